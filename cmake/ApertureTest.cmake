@@ -1,0 +1,100 @@
+# How tests are declared. Everything that ctest runs has a time limit: a hang is a failure.
+#
+#   aperture_test(NAME SOURCES file... [LIBS lib...] [LABELS label...] [TIMEOUT s] [ENV k=v...] [SERIAL])
+#       a GoogleTest program test_NAME and one ctest entry NAME
+#   aperture_script_test(NAME COMMAND cmd... [LABELS label...] [TIMEOUT s] [ENV k=v...] [SERIAL])
+#       a ctest entry for a script
+#   aperture_fuzz(NAME SOURCES file... [LIBS lib...] [CORPUS dir])
+#       a libFuzzer program fuzz_NAME; only with APERTURE_FUZZ (then the other two do nothing)
+#
+# Labels with a meaning: `tsan` (./dev tsan runs these: threads over one mapping), `slow` (above 20 s),
+# `kill` (kills processes), `mpi` (starts Open MPI). SERIAL entries have the machine to themselves.
+# Exit code 77 of a script is a skip; it must print why.
+
+set(APERTURE_PROVIDER_DIR ${CMAKE_BINARY_DIR}/lib/libfabric)
+
+# What every test sees: the provider of this build tree, Open MPI willing to run as root, sanitizer
+# reports that fail the test.
+set(APERTURE_TEST_ENV
+  FI_PROVIDER_PATH=${APERTURE_PROVIDER_DIR}
+  APERTURE_BUILD_DIR=${CMAKE_BINARY_DIR}
+  APERTURE_SOURCE_DIR=${CMAKE_SOURCE_DIR}
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  OMPI_MCA_rmaps_base_oversubscribe=1
+  ASAN_OPTIONS=abort_on_error=0:exitcode=99:detect_stack_use_after_return=1
+  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+  TSAN_OPTIONS=halt_on_error=1:exitcode=99:second_deadlock_stack=1)
+
+# Sanitized programs are slower: their limits are multiplied.
+set(APERTURE_TIMEOUT_FACTOR 1)
+if(APERTURE_SANITIZE MATCHES thread)
+  set(APERTURE_TIMEOUT_FACTOR 5)
+elseif(APERTURE_SANITIZE)
+  set(APERTURE_TIMEOUT_FACTOR 3)
+endif()
+
+function(aperture_test_properties name)
+  cmake_parse_arguments(P "SERIAL" "TIMEOUT" "LABELS;ENV" ${ARGN})
+  if(NOT P_TIMEOUT)
+    set(P_TIMEOUT 60)
+  endif()
+  math(EXPR limit "${P_TIMEOUT} * ${APERTURE_TIMEOUT_FACTOR}")
+  set_tests_properties(${name} PROPERTIES
+    TIMEOUT ${limit}
+    SKIP_RETURN_CODE 77
+    ENVIRONMENT "${APERTURE_TEST_ENV};${P_ENV}"
+    LABELS "${P_LABELS}")
+  if(P_SERIAL)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  endif()
+endfunction()
+
+function(aperture_test name)
+  cmake_parse_arguments(T "SERIAL" "TIMEOUT" "SOURCES;LIBS;LABELS;ENV" ${ARGN})
+  if(APERTURE_FUZZ)
+    return()
+  endif()
+  add_executable(test_${name} ${T_SOURCES})
+  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(test_${name} PRIVATE ${T_LIBS} GTest::gtest GTest::gtest_main
+    Threads::Threads ${CMAKE_DL_LIBS})
+  if(TARGET aperture-fi)
+    add_dependencies(test_${name} aperture-fi)  # a module is loaded, not linked
+  endif()
+  add_test(NAME ${name} COMMAND test_${name})
+  set(serial "")
+  if(T_SERIAL)
+    set(serial SERIAL)
+  endif()
+  aperture_test_properties(${name} ${serial} TIMEOUT ${T_TIMEOUT} LABELS ${T_LABELS} ENV ${T_ENV})
+endfunction()
+
+function(aperture_script_test name)
+  cmake_parse_arguments(T "SERIAL" "TIMEOUT" "COMMAND;LABELS;ENV" ${ARGN})
+  if(APERTURE_FUZZ)
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${T_COMMAND})
+  set(serial "")
+  if(T_SERIAL)
+    set(serial SERIAL)
+  endif()
+  aperture_test_properties(${name} ${serial} TIMEOUT ${T_TIMEOUT} LABELS ${T_LABELS} ENV ${T_ENV})
+endfunction()
+
+function(aperture_fuzz name)
+  cmake_parse_arguments(T "" "CORPUS" "SOURCES;LIBS" ${ARGN})
+  if(NOT APERTURE_FUZZ)
+    return()
+  endif()
+  add_executable(fuzz_${name} ${T_SOURCES})
+  target_include_directories(fuzz_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(fuzz_${name} PRIVATE ${T_LIBS} Threads::Threads)
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  set(corpus ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name})
+  if(T_CORPUS)
+    get_filename_component(corpus ${T_CORPUS} ABSOLUTE)
+  endif()
+  # ./dev fuzz reads this list: program, then corpus folder
+  file(APPEND ${CMAKE_BINARY_DIR}/fuzz-targets.txt "fuzz_${name}\t${corpus}\n")
+endfunction()
