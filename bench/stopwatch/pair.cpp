@@ -1,0 +1,250 @@
+// Forking, supervising and burying a pair of processes.
+//
+// A side reports over a pipe: the byte 'k' and its Row, or the byte 'f' and a reason. The pipe's end
+// of file without either means that the side died.
+#include "stopwatch/pair.hpp"
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "stopwatch/failure.hpp"
+#include "stopwatch/leftovers.hpp"
+
+namespace aperture::bench {
+
+namespace {
+
+constexpr char kPeerGone[] = "the other side went away";
+
+struct Report {
+  bool done = false;
+  bool ok = false;
+  Unit unit = Unit::ns;
+  double value = 0;
+  Summary spread;
+  char text[400] = {};
+};
+
+struct Child {
+  pid_t pid = -1;
+  UniqueFd pipe;
+  Report report;
+  int status = 0;
+  bool reaped = false;
+};
+
+void write_report(int fd, const Report& report) noexcept {
+  // Below PIPE_BUF, so the pipe takes it whole.
+  while (::write(fd, &report, sizeof report) < 0 && errno == EINTR) continue;
+}
+
+Report report_of(const Row& row) {
+  Report report;
+  report.done = report.ok = true;
+  report.unit = row.unit;
+  report.value = row.value;
+  report.spread = row.spread;
+  std::strncpy(report.text, row.note.c_str(), sizeof report.text - 1);
+  return report;
+}
+
+Report report_of(const std::exception& e) {
+  Report report;
+  report.done = true;
+  std::strncpy(report.text, e.what(), sizeof report.text - 1);
+  return report;
+}
+
+[[noreturn]] void be_side(int rank, int cpu, UniqueFd socket, UniqueFd pipe, pid_t supervisor,
+                          const std::function<Row(Side&)>& body) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != supervisor) ::_exit(1);
+  Report report;
+  {
+    Channel channel(std::move(socket));
+    try {
+      if (cpu >= 0) pin_to_cpu(cpu);
+      Side side{rank, channel};
+      report = report_of(body(side));
+    } catch (const std::exception& e) {
+      report = report_of(e);
+    }
+    write_report(pipe.get(), report);
+  }
+  ::_exit(report.ok ? 0 : 1);
+}
+
+// True once the side has reported or closed its pipe.
+bool take_report(Child& child) {
+  Report report;
+  const ssize_t n = ::read(child.pipe.get(), &report, sizeof report);
+  if (n < 0 && errno == EINTR) return false;
+  if (n == static_cast<ssize_t>(sizeof report)) child.report = report;
+  child.pipe.reset();
+  return true;
+}
+
+// Waits for both reports; after one side failed, the other has half a second to say more.
+bool await_reports(Child (&children)[2], double timeout_s) {
+  uint64_t deadline = now_ns() + static_cast<uint64_t>(timeout_s * 1e9);
+  while (children[0].pipe || children[1].pipe) {
+    const uint64_t now = now_ns();
+    if (now >= deadline) return false;
+    pollfd fds[2] = {{children[0].pipe.get(), POLLIN, 0}, {children[1].pipe.get(), POLLIN, 0}};
+    if (::poll(fds, 2, static_cast<int>((deadline - now) / 1'000'000) + 1) < 0) continue;
+    for (int i = 0; i < 2; i++) {
+      if (!children[i].pipe || fds[i].revents == 0 || !take_report(children[i])) continue;
+      const uint64_t grace = now_ns() + 500'000'000;
+      if (!children[i].report.ok && grace < deadline) deadline = grace;
+    }
+  }
+  return true;
+}
+
+bool reap(Child& child, int wait_ms) {
+  for (int i = 0; !child.reaped; i++) {
+    const pid_t got = ::waitpid(child.pid, &child.status, WNOHANG);
+    if (got == child.pid || (got < 0 && errno == ECHILD)) {
+      child.reaped = true;
+    } else if (i >= wait_ms) {
+      return false;
+    } else {
+      ::usleep(1000);
+    }
+  }
+  return true;
+}
+
+void bury(Child& child) {
+  if (!reap(child, 500)) {
+    ::kill(child.pid, SIGTERM);  // a provider may still put its shared files away
+    if (!reap(child, 300)) {
+      ::kill(child.pid, SIGKILL);
+      reap(child, 2000);
+    }
+  }
+  remove_leftovers(child.pid);
+}
+
+// The most telling reason first: a crash, then what a side said, then a hang.
+std::string reason_of(const Child (&children)[2], bool ended_in_time, double timeout_s) {
+  const char* const names[2] = {"initiator", "target"};
+  for (int i = 0; i < 2; i++) {
+    const Child& c = children[i];
+    if (!c.report.done && ended_in_time && c.reaped && WIFSIGNALED(c.status)) {
+      return std::string("the ") + names[i] + " died: " + ::strsignal(WTERMSIG(c.status));
+    }
+  }
+  for (int pass = 0; pass < 2; pass++) {
+    for (int i = 0; i < 2; i++) {
+      const Report& r = children[i].report;
+      if (!r.done || r.ok) continue;
+      if (pass == 0 && std::strcmp(r.text, kPeerGone) == 0) continue;
+      return std::string(names[i]) + ": " + r.text;
+    }
+  }
+  char text[96];
+  std::snprintf(text, sizeof text, "%s within %.0f s", "did not end", timeout_s);
+  return ended_in_time ? "a side ended without a word" : text;
+}
+
+Row row_of(const Child (&children)[2], bool ended_in_time, double timeout_s) {
+  Row row;
+  if (children[0].report.ok && children[1].report.ok) {
+    const Report& report = children[0].report;
+    row.ok = true;
+    row.unit = report.unit;
+    row.value = report.value;
+    row.spread = report.spread;
+    row.note = report.text;
+  } else {
+    row.note = reason_of(children, ended_in_time, timeout_s);
+  }
+  return row;
+}
+
+}  // namespace
+
+void Channel::send(const void* data, size_t len_bytes) {
+  ssize_t n;
+  do {
+    n = ::send(fd_.get(), data, len_bytes, MSG_NOSIGNAL);
+  } while (n < 0 && errno == EINTR);
+  if (n != static_cast<ssize_t>(len_bytes)) throw Failure("%s", kPeerGone);
+}
+
+size_t Channel::receive(void* data, size_t capacity) {
+  ssize_t n;
+  do {
+    n = ::recv(fd_.get(), data, capacity, 0);
+  } while (n < 0 && errno == EINTR);
+  if (n <= 0) throw Failure("%s", kPeerGone);
+  return static_cast<size_t>(n);
+}
+
+bool Channel::try_receive(void* data, size_t capacity, size_t& len_bytes) {
+  const ssize_t n = ::recv(fd_.get(), data, capacity, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  if (n <= 0) throw Failure("%s", kPeerGone);
+  len_bytes = static_cast<size_t>(n);
+  return true;
+}
+
+uint64_t Channel::receive_word() {
+  uint64_t word = 0;
+  if (receive(&word, sizeof word) != sizeof word) throw Failure("a torn word between the sides");
+  return word;
+}
+
+void pin_to_cpu(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(cpu), &set);
+  if (::sched_setaffinity(0, sizeof set, &set) != 0) {
+    throw Failure("CPU %d is not available (%s); choose others with --cpus", cpu,
+                  std::strerror(errno));
+  }
+}
+
+Row run_pair(const PairOptions& options, const std::function<Row(Side&)>& body) {
+  int sockets[2], pipes[2][2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0 ||
+      ::pipe2(pipes[0], O_CLOEXEC) != 0 || ::pipe2(pipes[1], O_CLOEXEC) != 0) {
+    throw Failure("no descriptors for a pair: %s", std::strerror(errno));
+  }
+  UniqueFd socket[2] = {UniqueFd(sockets[0]), UniqueFd(sockets[1])};
+  UniqueFd writers[2] = {UniqueFd(pipes[0][1]), UniqueFd(pipes[1][1])};
+  Child children[2];
+  const pid_t supervisor = ::getpid();
+  for (int i = 0; i < 2; i++) children[i].pipe = UniqueFd(pipes[i][0]);
+  for (int i = 0; i < 2; i++) {
+    children[i].pid = ::fork();
+    if (children[i].pid == 0) {
+      socket[1 - i].reset();
+      writers[1 - i].reset();
+      be_side(i, options.cpus[i], std::move(socket[i]), std::move(writers[i]), supervisor, body);
+    }
+    if (children[i].pid < 0) {
+      if (i == 1) bury(children[0]);
+      throw Failure("fork: %s", std::strerror(errno));
+    }
+  }
+  for (int i = 0; i < 2; i++) {
+    socket[i].reset();
+    writers[i].reset();
+  }
+  const bool ended = await_reports(children, options.timeout_s);
+  for (Child& child : children) bury(child);
+  return row_of(children, ended, options.timeout_s);
+}
+
+}  // namespace aperture::bench

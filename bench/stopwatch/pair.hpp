@@ -1,0 +1,55 @@
+// Two processes, each pinned to a core of its own, that take one measure together, and the
+// supervisor that always gets a row out of them.
+//
+// The caller's process stays the supervisor: it forks both sides, waits with a deadline, ends what
+// does not end by itself, and turns a crash, a hang or a reported failure into a failed row. Sides
+// die with the supervisor (PR_SET_PDEATHSIG), so nothing outlives it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "stopwatch/row.hpp"
+
+namespace aperture::bench {
+
+// Datagrams between the two sides, beside what is measured. Either side throws Failure when the
+// other one has gone.
+class Channel {
+ public:
+  explicit Channel(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  void send(const void* data, size_t len_bytes);
+  size_t receive(void* data, size_t capacity);  // sleeps in read(2)
+  // False when nothing has arrived.
+  bool try_receive(void* data, size_t capacity, size_t& len_bytes);
+
+  void send_word(uint64_t word) { send(&word, sizeof word); }
+  uint64_t receive_word();
+
+ private:
+  UniqueFd fd_;
+};
+
+struct Side {
+  int rank;  // 0: the one that posts and reports; 1: its target
+  Channel& channel;
+};
+
+struct PairOptions {
+  int cpus[2] = {0, 1};  // -1: not pinned
+  double timeout_s = 15;
+  Format format = Format::text;
+};
+
+// Runs body once in each process; rank 0's row is the result.
+Row run_pair(const PairOptions& options, const std::function<Row(Side&)>& body);
+
+// Throws Failure when the CPU is not ours to use.
+void pin_to_cpu(int cpu);
+
+}  // namespace aperture::bench

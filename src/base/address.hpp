@@ -1,0 +1,39 @@
+// The address of an endpoint: an IP (v4 or v6) and a TCP port, as a small value.
+//
+// IPv4 is kept v4-mapped, so comparison and hashing know one form. Any thread.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <string>
+
+#include "base/errc.hpp"
+
+namespace aperture {
+
+struct Address {
+  std::array<uint8_t, 16> ip{};  // network order; ::ffff:a.b.c.d for IPv4
+  uint16_t port = 0;             // host order
+
+  auto operator<=>(const Address&) const = default;
+  bool is_v4() const noexcept;
+  bool is_any_ip() const noexcept;
+
+  // From a sockaddr_in or sockaddr_in6. Errors: invalid (family or length).
+  static Result<Address> from_sockaddr(const void* addr, size_t len_bytes) noexcept;
+  static Address v4(uint32_t host_order_ip, uint16_t port) noexcept;
+  // Writes sockaddr_in for IPv4 and sockaddr_in6 otherwise; returns its length.
+  socklen_t to_sockaddr(sockaddr_storage& out) const noexcept;
+  // "127.0.0.1:4000" or "[::1]:4000".
+  std::string text() const;
+};
+
+struct AddressHash {
+  size_t operator()(const Address& a) const noexcept;
+};
+
+}  // namespace aperture

@@ -1,0 +1,26 @@
+// Calibration of the tick counter against CLOCK_MONOTONIC.
+#include "base/clock.hpp"
+
+namespace aperture {
+
+namespace {
+
+double measure_ticks_per_ns() noexcept {
+  constexpr uint64_t kWindowNs = 2'000'000;
+  const uint64_t t0 = now_ns();
+  const uint64_t c0 = ticks();
+  uint64_t t1 = t0;
+  while (t1 - t0 < kWindowNs) t1 = now_ns();
+  const uint64_t c1 = ticks();
+  const double ratio = static_cast<double>(c1 - c0) / static_cast<double>(t1 - t0);
+  return ratio > 0 ? ratio : 1.0;
+}
+
+}  // namespace
+
+uint64_t ticks_from_ns(uint64_t ns) noexcept {
+  static const double ratio = measure_ticks_per_ns();
+  return static_cast<uint64_t>(static_cast<double>(ns) * ratio);
+}
+
+}  // namespace aperture

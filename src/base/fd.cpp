@@ -1,0 +1,82 @@
+// Descriptors and mappings: see fd.hpp.
+#include "base/fd.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace aperture {
+
+void UniqueFd::reset() noexcept {
+  if (fd_ < 0) return;
+  const int saved = errno;
+  ::close(fd_);
+  errno = saved;
+  fd_ = -1;
+}
+
+UniqueFd move_high(UniqueFd fd) noexcept {
+  constexpr int kLowest = 512;
+  if (!fd || fd.get() >= kLowest) return fd;
+  const int high = ::fcntl(fd.get(), F_DUPFD_CLOEXEC, kLowest);
+  if (high < 0) return fd;  // a low RLIMIT_NOFILE: the low number must do
+  return UniqueFd(high);
+}
+
+Result<UniqueFd> make_sealed_memfd(const char* debug_name, size_t size_bytes) noexcept {
+  UniqueFd fd(::memfd_create(debug_name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return errc_from_errno(errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(size_bytes)) != 0) return errc_from_errno(errno);
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return errc_from_errno(errno);
+  }
+  return move_high(std::move(fd));
+}
+
+bool is_sealed_and_at_least(int fd, size_t size_bytes) noexcept {
+  struct stat st;
+  if (::fstat(fd, &st) != 0 || st.st_size < 0) return false;
+  if (static_cast<size_t>(st.st_size) < size_bytes) return false;
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+}
+
+Status allocate_pages(int fd, size_t offset, size_t len) noexcept {
+  for (;;) {
+    if (::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(len)) == 0) return {};
+    if (errno != EINTR) return errc_from_errno(errno);
+  }
+}
+
+Result<Mapping> Mapping::map_shared(int fd, size_t size_bytes, Access access) noexcept {
+  const int prot = access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* base = ::mmap(nullptr, size_bytes, prot, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return errc_from_errno(errno);
+  ::madvise(base, size_bytes, MADV_DONTFORK);
+  Mapping m;
+  m.base_ = base;
+  m.size_ = size_bytes;
+  return m;
+}
+
+Result<Mapping> Mapping::map_anonymous(size_t size_bytes) noexcept {
+  void* base = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return errc_from_errno(errno);
+  ::madvise(base, size_bytes, MADV_DONTFORK);
+  Mapping m;
+  m.base_ = base;
+  m.size_ = size_bytes;
+  return m;
+}
+
+void Mapping::reset() noexcept {
+  if (base_ == nullptr) return;
+  ::munmap(base_, size_);
+  base_ = nullptr;
+  size_ = 0;
+}
+
+}  // namespace aperture

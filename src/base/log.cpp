@@ -1,0 +1,59 @@
+// The log line writer: see log.hpp.
+#include "base/log.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace aperture {
+
+namespace {
+
+LogLevel read_level() noexcept {
+  const char* v = std::getenv("APERTURE_LOG");
+  if (v == nullptr || *v == '\0') v = std::getenv("FI_LOG_LEVEL");
+  if (v == nullptr) return LogLevel::off;
+  if (std::strcmp(v, "warn") == 0) return LogLevel::warn;
+  if (std::strcmp(v, "info") == 0 || std::strcmp(v, "trace") == 0) return LogLevel::info;
+  if (std::strcmp(v, "debug") == 0) return LogLevel::debug;
+  return LogLevel::off;
+}
+
+const char* name_of(LogLevel level) noexcept {
+  switch (level) {
+    case LogLevel::warn: return "warn";
+    case LogLevel::info: return "info";
+    case LogLevel::debug: return "debug";
+    case LogLevel::off: break;
+  }
+  return "off";
+}
+
+}  // namespace
+
+LogLevel log_level() noexcept {
+  static const LogLevel level = read_level();
+  return level;
+}
+
+void log_line(LogLevel level, const char* format, ...) noexcept {
+  const int saved = errno;
+  char line[1024];
+  const int head = std::snprintf(line, sizeof line, "aperture: [%d] %s: ", ::getpid(), name_of(level));
+  std::va_list args;
+  va_start(args, format);
+  const size_t room = sizeof line - static_cast<size_t>(head) - 1;
+  const int body = std::vsnprintf(line + head, room, format, args);
+  va_end(args);
+  size_t len = static_cast<size_t>(head) + std::min(static_cast<size_t>(std::max(body, 0)), room - 1);
+  line[len++] = '\n';
+  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line, len);
+  errno = saved;
+}
+
+}  // namespace aperture

@@ -1,0 +1,61 @@
+// The refilled buffer behind random_u64: see random.hpp.
+#include "base/random.hpp"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace aperture {
+
+namespace {
+
+struct Pool {
+  unsigned char bytes[4096];
+  size_t used = sizeof(bytes);
+  pid_t pid = 0;  // the process that filled it: a child must not repeat its parent's keys
+};
+
+void fill(void* out, size_t len) noexcept {
+  auto* p = static_cast<unsigned char*>(out);
+  while (len > 0) {
+    const ssize_t n = ::getrandom(p, len, 0);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      std::abort();  // no entropy means no protection: never go on with guessable keys
+    }
+    p += n;
+    len -= static_cast<size_t>(n);
+  }
+}
+
+thread_local Pool pool;
+
+}  // namespace
+
+void random_bytes(void* out, size_t len_bytes) noexcept {
+  if (len_bytes > sizeof(pool.bytes)) {
+    fill(out, len_bytes);
+    return;
+  }
+  const pid_t pid = ::getpid();
+  if (pool.pid != pid || sizeof(pool.bytes) - pool.used < len_bytes) {
+    fill(pool.bytes, sizeof(pool.bytes));
+    pool.used = 0;
+    pool.pid = pid;
+  }
+  std::memcpy(out, pool.bytes + pool.used, len_bytes);
+  // what was handed out does not stay behind for a core dump or a stray read
+  explicit_bzero(pool.bytes + pool.used, len_bytes);
+  pool.used += len_bytes;
+}
+
+uint64_t random_u64() noexcept {
+  uint64_t v;
+  random_bytes(&v, sizeof v);
+  return v;
+}
+
+}  // namespace aperture

@@ -1,0 +1,79 @@
+// The Link contract: a lane is the ordered, reliable connection of two queue pairs.
+//
+// Whatever carries it, a lane looks like four channels (ring/channel.hpp): requests and responses,
+// out and in. They never share a ring, so a request that has to wait holds up no response. A link
+// hands lanes out; what it promises:
+//   - what is published on a channel arrives in order, once, or the lane goes down;
+//   - `consumed` of an outgoing channel grows as the other side executes;
+//   - ring_doorbell() wakes the other side's engine if it sleeps;
+//   - lost() becomes true soon after the other side has died, and what it had published before can
+//     still be read.
+// A link between hosts moves the channels' contents itself (drive()); one in shared memory has
+// nothing to move. The conformance suite tests/link runs over every link.
+//
+// Owned by a queue pair and used by its engine's thread, but for lost(), which any thread may read
+// and the control thread sets.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/address.hpp"
+#include "ring/channel.hpp"
+
+namespace aperture::link {
+
+// What the initiator may do about the other side's memory by itself.
+struct DirectPath {
+  bool allowed = false;        // same uid, same pid namespace, and the probe copy went through
+  pid_t pid = -1;              // of the owner
+  const void* keys = nullptr;  // protect::PeerKeyView of the owner; outlives the lane
+  void* slots = nullptr;       // protect::SlotArray of ours that the owner watches; outlives the lane
+};
+
+class Lane {
+ public:
+  Lane() = default;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+  virtual ~Lane() = default;
+
+  // Memory of a byte ring comes when it is first used: false if there is none to be had.
+  virtual bool prepare_request_bytes() noexcept = 0;
+  virtual bool prepare_response_bytes() noexcept = 0;
+  // Wakes the engine on the other side. A system call; only after must_ring().
+  virtual void ring_doorbell() noexcept = 0;
+  // Moves what has to be moved by hand; the engine calls it in each poll if needs_drive is set.
+  virtual void drive() noexcept {}
+
+  bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }
+  // SYNC POINT: lane-lost: everything the peer published is visible to who sees it lost
+  void mark_lost() noexcept { lost_.store(true, std::memory_order_release); }
+
+  ring::ChannelTx request_tx;
+  ring::ChannelRx request_rx;
+  ring::ChannelTx response_tx;
+  ring::ChannelRx response_rx;
+
+  // Rendezvous claim words (qp/rendezvous): those of messages that we send, and that we receive.
+  // Both sides write them. nullptr where the other side cannot reach our memory by itself.
+  std::atomic<uint64_t>* claims_out = nullptr;
+  std::atomic<uint64_t>* claims_in = nullptr;
+  static constexpr uint32_t kClaims = 32;
+
+  DirectPath direct;
+  Address remote;                  // the endpoint at the other end
+  uint32_t remote_domain = 0;      // protection domain that our RMA requests meet there
+  bool needs_drive = false;
+  // Operations of ours that wait for the other side, for the watch over silent peers. Written by the
+  // engine's thread, read by the control thread; a hint, so relaxed is enough.
+  std::atomic<uint32_t> pending{0};
+
+ private:
+  std::atomic<bool> lost_{false};
+};
+
+}  // namespace aperture::link

@@ -1,0 +1,179 @@
+// The shared segment and its lanes: see segment.hpp for the layout.
+#include "link/shm/segment.hpp"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+
+namespace aperture::link::shm {
+
+namespace {
+
+constexpr uint64_t kMagic = 0x3130'6d68'7374'7061;  // "aptshm01", little-endian
+constexpr uint32_t kVersion = 1;
+constexpr size_t kPage = 4096;
+
+constexpr uint32_t kRequestCellsLog2 = 8;
+constexpr uint32_t kResponseCellsLog2 = 7;
+constexpr size_t kRequestCellBytes = ring::kCellBytes << kRequestCellsLog2;
+constexpr size_t kResponseCellBytes = ring::kCellBytes << kResponseCellsLog2;
+constexpr size_t kRequestBytes = 256 * 1024;
+constexpr size_t kResponseBytes = 512 * 1024;
+
+constexpr size_t kWordsAt = 0;
+constexpr size_t kClaimsAt = 4 * sizeof(ring::ChannelWords);
+static_assert(kClaimsAt + 2 * Lane::kClaims * sizeof(uint64_t) <= kPage);
+constexpr size_t kRequestCellsAt = kPage;
+constexpr size_t kResponseCellsAt = kRequestCellsAt + 2 * kRequestCellBytes;
+constexpr size_t kRequestBytesAt = kResponseCellsAt + 2 * kResponseCellBytes;
+constexpr size_t kResponseBytesAt = kRequestBytesAt + 2 * kRequestBytes;
+constexpr size_t kLaneStride = kResponseBytesAt + 2 * kResponseBytes;
+constexpr size_t kLaneOpenBytes = kRequestBytesAt;  // allocated when the lane opens
+constexpr size_t kLanesAt = 3 * kPage;
+constexpr size_t kSegmentBytes = kLanesAt + kLanes * kLaneStride;
+static_assert(kLaneOpenBytes <= 64 * 1024, "an idle peer costs at most 64 KiB");
+
+struct Header {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t lanes;
+  uint64_t lane_stride;
+};
+
+size_t nth(Side side) noexcept { return side == Side::creator ? 0 : 1; }
+Side other(Side side) noexcept { return side == Side::creator ? Side::attacher : Side::creator; }
+
+}  // namespace
+
+// One end of a lane in shared memory. Everything but the doorbell is done by the rings themselves.
+class ShmLane final : public Lane {
+ public:
+  ShmLane(std::shared_ptr<Segment> segment, uint32_t index, const LanePeer& peer) noexcept
+      : segment_(std::move(segment)), index_(index), doorbell_fd_(peer.doorbell_fd) {
+    remote = peer.remote;
+    remote_domain = peer.remote_domain;
+    direct = peer.direct;
+    const Side out = segment_->side_;
+    const Side in = other(out);
+    claims_out = claims(out);
+    claims_in = claims(in);
+    request_tx = {words(0, out), cells(kRequestCellsAt, kRequestCellBytes, out), kRequestCellsLog2,
+                  bytes(kRequestBytesAt, kRequestBytes, out), kRequestBytes};
+    request_rx = {words(0, in), cells(kRequestCellsAt, kRequestCellBytes, in), kRequestCellsLog2,
+                  bytes(kRequestBytesAt, kRequestBytes, in), kRequestBytes};
+    response_tx = {words(1, out), cells(kResponseCellsAt, kResponseCellBytes, out),
+                   kResponseCellsLog2, bytes(kResponseBytesAt, kResponseBytes, out),
+                   kResponseBytes};
+    response_rx = {words(1, in), cells(kResponseCellsAt, kResponseCellBytes, in),
+                   kResponseCellsLog2, bytes(kResponseBytesAt, kResponseBytes, in), kResponseBytes};
+  }
+
+  bool prepare_request_bytes() noexcept override {
+    return prepare(request_bytes_ready_, kRequestBytesAt, kRequestBytes);
+  }
+  bool prepare_response_bytes() noexcept override {
+    return prepare(response_bytes_ready_, kResponseBytesAt, kResponseBytes);
+  }
+  void ring_doorbell() noexcept override {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = ::write(doorbell_fd_, &one, sizeof one);
+  }
+
+ private:
+  ring::ChannelWords* words(size_t kind, Side side) const noexcept {
+    return reinterpret_cast<ring::ChannelWords*>(base() + kWordsAt) + kind * 2 + nth(side);
+  }
+  ring::Cell* cells(size_t at, size_t size, Side side) const noexcept {
+    return reinterpret_cast<ring::Cell*>(base() + at + nth(side) * size);
+  }
+  std::byte* bytes(size_t at, size_t size, Side side) const noexcept {
+    return base() + at + nth(side) * size;
+  }
+  std::atomic<uint64_t>* claims(Side side) const noexcept {
+    return reinterpret_cast<std::atomic<uint64_t>*>(base() + kClaimsAt) + nth(side) * kClaims;
+  }
+  std::byte* base() const noexcept { return segment_->lane_base(index_); }
+
+  bool prepare(bool& ready, size_t at, size_t size) noexcept {
+    if (ready) return true;
+    const size_t lane_at = static_cast<size_t>(base() - segment_->map_.data());
+    const size_t begin = lane_at + at + nth(segment_->side_) * size;
+    ready = allocate_pages(segment_->fd(), begin, size).ok();
+    return ready;
+  }
+
+  std::shared_ptr<Segment> segment_;
+  const uint32_t index_;
+  const int doorbell_fd_;
+  bool request_bytes_ready_ = false;
+  bool response_bytes_ready_ = false;
+};
+
+Segment::Segment(UniqueFd fd, Mapping map, Side side) noexcept
+    : fd_(std::move(fd)), map_(std::move(map)), side_(side) {}
+
+std::byte* Segment::lane_base(uint32_t index) const noexcept {
+  return map_.data() + kLanesAt + index * kLaneStride;
+}
+
+void* Segment::slots_of(Side side) const noexcept {
+  return map_.data() + kPage + nth(side) * kSlotBytes;
+}
+
+Result<std::shared_ptr<Segment>> Segment::create() noexcept {
+  auto fd = make_sealed_memfd("aperture-lanes", kSegmentBytes);
+  if (!fd) return fd.error();
+  if (auto s = allocate_pages(fd->get(), 0, kLanesAt); !s) return s.error();
+  auto map = Mapping::map_shared(fd->get(), kSegmentBytes, Mapping::Access::read_write);
+  if (!map) return map.error();
+  const Header h{kMagic, kVersion, kLanes, kLaneStride};
+  std::memcpy(map->data(), &h, sizeof h);
+  auto* segment = new (std::nothrow) Segment(*std::move(fd), *std::move(map), Side::creator);
+  if (segment == nullptr) return Errc::no_memory;
+  return std::shared_ptr<Segment>(segment);
+}
+
+Result<std::shared_ptr<Segment>> Segment::attach(UniqueFd fd) noexcept {
+  if (!is_sealed_and_at_least(fd.get(), kSegmentBytes)) return Errc::protocol;
+  auto map = Mapping::map_shared(fd.get(), kSegmentBytes, Mapping::Access::read_write);
+  if (!map) return map.error();
+  Header h;
+  std::memcpy(&h, map->data(), sizeof h);
+  if (h.magic != kMagic || h.version != kVersion || h.lanes != kLanes ||
+      h.lane_stride != kLaneStride) {
+    return Errc::protocol;
+  }
+  // the creator may have left holes: a page of ours that is missing must not be a SIGBUS later
+  if (auto s = allocate_pages(fd.get(), 0, kLanesAt); !s) return s.error();
+  auto* segment = new (std::nothrow) Segment(std::move(fd), *std::move(map), Side::attacher);
+  if (segment == nullptr) return Errc::no_memory;
+  return std::shared_ptr<Segment>(segment);
+}
+
+Result<uint32_t> Segment::reserve_lane() noexcept {
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    if ((used_ & (1u << i)) != 0) continue;
+    const size_t at = kLanesAt + i * kLaneStride;
+    if (auto s = allocate_pages(fd_.get(), at, kLaneOpenBytes); !s) return s.error();
+    std::memset(lane_base(i), 0, kLaneOpenBytes);  // a lane used before has marks of its last life
+    used_ |= 1u << i;
+    return i;
+  }
+  return Errc::no_space;
+}
+
+void Segment::release_lane(uint32_t index) noexcept {
+  if (index < kLanes) used_ &= ~(1u << index);
+}
+
+Result<std::unique_ptr<Lane>> Segment::open_lane(uint32_t index, const LanePeer& peer) noexcept {
+  if (index >= kLanes) return Errc::protocol;
+  const size_t at = kLanesAt + index * kLaneStride;
+  if (auto s = allocate_pages(fd_.get(), at, kLaneOpenBytes); !s) return s.error();
+  auto* lane = new (std::nothrow) ShmLane(shared_from_this(), index, peer);
+  if (lane == nullptr) return Errc::no_memory;
+  return std::unique_ptr<Lane>(lane);
+}
+
+}  // namespace aperture::link::shm

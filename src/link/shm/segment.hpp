@@ -1,0 +1,72 @@
+// The memory that two processes share: one sealed memfd with kLanes lanes.
+//
+//   0        header: magic, version, sizes                                     one page
+//   4096     accessor slots, creator's then attacher's (protect::SlotArray)    one page each
+//   12288    lane 0, lane 1, ...                                               kLaneStride each
+//
+//   lane +0      words: 4 channels x 256 bytes, rendezvous claims 2 x 32 x 8   one page
+//        +4096   request cells  creator -> attacher, attacher -> creator       16 KiB each
+//                response cells creator -> attacher, attacher -> creator        8 KiB each
+//        +53248  request bytes (256 KiB each), response bytes (512 KiB each)   on first use
+//
+// Nothing in it is a pointer, and nothing in it is believed. Pages are allocated before they are
+// touched (a lane when it opens, a byte ring when it is first used), so memory that runs out is an
+// error and never a SIGBUS. The file has no name and goes with its last process.
+//
+// A Segment is shared by its lanes (shared_ptr); open_lane() is for the control thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/fd.hpp"
+#include "link/lane.hpp"
+
+namespace aperture::link::shm {
+
+inline constexpr uint32_t kLanes = 16;
+
+enum class Side : uint8_t { creator, attacher };
+
+// What a lane needs to know of the process at its other end.
+struct LanePeer {
+  Address remote;
+  uint32_t remote_domain = 0;
+  int doorbell_fd = -1;  // eventfd of the remote engine; owned by the caller, outlives the lane
+  DirectPath direct;
+};
+
+class Segment : public std::enable_shared_from_this<Segment> {
+ public:
+  // Errors: no_fds, no_memory, no_space.
+  static Result<std::shared_ptr<Segment>> create() noexcept;
+  // From a peer: the size, the seals and the header are checked. Errors: protocol, no_memory.
+  static Result<std::shared_ptr<Segment>> attach(UniqueFd fd) noexcept;
+
+  int fd() const noexcept { return fd_.get(); }
+  Side side() const noexcept { return side_; }
+  // Memory of the accessor slots that `side` writes: one page, zero at first.
+  void* slots_of(Side side) const noexcept;
+  static constexpr size_t kSlotBytes = 4096;
+
+  // The creator picks a free lane, zeroes it and has its pages allocated. Errors: no_space (all in
+  // use), no_memory.
+  Result<uint32_t> reserve_lane() noexcept;
+  // The creator gives a lane back, once both sides have closed it.
+  void release_lane(uint32_t index) noexcept;
+  // Our end of lane `index`. Errors: protocol (no such lane).
+  Result<std::unique_ptr<Lane>> open_lane(uint32_t index, const LanePeer& peer) noexcept;
+
+ private:
+  friend class ShmLane;
+  Segment(UniqueFd fd, Mapping map, Side side) noexcept;
+  std::byte* lane_base(uint32_t index) const noexcept;
+
+  UniqueFd fd_;
+  Mapping map_;
+  Side side_;
+  uint32_t used_ = 0;  // bit set of reserved lanes; creator only
+};
+
+}  // namespace aperture::link::shm

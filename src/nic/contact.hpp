@@ -1,0 +1,66 @@
+// First contact: how an endpoint finds the process behind another endpoint's address, and how the
+// two get a lane. architecture.md, "Addresses and first contact".
+//
+// Every connection begins with TCP to exactly (IP, port), so only the port's owner can offer
+// anything. The hellos carry boot id, network namespace, a 128-bit incarnation id, a fresh abstract
+// socket name and a nonce; on the same host both move to that socket, the nonce is presented, both
+// check SO_PEERCRED, and the lane is opened in the segment of the process pair. Everything here is
+// done by the control thread; the calls below only hand it work, from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/address.hpp"
+#include "link/lane.hpp"
+#include "protect/key_table.hpp"
+
+namespace aperture::nic {
+
+// What contact tells an endpoint. Called on the control thread: hand over to the engine and return.
+class ContactEvents {
+ public:
+  virtual ~ContactEvents() = default;
+  // A lane to `remote` is open, whoever asked for it. It replaces any connect() under way to there.
+  virtual void on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept = 0;
+  // The connect() to `remote` came to nothing: refused, unreachable, timed_out, protocol, no_fds...
+  virtual void on_connect_failed(const Address& remote, Errc why) noexcept = 0;
+  // The other side closed the lane (shut_down) or died (peer_lost); lane->lost() is true already.
+  // What it had published before can still be read.
+  virtual void on_lane_down(link::Lane* lane, Errc why) noexcept = 0;
+};
+
+struct ListenSpec {
+  Address local;            // port 0: any
+  uint32_t domain = 0;      // protection domain that requests of peers meet here
+  int doorbell_fd = -1;     // eventfd of the endpoint's engine; outlives the listener
+  ContactEvents* events = nullptr;
+};
+
+using ListenerId = uint32_t;
+
+class Contact {
+ public:
+  virtual ~Contact() = default;
+
+  // The process's one; starts the control thread at first use and lives until the process ends.
+  // Errors: no_fds, no_memory.
+  static Result<Contact*> instance() noexcept;
+
+  // Listens on spec.local (exactly that address). The address with its port is in `bound`.
+  // Errors: addr_in_use, addr_not_avail, no_fds.
+  virtual Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept = 0;
+  // Stops listening; pending connects of this listener are dropped. No upcall runs or comes after
+  // it has returned. Not from an upcall.
+  virtual void unlisten(ListenerId id) noexcept = 0;
+  // Asks for a lane from the listener's endpoint to `remote`. One of on_lane_up and
+  // on_connect_failed follows. Asking again while under way changes nothing.
+  virtual void connect(ListenerId id, const Address& remote) noexcept = 0;
+  // Gives a lane back: the other side is told and sees it down, after it has read what we published.
+  virtual void close_lane(std::unique_ptr<link::Lane> lane) noexcept = 0;
+
+  // The key table of this process, which peers of the same uid map.
+  virtual protect::KeyTable& keys() noexcept = 0;
+};
+
+}  // namespace aperture::nic

@@ -1,0 +1,73 @@
+// A reliable datagram endpoint: lazily connected queue pairs to the addresses of a table, and the
+// matching of incoming messages. What the libfabric door wraps as fid_ep.
+//
+// Guarded by its engine's lock: every call below is made with it held, unless it says otherwise.
+// Posting calls return Errc::again when there is no room now (poll and call again); nothing has been
+// done then. An operation accepted gives exactly one completion if it asked for one, or one error.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "msg/probe.hpp"
+#include "nic/address_table.hpp"
+#include "nic/engine.hpp"
+#include "qp/completion.hpp"
+#include "qp/limits.hpp"
+#include "qp/work_request.hpp"
+
+namespace aperture::nic {
+
+struct EndpointOptions {
+  Engine* engine = nullptr;
+  AddressTable* addresses = nullptr;
+  qp::Cq* tx_cq = nullptr;  // may be null: no such operations then
+  qp::Cq* rx_cq = nullptr;
+  struct Counters {  // each may be null
+    qp::Counter* send = nullptr;
+    qp::Counter* recv = nullptr;
+    qp::Counter* read = nullptr;
+    qp::Counter* write = nullptr;
+    qp::Counter* remote_read = nullptr;
+    qp::Counter* remote_write = nullptr;
+  } counters;
+  Address local;                    // port 0: any
+  uint64_t imm_flag = 0;            // or-ed into Completion::flags when imm is valid
+  uint64_t remote_write_flags = 0;  // Completion::flags of an incoming write with immediate data
+  bool directed_recv = false;       // honour RecvWr::source
+  bool report_source = false;       // fill Completion::source
+  bool strict_rma_order = false;    // RMA after every earlier operation to the same peer
+  size_t tx_size = 1024;            // operations in flight that are planned for
+  size_t rx_size = 1024;            // receives posted that are planned for (more are taken)
+};
+
+class Endpoint {
+ public:
+  // Listens at options.local. Lock not held. Errors: those of Contact::listen, no_memory.
+  static Result<std::unique_ptr<Endpoint>> create(const EndpointOptions& options) noexcept;
+  // Flushes what was accepted (bounded by about 1 s while a connection comes up), then cancels the
+  // rest and closes the lanes. Lock not held, and nobody else in a call on it.
+  virtual ~Endpoint() = default;
+
+  virtual const Address& address() const noexcept = 0;
+
+  virtual Status send(const qp::SendWr& wr) noexcept = 0;
+  virtual Status recv(const qp::RecvWr& wr) noexcept = 0;
+  virtual Status write(const qp::RmaWr& wr) noexcept = 0;
+  virtual Status read(const qp::RmaWr& wr) noexcept = 0;
+
+  // Looks for an unexpected message. msg::Probe tells what to do with it.
+  virtual Status probe(const msg::Probe& probe) noexcept = 0;
+  // Cancels the first operation with that context that can still be (receives, and sends not begun);
+  // it completes with Errc::canceled. Errors: no_entry.
+  virtual Status cancel(void* context) noexcept = 0;
+  // The address table has lost this index: its connection is closed, pending operations end with
+  // Errc::canceled.
+  virtual void forget(uint64_t index) noexcept = 0;
+  // True while anything accepted for sending is not with the peer yet.
+  virtual bool has_pending() const noexcept = 0;
+};
+
+}  // namespace aperture::nic

@@ -1,0 +1,94 @@
+// The progress engine: what drives the lanes of one domain.
+//
+// Everything below an engine (endpoints, queue pairs, CQs, counters, matching) is guarded by its
+// lock, which is free in FI_THREAD_DOMAIN and biased to the polling thread otherwise. Polling a CQ
+// drives the whole engine. Nobody else does in manual progress; with automatic progress the control
+// thread takes over when no one has polled for a while.
+//
+// Sleep: prepare_to_sleep() marks all incoming channels asleep, passes a heavy barrier and looks once
+// more; from then on the first arrival rings doorbell_fd().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "base/lock.hpp"
+#include "nic/contact.hpp"
+
+namespace aperture::qp {
+class Qp;
+}
+
+namespace aperture::nic {
+
+class Engine {
+ public:
+  struct Options {
+    bool threaded = true;        // false: the application serialises (FI_THREAD_DOMAIN)
+    bool auto_progress = false;  // the control thread drives when nobody polls
+  };
+
+  // Also starts the process's control thread. Errors: no_fds, no_memory.
+  static Result<std::unique_ptr<Engine>> create(const Options& options) noexcept;
+  ~Engine();
+
+  EngineLock& lock() noexcept { return lock_; }
+  uint32_t domain() const noexcept { return domain_; }  // its protection domain, unique here
+  protect::KeyTable& keys() noexcept { return contact_.keys(); }
+  Contact& contact() noexcept { return contact_; }
+
+  // Drives every lane once. Lock held.
+  void poll() noexcept;
+  // Readable when something may have arrived while asleep.
+  int doorbell_fd() const noexcept { return doorbell_.get(); }
+  // Lock held. True: asleep, nothing had arrived. False: poll() and look again. Any later poll()
+  // wakes up by itself.
+  bool prepare_to_sleep() noexcept;
+
+  // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread.
+  void post(std::function<void()> fn) noexcept;
+
+  // For endpoints, lock held: lanes to look at.
+  void add_qp(qp::Qp& qp) noexcept;
+  void remove_qp(qp::Qp& qp) noexcept;
+
+ private:
+  Engine(const Options& options, Contact& contact, UniqueFd doorbell) noexcept;
+  void wake_up() noexcept;
+  void run_posted() noexcept;
+  void poll_cold() noexcept;
+  bool scan() noexcept;
+  void watch_idleness() noexcept;
+
+  EngineLock lock_;
+  const bool auto_progress_;
+  Contact& contact_;
+  const uint32_t domain_;
+  UniqueFd doorbell_;
+  bool asleep_ = false;         // guarded by lock_
+  uint64_t polls_ = 0;          // guarded by lock_
+  std::vector<qp::Qp*> hot_;    // looked at in every poll; guarded by lock_
+  std::vector<qp::Qp*> cold_;   // looked at in turn; guarded by lock_
+  size_t next_cold_ = 0;
+  std::atomic<bool> has_posted_{false};
+  std::mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
+};
+
+// Holds the engine's lock for a scope.
+class EngineGuard {
+ public:
+  explicit EngineGuard(Engine& engine) noexcept : lock_(engine.lock()) { lock_.lock(); }
+  ~EngineGuard() { lock_.unlock(); }
+  EngineGuard(const EngineGuard&) = delete;
+  EngineGuard& operator=(const EngineGuard&) = delete;
+
+ private:
+  EngineLock& lock_;
+};
+
+}  // namespace aperture::nic

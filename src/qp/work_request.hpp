@@ -1,0 +1,66 @@
+// Work requests: what a door posts. Plain values; the callee copies what it needs (iovs too, not
+// the buffers, unless `inject` is set).
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace aperture::qp {
+
+inline constexpr uint64_t kAnySource = ~uint64_t{0};
+
+struct SendWr {
+  const iovec* iov = nullptr;
+  size_t iov_count = 0;
+  uint64_t len = 0;          // sum of the iov
+  uint64_t dest = 0;         // address-table index
+  uint64_t tag = 0;
+  uint64_t imm = 0;
+  void* context = nullptr;
+  uint64_t flags = 0;        // Completion::flags of the completion; the door's word
+  bool tagged = false;
+  bool has_imm = false;
+  bool inject = false;       // len <= kInjectBytes; the buffer is free when the call returns
+  bool completion = true;    // write a CQ entry on success (errors always do)
+  bool delivery = false;     // complete only when the peer has matched and copied it
+};
+
+struct RecvWr {
+  const iovec* iov = nullptr;
+  size_t iov_count = 0;
+  uint64_t len = 0;
+  uint64_t source = kAnySource;  // address-table index (directed receive)
+  uint64_t tag = 0;
+  uint64_t ignore = 0;
+  void* context = nullptr;
+  uint64_t flags = 0;
+  bool tagged = false;
+  bool completion = true;
+};
+
+// One remote range of an RMA operation.
+struct RemoteRange {
+  uint64_t addr = 0;
+  uint64_t len = 0;
+  uint64_t key = 0;
+};
+
+struct RmaWr {
+  const iovec* iov = nullptr;
+  size_t iov_count = 0;
+  uint64_t len = 0;              // of the iov; equals the sum of the ranges
+  const RemoteRange* ranges = nullptr;
+  size_t range_count = 0;        // 1..kRmaIovLimit
+  uint64_t dest = 0;
+  uint64_t imm = 0;
+  void* context = nullptr;
+  uint64_t flags = 0;
+  bool has_imm = false;          // write only
+  bool inject = false;           // write only
+  bool completion = true;
+  bool fence = false;            // after everything posted before it to that peer
+};
+
+}  // namespace aperture::qp

@@ -1,0 +1,134 @@
+// A channel: one cell ring and its byte ring in one direction, with the few words the two sides tell
+// each other. A lane (link/) is four of them: requests and responses, each way.
+//
+//   line 0   written by the consumer   consumed, bytes_consumed, executing
+//   line 1   written by the consumer   state (hot or asleep), marked rung by the producer
+//   line 2   written by the consumer   polls: grows while the consumer polls
+//   line 3   written by the producer   claim
+//
+// Words of the consumer are a peer's words to the producer and the other way round: used only through
+// grant(), which ignores nonsense.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/barrier.hpp"
+#include "ring/bytes.hpp"
+#include "ring/cell.hpp"
+
+namespace aperture::ring {
+
+// What the consumer does about arrivals.
+enum class ConsumerState : uint32_t {
+  hot = 0,     // it polls: publish and be gone
+  asleep = 1,  // ring its doorbell
+  rung = 2,    // the doorbell was rung since it fell asleep
+};
+
+struct ChannelWords {
+  alignas(64) std::atomic<uint64_t> consumed;  // cells executed: the acknowledgement
+  std::atomic<uint64_t> bytes_consumed;        // byte-ring position that is free again
+  std::atomic<uint64_t> executing;             // 1 + cell position of the RMA request under way
+  alignas(64) std::atomic<uint32_t> state;     // ConsumerState
+  alignas(64) std::atomic<uint64_t> polls;
+  alignas(64) std::atomic<uint64_t> claim;     // qp/claim.hpp
+};
+static_assert(sizeof(ChannelWords) == 256);
+
+class ChannelTx {
+ public:
+  ChannelTx() noexcept = default;
+  ChannelTx(ChannelWords* words, Cell* cell_base, uint32_t log2_cells, std::byte* byte_base,
+            uint64_t byte_size) noexcept
+      : cells(cell_base, log2_cells), bytes(byte_base, byte_size), words_(words) {}
+
+  // Learns how far the consumer has executed. One cache miss if it has moved on.
+  uint64_t refresh() noexcept {
+    // SYNC POINT: channel-consumed: responses stored before it are visible, cells are free
+    const uint64_t consumed = words_->consumed.load(std::memory_order_acquire);
+    if (consumed != seen_) {
+      if (consumed > seen_ && consumed <= cells.pos()) seen_ = consumed;
+      cells.grant(seen_);
+      // relaxed: stored before `consumed`, which was acquired above
+      bytes.grant(words_->bytes_consumed.load(std::memory_order_relaxed));
+    }
+    return seen_;
+  }
+  uint64_t consumed_seen() const noexcept { return seen_; }
+
+  bool room(uint32_t n_cells) noexcept {
+    if (cells.has_room(n_cells)) return true;
+    refresh();
+    return cells.has_room(n_cells);
+  }
+  bool reserve_bytes(uint32_t len, uint64_t& pos) noexcept {
+    if (bytes.reserve(len, pos)) return true;
+    refresh();
+    return bytes.reserve(len, pos);
+  }
+
+  // After publishing: true if the consumer sleeps and this caller has to ring its doorbell.
+  bool must_ring() noexcept {
+    light_barrier();  // pairs with the sleeper's heavy_barrier in ChannelRx::set_state callers
+    // relaxed: ordered by the barrier pair; the word carries no data
+    if (words_->state.load(std::memory_order_relaxed) != uint32_t(ConsumerState::asleep)) {
+      return false;
+    }
+    words_->state.store(uint32_t(ConsumerState::rung), std::memory_order_relaxed);
+    return true;
+  }
+  // relaxed: a hint about the other side's mood
+  uint64_t consumer_polls() const noexcept { return words_->polls.load(std::memory_order_relaxed); }
+  bool consumer_hot() const noexcept {
+    return words_->state.load(std::memory_order_relaxed) == uint32_t(ConsumerState::hot);
+  }
+  ChannelWords& words() noexcept { return *words_; }
+
+  CellWriter cells;
+  ByteWriter bytes;
+
+ private:
+  ChannelWords* words_ = nullptr;
+  uint64_t seen_ = 0;
+};
+
+class ChannelRx {
+ public:
+  ChannelRx() noexcept = default;
+  ChannelRx(ChannelWords* words, const Cell* cell_base, uint32_t log2_cells,
+            const std::byte* byte_base, uint64_t byte_size) noexcept
+      : cells(cell_base, log2_cells), bytes(byte_base, byte_size), words_(words) {}
+
+  // Acknowledges everything before cells.pos(). Cheap if nothing has moved.
+  void publish_consumed() noexcept {
+    if (published_ == cells.pos()) return;
+    published_ = cells.pos();
+    // relaxed: the release below covers it
+    words_->bytes_consumed.store(bytes_pos_, std::memory_order_relaxed);
+    // SYNC POINT: channel-consumed: what was executed and answered becomes visible
+    words_->consumed.store(published_, std::memory_order_release);
+  }
+  uint64_t unpublished() const noexcept { return cells.pos() - published_; }
+  void free_bytes_before(uint64_t pos) noexcept { bytes_pos_ = pos; }
+
+  // relaxed: the caller passes a heavy_barrier() before it looks at the cells again
+  void set_state(ConsumerState s) noexcept {
+    words_->state.store(uint32_t(s), std::memory_order_relaxed);
+  }
+  // relaxed: a hint for the producer
+  void count_poll(uint64_t polls) noexcept {
+    words_->polls.store(polls, std::memory_order_relaxed);
+  }
+  ChannelWords& words() noexcept { return *words_; }
+
+  CellReader cells;
+  ByteReader bytes;
+
+ private:
+  ChannelWords* words_ = nullptr;
+  uint64_t published_ = 0;
+  uint64_t bytes_pos_ = 0;
+};
+
+}  // namespace aperture::ring

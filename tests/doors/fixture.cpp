@@ -1,0 +1,251 @@
+#include "doors/fixture.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+namespace aperture::doors {
+namespace {
+
+std::vector<Node*>& live_nodes() {
+  static std::vector<Node*> nodes;
+  return nodes;
+}
+
+}  // namespace
+
+const char* provider_name() {
+  const char* name = std::getenv("APERTURE_TEST_PROVIDER");
+  return name != nullptr && *name != '\0' ? name : "aperture";
+}
+
+bool on_aperture() { return std::strcmp(provider_name(), "aperture") == 0; }
+
+DoorError::DoorError(const std::string& call, int64_t code)
+    : std::runtime_error(call + " -> " + std::to_string(code) + " (" +
+                         fi_strerror(static_cast<int>(code < 0 ? -code : code)) + ")"),
+      code_(code) {}
+
+void check(int64_t code, const char* call) {
+  if (code < 0) throw DoorError(call, code);
+}
+
+int64_t now_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+Info make_hints(const Options& o) {
+  Info hints(fi_allocinfo());
+  hints->caps = o.caps;
+  hints->mode = o.mode;
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->fabric_attr->prov_name = strdup(provider_name());
+  hints->domain_attr->mr_mode = o.mr_mode;
+  hints->domain_attr->av_type = o.av_type;
+  hints->domain_attr->threading = o.threading;
+  hints->domain_attr->data_progress = o.progress;
+  hints->domain_attr->cq_data_size = o.cq_data_size;
+  hints->tx_attr->op_flags = o.tx_op_flags;
+  hints->rx_attr->op_flags = o.rx_op_flags;
+  // with the loopback interface only: every test runs on one host, firewalls notwithstanding
+  hints->addr_format = FI_SOCKADDR_IN;
+  if (std::strstr(provider_name(), "shm") != nullptr) hints->addr_format = FI_FORMAT_UNSPEC;
+  return hints;
+}
+
+Info get_info(const Options& o) {
+  Info hints = make_hints(o);
+  fi_info* info = nullptr;
+  const bool by_name = std::strstr(provider_name(), "shm") != nullptr;
+  const char* node = by_name ? nullptr : "127.0.0.1";
+  DOOR(fi_getinfo(o.api, node, nullptr, node != nullptr ? FI_SOURCE : 0, hints.get(), &info));
+  return Info(info);
+}
+
+Node::Node(const Options& options, Node* host) : options_(options), info_(get_info(options)) {
+  if (host == nullptr) {
+    fid_fabric* fabric = nullptr;
+    DOOR(fi_fabric(info_->fabric_attr, &fabric, nullptr));
+    own_fabric_.reset(fabric);
+    fid_domain* domain = nullptr;
+    DOOR(fi_domain(fabric, info_.get(), &domain, nullptr));
+    own_domain_.reset(domain);
+    fabric_ = fabric;
+    domain_ = domain;
+  } else {
+    fabric_ = host->fabric_;
+    domain_ = host->domain_;
+  }
+  open_queues();
+  open_endpoint();
+  live_nodes().push_back(this);
+}
+
+Node::~Node() { std::erase(live_nodes(), this); }
+
+void Node::open_queues() {
+  fi_av_attr av_attr{};
+  av_attr.type = options_.av_type;
+  fid_av* av = nullptr;
+  DOOR(fi_av_open(domain_, &av_attr, &av, nullptr));
+  av_.reset(av);
+
+  fi_cq_attr cq_attr{};
+  cq_attr.format = options_.cq_format;
+  cq_attr.wait_obj = options_.wait;
+  cq_attr.size = options_.cq_size;
+  fid_cq* cq = nullptr;
+  DOOR(fi_cq_open(domain_, &cq_attr, &cq, nullptr));
+  cq_.reset(cq);
+  if (options_.split_cq) {
+    DOOR(fi_cq_open(domain_, &cq_attr, &cq, nullptr));
+    rx_cq_.reset(cq);
+  }
+  if (options_.counters) {
+    fi_cntr_attr cntr_attr{};
+    cntr_attr.wait_obj = FI_WAIT_UNSPEC;
+    fid_cntr* cntr = nullptr;
+    DOOR(fi_cntr_open(domain_, &cntr_attr, &cntr, nullptr));
+    tx_cntr_.reset(cntr);
+    DOOR(fi_cntr_open(domain_, &cntr_attr, &cntr, nullptr));
+    rx_cntr_.reset(cntr);
+  }
+}
+
+void Node::open_endpoint() {
+  fid_ep* ep = nullptr;
+  DOOR(fi_endpoint(domain_, info_.get(), &ep, nullptr));
+  ep_.reset(ep);
+  DOOR(fi_ep_bind(ep, &av_->fid, 0));
+  if (options_.split_cq) {
+    DOOR(fi_ep_bind(ep, &cq_->fid, FI_TRANSMIT | options_.cq_flags));
+    DOOR(fi_ep_bind(ep, &rx_cq_->fid, FI_RECV | options_.cq_flags));
+  } else {
+    DOOR(fi_ep_bind(ep, &cq_->fid, FI_TRANSMIT | FI_RECV | options_.cq_flags));
+  }
+  if (options_.counters) {
+    DOOR(fi_ep_bind(ep, &tx_cntr_->fid, FI_SEND | FI_WRITE | FI_READ));
+    DOOR(fi_ep_bind(ep, &rx_cntr_->fid, FI_RECV));
+  }
+  if (options_.enable) DOOR(fi_enable(ep));
+}
+
+std::vector<uint8_t> Node::name() {
+  std::vector<uint8_t> bytes(256);
+  size_t len = bytes.size();
+  DOOR(fi_getname(&ep_->fid, bytes.data(), &len));
+  bytes.resize(len);
+  return bytes;
+}
+
+fi_addr_t Node::insert(const std::vector<uint8_t>& name) {
+  fi_addr_t addr = FI_ADDR_NOTAVAIL;
+  const int inserted = fi_av_insert(av_.get(), name.data(), 1, &addr, 0, nullptr);
+  if (inserted != 1) throw DoorError("fi_av_insert", inserted < 0 ? inserted : -FI_EOTHER);
+  return addr;
+}
+
+bool Node::read_one(fid_cq* cq) {
+  fi_cq_tagged_entry entry{};
+  fi_addr_t source = FI_ADDR_NOTAVAIL;
+  const bool with_source = (options_.caps & FI_SOURCE) != 0;
+  const ssize_t got = with_source ? fi_cq_readfrom(cq, &entry, 1, &source)
+                                  : fi_cq_read(cq, &entry, 1);
+  if (got == -FI_EAGAIN) return false;
+  if (got == 1) {
+    Completion c;
+    c.context = entry.op_context;
+    if (options_.cq_format >= FI_CQ_FORMAT_MSG) c.flags = entry.flags, c.len = entry.len;
+    if (options_.cq_format >= FI_CQ_FORMAT_DATA) c.buf = entry.buf, c.data = entry.data;
+    if (options_.cq_format >= FI_CQ_FORMAT_TAGGED) c.tag = entry.tag;
+    c.source = source;
+    done_.push_back(c);
+    return true;
+  }
+  if (got != -FI_EAVAIL) throw DoorError("fi_cq_read", got);
+  fi_cq_err_entry error{};
+  const ssize_t errors = fi_cq_readerr(cq, &error, 0);
+  if (errors != 1) throw DoorError("fi_cq_readerr after -FI_EAVAIL", errors);
+  Completion c;
+  c.err = error.err != 0 ? error.err : FI_EOTHER;
+  c.context = error.op_context;
+  c.flags = error.flags;
+  c.len = error.len;
+  c.buf = error.buf;
+  c.data = error.data;
+  c.tag = error.tag;
+  c.olen = error.olen;
+  done_.push_back(c);
+  return true;
+}
+
+void Node::poll() {
+  if (!cq_) return;
+  for (int i = 0; i < 64 && read_one(cq_.get()); ++i) {
+  }
+  if (rx_cq_)
+    for (int i = 0; i < 64 && read_one(rx_cq_.get()); ++i) {
+    }
+}
+
+std::optional<Completion> Node::take(const void* context) {
+  const auto it = std::find_if(done_.begin(), done_.end(),
+                               [&](const Completion& c) { return c.context == context; });
+  if (it == done_.end()) return std::nullopt;
+  Completion c = *it;
+  done_.erase(it);
+  return c;
+}
+
+Completion Node::wait(const void* context, int timeout_ms) {
+  std::optional<Completion> found;
+  pump_until([&] { return (found = take(context)).has_value(); }, timeout_ms);
+  Completion none;
+  none.err = -1;
+  return found.value_or(none);
+}
+
+Completion Node::wait_any(int timeout_ms) {
+  Completion c;
+  c.err = -1;
+  if (!pump_until([&] { return !done_.empty(); }, timeout_ms)) return c;
+  c = done_.front();
+  done_.pop_front();
+  return c;
+}
+
+bool Node::quiet(int for_ms) {
+  pump_for(for_ms);
+  return done_.empty();
+}
+
+void pump() {
+  for (Node* node : live_nodes()) node->poll();
+}
+
+bool pump_until(const std::function<bool()>& condition, int timeout_ms) {
+  const int64_t deadline = now_ns() + int64_t{timeout_ms} * 1'000'000;
+  for (int spins = 0;; ++spins) {
+    pump();
+    if (condition()) return true;
+    if (now_ns() > deadline) return false;
+    if (spins % 64 == 63) sched_yield();
+  }
+}
+
+void pump_for(int for_ms) {
+  pump_until([] { return false; }, for_ms);
+}
+
+int64_t post(const std::function<int64_t()>& call, int timeout_ms) {
+  int64_t result = -FI_EAGAIN;
+  pump_until([&] { return (result = call()) != -FI_EAGAIN; }, timeout_ms);
+  return result;
+}
+
+}  // namespace aperture::doors

@@ -1,0 +1,168 @@
+// One libfabric endpoint with everything under it, opened from one struct of options, and the pump
+// that drives every endpoint of this process while a test waits.
+//
+// The provider under test is APERTURE_TEST_PROVIDER (default "aperture"); nothing here knows it
+// otherwise, so the same tests can be tried over libfabric's own providers. Not thread-safe: the
+// test's thread owns all nodes unless a test says otherwise.
+#pragma once
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace aperture::doors {
+
+const char* provider_name();
+// Expectations that only hold here (libfabric's own providers have known gaps).
+bool on_aperture();
+
+struct InfoFree {
+  void operator()(fi_info* info) const { fi_freeinfo(info); }
+};
+using Info = std::unique_ptr<fi_info, InfoFree>;
+
+template <typename T>
+struct FidClose {
+  void operator()(T* object) const { fi_close(&object->fid); }
+};
+template <typename T>
+using Fid = std::unique_ptr<T, FidClose<T>>;
+
+// A failed set-up: carries the call and its code. gtest reports it as the test's failure.
+class DoorError : public std::runtime_error {
+ public:
+  DoorError(const std::string& call, int64_t code);
+  int64_t code() const { return code_; }
+
+ private:
+  int64_t code_;
+};
+
+void check(int64_t code, const char* call);
+#define DOOR(call) ::aperture::doors::check((call), #call)
+
+inline constexpr int kBasicMr = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
+// How to open a node. Trivially copyable: it travels to other processes as it is.
+struct Options {
+  uint32_t api = FI_VERSION(1, 17);
+  uint64_t caps = FI_MSG | FI_TAGGED | FI_RMA;
+  uint64_t mode = FI_CONTEXT | FI_CONTEXT2;
+  int mr_mode = 0;
+  fi_av_type av_type = FI_AV_MAP;
+  fi_cq_format cq_format = FI_CQ_FORMAT_TAGGED;
+  fi_wait_obj wait = FI_WAIT_NONE;
+  size_t cq_size = 0;
+  uint64_t cq_flags = 0;  // FI_SELECTIVE_COMPLETION
+  uint64_t tx_op_flags = 0;
+  uint64_t rx_op_flags = 0;
+  size_t cq_data_size = 0;
+  fi_threading threading = FI_THREAD_UNSPEC;
+  fi_progress progress = FI_PROGRESS_UNSPEC;
+  bool split_cq = false;  // one queue for sends, one for receives
+  bool counters = false;  // bind a counter for each kind of operation
+  bool enable = true;
+};
+
+Info make_hints(const Options& options);
+// fi_getinfo with hints from `options`; throws when nothing matches.
+Info get_info(const Options& options);
+
+struct Completion {
+  int err = 0;  // 0: success; a positive fi_errno; -1: none came in time
+  void* context = nullptr;
+  uint64_t flags = 0;
+  size_t len = 0;
+  void* buf = nullptr;
+  uint64_t data = 0;
+  uint64_t tag = 0;
+  size_t olen = 0;
+  fi_addr_t source = FI_ADDR_NOTAVAIL;
+};
+
+// The context of an operation: large enough for FI_CONTEXT2.
+struct Op {
+  fi_context2 space{};
+};
+
+class Node {
+ public:
+  explicit Node(const Options& options = {}) : Node(options, nullptr) {}
+  // A second endpoint in the fabric and domain of `host`, which must outlive it.
+  Node(const Options& options, Node& host) : Node(options, &host) {}
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  fid_fabric* fabric() { return fabric_; }
+  fid_domain* domain() { return domain_; }
+  fid_av* av() { return av_.get(); }
+  fid_cq* cq() { return cq_.get(); }
+  fid_cq* rx_cq() { return rx_cq_ ? rx_cq_.get() : cq_.get(); }
+  fid_cntr* tx_cntr() { return tx_cntr_.get(); }
+  fid_cntr* rx_cntr() { return rx_cntr_.get(); }
+  fid_ep* ep() { return ep_.get(); }
+  fi_info* info() { return info_.get(); }
+  bool virtual_addresses() const { return (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0; }
+
+  std::vector<uint8_t> name();
+  fi_addr_t insert(const std::vector<uint8_t>& name);
+
+  // Reads what the queues hold into done().
+  void poll();
+  std::deque<Completion>& done() { return done_; }
+  std::optional<Completion> take(const void* context);
+  // Waits for the completion of `context`, driving all nodes of this process.
+  Completion wait(const void* context, int timeout_ms = 20000);
+  Completion wait_any(int timeout_ms = 20000);
+  // No completion may be left, and none may come within a moment.
+  bool quiet(int for_ms = 20);
+  void close_endpoint() { ep_.reset(); }
+
+ private:
+  Node(const Options& options, Node* host);
+  void open_queues();
+  void open_endpoint();
+  bool read_one(fid_cq* cq);
+
+  Options options_;
+  Info info_;
+  Fid<fid_fabric> own_fabric_;
+  Fid<fid_domain> own_domain_;
+  fid_fabric* fabric_ = nullptr;
+  fid_domain* domain_ = nullptr;
+  Fid<fid_av> av_;
+  Fid<fid_cq> cq_;
+  Fid<fid_cq> rx_cq_;
+  Fid<fid_cntr> tx_cntr_;
+  Fid<fid_cntr> rx_cntr_;
+  Fid<fid_ep> ep_;
+  std::deque<Completion> done_;
+};
+
+// Polls every node of this process once.
+void pump();
+bool pump_until(const std::function<bool()>& condition, int timeout_ms = 20000);
+void pump_for(int for_ms);
+
+// Calls until the answer is not -FI_EAGAIN, driving the nodes of this process meanwhile.
+int64_t post(const std::function<int64_t()>& call, int timeout_ms = 20000);
+
+
+int64_t now_ns();
+
+}  // namespace aperture::doors
