@@ -4,6 +4,7 @@
 // of file without either means that the side died.
 #include "stopwatch/pair.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
