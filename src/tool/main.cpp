@@ -1,0 +1,94 @@
+// The `aperture` command: reads the words and hands over. Manual page: docs/man/aperture.1.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tool/host.hpp"
+#include "tool/places.hpp"
+#include "tool/program.hpp"
+#include "tool/report.hpp"
+#include "tool/run.hpp"
+
+namespace {
+
+constexpr const char* kRunFooter =
+    "examples:\n"
+    "  aperture run -- fi_info -p aperture\n"
+    "  aperture run -- mpirun.openmpi -n 2 ./my_mpi_program\n"
+    "  aperture run -- env | grep -E '^(FI|OMPI)_'     what it sets\n\n"
+    "Settings of yours are kept; one that keeps Aperture from being chosen is named on stderr.\n"
+    "Exit code: that of CMD; 127 not found, 126 not executable, 125 the provider is missing.\n";
+
+constexpr const char* kInfoFooter =
+    "examples:\n"
+    "  aperture info\n"
+    "  aperture info --json | jq .cma\n";
+
+constexpr int kExitUsage = 2;
+
+int info(bool json) {
+  using namespace aperture::tool;
+  std::vector<Fact> facts = software_facts(own_folder());
+  for (Fact& fact : host_facts()) facts.push_back(std::move(fact));
+  const std::string text = json ? as_json(facts) : as_text(facts);
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
+    std::fputs("aperture: cannot write the report to standard output\n", stderr);
+    return 1;
+  }
+  return 0;
+}
+
+bool is_word(const char* argument) {
+  return std::strcmp(argument, "run") == 0 || std::strcmp(argument, "info") == 0;
+}
+
+// Where CMD begins: behind the first "--", or at run's first argument that is no option.
+int command_index(int argc, char** argv) {
+  int at = 2;
+  while (at < argc && argv[at][0] == '-' && std::strcmp(argv[at], "--") != 0) ++at;
+  return at < argc && std::strcmp(argv[at], "--") == 0 ? at + 1 : at;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Aperture: an RDMA NIC in software, in user space", "aperture");
+  app.set_version_flag("--version", std::string("aperture ") + aperture::tool::version());
+  app.require_subcommand(1);
+  app.footer("Manual: man aperture, man fi_aperture. In a source tree: ./dev demo.\n");
+
+  CLI::App* run = app.add_subcommand("run", "run CMD so that it finds and chooses Aperture");
+  std::vector<std::string> shown_in_help;
+  run->add_option("CMD", shown_in_help, "the program and its arguments, best behind --");
+  run->footer(kRunFooter);
+
+  bool json = false;
+  CLI::App* info_word = app.add_subcommand("info", "tell what this host allows");
+  info_word->add_flag("--json", json, "as one JSON object");
+  info_word->footer(kInfoFooter);
+
+  // CMD and its arguments are not ours to read: the parser sees only what stands before them
+  const bool running = argc > 1 && std::strcmp(argv[1], "run") == 0;
+  const int command = running ? command_index(argc, argv) : argc;
+  const bool marked = running && command > 2 && std::strcmp(argv[command - 1], "--") == 0;
+  if (argc > 1 && argv[1][0] != '-' && !is_word(argv[1])) {
+    std::fprintf(stderr, "aperture: there is no word '%s'; there are run and info (see --help)\n",
+                 argv[1]);
+    return kExitUsage;
+  }
+  try {
+    app.parse(marked ? command - 1 : command, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (!run->parsed()) return info(json);
+  if (command >= argc) {
+    std::fputs("aperture: run what? For example: aperture run -- fi_info -p aperture\n", stderr);
+    return kExitUsage;
+  }
+  return aperture::tool::run(argv + command);
+}

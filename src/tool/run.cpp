@@ -1,0 +1,69 @@
+// `aperture run`: see run.hpp. Nothing stays behind: the process becomes CMD, so signals, exit
+// codes and terminals are CMD's own.
+#include "tool/run.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "tool/places.hpp"
+#include "tool/program.hpp"
+#include "tool/surroundings.hpp"
+
+namespace aperture::tool {
+
+namespace {
+
+int fail(int exit_code, const std::string& sentence) {
+  std::fprintf(stderr, "aperture: %s\n", sentence.c_str());
+  return exit_code;
+}
+
+// execvp failed although the file looked right: say what the kernel means by it.
+int explain_exec_failure(const char* command, int error) {
+  const std::string name(command);
+  if (error == ENOENT) {
+    return fail(
+        kExitNotExecutable,
+        "cannot run " + name + ": the interpreter that it names (#! line or ld.so) is missing");
+  }
+  return fail(kExitNotExecutable, "cannot run " + name + ": " + std::strerror(error));
+}
+
+}  // namespace
+
+int run(char* const* argv) {
+  const char* path_variable = ::getenv("PATH");
+  const Program program =
+      find_program(argv[0], path_variable != nullptr ? path_variable : "/usr/bin:/bin");
+  if (!program.problem.empty()) {
+    return fail(program.exit_code, std::string("cannot run ") + argv[0] + ": " + program.problem);
+  }
+  const std::string folder = own_folder();
+  Place place;
+  place.provider_folder = find_provider_folder(folder);
+  place.libfabric_folder = libfabric_provider_folder();
+  place.root = ::geteuid() == 0;
+  if (place.provider_folder.empty()) {
+    return fail(kExitOwnFailure, std::string("the provider ") + kProviderFile + " is neither in " +
+                                     searched_provider_folders(folder) +
+                                     "; build it (./dev build) or install Aperture again");
+  }
+  const Surroundings surroundings = plan(place, [](const char* name) { return ::getenv(name); });
+  if (!apply(surroundings)) return fail(kExitOwnFailure, "out of memory for the environment");
+
+  std::fputs("aperture: software NIC, no RDMA hardware is in use\n", stderr);
+  const std::string out_of_reach = why_out_of_reach(program.path);
+  if (!out_of_reach.empty()) std::fprintf(stderr, "aperture: %s\n", out_of_reach.c_str());
+  for (const std::string& note : surroundings.notes) {
+    std::fprintf(stderr, "aperture: %s\n", note.c_str());
+  }
+  ::execvp(argv[0], argv);
+  return explain_exec_failure(argv[0], errno);
+}
+
+}  // namespace aperture::tool

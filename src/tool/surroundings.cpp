@@ -1,0 +1,95 @@
+// Which variables lead to Aperture: see surroundings.hpp. Sources: fabric(7) for FI_*, the Open MPI
+// 4.1 manual for OMPI_*. Variables reach an MPI job's ranks because the launcher passes its own on.
+#include "tool/surroundings.hpp"
+
+#include <cstdlib>
+#include <sstream>
+
+namespace aperture::tool {
+
+namespace {
+
+// A setting that chooses among components: made if the user has not, judged if he has.
+struct Choice {
+  const char* variable;
+  const char* value;
+  const char* who;  // whom it keeps from choosing Aperture, for the note
+};
+
+constexpr Choice kChoices[] = {
+    {"FI_PROVIDER", "aperture", "libfabric"},
+    {"OMPI_MCA_pml", "cm", "Open MPI"},
+    {"OMPI_MCA_mtl", "ofi", "Open MPI"},
+    {"OMPI_MCA_mtl_ofi_provider_include", "aperture", "Open MPI"},
+};
+
+bool contains(const std::string& list, char separator, const std::string& name) {
+  std::istringstream items(list);
+  for (std::string item; std::getline(items, item, separator);) {
+    if (item == name) return true;
+  }
+  return false;
+}
+
+// Ours first, then what the user has; if he has nothing, what libfabric would have scanned. A
+// leading '@' ("prefer by order of discovery") stays in front.
+std::string provider_path(const Place& place, const char* current) {
+  std::string rest = current != nullptr && *current != '\0' ? current : place.libfabric_folder;
+  std::string mark;
+  if (!rest.empty() && rest.front() == '@') {
+    mark = "@";
+    rest.erase(0, 1);
+  }
+  if (rest.empty()) return mark + place.provider_folder;
+  if (contains(rest, ':', place.provider_folder)) return mark + rest;
+  return mark + place.provider_folder + ":" + rest;
+}
+
+std::string note_on(const Choice& choice, const std::string& current) {
+  return std::string(choice.variable) + "=" + current + " is set, so " + choice.who +
+         " will not choose Aperture; unset it, or set it to " + choice.value + ".";
+}
+
+}  // namespace
+
+bool list_admits(const std::string& list, const std::string& name) {
+  if (!list.empty() && list.front() == '^') return !contains(list.substr(1), ',', name);
+  return contains(list, ',', name);
+}
+
+Surroundings plan(const Place& place, const Lookup& lookup) {
+  Surroundings out;
+  out.settings.emplace_back("FI_PROVIDER_PATH", provider_path(place, lookup("FI_PROVIDER_PATH")));
+  for (const Choice& choice : kChoices) {
+    const char* current = lookup(choice.variable);
+    if (current == nullptr || *current == '\0') {
+      out.settings.emplace_back(choice.variable, choice.value);
+    } else if (!list_admits(current, choice.value)) {
+      out.notes.push_back(note_on(choice, current));
+    }
+  }
+  const char* excluded = lookup("OMPI_MCA_mtl_ofi_provider_exclude");
+  if (excluded != nullptr && contains(excluded, ',', "aperture")) {
+    out.notes.push_back(
+        "OMPI_MCA_mtl_ofi_provider_exclude names aperture, so Open MPI will not choose it; unset "
+        "it.");
+  }
+  std::vector<const char*> permissions = {"OMPI_MCA_rmaps_base_oversubscribe"};
+  if (place.root) {
+    permissions.push_back("OMPI_ALLOW_RUN_AS_ROOT");
+    permissions.push_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM");
+  }
+  for (const char* variable : permissions) {
+    if (lookup(variable) == nullptr) out.settings.emplace_back(variable, "1");
+  }
+  return out;
+}
+
+bool apply(const Surroundings& surroundings) {
+  for (const auto& [name, value] : surroundings.settings) {
+    if (::setenv(name.c_str(), value.c_str(), 1) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace aperture::tool

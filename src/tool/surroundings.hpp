@@ -1,0 +1,39 @@
+// The environment under which a program, and every process that it starts, finds and chooses the
+// provider; and what the user's own settings do to that.
+//
+// A setting that the user made is never changed: if it keeps Aperture from being chosen, a note
+// says so. The one exception is FI_PROVIDER_PATH, a list, in front of which our folder goes. Pure
+// functions; nothing here touches the process's own environment but apply().
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace aperture::tool {
+
+// The value of an environment variable, or nullptr.
+using Lookup = std::function<const char*(const char* name)>;
+
+struct Surroundings {
+  std::vector<std::pair<std::string, std::string>> settings;  // to be set, in this order
+  std::vector<std::string> notes;  // a sentence for each setting in Aperture's way
+};
+
+struct Place {
+  std::string provider_folder;
+  std::string libfabric_folder;  // scanned by libfabric when FI_PROVIDER_PATH is unset
+  bool root = false;             // Open MPI refuses root unless told otherwise
+};
+
+Surroundings plan(const Place& place, const Lookup& lookup);
+
+// True if a selection list of libfabric or Open MPI leaves name in: "a,b", or "^a,b" for all but
+// those.
+bool list_admits(const std::string& list, const std::string& name);
+
+// Puts the settings into this process's environment. False when memory is out.
+bool apply(const Surroundings& surroundings);
+
+}  // namespace aperture::tool

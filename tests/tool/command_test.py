@@ -1,0 +1,145 @@
+"""The `aperture` command as a user meets it: what it prints, where, and its exit codes.
+
+The command is copied into a tree of its own beside a stand-in for the provider, so these tests say
+nothing about the provider itself (tests/doors does).
+"""
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILT = sys.argv.pop(1)
+NOTICE = "aperture: software NIC, no RDMA hardware is in use"
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        self.tree = os.path.realpath(tempfile.mkdtemp(prefix="aperture-command-"))
+        self.addCleanup(shutil.rmtree, self.tree)
+        os.makedirs(f"{self.tree}/bin")
+        os.makedirs(f"{self.tree}/lib/libfabric")
+        self.command = shutil.copy(BUILT, f"{self.tree}/bin/aperture")
+        self.provider = f"{self.tree}/lib/libfabric/libaperture-fi.so"
+        with open(self.provider, "w", encoding="ascii") as stand_in:
+            stand_in.write("not a library\n" * 100)
+
+    def call(self, *arguments, env=None, code=0):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("FI_", "OMPI_"))}
+        done = subprocess.run([self.command, *arguments], env={**clean, **(env or {})},
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+                              check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done
+
+    def script(self, name, text, mode=0o755):
+        path = f"{self.tree}/{name}"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, mode)
+        return path
+
+    # --- run ---
+    def test_run_passes_the_environment_and_says_once_what_it_is(self):
+        done = self.call("run", "--", "sh", "-c", "sh -c env")
+        settings = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+        self.assertEqual(settings["FI_PROVIDER"], "aperture")
+        self.assertEqual(settings["FI_PROVIDER_PATH"].split(":")[0], f"{self.tree}/lib/libfabric")
+        self.assertTrue(settings["FI_PROVIDER_PATH"].split(":")[1].endswith("/libfabric"))
+        self.assertEqual(settings["OMPI_MCA_mtl_ofi_provider_include"], "aperture")
+        self.assertEqual(done.stderr.splitlines(), [NOTICE])
+
+    def test_run_hands_on_arguments_untouched_and_the_exit_code(self):
+        done = self.call("run", "--", "printf", "%s|", "--json", "--", "a b", "-h")
+        self.assertEqual(done.stdout, "--json|--|a b|-h|")
+        self.call("run", "--", "sh", "-c", "exit 42", code=42)
+        self.assertEqual(self.call("run", "printf", "%s", "--help").stdout, "--help")
+
+    def test_run_is_replaced_by_the_command(self):
+        done = self.call("run", "--", "sh", "-c", "kill -TERM $$", code=-15)
+        self.assertEqual(done.stderr.splitlines(), [NOTICE])
+
+    def test_run_keeps_a_setting_and_says_that_it_is_in_the_way(self):
+        done = self.call("run", "--", "sh", "-c", "echo $OMPI_MCA_pml", env={"OMPI_MCA_pml": "ob1"})
+        self.assertEqual(done.stdout, "ob1\n")
+        self.assertIn("OMPI_MCA_pml=ob1 is set, so Open MPI will not choose Aperture", done.stderr)
+
+    def test_run_of_nothing(self):
+        for arguments in (["run"], ["run", "--"]):
+            self.assertIn("run what?", self.call(*arguments, code=2).stderr)
+
+    def test_run_of_a_command_that_is_not_there(self):
+        done = self.call("run", "--", "no-such-command", code=127)
+        self.assertIn("cannot run no-such-command: no folder of PATH has it", done.stderr)
+        self.assertNotIn(NOTICE, done.stderr)
+
+    def test_run_of_a_command_that_cannot_be_executed(self):
+        plain = self.script("plain", "echo\n", 0o644)
+        self.assertIn("chmod +x", self.call("run", "--", plain, code=126).stderr)
+        self.assertIn("it is a directory", self.call("run", "--", self.tree, code=126).stderr)
+        orphan = self.script("orphan", "#!/no/such/interpreter\n")
+        self.assertIn("interpreter", self.call("run", "--", orphan, code=126).stderr)
+
+    def test_run_remarks_on_a_set_user_id_program_and_runs_it(self):
+        suid = shutil.copy("/bin/true", f"{self.tree}/suid")
+        os.chmod(suid, 0o755 | stat.S_ISUID)
+        self.assertIn("set-user-ID", self.call("run", "--", suid).stderr)
+
+    def test_run_without_the_provider(self):
+        os.unlink(self.provider)
+        done = self.call("run", "--", "true", code=125)
+        self.assertIn(f"{self.tree}/lib/libfabric", done.stderr)
+        self.assertIn("./dev build", done.stderr)
+
+    # --- info ---
+    def test_info_is_readable_and_json_says_the_same(self):
+        text = self.call("info").stdout
+        facts = json.loads(self.call("info", "--json").stdout)
+        for key in ("aperture", "provider", "libfabric", "kernel", "cpus", "cma", "memfd",
+                    "membarrier", "userfaultfd", "locked_memory", "open_files", "dev_shm"):
+            self.assertIn(key, facts)
+        self.assertIn(facts["aperture"]["version"], text)
+        self.assertIn("software NIC", text)
+        self.assertTrue(all(len(line) < 300 for line in text.splitlines()))
+        for fact in facts.values():
+            if fact.get("available") is False:
+                self.assertTrue(fact["why_not"])
+                self.assertTrue(fact["gain"])
+                self.assertIn(fact["why_not"], text)
+
+    def test_info_says_why_a_provider_does_not_load(self):
+        provider = json.loads(self.call("info", "--json").stdout)["provider"]
+        self.assertIs(provider["available"], False)
+        self.assertIn("invalid ELF header", provider["why_not"])
+
+    def test_info_says_that_the_provider_is_missing(self):
+        os.unlink(self.provider)
+        provider = json.loads(self.call("info", "--json").stdout)["provider"]
+        self.assertIs(provider["available"], False)
+        self.assertIsNone(provider["file"])
+
+    def test_info_that_cannot_be_written_fails(self):
+        with open("/dev/full", "w", encoding="ascii") as full:
+            code = subprocess.call([self.command, "info"], stdout=full, stderr=subprocess.DEVNULL)
+        self.assertEqual(code, 1)
+
+    # --- the rest ---
+    def test_help_has_examples_and_version_is_one_line(self):
+        self.assertIn("examples:", self.call("run", "--help").stdout)
+        self.assertIn("examples:", self.call("info", "--help").stdout)
+        self.assertIn("run", self.call("--help").stdout)
+        self.assertRegex(self.call("--version").stdout, r"^aperture \d+\.\d+\.\d+\n$")
+
+    def test_misuse_is_exit_code_2(self):
+        self.assertIn("there is no word 'bogus'", self.call("bogus", code=2).stderr)
+        self.call(code=2)
+        self.call("info", "--bogus", code=2)
+        self.call("info", "extra", code=2)
+        self.call("run", "--bogus", "--", "true", code=2)
+
+
+if __name__ == "__main__":
+    unittest.main()

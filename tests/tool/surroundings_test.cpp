@@ -1,0 +1,85 @@
+// Which settings `aperture run` makes, keeps, and remarks on.
+#include "tool/surroundings.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace aperture::tool {
+namespace {
+
+using Settings = std::map<std::string, std::string>;
+
+const Place kPlace{"/opt/ap/lib", "/usr/lib/libfabric", false};
+
+Surroundings plan_with(const Settings& present, bool root = false) {
+  Place place = kPlace;
+  place.root = root;
+  return plan(place, [&](const char* name) -> const char* {
+    const auto found = present.find(name);
+    return found == present.end() ? nullptr : found->second.c_str();
+  });
+}
+
+Settings made(const Surroundings& surroundings) {
+  return {surroundings.settings.begin(), surroundings.settings.end()};
+}
+
+TEST(Surroundings, nothing_set_gets_everything_that_leads_to_aperture) {
+  const Surroundings s = plan_with({});
+  const Settings expected = {{"FI_PROVIDER_PATH", "/opt/ap/lib:/usr/lib/libfabric"},
+                             {"FI_PROVIDER", "aperture"},
+                             {"OMPI_MCA_pml", "cm"},
+                             {"OMPI_MCA_mtl", "ofi"},
+                             {"OMPI_MCA_mtl_ofi_provider_include", "aperture"},
+                             {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
+  EXPECT_EQ(made(s), expected);
+  EXPECT_TRUE(s.notes.empty());
+}
+
+TEST(Surroundings, root_also_gets_open_mpi_leave_to_run) {
+  EXPECT_EQ(made(plan_with({})).count("OMPI_ALLOW_RUN_AS_ROOT"), 0u);
+  const Settings settings = made(plan_with({}, true));
+  EXPECT_EQ(settings.at("OMPI_ALLOW_RUN_AS_ROOT"), "1");
+  EXPECT_EQ(settings.at("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1");
+}
+
+TEST(Surroundings, a_provider_path_of_the_user_stays_behind_ours) {
+  const auto path = [](const char* theirs) {
+    return made(plan_with({{"FI_PROVIDER_PATH", theirs}})).at("FI_PROVIDER_PATH");
+  };
+  EXPECT_EQ(path("/mine"), "/opt/ap/lib:/mine");
+  EXPECT_EQ(path("@/mine:/more"), "@/opt/ap/lib:/mine:/more");
+  EXPECT_EQ(path("/mine:/opt/ap/lib"), "/mine:/opt/ap/lib");
+  EXPECT_EQ(path(""), "/opt/ap/lib:/usr/lib/libfabric");
+  EXPECT_EQ(path("@"), "@/opt/ap/lib");
+}
+
+TEST(Surroundings, a_choice_of_the_user_is_kept_and_remarked_on_if_it_stops_aperture) {
+  const Surroundings s = plan_with({{"OMPI_MCA_pml", "ob1"}});
+  EXPECT_EQ(made(s).count("OMPI_MCA_pml"), 0u);
+  ASSERT_EQ(s.notes.size(), 1u);
+  EXPECT_NE(s.notes[0].find("OMPI_MCA_pml=ob1"), std::string::npos);
+}
+
+TEST(Surroundings, a_choice_of_the_user_that_leaves_aperture_in_is_no_matter) {
+  EXPECT_TRUE(plan_with({{"FI_PROVIDER", "tcp,aperture"}}).notes.empty());
+  EXPECT_TRUE(plan_with({{"FI_PROVIDER", "^tcp"}}).notes.empty());
+  EXPECT_TRUE(plan_with({{"OMPI_MCA_pml", "^ucx"}}).notes.empty());
+}
+
+TEST(Surroundings, exclusions_of_aperture_are_remarked_on) {
+  EXPECT_EQ(plan_with({{"FI_PROVIDER", "^aperture"}}).notes.size(), 1u);
+  EXPECT_EQ(plan_with({{"OMPI_MCA_mtl_ofi_provider_exclude", "shm,aperture"}}).notes.size(), 1u);
+  EXPECT_TRUE(plan_with({{"OMPI_MCA_mtl_ofi_provider_exclude", "shm"}}).notes.empty());
+}
+
+TEST(ListAdmits, names_are_compared_whole) {
+  EXPECT_TRUE(list_admits("aperture", "aperture"));
+  EXPECT_FALSE(list_admits("aperture2", "aperture"));
+  EXPECT_FALSE(list_admits("", "aperture"));
+  EXPECT_TRUE(list_admits("^aperture2", "aperture"));
+}
+
+}  // namespace
+}  // namespace aperture::tool
