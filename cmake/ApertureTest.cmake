@@ -1,15 +1,17 @@
 # How tests are declared. Everything that ctest runs has a time limit: a hang is a failure.
 #
-#   aperture_test(NAME SOURCES file... [LIBS lib...] [LABELS label...] [TIMEOUT s] [ENV k=v...] [SERIAL])
+#   aperture_test(NAME SOURCES file... [LIBS lib...] [LABELS label...] [TIMEOUT s] [ENV k=v...]
+#                 [SERIAL])
 #       a GoogleTest program test_NAME and one ctest entry NAME
 #   aperture_script_test(NAME COMMAND cmd... [LABELS label...] [TIMEOUT s] [ENV k=v...] [SERIAL])
 #       a ctest entry for a script
 #   aperture_fuzz(NAME SOURCES file... [LIBS lib...] [CORPUS dir])
 #       a libFuzzer program fuzz_NAME; only with APERTURE_FUZZ (then the other two do nothing)
 #
-# Labels with a meaning: `tsan` (./dev tsan runs these: threads over one mapping), `slow` (above 20 s),
-# `kill` (kills processes), `mpi` (starts Open MPI). SERIAL entries have the machine to themselves.
-# Exit code 77 of a script is a skip; it must print why.
+# Labels with a meaning: `tsan` (./dev tsan runs these: threads over one mapping), `stock` (starts
+# programs that are not ours, which cannot load a sanitized provider), `mpi` (starts Open MPI), `kill`
+# (kills processes; ./dev soak runs these with full counts). SERIAL entries have the machine to
+# themselves. Exit code 77 of a script is a skip; it must print why.
 
 set(APERTURE_PROVIDER_DIR ${CMAKE_BINARY_DIR}/lib/libfabric)
 

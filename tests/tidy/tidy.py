@@ -1,0 +1,236 @@
+"""The rules of the house, as far as a program can check them: `python3 tests/tidy/tidy.py ROOT`.
+
+Prints `file:line: rule: what to do` for each breach and exits 1 if there is any. tidy_test.py proves
+that every rule fires. CONTRIBUTING.md tells the rules that only people can check.
+"""
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from typing import Iterable, Iterator, NamedTuple
+
+import cpp_shape
+
+MAX_COLUMNS = 100
+MAX_FILE_LINES = 700
+MAX_FUNCTION_LINES = 70
+
+# Each room and the rooms beneath it; a room includes itself and these.
+BENEATH = {
+    "base": (),
+    "ring": ("base",),
+    "wire": ("base",),
+    "protect": ("base", "ring", "wire"),
+    "link": ("base", "ring", "wire"),
+    "qp": ("base", "ring", "wire", "protect", "link"),
+    "msg": ("base", "ring", "wire", "protect", "link", "qp"),
+    "nic": ("base", "ring", "wire", "protect", "link", "qp", "msg"),
+    "provider": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
+    "tool": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
+}
+# Foreign headers that only one room of src/ may know.
+SOLE_USER = {"rdma": "provider", "infiniband": "verbs"}
+
+C_FAMILY = (".cpp", ".hpp", ".c", ".h")
+CODE = C_FAMILY + (".py", ".sh", ".cmake", "CMakeLists.txt", "/dev", ".ci/run", ".pml")
+EMPTY_NAMES = {"common", "util", "utils", "helper", "helpers", "manager", "misc"}
+# Written in two pieces so that this file does not break its own rule.
+MACHINE_PATHS = re.compile(r"(?<![\w.$}])/(?:wo" r"rk|ro" r"ot|ho" r"me)/[\w.]")
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+SYNC_POINT = re.compile(r"SYNC POINT: ([A-Za-z0-9_.-]*[A-Za-z0-9_])")
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+class Breach(NamedTuple):
+    path: str
+    line: int
+    rule: str
+    advice: str
+
+
+class Source(NamedTuple):
+    path: str  # relative to the root, with slashes
+    text: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.split("\n")[:-1] if self.text.endswith("\n") else self.text.split("\n")
+
+
+def is_code(path: str) -> bool:
+    return ("/" + path).endswith(CODE)
+
+
+def check_includes(source: Source) -> Iterator[Breach]:
+    parts = source.path.split("/")
+    if len(parts) < 3 or parts[0] != "src" or not source.path.endswith(C_FAMILY):
+        return
+    room = parts[1]
+    allowed = (room,) + BENEATH.get(room, ())
+    if room not in BENEATH:
+        yield Breach(source.path, 1, "include", f"room '{room}' is not in tidy.py's BENEATH: add it")
+    for number, line in enumerate(source.lines, 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        bracket, name = match.groups()
+        head = name.split("/")[0]
+        if bracket == '"' and "/" not in name:
+            yield Breach(source.path, number, "include", f'write "{room}/{name}" or the room it is in')
+        elif bracket == '"' and head not in allowed:
+            yield Breach(source.path, number, "include",
+                         f"room '{room}' may not know room '{head}': only {', '.join(allowed)}")
+        elif bracket == "<" and SOLE_USER.get(head, room) != room:
+            yield Breach(source.path, number, "include", f"<{head}/...> belongs to {SOLE_USER[head]}/")
+
+
+def check_size(source: Source) -> Iterator[Breach]:
+    if not is_code(source.path):
+        return
+    if len(source.lines) > MAX_FILE_LINES:
+        yield Breach(source.path, MAX_FILE_LINES + 1, "file-length",
+                     f"{len(source.lines)} lines, at most {MAX_FILE_LINES}: what room hides in it?")
+    for number, line in enumerate(source.lines, 1):
+        if len(line) > MAX_COLUMNS:
+            yield Breach(source.path, number, "columns", f"{len(line)} columns, at most {MAX_COLUMNS}")
+
+
+def functions_of(source: Source) -> Iterable[cpp_shape.Function]:
+    if source.path.endswith(C_FAMILY):
+        yield from cpp_shape.functions(source.text)
+    elif source.path.endswith(".py"):
+        for node in ast.walk(ast.parse(source.text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield cpp_shape.Function(node.name, node.lineno, node.end_lineno)
+
+
+def check_functions(source: Source) -> Iterator[Breach]:
+    for function in functions_of(source):
+        length = function.last_line - function.first_line + 1
+        if length > MAX_FUNCTION_LINES:
+            yield Breach(source.path, function.first_line, "function-length",
+                         f"{function.name} has {length} lines, at most {MAX_FUNCTION_LINES}")
+
+
+def check_name(source: Source) -> Iterator[Breach]:
+    words = re.split(r"[/_.-]", source.path.lower())
+    for word in EMPTY_NAMES.intersection(words):
+        yield Breach(source.path, 1, "name", f"'{word}' says nothing: name what it does")
+
+
+def check_opening(source: Source) -> Iterator[Breach]:
+    if not is_code(source.path) or not source.text:
+        return
+    lines = [line for line in source.lines if line.strip()]
+    if lines and lines[0].startswith("#!"):
+        lines = lines[1:]
+    opening = lines[0].lstrip() if lines else ""
+    marks = ("//", "/*") if source.path.endswith(C_FAMILY + (".pml",)) else ("#", '"""', "'''")
+    if not opening.startswith(marks) or opening.startswith("#include"):
+        yield Breach(source.path, 1, "opening", "open with a comment: what this file is for")
+    if source.path.endswith((".hpp", ".h")) and not re.search(
+            r"^#pragma once$|^#ifndef \w+$", source.text, re.MULTILINE):
+        yield Breach(source.path, 1, "opening", "a header needs #pragma once")
+
+
+def check_words(source: Source) -> Iterator[Breach]:
+    for number, line in enumerate(source.lines, 1):
+        if MACHINE_PATHS.search(line):
+            yield Breach(source.path, number, "machine-path", "a path of one machine: make it relative")
+        if is_code(source.path) and UNFINISHED.search(line):
+            yield Breach(source.path, number, "unfinished", "do it, or file an issue")
+        if line != line.rstrip() and not source.path.endswith(".md") and is_code(source.path):
+            yield Breach(source.path, number, "trailing-space", "blank at the end of the line")
+
+
+def check_relaxed(source: Source) -> Iterator[Breach]:
+    """`relaxed` says why it is enough: a comment in the same paragraph, on the line or above it."""
+    if not source.path.startswith("src/") or not source.path.endswith(C_FAMILY):
+        return
+    lines = source.lines
+    for number, line in enumerate(lines, 1):
+        if "memory_order_relaxed" not in line.split("//")[0]:
+            continue
+        start = number
+        while start > 0 and lines[start - 1].strip():
+            start -= 1
+        if not any("//" in near for near in lines[start:number]):
+            yield Breach(source.path, number, "relaxed", "say why relaxed is enough")
+
+
+def check_links(source: Source, exists) -> Iterator[Breach]:
+    if not source.path.endswith(".md"):
+        return
+    for number, line in enumerate(source.lines, 1):
+        for target in LINK.findall(line):
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            if not exists(os.path.normpath(os.path.join(os.path.dirname(source.path), target))):
+                yield Breach(source.path, number, "link", f"there is no {target}")
+
+
+def check_sync_points(sources: Iterable[Source]) -> Iterator[Breach]:
+    """A pairing has two ends: each name stands at two places of src/ at least."""
+    places = defaultdict(list)
+    for source in sources:
+        if source.path.startswith("src/") and source.path.endswith(C_FAMILY):
+            for number, line in enumerate(source.lines, 1):
+                for name in SYNC_POINT.findall(line):
+                    places[name].append((source.path, number))
+    for name, found in sorted(places.items()):
+        if len(found) < 2:
+            yield Breach(*found[0], "sync-point", f"'{name}' has no other end: name it there too")
+
+
+PER_FILE = (check_includes, check_size, check_functions, check_name, check_opening, check_words,
+            check_relaxed)
+
+
+def check(sources: list[Source], exists=os.path.exists) -> list[Breach]:
+    breaches = [breach for source in sources for rule in PER_FILE for breach in rule(source)]
+    breaches += [breach for source in sources for breach in check_links(source, exists)]
+    breaches += check_sync_points(sources)
+    return sorted(breaches)
+
+
+def list_files(root: str) -> list[str]:
+    """What git would keep; where git cannot tell, every file outside build/ and out/."""
+    git = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard"],
+                         capture_output=True, text=True, check=False)
+    if git.returncode == 0 and git.stdout:
+        return [path for path in git.stdout.splitlines() if os.path.isfile(f"{root}/{path}")]
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in (".git", "build", "out", "__pycache__")]
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in files]
+    return found
+
+
+def read_sources(root: str) -> list[Source]:
+    sources = []
+    for path in sorted(list_files(root)):
+        with open(f"{root}/{path}", "rb") as file:
+            data = file.read()
+        if b"\0" in data or path == "LICENSE":
+            continue
+        try:
+            sources.append(Source(path, data.decode("utf-8")))
+        except UnicodeDecodeError:
+            continue  # fuzz corpora and other bytes are not ours to read
+    return sources
+
+
+def main(root: str) -> int:
+    sources = read_sources(root)
+    breaches = check(sources, lambda path: os.path.exists(f"{root}/{path}"))
+    for breach in breaches:
+        print(f"{breach.path}:{breach.line}: {breach.rule}: {breach.advice}")
+    print(f"tidy: {len(sources)} files read, {len(breaches)} breaches")
+    return 1 if breaches or not sources else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "."))

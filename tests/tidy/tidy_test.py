@@ -1,0 +1,143 @@
+"""Proof that each rule of tidy.py fires on a bad sample and keeps quiet on its good neighbour."""
+import unittest
+
+import cpp_shape
+import tidy
+from tidy import Source
+
+OPENING = "// What this is for.\n"
+
+
+def body(lines: int) -> str:
+    return "".join(f"  a{number}();\n" for number in range(lines))
+
+
+def rules(*samples: Source) -> set[str]:
+    return {breach.rule for breach in tidy.check(list(samples), exists=lambda path: path == "docs/x.md")}
+
+
+class Rules(unittest.TestCase):
+    def fires(self, rule: str, path: str, bad: str, good: str, good_path: str = ""):
+        self.assertIn(rule, rules(Source(path, bad)))
+        self.assertNotIn(rule, rules(Source(good_path or path, good)))
+
+    def test_a_room_knows_only_the_rooms_beneath_it(self):
+        self.fires("include", "src/ring/a.hpp", '#include "qp/b.hpp"\n', '#include "base/b.hpp"\n')
+        self.fires("include", "src/protect/a.hpp", '#include "link/b.hpp"\n',
+                   '#include "protect/b.hpp"\n')
+        self.fires("include", "src/link/shm/a.hpp", '#include "nic/b.hpp"\n',
+                   '#include "link/lane.hpp"\n')
+        self.fires("include", "src/tool/a.hpp", '#include "provider/b.hpp"\n', '#include "nic/b.hpp"\n')
+
+    def test_includes_name_their_room(self):
+        self.fires("include", "src/base/a.cpp", '#include "a.hpp"\n', '#include "base/a.hpp"\n')
+
+    def test_a_room_that_nobody_placed(self):
+        self.fires("include", "src/attic/a.cpp", OPENING, OPENING, good_path="src/base/a.cpp")
+
+    def test_foreign_headers_have_one_user(self):
+        rdma = "#include <rdma/fabric.h>\n"
+        self.fires("include", "src/nic/a.cpp", rdma, rdma, good_path="src/provider/a.cpp")
+        self.fires("include", "src/provider/a.cpp", "#include <infiniband/verbs.h>\n", rdma)
+        self.assertNotIn("include", rules(Source("tests/doors/a.cpp", rdma)))
+
+    def test_lines_have_100_columns(self):
+        self.fires("columns", "src/base/a.cpp", OPENING + "/" * 101 + "\n", OPENING + "/" * 100 + "\n")
+        self.fires("columns", "dev", "#" * 101, "#" * 100)
+        self.assertNotIn("columns", rules(Source("src/base/a.cpp", "// " + "\u00e9" * 97 + "\n")))
+
+    def test_files_have_700_lines(self):
+        self.fires("file-length", "src/base/a.cpp", OPENING + "\n" * 700, OPENING + "\n" * 699)
+
+    def test_functions_have_70_lines(self):
+        for head in ("void f()", "int C::f(int a) const noexcept", "C::C(int a) : a_(a)",
+                     "template <class T>\nvoid f(std::span<T> a) requires(sizeof(T) > 1)",
+                     "TEST(Room, behaves)", "bool operator==(const C& a)"):
+            used = head.count("\n") + 2
+            self.fires("function-length", "src/base/a.cpp", f"{head} {{\n{body(71 - used)}}}\n",
+                       f"{head} {{\n{body(70 - used)}}}\n")
+
+    def test_python_functions_too(self):
+        text = "def f():\n" + "    a()\n" * 69
+        self.fires("function-length", "bench/a.py", text + "    a()\n", text)
+
+    def test_types_tables_and_namespaces_are_no_functions(self):
+        for head in ("namespace a", "class alignas(64) C", "struct S final : B<int(int)>",
+                     "constexpr T kTable[size(4)] =", 'extern "C"', "enum class E : decltype(f(1))"):
+            text = f"{head} {{\n{'  int a();' + chr(10)}{'  // word' + chr(10) * 80}}};\n"
+            self.assertNotIn("function-length", rules(Source("src/base/a.cpp", text)), head)
+
+    def test_names_say_something(self):
+        self.fires("name", "src/base/string_util.hpp", OPENING, OPENING,
+                   good_path="src/base/utility.hpp")
+        self.fires("name", "src/common/a.hpp", OPENING, OPENING, good_path="src/base/a.hpp")
+
+    def test_files_open_with_a_comment(self):
+        self.fires("opening", "src/base/a.cpp", "#include <new>\n", OPENING)
+        self.fires("opening", "examples/a.sh", "#!/bin/sh\nset -e\n", "#!/bin/sh\n# Says hello.\n")
+        self.fires("opening", "bench/a.py", "import os\n", '"""Measures."""\nimport os\n')
+        self.fires("opening", "src/base/a.hpp", OPENING, OPENING + "#pragma once\n")
+
+    def test_no_paths_of_one_machine(self):
+        for folder in ("ro" "ot", "ho" "me", "wo" "rk"):
+            self.fires("machine-path", "README.md", f"see /{folder}/x\n", f"see src/{folder}/x\n")
+
+    def test_nothing_is_left_open(self):
+        self.fires("unfinished", "src/base/a.cpp", "// TO" "DO: x\n", "// TODOS are a word\n")
+
+    def test_no_blanks_at_the_end(self):
+        self.fires("trailing-space", "src/base/a.cpp", OPENING + "int a; \n", OPENING + "int a;\n")
+
+    def test_relaxed_says_why(self):
+        use = "x.load(std::memory_order_relaxed);\n"
+        self.fires("relaxed", "src/base/a.cpp", OPENING + "\n" * 3 + use,
+                   OPENING + "\n" * 3 + "// relaxed: only we store it\n" + use)
+
+    def test_sync_points_have_two_ends(self):
+        end = Source("src/ring/a.hpp", "// SYNC POINT: slot-ready: the payload\n")
+        other = Source("src/ring/b.hpp", "// SYNC POINT: slot-ready (pairs with a)\n")
+        stray = Source("src/ring/b.hpp", "// SYNC POINT: slot-red\n")
+        self.assertIn("sync-point", rules(end))
+        self.assertIn("sync-point", rules(end, stray))
+        self.assertNotIn("sync-point", rules(end, other))
+
+    def test_links_lead_somewhere(self):
+        self.fires("link", "README.md", "[a](docs/y.md)\n", "[a](docs/x.md#part), [b](https://a.b/c)\n")
+        self.fires("link", "docs/a.md", "[a](docs/x.md)\n", "[a](x.md)\n")
+
+
+class Shape(unittest.TestCase):
+    def names(self, text: str) -> list[str]:
+        return [function.name for function in cpp_shape.functions(text)]
+
+    def test_braces_in_comments_and_literals_do_not_count(self):
+        text = 'void f() {\n  a("}", \'}\', R"x(})x");  // }\n  /* } */\n}\nvoid g() {\n}\n'
+        self.assertEqual(self.names(text), ["f", "g"])
+
+    def test_digit_separators_are_no_literals(self):
+        self.assertEqual(self.names("void f() { x = 1'000; }\nvoid g() { y = 2'000; }\n"), ["f", "g"])
+
+    def test_members_inside_types_inside_namespaces_are_found(self):
+        text = "namespace a {\nclass C {\n public:\n  int f() const { return 1; }\n};\n}\n"
+        self.assertEqual(self.names(text), ["f"])
+
+    def test_initialisers_are_no_functions(self):
+        self.assertEqual(self.names("const auto t = make({1, 2});\nT u = {f(1)};\n"), [])
+
+    def test_lines_run_from_declaration_to_closing_brace(self):
+        (function,) = cpp_shape.functions("\nint\nf(int a,\n  int b) {\n  return a;\n}\n")
+        self.assertEqual((function.first_line, function.last_line), (2, 6))
+
+    def test_preprocessor_lines_are_skipped(self):
+        self.assertEqual(self.names("#define X(a) do { \\\n  a \\\n} while (0)\nvoid f() {}\n"), ["f"])
+
+
+class Tree(unittest.TestCase):
+    def test_every_room_is_placed_beneath_the_doors(self):
+        for room, beneath in tidy.BENEATH.items():
+            for other in beneath:
+                self.assertLessEqual(set(tidy.BENEATH[other]), set(beneath), f"{room} over {other}")
+
+
+if __name__ == "__main__":
+    unittest.main()
