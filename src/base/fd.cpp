@@ -2,8 +2,10 @@
 #include "base/fd.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,20 +28,54 @@ UniqueFd move_high(UniqueFd fd) noexcept {
   return UniqueFd(high);
 }
 
-Result<UniqueFd> make_sealed_memfd(const char* debug_name, size_t size_bytes) noexcept {
-  UniqueFd fd(::memfd_create(debug_name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+namespace {
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+Result<UniqueFd> make_memfd(const char* debug_name, size_t size_bytes) noexcept {
+  // vm.memfd_noexec = 2 (Linux 6.3 and later) refuses files that could be executed; older kernels
+  // refuse the flag that says so
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  UniqueFd fd(::memfd_create(debug_name, kFlags | MFD_NOEXEC_SEAL));
+  if (!fd && errno == EINVAL) fd = UniqueFd(::memfd_create(debug_name, kFlags));
   if (!fd) return errc_from_errno(errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(size_bytes)) != 0) return errc_from_errno(errno);
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  return move_high(std::move(fd));
+}
+
+}  // namespace
+
+Result<UniqueFd> make_sealed_memfd(const char* debug_name, size_t size_bytes) noexcept {
+  Result<UniqueFd> fd = make_memfd(debug_name, size_bytes);
+  if (!fd) return fd;
+  if (::fcntl(fd->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return errc_from_errno(errno);
   }
-  return move_high(std::move(fd));
+  return fd;
+}
+
+Result<PublishedFile> make_published_memfd(const char* debug_name, size_t size_bytes) noexcept {
+  Result<UniqueFd> fd = make_memfd(debug_name, size_bytes);
+  if (!fd) return fd.error();
+  Result<Mapping> mapping =
+      Mapping::map_shared(fd->get(), size_bytes, Mapping::Access::read_write);
+  if (!mapping) return mapping.error();
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+  if (::fcntl(fd->get(), F_ADD_SEALS, kSeals) != 0) {
+    return errno == EINVAL ? Errc::not_supported : errc_from_errno(errno);
+  }
+  return PublishedFile{std::move(*fd), std::move(*mapping)};
 }
 
 bool is_sealed_and_at_least(int fd, size_t size_bytes) noexcept {
   struct stat st;
   if (::fstat(fd, &st) != 0 || st.st_size < 0) return false;
   if (static_cast<size_t>(st.st_size) < size_bytes) return false;
+  // a file of huge pages can be sealed too, but touching its holes may still be SIGBUS
+  struct statfs fs;
+  if (::fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC) return false;
   const int seals = ::fcntl(fd, F_GET_SEALS);
   return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
 }

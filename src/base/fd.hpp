@@ -83,4 +83,13 @@ class Mapping {
   size_t size_ = 0;
 };
 
+// A memory file that only this process can ever write, through this one mapping: whoever is handed
+// the descriptor can map it, read-only, and no more (F_SEAL_FUTURE_WRITE). Sparse: allocate_pages()
+// before touching. Errors: as make_sealed_memfd, and not_supported before Linux 5.1.
+struct PublishedFile {
+  UniqueFd fd;
+  Mapping mapping;
+};
+Result<PublishedFile> make_published_memfd(const char* debug_name, size_t size_bytes) noexcept;
+
 }  // namespace aperture

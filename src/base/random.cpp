@@ -2,11 +2,12 @@
 #include "base/random.hpp"
 
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+
+#include "base/fork.hpp"
 
 namespace aperture {
 
@@ -15,7 +16,7 @@ namespace {
 struct Pool {
   unsigned char bytes[4096];
   size_t used = sizeof(bytes);
-  pid_t pid = 0;  // the process that filled it: a child must not repeat its parent's keys
+  uint64_t epoch = 0;  // the process that filled it: a child must not repeat its parent's keys
 };
 
 void fill(void* out, size_t len) noexcept {
@@ -40,11 +41,11 @@ void random_bytes(void* out, size_t len_bytes) noexcept {
     fill(out, len_bytes);
     return;
   }
-  const pid_t pid = ::getpid();
-  if (pool.pid != pid || sizeof(pool.bytes) - pool.used < len_bytes) {
+  const uint64_t epoch = process_epoch();
+  if (pool.epoch != epoch || sizeof(pool.bytes) - pool.used < len_bytes) {
     fill(pool.bytes, sizeof(pool.bytes));
     pool.used = 0;
-    pool.pid = pid;
+    pool.epoch = epoch;
   }
   std::memcpy(out, pool.bytes + pool.used, len_bytes);
   // what was handed out does not stay behind for a core dump or a stray read
