@@ -1,0 +1,59 @@
+// Accessor slots: where a peer announces which region it is about to touch, so that a close can wait
+// for it, or fence it off (revocation.md).
+//
+// They lie in memory that both processes may write (the link's shared segment), a SlotArray for each
+// (accessor process, owner process). One slot serves one thread at a time: whoever holds the engine
+// lock that claimed it. The accessor writes all of it; the owner only zeroes riov_len and sets
+// `closed`. The owner believes nothing here but the pin: a wild peer can only harm the promise that
+// was made about itself, and whoever is offered slots may ptrace us anyway.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace aperture::protect {
+
+//   0        8          16         24    28     32           40      44      48      64
+//   | pin    | riov_base | riov_len | tid | taken | start_time | closed | 0 |    0    |
+struct alignas(64) AccessorSlot {
+  std::atomic<uint64_t> pin;         // generation being accessed, 0 = none
+  std::atomic<uint64_t> riov_base;   // these two are the remote iovec that the kernel reads at the
+  std::atomic<uint64_t> riov_len;    // start of process_vm_writev(2): the owner zeroes the length
+  std::atomic<uint32_t> tid;         // thread that pins, in the pid namespace of both
+  std::atomic<uint32_t> taken;       // accessor's own: the slot belongs to one of its engines
+  std::atomic<uint64_t> start_time;  // of that thread: field 22 of its stat, against reuse of tid
+  std::atomic<uint32_t> closed;      // owner: this slot is no longer scanned, pin no more
+  uint32_t reserved0;
+  uint64_t reserved1[2];
+
+  const iovec* remote_iovec() const noexcept { return reinterpret_cast<const iovec*>(&riov_base); }
+};
+static_assert(sizeof(AccessorSlot) == 64);
+static_assert(offsetof(AccessorSlot, riov_base) == 8 && offsetof(AccessorSlot, riov_len) == 16);
+static_assert(sizeof(iovec) == 16 && std::atomic<uint64_t>::is_always_lock_free);
+
+constexpr size_t kSlotsPerPeer = 16;
+
+// Zero bytes are a valid, empty array: fresh shared memory needs no construction.
+struct SlotArray {
+  AccessorSlot slots[kSlotsPerPeer];
+
+  // Accessor: a slot for one engine, nullptr when all are taken (then go through the ring).
+  AccessorSlot* claim() noexcept {
+    for (AccessorSlot& slot : slots) {
+      uint32_t expected = 0;
+      // relaxed: the slot's fields are only this process's until it pins
+      if (slot.taken.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) return &slot;
+    }
+    return nullptr;
+  }
+  static void give_back(AccessorSlot* slot) noexcept {
+    slot->taken.store(0, std::memory_order_relaxed);  // relaxed: as in claim()
+  }
+};
+static_assert(sizeof(SlotArray) == 64 * kSlotsPerPeer);
+
+}  // namespace aperture::protect

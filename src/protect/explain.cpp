@@ -1,0 +1,150 @@
+// One sentence for each refusal: see KeyTable::explain. Slow path only.
+#include <dlfcn.h>
+
+#include <cinttypes>
+#include <cstdio>
+
+#include "protect/key_table.hpp"
+
+namespace aperture::protect {
+
+namespace {
+
+template <typename... Args>
+[[gnu::format(printf, 2, 0)]] void append(std::string& to, const char* format, Args... args) {
+  char text[512];
+  std::snprintf(text, sizeof text, format, args...);
+  to += text;
+}
+
+std::string where(uint64_t code_address) {
+  if (code_address == 0) return "at a place that was not recorded";
+  std::string out;
+  Dl_info info{};
+  auto* address = reinterpret_cast<void*>(code_address);
+  if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
+    append(out, "at code address 0x%" PRIx64, code_address);
+    return out;
+  }
+  if (info.dli_sname != nullptr) {
+    append(out, "in %s+0x%" PRIx64 " of %s", info.dli_sname,
+           code_address - reinterpret_cast<uint64_t>(info.dli_saddr), info.dli_fname);
+  } else {
+    append(out, "at %s+0x%" PRIx64, info.dli_fname,
+           code_address - reinterpret_cast<uint64_t>(info.dli_fbase));
+  }
+  return out;
+}
+
+// The last address of a range, which a wrapping or empty one does not have.
+std::string range_text(uint64_t from, uint64_t len, bool zero_based) {
+  std::string out;
+  const char* what = zero_based ? "offset " : "";
+  if (len == 0) {
+    append(out, "%s0x%" PRIx64 " (no bytes)", what, from);
+  } else if (from > ~uint64_t{0} - (len - 1)) {
+    append(out, "%s0x%" PRIx64 " for %" PRIu64 " bytes (wraps round)", what, from, len);
+  } else {
+    append(out, "%s0x%" PRIx64 "..0x%" PRIx64 " (%" PRIu64 " bytes)", what, from, from + (len - 1),
+           len);
+  }
+  return out;
+}
+
+// How the range leaves the region: "begins 8 bytes before it", "ends 1 byte past it".
+std::string distance(const AccessAsk& ask, uint64_t base, uint64_t length, bool zero_based) {
+  const uint64_t addr = ask.addr.unchecked();
+  const uint64_t len = ask.len.unchecked();
+  std::string out;
+  if (!zero_based && addr < base) {
+    append(out, "begins %" PRIu64 " byte(s) before it", base - addr);
+    return out;
+  }
+  const uint64_t offset = zero_based ? addr : addr - base;
+  if (offset > length) {
+    append(out, "begins %" PRIu64 " byte(s) past its end", offset - length);
+  } else {
+    append(out, "ends %" PRIu64 " byte(s) past its end", len - (length - offset));
+  }
+  return out;
+}
+
+const char* remedy(Denial denial, bool zero_based) {
+  switch (denial) {
+    case Denial::unknown_key:
+      return "send the key that fi_mr_key() returns for the region after it was registered";
+    case Denial::wrong_domain:
+      return "register the memory in the domain of the endpoint that is accessed";
+    case Denial::closed:
+    case Denial::revoking:
+      return "close the region only after the peer's last access has completed";
+    case Denial::not_enabled: return "call fi_mr_enable() before peers use the key";
+    case Denial::missing_right: return "add that right to the access flags of the registration";
+    case Denial::out_of_range:
+      return zero_based ? "give offsets from the start of the region (FI_MR_VIRT_ADDR is not set), "
+                          "or register more"
+                        : "give virtual addresses inside the region (FI_MR_VIRT_ADDR is set), or "
+                          "register more";
+    case Denial::not_backed: return "map the memory before it is accessed";
+    case Denial::none: break;
+  }
+  return "nothing needs to change";
+}
+
+}  // namespace
+
+// The entry that (pd, key) named last, dead or alive; else the same key in another domain.
+const KeyEntry* KeyTable::entry_to_explain(DomainId pd, uint64_t key) const {
+  const KeyEntry* best = nullptr;
+  uint64_t best_rank = 0;
+  for (uint32_t i = 0; i < entries_used_; ++i) {
+    const KeyEntry& e = file_.entries[i];
+    // relaxed: under mutex_, which every writer of these fields holds
+    const uint64_t s = e.state_gen.load(std::memory_order_relaxed);
+    const bool alive = state_of(s) != EntryState::free;
+    if (e.key.load(std::memory_order_relaxed) != key) continue;
+    const DomainId other = e.pd.load(std::memory_order_relaxed);
+    if (other == 0 || (other != pd && !alive)) continue;
+    const uint64_t rank = (other == pd ? 4u : 0u) + (alive ? 2u : 0u) + 1u;
+    if (rank > best_rank) {
+      best_rank = rank;
+      best = &e;
+    }
+  }
+  return best;
+}
+
+std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
+  char need[96];
+  describe_rights(ask.need, need, sizeof need);
+  std::lock_guard guard(mutex_);
+  const uint64_t key = ask.key.unchecked();
+  const KeyEntry* e = entry_to_explain(ask.pd, key);
+  const uint32_t rights = e ? e->rights.load(std::memory_order_relaxed) : 0;
+  const bool zero_based = (rights & kFlagZeroBased) != 0;
+
+  std::string out;
+  append(out, "%s of ", need);
+  out += range_text(ask.addr.unchecked(), ask.len.unchecked(), zero_based);
+  append(out, " with key 0x%" PRIx64 " in domain %" PRIu32 " refused: %s", key, ask.pd,
+         sentence(denial));
+  if (e != nullptr) {
+    const uint64_t base = e->base.load(std::memory_order_relaxed);
+    const uint64_t length = e->length.load(std::memory_order_relaxed);
+    char granted[160];
+    describe_rights(static_cast<Rights>(rights & kRightsMask), granted, sizeof granted);
+    out += "; the key names ";
+    out += range_text(zero_based ? 0 : base, length, zero_based);
+    append(out, " of domain %" PRIu32 " for %s", e->pd.load(std::memory_order_relaxed), granted);
+    if (denial == Denial::out_of_range) {
+      out += ", the access " + distance(ask, base, length, zero_based);
+    }
+    out += ", registered " + where(e->registered_at.load(std::memory_order_relaxed));
+  } else {
+    append(out, "; %" PRIu32 " region(s) are registered in this process", live_);
+  }
+  append(out, "; to make it legal, %s.", remedy(denial, zero_based));
+  return out;
+}
+
+}  // namespace aperture::protect

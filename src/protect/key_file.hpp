@@ -1,0 +1,171 @@
+// The layout of the key file, and the lock-free search in it that owner and accessors share.
+//
+// One process writes it (KeyTable, under its mutex), any number read it: its own threads, and peers
+// that mapped it read-only and believe nothing in it. A sealed, sparse memory file:
+//
+//   0            4096                    entries_offset
+//   | KeyHeader  | buckets: u32 each ... | entries: 64 bytes each ...                    |
+//
+// Hashing is linear (Litwin): buckets are added one at a time, and each addition splits one chain, so
+// that no registration ever pays for a rehash. A chain value is index + 1, 0 ends it.
+//
+// Reading: a hit is proved by the entry alone (state_gen before and after its fields, a generation
+// never comes back). A miss is proved by `version`, which is odd during a split and changes with each
+// entry that leaves a chain: same even value before and after the walk, or walk again.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "protect/grant.hpp"
+#include "protect/rights.hpp"
+
+namespace aperture::protect {
+
+enum class EntryState : uint64_t { free = 0, valid = 1, revoking = 2 };
+
+constexpr uint64_t state_gen_of(uint64_t generation, EntryState state) noexcept {
+  return generation << 2 | static_cast<uint64_t>(state);
+}
+constexpr uint64_t generation_of(uint64_t state_gen) noexcept {
+  return state_gen >> 2;
+}
+constexpr EntryState state_of(uint64_t state_gen) noexcept {
+  return static_cast<EntryState>(state_gen & 3);
+}
+
+//   0           8     16     24       32    36      40     44    48         56          64
+//   | state_gen | key | base | length | pd | rights | next | qpn | reg'd at | extension |
+// All but `enabled` (in rights) is constant while the state is VALID. bound_qpn and extension are
+// kept free for memory windows (the QP of a 2A or 2B window) and for side records (several iovs, raw
+// keys, counters).
+struct alignas(64) KeyEntry {
+  std::atomic<uint64_t> state_gen;  // generation << 2 | EntryState
+  std::atomic<uint64_t> key;
+  std::atomic<uint64_t> base;    // address of the first byte, in the owner
+  std::atomic<uint64_t> length;  // bytes
+  std::atomic<uint32_t> pd;
+  std::atomic<uint32_t> rights;         // Rights in the low 16 bits, flags above
+  std::atomic<uint32_t> next;           // chain: index + 1, 0 = end
+  std::atomic<uint32_t> bound_qpn;      // 0
+  std::atomic<uint64_t> registered_at;  // code address in the owner, for explanations
+  std::atomic<uint64_t> extension;      // 0
+};
+static_assert(sizeof(KeyEntry) == 64);
+
+constexpr uint32_t kRightsMask = 0xffff;
+constexpr uint32_t kFlagZeroBased = 1u << 16;
+constexpr uint32_t kFlagEnabled = 1u << 17;
+
+constexpr uint64_t kKeyFileMagic = 0x3153594b50415041;  // "APAPKYS1", little endian
+constexpr uint32_t kKeyFileLayout = 1;
+constexpr uint32_t kBucketsAtStart = 1024;
+constexpr size_t kKeyHeaderBytes = 4096;
+constexpr size_t kKnownDomains = 16;
+
+struct KeyHeader {
+  // constant from creation on
+  uint64_t magic;
+  uint32_t layout;
+  uint32_t capacity;     // entries
+  uint32_t max_buckets;  // a power of two
+  uint32_t reserved;
+  uint64_t entries_offset;  // bytes
+  uint64_t size_bytes;      // of the file
+  uint64_t self_address;    // of this header in the owner: what probe() reads ...
+  uint64_t nonce;           // ... and must find there
+
+  alignas(64) std::atomic<uint64_t> version;  // odd: a split is under way
+  std::atomic<uint32_t> bucket_count;
+
+  // domains that registered lately, so that a miss can say "another domain's key"; 0 = none
+  alignas(64) std::atomic<uint32_t> domains[kKnownDomains];
+};
+static_assert(offsetof(KeyHeader, version) == 64 && sizeof(KeyHeader) <= kKeyHeaderBytes);
+
+// A consistent copy of an entry's fields.
+struct EntryCopy {
+  uint32_t index = 0;
+  uint64_t state_gen = 0;
+  uint64_t base = 0;
+  uint64_t length = 0;
+  uint32_t rights = 0;
+
+  RegionRef ref() const noexcept { return {index, generation_of(state_gen)}; }
+};
+
+// A mapped key file with the limits that were verified when it was mapped: nothing is believed of
+// the header after that but bucket_count and version, each bounded at use.
+struct KeyFile {
+  KeyHeader* header = nullptr;
+  std::atomic<uint32_t>* buckets = nullptr;
+  KeyEntry* entries = nullptr;
+  uint32_t capacity = 0;
+  uint32_t max_buckets = 0;
+};
+
+inline uint64_t hash_key(DomainId pd, uint64_t key) noexcept {
+  uint64_t h = key + uint64_t{pd} * 0x9e3779b97f4a7c15u;
+  h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93u;
+  h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93u;
+  return h ^ (h >> 32);
+}
+
+// The chain of a hash when there are `count` > 0 buckets.
+inline uint32_t bucket_of(uint64_t hash, uint32_t count) noexcept {
+  const uint64_t mask = std::bit_ceil(count) - 1;
+  const uint64_t b = hash & mask;
+  return static_cast<uint32_t>(b < count ? b : b & (mask >> 1));
+}
+
+enum class Search : uint8_t {
+  valid,
+  unknown,  // no entry with that key in that domain
+  closed,   // a freed entry remembers it
+  revoking,
+  unstable,  // the file did not come to rest: ask the owner, or take its mutex
+};
+
+// Looks for (pd, key); fills `out` if the answer is valid. Bounded in time whatever the file holds.
+Search search(const KeyFile& file, DomainId pd, uint64_t key, EntryCopy& out) noexcept;
+
+// Whether a domain other than pd has that key now.
+bool known_elsewhere(const KeyFile& file, DomainId pd, uint64_t key) noexcept;
+
+// Copies entry `ref` if it is still VALID in that life and holds (pd, key).
+inline bool copy_entry(const KeyFile& file, RegionRef ref, DomainId pd, uint64_t key,
+                       EntryCopy& out) noexcept {
+  if (ref.generation == 0 || ref.index >= file.capacity) return false;
+  const KeyEntry& e = file.entries[ref.index];
+  const uint64_t wanted = state_gen_of(ref.generation, EntryState::valid);
+  // SYNC POINT: key-entry (pairs with the release stores of fill(): the fields of that life)
+  if (e.state_gen.load(std::memory_order_acquire) != wanted) return false;
+  // acquire on each field: the last load below may not pass them
+  const bool same =
+      e.key.load(std::memory_order_acquire) == key && e.pd.load(std::memory_order_acquire) == pd;
+  out.index = ref.index;
+  out.state_gen = wanted;
+  out.base = e.base.load(std::memory_order_acquire);
+  out.length = e.length.load(std::memory_order_acquire);
+  out.rights = e.rights.load(std::memory_order_acquire);
+  return same && e.state_gen.load(std::memory_order_acquire) == wanted;
+}
+
+// The rules, in order: enabled, right, range. `offset` is from the region's base.
+inline Denial judge_entry(const EntryCopy& entry, uint64_t addr, uint64_t len, Rights need,
+                          uint64_t& offset) noexcept {
+  if ((entry.rights & kFlagEnabled) == 0) return Denial::not_enabled;
+  if (!includes(static_cast<Rights>(entry.rights & kRightsMask), need)) {
+    return Denial::missing_right;
+  }
+  const bool zero_based = (entry.rights & kFlagZeroBased) != 0;
+  if (!zero_based && addr < entry.base) return Denial::out_of_range;
+  offset = zero_based ? addr : addr - entry.base;
+  // subtract, never add: nothing here can wrap
+  if (offset > entry.length || len > entry.length - offset) return Denial::out_of_range;
+  return Denial::none;
+}
+
+}  // namespace aperture::protect

@@ -1,0 +1,318 @@
+// Registration and the check: see key_table.hpp. Closing is in revoke.cpp.
+#include "protect/key_table.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+
+#include "base/random.hpp"
+
+namespace aperture::protect {
+
+namespace {
+
+constexpr uint64_t kNotAvail = ~uint64_t{0};  // FI_KEY_NOTAVAIL
+constexpr size_t kPage = 4096;
+constexpr size_t kBackingStep = 64 * 1024;  // pages are allocated this many bytes at a time
+
+size_t round_up(size_t n, size_t to) noexcept {
+  return (n + to - 1) / to * to;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KeyTable>> KeyTable::create(uint32_t max_regions) {
+  if (max_regions == 0 || max_regions > (1u << 24)) return Errc::invalid;
+  // two buckets for each region: most chains then hold one entry
+  const uint32_t max_buckets = std::max(kBucketsAtStart, std::bit_ceil(max_regions) * 2);
+  const size_t entries_offset = round_up(kKeyHeaderBytes + size_t{max_buckets} * 4, kPage);
+  const size_t size = round_up(entries_offset + size_t{max_regions} * sizeof(KeyEntry), kPage);
+
+  Result<PublishedFile> made = make_published_memfd("aperture-keys", size);
+  if (!made) return made.error();
+  PublishedFile file = std::move(*made);
+  if (Status s = allocate_pages(file.fd.get(), 0, kKeyHeaderBytes + kBucketsAtStart * 4); !s) {
+    return s.error();
+  }
+  auto* header = reinterpret_cast<KeyHeader*>(file.mapping.data());
+  header->magic = kKeyFileMagic;
+  header->layout = kKeyFileLayout;
+  header->capacity = max_regions;
+  header->max_buckets = max_buckets;
+  header->entries_offset = entries_offset;
+  header->size_bytes = size;
+  header->self_address = reinterpret_cast<uint64_t>(header);
+  header->nonce = random_u64();
+  header->bucket_count.store(kBucketsAtStart, std::memory_order_release);
+
+  std::unique_ptr<KeyTable> table(new (std::nothrow) KeyTable(std::move(file)));
+  if (table == nullptr) return Errc::no_memory;
+  return table;
+}
+
+KeyTable::KeyTable(PublishedFile file) noexcept
+    : fd_(std::move(file.fd)), mapping_(std::move(file.mapping)) {
+  auto* base = mapping_.data();
+  file_.header = reinterpret_cast<KeyHeader*>(base);
+  file_.buckets = reinterpret_cast<std::atomic<uint32_t>*>(base + kKeyHeaderBytes);
+  file_.entries = reinterpret_cast<KeyEntry*>(base + file_.header->entries_offset);
+  file_.capacity = file_.header->capacity;
+  file_.max_buckets = file_.header->max_buckets;
+  buckets_backed_ = kBucketsAtStart;
+}
+
+KeyTable::~KeyTable() = default;
+
+uint32_t KeyTable::regions() const noexcept {
+  std::lock_guard guard(mutex_);
+  return live_;
+}
+
+// ---- memory, as it is needed --------------------------------------------------------------------
+
+Status KeyTable::have_entries(uint32_t count) noexcept {
+  if (count <= entries_backed_) return {};
+  if (count > file_.capacity) return Errc::no_space;
+  const size_t from = file_.header->entries_offset + size_t{entries_backed_} * sizeof(KeyEntry);
+  const size_t len = std::min(kBackingStep, size_bytes() - from);
+  if (Status s = allocate_pages(fd_.get(), from, len); !s) return s;
+#ifdef MADV_POPULATE_WRITE
+  // one call instead of a fault for every 64 entries; where the kernel lacks it, faults will do
+  (void)::madvise(mapping_.data() + from, len, MADV_POPULATE_WRITE);
+#endif
+  entries_backed_ =
+      std::min(file_.capacity, entries_backed_ + static_cast<uint32_t>(len / sizeof(KeyEntry)));
+  return {};
+}
+
+bool KeyTable::have_buckets(uint32_t count) noexcept {
+  if (count <= buckets_backed_) return true;
+  const size_t from = kKeyHeaderBytes + size_t{buckets_backed_} * 4;
+  const size_t len = std::min(kBackingStep, kKeyHeaderBytes + size_t{file_.max_buckets} * 4 - from);
+  if (!allocate_pages(fd_.get(), from, len)) return false;
+#ifdef MADV_POPULATE_WRITE
+  (void)::madvise(mapping_.data() + from, len, MADV_POPULATE_WRITE);
+#endif
+  buckets_backed_ += static_cast<uint32_t>(len / 4);
+  return true;
+}
+
+// ---- chains -------------------------------------------------------------------------------------
+
+void KeyTable::link(uint32_t index, DomainId pd, uint64_t key) noexcept {
+  const uint32_t count = file_.header->bucket_count.load(std::memory_order_relaxed);  // ours
+  std::atomic<uint32_t>& head = file_.buckets[bucket_of(hash_key(pd, key), count)];
+  KeyEntry& e = file_.entries[index];
+  e.next.store(head.load(std::memory_order_relaxed), std::memory_order_release);
+  // SYNC POINT: key-chain (the entry's fields become visible with its place in the chain)
+  head.store(index + 1, std::memory_order_release);
+  ++linked_;
+}
+
+void KeyTable::unlink(uint32_t index) noexcept {
+  KeyEntry& e = file_.entries[index];
+  const uint32_t count = file_.header->bucket_count.load(std::memory_order_relaxed);
+  // relaxed, here and below: only we write, under mutex_
+  const uint64_t hash =
+      hash_key(e.pd.load(std::memory_order_relaxed), e.key.load(std::memory_order_relaxed));
+  std::atomic<uint32_t>* at = &file_.buckets[bucket_of(hash, count)];
+  while (at->load(std::memory_order_relaxed) != index + 1) {
+    const uint32_t here = at->load(std::memory_order_relaxed);
+    assert(here != 0);
+    at = &file_.entries[here - 1].next;
+  }
+  at->store(e.next.load(std::memory_order_relaxed), std::memory_order_release);
+  // SYNC POINT: key-structure (a reader standing on this entry will see that it must walk again
+  // before it sees the entry's next use)
+  const uint64_t version = file_.header->version.load(std::memory_order_relaxed);
+  file_.header->version.store(version + 2, std::memory_order_release);
+  e.key.store(0, std::memory_order_release);
+  e.pd.store(0, std::memory_order_release);
+  --linked_;
+}
+
+void KeyTable::split_if_crowded() noexcept {
+  KeyHeader& h = *file_.header;
+  const uint32_t count = h.bucket_count.load(std::memory_order_relaxed);
+  // relaxed loads throughout: only we write, under mutex_
+  if (linked_ * 2 <= count || count >= file_.max_buckets || !have_buckets(count + 1)) return;
+  const uint32_t half = std::bit_floor(count);
+  std::atomic<uint32_t>* low_tail = &file_.buckets[count - half];
+  std::atomic<uint32_t>* high_tail = &file_.buckets[count];
+  const uint64_t version = h.version.load(std::memory_order_relaxed);
+  // SYNC POINT: key-structure (odd before any chain changes: the stores below are release)
+  h.version.store(version + 1, std::memory_order_relaxed);
+  uint32_t at = low_tail->load(std::memory_order_relaxed);
+  while (at != 0) {
+    KeyEntry& e = file_.entries[at - 1];
+    const uint32_t next = e.next.load(std::memory_order_relaxed);
+    const uint64_t hash =
+        hash_key(e.pd.load(std::memory_order_relaxed), e.key.load(std::memory_order_relaxed));
+    std::atomic<uint32_t>*& tail = (hash & half) != 0 ? high_tail : low_tail;
+    tail->store(at, std::memory_order_release);
+    tail = &e.next;
+    at = next;
+  }
+  low_tail->store(0, std::memory_order_release);
+  high_tail->store(0, std::memory_order_release);
+  h.bucket_count.store(count + 1, std::memory_order_release);
+  // SYNC POINT: key-structure (even again: the chains are whole)
+  h.version.store(version + 2, std::memory_order_release);
+}
+
+// ---- registration -------------------------------------------------------------------------------
+
+// Whether (pd, key) is taken. A freed entry that remembers the key is handed back (index + 1): its
+// next life can be the new one.
+bool KeyTable::key_in_use(DomainId pd, uint64_t key, uint32_t& resting) const noexcept {
+  resting = 0;
+  const uint32_t count = file_.header->bucket_count.load(std::memory_order_relaxed);
+  uint32_t at = file_.buckets[bucket_of(hash_key(pd, key), count)].load(std::memory_order_relaxed);
+  for (; at != 0; at = file_.entries[at - 1].next.load(std::memory_order_relaxed)) {
+    const KeyEntry& e = file_.entries[at - 1];
+    // relaxed: keys are written under mutex_; the state may turn REVOKING meanwhile, still in use
+    if (e.key.load(std::memory_order_relaxed) != key) continue;
+    if (e.pd.load(std::memory_order_relaxed) != pd) continue;
+    if (state_of(e.state_gen.load(std::memory_order_relaxed)) != EntryState::free) return true;
+    resting = at;
+  }
+  return false;
+}
+
+uint64_t KeyTable::draw_key(DomainId pd) const noexcept {
+  for (;;) {
+    const uint64_t key = random_u64();
+    uint32_t resting;
+    if (key == 0 || key == kNotAvail || key_in_use(pd, key, resting) || resting != 0) continue;
+    return key;
+  }
+}
+
+Status KeyTable::take_entry(uint32_t& index) {
+  if (free_head_ == 0 && entries_used_ == file_.capacity) wake_oldest();
+  if (free_head_ != 0) {
+    index = free_head_ - 1;
+    // relaxed: the list of unlinked entries is only ours
+    free_head_ = file_.entries[index].next.load(std::memory_order_relaxed);
+    return {};
+  }
+  if (Status s = have_entries(entries_used_ + 1); !s) return s;
+  index = entries_used_++;
+  return {};
+}
+
+void KeyTable::fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key) noexcept {
+  // release on each field: a reader that sees one of them also sees that the state is not VALID in
+  // the life that it knew
+  entry.key.store(key, std::memory_order_release);
+  entry.pd.store(spec.pd, std::memory_order_release);
+  entry.base.store(spec.base, std::memory_order_release);
+  entry.length.store(spec.length, std::memory_order_release);
+  entry.rights.store(static_cast<uint32_t>(spec.rights) | (spec.zero_based ? kFlagZeroBased : 0) |
+                         (spec.enabled ? kFlagEnabled : 0),
+                     std::memory_order_release);
+  entry.registered_at.store(reinterpret_cast<uint64_t>(spec.registered_at),
+                            std::memory_order_release);
+  entry.bound_qpn.store(0, std::memory_order_release);
+  entry.extension.store(0, std::memory_order_release);
+}
+
+void KeyTable::note_domain(DomainId pd) noexcept {
+  if (pd == last_domain_) return;
+  last_domain_ = pd;
+  for (std::atomic<uint32_t>& known : file_.header->domains) {
+    if (known.load(std::memory_order_relaxed) == pd) return;  // relaxed: hints, written by us only
+  }
+  file_.header->domains[domain_cursor_++ % kKnownDomains].store(pd, std::memory_order_relaxed);
+}
+
+Result<RegionHandle> KeyTable::add(const RegionSpec& spec) {
+  if (spec.pd == 0 || (static_cast<uint32_t>(spec.rights) & ~kAllRights) != 0) return Errc::invalid;
+  if (spec.length != 0 && spec.base > ~uint64_t{0} - (spec.length - 1)) return Errc::invalid;
+  if (spec.requested_key == kNotAvail) return Errc::key_rejected;
+
+  std::lock_guard guard(mutex_);
+  uint32_t resting = 0;
+  if (spec.requested_key && key_in_use(spec.pd, *spec.requested_key, resting)) return Errc::no_key;
+  uint32_t index = resting - 1;
+  if (resting == 0) {
+    if (Status s = take_entry(index); !s) return s.error();
+  }
+  const uint64_t key = spec.requested_key ? *spec.requested_key : draw_key(spec.pd);
+  const uint64_t generation = next_generation_++;
+  KeyEntry& entry = file_.entries[index];
+  fill(entry, spec, key);
+  // SYNC POINT: key-entry (the fields of this life become visible with its generation)
+  entry.state_gen.store(state_gen_of(generation, EntryState::valid), std::memory_order_release);
+  if (resting == 0) link(index, spec.pd, key);
+  ++live_;
+  note_domain(spec.pd);
+  split_if_crowded();
+  return RegionHandle{index, generation, key};
+}
+
+Status KeyTable::enable(RegionHandle region) {
+  std::lock_guard guard(mutex_);
+  if (!in_force(region)) return Errc::no_entry;
+  // the one bit that changes in a living entry, and only from 0 to 1
+  file_.entries[region.index].rights.fetch_or(kFlagEnabled, std::memory_order_release);
+  return {};
+}
+
+bool KeyTable::in_force(RegionHandle region) const noexcept {
+  if (region.generation == 0 || region.index >= entries_used_) return false;
+  return file_.entries[region.index].state_gen.load(std::memory_order_acquire) ==
+         state_gen_of(region.generation, EntryState::valid);
+}
+
+// ---- the check ----------------------------------------------------------------------------------
+
+Denial KeyTable::find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) const noexcept {
+  const uint64_t key = ask.key.unchecked();  // compared, never used as an index
+  if (hint != nullptr && copy_entry(file_, hint->last, ask.pd, key, out)) return Denial::none;
+  Search answer = search(file_, ask.pd, key, out);
+  if (answer == Search::unstable) {
+    // registrations came in a storm: with the mutex held the chains stand still
+    std::lock_guard guard(mutex_);
+    answer = search(file_, ask.pd, key, out);
+  }
+  switch (answer) {
+    case Search::valid:
+      if (hint != nullptr) hint->last = out.ref();
+      return Denial::none;
+    case Search::closed: return Denial::closed;
+    case Search::revoking: return Denial::revoking;
+    case Search::unknown:
+    case Search::unstable: break;
+  }
+  return known_elsewhere(file_, ask.pd, key) ? Denial::wrong_domain : Denial::unknown_key;
+}
+
+Checked KeyTable::grant(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
+  uint64_t offset = 0;
+  const uint64_t len = ask.len.unchecked();
+  const Denial denial = judge_entry(entry, ask.addr.unchecked(), len, ask.need, offset);
+  if (denial != Denial::none) return Checked(denial);
+  auto* data = reinterpret_cast<std::byte*>(entry.base + offset);
+  return Checked(data, std::min(len, kChunkBytes), entry.ref());
+}
+
+Checked KeyTable::check(const AccessAsk& ask, LookupHint* hint) const noexcept {
+  EntryCopy entry;
+  const Denial denial = find(ask, hint, entry);
+  if (denial != Denial::none) return Checked(denial);
+  return grant(ask, entry);
+}
+
+Checked KeyTable::recheck(const AccessAsk& ask, RegionRef region) const noexcept {
+  EntryCopy entry;
+  if (copy_entry(file_, region, ask.pd, ask.key.unchecked(), entry)) return grant(ask, entry);
+  if (region.index >= file_.capacity) return Checked(Denial::unknown_key);
+  const uint64_t s = file_.entries[region.index].state_gen.load(std::memory_order_acquire);
+  const bool closing = s == state_gen_of(region.generation, EntryState::revoking);
+  return Checked(closing ? Denial::revoking : Denial::closed);
+}
+
+}  // namespace aperture::protect

@@ -1,0 +1,176 @@
+// The key table of this process: every registered region, in a memory file that peers of the same
+// user map read-only (key_file.hpp has its layout).
+//
+// Threads: add and revoke from any thread (a mutex); check() and recheck() from any thread, without
+// a lock, inside the engine lock of the region's domain (grant.hpp says why). Invariants: an entry
+// that is VALID never changes but for its enabled bit; a generation is never used twice; a (domain,
+// key) pair names at most one entry that is not FREE. (fi_mr(3); IBTA vol. 1, 10.6.)
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/errc.hpp"
+#include "base/fd.hpp"
+#include "base/wild.hpp"
+#include "protect/accessor_slot.hpp"
+#include "protect/grant.hpp"
+#include "protect/key_file.hpp"
+#include "protect/rights.hpp"
+#include "protect/thread_probe.hpp"
+
+namespace aperture::protect {
+
+struct RegionSpec {
+  DomainId pd = 0;
+  uint64_t base = 0;    // virtual address of the first byte, also when zero_based
+  uint64_t length = 0;  // bytes
+  Rights rights = Rights::none;
+  bool zero_based = false;  // peers give offsets from base (scalable mode), not addresses
+  bool enabled = true;      // false: refused until enable()
+  std::optional<uint64_t> requested_key;  // nullopt: an unguessable key is drawn
+  const void* registered_at = nullptr;    // return address of the registering call, for explain()
+};
+
+struct RegionHandle {
+  uint32_t index = 0;
+  uint64_t generation = 0;
+  uint64_t key = 0;
+};
+
+// The region that a caller met last: spares the hash walk while it stays the same. Plain data of one
+// thread; a stale hint costs nothing but the walk.
+struct LookupHint {
+  RegionRef last;
+};
+
+// What somebody wants to do, as it came from the peer.
+struct AccessAsk {
+  DomainId pd = 0;  // our own: the domain of the queue pair it came through
+  Wild<uint64_t> key;
+  Wild<uint64_t> addr;  // virtual address or offset, as the region was registered
+  Wild<uint64_t> len;   // bytes
+  Rights need = Rights::none;
+};
+
+class KeyTable {
+ public:
+  static constexpr uint32_t kDefaultRegions = 1u << 21;
+  // A table for that many regions at once; memory is taken only as they come. Errors: no_fds,
+  // no_memory, invalid (0, or above 2^24).
+  static Result<std::unique_ptr<KeyTable>> create(uint32_t max_regions = kDefaultRegions);
+  ~KeyTable();
+  KeyTable(const KeyTable&) = delete;
+  KeyTable& operator=(const KeyTable&) = delete;
+
+  // Registers a region; it can be reached when this returns. Errors: no_key (the requested key is in
+  // use in that domain), key_rejected (it is FI_KEY_NOTAVAIL), invalid (the range wraps, domain 0,
+  // an unknown right), no_space (table full), no_memory.
+  Result<RegionHandle> add(const RegionSpec& spec);
+  // Errors: no_entry (closed, or being closed).
+  Status enable(RegionHandle region);
+
+  // Closing. revoke_begin: refused from now on; call it inside the engine lock of the domain.
+  // no_entry if it is closed already. revoke_poll: true once nothing older can land any more (the
+  // entry is free then). revoke: both, until `deadline_ns` (now_ns() time) has passed, then busy: the
+  // region stays refused, and calling again finishes. Poll and revoke are called outside every lock.
+  Status revoke_begin(RegionHandle region);
+  bool revoke_poll(RegionHandle region);
+  Status revoke(RegionHandle region, uint64_t deadline_ns);
+
+  // May this be done? Checks the whole of [addr, addr + len) and grants its first chunk. The hint is
+  // the caller's own and may be null.
+  Checked check(const AccessAsk& ask, LookupHint* hint = nullptr) const noexcept;
+  // The next chunk of a longer operation: the same life of the same region, or closed.
+  Checked recheck(const AccessAsk& ask, RegionRef region) const noexcept;
+
+  // Descriptor and size of the key file, to be handed to peers that may map it.
+  int fd() const noexcept { return fd_.get(); }
+  size_t size_bytes() const noexcept { return mapping_.size(); }
+  uint32_t regions() const noexcept;
+
+  // The slots through which process `accessor` will reach us. They must stay mapped until
+  // detach_slots has said true. Errors: not_supported (its threads cannot be watched through /proc:
+  // serve it through the ring), no_memory.
+  Status attach_slots(SlotArray* slots, pid_t accessor);
+  // True once no access through them is under way or can begin: only then unmap them. Not blocking;
+  // call it again after a while when it says false.
+  bool detach_slots(SlotArray* slots);
+
+  // One sentence: what was attempted, the key, the address, the region that it met or how near, the
+  // rule, where that region was registered, and what would make it legal. Slow; may allocate.
+  std::string explain(const AccessAsk& ask, Denial denial) const;
+
+  // Tests put their own in. Not owned.
+  void set_thread_probe(ThreadProbe* probe) noexcept { probe_ = probe; }
+
+ private:
+  struct Attached {
+    SlotArray* slots;
+    pid_t accessor;
+  };
+  struct
+      Resting {  // an entry in quarantine: FREE, but still in its chain, so that it says "closed"
+    uint32_t index = 0;
+    uint64_t generation = 0;
+  };
+  static constexpr size_t kQuarantine = 128;
+
+  explicit KeyTable(PublishedFile file) noexcept;
+
+  // guarded by mutex_: key_table.cpp
+  Status take_entry(uint32_t& index);
+  bool key_in_use(DomainId pd, uint64_t key, uint32_t& resting) const noexcept;
+  uint64_t draw_key(DomainId pd) const noexcept;
+  void fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key) noexcept;
+  void link(uint32_t index, DomainId pd, uint64_t key) noexcept;
+  void unlink(uint32_t index) noexcept;
+  void rest(uint32_t index, uint64_t generation) noexcept;
+  void wake_oldest() noexcept;
+  void split_if_crowded() noexcept;
+  void note_domain(DomainId pd) noexcept;
+  Status have_entries(uint32_t count) noexcept;
+  bool have_buckets(uint32_t count) noexcept;
+
+  Denial find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) const noexcept;
+  Checked grant(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
+  bool in_force(RegionHandle region) const noexcept;
+  bool quiet(uint64_t generation) noexcept;
+  bool slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;
+  void set_free(RegionHandle region) noexcept;
+  const KeyEntry* entry_to_explain(DomainId pd, uint64_t key) const;
+
+  UniqueFd fd_;
+  Mapping mapping_;
+  KeyFile file_;  // the mapping, seen as header, buckets and entries
+
+  mutable std::mutex mutex_;  // guards what follows and every write to the structure
+  uint64_t next_generation_ = 1;
+  uint32_t entries_used_ = 0;    // high-water mark
+  uint32_t entries_backed_ = 0;  // entries whose pages are allocated
+  uint32_t buckets_backed_ = 0;
+  uint32_t linked_ = 0;     // entries in chains, resting ones included
+  uint32_t live_ = 0;       // entries that are not FREE
+  uint32_t free_head_ = 0;  // index + 1 of the first unlinked free entry, 0 = none
+  DomainId last_domain_ = 0;
+  uint32_t domain_cursor_ = 0;
+  std::array<Resting, kQuarantine> quarantine_;
+  size_t quarantine_head_ = 0;
+  size_t quarantine_size_ = 0;
+
+  std::mutex slots_mutex_;  // guards attached_ and the mappings behind it
+  std::vector<Attached> attached_;
+  std::atomic<uint32_t> attached_count_{0};
+  ProcThreadProbe proc_probe_;
+  ThreadProbe* probe_ = &proc_probe_;
+};
+
+}  // namespace aperture::protect

@@ -1,0 +1,228 @@
+// One-sided copies under the pin protocol: see peer_key_view.hpp and revocation.md.
+#include "protect/peer_key_view.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/barrier.hpp"
+#include "base/fork.hpp"
+
+namespace aperture::protect {
+
+namespace {
+
+// A zeroed iovec (the mark of another close, or of our own) is worth asking again, not for ever.
+constexpr int kEmptyCopies = 16;
+
+// This thread, as the owner will look for it. Read once in each thread, and again in a forked child.
+struct Self {
+  uint64_t epoch = 0;
+  uint32_t tid = 0;
+  uint64_t start_time = 0;
+};
+
+const Self& self() noexcept {
+  static thread_local Self me;
+  if (const uint64_t epoch = process_epoch(); me.epoch != epoch) {
+    me.epoch = epoch;
+    me.tid = static_cast<uint32_t>(::syscall(SYS_gettid));
+    me.start_time = thread_start_time(::getpid(), static_cast<pid_t>(me.tid));
+  }
+  return me;
+}
+
+// The local side of what is still to be copied.
+class LocalCursor {
+ public:
+  LocalCursor(const iovec* from, size_t count) noexcept : count_(count) {
+    std::copy_n(from, count, iov_);
+  }
+  const iovec* data() const noexcept { return iov_ + at_; }
+  size_t count() const noexcept { return count_ - at_; }
+  void advance(size_t n) noexcept {
+    while (at_ < count_ && n >= iov_[at_].iov_len) n -= iov_[at_++].iov_len;
+    if (n == 0) return;
+    iov_[at_].iov_base = static_cast<char*>(iov_[at_].iov_base) + n;
+    iov_[at_].iov_len -= n;
+  }
+
+ private:
+  iovec iov_[PeerKeyView::kMaxLocalSegments];
+  size_t at_ = 0;
+  size_t count_;
+};
+
+Denial denial_of(Search answer) noexcept {
+  switch (answer) {
+    case Search::closed: return Denial::closed;
+    case Search::revoking: return Denial::revoking;
+    case Search::valid: return Denial::none;
+    case Search::unknown:
+    case Search::unstable: break;
+  }
+  return Denial::unknown_key;
+}
+
+DirectResult::Outcome outcome_of(int err) noexcept {
+  switch (err) {
+    case EFAULT: return DirectResult::Outcome::faulted;
+    case ESRCH: return DirectResult::Outcome::peer_gone;
+    case EPERM:
+    case ENOSYS: return DirectResult::Outcome::not_permitted;
+    default: return DirectResult::Outcome::through_ring;  // ENOMEM: the owner may fare better
+  }
+}
+
+}  // namespace
+
+Result<PeerKeyView> PeerKeyView::map(UniqueFd fd, size_t size_bytes) {
+  if (size_bytes < kKeyHeaderBytes || !is_sealed_and_at_least(fd.get(), size_bytes)) {
+    return Errc::protocol;
+  }
+  Result<Mapping> mapping = Mapping::map_shared(fd.get(), size_bytes, Mapping::Access::read_only);
+  if (!mapping) return mapping.error();
+  auto* base = mapping->data();
+  auto* header = reinterpret_cast<KeyHeader*>(base);
+  // each field is read once, here, and believed only as far as it is checked
+  const uint32_t capacity = header->capacity;
+  const uint32_t max_buckets = header->max_buckets;
+  const uint64_t entries_offset = header->entries_offset;
+  if (header->magic != kKeyFileMagic || header->layout != kKeyFileLayout) return Errc::protocol;
+  if (capacity == 0 || max_buckets == 0 || !std::has_single_bit(max_buckets)) {
+    return Errc::protocol;
+  }
+  if (entries_offset % sizeof(KeyEntry) != 0 || entries_offset > size_bytes ||
+      entries_offset < kKeyHeaderBytes + uint64_t{max_buckets} * 4 ||
+      (size_bytes - entries_offset) / sizeof(KeyEntry) < capacity) {
+    return Errc::protocol;
+  }
+  KeyFile file;
+  file.header = header;
+  file.buckets = reinterpret_cast<std::atomic<uint32_t>*>(base + kKeyHeaderBytes);
+  file.entries = reinterpret_cast<KeyEntry*>(base + entries_offset);
+  file.capacity = capacity;
+  file.max_buckets = max_buckets;
+  return PeerKeyView(std::move(*mapping), file);
+}
+
+PeerKeyView::PeerKeyView(Mapping mapping, const KeyFile& file) noexcept
+    : mapping_(std::move(mapping)),
+      file_(file),
+      write_call_(&::process_vm_writev),
+      read_call_(&::process_vm_readv) {}
+
+Status PeerKeyView::probe(pid_t owner) const noexcept {
+  uint64_t found = 0;
+  const iovec local{&found, sizeof found};
+  const uint64_t there = file_.header->self_address + offsetof(KeyHeader, nonce);
+  const iovec remote{reinterpret_cast<void*>(there), sizeof found};
+  // the same number in its memory and in its file: it is that process, and we are let in
+  if (read_call_(owner, &local, 1, &remote, 1, 0) != sizeof found) return Errc::not_supported;
+  return found == file_.header->nonce ? Status{} : Status{Errc::not_supported};
+}
+
+Denial PeerKeyView::would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint64_t len,
+                                 Rights need) const noexcept {
+  EntryCopy entry;
+  const Search answer = search(file_, pd, key, entry);
+  if (answer != Search::valid) return denial_of(answer);
+  uint64_t offset = 0;
+  return judge_entry(entry, addr, len, need, offset);
+}
+
+// One system call, at most: s1 .. unpin of revocation.md. `done` with bytes == 0: look again.
+DirectResult PeerKeyView::piece(pid_t owner, AccessorSlot& slot, const Piece& ask, CopyCall call,
+                                LookupHint* hint) const {
+  using Outcome = DirectResult::Outcome;
+  EntryCopy entry;
+  if (hint == nullptr || !copy_entry(file_, hint->last, ask.pd, ask.key, entry)) {
+    const Search answer = search(file_, ask.pd, ask.key, entry);
+    if (answer == Search::unstable) return {Outcome::through_ring, Denial::none, 0};
+    if (answer != Search::valid) return {Outcome::denied, denial_of(answer), 0};
+    if (hint != nullptr) hint->last = entry.ref();
+  }
+  uint64_t offset = 0;
+  const Denial denial = judge_entry(entry, ask.addr, ask.len, ask.need, offset);
+  if (denial != Denial::none) return {Outcome::denied, denial, 0};
+  if (ask.len == 0) return {Outcome::done, Denial::none, 0};
+
+  // relaxed: the iovec is ours while nothing is pinned, and the release below orders it
+  slot.riov_base.store(entry.base + offset, std::memory_order_relaxed);
+  slot.riov_len.store(ask.len, std::memory_order_relaxed);
+  // SYNC POINT: revocation (FENCE_A; pairs with FENCE_R in revoke_begin())
+  slot.pin.store(generation_of(entry.state_gen), std::memory_order_release);
+  full_fence();
+  const uint64_t now = file_.entries[entry.index].state_gen.load(std::memory_order_acquire);
+  // SYNC POINT: slot-closed (pairs with the fence in detach_slots())
+  const bool closed = slot.closed.load(std::memory_order_acquire) != 0;
+  DirectResult result{Outcome::done, Denial::none, 0};
+  if (closed) {
+    result.outcome = Outcome::through_ring;
+  } else if (now != entry.state_gen) {
+    const bool revoking = state_of(now) == EntryState::revoking &&
+                          generation_of(now) == generation_of(entry.state_gen);
+    result = {Outcome::denied, revoking ? Denial::revoking : Denial::closed, 0};
+  } else {
+    const ssize_t n = call(owner, ask.local, ask.local_count, slot.remote_iovec(), 1, 0);
+    if (n >= 0) {
+      result.bytes = std::min(static_cast<uint64_t>(n), ask.len);
+    } else {
+      result.outcome = outcome_of(errno);
+    }
+  }
+  // SYNC POINT: revocation (the owner that sees us unpinned may reuse the memory)
+  slot.pin.store(0, std::memory_order_release);
+  return result;
+}
+
+DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, Rights need,
+                                 CopyCall call, LookupHint* hint) const {
+  using Outcome = DirectResult::Outcome;
+  if (ask.local_count > kMaxLocalSegments) return {Outcome::through_ring, Denial::none, 0};
+  uint64_t total = 0;
+  for (size_t i = 0; i < ask.local_count; ++i) {
+    const uint64_t len = ask.local[i].iov_len;
+    if (len > kChunkBytes - total) return {Outcome::through_ring, Denial::none, 0};
+    total += len;
+  }
+  // relaxed: published by the pin; stored again only when another thread takes the slot over
+  const Self& me = self();
+  if (slot.tid.load(std::memory_order_relaxed) != me.tid ||
+      slot.start_time.load(std::memory_order_relaxed) != me.start_time) {
+    slot.tid.store(me.tid, std::memory_order_relaxed);
+    slot.start_time.store(me.start_time, std::memory_order_relaxed);
+  }
+  LocalCursor local(ask.local, ask.local_count);
+  DirectResult sum;
+  int empty = 0;
+  do {
+    const Piece rest{ask.pd, ask.key,      ask.addr + sum.bytes, total - sum.bytes,
+                     need,   local.data(), local.count()};
+    const DirectResult one = piece(owner, slot, rest, call, hint);
+    sum.outcome = one.outcome;
+    sum.denial = one.denial;
+    sum.bytes += one.bytes;
+    if (one.outcome != Outcome::done) return sum;
+    local.advance(one.bytes);
+    if (one.bytes == 0 && ++empty > kEmptyCopies) {
+      sum.outcome = Outcome::through_ring;
+      return sum;
+    }
+  } while (sum.bytes < total);
+  return sum;
+}
+
+DirectResult PeerKeyView::write(pid_t owner, AccessorSlot& slot, const DirectAsk& ask,
+                                LookupHint* hint) const {
+  return access(owner, slot, ask, Rights::remote_write, write_call_, hint);
+}
+
+DirectResult PeerKeyView::read(pid_t owner, AccessorSlot& slot, const DirectAsk& ask,
+                               LookupHint* hint) const {
+  return access(owner, slot, ask, Rights::remote_read, read_call_, hint);
+}
+
+}  // namespace aperture::protect

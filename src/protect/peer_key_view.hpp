@@ -1,0 +1,102 @@
+// The accessor's side: a peer's key file mapped read-only, and one-sided copies under its protocol.
+//
+// Everything in the file is the peer's word: indices, counts and chains are bounded before use, and
+// nothing in it can crash or hang the reader. What it can make us do is to copy into or out of the
+// peer's own memory. One view per peer process; any thread, a slot and a hint each (accessor_slot.hpp).
+// The protocol, its fences and the order of its steps: revocation.md, and tests/spin/revocation.pml.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstdint>
+
+#include "base/errc.hpp"
+#include "base/fd.hpp"
+#include "protect/accessor_slot.hpp"
+#include "protect/key_file.hpp"
+#include "protect/key_table.hpp"
+#include "protect/rights.hpp"
+
+namespace aperture::protect {
+
+struct DirectResult {
+  enum class Outcome : uint8_t {
+    done,
+    denied,         // see denial; nothing of this chunk is reported as done
+    through_ring,   // the file was never at rest, or the slot was closed: let the owner execute it
+    faulted,        // the kernel met an unmapped page (EFAULT), on our side or on the peer's
+    not_permitted,  // EPERM: the kernel does not let us; serve this peer through the ring for ever
+    peer_gone,      // ESRCH
+  };
+  Outcome outcome = Outcome::done;
+  Denial denial = Denial::none;
+  size_t bytes = 0;  // copied before the outcome was reached
+};
+
+// What to do where: the key and range in the peer, and the local side, at most kChunkBytes in all.
+struct DirectAsk {
+  DomainId pd = 0;  // the peer's domain, from the handshake
+  uint64_t key = 0;
+  uint64_t addr = 0;
+  const iovec* local = nullptr;
+  size_t local_count = 0;  // at most kMaxLocalSegments
+};
+
+class PeerKeyView {
+ public:
+  static constexpr size_t kMaxLocalSegments = 16;
+
+  // Maps the file after checking its seals, its size and its header. Errors: protocol (the peer's
+  // file is not what it should be), no_memory.
+  static Result<PeerKeyView> map(UniqueFd fd, size_t size_bytes);
+
+  PeerKeyView(PeerKeyView&&) noexcept = default;
+  PeerKeyView& operator=(PeerKeyView&&) noexcept = default;
+
+  // Whether the kernel lets us copy from `owner`, and whether that number means, in our pid
+  // namespace, the process that made this file. Errors: not_supported.
+  Status probe(pid_t owner) const noexcept;
+
+  // One chunk: check, pin, full fence, check again, copy, unpin; over again for what a short copy
+  // left. `hint` is the caller's own and may be null.
+  DirectResult write(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
+  DirectResult read(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
+
+  // The check alone: would this be refused now? (Advice; the copy asks again.)
+  Denial would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint64_t len,
+                      Rights need) const noexcept;
+
+  // process_vm_writev / process_vm_readv, or what a test puts in their place.
+  using CopyCall = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                               unsigned long);
+  void set_copy_calls(CopyCall write_call, CopyCall read_call) noexcept {
+    write_call_ = write_call;
+    read_call_ = read_call;
+  }
+
+ private:
+  // What one system call is to do: a DirectAsk, or what a short copy left of it.
+  struct Piece {
+    DomainId pd;
+    uint64_t key;
+    uint64_t addr;
+    uint64_t len;
+    Rights need;
+    const iovec* local;
+    size_t local_count;
+  };
+
+  PeerKeyView(Mapping mapping, const KeyFile& file) noexcept;
+  DirectResult access(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, Rights need,
+                      CopyCall call, LookupHint* hint) const;
+  DirectResult piece(pid_t owner, AccessorSlot& slot, const Piece& ask, CopyCall call,
+                     LookupHint* hint) const;
+
+  Mapping mapping_;
+  KeyFile file_;
+  CopyCall write_call_;
+  CopyCall read_call_;
+};
+
+}  // namespace aperture::protect

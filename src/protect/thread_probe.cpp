@@ -1,0 +1,76 @@
+// The probe that reads /proc: see thread_probe.hpp.
+#include "protect/thread_probe.hpp"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/fd.hpp"
+
+namespace aperture::protect {
+
+namespace {
+
+constexpr unsigned long kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
+
+struct ThreadStat {
+  char state = 0;
+  unsigned long flags = 0;  // field 9
+  uint64_t start_time = 0;  // field 22
+};
+
+// False with errno set when there is nothing to read, or nothing that makes sense (errno 0).
+bool read_stat(pid_t pid, pid_t tid, ThreadStat& out) noexcept {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
+  const UniqueFd fd(::open(path, O_RDONLY | O_CLOEXEC));
+  if (!fd) return false;
+  char text[1024];
+  const ssize_t n = ::read(fd.get(), text, sizeof text - 1);
+  if (n <= 0) return false;
+  text[n] = '\0';
+  errno = 0;
+  // the command name may hold anything, also ")": the fields begin after the last one
+  const char* at = std::strrchr(text, ')');
+  if (at == nullptr || at[1] != ' ') return false;
+  out.state = at[2];
+  at += 3;
+  for (int field = 4; field <= 22; ++field) {
+    if (*at != ' ') return false;
+    char* end = nullptr;
+    const unsigned long long value = std::strtoull(at + 1, &end, 10);
+    if (end == at + 1) return false;
+    if (field == 9) out.flags = static_cast<unsigned long>(value);
+    if (field == 22) out.start_time = value;
+    at = end;
+  }
+  return true;
+}
+
+}  // namespace
+
+ThreadState ProcThreadProbe::look(pid_t pid, pid_t tid, uint64_t start_time) noexcept {
+  ThreadStat stat;
+  if (!read_stat(pid, tid, stat)) {
+    // an unmounted or hidden /proc also reads as "no such file": the kernel has the last word
+    const bool dead = ::syscall(SYS_tgkill, pid, tid, 0) != 0 && errno == ESRCH;
+    return dead ? ThreadState::gone : ThreadState::running;
+  }
+  if (start_time != 0 && stat.start_time != start_time) return ThreadState::gone;
+  if ((stat.flags & kExiting) != 0) return ThreadState::gone;
+  if (stat.state == 'Z' || stat.state == 'X' || stat.state == 'x') return ThreadState::gone;
+  if (stat.state == 'T' || stat.state == 't') return ThreadState::stopped;
+  return ThreadState::running;
+}
+
+uint64_t thread_start_time(pid_t pid, pid_t tid) noexcept {
+  ThreadStat stat;
+  return read_stat(pid, tid, stat) ? stat.start_time : 0;
+}
+
+}  // namespace aperture::protect
