@@ -22,7 +22,9 @@ const char* provider_name() {
   return name != nullptr && *name != '\0' ? name : "aperture";
 }
 
-bool on_aperture() { return std::strcmp(provider_name(), "aperture") == 0; }
+bool on_aperture() {
+  return std::strcmp(provider_name(), "aperture") == 0;
+}
 
 DoorError::DoorError(const std::string& call, int64_t code)
     : std::runtime_error(call + " -> " + std::to_string(code) + " (" +
@@ -86,7 +88,9 @@ Node::Node(const Options& options, Node* host) : options_(options), info_(get_in
   live_nodes().push_back(this);
 }
 
-Node::~Node() { std::erase(live_nodes(), this); }
+Node::~Node() {
+  std::erase(live_nodes(), this);
+}
 
 void Node::open_queues() {
   fi_av_attr av_attr{};
@@ -154,8 +158,8 @@ bool Node::read_one(fid_cq* cq) {
   fi_cq_tagged_entry entry{};
   fi_addr_t source = FI_ADDR_NOTAVAIL;
   const bool with_source = (options_.caps & FI_SOURCE) != 0;
-  const ssize_t got = with_source ? fi_cq_readfrom(cq, &entry, 1, &source)
-                                  : fi_cq_read(cq, &entry, 1);
+  const ssize_t got =
+      with_source ? fi_cq_readfrom(cq, &entry, 1, &source) : fi_cq_read(cq, &entry, 1);
   if (got == -FI_EAGAIN) return false;
   if (got == 1) {
     Completion c;
@@ -223,6 +227,9 @@ bool Node::quiet(int for_ms) {
   pump_for(for_ms);
   return done_.empty();
 }
+
+NodePair::NodePair(const Options& a_options, const Options& b_options)
+    : a(a_options), b(b_options), to_b(a.insert(b.name())), to_a(b.insert(a.name())) {}
 
 void pump() {
   for (Node* node : live_nodes()) node->poll();

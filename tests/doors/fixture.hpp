@@ -154,6 +154,16 @@ class Node {
   std::deque<Completion> done_;
 };
 
+// Two nodes of this process, in two domains, that know each other.
+struct NodePair {
+  explicit NodePair(const Options& options = {}) : NodePair(options, options) {}
+  NodePair(const Options& a_options, const Options& b_options);
+  Node a;
+  Node b;
+  fi_addr_t to_b;
+  fi_addr_t to_a;
+};
+
 // Polls every node of this process once.
 void pump();
 bool pump_until(const std::function<bool()>& condition, int timeout_ms = 20000);
@@ -161,7 +171,6 @@ void pump_for(int for_ms);
 
 // Calls until the answer is not -FI_EAGAIN, driving the nodes of this process meanwhile.
 int64_t post(const std::function<int64_t()>& call, int timeout_ms = 20000);
-
 
 int64_t now_ns();
 

@@ -18,7 +18,9 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-uint64_t word_at(uint64_t seed, size_t index) { return mix(seed + index * 0xD1B54A32D192ED03ULL); }
+uint64_t word_at(uint64_t seed, size_t index) {
+  return mix(seed + index * 0xD1B54A32D192ED03ULL);
+}
 
 }  // namespace
 
@@ -40,9 +42,9 @@ const std::vector<size_t>& all_sizes() {
 }
 
 const std::vector<size_t>& few_sizes() {
-  static const std::vector<size_t> sizes = {0,    1,     8,     40,    41,        64,       192,
-                                            256,  257,   4095,  4096,  4097,      16384,    16385,
-                                            65535, 65536, 65537, kMiB + 1, 4 * kMiB - 1};
+  static const std::vector<size_t> sizes = {
+      0,    1,    8,     40,    41,    64,    192,   256,      257,         4095,
+      4096, 4097, 16384, 16385, 65535, 65536, 65537, kMiB + 1, 4 * kMiB - 1};
   return sizes;
 }
 
@@ -58,8 +60,7 @@ void fill(std::span<uint8_t> bytes, uint64_t seed) {
   }
 }
 
-std::optional<size_t> first_difference(std::span<const uint8_t> bytes, uint64_t seed,
-                                       size_t skip) {
+std::optional<size_t> first_difference(std::span<const uint8_t> bytes, uint64_t seed, size_t skip) {
   uint64_t w = 0;
   bool loaded = false;
   for (size_t i = 0; i < bytes.size();) {
@@ -88,8 +89,8 @@ uint64_t run_seed() {
     if (const char* text = std::getenv("APERTURE_SEED")) return std::strtoull(text, nullptr, 0);
     timespec now{};
     clock_gettime(CLOCK_REALTIME, &now);
-    const uint64_t drawn = mix(static_cast<uint64_t>(now.tv_nsec) ^
-                               (static_cast<uint64_t>(now.tv_sec) << 30)) >> 32;
+    const uint64_t drawn =
+        mix(static_cast<uint64_t>(now.tv_nsec) ^ (static_cast<uint64_t>(now.tv_sec) << 30)) >> 32;
     // children inherit it, so that both processes of a test agree
     setenv("APERTURE_SEED", std::to_string(drawn).c_str(), 1);
     return static_cast<unsigned long long>(drawn);
@@ -97,7 +98,9 @@ uint64_t run_seed() {
   return seed;
 }
 
-uint64_t seed_of(uint64_t n) { return mix(run_seed() ^ mix(n)); }
+uint64_t seed_of(uint64_t n) {
+  return mix(run_seed() ^ mix(n));
+}
 
 Guarded::Guarded(size_t len_bytes, uint64_t seed)
     : size_(len_bytes), bytes_(len_bytes + 2 * kGuard) {

@@ -1,0 +1,209 @@
+// FI_PEEK, FI_CLAIM and FI_DISCARD of fi_tagged(3): looking at a message that has arrived, taking
+// it out of the sight of others, and dropping it.
+#include <gtest/gtest.h>
+
+#include "doors/fixture.hpp"
+#include "doors/payload.hpp"
+
+namespace aperture::doors {
+namespace {
+
+class Peek : public testing::TestWithParam<size_t> {
+ protected:
+  static Options with_source() {
+    Options options;
+    options.caps |= FI_SOURCE | FI_DIRECTED_RECV;
+    options.cq_data_size = 4;
+    return options;
+  }
+  void send(uint64_t tag, size_t size, uint64_t seed, uint64_t data = 0x77) {
+    out_ = std::make_unique<Guarded>(size, seed);
+    ASSERT_EQ(post([&] {
+                return fi_tsenddata(p.a.ep(), out_->data(), size, nullptr, data, p.to_b, tag,
+                                    &send_op_);
+              }),
+              0);
+  }
+  // One request; waits for what it finds.
+  Completion look(uint64_t tag, uint64_t flags, Op* op, uint64_t ignore = 0,
+                  fi_addr_t from = FI_ADDR_UNSPEC) {
+    fi_msg_tagged m{nullptr, nullptr, 0, from, tag, ignore, op, 0};
+    const int64_t r = post([&] { return fi_trecvmsg(p.b.ep(), &m, flags); });
+    if (r == -FI_ENOMSG) {  // some providers answer at once
+      Completion c;
+      c.err = FI_ENOMSG;
+      return c;
+    }
+    EXPECT_EQ(r, 0);
+    return p.b.wait(op);
+  }
+  // Peeks until the message is there.
+  Completion look_until_found(uint64_t tag, uint64_t flags, Op* op) {
+    Completion c;
+    for (const int64_t end = now_ns() + 10'000'000'000; now_ns() < end;) {
+      c = look(tag, flags, op);
+      if (c.err != FI_ENOMSG) return c;
+    }
+    return c;
+  }
+  void receive(uint64_t tag, size_t size, uint64_t seed, uint64_t flags, Op* op) {
+    Guarded in(size);
+    iovec iov{in.data(), size};
+    fi_msg_tagged m{&iov, nullptr, 1, FI_ADDR_UNSPEC, tag, 0, op, 0};
+    ASSERT_EQ(post([&] { return fi_trecvmsg(p.b.ep(), &m, flags); }), 0);
+    const Completion c = p.b.wait(op);
+    ASSERT_EQ(c.err, 0);
+    ASSERT_EQ(c.len, size);
+    ASSERT_FALSE(first_difference(in.span(), seed));
+    ASSERT_TRUE(in.intact());
+  }
+  void sent() { ASSERT_EQ(p.a.wait(&send_op_).err, 0); }
+
+  NodePair p{with_source()};
+
+ private:
+  std::unique_ptr<Guarded> out_;
+  Op send_op_;
+};
+
+TEST_P(Peek, finds_nothing_where_nothing_is) {
+  Op op;
+  EXPECT_EQ(look(1, FI_PEEK, &op).err, FI_ENOMSG);
+  EXPECT_EQ(look(1, FI_PEEK | FI_CLAIM, &op).err, FI_ENOMSG);
+  EXPECT_EQ(look(1, FI_PEEK | FI_DISCARD, &op).err, FI_ENOMSG);
+  EXPECT_EQ(look(1, FI_PEEK, &op, ~0ull).err, FI_ENOMSG);
+  EXPECT_TRUE(p.b.quiet()) << "a peek does not stay posted";
+}
+
+TEST_P(Peek, tells_of_a_message_and_leaves_it) {
+  const size_t size = GetParam();
+  send(42, size, 5);
+  Op op;
+  for (int again = 0; again < 3; ++again) {
+    const Completion c = look_until_found(42, FI_PEEK, &op);
+    ASSERT_EQ(c.err, 0);
+    EXPECT_EQ(c.tag, 42u);
+    EXPECT_EQ(c.len, size);
+    EXPECT_TRUE(c.flags & FI_REMOTE_CQ_DATA);
+    EXPECT_EQ(c.data, 0x77u);
+    EXPECT_EQ(c.source, p.to_a);
+  }
+  EXPECT_EQ(look(43, FI_PEEK, &op).err, FI_ENOMSG) << "another tag";
+  EXPECT_EQ(look(43, FI_PEEK, &op, 1).err, 0) << "with a mask";
+  receive(42, size, 5, 0, &op);
+  EXPECT_EQ(look(42, FI_PEEK, &op).err, FI_ENOMSG) << "it is gone";
+  sent();
+}
+
+TEST_P(Peek, looks_only_at_the_source_asked_for) {
+  Node other(with_source());
+  const fi_addr_t from_other = p.b.insert(other.name());
+  send(1, GetParam(), 5);
+  Op op;
+  ASSERT_EQ(look_until_found(1, FI_PEEK, &op).err, 0);
+  EXPECT_EQ(look(1, FI_PEEK, &op, 0, from_other).err, FI_ENOMSG);
+  EXPECT_EQ(look(1, FI_PEEK, &op, 0, p.to_a).err, 0);
+  receive(1, GetParam(), 5, 0, &op);
+  sent();
+}
+
+TEST_P(Peek, a_claimed_message_is_seen_by_its_claimer_only) {
+  const size_t size = GetParam();
+  send(9, size, 8);
+  Op claim, other;
+  const Completion c = look_until_found(9, FI_PEEK | FI_CLAIM, &claim);
+  ASSERT_EQ(c.err, 0);
+  EXPECT_EQ(c.len, size);
+  EXPECT_EQ(look(9, FI_PEEK, &other).err, FI_ENOMSG);
+  uint8_t byte = 0;
+  ASSERT_EQ(fi_trecv(p.b.ep(), &byte, 1, nullptr, FI_ADDR_UNSPEC, 9, 0, &other), 0);
+  pump_for(5);
+  EXPECT_FALSE(p.b.take(&other)) << "a claimed message matched another receive";
+  receive(9, size, 8, FI_CLAIM, &claim);
+  sent();
+  ASSERT_EQ(fi_cancel(&p.b.ep()->fid, &other), 0);
+  EXPECT_EQ(p.b.wait(&other).err, FI_ECANCELED);
+}
+
+TEST_P(Peek, claims_of_several_messages_do_not_mix) {
+  const size_t size = GetParam();
+  Op claims[4];
+  for (uint64_t i = 0; i < 4; ++i) {
+    send(i, size, 100 + i);
+    ASSERT_EQ(look_until_found(i, FI_PEEK | FI_CLAIM, &claims[i]).err, 0);
+    if (size <= 4096) sent();
+    // a larger one may wait for its receiver: take it before the buffer is used again
+    if (size > 4096) {
+      receive(i, size, 100 + i, FI_CLAIM, &claims[i]);
+      sent();
+    }
+  }
+  if (size <= 4096)
+    for (uint64_t i = 4; i-- > 0;) receive(i, size, 100 + i, FI_CLAIM, &claims[i]);
+  EXPECT_TRUE(p.b.quiet(5));
+}
+
+TEST_P(Peek, a_discarded_message_is_gone_and_its_sender_completes) {
+  const size_t size = GetParam();
+  send(3, size, 1);
+  Op op;
+  const Completion c = look_until_found(3, FI_PEEK | FI_DISCARD, &op);
+  ASSERT_EQ(c.err, 0);
+  EXPECT_EQ(look(3, FI_PEEK, &op).err, FI_ENOMSG);
+  sent();
+  send(3, size, 2);
+  receive(3, size, 2, 0, &op);
+  sent();
+}
+
+TEST_P(Peek, a_claimed_message_can_be_discarded) {
+  const size_t size = GetParam();
+  send(3, size, 1);
+  Op op;
+  ASSERT_EQ(look_until_found(3, FI_PEEK | FI_CLAIM, &op).err, 0);
+  EXPECT_EQ(look(3, FI_CLAIM | FI_DISCARD, &op).err, 0);
+  sent();
+  EXPECT_EQ(look(3, FI_PEEK, &op).err, FI_ENOMSG);
+  send(3, size, 2);
+  receive(3, size, 2, 0, &op);
+  sent();
+}
+
+TEST_P(Peek, a_claimed_message_longer_than_the_buffer_is_truncated) {
+  const size_t size = GetParam();
+  if (size == 0) GTEST_SKIP() << "nothing to truncate";
+  send(3, size, 1);
+  Op op;
+  ASSERT_EQ(look_until_found(3, FI_PEEK | FI_CLAIM, &op).err, 0);
+  Guarded in(size - 1);
+  iovec iov{in.data(), in.size()};
+  fi_msg_tagged m{&iov, nullptr, 1, FI_ADDR_UNSPEC, 3, 0, &op, 0};
+  ASSERT_EQ(fi_trecvmsg(p.b.ep(), &m, FI_CLAIM), 0);
+  const Completion c = p.b.wait(&op);
+  EXPECT_EQ(c.err, FI_ETRUNC);
+  EXPECT_EQ(c.olen, 1u);
+  EXPECT_TRUE(in.intact());
+}
+
+TEST_P(Peek, a_claim_without_a_claimed_message_is_refused) {
+  if (!on_aperture()) GTEST_SKIP() << "undefined elsewhere";
+  Op op;
+  uint8_t byte;
+  iovec iov{&byte, 1};
+  fi_msg_tagged m{&iov, nullptr, 1, FI_ADDR_UNSPEC, 3, 0, &op, 0};
+  const ssize_t r = fi_trecvmsg(p.b.ep(), &m, FI_CLAIM);
+  if (r == 0) {
+    EXPECT_GT(p.b.wait(&op).err, 0);
+  } else {
+    EXPECT_EQ(r, -FI_EINVAL);
+  }
+  // a claim without a context cannot be paired
+  m.context = nullptr;
+  EXPECT_EQ(fi_trecvmsg(p.b.ep(), &m, FI_PEEK | FI_CLAIM), -FI_EINVAL);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Peek, testing::Values(0, 8, 100, 4096, 20000, 100000, 2 * kMiB + 3),
+                         [](const auto& p) { return std::to_string(p.param); });
+
+}  // namespace
+}  // namespace aperture::doors

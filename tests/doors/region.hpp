@@ -1,0 +1,45 @@
+// A registered region between canaries, as the tests of remote access need it.
+#pragma once
+
+#include "doors/fixture.hpp"
+#include "doors/payload.hpp"
+
+namespace aperture::doors {
+
+inline constexpr uint64_t kAllAccess =
+    FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_SEND | FI_RECV;
+
+// What an initiator has to know to reach a region.
+struct Remote {
+  uint64_t base = 0;  // the target's virtual address, or 0 when regions are zero-based
+  uint64_t key = 0;
+  uint64_t size = 0;
+};
+
+class Region {
+ public:
+  // A key of the application's choice is drawn when the domain does not choose keys itself.
+  Region(Node& node, size_t size, uint64_t access = kAllAccess, uint64_t seed = 1)
+      : memory_(size, seed) {
+    static uint64_t next_key = 0x5EED0000;
+    fid_mr* mr = nullptr;
+    DOOR(fi_mr_reg(node.domain(), memory_.data(), size, access, 0, next_key++, 0, &mr, nullptr));
+    mr_.reset(mr);
+    remote_.base = node.virtual_addresses() ? reinterpret_cast<uint64_t>(memory_.data()) : 0;
+    remote_.key = fi_mr_key(mr);
+    remote_.size = size;
+  }
+
+  Guarded& memory() { return memory_; }
+  const Remote& remote() const { return remote_; }
+  fid_mr* mr() { return mr_.get(); }
+  void* desc() { return fi_mr_desc(mr_.get()); }
+  int close() { return fi_close(&mr_.release()->fid); }
+
+ private:
+  Guarded memory_;
+  Fid<fid_mr> mr_;
+  Remote remote_;
+};
+
+}  // namespace aperture::doors
