@@ -1,0 +1,194 @@
+// What travels at first contact: the hellos over TCP, and the messages on the unix socket of a
+// process pair. architecture.md, "Addresses and first contact"; docs/wire.md has the sequence.
+//
+// All integers are little-endian, all sizes fixed, all reserved bits zero; a message that is longer,
+// shorter or otherwise not exactly as drawn here does not decode. No I/O and no state: any thread.
+// Numbers that came from a peer are Wild; ids can only be compared.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/address.hpp"
+#include "base/errc.hpp"
+#include "base/wild.hpp"
+
+namespace aperture::wire {
+
+using Id128 = std::array<uint8_t, 16>;
+
+// Takes the same time wherever they differ.
+bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept;
+
+inline constexpr uint16_t kVersion = 1;
+
+// --- over TCP ------------------------------------------------------------------------------------
+//
+//   Hello    0        8         10     11     12       16
+//            | magic  | version | kind | 0    | length | boot id, 16 | net namespace u64 |
+//            40                56          72                 90                    108  112
+//            | incarnation, 16 | nonce, 16 | source, 18       | destination, 18     | 0  |
+//
+//   Answer   0        8         10     11        12       16
+//            | magic  | version | kind | verdict | length | boot id, 16 | net namespace u64 |
+//            40                56          72                88         96
+//            | incarnation, 16 | nonce, 16 | socket name, 16 | ticket   |
+//
+//   an address is 16 bytes of IP in network order (IPv4 mapped) and its port.
+inline constexpr size_t kHelloBytes = 112;
+inline constexpr size_t kAnswerBytes = 96;
+
+struct Hello {
+  Id128 boot_id{};
+  uint64_t net_ns = 0;     // inode of the sender's network namespace
+  Id128 incarnation{};     // of the sender's process
+  Id128 nonce{};           // whoever answers on the unix socket must present it
+  Address source;          // endpoint that wants a lane
+  Address destination;     // endpoint that it wants a lane to
+};
+
+enum class Verdict : uint8_t {
+  offered = 1,            // come to the socket named, with nonce and ticket
+  crossing = 2,           // we are connecting to you, and our connect wins
+  other_host = 3,         // not the same boot id and network namespace
+  wrong_destination = 4,  // no such endpoint here
+  wrong_version = 5,
+  busy = 6,               // out of descriptors or memory: try again
+};
+
+struct Answer {
+  Verdict verdict = Verdict::busy;
+  Id128 boot_id{};
+  uint64_t net_ns = 0;
+  Id128 incarnation{};
+  Id128 nonce{};           // to be presented in Join and in Open; zero unless offered
+  Id128 socket_name{};     // see abstract_name(); zero unless offered
+  uint64_t ticket = 0;     // which handshake the nonce belongs to; a locator, not a secret
+};
+
+std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept;
+std::array<std::byte, kAnswerBytes> encode(const Answer& answer) noexcept;
+// Errors: protocol; not_supported if all that is wrong is the version.
+Result<Hello> decode_hello(std::span<const std::byte> bytes) noexcept;
+Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
+
+// --- on the unix socket (SOCK_SEQPACKET: one message a packet) -----------------------------------
+//
+//   every one   0      1         2      4        8
+//               | type | version | bits | length | ...
+//
+//   Join        8           24                40           48          56    64
+//   Joined      | nonce, 16 | incarnation, 16 | pid ns u64 | start u64 | 0   |
+//
+//   Open        8           24       32           50                68    72        76
+//               | nonce, 16 | ticket | source, 18 | destination, 18 | lane | segment | domain |
+//               80             88               96        100
+//               | engine u64   | key file bytes | attempt | 0, to 104
+//               descriptors: segment, doorbell, and the key file if its size is not 0
+//
+//   Accept      8         12       16           24               32
+//               | attempt | domain | engine u64 | key file bytes |
+//               descriptors: doorbell, and the key file if its size is not 0
+//
+//   Reject      8         12            16
+//               | attempt | why u32     |
+//
+//   LaneClose   8         12     16
+//               | segment | lane |
+inline constexpr size_t kJoinBytes = 64;
+inline constexpr size_t kOpenBytes = 104;
+inline constexpr size_t kAcceptBytes = 32;
+inline constexpr size_t kRejectBytes = 16;
+inline constexpr size_t kLaneCloseBytes = 16;
+inline constexpr size_t kMaxPeerMessageBytes = kOpenBytes;
+inline constexpr size_t kMaxDescriptors = 3;
+
+enum class PeerMessage : uint8_t {
+  join = 1,
+  joined = 2,
+  open = 3,
+  accept = 4,
+  reject = 5,
+  lane_close = 6,
+};
+
+// The first message of each side. Join presents the acceptor's nonce, Joined the connector's.
+struct Join {
+  Id128 nonce{};
+  Id128 incarnation{};
+  uint64_t pid_ns = 0;            // inode of the sender's pid namespace
+  Wild<uint64_t> start_time;      // of the sender's process: field 22 of its stat
+  bool heavy_barriers = false;    // bit 0: registered for membarrier GLOBAL_EXPEDITED
+  bool direct_denied = false;     // bit 1: wants no one-sided copies, either way
+};
+
+struct Open {
+  Id128 nonce{};
+  Wild<uint64_t> ticket;
+  Address source;
+  Address destination;
+  Wild<uint32_t> lane;            // index in the segment
+  Wild<uint32_t> segment;         // the opener's number for it
+  Wild<uint32_t> domain;          // protection domain that the other side's requests meet
+  Wild<uint64_t> engine;          // the opener's number for its doorbell
+  Wild<uint64_t> key_file_bytes;  // 0: no key file comes with it
+  Wild<uint32_t> attempt;         // echoed in the answer
+};
+
+struct Accept {
+  Wild<uint32_t> attempt;
+  Wild<uint32_t> domain;
+  Wild<uint64_t> engine;
+  Wild<uint64_t> key_file_bytes;
+};
+
+enum class Why : uint32_t {
+  no_endpoint = 1,  // it has been closed
+  bad_ticket = 2,   // unknown, used, too old, or the nonce is wrong
+  crossing = 3,     // our own connect has gone further
+  no_resources = 4,
+  bad_lane = 5,     // the segment or the lane cannot be used
+};
+
+struct Reject {
+  Wild<uint32_t> attempt;
+  Why why = Why::no_resources;
+};
+
+struct LaneClose {
+  Wild<uint32_t> segment;  // number of the segment, given by its creator
+  Wild<uint32_t> lane;
+  bool of_sender = false;  // bit 0: the sender created that segment
+};
+
+// A message on the unix socket, ready to be sent.
+struct PeerPacket {
+  std::array<std::byte, kMaxPeerMessageBytes> bytes{};
+  size_t size = 0;
+  std::span<const std::byte> view() const noexcept { return {bytes.data(), size}; }
+};
+
+PeerPacket encode_join(const Join& join) noexcept;
+PeerPacket encode_joined(const Join& joined) noexcept;
+PeerPacket encode(const Open& open) noexcept;
+PeerPacket encode(const Accept& accept) noexcept;
+PeerPacket encode(const Reject& reject) noexcept;
+PeerPacket encode(const LaneClose& close) noexcept;
+
+// Which message it is; the length is that of its kind, version and unused bits are right. Errors:
+// protocol.
+Result<PeerMessage> peer_message(std::span<const std::byte> bytes) noexcept;
+Result<Join> decode_join(std::span<const std::byte> bytes) noexcept;  // Join and Joined
+Result<Open> decode_open(std::span<const std::byte> bytes) noexcept;
+Result<Accept> decode_accept(std::span<const std::byte> bytes) noexcept;
+Result<Reject> decode_reject(std::span<const std::byte> bytes) noexcept;
+Result<LaneClose> decode_lane_close(std::span<const std::byte> bytes) noexcept;
+
+// The abstract socket name of 128 random bits, without the leading zero byte: "aperture." and 32
+// hexadecimal digits, not terminated.
+inline constexpr size_t kAbstractNameBytes = 9 + 32;
+std::array<char, kAbstractNameBytes> abstract_name(const Id128& id) noexcept;
+
+}  // namespace aperture::wire

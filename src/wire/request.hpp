@@ -1,0 +1,172 @@
+// What queue pairs write into the cells of a lane: requests and responses.
+//
+// A message begins in a cell's body (ring/cell.hpp); `bytes` below are offsets in the body. It is a
+// head, the operation's fixed fields, 8 bytes of immediate data if flagged, and inline payload, run
+// on over as many cells as it takes. All integers little-endian, unaligned.
+//
+//   0      op        u8
+//   1      flags     u8   kTagged, kImm, kFirst, kLast
+//   2      len       u16  inline payload in bytes (or a small code, see the operation)
+//   4      word      u64  tag; remote address; id: see the operation
+//   12     fields of the operation
+//
+// The number of cells follows from op, flags and len alone, so the two sides cannot disagree, and a
+// hostile peer can make us skip cells of its own ring at worst. Everything decoded is a peer's word:
+// lengths and places are checked where they are used.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "ring/cell.hpp"
+
+namespace aperture::wire {
+
+enum class Op : uint8_t {
+  none = 0,
+  // requests
+  send = 1,        // inline payload; word = tag
+  send_bytes = 2,  // payload in the request byte ring; word = tag
+  send_offer = 3,  // rendezvous: payload stays with the sender until granted; word = tag
+  write = 4,       // RMA write, inline payload; word = address
+  write_bytes = 5, // one piece of an RMA write, payload in the request byte ring; word = address
+  read = 6,        // RMA read; word = address
+  notice = 7,      // immediate data of a write whose bytes came otherwise; word = its length
+  // responses
+  grant = 16,      // rendezvous: send now; word = message id
+  data = 17,       // rendezvous payload in the response byte ring; word = receive id
+  finished = 18,   // rendezvous: everything has arrived; word = message id
+  nak = 19,        // the request at that position was refused; word = position, len = denial
+  read_inline = 20,  // result of a small read; word = read id
+  read_data = 21,    // piece of a read's result in the response byte ring; word = read id
+  pressure = 22,     // word = 1: offer messages, do not send payload unasked; 0: as usual
+};
+
+inline constexpr uint8_t kTagged = 1;
+inline constexpr uint8_t kImm = 2;
+inline constexpr uint8_t kFirst = 4;     // first piece of an RMA operation
+inline constexpr uint8_t kLast = 8;      // last piece of an RMA operation
+inline constexpr uint8_t kDelivery = 16; // the sender waits for `finished`
+
+inline constexpr size_t kHeadBytes = 12;
+inline constexpr uint16_t kMaxInline = 256;
+
+struct Head {
+  uint8_t op;
+  uint8_t flags;
+  uint16_t len;
+  uint32_t word_lo;  // word, split so that the struct is 12 bytes without packing
+  uint32_t word_hi;
+
+  uint64_t word() const noexcept { return uint64_t{word_hi} << 32 | word_lo; }
+  static Head make(Op op, uint8_t flags, uint16_t len, uint64_t word) noexcept {
+    return {static_cast<uint8_t>(op), flags, len, static_cast<uint32_t>(word),
+            static_cast<uint32_t>(word >> 32)};
+  }
+};
+static_assert(sizeof(Head) == kHeadBytes);
+
+// Fixed fields, in the order of the wire.
+struct SendBytesFields {
+  uint64_t byte_pos;
+  uint64_t len;
+};
+struct SendOfferFields {
+  uint64_t len;
+  uint64_t address;  // of the payload in the sender, 0: not to be reached by CMA
+  uint32_t id;       // message id of the sender
+  uint32_t claim;    // index of the claim word, or kNoClaim
+};
+struct WriteFields {
+  uint64_t key;
+};
+struct WriteBytesFields {  // piece [offset, offset + len) of [word, word + total)
+  uint64_t key;
+  uint64_t total;
+  uint64_t offset;
+  uint64_t byte_pos;
+  uint64_t len;
+};
+struct ReadFields {
+  uint64_t key;
+  uint64_t len;
+  uint64_t id;
+};
+struct GrantFields {
+  uint64_t receive_id;
+  uint64_t len;  // bytes wanted, from the message's beginning
+};
+struct DataFields {
+  uint64_t offset;
+  uint64_t byte_pos;
+  uint64_t len;
+};
+
+inline constexpr uint32_t kNoClaim = ~uint32_t{0};
+
+// Body bytes of the fixed fields, or SIZE_MAX for an operation that does not exist.
+constexpr size_t field_bytes(Op op) noexcept {
+  switch (op) {
+    case Op::send:
+    case Op::notice:
+    case Op::finished:
+    case Op::nak:
+    case Op::read_inline:
+    case Op::pressure: return 0;
+    case Op::send_bytes: return sizeof(SendBytesFields);
+    case Op::send_offer: return sizeof(SendOfferFields);
+    case Op::write: return sizeof(WriteFields);
+    case Op::write_bytes: return sizeof(WriteBytesFields);
+    case Op::read: return sizeof(ReadFields);
+    case Op::grant: return sizeof(GrantFields);
+    case Op::data:
+    case Op::read_data: return sizeof(DataFields);
+    case Op::none: break;
+  }
+  return SIZE_MAX;
+}
+
+constexpr bool has_inline_payload(Op op) noexcept {
+  return op == Op::send || op == Op::write || op == Op::read_inline;
+}
+
+// Where the inline payload begins in the body.
+constexpr size_t payload_offset(Op op, uint8_t flags) noexcept {
+  return kHeadBytes + field_bytes(op) + ((flags & kImm) != 0 ? sizeof(uint64_t) : 0);
+}
+
+// Cells that a message takes; 0 for a head that no sound peer writes.
+constexpr uint32_t cells_of(Op op, uint8_t flags, uint16_t len) noexcept {
+  if (field_bytes(op) == SIZE_MAX) return 0;
+  size_t bytes = payload_offset(op, flags);
+  if (has_inline_payload(op)) {
+    if (len > kMaxInline) return 0;
+    bytes += len;
+  }
+  return ring::cells_for(bytes);
+}
+
+inline constexpr uint32_t kMaxCells = cells_of(Op::write, kImm, kMaxInline);
+
+inline Head load_head(const std::byte* body) noexcept {
+  Head h;
+  std::memcpy(&h, body, sizeof h);
+  return h;
+}
+
+// Fixed fields of all operations but write_bytes with immediate data lie in the first cell.
+template <typename Fields>
+inline Fields load_fields(const std::byte* body) noexcept {
+  static_assert(kHeadBytes + sizeof(Fields) <= ring::kBodyBytes);
+  Fields f;
+  std::memcpy(&f, body + kHeadBytes, sizeof f);
+  return f;
+}
+template <typename Fields>
+inline void store_fields(std::byte* body, const Fields& f) noexcept {
+  static_assert(kHeadBytes + sizeof(Fields) <= ring::kBodyBytes);
+  std::memcpy(body + kHeadBytes, &f, sizeof f);
+}
+
+}  // namespace aperture::wire
