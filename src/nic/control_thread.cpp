@@ -1,0 +1,206 @@
+// The control thread's loop: see control_thread.hpp.
+#include "nic/control_thread.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <new>
+#include <system_error>
+
+#include "base/clock.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+constexpr uint64_t kWakeId = 0;
+constexpr uint64_t kNsPerMs = 1'000'000;
+
+}  // namespace
+
+ControlThread::ControlThread(ParentOnlyFd epoll, ParentOnlyFd wake) noexcept
+    : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+
+Result<ControlThread*> ControlThread::instance() noexcept {
+  static std::mutex& mutex = *new std::mutex;  // never destroyed: used until the process ends
+  static ControlThread* the_one = nullptr;     // guarded by mutex
+  if (in_forked_child()) return Errc::not_supported;
+  const std::lock_guard guard(mutex);
+  if (the_one == nullptr) {
+    auto created = create();
+    if (!created) return created.error();
+    the_one = *created;
+  }
+  return the_one;
+}
+
+Result<ControlThread*> ControlThread::create() noexcept {
+  if (const Status s = guard_against_fork(); !s) return s.error();
+  ParentOnlyFd epoll(move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))));
+  if (!epoll) return errc_from_errno(errno);
+  ParentOnlyFd wake(move_high(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))));
+  if (!wake) return errc_from_errno(errno);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeId;
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
+    return errc_from_errno(errno);
+  }
+  std::unique_ptr<ControlThread> self(
+      new (std::nothrow) ControlThread(std::move(epoll), std::move(wake)));
+  if (self == nullptr) return Errc::no_memory;
+  if (const Status s = self->start(); !s) return s.error();
+  return self.release();
+}
+
+Status ControlThread::start() noexcept {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  // the application's signals are for its own threads
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  Status status;
+  try {
+    const std::lock_guard guard(mutex_);  // thread_id_ is written before the loop reads anything
+    std::thread thread([this] { loop(); });
+    thread_id_ = thread.get_id();
+    ::pthread_setname_np(thread.native_handle(), "aperture-ctl");
+    thread.detach();
+  } catch (const std::system_error&) {
+    status = Errc::no_memory;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return status;
+}
+
+void ControlThread::post(Work work) noexcept {
+  if (in_forked_child()) return;
+  bool first;
+  {
+    const std::lock_guard guard(mutex_);
+    first = posted_.empty();
+    posted_.push_back(std::move(work));
+  }
+  if (!first) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);
+}
+
+void ControlThread::run(Work work) noexcept {
+  if (in_forked_child()) return;
+  if (is_current()) {
+    work();
+    return;
+  }
+  std::mutex mutex;
+  std::condition_variable done_changed;
+  bool done = false;
+  post([&] {
+    work();
+    const std::lock_guard guard(mutex);
+    done = true;
+    done_changed.notify_one();  // under the lock: the waiter's variables live until it is released
+  });
+  std::unique_lock lock(mutex);
+  done_changed.wait(lock, [&] { return done; });
+}
+
+Result<ControlThread::WatchId> ControlThread::watch(int fd, uint32_t epoll_events,
+                                                    OnEvents on_events) noexcept {
+  const WatchId id = next_id_++;
+  epoll_event event{};
+  event.events = epoll_events;
+  event.data.u64 = id;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return errc_from_errno(errno);
+  watched_.emplace(id, std::make_shared<Watched>(Watched{fd, std::move(on_events)}));
+  return id;
+}
+
+void ControlThread::rewatch(WatchId id, uint32_t epoll_events) noexcept {
+  const auto it = watched_.find(id);
+  if (it == watched_.end()) return;
+  epoll_event event{};
+  event.events = epoll_events;
+  event.data.u64 = id;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, it->second->fd, &event);
+}
+
+void ControlThread::unwatch(WatchId id) noexcept {
+  const auto it = watched_.find(id);
+  if (it == watched_.end()) return;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, it->second->fd, nullptr);
+  watched_.erase(it);
+}
+
+ControlThread::TimerId ControlThread::add_timer(uint64_t at_ns, Work work) noexcept {
+  const TimerId id = next_id_++;
+  timers_.emplace(std::pair(at_ns, id), std::move(work));
+  timer_times_.emplace(id, at_ns);
+  return id;
+}
+
+void ControlThread::cancel_timer(TimerId id) noexcept {
+  const auto it = timer_times_.find(id);
+  if (it == timer_times_.end()) return;
+  timers_.erase({it->second, id});
+  timer_times_.erase(it);
+}
+
+void ControlThread::loop() noexcept {
+  { const std::lock_guard guard(mutex_); }  // thread_id_ is there
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    const int n = ::epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms());
+    for (int i = 0; i < n; ++i) dispatch(events[i].data.u64, events[i].events);
+    run_posted();
+    run_timers();
+  }
+}
+
+void ControlThread::dispatch(uint64_t id, uint32_t epoll_events) noexcept {
+  if (id == kWakeId) {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t n = ::read(wake_.get(), &count, sizeof count);
+    return;
+  }
+  const auto it = watched_.find(id);
+  if (it == watched_.end()) return;  // unwatched by a callback before it
+  const std::shared_ptr<Watched> keep = it->second;
+  keep->on_events(epoll_events);
+}
+
+void ControlThread::run_posted() noexcept {
+  std::vector<Work> work;
+  {
+    const std::lock_guard guard(mutex_);
+    work.swap(posted_);
+  }
+  for (Work& w : work) w();
+}
+
+void ControlThread::run_timers() noexcept {
+  if (timers_.empty()) return;
+  const uint64_t now = now_ns();
+  while (!timers_.empty() && timers_.begin()->first.first <= now) {
+    auto node = timers_.extract(timers_.begin());
+    timer_times_.erase(node.key().second);
+    node.mapped()();
+  }
+}
+
+int ControlThread::timeout_ms() const noexcept {
+  if (timers_.empty()) return -1;
+  const uint64_t now = now_ns();
+  const uint64_t at = timers_.begin()->first.first;
+  if (at <= now) return 0;
+  // rounded up: waking early would only mean to wait again
+  return static_cast<int>(std::min<uint64_t>((at - now + kNsPerMs - 1) / kNsPerMs, 3'600'000));
+}
+
+}  // namespace aperture::nic

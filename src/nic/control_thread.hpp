@@ -1,0 +1,80 @@
+// The control thread: one per process, asleep in epoll. It connects, accepts, watches for death and
+// runs timers, and the engine lets it drive data when nobody polls.
+//
+// Started at first use with all signals blocked, never stopped: it lives until the process ends. The
+// callbacks run one at a time on it, must not block and must not throw. post() and run() are for any
+// thread; everything else is called on the control thread only (from a callback).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/errc.hpp"
+#include "nic/fork_guard.hpp"
+
+namespace aperture::nic {
+
+class ControlThread {
+ public:
+  using Work = std::function<void()>;
+  using OnEvents = std::function<void(uint32_t epoll_events)>;
+  using WatchId = uint64_t;  // never 0
+  using TimerId = uint64_t;  // never 0
+
+  // Errors: no_fds, no_memory; not_supported in a forked child.
+  static Result<ControlThread*> instance() noexcept;
+
+  bool is_current() const noexcept { return std::this_thread::get_id() == thread_id_; }
+
+  // Runs the work soon, in the order of the posts of each thread. Dropped in a forked child.
+  void post(Work work) noexcept;
+  // Runs the work and returns when it is done; at once when called on the control thread.
+  void run(Work work) noexcept;
+
+  // Level-triggered. The descriptor stays the caller's, who unwatches before closing it. After
+  // unwatch() the callback does not run any more, whatever was pending; a callback may unwatch
+  // itself. Errors: no_memory, io.
+  Result<WatchId> watch(int fd, uint32_t epoll_events, OnEvents on_events) noexcept;
+  void rewatch(WatchId id, uint32_t epoll_events) noexcept;
+  void unwatch(WatchId id) noexcept;  // 0 and unknown ids are ignored
+
+  // Once, at now_ns() time `at_ns` or soon after (about a millisecond's grain).
+  TimerId add_timer(uint64_t at_ns, Work work) noexcept;
+  void cancel_timer(TimerId id) noexcept;  // 0 and unknown ids are ignored
+
+ private:
+  struct Watched {
+    int fd;
+    OnEvents on_events;
+  };
+
+  ControlThread(ParentOnlyFd epoll, ParentOnlyFd wake) noexcept;
+  static Result<ControlThread*> create() noexcept;
+  Status start() noexcept;
+  void loop() noexcept;
+  void dispatch(uint64_t id, uint32_t epoll_events) noexcept;
+  void run_posted() noexcept;
+  void run_timers() noexcept;
+  int timeout_ms() const noexcept;
+
+  ParentOnlyFd epoll_;
+  ParentOnlyFd wake_;  // eventfd; watched under id 0
+  std::thread::id thread_id_;
+
+  // the control thread's own
+  std::unordered_map<WatchId, std::shared_ptr<Watched>> watched_;
+  std::map<std::pair<uint64_t, TimerId>, Work> timers_;  // by time, then by age
+  std::unordered_map<TimerId, uint64_t> timer_times_;
+  uint64_t next_id_ = 1;
+
+  std::mutex mutex_;
+  std::vector<Work> posted_;  // guarded by mutex_
+};
+
+}  // namespace aperture::nic

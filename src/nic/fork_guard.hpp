@@ -1,0 +1,38 @@
+// What a forked child must not have: our sockets, and the belief that the NIC is still running.
+//
+// The control thread does not exist in a child, so every entry point asks in_forked_child() and
+// turns away there. Sockets would keep a port busy or a dead parent's connection up if a child held
+// them: ParentOnlyFd descriptors are closed in the child, before fork() returns there.
+//
+// Any thread. The registry is one bit per descriptor number, set after opening and cleared before
+// closing: at worst a child keeps a descriptor, never does it close one that is not ours.
+#pragma once
+
+#include "base/fd.hpp"
+
+namespace aperture::nic {
+
+// Installs the handlers. Idempotent, any thread. Errors: no_memory.
+Status guard_against_fork() noexcept;
+
+// True in a child of the process that called guard_against_fork(), also after a bare clone().
+bool in_forked_child() noexcept;
+
+// A descriptor that is closed in forked children.
+class ParentOnlyFd {
+ public:
+  ParentOnlyFd() noexcept = default;
+  explicit ParentOnlyFd(UniqueFd fd) noexcept;
+  ParentOnlyFd(ParentOnlyFd&& other) noexcept = default;
+  ParentOnlyFd& operator=(ParentOnlyFd&& other) noexcept;
+  ~ParentOnlyFd() { reset(); }
+
+  int get() const noexcept { return fd_.get(); }
+  explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
+  void reset() noexcept;
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace aperture::nic
