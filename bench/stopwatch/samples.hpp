@@ -34,7 +34,7 @@ class Samples {
     }
   }
   void clear() noexcept { ticks_.clear(); }
-  size_t capacity() const noexcept { return capacity_; }
+  bool full() const noexcept { return ticks_.size() == capacity_; }
 
   // In nanoseconds, each multiplied by scale (0.5: one way of a round trip).
   Summary summary(double scale) const;

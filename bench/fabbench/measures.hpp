@@ -1,0 +1,37 @@
+// The list of measures, named as perftest names them.
+#pragma once
+
+#include <vector>
+
+#include "fabbench/messages.hpp"
+#include "fabbench/one_sided.hpp"
+#include "fabbench/task.hpp"
+
+namespace aperture::bench {
+
+enum class Pattern { ping_pong, stream, write_ping_pong, one_sided };
+
+struct Measure {
+  const char* name;
+  size_t size_bytes;
+  Pattern pattern;
+  const char* about;
+  Matching matching = Matching::plain;
+  Verb verb = Verb::write;
+  Target target = Target::polling;
+  size_t window = 1;
+  bool thread_safe = false;  // FI_THREAD_SAFE instead of FI_THREAD_DOMAIN
+  bool hidden = false;       // only when asked for by name
+};
+
+const std::vector<Measure>& all_measures();
+
+// How a sleeping target is treated. A provider that cannot do without it altogether (a queue that
+// only the target empties) is asked again leniently, and its row says so.
+enum class Rigour { strict, lenient };
+
+// Runs in both processes of a pair; rank 0's row is the result.
+Row take_measure(const Measure& measure, const Setup& base, Side& side, double seconds,
+                 Rigour rigour);
+
+}  // namespace aperture::bench

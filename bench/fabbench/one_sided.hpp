@@ -1,0 +1,20 @@
+// One-sided measures: fi_write with data in ping-pong, and plain reads and writes whose target
+// polls or sleeps.
+#pragma once
+
+#include <memory>
+
+#include "fabbench/task.hpp"
+
+namespace aperture::bench {
+
+enum class Verb { read, write };
+
+// Each side writes into the other with remote CQ data and waits for the data of the other's write.
+std::unique_ptr<Task> make_write_ping_pong(const Setup&, Side&, size_t size_bytes);
+
+// Rank 0 keeps `window` operations outstanding (1: latency) against one region of the target.
+std::unique_ptr<Task> make_one_sided(const Setup&, Side&, Target, Verb, size_t size_bytes,
+                                     size_t window);
+
+}  // namespace aperture::bench

@@ -1,0 +1,235 @@
+// send_rate, tagged_rate, send_bw and tagged_bw: a stream of messages in acknowledged windows.
+#include <cstring>
+#include <vector>
+
+#include "fabbench/messages.hpp"
+#include "fabbench/messenger.hpp"
+#include "stopwatch/failure.hpp"
+#include "stopwatch/pages.hpp"
+
+namespace aperture::bench {
+
+namespace {
+
+constexpr size_t kSmall = 64;   // up to here every message has a buffer of its own
+constexpr size_t kAck = 8;      // bytes of an acknowledgement
+constexpr size_t kWindows = 2;  // in flight
+
+class Stream final : public Task {
+ public:
+  Stream(const Setup& setup, Side& side, Matching matching, size_t size_bytes, size_t window)
+      : Task(setup, side),
+        size_(size_bytes),
+        window_(window),
+        small_(size_bytes <= kSmall),
+        inject_(small_ && session_.can_inject(size_bytes)),
+        slots_(window * kWindows),
+        // the stream's slots first, then those of the acknowledgements
+        messenger_(session_, matching, slots_ + kWindows),
+        memory_(small_ ? slots_ * kSmall : size_bytes, Pages::Kind::own),
+        acks_(kWindows * kSmall, Pages::Kind::own),
+        region_(session_.register_local(memory_.data(), memory_.size())),
+        ack_region_(session_.register_local(acks_.data(), acks_.size())) {
+    for (size_t i = 0; i < slots_; i++) free_.push_back(i);
+    for (size_t i = 0; i < kWindows; i++) free_acks_.push_back(slots_ + i);
+    if (rank_ == 1) {
+      for (size_t i = 0; i < slots_; i++) post_receive(i);
+    } else {
+      for (size_t i = 0; i < kWindows; i++) post_ack_receive(slots_ + i);
+    }
+  }
+
+  uint64_t granule() const override { return window_; }
+
+  // One window of messages that all hold the pattern; each is looked at on its own.
+  void verify(uint64_t seed, Channel& channel) override {
+    if (rank_ == 0) {
+      settle();
+      for (size_t i = 0; i < slots_; i++) fill_pattern(buffer(i), size_, seed);
+      channel.receive_word();  // the target has wiped its buffers
+      for (size_t i = 0; i < window_; i++) send_from(take_slot());
+      await_acks(1);
+      settle();
+      return;
+    }
+    std::memset(memory_.data(), 0, memory_.size());
+    channel.send_word(0);
+    receive(window_, [&](size_t slot) {
+      const size_t at = first_mismatch(buffer(slot), size_, seed);
+      if (at != size_) throw Failure("wrong data at byte %zu of %zu", at, size_);
+    });
+  }
+
+  void initiate(uint64_t count, Samples&) override {
+    const uint64_t windows = count / window_;
+    uint64_t acked = 0, sequence = 0;
+    for (uint64_t w = 0; w < windows; w++) {
+      while (w >= acked + kWindows) acked += await_acks(1);
+      for (size_t i = 0; i < window_; i++) send_next(sequence++);
+    }
+    if (acked < windows) await_acks(windows - acked);
+    settle();
+  }
+
+  void respond(uint64_t count) override {
+    uint64_t sum = 0;
+    if (small_) {
+      receive(count, [&](size_t slot) {
+        uint64_t word;
+        std::memcpy(&word, buffer(slot), sizeof word);
+        sum += word;
+      });
+      const uint64_t expected = count * (count - 1) / 2;
+      if (sum != expected) throw Failure("%lu messages arrived with wrong contents", count);
+    } else {
+      receive(count, [](size_t) {});
+    }
+  }
+
+  std::string note() const override {
+    return std::string(inject_ ? "inject, " : "send, ") + "window " + std::to_string(window_) +
+           (small_ ? ", " : ", one buffer reused, ") + session_.registration_text();
+  }
+
+ private:
+  std::byte* buffer(size_t slot) const noexcept {
+    return memory_.data() + (small_ ? slot * kSmall : 0);
+  }
+  std::byte* ack_buffer(size_t slot) const noexcept {
+    return acks_.data() + (slot - slots_) * kSmall;
+  }
+
+  void post_receive(size_t slot) { messenger_.receive(buffer(slot), size_, region_.desc, slot); }
+  void post_ack_receive(size_t slot) {
+    messenger_.receive(ack_buffer(slot), kAck, ack_region_.desc, slot);
+  }
+
+  // Completed sends give their slots back.
+  void reap() {
+    session_.poll_tx([this](const void* context) {
+      const size_t slot = messenger_.slot_of(context);
+      (slot < slots_ ? free_ : free_acks_).push_back(slot);
+    });
+  }
+
+  void settle() {
+    Patience patience("the completions of the last sends");
+    while (free_.size() != slots_) {
+      reap();
+      patience.tick();
+    }
+  }
+
+  size_t take_slot() {
+    Patience patience("the completion of a send");
+    while (free_.empty()) {
+      reap();
+      patience.tick();
+    }
+    const size_t slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+
+  void send_from(size_t slot) {
+    if (inject_) {
+      session_.post("room to inject",
+                    [&] { return messenger_.try_inject(buffer(slot), size_); },
+                    [this] { relieve(); });
+      free_.push_back(slot);
+      return;
+    }
+    session_.post("room to send",
+                  [&] { return messenger_.try_send(buffer(slot), size_, region_.desc, slot); },
+                  [this] { relieve(); });
+  }
+
+  void send_next(uint64_t sequence) {
+    if (inject_) {
+      std::memcpy(memory_.data(), &sequence, sizeof sequence);
+      session_.post("room to inject",
+                    [&] { return messenger_.try_inject(memory_.data(), size_); },
+                    [this] { relieve(); });
+      return;
+    }
+    const size_t slot = take_slot();
+    if (small_) std::memcpy(buffer(slot), &sequence, sizeof sequence);
+    send_from(slot);
+  }
+
+  void relieve() {
+    reap();
+    session_.progress();
+  }
+
+  // At least that many acknowledgements; returns how many came.
+  uint64_t await_acks(uint64_t least) {
+    Patience patience("the acknowledgement of a window");
+    uint64_t got = 0;
+    while (got < least) {
+      got += session_.poll_rx([this](const fi_cq_tagged_entry& entry) {
+        if (entry.len != kAck) throw Failure("an acknowledgement of %zu bytes", entry.len);
+        post_ack_receive(messenger_.slot_of(entry.op_context));
+      });
+      if (got < least && free_.size() != slots_) reap();
+      patience.tick();
+    }
+    return got;
+  }
+
+  void acknowledge() {
+    if (session_.can_inject(kAck)) {
+      session_.post("room to inject", [&] { return messenger_.try_inject(acks_.data(), kAck); });
+      return;
+    }
+    Patience patience("the completion of an acknowledgement");
+    while (free_acks_.empty()) {
+      reap();
+      patience.tick();
+    }
+    const size_t slot = free_acks_.back();
+    free_acks_.pop_back();
+    session_.post("room to send", [&] {
+      return messenger_.try_send(ack_buffer(slot), kAck, ack_region_.desc, slot);
+    });
+  }
+
+  // count messages, each shown to look(slot) before its buffer is posted again.
+  template <typename Look>
+  void receive(uint64_t count, Look&& look) {
+    uint64_t in_window = 0;
+    for (uint64_t left = count; left > 0;) {
+      Patience patience("a message");
+      size_t got;
+      while ((got = session_.poll_rx([&](const fi_cq_tagged_entry& entry) {
+                if (entry.len != size_) {
+                  throw Failure("%zu bytes arrived instead of %zu", entry.len, size_);
+                }
+                const size_t slot = messenger_.slot_of(entry.op_context);
+                look(slot);
+                post_receive(slot);
+              })) == 0) {
+        patience.tick();
+      }
+      left -= got;
+      for (in_window += got; in_window >= window_; in_window -= window_) acknowledge();
+    }
+  }
+
+  const size_t size_, window_;
+  const bool small_, inject_;
+  const size_t slots_;
+  Messenger messenger_;
+  Pages memory_, acks_;
+  Region region_, ack_region_;
+  std::vector<size_t> free_, free_acks_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_stream(const Setup& setup, Side& side, Matching matching,
+                                  size_t size_bytes, size_t window) {
+  return std::make_unique<Stream>(setup, side, matching, size_bytes, window);
+}
+
+}  // namespace aperture::bench

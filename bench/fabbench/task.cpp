@@ -1,0 +1,179 @@
+// The director: verification, warm-up, timing.
+#include "fabbench/task.hpp"
+
+#include <algorithm>
+
+#include "stopwatch/failure.hpp"
+
+namespace aperture::bench {
+
+namespace {
+
+enum class Order : uint32_t { greet, verify, run, drain, end };
+
+struct Command {
+  Order order;
+  uint32_t padding;
+  uint64_t argument;
+};
+
+constexpr size_t kMostSamples = 1u << 21;
+// A measure is cut into this many parts; more are taken while time is left, because the pace was
+// found in a moment that another process may have disturbed.
+constexpr int kParts = 8;
+constexpr size_t kFewestValues = 4, kMostValues = 64;
+// A look at the channel costs about 30 calls into a provider; this makes it unimportant.
+constexpr int kCallsBetweenLooks = 4096;
+
+class Leader {
+ public:
+  Leader(Task& task, Side& side, const Plan& plan)
+      : task_(task), channel_(side.channel), burst_(plan.burst) {}
+
+  void greet() {
+    command(Order::greet, 0);
+    task_.greet();
+  }
+
+  void verify(uint64_t seed) {
+    command(Order::verify, seed);
+    task_.verify(seed, channel_);
+  }
+
+  // Seconds for count operations, without the pauses between bursts.
+  double run(uint64_t count, Samples& samples) {
+    uint64_t ns = 0;
+    const uint64_t most = burst_ != 0 ? burst_ : count;
+    for (uint64_t left = count; left > 0;) {
+      const uint64_t now = std::min(left, most);
+      command(Order::run, now);
+      const uint64_t start = now_ns();
+      task_.initiate(now, samples);
+      ns += now_ns() - start;
+      left -= now;
+      if (burst_ != 0) drain();
+    }
+    return static_cast<double>(ns) * 1e-9;
+  }
+
+  void end() {
+    command(Order::end, 0);
+    channel_.receive_word();
+  }
+
+ private:
+  void drain() {
+    command(Order::drain, 0);
+    channel_.receive_word();
+  }
+
+  void command(Order order, uint64_t argument) {
+    const Command c{order, 0, argument};
+    channel_.send(&c, sizeof c);
+  }
+
+  Task& task_;
+  Channel& channel_;
+  const uint64_t burst_;
+};
+
+uint64_t rounded(double count, uint64_t granule) {
+  const auto n = static_cast<uint64_t>(std::max(count, 1.0));
+  return std::max<uint64_t>(1, n / granule) * granule;
+}
+
+// Doubles until a run is long enough to tell the pace; returns seconds per operation.
+double find_pace(Leader& leader, const Plan& plan, uint64_t granule) {
+  Samples unused(0);
+  for (uint64_t count = granule;; count *= 2) {
+    const double seconds = leader.run(count, unused);
+    if (seconds >= std::min(0.05, plan.seconds / 8)) return seconds / static_cast<double>(count);
+  }
+}
+
+Row time_latency(Leader& leader, const Plan& plan, uint64_t count) {
+  Samples samples(kMostSamples);
+  const uint64_t until = now_ns() + static_cast<uint64_t>(plan.seconds * 1e9);
+  do {
+    leader.run(std::max<uint64_t>(count, 32), samples);
+  } while (!samples.full() && now_ns() < until);
+  return latency_row(samples, plan.scale);
+}
+
+Row time_rate(Leader& leader, const Plan& plan, uint64_t count) {
+  Samples unused(0);
+  std::vector<double> values;
+  const double each = plan.bytes_each != 0 ? plan.bytes_each * 1e-9 : 1e-6;
+  const uint64_t until = now_ns() + static_cast<uint64_t>(plan.seconds * 1e9);
+  while (values.size() < kFewestValues || (values.size() < kMostValues && now_ns() < until)) {
+    values.push_back(static_cast<double>(count) * each / leader.run(count, unused));
+  }
+  return rate_row(plan.bytes_each != 0 ? Unit::gigabytes_per_second : Unit::millions_per_second,
+                  values);
+}
+
+Row lead(Task& task, Side& side, const Plan& plan) {
+  Leader leader(task, side, plan);
+  leader.greet();
+  leader.verify(1);
+  const double pace = find_pace(leader, plan, task.granule());
+  const uint64_t count = rounded(plan.seconds / kParts / pace, task.granule());
+  Row row = plan.latency ? time_latency(leader, plan, count) : time_rate(leader, plan, count);
+  leader.verify(2);
+  leader.end();
+  row.note = task.note();
+  return row;
+}
+
+Command next_command(Task& task, Channel& channel, Target target) {
+  Command c{};
+  if (await_datagram(task.session(), channel, target, &c, sizeof c) != sizeof c) {
+    throw Failure("a torn command");
+  }
+  return c;
+}
+
+void follow(Task& task, Side& side) {
+  Target target = Target::polling;
+  while (true) {
+    const Command c = next_command(task, side.channel, target);
+    if (c.order != Order::greet) target = task.target();
+    switch (c.order) {
+      case Order::greet: break;
+      case Order::verify: task.verify(c.argument, side.channel); break;
+      case Order::run: task.respond(c.argument); break;
+      case Order::drain:
+        for (int i = 0; i < kCallsBetweenLooks; i++) task.session().progress();
+        side.channel.send_word(0);
+        break;
+      case Order::end: side.channel.send_word(0); return;
+    }
+  }
+}
+
+}  // namespace
+
+size_t await_datagram(Session& session, Channel& channel, Target target, void* data, size_t len) {
+  if (target == Target::asleep) return channel.receive(data, len);
+  size_t got = 0;
+  do {
+    for (int i = 0; i < kCallsBetweenLooks; i++) session.progress();
+  } while (!channel.try_receive(data, len, got));
+  return got;
+}
+
+uint64_t Task::await_word(Channel& channel) {
+  uint64_t word = 0;
+  if (await_datagram(session_, channel, target_, &word, sizeof word) != sizeof word) {
+    throw Failure("a torn word between the sides");
+  }
+  return word;
+}
+
+Row direct(Task& task, Side& side, const Plan& plan) {
+  if (side.rank == 0) return lead(task, side, plan);
+  follow(task, side);
+  return Row{};
+}
+
+}  // namespace aperture::bench
