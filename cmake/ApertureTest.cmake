@@ -9,9 +9,9 @@
 #       a libFuzzer program fuzz_NAME; only with APERTURE_FUZZ (then the other two do nothing)
 #
 # Labels with a meaning: `tsan` (./dev tsan runs these: threads over one mapping), `stock` (starts
-# programs that are not ours, which cannot load a sanitized provider), `mpi` (starts Open MPI), `kill`
-# (kills processes; ./dev soak runs these with full counts). SERIAL entries have the machine to
-# themselves. Exit code 77 of a script is a skip; it must print why.
+# programs that are not ours, which cannot load a sanitized provider), `mpi` (starts Open MPI),
+# `kill` (kills processes; ./dev soak runs these with full counts). SERIAL entries have the machine
+# to themselves. Exit code 77 of a script is a skip; it must print why.
 
 set(APERTURE_PROVIDER_DIR ${CMAKE_BINARY_DIR}/lib/libfabric)
 

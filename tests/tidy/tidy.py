@@ -1,7 +1,7 @@
 """The rules of the house, as far as a program can check them: `python3 tests/tidy/tidy.py ROOT`.
 
-Prints `file:line: rule: what to do` for each breach and exits 1 if there is any. tidy_test.py proves
-that every rule fires. CONTRIBUTING.md tells the rules that only people can check.
+Prints `file:line: rule: what to do` for each breach and exits 1 if there is any. tidy_test.py
+proves that every rule fires. CONTRIBUTING.md tells the rules that only people can check.
 """
 import ast
 import os
@@ -21,7 +21,7 @@ MAX_FUNCTION_LINES = 70
 BENEATH = {
     "base": (),
     "ring": ("base",),
-    "wire": ("base",),
+    "wire": ("base", "ring"),
     "protect": ("base", "ring", "wire"),
     "link": ("base", "ring", "wire"),
     "qp": ("base", "ring", "wire", "protect", "link"),
@@ -71,7 +71,7 @@ def check_includes(source: Source) -> Iterator[Breach]:
     room = parts[1]
     allowed = (room,) + BENEATH.get(room, ())
     if room not in BENEATH:
-        yield Breach(source.path, 1, "include", f"room '{room}' is not in tidy.py's BENEATH: add it")
+        yield Breach(source.path, 1, "include", f"place room '{room}' in tidy.py's BENEATH")
     for number, line in enumerate(source.lines, 1):
         match = INCLUDE.match(line)
         if not match:
@@ -79,12 +79,13 @@ def check_includes(source: Source) -> Iterator[Breach]:
         bracket, name = match.groups()
         head = name.split("/")[0]
         if bracket == '"' and "/" not in name:
-            yield Breach(source.path, number, "include", f'write "{room}/{name}" or the room it is in')
+            yield Breach(source.path, number, "include", f'name the room: "{room}/{name}"')
         elif bracket == '"' and head not in allowed:
             yield Breach(source.path, number, "include",
                          f"room '{room}' may not know room '{head}': only {', '.join(allowed)}")
         elif bracket == "<" and SOLE_USER.get(head, room) != room:
-            yield Breach(source.path, number, "include", f"<{head}/...> belongs to {SOLE_USER[head]}/")
+            yield Breach(source.path, number, "include",
+                         f"<{head}/...> belongs to room '{SOLE_USER[head]}'")
 
 
 def check_size(source: Source) -> Iterator[Breach]:
@@ -95,7 +96,8 @@ def check_size(source: Source) -> Iterator[Breach]:
                      f"{len(source.lines)} lines, at most {MAX_FILE_LINES}: what room hides in it?")
     for number, line in enumerate(source.lines, 1):
         if len(line) > MAX_COLUMNS:
-            yield Breach(source.path, number, "columns", f"{len(line)} columns, at most {MAX_COLUMNS}")
+            yield Breach(source.path, number, "columns",
+                         f"{len(line)} columns, at most {MAX_COLUMNS}")
 
 
 def functions_of(source: Source) -> Iterable[cpp_shape.Function]:
@@ -139,7 +141,7 @@ def check_opening(source: Source) -> Iterator[Breach]:
 def check_words(source: Source) -> Iterator[Breach]:
     for number, line in enumerate(source.lines, 1):
         if MACHINE_PATHS.search(line):
-            yield Breach(source.path, number, "machine-path", "a path of one machine: make it relative")
+            yield Breach(source.path, number, "machine-path", "this path is one machine's")
         if is_code(source.path) and UNFINISHED.search(line):
             yield Breach(source.path, number, "unfinished", "do it, or file an issue")
         if line != line.rstrip() and not source.path.endswith(".md") and is_code(source.path):
@@ -204,7 +206,7 @@ def list_files(root: str) -> list[str]:
         return [path for path in git.stdout.splitlines() if os.path.isfile(f"{root}/{path}")]
     found = []
     for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if name not in (".git", "build", "out", "__pycache__")]
+        folders[:] = set(folders) - {".git", "build", "out", "__pycache__"}
         found += [os.path.relpath(os.path.join(folder, name), root) for name in files]
     return found
 
