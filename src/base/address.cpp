@@ -84,7 +84,8 @@ size_t AddressHash::operator()(const Address& a) const noexcept {
   std::memcpy(&hi, a.ip.data() + 8, 8);
   uint64_t h = (lo ^ (hi * 0x9e3779b97f4a7c15u)) + a.port * 0xff51afd7ed558ccdu;
   h ^= h >> 32;
-  return h * 0xc4ceb9fe1a85ec53u;
+  h *= 0xc4ceb9fe1a85ec53u;
+  return h ^ h >> 32;  // the low bits are what tables use: every byte of the host reaches them
 }
 
 }  // namespace aperture

@@ -18,7 +18,21 @@ bool register_for_heavy_barriers() noexcept;
 // and more). Falls back to a plain seq_cst fence where membarrier is missing.
 void heavy_barrier() noexcept;
 
-inline void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
-inline void full_fence() noexcept { std::atomic_thread_fence(std::memory_order_seq_cst); }
+inline void light_barrier() noexcept {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+// ThreadSanitizer does not model fences, and GCC says so at each one: what it must see is ordered by
+// the acquire and release operations beside them.
+#if defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+inline void full_fence() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+#if defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 }  // namespace aperture

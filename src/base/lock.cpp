@@ -6,57 +6,102 @@
 namespace aperture {
 
 namespace {
-constexpr uint32_t kMoves = 4;
-}
 
-void EngineLock::enter_as_visitor() noexcept {
-  // mutex_ is held: we are the only visitor past this point
-  heavy_barrier();
-  // SYNC POINT: engine-lock (pairs with the owner's store of inside_ before its light_barrier)
-  while (inside_.load(std::memory_order_acquire)) cpu_relax();
-  visiting_ = true;
-  visits_in_a_row_ = last_visitor_ == self() ? visits_in_a_row_ + 1 : 1;
-  last_visitor_ = self();
+// Visits after which a bias whose owner is not clearly the more frequent one is dropped, and how
+// much more frequent that is: a visit costs some twenty times what the bias saves.
+constexpr uint32_t kVisitsToJudge = 64;
+constexpr uint32_t kWorthIt = 16;
+
+}  // namespace
+
+bool EngineLock::biased_to_other() const noexcept {
+  const Bias& bias = biases_[current_.load(std::memory_order_relaxed)];  // relaxed: mutex_ is held
+  const uintptr_t owner = bias.owner.load(std::memory_order_relaxed);
+  return owner != 0 && owner != self();
 }
 
 void EngineLock::lock_slow() noexcept {
-  visitors_.fetch_add(1, std::memory_order_seq_cst);
   mutex_.lock();
-  enter_as_visitor();
+  if (biased_to_other()) {
+    // SYNC POINT: engine-lock (pairs with enter_by_bias())
+    announced_.store(true, std::memory_order_relaxed);
+    heavy_barrier();
+    const Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
+    // SYNC POINT: engine-lock-inside
+    while (bias.inside.load(std::memory_order_acquire)) cpu_relax();
+  }
+  through_mutex_ = true;
+  count_entry();
 }
 
-bool EngineLock::try_lock() noexcept {
-  if (!threaded_) return true;
-  if (owner_.load(std::memory_order_relaxed) == self()) {
-    inside_.store(true, std::memory_order_relaxed);
-    light_barrier();
-    if (visitors_.load(std::memory_order_acquire) == 0) return true;
-    inside_.store(false, std::memory_order_release);
+bool EngineLock::try_lock_slow() noexcept {
+  if (!mutex_.try_lock()) return false;
+  if (biased_to_other()) {
+    const Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
+    bool inside = bias.inside.load(std::memory_order_acquire);
+    if (!inside) {  // worth a barrier; as in lock_slow()
+      announced_.store(true, std::memory_order_relaxed);
+      heavy_barrier();
+      inside = bias.inside.load(std::memory_order_acquire);
+    }
+    if (inside) {
+      announced_.store(false, std::memory_order_release);
+      mutex_.unlock();
+      return false;
+    }
   }
-  visitors_.fetch_add(1, std::memory_order_seq_cst);
-  if (!mutex_.try_lock()) {
-    visitors_.fetch_sub(1, std::memory_order_release);
-    return false;
-  }
-  heavy_barrier();
-  if (inside_.load(std::memory_order_acquire)) {
-    visitors_.fetch_sub(1, std::memory_order_release);
-    mutex_.unlock();
-    return false;
-  }
-  visiting_ = true;
+  through_mutex_ = true;
+  count_entry();
   return true;
 }
 
-void EngineLock::unlock_slow() noexcept {
-  visiting_ = false;
-  if (visits_in_a_row_ >= kMoves || owner_.load(std::memory_order_relaxed) == 0) {
-    // relaxed: the old owner notices under visitors_, which we drop only below
-    owner_.store(self(), std::memory_order_relaxed);
-    visits_in_a_row_ = 0;
+void EngineLock::count_entry() noexcept {
+  const Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
+  // relaxed: a judgement, not an order; the owner is outside while we are here
+  const uint32_t entries = bias.entries.load(std::memory_order_relaxed);
+  const bool owner_was_in = entries - entries_at_streak_ > streak_;
+  if (last_ != self() || owner_was_in) {
+    last_ = self();
+    streak_ = 0;
+    entries_at_streak_ = entries;
   }
-  // SYNC POINT: engine-lock: our stores become visible to the owner that reads visitors_ == 0
-  visitors_.fetch_sub(1, std::memory_order_release);
+  ++streak_;
+  ++visits_;
+}
+
+// Which bias is to be in force after this visit.
+uint32_t EngineLock::next_bias() const noexcept {
+  const uint32_t now = current_.load(std::memory_order_relaxed);
+  const Bias& bias = biases_[now];
+  if (bias.owner.load(std::memory_order_relaxed) == self()) return now;
+  const uint32_t granted = granted_.load(std::memory_order_relaxed);
+  if (streak_ >= kStreak && granted < kGenerations && register_for_heavy_barriers()) {
+    return granted + 1;
+  }
+  if (now == kUnbiased) return now;
+  const uint32_t entries = bias.entries.load(std::memory_order_relaxed);
+  const bool contested = visits_ >= kVisitsToJudge && entries / kWorthIt < visits_;
+  return contested ? kUnbiased : now;
+}
+
+void EngineLock::start_generation(uint32_t generation) noexcept {
+  if (generation != kUnbiased) {
+    biases_[generation].owner.store(self(), std::memory_order_relaxed);  // published just below
+    granted_.store(generation, std::memory_order_relaxed);
+  }
+  streak_ = 0;
+  visits_ = 0;
+  entries_at_streak_ = 0;
+  current_.store(generation, std::memory_order_release);
+}
+
+void EngineLock::unlock_slow() noexcept {
+  const uint32_t next = next_bias();
+  if (next != current_.load(std::memory_order_relaxed)) start_generation(next);
+  // SYNC POINT: engine-lock (our stores, the new generation among them, become visible to the owner
+  // that reads that nobody is announced). Without a bias the mutex alone hands them on.
+  if (announced_.load(std::memory_order_relaxed))
+    announced_.store(false, std::memory_order_release);
   mutex_.unlock();
 }
 

@@ -1,9 +1,16 @@
 // The lock of a progress engine: nothing in FI_THREAD_DOMAIN, biased otherwise.
 //
-// A biased lock belongs to the thread that uses it most; that thread enters with two plain stores
-// and a load, no LOCK prefix. Another thread takes it away by announcing itself and passing a
-// heavy_barrier(), which costs it about a microsecond; after kMoves such visits in a row the bias
-// moves. Fair enough for a NIC, not a general mutex: critical sections are one poll long.
+// It begins as a plain mutex. A thread that takes it kStreak times in a row gets a bias: from then on
+// that thread enters with two plain stores and two loads, no LOCK prefix. Another thread takes the
+// lock away through the mutex, an announcement and a heavy_barrier(), about a microsecond; if it
+// keeps coming and the owner does not, the bias moves, and if both keep coming, it is dropped. Fair
+// enough for a NIC, not a general mutex: critical sections are one poll long, there is no recursion.
+//
+// Each bias is a generation with its own owner and its own `inside`, and is never used again: an old
+// owner that was preempted between reading that it is the owner and raising `inside` raises the flag
+// of its own generation, which no one waits for any more, and sees after the barrier that the
+// generation has changed. After kGenerations biases the lock stays a mutex for ever.
+// tests/spin/engine_lock.pml is the model.
 #pragma once
 
 #include <atomic>
@@ -22,45 +29,94 @@ class EngineLock {
   EngineLock& operator=(const EngineLock&) = delete;
 
   void lock() noexcept {
-    if (!threaded_) return;
-    if (owner_.load(std::memory_order_relaxed) == self()) {  // relaxed: only we store our own id
-      inside_.store(true, std::memory_order_relaxed);        // ordered by the barrier pair
-      light_barrier();
-      // SYNC POINT: engine-lock (pairs with the visitor's store of visitors_ and heavy_barrier)
-      if (visitors_.load(std::memory_order_acquire) == 0) return;
-      inside_.store(false, std::memory_order_release);
-    }
+    if (!threaded_ || enter_by_bias()) return;
     lock_slow();
   }
-  bool try_lock() noexcept;
+  // May fail while nobody is inside, never the other way round.
+  bool try_lock() noexcept {
+    if (!threaded_ || enter_by_bias()) return true;
+    return try_lock_slow();
+  }
   void unlock() noexcept {
     if (!threaded_) return;
-    if (!visiting_) {
-      // SYNC POINT: engine-lock: what was done inside becomes visible to a waiting visitor
-      inside_.store(false, std::memory_order_release);
+    if (!through_mutex_) {
+      // relaxed: no bias begins or ends while we are inside
+      Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
+      // SYNC POINT: engine-lock-inside (what was done inside becomes visible to a waiting visitor)
+      bias.inside.store(false, std::memory_order_release);
       return;
     }
     unlock_slow();
   }
   bool threaded() const noexcept { return threaded_; }
+  // Biases granted so far; for tests and the curious.
+  uint32_t generations() const noexcept { return granted_.load(std::memory_order_relaxed); }
 
  private:
+  static constexpr uint32_t kGenerations = 8;
+  static constexpr uint32_t kUnbiased = 0;  // biases_[0] belongs to nobody
+  static constexpr uint32_t kStreak = 64;
+
+  struct alignas(64) Bias {
+    std::atomic<uintptr_t> owner{0};   // written once, before the generation is current
+    std::atomic<bool> inside{false};   // written by the owner only
+    std::atomic<uint32_t> entries{0};  // written by the owner only; wraps
+  };
+
+  // A number that no other living thread has, for one instruction.
   static uintptr_t self() noexcept {
+#if defined(__x86_64__)
+    uintptr_t thread_pointer;
+    asm("mov %%fs:0, %0" : "=r"(thread_pointer));
+    return thread_pointer;
+#else
     static thread_local char mark;
     return reinterpret_cast<uintptr_t>(&mark);
+#endif
   }
-  void enter_as_visitor() noexcept;
+
+  bool enter_by_bias() noexcept {
+    // acquire: the owner of a generation is stored before the generation is current
+    const uint32_t generation = current_.load(std::memory_order_acquire);
+    Bias& bias = biases_[generation];
+    if (bias.owner.load(std::memory_order_relaxed) != self()) return false;
+    bias.inside.store(true, std::memory_order_relaxed);  // relaxed: ordered by the barrier pair
+    light_barrier();
+    // SYNC POINT: engine-lock (pairs with the visitor's announcement and its heavy_barrier(): we see
+    // it, or it sees us inside). In this order: who reads that a visitor has left also reads whether
+    // it took the bias along.
+    if (!announced_.load(std::memory_order_acquire) &&
+        current_.load(std::memory_order_acquire) == generation) {
+      // relaxed: a count for the visitors' judgement
+      bias.entries.store(bias.entries.load(std::memory_order_relaxed) + 1,
+                         std::memory_order_relaxed);
+      through_mutex_ = false;
+      return true;
+    }
+    bias.inside.store(false, std::memory_order_release);
+    return false;
+  }
+
   void lock_slow() noexcept;
+  bool try_lock_slow() noexcept;
   void unlock_slow() noexcept;
+  bool biased_to_other() const noexcept;
+  void count_entry() noexcept;
+  uint32_t next_bias() const noexcept;
+  void start_generation(uint32_t generation) noexcept;
 
   const bool threaded_;
-  bool visiting_ = false;               // holder came through mutex_; written only by the holder
-  uint32_t visits_in_a_row_ = 0;        // guarded by mutex_
-  uintptr_t last_visitor_ = 0;          // guarded by mutex_
-  std::atomic<uintptr_t> owner_{0};     // thread the lock is biased to
-  std::atomic<bool> inside_{false};     // the owner is in its critical section
-  std::atomic<uint32_t> visitors_{0};   // threads that want in past the bias
-  std::mutex mutex_;
+  bool through_mutex_ = false;                // how the holder came in; written only by the holder
+  std::atomic<bool> announced_{false};        // a visitor holds mutex_ and wants in past the bias
+  std::atomic<uint32_t> current_{kUnbiased};  // index of the bias in force
+  Bias biases_[kGenerations + 1];
+
+  alignas(64) std::mutex mutex_;    // guards what follows
+  uintptr_t last_ = 0;              // who came through the mutex last,
+  uint32_t streak_ = 0;             // ... and how often in a row
+  uint32_t visits_ = 0;             // past the bias in force
+  uint32_t entries_at_streak_ = 0;  // what the owner had counted when the streak began
+  std::atomic<uint32_t> granted_{0};
 };
 
 }  // namespace aperture
