@@ -68,6 +68,9 @@ class Lane {
   Address remote;                  // the endpoint at the other end
   uint32_t remote_domain = 0;      // protection domain that our RMA requests meet there
   bool needs_drive = false;
+  // True if heavy_barrier() of the other side does not reach our threads, or its own does not exist:
+  // then a full_fence() stands between publishing and looking at the consumer's state.
+  bool fence_sends = false;
   // Operations of ours that wait for the other side, for the watch over silent peers. Written by the
   // engine's thread, read by the control thread; a hint, so relaxed is enough.
   std::atomic<uint32_t> pending{0};

@@ -50,10 +50,14 @@ Side other(Side side) noexcept { return side == Side::creator ? Side::attacher :
 class ShmLane final : public Lane {
  public:
   ShmLane(std::shared_ptr<Segment> segment, uint32_t index, const LanePeer& peer) noexcept
-      : segment_(std::move(segment)), index_(index), doorbell_fd_(peer.doorbell_fd) {
+      : segment_(std::move(segment)),
+        keep_(peer.keep),
+        index_(index),
+        doorbell_fd_(peer.doorbell_fd) {
     remote = peer.remote;
     remote_domain = peer.remote_domain;
     direct = peer.direct;
+    fence_sends = peer.fence_sends;
     const Side out = segment_->side_;
     const Side in = other(out);
     claims_out = claims(out);
@@ -104,6 +108,7 @@ class ShmLane final : public Lane {
   }
 
   std::shared_ptr<Segment> segment_;
+  std::shared_ptr<const void> keep_;
   const uint32_t index_;
   const int doorbell_fd_;
   bool request_bytes_ready_ = false;

@@ -33,8 +33,10 @@ enum class Side : uint8_t { creator, attacher };
 struct LanePeer {
   Address remote;
   uint32_t remote_domain = 0;
-  int doorbell_fd = -1;  // eventfd of the remote engine; owned by the caller, outlives the lane
+  int doorbell_fd = -1;  // eventfd of the remote engine
   DirectPath direct;
+  bool fence_sends = false;
+  std::shared_ptr<const void> keep;  // owns doorbell_fd and what direct points to; goes with the lane
 };
 
 class Segment : public std::enable_shared_from_this<Segment> {
