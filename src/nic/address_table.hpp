@@ -23,6 +23,8 @@ class AddressTable {
   // The lowest index of that address, or qp::kNoSource (~0) if it is not here.
   uint64_t index_of(const Address& address) const noexcept;
   size_t count() const noexcept { return count_; }
+  // True once an address was inserted while it was there already.
+  bool has_duplicates() const noexcept { return has_duplicates_; }
   // Changes with each insert and remove, so that what was looked up can be known to be stale.
   uint64_t version() const noexcept { return version_; }
 
@@ -35,6 +37,7 @@ class AddressTable {
   std::vector<uint64_t> free_;
   std::unordered_multimap<Address, uint64_t, AddressHash> by_address_;
   size_t count_ = 0;
+  bool has_duplicates_ = false;
   uint64_t version_ = 1;
 };
 

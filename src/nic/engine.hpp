@@ -52,31 +52,50 @@ class Engine {
   // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread.
   void post(std::function<void()> fn) noexcept;
 
-  // For endpoints, lock held: lanes to look at.
-  void add_qp(qp::Qp& qp) noexcept;
+  // For endpoints, lock held: queue pairs to drive, and a call after each poll in which one of them
+  // was lost or broken (its owner winds it up).
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void wind_up(qp::Qp& qp) noexcept = 0;
+  };
+  Status add_qp(qp::Qp& qp, Owner& owner) noexcept;  // Errors: no_memory
   void remove_qp(qp::Qp& qp) noexcept;
 
  private:
+  struct Driven {
+    qp::Qp* qp;
+    Owner* owner;
+    uint32_t idle_polls;
+  };
   Engine(const Options& options, Contact& contact, UniqueFd doorbell) noexcept;
+  void drive(size_t first, size_t last) noexcept;
+  void balance() noexcept;
   void wake_up() noexcept;
   void run_posted() noexcept;
-  void poll_cold() noexcept;
-  bool scan() noexcept;
-  void watch_idleness() noexcept;
+  void begin_watch() noexcept;
+  void on_tick() noexcept;
+  void on_doorbell() noexcept;
 
   EngineLock lock_;
   const bool auto_progress_;
   Contact& contact_;
   const uint32_t domain_;
   UniqueFd doorbell_;
-  bool asleep_ = false;         // guarded by lock_
-  uint64_t polls_ = 0;          // guarded by lock_
-  std::vector<qp::Qp*> hot_;    // looked at in every poll; guarded by lock_
-  std::vector<qp::Qp*> cold_;   // looked at in turn; guarded by lock_
-  size_t next_cold_ = 0;
+  bool asleep_ = false;          // guarded by lock_
+  uint64_t polls_ = 0;           // guarded by lock_
+  std::vector<Driven> driven_;   // hot ones first; guarded by lock_
+  size_t hot_ = 0;               // so many are looked at in every poll; guarded by lock_
+  size_t next_cold_ = 0;         // the others in turn; guarded by lock_
   std::atomic<bool> has_posted_{false};
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
+
+  // automatic progress: the control thread's view
+  std::atomic<uint64_t> polls_told_{0};  // polls_ as of the application's last poll
+  uint64_t polls_seen_ = 0;              // control thread only
+  uint64_t timer_ = 0;                   // control thread only
+  uint64_t watch_ = 0;                   // control thread only
 };
 
 // Holds the engine's lock for a scope.

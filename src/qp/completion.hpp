@@ -40,6 +40,9 @@ class Cq {
  public:
   // capacity: entries, rounded up to a power of two. Errors by exception std::bad_alloc.
   explicit Cq(size_t capacity);
+  ~Cq();
+  Cq(const Cq&) = delete;
+  Cq& operator=(const Cq&) = delete;
 
   size_t capacity() const noexcept { return mask_ + 1; }
   size_t size() const noexcept { return static_cast<size_t>(tail_ - head_); }

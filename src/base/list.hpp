@@ -1,0 +1,54 @@
+// An intrusive doubly linked list. The element derives from ListHook and is in one list at a time.
+// Not thread-safe; never allocates; an element that is destroyed must have been removed.
+#pragma once
+
+#include <cassert>
+
+namespace aperture {
+
+struct ListHook {
+  ListHook* prev = nullptr;
+  ListHook* next = nullptr;
+  bool linked() const noexcept { return next != nullptr; }
+};
+
+template <typename T>
+class List {
+ public:
+  List() noexcept { head_.prev = head_.next = &head_; }
+  List(const List&) = delete;
+  List& operator=(const List&) = delete;
+
+  bool empty() const noexcept { return head_.next == &head_; }
+  T* front() noexcept { return empty() ? nullptr : static_cast<T*>(head_.next); }
+  T* after(T* at) noexcept {
+    ListHook* n = static_cast<ListHook*>(at)->next;
+    return n == &head_ ? nullptr : static_cast<T*>(n);
+  }
+  void push_back(T* item) noexcept { insert_before(&head_, item); }
+  void push_front(T* item) noexcept { insert_before(head_.next, item); }
+  T* pop_front() noexcept {
+    T* item = front();
+    if (item != nullptr) remove(item);
+    return item;
+  }
+  void remove(T* item) noexcept {
+    ListHook* h = item;
+    assert(h->linked());
+    h->prev->next = h->next;
+    h->next->prev = h->prev;
+    h->prev = h->next = nullptr;
+  }
+
+ private:
+  static void insert_before(ListHook* at, ListHook* item) noexcept {
+    assert(!item->linked());
+    item->prev = at->prev;
+    item->next = at;
+    at->prev->next = item;
+    at->prev = item;
+  }
+  ListHook head_;
+};
+
+}  // namespace aperture

@@ -1,0 +1,324 @@
+// Matching: see matcher.hpp.
+#include "msg/matcher.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/iov.hpp"
+
+namespace aperture::msg {
+
+using qp::Arrival;
+using qp::Qp;
+using qp::RecvWr;
+
+namespace {
+constexpr size_t kMostReceives = 1u << 20;
+constexpr size_t kMostUnexpected = 1u << 24;
+}  // namespace
+
+Matcher::Matcher(qp::Port& port, Host& host, size_t planned_receives, bool directed,
+                 bool report_source) noexcept
+    : port_(port),
+      host_(host),
+      directed_(directed),
+      report_source_(report_source),
+      receives_(planned_receives, kMostReceives),
+      messages_(64, kMostUnexpected) {}
+
+Matcher::~Matcher() {
+  for (List<Unexpected>* list : {&plain_.unexpected, &tagged_.unexpected, &claimed_}) {
+    while (list->pop_front() != nullptr) {
+    }
+  }
+}
+
+void Matcher::fill(Recv& r, const RecvWr& wr) noexcept {
+  *static_cast<ListHook*>(&r) = {};
+  r.tag = wr.tag;
+  r.ignore = wr.ignore;
+  r.source = wr.source;
+  r.len = wr.len;
+  r.context = wr.context;
+  r.flags = wr.flags;
+  r.completion = wr.completion;
+  r.tagged = wr.tagged;
+  r.iov_count = static_cast<uint8_t>(wr.iov_count);
+  std::copy_n(wr.iov, wr.iov_count, r.iov);
+}
+
+Status Matcher::recv(const RecvWr& wr) noexcept {
+  Book& b = book(wr.tagged);
+  if (!b.unexpected.empty()) {
+    if (Unexpected* u = find_unexpected(b, wr)) return take(*u, wr);
+  }
+  Recv* r = receives_.take();
+  if (r == nullptr) return Errc::again;
+  fill(*r, wr);
+  b.posted.push_back(r);
+  return {};
+}
+
+Matcher::Unexpected* Matcher::find_unexpected(Book& b, const RecvWr& wr) noexcept {
+  for (Unexpected* u = b.unexpected.front(); u != nullptr; u = b.unexpected.after(u)) {
+    if (wr.tagged && !tags_match(u->tag, wr.tag, wr.ignore)) continue;
+    if (source_matches(wr.source, u->source)) return u;
+  }
+  return nullptr;
+}
+
+Matcher::Recv* Matcher::find_posted(Book& b, const Arrival& a, Qp& qp) noexcept {
+  const uint64_t source = directed_ ? host_.source_of(qp) : qp::kNoSource;
+  for (Recv* r = b.posted.front(); r != nullptr; r = b.posted.after(r)) {
+    if (a.tagged && !tags_match(a.tag, r->tag, r->ignore)) continue;
+    if (source_matches(r->source, source)) return r;
+  }
+  return nullptr;
+}
+
+bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
+  Book& b = book(a.tagged);
+  Recv* r = find_posted(b, a, qp);
+  if (r == nullptr) return keep(b, qp, a);
+  if (r->completion && !port_.rx_cq->has_room()) return false;
+  b.posted.remove(r);
+  r->msg_len = a.len;
+  r->msg_tag = a.tag;
+  r->msg_imm = a.imm;
+  r->msg_has_imm = a.has_imm;
+  r->msg_source = report_source_ ? host_.source_of(qp) : qp::kNoSource;
+  if (a.where == Arrival::Where::offered) {
+    begin(qp, a, *r);
+    return true;
+  }
+  const uint64_t n = std::min(a.len, r->len);
+  if (n > 0) a.scatter_to(r->iov, r->iov_count, n);
+  deliver(*r);
+  return true;
+}
+
+// An offered message has found its receive: the bytes come now.
+void Matcher::begin(Qp& qp, const Arrival& offer, Recv& r) noexcept {
+  if (r.completion) port_.rx_cq->reserve();
+  receiving_.push_back(&r);
+  const Status s = qp.begin_receive(
+      offer, {r.iov, r.iov_count, std::min(r.msg_len, r.len), &r});
+  if (!s) on_received(qp, &r, s.error());
+}
+
+void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
+  Recv& r = *static_cast<Recv*>(cookie);
+  receiving_.remove(&r);
+  if (r.completion) port_.rx_cq->unreserve();
+  if (err == Errc::ok) {
+    deliver(r);
+  } else {
+    fail(r, err);
+  }
+}
+
+void Matcher::deliver(Recv& r) noexcept {
+  const uint64_t flags = r.flags | (r.msg_has_imm ? port_.imm_flag : 0);
+  void* buf = r.iov_count > 0 ? r.iov[0].iov_base : nullptr;
+  if (r.msg_len > r.len) [[unlikely]] {
+    qp::CompletionError e;
+    e.entry = {r.context, flags, r.len, buf, r.msg_imm, r.msg_tag, r.msg_source};
+    e.err = Errc::truncated;
+    e.overflow = r.msg_len - r.len;
+    port_.rx_cq->push_error(std::move(e));
+    if (port_.recv_counter != nullptr) port_.recv_counter->add_error(1);
+  } else {
+    if (r.completion) {
+      port_.rx_cq->push({r.context, flags, r.msg_len, buf, r.msg_imm, r.msg_tag, r.msg_source});
+    }
+    if (port_.recv_counter != nullptr) port_.recv_counter->add(1);
+  }
+  receives_.give(&r);
+}
+
+void Matcher::fail(Recv& r, Errc why) noexcept {
+  qp::CompletionError e;
+  e.entry = {r.context, r.flags, 0, r.iov_count > 0 ? r.iov[0].iov_base : nullptr, 0, r.tag,
+             qp::kNoSource};
+  e.err = why;
+  port_.rx_cq->push_error(std::move(e));
+  if (port_.recv_counter != nullptr) port_.recv_counter->add_error(1);
+  receives_.give(&r);
+}
+
+// False: no memory for it now; it stays in the ring.
+bool Matcher::keep(Book& b, Qp& qp, const Arrival& a) noexcept {
+  Unexpected* u = messages_.take();
+  if (u == nullptr) return false;
+  *static_cast<ListHook*>(u) = {};
+  u->tag = a.tag;
+  u->imm = a.imm;
+  u->len = a.len;
+  u->has_imm = a.has_imm;
+  u->claimed = false;
+  u->claimed_by = nullptr;
+  u->source = directed_ || report_source_ ? host_.source_of(qp) : qp::kNoSource;
+  u->qp = nullptr;
+  u->counted = false;
+  u->payload.reset();
+  if (a.where == Arrival::Where::offered) {
+    u->qp = &qp;
+    u->offer = a;
+  } else if (a.len > 0) {
+    u->payload.reset(new (std::nothrow) std::byte[a.len]);
+    if (u->payload == nullptr) {
+      messages_.give(u);
+      return false;
+    }
+    a.copy_to(u->payload.get(), a.len);
+    u->counted = a.where == Arrival::Where::bytes;
+    if (u->counted) payload_bytes_ += a.len;
+  }
+  b.unexpected.push_back(u);
+  if (!pressure_ && payload_bytes_ > kPayloadLimit) {
+    pressure_ = true;
+    host_.set_pressure(true);
+  }
+  return true;
+}
+
+// Takes an unexpected message out of its list for good.
+void Matcher::forget(Unexpected& u) noexcept {
+  if (u.counted) payload_bytes_ -= u.len;
+  u.payload.reset();
+  messages_.give(&u);
+  if (pressure_ && payload_bytes_ <= kPayloadLimit / 2) {
+    pressure_ = false;
+    host_.set_pressure(false);
+  }
+}
+
+// A receive meets a message that was there before.
+Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
+  if (wr.completion && !port_.rx_cq->has_room()) return Errc::again;
+  Recv* r = receives_.take();
+  if (r == nullptr) return Errc::again;
+  fill(*r, wr);
+  r->msg_len = u.len;
+  r->msg_tag = u.tag;
+  r->msg_imm = u.imm;
+  r->msg_has_imm = u.has_imm;
+  r->msg_source = report_source_ ? u.source : qp::kNoSource;
+  List<Unexpected>& list = u.claimed ? claimed_ : book(wr.tagged).unexpected;
+  list.remove(&u);
+  if (u.qp != nullptr) {
+    Qp& qp = *u.qp;
+    const Arrival offer = u.offer;
+    forget(u);
+    begin(qp, offer, *r);
+    return {};
+  }
+  scatter(r->iov, r->iov_count, 0, u.payload.get(), std::min(u.len, r->len));
+  forget(u);
+  deliver(*r);
+  return {};
+}
+
+// --- probes ---
+
+void Matcher::complete_probe(const Unexpected& u, const RecvWr& wr) noexcept {
+  port_.rx_cq->push({wr.context, wr.flags | (u.has_imm ? port_.imm_flag : 0), u.len, nullptr, u.imm,
+                     u.tag, report_source_ ? u.source : qp::kNoSource});
+}
+
+Status Matcher::probe(const Probe& probe) noexcept {
+  using Action = Probe::Action;
+  if (!port_.rx_cq->has_room()) return Errc::again;
+  if (probe.action == Action::claim || probe.action == Action::claim_discard) {
+    return probe_claimed(probe);
+  }
+  Book& b = book(probe.match.tagged);
+  Unexpected* u = find_unexpected(b, probe.match);
+  if (u == nullptr) {
+    qp::CompletionError e;
+    e.entry.context = probe.match.context;
+    e.entry.flags = probe.match.flags;
+    e.entry.tag = probe.match.tag;
+    e.err = Errc::no_message;
+    port_.rx_cq->push_error(std::move(e));
+    return {};
+  }
+  complete_probe(*u, probe.match);
+  if (probe.action == Action::peek_claim) {
+    b.unexpected.remove(u);
+    u->claimed = true;
+    u->claimed_by = probe.match.context;
+    claimed_.push_back(u);
+  } else if (probe.action == Action::peek_discard) {
+    b.unexpected.remove(u);
+    if (u->qp != nullptr) u->qp->drop_offer(u->offer.offer_id);
+    forget(*u);
+  }
+  return {};
+}
+
+Matcher::Unexpected* Matcher::find_claimed(const RecvWr& wr) noexcept {
+  for (Unexpected* u = claimed_.front(); u != nullptr; u = claimed_.after(u)) {
+    if (u->claimed_by == wr.context) return u;
+  }
+  return nullptr;
+}
+
+Status Matcher::probe_claimed(const Probe& probe) noexcept {
+  Unexpected* u = find_claimed(probe.match);
+  if (u == nullptr) return Errc::invalid;
+  if (probe.action == Probe::Action::claim) return take(*u, probe.match);
+  claimed_.remove(u);
+  complete_probe(*u, probe.match);
+  if (u->qp != nullptr) u->qp->drop_offer(u->offer.offer_id);
+  forget(*u);
+  return {};
+}
+
+// --- ends ---
+
+Status Matcher::cancel(void* context) noexcept {
+  for (Book* b : {&tagged_, &plain_}) {
+    for (Recv* r = b->posted.front(); r != nullptr; r = b->posted.after(r)) {
+      if (r->context != context) continue;
+      b->posted.remove(r);
+      fail(*r, Errc::canceled);
+      return {};
+    }
+  }
+  return Errc::no_entry;
+}
+
+void Matcher::cancel_all(Errc why) noexcept {
+  for (Book* b : {&tagged_, &plain_}) {
+    while (Recv* r = b->posted.pop_front()) fail(*r, why);
+  }
+}
+
+void Matcher::on_lost(Qp& qp, Errc why) noexcept {
+  const uint64_t source = directed_ ? host_.source_of(qp) : qp::kNoSource;
+  for (Book* b : {&tagged_, &plain_}) {
+    for (Unexpected *u = b->unexpected.front(), *next = nullptr; u != nullptr; u = next) {
+      next = b->unexpected.after(u);
+      if (u->qp != &qp) continue;
+      b->unexpected.remove(u);
+      forget(*u);
+    }
+    if (source == qp::kNoSource) continue;
+    for (Recv *r = b->posted.front(), *next = nullptr; r != nullptr; r = next) {
+      next = b->posted.after(r);
+      if (r->source != source) continue;
+      b->posted.remove(r);
+      fail(*r, why);
+    }
+  }
+  for (Unexpected *u = claimed_.front(), *next = nullptr; u != nullptr; u = next) {
+    next = claimed_.after(u);
+    if (u->qp != &qp) continue;
+    claimed_.remove(u);
+    forget(*u);
+  }
+}
+
+}  // namespace aperture::msg

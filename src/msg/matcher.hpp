@@ -1,0 +1,125 @@
+// Matching: which posted receive an incoming message belongs to. fi_msg(3), fi_tagged(3).
+//
+// Guarded by the engine's lock. Two books, tagged and untagged, each with the posted receives and the
+// unexpected messages in order; a message goes to the oldest receive that matches, a receive takes
+// the oldest message that matches. A ring into here is always drained: unexpected headers are always
+// taken (from a pool, counted), small payload with them; above kPayloadLimit of unexpected payload
+// the peers are asked to offer messages only, so payload waits in its senders' buffers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/list.hpp"
+#include "base/pool.hpp"
+#include "msg/probe.hpp"
+#include "qp/qp.hpp"
+
+namespace aperture::msg {
+
+class Matcher final : public qp::MessageSink {
+ public:
+  // What matching has to ask of its endpoint.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // Address-table index of the queue pair's peer, kNoSource if it is not in the table.
+    virtual uint64_t source_of(qp::Qp& qp) noexcept = 0;
+    // Tells all queue pairs.
+    virtual void set_pressure(bool on) noexcept = 0;
+  };
+
+  Matcher(qp::Port& port, Host& host, size_t planned_receives, bool directed,
+          bool report_source) noexcept;
+  ~Matcher() override;
+
+  Status recv(const qp::RecvWr& wr) noexcept;
+  Status probe(const Probe& probe) noexcept;
+  // Errors: no_entry.
+  Status cancel(void* context) noexcept;
+  void cancel_all(Errc why) noexcept;
+  // The connection is gone: offers of it cannot be had any more, and receives that name its peer
+  // alone end with `why`.
+  void on_lost(qp::Qp& qp, Errc why) noexcept;
+
+  bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
+  void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
+
+  bool under_pressure() const noexcept { return pressure_; }
+  size_t unexpected_payload_bytes() const noexcept { return payload_bytes_; }
+
+  static constexpr size_t kPayloadLimit = 16 * 1024 * 1024;
+
+ private:
+  struct Recv : ListHook {
+    uint64_t tag;
+    uint64_t ignore;
+    uint64_t source;
+    uint64_t len;
+    void* context;
+    uint64_t flags;
+    bool completion;
+    bool tagged;
+    uint8_t iov_count;
+    iovec iov[qp::kIovLimit];
+    // of a message under way
+    uint64_t msg_len;
+    uint64_t msg_tag;
+    uint64_t msg_imm;
+    uint64_t msg_source;
+    bool msg_has_imm;
+  };
+  struct Unexpected : ListHook {
+    uint64_t tag;
+    uint64_t imm;
+    uint64_t len;
+    uint64_t source;
+    qp::Qp* qp;             // of an offer; nullptr for payload that is here
+    qp::Arrival offer;      // of an offer
+    bool has_imm;
+    bool counted;           // payload counts against kPayloadLimit
+    void* claimed_by;       // context of FI_CLAIM
+    bool claimed;
+    std::unique_ptr<std::byte[]> payload;
+  };
+  struct Book {
+    List<Recv> posted;
+    List<Unexpected> unexpected;
+  };
+
+  Book& book(bool tagged) noexcept { return tagged ? tagged_ : plain_; }
+  static bool tags_match(uint64_t tag, uint64_t want, uint64_t ignore) noexcept {
+    return ((tag ^ want) & ~ignore) == 0;
+  }
+  bool source_matches(uint64_t want, uint64_t source) const noexcept {
+    return !directed_ || want == qp::kAnySource || want == source;
+  }
+  Recv* find_posted(Book& b, const qp::Arrival& a, qp::Qp& qp) noexcept;
+  Unexpected* find_unexpected(Book& b, const qp::RecvWr& wr) noexcept;
+  Unexpected* find_claimed(const qp::RecvWr& wr) noexcept;
+  bool keep(Book& b, qp::Qp& qp, const qp::Arrival& a) noexcept;
+  void fill(Recv& r, const qp::RecvWr& wr) noexcept;
+  Status take(Unexpected& u, const qp::RecvWr& wr) noexcept;
+  void forget(Unexpected& u) noexcept;
+  void deliver(Recv& r) noexcept;
+  void fail(Recv& r, Errc why) noexcept;
+  void begin(qp::Qp& qp, const qp::Arrival& offer, Recv& r) noexcept;
+  Status probe_claimed(const Probe& probe) noexcept;
+  void complete_probe(const Unexpected& u, const qp::RecvWr& wr) noexcept;
+
+  qp::Port& port_;
+  Host& host_;
+  const bool directed_;
+  const bool report_source_;
+  bool pressure_ = false;
+  size_t payload_bytes_ = 0;
+  Book plain_;
+  Book tagged_;
+  List<Unexpected> claimed_;
+  List<Recv> receiving_;  // matched with an offer, bytes on their way
+  Pool<Recv> receives_;
+  Pool<Unexpected> messages_;
+};
+
+}  // namespace aperture::msg

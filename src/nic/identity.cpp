@@ -1,0 +1,86 @@
+// Reading who this process is: see identity.hpp.
+#include "nic/identity.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/barrier.hpp"
+#include "base/fd.hpp"
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "protect/thread_probe.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+// "1ede3d9b-cac5-46ff-8a6f-0aea04edb558" as bytes.
+bool read_boot_id(wire::Id128& out) noexcept {
+  const UniqueFd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  if (!fd) return false;
+  char text[64];
+  const ssize_t n = ::read(fd.get(), text, sizeof text);
+  size_t digits = 0;
+  for (ssize_t i = 0; i < n && digits < 32; ++i) {
+    const char c = text[i];
+    const int v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (v < 0) continue;
+    out[digits / 2] = static_cast<uint8_t>(out[digits / 2] << 4 | v);
+    ++digits;
+  }
+  return digits == 32;
+}
+
+uint64_t inode_of(const char* path) noexcept {
+  struct stat st;
+  return ::stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+DirectWish read_wish() noexcept {
+  const char* v = std::getenv("APERTURE_CMA");
+  if (v == nullptr || *v == '\0') return DirectWish::if_possible;
+  if (std::strcmp(v, "deny") == 0) return DirectWish::deny;
+  if (std::strcmp(v, "allow") == 0) return DirectWish::allow;
+  APERTURE_WARN("APERTURE_CMA=%s is not known: use deny or allow", v);
+  return DirectWish::if_possible;
+}
+
+void carry_out(DirectWish wish) noexcept {
+  if (wish == DirectWish::deny) {
+    APERTURE_INFO(
+        "APERTURE_CMA=deny: no one-sided copies between processes; the owner of the memory copies");
+  }
+#ifdef PR_SET_PTRACER
+  // EINVAL where there is no Yama: nothing to allow then
+  if (wish == DirectWish::allow) {
+    ::prctl(PR_SET_PTRACER, reinterpret_cast<void*>(PR_SET_PTRACER_ANY), 0, 0, 0);
+  }
+#endif
+}
+
+}  // namespace
+
+Result<Identity> Identity::read() noexcept {
+  Identity id;
+  if (!read_boot_id(id.boot_id)) return Errc::io;
+  random_bytes(id.incarnation.data(), id.incarnation.size());
+  id.net_ns = inode_of("/proc/self/ns/net");
+  id.pid_ns = inode_of("/proc/self/ns/pid");
+  if (id.net_ns == 0 || id.pid_ns == 0) return Errc::io;
+  id.pid = ::getpid();
+  id.uid = ::geteuid();
+  id.start_time = protect::thread_start_time(id.pid, id.pid);
+  id.heavy_barriers = register_for_heavy_barriers();
+  id.direct = read_wish();
+  carry_out(id.direct);
+  return id;
+}
+
+}  // namespace aperture::nic

@@ -1,0 +1,40 @@
+// Who this process is, as it says so at first contact. Read once; any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "base/errc.hpp"
+#include "wire/hello.hpp"
+
+namespace aperture::nic {
+
+// What APERTURE_CMA asks for.
+enum class DirectWish : uint8_t {
+  if_possible,  // unset: one-sided copies where the kernel allows them
+  deny,         // "deny": never, in neither direction
+  allow,        // "allow": also let every process of this user copy (PR_SET_PTRACER_ANY)
+};
+
+struct Identity {
+  wire::Id128 boot_id{};
+  wire::Id128 incarnation{};  // 128 random bits, drawn by this process
+  uint64_t net_ns = 0;        // inodes of the namespaces
+  uint64_t pid_ns = 0;
+  pid_t pid = 0;
+  uid_t uid = 0;
+  uint64_t start_time = 0;    // field 22 of /proc/self/stat
+  bool heavy_barriers = false;
+  DirectWish direct = DirectWish::if_possible;
+
+  // Errors: io (/proc does not say who we are).
+  static Result<Identity> read() noexcept;
+
+  // Shared memory reaches there: the same kernel and the same abstract socket names.
+  bool same_host(const wire::Id128& boot, uint64_t net) const noexcept {
+    return boot == boot_id && net == net_ns;
+  }
+};
+
+}  // namespace aperture::nic

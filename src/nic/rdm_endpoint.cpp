@@ -1,0 +1,288 @@
+// The reliable datagram endpoint: see rdm_endpoint.hpp.
+#include "nic/rdm_endpoint.hpp"
+
+#include <new>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "link/loopback/loopback.hpp"
+
+namespace aperture::nic {
+
+using qp::Qp;
+using qp::QpState;
+
+namespace {
+
+// Operations accepted before the endpoint is closed get so long to reach their peer.
+constexpr uint64_t kFlushNs = 1'000'000'000;
+
+// A std::function has to be copyable; a lane is not.
+struct LaneHolder {
+  std::unique_ptr<link::Lane> lane;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Endpoint>> Endpoint::create(const EndpointOptions& options) noexcept {
+  try {
+    auto endpoint = std::make_unique<RdmEndpoint>(options);
+    if (Status s = endpoint->listen(); !s) return s.error();
+    return std::unique_ptr<Endpoint>(std::move(endpoint));
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+}
+
+RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
+    : engine_(*options.engine),
+      addresses_(*options.addresses),
+      address_(options.local),
+      port_(options.engine->keys(), options.tx_size),
+      matcher_(port_, *this, options.rx_size, options.directed_recv, options.report_source),
+      alive_(std::make_shared<bool>(true)) {
+  port_.domain = engine_.domain();
+  port_.sink = &matcher_;
+  port_.tx_cq = options.tx_cq;
+  port_.rx_cq = options.rx_cq;
+  port_.send_counter = options.counters.send;
+  port_.recv_counter = options.counters.recv;
+  port_.read_counter = options.counters.read;
+  port_.write_counter = options.counters.write;
+  port_.remote_read_counter = options.counters.remote_read;
+  port_.remote_write_counter = options.counters.remote_write;
+  port_.imm_flag = options.imm_flag;
+  port_.remote_write_flags = options.remote_write_flags;
+  port_.strict_rma_order = options.strict_rma_order;
+  port_.tx_size = options.tx_size;
+}
+
+Status RdmEndpoint::listen() noexcept {
+  const ListenSpec spec{address_, engine_.domain(), engine_.doorbell_fd(), this};
+  auto id = engine_.contact().listen(spec, address_);
+  if (!id) return id.error();
+  listener_ = *id;
+  listening_ = true;
+  return {};
+}
+
+RdmEndpoint::~RdmEndpoint() {
+  if (!listening_) return;
+  flush(now_ns() + kFlushNs);
+  engine_.contact().unlisten(listener_);  // no upcall from here on
+  const EngineGuard guard(engine_);
+  *alive_ = false;
+  while (!by_remote_.empty()) drop(*by_remote_.begin()->second, Errc::canceled);
+  matcher_.cancel_all(Errc::canceled);
+}
+
+// Sends what was accepted: an injected message may be all that the peer waits for.
+void RdmEndpoint::flush(uint64_t deadline_ns) noexcept {
+  for (;;) {
+    {
+      const EngineGuard guard(engine_);
+      engine_.poll();
+      bool queued = false;
+      for (const auto& [remote, qp] : by_remote_) queued = queued || qp->has_queued();
+      if (!queued) return;
+    }
+    if (now_ns() >= deadline_ns) return;
+    cpu_relax();
+  }
+}
+
+// --- operations ---
+
+Status RdmEndpoint::send(const qp::SendWr& wr) noexcept {
+  if (Qp* qp = qp_of(wr.dest)) [[likely]] return qp->send(wr);
+  auto qp = connect(wr.dest);
+  return qp ? (*qp)->send(wr) : Status(qp.error());
+}
+
+Status RdmEndpoint::write(const qp::RmaWr& wr) noexcept {
+  if (Qp* qp = qp_of(wr.dest)) [[likely]] return qp->rma(qp::WqeKind::write, wr);
+  auto qp = connect(wr.dest);
+  return qp ? (*qp)->rma(qp::WqeKind::write, wr) : Status(qp.error());
+}
+
+Status RdmEndpoint::read(const qp::RmaWr& wr) noexcept {
+  if (Qp* qp = qp_of(wr.dest)) [[likely]] return qp->rma(qp::WqeKind::read, wr);
+  auto qp = connect(wr.dest);
+  return qp ? (*qp)->rma(qp::WqeKind::read, wr) : Status(qp.error());
+}
+
+uint64_t RdmEndpoint::canonical(uint64_t index) const noexcept {
+  if (index == qp::kAnySource || !addresses_.has_duplicates()) return index;
+  const Address* address = addresses_.find(index);
+  return address != nullptr ? addresses_.index_of(*address) : index;
+}
+
+Status RdmEndpoint::recv(const qp::RecvWr& wr) noexcept {
+  if (addresses_.has_duplicates()) [[unlikely]] {
+    qp::RecvWr same = wr;
+    same.source = canonical(wr.source);
+    return matcher_.recv(same);
+  }
+  return matcher_.recv(wr);
+}
+
+Status RdmEndpoint::probe(const msg::Probe& probe) noexcept {
+  msg::Probe same = probe;
+  same.match.source = canonical(probe.match.source);
+  return matcher_.probe(same);
+}
+
+Status RdmEndpoint::cancel(void* context) noexcept {
+  if (matcher_.cancel(context)) return {};
+  for (auto& [remote, qp] : by_remote_) {
+    if (qp->cancel(context)) return {};
+  }
+  return Errc::no_entry;
+}
+
+bool RdmEndpoint::has_pending() const noexcept {
+  for (const auto& [remote, qp] : by_remote_) {
+    if (qp->has_pending()) return true;
+  }
+  return false;
+}
+
+// --- queue pairs ---
+
+// The slow path of an operation: no queue pair is known under this index.
+Result<Qp*> RdmEndpoint::connect(uint64_t index) noexcept {
+  const Address* address = addresses_.find(index);
+  if (address == nullptr) return Errc::invalid;
+  auto qp = qp_to(*address);
+  if (!qp) return qp.error();
+  try {
+    if (index >= by_index_.size()) by_index_.resize(index + 1, nullptr);
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+  by_index_[index] = *qp;
+  if ((*qp)->state() != QpState::connecting) return *qp;
+  if (*address == address_) {
+    auto lane = link::loopback::make_self_lane(address_, engine_.domain(), engine_.doorbell_fd());
+    if (!lane) {
+      drop(**qp, lane.error());
+      return lane.error();
+    }
+    (*qp)->attach(*std::move(lane));
+  } else {
+    engine_.contact().connect(listener_, *address);
+  }
+  return *qp;
+}
+
+Result<Qp*> RdmEndpoint::qp_to(const Address& remote) noexcept {
+  try {
+    auto& place = by_remote_[remote];
+    if (place == nullptr) {
+      place = std::make_unique<Qp>(port_, remote);
+      if (Status s = engine_.add_qp(*place, *this); !s) {
+        by_remote_.erase(remote);
+        return s.error();
+      }
+    }
+    return place.get();
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+}
+
+// Ends a queue pair: its operations complete with `why`, its lane goes back to contact.
+void RdmEndpoint::drop(Qp& qp, Errc why) noexcept {
+  engine_.remove_qp(qp);
+  for (Qp*& cached : by_index_) {
+    if (cached == &qp) cached = nullptr;
+  }
+  matcher_.on_lost(qp, why);
+  if (auto lane = qp.finish(why)) {
+    if (lane->remote != address_) engine_.contact().close_lane(std::move(lane));
+  }
+  by_remote_.erase(qp.remote());
+}
+
+void RdmEndpoint::wind_up(Qp& qp) noexcept { drop(qp, Errc::protocol); }
+
+void RdmEndpoint::forget(uint64_t index) noexcept {
+  if (Qp* qp = qp_of(index)) {
+    by_index_[index] = nullptr;
+    // another index may still mean the same peer
+    if (addresses_.index_of(qp->remote()) == qp::kNoSource) drop(*qp, Errc::canceled);
+  }
+}
+
+uint64_t RdmEndpoint::source_of(Qp& qp) noexcept {
+  if (qp.source_version != addresses_.version()) {
+    qp.source_version = addresses_.version();
+    qp.source_index = addresses_.index_of(qp.remote());
+  }
+  return qp.source_index;
+}
+
+void RdmEndpoint::set_pressure(bool on) noexcept {
+  for (auto& [remote, qp] : by_remote_) qp->set_pressure(on);
+}
+
+// --- what contact tells: on the control thread ---
+
+void RdmEndpoint::post(std::function<void()> fn) noexcept {
+  engine_.post([alive = alive_, fn = std::move(fn)] {
+    if (*alive) fn();
+  });
+}
+
+void RdmEndpoint::on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
+  auto holder = std::make_shared<LaneHolder>(LaneHolder{std::move(lane)});
+  Contact& contact = engine_.contact();
+  engine_.post([this, alive = alive_, remote, holder, &contact] {
+    if (!*alive || !adopt(remote, std::move(holder->lane))) {
+      if (holder->lane != nullptr) contact.close_lane(std::move(holder->lane));
+    }
+  });
+}
+
+Status RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
+  auto known = by_remote_.find(remote);
+  if (known != by_remote_.end() && known->second->state() != QpState::connecting) {
+    drop(*known->second, Errc::peer_lost);  // an old life of the peer
+  }
+  auto qp = qp_to(remote);
+  if (!qp) {
+    engine_.contact().close_lane(std::move(lane));
+    return qp.error();
+  }
+  (*qp)->attach(std::move(lane));
+  if (matcher_.under_pressure()) (*qp)->set_pressure(true);
+  return {};
+}
+
+void RdmEndpoint::on_connect_failed(const Address& remote, Errc why) noexcept {
+  post([this, remote, why] { fail_connect(remote, why); });
+}
+
+void RdmEndpoint::fail_connect(const Address& remote, Errc why) noexcept {
+  auto it = by_remote_.find(remote);
+  if (it == by_remote_.end() || it->second->state() != QpState::connecting) return;
+  APERTURE_WARN("no connection to %s: %s; is the peer's endpoint enabled, and the address its own?",
+                remote.text().c_str(), describe(why));
+  drop(*it->second, why);
+}
+
+void RdmEndpoint::on_lane_down(link::Lane* lane, Errc why) noexcept {
+  post([this, lane, why] { lose(lane, why); });
+}
+
+void RdmEndpoint::lose(link::Lane* lane, Errc why) noexcept {
+  for (auto& [remote, qp] : by_remote_) {
+    if (qp->lane() != lane) continue;
+    APERTURE_INFO("connection to %s is gone: %s", remote.text().c_str(), describe(why));
+    qp->lose(why);  // wound up by the engine once what it had published is executed
+    return;
+  }
+}
+
+}  // namespace aperture::nic

@@ -1,0 +1,71 @@
+// The reliable datagram endpoint behind nic/endpoint.hpp: queue pairs by address, matching, and the
+// handing over of what first contact tells from the control thread to the engine.
+//
+// Everything is guarded by the engine's lock but ContactEvents, which run on the control thread and
+// only post to the engine. A queue pair lives from the first operation to an address (or the peer's
+// first contact) until its lane is lost; the next operation makes a new one.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "msg/matcher.hpp"
+#include "nic/endpoint.hpp"
+#include "qp/qp.hpp"
+
+namespace aperture::nic {
+
+class RdmEndpoint final : public Endpoint,
+                          private ContactEvents,
+                          private Engine::Owner,
+                          private msg::Matcher::Host {
+ public:
+  explicit RdmEndpoint(const EndpointOptions& options);
+  ~RdmEndpoint() override;
+  Status listen() noexcept;
+
+  const Address& address() const noexcept override { return address_; }
+  Status send(const qp::SendWr& wr) noexcept override;
+  Status recv(const qp::RecvWr& wr) noexcept override;
+  Status write(const qp::RmaWr& wr) noexcept override;
+  Status read(const qp::RmaWr& wr) noexcept override;
+  Status probe(const msg::Probe& probe) noexcept override;
+  Status cancel(void* context) noexcept override;
+  void forget(uint64_t index) noexcept override;
+  bool has_pending() const noexcept override;
+
+ private:
+  void on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept override;
+  void on_connect_failed(const Address& remote, Errc why) noexcept override;
+  void on_lane_down(link::Lane* lane, Errc why) noexcept override;
+  void wind_up(qp::Qp& qp) noexcept override;
+  uint64_t source_of(qp::Qp& qp) noexcept override;
+  void set_pressure(bool on) noexcept override;
+
+  qp::Qp* qp_of(uint64_t index) noexcept {
+    return index < by_index_.size() ? by_index_[index] : nullptr;
+  }
+  Result<qp::Qp*> connect(uint64_t index) noexcept;
+  Result<qp::Qp*> qp_to(const Address& remote) noexcept;
+  Status adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept;
+  void post(std::function<void()> fn) noexcept;
+  void fail_connect(const Address& remote, Errc why) noexcept;
+  void lose(link::Lane* lane, Errc why) noexcept;
+  void drop(qp::Qp& qp, Errc why) noexcept;
+  uint64_t canonical(uint64_t index) const noexcept;
+  void flush(uint64_t deadline_ns) noexcept;
+
+  Engine& engine_;
+  AddressTable& addresses_;
+  Address address_;
+  bool listening_ = false;
+  ListenerId listener_ = 0;
+  qp::Port port_;
+  msg::Matcher matcher_;
+  std::unordered_map<Address, std::unique_ptr<qp::Qp>, AddressHash> by_remote_;
+  std::vector<qp::Qp*> by_index_;   // a cache over by_remote_: nullptr is looked up
+  std::shared_ptr<bool> alive_;     // false once we are gone, for work posted to the engine
+};
+
+}  // namespace aperture::nic

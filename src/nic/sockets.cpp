@@ -1,0 +1,245 @@
+// Thin, checked wrappers of socket calls: see sockets.hpp.
+#include "nic/sockets.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace aperture::nic {
+
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr int kPortTries = 16;
+
+ParentOnlyFd open_socket(int family, int type) noexcept {
+  return ParentOnlyFd(
+      move_high(UniqueFd(::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))));
+}
+
+void set_flag(int fd, int level, int name, int value) noexcept {
+  ::setsockopt(fd, level, name, &value, sizeof value);  // advisory: the socket works without
+}
+
+sa_family_t family_of(const Address& a) noexcept { return a.is_v4() ? AF_INET : AF_INET6; }
+
+Status bind_and_listen(int fd, const Address& at) noexcept {
+  sockaddr_storage addr;
+  const socklen_t len = at.to_sockaddr(addr);
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&addr), len) != 0) return errc_from_errno(errno);
+  if (::listen(fd, kBacklog) != 0) return errc_from_errno(errno);
+  return {};
+}
+
+socklen_t abstract_address(const wire::Id128& id, sockaddr_un& out) noexcept {
+  std::memset(&out, 0, sizeof out);
+  out.sun_family = AF_UNIX;
+  const auto name = wire::abstract_name(id);
+  std::memcpy(out.sun_path + 1, name.data(), name.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+void take_descriptors(const msghdr& message, Packet& packet, bool& too_many) noexcept {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
+       c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int raw;
+      std::memcpy(&raw, CMSG_DATA(c) + i * sizeof raw, sizeof raw);
+      UniqueFd fd(raw);
+      if (packet.fd_count == packet.fds.size()) {
+        too_many = true;
+        continue;
+      }
+      packet.fds[packet.fd_count++] = move_high(std::move(fd));
+    }
+  }
+}
+
+}  // namespace
+
+Result<ParentOnlyFd> listen_tcp(const Address& at, Address& bound) noexcept {
+  Status status;
+  for (int i = 0; i < kPortTries; ++i) {
+    ParentOnlyFd fd = open_socket(family_of(at), SOCK_STREAM);
+    if (!fd) return errc_from_errno(errno);
+    // a connection of the port's last owner that lingers in TIME_WAIT is no reason to refuse
+    if (at.port != 0) set_flag(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (family_of(at) == AF_INET6) set_flag(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    status = bind_and_listen(fd.get(), at);
+    if (status.ok()) {
+      bound = local_address(fd.get());
+      return fd;
+    }
+    if (at.port != 0 || status.error() != Errc::addr_in_use) break;
+  }
+  return status.error();
+}
+
+Result<ParentOnlyFd> connect_tcp(const Address& to) noexcept {
+  ParentOnlyFd fd = open_socket(family_of(to), SOCK_STREAM);
+  if (!fd) return errc_from_errno(errno);
+  set_flag(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  sockaddr_storage addr;
+  const socklen_t len = to.to_sockaddr(addr);
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) == 0) return fd;
+  if (errno == EINPROGRESS || errno == EINTR) return fd;
+  // EINVAL, EADDRNOTAVAIL, EACCES...: an address that cannot be reached from here
+  const Errc e = errc_from_errno(errno);
+  return e == Errc::refused || e == Errc::no_fds || e == Errc::no_memory ? e : Errc::unreachable;
+}
+
+Status connect_outcome(int fd) noexcept {
+  int error = 0;
+  socklen_t len = sizeof error;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0) return Errc::io;
+  if (error == 0) {
+    sockaddr_storage there;
+    socklen_t there_len = sizeof there;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_len) != 0) {
+      return errno == ENOTCONN ? Errc::peer_lost : Errc::io;
+    }
+    // a connect to a free port of this host may be given that very port and meet itself
+    const auto peer = Address::from_sockaddr(&there, there_len);
+    if (peer.ok() && peer.value() == local_address(fd)) return Errc::refused;
+    return {};
+  }
+  const Errc e = errc_from_errno(error);
+  return e == Errc::io || e == Errc::access_denied ? Errc::unreachable : e;
+}
+
+void close_without_waiting(int fd) noexcept {
+  const linger none{1, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+}
+
+Result<ParentOnlyFd> accept_one(int fd) noexcept {
+  for (;;) {
+    UniqueFd got(::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (got) {
+      set_flag(got.get(), IPPROTO_TCP, TCP_NODELAY, 1);  // fails on a unix socket, harmlessly
+      return ParentOnlyFd(move_high(std::move(got)));
+    }
+    switch (errno) {
+      case EINTR:
+      case ECONNABORTED: continue;
+      case EAGAIN: return Errc::again;
+      case ENOBUFS: return Errc::no_memory;
+      default: return errc_from_errno(errno);
+    }
+  }
+}
+
+Address local_address(int fd) noexcept {
+  sockaddr_storage addr;
+  socklen_t len = sizeof addr;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&addr), &len) != 0) return {};
+  auto a = Address::from_sockaddr(&addr, len);
+  return a.ok() ? a.value() : Address{};
+}
+
+Status receive_bytes(int fd, std::span<std::byte> into, size_t& got) noexcept {
+  while (got < into.size()) {
+    const ssize_t n = ::recv(fd, into.data() + got, into.size() - got, 0);
+    if (n > 0) {
+      got += static_cast<size_t>(n);
+    } else if (n == 0) {
+      return Errc::peer_lost;
+    } else if (errno != EINTR) {
+      return errno == EAGAIN ? Errc::again : Errc::peer_lost;
+    }
+  }
+  return {};
+}
+
+Status send_bytes(int fd, std::span<const std::byte> bytes) noexcept {
+  for (;;) {
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n == static_cast<ssize_t>(bytes.size())) return {};
+    if (n < 0 && errno == EINTR) continue;
+    return n < 0 && errno != EAGAIN ? Errc::peer_lost : Errc::again;
+  }
+}
+
+Result<ParentOnlyFd> listen_abstract(const wire::Id128& name) noexcept {
+  ParentOnlyFd fd = open_socket(AF_UNIX, SOCK_SEQPACKET);
+  if (!fd) return errc_from_errno(errno);
+  sockaddr_un addr;
+  const socklen_t len = abstract_address(name, addr);
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) != 0) return errc_from_errno(errno);
+  if (::listen(fd.get(), 8) != 0) return errc_from_errno(errno);
+  return fd;
+}
+
+Result<ParentOnlyFd> connect_abstract(const wire::Id128& name) noexcept {
+  ParentOnlyFd fd = open_socket(AF_UNIX, SOCK_SEQPACKET);
+  if (!fd) return errc_from_errno(errno);
+  sockaddr_un addr;
+  const socklen_t len = abstract_address(name, addr);
+  for (;;) {
+    if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) == 0) return fd;
+    if (errno != EINTR) return errc_from_errno(errno);
+  }
+}
+
+Result<Credentials> peer_credentials(int fd) noexcept {
+  ucred c{};
+  socklen_t len = sizeof c;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c, &len) != 0) return Errc::io;
+  return Credentials{c.pid, c.uid};
+}
+
+Status send_packet(int fd, std::span<const std::byte> bytes, std::span<const int> fds) noexcept {
+  iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
+  }
+  for (;;) {
+    if (::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    if (errno == EINTR) continue;
+    // ETOOMANYREFS and ENOBUFS pass when the other side has read
+    const bool later = errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS;
+    return later ? Errc::again : Errc::peer_lost;
+  }
+}
+
+Status receive_packet(int fd, Packet& packet) noexcept {
+  iovec iov{packet.bytes.data(), packet.bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t n;
+  do {
+    n = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return errno == EAGAIN ? Errc::again : Errc::peer_lost;
+  bool too_many = false;
+  take_descriptors(message, packet, too_many);
+  if (n == 0) return Errc::peer_lost;
+  packet.size = static_cast<size_t>(n);
+  packet.fds_lost = (message.msg_flags & MSG_CTRUNC) != 0;
+  if (too_many || (message.msg_flags & MSG_TRUNC) != 0) return Errc::protocol;
+  return {};
+}
+
+}  // namespace aperture::nic

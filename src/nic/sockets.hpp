@@ -1,0 +1,65 @@
+// The sockets of first contact: TCP to an endpoint's address, unix sockets of a process pair.
+//
+// Everything is non-blocking, CLOEXEC, moved high and closed in forked children. No state; the
+// control thread calls these, and listen() of the contact calls listen_tcp() on its caller's.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "base/address.hpp"
+#include "base/errc.hpp"
+#include "nic/fork_guard.hpp"
+#include "wire/hello.hpp"
+
+namespace aperture::nic {
+
+// Listens on exactly that address; the port is in `bound`. Errors: addr_in_use, addr_not_avail,
+// no_fds, no_memory.
+Result<ParentOnlyFd> listen_tcp(const Address& at, Address& bound) noexcept;
+// Begins to connect; writable when decided. Errors: refused, unreachable, no_fds.
+Result<ParentOnlyFd> connect_tcp(const Address& to) noexcept;
+// What became of it. Errors: refused (also when it met itself: nobody listens), unreachable, timed_out.
+Status connect_outcome(int fd) noexcept;
+// Closing then sends RST and leaves no TIME_WAIT behind.
+void close_without_waiting(int fd) noexcept;
+// Errors: again (nobody there), no_fds, no_memory, io.
+Result<ParentOnlyFd> accept_one(int fd) noexcept;
+Address local_address(int fd) noexcept;
+
+// Bytes of a stream. `got` grows; ok when all have come. Errors: again, peer_lost (end of stream, or
+// a reset).
+Status receive_bytes(int fd, std::span<std::byte> into, size_t& got) noexcept;
+// All at once (small, on a fresh connection). Errors: peer_lost, again.
+Status send_bytes(int fd, std::span<const std::byte> bytes) noexcept;
+
+// A unix SOCK_SEQPACKET socket under the abstract name of those bits. Errors: addr_in_use, no_fds...
+Result<ParentOnlyFd> listen_abstract(const wire::Id128& name) noexcept;
+// Errors: refused (no such name), again (its queue is full), no_fds...
+Result<ParentOnlyFd> connect_abstract(const wire::Id128& name) noexcept;
+
+struct Credentials {
+  pid_t pid = 0;  // 0: not in our pid namespace
+  uid_t uid = 0;
+};
+// Of the process that connected, or that listens (SO_PEERCRED). Errors: io.
+Result<Credentials> peer_credentials(int fd) noexcept;
+
+struct Packet {
+  std::array<std::byte, wire::kMaxPeerMessageBytes + 1> bytes;
+  size_t size = 0;
+  std::array<UniqueFd, wire::kMaxDescriptors> fds;
+  size_t fd_count = 0;
+  bool fds_lost = false;  // we had no room for a descriptor that came with it
+  std::span<const std::byte> view() const noexcept { return {bytes.data(), size}; }
+};
+
+// Errors: again, peer_lost.
+Status send_packet(int fd, std::span<const std::byte> bytes, std::span<const int> fds) noexcept;
+// Errors: again, peer_lost (end), protocol (too long, too many descriptors).
+Status receive_packet(int fd, Packet& packet) noexcept;
+
+}  // namespace aperture::nic

@@ -1,0 +1,167 @@
+// fid_domain: see domain.hpp.
+#include "provider/domain.hpp"
+
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_collective.h>
+
+#include <cstring>
+
+#include "provider/eq.hpp"
+#include "provider/errors.hpp"
+#include "provider/offer.hpp"
+#include "provider/registry.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+Registry<fid_domain>& domains() {
+  static Registry<fid_domain> all;
+  return all;
+}
+
+int close_domain(fid* fid) noexcept {
+  return guarded("fi_close(domain)", [&]() -> int {
+    auto& domain = object_of<Domain>(fid);
+    if (const uint32_t n = domain.uses.count(); n != 0) {
+      APERTURE_WARN("fi_close(domain): %u object(s) opened from it are still open; close endpoints, "
+                    "AVs, CQs, counters and regions first", n);
+      return -FI_EBUSY;
+    }
+    domains().remove(&domain.fid);
+    if (domain.eq != nullptr) domain.eq->uses.drop();
+    domain.fabric->uses.drop();
+    delete &domain;
+    return 0;
+  });
+}
+
+int bind_domain(fid* fid, struct fid* what, uint64_t flags) noexcept {
+  auto& domain = object_of<Domain>(fid);
+  if (what == nullptr || what->fclass != FI_CLASS_EQ) {
+    APERTURE_WARN("fi_domain_bind: only an event queue can be bound to a domain");
+    return -FI_EINVAL;
+  }
+  if ((flags & ~FI_REG_MR) != 0) {
+    APERTURE_WARN("fi_domain_bind: the only flag is FI_REG_MR; 0x%llx was given",
+                  static_cast<unsigned long long>(flags));
+    return -FI_EBADFLAGS;
+  }
+  if (domain.eq != nullptr) {
+    APERTURE_WARN("fi_domain_bind: an event queue is bound already; a domain has one");
+    return -FI_EINVAL;
+  }
+  auto& eq = object_of<Eq>(what);
+  if (eq.fabric != domain.fabric) {
+    APERTURE_WARN("fi_domain_bind: the event queue belongs to another fabric object");
+    return -FI_EINVAL;
+  }
+  eq.uses.add();
+  domain.eq = &eq;
+  domain.async_regions = (flags & FI_REG_MR) != 0;
+  return 0;
+}
+
+int control_domain(fid*, int command, void* arg) noexcept {
+  switch (command) {
+    case FI_MAP_RAW_MR: return map_raw_key(arg);
+    case FI_UNMAP_KEY: return 0;  // a mapped key holds nothing
+    default:
+      APERTURE_WARN("fi_control(domain): command %d is not offered", command);
+      return -FI_ENOSYS;
+  }
+}
+
+int query_atomic(fid_domain*, fi_datatype, fi_op, fi_atomic_attr*, uint64_t) noexcept {
+  APERTURE_INFO("fi_query_atomic: atomics are not offered by this version");
+  return -FI_EOPNOTSUPP;
+}
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = close_domain,
+    .bind = bind_domain,
+    .control = control_domain,
+    .ops_open = NotOffered<"fi_open_ops(domain): Aperture has no extension of that name yet">{},
+    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
+    .ops_set = NotOffered<"fi_set_ops(domain): FI_HMEM is not offered, so nothing can be overridden">{},
+};
+
+fi_ops_domain g_domain_ops = {
+    .size = sizeof(fi_ops_domain),
+    .av_open = open_av,
+    .cq_open = open_cq,
+    .endpoint = open_ep,
+    .scalable_ep = NotOffered<"fi_scalable_ep: scalable endpoints are not offered; open several "
+                              "endpoints with fi_endpoint">{},
+    .cntr_open = open_cntr,
+    .poll_open = open_poll_set,
+    .stx_ctx = NotOffered<"fi_stx_context: shared transmit contexts are not offered; leave "
+                          "ep_attr->tx_ctx_cnt 0">{},
+    .srx_ctx = NotOffered<"fi_srx_context: shared receive contexts are not offered; leave "
+                          "ep_attr->rx_ctx_cnt 0">{},
+    .query_atomic = query_atomic,
+    .query_collective = NotOffered<"fi_query_collective: collectives are not offered">{},
+    .endpoint2 = NotOffered<"fi_endpoint2: peer endpoints are not offered; use fi_endpoint">{},
+};
+
+// The rules that the application chose, as they stand in the info it hands back to us.
+int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options) {
+  const fi_domain_attr& attr = *info.domain_attr;
+  if (attr.name != nullptr && std::strcmp(attr.name, kDomainName) != 0) {
+    APERTURE_WARN("fi_domain: \"%s\" is not a domain of this provider; its only one is \"%s\"",
+                  attr.name, kDomainName);
+    return -FI_EINVAL;
+  }
+  if (!rules_of(attr.mr_mode, domain.region_rules)) {
+    APERTURE_WARN("fi_domain: mr_mode 0x%x has bits that are not offered; open the domain with the "
+                  "mr_mode that fi_getinfo returned", static_cast<unsigned>(attr.mr_mode));
+    return -FI_EINVAL;
+  }
+  domain.av_type = attr.av_type;
+  domain.addr_format = info.addr_format != FI_FORMAT_UNSPEC ? info.addr_format : FI_SOCKADDR_IN;
+  options.auto_progress = attr.data_progress == FI_PROGRESS_AUTO;
+  options.threaded = attr.threading != FI_THREAD_DOMAIN || options.auto_progress;
+  return 0;
+}
+
+}  // namespace
+
+int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t flags,
+                void* context) noexcept {
+  return guarded("fi_domain", [&]() -> int {
+    if (fabric == nullptr || info == nullptr || info->domain_attr == nullptr || out == nullptr) {
+      APERTURE_WARN("fi_domain: fabric, info, info->domain_attr or domain is NULL");
+      return -FI_EINVAL;
+    }
+    if (flags != 0) {
+      APERTURE_WARN("fi_domain2: flags 0x%llx are not offered (peer domains); use fi_domain",
+                    static_cast<unsigned long long>(flags));
+      return -FI_EBADFLAGS;
+    }
+    auto domain = std::make_unique<Domain>();
+    nic::Engine::Options options;
+    if (const int rc = configure(*domain, *info, options); rc != 0) return rc;
+    Result<std::unique_ptr<nic::Engine>> engine = nic::Engine::create(options);
+    if (!engine) {
+      APERTURE_WARN("fi_domain: the engine could not start (%s)", describe(engine.error()));
+      return fi_code(engine.error());
+    }
+    domain->engine = std::move(*engine);
+    domain->fabric = &object_of<Fabric>(fabric);
+    domain->api_version = domain->fabric->fid.api_version;
+    domain->fid.fid = {FI_CLASS_DOMAIN, context, &g_fid_ops};
+    domain->fid.ops = &g_domain_ops;
+    domain->fid.mr = &g_region_ops;
+    domains().add(&domain->fid);
+    domain->fabric->uses.add();
+    *out = &domain.release()->fid;
+    return 0;
+  });
+}
+
+fid_domain* first_open_domain() noexcept { return domains().first(); }
+bool is_open_domain(const fid_domain* domain) noexcept { return domains().has(domain); }
+
+}  // namespace aperture::provider

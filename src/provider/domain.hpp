@@ -1,0 +1,50 @@
+// fid_domain: one progress engine and what belongs to it. man 3 fi_domain.
+//
+// Control calls come from any thread; what lies beneath the engine is guarded by its lock.
+#pragma once
+
+#include <rdma/fi_domain.h>
+
+#include <memory>
+#include <vector>
+
+#include "nic/engine.hpp"
+#include "provider/entry.hpp"
+#include "provider/fabric.hpp"
+#include "provider/mr_mode.hpp"
+
+namespace aperture::provider {
+
+struct Eq;
+class Sleeper;
+
+struct Domain {
+  fid_domain fid{};
+  Fabric* fabric = nullptr;
+  std::unique_ptr<nic::Engine> engine;
+  uint32_t api_version = 0;
+  uint32_t addr_format = FI_SOCKADDR_IN;
+  fi_av_type av_type = FI_AV_UNSPEC;
+  RegionRules region_rules;
+  Uses uses;            // endpoints, AVs, CQs, counters, poll sets and regions
+  Eq* eq = nullptr;     // fi_domain_bind
+  bool async_regions = false;  // bound with FI_REG_MR
+  // CQs and counters that somebody may be asleep on; guarded by the engine's lock.
+  std::vector<Sleeper*> sleepers;
+};
+
+// For fi_getinfo: the domains that are open in this process.
+fid_domain* first_open_domain() noexcept;
+bool is_open_domain(const fid_domain* domain) noexcept;
+
+// What its ops open; each in its own file.
+int open_av(fid_domain* domain, fi_av_attr* attr, fid_av** av, void* context) noexcept;
+int open_cq(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept;
+int open_cntr(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept;
+int open_ep(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) noexcept;
+int open_poll_set(fid_domain* domain, fi_poll_attr* attr, fid_poll** set) noexcept;
+extern fi_ops_mr g_region_ops;
+// FI_MAP_RAW_MR and FI_UNMAP_KEY of fi_control.
+int map_raw_key(void* arg) noexcept;
+
+}  // namespace aperture::provider

@@ -1,0 +1,257 @@
+// fid_eq: see eq.hpp.
+#include "provider/eq.hpp"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/clock.hpp"
+#include "provider/offer.hpp"
+#include "provider/stubs.hpp"
+#include "provider/wait.hpp"
+
+namespace aperture::provider {
+
+void Eq::push(Event event) {
+  events.push_back(std::move(event));
+  if (event_fd && events.size() == 1) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = ::write(event_fd.get(), &one, sizeof one);
+  }
+}
+
+void Eq::pop() {
+  events.pop_front();
+  if (event_fd && events.empty()) {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t n = ::read(event_fd.get(), &count, sizeof count);
+  }
+}
+
+void Eq::report(uint32_t type, struct fid* what, void* context, uint64_t data) {
+  const fi_eq_entry entry{what, context, data};
+  Event event;
+  event.type = type;
+  event.body.resize(sizeof entry);
+  std::memcpy(event.body.data(), &entry, sizeof entry);
+  std::lock_guard guard(mutex);
+  push(std::move(event));
+}
+
+void Eq::report_error(struct fid* what, void* context, uint64_t data, int err,
+                      std::string sentence) {
+  Event event;
+  event.is_error = true;
+  event.error.fid = what;
+  event.error.context = context;
+  event.error.data = data;
+  event.error.err = err;
+  event.sentence = std::move(sentence);
+  std::lock_guard guard(mutex);
+  push(std::move(event));
+}
+
+bool Eq::empty() {
+  std::lock_guard guard(mutex);
+  return events.empty();
+}
+
+// The C entries.
+struct EqCalls {
+  static ssize_t read_event(Eq& eq, uint32_t* event, void* buf, size_t len, uint64_t flags) {
+    if (event == nullptr || (buf == nullptr && len != 0)) return -FI_EINVAL;
+    if ((flags & ~FI_PEEK) != 0) return -FI_EBADFLAGS;
+    std::lock_guard guard(eq.mutex);
+    if (eq.events.empty()) return -FI_EAGAIN;
+    const Eq::Event& first = eq.events.front();
+    if (first.is_error) return -FI_EAVAIL;
+    if (len < first.body.size()) return -FI_ETOOSMALL;
+    *event = first.type;
+    const size_t size = first.body.size();
+    std::memcpy(buf, first.body.data(), size);
+    if ((flags & FI_PEEK) == 0) eq.pop();
+    return static_cast<ssize_t>(size);
+  }
+
+  static ssize_t read(fid_eq* fid, uint32_t* event, void* buf, size_t len,
+                      uint64_t flags) noexcept {
+    return guarded("fi_eq_read", [&] {
+      return read_event(object_of<Eq>(fid), event, buf, len, flags);
+    });
+  }
+
+  static ssize_t readerr(fid_eq* fid, fi_eq_err_entry* buf, uint64_t flags) noexcept {
+    return guarded("fi_eq_readerr", [&]() -> ssize_t {
+      auto& eq = object_of<Eq>(fid);
+      if (buf == nullptr) return -FI_EINVAL;
+      if ((flags & ~FI_PEEK) != 0) return -FI_EBADFLAGS;
+      std::lock_guard guard(eq.mutex);
+      if (eq.events.empty() || !eq.events.front().is_error) return -FI_EAGAIN;
+      Eq::Event& first = eq.events.front();
+      fi_eq_err_entry entry = first.error;
+      const uint32_t api = eq.fabric->fid.api_version;
+      const bool own_buffer = api < kApi15 || buf->err_data_size == 0 || buf->err_data == nullptr;
+      eq.last_sentence = first.sentence;
+      if (own_buffer) {
+        entry.err_data = eq.last_sentence.empty() ? nullptr : eq.last_sentence.data();
+        entry.err_data_size = eq.last_sentence.empty() ? 0 : eq.last_sentence.size() + 1;
+      } else {
+        entry.err_data = buf->err_data;
+        entry.err_data_size = copy_text(eq.last_sentence, buf->err_data, buf->err_data_size);
+      }
+      // before 1.5 the entry ended with err_data
+      std::memcpy(buf, &entry,
+                  api < kApi15 ? offsetof(fi_eq_err_entry, err_data_size) : sizeof entry);
+      if ((flags & FI_PEEK) == 0) eq.pop();
+      return sizeof(fi_eq_err_entry);
+    });
+  }
+
+  static ssize_t write(fid_eq* fid, uint32_t event, const void* buf, size_t len,
+                       uint64_t flags) noexcept {
+    return guarded("fi_eq_write", [&]() -> ssize_t {
+      auto& eq = object_of<Eq>(fid);
+      if (!eq.writable) {
+        APERTURE_WARN("fi_eq_write: the event queue was opened without FI_WRITE; set it in attr.flags");
+        return -FI_EINVAL;
+      }
+      if (buf == nullptr && len != 0) return -FI_EINVAL;
+      if (flags != 0) return -FI_EBADFLAGS;
+      Eq::Event made;
+      made.type = event;
+      const auto* bytes = static_cast<const uint8_t*>(buf);
+      made.body.assign(bytes, bytes + len);
+      std::lock_guard guard(eq.mutex);
+      if (eq.events.size() >= eq.capacity) return -FI_EAGAIN;
+      eq.push(std::move(made));
+      return static_cast<ssize_t>(len);
+    });
+  }
+
+  static ssize_t sread(fid_eq* fid, uint32_t* event, void* buf, size_t len, int timeout,
+                       uint64_t flags) noexcept {
+    return guarded("fi_eq_sread", [&]() -> ssize_t {
+      auto& eq = object_of<Eq>(fid);
+      if (eq.wait_obj == FI_WAIT_NONE || eq.wait_obj == FI_WAIT_SET) {
+        APERTURE_WARN("fi_eq_sread: the event queue was opened with %s; open it with FI_WAIT_UNSPEC",
+                      wait_name(eq.wait_obj));
+        return -FI_EINVAL;
+      }
+      const Deadline deadline(timeout);
+      for (;;) {
+        const ssize_t n = read_event(eq, event, buf, len, flags);
+        if (n != -FI_EAGAIN || deadline.passed()) return n;
+        if (eq.wait_obj == FI_WAIT_YIELD) {
+          ::sched_yield();
+        } else if (sleep_on(eq.event_fd.get(), deadline) == Slept::interrupted) {
+          return read_event(eq, event, buf, len, flags);
+        }
+      }
+    });
+  }
+
+  static const char* strerror(fid_eq*, int prov_errno, const void* err_data, char* buf,
+                              size_t len) noexcept {
+    return error_text(prov_errno, err_data, buf, len);
+  }
+
+  static int close(fid* fid) noexcept {
+    return guarded("fi_close(eq)", [&]() -> int {
+      auto& eq = object_of<Eq>(fid);
+      if (const uint32_t n = eq.uses.count(); n != 0) {
+        APERTURE_WARN("fi_close(eq): %u object(s) are bound to it; close them first", n);
+        return -FI_EBUSY;
+      }
+      if (eq.wait_set != nullptr) leave_set(*eq.wait_set, fid, eq.event_fd.get());
+      eq.fabric->uses.drop();
+      delete &eq;
+      return 0;
+    });
+  }
+
+  static int control(fid* fid, int command, void* arg) noexcept {
+    auto& eq = object_of<Eq>(fid);
+    return control_wait("fi_control(eq)", eq.wait_obj, eq.event_fd.get(), command, arg);
+  }
+};
+
+namespace {
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = EqCalls::close,
+    .bind = NotOffered<"fi_bind(eq): nothing can be bound to an event queue">{},
+    .control = EqCalls::control,
+    .ops_open = NotOffered<"fi_open_ops(eq): Aperture has no extension of that name">{},
+    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
+    .ops_set = NotOffered<"fi_set_ops(eq): nothing can be overridden here">{},
+};
+
+fi_ops_eq g_eq_ops = {
+    .size = sizeof(fi_ops_eq),
+    .read = EqCalls::read,
+    .readerr = EqCalls::readerr,
+    .write = EqCalls::write,
+    .sread = EqCalls::sread,
+    .strerror = EqCalls::strerror,
+};
+
+constexpr size_t kDefaultEqSize = 256;
+constexpr size_t kMaxEqSize = size_t{1} << 20;
+
+int check_attr(const fi_eq_attr& attr) {
+  if ((attr.flags & ~(FI_WRITE | FI_AFFINITY)) != 0) {
+    APERTURE_WARN("fi_eq_open: flags 0x%llx; only FI_WRITE and FI_AFFINITY are known",
+                  static_cast<unsigned long long>(attr.flags));
+    return -FI_EBADFLAGS;
+  }
+  if (attr.size > kMaxEqSize) {
+    APERTURE_WARN("fi_eq_open: size %zu; at most %zu is offered", attr.size, kMaxEqSize);
+    return -FI_EINVAL;
+  }
+  return check_wait_obj("fi_eq_open", attr.wait_obj, attr.wait_set);
+}
+
+}  // namespace
+
+int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** out, void* context) noexcept {
+  return guarded("fi_eq_open", [&]() -> int {
+    if (fabric == nullptr || out == nullptr) {
+      APERTURE_WARN("fi_eq_open: fabric or eq is NULL");
+      return -FI_EINVAL;
+    }
+    const fi_eq_attr defaults{};
+    const fi_eq_attr& asked = attr != nullptr ? *attr : defaults;
+    if (const int rc = check_attr(asked); rc != 0) return rc;
+    auto eq = std::make_unique<Eq>();
+    eq->wait_obj = settle_wait_obj(asked.wait_obj);
+    eq->writable = (asked.flags & FI_WRITE) != 0;
+    eq->capacity = asked.size != 0 ? asked.size : kDefaultEqSize;
+    if (has_fd(eq->wait_obj)) {
+      eq->event_fd = move_high(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
+      if (!eq->event_fd) {
+        APERTURE_WARN("fi_eq_open: no file descriptor left (%s); raise the limit (ulimit -n)",
+                      std::strerror(errno));
+        return -FI_EMFILE;
+      }
+    }
+    eq->fid.fid = {FI_CLASS_EQ, context, &g_fid_ops};
+    eq->fid.ops = &g_eq_ops;
+    if (eq->wait_obj == FI_WAIT_SET) {
+      const int rc = join_set(asked.wait_set, &eq->fid.fid, eq->event_fd.get(), eq->wait_set);
+      if (rc != 0) return rc;
+    }
+    eq->fabric = &object_of<Fabric>(fabric);
+    eq->fabric->uses.add();
+    *out = &eq.release()->fid;
+    return 0;
+  });
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,88 @@
+// fid_fabric: see fabric.hpp.
+#include "provider/fabric.hpp"
+
+#include <cstring>
+#include <memory>
+
+#include "provider/offer.hpp"
+#include "provider/registry.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+Registry<fid_fabric>& fabrics() {
+  static Registry<fid_fabric> all;
+  return all;
+}
+
+int close_fabric(fid* fid) noexcept {
+  return guarded("fi_close(fabric)", [&]() -> int {
+    auto& fabric = object_of<Fabric>(fid);
+    if (const uint32_t n = fabric.uses.count(); n != 0) {
+      APERTURE_WARN("fi_close(fabric): %u object(s) opened from it are still open; close them first",
+                    n);
+      return -FI_EBUSY;
+    }
+    fabrics().remove(&fabric.fid);
+    delete &fabric;
+    return 0;
+  });
+}
+
+int open_domain_plain(fid_fabric* fabric, fi_info* info, fid_domain** domain,
+                      void* context) noexcept {
+  return open_domain(fabric, info, domain, 0, context);
+}
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = close_fabric,
+    .bind = NotOffered<"fi_bind(fabric): nothing can be bound to a fabric">{},
+    .control = NotOffered<"fi_control(fabric): a fabric has no controls">{},
+    .ops_open = NotOffered<"fi_open_ops(fabric): Aperture has no extension of that name">{},
+    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
+    .ops_set = NotOffered<"fi_set_ops(fabric): nothing can be overridden here">{},
+};
+
+fi_ops_fabric g_fabric_ops = {
+    .size = sizeof(fi_ops_fabric),
+    .domain = open_domain_plain,
+    .passive_ep = NotOffered<"fi_passive_ep: connected endpoints (FI_EP_MSG) are not offered by this "
+                             "version; use FI_EP_RDM">{},
+    .eq_open = open_eq,
+    .wait_open = open_wait_set,
+    .trywait = try_wait,
+    .domain2 = open_domain,
+};
+
+// domain2 has flags before context.
+static_assert(sizeof(fi_ops_fabric) == 7 * sizeof(void*));
+
+}  // namespace
+
+int open_fabric(fi_fabric_attr* attr, fid_fabric** fabric, void* context) {
+  if (attr == nullptr || fabric == nullptr) {
+    APERTURE_WARN("fi_fabric: attr or fabric is NULL");
+    return -FI_EINVAL;
+  }
+  if (attr->name != nullptr && std::strcmp(attr->name, kFabricName) != 0) {
+    APERTURE_WARN("fi_fabric: \"%s\" is not a fabric of this provider; its only one is \"%s\"",
+                  attr->name, kFabricName);
+    return -FI_EINVAL;
+  }
+  auto made = std::make_unique<Fabric>();
+  made->fid.fid = {FI_CLASS_FABRIC, context, &g_fid_ops};
+  made->fid.ops = &g_fabric_ops;
+  made->api_version = attr->api_version;
+  made->fid.api_version = attr->api_version;
+  fabrics().add(&made->fid);
+  *fabric = &made.release()->fid;
+  return 0;
+}
+
+fid_fabric* first_open_fabric() noexcept { return fabrics().first(); }
+bool is_open_fabric(const fid_fabric* fabric) noexcept { return fabrics().has(fabric); }
+
+}  // namespace aperture::provider

@@ -1,0 +1,135 @@
+// Capabilities and the fabric part of the hints: see hints.hpp.
+#include <strings.h>
+
+#include <bit>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+#include "provider/fabric.hpp"
+#include "provider/hints.hpp"
+#include "provider/info_memory.hpp"
+#include "provider/offer.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+constexpr uint32_t kApi20 = FI_VERSION(2, 0);
+
+struct CapName {
+  int bit;
+  const char* name;
+};
+constexpr CapName kCapNames[] = {
+    {1, "FI_MSG"},          {2, "FI_RMA"},          {3, "FI_TAGGED"},       {4, "FI_ATOMIC"},
+    {5, "FI_MULTICAST"},    {6, "FI_COLLECTIVE"},   {8, "FI_READ"},         {9, "FI_WRITE"},
+    {10, "FI_RECV"},        {11, "FI_SEND"},        {12, "FI_REMOTE_READ"}, {13, "FI_REMOTE_WRITE"},
+    {16, "FI_MULTI_RECV"},  {20, "FI_TRIGGER"},     {21, "FI_FENCE"},       {41, "FI_AV_USER_ID"},
+    {43, "FI_PEER"},        {47, "FI_HMEM"},        {49, "FI_RMA_PMEM"},    {50, "FI_SOURCE_ERR"},
+    {51, "FI_LOCAL_COMM"},  {52, "FI_REMOTE_COMM"}, {53, "FI_SHARED_AV"},   {56, "FI_RMA_EVENT"},
+    {57, "FI_SOURCE"},      {58, "FI_NAMED_RX_CTX"}, {59, "FI_DIRECTED_RECV"}};
+
+uint64_t with_directions(uint64_t caps) noexcept {
+  if ((caps & (FI_MSG | FI_TAGGED)) != 0 && (caps & kMessageModifiers) == 0)
+    caps |= kMessageModifiers;
+  if ((caps & FI_RMA) != 0 && (caps & kRmaModifiers) == 0) caps |= kRmaModifiers;
+  return caps;
+}
+
+// A context's caps: those it was narrowed to, or all of the endpoint's that concern it.
+bool match_context_caps(const Matching& m, const char* which, uint64_t asked, uint64_t mine,
+                        uint64_t endpoint_caps, uint64_t& answer) {
+  if (asked == 0) {
+    answer = endpoint_caps & mine;
+    return true;
+  }
+  const uint64_t beyond = asked & ~(endpoint_caps & mine);
+  if (beyond != 0) {
+    return m.refuse("%s->caps asks for %s, which is not among the endpoint's capabilities of that "
+                    "side; ask for it in hints->caps too, or leave %s->caps 0",
+                    which, cap_name(beyond, m.version), which);
+  }
+  answer = with_directions(asked) & endpoint_caps & mine;
+  return true;
+}
+
+}  // namespace
+
+bool Matching::refuse(const char* format, ...) const noexcept {
+  if (static_cast<int>(log_level()) < static_cast<int>(level)) return false;
+  char text[768];
+  std::va_list args;
+  va_start(args, format);
+  std::vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  log_line(level, "fi_getinfo: %s", text);
+  return false;
+}
+
+const char* cap_name(uint64_t caps, uint32_t version) noexcept {
+  const int bit = std::countr_zero(caps);
+  if (bit == 48) return version >= kApi20 ? "FI_EXACT_DIRECTED_RECV" : "FI_VARIABLE_MSG";
+  for (const CapName& c : kCapNames) {
+    if (c.bit == bit) return c.name;
+  }
+  static thread_local char unknown[16];
+  std::snprintf(unknown, sizeof unknown, "bit %d", bit);
+  return unknown;
+}
+
+bool match_caps(const Matching& m, fi_info& answer) {
+  const fi_info* hints = m.hints;
+  const uint64_t asked = hints != nullptr ? hints->caps : 0;
+  const uint64_t missing = asked & ~kAllCaps;
+  if (missing != 0) {
+    return m.refuse("caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
+                    "FI_TAGGED, FI_RMA (with their directions), FI_DIRECTED_RECV, FI_SOURCE, FI_FENCE, "
+                    "FI_LOCAL_COMM and FI_REMOTE_COMM", cap_name(missing, m.version));
+  }
+  constexpr uint64_t wanted_bits = kPrimaryCaps | kMessageModifiers | kRmaModifiers;
+  uint64_t caps = asked == 0 ? kPrimaryCaps : asked & wanted_bits;
+  // directed or directions alone say nothing about what to transfer
+  if ((caps & (FI_MSG | FI_TAGGED | FI_RMA)) == 0) caps |= kPrimaryCaps & ~FI_DIRECTED_RECV;
+  answer.caps = with_directions(caps) | kFreeCaps | (asked & kAskedCaps);
+  answer.mode = 0;
+  if ((asked & FI_REMOTE_COMM) != 0) {
+    APERTURE_DEBUG("fi_getinfo: FI_REMOTE_COMM is granted, but this version reaches peers on this "
+                   "host only");
+  }
+  const uint64_t tx = hints != nullptr && hints->tx_attr != nullptr ? hints->tx_attr->caps : 0;
+  const uint64_t rx = hints != nullptr && hints->rx_attr != nullptr ? hints->rx_attr->caps : 0;
+  return match_context_caps(m, "tx_attr", tx, kTxCaps, answer.caps, answer.tx_attr->caps) &&
+         match_context_caps(m, "rx_attr", rx, kRxCaps, answer.caps, answer.rx_attr->caps);
+}
+
+bool match_fabric(const Matching& m, fi_info& answer) {
+  answer.fabric_attr->name = new_text(kFabricName);
+  answer.fabric_attr->prov_version = kProviderVersion;
+  answer.fabric_attr->api_version = m.version;
+  answer.fabric_attr->fabric = first_open_fabric();
+  // prov_name is left for libfabric, which writes it
+  if (m.hints == nullptr || m.hints->fabric_attr == nullptr) return true;
+  const fi_fabric_attr& asked = *m.hints->fabric_attr;
+  if (asked.prov_name != nullptr && ::strcasestr(asked.prov_name, kProviderName) == nullptr)
+    return false;  // somebody else is meant
+  if (asked.name != nullptr && std::strcmp(asked.name, kFabricName) != 0) {
+    return m.refuse("fabric \"%s\" is asked for; the only one here is \"%s\"", asked.name,
+                    kFabricName);
+  }
+  if (asked.prov_version > kProviderVersion) {
+    return m.refuse("provider version %u.%u is asked for; this is %u.%u", FI_MAJOR(asked.prov_version),
+                    FI_MINOR(asked.prov_version), FI_MAJOR(kProviderVersion),
+                    FI_MINOR(kProviderVersion));
+  }
+  if (asked.fabric != nullptr) {
+    if (!is_open_fabric(asked.fabric)) {
+      return m.refuse("fabric_attr->fabric is not an open fabric of this provider; leave it NULL or "
+                      "pass one that fi_fabric returned");
+    }
+    answer.fabric_attr->fabric = asked.fabric;
+  }
+  return true;
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,127 @@
+// The domain part of the hints: see hints.hpp. man 3 fi_domain, "DOMAIN ATTRIBUTES".
+#include <rdma/fi_domain.h>
+
+#include <cstring>
+
+#include "provider/domain.hpp"
+#include "provider/hints.hpp"
+#include "provider/info_memory.hpp"
+#include "provider/mr_mode.hpp"
+#include "provider/offer.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+constexpr int kDemandedMrMode = 0;
+constexpr int kControlUnified = 3;  // FI_PROGRESS_CONTROL_UNIFIED of libfabric 2.x
+
+void fill_defaults(fi_domain_attr& a, uint64_t caps) {
+  a.name = new_text(kDomainName);
+  a.domain = first_open_domain();
+  a.threading = FI_THREAD_SAFE;
+  a.control_progress = FI_PROGRESS_AUTO;
+  a.data_progress = FI_PROGRESS_MANUAL;
+  a.resource_mgmt = FI_RM_ENABLED;
+  a.av_type = FI_AV_UNSPEC;
+  a.mr_key_size = kKeyBytes;
+  a.cq_data_size = kCqDataBytes;
+  a.cq_cnt = kMaxCqs;
+  a.ep_cnt = kMaxEndpoints;
+  a.tx_ctx_cnt = kMaxEndpoints;
+  a.rx_ctx_cnt = kMaxEndpoints;
+  a.max_ep_tx_ctx = 1;
+  a.max_ep_rx_ctx = 1;
+  a.cntr_cnt = kMaxCounters;
+  a.mr_iov_limit = kRegionIovLimit;
+  a.caps = caps & kDomainCaps;
+  a.max_err_data = kMaxErrorText;
+  a.mr_cnt = kMaxRegions;
+}
+
+bool at_most(const Matching& m, const char* field, size_t asked, size_t offered) {
+  if (asked <= offered) return true;
+  return m.refuse("domain_attr->%s %zu is asked for; at most %zu is offered", field, asked, offered);
+}
+
+bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domain_attr& mine) {
+  return at_most(m, "mr_key_size", asked.mr_key_size, mine.mr_key_size) &&
+         at_most(m, "cq_data_size", asked.cq_data_size, mine.cq_data_size) &&
+         at_most(m, "cq_cnt", asked.cq_cnt, mine.cq_cnt) &&
+         at_most(m, "ep_cnt", asked.ep_cnt, mine.ep_cnt) &&
+         at_most(m, "tx_ctx_cnt", asked.tx_ctx_cnt, mine.tx_ctx_cnt) &&
+         at_most(m, "rx_ctx_cnt", asked.rx_ctx_cnt, mine.rx_ctx_cnt) &&
+         at_most(m, "max_ep_tx_ctx (scalable endpoints are not offered)", asked.max_ep_tx_ctx,
+                 mine.max_ep_tx_ctx) &&
+         at_most(m, "max_ep_rx_ctx (scalable endpoints are not offered)", asked.max_ep_rx_ctx,
+                 mine.max_ep_rx_ctx) &&
+         at_most(m, "max_ep_stx_ctx (shared contexts are not offered)", asked.max_ep_stx_ctx,
+                 mine.max_ep_stx_ctx) &&
+         at_most(m, "max_ep_srx_ctx (shared contexts are not offered)", asked.max_ep_srx_ctx,
+                 mine.max_ep_srx_ctx) &&
+         at_most(m, "cntr_cnt", asked.cntr_cnt, mine.cntr_cnt) &&
+         (m.version < kApi15 ||
+          at_most(m, "mr_iov_limit", asked.mr_iov_limit, mine.mr_iov_limit));
+}
+
+// Fields that API 1.5 brought.
+bool match_since_1_5(const Matching& m, const fi_domain_attr& asked, fi_domain_attr& mine) {
+  if (m.version < kApi15) return true;
+  if (asked.auth_key_size != 0) {
+    return m.refuse("domain_attr->auth_key_size %zu: authorization keys are not offered yet; leave it "
+                    "0", asked.auth_key_size);
+  }
+  const uint64_t beyond = asked.caps & ~kDomainCaps;
+  if (beyond != 0) {
+    return m.refuse("domain_attr->caps asks for %s; offered are FI_LOCAL_COMM and FI_REMOTE_COMM",
+                    cap_name(beyond, m.version));
+  }
+  mine.caps |= asked.caps;
+  return at_most(m, "max_err_data", asked.max_err_data, mine.max_err_data) &&
+         at_most(m, "mr_cnt", asked.mr_cnt, mine.mr_cnt);
+}
+
+bool match_models(const Matching& m, const fi_domain_attr& asked, fi_domain_attr& mine) {
+  if (asked.threading > FI_THREAD_ENDPOINT) {
+    return m.refuse("domain_attr->threading %d is none that fi_domain(3) knows", asked.threading);
+  }
+  if (asked.threading != FI_THREAD_UNSPEC) mine.threading = asked.threading;
+  if (static_cast<int>(asked.control_progress) > kControlUnified ||
+      asked.data_progress > FI_PROGRESS_MANUAL) {
+    return m.refuse("domain_attr progress %d/%d (control/data) is none that fi_domain(3) knows",
+                    asked.control_progress, asked.data_progress);
+  }
+  if (asked.control_progress != FI_PROGRESS_UNSPEC) mine.control_progress = asked.control_progress;
+  if (asked.data_progress != FI_PROGRESS_UNSPEC) mine.data_progress = asked.data_progress;
+  if (asked.resource_mgmt > FI_RM_ENABLED || asked.av_type > FI_AV_TABLE) {
+    return m.refuse("domain_attr->resource_mgmt %d or av_type %d is none that fi_domain(3) knows",
+                    asked.resource_mgmt, asked.av_type);
+  }
+  if (asked.av_type != FI_AV_UNSPEC) mine.av_type = asked.av_type;
+  if (m.version >= FI_VERSION(1, 9)) mine.tclass = asked.tclass;  // one class here: the best effort
+  return true;
+}
+
+}  // namespace
+
+bool match_domain(const Matching& m, fi_info& answer) {
+  fi_domain_attr& mine = *answer.domain_attr;
+  fill_defaults(mine, answer.caps);
+  if (!match_mr_mode(m, answer.caps, kDemandedMrMode, mine.mr_mode)) return false;
+  if (m.hints == nullptr || m.hints->domain_attr == nullptr) return true;
+  const fi_domain_attr& asked = *m.hints->domain_attr;
+  if (asked.name != nullptr && std::strcmp(asked.name, kDomainName) != 0) {
+    return m.refuse("domain \"%s\" is asked for; the only one here is \"%s\"", asked.name, kDomainName);
+  }
+  if (asked.domain != nullptr) {
+    if (!is_open_domain(asked.domain)) {
+      return m.refuse("domain_attr->domain is not an open domain of this provider; leave it NULL or "
+                      "pass one that fi_domain returned");
+    }
+    mine.domain = asked.domain;
+  }
+  return match_models(m, asked, mine) && match_limits(m, asked, mine) &&
+         match_since_1_5(m, asked, mine);
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,168 @@
+// The endpoint and context parts of the hints: see hints.hpp. man 3 fi_endpoint, "ENDPOINT
+// ATTRIBUTES", "TRANSMIT CONTEXT ATTRIBUTES", "RECEIVE CONTEXT ATTRIBUTES".
+#include <cinttypes>
+
+#include "provider/hints.hpp"
+#include "provider/offer.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+const char* type_name(int type) noexcept {
+  switch (type) {
+    case FI_EP_MSG: return "FI_EP_MSG";
+    case FI_EP_DGRAM: return "FI_EP_DGRAM";
+    case FI_EP_SOCK_STREAM: return "FI_EP_SOCK_STREAM";
+    case FI_EP_SOCK_DGRAM: return "FI_EP_SOCK_DGRAM";
+    default: return "an unknown type";
+  }
+}
+
+bool match_contexts(const Matching& m, const char* which, size_t asked) {
+  if (asked == FI_SHARED_CONTEXT) {
+    return m.refuse("ep_attr->%s is FI_SHARED_CONTEXT; shared contexts are not offered, leave it 0",
+                    which);
+  }
+  if (asked > 1) {
+    return m.refuse("ep_attr->%s %zu is asked for; an endpoint has one context, leave it 0", which,
+                    asked);
+  }
+  return true;
+}
+
+bool match_ep_identity(const Matching& m, const fi_ep_attr& asked) {
+  if (asked.type != FI_EP_UNSPEC && asked.type != FI_EP_RDM) {
+    return m.refuse("endpoint type %s is asked for; this version offers FI_EP_RDM, set "
+                    "ep_attr->type to it", type_name(asked.type));
+  }
+  if (asked.protocol != FI_PROTO_UNSPEC && asked.protocol != kProtocol) {
+    return m.refuse("ep_attr->protocol 0x%x is asked for; Aperture speaks its own (0x%x), leave it 0",
+                    asked.protocol, kProtocol);
+  }
+  if (asked.protocol_version > kProtocolVersion) {
+    return m.refuse("ep_attr->protocol_version %u is asked for; offered is %u",
+                    asked.protocol_version, kProtocolVersion);
+  }
+  if (m.version >= kApi15 && asked.auth_key_size != 0) {
+    return m.refuse("ep_attr->auth_key_size %zu: authorization keys are not offered yet; leave it 0",
+                    asked.auth_key_size);
+  }
+  return match_contexts(m, "tx_ctx_cnt", asked.tx_ctx_cnt) &&
+         match_contexts(m, "rx_ctx_cnt", asked.rx_ctx_cnt);
+}
+
+// Order for RMA of any size where the bits say so; a size asked for is asked for in those bits.
+void set_order_sizes(fi_ep_attr& mine, const fi_ep_attr* asked, uint64_t& order) {
+  if (asked != nullptr) {
+    if (asked->max_order_raw_size != 0) order |= FI_ORDER_RAW;
+    if (asked->max_order_war_size != 0) order |= FI_ORDER_WAR;
+    if (asked->max_order_waw_size != 0) order |= FI_ORDER_WAW;
+  }
+  mine.max_order_raw_size = (order & (FI_ORDER_RAW | FI_ORDER_RMA_RAW)) != 0 ? SIZE_MAX : 0;
+  mine.max_order_war_size = (order & (FI_ORDER_WAR | FI_ORDER_RMA_WAR)) != 0 ? SIZE_MAX : 0;
+  mine.max_order_waw_size = (order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW)) != 0 ? SIZE_MAX : 0;
+}
+
+bool match_op_flags(const Matching& m, const char* which, uint64_t asked, uint64_t offered) {
+  const uint64_t beyond = asked & ~offered;
+  if (beyond == 0) return true;
+  return m.refuse("%s->op_flags 0x%" PRIx64 " are asked for, of which 0x%" PRIx64
+                  " are not offered; clear them", which, asked, beyond);
+}
+
+bool match_order(const Matching& m, const char* which, uint64_t msg_order, uint64_t comp_order) {
+  const uint64_t beyond = msg_order & ~kAllOrderBits;
+  if (beyond != 0) {
+    return m.refuse("%s->msg_order bits 0x%" PRIx64 " are asked for; offered are FI_ORDER_STRICT and "
+                    "the FI_ORDER_RMA_* bits", which, beyond);
+  }
+  if (comp_order != FI_ORDER_NONE) {
+    return m.refuse("%s->comp_order 0x%" PRIx64 " is asked for; completions here come in the order in "
+                    "which operations end (FI_ORDER_NONE)", which, comp_order);
+  }
+  return true;
+}
+
+bool at_most(const Matching& m, const char* field, size_t asked, size_t offered) {
+  if (asked <= offered) return true;
+  return m.refuse("%s %zu is asked for; at most %zu is offered", field, asked, offered);
+}
+
+void echo(size_t asked, size_t& mine) noexcept {
+  if (asked != 0) mine = asked;
+}
+
+}  // namespace
+
+bool match_ep(const Matching& m, fi_info& answer) {
+  fi_ep_attr& mine = *answer.ep_attr;
+  mine.type = FI_EP_RDM;
+  mine.protocol = kProtocol;
+  mine.protocol_version = kProtocolVersion;
+  mine.max_msg_size = qp::kMaxMessageBytes;
+  mine.mem_tag_format = kGenericTag;
+  mine.tx_ctx_cnt = 1;
+  mine.rx_ctx_cnt = 1;
+  const fi_ep_attr* asked = m.hints != nullptr ? m.hints->ep_attr : nullptr;
+  set_order_sizes(mine, asked, answer.tx_attr->msg_order);
+  answer.rx_attr->msg_order |= answer.tx_attr->msg_order;
+  if (asked == nullptr) return true;
+  if (asked->mem_tag_format != 0) mine.mem_tag_format = asked->mem_tag_format;
+  return match_ep_identity(m, *asked) &&
+         at_most(m, "ep_attr->max_msg_size", asked->max_msg_size, mine.max_msg_size) &&
+         at_most(m, "ep_attr->msg_prefix_size", asked->msg_prefix_size, 0);
+}
+
+bool match_tx(const Matching& m, fi_info& answer) {
+  fi_tx_attr& mine = *answer.tx_attr;
+  mine.msg_order = FI_ORDER_SAS;
+  mine.comp_order = FI_ORDER_NONE;
+  mine.inject_size = qp::kInjectBytes;
+  mine.size = kDefaultQueueSize;
+  mine.iov_limit = qp::kIovLimit;
+  mine.rma_iov_limit = (answer.caps & FI_RMA) != 0 ? qp::kRmaIovLimit : 0;
+  const fi_tx_attr* asked = m.hints != nullptr ? m.hints->tx_attr : nullptr;
+  if (asked == nullptr) return true;
+  if (!match_op_flags(m, "tx_attr", asked->op_flags, kTxOpFlags) ||
+      !match_order(m, "tx_attr", asked->msg_order, asked->comp_order) ||
+      !at_most(m, "tx_attr->inject_size", asked->inject_size, qp::kInjectBytes) ||
+      !at_most(m, "tx_attr->size", asked->size, kMaxQueueSize) ||
+      !at_most(m, "tx_attr->iov_limit", asked->iov_limit, qp::kIovLimit) ||
+      !at_most(m, "tx_attr->rma_iov_limit", asked->rma_iov_limit, qp::kRmaIovLimit)) {
+    return false;
+  }
+  mine.op_flags = asked->op_flags;
+  mine.msg_order |= asked->msg_order;
+  echo(asked->inject_size, mine.inject_size);
+  echo(asked->size, mine.size);
+  echo(asked->iov_limit, mine.iov_limit);
+  echo(asked->rma_iov_limit, mine.rma_iov_limit);
+  if (m.version >= FI_VERSION(1, 9)) mine.tclass = asked->tclass;
+  return true;
+}
+
+bool match_rx(const Matching& m, fi_info& answer) {
+  fi_rx_attr& mine = *answer.rx_attr;
+  mine.msg_order = FI_ORDER_SAS;
+  mine.comp_order = FI_ORDER_NONE;
+  mine.total_buffered_recv = kBufferedBytes;
+  mine.size = kDefaultQueueSize;
+  mine.iov_limit = qp::kIovLimit;
+  const fi_rx_attr* asked = m.hints != nullptr ? m.hints->rx_attr : nullptr;
+  if (asked == nullptr) return true;
+  if (!match_op_flags(m, "rx_attr", asked->op_flags, kRxOpFlags) ||
+      !match_order(m, "rx_attr", asked->msg_order, asked->comp_order) ||
+      !at_most(m, "rx_attr->total_buffered_recv", asked->total_buffered_recv, kBufferedBytes) ||
+      !at_most(m, "rx_attr->size", asked->size, kMaxQueueSize) ||
+      !at_most(m, "rx_attr->iov_limit", asked->iov_limit, qp::kIovLimit)) {
+    return false;
+  }
+  mine.op_flags = asked->op_flags;
+  mine.msg_order |= asked->msg_order;
+  echo(asked->size, mine.size);
+  echo(asked->iov_limit, mine.iov_limit);
+  return true;
+}
+
+}  // namespace aperture::provider

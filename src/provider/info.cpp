@@ -1,0 +1,76 @@
+// fi_getinfo: see info.hpp.
+#include "provider/info.hpp"
+
+#include <rdma/fi_errno.h>
+#include <strings.h>
+
+#include <string>
+
+#include "provider/addressing.hpp"
+#include "provider/hints.hpp"
+#include "provider/info_memory.hpp"
+#include "provider/offer.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+// libfabric's own flag for "core providers only", with which rxm and rxd look for something to layer
+// on; the same from 1.17 on. Our endpoints are not for them: Open MPI would take `aperture;ofi_rxm`.
+constexpr uint64_t kCoreProvidersOnly = 1ull << 59;
+
+InfoPtr blank_info() {
+  InfoPtr info(new_part<fi_info>());
+  info->tx_attr = new_part<fi_tx_attr>();
+  info->rx_attr = new_part<fi_rx_attr>();
+  info->ep_attr = new_part<fi_ep_attr>();
+  info->domain_attr = new_part<fi_domain_attr>();
+  info->fabric_attr = new_part<fi_fabric_attr>();
+  return info;
+}
+
+void* new_sockaddr(const Address& address, size_t& len) {
+  sockaddr_storage sa;
+  len = address.to_sockaddr(sa);
+  return new_copy(&sa, len);
+}
+
+bool match_addresses(const Matching& m, const InfoQuestion& question, fi_info& answer) {
+  Endpoints found;
+  std::string why;
+  if (!find_addresses(question, found, why)) return m.refuse("%s", why.c_str());
+  answer.addr_format = found.format;
+  answer.src_addr = new_sockaddr(found.source, answer.src_addrlen);
+  if (found.dest) answer.dest_addr = new_sockaddr(*found.dest, answer.dest_addrlen);
+  return true;
+}
+
+bool names_us(const fi_info* hints) noexcept {
+  return hints != nullptr && hints->fabric_attr != nullptr &&
+         hints->fabric_attr->prov_name != nullptr &&
+         ::strcasestr(hints->fabric_attr->prov_name, kProviderName) != nullptr;
+}
+
+}  // namespace
+
+int get_info(const InfoQuestion& question, fi_info** info) {
+  if (info == nullptr) return -FI_EINVAL;
+  *info = nullptr;
+  if ((question.flags & kCoreProvidersOnly) != 0) return -FI_ENODATA;
+  InfoPtr answer = blank_info();
+  Matching m{question.version, question.hints,
+             names_us(question.hints) ? LogLevel::warn : LogLevel::info};
+  if ((question.flags & FI_PROV_ATTR_ONLY) != 0) m.hints = nullptr;
+  if (!match_fabric(m, *answer) || !match_caps(m, *answer) || !match_tx(m, *answer) ||
+      !match_rx(m, *answer) || !match_ep(m, *answer) || !match_domain(m, *answer)) {
+    return -FI_ENODATA;
+  }
+  if ((question.flags & FI_PROV_ATTR_ONLY) == 0) {
+    if (!match_addresses(m, question, *answer)) return -FI_ENODATA;
+    if (question.hints != nullptr) answer->handle = question.hints->handle;
+  }
+  *info = answer.release();
+  return 0;
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,21 @@
+// fi_getinfo: one question, one answer. man 3 fi_getinfo. Any thread; no state.
+#pragma once
+
+#include <rdma/fabric.h>
+
+#include <cstdint>
+
+namespace aperture::provider {
+
+struct InfoQuestion {
+  uint32_t version = 0;  // API that the application was written for
+  const char* node = nullptr;
+  const char* service = nullptr;
+  uint64_t flags = 0;
+  const fi_info* hints = nullptr;
+};
+
+// 0 and *info (to be freed with fi_freeinfo), or -FI_ENODATA and a logged sentence, -FI_ENOMEM.
+int get_info(const InfoQuestion& question, fi_info** info);
+
+}  // namespace aperture::provider

@@ -1,0 +1,70 @@
+// What this provider offers: names, capabilities, limits. The single place that fi_getinfo, the hint
+// checks and the objects agree on. man 3 fi_getinfo, fi_endpoint, fi_domain. Constants, any thread.
+#pragma once
+
+#include <rdma/fabric.h>
+
+#include <cstdint>
+
+#include "qp/limits.hpp"
+
+namespace aperture::provider {
+
+inline constexpr const char* kProviderName = "aperture";
+inline constexpr const char* kFabricName = "aperture";
+inline constexpr const char* kDomainName = "aperture0";
+inline constexpr uint32_t kProviderVersion = FI_VERSION(0, 1);
+inline constexpr uint32_t kProtocol = FI_PROV_SPECIFIC | 0xa9e0u;
+inline constexpr uint32_t kProtocolVersion = 1;
+
+// "Capabilities" of fi_getinfo(3): primary ones are given when asked for, modifiers narrow them,
+// secondary ones may be given freely.
+inline constexpr uint64_t kPrimaryCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_DIRECTED_RECV;
+inline constexpr uint64_t kMessageModifiers = FI_SEND | FI_RECV;
+inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;      // always reported
+inline constexpr uint64_t kAskedCaps = FI_REMOTE_COMM | FI_SOURCE;   // reported when asked for
+inline constexpr uint64_t kAllCaps =
+    kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
+inline constexpr uint64_t kTxCaps =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
+inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_RECV | FI_REMOTE_READ |
+                                    FI_REMOTE_WRITE | FI_DIRECTED_RECV | FI_SOURCE;
+inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+
+// Default operation flags that a context can be given.
+inline constexpr uint64_t kCompletionLevels = FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
+                                              FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+inline constexpr uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | kCompletionLevels;
+inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
+                                       FI_DELIVERY_COMPLETE;
+
+// Message order. Sends to one peer always keep their order. The bits that involve RMA cost the
+// one-sided path, so they are given when they are asked for.
+inline constexpr uint64_t kRmaOrderBits = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_RAS | FI_ORDER_WAR |
+                                          FI_ORDER_WAW | FI_ORDER_WAS | FI_ORDER_SAR | FI_ORDER_SAW |
+                                          FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR |
+                                          FI_ORDER_RMA_WAW;
+inline constexpr uint64_t kAllOrderBits = kRmaOrderBits | FI_ORDER_SAS;
+
+inline constexpr size_t kDefaultQueueSize = 1024;
+inline constexpr size_t kMaxQueueSize = size_t{1} << 20;
+inline constexpr size_t kDefaultCqSize = 1024;
+inline constexpr size_t kMaxCqSize = size_t{1} << 22;
+inline constexpr size_t kBufferedBytes = size_t{64} << 20;  // unexpected payload held for receives
+inline constexpr size_t kCqDataBytes = 8;
+inline constexpr size_t kKeyBytes = 8;
+inline constexpr size_t kRegionIovLimit = 1;
+inline constexpr size_t kMaxErrorText = 1024;  // bytes of a sentence in err_data
+inline constexpr size_t kMaxCqs = 65536;
+inline constexpr size_t kMaxCounters = 65536;
+inline constexpr size_t kMaxEndpoints = 16384;
+inline constexpr size_t kMaxRegions = size_t{1} << 20;
+inline constexpr uint64_t kGenericTag = 0xaaaaaaaaaaaaaaaaull;  // 64 separate one-bit fields
+
+// Since 1.5 there are mr_mode bits, authorization keys and err_data_size; since 1.20 src_addr in
+// error entries.
+inline constexpr uint32_t kApi15 = FI_VERSION(1, 5);
+inline constexpr uint32_t kApi120 = FI_VERSION(1, 20);
+
+}  // namespace aperture::provider

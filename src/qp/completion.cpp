@@ -1,0 +1,95 @@
+// Completion queues and counters: see completion.hpp.
+#include "qp/completion.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <new>
+
+namespace aperture::qp {
+
+namespace {
+
+Status open_eventfd(UniqueFd& fd) noexcept {
+  if (fd) return {};
+  UniqueFd made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!made) return errc_from_errno(errno);
+  fd = move_high(std::move(made));
+  return {};
+}
+
+void signal_eventfd(int fd) noexcept {
+  if (fd < 0) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(fd, &one, sizeof one);
+}
+
+void drain_eventfd(int fd) noexcept {
+  if (fd < 0) return;
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t n = ::read(fd, &count, sizeof count);
+}
+
+// Stands for an error that there was no memory to describe.
+CompletionError untold{{}, Errc::no_memory, 0, 0, {}};
+
+}  // namespace
+
+Cq::Cq(size_t capacity) : slots_(std::bit_ceil(capacity < 2 ? size_t{2} : capacity)) {
+  mask_ = slots_.size() - 1;
+}
+
+Cq::~Cq() {
+  for (; !empty(); pop()) {
+    if (slots_[head_ & mask_].error != &untold) delete slots_[head_ & mask_].error;
+  }
+}
+
+void Cq::push_error(CompletionError e) noexcept {
+  if (tail_ - head_ > mask_) grow();
+  if (tail_ - head_ > mask_) return;  // out of memory: nothing more can be told
+  auto* error = new (std::nothrow) CompletionError(std::move(e));
+  slots_[tail_ & mask_] = {error != nullptr ? error->entry : Completion{},
+                           error != nullptr ? error : &untold};
+  ++tail_;
+  if (armed_) wake();
+}
+
+CompletionError Cq::pop_error() noexcept {
+  CompletionError* error = slots_[head_ & mask_].error;
+  slots_[head_ & mask_].error = nullptr;
+  ++head_;
+  if (error == &untold) return untold;
+  CompletionError out = std::move(*error);
+  delete error;
+  return out;
+}
+
+void Cq::grow() noexcept {
+  try {
+    std::vector<Slot> larger(slots_.size() * 2);
+    const uint64_t larger_mask = larger.size() - 1;
+    for (uint64_t i = head_; i != tail_; ++i) larger[i & larger_mask] = slots_[i & mask_];
+    slots_.swap(larger);
+    mask_ = larger_mask;
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+Status Cq::open_wake_fd() noexcept { return open_eventfd(wake_fd_); }
+void Cq::wake() noexcept { signal_eventfd(wake_fd_.get()); }
+void Cq::disarm() noexcept {
+  armed_ = false;
+  drain_eventfd(wake_fd_.get());
+}
+
+Status Counter::open_wake_fd() noexcept { return open_eventfd(wake_fd_); }
+void Counter::wake() noexcept { signal_eventfd(wake_fd_.get()); }
+void Counter::disarm() noexcept {
+  armed_ = false;
+  drain_eventfd(wake_fd_.get());
+}
+
+}  // namespace aperture::qp

@@ -1,0 +1,190 @@
+// RMA by our own hand: process_vm_writev and process_vm_readv under the pin protocol of protect/,
+// when nothing of ours stands before it in the ring and the target is not polling; and claiming the
+// head of the ring from a target that has stopped. architecture.md, "The ordering rule", "Claims".
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/clock.hpp"
+#include "base/iov.hpp"
+#include "base/log.hpp"
+#include "qp/qp.hpp"
+#include "qp/tuning.hpp"
+
+namespace aperture::qp {
+
+using protect::DirectResult;
+
+protect::AccessorSlot* Qp::slot() noexcept {
+  if (slot_ == nullptr && lane_->direct.slots != nullptr) {
+    slot_ = static_cast<protect::SlotArray*>(lane_->direct.slots)->claim();
+  }
+  return slot_;
+}
+
+bool Qp::may_go_direct(const Wqe& wqe) noexcept {
+  if (!lane_->direct.allowed || wqe.has_imm) return false;
+  ring::ChannelTx& tx = lane_->request_tx;
+  if (target_away_ && tx.consumer_polls() != away_polls_) {
+    target_away_ = false;
+    stall_since_ = 0;
+  }
+  if (!target_away_ && tx.consumer_hot()) return false;
+  // The ordering rule: every earlier request executed. Pieces of this very operation count too.
+  if (done_through_ != tx.cells.pos() && (port_.strict_rma_order || wqe.in_ring || wqe.fence)) {
+    if (tx.refresh() > done_through_) retire(tx.consumed_seen());
+    if (done_through_ != tx.cells.pos()) return false;
+  }
+  return slot() != nullptr;
+}
+
+DirectResult Qp::copy_direct(const Wqe& wqe, const RemoteRange& range,
+                             uint64_t wqe_offset) noexcept {
+  std::array<iovec, kIovLimit> local;
+  size_t count = 0;
+  each_iov_piece(wqe.iov.data(), wqe.iov_count, wqe_offset, range.len,
+                 [&](std::byte* piece, size_t n) { local[count++] = {piece, n}; });
+  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+  const protect::DirectAsk ask{lane_->remote_domain, range.key, range.addr, local.data(), count};
+  return wqe.kind == WqeKind::write ? keys->write(lane_->direct.pid, *slot_, ask, &direct_hint_)
+                                    : keys->read(lane_->direct.pid, *slot_, ask, &direct_hint_);
+}
+
+// The rest goes through the ring, now and for ever. Always false.
+bool Qp::leave_direct(Wqe& wqe) noexcept {
+  lane_->direct.allowed = false;
+  if (wqe.kind == WqeKind::read) {  // results of a read come for whole ranges
+    wqe.done -= wqe.range_done;
+    wqe.range_done = 0;
+  }
+  return false;
+}
+
+// True: over, well or badly. False: more is to be done in a later poll.
+bool Qp::put_direct(Wqe& wqe) noexcept {
+  uint64_t budget = kDirectBudget;
+  while (wqe.range_at < wqe.range_count) {
+    const RemoteRange& whole = wqe.ranges[wqe.range_at];
+    const uint64_t left = whole.len - wqe.range_done;
+    const uint64_t n = std::min(left, protect::kChunkBytes);
+    if (n > budget) return false;
+    const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+    const auto need = wqe.kind == WqeKind::write ? protect::Rights::remote_write
+                                                 : protect::Rights::remote_read;
+    if (wqe.range_done == 0 && (whole.len > n || n == 0)) {
+      // the whole range first: an operation that will be refused changes nothing
+      wqe.denial = keys->would_refuse(lane_->remote_domain, whole.key, whole.addr, whole.len, need);
+      if (wqe.denial != protect::Denial::none) return true;
+    }
+    const RemoteRange part{whole.addr + wqe.range_done, n, whole.key};
+    const DirectResult r = n == 0 ? DirectResult{} : copy_direct(wqe, part, wqe.done);
+    wqe.done += r.bytes;
+    wqe.range_done += r.bytes;
+    budget -= n;
+    switch (r.outcome) {
+      case DirectResult::Outcome::done: break;
+      case DirectResult::Outcome::denied: wqe.denial = r.denial; return true;
+      case DirectResult::Outcome::faulted: wqe.denial = protect::Denial::not_backed; return true;
+      case DirectResult::Outcome::peer_gone: wqe.error = Errc::peer_lost; return true;
+      case DirectResult::Outcome::not_permitted:
+        APERTURE_INFO("direct copies to %s are no longer permitted; the owner copies from now on",
+                      remote_.text().c_str());
+        return leave_direct(wqe);
+      case DirectResult::Outcome::through_ring: return leave_direct(wqe);
+    }
+    if (wqe.range_done == whole.len) {
+      ++wqe.range_at;
+      wqe.range_done = 0;
+    }
+  }
+  return true;
+}
+
+// Looks whether the first request that is not executed is an RMA of ours that has stood there for
+// too long, and does it itself if the owner is not at it.
+void Qp::claim_stalled_head() noexcept {
+  if (!lane_->direct.allowed || piece_head_ == piece_tail_) return;
+  const Piece piece = pieces_[piece_head_ % pieces_.size()];
+  if (piece.pos != done_through_) return;
+  // the owner tells the immediate data; naks of this operation may be on their way
+  if (piece.wqe->has_imm || piece.wqe->denial != protect::Denial::none) return;
+  if (!target_away_) {
+    if (stall_since_ == 0 || stall_pos_ != piece.pos) {
+      stall_pos_ = piece.pos;
+      stall_since_ = ticks();
+      return;
+    }
+    static const uint64_t limit = ticks_from_ns(kStallNs);
+    if (ticks() - stall_since_ < limit) return;
+  }
+  if (slot() == nullptr) return;
+  if (claim(piece)) {
+    target_away_ = true;
+    away_polls_ = lane_->request_tx.consumer_polls();
+    retire(piece.pos + piece.cells);
+  } else {
+    stall_since_ = 0;
+    target_away_ = false;
+  }
+}
+
+bool Qp::claim(const Piece& piece) noexcept {
+  ring::ChannelWords& words = lane_->request_tx.words();
+  if (!claim_side_.begin(words, piece.pos)) return false;
+  RemoteRange part = piece.range;
+  uint64_t offset = piece.wqe_offset;
+  Wqe& wqe = *piece.wqe;
+  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+  const auto need = wqe.kind == WqeKind::write ? protect::Rights::remote_write
+                                               : protect::Rights::remote_read;
+  const RemoteRange& whole = wqe.ranges[piece.range_at];  // refused as a whole or not at all
+  wqe.denial =
+      keys->would_refuse(lane_->remote_domain, whole.key, whole.addr, whole.len, need);
+  while (wqe.denial == protect::Denial::none && wqe.error == Errc::ok && part.len > 0) {
+    RemoteRange chunk = part;
+    chunk.len = std::min(part.len, protect::kChunkBytes);
+    const DirectResult r = copy_direct(wqe, chunk, offset);
+    part.addr += r.bytes;
+    part.len -= r.bytes;
+    offset += r.bytes;
+    if (wqe.kind == WqeKind::read) wqe.done += r.bytes;
+    if (r.outcome == DirectResult::Outcome::denied) wqe.denial = r.denial;
+    if (r.outcome == DirectResult::Outcome::faulted) wqe.denial = protect::Denial::not_backed;
+    if (r.outcome == DirectResult::Outcome::peer_gone) wqe.error = Errc::peer_lost;
+    if (r.outcome == DirectResult::Outcome::not_permitted ||
+        r.outcome == DirectResult::Outcome::through_ring) {
+      lane_->direct.allowed = false;
+      claim_side_.retract(words);
+      return false;
+    }
+  }
+  claim_side_.finish(words, piece.pos);
+  return true;
+}
+
+void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
+  char text[320];
+  const char* what = wqe.kind == WqeKind::send    ? "send"
+                     : wqe.kind == WqeKind::write ? "remote write"
+                                                  : "remote read";
+  if (wqe.error == Errc::access_denied) {
+    const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
+    std::snprintf(text, sizeof text,
+                  "%s of %llu bytes at 0x%llx with key 0x%llx was refused by %s: %s", what,
+                  static_cast<unsigned long long>(r.len), static_cast<unsigned long long>(r.addr),
+                  static_cast<unsigned long long>(r.key), remote_.text().c_str(),
+                  protect::sentence(wqe.denial));
+  } else {
+    std::snprintf(text, sizeof text, "%s of %llu bytes to %s ended: %s", what,
+                  static_cast<unsigned long long>(wqe.len), remote_.text().c_str(),
+                  describe(wqe.error));
+  }
+  APERTURE_WARN("%s", text);
+  try {
+    e.sentence = text;
+  } catch (...) {
+    e.sentence.clear();  // out of memory: the code alone has to do
+  }
+}
+
+}  // namespace aperture::qp

@@ -1,0 +1,88 @@
+// What the queue pairs of one endpoint share: completion queues, counters, the WQE pool, the place
+// where messages go, and the protection domain that incoming requests meet.
+//
+// Guarded by the engine's lock. MessageSink is implemented by msg/ (matching); a queue pair calls it
+// for each message, in order.
+#pragma once
+
+#include <cstdint>
+
+#include "base/pool.hpp"
+#include "protect/key_table.hpp"
+#include "qp/completion.hpp"
+#include "qp/wqe.hpp"
+#include "ring/cell.hpp"
+
+namespace aperture::qp {
+
+class Qp;
+
+// A message at the head of a request ring, decoded; valid during on_message only.
+struct Arrival {
+  enum class Where : uint8_t { cells, bytes, offered };
+  Where where = Where::cells;
+  bool tagged = false;
+  bool has_imm = false;
+  bool delivery = false;
+  uint64_t tag = 0;
+  uint64_t imm = 0;
+  uint64_t len = 0;                        // bytes of the message
+  const ring::CellReader* cells = nullptr; // where == cells: payload at this body offset
+  size_t cells_offset = 0;
+  const std::byte* bytes = nullptr;        // where == bytes
+  uint64_t offer_address = 0;              // where == offered
+  uint32_t offer_id = 0;
+  uint32_t offer_claim = 0;
+
+  // Copies the first n bytes of the payload (not offered) to flat memory or an iovec.
+  void copy_to(void* to, uint64_t n) const noexcept;
+  void scatter_to(const iovec* iov, size_t count, uint64_t n) const noexcept;
+};
+
+// The receiving half of an offered message, once msg/ knows where it goes.
+struct Receive {
+  const iovec* iov = nullptr;  // stays valid until on_received
+  size_t iov_count = 0;
+  uint64_t want = 0;           // bytes to receive, at most the offered length
+  void* cookie = nullptr;      // msg/'s own
+};
+
+class MessageSink {
+ public:
+  virtual ~MessageSink() = default;
+  // False: no room now; the message stays in the ring and is shown again.
+  virtual bool on_message(Qp& qp, const Arrival& arrival) noexcept = 0;
+  // A Receive that was begun is over; err != ok: the bytes are not (all) there.
+  virtual void on_received(Qp& qp, void* cookie, Errc err) noexcept = 0;
+};
+
+struct Port {
+  Port(protect::KeyTable& key_table, size_t planned_wqes)
+      : keys(key_table), wqes(planned_wqes, kMostWqes) {}
+  static constexpr size_t kMostWqes = 1u << 20;
+
+  protect::KeyTable& keys;
+  protect::DomainId domain = 0;
+  MessageSink* sink = nullptr;
+  Cq* tx_cq = nullptr;
+  Cq* rx_cq = nullptr;
+  Counter* send_counter = nullptr;
+  Counter* recv_counter = nullptr;
+  Counter* read_counter = nullptr;
+  Counter* write_counter = nullptr;
+  Counter* remote_read_counter = nullptr;
+  Counter* remote_write_counter = nullptr;
+  uint64_t imm_flag = 0;
+  uint64_t remote_write_flags = 0;
+  bool strict_rma_order = false;
+  size_t tx_size = 1024;
+  size_t queued = 0;  // WQEs in send queues, for the bound while a connection comes up
+  Pool<Wqe> wqes;
+
+  Counter* counter_of(WqeKind kind) const noexcept {
+    return kind == WqeKind::send ? send_counter
+                                 : kind == WqeKind::read ? read_counter : write_counter;
+  }
+};
+
+}  // namespace aperture::qp

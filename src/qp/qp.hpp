@@ -1,0 +1,228 @@
+// A queue pair: requester, responder and the rendezvous transfers of one lane.
+//
+// Guarded by its engine's lock. States: connecting (no lane yet: posts are queued), ready, draining
+// (the lane is lost: what the peer had published is still executed), dead. InfiniBand semantics as in
+// architecture.md: requests execute in order, `consumed` acknowledges, a nak stored before it names
+// what was refused. A refused RMA leaves the queue pair working, as libfabric expects.
+//
+//   requester.cpp    posting: sends into the ring, RMA pieces, the send queue, acknowledgements
+//   direct.cpp       RMA by our own hand (CMA) when the ring is empty or its head is claimed
+//   responder.cpp    executing the peer's requests
+//   rendezvous.cpp   offered messages, both halves
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/list.hpp"
+#include "link/lane.hpp"
+#include "protect/key_table.hpp"
+#include "protect/peer_key_view.hpp"
+#include "qp/claim.hpp"
+#include "qp/port.hpp"
+#include "qp/wqe.hpp"
+#include "wire/request.hpp"
+
+namespace aperture::qp {
+
+enum class QpState : uint8_t { connecting, ready, draining, dead };
+
+class Qp {
+ public:
+  Qp(Port& port, const Address& remote) noexcept : port_(port), remote_(remote) {}
+  ~Qp();
+  Qp(const Qp&) = delete;
+  Qp& operator=(const Qp&) = delete;
+
+  QpState state() const noexcept { return state_; }
+  const Address& remote() const noexcept { return remote_; }
+  link::Lane* lane() noexcept { return lane_.get(); }
+  Port& port() noexcept { return port_; }
+
+  // connecting -> ready; queued operations start with the next poll.
+  void attach(std::unique_ptr<link::Lane> lane) noexcept;
+  // ready -> draining: finish() becomes possible once drained() is true.
+  void lose(Errc why) noexcept;
+  bool drained() const noexcept;
+  // The peer broke the protocol: finish(Errc::protocol) is due.
+  bool broken() const noexcept { return broken_; }
+  // -> dead: each operation that is left ends with one error. Hands the lane back (may be null).
+  std::unique_ptr<link::Lane> finish(Errc why) noexcept;
+
+  Status send(const SendWr& wr) noexcept;
+  Status rma(WqeKind kind, const RmaWr& wr) noexcept;
+  // Cancels a send that has not begun. Errors: no_entry.
+  Status cancel(void* context) noexcept;
+  bool has_pending() const noexcept {
+    return !queue_.empty() || !pending_.empty() || offers_out_ > 0;
+  }
+
+  // Something is not in the ring yet.
+  bool has_queued() const noexcept { return !queue_.empty(); }
+
+  // Drives everything once. True if anything happened.
+  bool poll(uint64_t polls) noexcept;
+  void set_consumer_state(ring::ConsumerState state) noexcept;
+  bool anything_arrived() const noexcept;
+  // It is over and its owner should finish() it: broken, or lost and drained.
+  bool needs_wind_up() const noexcept {
+    return broken_ || (state_ == QpState::draining && drained());
+  }
+  // Something goes on only while we poll (claims and pulls have no doorbell): do not sleep.
+  bool needs_polling() const noexcept;
+
+  // For msg/: takes an offered message into `receive` (on_received follows, maybe at once), or drops
+  // it. Also from inside on_message.
+  Status begin_receive(const Arrival& offer, const Receive& receive) noexcept;
+  void drop_offer(uint32_t offer_id) noexcept;
+  // Asks the peer to send no payload unasked (or to go back to normal).
+  void set_pressure(bool on) noexcept;
+
+  // The peer's address-table index as last looked up, for the owner of the table.
+  uint64_t source_index = kNoSource;
+  uint64_t source_version = 0;
+
+ private:
+  enum class Put : uint8_t { done, no_room, needs_wqe };
+  struct Piece {  // an RMA piece in the request ring that we could claim
+    uint64_t pos;
+    uint32_t cells;
+    uint8_t range_at;  // index of the range that it is a piece of
+    Wqe* wqe;
+    RemoteRange range;
+    uint64_t wqe_offset;
+  };
+  struct Incoming {  // a message that we are receiving
+    bool used = false;
+    bool granted = false;
+    uint32_t generation = 0;
+    Receive receive;
+    uint64_t got = 0;
+    uint64_t pulled = 0;
+    bool delivery = false;
+    uint32_t offer_id = 0;
+    uint32_t claim = wire::kNoClaim;
+    uint64_t address = 0;
+    uint64_t stalled_since = 0;
+  };
+  struct Reply {  // a response that found no room
+    wire::Head head;
+    wire::GrantFields grant;
+  };
+
+  // requester.cpp
+  Put put_send(const SendWr& wr) noexcept;
+  Put put_send_inline(const SendWr& wr, uint32_t n_cells) noexcept;
+  Put put_send_bytes(const SendWr& wr) noexcept;
+  bool put_offer(Wqe& wqe) noexcept;
+  Status queue_send(const SendWr& wr) noexcept;
+  void complete_send(const SendWr& wr) noexcept;
+  SendWr as_send_wr(const Wqe& wqe) const noexcept;
+  bool start(Wqe& wqe) noexcept;
+  bool put_rma(Wqe& wqe) noexcept;
+  bool put_write_inline(Wqe& wqe) noexcept;
+  bool put_write_piece(Wqe& wqe) noexcept;
+  bool put_read(Wqe& wqe) noexcept;
+  bool put_notice(Wqe& wqe) noexcept;
+  void note_piece(Wqe& wqe, uint32_t cells, const RemoteRange& range, uint64_t offset) noexcept;
+  void run_queue() noexcept;
+  void acknowledge() noexcept;
+  void retire(uint64_t done_through) noexcept;
+  void on_nak(uint64_t pos, uint16_t denial) noexcept;
+  void complete(Wqe& wqe) noexcept;
+  void published_request() noexcept;
+  void published_response() noexcept;
+  void update_pending() noexcept;
+
+  // direct.cpp
+  bool may_go_direct(const Wqe& wqe) noexcept;
+  bool put_direct(Wqe& wqe) noexcept;
+  bool leave_direct(Wqe& wqe) noexcept;
+  void claim_stalled_head() noexcept;
+  bool claim(const Piece& piece) noexcept;
+  protect::DirectResult copy_direct(const Wqe& wqe, const RemoteRange& range,
+                                    uint64_t wqe_offset) noexcept;
+  protect::AccessorSlot* slot() noexcept;
+  void explain(Wqe& wqe, CompletionError& e) const noexcept;
+
+  // responder.cpp
+  bool poll_requests() noexcept;
+  bool execute(const wire::Head& head, wire::Op op, uint32_t n_cells) noexcept;
+  bool on_send(const wire::Head& head, wire::Op op) noexcept;
+  bool on_write(const wire::Head& head) noexcept;
+  bool on_write_bytes(const wire::Head& head) noexcept;
+  bool on_read(const wire::Head& head) noexcept;
+  bool stream_read(const wire::ReadFields& f, const protect::AccessAsk& whole) noexcept;
+  bool on_notice(const wire::Head& head) noexcept;
+  void deliver_notice(uint64_t len, uint64_t imm) noexcept;
+  ClaimVerdict may_execute() noexcept;
+  void refuse(const protect::AccessAsk& ask, protect::Denial denial) noexcept;
+  protect::AccessAsk ask_of(uint64_t key, uint64_t addr, uint64_t len,
+                            protect::Rights need) const noexcept;
+  bool poll_responses() noexcept;
+  bool on_response(const wire::Head& head, wire::Op op) noexcept;
+  void on_read_result(const wire::Head& head, wire::Op op) noexcept;
+  void break_protocol(const char* what) noexcept;
+
+  // rendezvous.cpp
+  void on_grant(const wire::Head& head) noexcept;
+  bool push_offers() noexcept;
+  bool push_chunks(Wqe& wqe) noexcept;
+  bool next_chunk(Wqe& wqe) noexcept;
+  void on_data(const wire::Head& head) noexcept;
+  void on_finished(uint64_t id) noexcept;
+  void end_offer(Wqe& wqe, Errc err) noexcept;
+  Wqe* offer_by_id(uint64_t id) noexcept;
+  uint32_t take_offer_id(Wqe& wqe) noexcept;
+  void pull_stalled() noexcept;
+  bool pull_chunk(Incoming& in, uint32_t index) noexcept;
+  void finish_receive(uint32_t index, Errc err) noexcept;
+  bool put_response(const wire::Head& head, const wire::GrantFields* grant) noexcept;
+  void reply(const wire::Head& head, const wire::GrantFields* grant = nullptr) noexcept;
+  bool flush_replies() noexcept;
+
+  Port& port_;
+  const Address remote_;
+  std::unique_ptr<link::Lane> lane_;
+  QpState state_ = QpState::connecting;
+  Errc lost_why_ = Errc::ok;
+  bool peer_pressure_ = false;   // the peer wants offers only
+  bool broken_ = false;          // the peer broke the protocol
+
+  // requester
+  List<Wqe> queue_;              // not all in the ring yet
+  List<Wqe> pending_;            // in the ring, waiting to be executed
+  uint64_t done_through_ = 0;    // request position up to which everything has been executed
+  std::vector<Piece> pieces_;    // ring buffer of RMA pieces in flight, by piece_head_/tail_
+  uint64_t piece_head_ = 0;
+  uint64_t piece_tail_ = 0;
+  uint32_t next_read_id_ = 0;
+
+  // direct path
+  bool target_away_ = false;     // it did not poll when we last waited for it
+  uint64_t away_polls_ = 0;      // its poll count then
+  uint64_t stall_pos_ = 0;
+  uint64_t stall_since_ = 0;     // ticks; 0: not stalled
+  ClaimSide claim_side_;
+  protect::AccessorSlot* slot_ = nullptr;
+  protect::LookupHint direct_hint_;
+
+  // responder
+  protect::LookupHint hint_;
+  bool op_refused_ = false;      // a piece of the RMA operation under way was refused
+  uint64_t read_done_ = 0;       // of the read at the head of the ring
+
+  // rendezvous
+  std::vector<Wqe*> offers_;     // by message id
+  std::vector<uint32_t> free_offers_;
+  List<Wqe> granted_;            // offers with bytes to push
+  size_t offers_out_ = 0;
+  uint32_t offer_generation_ = 0;
+  uint32_t claims_used_ = 0;     // bit set of lane_->claims_out
+  std::vector<Incoming> incoming_;
+  size_t incoming_count_ = 0;
+  std::vector<Reply> replies_;   // waiting for room, in order
+};
+
+}  // namespace aperture::qp

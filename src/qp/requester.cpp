@@ -1,0 +1,448 @@
+// The requester: what a queue pair puts into its request ring, and how it learns what became of it.
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "base/iov.hpp"
+#include "qp/qp.hpp"
+#include "qp/tuning.hpp"
+
+namespace aperture::qp {
+
+using wire::Head;
+using wire::Op;
+
+namespace {
+
+uint8_t send_flags(const SendWr& wr) noexcept {
+  return static_cast<uint8_t>((wr.tagged ? wire::kTagged : 0) | (wr.has_imm ? wire::kImm : 0));
+}
+
+void store_imm(std::byte* body, size_t at, uint64_t imm) noexcept {
+  std::memcpy(body + at, &imm, sizeof imm);
+}
+
+}  // namespace
+
+Status Qp::send(const SendWr& wr) noexcept {
+  if (state_ == QpState::ready && queue_.empty()) [[likely]] {
+    switch (put_send(wr)) {
+      case Put::done: return {};
+      case Put::no_room: return Errc::again;
+      case Put::needs_wqe: break;
+    }
+  } else if (state_ != QpState::connecting && state_ != QpState::ready) {
+    return Errc::again;  // the old connection is being wound up; the next call makes a new one
+  }
+  return queue_send(wr);
+}
+
+Qp::Put Qp::put_send(const SendWr& wr) noexcept {
+  if (wr.delivery) return Put::needs_wqe;
+  if (wr.completion && !port_.tx_cq->has_room()) return Put::no_room;
+  if (wr.len <= wire::kMaxInline) {
+    const uint32_t n =
+        wire::cells_of(Op::send, send_flags(wr), static_cast<uint16_t>(wr.len));
+    return put_send_inline(wr, n);
+  }
+  if (wr.len > kEagerBytes || peer_pressure_) return Put::needs_wqe;
+  return put_send_bytes(wr);
+}
+
+Qp::Put Qp::put_send_inline(const SendWr& wr, uint32_t n_cells) noexcept {
+  ring::ChannelTx& tx = lane_->request_tx;
+  if (!tx.room(n_cells)) return Put::no_room;
+  const uint8_t flags = send_flags(wr);
+  const Head head = Head::make(Op::send, flags, static_cast<uint16_t>(wr.len), wr.tag);
+  std::byte* body = tx.cells.body();
+  std::memcpy(body, &head, sizeof head);
+  size_t at = wire::kHeadBytes;
+  if (wr.has_imm) {
+    store_imm(body, at, wr.imm);
+    at += sizeof wr.imm;
+  }
+  if (n_cells == 1 && wr.iov_count == 1) [[likely]] {
+    if (wr.len == sizeof(uint64_t)) {
+      std::memcpy(body + at, wr.iov[0].iov_base, sizeof(uint64_t));
+    } else {
+      std::memcpy(body + at, wr.iov[0].iov_base, wr.len);
+    }
+  } else {
+    ring::BodyWriter cursor(tx.cells, at);
+    each_iov_piece(wr.iov, wr.iov_count, 0, wr.len,
+                   [&](const std::byte* piece, size_t n) { cursor.copy_in(piece, n); });
+  }
+  tx.cells.publish(n_cells);
+  published_request();
+  complete_send(wr);
+  return Put::done;
+}
+
+Qp::Put Qp::put_send_bytes(const SendWr& wr) noexcept {
+  ring::ChannelTx& tx = lane_->request_tx;
+  const uint8_t flags = send_flags(wr);
+  const uint32_t n_cells = wire::cells_of(Op::send_bytes, flags, 0);
+  uint64_t pos = 0;
+  if (!tx.room(n_cells)) return Put::no_room;
+  if (!tx.reserve_bytes(static_cast<uint32_t>(wr.len), pos)) return Put::no_room;
+  if (!lane_->prepare_request_bytes()) return Put::needs_wqe;
+  gather(tx.bytes.at(pos), wr.iov, wr.iov_count, 0, wr.len);
+  tx.bytes.commit(pos, static_cast<uint32_t>(wr.len));
+  const Head head = Head::make(Op::send_bytes, flags, 0, wr.tag);
+  std::byte* body = tx.cells.body();
+  std::memcpy(body, &head, sizeof head);
+  wire::store_fields(body, wire::SendBytesFields{pos, wr.len});
+  if (wr.has_imm) store_imm(body, wire::kHeadBytes + sizeof(wire::SendBytesFields), wr.imm);
+  tx.cells.publish(n_cells);
+  published_request();
+  complete_send(wr);
+  return Put::done;
+}
+
+void Qp::complete_send(const SendWr& wr) noexcept {
+  if (wr.completion) {
+    port_.tx_cq->push({.context = wr.context, .flags = wr.flags, .len = wr.len});
+  }
+  if (port_.send_counter != nullptr) port_.send_counter->add(1);
+}
+
+Status Qp::queue_send(const SendWr& wr) noexcept {
+  if (wr.completion && !port_.tx_cq->has_room()) return Errc::again;
+  const bool begin_now = state_ == QpState::ready && queue_.empty();
+  if (!begin_now && port_.queued >= port_.tx_size) return Errc::again;
+  Wqe* wqe = port_.wqes.take();
+  if (wqe == nullptr) return Errc::again;
+  *static_cast<ListHook*>(wqe) = {};
+  wqe->kind = WqeKind::send;
+  wqe->tagged = wr.tagged;
+  wqe->has_imm = wr.has_imm;
+  wqe->inject = wr.inject;
+  wqe->completion = wr.completion;
+  wqe->delivery = wr.delivery;
+  wqe->fence = false;
+  wqe->len = wr.len;
+  wqe->tag = wr.tag;
+  wqe->imm = wr.imm;
+  wqe->context = wr.context;
+  wqe->flags = wr.flags;
+  wqe->denial = protect::Denial::none;
+  wqe->error = Errc::ok;
+  if (wr.inject) {
+    gather(wqe->injected.data(), wr.iov, wr.iov_count, 0, wr.len);
+    wqe->iov[0] = {wqe->injected.data(), wr.len};
+    wqe->iov_count = 1;
+  } else {
+    std::copy_n(wr.iov, wr.iov_count, wqe->iov.begin());
+    wqe->iov_count = static_cast<uint8_t>(wr.iov_count);
+  }
+  wqe->reserved = wr.completion;
+  if (wqe->reserved) port_.tx_cq->reserve();
+  if (begin_now && put_offer(*wqe)) {
+    update_pending();
+    return {};
+  }
+  queue_.push_back(wqe);
+  ++port_.queued;
+  update_pending();
+  return {};
+}
+
+SendWr Qp::as_send_wr(const Wqe& wqe) const noexcept {
+  SendWr wr;
+  wr.iov = wqe.iov.data();
+  wr.iov_count = wqe.iov_count;
+  wr.len = wqe.len;
+  wr.tag = wqe.tag;
+  wr.imm = wqe.imm;
+  wr.context = wqe.context;
+  wr.flags = wqe.flags;
+  wr.tagged = wqe.tagged;
+  wr.has_imm = wqe.has_imm;
+  wr.completion = wqe.completion;
+  wr.delivery = wqe.delivery;
+  return wr;
+}
+
+// Puts as much of the operation into the ring as there is room for. True: it needs the send queue no
+// longer (and may be gone).
+bool Qp::start(Wqe& wqe) noexcept {
+  if (wqe.kind != WqeKind::send) {
+    if (wqe.fence && (!pending_.empty() || offers_out_ > 0) && !wqe.in_ring) return false;
+    return put_rma(wqe);
+  }
+  if (wqe.reserved) port_.tx_cq->unreserve();
+  const Put put = put_send(as_send_wr(wqe));
+  if (put == Put::done) {
+    port_.wqes.give(&wqe);
+    return true;
+  }
+  if (wqe.reserved) port_.tx_cq->reserve();
+  return put == Put::needs_wqe && put_offer(wqe);
+}
+
+void Qp::run_queue() noexcept {
+  while (Wqe* wqe = queue_.front()) {
+    // out of the list first: start() moves it to another one, or gives it back
+    queue_.remove(wqe);
+    if (!start(*wqe)) {
+      queue_.push_front(wqe);
+      return;
+    }
+    --port_.queued;
+  }
+}
+
+Status Qp::rma(WqeKind kind, const RmaWr& wr) noexcept {
+  if (state_ != QpState::ready && state_ != QpState::connecting) return Errc::again;
+  if (port_.tx_cq == nullptr ? wr.completion : !port_.tx_cq->has_room()) return Errc::again;
+  const bool begin_now = state_ == QpState::ready && queue_.empty();
+  if (!begin_now && port_.queued >= port_.tx_size) return Errc::again;
+  Wqe* wqe = port_.wqes.take();
+  if (wqe == nullptr) return Errc::again;
+  *static_cast<ListHook*>(wqe) = {};
+  wqe->kind = kind;
+  wqe->tagged = false;
+  wqe->has_imm = wr.has_imm;
+  wqe->inject = wr.inject;
+  wqe->completion = wr.completion;
+  wqe->delivery = false;
+  wqe->fence = wr.fence;
+  wqe->len = wr.len;
+  wqe->imm = wr.imm;
+  wqe->context = wr.context;
+  wqe->flags = wr.flags;
+  wqe->done = wqe->range_done = 0;
+  wqe->range_at = 0;
+  wqe->imm_sent = wqe->in_ring = false;
+  wqe->denial = protect::Denial::none;
+  wqe->error = Errc::ok;
+  std::copy_n(wr.ranges, wr.range_count, wqe->ranges.begin());
+  wqe->range_count = static_cast<uint8_t>(wr.range_count);
+  if (wr.inject) {
+    gather(wqe->injected.data(), wr.iov, wr.iov_count, 0, wr.len);
+    wqe->iov[0] = {wqe->injected.data(), wr.len};
+    wqe->iov_count = 1;
+  } else {
+    std::copy_n(wr.iov, wr.iov_count, wqe->iov.begin());
+    wqe->iov_count = static_cast<uint8_t>(wr.iov_count);
+  }
+  wqe->reserved = port_.tx_cq != nullptr;  // an error is told even where success is not
+  if (wqe->reserved) port_.tx_cq->reserve();
+  if (!begin_now || !start(*wqe)) {
+    queue_.push_back(wqe);
+    ++port_.queued;
+  }
+  update_pending();
+  return {};
+}
+
+// True: everything of it is in the ring, or it is over.
+bool Qp::put_rma(Wqe& wqe) noexcept {
+  if (wqe.denial == protect::Denial::none && may_go_direct(wqe)) {
+    if (!put_direct(wqe)) return false;
+    complete(wqe);  // and pieces of it that went through the ring were executed before
+    return true;
+  }
+  if (wqe.denial == protect::Denial::none) {
+    const bool all = wqe.kind == WqeKind::read                             ? put_read(wqe)
+                     : wqe.range_count == 1 && wqe.len <= wire::kMaxInline ? put_write_inline(wqe)
+                                                                           : put_write_piece(wqe);
+    if (!all) return false;
+    if (wqe.has_imm && !wqe.imm_sent && !put_notice(wqe)) return false;
+  }
+  wqe.end_pos = lane_->request_tx.cells.pos();
+  pending_.push_back(&wqe);
+  return true;
+}
+
+void Qp::note_piece(Wqe& wqe, uint32_t cells, const RemoteRange& range, uint64_t offset) noexcept {
+  // as many as the ring has cells, so the oldest is always gone before its place is needed
+  pieces_[piece_tail_ % pieces_.size()] = {lane_->request_tx.cells.pos(), cells, wqe.range_at,
+                                           &wqe, range, offset};
+  ++piece_tail_;
+  wqe.in_ring = true;
+}
+
+bool Qp::put_write_inline(Wqe& wqe) noexcept {
+  if (wqe.in_ring) return true;
+  ring::ChannelTx& tx = lane_->request_tx;
+  const uint8_t flags =
+      static_cast<uint8_t>(wire::kFirst | wire::kLast | (wqe.has_imm ? wire::kImm : 0));
+  const auto len = static_cast<uint16_t>(wqe.len);
+  const uint32_t n_cells = wire::cells_of(Op::write, flags, len);
+  if (!tx.room(n_cells)) return false;
+  note_piece(wqe, n_cells, wqe.ranges[0], 0);
+  const Head head = Head::make(Op::write, flags, len, wqe.ranges[0].addr);
+  std::byte* body = tx.cells.body();
+  std::memcpy(body, &head, sizeof head);
+  wire::store_fields(body, wire::WriteFields{wqe.ranges[0].key});
+  if (wqe.has_imm) {
+    store_imm(body, wire::kHeadBytes + sizeof(wire::WriteFields), wqe.imm);
+  }
+  ring::BodyWriter cursor(tx.cells, wire::payload_offset(Op::write, flags));
+  each_iov_piece(wqe.iov.data(), wqe.iov_count, 0, wqe.len,
+                 [&](const std::byte* piece, size_t n) { cursor.copy_in(piece, n); });
+  tx.cells.publish(n_cells);
+  wqe.done = wqe.len;
+  wqe.imm_sent = wqe.has_imm;
+  published_request();
+  return true;
+}
+
+bool Qp::put_write_piece(Wqe& wqe) noexcept {
+  ring::ChannelTx& tx = lane_->request_tx;
+  bool any = false;
+  while (wqe.range_at < wqe.range_count && wqe.denial == protect::Denial::none) {
+    const RemoteRange& range = wqe.ranges[wqe.range_at];
+    const uint64_t left = range.len - wqe.range_done;
+    const auto n = static_cast<uint32_t>(std::min<uint64_t>(left, kPieceBytes));
+    uint64_t pos = 0;
+    if (!tx.room(1) || !tx.reserve_bytes(n, pos)) break;
+    if (!lane_->prepare_request_bytes()) {
+      wqe.error = Errc::no_memory;
+      break;
+    }
+    gather(tx.bytes.at(pos), wqe.iov.data(), wqe.iov_count, wqe.done, n);
+    tx.bytes.commit(pos, n);
+    const bool last = wqe.range_at + 1 == wqe.range_count && n == left;
+    const uint8_t flags = static_cast<uint8_t>((wqe.in_ring ? 0 : wire::kFirst) |
+                                               (last && !wqe.has_imm ? wire::kLast : 0));
+    note_piece(wqe, 1, {range.addr + wqe.range_done, n, range.key}, wqe.done);
+    const Head head = Head::make(Op::write_bytes, flags, 0, range.addr);
+    std::byte* body = tx.cells.body();
+    std::memcpy(body, &head, sizeof head);
+    wire::store_fields(body,
+                       wire::WriteBytesFields{range.key, range.len, wqe.range_done, pos, n});
+    tx.cells.publish(1);
+    any = true;
+    wqe.done += n;
+    wqe.range_done += n;
+    if (wqe.range_done == range.len) {
+      ++wqe.range_at;
+      wqe.range_done = 0;
+    }
+  }
+  if (any) published_request();
+  return wqe.range_at == wqe.range_count || wqe.denial != protect::Denial::none ||
+         wqe.error != Errc::ok;
+}
+
+bool Qp::put_notice(Wqe& wqe) noexcept {
+  ring::ChannelTx& tx = lane_->request_tx;
+  const uint8_t flags = wire::kLast | wire::kImm;
+  const uint32_t n_cells = wire::cells_of(Op::notice, flags, 0);
+  if (!tx.room(n_cells)) return false;
+  const Head head = Head::make(Op::notice, flags, 0, wqe.len);
+  std::byte* body = tx.cells.body();
+  std::memcpy(body, &head, sizeof head);
+  store_imm(body, wire::kHeadBytes, wqe.imm);
+  tx.cells.publish(n_cells);
+  wqe.imm_sent = true;
+  published_request();
+  return true;
+}
+
+bool Qp::put_read(Wqe& wqe) noexcept {
+  ring::ChannelTx& tx = lane_->request_tx;
+  while (wqe.range_at < wqe.range_count) {
+    const RemoteRange& range = wqe.ranges[wqe.range_at];
+    if (!tx.room(1)) return false;
+    uint64_t offset = 0;
+    for (size_t i = 0; i < wqe.range_at; ++i) offset += wqe.ranges[i].len;
+    const uint64_t id = tx.cells.pos();
+    note_piece(wqe, 1, range, offset);
+    const Head head = Head::make(Op::read, wire::kFirst | wire::kLast, 0, range.addr);
+    std::byte* body = tx.cells.body();
+    std::memcpy(body, &head, sizeof head);
+    wire::store_fields(body, wire::ReadFields{range.key, range.len, id});
+    tx.cells.publish(1);
+    published_request();
+    ++wqe.range_at;
+  }
+  return true;
+}
+
+void Qp::published_request() noexcept {
+  if (lane_->request_tx.must_ring()) [[unlikely]] lane_->ring_doorbell();
+}
+
+void Qp::published_response() noexcept {
+  if (lane_->response_tx.must_ring()) [[unlikely]] lane_->ring_doorbell();
+}
+
+void Qp::acknowledge() noexcept {
+  const uint64_t consumed = lane_->request_tx.refresh();
+  // naks and results were stored before `consumed`: take them first
+  if (lane_->response_rx.cells.ready()) poll_responses();
+  if (consumed > done_through_) retire(consumed);
+  if (!pending_.empty() || !queue_.empty()) claim_stalled_head();
+}
+
+void Qp::retire(uint64_t done_through) noexcept {
+  done_through_ = done_through;
+  while (piece_head_ != piece_tail_ &&
+         pieces_[piece_head_ % pieces_.size()].pos < done_through) {
+    ++piece_head_;
+  }
+  while (Wqe* wqe = pending_.front()) {
+    if (wqe->end_pos > done_through) break;
+    pending_.remove(wqe);
+    if (wqe->kind == WqeKind::read && wqe->denial == protect::Denial::none &&
+        wqe->error == Errc::ok && wqe->done != wqe->len) {
+      wqe->error = Errc::protocol;  // acknowledged without its data
+    }
+    complete(*wqe);
+  }
+}
+
+void Qp::on_nak(uint64_t pos, uint16_t denial) noexcept {
+  for (uint64_t i = piece_head_; i != piece_tail_; ++i) {
+    const Piece& piece = pieces_[i % pieces_.size()];
+    if (piece.pos != pos) continue;
+    if (piece.wqe->denial == protect::Denial::none) {
+      const bool known = denial > 0 && denial < protect::kDenials;
+      piece.wqe->denial =
+          known ? static_cast<protect::Denial>(denial) : protect::Denial::unknown_key;
+    }
+    return;
+  }
+  break_protocol("a refusal of a request that is not under way");
+}
+
+void Qp::complete(Wqe& wqe) noexcept {
+  if (wqe.denial != protect::Denial::none && wqe.error == Errc::ok) {
+    wqe.error = Errc::access_denied;
+  }
+  Counter* counter = port_.counter_of(wqe.kind);
+  if (wqe.reserved) port_.tx_cq->unreserve();
+  if (wqe.error == Errc::ok) {
+    if (wqe.completion) {
+      port_.tx_cq->push({.context = wqe.context, .flags = wqe.flags, .len = wqe.len});
+    }
+    if (counter != nullptr) counter->add(1);
+  } else {
+    CompletionError e;
+    e.entry = {.context = wqe.context, .flags = wqe.flags, .len = 0};
+    e.entry.tag = wqe.kind == WqeKind::send ? wqe.tag : 0;
+    e.err = wqe.error;
+    e.vendor = static_cast<uint32_t>(wqe.denial);
+    explain(wqe, e);
+    if (port_.tx_cq != nullptr) port_.tx_cq->push_error(std::move(e));
+    if (counter != nullptr) counter->add_error(1);
+  }
+  port_.wqes.give(&wqe);
+}
+
+Status Qp::cancel(void* context) noexcept {
+  for (Wqe* wqe = queue_.front(); wqe != nullptr; wqe = queue_.after(wqe)) {
+    if (wqe->context != context || wqe->in_ring || wqe->done != 0) continue;
+    queue_.remove(wqe);
+    --port_.queued;
+    wqe->error = Errc::canceled;
+    complete(*wqe);
+    return {};
+  }
+  return Errc::no_entry;
+}
+
+}  // namespace aperture::qp

@@ -1,0 +1,395 @@
+// The responder: executes the peer's requests in order, and takes in its responses. Everything here
+// is a peer's word; what cannot come from a sound peer ends the connection (break_protocol), what a
+// sound peer may get wrong is refused by protect/ and answered with a nak.
+#include <algorithm>
+#include <cstring>
+
+#include "base/iov.hpp"
+#include "base/log.hpp"
+#include "qp/qp.hpp"
+#include "qp/tuning.hpp"
+
+namespace aperture::qp {
+
+using protect::AccessAsk;
+using protect::Denial;
+using protect::Rights;
+using wire::Head;
+using wire::Op;
+
+void Arrival::copy_to(void* to, uint64_t n) const noexcept {
+  if (where == Where::bytes) {
+    std::memcpy(to, bytes, n);
+  } else if (n == sizeof(uint64_t) && cells_offset + n <= ring::kBodyBytes) {
+    std::memcpy(to, cells->body() + cells_offset, sizeof(uint64_t));
+  } else {
+    ring::BodyReader(*cells, cells_offset).copy_out(to, n);
+  }
+}
+
+void Arrival::scatter_to(const iovec* iov, size_t count, uint64_t n) const noexcept {
+  if (count == 1) {
+    copy_to(iov[0].iov_base, n);
+    return;
+  }
+  if (where == Where::bytes) {
+    scatter(iov, count, 0, bytes, n);
+    return;
+  }
+  uint64_t at = 0;
+  ring::BodyReader(*cells, cells_offset).each_piece(n, [&](const std::byte* piece, size_t size) {
+    scatter(iov, count, at, piece, size);
+    at += size;
+  });
+}
+
+bool Qp::poll_requests() noexcept {
+  ring::ChannelRx& rx = lane_->request_rx;
+  int budget = kPollBudget;
+  bool any = false;
+  while (budget-- > 0 && rx.cells.ready()) {
+    const Head head = wire::load_head(rx.cells.body());
+    const Op op = static_cast<Op>(head.op);
+    const uint32_t n_cells = wire::cells_of(op, head.flags, head.len);
+    if (n_cells == 0) [[unlikely]] {
+      break_protocol("an unknown request");
+      return true;
+    }
+    rx.cells.prefetch(n_cells);
+    if (!execute(head, op, n_cells)) break;
+    any = true;
+    if (rx.unpublished() >= kAckCells) rx.publish_consumed();
+    if (state_ == QpState::dead) return true;
+  }
+  if (any) {
+    rx.publish_consumed();
+    // the requester may sleep until its operation is acknowledged
+    published_response();
+  }
+  return any;
+}
+
+bool Qp::execute(const Head& head, Op op, uint32_t n_cells) noexcept {
+  bool executed = false;
+  switch (op) {
+    case Op::send:
+    case Op::send_bytes:
+    case Op::send_offer: executed = on_send(head, op); break;
+    case Op::write: executed = on_write(head); break;
+    case Op::write_bytes: executed = on_write_bytes(head); break;
+    case Op::read: executed = on_read(head); break;
+    case Op::notice: executed = on_notice(head); break;
+    default: break_protocol("a response among the requests"); return false;
+  }
+  if (executed) lane_->request_rx.cells.advance(n_cells);
+  return executed;
+}
+
+bool Qp::on_send(const Head& head, Op op) noexcept {
+  ring::ChannelRx& rx = lane_->request_rx;
+  const std::byte* body = rx.cells.body();
+  Arrival a;
+  a.tagged = (head.flags & wire::kTagged) != 0;
+  a.has_imm = (head.flags & wire::kImm) != 0;
+  a.delivery = (head.flags & wire::kDelivery) != 0;
+  a.tag = head.word();
+  if (a.has_imm) {
+    std::memcpy(&a.imm, body + wire::kHeadBytes + wire::field_bytes(op), sizeof a.imm);
+  }
+  uint64_t free_after = 0;
+  if (op == Op::send) {
+    a.len = head.len;
+    a.cells = &rx.cells;
+    a.cells_offset = wire::payload_offset(op, head.flags);
+  } else if (op == Op::send_bytes) {
+    const auto f = wire::load_fields<wire::SendBytesFields>(body);
+    a.where = Arrival::Where::bytes;
+    a.len = f.len;
+    a.bytes = f.len <= kEagerBytes ? rx.bytes.view(f.byte_pos, f.len) : nullptr;
+    if (a.bytes == nullptr) {
+      break_protocol("payload outside its ring");
+      return false;
+    }
+    free_after = rx.bytes.after(f.byte_pos, f.len);
+  } else {
+    const auto f = wire::load_fields<wire::SendOfferFields>(body);
+    if (f.len > kMaxMessageBytes) {
+      break_protocol("a message above the limit");
+      return false;
+    }
+    a.where = Arrival::Where::offered;
+    a.len = f.len;
+    a.offer_address = f.address;
+    a.offer_id = f.id;
+    a.offer_claim = f.claim;
+  }
+  if (!port_.sink->on_message(*this, a)) return false;
+  if (free_after != 0 && lane_ != nullptr) rx.free_bytes_before(free_after);
+  return true;
+}
+
+AccessAsk Qp::ask_of(uint64_t key, uint64_t addr, uint64_t len, Rights need) const noexcept {
+  return {port_.domain, Wild<uint64_t>(key), Wild<uint64_t>(addr), Wild<uint64_t>(len), need};
+}
+
+// Room for one nak must be there before an RMA request is looked at.
+void Qp::refuse(const AccessAsk& ask, Denial denial) noexcept {
+  const uint64_t pos = lane_->request_rx.cells.pos();
+  const Head head = Head::make(Op::nak, 0, static_cast<uint16_t>(denial), pos);
+  std::memcpy(lane_->response_tx.cells.body(), &head, sizeof head);
+  lane_->response_tx.cells.publish(1);
+  published_response();
+  if (log_level() >= LogLevel::warn) {
+    try {
+      APERTURE_WARN("from %s: %s", remote_.text().c_str(), port_.keys.explain(ask, denial).c_str());
+    } catch (...) {
+      APERTURE_WARN("from %s: %s", remote_.text().c_str(), protect::sentence(denial));
+    }
+  }
+}
+
+ClaimVerdict Qp::may_execute() noexcept {
+  return claim_verdict(lane_->request_rx.words(), lane_->request_rx.cells.pos());
+}
+
+bool Qp::on_write(const Head& head) noexcept {
+  ring::ChannelRx& rx = lane_->request_rx;
+  const bool has_imm = (head.flags & wire::kImm) != 0;
+  if (!lane_->response_tx.room(1)) return false;
+  if (has_imm && !port_.rx_cq->has_room()) return false;
+  const ClaimVerdict verdict = may_execute();
+  if (verdict == ClaimVerdict::wait) return false;
+  op_refused_ = false;
+  if (verdict == ClaimVerdict::skip) return true;
+  const auto f = wire::load_fields<wire::WriteFields>(rx.cells.body());
+  const AccessAsk ask = ask_of(f.key, head.word(), head.len, Rights::remote_write);
+  const protect::Checked checked = port_.keys.check(ask, &hint_);
+  if (!checked) {
+    refuse(ask, checked.denial());
+    return true;
+  }
+  size_t at = 0;
+  ring::BodyReader(rx.cells, wire::payload_offset(Op::write, head.flags))
+      .each_piece(head.len, [&](const std::byte* piece, size_t n) {
+        checked.grant().copy_in(piece, n, at);
+        at += n;
+      });
+  if (has_imm) {
+    uint64_t imm;
+    std::memcpy(&imm, rx.cells.body() + wire::kHeadBytes + sizeof f, sizeof imm);
+    deliver_notice(head.len, imm);
+  }
+  if (port_.remote_write_counter != nullptr) port_.remote_write_counter->add(1);
+  return true;
+}
+
+bool Qp::on_write_bytes(const Head& head) noexcept {
+  ring::ChannelRx& rx = lane_->request_rx;
+  if (!lane_->response_tx.room(1)) return false;
+  const auto f = wire::load_fields<wire::WriteBytesFields>(rx.cells.body());
+  const std::byte* from = f.len <= protect::kChunkBytes ? rx.bytes.view(f.byte_pos, f.len) : nullptr;
+  if (from == nullptr || f.offset > f.total || f.len > f.total - f.offset) {
+    break_protocol("payload outside its ring or its operation");
+    return false;
+  }
+  const ClaimVerdict verdict = may_execute();
+  if (verdict == ClaimVerdict::wait) return false;
+  if ((head.flags & wire::kFirst) != 0) op_refused_ = false;
+  if (verdict == ClaimVerdict::execute && !op_refused_) {
+    // The whole operation is checked with each piece, so one that leaves its region changes nothing.
+    // addr + offset cannot wrap once [addr, addr + total) has passed.
+    const AccessAsk whole = ask_of(f.key, head.word(), f.total, Rights::remote_write);
+    const AccessAsk part = ask_of(f.key, head.word() + f.offset, f.len, Rights::remote_write);
+    const protect::Checked first = port_.keys.check(whole, &hint_);
+    Denial denial = first.denial();
+    if (denial == Denial::none) {
+      const protect::Checked checked = port_.keys.check(part, &hint_);
+      denial = checked.denial();
+      if (checked) checked.grant().copy_in(from, f.len);
+    }
+    if (denial != Denial::none) {
+      op_refused_ = true;
+      refuse(whole, denial);
+    }
+  }
+  rx.free_bytes_before(rx.bytes.after(f.byte_pos, f.len));
+  if ((head.flags & wire::kLast) != 0 && !op_refused_ && port_.remote_write_counter != nullptr) {
+    port_.remote_write_counter->add(1);
+  }
+  return true;
+}
+
+bool Qp::on_notice(const Head& head) noexcept {
+  if (op_refused_) {
+    op_refused_ = false;
+    return true;
+  }
+  if (!port_.rx_cq->has_room()) return false;
+  uint64_t imm = 0;
+  if ((head.flags & wire::kImm) != 0) {
+    std::memcpy(&imm, lane_->request_rx.cells.body() + wire::kHeadBytes, sizeof imm);
+  }
+  deliver_notice(head.word(), imm);
+  if (port_.remote_write_counter != nullptr) port_.remote_write_counter->add(1);
+  return true;
+}
+
+void Qp::deliver_notice(uint64_t len, uint64_t imm) noexcept {
+  port_.rx_cq->push({.context = nullptr,
+                     .flags = port_.remote_write_flags | port_.imm_flag,
+                     .len = len,
+                     .imm = imm,
+                     .source = source_index});
+}
+
+bool Qp::on_read(const Head& head) noexcept {
+  ring::ChannelTx& tx = lane_->response_tx;
+  if (!tx.room(wire::kMaxCells)) return false;
+  const ClaimVerdict verdict = may_execute();
+  if (verdict == ClaimVerdict::wait) return false;
+  if (verdict == ClaimVerdict::skip) {
+    read_done_ = 0;
+    return true;
+  }
+  const auto f = wire::load_fields<wire::ReadFields>(lane_->request_rx.cells.body());
+  const AccessAsk whole = ask_of(f.key, head.word(), f.len, Rights::remote_read);
+  const protect::Checked checked = port_.keys.check(whole, &hint_);
+  if (!checked) {
+    read_done_ = 0;
+    refuse(whole, checked.denial());
+    return true;
+  }
+  if (f.len <= wire::kMaxInline) {
+    const auto len = static_cast<uint16_t>(f.len);
+    const Head answer = Head::make(Op::read_inline, 0, len, f.id);
+    std::memcpy(tx.cells.body(), &answer, sizeof answer);
+    ring::BodyWriter(tx.cells, wire::kHeadBytes).copy_in(checked.grant().data(), len);
+    tx.cells.publish(wire::cells_of(Op::read_inline, 0, len));
+    published_response();
+  } else if (!stream_read(f, whole)) {
+    return false;
+  }
+  read_done_ = 0;
+  if (port_.remote_read_counter != nullptr) port_.remote_read_counter->add(1);
+  return true;
+}
+
+// Puts pieces of the result into the response ring. True: all of it, or refused in its middle.
+bool Qp::stream_read(const wire::ReadFields& f, const AccessAsk& whole) noexcept {
+  ring::ChannelTx& tx = lane_->response_tx;
+  while (read_done_ < f.len) {
+    const auto n = static_cast<uint32_t>(std::min<uint64_t>(f.len - read_done_, kPieceBytes));
+    uint64_t pos = 0;
+    if (!tx.room(2) || !tx.reserve_bytes(n, pos)) return false;
+    const AccessAsk part =
+        ask_of(f.key, whole.addr.unchecked() + read_done_, n, Rights::remote_read);
+    const protect::Checked checked = port_.keys.check(part, &hint_);
+    const Denial denial = !lane_->prepare_response_bytes() ? Denial::not_backed : checked.denial();
+    if (denial != Denial::none) {
+      refuse(whole, denial);
+      return true;
+    }
+    checked.grant().copy_out(tx.bytes.at(pos), n);
+    tx.bytes.commit(pos, n);
+    const Head answer = Head::make(Op::read_data, 0, 0, f.id);
+    std::memcpy(tx.cells.body(), &answer, sizeof answer);
+    wire::store_fields(tx.cells.body(), wire::DataFields{read_done_, pos, n});
+    tx.cells.publish(1);
+    published_response();
+    read_done_ += n;
+  }
+  return true;
+}
+
+bool Qp::poll_responses() noexcept {
+  ring::ChannelRx& rx = lane_->response_rx;
+  int budget = kPollBudget;
+  bool any = false;
+  while (budget-- > 0 && rx.cells.ready()) {
+    const Head head = wire::load_head(rx.cells.body());
+    const Op op = static_cast<Op>(head.op);
+    const uint32_t n_cells = wire::cells_of(op, head.flags, head.len);
+    if (n_cells == 0 || !on_response(head, op)) [[unlikely]] {
+      break_protocol("an unknown response");
+      return true;
+    }
+    rx.cells.advance(n_cells);
+    any = true;
+    if (rx.unpublished() >= kAckCells / 4) rx.publish_consumed();
+  }
+  if (any) {
+    rx.publish_consumed();
+    published_request();  // who waits for room in its response ring may sleep
+  }
+  return any;
+}
+
+bool Qp::on_response(const Head& head, Op op) noexcept {
+  switch (op) {
+    case Op::grant: on_grant(head); return true;
+    case Op::data: on_data(head); return true;
+    case Op::finished: on_finished(head.word()); return true;
+    case Op::nak: on_nak(head.word(), head.len); return true;
+    case Op::read_inline:
+    case Op::read_data: on_read_result(head, op); return true;
+    case Op::pressure: peer_pressure_ = head.word() != 0; return true;
+    default: return false;
+  }
+}
+
+void Qp::on_read_result(const Head& head, Op op) noexcept {
+  ring::ChannelRx& rx = lane_->response_rx;
+  const Piece* piece = nullptr;
+  for (uint64_t i = piece_head_; i != piece_tail_ && piece == nullptr; ++i) {
+    const Piece& p = pieces_[i % pieces_.size()];
+    if (p.pos == head.word() && p.wqe->kind == WqeKind::read) piece = &p;
+  }
+  if (piece == nullptr) {
+    break_protocol("a result that nobody asked for");
+    return;
+  }
+  Wqe& wqe = *piece->wqe;
+  uint64_t offset = 0;
+  uint64_t len = head.len;
+  const std::byte* from = nullptr;
+  uint64_t byte_pos = 0;
+  if (op == Op::read_data) {
+    const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
+    offset = f.offset;
+    len = f.len;
+    byte_pos = f.byte_pos;
+    from = rx.bytes.view(byte_pos, len);
+  }
+  if (wqe.denial != Denial::none && from != nullptr) {
+    rx.free_bytes_before(rx.bytes.after(byte_pos, len));
+    return;  // another range of it was refused: the operation has failed already
+  }
+  if (wqe.denial != Denial::none && op == Op::read_inline) return;
+  // in order and never more than was asked for
+  const uint64_t expected = wqe.done - piece->wqe_offset;
+  if ((op == Op::read_data && from == nullptr) || wqe.done < piece->wqe_offset ||
+      offset != expected || len > piece->range.len - expected) {
+    break_protocol("a result longer than asked, or out of order");
+    return;
+  }
+  if (op == Op::read_data) {
+    scatter(wqe.iov.data(), wqe.iov_count, wqe.done, from, len);
+    rx.free_bytes_before(rx.bytes.after(byte_pos, len));
+  } else {
+    uint64_t at = wqe.done;
+    ring::BodyReader(rx.cells, wire::kHeadBytes).each_piece(len, [&](const std::byte* p, size_t n) {
+      scatter(wqe.iov.data(), wqe.iov_count, at, p, n);
+      at += n;
+    });
+  }
+  wqe.done += len;
+}
+
+void Qp::break_protocol(const char* what) noexcept {
+  if (broken_) return;
+  broken_ = true;
+  APERTURE_WARN("%s sent %s: the connection is closed; check that both sides run the same version",
+                remote_.text().c_str(), what);
+}
+
+}  // namespace aperture::qp

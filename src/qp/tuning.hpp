@@ -1,0 +1,31 @@
+// The numbers that the data path was tuned with. Each says what it trades.
+#pragma once
+
+#include <cstdint>
+
+namespace aperture::qp {
+
+// Up to here a message goes through the request byte ring at once; above it is offered first, so
+// that it is copied straight into the posted buffer and never twice.
+inline constexpr uint64_t kEagerBytes = 16 * 1024;
+
+// Pieces of pipelined copying: small enough that both copies overlap and stay in the caches, large
+// enough that a cell per piece costs nothing.
+inline constexpr uint64_t kPieceBytes = 32 * 1024;
+
+// One claim covers this much of an offered message; also the unit of a pull by CMA.
+inline constexpr uint64_t kClaimChunk = 64 * 1024;
+
+// How long the head of a ring may stand still before its initiator reaches out itself.
+inline constexpr uint64_t kStallNs = 2'000;
+
+// A direct copy goes on for this much in one call before the engine looks at other things.
+inline constexpr uint64_t kDirectBudget = 8 * 1024 * 1024;
+
+// Messages executed from one ring in one poll.
+inline constexpr int kPollBudget = 64;
+
+// Acknowledge in the middle of a batch once this many cells are executed (a quarter of a ring).
+inline constexpr uint64_t kAckCells = 64;
+
+}  // namespace aperture::qp

@@ -1,0 +1,62 @@
+// A WQE: one accepted operation, from the post that could not finish it at once to its completion.
+//
+// Sends whose payload fits in the ring now never have one. Taken from the endpoint's pool; in one
+// list at a time: the send queue (not begun or begun and not all in the ring), then `pending` (waits
+// for the other side's acknowledgement) or the table of offered messages.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/list.hpp"
+#include "protect/rights.hpp"
+#include "qp/limits.hpp"
+#include "qp/work_request.hpp"
+
+namespace aperture::qp {
+
+enum class WqeKind : uint8_t { send, write, read };
+
+struct Wqe : ListHook {
+  // what was asked
+  WqeKind kind = WqeKind::send;
+  bool tagged = false;
+  bool has_imm = false;
+  bool inject = false;
+  bool completion = true;
+  bool delivery = false;
+  bool fence = false;
+  bool reserved = false;      // a CQ entry is promised
+  uint8_t iov_count = 0;
+  uint8_t range_count = 0;
+  uint64_t len = 0;
+  uint64_t tag = 0;
+  uint64_t imm = 0;
+  void* context = nullptr;
+  uint64_t flags = 0;
+
+  // how far it has got
+  uint64_t done = 0;          // bytes put into the ring, copied directly, or received
+  uint64_t end_pos = 0;       // request position after its last cell
+  uint64_t range_done = 0;    // of ranges[range_at]
+  uint8_t range_at = 0;
+  bool imm_sent = false;      // the immediate data is in the ring
+  bool in_ring = false;       // at least one piece went through the ring
+  protect::Denial denial = protect::Denial::none;
+  Errc error = Errc::ok;
+  uint32_t id = 0;            // message id (offers) or read id
+  uint32_t claim = 0;         // claim word of an offer
+  uint64_t receive_id = 0;    // of the receiver, once granted
+  uint64_t granted = 0;       // bytes the receiver wants
+  uint64_t pushed = 0;        // of those, sent by us
+  uint64_t next_chunk = 0;    // of an offer without a claim word
+  bool granted_set = false;
+  uint64_t chunk_at = 0;      // where in the chunk under way; chunk_end == 0: none
+  uint64_t chunk_end = 0;
+
+  std::array<iovec, kIovLimit> iov;
+  std::array<RemoteRange, kRmaIovLimit> ranges;
+  std::array<std::byte, kInjectBytes> injected;
+};
+
+}  // namespace aperture::qp
