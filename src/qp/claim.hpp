@@ -30,11 +30,13 @@ constexpr uint64_t claim_word(uint64_t pos, ClaimState state) noexcept {
   return (pos + 1) << 2 | static_cast<uint64_t>(state);
 }
 
-// Owner: may the request at pos be executed? Announces it first.
-inline ClaimVerdict claim_verdict(ring::ChannelWords& words, uint64_t pos) noexcept {
+// Owner: may the request at pos be executed? Announces it first. fence: the initiator's heavy
+// barrier does not reach us (Lane::fence_sends).
+inline ClaimVerdict claim_verdict(ring::ChannelWords& words, uint64_t pos, bool fence) noexcept {
   // relaxed: ordered before the load below by the barrier pair
   words.executing.store(pos + 1, std::memory_order_relaxed);
   light_barrier();
+  if (fence) [[unlikely]] full_fence();
   // SYNC POINT: rma-claim: with DONE the initiator's copy is complete
   const uint64_t word = words.claim.load(std::memory_order_acquire);
   if (word == 0) return ClaimVerdict::execute;

@@ -3,6 +3,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "base/barrier.hpp"
 #include "base/iov.hpp"
 #include "qp/qp.hpp"
 #include "qp/tuning.hpp"
@@ -363,10 +364,12 @@ bool Qp::put_read(Wqe& wqe) noexcept {
 }
 
 void Qp::published_request() noexcept {
+  if (lane_->fence_sends) [[unlikely]] full_fence();
   if (lane_->request_tx.must_ring()) [[unlikely]] lane_->ring_doorbell();
 }
 
 void Qp::published_response() noexcept {
+  if (lane_->fence_sends) [[unlikely]] full_fence();
   if (lane_->response_tx.must_ring()) [[unlikely]] lane_->ring_doorbell();
 }
 

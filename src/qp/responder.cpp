@@ -149,7 +149,8 @@ void Qp::refuse(const AccessAsk& ask, Denial denial) noexcept {
 }
 
 ClaimVerdict Qp::may_execute() noexcept {
-  return claim_verdict(lane_->request_rx.words(), lane_->request_rx.cells.pos());
+  return claim_verdict(lane_->request_rx.words(), lane_->request_rx.cells.pos(),
+                       lane_->fence_sends);
 }
 
 bool Qp::on_write(const Head& head) noexcept {
