@@ -24,6 +24,8 @@ constexpr char kUsage[] =
     "  -d, --domain NAME    domain of the provider (default: its first)\n"
     "      --only LIST      measures by name, name/size or glob, comma-separated\n"
     "      --mr MODE        registration offered: any (default), basic, scalable\n"
+    "      --rigour R       of sleeping targets: auto (default: strict, then lenient), strict,\n"
+    "                       lenient (the target wakes between bursts of 128 operations)\n"
     "      --seconds S      time per measure (default 0.3)\n"
     "      --timeout S      a measure is given up after this (default 15)\n"
     "      --cpus A,B       CPUs to be pinned to (default 0,1; '-' for none)\n"
@@ -44,7 +46,14 @@ struct Options {
   double seconds = 0.3;
   PairOptions pair;
   bool list = false;
+  bool may_be_strict = true, may_be_lenient = true;
 };
+
+bool parse_rigour(const std::string& text, Options& options) {
+  options.may_be_strict = text != "lenient";
+  options.may_be_lenient = text != "strict";
+  return text == "auto" || text == "strict" || text == "lenient";
+}
 
 bool parse_registration(const std::string& text, Registration& out) {
   if (text == "any") {
@@ -65,6 +74,7 @@ bool take_option(int c, Options& options) {
     case 'd': options.setup.domain = optarg; return true;
     case 'o': options.only = optarg; return true;
     case 'm': return parse_registration(optarg, options.setup.registration);
+    case 'r': return parse_rigour(optarg, options);
     case 's': return (options.seconds = std::atof(optarg)) > 0;
     case 't': return (options.pair.timeout_s = std::atof(optarg)) > 0;
     case 'c': return parse_cpus(optarg, options.pair.cpus);
@@ -79,6 +89,7 @@ bool parse(int argc, char** argv, Options& options) {
                           {"domain", required_argument, nullptr, 'd'},
                           {"only", required_argument, nullptr, 'o'},
                           {"mr", required_argument, nullptr, 'm'},
+                          {"rigour", required_argument, nullptr, 'r'},
                           {"seconds", required_argument, nullptr, 's'},
                           {"timeout", required_argument, nullptr, 't'},
                           {"cpus", required_argument, nullptr, 'c'},
@@ -110,12 +121,17 @@ Row measure_once(const Measure& m, const Options& options, Rigour rigour) {
 }
 
 Row measure(const Measure& m, const Options& options) {
-  const Row strict = measure_once(m, options, Rigour::strict);
-  if (strict.ok || m.target != Target::asleep) return strict;
+  Row strict;
+  if (options.may_be_strict || m.target != Target::asleep) {
+    strict = measure_once(m, options, Rigour::strict);
+    if (strict.ok || m.target != Target::asleep || !options.may_be_lenient) return strict;
+  }
   Row lenient = measure_once(m, options, Rigour::lenient);
-  if (!lenient.ok) return strict;
-  lenient.note = "LENIENT (target wakes every 128, default completion), because strictly: " +
-                 strict.note;
+  if (!lenient.ok && !strict.note.empty()) return strict;
+  std::string why = strict.note.empty() ? "" : "; strictly it failed: " + strict.note;
+  if (lenient.ok) {
+    lenient.note = "LENIENT: target wakes between bursts of 128, default completion" + why;
+  }
   return lenient;
 }
 

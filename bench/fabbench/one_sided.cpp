@@ -234,7 +234,7 @@ class OneSided final : public Task {
     Patience patience(awaited());
     while (free_.empty()) {
       reap();
-      patience.tick();
+      session_.linger(patience);
     }
     const size_t slot = free_.back();
     free_.pop_back();
@@ -245,7 +245,7 @@ class OneSided final : public Task {
     Patience patience(awaited());
     while (free_.size() != window_) {
       reap();
-      patience.tick();
+      session_.linger(patience);
     }
   }
 

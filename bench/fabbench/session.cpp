@@ -164,7 +164,7 @@ void Session::await_tx(const char* awaited) {
     const ssize_t n = fi_cq_read(tx_.get(), &entry, 1);
     if (n == 1) return;
     if (n != -FI_EAGAIN) throw_completion_error(tx_.get(), n);
-    patience.tick();
+    linger(patience);
   }
 }
 
@@ -175,7 +175,7 @@ fi_cq_tagged_entry Session::await_rx(const char* awaited) {
     const ssize_t n = fi_cq_read(rx_.get(), &entry, 1);
     if (n == 1) return entry;
     if (n != -FI_EAGAIN) throw_completion_error(rx_.get(), n);
-    patience.tick();
+    linger(patience);
   }
 }
 

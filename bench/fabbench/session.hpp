@@ -49,8 +49,10 @@ struct Setup {
 class Patience {
  public:
   explicit Patience(const char* awaited) noexcept : awaited_(awaited) {}
-  void tick() {
+  // True every 64th time: the wait is a long one.
+  bool tick() {
     if ((++spins_ & 0xfffu) == 0) check();
+    return (spins_ & 63u) == 0;
   }
 
  private:
@@ -129,6 +131,12 @@ class Session {
   void progress() {
     fi_cq_read(rx_.get(), nullptr, 0);
     fi_cq_read(tx_.get(), nullptr, 0);
+  }
+
+  // Between two polls of one queue. In a long wait the other queue is polled too: a provider with
+  // manual progress may move sends only when the queue of their completions is read.
+  void linger(Patience& patience) {
+    if (patience.tick()) progress();
   }
 
   // Repeats post() while it answers -FI_EAGAIN, giving the provider (by relieve()) its time between.

@@ -116,7 +116,7 @@ class Stream final : public Task {
     Patience patience("the completions of the last sends");
     while (free_.size() != slots_) {
       reap();
-      patience.tick();
+      session_.linger(patience);
     }
   }
 
@@ -124,7 +124,7 @@ class Stream final : public Task {
     Patience patience("the completion of a send");
     while (free_.empty()) {
       reap();
-      patience.tick();
+      session_.linger(patience);
     }
     const size_t slot = free_.back();
     free_.pop_back();
@@ -172,7 +172,7 @@ class Stream final : public Task {
         post_ack_receive(messenger_.slot_of(entry.op_context));
       });
       if (got < least && free_.size() != slots_) reap();
-      patience.tick();
+      session_.linger(patience);
     }
     return got;
   }
@@ -185,7 +185,7 @@ class Stream final : public Task {
     Patience patience("the completion of an acknowledgement");
     while (free_acks_.empty()) {
       reap();
-      patience.tick();
+      session_.linger(patience);
     }
     const size_t slot = free_acks_.back();
     free_acks_.pop_back();
@@ -209,7 +209,7 @@ class Stream final : public Task {
                 look(slot);
                 post_receive(slot);
               })) == 0) {
-        patience.tick();
+        session_.linger(patience);
       }
       left -= got;
       for (in_window += got; in_window >= window_; in_window -= window_) acknowledge();

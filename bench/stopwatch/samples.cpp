@@ -11,6 +11,7 @@ namespace aperture::bench {
 namespace {
 
 constexpr size_t kBlock = 32;
+constexpr size_t kFewestBlocks = 8;  // with fewer, one interrupted block would be the figure
 
 }  // namespace
 
@@ -47,8 +48,7 @@ Summary Samples::summary(double scale) const {
       in_block = 0;
     }
   }
-  if (blocks.empty()) blocks.push_back(sum / static_cast<double>(ticks_.size()));
-  out.typical = quantile(std::move(blocks), 0.5);
+  out.typical = quantile(blocks.size() < kFewestBlocks ? single : std::move(blocks), 0.5);
   out.mean = sum / static_cast<double>(ticks_.size());
   out.min = *std::min_element(single.begin(), single.end());
   out.p50 = quantile(single, 0.5);

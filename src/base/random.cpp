@@ -55,7 +55,16 @@ void random_bytes(void* out, size_t len_bytes) noexcept {
 
 uint64_t random_u64() noexcept {
   uint64_t v;
-  random_bytes(&v, sizeof v);
+  if (pool.epoch != process_epoch() || sizeof(pool.bytes) - pool.used < sizeof v) {
+    random_bytes(&v, sizeof v);
+    return v;
+  }
+  unsigned char* at = pool.bytes + pool.used;
+  std::memcpy(&v, at, sizeof v);
+  constexpr uint64_t kNothing = 0;
+  std::memcpy(at, &kNothing, sizeof kNothing);
+  asm volatile("" ::"r"(at) : "memory");  // the zero is really written, as with explicit_bzero
+  pool.used += sizeof v;
   return v;
 }
 

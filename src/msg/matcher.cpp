@@ -126,7 +126,7 @@ void Matcher::deliver(Recv& r) noexcept {
     e.entry = {r.context, flags, r.len, buf, r.msg_imm, r.msg_tag, r.msg_source};
     e.err = Errc::truncated;
     e.overflow = r.msg_len - r.len;
-    port_.rx_cq->push_error(std::move(e));
+    if (port_.rx_cq != nullptr) port_.rx_cq->push_error(std::move(e));
     if (port_.recv_counter != nullptr) port_.recv_counter->add_error(1);
   } else {
     if (r.completion) {
@@ -142,7 +142,7 @@ void Matcher::fail(Recv& r, Errc why) noexcept {
   e.entry = {r.context, r.flags, 0, r.iov_count > 0 ? r.iov[0].iov_base : nullptr, 0, r.tag,
              qp::kNoSource};
   e.err = why;
-  port_.rx_cq->push_error(std::move(e));
+  if (port_.rx_cq != nullptr) port_.rx_cq->push_error(std::move(e));
   if (port_.recv_counter != nullptr) port_.recv_counter->add_error(1);
   receives_.give(&r);
 }
@@ -229,6 +229,7 @@ void Matcher::complete_probe(const Unexpected& u, const RecvWr& wr) noexcept {
 
 Status Matcher::probe(const Probe& probe) noexcept {
   using Action = Probe::Action;
+  if (port_.rx_cq == nullptr) return Errc::bad_state;
   if (!port_.rx_cq->has_room()) return Errc::again;
   if (probe.action == Action::claim || probe.action == Action::claim_discard) {
     return probe_claimed(probe);

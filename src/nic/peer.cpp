@@ -116,7 +116,7 @@ void Peer::handle(Packet& packet) noexcept {
 }
 
 void Peer::handle_joined(const Packet& packet) noexcept {
-  const auto joined = wire::decode_join(packet.view());
+  auto joined = wire::decode_joined(packet.view());
   // a squatter on the name does not know the nonce that went to the owner of the TCP port
   if (!joined || !wire::equal_in_constant_time(joined->nonce, expected_nonce_) ||
       joined->incarnation != incarnation_) {

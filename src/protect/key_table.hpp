@@ -123,15 +123,17 @@ class KeyTable {
     uint64_t generation = 0;
   };
   static constexpr size_t kQuarantine = 128;
+  static constexpr size_t kAhead = 8;
 
   explicit KeyTable(PublishedFile file) noexcept;
 
   // guarded by mutex_: key_table.cpp
   Status take_entry(uint32_t& index);
-  bool key_in_use(DomainId pd, uint64_t key, uint32_t& resting) const noexcept;
-  uint64_t draw_key(DomainId pd) const noexcept;
+  bool key_in_use(uint64_t hash, DomainId pd, uint64_t key, uint32_t& resting) const noexcept;
+  uint64_t next_drawn() noexcept;
+  uint64_t draw_key(DomainId pd) noexcept;
   void fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key) noexcept;
-  void link(uint32_t index, DomainId pd, uint64_t key) noexcept;
+  void link(uint32_t index, uint64_t hash) noexcept;
   void unlink(uint32_t index) noexcept;
   void rest(uint32_t index, uint64_t generation) noexcept;
   void wake_oldest() noexcept;
@@ -146,6 +148,9 @@ class KeyTable {
   bool quiet(uint64_t generation) noexcept;
   bool slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;
   void set_free(RegionHandle region) noexcept;
+  void free_entry(RegionHandle region) noexcept;
+  bool being_closed(RegionHandle region) const noexcept;
+  bool close_unattended(RegionHandle region, Status& answer);
   const KeyEntry* entry_to_explain(DomainId pd, uint64_t key) const;
 
   UniqueFd fd_;
@@ -161,6 +166,8 @@ class KeyTable {
   uint32_t live_ = 0;       // entries that are not FREE
   uint32_t free_head_ = 0;  // index + 1 of the first unlinked free entry, 0 = none
   DomainId last_domain_ = 0;
+  std::array<uint64_t, kAhead> ahead_{};  // keys drawn in advance, so that their chains are at hand
+  size_t ahead_at_ = 0;
   uint32_t domain_cursor_ = 0;
   std::array<Resting, kQuarantine> quarantine_;
   size_t quarantine_head_ = 0;
@@ -168,7 +175,7 @@ class KeyTable {
 
   std::mutex slots_mutex_;  // guards attached_ and the mappings behind it
   std::vector<Attached> attached_;
-  std::atomic<uint32_t> attached_count_{0};
+  uint32_t attached_count_ = 0;  // its size; written under both mutexes
   ProcThreadProbe proc_probe_;
   ThreadProbe* probe_ = &proc_probe_;
 };

@@ -32,15 +32,17 @@ void wait_a_little(int round) noexcept {
 
 Status KeyTable::revoke_begin(RegionHandle region) {
   if (region.generation == 0 || region.index >= file_.capacity) return Errc::no_entry;
-  KeyEntry& entry = file_.entries[region.index];
-  uint64_t expected = state_gen_of(region.generation, EntryState::valid);
-  const uint64_t revoking = state_gen_of(region.generation, EntryState::revoking);
-  // seq_cst: the first half of FENCE_R
-  if (!entry.state_gen.compare_exchange_strong(expected, revoking, std::memory_order_seq_cst)) {
-    return expected == revoking ? Status{} : Status{Errc::no_entry};
+  {
+    std::lock_guard guard(mutex_);
+    KeyEntry& entry = file_.entries[region.index];
+    const uint64_t now = entry.state_gen.load(std::memory_order_relaxed);  // changes under mutex_
+    const uint64_t revoking = state_gen_of(region.generation, EntryState::revoking);
+    if (now == revoking) return {};
+    if (now != state_gen_of(region.generation, EntryState::valid)) return Errc::no_entry;
+    entry.state_gen.store(revoking, std::memory_order_seq_cst);
+    // a peer that attaches after this, under the same mutex, finds the entry REVOKING
+    if (attached_count_ == 0) return {};
   }
-  // seq_cst, after the exchange: a peer that attaches later finds the entry REVOKING
-  if (attached_count_.load(std::memory_order_seq_cst) == 0) return {};
   // SYNC POINT: revocation (FENCE_R; pairs with FENCE_A in PeerKeyView: either we see the pin, or
   // the accessor sees REVOKING)
   full_fence();
@@ -71,8 +73,6 @@ bool KeyTable::slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noex
 }
 
 bool KeyTable::quiet(uint64_t generation) noexcept {
-  // seq_cst: as in revoke_begin()
-  if (attached_count_.load(std::memory_order_seq_cst) == 0) return true;
   std::lock_guard guard(slots_mutex_);
   for (const Attached& a : attached_) {
     for (AccessorSlot& slot : a.slots->slots) {
@@ -93,7 +93,21 @@ bool KeyTable::revoke_poll(RegionHandle region) {
   return true;
 }
 
+// The whole of a close when no peer is attached: VALID to FREE, once through the mutex.
+bool KeyTable::close_unattended(RegionHandle region, Status& answer) {
+  std::lock_guard guard(mutex_);
+  // under mutex_, as the attaching is: see revoke_begin()
+  if (attached_count_ != 0) return false;
+  answer = Errc::no_entry;
+  if (!in_force(region)) return region.generation == 0 || !being_closed(region);
+  free_entry(region);
+  answer = {};
+  return true;
+}
+
 Status KeyTable::revoke(RegionHandle region, uint64_t deadline_ns) {
+  Status answer;
+  if (close_unattended(region, answer)) return answer;
   if (Status s = revoke_begin(region); !s) return s;
   for (int round = 0; !revoke_poll(region); ++round) {
     if (now_ns() >= deadline_ns) return Errc::busy;
@@ -102,18 +116,23 @@ Status KeyTable::revoke(RegionHandle region, uint64_t deadline_ns) {
   return {};
 }
 
-void KeyTable::set_free(RegionHandle region) noexcept {
-  std::lock_guard guard(mutex_);
-  KeyEntry& entry = file_.entries[region.index];
-  // another thread that closes the same region may have been first
-  if (entry.state_gen.load(std::memory_order_relaxed) !=
-      state_gen_of(region.generation, EntryState::revoking)) {
-    return;
-  }
-  entry.state_gen.store(state_gen_of(region.generation, EntryState::free),
-                        std::memory_order_release);
+bool KeyTable::being_closed(RegionHandle region) const noexcept {
+  return region.index < file_.capacity &&
+         file_.entries[region.index].state_gen.load(std::memory_order_acquire) ==
+             state_gen_of(region.generation, EntryState::revoking);
+}
+
+void KeyTable::free_entry(RegionHandle region) noexcept {
+  file_.entries[region.index].state_gen.store(
+      state_gen_of(region.generation, EntryState::free), std::memory_order_release);
   --live_;
   rest(region.index, region.generation);
+}
+
+void KeyTable::set_free(RegionHandle region) noexcept {
+  std::lock_guard guard(mutex_);
+  // another thread that closes the same region may have been first
+  if (being_closed(region)) free_entry(region);
 }
 
 // A freed entry stays in its chain for kQuarantine further closes, so that its key is answered with
@@ -147,18 +166,19 @@ Status KeyTable::attach_slots(SlotArray* slots, pid_t accessor) {
   if (slots == nullptr || accessor <= 0) return Errc::invalid;
   // without /proc a dead accessor could not be told from a running one
   if (thread_start_time(accessor, accessor) == 0) return Errc::not_supported;
-  std::lock_guard guard(slots_mutex_);
+  std::lock_guard slots_guard(slots_mutex_);
+  std::lock_guard guard(mutex_);
   try {
     attached_.push_back({slots, accessor});
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
   }
-  attached_count_.store(static_cast<uint32_t>(attached_.size()), std::memory_order_seq_cst);
+  attached_count_ = static_cast<uint32_t>(attached_.size());
   return {};
 }
 
 bool KeyTable::detach_slots(SlotArray* slots) {
-  std::lock_guard guard(slots_mutex_);
+  std::lock_guard slots_guard(slots_mutex_);
   const auto at = std::find_if(attached_.begin(), attached_.end(),
                                [slots](const Attached& a) { return a.slots == slots; });
   if (at == attached_.end()) return true;
@@ -170,8 +190,9 @@ bool KeyTable::detach_slots(SlotArray* slots) {
     const uint64_t pin = slot.pin.load(std::memory_order_acquire);
     if (pin != 0 && !slot_quiet(slot, pin, at->accessor)) return false;
   }
+  std::lock_guard guard(mutex_);
   attached_.erase(at);
-  attached_count_.store(static_cast<uint32_t>(attached_.size()), std::memory_order_seq_cst);
+  attached_count_ = static_cast<uint32_t>(attached_.size());
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "base/clock.hpp"
+#include "provider/error_text.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
 #include "provider/wait.hpp"

@@ -106,8 +106,7 @@ void Qp::claim_stalled_head() noexcept {
   if (!lane_->direct.allowed || piece_head_ == piece_tail_) return;
   const Piece piece = pieces_[piece_head_ % pieces_.size()];
   if (piece.pos != done_through_) return;
-  // the owner tells the immediate data; naks of this operation may be on their way
-  if (piece.wqe->has_imm || piece.wqe->denial != protect::Denial::none) return;
+  if (piece.wqe->has_imm) return;  // only the owner can tell immediate data
   if (!target_away_) {
     if (stall_since_ == 0 || stall_pos_ != piece.pos) {
       stall_pos_ = piece.pos;
@@ -138,8 +137,9 @@ bool Qp::claim(const Piece& piece) noexcept {
   const auto need = wqe.kind == WqeKind::write ? protect::Rights::remote_write
                                                : protect::Rights::remote_read;
   const RemoteRange& whole = wqe.ranges[piece.range_at];  // refused as a whole or not at all
-  wqe.denial =
-      keys->would_refuse(lane_->remote_domain, whole.key, whole.addr, whole.len, need);
+  if (wqe.denial == protect::Denial::none) {
+    wqe.denial = keys->would_refuse(lane_->remote_domain, whole.key, whole.addr, whole.len, need);
+  }
   while (wqe.denial == protect::Denial::none && wqe.error == Errc::ok && part.len > 0) {
     RemoteRange chunk = part;
     chunk.len = std::min(part.len, protect::kChunkBytes);

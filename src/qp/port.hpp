@@ -64,8 +64,8 @@ struct Port {
   protect::KeyTable& keys;
   protect::DomainId domain = 0;
   MessageSink* sink = nullptr;
-  Cq* tx_cq = nullptr;
-  Cq* rx_cq = nullptr;
+  Cq* tx_cq = nullptr;  // null: counters only; then no operation asks for a completion
+  Cq* rx_cq = nullptr;  // likewise
   Counter* send_counter = nullptr;
   Counter* recv_counter = nullptr;
   Counter* read_counter = nullptr;

@@ -155,6 +155,7 @@ class Qp {
   bool on_read(const wire::Head& head) noexcept;
   bool stream_read(const wire::ReadFields& f, const protect::AccessAsk& whole) noexcept;
   bool on_notice(const wire::Head& head) noexcept;
+  bool room_for_notice() const noexcept;
   void deliver_notice(uint64_t len, uint64_t imm) noexcept;
   ClaimVerdict may_execute() noexcept;
   void refuse(const protect::AccessAsk& ask, protect::Denial denial) noexcept;

@@ -157,7 +157,7 @@ bool Qp::on_write(const Head& head) noexcept {
   ring::ChannelRx& rx = lane_->request_rx;
   const bool has_imm = (head.flags & wire::kImm) != 0;
   if (!lane_->response_tx.room(1)) return false;
-  if (has_imm && !port_.rx_cq->has_room()) return false;
+  if (has_imm && !room_for_notice()) return false;
   const ClaimVerdict verdict = may_execute();
   if (verdict == ClaimVerdict::wait) return false;
   op_refused_ = false;
@@ -225,7 +225,7 @@ bool Qp::on_notice(const Head& head) noexcept {
     op_refused_ = false;
     return true;
   }
-  if (!port_.rx_cq->has_room()) return false;
+  if (!room_for_notice()) return false;
   uint64_t imm = 0;
   if ((head.flags & wire::kImm) != 0) {
     std::memcpy(&imm, lane_->request_rx.cells.body() + wire::kHeadBytes, sizeof imm);
@@ -235,7 +235,12 @@ bool Qp::on_notice(const Head& head) noexcept {
   return true;
 }
 
+bool Qp::room_for_notice() const noexcept {
+  return port_.rx_cq == nullptr || port_.rx_cq->has_room();
+}
+
 void Qp::deliver_notice(uint64_t len, uint64_t imm) noexcept {
+  if (port_.rx_cq == nullptr) return;
   port_.rx_cq->push({.context = nullptr,
                      .flags = port_.remote_write_flags | port_.imm_flag,
                      .len = len,

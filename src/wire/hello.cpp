@@ -1,6 +1,7 @@
 // Codecs of first contact: see hello.hpp for the layouts.
 #include "wire/hello.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace aperture::wire {
@@ -107,6 +108,20 @@ PeerPacket encode_join_as(PeerMessage type, const Join& join) noexcept {
   return p;
 }
 
+Result<Join> decode_join_as(PeerMessage type, std::span<const std::byte> in) noexcept {
+  if (!is(in, type)) return Errc::protocol;
+  if (load<uint64_t>(in, 56) != 0) return Errc::protocol;
+  const auto bits = load<uint16_t>(in, 2);
+  Join j;
+  j.nonce = load_id(in, 8);
+  j.incarnation = load_id(in, 24);
+  j.pid_ns = load<uint64_t>(in, 40);
+  j.start_time = Wild<uint64_t>(load<uint64_t>(in, 48));
+  j.heavy_barriers = (bits & 1) != 0;
+  j.direct_denied = (bits & 2) != 0;
+  return j;
+}
+
 }  // namespace
 
 bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept {
@@ -141,6 +156,12 @@ Result<Hello> decode_hello(std::span<const std::byte> in) noexcept {
   h.destination = load_address(in, 90);
   if (h.source.port == 0 || h.destination.port == 0) return Errc::protocol;
   return h;
+}
+
+bool may_become_hello(std::span<const std::byte> in) noexcept {
+  std::array<std::byte, sizeof kMagic> magic{};
+  store<uint64_t>(magic, 0, kMagic);
+  return std::memcmp(in.data(), magic.data(), std::min(in.size(), magic.size())) == 0;
 }
 
 std::array<std::byte, kAnswerBytes> encode(const Answer& answer) noexcept {
@@ -233,17 +254,11 @@ Result<PeerMessage> peer_message(std::span<const std::byte> in) noexcept {
 }
 
 Result<Join> decode_join(std::span<const std::byte> in) noexcept {
-  if (!is(in, PeerMessage::join) && !is(in, PeerMessage::joined)) return Errc::protocol;
-  if (load<uint64_t>(in, 56) != 0) return Errc::protocol;
-  const auto bits = load<uint16_t>(in, 2);
-  Join j;
-  j.nonce = load_id(in, 8);
-  j.incarnation = load_id(in, 24);
-  j.pid_ns = load<uint64_t>(in, 40);
-  j.start_time = Wild<uint64_t>(load<uint64_t>(in, 48));
-  j.heavy_barriers = (bits & 1) != 0;
-  j.direct_denied = (bits & 2) != 0;
-  return j;
+  return decode_join_as(PeerMessage::join, in);
+}
+
+Result<Join> decode_joined(std::span<const std::byte> in) noexcept {
+  return decode_join_as(PeerMessage::joined, in);
 }
 
 Result<Open> decode_open(std::span<const std::byte> in) noexcept {

@@ -72,6 +72,8 @@ std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept;
 std::array<std::byte, kAnswerBytes> encode(const Answer& answer) noexcept;
 // Errors: protocol; not_supported if all that is wrong is the version.
 Result<Hello> decode_hello(std::span<const std::byte> bytes) noexcept;
+// False as soon as the first bytes that came show that it will not be one.
+bool may_become_hello(std::span<const std::byte> bytes) noexcept;
 Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 
 // --- on the unix socket (SOCK_SEQPACKET: one message a packet) -----------------------------------
@@ -180,7 +182,8 @@ PeerPacket encode(const LaneClose& close) noexcept;
 // Which message it is; the length is that of its kind, version and unused bits are right. Errors:
 // protocol.
 Result<PeerMessage> peer_message(std::span<const std::byte> bytes) noexcept;
-Result<Join> decode_join(std::span<const std::byte> bytes) noexcept;  // Join and Joined
+Result<Join> decode_join(std::span<const std::byte> bytes) noexcept;
+Result<Join> decode_joined(std::span<const std::byte> bytes) noexcept;
 Result<Open> decode_open(std::span<const std::byte> bytes) noexcept;
 Result<Accept> decode_accept(std::span<const std::byte> bytes) noexcept;
 Result<Reject> decode_reject(std::span<const std::byte> bytes) noexcept;

@@ -1,6 +1,8 @@
 // A registered region between canaries, as the tests of remote access need it.
 #pragma once
 
+#include <unistd.h>
+
 #include "doors/fixture.hpp"
 #include "doors/payload.hpp"
 
@@ -21,7 +23,8 @@ class Region {
   // A key of the application's choice is drawn when the domain does not choose keys itself.
   Region(Node& node, size_t size, uint64_t access = kAllAccess, uint64_t seed = 1)
       : memory_(size, seed) {
-    static uint64_t next_key = 0x5EED0000;
+    // distinct between processes too, so that a key of one is never by chance one of another
+    static uint64_t next_key = (static_cast<uint64_t>(getpid()) & 0xFFF) << 20;
     fid_mr* mr = nullptr;
     DOOR(fi_mr_reg(node.domain(), memory_.data(), size, access, 0, next_key++, 0, &mr, nullptr));
     mr_.reset(mr);

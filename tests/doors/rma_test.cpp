@@ -2,11 +2,12 @@
 // in basic mode, over every topology, with CMA allowed and denied, the target polling or not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "doors/side.hpp"
+#include "doors/rma_setting.hpp"
 
 namespace aperture::doors {
 namespace {
@@ -14,35 +15,9 @@ namespace {
 constexpr uint32_t kOp = 1;
 constexpr uint32_t kRegion = 2;
 
-struct Setting {
-  const char* name;
-  Topology topology;
-  int mr_mode;
-  bool cma_denied;
-  bool target_polls;
-};
-
-void PrintTo(const Setting& s, std::ostream* out) {
-  *out << s.name;
-}
-
 class Rma : public testing::TestWithParam<Setting> {
  protected:
-  void SetUp() override {
-    Options options;
-    options.mr_mode = GetParam().mr_mode;
-    ChildOptions child;
-    if (GetParam().cma_denied) child.env.push_back({"APERTURE_CMA", "deny"});
-    duo = make_duo(GetParam().topology, options, child);
-    if (GetParam().topology == Topology::two_processes) {
-      // connected before the target goes quiet
-      duo.second->receive(90, 1);
-      duo.first->send(91, duo.to_second, 1, 1);
-      ASSERT_EQ(duo.second->wait(90).err, 0);
-      ASSERT_EQ(duo.first->wait(91).err, 0);
-      if (!GetParam().target_polls) duo.second->drive(false);
-    }
-  }
+  void SetUp() override { duo = open_setting(GetParam()); }
   Duo duo;
 };
 
@@ -106,21 +81,7 @@ TEST_P(Rma, messages_and_rma_of_all_sizes_mix) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Settings, Rma,
-    testing::Values(
-        Setting{"self_scalable", Topology::self, 0, false, true},
-        Setting{"self_basic", Topology::self, kBasicMr, false, true},
-        Setting{"one_domain_scalable", Topology::one_domain, 0, false, true},
-        Setting{"two_domains_scalable", Topology::two_domains, 0, false, true},
-        Setting{"two_domains_basic", Topology::two_domains, kBasicMr, false, true},
-        Setting{"processes_scalable", Topology::two_processes, 0, false, true},
-        Setting{"processes_basic", Topology::two_processes, kBasicMr, false, true},
-        Setting{"processes_basic_idle", Topology::two_processes, kBasicMr, false, false},
-        Setting{"processes_scalable_denied", Topology::two_processes, 0, true, true},
-        Setting{"processes_basic_denied", Topology::two_processes, kBasicMr, true, true},
-        Setting{"processes_basic_denied_idle", Topology::two_processes, kBasicMr, true, false}),
-    [](const auto& p) { return std::string(p.param.name); });
+INSTANTIATE_TEST_SUITE_P(Settings, Rma, all_settings(), setting_name);
 
 class RmaCall : public testing::TestWithParam<int> {
  protected:

@@ -1,5 +1,6 @@
 #include "doors/side.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <ostream>
@@ -17,6 +18,7 @@ Request make_request(Ask ask, uint32_t id = 0) {
 }  // namespace
 
 void Performer::open(const Request& q, Reply* r) {
+  options_ = q.options;
   node_ = host_ != nullptr ? std::make_unique<Node>(q.options, *host_)
                            : std::make_unique<Node>(q.options);
   const std::vector<uint8_t> name = node_->name();
@@ -78,10 +80,14 @@ void Performer::settle(const Request& q, Reply* r) {
     for (const auto& [id, buffer] : buffers_)
       if (&buffer->op == r->completion.context) r->id = id;
   } else if (q.ask == Ask::quiet) {
-    r->status = node_->quiet() ? 1 : 0;
+    r->status = node_->quiet(q.timeout_ms) ? 1 : 0;
   } else if (q.ask == Ask::verify) {
     const Guarded& memory = *buffers_.at(q.id)->memory;
     r->status = memory.intact() && !first_difference(memory.span().first(q.size), q.seed);
+  } else if (q.ask == Ask::untouched) {
+    const Guarded& memory = *buffers_.at(q.id)->memory;
+    r->status = memory.intact() && std::all_of(memory.span().begin(), memory.span().end(),
+                                               [](uint8_t b) { return b == 0; });
   } else {
     buffers_.erase(q.id);
   }
@@ -89,7 +95,9 @@ void Performer::settle(const Request& q, Reply* r) {
 
 void Performer::regions(const Request& q, Reply* r) {
   if (q.ask == Ask::region_open) {
-    auto region = std::make_unique<Region>(*node_, q.size, q.flags, q.seed);
+    if (q.data == 1 && !elsewhere_) elsewhere_ = std::make_unique<Node>(options_);
+    Node& owner = q.data == 1 ? *elsewhere_ : *node_;
+    auto region = std::make_unique<Region>(owner, q.size, q.flags, q.seed);
     r->remote = region->remote();
     regions_[q.id] = std::move(region);
   } else if (q.ask == Ask::region_close) {
@@ -216,17 +224,27 @@ bool Side::verify(uint32_t id, size_t size, uint64_t seed) {
   return ask(q).status == 1;
 }
 
+bool Side::untouched(uint32_t id) { return ask(make_request(Ask::untouched, id)).status == 1; }
+
 void Side::release(uint32_t id) {
   ask(make_request(Ask::release, id));
 }
 
-bool Side::quiet() {
-  return ask(make_request(Ask::quiet)).status == 1;
+bool Side::quiet(int for_ms) {
+  Request q = make_request(Ask::quiet);
+  q.timeout_ms = for_ms;
+  return ask(q).status == 1;
 }
 
 Remote Side::region_open(uint32_t id, size_t size, uint64_t access, uint64_t seed) {
   Request q = make_request(Ask::region_open, id);
   q.size = size, q.flags = access, q.seed = seed;
+  return ask(q).remote;
+}
+
+Remote Side::region_open_elsewhere(uint32_t id, size_t size, uint64_t access, uint64_t seed) {
+  Request q = make_request(Ask::region_open, id);
+  q.size = size, q.flags = access, q.seed = seed, q.data = 1;
   return ask(q).remote;
 }
 

@@ -27,8 +27,9 @@ enum class Ask : uint32_t {
   wait_any,        // -> completion with its id
   quiet,           // -> status 1 if nothing completes
   verify,          // id, size, seed: the buffer holds the contents and its canaries
+  untouched,  // id: the buffer is all zeros and its canaries hold (status 1), else 0
   release,         // id: forget the buffer
-  region_open,     // id, size, flags = access, seed -> remote
+  region_open,     // id, size, flags = access, seed -> remote; data = 1: in another domain
   region_close,    // id
   region_verify,   // id, seed: contents and canaries (status 1), else 0
   write,           // id, addr, size, seed, remote, offset
@@ -87,7 +88,9 @@ class Performer {
   Buffer& fresh(uint32_t id, size_t size, uint64_t seed);
 
   Node* host_;
+  Options options_;
   std::unique_ptr<Node> node_;
+  std::unique_ptr<Node> elsewhere_;  // opened when a region in another domain is asked for
   std::map<uint32_t, std::unique_ptr<Buffer>> buffers_;
   std::map<uint32_t, std::unique_ptr<Region>> regions_;
 };
@@ -108,9 +111,12 @@ class Side {
                       fi_addr_t from = FI_ADDR_UNSPEC);
   Completion wait(uint32_t id, int timeout_ms = 20000);
   bool verify(uint32_t id, size_t size, uint64_t seed);
+  bool untouched(uint32_t id);
   void release(uint32_t id);
-  bool quiet();
+  bool quiet(int for_ms = 20);
   Remote region_open(uint32_t id, size_t size, uint64_t access, uint64_t seed);
+  // In another domain of the same process, which has its own endpoint.
+  Remote region_open_elsewhere(uint32_t id, size_t size, uint64_t access, uint64_t seed);
   void region_close(uint32_t id);
   bool region_verify(uint32_t id, uint64_t seed);
   void write(uint32_t id, fi_addr_t to, size_t size, uint64_t seed, const Remote& remote,
