@@ -224,7 +224,9 @@ bool Side::verify(uint32_t id, size_t size, uint64_t seed) {
   return ask(q).status == 1;
 }
 
-bool Side::untouched(uint32_t id) { return ask(make_request(Ask::untouched, id)).status == 1; }
+bool Side::untouched(uint32_t id) {
+  return ask(make_request(Ask::untouched, id)).status == 1;
+}
 
 void Side::release(uint32_t id) {
   ask(make_request(Ask::release, id));

@@ -27,7 +27,7 @@ enum class Ask : uint32_t {
   wait_any,        // -> completion with its id
   quiet,           // -> status 1 if nothing completes
   verify,          // id, size, seed: the buffer holds the contents and its canaries
-  untouched,  // id: the buffer is all zeros and its canaries hold (status 1), else 0
+  untouched,       // id: the buffer is all zeros and its canaries hold (status 1), else 0
   release,         // id: forget the buffer
   region_open,     // id, size, flags = access, seed -> remote; data = 1: in another domain
   region_close,    // id

@@ -1,0 +1,71 @@
+// The settings under which remote access is tried: who the target is, how regions are addressed,
+// whether its memory may be reached directly, and whether it polls.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <ostream>
+#include <string>
+
+#include "doors/side.hpp"
+
+namespace aperture::doors {
+
+enum class Reach {
+  direct,        // whatever the host allows
+  denied,        // APERTURE_CMA=deny in the target
+  not_dumpable,  // the kernel denies it (to ordinary users)
+  other_user,    // the target is another user's process (when the test runs as root)
+};
+
+struct Setting {
+  const char* name;
+  Topology topology;
+  int mr_mode;
+  Reach reach = Reach::direct;
+  bool target_polls = true;
+};
+
+inline void PrintTo(const Setting& s, std::ostream* out) {
+  *out << s.name;
+}
+
+// Opens the duo of a setting; the target is connected before it goes quiet.
+inline Duo open_setting(const Setting& setting, Options options = {}) {
+  options.mr_mode = setting.mr_mode;
+  ChildOptions child;
+  if (setting.reach == Reach::denied) child.env.push_back({"APERTURE_CMA", "deny"});
+  child.not_dumpable = setting.reach == Reach::not_dumpable;
+  if (setting.reach == Reach::other_user && geteuid() == 0) child.uid = 65534;
+  Duo duo = make_duo(setting.topology, options, child);
+  if (setting.topology != Topology::two_processes) return duo;
+  duo.second->receive(90, 1);
+  duo.first->send(91, duo.to_second, 1, 1);
+  if (duo.second->wait(90).err != 0 || duo.first->wait(91).err != 0)
+    throw DoorError("the first message", -FI_EOTHER);
+  if (!setting.target_polls) duo.second->drive(false);
+  return duo;
+}
+
+inline auto all_settings() {
+  return testing::Values(
+      Setting{"self_scalable", Topology::self, 0}, Setting{"self_basic", Topology::self, kBasicMr},
+      Setting{"one_domain_scalable", Topology::one_domain, 0},
+      Setting{"two_domains_scalable", Topology::two_domains, 0},
+      Setting{"two_domains_basic", Topology::two_domains, kBasicMr},
+      Setting{"processes_scalable", Topology::two_processes, 0},
+      Setting{"processes_basic", Topology::two_processes, kBasicMr},
+      Setting{"processes_basic_idle", Topology::two_processes, kBasicMr, Reach::direct, false},
+      Setting{"processes_scalable_denied", Topology::two_processes, 0, Reach::denied},
+      Setting{"processes_basic_denied", Topology::two_processes, kBasicMr, Reach::denied},
+      Setting{"processes_denied_idle", Topology::two_processes, kBasicMr, Reach::denied, false},
+      Setting{"processes_not_dumpable", Topology::two_processes, 0, Reach::not_dumpable},
+      Setting{"processes_other_user", Topology::two_processes, 0, Reach::other_user});
+}
+
+inline std::string setting_name(const testing::TestParamInfo<Setting>& p) {
+  return p.param.name;
+}
+
+}  // namespace aperture::doors
