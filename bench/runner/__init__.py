@@ -1,0 +1,1 @@
+"""The parts of bench/run: who is measured, when, and what is said about it."""

@@ -1,0 +1,101 @@
+"""The measures, the limit that each runs into, and the goal that each has.
+
+A goal is a list of criteria that must all hold. Goals that were set as an absolute figure on a
+machine whose limit was known are kept as the share of that limit, because only ratios within one
+run can be compared: the limit itself differs between machines, and on one machine from hour to hour.
+"""
+from dataclasses import dataclass, field
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Criterion:
+    against: str  # "limit", "value" or the name of a subject
+    factor: float  # at most (latency) or at least (rate) this many times it; "value": the figure
+
+    def text(self, unit: str) -> str:
+        sign = "<=" if unit == "ns" else ">="
+        if self.against == "value":
+            return f"{sign} {self.factor:g} {unit}"
+        if self.against == "limit":
+            return f"{sign} {self.factor:.3g}x limit"
+        return f"{sign} {self.factor:.3g}x {self.against}"
+
+
+@dataclass(frozen=True)
+class Measure:
+    name: str
+    size: int
+    unit: str  # ns, M/s, GB/s
+    limit: str = ""  # key among the limits
+    limit_times: float = 1.0  # the limit is this many times the measured figure
+    goal: tuple = field(default=())
+    extended: bool = False  # not part of --quick
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}/{self.size}"
+
+    @property
+    def smaller_is_better(self) -> bool:
+        return self.unit == "ns"
+
+
+def _bandwidth(name: str, size: int, share: float = 0.0, idle: bool = False) -> Measure:
+    limit = f"{'cma_bw' if idle else 'pair_copy'}/{size}"
+    goal = (Criterion("limit", share),) if share else ()
+    return Measure(name, size, "GB/s", limit, 1.0, goal, extended=size != MIB or idle)
+
+
+# Shares of the two-core copy: 45 of 61, 50 of 61 and 42 of 53 GB/s.
+SHARES = {64 * KIB: 45 / 61, MIB: 50 / 61, 4 * MIB: 42 / 53}
+
+
+def _two_sided(kind: str) -> list:
+    lat = Criterion("limit", 1.15), Criterion("ucx", 1.0)
+    rate = Criterion("value", 60.0), Criterion("ucx", 1.2), Criterion("shm", 3.0)
+    rows = [
+        Measure(f"{kind}_lat", 8, "ns", "line_lat/8", 1.0, lat),
+        Measure(f"{kind}_lat", 4096, "ns", "", 1.0, (Criterion("value", 200.0),)),
+        Measure(f"{kind}_rate", 8, "M/s", "ring_rate/64", 1.0, rate),
+    ]
+    if kind == "send":
+        rows.append(Measure("send_rate_safe", 8, "M/s", "ring_rate/64", extended=True))
+    return rows + [_bandwidth(f"{kind}_bw", size, share) for size, share in SHARES.items()]
+
+
+def _one_sided() -> list:
+    idle_lat = (Criterion("limit", 1.1),)
+    rows = [
+        Measure("write_lat", 8, "ns", "line_lat/8", 1.0, (Criterion("limit", 1.25),)),
+        Measure("read_lat", 8, "ns", "line_lat/8", 2.0, (Criterion("limit", 140 / 110),)),
+    ]
+    for size in SHARES:
+        rows.append(_bandwidth("write_bw", size, 45 / 61 if size == MIB else 0.0))
+        rows.append(_bandwidth("read_bw", size))
+    rows.append(Measure("write_lat_idle", 8, "ns", "cma_lat/8", 1.0, idle_lat))
+    rows.append(Measure("read_lat_idle", 8, "ns", "cma_lat/8", 1.0, idle_lat))
+    for size in SHARES:
+        rows.append(_bandwidth("write_bw_idle", size, 0.95 if size == MIB else 0.0, idle=True))
+        rows.append(_bandwidth("read_bw_idle", size, idle=True))
+    return rows
+
+
+MEASURES = _two_sided("send") + _two_sided("tagged") + _one_sided()
+
+# Limits that no measure above refers to, shown for their own sake.
+OTHER_LIMITS = [
+    Measure("one_line_lat", 8, "ns", extended=True),
+    Measure("ring_rate_credit", 64, "M/s", extended=True),
+    Measure("cma_lat", 4096, "ns", extended=True),
+] + [Measure("memcpy", size, "GB/s", extended=True)
+     for size in (64 * KIB, MIB, 4 * MIB, 16 * MIB)]
+
+
+def size_text(size: int) -> str:
+    if size and size % MIB == 0:
+        return f"{size // MIB} MiB"
+    if size and size % KIB == 0:
+        return f"{size // KIB} KiB"
+    return f"{size} B"

@@ -1,0 +1,187 @@
+"""The command line of bench/run."""
+import argparse
+import fnmatch
+import os
+import sys
+import time
+
+from . import machine, report
+from .figures import Figure, quantile, summarise
+from .goals import MEASURES, OTHER_LIMITS
+from .schedule import Group, Schedule, say
+from .subjects import Limits, Settings, make_subject
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DEFAULT_SUBJECTS = "aperture,shm,ucx,ucx-nocma,ucx-cma"
+
+EPILOG = """subjects:
+  aperture, shm, tcp, ...   libfabric providers, by fabbench; NAME:basic and NAME:scalable offer
+                            only that registration mode
+  ucx                       UCX over shared memory and CMA, by ucx_perftest
+  ucx-nocma, ucx-cma        UCX without CMA (bandwidth rows), and its CMA transport alone (one-sided)
+The first subject is the one that is judged. The limits are always measured beside them.
+
+examples:
+  bench/run                                   the whole table, about ten minutes
+  bench/run --quick                           a look: two rounds of the main rows
+  bench/run --only 'send_*',tagged_lat/8      some rows
+  bench/run --subjects aperture,aperture:scalable --only '*write*'
+  bench/run --subjects shm,ucx --only send_bw --rounds 3 --json
+  bench/run --keep                            raw figures to bench/results, to be committed
+
+exit code: 0 measured, 1 the first subject failed at a measure, 2 wrong usage
+"""
+
+
+def parse(argv: list) -> argparse.Namespace:
+    p = argparse.ArgumentParser(prog="bench/run", description=sys.modules[__name__].__doc__,
+                                epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.description = ("Measures aperture, its peers and the machine's limits, interleaved in one "
+                     "run, and compares them with the goals.")
+    p.add_argument("--build", help="build directory (default: build/release, or the newest one)")
+    p.add_argument("--subjects", default=DEFAULT_SUBJECTS, metavar="A,B,...",
+                   help=f"default: {DEFAULT_SUBJECTS}")
+    p.add_argument("--only", default="", metavar="LIST",
+                   help="measures by name, name/size or glob, comma-separated")
+    p.add_argument("--rounds", type=int, help="rounds after the warm-up (default 5)")
+    p.add_argument("--extra", type=int, help="more rounds for disturbed groups (default: as rounds)")
+    p.add_argument("--seconds", type=float, help="per measure and subject (default 0.25)")
+    p.add_argument("--timeout", type=float, default=15.0, help="seconds before a measure is ended")
+    p.add_argument("--cpus", default="0,1", metavar="A,B", help="CPUs to be pinned to (default 0,1)")
+    p.add_argument("--quick", action="store_true", help="main rows, two short rounds, no warm-up")
+    p.add_argument("--keep", action="store_true", help="write the TSV to bench/results")
+    p.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    p.add_argument("--list", action="store_true", help="print the measures and their goals")
+    options = p.parse_args(argv)
+    options.rounds = options.rounds or (2 if options.quick else 5)
+    if options.extra is None:
+        options.extra = 0 if options.quick else options.rounds
+    options.seconds = options.seconds or (0.1 if options.quick else 0.25)
+    return options
+
+
+def find_build(asked: str) -> str:
+    def usable(path: str) -> bool:
+        return all(os.access(os.path.join(path, "bench", x), os.X_OK)
+                   for x in ("fabbench", "limits"))
+
+    if asked:
+        return os.path.abspath(asked) if usable(asked) else ""
+    release = os.path.join(ROOT, "build", "release")
+    if usable(release):
+        return release
+    build = os.path.join(ROOT, "build")
+    found = [os.path.join(build, x) for x in (os.listdir(build) if os.path.isdir(build) else [])]
+    found = [x for x in found if usable(x)]
+    return max(found, key=lambda x: os.path.getmtime(os.path.join(x, "bench", "fabbench")),
+               default="")
+
+
+def chosen(measures: list, options: argparse.Namespace) -> list:
+    if not options.only:
+        return [m for m in measures if not (options.quick and m.extended)]
+    patterns = [x.strip() for x in options.only.split(",") if x.strip()]
+    return [m for m in measures
+            if any(fnmatch.fnmatchcase(m.name, x) or fnmatch.fnmatchcase(m.key, x)
+                   for x in patterns)]
+
+
+def measure_limits(limits: Limits, wanted: list, rounds: int) -> tuple:
+    """The limits without a row of their own in the main table."""
+    groups, figures = [], []
+    for m in wanted:
+        seen = []
+        for number in range(1, rounds + 1):
+            group = Group(number, m)
+            group.seen["limits"] = limits.measure(m.key)
+            groups.append(group)
+            seen.append(group.seen["limits"])
+        values = [o.value for o in seen if o.ok]
+        figures.append((m, Figure(quantile(values, 0.5), quantile(values, 0.1),
+                                  quantile(values, 0.9), rounds=len(values),
+                                  failure="" if values else seen[-1].note)))
+    return groups, figures
+
+
+def limits_used(groups: list) -> list:
+    """The limits that stand in the main table, with their spread."""
+    seen = {}
+    for g in groups:
+        if g.limit is not None:
+            seen.setdefault(g.measure.limit, []).append(g)
+    out = []
+    for key, of in seen.items():
+        name, _, size = key.partition("/")
+        values = [g.limit.value for g in of if g.limit.ok]
+        m = type(of[0].measure)(name, int(size), of[0].limit.unit or of[0].measure.unit)
+        out.append((m, Figure(quantile(values, 0.5), quantile(values, 0.1), quantile(values, 0.9),
+                              rounds=len(values), failure="" if values else of[-1].limit.note)))
+    return out
+
+
+def tsv_path(facts: dict, keep: bool) -> str:
+    name = f"{time.strftime('%Y-%m-%d-%H%M%S')}-{machine.slug(facts['cpu'])}-{facts['commit']}.tsv"
+    if keep:
+        name = f"{time.strftime('%Y-%m-%d')}-{machine.slug(facts['cpu'])}-{facts['commit']}.tsv"
+        return os.path.join(ROOT, "bench", "results", name)
+    return os.path.join(ROOT, "out", "bench", name)
+
+
+def list_measures(measures: list) -> None:
+    rows = [["measure", "unit", "limit", "goal"]]
+    rows += [[m.key, m.unit, (f"{m.limit_times:g} x " if m.limit_times != 1 else "") + m.limit,
+              ", ".join(c.text(m.unit) for c in m.goal)] for m in measures]
+    sys.stdout.write(report.layout(rows))
+
+
+def present(facts: dict, schedule: Schedule, results: list, limits: list, names: list) -> str:
+    text = "".join(f"{key}: {value}\n" for key, value in facts.items()) + "\n"
+    if results:
+        text += report.table(results, names) + "\n"
+    if limits:
+        text += report.limits_table(limits) + "\n"
+    return text + report.noise(schedule.groups, results)
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    measures = chosen(MEASURES, options)
+    others = chosen(OTHER_LIMITS, options)
+    if options.list:
+        list_measures(measures)
+        return 0
+    if not measures and not others:
+        sys.stderr.write(f"bench/run: no measure is called '{options.only}'; try --list\n")
+        return 2
+    build = find_build(options.build)
+    if not build:
+        sys.stderr.write("bench/run: no build with bench/fabbench and bench/limits found; "
+                         "build first (./dev build) or name one with --build\n")
+        return 2
+    cpus = tuple(int(x) for x in options.cpus.split(","))
+    settings = Settings(build, options.seconds, cpus, options.timeout)
+    names = [x.strip() for x in options.subjects.split(",") if x.strip()]
+    facts = machine.describe(ROOT)
+    facts["command"] = "bench/run " + " ".join(sys.argv[1:])
+
+    limits = Limits(settings)
+    schedule = Schedule(measures, [make_subject(n, settings) for n in names], limits,
+                        options.rounds, options.extra)
+    try:
+        schedule.run(warm_up=not options.quick)
+        other_groups, other_figures = measure_limits(limits, others, options.rounds)
+    except KeyboardInterrupt:
+        say("\ninterrupted: what was measured so far\n")
+        other_groups, other_figures = [], []
+
+    taken = {id(g.measure) for g in schedule.groups}
+    results = [summarise(m, schedule.groups, names) for m in measures if id(m) in taken]
+    path = tsv_path(facts, options.keep)
+    report.write_tsv(path, facts, schedule.groups, other_groups)
+    shown_limits = limits_used(schedule.groups) + other_figures
+    if options.json:
+        print(report.as_json(facts, results, shown_limits))
+    else:
+        sys.stdout.write(present(facts, schedule, results, shown_limits, names))
+    say(f"raw figures: {os.path.relpath(path)}\n")
+    return 1 if any(names[0] in r.figures and r.figures[names[0]].failure for r in results) else 0

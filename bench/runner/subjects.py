@@ -1,0 +1,256 @@
+"""Who is measured: libfabric providers through fabbench, UCX through ucx_perftest, the limits.
+
+Each subject answers measure() with an Observation and never raises for a measure that failed.
+"""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+
+from .goals import Measure
+
+
+@dataclass
+class Observation:
+    ok: bool
+    value: float = 0.0
+    unit: str = ""
+    min: float = 0.0
+    p50: float = 0.0
+    p99: float = 0.0
+    mean: float = 0.0
+    count: int = 0
+    note: str = ""
+
+
+@dataclass
+class Settings:
+    build: str
+    seconds: float = 0.25
+    cpus: tuple = (0, 1)
+    timeout: float = 15.0
+
+
+def failed(note: str) -> Observation:
+    return Observation(ok=False, note=note)
+
+
+def run_program(argv: list, timeout: float, env: dict) -> tuple:
+    """(exit code or None when it had to be ended, stdout, stderr)."""
+    proc = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=env, start_new_session=True)
+    try:
+        out, err = proc.communicate(timeout=timeout)
+        return proc.returncode, out, err
+    except BaseException as e:
+        os.killpg(proc.pid, signal.SIGKILL)
+        out, err = proc.communicate()
+        if isinstance(e, subprocess.TimeoutExpired):
+            return None, out, err
+        raise
+
+
+def last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else "no output"
+
+
+class RowProgram:
+    """A program of ours that prints one JSON row per measure."""
+
+    def __init__(self, argv: list, settings: Settings, env: dict) -> None:
+        self._argv, self._settings, self._env = argv, settings, env
+
+    def row(self, key: str, extra: list, seconds: float) -> Observation:
+        s = self._settings
+        argv = self._argv + ["--json", "--only", key, "--seconds", f"{seconds:g}",
+                             "--cpus", f"{s.cpus[0]},{s.cpus[1]}"] + extra
+        code, out, err = run_program(argv, 3 * s.timeout + 20, self._env)
+        if code is None:
+            return failed("had to be ended")
+        try:
+            row = json.loads(out.strip().splitlines()[-1])
+        except (ValueError, IndexError):
+            return failed(f"exit code {code}: {last_line(err)}")
+        fields = ("ok", "value", "unit", "min", "p50", "p99", "mean", "count", "note")
+        return Observation(**{name: row[name] for name in fields})
+
+
+class Limits:
+    name = "limits"
+
+    def __init__(self, settings: Settings) -> None:
+        self._program = RowProgram([os.path.join(settings.build, "bench", "limits")], settings,
+                                   dict(os.environ))
+        self._seconds = settings.seconds
+
+    def measure(self, key: str) -> Observation:
+        return self._program.row(key, [], self._seconds)
+
+    def line_lat(self, seconds: float = 0.03) -> float:
+        """One way of a cache line in nanoseconds; 0 when it could not be measured."""
+        seen = self._program.row("line_lat/8", [], seconds)
+        return seen.value if seen.ok else 0.0
+
+
+class Fabric:
+    """One libfabric provider: NAME or NAME:MODE, MODE being a registration mode of fabbench."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        provider, _, mode = name.partition(":")
+        env = dict(os.environ)
+        if provider == "aperture" and not env.get("FI_PROVIDER_PATH"):
+            env["FI_PROVIDER_PATH"] = os.path.join(settings.build, "lib", "libfabric")
+        argv = [os.path.join(settings.build, "bench", "fabbench"), "-p", provider,
+                "--mr", mode or "any", "--timeout", f"{settings.timeout:g}"]
+        self._program = RowProgram(argv, settings, env)
+        self._seconds = settings.seconds
+        self._lenient = set()
+
+    def offers(self, _: Measure) -> bool:
+        return True
+
+    def measure(self, measure: Measure) -> Observation:
+        extra = ["--rigour", "lenient"] if measure.key in self._lenient else []
+        seen = self._program.row(measure.key, extra, self._seconds)
+        if seen.ok and seen.note.startswith("LENIENT"):
+            self._lenient.add(measure.key)
+        return seen
+
+
+# ucx_perftest's tests per measure. UCX's untagged counterpart of a message is a tagged one: it is
+# what UCX's users (MPI) do.
+UCP_TESTS = {
+    "send_lat": ["tag_lat"], "send_rate": ["tag_bw"], "send_bw": ["tag_bw"],
+    "tagged_lat": ["tag_lat"], "tagged_rate": ["tag_bw"], "tagged_bw": ["tag_bw"],
+    "write_lat": ["ucp_put_lat"], "write_bw": ["ucp_put_bw"],
+    "write_bw_idle": ["ucp_put_bw", "-o"],
+    "read_lat": ["ucp_get"], "read_bw": ["ucp_get"],
+    "read_lat_idle": ["ucp_get", "-o"], "read_bw_idle": ["ucp_get", "-o"],
+}
+CMA_TESTS = {
+    "write_lat_idle": ["put_bw", "-D", "zcopy", "-O", "1"],
+    "read_lat_idle": ["get", "-D", "zcopy", "-O", "1"],
+    "write_bw": ["put_bw", "-D", "zcopy"], "read_bw": ["get", "-D", "zcopy"],
+    "write_bw_idle": ["put_bw", "-D", "zcopy"], "read_bw_idle": ["get", "-D", "zcopy"],
+}
+
+
+class Ucx:
+    """Debian's ucx_perftest over shared memory.
+
+    ucx        posix, sysv and cma, as UCX would choose; its one-sided tests use memory that UCX
+               itself allocated and both processes map
+    ucx-nocma  shared memory only
+    ucx-cma    UCX's CMA transport alone: one-sided access to memory of the application's own
+    """
+
+    TRANSPORTS = {"ucx": "posix,sysv,cma,self", "ucx-nocma": "posix,self", "ucx-cma": ""}
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self._settings = settings
+        self._tests = CMA_TESTS if name == "ucx-cma" else UCP_TESTS
+        self._env = dict(os.environ)
+        if self.TRANSPORTS[name]:
+            self._env["UCX_TLS"] = self.TRANSPORTS[name]
+        self._env.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
+        self._iterations = {}
+
+    def offers(self, measure: Measure) -> bool:
+        if self.name == "ucx-nocma":
+            return measure.name in ("send_bw", "tagged_bw")
+        return measure.name in self._tests
+
+    def measure(self, measure: Measure) -> Observation:
+        if shutil.which("ucx_perftest") is None:
+            return failed("ucx_perftest is not installed (Debian: ucx-utils)")
+        pace = self._iterations.get(measure.key)
+        if pace is None:
+            seen = self._once(measure, 2000 if measure.size <= 4096 else 200)
+            if not seen.ok:
+                return seen
+        return self._once(measure, self._iterations[measure.key])
+
+    def _once(self, measure: Measure, iterations: int) -> Observation:
+        port = free_port()
+        s = self._settings
+        common = ["ucx_perftest", "-p", str(port), "-f", "-v"]
+        if self.name == "ucx-cma":
+            common += ["-d", "memory", "-x", "cma"]
+        server = subprocess.Popen(common + ["-c", str(s.cpus[1])], env=self._env,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  start_new_session=True)
+        try:
+            if not await_listener(port, server):
+                return failed("the server of ucx_perftest did not start")
+            argv = common + ["127.0.0.1", "-c", str(s.cpus[0]), "-t", *self._tests[measure.name],
+                             "-s", str(measure.size), "-n", str(iterations),
+                             "-w", str(max(10, iterations // 10))]
+            code, out, err = run_program(argv, s.timeout, self._env)
+        finally:
+            end(server)
+        if code is None:
+            return failed(f"did not end within {s.timeout:g} s")
+        return self._parse(measure, out, err)
+
+    def _parse(self, measure: Measure, out: str, err: str) -> Observation:
+        try:
+            numbers = [float(x) for x in out.strip().splitlines()[-1].split(",")]
+            count, p50_us, _, overall_us = numbers[:4]
+            rate = numbers[7]
+        except (ValueError, IndexError):
+            return failed(f"ucx_perftest: {last_line(err or out)}")
+        if overall_us <= 0:
+            return failed("ucx_perftest gave no figure")
+        # A latency test that is a ping-pong takes two of these per iteration.
+        self._iterations[measure.key] = max(
+            32, min(4_000_000, int(self._settings.seconds * 1e6 / overall_us / 2)))
+        value = {"ns": overall_us * 1e3, "M/s": rate / 1e6,
+                 "GB/s": measure.size / overall_us / 1e3}[measure.unit]
+        p50 = p50_us * 1e3 if measure.unit == "ns" else 0.0
+        return Observation(True, value, measure.unit, 0.0, p50, 0.0, value, int(count),
+                           f"{' '.join(self._tests[measure.name])}, mean of the run")
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def await_listener(port: int, server: subprocess.Popen) -> bool:
+    """Watches the kernel's table: a trial connection would be taken for the client."""
+    wanted = f":{port:04X}"
+    until = time.monotonic() + 5
+    while time.monotonic() < until and server.poll() is None:
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            try:
+                with open(table, encoding="ascii") as f:
+                    if any(x.split()[1].endswith(wanted) and x.split()[3] == "0A"
+                           for x in f.readlines()[1:]):
+                        return True
+            except OSError:
+                continue
+        time.sleep(0.005)
+    return False
+
+
+def end(proc: subprocess.Popen) -> None:
+    """A server ends with its client; one that does not is ended."""
+    try:
+        proc.wait(timeout=2)
+    except subprocess.TimeoutExpired:
+        os.killpg(proc.pid, signal.SIGKILL)
+        proc.wait()
+
+
+def make_subject(name: str, settings: Settings):
+    if name in Ucx.TRANSPORTS:
+        return Ucx(name, settings)
+    return Fabric(name, settings)
