@@ -26,7 +26,7 @@ endif()
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g")
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
 add_compile_options(-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror=return-type
-  -fno-plt -fstack-protector-strong)
+  -fno-plt -fstack-protector)
 if(APERTURE_SANITIZE)
   add_compile_options(-fsanitize=${APERTURE_SANITIZE} -fno-omit-frame-pointer -O1)
   add_link_options(-fsanitize=${APERTURE_SANITIZE})

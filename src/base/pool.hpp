@@ -21,37 +21,35 @@ class Pool {
 
   // nullptr if there are `most` or memory has run out.
   T* take() noexcept {
-    if (free_.empty() && !grow(kChunk)) return nullptr;
-    T* item = free_.back();
-    free_.pop_back();
-    return item;
+    if (n_free_ == 0 && !grow(kChunk)) return nullptr;
+    return free_[--n_free_];
   }
-  void give(T* item) noexcept { free_.push_back(item); }  // capacity is there: see grow
-  size_t out() const noexcept { return total_ - free_.size(); }
+  void give(T* item) noexcept { free_[n_free_++] = item; }  // a place for each: see grow
+  size_t out() const noexcept { return free_.size() - n_free_; }
 
  private:
   static constexpr size_t kChunk = 64;
 
   bool grow(size_t n) noexcept {
-    if (total_ >= most_ || n == 0) return false;
-    if (n > most_ - total_) n = most_ - total_;
+    const size_t total = free_.size();
+    if (total >= most_ || n == 0) return false;
+    if (n > most_ - total) n = most_ - total;
     try {
       auto chunk = std::make_unique<T[]>(n);
-      free_.reserve(total_ + n);
       chunks_.reserve(chunks_.size() + 1);
-      for (size_t i = n; i-- > 0;) free_.push_back(&chunk[i]);
+      free_.resize(total + n);
+      for (size_t i = n; i-- > 0;) give(&chunk[i]);
       chunks_.push_back(std::move(chunk));
     } catch (const std::bad_alloc&) {
       return false;
     }
-    total_ += n;
     return true;
   }
 
   const size_t most_;
-  size_t total_ = 0;
   std::vector<std::unique_ptr<T[]>> chunks_;
-  std::vector<T*> free_;
+  std::vector<T*> free_;  // as many as there are objects; the first n_free_ are in the pool
+  size_t n_free_ = 0;
 };
 
 }  // namespace aperture

@@ -19,20 +19,25 @@ class Qp;
 
 // A message at the head of a request ring, decoded; valid during on_message only.
 struct Arrival {
-  enum class Where : uint8_t { cells, bytes, offered };
-  Where where = Where::cells;
-  bool tagged = false;
-  bool has_imm = false;
-  bool delivery = false;
-  uint64_t tag = 0;
-  uint64_t imm = 0;
-  uint64_t len = 0;                        // bytes of the message
-  const ring::CellReader* cells = nullptr; // where == cells: payload at this body offset
-  size_t cells_offset = 0;
-  const std::byte* bytes = nullptr;        // where == bytes
-  uint64_t offer_address = 0;              // where == offered
-  uint32_t offer_id = 0;
-  uint32_t offer_claim = 0;
+  enum class Where : uint8_t {
+    flat,     // one run of bytes: the first cell, or the byte ring
+    cells,    // on over several cells
+    offered,  // with its sender
+  };
+  Where where;
+  bool tagged;
+  bool has_imm;
+  bool delivery;
+  uint64_t tag;
+  uint64_t imm;                   // 0 without has_imm
+  uint64_t len;                   // bytes of the message
+  const std::byte* bytes;         // where == flat
+  // unset where they do not apply: this is made for each message
+  const ring::CellReader* cells;  // where == cells: payload at this body offset
+  size_t cells_offset;
+  uint64_t offer_address;         // where == offered, and the next two
+  uint32_t offer_id;
+  uint32_t offer_claim;
 
   // Copies the first n bytes of the payload (not offered) to flat memory or an iovec.
   void copy_to(void* to, uint64_t n) const noexcept;

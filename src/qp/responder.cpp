@@ -18,10 +18,8 @@ using wire::Head;
 using wire::Op;
 
 void Arrival::copy_to(void* to, uint64_t n) const noexcept {
-  if (where == Where::bytes) {
+  if (where == Where::flat) {
     std::memcpy(to, bytes, n);
-  } else if (n == sizeof(uint64_t) && cells_offset + n <= ring::kBodyBytes) {
-    std::memcpy(to, cells->body() + cells_offset, sizeof(uint64_t));
   } else {
     ring::BodyReader(*cells, cells_offset).copy_out(to, n);
   }
@@ -32,7 +30,7 @@ void Arrival::scatter_to(const iovec* iov, size_t count, uint64_t n) const noexc
     copy_to(iov[0].iov_base, n);
     return;
   }
-  if (where == Where::bytes) {
+  if (where == Where::flat) {
     scatter(iov, count, 0, bytes, n);
     return;
   }
@@ -71,8 +69,12 @@ bool Qp::poll_requests() noexcept {
 
 bool Qp::execute(const Head& head, Op op, uint32_t n_cells) noexcept {
   bool executed = false;
+  if (op == Op::send) [[likely]] {
+    executed = on_send(head, op);
+    if (executed) lane_->request_rx.cells.advance(n_cells);
+    return executed;
+  }
   switch (op) {
-    case Op::send:
     case Op::send_bytes:
     case Op::send_offer: executed = on_send(head, op); break;
     case Op::write: executed = on_write(head); break;
@@ -93,17 +95,25 @@ bool Qp::on_send(const Head& head, Op op) noexcept {
   a.has_imm = (head.flags & wire::kImm) != 0;
   a.delivery = (head.flags & wire::kDelivery) != 0;
   a.tag = head.word();
+  a.imm = 0;
   if (a.has_imm) {
     std::memcpy(&a.imm, body + wire::kHeadBytes + wire::field_bytes(op), sizeof a.imm);
   }
   uint64_t free_after = 0;
-  if (op == Op::send) {
+  if (op == Op::send) [[likely]] {
+    const size_t at = wire::payload_offset(op, head.flags);
     a.len = head.len;
-    a.cells = &rx.cells;
-    a.cells_offset = wire::payload_offset(op, head.flags);
+    if (at + head.len <= ring::kBodyBytes) [[likely]] {
+      a.where = Arrival::Where::flat;
+      a.bytes = body + at;
+    } else {
+      a.where = Arrival::Where::cells;
+      a.cells = &rx.cells;
+      a.cells_offset = at;
+    }
   } else if (op == Op::send_bytes) {
     const auto f = wire::load_fields<wire::SendBytesFields>(body);
-    a.where = Arrival::Where::bytes;
+    a.where = Arrival::Where::flat;
     a.len = f.len;
     a.bytes = f.len <= kEagerBytes ? rx.bytes.view(f.byte_pos, f.len) : nullptr;
     if (a.bytes == nullptr) {
