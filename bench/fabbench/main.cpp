@@ -27,6 +27,7 @@ constexpr char kUsage[] =
     "      --rigour R       of sleeping targets: auto (default: strict, then lenient), strict,\n"
     "                       lenient (the target wakes between bursts of 128 operations)\n"
     "      --seconds S      time per measure (default 0.3)\n"
+    "      --count N        exactly so many operations per measure instead\n"
     "      --timeout S      a measure is given up after this (default 15)\n"
     "      --cpus A,B       CPUs to be pinned to (default 0,1; '-' for none)\n"
     "      --json           one JSON object per line\n"
@@ -43,7 +44,7 @@ constexpr char kUsage[] =
 struct Options {
   std::string only;
   Setup setup;
-  double seconds = 0.3;
+  Extent extent;
   PairOptions pair;
   bool list = false;
   bool may_be_strict = true, may_be_lenient = true;
@@ -75,7 +76,8 @@ bool take_option(int c, Options& options) {
     case 'o': options.only = optarg; return true;
     case 'm': return parse_registration(optarg, options.setup.registration);
     case 'r': return parse_rigour(optarg, options);
-    case 's': return (options.seconds = std::atof(optarg)) > 0;
+    case 's': return (options.extent.seconds = std::atof(optarg)) > 0;
+    case 'n': return (options.extent.count = std::strtoull(optarg, nullptr, 10)) > 0;
     case 't': return (options.pair.timeout_s = std::atof(optarg)) > 0;
     case 'c': return parse_cpus(optarg, options.pair.cpus);
     case 'j': options.pair.format = Format::json; return true;
@@ -91,6 +93,7 @@ bool parse(int argc, char** argv, Options& options) {
                           {"mr", required_argument, nullptr, 'm'},
                           {"rigour", required_argument, nullptr, 'r'},
                           {"seconds", required_argument, nullptr, 's'},
+                          {"count", required_argument, nullptr, 'n'},
                           {"timeout", required_argument, nullptr, 't'},
                           {"cpus", required_argument, nullptr, 'c'},
                           {"json", no_argument, nullptr, 'j'},
@@ -113,7 +116,7 @@ void list_measures(const Options& options) {
 
 Row measure_once(const Measure& m, const Options& options, Rigour rigour) {
   Row row = run_pair(options.pair, [&](Side& side) {
-    return take_measure(m, options.setup, side, options.seconds, rigour);
+    return take_measure(m, options.setup, side, options.extent, rigour);
   });
   row.measure = m.name;
   row.size_bytes = m.size_bytes;

@@ -82,6 +82,7 @@ std::unique_ptr<Task> make_task(const Measure& m, const Setup& setup, Side& side
   switch (m.pattern) {
     case Pattern::ping_pong: return make_ping_pong(setup, side, m.matching, m.size_bytes);
     case Pattern::stream: return make_stream(setup, side, m.matching, m.size_bytes, m.window);
+    case Pattern::steps: return make_steps(setup, side, m.matching, m.size_bytes);
     case Pattern::write_ping_pong: return make_write_ping_pong(setup, side, m.size_bytes);
     case Pattern::one_sided:
       return make_one_sided(setup, side, m.target, m.verb, m.size_bytes, m.window);
@@ -102,17 +103,24 @@ const std::vector<Measure>& all_measures() {
       add_one_sided(all, Verb::write, target);
       add_one_sided(all, Verb::read, target);
     }
+    for (const Matching matching : {Matching::plain, Matching::tagged}) {
+      Measure m{matching == Matching::plain ? "send_steps" : "tagged_steps", 8, Pattern::steps,
+                "lockstep ping-pong, for bench/instructions", matching};
+      m.hidden = true;
+      all.push_back(m);
+    }
     return all;
   }();
   return measures;
 }
 
-Row take_measure(const Measure& measure, const Setup& base, Side& side, double seconds,
+Row take_measure(const Measure& measure, const Setup& base, Side& side, const Extent& extent,
                  Rigour rigour) {
   const Setup setup = setup_of(measure, base, rigour);
   const std::unique_ptr<Task> task = make_task(measure, setup, side);
   Plan plan;
-  plan.seconds = seconds;
+  plan.seconds = extent.seconds;
+  plan.count = extent.count;
   plan.latency = measure.window == 1;
   plan.scale = measure.pattern == Pattern::one_sided ? 1.0 : 0.5;
   plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;

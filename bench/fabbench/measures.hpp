@@ -9,7 +9,7 @@
 
 namespace aperture::bench {
 
-enum class Pattern { ping_pong, stream, write_ping_pong, one_sided };
+enum class Pattern { ping_pong, stream, steps, write_ping_pong, one_sided };
 
 struct Measure {
   const char* name;
@@ -31,7 +31,11 @@ const std::vector<Measure>& all_measures();
 enum class Rigour { strict, lenient };
 
 // Runs in both processes of a pair; rank 0's row is the result.
-Row take_measure(const Measure& measure, const Setup& base, Side& side, double seconds,
+struct Extent {
+  double seconds = 0.3;
+  uint64_t count = 0;  // exactly so many operations instead, when not 0
+};
+Row take_measure(const Measure& measure, const Setup& base, Side& side, const Extent& extent,
                  Rigour rigour);
 
 }  // namespace aperture::bench

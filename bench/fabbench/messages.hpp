@@ -18,4 +18,7 @@ std::unique_ptr<Task> make_ping_pong(const Setup&, Side&, Matching, size_t size_
 std::unique_ptr<Task> make_stream(const Setup&, Side&, Matching, size_t size_bytes,
                                   size_t window);
 
+// A ping-pong in which every message has arrived before its receiver looks: see steps.cpp.
+std::unique_ptr<Task> make_steps(const Setup&, Side&, Matching, size_t size_bytes);
+
 }  // namespace aperture::bench

@@ -95,8 +95,8 @@ Row time_latency(Leader& leader, const Plan& plan, uint64_t count) {
   Samples samples(kMostSamples);
   const uint64_t until = now_ns() + static_cast<uint64_t>(plan.seconds * 1e9);
   do {
-    leader.run(std::max<uint64_t>(count, 32), samples);
-  } while (!samples.full() && now_ns() < until);
+    leader.run(count, samples);
+  } while (plan.count == 0 && !samples.full() && now_ns() < until);
   return latency_row(samples, plan.scale);
 }
 
@@ -105,9 +105,10 @@ Row time_rate(Leader& leader, const Plan& plan, uint64_t count) {
   std::vector<double> values;
   const double each = plan.bytes_each != 0 ? plan.bytes_each * 1e-9 : 1e-6;
   const uint64_t until = now_ns() + static_cast<uint64_t>(plan.seconds * 1e9);
-  while (values.size() < kFewestValues || (values.size() < kMostValues && now_ns() < until)) {
+  do {
     values.push_back(static_cast<double>(count) * each / leader.run(count, unused));
-  }
+  } while (plan.count == 0 && (values.size() < kFewestValues ||
+                               (values.size() < kMostValues && now_ns() < until)));
   return rate_row(plan.bytes_each != 0 ? Unit::gigabytes_per_second : Unit::millions_per_second,
                   values);
 }
@@ -116,8 +117,12 @@ Row lead(Task& task, Side& side, const Plan& plan) {
   Leader leader(task, side, plan);
   leader.greet();
   leader.verify(1);
-  const double pace = find_pace(leader, plan, task.granule());
-  const uint64_t count = rounded(plan.seconds / kParts / pace, task.granule());
+  uint64_t count = rounded(static_cast<double>(plan.count), task.granule());
+  if (plan.count == 0) {
+    const double pace = find_pace(leader, plan, task.granule());
+    const double wanted = plan.seconds / kParts / pace;
+    count = rounded(plan.latency ? std::max(wanted, 32.0) : wanted, task.granule());
+  }
   Row row = plan.latency ? time_latency(leader, plan, count) : time_rate(leader, plan, count);
   leader.verify(2);
   leader.end();

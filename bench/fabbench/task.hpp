@@ -53,6 +53,7 @@ size_t await_datagram(Session& session, Channel& channel, Target target, void* d
 
 struct Plan {
   double seconds = 0.3;
+  uint64_t count = 0;      // exactly so many operations, in one part; 0: as many as fill seconds
   bool latency = true;     // else a rate: operations or bytes per time
   double scale = 0.5;      // latency: part of an operation that is reported (0.5: one way)
   double bytes_each = 0;   // bandwidth; 0: a message rate
