@@ -1,0 +1,175 @@
+// Dialing, greeting, waiting and trying again: see connector.hpp.
+#include "nic/connector.hpp"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "base/random.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+constexpr uint64_t kFirstPauseNs = 1'000'000;
+constexpr uint64_t kLongestPauseNs = 100'000'000;
+
+}  // namespace
+
+Connector::Connector(ControlThread& control, ConnectorHost& host, const Identity& self,
+                     const LocalEnd& end, const Address& remote, uint32_t attempt,
+                     const Limits& limits) noexcept
+    : control_(control),
+      host_(host),
+      self_(self),
+      end_(end),
+      any_ip_(end.address.is_any_ip()),
+      remote_(remote),
+      attempt_(attempt),
+      limits_(limits) {}
+
+Connector::~Connector() {
+  hang_up();
+  control_.cancel_timer(deadline_timer_);
+  control_.cancel_timer(pause_timer_);
+}
+
+void Connector::start(bool wait_first) noexcept {
+  deadline_timer_ = control_.add_timer(now_ns() + limits_.timeout_ns, [this] { on_deadline(); });
+  if (wait_first) return wait();
+  dial();
+}
+
+void Connector::dial() noexcept {
+  stage_ = Stage::dialing;
+  ++tries_;
+  auto tcp = connect_tcp(remote_);
+  if (!tcp) return fail(tcp.error());
+  tcp_ = *std::move(tcp);
+  auto watch =
+      control_.watch(tcp_.get(), EPOLLOUT | EPOLLIN, [this](uint32_t) { on_tcp(); });
+  if (!watch) return fail(watch.error());
+  watch_ = watch.value();
+}
+
+void Connector::on_tcp() noexcept {
+  if (stage_ == Stage::dialing) {
+    const Status connected = connect_outcome(tcp_.get());
+    if (connected.ok()) return greet();
+    if (connected.error() == Errc::peer_lost) return try_again();
+    return fail(connected.error());
+  }
+  if (stage_ != Stage::greeting) {
+    // joining, opening: the unix socket tells what becomes of it
+    control_.rewatch(watch_, 0);
+    control_.unwatch(watch_);
+    watch_ = 0;
+    return;
+  }
+  const Status s = receive_bytes(tcp_.get(), bytes_, got_);
+  if (s.error() == Errc::again) return;
+  if (!s) return try_again();  // closed without an answer: it had no room, or it ended
+  on_answer();
+}
+
+void Connector::greet() noexcept {
+  stage_ = Stage::greeting;
+  if (any_ip_) end_.address.ip = local_address(tcp_.get()).ip;
+  random_bytes(nonce_.data(), nonce_.size());
+  wire::Hello hello;
+  hello.boot_id = self_.boot_id;
+  hello.net_ns = self_.net_ns;
+  hello.incarnation = self_.incarnation;
+  hello.nonce = nonce_;
+  hello.source = end_.address;
+  hello.destination = remote_;
+  got_ = 0;
+  control_.rewatch(watch_, EPOLLIN);
+  if (!send_bytes(tcp_.get(), wire::encode(hello))) try_again();
+}
+
+void Connector::on_answer() noexcept {
+  const auto answer = wire::decode_answer(bytes_);
+  if (!answer) {
+    if (answer.error() == Errc::not_supported) {
+      APERTURE_WARN("%s speaks another version of Aperture's wire protocol: run the same release "
+                    "on both sides", remote_.text().c_str());
+    } else {
+      APERTURE_WARN("who listens at %s is not an Aperture endpoint: check the address",
+                    remote_.text().c_str());
+    }
+    return fail(Errc::protocol);
+  }
+  switch (answer.value().verdict) {
+    case wire::Verdict::crossing: return yield();
+    case wire::Verdict::busy: return try_again();
+    case wire::Verdict::wrong_version: return fail(Errc::protocol);
+    case wire::Verdict::wrong_destination: return fail(Errc::refused);
+    case wire::Verdict::other_host:
+      APERTURE_INFO("%s is on another host, or in another network namespace: only peers on this "
+                    "host can be reached so far", remote_.text().c_str());
+      return fail(Errc::unreachable);
+    case wire::Verdict::offered: break;
+  }
+  if (!self_.same_host(answer.value().boot_id, answer.value().net_ns)) return fail(Errc::protocol);
+  offer_ = answer.value();
+  host_.on_offer(*this, offer_);
+}
+
+void Connector::enter(Stage joining_or_opening, Peer* peer) noexcept {
+  stage_ = joining_or_opening;
+  peer_ = peer;
+}
+
+void Connector::yield() noexcept {
+  hang_up();
+  wait();
+}
+
+void Connector::wait() noexcept {
+  stage_ = Stage::waiting;
+  set_pause(limits_.waiting_ns);
+}
+
+void Connector::try_again() noexcept {
+  hang_up();
+  stage_ = Stage::waiting;
+  const uint64_t doublings = std::min<uint64_t>(tries_ == 0 ? 0 : tries_ - 1, 10);
+  set_pause(std::min(kFirstPauseNs << doublings, kLongestPauseNs));
+}
+
+void Connector::stop_waiting() noexcept {
+  if (stage_ == Stage::waiting) set_pause(0);
+}
+
+void Connector::set_pause(uint64_t pause_ns) noexcept {
+  control_.cancel_timer(pause_timer_);
+  pause_timer_ = control_.add_timer(now_ns() + pause_ns, [this] {
+    pause_timer_ = 0;
+    dial();
+  });
+}
+
+void Connector::hang_up() noexcept {
+  control_.unwatch(watch_);
+  watch_ = 0;
+  peer_ = nullptr;
+  offer_ = {};
+  if (!tcp_) return;
+  close_without_waiting(tcp_.get());
+  tcp_.reset();
+}
+
+void Connector::on_deadline() noexcept {
+  deadline_timer_ = 0;
+  fail(Errc::timed_out);
+}
+
+void Connector::fail(Errc why) noexcept {
+  hang_up();
+  host_.on_connector_failed(*this, why);
+}
+
+}  // namespace aperture::nic

@@ -1,0 +1,102 @@
+// One connect() under way: from an endpoint of ours to the address of another.
+//
+//   dialing  --TCP-->  greeting  --offered-->  joining  -->  opening  --Accept-->  (done)
+//      ^                   |  \--crossing or yield()--> waiting (for the other side's connect)
+//      '--- after a pause --'
+//
+// What ends a try (a reset, a peer that vanished, "busy") is tried again until the deadline; that
+// nobody listens is an answer. joining and opening happen on a Peer, so the host takes those steps
+// and says with enter() and try_again() what came of them. Owned by the control thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+
+#include "nic/control_thread.hpp"
+#include "nic/peer.hpp"
+#include "nic/sockets.hpp"
+
+namespace aperture::nic {
+
+class Connector;
+
+class ConnectorHost {
+ public:
+  virtual ~ConnectorHost() = default;
+  // The owner of the address offers a socket name and a ticket (nonce() is the one we sent). The host
+  // joins the process or uses the peer that it has, and opens the lane.
+  virtual void on_offer(Connector& connector, const wire::Answer& offer) noexcept = 0;
+  // It came to nothing. The connector may be destroyed.
+  virtual void on_connector_failed(Connector& connector, Errc why) noexcept = 0;
+};
+
+class Connector {
+ public:
+  enum class Stage : uint8_t { dialing, greeting, waiting, joining, opening };
+
+  struct Limits {
+    uint64_t timeout_ns = 5'000'000'000;   // all tries together
+    uint64_t waiting_ns = 200'000'000;     // for the other side's connect, before we try again
+  };
+
+  Connector(ControlThread& control, ConnectorHost& host, const Identity& self, const LocalEnd& end,
+            const Address& remote, uint32_t attempt, const Limits& limits) noexcept;
+  ~Connector();
+
+  // Dials, or begins by waiting because the other side is connecting to us already. May call back.
+  void start(bool wait_first) noexcept;
+
+  // Our end; its address is the one that the other side is told.
+  const LocalEnd& end() const noexcept { return end_; }
+  const Address& remote() const noexcept { return remote_; }
+  uint32_t attempt() const noexcept { return attempt_; }
+  Stage stage() const noexcept { return stage_; }
+  const wire::Id128& nonce() const noexcept { return nonce_; }
+
+  // The offer, kept for joining and opening, and the peer it is being used with.
+  const wire::Answer& offer() const noexcept { return offer_; }
+  Peer* peer() const noexcept { return peer_; }
+  void enter(Stage joining_or_opening, Peer* peer) noexcept;
+
+  // The other side's connect goes first.
+  void yield() noexcept;
+  // This try has failed in a way that another may not.
+  void try_again() noexcept;
+  // While waiting: the other side's connect came to nothing.
+  void stop_waiting() noexcept;
+
+ private:
+  void dial() noexcept;
+  void on_tcp() noexcept;
+  void greet() noexcept;
+  void on_answer() noexcept;
+  void hang_up() noexcept;
+  void wait() noexcept;
+  void set_pause(uint64_t pause_ns) noexcept;
+  void on_deadline() noexcept;
+  void fail(Errc why) noexcept;
+
+  ControlThread& control_;
+  ConnectorHost& host_;
+  const Identity& self_;
+  LocalEnd end_;
+  const bool any_ip_;
+  const Address remote_;
+  const uint32_t attempt_;
+  const Limits limits_;
+
+  Stage stage_ = Stage::dialing;
+  uint32_t tries_ = 0;
+  ParentOnlyFd tcp_;
+  ControlThread::WatchId watch_ = 0;
+  ControlThread::TimerId deadline_timer_ = 0;
+  ControlThread::TimerId pause_timer_ = 0;
+  wire::Id128 nonce_{};
+  std::array<std::byte, wire::kAnswerBytes> bytes_{};
+  size_t got_ = 0;
+  wire::Answer offer_;
+  Peer* peer_ = nullptr;
+};
+
+}  // namespace aperture::nic

@@ -1,0 +1,172 @@
+// How two endpoints come to one lane: hellos, offers, peers, crossing connects. See
+// first_contact.hpp.
+#include "nic/first_contact.hpp"
+
+#include <tuple>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+
+namespace aperture::nic {
+
+// --- as acceptor ---------------------------------------------------------------------------------
+
+wire::Verdict FirstContact::judge(Listener& listener, const wire::Hello& hello) noexcept {
+  const auto it = connectors_.find({listener.end().listener, hello.source});
+  if (it == connectors_.end()) return wire::Verdict::offered;
+  Connector& ours = *it->second;
+  if (ours.stage() == Connector::Stage::waiting) return wire::Verdict::offered;
+  // a lane of ours is about to be there: the other side's turn is over
+  if (ours.stage() == Connector::Stage::opening) return wire::Verdict::crossing;
+  // both sides compare the same two, whoever of them is asked
+  const bool theirs_first = std::tie(hello.source, hello.incarnation) <
+                            std::tie(hello.destination, self_.incarnation);
+  if (!theirs_first) return wire::Verdict::crossing;
+  ours.yield();
+  return wire::Verdict::offered;
+}
+
+void FirstContact::on_ticket_lost(Listener& listener, const wire::Hello& hello) noexcept {
+  const auto it = connectors_.find({listener.end().listener, hello.source});
+  if (it != connectors_.end()) it->second->stop_waiting();
+}
+
+void FirstContact::on_joined(Listener&, const wire::Hello& hello, const wire::Join& join,
+                             ParentOnlyFd socket, const Credentials& credentials) noexcept {
+  auto peer = std::make_shared<Peer>(peer_context_, std::move(socket), credentials);
+  if (peer->answer(join, hello.nonce)) adopt(std::move(peer));
+}
+
+void FirstContact::adopt(std::shared_ptr<Peer> peer) noexcept {
+  // whoever has not joined and opened a lane by then will not: it must not cost us a descriptor
+  const std::weak_ptr<Peer> weak = peer;
+  control_.add_timer(now_ns() + listener_limits.timeout_ns, [weak] {
+    const auto newcomer = weak.lock();
+    if (newcomer && !newcomer->ever_opened()) newcomer->go_down(Errc::timed_out);
+  });
+  peers_.push_back(std::move(peer));
+}
+
+void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept {
+  const uint32_t attempt = open.attempt.unchecked();
+  const auto it = listeners_.find(Listener::listener_of(open.ticket.unchecked()));
+  if (it == listeners_.end()) return peer.reject(attempt, wire::Why::no_endpoint);
+  Listener& listener = *it->second;
+  if (!listener.take_ticket(open, peer.incarnation())) {
+    APERTURE_DEBUG("process %d came to %s with a ticket that is not valid", peer.pid(),
+                   listener.end().address.text().c_str());
+    return peer.reject(attempt, wire::Why::bad_ticket);
+  }
+  if (packet.fds_lost) return peer.reject(attempt, wire::Why::no_resources);
+  const auto ours = connectors_.find({listener.end().listener, open.source});
+  if (ours != connectors_.end() && ours->second->stage() == Connector::Stage::opening) {
+    return peer.reject(attempt, wire::Why::crossing);
+  }
+  LocalEnd end = listener.end();
+  end.address = open.destination;
+  std::shared_ptr<PeerLane> record;
+  auto lane = peer.accept(end, open, packet, record);
+  if (!lane) {
+    const bool theirs = lane.error() == Errc::protocol;
+    return peer.reject(attempt, theirs ? wire::Why::bad_lane : wire::Why::no_resources);
+  }
+  if (ours != connectors_.end()) connectors_.erase(ours);  // this lane is what it waited for
+  lane_up(record, *std::move(lane));
+}
+
+// --- as connector --------------------------------------------------------------------------------
+
+void FirstContact::on_offer(Connector& connector, const wire::Answer& offer) noexcept {
+  const std::shared_ptr<Peer> known = peer_of(offer.incarnation);
+  if (known == nullptr) return join(connector, offer);
+  if (known->joined()) return open(connector, *known);
+  connector.enter(Connector::Stage::joining, known.get());
+}
+
+std::shared_ptr<Peer> FirstContact::peer_of(const wire::Id128& incarnation) noexcept {
+  for (const auto& peer : peers_) {
+    if (!peer->is_down() && peer->incarnation() == incarnation) return peer;
+  }
+  return nullptr;
+}
+
+void FirstContact::join(Connector& connector, const wire::Answer& offer) noexcept {
+  auto socket = connect_abstract(offer.socket_name);
+  if (!socket) {
+    // the name is gone, or its queue is full of strangers: another try gets another name
+    const bool ours = socket.error() == Errc::no_fds || socket.error() == Errc::no_memory;
+    return ours ? on_connector_failed(connector, socket.error()) : connector.try_again();
+  }
+  auto who = peer_credentials(socket->get());
+  if (!who) return connector.try_again();
+  auto peer = std::make_shared<Peer>(peer_context_, *std::move(socket), who.value());
+  if (!peer->begin(offer.nonce, connector.nonce(), offer.incarnation)) return connector.try_again();
+  connector.enter(Connector::Stage::joining, peer.get());
+  adopt(std::move(peer));
+}
+
+void FirstContact::on_peer_joined(Peer& peer) noexcept {
+  std::vector<uint32_t> attempts;  // opening may end a connector
+  for (const auto& [pair, connector] : connectors_) {
+    if (connector->peer() == &peer && connector->stage() == Connector::Stage::joining) {
+      attempts.push_back(connector->attempt());
+    }
+  }
+  for (const uint32_t attempt : attempts) {
+    if (Connector* connector = connector_of(attempt)) open(*connector, peer);
+  }
+}
+
+void FirstContact::open(Connector& connector, Peer& peer) noexcept {
+  connector.enter(Connector::Stage::opening, &peer);
+  const Status s =
+      peer.open(connector.end(), connector.remote(), connector.offer(), connector.attempt());
+  if (s.ok()) return;
+  if (s.error() == Errc::peer_lost) return connector.try_again();
+  on_connector_failed(connector, s.error());
+}
+
+void FirstContact::on_accept(Peer& peer, const wire::Accept& accept, Packet& packet) noexcept {
+  std::shared_ptr<PeerLane> record;
+  auto lane = peer.opened(accept, packet, record);
+  if (record == nullptr) return peer.go_down(Errc::protocol);
+  Connector* connector = connector_of(accept.attempt.unchecked());
+  const bool wanted = connector != nullptr && connector->peer() == &peer &&
+                      connector->stage() == Connector::Stage::opening;
+  if (!lane || !wanted) {
+    peer.close_here(*record);  // the other side has a lane that will not be used
+    if (wanted) on_connector_failed(*connector, lane.error());
+    return;
+  }
+  connectors_.erase({connector->end().listener, connector->remote()});
+  lane_up(record, *std::move(lane));
+}
+
+void FirstContact::on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept {
+  peer.open_rejected(attempt);
+  Connector* connector = connector_of(attempt);
+  if (connector == nullptr || connector->peer() != &peer) return;
+  switch (why) {
+    case wire::Why::crossing: return connector->yield();
+    case wire::Why::no_endpoint:
+    case wire::Why::bad_ticket:
+    case wire::Why::no_resources: return connector->try_again();
+    case wire::Why::bad_lane: return on_connector_failed(*connector, Errc::protocol);
+  }
+}
+
+// --- the end of a peer ---------------------------------------------------------------------------
+
+void FirstContact::on_peer_down(Peer& peer, Errc why) noexcept {
+  const std::shared_ptr<Peer> keep = peer.shared_from_this();
+  std::erase(peers_, keep);
+  for (const auto& segment : peer.take_watched_segments()) rest(segment);
+  for (const auto& lane : peer.lanes()) {
+    lane_down(*lane, why == Errc::protocol ? Errc::protocol : Errc::peer_lost);
+  }
+  for (auto& [pair, connector] : connectors_) {
+    if (connector->peer() == &peer) connector->try_again();
+  }
+}
+
+}  // namespace aperture::nic

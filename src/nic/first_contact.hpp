@@ -1,0 +1,116 @@
+// The Contact of this process: which endpoint gets which lane.
+//
+// Listeners hear hellos, connectors send them, peers carry the lanes; this ties them together and
+// keeps the rule that one pair of endpoints has one lane: on crossing connects the lower (address,
+// incarnation) goes first and the other waits for it; a lane that arrives where one is up replaces
+// it. Everything but the entry points is the control thread's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "nic/connector.hpp"
+#include "nic/contact.hpp"
+#include "nic/control_thread.hpp"
+#include "nic/identity.hpp"
+#include "nic/listener.hpp"
+#include "nic/peer.hpp"
+
+namespace aperture::nic {
+
+class FirstContact final : public Contact,
+                           private ListenerHost,
+                           private ConnectorHost,
+                           private PeerHost {
+ public:
+  // Errors: those of Contact::instance().
+  static Result<FirstContact*> create() noexcept;
+
+  Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept override;
+  void unlisten(ListenerId id) noexcept override;
+  void connect(ListenerId id, const Address& remote) noexcept override;
+  void close_lane(std::unique_ptr<link::Lane> lane) noexcept override;
+  protect::KeyTable& keys() noexcept override { return *keys_; }
+
+  // Tests shorten these before the first listen(). Any thread; not while anything is under way.
+  Listener::Limits listener_limits;
+  Connector::Limits connector_limits;
+  // For tests: how much there is of everything. Any thread.
+  struct Census {
+    size_t listeners, handshakes, connectors, peers, lanes, resting;
+  };
+  Census census() noexcept;
+
+ private:
+  using Pair = std::pair<ListenerId, Address>;  // an endpoint of ours, and one elsewhere
+  struct DoorbellNumber {
+    uint64_t number = 0;
+    size_t listeners = 0;
+  };
+
+  FirstContact(ControlThread& control, std::unique_ptr<protect::KeyTable> keys,
+               UniqueFd keys_read_only, const Identity& self) noexcept;
+
+  // ListenerHost
+  wire::Verdict judge(Listener& listener, const wire::Hello& hello) noexcept override;
+  void on_joined(Listener& listener, const wire::Hello& hello, const wire::Join& join,
+                 ParentOnlyFd socket, const Credentials& credentials) noexcept override;
+  void on_ticket_lost(Listener& listener, const wire::Hello& hello) noexcept override;
+  // ConnectorHost
+  void on_offer(Connector& connector, const wire::Answer& offer) noexcept override;
+  void on_connector_failed(Connector& connector, Errc why) noexcept override;
+  // PeerHost
+  void on_peer_joined(Peer& peer) noexcept override;
+  void on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept override;
+  void on_accept(Peer& peer, const wire::Accept& accept, Packet& packet) noexcept override;
+  void on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept override;
+  void on_lane_closed(PeerLane& lane) noexcept override;
+  void on_peer_down(Peer& peer, Errc why) noexcept override;
+
+  Status add_listener(const ListenSpec& spec, ListenerId id, const Address& bound,
+                      ParentOnlyFd socket) noexcept;
+  void remove_listener(ListenerId id) noexcept;
+  void begin_connect(ListenerId id, const Address& remote) noexcept;
+  void join(Connector& connector, const wire::Answer& offer) noexcept;
+  void open(Connector& connector, Peer& peer) noexcept;
+  Connector* connector_of(uint32_t attempt) noexcept;
+  std::shared_ptr<Peer> peer_of(const wire::Id128& incarnation) noexcept;
+  void adopt(std::shared_ptr<Peer> peer) noexcept;
+
+  void lane_up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<link::Lane> lane) noexcept;
+  void lane_down(PeerLane& record, Errc why) noexcept;
+  void close_now(std::unique_ptr<link::Lane> lane) noexcept;
+  void forget_current(const PeerLane& record) noexcept;
+
+  void keep_watch() noexcept;
+  void watch_over_pending() noexcept;
+  void rest(const std::shared_ptr<link::shm::Segment>& segment) noexcept;
+  void detach_resting() noexcept;
+
+  ControlThread& control_;
+  const std::unique_ptr<protect::KeyTable> keys_;
+  const UniqueFd keys_read_only_;
+  const Identity self_;
+  const PeerContext peer_context_;
+
+  ListenerId next_listener_ = 1;
+  uint32_t next_attempt_ = 1;
+  uint64_t next_doorbell_ = 1;
+  std::unordered_map<int, DoorbellNumber> doorbells_;  // by descriptor, while a listener uses it
+  std::map<ListenerId, std::unique_ptr<Listener>> listeners_;
+  std::map<Pair, std::unique_ptr<Connector>> connectors_;
+  std::vector<std::shared_ptr<Peer>> peers_;
+  std::map<Pair, std::shared_ptr<PeerLane>> current_;  // the lane that is up for a pair
+  std::unordered_map<link::Lane*, std::shared_ptr<PeerLane>> by_lane_;
+
+  ControlThread::TimerId watch_timer_ = 0;
+  uint64_t last_pending_ns_ = 0;  // when anything was last pending
+  // of dead peers: kept until the key table is sure that nothing lands through their slots any more
+  std::vector<std::shared_ptr<link::shm::Segment>> resting_;
+  ControlThread::TimerId rest_timer_ = 0;
+};
+
+}  // namespace aperture::nic
