@@ -72,8 +72,8 @@ Setup setup_of(const Measure& measure, const Setup& base, Rigour rigour) {
   } else {
     setup.caps = measure.matching == Matching::tagged ? FI_TAGGED : FI_MSG;
   }
-  setup.delivery_complete = measure.pattern == Pattern::one_sided &&
-                            measure.verb == Verb::write && rigour == Rigour::strict;
+  setup.delivery_complete = measure.pattern == Pattern::one_sided && measure.verb == Verb::write &&
+                            rigour == Rigour::strict;
   setup.threading = measure.thread_safe ? FI_THREAD_SAFE : FI_THREAD_DOMAIN;
   return setup;
 }

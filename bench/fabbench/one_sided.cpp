@@ -200,7 +200,8 @@ class OneSided final : public Task {
   }
 
   const char* awaited() const noexcept {
-    if (target_ == Target::asleep) return read_ ? "a read (target asleep)" : "a write (target asleep)";
+    if (target_ == Target::asleep)
+      return read_ ? "a read (target asleep)" : "a write (target asleep)";
     return read_ ? "the completion of a read" : "the completion of a write";
   }
 
@@ -220,8 +221,9 @@ class OneSided final : public Task {
   }
 
   void post_operation(size_t slot) {
-    session_.post(read_ ? "room to read" : "room to write", [&] { return try_post(slot); },
-                  [this] { window_ > 1 ? reap() : session_.progress(); });
+    session_.post(
+        read_ ? "room to read" : "room to write", [&] { return try_post(slot); },
+        [this] { window_ > 1 ? reap() : session_.progress(); });
   }
 
   void reap() {

@@ -116,8 +116,10 @@ std::string Session::registration_text() const {
   static constexpr struct {
     int bit;
     const char* name;
-  } kNames[] = {{FI_MR_LOCAL, "LOCAL"},         {FI_MR_VIRT_ADDR, "VIRT_ADDR"},
-                {FI_MR_ALLOCATED, "ALLOCATED"}, {FI_MR_PROV_KEY, "PROV_KEY"},
+  } kNames[] = {{FI_MR_LOCAL, "LOCAL"},
+                {FI_MR_VIRT_ADDR, "VIRT_ADDR"},
+                {FI_MR_ALLOCATED, "ALLOCATED"},
+                {FI_MR_PROV_KEY, "PROV_KEY"},
                 {FI_MR_ENDPOINT, "ENDPOINT"}};
   std::string text;
   for (const auto& entry : kNames) {

@@ -139,11 +139,12 @@ class Session {
     if (patience.tick()) progress();
   }
 
-  // Repeats post() while it answers -FI_EAGAIN, giving the provider (by relieve()) its time between.
+  // Repeats post() while it answers -FI_EAGAIN; relieve() gives the provider its time between.
   template <typename Post, typename Relieve>
   void post(const char* call, Post&& post, Relieve&& relieve) {
     ssize_t ret = post();
-    if (ret == 0) [[likely]] return;
+    if (ret == 0) [[likely]]
+      return;
     Patience patience(call);
     while (ret == -FI_EAGAIN) {
       relieve();

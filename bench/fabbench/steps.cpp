@@ -1,8 +1,8 @@
 // send_steps and tagged_steps: a ping-pong in lockstep, for counting instructions.
 //
 // The sides take turns over the channel, so nobody polls in vain: every message is there before its
-// receiver looks. bench/instructions has callgrind count only inside the two functions with C names,
-// the cost of one message to its sender and to its receiver.
+// receiver looks. bench/instructions has callgrind count only inside the two functions with C
+// names: the cost of one message to its sender and to its receiver.
 #include <cstdio>
 #include <cstring>
 

@@ -133,23 +133,24 @@ class Stream final : public Task {
 
   void send_from(size_t slot) {
     if (inject_) {
-      session_.post("room to inject",
-                    [&] { return messenger_.try_inject(buffer(slot), size_); },
-                    [this] { relieve(); });
+      session_.post(
+          "room to inject", [&] { return messenger_.try_inject(buffer(slot), size_); },
+          [this] { relieve(); });
       free_.push_back(slot);
       return;
     }
-    session_.post("room to send",
-                  [&] { return messenger_.try_send(buffer(slot), size_, region_.desc, slot); },
-                  [this] { relieve(); });
+    session_.post(
+        "room to send",
+        [&] { return messenger_.try_send(buffer(slot), size_, region_.desc, slot); },
+        [this] { relieve(); });
   }
 
   void send_next(uint64_t sequence) {
     if (inject_) {
       std::memcpy(memory_.data(), &sequence, sizeof sequence);
-      session_.post("room to inject",
-                    [&] { return messenger_.try_inject(memory_.data(), size_); },
-                    [this] { relieve(); });
+      session_.post(
+          "room to inject", [&] { return messenger_.try_inject(memory_.data(), size_); },
+          [this] { relieve(); });
       return;
     }
     const size_t slot = take_slot();
@@ -202,13 +203,13 @@ class Stream final : public Task {
       Patience patience("a message");
       size_t got;
       while ((got = session_.poll_rx([&](const fi_cq_tagged_entry& entry) {
-                if (entry.len != size_) {
-                  throw Failure("%zu bytes arrived instead of %zu", entry.len, size_);
-                }
-                const size_t slot = messenger_.slot_of(entry.op_context);
-                look(slot);
-                post_receive(slot);
-              })) == 0) {
+               if (entry.len != size_) {
+                 throw Failure("%zu bytes arrived instead of %zu", entry.len, size_);
+               }
+               const size_t slot = messenger_.slot_of(entry.op_context);
+               look(slot);
+               post_receive(slot);
+             })) == 0) {
         session_.linger(patience);
       }
       left -= got;

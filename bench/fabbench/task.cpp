@@ -107,8 +107,8 @@ Row time_rate(Leader& leader, const Plan& plan, uint64_t count) {
   const uint64_t until = now_ns() + static_cast<uint64_t>(plan.seconds * 1e9);
   do {
     values.push_back(static_cast<double>(count) * each / leader.run(count, unused));
-  } while (plan.count == 0 && (values.size() < kFewestValues ||
-                               (values.size() < kMostValues && now_ns() < until)));
+  } while (plan.count == 0 &&
+           (values.size() < kFewestValues || (values.size() < kMostValues && now_ns() < until)));
   return rate_row(plan.bytes_each != 0 ? Unit::gigabytes_per_second : Unit::millions_per_second,
                   values);
 }

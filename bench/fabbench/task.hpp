@@ -1,8 +1,8 @@
 // What both sides of a measure do, and the director that times it.
 //
-// Rank 0 leads: it verifies, warms up, chooses how many operations fill the wanted time, times them,
-// verifies again and reports. Rank 1 follows commands; between them it either drives the provider
-// (polling) or sleeps in a read of the channel (asleep), where nothing of the provider runs in it.
+// Rank 0 leads: it verifies, warms up, chooses how many operations fill the wanted time, times
+// them, verifies again and reports. Rank 1 follows commands; between them it either drives the
+// provider (polling) or sleeps in a read of the channel (asleep), where it makes no call into it.
 #pragma once
 
 #include <cstdint>
@@ -53,11 +53,11 @@ size_t await_datagram(Session& session, Channel& channel, Target target, void* d
 
 struct Plan {
   double seconds = 0.3;
-  uint64_t count = 0;      // exactly so many operations, in one part; 0: as many as fill seconds
-  bool latency = true;     // else a rate: operations or bytes per time
-  double scale = 0.5;      // latency: part of an operation that is reported (0.5: one way)
-  double bytes_each = 0;   // bandwidth; 0: a message rate
-  uint64_t burst = 0;      // most operations before a sleeping target is let poll; 0: never
+  uint64_t count = 0;     // exactly so many operations, in one part; 0: as many as fill seconds
+  bool latency = true;    // else a rate: operations or bytes per time
+  double scale = 0.5;     // latency: part of an operation that is reported (0.5: one way)
+  double bytes_each = 0;  // bandwidth; 0: a message rate
+  uint64_t burst = 0;     // most operations before a sleeping target is let poll; 0: never
 };
 
 Row direct(Task& task, Side& side, const Plan& plan);

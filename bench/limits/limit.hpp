@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "stopwatch/pair.hpp"
 #include "stopwatch/pages.hpp"
+#include "stopwatch/pair.hpp"
 #include "stopwatch/row.hpp"
 
 namespace aperture::bench {

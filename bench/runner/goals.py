@@ -2,7 +2,7 @@
 
 A goal is a list of criteria that must all hold. Goals that were set as an absolute figure on a
 machine whose limit was known are kept as the share of that limit, because only ratios within one
-run can be compared: the limit itself differs between machines, and on one machine from hour to hour.
+run can be compared: the limit differs between machines, and on one machine from hour to hour.
 """
 from dataclasses import dataclass, field
 

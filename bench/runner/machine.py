@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 
+GRANULE = 0.03  # seconds: the kernel's accounts are in ticks of 10 ms, per CPU
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -70,4 +71,4 @@ class ForeignLoad:
         wall = max(time.monotonic() - self._start, 1e-3)
         busy, steal = _cpu_seconds()
         foreign = (busy - self._busy) - (_own_seconds() - self._own) + (steal - self._steal)
-        return max(0.0, foreign / wall)
+        return max(0.0, foreign - GRANULE) / wall

@@ -18,7 +18,8 @@ EPILOG = """subjects:
   aperture, shm, tcp, ...   libfabric providers, by fabbench; NAME:basic and NAME:scalable offer
                             only that registration mode
   ucx                       UCX over shared memory and CMA, by ucx_perftest
-  ucx-nocma, ucx-cma        UCX without CMA (bandwidth rows), and its CMA transport alone (one-sided)
+  ucx-nocma                 UCX without CMA (rows of send_bw and tagged_bw)
+  ucx-cma                   UCX's CMA transport alone (one-sided rows)
 The first subject is the one that is judged. The limits are always measured beside them.
 
 examples:
@@ -44,10 +45,12 @@ def parse(argv: list) -> argparse.Namespace:
     p.add_argument("--only", default="", metavar="LIST",
                    help="measures by name, name/size or glob, comma-separated")
     p.add_argument("--rounds", type=int, help="rounds after the warm-up (default 5)")
-    p.add_argument("--extra", type=int, help="more rounds for disturbed groups (default: as rounds)")
+    p.add_argument("--extra", type=int,
+                   help="more rounds for disturbed groups (default: as many as rounds)")
     p.add_argument("--seconds", type=float, help="per measure and subject (default 0.25)")
     p.add_argument("--timeout", type=float, default=15.0, help="seconds before a measure is ended")
-    p.add_argument("--cpus", default="0,1", metavar="A,B", help="CPUs to be pinned to (default 0,1)")
+    p.add_argument("--cpus", default="0,1", metavar="A,B",
+                   help="CPUs to be pinned to (default 0,1)")
     p.add_argument("--quick", action="store_true", help="main rows, two short rounds, no warm-up")
     p.add_argument("--keep", action="store_true", help="write the TSV to bench/results")
     p.add_argument("--json", action="store_true", help="print JSON instead of the table")

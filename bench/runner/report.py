@@ -57,9 +57,9 @@ def table(results: list, names: list) -> str:
     heading = ["measure", "unit", "limit", f"{first} [p10-p90]", "/limit"]
     heading += [f"{n} (gain)" for n in names[1:]] + ["goal", "verdict"]
     text = layout([heading] + [_cells(r, names) for r in results])
-    text += (f"\nMedians over rounds. /limit: {first} divided by the limit, round by round. gain: how "
-             f"many times better\n{first} is than that peer, round by round. Latencies are one way, "
-             "but read_lat and *_idle are whole operations.\n")
+    text += (f"\nMedians over rounds. /limit: {first} divided by the limit, round by round. gain: "
+             f"how many times\nbetter {first} is than that peer, round by round. Latencies are one "
+             "way, but read_lat and *_idle are\nwhole operations.\n")
     if any(f.note.startswith("LENIENT") for r in results for f in r.figures.values()):
         text += "*: only with a target that wakes between bursts of 128 operations.\n"
     return text + _failures(results) + _notes(results, first)
@@ -100,8 +100,8 @@ def noise(groups: list, results: list) -> str:
     text += f" (as: {disturbed[0].disturbance})" if disturbed else ""
     noisy = [r.measure.key for r in results if r.noisy]
     if noisy:
-        text += (f".\nTHE MACHINE WAS NOISY: {len(noisy)} of {len(results)} rows have too few quiet "
-                 "rounds and rest on disturbed ones")
+        text += (f".\nTHE MACHINE WAS NOISY: {len(noisy)} of {len(results)} rows have too few "
+                 "quiet rounds and rest on disturbed ones")
     return text + ".\n"
 
 
@@ -123,10 +123,10 @@ def write_tsv(path: str, facts: dict, groups: list, limit_groups: list) -> None:
         for g in groups + limit_groups:
             seen = ([(f"limit:{g.measure.limit}", g.limit)] if g.limit else [])
             for subject, o in seen + list(g.seen.items()):
-                row = [g.round, g.measure.name, g.measure.size, subject, int(o.ok), f"{o.value:.6g}",
-                       o.unit, f"{o.min:.6g}", f"{o.p50:.6g}", f"{o.p99:.6g}", f"{o.mean:.6g}",
-                       o.count, ",".join(f"{x:.1f}" for x in g.lines), f"{g.foreign:.2f}",
-                       g.disturbance, o.note.replace("\t", " ")]
+                row = [g.round, g.measure.name, g.measure.size, subject, int(o.ok),
+                       f"{o.value:.6g}", o.unit, f"{o.min:.6g}", f"{o.p50:.6g}", f"{o.p99:.6g}",
+                       f"{o.mean:.6g}", o.count, ",".join(f"{x:.1f}" for x in g.lines),
+                       f"{g.foreign:.2f}", g.disturbance, o.note.replace("\t", " ")]
                 out.write("\t".join(str(x) for x in row) + "\n")
 
 

@@ -1,8 +1,8 @@
 """The order of things: rounds, and within a round each measure for all subjects back to back.
 
-A group is one measure in one round: its limit and every subject, with a cache-line ping-pong before,
-between and after. A group in which the ping-pong changed, or other programs ran, is disturbed: it is
-taken again later, and left out of the figures as long as there are enough quiet ones.
+A group is one measure in one round: its limit and every subject, with a cache-line ping-pong
+before, between and after. A group in which the ping-pong changed, or other programs ran, is
+disturbed: it is taken again later, and left out of the figures while there are enough quiet ones.
 """
 import sys
 import time

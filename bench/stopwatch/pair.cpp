@@ -1,7 +1,7 @@
 // Forking, supervising and burying a pair of processes.
 //
-// A side reports over a pipe: the byte 'k' and its Row, or the byte 'f' and a reason. The pipe's end
-// of file without either means that the side died.
+// A side writes one Report to its pipe: its row, or the reason why it has none. The pipe's end of
+// file without one means that the side died.
 #include "stopwatch/pair.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// One measured figure, and its two printed forms: a line for people and a line of JSON for programs.
+// One measured figure, and its two printed forms: a line for people, a line of JSON for programs.
 #pragma once
 
 #include <cstddef>

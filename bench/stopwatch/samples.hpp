@@ -1,9 +1,9 @@
 // Times of single iterations, and what is said about them.
 //
-// The tick counter of some CPUs advances in steps of 10 ns, a good part of a round trip here. So the
-// headline (typical) is the median over blocks of 32 consecutive iterations of the block's mean,
-// where the step is 32 times finer; p50, p99 and min are of single iterations and as coarse as the
-// counter. One thread; add() neither allocates nor branches beyond its capacity check.
+// The tick counter of some CPUs advances in steps of 10 ns, a good part of a round trip here. So
+// the headline (typical) is the median over blocks of 32 consecutive iterations of the block's
+// mean, where the step is 32 times finer; p50, p99 and min are of single iterations and as coarse
+// as the counter. One thread; add() neither allocates nor branches beyond its capacity check.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,121 @@
+"""The driver's arithmetic: quantiles, ratios round by round, disturbed groups, verdicts."""
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
+
+from runner import report  # noqa: E402
+from runner.figures import quantile, summarise  # noqa: E402
+from runner.goals import MEASURES, Criterion, Measure  # noqa: E402
+from runner.schedule import Group, Schedule  # noqa: E402
+from runner.subjects import Observation, failed  # noqa: E402
+
+LAT = Measure("send_lat", 8, "ns", "line_lat/8", 1.0,
+              (Criterion("limit", 1.15), Criterion("ucx", 1.0)))
+RATE = Measure("send_rate", 8, "M/s", "", 1.0, (Criterion("value", 60),))
+
+
+def group(measure, number, limit=None, lines=(50, 50), **values):
+    g = Group(number, measure, list(lines))
+    if limit is not None:
+        g.limit = Observation(True, limit, measure.unit)
+    for name, value in values.items():
+        g.seen[name] = failed(value) if isinstance(value, str) else Observation(
+            True, value, measure.unit)
+    return g
+
+
+class Figures(unittest.TestCase):
+    def test_quantile_lies_between_neighbours(self):
+        self.assertEqual(quantile([], 0.5), 0)
+        self.assertEqual(quantile([4, 1], 0.5), 2.5)
+        self.assertEqual(quantile([3, 1, 2], 1), 3)
+
+    def test_ratios_are_taken_round_by_round(self):
+        # the second round ran on a machine four times slower: the ratios are the same
+        groups = [group(LAT, 1, 50, aperture=55, ucx=60),
+                  group(LAT, 2, 200, (200, 200), aperture=220, ucx=240)]
+        result = summarise(LAT, groups, ["aperture", "ucx"])
+        self.assertAlmostEqual(result.figures["aperture"].per_limit, 1.1)
+        self.assertAlmostEqual(result.gains["ucx"], 60 / 55)
+        self.assertEqual(result.verdict, "met")
+
+    def test_goal_that_is_missed_by_one_criterion_is_not_met(self):
+        groups = [group(LAT, i, 50, aperture=55, ucx=54) for i in range(3)]
+        self.assertEqual(summarise(LAT, groups, ["aperture", "ucx"]).verdict, "NOT met")
+
+    def test_verdict_is_unknown_without_the_peer(self):
+        groups = [group(LAT, i, 50, aperture=55) for i in range(3)]
+        self.assertEqual(summarise(LAT, groups, ["aperture"]).verdict, "unknown")
+
+    def test_rates_want_to_be_large(self):
+        for value, verdict in ((61, "met"), (59, "NOT met")):
+            groups = [group(RATE, i, aperture=value, shm=20) for i in range(3)]
+            result = summarise(RATE, groups, ["aperture", "shm"])
+            self.assertEqual(result.verdict, verdict)
+            self.assertAlmostEqual(result.gains["shm"], value / 20)
+
+    def test_disturbed_groups_are_left_out_while_enough_are_quiet(self):
+        groups = [group(RATE, i, aperture=70) for i in range(3)]
+        groups.append(group(RATE, 4, lines=(50, 70), aperture=1))
+        result = summarise(RATE, groups, ["aperture"])
+        self.assertEqual(result.figures["aperture"].p10, 70)
+        self.assertFalse(result.noisy)
+        self.assertEqual(len(result.disturbed), 1)
+
+    def test_disturbed_groups_count_when_there_are_no_others_and_it_is_said(self):
+        groups = [group(RATE, i, lines=(50, 70), aperture=70) for i in range(4)]
+        result = summarise(RATE, groups, ["aperture"])
+        self.assertEqual(result.figures["aperture"].rounds, 4)
+        self.assertTrue(result.noisy)
+
+    def test_failure_keeps_its_reason(self):
+        groups = [group(LAT, i, 50, aperture="target: wrong data", ucx=60) for i in range(3)]
+        result = summarise(LAT, groups, ["aperture", "ucx"])
+        self.assertEqual(result.verdict, "failed")
+        text = report.table([result], ["aperture", "ucx"])
+        self.assertIn("aperture: send_lat/8: target: wrong data", text)
+
+    def test_measures_have_names_of_their_own(self):
+        keys = [m.key for m in MEASURES]
+        self.assertEqual(len(keys), len(set(keys)))
+
+
+class Stub:
+    """A subject or the limits, with figures from a list."""
+
+    def __init__(self, name, answers):
+        self.name, self.answers, self.asked = name, answers, 0
+
+    def offers(self, _):
+        return True
+
+    def measure(self, _):
+        self.asked += 1
+        return self.answers[min(self.asked, len(self.answers)) - 1]
+
+    def line_lat(self):
+        return self.measure(None).value
+
+
+class Rounds(unittest.TestCase):
+    def test_warm_up_is_not_kept_and_hopeless_subjects_are_asked_twice(self):
+        subject = Stub("aperture", [failed("hang")])
+        limits = Stub("limits", [Observation(True, 50.0, "ns")])
+        schedule = Schedule([RATE], [subject], limits, rounds=5, extra=0)
+        schedule.run(warm_up=True)
+        self.assertEqual(len(schedule.groups), 5)
+        self.assertEqual(subject.asked, 2)
+
+    def test_disturbed_groups_are_taken_again(self):
+        subject = Stub("aperture", [Observation(True, 70.0, "M/s")])
+        # before and after each group: the first two groups see the line change
+        lines = [Observation(True, x, "ns") for x in (50.0, 100.0, 100.0, 50.0, 50.0)]
+        schedule = Schedule([RATE], [subject], Stub("limits", lines), rounds=2, extra=5)
+        schedule.run(warm_up=False)
+        self.assertGreaterEqual(len(schedule.groups), 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,59 @@
+"""A short bench over libfabric's shm provider ends with sane rows; a bad one says why.
+
+Figures are not judged here, only that there are some and that they are of the right kind.
+"""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+SOURCE = os.environ.get("APERTURE_SOURCE_DIR") or os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "..", "..")
+BUILD = os.environ.get("APERTURE_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
+FABBENCH = os.path.join(BUILD, "bench", "fabbench")
+STOCK = {k: v for k, v in os.environ.items() if k != "FI_PROVIDER_PATH"}
+
+
+def fabbench(*words):
+    done = subprocess.run([FABBENCH, "--json", *words], capture_output=True, text=True,
+                          check=False, env=STOCK, timeout=60)
+    return done.returncode, [json.loads(x) for x in done.stdout.splitlines()], done.stderr
+
+
+class Bench(unittest.TestCase):
+    def test_quick_run_over_a_stock_provider(self):
+        only = "send_lat/8,send_bw/65536,write_lat/8,read_bw/65536"
+        done = subprocess.run(
+            [sys.executable, "-B", os.path.join(SOURCE, "bench", "run"), "--build", BUILD,
+             "--quick", "--seconds", "0.05", "--rounds", "1", "--json", "--subjects", "shm",
+             "--only", only], capture_output=True, text=True, check=False, env=STOCK, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        measures = json.loads(done.stdout)["measures"]
+        self.assertEqual([f"{m['measure']}/{m['size']}" for m in measures], only.split(","))
+        for m in measures:
+            figure = m["subjects"]["shm"]
+            self.assertEqual(figure["failure"], "")
+            self.assertGreater(figure["median"], 0)
+            self.assertGreater(m["limit"]["median"], 0)
+
+    def test_unknown_provider_is_a_failed_row_with_its_reason(self):
+        code, rows, _ = fabbench("-p", "nosuchprovider", "--only", "send_lat/8")
+        self.assertEqual(code, 1)
+        self.assertFalse(rows[0]["ok"])
+        self.assertIn("fi_getinfo", rows[0]["note"])
+
+    def test_unknown_measure_is_wrong_usage(self):
+        code, rows, err = fabbench("-p", "shm", "--only", "nosuchmeasure")
+        self.assertEqual((code, rows), (2, []))
+        self.assertIn("nosuchmeasure", err)
+
+
+if __name__ == "__main__":
+    if not os.access(FABBENCH, os.X_OK):
+        print("skipped: fabbench was not built (libfabric-dev is missing)")
+        sys.exit(77)
+    if len(os.sched_getaffinity(0) & {0, 1}) < 2:
+        print("skipped: CPUs 0 and 1 are not both ours")
+        sys.exit(77)
+    unittest.main()
