@@ -126,6 +126,8 @@ Status Qp::queue_send(const SendWr& wr) noexcept {
   wqe->imm = wr.imm;
   wqe->context = wr.context;
   wqe->flags = wr.flags;
+  wqe->done = 0;
+  wqe->in_ring = false;
   wqe->denial = protect::Denial::none;
   wqe->error = Errc::ok;
   if (wr.inject) {

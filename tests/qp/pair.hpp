@@ -1,0 +1,330 @@
+// Two queue pairs joined by a lane, as the tests of qp/ use them: everything that an engine and an
+// endpoint would give them, in one process. On the direct link each side may reach the other by CMA
+// (the other is this very process), with a real key view and real accessor slots.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "link/loopback/loopback.hpp"
+#include "link/shm/segment.hpp"
+#include "qp/qp.hpp"
+#include "qp/tuning.hpp"
+
+namespace aperture::qp::test {
+
+enum class LinkKind { loopback, shm, direct };
+inline const char* name_of(LinkKind kind) {
+  return kind == LinkKind::loopback ? "loopback" : kind == LinkKind::shm ? "shm" : "direct";
+}
+
+// Bytes that say where they belong.
+inline std::vector<std::byte> pattern(size_t n, unsigned seed) {
+  std::vector<std::byte> out(n);
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = static_cast<std::byte>((i * 131 + (i >> 8) * 29 + seed * 17 + 1) & 0xff);
+  }
+  return out;
+}
+
+// Memory with canaries on both sides.
+class Guarded {
+ public:
+  explicit Guarded(size_t n, unsigned fill = 0) : size_(n), bytes_(n + 2 * kCanary, kMark) {
+    std::memset(data(), static_cast<int>(fill), n);
+  }
+  std::byte* data() { return bytes_.data() + kCanary; }
+  size_t size() const { return size_; }
+  uint64_t address() { return reinterpret_cast<uint64_t>(data()); }
+  void set(const std::vector<std::byte>& from) { std::copy(from.begin(), from.end(), data()); }
+  std::vector<std::byte> get() { return {data(), data() + size_}; }
+  bool canaries_intact() const {
+    for (size_t i = 0; i < kCanary; ++i) {
+      if (bytes_[i] != kMark || bytes_[kCanary + size_ + i] != kMark) return false;
+    }
+    return true;
+  }
+  bool all(unsigned value) {
+    for (size_t i = 0; i < size_; ++i) {
+      if (data()[i] != static_cast<std::byte>(value)) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kCanary = 4096;
+  static constexpr std::byte kMark{0xa5};
+  size_t size_;
+  std::vector<std::byte> bytes_;
+};
+
+struct Received {
+  Arrival::Where where = Arrival::Where::cells;
+  bool tagged = false;
+  bool has_imm = false;
+  uint64_t tag = 0;
+  uint64_t imm = 0;
+  uint64_t len = 0;  // of the message
+  std::vector<std::byte> payload;
+  Errc err = Errc::ok;
+  bool done = true;  // false: offered, and its bytes are on their way
+};
+
+// Takes every message and writes down what it was.
+class RecordingSink final : public MessageSink {
+ public:
+  bool on_message(Qp& qp, const Arrival& a) noexcept override {
+    if (!accepting) return false;
+    Received r;
+    r.where = a.where;
+    r.tagged = a.tagged;
+    r.has_imm = a.has_imm;
+    r.tag = a.tag;
+    r.imm = a.has_imm ? a.imm : 0;
+    r.len = a.len;
+    if (a.where != Arrival::Where::offered) {
+      r.payload.resize(a.len);
+      const size_t half = a.len / 2;  // two pieces, so that scattering is met too
+      const iovec iov[2] = {{r.payload.data(), half}, {r.payload.data() + half, a.len - half}};
+      if (a.len % 2 == 0) {
+        a.copy_to(r.payload.data(), a.len);
+      } else {
+        a.scatter_to(iov, 2, a.len);
+      }
+      messages.push_back(std::move(r));
+      return true;
+    }
+    if (hold_offers) {
+      held.push_back(a);
+      return true;
+    }
+    begin(qp, a);
+    return true;
+  }
+
+  void begin(Qp& qp, const Arrival& a) {
+    Received r;
+    r.where = a.where;
+    r.tagged = a.tagged;
+    r.has_imm = a.has_imm;
+    r.tag = a.tag;
+    r.imm = a.has_imm ? a.imm : 0;
+    r.len = a.len;
+    r.done = false;
+    const uint64_t want = std::min(a.len, at_most);
+    r.payload.resize(want);
+    messages.push_back(std::move(r));
+    Received& kept = messages.back();
+    const size_t third = want / 3;
+    iovs.push_back({});
+    auto& iov = iovs.back();
+    iov[0] = {kept.payload.data(), third};
+    iov[1] = {kept.payload.data() + third, want - third};
+    const Status s = qp.begin_receive(a, {iov.data(), 2, want, &kept});
+    if (!s) on_received(qp, &kept, s.error());
+  }
+
+  void on_received(Qp&, void* cookie, Errc err) noexcept override {
+    auto& r = *static_cast<Received*>(cookie);
+    EXPECT_FALSE(r.done) << "told twice";
+    r.done = true;
+    r.err = err;
+  }
+
+  bool all_done() const {
+    for (const Received& r : messages) {
+      if (!r.done) return false;
+    }
+    return true;
+  }
+
+  bool accepting = true;
+  bool hold_offers = false;
+  uint64_t at_most = ~uint64_t{0};
+  std::deque<Received> messages;  // a deque: cookies stay where they are
+  std::deque<std::array<iovec, 2>> iovs;
+  std::vector<Arrival> held;
+};
+
+struct Options {
+  size_t cq_entries = 1024;
+  size_t tx_size = 1024;
+  bool strict = false;
+};
+
+struct Side {
+  Side(protect::KeyTable& keys, const Options& o, const Address& remote)
+      : port(keys, 64), tx_cq(o.cq_entries), rx_cq(o.cq_entries), domain(protect::new_domain()) {
+    port.domain = domain;
+    port.sink = &sink;
+    port.tx_cq = &tx_cq;
+    port.rx_cq = &rx_cq;
+    port.send_counter = &sends;
+    port.read_counter = &reads;
+    port.write_counter = &writes;
+    port.remote_read_counter = &remote_reads;
+    port.remote_write_counter = &remote_writes;
+    port.imm_flag = 1;
+    port.remote_write_flags = 2;
+    port.strict_rma_order = o.strict;
+    port.tx_size = o.tx_size;
+    qp = std::make_unique<Qp>(port, remote);
+  }
+  bool poll() { return qp->poll(++polls); }
+
+  Port port;
+  Cq tx_cq;
+  Cq rx_cq;
+  Counter sends, reads, writes, remote_reads, remote_writes;
+  RecordingSink sink;
+  protect::DomainId domain;
+  uint64_t polls = 0;
+  std::unique_ptr<Qp> qp;
+};
+
+class Pair {
+ public:
+  explicit Pair(LinkKind kind, const Options& o = {}) : kind_(kind) {
+    keys = std::move(protect::KeyTable::create(1024)).value();
+    Address there;
+    there.ip[15] = 1;
+    there.port = 7;
+    a = std::make_unique<Side>(*keys, o, there);
+    b = std::make_unique<Side>(*keys, o, there);
+    bell_a_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    bell_b_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    make_lanes();
+  }
+  ~Pair() {
+    // a Qp hands its slot back: before the segment goes
+    if (a) a->qp->finish(Errc::shut_down);
+    if (b) b->qp->finish(Errc::shut_down);
+    if (segment_a_ != nullptr && kind_ == LinkKind::direct) {
+      EXPECT_TRUE(keys->detach_slots(slots(*segment_a_, link::shm::Side::creator)));
+      EXPECT_TRUE(keys->detach_slots(slots(*segment_a_, link::shm::Side::attacher)));
+    }
+  }
+
+  void attach() {
+    a->qp->attach(std::move(lane_a));
+    b->qp->attach(std::move(lane_b));
+  }
+
+  // Polls both sides until it is so; false after about five seconds.
+  bool until(const std::function<bool()>& so) { return until(so, true, true); }
+  bool until(const std::function<bool()>& so, bool poll_a, bool poll_b) {
+    const uint64_t end = now_ns() + 5'000'000'000;
+    for (;;) {
+      if (so()) return true;
+      if (now_ns() > end) return false;
+      if (poll_a) a->poll();
+      if (poll_b) b->poll();
+    }
+  }
+  void settle() {
+    for (int i = 0; i < 200; ++i) {
+      a->poll();
+      b->poll();
+    }
+  }
+
+  // A region of side `of` that the other side may reach.
+  protect::RegionHandle region(Side& of, Guarded& memory, protect::Rights rights,
+                               bool zero_based = false) {
+    protect::RegionSpec spec;
+    spec.pd = of.domain;
+    spec.base = memory.address();
+    spec.length = memory.size();
+    spec.rights = rights;
+    spec.zero_based = zero_based;
+    return *keys->add(spec);
+  }
+  void close(protect::RegionHandle region) {
+    EXPECT_TRUE(keys->revoke(region, now_ns() + 1'000'000'000));
+  }
+
+  LinkKind kind() const { return kind_; }
+  int bell_a() const { return bell_a_.get(); }
+  int bell_b() const { return bell_b_.get(); }
+
+  std::unique_ptr<protect::KeyTable> keys;
+  std::unique_ptr<link::Lane> lane_a, lane_b;  // until attach()
+  std::unique_ptr<Side> a, b;
+
+ private:
+  static protect::SlotArray* slots(link::shm::Segment& segment, link::shm::Side side) {
+    return static_cast<protect::SlotArray*>(segment.slots_of(side));
+  }
+
+  void make_lanes() {
+    if (kind_ == LinkKind::loopback) {
+      auto pair = link::loopback::make_lane_pair(bell_a_.get(), bell_b_.get());
+      ASSERT_TRUE(pair.ok());
+      lane_a = std::move(pair->first);
+      lane_b = std::move(pair->second);
+    } else {
+      make_shm_lanes();
+    }
+    lane_a->remote_domain = b->domain;
+    lane_b->remote_domain = a->domain;
+  }
+
+  void make_shm_lanes() {
+    segment_a_ = *link::shm::Segment::create();
+    segment_b_ = *link::shm::Segment::attach(UniqueFd(::dup(segment_a_->fd())));
+    link::shm::LanePeer to_b, to_a;
+    to_b.doorbell_fd = bell_b_.get();
+    to_a.doorbell_fd = bell_a_.get();
+    if (kind_ == LinkKind::direct) {
+      view_ = std::make_unique<protect::PeerKeyView>(
+          std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
+              .value());
+      for (const auto side : {link::shm::Side::creator, link::shm::Side::attacher}) {
+        ASSERT_TRUE(keys->attach_slots(slots(*segment_a_, side), ::getpid()));
+      }
+      to_b.direct = {true, ::getpid(), view_.get(),
+                     segment_a_->slots_of(link::shm::Side::creator)};
+      to_a.direct = {true, ::getpid(), view_.get(),
+                     segment_b_->slots_of(link::shm::Side::attacher)};
+    }
+    const uint32_t index = *segment_a_->reserve_lane();
+    lane_a = *segment_a_->open_lane(index, to_b);
+    lane_b = *segment_b_->open_lane(index, to_a);
+  }
+
+  const LinkKind kind_;
+  UniqueFd bell_a_, bell_b_;
+  std::shared_ptr<link::shm::Segment> segment_a_, segment_b_;
+  std::unique_ptr<protect::PeerKeyView> view_;
+};
+
+// A work request over one piece of memory.
+inline SendWr send_of(const iovec& iov, uint64_t context) {
+  SendWr wr;
+  wr.iov = &iov;
+  wr.iov_count = 1;
+  wr.len = iov.iov_len;
+  wr.context = reinterpret_cast<void*>(context);
+  return wr;
+}
+inline RmaWr rma_of(const iovec& iov, const RemoteRange& range, uint64_t context) {
+  RmaWr wr;
+  wr.iov = &iov;
+  wr.iov_count = 1;
+  wr.len = iov.iov_len;
+  wr.ranges = &range;
+  wr.range_count = 1;
+  wr.context = reinterpret_cast<void*>(context);
+  return wr;
+}
+
+}  // namespace aperture::qp::test

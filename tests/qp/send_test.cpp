@@ -1,0 +1,352 @@
+// Sends over each path: inline in cells, through the byte ring, offered; with every decoration, and
+// with queues that are full.
+#include "qp/pair.hpp"
+
+namespace aperture::qp::test {
+namespace {
+
+class Send : public testing::TestWithParam<LinkKind> {
+ protected:
+  Pair pair_{GetParam()};
+  Side& a() { return *pair_.a; }
+  Side& b() { return *pair_.b; }
+};
+
+INSTANTIATE_TEST_SUITE_P(links, Send,
+                         testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
+                         [](const auto& link) { return name_of(link.param); });
+
+const size_t kSizes[] = {0,     1,     7,     8,      9,      47,     48,      49,
+                         59,    60,    61,    108,    109,    255,    256,     257,
+                         4096,  16383, 16384, 16385,  32768,  65536,  65537,   131072,
+                         262144, 524288, 524289, 1000003, 4194304};
+
+TEST_P(Send, every_size_arrives_once_and_unchanged) {
+  pair_.attach();
+  uint64_t n = 0;
+  for (const size_t size : kSizes) {
+    for (const bool has_imm : {false, true}) {
+      const auto data = pattern(size, static_cast<unsigned>(n));
+      const iovec iov{const_cast<std::byte*>(data.data()), size};
+      SendWr wr = send_of(iov, n + 1);
+      wr.tagged = n % 3 == 0;
+      wr.tag = n * 77;
+      wr.has_imm = has_imm;
+      wr.imm = ~n;
+      ASSERT_TRUE(a().qp->send(wr)) << size;
+      ++n;
+      ASSERT_TRUE(pair_.until([&] {
+        return a().tx_cq.size() == n && b().sink.messages.size() == n && b().sink.all_done();
+      })) << size;
+      const Received& r = b().sink.messages.back();
+      EXPECT_EQ(r.err, Errc::ok);
+      EXPECT_EQ(r.len, size);
+      EXPECT_TRUE(r.payload == data) << size;
+      EXPECT_EQ(r.tag, wr.tag);
+      EXPECT_EQ(r.tagged, wr.tagged);
+      EXPECT_EQ(r.has_imm, has_imm);
+      EXPECT_EQ(r.imm, has_imm ? wr.imm : 0);
+    }
+  }
+  for (uint64_t i = 1; i <= n; ++i) {
+    ASSERT_FALSE(a().tx_cq.error_first());
+    EXPECT_EQ(a().tx_cq.front().context, reinterpret_cast<void*>(i));
+    a().tx_cq.pop();
+  }
+  EXPECT_EQ(a().sends.value(), n);
+  EXPECT_EQ(a().port.wqes.out(), 0u);
+  EXPECT_EQ(a().port.queued, 0u);
+  EXPECT_FALSE(a().qp->has_pending());
+  EXPECT_FALSE(a().qp->broken());
+  EXPECT_FALSE(b().qp->broken());
+}
+
+TEST_P(Send, several_pieces_are_sent_as_one_message) {
+  pair_.attach();
+  for (const size_t size : {40u, 200u, 9000u, 300000u}) {
+    const auto data = pattern(size, 3);
+    auto* base = const_cast<std::byte*>(data.data());
+    const iovec iov[4] = {{base, 5}, {base + 5, 0}, {base + 5, size / 2}, {base + 5 + size / 2,
+                          size - 5 - size / 2}};
+    SendWr wr = send_of(iov[0], 1);
+    wr.iov = iov;
+    wr.iov_count = 4;
+    wr.len = size;
+    b().sink.messages.clear();
+    ASSERT_TRUE(a().qp->send(wr));
+    ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1 && b().sink.all_done(); }));
+    EXPECT_TRUE(b().sink.messages[0].payload == data) << size;
+  }
+}
+
+TEST_P(Send, messages_of_all_paths_stay_in_order) {
+  pair_.attach();
+  constexpr int kMessages = 3000;
+  const auto data = pattern(100000, 1);
+  int posted = 0;
+  ASSERT_TRUE(pair_.until([&] {
+    while (posted < kMessages) {
+      const size_t size = kSizes[static_cast<size_t>(posted * 7) % 23] % 90000;
+      const iovec iov{const_cast<std::byte*>(data.data()), size};
+      SendWr wr = send_of(iov, 1);
+      wr.tag = static_cast<uint64_t>(posted);
+      wr.completion = posted % 2 == 0;
+      if (!a().qp->send(wr)) break;
+      ++posted;
+    }
+    while (!a().tx_cq.empty()) a().tx_cq.pop();
+    return posted == kMessages && b().sink.messages.size() == kMessages && b().sink.all_done() &&
+           !a().qp->has_pending();
+  }));
+  for (size_t i = 0; i < kMessages; ++i) {
+    const Received& r = b().sink.messages[i];
+    ASSERT_EQ(r.tag, i);
+    ASSERT_EQ(std::memcmp(r.payload.data(), data.data(), r.payload.size()), 0) << i;
+  }
+}
+
+TEST_P(Send, both_directions_at_once) {
+  pair_.attach();
+  const auto data = pattern(700000, 9);
+  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
+    ASSERT_TRUE(b().qp->send(send_of(iov, 1)));
+  }
+  ASSERT_TRUE(pair_.until([&] {
+    return a().sink.messages.size() == 4 && b().sink.messages.size() == 4 && a().sink.all_done() &&
+           b().sink.all_done() && a().tx_cq.size() == 4 && b().tx_cq.size() == 4;
+  }));
+  for (Side* side : {&a(), &b()}) {
+    for (const Received& r : side->sink.messages) EXPECT_TRUE(r.payload == data);
+  }
+}
+
+TEST_P(Send, receiver_that_wants_less_gets_less) {
+  pair_.attach();
+  const auto data = pattern(400000, 5);
+  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  for (const uint64_t want : {uint64_t{0}, uint64_t{1}, uint64_t{65536}, uint64_t{399999}}) {
+    b().sink.at_most = want;
+    b().sink.messages.clear();
+    ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
+    ASSERT_TRUE(pair_.until([&] {
+      return b().sink.messages.size() == 1 && b().sink.all_done() && a().tx_cq.size() == 1;
+    })) << want;
+    EXPECT_FALSE(a().tx_cq.error_first());
+    a().tx_cq.pop();
+    EXPECT_EQ(b().sink.messages[0].len, data.size());
+    EXPECT_EQ(std::memcmp(b().sink.messages[0].payload.data(), data.data(), want), 0);
+  }
+  EXPECT_EQ(a().port.wqes.out(), 0u);
+}
+
+TEST_P(Send, injected_buffer_is_free_at_once) {
+  pair_.attach();
+  for (const bool delivery : {false, true}) {
+    std::vector<std::byte> data = pattern(200, 8);
+    const auto expected = data;
+    const iovec iov{data.data(), data.size()};
+    SendWr wr = send_of(iov, 1);
+    wr.inject = true;
+    wr.delivery = delivery;
+    b().sink.messages.clear();
+    ASSERT_TRUE(a().qp->send(wr));
+    std::fill(data.begin(), data.end(), std::byte{0});
+    ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1 && b().sink.all_done(); }));
+    EXPECT_TRUE(b().sink.messages[0].payload == expected);
+  }
+}
+
+TEST_P(Send, delivery_completes_only_when_the_message_is_taken) {
+  pair_.attach();
+  for (const size_t size : {0u, 8u, 5000u, 300000u}) {
+    b().sink.hold_offers = true;
+    b().sink.held.clear();
+    b().sink.messages.clear();
+    const auto data = pattern(size, 2);
+    const iovec iov{const_cast<std::byte*>(data.data()), size};
+    SendWr wr = send_of(iov, 1);
+    wr.delivery = true;
+    ASSERT_TRUE(a().qp->send(wr));
+    ASSERT_TRUE(pair_.until([&] { return b().sink.held.size() == 1; }));
+    pair_.settle();
+    EXPECT_TRUE(a().tx_cq.empty());
+    EXPECT_TRUE(a().qp->has_pending());
+    b().sink.begin(*b().qp, b().sink.held[0]);
+    ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; })) << size;
+    EXPECT_TRUE(b().sink.messages[0].done);
+    EXPECT_TRUE(b().sink.messages[0].payload == data);
+    a().tx_cq.pop();
+  }
+}
+
+TEST_P(Send, dropped_offer_completes_its_sender) {
+  pair_.attach();
+  b().sink.hold_offers = true;
+  const auto data = pattern(300000, 2);
+  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
+  ASSERT_TRUE(pair_.until([&] { return b().sink.held.size() == 1; }));
+  b().qp->drop_offer(b().sink.held[0].offer_id);
+  ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
+  EXPECT_FALSE(a().tx_cq.error_first());
+  EXPECT_EQ(a().port.wqes.out(), 0u);
+}
+
+TEST_P(Send, offers_taken_in_another_order_do_not_mix) {
+  pair_.attach();
+  b().sink.hold_offers = true;
+  std::vector<std::vector<std::byte>> data;
+  constexpr size_t kOffers = 40;  // more than there are claim words
+  for (size_t i = 0; i < kOffers; ++i) data.push_back(pattern(100000 + i, unsigned(i)));
+  for (size_t i = 0; i < kOffers; ++i) {
+    const iovec iov{data[i].data(), data[i].size()};
+    SendWr wr = send_of(iov, i);
+    wr.tag = i;
+    ASSERT_TRUE(a().qp->send(wr));
+  }
+  ASSERT_TRUE(pair_.until([&] { return b().sink.held.size() == kOffers; }));
+  for (size_t i = kOffers; i-- > 0;) b().sink.begin(*b().qp, b().sink.held[i]);
+  ASSERT_TRUE(pair_.until([&] { return b().sink.all_done() && a().tx_cq.size() == kOffers; }));
+  for (const Received& r : b().sink.messages) EXPECT_TRUE(r.payload == data[r.tag]) << r.tag;
+  EXPECT_EQ(a().port.wqes.out(), 0u);
+}
+
+TEST_P(Send, under_pressure_payload_waits_with_its_sender) {
+  pair_.attach();
+  const auto data = pattern(5000, 2);
+  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  for (const bool on : {true, false}) {
+    b().qp->set_pressure(on);
+    pair_.settle();
+    b().sink.messages.clear();
+    ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
+    ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1 && b().sink.all_done(); }));
+    EXPECT_EQ(b().sink.messages[0].where,
+              on ? Arrival::Where::offered : Arrival::Where::flat);
+    EXPECT_TRUE(b().sink.messages[0].payload == data);
+  }
+}
+
+TEST_P(Send, full_ring_is_again_and_never_loss) {
+  pair_.attach();
+  b().sink.accepting = false;
+  const auto data = pattern(30, 2);
+  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  SendWr wr = send_of(iov, 1);
+  wr.completion = false;
+  size_t sent = 0;
+  while (a().qp->send(wr)) ++sent;
+  EXPECT_EQ(a().qp->send(wr).error(), Errc::again);
+  EXPECT_GT(sent, 100u);
+  pair_.settle();
+  EXPECT_EQ(a().qp->send(wr).error(), Errc::again);
+  b().sink.accepting = true;
+  ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == sent; }));
+  EXPECT_TRUE(a().qp->send(wr));
+}
+
+TEST_P(Send, full_cq_is_again_before_anything_is_sent) {
+  Options o;
+  o.cq_entries = 4;
+  Pair pair(GetParam(), o);
+  pair.attach();
+  for (const size_t size : {8u, 5000u, 100000u}) {
+    const auto data = pattern(size, 2);
+    const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+    const SendWr wr = send_of(iov, 1);
+    pair.b->sink.messages.clear();
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(pair.a->qp->send(wr));
+    EXPECT_EQ(pair.a->qp->send(wr).error(), Errc::again);
+    ASSERT_TRUE(pair.until([&] { return pair.a->tx_cq.size() == 4; }));
+    EXPECT_EQ(pair.a->qp->send(wr).error(), Errc::again);
+    while (!pair.a->tx_cq.empty()) pair.a->tx_cq.pop();
+    pair.settle();
+    EXPECT_EQ(pair.b->sink.messages.size(), 4u);
+  }
+}
+
+TEST_P(Send, while_connecting_sends_are_queued_up_to_the_bound) {
+  Options o;
+  o.tx_size = 10;
+  Pair pair(GetParam(), o);
+  const auto data = pattern(30, 2);
+  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  for (uint64_t i = 0; i < 10; ++i) {
+    SendWr wr = send_of(iov, i);
+    wr.tag = i;
+    ASSERT_TRUE(pair.a->qp->send(wr));
+  }
+  EXPECT_EQ(pair.a->qp->send(send_of(iov, 99)).error(), Errc::again);
+  EXPECT_TRUE(pair.a->qp->has_queued());
+  pair.attach();
+  ASSERT_TRUE(pair.until([&] { return pair.b->sink.messages.size() == 10; }));
+  for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(pair.b->sink.messages[i].tag, i);
+  EXPECT_EQ(pair.a->tx_cq.size(), 10u);
+  EXPECT_EQ(pair.a->port.queued, 0u);
+}
+
+TEST_P(Send, queued_send_can_be_cancelled_once) {
+  const auto data = pattern(30, 2);
+  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(a().qp->send(send_of(iov, i)));
+  ASSERT_TRUE(a().qp->cancel(reinterpret_cast<void*>(1)));
+  EXPECT_EQ(a().qp->cancel(reinterpret_cast<void*>(1)).error(), Errc::no_entry);
+  EXPECT_EQ(a().qp->cancel(reinterpret_cast<void*>(77)).error(), Errc::no_entry);
+  ASSERT_TRUE(a().tx_cq.error_first());
+  const CompletionError e = a().tx_cq.pop_error();
+  EXPECT_EQ(e.err, Errc::canceled);
+  EXPECT_EQ(e.entry.context, reinterpret_cast<void*>(1));
+  pair_.attach();
+  ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 2; }));
+  EXPECT_TRUE(pair_.until([&] { return b().sink.messages.size() == 2; }));
+}
+
+TEST_P(Send, send_in_a_recycled_wqe_can_be_cancelled) {
+  // a WQE remembers nothing of its last life
+  pair_.attach();
+  Guarded target(100000);
+  const auto region = pair_.region(b(), target, protect::Rights::remote_write);
+  const auto data = pattern(100000, 2);
+  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  const RemoteRange range{target.address(), target.size(), region.key};
+  ASSERT_TRUE(a().qp->rma(WqeKind::write, rma_of(iov, range, 1)));
+  ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
+  a().tx_cq.pop();
+  b().sink.accepting = false;
+  SendWr fill = send_of(iov, 2);
+  fill.len = 8;
+  const iovec small{const_cast<std::byte*>(data.data()), 8};
+  fill.iov = &small;
+  fill.completion = false;
+  while (a().qp->send(fill)) {
+  }
+  ASSERT_TRUE(a().qp->send(send_of(iov, 3)));  // large: queued behind a full ring
+  EXPECT_TRUE(a().qp->has_queued());
+  EXPECT_TRUE(a().qp->cancel(reinterpret_cast<void*>(3)));
+}
+
+TEST_P(Send, too_many_wqes_are_again) {
+  Options o;
+  o.tx_size = 1u << 21;
+  o.cq_entries = 2;
+  Pair pair(GetParam(), o);
+  const iovec iov{nullptr, 0};
+  SendWr wr = send_of(iov, 1);
+  wr.completion = false;
+  wr.iov_count = 0;
+  std::vector<Wqe*> taken;
+  while (Wqe* wqe = pair.a->port.wqes.take()) {
+    taken.push_back(wqe);
+    if (taken.size() > 20000) break;  // the rest by hand would need gigabytes
+  }
+  for (Wqe* wqe : taken) pair.a->port.wqes.give(wqe);
+  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(pair.a->qp->send(wr)) << i;
+  pair.attach();
+  ASSERT_TRUE(pair.until([&] { return pair.b->sink.messages.size() == 5000; }));
+  EXPECT_EQ(pair.a->port.wqes.out(), 0u);
+}
+
+}  // namespace
+}  // namespace aperture::qp::test
