@@ -31,6 +31,7 @@ struct Domain {
   bool async_regions = false;  // bound with FI_REG_MR
   // CQs and counters that somebody may be asleep on; guarded by the engine's lock.
   std::vector<Sleeper*> sleepers;
+  size_t sleepers_opened = 0;  // capacity kept for them
 };
 
 // For fi_getinfo: the domains that are open in this process.

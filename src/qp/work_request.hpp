@@ -25,6 +25,7 @@ struct SendWr {
   bool inject = false;       // len <= kInjectBytes; the buffer is free when the call returns
   bool completion = true;    // write a CQ entry on success (errors always do)
   bool delivery = false;     // complete only when the peer has matched and copied it
+  bool fence = false;        // after everything posted before it to that peer
 };
 
 struct RecvWr {

@@ -1,0 +1,112 @@
+// Opening and closing address vectors: see av.hpp.
+#include "provider/av.hpp"
+
+#include <memory>
+
+#include "provider/eq.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+int close_av(fid* fid) noexcept {
+  return guarded("fi_close(av)", [&]() -> int {
+    auto& av = object_of<Av>(fid);
+    if (const uint32_t n = av.uses.count(); n != 0) {
+      APERTURE_WARN("fi_close(av): %u endpoint(s) use it; close them first", n);
+      return -FI_EBUSY;
+    }
+    if (av.eq != nullptr) av.eq->uses.drop();
+    av.domain->uses.drop();
+    delete &av;
+    return 0;
+  });
+}
+
+int bind_av(fid* fid, struct fid* what, uint64_t flags) noexcept {
+  auto& av = object_of<Av>(fid);
+  if (what == nullptr || what->fclass != FI_CLASS_EQ) {
+    APERTURE_WARN("fi_av_bind: only an event queue can be bound to an AV");
+    return -FI_EINVAL;
+  }
+  if (flags != 0) {
+    APERTURE_WARN("fi_av_bind: flags must be 0");
+    return -FI_EBADFLAGS;
+  }
+  auto& eq = object_of<Eq>(what);
+  if (av.eq != nullptr || eq.fabric != av.domain->fabric) {
+    APERTURE_WARN("fi_av_bind: an event queue is bound already, or this one belongs to another "
+                  "fabric object");
+    return -FI_EINVAL;
+  }
+  eq.uses.add();
+  av.eq = &eq;
+  return 0;
+}
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = close_av,
+    .bind = bind_av,
+    .control = NotOffered<"fi_control(av): an address vector has no controls">{},
+    .ops_open = NotOffered<"fi_open_ops(av): Aperture has no extension of that name">{},
+    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
+    .ops_set = NotOffered<"fi_set_ops(av): nothing can be overridden here">{},
+};
+
+int check_attr(const Domain& domain, const fi_av_attr& attr) {
+  if (attr.type > FI_AV_TABLE) {
+    APERTURE_WARN("fi_av_open: type %d is none that fi_av(3) knows", static_cast<int>(attr.type));
+    return -FI_EINVAL;
+  }
+  if (attr.type != FI_AV_UNSPEC && domain.av_type != FI_AV_UNSPEC && attr.type != domain.av_type) {
+    APERTURE_WARN("fi_av_open: the domain was opened for %s only; ask for that type, or leave "
+                  "domain_attr->av_type FI_AV_UNSPEC",
+                  domain.av_type == FI_AV_MAP ? "FI_AV_MAP" : "FI_AV_TABLE");
+    return -FI_EINVAL;
+  }
+  if (attr.name != nullptr || (attr.flags & FI_READ) != 0) {
+    APERTURE_WARN("fi_av_open: named (shared) address vectors are not offered; leave attr.name NULL "
+                  "and FI_READ unset");
+    return -FI_ENOSYS;
+  }
+  if (attr.rx_ctx_bits != 0) {
+    APERTURE_WARN("fi_av_open: rx_ctx_bits %d; endpoints here have one receive context, set it to 0",
+                  attr.rx_ctx_bits);
+    return -FI_EINVAL;
+  }
+  if ((attr.flags & ~(FI_EVENT | FI_SYMMETRIC)) != 0) {
+    APERTURE_WARN("fi_av_open: flags 0x%llx; FI_EVENT and FI_SYMMETRIC are offered",
+                  static_cast<unsigned long long>(attr.flags));
+    return -FI_EBADFLAGS;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noexcept {
+  return guarded("fi_av_open", [&]() -> int {
+    if (fid == nullptr || attr == nullptr || out == nullptr) {
+      APERTURE_WARN("fi_av_open: domain, attr or av is NULL");
+      return -FI_EINVAL;
+    }
+    auto& domain = object_of<Domain>(fid);
+    if (const int rc = check_attr(domain, *attr); rc != 0) return rc;
+    auto av = std::make_unique<Av>();
+    av->domain = &domain;
+    av->type = attr->type != FI_AV_UNSPEC     ? attr->type
+               : domain.av_type != FI_AV_UNSPEC ? domain.av_type
+                                                : FI_AV_TABLE;
+    av->flags = attr->flags;
+    av->fid.fid = {FI_CLASS_AV, context, &g_fid_ops};
+    av->fid.ops = &g_av_ops;
+    attr->type = av->type;
+    domain.uses.add();
+    *out = &av.release()->fid;
+    return 0;
+  });
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,289 @@
+// Inserting, removing and looking up addresses: the calls of fi_ops_av. man 3 fi_av.
+//
+// An fi_addr_t is the index in the table for both AV types. With FI_EVENT the work is done at once
+// and its result is reported through the event queue.
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "provider/addressing.hpp"
+#include "provider/av.hpp"
+#include "provider/ep.hpp"
+#include "provider/eq.hpp"
+#include "provider/errors.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+// One insertion call while it runs: where results and errors go.
+class Insertion {
+ public:
+  Insertion(Av& av, fi_addr_t* fi_addr, uint64_t flags, void* context) noexcept
+      : av_(av), fi_addr_(fi_addr), context_(context) {
+    if ((flags & FI_SYNC_ERR) != 0) errors_ = static_cast<int*>(context);
+  }
+
+  void succeed(const Address& address) {
+    uint64_t index = 0;
+    {
+      nic::EngineGuard guard(*av_.domain->engine);
+      Result<uint64_t> r = av_.table.insert(address);
+      if (!r) return fail(fi_error(r.error()), "the address vector is out of memory");
+      index = *r;
+    }
+    if (fi_addr_ != nullptr) fi_addr_[at_] = index;
+    if (errors_ != nullptr) errors_[at_] = 0;
+    ++at_;
+    ++inserted_;
+  }
+  void fail(int err, const std::string& why) {
+    APERTURE_WARN("fi_av_insert: address %zu: %s", at_, why.c_str());
+    if (fi_addr_ != nullptr) fi_addr_[at_] = FI_ADDR_NOTAVAIL;
+    if (errors_ != nullptr) errors_[at_] = err;
+    if (is_async()) av_.eq->report_error(&av_.fid.fid, context_, at_, err, why);
+    ++at_;
+  }
+  int finish() {
+    if (!is_async()) return static_cast<int>(inserted_);
+    av_.eq->report(FI_AV_COMPLETE, &av_.fid.fid, context_, inserted_);
+    return 0;
+  }
+
+ private:
+  bool is_async() const noexcept { return (av_.flags & FI_EVENT) != 0; }
+
+  Av& av_;
+  fi_addr_t* fi_addr_;
+  void* context_;
+  int* errors_ = nullptr;
+  size_t at_ = 0;
+  size_t inserted_ = 0;
+};
+
+int check_call(const Av& av, uint64_t flags, const void* context, bool has_fi_addr) {
+  if ((av.flags & FI_EVENT) != 0 && av.eq == nullptr) {
+    APERTURE_WARN("fi_av_insert: the AV was opened with FI_EVENT; bind an event queue with fi_av_bind");
+    return -FI_ENOEQ;
+  }
+  if ((flags & ~(FI_MORE | FI_SYNC_ERR)) != 0) {
+    APERTURE_WARN("fi_av_insert: flags 0x%llx; FI_MORE and FI_SYNC_ERR are offered",
+                  static_cast<unsigned long long>(flags));
+    return -FI_EBADFLAGS;
+  }
+  if ((flags & FI_SYNC_ERR) != 0 && ((av.flags & FI_EVENT) != 0 || context == nullptr)) {
+    APERTURE_WARN("fi_av_insert: FI_SYNC_ERR needs an array of int as context and an AV without "
+                  "FI_EVENT");
+    return (av.flags & FI_EVENT) != 0 ? -FI_EBADFLAGS : -FI_EINVAL;
+  }
+  if (!has_fi_addr && av.type == FI_AV_MAP) {
+    APERTURE_WARN("fi_av_insert: an AV of type FI_AV_MAP needs an fi_addr array for what it returns");
+    return -FI_EINVAL;
+  }
+  return 0;
+}
+
+void insert_one(Insertion& insertion, uint32_t format, const void* addr, size_t len) {
+  Result<Address> a = Address::from_sockaddr(addr, len);
+  if (!a || !format_fits(format, *a)) {
+    insertion.fail(FI_EINVAL, "not a sockaddr of the domain's address format");
+  } else if (a->port == 0 || a->is_any_ip()) {
+    insertion.fail(FI_EINVAL, a->text() + " names no endpoint: it needs an address and a port");
+  } else {
+    insertion.succeed(*a);
+  }
+}
+
+int insert(fid_av* fid, const void* addr, size_t count, fi_addr_t* fi_addr, uint64_t flags,
+           void* context) noexcept {
+  return guarded("fi_av_insert", [&]() -> int {
+    auto& av = object_of<Av>(fid);
+    if (const int rc = check_call(av, flags, context, fi_addr != nullptr || count == 0); rc != 0)
+      return rc;
+    if (addr == nullptr && count != 0) {
+      APERTURE_WARN("fi_av_insert: addr is NULL");
+      return -FI_EINVAL;
+    }
+    Insertion insertion(av, fi_addr, flags, context);
+    const uint32_t format = av.domain->addr_format;
+    const size_t size = count != 0 ? address_bytes(format, addr) : 0;
+    for (size_t i = 0; i < count; ++i) {
+      insert_one(insertion, format, static_cast<const char*>(addr) + i * size, size);
+    }
+    return insertion.finish();
+  });
+}
+
+int insert_service(fid_av* fid, const char* node, const char* service, fi_addr_t* fi_addr,
+                   uint64_t flags, void* context) noexcept {
+  return guarded("fi_av_insertsvc", [&]() -> int {
+    auto& av = object_of<Av>(fid);
+    if (const int rc = check_call(av, flags, context, fi_addr != nullptr); rc != 0) return rc;
+    if (node == nullptr && service == nullptr) {
+      APERTURE_WARN("fi_av_insertsvc: node and service are NULL");
+      return -FI_EINVAL;
+    }
+    Insertion insertion(av, fi_addr, flags, context);
+    Address address;
+    std::string why;
+    if (!resolve(node, service, 0, av.domain->addr_format, address, why)) {
+      insertion.fail(FI_EADDRNOTAVAIL, why);
+    } else {
+      sockaddr_storage sa;
+      const socklen_t len = address.to_sockaddr(sa);
+      insert_one(insertion, av.domain->addr_format, &sa, len);
+    }
+    return insertion.finish();
+  });
+}
+
+// The i-th node after `node`: a numeric address counted up, or a name whose numeric suffix is.
+bool nth_node(const std::string& node, size_t i, std::string& out) {
+  if (i == 0) {
+    out = node;
+    return true;
+  }
+  in_addr four;
+  if (::inet_pton(AF_INET, node.c_str(), &four) == 1) {
+    four.s_addr = htonl(ntohl(four.s_addr) + static_cast<uint32_t>(i));
+    char text[INET_ADDRSTRLEN];
+    out = ::inet_ntop(AF_INET, &four, text, sizeof text);
+    return true;
+  }
+  const size_t digits = node.find_last_not_of("0123456789") + 1;
+  if (digits >= node.size() || node.size() - digits > 9) return false;
+  std::string number = std::to_string(std::stoul(node.substr(digits)) + i);
+  const size_t width = node.size() - digits;  // host08 is followed by host09
+  if (number.size() < width) number.insert(0, width - number.size(), '0');
+  out = node.substr(0, digits) + number;
+  return true;
+}
+
+int insert_symmetric(fid_av* fid, const char* node, size_t node_count, const char* service,
+                     size_t service_count, fi_addr_t* fi_addr, uint64_t flags,
+                     void* context) noexcept {
+  return guarded("fi_av_insertsym", [&]() -> int {
+    auto& av = object_of<Av>(fid);
+    if (const int rc = check_call(av, flags, context, fi_addr != nullptr); rc != 0) return rc;
+    if (node == nullptr || service == nullptr || node_count == 0 || service_count == 0) {
+      APERTURE_WARN("fi_av_insertsym: node, service, nodecnt and svccnt are all needed");
+      return -FI_EINVAL;
+    }
+    char* end = nullptr;
+    const unsigned long first_port = std::strtoul(service, &end, 10);
+    if (end == service || *end != '\0' || first_port + service_count - 1 > 65535) {
+      APERTURE_WARN("fi_av_insertsym: ports \"%s\" and %zu more are not port numbers", service,
+                    service_count - 1);
+      return -FI_EINVAL;
+    }
+    Insertion insertion(av, fi_addr, flags, context);
+    const uint32_t format = av.domain->addr_format;
+    for (size_t n = 0; n < node_count; ++n) {
+      for (size_t s = 0; s < service_count; ++s) {
+        std::string name;
+        std::string why = "the node name has no numeric suffix to count up";
+        Address address;
+        const std::string port = std::to_string(first_port + s);
+        if (!nth_node(node, n, name) ||
+            !resolve(name.c_str(), port.c_str(), 0, format, address, why)) {
+          insertion.fail(FI_EADDRNOTAVAIL, why);
+          continue;
+        }
+        sockaddr_storage sa;
+        const socklen_t len = address.to_sockaddr(sa);
+        insert_one(insertion, format, &sa, len);
+      }
+    }
+    return insertion.finish();
+  });
+}
+
+int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexcept {
+  return guarded("fi_av_remove", [&]() -> int {
+    auto& av = object_of<Av>(fid);
+    if (fi_addr == nullptr && count != 0) {
+      APERTURE_WARN("fi_av_remove: fi_addr is NULL");
+      return -FI_EINVAL;
+    }
+    if (flags != 0) {
+      APERTURE_WARN("fi_av_remove: flags must be 0");
+      return -FI_EBADFLAGS;
+    }
+    nic::EngineGuard guard(*av.domain->engine);
+    for (size_t i = 0; i < count; ++i) {
+      if (av.table.find(fi_addr[i]) == nullptr) {
+        APERTURE_WARN("fi_av_remove: %llu is not in this address vector; nothing was removed",
+                      static_cast<unsigned long long>(fi_addr[i]));
+        return -FI_EINVAL;
+      }
+    }
+    for (size_t i = count; i-- > 0;) {  // backwards: the lowest index is the next to be given
+      for (EpBody* body : av.endpoints) {
+        if (body->core) body->core->forget(fi_addr[i]);
+      }
+      if (!av.table.remove(fi_addr[i])) return -FI_EINVAL;  // named twice
+    }
+    return 0;
+  });
+}
+
+int lookup(fid_av* fid, fi_addr_t fi_addr, void* addr, size_t* addrlen) noexcept {
+  return guarded("fi_av_lookup", [&]() -> int {
+    auto& av = object_of<Av>(fid);
+    if (addrlen == nullptr || (addr == nullptr && *addrlen != 0)) {
+      APERTURE_WARN("fi_av_lookup: addr or addrlen is NULL");
+      return -FI_EINVAL;
+    }
+    sockaddr_storage sa;
+    socklen_t len = 0;
+    {
+      nic::EngineGuard guard(*av.domain->engine);
+      const Address* found = av.table.find(fi_addr);
+      if (found == nullptr) {
+        APERTURE_WARN("fi_av_lookup: %llu is not in this address vector",
+                      static_cast<unsigned long long>(fi_addr));
+        return -FI_EINVAL;
+      }
+      len = found->to_sockaddr(sa);
+    }
+    if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(len, *addrlen));
+    *addrlen = len;
+    return 0;
+  });
+}
+
+// "fi_sockaddr_in://127.0.0.1:4000", as FI_ADDR_STR has it.
+const char* to_text(fid_av* fid, const void* addr, char* buf, size_t* len) noexcept {
+  auto& av = object_of<Av>(fid);
+  if (addr == nullptr || len == nullptr) return nullptr;
+  try {
+    Result<Address> a = Address::from_sockaddr(addr, address_bytes(av.domain->addr_format, addr));
+    std::string text = "unknown address";
+    if (a) text = (a->is_v4() ? "fi_sockaddr_in://" : "fi_sockaddr_in6://") + a->text();
+    if (buf != nullptr && *len != 0) std::snprintf(buf, *len, "%s", text.c_str());
+    *len = text.size() + 1;
+    return buf;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+fi_ops_av g_av_ops = {
+    .size = sizeof(fi_ops_av),
+    .insert = insert,
+    .insertsvc = insert_service,
+    .insertsym = insert_symmetric,
+    .remove = remove,
+    .lookup = lookup,
+    .straddr = to_text,
+    .av_set = NotOffered<"fi_av_set: collectives are not offered">{},
+};
+
+}  // namespace aperture::provider

@@ -1,0 +1,42 @@
+// fid_cq: completions. man 3 fi_cq. Guarded by its engine's lock but for what says otherwise.
+#pragma once
+
+#include <rdma/fi_eq.h>
+
+#include <atomic>
+#include <string>
+
+#include "provider/domain.hpp"
+#include "provider/wait.hpp"
+#include "qp/completion.hpp"
+
+namespace aperture::provider {
+
+struct Cq {
+  explicit Cq(size_t capacity) : core(capacity) {}
+
+  fid_cq fid{};
+  nic::Engine* engine = nullptr;
+  Domain* domain = nullptr;
+  fi_cq_format format = FI_CQ_FORMAT_CONTEXT;
+  uint32_t reads = 0;
+  Sleeper sleeper;
+  qp::Cq core;
+
+  fi_wait_obj wait_obj = FI_WAIT_NONE;
+  fi_cq_wait_cond wait_cond = FI_CQ_COND_NONE;
+  WaitSet* wait_set = nullptr;
+  uint32_t api_version = 0;
+  std::string last_sentence;          // lent out as err_data until the next read
+  std::atomic<bool> signaled{false};  // fi_cq_signal; any thread
+  Uses uses;                          // endpoints
+
+  // 0: safe to block; -FI_EAGAIN: read first, so many entries are there or an error is; -FI_EINVAL:
+  // opened without a wait object.
+  int try_sleep(size_t threshold = 1) noexcept;
+};
+
+// cq_read.cpp
+extern fi_ops_cq g_cq_ops;
+
+}  // namespace aperture::provider

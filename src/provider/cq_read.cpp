@@ -1,0 +1,209 @@
+// Reading completions: the calls of fi_ops_cq. man 3 fi_cq.
+//
+// Reading drives the whole engine (manual progress). No allocation and no system call unless an
+// error is read or somebody sleeps.
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "provider/cq.hpp"
+#include "provider/error_text.hpp"
+#include "provider/errors.hpp"
+#include "provider/offer.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+// A queue that is never empty must not keep the engine from being driven.
+constexpr uint32_t kPollEvery = 16;
+constexpr uint64_t kSpinNs = 20'000;  // what a sleep and a wake-up cost
+
+void put(const qp::Completion& c, fi_cq_entry& out) noexcept { out.op_context = c.context; }
+void put(const qp::Completion& c, fi_cq_msg_entry& out) noexcept {
+  out = {c.context, c.flags, c.len};
+}
+void put(const qp::Completion& c, fi_cq_data_entry& out) noexcept {
+  out = {c.context, c.flags, c.len, c.buf, c.imm};
+}
+void put(const qp::Completion& c, fi_cq_tagged_entry& out) noexcept {
+  out = {c.context, c.flags, c.len, c.buf, c.imm, c.tag};
+}
+
+template <typename Entry>
+ssize_t take(qp::Cq& core, void* buf, size_t count, fi_addr_t* source) noexcept {
+  auto* out = static_cast<Entry*>(buf);
+  size_t n = 0;
+  for (; n < count && !core.empty() && !core.error_first(); ++n) {
+    const qp::Completion& c = core.front();
+    put(c, out[n]);
+    if (source != nullptr) source[n] = c.source;
+    core.pop();
+  }
+  return static_cast<ssize_t>(n);
+}
+
+ssize_t take(Cq& cq, void* buf, size_t count, fi_addr_t* source) noexcept {
+  switch (cq.format) {
+    case FI_CQ_FORMAT_MSG: return take<fi_cq_msg_entry>(cq.core, buf, count, source);
+    case FI_CQ_FORMAT_DATA: return take<fi_cq_data_entry>(cq.core, buf, count, source);
+    case FI_CQ_FORMAT_TAGGED: return take<fi_cq_tagged_entry>(cq.core, buf, count, source);
+    default: return take<fi_cq_entry>(cq.core, buf, count, source);
+  }
+}
+
+void drive(Cq& cq) noexcept {
+  cq.engine->poll();
+  Sleeper::keep_asleep(*cq.domain);
+}
+
+ssize_t read_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source) noexcept {
+  auto& cq = object_of<Cq>(fid);
+  if (buf == nullptr && count != 0) return -FI_EINVAL;
+  nic::EngineGuard guard(*cq.engine);
+  cq.sleeper.wake_up();
+  if (cq.core.size() < count || cq.core.empty() || ++cq.reads % kPollEvery == 0) drive(cq);
+  if (cq.core.empty()) return -FI_EAGAIN;
+  if (cq.core.error_first()) return -FI_EAVAIL;
+  return take(cq, buf, count, source);
+}
+
+ssize_t read_plain(fid_cq* fid, void* buf, size_t count) noexcept {
+  return read_from(fid, buf, count, nullptr);
+}
+
+// fi_cq_err_entry up to 1.19 ends before src_addr, before 1.5 before err_data_size.
+struct ErrorEntry {
+  fi_cq_err_entry known;
+  fi_addr_t src_addr;
+};
+static_assert(offsetof(ErrorEntry, src_addr) == sizeof(fi_cq_err_entry));
+
+size_t error_entry_bytes(uint32_t api) noexcept {
+  if (api < kApi15) return offsetof(fi_cq_err_entry, err_data_size);
+  return api < kApi120 ? sizeof(fi_cq_err_entry) : sizeof(ErrorEntry);
+}
+
+void put_error(Cq& cq, const qp::CompletionError& e, fi_cq_err_entry* buf) {
+  const bool own_buffer =
+      cq.api_version < kApi15 || buf->err_data_size == 0 || buf->err_data == nullptr;
+  ErrorEntry out{};
+  out.known.op_context = e.entry.context;
+  out.known.flags = e.entry.flags;
+  out.known.len = e.entry.len;
+  out.known.buf = e.entry.buf;
+  out.known.data = e.entry.imm;
+  out.known.tag = e.entry.tag;
+  out.known.olen = e.overflow;
+  out.known.err = fi_error(e.err);
+  out.known.prov_errno = static_cast<int>(e.vendor);
+  out.src_addr = e.entry.source;
+  cq.last_sentence = e.sentence;
+  if (own_buffer) {
+    const bool some = !cq.last_sentence.empty();
+    out.known.err_data = some ? cq.last_sentence.data() : nullptr;
+    out.known.err_data_size = some ? cq.last_sentence.size() + 1 : 0;
+  } else {
+    out.known.err_data = buf->err_data;
+    out.known.err_data_size = copy_text(e.sentence, buf->err_data, buf->err_data_size);
+  }
+  std::memcpy(static_cast<void*>(buf), &out, error_entry_bytes(cq.api_version));
+}
+
+ssize_t read_error(fid_cq* fid, fi_cq_err_entry* buf, uint64_t flags) noexcept {
+  return guarded("fi_cq_readerr", [&]() -> ssize_t {
+    auto& cq = object_of<Cq>(fid);
+    if (buf == nullptr) return -FI_EINVAL;
+    if (flags != 0) return -FI_EBADFLAGS;
+    nic::EngineGuard guard(*cq.engine);
+    if (cq.core.empty()) drive(cq);
+    if (!cq.core.error_first()) return -FI_EAGAIN;
+    put_error(cq, cq.core.pop_error(), buf);
+    return 1;
+  });
+}
+
+// Whether a blocking read is to return now: what it asked for is there, or an error is.
+bool satisfied(Cq& cq, size_t threshold) noexcept {
+  nic::EngineGuard guard(*cq.engine);
+  cq.sleeper.wake_up();
+  if (cq.core.size() < threshold) drive(cq);
+  return cq.core.size() >= threshold || cq.core.error_first();
+}
+
+// Spins for about the price of a sleep, then sleeps until something moves. False: interrupted.
+bool wait_a_while(Cq& cq, size_t threshold, const Deadline& deadline) noexcept {
+  if (cq.wait_obj == FI_WAIT_YIELD) {
+    ::sched_yield();
+    return true;
+  }
+  const uint64_t spin_until = now_ns() + kSpinNs;
+  while (now_ns() < spin_until) {
+    if (satisfied(cq, threshold)) return true;
+  }
+  if (cq.try_sleep(threshold) != 0) return true;
+  return sleep_on(cq.sleeper.fd(), deadline) != Slept::interrupted;
+}
+
+ssize_t sread_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source, const void* cond,
+                   int timeout) noexcept {
+  auto& cq = object_of<Cq>(fid);
+  if (cq.wait_obj == FI_WAIT_NONE || cq.wait_obj == FI_WAIT_SET) {
+    APERTURE_WARN("fi_cq_sread: the queue was opened with %s; open it with FI_WAIT_UNSPEC to block",
+                  wait_name(cq.wait_obj));
+    return -FI_EINVAL;
+  }
+  if (buf == nullptr && count != 0) return -FI_EINVAL;
+  size_t threshold = 1;  // "cond is interpreted as a size_t threshold value"
+  if (cq.wait_cond == FI_CQ_COND_THRESHOLD && cond != nullptr) {
+    threshold = std::clamp<size_t>(reinterpret_cast<uintptr_t>(cond), 1,
+                                   std::min(std::max<size_t>(count, 1), cq.core.capacity()));
+  }
+  const Deadline deadline(timeout);
+  bool interrupted = false;
+  while (!satisfied(cq, threshold)) {
+    // SYNC POINT: cq-signal (pairs with the store in signal)
+    if (interrupted || cq.signaled.exchange(false, std::memory_order_acq_rel)) break;
+    if (deadline.passed()) break;
+    interrupted = !wait_a_while(cq, threshold, deadline);
+  }
+  return read_from(fid, buf, count, source);
+}
+
+ssize_t sread(fid_cq* fid, void* buf, size_t count, const void* cond, int timeout) noexcept {
+  return sread_from(fid, buf, count, nullptr, cond, timeout);
+}
+
+int signal(fid_cq* fid) noexcept {
+  auto& cq = object_of<Cq>(fid);
+  if (cq.wait_obj == FI_WAIT_NONE) {
+    APERTURE_WARN("fi_cq_signal: the queue was opened with FI_WAIT_NONE; nobody can be waiting");
+    return -FI_EINVAL;
+  }
+  // SYNC POINT: cq-signal: the flag is seen by whoever the descriptor wakes
+  cq.signaled.store(true, std::memory_order_release);
+  if (has_fd(cq.wait_obj)) cq.sleeper.ring();
+  return 0;
+}
+
+const char* strerror(fid_cq*, int prov_errno, const void* err_data, char* buf,
+                     size_t len) noexcept {
+  return error_text(prov_errno, err_data, buf, len);
+}
+
+}  // namespace
+
+fi_ops_cq g_cq_ops = {
+    .size = sizeof(fi_ops_cq),
+    .read = read_plain,
+    .readfrom = read_from,
+    .readerr = read_error,
+    .sread = sread,
+    .sreadfrom = sread_from,
+    .signal = signal,
+    .strerror = strerror,
+};
+
+}  // namespace aperture::provider

@@ -1,0 +1,263 @@
+// Opening, enabling, aliasing and closing endpoints: see ep.hpp.
+#include "provider/ep.hpp"
+
+#include <algorithm>
+
+#include "provider/addressing.hpp"
+#include "provider/errors.hpp"
+#include "provider/offer.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+void let_go(EpBody& body) noexcept {
+  {
+    nic::EngineGuard guard(*body.domain->engine);
+    if (body.av != nullptr) std::erase(body.av->endpoints, &body);
+  }
+  body.core.reset();  // not under the lock: it may wait for a connection to come up
+  if (body.av != nullptr) body.av->uses.drop();
+  if (body.tx_cq != nullptr) body.tx_cq->uses.drop();
+  if (body.rx_cq != nullptr) body.rx_cq->uses.drop();
+  if (body.eq != nullptr) body.eq->uses.drop();
+  for (Cntr* counter : body.counters) {
+    if (counter != nullptr) counter->uses.drop();
+  }
+  body.domain->uses.drop();
+}
+
+int close_ep(fid* fid) noexcept {
+  return guarded("fi_close(ep)", [&]() -> int {
+    auto& ep = object_of<Ep>(fid);
+    EpBody* body = ep.body;
+    std::erase(body->handles, &ep);
+    if (body->handles.empty()) {
+      let_go(*body);
+      delete body;
+    }
+    delete &ep;
+    return 0;
+  });
+}
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = close_ep,
+    .bind = bind_ep,
+    .control = control_ep,
+    .ops_open = NotOffered<"fi_open_ops(ep): Aperture has no extension of that name yet">{},
+    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
+    .ops_set = NotOffered<"fi_set_ops(ep): nothing can be overridden here">{},
+};
+
+std::unique_ptr<Ep> new_handle(EpBody& body, void* context) {
+  auto ep = std::make_unique<Ep>();
+  ep->body = &body;
+  ep->engine = body.domain->engine.get();
+  ep->fid.fid = {FI_CLASS_EP, context, &g_fid_ops};
+  ep->fid.ops = &g_ep_ops;
+  ep->fid.cm = &g_ep_cm_ops;
+  ep->fid.atomic = &g_atomic_ops;
+  ep->fid.collective = &g_collective_ops;
+  return ep;
+}
+
+int check_info(const fi_info& info) {
+  if (info.ep_attr != nullptr && info.ep_attr->type != FI_EP_RDM &&
+      info.ep_attr->type != FI_EP_UNSPEC) {
+    APERTURE_WARN("fi_endpoint: only FI_EP_RDM is offered by this version; type %d was given",
+                  static_cast<int>(info.ep_attr->type));
+    return -FI_EINVAL;
+  }
+  if ((info.caps & ~kAllCaps) != 0) {
+    APERTURE_WARN("fi_endpoint: info->caps has bits that fi_getinfo did not return (0x%llx); pass the "
+                  "info that it returned", static_cast<unsigned long long>(info.caps & ~kAllCaps));
+    return -FI_EINVAL;
+  }
+  const uint64_t tx = info.tx_attr != nullptr ? info.tx_attr->op_flags : 0;
+  const uint64_t rx = info.rx_attr != nullptr ? info.rx_attr->op_flags : 0;
+  if ((tx & ~kTxOpFlags) != 0 || (rx & ~kRxOpFlags) != 0) {
+    APERTURE_WARN("fi_endpoint: op_flags 0x%llx (transmit) or 0x%llx (receive) are not offered",
+                  static_cast<unsigned long long>(tx), static_cast<unsigned long long>(rx));
+    return -FI_EBADFLAGS;
+  }
+  if (info.tx_attr != nullptr && (info.tx_attr->inject_size > qp::kInjectBytes ||
+                                  info.tx_attr->iov_limit > qp::kIovLimit ||
+                                  info.tx_attr->rma_iov_limit > qp::kRmaIovLimit)) {
+    APERTURE_WARN("fi_endpoint: tx_attr asks for more than fi_getinfo returned (inject_size %zu, "
+                  "iov_limit %zu)", info.tx_attr->inject_size, info.tx_attr->iov_limit);
+    return -FI_EINVAL;
+  }
+  return 0;
+}
+
+// The address in the info, or the default one.
+int set_local(EpBody& body, const fi_info& info) {
+  if (info.src_addr != nullptr) {
+    Result<Address> a = Address::from_sockaddr(info.src_addr, info.src_addrlen);
+    if (!a) {
+      APERTURE_WARN("fi_endpoint: info->src_addr is no sockaddr_in or sockaddr_in6");
+      return -FI_EINVAL;
+    }
+    body.local = *a;
+  }
+  if (info.src_addr != nullptr && !body.local.is_any_ip()) return 0;
+  const uint16_t port = body.local.port;
+  std::string why;
+  if (!default_source(body.domain->addr_format, std::nullopt, body.local, why)) {
+    APERTURE_WARN("fi_endpoint: %s", why.c_str());
+    return -FI_EADDRNOTAVAIL;
+  }
+  body.local.port = port;
+  return 0;
+}
+
+void take_limits(Ep& ep, EpBody& body, const fi_info& info) {
+  const fi_tx_attr* tx = info.tx_attr;
+  const fi_rx_attr* rx = info.rx_attr;
+  body.tx_caps = (tx != nullptr && tx->caps != 0 ? tx->caps : info.caps) & kTxCaps;
+  body.rx_caps = (rx != nullptr && rx->caps != 0 ? rx->caps : info.caps) & kRxCaps;
+  body.msg_order = tx != nullptr ? tx->msg_order : 0;
+  body.tx_size = tx != nullptr && tx->size != 0 ? tx->size : kDefaultQueueSize;
+  body.rx_size = rx != nullptr && rx->size != 0 ? rx->size : kDefaultQueueSize;
+  ep.tx_flags = tx != nullptr ? tx->op_flags : 0;
+  ep.rx_flags = rx != nullptr ? rx->op_flags : 0;
+  ep.inject_size = tx != nullptr ? tx->inject_size : qp::kInjectBytes;
+  ep.tx_iov_limit = tx != nullptr && tx->iov_limit != 0 ? tx->iov_limit : qp::kIovLimit;
+  ep.rx_iov_limit = rx != nullptr && rx->iov_limit != 0
+                        ? std::min(rx->iov_limit, qp::kIovLimit) : qp::kIovLimit;
+  ep.rma_iov_limit = tx != nullptr && tx->rma_iov_limit != 0 ? tx->rma_iov_limit : qp::kRmaIovLimit;
+}
+
+qp::Counter* core_of(Cntr* counter) noexcept {
+  return counter != nullptr ? &counter->core : nullptr;
+}
+
+nic::EndpointOptions options_of(const EpBody& body) {
+  nic::EndpointOptions o;
+  o.engine = body.domain->engine.get();
+  o.addresses = &body.av->table;
+  o.tx_cq = body.tx_cq != nullptr ? &body.tx_cq->core : nullptr;
+  o.rx_cq = body.rx_cq != nullptr ? &body.rx_cq->core : nullptr;
+  o.counters.send = core_of(body.counters[kSendCounter]);
+  o.counters.recv = core_of(body.counters[kRecvCounter]);
+  o.counters.read = core_of(body.counters[kReadCounter]);
+  o.counters.write = core_of(body.counters[kWriteCounter]);
+  o.local = body.local;
+  o.imm_flag = FI_REMOTE_CQ_DATA;
+  o.remote_write_flags = FI_REMOTE_WRITE | FI_RMA;
+  o.directed_recv = (body.rx_caps & FI_DIRECTED_RECV) != 0;
+  o.report_source = (body.rx_caps & FI_SOURCE) != 0;
+  o.strict_rma_order = (body.msg_order & kRmaOrderBits) != 0;
+  o.tx_size = body.tx_size;
+  o.rx_size = body.rx_size;
+  return o;
+}
+
+bool needs_tx_cq(const EpBody& body) noexcept {
+  const uint64_t c = body.tx_caps;
+  return ((c & (FI_MSG | FI_TAGGED)) != 0 && (c & FI_SEND) != 0) ||
+         ((c & FI_RMA) != 0 && (c & (FI_READ | FI_WRITE)) != 0);
+}
+
+bool needs_rx_cq(const EpBody& body) noexcept {
+  return (body.rx_caps & (FI_MSG | FI_TAGGED)) != 0 && (body.rx_caps & FI_RECV) != 0;
+}
+
+}  // namespace
+
+void Ep::settle() noexcept {
+  tx_selective = body->tx_selective;
+  rx_selective = body->rx_selective;
+  tx = wish_of(tx_flags);
+  tx.fence = false;  // of single operations only
+  rx_completion = !rx_selective || (rx_flags & FI_COMPLETION) != 0;
+  core = body->core.get();
+  fid.msg = msg_ops(*body);
+  fid.tagged = tagged_ops(*body);
+  fid.rma = rma_ops(*body);
+}
+
+int enable_ep(Ep& ep) {
+  EpBody& body = *ep.body;
+  if (body.core) return 0;
+  if (body.av == nullptr) {
+    APERTURE_WARN("fi_enable: no address vector is bound; bind one with fi_ep_bind");
+    return -FI_ENOAV;
+  }
+  if (needs_tx_cq(body) && body.tx_cq == nullptr) {
+    APERTURE_WARN("fi_enable: no completion queue is bound with FI_TRANSMIT, and errors need one even "
+                  "where counters do; bind one, or ask for fewer caps");
+    return -FI_ENOCQ;
+  }
+  if (needs_rx_cq(body) && body.rx_cq == nullptr) {
+    APERTURE_WARN("fi_enable: no completion queue is bound with FI_RECV; bind one, or ask for fewer "
+                  "caps");
+    return -FI_ENOCQ;
+  }
+  Result<std::unique_ptr<nic::Endpoint>> made = nic::Endpoint::create(options_of(body));
+  if (!made) {
+    APERTURE_WARN("fi_enable: cannot listen at %s: %s; choose another address or port",
+                  body.local.text().c_str(), describe(made.error()));
+    return fi_code(made.error());
+  }
+  {
+    nic::EngineGuard guard(*body.domain->engine);
+    body.core = std::move(*made);
+    body.local = body.core->address();
+    for (Ep* handle : body.handles) handle->settle();
+  }
+  APERTURE_INFO("endpoint %s is enabled (software NIC)", body.local.text().c_str());
+  return 0;
+}
+
+int alias_ep(Ep& ep, const struct fi_alias* alias) {
+  if (alias == nullptr || alias->fid == nullptr) return -FI_EINVAL;
+  const uint64_t side = alias->flags & (FI_TRANSMIT | FI_RECV);
+  const uint64_t flags = alias->flags & ~side;
+  if (side != FI_TRANSMIT && side != FI_RECV) {
+    APERTURE_WARN("fi_ep_alias: flags must hold one of FI_TRANSMIT and FI_RECV");
+    return -FI_EINVAL;
+  }
+  if ((flags & ~(side == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) != 0) {
+    APERTURE_WARN("fi_ep_alias: operation flags 0x%llx are not all offered",
+                  static_cast<unsigned long long>(flags));
+    return -FI_EBADFLAGS;
+  }
+  auto made = new_handle(*ep.body, ep.fid.fid.context);
+  made->inject_size = ep.inject_size;
+  made->tx_iov_limit = ep.tx_iov_limit;
+  made->rx_iov_limit = ep.rx_iov_limit;
+  made->rma_iov_limit = ep.rma_iov_limit;
+  made->tx_flags = side == FI_TRANSMIT ? flags : ep.tx_flags;
+  made->rx_flags = side == FI_RECV ? flags : ep.rx_flags;
+  made->settle();
+  ep.body->handles.push_back(made.get());
+  *alias->fid = &made.release()->fid.fid;
+  return 0;
+}
+
+int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcept {
+  return guarded("fi_endpoint", [&]() -> int {
+    if (fid == nullptr || info == nullptr || out == nullptr) {
+      APERTURE_WARN("fi_endpoint: domain, info or ep is NULL");
+      return -FI_EINVAL;
+    }
+    if (const int rc = check_info(*info); rc != 0) return rc;
+    auto body = std::make_unique<EpBody>();
+    body->domain = &object_of<Domain>(fid);
+    auto ep = new_handle(*body, context);
+    if (const int rc = set_local(*body, *info); rc != 0) return rc;
+    take_limits(*ep, *body, *info);
+    ep->settle();
+    body->handles.push_back(ep.get());
+    body->domain->uses.add();
+    body.release();
+    *out = &ep.release()->fid;
+    return 0;
+  });
+}
+
+}  // namespace aperture::provider

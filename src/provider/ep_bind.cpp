@@ -1,0 +1,142 @@
+// fi_ep_bind: see ep.hpp. man 3 fi_endpoint, "fi_ep_bind".
+#include "provider/ep.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+constexpr uint64_t kCqFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
+constexpr uint64_t kLocalCounterFlags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+constexpr uint64_t kRemoteCounterFlags = FI_REMOTE_READ | FI_REMOTE_WRITE;
+constexpr uint64_t kFlagOfKind[kCounterKinds] = {FI_SEND, FI_RECV, FI_READ, FI_WRITE};
+
+int wrong_domain(const char* what) {
+  APERTURE_WARN("fi_ep_bind: the %s belongs to another domain than the endpoint", what);
+  return -FI_EDOMAIN;
+}
+
+int bind_cq(EpBody& body, Cq& cq, uint64_t flags) {
+  if ((flags & ~kCqFlags) != 0) {
+    APERTURE_WARN("fi_ep_bind: flags 0x%llx; a CQ is bound with FI_TRANSMIT, FI_RECV and "
+                  "FI_SELECTIVE_COMPLETION", static_cast<unsigned long long>(flags));
+    return -FI_EBADFLAGS;
+  }
+  if ((flags & (FI_TRANSMIT | FI_RECV)) == 0) {
+    APERTURE_WARN("fi_ep_bind: say which completions go to this CQ: FI_TRANSMIT, FI_RECV or both");
+    return -FI_EINVAL;
+  }
+  if (cq.domain != body.domain) return wrong_domain("completion queue");
+  if (((flags & FI_TRANSMIT) != 0 && body.tx_cq != nullptr) ||
+      ((flags & FI_RECV) != 0 && body.rx_cq != nullptr)) {
+    APERTURE_WARN("fi_ep_bind: a CQ is bound for that direction already; an endpoint has one each");
+    return -FI_EINVAL;
+  }
+  const bool selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
+  if ((flags & FI_TRANSMIT) != 0) {
+    body.tx_cq = &cq;
+    body.tx_selective = selective;
+    cq.uses.add();
+  }
+  if ((flags & FI_RECV) != 0) {
+    body.rx_cq = &cq;
+    body.rx_selective = selective;
+    cq.uses.add();
+  }
+  return 0;
+}
+
+int bind_counter(EpBody& body, Cntr& counter, uint64_t flags) {
+  if ((flags & kRemoteCounterFlags) != 0) {
+    APERTURE_WARN("fi_ep_bind: counting remote accesses needs FI_RMA_EVENT, which is not offered yet; "
+                  "bind the counter without FI_REMOTE_READ and FI_REMOTE_WRITE");
+    return -FI_ENOSYS;
+  }
+  if ((flags & ~kLocalCounterFlags) != 0) {
+    APERTURE_WARN("fi_ep_bind: flags 0x%llx; a counter is bound with FI_SEND, FI_RECV, FI_READ, "
+                  "FI_WRITE", static_cast<unsigned long long>(flags));
+    return -FI_EBADFLAGS;
+  }
+  if (flags == 0) {
+    APERTURE_WARN("fi_ep_bind: say what the counter counts: FI_SEND, FI_RECV, FI_READ, FI_WRITE");
+    return -FI_EINVAL;
+  }
+  if (counter.domain != body.domain) return wrong_domain("counter");
+  for (int kind = 0; kind < kCounterKinds; ++kind) {
+    if ((flags & kFlagOfKind[kind]) != 0 && body.counters[kind] != nullptr) {
+      APERTURE_WARN("fi_ep_bind: a counter is bound for that kind of operation already");
+      return -FI_EINVAL;
+    }
+  }
+  for (int kind = 0; kind < kCounterKinds; ++kind) {
+    if ((flags & kFlagOfKind[kind]) == 0) continue;
+    body.counters[kind] = &counter;
+    counter.uses.add();
+  }
+  return 0;
+}
+
+int bind_av(EpBody& body, Av& av, uint64_t flags) {
+  if (flags != 0) {
+    APERTURE_WARN("fi_ep_bind: flags must be 0 for an address vector");
+    return -FI_EBADFLAGS;
+  }
+  if (av.domain != body.domain) return wrong_domain("address vector");
+  if (body.av != nullptr) {
+    APERTURE_WARN("fi_ep_bind: an address vector is bound already; an endpoint has one");
+    return -FI_EINVAL;
+  }
+  nic::EngineGuard guard(*body.domain->engine);
+  av.endpoints.push_back(&body);
+  av.uses.add();
+  body.av = &av;
+  return 0;
+}
+
+int bind_eq(EpBody& body, Eq& eq, uint64_t flags) {
+  if (flags != 0) {
+    APERTURE_WARN("fi_ep_bind: flags must be 0 for an event queue");
+    return -FI_EBADFLAGS;
+  }
+  if (eq.fabric != body.domain->fabric || body.eq != nullptr) {
+    APERTURE_WARN("fi_ep_bind: an event queue is bound already, or this one belongs to another fabric "
+                  "object");
+    return -FI_EINVAL;
+  }
+  eq.uses.add();
+  body.eq = &eq;
+  return 0;
+}
+
+}  // namespace
+
+int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
+  return guarded("fi_ep_bind", [&]() -> int {
+    auto& ep = object_of<Ep>(fid);
+    EpBody& body = *ep.body;
+    if (what == nullptr) {
+      APERTURE_WARN("fi_ep_bind: bfid is NULL");
+      return -FI_EINVAL;
+    }
+    if (body.core && what->fclass != FI_CLASS_EQ) {
+      APERTURE_WARN("fi_ep_bind: the endpoint is enabled; bind before fi_enable");
+      return -FI_EOPBADSTATE;
+    }
+    switch (what->fclass) {
+      case FI_CLASS_CQ: return bind_cq(body, object_of<Cq>(what), flags);
+      case FI_CLASS_CNTR: return bind_counter(body, object_of<Cntr>(what), flags);
+      case FI_CLASS_AV: return bind_av(body, object_of<Av>(what), flags);
+      case FI_CLASS_EQ: return bind_eq(body, object_of<Eq>(what), flags);
+      case FI_CLASS_STX_CTX:
+      case FI_CLASS_SRX_CTX:
+      case FI_CLASS_MR:
+        APERTURE_WARN("fi_ep_bind: shared contexts and regions cannot be bound to an endpoint here");
+        return -FI_ENOSYS;
+      default:
+        APERTURE_WARN("fi_ep_bind: an object of class %zu cannot be bound to an endpoint",
+                      what->fclass);
+        return -FI_EINVAL;
+    }
+  });
+}
+
+}  // namespace aperture::provider

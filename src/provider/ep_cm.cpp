@@ -1,0 +1,67 @@
+// Names of endpoints: fi_ops_cm. man 3 fi_cm. Connections are not for FI_EP_RDM.
+#include <rdma/fi_cm.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "provider/addressing.hpp"
+#include "provider/ep.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+int set_name(fid_t fid, void* addr, size_t len) noexcept {
+  auto& body = *object_of<Ep>(fid).body;
+  if (body.core) {
+    APERTURE_WARN("fi_setname: the endpoint is enabled and has its address; set it before fi_enable");
+    return -FI_EOPBADSTATE;
+  }
+  Result<Address> a = Address::from_sockaddr(addr, len);
+  if (!a || !format_fits(body.domain->addr_format, *a)) {
+    APERTURE_WARN("fi_setname: no sockaddr of the domain's address format");
+    return -FI_EINVAL;
+  }
+  if (a->is_any_ip()) {
+    body.local.port = a->port;  // the host part keeps its default: we never listen on the wildcard
+  } else {
+    body.local = *a;
+  }
+  return 0;
+}
+
+int get_name(fid_t fid, void* addr, size_t* len) noexcept {
+  const auto& body = *object_of<Ep>(fid).body;
+  if (len == nullptr || (addr == nullptr && *len != 0)) {
+    APERTURE_WARN("fi_getname: addr or addrlen is NULL");
+    return -FI_EINVAL;
+  }
+  if (!body.core && body.local.port == 0) {
+    APERTURE_WARN("fi_getname: the endpoint has no port before fi_enable; enable it first");
+    return -FI_EOPBADSTATE;
+  }
+  sockaddr_storage sa;
+  const socklen_t size = body.local.to_sockaddr(sa);
+  const size_t room = *len;
+  if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(size, room));
+  *len = size;
+  return room < size ? -FI_ETOOSMALL : 0;
+}
+
+}  // namespace
+
+fi_ops_cm g_ep_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = set_name,
+    .getname = get_name,
+    .getpeer = NotOffered<"fi_getpeer: an FI_EP_RDM endpoint has no single peer", -FI_EOPNOTSUPP>{},
+    .connect = NotOffered<"fi_connect: FI_EP_RDM needs no connection; just send">{},
+    .listen = NotOffered<"fi_listen: passive endpoints are not offered by this version">{},
+    .accept = NotOffered<"fi_accept: FI_EP_RDM needs no connection; just send">{},
+    .reject = NotOffered<"fi_reject: passive endpoints are not offered by this version">{},
+    .shutdown = NotOffered<"fi_shutdown: an FI_EP_RDM endpoint has no connection; close it">{},
+    .join = NotOffered<"fi_join: multicast is not offered">{},
+};
+
+}  // namespace aperture::provider

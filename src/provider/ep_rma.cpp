@@ -1,0 +1,218 @@
+// Remote memory access: fi_ops_rma. man 3 fi_rma. Data path.
+#include <cstddef>
+
+#include "provider/post_message.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+static_assert(sizeof(fi_rma_iov) == sizeof(qp::RemoteRange) &&
+              offsetof(fi_rma_iov, addr) == offsetof(qp::RemoteRange, addr) &&
+              offsetof(fi_rma_iov, len) == offsetof(qp::RemoteRange, len) &&
+              offsetof(fi_rma_iov, key) == offsetof(qp::RemoteRange, key));
+
+constexpr uint64_t kReadFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
+                                FI_DELIVERY_COMPLETE | FI_FENCE | FI_PRIORITY;
+constexpr uint64_t kWriteFlags = kReadFlags | FI_REMOTE_CQ_DATA | FI_INJECT;
+
+// One access as the application described it. Without ranges: one of the whole length at addr.
+struct Access {
+  const iovec* iov = nullptr;
+  size_t count = 0;
+  fi_addr_t peer = FI_ADDR_UNSPEC;
+  uint64_t addr = 0;
+  uint64_t key = 0;
+  const fi_rma_iov* ranges = nullptr;
+  size_t range_count = 0;
+  void* context = nullptr;
+  uint64_t imm = 0;
+  bool has_imm = false;
+};
+
+[[gnu::cold]] ssize_t refuse_ranges(const char* call, size_t count, size_t limit) noexcept {
+  APERTURE_WARN("%s: %zu remote ranges (1 to %zu are allowed: rma_iov_limit), or their lengths do not "
+                "add up to that of the local buffers", call, count, limit);
+  return -FI_EINVAL;
+}
+
+bool measure_ranges(const Access& a, uint64_t& len) noexcept {
+  len = 0;
+  for (size_t i = 0; i < a.range_count; ++i) {
+    if (__builtin_add_overflow(len, a.ranges[i].len, &len)) return false;
+  }
+  return true;
+}
+
+template <bool IsWrite>
+[[gnu::always_inline]] inline ssize_t access(Ep& ep, const char* call, const Access& a,
+                                             const TxWish& wish) noexcept {
+  constexpr uint64_t needed = IsWrite ? FI_WRITE : FI_READ;
+  if ((ep.body->tx_caps & needed) == 0) [[unlikely]]
+    return refuse_side(call, IsWrite ? "FI_WRITE" : "FI_READ");
+  qp::RmaWr wr;
+  if (!measure(a.iov, a.count, ep.tx_iov_limit, wr.len)) [[unlikely]]
+    return refuse_pieces(call, a.count, ep.tx_iov_limit);
+  const uint64_t limit = IsWrite && wish.inject ? ep.inject_size : qp::kMaxMessageBytes;
+  if (wr.len > limit) [[unlikely]] return refuse_length(call, wr.len, limit);
+  const qp::RemoteRange whole{a.addr, wr.len, a.key};
+  wr.ranges = &whole;
+  wr.range_count = 1;
+  if (a.ranges != nullptr) {
+    uint64_t remote_len = 0;
+    if (a.range_count == 0 || a.range_count > ep.rma_iov_limit || !measure_ranges(a, remote_len) ||
+        remote_len != wr.len) [[unlikely]] {
+      return refuse_ranges(call, a.range_count, ep.rma_iov_limit);
+    }
+    wr.ranges = reinterpret_cast<const qp::RemoteRange*>(a.ranges);
+    wr.range_count = a.range_count;
+  }
+  wr.iov = a.iov;
+  wr.iov_count = a.count;
+  wr.dest = a.peer;
+  wr.imm = a.imm;
+  wr.context = a.context;
+  wr.flags = FI_RMA | needed;
+  wr.has_imm = a.has_imm;
+  wr.inject = IsWrite && wish.inject;
+  wr.completion = wish.completion;
+  wr.fence = wish.fence;
+  return post(ep, call, a.peer, [&wr](nic::Endpoint& core) noexcept {
+    return IsWrite ? core.write(wr) : core.read(wr);
+  });
+}
+
+ssize_t read(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t peer, uint64_t addr, uint64_t key,
+             void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const iovec iov{buf, len};
+  return access<false>(ep, "fi_read",
+                       {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
+                        .context = context},
+                       ep.tx);
+}
+
+ssize_t readv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t addr,
+              uint64_t key, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  return access<false>(ep, "fi_readv",
+                       {.iov = iov, .count = count, .peer = peer, .addr = addr, .key = key,
+                        .context = context},
+                       ep.tx);
+}
+
+// The part that readmsg and writemsg share.
+template <bool IsWrite>
+ssize_t access_msg(fid_ep* fid, const char* call, const fi_msg_rma* msg, uint64_t flags,
+                   uint64_t known) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (msg == nullptr || msg->rma_iov == nullptr) [[unlikely]] {
+    APERTURE_WARN("%s: msg or msg->rma_iov is NULL", call);
+    return -FI_EINVAL;
+  }
+  if ((flags & ~known) != 0) [[unlikely]] return refuse_flags(call, flags, known);
+  return access<IsWrite>(ep, call,
+                         {.iov = msg->msg_iov, .count = msg->iov_count, .peer = msg->addr,
+                          .ranges = msg->rma_iov, .range_count = msg->rma_iov_count,
+                          .context = msg->context, .imm = msg->data,
+                          .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0},
+                         ep.wish_of(flags));
+}
+
+ssize_t readmsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
+  return access_msg<false>(fid, "fi_readmsg", msg, flags, kReadFlags);
+}
+
+ssize_t writemsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
+  return access_msg<true>(fid, "fi_writemsg", msg, flags, kWriteFlags);
+}
+
+ssize_t write(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t peer, uint64_t addr,
+              uint64_t key, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const iovec iov{const_cast<void*>(buf), len};
+  return access<true>(ep, "fi_write",
+                      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
+                       .context = context},
+                      ep.tx);
+}
+
+ssize_t writev(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t addr,
+               uint64_t key, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  return access<true>(ep, "fi_writev",
+                      {.iov = iov, .count = count, .peer = peer, .addr = addr, .key = key,
+                       .context = context},
+                      ep.tx);
+}
+
+ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t peer, uint64_t addr,
+               uint64_t key) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const iovec iov{const_cast<void*>(buf), len};
+  return access<true>(ep, "fi_inject_write",
+                      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
+                       .context = ep.fid.fid.context},
+                      kInjectWish);
+}
+
+ssize_t writedata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t peer,
+                  uint64_t addr, uint64_t key, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const iovec iov{const_cast<void*>(buf), len};
+  return access<true>(ep, "fi_writedata",
+                      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
+                       .context = context, .imm = data, .has_imm = true},
+                      ep.tx);
+}
+
+ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t peer,
+                   uint64_t addr, uint64_t key) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const iovec iov{const_cast<void*>(buf), len};
+  return access<true>(ep, "fi_inject_writedata",
+                      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
+                       .context = ep.fid.fid.context, .imm = data, .has_imm = true},
+                      kInjectWish);
+}
+
+template <auto Refusal>
+fi_ops_rma g_refusing = {
+    .size = sizeof(fi_ops_rma),
+    .read = Refusal,
+    .readv = Refusal,
+    .readmsg = Refusal,
+    .write = Refusal,
+    .writev = Refusal,
+    .writemsg = Refusal,
+    .inject = Refusal,
+    .writedata = Refusal,
+    .injectdata = Refusal,
+};
+constexpr NotOffered<"fi_rma: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>
+    kNotEnabled;
+constexpr NotOffered<"fi_rma: the endpoint was opened without FI_RMA; ask for it in hints->caps",
+                     -FI_EOPNOTSUPP> kNotAsked;
+
+fi_ops_rma g_live = {
+    .size = sizeof(fi_ops_rma),
+    .read = read,
+    .readv = readv,
+    .readmsg = readmsg,
+    .write = write,
+    .writev = writev,
+    .writemsg = writemsg,
+    .inject = inject,
+    .writedata = writedata,
+    .injectdata = injectdata,
+};
+
+}  // namespace
+
+fi_ops_rma* rma_ops(const EpBody& body) noexcept {
+  if (((body.tx_caps | body.rx_caps) & FI_RMA) == 0) return &g_refusing<kNotAsked>;
+  return body.core ? &g_live : &g_refusing<kNotEnabled>;
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,191 @@
+// Tagged messages: fi_ops_tagged, with FI_PEEK, FI_CLAIM and FI_DISCARD. man 3 fi_tagged. Data path.
+#include "msg/probe.hpp"
+#include "provider/post_message.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+constexpr uint64_t kProbeFlags = FI_PEEK | FI_CLAIM | FI_DISCARD;
+constexpr uint64_t kTaggedRecvFlags = kRecvFlags | kProbeFlags;
+constexpr uint64_t kTaggedSendFlags = kSendFlags | FI_MATCH_COMPLETE;
+
+ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, uint64_t tag,
+             uint64_t ignore, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (!may_recv(ep)) [[unlikely]] return refuse_side("fi_trecv", "FI_RECV");
+  const iovec iov{buf, len};
+  return recv_message(ep, "fi_trecv",
+                      {.iov = &iov, .count = 1, .addr = source, .context = context, .tag = tag,
+                       .ignore = ignore, .tagged = true},
+                      ep.rx_completion);
+}
+
+ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, uint64_t tag,
+              uint64_t ignore, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (!may_recv(ep)) [[unlikely]] return refuse_side("fi_trecvv", "FI_RECV");
+  return recv_message(ep, "fi_trecvv",
+                      {.iov = iov, .count = count, .addr = source, .context = context, .tag = tag,
+                       .ignore = ignore, .tagged = true},
+                      ep.rx_completion);
+}
+
+bool action_of(uint64_t flags, msg::Probe::Action& action) noexcept {
+  using Action = msg::Probe::Action;
+  switch (flags & kProbeFlags) {
+    case FI_PEEK: action = Action::peek; return true;
+    case FI_PEEK | FI_CLAIM: action = Action::peek_claim; return true;
+    case FI_PEEK | FI_DISCARD: action = Action::peek_discard; return true;
+    case FI_CLAIM: action = Action::claim; return true;
+    case FI_CLAIM | FI_DISCARD: action = Action::claim_discard; return true;
+    default: return false;
+  }
+}
+
+ssize_t probe(Ep& ep, Message m, uint64_t flags) noexcept {
+  msg::Probe what;
+  if (!action_of(flags, what.action)) {
+    APERTURE_WARN("fi_trecvmsg: FI_PEEK, FI_CLAIM and FI_DISCARD go together as peek, peek+claim, "
+                  "peek+discard, claim, claim+discard; flags 0x%llx are none of these",
+                  static_cast<unsigned long long>(flags));
+    return -FI_EINVAL;
+  }
+  if ((flags & FI_CLAIM) != 0 && m.context == nullptr) {
+    APERTURE_WARN("fi_trecvmsg: FI_CLAIM needs the struct fi_context of the peek as context");
+    return -FI_EINVAL;
+  }
+  if ((flags & (FI_PEEK | FI_DISCARD)) != 0) {  // nothing is placed
+    m.iov = nullptr;
+    m.count = 0;
+  }
+  const bool completion = !ep.rx_selective || (flags & FI_COMPLETION) != 0;
+  if (const ssize_t rc = make_receive(ep, "fi_trecvmsg", m, completion, what.match); rc != 0)
+    return rc;
+  return post(ep, "fi_trecvmsg", m.addr, [&](nic::Endpoint& core) noexcept {
+    if ((flags & FI_PEEK) != 0) {  // what has arrived already is to be seen
+      ep.engine->poll();
+      Sleeper::keep_asleep(*ep.body->domain);
+    }
+    return core.probe(what);
+  });
+}
+
+ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (!may_recv(ep)) [[unlikely]] return refuse_side("fi_trecvmsg", "FI_RECV");
+  if (msg == nullptr) [[unlikely]] return -FI_EINVAL;
+  if ((flags & ~kTaggedRecvFlags) != 0) [[unlikely]]
+    return refuse_flags("fi_trecvmsg", flags, kTaggedRecvFlags);
+  const Message m{.iov = msg->msg_iov, .count = msg->iov_count, .addr = msg->addr,
+                  .context = msg->context, .tag = msg->tag, .ignore = msg->ignore, .tagged = true};
+  if ((flags & kProbeFlags) != 0) return probe(ep, m, flags);
+  return recv_message(ep, "fi_trecvmsg", m, !ep.rx_selective || (flags & FI_COMPLETION) != 0);
+}
+
+ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest, uint64_t tag,
+             void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tsend", "FI_SEND");
+  const iovec iov{const_cast<void*>(buf), len};
+  return send_message(ep, "fi_tsend",
+                      {.iov = &iov, .count = 1, .addr = dest, .context = context, .tag = tag,
+                       .tagged = true},
+                      ep.tx);
+}
+
+ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t dest, uint64_t tag,
+              void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tsendv", "FI_SEND");
+  return send_message(ep, "fi_tsendv",
+                      {.iov = iov, .count = count, .addr = dest, .context = context, .tag = tag,
+                       .tagged = true},
+                      ep.tx);
+}
+
+ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tsendmsg", "FI_SEND");
+  if (msg == nullptr) [[unlikely]] return -FI_EINVAL;
+  if ((flags & ~kTaggedSendFlags) != 0) [[unlikely]]
+    return refuse_flags("fi_tsendmsg", flags, kTaggedSendFlags);
+  return send_message(ep, "fi_tsendmsg",
+                      {.iov = msg->msg_iov, .count = msg->iov_count, .addr = msg->addr,
+                       .context = msg->context, .tag = msg->tag, .imm = msg->data, .tagged = true,
+                       .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0},
+                      ep.wish_of(flags));
+}
+
+ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest, uint64_t tag) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tinject", "FI_SEND");
+  const iovec iov{const_cast<void*>(buf), len};
+  return send_message(ep, "fi_tinject",
+                      {.iov = &iov, .count = 1, .addr = dest, .context = ep.fid.fid.context,
+                       .tag = tag, .tagged = true},
+                      kInjectWish);
+}
+
+ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t dest,
+                 uint64_t tag, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tsenddata", "FI_SEND");
+  const iovec iov{const_cast<void*>(buf), len};
+  return send_message(ep, "fi_tsenddata",
+                      {.iov = &iov, .count = 1, .addr = dest, .context = context, .tag = tag,
+                       .imm = data, .tagged = true, .has_imm = true},
+                      ep.tx);
+}
+
+ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t dest,
+                   uint64_t tag) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tinjectdata", "FI_SEND");
+  const iovec iov{const_cast<void*>(buf), len};
+  return send_message(ep, "fi_tinjectdata",
+                      {.iov = &iov, .count = 1, .addr = dest, .context = ep.fid.fid.context,
+                       .tag = tag, .imm = data, .tagged = true, .has_imm = true},
+                      kInjectWish);
+}
+
+template <auto Refusal>
+fi_ops_tagged g_refusing = {
+    .size = sizeof(fi_ops_tagged),
+    .recv = Refusal,
+    .recvv = Refusal,
+    .recvmsg = Refusal,
+    .send = Refusal,
+    .sendv = Refusal,
+    .sendmsg = Refusal,
+    .inject = Refusal,
+    .senddata = Refusal,
+    .injectdata = Refusal,
+};
+constexpr NotOffered<"fi_tagged: the endpoint is not enabled; call fi_enable first",
+                     -FI_EOPBADSTATE> kNotEnabled;
+constexpr NotOffered<"fi_tagged: the endpoint was opened without FI_TAGGED; ask for it in hints->caps",
+                     -FI_EOPNOTSUPP> kNotAsked;
+
+fi_ops_tagged g_live = {
+    .size = sizeof(fi_ops_tagged),
+    .recv = recv,
+    .recvv = recvv,
+    .recvmsg = recvmsg,
+    .send = send,
+    .sendv = sendv,
+    .sendmsg = sendmsg,
+    .inject = inject,
+    .senddata = senddata,
+    .injectdata = injectdata,
+};
+
+}  // namespace
+
+fi_ops_tagged* tagged_ops(const EpBody& body) noexcept {
+  if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_refusing<kNotAsked>;
+  return body.core ? &g_live : &g_refusing<kNotEnabled>;
+}
+
+}  // namespace aperture::provider

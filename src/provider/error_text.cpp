@@ -1,0 +1,32 @@
+// Texts of errors: see error_text.hpp.
+#include "provider/error_text.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "protect/rights.hpp"
+
+namespace aperture::provider {
+
+size_t copy_text(const std::string& text, void* to, size_t size) noexcept {
+  if (text.empty() || to == nullptr || size == 0) return 0;
+  const size_t n = std::min(text.size(), size - 1);
+  std::memcpy(to, text.data(), n);
+  static_cast<char*>(to)[n] = '\0';
+  return n + 1;
+}
+
+const char* error_text(int prov_errno, const void* err_data, char* buf, size_t len) noexcept {
+  const char* text = "no provider error code: see err";
+  if (err_data != nullptr) {
+    text = static_cast<const char*>(err_data);
+  } else if (prov_errno > 0 && prov_errno < protect::kDenials) {
+    text = protect::sentence(static_cast<protect::Denial>(prov_errno));
+  }
+  if (buf == nullptr || len == 0) return text;
+  std::snprintf(buf, len, "%s", text);
+  return buf;
+}
+
+}  // namespace aperture::provider

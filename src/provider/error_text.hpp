@@ -1,0 +1,17 @@
+// Texts of errors, as fi_cq_strerror, fi_eq_strerror and err_data hand them out. man 3 fi_cq.
+// Any thread; no state.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace aperture::provider {
+
+// Copies at most size - 1 bytes and a terminating zero; returns the bytes written.
+size_t copy_text(const std::string& text, void* to, size_t size) noexcept;
+
+// The sentence in err_data if there is one, else the words for prov_errno (a protect::Denial). Also
+// into buf when it is given. Static storage or err_data itself.
+const char* error_text(int prov_errno, const void* err_data, char* buf, size_t len) noexcept;
+
+}  // namespace aperture::provider

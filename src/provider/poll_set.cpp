@@ -1,0 +1,171 @@
+// Poll sets: several CQs and counters driven and looked at by one call. man 3 fi_poll.
+#include <rdma/fi_eq.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "provider/cntr.hpp"
+#include "provider/cq.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+struct PollSet {
+  struct Member {
+    struct fid* fid;
+    uint64_t value = 0;  // of a counter, when fi_poll last looked
+    uint64_t errors = 0;
+  };
+  fid_poll fid{};
+  Domain* domain = nullptr;
+  std::mutex mutex;
+  std::vector<Member> members;  // guarded by mutex
+};
+
+Uses* uses_of(struct fid* what) noexcept {
+  if (what == nullptr) return nullptr;
+  if (what->fclass == FI_CLASS_CQ) return &object_of<Cq>(what).uses;
+  if (what->fclass == FI_CLASS_CNTR) return &object_of<Cntr>(what).uses;
+  return nullptr;
+}
+
+Domain* domain_of(struct fid* what) noexcept {
+  return what->fclass == FI_CLASS_CQ ? object_of<Cq>(what).domain : object_of<Cntr>(what).domain;
+}
+
+// Engine lock held.
+bool has_news(PollSet::Member& m) noexcept {
+  if (m.fid->fclass == FI_CLASS_CQ) return !object_of<Cq>(m.fid).core.empty();
+  const qp::Counter& counter = object_of<Cntr>(m.fid).core;
+  const uint64_t value = counter.value();
+  const uint64_t errors = counter.errors();
+  const bool news = value != m.value || errors != m.errors;
+  m.value = value;
+  m.errors = errors;
+  return news;
+}
+
+int poll(fid_poll* fid, void** context, int count) noexcept {
+  return guarded("fi_poll", [&]() -> int {
+    auto& set = object_of<PollSet>(fid);
+    if (count < 0 || (context == nullptr && count != 0)) {
+      APERTURE_WARN("fi_poll: context is NULL or count is negative");
+      return -FI_EINVAL;
+    }
+    std::lock_guard guard(set.mutex);
+    nic::EngineGuard engine_guard(*set.domain->engine);
+    set.domain->engine->poll();
+    Sleeper::keep_asleep(*set.domain);
+    int found = 0;
+    for (PollSet::Member& m : set.members) {
+      if (found == count) break;
+      if (has_news(m)) context[found++] = m.fid->context;
+    }
+    return found;
+  });
+}
+
+int check_member(const PollSet& set, const char* call, struct fid* what, uint64_t flags) {
+  if (uses_of(what) == nullptr || domain_of(what) != set.domain) {
+    APERTURE_WARN("%s: only completion queues and counters of the set's domain can be members", call);
+    return -FI_EINVAL;
+  }
+  if (flags != 0) {
+    APERTURE_WARN("%s: flags must be 0", call);
+    return -FI_EBADFLAGS;
+  }
+  return 0;
+}
+
+auto find(PollSet& set, const struct fid* what) {
+  return std::find_if(set.members.begin(), set.members.end(),
+                      [what](const PollSet::Member& m) { return m.fid == what; });
+}
+
+int add(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
+  return guarded("fi_poll_add", [&]() -> int {
+    auto& set = object_of<PollSet>(fid);
+    if (const int rc = check_member(set, "fi_poll_add", what, flags); rc != 0) return rc;
+    std::lock_guard guard(set.mutex);
+    if (find(set, what) != set.members.end()) return 0;
+    PollSet::Member member{what};
+    {
+      nic::EngineGuard engine_guard(*set.domain->engine);
+      (void)has_news(member);  // what a counter has counted so far is no news
+    }
+    set.members.push_back(member);
+    uses_of(what)->add();
+    return 0;
+  });
+}
+
+int del(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
+  return guarded("fi_poll_del", [&]() -> int {
+    auto& set = object_of<PollSet>(fid);
+    if (const int rc = check_member(set, "fi_poll_del", what, flags); rc != 0) return rc;
+    std::lock_guard guard(set.mutex);
+    const auto at = find(set, what);
+    if (at == set.members.end()) {
+      APERTURE_WARN("fi_poll_del: it is not a member of this poll set");
+      return -FI_EINVAL;
+    }
+    set.members.erase(at);
+    uses_of(what)->drop();
+    return 0;
+  });
+}
+
+int close_set(fid* fid) noexcept {
+  return guarded("fi_close(poll set)", [&]() -> int {
+    auto& set = object_of<PollSet>(fid);
+    if (!set.members.empty()) {
+      APERTURE_WARN("fi_close(poll set): %zu member(s) are still in it; fi_poll_del them first",
+                    set.members.size());
+      return -FI_EBUSY;
+    }
+    set.domain->uses.drop();
+    delete &set;
+    return 0;
+  });
+}
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = close_set,
+    .bind = NotOffered<"fi_bind(poll set): use fi_poll_add">{},
+    .control = NotOffered<"fi_control(poll set): a poll set has no controls">{},
+    .ops_open = NotOffered<"fi_open_ops(poll set): Aperture has no extension of that name">{},
+    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
+    .ops_set = NotOffered<"fi_set_ops(poll set): nothing can be overridden here">{},
+};
+
+fi_ops_poll g_poll_ops = {
+    .size = sizeof(fi_ops_poll), .poll = poll, .poll_add = add, .poll_del = del};
+
+}  // namespace
+
+int open_poll_set(fid_domain* fid, fi_poll_attr* attr, fid_poll** out) noexcept {
+  return guarded("fi_poll_open", [&]() -> int {
+    if (fid == nullptr || out == nullptr) {
+      APERTURE_WARN("fi_poll_open: domain or pollset is NULL");
+      return -FI_EINVAL;
+    }
+    if (attr != nullptr && attr->flags != 0) {
+      APERTURE_WARN("fi_poll_open: flags must be 0");
+      return -FI_EBADFLAGS;
+    }
+    auto set = std::make_unique<PollSet>();
+    set->domain = &object_of<Domain>(fid);
+    set->fid.fid = {FI_CLASS_POLL, nullptr, &g_fid_ops};
+    set->fid.ops = &g_poll_ops;
+    set->domain->uses.add();
+    *out = &set.release()->fid;
+    return 0;
+  });
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,44 @@
+// Why a post is refused: see post.hpp.
+#include "provider/post.hpp"
+
+#include "base/log.hpp"
+
+namespace aperture::provider {
+
+ssize_t refuse_pieces(const char* call, size_t count, size_t limit) noexcept {
+  if (count > limit) {
+    APERTURE_WARN("%s: %zu pieces; the limit of this endpoint is %zu (iov_limit)", call, count, limit);
+  } else {
+    APERTURE_WARN("%s: a buffer is NULL but has a length, or the lengths do not add up", call);
+  }
+  return -FI_EINVAL;
+}
+
+ssize_t refuse_length(const char* call, uint64_t len, uint64_t limit) noexcept {
+  APERTURE_WARN("%s: %llu bytes; the limit is %llu (inject_size or max_msg_size)", call,
+                static_cast<unsigned long long>(len), static_cast<unsigned long long>(limit));
+  return -FI_EMSGSIZE;
+}
+
+ssize_t refuse_flags(const char* call, uint64_t flags, uint64_t known) noexcept {
+  APERTURE_WARN("%s: flags 0x%llx are not offered for this call", call,
+                static_cast<unsigned long long>(flags & ~known));
+  return -FI_EBADFLAGS;
+}
+
+ssize_t refuse_side(const char* call, const char* cap) noexcept {
+  APERTURE_WARN("%s: the endpoint was opened without %s; ask for it in hints->caps", call, cap);
+  return -FI_EOPNOTSUPP;
+}
+
+ssize_t refuse_post(const char* call, Errc why, uint64_t addr) noexcept {
+  if (why == Errc::no_entry || why == Errc::addr_not_avail) {
+    APERTURE_WARN("%s: address %llu is not in the address vector; insert it first", call,
+                  static_cast<unsigned long long>(addr));
+    return -FI_EINVAL;
+  }
+  APERTURE_WARN("%s: %s", call, describe(why));
+  return fi_code(why);
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,48 @@
+// What all posting calls share: checking arguments, taking the lock, answering. Data path: no
+// allocation, no system call.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+
+#include "provider/ep.hpp"
+#include "provider/errors.hpp"
+
+namespace aperture::provider {
+
+// Adds up the pieces; false if there are too many, or one is NULL with a length, or the sum wraps.
+inline bool measure(const iovec* iov, size_t count, size_t limit, uint64_t& len) noexcept {
+  len = 0;
+  if (count > limit || (iov == nullptr && count != 0)) [[unlikely]] return false;
+  for (size_t i = 0; i < count; ++i) {
+    if (iov[i].iov_base == nullptr && iov[i].iov_len != 0) [[unlikely]] return false;
+    if (__builtin_add_overflow(len, iov[i].iov_len, &len)) [[unlikely]] return false;
+  }
+  return true;
+}
+
+// Cold: logs why a post was refused and answers its code.
+[[gnu::cold]] ssize_t refuse_pieces(const char* call, size_t count, size_t limit) noexcept;
+[[gnu::cold]] ssize_t refuse_length(const char* call, uint64_t len, uint64_t limit) noexcept;
+[[gnu::cold]] ssize_t refuse_flags(const char* call, uint64_t flags, uint64_t known) noexcept;
+[[gnu::cold]] ssize_t refuse_side(const char* call, const char* cap) noexcept;
+[[gnu::cold]] ssize_t refuse_post(const char* call, Errc why, uint64_t addr) noexcept;
+
+// Posts under the lock; when there is no room, drives the engine once and tries again.
+template <typename Fn>
+inline ssize_t post(Ep& ep, const char* call, uint64_t addr, Fn&& fn) noexcept {
+  nic::EngineGuard guard(*ep.engine);
+  Status s = fn(*ep.core);
+  if (s.ok()) [[likely]] return 0;
+  if (s.error() == Errc::again) {
+    ep.engine->poll();
+    Sleeper::keep_asleep(*ep.body->domain);
+    s = fn(*ep.core);
+    if (s.ok()) return 0;
+    if (s.error() == Errc::again) return -FI_EAGAIN;
+  }
+  return refuse_post(call, s.error(), addr);
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,192 @@
+// Wait objects and sleeping: see wait.hpp. Wait sets are in wait_set.cpp.
+#include "provider/wait.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "provider/errors.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+constexpr int kSleepRounds = 4;
+constexpr int kBackToSleepRounds = 64;
+
+bool watch(int epoll, int fd) noexcept {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  return ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+int get_pollfds(fi_wait_pollfd* out, int fd) noexcept {
+  const size_t room = out->nfds;
+  out->change_index = 1;  // the one descriptor never changes
+  out->nfds = 1;
+  if (room < 1) return -FI_ETOOSMALL;
+  if (out->fd == nullptr) return -FI_EINVAL;
+  out->fd[0].fd = fd;
+  out->fd[0].events = POLLIN;
+  out->fd[0].revents = 0;
+  return 0;
+}
+
+}  // namespace
+
+const char* wait_name(fi_wait_obj obj) noexcept {
+  switch (obj) {
+    case FI_WAIT_NONE: return "FI_WAIT_NONE";
+    case FI_WAIT_UNSPEC: return "FI_WAIT_UNSPEC";
+    case FI_WAIT_SET: return "FI_WAIT_SET";
+    case FI_WAIT_FD: return "FI_WAIT_FD";
+    case FI_WAIT_MUTEX_COND: return "FI_WAIT_MUTEX_COND";
+    case FI_WAIT_YIELD: return "FI_WAIT_YIELD";
+    case FI_WAIT_POLLFD: return "FI_WAIT_POLLFD";
+  }
+  return "an unknown wait object";
+}
+
+int check_wait_obj(const char* call, fi_wait_obj obj, const fid_wait* set) noexcept {
+  switch (obj) {
+    case FI_WAIT_NONE:
+    case FI_WAIT_UNSPEC:
+    case FI_WAIT_FD:
+    case FI_WAIT_YIELD:
+    case FI_WAIT_POLLFD: return 0;
+    case FI_WAIT_SET:
+      if (set != nullptr && set->fid.fclass == FI_CLASS_WAIT) return 0;
+      APERTURE_WARN("%s: FI_WAIT_SET is asked for, but attr->wait_set is no wait set; open one with "
+                    "fi_wait_open or use FI_WAIT_FD", call);
+      return -FI_EINVAL;
+    case FI_WAIT_MUTEX_COND:
+      APERTURE_WARN("%s: FI_WAIT_MUTEX_COND is not offered: nothing could signal a condition while "
+                    "progress is the application's; use FI_WAIT_FD or FI_WAIT_UNSPEC", call);
+      return -FI_ENOSYS;
+  }
+  APERTURE_WARN("%s: wait object %d is none that fi_cq(3) knows", call, static_cast<int>(obj));
+  return -FI_EINVAL;
+}
+
+fi_wait_obj settle_wait_obj(fi_wait_obj obj) noexcept {
+  return obj == FI_WAIT_UNSPEC ? FI_WAIT_FD : obj;
+}
+
+bool has_fd(fi_wait_obj obj) noexcept {
+  return obj == FI_WAIT_FD || obj == FI_WAIT_POLLFD || obj == FI_WAIT_SET;
+}
+
+int control_wait(const char* call, fi_wait_obj obj, int fd, int command, void* arg) noexcept {
+  if (command != FI_GETWAIT && command != FI_GETWAITOBJ) {
+    APERTURE_WARN("%s: command %d is not offered", call, command);
+    return -FI_ENOSYS;
+  }
+  if (arg == nullptr) {
+    APERTURE_WARN("%s: arg is NULL", call);
+    return -FI_EINVAL;
+  }
+  if (command == FI_GETWAITOBJ) {
+    *static_cast<fi_wait_obj*>(arg) = obj;
+    return 0;
+  }
+  if (obj == FI_WAIT_POLLFD) return get_pollfds(static_cast<fi_wait_pollfd*>(arg), fd);
+  if (obj == FI_WAIT_FD) {
+    *static_cast<int*>(arg) = fd;
+    return 0;
+  }
+  APERTURE_WARN("%s: FI_GETWAIT: the object was opened with %s, which has nothing to wait on "
+                "natively; open it with FI_WAIT_FD", call, wait_name(obj));
+  return -FI_ENODATA;
+}
+
+int Deadline::remaining_ms() const noexcept {
+  if (at_ns_ == kNever) return -1;
+  const uint64_t now = now_ns();
+  if (now >= at_ns_) return 0;
+  const uint64_t ms = (at_ns_ - now + 999'999) / 1'000'000;
+  return static_cast<int>(std::min<uint64_t>(ms, std::numeric_limits<int>::max()));
+}
+
+Slept sleep_on(int fd, const Deadline& deadline) noexcept {
+  pollfd p{fd, POLLIN, 0};
+  const int n = ::poll(&p, 1, deadline.remaining_ms());
+  if (n > 0) return Slept::woken;
+  return n == 0 ? Slept::timed_out : Slept::interrupted;
+}
+
+Sleeper::~Sleeper() {
+  if (domain_ == nullptr || !armed_) return;
+  nic::EngineGuard guard(*domain_->engine);
+  disarm();
+}
+
+int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::Cq* cq, qp::Counter* counter) {
+  domain_ = &domain;
+  cq_ = cq;
+  counter_ = counter;
+  if (!has_fd(obj)) return 0;
+  {
+    nic::EngineGuard guard(*domain.engine);
+    domain.sleepers.reserve(++domain.sleepers_opened);  // so that arm() never allocates
+  }
+  if (Status s = cq != nullptr ? cq->open_wake_fd() : counter->open_wake_fd(); !s) {
+    APERTURE_WARN("opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
+                  describe(s.error()));
+    return fi_code(s);
+  }
+  epoll_ = move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+  const int wake = cq != nullptr ? cq->wake_fd() : counter->wake_fd();
+  if (!epoll_ || !watch(epoll_.get(), wake) ||
+      !watch(epoll_.get(), domain.engine->doorbell_fd())) {
+    APERTURE_WARN("opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
+                  std::strerror(errno));
+    return -FI_EMFILE;
+  }
+  return 0;
+}
+
+bool Sleeper::try_sleep(bool (*ready)(const void*), const void* what) noexcept {
+  for (int round = 0; round < kSleepRounds; ++round) {
+    domain_->engine->poll();
+    if (ready(what)) break;
+    arm();
+    if (domain_->engine->prepare_to_sleep()) return true;
+  }
+  wake_up();
+  keep_asleep(*domain_);
+  return false;
+}
+
+void Sleeper::arm() noexcept {
+  if (!armed_) {
+    armed_ = true;
+    domain_->sleepers.push_back(this);
+  }
+  cq_ != nullptr ? cq_->arm() : counter_->arm();
+}
+
+void Sleeper::disarm() noexcept {
+  armed_ = false;
+  std::erase(domain_->sleepers, this);
+  cq_ != nullptr ? cq_->disarm() : counter_->disarm();
+}
+
+// Our poll woke the engine while others rely on its doorbell. If things arrive faster than we can
+// fall asleep, they are woken instead and look for themselves.
+void Sleeper::put_back_to_sleep(Domain& domain) noexcept {
+  for (int round = 0; round < kBackToSleepRounds; ++round) {
+    if (domain.engine->prepare_to_sleep()) return;
+    domain.engine->poll();
+  }
+  for (Sleeper* sleeper : domain.sleepers) sleeper->ring();
+}
+
+void Sleeper::ring() noexcept { cq_ != nullptr ? cq_->wake() : counter_->wake(); }
+
+}  // namespace aperture::provider

@@ -1,0 +1,106 @@
+// Waiting: wait objects, sleeping on CQs and counters, wait sets, fi_trywait. man 3 fi_poll, fi_cq.
+//
+// A CQ or counter that can be slept on has one epoll descriptor over two eventfds: its own, which a
+// completion makes readable, and the engine's doorbell, which an arrival rings while the engine is
+// asleep. Before anyone blocks, try_sleep() puts the engine to sleep and looks once more. Several
+// threads may sleep in one domain while another polls: whoever polls puts the engine back to sleep
+// (Sleeper::keep_asleep), so that nobody misses the doorbell.
+#pragma once
+
+#include <rdma/fi_eq.h>
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/fd.hpp"
+#include "provider/domain.hpp"
+#include "provider/entry.hpp"
+#include "qp/completion.hpp"
+
+namespace aperture::provider {
+
+const char* wait_name(fi_wait_obj obj) noexcept;
+// 0, or the code with which that wait object is refused (a sentence is logged).
+int check_wait_obj(const char* call, fi_wait_obj obj, const fid_wait* set) noexcept;
+// FI_WAIT_UNSPEC leaves the choice to us: a descriptor.
+fi_wait_obj settle_wait_obj(fi_wait_obj obj) noexcept;
+bool has_fd(fi_wait_obj obj) noexcept;
+// FI_GETWAIT and FI_GETWAITOBJ of an object whose wait object is `obj` over `fd`.
+int control_wait(const char* call, fi_wait_obj obj, int fd, int command, void* arg) noexcept;
+
+// A timeout of the API: milliseconds, negative for ever.
+class Deadline {
+ public:
+  explicit Deadline(int timeout_ms) noexcept
+      : at_ns_(timeout_ms < 0 ? kNever : now_ns() + uint64_t(timeout_ms) * 1'000'000) {}
+  bool passed() const noexcept { return at_ns_ != kNever && now_ns() >= at_ns_; }
+  // For poll(2): rounded up, -1 for ever.
+  int remaining_ms() const noexcept;
+
+ private:
+  static constexpr uint64_t kNever = ~uint64_t{0};
+  uint64_t at_ns_;
+};
+
+enum class Slept { woken, timed_out, interrupted };
+Slept sleep_on(int fd, const Deadline& deadline) noexcept;
+
+// The sleeping side of one CQ or counter.
+class Sleeper {
+ public:
+  Sleeper() noexcept = default;
+  ~Sleeper();
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+  // One of cq and counter. Opens what `obj` needs; 0 or a negative fi_errno. Lock not held.
+  int open(Domain& domain, fi_wait_obj obj, qp::Cq* cq, qp::Counter* counter);
+  int fd() const noexcept { return epoll_.get(); }
+
+  // Lock held by the caller for all of these.
+  // Puts the engine to sleep on our behalf. False: ready() says there is something, or things keep
+  // arriving; look again.
+  bool try_sleep(bool (*ready)(const void*), const void* what) noexcept;
+  // We are awake and looking: called at the top of each read.
+  void wake_up() noexcept {
+    if (armed_) [[unlikely]] disarm();
+  }
+  // After a poll: others in this domain may still be asleep.
+  static void keep_asleep(Domain& domain) noexcept {
+    if (!domain.sleepers.empty()) [[unlikely]] put_back_to_sleep(domain);
+  }
+  // Makes the descriptor readable now. Any thread, no lock.
+  void ring() noexcept;
+
+ private:
+  void arm() noexcept;
+  void disarm() noexcept;
+  static void put_back_to_sleep(Domain& domain) noexcept;
+
+  Domain* domain_ = nullptr;
+  qp::Cq* cq_ = nullptr;
+  qp::Counter* counter_ = nullptr;
+  UniqueFd epoll_;
+  bool armed_ = false;  // guarded by the engine's lock
+};
+
+// A wait set: one epoll descriptor over those of its members. Guarded by its mutex.
+struct WaitSet {
+  fid_wait fid{};
+  Fabric* fabric = nullptr;
+  fi_wait_obj wait_obj = FI_WAIT_FD;
+  UniqueFd epoll;
+  Uses uses;
+  std::mutex mutex;
+  std::vector<struct fid*> members;  // guarded by mutex
+};
+
+int join_set(fid_wait* set, fid* member, int fd, WaitSet*& joined);
+void leave_set(WaitSet& set, fid* member, int fd) noexcept;
+
+// 0: it is safe to block on this CQ, counter, event queue or wait set. -FI_EAGAIN: read it first.
+int try_wait_one(fid* what) noexcept;
+
+}  // namespace aperture::provider
