@@ -255,8 +255,8 @@ Result<RegionHandle> KeyTable::add(const RegionSpec& spec) {
   std::lock_guard guard(mutex_);
   note_domain(spec.pd);
   uint32_t resting = 0;
-  if (spec.requested_key && key_in_use(hash_key(spec.pd, *spec.requested_key), spec.pd,
-                                       *spec.requested_key, resting)) {
+  if (spec.requested_key &&
+      key_in_use(hash_key(spec.pd, *spec.requested_key), spec.pd, *spec.requested_key, resting)) {
     return Errc::no_key;
   }
   uint32_t index = resting - 1;

@@ -128,6 +128,7 @@ Denial PeerKeyView::would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint6
                                  Rights need) const noexcept {
   EntryCopy entry;
   const Search answer = search(file_, pd, key, entry);
+  if (answer == Search::unstable) return Denial::none;  // nobody knows before the owner is asked
   if (answer != Search::valid) return denial_of(answer);
   uint64_t offset = 0;
   return judge_entry(entry, addr, len, need, offset);

@@ -63,7 +63,7 @@ class PeerKeyView {
   DirectResult write(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
   DirectResult read(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
 
-  // The check alone: would this be refused now? (Advice; the copy asks again.)
+  // The check alone: is it certain that this would be refused now? (Advice; the copy asks again.)
   Denial would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint64_t len,
                       Rights need) const noexcept;
 

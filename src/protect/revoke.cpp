@@ -123,8 +123,8 @@ bool KeyTable::being_closed(RegionHandle region) const noexcept {
 }
 
 void KeyTable::free_entry(RegionHandle region) noexcept {
-  file_.entries[region.index].state_gen.store(
-      state_gen_of(region.generation, EntryState::free), std::memory_order_release);
+  file_.entries[region.index].state_gen.store(state_gen_of(region.generation, EntryState::free),
+                                              std::memory_order_release);
   --live_;
   rest(region.index, region.generation);
 }

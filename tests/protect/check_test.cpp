@@ -1,0 +1,271 @@
+// The check: every Denial beside its valid neighbour. Numbers are those of the list of hostile inputs.
+#include <cstring>
+#include <string>
+
+#include "protect/table_fixture.hpp"
+
+namespace aperture::protect {
+namespace {
+
+class Check : public TableTest {};
+
+constexpr uint64_t kMax = ~uint64_t{0};
+
+TEST_F(Check, valid_access_is_granted_at_its_address) {
+  const RegionHandle r = add();
+  const Checked c = table->check(ask_of(r.key, kBase + 16, 8));
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c.grant().data(), reinterpret_cast<std::byte*>(kBase + 16));
+  EXPECT_EQ(c.grant().size(), 8u);
+  EXPECT_EQ(c.grant().region().generation, r.generation);
+}
+
+TEST_F(Check, grant_covers_one_chunk_of_a_longer_range) {
+  const RegionHandle r = add(spec_of(kBase, 16 << 20));
+  const Checked c = table->check(ask_of(r.key, kBase, 16 << 20));
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c.grant().size(), kChunkBytes);
+  EXPECT_EQ(denial(ask_of(r.key, kBase, (16 << 20) + 1)), Denial::out_of_range);
+}
+
+TEST_F(Check, grant_copies_in_and_out) {
+  char memory[64] = {};
+  const RegionHandle r = add(spec_of(reinterpret_cast<uint64_t>(memory), sizeof memory));
+  const Checked c = table->check(ask_of(r.key, reinterpret_cast<uint64_t>(memory) + 4, 8));
+  ASSERT_TRUE(c);
+  c.grant().copy_in("12345678", 8);
+  c.grant().copy_in("x", 1, 7);
+  EXPECT_STREQ(memory + 4, "1234567x");
+  char out[3] = {};
+  c.grant().copy_out(out, 2, 6);
+  EXPECT_STREQ(out, "7x");
+}
+
+TEST_F(Check, unknown_key_is_refused) {
+  const RegionHandle r = add();
+  for (const uint64_t key :
+       {uint64_t{0}, uint64_t{1}, kMax, r.key ^ 1, r.key ^ (uint64_t{1} << 63)}) {
+    EXPECT_EQ(denial(ask_of(key)), Denial::unknown_key) << key;
+  }
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::none);
+}
+
+// 7
+TEST_F(Check, key_of_another_domain_is_refused) {
+  const RegionHandle mine = add();
+  RegionSpec other = spec_of();
+  other.pd = kOtherPd;
+  const RegionHandle theirs = add(other);
+  EXPECT_EQ(denial(ask_of(theirs.key)), Denial::wrong_domain);
+  AccessAsk ask = ask_of(theirs.key);
+  ask.pd = kOtherPd;
+  EXPECT_EQ(denial(ask), Denial::none);
+  ask.key = Wild<uint64_t>(mine.key);
+  EXPECT_EQ(denial(ask), Denial::wrong_domain);
+}
+
+TEST_F(Check, same_chosen_key_in_two_domains_names_two_regions) {
+  RegionSpec a = spec_of(0x1000, 16);
+  a.requested_key = 5;
+  RegionSpec b = spec_of(0x2000, 32);
+  b.requested_key = 5;
+  b.pd = kOtherPd;
+  add(a);
+  add(b);
+  EXPECT_EQ(denial(ask_of(5, 0x1000, 16)), Denial::none);
+  EXPECT_EQ(denial(ask_of(5, 0x2000, 16)), Denial::out_of_range);
+  AccessAsk ask = ask_of(5, 0x2000, 32);
+  ask.pd = kOtherPd;
+  EXPECT_EQ(denial(ask), Denial::none);
+}
+
+// 8
+TEST_F(Check, each_right_is_needed_by_itself) {
+  constexpr Rights kEach[] = {Rights::remote_read, Rights::remote_write, Rights::remote_atomic,
+                              Rights::local_read,  Rights::local_write,  Rights::send,
+                              Rights::recv,        Rights::bind_window};
+  for (const Rights lacking : kEach) {
+    const RegionHandle r = add(spec_of(kBase, kLength, ~lacking));
+    for (const Rights need : kEach) {
+      EXPECT_EQ(denial(ask_of(r.key, kBase, 8, need)),
+                need == lacking ? Denial::missing_right : Denial::none);
+      EXPECT_EQ(denial(ask_of(r.key, kBase, 8, need | lacking)), Denial::missing_right);
+    }
+    const RegionHandle only = add(spec_of(kBase, kLength, lacking));
+    EXPECT_EQ(denial(ask_of(only.key, kBase, 8, lacking)), Denial::none);
+  }
+}
+
+// 9
+TEST_F(Check, one_byte_outside_is_refused_on_both_sides) {
+  const RegionHandle r = add();
+  EXPECT_EQ(denial(ask_of(r.key, kBase, kLength)), Denial::none);
+  EXPECT_EQ(denial(ask_of(r.key, kBase - 1, 1)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key, kBase - 1, kLength)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key, kBase, kLength + 1)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key, kBase + kLength - 1, 1)), Denial::none);
+  EXPECT_EQ(denial(ask_of(r.key, kBase + kLength - 1, 2)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key, kBase + kLength, 1)), Denial::out_of_range);
+}
+
+// 10, 11
+TEST_F(Check, nothing_wraps) {
+  const RegionHandle r = add();
+  RegionSpec spec = spec_of();
+  spec.zero_based = true;
+  const RegionHandle z = add(spec);
+  constexpr uint64_t kLens[] = {
+      kLength + 1, (uint64_t{1} << 32) - 1, uint64_t{1} << 32, uint64_t{1} << 63, kMax - 7, kMax};
+  for (const uint64_t len : kLens) {
+    for (const uint64_t offset : {uint64_t{0}, uint64_t{1}, kLength - 1, kLength}) {
+      EXPECT_EQ(denial(ask_of(r.key, kBase + offset, len)), Denial::out_of_range);
+      EXPECT_EQ(denial(ask_of(z.key, offset, len)), Denial::out_of_range);
+    }
+    // offset + length is a small number again, modulo 2^64
+    EXPECT_EQ(denial(ask_of(r.key, kBase + 8 - len, len)), Denial::out_of_range);
+    EXPECT_EQ(denial(ask_of(z.key, 8 - len, len)), Denial::out_of_range);
+  }
+  for (const uint64_t addr : {kMax, kMax - 7, uint64_t{0}, uint64_t{1} << 63}) {
+    EXPECT_EQ(denial(ask_of(r.key, addr, 8)), Denial::out_of_range);
+    if (addr != 0) {
+      EXPECT_EQ(denial(ask_of(z.key, addr, 8)), Denial::out_of_range);
+    }
+  }
+}
+
+TEST_F(Check, region_that_ends_with_the_address_space_works_to_its_last_byte) {
+  const RegionHandle r = add(spec_of(kMax - 4095, 4096));
+  EXPECT_EQ(denial(ask_of(r.key, kMax - 4095, 4096)), Denial::none);
+  EXPECT_EQ(denial(ask_of(r.key, kMax, 1)), Denial::none);
+  EXPECT_EQ(denial(ask_of(r.key, kMax, 2)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key, 0, 1)), Denial::out_of_range);
+}
+
+// 12
+TEST_F(Check, zero_based_and_virtual_addresses_do_not_mix) {
+  RegionSpec spec = spec_of();
+  spec.zero_based = true;
+  const RegionHandle z = add(spec);
+  const RegionHandle v = add();
+  EXPECT_EQ(denial(ask_of(z.key, kBase, 8)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(v.key, 0, 8)), Denial::out_of_range);
+  const Checked c = table->check(ask_of(z.key, 8, 8));
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c.grant().data(), reinterpret_cast<std::byte*>(kBase + 8));
+}
+
+// 13
+TEST_F(Check, zero_length_access_needs_key_right_and_place) {
+  const RegionHandle r = add();
+  EXPECT_EQ(denial(ask_of(r.key, kBase, 0)), Denial::none);
+  EXPECT_EQ(denial(ask_of(r.key, kBase + kLength, 0)), Denial::none);
+  EXPECT_EQ(denial(ask_of(r.key, kBase + kLength + 1, 0)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key, kBase - 1, 0)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key + 1, kBase, 0)), Denial::unknown_key);
+  EXPECT_EQ(denial(ask_of(r.key, kBase, 0, Rights::remote_atomic)), Denial::missing_right);
+}
+
+TEST_F(Check, zero_length_region_allows_nothing_but_zero_length) {
+  const RegionHandle r = add(spec_of(kBase, 0));
+  EXPECT_EQ(denial(ask_of(r.key, kBase, 0)), Denial::none);
+  EXPECT_EQ(denial(ask_of(r.key, kBase, 1)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key, kBase, kMax)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key, kBase + 1, 0)), Denial::out_of_range);
+}
+
+// 15
+TEST_F(Check, key_of_a_closed_region_is_refused_also_when_its_memory_is_registered_again) {
+  const RegionHandle r = add();
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::none);
+  close(r);
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::closed);
+  const RegionHandle again = add();
+  EXPECT_NE(again.key, r.key);
+  EXPECT_NE(again.generation, r.generation);
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::closed);
+  EXPECT_EQ(denial(ask_of(again.key)), Denial::none);
+  // long after that nobody remembers it
+  for (int i = 0; i < 1000; ++i) close(add());
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::unknown_key);
+}
+
+TEST_F(Check, region_that_is_being_closed_is_refused_and_says_so) {
+  const RegionHandle r = add();
+  ASSERT_TRUE(table->revoke_begin(r));
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::revoking);
+  EXPECT_TRUE(table->revoke_poll(r));
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::closed);
+}
+
+TEST_F(Check, disabled_region_is_refused_until_it_is_enabled) {
+  RegionSpec spec = spec_of();
+  spec.enabled = false;
+  const RegionHandle r = add(spec);
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::not_enabled);
+  EXPECT_TRUE(table->enable(r));
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::none);
+  close(r);
+  EXPECT_EQ(table->enable(r).error(), Errc::no_entry);
+}
+
+TEST_F(Check, the_first_rule_broken_is_the_one_reported) {
+  RegionSpec spec = spec_of();
+  spec.enabled = false;
+  const RegionHandle r = add(spec);
+  AccessAsk bad = ask_of(r.key, 0, kMax, Rights::remote_atomic);
+  EXPECT_EQ(denial(bad), Denial::not_enabled);
+  ASSERT_TRUE(table->enable(r));
+  EXPECT_EQ(denial(bad), Denial::missing_right);
+  bad.need = Rights::remote_read;
+  EXPECT_EQ(denial(bad), Denial::out_of_range);
+}
+
+TEST_F(Check, hint_never_outlives_its_region) {
+  LookupHint hint;
+  RegionSpec spec = spec_of();
+  spec.requested_key = 9;
+  const RegionHandle r = add(spec);
+  EXPECT_EQ(denial(ask_of(9), &hint), Denial::none);
+  EXPECT_EQ(hint.last.generation, r.generation);
+  EXPECT_EQ(denial(ask_of(9), &hint), Denial::none);
+  EXPECT_EQ(denial(ask_of(10), &hint), Denial::unknown_key);
+  close(r);
+  EXPECT_EQ(denial(ask_of(9), &hint), Denial::closed);
+  // the same key again, in the same entry, over other memory
+  spec.base = 0x9000;
+  spec.length = 8;
+  const RegionHandle next = add(spec);
+  EXPECT_EQ(next.index, r.index);
+  EXPECT_EQ(denial(ask_of(9), &hint), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(9, 0x9000, 8), &hint), Denial::none);
+  // nor does it open another domain's door
+  AccessAsk other = ask_of(9, 0x9000, 8);
+  other.pd = kOtherPd;
+  EXPECT_EQ(denial(other, &hint), Denial::wrong_domain);
+  hint.last.index = ~0u;
+  EXPECT_EQ(denial(ask_of(9, 0x9000, 8), &hint), Denial::none);
+}
+
+TEST_F(Check, recheck_follows_one_life_of_a_region) {
+  RegionSpec spec = spec_of();
+  spec.requested_key = 9;
+  const RegionHandle r = add(spec);
+  RegionRef ref;
+  {
+    const Checked first = table->check(ask_of(9));
+    ASSERT_TRUE(first);
+    ref = first.grant().region();
+  }
+  EXPECT_TRUE(table->recheck(ask_of(9, kBase + 100, 8), ref));
+  EXPECT_EQ(table->recheck(ask_of(9, kBase + kLength, 8), ref).denial(), Denial::out_of_range);
+  ASSERT_TRUE(table->revoke_begin(r));
+  EXPECT_EQ(table->recheck(ask_of(9), ref).denial(), Denial::revoking);
+  EXPECT_TRUE(table->revoke_poll(r));
+  add(spec);  // same key, same memory, another life: the old operation must not go on in it
+  EXPECT_EQ(denial(ask_of(9)), Denial::none);
+  EXPECT_EQ(table->recheck(ask_of(9), ref).denial(), Denial::closed);
+  EXPECT_EQ(table->recheck(ask_of(9), RegionRef{~0u, 5}).denial(), Denial::unknown_key);
+}
+
+}  // namespace
+}  // namespace aperture::protect

@@ -1,0 +1,144 @@
+// Registration: which specs and keys are refused, growth, a full table, entries used again.
+#include <unistd.h>
+
+#include <set>
+#include <vector>
+
+#include "protect/table_fixture.hpp"
+
+namespace aperture::protect {
+namespace {
+
+class KeyTableTest : public TableTest {};
+
+constexpr uint64_t kMax = ~uint64_t{0};
+
+TEST_F(KeyTableTest, bad_sizes_are_refused) {
+  EXPECT_EQ(KeyTable::create(0).error(), Errc::invalid);
+  EXPECT_EQ(KeyTable::create((1u << 24) + 1).error(), Errc::invalid);
+  EXPECT_TRUE(KeyTable::create(1));
+}
+
+TEST_F(KeyTableTest, bad_specs_are_refused_and_change_nothing) {
+  EXPECT_EQ(table->add(spec_of(kBase, kMax)).error(), Errc::invalid);
+  EXPECT_EQ(table->add(spec_of(kMax, 2)).error(), Errc::invalid);
+  EXPECT_EQ(table->add(spec_of(kMax - 4094, 4096)).error(), Errc::invalid);
+  RegionSpec spec = spec_of();
+  spec.pd = 0;
+  EXPECT_EQ(table->add(spec).error(), Errc::invalid);
+  EXPECT_EQ(table->add(spec_of(kBase, 8, static_cast<Rights>(0x100))).error(), Errc::invalid);
+  EXPECT_EQ(table->regions(), 0u);
+}
+
+TEST_F(KeyTableTest, chosen_key_is_honoured_once_in_a_domain) {
+  for (const uint64_t key : {uint64_t{0}, uint64_t{1}, uint64_t{42}, kMax - 1}) {
+    RegionSpec spec = spec_of();
+    spec.requested_key = key;
+    EXPECT_EQ(add(spec).key, key);
+    EXPECT_EQ(table->add(spec).error(), Errc::no_key);
+    spec.pd = kOtherPd;
+    EXPECT_EQ(add(spec).key, key);
+    EXPECT_EQ(denial(ask_of(key)), Denial::none);
+  }
+}
+
+TEST_F(KeyTableTest, not_avail_cannot_be_chosen) {
+  RegionSpec spec = spec_of();
+  spec.requested_key = kMax;
+  EXPECT_EQ(table->add(spec).error(), Errc::key_rejected);
+}
+
+TEST_F(KeyTableTest, chosen_key_is_free_again_only_when_its_region_is_closed_for_good) {
+  RegionSpec spec = spec_of();
+  spec.requested_key = 42;
+  for (int i = 0; i < 1000; ++i) {
+    const RegionHandle r = add(spec);
+    ASSERT_TRUE(table->revoke_begin(r));
+    EXPECT_EQ(table->add(spec).error(), Errc::no_key);
+    EXPECT_TRUE(table->revoke_poll(r));
+  }
+  EXPECT_EQ(table->regions(), 0u);
+}
+
+TEST_F(KeyTableTest, closing_twice_or_with_a_stale_handle_is_no_entry) {
+  const RegionHandle r = add();
+  close(r);
+  EXPECT_EQ(table->revoke(r, kMax).error(), Errc::no_entry);
+  EXPECT_EQ(table->revoke_begin(r).error(), Errc::no_entry);
+  EXPECT_TRUE(table->revoke_poll(r));
+  EXPECT_EQ(table->revoke(RegionHandle{}, kMax).error(), Errc::no_entry);
+  EXPECT_EQ(table->revoke(RegionHandle{~0u, 1, 0}, kMax).error(), Errc::no_entry);
+  EXPECT_EQ(table->revoke(RegionHandle{5, 77, 0}, kMax).error(), Errc::no_entry);
+  for (int i = 0; i < 300; ++i) close(add());
+  const RegionHandle other = add();
+  EXPECT_EQ(table->revoke(RegionHandle{other.index, r.generation, r.key}, kMax).error(),
+            Errc::no_entry);
+  EXPECT_EQ(denial(ask_of(other.key)), Denial::none);
+}
+
+TEST_F(KeyTableTest, full_table_is_an_error_and_every_place_can_be_used_again) {
+  make(1000);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<RegionHandle> all;
+    for (int i = 0; i < 1000; ++i) all.push_back(add());
+    EXPECT_EQ(table->add(spec_of()).error(), Errc::no_space);
+    EXPECT_EQ(table->regions(), 1000u);
+    for (const RegionHandle& r : all) EXPECT_EQ(denial(ask_of(r.key)), Denial::none);
+    for (const RegionHandle& r : all) close(r);
+    EXPECT_EQ(table->regions(), 0u);
+  }
+}
+
+TEST_F(KeyTableTest, generations_are_never_used_twice) {
+  std::set<uint64_t> seen;
+  for (int i = 0; i < 5000; ++i) {
+    const RegionHandle r = add();
+    EXPECT_TRUE(seen.insert(r.generation).second);
+    if (i % 3 != 0) close(r);
+  }
+}
+
+TEST_F(KeyTableTest, keys_are_found_through_growth_and_among_closed_ones) {
+  constexpr int kRegions = 20000;
+  std::vector<RegionHandle> all;
+  for (int i = 0; i < kRegions; ++i) {
+    RegionSpec spec = spec_of(kBase + static_cast<uint64_t>(i) * 16, 16);
+    if (i % 2 == 0) spec.requested_key = static_cast<uint64_t>(i);
+    all.push_back(add(spec));
+  }
+  for (int i = 0; i < kRegions; i += 3) close(all[static_cast<size_t>(i)]);
+  int unknown = 0;
+  for (int i = 0; i < kRegions; ++i) {
+    const Denial d =
+        denial(ask_of(all[static_cast<size_t>(i)].key, kBase + static_cast<uint64_t>(i) * 16, 16));
+    if (i % 3 != 0) {
+      EXPECT_EQ(d, Denial::none) << i;
+    } else {
+      EXPECT_TRUE(d == Denial::unknown_key || d == Denial::closed) << i;
+      unknown += d == Denial::unknown_key;
+    }
+  }
+  EXPECT_GT(unknown, 0);
+}
+
+TEST_F(KeyTableTest, million_regions) {
+  constexpr size_t kRegions = 1'000'000;
+  std::vector<uint64_t> keys;
+  keys.reserve(kRegions);
+  for (size_t i = 0; i < kRegions; ++i) keys.push_back(add(spec_of(kBase + i * 64, 64)).key);
+  EXPECT_EQ(table->regions(), kRegions);
+  for (size_t i = 0; i < kRegions; i += 97) {
+    ASSERT_EQ(denial(ask_of(keys[i], kBase + i * 64, 64)), Denial::none);
+    ASSERT_EQ(denial(ask_of(keys[i], kBase + i * 64, 65)), Denial::out_of_range);
+  }
+}
+
+TEST_F(KeyTableTest, the_file_cannot_be_written_by_whoever_holds_the_descriptor) {
+  const uint64_t word = 0;
+  EXPECT_LT(::pwrite(table->fd(), &word, sizeof word, 0), 0);
+  EXPECT_FALSE(Mapping::map_shared(table->fd(), table->size_bytes(), Mapping::Access::read_write));
+  EXPECT_TRUE(is_sealed_and_at_least(table->fd(), table->size_bytes()));
+}
+
+}  // namespace
+}  // namespace aperture::protect

@@ -1,0 +1,104 @@
+// Drawn keys cannot be guessed from one another: hostile inputs 1, 2, 3 and 6.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <vector>
+
+#include "protect/table_fixture.hpp"
+
+namespace aperture::protect {
+namespace {
+
+class Keys : public TableTest {};
+
+// 1: no repeat; no delta more likely than 2^-16; a predictor does no better than chance
+TEST_F(Keys, of_2_to_the_20_keys_none_repeats_and_no_delta_does) {
+  constexpr size_t kKeys = 1u << 20;
+  std::vector<uint64_t> keys;
+  keys.reserve(kKeys);
+  for (size_t i = 0; i < kKeys; ++i) {
+    const RegionHandle r = add();
+    keys.push_back(r.key);
+    if (i % 2 == 0) close(r);
+  }
+  std::vector<uint64_t> deltas(kKeys - 1);
+  for (size_t i = 1; i < kKeys; ++i) deltas[i - 1] = keys[i] - keys[i - 1];
+  std::sort(deltas.begin(), deltas.end());
+  size_t most = 0;
+  for (size_t i = 0, run = 0; i < deltas.size(); ++i) {
+    run = i > 0 && deltas[i] == deltas[i - 1] ? run + 1 : 1;
+    most = std::max(most, run);
+  }
+  EXPECT_LE(most, kKeys >> 16);
+  // each bit given the same bit before it: 8 standard deviations
+  for (int b = 0; b < 64; ++b) {
+    size_t same = 0;
+    for (size_t i = 1; i < kKeys; ++i) same += ((keys[i] ^ keys[i - 1]) >> b & 1) == 0;
+    EXPECT_NEAR(static_cast<double>(same), static_cast<double>(kKeys) / 2, 8 * 512) << b;
+  }
+  std::sort(keys.begin(), keys.end());
+  EXPECT_EQ(std::adjacent_find(keys.begin(), keys.end()), keys.end());
+  EXPECT_NE(keys.front(), 0u);
+  EXPECT_NE(keys.back(), ~uint64_t{0});
+}
+
+// Draws keys in a new process, from a table of its own.
+std::vector<uint64_t> keys_of_child(int n) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool good = false;
+    if (Result<std::unique_ptr<KeyTable>> made = KeyTable::create(1024); made) {
+      good = true;
+      for (int i = 0; i < n; ++i) {
+        Result<RegionHandle> r = (*made)->add(spec_of());
+        good = good && r && ::write(ends[1], &r->key, sizeof r->key) == sizeof r->key;
+      }
+    }
+    ::_exit(good ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::vector<uint64_t> keys;
+  uint64_t key;
+  while (::read(ends[0], &key, sizeof key) == sizeof key) keys.push_back(key);
+  ::close(ends[0]);
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  return keys;
+}
+
+// 2 and 3: a hundred restarts and forks share no key, with one another or with us
+TEST_F(Keys, restarted_and_forked_processes_share_no_key) {
+  std::unordered_set<uint64_t> seen;
+  size_t drawn = 0;
+  for (int i = 0; i < 32; ++i, ++drawn) seen.insert(add().key);
+  for (int round = 0; round < 100; ++round) {
+    const std::vector<uint64_t> keys = keys_of_child(32);
+    EXPECT_EQ(keys.size(), 32u);
+    for (const uint64_t key : keys) seen.insert(key);
+    drawn += keys.size();
+    seen.insert(add().key);
+    ++drawn;
+  }
+  EXPECT_EQ(seen.size(), drawn);
+}
+
+// 6
+TEST_F(Keys, a_million_guesses_find_nothing) {
+  for (int i = 0; i < 1000; ++i) add();
+  const uint64_t mine = add().key;
+  uint64_t guess = 0x9e3779b97f4a7c15;
+  for (int i = 0; i < 1'000'000; ++i) {
+    guess = i % 2 == 0 ? guess * 6364136223846793005u + 1442695040888963407u
+                       : mine + static_cast<uint64_t>(i) - 500'000;  // near a key of our own
+    if (guess == mine) continue;
+    ASSERT_EQ(denial(ask_of(guess)), Denial::unknown_key);
+  }
+}
+
+}  // namespace
+}  // namespace aperture::protect

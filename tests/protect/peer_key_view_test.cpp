@@ -1,0 +1,325 @@
+// The accessor's side: which files are mapped, what hostile content can do (nothing), one-sided copies.
+#include "protect/peer_key_view.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "protect/table_fixture.hpp"
+
+namespace aperture::protect {
+namespace {
+
+UniqueFd same_file(int fd) {
+  return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+
+using Outcome = DirectResult::Outcome;
+
+class PeerKeyViewTest : public TableTest {
+ protected:
+  void SetUp() override {
+    TableTest::SetUp();
+    Result<PeerKeyView> made = PeerKeyView::map(same_file(table->fd()), table->size_bytes());
+    ASSERT_TRUE(made);
+    view = std::make_unique<PeerKeyView>(*std::move(made));
+    std::memset(memory, '.', sizeof memory);
+    spec = spec_of(reinterpret_cast<uint64_t>(memory + 64), 128);
+  }
+  DirectResult write(uint64_t key, uint64_t addr, const void* from, size_t len) {
+    iovec iov{const_cast<void*>(from), len};
+    return view->write(::getpid(), slot, DirectAsk{kPd, key, addr, &iov, 1}, &hint);
+  }
+  void skip_without_cma() {
+    if (!view->probe(::getpid())) GTEST_SKIP() << "process_vm_readv(2) is denied here";
+  }
+
+  std::unique_ptr<PeerKeyView> view;
+  AccessorSlot slot{};
+  LookupHint hint;
+  RegionSpec spec;
+  char memory[256];
+};
+
+TEST_F(PeerKeyViewTest, write_and_read_land_exactly) {
+  skip_without_cma();
+  const RegionHandle r = add(spec);
+  EXPECT_EQ(write(r.key, spec.base + 8, "hello", 5).outcome, Outcome::done);
+  EXPECT_EQ(std::memcmp(memory + 64 + 8, "hello", 5), 0);
+  for (size_t i = 0; i < sizeof memory; ++i) {
+    if (i < 72 || i >= 77) {
+      EXPECT_EQ(memory[i], '.');
+    }
+  }
+  char a[2], b[4];
+  iovec iov[] = {{a, 2}, {b, 0}, {b, 3}};
+  const DirectAsk ask{kPd, r.key, spec.base + 8, iov, 3};
+  const DirectResult got = view->read(::getpid(), slot, ask, nullptr);
+  EXPECT_EQ(got.outcome, Outcome::done);
+  EXPECT_EQ(got.bytes, 5u);
+  EXPECT_EQ(std::memcmp(a, "he", 2), 0);
+  EXPECT_EQ(std::memcmp(b, "llo", 3), 0);
+  EXPECT_EQ(slot.pin.load(), 0u);
+}
+
+TEST_F(PeerKeyViewTest, each_denial_is_seen_and_changes_nothing) {
+  spec.rights = Rights::remote_write;
+  const RegionHandle r = add(spec);
+  const auto expect = [&](Denial d, DirectResult result) {
+    EXPECT_EQ(result.outcome, Outcome::denied);
+    EXPECT_EQ(result.denial, d);
+    EXPECT_EQ(result.bytes, 0u);
+  };
+  expect(Denial::unknown_key, write(r.key + 1, spec.base, "x", 1));
+  expect(Denial::unknown_key, write(r.key + 1, spec.base, "x", 0));
+  expect(Denial::out_of_range, write(r.key, spec.base - 1, "x", 1));
+  expect(Denial::out_of_range, write(r.key, spec.base + 128, "x", 1));
+  expect(Denial::out_of_range, write(r.key, ~uint64_t{0}, "xy", 2));
+  char byte;
+  iovec iov{&byte, 1};
+  expect(Denial::missing_right,
+         view->read(::getpid(), slot, DirectAsk{kPd, r.key, spec.base, &iov, 1}, &hint));
+  expect(Denial::unknown_key,
+         view->write(::getpid(), slot, DirectAsk{kOtherPd, r.key, spec.base, &iov, 1}, &hint));
+  EXPECT_EQ(view->would_refuse(kPd, r.key, spec.base, 128, Rights::remote_write), Denial::none);
+  EXPECT_EQ(view->would_refuse(kPd, r.key, spec.base, 129, Rights::remote_write),
+            Denial::out_of_range);
+  close(r);
+  expect(Denial::closed, write(r.key, spec.base, "x", 1));
+  for (const char c : memory) EXPECT_EQ(c, '.');
+}
+
+TEST_F(PeerKeyViewTest, zero_length_needs_no_system_call_but_a_good_key) {
+  const RegionHandle r = add(spec);
+  view->set_copy_calls(nullptr, nullptr);
+  EXPECT_EQ(write(r.key, spec.base, "", 0).outcome, Outcome::done);
+  EXPECT_EQ(write(r.key ^ 4, spec.base, "", 0).outcome, Outcome::denied);
+}
+
+TEST_F(PeerKeyViewTest, more_than_a_chunk_or_too_many_pieces_goes_through_the_ring) {
+  const RegionHandle r = add(spec_of(kBase, 1 << 20));
+  view->set_copy_calls(nullptr, nullptr);
+  std::vector<char> big(kChunkBytes + 1);
+  EXPECT_EQ(write(r.key, kBase, big.data(), big.size()).outcome, Outcome::through_ring);
+  std::vector<iovec> many(PeerKeyView::kMaxLocalSegments + 1, iovec{big.data(), 1});
+  const DirectAsk ask{kPd, r.key, kBase, many.data(), many.size()};
+  EXPECT_EQ(view->write(::getpid(), slot, ask, &hint).outcome, Outcome::through_ring);
+  const iovec wrapping[] = {{big.data(), ~size_t{0}}, {big.data(), 2}};
+  EXPECT_EQ(view->write(::getpid(), slot, DirectAsk{kPd, r.key, kBase, wrapping, 2}, &hint).outcome,
+            Outcome::through_ring);
+}
+
+// ---- what the kernel may answer ----
+
+int calls = 0;
+int error_to_give = 0;
+
+ssize_t failing(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long) {
+  ++calls;
+  errno = error_to_give;
+  return -1;
+}
+// Copies three bytes a call into our own memory.
+ssize_t three_bytes(pid_t, const iovec* local, unsigned long, const iovec* remote, unsigned long,
+                    unsigned long) {
+  ++calls;
+  const size_t n = std::min<size_t>({3, local->iov_len, remote->iov_len});
+  std::memcpy(remote->iov_base, local->iov_base, n);
+  return static_cast<ssize_t>(n);
+}
+ssize_t nothing(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long) {
+  ++calls;
+  return 0;
+}
+
+TEST_F(PeerKeyViewTest, each_error_of_the_kernel_has_its_outcome_and_unpins) {
+  const RegionHandle r = add(spec);
+  view->set_copy_calls(&failing, &failing);
+  constexpr std::pair<int, Outcome> kCases[] = {{EFAULT, Outcome::faulted},
+                                                {ESRCH, Outcome::peer_gone},
+                                                {EPERM, Outcome::not_permitted},
+                                                {ENOSYS, Outcome::not_permitted},
+                                                {ENOMEM, Outcome::through_ring}};
+  for (const auto& [error, outcome] : kCases) {
+    error_to_give = error;
+    EXPECT_EQ(write(r.key, spec.base, "x", 1).outcome, outcome) << error;
+    EXPECT_EQ(slot.pin.load(), 0u);
+  }
+}
+
+TEST_F(PeerKeyViewTest, short_copies_go_on_where_they_ended) {
+  const RegionHandle r = add(spec);
+  view->set_copy_calls(&three_bytes, nullptr);
+  calls = 0;
+  iovec iov[] = {{const_cast<char*>("abcd"), 4}, {const_cast<char*>("efghi"), 5}};
+  const DirectResult got =
+      view->write(::getpid(), slot, DirectAsk{kPd, r.key, spec.base, iov, 2}, &hint);
+  EXPECT_EQ(got.outcome, Outcome::done);
+  EXPECT_EQ(got.bytes, 9u);
+  EXPECT_EQ(calls, 4);  // 3 1 3 2
+  EXPECT_EQ(std::memcmp(memory + 64, "abcdefghi.", 10), 0);
+}
+
+TEST_F(PeerKeyViewTest, copies_that_stay_empty_give_up_and_take_the_ring) {
+  const RegionHandle r = add(spec);
+  view->set_copy_calls(&nothing, nullptr);
+  calls = 0;
+  EXPECT_EQ(write(r.key, spec.base, "x", 1).outcome, Outcome::through_ring);
+  EXPECT_LT(calls, 100);
+}
+
+TEST_F(PeerKeyViewTest, closed_slot_is_not_used) {
+  const RegionHandle r = add(spec);
+  slot.closed.store(1);
+  view->set_copy_calls(nullptr, nullptr);
+  EXPECT_EQ(write(r.key, spec.base, "x", 1).outcome, Outcome::through_ring);
+  EXPECT_EQ(slot.pin.load(), 0u);
+}
+
+TEST_F(PeerKeyViewTest, unmapped_range_is_faulted) {
+  skip_without_cma();
+  char* pages = static_cast<char*>(
+      ::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ::munmap(pages + 4096, 4096);
+  const RegionHandle r = add(spec_of(reinterpret_cast<uint64_t>(pages), 8192));
+  char from[64] = {};
+  const DirectResult got = write(r.key, reinterpret_cast<uint64_t>(pages) + 4096 - 32, from, 64);
+  EXPECT_EQ(got.outcome, Outcome::faulted);
+  EXPECT_EQ(got.bytes, 32u);
+  ::munmap(pages, 4096);
+}
+
+TEST_F(PeerKeyViewTest, probe_knows_the_maker_of_the_file) {
+  skip_without_cma();
+  EXPECT_TRUE(view->probe(::getpid()));
+  EXPECT_FALSE(view->probe(1 << 30));
+  Result<std::unique_ptr<KeyTable>> other = KeyTable::create(16);
+  ASSERT_TRUE(other);
+  error_to_give = EPERM;
+  view->set_copy_calls(&failing, &failing);
+  EXPECT_FALSE(view->probe(::getpid()));
+}
+
+// ---- hostile files ----
+
+// A file that a peer made by hand: sealed as it must be, its content ours to spoil.
+struct HandMade {
+  static constexpr uint32_t kCapacity = 64;
+  static constexpr size_t kEntries = kKeyHeaderBytes + kBucketsAtStart * 4;
+  static constexpr size_t kBytes = kEntries + kCapacity * sizeof(KeyEntry);
+
+  HandMade() {
+    fd = *make_sealed_memfd("aperture-test", kBytes);
+    mapping = *Mapping::map_shared(fd.get(), kBytes, Mapping::Access::read_write);
+    header = reinterpret_cast<KeyHeader*>(mapping.data());
+    header->magic = kKeyFileMagic;
+    header->layout = kKeyFileLayout;
+    header->capacity = kCapacity;
+    header->max_buckets = kBucketsAtStart;
+    header->entries_offset = kEntries;
+    header->size_bytes = kBytes;
+    header->bucket_count.store(kBucketsAtStart);
+  }
+  std::atomic<uint32_t>& bucket(uint32_t i) {
+    return reinterpret_cast<std::atomic<uint32_t>*>(mapping.data() + kKeyHeaderBytes)[i];
+  }
+  KeyEntry& entry(uint32_t i) { return reinterpret_cast<KeyEntry*>(mapping.data() + kEntries)[i]; }
+  Result<PeerKeyView> view(size_t size = kBytes) {
+    return PeerKeyView::map(same_file(fd.get()), size);
+  }
+
+  UniqueFd fd;
+  Mapping mapping;
+  KeyHeader* header;
+};
+
+TEST(HostileKeyFile, untouched_hand_made_file_is_mapped) {
+  HandMade file;
+  EXPECT_TRUE(file.view());
+}
+
+TEST(HostileKeyFile, wrong_header_is_refused) {
+  const auto refused = [](auto spoil) {
+    HandMade file;
+    spoil(*file.header);
+    EXPECT_EQ(file.view().error(), Errc::protocol);
+  };
+  refused([](KeyHeader& h) { h.magic ^= 1; });
+  refused([](KeyHeader& h) { h.layout = 2; });
+  refused([](KeyHeader& h) { h.capacity = 0; });
+  refused([](KeyHeader& h) { h.capacity = HandMade::kCapacity + 1; });
+  refused([](KeyHeader& h) { h.capacity = ~0u; });
+  refused([](KeyHeader& h) { h.max_buckets = 0; });
+  refused([](KeyHeader& h) { h.max_buckets = 1000; });
+  refused([](KeyHeader& h) { h.max_buckets = 1u << 31; });
+  refused([](KeyHeader& h) { h.entries_offset = ~uint64_t{63}; });
+  refused([](KeyHeader& h) { h.entries_offset = HandMade::kBytes + 64; });
+  refused([](KeyHeader& h) { h.entries_offset += 8; });
+  refused([](KeyHeader& h) { h.entries_offset = 0; });
+}
+
+// 39
+TEST(HostileKeyFile, unsealed_short_or_strange_file_is_refused) {
+  HandMade file;
+  EXPECT_EQ(file.view(HandMade::kBytes + 1).error(), Errc::protocol);
+  EXPECT_EQ(file.view(0).error(), Errc::protocol);
+  EXPECT_EQ(file.view(kKeyHeaderBytes).error(), Errc::protocol);
+  UniqueFd open_file(::memfd_create("aperture-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(open_file.get(), HandMade::kBytes), 0);
+  EXPECT_EQ(PeerKeyView::map(std::move(open_file), HandMade::kBytes).error(), Errc::protocol);
+  EXPECT_EQ(PeerKeyView::map(UniqueFd(), HandMade::kBytes).error(), Errc::protocol);
+}
+
+// 38: whatever the content, an answer comes, soon, and it is not a grant
+TEST(HostileKeyFile, cycles_wild_indices_and_counts_end_in_the_ring) {
+  HandMade file;
+  Result<PeerKeyView> view = file.view();
+  ASSERT_TRUE(view);
+  AccessorSlot slot{};
+  char byte = 'x';
+  iovec iov{&byte, 1};
+  view->set_copy_calls(nullptr, nullptr);  // a crash if it ever got that far
+  const auto ask = [&] {
+    return view->write(::getpid(), slot, DirectAsk{kPd, 5, 0, &iov, 1}, nullptr).outcome;
+  };
+  EXPECT_EQ(ask(), Outcome::denied);
+  const uint32_t b = bucket_of(hash_key(kPd, 5), kBucketsAtStart);
+  for (const uint32_t wild : {HandMade::kCapacity + 1, 1u << 31, ~0u}) {
+    file.bucket(b).store(wild);
+    EXPECT_EQ(ask(), Outcome::through_ring);
+  }
+  file.bucket(b).store(1);
+  file.entry(0).next.store(2);
+  file.entry(1).next.store(1);
+  EXPECT_EQ(ask(), Outcome::through_ring);
+  file.entry(1).next.store(2);
+  EXPECT_EQ(ask(), Outcome::through_ring);
+  file.entry(1).next.store(0);
+  EXPECT_EQ(ask(), Outcome::denied);
+  file.header->version.store(1);
+  EXPECT_EQ(ask(), Outcome::through_ring);
+  file.header->version.store(2);
+  for (const uint32_t wild : {0u, kBucketsAtStart + 1, ~0u}) {
+    file.header->bucket_count.store(wild);
+    EXPECT_EQ(ask(), Outcome::through_ring);
+  }
+}
+
+TEST(HostileKeyFile, hint_with_a_wild_index_reads_nothing) {
+  HandMade file;
+  Result<PeerKeyView> view = file.view();
+  ASSERT_TRUE(view);
+  AccessorSlot slot{};
+  LookupHint hint{{~0u, 9}};
+  char byte = 'x';
+  iovec iov{&byte, 1};
+  EXPECT_EQ(view->write(::getpid(), slot, DirectAsk{kPd, 5, 0, &iov, 1}, &hint).outcome,
+            Outcome::denied);
+}
+
+}  // namespace
+}  // namespace aperture::protect

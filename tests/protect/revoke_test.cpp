@@ -1,0 +1,240 @@
+// Revocation rule by rule: pins, the zeroed iovec, deadlines, the fate of the pinning thread, detaching.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "protect/table_fixture.hpp"
+
+namespace aperture::protect {
+namespace {
+
+class StagedProbe final : public ThreadProbe {
+ public:
+  ThreadState look(pid_t, pid_t tid, uint64_t start_time) noexcept override {
+    ++looks;
+    last_tid = tid;
+    last_start = start_time;
+    return state;
+  }
+  ThreadState state = ThreadState::running;
+  int looks = 0;
+  pid_t last_tid = 0;
+  uint64_t last_start = 0;
+};
+
+class Revoke : public TableTest {
+ protected:
+  void SetUp() override {
+    TableTest::SetUp();
+    table->set_thread_probe(&probe);
+    ASSERT_TRUE(table->attach_slots(&slots, ::getpid()));
+  }
+  void pin(size_t i, uint64_t generation) {
+    slots.slots[i].riov_len.store(77);
+    slots.slots[i].tid.store(4242);
+    slots.slots[i].start_time.store(99);
+    slots.slots[i].pin.store(generation);
+  }
+  uint64_t soon() { return now_ns() + 3'000'000; }
+
+  SlotArray slots{};
+  StagedProbe probe;
+};
+
+TEST_F(Revoke, without_pins_it_ends_at_once_and_asks_nobody) {
+  close(add());
+  EXPECT_EQ(probe.looks, 0);
+}
+
+TEST_F(Revoke, pin_of_a_running_thread_is_busy_refused_and_finished_later) {
+  const RegionHandle r = add();
+  pin(3, r.generation);
+  EXPECT_EQ(table->revoke(r, soon()).error(), Errc::busy);
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::revoking);
+  EXPECT_EQ(slots.slots[3].riov_len.load(), 0u);  // fenced
+  EXPECT_EQ(probe.last_tid, 4242);
+  EXPECT_EQ(probe.last_start, 99u);
+  EXPECT_EQ(table->regions(), 1u);
+  EXPECT_EQ(table->revoke(r, soon()).error(), Errc::busy);  // again: still no false success
+  slots.slots[3].pin.store(0);
+  EXPECT_TRUE(table->revoke(r, soon()));
+  EXPECT_EQ(denial(ask_of(r.key)), Denial::closed);
+  EXPECT_EQ(table->regions(), 0u);
+}
+
+TEST_F(Revoke, stopped_or_dead_thread_does_not_hold_it_up_but_is_fenced) {
+  for (const ThreadState state : {ThreadState::stopped, ThreadState::gone}) {
+    const RegionHandle r = add();
+    pin(0, r.generation);
+    probe.state = state;
+    EXPECT_TRUE(table->revoke(r, soon()));
+    EXPECT_EQ(slots.slots[0].riov_len.load(), 0u);
+  }
+}
+
+TEST_F(Revoke, pin_of_another_region_is_left_alone) {
+  const RegionHandle r = add();
+  const RegionHandle other = add();
+  pin(0, other.generation);
+  EXPECT_TRUE(table->revoke(r, soon()));
+  EXPECT_EQ(slots.slots[0].riov_len.load(), 77u);
+  EXPECT_EQ(probe.looks, 0);
+  EXPECT_EQ(table->revoke(other, soon()).error(), Errc::busy);
+}
+
+TEST_F(Revoke, late_pin_after_the_first_scan_is_fenced_too) {
+  const RegionHandle r = add();
+  ASSERT_TRUE(table->revoke_begin(r));
+  pin(5, r.generation);
+  EXPECT_FALSE(table->revoke_poll(r));
+  EXPECT_EQ(slots.slots[5].riov_len.load(), 0u);
+  probe.state = ThreadState::stopped;
+  EXPECT_TRUE(table->revoke_poll(r));
+  EXPECT_TRUE(table->revoke_poll(r));  // and stays so
+}
+
+TEST_F(Revoke, every_slot_of_every_array_is_looked_at) {
+  SlotArray more{};
+  ASSERT_TRUE(table->attach_slots(&more, ::getpid()));
+  for (SlotArray* array : {&slots, &more}) {
+    for (AccessorSlot& slot : array->slots) {
+      const RegionHandle r = add();
+      slot.pin.store(r.generation);
+      EXPECT_EQ(table->revoke(r, now_ns()).error(), Errc::busy);
+      slot.pin.store(0);
+      EXPECT_TRUE(table->revoke(r, soon()));
+    }
+  }
+}
+
+TEST_F(Revoke, two_threads_closing_one_region_both_come_back) {
+  for (int i = 0; i < 200; ++i) {
+    const RegionHandle r = add();
+    Errc a = Errc::ok, b = Errc::ok;
+    std::thread other([&] { a = table->revoke(r, now_ns() + 1'000'000'000).error(); });
+    b = table->revoke(r, now_ns() + 1'000'000'000).error();
+    other.join();
+    EXPECT_TRUE(a == Errc::ok || a == Errc::no_entry);
+    EXPECT_TRUE(b == Errc::ok || b == Errc::no_entry);
+    EXPECT_TRUE(a == Errc::ok || b == Errc::ok);
+  }
+  EXPECT_EQ(table->regions(), 0u);
+}
+
+TEST_F(Revoke, detached_slots_hold_nothing_up) {
+  const RegionHandle r = add();
+  pin(0, r.generation);
+  EXPECT_FALSE(table->detach_slots(&slots));
+  EXPECT_EQ(slots.slots[15].closed.load(), 1u);
+  EXPECT_EQ(slots.slots[0].riov_len.load(), 0u);
+  EXPECT_EQ(table->revoke(r, soon()).error(), Errc::busy);  // still attached
+  slots.slots[0].pin.store(0);
+  EXPECT_TRUE(table->detach_slots(&slots));
+  EXPECT_TRUE(table->detach_slots(&slots));
+  pin(0, r.generation);
+  EXPECT_TRUE(table->revoke(r, soon()));
+}
+
+TEST_F(Revoke, slots_of_a_dead_accessor_can_be_detached_with_their_pins) {
+  const RegionHandle r = add();
+  pin(0, r.generation);
+  probe.state = ThreadState::gone;
+  EXPECT_TRUE(table->detach_slots(&slots));
+  EXPECT_TRUE(table->revoke(r, soon()));
+}
+
+TEST_F(Revoke, bad_slots_are_refused) {
+  EXPECT_EQ(table->attach_slots(nullptr, ::getpid()).error(), Errc::invalid);
+  SlotArray more{};
+  EXPECT_EQ(table->attach_slots(&more, 0).error(), Errc::invalid);
+  EXPECT_EQ(table->attach_slots(&more, 1 << 30).error(), Errc::not_supported);
+  SlotArray never{};
+  EXPECT_TRUE(table->detach_slots(&never));
+}
+
+TEST(SlotArray, is_claimed_slot_by_slot) {
+  SlotArray slots{};
+  AccessorSlot* taken[kSlotsPerPeer];
+  for (AccessorSlot*& slot : taken) {
+    slot = slots.claim();
+    ASSERT_NE(slot, nullptr);
+  }
+  EXPECT_EQ(slots.claim(), nullptr);
+  SlotArray::give_back(taken[4]);
+  EXPECT_EQ(slots.claim(), taken[4]);
+}
+
+// ---- the real probe ----
+
+class Child {
+ public:
+  Child() {
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) ::pause();
+    }
+    // a name that would confuse a careless reader of stat
+    start_time_ = thread_start_time(pid_, pid_);
+  }
+  ~Child() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+  uint64_t start_time() const { return start_time_; }
+
+ private:
+  pid_t pid_;
+  uint64_t start_time_;
+};
+
+ThreadState wait_for(ThreadState wanted, pid_t pid, uint64_t start) {
+  ProcThreadProbe probe;
+  ThreadState state = probe.look(pid, pid, start);
+  for (int i = 0; i < 2000 && state != wanted; ++i) {
+    ::usleep(1000);
+    state = probe.look(pid, pid, start);
+  }
+  return state;
+}
+
+TEST(ProcThreadProbe, sees_running_stopped_continued_and_dead) {
+  const Child child;
+  ASSERT_NE(child.start_time(), 0u);
+  EXPECT_EQ(wait_for(ThreadState::running, child.pid(), child.start_time()), ThreadState::running);
+  ::kill(child.pid(), SIGSTOP);
+  EXPECT_EQ(wait_for(ThreadState::stopped, child.pid(), child.start_time()), ThreadState::stopped);
+  ::kill(child.pid(), SIGCONT);
+  EXPECT_EQ(wait_for(ThreadState::running, child.pid(), child.start_time()), ThreadState::running);
+  ::kill(child.pid(), SIGKILL);  // a zombie until it is waited for
+  EXPECT_EQ(wait_for(ThreadState::gone, child.pid(), child.start_time()), ThreadState::gone);
+}
+
+TEST(ProcThreadProbe, another_start_time_is_another_thread) {
+  const Child child;
+  ProcThreadProbe probe;
+  EXPECT_EQ(probe.look(child.pid(), child.pid(), child.start_time() + 1), ThreadState::gone);
+  EXPECT_EQ(probe.look(child.pid(), child.pid(), 0), ThreadState::running);  // unknown: no verdict
+}
+
+TEST(ProcThreadProbe, absent_thread_is_gone_and_names_with_brackets_do_not_confuse) {
+  ProcThreadProbe probe;
+  EXPECT_EQ(probe.look(1 << 30, 1 << 30, 1), ThreadState::gone);
+  EXPECT_EQ(probe.look(::getpid(), 1 << 30, 1), ThreadState::gone);
+  char old_name[16];
+  ::prctl(PR_GET_NAME, old_name);
+  ::prctl(PR_SET_NAME, "a) T 1 2 3 (");
+  const auto tid = static_cast<pid_t>(::syscall(SYS_gettid));
+  const uint64_t start = thread_start_time(::getpid(), tid);
+  EXPECT_NE(start, 0u);
+  EXPECT_EQ(probe.look(::getpid(), tid, start), ThreadState::running);
+  ::prctl(PR_SET_NAME, old_name);
+}
+
+}  // namespace
+}  // namespace aperture::protect
