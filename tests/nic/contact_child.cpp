@@ -1,0 +1,136 @@
+// The other process of a first-contact test. Reads one command a line, prints one event a line:
+//
+//   new [DOMAIN]    a fresh endpoint in place of the last       -> at IP:PORT
+//   connect PORT    to 127.0.0.1:PORT
+//   lane            waits for a lane                            -> up direct|owner fence|nofence
+//   send N / recv   a word on the lane                          -> sent / got N
+//   close           gives the lane back                         -> closed
+//   next            the next thing it is told                   -> up | down WHY | failed WHY | none
+//   settle          takes in everything until one lane is up    -> settled
+//   hog MB          touches that much memory                    -> hogged
+//   quit
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <sstream>
+#include <string>
+
+#include "nic/side.hpp"
+
+namespace {
+
+using namespace aperture;             // NOLINT: a program of one file
+using namespace aperture::nic::test;  // NOLINT
+
+void say(const std::string& line) { std::cout << line << std::endl; }
+
+struct Child {
+  std::unique_ptr<Side> side;
+  std::unique_ptr<link::Lane> lane;
+
+  void drop_lane() {
+    if (lane) contact().close_lane(std::move(lane));
+  }
+
+  void settle() {
+    while (!lane || !side->silent(0)) {
+      auto t = side->next();
+      if (!t || t->what == Told::What::failed) return say("unsettled");
+      if (t->what == Told::What::up) {
+        if (lane) return say("two lanes");
+        lane = std::move(t->lane);
+      } else {
+        drop_lane();
+      }
+    }
+    say("settled");
+  }
+
+  void next() {
+    auto t = side->next();
+    if (!t) return say("none");
+    switch (t->what) {
+      case Told::What::up:
+        lane = std::move(t->lane);
+        return say("up");
+      case Told::What::down: return say(std::string("down ") + describe(t->why));
+      case Told::What::failed: return say(std::string("failed ") + describe(t->why));
+    }
+  }
+
+  void receive() {
+    const uint64_t until = now_ns() + 3'000'000'000u;
+    while (!lane->request_rx.cells.ready()) {
+      if (now_ns() > until) return say("got nothing");
+    }
+    uint64_t word;
+    std::memcpy(&word, lane->request_rx.cells.body(), sizeof word);
+    lane->request_rx.cells.advance(1);
+    lane->request_rx.publish_consumed();
+    say("got " + std::to_string(word));
+  }
+
+  void hog(size_t mb) {
+    if (mb == 0) return say("hogged");
+    void* p = ::mmap(nullptr, mb << 20, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    say(p == MAP_FAILED ? "no memory" : "hogged");
+  }
+
+  bool obey(const std::string& line) {
+    std::istringstream words(line);
+    std::string verb;
+    uint64_t n = 0;
+    words >> verb >> n;
+    if (verb == "new") {
+      drop_lane();
+      side = std::make_unique<Side>(static_cast<uint32_t>(n));
+      say("at " + std::to_string(side->address().port));
+    } else if (verb == "connect") {
+      side->connect(loopback_v4(static_cast<uint16_t>(n)));
+    } else if (verb == "lane") {
+      lane = side->lane();
+      if (!lane) {
+        say("none");
+      } else {
+        say(std::string("up ") + (lane->direct.allowed ? "direct" : "owner") +
+            (lane->fence_sends ? " fence" : " nofence"));
+      }
+    } else if (verb == "send") {
+      send_word(*lane, n);
+      say("sent");
+    } else if (verb == "recv") {
+      receive();
+    } else if (verb == "close") {
+      drop_lane();
+      say("closed");
+    } else if (verb == "next") {
+      next();
+    } else if (verb == "settle") {
+      settle();
+    } else if (verb == "hog") {
+      hog(n);
+    } else {
+      return false;
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+int main() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing stays behind when the test is killed
+  ::alarm(120);
+  Child child;
+  std::string line;
+  while (std::getline(std::cin, line) && child.obey(line)) {
+  }
+  child.drop_lane();
+  return 0;
+}

@@ -1,0 +1,310 @@
+// First contact between two processes: lanes, crossing connects, the ways in which a peer ends.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "nic/child_process.hpp"
+#include "nic/side.hpp"
+
+namespace aperture::nic::test {
+namespace {
+
+size_t count_of(const char* folder) {
+  return static_cast<size_t>(
+      std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator{}));
+}
+size_t descriptors() { return count_of("/proc/self/fd"); }
+size_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  size_t shared = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("aperture-lanes") != std::string::npos) ++shared;
+  }
+  return shared;
+}
+
+bool cma_works() {
+  char word = 1, copy = 0;
+  iovec local{&copy, 1}, remote{&word, 1};
+  return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
+template <typename Condition>
+bool eventually(Condition condition, int timeout_ms = 3000) {
+  for (int i = 0; i < timeout_ms; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return condition();
+}
+
+TEST(PeerProcess, a_lane_carries_words_between_two_processes) {
+  Side here(3);
+  ChildProcess child;
+  const uint16_t port = child.new_endpoint(9);
+  here.connect(loopback_v4(port));
+  auto lane = here.lane();
+  ASSERT_TRUE(lane);
+  EXPECT_EQ(lane->remote_domain, 9u);
+  const std::string up = child.ask("lane");
+  EXPECT_EQ(up.substr(0, 2), "up");
+  EXPECT_EQ(lane->direct.allowed, up.find("direct") != std::string::npos);
+  EXPECT_EQ(lane->direct.pid, lane->direct.allowed ? child.pid() : -1);
+  send_word(*lane, 4711);
+  EXPECT_EQ(child.ask("recv"), "got 4711");
+  EXPECT_EQ(child.ask("send 815"), "sent");
+  ASSERT_TRUE(eventually([&] { return lane->request_rx.cells.ready(); }));
+  contact().close_lane(std::move(lane));
+  EXPECT_EQ(child.ask("next"), "down endpoint closed");
+}
+
+TEST(PeerProcess, the_other_process_may_connect_to_us) {
+  Side here;
+  ChildProcess child;
+  child.new_endpoint();
+  child.tell("connect " + std::to_string(here.address().port));
+  EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+  auto lane = here.lane();
+  ASSERT_TRUE(lane);
+  EXPECT_EQ(child.ask("send 1"), "sent");
+  EXPECT_TRUE(lane->request_rx.cells.ready());
+  EXPECT_EQ(child.ask("close"), "closed");
+  auto down = here.next();
+  ASSERT_TRUE(down && down->what == Told::What::down);
+  EXPECT_EQ(down->why, Errc::shut_down);
+  contact().close_lane(std::move(lane));
+}
+
+TEST(PeerProcess, crossing_connects_end_with_one_lane) {
+  ChildProcess child;
+  uint64_t slowest_ns = 0;
+  for (int i = 0; i < 1000; ++i) {
+    Side here;
+    const uint16_t port = child.new_endpoint();
+    child.tell("connect " + std::to_string(here.address().port));
+    // sweeps the moment at which the two meet
+    const uint64_t until = now_ns() + static_cast<uint64_t>(i % 50) * 5'000;
+    while (now_ns() < until) {
+    }
+    const uint64_t began = now_ns();
+    here.connect(loopback_v4(port));
+    EXPECT_EQ(child.ask("settle"), "settled") << i;
+    std::unique_ptr<link::Lane> lane;
+    while (!lane || !here.silent(0)) {
+      auto t = here.next();
+      ASSERT_TRUE(t) << "nothing came in round " << i;
+      ASSERT_NE(t->what, Told::What::failed) << describe(t->why);
+      if (t->what == Told::What::up) {
+        ASSERT_FALSE(lane) << "a second lane while one is up, round " << i;
+        lane = std::move(t->lane);
+      } else {
+        contact().close_lane(std::move(lane));
+      }
+    }
+    slowest_ns = std::max(slowest_ns, now_ns() - began);
+    send_word(*lane, static_cast<uint64_t>(i));
+    ASSERT_EQ(child.ask("recv"), "got " + std::to_string(i));
+    contact().close_lane(std::move(lane));
+  }
+  std::printf("slowest crossing: %.3f ms\n", static_cast<double>(slowest_ns) / 1e6);
+}
+
+TEST(PeerProcess, connecting_is_quick) {
+  ChildProcess child;
+  std::vector<uint64_t> first, again;
+  for (int i = 0; i < 50; ++i) {
+    Side here;
+    const uint16_t port = child.new_endpoint();
+    const uint64_t began = now_ns();
+    here.connect(loopback_v4(port));
+    auto up = here.next();
+    ASSERT_TRUE(up && up->what == Told::What::up);
+    (i == 0 ? first : again).push_back(up->at_ns - began);
+    contact().close_lane(std::move(up->lane));
+  }
+  std::sort(again.begin(), again.end());
+  std::printf("connect: first %.0f us, median %.0f us, slowest %.0f us\n",
+              static_cast<double>(first[0]) / 1e3,
+              static_cast<double>(again[again.size() / 2]) / 1e3,
+              static_cast<double>(again.back()) / 1e3);
+}
+
+// Kills a child that has `hog_mb` of memory while something is pending; how long until we are told.
+uint64_t death_seen_after_ns(int hog_mb, bool pending) {
+  Side here;
+  ChildProcess child;
+  const uint16_t port = child.new_endpoint();
+  here.connect(loopback_v4(port));
+  auto lane = here.lane();
+  if (!lane) return ~uint64_t{0};
+  EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+  EXPECT_EQ(child.ask("send 42"), "sent");
+  EXPECT_EQ(child.ask("hog " + std::to_string(hog_mb)), "hogged");
+  if (pending) lane->pending.store(1, std::memory_order_relaxed);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const uint64_t killed = now_ns();
+  child.kill(SIGKILL);
+  auto down = here.next();
+  EXPECT_TRUE(down.has_value());
+  if (!down) return ~uint64_t{0};
+  EXPECT_EQ(down->what, Told::What::down);
+  EXPECT_EQ(down->why, Errc::peer_lost);
+  EXPECT_TRUE(lane->lost());
+  EXPECT_TRUE(lane->request_rx.cells.ready()) << "what it had published stays readable";
+  contact().close_lane(std::move(lane));
+  return down->at_ns - killed;
+}
+
+TEST(PeerProcess, a_killed_peer_takes_its_lanes_down_soon) {
+  std::vector<uint64_t> small;
+  for (int i = 0; i < 20; ++i) small.push_back(death_seen_after_ns(0, true));
+  std::sort(small.begin(), small.end());
+  std::vector<uint64_t> big;
+  for (int i = 0; i < 3; ++i) big.push_back(death_seen_after_ns(512, true));
+  std::sort(big.begin(), big.end());
+  std::printf("death seen: median %.2f ms, slowest %.2f ms; with 512 MiB %.2f ms, %.2f ms\n",
+              static_cast<double>(small[10]) / 1e6, static_cast<double>(small.back()) / 1e6,
+              static_cast<double>(big[1]) / 1e6, static_cast<double>(big.back()) / 1e6);
+  EXPECT_LT(small.back(), 100'000'000u);
+  EXPECT_LT(big.back(), 100'000'000u);
+}
+
+TEST(PeerProcess, a_killed_peer_takes_idle_lanes_down_too) {
+  EXPECT_LT(death_seen_after_ns(0, false), 1'000'000'000u);
+}
+
+TEST(PeerProcess, a_stopped_peer_is_not_dead) {
+  Side here;
+  ChildProcess child;
+  const uint16_t port = child.new_endpoint();
+  here.connect(loopback_v4(port));
+  auto lane = here.lane();
+  ASSERT_TRUE(lane);
+  lane->pending.store(1, std::memory_order_relaxed);
+  child.kill(SIGSTOP);
+  EXPECT_TRUE(here.silent(300));
+  EXPECT_FALSE(lane->lost());
+  child.kill(SIGCONT);
+  EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+  contact().close_lane(std::move(lane));
+}
+
+TEST(PeerProcess, orderly_exit_looks_like_death_and_keeps_what_was_sent) {
+  Side here;
+  ChildProcess child;
+  const uint16_t port = child.new_endpoint();
+  here.connect(loopback_v4(port));
+  auto lane = here.lane();
+  ASSERT_TRUE(lane);
+  EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+  EXPECT_EQ(child.ask("send 5"), "sent");
+  child.tell("quit");
+  auto down = here.next();
+  ASSERT_TRUE(down && down->what == Told::What::down);
+  EXPECT_TRUE(lane->request_rx.cells.ready());
+  contact().close_lane(std::move(lane));
+}
+
+TEST(PeerProcess, nothing_leaks_over_many_peers_and_lanes) {
+  {  // whatever is made once is made now
+    Side here;
+    ChildProcess child;
+    here.connect(loopback_v4(child.new_endpoint()));
+    contact().close_lane(here.lane());
+  }
+  ASSERT_TRUE(eventually([] { return contact().census().peers == 0; }));
+  const size_t fds = descriptors();
+  const size_t maps = mappings();
+  for (int i = 0; i < 30; ++i) {
+    Side here;
+    ChildProcess child;
+    const uint16_t port = child.new_endpoint();
+    for (int n = 0; n < 20; ++n) {
+      here.connect(loopback_v4(port));
+      auto lane = here.lane();
+      ASSERT_TRUE(lane);
+      EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+      contact().close_lane(std::move(lane));
+      ASSERT_EQ(child.ask("next"), "down endpoint closed");
+      EXPECT_EQ(child.ask("close"), "closed");
+    }
+    if (i % 2 == 0) {
+      here.connect(loopback_v4(port));
+      auto lane = here.lane();
+      child.kill(SIGKILL);
+      auto down = here.next();
+      ASSERT_TRUE(down && down->what == Told::What::down);
+      contact().close_lane(std::move(lane));
+    }
+  }
+  ASSERT_TRUE(eventually([] {
+    const auto c = contact().census();
+    return c.peers == 0 && c.resting == 0 && c.lanes == 0 && c.handshakes == 0;
+  }));
+  EXPECT_TRUE(eventually([&] { return descriptors() <= fds; })) << descriptors() << " > " << fds;
+  EXPECT_TRUE(eventually([&] { return mappings() <= maps; })) << mappings() << " > " << maps;
+}
+
+TEST(PeerProcess, a_new_process_at_the_same_address_is_a_new_peer) {
+  Side here;
+  for (int i = 0; i < 20; ++i) {
+    ChildProcess child;
+    child.new_endpoint();
+    child.tell("connect " + std::to_string(here.address().port));
+    auto lane = here.lane();
+    ASSERT_TRUE(lane) << i;
+    child.kill(SIGKILL);
+    auto down = here.next();
+    ASSERT_TRUE(down && down->what == Told::What::down && down->which == lane.get());
+    contact().close_lane(std::move(lane));
+  }
+}
+
+TEST(PeerProcess, direct_copies_can_be_denied_by_either_side) {
+  if (!cma_works()) GTEST_SKIP() << "process_vm_readv is not to be had here";
+  Side here;
+  ChildProcess willing;
+  here.connect(loopback_v4(willing.new_endpoint()));
+  auto lane = here.lane();
+  ASSERT_TRUE(lane);
+  const bool by_kernel = lane->direct.allowed;  // Yama may deny it between siblings
+  contact().close_lane(std::move(lane));
+  ChildProcess denying(Environment{{"APERTURE_CMA", "deny"}});
+  here.connect(loopback_v4(denying.new_endpoint()));
+  lane = here.lane();
+  ASSERT_TRUE(lane);
+  EXPECT_FALSE(lane->direct.allowed);
+  EXPECT_EQ(lane->direct.keys, nullptr);
+  EXPECT_EQ(denying.ask("lane").substr(0, 8), "up owner");
+  contact().close_lane(std::move(lane));
+  EXPECT_TRUE(by_kernel || ::getuid() != 0);
+}
+
+TEST(PeerProcess, a_forked_child_gets_a_clean_no_and_does_not_disturb_us) {
+  Side here;
+  ChildProcess child;
+  here.connect(loopback_v4(child.new_endpoint()));
+  auto lane = here.lane();
+  ASSERT_TRUE(lane);
+  const pid_t forked = ::fork();
+  if (forked == 0) {
+    bool ok = Contact::instance().error() == Errc::not_supported;
+    ok = ok && in_forked_child();
+    ::_exit(ok ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(forked, &status, 0), forked);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(here.silent(50));
+  EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+  send_word(*lane, 3);
+  EXPECT_EQ(child.ask("recv"), "got 3");
+  contact().close_lane(std::move(lane));
+}
+
+}  // namespace
+}  // namespace aperture::nic::test
