@@ -48,8 +48,9 @@ Cq::~Cq() {
 }
 
 void Cq::push_error(CompletionError e) noexcept {
-  if (tail_ - head_ > mask_) grow();
-  if (tail_ - head_ > mask_) return;  // out of memory: nothing more can be told
+  // places that are promised to others stay theirs
+  if (!has_room()) grow();
+  if (!has_room()) return;  // out of memory: nothing more can be told
   auto* error = new (std::nothrow) CompletionError(std::move(e));
   slots_[tail_ & mask_] = {error != nullptr ? error->entry : Completion{},
                            error != nullptr ? error : &untold};

@@ -32,8 +32,8 @@ bool Qp::may_go_direct(const Wqe& wqe) noexcept {
   if (!target_away_ && tx.consumer_hot()) return false;
   // The ordering rule: every earlier request executed. Pieces of this very operation count too.
   if (done_through_ != tx.cells.pos() && (port_.strict_rma_order || wqe.in_ring || wqe.fence)) {
-    if (tx.refresh() > done_through_) retire(tx.consumed_seen());
-    if (done_through_ != tx.cells.pos()) return false;
+    learn_executed();
+    if (done_through_ != tx.cells.pos() || wqe.denial != protect::Denial::none) return false;
   }
   return slot() != nullptr;
 }
@@ -51,12 +51,8 @@ DirectResult Qp::copy_direct(const Wqe& wqe, const RemoteRange& range,
 }
 
 // The rest goes through the ring, now and for ever. Always false.
-bool Qp::leave_direct(Wqe& wqe) noexcept {
+bool Qp::leave_direct() noexcept {
   lane_->direct.allowed = false;
-  if (wqe.kind == WqeKind::read) {  // results of a read come for whole ranges
-    wqe.done -= wqe.range_done;
-    wqe.range_done = 0;
-  }
   return false;
 }
 
@@ -89,8 +85,8 @@ bool Qp::put_direct(Wqe& wqe) noexcept {
       case DirectResult::Outcome::not_permitted:
         APERTURE_INFO("direct copies to %s are no longer permitted; the owner copies from now on",
                       remote_.text().c_str());
-        return leave_direct(wqe);
-      case DirectResult::Outcome::through_ring: return leave_direct(wqe);
+        return leave_direct();
+      case DirectResult::Outcome::through_ring: return leave_direct();
     }
     if (wqe.range_done == whole.len) {
       ++wqe.range_at;
@@ -154,6 +150,7 @@ bool Qp::claim(const Piece& piece) noexcept {
     if (r.outcome == DirectResult::Outcome::not_permitted ||
         r.outcome == DirectResult::Outcome::through_ring) {
       lane_->direct.allowed = false;
+      if (wqe.kind == WqeKind::read) wqe.done = piece.wqe_offset;  // all of it comes from the owner
       claim_side_.retract(words);
       return false;
     }

@@ -22,7 +22,7 @@ bool Qp::poll(uint64_t polls) noexcept {
   bool any = false;
   if (lane_->response_rx.cells.ready()) any = poll_responses();
   if (lane_->request_rx.cells.ready()) any = poll_requests() || any;
-  if (!pending_.empty()) acknowledge();
+  if (!pending_.empty() || piece_head_ != piece_tail_) acknowledge();
   if (!replies_.empty()) any = flush_replies() || any;
   if (state_ != QpState::ready) return any;
   if (!granted_.empty()) any = push_offers() || any;
@@ -71,12 +71,15 @@ bool Qp::needs_polling() const noexcept {
 void Qp::lose(Errc why) noexcept {
   if (state_ == QpState::dead) return;
   lost_why_ = why;
+  waits_for_peer_ = false;  // the next poll tells
   if (state_ == QpState::ready) state_ = QpState::draining;
 }
 
 bool Qp::drained() const noexcept {
   if (lane_ == nullptr || broken_) return true;
-  return !lane_->request_rx.cells.ready() && !lane_->response_rx.cells.ready();
+  // what waits for the peer waits for ever
+  return (!lane_->request_rx.cells.ready() || waits_for_peer_) &&
+         !lane_->response_rx.cells.ready();
 }
 
 std::unique_ptr<link::Lane> Qp::finish(Errc why) noexcept {
@@ -84,8 +87,7 @@ std::unique_ptr<link::Lane> Qp::finish(Errc why) noexcept {
   if (lost_why_ != Errc::ok) why = lost_why_;
   if (lane_ != nullptr && !broken_) {
     // what was executed before the loss is a success
-    const uint64_t consumed = lane_->request_tx.refresh();
-    if (consumed > done_through_) retire(consumed);
+    learn_executed();
   }
   state_ = QpState::dead;
   while (Wqe* wqe = pending_.pop_front()) {

@@ -127,6 +127,8 @@ class Qp {
   bool put_notice(Wqe& wqe) noexcept;
   void note_piece(Wqe& wqe, uint32_t cells, const RemoteRange& range, uint64_t offset) noexcept;
   void run_queue() noexcept;
+  bool room_for_piece(uint32_t n_cells) noexcept;
+  void learn_executed() noexcept;
   void acknowledge() noexcept;
   void retire(uint64_t done_through) noexcept;
   void on_nak(uint64_t pos, uint16_t denial) noexcept;
@@ -138,7 +140,7 @@ class Qp {
   // direct.cpp
   bool may_go_direct(const Wqe& wqe) noexcept;
   bool put_direct(Wqe& wqe) noexcept;
-  bool leave_direct(Wqe& wqe) noexcept;
+  bool leave_direct() noexcept;
   void claim_stalled_head() noexcept;
   bool claim(const Piece& piece) noexcept;
   protect::DirectResult copy_direct(const Wqe& wqe, const RemoteRange& range,
@@ -158,6 +160,7 @@ class Qp {
   bool room_for_notice() const noexcept;
   void deliver_notice(uint64_t len, uint64_t imm) noexcept;
   ClaimVerdict may_execute() noexcept;
+  bool wait_for_peer() noexcept;
   void refuse(const protect::AccessAsk& ask, protect::Denial denial) noexcept;
   protect::AccessAsk ask_of(uint64_t key, uint64_t addr, uint64_t len,
                             protect::Rights need) const noexcept;
@@ -213,6 +216,7 @@ class Qp {
   protect::LookupHint hint_;
   bool op_refused_ = false;      // a piece of the RMA operation under way was refused
   uint64_t read_done_ = 0;       // of the read at the head of the ring
+  bool waits_for_peer_ = false;  // the head waits for a claim to end, or for room for its answer
 
   // rendezvous
   std::vector<Wqe*> offers_;     // by message id

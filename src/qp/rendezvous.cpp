@@ -301,8 +301,8 @@ bool Qp::pull_chunk(Incoming& in, uint32_t index) noexcept {
       // claimed and not to be had: the message cannot be completed any more
       APERTURE_WARN("reading a message from %s failed in its middle; its sender has gone or has "
                     "freed the buffer too early", remote_.text().c_str());
-      in.pulled = 1;
       finish_receive(index, Errc::peer_lost);
+      break_protocol("a message whose buffer is not there");  // or its sender would wait for ever
       return false;
     }
     offset += static_cast<uint64_t>(n);

@@ -255,15 +255,23 @@ bool Qp::put_rma(Wqe& wqe) noexcept {
   }
   wqe.end_pos = lane_->request_tx.cells.pos();
   pending_.push_back(&wqe);
+  if (wqe.end_pos <= done_through_) retire(done_through_);  // all its pieces were claimed meanwhile
   return true;
 }
 
 void Qp::note_piece(Wqe& wqe, uint32_t cells, const RemoteRange& range, uint64_t offset) noexcept {
-  // as many as the ring has cells, so the oldest is always gone before its place is needed
+  // room_for_piece() has seen to its place
   pieces_[piece_tail_ % pieces_.size()] = {lane_->request_tx.cells.pos(), cells, wqe.range_at,
                                            &wqe, range, offset};
   ++piece_tail_;
   wqe.in_ring = true;
+}
+
+// Room in the ring, and among the pieces that are remembered: cells may be free again whose pieces
+// have not been retired.
+bool Qp::room_for_piece(uint32_t n_cells) noexcept {
+  if (piece_tail_ - piece_head_ == pieces_.size()) learn_executed();
+  return piece_tail_ - piece_head_ < pieces_.size() && lane_->request_tx.room(n_cells);
 }
 
 bool Qp::put_write_inline(Wqe& wqe) noexcept {
@@ -273,7 +281,7 @@ bool Qp::put_write_inline(Wqe& wqe) noexcept {
       static_cast<uint8_t>(wire::kFirst | wire::kLast | (wqe.has_imm ? wire::kImm : 0));
   const auto len = static_cast<uint16_t>(wqe.len);
   const uint32_t n_cells = wire::cells_of(Op::write, flags, len);
-  if (!tx.room(n_cells)) return false;
+  if (!room_for_piece(n_cells)) return false;
   note_piece(wqe, n_cells, wqe.ranges[0], 0);
   const Head head = Head::make(Op::write, flags, len, wqe.ranges[0].addr);
   std::byte* body = tx.cells.body();
@@ -300,7 +308,7 @@ bool Qp::put_write_piece(Wqe& wqe) noexcept {
     const uint64_t left = range.len - wqe.range_done;
     const auto n = static_cast<uint32_t>(std::min<uint64_t>(left, kPieceBytes));
     uint64_t pos = 0;
-    if (!tx.room(1) || !tx.reserve_bytes(n, pos)) break;
+    if (!room_for_piece(1) || !tx.reserve_bytes(n, pos)) break;
     if (!lane_->prepare_request_bytes()) {
       wqe.error = Errc::no_memory;
       break;
@@ -347,9 +355,12 @@ bool Qp::put_notice(Wqe& wqe) noexcept {
 
 bool Qp::put_read(Wqe& wqe) noexcept {
   ring::ChannelTx& tx = lane_->request_tx;
+  // results come for whole ranges: what we have read of this one by our own hand is read again
+  wqe.done -= wqe.range_done;
+  wqe.range_done = 0;
   while (wqe.range_at < wqe.range_count) {
     const RemoteRange& range = wqe.ranges[wqe.range_at];
-    if (!tx.room(1)) return false;
+    if (!room_for_piece(1)) return false;
     uint64_t offset = 0;
     for (size_t i = 0; i < wqe.range_at; ++i) offset += wqe.ranges[i].len;
     const uint64_t id = tx.cells.pos();
@@ -375,11 +386,18 @@ void Qp::published_response() noexcept {
   if (lane_->response_tx.must_ring()) [[unlikely]] lane_->ring_doorbell();
 }
 
-void Qp::acknowledge() noexcept {
+// Refusals and results were stored before `consumed`: all of them are taken first, or a refused
+// operation would end as a success. They are a ring full at most.
+void Qp::learn_executed() noexcept {
   const uint64_t consumed = lane_->request_tx.refresh();
-  // naks and results were stored before `consumed`: take them first
-  if (lane_->response_rx.cells.ready()) poll_responses();
-  if (consumed > done_through_) retire(consumed);
+  const ring::CellReader& responses = lane_->response_rx.cells;
+  const uint64_t at_most = responses.pos() + lane_->response_tx.cells.capacity();
+  while (!broken_ && responses.ready() && responses.pos() <= at_most) poll_responses();
+  if (!broken_ && consumed > done_through_) retire(consumed);
+}
+
+void Qp::acknowledge() noexcept {
+  learn_executed();
   if (!pending_.empty() || !queue_.empty()) claim_stalled_head();
 }
 

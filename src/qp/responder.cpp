@@ -163,13 +163,19 @@ ClaimVerdict Qp::may_execute() noexcept {
                        lane_->fence_sends);
 }
 
+// The request stays at the head of the ring until the peer moves; false, for execute().
+bool Qp::wait_for_peer() noexcept {
+  waits_for_peer_ = true;
+  return false;
+}
+
 bool Qp::on_write(const Head& head) noexcept {
   ring::ChannelRx& rx = lane_->request_rx;
   const bool has_imm = (head.flags & wire::kImm) != 0;
-  if (!lane_->response_tx.room(1)) return false;
+  if (!lane_->response_tx.room(1)) return wait_for_peer();
   if (has_imm && !room_for_notice()) return false;
   const ClaimVerdict verdict = may_execute();
-  if (verdict == ClaimVerdict::wait) return false;
+  if (verdict == ClaimVerdict::wait) return wait_for_peer();
   op_refused_ = false;
   if (verdict == ClaimVerdict::skip) return true;
   const auto f = wire::load_fields<wire::WriteFields>(rx.cells.body());
@@ -196,7 +202,7 @@ bool Qp::on_write(const Head& head) noexcept {
 
 bool Qp::on_write_bytes(const Head& head) noexcept {
   ring::ChannelRx& rx = lane_->request_rx;
-  if (!lane_->response_tx.room(1)) return false;
+  if (!lane_->response_tx.room(1)) return wait_for_peer();
   const auto f = wire::load_fields<wire::WriteBytesFields>(rx.cells.body());
   const std::byte* from = f.len <= protect::kChunkBytes ? rx.bytes.view(f.byte_pos, f.len) : nullptr;
   if (from == nullptr || f.offset > f.total || f.len > f.total - f.offset) {
@@ -204,7 +210,7 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
     return false;
   }
   const ClaimVerdict verdict = may_execute();
-  if (verdict == ClaimVerdict::wait) return false;
+  if (verdict == ClaimVerdict::wait) return wait_for_peer();
   if ((head.flags & wire::kFirst) != 0) op_refused_ = false;
   if (verdict == ClaimVerdict::execute && !op_refused_) {
     // The whole operation is checked with each piece, so one that leaves its region changes nothing.
@@ -260,9 +266,9 @@ void Qp::deliver_notice(uint64_t len, uint64_t imm) noexcept {
 
 bool Qp::on_read(const Head& head) noexcept {
   ring::ChannelTx& tx = lane_->response_tx;
-  if (!tx.room(wire::kMaxCells)) return false;
+  if (!tx.room(wire::kMaxCells)) return wait_for_peer();
   const ClaimVerdict verdict = may_execute();
-  if (verdict == ClaimVerdict::wait) return false;
+  if (verdict == ClaimVerdict::wait) return wait_for_peer();
   if (verdict == ClaimVerdict::skip) {
     read_done_ = 0;
     return true;
@@ -296,7 +302,7 @@ bool Qp::stream_read(const wire::ReadFields& f, const AccessAsk& whole) noexcept
   while (read_done_ < f.len) {
     const auto n = static_cast<uint32_t>(std::min<uint64_t>(f.len - read_done_, kPieceBytes));
     uint64_t pos = 0;
-    if (!tx.room(2) || !tx.reserve_bytes(n, pos)) return false;
+    if (!tx.room(2) || !tx.reserve_bytes(n, pos)) return wait_for_peer();
     const AccessAsk part =
         ask_of(f.key, whole.addr.unchecked() + read_done_, n, Rights::remote_read);
     const protect::Checked checked = port_.keys.check(part, &hint_);
@@ -321,7 +327,7 @@ bool Qp::poll_responses() noexcept {
   ring::ChannelRx& rx = lane_->response_rx;
   int budget = kPollBudget;
   bool any = false;
-  while (budget-- > 0 && rx.cells.ready()) {
+  while (budget-- > 0 && rx.cells.ready() && !broken_) {
     const Head head = wire::load_head(rx.cells.body());
     const Op op = static_cast<Op>(head.op);
     const uint32_t n_cells = wire::cells_of(op, head.flags, head.len);

@@ -39,8 +39,10 @@ inline std::vector<std::byte> pattern(size_t n, unsigned seed) {
 // Memory with canaries on both sides.
 class Guarded {
  public:
-  explicit Guarded(size_t n, unsigned fill = 0) : size_(n), bytes_(n + 2 * kCanary, kMark) {
-    std::memset(data(), static_cast<int>(fill), n);
+  explicit Guarded(size_t n, unsigned fill = 0)
+      : size_(n), bytes_(n + 2 * kCanary, static_cast<std::byte>(fill)) {
+    std::fill_n(bytes_.begin(), kCanary, kMark);
+    std::fill_n(bytes_.rbegin(), kCanary, kMark);
   }
   std::byte* data() { return bytes_.data() + kCanary; }
   size_t size() const { return size_; }
