@@ -58,6 +58,8 @@ class Qp {
     return !queue_.empty() || !pending_.empty() || offers_out_ > 0;
   }
 
+  // Something is in the ring and not known to be executed: what a fence waits for.
+  bool under_way() const noexcept { return !pending_.empty() || offers_out_ > 0; }
   // Something is not in the ring yet.
   bool has_queued() const noexcept { return !queue_.empty(); }
 

@@ -26,7 +26,7 @@ void store_imm(std::byte* body, size_t at, uint64_t imm) noexcept {
 }  // namespace
 
 Status Qp::send(const SendWr& wr) noexcept {
-  if (state_ == QpState::ready && queue_.empty()) [[likely]] {
+  if (state_ == QpState::ready && queue_.empty() && !(wr.fence && under_way())) [[likely]] {
     switch (put_send(wr)) {
       case Put::done: return {};
       case Put::no_room: return Errc::again;
@@ -109,7 +109,8 @@ void Qp::complete_send(const SendWr& wr) noexcept {
 
 Status Qp::queue_send(const SendWr& wr) noexcept {
   if (wr.completion && !port_.tx_cq->has_room()) return Errc::again;
-  const bool begin_now = state_ == QpState::ready && queue_.empty();
+  const bool begin_now =
+      state_ == QpState::ready && queue_.empty() && !(wr.fence && under_way());
   if (!begin_now && port_.queued >= port_.tx_size) return Errc::again;
   Wqe* wqe = port_.wqes.take();
   if (wqe == nullptr) return Errc::again;
@@ -120,7 +121,7 @@ Status Qp::queue_send(const SendWr& wr) noexcept {
   wqe->inject = wr.inject;
   wqe->completion = wr.completion;
   wqe->delivery = wr.delivery;
-  wqe->fence = false;
+  wqe->fence = wr.fence;
   wqe->len = wr.len;
   wqe->tag = wr.tag;
   wqe->imm = wr.imm;
@@ -169,10 +170,9 @@ SendWr Qp::as_send_wr(const Wqe& wqe) const noexcept {
 // Puts as much of the operation into the ring as there is room for. True: it needs the send queue no
 // longer (and may be gone).
 bool Qp::start(Wqe& wqe) noexcept {
-  if (wqe.kind != WqeKind::send) {
-    if (wqe.fence && (!pending_.empty() || offers_out_ > 0) && !wqe.in_ring) return false;
-    return put_rma(wqe);
-  }
+  const bool is_rma = wqe.kind != WqeKind::send;
+  if (wqe.fence && under_way() && !(is_rma && wqe.in_ring)) return false;
+  if (is_rma) return put_rma(wqe);
   if (wqe.reserved) port_.tx_cq->unreserve();
   const Put put = put_send(as_send_wr(wqe));
   if (put == Put::done) {
