@@ -1,0 +1,58 @@
+"""The programs of Debian's libfabric-bin: fi_info and fi_pingpong."""
+import random
+import time
+import unittest
+
+from guest import Guest, users
+
+
+class Fabtools(Guest):
+    def wait_until_listening(self, port: int):
+        """fi_pingpong's client does not wait for its server."""
+        for _ in range(200):
+            for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+                with open(table, encoding="ascii") as file:
+                    rows = [line.split() for line in file]
+                if any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows):
+                    return
+            time.sleep(0.05)
+        self.fail(f"nobody listens on port {port}")
+
+    def pingpong(self, *options, user="ordinary", env=None) -> str:
+        port = str(random.randrange(20000, 30000))
+        common = ("fi_pingpong", "-p", "aperture", "-e", "rdm", "-c", *options)
+        server = self.start(*common, "-B", port, user=user, env=env)
+        self.wait_until_listening(int(port))
+        client = self.run_guest(*common, "-P", port, "127.0.0.1", user=user, env=env)
+        self.output_of(server)
+        return client
+
+    def test_fi_info_lists_the_provider(self):
+        for user in users():
+            listed = self.run_guest("fi_info", "-p", "aperture", user=user)
+            self.assertIn("provider: aperture", listed)
+            self.assertIn("type: FI_EP_RDM", listed)
+            self.assertNotIn("ofi_rxm", listed)
+            self.assertNotIn("ofi_rxd", listed)
+
+    def test_without_aperture_run_there_is_no_such_provider(self):
+        listed = self.start("sh", "-c", "unset FI_PROVIDER_PATH FI_PROVIDER; fi_info -p aperture")
+        output, _ = listed.communicate(timeout=20)
+        self.assertIn("No data available", output)
+
+    def test_pingpong_of_all_sizes_with_data_checked(self):
+        for user in users():
+            rows = self.pingpong("-S", "all", "-I", "50", user=user)
+            for size in ("64", "1k", "64k", "1m"):
+                self.assertRegex(rows, rf"(?m)^{size}\s+50\s", rows)
+
+    def test_pingpong_with_tags(self):
+        self.assertRegex(self.pingpong("-m", "tagged", "-S", "1024"), r"(?m)^1k\s")
+
+    def test_pingpong_where_direct_copies_are_denied(self):
+        rows = self.pingpong("-S", "1048576", env={"APERTURE_CMA": "deny"})
+        self.assertRegex(rows, r"(?m)^1m\s")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,83 @@
+"""What the tests of guests share: a copy of the build that any user may read, and running in it.
+
+Each program runs under `aperture run` in a session of its own, with a time limit, as root or as an
+ordinary user, in a folder of its own; what it leaves behind in /dev/shm fails the test.
+"""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = sys.argv.pop(1)
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SECONDS = 60
+NOBODY = 65534
+IS_ROOT = os.geteuid() == 0
+
+
+def users() -> list[str]:
+    """Everybody whom this process can be: an ordinary user always, root if it is root."""
+    return ["ordinary", "root"] if IS_ROOT else ["ordinary"]
+
+
+class Guest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tree = tempfile.mkdtemp(prefix="aperture-guest-")
+        os.chmod(cls.tree, 0o755)
+        for part in ("bin/aperture", "lib/libfabric/libaperture-fi.so"):
+            target = f"{cls.tree}/{part}"
+            os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+            shutil.copy(f"{BUILD}/{part}", target)
+            os.chmod(target, 0o755)
+        shutil.copy(f"{SOURCE}/examples/mpi_exchange.py", cls.tree)
+        os.chmod(f"{cls.tree}/mpi_exchange.py", 0o644)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.tree)
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="aperture-guest-cwd-")
+        os.chmod(self.folder, 0o777)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        before = set(os.listdir("/dev/shm"))
+        self.addCleanup(lambda: self.assertEqual(set(os.listdir("/dev/shm")) - before, set()))
+
+    def start(self, *command, user="ordinary", env=None) -> subprocess.Popen:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("FI_", "OMPI_"))}
+        settings = {**clean, "HOME": self.folder, "TMPDIR": self.folder, **(env or {})}
+        identity = {}
+        if IS_ROOT and user == "ordinary":
+            identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        process = subprocess.Popen(
+            [f"{self.tree}/bin/aperture", "run", "--", *command], cwd=self.folder, env=settings,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", start_new_session=True, **identity)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process: subprocess.Popen):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # the session that start() made, nobody else's
+        except ProcessLookupError:
+            pass
+        process.wait()
+        process.stdout.close()
+
+    def output_of(self, process: subprocess.Popen, seconds=SECONDS) -> str:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            self.fail(f"no end within {seconds} s: {process.args}\n{output[-4000:]}")
+        self.assertEqual(process.returncode, 0, f"{process.args}\n{output[-4000:]}")
+        return output
+
+    def run_guest(self, *command, user="ordinary", env=None, seconds=SECONDS) -> str:
+        return self.output_of(self.start(*command, user=user, env=env), seconds)

@@ -1,0 +1,59 @@
+"""Open MPI of the distribution over mtl ofi: 2 and 4 ranks, every user, direct copies or not.
+
+Every job must be carried by Aperture: a job that quietly took another way is a failure.
+"""
+import re
+import shutil
+import unittest
+
+from guest import Guest, users
+
+PYTHON = "/usr/bin/python3"  # the one that the distribution's mpi4py belongs to
+
+
+class OpenMpi(Guest):
+    def mpirun(self, ranks: int, *command, **how) -> str:
+        launcher = shutil.which("mpirun.openmpi") or "mpirun"
+        return self.run_guest(launcher, "-n", str(ranks), *command, **how)
+
+    def exchange(self, ranks: int, **how):
+        output = self.mpirun(ranks, PYTHON, f"{self.tree}/mpi_exchange.py", **how)
+        self.assertEqual(output.count("carried by libaperture-fi.so"), ranks, output)
+
+    def test_everybody_exchanges_checked_messages_of_all_sizes(self):
+        for user in users():
+            for ranks in (2, 4):
+                with self.subTest(user=user, ranks=ranks):
+                    self.exchange(ranks, user=user)
+
+    def test_exchange_where_direct_copies_are_denied(self):
+        for ranks in (2, 4):
+            with self.subTest(ranks=ranks):
+                self.exchange(ranks, env={"APERTURE_CMA": "deny"})
+
+    def test_netpipe_from_1_byte_to_4_mib_checks_what_it_receives(self):
+        for denied in ({}, {"APERTURE_CMA": "deny"}):
+            output = self.mpirun(2, "NPopenmpi", "-i", "-n", "20", "-u", "4194304",
+                                 env=denied)
+            self.assertNotRegex(output, r"(?i)integrity check failed|error")
+
+    def test_netpipe_measures_up_to_4_mib(self):
+        output = self.mpirun(2, "NPopenmpi", "-n", "20", "-u", "4194304", "-p", "0")
+        self.assertRegex(output, r"4194304 bytes")
+
+    def test_benchmarks_of_mpi4py(self):
+        for ranks in (2, 4):
+            self.mpirun(ranks, PYTHON, "-m", "mpi4py.bench", "helloworld")
+            ring = self.mpirun(ranks, PYTHON, "-m", "mpi4py.bench", "ringtest", "-n", "65536", "-l",
+                               "100")
+            self.assertIn(f"({ranks} processes, 65536 bytes)", ring)
+
+    def test_a_choice_of_the_user_is_kept_and_named(self):
+        output = self.mpirun(2, PYTHON, f"{self.tree}/mpi_exchange.py",
+                             env={"OMPI_MCA_pml": "ob1"})
+        self.assertIn("OMPI_MCA_pml=ob1 is set, so Open MPI will not choose Aperture", output)
+        self.assertEqual(len(re.findall("carried by something else", output)), 2, output)
+
+
+if __name__ == "__main__":
+    unittest.main()
