@@ -1,0 +1,415 @@
+// First contact with peers that mean no good, or are broken. The numbers are those of the project's
+// list of hostile inputs.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <thread>
+
+#include "link/shm/segment.hpp"
+#include "nic/raw_client.hpp"
+#include "nic/side.hpp"
+
+namespace aperture::nic::test {
+namespace {
+
+using wire::Verdict;
+using wire::Why;
+
+void set_timeouts(uint64_t ns) {
+  contact().listener_limits.timeout_ns = ns;
+  contact().connector_limits.timeout_ns = ns;
+}
+
+class Hostile : public ::testing::Test {
+ protected:
+  void SetUp() override { contact().listener_limits.handshakes = 64; }
+  void TearDown() override {
+    set_timeouts(5'000'000'000);
+    EXPECT_EQ(contact().census().handshakes, 0u);
+  }
+  // The victim still serves honest peers.
+  static void expect_well(Side& victim) {
+    Side honest;
+    honest.connect(victim);
+    auto lane = honest.lane();
+    ASSERT_TRUE(lane);
+    auto other = victim.lane();
+    ASSERT_TRUE(other);
+    contact().close_lane(std::move(lane));
+    contact().close_lane(std::move(other));
+    honest.stop();
+    victim.next(50);  // it may be told that the lane went down
+  }
+};
+
+int sealed_segment() {
+  static auto segment = link::shm::Segment::create();
+  return segment.value()->fd();
+}
+int event_fd() {
+  static const UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
+  return fd.get();
+}
+
+TEST_F(Hostile, no_31_a_slow_handshake_is_cut_off) {
+  set_timeouts(200'000'000);
+  Side victim;
+  RawClient slow(victim.address());
+  const auto bytes = wire::encode(slow.hello);
+  const uint64_t began = now_ns();
+  bool cut = false;
+  for (size_t i = 0; i < bytes.size() && !cut; ++i) {
+    cut = !slow.say({bytes.data() + i, 1}) || closed_by_peer(slow.tcp.get(), 10);
+  }
+  EXPECT_TRUE(cut);
+  EXPECT_LT(now_ns() - began, 1'000'000'000u);
+  expect_well(victim);
+}
+
+TEST_F(Hostile, no_31_a_handshake_that_stops_after_the_answer_is_cut_off) {
+  set_timeouts(100'000'000);
+  Side victim;
+  RawClient idle(victim.address());
+  ASSERT_TRUE(idle.greet());
+  ASSERT_TRUE(idle.knock());
+  EXPECT_TRUE(closed_by_peer(idle.tcp.get()));
+  EXPECT_TRUE(closed_by_peer(idle.unix_socket.get()));
+  expect_well(victim);
+}
+
+TEST_F(Hostile, no_24_rubbish_is_closed_at_once) {
+  Side victim;
+  for (const char* text : {"GET / HTTP/1.0\r\n\r\n", "x", "APERTURF"}) {
+    RawClient rubbish(victim.address());
+    ASSERT_TRUE(rubbish.say(std::as_bytes(std::span(text, std::strlen(text)))));
+    EXPECT_TRUE(closed_by_peer(rubbish.tcp.get(), 1000)) << text;
+  }
+  expect_well(victim);
+}
+
+TEST_F(Hostile, no_25_reserved_bits_and_other_versions_are_not_understood) {
+  Side victim;
+  {
+    RawClient reserved(victim.address());
+    auto bytes = wire::encode(reserved.hello);
+    bytes[110] = std::byte{1};
+    ASSERT_TRUE(reserved.say(bytes));
+    EXPECT_TRUE(closed_by_peer(reserved.tcp.get()));
+  }
+  {
+    RawClient newer(victim.address());
+    auto bytes = wire::encode(newer.hello);
+    bytes[8] = std::byte{2};
+    ASSERT_TRUE(newer.say(bytes));
+    std::array<std::byte, wire::kAnswerBytes> answer;
+    size_t got = 0;
+    ASSERT_TRUE(readable(newer.tcp.get()));
+    ASSERT_TRUE(receive_bytes(newer.tcp.get(), answer, got).ok());
+    EXPECT_EQ(wire::decode_answer(answer).value().verdict, Verdict::wrong_version);
+  }
+  expect_well(victim);
+}
+
+TEST_F(Hostile, no_30_data_after_the_hello_ends_the_handshake) {
+  Side victim;
+  RawClient chatty(victim.address());
+  ASSERT_TRUE(chatty.greet());
+  EXPECT_EQ(chatty.answer.verdict, Verdict::offered);
+  const std::byte more{1};
+  ASSERT_TRUE(chatty.say({&more, 1}));
+  EXPECT_TRUE(closed_by_peer(chatty.tcp.get()));
+}
+
+TEST_F(Hostile, a_hello_for_somebody_else_or_from_another_host_gets_no_offer) {
+  Side victim;
+  RawClient lost(victim.address());
+  lost.hello.destination = Address::v4(0x7f000002, victim.address().port);
+  ASSERT_TRUE(lost.greet());
+  EXPECT_EQ(lost.answer.verdict, Verdict::wrong_destination);
+  RawClient far(victim.address());
+  far.hello.boot_id[0] ^= 1;
+  ASSERT_TRUE(far.greet());
+  EXPECT_EQ(far.answer.verdict, Verdict::other_host);
+  RawClient elsewhere(victim.address());
+  elsewhere.hello.net_ns ^= 1;
+  ASSERT_TRUE(elsewhere.greet());
+  EXPECT_EQ(elsewhere.answer.verdict, Verdict::other_host);
+}
+
+TEST_F(Hostile, no_4_and_5_the_name_without_the_nonce_lets_nobody_in) {
+  Side victim;
+  RawClient honest(victim.address());
+  ASSERT_TRUE(honest.greet());
+  RawClient thief(victim.address());
+  thief.answer = honest.answer;
+  ASSERT_TRUE(thief.knock());
+  wire::Id128 wrong = honest.answer.nonce;
+  wrong[15] ^= 1;
+  EXPECT_FALSE(thief.join_as(wrong, honest.hello.incarnation));
+  ASSERT_TRUE(thief.knock());
+  EXPECT_FALSE(thief.join_as(honest.answer.nonce, random_id())) << "another incarnation";
+  // each guess harmed only the guesser
+  ASSERT_TRUE(honest.knock());
+  EXPECT_TRUE(honest.join(honest.answer.nonce));
+  // and a nonce that was used is worth nothing
+  EXPECT_FALSE(thief.knock());
+}
+
+TEST_F(Hostile, no_5_a_ticket_opens_one_lane_once) {
+  Side victim(5);
+  RawClient client(victim.address());
+  ASSERT_TRUE(client.greet());
+  ASSERT_TRUE(client.knock());
+  ASSERT_TRUE(client.join(client.answer.nonce));
+  const auto good = client.good_open();
+  auto wrong = good;
+  wrong.nonce[0] ^= 1;
+  auto said = client.open(wrong, {sealed_segment(), event_fd()});
+  ASSERT_TRUE(said);
+  EXPECT_EQ(said->why, Why::bad_ticket);
+  wrong = good;
+  wrong.source.port = 10;
+  said = client.open(wrong, {sealed_segment(), event_fd()});
+  ASSERT_TRUE(said);
+  EXPECT_EQ(said->why, Why::bad_ticket);
+  said = client.open(good, {sealed_segment(), event_fd()});
+  ASSERT_TRUE(said);
+  EXPECT_TRUE(said->accepted);
+  auto lane = victim.lane();
+  ASSERT_TRUE(lane);
+  EXPECT_FALSE(lane->direct.allowed);
+  said = client.open(good, {sealed_segment(), event_fd()});
+  ASSERT_TRUE(said);
+  EXPECT_FALSE(said->accepted) << "replayed";
+  EXPECT_EQ(said->why, Why::bad_ticket);
+  client.unix_socket.reset();
+  auto down = victim.next();
+  ASSERT_TRUE(down && down->what == Told::What::down);
+  EXPECT_EQ(down->why, Errc::peer_lost);
+  contact().close_lane(std::move(lane));
+}
+
+// What comes with Open must be what it should be; a refused Open harms only who sent it.
+TEST_F(Hostile, no_38_and_39_what_comes_with_open_is_checked) {
+  Side victim;
+  const UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), 1 << 26), 0);
+  auto tiny = make_sealed_memfd("tiny", 4096);
+  auto blank = make_sealed_memfd("blank", size_t{1} << 26);
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe2(pipe_ends, O_CLOEXEC), 0);
+  const UniqueFd pipe_in(pipe_ends[0]), pipe_out(pipe_ends[1]);
+  struct Case {
+    const char* what;
+    std::vector<int> fds;
+    uint32_t lane, segment;
+  };
+  const std::vector<Case> cases = {
+      {"unsealed segment", {unsealed.get(), event_fd()}, 0, 1},
+      {"segment too small", {tiny->get(), event_fd()}, 0, 1},
+      {"segment without a header", {blank->get(), event_fd()}, 0, 1},
+      {"a pipe for a segment", {pipe_in.get(), event_fd()}, 0, 1},
+      {"a pipe for a doorbell", {sealed_segment(), pipe_out.get()}, 0, 1},
+      {"a lane that does not exist", {sealed_segment(), event_fd()}, link::shm::kLanes, 1},
+      {"a huge lane", {sealed_segment(), event_fd()}, 0xffffffff, 1},
+      {"a huge segment number", {sealed_segment(), event_fd()}, 0, 0xffffffff},
+      {"no descriptors", {}, 0, 1},
+      {"no doorbell", {sealed_segment()}, 0, 1},
+  };
+  for (const Case& c : cases) {
+    RawClient client(victim.address());
+    ASSERT_TRUE(client.greet());
+    ASSERT_TRUE(client.knock());
+    ASSERT_TRUE(client.join(client.answer.nonce));
+    auto open = client.good_open();
+    open.lane = Wild<uint32_t>(c.lane);
+    open.segment = Wild<uint32_t>(c.segment);
+    const auto said = client.open(open, c.fds);
+    ASSERT_TRUE(said) << c.what;
+    EXPECT_FALSE(said->accepted) << c.what;
+    EXPECT_TRUE(victim.silent(0)) << c.what;
+  }
+  expect_well(victim);
+}
+
+TEST_F(Hostile, rubbish_on_the_unix_socket_ends_that_peer_only) {
+  Side victim;
+  for (int i = 0; i < 3; ++i) {
+    RawClient client(victim.address());
+    ASSERT_TRUE(client.greet());
+    ASSERT_TRUE(client.knock());
+    ASSERT_TRUE(client.join(client.answer.nonce));
+    std::vector<std::byte> rubbish(i == 0 ? 3 : i == 1 ? 64 : 4096, std::byte{0xee});
+    ASSERT_TRUE(send_packet(client.unix_socket.get(), rubbish, {}).ok());
+    EXPECT_TRUE(closed_by_peer(client.unix_socket.get())) << i;
+  }
+  expect_well(victim);
+}
+
+TEST_F(Hostile, a_lane_that_was_never_opened_cannot_be_closed) {
+  Side victim;
+  RawClient client(victim.address());
+  ASSERT_TRUE(client.greet());
+  ASSERT_TRUE(client.knock());
+  ASSERT_TRUE(client.join(client.answer.nonce));
+  wire::LaneClose close;
+  ASSERT_TRUE(send_packet(client.unix_socket.get(), wire::encode(close).view(), {}).ok());
+  EXPECT_TRUE(closed_by_peer(client.unix_socket.get()));
+}
+
+// Stands where an endpoint should be, and says what it is told to.
+class Impostor {
+ public:
+  Impostor() {
+    auto socket = listen_tcp(loopback_v4(), address);
+    EXPECT_TRUE(socket.ok());
+    tcp_ = *std::move(socket);
+  }
+  ParentOnlyFd accept() {
+    EXPECT_TRUE(readable(tcp_.get()));
+    auto got = accept_one(tcp_.get());
+    EXPECT_TRUE(got.ok());
+    return got.ok() ? *std::move(got) : ParentOnlyFd();
+  }
+  static wire::Hello hear(int fd) {
+    std::array<std::byte, wire::kHelloBytes> bytes{};
+    size_t got = 0;
+    while (readable(fd) && receive_bytes(fd, bytes, got).error() == Errc::again) {
+    }
+    auto hello = wire::decode_hello(bytes);
+    EXPECT_TRUE(hello.ok());
+    return hello.ok() ? hello.value() : wire::Hello{};
+  }
+  Address address;
+
+ private:
+  ParentOnlyFd tcp_;
+};
+
+TEST_F(Hostile, who_never_answers_is_timed_out) {
+  set_timeouts(200'000'000);
+  Side honest;
+  Impostor mute;
+  honest.connect(mute.address);
+  EXPECT_EQ(honest.failure(), Errc::timed_out);
+}
+
+TEST_F(Hostile, who_answers_something_else_is_no_endpoint) {
+  Side honest;
+  Impostor web;
+  honest.connect(web.address);
+  const ParentOnlyFd connection = web.accept();
+  const std::string page(200, 'A');
+  ASSERT_TRUE(send_bytes(connection.get(), std::as_bytes(std::span(page))).ok());
+  EXPECT_EQ(honest.failure(), Errc::protocol);
+}
+
+TEST_F(Hostile, an_endpoint_on_another_host_is_unreachable_so_far) {
+  Side honest;
+  Impostor far;
+  honest.connect(far.address);
+  const ParentOnlyFd connection = far.accept();
+  Impostor::hear(connection.get());
+  wire::Answer answer;
+  answer.verdict = Verdict::other_host;
+  ASSERT_TRUE(send_bytes(connection.get(), wire::encode(answer)).ok());
+  EXPECT_EQ(honest.failure(), Errc::unreachable);
+}
+
+TEST_F(Hostile, no_4_a_squatter_on_the_socket_name_is_turned_away) {
+  set_timeouts(500'000'000);
+  Side honest;
+  Impostor owner;
+  honest.connect(owner.address);
+  const ParentOnlyFd connection = owner.accept();
+  const wire::Hello hello = Impostor::hear(connection.get());
+  wire::Answer answer;
+  answer.verdict = Verdict::offered;
+  answer.boot_id = hello.boot_id;
+  answer.net_ns = hello.net_ns;
+  answer.incarnation = random_id();
+  answer.nonce = random_id();
+  answer.socket_name = random_id();
+  answer.ticket = 1;
+  const auto squatter = listen_abstract(answer.socket_name);
+  ASSERT_TRUE(squatter.ok());
+  ASSERT_TRUE(send_bytes(connection.get(), wire::encode(answer)).ok());
+  ASSERT_TRUE(readable(const_cast<Result<ParentOnlyFd>&>(squatter)->get()));
+  auto caught = accept_one(const_cast<Result<ParentOnlyFd>&>(squatter)->get());
+  ASSERT_TRUE(caught.ok());
+  wire::Join lie;
+  lie.nonce = random_id();  // it has not heard the hello
+  lie.incarnation = answer.incarnation;
+  ASSERT_TRUE(send_packet(caught->get(), wire::encode_joined(lie).view(), {}).ok());
+  Packet packet;
+  while (readable(caught->get())) {  // nothing but Join is said to it, and no descriptor is given
+    const Status s = receive_packet(caught->get(), packet);
+    if (!s) break;
+    EXPECT_TRUE(wire::decode_join(packet.view()).ok());
+    EXPECT_EQ(packet.fd_count, 0u);
+  }
+  EXPECT_EQ(honest.failure(), Errc::timed_out);
+}
+
+TEST_F(Hostile, no_33_half_open_connections_do_not_keep_others_out) {
+  // APERTURE_HALF_OPEN=100000 is the full count
+  const char* wanted = std::getenv("APERTURE_HALF_OPEN");
+  const int count = wanted != nullptr ? std::atoi(wanted) : 5000;
+  Side victim;
+  std::deque<ParentOnlyFd> open;
+  for (int i = 0; i < count; ++i) {
+    auto socket = connect_tcp(victim.address());
+    if (socket) open.push_back(*std::move(socket));
+    if (open.size() > 500) {
+      close_without_waiting(open.front().get());
+      open.pop_front();
+    }
+    if (i % 500 == 499) {
+      EXPECT_LE(contact().census().handshakes, 64u);
+      expect_well(victim);
+    }
+  }
+  for (auto& socket : open) close_without_waiting(socket.get());
+  open.clear();
+  for (int i = 0; i < 3000 && contact().census().handshakes != 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST_F(Hostile, running_out_of_descriptors_is_an_error_that_passes) {
+  set_timeouts(500'000'000);
+  Side a, b;
+  expect_well(b);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (int room = 0; room < 24; ++room) {
+    // `room` more descriptors above those in use
+    const UniqueFd probe(::dup(0));
+    rlimit tight = before;
+    tight.rlim_cur = 512;
+    while (::fcntl(static_cast<int>(tight.rlim_cur), F_GETFD) >= 0) ++tight.rlim_cur;
+    tight.rlim_cur += static_cast<rlim_t>(room);
+    std::vector<UniqueFd> fillers;  // the low numbers are taken too
+    for (int fd; (fd = ::dup(0)) >= 0 && fd < 512;) fillers.emplace_back(fd);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+    a.connect(b);
+    auto told = a.next(2000);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    ASSERT_TRUE(told) << room;
+    if (told->what == Told::What::up) {
+      contact().close_lane(std::move(told->lane));
+    } else {
+      EXPECT_TRUE(told->why == Errc::no_fds || told->why == Errc::timed_out) << describe(told->why);
+    }
+    while (auto more = b.next(20)) {
+      if (more->lane) contact().close_lane(std::move(more->lane));
+    }
+    while (auto more = a.next(1)) {
+      if (more->lane) contact().close_lane(std::move(more->lane));
+    }
+  }
+  expect_well(b);
+}
+
+}  // namespace
+}  // namespace aperture::nic::test

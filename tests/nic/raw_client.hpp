@@ -1,0 +1,130 @@
+// A peer written by hand, which may break every rule of first contact.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <optional>
+#include <vector>
+
+#include "base/random.hpp"
+#include "nic/identity.hpp"
+#include "nic/sockets.hpp"
+#include "wire/hello.hpp"
+
+namespace aperture::nic::test {
+
+inline bool readable(int fd, int timeout_ms = 3000) {
+  pollfd p{fd, POLLIN, 0};
+  return ::poll(&p, 1, timeout_ms) == 1;
+}
+
+// The other side has closed, within the time.
+inline bool closed_by_peer(int fd, int timeout_ms = 3000) {
+  if (!readable(fd, timeout_ms)) return false;
+  char byte;
+  return ::recv(fd, &byte, 1, MSG_DONTWAIT) <= 0;
+}
+
+inline wire::Id128 random_id() {
+  wire::Id128 id;
+  random_bytes(id.data(), id.size());
+  return id;
+}
+
+struct RawClient {
+  ParentOnlyFd tcp;
+  ParentOnlyFd unix_socket;
+  wire::Hello hello;
+  wire::Answer answer;
+
+  explicit RawClient(const Address& to) {
+    auto identity = Identity::read();
+    EXPECT_TRUE(identity.ok());
+    hello.boot_id = identity->boot_id;
+    hello.net_ns = identity->net_ns;
+    hello.incarnation = random_id();
+    hello.nonce = random_id();
+    hello.source = Address::v4(0x7f000001, 9);  // nobody listens there
+    hello.destination = to;
+    auto socket = connect_tcp(to);
+    EXPECT_TRUE(socket.ok());
+    tcp = *std::move(socket);
+    pollfd p{tcp.get(), POLLOUT, 0};
+    EXPECT_EQ(::poll(&p, 1, 3000), 1);
+  }
+
+  bool say(std::span<const std::byte> bytes) { return send_bytes(tcp.get(), bytes).ok(); }
+  bool greet() {
+    if (!say(wire::encode(hello))) return false;
+    std::array<std::byte, wire::kAnswerBytes> bytes;
+    size_t got = 0;
+    while (readable(tcp.get())) {
+      const Status s = receive_bytes(tcp.get(), bytes, got);
+      if (s.ok()) break;
+      if (s.error() != Errc::again) return false;
+    }
+    auto decoded = wire::decode_answer(bytes);
+    if (got != bytes.size() || !decoded) return false;
+    answer = decoded.value();
+    return true;
+  }
+  bool knock() {
+    auto socket = connect_abstract(answer.socket_name);
+    if (!socket) return false;
+    unix_socket = *std::move(socket);
+    return true;
+  }
+  bool join(const wire::Id128& nonce) { return join_as(nonce, hello.incarnation); }
+  // True if Joined came, with our nonce.
+  bool join_as(const wire::Id128& nonce, const wire::Id128& incarnation) {
+    wire::Join join;
+    join.nonce = nonce;
+    join.incarnation = incarnation;
+    if (!send_packet(unix_socket.get(), wire::encode_join(join).view(), {}).ok()) return false;
+    Packet packet;
+    if (!receive(packet)) return false;
+    auto joined = wire::decode_joined(packet.view());
+    return joined.ok() && joined->nonce == hello.nonce;
+  }
+  bool receive(Packet& packet) {
+    return readable(unix_socket.get()) && receive_packet(unix_socket.get(), packet).ok();
+  }
+  wire::Open good_open() const {
+    wire::Open open;
+    open.nonce = answer.nonce;
+    open.ticket = Wild<uint64_t>(answer.ticket);
+    open.source = hello.source;
+    open.destination = hello.destination;
+    open.segment = Wild<uint32_t>(1);
+    open.attempt = Wild<uint32_t>(1);
+    return open;
+  }
+  // What comes back: accept, or why it was rejected; nullopt if the socket was closed.
+  struct Outcome {
+    bool accepted = false;
+    wire::Why why = wire::Why::no_endpoint;
+  };
+  std::optional<Outcome> open(const wire::Open& open, std::vector<int> fds) {
+    if (!send_packet(unix_socket.get(), wire::encode(open).view(), fds).ok()) return std::nullopt;
+    for (;;) {
+      Packet packet;
+      if (!receive(packet)) return std::nullopt;
+      auto kind = wire::peer_message(packet.view());
+      if (!kind) return std::nullopt;
+      if (kind.value() == wire::PeerMessage::accept) return Outcome{true, {}};
+      if (kind.value() == wire::PeerMessage::reject) {
+        return Outcome{false, wire::decode_reject(packet.view())->why};
+      }
+    }
+  }
+};
+
+}  // namespace aperture::nic::test

@@ -1,0 +1,315 @@
+// The codecs of first contact: what is written is what is read, and every neighbour of it is refused.
+#include "wire/hello.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+namespace aperture::wire {
+namespace {
+
+Id128 id(uint8_t seed) {
+  Id128 out;
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<uint8_t>(seed + 7 * i);
+  return out;
+}
+
+Hello some_hello() {
+  Hello h;
+  h.boot_id = id(1);
+  h.net_ns = 0x0102030405060708;
+  h.incarnation = id(2);
+  h.nonce = id(3);
+  h.source = Address::v4(0x7f000001, 4000);
+  h.destination = Address::v4(0x0a000002, 65535);
+  return h;
+}
+
+Answer some_answer() {
+  Answer a;
+  a.verdict = Verdict::offered;
+  a.boot_id = id(4);
+  a.net_ns = 9;
+  a.incarnation = id(5);
+  a.nonce = id(6);
+  a.socket_name = id(7);
+  a.ticket = 0xfedcba9876543210;
+  return a;
+}
+
+Open some_open() {
+  Open o;
+  o.nonce = id(8);
+  o.ticket = Wild<uint64_t>(11);
+  o.source = Address::v4(1, 2);
+  o.destination = Address::v4(3, 4);
+  o.lane = Wild<uint32_t>(5);
+  o.segment = Wild<uint32_t>(6);
+  o.domain = Wild<uint32_t>(7);
+  o.engine = Wild<uint64_t>(8);
+  o.key_file_bytes = Wild<uint64_t>(1 << 20);
+  o.attempt = Wild<uint32_t>(10);
+  return o;
+}
+
+// Each length but the right one, and each bit that has no meaning set: refused.
+template <typename Bytes, typename Decode>
+void expect_neighbours_refused(const Bytes& good, size_t size, Decode decode,
+                               const std::vector<size_t>& reserved) {
+  std::vector<std::byte> longer(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
+  longer.push_back(std::byte{0});
+  for (size_t n = 0; n <= longer.size(); ++n) {
+    EXPECT_EQ(decode({longer.data(), n}), n == size) << n;
+  }
+  for (const size_t at : reserved) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::vector<std::byte> bad(longer.begin(), longer.end() - 1);
+      bad[at] ^= static_cast<std::byte>(1 << bit);
+      EXPECT_FALSE(decode(bad)) << "byte " << at << " bit " << bit;
+    }
+  }
+}
+
+std::vector<size_t> range(size_t from, size_t to) {
+  std::vector<size_t> out;
+  for (size_t i = from; i < to; ++i) out.push_back(i);
+  return out;
+}
+
+TEST(Hello, is_read_as_it_was_written) {
+  const Hello h = some_hello();
+  const auto back = decode_hello(encode(h));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back.value().boot_id, h.boot_id);
+  EXPECT_EQ(back.value().net_ns, h.net_ns);
+  EXPECT_EQ(back.value().incarnation, h.incarnation);
+  EXPECT_EQ(back.value().nonce, h.nonce);
+  EXPECT_EQ(back.value().source, h.source);
+  EXPECT_EQ(back.value().destination, h.destination);
+}
+
+TEST(Hello, lies_on_the_wire_as_drawn) {
+  const auto bytes = encode(some_hello());
+  EXPECT_EQ(std::memcmp(bytes.data(), "APERTURE", 8), 0);
+  EXPECT_EQ(bytes[8], std::byte{1});
+  EXPECT_EQ(bytes[12], std::byte{112});
+  EXPECT_EQ(bytes[32], std::byte{8});
+  EXPECT_EQ(bytes[39], std::byte{1});
+  EXPECT_EQ(bytes[88], std::byte{4000 & 0xff});
+  EXPECT_EQ(bytes[89], std::byte{4000 >> 8});
+}
+
+TEST(Hello, neighbours_are_refused) {
+  const auto decode = [](std::span<const std::byte> b) { return decode_hello(b).ok(); };
+  auto fixed = range(0, 16);  // magic, version, kind, reserved, length
+  for (const size_t at : range(108, 112)) fixed.push_back(at);
+  expect_neighbours_refused(encode(some_hello()), kHelloBytes, decode, fixed);
+}
+
+TEST(Hello, of_another_version_is_told_apart_from_rubbish) {
+  auto bytes = encode(some_hello());
+  bytes[8] = std::byte{2};
+  EXPECT_EQ(decode_hello(bytes).error(), Errc::not_supported);
+  bytes[0] = std::byte{0};
+  EXPECT_EQ(decode_hello(bytes).error(), Errc::protocol);
+}
+
+TEST(Hello, without_ports_is_refused) {
+  Hello h = some_hello();
+  h.source.port = 0;
+  EXPECT_FALSE(decode_hello(encode(h)).ok());
+  h = some_hello();
+  h.destination.port = 0;
+  EXPECT_FALSE(decode_hello(encode(h)).ok());
+}
+
+TEST(Hello, rubbish_is_seen_from_its_first_byte) {
+  const auto bytes = encode(some_hello());
+  for (size_t n = 0; n <= bytes.size(); ++n) EXPECT_TRUE(may_become_hello({bytes.data(), n}));
+  const std::string_view http = "GET / HTTP/1.1";
+  EXPECT_FALSE(may_become_hello(std::as_bytes(std::span(http.substr(0, 1)))));
+  EXPECT_FALSE(may_become_hello(std::as_bytes(std::span(http))));
+}
+
+TEST(Answer, is_read_as_it_was_written) {
+  const Answer a = some_answer();
+  const auto back = decode_answer(encode(a));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back.value().verdict, a.verdict);
+  EXPECT_EQ(back.value().boot_id, a.boot_id);
+  EXPECT_EQ(back.value().net_ns, a.net_ns);
+  EXPECT_EQ(back.value().incarnation, a.incarnation);
+  EXPECT_EQ(back.value().nonce, a.nonce);
+  EXPECT_EQ(back.value().socket_name, a.socket_name);
+  EXPECT_EQ(back.value().ticket, a.ticket);
+}
+
+TEST(Answer, neighbours_are_refused) {
+  const auto decode = [](std::span<const std::byte> b) { return decode_answer(b).ok(); };
+  auto fixed = range(0, 11);
+  for (const size_t at : range(12, 16)) fixed.push_back(at);
+  expect_neighbours_refused(encode(some_answer()), kAnswerBytes, decode, fixed);
+}
+
+TEST(Answer, of_every_verdict_but_those_known_is_refused) {
+  for (int v = 0; v < 256; ++v) {
+    auto bytes = encode(some_answer());
+    std::fill(bytes.begin() + 56, bytes.end(), std::byte{0});  // only an offer offers anything
+    bytes[11] = static_cast<std::byte>(v);
+    EXPECT_EQ(decode_answer(bytes).ok(), v >= 1 && v <= 6) << v;
+  }
+}
+
+TEST(Answer, that_offers_nothing_names_nothing) {
+  Answer a = some_answer();
+  a.verdict = Verdict::crossing;
+  EXPECT_FALSE(decode_answer(encode(a)).ok());
+  a.nonce = {};
+  a.socket_name = {};
+  EXPECT_FALSE(decode_answer(encode(a)).ok());
+  a.ticket = 0;
+  EXPECT_TRUE(decode_answer(encode(a)).ok());
+}
+
+TEST(Hello, and_answer_are_never_taken_for_each_other) {
+  auto hello = encode(some_hello());
+  EXPECT_FALSE(decode_answer({hello.data(), kAnswerBytes}).ok());
+  std::vector<std::byte> answer(kHelloBytes);
+  const auto bytes = encode(some_answer());
+  std::copy(bytes.begin(), bytes.end(), answer.begin());
+  EXPECT_FALSE(decode_hello(answer).ok());
+}
+
+TEST(Join, is_read_as_it_was_written_and_neighbours_are_refused) {
+  Join j;
+  j.nonce = id(1);
+  j.incarnation = id(2);
+  j.pid_ns = 3;
+  j.start_time = Wild<uint64_t>(4);
+  for (const bool barriers : {false, true}) {
+    for (const bool denied : {false, true}) {
+      j.heavy_barriers = barriers;
+      j.direct_denied = denied;
+      const auto back = decode_join(encode_join(j).view());
+      ASSERT_TRUE(back.ok());
+      EXPECT_EQ(back.value().nonce, j.nonce);
+      EXPECT_EQ(back.value().incarnation, j.incarnation);
+      EXPECT_EQ(back.value().pid_ns, 3u);
+      EXPECT_EQ(back.value().start_time.unchecked(), 4u);
+      EXPECT_EQ(back.value().heavy_barriers, barriers);
+      EXPECT_EQ(back.value().direct_denied, denied);
+    }
+  }
+  EXPECT_FALSE(decode_joined(encode_join(j).view()).ok());
+  EXPECT_FALSE(decode_join(encode_joined(j).view()).ok());
+  const auto decode = [](std::span<const std::byte> b) { return decode_join(b).ok(); };
+  auto fixed = range(3, 8);
+  fixed.push_back(1);
+  for (const size_t at : range(56, 64)) fixed.push_back(at);
+  expect_neighbours_refused(encode_join(j).bytes, kJoinBytes, decode, fixed);
+  PeerPacket p = encode_join(j);
+  p.bytes[2] = std::byte{4};  // a bit without a meaning
+  EXPECT_FALSE(decode_join(p.view()).ok());
+}
+
+TEST(Open, is_read_as_it_was_written_and_neighbours_are_refused) {
+  const Open o = some_open();
+  const auto back = decode_open(encode(o).view());
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back.value().nonce, o.nonce);
+  EXPECT_EQ(back.value().ticket.unchecked(), 11u);
+  EXPECT_EQ(back.value().source, o.source);
+  EXPECT_EQ(back.value().destination, o.destination);
+  EXPECT_EQ(back.value().lane.unchecked(), 5u);
+  EXPECT_EQ(back.value().segment.unchecked(), 6u);
+  EXPECT_EQ(back.value().domain.unchecked(), 7u);
+  EXPECT_EQ(back.value().engine.unchecked(), 8u);
+  EXPECT_EQ(back.value().key_file_bytes.unchecked(), uint64_t{1} << 20);
+  EXPECT_EQ(back.value().attempt.unchecked(), 10u);
+  const auto decode = [](std::span<const std::byte> b) { return decode_open(b).ok(); };
+  auto fixed = range(0, 8);
+  for (const size_t at : range(100, 104)) fixed.push_back(at);
+  expect_neighbours_refused(encode(o).bytes, kOpenBytes, decode, fixed);
+}
+
+TEST(Accept, is_read_as_it_was_written_and_neighbours_are_refused) {
+  Accept a;
+  a.attempt = Wild<uint32_t>(1);
+  a.domain = Wild<uint32_t>(2);
+  a.engine = Wild<uint64_t>(3);
+  a.key_file_bytes = Wild<uint64_t>(4);
+  const auto back = decode_accept(encode(a).view());
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back.value().attempt.unchecked(), 1u);
+  EXPECT_EQ(back.value().domain.unchecked(), 2u);
+  EXPECT_EQ(back.value().engine.unchecked(), 3u);
+  EXPECT_EQ(back.value().key_file_bytes.unchecked(), 4u);
+  const auto decode = [](std::span<const std::byte> b) { return decode_accept(b).ok(); };
+  expect_neighbours_refused(encode(a).bytes, kAcceptBytes, decode, range(0, 8));
+}
+
+TEST(Reject, is_read_as_it_was_written_and_unknown_reasons_are_refused) {
+  Reject r;
+  r.attempt = Wild<uint32_t>(77);
+  for (uint32_t why = 0; why < 10; ++why) {
+    r.why = static_cast<Why>(why);
+    const auto back = decode_reject(encode(r).view());
+    EXPECT_EQ(back.ok(), why >= 1 && why <= 5) << why;
+    if (!back.ok()) continue;
+    EXPECT_EQ(back.value().attempt.unchecked(), 77u);
+    EXPECT_EQ(back.value().why, r.why);
+  }
+  const auto decode = [](std::span<const std::byte> b) { return decode_reject(b).ok(); };
+  r.why = Why::crossing;
+  expect_neighbours_refused(encode(r).bytes, kRejectBytes, decode, range(0, 8));
+}
+
+TEST(LaneClose, is_read_as_it_was_written_and_neighbours_are_refused) {
+  LaneClose c;
+  c.segment = Wild<uint32_t>(5);
+  c.lane = Wild<uint32_t>(6);
+  for (const bool of_sender : {false, true}) {
+    c.of_sender = of_sender;
+    const auto back = decode_lane_close(encode(c).view());
+    ASSERT_TRUE(back.ok());
+    EXPECT_EQ(back.value().segment.unchecked(), 5u);
+    EXPECT_EQ(back.value().lane.unchecked(), 6u);
+    EXPECT_EQ(back.value().of_sender, of_sender);
+  }
+  const auto decode = [](std::span<const std::byte> b) { return decode_lane_close(b).ok(); };
+  expect_neighbours_refused(encode(c).bytes, kLaneCloseBytes, decode, {0, 1, 3, 4, 5, 6, 7});
+}
+
+TEST(PeerMessage, of_an_unknown_kind_is_refused) {
+  for (int kind = 0; kind < 256; ++kind) {
+    PeerPacket p = encode(some_open());
+    p.bytes[0] = static_cast<std::byte>(kind);
+    EXPECT_EQ(peer_message(p.view()).ok(), kind == 3) << kind;
+  }
+}
+
+TEST(Id128, are_equal_only_if_every_bit_is) {
+  const Id128 a = id(9);
+  EXPECT_TRUE(equal_in_constant_time(a, a));
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      Id128 b = a;
+      b[i] = static_cast<uint8_t>(b[i] ^ (1 << bit));
+      EXPECT_FALSE(equal_in_constant_time(a, b));
+    }
+  }
+}
+
+TEST(AbstractName, spells_the_bits) {
+  Id128 bits{};
+  bits[0] = 0xab;
+  bits[15] = 0x0f;
+  const auto name = abstract_name(bits);
+  EXPECT_EQ(std::string_view(name.data(), name.size()),
+            "aperture.ab00000000000000000000000000000f");
+}
+
+}  // namespace
+}  // namespace aperture::wire
