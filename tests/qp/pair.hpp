@@ -216,6 +216,17 @@ class Pair {
     }
   }
 
+  // Dead queue pairs give way to new ones over a new lane of the same segment.
+  void renew() {
+    for (auto* side : {&a, &b}) {
+      Side& s = **side;
+      s.qp = std::make_unique<Qp>(s.port, s.qp->remote());
+      s.sink.messages.clear();
+    }
+    make_lanes();
+    attach();
+  }
+
   void attach() {
     a->qp->attach(std::move(lane_a));
     b->qp->attach(std::move(lane_b));
@@ -280,12 +291,9 @@ class Pair {
     lane_b->remote_domain = a->domain;
   }
 
-  void make_shm_lanes() {
+  void make_segment() {
     segment_a_ = *link::shm::Segment::create();
     segment_b_ = *link::shm::Segment::attach(UniqueFd(::dup(segment_a_->fd())));
-    link::shm::LanePeer to_b, to_a;
-    to_b.doorbell_fd = bell_b_.get();
-    to_a.doorbell_fd = bell_a_.get();
     if (kind_ == LinkKind::direct) {
       view_ = std::make_unique<protect::PeerKeyView>(
           std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
@@ -293,6 +301,15 @@ class Pair {
       for (const auto side : {link::shm::Side::creator, link::shm::Side::attacher}) {
         ASSERT_TRUE(keys->attach_slots(slots(*segment_a_, side), ::getpid()));
       }
+    }
+  }
+
+  void make_shm_lanes() {
+    if (segment_a_ == nullptr) make_segment();
+    link::shm::LanePeer to_b, to_a;
+    to_b.doorbell_fd = bell_b_.get();
+    to_a.doorbell_fd = bell_a_.get();
+    if (kind_ == LinkKind::direct) {
       to_b.direct = {true, ::getpid(), view_.get(),
                      segment_a_->slots_of(link::shm::Side::creator)};
       to_a.direct = {true, ::getpid(), view_.get(),
