@@ -57,11 +57,14 @@ class EngineLock {
   static constexpr uint32_t kUnbiased = 0;  // biases_[0] belongs to nobody
   static constexpr uint32_t kStreak = 64;
 
-  struct alignas(64) Bias {
+  // Kept a cache line apart by its size: over-aligned objects are a burden to whoever embeds them.
+  struct Bias {
     std::atomic<uintptr_t> owner{0};   // written once, before the generation is current
     std::atomic<bool> inside{false};   // written by the owner only
     std::atomic<uint32_t> entries{0};  // written by the owner only; wraps
+    char apart[48];
   };
+  static_assert(sizeof(Bias) == 64);
 
   // A number that no other living thread has, for one instruction.
   static uintptr_t self() noexcept {
@@ -111,7 +114,7 @@ class EngineLock {
   std::atomic<uint32_t> current_{kUnbiased};  // index of the bias in force
   Bias biases_[kGenerations + 1];
 
-  alignas(64) std::mutex mutex_;    // guards what follows
+  std::mutex mutex_;                // guards what follows
   uintptr_t last_ = 0;              // who came through the mutex last,
   uint32_t streak_ = 0;             // ... and how often in a row
   uint32_t visits_ = 0;             // past the bias in force

@@ -39,7 +39,8 @@ class PeerKeyViewTest : public TableTest {
   }
 
   std::unique_ptr<PeerKeyView> view;
-  AccessorSlot slot{};
+  std::unique_ptr<AccessorSlot> slot_memory = std::make_unique<AccessorSlot>();
+  AccessorSlot& slot = *slot_memory;
   LookupHint hint;
   RegionSpec spec;
   char memory[256];
@@ -279,7 +280,8 @@ TEST(HostileKeyFile, cycles_wild_indices_and_counts_end_in_the_ring) {
   HandMade file;
   Result<PeerKeyView> view = file.view();
   ASSERT_TRUE(view);
-  AccessorSlot slot{};
+  const auto slot_memory = std::make_unique<AccessorSlot>();
+  AccessorSlot& slot = *slot_memory;
   char byte = 'x';
   iovec iov{&byte, 1};
   view->set_copy_calls(nullptr, nullptr);  // a crash if it ever got that far
@@ -313,7 +315,8 @@ TEST(HostileKeyFile, hint_with_a_wild_index_reads_nothing) {
   HandMade file;
   Result<PeerKeyView> view = file.view();
   ASSERT_TRUE(view);
-  AccessorSlot slot{};
+  const auto slot_memory = std::make_unique<AccessorSlot>();
+  AccessorSlot& slot = *slot_memory;
   LookupHint hint{{~0u, 9}};
   char byte = 'x';
   iovec iov{&byte, 1};

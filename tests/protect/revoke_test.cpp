@@ -41,7 +41,8 @@ class Revoke : public TableTest {
   }
   uint64_t soon() { return now_ns() + 3'000'000; }
 
-  SlotArray slots{};
+  std::unique_ptr<SlotArray> memory = std::make_unique<SlotArray>();
+  SlotArray& slots = *memory;
   StagedProbe probe;
 };
 
@@ -98,7 +99,8 @@ TEST_F(Revoke, late_pin_after_the_first_scan_is_fenced_too) {
 }
 
 TEST_F(Revoke, every_slot_of_every_array_is_looked_at) {
-  SlotArray more{};
+  const auto second = std::make_unique<SlotArray>();
+  SlotArray& more = *second;
   ASSERT_TRUE(table->attach_slots(&more, ::getpid()));
   for (SlotArray* array : {&slots, &more}) {
     for (AccessorSlot& slot : array->slots) {
@@ -149,15 +151,17 @@ TEST_F(Revoke, slots_of_a_dead_accessor_can_be_detached_with_their_pins) {
 
 TEST_F(Revoke, bad_slots_are_refused) {
   EXPECT_EQ(table->attach_slots(nullptr, ::getpid()).error(), Errc::invalid);
-  SlotArray more{};
+  const auto second = std::make_unique<SlotArray>();
+  SlotArray& more = *second;
   EXPECT_EQ(table->attach_slots(&more, 0).error(), Errc::invalid);
   EXPECT_EQ(table->attach_slots(&more, 1 << 30).error(), Errc::not_supported);
-  SlotArray never{};
-  EXPECT_TRUE(table->detach_slots(&never));
+  const auto never = std::make_unique<SlotArray>();
+  EXPECT_TRUE(table->detach_slots(never.get()));
 }
 
 TEST(SlotArray, is_claimed_slot_by_slot) {
-  SlotArray slots{};
+  const auto memory = std::make_unique<SlotArray>();
+  SlotArray& slots = *memory;
   AccessorSlot* taken[kSlotsPerPeer];
   for (AccessorSlot*& slot : taken) {
     slot = slots.claim();
