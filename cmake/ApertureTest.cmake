@@ -2,7 +2,8 @@
 #
 #   aperture_test(NAME SOURCES file... [LIBS lib...] [LABELS label...] [TIMEOUT s] [ENV k=v...]
 #                 [SERIAL])
-#       a GoogleTest program test_NAME and one ctest entry NAME
+#       a GoogleTest program test_NAME and one ctest entry NAME; the target labelled_LABEL builds
+#       all programs that have the label
 #   aperture_script_test(NAME COMMAND cmd... [LABELS label...] [TIMEOUT s] [ENV k=v...] [SERIAL])
 #       a ctest entry for a script
 #   aperture_fuzz(NAME SOURCES file... [LIBS lib...] [CORPUS dir])
@@ -63,6 +64,12 @@ function(aperture_test name)
   if(TARGET aperture-fi)
     add_dependencies(test_${name} aperture-fi)  # a module is loaded, not linked
   endif()
+  foreach(label ${T_LABELS})
+    if(NOT TARGET labelled_${label})
+      add_custom_target(labelled_${label})
+    endif()
+    add_dependencies(labelled_${label} test_${name})
+  endforeach()
   add_test(NAME ${name} COMMAND test_${name})
   set(serial "")
   if(T_SERIAL)
@@ -93,6 +100,10 @@ function(aperture_fuzz name)
   target_include_directories(fuzz_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_link_libraries(fuzz_${name} PRIVATE ${T_LIBS} Threads::Threads)
   target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  if(NOT TARGET fuzzers)
+    add_custom_target(fuzzers)
+  endif()
+  add_dependencies(fuzzers fuzz_${name})
   set(corpus ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name})
   if(T_CORPUS)
     get_filename_component(corpus ${T_CORPUS} ABSOLUTE)

@@ -42,7 +42,7 @@ bare_debian_12() {
   git clone -q --no-hardlinks . "$root/opt/aperture" || return 1
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   # shellcheck disable=SC2016  # expanded inside
-  unshare --mount --pid --fork --mount-proc bash -c '
+  unshare --mount --pid --fork --kill-child --mount-proc bash -c '
     set -e
     mount --bind /dev "$1/dev"
     mount -t tmpfs tmpfs "$1/dev/shm"
