@@ -41,6 +41,19 @@ int64_t now_ns() {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
+const char* wait_name(fi_wait_obj wait) {
+  switch (wait) {
+    case FI_WAIT_NONE: return "none";
+    case FI_WAIT_UNSPEC: return "unspec";
+    case FI_WAIT_SET: return "set";
+    case FI_WAIT_FD: return "fd";
+    case FI_WAIT_MUTEX_COND: return "mutex_cond";
+    case FI_WAIT_YIELD: return "yield";
+    case FI_WAIT_POLLFD: return "pollfd";
+  }
+  return "?";
+}
+
 Info make_hints(const Options& o) {
   Info hints(fi_allocinfo());
   hints->caps = o.caps;

@@ -16,6 +16,7 @@
 #include <rdma/fi_tagged.h>
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -173,5 +174,16 @@ void pump_for(int for_ms);
 int64_t post(const std::function<int64_t()>& call, int timeout_ms = 20000);
 
 int64_t now_ns();
+
+const char* wait_name(fi_wait_obj wait);
+
+// A value that an enumeration does not have, for calls that must refuse it.
+template <typename Enum>
+Enum no_such_value(int value) {
+  Enum out;
+  static_assert(sizeof out == sizeof value);
+  std::memcpy(&out, &value, sizeof out);
+  return out;
+}
 
 }  // namespace aperture::doors

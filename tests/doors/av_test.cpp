@@ -1,0 +1,275 @@
+// fi_av(3): maps and tables, insertion one by one and by the ten thousand, lookup, removal, and what
+// is refused.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "doors/fixture.hpp"
+
+namespace aperture::doors {
+namespace {
+
+sockaddr_in address(uint32_t host, uint16_t port) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_addr.s_addr = htonl(host);
+  a.sin_port = htons(port);
+  return a;
+}
+
+bool same(const sockaddr_in& a, const sockaddr_in& b) {
+  return a.sin_family == b.sin_family && a.sin_port == b.sin_port &&
+         a.sin_addr.s_addr == b.sin_addr.s_addr;
+}
+
+class Av : public testing::TestWithParam<fi_av_type> {
+ protected:
+  static Options options() {
+    Options o;
+    o.av_type = GetParam();
+    return o;
+  }
+  void SetUp() override {
+    if (node.info()->addr_format != FI_SOCKADDR_IN) GTEST_SKIP() << "not addressed by IPv4";
+  }
+  fid_av* av() { return node.av(); }
+  Node node{options()};
+};
+
+TEST_P(Av, ten_thousand_addresses_in_one_call_and_one_by_one) {
+  constexpr size_t kCount = 10000;
+  std::vector<sockaddr_in> in(kCount);
+  for (size_t i = 0; i < kCount; ++i)
+    in[i] = address(0x7F000001 + static_cast<uint32_t>(i / 60000), static_cast<uint16_t>(1024 + i));
+  std::vector<fi_addr_t> out(kCount, FI_ADDR_NOTAVAIL);
+  ASSERT_EQ(fi_av_insert(av(), in.data(), kCount / 2, out.data(), 0, nullptr),
+            static_cast<int>(kCount / 2));
+  for (size_t i = kCount / 2; i < kCount; ++i)
+    ASSERT_EQ(fi_av_insert(av(), &in[i], 1, &out[i], i % 2 ? FI_MORE : 0, nullptr), 1);
+  EXPECT_EQ(std::set<fi_addr_t>(out.begin(), out.end()).size(), kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    ASSERT_TRUE(GetParam() != FI_AV_TABLE || out[i] == i) << "a table counts";
+    sockaddr_in back{};
+    size_t len = sizeof back;
+    ASSERT_EQ(fi_av_lookup(av(), out[i], &back, &len), 0);
+    ASSERT_GE(len, sizeof back);
+    ASSERT_TRUE(same(back, in[i])) << i;
+  }
+}
+
+TEST_P(Av, an_inserted_endpoint_can_be_talked_to) {
+  Node other(options());
+  const fi_addr_t to = node.insert(other.name());
+  uint8_t in = 0;
+  Op receive;
+  ASSERT_EQ(fi_recv(other.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
+  ASSERT_EQ(post([&] { return fi_inject(node.ep(), "a", 1, to); }), 0);
+  EXPECT_EQ(other.wait(&receive).err, 0);
+  EXPECT_EQ(in, 'a');
+}
+
+TEST_P(Av, insertsvc_resolves_names_and_services) {
+  fi_addr_t addr = FI_ADDR_NOTAVAIL;
+  ASSERT_EQ(fi_av_insertsvc(av(), "127.0.0.1", "4711", &addr, 0, nullptr), 1);
+  sockaddr_in back{};
+  size_t len = sizeof back;
+  ASSERT_EQ(fi_av_lookup(av(), addr, &back, &len), 0);
+  EXPECT_TRUE(same(back, address(INADDR_LOOPBACK, 4711)));
+  ASSERT_EQ(fi_av_insertsvc(av(), "localhost", "4712", &addr, 0, nullptr), 1);
+  EXPECT_LE(fi_av_insertsvc(av(), "no-such-host.invalid", "4712", &addr, 0, nullptr), 0);
+  EXPECT_LE(fi_av_insertsvc(av(), "127.0.0.1", "no-such-service", &addr, 0, nullptr), 0);
+  if (on_aperture()) {
+    EXPECT_EQ(fi_av_insertsvc(av(), nullptr, "4712", &addr, 0, nullptr), -FI_EINVAL);
+    EXPECT_EQ(fi_av_insertsvc(av(), "127.0.0.1", nullptr, &addr, 0, nullptr), -FI_EINVAL);
+  }
+}
+
+TEST_P(Av, insertsym_counts_hosts_and_ports) {
+  fi_addr_t out[6];
+  const int n = fi_av_insertsym(av(), "127.0.0.1", 2, "5000", 3, out, 0, nullptr);
+  if (n == -FI_ENOSYS) GTEST_SKIP() << "not offered";
+  ASSERT_EQ(n, 6);
+  for (uint32_t i = 0; i < 6; ++i) {
+    sockaddr_in back{};
+    size_t len = sizeof back;
+    ASSERT_EQ(fi_av_lookup(av(), out[i], &back, &len), 0);
+    EXPECT_TRUE(same(back, address(INADDR_LOOPBACK + i / 3, static_cast<uint16_t>(5000 + i % 3))))
+        << i;
+  }
+}
+
+TEST_P(Av, lookup_into_a_short_buffer_tells_the_length) {
+  const sockaddr_in one = address(INADDR_LOOPBACK, 4711);
+  fi_addr_t addr;
+  ASSERT_EQ(fi_av_insert(av(), &one, 1, &addr, 0, nullptr), 1);
+  uint8_t bytes[sizeof one + 8];
+  std::memset(bytes, 0xEE, sizeof bytes);
+  size_t len = 4;
+  const int code = fi_av_lookup(av(), addr, bytes, &len);
+  EXPECT_TRUE(code == 0 || code == -FI_ETOOSMALL) << code;
+  EXPECT_GE(len, sizeof one);
+  EXPECT_EQ(bytes[4], 0xEE) << "written beyond the buffer";
+  len = 0;
+  fi_av_lookup(av(), addr, nullptr, &len);
+  EXPECT_GE(len, sizeof one);
+}
+
+TEST_P(Av, straddr_prints_and_tells_the_length_it_needs) {
+  const sockaddr_in one = address(INADDR_LOOPBACK, 4711);
+  char text[200];
+  size_t len = sizeof text;
+  ASSERT_NE(fi_av_straddr(av(), &one, text, &len), nullptr);
+  EXPECT_NE(std::string(text).find("127.0.0.1"), std::string::npos) << text;
+  EXPECT_NE(std::string(text).find("4711"), std::string::npos) << text;
+  EXPECT_EQ(len, std::strlen(text) + 1);
+  char small[8];
+  std::memset(small, 'z', sizeof small);
+  size_t small_len = 4;
+  fi_av_straddr(av(), &one, small, &small_len);
+  EXPECT_EQ(small_len, std::strlen(text) + 1) << "what would have been needed";
+  EXPECT_EQ(small[4], 'z');
+}
+
+TEST_P(Av, a_removed_address_is_gone_and_others_stay) {
+  sockaddr_in in[3] = {address(INADDR_LOOPBACK, 1), address(INADDR_LOOPBACK, 2),
+                       address(INADDR_LOOPBACK, 3)};
+  fi_addr_t out[3];
+  ASSERT_EQ(fi_av_insert(av(), in, 3, out, 0, nullptr), 3);
+  ASSERT_EQ(fi_av_remove(av(), &out[1], 1, 0), 0);
+  sockaddr_in back{};
+  size_t len = sizeof back;
+  EXPECT_LT(fi_av_lookup(av(), out[1], &back, &len), 0);
+  for (int i : {0, 2}) {
+    len = sizeof back;
+    ASSERT_EQ(fi_av_lookup(av(), out[i], &back, &len), 0);
+    EXPECT_TRUE(same(back, in[i]));
+  }
+  if (on_aperture()) {
+    EXPECT_LT(fi_av_remove(av(), &out[1], 1, 0), 0) << "twice";
+    fi_addr_t again = FI_ADDR_NOTAVAIL;
+    ASSERT_EQ(fi_av_insert(av(), &in[1], 1, &again, 0, nullptr), 1);
+    if (GetParam() == FI_AV_TABLE) {
+      EXPECT_EQ(again, 1u) << "the lowest free index";
+    }
+    Op op;
+    EXPECT_LT(fi_send(node.ep(), "x", 1, nullptr, out[1] + 1000000, &op), 0)
+        << "an address that was never given out";
+  }
+}
+
+TEST_P(Av, bad_calls_are_refused_and_insert_nothing) {
+  if (!on_aperture()) GTEST_SKIP() << "others take some of these";
+  const sockaddr_in one = address(INADDR_LOOPBACK, 4711);
+  fi_addr_t addr = 1234;
+  EXPECT_EQ(fi_av_insert(av(), &one, 0, &addr, 0, nullptr), 0) << "zero addresses are none";
+  EXPECT_EQ(fi_av_insert(av(), nullptr, 1, &addr, 0, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_av_insert(av(), &one, 1, &addr, 1ull << 60, nullptr), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_av_insert(av(), &one, 1, &addr, FI_AV_USER_ID, nullptr), -FI_EBADFLAGS)
+      << "user ids are not offered";
+  EXPECT_EQ(fi_av_insert(av(), &one, 1, &addr, FI_SYNC_ERR, nullptr), -FI_EINVAL)
+      << "the array for the errors is missing";
+  EXPECT_EQ(addr, 1234u);
+  EXPECT_EQ(fi_av_remove(av(), &addr, 1, 1), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_av_remove(av(), nullptr, 1, 0), -FI_EINVAL);
+  EXPECT_EQ(fi_av_remove(av(), &addr, 0, 0), 0);
+  EXPECT_EQ(fi_av_lookup(av(), 0, nullptr, nullptr), -FI_EINVAL);
+  if (GetParam() == FI_AV_MAP) {
+    EXPECT_EQ(fi_av_insert(av(), &one, 1, nullptr, 0, nullptr), -FI_EINVAL)
+        << "a map has to hand its addresses back";
+  } else {
+    EXPECT_EQ(fi_av_insert(av(), &one, 1, nullptr, 0, nullptr), 1) << "a table need not";
+  }
+}
+
+TEST_P(Av, a_bad_address_in_a_list_is_marked_and_the_others_inserted) {
+  sockaddr_in in[3] = {address(INADDR_LOOPBACK, 1), address(INADDR_LOOPBACK, 2),
+                       address(INADDR_LOOPBACK, 3)};
+  in[1].sin_family = 250;
+  fi_addr_t out[3] = {};
+  int errors[3] = {-1, -1, -1};
+  const int n = fi_av_insert(av(), in, 3, out, FI_SYNC_ERR, errors);
+  if (!on_aperture()) GTEST_SKIP() << "others look at addresses later";
+  EXPECT_EQ(n, 2);
+  EXPECT_EQ(out[1], FI_ADDR_NOTAVAIL);
+  EXPECT_NE(out[0], FI_ADDR_NOTAVAIL);
+  EXPECT_NE(out[2], FI_ADDR_NOTAVAIL);
+  EXPECT_EQ(errors[0], 0);
+  EXPECT_GT(errors[1], 0) << "a fabric errno code";
+  EXPECT_EQ(errors[2], 0);
+}
+
+TEST_P(Av, opened_as_the_type_asked_for) {
+  fi_av_attr attr{};
+  attr.type = FI_AV_UNSPEC;
+  attr.count = 100;
+  fid_av* opened = nullptr;
+  ASSERT_EQ(fi_av_open(node.domain(), &attr, &opened, &attr), 0);
+  EXPECT_NE(attr.type, FI_AV_UNSPEC) << "the type that was chosen comes back";
+  EXPECT_EQ(opened->fid.context, &attr);
+  EXPECT_EQ(fi_close(&opened->fid), 0);
+  if (!on_aperture()) return;
+  attr.type = no_such_value<fi_av_type>(17);
+  fid_av* none = nullptr;
+  EXPECT_EQ(fi_av_open(node.domain(), &attr, &none, nullptr), -FI_EINVAL);
+  attr.type = GetParam();
+  attr.flags = 1ull << 60;
+  EXPECT_EQ(fi_av_open(node.domain(), &attr, &none, nullptr), -FI_EBADFLAGS);
+  attr.flags = 0;
+  attr.name = "shared";
+  const int named = fi_av_open(node.domain(), &attr, &none, nullptr);
+  EXPECT_LT(named, 0) << "shared vectors are not offered, and not silently private";
+  EXPECT_EQ(none, nullptr);
+}
+
+TEST_P(Av, asynchronous_insertion_needs_an_event_queue_and_reports_to_it) {
+  fi_av_attr attr{};
+  attr.type = GetParam();
+  attr.flags = FI_EVENT;
+  fid_av* raw = nullptr;
+  const int code = fi_av_open(node.domain(), &attr, &raw, nullptr);
+  if (code != 0) {
+    EXPECT_TRUE(code == -FI_ENOSYS || code == -FI_EOPNOTSUPP || code == -FI_EBADFLAGS) << code;
+    GTEST_SKIP() << "refused, not taken silently";
+  }
+  Fid<fid_eq> eq;
+  Fid<fid_av> async(raw);
+  sockaddr_in in[2] = {address(INADDR_LOOPBACK, 1), address(INADDR_LOOPBACK, 2)};
+  fi_addr_t out[2];
+  if (on_aperture()) {
+    EXPECT_EQ(fi_av_insert(raw, in, 2, out, 0, nullptr), -FI_ENOEQ);
+  }
+  fi_eq_attr eq_attr{};
+  fid_eq* raw_eq = nullptr;
+  ASSERT_EQ(fi_eq_open(node.fabric(), &eq_attr, &raw_eq, nullptr), 0);
+  eq.reset(raw_eq);
+  ASSERT_EQ(fi_av_bind(raw, &raw_eq->fid, 0), 0);
+  EXPECT_EQ(fi_av_insert(raw, in, 2, out, 0, &attr), 0);
+  uint32_t event = 0;
+  fi_eq_entry entry{};
+  ASSERT_TRUE(pump_until(
+      [&] { return fi_eq_read(raw_eq, &event, &entry, sizeof entry, 0) == sizeof entry; }));
+  EXPECT_EQ(event, static_cast<uint32_t>(FI_AV_COMPLETE));
+  EXPECT_EQ(entry.fid, &raw->fid);
+  EXPECT_EQ(entry.context, &attr);
+  EXPECT_EQ(entry.data, 2u);
+  async.reset();
+}
+
+TEST_P(Av, cannot_be_closed_while_an_endpoint_uses_it) {
+  EXPECT_EQ(fi_close(&av()->fid), -FI_EBUSY);
+  const fi_addr_t self = node.insert(node.name());
+  EXPECT_NE(self, FI_ADDR_NOTAVAIL) << "it goes on working";
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Av, testing::Values(FI_AV_MAP, FI_AV_TABLE), [](const auto& p) {
+  return p.param == FI_AV_MAP ? std::string("map") : std::string("table");
+});
+
+}  // namespace
+}  // namespace aperture::doors

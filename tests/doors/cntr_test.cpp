@@ -1,0 +1,186 @@
+// fi_cntr(3): the value and the error value, waiting, and what moves them.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "doors/fixture.hpp"
+#include "doors/region.hpp"
+
+namespace aperture::doors {
+namespace {
+
+class Cntr : public testing::Test {
+ protected:
+  Fid<fid_cntr> open(fi_wait_obj wait, int* code = nullptr) {
+    fi_cntr_attr attr{};
+    attr.events = FI_CNTR_EVENTS_COMP;
+    attr.wait_obj = wait;
+    fid_cntr* raw = nullptr;
+    const int r = fi_cntr_open(node.domain(), &attr, &raw, this);
+    if (code != nullptr) *code = r;
+    return Fid<fid_cntr>(r == 0 ? raw : nullptr);
+  }
+  // Reads may lag behind: the value that it comes to.
+  static bool comes_to(fid_cntr* c, uint64_t value) {
+    return pump_until([&] { return fi_cntr_read(c) == value; }, 2000);
+  }
+  static bool errors_come_to(fid_cntr* c, uint64_t value) {
+    return pump_until([&] { return fi_cntr_readerr(c) == value; }, 2000);
+  }
+  Node node;
+};
+
+TEST_F(Cntr, add_and_set_change_the_value_and_only_it) {
+  const Fid<fid_cntr> c = open(FI_WAIT_UNSPEC);
+  ASSERT_NE(c, nullptr);
+  EXPECT_EQ(c->fid.context, this);
+  EXPECT_EQ(fi_cntr_read(c.get()), 0u);
+  EXPECT_EQ(fi_cntr_readerr(c.get()), 0u);
+  EXPECT_EQ(fi_cntr_add(c.get(), 5), 0);
+  EXPECT_TRUE(comes_to(c.get(), 5));
+  EXPECT_EQ(fi_cntr_add(c.get(), 7), 0);
+  EXPECT_TRUE(comes_to(c.get(), 12));
+  EXPECT_EQ(fi_cntr_set(c.get(), 3), 0);
+  EXPECT_TRUE(comes_to(c.get(), 3));
+  EXPECT_EQ(fi_cntr_readerr(c.get()), 0u);
+  EXPECT_EQ(fi_cntr_adderr(c.get(), 2), 0);
+  EXPECT_TRUE(errors_come_to(c.get(), 2));
+  EXPECT_EQ(fi_cntr_seterr(c.get(), 9), 0);
+  EXPECT_TRUE(errors_come_to(c.get(), 9));
+  EXPECT_TRUE(comes_to(c.get(), 3));
+}
+
+TEST_F(Cntr, wait_returns_at_the_threshold_and_times_out_below) {
+  for (fi_wait_obj wait : {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD}) {
+    SCOPED_TRACE(wait);
+    int code = 0;
+    const Fid<fid_cntr> c = open(wait, &code);
+    if (c == nullptr) {
+      EXPECT_TRUE(code == -FI_ENOSYS || code == -FI_EOPNOTSUPP || code == -FI_EINVAL) << code;
+      EXPECT_NE(wait, FI_WAIT_UNSPEC);
+      continue;
+    }
+    ASSERT_EQ(fi_cntr_add(c.get(), 4), 0);
+    EXPECT_EQ(fi_cntr_wait(c.get(), 4, 1000), 0);
+    EXPECT_EQ(fi_cntr_wait(c.get(), 1, 1000), 0);
+    const int64_t start = now_ns();
+    EXPECT_EQ(fi_cntr_wait(c.get(), 5, 40), -FI_ETIMEDOUT);
+    EXPECT_GE(now_ns() - start, 35'000'000);
+    std::thread adder([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      fi_cntr_add(c.get(), 1);
+    });
+    EXPECT_EQ(fi_cntr_wait(c.get(), 5, 8000), 0);
+    adder.join();
+  }
+}
+
+TEST_F(Cntr, an_error_ends_a_wait) {
+  const Fid<fid_cntr> c = open(FI_WAIT_UNSPEC);
+  std::thread breaker([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    fi_cntr_adderr(c.get(), 1);
+  });
+  const int64_t start = now_ns();
+  const int r = fi_cntr_wait(c.get(), 5, 8000);
+  breaker.join();
+  EXPECT_LT(r, 0);
+  EXPECT_LT(now_ns() - start, 4'000'000'000);
+}
+
+TEST_F(Cntr, without_a_wait_object_waiting_is_refused) {
+  if (!on_aperture()) GTEST_SKIP() << "others let it pass";
+  const Fid<fid_cntr> c = open(FI_WAIT_NONE);
+  ASSERT_NE(c, nullptr);
+  const int r = fi_cntr_wait(c.get(), 1, 10);
+  EXPECT_TRUE(r == -FI_EINVAL || r == -FI_ENOSYS || r == -FI_EOPNOTSUPP) << r;
+}
+
+TEST_F(Cntr, bad_attributes_are_refused) {
+  if (!on_aperture()) GTEST_SKIP() << "others let it pass";
+  fi_cntr_attr attr{};
+  fid_cntr* raw = nullptr;
+  attr.flags = 1;
+  EXPECT_EQ(fi_cntr_open(node.domain(), &attr, &raw, nullptr), -FI_EBADFLAGS);
+  attr.flags = 0;
+  attr.events = no_such_value<fi_cntr_events>(55);
+  EXPECT_LT(fi_cntr_open(node.domain(), &attr, &raw, nullptr), 0);
+  attr.events = FI_CNTR_EVENTS_COMP;
+  attr.wait_obj = FI_WAIT_SET;
+  EXPECT_LT(fi_cntr_open(node.domain(), &attr, &raw, nullptr), 0) << "without its wait set";
+  EXPECT_EQ(raw, nullptr);
+}
+
+TEST(CntrBound, messages_and_rma_move_the_counters_of_their_kind) {
+  Options options;
+  options.counters = true;
+  NodePair p(options);
+  Region region(p.b, 100);
+  uint8_t in[10], out[10] = {};
+  Op receive, op;
+  for (uint64_t i = 1; i <= 10; ++i) {
+    ASSERT_EQ(fi_recv(p.b.ep(), in, 10, nullptr, FI_ADDR_UNSPEC, &receive), 0);
+    ASSERT_EQ(post([&] { return fi_send(p.a.ep(), out, 10, nullptr, p.to_b, &op); }), 0);
+    ASSERT_EQ(p.b.wait(&receive).err, 0);
+    ASSERT_EQ(p.a.wait(&op).err, 0);
+    EXPECT_EQ(fi_cntr_read(p.b.rx_cntr()), i);
+    EXPECT_EQ(fi_cntr_read(p.a.tx_cntr()), i);
+  }
+  ASSERT_EQ(post([&] {
+              return fi_write(p.a.ep(), out, 10, nullptr, p.to_b, region.remote().base,
+                              region.remote().key, &op);
+            }),
+            0);
+  ASSERT_EQ(p.a.wait(&op).err, 0);
+  EXPECT_EQ(fi_cntr_read(p.a.tx_cntr()), 11u);
+  EXPECT_EQ(fi_cntr_read(p.a.rx_cntr()), 0u);
+  EXPECT_EQ(fi_cntr_read(p.b.tx_cntr()), 0u);
+}
+
+TEST(CntrBound, injected_messages_count_too) {
+  Options options;
+  options.counters = true;
+  NodePair p(options);
+  uint8_t in;
+  Op receive;
+  ASSERT_EQ(fi_recv(p.b.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
+  ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "x", 1, p.to_b); }), 0);
+  ASSERT_EQ(p.b.wait(&receive).err, 0);
+  EXPECT_TRUE(pump_until([&] { return fi_cntr_read(p.a.tx_cntr()) == 1; }, 2000));
+}
+
+TEST(CntrBound, errors_move_the_error_value) {
+  Options options;
+  options.counters = true;
+  NodePair p(options);
+  uint8_t in;
+  Op receive;
+  ASSERT_EQ(fi_recv(p.b.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
+  ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "xy", 2, p.to_b); }), 0);
+  ASSERT_EQ(p.b.wait(&receive).err, FI_ETRUNC);
+  EXPECT_EQ(fi_cntr_readerr(p.b.rx_cntr()), 1u);
+  EXPECT_EQ(fi_cntr_read(p.b.rx_cntr()), 0u);
+}
+
+TEST(CntrBound, waiting_drives_the_endpoint) {
+  Options options;
+  options.counters = true;
+  NodePair p(options);
+  uint8_t in;
+  Op receive;
+  ASSERT_EQ(fi_recv(p.b.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
+  ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "x", 1, p.to_b); }), 0);
+  EXPECT_EQ(fi_cntr_wait(p.b.rx_cntr(), 1, 5000), 0);
+  EXPECT_EQ(in, 'x');
+}
+
+TEST(CntrBound, cannot_be_closed_while_an_endpoint_uses_it) {
+  Options options;
+  options.counters = true;
+  Node node(options);
+  EXPECT_EQ(fi_close(&node.tx_cntr()->fid), -FI_EBUSY);
+}
+
+}  // namespace
+}  // namespace aperture::doors

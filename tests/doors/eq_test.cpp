@@ -1,0 +1,186 @@
+// fi_eq(3): reading nothing, user events, peeking, waiting, errors and what is refused.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "doors/fixture.hpp"
+
+namespace aperture::doors {
+namespace {
+
+class Eq : public testing::TestWithParam<fi_wait_obj> {
+ protected:
+  void SetUp() override {
+    fi_eq_attr attr{};
+    attr.size = 16;
+    attr.flags = FI_WRITE;
+    attr.wait_obj = GetParam();
+    fid_eq* raw = nullptr;
+    const int code = fi_eq_open(node.fabric(), &attr, &raw, this);
+    if (code != 0) {
+      EXPECT_TRUE(code == -FI_ENOSYS || code == -FI_EOPNOTSUPP || code == -FI_EINVAL) << code;
+      EXPECT_TRUE(GetParam() == FI_WAIT_MUTEX_COND || GetParam() == FI_WAIT_YIELD)
+          << "cannot be refused";
+      GTEST_SKIP() << "refused with " << code;
+    }
+    eq.reset(raw);
+  }
+  void write(uint64_t data) {
+    fi_eq_entry out{};
+    out.fid = &eq->fid;
+    out.data = data;
+    ASSERT_EQ(fi_eq_write(eq.get(), FI_NOTIFY, &out, sizeof out, 0),
+              static_cast<ssize_t>(sizeof out));
+  }
+  bool blocks() const { return GetParam() != FI_WAIT_NONE; }
+  Node node;
+  Fid<fid_eq> eq;
+  uint32_t event = 0;
+  fi_eq_entry entry{};
+};
+
+TEST_P(Eq, reading_nothing) {
+  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, FI_PEEK), -FI_EAGAIN);
+  fi_eq_err_entry error{};
+  EXPECT_EQ(fi_eq_readerr(eq.get(), &error, 0), -FI_EAGAIN);
+  EXPECT_EQ(eq->fid.context, this);
+}
+
+TEST_P(Eq, written_events_come_back_in_order) {
+  for (uint64_t i = 0; i < 5; ++i) write(i);
+  for (uint64_t i = 0; i < 5; ++i) {
+    ASSERT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0),
+              static_cast<ssize_t>(sizeof entry));
+    EXPECT_EQ(event, static_cast<uint32_t>(FI_NOTIFY));
+    EXPECT_EQ(entry.data, i);
+    EXPECT_EQ(entry.fid, &eq->fid);
+  }
+  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+}
+
+TEST_P(Eq, peeking_leaves_the_event) {
+  write(9);
+  for (int i = 0; i < 3; ++i) {
+    entry = {};
+    ASSERT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, FI_PEEK),
+              static_cast<ssize_t>(sizeof entry));
+    EXPECT_EQ(entry.data, 9u);
+  }
+  ASSERT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0),
+            static_cast<ssize_t>(sizeof entry));
+  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, FI_PEEK), -FI_EAGAIN);
+}
+
+TEST_P(Eq, a_buffer_that_is_too_small_is_refused_and_the_event_stays) {
+  write(9);
+  uint8_t small[4] = {1, 1, 1, 1};
+  EXPECT_EQ(fi_eq_read(eq.get(), &event, small, sizeof small, 0), -FI_ETOOSMALL);
+  EXPECT_EQ(small[0], 1);
+  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0),
+            static_cast<ssize_t>(sizeof entry));
+}
+
+TEST_P(Eq, sread_returns_what_is_there_and_times_out_otherwise) {
+  if (!blocks()) {
+    if (on_aperture()) {
+      EXPECT_LT(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 10, 0), 0);
+    }
+    return;
+  }
+  const int64_t start = now_ns();
+  EXPECT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 40, 0), -FI_EAGAIN);
+  EXPECT_GE(now_ns() - start, 35'000'000);
+  write(3);
+  EXPECT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 5000, 0),
+            static_cast<ssize_t>(sizeof entry));
+  EXPECT_EQ(entry.data, 3u);
+}
+
+TEST_P(Eq, sread_wakes_up_for_an_event) {
+  if (!blocks()) GTEST_SKIP() << "does not block";
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    write(4);
+  });
+  EXPECT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 8000, 0),
+            static_cast<ssize_t>(sizeof entry));
+  writer.join();
+}
+
+TEST_P(Eq, the_file_descriptor_follows_the_events) {
+  if (GetParam() != FI_WAIT_FD) GTEST_SKIP() << "no descriptor";
+  int fd = -1;
+  ASSERT_EQ(fi_control(&eq->fid, FI_GETWAIT, &fd), 0);
+  fid* fids[] = {&eq->fid};
+  EXPECT_EQ(fi_trywait(node.fabric(), fids, 1), 0);
+  pollfd p{fd, POLLIN, 0};
+  EXPECT_EQ(poll(&p, 1, 20), 0);
+  write(1);
+  EXPECT_EQ(fi_trywait(node.fabric(), fids, 1), -FI_EAGAIN);
+  EXPECT_EQ(poll(&p, 1, 1000), 1);
+  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0),
+            static_cast<ssize_t>(sizeof entry));
+  EXPECT_EQ(fi_trywait(node.fabric(), fids, 1), 0);
+}
+
+TEST_P(Eq, strerror_has_words) {
+  char text[64];
+  const char* words = fi_eq_strerror(eq.get(), FI_EACCES, nullptr, text, sizeof text);
+  ASSERT_NE(words, nullptr);
+  EXPECT_GT(std::strlen(words), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Objects, Eq,
+                         testing::Values(FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD,
+                                         FI_WAIT_MUTEX_COND, FI_WAIT_YIELD),
+                         [](const auto& p) { return std::string(wait_name(p.param)); });
+
+TEST(EqOpen, writing_needs_the_flag) {
+  if (!on_aperture()) GTEST_SKIP() << "others let it pass";
+  Node node;
+  fi_eq_attr attr{};
+  fid_eq* raw = nullptr;
+  ASSERT_EQ(fi_eq_open(node.fabric(), &attr, &raw, nullptr), 0);
+  const Fid<fid_eq> eq(raw);
+  fi_eq_entry entry{};
+  EXPECT_LT(fi_eq_write(raw, FI_NOTIFY, &entry, sizeof entry, 0), 0);
+  uint32_t event = 0;
+  EXPECT_EQ(fi_eq_read(raw, &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+}
+
+TEST(EqOpen, bad_attributes_are_refused) {
+  if (!on_aperture()) GTEST_SKIP() << "others let it pass";
+  Node node;
+  fi_eq_attr attr{};
+  fid_eq* raw = nullptr;
+  attr.flags = 1ull << 60;
+  EXPECT_EQ(fi_eq_open(node.fabric(), &attr, &raw, nullptr), -FI_EBADFLAGS);
+  attr.flags = 0;
+  attr.wait_obj = no_such_value<fi_wait_obj>(77);
+  const int code = fi_eq_open(node.fabric(), &attr, &raw, nullptr);
+  EXPECT_TRUE(code == -FI_EINVAL || code == -FI_ENOSYS) << code;
+  attr.wait_obj = FI_WAIT_SET;
+  EXPECT_LT(fi_eq_open(node.fabric(), &attr, &raw, nullptr), 0) << "without its wait set";
+  EXPECT_EQ(raw, nullptr);
+}
+
+TEST(EqOpen, bound_to_endpoint_and_domain_it_cannot_be_closed_first) {
+  if (!on_aperture()) GTEST_SKIP() << "others let it pass";
+  Options options;
+  options.enable = false;
+  Node node(options);
+  fi_eq_attr attr{};
+  fid_eq* raw = nullptr;
+  ASSERT_EQ(fi_eq_open(node.fabric(), &attr, &raw, nullptr), 0);
+  ASSERT_EQ(fi_ep_bind(node.ep(), &raw->fid, 0), 0);
+  EXPECT_EQ(fi_close(&raw->fid), -FI_EBUSY);
+  node.close_endpoint();
+  EXPECT_EQ(fi_close(&raw->fid), 0);
+}
+
+}  // namespace
+}  // namespace aperture::doors

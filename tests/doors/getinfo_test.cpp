@@ -1,0 +1,503 @@
+// fi_getinfo(3): matching hints, one attribute at a time. Every hint that can be met has a neighbour
+// that cannot, which must give -FI_ENODATA and no list.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include <cstring>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "doors/fixture.hpp"
+
+namespace aperture::doors {
+namespace {
+
+constexpr uint32_t kApi117 = FI_VERSION(1, 17);
+
+struct Answer {
+  int code = 0;
+  Info info;
+};
+
+struct Where {
+  uint32_t api = kApi117;
+  const char* node = nullptr;
+  const char* service = nullptr;
+  uint64_t flags = 0;
+};
+
+using Change = std::function<void(fi_info&)>;
+
+// Asks with hints that hold the provider's name and RDM only, changed by `change`.
+Answer ask(const Change& change = {}, const Where& where = {}) {
+  Info hints(fi_allocinfo());
+  hints->fabric_attr->prov_name = strdup(provider_name());
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->caps = FI_MSG;
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  if (where.api >= FI_VERSION(1, 5)) {
+    hints->domain_attr->mr_mode = 0;
+  } else {
+    hints->domain_attr->mr_mode = FI_MR_UNSPEC;
+  }
+  if (change) change(*hints);
+  fi_info* info = reinterpret_cast<fi_info*>(0x1);
+  Answer answer;
+  answer.code = fi_getinfo(where.api, where.node, where.service, where.flags, hints.get(), &info);
+  if (answer.code == 0) answer.info.reset(info);
+  return answer;
+}
+
+void expect_met(const Answer& a) {
+  EXPECT_EQ(a.code, 0) << fi_strerror(-a.code);
+  EXPECT_TRUE(a.code != 0 || a.info != nullptr);
+}
+#define EXPECT_MET(...) expect_met(ask(__VA_ARGS__))
+#define EXPECT_REFUSED(...) EXPECT_EQ(ask(__VA_ARGS__).code, -FI_ENODATA)
+
+TEST(Getinfo, the_provider_is_there_and_names_itself) {
+  const Answer a = ask();
+  ASSERT_EQ(a.code, 0);
+  EXPECT_EQ(std::string(a.info->fabric_attr->prov_name), provider_name());
+  EXPECT_NE(a.info->fabric_attr->name, nullptr);
+  EXPECT_NE(a.info->domain_attr->name, nullptr);
+  EXPECT_EQ(a.info->ep_attr->type, FI_EP_RDM);
+  EXPECT_TRUE(a.info->caps & FI_MSG);
+}
+
+TEST(Getinfo, another_provider_name_is_not_answered) {
+  EXPECT_REFUSED([](fi_info& h) {
+    free(h.fabric_attr->prov_name);
+    h.fabric_attr->prov_name = strdup("no_such_provider");
+  });
+}
+
+TEST(Getinfo, without_hints_the_provider_is_listed) {
+  fi_info* list = nullptr;
+  ASSERT_EQ(fi_getinfo(kApi117, nullptr, nullptr, 0, nullptr, &list), 0);
+  const Info owner(list);
+  bool found = false;
+  for (const fi_info* i = list; i != nullptr; i = i->next)
+    found |= std::strcmp(i->fabric_attr->prov_name, provider_name()) == 0;
+  EXPECT_TRUE(found);
+}
+
+TEST(Getinfo, a_domain_attr_of_null_does_not_care) {
+  const Answer a = ask([](fi_info& h) {
+    free(h.domain_attr);
+    h.domain_attr = nullptr;
+    h.caps = FI_RMA;
+  });
+  EXPECT_EQ(a.code, 0);
+}
+
+TEST(Getinfo, caps_that_are_asked_for_come_and_others_stay_away) {
+  for (uint64_t caps :
+       {FI_MSG, FI_TAGGED, FI_RMA, FI_MSG | FI_TAGGED | FI_RMA, FI_TAGGED | FI_DIRECTED_RECV,
+        FI_MSG | FI_SOURCE, FI_MSG | FI_SEND, FI_RMA | FI_WRITE | FI_REMOTE_WRITE,
+        FI_MSG | FI_LOCAL_COMM, FI_MSG | FI_LOCAL_COMM | FI_REMOTE_COMM}) {
+    SCOPED_TRACE(fi_tostr(&caps, FI_TYPE_CAPS));
+    const Answer a = ask([&](fi_info& h) { h.caps = caps; });
+    ASSERT_EQ(a.code, 0);
+    EXPECT_EQ(a.info->caps & caps, caps);
+    const uint64_t primary = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTICAST |
+                             FI_NAMED_RX_CTX | FI_DIRECTED_RECV | FI_COLLECTIVE;
+    EXPECT_EQ(a.info->caps & primary & ~caps, 0u) << "a primary cap that nobody asked for";
+  }
+}
+
+TEST(Getinfo, modifiers_narrow_the_answer) {
+  const Answer a = ask([](fi_info& h) { h.caps = FI_MSG | FI_SEND; });
+  ASSERT_EQ(a.code, 0);
+  EXPECT_TRUE(a.info->caps & FI_SEND);
+  if (on_aperture()) {
+    EXPECT_FALSE(a.info->caps & FI_RECV) << "only sending was asked for";
+  }
+  const Answer all = ask();
+  ASSERT_EQ(all.code, 0);
+  EXPECT_EQ(all.info->caps & (FI_SEND | FI_RECV), FI_SEND | FI_RECV) << "none given means both";
+}
+
+TEST(Getinfo, no_caps_means_what_there_is) {
+  const Answer a = ask([](fi_info& h) { h.caps = 0; });
+  ASSERT_EQ(a.code, 0);
+  EXPECT_EQ(a.info->caps & (FI_MSG | FI_TAGGED), FI_MSG | FI_TAGGED);
+}
+
+TEST(Getinfo, caps_that_are_not_offered_are_refused) {
+  if (!on_aperture()) GTEST_SKIP() << "each provider offers something else";
+  for (uint64_t caps : {FI_MULTICAST, FI_COLLECTIVE, FI_NAMED_RX_CTX, 1ull << 40, 1ull << 41,
+                        1ull << 60, 1ull << 63, FI_HMEM}) {
+    SCOPED_TRACE(caps);
+    EXPECT_REFUSED([&](fi_info& h) { h.caps |= caps; });
+  }
+}
+
+TEST(Getinfo, endpoint_types) {
+  EXPECT_MET([](fi_info& h) { h.ep_attr->type = FI_EP_UNSPEC; });
+  EXPECT_MET([](fi_info& h) { h.ep_attr->type = FI_EP_RDM; });
+  if (on_aperture()) {
+    EXPECT_REFUSED([](fi_info& h) { h.ep_attr->type = FI_EP_SOCK_STREAM; });
+    EXPECT_REFUSED([](fi_info& h) { h.ep_attr->type = FI_EP_SOCK_DGRAM; });
+  }
+  EXPECT_NE(ask([](fi_info& h) { h.ep_attr->type = no_such_value<fi_ep_type>(99); }).code, 0);
+}
+
+TEST(Getinfo, mode_bits_are_cleared_when_they_are_not_needed) {
+  const Answer a = ask([](fi_info& h) { h.mode = ~0ull; });
+  ASSERT_EQ(a.code, 0);
+  if (on_aperture()) {
+    EXPECT_EQ(a.info->mode & (FI_LOCAL_MR | FI_MSG_PREFIX | FI_ASYNC_IOV | FI_RX_CQ_DATA), 0u);
+    const Answer none = ask([](fi_info& h) { h.mode = 0; });
+    EXPECT_EQ(none.code, 0) << "no mode bit is required of the application";
+    EXPECT_TRUE(none.code != 0 || none.info->mode == 0);
+  }
+}
+
+// What to ask, and the mr_mode bits that must and must not be in the answer.
+struct MrCase {
+  uint32_t api;
+  int ask;
+  int code;
+  int with;
+  int without;
+};
+
+TEST(Getinfo, mr_mode_for_rma) {
+  constexpr uint32_t old = FI_VERSION(1, 4);
+  const int all =
+      kBasicMr | FI_MR_LOCAL | FI_MR_RAW | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT | FI_MR_ENDPOINT;
+  for (const MrCase& c :
+       {MrCase{kApi117, 0, 0, 0, all}, MrCase{kApi117, kBasicMr, 0, 0, 0},
+        MrCase{kApi117, FI_MR_BASIC, 0, 0, 0}, MrCase{kApi117, FI_MR_SCALABLE, 0, 0, kBasicMr},
+        MrCase{kApi117, all, 0, 0, FI_MR_RAW}, MrCase{kApi117, FI_MR_LOCAL, 0, 0, kBasicMr},
+        MrCase{old, FI_MR_UNSPEC, 0, 0, 0}, MrCase{old, FI_MR_BASIC, 0, FI_MR_BASIC, 0},
+        MrCase{old, FI_MR_SCALABLE, 0, FI_MR_SCALABLE, 0}}) {
+    SCOPED_TRACE("api " + std::to_string(FI_MINOR(c.api)) + ", mr_mode " + std::to_string(c.ask));
+    const Answer a = ask(
+        [&](fi_info& h) {
+          h.caps = FI_RMA;
+          h.domain_attr->mr_mode = c.ask;
+        },
+        {.api = c.api});
+    ASSERT_EQ(a.code, c.code);
+    const int mode = a.info->domain_attr->mr_mode;
+    if (c.api < FI_VERSION(1, 5)) {
+      EXPECT_TRUE(mode == FI_MR_BASIC || mode == FI_MR_SCALABLE) << "all that such an API knows";
+    } else if ((c.ask & (FI_MR_BASIC | FI_MR_SCALABLE)) == 0) {
+      EXPECT_EQ(mode & ~c.ask, 0) << "a bit that the application did not offer";
+    }
+    EXPECT_EQ(mode & c.with, c.with);
+    EXPECT_EQ(mode & c.without, 0);
+  }
+}
+
+TEST(Getinfo, mr_mode_of_an_old_application_can_be_opened) {
+  for (int mode : {int{FI_MR_UNSPEC}, int{FI_MR_BASIC}, int{FI_MR_SCALABLE}}) {
+    Options options;
+    options.api = FI_VERSION(1, 4);
+    options.mr_mode = mode;
+    options.caps = FI_MSG | FI_RMA;
+    EXPECT_NO_THROW(Node node(options)) << mode;
+  }
+}
+
+TEST(Getinfo, unknown_mr_mode_bits_are_harmless_or_refused) {
+  const Answer a = ask([](fi_info& h) { h.domain_attr->mr_mode = 1 << 25; });
+  if (a.code == 0) {
+    EXPECT_EQ(a.info->domain_attr->mr_mode & (1 << 25), 0);
+  } else {
+    EXPECT_EQ(a.code, -FI_ENODATA);
+  }
+}
+
+TEST(Getinfo, threading_is_echoed) {
+  for (fi_threading t : {FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_DOMAIN, FI_THREAD_COMPLETION,
+                         FI_THREAD_ENDPOINT}) {
+    const Answer a = ask([&](fi_info& h) { h.domain_attr->threading = t; });
+    ASSERT_EQ(a.code, 0) << t;
+    if (on_aperture()) {
+      EXPECT_EQ(a.info->domain_attr->threading, t);
+    }
+  }
+  const Answer unspecified = ask();
+  ASSERT_EQ(unspecified.code, 0);
+  EXPECT_NE(unspecified.info->domain_attr->threading, FI_THREAD_UNSPEC);
+  EXPECT_NE(
+      ask([](fi_info& h) { h.domain_attr->threading = no_such_value<fi_threading>(77); }).code, 0);
+}
+
+TEST(Getinfo, progress_is_echoed) {
+  for (fi_progress p : {FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL}) {
+    const Answer a = ask([&](fi_info& h) {
+      h.domain_attr->data_progress = p;
+      h.domain_attr->control_progress = p;
+    });
+    ASSERT_EQ(a.code, 0) << p;
+    if (on_aperture()) {
+      EXPECT_EQ(a.info->domain_attr->data_progress, p);
+      EXPECT_EQ(a.info->domain_attr->control_progress, p);
+    }
+  }
+  const Answer a = ask();
+  ASSERT_EQ(a.code, 0);
+  EXPECT_NE(a.info->domain_attr->data_progress, FI_PROGRESS_UNSPEC);
+}
+
+TEST(Getinfo, av_types) {
+  for (fi_av_type t : {FI_AV_MAP, FI_AV_TABLE}) {
+    const Answer a = ask([&](fi_info& h) { h.domain_attr->av_type = t; });
+    ASSERT_EQ(a.code, 0);
+    EXPECT_EQ(a.info->domain_attr->av_type, t);
+  }
+  EXPECT_MET([](fi_info& h) { h.domain_attr->av_type = FI_AV_UNSPEC; });
+  EXPECT_NE(ask([](fi_info& h) { h.domain_attr->av_type = no_such_value<fi_av_type>(9); }).code, 0);
+}
+
+TEST(Getinfo, resource_management) {
+  for (fi_resource_mgmt r : {FI_RM_DISABLED, FI_RM_ENABLED})
+    EXPECT_MET([&](fi_info& h) { h.domain_attr->resource_mgmt = r; });
+}
+
+// A size that can be met when it equals what is offered, and cannot when it is one more.
+void expect_limit(const char* name, uint64_t offered,
+                  const std::function<void(fi_info&, uint64_t)>& set) {
+  SCOPED_TRACE(name);
+  ASSERT_GT(offered, 0u);
+  EXPECT_MET([&](fi_info& h) { set(h, offered); });
+  if (offered == ~0ull) return;
+  EXPECT_REFUSED([&](fi_info& h) { set(h, offered + 1); });
+  EXPECT_REFUSED([&](fi_info& h) { set(h, ~0ull); });
+}
+
+TEST(Getinfo, sizes_are_met_up_to_the_limit_and_refused_above_it) {
+  const auto rma = [](fi_info& h) { h.caps = FI_MSG | FI_RMA; };
+  const Answer a = ask(rma);
+  ASSERT_EQ(a.code, 0);
+  const fi_info& i = *a.info;
+  EXPECT_GE(i.domain_attr->cq_data_size, 4u);
+  expect_limit("ep max_msg_size", i.ep_attr->max_msg_size,
+               [](fi_info& h, uint64_t v) { h.ep_attr->max_msg_size = v; });
+  expect_limit("inject_size", i.tx_attr->inject_size,
+               [](fi_info& h, uint64_t v) { h.tx_attr->inject_size = v; });
+  expect_limit("tx iov_limit", i.tx_attr->iov_limit,
+               [](fi_info& h, uint64_t v) { h.tx_attr->iov_limit = v; });
+  expect_limit("rx iov_limit", i.rx_attr->iov_limit,
+               [](fi_info& h, uint64_t v) { h.rx_attr->iov_limit = v; });
+  expect_limit("rma_iov_limit", i.tx_attr->rma_iov_limit, [&](fi_info& h, uint64_t v) {
+    rma(h);
+    h.tx_attr->rma_iov_limit = v;
+  });
+  expect_limit("cq_data_size", i.domain_attr->cq_data_size,
+               [](fi_info& h, uint64_t v) { h.domain_attr->cq_data_size = v; });
+}
+
+TEST(Getinfo, queue_sizes_are_given_at_least_as_asked) {
+  for (size_t size : {1ul, 64ul, 500ul, 4096ul}) {
+    const Answer a = ask([&](fi_info& h) { h.tx_attr->size = h.rx_attr->size = size; });
+    if (!on_aperture() && a.code != 0) continue;
+    ASSERT_EQ(a.code, 0) << size;
+    EXPECT_GE(a.info->tx_attr->size, size);
+    EXPECT_GE(a.info->rx_attr->size, size);
+  }
+  EXPECT_REFUSED([](fi_info& h) { h.tx_attr->size = ~0ull; });
+  EXPECT_REFUSED([](fi_info& h) { h.rx_attr->size = ~0ull; });
+}
+
+TEST(Getinfo, order_and_completion_flags) {
+  EXPECT_MET([](fi_info& h) { h.tx_attr->msg_order = h.rx_attr->msg_order = FI_ORDER_SAS; });
+  EXPECT_MET([](fi_info& h) { h.tx_attr->op_flags = FI_COMPLETION | FI_TRANSMIT_COMPLETE; });
+  EXPECT_MET([](fi_info& h) { h.tx_attr->op_flags = FI_DELIVERY_COMPLETE; });
+  EXPECT_MET([](fi_info& h) { h.rx_attr->op_flags = FI_COMPLETION; });
+  if (on_aperture()) {
+    EXPECT_REFUSED([](fi_info& h) { h.tx_attr->msg_order = 1ull << 62; });
+    EXPECT_REFUSED([](fi_info& h) { h.tx_attr->op_flags = 1ull << 62; });
+    EXPECT_REFUSED([](fi_info& h) { h.rx_attr->op_flags = FI_MULTICAST; });
+    EXPECT_REFUSED([](fi_info& h) { h.tx_attr->caps = FI_MULTICAST; });
+  }
+}
+
+TEST(Getinfo, contexts_of_scalable_and_shared_endpoints) {
+  EXPECT_MET([](fi_info& h) { h.ep_attr->tx_ctx_cnt = h.ep_attr->rx_ctx_cnt = 1; });
+  if (!on_aperture()) return;
+  for (size_t n : {2ul, 1000ul}) {
+    EXPECT_REFUSED([&](fi_info& h) { h.ep_attr->tx_ctx_cnt = n; });
+    EXPECT_REFUSED([&](fi_info& h) { h.ep_attr->rx_ctx_cnt = n; });
+  }
+}
+
+TEST(Getinfo, names_of_fabric_and_domain) {
+  const Answer first = ask();
+  ASSERT_EQ(first.code, 0);
+  const std::string fabric = first.info->fabric_attr->name, domain = first.info->domain_attr->name;
+  EXPECT_MET([&](fi_info& h) { h.fabric_attr->name = strdup(fabric.c_str()); });
+  EXPECT_MET([&](fi_info& h) { h.domain_attr->name = strdup(domain.c_str()); });
+  EXPECT_REFUSED([&](fi_info& h) { h.fabric_attr->name = strdup("another"); });
+  EXPECT_REFUSED([&](fi_info& h) { h.domain_attr->name = strdup("another0"); });
+}
+
+TEST(Getinfo, address_formats) {
+  const Answer a = ask();
+  ASSERT_EQ(a.code, 0);
+  const uint32_t own = a.info->addr_format;
+  EXPECT_MET([&](fi_info& h) { h.addr_format = own; });
+  EXPECT_MET([&](fi_info& h) { h.addr_format = FI_FORMAT_UNSPEC; });
+  EXPECT_REFUSED([&](fi_info& h) { h.addr_format = FI_ADDR_EFA; });
+  EXPECT_REFUSED([&](fi_info& h) { h.addr_format = 0x7777; });
+  if (on_aperture()) {
+    EXPECT_MET([&](fi_info& h) { h.addr_format = FI_SOCKADDR_IN; });
+    EXPECT_MET([&](fi_info& h) { h.addr_format = FI_SOCKADDR; });
+  }
+}
+
+const sockaddr_in& in(const void* addr) {
+  return *static_cast<const sockaddr_in*>(addr);
+}
+
+TEST(Getinfo, node_and_service_become_the_destination) {
+  const Answer a = ask({}, {.node = "127.0.0.1", .service = "4711"});
+  ASSERT_EQ(a.code, 0);
+  ASSERT_NE(a.info->dest_addr, nullptr);
+  ASSERT_GE(a.info->dest_addrlen, sizeof(sockaddr_in));
+  EXPECT_EQ(in(a.info->dest_addr).sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+  EXPECT_EQ(in(a.info->dest_addr).sin_port, htons(4711));
+}
+
+TEST(Getinfo, with_fi_source_they_become_the_source) {
+  const Answer a = ask({}, {.node = "127.0.0.1", .service = "4712", .flags = FI_SOURCE});
+  ASSERT_EQ(a.code, 0);
+  ASSERT_NE(a.info->src_addr, nullptr);
+  EXPECT_EQ(in(a.info->src_addr).sin_port, htons(4712));
+  EXPECT_EQ(in(a.info->src_addr).sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+  EXPECT_EQ(a.info->dest_addr, nullptr);
+  const Answer service_only = ask({}, {.service = "4713", .flags = FI_SOURCE});
+  ASSERT_EQ(service_only.code, 0);
+  ASSERT_NE(service_only.info->src_addr, nullptr);
+  EXPECT_EQ(in(service_only.info->src_addr).sin_port, htons(4713));
+  const Answer numeric = ask({}, {.node = "127.0.0.1", .flags = FI_SOURCE | FI_NUMERICHOST});
+  EXPECT_EQ(numeric.code, 0);
+}
+
+TEST(Getinfo, names_that_cannot_be_resolved_find_nothing) {
+  EXPECT_REFUSED({}, {.node = "no-such-host.invalid"});
+  EXPECT_REFUSED({}, {.node = "no-such-host.invalid", .flags = FI_SOURCE});
+  EXPECT_REFUSED({}, {.node = "127.0.0.1", .service = "no-such-service", .flags = FI_SOURCE});
+  if (on_aperture()) {
+    EXPECT_REFUSED({}, {.node = "192.0.2.77", .flags = FI_SOURCE});
+    EXPECT_REFUSED({}, {.node = "localhost", .flags = FI_NUMERICHOST});
+  }
+}
+
+TEST(Getinfo, an_address_in_the_hints_is_taken) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(4714);
+  const auto copy = [&] {
+    void* bytes = malloc(sizeof address);
+    std::memcpy(bytes, &address, sizeof address);
+    return bytes;
+  };
+  const Answer a = ask([&](fi_info& h) {
+    h.addr_format = FI_SOCKADDR_IN;
+    h.src_addr = copy();
+    h.src_addrlen = sizeof address;
+    h.dest_addr = copy();
+    h.dest_addrlen = sizeof address;
+  });
+  ASSERT_EQ(a.code, 0);
+  ASSERT_NE(a.info->dest_addr, nullptr);
+  EXPECT_EQ(in(a.info->dest_addr).sin_port, htons(4714));
+  ASSERT_NE(a.info->src_addr, nullptr);
+  EXPECT_EQ(in(a.info->src_addr).sin_port, htons(4714));
+}
+
+TEST(Getinfo, the_flag_for_core_providers_only_is_not_answered) {
+  if (!on_aperture()) GTEST_SKIP() << "a core provider does answer";
+  EXPECT_REFUSED({}, {.flags = 1ull << 59});
+}
+
+TEST(Getinfo, bad_flags) {
+  // FI_SOURCE needs a node or a service
+  EXPECT_NE(ask({}, {.flags = FI_SOURCE}).code, 0);
+  if (on_aperture()) {
+    const int code = ask({}, {.flags = 1ull << 40}).code;
+    EXPECT_TRUE(code == -FI_EBADFLAGS || code == -FI_ENODATA) << code;
+  }
+}
+
+TEST(Getinfo, attributes_only) {
+  fi_info* list = nullptr;
+  Info hints(fi_allocinfo());
+  hints->fabric_attr->prov_name = strdup(provider_name());
+  ASSERT_EQ(fi_getinfo(kApi117, nullptr, nullptr, FI_PROV_ATTR_ONLY, hints.get(), &list), 0);
+  const Info owner(list);
+  // every provider answers to this flag, once
+  int times = 0;
+  for (const fi_info* i = list; i != nullptr; i = i->next) {
+    if (std::strcmp(i->fabric_attr->prov_name, provider_name()) != 0) continue;
+    ++times;
+    EXPECT_NE(i->fabric_attr->prov_version, 0u);
+  }
+  if (on_aperture()) {
+    EXPECT_EQ(times, 1);
+  }
+}
+
+TEST(Getinfo, no_layered_provider_puts_itself_above_ours) {
+  if (!on_aperture()) GTEST_SKIP() << "about aperture";
+  Info hints(fi_allocinfo());
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->caps = FI_MSG | FI_TAGGED;
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  fi_info* list = nullptr;
+  ASSERT_EQ(fi_getinfo(kApi117, nullptr, nullptr, 0, hints.get(), &list), 0);
+  const Info owner(list);
+  for (const fi_info* i = list; i != nullptr; i = i->next) {
+    const std::string name = i->fabric_attr->prov_name;
+    EXPECT_TRUE(name == "aperture" || name.find("aperture") == std::string::npos) << name;
+  }
+}
+
+TEST(Getinfo, answers_can_be_copied_asked_again_and_freed) {
+  const Answer first = ask();
+  ASSERT_EQ(first.code, 0);
+  Info copy(fi_dupinfo(first.info.get()));
+  ASSERT_NE(copy, nullptr);
+  EXPECT_EQ(copy->caps, first.info->caps);
+  EXPECT_EQ(std::string(copy->domain_attr->name), first.info->domain_attr->name);
+  // what was answered, asked for again, is answered the same
+  fi_info* again = nullptr;
+  ASSERT_EQ(fi_getinfo(kApi117, nullptr, nullptr, 0, copy.get(), &again), 0);
+  const Info owner(again);
+  EXPECT_EQ(again->caps, copy->caps);
+  EXPECT_EQ(again->domain_attr->threading, copy->domain_attr->threading);
+  fi_freeinfo(nullptr);
+}
+
+TEST(Getinfo, a_thousand_times_without_growing) {
+  for (int i = 0; i < 20; ++i) ask();
+  for (int i = 0; i < 1000; ++i) {
+    const Answer a = ask();
+    ASSERT_EQ(a.code, 0);
+    if (i % 2 == 0) ask([](fi_info& h) { h.addr_format = FI_ADDR_EFA; });
+  }
+}
+
+TEST(Getinfo, the_answer_opens_an_endpoint_with_its_source_address) {
+  Options options;
+  Node node(options);
+  const std::vector<uint8_t> name = node.name();
+  ASSERT_GE(name.size(), sizeof(sockaddr_in));
+  if (on_aperture()) {
+    sockaddr_in address;
+    std::memcpy(&address, name.data(), sizeof address);
+    EXPECT_EQ(address.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+    EXPECT_NE(address.sin_port, 0);
+  }
+}
+
+}  // namespace
+}  // namespace aperture::doors
