@@ -48,8 +48,7 @@ void Connector::dial() noexcept {
   auto tcp = connect_tcp(remote_);
   if (!tcp) return fail(tcp.error());
   tcp_ = *std::move(tcp);
-  auto watch =
-      control_.watch(tcp_.get(), EPOLLOUT | EPOLLIN, [this](uint32_t) { on_tcp(); });
+  auto watch = control_.watch(tcp_.get(), EPOLLOUT | EPOLLIN, [this](uint32_t) { on_tcp(); });
   if (!watch) return fail(watch.error());
   watch_ = watch.value();
 }
@@ -94,8 +93,10 @@ void Connector::on_answer() noexcept {
   const auto answer = wire::decode_answer(bytes_);
   if (!answer) {
     if (answer.error() == Errc::not_supported) {
-      APERTURE_WARN("%s speaks another version of Aperture's wire protocol: run the same release "
-                    "on both sides", remote_.text().c_str());
+      APERTURE_WARN(
+          "%s speaks another version of Aperture's wire protocol: run the same release "
+          "on both sides",
+          remote_.text().c_str());
     } else {
       APERTURE_WARN("who listens at %s is not an Aperture endpoint: check the address",
                     remote_.text().c_str());
@@ -108,8 +109,10 @@ void Connector::on_answer() noexcept {
     case wire::Verdict::wrong_version: return fail(Errc::protocol);
     case wire::Verdict::wrong_destination: return fail(Errc::refused);
     case wire::Verdict::other_host:
-      APERTURE_INFO("%s is on another host, or in another network namespace: only peers on this "
-                    "host can be reached so far", remote_.text().c_str());
+      APERTURE_INFO(
+          "%s is on another host, or in another network namespace: only peers on this "
+          "host can be reached so far",
+          remote_.text().c_str());
       return fail(Errc::unreachable);
     case wire::Verdict::offered: break;
   }
@@ -124,6 +127,7 @@ void Connector::enter(Stage joining_or_opening, Peer* peer) noexcept {
 }
 
 void Connector::yield() noexcept {
+  ++yields_;
   hang_up();
   wait();
 }

@@ -24,8 +24,8 @@ class Connector;
 class ConnectorHost {
  public:
   virtual ~ConnectorHost() = default;
-  // The owner of the address offers a socket name and a ticket (nonce() is the one we sent). The host
-  // joins the process or uses the peer that it has, and opens the lane.
+  // The owner of the address offers a socket name and a ticket (nonce() is the one we sent). The
+  // host joins the process or uses the peer that it has, and opens the lane.
   virtual void on_offer(Connector& connector, const wire::Answer& offer) noexcept = 0;
   // It came to nothing. The connector may be destroyed.
   virtual void on_connector_failed(Connector& connector, Errc why) noexcept = 0;
@@ -36,8 +36,8 @@ class Connector {
   enum class Stage : uint8_t { dialing, greeting, waiting, joining, opening };
 
   struct Limits {
-    uint64_t timeout_ns = 5'000'000'000;   // all tries together
-    uint64_t waiting_ns = 200'000'000;     // for the other side's connect, before we try again
+    uint64_t timeout_ns = 5'000'000'000;  // all tries together
+    uint64_t waiting_ns = 200'000'000;    // for the other side's connect, before we try again
   };
 
   Connector(ControlThread& control, ConnectorHost& host, const Identity& self, const LocalEnd& end,
@@ -59,8 +59,10 @@ class Connector {
   Peer* peer() const noexcept { return peer_; }
   void enter(Stage joining_or_opening, Peer* peer) noexcept;
 
-  // The other side's connect goes first.
+  // The other side's connect goes first. Not for ever: who only says that it connects must not keep
+  // us from trying.
   void yield() noexcept;
+  bool may_yield() const noexcept { return yields_ < kMostYields; }
   // This try has failed in a way that another may not.
   void try_again() noexcept;
   // While waiting: the other side's connect came to nothing.
@@ -87,7 +89,9 @@ class Connector {
   const Limits limits_;
 
   Stage stage_ = Stage::dialing;
+  static constexpr uint32_t kMostYields = 8;
   uint32_t tries_ = 0;
+  uint32_t yields_ = 0;
   ParentOnlyFd tcp_;
   ControlThread::WatchId watch_ = 0;
   ControlThread::TimerId deadline_timer_ = 0;

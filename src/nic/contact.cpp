@@ -18,11 +18,11 @@ namespace aperture::nic {
 namespace {
 
 constexpr uint64_t kMs = 1'000'000;
-constexpr uint64_t kWatchPendingNs = 1 * kMs;   // somebody waits for a peer
-constexpr uint64_t kWatchRecentNs = 4 * kMs;    // somebody did within the last second
+constexpr uint64_t kWatchPendingNs = 1 * kMs;  // somebody waits for a peer
+constexpr uint64_t kWatchRecentNs = 4 * kMs;   // somebody did within the last second
 constexpr uint64_t kWatchIdleNs = 20 * kMs;
 constexpr uint64_t kRecentNs = 1000 * kMs;
-constexpr uint64_t kWatchShare = 20;            // the watch takes at most 1/20 of the thread's time
+constexpr uint64_t kWatchShare = 20;  // the watch takes at most 1/20 of the thread's time
 constexpr uint64_t kDetachAgainNs = 5 * kMs;
 
 // The same file, opened anew for reading only: who gets this descriptor cannot write through it.
@@ -143,7 +143,11 @@ Status FirstContact::add_listener(const ListenSpec& spec, ListenerId id, const A
 void FirstContact::remove_listener(ListenerId id) noexcept {
   const auto it = listeners_.find(id);
   if (it == listeners_.end()) return;
-  std::erase_if(connectors_, [&](const auto& entry) { return entry.first.first == id; });
+  while (true) {
+    const auto first = connectors_.lower_bound({id, Address{}});
+    if (first == connectors_.end() || first->first.first != id) break;
+    take_connector(first->first);
+  }
   std::erase_if(current_, [&](const auto& entry) { return entry.first.first == id; });
   const auto bell = doorbells_.find(it->second->end().doorbell_fd);
   if (--bell->second.listeners == 0) doorbells_.erase(bell);
@@ -163,23 +167,28 @@ void FirstContact::begin_connect(ListenerId id, const Address& remote) noexcept 
   auto connector = std::make_unique<Connector>(control_, host, self_, listener.end(), remote,
                                                next_attempt_++, connector_limits);
   Connector& started = *connector;
+  attempts_.emplace(started.attempt(), &started);
   connectors_.emplace(pair, std::move(connector));
   started.start(listener.has_ticket_from(remote));
 }
 
 Connector* FirstContact::connector_of(uint32_t attempt) noexcept {
-  for (auto& [pair, connector] : connectors_) {
-    if (connector->attempt() == attempt) return connector.get();
-  }
-  return nullptr;
+  const auto it = attempts_.find(attempt);
+  return it == attempts_.end() ? nullptr : it->second;
+}
+
+std::unique_ptr<Connector> FirstContact::take_connector(const Pair& pair) noexcept {
+  const auto it = connectors_.find(pair);
+  if (it == connectors_.end()) return nullptr;
+  std::unique_ptr<Connector> taken = std::move(it->second);
+  attempts_.erase(taken->attempt());
+  connectors_.erase(it);
+  return taken;
 }
 
 void FirstContact::on_connector_failed(Connector& connector, Errc why) noexcept {
   const Pair pair{connector.end().listener, connector.remote()};
-  const auto it = connectors_.find(pair);
-  if (it == connectors_.end()) return;
-  const std::unique_ptr<Connector> gone = std::move(it->second);
-  connectors_.erase(it);
+  const std::unique_ptr<Connector> gone = take_connector(pair);
   const auto listener = listeners_.find(pair.first);
   if (listener != listeners_.end()) listener->second->events().on_connect_failed(pair.second, why);
 }
@@ -225,15 +234,17 @@ void FirstContact::forget_current(const PeerLane& record) noexcept {
   if (it != current_.end() && it->second.get() == &record) current_.erase(it);
 }
 
-void FirstContact::on_lane_closed(PeerLane& lane) noexcept { lane_down(lane, Errc::shut_down); }
+void FirstContact::on_lane_closed(PeerLane& lane) noexcept {
+  lane_down(lane, Errc::shut_down);
+}
 
 // --- the watch over peers ------------------------------------------------------------------------
 
 void FirstContact::keep_watch() noexcept {
   if (watch_timer_ != 0) return;
   last_pending_ns_ = now_ns();
-  watch_timer_ = control_.add_timer(last_pending_ns_ + kWatchPendingNs,
-                                    [this] { watch_over_pending(); });
+  watch_timer_ =
+      control_.add_timer(last_pending_ns_ + kWatchPendingNs, [this] { watch_over_pending(); });
 }
 
 void FirstContact::watch_over_pending() noexcept {

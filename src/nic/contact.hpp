@@ -31,9 +31,9 @@ class ContactEvents {
 };
 
 struct ListenSpec {
-  Address local;            // port 0: any
-  uint32_t domain = 0;      // protection domain that requests of peers meet here
-  int doorbell_fd = -1;     // eventfd of the endpoint's engine; outlives the listener
+  Address local;         // port 0: any
+  uint32_t domain = 0;   // protection domain that requests of peers meet here
+  int doorbell_fd = -1;  // eventfd of the endpoint's engine; outlives the listener
   ContactEvents* events = nullptr;
 };
 
@@ -54,9 +54,11 @@ class Contact {
   // it has returned. Not from an upcall.
   virtual void unlisten(ListenerId id) noexcept = 0;
   // Asks for a lane from the listener's endpoint to `remote`. One of on_lane_up and
-  // on_connect_failed follows. Asking again while under way changes nothing.
+  // on_connect_failed follows. Asking again while under way, or while a lane is up, changes nothing.
+  // The endpoint's own address fails with invalid: link/loopback joins an endpoint to itself.
   virtual void connect(ListenerId id, const Address& remote) noexcept = 0;
-  // Gives a lane back: the other side is told and sees it down, after it has read what we published.
+  // Gives a lane back: the other side is told and sees it down; what we published it can still read.
+  // on_lane_down() of that lane may be under way when this is called: compare it, do not follow it.
   virtual void close_lane(std::unique_ptr<link::Lane> lane) noexcept = 0;
 
   // The key table of this process, which peers of the same uid map.

@@ -53,8 +53,8 @@ Result<ControlThread*> ControlThread::create() noexcept {
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
     return errc_from_errno(errno);
   }
-  std::unique_ptr<ControlThread> self(
-      new (std::nothrow) ControlThread(std::move(epoll), std::move(wake)));
+  std::unique_ptr<ControlThread> self(new (std::nothrow)
+                                          ControlThread(std::move(epoll), std::move(wake)));
   if (self == nullptr) return Errc::no_memory;
   if (const Status s = self->start(); !s) return s.error();
   return self.release();

@@ -1,9 +1,9 @@
 // The control thread: one per process, asleep in epoll. It connects, accepts, watches for death and
 // runs timers, and the engine lets it drive data when nobody polls.
 //
-// Started at first use with all signals blocked, never stopped: it lives until the process ends. The
-// callbacks run one at a time on it, must not block and must not throw. post() and run() are for any
-// thread; everything else is called on the control thread only (from a callback).
+// Started at first use with all signals blocked, never stopped: it lives until the process ends.
+// The callbacks run one at a time on it, must not block and must not throw. post() and run() are
+// for any thread; everything else is called on the control thread only (from a callback).
 #pragma once
 
 #include <cstdint>

@@ -19,9 +19,9 @@ wire::Verdict FirstContact::judge(Listener& listener, const wire::Hello& hello) 
   // a lane of ours is about to be there: the other side's turn is over
   if (ours.stage() == Connector::Stage::opening) return wire::Verdict::crossing;
   // both sides compare the same two, whoever of them is asked
-  const bool theirs_first = std::tie(hello.source, hello.incarnation) <
-                            std::tie(hello.destination, self_.incarnation);
-  if (!theirs_first) return wire::Verdict::crossing;
+  const bool theirs_first =
+      std::tie(hello.source, hello.incarnation) < std::tie(hello.destination, self_.incarnation);
+  if (!theirs_first || !ours.may_yield()) return wire::Verdict::crossing;
   ours.yield();
   return wire::Verdict::offered;
 }
@@ -70,7 +70,7 @@ void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) n
     const bool theirs = lane.error() == Errc::protocol;
     return peer.reject(attempt, theirs ? wire::Why::bad_lane : wire::Why::no_resources);
   }
-  if (ours != connectors_.end()) connectors_.erase(ours);  // this lane is what it waited for
+  take_connector({listener.end().listener, open.source});  // this lane is what it waited for
   lane_up(record, *std::move(lane));
 }
 
@@ -138,7 +138,7 @@ void FirstContact::on_accept(Peer& peer, const wire::Accept& accept, Packet& pac
     if (wanted) on_connector_failed(*connector, lane.error());
     return;
   }
-  connectors_.erase({connector->end().listener, connector->remote()});
+  take_connector({connector->end().listener, connector->remote()});
   lane_up(record, *std::move(lane));
 }
 

@@ -77,6 +77,7 @@ class FirstContact final : public Contact,
   void join(Connector& connector, const wire::Answer& offer) noexcept;
   void open(Connector& connector, Peer& peer) noexcept;
   Connector* connector_of(uint32_t attempt) noexcept;
+  std::unique_ptr<Connector> take_connector(const Pair& pair) noexcept;
   std::shared_ptr<Peer> peer_of(const wire::Id128& incarnation) noexcept;
   void adopt(std::shared_ptr<Peer> peer) noexcept;
 
@@ -102,6 +103,7 @@ class FirstContact final : public Contact,
   std::unordered_map<int, DoorbellNumber> doorbells_;  // by descriptor, while a listener uses it
   std::map<ListenerId, std::unique_ptr<Listener>> listeners_;
   std::map<Pair, std::unique_ptr<Connector>> connectors_;
+  std::unordered_map<uint32_t, Connector*> attempts_;  // the same, by attempt
   std::vector<std::shared_ptr<Peer>> peers_;
   std::map<Pair, std::shared_ptr<PeerLane>> current_;  // the lane that is up for a pair
   std::unordered_map<link::Lane*, std::shared_ptr<PeerLane>> by_lane_;

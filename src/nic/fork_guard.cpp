@@ -75,7 +75,9 @@ bool in_forked_child() noexcept {
   return word != nullptr && *word == 0;
 }
 
-ParentOnlyFd::ParentOnlyFd(UniqueFd fd) noexcept : fd_(std::move(fd)) { enter(fd_.get()); }
+ParentOnlyFd::ParentOnlyFd(UniqueFd fd) noexcept : fd_(std::move(fd)) {
+  enter(fd_.get());
+}
 
 ParentOnlyFd& ParentOnlyFd::operator=(ParentOnlyFd&& other) noexcept {
   if (this != &other) {

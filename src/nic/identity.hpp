@@ -24,7 +24,7 @@ struct Identity {
   uint64_t pid_ns = 0;
   pid_t pid = 0;
   uid_t uid = 0;
-  uint64_t start_time = 0;    // field 22 of /proc/self/stat
+  uint64_t start_time = 0;  // field 22 of /proc/self/stat
   bool heavy_barriers = false;
   DirectWish direct = DirectWish::if_possible;
 

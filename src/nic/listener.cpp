@@ -77,8 +77,8 @@ void Listener::admit(ParentOnlyFd tcp) noexcept {
   handshake->ticket = ticket;
   handshake->tcp = std::move(tcp);
   handshake->deadline_ns = now_ns() + limits_.timeout_ns;
-  auto watch = control_.watch(handshake->tcp.get(), EPOLLIN,
-                              [this, ticket](uint32_t) { on_tcp(ticket); });
+  auto watch =
+      control_.watch(handshake->tcp.get(), EPOLLIN, [this, ticket](uint32_t) { on_tcp(ticket); });
   if (!watch) return;
   handshake->tcp_watch = watch.value();
   handshakes_.emplace(ticket, std::move(handshake));
@@ -113,9 +113,10 @@ void Listener::on_hello(Handshake& h) noexcept {
     reply.verdict = wire::Verdict::wrong_destination;
   } else if (!self_.same_host(h.hello.boot_id, h.hello.net_ns)) {
     reply.verdict = wire::Verdict::other_host;  // the TCP link will go on from here
-    APERTURE_INFO("%s on another host, or in another network namespace, wants to connect to %s: "
-                  "only peers on this host can be reached so far",
-                  h.hello.source.text().c_str(), end_.address.text().c_str());
+    APERTURE_INFO(
+        "%s on another host, or in another network namespace, wants to connect to %s: "
+        "only peers on this host can be reached so far",
+        h.hello.source.text().c_str(), end_.address.text().c_str());
   } else {
     reply.verdict = host_.judge(*this, h.hello);
   }
@@ -150,8 +151,7 @@ Status Listener::open_door(Handshake& h, wire::Answer& reply) noexcept {
   if (!door) return door.error();
   h.door = *std::move(door);
   const uint64_t ticket = h.ticket;
-  auto watch =
-      control_.watch(h.door.get(), EPOLLIN, [this, ticket](uint32_t) { on_door(ticket); });
+  auto watch = control_.watch(h.door.get(), EPOLLIN, [this, ticket](uint32_t) { on_door(ticket); });
   if (!watch) return watch.error();
   h.door_watch = watch.value();
   h.offered = true;

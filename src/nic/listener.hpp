@@ -1,10 +1,10 @@
 // The door of one endpoint: accepts TCP at its address, hears a hello, and hands out a ticket with
 // which the process behind it may come to a unix socket of ours and open a lane.
 //
-//   accepted -> hello heard -> answered (a ticket: nonce and socket name) -> joined -> taken by Open
+//   accepted -> hello heard -> answered (ticket: nonce, socket name) -> joined -> taken by Open
 //
-// Everything here is bounded: handshakes in number (the oldest makes room) and in time, bytes read to
-// one hello, knocks at one socket name. Rubbish ends a handshake and nothing else. Owned by the
+// Everything here is bounded: handshakes in number (the oldest makes room) and in time, bytes read
+// to one hello, knocks at one socket name. Rubbish ends a handshake and nothing else. Owned by the
 // control thread.
 #pragma once
 
@@ -53,7 +53,7 @@ class Listener {
   static ListenerId listener_of(uint64_t ticket) noexcept {
     return static_cast<ListenerId>(ticket >> 32);
   }
-  // Takes the ticket that Open presents: right nonce, right process, right endpoints; it is used up.
+  // Takes the ticket that Open presents (right nonce, right process, right endpoints): used up then.
   bool take_ticket(const wire::Open& open, const wire::Id128& incarnation) noexcept;
   // Somebody at that address has a ticket, and may be about to use it.
   bool has_ticket_from(const Address& source) const noexcept;

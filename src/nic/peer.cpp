@@ -11,14 +11,13 @@ namespace aperture::nic {
 
 namespace {
 
-constexpr size_t kMaxOutbox = 4096;     // messages; a peer that reads nothing for that long is cut off
-constexpr int kPacketsAtOnce = 16;      // then the other sockets have their turn
+constexpr size_t kMaxOutbox = 4096;  // messages; a peer that reads nothing for that long is cut off
+constexpr int kPacketsAtOnce = 16;   // then the other sockets have their turn
 constexpr uint64_t kFlushAfterNs = 2'000'000;
 
 }  // namespace
 
-Peer::Peer(const PeerContext& context, ParentOnlyFd socket,
-           const Credentials& credentials) noexcept
+Peer::Peer(const PeerContext& context, ParentOnlyFd socket, const Credentials& credentials) noexcept
     : context_(context), socket_(std::move(socket)), credentials_(credentials) {}
 
 Peer::~Peer() {

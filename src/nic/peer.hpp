@@ -38,18 +38,18 @@ struct LocalEnd {
 
 // A lane of a peer, from the moment that Open was sent until both sides have closed it.
 struct PeerLane {
-  Peer* peer = nullptr;         // null once the peer is down
+  Peer* peer = nullptr;  // null once the peer is down
   uint32_t segment = 0;
   uint32_t index = 0;
-  bool created_here = false;    // we created the segment
-  uint32_t attempt = 0;         // while Open is not answered
+  bool created_here = false;  // we created the segment
+  uint32_t attempt = 0;       // while Open is not answered
   ListenerId listener = 0;
   Address remote;
-  link::Lane* lane = nullptr;   // null before it is up, and once closed here
+  link::Lane* lane = nullptr;  // null before it is up, and once closed here
   bool closed_here = false;
   bool closed_there = false;
-  bool down = false;            // its endpoint has been told
-  uint64_t last_progress = 0;   // words of the other side at the last look
+  bool down = false;           // its endpoint has been told
+  uint64_t last_progress = 0;  // words of the other side at the last look
 };
 
 class PeerHost {
@@ -151,8 +151,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   bool learn_keys(uint64_t size_bytes, UniqueFd fd) noexcept;
   Result<std::shared_ptr<Doorbell>> doorbell(uint64_t engine, UniqueFd fd) noexcept;
   Result<std::unique_ptr<link::Lane>> make_lane(SharedSegment& shared, PeerLane& record,
-                                                uint32_t domain,
-                                                std::shared_ptr<Doorbell> doorbell,
+                                                uint32_t domain, std::shared_ptr<Doorbell> doorbell,
                                                 bool direct) noexcept;
   void finish(PeerLane& lane) noexcept;
 
@@ -173,7 +172,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   bool direct_possible_ = false;  // same user and pid namespace, and neither side denies it
   Liveness liveness_;
   std::shared_ptr<const protect::PeerKeyView> keys_;
-  bool keys_probed_ = false;      // the kernel lets us, as keys_ tells
+  bool keys_probed_ = false;  // the kernel lets us, as keys_ tells
 
   std::map<uint32_t, SharedSegment> created_;   // by our number
   std::map<uint32_t, SharedSegment> attached_;  // by the peer's number

@@ -44,8 +44,10 @@ void explain_not_direct(pid_t pid) noexcept {
   scope[1] = '\0';
   if (has_yama && scope[0] != '0') {
     APERTURE_INFO(
-        "the kernel does not let this process copy from or to process %d: Yama's ptrace_scope is %s. "
-        "The owner of the memory copies instead; with APERTURE_CMA=allow in the environment of both, "
+        "the kernel does not let this process copy from or to process %d: Yama's ptrace_scope is "
+        "%s. "
+        "The owner of the memory copies instead; with APERTURE_CMA=allow in the environment of "
+        "both, "
         "large transfers take one copy and no turn of the owner",
         pid, scope);
     return;
@@ -238,7 +240,8 @@ Result<std::unique_ptr<link::Lane>> Peer::accept(const LocalEnd& end, const wire
   record->index = index;
   record->listener = end.listener;
   record->remote = open.source;
-  auto lane = make_lane(*shared.value(), *record, open.domain.unchecked(), *std::move(bell), direct);
+  auto lane =
+      make_lane(*shared.value(), *record, open.domain.unchecked(), *std::move(bell), direct);
   if (!lane) return lane.error();
 
   wire::Accept accept;

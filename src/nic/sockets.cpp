@@ -27,7 +27,9 @@ void set_flag(int fd, int level, int name, int value) noexcept {
   ::setsockopt(fd, level, name, &value, sizeof value);  // advisory: the socket works without
 }
 
-sa_family_t family_of(const Address& a) noexcept { return a.is_v4() ? AF_INET : AF_INET6; }
+sa_family_t family_of(const Address& a) noexcept {
+  return a.is_v4() ? AF_INET : AF_INET6;
+}
 
 Status bind_and_listen(int fd, const Address& at) noexcept {
   sockaddr_storage addr;

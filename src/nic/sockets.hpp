@@ -22,7 +22,8 @@ namespace aperture::nic {
 Result<ParentOnlyFd> listen_tcp(const Address& at, Address& bound) noexcept;
 // Begins to connect; writable when decided. Errors: refused, unreachable, no_fds.
 Result<ParentOnlyFd> connect_tcp(const Address& to) noexcept;
-// What became of it. Errors: refused (also when it met itself: nobody listens), unreachable, timed_out.
+// What became of it. Errors: refused (also when it met itself: nobody listens), unreachable,
+// timed_out.
 Status connect_outcome(int fd) noexcept;
 // Closing then sends RST and leaves no TIME_WAIT behind.
 void close_without_waiting(int fd) noexcept;
@@ -30,13 +31,14 @@ void close_without_waiting(int fd) noexcept;
 Result<ParentOnlyFd> accept_one(int fd) noexcept;
 Address local_address(int fd) noexcept;
 
-// Bytes of a stream. `got` grows; ok when all have come. Errors: again, peer_lost (end of stream, or
-// a reset).
+// Bytes of a stream. `got` grows; ok when all have come. Errors: again, peer_lost (end of stream,
+// or a reset).
 Status receive_bytes(int fd, std::span<std::byte> into, size_t& got) noexcept;
 // All at once (small, on a fresh connection). Errors: peer_lost, again.
 Status send_bytes(int fd, std::span<const std::byte> bytes) noexcept;
 
-// A unix SOCK_SEQPACKET socket under the abstract name of those bits. Errors: addr_in_use, no_fds...
+// A unix SOCK_SEQPACKET socket under the abstract name of those bits. Errors: addr_in_use,
+// no_fds...
 Result<ParentOnlyFd> listen_abstract(const wire::Id128& name) noexcept;
 // Errors: refused (no such name), again (its queue is full), no_fds...
 Result<ParentOnlyFd> connect_abstract(const wire::Id128& name) noexcept;

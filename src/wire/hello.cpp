@@ -290,8 +290,7 @@ Result<Accept> decode_accept(std::span<const std::byte> in) noexcept {
 Result<Reject> decode_reject(std::span<const std::byte> in) noexcept {
   if (!is(in, PeerMessage::reject)) return Errc::protocol;
   const auto why = load<uint32_t>(in, 12);
-  if (why < static_cast<uint32_t>(Why::no_endpoint) ||
-      why > static_cast<uint32_t>(Why::bad_lane)) {
+  if (why < static_cast<uint32_t>(Why::no_endpoint) || why > static_cast<uint32_t>(Why::bad_lane)) {
     return Errc::protocol;
   }
   Reject r;

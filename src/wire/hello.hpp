@@ -1,9 +1,9 @@
 // What travels at first contact: the hellos over TCP, and the messages on the unix socket of a
 // process pair. architecture.md, "Addresses and first contact"; docs/wire.md has the sequence.
 //
-// All integers are little-endian, all sizes fixed, all reserved bits zero; a message that is longer,
-// shorter or otherwise not exactly as drawn here does not decode. No I/O and no state: any thread.
-// Numbers that came from a peer are Wild; ids can only be compared.
+// All integers are little-endian, all sizes fixed, all reserved bits zero; a message that is
+// longer, shorter or otherwise not exactly as drawn here does not decode. No I/O and no state: any
+// thread. Numbers that came from a peer are Wild; ids can only be compared.
 #pragma once
 
 #include <array>
@@ -42,11 +42,11 @@ inline constexpr size_t kAnswerBytes = 96;
 
 struct Hello {
   Id128 boot_id{};
-  uint64_t net_ns = 0;     // inode of the sender's network namespace
-  Id128 incarnation{};     // of the sender's process
-  Id128 nonce{};           // whoever answers on the unix socket must present it
-  Address source;          // endpoint that wants a lane
-  Address destination;     // endpoint that it wants a lane to
+  uint64_t net_ns = 0;  // inode of the sender's network namespace
+  Id128 incarnation{};  // of the sender's process
+  Id128 nonce{};        // whoever answers on the unix socket must present it
+  Address source;       // endpoint that wants a lane
+  Address destination;  // endpoint that it wants a lane to
 };
 
 enum class Verdict : uint8_t {
@@ -55,7 +55,7 @@ enum class Verdict : uint8_t {
   other_host = 3,         // not the same boot id and network namespace
   wrong_destination = 4,  // no such endpoint here
   wrong_version = 5,
-  busy = 6,               // out of descriptors or memory: try again
+  busy = 6,  // out of descriptors or memory: try again
 };
 
 struct Answer {
@@ -63,9 +63,9 @@ struct Answer {
   Id128 boot_id{};
   uint64_t net_ns = 0;
   Id128 incarnation{};
-  Id128 nonce{};           // to be presented in Join and in Open; zero unless offered
-  Id128 socket_name{};     // see abstract_name(); zero unless offered
-  uint64_t ticket = 0;     // which handshake the nonce belongs to; a locator, not a secret
+  Id128 nonce{};        // to be presented in Join and in Open; zero unless offered
+  Id128 socket_name{};  // see abstract_name(); zero unless offered
+  uint64_t ticket = 0;  // which handshake the nonce belongs to; a locator, not a secret
 };
 
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept;
@@ -120,10 +120,10 @@ enum class PeerMessage : uint8_t {
 struct Join {
   Id128 nonce{};
   Id128 incarnation{};
-  uint64_t pid_ns = 0;            // inode of the sender's pid namespace
-  Wild<uint64_t> start_time;      // of the sender's process: field 22 of its stat
-  bool heavy_barriers = false;    // bit 0: registered for membarrier GLOBAL_EXPEDITED
-  bool direct_denied = false;     // bit 1: wants no one-sided copies, either way
+  uint64_t pid_ns = 0;          // inode of the sender's pid namespace
+  Wild<uint64_t> start_time;    // of the sender's process: field 22 of its stat
+  bool heavy_barriers = false;  // bit 0: registered for membarrier GLOBAL_EXPEDITED
+  bool direct_denied = false;   // bit 1: wants no one-sided copies, either way
 };
 
 struct Open {
@@ -151,7 +151,7 @@ enum class Why : uint32_t {
   bad_ticket = 2,   // unknown, used, too old, or the nonce is wrong
   crossing = 3,     // our own connect has gone further
   no_resources = 4,
-  bad_lane = 5,     // the segment or the lane cannot be used
+  bad_lane = 5,  // the segment or the lane cannot be used
 };
 
 struct Reject {

@@ -5,7 +5,7 @@
 //   lane            waits for a lane                            -> up direct|owner fence|nofence
 //   send N / recv   a word on the lane                          -> sent / got N
 //   close           gives the lane back                         -> closed
-//   next            the next thing it is told                   -> up | down WHY | failed WHY | none
+//   next            the next thing it is told                   -> up | down W | failed W | none
 //   settle          takes in everything until one lane is up    -> settled
 //   hog MB          touches that much memory                    -> hogged
 //   quit
@@ -27,7 +27,9 @@ namespace {
 using namespace aperture;             // NOLINT: a program of one file
 using namespace aperture::nic::test;  // NOLINT
 
-void say(const std::string& line) { std::cout << line << std::endl; }
+void say(const std::string& line) {
+  std::cout << line << std::endl;
+}
 
 struct Child {
   std::unique_ptr<Side> side;
@@ -55,9 +57,7 @@ struct Child {
     auto t = side->next();
     if (!t) return say("none");
     switch (t->what) {
-      case Told::What::up:
-        lane = std::move(t->lane);
-        return say("up");
+      case Told::What::up: lane = std::move(t->lane); return say("up");
       case Told::What::down: return say(std::string("down ") + describe(t->why));
       case Told::What::failed: return say(std::string("failed ") + describe(t->why));
     }

@@ -20,7 +20,9 @@
 namespace aperture::nic {
 namespace {
 
-ControlThread& control() { return *ControlThread::instance().value(); }
+ControlThread& control() {
+  return *ControlThread::instance().value();
+}
 
 TEST(ControlThread, is_one_and_not_the_caller) {
   EXPECT_EQ(ControlThread::instance().value(), &control());
@@ -84,7 +86,8 @@ TEST(ControlThread, watched_descriptors_are_reported_until_unwatched) {
   });
   const uint64_t one = 1;
   ASSERT_EQ(::write(event.get(), &one, sizeof one), 8);
-  for (int i = 0; i < 2000 && calls == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 2000 && calls == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(calls, 1);
   control().run([&] { control().unwatch(id); });
   ASSERT_EQ(::write(event.get(), &one, sizeof one), 8);

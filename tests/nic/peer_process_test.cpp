@@ -14,10 +14,12 @@ namespace aperture::nic::test {
 namespace {
 
 size_t count_of(const char* folder) {
-  return static_cast<size_t>(
-      std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator{}));
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder),
+                                           std::filesystem::directory_iterator{}));
 }
-size_t descriptors() { return count_of("/proc/self/fd"); }
+size_t descriptors() {
+  return count_of("/proc/self/fd");
+}
 size_t mappings() {
   std::ifstream maps("/proc/self/maps");
   size_t shared = 0;

@@ -1,4 +1,5 @@
-// One end of a first contact in a test: a listener with its doorbell, and a record of what it is told.
+// One end of a first contact in a test: a listener with its doorbell, and a record of what it is
+// told.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +25,9 @@ inline FirstContact& contact() {
   return static_cast<FirstContact&>(*instance.value());
 }
 
-inline Address loopback_v4(uint16_t port = 0) { return Address::v4(0x7f000001, port); }
+inline Address loopback_v4(uint16_t port = 0) {
+  return Address::v4(0x7f000001, port);
+}
 
 struct Told {
   enum class What { up, failed, down } what;

@@ -1,4 +1,5 @@
-// The codecs of first contact: what is written is what is read, and every neighbour of it is refused.
+// The codecs of first contact: what is written is what is read, and every neighbour of it is
+// refused.
 #include "wire/hello.hpp"
 
 #include <gtest/gtest.h>
