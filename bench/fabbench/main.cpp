@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,13 @@ constexpr char kUsage[] =
     "      --json           one JSON object per line\n"
     "      --list           the measures, and stop\n"
     "\n"
-    "FI_PROVIDER_PATH tells libfabric where an external provider lies. Latencies are one way\n"
-    "unless the list says otherwise. Exit code: 0 all measured, 1 some failed, 2 wrong usage.\n"
+    "FI_PROVIDER_PATH tells libfabric where an external provider lies; when it is unset, aperture\n"
+    "is taken from fabbench's own build. Latencies are one way unless the list says otherwise.\n"
+    "Exit code: 0 all measured, 1 some failed, 2 wrong usage.\n"
     "\n"
     "examples:\n"
     "  fabbench -p shm\n"
-    "  FI_PROVIDER_PATH=build/release/lib/libfabric fabbench -p aperture --only 'send_*'\n"
+    "  fabbench -p aperture --only 'send_*' --mr scalable\n"
     "  fabbench -p tcp --only read_lat/8,write_bw --seconds 1\n";
 
 struct Options {
@@ -106,6 +108,18 @@ bool parse(int argc, char** argv, Options& options) {
   return optind == argc && (options.list || !options.setup.provider.empty());
 }
 
+// With FI_PROVIDER_PATH unset, aperture is that of the build tree that this program lies in.
+void find_aperture(const Options& options) {
+  if (options.setup.provider != "aperture" || std::getenv("FI_PROVIDER_PATH") != nullptr) return;
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return;
+  const auto beside = self.parent_path().parent_path() / "lib" / "libfabric";
+  if (std::filesystem::is_directory(beside, error)) {
+    ::setenv("FI_PROVIDER_PATH", beside.c_str(), 0);
+  }
+}
+
 void list_measures(const Options& options) {
   for (const Measure& m : all_measures()) {
     if (m.hidden && options.only.empty()) continue;
@@ -171,6 +185,7 @@ int main(int argc, char** argv) {
       list_measures(options);
       return 0;
     }
+    find_aperture(options);
     return run(options);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "fabbench: %s\n", e.what());
