@@ -3,7 +3,7 @@ import random
 import time
 import unittest
 
-from guest import Guest, users
+from guest import DIRECT_COPIES, Guest, users
 
 
 class Fabtools(Guest):
@@ -18,12 +18,12 @@ class Fabtools(Guest):
             time.sleep(0.05)
         self.fail(f"nobody listens on port {port}")
 
-    def pingpong(self, *options, user="ordinary", env=None) -> str:
+    def pingpong(self, *options, **how) -> str:
         port = str(random.randrange(20000, 30000))
         common = ("fi_pingpong", "-p", "aperture", "-e", "rdm", "-c", *options)
-        server = self.start(*common, "-B", port, user=user, env=env)
+        server = self.start(*common, "-B", port, **how)
         self.wait_until_listening(int(port))
-        client = self.run_guest(*common, "-P", port, "127.0.0.1", user=user, env=env)
+        client = self.run_guest(*common, "-P", port, "127.0.0.1", **how)
         self.output_of(server)
         return client
 
@@ -50,8 +50,9 @@ class Fabtools(Guest):
         self.assertRegex(self.pingpong("-m", "tagged", "-S", "1024"), r"(?m)^1k\s")
 
     def test_pingpong_where_direct_copies_are_denied(self):
-        rows = self.pingpong("-S", "1048576", env={"APERTURE_CMA": "deny"})
-        self.assertRegex(rows, r"(?m)^1m\s")
+        for how in ({"denied": DIRECT_COPIES}, {"env": {"APERTURE_CMA": "deny"}}):
+            rows = self.pingpong("-S", "1048576", **how)
+            self.assertRegex(rows, r"(?m)^1m\s")
 
 
 if __name__ == "__main__":

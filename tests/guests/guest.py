@@ -11,10 +11,14 @@ import sys
 import tempfile
 import unittest
 
-BUILD = sys.argv.pop(1)
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{SOURCE}/tests/sandbox")
+import denied_calls  # noqa: E402
+
+BUILD = sys.argv.pop(1)
 SECONDS = 60
 NOBODY = 65534
+DIRECT_COPIES = ("process_vm_readv", "process_vm_writev")  # what a container may refuse
 IS_ROOT = os.geteuid() == 0
 
 
@@ -47,7 +51,7 @@ class Guest(unittest.TestCase):
         before = set(os.listdir("/dev/shm"))
         self.addCleanup(lambda: self.assertEqual(set(os.listdir("/dev/shm")) - before, set()))
 
-    def start(self, *command, user="ordinary", env=None) -> subprocess.Popen:
+    def start(self, *command, user="ordinary", env=None, denied=()) -> subprocess.Popen:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("FI_", "OMPI_"))}
         settings = {**clean, "HOME": self.folder, "TMPDIR": self.folder, **(env or {})}
         identity = {}
@@ -56,7 +60,8 @@ class Guest(unittest.TestCase):
         process = subprocess.Popen(
             [f"{self.tree}/bin/aperture", "run", "--", *command], cwd=self.folder, env=settings,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", start_new_session=True, **identity)
+            errors="replace", start_new_session=True,
+            preexec_fn=denied_calls.deny(*denied), **identity)
         self.addCleanup(self.end, process)
         return process
 
@@ -79,5 +84,5 @@ class Guest(unittest.TestCase):
         self.assertEqual(process.returncode, 0, f"{process.args}\n{output[-4000:]}")
         return output
 
-    def run_guest(self, *command, user="ordinary", env=None, seconds=SECONDS) -> str:
-        return self.output_of(self.start(*command, user=user, env=env), seconds)
+    def run_guest(self, *command, seconds=SECONDS, **how) -> str:
+        return self.output_of(self.start(*command, **how), seconds)

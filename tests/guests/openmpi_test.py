@@ -6,7 +6,7 @@ import re
 import shutil
 import unittest
 
-from guest import Guest, users
+from guest import DIRECT_COPIES, Guest, users
 
 PYTHON = "/usr/bin/python3"  # the one that the distribution's mpi4py belongs to
 
@@ -30,11 +30,12 @@ class OpenMpi(Guest):
         for ranks in (2, 4):
             with self.subTest(ranks=ranks):
                 self.exchange(ranks, env={"APERTURE_CMA": "deny"})
+                self.exchange(ranks, denied=DIRECT_COPIES)
 
     def test_netpipe_from_1_byte_to_4_mib_checks_what_it_receives(self):
-        for denied in ({}, {"APERTURE_CMA": "deny"}):
+        for denied in ((), DIRECT_COPIES):
             output = self.mpirun(2, "NPopenmpi", "-i", "-n", "20", "-u", "4194304",
-                                 env=denied)
+                                 denied=denied)
             self.assertNotRegex(output, r"(?i)integrity check failed|error")
 
     def test_netpipe_measures_up_to_4_mib(self):

@@ -3,6 +3,7 @@
 The command is copied into a tree of its own beside a stand-in for the provider, so these tests say
 nothing about the provider itself (tests/doors does).
 """
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../sandbox"))
+import denied_calls  # noqa: E402
 
 BUILT = sys.argv.pop(1)
 NOTICE = "aperture: software NIC, no RDMA hardware is in use"
@@ -27,11 +31,11 @@ class Command(unittest.TestCase):
         with open(self.provider, "w", encoding="ascii") as stand_in:
             stand_in.write("not a library\n" * 100)
 
-    def call(self, *arguments, env=None, code=0):
+    def call(self, *arguments, env=None, code=0, denied=()):
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("FI_", "OMPI_"))}
         done = subprocess.run([self.command, *arguments], env={**clean, **(env or {})},
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
-                              check=False)
+                              check=False, preexec_fn=denied_calls.deny(*denied))
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done
 
@@ -120,6 +124,22 @@ class Command(unittest.TestCase):
         provider = json.loads(self.call("info", "--json").stdout)["provider"]
         self.assertIs(provider["available"], False)
         self.assertIsNone(provider["file"])
+
+    def test_info_says_what_a_sandbox_denies_and_why(self):
+        denied = ("process_vm_readv", "userfaultfd", "membarrier")
+        facts = json.loads(self.call("info", "--json", denied=denied).stdout)
+        self.assertIs(facts["cma"]["available"], False)
+        self.assertEqual(facts["cma"]["errno"], errno.EPERM)
+        for fact in ("cma", "membarrier"):
+            self.assertTrue(facts[fact]["why_not"])
+            self.assertTrue(facts[fact]["gain"])
+        self.assertIs(facts["membarrier"]["available"], False)
+        self.assertIs(facts["userfaultfd"]["syscall"], False)
+
+    def test_info_where_there_are_no_memory_files(self):
+        memfd = json.loads(self.call("info", "--json", denied=("memfd_create",)).stdout)["memfd"]
+        self.assertIs(memfd["available"], False)
+        self.assertIn("memfd_create", memfd["why_not"])
 
     def test_info_that_cannot_be_written_fails(self):
         with open("/dev/full", "w", encoding="ascii") as full:
