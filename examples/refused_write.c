@@ -28,12 +28,12 @@
 enum { kRegionBytes = 4096, kWriteBytes = 64, kNameBytes = 256, kTimeoutSeconds = 20 };
 
 struct side {
-  struct fi_info *info;
-  struct fid_fabric *fabric;
-  struct fid_domain *domain;
-  struct fid_av *av;
-  struct fid_cq *cq;
-  struct fid_ep *ep;
+  struct fi_info* info;
+  struct fid_fabric* fabric;
+  struct fid_domain* domain;
+  struct fid_av* av;
+  struct fid_cq* cq;
+  struct fid_ep* ep;
 };
 
 /* What the target tells the initiator, out of band. */
@@ -44,7 +44,7 @@ struct invitation {
   uint64_t key;
 };
 
-static void die(const char *format, ...) {
+static void die(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
   fputs("refused_write: ", stderr);
@@ -54,13 +54,13 @@ static void die(const char *format, ...) {
   exit(1);
 }
 
-static void check(int status, const char *what) {
+static void check(int status, const char* what) {
   if (status < 0) die("%s: %s", what, fi_strerror(-status));
 }
 
-static struct side open_side(const char *provider) {
+static struct side open_side(const char* provider) {
   struct side side = {0};
-  struct fi_info *hints = fi_allocinfo();
+  struct fi_info* hints = fi_allocinfo();
   struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_CONTEXT, .size = 16};
   struct fi_av_attr av_attr = {.type = FI_AV_MAP};
   if (hints == NULL) die("out of memory");
@@ -82,7 +82,7 @@ static struct side open_side(const char *provider) {
   return side;
 }
 
-static void close_side(struct side *side) {
+static void close_side(struct side* side) {
   fi_close(&side->ep->fid);
   fi_close(&side->cq->fid);
   fi_close(&side->av->fid);
@@ -92,10 +92,10 @@ static void close_side(struct side *side) {
 }
 
 /* Keeps the provider going until the initiator says that it is done, then looks at the region. */
-static int be_the_target(const char *provider, int talk) {
+static int be_the_target(const char* provider, int talk) {
   static unsigned char region[kRegionBytes];
   struct side side = open_side(provider);
-  struct fid_mr *mr;
+  struct fid_mr* mr;
   struct invitation invitation = {.name_bytes = kNameBytes};
   struct fi_cq_entry entry;
   char done;
@@ -120,7 +120,7 @@ static int be_the_target(const char *provider, int talk) {
 }
 
 /* Waits for the one completion under way. 0, or the error with its entry filled in. */
-static int wait_for_completion(struct side *side, struct fi_cq_err_entry *error) {
+static int wait_for_completion(struct side* side, struct fi_cq_err_entry* error) {
   const time_t deadline = time(NULL) + kTimeoutSeconds;
   struct fi_cq_entry entry;
   for (;;) {
@@ -135,8 +135,8 @@ static int wait_for_completion(struct side *side, struct fi_cq_err_entry *error)
   }
 }
 
-static int write_to(struct side *side, fi_addr_t peer, const struct invitation *there,
-                    const void *from, uint64_t offset, struct fi_cq_err_entry *error) {
+static int write_to(struct side* side, fi_addr_t peer, const struct invitation* there,
+                    const void* from, uint64_t offset, struct fi_cq_err_entry* error) {
   ssize_t posted;
   do {
     posted = fi_write(side->ep, from, kWriteBytes, NULL, peer, there->address + offset, there->key,
@@ -148,14 +148,14 @@ static int write_to(struct side *side, fi_addr_t peer, const struct invitation *
 }
 
 /* Prints the refusal the way any libfabric program can: error, provider's words, explanation. */
-static void print_refusal(struct side *side, const struct fi_cq_err_entry *error) {
+static void print_refusal(struct side* side, const struct fi_cq_err_entry* error) {
   char words[512] = "";
   printf("initiator: refused with %s\n", fi_strerror(error->err));
   fi_cq_strerror(side->cq, error->prov_errno, error->err_data, words, sizeof words);
   printf("initiator: %s\n", words);
 }
 
-static int be_the_initiator(const char *provider, int talk) {
+static int be_the_initiator(const char* provider, int talk) {
   char bytes[kWriteBytes];
   char explanation[1024];
   struct side side = open_side(provider);
@@ -187,8 +187,8 @@ static int be_the_initiator(const char *provider, int talk) {
   return refused == FI_EACCES && good == 0 ? 0 : 1;
 }
 
-int main(int argc, char **argv) {
-  const char *provider = argc > 1 ? argv[1] : "aperture";
+int main(int argc, char** argv) {
+  const char* provider = argc > 1 ? argv[1] : "aperture";
   int ends[2];
   int status = 1;
   int result;
