@@ -237,8 +237,9 @@ bool default_source(uint32_t format, const std::optional<Address>& dest, Address
                                  : interface_address(iface, wanted, out)) {
       return true;
     }
-    why = std::string(kIfaceVariable) + "=" + iface + " names no interface or address of this host" +
-          " with an " + family_name(wanted) + " address; correct it or unset it";
+    why = std::string(kIfaceVariable) + "=" + iface +
+          " names no interface or address of this host" + " with an " + family_name(wanted) +
+          " address; correct it or unset it";
     return false;
   }
   if (dest && !is_loopback(*dest) && !dest->is_any_ip() && route_source(*dest, out)) return true;
@@ -265,7 +266,7 @@ bool find_addresses(const InfoQuestion& q, Endpoints& out, std::string& why) {
           " are of different families; use IPv4 or IPv6 for both";
     return false;
   }
-  out.format = asked == FI_SOCKADDR       ? uint32_t{FI_SOCKADDR}
+  out.format = asked == FI_SOCKADDR ? uint32_t{FI_SOCKADDR}
                : out.source.is_v4() ? uint32_t{FI_SOCKADDR_IN}
                                     : uint32_t{FI_SOCKADDR_IN6};
   return true;

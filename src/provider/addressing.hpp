@@ -1,4 +1,4 @@
-// From node, service, FI_SOURCE and the hints' addresses to the source and destination of an endpoint.
+// From node, service, FI_SOURCE and the hints' addresses to source and destination of an endpoint.
 // man 3 fi_getinfo ("node", "service", "FLAGS", "ADDRESSING FORMATS"). Any thread; no state.
 //
 // The source is a concrete local address, never the wildcard: 127.0.0.1 unless the caller or

@@ -36,8 +36,9 @@ int bind_av(fid* fid, struct fid* what, uint64_t flags) noexcept {
   }
   auto& eq = object_of<Eq>(what);
   if (av.eq != nullptr || eq.fabric != av.domain->fabric) {
-    APERTURE_WARN("fi_av_bind: an event queue is bound already, or this one belongs to another "
-                  "fabric object");
+    APERTURE_WARN(
+        "fi_av_bind: an event queue is bound already, or this one belongs to another "
+        "fabric object");
     return -FI_EINVAL;
   }
   eq.uses.add();
@@ -61,19 +62,22 @@ int check_attr(const Domain& domain, const fi_av_attr& attr) {
     return -FI_EINVAL;
   }
   if (attr.type != FI_AV_UNSPEC && domain.av_type != FI_AV_UNSPEC && attr.type != domain.av_type) {
-    APERTURE_WARN("fi_av_open: the domain was opened for %s only; ask for that type, or leave "
-                  "domain_attr->av_type FI_AV_UNSPEC",
-                  domain.av_type == FI_AV_MAP ? "FI_AV_MAP" : "FI_AV_TABLE");
+    APERTURE_WARN(
+        "fi_av_open: the domain was opened for %s only; ask for that type, or leave "
+        "domain_attr->av_type FI_AV_UNSPEC",
+        domain.av_type == FI_AV_MAP ? "FI_AV_MAP" : "FI_AV_TABLE");
     return -FI_EINVAL;
   }
   if (attr.name != nullptr || (attr.flags & FI_READ) != 0) {
-    APERTURE_WARN("fi_av_open: named (shared) address vectors are not offered; leave attr.name NULL "
-                  "and FI_READ unset");
+    APERTURE_WARN(
+        "fi_av_open: named (shared) address vectors are not offered; leave attr.name NULL "
+        "and FI_READ unset");
     return -FI_ENOSYS;
   }
   if (attr.rx_ctx_bits != 0) {
-    APERTURE_WARN("fi_av_open: rx_ctx_bits %d; endpoints here have one receive context, set it to 0",
-                  attr.rx_ctx_bits);
+    APERTURE_WARN(
+        "fi_av_open: rx_ctx_bits %d; endpoints here have one receive context, set it to 0",
+        attr.rx_ctx_bits);
     return -FI_EINVAL;
   }
   if ((attr.flags & ~(FI_EVENT | FI_SYMMETRIC)) != 0) {
@@ -96,7 +100,7 @@ int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noex
     if (const int rc = check_attr(domain, *attr); rc != 0) return rc;
     auto av = std::make_unique<Av>();
     av->domain = &domain;
-    av->type = attr->type != FI_AV_UNSPEC     ? attr->type
+    av->type = attr->type != FI_AV_UNSPEC       ? attr->type
                : domain.av_type != FI_AV_UNSPEC ? domain.av_type
                                                 : FI_AV_TABLE;
     av->flags = attr->flags;

@@ -68,7 +68,8 @@ class Insertion {
 
 int check_call(const Av& av, uint64_t flags, const void* context, bool has_fi_addr) {
   if ((av.flags & FI_EVENT) != 0 && av.eq == nullptr) {
-    APERTURE_WARN("fi_av_insert: the AV was opened with FI_EVENT; bind an event queue with fi_av_bind");
+    APERTURE_WARN(
+        "fi_av_insert: the AV was opened with FI_EVENT; bind an event queue with fi_av_bind");
     return -FI_ENOEQ;
   }
   if ((flags & ~(FI_MORE | FI_SYNC_ERR)) != 0) {
@@ -77,12 +78,14 @@ int check_call(const Av& av, uint64_t flags, const void* context, bool has_fi_ad
     return -FI_EBADFLAGS;
   }
   if ((flags & FI_SYNC_ERR) != 0 && ((av.flags & FI_EVENT) != 0 || context == nullptr)) {
-    APERTURE_WARN("fi_av_insert: FI_SYNC_ERR needs an array of int as context and an AV without "
-                  "FI_EVENT");
+    APERTURE_WARN(
+        "fi_av_insert: FI_SYNC_ERR needs an array of int as context and an AV without "
+        "FI_EVENT");
     return (av.flags & FI_EVENT) != 0 ? -FI_EBADFLAGS : -FI_EINVAL;
   }
   if (!has_fi_addr && av.type == FI_AV_MAP) {
-    APERTURE_WARN("fi_av_insert: an AV of type FI_AV_MAP needs an fi_addr array for what it returns");
+    APERTURE_WARN(
+        "fi_av_insert: an AV of type FI_AV_MAP needs an fi_addr array for what it returns");
     return -FI_EINVAL;
   }
   return 0;
@@ -124,8 +127,11 @@ int insert_service(fid_av* fid, const char* node, const char* service, fi_addr_t
   return guarded("fi_av_insertsvc", [&]() -> int {
     auto& av = object_of<Av>(fid);
     if (const int rc = check_call(av, flags, context, fi_addr != nullptr); rc != 0) return rc;
-    if (node == nullptr && service == nullptr) {
-      APERTURE_WARN("fi_av_insertsvc: node and service are NULL");
+    const bool is_text = node != nullptr && std::strncmp(node, "fi_sockaddr", 11) == 0;
+    if (node == nullptr || (service == nullptr) != is_text) {
+      APERTURE_WARN(
+          "fi_av_insertsvc: node and service are both needed (an FI_ADDR_STR text stands "
+          "alone as node)");
       return -FI_EINVAL;
     }
     Insertion insertion(av, fi_addr, flags, context);

@@ -65,8 +65,9 @@ bool wait_a_while(Cntr& cntr, uint64_t threshold, const Deadline& deadline) noex
 int wait(fid_cntr* fid, uint64_t threshold, int timeout) noexcept {
   auto& cntr = object_of<Cntr>(fid);
   if (cntr.wait_obj == FI_WAIT_NONE || cntr.wait_obj == FI_WAIT_SET) {
-    APERTURE_WARN("fi_cntr_wait: the counter was opened with %s; open it with FI_WAIT_UNSPEC to block",
-                  wait_name(cntr.wait_obj));
+    APERTURE_WARN(
+        "fi_cntr_wait: the counter was opened with %s; open it with FI_WAIT_UNSPEC to block",
+        wait_name(cntr.wait_obj));
     return -FI_EINVAL;
   }
   const Deadline deadline(timeout);

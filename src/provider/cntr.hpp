@@ -17,7 +17,7 @@ struct Cntr {
   Sleeper sleeper;
   fi_wait_obj wait_obj = FI_WAIT_NONE;
   WaitSet* wait_set = nullptr;
-  uint64_t seen_value = 0;   // at the last read; for fi_trywait; guarded by the engine's lock
+  uint64_t seen_value = 0;  // at the last read; for fi_trywait; guarded by the engine's lock
   uint64_t seen_errors = 0;
   Uses uses;  // endpoints and poll sets
 

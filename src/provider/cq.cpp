@@ -42,12 +42,14 @@ fi_ops g_fid_ops = {
 
 int check_attr(const fi_cq_attr& attr) {
   if ((attr.flags & ~FI_AFFINITY) != 0) {
-    APERTURE_WARN("fi_cq_open: flags 0x%llx; only FI_AFFINITY is known (peer queues are not offered)",
-                  static_cast<unsigned long long>(attr.flags));
+    APERTURE_WARN(
+        "fi_cq_open: flags 0x%llx; only FI_AFFINITY is known (peer queues are not offered)",
+        static_cast<unsigned long long>(attr.flags));
     return -FI_EBADFLAGS;
   }
   if (attr.format > FI_CQ_FORMAT_TAGGED) {
-    APERTURE_WARN("fi_cq_open: format %d is none that fi_cq(3) knows", static_cast<int>(attr.format));
+    APERTURE_WARN("fi_cq_open: format %d is none that fi_cq(3) knows",
+                  static_cast<int>(attr.format));
     return -FI_EINVAL;
   }
   if (attr.size > kMaxCqSize) {
@@ -101,7 +103,8 @@ int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noex
     cq->wait_cond = attr->wait_obj != FI_WAIT_NONE ? attr->wait_cond : FI_CQ_COND_NONE;
     cq->fid.fid = {FI_CLASS_CQ, context, &g_fid_ops};
     cq->fid.ops = &g_cq_ops;
-    if (const int rc = cq->sleeper.open(domain, cq->wait_obj, &cq->core, nullptr); rc != 0) return rc;
+    if (const int rc = cq->sleeper.open(domain, cq->wait_obj, &cq->core, nullptr); rc != 0)
+      return rc;
     if (cq->wait_obj == FI_WAIT_SET) {
       const int rc = join_set(attr->wait_set, &cq->fid.fid, cq->sleeper.fd(), cq->wait_set);
       if (rc != 0) return rc;

@@ -21,7 +21,9 @@ namespace {
 constexpr uint32_t kPollEvery = 16;
 constexpr uint64_t kSpinNs = 20'000;  // what a sleep and a wake-up cost
 
-void put(const qp::Completion& c, fi_cq_entry& out) noexcept { out.op_context = c.context; }
+void put(const qp::Completion& c, fi_cq_entry& out) noexcept {
+  out.op_context = c.context;
+}
 void put(const qp::Completion& c, fi_cq_msg_entry& out) noexcept {
   out = {c.context, c.flags, c.len};
 }
@@ -98,16 +100,15 @@ void put_error(Cq& cq, const qp::CompletionError& e, fi_cq_err_entry* buf) {
   out.known.tag = e.entry.tag;
   out.known.olen = e.overflow;
   out.known.err = fi_error(e.err);
-  out.known.prov_errno = static_cast<int>(e.vendor);
+  out.known.prov_errno = provider_code(e.vendor, e.err);
   out.src_addr = e.entry.source;
-  cq.last_sentence = e.sentence;
+  cq.last_sentence = e.sentence.empty() ? describe(e.err) : e.sentence;
   if (own_buffer) {
-    const bool some = !cq.last_sentence.empty();
-    out.known.err_data = some ? cq.last_sentence.data() : nullptr;
-    out.known.err_data_size = some ? cq.last_sentence.size() + 1 : 0;
+    out.known.err_data = cq.last_sentence.data();
+    out.known.err_data_size = cq.last_sentence.size() + 1;
   } else {
     out.known.err_data = buf->err_data;
-    out.known.err_data_size = copy_text(e.sentence, buf->err_data, buf->err_data_size);
+    out.known.err_data_size = copy_text(cq.last_sentence, buf->err_data, buf->err_data_size);
   }
   std::memcpy(static_cast<void*>(buf), &out, error_entry_bytes(cq.api_version));
 }

@@ -25,8 +25,10 @@ int close_domain(fid* fid) noexcept {
   return guarded("fi_close(domain)", [&]() -> int {
     auto& domain = object_of<Domain>(fid);
     if (const uint32_t n = domain.uses.count(); n != 0) {
-      APERTURE_WARN("fi_close(domain): %u object(s) opened from it are still open; close endpoints, "
-                    "AVs, CQs, counters and regions first", n);
+      APERTURE_WARN(
+          "fi_close(domain): %u object(s) opened from it are still open; close endpoints, "
+          "AVs, CQs, counters and regions first",
+          n);
       return -FI_EBUSY;
     }
     domains().remove(&domain.fid);
@@ -85,7 +87,8 @@ fi_ops g_fid_ops = {
     .control = control_domain,
     .ops_open = NotOffered<"fi_open_ops(domain): Aperture has no extension of that name yet">{},
     .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(domain): FI_HMEM is not offered, so nothing can be overridden">{},
+    .ops_set =
+        NotOffered<"fi_set_ops(domain): FI_HMEM is not offered, so nothing can be overridden">{},
 };
 
 fi_ops_domain g_domain_ops = {
@@ -115,12 +118,14 @@ int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options
     return -FI_EINVAL;
   }
   if (!rules_of(attr.mr_mode, domain.region_rules)) {
-    APERTURE_WARN("fi_domain: mr_mode 0x%x has bits that are not offered; open the domain with the "
-                  "mr_mode that fi_getinfo returned", static_cast<unsigned>(attr.mr_mode));
+    APERTURE_WARN(
+        "fi_domain: mr_mode 0x%x has bits that are not offered; open the domain with the "
+        "mr_mode that fi_getinfo returned",
+        static_cast<unsigned>(attr.mr_mode));
     return -FI_EINVAL;
   }
   domain.av_type = attr.av_type;
-  domain.addr_format = info.addr_format != FI_FORMAT_UNSPEC ? info.addr_format : FI_SOCKADDR_IN;
+  if (info.addr_format != FI_FORMAT_UNSPEC) domain.addr_format = info.addr_format;
   options.auto_progress = attr.data_progress == FI_PROGRESS_AUTO;
   options.threaded = attr.threading != FI_THREAD_DOMAIN || options.auto_progress;
   return 0;
@@ -161,7 +166,11 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t fl
   });
 }
 
-fid_domain* first_open_domain() noexcept { return domains().first(); }
-bool is_open_domain(const fid_domain* domain) noexcept { return domains().has(domain); }
+fid_domain* first_open_domain() noexcept {
+  return domains().first();
+}
+bool is_open_domain(const fid_domain* domain) noexcept {
+  return domains().has(domain);
+}
 
 }  // namespace aperture::provider

@@ -26,8 +26,8 @@ struct Domain {
   uint32_t addr_format = FI_SOCKADDR_IN;
   fi_av_type av_type = FI_AV_UNSPEC;
   RegionRules region_rules;
-  Uses uses;            // endpoints, AVs, CQs, counters, poll sets and regions
-  Eq* eq = nullptr;     // fi_domain_bind
+  Uses uses;                   // endpoints, AVs, CQs, counters, poll sets and regions
+  Eq* eq = nullptr;            // fi_domain_bind
   bool async_regions = false;  // bound with FI_REG_MR
   // CQs and counters that somebody may be asleep on; guarded by the engine's lock.
   std::vector<Sleeper*> sleepers;

@@ -34,12 +34,16 @@ class Uses {
  public:
   // relaxed: a count alone; what is behind it is published by whoever handed the object over
   void add() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
-  void drop() noexcept { count_.fetch_sub(1, std::memory_order_release); }
-  uint32_t count() const noexcept { return count_.load(std::memory_order_acquire); }
+  void drop() noexcept {
+    // SYNC POINT: uses: what the child did to its parent is visible before the parent goes
+    count_.fetch_sub(1, std::memory_order_release);
+  }
+  uint32_t count() const noexcept {
+    // SYNC POINT: uses: a close that reads 0 sees what every child did
+    return count_.load(std::memory_order_acquire);
+  }
 
  private:
-  // SYNC POINT: uses: a drop (release) happens before the close that sees 0 (acquire), so what the
-  // child did to its parent is visible before the parent goes.
   std::atomic<uint32_t> count_{0};
 };
 

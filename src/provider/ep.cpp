@@ -72,8 +72,10 @@ int check_info(const fi_info& info) {
     return -FI_EINVAL;
   }
   if ((info.caps & ~kAllCaps) != 0) {
-    APERTURE_WARN("fi_endpoint: info->caps has bits that fi_getinfo did not return (0x%llx); pass the "
-                  "info that it returned", static_cast<unsigned long long>(info.caps & ~kAllCaps));
+    APERTURE_WARN(
+        "fi_endpoint: info->caps has bits that fi_getinfo did not return (0x%llx); pass the "
+        "info that it returned",
+        static_cast<unsigned long long>(info.caps & ~kAllCaps));
     return -FI_EINVAL;
   }
   const uint64_t tx = info.tx_attr != nullptr ? info.tx_attr->op_flags : 0;
@@ -83,11 +85,13 @@ int check_info(const fi_info& info) {
                   static_cast<unsigned long long>(tx), static_cast<unsigned long long>(rx));
     return -FI_EBADFLAGS;
   }
-  if (info.tx_attr != nullptr && (info.tx_attr->inject_size > qp::kInjectBytes ||
-                                  info.tx_attr->iov_limit > qp::kIovLimit ||
-                                  info.tx_attr->rma_iov_limit > qp::kRmaIovLimit)) {
-    APERTURE_WARN("fi_endpoint: tx_attr asks for more than fi_getinfo returned (inject_size %zu, "
-                  "iov_limit %zu)", info.tx_attr->inject_size, info.tx_attr->iov_limit);
+  if (info.tx_attr != nullptr &&
+      (info.tx_attr->inject_size > qp::kInjectBytes || info.tx_attr->iov_limit > qp::kIovLimit ||
+       info.tx_attr->rma_iov_limit > qp::kRmaIovLimit)) {
+    APERTURE_WARN(
+        "fi_endpoint: tx_attr asks for more than fi_getinfo returned (inject_size %zu, "
+        "iov_limit %zu)",
+        info.tx_attr->inject_size, info.tx_attr->iov_limit);
     return -FI_EINVAL;
   }
   return 0;
@@ -126,8 +130,8 @@ void take_limits(Ep& ep, EpBody& body, const fi_info& info) {
   ep.rx_flags = rx != nullptr ? rx->op_flags : 0;
   ep.inject_size = tx != nullptr ? tx->inject_size : qp::kInjectBytes;
   ep.tx_iov_limit = tx != nullptr && tx->iov_limit != 0 ? tx->iov_limit : qp::kIovLimit;
-  ep.rx_iov_limit = rx != nullptr && rx->iov_limit != 0
-                        ? std::min(rx->iov_limit, qp::kIovLimit) : qp::kIovLimit;
+  ep.rx_iov_limit =
+      rx != nullptr && rx->iov_limit != 0 ? std::min(rx->iov_limit, qp::kIovLimit) : qp::kIovLimit;
   ep.rma_iov_limit = tx != nullptr && tx->rma_iov_limit != 0 ? tx->rma_iov_limit : qp::kRmaIovLimit;
 }
 
@@ -188,13 +192,15 @@ int enable_ep(Ep& ep) {
     return -FI_ENOAV;
   }
   if (needs_tx_cq(body) && body.tx_cq == nullptr) {
-    APERTURE_WARN("fi_enable: no completion queue is bound with FI_TRANSMIT, and errors need one even "
-                  "where counters do; bind one, or ask for fewer caps");
+    APERTURE_WARN(
+        "fi_enable: no completion queue is bound with FI_TRANSMIT, and errors need one even "
+        "where counters do; bind one, or ask for fewer caps");
     return -FI_ENOCQ;
   }
   if (needs_rx_cq(body) && body.rx_cq == nullptr) {
-    APERTURE_WARN("fi_enable: no completion queue is bound with FI_RECV; bind one, or ask for fewer "
-                  "caps");
+    APERTURE_WARN(
+        "fi_enable: no completion queue is bound with FI_RECV; bind one, or ask for fewer "
+        "caps");
     return -FI_ENOCQ;
   }
   Result<std::unique_ptr<nic::Endpoint>> made = nic::Endpoint::create(options_of(body));

@@ -1,9 +1,9 @@
 // fid_ep: reliable datagram endpoints. man 3 fi_endpoint.
 //
-// An endpoint is a body (bindings, limits, the core's endpoint) and one or more handles: the one that
-// fi_endpoint returned and its aliases, which differ in default operation flags only. Control calls
-// are serialised by the application, as the page demands; the data path holds the engine's lock.
-// Before fi_enable the slots of the data path hold refusals, so the hot calls need not ask.
+// An endpoint is a body (bindings, limits, the core's endpoint) and one or more handles: the one
+// that fi_endpoint returned and its aliases, which differ in default operation flags only. Control
+// calls are serialised by the application, as the page demands; the data path holds the engine's
+// lock. Before fi_enable the slots of the data path hold refusals, so the hot calls need not ask.
 #pragma once
 
 #include <rdma/fi_endpoint.h>
@@ -78,18 +78,18 @@ struct Ep {
   }
 };
 
-// The slots of the data path, by what the endpoint may do now: ep_msg.cpp, ep_tagged.cpp, ep_rma.cpp.
+// The slots of the data path, by what the endpoint may do now (ep_msg, ep_tagged, ep_rma).
 fi_ops_msg* msg_ops(const EpBody& body) noexcept;
 fi_ops_tagged* tagged_ops(const EpBody& body) noexcept;
 fi_ops_rma* rma_ops(const EpBody& body) noexcept;
-extern fi_ops_cm g_ep_cm_ops;      // ep_cm.cpp
-extern fi_ops_ep g_ep_ops;         // ep_options.cpp
+extern fi_ops_cm g_ep_cm_ops;       // ep_cm.cpp
+extern fi_ops_ep g_ep_ops;          // ep_options.cpp
 extern fi_ops_atomic g_atomic_ops;  // ep_stubs.cpp
 extern fi_ops_collective g_collective_ops;
 
-int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept;   // ep_bind.cpp
-int control_ep(fid* fid, int command, void* arg) noexcept;          // ep_options.cpp
-int enable_ep(Ep& ep);                                              // ep.cpp
-int alias_ep(Ep& ep, const struct fi_alias* alias);                        // ep.cpp
+int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept;  // ep_bind.cpp
+int control_ep(fid* fid, int command, void* arg) noexcept;         // ep_options.cpp
+int enable_ep(Ep& ep);                                             // ep.cpp
+int alias_ep(Ep& ep, const struct fi_alias* alias);                // ep.cpp
 
 }  // namespace aperture::provider

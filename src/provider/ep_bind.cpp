@@ -17,8 +17,10 @@ int wrong_domain(const char* what) {
 
 int bind_cq(EpBody& body, Cq& cq, uint64_t flags) {
   if ((flags & ~kCqFlags) != 0) {
-    APERTURE_WARN("fi_ep_bind: flags 0x%llx; a CQ is bound with FI_TRANSMIT, FI_RECV and "
-                  "FI_SELECTIVE_COMPLETION", static_cast<unsigned long long>(flags));
+    APERTURE_WARN(
+        "fi_ep_bind: flags 0x%llx; a CQ is bound with FI_TRANSMIT, FI_RECV and "
+        "FI_SELECTIVE_COMPLETION",
+        static_cast<unsigned long long>(flags));
     return -FI_EBADFLAGS;
   }
   if ((flags & (FI_TRANSMIT | FI_RECV)) == 0) {
@@ -47,13 +49,16 @@ int bind_cq(EpBody& body, Cq& cq, uint64_t flags) {
 
 int bind_counter(EpBody& body, Cntr& counter, uint64_t flags) {
   if ((flags & kRemoteCounterFlags) != 0) {
-    APERTURE_WARN("fi_ep_bind: counting remote accesses needs FI_RMA_EVENT, which is not offered yet; "
-                  "bind the counter without FI_REMOTE_READ and FI_REMOTE_WRITE");
+    APERTURE_WARN(
+        "fi_ep_bind: counting remote accesses needs FI_RMA_EVENT, which is not offered yet; "
+        "bind the counter without FI_REMOTE_READ and FI_REMOTE_WRITE");
     return -FI_ENOSYS;
   }
   if ((flags & ~kLocalCounterFlags) != 0) {
-    APERTURE_WARN("fi_ep_bind: flags 0x%llx; a counter is bound with FI_SEND, FI_RECV, FI_READ, "
-                  "FI_WRITE", static_cast<unsigned long long>(flags));
+    APERTURE_WARN(
+        "fi_ep_bind: flags 0x%llx; a counter is bound with FI_SEND, FI_RECV, FI_READ, "
+        "FI_WRITE",
+        static_cast<unsigned long long>(flags));
     return -FI_EBADFLAGS;
   }
   if (flags == 0) {
@@ -98,8 +103,9 @@ int bind_eq(EpBody& body, Eq& eq, uint64_t flags) {
     return -FI_EBADFLAGS;
   }
   if (eq.fabric != body.domain->fabric || body.eq != nullptr) {
-    APERTURE_WARN("fi_ep_bind: an event queue is bound already, or this one belongs to another fabric "
-                  "object");
+    APERTURE_WARN(
+        "fi_ep_bind: an event queue is bound already, or this one belongs to another fabric "
+        "object");
     return -FI_EINVAL;
   }
   eq.uses.add();
@@ -129,7 +135,8 @@ int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
       case FI_CLASS_STX_CTX:
       case FI_CLASS_SRX_CTX:
       case FI_CLASS_MR:
-        APERTURE_WARN("fi_ep_bind: shared contexts and regions cannot be bound to an endpoint here");
+        APERTURE_WARN(
+            "fi_ep_bind: shared contexts and regions cannot be bound to an endpoint here");
         return -FI_ENOSYS;
       default:
         APERTURE_WARN("fi_ep_bind: an object of class %zu cannot be bound to an endpoint",

@@ -15,7 +15,8 @@ namespace {
 int set_name(fid_t fid, void* addr, size_t len) noexcept {
   auto& body = *object_of<Ep>(fid).body;
   if (body.core) {
-    APERTURE_WARN("fi_setname: the endpoint is enabled and has its address; set it before fi_enable");
+    APERTURE_WARN(
+        "fi_setname: the endpoint is enabled and has its address; set it before fi_enable");
     return -FI_EOPBADSTATE;
   }
   Result<Address> a = Address::from_sockaddr(addr, len);

@@ -8,7 +8,8 @@ namespace {
 
 ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]] return refuse_side("fi_recv", "FI_RECV");
+  if (!may_recv(ep)) [[unlikely]]
+    return refuse_side("fi_recv", "FI_RECV");
   const iovec iov{buf, len};
   return recv_message(ep, "fi_recv", {.iov = &iov, .count = 1, .addr = source, .context = context},
                       ep.rx_completion);
@@ -17,7 +18,8 @@ ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, void* 
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source,
               void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]] return refuse_side("fi_recvv", "FI_RECV");
+  if (!may_recv(ep)) [[unlikely]]
+    return refuse_side("fi_recvv", "FI_RECV");
   return recv_message(ep, "fi_recvv",
                       {.iov = iov, .count = count, .addr = source, .context = context},
                       ep.rx_completion);
@@ -25,19 +27,23 @@ ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t sou
 
 ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]] return refuse_side("fi_recvmsg", "FI_RECV");
-  if (msg == nullptr) [[unlikely]] return -FI_EINVAL;
-  if ((flags & ~kRecvFlags) != 0) [[unlikely]] return refuse_flags("fi_recvmsg", flags, kRecvFlags);
-  return recv_message(ep, "fi_recvmsg",
-                      {.iov = msg->msg_iov, .count = msg->iov_count, .addr = msg->addr,
-                       .context = msg->context},
-                      !ep.rx_selective || (flags & FI_COMPLETION) != 0);
+  if (!may_recv(ep)) [[unlikely]]
+    return refuse_side("fi_recvmsg", "FI_RECV");
+  if (msg == nullptr) [[unlikely]]
+    return -FI_EINVAL;
+  if ((flags & ~kRecvFlags) != 0) [[unlikely]]
+    return refuse_flags("fi_recvmsg", flags, kRecvFlags);
+  return recv_message(
+      ep, "fi_recvmsg",
+      {.iov = msg->msg_iov, .count = msg->iov_count, .addr = msg->addr, .context = msg->context},
+      !ep.rx_selective || (flags & FI_COMPLETION) != 0);
 }
 
 ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest,
              void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_send", "FI_SEND");
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_send", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_send", {.iov = &iov, .count = 1, .addr = dest, .context = context},
                       ep.tx);
@@ -46,26 +52,34 @@ ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest,
 ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t dest,
               void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_sendv", "FI_SEND");
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_sendv", "FI_SEND");
   return send_message(ep, "fi_sendv",
                       {.iov = iov, .count = count, .addr = dest, .context = context}, ep.tx);
 }
 
 ssize_t sendmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_sendmsg", "FI_SEND");
-  if (msg == nullptr) [[unlikely]] return -FI_EINVAL;
-  if ((flags & ~kSendFlags) != 0) [[unlikely]] return refuse_flags("fi_sendmsg", flags, kSendFlags);
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_sendmsg", "FI_SEND");
+  if (msg == nullptr) [[unlikely]]
+    return -FI_EINVAL;
+  if ((flags & ~kSendFlags) != 0) [[unlikely]]
+    return refuse_flags("fi_sendmsg", flags, kSendFlags);
   return send_message(ep, "fi_sendmsg",
-                      {.iov = msg->msg_iov, .count = msg->iov_count, .addr = msg->addr,
-                       .context = msg->context, .imm = msg->data,
+                      {.iov = msg->msg_iov,
+                       .count = msg->iov_count,
+                       .addr = msg->addr,
+                       .context = msg->context,
+                       .imm = msg->data,
                        .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0},
                       ep.wish_of(flags));
 }
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_inject", "FI_SEND");
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_inject", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_inject",
                       {.iov = &iov, .count = 1, .addr = dest, .context = ep.fid.fid.context},
@@ -75,22 +89,28 @@ ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest) noexcep
 ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t dest,
                  void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_senddata", "FI_SEND");
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_senddata", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
-  return send_message(ep, "fi_senddata",
-                      {.iov = &iov, .count = 1, .addr = dest, .context = context, .imm = data,
-                       .has_imm = true},
-                      ep.tx);
+  return send_message(
+      ep, "fi_senddata",
+      {.iov = &iov, .count = 1, .addr = dest, .context = context, .imm = data, .has_imm = true},
+      ep.tx);
 }
 
 ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data,
                    fi_addr_t dest) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_injectdata", "FI_SEND");
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_injectdata", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_injectdata",
-                      {.iov = &iov, .count = 1, .addr = dest, .context = ep.fid.fid.context,
-                       .imm = data, .has_imm = true},
+                      {.iov = &iov,
+                       .count = 1,
+                       .addr = dest,
+                       .context = ep.fid.fid.context,
+                       .imm = data,
+                       .has_imm = true},
                       kInjectWish);
 }
 
@@ -110,7 +130,8 @@ fi_ops_msg g_refusing = {
 constexpr NotOffered<"fi_msg: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>
     kNotEnabled;
 constexpr NotOffered<"fi_msg: the endpoint was opened without FI_MSG; ask for it in hints->caps",
-                     -FI_EOPNOTSUPP> kNotAsked;
+                     -FI_EOPNOTSUPP>
+    kNotAsked;
 
 fi_ops_msg g_live = {
     .size = sizeof(fi_ops_msg),

@@ -45,8 +45,9 @@ int get_option(fid_t fid, int level, int name, void* value, size_t* len) noexcep
 int set_option(fid_t, int level, int name, const void* value, size_t) noexcept {
   if (value == nullptr) return -FI_EINVAL;
   if (level == FI_OPT_ENDPOINT && name == FI_OPT_MIN_MULTI_RECV) {
-    APERTURE_WARN("fi_setopt: FI_OPT_MIN_MULTI_RECV: FI_MULTI_RECV is not offered yet; post single "
-                  "receives");
+    APERTURE_WARN(
+        "fi_setopt: FI_OPT_MIN_MULTI_RECV: FI_MULTI_RECV is not offered yet; post single "
+        "receives");
   } else {
     APERTURE_INFO("fi_setopt: option %d of level %d cannot be set", name, level);
   }
@@ -106,8 +107,10 @@ fi_ops_ep g_ep_ops = {
     .setopt = set_option,
     .tx_ctx = NotOffered<"fi_tx_context: scalable endpoints are not offered">{},
     .rx_ctx = NotOffered<"fi_rx_context: scalable endpoints are not offered">{},
-    .rx_size_left = NotOffered<"fi_rx_size_left: deprecated and not offered; post until -FI_EAGAIN">{},
-    .tx_size_left = NotOffered<"fi_tx_size_left: deprecated and not offered; post until -FI_EAGAIN">{},
+    .rx_size_left =
+        NotOffered<"fi_rx_size_left: deprecated and not offered; post until -FI_EAGAIN">{},
+    .tx_size_left =
+        NotOffered<"fi_tx_size_left: deprecated and not offered; post until -FI_EAGAIN">{},
 };
 
 }  // namespace aperture::provider

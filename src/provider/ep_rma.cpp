@@ -13,8 +13,9 @@ static_assert(sizeof(fi_rma_iov) == sizeof(qp::RemoteRange) &&
               offsetof(fi_rma_iov, len) == offsetof(qp::RemoteRange, len) &&
               offsetof(fi_rma_iov, key) == offsetof(qp::RemoteRange, key));
 
-constexpr uint64_t kReadFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
-                                FI_DELIVERY_COMPLETE | FI_FENCE | FI_PRIORITY;
+constexpr uint64_t kReadFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE |
+                                FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_FENCE |
+                                FI_PRIORITY;
 constexpr uint64_t kWriteFlags = kReadFlags | FI_REMOTE_CQ_DATA | FI_INJECT;
 
 // One access as the application described it. Without ranges: one of the whole length at addr.
@@ -32,8 +33,10 @@ struct Access {
 };
 
 [[gnu::cold]] ssize_t refuse_ranges(const char* call, size_t count, size_t limit) noexcept {
-  APERTURE_WARN("%s: %zu remote ranges (1 to %zu are allowed: rma_iov_limit), or their lengths do not "
-                "add up to that of the local buffers", call, count, limit);
+  APERTURE_WARN(
+      "%s: %zu remote ranges (1 to %zu are allowed: rma_iov_limit), or their lengths do not "
+      "add up to that of the local buffers",
+      call, count, limit);
   return -FI_EINVAL;
 }
 
@@ -55,7 +58,8 @@ template <bool IsWrite>
   if (!measure(a.iov, a.count, ep.tx_iov_limit, wr.len)) [[unlikely]]
     return refuse_pieces(call, a.count, ep.tx_iov_limit);
   const uint64_t limit = IsWrite && wish.inject ? ep.inject_size : qp::kMaxMessageBytes;
-  if (wr.len > limit) [[unlikely]] return refuse_length(call, wr.len, limit);
+  if (wr.len > limit) [[unlikely]]
+    return refuse_length(call, wr.len, limit);
   const qp::RemoteRange whole{a.addr, wr.len, a.key};
   wr.ranges = &whole;
   wr.range_count = 1;
@@ -87,19 +91,18 @@ ssize_t read(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t peer, uint64_t
              void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
   const iovec iov{buf, len};
-  return access<false>(ep, "fi_read",
-                       {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
-                        .context = context},
-                       ep.tx);
+  return access<false>(
+      ep, "fi_read",
+      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key, .context = context}, ep.tx);
 }
 
 ssize_t readv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t addr,
               uint64_t key, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  return access<false>(ep, "fi_readv",
-                       {.iov = iov, .count = count, .peer = peer, .addr = addr, .key = key,
-                        .context = context},
-                       ep.tx);
+  return access<false>(
+      ep, "fi_readv",
+      {.iov = iov, .count = count, .peer = peer, .addr = addr, .key = key, .context = context},
+      ep.tx);
 }
 
 // The part that readmsg and writemsg share.
@@ -111,11 +114,16 @@ ssize_t access_msg(fid_ep* fid, const char* call, const fi_msg_rma* msg, uint64_
     APERTURE_WARN("%s: msg or msg->rma_iov is NULL", call);
     return -FI_EINVAL;
   }
-  if ((flags & ~known) != 0) [[unlikely]] return refuse_flags(call, flags, known);
+  if ((flags & ~known) != 0) [[unlikely]]
+    return refuse_flags(call, flags, known);
   return access<IsWrite>(ep, call,
-                         {.iov = msg->msg_iov, .count = msg->iov_count, .peer = msg->addr,
-                          .ranges = msg->rma_iov, .range_count = msg->rma_iov_count,
-                          .context = msg->context, .imm = msg->data,
+                         {.iov = msg->msg_iov,
+                          .count = msg->iov_count,
+                          .peer = msg->addr,
+                          .ranges = msg->rma_iov,
+                          .range_count = msg->rma_iov_count,
+                          .context = msg->context,
+                          .imm = msg->data,
                           .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0},
                          ep.wish_of(flags));
 }
@@ -132,19 +140,18 @@ ssize_t write(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t peer, u
               uint64_t key, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
   const iovec iov{const_cast<void*>(buf), len};
-  return access<true>(ep, "fi_write",
-                      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
-                       .context = context},
-                      ep.tx);
+  return access<true>(
+      ep, "fi_write",
+      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key, .context = context}, ep.tx);
 }
 
 ssize_t writev(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t addr,
                uint64_t key, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  return access<true>(ep, "fi_writev",
-                      {.iov = iov, .count = count, .peer = peer, .addr = addr, .key = key,
-                       .context = context},
-                      ep.tx);
+  return access<true>(
+      ep, "fi_writev",
+      {.iov = iov, .count = count, .peer = peer, .addr = addr, .key = key, .context = context},
+      ep.tx);
 }
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t peer, uint64_t addr,
@@ -152,7 +159,11 @@ ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t peer, uint64_
   auto& ep = object_of<Ep>(fid);
   const iovec iov{const_cast<void*>(buf), len};
   return access<true>(ep, "fi_inject_write",
-                      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
+                      {.iov = &iov,
+                       .count = 1,
+                       .peer = peer,
+                       .addr = addr,
+                       .key = key,
                        .context = ep.fid.fid.context},
                       kInjectWish);
 }
@@ -162,8 +173,14 @@ ssize_t writedata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data
   auto& ep = object_of<Ep>(fid);
   const iovec iov{const_cast<void*>(buf), len};
   return access<true>(ep, "fi_writedata",
-                      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
-                       .context = context, .imm = data, .has_imm = true},
+                      {.iov = &iov,
+                       .count = 1,
+                       .peer = peer,
+                       .addr = addr,
+                       .key = key,
+                       .context = context,
+                       .imm = data,
+                       .has_imm = true},
                       ep.tx);
 }
 
@@ -172,8 +189,14 @@ ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_a
   auto& ep = object_of<Ep>(fid);
   const iovec iov{const_cast<void*>(buf), len};
   return access<true>(ep, "fi_inject_writedata",
-                      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key,
-                       .context = ep.fid.fid.context, .imm = data, .has_imm = true},
+                      {.iov = &iov,
+                       .count = 1,
+                       .peer = peer,
+                       .addr = addr,
+                       .key = key,
+                       .context = ep.fid.fid.context,
+                       .imm = data,
+                       .has_imm = true},
                       kInjectWish);
 }
 
@@ -193,7 +216,8 @@ fi_ops_rma g_refusing = {
 constexpr NotOffered<"fi_rma: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>
     kNotEnabled;
 constexpr NotOffered<"fi_rma: the endpoint was opened without FI_RMA; ask for it in hints->caps",
-                     -FI_EOPNOTSUPP> kNotAsked;
+                     -FI_EOPNOTSUPP>
+    kNotAsked;
 
 fi_ops_rma g_live = {
     .size = sizeof(fi_ops_rma),

@@ -1,4 +1,4 @@
-// Tagged messages: fi_ops_tagged, with FI_PEEK, FI_CLAIM and FI_DISCARD. man 3 fi_tagged. Data path.
+// Tagged messages: fi_ops_tagged, with FI_PEEK, FI_CLAIM, FI_DISCARD. man 3 fi_tagged. Data path.
 #include "msg/probe.hpp"
 #include "provider/post_message.hpp"
 #include "provider/stubs.hpp"
@@ -14,21 +14,33 @@ constexpr uint64_t kTaggedSendFlags = kSendFlags | FI_MATCH_COMPLETE;
 ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, uint64_t tag,
              uint64_t ignore, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]] return refuse_side("fi_trecv", "FI_RECV");
+  if (!may_recv(ep)) [[unlikely]]
+    return refuse_side("fi_trecv", "FI_RECV");
   const iovec iov{buf, len};
   return recv_message(ep, "fi_trecv",
-                      {.iov = &iov, .count = 1, .addr = source, .context = context, .tag = tag,
-                       .ignore = ignore, .tagged = true},
+                      {.iov = &iov,
+                       .count = 1,
+                       .addr = source,
+                       .context = context,
+                       .tag = tag,
+                       .ignore = ignore,
+                       .tagged = true},
                       ep.rx_completion);
 }
 
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, uint64_t tag,
               uint64_t ignore, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]] return refuse_side("fi_trecvv", "FI_RECV");
+  if (!may_recv(ep)) [[unlikely]]
+    return refuse_side("fi_trecvv", "FI_RECV");
   return recv_message(ep, "fi_trecvv",
-                      {.iov = iov, .count = count, .addr = source, .context = context, .tag = tag,
-                       .ignore = ignore, .tagged = true},
+                      {.iov = iov,
+                       .count = count,
+                       .addr = source,
+                       .context = context,
+                       .tag = tag,
+                       .ignore = ignore,
+                       .tagged = true},
                       ep.rx_completion);
 }
 
@@ -47,9 +59,10 @@ bool action_of(uint64_t flags, msg::Probe::Action& action) noexcept {
 ssize_t probe(Ep& ep, Message m, uint64_t flags) noexcept {
   msg::Probe what;
   if (!action_of(flags, what.action)) {
-    APERTURE_WARN("fi_trecvmsg: FI_PEEK, FI_CLAIM and FI_DISCARD go together as peek, peek+claim, "
-                  "peek+discard, claim, claim+discard; flags 0x%llx are none of these",
-                  static_cast<unsigned long long>(flags));
+    APERTURE_WARN(
+        "fi_trecvmsg: FI_PEEK, FI_CLAIM and FI_DISCARD go together as peek, peek+claim, "
+        "peek+discard, claim, claim+discard; flags 0x%llx are none of these",
+        static_cast<unsigned long long>(flags));
     return -FI_EINVAL;
   }
   if ((flags & FI_CLAIM) != 0 && m.context == nullptr) {
@@ -74,12 +87,19 @@ ssize_t probe(Ep& ep, Message m, uint64_t flags) noexcept {
 
 ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]] return refuse_side("fi_trecvmsg", "FI_RECV");
-  if (msg == nullptr) [[unlikely]] return -FI_EINVAL;
+  if (!may_recv(ep)) [[unlikely]]
+    return refuse_side("fi_trecvmsg", "FI_RECV");
+  if (msg == nullptr) [[unlikely]]
+    return -FI_EINVAL;
   if ((flags & ~kTaggedRecvFlags) != 0) [[unlikely]]
     return refuse_flags("fi_trecvmsg", flags, kTaggedRecvFlags);
-  const Message m{.iov = msg->msg_iov, .count = msg->iov_count, .addr = msg->addr,
-                  .context = msg->context, .tag = msg->tag, .ignore = msg->ignore, .tagged = true};
+  const Message m{.iov = msg->msg_iov,
+                  .count = msg->iov_count,
+                  .addr = msg->addr,
+                  .context = msg->context,
+                  .tag = msg->tag,
+                  .ignore = msg->ignore,
+                  .tagged = true};
   if ((flags & kProbeFlags) != 0) return probe(ep, m, flags);
   return recv_message(ep, "fi_trecvmsg", m, !ep.rx_selective || (flags & FI_COMPLETION) != 0);
 }
@@ -87,66 +107,94 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
 ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest, uint64_t tag,
              void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tsend", "FI_SEND");
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_tsend", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
-  return send_message(ep, "fi_tsend",
-                      {.iov = &iov, .count = 1, .addr = dest, .context = context, .tag = tag,
-                       .tagged = true},
-                      ep.tx);
+  return send_message(
+      ep, "fi_tsend",
+      {.iov = &iov, .count = 1, .addr = dest, .context = context, .tag = tag, .tagged = true},
+      ep.tx);
 }
 
 ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t dest, uint64_t tag,
               void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tsendv", "FI_SEND");
-  return send_message(ep, "fi_tsendv",
-                      {.iov = iov, .count = count, .addr = dest, .context = context, .tag = tag,
-                       .tagged = true},
-                      ep.tx);
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_tsendv", "FI_SEND");
+  return send_message(
+      ep, "fi_tsendv",
+      {.iov = iov, .count = count, .addr = dest, .context = context, .tag = tag, .tagged = true},
+      ep.tx);
 }
 
 ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tsendmsg", "FI_SEND");
-  if (msg == nullptr) [[unlikely]] return -FI_EINVAL;
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_tsendmsg", "FI_SEND");
+  if (msg == nullptr) [[unlikely]]
+    return -FI_EINVAL;
   if ((flags & ~kTaggedSendFlags) != 0) [[unlikely]]
     return refuse_flags("fi_tsendmsg", flags, kTaggedSendFlags);
   return send_message(ep, "fi_tsendmsg",
-                      {.iov = msg->msg_iov, .count = msg->iov_count, .addr = msg->addr,
-                       .context = msg->context, .tag = msg->tag, .imm = msg->data, .tagged = true,
+                      {.iov = msg->msg_iov,
+                       .count = msg->iov_count,
+                       .addr = msg->addr,
+                       .context = msg->context,
+                       .tag = msg->tag,
+                       .imm = msg->data,
+                       .tagged = true,
                        .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0},
                       ep.wish_of(flags));
 }
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest, uint64_t tag) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tinject", "FI_SEND");
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_tinject", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_tinject",
-                      {.iov = &iov, .count = 1, .addr = dest, .context = ep.fid.fid.context,
-                       .tag = tag, .tagged = true},
+                      {.iov = &iov,
+                       .count = 1,
+                       .addr = dest,
+                       .context = ep.fid.fid.context,
+                       .tag = tag,
+                       .tagged = true},
                       kInjectWish);
 }
 
 ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t dest,
                  uint64_t tag, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tsenddata", "FI_SEND");
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_tsenddata", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_tsenddata",
-                      {.iov = &iov, .count = 1, .addr = dest, .context = context, .tag = tag,
-                       .imm = data, .tagged = true, .has_imm = true},
+                      {.iov = &iov,
+                       .count = 1,
+                       .addr = dest,
+                       .context = context,
+                       .tag = tag,
+                       .imm = data,
+                       .tagged = true,
+                       .has_imm = true},
                       ep.tx);
 }
 
 ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t dest,
                    uint64_t tag) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]] return refuse_side("fi_tinjectdata", "FI_SEND");
+  if (!may_send(ep)) [[unlikely]]
+    return refuse_side("fi_tinjectdata", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_tinjectdata",
-                      {.iov = &iov, .count = 1, .addr = dest, .context = ep.fid.fid.context,
-                       .tag = tag, .imm = data, .tagged = true, .has_imm = true},
+                      {.iov = &iov,
+                       .count = 1,
+                       .addr = dest,
+                       .context = ep.fid.fid.context,
+                       .tag = tag,
+                       .imm = data,
+                       .tagged = true,
+                       .has_imm = true},
                       kInjectWish);
 }
 
@@ -164,9 +212,12 @@ fi_ops_tagged g_refusing = {
     .injectdata = Refusal,
 };
 constexpr NotOffered<"fi_tagged: the endpoint is not enabled; call fi_enable first",
-                     -FI_EOPBADSTATE> kNotEnabled;
-constexpr NotOffered<"fi_tagged: the endpoint was opened without FI_TAGGED; ask for it in hints->caps",
-                     -FI_EOPNOTSUPP> kNotAsked;
+                     -FI_EOPBADSTATE>
+    kNotEnabled;
+constexpr NotOffered<
+    "fi_tagged: the endpoint was opened without FI_TAGGED; ask for it in hints->caps",
+    -FI_EOPNOTSUPP>
+    kNotAsked;
 
 fi_ops_tagged g_live = {
     .size = sizeof(fi_ops_tagged),

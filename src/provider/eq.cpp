@@ -82,9 +82,8 @@ struct EqCalls {
 
   static ssize_t read(fid_eq* fid, uint32_t* event, void* buf, size_t len,
                       uint64_t flags) noexcept {
-    return guarded("fi_eq_read", [&] {
-      return read_event(object_of<Eq>(fid), event, buf, len, flags);
-    });
+    return guarded("fi_eq_read",
+                   [&] { return read_event(object_of<Eq>(fid), event, buf, len, flags); });
   }
 
   static ssize_t readerr(fid_eq* fid, fi_eq_err_entry* buf, uint64_t flags) noexcept {
@@ -119,7 +118,8 @@ struct EqCalls {
     return guarded("fi_eq_write", [&]() -> ssize_t {
       auto& eq = object_of<Eq>(fid);
       if (!eq.writable) {
-        APERTURE_WARN("fi_eq_write: the event queue was opened without FI_WRITE; set it in attr.flags");
+        APERTURE_WARN(
+            "fi_eq_write: the event queue was opened without FI_WRITE; set it in attr.flags");
         return -FI_EINVAL;
       }
       if (buf == nullptr && len != 0) return -FI_EINVAL;
@@ -140,8 +140,9 @@ struct EqCalls {
     return guarded("fi_eq_sread", [&]() -> ssize_t {
       auto& eq = object_of<Eq>(fid);
       if (eq.wait_obj == FI_WAIT_NONE || eq.wait_obj == FI_WAIT_SET) {
-        APERTURE_WARN("fi_eq_sread: the event queue was opened with %s; open it with FI_WAIT_UNSPEC",
-                      wait_name(eq.wait_obj));
+        APERTURE_WARN(
+            "fi_eq_sread: the event queue was opened with %s; open it with FI_WAIT_UNSPEC",
+            wait_name(eq.wait_obj));
         return -FI_EINVAL;
       }
       const Deadline deadline(timeout);

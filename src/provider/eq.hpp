@@ -32,10 +32,10 @@ struct Eq {
   Fabric* fabric = nullptr;
   fi_wait_obj wait_obj = FI_WAIT_NONE;
   WaitSet* wait_set = nullptr;
-  bool writable = false;   // opened with FI_WRITE
-  size_t capacity = 0;     // of events that the application writes
-  Uses uses;               // objects bound to it
-  std::mutex mutex;        // guards what follows
+  bool writable = false;  // opened with FI_WRITE
+  size_t capacity = 0;    // of events that the application writes
+  Uses uses;              // objects bound to it
+  std::mutex mutex;       // guards what follows
   std::deque<Event> events;
   std::string last_sentence;  // lent out as err_data until the next read
   UniqueFd event_fd;          // empty for FI_WAIT_NONE and FI_WAIT_YIELD

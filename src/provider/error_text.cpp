@@ -9,6 +9,14 @@
 
 namespace aperture::provider {
 
+namespace {
+constexpr int kErrcBase = 256;  // above every Denial
+}
+
+int provider_code(uint32_t denial, Errc err) noexcept {
+  return denial != 0 ? static_cast<int>(denial) : kErrcBase + static_cast<int>(err);
+}
+
 size_t copy_text(const std::string& text, void* to, size_t size) noexcept {
   if (text.empty() || to == nullptr || size == 0) return 0;
   const size_t n = std::min(text.size(), size - 1);
@@ -19,8 +27,10 @@ size_t copy_text(const std::string& text, void* to, size_t size) noexcept {
 
 const char* error_text(int prov_errno, const void* err_data, char* buf, size_t len) noexcept {
   const char* text = "no provider error code: see err";
-  if (err_data != nullptr) {
+  if (err_data != nullptr && *static_cast<const char*>(err_data) != '\0') {
     text = static_cast<const char*>(err_data);
+  } else if (prov_errno >= kErrcBase && prov_errno <= kErrcBase + static_cast<int>(Errc::io)) {
+    text = describe(static_cast<Errc>(prov_errno - kErrcBase));
   } else if (prov_errno > 0 && prov_errno < protect::kDenials) {
     text = protect::sentence(static_cast<protect::Denial>(prov_errno));
   }

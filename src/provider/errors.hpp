@@ -45,7 +45,11 @@ constexpr int fi_error(Errc e) noexcept {
   return FI_EOTHER;
 }
 
-constexpr int fi_code(Errc e) noexcept { return -fi_error(e); }
-constexpr int fi_code(Status s) noexcept { return -fi_error(s.error()); }
+constexpr int fi_code(Errc e) noexcept {
+  return -fi_error(e);
+}
+constexpr int fi_code(Status s) noexcept {
+  return -fi_error(s.error());
+}
 
 }  // namespace aperture::provider

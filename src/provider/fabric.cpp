@@ -21,8 +21,8 @@ int close_fabric(fid* fid) noexcept {
   return guarded("fi_close(fabric)", [&]() -> int {
     auto& fabric = object_of<Fabric>(fid);
     if (const uint32_t n = fabric.uses.count(); n != 0) {
-      APERTURE_WARN("fi_close(fabric): %u object(s) opened from it are still open; close them first",
-                    n);
+      APERTURE_WARN(
+          "fi_close(fabric): %u object(s) opened from it are still open; close them first", n);
       return -FI_EBUSY;
     }
     fabrics().remove(&fabric.fid);
@@ -49,8 +49,9 @@ fi_ops g_fid_ops = {
 fi_ops_fabric g_fabric_ops = {
     .size = sizeof(fi_ops_fabric),
     .domain = open_domain_plain,
-    .passive_ep = NotOffered<"fi_passive_ep: connected endpoints (FI_EP_MSG) are not offered by this "
-                             "version; use FI_EP_RDM">{},
+    .passive_ep =
+        NotOffered<"fi_passive_ep: connected endpoints (FI_EP_MSG) are not offered by this "
+                   "version; use FI_EP_RDM">{},
     .eq_open = open_eq,
     .wait_open = open_wait_set,
     .trywait = try_wait,
@@ -82,7 +83,11 @@ int open_fabric(fi_fabric_attr* attr, fid_fabric** fabric, void* context) {
   return 0;
 }
 
-fid_fabric* first_open_fabric() noexcept { return fabrics().first(); }
-bool is_open_fabric(const fid_fabric* fabric) noexcept { return fabrics().has(fabric); }
+fid_fabric* first_open_fabric() noexcept {
+  return fabrics().first();
+}
+bool is_open_fabric(const fid_fabric* fabric) noexcept {
+  return fabrics().has(fabric);
+}
 
 }  // namespace aperture::provider

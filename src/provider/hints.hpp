@@ -3,8 +3,8 @@
 // The semantics are those of libfabric's own check-and-alter: a non-zero hint must be met or the
 // answer is -FI_ENODATA; threading, progress, AV type, sizes and operation flags are echoed; the
 // caps of the answer are the primary ones asked for plus our free secondary ones. Each refusal
-// says what was asked, what is offered and what to change. man 3 fi_getinfo, fi_endpoint, fi_domain.
-// No state, any thread.
+// says what was asked, what is offered and what to change. man 3 fi_getinfo, fi_endpoint,
+// fi_domain. No state, any thread.
 #pragma once
 
 #include <rdma/fabric.h>

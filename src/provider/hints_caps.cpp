@@ -22,12 +22,14 @@ struct CapName {
   const char* name;
 };
 constexpr CapName kCapNames[] = {
-    {1, "FI_MSG"},          {2, "FI_RMA"},          {3, "FI_TAGGED"},       {4, "FI_ATOMIC"},
-    {5, "FI_MULTICAST"},    {6, "FI_COLLECTIVE"},   {8, "FI_READ"},         {9, "FI_WRITE"},
-    {10, "FI_RECV"},        {11, "FI_SEND"},        {12, "FI_REMOTE_READ"}, {13, "FI_REMOTE_WRITE"},
-    {16, "FI_MULTI_RECV"},  {20, "FI_TRIGGER"},     {21, "FI_FENCE"},       {41, "FI_AV_USER_ID"},
-    {43, "FI_PEER"},        {47, "FI_HMEM"},        {49, "FI_RMA_PMEM"},    {50, "FI_SOURCE_ERR"},
-    {51, "FI_LOCAL_COMM"},  {52, "FI_REMOTE_COMM"}, {53, "FI_SHARED_AV"},   {56, "FI_RMA_EVENT"},
+    {1, "FI_MSG"},          {2, "FI_RMA"},           {3, "FI_TAGGED"},
+    {4, "FI_ATOMIC"},       {5, "FI_MULTICAST"},     {6, "FI_COLLECTIVE"},
+    {8, "FI_READ"},         {9, "FI_WRITE"},         {10, "FI_RECV"},
+    {11, "FI_SEND"},        {12, "FI_REMOTE_READ"},  {13, "FI_REMOTE_WRITE"},
+    {16, "FI_MULTI_RECV"},  {20, "FI_TRIGGER"},      {21, "FI_FENCE"},
+    {41, "FI_AV_USER_ID"},  {43, "FI_PEER"},         {47, "FI_HMEM"},
+    {49, "FI_RMA_PMEM"},    {50, "FI_SOURCE_ERR"},   {51, "FI_LOCAL_COMM"},
+    {52, "FI_REMOTE_COMM"}, {53, "FI_SHARED_AV"},    {56, "FI_RMA_EVENT"},
     {57, "FI_SOURCE"},      {58, "FI_NAMED_RX_CTX"}, {59, "FI_DIRECTED_RECV"}};
 
 uint64_t with_directions(uint64_t caps) noexcept {
@@ -46,9 +48,10 @@ bool match_context_caps(const Matching& m, const char* which, uint64_t asked, ui
   }
   const uint64_t beyond = asked & ~(endpoint_caps & mine);
   if (beyond != 0) {
-    return m.refuse("%s->caps asks for %s, which is not among the endpoint's capabilities of that "
-                    "side; ask for it in hints->caps too, or leave %s->caps 0",
-                    which, cap_name(beyond, m.version), which);
+    return m.refuse(
+        "%s->caps asks for %s, which is not among the endpoint's capabilities of that "
+        "side; ask for it in hints->caps too, or leave %s->caps 0",
+        which, cap_name(beyond, m.version), which);
   }
   answer = with_directions(asked) & endpoint_caps & mine;
   return true;
@@ -83,9 +86,11 @@ bool match_caps(const Matching& m, fi_info& answer) {
   const uint64_t asked = hints != nullptr ? hints->caps : 0;
   const uint64_t missing = asked & ~kAllCaps;
   if (missing != 0) {
-    return m.refuse("caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
-                    "FI_TAGGED, FI_RMA (with their directions), FI_DIRECTED_RECV, FI_SOURCE, FI_FENCE, "
-                    "FI_LOCAL_COMM and FI_REMOTE_COMM", cap_name(missing, m.version));
+    return m.refuse(
+        "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
+        "FI_TAGGED, FI_RMA (with their directions), FI_DIRECTED_RECV, FI_SOURCE, FI_FENCE, "
+        "FI_LOCAL_COMM and FI_REMOTE_COMM",
+        cap_name(missing, m.version));
   }
   constexpr uint64_t wanted_bits = kPrimaryCaps | kMessageModifiers | kRmaModifiers;
   uint64_t caps = asked == 0 ? kPrimaryCaps : asked & wanted_bits;
@@ -94,8 +99,9 @@ bool match_caps(const Matching& m, fi_info& answer) {
   answer.caps = with_directions(caps) | kFreeCaps | (asked & kAskedCaps);
   answer.mode = 0;
   if ((asked & FI_REMOTE_COMM) != 0) {
-    APERTURE_DEBUG("fi_getinfo: FI_REMOTE_COMM is granted, but this version reaches peers on this "
-                   "host only");
+    APERTURE_DEBUG(
+        "fi_getinfo: FI_REMOTE_COMM is granted, but this version reaches peers on this "
+        "host only");
   }
   const uint64_t tx = hints != nullptr && hints->tx_attr != nullptr ? hints->tx_attr->caps : 0;
   const uint64_t rx = hints != nullptr && hints->rx_attr != nullptr ? hints->rx_attr->caps : 0;
@@ -118,14 +124,15 @@ bool match_fabric(const Matching& m, fi_info& answer) {
                     kFabricName);
   }
   if (asked.prov_version > kProviderVersion) {
-    return m.refuse("provider version %u.%u is asked for; this is %u.%u", FI_MAJOR(asked.prov_version),
-                    FI_MINOR(asked.prov_version), FI_MAJOR(kProviderVersion),
-                    FI_MINOR(kProviderVersion));
+    return m.refuse("provider version %u.%u is asked for; this is %u.%u",
+                    FI_MAJOR(asked.prov_version), FI_MINOR(asked.prov_version),
+                    FI_MAJOR(kProviderVersion), FI_MINOR(kProviderVersion));
   }
   if (asked.fabric != nullptr) {
     if (!is_open_fabric(asked.fabric)) {
-      return m.refuse("fabric_attr->fabric is not an open fabric of this provider; leave it NULL or "
-                      "pass one that fi_fabric returned");
+      return m.refuse(
+          "fabric_attr->fabric is not an open fabric of this provider; leave it NULL or "
+          "pass one that fi_fabric returned");
     }
     answer.fabric_attr->fabric = asked.fabric;
   }

@@ -41,7 +41,8 @@ void fill_defaults(fi_domain_attr& a, uint64_t caps) {
 
 bool at_most(const Matching& m, const char* field, size_t asked, size_t offered) {
   if (asked <= offered) return true;
-  return m.refuse("domain_attr->%s %zu is asked for; at most %zu is offered", field, asked, offered);
+  return m.refuse("domain_attr->%s %zu is asked for; at most %zu is offered", field, asked,
+                  offered);
 }
 
 bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domain_attr& mine) {
@@ -60,16 +61,17 @@ bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domai
          at_most(m, "max_ep_srx_ctx (shared contexts are not offered)", asked.max_ep_srx_ctx,
                  mine.max_ep_srx_ctx) &&
          at_most(m, "cntr_cnt", asked.cntr_cnt, mine.cntr_cnt) &&
-         (m.version < kApi15 ||
-          at_most(m, "mr_iov_limit", asked.mr_iov_limit, mine.mr_iov_limit));
+         (m.version < kApi15 || at_most(m, "mr_iov_limit", asked.mr_iov_limit, mine.mr_iov_limit));
 }
 
 // Fields that API 1.5 brought.
 bool match_since_1_5(const Matching& m, const fi_domain_attr& asked, fi_domain_attr& mine) {
   if (m.version < kApi15) return true;
   if (asked.auth_key_size != 0) {
-    return m.refuse("domain_attr->auth_key_size %zu: authorization keys are not offered yet; leave it "
-                    "0", asked.auth_key_size);
+    return m.refuse(
+        "domain_attr->auth_key_size %zu: authorization keys are not offered yet; leave it "
+        "0",
+        asked.auth_key_size);
   }
   const uint64_t beyond = asked.caps & ~kDomainCaps;
   if (beyond != 0) {
@@ -111,12 +113,14 @@ bool match_domain(const Matching& m, fi_info& answer) {
   if (m.hints == nullptr || m.hints->domain_attr == nullptr) return true;
   const fi_domain_attr& asked = *m.hints->domain_attr;
   if (asked.name != nullptr && std::strcmp(asked.name, kDomainName) != 0) {
-    return m.refuse("domain \"%s\" is asked for; the only one here is \"%s\"", asked.name, kDomainName);
+    return m.refuse("domain \"%s\" is asked for; the only one here is \"%s\"", asked.name,
+                    kDomainName);
   }
   if (asked.domain != nullptr) {
     if (!is_open_domain(asked.domain)) {
-      return m.refuse("domain_attr->domain is not an open domain of this provider; leave it NULL or "
-                      "pass one that fi_domain returned");
+      return m.refuse(
+          "domain_attr->domain is not an open domain of this provider; leave it NULL or "
+          "pass one that fi_domain returned");
     }
     mine.domain = asked.domain;
   }

@@ -33,20 +33,24 @@ bool match_contexts(const Matching& m, const char* which, size_t asked) {
 
 bool match_ep_identity(const Matching& m, const fi_ep_attr& asked) {
   if (asked.type != FI_EP_UNSPEC && asked.type != FI_EP_RDM) {
-    return m.refuse("endpoint type %s is asked for; this version offers FI_EP_RDM, set "
-                    "ep_attr->type to it", type_name(asked.type));
+    return m.refuse(
+        "endpoint type %s is asked for; this version offers FI_EP_RDM, set "
+        "ep_attr->type to it",
+        type_name(asked.type));
   }
   if (asked.protocol != FI_PROTO_UNSPEC && asked.protocol != kProtocol) {
-    return m.refuse("ep_attr->protocol 0x%x is asked for; Aperture speaks its own (0x%x), leave it 0",
-                    asked.protocol, kProtocol);
+    return m.refuse(
+        "ep_attr->protocol 0x%x is asked for; Aperture speaks its own (0x%x), leave it 0",
+        asked.protocol, kProtocol);
   }
   if (asked.protocol_version > kProtocolVersion) {
     return m.refuse("ep_attr->protocol_version %u is asked for; offered is %u",
                     asked.protocol_version, kProtocolVersion);
   }
   if (m.version >= kApi15 && asked.auth_key_size != 0) {
-    return m.refuse("ep_attr->auth_key_size %zu: authorization keys are not offered yet; leave it 0",
-                    asked.auth_key_size);
+    return m.refuse(
+        "ep_attr->auth_key_size %zu: authorization keys are not offered yet; leave it 0",
+        asked.auth_key_size);
   }
   return match_contexts(m, "tx_ctx_cnt", asked.tx_ctx_cnt) &&
          match_contexts(m, "rx_ctx_cnt", asked.rx_ctx_cnt);
@@ -68,18 +72,23 @@ bool match_op_flags(const Matching& m, const char* which, uint64_t asked, uint64
   const uint64_t beyond = asked & ~offered;
   if (beyond == 0) return true;
   return m.refuse("%s->op_flags 0x%" PRIx64 " are asked for, of which 0x%" PRIx64
-                  " are not offered; clear them", which, asked, beyond);
+                  " are not offered; clear them",
+                  which, asked, beyond);
 }
 
 bool match_order(const Matching& m, const char* which, uint64_t msg_order, uint64_t comp_order) {
   const uint64_t beyond = msg_order & ~kAllOrderBits;
   if (beyond != 0) {
-    return m.refuse("%s->msg_order bits 0x%" PRIx64 " are asked for; offered are FI_ORDER_STRICT and "
-                    "the FI_ORDER_RMA_* bits", which, beyond);
+    return m.refuse("%s->msg_order bits 0x%" PRIx64
+                    " are asked for; offered are FI_ORDER_STRICT and "
+                    "the FI_ORDER_RMA_* bits",
+                    which, beyond);
   }
   if (comp_order != FI_ORDER_NONE) {
-    return m.refuse("%s->comp_order 0x%" PRIx64 " is asked for; completions here come in the order in "
-                    "which operations end (FI_ORDER_NONE)", which, comp_order);
+    return m.refuse("%s->comp_order 0x%" PRIx64
+                    " is asked for; completions here come in the order in "
+                    "which operations end (FI_ORDER_NONE)",
+                    which, comp_order);
   }
   return true;
 }

@@ -4,6 +4,7 @@
 #include <rdma/fi_errno.h>
 #include <strings.h>
 
+#include <cinttypes>
 #include <string>
 
 #include "provider/addressing.hpp"
@@ -15,9 +16,14 @@ namespace aperture::provider {
 
 namespace {
 
-// libfabric's own flag for "core providers only", with which rxm and rxd look for something to layer
-// on; the same from 1.17 on. Our endpoints are not for them: Open MPI would take `aperture;ofi_rxm`.
+// libfabric's own flag for "core providers only", with which rxm and rxd look for something to
+// layer on; the same from 1.17 on. We are not for them: Open MPI would take `aperture;ofi_rxm`.
 constexpr uint64_t kCoreProvidersOnly = 1ull << 59;
+
+// Flags that a caller may set, and those at the top which libfabric keeps for itself. FI_RESCAN
+// came with 2.0; there is nothing to scan here.
+constexpr uint64_t kFlags = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | ~uint64_t{0} << 58;
+constexpr uint64_t kRescan = 1ull << 40;
 
 InfoPtr blank_info() {
   InfoPtr info(new_part<fi_info>());
@@ -60,6 +66,14 @@ int get_info(const InfoQuestion& question, fi_info** info) {
   InfoPtr answer = blank_info();
   Matching m{question.version, question.hints,
              names_us(question.hints) ? LogLevel::warn : LogLevel::info};
+  const uint64_t known = kFlags | (question.version >= FI_VERSION(2, 0) ? kRescan : 0);
+  if ((question.flags & ~known) != 0) {
+    m.refuse("flags 0x%" PRIx64
+             " are asked for; FI_SOURCE, FI_NUMERICHOST and FI_PROV_ATTR_ONLY are "
+             "offered",
+             question.flags & ~known);
+    return -FI_EBADFLAGS;
+  }
   if ((question.flags & FI_PROV_ATTR_ONLY) != 0) m.hints = nullptr;
   if (!match_fabric(m, *answer) || !match_caps(m, *answer) || !match_tx(m, *answer) ||
       !match_rx(m, *answer) || !match_ep(m, *answer) || !match_domain(m, *answer)) {

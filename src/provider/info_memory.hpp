@@ -1,7 +1,7 @@
 // Memory of fi_info structures, which libfabric frees.
 //
-// Their layout is the loaded library's, and newer ones have longer structures than our headers know:
-// each part is calloc'ed with slack behind it, so that fields which we do not know read as zero.
+// Their layout is the loaded library's, and newer ones have longer structures than our headers
+// know: each part is calloc'ed with slack behind it, so that fields unknown to us read as zero.
 #pragma once
 
 #include <rdma/fabric.h>

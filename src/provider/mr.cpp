@@ -71,8 +71,9 @@ int check_region(const Domain& domain, const Asked& a) {
     return -FI_EINVAL;
   }
   if (a.iov_count > kRegionIovLimit) {
-    APERTURE_WARN("fi_mr_regv: %zu buffers for one region; mr_iov_limit is %zu, register each by itself",
-                  a.iov_count, kRegionIovLimit);
+    APERTURE_WARN(
+        "fi_mr_regv: %zu buffers for one region; mr_iov_limit is %zu, register each by itself",
+        a.iov_count, kRegionIovLimit);
     return -FI_EINVAL;
   }
   if (a.offset != 0) {
@@ -81,14 +82,17 @@ int check_region(const Domain& domain, const Asked& a) {
     return -FI_EINVAL;
   }
   if ((a.access & ~kAccess) != 0) {
-    APERTURE_WARN("fi_mr_reg: access 0x%llx has bits that fi_mr(3) does not know; use FI_SEND, FI_RECV, "
-                  "FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE",
-                  static_cast<unsigned long long>(a.access));
+    APERTURE_WARN(
+        "fi_mr_reg: access 0x%llx has bits that fi_mr(3) does not know; use FI_SEND, FI_RECV, "
+        "FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE",
+        static_cast<unsigned long long>(a.access));
     return -FI_EINVAL;
   }
   if (a.flags != 0) {
-    APERTURE_WARN("fi_mr_reg: flags 0x%llx are not offered (FI_RMA_EVENT, FI_RMA_PMEM and device memory "
-                  "are not yet); pass 0", static_cast<unsigned long long>(a.flags));
+    APERTURE_WARN(
+        "fi_mr_reg: flags 0x%llx are not offered (FI_RMA_EVENT, FI_RMA_PMEM and device memory "
+        "are not yet); pass 0",
+        static_cast<unsigned long long>(a.flags));
     return -FI_EBADFLAGS;
   }
   const auto start = reinterpret_cast<uintptr_t>(a.iov->iov_base);
@@ -98,9 +102,10 @@ int check_region(const Domain& domain, const Asked& a) {
     return -FI_EINVAL;
   }
   if (domain.region_rules.must_be_mapped && !is_mapped(*a.iov)) {
-    APERTURE_WARN("fi_mr_reg: not all of %p and %zu bytes is mapped, and the domain was opened with "
-                  "FI_MR_ALLOCATED; allocate it first, or do not offer that bit", a.iov->iov_base,
-                  a.iov->iov_len);
+    APERTURE_WARN(
+        "fi_mr_reg: not all of %p and %zu bytes is mapped, and the domain was opened with "
+        "FI_MR_ALLOCATED; allocate it first, or do not offer that bit",
+        a.iov->iov_base, a.iov->iov_len);
     return -FI_EFAULT;
   }
   return 0;
@@ -121,9 +126,10 @@ protect::RegionSpec spec_of(const Domain& domain, const Asked& a) {
 int explain_refusal(Errc e, const Asked& a) {
   switch (e) {
     case Errc::no_key:
-      APERTURE_WARN("fi_mr_reg: key 0x%llx is in use in this domain; request another, or open the "
-                    "domain with FI_MR_PROV_KEY",
-                    static_cast<unsigned long long>(a.requested_key));
+      APERTURE_WARN(
+          "fi_mr_reg: key 0x%llx is in use in this domain; request another, or open the "
+          "domain with FI_MR_PROV_KEY",
+          static_cast<unsigned long long>(a.requested_key));
       break;
     case Errc::key_rejected:
       APERTURE_WARN("fi_mr_reg: key 0x%llx (FI_KEY_NOTAVAIL) cannot be requested; choose another",
@@ -192,8 +198,10 @@ int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexc
       APERTURE_WARN("fi_mr_regattr: authorization keys are not offered yet; leave auth_key_size 0");
       return -FI_EINVAL;
     }
-    return add_region(fid, {attr->mr_iov, attr->iov_count, attr->access, attr->offset,
-                            attr->requested_key, flags, attr->context, caller}, mr);
+    return add_region(fid,
+                      {attr->mr_iov, attr->iov_count, attr->access, attr->offset,
+                       attr->requested_key, flags, attr->context, caller},
+                      mr);
   });
 }
 
@@ -208,9 +216,10 @@ int close_region(fid* fid) noexcept {
     }
     if (!keys.revoke_poll(region.handle)) {
       if (Status s = keys.revoke(region.handle, now_ns() + kRevokeNs); !s) {
-        APERTURE_WARN("fi_close(mr): a peer is still inside this region (key 0x%llx) and cannot be "
-                      "fenced; it is refused to everybody from now on, call fi_close again",
-                      static_cast<unsigned long long>(region.fid.key));
+        APERTURE_WARN(
+            "fi_close(mr): a peer is still inside this region (key 0x%llx) and cannot be "
+            "fenced; it is refused to everybody from now on, call fi_close again",
+            static_cast<unsigned long long>(region.fid.key));
         return fi_code(s);
       }
     }
@@ -236,12 +245,14 @@ int control_region(fid* fid, int command, void* arg) noexcept {
   switch (command) {
     case FI_GET_RAW_MR: return raw_attr(region, static_cast<struct fi_mr_raw_attr*>(arg));
     case FI_REFRESH:
-      APERTURE_WARN("fi_mr_refresh: this domain was not opened with FI_MR_MMU_NOTIFY; pages may come and "
-                    "go without notice");
+      APERTURE_WARN(
+          "fi_mr_refresh: this domain was not opened with FI_MR_MMU_NOTIFY; pages may come and "
+          "go without notice");
       return -FI_ENOSYS;
     case FI_ENABLE:
-      APERTURE_WARN("fi_mr_enable: regions of this domain are enabled from the start (no FI_MR_ENDPOINT, "
-                    "no FI_MR_RMA_EVENT)");
+      APERTURE_WARN(
+          "fi_mr_enable: regions of this domain are enabled from the start (no FI_MR_ENDPOINT, "
+          "no FI_MR_RMA_EVENT)");
       return -FI_ENOSYS;
     default: APERTURE_WARN("fi_control(mr): command %d is not offered", command); return -FI_ENOSYS;
   }
@@ -250,8 +261,9 @@ int control_region(fid* fid, int command, void* arg) noexcept {
 fi_ops g_region_fid_ops = {
     .size = sizeof(fi_ops),
     .close = close_region,
-    .bind = NotOffered<"fi_mr_bind: events of regions (FI_RMA_EVENT) and FI_MR_ENDPOINT are not offered "
-                       "yet">{},
+    .bind = NotOffered<
+        "fi_mr_bind: events of regions (FI_RMA_EVENT) and FI_MR_ENDPOINT are not offered "
+        "yet">{},
     .control = control_region,
     .ops_open = NotOffered<"fi_open_ops(mr): Aperture has no extension of that name yet">{},
     .tostr = NotOffered<"fi_tostr is libfabric's own">{},
@@ -260,8 +272,7 @@ fi_ops g_region_fid_ops = {
 
 }  // namespace
 
-fi_ops_mr g_region_ops = {
-    .size = sizeof(fi_ops_mr), .reg = reg, .regv = regv, .regattr = regattr};
+fi_ops_mr g_region_ops = {.size = sizeof(fi_ops_mr), .reg = reg, .regv = regv, .regattr = regattr};
 
 // A raw key of ours is its 8 bytes: mapping it holds nothing.
 int map_raw_key(void* arg) noexcept {

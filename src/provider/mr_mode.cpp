@@ -28,17 +28,20 @@ bool match_mr_mode(const Matching& m, uint64_t caps, int demanded, int& answer) 
   const int offered = asked ? m.hints->domain_attr->mr_mode : kUnspec;
   if ((offered & (kBasic | kScalable)) != 0) {
     if (offered != kBasic && offered != kScalable) {
-      return m.refuse("mr_mode 0x%x mixes FI_MR_BASIC or FI_MR_SCALABLE with other bits; set one of "
-                      "the two alone, or only the newer bits", static_cast<unsigned>(offered));
+      return m.refuse(
+          "mr_mode 0x%x mixes FI_MR_BASIC or FI_MR_SCALABLE with other bits; set one of "
+          "the two alone, or only the newer bits",
+          static_cast<unsigned>(offered));
     }
     answer = offered;
     return true;
   }
   if (m.version < kApi15) {
     if (offered != kUnspec) {
-      return m.refuse("mr_mode 0x%x is asked for with API %u.%u, which knows only FI_MR_BASIC and "
-                      "FI_MR_SCALABLE; ask for API 1.5 or newer", static_cast<unsigned>(offered),
-                      FI_MAJOR(m.version), FI_MINOR(m.version));
+      return m.refuse(
+          "mr_mode 0x%x is asked for with API %u.%u, which knows only FI_MR_BASIC and "
+          "FI_MR_SCALABLE; ask for API 1.5 or newer",
+          static_cast<unsigned>(offered), FI_MAJOR(m.version), FI_MINOR(m.version));
     }
     answer = kScalable;
     return true;
@@ -46,9 +49,10 @@ bool match_mr_mode(const Matching& m, uint64_t caps, int demanded, int& answer) 
   if (!is_target(caps)) demanded &= ~kTargetBits;
   const int missing = asked ? demanded & ~offered : 0;
   if (missing != 0) {
-    return m.refuse("the profile demands mr_mode bits 0x%x which the hints do not offer (0x%x); "
-                    "support them and set them in domain_attr->mr_mode",
-                    static_cast<unsigned>(missing), static_cast<unsigned>(offered));
+    return m.refuse(
+        "the profile demands mr_mode bits 0x%x which the hints do not offer (0x%x); "
+        "support them and set them in domain_attr->mr_mode",
+        static_cast<unsigned>(missing), static_cast<unsigned>(offered));
   }
   const int keep = is_target(caps) ? kHonoured : 0;
   answer = demanded | (offered & keep);

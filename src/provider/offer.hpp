@@ -1,5 +1,5 @@
-// What this provider offers: names, capabilities, limits. The single place that fi_getinfo, the hint
-// checks and the objects agree on. man 3 fi_getinfo, fi_endpoint, fi_domain. Constants, any thread.
+// What this provider offers: names, capabilities, limits. The single place that fi_getinfo, the
+// hint checks and the objects agree on. man 3 fi_getinfo, fi_endpoint, fi_domain. Constants.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -22,8 +22,8 @@ inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr uint64_t kPrimaryCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_DIRECTED_RECV;
 inline constexpr uint64_t kMessageModifiers = FI_SEND | FI_RECV;
 inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;      // always reported
-inline constexpr uint64_t kAskedCaps = FI_REMOTE_COMM | FI_SOURCE;   // reported when asked for
+inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;     // always reported
+inline constexpr uint64_t kAskedCaps = FI_REMOTE_COMM | FI_SOURCE;  // reported when asked for
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
 inline constexpr uint64_t kTxCaps =
@@ -33,18 +33,18 @@ inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_RECV | FI_R
 inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 // Default operation flags that a context can be given.
-inline constexpr uint64_t kCompletionLevels = FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
-                                              FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+inline constexpr uint64_t kCompletionLevels =
+    FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 inline constexpr uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | kCompletionLevels;
-inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
-                                       FI_DELIVERY_COMPLETE;
+inline constexpr uint64_t kRxOpFlags =
+    FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 
 // Message order. Sends to one peer always keep their order. The bits that involve RMA cost the
 // one-sided path, so they are given when they are asked for.
-inline constexpr uint64_t kRmaOrderBits = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_RAS | FI_ORDER_WAR |
-                                          FI_ORDER_WAW | FI_ORDER_WAS | FI_ORDER_SAR | FI_ORDER_SAW |
-                                          FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR |
-                                          FI_ORDER_RMA_WAW;
+inline constexpr uint64_t kRmaOrderBits = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_RAS |
+                                          FI_ORDER_WAR | FI_ORDER_WAW | FI_ORDER_WAS |
+                                          FI_ORDER_SAR | FI_ORDER_SAW | FI_ORDER_RMA_RAR |
+                                          FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW;
 inline constexpr uint64_t kAllOrderBits = kRmaOrderBits | FI_ORDER_SAS;
 
 inline constexpr size_t kDefaultQueueSize = 1024;

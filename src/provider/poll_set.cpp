@@ -71,7 +71,8 @@ int poll(fid_poll* fid, void** context, int count) noexcept {
 
 int check_member(const PollSet& set, const char* call, struct fid* what, uint64_t flags) {
   if (uses_of(what) == nullptr || domain_of(what) != set.domain) {
-    APERTURE_WARN("%s: only completion queues and counters of the set's domain can be members", call);
+    APERTURE_WARN("%s: only completion queues and counters of the set's domain can be members",
+                  call);
     return -FI_EINVAL;
   }
   if (flags != 0) {

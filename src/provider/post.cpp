@@ -7,7 +7,8 @@ namespace aperture::provider {
 
 ssize_t refuse_pieces(const char* call, size_t count, size_t limit) noexcept {
   if (count > limit) {
-    APERTURE_WARN("%s: %zu pieces; the limit of this endpoint is %zu (iov_limit)", call, count, limit);
+    APERTURE_WARN("%s: %zu pieces; the limit of this endpoint is %zu (iov_limit)", call, count,
+                  limit);
   } else {
     APERTURE_WARN("%s: a buffer is NULL but has a length, or the lengths do not add up", call);
   }

@@ -14,10 +14,13 @@ namespace aperture::provider {
 // Adds up the pieces; false if there are too many, or one is NULL with a length, or the sum wraps.
 inline bool measure(const iovec* iov, size_t count, size_t limit, uint64_t& len) noexcept {
   len = 0;
-  if (count > limit || (iov == nullptr && count != 0)) [[unlikely]] return false;
+  if (count > limit || (iov == nullptr && count != 0)) [[unlikely]]
+    return false;
   for (size_t i = 0; i < count; ++i) {
-    if (iov[i].iov_base == nullptr && iov[i].iov_len != 0) [[unlikely]] return false;
-    if (__builtin_add_overflow(len, iov[i].iov_len, &len)) [[unlikely]] return false;
+    if (iov[i].iov_base == nullptr && iov[i].iov_len != 0) [[unlikely]]
+      return false;
+    if (__builtin_add_overflow(len, iov[i].iov_len, &len)) [[unlikely]]
+      return false;
   }
   return true;
 }
@@ -34,7 +37,8 @@ template <typename Fn>
 inline ssize_t post(Ep& ep, const char* call, uint64_t addr, Fn&& fn) noexcept {
   nic::EngineGuard guard(*ep.engine);
   Status s = fn(*ep.core);
-  if (s.ok()) [[likely]] return 0;
+  if (s.ok()) [[likely]]
+    return 0;
   if (s.error() == Errc::again) {
     ep.engine->poll();
     Sleeper::keep_asleep(*ep.body->domain);

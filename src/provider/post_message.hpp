@@ -30,7 +30,8 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
   if (!measure(m.iov, m.count, ep.tx_iov_limit, wr.len)) [[unlikely]]
     return refuse_pieces(call, m.count, ep.tx_iov_limit);
   const uint64_t limit = wish.inject ? ep.inject_size : qp::kMaxMessageBytes;
-  if (wr.len > limit) [[unlikely]] return refuse_length(call, wr.len, limit);
+  if (wr.len > limit) [[unlikely]]
+    return refuse_length(call, wr.len, limit);
   wr.iov = m.iov;
   wr.iov_count = m.count;
   wr.dest = m.addr;
@@ -68,7 +69,8 @@ static_assert(FI_ADDR_UNSPEC == qp::kAnySource && FI_ADDR_NOTAVAIL == qp::kNoSou
 [[gnu::always_inline]] inline ssize_t recv_message(Ep& ep, const char* call, const Message& m,
                                                    bool completion) noexcept {
   qp::RecvWr wr;
-  if (const ssize_t rc = make_receive(ep, call, m, completion, wr); rc != 0) [[unlikely]] return rc;
+  if (const ssize_t rc = make_receive(ep, call, m, completion, wr); rc != 0) [[unlikely]]
+    return rc;
   return post(ep, call, m.addr, [&wr](nic::Endpoint& core) noexcept { return core.recv(wr); });
 }
 
@@ -76,7 +78,11 @@ static_assert(FI_ADDR_UNSPEC == qp::kAnySource && FI_ADDR_NOTAVAIL == qp::kNoSou
 // context (fi_endpoint(3), NOTES).
 inline constexpr TxWish kInjectWish{.completion = false, .inject = true};
 
-inline bool may_send(const Ep& ep) noexcept { return (ep.body->tx_caps & FI_SEND) != 0; }
-inline bool may_recv(const Ep& ep) noexcept { return (ep.body->rx_caps & FI_RECV) != 0; }
+inline bool may_send(const Ep& ep) noexcept {
+  return (ep.body->tx_caps & FI_SEND) != 0;
+}
+inline bool may_recv(const Ep& ep) noexcept {
+  return (ep.body->rx_caps & FI_RECV) != 0;
+}
 
 }  // namespace aperture::provider

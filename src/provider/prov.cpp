@@ -1,9 +1,10 @@
 // The way in: what libfabric finds when it loads libaperture-fi.so.
 //
-// libfabric calls fi_prov_ini() once per load, and from then on only the functions in the structure.
-// We never link to libfabric: it may be loaded RTLD_LOCAL, and one file serves every version from
-// 1.17 on. A provider whose fi_version is below what an application asks for is skipped, so ours is
-// that of the library that has loaded us. man 7 fi_provider; rdma/providers/fi_prov.h.
+// libfabric calls fi_prov_ini() once per load, and from then on only the functions in the
+// structure. We never link to libfabric: it may be loaded RTLD_LOCAL, and one file serves every
+// version from 1.17 on. A provider whose fi_version is below what an application asks for is
+// skipped, so ours is that of the library that has loaded us. man 7 fi_provider;
+// rdma/providers/fi_prov.h.
 #include <dlfcn.h>
 #include <rdma/providers/fi_prov.h>
 
@@ -40,8 +41,9 @@ void cleanup() noexcept {}  // the control thread lives until the process ends
 
 int getinfo_entry(uint32_t version, const char* node, const char* service, uint64_t flags,
                   const fi_info* hints, fi_info** info) noexcept {
-  return guarded("fi_getinfo",
-                 [&] { return get_info({version, node, service, flags, hints}, info); });
+  return guarded("fi_getinfo", [&] {
+    return get_info({version, node, service, flags, hints}, info);
+  });
 }
 
 int fabric_entry(fi_fabric_attr* attr, fid_fabric** fabric, void* context) noexcept {

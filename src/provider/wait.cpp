@@ -62,12 +62,16 @@ int check_wait_obj(const char* call, fi_wait_obj obj, const fid_wait* set) noexc
     case FI_WAIT_POLLFD: return 0;
     case FI_WAIT_SET:
       if (set != nullptr && set->fid.fclass == FI_CLASS_WAIT) return 0;
-      APERTURE_WARN("%s: FI_WAIT_SET is asked for, but attr->wait_set is no wait set; open one with "
-                    "fi_wait_open or use FI_WAIT_FD", call);
+      APERTURE_WARN(
+          "%s: FI_WAIT_SET is asked for, but attr->wait_set is no wait set; open one with "
+          "fi_wait_open or use FI_WAIT_FD",
+          call);
       return -FI_EINVAL;
     case FI_WAIT_MUTEX_COND:
-      APERTURE_WARN("%s: FI_WAIT_MUTEX_COND is not offered: nothing could signal a condition while "
-                    "progress is the application's; use FI_WAIT_FD or FI_WAIT_UNSPEC", call);
+      APERTURE_WARN(
+          "%s: FI_WAIT_MUTEX_COND is not offered: nothing could signal a condition while "
+          "progress is the application's; use FI_WAIT_FD or FI_WAIT_UNSPEC",
+          call);
       return -FI_ENOSYS;
   }
   APERTURE_WARN("%s: wait object %d is none that fi_cq(3) knows", call, static_cast<int>(obj));
@@ -100,8 +104,10 @@ int control_wait(const char* call, fi_wait_obj obj, int fd, int command, void* a
     *static_cast<int*>(arg) = fd;
     return 0;
   }
-  APERTURE_WARN("%s: FI_GETWAIT: the object was opened with %s, which has nothing to wait on "
-                "natively; open it with FI_WAIT_FD", call, wait_name(obj));
+  APERTURE_WARN(
+      "%s: FI_GETWAIT: the object was opened with %s, which has nothing to wait on "
+      "natively; open it with FI_WAIT_FD",
+      call, wait_name(obj));
   return -FI_ENODATA;
 }
 
@@ -142,8 +148,7 @@ int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::Cq* cq, qp::Counter* coun
   }
   epoll_ = move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   const int wake = cq != nullptr ? cq->wake_fd() : counter->wake_fd();
-  if (!epoll_ || !watch(epoll_.get(), wake) ||
-      !watch(epoll_.get(), domain.engine->doorbell_fd())) {
+  if (!epoll_ || !watch(epoll_.get(), wake) || !watch(epoll_.get(), domain.engine->doorbell_fd())) {
     APERTURE_WARN("opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   std::strerror(errno));
     return -FI_EMFILE;
@@ -187,6 +192,8 @@ void Sleeper::put_back_to_sleep(Domain& domain) noexcept {
   for (Sleeper* sleeper : domain.sleepers) sleeper->ring();
 }
 
-void Sleeper::ring() noexcept { cq_ != nullptr ? cq_->wake() : counter_->wake(); }
+void Sleeper::ring() noexcept {
+  cq_ != nullptr ? cq_->wake() : counter_->wake();
+}
 
 }  // namespace aperture::provider

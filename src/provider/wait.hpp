@@ -65,11 +65,13 @@ class Sleeper {
   bool try_sleep(bool (*ready)(const void*), const void* what) noexcept;
   // We are awake and looking: called at the top of each read.
   void wake_up() noexcept {
-    if (armed_) [[unlikely]] disarm();
+    if (armed_) [[unlikely]]
+      disarm();
   }
   // After a poll: others in this domain may still be asleep.
   static void keep_asleep(Domain& domain) noexcept {
-    if (!domain.sleepers.empty()) [[unlikely]] put_back_to_sleep(domain);
+    if (!domain.sleepers.empty()) [[unlikely]]
+      put_back_to_sleep(domain);
   }
   // Makes the descriptor readable now. Any thread, no lock.
   void ring() noexcept;

@@ -85,8 +85,9 @@ int open_wait_set(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** out) noexce
       return -FI_EBADFLAGS;
     }
     if (attr->wait_obj == FI_WAIT_NONE || attr->wait_obj == FI_WAIT_SET) {
-      APERTURE_WARN("fi_wait_open: %s is no wait object for a set; use FI_WAIT_FD or FI_WAIT_UNSPEC",
-                    wait_name(attr->wait_obj));
+      APERTURE_WARN(
+          "fi_wait_open: %s is no wait object for a set; use FI_WAIT_FD or FI_WAIT_UNSPEC",
+          wait_name(attr->wait_obj));
       return -FI_EINVAL;
     }
     if (const int rc = check_wait_obj("fi_wait_open", attr->wait_obj, nullptr); rc != 0) return rc;
@@ -151,8 +152,10 @@ int try_wait(fid_fabric*, fid** fids, int count) noexcept {
     for (int i = 0; i < count; ++i) {
       const int rc = try_wait_one(fids[i]);
       if (rc == -FI_EINVAL) {
-        APERTURE_WARN("fi_trywait: entry %d is no event queue, completion queue, counter or wait set "
-                      "that was opened with a wait object", i);
+        APERTURE_WARN(
+            "fi_trywait: entry %d is no event queue, completion queue, counter or wait set "
+            "that was opened with a wait object",
+            i);
       }
       if (rc != 0) return rc;
     }
