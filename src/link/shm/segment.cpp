@@ -1,6 +1,7 @@
 // The shared segment and its lanes: see segment.hpp for the layout.
 #include "link/shm/segment.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -169,7 +170,12 @@ Result<uint32_t> Segment::reserve_lane() noexcept {
 }
 
 void Segment::release_lane(uint32_t index) noexcept {
-  if (index < kLanes) used_ &= ~(1u << index);
+  if (index >= kLanes) return;
+  used_ &= ~(1u << index);
+  // the byte rings may have grown large: nobody looks at them any more, so their pages go back
+  const auto at = static_cast<off_t>(kLanesAt + index * kLaneStride + kLaneOpenBytes);
+  const auto len = static_cast<off_t>(kLaneStride - kLaneOpenBytes);
+  ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, len);
 }
 
 Result<std::unique_ptr<Lane>> Segment::open_lane(uint32_t index, const LanePeer& peer) noexcept {
