@@ -54,7 +54,6 @@ Status KeyTable::revoke_begin(RegionHandle region) {
       }
     }
   }
-  full_fence();
   return {};
 }
 

@@ -1,0 +1,214 @@
+/* Revocation of a region while peers copy into it by process_vm_writev: src/protect/peer_key_view.cpp
+ * (piece) against src/protect/revoke.cpp (revoke_begin, revoke_poll).
+ *
+ * Accessors may be stopped, stopped for ever, or killed between any two of their steps. A region that
+ * was revoked comes back VALID under the next generation (rereg), in the same entry and the same slots.
+ * Claim: when revoke has returned, no copy checked under that generation lands; and revoke returns.
+ *
+ * Mutations that must fail: NO_FENCE_A, NO_FENCE_R, NO_ZEROING, NO_SECOND_LOOK, NO_CHUNK_RECHECK (an
+ * assertion), NO_STOP_RULE and NO_DEATH_RULE (an invalid end state: revoke hangs). See ./run. */
+
+#ifndef ACCESSORS
+#define ACCESSORS 2
+#endif
+#ifndef REVOKERS
+#define REVOKERS 1
+#endif
+#ifndef CHUNKS
+#define CHUNKS 2
+#endif
+#ifndef GENERATIONS
+#define GENERATIONS 2
+#endif
+
+#define THREADS (ACCESSORS + REVOKERS)
+#define DEPTH 3
+
+#define STATE 0                  /* the entry: generation << 2 | state */
+#define LOCK 1                   /* the owner's mutex_ */
+#define PIN(a) (2 + 2 * (a))
+#define RIOV_LEN(a) (3 + 2 * (a))
+#define VARS (2 + 2 * ACCESSORS)
+
+#define FREE 0
+#define VALID 1
+#define REVOKING 2
+#define STATE_GEN(g, s) ((g) * 4 + (s))
+
+#include "store_buffers.pml"
+
+/* what /proc shows of an accessor: it stops or dies only outside system calls */
+#define RUNNING 0
+#define STOPPED 1
+#define STOPPED_FOR_EVER 2
+#define DEAD 3
+byte thread[ACCESSORS];
+bool in_kernel[ACCESSORS];
+bool returned[GENERATIONS + 2];  /* revoke of that generation has returned */
+
+/* One step of an accessor, or its end. */
+#define USER(step) atomic { if :: thread[a] == RUNNING -> step :: thread[a] >= STOPPED_FOR_EVER -> goto over fi }
+#define USER_STORE(var, val) \
+  atomic { if :: thread[a] == RUNNING && ROOM(a) -> store(a, var, val) :: thread[a] >= STOPPED_FOR_EVER -> goto over fi }
+
+proctype Accessor(byte a) {
+  byte seen = 0;
+  byte again = 0;
+  byte n = 0;
+  byte chunk = 0;
+
+  do
+  :: chunk < CHUNKS ->
+#ifdef NO_CHUNK_RECHECK
+     if
+     :: chunk == 0 -> USER(load(a, STATE, seen))
+     :: else
+     fi;
+#else
+     USER(load(a, STATE, seen));
+#endif
+     if
+     :: (seen & 3) != VALID -> break
+     :: else
+     fi;
+     USER_STORE(RIOV_LEN(a), 1);
+     USER_STORE(PIN(a), seen >> 2);
+#ifndef NO_FENCE_A
+     atomic { if :: thread[a] == RUNNING && EMPTY(a) :: thread[a] >= STOPPED_FOR_EVER -> goto over fi };
+#endif
+     again = seen;
+#ifndef NO_SECOND_LOOK
+#ifdef NO_CHUNK_RECHECK
+     if
+     :: chunk == 0 -> USER(load(a, STATE, again))
+     :: else
+     fi;
+#else
+     USER(load(a, STATE, again));
+#endif
+#endif
+     if
+     :: again == seen ->
+        /* the kernel reads the remote iovec once, at the start */
+        USER(in_kernel[a] = true);
+        load(a, RIOV_LEN(a), n);
+        assert(n == 0 || !returned[seen >> 2]);  /* the copy lands */
+        in_kernel[a] = false
+     :: else
+     fi;
+     USER_STORE(PIN(a), 0);
+     chunk++
+  :: else -> break
+  od;
+over:
+  skip
+}
+
+#define ME (ACCESSORS + r)
+
+proctype Revoker(byte r) {
+  byte state = 0;
+  byte pin = 0;
+  byte g = 0;
+  byte a = 0;
+
+  /* revoke_begin, inside mutex_: the lock is taken by an atomic operation, given back by a store */
+  atomic { EMPTY(ME) && mem[LOCK] == 0 -> mem[LOCK] = 1 };
+  load(ME, STATE, state);
+  g = state >> 2;
+  if
+  :: (state & 3) == VALID -> store(ME, STATE, STATE_GEN(g, REVOKING))
+  :: else
+  fi;
+  store(ME, LOCK, 0);
+  if
+  :: (state & 3) == FREE -> goto over
+  :: else
+  fi;
+#ifndef NO_FENCE_R
+  EMPTY(ME);
+#endif
+  do
+  :: a < ACCESSORS ->
+     load(ME, PIN(a), pin);
+     if
+     :: pin == g ->
+#ifndef NO_ZEROING
+        atomic { ROOM(ME) -> store(ME, RIOV_LEN(a), 0) };
+        EMPTY(ME);
+#endif
+        skip
+     :: else
+     fi;
+     a++
+  :: else -> break
+  od;
+
+  /* revoke_poll until every slot is quiet */
+  a = 0;
+  do
+  :: a < ACCESSORS ->
+     load(ME, PIN(a), pin);
+     if
+     :: pin != g
+     :: else ->
+#ifndef NO_ZEROING
+        atomic { ROOM(ME) -> store(ME, RIOV_LEN(a), 0) };
+        EMPTY(ME);
+#endif
+        if
+        :: mem[PIN(a)] != g
+#ifndef NO_STOP_RULE
+        :: thread[a] == STOPPED || thread[a] == STOPPED_FOR_EVER
+#endif
+#ifndef NO_DEATH_RULE
+        :: thread[a] == DEAD
+#endif
+        fi
+     fi;
+     a++
+  :: else -> break
+  od;
+  returned[g] = true;
+
+  /* set_free, then registered again under a new generation */
+  atomic { EMPTY(ME) && mem[LOCK] == 0 -> mem[LOCK] = 1 };
+  load(ME, STATE, state);
+  if
+  :: state == STATE_GEN(g, REVOKING) && g < GENERATIONS -> store(ME, STATE, STATE_GEN(g + 1, VALID))
+  :: state == STATE_GEN(g, REVOKING) && g >= GENERATIONS -> store(ME, STATE, STATE_GEN(g, FREE))
+  :: else
+  fi;
+  store(ME, LOCK, 0);
+over:
+  skip
+}
+
+/* Stops, continues and kills, each accessor once at most, at any moment. */
+proctype World(byte a) {
+  if
+  :: skip
+  :: atomic { thread[a] == RUNNING && !in_kernel[a] -> thread[a] = DEAD }
+  :: atomic { thread[a] == RUNNING && !in_kernel[a] -> thread[a] = STOPPED };
+     if
+     :: thread[a] = RUNNING
+     :: thread[a] = STOPPED_FOR_EVER
+     fi
+  fi
+}
+
+init {
+  byte k = 0;
+  atomic {
+    mem[STATE] = STATE_GEN(1, VALID);
+    do
+    :: k < ACCESSORS -> run Accessor(k); run World(k); k++
+    :: else -> break
+    od;
+    k = 0;
+    do
+    :: k < REVOKERS -> run Revoker(k); k++
+    :: else -> break
+    od
+  }
+}
