@@ -25,7 +25,7 @@ constexpr size_t kHotRings = 16;
 constexpr uint32_t kIdlePolls = 1024;
 // Once woken, the control thread goes on until so long after its last work.
 constexpr uint64_t kLingerNs = 50'000;
-constexpr uint64_t kTickNs = 1'000'000;
+constexpr uint64_t kTickNs = 2'000'000;
 
 void drain(int fd) noexcept {
   uint64_t count = 0;
@@ -46,13 +46,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) noexcept 
   if (!doorbell) return errc_from_errno(errno);
   auto* engine = new (std::nothrow) Engine(options, **contact, move_high(std::move(doorbell)));
   if (engine == nullptr) return Errc::no_memory;
-  if (options.auto_progress) engine->begin_watch();
+  if (engine->auto_progress_) engine->begin_watch();
   return std::unique_ptr<Engine>(engine);
 }
 
 Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell) noexcept
     : lock_(options.threaded || options.auto_progress),
-      auto_progress_(options.auto_progress),
+      // where a lock is there anyway, a target that never polls shall not hang its peers
+      auto_progress_(options.threaded || options.auto_progress),
       contact_(contact),
       domain_(protect::new_domain()),
       doorbell_(std::move(doorbell)) {}

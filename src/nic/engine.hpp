@@ -2,8 +2,8 @@
 //
 // Everything below an engine (endpoints, queue pairs, CQs, counters, matching) is guarded by its
 // lock, which is free in FI_THREAD_DOMAIN and biased to the polling thread otherwise. Polling a CQ
-// drives the whole engine. Nobody else does in manual progress; with automatic progress the control
-// thread takes over when no one has polled for a while.
+// drives the whole engine. Nobody else does in FI_THREAD_DOMAIN with manual progress; in all other
+// cases the control thread takes over when no one has polled for a while.
 //
 // Sleep: prepare_to_sleep() marks all incoming channels asleep, passes a heavy barrier and looks once
 // more; from then on the first arrival rings doorbell_fd().
@@ -29,7 +29,7 @@ class Engine {
  public:
   struct Options {
     bool threaded = true;        // false: the application serialises (FI_THREAD_DOMAIN)
-    bool auto_progress = false;  // the control thread drives when nobody polls
+    bool auto_progress = false;  // the control thread drives when nobody polls; implied by threaded
   };
 
   // Also starts the process's control thread. Errors: no_fds, no_memory.

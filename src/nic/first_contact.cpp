@@ -2,10 +2,13 @@
 // first_contact.hpp.
 #include "nic/first_contact.hpp"
 
+#include <unistd.h>
+
 #include <tuple>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "nic/port_owner.hpp"
 
 namespace aperture::nic {
 
@@ -47,6 +50,19 @@ void FirstContact::adopt(std::shared_ptr<Peer> peer) noexcept {
   peers_.push_back(std::move(peer));
 }
 
+// A process of another user is believed to be the endpoint that it says only if that port is its
+// user's; what we had for the real one would go to it.
+bool FirstContact::speaks_for(const Peer& peer, const Address& source) const noexcept {
+  if (peer.same_user()) return true;
+  const auto owner = owner_of_port(source);
+  if (owner.ok() && owner.value() == peer.uid()) return true;
+  APERTURE_WARN(
+      "process %d of user %u says that it is %s, which %s: refused", peer.pid(), peer.uid(),
+      source.text().c_str(),
+      owner.ok() ? "belongs to another user" : "nobody of this host is known to listen at");
+  return false;
+}
+
 void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept {
   const uint32_t attempt = open.attempt.unchecked();
   const auto it = listeners_.find(Listener::listener_of(open.ticket.unchecked()));
@@ -57,6 +73,7 @@ void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) n
                    listener.end().address.text().c_str());
     return peer.reject(attempt, wire::Why::bad_ticket);
   }
+  if (!speaks_for(peer, open.source)) return peer.reject(attempt, wire::Why::bad_ticket);
   if (packet.fds_lost) return peer.reject(attempt, wire::Why::no_resources);
   const auto ours = connectors_.find({listener.end().listener, open.source});
   if (ours != connectors_.end() && ours->second->stage() == Connector::Stage::opening) {
@@ -152,6 +169,17 @@ void FirstContact::on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexce
     case wire::Why::bad_ticket:
     case wire::Why::no_resources: return connector->try_again();
     case wire::Why::bad_lane: return on_connector_failed(*connector, Errc::protocol);
+  }
+}
+
+void FirstContact::on_rung(Peer& peer) noexcept {
+  for (const auto& lane : peer.lanes()) {
+    if (lane->lane == nullptr) continue;
+    const auto listener = listeners_.find(lane->listener);
+    if (listener == listeners_.end()) continue;
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n =
+        ::write(listener->second->end().doorbell_fd, &one, sizeof one);
   }
 }
 

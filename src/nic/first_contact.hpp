@@ -68,8 +68,10 @@ class FirstContact final : public Contact,
   void on_accept(Peer& peer, const wire::Accept& accept, Packet& packet) noexcept override;
   void on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept override;
   void on_lane_closed(PeerLane& lane) noexcept override;
+  void on_rung(Peer& peer) noexcept override;
   void on_peer_down(Peer& peer, Errc why) noexcept override;
 
+  bool speaks_for(const Peer& peer, const Address& source) const noexcept;
   Status add_listener(const ListenSpec& spec, ListenerId id, const Address& bound,
                       ParentOnlyFd socket) noexcept;
   void remove_listener(ListenerId id) noexcept;

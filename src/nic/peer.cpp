@@ -60,9 +60,8 @@ void Peer::learn(const wire::Join& join) noexcept {
   joined_ = true;
   joined_at_ns_ = now_ns();
   fence_sends_ = !(self.heavy_barriers && join.heavy_barriers);
-  direct_possible_ = credentials_.uid == self.uid && credentials_.pid > 0 &&
-                     join.pid_ns == self.pid_ns && !join.direct_denied &&
-                     self.direct != DirectWish::deny;
+  direct_possible_ = same_user() && credentials_.pid > 0 && join.pid_ns == self.pid_ns &&
+                     !join.direct_denied && self.direct != DirectWish::deny;
   // the start time is only worth something in the same pid namespace; without it the number must do
   const bool same_numbers = join.pid_ns == self.pid_ns;
   liveness_ = Liveness(credentials_.pid, same_numbers ? join.start_time.unchecked() : 0);
@@ -73,13 +72,12 @@ void Peer::on_events() noexcept {
   for (int i = 0; i < kPacketsAtOnce && !down_; ++i) {
     Packet packet;
     const Status s = receive_packet(socket_.get(), packet);
-    if (s.error() == Errc::again) return;
-    if (!s) {
-      go_down(s.error());
-      return;
-    }
+    if (s.error() == Errc::again) break;
+    if (!s) return go_down(s.error());
     handle(packet);
   }
+  // whatever it said: a Ring that found the socket full was not said
+  if (!same_user() && !down_) context_.host.on_rung(*this);
 }
 
 void Peer::handle(Packet& packet) noexcept {
@@ -108,6 +106,9 @@ void Peer::handle(Packet& packet) noexcept {
       if (auto close = wire::decode_lane_close(packet.view())) {
         return handle_lane_close(close.value());
       }
+      break;
+    case wire::PeerMessage::ring:
+      if (!same_user()) return;  // on_events() sees to it
       break;
     case wire::PeerMessage::join: break;
   }

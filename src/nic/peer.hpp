@@ -60,6 +60,8 @@ class PeerHost {
   virtual void on_accept(Peer& peer, const wire::Accept& accept, Packet& packet) noexcept = 0;
   virtual void on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept = 0;
   virtual void on_lane_closed(PeerLane& lane) noexcept = 0;
+  // A peer of another user may have put something on any of its lanes.
+  virtual void on_rung(Peer& peer) noexcept = 0;
   // The process is gone, or talks nonsense. All lanes are in the host's hands now.
   virtual void on_peer_down(Peer& peer, Errc why) noexcept = 0;
 };
@@ -89,6 +91,8 @@ class Peer : public std::enable_shared_from_this<Peer> {
   bool is_down() const noexcept { return down_; }
   const wire::Id128& incarnation() const noexcept { return incarnation_; }
   pid_t pid() const noexcept { return credentials_.pid; }
+  uid_t uid() const noexcept { return credentials_.uid; }
+  bool same_user() const noexcept { return credentials_.uid == context_.self.uid; }
   size_t lane_count() const noexcept { return lanes_.size(); }
   uint64_t joined_at_ns() const noexcept { return joined_at_ns_; }
   bool ever_opened() const noexcept { return ever_opened_; }
@@ -124,7 +128,8 @@ class Peer : public std::enable_shared_from_this<Peer> {
     bool slots_watched = false;
   };
   struct Doorbell {
-    UniqueFd fd;
+    UniqueFd fd;                              // an eventfd ...
+    std::optional<wire::PeerPacket> message;  // ... or our socket, for a peer of another user
   };
   struct LaneKeep;  // what a lane keeps alive
   struct Outgoing {

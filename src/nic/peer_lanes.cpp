@@ -131,13 +131,20 @@ Result<std::shared_ptr<Peer::Doorbell>> Peer::doorbell(uint64_t engine, UniqueFd
   if (const auto it = doorbells_.find(engine); it != doorbells_.end()) {
     if (auto known = it->second.lock()) return known;
   }
-  if (!fd) return Errc::no_fds;
-  if (!is_eventfd(fd.get())) return Errc::protocol;
-  // a full counter must not block us; it wakes its owner all the same
-  const int flags = ::fcntl(fd.get(), F_GETFL);
-  if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) return Errc::protocol;
+  auto made = std::make_shared<Doorbell>();
+  if (same_user()) {
+    if (!fd) return Errc::no_fds;
+    if (!is_eventfd(fd.get())) return Errc::protocol;
+    // a full counter must not block us; it wakes its owner all the same
+    const int flags = ::fcntl(fd.get(), F_GETFL);
+    if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) return Errc::protocol;
+    made->fd = std::move(fd);
+  } else {
+    made->fd = move_high(UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0)));
+    if (!made->fd) return Errc::no_fds;
+    made->message = wire::encode_ring();
+  }
   std::erase_if(doorbells_, [](const auto& entry) { return entry.second.expired(); });
-  auto made = std::make_shared<Doorbell>(Doorbell{std::move(fd)});
   doorbells_[engine] = made;
   return made;
 }
@@ -178,7 +185,8 @@ Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Answer
   const int keys_fd = context_.keys_read_only.get();
   const wire::PeerPacket packet = wire::encode(open);
   const Status sent = key_bytes != 0 ? send(packet, {segment_fd, end.doorbell_fd, keys_fd})
-                                     : send(packet, {segment_fd, end.doorbell_fd});
+                      : same_user()  ? send(packet, {segment_fd, end.doorbell_fd})
+                                     : send(packet, {segment_fd});
   if (!sent) {
     shared.segment->release_lane(index);
     return sent;
@@ -251,9 +259,10 @@ Result<std::unique_ptr<link::Lane>> Peer::accept(const LocalEnd& end, const wire
   const uint64_t key_bytes = key_bytes_for(*shared.value());
   accept.key_file_bytes = Wild<uint64_t>(key_bytes);
   const wire::PeerPacket answer = wire::encode(accept);
-  const Status sent = key_bytes != 0
-                          ? send(answer, {end.doorbell_fd, context_.keys_read_only.get()})
-                          : send(answer, {end.doorbell_fd});
+  const int keys_fd = context_.keys_read_only.get();
+  const Status sent = key_bytes != 0 ? send(answer, {end.doorbell_fd, keys_fd})
+                      : same_user()  ? send(answer, {end.doorbell_fd})
+                                     : send(answer, {});
   if (!sent) return sent.error();
   lanes_[key] = record;
   return lane;
@@ -274,6 +283,7 @@ Result<std::unique_ptr<link::Lane>> Peer::make_lane(SharedSegment& shared, PeerL
   there.remote = record.remote;
   there.remote_domain = domain;
   there.doorbell_fd = doorbell->fd.get();
+  if (doorbell->message) there.doorbell_message = doorbell->message->view();
   there.fence_sends = fence_sends_;
   if (direct) {
     there.direct.allowed = true;
