@@ -178,6 +178,10 @@ void Ep::settle() noexcept {
   tx = wish_of(tx_flags);
   tx.fence = false;  // of single operations only
   rx_completion = !rx_selective || (rx_flags & FI_COMPLETION) != 0;
+  may_send = (body->tx_caps & FI_SEND) != 0;
+  may_recv = (body->rx_caps & FI_RECV) != 0;
+  may_read = (body->tx_caps & FI_READ) != 0;
+  may_write = (body->tx_caps & FI_WRITE) != 0;
   core = body->core.get();
   fid.msg = msg_ops(*body);
   fid.tagged = tagged_ops(*body);

@@ -62,6 +62,10 @@ struct Ep {
   bool rx_completion = true;  // of calls without flags
   bool tx_selective = false;
   bool rx_selective = false;
+  bool may_send = false;  // by the caps of the endpoint
+  bool may_recv = false;
+  bool may_read = false;
+  bool may_write = false;
   size_t inject_size = 0;
   size_t tx_iov_limit = 0;
   size_t rx_iov_limit = 0;

@@ -8,7 +8,7 @@ namespace {
 
 ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]]
+  if (!ep.may_recv) [[unlikely]]
     return refuse_side("fi_recv", "FI_RECV");
   const iovec iov{buf, len};
   return recv_message(ep, "fi_recv", {.iov = &iov, .count = 1, .addr = source, .context = context},
@@ -18,7 +18,7 @@ ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, void* 
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source,
               void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]]
+  if (!ep.may_recv) [[unlikely]]
     return refuse_side("fi_recvv", "FI_RECV");
   return recv_message(ep, "fi_recvv",
                       {.iov = iov, .count = count, .addr = source, .context = context},
@@ -27,7 +27,7 @@ ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t sou
 
 ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]]
+  if (!ep.may_recv) [[unlikely]]
     return refuse_side("fi_recvmsg", "FI_RECV");
   if (msg == nullptr) [[unlikely]]
     return -FI_EINVAL;
@@ -42,7 +42,7 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
 ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest,
              void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_send", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_send", {.iov = &iov, .count = 1, .addr = dest, .context = context},
@@ -52,7 +52,7 @@ ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest,
 ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t dest,
               void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_sendv", "FI_SEND");
   return send_message(ep, "fi_sendv",
                       {.iov = iov, .count = count, .addr = dest, .context = context}, ep.tx);
@@ -60,7 +60,7 @@ ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t des
 
 ssize_t sendmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_sendmsg", "FI_SEND");
   if (msg == nullptr) [[unlikely]]
     return -FI_EINVAL;
@@ -78,7 +78,7 @@ ssize_t sendmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_inject", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_inject",
@@ -89,7 +89,7 @@ ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest) noexcep
 ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t dest,
                  void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_senddata", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(
@@ -101,7 +101,7 @@ ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data,
 ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data,
                    fi_addr_t dest) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_injectdata", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_injectdata",

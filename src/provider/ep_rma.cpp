@@ -51,8 +51,7 @@ bool measure_ranges(const Access& a, uint64_t& len) noexcept {
 template <bool IsWrite>
 [[gnu::always_inline]] inline ssize_t access(Ep& ep, const char* call, const Access& a,
                                              const TxWish& wish) noexcept {
-  constexpr uint64_t needed = IsWrite ? FI_WRITE : FI_READ;
-  if ((ep.body->tx_caps & needed) == 0) [[unlikely]]
+  if (!(IsWrite ? ep.may_write : ep.may_read)) [[unlikely]]
     return refuse_side(call, IsWrite ? "FI_WRITE" : "FI_READ");
   qp::RmaWr wr;
   if (!measure(a.iov, a.count, ep.tx_iov_limit, wr.len)) [[unlikely]]
@@ -77,7 +76,7 @@ template <bool IsWrite>
   wr.dest = a.peer;
   wr.imm = a.imm;
   wr.context = a.context;
-  wr.flags = FI_RMA | needed;
+  wr.flags = FI_RMA | (IsWrite ? FI_WRITE : FI_READ);
   wr.has_imm = a.has_imm;
   wr.inject = IsWrite && wish.inject;
   wr.completion = wish.completion;

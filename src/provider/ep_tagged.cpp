@@ -14,7 +14,7 @@ constexpr uint64_t kTaggedSendFlags = kSendFlags | FI_MATCH_COMPLETE;
 ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, uint64_t tag,
              uint64_t ignore, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]]
+  if (!ep.may_recv) [[unlikely]]
     return refuse_side("fi_trecv", "FI_RECV");
   const iovec iov{buf, len};
   return recv_message(ep, "fi_trecv",
@@ -31,7 +31,7 @@ ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, uint64
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, uint64_t tag,
               uint64_t ignore, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]]
+  if (!ep.may_recv) [[unlikely]]
     return refuse_side("fi_trecvv", "FI_RECV");
   return recv_message(ep, "fi_trecvv",
                       {.iov = iov,
@@ -87,7 +87,7 @@ ssize_t probe(Ep& ep, Message m, uint64_t flags) noexcept {
 
 ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_recv(ep)) [[unlikely]]
+  if (!ep.may_recv) [[unlikely]]
     return refuse_side("fi_trecvmsg", "FI_RECV");
   if (msg == nullptr) [[unlikely]]
     return -FI_EINVAL;
@@ -107,7 +107,7 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
 ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest, uint64_t tag,
              void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_tsend", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(
@@ -119,7 +119,7 @@ ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest, ui
 ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t dest, uint64_t tag,
               void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_tsendv", "FI_SEND");
   return send_message(
       ep, "fi_tsendv",
@@ -129,7 +129,7 @@ ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t des
 
 ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_tsendmsg", "FI_SEND");
   if (msg == nullptr) [[unlikely]]
     return -FI_EINVAL;
@@ -149,7 +149,7 @@ ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest, uint64_t tag) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_tinject", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_tinject",
@@ -165,7 +165,7 @@ ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest, uint64_
 ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t dest,
                  uint64_t tag, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_tsenddata", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_tsenddata",
@@ -183,7 +183,7 @@ ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data,
 ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t dest,
                    uint64_t tag) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!may_send(ep)) [[unlikely]]
+  if (!ep.may_send) [[unlikely]]
     return refuse_side("fi_tinjectdata", "FI_SEND");
   const iovec iov{const_cast<void*>(buf), len};
   return send_message(ep, "fi_tinjectdata",

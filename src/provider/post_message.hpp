@@ -78,11 +78,4 @@ static_assert(FI_ADDR_UNSPEC == qp::kAnySource && FI_ADDR_NOTAVAIL == qp::kNoSou
 // context (fi_endpoint(3), NOTES).
 inline constexpr TxWish kInjectWish{.completion = false, .inject = true};
 
-inline bool may_send(const Ep& ep) noexcept {
-  return (ep.body->tx_caps & FI_SEND) != 0;
-}
-inline bool may_recv(const Ep& ep) noexcept {
-  return (ep.body->rx_caps & FI_RECV) != 0;
-}
-
 }  // namespace aperture::provider
