@@ -79,6 +79,7 @@ bool kind_of(uint8_t type, PeerKind& kind) noexcept {
     case PeerMessage::accept: kind = {kAcceptBytes, 0}; return true;
     case PeerMessage::reject: kind = {kRejectBytes, 0}; return true;
     case PeerMessage::lane_close: kind = {kLaneCloseBytes, 1}; return true;
+    case PeerMessage::ring: kind = {kRingBytes, 0}; return true;
   }
   return false;
 }
@@ -240,6 +241,10 @@ PeerPacket encode(const LaneClose& close) noexcept {
   store<uint32_t>(p.bytes, 8, close.segment.unchecked());
   store<uint32_t>(p.bytes, 12, close.lane.unchecked());
   return p;
+}
+
+PeerPacket encode_ring() noexcept {
+  return packet(PeerMessage::ring, kRingBytes, 0);
 }
 
 Result<PeerMessage> peer_message(std::span<const std::byte> in) noexcept {

@@ -88,22 +88,30 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //               | nonce, 16 | ticket | source, 18 | destination, 18 | lane | segment | domain |
 //               80             88               96        100
 //               | engine u64   | key file bytes | attempt | 0, to 104
-//               descriptors: segment, doorbell, and the key file if its size is not 0
+//               descriptors: segment, doorbell, and the key file if its size is not 0;
+//               between two users the segment only
 //
 //   Accept      8         12       16           24               32
 //               | attempt | domain | engine u64 | key file bytes |
-//               descriptors: doorbell, and the key file if its size is not 0
+//               descriptors: doorbell, and the key file if its size is not 0;
+//               between two users none
 //
 //   Reject      8         12            16
 //               | attempt | why u32     |
 //
 //   LaneClose   8         12     16
 //               | segment | lane |
+//
+//   Ring        8: nothing more
+//
+//   Between two users no doorbell travels: an eventfd of a stranger may block who writes to it, so
+//   there Ring is sent instead, and means all lanes of the two processes.
 inline constexpr size_t kJoinBytes = 64;
 inline constexpr size_t kOpenBytes = 104;
 inline constexpr size_t kAcceptBytes = 32;
 inline constexpr size_t kRejectBytes = 16;
 inline constexpr size_t kLaneCloseBytes = 16;
+inline constexpr size_t kRingBytes = 8;
 inline constexpr size_t kMaxPeerMessageBytes = kOpenBytes;
 inline constexpr size_t kMaxDescriptors = 3;
 
@@ -114,6 +122,7 @@ enum class PeerMessage : uint8_t {
   accept = 4,
   reject = 5,
   lane_close = 6,
+  ring = 7,
 };
 
 // The first message of each side. Join presents the acceptor's nonce, Joined the connector's.
@@ -178,6 +187,7 @@ PeerPacket encode(const Open& open) noexcept;
 PeerPacket encode(const Accept& accept) noexcept;
 PeerPacket encode(const Reject& reject) noexcept;
 PeerPacket encode(const LaneClose& close) noexcept;
+PeerPacket encode_ring() noexcept;
 
 // Which message it is; the length is that of its kind, version and unused bits are right. Errors:
 // protocol.

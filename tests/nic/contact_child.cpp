@@ -4,6 +4,7 @@
 //   connect PORT    to 127.0.0.1:PORT
 //   lane            waits for a lane                            -> up direct|owner fence|nofence
 //   send N / recv   a word on the lane                          -> sent / got N
+//   ring / rang     the lane's doorbell, and whether ours rang   -> rung / rang | silence
 //   close           gives the lane back                         -> closed
 //   next            the next thing it is told                   -> up | down W | failed W | none
 //   settle          takes in everything until one lane is up    -> settled
@@ -106,6 +107,16 @@ struct Child {
       say("sent");
     } else if (verb == "recv") {
       receive();
+    } else if (verb == "ring") {
+      lane->ring_doorbell();
+      say("rung");
+    } else if (verb == "rang") {
+      bool rang = false;
+      for (int i = 0; i < 1000 && !rang; ++i) {
+        rang = side->rung();
+        if (!rang) ::usleep(1000);
+      }
+      say(rang ? "rang" : "silence");
     } else if (verb == "close") {
       drop_lane();
       say("closed");
@@ -125,6 +136,13 @@ struct Child {
 }  // namespace
 
 int main() {
+  // a stranger: another user, whom nobody may debug
+  if (const char* uid = std::getenv("APERTURE_TEST_UID")) {
+    if (::setresuid(static_cast<uid_t>(std::atoi(uid)), static_cast<uid_t>(std::atoi(uid)),
+                    static_cast<uid_t>(std::atoi(uid))) != 0) {
+      return 1;
+    }
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing stays behind when the test is killed
   ::alarm(120);
   Child child;

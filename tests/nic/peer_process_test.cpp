@@ -286,6 +286,35 @@ TEST(PeerProcess, direct_copies_can_be_denied_by_either_side) {
   EXPECT_TRUE(by_kernel || ::getuid() != 0);
 }
 
+TEST(PeerProcess, another_user_is_served_without_keys_and_without_descriptors_that_could_block) {
+  if (::getuid() != 0) GTEST_SKIP() << "needs two users, and we are not root";
+  Side here;
+  ChildProcess stranger(Environment{{"APERTURE_TEST_UID", "65534"}});
+  for (const bool we_connect : {true, false}) {
+    const uint16_t port = stranger.new_endpoint();
+    if (we_connect) {
+      here.connect(loopback_v4(port));
+    } else {
+      stranger.tell("connect " + std::to_string(here.address().port));
+    }
+    auto lane = here.lane();
+    ASSERT_TRUE(lane);
+    EXPECT_FALSE(lane->direct.allowed);
+    EXPECT_EQ(lane->direct.keys, nullptr);
+    EXPECT_EQ(stranger.ask("lane").substr(0, 8), "up owner");
+    send_word(*lane, 99);
+    lane->ring_doorbell();
+    EXPECT_EQ(stranger.ask("rang"), "rang");
+    EXPECT_EQ(stranger.ask("recv"), "got 99");
+    EXPECT_EQ(stranger.ask("ring"), "rung");
+    EXPECT_TRUE(eventually([&] { return here.rung(); }));
+    EXPECT_EQ(stranger.ask("close"), "closed");
+    auto down = here.next();
+    ASSERT_TRUE(down && down->what == Told::What::down);
+    contact().close_lane(std::move(lane));
+  }
+}
+
 TEST(PeerProcess, a_forked_child_gets_a_clean_no_and_does_not_disturb_us) {
   Side here;
   ChildProcess child;

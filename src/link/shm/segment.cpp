@@ -2,6 +2,7 @@
 #include "link/shm/segment.hpp"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -54,7 +55,8 @@ class ShmLane final : public Lane {
       : segment_(std::move(segment)),
         keep_(peer.keep),
         index_(index),
-        doorbell_fd_(peer.doorbell_fd) {
+        doorbell_fd_(peer.doorbell_fd),
+        doorbell_message_(peer.doorbell_message) {
     remote = peer.remote;
     remote_domain = peer.remote_domain;
     direct = peer.direct;
@@ -81,6 +83,12 @@ class ShmLane final : public Lane {
     return prepare(response_bytes_ready_, kResponseBytesAt, kResponseBytes);
   }
   void ring_doorbell() noexcept override {
+    if (!doorbell_message_.empty()) {
+      // a full socket has messages that will wake the other side anyway
+      ::send(doorbell_fd_, doorbell_message_.data(), doorbell_message_.size(),
+             MSG_DONTWAIT | MSG_NOSIGNAL);
+      return;
+    }
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t n = ::write(doorbell_fd_, &one, sizeof one);
   }
@@ -112,6 +120,7 @@ class ShmLane final : public Lane {
   std::shared_ptr<const void> keep_;
   const uint32_t index_;
   const int doorbell_fd_;
+  const std::span<const std::byte> doorbell_message_;
   bool request_bytes_ready_ = false;
   bool response_bytes_ready_ = false;
 };

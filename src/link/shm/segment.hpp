@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/fd.hpp"
 #include "link/lane.hpp"
@@ -33,10 +34,13 @@ enum class Side : uint8_t { creator, attacher };
 struct LanePeer {
   Address remote;
   uint32_t remote_domain = 0;
-  int doorbell_fd = -1;  // eventfd of the remote engine
+  // Eventfd of the remote engine; or, if there is a message to ring with, a socket to send it to.
+  int doorbell_fd = -1;
+  std::span<const std::byte> doorbell_message;
   DirectPath direct;
   bool fence_sends = false;
-  std::shared_ptr<const void> keep;  // owns doorbell_fd and what direct points to; goes with the lane
+  // Owns doorbell_fd, doorbell_message and what direct points to; goes with the lane.
+  std::shared_ptr<const void> keep;
 };
 
 class Segment : public std::enable_shared_from_this<Segment> {

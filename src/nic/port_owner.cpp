@@ -1,0 +1,79 @@
+// One question to sock_diag(7): see port_owner.hpp.
+#include "nic/port_owner.hpp"
+
+#include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/fd.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+struct Question {
+  nlmsghdr header;
+  inet_diag_req_v2 request;
+};
+
+Question question_about(const Address& at) noexcept {
+  Question q;
+  std::memset(&q, 0, sizeof q);
+  q.header.nlmsg_len = sizeof q;
+  q.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  q.header.nlmsg_flags = NLM_F_REQUEST;
+  q.request.sdiag_family = at.is_v4() ? AF_INET : AF_INET6;
+  q.request.sdiag_protocol = IPPROTO_TCP;
+  q.request.idiag_states = 1u << TCP_LISTEN;
+  q.request.id.idiag_sport = htons(at.port);
+  q.request.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
+  q.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  if (at.is_v4()) {
+    std::memcpy(q.request.id.idiag_src, at.ip.data() + 12, 4);
+  } else {
+    std::memcpy(q.request.id.idiag_src, at.ip.data(), 16);
+  }
+  return q;
+}
+
+}  // namespace
+
+Result<uid_t> owner_of_port(const Address& at) noexcept {
+  const UniqueFd socket(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  if (!socket) return Errc::io;
+  const timeval patience{0, 100'000};  // the kernel answers within the send
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const Question question = question_about(at);
+  sockaddr_nl kernel{};
+  kernel.nl_family = AF_NETLINK;
+  if (::sendto(socket.get(), &question, sizeof question, 0,
+               reinterpret_cast<const sockaddr*>(&kernel), sizeof kernel) < 0) {
+    return Errc::io;
+  }
+  alignas(nlmsghdr) char reply[4096];
+  ssize_t n;
+  do {
+    n = ::recv(socket.get(), reply, sizeof reply, 0);
+  } while (n < 0 && errno == EINTR);
+  nlmsghdr header;
+  if (n < static_cast<ssize_t>(sizeof header)) return Errc::io;
+  std::memcpy(&header, reply, sizeof header);
+  if (header.nlmsg_type == NLMSG_ERROR) return Errc::no_entry;
+  inet_diag_msg found;
+  if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || n < ssize_t{NLMSG_LENGTH(sizeof found)}) {
+    return Errc::io;
+  }
+  std::memcpy(&found, reply + NLMSG_HDRLEN, sizeof found);
+  // an established connection with that local port is not a listener
+  if (found.idiag_state != TCP_LISTEN) return Errc::no_entry;
+  return static_cast<uid_t>(found.idiag_uid);
+}
+
+}  // namespace aperture::nic
