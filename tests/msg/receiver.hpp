@@ -1,0 +1,163 @@
+// A receiver with a Matcher, and senders that are joined to it by lanes: what an endpoint is, without
+// the network around it. Each sender's address-table index is its place in `senders`.
+#pragma once
+
+#include "msg/matcher.hpp"
+#include "qp/pair.hpp"
+
+namespace aperture::msg::test {
+
+using qp::CompletionError;
+using qp::RecvWr;
+using qp::SendWr;
+using qp::test::Guarded;
+using qp::test::LinkKind;
+using qp::test::pattern;
+using qp::test::send_of;
+
+struct Scene {
+  LinkKind link = LinkKind::loopback;
+  size_t peers = 1;
+  size_t cq_entries = 1024;
+  bool directed = false;
+  bool report_source = true;
+};
+
+class Receiver final : public Matcher::Host {
+ public:
+  explicit Receiver(const Scene& scene) {
+    qp::test::Options o;
+    o.cq_entries = scene.cq_entries;
+    for (size_t i = 0; i < scene.peers; ++i) {
+      pairs_.push_back(std::make_unique<qp::test::Pair>(scene.link, o));
+    }
+    // all receiving queue pairs share the port of the first
+    port_ = &pairs_[0]->b->port;
+    port_->imm_flag = 1;
+    port_->recv_counter = &received;
+    matcher = std::make_unique<Matcher>(*port_, *this, 16, scene.directed, scene.report_source);
+    port_->sink = matcher.get();
+    for (size_t i = 0; i < scene.peers; ++i) {
+      auto& pair = *pairs_[i];
+      if (i > 0) pair.b->qp = std::make_unique<qp::Qp>(*port_, pair.b->qp->remote());
+      pair.attach();
+    }
+  }
+  ~Receiver() override {
+    for (auto& pair : pairs_) {
+      matcher->on_lost(*pair->b->qp, Errc::shut_down);
+      pair->b->qp->finish(Errc::shut_down);
+      pair->a->qp->finish(Errc::shut_down);
+    }
+    matcher->cancel_all(Errc::canceled);
+  }
+
+  uint64_t source_of(qp::Qp& qp) noexcept override {
+    for (size_t i = 0; i < pairs_.size(); ++i) {
+      if (pairs_[i]->b->qp.get() == &qp) return unknown_peer == i ? qp::kNoSource : i;
+    }
+    return qp::kNoSource;
+  }
+  void set_pressure(bool on) noexcept override {
+    pressure_told += on ? 1 : -1;
+    for (auto& pair : pairs_) pair->b->qp->set_pressure(on);
+  }
+
+  qp::test::Side& sender(size_t i = 0) { return *pairs_[i]->a; }
+  qp::Qp& qp_of(size_t i = 0) { return *pairs_[i]->b->qp; }
+  qp::Cq& cq() { return *port_->rx_cq; }
+
+  void poll(int n = 1) {
+    for (; n > 0; --n) {
+      for (auto& pair : pairs_) {
+        pair->a->poll();
+        pair->b->poll();
+      }
+    }
+  }
+  bool until(const std::function<bool()>& so) {
+    const uint64_t end = now_ns() + 20'000'000'000;
+    for (;;) {
+      if (so()) return true;
+      if (now_ns() > end) return false;
+      poll();
+    }
+  }
+
+  // A tagged message from sender i; the payload must stay until it is received.
+  Status send(uint64_t tag, const std::vector<std::byte>& data, size_t i = 0, bool tagged = true) {
+    const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+    SendWr wr = send_of(iov, tag);
+    wr.tagged = tagged;
+    wr.tag = tag;
+    wr.completion = false;
+    wr.has_imm = with_imm;
+    wr.imm = tag * 3;
+    return sender(i).qp->send(wr);
+  }
+  // Sends it and has it arrive.
+  void deliver(uint64_t tag, const std::vector<std::byte>& data, size_t i = 0, bool tagged = true) {
+    ASSERT_TRUE(until([&] { return send(tag, data, i, tagged).ok(); }));
+    poll(30);
+  }
+  Status recv(uint64_t tag, Guarded& into, uint64_t context, uint64_t ignore = 0,
+              uint64_t source = qp::kAnySource, bool tagged = true) {
+    const iovec iov{into.data(), into.size()};
+    RecvWr wr;
+    wr.iov = &iov;
+    wr.iov_count = 1;
+    wr.len = into.size();
+    wr.tag = tag;
+    wr.ignore = ignore;
+    wr.source = source;
+    wr.context = reinterpret_cast<void*>(context);
+    wr.tagged = tagged;
+    return matcher->recv(wr);
+  }
+  // The next completion must be a success of that context; returns it.
+  qp::Completion expect(uint64_t context) {
+    EXPECT_TRUE(until([&] { return !cq().empty(); })) << "context " << context;
+    if (cq().empty()) return {};
+    EXPECT_FALSE(cq().error_first()) << "context " << context;
+    if (cq().error_first()) {
+      cq().pop_error();
+      return {};
+    }
+    const qp::Completion c = cq().front();
+    EXPECT_EQ(c.context, reinterpret_cast<void*>(context));
+    cq().pop();
+    return c;
+  }
+  CompletionError expect_error(uint64_t context, Errc err) {
+    EXPECT_TRUE(until([&] { return !cq().empty(); }));
+    if (cq().empty() || !cq().error_first()) {
+      ADD_FAILURE() << "no error for context " << context;
+      if (!cq().empty()) cq().pop();
+      return {};
+    }
+    CompletionError e = cq().pop_error();
+    EXPECT_EQ(e.entry.context, reinterpret_cast<void*>(context));
+    EXPECT_EQ(e.err, err);
+    return e;
+  }
+
+  std::unique_ptr<Matcher> matcher;
+  qp::Counter received;
+  bool with_imm = false;
+  size_t unknown_peer = ~size_t{0};
+  int pressure_told = 0;
+
+ private:
+  std::vector<std::unique_ptr<qp::test::Pair>> pairs_;
+  qp::Port* port_ = nullptr;
+};
+
+// One size for each way a message may travel: in cells, through the byte ring, offered.
+inline constexpr size_t kWays[] = {8, 200, 5000, 100000};
+
+inline bool begins_with(Guarded& memory, const std::vector<std::byte>& data) {
+  return memory.canaries_intact() &&
+         std::memcmp(memory.data(), data.data(), std::min(memory.size(), data.size())) == 0;
+}
+
+}  // namespace aperture::msg::test
