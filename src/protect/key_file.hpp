@@ -106,10 +106,11 @@ struct KeyFile {
   uint32_t max_buckets = 0;
 };
 
-// One multiplication: drawn keys are random already, and counted ones are spread by it.
+// One wide multiplication, folded: keys that count in any of their bits are spread by it.
 inline uint64_t hash_key(DomainId pd, uint64_t key) noexcept {
-  const uint64_t h = (key + uint64_t{pd} * 0x9e3779b97f4a7c15u) * 0xd6e8feb86659fd93u;
-  return h ^ (h >> 32);
+  const uint64_t in = key + uint64_t{pd} * 0x9e3779b97f4a7c15u;
+  const auto wide = static_cast<unsigned __int128>(in) * 0xd6e8feb86659fd93u;
+  return static_cast<uint64_t>(wide) ^ static_cast<uint64_t>(wide >> 64);
 }
 
 // The chain of a hash when there are `count` > 0 buckets.

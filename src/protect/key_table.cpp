@@ -291,9 +291,9 @@ bool KeyTable::in_force(RegionHandle region) const noexcept {
 
 // ---- the check ----------------------------------------------------------------------------------
 
+// Where the hint does not help: the walk.
 Denial KeyTable::find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) const noexcept {
   const uint64_t key = ask.key.unchecked();  // compared, never used as an index
-  if (hint != nullptr && copy_entry(file_, hint->last, ask.pd, key, out)) return Denial::none;
   Search answer = search(file_, ask.pd, key, out);
   if (answer == Search::unstable) {
     // registrations came in a storm: with the mutex held the chains stand still
@@ -312,7 +312,8 @@ Denial KeyTable::find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) co
   return known_elsewhere(file_, ask.pd, key) ? Denial::wrong_domain : Denial::unknown_key;
 }
 
-Checked KeyTable::grant(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
+[[gnu::always_inline]] inline Checked KeyTable::grant(const AccessAsk& ask,
+                                                      const EntryCopy& entry) noexcept {
   uint64_t offset = 0;
   const uint64_t len = ask.len.unchecked();
   const Denial denial = judge_entry(entry, ask.addr.unchecked(), len, ask.need, offset);
@@ -323,8 +324,10 @@ Checked KeyTable::grant(const AccessAsk& ask, const EntryCopy& entry) const noex
 
 Checked KeyTable::check(const AccessAsk& ask, LookupHint* hint) const noexcept {
   EntryCopy entry;
-  const Denial denial = find(ask, hint, entry);
-  if (denial != Denial::none) return Checked(denial);
+  if (hint == nullptr || !copy_entry(file_, hint->last, ask.pd, ask.key.unchecked(), entry)) {
+    const Denial denial = find(ask, hint, entry);
+    if (denial != Denial::none) return Checked(denial);
+  }
   return grant(ask, entry);
 }
 

@@ -143,7 +143,7 @@ class KeyTable {
   bool have_buckets(uint32_t count) noexcept;
 
   Denial find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) const noexcept;
-  Checked grant(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
+  static Checked grant(const AccessAsk& ask, const EntryCopy& entry) noexcept;
   bool in_force(RegionHandle region) const noexcept;
   bool quiet(uint64_t generation) noexcept;
   bool slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;

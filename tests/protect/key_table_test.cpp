@@ -1,6 +1,7 @@
 // Registration: which specs and keys are refused, growth, a full table, entries used again.
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -119,6 +120,23 @@ TEST_F(KeyTableTest, keys_are_found_through_growth_and_among_closed_ones) {
     }
   }
   EXPECT_GT(unknown, 0);
+}
+
+// Applications choose keys that count, in their low bits or anywhere else: no chain may grow long.
+TEST(HashKey, keys_that_count_in_any_bit_are_spread) {
+  constexpr uint32_t kKeys = 8192;
+  constexpr uint32_t kBuckets = 16384 + 777;
+  for (int shift = 0; shift < 64; ++shift) {
+    std::vector<uint32_t> chain(kBuckets);
+    std::set<uint64_t> different;
+    uint32_t longest = 0;
+    for (uint64_t i = 0; i < kKeys; ++i) {
+      const uint64_t key = i << shift;
+      if (!different.insert(key).second) continue;
+      longest = std::max(longest, ++chain[bucket_of(hash_key(kPd, key), kBuckets)]);
+    }
+    EXPECT_LE(longest, 16u) << "shift " << shift;
+  }
 }
 
 TEST_F(KeyTableTest, million_regions) {
