@@ -2,6 +2,7 @@
 // list of hostile inputs.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <thread>
 
@@ -186,6 +187,38 @@ TEST_F(Hostile, no_5_a_ticket_opens_one_lane_once) {
   auto down = victim.next();
   ASSERT_TRUE(down && down->what == Told::What::down);
   EXPECT_EQ(down->why, Errc::peer_lost);
+  contact().close_lane(std::move(lane));
+}
+
+// Another user takes part in a handshake, as the owner of `source`; what comes of it, as an exit code.
+int open_as_stranger(const Address& victim, const Address& source) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(90);
+    Address own;
+    auto listening = listen_tcp(loopback_v4(), own);
+    RawClient client(victim);
+    client.hello.source = source.port != 0 ? source : own;
+    if (!client.greet()) ::_exit(91);
+    if (!client.knock() || !client.join(client.answer.nonce)) ::_exit(92);
+    const auto said = client.open(client.good_open(), {sealed_segment()});
+    ::_exit(!said ? 93 : said->accepted ? 0 : static_cast<int>(said->why));
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(Hostile, no_4_another_user_cannot_speak_for_our_endpoint) {
+  if (::getuid() != 0) GTEST_SKIP() << "needs two users, and we are not root";
+  Side victim, named;
+  sealed_segment();
+  EXPECT_EQ(open_as_stranger(victim.address(), named.address()), static_cast<int>(Why::bad_ticket));
+  EXPECT_EQ(open_as_stranger(victim.address(), loopback_v4(1)), static_cast<int>(Why::bad_ticket));
+  EXPECT_TRUE(victim.silent(0));
+  EXPECT_EQ(open_as_stranger(victim.address(), Address{}), 0) << "its own port is its own";
+  auto lane = victim.lane();
+  ASSERT_TRUE(lane);
   contact().close_lane(std::move(lane));
 }
 
