@@ -1,4 +1,5 @@
-// An intrusive doubly linked list. The element derives from ListHook and is in one list at a time.
+// An intrusive doubly linked list. The element derives from ListHook and is in one list at a time; to
+// be in a second one as well, it derives from BasicListHook<Tag> too.
 // Not thread-safe; never allocates; an element that is destroyed must have been removed.
 #pragma once
 
@@ -6,14 +7,18 @@
 
 namespace aperture {
 
-struct ListHook {
-  ListHook* prev = nullptr;
-  ListHook* next = nullptr;
+template <typename Tag>
+struct BasicListHook {
+  BasicListHook* prev = nullptr;
+  BasicListHook* next = nullptr;
   bool linked() const noexcept { return next != nullptr; }
 };
+using ListHook = BasicListHook<void>;
 
-template <typename T>
+template <typename T, typename Tag = void>
 class List {
+  using Hook = BasicListHook<Tag>;
+
  public:
   List() noexcept { head_.prev = head_.next = &head_; }
   List(const List&) = delete;
@@ -22,7 +27,7 @@ class List {
   bool empty() const noexcept { return head_.next == &head_; }
   T* front() noexcept { return empty() ? nullptr : static_cast<T*>(head_.next); }
   T* after(T* at) noexcept {
-    ListHook* n = static_cast<ListHook*>(at)->next;
+    Hook* n = static_cast<Hook*>(at)->next;
     return n == &head_ ? nullptr : static_cast<T*>(n);
   }
   void push_back(T* item) noexcept { insert_before(&head_, item); }
@@ -33,7 +38,7 @@ class List {
     return item;
   }
   void remove(T* item) noexcept {
-    ListHook* h = item;
+    Hook* h = item;
     assert(h->linked());
     h->prev->next = h->next;
     h->next->prev = h->prev;
@@ -41,14 +46,14 @@ class List {
   }
 
  private:
-  static void insert_before(ListHook* at, ListHook* item) noexcept {
+  static void insert_before(Hook* at, Hook* item) noexcept {
     assert(!item->linked());
     item->prev = at->prev;
     item->next = at;
     at->prev->next = item;
     at->prev = item;
   }
-  ListHook head_;
+  Hook head_;
 };
 
 }  // namespace aperture

@@ -79,10 +79,39 @@ Status Matcher::recv(const RecvWr& wr) noexcept {
   return {};
 }
 
+// False: out of memory.
+bool Matcher::list(Book& b, Unexpected& u) noexcept {
+  if (directed_ && u.source != qp::kNoSource) {
+    try {
+      if (u.source >= b.by_source.size()) b.by_source.resize(u.source + 1);
+      if (b.by_source[u.source] == nullptr) b.by_source[u.source] = std::make_unique<SourceList>();
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    b.by_source[u.source]->push_back(&u);
+  }
+  b.unexpected.push_back(&u);
+  return true;
+}
+
+void Matcher::unlist(Book& b, Unexpected& u) noexcept {
+  b.unexpected.remove(&u);
+  if (static_cast<BasicListHook<BySource>&>(u).linked()) b.by_source[u.source]->remove(&u);
+}
+
 Matcher::Unexpected* Matcher::find_unexpected(Book& b, const RecvWr& wr) noexcept {
+  if (directed_ && wr.source != qp::kAnySource) {
+    if (wr.source >= b.by_source.size() || b.by_source[wr.source] == nullptr) return nullptr;
+    SourceList& from = *b.by_source[wr.source];
+    Unexpected* found = from.front();
+    while (found != nullptr && wr.tagged && !tags_match(found->tag, wr.tag, wr.ignore)) {
+      found = from.after(found);
+    }
+    return found;
+  }
   for (Unexpected* u = b.unexpected.front(); u != nullptr; u = b.unexpected.after(u)) {
     if (wr.tagged && !tags_match(u->tag, wr.tag, wr.ignore)) continue;
-    if (source_matches(wr.source, u->source)) return u;
+    return u;
   }
   return nullptr;
 }
@@ -156,6 +185,7 @@ bool Matcher::keep(Book& b, Qp& qp, const Arrival& a) noexcept {
   Unexpected* u = messages_.take();
   if (u == nullptr) return false;
   *static_cast<ListHook*>(u) = {};
+  *static_cast<BasicListHook<BySource>*>(u) = {};
   u->tag = a.tag;
   u->imm = a.imm;
   u->len = a.len;
@@ -179,7 +209,10 @@ bool Matcher::keep(Book& b, Qp& qp, const Arrival& a) noexcept {
     u->counted = a.len > wire::kMaxInline;
     if (u->counted) payload_bytes_ += a.len;
   }
-  b.unexpected.push_back(u);
+  if (!list(b, *u)) {
+    forget(*u);
+    return false;
+  }
   if (!pressure_ && payload_bytes_ > kPayloadLimit) {
     pressure_ = true;
     host_.set_pressure(true);
@@ -209,8 +242,11 @@ Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
   r->msg_imm = u.imm;
   r->msg_has_imm = u.has_imm;
   r->msg_source = report_source_ ? u.source : qp::kNoSource;
-  List<Unexpected>& list = u.claimed ? claimed_ : book(wr.tagged).unexpected;
-  list.remove(&u);
+  if (u.claimed) {
+    claimed_.remove(&u);
+  } else {
+    unlist(book(wr.tagged), u);
+  }
   if (u.qp != nullptr) {
     Qp& qp = *u.qp;
     const Arrival offer = u.offer;
@@ -251,12 +287,12 @@ Status Matcher::probe(const Probe& probe) noexcept {
   }
   complete_probe(*u, probe.match);
   if (probe.action == Action::peek_claim) {
-    b.unexpected.remove(u);
+    unlist(b, *u);
     u->claimed = true;
     u->claimed_by = probe.match.context;
     claimed_.push_back(u);
   } else if (probe.action == Action::peek_discard) {
-    b.unexpected.remove(u);
+    unlist(b, *u);
     if (u->qp != nullptr) u->qp->drop_offer(u->offer.offer_id);
     forget(*u);
   }
@@ -307,7 +343,7 @@ void Matcher::on_lost(Qp& qp, Errc why) noexcept {
     for (Unexpected *u = b->unexpected.front(), *next = nullptr; u != nullptr; u = next) {
       next = b->unexpected.after(u);
       if (u->qp != &qp) continue;
-      b->unexpected.remove(u);
+      unlist(*b, *u);
       forget(*u);
     }
     if (source == qp::kNoSource) continue;

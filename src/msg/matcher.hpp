@@ -70,7 +70,8 @@ class Matcher final : public qp::MessageSink {
     uint64_t msg_source;
     bool msg_has_imm;
   };
-  struct Unexpected : ListHook {
+  struct BySource;  // tag of the second list
+  struct Unexpected : ListHook, BasicListHook<BySource> {
     uint64_t tag;
     uint64_t imm;
     uint64_t len;
@@ -83,9 +84,12 @@ class Matcher final : public qp::MessageSink {
     bool claimed;
     std::unique_ptr<std::byte[]> payload;
   };
+  using SourceList = List<Unexpected, BySource>;
   struct Book {
     List<Recv> posted;
     List<Unexpected> unexpected;
+    // The same messages by source, for directed receives: many peers may flood one.
+    std::vector<std::unique_ptr<SourceList>> by_source;
   };
 
   Book& book(bool tagged) noexcept { return tagged ? tagged_ : plain_; }
@@ -97,6 +101,8 @@ class Matcher final : public qp::MessageSink {
   }
   Recv* find_posted(Book& b, const qp::Arrival& a, qp::Qp& qp) noexcept;
   Unexpected* find_unexpected(Book& b, const qp::RecvWr& wr) noexcept;
+  bool list(Book& b, Unexpected& u) noexcept;
+  void unlist(Book& b, Unexpected& u) noexcept;
   Unexpected* find_claimed(const qp::RecvWr& wr) noexcept;
   bool keep(Book& b, qp::Qp& qp, const qp::Arrival& a) noexcept;
   void fill(Recv& r, const qp::RecvWr& wr) noexcept;
