@@ -59,6 +59,8 @@ function(aperture_test name)
   endif()
   add_executable(test_${name} ${T_SOURCES})
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  # what is tested is optimised; the tests themselves only have to compile soon
+  target_compile_options(test_${name} PRIVATE -O0 -g1)
   target_link_libraries(test_${name} PRIVATE ${T_LIBS} GTest::gtest GTest::gtest_main
     Threads::Threads ${CMAKE_DL_LIBS})
   if(TARGET aperture-fi)
