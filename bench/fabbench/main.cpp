@@ -29,7 +29,8 @@ constexpr char kUsage[] =
     "                       lenient (the target wakes between bursts of 128 operations)\n"
     "      --seconds S      time per measure (default 0.3)\n"
     "      --count N        exactly so many operations per measure instead\n"
-    "      --timeout S      a measure is given up after this (default 15)\n"
+    "      --timeout S      a measure is given up after this (default 15), an operation after a\n"
+    "                       fifth of it\n"
     "      --cpus A,B       CPUs to be pinned to (default 0,1; '-' for none)\n"
     "      --json           one JSON object per line\n"
     "      --list           the measures, and stop\n"
@@ -186,6 +187,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     find_aperture(options);
+    set_patience(options.pair.timeout_s / 5);
     return run(options);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "fabbench: %s\n", e.what());

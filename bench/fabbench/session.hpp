@@ -45,7 +45,10 @@ struct Setup {
   bool delivery_complete = false;  // writes complete when the bytes are in the target's memory
 };
 
-// Gives up on an operation after three seconds; looks at the clock only now and then.
+// How long one operation may take, for every Patience of this process; three seconds at first.
+void set_patience(double seconds);
+
+// Gives up on an operation that takes too long; looks at the clock only now and then.
 class Patience {
  public:
   explicit Patience(const char* awaited) noexcept : awaited_(awaited) {}
