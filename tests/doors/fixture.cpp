@@ -1,6 +1,7 @@
 #include "doors/fixture.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -254,7 +255,9 @@ bool pump_until(const std::function<bool()>& condition, int timeout_ms) {
     pump();
     if (condition()) return true;
     if (now_ns() > deadline) return false;
+    // the other side may need this core: give it away now and then, and for longer when it is slow
     if (spins % 64 == 63) sched_yield();
+    if (spins > 20000 && spins % 64 == 0) usleep(50);
   }
 }
 

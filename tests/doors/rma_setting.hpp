@@ -25,6 +25,7 @@ struct Setting {
   int mr_mode;
   Reach reach = Reach::direct;
   bool target_polls = true;
+  fi_progress progress = FI_PROGRESS_UNSPEC;
 };
 
 inline void PrintTo(const Setting& s, std::ostream* out) {
@@ -34,6 +35,7 @@ inline void PrintTo(const Setting& s, std::ostream* out) {
 // Opens the duo of a setting; the target is connected before it goes quiet.
 inline Duo open_setting(const Setting& setting, Options options = {}) {
   options.mr_mode = setting.mr_mode;
+  options.progress = setting.progress;
   ChildOptions child;
   if (setting.reach == Reach::denied) child.env.push_back({"APERTURE_CMA", "deny"});
   child.not_dumpable = setting.reach == Reach::not_dumpable;
@@ -59,7 +61,10 @@ inline auto all_settings() {
       Setting{"processes_basic_idle", Topology::two_processes, kBasicMr, Reach::direct, false},
       Setting{"processes_scalable_denied", Topology::two_processes, 0, Reach::denied},
       Setting{"processes_basic_denied", Topology::two_processes, kBasicMr, Reach::denied},
-      Setting{"processes_denied_idle", Topology::two_processes, kBasicMr, Reach::denied, false},
+      // denied and idle: somebody has to carry it out there, so progress must be automatic
+      Setting{"processes_denied_idle", Topology::two_processes, kBasicMr, Reach::denied, false,
+              FI_PROGRESS_AUTO},
+      Setting{"processes_auto", Topology::two_processes, 0, Reach::direct, true, FI_PROGRESS_AUTO},
       Setting{"processes_not_dumpable", Topology::two_processes, 0, Reach::not_dumpable},
       Setting{"processes_other_user", Topology::two_processes, 0, Reach::other_user});
 }

@@ -8,6 +8,8 @@
 namespace aperture::doors {
 namespace {
 
+constexpr int kForEver = 1'000'000'000;  // ms
+
 Request make_request(Ask ask, uint32_t id = 0) {
   Request q;
   q.ask = ask;
@@ -145,7 +147,8 @@ DOOR_ROLE(side) {
   Performer performer;
   bool driving = true;
   for (Request q;;) {
-    while (driving && performer.node() != nullptr && !control.ready()) pump();
+    if (driving && performer.node() != nullptr)
+      pump_until([&] { return control.ready(); }, kForEver);
     if (!control.get(&q)) return 0;
     if (q.ask == Ask::drive) driving = q.size != 0;
     if (!control.put(performer.perform(q))) return 0;
