@@ -65,7 +65,7 @@ Qp::Put Qp::put_send_inline(const SendWr& wr, uint32_t n_cells) noexcept {
   if (n_cells == 1 && wr.iov_count == 1) [[likely]] {
     if (wr.len == sizeof(uint64_t)) {
       std::memcpy(body + at, wr.iov[0].iov_base, sizeof(uint64_t));
-    } else {
+    } else if (wr.len != 0) {  // an empty message may have no buffer
       std::memcpy(body + at, wr.iov[0].iov_base, wr.len);
     }
   } else {

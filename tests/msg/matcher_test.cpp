@@ -224,9 +224,9 @@ TEST_P(Match, several_pieces_are_filled_in_order) {
         ASSERT_TRUE(r.matcher->recv(wr));
       }
       EXPECT_EQ(r.expect(0).len, size);
-      EXPECT_EQ(std::memcmp(a.data(), data.data(), 3), 0);
-      EXPECT_EQ(std::memcmp(b.data(), data.data() + 3, size - 5), 0);
-      EXPECT_EQ(std::memcmp(c.data(), data.data() + size - 2, 2), 0);
+      EXPECT_TRUE(same_bytes(a.data(), data.data(), 3));
+      EXPECT_TRUE(same_bytes(b.data(), data.data() + 3, size - 5));
+      EXPECT_TRUE(same_bytes(c.data(), data.data() + size - 2, 2));
       EXPECT_EQ(c.data()[2], std::byte{0});
       EXPECT_TRUE(a.canaries_intact() && b.canaries_intact() && c.canaries_intact());
     }

@@ -13,6 +13,7 @@ using qp::SendWr;
 using qp::test::Guarded;
 using qp::test::LinkKind;
 using qp::test::pattern;
+using qp::test::same_bytes;
 using qp::test::send_of;
 
 struct Scene {
@@ -157,7 +158,7 @@ inline constexpr size_t kWays[] = {8, 200, 5000, 100000};
 
 inline bool begins_with(Guarded& memory, const std::vector<std::byte>& data) {
   return memory.canaries_intact() &&
-         std::memcmp(memory.data(), data.data(), std::min(memory.size(), data.size())) == 0;
+         same_bytes(memory.data(), data.data(), std::min(memory.size(), data.size()));
 }
 
 }  // namespace aperture::msg::test

@@ -184,7 +184,8 @@ TEST_P(Order, fenced_operation_waits_for_everything_before_it) {
 // --- the claim word ---
 
 TEST(Claim, idle_owner_loses_the_request_and_steps_over_it) {
-  ring::ChannelWords words{};
+  const auto on_heap = std::make_unique<ring::ChannelWords>();  // a cache line's alignment
+  ring::ChannelWords& words = *on_heap;
   ClaimSide claims;
   ASSERT_TRUE(claims.begin(words, 0));
   EXPECT_EQ(claim_verdict(words, 0, false), ClaimVerdict::wait);
@@ -194,7 +195,8 @@ TEST(Claim, idle_owner_loses_the_request_and_steps_over_it) {
 }
 
 TEST(Claim, owner_that_has_begun_keeps_the_request) {
-  ring::ChannelWords words{};
+  const auto on_heap = std::make_unique<ring::ChannelWords>();  // a cache line's alignment
+  ring::ChannelWords& words = *on_heap;
   ClaimSide claims;
   EXPECT_EQ(claim_verdict(words, 5, false), ClaimVerdict::execute);
   EXPECT_FALSE(claims.begin(words, 5));
@@ -204,7 +206,8 @@ TEST(Claim, owner_that_has_begun_keeps_the_request) {
 }
 
 TEST(Claim, request_given_back_is_executed_and_older_ones_stay_done) {
-  ring::ChannelWords words{};
+  const auto on_heap = std::make_unique<ring::ChannelWords>();  // a cache line's alignment
+  ring::ChannelWords& words = *on_heap;
   ClaimSide claims;
   ASSERT_TRUE(claims.begin(words, 3));
   claims.finish(words, 3);
@@ -220,7 +223,8 @@ TEST(Claim, request_given_back_is_executed_and_older_ones_stay_done) {
 TEST(Claim, each_request_is_executed_by_exactly_one) {
   ASSERT_TRUE(register_for_heavy_barriers());
   constexpr uint64_t kRequests = 50'000;
-  ring::ChannelWords words{};
+  const auto on_heap = std::make_unique<ring::ChannelWords>();  // a cache line's alignment
+  ring::ChannelWords& words = *on_heap;
   std::vector<uint32_t> done(kRequests, 0);  // not atomic: the protocol is what orders it
   uint64_t claimed = 0;
   std::thread owner([&] {

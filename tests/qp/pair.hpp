@@ -36,6 +36,10 @@ inline std::vector<std::byte> pattern(size_t n, unsigned seed) {
   return out;
 }
 
+inline bool same_bytes(const std::byte* a, const std::byte* b, size_t n) {
+  return n == 0 || std::memcmp(a, b, n) == 0;
+}
+
 // Memory with canaries on both sides.
 class Guarded {
  public:
@@ -97,7 +101,9 @@ class RecordingSink final : public MessageSink {
       r.payload.resize(a.len);
       const size_t half = a.len / 2;  // two pieces, so that scattering is met too
       const iovec iov[2] = {{r.payload.data(), half}, {r.payload.data() + half, a.len - half}};
-      if (a.len % 2 == 0) {
+      if (a.len == 0) {
+        // nothing to copy, and nowhere to
+      } else if (a.len % 2 == 0) {
         a.copy_to(r.payload.data(), a.len);
       } else {
         a.scatter_to(iov, 2, a.len);

@@ -23,7 +23,7 @@ TEST_P(Rma, write_of_every_size_lands_exactly_there) {
     ASSERT_TRUE(a().qp->rma(WqeKind::write, rma_of(iov, range, n)));
     ASSERT_TRUE(completed(1)) << size;
     expect_success(n, size);
-    EXPECT_EQ(std::memcmp(memory.data() + 100, data.data(), size), 0) << size;
+    EXPECT_TRUE(same_bytes(memory.data() + 100, data.data(), size)) << size;
     for (size_t i = 0; i < 100; ++i) {
       ASSERT_EQ(memory.data()[i], std::byte{0});
       ASSERT_EQ(memory.data()[100 + size + i], std::byte{0});
@@ -48,7 +48,7 @@ TEST_P(Rma, read_of_every_size_brings_exactly_that) {
     ASSERT_TRUE(a().qp->rma(WqeKind::read, rma_of(iov, range, n)));
     ASSERT_TRUE(completed(1)) << size;
     expect_success(n, size);
-    EXPECT_EQ(std::memcmp(result.data(), data.data() + 100, size), 0) << size;
+    EXPECT_TRUE(same_bytes(result.data(), data.data() + 100, size)) << size;
     EXPECT_TRUE(result.canaries_intact());
     pair_.close(region);
   }
@@ -79,8 +79,8 @@ TEST_P(Rma, several_pieces_and_ranges_meet) {
     ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
     ASSERT_TRUE(completed(1)) << size;
     expect_success(1, size);
-    EXPECT_EQ(std::memcmp(memory.data() + half + size / 4, base, half), 0);
-    EXPECT_EQ(std::memcmp(memory.data(), base + half, size - half), 0);
+    EXPECT_TRUE(same_bytes(memory.data() + half + size / 4, base, half));
+    EXPECT_TRUE(same_bytes(memory.data(), base + half, size - half));
 
     Guarded result(size);
     const iovec to[3] = {{result.data(), size - 3},
@@ -92,7 +92,7 @@ TEST_P(Rma, several_pieces_and_ranges_meet) {
     ASSERT_TRUE(a().qp->rma(WqeKind::read, wr));
     ASSERT_TRUE(completed(1)) << size;
     expect_success(2, size);
-    EXPECT_EQ(std::memcmp(result.data(), base, size), 0) << size;
+    EXPECT_TRUE(same_bytes(result.data(), base, size)) << size;
     EXPECT_TRUE(result.canaries_intact());
     EXPECT_TRUE(memory.canaries_intact());
     pair_.close(region);
@@ -113,7 +113,7 @@ TEST_P(Rma, immediate_data_is_told_once_and_after_the_bytes) {
     ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
     // only the owner can tell it: it has to poll
     ASSERT_TRUE(pair_.until([&] { return !b().rx_cq.empty(); })) << size;
-    EXPECT_EQ(std::memcmp(memory.data(), data.data(), size), 0);
+    EXPECT_TRUE(same_bytes(memory.data(), data.data(), size));
     const Completion c = b().rx_cq.front();
     EXPECT_EQ(c.imm, wr.imm);
     EXPECT_EQ(c.len, size);

@@ -101,7 +101,7 @@ TEST_P(Send, messages_of_all_paths_stay_in_order) {
   for (size_t i = 0; i < kMessages; ++i) {
     const Received& r = b().sink.messages[i];
     ASSERT_EQ(r.tag, i);
-    ASSERT_EQ(std::memcmp(r.payload.data(), data.data(), r.payload.size()), 0) << i;
+    ASSERT_TRUE(same_bytes(r.payload.data(), data.data(), r.payload.size())) << i;
   }
 }
 
@@ -136,7 +136,7 @@ TEST_P(Send, receiver_that_wants_less_gets_less) {
     EXPECT_FALSE(a().tx_cq.error_first());
     a().tx_cq.pop();
     EXPECT_EQ(b().sink.messages[0].len, data.size());
-    EXPECT_EQ(std::memcmp(b().sink.messages[0].payload.data(), data.data(), want), 0);
+    EXPECT_TRUE(same_bytes(b().sink.messages[0].payload.data(), data.data(), want));
   }
   EXPECT_EQ(a().port.wqes.out(), 0u);
 }
