@@ -1,0 +1,211 @@
+// Calls that are wrong, early, late or twice: the page's code, and nothing changed.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include "direct.hpp"
+
+namespace aperture::provider_tests {
+namespace {
+
+TEST(Calls, domains_are_opened_from_what_getinfo_returned) {
+  Bench b;
+  fid_domain* d = nullptr;
+  EXPECT_EQ(fi_domain(b.fabric.get(), nullptr, &d, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_domain(b.fabric.get(), b.info.get(), nullptr, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_domain2(b.fabric.get(), b.info.get(), &d, FI_PEER, nullptr), -FI_EBADFLAGS);
+  b.info->domain_attr->mr_mode = FI_MR_ENDPOINT;
+  EXPECT_EQ(fi_domain(b.fabric.get(), b.info.get(), &d, nullptr), -FI_EINVAL);
+  EXPECT_EQ(d, nullptr);
+}
+
+TEST(Calls, parents_cannot_be_closed_before_their_children) {
+  Bench b;
+  EXPECT_EQ(fi_close(&b.fabric->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&b.domain->fid), -FI_EBUSY);
+  b.enable();
+  EXPECT_EQ(fi_close(&b.av->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&b.cq->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&b.cntr->fid), -FI_EBUSY);
+}
+
+TEST(Calls, an_endpoint_says_what_is_missing) {
+  Bench b;
+  EXPECT_EQ(fi_enable(b.ep.get()), -FI_ENOAV);
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.av->fid, 0), 0);
+  EXPECT_EQ(fi_enable(b.ep.get()), -FI_ENOCQ);
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cq->fid, FI_TRANSMIT), 0);
+  EXPECT_EQ(fi_enable(b.ep.get()), -FI_ENOCQ) << "nothing for receives yet";
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cq->fid, FI_RECV), 0);
+  EXPECT_EQ(fi_enable(b.ep.get()), 0);
+}
+
+TEST(Calls, an_endpoint_that_only_sends_needs_no_receive_queue) {
+  Bench b([](fi_info& h) { h.caps = FI_MSG | FI_SEND; });
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.av->fid, 0), 0);
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cq->fid, FI_TRANSMIT), 0);
+  EXPECT_EQ(fi_enable(b.ep.get()), 0);
+  char c;
+  EXPECT_EQ(fi_recv(b.ep.get(), &c, 1, nullptr, FI_ADDR_UNSPEC, nullptr), -FI_EOPNOTSUPP);
+  EXPECT_EQ(fi_trecv(b.ep.get(), &c, 1, nullptr, FI_ADDR_UNSPEC, 0, 0, nullptr), -FI_EOPNOTSUPP);
+  EXPECT_EQ(fi_write(b.ep.get(), &c, 1, nullptr, 0, 0, 0, nullptr), -FI_EOPNOTSUPP);
+}
+
+TEST(Calls, bindings_are_checked) {
+  Bench b, other;
+  fid_ep* ep = b.ep.get();
+  EXPECT_EQ(fi_ep_bind(ep, nullptr, 0), -FI_EINVAL);
+  EXPECT_EQ(fi_ep_bind(ep, &b.domain->fid, 0), -FI_EINVAL);
+  EXPECT_EQ(fi_ep_bind(ep, &b.cq->fid, 0), -FI_EINVAL);
+  EXPECT_EQ(fi_ep_bind(ep, &b.cq->fid, FI_TRANSMIT | FI_READ), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_ep_bind(ep, &other.cq->fid, FI_TRANSMIT), -FI_EDOMAIN);
+  EXPECT_EQ(fi_ep_bind(ep, &other.av->fid, 0), -FI_EDOMAIN);
+  EXPECT_EQ(fi_ep_bind(ep, &b.av->fid, 1), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_ep_bind(ep, &b.cntr->fid, 0), -FI_EINVAL);
+  EXPECT_EQ(fi_ep_bind(ep, &b.cntr->fid, FI_REMOTE_WRITE), -FI_ENOSYS) << "needs FI_RMA_EVENT";
+  b.enable();
+  EXPECT_EQ(fi_ep_bind(ep, &b.av->fid, 0), -FI_EOPBADSTATE);
+}
+
+TEST(Calls, bound_twice_is_refused) {
+  Bench b;
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.av->fid, 0), 0);
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.av->fid, 0), -FI_EINVAL);
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cq->fid, FI_RECV), 0);
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cq->fid, FI_RECV), -FI_EINVAL);
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cntr->fid, FI_READ | FI_WRITE), 0);
+  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cntr->fid, FI_WRITE), -FI_EINVAL);
+}
+
+TEST(Calls, data_before_enable_is_the_wrong_state) {
+  Bench b;
+  char c = 0;
+  EXPECT_EQ(fi_send(b.ep.get(), &c, 1, nullptr, 0, nullptr), -FI_EOPBADSTATE);
+  EXPECT_EQ(fi_trecv(b.ep.get(), &c, 1, nullptr, 0, 0, 0, nullptr), -FI_EOPBADSTATE);
+  EXPECT_EQ(fi_read(b.ep.get(), &c, 1, nullptr, 0, 0, 0, nullptr), -FI_EOPBADSTATE);
+  EXPECT_EQ(fi_cancel(&b.ep->fid, nullptr), -FI_EOPBADSTATE);
+}
+
+TEST(Calls, names_before_and_after_enable) {
+  Bench b;
+  sockaddr_in name{};
+  size_t len = sizeof name;
+  EXPECT_EQ(fi_getname(&b.ep->fid, &name, &len), -FI_EOPBADSTATE);
+  EXPECT_EQ(fi_setname(&b.ep->fid, &name, 3), -FI_EINVAL);
+  b.enable();
+  EXPECT_EQ(fi_setname(&b.ep->fid, &name, sizeof name), -FI_EOPBADSTATE);
+  len = 4;
+  EXPECT_EQ(fi_getname(&b.ep->fid, &name, &len), -FI_ETOOSMALL);
+  EXPECT_EQ(len, sizeof name);
+  EXPECT_EQ(fi_getname(&b.ep->fid, &name, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_getpeer(b.ep.get(), &name, &len), -FI_EOPNOTSUPP);
+}
+
+TEST(Calls, flags_of_the_data_path_are_checked) {
+  Bench b;
+  const fi_addr_t own = b.enable();
+  char c = 0;
+  iovec iov{&c, 1};
+  const fi_msg msg{&iov, nullptr, 1, own, &b, 0};
+  EXPECT_EQ(fi_sendmsg(b.ep.get(), &msg, FI_COMMIT_COMPLETE), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_sendmsg(b.ep.get(), &msg, FI_MULTICAST), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_recvmsg(b.ep.get(), &msg, FI_MULTI_RECV), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_recvmsg(b.ep.get(), &msg, FI_PEEK), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_sendmsg(b.ep.get(), nullptr, 0), -FI_EINVAL);
+  const fi_msg_tagged tagged{&iov, nullptr, 1, own, 0, 0, nullptr, 0};
+  EXPECT_EQ(fi_trecvmsg(b.ep.get(), &tagged, FI_DISCARD), -FI_EINVAL);
+  EXPECT_EQ(fi_trecvmsg(b.ep.get(), &tagged, FI_PEEK | FI_CLAIM), -FI_EINVAL) << "no context";
+  fi_cq_tagged_entry entry;
+  EXPECT_EQ(fi_cq_read(b.cq.get(), &entry, 1), -FI_EAGAIN) << "nothing was posted";
+}
+
+TEST(Calls, pieces_and_addresses_are_checked) {
+  Bench b;
+  const fi_addr_t own = b.enable();
+  char c = 0;
+  iovec many[9];
+  for (iovec& i : many) i = {&c, 1};
+  EXPECT_EQ(fi_sendv(b.ep.get(), many, nullptr, 9, own, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_sendv(b.ep.get(), nullptr, nullptr, 1, own, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_send(b.ep.get(), nullptr, 1, nullptr, own, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_send(b.ep.get(), &c, 1, nullptr, own + 1, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_send(b.ep.get(), &c, 1, nullptr, FI_ADDR_UNSPEC, nullptr), -FI_EINVAL);
+  const iovec wrapping[2] = {{&c, SIZE_MAX}, {&c, 2}};
+  EXPECT_EQ(fi_sendv(b.ep.get(), wrapping, nullptr, 2, own, nullptr), -FI_EINVAL);
+  const fi_rma_iov range{0, 2, 0};
+  iovec iov{&c, 1};
+  fi_msg_rma rma{&iov, nullptr, 1, own, &range, 1, nullptr, 0};
+  EXPECT_EQ(fi_writemsg(b.ep.get(), &rma, 0), -FI_EINVAL) << "1 byte here, 2 there";
+  rma.rma_iov_count = 0;
+  EXPECT_EQ(fi_writemsg(b.ep.get(), &rma, 0), -FI_EINVAL);
+  rma.rma_iov = nullptr;
+  EXPECT_EQ(fi_readmsg(b.ep.get(), &rma, 0), -FI_EINVAL);
+  EXPECT_EQ(fi_cntr_read(b.cntr.get()), 0u);
+  EXPECT_EQ(fi_cntr_readerr(b.cntr.get()), 0u);
+}
+
+TEST(Calls, an_alias_differs_in_its_flags_only) {
+  Bench b;
+  const fi_addr_t own = b.enable();
+  fid_ep* alias = nullptr;
+  EXPECT_EQ(fi_ep_alias(b.ep.get(), &alias, 0), -FI_EINVAL);
+  EXPECT_EQ(fi_ep_alias(b.ep.get(), &alias, FI_TRANSMIT | FI_RECV), -FI_EINVAL);
+  EXPECT_EQ(fi_ep_alias(b.ep.get(), &alias, FI_TRANSMIT | FI_TRIGGER), -FI_EBADFLAGS);
+  ASSERT_EQ(fi_ep_alias(b.ep.get(), &alias, FI_TRANSMIT | FI_INJECT), 0);
+  uint64_t flags = FI_TRANSMIT;
+  EXPECT_EQ(fi_control(&alias->fid, FI_GETOPSFLAG, &flags), 0);
+  EXPECT_EQ(flags, FI_INJECT);
+  flags = FI_TRANSMIT;
+  EXPECT_EQ(fi_control(&b.ep->fid, FI_GETOPSFLAG, &flags), 0);
+  EXPECT_EQ(flags, 0u);
+  char big[512] = {};
+  EXPECT_EQ(fi_send(alias, big, sizeof big, nullptr, own, nullptr), -FI_EMSGSIZE) << "injects";
+  flags = FI_TRANSMIT | FI_COMPLETION;
+  EXPECT_EQ(fi_control(&alias->fid, FI_SETOPSFLAG, &flags), 0);
+  char in[512];
+  EXPECT_EQ(fi_recv(b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, &in), 0);
+  EXPECT_EQ(fi_send(alias, big, sizeof big, nullptr, own, &big), 0);
+  fi_cq_tagged_entry entry;
+  EXPECT_EQ(read_cq(b.cq.get(), &entry), 1);
+  EXPECT_EQ(read_cq(b.cq.get(), &entry), 1);
+  // the endpoint lives until its last handle is closed
+  b.ep.reset();
+  EXPECT_EQ(fi_close(&b.cq->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&alias->fid), 0);
+}
+
+TEST(Calls, options) {
+  Bench b;
+  size_t value = 0;
+  size_t len = sizeof value;
+  EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &value, &len), 0);
+  EXPECT_EQ(value, b.info->tx_attr->size);
+  len = 1;
+  EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &value, &len), -FI_ETOOSMALL);
+  EXPECT_EQ(len, sizeof value);
+  EXPECT_EQ(fi_getopt(&b.ep->fid, 7, FI_OPT_TX_SIZE, &value, &len), -FI_ENOPROTOOPT);
+  EXPECT_EQ(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, sizeof value),
+            -FI_ENOPROTOOPT);
+  EXPECT_EQ(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, nullptr, 0), -FI_EINVAL);
+}
+
+TEST(Calls, an_error_of_an_injected_message_has_the_context_of_the_endpoint) {
+  Bench b;
+  b.enable();
+  sockaddr_in nobody{};
+  nobody.sin_family = AF_INET;
+  nobody.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  nobody.sin_port = htons(1);
+  fi_addr_t there = FI_ADDR_NOTAVAIL;
+  ASSERT_EQ(fi_av_insert(b.av.get(), &nobody, 1, &there, 0, nullptr), 1);
+  ASSERT_EQ(fi_inject(b.ep.get(), "x", 1, there), 0);
+  fi_cq_tagged_entry entry;
+  ASSERT_EQ(read_cq(b.cq.get(), &entry), -FI_EAVAIL);
+  fi_cq_err_entry error{};
+  ASSERT_EQ(fi_cq_readerr(b.cq.get(), &error, 0), 1);
+  EXPECT_EQ(error.op_context, &b.ep_context);
+  EXPECT_NE(error.err, 0);
+  EXPECT_EQ(fi_cntr_readerr(b.cntr.get()), 1u);
+}
+
+}  // namespace
+}  // namespace aperture::provider_tests

@@ -1,0 +1,136 @@
+// See direct.hpp.
+#include "direct.hpp"
+
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace aperture::provider_tests {
+
+namespace {
+
+// What a newer library's structures may be longer by.
+constexpr size_t kRoom = 512;
+
+template <typename T>
+T* part() {
+  return static_cast<T*>(std::calloc(1, sizeof(T) + kRoom));
+}
+
+void check(int code, const char* what) {
+  if (code != 0) throw std::runtime_error(std::string(what) + ": " + std::to_string(code));
+}
+
+}  // namespace
+
+std::string module_path() {
+  const char* dir = std::getenv("FI_PROVIDER_PATH");
+  if (dir == nullptr) throw std::runtime_error("FI_PROVIDER_PATH is not set: run through ctest");
+  return std::string(dir) + "/libaperture-fi.so";
+}
+
+fi_provider& provider() {
+  static fi_provider* const loaded = [] {
+    void* module = ::dlopen(module_path().c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (module == nullptr) throw std::runtime_error(::dlerror());
+    using Ini = fi_provider* (*)();
+    auto ini = reinterpret_cast<Ini>(::dlsym(module, "fi_prov_ini"));
+    if (ini == nullptr) throw std::runtime_error("no fi_prov_ini");
+    return ini();
+  }();
+  return *loaded;
+}
+
+void FreeInfo::operator()(fi_info* info) const noexcept {
+  while (info != nullptr) {
+    fi_info* next = info->next;
+    std::free(info->src_addr);
+    std::free(info->dest_addr);
+    std::free(info->tx_attr);
+    std::free(info->rx_attr);
+    std::free(info->ep_attr);
+    std::free(info->domain_attr->name);
+    std::free(info->domain_attr);
+    std::free(info->fabric_attr->name);
+    std::free(info->fabric_attr->prov_name);
+    std::free(info->fabric_attr);
+    std::free(info);
+    info = next;
+  }
+}
+
+Info blank_hints() {
+  Info hints(part<fi_info>());
+  hints->tx_attr = part<fi_tx_attr>();
+  hints->rx_attr = part<fi_rx_attr>();
+  hints->ep_attr = part<fi_ep_attr>();
+  hints->domain_attr = part<fi_domain_attr>();
+  hints->fabric_attr = part<fi_fabric_attr>();
+  return hints;
+}
+
+Answer ask(uint32_t version, const Edit& edit, uint64_t flags) {
+  const Info hints = blank_hints();
+  if (edit) edit(*hints);
+  fi_info* info = nullptr;
+  Answer answer;
+  answer.code = provider().getinfo(version, nullptr, nullptr, flags, hints.get(), &info);
+  answer.info.reset(info);
+  return answer;
+}
+
+Bench::Bench(const Edit& edit, uint32_t version, fi_wait_obj wait) {
+  Answer answer = ask(version, edit);
+  check(answer.code, "getinfo");
+  info = std::move(answer.info);
+  info->fabric_attr->api_version = version;
+  fid_fabric* f = nullptr;
+  check(provider().fabric(info->fabric_attr, &f, nullptr), "fabric");
+  fabric.reset(f);
+  fid_domain* d = nullptr;
+  check(fi_domain(f, info.get(), &d, nullptr), "domain");
+  domain.reset(d);
+  fi_av_attr av_attr{};
+  fid_av* a = nullptr;
+  check(fi_av_open(d, &av_attr, &a, nullptr), "av");
+  av.reset(a);
+  fi_cq_attr cq_attr{};
+  cq_attr.format = FI_CQ_FORMAT_TAGGED;
+  cq_attr.wait_obj = wait;
+  fid_cq* c = nullptr;
+  check(fi_cq_open(d, &cq_attr, &c, nullptr), "cq");
+  cq.reset(c);
+  fi_cntr_attr cntr_attr{};
+  cntr_attr.wait_obj = wait;
+  fid_cntr* n = nullptr;
+  check(fi_cntr_open(d, &cntr_attr, &n, nullptr), "cntr");
+  cntr.reset(n);
+  fid_ep* e = nullptr;
+  check(fi_endpoint(d, info.get(), &e, &ep_context), "ep");
+  ep.reset(e);
+}
+
+fi_addr_t Bench::enable() {
+  check(fi_ep_bind(ep.get(), &av->fid, 0), "bind av");
+  check(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV), "bind cq");
+  check(fi_ep_bind(ep.get(), &cntr->fid, FI_SEND), "bind cntr");
+  check(fi_enable(ep.get()), "enable");
+  char name[64];
+  size_t len = sizeof name;
+  check(fi_getname(&ep->fid, name, &len), "getname");
+  fi_addr_t own = FI_ADDR_NOTAVAIL;
+  if (fi_av_insert(av.get(), name, 1, &own, 0, nullptr) != 1) throw std::runtime_error("av_insert");
+  return own;
+}
+
+ssize_t read_cq(fid_cq* cq, void* entry) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (;;) {
+    const ssize_t n = fi_cq_read(cq, entry, 1);
+    if (n != -FI_EAGAIN || std::chrono::steady_clock::now() > until) return n;
+  }
+}
+
+}  // namespace aperture::provider_tests

@@ -1,0 +1,154 @@
+// Calls on memory regions: fi_mr(3).
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <set>
+
+#include "direct.hpp"
+
+namespace aperture::provider_tests {
+namespace {
+
+constexpr int kBasicBits = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
+Edit offering(int mr_mode) {
+  return [mr_mode](fi_info& h) { h.domain_attr->mr_mode = mr_mode; };
+}
+
+struct Registering : Bench {
+  using Bench::Bench;
+  int reg(const void* buf, size_t len, uint64_t access, uint64_t key, uint64_t offset = 0,
+          uint64_t flags = 0) {
+    fid_mr* made = nullptr;
+    const int code = fi_mr_reg(domain.get(), buf, len, access, offset, key, flags, &made, nullptr);
+    EXPECT_EQ(code == 0, made != nullptr);
+    last.reset(made);
+    return code;
+  }
+  Opened<fid_mr> last;
+};
+
+TEST(RegionCalls, bad_arguments_register_nothing) {
+  Registering b;
+  char c[8];
+  EXPECT_EQ(b.reg(c, 8, FI_REMOTE_READ, 1, 16), -FI_EINVAL) << "offset is reserved";
+  EXPECT_EQ(b.reg(c, 8, FI_REMOTE_READ | FI_ATOMIC, 1), -FI_EINVAL);
+  EXPECT_EQ(b.reg(c, 8, FI_REMOTE_READ, 1, 0, FI_RMA_EVENT), -FI_EBADFLAGS);
+  EXPECT_EQ(b.reg(c, 8, FI_REMOTE_READ, FI_KEY_NOTAVAIL), -FI_EKEYREJECTED);
+  EXPECT_EQ(b.reg(c, SIZE_MAX, FI_REMOTE_READ, 1), -FI_EINVAL) << "runs past the end of memory";
+  EXPECT_EQ(fi_mr_reg(b.domain.get(), c, 8, 0, 0, 1, 0, nullptr, nullptr), -FI_EINVAL);
+  iovec two[2] = {{c, 4}, {c + 4, 4}};
+  fid_mr* mr = nullptr;
+  EXPECT_EQ(fi_mr_regv(b.domain.get(), two, 2, FI_REMOTE_READ, 0, 1, 0, &mr, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_mr_regv(b.domain.get(), nullptr, 1, FI_REMOTE_READ, 0, 1, 0, &mr, nullptr),
+            -FI_EINVAL);
+  EXPECT_EQ(fi_mr_regattr(b.domain.get(), nullptr, 0, &mr), -FI_EINVAL);
+  fi_mr_attr attr{};
+  attr.mr_iov = two;
+  attr.iov_count = 1;
+  attr.auth_key_size = 4;
+  EXPECT_EQ(fi_mr_regattr(b.domain.get(), &attr, 0, &mr), -FI_EINVAL);
+  EXPECT_EQ(mr, nullptr);
+}
+
+TEST(RegionCalls, requested_keys_in_scalable_mode) {
+  Registering b;
+  char c[8];
+  ASSERT_EQ(b.reg(c, 8, FI_REMOTE_READ, 4711), 0);
+  EXPECT_EQ(fi_mr_key(b.last.get()), 4711u);
+  fid_mr* second = nullptr;
+  EXPECT_EQ(fi_mr_reg(b.domain.get(), c, 8, FI_REMOTE_READ, 0, 4711, 0, &second, nullptr),
+            -FI_ENOKEY);
+  b.last.reset();
+  EXPECT_EQ(b.reg(c, 8, FI_REMOTE_READ, 4711), 0) << "free again once closed";
+}
+
+TEST(RegionCalls, all_of_memory_can_be_registered_in_scalable_mode) {
+  Registering b;
+  EXPECT_EQ(b.reg(nullptr, SIZE_MAX, FI_REMOTE_READ | FI_REMOTE_WRITE, 0), 0);
+}
+
+TEST(RegionCalls, provider_keys_do_not_repeat_and_ignore_requests) {
+  Registering b(offering(kBasicBits));
+  char c[8];
+  std::set<uint64_t> keys;
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(b.reg(c, 8, FI_REMOTE_READ, 4711), 0);
+    EXPECT_TRUE(keys.insert(fi_mr_key(b.last.get())).second);
+  }
+  EXPECT_EQ(keys.count(4711), 0u);
+}
+
+TEST(RegionCalls, with_fi_mr_allocated_memory_must_be_there) {
+  Registering basic(offering(kBasicBits)), scalable;
+  void* page = mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  munmap(static_cast<char*>(page) + 4096, 4096);
+  EXPECT_EQ(basic.reg(page, 4096, FI_REMOTE_READ, 0), 0);
+  EXPECT_EQ(basic.reg(static_cast<char*>(page) + 100, 3996, FI_REMOTE_READ, 0), 0);
+  EXPECT_EQ(basic.reg(static_cast<char*>(page) + 100, 3997, FI_REMOTE_READ, 0), -FI_EFAULT);
+  EXPECT_EQ(basic.reg(page, 3 * 4096, FI_REMOTE_READ, 0), -FI_EFAULT) << "a hole in the middle";
+  EXPECT_EQ(scalable.reg(page, 3 * 4096, FI_REMOTE_READ, 0), 0) << "need not be backed yet";
+  munmap(page, 3 * 4096);
+}
+
+TEST(RegionCalls, raw_keys_work_with_every_region) {
+  Registering b(offering(kBasicBits));
+  char c[8];
+  ASSERT_EQ(b.reg(c, 8, FI_REMOTE_READ, 0), 0);
+  uint8_t raw[16];
+  uint64_t base = 0;
+  size_t size = 4;
+  EXPECT_EQ(fi_mr_raw_attr(b.last.get(), &base, raw, &size, 0), -FI_ETOOSMALL);
+  EXPECT_EQ(size, 8u) << "told what is needed";
+  ASSERT_EQ(fi_mr_raw_attr(b.last.get(), &base, raw, &size, 0), 0);
+  EXPECT_EQ(base, reinterpret_cast<uint64_t>(c));
+  uint64_t key = 0;
+  EXPECT_EQ(fi_mr_map_raw(b.domain.get(), base, raw, 7, &key, 0), -FI_EINVAL);
+  ASSERT_EQ(fi_mr_map_raw(b.domain.get(), base, raw, size, &key, 0), 0);
+  EXPECT_EQ(key, fi_mr_key(b.last.get()));
+  EXPECT_EQ(fi_mr_unmap_key(b.domain.get(), key), 0);
+}
+
+TEST(RegionCalls, what_other_modes_need_is_not_offered) {
+  Registering b;
+  char c[8];
+  ASSERT_EQ(b.reg(c, 8, FI_REMOTE_READ, 1), 0);
+  EXPECT_EQ(fi_mr_bind(b.last.get(), &b.cntr->fid, FI_REMOTE_WRITE), -FI_ENOSYS);
+  EXPECT_EQ(fi_mr_enable(b.last.get()), -FI_ENOSYS);
+  EXPECT_EQ(fi_mr_refresh(b.last.get(), nullptr, 0, 0), -FI_ENOSYS);
+  EXPECT_NE(fi_mr_desc(b.last.get()), nullptr);
+}
+
+TEST(RegionCalls, asynchronous_registration_reports_to_the_event_queue) {
+  Registering b;
+  fi_eq_attr attr{};
+  fid_eq* opened = nullptr;
+  ASSERT_EQ(fi_eq_open(b.fabric.get(), &attr, &opened, nullptr), 0);
+  Opened<fid_eq> eq(opened);
+  EXPECT_EQ(fi_domain_bind(b.domain.get(), &b.cq->fid, FI_REG_MR), -FI_EINVAL);
+  EXPECT_EQ(fi_domain_bind(b.domain.get(), &eq->fid, FI_SEND), -FI_EBADFLAGS);
+  ASSERT_EQ(fi_domain_bind(b.domain.get(), &eq->fid, FI_REG_MR), 0);
+  EXPECT_EQ(fi_close(&eq->fid), -FI_EBUSY);
+  char c[8];
+  fid_mr* mr = nullptr;
+  int context = 0;
+  ASSERT_EQ(fi_mr_reg(b.domain.get(), c, 8, FI_REMOTE_READ, 0, 1, 0, &mr, &context), 0);
+  uint32_t event = 0;
+  fi_eq_entry entry{};
+  ASSERT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0),
+            static_cast<ssize_t>(sizeof entry));
+  EXPECT_EQ(event, static_cast<uint32_t>(FI_MR_COMPLETE));
+  EXPECT_EQ(entry.fid, &mr->fid);
+  EXPECT_EQ(entry.context, &context);
+  EXPECT_EQ(fi_close(&mr->fid), 0);
+  // the domain, which the queue is bound to, goes first
+  b.ep.reset();
+  b.cntr.reset();
+  b.cq.reset();
+  b.av.reset();
+  b.domain.reset();
+}
+
+}  // namespace
+}  // namespace aperture::provider_tests

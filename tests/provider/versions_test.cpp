@@ -1,0 +1,124 @@
+// Each application is served the API that it was written for: 1.0 to 2.x. libfabric-door notes, "ABI".
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "direct.hpp"
+
+namespace aperture::provider_tests {
+namespace {
+
+constexpr uint32_t kApi14 = FI_VERSION(1, 4);
+constexpr uint32_t kApi15 = FI_VERSION(1, 5);
+constexpr int kBasic = 1;
+constexpr int kScalable = 2;
+constexpr int kBasicBits = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
+int mr_mode_for(uint32_t version, int offered, uint64_t caps = FI_RMA) {
+  const Answer a = ask(version, [&](fi_info& h) {
+    h.caps = caps;
+    h.domain_attr->mr_mode = offered;
+  });
+  return a.code == 0 ? a.info->domain_attr->mr_mode : a.code;
+}
+
+TEST(Versions, mr_mode_before_1_5_knows_basic_and_scalable) {
+  EXPECT_EQ(mr_mode_for(kApi14, kBasic), kBasic);
+  EXPECT_EQ(mr_mode_for(kApi14, kScalable), kScalable);
+  EXPECT_EQ(mr_mode_for(kApi14, 0), kScalable) << "ours to choose";
+  EXPECT_EQ(mr_mode_for(kApi14, FI_MR_VIRT_ADDR), -FI_ENODATA);
+}
+
+TEST(Versions, mr_mode_since_1_5_is_what_is_then_enforced) {
+  for (uint32_t version : {kApi15, kApi117, kApi20}) {
+    EXPECT_EQ(mr_mode_for(version, 0), 0) << "scalable";
+    EXPECT_EQ(mr_mode_for(version, kBasicBits), kBasicBits);
+    EXPECT_EQ(mr_mode_for(version, FI_MR_PROV_KEY), FI_MR_PROV_KEY);
+    EXPECT_EQ(mr_mode_for(version, FI_MR_LOCAL | FI_MR_RAW | FI_MR_ENDPOINT | FI_MR_HMEM), 0);
+    EXPECT_EQ(mr_mode_for(version, kBasic), kBasic) << "is never cleared";
+    EXPECT_EQ(mr_mode_for(version, kBasic | FI_MR_LOCAL), -FI_ENODATA) << "stands alone";
+    EXPECT_EQ(mr_mode_for(version, kBasicBits, FI_MSG), 0) << "no target, no target bits";
+    EXPECT_EQ(mr_mode_for(version, kBasicBits, FI_RMA | FI_READ | FI_WRITE), 0);
+  }
+}
+
+TEST(Versions, auth_keys_are_not_looked_at_before_1_5) {
+  const auto with_key = [](fi_info& h) {
+    h.domain_attr->auth_key_size = 8;
+    h.ep_attr->auth_key_size = 8;
+  };
+  EXPECT_EQ(ask(kApi14, with_key).code, 0);
+  EXPECT_EQ(ask(kApi15, with_key).code, -FI_ENODATA);
+}
+
+TEST(Versions, bit_48_is_refused_in_both_meanings) {
+  const auto with_bit = [](fi_info& h) { h.caps = FI_MSG | 1ull << 48; };
+  EXPECT_EQ(ask(kApi117, with_bit).code, -FI_ENODATA);
+  EXPECT_EQ(ask(kApi20, with_bit).code, -FI_ENODATA);
+}
+
+TEST(Versions, rescan_is_a_flag_since_2_0) {
+  constexpr uint64_t rescan = 1ull << 40;
+  EXPECT_EQ(ask(kApi20, {}, rescan).code, 0);
+  EXPECT_EQ(ask(kApi117, {}, rescan).code, -FI_EBADFLAGS);
+}
+
+TEST(Versions, progress_control_unified_of_2_x_is_echoed) {
+  const auto unified = static_cast<fi_progress>(3);
+  const Answer a = ask(kApi20, [&](fi_info& h) { h.domain_attr->control_progress = unified; });
+  ASSERT_EQ(a.code, 0);
+  EXPECT_EQ(a.info->domain_attr->control_progress, unified);
+}
+
+// Provokes an error entry and reads it into memory whose every byte is known.
+struct ErrorEntry {
+  fi_cq_err_entry known;
+  fi_addr_t src_addr;
+  uint64_t beyond;
+};
+
+ErrorEntry error_entry(uint32_t version, void* data, size_t size) {
+  Bench b({}, version);
+  const fi_addr_t own = b.enable();
+  char in[2];
+  EXPECT_EQ(fi_recv(b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, &b), 0);
+  EXPECT_EQ(fi_inject(b.ep.get(), "12345", 5, own), 0);
+  fi_cq_tagged_entry entry;
+  EXPECT_EQ(read_cq(b.cq.get(), &entry), -FI_EAVAIL);
+  ErrorEntry e;
+  std::memset(&e, 0xEE, sizeof e);
+  e.known.err_data = data;
+  e.known.err_data_size = size;
+  EXPECT_EQ(fi_cq_readerr(b.cq.get(), &e.known, 0), 1);
+  EXPECT_EQ(e.known.err, FI_ETRUNC);
+  EXPECT_EQ(e.known.olen, 3u);
+  EXPECT_EQ(e.beyond, 0xEEEEEEEEEEEEEEEEull);
+  // text that the provider lends out is valid until the next read of this queue
+  if (e.known.err_data != data) {
+    EXPECT_NE(std::strlen(static_cast<const char*>(e.known.err_data)), 0u);
+  }
+  return e;
+}
+
+TEST(Versions, an_error_entry_ends_where_the_application_thinks) {
+  char data[8];
+  EXPECT_EQ(error_entry(kApi117, data, sizeof data).src_addr, 0xEEEEEEEEEEEEEEEEull);
+  EXPECT_NE(error_entry(kApi20, data, sizeof data).src_addr, 0xEEEEEEEEEEEEEEEEull);
+  EXPECT_EQ(error_entry(kApi14, data, 77).known.err_data_size, 77u) << "not there before 1.5";
+}
+
+TEST(Versions, error_text_goes_where_the_version_says) {
+  char data[8] = "#######";
+  ErrorEntry e = error_entry(kApi117, data, sizeof data);
+  EXPECT_EQ(e.known.err_data, data);
+  EXPECT_EQ(e.known.err_data_size, sizeof data) << "cut to fit";
+  EXPECT_EQ(data[7], '\0');
+  EXPECT_NE(data[0], '#');
+  std::strcpy(data, "#######");
+  EXPECT_NE(error_entry(kApi14, data, sizeof data).known.err_data, data) << "lent out";
+  EXPECT_NE(error_entry(kApi117, data, 0).known.err_data, data) << "lent out";
+  EXPECT_STREQ(data, "#######");
+}
+
+}  // namespace
+}  // namespace aperture::provider_tests

@@ -1,0 +1,168 @@
+// Wait objects and several sleepers in one domain. fi_poll(3), fi_cq(3).
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "direct.hpp"
+
+namespace aperture::provider_tests {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool readable(int fd, int timeout_ms) {
+  pollfd p{fd, POLLIN, 0};
+  return ::poll(&p, 1, timeout_ms) == 1;
+}
+
+TEST(Waiting, getwait_and_getwaitobj_by_kind) {
+  for (fi_wait_obj asked : {FI_WAIT_FD, FI_WAIT_UNSPEC, FI_WAIT_POLLFD}) {
+    Bench b({}, kApi117, asked);
+    auto obj = FI_WAIT_NONE;
+    EXPECT_EQ(fi_control(&b.cq->fid, FI_GETWAITOBJ, &obj), 0);
+    EXPECT_EQ(obj, asked == FI_WAIT_UNSPEC ? FI_WAIT_FD : asked);
+    if (asked == FI_WAIT_POLLFD) {
+      pollfd fds[2];
+      fi_wait_pollfd list{0, 0, fds};
+      EXPECT_EQ(fi_control(&b.cq->fid, FI_GETWAIT, &list), -FI_ETOOSMALL);
+      ASSERT_EQ(list.nfds, 1u);
+      list.nfds = 2;
+      EXPECT_EQ(fi_control(&b.cq->fid, FI_GETWAIT, &list), 0);
+      EXPECT_EQ(list.nfds, 1u);
+      EXPECT_GE(fds[0].fd, 0);
+    } else {
+      int fd = -1;
+      EXPECT_EQ(fi_control(&b.cq->fid, FI_GETWAIT, &fd), 0);
+      EXPECT_GE(fd, 0);
+    }
+    EXPECT_EQ(fi_control(&b.cq->fid, FI_GETWAIT, nullptr), -FI_EINVAL);
+    EXPECT_EQ(fi_control(&b.cq->fid, FI_QUEUE_WORK, &obj), -FI_ENOSYS);
+  }
+}
+
+TEST(Waiting, mutex_and_condition_are_refused_not_taken_as_none) {
+  Bench b;
+  fi_cq_attr attr{};
+  attr.wait_obj = FI_WAIT_MUTEX_COND;
+  fid_cq* cq = nullptr;
+  EXPECT_EQ(fi_cq_open(b.domain.get(), &attr, &cq, nullptr), -FI_ENOSYS);
+  attr.wait_obj = FI_WAIT_SET;
+  EXPECT_EQ(fi_cq_open(b.domain.get(), &attr, &cq, nullptr), -FI_EINVAL) << "without a set";
+  attr.wait_obj = static_cast<fi_wait_obj>(7);
+  EXPECT_EQ(fi_cq_open(b.domain.get(), &attr, &cq, nullptr), -FI_EINVAL);
+  EXPECT_EQ(cq, nullptr);
+}
+
+TEST(Waiting, a_wait_set_over_a_queue_and_a_counter) {
+  Bench b;
+  fi_wait_attr set_attr{FI_WAIT_FD, 0};
+  fid_wait* opened = nullptr;
+  ASSERT_EQ(fi_wait_open(b.fabric.get(), &set_attr, &opened), 0);
+  Opened<fid_wait> set(opened);
+  fi_cntr_attr attr{};
+  attr.wait_obj = FI_WAIT_SET;
+  attr.wait_set = set.get();
+  fid_cntr* counter = nullptr;
+  ASSERT_EQ(fi_cntr_open(b.domain.get(), &attr, &counter, nullptr), 0);
+  Opened<fid_cntr> cntr(counter);
+  EXPECT_EQ(fi_close(&set->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_wait(set.get(), 20), -FI_ETIMEDOUT);
+  std::thread other([&] {
+    std::this_thread::sleep_for(20ms);
+    fi_cntr_add(cntr.get(), 1);
+  });
+  EXPECT_EQ(fi_wait(set.get(), 5000), 0);
+  other.join();
+  EXPECT_EQ(fi_cntr_read(cntr.get()), 1u);
+  EXPECT_EQ(fi_cntr_wait(cntr.get(), 1, 0), -FI_EINVAL) << "wait on the set instead";
+}
+
+TEST(Waiting, a_counter_wakes_its_waiter) {
+  Bench b({}, kApi117, FI_WAIT_UNSPEC);
+  std::thread other([&] {
+    std::this_thread::sleep_for(20ms);
+    fi_cntr_add(b.cntr.get(), 3);
+  });
+  EXPECT_EQ(fi_cntr_wait(b.cntr.get(), 3, 5000), 0);
+  other.join();
+  EXPECT_EQ(fi_cntr_wait(b.cntr.get(), 4, 10), -FI_ETIMEDOUT);
+  std::thread third([&] {
+    std::this_thread::sleep_for(20ms);
+    fi_cntr_adderr(b.cntr.get(), 1);
+  });
+  EXPECT_EQ(fi_cntr_wait(b.cntr.get(), 4, 5000), -FI_EAVAIL);
+  third.join();
+}
+
+// A is polled for a while and then no more, while somebody sleeps natively on B of the same domain:
+// the sleeper still hears of what comes for B.
+TEST(Waiting, a_sleeper_is_not_forgotten_when_another_thread_stops_polling) {
+  Bench b({}, kApi117, FI_WAIT_FD);
+  fi_cq_attr attr{};
+  attr.format = FI_CQ_FORMAT_TAGGED;
+  fid_cq* opened = nullptr;
+  ASSERT_EQ(fi_cq_open(b.domain.get(), &attr, &opened, nullptr), 0);
+  Opened<fid_cq> idle(opened);
+  Bench sender;
+  sender.enable();
+  b.enable();
+  char name[64];
+  size_t len = sizeof name;
+  ASSERT_EQ(fi_getname(&b.ep->fid, name, &len), 0);
+  fi_addr_t there = FI_ADDR_NOTAVAIL;
+  ASSERT_EQ(fi_av_insert(sender.av.get(), name, 1, &there, 0, nullptr), 1);
+  int fd = -1;
+  ASSERT_EQ(fi_control(&b.cq->fid, FI_GETWAIT, &fd), 0);
+  for (int round = 0; round < 20; ++round) {
+    char in = 0;
+    ASSERT_EQ(fi_recv(b.ep.get(), &in, 1, nullptr, FI_ADDR_UNSPEC, &in), 0);
+    fid* fids[] = {&b.cq->fid};
+    while (fi_trywait(b.fabric.get(), fids, 1) != 0) {
+    }
+    fi_cq_tagged_entry entry;
+    for (int i = 0; i < 10; ++i) {  // wakes the engine, and then stops
+      EXPECT_EQ(fi_cq_read(idle.get(), &entry, 1), -FI_EAGAIN);
+    }
+    ssize_t posted;
+    while ((posted = fi_inject(sender.ep.get(), "x", 1, there)) == -FI_EAGAIN) {
+      (void)fi_cq_read(sender.cq.get(), &entry, 1);
+    }
+    ASSERT_EQ(posted, 0);
+    for (int i = 0; i < 1000 && !readable(fd, 0); ++i) {  // manual progress: the sender is driven
+      (void)fi_cq_read(sender.cq.get(), &entry, 1);
+      std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_TRUE(readable(fd, 0)) << "round " << round;
+    EXPECT_EQ(read_cq(b.cq.get(), &entry), 1);
+    EXPECT_EQ(in, 'x');
+  }
+}
+
+TEST(Waiting, a_threshold_waits_for_so_many) {
+  Bench b({}, kApi117, FI_WAIT_NONE);
+  fi_cq_attr attr{};
+  attr.format = FI_CQ_FORMAT_TAGGED;
+  attr.wait_obj = FI_WAIT_UNSPEC;
+  attr.wait_cond = FI_CQ_COND_THRESHOLD;
+  fid_cq* opened = nullptr;
+  ASSERT_EQ(fi_cq_open(b.domain.get(), &attr, &opened, nullptr), 0);
+  Opened<fid_cq> cq(opened);
+  b.cq = std::move(cq);
+  const fi_addr_t own = b.enable();
+  char in[4];
+  for (char& c : in) {
+    ASSERT_EQ(fi_recv(b.ep.get(), &c, 1, nullptr, FI_ADDR_UNSPEC, &c), 0);
+  }
+  fi_cq_tagged_entry entries[4];
+  ASSERT_EQ(fi_inject(b.ep.get(), "1", 1, own), 0);
+  const auto three = reinterpret_cast<const void*>(uintptr_t{3});
+  EXPECT_EQ(fi_cq_sread(b.cq.get(), entries, 4, three, 50), 1) << "the one there is, at the end";
+  for (const char* text : {"2", "3", "4"}) ASSERT_EQ(fi_inject(b.ep.get(), text, 1, own), 0);
+  EXPECT_EQ(fi_cq_sread(b.cq.get(), entries, 4, three, 5000), 3);
+}
+
+}  // namespace
+}  // namespace aperture::provider_tests
