@@ -50,6 +50,13 @@ DirectResult Qp::copy_direct(const Wqe& wqe, const RemoteRange& range,
                                     : keys->read(lane_->direct.pid, *slot_, ask, &direct_hint_);
 }
 
+protect::Denial Qp::would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept {
+  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+  const auto need = wqe.kind == WqeKind::write ? protect::Rights::remote_write
+                                               : protect::Rights::remote_read;
+  return keys->would_refuse(lane_->remote_domain, range.key, range.addr, range.len, need);
+}
+
 // The rest goes through the ring, now and for ever. Always false.
 bool Qp::leave_direct() noexcept {
   lane_->direct.allowed = false;
@@ -59,17 +66,20 @@ bool Qp::leave_direct() noexcept {
 // True: over, well or badly. False: more is to be done in a later poll.
 bool Qp::put_direct(Wqe& wqe) noexcept {
   uint64_t budget = kDirectBudget;
+  if (wqe.range_count > 1 && wqe.done == 0) {
+    for (uint8_t i = 0; i < wqe.range_count; ++i) {
+      wqe.denial = would_refuse(wqe, wqe.ranges[i]);
+      if (wqe.denial != protect::Denial::none) return true;
+    }
+  }
   while (wqe.range_at < wqe.range_count) {
     const RemoteRange& whole = wqe.ranges[wqe.range_at];
     const uint64_t left = whole.len - wqe.range_done;
     const uint64_t n = std::min(left, protect::kChunkBytes);
     if (n > budget) return false;
-    const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-    const auto need = wqe.kind == WqeKind::write ? protect::Rights::remote_write
-                                                 : protect::Rights::remote_read;
     if (wqe.range_done == 0 && (whole.len > n || n == 0)) {
       // the whole range first: an operation that will be refused changes nothing
-      wqe.denial = keys->would_refuse(lane_->remote_domain, whole.key, whole.addr, whole.len, need);
+      wqe.denial = would_refuse(wqe, whole);
       if (wqe.denial != protect::Denial::none) return true;
     }
     const RemoteRange part{whole.addr + wqe.range_done, n, whole.key};
@@ -129,13 +139,11 @@ bool Qp::claim(const Piece& piece) noexcept {
   RemoteRange part = piece.range;
   uint64_t offset = piece.wqe_offset;
   Wqe& wqe = *piece.wqe;
-  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  const auto need = wqe.kind == WqeKind::write ? protect::Rights::remote_write
-                                               : protect::Rights::remote_read;
-  const RemoteRange& whole = wqe.ranges[piece.range_at];  // refused as a whole or not at all
+  // refused as a whole or not at all
   if (wqe.denial == protect::Denial::none) {
-    wqe.denial = keys->would_refuse(lane_->remote_domain, whole.key, whole.addr, whole.len, need);
+    wqe.denial = would_refuse(wqe, wqe.ranges[piece.range_at]);
   }
+  if (piece.check_only) part.len = 0;
   while (wqe.denial == protect::Denial::none && wqe.error == Errc::ok && part.len > 0) {
     RemoteRange chunk = part;
     chunk.len = std::min(part.len, protect::kChunkBytes);

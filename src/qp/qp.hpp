@@ -5,7 +5,8 @@
 // architecture.md: requests execute in order, `consumed` acknowledges, a nak stored before it names
 // what was refused. A refused RMA leaves the queue pair working, as libfabric expects.
 //
-//   requester.cpp    posting: sends into the ring, RMA pieces, the send queue, acknowledgements
+//   requester.cpp    posting: sends into the ring, the send queue, acknowledgements
+//   rma.cpp          RMA through the ring, in pieces
 //   direct.cpp       RMA by our own hand (CMA) when the ring is empty or its head is claimed
 //   responder.cpp    executing the peer's requests
 //   rendezvous.cpp   offered messages, both halves
@@ -91,6 +92,7 @@ class Qp {
     uint64_t pos;
     uint32_t cells;
     uint8_t range_at;  // index of the range that it is a piece of
+    bool check_only;   // no bytes move
     Wqe* wqe;
     RemoteRange range;
     uint64_t wqe_offset;
@@ -123,6 +125,7 @@ class Qp {
   SendWr as_send_wr(const Wqe& wqe) const noexcept;
   bool start(Wqe& wqe) noexcept;
   bool put_rma(Wqe& wqe) noexcept;
+  bool put_checks(Wqe& wqe) noexcept;
   bool put_write_inline(Wqe& wqe) noexcept;
   bool put_write_piece(Wqe& wqe) noexcept;
   bool put_read(Wqe& wqe) noexcept;
@@ -145,6 +148,7 @@ class Qp {
   bool leave_direct() noexcept;
   void claim_stalled_head() noexcept;
   bool claim(const Piece& piece) noexcept;
+  protect::Denial would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept;
   protect::DirectResult copy_direct(const Wqe& wqe, const RemoteRange& range,
                                     uint64_t wqe_offset) noexcept;
   protect::AccessorSlot* slot() noexcept;
@@ -157,6 +161,11 @@ class Qp {
   bool on_write(const wire::Head& head) noexcept;
   bool on_write_bytes(const wire::Head& head) noexcept;
   bool on_read(const wire::Head& head) noexcept;
+  bool on_check(const wire::Head& head) noexcept;
+  void begin_operation() noexcept {
+    op_refused_ = false;
+    check_denial_ = protect::Denial::none;
+  }
   bool stream_read(const wire::ReadFields& f, const protect::AccessAsk& whole) noexcept;
   bool on_notice(const wire::Head& head) noexcept;
   bool room_for_notice() const noexcept;
@@ -217,6 +226,7 @@ class Qp {
   // responder
   protect::LookupHint hint_;
   bool op_refused_ = false;      // a piece of the RMA operation under way was refused
+  protect::Denial check_denial_ = protect::Denial::none;  // of a check that was claimed
   uint64_t read_done_ = 0;       // of the read at the head of the ring
   bool waits_for_peer_ = false;  // the head waits for a claim to end, or for room for its answer
 

@@ -81,6 +81,7 @@ bool Qp::execute(const Head& head, Op op, uint32_t n_cells) noexcept {
     case Op::write_bytes: executed = on_write_bytes(head); break;
     case Op::read: executed = on_read(head); break;
     case Op::notice: executed = on_notice(head); break;
+    case Op::check: executed = on_check(head); break;
     default: break_protocol("a response among the requests"); return false;
   }
   if (executed) lane_->request_rx.cells.advance(n_cells);
@@ -176,7 +177,7 @@ bool Qp::on_write(const Head& head) noexcept {
   if (has_imm && !room_for_notice()) return false;
   const ClaimVerdict verdict = may_execute();
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
-  op_refused_ = false;
+  begin_operation();
   if (verdict == ClaimVerdict::skip) return true;
   const auto f = wire::load_fields<wire::WriteFields>(rx.cells.body());
   const AccessAsk ask = ask_of(f.key, head.word(), head.len, Rights::remote_write);
@@ -211,14 +212,14 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
   }
   const ClaimVerdict verdict = may_execute();
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
-  if ((head.flags & wire::kFirst) != 0) op_refused_ = false;
+  if ((head.flags & wire::kFirst) != 0) begin_operation();
   if (verdict == ClaimVerdict::execute && !op_refused_) {
     // The whole operation is checked with each piece, so one that leaves its region changes nothing.
     // addr + offset cannot wrap once [addr, addr + total) has passed.
     const AccessAsk whole = ask_of(f.key, head.word(), f.total, Rights::remote_write);
     const AccessAsk part = ask_of(f.key, head.word() + f.offset, f.len, Rights::remote_write);
     const protect::Checked first = port_.keys.check(whole, &hint_);
-    Denial denial = first.denial();
+    Denial denial = check_denial_ != Denial::none ? check_denial_ : first.denial();
     if (denial == Denial::none) {
       const protect::Checked checked = port_.keys.check(part, &hint_);
       denial = checked.denial();
@@ -269,16 +270,18 @@ bool Qp::on_read(const Head& head) noexcept {
   if (!tx.room(wire::kMaxCells)) return wait_for_peer();
   const ClaimVerdict verdict = may_execute();
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
-  if (verdict == ClaimVerdict::skip) {
+  if ((head.flags & wire::kFirst) != 0) begin_operation();
+  if (verdict == ClaimVerdict::skip || op_refused_) {
     read_done_ = 0;
     return true;
   }
   const auto f = wire::load_fields<wire::ReadFields>(lane_->request_rx.cells.body());
   const AccessAsk whole = ask_of(f.key, head.word(), f.len, Rights::remote_read);
   const protect::Checked checked = port_.keys.check(whole, &hint_);
-  if (!checked) {
+  if (!checked || check_denial_ != Denial::none) {
     read_done_ = 0;
-    refuse(whole, checked.denial());
+    op_refused_ = check_denial_ != Denial::none;
+    refuse(whole, op_refused_ ? check_denial_ : checked.denial());
     return true;
   }
   if (f.len <= wire::kMaxInline) {
@@ -293,6 +296,28 @@ bool Qp::on_read(const Head& head) noexcept {
   }
   read_done_ = 0;
   if (port_.remote_read_counter != nullptr) port_.remote_read_counter->add(1);
+  return true;
+}
+
+bool Qp::on_check(const Head& head) noexcept {
+  if (!lane_->response_tx.room(1)) return wait_for_peer();
+  const ClaimVerdict verdict = may_execute();
+  if (verdict == ClaimVerdict::wait) return wait_for_peer();
+  if ((head.flags & wire::kFirst) != 0) begin_operation();
+  if (op_refused_) return true;
+  const auto f = wire::load_fields<wire::CheckFields>(lane_->request_rx.cells.body());
+  const AccessAsk ask =
+      ask_of(f.key, head.word(), f.len, f.write != 0 ? Rights::remote_write : Rights::remote_read);
+  const protect::Checked checked = port_.keys.check(ask, &hint_);
+  if (checked) return true;
+  if (verdict == ClaimVerdict::execute) {
+    op_refused_ = true;
+    refuse(ask, checked.denial());
+  } else {
+    // Claimed, so its initiator has its own answer, maybe from a moment before: should a piece of this
+    // operation still come to us, that piece is refused.
+    check_denial_ = checked.denial();
+  }
   return true;
 }
 

@@ -40,6 +40,7 @@ struct Wqe : ListHook {
   uint64_t end_pos = 0;       // request position after its last cell
   uint64_t range_done = 0;    // of ranges[range_at]
   uint8_t range_at = 0;
+  uint8_t checked = 0;        // ranges whose check is in the ring
   bool imm_sent = false;      // the immediate data is in the ring
   bool in_ring = false;       // at least one piece went through the ring
   protect::Denial denial = protect::Denial::none;

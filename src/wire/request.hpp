@@ -33,6 +33,7 @@ enum class Op : uint8_t {
   write_bytes = 5, // one piece of an RMA write, payload in the request byte ring; word = address
   read = 6,        // RMA read; word = address
   notice = 7,      // immediate data of a write whose bytes came otherwise; word = its length
+  check = 8,       // may this range be accessed? if not, the rest of its operation is dropped
   // responses
   grant = 16,      // rendezvous: send now; word = message id
   data = 17,       // rendezvous payload in the response byte ring; word = receive id
@@ -93,6 +94,11 @@ struct ReadFields {
   uint64_t len;
   uint64_t id;
 };
+struct CheckFields {
+  uint64_t key;
+  uint64_t len;
+  uint64_t write;  // 1: for writing, 0: for reading
+};
 struct GrantFields {
   uint64_t receive_id;
   uint64_t len;  // bytes wanted, from the message's beginning
@@ -119,6 +125,7 @@ constexpr size_t field_bytes(Op op) noexcept {
     case Op::write: return sizeof(WriteFields);
     case Op::write_bytes: return sizeof(WriteBytesFields);
     case Op::read: return sizeof(ReadFields);
+    case Op::check: return sizeof(CheckFields);
     case Op::grant: return sizeof(GrantFields);
     case Op::data:
     case Op::read_data: return sizeof(DataFields);
