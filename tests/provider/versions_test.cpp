@@ -1,4 +1,4 @@
-// Each application is served the API that it was written for: 1.0 to 2.x. libfabric-door notes, "ABI".
+// Each application is served the API that it was written for: 1.0 to 2.x.
 #include <gtest/gtest.h>
 
 #include <cstring>
