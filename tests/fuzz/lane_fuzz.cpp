@@ -1,0 +1,429 @@
+// What a peer may put into a lane: a queue pair with matching above it, whose peer is the fuzzer.
+//
+// The input is a program of small steps: cells, words and bytes that the peer writes (also between
+// the polls of the victim), and calls that the victim's application makes. Values are raw or chosen
+// from what a clever peer would know: positions, ids, keys, addresses. Never may the victim crash,
+// hang, leak, write outside its buffers and its one region, or end an operation other than once.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "link/loopback/loopback.hpp"
+#include "link/shm/segment.hpp"
+#include "msg/matcher.hpp"
+
+namespace aperture {
+namespace {
+
+using aperture::Errc;
+using wire::Op;
+
+void require(bool so, const char* what) {
+  if (so) return;
+  std::fprintf(stderr, "lane_fuzz: %s\n", what);
+  std::abort();
+}
+
+// The bytes of the input, taken from the front; zero behind its end.
+class Steps {
+ public:
+  Steps(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
+  bool more() const { return at_ < end_; }
+  template <typename T>
+  T take() {
+    T v{};
+    const size_t n = std::min(sizeof v, static_cast<size_t>(end_ - at_));
+    std::memcpy(&v, at_, n);
+    at_ += n;
+    return v;
+  }
+
+ private:
+  const uint8_t* at_;
+  const uint8_t* end_;
+};
+
+// What outlives an input: the key table with one region between canaries, and one segment.
+struct World {
+  static constexpr uint64_t kKey = 0x11;
+  static constexpr uint64_t kPeerKey = 0x22;
+  static constexpr size_t kRegion = 8192;
+  static constexpr std::byte kMark{0xa5};
+
+  World() {
+    keys = std::move(protect::KeyTable::create(64)).value();
+    bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    own = protect::new_domain();
+    theirs = protect::new_domain();
+    std::fill(std::begin(memory), std::end(memory), kMark);
+    std::fill(std::begin(peer_memory), std::end(peer_memory), kMark);
+    add(own, memory, kKey);
+    add(theirs, peer_memory, kPeerKey);
+    view = std::make_unique<protect::PeerKeyView>(
+        std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
+            .value());
+    segment = *link::shm::Segment::create();
+    attached = *link::shm::Segment::attach(UniqueFd(::dup(segment->fd())));
+    auto* slots =
+        static_cast<protect::SlotArray*>(segment->slots_of(link::shm::Side::creator));
+    require(keys->attach_slots(slots, ::getpid()).ok(), "no slots");
+  }
+  void add(protect::DomainId pd, std::byte* at, uint64_t key) {
+    protect::RegionSpec spec;
+    spec.pd = pd;
+    spec.base = reinterpret_cast<uint64_t>(at + kRegion);
+    spec.length = kRegion;
+    spec.rights = protect::Rights::remote_read | protect::Rights::remote_write;
+    spec.requested_key = key;
+    require(keys->add(spec).ok(), "no region");
+  }
+  void check() const {
+    for (const std::byte* m : {memory, peer_memory}) {
+      for (size_t i = 0; i < kRegion; ++i) {
+        require(m[i] == kMark && m[2 * kRegion + i] == kMark, "a canary has changed");
+      }
+    }
+  }
+
+  std::unique_ptr<protect::KeyTable> keys;
+  std::unique_ptr<protect::PeerKeyView> view;
+  std::shared_ptr<link::shm::Segment> segment, attached;
+  int bell = -1;
+  protect::DomainId own = 0, theirs = 0;
+  std::byte memory[3 * kRegion];       // the region is the middle third
+  std::byte peer_memory[3 * kRegion];
+};
+
+World& world() {
+  static World w;
+  return w;
+}
+
+class Game final : public msg::Matcher::Host {
+ public:
+  Game(Steps& steps, bool direct)
+      : steps_(steps), direct_(direct), tx_cq_(64), rx_cq_(64), port_(*world().keys, 16) {
+    World& w = world();
+    port_.domain = w.own;
+    port_.tx_cq = &tx_cq_;
+    port_.rx_cq = &rx_cq_;
+    port_.imm_flag = 1;
+    port_.tx_size = 64;
+    matcher_ = std::make_unique<msg::Matcher>(port_, *this, 16, true, true);
+    port_.sink = matcher_.get();
+    qp_ = std::make_unique<qp::Qp>(port_, Address{});
+    std::unique_ptr<link::Lane> ours;
+    if (direct) {
+      lane_index_ = *w.segment->reserve_lane();
+      link::shm::LanePeer them, us;
+      them.doorbell_fd = us.doorbell_fd = w.bell;
+      them.remote_domain = w.theirs;
+      them.direct = {true, ::getpid(), w.view.get(),
+                     w.segment->slots_of(link::shm::Side::creator)};
+      ours = *w.segment->open_lane(lane_index_, them);
+      peer_ = *w.attached->open_lane(lane_index_, us);
+      require(peer_->prepare_request_bytes() && peer_->prepare_response_bytes(), "no memory");
+    } else {
+      auto pair = std::move(link::loopback::make_lane_pair(w.bell, w.bell)).value();
+      ours = std::move(pair.first);
+      ours->remote_domain = w.theirs;
+      peer_ = std::move(pair.second);
+    }
+    qp_->attach(std::move(ours));
+  }
+
+  ~Game() override {
+    qp_->lose(Errc::peer_lost);
+    for (int i = 0; i < 8; ++i) poll();
+    end();
+    matcher_->cancel_all(Errc::canceled);
+    drain();
+    for (size_t i = 0; i < operations_.size(); ++i) {
+      require(operations_[i].ended == 1, "an operation did not end exactly once");
+    }
+    require(port_.wqes.out() == 0, "a WQE has leaked");
+    require(port_.queued == 0, "the count of queued operations is wrong");
+    qp_.reset();
+    matcher_.reset();
+    peer_.reset();
+    if (direct_) world().segment->release_lane(lane_index_);
+    world().check();
+  }
+
+  void play() {
+    for (int budget = 0; steps_.more() && budget < 2000; ++budget) {
+      switch (steps_.take<uint8_t>() % 12) {
+        case 0: put(peer_->request_tx); break;
+        case 1: put(peer_->response_tx); break;
+        case 2: scribble_word(); break;
+        case 3: scribble_bytes(); break;
+        case 4: poll(); break;
+        case 5: post_recv(); break;
+        case 6: post_send(); break;
+        case 7: post_rma(); break;
+        case 8: drain(); break;
+        case 9: ask_matcher(); break;
+        case 10: peer_acknowledges(); break;
+        case 11:
+          if (steps_.take<uint8_t>() == 0xee) qp_->lose(Errc::peer_lost);
+          break;
+      }
+    }
+  }
+
+  uint64_t source_of(qp::Qp&) noexcept override { return 3; }
+  void set_pressure(bool on) noexcept override { qp_->set_pressure(on); }
+
+ private:
+  struct Operation {
+    std::unique_ptr<std::byte[]> buffer;  // on the heap, so that ASan guards its ends
+    iovec iov;
+    int ended = 0;
+  };
+
+  // A number as a peer would choose it.
+  uint64_t value() {
+    const uint8_t how = steps_.take<uint8_t>();
+    const uint64_t small = steps_.take<uint8_t>();
+    switch (how % 12) {
+      case 0: return steps_.take<uint64_t>();
+      case 1: return small;
+      case 2: return peer_->request_tx.cells.pos() - small;
+      case 3: return peer_->request_rx.cells.pos() + small;
+      case 4: return World::kKey;
+      case 5: return reinterpret_cast<uint64_t>(world().memory + World::kRegion) + small;
+      case 6: return last_offer_ - small / 128;
+      case 7: return last_receive_;
+      case 8: return ~uint64_t{0} - small;
+      case 9: return small << 12;
+      case 10: return qp::claim_word(peer_->request_tx.cells.pos() - small / 4,
+                                     static_cast<qp::ClaimState>(small % 4));
+      default: return uint64_t{1} << (small % 64);
+    }
+  }
+
+  void put(ring::ChannelTx& tx) {
+    const uint8_t op = steps_.take<uint8_t>();
+    const uint8_t flags = steps_.take<uint8_t>();
+    const uint16_t len = steps_.take<uint16_t>();
+    const auto head = wire::Head::make(static_cast<Op>(op), flags, len, value());
+    std::memcpy(tx.cells.body(), &head, sizeof head);
+    uint64_t fields[6];
+    const unsigned count = op == uint8_t(Op::write_bytes) ? 5 : 3;
+    for (unsigned i = 0; i < count; ++i) fields[i] = value();
+    if (op == uint8_t(Op::send_offer)) fields[2] &= 0xff'ffff'ffff;  // claim words that exist
+    const size_t bytes = sizeof(uint64_t) * count;
+    std::memcpy(tx.cells.body() + wire::kHeadBytes, fields, bytes);
+    const uint32_t n = wire::cells_of(static_cast<Op>(op), flags, len);
+    tx.cells.publish(n == 0 ? 1 : n);
+  }
+
+  void scribble_word() {
+    ring::ChannelWords* words[4] = {&peer_->request_tx.words(), &peer_->request_rx.words(),
+                                    &peer_->response_tx.words(), &peer_->response_rx.words()};
+    const uint8_t which = steps_.take<uint8_t>();
+    ring::ChannelWords& w = *words[which % 4];
+    const uint64_t v = value();
+    switch (which / 4 % 8) {
+      case 0: w.consumed.store(v); break;
+      case 1: w.bytes_consumed.store(v); break;
+      case 2: w.executing.store(v); break;
+      case 3: w.state.store(static_cast<uint32_t>(v)); break;
+      case 4: w.polls.store(v); break;
+      case 5: w.claim.store(v); break;
+      case 6:
+        if (peer_->claims_in != nullptr) peer_->claims_in[v % link::Lane::kClaims].store(v >> 5);
+        break;
+      case 7:
+        if (peer_->claims_out != nullptr) peer_->claims_out[v % link::Lane::kClaims].store(v >> 5);
+        break;
+    }
+  }
+
+  void scribble_bytes() {
+    ring::ChannelTx& tx = steps_.take<uint8_t>() % 2 == 0 ? peer_->request_tx : peer_->response_tx;
+    const uint64_t at = steps_.take<uint16_t>() % (tx.bytes.size() - 64);
+    std::memset(tx.bytes.at(at), steps_.take<uint8_t>(), 64);
+  }
+
+  // Lets the victim do a bounded amount of work, and looks at what it said, as a peer can.
+  void poll() {
+    for (int n = steps_.take<uint8_t>() % 4 + 1; n > 0; --n) {
+      if (qp_->needs_wind_up()) end();
+      qp_->poll(++polls_);
+    }
+    for (int n = 0; n < 64 && peer_->request_rx.cells.ready(); ++n) {
+      const auto head = wire::load_head(peer_->request_rx.cells.body());
+      const auto op = static_cast<Op>(head.op);
+      if (op == Op::send_offer) {
+        last_offer_ =
+            wire::load_fields<wire::SendOfferFields>(peer_->request_rx.cells.body()).id;
+      }
+      peer_->request_rx.cells.advance(wire::cells_of(op, head.flags, head.len));
+    }
+    for (int n = 0; n < 64 && peer_->response_rx.cells.ready(); ++n) {
+      const auto head = wire::load_head(peer_->response_rx.cells.body());
+      const auto op = static_cast<Op>(head.op);
+      if (op == Op::grant) {
+        last_receive_ =
+            wire::load_fields<wire::GrantFields>(peer_->response_rx.cells.body()).receive_id;
+      }
+      peer_->response_rx.cells.advance(wire::cells_of(op, head.flags, head.len));
+    }
+  }
+
+  void peer_acknowledges() {
+    peer_->request_rx.publish_consumed();
+    peer_->response_rx.publish_consumed();
+  }
+
+  Operation* make_operation(size_t size) {
+    if (operations_.size() >= 48) return nullptr;
+    Operation o;
+    o.buffer = std::make_unique<std::byte[]>(size);
+    o.iov = {o.buffer.get(), size};
+    operations_.push_back(std::move(o));
+    return &operations_.back();
+  }
+  void* context() { return reinterpret_cast<void*>(operations_.size()); }
+  size_t a_size() {
+    constexpr size_t kSizes[] = {0, 1, 8, 48, 100, 256, 257, 5000, 16384, 40000, 70000, 200000};
+    return kSizes[steps_.take<uint8_t>() % 12];
+  }
+
+  void post_recv() {
+    const uint8_t how = steps_.take<uint8_t>();
+    Operation* o = make_operation(a_size());
+    if (o == nullptr) return;
+    qp::RecvWr wr;
+    wr.iov = &o->iov;
+    wr.iov_count = 1;
+    wr.len = o->iov.iov_len;
+    wr.tagged = how % 2 != 0;
+    wr.ignore = how % 4 < 2 ? ~uint64_t{0} : 0;
+    wr.tag = how;
+    wr.source = how % 8 == 0 ? 5 : qp::kAnySource;
+    wr.context = context();
+    if (!matcher_->recv(wr)) operations_.pop_back();
+  }
+  void post_send() {
+    const uint8_t how = steps_.take<uint8_t>();
+    Operation* o = make_operation(a_size());
+    if (o == nullptr) return;
+    qp::SendWr wr;
+    wr.iov = &o->iov;
+    wr.iov_count = 1;
+    wr.len = o->iov.iov_len;
+    wr.tagged = how % 2 != 0;
+    wr.delivery = how % 4 == 1;
+    wr.has_imm = how % 8 == 0;
+    wr.context = context();
+    if (!qp_->send(wr)) operations_.pop_back();
+  }
+  void post_rma() {
+    const uint8_t how = steps_.take<uint8_t>();
+    Operation* o = make_operation(std::min<size_t>(a_size(), how % 16 == 0 ? 200000 : World::kRegion));
+    if (o == nullptr) return;
+    const uint64_t base = reinterpret_cast<uint64_t>(world().peer_memory + World::kRegion);
+    const uint64_t half = o->iov.iov_len / 2;
+    const qp::RemoteRange ranges[2] = {
+        {base, how % 4 == 0 ? o->iov.iov_len : half, World::kPeerKey},
+        {base + half, o->iov.iov_len - half, how % 32 == 3 ? World::kKey : World::kPeerKey}};
+    qp::RmaWr wr;
+    wr.iov = &o->iov;
+    wr.iov_count = 1;
+    wr.len = o->iov.iov_len;
+    wr.ranges = ranges;
+    wr.range_count = how % 4 == 0 ? 1 : 2;
+    wr.has_imm = how % 8 == 4;
+    wr.fence = how % 8 == 5;
+    wr.context = context();
+    const auto kind = how % 2 == 0 ? qp::WqeKind::write : qp::WqeKind::read;
+    if (kind == qp::WqeKind::read) wr.has_imm = false;
+    if (!qp_->rma(kind, wr)) operations_.pop_back();
+  }
+
+  void ask_matcher() {
+    const uint8_t how = steps_.take<uint8_t>();
+    if (how % 8 == 7) {
+      void* of = reinterpret_cast<void*>(uint64_t{steps_.take<uint8_t>()});
+      if (!matcher_->cancel(of)) (void)qp_->cancel(of);
+      return;
+    }
+    msg::Probe probe;
+    probe.action = static_cast<msg::Probe::Action>(how % 5);
+    probe.match.tagged = how % 2 != 0;
+    probe.match.ignore = ~uint64_t{0};
+    probe.match.context = reinterpret_cast<void*>(kProbe);
+    std::byte nowhere[8];
+    const iovec iov{nowhere, sizeof nowhere};
+    if (probe.action == msg::Probe::Action::claim) {
+      Operation* o = make_operation(a_size());
+      if (o == nullptr) return;
+      probe.match.iov = &o->iov;
+      probe.match.iov_count = 1;
+      probe.match.len = o->iov.iov_len;
+      probes_.push_back(operations_.size() - 1);
+      operations_.back().ended = 1;  // told under kProbe
+      (void)matcher_->probe(probe);
+      return;
+    }
+    probe.match.iov = &iov;
+    (void)matcher_->probe(probe);
+  }
+
+  void drain() {
+    for (qp::Cq* cq : {&tx_cq_, &rx_cq_}) {
+      while (!cq->empty()) {
+        void* of = cq->front().context;
+        if (cq->error_first()) {
+          of = cq->pop_error().entry.context;
+        } else {
+          cq->pop();
+        }
+        const auto nth = reinterpret_cast<uint64_t>(of);
+        if (nth == 0 || nth == kProbe) continue;  // a notice, or a look
+        require(nth <= operations_.size(), "a completion of nothing");
+        ++operations_[nth - 1].ended;
+      }
+    }
+  }
+
+  void end() {
+    if (qp_->state() == qp::QpState::dead) return;
+    matcher_->on_lost(*qp_, Errc::peer_lost);
+    qp_->finish(Errc::protocol);
+  }
+
+  static constexpr uint64_t kProbe = 1'000'000;
+
+  Steps& steps_;
+  const bool direct_;
+  qp::Cq tx_cq_, rx_cq_;
+  qp::Port port_;
+  std::unique_ptr<msg::Matcher> matcher_;
+  std::unique_ptr<qp::Qp> qp_;
+  std::unique_ptr<link::Lane> peer_;
+  uint32_t lane_index_ = 0;
+  std::vector<Operation> operations_;
+  std::vector<size_t> probes_;
+  uint64_t polls_ = 0;
+  uint64_t last_offer_ = 0;
+  uint64_t last_receive_ = 0;
+};
+
+}  // namespace
+}  // namespace aperture
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size > 8192) return 0;
+  aperture::Steps steps(data, size);
+  const bool direct = steps.take<uint8_t>() % 2 != 0;
+  aperture::Game(steps, direct).play();
+  return 0;
+}
