@@ -54,11 +54,13 @@ class Contact {
   // it has returned. Not from an upcall.
   virtual void unlisten(ListenerId id) noexcept = 0;
   // Asks for a lane from the listener's endpoint to `remote`. One of on_lane_up and
-  // on_connect_failed follows. Asking again while under way, or while a lane is up, changes nothing.
-  // The endpoint's own address fails with invalid: link/loopback joins an endpoint to itself.
+  // on_connect_failed follows. Asking again while under way, or while a lane is up, changes
+  // nothing. The endpoint's own address fails with invalid: link/loopback joins an endpoint to
+  // itself.
   virtual void connect(ListenerId id, const Address& remote) noexcept = 0;
-  // Gives a lane back: the other side is told and sees it down; what we published it can still read.
-  // on_lane_down() of that lane may be under way when this is called: compare it, do not follow it.
+  // Gives a lane back: the other side is told and sees it down; what we published it can still
+  // read. on_lane_down() of that lane may be under way when this is called: compare it, do not
+  // follow it.
   virtual void close_lane(std::unique_ptr<link::Lane> lane) noexcept = 0;
 
   // The key table of this process, which peers of the same uid map.

@@ -53,7 +53,8 @@ class Listener {
   static ListenerId listener_of(uint64_t ticket) noexcept {
     return static_cast<ListenerId>(ticket >> 32);
   }
-  // Takes the ticket that Open presents (right nonce, right process, right endpoints): used up then.
+  // Takes the ticket that Open presents (right nonce, right process, right endpoints): used up
+  // then.
   bool take_ticket(const wire::Open& open, const wire::Id128& incarnation) noexcept;
   // Somebody at that address has a ticket, and may be about to use it.
   bool has_ticket_from(const Address& source) const noexcept;

@@ -127,9 +127,10 @@ class Peer : public std::enable_shared_from_this<Peer> {
     std::shared_ptr<link::shm::Segment> segment;
     bool slots_watched = false;
   };
-  struct Doorbell {
-    UniqueFd fd;                              // an eventfd ...
-    std::optional<wire::PeerPacket> message;  // ... or our socket, for a peer of another user
+  struct Doorbell {  // one of the two
+    UniqueFd event;
+    ParentOnlyFd socket;  // ours, once more, for a peer of another user: Ring is sent to it
+    wire::PeerPacket ring;
   };
   struct LaneKeep;  // what a lane keeps alive
   struct Outgoing {

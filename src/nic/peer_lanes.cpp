@@ -138,11 +138,11 @@ Result<std::shared_ptr<Peer::Doorbell>> Peer::doorbell(uint64_t engine, UniqueFd
     // a full counter must not block us; it wakes its owner all the same
     const int flags = ::fcntl(fd.get(), F_GETFL);
     if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) return Errc::protocol;
-    made->fd = std::move(fd);
+    made->event = std::move(fd);
   } else {
-    made->fd = move_high(UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0)));
-    if (!made->fd) return Errc::no_fds;
-    made->message = wire::encode_ring();
+    made->socket = ParentOnlyFd(move_high(UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0))));
+    if (!made->socket) return Errc::no_fds;
+    made->ring = wire::encode_ring();
   }
   std::erase_if(doorbells_, [](const auto& entry) { return entry.second.expired(); });
   doorbells_[engine] = made;
@@ -282,8 +282,8 @@ Result<std::unique_ptr<link::Lane>> Peer::make_lane(SharedSegment& shared, PeerL
   link::shm::LanePeer there;
   there.remote = record.remote;
   there.remote_domain = domain;
-  there.doorbell_fd = doorbell->fd.get();
-  if (doorbell->message) there.doorbell_message = doorbell->message->view();
+  there.doorbell_fd = doorbell->socket ? doorbell->socket.get() : doorbell->event.get();
+  there.doorbell_message = doorbell->ring.view();  // empty beside an eventfd
   there.fence_sends = fence_sends_;
   if (direct) {
     there.direct.allowed = true;

@@ -174,6 +174,20 @@ TEST(Contact, a_wildcard_listener_is_reached_by_an_address_of_the_host) {
   contact().close_lane(std::move(at_any));
 }
 
+TEST(Contact, works_over_ipv6) {
+  Address localhost;
+  localhost.ip[15] = 1;
+  Side a(1, localhost), b(2, localhost);
+  if (a.listen_error() != Errc::ok) GTEST_SKIP() << "no IPv6 here";
+  a.connect(b);
+  auto at_a = a.lane();
+  auto at_b = b.lane();
+  ASSERT_TRUE(at_a && at_b);
+  EXPECT_EQ(at_b->remote, a.address());
+  contact().close_lane(std::move(at_a));
+  contact().close_lane(std::move(at_b));
+}
+
 TEST(Contact, unlisten_ends_connects_under_way_in_silence) {
   for (int i = 0; i < 50; ++i) {
     Side b;

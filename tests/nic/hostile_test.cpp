@@ -190,7 +190,8 @@ TEST_F(Hostile, no_5_a_ticket_opens_one_lane_once) {
   contact().close_lane(std::move(lane));
 }
 
-// Another user takes part in a handshake, as the owner of `source`; what comes of it, as an exit code.
+// Another user takes part in a handshake, as the owner of `source`; what comes of it, as an exit
+// code.
 int open_as_stranger(const Address& victim, const Address& source) {
   const pid_t child = ::fork();
   if (child == 0) {
