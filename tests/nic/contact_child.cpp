@@ -1,6 +1,7 @@
 // The other process of a first-contact test. Reads one command a line, prints one event a line:
 //
 //   new [DOMAIN]    a fresh endpoint in place of the last       -> at IP:PORT
+//   listen PORT     the same, at that port                      -> listening | why not
 //   connect PORT    to 127.0.0.1:PORT
 //   lane            waits for a lane                            -> up direct|owner fence|nofence
 //   send N / recv   a word on the lane                          -> sent / got N
@@ -92,6 +93,9 @@ struct Child {
       drop_lane();
       side = std::make_unique<Side>(static_cast<uint32_t>(n));
       say("at " + std::to_string(side->address().port));
+    } else if (verb == "listen") {
+      side = std::make_unique<Side>(7, loopback_v4(static_cast<uint16_t>(n)));
+      say(side->listen_error() == Errc::ok ? "listening" : describe(side->listen_error()));
     } else if (verb == "connect") {
       side->connect(loopback_v4(static_cast<uint16_t>(n)));
     } else if (verb == "lane") {

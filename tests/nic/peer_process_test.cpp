@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include "nic/child_process.hpp"
@@ -113,6 +114,37 @@ TEST(PeerProcess, crossing_connects_end_with_one_lane) {
     contact().close_lane(std::move(lane));
   }
   std::printf("slowest crossing: %.3f ms\n", static_cast<double>(slowest_ns) / 1e6);
+}
+
+TEST(PeerProcess, many_processes_may_come_at_once) {
+  constexpr size_t kChildren = 12;
+  std::vector<std::unique_ptr<ChildProcess>> children;
+  std::vector<uint16_t> ports;
+  for (size_t i = 0; i < kChildren; ++i) {
+    children.push_back(std::make_unique<ChildProcess>());
+    ports.push_back(children.back()->new_endpoint());
+  }
+  for (int round = 0; round < 20; ++round) {
+    Side here;
+    for (auto& child : children) child->tell("connect " + std::to_string(here.address().port));
+    for (const uint16_t port : ports) here.connect(loopback_v4(port));
+    std::map<uint16_t, std::unique_ptr<link::Lane>> lanes;
+    while (lanes.size() < kChildren || !here.silent(0)) {
+      auto t = here.next(8000);
+      ASSERT_TRUE(t) << "round " << round << ": " << lanes.size() << " lanes";
+      ASSERT_EQ(t->what, Told::What::up) << describe(t->why);
+      ASSERT_FALSE(lanes[t->remote.port]) << "a second lane while one is up";
+      lanes[t->remote.port] = std::move(t->lane);
+    }
+    for (size_t i = 0; i < kChildren; ++i) {
+      ASSERT_EQ(children[i]->ask("settle"), "settled");
+      send_word(*lanes[ports[i]], i);
+      ASSERT_EQ(children[i]->ask("recv"), "got " + std::to_string(i));
+      contact().close_lane(std::move(lanes[ports[i]]));
+      ASSERT_EQ(children[i]->ask("next"), "down endpoint closed");
+      ASSERT_EQ(children[i]->ask("close"), "closed");
+    }
+  }
 }
 
 TEST(PeerProcess, connecting_is_quick) {
@@ -262,6 +294,30 @@ TEST(PeerProcess, a_new_process_at_the_same_address_is_a_new_peer) {
     auto lane = here.lane();
     ASSERT_TRUE(lane) << i;
     child.kill(SIGKILL);
+    auto down = here.next();
+    ASSERT_TRUE(down && down->what == Told::What::down && down->which == lane.get());
+    contact().close_lane(std::move(lane));
+  }
+}
+
+TEST(PeerProcess, a_process_that_takes_over_the_port_of_a_dead_one_is_reached) {
+  Side here;
+  uint16_t port = 0;
+  for (int i = 0; i < 20; ++i) {
+    ChildProcess child;
+    if (port == 0) {
+      port = child.new_endpoint();
+    } else {
+      ASSERT_EQ(child.ask("listen " + std::to_string(port)), "listening") << i;
+    }
+    here.connect(loopback_v4(port));
+    auto lane = here.lane();
+    ASSERT_TRUE(lane) << i;
+    EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+    send_word(*lane, static_cast<uint64_t>(i));
+    EXPECT_EQ(child.ask("recv"), "got " + std::to_string(i));
+    child.kill(SIGKILL);
+    child.reap();
     auto down = here.next();
     ASSERT_TRUE(down && down->what == Told::What::down && down->which == lane.get());
     contact().close_lane(std::move(lane));
