@@ -1,7 +1,7 @@
 """What the provider's file promises: readelf's view of libaperture-fi.so, and loading it by hand.
 
-No DT_NEEDED on libfabric (Open MPI loads that one RTLD_LOCAL, and one file serves 1.17 and 2.x), one
-exported symbol, nothing undefined that is not in the C library, and no executable stack.
+No DT_NEEDED on libfabric (Open MPI loads that one RTLD_LOCAL, and one file serves 1.17 and 2.x),
+one exported symbol, nothing undefined that is not in the C library, and no executable stack.
 """
 import os
 import re

@@ -1,5 +1,5 @@
-// fi_av(3): maps and tables, insertion one by one and by the ten thousand, lookup, removal, and what
-// is refused.
+// fi_av(3): maps and tables, insertion one by one and by the ten thousand, lookup, removal, and
+// what is refused.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-// fi_cq(3): formats, reading when there is nothing, error entries, wait objects, signals and a queue
-// that is smaller than what comes.
+// fi_cq(3): formats, reading when there is nothing, error entries, wait objects, signals and a
+// queue that is smaller than what comes.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// Opening nodes and driving them: see fixture.hpp. One list of live nodes, owned by the test thread.
 #include "doors/fixture.hpp"
 
 #include <sched.h>

@@ -1,5 +1,5 @@
-// fi_getinfo(3): matching hints, one attribute at a time. Every hint that can be met has a neighbour
-// that cannot, which must give -FI_ENODATA and no list.
+// fi_getinfo(3): matching hints, one attribute at a time. Every hint that can be met has a
+// neighbour that cannot, which must give -FI_ENODATA and no list.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -2,8 +2,8 @@
 // survivor gets one completion for each operation it has pending, soon, and goes on with new peers;
 // what it holds (fds, mappings, threads, names in /dev/shm) returns to what it was.
 //
-// APERTURE_KILLS sets the number of kills (default 100). The time to the last completion is printed;
-// only a generous limit fails, since timing never fails a build.
+// APERTURE_KILLS sets the number of kills (default 100). The time to the last completion is
+// printed; only a generous limit fails, since timing never fails a build.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// What is said: nothing by default; with APERTURE_LOG one line for each refusal that says what to do,
-// and for a refused remote access the sentence that explains it.
+// What is said: nothing by default; with APERTURE_LOG one line for each refusal that says what to
+// do, and for a refused remote access the sentence that explains it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

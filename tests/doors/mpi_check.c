@@ -1,6 +1,7 @@
-// An MPI program that checks what it receives: every size from 1 byte to 4 MiB in both directions,
-// any source and any tag, Probe, Iprobe and Mprobe, many outstanding requests, self sends, cancelled
-// receives and truncation. Run under mpirun by mpi_check_test.py; prints "mpi_check: ok" on rank 0.
+// An MPI program that checks what it receives: every size from 1 byte to 4 MiB in both
+// directions, any source and any tag, Probe, Iprobe and Mprobe, many outstanding requests, self
+// sends, cancelled receives and truncation. Run under mpirun by mpi_check_test.py; prints
+// "mpi_check: ok" on rank 0.
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-"""mpi_check.c under the distribution's Open MPI over mtl ofi, 2 and 4 ranks, as an ordinary user and as
-root, with direct copies allowed and denied, and with MPI_THREAD_MULTIPLE.
+"""mpi_check.c under the distribution's Open MPI over mtl ofi, 2 and 4 ranks.
+
+As an ordinary user and as root, with direct copies allowed and denied, with MPI_THREAD_MULTIPLE.
 
     mpi_check_test.py PROGRAM PROVIDER_FILE
 """

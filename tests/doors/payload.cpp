@@ -1,3 +1,4 @@
+// Sizes, seeded contents and canaries: see payload.hpp. No state but the seed of the run.
 #include "doors/payload.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Carrying out requests, here or in a child: see side.hpp. One thread owns a performer.
 #include "doors/side.hpp"
 
 #include <algorithm>
