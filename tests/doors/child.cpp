@@ -1,5 +1,5 @@
-// Starting, talking to and ending child processes: see child.hpp. The list of children is lock-free,
-// since the watchdog walks it from its own thread.
+// Starting, talking to and ending child processes: see child.hpp. The list of children is
+// lock-free, since the watchdog walks it from its own thread.
 #include "doors/child.hpp"
 
 #include <dirent.h>

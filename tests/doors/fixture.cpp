@@ -1,4 +1,5 @@
-// Opening nodes and driving them: see fixture.hpp. One list of live nodes, owned by the test thread.
+// Opening nodes and driving them: see fixture.hpp. One list of live nodes, owned by the thread of
+// the test.
 #include "doors/fixture.hpp"
 
 #include <sched.h>
