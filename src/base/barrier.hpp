@@ -22,8 +22,8 @@ inline void light_barrier() noexcept {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-// ThreadSanitizer does not model fences, and GCC says so at each one: what it must see is ordered by
-// the acquire and release operations beside them.
+// ThreadSanitizer does not model fences, and GCC says so at each one: what it must see is ordered
+// by the acquire and release operations beside them.
 #if defined(__SANITIZE_THREAD__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wtsan"

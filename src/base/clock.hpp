@@ -1,7 +1,7 @@
 // Monotonic time in nanoseconds, and a cheap tick for the data path.
 //
-// now_ns() is clock_gettime (21 ns measured); ticks() is the CPU's counter (a few ns), to be compared
-// with ticks_from_ns(). Any thread.
+// now_ns() is clock_gettime (21 ns measured); ticks() is the CPU's counter (a few ns), to be
+// compared with ticks_from_ns(). Any thread.
 #pragma once
 
 #include <time.h>

@@ -99,7 +99,8 @@ Result<Mapping> Mapping::map_shared(int fd, size_t size_bytes, Access access) no
 }
 
 Result<Mapping> Mapping::map_anonymous(size_t size_bytes) noexcept {
-  void* base = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* base =
+      ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return errc_from_errno(errno);
   ::madvise(base, size_bytes, MADV_DONTFORK);
   Mapping m;

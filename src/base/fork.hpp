@@ -2,7 +2,8 @@
 //
 // getpid(2) is a system call (117 ns), too much for whatever must notice on the data path that its
 // per-thread state was inherited from a parent (random keys, thread ids). The word lies in a page
-// that the kernel wipes in a child (MADV_WIPEONFORK), so that raw clone() is noticed too. Any thread.
+// that the kernel wipes in a child (MADV_WIPEONFORK), so that raw clone() is noticed too. Any
+// thread.
 #pragma once
 
 #include <atomic>

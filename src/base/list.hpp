@@ -1,6 +1,6 @@
-// An intrusive doubly linked list. The element derives from ListHook and is in one list at a time; to
-// be in a second one as well, it derives from BasicListHook<Tag> too.
-// Not thread-safe; never allocates; an element that is destroyed must have been removed.
+// An intrusive doubly linked list. The element derives from ListHook and is in one list at a time;
+// to be in a second one as well, it derives from BasicListHook<Tag> too. Not thread-safe; never
+// allocates; an element that is destroyed must have been removed.
 #pragma once
 
 #include <cassert>

@@ -1,14 +1,15 @@
 // The lock of a progress engine: nothing in FI_THREAD_DOMAIN, biased otherwise.
 //
-// It begins as a plain mutex. A thread that takes it kStreak times in a row gets a bias: from then on
-// that thread enters with two plain stores and two loads, no LOCK prefix. Another thread takes the
-// lock away through the mutex, an announcement and a heavy_barrier(), about a microsecond; if it
-// keeps coming and the owner does not, the bias moves, and if both keep coming, it is dropped. Fair
-// enough for a NIC, not a general mutex: critical sections are one poll long, there is no recursion.
+// It begins as a plain mutex. A thread that takes it kStreak times in a row gets a bias: from then
+// on that thread enters with two plain stores and two loads, no LOCK prefix. Another thread takes
+// the lock away through the mutex, an announcement and a heavy_barrier(), about a microsecond; if
+// it keeps coming and the owner does not, the bias moves, and if both keep coming, it is dropped.
+// Fair enough for a NIC, not a general mutex: critical sections are one poll long, there is no
+// recursion.
 //
-// Each bias is a generation with its own owner and its own `inside`, and is never used again: an old
-// owner that was preempted between reading that it is the owner and raising `inside` raises the flag
-// of its own generation, which no one waits for any more, and sees after the barrier that the
+// Each bias is a generation with its own owner and its own `inside`, and is never used again: an
+// old owner that was preempted between reading that it is the owner and raising `inside` raises the
+// flag of its own generation, which no one waits for any more, and sees after the barrier that the
 // generation has changed. After kGenerations biases the lock stays a mutex for ever.
 // tests/spin/engine_lock.pml is the model.
 #pragma once
@@ -23,7 +24,8 @@ namespace aperture {
 
 class EngineLock {
  public:
-  // threaded = false: the caller promises to serialise (FI_THREAD_DOMAIN); lock and unlock are free.
+  // threaded = false: the caller promises to serialise (FI_THREAD_DOMAIN); lock and unlock are
+  // free.
   explicit EngineLock(bool threaded) noexcept : threaded_(threaded) {}
   EngineLock(const EngineLock&) = delete;
   EngineLock& operator=(const EngineLock&) = delete;
@@ -85,9 +87,9 @@ class EngineLock {
     if (bias.owner.load(std::memory_order_relaxed) != self()) return false;
     bias.inside.store(true, std::memory_order_relaxed);  // relaxed: ordered by the barrier pair
     light_barrier();
-    // SYNC POINT: engine-lock (pairs with the visitor's announcement and its heavy_barrier(): we see
-    // it, or it sees us inside). In this order: who reads that a visitor has left also reads whether
-    // it took the bias along.
+    // SYNC POINT: engine-lock (pairs with the visitor's announcement and its heavy_barrier(): we
+    // see it, or it sees us inside). In this order: who reads that a visitor has left also reads
+    // whether it took the bias along.
     if (!announced_.load(std::memory_order_acquire) &&
         current_.load(std::memory_order_acquire) == generation) {
       // relaxed: a count for the visitors' judgement

@@ -44,13 +44,15 @@ LogLevel log_level() noexcept {
 void log_line(LogLevel level, const char* format, ...) noexcept {
   const int saved = errno;
   char line[1024];
-  const int head = std::snprintf(line, sizeof line, "aperture: [%d] %s: ", ::getpid(), name_of(level));
+  const int head =
+      std::snprintf(line, sizeof line, "aperture: [%d] %s: ", ::getpid(), name_of(level));
   std::va_list args;
   va_start(args, format);
   const size_t room = sizeof line - static_cast<size_t>(head) - 1;
   const int body = std::vsnprintf(line + head, room, format, args);
   va_end(args);
-  size_t len = static_cast<size_t>(head) + std::min(static_cast<size_t>(std::max(body, 0)), room - 1);
+  size_t len =
+      static_cast<size_t>(head) + std::min(static_cast<size_t>(std::max(body, 0)), room - 1);
   line[len++] = '\n';
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line, len);
   errno = saved;

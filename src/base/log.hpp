@@ -1,8 +1,9 @@
 // One line per event on stderr, silent by default.
 //
-// APERTURE_LOG = off | warn | info | debug (default off); FI_LOG_LEVEL is honoured when APERTURE_LOG
-// is unset, since that is what libfabric users reach for. Each line says what happened and what to
-// do. Any thread; one write(2) a line, so lines do not mix. Never on the data path's good cases.
+// APERTURE_LOG = off | warn | info | debug (default off); FI_LOG_LEVEL is honoured when
+// APERTURE_LOG is unset, since that is what libfabric users reach for. Each line says what happened
+// and what to do. Any thread; one write(2) a line, so lines do not mix. Never on the data path's
+// good cases.
 #pragma once
 
 namespace aperture {

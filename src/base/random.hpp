@@ -8,6 +8,6 @@
 namespace aperture {
 
 uint64_t random_u64() noexcept;                           // some 20 ns, nearly all in the kernel
-void random_bytes(void* out, size_t len_bytes) noexcept;  // never fails: aborts if the kernel has none
+void random_bytes(void* out, size_t len_bytes) noexcept;  // aborts if the kernel has none
 
 }  // namespace aperture

@@ -17,7 +17,8 @@ class Wild {
   constexpr Wild() noexcept : value_{} {}
   constexpr explicit Wild(T value) noexcept : value_(value) {}
 
-  // The value if it is at most limit, else the fallback given; the usual check of lengths and indices.
+  // The value if it is at most limit, else the fallback given; the usual check of lengths and
+  // indices.
   constexpr bool bounded(T limit, T& out) const noexcept {
     if (value_ > limit) return false;
     out = value_;

@@ -1,10 +1,10 @@
 // Matching: which posted receive an incoming message belongs to. fi_msg(3), fi_tagged(3).
 //
-// Guarded by the engine's lock. Two books, tagged and untagged, each with the posted receives and the
-// unexpected messages in order; a message goes to the oldest receive that matches, a receive takes
-// the oldest message that matches. A ring into here is always drained: unexpected headers are always
-// taken (from a pool, counted), small payload with them; above kPayloadLimit of unexpected payload
-// the peers are asked to offer messages only, so payload waits in its senders' buffers.
+// Guarded by the engine's lock. Two books, tagged and untagged, each with the posted receives and
+// the unexpected messages in order; a message goes to the oldest receive that matches, a receive
+// takes the oldest message that matches. A ring into here is always drained: unexpected headers are
+// always taken (from a pool, counted), small payload with them; above kPayloadLimit of unexpected
+// payload the peers are asked to offer messages only, so payload waits in its senders' buffers.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,9 @@
 // matching of incoming messages. What the libfabric door wraps as fid_ep.
 //
 // Guarded by its engine's lock: every call below is made with it held, unless it says otherwise.
-// Posting calls return Errc::again when there is no room now (poll and call again); nothing has been
-// done then. An operation accepted gives exactly one completion if it asked for one, or one error.
+// Posting calls return Errc::again when there is no room now (poll and call again); nothing has
+// been done then. An operation accepted gives exactly one completion if it asked for one, or one
+// error.
 #pragma once
 
 #include <sys/uio.h>
@@ -60,8 +61,8 @@ class Endpoint {
 
   // Looks for an unexpected message. msg::Probe tells what to do with it.
   virtual Status probe(const msg::Probe& probe) noexcept = 0;
-  // Cancels the first operation with that context that can still be (receives, and sends not begun);
-  // it completes with Errc::canceled. Errors: no_entry.
+  // Cancels the first operation with that context that can still be (receives, and sends not
+  // begun); it completes with Errc::canceled. Errors: no_entry.
   virtual Status cancel(void* context) noexcept = 0;
   // The address table has lost this index: its connection is closed, pending operations end with
   // Errc::canceled.

@@ -5,8 +5,8 @@
 // drives the whole engine. Nobody else does in FI_THREAD_DOMAIN with manual progress; in all other
 // cases the control thread takes over when no one has polled for a while.
 //
-// Sleep: prepare_to_sleep() marks all incoming channels asleep, passes a heavy barrier and looks once
-// more; from then on the first arrival rings doorbell_fd().
+// Sleep: prepare_to_sleep() marks all incoming channels asleep, passes a heavy barrier and looks
+// once more; from then on the first arrival rings doorbell_fd().
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
-// Accessor slots: where a peer announces which region it is about to touch, so that a close can wait
-// for it, or fence it off (revocation.md).
+// Accessor slots: where a peer announces which region it is about to touch, so that a close can
+// wait for it, or fence it off (revocation.md).
 //
-// They lie in memory that both processes may write (the link's shared segment), a SlotArray for each
-// (accessor process, owner process). One slot serves one thread at a time: whoever holds the engine
-// lock that claimed it. The accessor writes all of it; the owner only zeroes riov_len and sets
-// `closed`. The owner believes nothing here but the pin: a wild peer can only harm the promise that
-// was made about itself, and whoever is offered slots may ptrace us anyway.
+// They lie in memory that both processes may write (the link's shared segment), a SlotArray for
+// each (accessor process, owner process). One slot serves one thread at a time: whoever holds the
+// engine lock that claimed it. The accessor writes all of it; the owner only zeroes riov_len and
+// sets `closed`. The owner believes nothing here but the pin: a wild peer can only harm the promise
+// that was made about itself, and whoever is offered slots may ptrace us anyway.
 #pragma once
 
 #include <sys/uio.h>

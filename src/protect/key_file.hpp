@@ -6,12 +6,12 @@
 //   0            4096                    entries_offset
 //   | KeyHeader  | buckets: u32 each ... | entries: 64 bytes each ...                    |
 //
-// Hashing is linear (Litwin): buckets are added one at a time, and each addition splits one chain, so
-// that no registration ever pays for a rehash. A chain value is index + 1, 0 ends it.
+// Hashing is linear (Litwin): buckets are added one at a time, and each addition splits one chain,
+// so that no registration ever pays for a rehash. A chain value is index + 1, 0 ends it.
 //
 // Reading: a hit is proved by the entry alone (state_gen before and after its fields, a generation
-// never comes back). A miss is proved by `version`, which is odd during a split and changes with each
-// entry that leaves a chain: same even value before and after the walk, or walk again.
+// never comes back). A miss is proved by `version`, which is odd during a split and changes with
+// each entry that leaves a chain: same even value before and after the walk, or walk again.
 #pragma once
 
 #include <atomic>
@@ -39,8 +39,8 @@ constexpr EntryState state_of(uint64_t state_gen) noexcept {
 //   0           8     16     24       32    36      40     44    48         56          64
 //   | state_gen | key | base | length | pd | rights | next | qpn | reg'd at | extension |
 // All but `enabled` (in rights) is constant while the state is VALID. bound_qpn and extension are
-// kept free for memory windows (the QP of a 2A or 2B window) and for side records (several iovs, raw
-// keys, counters).
+// kept free for memory windows (the QP of a 2A or 2B window) and for side records (several iovs,
+// raw keys, counters).
 struct alignas(64) KeyEntry {
   std::atomic<uint64_t> state_gen;  // generation << 2 | EntryState
   std::atomic<uint64_t> key;

@@ -46,8 +46,8 @@ struct RegionHandle {
   uint64_t key = 0;
 };
 
-// The region that a caller met last: spares the hash walk while it stays the same. Plain data of one
-// thread; a stale hint costs nothing but the walk.
+// The region that a caller met last: spares the hash walk while it stays the same. Plain data of
+// one thread; a stale hint costs nothing but the walk.
 struct LookupHint {
   RegionRef last;
 };
@@ -71,23 +71,24 @@ class KeyTable {
   KeyTable(const KeyTable&) = delete;
   KeyTable& operator=(const KeyTable&) = delete;
 
-  // Registers a region; it can be reached when this returns. Errors: no_key (the requested key is in
-  // use in that domain), key_rejected (it is FI_KEY_NOTAVAIL), invalid (the range wraps, domain 0,
-  // an unknown right), no_space (table full), no_memory.
+  // Registers a region; it can be reached when this returns. Errors: no_key (the requested key is
+  // in use in that domain), key_rejected (it is FI_KEY_NOTAVAIL), invalid (the range wraps, domain
+  // 0, an unknown right), no_space (table full), no_memory.
   Result<RegionHandle> add(const RegionSpec& spec);
   // Errors: no_entry (closed, or being closed).
   Status enable(RegionHandle region);
 
   // Closing. revoke_begin: refused from now on; call it inside the engine lock of the domain.
   // no_entry if it is closed already. revoke_poll: true once nothing older can land any more (the
-  // entry is free then). revoke: both, until `deadline_ns` (now_ns() time) has passed, then busy: the
-  // region stays refused, and calling again finishes. Poll and revoke are called outside every lock.
+  // entry is free then). revoke: both, until `deadline_ns` (now_ns() time) has passed, then busy:
+  // the region stays refused, and calling again finishes. Poll and revoke are called outside every
+  // lock.
   Status revoke_begin(RegionHandle region);
   bool revoke_poll(RegionHandle region);
   Status revoke(RegionHandle region, uint64_t deadline_ns);
 
-  // May this be done? Checks the whole of [addr, addr + len) and grants its first chunk. The hint is
-  // the caller's own and may be null.
+  // May this be done? Checks the whole of [addr, addr + len) and grants its first chunk. The hint
+  // is the caller's own and may be null.
   Checked check(const AccessAsk& ask, LookupHint* hint = nullptr) const noexcept;
   // The next chunk of a longer operation: the same life of the same region, or closed.
   Checked recheck(const AccessAsk& ask, RegionRef region) const noexcept;

@@ -17,7 +17,8 @@ namespace {
 // A zeroed iovec (the mark of another close, or of our own) is worth asking again, not for ever.
 constexpr int kEmptyCopies = 16;
 
-// This thread, as the owner will look for it. Read once in each thread, and again in a forked child.
+// This thread, as the owner will look for it. Read once in each thread, and again in a forked
+// child.
 struct Self {
   uint64_t epoch = 0;
   uint32_t tid = 0;

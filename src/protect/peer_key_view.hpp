@@ -2,8 +2,9 @@
 //
 // Everything in the file is the peer's word: indices, counts and chains are bounded before use, and
 // nothing in it can crash or hang the reader. What it can make us do is to copy into or out of the
-// peer's own memory. One view per peer process; any thread, a slot and a hint each (accessor_slot.hpp).
-// The protocol, its fences and the order of its steps: revocation.md, and tests/spin/revocation.pml.
+// peer's own memory. One view per peer process; any thread, a slot and a hint each
+// (accessor_slot.hpp). The protocol, its fences and the order of its steps: revocation.md, and
+// tests/spin/revocation.pml.
 #pragma once
 
 #include <sys/types.h>

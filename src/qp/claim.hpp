@@ -1,14 +1,14 @@
 // Claims: who executes the RMA request at the head of a request ring, when the owner may or may not
 // be polling. No LOCK prefix and no fence on the owner's side.
 //
-// The owner (responder) stores `executing = position + 1` before it touches memory for an RMA request
-// and then reads the claim word. The initiator stores ASK for that position, passes a heavy barrier
-// and reads `executing`. So at least one sees the other:
+// The owner (responder) stores `executing = position + 1` before it touches memory for an RMA
+// request and then reads the claim word. The initiator stores ASK for that position, passes a heavy
+// barrier and reads `executing`. So at least one sees the other:
 //   - the initiator sees the owner at it (or past it): it takes ASK back, the owner goes on;
-//   - otherwise the owner can only come later, sees ASK and waits: the initiator stores TAKEN, copies
-//     by itself, and stores DONE, upon which the owner steps over the request.
-// Claims are made in order and only for the first request that is not executed, so a claim word that
-// names a later position means that every RMA request before it has been done.
+//   - otherwise the owner can only come later, sees ASK and waits: the initiator stores TAKEN,
+//     copies by itself, and stores DONE, upon which the owner steps over the request.
+// Claims are made in order and only for the first request that is not executed, so a claim word
+// that names a later position means that every RMA request before it has been done.
 //
 //   claim word   position + 1 << 2 | state
 //

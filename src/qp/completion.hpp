@@ -98,6 +98,7 @@ class Cq {
 // A completion counter. Changed under the engine's lock, read by any thread.
 class Counter {
  public:
+  // SYNC POINT: counter (pairs with store(): what was completed is visible to who reads this)
   uint64_t value() const noexcept { return value_.load(std::memory_order_acquire); }
   uint64_t errors() const noexcept { return errors_.load(std::memory_order_acquire); }
   void add(uint64_t n) noexcept { store(value_, value_.load(std::memory_order_relaxed) + n); }

@@ -1,8 +1,8 @@
 // What the queue pairs of one endpoint share: completion queues, counters, the WQE pool, the place
 // where messages go, and the protection domain that incoming requests meet.
 //
-// Guarded by the engine's lock. MessageSink is implemented by msg/ (matching); a queue pair calls it
-// for each message, in order.
+// Guarded by the engine's lock. MessageSink is implemented by msg/ (matching); a queue pair calls
+// it for each message, in order.
 #pragma once
 
 #include <cstdint>

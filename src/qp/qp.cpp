@@ -85,8 +85,8 @@ bool Qp::drained() const noexcept {
 std::unique_ptr<link::Lane> Qp::finish(Errc why) noexcept {
   if (state_ == QpState::dead) return nullptr;
   if (lost_why_ != Errc::ok) why = lost_why_;
-  // What was executed before a loss is a success. An end of our own making takes nothing in any more:
-  // the application's buffers may be going away.
+  // What was executed before a loss is a success. An end of our own making takes nothing in any
+  // more: the application's buffers may be going away.
   if (state_ == QpState::draining && !broken_) learn_executed();
   state_ = QpState::dead;
   while (Wqe* wqe = pending_.pop_front()) {

@@ -1,9 +1,9 @@
 // A queue pair: requester, responder and the rendezvous transfers of one lane.
 //
 // Guarded by its engine's lock. States: connecting (no lane yet: posts are queued), ready, draining
-// (the lane is lost: what the peer had published is still executed), dead. InfiniBand semantics as in
-// architecture.md: requests execute in order, `consumed` acknowledges, a nak stored before it names
-// what was refused. A refused RMA leaves the queue pair working, as libfabric expects.
+// (the lane is lost: what the peer had published is still executed), dead. InfiniBand semantics as
+// in architecture.md: requests execute in order, `consumed` acknowledges, a nak stored before it
+// names what was refused. A refused RMA leaves the queue pair working, as libfabric expects.
 //
 //   requester.cpp    posting: sends into the ring, the send queue, acknowledgements
 //   rma.cpp          RMA through the ring, in pieces
@@ -75,8 +75,8 @@ class Qp {
   // Something goes on only while we poll (claims and pulls have no doorbell): do not sleep.
   bool needs_polling() const noexcept;
 
-  // For msg/: takes an offered message into `receive` (on_received follows, maybe at once), or drops
-  // it. Also from inside on_message.
+  // For msg/: takes an offered message into `receive` (on_received follows, maybe at once), or
+  // drops it. Also from inside on_message.
   Status begin_receive(const Arrival& offer, const Receive& receive) noexcept;
   void drop_offer(uint32_t offer_id) noexcept;
   // Asks the peer to send no payload unasked (or to go back to normal).

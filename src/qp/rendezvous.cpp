@@ -1,4 +1,5 @@
-// Rendezvous: messages too large for the ring are offered, and move once the receiver knows where to.
+// Rendezvous: messages too large for the ring are offered, and move once the receiver knows where
+// to.
 //
 //   sender                                  receiver
 //   send_offer {id, len, address, claim} ->  matched: grant {id, receive id, wanted}
@@ -277,8 +278,8 @@ void Qp::pull_stalled() noexcept {
   }
 }
 
-// One chunk by CMA from the sender's buffer. No key is asked for: the sender offered these bytes, and
-// the kernel asks whether we may reach into it.
+// One chunk by CMA from the sender's buffer. No key is asked for: the sender offered these bytes,
+// and the kernel asks whether we may reach into it.
 bool Qp::pull_chunk(Incoming& in, uint32_t index) noexcept {
   const uint64_t want = in.receive.want;
   // relaxed: as in next_chunk()

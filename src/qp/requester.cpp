@@ -168,8 +168,8 @@ SendWr Qp::as_send_wr(const Wqe& wqe) const noexcept {
   return wr;
 }
 
-// Puts as much of the operation into the ring as there is room for. True: it needs the send queue no
-// longer (and may be gone).
+// Puts as much of the operation into the ring as there is room for. True: it needs the send queue
+// no longer (and may be gone).
 bool Qp::start(Wqe& wqe) noexcept {
   const bool is_rma = wqe.kind != WqeKind::send;
   if (wqe.fence && under_way() && !(is_rma && wqe.in_ring)) return false;

@@ -205,7 +205,8 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
   ring::ChannelRx& rx = lane_->request_rx;
   if (!lane_->response_tx.room(1)) return wait_for_peer();
   const auto f = wire::load_fields<wire::WriteBytesFields>(rx.cells.body());
-  const std::byte* from = f.len <= protect::kChunkBytes ? rx.bytes.view(f.byte_pos, f.len) : nullptr;
+  const std::byte* from =
+      f.len <= protect::kChunkBytes ? rx.bytes.view(f.byte_pos, f.len) : nullptr;
   if (from == nullptr || f.offset > f.total || f.len > f.total - f.offset) {
     break_protocol("payload outside its ring or its operation");
     return false;
@@ -214,8 +215,8 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
   if ((head.flags & wire::kFirst) != 0) begin_operation();
   if (verdict == ClaimVerdict::execute && !op_refused_) {
-    // The whole operation is checked with each piece, so one that leaves its region changes nothing.
-    // addr + offset cannot wrap once [addr, addr + total) has passed.
+    // The whole operation is checked with each piece, so one that leaves its region changes
+    // nothing. addr + offset cannot wrap once [addr, addr + total) has passed.
     const AccessAsk whole = ask_of(f.key, head.word(), f.total, Rights::remote_write);
     const AccessAsk part = ask_of(f.key, head.word() + f.offset, f.len, Rights::remote_write);
     const protect::Checked first = port_.keys.check(whole, &hint_);
@@ -314,8 +315,8 @@ bool Qp::on_check(const Head& head) noexcept {
     op_refused_ = true;
     refuse(ask, checked.denial());
   } else {
-    // Claimed, so its initiator has its own answer, maybe from a moment before: should a piece of this
-    // operation still come to us, that piece is refused.
+    // Claimed, so its initiator has its own answer, maybe from a moment before: should a piece of
+    // this operation still come to us, that piece is refused.
     check_denial_ = checked.denial();
   }
   return true;

@@ -56,7 +56,8 @@ bool Qp::room_for_piece(uint32_t n_cells) noexcept {
   return piece_tail_ - piece_head_ < pieces_.size() && lane_->request_tx.room(n_cells);
 }
 
-// With several ranges, all are checked before the first byte moves: one that is bad changes nothing.
+// With several ranges, all are checked before the first byte moves: one that is bad changes
+// nothing.
 bool Qp::put_checks(Wqe& wqe) noexcept {
   ring::ChannelTx& tx = lane_->request_tx;
   while (wqe.checked < wqe.range_count) {

@@ -1,8 +1,8 @@
 // A WQE: one accepted operation, from the post that could not finish it at once to its completion.
 //
 // Sends whose payload fits in the ring now never have one. Taken from the endpoint's pool; in one
-// list at a time: the send queue (not begun or begun and not all in the ring), then `pending` (waits
-// for the other side's acknowledgement) or the table of offered messages.
+// list at a time: the send queue (not begun or begun and not all in the ring), then `pending`
+// (waits for the other side's acknowledgement) or the table of offered messages.
 #pragma once
 
 #include <array>

@@ -6,8 +6,8 @@
 // A message is one or more consecutive cells. Each cell carries its own ready mark beside its
 // payload, so a small message is one cache line and no producer index is shared. The mark of the
 // cell at position p is (p >> log2(cells)) + 1, stored last and with release in the message's first
-// cell; no stale cell can hold it, since it never repeats within 2^32 laps. The consumer gives cells
-// back by publishing how far it has got (channel.hpp), once per batch.
+// cell; no stale cell can hold it, since it never repeats within 2^32 laps. The consumer gives
+// cells back by publishing how far it has got (channel.hpp), once per batch.
 //
 // CellWriter belongs to the producing thread and CellReader to the consuming one. The reader trusts
 // nothing: whatever the marks say, it only ever looks inside the ring.
@@ -40,7 +40,10 @@ class CellWriter {
  public:
   CellWriter() noexcept = default;
   CellWriter(Cell* cells, uint32_t log2_cells) noexcept
-      : cells_(cells), log2_(log2_cells), mask_((uint64_t{1} << log2_cells) - 1), limit_(mask_ + 1) {}
+      : cells_(cells),
+        log2_(log2_cells),
+        mask_((uint64_t{1} << log2_cells) - 1),
+        limit_(mask_ + 1) {}
 
   uint64_t pos() const noexcept { return pos_; }
   uint64_t capacity() const noexcept { return mask_ + 1; }

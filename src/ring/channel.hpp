@@ -1,13 +1,13 @@
-// A channel: one cell ring and its byte ring in one direction, with the few words the two sides tell
-// each other. A lane (link/) is four of them: requests and responses, each way.
+// A channel: one cell ring and its byte ring in one direction, with the few words the two sides
+// tell each other. A lane (link/) is four of them: requests and responses, each way.
 //
 //   line 0   written by the consumer   consumed, bytes_consumed, executing
 //   line 1   written by the consumer   state (hot or asleep), marked rung by the producer
 //   line 2   written by the consumer   polls: grows while the consumer polls
 //   line 3   written by the producer   claim
 //
-// Words of the consumer are a peer's words to the producer and the other way round: used only through
-// grant(), which ignores nonsense.
+// Words of the consumer are a peer's words to the producer and the other way round: used only
+// through grant(), which ignores nonsense.
 #pragma once
 
 #include <atomic>

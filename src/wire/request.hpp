@@ -11,8 +11,8 @@
 //   12     fields of the operation
 //
 // The number of cells follows from op, flags and len alone, so the two sides cannot disagree, and a
-// hostile peer can make us skip cells of its own ring at worst. Everything decoded is a peer's word:
-// lengths and places are checked where they are used.
+// hostile peer can make us skip cells of its own ring at worst. Everything decoded is a peer's
+// word: lengths and places are checked where they are used.
 #pragma once
 
 #include <cstddef>

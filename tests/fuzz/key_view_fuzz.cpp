@@ -29,7 +29,8 @@ bool change_while_copying = false;
   std::abort();
 }
 
-// Stands in for process_vm_writev: the remote side may be anywhere, but never longer than what we ask.
+// Stands in for process_vm_writev: the remote side may be anywhere, but never longer than what we
+// ask.
 ssize_t pretend(pid_t, const iovec* local, unsigned long count, const iovec* remote, unsigned long,
                 unsigned long) {
   size_t total = 0;

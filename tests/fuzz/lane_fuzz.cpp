@@ -327,7 +327,8 @@ class Game final : public msg::Matcher::Host {
   }
   void post_rma() {
     const uint8_t how = steps_.take<uint8_t>();
-    Operation* o = make_operation(std::min<size_t>(a_size(), how % 16 == 0 ? 200000 : World::kRegion));
+    Operation* o =
+        make_operation(std::min<size_t>(a_size(), how % 16 == 0 ? 200000 : World::kRegion));
     if (o == nullptr) return;
     const uint64_t base = reinterpret_cast<uint64_t>(world().peer_memory + World::kRegion);
     const uint64_t half = o->iov.iov_len / 2;

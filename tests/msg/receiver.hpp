@@ -1,5 +1,5 @@
-// A receiver with a Matcher, and senders that are joined to it by lanes: what an endpoint is, without
-// the network around it. Each sender's address-table index is its place in `senders`.
+// A receiver with a Matcher, and senders that are joined to it by lanes: what an endpoint is,
+// without the network around it. Each sender's address-table index is its place in `senders`.
 #pragma once
 
 #include "msg/matcher.hpp"

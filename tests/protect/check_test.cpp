@@ -1,4 +1,5 @@
-// The check: every Denial beside its valid neighbour. Numbers are those of the list of hostile inputs.
+// The check: every Denial beside its valid neighbour. Numbers are those of the list of hostile
+// inputs.
 #include <cstring>
 #include <string>
 

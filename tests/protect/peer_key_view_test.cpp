@@ -1,4 +1,5 @@
-// The accessor's side: which files are mapped, what hostile content can do (nothing), one-sided copies.
+// The accessor's side: which files are mapped, what hostile content can do (nothing), one-sided
+// copies.
 #include "protect/peer_key_view.hpp"
 
 #include <fcntl.h>

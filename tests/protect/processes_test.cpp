@@ -1,5 +1,6 @@
-// Two processes: one-sided copies with canaries, and closing while the accessor works, is stopped at
-// a random moment, or is killed. APERTURE_SEED repeats a run, APERTURE_ROUNDS lengthens it (soak).
+// Two processes: one-sided copies with canaries, and closing while the accessor works, is stopped
+// at a random moment, or is killed. APERTURE_SEED repeats a run, APERTURE_ROUNDS lengthens it
+// (soak).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,4 +1,5 @@
-// Revocation rule by rule: pins, the zeroed iovec, deadlines, the fate of the pinning thread, detaching.
+// Revocation rule by rule: pins, the zeroed iovec, deadlines, the fate of the pinning thread,
+// detaching.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>

@@ -92,8 +92,8 @@ TEST_F(Threads, fields_of_two_lives_never_mix) {
   reader.join();
 }
 
-// Stands in for process_vm_writev within one process: reads the remote iovec once, as the kernel does
-// at the start of the call, and copies under ThreadSanitizer's eyes.
+// Stands in for process_vm_writev within one process: reads the remote iovec once, as the kernel
+// does at the start of the call, and copies under ThreadSanitizer's eyes.
 ssize_t copy_in_process(pid_t, const iovec* local, unsigned long, const iovec* remote,
                         unsigned long, unsigned long) {
   const auto* words = reinterpret_cast<const std::atomic<uint64_t>*>(remote);

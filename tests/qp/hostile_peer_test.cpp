@@ -138,7 +138,8 @@ TEST_P(HostilePeer, write_piece_outside_its_operation) {
   for (const auto& f : bad) {
     Pair pair(GetParam());
     pair.a->qp->attach(std::move(pair.lane_a));
-    put(pair.lane_b->request_tx, Head::make(Op::write_bytes, wire::kFirst, 0, memory_.address()), f);
+    put(pair.lane_b->request_tx, Head::make(Op::write_bytes, wire::kFirst, 0, memory_.address()),
+        f);
     for (int i = 0; i < 10; ++i) pair.a->poll();
     EXPECT_TRUE(pair.a->qp->broken());
   }
@@ -179,7 +180,8 @@ TEST_P(HostilePeer, more_payload_than_granted) {
   EXPECT_EQ(grant.len, 100u);
   put(peer().response_tx, Head::make(Op::data, 0, 0, grant.receive_id), wire::DataFields{0, 0, 50});
   expect_alive();
-  put(peer().response_tx, Head::make(Op::data, 0, 0, grant.receive_id), wire::DataFields{50, 64, 51});
+  put(peer().response_tx, Head::make(Op::data, 0, 0, grant.receive_id),
+      wire::DataFields{50, 64, 51});
   expect_broken();
 }
 

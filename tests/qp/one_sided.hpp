@@ -1,5 +1,5 @@
-// The fixture of the tests of one-sided operations: a pair of queue pairs, over a link, with a target
-// that behaves in one of three ways.
+// The fixture of the tests of one-sided operations: a pair of queue pairs, over a link, with a
+// target that behaves in one of three ways.
 #pragma once
 
 #include <string>
@@ -30,7 +30,8 @@ class OneSided : public testing::TestWithParam<Setting> {
  protected:
   OneSided() : pair_(GetParam().link) {
     pair_.attach();
-    if (GetParam().target == Target::asleep) b().qp->set_consumer_state(ring::ConsumerState::asleep);
+    if (GetParam().target == Target::asleep)
+      b().qp->set_consumer_state(ring::ConsumerState::asleep);
   }
   Side& a() { return *pair_.a; }
   Side& b() { return *pair_.b; }

@@ -1,6 +1,7 @@
-// The ordering rule: with strict order, what the initiator posts takes effect in that order, whatever
-// path each operation takes and however the target behaves meanwhile. Random histories are compared
-// with a model; the seed is printed. And claims: each request is executed by exactly one side.
+// The ordering rule: with strict order, what the initiator posts takes effect in that order,
+// whatever path each operation takes and however the target behaves meanwhile. Random histories are
+// compared with a model; the seed is printed. And claims: each request is executed by exactly one
+// side.
 #include <atomic>
 #include <random>
 #include <thread>

@@ -309,7 +309,8 @@ TEST_P(Refusal, flood_of_refusals_among_successes) {
   expect_all_well();
 }
 
-// A region that is closed in the middle of a large operation: one error, and nothing after the close.
+// A region that is closed in the middle of a large operation: one error, and nothing after the
+// close.
 TEST_P(Refusal, close_in_the_middle) {
   constexpr uint64_t kSize = 30'000'000;
   for (const WqeKind kind : {WqeKind::write, WqeKind::read}) {

@@ -201,7 +201,8 @@ TEST_P(Rma, many_small_operations_all_complete) {
           const bool write = posted % 3 == 0;
           const iovec iov{write ? &sources[posted] : &results[posted], 8};
           const RemoteRange range{memory.address() + at, 8, region.key};
-          if (!a().qp->rma(write ? WqeKind::write : WqeKind::read, rma_of(iov, range, posted))) break;
+          if (!a().qp->rma(write ? WqeKind::write : WqeKind::read, rma_of(iov, range, posted)))
+            break;
           ++posted;
         }
         for (; !a().tx_cq.empty(); a().tx_cq.pop()) {

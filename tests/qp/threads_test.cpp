@@ -23,8 +23,8 @@ INSTANTIATE_TEST_SUITE_P(links, Threads,
                          testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
                          [](const auto& link) { return name_of(link.param); });
 
-// What one thread does: sends, writes to and reads from its own part of the other side's memory, and
-// stops polling now and then.
+// What one thread does: sends, writes to and reads from its own part of the other side's memory,
+// and stops polling now and then.
 class Actor {
  public:
   Actor(Side& side, Guarded& remote, uint64_t key, unsigned seed)

@@ -1,11 +1,11 @@
 /* The biased engine lock: src/base/lock.hpp and lock.cpp. Any thread may take the bias along, or drop
  * it, at the end of any visit. Claim: never two threads inside.
  *
- * heavy_barrier() is membarrier(2): after a full fence of the caller, and before its end, each thread
- * passes a full fence, that is, there is a moment at which that thread's buffer is empty.
+ * heavy_barrier() is membarrier(2): after a full fence of the caller, and before its end, each
+ * thread passes a full fence, that is, there is a moment at which that thread's buffer is empty.
  *
- * Mutations that must fail: NO_HEAVY_BARRIER, NO_SECOND_LOOK (the owner does not look at the generation
- * again), ONE_FLAG (all generations share one `inside`). See ./run. */
+ * Mutations that must fail: NO_HEAVY_BARRIER, NO_SECOND_LOOK (the owner does not look at the
+ * generation again), ONE_FLAG (all generations share one `inside`). See ./run. */
 
 #ifndef LOCKERS
 #define LOCKERS 2

@@ -1,12 +1,14 @@
 /* Revocation of a region while peers copy into it by process_vm_writev: src/protect/peer_key_view.cpp
  * (piece) against src/protect/revoke.cpp (revoke_begin, revoke_poll).
  *
- * Accessors may be stopped, stopped for ever, or killed between any two of their steps. A region that
- * was revoked comes back VALID under the next generation (rereg), in the same entry and the same slots.
- * Claim: when revoke has returned, no copy checked under that generation lands; and revoke returns.
+ * Accessors may be stopped, stopped for ever, or killed between any two of their steps. A region
+ * that was revoked comes back VALID under the next generation (rereg), in the same entry and the
+ * same slots. Claim: when revoke has returned, no copy checked under that generation lands; and
+ * revoke returns.
  *
- * Mutations that must fail: NO_FENCE_A, NO_FENCE_R, NO_ZEROING, NO_SECOND_LOOK, NO_CHUNK_RECHECK (an
- * assertion), NO_STOP_RULE and NO_DEATH_RULE (an invalid end state: revoke hangs). See ./run. */
+ * Mutations that must fail: NO_FENCE_A, NO_FENCE_R, NO_ZEROING, NO_SECOND_LOOK, NO_CHUNK_RECHECK
+ * (an assertion), NO_STOP_RULE and NO_DEATH_RULE (an invalid end state: revoke hangs). See ./run.
+ * */
 
 #ifndef ACCESSORS
 #define ACCESSORS 2

@@ -1,8 +1,9 @@
 /* Threads with store buffers (total store order, as x86 has it): included by the models.
  *
- * THREADS, VARS and DEPTH are defined by the model. A store goes into the thread's buffer, a load sees
- * the thread's own newest buffered store or else memory, a fence waits until the buffer is empty, and
- * buffers drain at any moment, also those of stopped and dead threads. `i` and `j` are scratch. */
+ * THREADS, VARS and DEPTH are defined by the model. A store goes into the thread's buffer, a load
+ * sees the thread's own newest buffered store or else memory, a fence waits until the buffer is
+ * empty, and buffers drain at any moment, also those of stopped and dead threads. `i` and `j` are
+ * scratch. */
 
 byte mem[VARS];
 byte buf_var[THREADS * DEPTH];

@@ -34,7 +34,7 @@ BENEATH = {
 SOLE_USER = {"rdma": "provider", "infiniband": "verbs"}
 
 C_FAMILY = (".cpp", ".hpp", ".c", ".h")
-CODE = C_FAMILY + (".py", ".sh", ".cmake", "CMakeLists.txt", "/dev", ".ci/run", ".pml")
+CODE = C_FAMILY + (".py", ".sh", ".cmake", "CMakeLists.txt", "/dev", ".ci/run")
 EMPTY_NAMES = {"common", "util", "utils", "helper", "helpers", "manager", "misc"}
 # Written in two pieces so that this file does not break its own rule.
 MACHINE_PATHS = re.compile(r"(?<![\w.$}])/(?:wo" r"rk|ro" r"ot|ho" r"me)/[\w.]")
@@ -130,7 +130,7 @@ def check_opening(source: Source) -> Iterator[Breach]:
     if lines and lines[0].startswith("#!"):
         lines = lines[1:]
     opening = lines[0].lstrip() if lines else ""
-    marks = ("//", "/*") if source.path.endswith(C_FAMILY + (".pml",)) else ("#", '"""', "'''")
+    marks = ("//", "/*") if source.path.endswith(C_FAMILY) else ("#", '"""', "'''")
     if not opening.startswith(marks) or opening.startswith("#include"):
         yield Breach(source.path, 1, "opening", "open with a comment: what this file is for")
     if source.path.endswith((".hpp", ".h")) and not re.search(
@@ -149,12 +149,18 @@ def check_words(source: Source) -> Iterator[Breach]:
 
 
 def check_relaxed(source: Source) -> Iterator[Breach]:
-    """`relaxed` says why it is enough: a comment in the same paragraph, on the line or above it."""
+    """`relaxed` says why it is enough: by a comment that explains it for its function, or by one in
+    the same paragraph, on the line or above it."""
     if not source.path.startswith("src/") or not source.path.endswith(C_FAMILY):
         return
     lines = source.lines
+    explained = [function for function in cpp_shape.functions(source.text)
+                 if any(re.search("//.*relaxed", line)
+                        for line in lines[function.first_line - 1:function.last_line])]
     for number, line in enumerate(lines, 1):
         if "memory_order_relaxed" not in line.split("//")[0]:
+            continue
+        if any(each.first_line <= number <= each.last_line for each in explained):
             continue
         start = number
         while start > 0 and lines[start - 1].strip():

@@ -94,6 +94,9 @@ class Rules(unittest.TestCase):
         use = "x.load(std::memory_order_relaxed);\n"
         self.fires("relaxed", "src/base/a.cpp", OPENING + "\n" * 3 + use,
                    OPENING + "\n" * 3 + "// relaxed: only we store it\n" + use)
+        once = "void f() {\n  " + use + "\n  // relaxed: only we store it\n  " + use + "}\n"
+        self.fires("relaxed", "src/base/a.cpp", OPENING + "\n" + once.replace("// relaxed", "// "),
+                   OPENING + "\n" + once)
 
     def test_sync_points_have_two_ends(self):
         end = Source("src/ring/a.hpp", "// SYNC POINT: slot-ready: the payload\n")
