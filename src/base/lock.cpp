@@ -37,6 +37,7 @@ void EngineLock::lock_slow() noexcept {
 bool EngineLock::try_lock_slow() noexcept {
   if (!mutex_.try_lock()) return false;
   if (biased_to_other()) {
+    // relaxed: changes under mutex_ only, which we hold
     const Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
     bool inside = bias.inside.load(std::memory_order_acquire);
     if (!inside) {  // worth a barrier; as in lock_slow()
@@ -97,6 +98,7 @@ void EngineLock::start_generation(uint32_t generation) noexcept {
 
 void EngineLock::unlock_slow() noexcept {
   const uint32_t next = next_bias();
+  // relaxed: changes under mutex_ only, which we hold
   if (next != current_.load(std::memory_order_relaxed)) start_generation(next);
   // SYNC POINT: engine-lock (our stores, the new generation among them, become visible to the owner
   // that reads that nobody is announced). Without a bias the mutex alone hands them on.

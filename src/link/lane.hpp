@@ -31,7 +31,7 @@ struct DirectPath {
   bool allowed = false;        // same uid, same pid namespace, and the probe copy went through
   pid_t pid = -1;              // of the owner
   const void* keys = nullptr;  // protect::PeerKeyView of the owner; outlives the lane
-  void* slots = nullptr;       // protect::SlotArray of ours that the owner watches; outlives the lane
+  void* slots = nullptr;       // our protect::SlotArray, watched by the owner; outlives the lane
 };
 
 class Lane {
@@ -49,6 +49,7 @@ class Lane {
   // Moves what has to be moved by hand; the engine calls it in each poll if needs_drive is set.
   virtual void drive() noexcept {}
 
+  // SYNC POINT: lane-lost (pairs with mark_lost())
   bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }
   // SYNC POINT: lane-lost: everything the peer published is visible to who sees it lost
   void mark_lost() noexcept { lost_.store(true, std::memory_order_release); }
@@ -68,11 +69,11 @@ class Lane {
   Address remote;                  // the endpoint at the other end
   uint32_t remote_domain = 0;      // protection domain that our RMA requests meet there
   bool needs_drive = false;
-  // True if heavy_barrier() of the other side does not reach our threads, or its own does not exist:
-  // then a full_fence() stands between publishing and looking at the consumer's state.
+  // True if heavy_barrier() of the other side does not reach our threads, or its own does not
+  // exist: then a full_fence() stands between publishing and looking at the consumer's state.
   bool fence_sends = false;
-  // Operations of ours that wait for the other side, for the watch over silent peers. Written by the
-  // engine's thread, read by the control thread; a hint, so relaxed is enough.
+  // Operations of ours that wait for the other side, for the watch over silent peers. Written by
+  // the engine's thread, read by the control thread; a hint, so relaxed is enough.
   std::atomic<uint32_t> pending{0};
 
  private:

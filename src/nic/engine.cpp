@@ -203,6 +203,7 @@ void Engine::begin_watch() noexcept {
 
 void Engine::on_tick() noexcept {
   timer_ = 0;
+  // relaxed: a count that is compared with itself; it orders nothing
   const uint64_t told = polls_told_.load(std::memory_order_relaxed);
   if (told == polls_seen_) {
     on_doorbell();

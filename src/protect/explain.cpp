@@ -120,6 +120,7 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
   std::lock_guard guard(mutex_);
   const uint64_t key = ask.key.unchecked();
   const KeyEntry* e = entry_to_explain(ask.pd, key);
+  // relaxed loads throughout: entries are written under mutex_ only, which we hold
   const uint32_t rights = e ? e->rights.load(std::memory_order_relaxed) : 0;
   const bool zero_based = (rights & kFlagZeroBased) != 0;
 
