@@ -1,0 +1,146 @@
+/* Claims: src/qp/claim.hpp. The owner polls its request ring, the initiator may take over the request
+ * at the head; REQUESTS of them follow one another. Claim: each is done by exactly one side, never
+ * by both at once, in order, and whoever does the next sees what was done before; and nobody waits
+ * for ever.
+ *
+ * The light barrier costs nothing at run time: without it the compiler may load the claim word
+ * before it stores `executing`. heavy_barrier() is membarrier(2), as in engine_lock.pml.
+ *
+ * Mutations that must fail: NO_LIGHT_BARRIER (either order), LATE_EXECUTING (always the wrong
+ * order), NO_HEAVY_BARRIER, NO_RETRACT (a lost claim is not taken back), RETRACT_TO_NOTHING (it is,
+ * but the claim that was finished before is forgotten). See ./run. */
+
+#ifndef REQUESTS
+#define REQUESTS 2
+#endif
+#ifndef ATTEMPTS
+#define ATTEMPTS 2               /* claims of one request */
+#endif
+
+#define THREADS 2
+#define DEPTH 5
+#define OWNER 0
+#define INITIATOR 1
+
+#define EXECUTING 0
+#define CONSUMED 1
+#define CLAIM 2
+#define DATA 3                   /* what the requests write: the number of the last one */
+#define VARS 4
+
+#define ASK 1
+#define TAKEN 2
+#define DONE 3
+#define WORD(pos, state) (((pos) + 1) * 4 + (state))
+
+#include "store_buffers.pml"
+
+#ifdef RETRACT_TO_NOTHING
+#define BEFORE 0
+#else
+#define BEFORE last
+#endif
+
+/* ghosts */
+byte at_it[REQUESTS];
+byte done[REQUESTS];
+
+#define STORE(t, var, val) atomic { ROOM(t) -> store(t, var, val) }
+
+/* Touches the memory of request p. */
+inline work(t, p, seen) {
+  at_it[p]++;
+  assert(at_it[p] == 1);
+  assert(done[p] == 0);
+  assert(p == 0 || done[p - 1] == 1);
+  load(t, DATA, seen);
+  assert(seen == p);
+  STORE(t, DATA, p + 1);
+  d_step { at_it[p]--; done[p]++ }
+}
+
+proctype Owner() {
+  byte pos = 0;
+  byte word = 0;
+  byte seen = 0;
+
+  do
+  :: pos < REQUESTS ->
+#if defined(LATE_EXECUTING)
+     load(OWNER, CLAIM, word);
+     STORE(OWNER, EXECUTING, pos + 1);
+#elif defined(NO_LIGHT_BARRIER)
+     if
+     :: STORE(OWNER, EXECUTING, pos + 1); load(OWNER, CLAIM, word)
+     :: load(OWNER, CLAIM, word); STORE(OWNER, EXECUTING, pos + 1)
+     fi;
+#else
+     STORE(OWNER, EXECUTING, pos + 1);
+     load(OWNER, CLAIM, word);
+#endif
+     if
+     :: word / 4 == pos + 1 && word % 4 != DONE ->
+        mem[CLAIM] != word       /* wait: the next polls see the same until it changes */
+     :: else ->
+        if
+        :: word / 4 < pos + 1 -> work(OWNER, pos, seen)
+        :: else                  /* skip */
+        fi;
+        pos++;
+        STORE(OWNER, CONSUMED, pos)
+     fi
+  :: else -> break
+  od
+}
+
+proctype Initiator() {
+  byte pos = 0;                  /* done_through */
+  byte last = 0;
+  byte x = 0;
+  byte y = 0;
+  byte seen = 0;
+  byte tries = 0;
+
+  do
+  :: pos < REQUESTS ->
+     load(INITIATOR, CONSUMED, x);
+     if
+     :: x > pos -> pos = x; tries = 0
+     :: x <= pos && tries < ATTEMPTS ->
+        tries++;
+        STORE(INITIATOR, CLAIM, WORD(pos, ASK));
+#ifndef NO_HEAVY_BARRIER
+        EMPTY(INITIATOR);
+        EMPTY(OWNER);
+#endif
+        load(INITIATOR, EXECUTING, x);
+        load(INITIATOR, CONSUMED, y);
+        if
+        :: x > pos || y > pos ->
+#ifndef NO_RETRACT
+           STORE(INITIATOR, CLAIM, BEFORE)
+#else
+           skip
+#endif
+        :: else ->
+           STORE(INITIATOR, CLAIM, WORD(pos, TAKEN));
+           if
+           :: work(INITIATOR, pos, seen);
+              last = WORD(pos, DONE);
+              STORE(INITIATOR, CLAIM, last);
+              pos++;
+              tries = 0
+           :: STORE(INITIATOR, CLAIM, BEFORE)  /* the copy is not permitted: given back */
+           fi
+        fi
+     :: x <= pos -> mem[CONSUMED] > pos       /* leaves it to the owner */
+     fi
+  :: else -> break
+  od
+}
+
+init {
+  atomic { run Owner(); run Initiator() };
+  _nr_pr == THREADS + 1 && EMPTY(OWNER) && EMPTY(INITIATOR);
+  assert(mem[DATA] == REQUESTS)
+}
