@@ -2,6 +2,7 @@
 import argparse
 import fnmatch
 import os
+import signal
 import sys
 import time
 
@@ -167,6 +168,8 @@ def main() -> int:
     facts = machine.describe(ROOT)
     facts["command"] = "bench/run " + " ".join(sys.argv[1:])
 
+    # Asked to end, as by an interrupt: what was measured so far is printed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     limits = Limits(settings)
     schedule = Schedule(measures, [make_subject(n, settings) for n in names], limits,
                         options.rounds, options.extra)

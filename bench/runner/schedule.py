@@ -60,6 +60,8 @@ class Schedule:
         return sum(1 for g in self.groups if g.measure is measure and not g.disturbance)
 
     def _pass(self, number: int, measures: list, keep: bool) -> None:
+        if not sys.stderr.isatty():
+            say(f"{'round ' + str(number) if keep else 'warm-up'}: {len(measures)} measures\n")
         for i, measure in enumerate(measures):
             say(f"\r\x1b[K{'round ' + str(number) if keep else 'warm-up'}: "
                 f"{measure.key} ({i + 1} of {len(measures)})")
