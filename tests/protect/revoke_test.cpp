@@ -68,6 +68,15 @@ TEST_F(Revoke, pin_of_a_running_thread_is_busy_refused_and_finished_later) {
   EXPECT_EQ(table->regions(), 0u);
 }
 
+TEST_F(Revoke, begin_fences_what_is_pinned_already) {
+  const RegionHandle r = add();
+  pin(2, r.generation);
+  pin(3, r.generation + 1);
+  ASSERT_TRUE(table->revoke_begin(r));
+  EXPECT_EQ(slots.slots[2].riov_len.load(), 0u);
+  EXPECT_EQ(slots.slots[3].riov_len.load(), 77u);
+}
+
 TEST_F(Revoke, stopped_or_dead_thread_does_not_hold_it_up_but_is_fenced) {
   for (const ThreadState state : {ThreadState::stopped, ThreadState::gone}) {
     const RegionHandle r = add();
