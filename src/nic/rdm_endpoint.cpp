@@ -153,7 +153,7 @@ bool RdmEndpoint::has_pending() const noexcept {
 // The slow path of an operation: no queue pair is known under this index.
 Result<Qp*> RdmEndpoint::connect(uint64_t index) noexcept {
   const Address* address = addresses_.find(index);
-  if (address == nullptr) return Errc::invalid;
+  if (address == nullptr) return Errc::no_entry;
   auto qp = qp_to(*address);
   if (!qp) return qp.error();
   try {

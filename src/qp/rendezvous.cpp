@@ -32,6 +32,11 @@ namespace {
 constexpr uint32_t kSlotBits = 20;
 constexpr uint32_t kSlotMask = (1u << kSlotBits) - 1;
 
+// A claim word is the message's id and the number of its next chunk: a receiver that still looks at
+// the word of a message that has ended finds another id there, and takes nothing.
+uint64_t claim_base(uint32_t id) noexcept { return uint64_t{id} << 32; }
+uint64_t chunk_number(uint64_t word) noexcept { return static_cast<uint32_t>(word); }
+
 uint64_t chunks_of(uint64_t len) noexcept { return (len + kClaimChunk - 1) / kClaimChunk; }
 
 }  // namespace
@@ -82,7 +87,7 @@ bool Qp::put_offer(Wqe& wqe) noexcept {
     wqe.claim = static_cast<uint32_t>(__builtin_ctz(~claims_used_));
     claims_used_ |= 1u << wqe.claim;
     // relaxed: published with the offer
-    lane_->claims_out[wqe.claim].store(0, std::memory_order_relaxed);
+    lane_->claims_out[wqe.claim].store(claim_base(wqe.id), std::memory_order_relaxed);
   }
   const Head head = Head::make(Op::send_offer, flags, 0, wqe.tag);
   std::byte* body = tx.cells.body();
@@ -116,8 +121,9 @@ void Qp::on_grant(const Head& head) noexcept {
 bool Qp::next_chunk(Wqe& wqe) noexcept {
   uint64_t chunk = 0;
   if (wqe.claim != wire::kNoClaim) {
-    // acq_rel not needed: the number itself is all that is shared; the bytes come by `data`
-    chunk = lane_->claims_out[wqe.claim].fetch_add(1, std::memory_order_relaxed);
+    // relaxed: the number itself is all that is shared; the bytes come by `data`
+    chunk = chunk_number(
+        lane_->claims_out[wqe.claim].fetch_add(1, std::memory_order_relaxed));
   } else {
     chunk = wqe.next_chunk++;
   }
@@ -282,8 +288,16 @@ void Qp::pull_stalled() noexcept {
 // and the kernel asks whether we may reach into it.
 bool Qp::pull_chunk(Incoming& in, uint32_t index) noexcept {
   const uint64_t want = in.receive.want;
-  // relaxed: as in next_chunk()
-  const uint64_t chunk = lane_->claims_in[in.claim].fetch_add(1, std::memory_order_relaxed);
+  std::atomic<uint64_t>& word = lane_->claims_in[in.claim];
+  // relaxed, both: as in next_chunk()
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  do {
+    if (seen >> 32 != in.offer_id) {
+      in.claim = wire::kNoClaim;  // the sender has pushed everything and has gone on
+      return false;
+    }
+  } while (!word.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed));
+  const uint64_t chunk = chunk_number(seen);
   if (chunk >= chunks_of(want)) {
     in.claim = wire::kNoClaim;  // the rest is being pushed
     return false;

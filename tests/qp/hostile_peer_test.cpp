@@ -369,6 +369,18 @@ TEST_P(HostilePeer, offer_of_memory_that_is_not_there) {
   put(peer().request_tx, Head::make(Op::send_offer, 0, 0, 0),
       wire::SendOfferFields{100000, 4096, 77, 3});
   if (GetParam() == LinkKind::direct) {
+    // the word still names another message: nothing is pulled
+    peer().claims_out[3].store(uint64_t{76} << 32);
+    expect_alive();
+    EXPECT_EQ(peer().claims_out[3].load(), uint64_t{76} << 32);
+  }
+}
+
+TEST_P(HostilePeer, offer_of_memory_that_is_not_there_and_may_be_pulled) {
+  if (GetParam() != LinkKind::loopback) peer().claims_out[3].store(uint64_t{77} << 32);
+  put(peer().request_tx, Head::make(Op::send_offer, 0, 0, 0),
+      wire::SendOfferFields{100000, 4096, 77, 3});
+  if (GetParam() == LinkKind::direct) {
     ASSERT_TRUE(pair_.until([&] { return a().qp->broken(); }, true, false));
     EXPECT_EQ(a().sink.messages[0].err, Errc::peer_lost);
   } else {
