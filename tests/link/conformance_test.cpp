@@ -1,0 +1,218 @@
+// The Link contract (src/link/lane.hpp), run over every link: what is published arrives in order
+// and once, room comes back only by `consumed`, requests and responses do not stand in each
+// other's way, the doorbell rings only for who sleeps, and what was published before a loss can still be read.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/barrier.hpp"
+#include "base/fd.hpp"
+#include "link/loopback/loopback.hpp"
+#include "link/shm/segment.hpp"
+
+namespace aperture::link {
+namespace {
+
+enum class Kind { shm, loopback_pair, loopback_self };
+
+std::string name_of(const testing::TestParamInfo<Kind>& info) {
+  switch (info.param) {
+    case Kind::shm: return "shm";
+    case Kind::loopback_pair: return "loopback_pair";
+    case Kind::loopback_self: return "loopback_self";
+  }
+  return "unknown";
+}
+
+class LinkContract : public testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    bell_of_left_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    bell_of_right_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (GetParam() == Kind::shm) {
+      auto mine = shm::Segment::create();
+      ASSERT_TRUE(mine.ok());
+      creator_ = *mine;
+      auto theirs = shm::Segment::attach(UniqueFd(::dup(creator_->fd())));
+      ASSERT_TRUE(theirs.ok());
+      attacher_ = *theirs;
+      auto index = creator_->reserve_lane();
+      ASSERT_TRUE(index.ok());
+      shm::LanePeer right{};
+      right.doorbell_fd = bell_of_right_.get();
+      shm::LanePeer left{};
+      left.doorbell_fd = bell_of_left_.get();
+      auto l = creator_->open_lane(*index, right);
+      auto r = attacher_->open_lane(*index, left);
+      ASSERT_TRUE(l.ok() && r.ok());
+      left_ = *std::move(l);
+      right_ = *std::move(r);
+    } else if (GetParam() == Kind::loopback_pair) {
+      auto pair = loopback::make_lane_pair(bell_of_left_.get(), bell_of_right_.get());
+      ASSERT_TRUE(pair.ok());
+      left_ = std::move(pair->first);
+      right_ = std::move(pair->second);
+    } else {
+      auto self = loopback::make_self_lane(Address::v4(0x7f000001, 1), 1, bell_of_right_.get());
+      ASSERT_TRUE(self.ok());
+      left_ = *std::move(self);
+    }
+  }
+
+  Lane& left() { return *left_; }
+  Lane& right() { return right_ != nullptr ? *right_ : *left_; }  // a lane to oneself has one end
+  bool bell_rang() {
+    pollfd p{bell_of_right_.get(), POLLIN, 0};
+    return ::poll(&p, 1, 0) == 1;
+  }
+
+  static bool put(ring::ChannelTx& tx, uint64_t value) {
+    if (!tx.room(1)) return false;
+    std::memcpy(tx.cells.body(), &value, sizeof value);
+    tx.cells.publish(1);
+    return true;
+  }
+  static bool take(ring::ChannelRx& rx, uint64_t& value) {
+    if (!rx.cells.ready()) return false;
+    std::memcpy(&value, rx.cells.body(), sizeof value);
+    rx.cells.advance(1);
+    return true;
+  }
+
+  UniqueFd bell_of_left_;
+  UniqueFd bell_of_right_;
+  std::shared_ptr<shm::Segment> creator_;
+  std::shared_ptr<shm::Segment> attacher_;
+  std::unique_ptr<Lane> left_;
+  std::unique_ptr<Lane> right_;
+};
+
+TEST_P(LinkContract, messages_arrive_in_order_and_once) {
+  uint64_t sent = 0;
+  uint64_t got = 0;
+  while (got < 10'000) {
+    while (sent < 10'000 && put(left().request_tx, sent)) ++sent;
+    uint64_t value = 0;
+    while (take(right().request_rx, value)) ASSERT_EQ(value, got++);
+    right().request_rx.publish_consumed();
+  }
+  EXPECT_FALSE(right().request_rx.cells.ready());
+}
+
+TEST_P(LinkContract, a_full_channel_has_room_again_only_once_consumed) {
+  uint64_t n = 0;
+  while (put(left().request_tx, n)) ++n;
+  EXPECT_EQ(n, left().request_tx.cells.capacity());
+  uint64_t value = 0;
+  ASSERT_TRUE(take(right().request_rx, value));
+  EXPECT_FALSE(put(left().request_tx, n)) << "read, but not published as consumed";
+  right().request_rx.publish_consumed();
+  EXPECT_TRUE(put(left().request_tx, n));
+  EXPECT_FALSE(put(left().request_tx, n));
+}
+
+TEST_P(LinkContract, full_requests_hold_up_no_response) {
+  while (put(left().request_tx, 1)) {
+  }
+  ASSERT_TRUE(put(left().response_tx, 77));
+  uint64_t value = 0;
+  ASSERT_TRUE(take(right().response_rx, value));
+  EXPECT_EQ(value, 77u);
+}
+
+TEST_P(LinkContract, both_directions_are_apart) {
+  if (GetParam() == Kind::loopback_self) GTEST_SKIP() << "a lane to oneself has one direction";
+  ASSERT_TRUE(put(left().request_tx, 1));
+  ASSERT_TRUE(put(right().request_tx, 2));
+  uint64_t value = 0;
+  ASSERT_TRUE(take(left().request_rx, value));
+  EXPECT_EQ(value, 2u);
+  ASSERT_TRUE(take(right().request_rx, value));
+  EXPECT_EQ(value, 1u);
+}
+
+TEST_P(LinkContract, consumed_is_seen_by_the_producer) {
+  ASSERT_TRUE(put(left().request_tx, 1));
+  EXPECT_EQ(left().request_tx.refresh(), 0u);
+  uint64_t value = 0;
+  ASSERT_TRUE(take(right().request_rx, value));
+  right().request_rx.publish_consumed();
+  EXPECT_EQ(left().request_tx.refresh(), 1u);
+}
+
+TEST_P(LinkContract, byte_rings_carry_what_was_put_and_come_back) {
+  ASSERT_TRUE(left().prepare_request_bytes());
+  ASSERT_TRUE(left().prepare_response_bytes());
+  const auto piece = static_cast<uint32_t>(left().request_tx.bytes.size() / 2);
+  for (int round = 0; round < 5; ++round) {
+    uint64_t pos = 0;
+    ASSERT_TRUE(left().request_tx.reserve_bytes(piece, pos)) << "round " << round;
+    std::memset(left().request_tx.bytes.at(pos), round + 1, piece);
+    left().request_tx.bytes.commit(pos, piece);
+    ASSERT_TRUE(put(left().request_tx, pos));
+    uint64_t told = 0;
+    ASSERT_TRUE(take(right().request_rx, told));
+    const std::byte* seen = right().request_rx.bytes.view(told, piece);
+    ASSERT_NE(seen, nullptr);
+    EXPECT_EQ(seen[0], std::byte(round + 1));
+    EXPECT_EQ(seen[piece - 1], std::byte(round + 1));
+    right().request_rx.free_bytes_before(ring::ByteReader::after(told, piece));
+    right().request_rx.publish_consumed();
+  }
+}
+
+TEST_P(LinkContract, only_a_sleeping_consumer_is_rung_and_only_once) {
+  ASSERT_TRUE(put(left().request_tx, 1));
+  EXPECT_FALSE(left().request_tx.must_ring());
+  right().request_rx.set_state(ring::ConsumerState::asleep);
+  heavy_barrier();
+  ASSERT_TRUE(put(left().request_tx, 2));
+  ASSERT_TRUE(left().request_tx.must_ring());
+  left().ring_doorbell();
+  EXPECT_TRUE(bell_rang());
+  EXPECT_FALSE(left().request_tx.must_ring()) << "rung already";
+}
+
+TEST_P(LinkContract, what_was_published_before_a_loss_can_be_read) {
+  ASSERT_TRUE(put(left().request_tx, 5));
+  right().mark_lost();
+  EXPECT_TRUE(right().lost());
+  if (GetParam() != Kind::loopback_self) left_.reset();  // the other side is gone, its mapping too
+  uint64_t value = 0;
+  ASSERT_TRUE(take(right().request_rx, value));
+  EXPECT_EQ(value, 5u);
+}
+
+TEST_P(LinkContract, two_threads_see_every_message_whole) {
+  constexpr uint64_t kMessages = 20'000;
+  std::thread producer([&] {
+    for (uint64_t i = 0; i < kMessages;) {
+      if (put(left().request_tx, i * 3)) {
+        ++i;
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  });
+  for (uint64_t i = 0; i < kMessages;) {
+    uint64_t value = 0;
+    if (!take(right().request_rx, value)) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (value != i * 3) ADD_FAILURE() << "message " << i << " reads " << value;
+    ++i;
+    right().request_rx.publish_consumed();
+  }
+  producer.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, LinkContract,
+                         testing::Values(Kind::shm, Kind::loopback_pair, Kind::loopback_self),
+                         name_of);
+
+}  // namespace
+}  // namespace aperture::link

@@ -1,0 +1,100 @@
+// The shared segment: lanes are given, used again clean, and run out; what is not a sound segment
+// is not mapped.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+#include "link/shm/segment.hpp"
+
+namespace aperture::link::shm {
+namespace {
+
+UniqueFd copy_of(int fd) { return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 3)); }
+
+TEST(Segment, has_so_many_lanes_and_no_more) {
+  auto segment = Segment::create();
+  ASSERT_TRUE(segment.ok());
+  for (uint32_t i = 0; i < kLanes; ++i) ASSERT_TRUE((*segment)->reserve_lane().ok()) << i;
+  EXPECT_EQ((*segment)->reserve_lane().error(), Errc::no_space);
+  (*segment)->release_lane(3);
+  auto again = (*segment)->reserve_lane();
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(*again, 3u);
+}
+
+TEST(Segment, lane_that_is_used_again_is_clean) {
+  auto segment = Segment::create();
+  ASSERT_TRUE(segment.ok());
+  auto index = (*segment)->reserve_lane();
+  ASSERT_TRUE(index.ok());
+  {
+    auto lane = (*segment)->open_lane(*index, {});
+    ASSERT_TRUE(lane.ok());
+    (*lane)->request_tx.cells.publish(1);
+  }
+  (*segment)->release_lane(*index);
+  index = (*segment)->reserve_lane();
+  ASSERT_TRUE(index.ok());
+  auto other = Segment::attach(copy_of((*segment)->fd()));
+  ASSERT_TRUE(other.ok());
+  auto lane = (*other)->open_lane(*index, {});
+  ASSERT_TRUE(lane.ok());
+  EXPECT_FALSE((*lane)->request_rx.cells.ready()) << "a mark of its last life";
+}
+
+TEST(Segment, lane_index_of_a_peer_is_checked) {
+  auto segment = Segment::create();
+  ASSERT_TRUE(segment.ok());
+  EXPECT_EQ((*segment)->open_lane(kLanes, {}).error(), Errc::protocol);
+  EXPECT_EQ((*segment)->open_lane(~0u, {}).error(), Errc::protocol);
+}
+
+TEST(Segment, lane_keeps_the_memory_that_it_lies_in) {
+  auto segment = Segment::create();
+  ASSERT_TRUE(segment.ok());
+  auto index = (*segment)->reserve_lane();
+  ASSERT_TRUE(index.ok());
+  auto lane = (*segment)->open_lane(*index, {});
+  ASSERT_TRUE(lane.ok());
+  *segment = nullptr;
+  (*lane)->request_tx.cells.publish(1);  // would fault if the mapping had gone
+  EXPECT_EQ((*lane)->request_tx.cells.pos(), 1u);
+}
+
+TEST(Segment, cannot_be_shrunk_or_grown_by_anybody) {
+  auto segment = Segment::create();
+  ASSERT_TRUE(segment.ok());
+  const int fd = (*segment)->fd();
+  EXPECT_NE(::ftruncate(fd, 4096), 0);
+  EXPECT_NE(::ftruncate(fd, off_t{1} << 40), 0);
+  EXPECT_EQ(::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1) << "no seal can be added to starve us";
+}
+
+TEST(Segment, file_that_is_short_unsealed_or_not_ours_is_not_attached) {
+  auto segment = Segment::create();
+  ASSERT_TRUE(segment.ok());
+  const off_t size = ::lseek((*segment)->fd(), 0, SEEK_END);
+
+  auto short_one = make_sealed_memfd("short", 4096);
+  ASSERT_TRUE(short_one.ok());
+  EXPECT_EQ(Segment::attach(*std::move(short_one)).error(), Errc::protocol);
+
+  UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), size), 0);
+  EXPECT_EQ(Segment::attach(std::move(unsealed)).error(), Errc::protocol);
+
+  auto empty = make_sealed_memfd("empty", static_cast<size_t>(size));
+  ASSERT_TRUE(empty.ok());
+  EXPECT_EQ(Segment::attach(*std::move(empty)).error(), Errc::protocol) << "no header";
+
+  EXPECT_EQ(Segment::attach(UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC))).error(),
+            Errc::protocol);
+  EXPECT_TRUE(Segment::attach(copy_of((*segment)->fd())).ok());
+}
+
+}  // namespace
+}  // namespace aperture::link::shm
