@@ -1,6 +1,7 @@
 // The Link contract (src/link/lane.hpp), run over every link: what is published arrives in order
 // and once, room comes back only by `consumed`, requests and responses do not stand in each
-// other's way, the doorbell rings only for who sleeps, and what was published before a loss can still be read.
+// other's way, the doorbell rings only for who sleeps, and what was published before a loss can
+// still be read.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
