@@ -1,10 +1,11 @@
-// One sentence for each refusal: see KeyTable::explain. Slow path only.
+// One sentence for each refusal: see KeyTable::explain and PeerKeyView::explain. Slow path only.
 #include <dlfcn.h>
 
 #include <cinttypes>
 #include <cstdio>
 
 #include "protect/key_table.hpp"
+#include "protect/peer_key_view.hpp"
 
 namespace aperture::protect {
 
@@ -145,6 +146,27 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
     append(out, "; %" PRIu32 " region(s) are registered in this process", live_);
   }
   append(out, "; to make it legal, %s.", remedy(denial, zero_based));
+  return out;
+}
+
+// What KeyTable::explain says after the rule, as far as the accessor can know it: where the region
+// was registered is for its owner to tell.
+std::string PeerKeyView::explain(const AccessAsk& ask, Denial denial) const {
+  EntryCopy entry;
+  std::string out;
+  const bool found = search(file_, ask.pd, ask.key.unchecked(), entry) == Search::valid;
+  const bool zero_based = found && (entry.rights & kFlagZeroBased) != 0;
+  if (found) {
+    char granted[160];
+    describe_rights(static_cast<Rights>(entry.rights & kRightsMask), granted, sizeof granted);
+    out += "; the key names ";
+    out += range_text(zero_based ? 0 : entry.base, entry.length, zero_based);
+    append(out, " for %s", granted);
+    if (denial == Denial::out_of_range) {
+      out += ", the access " + distance(ask, entry.base, entry.length, zero_based);
+    }
+  }
+  append(out, "; to make it legal, %s", remedy(denial, zero_based));
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <string>
 
 #include "base/errc.hpp"
 #include "base/fd.hpp"
@@ -67,6 +68,10 @@ class PeerKeyView {
   // The check alone: is it certain that this would be refused now? (Advice; the copy asks again.)
   Denial would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint64_t len,
                       Rights need) const noexcept;
+
+  // The end of a sentence on a refusal: the region that was met, how the range leaves it, and what
+  // would make it legal. Slow; may allocate.
+  std::string explain(const AccessAsk& ask, Denial denial) const;
 
   // process_vm_writev / process_vm_readv, or what a test puts in their place.
   using CopyCall = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,

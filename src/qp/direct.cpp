@@ -15,6 +15,14 @@ namespace aperture::qp {
 
 using protect::DirectResult;
 
+namespace {
+
+protect::Rights need_of(const Wqe& wqe) noexcept {
+  return wqe.kind == WqeKind::write ? protect::Rights::remote_write : protect::Rights::remote_read;
+}
+
+}  // namespace
+
 protect::AccessorSlot* Qp::slot() noexcept {
   if (slot_ == nullptr && lane_->direct.slots != nullptr) {
     slot_ = static_cast<protect::SlotArray*>(lane_->direct.slots)->claim();
@@ -52,9 +60,7 @@ DirectResult Qp::copy_direct(const Wqe& wqe, const RemoteRange& range,
 
 protect::Denial Qp::would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept {
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  const auto need = wqe.kind == WqeKind::write ? protect::Rights::remote_write
-                                               : protect::Rights::remote_read;
-  return keys->would_refuse(lane_->remote_domain, range.key, range.addr, range.len, need);
+  return keys->would_refuse(lane_->remote_domain, range.key, range.addr, range.len, need_of(wqe));
 }
 
 // The rest goes through the ring, now and for ever. Always false.
@@ -184,9 +190,17 @@ void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
                   static_cast<unsigned long long>(wqe.len), remote_.text().c_str(),
                   describe(wqe.error));
   }
-  APERTURE_WARN("%s", text);
   try {
     e.sentence = text;
+    if (wqe.error == Errc::access_denied && lane_ != nullptr && lane_->direct.keys != nullptr) {
+      const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
+      const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+      const protect::AccessAsk ask{lane_->remote_domain, Wild<uint64_t>(r.key),
+                                   Wild<uint64_t>(r.addr), Wild<uint64_t>(r.len),
+                                   need_of(wqe)};
+      e.sentence += keys->explain(ask, wqe.denial);
+    }
+    APERTURE_WARN("%s", e.sentence.c_str());
   } catch (...) {
     e.sentence.clear();  // out of memory: the code alone has to do
   }
