@@ -57,7 +57,9 @@ void throw_fabric_error(const char* call, int64_t ret) {
   throw Failure("%s: %s (%d)", call, fi_strerror(static_cast<int>(-ret)), static_cast<int>(ret));
 }
 
-void set_patience(double seconds) { patience_ns = static_cast<uint64_t>(seconds * 1e9); }
+void set_patience(double seconds) {
+  patience_ns = static_cast<uint64_t>(seconds * 1e9);
+}
 
 void Patience::check() {
   const uint64_t now = now_ns();

@@ -13,36 +13,36 @@ namespace aperture {
 
 enum class Errc : uint16_t {
   ok,
-  again,               // no room or no progress now: call again after polling
-  invalid,             // an argument that can never be right
-  bad_flags,           // a flag that this call does not know
+  again,      // no room or no progress now: call again after polling
+  invalid,    // an argument that can never be right
+  bad_flags,  // a flag that this call does not know
   no_memory,
-  no_space,            // an address or entry table is full
-  too_small,           // the caller's buffer does not hold the answer
-  too_big,             // a message above the limit that was reported
-  not_supported,       // EOPNOTSUPP: the object was not asked to be able to
-  no_sys,              // ENOSYS: this provider does not offer it
-  no_data,             // nothing matches the hints
-  bad_state,           // EOPBADSTATE: right call, wrong moment
-  busy,                // something still refers to the object
-  no_entry,            // no such address, interface or operation
-  no_message,          // a probe found nothing
-  no_key,              // the requested key is in use
-  key_rejected,        // the requested key is not one that can be asked for
-  access_denied,       // a key, range or right refused by protect/
-  truncated,           // the message was longer than the receive
+  no_space,       // an address or entry table is full
+  too_small,      // the caller's buffer does not hold the answer
+  too_big,        // a message above the limit that was reported
+  not_supported,  // EOPNOTSUPP: the object was not asked to be able to
+  no_sys,         // ENOSYS: this provider does not offer it
+  no_data,        // nothing matches the hints
+  bad_state,      // EOPBADSTATE: right call, wrong moment
+  busy,           // something still refers to the object
+  no_entry,       // no such address, interface or operation
+  no_message,     // a probe found nothing
+  no_key,         // the requested key is in use
+  key_rejected,   // the requested key is not one that can be asked for
+  access_denied,  // a key, range or right refused by protect/
+  truncated,      // the message was longer than the receive
   canceled,
-  refused,             // nobody listens at the peer's address
+  refused,  // nobody listens at the peer's address
   unreachable,
   timed_out,
-  peer_lost,           // the peer died or went away with this operation pending
-  shut_down,           // our own endpoint was closed with this operation pending
+  peer_lost,  // the peer died or went away with this operation pending
+  shut_down,  // our own endpoint was closed with this operation pending
   addr_in_use,
   addr_not_avail,
   interrupted,
-  no_fds,              // EMFILE
-  protocol,            // the peer broke the wire protocol
-  io,                  // a system call failed in a way that has no better name
+  no_fds,    // EMFILE
+  protocol,  // the peer broke the wire protocol
+  io,        // a system call failed in a way that has no better name
 };
 
 // A few words for logs: "access denied". Static storage.
@@ -68,7 +68,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}                   // NOLINT
   Result(Errc e) noexcept : state_(std::in_place_index<1>, e) { assert(e != Errc::ok); }  // NOLINT
 
   bool ok() const noexcept { return state_.index() == 0; }

@@ -59,8 +59,7 @@ Result<UniqueFd> make_sealed_memfd(const char* debug_name, size_t size_bytes) no
 Result<PublishedFile> make_published_memfd(const char* debug_name, size_t size_bytes) noexcept {
   Result<UniqueFd> fd = make_memfd(debug_name, size_bytes);
   if (!fd) return fd.error();
-  Result<Mapping> mapping =
-      Mapping::map_shared(fd->get(), size_bytes, Mapping::Access::read_write);
+  Result<Mapping> mapping = Mapping::map_shared(fd->get(), size_bytes, Mapping::Access::read_write);
   if (!mapping) return mapping.error();
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
   if (::fcntl(fd->get(), F_ADD_SEALS, kSeals) != 0) {

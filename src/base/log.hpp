@@ -17,10 +17,10 @@ LogLevel log_level() noexcept;
 
 }  // namespace aperture
 
-#define APERTURE_LOG_AT(level, ...)                                          \
-  do {                                                                       \
+#define APERTURE_LOG_AT(level, ...)                                           \
+  do {                                                                        \
     if (static_cast<int>(::aperture::log_level()) >= static_cast<int>(level)) \
-      ::aperture::log_line(level, __VA_ARGS__);                              \
+      ::aperture::log_line(level, __VA_ARGS__);                               \
   } while (0)
 #define APERTURE_WARN(...) APERTURE_LOG_AT(::aperture::LogLevel::warn, __VA_ARGS__)
 #define APERTURE_INFO(...) APERTURE_LOG_AT(::aperture::LogLevel::info, __VA_ARGS__)

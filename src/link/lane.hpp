@@ -66,8 +66,8 @@ class Lane {
   static constexpr uint32_t kClaims = 32;
 
   DirectPath direct;
-  Address remote;                  // the endpoint at the other end
-  uint32_t remote_domain = 0;      // protection domain that our RMA requests meet there
+  Address remote;              // the endpoint at the other end
+  uint32_t remote_domain = 0;  // protection domain that our RMA requests meet there
   bool needs_drive = false;
   // True if heavy_barrier() of the other side does not reach our threads, or its own does not
   // exist: then a full_fence() stands between publishing and looking at the consumer's state.

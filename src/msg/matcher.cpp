@@ -154,8 +154,7 @@ bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
 void Matcher::begin(Qp& qp, const Arrival& offer, Recv& r) noexcept {
   if (r.completion) port_.rx_cq->reserve();
   receiving_.push_back(&r);
-  const Status s = qp.begin_receive(
-      offer, {r.iov, r.iov_count, std::min(r.msg_len, r.len), &r});
+  const Status s = qp.begin_receive(offer, {r.iov, r.iov_count, std::min(r.msg_len, r.len), &r});
   if (!s) on_received(qp, &r, s.error());
 }
 
@@ -172,8 +171,8 @@ void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
 
 void Matcher::fail(Recv& r, Errc why) noexcept {
   qp::CompletionError e;
-  e.entry = {r.context, r.flags, 0, r.iov_count > 0 ? r.iov[0].iov_base : nullptr, 0, r.tag,
-             qp::kNoSource};
+  e.entry = {r.context, r.flags,      0, r.iov_count > 0 ? r.iov[0].iov_base : nullptr, 0,
+             r.tag,     qp::kNoSource};
   e.err = why;
   if (port_.rx_cq != nullptr) port_.rx_cq->push_error(std::move(e));
   if (port_.recv_counter != nullptr) port_.recv_counter->add_error(1);

@@ -76,11 +76,11 @@ class Matcher final : public qp::MessageSink {
     uint64_t imm;
     uint64_t len;
     uint64_t source;
-    qp::Qp* qp;             // of an offer; nullptr for payload that is here
-    qp::Arrival offer;      // of an offer
+    qp::Qp* qp;         // of an offer; nullptr for payload that is here
+    qp::Arrival offer;  // of an offer
     bool has_imm;
-    bool counted;           // payload counts against kPayloadLimit
-    void* claimed_by;       // context of FI_CLAIM
+    bool counted;      // payload counts against kPayloadLimit
+    void* claimed_by;  // context of FI_CLAIM
     bool claimed;
     std::unique_ptr<std::byte[]> payload;
   };

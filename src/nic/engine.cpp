@@ -69,9 +69,11 @@ Engine::~Engine() {
 }
 
 void Engine::poll() noexcept {
-  if (asleep_) [[unlikely]] wake_up();
+  if (asleep_) [[unlikely]]
+    wake_up();
   // SYNC POINT: engine-posted: what was posted before the flag is in posted_
-  if (has_posted_.load(std::memory_order_acquire)) [[unlikely]] run_posted();
+  if (has_posted_.load(std::memory_order_acquire)) [[unlikely]]
+    run_posted();
   ++polls_;
   drive(0, hot_);
   if (driven_.size() > kHotRings) {

@@ -82,11 +82,11 @@ class Engine {
   Contact& contact_;
   const uint32_t domain_;
   UniqueFd doorbell_;
-  bool asleep_ = false;          // guarded by lock_
-  uint64_t polls_ = 0;           // guarded by lock_
-  std::vector<Driven> driven_;   // hot ones first; guarded by lock_
-  size_t hot_ = 0;               // so many are looked at in every poll; guarded by lock_
-  size_t next_cold_ = 0;         // the others in turn; guarded by lock_
+  bool asleep_ = false;         // guarded by lock_
+  uint64_t polls_ = 0;          // guarded by lock_
+  std::vector<Driven> driven_;  // hot ones first; guarded by lock_
+  size_t hot_ = 0;              // so many are looked at in every poll; guarded by lock_
+  size_t next_cold_ = 0;        // the others in turn; guarded by lock_
   std::atomic<bool> has_posted_{false};
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_

@@ -95,19 +95,22 @@ void RdmEndpoint::flush(uint64_t deadline_ns) noexcept {
 // --- operations ---
 
 Status RdmEndpoint::send(const qp::SendWr& wr) noexcept {
-  if (Qp* qp = qp_of(wr.dest)) [[likely]] return qp->send(wr);
+  if (Qp* qp = qp_of(wr.dest)) [[likely]]
+    return qp->send(wr);
   auto qp = connect(wr.dest);
   return qp ? (*qp)->send(wr) : Status(qp.error());
 }
 
 Status RdmEndpoint::write(const qp::RmaWr& wr) noexcept {
-  if (Qp* qp = qp_of(wr.dest)) [[likely]] return qp->rma(qp::WqeKind::write, wr);
+  if (Qp* qp = qp_of(wr.dest)) [[likely]]
+    return qp->rma(qp::WqeKind::write, wr);
   auto qp = connect(wr.dest);
   return qp ? (*qp)->rma(qp::WqeKind::write, wr) : Status(qp.error());
 }
 
 Status RdmEndpoint::read(const qp::RmaWr& wr) noexcept {
-  if (Qp* qp = qp_of(wr.dest)) [[likely]] return qp->rma(qp::WqeKind::read, wr);
+  if (Qp* qp = qp_of(wr.dest)) [[likely]]
+    return qp->rma(qp::WqeKind::read, wr);
   auto qp = connect(wr.dest);
   return qp ? (*qp)->rma(qp::WqeKind::read, wr) : Status(qp.error());
 }
@@ -205,7 +208,9 @@ void RdmEndpoint::drop(Qp& qp, Errc why) noexcept {
   by_remote_.erase(qp.remote());
 }
 
-void RdmEndpoint::wind_up(Qp& qp) noexcept { drop(qp, Errc::protocol); }
+void RdmEndpoint::wind_up(Qp& qp) noexcept {
+  drop(qp, Errc::protocol);
+}
 
 void RdmEndpoint::forget(uint64_t index) noexcept {
   if (Qp* qp = qp_of(index)) {

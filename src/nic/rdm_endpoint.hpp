@@ -64,8 +64,8 @@ class RdmEndpoint final : public Endpoint,
   qp::Port port_;
   msg::Matcher matcher_;
   std::unordered_map<Address, std::unique_ptr<qp::Qp>, AddressHash> by_remote_;
-  std::vector<qp::Qp*> by_index_;   // a cache over by_remote_: nullptr is looked up
-  std::shared_ptr<bool> alive_;     // false once we are gone, for work posted to the engine
+  std::vector<qp::Qp*> by_index_;  // a cache over by_remote_: nullptr is looked up
+  std::shared_ptr<bool> alive_;    // false once we are gone, for work posted to the engine
 };
 
 }  // namespace aperture::nic

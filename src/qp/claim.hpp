@@ -36,7 +36,8 @@ inline ClaimVerdict claim_verdict(ring::ChannelWords& words, uint64_t pos, bool 
   // relaxed: ordered before the load below by the barrier pair
   words.executing.store(pos + 1, std::memory_order_relaxed);
   light_barrier();
-  if (fence) [[unlikely]] full_fence();
+  if (fence) [[unlikely]]
+    full_fence();
   // SYNC POINT: rma-claim: with DONE the initiator's copy is complete
   const uint64_t word = words.claim.load(std::memory_order_acquire);
   if (word == 0) return ClaimVerdict::execute;

@@ -79,15 +79,23 @@ void Cq::grow() noexcept {
   }
 }
 
-Status Cq::open_wake_fd() noexcept { return open_eventfd(wake_fd_); }
-void Cq::wake() noexcept { signal_eventfd(wake_fd_.get()); }
+Status Cq::open_wake_fd() noexcept {
+  return open_eventfd(wake_fd_);
+}
+void Cq::wake() noexcept {
+  signal_eventfd(wake_fd_.get());
+}
 void Cq::disarm() noexcept {
   armed_ = false;
   drain_eventfd(wake_fd_.get());
 }
 
-Status Counter::open_wake_fd() noexcept { return open_eventfd(wake_fd_); }
-void Counter::wake() noexcept { signal_eventfd(wake_fd_.get()); }
+Status Counter::open_wake_fd() noexcept {
+  return open_eventfd(wake_fd_);
+}
+void Counter::wake() noexcept {
+  signal_eventfd(wake_fd_.get());
+}
 void Counter::disarm() noexcept {
   armed_ = false;
   drain_eventfd(wake_fd_.get());

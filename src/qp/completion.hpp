@@ -31,9 +31,9 @@ struct Completion {
 struct CompletionError {
   Completion entry;
   Errc err = Errc::ok;
-  uint32_t vendor = 0;   // protect::Denial, or 0
-  uint64_t overflow = 0; // bytes of the message that did not fit (truncated)
-  std::string sentence;  // what happened and what to do; may be empty
+  uint32_t vendor = 0;    // protect::Denial, or 0
+  uint64_t overflow = 0;  // bytes of the message that did not fit (truncated)
+  std::string sentence;   // what happened and what to do; may be empty
 };
 
 class Cq {
@@ -57,7 +57,8 @@ class Cq {
   void push(const Completion& c) noexcept {
     slots_[tail_ & mask_] = {c, nullptr};
     ++tail_;
-    if (armed_) [[unlikely]] wake();
+    if (armed_) [[unlikely]]
+      wake();
   }
   void push_reserved(const Completion& c) noexcept {
     --reserved_;
@@ -119,7 +120,8 @@ class Counter {
     // SYNC POINT: counter: a reader that sees the value sees what was completed. Only the holder of
     // the engine's lock writes, so the relaxed reads above see the latest value.
     word.store(v, std::memory_order_release);
-    if (armed_) [[unlikely]] wake();
+    if (armed_) [[unlikely]]
+      wake();
   }
 
   std::atomic<uint64_t> value_{0};

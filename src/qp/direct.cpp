@@ -51,7 +51,9 @@ DirectResult Qp::copy_direct(const Wqe& wqe, const RemoteRange& range,
   std::array<iovec, kIovLimit> local;
   size_t count = 0;
   each_iov_piece(wqe.iov.data(), wqe.iov_count, wqe_offset, range.len,
-                 [&](std::byte* piece, size_t n) { local[count++] = {piece, n}; });
+                 [&](std::byte* piece, size_t n) {
+                   local[count++] = {piece, n};
+                 });
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
   const protect::DirectAsk ask{lane_->remote_domain, range.key, range.addr, local.data(), count};
   return wqe.kind == WqeKind::write ? keys->write(lane_->direct.pid, *slot_, ask, &direct_hint_)
@@ -196,8 +198,7 @@ void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
       const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
       const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
       const protect::AccessAsk ask{lane_->remote_domain, Wild<uint64_t>(r.key),
-                                   Wild<uint64_t>(r.addr), Wild<uint64_t>(r.len),
-                                   need_of(wqe)};
+                                   Wild<uint64_t>(r.addr), Wild<uint64_t>(r.len), need_of(wqe)};
       e.sentence += keys->explain(ask, wqe.denial);
     }
     APERTURE_WARN("%s", e.sentence.c_str());

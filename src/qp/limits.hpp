@@ -6,9 +6,9 @@
 
 namespace aperture::qp {
 
-inline constexpr size_t kIovLimit = 8;         // pieces of a local buffer
-inline constexpr size_t kRmaIovLimit = 8;      // pieces of a remote range
-inline constexpr size_t kInjectBytes = 256;    // copied at the call, whatever the operation
+inline constexpr size_t kIovLimit = 8;       // pieces of a local buffer
+inline constexpr size_t kRmaIovLimit = 8;    // pieces of a remote range
+inline constexpr size_t kInjectBytes = 256;  // copied at the call, whatever the operation
 inline constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 40;
 
 }  // namespace aperture::qp

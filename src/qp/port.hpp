@@ -29,13 +29,13 @@ struct Arrival {
   bool has_imm;
   bool delivery;
   uint64_t tag;
-  uint64_t imm;                   // 0 without has_imm
-  uint64_t len;                   // bytes of the message
-  const std::byte* bytes;         // where == flat
+  uint64_t imm;            // 0 without has_imm
+  uint64_t len;            // bytes of the message
+  const std::byte* bytes;  // where == flat
   // unset where they do not apply: this is made for each message
   const ring::CellReader* cells;  // where == cells: payload at this body offset
   size_t cells_offset;
-  uint64_t offer_address;         // where == offered, and the next two
+  uint64_t offer_address;  // where == offered, and the next two
   uint32_t offer_id;
   uint32_t offer_claim;
 
@@ -48,8 +48,8 @@ struct Arrival {
 struct Receive {
   const iovec* iov = nullptr;  // stays valid until on_received
   size_t iov_count = 0;
-  uint64_t want = 0;           // bytes to receive, at most the offered length
-  void* cookie = nullptr;      // msg/'s own
+  uint64_t want = 0;       // bytes to receive, at most the offered length
+  void* cookie = nullptr;  // msg/'s own
 };
 
 class MessageSink {
@@ -85,8 +85,9 @@ struct Port {
   Pool<Wqe> wqes;
 
   Counter* counter_of(WqeKind kind) const noexcept {
-    return kind == WqeKind::send ? send_counter
-                                 : kind == WqeKind::read ? read_counter : write_counter;
+    return kind == WqeKind::send   ? send_counter
+           : kind == WqeKind::read ? read_counter
+                                   : write_counter;
   }
 };
 

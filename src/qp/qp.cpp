@@ -5,7 +5,9 @@
 
 namespace aperture::qp {
 
-Qp::~Qp() { finish(Errc::shut_down); }
+Qp::~Qp() {
+  finish(Errc::shut_down);
+}
 
 void Qp::attach(std::unique_ptr<link::Lane> lane) noexcept {
   lane_ = std::move(lane);
@@ -78,8 +80,7 @@ void Qp::lose(Errc why) noexcept {
 bool Qp::drained() const noexcept {
   if (lane_ == nullptr || broken_) return true;
   // what waits for the peer waits for ever
-  return (!lane_->request_rx.cells.ready() || waits_for_peer_) &&
-         !lane_->response_rx.cells.ready();
+  return (!lane_->request_rx.cells.ready() || waits_for_peer_) && !lane_->response_rx.cells.ready();
 }
 
 std::unique_ptr<link::Lane> Qp::finish(Errc why) noexcept {

@@ -202,44 +202,44 @@ class Qp {
   std::unique_ptr<link::Lane> lane_;
   QpState state_ = QpState::connecting;
   Errc lost_why_ = Errc::ok;
-  bool peer_pressure_ = false;   // the peer wants offers only
-  bool broken_ = false;          // the peer broke the protocol
+  bool peer_pressure_ = false;  // the peer wants offers only
+  bool broken_ = false;         // the peer broke the protocol
 
   // requester
-  List<Wqe> queue_;              // not all in the ring yet
-  List<Wqe> pending_;            // in the ring, waiting to be executed
-  uint64_t done_through_ = 0;    // request position up to which everything has been executed
-  std::vector<Piece> pieces_;    // ring buffer of RMA pieces in flight, by piece_head_/tail_
+  List<Wqe> queue_;            // not all in the ring yet
+  List<Wqe> pending_;          // in the ring, waiting to be executed
+  uint64_t done_through_ = 0;  // request position up to which everything has been executed
+  std::vector<Piece> pieces_;  // ring buffer of RMA pieces in flight, by piece_head_/tail_
   uint64_t piece_head_ = 0;
   uint64_t piece_tail_ = 0;
   uint32_t next_read_id_ = 0;
 
   // direct path
-  bool target_away_ = false;     // it did not poll when we last waited for it
-  uint64_t away_polls_ = 0;      // its poll count then
+  bool target_away_ = false;  // it did not poll when we last waited for it
+  uint64_t away_polls_ = 0;   // its poll count then
   uint64_t stall_pos_ = 0;
-  uint64_t stall_since_ = 0;     // ticks; 0: not stalled
+  uint64_t stall_since_ = 0;  // ticks; 0: not stalled
   ClaimSide claim_side_;
   protect::AccessorSlot* slot_ = nullptr;
   protect::LookupHint direct_hint_;
 
   // responder
   protect::LookupHint hint_;
-  bool op_refused_ = false;      // a piece of the RMA operation under way was refused
+  bool op_refused_ = false;  // a piece of the RMA operation under way was refused
   protect::Denial check_denial_ = protect::Denial::none;  // of a check that was claimed
-  uint64_t read_done_ = 0;       // of the read at the head of the ring
+  uint64_t read_done_ = 0;                                // of the read at the head of the ring
   bool waits_for_peer_ = false;  // the head waits for a claim to end, or for room for its answer
 
   // rendezvous
-  std::vector<Wqe*> offers_;     // by message id
+  std::vector<Wqe*> offers_;  // by message id
   std::vector<uint32_t> free_offers_;
-  List<Wqe> granted_;            // offers with bytes to push
+  List<Wqe> granted_;  // offers with bytes to push
   size_t offers_out_ = 0;
   uint32_t offer_generation_ = 0;
-  uint32_t claims_used_ = 0;     // bit set of lane_->claims_out
+  uint32_t claims_used_ = 0;  // bit set of lane_->claims_out
   std::vector<Incoming> incoming_;
   size_t incoming_count_ = 0;
-  std::vector<Reply> replies_;   // waiting for room, in order
+  std::vector<Reply> replies_;  // waiting for room, in order
 };
 
 }  // namespace aperture::qp

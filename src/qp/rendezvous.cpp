@@ -34,10 +34,16 @@ constexpr uint32_t kSlotMask = (1u << kSlotBits) - 1;
 
 // A claim word is the message's id and the number of its next chunk: a receiver that still looks at
 // the word of a message that has ended finds another id there, and takes nothing.
-uint64_t claim_base(uint32_t id) noexcept { return uint64_t{id} << 32; }
-uint64_t chunk_number(uint64_t word) noexcept { return static_cast<uint32_t>(word); }
+uint64_t claim_base(uint32_t id) noexcept {
+  return uint64_t{id} << 32;
+}
+uint64_t chunk_number(uint64_t word) noexcept {
+  return static_cast<uint32_t>(word);
+}
 
-uint64_t chunks_of(uint64_t len) noexcept { return (len + kClaimChunk - 1) / kClaimChunk; }
+uint64_t chunks_of(uint64_t len) noexcept {
+  return (len + kClaimChunk - 1) / kClaimChunk;
+}
 
 }  // namespace
 
@@ -122,8 +128,7 @@ bool Qp::next_chunk(Wqe& wqe) noexcept {
   uint64_t chunk = 0;
   if (wqe.claim != wire::kNoClaim) {
     // relaxed: the number itself is all that is shared; the bytes come by `data`
-    chunk = chunk_number(
-        lane_->claims_out[wqe.claim].fetch_add(1, std::memory_order_relaxed));
+    chunk = chunk_number(lane_->claims_out[wqe.claim].fetch_add(1, std::memory_order_relaxed));
   } else {
     chunk = wqe.next_chunk++;
   }
@@ -308,14 +313,17 @@ bool Qp::pull_chunk(Incoming& in, uint32_t index) noexcept {
     std::array<iovec, kIovLimit> local;
     size_t count = 0;
     each_iov_piece(in.receive.iov, in.receive.iov_count, offset, end - offset,
-                   [&](std::byte* piece, size_t n) { local[count++] = {piece, n}; });
+                   [&](std::byte* piece, size_t n) {
+                     local[count++] = {piece, n};
+                   });
     const iovec remote{reinterpret_cast<void*>(in.address + offset), end - offset};
-    const ssize_t n =
-        ::process_vm_readv(lane_->direct.pid, local.data(), count, &remote, 1, 0);
+    const ssize_t n = ::process_vm_readv(lane_->direct.pid, local.data(), count, &remote, 1, 0);
     if (n <= 0) {
       // claimed and not to be had: the message cannot be completed any more
-      APERTURE_WARN("reading a message from %s failed in its middle; its sender has gone or has "
-                    "freed the buffer too early", remote_.text().c_str());
+      APERTURE_WARN(
+          "reading a message from %s failed in its middle; its sender has gone or has "
+          "freed the buffer too early",
+          remote_.text().c_str());
       finish_receive(index, Errc::peer_lost);
       break_protocol("a message whose buffer is not there");  // or its sender would wait for ever
       return false;

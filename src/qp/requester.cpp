@@ -43,8 +43,7 @@ Qp::Put Qp::put_send(const SendWr& wr) noexcept {
   if (wr.delivery) return Put::needs_wqe;
   if (wr.completion && !port_.tx_cq->has_room()) return Put::no_room;
   if (wr.len <= wire::kMaxInline) {
-    const uint32_t n =
-        wire::cells_of(Op::send, send_flags(wr), static_cast<uint16_t>(wr.len));
+    const uint32_t n = wire::cells_of(Op::send, send_flags(wr), static_cast<uint16_t>(wr.len));
     return put_send_inline(wr, n);
   }
   if (wr.len > kEagerBytes || peer_pressure_) return Put::needs_wqe;
@@ -110,8 +109,7 @@ void Qp::complete_send(const SendWr& wr) noexcept {
 
 Status Qp::queue_send(const SendWr& wr) noexcept {
   if (wr.completion && !port_.tx_cq->has_room()) return Errc::again;
-  const bool begin_now =
-      state_ == QpState::ready && queue_.empty() && !(wr.fence && under_way());
+  const bool begin_now = state_ == QpState::ready && queue_.empty() && !(wr.fence && under_way());
   if (!begin_now && port_.queued >= port_.tx_size) return Errc::again;
   Wqe* wqe = port_.wqes.take();
   if (wqe == nullptr) return Errc::again;
@@ -241,13 +239,17 @@ Status Qp::rma(WqeKind kind, const RmaWr& wr) noexcept {
 }
 
 void Qp::published_request() noexcept {
-  if (lane_->fence_sends) [[unlikely]] full_fence();
-  if (lane_->request_tx.must_ring()) [[unlikely]] lane_->ring_doorbell();
+  if (lane_->fence_sends) [[unlikely]]
+    full_fence();
+  if (lane_->request_tx.must_ring()) [[unlikely]]
+    lane_->ring_doorbell();
 }
 
 void Qp::published_response() noexcept {
-  if (lane_->fence_sends) [[unlikely]] full_fence();
-  if (lane_->response_tx.must_ring()) [[unlikely]] lane_->ring_doorbell();
+  if (lane_->fence_sends) [[unlikely]]
+    full_fence();
+  if (lane_->response_tx.must_ring()) [[unlikely]]
+    lane_->ring_doorbell();
 }
 
 // Refusals and results were stored before `consumed`: all of them are taken first, or a refused
@@ -267,8 +269,7 @@ void Qp::acknowledge() noexcept {
 
 void Qp::retire(uint64_t done_through) noexcept {
   done_through_ = done_through;
-  while (piece_head_ != piece_tail_ &&
-         pieces_[piece_head_ % pieces_.size()].pos < done_through) {
+  while (piece_head_ != piece_tail_ && pieces_[piece_head_ % pieces_.size()].pos < done_through) {
     ++piece_head_;
   }
   while (Wqe* wqe = pending_.front()) {

@@ -127,8 +127,7 @@ bool Qp::put_write_piece(Wqe& wqe) noexcept {
     const Head head = Head::make(Op::write_bytes, flags, 0, range.addr);
     std::byte* body = tx.cells.body();
     std::memcpy(body, &head, sizeof head);
-    wire::store_fields(body,
-                       wire::WriteBytesFields{range.key, range.len, wqe.range_done, pos, n});
+    wire::store_fields(body, wire::WriteBytesFields{range.key, range.len, wqe.range_done, pos, n});
     tx.cells.publish(1);
     any = true;
     wqe.done += n;

@@ -14,18 +14,18 @@ inline constexpr uint64_t kAnySource = ~uint64_t{0};
 struct SendWr {
   const iovec* iov = nullptr;
   size_t iov_count = 0;
-  uint64_t len = 0;          // sum of the iov
-  uint64_t dest = 0;         // address-table index
+  uint64_t len = 0;   // sum of the iov
+  uint64_t dest = 0;  // address-table index
   uint64_t tag = 0;
   uint64_t imm = 0;
   void* context = nullptr;
-  uint64_t flags = 0;        // Completion::flags of the completion; the door's word
+  uint64_t flags = 0;  // Completion::flags of the completion; the door's word
   bool tagged = false;
   bool has_imm = false;
-  bool inject = false;       // len <= kInjectBytes; the buffer is free when the call returns
-  bool completion = true;    // write a CQ entry on success (errors always do)
-  bool delivery = false;     // complete only when the peer has matched and copied it
-  bool fence = false;        // after everything posted before it to that peer
+  bool inject = false;     // len <= kInjectBytes; the buffer is free when the call returns
+  bool completion = true;  // write a CQ entry on success (errors always do)
+  bool delivery = false;   // complete only when the peer has matched and copied it
+  bool fence = false;      // after everything posted before it to that peer
 };
 
 struct RecvWr {
@@ -51,17 +51,17 @@ struct RemoteRange {
 struct RmaWr {
   const iovec* iov = nullptr;
   size_t iov_count = 0;
-  uint64_t len = 0;              // of the iov; equals the sum of the ranges
+  uint64_t len = 0;  // of the iov; equals the sum of the ranges
   const RemoteRange* ranges = nullptr;
-  size_t range_count = 0;        // 1..kRmaIovLimit
+  size_t range_count = 0;  // 1..kRmaIovLimit
   uint64_t dest = 0;
   uint64_t imm = 0;
   void* context = nullptr;
   uint64_t flags = 0;
-  bool has_imm = false;          // write only
-  bool inject = false;           // write only
+  bool has_imm = false;  // write only
+  bool inject = false;   // write only
   bool completion = true;
-  bool fence = false;            // after everything posted before it to that peer
+  bool fence = false;  // after everything posted before it to that peer
 };
 
 }  // namespace aperture::qp

@@ -26,7 +26,7 @@ struct Wqe : ListHook {
   bool completion = true;
   bool delivery = false;
   bool fence = false;
-  bool reserved = false;      // a CQ entry is promised
+  bool reserved = false;  // a CQ entry is promised
   uint8_t iov_count = 0;
   uint8_t range_count = 0;
   uint64_t len = 0;
@@ -36,23 +36,23 @@ struct Wqe : ListHook {
   uint64_t flags = 0;
 
   // how far it has got
-  uint64_t done = 0;          // bytes put into the ring, copied directly, or received
-  uint64_t end_pos = 0;       // request position after its last cell
-  uint64_t range_done = 0;    // of ranges[range_at]
+  uint64_t done = 0;        // bytes put into the ring, copied directly, or received
+  uint64_t end_pos = 0;     // request position after its last cell
+  uint64_t range_done = 0;  // of ranges[range_at]
   uint8_t range_at = 0;
-  uint8_t checked = 0;        // ranges whose check is in the ring
-  bool imm_sent = false;      // the immediate data is in the ring
-  bool in_ring = false;       // at least one piece went through the ring
+  uint8_t checked = 0;    // ranges whose check is in the ring
+  bool imm_sent = false;  // the immediate data is in the ring
+  bool in_ring = false;   // at least one piece went through the ring
   protect::Denial denial = protect::Denial::none;
   Errc error = Errc::ok;
-  uint32_t id = 0;            // message id (offers) or read id
-  uint32_t claim = 0;         // claim word of an offer
-  uint64_t receive_id = 0;    // of the receiver, once granted
-  uint64_t granted = 0;       // bytes the receiver wants
-  uint64_t pushed = 0;        // of those, sent by us
-  uint64_t next_chunk = 0;    // of an offer without a claim word
+  uint32_t id = 0;          // message id (offers) or read id
+  uint32_t claim = 0;       // claim word of an offer
+  uint64_t receive_id = 0;  // of the receiver, once granted
+  uint64_t granted = 0;     // bytes the receiver wants
+  uint64_t pushed = 0;      // of those, sent by us
+  uint64_t next_chunk = 0;  // of an offer without a claim word
   bool granted_set = false;
-  uint64_t chunk_at = 0;      // where in the chunk under way; chunk_end == 0: none
+  uint64_t chunk_at = 0;  // where in the chunk under way; chunk_end == 0: none
   uint64_t chunk_end = 0;
 
   std::array<iovec, kIovLimit> iov;

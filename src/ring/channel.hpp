@@ -32,7 +32,7 @@ struct ChannelWords {
   std::atomic<uint64_t> executing;             // 1 + cell position of the RMA request under way
   alignas(64) std::atomic<uint32_t> state;     // ConsumerState
   alignas(64) std::atomic<uint64_t> polls;
-  alignas(64) std::atomic<uint64_t> claim;     // qp/claim.hpp
+  alignas(64) std::atomic<uint64_t> claim;  // qp/claim.hpp
 };
 static_assert(sizeof(ChannelWords) == 256);
 

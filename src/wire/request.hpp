@@ -26,19 +26,19 @@ namespace aperture::wire {
 enum class Op : uint8_t {
   none = 0,
   // requests
-  send = 1,        // inline payload; word = tag
-  send_bytes = 2,  // payload in the request byte ring; word = tag
-  send_offer = 3,  // rendezvous: payload stays with the sender until granted; word = tag
-  write = 4,       // RMA write, inline payload; word = address
-  write_bytes = 5, // one piece of an RMA write, payload in the request byte ring; word = address
-  read = 6,        // RMA read; word = address
-  notice = 7,      // immediate data of a write whose bytes came otherwise; word = its length
-  check = 8,       // may this range be accessed? if not, the rest of its operation is dropped
+  send = 1,         // inline payload; word = tag
+  send_bytes = 2,   // payload in the request byte ring; word = tag
+  send_offer = 3,   // rendezvous: payload stays with the sender until granted; word = tag
+  write = 4,        // RMA write, inline payload; word = address
+  write_bytes = 5,  // one piece of an RMA write, payload in the request byte ring; word = address
+  read = 6,         // RMA read; word = address
+  notice = 7,       // immediate data of a write whose bytes came otherwise; word = its length
+  check = 8,        // may this range be accessed? if not, the rest of its operation is dropped
   // responses
-  grant = 16,      // rendezvous: send now; word = message id
-  data = 17,       // rendezvous payload in the response byte ring; word = receive id
-  finished = 18,   // rendezvous: everything has arrived; word = message id
-  nak = 19,        // the request at that position was refused; word = position, len = denial
+  grant = 16,        // rendezvous: send now; word = message id
+  data = 17,         // rendezvous payload in the response byte ring; word = receive id
+  finished = 18,     // rendezvous: everything has arrived; word = message id
+  nak = 19,          // the request at that position was refused; word = position, len = denial
   read_inline = 20,  // result of a small read; word = read id
   read_data = 21,    // piece of a read's result in the response byte ring; word = read id
   pressure = 22,     // word = 1: offer messages, do not send payload unasked; 0: as usual
@@ -46,9 +46,9 @@ enum class Op : uint8_t {
 
 inline constexpr uint8_t kTagged = 1;
 inline constexpr uint8_t kImm = 2;
-inline constexpr uint8_t kFirst = 4;     // first piece of an RMA operation
-inline constexpr uint8_t kLast = 8;      // last piece of an RMA operation
-inline constexpr uint8_t kDelivery = 16; // the sender waits for `finished`
+inline constexpr uint8_t kFirst = 4;      // first piece of an RMA operation
+inline constexpr uint8_t kLast = 8;       // last piece of an RMA operation
+inline constexpr uint8_t kDelivery = 16;  // the sender waits for `finished`
 
 inline constexpr size_t kHeadBytes = 12;
 inline constexpr uint16_t kMaxInline = 256;

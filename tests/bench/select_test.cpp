@@ -6,7 +6,9 @@
 namespace aperture::bench {
 namespace {
 
-TEST(Select, empty_list_selects_all) { EXPECT_TRUE(selected("", "send_lat", 8)); }
+TEST(Select, empty_list_selects_all) {
+  EXPECT_TRUE(selected("", "send_lat", 8));
+}
 
 TEST(Select, name_size_and_glob) {
   EXPECT_TRUE(selected("send_lat", "send_lat", 4096));

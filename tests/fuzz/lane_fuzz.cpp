@@ -69,8 +69,7 @@ struct World {
             .value());
     segment = *link::shm::Segment::create();
     attached = *link::shm::Segment::attach(UniqueFd(::dup(segment->fd())));
-    auto* slots =
-        static_cast<protect::SlotArray*>(segment->slots_of(link::shm::Side::creator));
+    auto* slots = static_cast<protect::SlotArray*>(segment->slots_of(link::shm::Side::creator));
     require(keys->attach_slots(slots, ::getpid()).ok(), "no slots");
   }
   void add(protect::DomainId pd, std::byte* at, uint64_t key) {
@@ -95,7 +94,7 @@ struct World {
   std::shared_ptr<link::shm::Segment> segment, attached;
   int bell = -1;
   protect::DomainId own = 0, theirs = 0;
-  std::byte memory[3 * kRegion];       // the region is the middle third
+  std::byte memory[3 * kRegion];  // the region is the middle third
   std::byte peer_memory[3 * kRegion];
 };
 
@@ -123,8 +122,7 @@ class Game final : public msg::Matcher::Host {
       link::shm::LanePeer them, us;
       them.doorbell_fd = us.doorbell_fd = w.bell;
       them.remote_domain = w.theirs;
-      them.direct = {true, ::getpid(), w.view.get(),
-                     w.segment->slots_of(link::shm::Side::creator)};
+      them.direct = {true, ::getpid(), w.view.get(), w.segment->slots_of(link::shm::Side::creator)};
       ours = *w.segment->open_lane(lane_index_, them);
       peer_ = *w.attached->open_lane(lane_index_, us);
       require(peer_->prepare_request_bytes() && peer_->prepare_response_bytes(), "no memory");
@@ -201,8 +199,9 @@ class Game final : public msg::Matcher::Host {
       case 7: return last_receive_;
       case 8: return ~uint64_t{0} - small;
       case 9: return small << 12;
-      case 10: return qp::claim_word(peer_->request_tx.cells.pos() - small / 4,
-                                     static_cast<qp::ClaimState>(small % 4));
+      case 10:
+        return qp::claim_word(peer_->request_tx.cells.pos() - small / 4,
+                              static_cast<qp::ClaimState>(small % 4));
       default: return uint64_t{1} << (small % 64);
     }
   }
@@ -261,8 +260,7 @@ class Game final : public msg::Matcher::Host {
       const auto head = wire::load_head(peer_->request_rx.cells.body());
       const auto op = static_cast<Op>(head.op);
       if (op == Op::send_offer) {
-        last_offer_ =
-            wire::load_fields<wire::SendOfferFields>(peer_->request_rx.cells.body()).id;
+        last_offer_ = wire::load_fields<wire::SendOfferFields>(peer_->request_rx.cells.body()).id;
       }
       peer_->request_rx.cells.advance(wire::cells_of(op, head.flags, head.len));
     }

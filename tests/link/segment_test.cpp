@@ -13,7 +13,9 @@
 namespace aperture::link::shm {
 namespace {
 
-UniqueFd copy_of(int fd) { return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 3)); }
+UniqueFd copy_of(int fd) {
+  return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+}
 
 TEST(Segment, has_so_many_lanes_and_no_more) {
   auto segment = Segment::create();

@@ -129,11 +129,11 @@ TEST_P(HostilePeer, payload_outside_the_byte_ring) {
 
 TEST_P(HostilePeer, write_piece_outside_its_operation) {
   const wire::WriteBytesFields bad[] = {
-      {region_.key, 100, 101, 0, 0},                        // begins behind the end
-      {region_.key, 100, 90, 0, 11},                        // ends behind it
-      {region_.key, 100, ~uint64_t{0}, 0, 2},               // wraps
-      {region_.key, 1000000, 0, 0, 256 * 1024 + 1},         // longer than a chunk
-      {region_.key, 100, 0, 512 * 1024 - 10, 20},           // out of the byte ring
+      {region_.key, 100, 101, 0, 0},                 // begins behind the end
+      {region_.key, 100, 90, 0, 11},                 // ends behind it
+      {region_.key, 100, ~uint64_t{0}, 0, 2},        // wraps
+      {region_.key, 1000000, 0, 0, 256 * 1024 + 1},  // longer than a chunk
+      {region_.key, 100, 0, 512 * 1024 - 10, 20},    // out of the byte ring
   };
   for (const auto& f : bad) {
     Pair pair(GetParam());

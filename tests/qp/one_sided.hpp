@@ -64,19 +64,17 @@ class OneSided : public testing::TestWithParam<Setting> {
     wr.completion = false;
     EXPECT_TRUE(a().qp->send(wr));
     EXPECT_TRUE(b().qp->send(wr));
-    EXPECT_TRUE(pair_.until([&] {
-      return b().sink.messages.size() == before + 1 && !a().sink.messages.empty();
-    }));
+    EXPECT_TRUE(pair_.until(
+        [&] { return b().sink.messages.size() == before + 1 && !a().sink.messages.empty(); }));
     EXPECT_TRUE(a().tx_cq.empty());
   }
 
   Pair pair_;
 };
 
-inline const auto kSettings = testing::Values(Setting{LinkKind::loopback, Target::polls},
-                                              Setting{LinkKind::shm, Target::polls},
-                                              Setting{LinkKind::direct, Target::polls},
-                                              Setting{LinkKind::direct, Target::asleep},
-                                              Setting{LinkKind::direct, Target::stopped});
+inline const auto kSettings = testing::Values(
+    Setting{LinkKind::loopback, Target::polls}, Setting{LinkKind::shm, Target::polls},
+    Setting{LinkKind::direct, Target::polls}, Setting{LinkKind::direct, Target::asleep},
+    Setting{LinkKind::direct, Target::stopped});
 
 }  // namespace aperture::qp::test

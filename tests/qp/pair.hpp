@@ -316,8 +316,7 @@ class Pair {
     to_b.doorbell_fd = bell_b_.get();
     to_a.doorbell_fd = bell_a_.get();
     if (kind_ == LinkKind::direct) {
-      to_b.direct = {true, ::getpid(), view_.get(),
-                     segment_a_->slots_of(link::shm::Side::creator)};
+      to_b.direct = {true, ::getpid(), view_.get(), segment_a_->slots_of(link::shm::Side::creator)};
       to_a.direct = {true, ::getpid(), view_.get(),
                      segment_b_->slots_of(link::shm::Side::attacher)};
     }

@@ -8,8 +8,8 @@ namespace {
 using Rma = OneSided;
 INSTANTIATE_TEST_SUITE_P(links, Rma, kSettings, setting_name);
 
-const size_t kSizes[] = {0,      1,      8,      47,     48,     49,      255,     256,
-                         257,    4096,   32767,  32768,  32769,  65536,   262143,  262144,
+const size_t kSizes[] = {0,      1,      8,       47,      48,      49,      255,    256,
+                         257,    4096,   32767,   32768,   32769,   65536,   262143, 262144,
                          262145, 524289, 1000003, 4194304, 9000001, 20000000};
 
 TEST_P(Rma, write_of_every_size_lands_exactly_there) {
@@ -83,9 +83,8 @@ TEST_P(Rma, several_pieces_and_ranges_meet) {
     EXPECT_TRUE(same_bytes(memory.data(), base + half, size - half));
 
     Guarded result(size);
-    const iovec to[3] = {{result.data(), size - 3},
-                         {result.data() + size - 3, 1},
-                         {result.data() + size - 2, 2}};
+    const iovec to[3] = {
+        {result.data(), size - 3}, {result.data() + size - 3, 1}, {result.data() + size - 2, 2}};
     wr.iov = to;
     wr.iov_count = 3;
     wr.context = reinterpret_cast<void*>(2);

@@ -16,9 +16,9 @@ INSTANTIATE_TEST_SUITE_P(links, Send,
                          testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
                          [](const auto& link) { return name_of(link.param); });
 
-const size_t kSizes[] = {0,     1,     7,     8,      9,      47,     48,      49,
-                         59,    60,    61,    108,    109,    255,    256,     257,
-                         4096,  16383, 16384, 16385,  32768,  65536,  65537,   131072,
+const size_t kSizes[] = {0,      1,      7,      8,       9,      47,    48,    49,
+                         59,     60,     61,     108,     109,    255,   256,   257,
+                         4096,   16383,  16384,  16385,   32768,  65536, 65537, 131072,
                          262144, 524288, 524289, 1000003, 4194304};
 
 TEST_P(Send, every_size_arrives_once_and_unchanged) {
@@ -66,8 +66,8 @@ TEST_P(Send, several_pieces_are_sent_as_one_message) {
   for (const size_t size : {40u, 200u, 9000u, 300000u}) {
     const auto data = pattern(size, 3);
     auto* base = const_cast<std::byte*>(data.data());
-    const iovec iov[4] = {{base, 5}, {base + 5, 0}, {base + 5, size / 2}, {base + 5 + size / 2,
-                          size - 5 - size / 2}};
+    const iovec iov[4] = {
+        {base, 5}, {base + 5, 0}, {base + 5, size / 2}, {base + 5 + size / 2, size - 5 - size / 2}};
     SendWr wr = send_of(iov[0], 1);
     wr.iov = iov;
     wr.iov_count = 4;
@@ -223,8 +223,7 @@ TEST_P(Send, under_pressure_payload_waits_with_its_sender) {
     b().sink.messages.clear();
     ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
     ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1 && b().sink.all_done(); }));
-    EXPECT_EQ(b().sink.messages[0].where,
-              on ? Arrival::Where::offered : Arrival::Where::flat);
+    EXPECT_EQ(b().sink.messages[0].where, on ? Arrival::Where::offered : Arrival::Where::flat);
     EXPECT_TRUE(b().sink.messages[0].payload == data);
   }
 }

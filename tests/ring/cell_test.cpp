@@ -137,8 +137,8 @@ TEST(BodyCursor, copies_over_the_joints_from_every_offset) {
       BodyWriter(writer, offset).copy_in(in.data(), len);
       std::vector<std::byte> out(len + 1);
       BodyReader(reader, offset).copy_out(out.data(), len);
-      EXPECT_TRUE(std::equal(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(len),
-                             in.begin()));
+      EXPECT_TRUE(
+          std::equal(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(len), in.begin()));
       EXPECT_EQ(out[len], std::byte{0});
       size_t written = 0;
       for (size_t i = 0; i < kCells; ++i) {

@@ -43,8 +43,12 @@ struct Header {
   uint64_t lane_stride;
 };
 
-size_t nth(Side side) noexcept { return side == Side::creator ? 0 : 1; }
-Side other(Side side) noexcept { return side == Side::creator ? Side::attacher : Side::creator; }
+size_t nth(Side side) noexcept {
+  return side == Side::creator ? 0 : 1;
+}
+Side other(Side side) noexcept {
+  return side == Side::creator ? Side::attacher : Side::creator;
+}
 
 }  // namespace
 
