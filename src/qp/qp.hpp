@@ -108,7 +108,7 @@ class Qp {
     uint32_t offer_id = 0;
     uint32_t claim = wire::kNoClaim;
     uint64_t address = 0;
-    uint64_t stalled_since = 0;
+    uint64_t stalled_since = 0;  // ticks when we first waited for it
   };
   struct Reply {  // a response that found no room
     wire::Head head;
@@ -239,6 +239,7 @@ class Qp {
   uint32_t claims_used_ = 0;  // bit set of lane_->claims_out
   std::vector<Incoming> incoming_;
   size_t incoming_count_ = 0;
+  uint64_t last_data_ = 0;      // ticks when a piece of any message last came
   std::vector<Reply> replies_;  // waiting for room, in order
 };
 

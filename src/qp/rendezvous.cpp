@@ -8,8 +8,8 @@
 //
 // Both cores copy, pipelined through the response byte ring. The message is cut in chunks of
 // kClaimChunk; with a claim word in shared memory, whoever takes the next number from it moves that
-// chunk: the sender by pushing it, or the receiver by CMA when nothing has come for kStallNs. The
-// sender's buffer is free when all chunks are accounted for: pushed by itself, or `finished`.
+// chunk: the sender by pushing it, or the receiver by CMA when nothing has come for kPullStallNs.
+// The sender's buffer is free when all chunks are accounted for: pushed by itself, or `finished`.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -259,7 +259,7 @@ void Qp::on_data(const Head& head) noexcept {
   scatter(in.receive.iov, in.receive.iov_count, f.offset, from, f.len);
   rx.free_bytes_before(rx.bytes.after(f.byte_pos, f.len));
   in.got += f.len;
-  in.stalled_since = 0;
+  last_data_ = ticks();
   if (in.got == want) finish_receive(index, Errc::ok);
 }
 
@@ -276,16 +276,14 @@ void Qp::finish_receive(uint32_t index, Errc err) noexcept {
 
 // The sender does not push: take a chunk ourselves, if it may be reached.
 void Qp::pull_stalled() noexcept {
-  static const uint64_t limit = ticks_from_ns(kStallNs);
+  static const uint64_t limit = ticks_from_ns(kPullStallNs);
   const uint64_t now = ticks();
   for (uint32_t i = 0; i < incoming_.size(); ++i) {
     Incoming& in = incoming_[i];
     if (!in.used || in.claim == wire::kNoClaim || in.address == 0) continue;
-    if (in.stalled_since == 0) {
-      in.stalled_since = now;
-    } else if (now - in.stalled_since >= limit || in.pulled > 0) {
-      if (!pull_chunk(in, i)) continue;
-    }
+    if (in.stalled_since == 0) in.stalled_since = now;
+    // a sender that pushes anything at all is there: this message will have its turn
+    if (now - std::max(in.stalled_since, last_data_) >= limit) pull_chunk(in, i);
   }
 }
 
@@ -332,7 +330,6 @@ bool Qp::pull_chunk(Incoming& in, uint32_t index) noexcept {
   }
   ++in.pulled;
   in.got += end - chunk * kClaimChunk;
-  in.stalled_since = 0;
   if (in.got == want) finish_receive(index, Errc::ok);
   return true;
 }

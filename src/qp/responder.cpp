@@ -56,7 +56,8 @@ bool Qp::poll_requests() noexcept {
     rx.cells.prefetch(n_cells);
     if (!execute(head, op, n_cells)) break;
     any = true;
-    if (rx.unpublished() >= kAckCells) rx.publish_consumed();
+    // pieces of a large write at once: their initiator waits for room, and must not think us away
+    if (rx.unpublished() >= kAckCells || op == Op::write_bytes) rx.publish_consumed();
     if (state_ == QpState::dead) return true;
   }
   if (any) {
@@ -431,6 +432,7 @@ void Qp::on_read_result(const Head& head, Op op) noexcept {
     });
   }
   wqe.done += len;
+  stall_since_ = 0;  // the owner is at it
 }
 
 void Qp::break_protocol(const char* what) noexcept {
