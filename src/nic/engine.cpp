@@ -76,7 +76,7 @@ void Engine::poll() noexcept {
     run_posted();
   ++polls_;
   drive(0, hot_);
-  if (driven_.size() > kHotRings) {
+  if (hot_ < driven_.size() || hot_ > kHotRings) {
     if (next_cold_ < hot_ || next_cold_ >= driven_.size()) next_cold_ = hot_;
     drive(next_cold_, next_cold_ + 1);
     ++next_cold_;
