@@ -31,7 +31,7 @@ protect::AccessorSlot* Qp::slot() noexcept {
 }
 
 bool Qp::may_go_direct(const Wqe& wqe) noexcept {
-  if (!lane_->direct.allowed || wqe.has_imm) return false;
+  if (!lane_->direct.allowed || wqe.has_imm || wqe.through_ring) return false;
   ring::ChannelTx& tx = lane_->request_tx;
   if (target_away_ && tx.consumer_polls() != away_polls_) {
     target_away_ = false;
@@ -104,7 +104,9 @@ bool Qp::put_direct(Wqe& wqe) noexcept {
         APERTURE_INFO("direct copies to %s are no longer permitted; the owner copies from now on",
                       remote_.text().c_str());
         return leave_direct();
-      case DirectResult::Outcome::through_ring: return leave_direct();
+      case DirectResult::Outcome::through_ring:
+        wqe.through_ring = true;  // this one; the next may find the key file at rest
+        return false;
     }
     if (wqe.range_done == whole.len) {
       ++wqe.range_at;
@@ -167,7 +169,7 @@ bool Qp::claim(const Piece& piece) noexcept {
     if (r.outcome == DirectResult::Outcome::peer_gone) wqe.error = Errc::peer_lost;
     if (r.outcome == DirectResult::Outcome::not_permitted ||
         r.outcome == DirectResult::Outcome::through_ring) {
-      lane_->direct.allowed = false;
+      if (r.outcome == DirectResult::Outcome::not_permitted) leave_direct();
       if (wqe.kind == WqeKind::read) wqe.done = piece.wqe_offset;  // all of it comes from the owner
       claim_side_.retract(words);
       return false;

@@ -215,7 +215,7 @@ Status Qp::rma(WqeKind kind, const RmaWr& wr) noexcept {
   wqe->flags = wr.flags;
   wqe->done = wqe->range_done = 0;
   wqe->range_at = wqe->checked = 0;
-  wqe->imm_sent = wqe->in_ring = false;
+  wqe->imm_sent = wqe->in_ring = wqe->through_ring = false;
   wqe->denial = protect::Denial::none;
   wqe->error = Errc::ok;
   std::copy_n(wr.ranges, wr.range_count, wqe->ranges.begin());

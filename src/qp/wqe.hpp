@@ -40,9 +40,10 @@ struct Wqe : ListHook {
   uint64_t end_pos = 0;     // request position after its last cell
   uint64_t range_done = 0;  // of ranges[range_at]
   uint8_t range_at = 0;
-  uint8_t checked = 0;    // ranges whose check is in the ring
-  bool imm_sent = false;  // the immediate data is in the ring
-  bool in_ring = false;   // at least one piece went through the ring
+  uint8_t checked = 0;        // ranges whose check is in the ring
+  bool imm_sent = false;      // the immediate data is in the ring
+  bool through_ring = false;  // the direct path has sent it to the owner
+  bool in_ring = false;       // at least one piece went through the ring
   protect::Denial denial = protect::Denial::none;
   Errc error = Errc::ok;
   uint32_t id = 0;          // message id (offers) or read id
