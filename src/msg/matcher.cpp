@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/copy.hpp"
 #include "base/iov.hpp"
 
 namespace aperture::msg {
@@ -45,7 +46,12 @@ void Matcher::fill(Recv& r, const RecvWr& wr) noexcept {
   r.completion = wr.completion;
   r.tagged = wr.tagged;
   r.iov_count = static_cast<uint8_t>(wr.iov_count);
-  std::copy_n(wr.iov, wr.iov_count, r.iov);
+  r.plain = wr.iov_count == 1 && wr.completion;
+  if (r.plain) [[likely]] {
+    r.iov[0] = wr.iov[0];
+  } else {
+    std::copy_n(wr.iov, wr.iov_count, r.iov);
+  }
 }
 
 [[gnu::always_inline]] inline void Matcher::deliver(Recv& r) noexcept {
@@ -141,12 +147,36 @@ bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
     return true;
   }
   const uint64_t n = std::min(a.len, r->len);
-  if (a.where == Arrival::Where::flat && n == sizeof(uint64_t) && r->iov_count == 1) {
-    std::memcpy(r->iov[0].iov_base, a.bytes, sizeof(uint64_t));  // a move instead of a call
-  } else if (n > 0) {
-    a.scatter_to(r->iov, r->iov_count, n);
-  }
+  if (n > 0) a.scatter_to(r->iov, r->iov_count, n);
   deliver(*r);
+  return true;
+}
+
+// The oldest receive of the book matches and is a plain one: everything in one go.
+bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
+  const bool tagged = (head.flags & wire::kTagged) != 0;
+  const uint64_t tag = head.word();
+  Book& b = book(tagged);
+  Recv* r = b.posted.front();
+  if (r == nullptr || !r->plain || head.len > r->len ||
+      (tagged && !tags_match(tag, r->tag, r->ignore)) ||
+      (directed_ && r->source != qp::kAnySource) || !port_.rx_cq->has_room()) [[unlikely]] {
+    return on_message(qp, qp::arrival_of_line(head, body));
+  }
+  b.posted.remove(r);
+  uint64_t imm = 0;
+  uint64_t flags = r->flags;
+  body += wire::kHeadBytes;
+  if ((head.flags & wire::kImm) != 0) {
+    std::memcpy(&imm, body, sizeof imm);
+    body += sizeof imm;
+    flags |= port_.imm_flag;
+  }
+  copy_short(r->iov[0].iov_base, body, head.len);
+  const uint64_t source = report_source_ ? host_.source_of(qp) : qp::kNoSource;
+  port_.rx_cq->push({r->context, flags, head.len, r->iov[0].iov_base, imm, tag, source});
+  if (port_.recv_counter != nullptr) port_.recv_counter->add(1);
+  receives_.give(r);
   return true;
 }
 

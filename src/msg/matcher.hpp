@@ -18,6 +18,19 @@
 
 namespace aperture::msg {
 
+// A receive of one buffer.
+struct FlatRecv {
+  void* buf;
+  size_t len;
+  uint64_t source;
+  uint64_t tag;
+  uint64_t ignore;
+  void* context;
+  uint64_t flags;
+  bool tagged;
+  bool completion;
+};
+
 class Matcher final : public qp::MessageSink {
  public:
   // What matching has to ask of its endpoint.
@@ -35,6 +48,29 @@ class Matcher final : public qp::MessageSink {
   ~Matcher() override;
 
   Status recv(const qp::RecvWr& wr) noexcept;
+  // The hot path of posting: one buffer, nothing unexpected in its book. False: nothing was done,
+  // take recv().
+  bool recv_flat(const FlatRecv& wr) noexcept {
+    Book& b = book(wr.tagged);
+    if (!b.unexpected.empty()) return false;
+    Recv* r = receives_.take();
+    if (r == nullptr) [[unlikely]]
+      return false;
+    *static_cast<ListHook*>(r) = {};
+    r->tag = wr.tag;
+    r->ignore = wr.ignore;
+    r->source = wr.source;
+    r->len = wr.len;
+    r->context = wr.context;
+    r->flags = wr.flags;
+    r->completion = wr.completion;
+    r->tagged = wr.tagged;
+    r->plain = wr.completion;
+    r->iov_count = 1;
+    r->iov[0] = {wr.buf, wr.len};
+    b.posted.push_back(r);
+    return true;
+  }
   Status probe(const Probe& probe) noexcept;
   // Errors: no_entry.
   Status cancel(void* context) noexcept;
@@ -44,6 +80,7 @@ class Matcher final : public qp::MessageSink {
   void on_lost(qp::Qp& qp, Errc why) noexcept;
 
   bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
+  bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
   void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
 
   bool under_pressure() const noexcept { return pressure_; }
@@ -52,7 +89,7 @@ class Matcher final : public qp::MessageSink {
   static constexpr size_t kPayloadLimit = 16 * 1024 * 1024;
 
  private:
-  struct Recv : ListHook {
+  struct alignas(64) Recv : ListHook {  // what a match looks at lies in the first lines
     uint64_t tag;
     uint64_t ignore;
     uint64_t source;
@@ -61,6 +98,7 @@ class Matcher final : public qp::MessageSink {
     uint64_t flags;
     bool completion;
     bool tagged;
+    bool plain;  // one buffer for one message with a completion: the hot path may serve it
     uint8_t iov_count;
     iovec iov[qp::kIovLimit];
     // of a message under way

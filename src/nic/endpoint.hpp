@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "msg/probe.hpp"
+#include "msg/matcher.hpp"
 #include "nic/address_table.hpp"
 #include "nic/engine.hpp"
 #include "qp/completion.hpp"
@@ -54,6 +54,10 @@ class Endpoint {
 
   virtual const Address& address() const noexcept = 0;
 
+  // The hot path of sending asks for the queue pair to an address itself. nullptr: none is known
+  // yet; send() finds or makes it.
+  qp::Qp* qp_of(uint64_t index) const noexcept { return index < n_qps_ ? qps_[index] : nullptr; }
+
   virtual Status send(const qp::SendWr& wr) noexcept = 0;
   virtual Status recv(const qp::RecvWr& wr) noexcept = 0;
   virtual Status write(const qp::RmaWr& wr) noexcept = 0;
@@ -69,6 +73,22 @@ class Endpoint {
   virtual void forget(uint64_t index) noexcept = 0;
   // True while anything accepted for sending is not with the peer yet.
   virtual bool has_pending() const noexcept = 0;
+
+  // Likewise that of posting receives; nullptr: sources have to be translated first, by recv().
+  msg::Matcher* matcher() const noexcept {
+    return sources_.has_duplicates() ? nullptr : &receives_;
+  }
+
+ protected:
+  // Both outlive the endpoint, or are members of the derived class.
+  Endpoint(msg::Matcher& receives, const AddressTable& sources) noexcept
+      : receives_(receives), sources_(sources) {}
+
+  msg::Matcher& receives_;
+  const AddressTable& sources_;
+  // Queue pairs by address index, owned by the derived class, which keeps this up to date.
+  qp::Qp* const* qps_ = nullptr;
+  size_t n_qps_ = 0;
 };
 
 }  // namespace aperture::nic

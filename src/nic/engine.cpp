@@ -21,6 +21,9 @@ namespace {
 
 // So many queue pairs are looked at in every poll; scanning 256 would more than double the latency.
 constexpr size_t kHotRings = 16;
+// Each poll looks at the hot rings; everything else about a queue pair (the peer's view of our
+// polls, what only time moves) is due every so many polls, a power of two.
+constexpr uint64_t kLookEvery = 16;
 // A hot one that had nothing for so many polls makes place, if there are more than kHotRings.
 constexpr uint32_t kIdlePolls = 1024;
 // Once woken, the control thread goes on until so long after its last work.
@@ -74,34 +77,38 @@ void Engine::poll() noexcept {
   // SYNC POINT: engine-posted: what was posted before the flag is in posted_
   if (has_posted_.load(std::memory_order_acquire)) [[unlikely]]
     run_posted();
-  ++polls_;
-  drive(0, hot_);
-  if (hot_ < driven_.size() || hot_ > kHotRings) {
-    if (next_cold_ < hot_ || next_cold_ >= driven_.size()) next_cold_ = hot_;
-    drive(next_cold_, next_cold_ + 1);
-    ++next_cold_;
-    balance();
+  const bool due = (++polls_ & (kLookEvery - 1)) == 0;
+  for (size_t i = 0; i < hot_; ++i) {
+    Driven& d = driven_[i];
+    const qp::Qp::Look look = due ? qp::Qp::Look::poll : d.qp->look();
+    if (look == qp::Qp::Look::poll) [[unlikely]] {
+      if (!drive(i)) break;  // the list has changed: the rest comes with the next poll
+    } else {
+      d.idle_polls = look == qp::Qp::Look::taken ? 0 : d.idle_polls + 1;
+    }
   }
+  if (hot_ < driven_.size() || hot_ > kHotRings) [[unlikely]]
+    look_at_a_cold_one();
   // relaxed: the control thread only wants to know whether it moves
   if (auto_progress_) polls_told_.store(polls_, std::memory_order_relaxed);
 }
 
-// Drives [first, last); hot ones count their idleness, and what is over goes to its owner.
-void Engine::drive(size_t first, size_t last) noexcept {
-  for (size_t i = first; i < last && i < driven_.size(); ++i) {
-    Driven& d = driven_[i];
-    d.idle_polls = d.qp->poll(polls_) ? 0 : d.idle_polls + 1;
-    if (d.qp->needs_wind_up()) [[unlikely]] {
-      const Driven gone = d;  // wind_up() takes it out of driven_
-      gone.owner->wind_up(*gone.qp);
-      return;  // the rest comes with the next poll
-    }
-  }
+// Drives one; what is over goes to its owner. False: the list has changed.
+bool Engine::drive(size_t at) noexcept {
+  Driven& d = driven_[at];
+  d.idle_polls = d.qp->poll(polls_) ? 0 : d.idle_polls + 1;
+  if (!d.qp->needs_wind_up()) [[likely]]
+    return true;
+  const Driven gone = d;  // wind_up() takes it out of driven_
+  gone.owner->wind_up(*gone.qp);
+  return false;
 }
 
-// The cold one just looked at becomes hot if it had work; an idle hot one makes place.
-void Engine::balance() noexcept {
-  const size_t looked_at = next_cold_ - 1;
+// The next cold one in turn becomes hot if it had work; an idle hot one makes place.
+void Engine::look_at_a_cold_one() noexcept {
+  if (next_cold_ < hot_ || next_cold_ >= driven_.size()) next_cold_ = hot_;
+  const size_t looked_at = next_cold_++;
+  if (looked_at < driven_.size() && !drive(looked_at)) return;
   if (looked_at >= hot_ && looked_at < driven_.size()) {
     const Driven& d = driven_[looked_at];
     if (d.idle_polls == 0 || d.qp->has_pending()) {

@@ -69,8 +69,8 @@ class Engine {
     uint32_t idle_polls;
   };
   Engine(const Options& options, Contact& contact, UniqueFd doorbell) noexcept;
-  void drive(size_t first, size_t last) noexcept;
-  void balance() noexcept;
+  bool drive(size_t at) noexcept;
+  void look_at_a_cold_one() noexcept;
   void wake_up() noexcept;
   void run_posted() noexcept;
   void begin_watch() noexcept;

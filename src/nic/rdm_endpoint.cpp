@@ -36,7 +36,8 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const EndpointOptions& option
 }
 
 RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
-    : engine_(*options.engine),
+    : Endpoint(matcher_, *options.addresses),
+      engine_(*options.engine),
       addresses_(*options.addresses),
       address_(options.local),
       port_(options.engine->keys(), options.tx_size),
@@ -164,6 +165,8 @@ Result<Qp*> RdmEndpoint::connect(uint64_t index) noexcept {
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
   }
+  qps_ = by_index_.data();
+  n_qps_ = by_index_.size();
   by_index_[index] = *qp;
   if ((*qp)->state() != QpState::connecting) return *qp;
   if (*address == address_) {

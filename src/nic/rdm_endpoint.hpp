@@ -43,9 +43,6 @@ class RdmEndpoint final : public Endpoint,
   uint64_t source_of(qp::Qp& qp) noexcept override;
   void set_pressure(bool on) noexcept override;
 
-  qp::Qp* qp_of(uint64_t index) noexcept {
-    return index < by_index_.size() ? by_index_[index] : nullptr;
-  }
   Result<qp::Qp*> connect(uint64_t index) noexcept;
   Result<qp::Qp*> qp_to(const Address& remote) noexcept;
   Status adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept;

@@ -102,7 +102,7 @@ int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noex
     cq->wait_obj = settle_wait_obj(attr->wait_obj);
     cq->wait_cond = attr->wait_obj != FI_WAIT_NONE ? attr->wait_cond : FI_CQ_COND_NONE;
     cq->fid.fid = {FI_CLASS_CQ, context, &g_fid_ops};
-    cq->fid.ops = &g_cq_ops;
+    cq->fid.ops = cq_ops(cq->format);
     if (const int rc = cq->sleeper.open(domain, cq->wait_obj, &cq->core, nullptr); rc != 0)
       return rc;
     if (cq->wait_obj == FI_WAIT_SET) {

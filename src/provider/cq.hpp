@@ -37,6 +37,6 @@ struct Cq {
 };
 
 // cq_read.cpp
-extern fi_ops_cq g_cq_ops;
+fi_ops_cq* cq_ops(fi_cq_format format) noexcept;
 
 }  // namespace aperture::provider

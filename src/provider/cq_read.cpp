@@ -44,16 +44,8 @@ ssize_t take(qp::Cq& core, void* buf, size_t count, fi_addr_t* source) noexcept 
     if (source != nullptr) source[n] = c.source;
     core.pop();
   }
+  if (core.empty()) core.rewind();
   return static_cast<ssize_t>(n);
-}
-
-ssize_t take(Cq& cq, void* buf, size_t count, fi_addr_t* source) noexcept {
-  switch (cq.format) {
-    case FI_CQ_FORMAT_MSG: return take<fi_cq_msg_entry>(cq.core, buf, count, source);
-    case FI_CQ_FORMAT_DATA: return take<fi_cq_data_entry>(cq.core, buf, count, source);
-    case FI_CQ_FORMAT_TAGGED: return take<fi_cq_tagged_entry>(cq.core, buf, count, source);
-    default: return take<fi_cq_entry>(cq.core, buf, count, source);
-  }
 }
 
 void drive(Cq& cq) noexcept {
@@ -61,19 +53,24 @@ void drive(Cq& cq) noexcept {
   Sleeper::keep_asleep(*cq.domain);
 }
 
+// One set of reading calls for each format of entries: which it is was settled by fi_cq_open.
+template <typename Entry>
 ssize_t read_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source) noexcept {
   auto& cq = object_of<Cq>(fid);
-  if (buf == nullptr && count != 0) return -FI_EINVAL;
+  if (buf == nullptr && count != 0) [[unlikely]]
+    return -FI_EINVAL;
   nic::EngineGuard guard(*cq.engine);
   cq.sleeper.wake_up();
   if (cq.core.size() < count || cq.core.empty() || ++cq.reads % kPollEvery == 0) drive(cq);
   if (cq.core.empty()) return -FI_EAGAIN;
-  if (cq.core.error_first()) return -FI_EAVAIL;
-  return take(cq, buf, count, source);
+  if (cq.core.error_first()) [[unlikely]]
+    return -FI_EAVAIL;
+  return take<Entry>(cq.core, buf, count, source);
 }
 
+template <typename Entry>
 ssize_t read_plain(fid_cq* fid, void* buf, size_t count) noexcept {
-  return read_from(fid, buf, count, nullptr);
+  return read_from<Entry>(fid, buf, count, nullptr);
 }
 
 // fi_cq_err_entry up to 1.19 ends before src_addr, before 1.5 before err_data_size.
@@ -148,6 +145,7 @@ bool wait_a_while(Cq& cq, size_t threshold, const Deadline& deadline) noexcept {
   return sleep_on(cq.sleeper.fd(), deadline) != Slept::interrupted;
 }
 
+template <typename Entry>
 ssize_t sread_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source, const void* cond,
                    int timeout) noexcept {
   auto& cq = object_of<Cq>(fid);
@@ -170,11 +168,12 @@ ssize_t sread_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source, cons
     if (deadline.passed()) break;
     interrupted = !wait_a_while(cq, threshold, deadline);
   }
-  return read_from(fid, buf, count, source);
+  return read_from<Entry>(fid, buf, count, source);
 }
 
+template <typename Entry>
 ssize_t sread(fid_cq* fid, void* buf, size_t count, const void* cond, int timeout) noexcept {
-  return sread_from(fid, buf, count, nullptr, cond, timeout);
+  return sread_from<Entry>(fid, buf, count, nullptr, cond, timeout);
 }
 
 int signal(fid_cq* fid) noexcept {
@@ -194,17 +193,27 @@ const char* strerror(fid_cq*, int prov_errno, const void* err_data, char* buf,
   return error_text(prov_errno, err_data, buf, len);
 }
 
-}  // namespace
-
-fi_ops_cq g_cq_ops = {
+template <typename Entry>
+fi_ops_cq g_ops = {
     .size = sizeof(fi_ops_cq),
-    .read = read_plain,
-    .readfrom = read_from,
+    .read = read_plain<Entry>,
+    .readfrom = read_from<Entry>,
     .readerr = read_error,
-    .sread = sread,
-    .sreadfrom = sread_from,
+    .sread = sread<Entry>,
+    .sreadfrom = sread_from<Entry>,
     .signal = signal,
     .strerror = strerror,
 };
+
+}  // namespace
+
+fi_ops_cq* cq_ops(fi_cq_format format) noexcept {
+  switch (format) {
+    case FI_CQ_FORMAT_MSG: return &g_ops<fi_cq_msg_entry>;
+    case FI_CQ_FORMAT_DATA: return &g_ops<fi_cq_data_entry>;
+    case FI_CQ_FORMAT_TAGGED: return &g_ops<fi_cq_tagged_entry>;
+    default: return &g_ops<fi_cq_entry>;
+  }
+}
 
 }  // namespace aperture::provider

@@ -8,11 +8,7 @@ namespace {
 
 ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_recv) [[unlikely]]
-    return refuse_side("fi_recv", "FI_RECV");
-  const iovec iov{buf, len};
-  return recv_message(ep, "fi_recv", {.iov = &iov, .count = 1, .addr = source, .context = context},
-                      ep.rx_completion);
+  return recv_flat(ep, "fi_recv", {.addr = source, .context = context}, buf, len);
 }
 
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source,
@@ -42,11 +38,7 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
 ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest,
              void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_send", "FI_SEND");
-  const iovec iov{const_cast<void*>(buf), len};
-  return send_message(ep, "fi_send", {.iov = &iov, .count = 1, .addr = dest, .context = context},
-                      ep.tx);
+  return send_flat(ep, "fi_send", {.addr = dest, .context = context}, buf, len, ep.tx);
 }
 
 ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t dest,
@@ -78,40 +70,24 @@ ssize_t sendmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_inject", "FI_SEND");
-  const iovec iov{const_cast<void*>(buf), len};
-  return send_message(ep, "fi_inject",
-                      {.iov = &iov, .count = 1, .addr = dest, .context = ep.fid.fid.context},
-                      kInjectWish);
+  return send_flat(ep, "fi_inject", {.addr = dest, .context = ep.fid.fid.context}, buf, len,
+                   kInjectWish);
 }
 
 ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t dest,
                  void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_senddata", "FI_SEND");
-  const iovec iov{const_cast<void*>(buf), len};
-  return send_message(
-      ep, "fi_senddata",
-      {.iov = &iov, .count = 1, .addr = dest, .context = context, .imm = data, .has_imm = true},
-      ep.tx);
+  return send_flat(ep, "fi_senddata",
+                   {.addr = dest, .context = context, .imm = data, .has_imm = true}, buf, len,
+                   ep.tx);
 }
 
 ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data,
                    fi_addr_t dest) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_injectdata", "FI_SEND");
-  const iovec iov{const_cast<void*>(buf), len};
-  return send_message(ep, "fi_injectdata",
-                      {.iov = &iov,
-                       .count = 1,
-                       .addr = dest,
-                       .context = ep.fid.fid.context,
-                       .imm = data,
-                       .has_imm = true},
-                      kInjectWish);
+  return send_flat(ep, "fi_injectdata",
+                   {.addr = dest, .context = ep.fid.fid.context, .imm = data, .has_imm = true}, buf,
+                   len, kInjectWish);
 }
 
 template <auto Refusal>

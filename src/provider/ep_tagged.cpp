@@ -14,18 +14,9 @@ constexpr uint64_t kTaggedSendFlags = kSendFlags | FI_MATCH_COMPLETE;
 ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, uint64_t tag,
              uint64_t ignore, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_recv) [[unlikely]]
-    return refuse_side("fi_trecv", "FI_RECV");
-  const iovec iov{buf, len};
-  return recv_message(ep, "fi_trecv",
-                      {.iov = &iov,
-                       .count = 1,
-                       .addr = source,
-                       .context = context,
-                       .tag = tag,
-                       .ignore = ignore,
-                       .tagged = true},
-                      ep.rx_completion);
+  return recv_flat(
+      ep, "fi_trecv",
+      {.addr = source, .context = context, .tag = tag, .ignore = ignore, .tagged = true}, buf, len);
 }
 
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, uint64_t tag,
@@ -107,13 +98,8 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
 ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest, uint64_t tag,
              void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_tsend", "FI_SEND");
-  const iovec iov{const_cast<void*>(buf), len};
-  return send_message(
-      ep, "fi_tsend",
-      {.iov = &iov, .count = 1, .addr = dest, .context = context, .tag = tag, .tagged = true},
-      ep.tx);
+  return send_flat(ep, "fi_tsend", {.addr = dest, .context = context, .tag = tag, .tagged = true},
+                   buf, len, ep.tx);
 }
 
 ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t dest, uint64_t tag,
@@ -149,53 +135,31 @@ ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest, uint64_t tag) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_tinject", "FI_SEND");
-  const iovec iov{const_cast<void*>(buf), len};
-  return send_message(ep, "fi_tinject",
-                      {.iov = &iov,
-                       .count = 1,
-                       .addr = dest,
-                       .context = ep.fid.fid.context,
-                       .tag = tag,
-                       .tagged = true},
-                      kInjectWish);
+  return send_flat(ep, "fi_tinject",
+                   {.addr = dest, .context = ep.fid.fid.context, .tag = tag, .tagged = true}, buf,
+                   len, kInjectWish);
 }
 
 ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t dest,
                  uint64_t tag, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_tsenddata", "FI_SEND");
-  const iovec iov{const_cast<void*>(buf), len};
-  return send_message(ep, "fi_tsenddata",
-                      {.iov = &iov,
-                       .count = 1,
-                       .addr = dest,
-                       .context = context,
-                       .tag = tag,
-                       .imm = data,
-                       .tagged = true,
-                       .has_imm = true},
-                      ep.tx);
+  return send_flat(
+      ep, "fi_tsenddata",
+      {.addr = dest, .context = context, .tag = tag, .imm = data, .tagged = true, .has_imm = true},
+      buf, len, ep.tx);
 }
 
 ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t dest,
                    uint64_t tag) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_tinjectdata", "FI_SEND");
-  const iovec iov{const_cast<void*>(buf), len};
-  return send_message(ep, "fi_tinjectdata",
-                      {.iov = &iov,
-                       .count = 1,
-                       .addr = dest,
-                       .context = ep.fid.fid.context,
-                       .tag = tag,
-                       .imm = data,
-                       .tagged = true,
-                       .has_imm = true},
-                      kInjectWish);
+  return send_flat(ep, "fi_tinjectdata",
+                   {.addr = dest,
+                    .context = ep.fid.fid.context,
+                    .tag = tag,
+                    .imm = data,
+                    .tagged = true,
+                    .has_imm = true},
+                   buf, len, kInjectWish);
 }
 
 template <auto Refusal>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "provider/post.hpp"
+#include "qp/line.hpp"
 
 namespace aperture::provider {
 
@@ -23,6 +24,25 @@ inline constexpr uint64_t kSendFlags = FI_REMOTE_CQ_DATA | FI_COMPLETION | FI_MO
                                        FI_DELIVERY_COMPLETE | FI_FENCE | FI_PRIORITY;
 inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE |
                                        FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_PRIORITY;
+
+// The hot path of the calls with one flat buffer: a small message to a known peer goes straight
+// into its ring. False: nothing was done, take send_message().
+[[gnu::always_inline]] inline bool send_at_once(Ep& ep, const Message& m, const void* buf,
+                                                size_t len, const TxWish& wish) noexcept {
+  if (len > wire::kLineBytes || buf == nullptr || wish.delivery || !ep.may_send) return false;
+  nic::EngineGuard guard(*ep.engine);
+  qp::Qp* qp = ep.core->qp_of(m.addr);
+  return qp != nullptr &&
+         qp->send_line({.bytes = buf,
+                        .len = len,
+                        .tag = m.tag,
+                        .imm = m.imm,
+                        .context = m.context,
+                        .flags = FI_SEND | (m.tagged ? FI_TAGGED : FI_MSG),
+                        .wire_flags = static_cast<uint8_t>((m.tagged ? wire::kTagged : 0) |
+                                                           (m.has_imm ? wire::kImm : 0)),
+                        .completion = wish.completion});
+}
 
 [[gnu::always_inline]] inline ssize_t send_message(Ep& ep, const char* call, const Message& m,
                                                    const TxWish& wish) noexcept {
@@ -46,6 +66,26 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
   wr.delivery = wish.delivery;
   wr.fence = wish.fence;
   return post(ep, call, m.addr, [&wr](nic::Endpoint& core) noexcept { return core.send(wr); });
+}
+
+[[gnu::noinline]] inline ssize_t send_flat_message(Ep& ep, const char* call, Message m,
+                                                   const void* buf, size_t len,
+                                                   const TxWish& wish) noexcept {
+  if (!ep.may_send) [[unlikely]]
+    return refuse_side(call, "FI_SEND");
+  const iovec iov{const_cast<void*>(buf), len};
+  m.iov = &iov;
+  m.count = 1;
+  return send_message(ep, call, m, wish);
+}
+
+// The calls with one flat buffer; `m` has everything else.
+[[gnu::always_inline]] inline ssize_t send_flat(Ep& ep, const char* call, const Message& m,
+                                                const void* buf, size_t len,
+                                                const TxWish& wish) noexcept {
+  if (send_at_once(ep, m, buf, len, wish)) [[likely]]
+    return 0;
+  return send_flat_message(ep, call, m, buf, len, wish);
 }
 
 // Fills a receive; 0 or the refusal.
@@ -72,6 +112,37 @@ static_assert(FI_ADDR_UNSPEC == qp::kAnySource && FI_ADDR_NOTAVAIL == qp::kNoSou
   if (const ssize_t rc = make_receive(ep, call, m, completion, wr); rc != 0) [[unlikely]]
     return rc;
   return post(ep, call, m.addr, [&wr](nic::Endpoint& core) noexcept { return core.recv(wr); });
+}
+
+[[gnu::noinline]] inline ssize_t recv_flat_message(Ep& ep, const char* call, Message m, void* buf,
+                                                   size_t len) noexcept {
+  if (!ep.may_recv) [[unlikely]]
+    return refuse_side(call, "FI_RECV");
+  const iovec iov{buf, len};
+  m.iov = &iov;
+  m.count = 1;
+  return recv_message(ep, call, m, ep.rx_completion);
+}
+
+// The calls with one flat buffer; `m` has everything else.
+[[gnu::always_inline]] inline ssize_t recv_flat(Ep& ep, const char* call, const Message& m,
+                                                void* buf, size_t len) noexcept {
+  if (ep.may_recv && buf != nullptr) [[likely]] {
+    nic::EngineGuard guard(*ep.engine);
+    msg::Matcher* matcher = ep.core->matcher();
+    if (matcher != nullptr &&
+        matcher->recv_flat({.buf = buf,
+                            .len = len,
+                            .source = m.addr,
+                            .tag = m.tag,
+                            .ignore = m.ignore,
+                            .context = m.context,
+                            .flags = FI_RECV | (m.tagged ? FI_TAGGED : FI_MSG),
+                            .tagged = m.tagged,
+                            .completion = ep.rx_completion})) [[likely]]
+      return 0;
+  }
+  return recv_flat_message(ep, call, m, buf, len);
 }
 
 // fi_inject and its relatives: copied at the call, no completion; an error carries the endpoint's

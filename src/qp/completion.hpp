@@ -71,6 +71,8 @@ class Cq {
   bool error_first() const noexcept { return !empty() && slots_[head_ & mask_].error != nullptr; }
   const Completion& front() const noexcept { return slots_[head_ & mask_].entry; }
   void pop() noexcept { ++head_; }
+  // Empty: begins at the first slot again, which is in the cache.
+  void rewind() noexcept { head_ = tail_ = 0; }
   CompletionError pop_error() noexcept;
 
   // Wait support: after arm(), the next push makes wake_fd() readable (an eventfd) once.

@@ -6,12 +6,14 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "base/pool.hpp"
 #include "protect/key_table.hpp"
 #include "qp/completion.hpp"
 #include "qp/wqe.hpp"
 #include "ring/cell.hpp"
+#include "wire/request.hpp"
 
 namespace aperture::qp {
 
@@ -44,6 +46,20 @@ struct Arrival {
   void scatter_to(const iovec* iov, size_t count, uint64_t n) const noexcept;
 };
 
+inline Arrival arrival_of_line(wire::Head head, const std::byte* body) noexcept {
+  Arrival a;
+  a.where = Arrival::Where::flat;
+  a.tagged = (head.flags & wire::kTagged) != 0;
+  a.has_imm = (head.flags & wire::kImm) != 0;
+  a.delivery = false;
+  a.tag = head.word();
+  a.imm = 0;
+  if (a.has_imm) std::memcpy(&a.imm, body + wire::kHeadBytes, sizeof a.imm);
+  a.len = head.len;
+  a.bytes = body + wire::payload_offset(wire::Op::send, head.flags);
+  return a;
+}
+
 // The receiving half of an offered message, once msg/ knows where it goes.
 struct Receive {
   const iovec* iov = nullptr;  // stays valid until on_received
@@ -57,6 +73,11 @@ class MessageSink {
   virtual ~MessageSink() = default;
   // False: no room now; the message stays in the ring and is shown again.
   virtual bool on_message(Qp& qp, const Arrival& arrival) noexcept = 0;
+  // The same for a message in one cell (wire::is_line), body and all. The hot path of receiving:
+  // who has nothing quicker to do describes it and takes it as any other.
+  virtual bool on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
+    return on_message(qp, arrival_of_line(head, body));
+  }
   // A Receive that was begun is over; err != ok: the bytes are not (all) there.
   virtual void on_received(Qp& qp, void* cookie, Errc err) noexcept = 0;
 };

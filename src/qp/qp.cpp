@@ -15,11 +15,12 @@ void Qp::attach(std::unique_ptr<link::Lane> lane) noexcept {
   pieces_.resize(lane_->request_tx.cells.capacity());
   set_consumer_state(ring::ConsumerState::hot);
   state_ = QpState::ready;
+  busy_ = true;
 }
 
 bool Qp::poll(uint64_t polls) noexcept {
   if (lane_ == nullptr || broken_) return false;
-  if ((polls & 15) == 0) lane_->request_rx.count_poll(polls);
+  if ((polls & 15) == 0) lane_->request_rx.count_poll(polls);  // a cache line of the peer's
   if (lane_->needs_drive) lane_->drive();
   bool any = false;
   if (lane_->response_rx.cells.ready()) any = poll_responses();
@@ -31,13 +32,16 @@ bool Qp::poll(uint64_t polls) noexcept {
   if (!queue_.empty()) run_queue();
   if (incoming_count_ > 0 && lane_->direct.allowed) pull_stalled();
   update_pending();
+  busy_ = lane_->needs_drive || has_pending() || incoming_count_ > 0 || !replies_.empty() ||
+          piece_head_ != piece_tail_;
   return any;
 }
 
 void Qp::update_pending() noexcept {
   if (lane_ == nullptr) return;
-  // relaxed: a hint for the control thread's watch
   const uint32_t now = has_pending() || incoming_count_ > 0 ? 1 : 0;
+  if (now != 0) busy_ = true;
+  // relaxed: a hint for the control thread's watch
   if (lane_->pending.load(std::memory_order_relaxed) != now) {
     lane_->pending.store(now, std::memory_order_relaxed);
   }
@@ -73,6 +77,7 @@ bool Qp::needs_polling() const noexcept {
 void Qp::lose(Errc why) noexcept {
   if (state_ == QpState::dead) return;
   lost_why_ = why;
+  busy_ = true;
   waits_for_peer_ = false;  // the next poll tells
   if (state_ == QpState::ready) state_ = QpState::draining;
 }

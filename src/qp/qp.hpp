@@ -52,6 +52,9 @@ class Qp {
   std::unique_ptr<link::Lane> finish(Errc why) noexcept;
 
   Status send(const SendWr& wr) noexcept;
+  // The hot path of sending: a message of one cell that may go at once (line.hpp). False: nothing
+  // was done, take send().
+  bool send_line(const LineWr& wr) noexcept;
   Status rma(WqeKind kind, const RmaWr& wr) noexcept;
   // Cancels a send that has not begun. Errors: no_entry.
   Status cancel(void* context) noexcept;
@@ -66,6 +69,16 @@ class Qp {
 
   // Drives everything once. True if anything happened.
   bool poll(uint64_t polls) noexcept;
+  // The hot path of polling: takes the small messages that have arrived. Due instead is a poll(),
+  // which also looks at what only time moves (claims, pulls, the peer's view of our polls), every
+  // few polls and whenever there is more to do: Look::poll.
+  enum class Look : uint8_t { nothing, taken, poll };
+  Look look() noexcept {
+    if (busy_ || lane_ == nullptr || lane_->response_rx.cells.ready()) [[unlikely]]
+      return Look::poll;
+    if (!lane_->request_rx.cells.ready()) return Look::nothing;
+    return poll_lines() && !busy_ ? Look::taken : Look::poll;
+  }
   void set_consumer_state(ring::ConsumerState state) noexcept;
   bool anything_arrived() const noexcept;
   // It is over and its owner should finish() it: broken, or lost and drained.
@@ -155,6 +168,7 @@ class Qp {
   void explain(Wqe& wqe, CompletionError& e) const noexcept;
 
   // responder.cpp
+  bool poll_lines() noexcept;
   bool poll_requests() noexcept;
   bool execute(const wire::Head& head, wire::Op op, uint32_t n_cells) noexcept;
   bool on_send(const wire::Head& head, wire::Op op) noexcept;
@@ -204,6 +218,7 @@ class Qp {
   Errc lost_why_ = Errc::ok;
   bool peer_pressure_ = false;  // the peer wants offers only
   bool broken_ = false;         // the peer broke the protocol
+  bool busy_ = true;            // poll() has more to do than to look at the rings
 
   // requester
   List<Wqe> queue_;            // not all in the ring yet

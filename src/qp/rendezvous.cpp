@@ -226,6 +226,7 @@ Status Qp::begin_receive(const Arrival& offer, const Receive& receive) noexcept 
                  : wire::kNoClaim;
   in.address = offer.offer_address;
   ++incoming_count_;
+  busy_ = true;
   if (receive.want == 0) {
     in.pulled = 1;  // nothing will be pushed: the sender waits for `finished`
     finish_receive(index, Errc::ok);
@@ -348,6 +349,7 @@ bool Qp::put_response(const Head& head, const wire::GrantFields* grant) noexcept
 
 void Qp::reply(const Head& head, const wire::GrantFields* grant) noexcept {
   if (replies_.empty() && put_response(head, grant)) return;
+  busy_ = true;
   try {
     replies_.push_back({head, grant != nullptr ? *grant : wire::GrantFields{}});
   } catch (const std::bad_alloc&) {

@@ -41,11 +41,31 @@ void Arrival::scatter_to(const iovec* iov, size_t count, uint64_t n) const noexc
   });
 }
 
+// The messages of one cell at the head of the ring, and their acknowledgement. False: there are
+// none.
+bool Qp::poll_lines() noexcept {
+  ring::ChannelRx& rx = lane_->request_rx;
+  MessageSink& sink = *port_.sink;
+  for (int budget = kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
+    const std::byte* body = rx.cells.body();
+    const Head head = wire::load_head(body);
+    // A stream: fetch what comes while this one is worked on. The first of a batch may be the only
+    // one, and looking ahead of its sender would take the line away from it.
+    if (budget != kPollBudget) rx.cells.prefetch(kPrefetchCells);
+    if (!wire::is_line(head) || !sink.on_line(*this, head, body)) break;
+    rx.cells.advance(1);
+  }
+  if (rx.unpublished() == 0) return false;
+  rx.publish_consumed();
+  // the requester may sleep until its operation is acknowledged
+  published_response();
+  return true;
+}
+
 bool Qp::poll_requests() noexcept {
   ring::ChannelRx& rx = lane_->request_rx;
-  int budget = kPollBudget;
-  bool any = false;
-  while (budget-- > 0 && rx.cells.ready()) {
+  bool any = poll_lines();
+  for (int budget = kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
     const Head head = wire::load_head(rx.cells.body());
     const Op op = static_cast<Op>(head.op);
     const uint32_t n_cells = wire::cells_of(op, head.flags, head.len);
@@ -60,9 +80,8 @@ bool Qp::poll_requests() noexcept {
     if (rx.unpublished() >= kAckCells || op == Op::write_bytes) rx.publish_consumed();
     if (state_ == QpState::dead) return true;
   }
-  if (any) {
+  if (rx.unpublished() != 0) {
     rx.publish_consumed();
-    // the requester may sleep until its operation is acknowledged
     published_response();
   }
   return any;
@@ -70,12 +89,8 @@ bool Qp::poll_requests() noexcept {
 
 bool Qp::execute(const Head& head, Op op, uint32_t n_cells) noexcept {
   bool executed = false;
-  if (op == Op::send) [[likely]] {
-    executed = on_send(head, op);
-    if (executed) lane_->request_rx.cells.advance(n_cells);
-    return executed;
-  }
   switch (op) {
+    case Op::send:
     case Op::send_bytes:
     case Op::send_offer: executed = on_send(head, op); break;
     case Op::write: executed = on_write(head); break;
@@ -437,7 +452,7 @@ void Qp::on_read_result(const Head& head, Op op) noexcept {
 
 void Qp::break_protocol(const char* what) noexcept {
   if (broken_) return;
-  broken_ = true;
+  broken_ = busy_ = true;
   APERTURE_WARN("%s sent %s: the connection is closed; check that both sides run the same version",
                 remote_.text().c_str(), what);
 }

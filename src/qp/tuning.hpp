@@ -29,6 +29,10 @@ inline constexpr uint64_t kDirectBudget = 8 * 1024 * 1024;
 // Messages executed from one ring in one poll.
 inline constexpr int kPollBudget = 64;
 
+// So many cells ahead are fetched while a batch of small messages is worked on: a line takes as
+// long to come from the other core as several messages take.
+inline constexpr uint32_t kPrefetchCells = 6;
+
 // Acknowledge in the middle of a batch once this many cells are executed (a quarter of a ring).
 inline constexpr uint64_t kAckCells = 64;
 

@@ -28,6 +28,18 @@ struct SendWr {
   bool fence = false;      // after everything posted before it to that peer
 };
 
+// A message for the hot path: at most what fits in a cell, without fence and delivery wish.
+struct LineWr {
+  const void* bytes;
+  size_t len;
+  uint64_t tag;
+  uint64_t imm;
+  void* context;
+  uint64_t flags;
+  uint8_t wire_flags;  // wire::kTagged, wire::kImm
+  bool completion;
+};
+
 struct RecvWr {
   const iovec* iov = nullptr;
   size_t iov_count = 0;

@@ -154,6 +154,18 @@ constexpr uint32_t cells_of(Op op, uint8_t flags, uint16_t len) noexcept {
   return ring::cells_for(bytes);
 }
 
+// Messages that lie in one cell: an inline send without other flags, `line_room` bytes at most.
+inline constexpr uint8_t kLineFlags = kTagged | kImm;
+constexpr size_t line_room(uint8_t flags) noexcept {
+  return ring::kBodyBytes - payload_offset(Op::send, flags);
+}
+inline constexpr size_t kLineBytes = line_room(0);
+constexpr bool is_line(Head head) noexcept {
+  static_assert(kImm << 2 == sizeof(uint64_t));  // what the immediate data takes, without a branch
+  return head.op == static_cast<uint8_t>(Op::send) && (head.flags & ~kLineFlags) == 0 &&
+         head.len + ((head.flags & kImm) << 2) <= static_cast<int>(kLineBytes);
+}
+
 inline constexpr uint32_t kMaxCells = cells_of(Op::write, kImm, kMaxInline);
 
 inline Head load_head(const std::byte* body) noexcept {

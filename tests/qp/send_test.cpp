@@ -1,5 +1,6 @@
 // Sends over each path: inline in cells, through the byte ring, offered; with every decoration, and
 // with queues that are full.
+#include "qp/line.hpp"
 #include "qp/pair.hpp"
 
 namespace aperture::qp::test {
@@ -59,6 +60,58 @@ TEST_P(Send, every_size_arrives_once_and_unchanged) {
   EXPECT_FALSE(a().qp->has_pending());
   EXPECT_FALSE(a().qp->broken());
   EXPECT_FALSE(b().qp->broken());
+}
+
+TEST_P(Send, a_line_goes_at_once_and_anything_longer_is_left_to_send) {
+  pair_.attach();
+  size_t n = 0;
+  for (size_t size = 0; size <= 56; ++size) {
+    for (uint8_t flags = 0; flags < 4; ++flags) {
+      const auto data = pattern(size, static_cast<unsigned>(size));
+      const bool has_imm = (flags & wire::kImm) != 0;
+      const bool sent = a().qp->send_line({.bytes = data.data(),
+                                           .len = size,
+                                           .tag = size * 77,
+                                           .imm = ~size,
+                                           .context = &n,
+                                           .flags = 0,
+                                           .wire_flags = flags,
+                                           .completion = true});
+      ASSERT_EQ(sent, size <= (has_imm ? 40u : 48u)) << size;
+      if (!sent) continue;
+      ++n;
+      ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == n; })) << size;
+      const Received& r = b().sink.messages.back();
+      EXPECT_TRUE(r.payload == data) << size;
+      EXPECT_EQ(r.tag, size * 77);
+      EXPECT_EQ(r.tagged, (flags & wire::kTagged) != 0);
+      EXPECT_EQ(r.has_imm, has_imm);
+      EXPECT_EQ(r.imm, has_imm ? ~size : 0);
+    }
+  }
+  EXPECT_EQ(a().tx_cq.size(), n);
+  EXPECT_EQ(a().sends.value(), n);
+}
+
+TEST_P(Send, a_line_waits_its_turn_behind_what_is_queued) {
+  const uint64_t word = 1;
+  const LineWr line{.bytes = &word,
+                    .len = sizeof word,
+                    .tag = 0,
+                    .imm = 0,
+                    .context = nullptr,
+                    .flags = 0,
+                    .wire_flags = 0,
+                    .completion = false};
+  EXPECT_FALSE(a().qp->send_line(line)) << "not connected yet";
+  const auto data = pattern(8, 1);
+  const iovec iov{const_cast<std::byte*>(data.data()), 8};
+  ASSERT_TRUE(a().qp->send(send_of(iov, 1)));  // queued
+  pair_.attach();
+  EXPECT_FALSE(a().qp->send_line(line)) << "overtakes a queued message";
+  ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1; }));
+  EXPECT_TRUE(a().qp->send_line(line));
+  ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 2; }));
 }
 
 TEST_P(Send, several_pieces_are_sent_as_one_message) {
