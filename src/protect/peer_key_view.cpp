@@ -142,31 +142,34 @@ DirectResult PeerKeyView::piece(pid_t owner, AccessorSlot& slot, const Piece& as
   EntryCopy entry;
   if (hint == nullptr || !copy_entry(file_, hint->last, ask.pd, ask.key, entry)) {
     const Search answer = search(file_, ask.pd, ask.key, entry);
-    if (answer == Search::unstable) return {Outcome::through_ring, Denial::none, 0};
-    if (answer != Search::valid) return {Outcome::denied, denial_of(answer), 0};
+    if (answer == Search::unstable) return {Outcome::through_ring, Denial::none};
+    if (answer != Search::valid) return {Outcome::denied, denial_of(answer)};
     if (hint != nullptr) hint->last = entry.ref();
+  }
+  const uint64_t generation = generation_of(entry.state_gen);
+  if (ask.generation != 0 && ask.generation != generation) {
+    return {Outcome::denied, Denial::closed};
   }
   uint64_t offset = 0;
   const Denial denial = judge_entry(entry, ask.addr, ask.len, ask.need, offset);
-  if (denial != Denial::none) return {Outcome::denied, denial, 0};
-  if (ask.len == 0) return {Outcome::done, Denial::none, 0};
+  if (denial != Denial::none) return {Outcome::denied, denial};
+  if (ask.len == 0) return {Outcome::done, Denial::none, 0, generation};
 
   // relaxed: the iovec is ours while nothing is pinned, and the release below orders it
   slot.riov_base.store(entry.base + offset, std::memory_order_relaxed);
   slot.riov_len.store(ask.len, std::memory_order_relaxed);
   // SYNC POINT: revocation (FENCE_A; pairs with FENCE_R in revoke_begin())
-  slot.pin.store(generation_of(entry.state_gen), std::memory_order_release);
+  slot.pin.store(generation, std::memory_order_release);
   full_fence();
   const uint64_t now = file_.entries[entry.index].state_gen.load(std::memory_order_acquire);
   // SYNC POINT: slot-closed (pairs with the fence in detach_slots())
   const bool closed = slot.closed.load(std::memory_order_acquire) != 0;
-  DirectResult result{Outcome::done, Denial::none, 0};
+  DirectResult result{Outcome::done, Denial::none, 0, generation};
   if (closed) {
     result.outcome = Outcome::through_ring;
   } else if (now != entry.state_gen) {
-    const bool revoking = state_of(now) == EntryState::revoking &&
-                          generation_of(now) == generation_of(entry.state_gen);
-    result = {Outcome::denied, revoking ? Denial::revoking : Denial::closed, 0};
+    const bool revoking = state_of(now) == EntryState::revoking && generation_of(now) == generation;
+    result = {Outcome::denied, revoking ? Denial::revoking : Denial::closed};
   } else {
     const ssize_t n = call(owner, ask.local, ask.local_count, slot.remote_iovec(), 1, 0);
     if (n >= 0) {
@@ -183,11 +186,11 @@ DirectResult PeerKeyView::piece(pid_t owner, AccessorSlot& slot, const Piece& as
 DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, Rights need,
                                  CopyCall call, LookupHint* hint) const {
   using Outcome = DirectResult::Outcome;
-  if (ask.local_count > kMaxLocalSegments) return {Outcome::through_ring, Denial::none, 0};
+  if (ask.local_count > kMaxLocalSegments) return {Outcome::through_ring, Denial::none};
   uint64_t total = 0;
   for (size_t i = 0; i < ask.local_count; ++i) {
     const uint64_t len = ask.local[i].iov_len;
-    if (len > kChunkBytes - total) return {Outcome::through_ring, Denial::none, 0};
+    if (len > kChunkBytes - total) return {Outcome::through_ring, Denial::none};
     total += len;
   }
   // relaxed: published by the pin; stored again only when another thread takes the slot over
@@ -199,14 +202,16 @@ DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAs
   }
   LocalCursor local(ask.local, ask.local_count);
   DirectResult sum;
+  sum.generation = ask.generation;
   int empty = 0;
   do {
     const Piece rest{ask.pd, ask.key,      ask.addr + sum.bytes, total - sum.bytes,
-                     need,   local.data(), local.count()};
+                     need,   local.data(), local.count(),        sum.generation};
     const DirectResult one = piece(owner, slot, rest, call, hint);
     sum.outcome = one.outcome;
     sum.denial = one.denial;
     sum.bytes += one.bytes;
+    if (one.generation != 0) sum.generation = one.generation;
     if (one.outcome != Outcome::done) return sum;
     local.advance(one.bytes);
     if (one.bytes == 0 && ++empty > kEmptyCopies) {

@@ -33,7 +33,8 @@ struct DirectResult {
   };
   Outcome outcome = Outcome::done;
   Denial denial = Denial::none;
-  size_t bytes = 0;  // copied before the outcome was reached
+  size_t bytes = 0;         // copied before the outcome was reached
+  uint64_t generation = 0;  // of the region that was met; 0: none was
 };
 
 // What to do where: the key and range in the peer, and the local side, at most kChunkBytes in all.
@@ -43,6 +44,9 @@ struct DirectAsk {
   uint64_t addr = 0;
   const iovec* local = nullptr;
   size_t local_count = 0;  // at most kMaxLocalSegments
+  // The region's generation as an earlier chunk of the same operation met it; 0: this is the first.
+  // A region registered anew under the same key is refused.
+  uint64_t generation = 0;
 };
 
 class PeerKeyView {
@@ -91,6 +95,7 @@ class PeerKeyView {
     Rights need;
     const iovec* local;
     size_t local_count;
+    uint64_t generation;
   };
 
   PeerKeyView(Mapping mapping, const KeyFile& file) noexcept;

@@ -46,8 +46,11 @@ bool Qp::may_go_direct(const Wqe& wqe) noexcept {
   return slot() != nullptr;
 }
 
-DirectResult Qp::copy_direct(const Wqe& wqe, const RemoteRange& range,
+// Copies (part of) range `range_at` of the operation; all of it from or to one life of its region.
+DirectResult Qp::copy_direct(Wqe& wqe, uint8_t range_at, const RemoteRange& range,
                              uint64_t wqe_offset) noexcept {
+  if (wqe.region_at != range_at) wqe.region = 0;
+  wqe.region_at = range_at;
   std::array<iovec, kIovLimit> local;
   size_t count = 0;
   each_iov_piece(wqe.iov.data(), wqe.iov_count, wqe_offset, range.len,
@@ -55,9 +58,13 @@ DirectResult Qp::copy_direct(const Wqe& wqe, const RemoteRange& range,
                    local[count++] = {piece, n};
                  });
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  const protect::DirectAsk ask{lane_->remote_domain, range.key, range.addr, local.data(), count};
-  return wqe.kind == WqeKind::write ? keys->write(lane_->direct.pid, *slot_, ask, &direct_hint_)
-                                    : keys->read(lane_->direct.pid, *slot_, ask, &direct_hint_);
+  const protect::DirectAsk ask{lane_->remote_domain, range.key, range.addr,
+                               local.data(),         count,     wqe.region};
+  const DirectResult r = wqe.kind == WqeKind::write
+                             ? keys->write(lane_->direct.pid, *slot_, ask, &direct_hint_)
+                             : keys->read(lane_->direct.pid, *slot_, ask, &direct_hint_);
+  wqe.region = r.generation;
+  return r;
 }
 
 protect::Denial Qp::would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept {
@@ -91,7 +98,7 @@ bool Qp::put_direct(Wqe& wqe) noexcept {
       if (wqe.denial != protect::Denial::none) return true;
     }
     const RemoteRange part{whole.addr + wqe.range_done, n, whole.key};
-    const DirectResult r = n == 0 ? DirectResult{} : copy_direct(wqe, part, wqe.done);
+    const DirectResult r = n == 0 ? DirectResult{} : copy_direct(wqe, wqe.range_at, part, wqe.done);
     wqe.done += r.bytes;
     wqe.range_done += r.bytes;
     budget -= n;
@@ -159,7 +166,7 @@ bool Qp::claim(const Piece& piece) noexcept {
   while (wqe.denial == protect::Denial::none && wqe.error == Errc::ok && part.len > 0) {
     RemoteRange chunk = part;
     chunk.len = std::min(part.len, protect::kChunkBytes);
-    const DirectResult r = copy_direct(wqe, chunk, offset);
+    const DirectResult r = copy_direct(wqe, piece.range_at, chunk, offset);
     part.addr += r.bytes;
     part.len -= r.bytes;
     offset += r.bytes;

@@ -32,15 +32,14 @@ bool Qp::poll(uint64_t polls) noexcept {
   if (!queue_.empty()) run_queue();
   if (incoming_count_ > 0 && lane_->direct.allowed) pull_stalled();
   update_pending();
-  busy_ = lane_->needs_drive || has_pending() || incoming_count_ > 0 || !replies_.empty() ||
-          piece_head_ != piece_tail_;
+  busy_ = has_more_to_do();
   return any;
 }
 
 void Qp::update_pending() noexcept {
   if (lane_ == nullptr) return;
   const uint32_t now = has_pending() || incoming_count_ > 0 ? 1 : 0;
-  if (now != 0) busy_ = true;
+  if (has_more_to_do()) busy_ = true;
   // relaxed: a hint for the control thread's watch
   if (lane_->pending.load(std::memory_order_relaxed) != now) {
     lane_->pending.store(now, std::memory_order_relaxed);
@@ -95,7 +94,8 @@ std::unique_ptr<link::Lane> Qp::finish(Errc why) noexcept {
   // more: the application's buffers may be going away.
   if (state_ == QpState::draining && !broken_) learn_executed();
   state_ = QpState::dead;
-  while (Wqe* wqe = pending_.pop_front()) {
+  while (Wqe* wqe = pending_.front()) {
+    retire_from_pending(*wqe);
     if (wqe->error == Errc::ok) wqe->error = why;
     complete(*wqe);
   }

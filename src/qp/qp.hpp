@@ -154,6 +154,17 @@ class Qp {
   void published_request() noexcept;
   void published_response() noexcept;
   void update_pending() noexcept;
+  void retire_from_pending(Wqe& wqe) noexcept;
+  // Whether somebody waits for `consumed` to grow, so that every poll has to look at it. A read is
+  // done when its result is here; for what nobody waits for, the look of a due poll will do, and
+  // the peer's acknowledgements do not have to fight for their cache line.
+  bool awaits_ack(const Wqe& wqe) const noexcept {
+    return wqe.kind != WqeKind::read && (wqe.completion || port_.counter_of(wqe.kind) != nullptr);
+  }
+  bool has_more_to_do() const noexcept {
+    return lane_->needs_drive || awaited_ > 0 || !queue_.empty() || offers_out_ > 0 ||
+           incoming_count_ > 0 || !replies_.empty();
+  }
 
   // direct.cpp
   bool may_go_direct(const Wqe& wqe) noexcept;
@@ -162,7 +173,7 @@ class Qp {
   void claim_stalled_head() noexcept;
   bool claim(const Piece& piece) noexcept;
   protect::Denial would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept;
-  protect::DirectResult copy_direct(const Wqe& wqe, const RemoteRange& range,
+  protect::DirectResult copy_direct(Wqe& wqe, uint8_t range_at, const RemoteRange& range,
                                     uint64_t wqe_offset) noexcept;
   protect::AccessorSlot* slot() noexcept;
   void explain(Wqe& wqe, CompletionError& e) const noexcept;
@@ -187,6 +198,7 @@ class Qp {
   ClaimVerdict may_execute() noexcept;
   bool wait_for_peer() noexcept;
   void refuse(const protect::AccessAsk& ask, protect::Denial denial) noexcept;
+  protect::Denial check_whole(const protect::AccessAsk& ask) noexcept;
   protect::AccessAsk ask_of(uint64_t key, uint64_t addr, uint64_t len,
                             protect::Rights need) const noexcept;
   bool poll_responses() noexcept;
@@ -223,6 +235,7 @@ class Qp {
   // requester
   List<Wqe> queue_;            // not all in the ring yet
   List<Wqe> pending_;          // in the ring, waiting to be executed
+  size_t awaited_ = 0;         // of these, awaits_ack()
   uint64_t done_through_ = 0;  // request position up to which everything has been executed
   std::vector<Piece> pieces_;  // ring buffer of RMA pieces in flight, by piece_head_/tail_
   uint64_t piece_head_ = 0;
@@ -240,7 +253,8 @@ class Qp {
 
   // responder
   protect::LookupHint hint_;
-  bool op_refused_ = false;  // a piece of the RMA operation under way was refused
+  protect::RegionRef whole_region_;  // of the range under way, if it takes several pieces
+  bool op_refused_ = false;          // a piece of the RMA operation under way was refused
   protect::Denial check_denial_ = protect::Denial::none;  // of a check that was claimed
   uint64_t read_done_ = 0;                                // of the read at the head of the ring
   bool waits_for_peer_ = false;  // the head waits for a claim to end, or for room for its answer

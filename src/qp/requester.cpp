@@ -214,7 +214,8 @@ Status Qp::rma(WqeKind kind, const RmaWr& wr) noexcept {
   wqe->context = wr.context;
   wqe->flags = wr.flags;
   wqe->done = wqe->range_done = 0;
-  wqe->range_at = wqe->checked = 0;
+  wqe->range_at = wqe->checked = wqe->region_at = 0;
+  wqe->region = 0;
   wqe->imm_sent = wqe->in_ring = wqe->through_ring = false;
   wqe->denial = protect::Denial::none;
   wqe->error = Errc::ok;
@@ -274,13 +275,18 @@ void Qp::retire(uint64_t done_through) noexcept {
   }
   while (Wqe* wqe = pending_.front()) {
     if (wqe->end_pos > done_through) break;
-    pending_.remove(wqe);
+    retire_from_pending(*wqe);
     if (wqe->kind == WqeKind::read && wqe->denial == protect::Denial::none &&
         wqe->error == Errc::ok && wqe->done != wqe->len) {
       wqe->error = Errc::protocol;  // acknowledged without its data
     }
     complete(*wqe);
   }
+}
+
+void Qp::retire_from_pending(Wqe& wqe) noexcept {
+  pending_.remove(&wqe);
+  if (awaits_ack(wqe)) --awaited_;
 }
 
 void Qp::on_nak(uint64_t pos, uint16_t denial) noexcept {

@@ -230,15 +230,16 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
   const ClaimVerdict verdict = may_execute();
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
   if ((head.flags & wire::kFirst) != 0) begin_operation();
+  if (f.offset == 0) whole_region_ = {};
   if (verdict == ClaimVerdict::execute && !op_refused_) {
-    // The whole operation is checked with each piece, so one that leaves its region changes
-    // nothing. addr + offset cannot wrap once [addr, addr + total) has passed.
+    // The whole range is checked with its first piece that is ours, so one that leaves its region
+    // changes nothing; from then on only that life of that region will do.
     const AccessAsk whole = ask_of(f.key, head.word(), f.total, Rights::remote_write);
     const AccessAsk part = ask_of(f.key, head.word() + f.offset, f.len, Rights::remote_write);
-    const protect::Checked first = port_.keys.check(whole, &hint_);
-    Denial denial = check_denial_ != Denial::none ? check_denial_ : first.denial();
+    Denial denial = check_denial_;
+    if (denial == Denial::none && whole_region_.generation == 0) denial = check_whole(whole);
     if (denial == Denial::none) {
-      const protect::Checked checked = port_.keys.check(part, &hint_);
+      const protect::Checked checked = port_.keys.recheck(part, whole_region_);
       denial = checked.denial();
       if (checked) checked.grant().copy_in(from, f.len);
     }
@@ -252,6 +253,13 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
     port_.remote_write_counter->add(1);
   }
   return true;
+}
+
+// The first look at a range that takes several pieces; remembers which region it is.
+Denial Qp::check_whole(const AccessAsk& ask) noexcept {
+  const protect::Checked checked = port_.keys.check(ask, &hint_);
+  whole_region_ = checked ? checked.grant().region() : protect::RegionRef{};
+  return checked.denial();
 }
 
 bool Qp::on_notice(const Head& head) noexcept {
@@ -294,14 +302,22 @@ bool Qp::on_read(const Head& head) noexcept {
   }
   const auto f = wire::load_fields<wire::ReadFields>(lane_->request_rx.cells.body());
   const AccessAsk whole = ask_of(f.key, head.word(), f.len, Rights::remote_read);
-  const protect::Checked checked = port_.keys.check(whole, &hint_);
-  if (!checked || check_denial_ != Denial::none) {
+  // Once a part of the answer has been sent, only the same life of the region will do.
+  const Denial denial = check_denial_ != Denial::none ? check_denial_
+                        : read_done_ == 0             ? check_whole(whole)
+                                                      : Denial::none;
+  if (denial != Denial::none) {
     read_done_ = 0;
     op_refused_ = check_denial_ != Denial::none;
-    refuse(whole, op_refused_ ? check_denial_ : checked.denial());
+    refuse(whole, denial);
     return true;
   }
   if (f.len <= wire::kMaxInline) {
+    const protect::Checked checked = port_.keys.recheck(whole, whole_region_);
+    if (!checked) {
+      refuse(whole, checked.denial());
+      return true;
+    }
     const auto len = static_cast<uint16_t>(f.len);
     const Head answer = Head::make(Op::read_inline, 0, len, f.id);
     std::memcpy(tx.cells.body(), &answer, sizeof answer);
@@ -347,7 +363,7 @@ bool Qp::stream_read(const wire::ReadFields& f, const AccessAsk& whole) noexcept
     if (!tx.room(2) || !tx.reserve_bytes(n, pos)) return wait_for_peer();
     const AccessAsk part =
         ask_of(f.key, whole.addr.unchecked() + read_done_, n, Rights::remote_read);
-    const protect::Checked checked = port_.keys.check(part, &hint_);
+    const protect::Checked checked = port_.keys.recheck(part, whole_region_);
     const Denial denial = !lane_->prepare_response_bytes() ? Denial::not_backed : checked.denial();
     if (denial != Denial::none) {
       refuse(whole, denial);
@@ -448,6 +464,11 @@ void Qp::on_read_result(const Head& head, Op op) noexcept {
   }
   wqe.done += len;
   stall_since_ = 0;  // the owner is at it
+  // In order: with the whole of this result, everything before it has been executed, and what was
+  // refused of it has been told before.
+  if (expected + len == piece->range.len && piece->pos + piece->cells > done_through_) {
+    retire(piece->pos + piece->cells);
+  }
 }
 
 void Qp::break_protocol(const char* what) noexcept {

@@ -41,6 +41,8 @@ struct Wqe : ListHook {
   uint64_t range_done = 0;  // of ranges[range_at]
   uint8_t range_at = 0;
   uint8_t checked = 0;        // ranges whose check is in the ring
+  uint8_t region_at = 0;      // which range `region` is of
+  uint64_t region = 0;        // generation that the direct path has met there; 0: none yet
   bool imm_sent = false;      // the immediate data is in the ring
   bool through_ring = false;  // the direct path has sent it to the owner
   bool in_ring = false;       // at least one piece went through the ring

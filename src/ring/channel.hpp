@@ -1,9 +1,11 @@
 // A channel: one cell ring and its byte ring in one direction, with the few words the two sides
 // tell each other. A lane (link/) is four of them: requests and responses, each way.
 //
-//   line 0   written by the consumer   consumed, bytes_consumed, executing
+//   line 0   written by the consumer   consumed, bytes_consumed
 //   line 1   written by the consumer   state (hot or asleep), marked rung by the producer
-//   line 2   written by the consumer   polls: grows while the consumer polls
+//   line 2   written by the consumer   polls, which grows while the consumer polls; executing. The
+//                                      producer reads them only when the consumer seems to be away,
+//                                      so the consumer's stores wait for nobody
 //   line 3   written by the producer   claim
 //
 // Words of the consumer are a peer's words to the producer and the other way round: used only
@@ -29,9 +31,9 @@ enum class ConsumerState : uint32_t {
 struct ChannelWords {
   alignas(64) std::atomic<uint64_t> consumed;  // cells executed: the acknowledgement
   std::atomic<uint64_t> bytes_consumed;        // byte-ring position that is free again
-  std::atomic<uint64_t> executing;             // 1 + cell position of the RMA request under way
   alignas(64) std::atomic<uint32_t> state;     // ConsumerState
   alignas(64) std::atomic<uint64_t> polls;
+  std::atomic<uint64_t> executing;          // 1 + cell position of the RMA request under way
   alignas(64) std::atomic<uint64_t> claim;  // qp/claim.hpp
 };
 static_assert(sizeof(ChannelWords) == 256);

@@ -5,7 +5,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -179,6 +181,12 @@ int run_role(const char* name, int fd) {
 void kill_children() noexcept {
   for (auto& slot : g_children)
     if (const pid_t pid = slot.load(); pid > 0) kill(pid, SIGKILL);
+}
+
+void hide_others_shm() noexcept {
+  if (unshare(CLONE_NEWNS) != 0) return;
+  if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0)
+    mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, nullptr);
 }
 
 Holdings count_holdings() {

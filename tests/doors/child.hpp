@@ -87,5 +87,8 @@ struct Holdings {
   size_t shm_objects = 0;  // names in /dev/shm
 };
 Holdings count_holdings();
+// Gives this thread, and what it starts from now on, a /dev/shm of its own where that is permitted
+// (root), so that the names of other programs do not count.
+void hide_others_shm() noexcept;
 
 }  // namespace aperture::doors

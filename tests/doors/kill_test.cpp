@@ -130,6 +130,9 @@ class Kill : public testing::Test {
     return std::none_of(pending.begin(), pending.end(), [](const Pending& p) { return p.posted; });
   }
 
+  struct OwnShm {
+    OwnShm() { hide_others_shm(); }
+  } own_shm;
   Nursery nursery{"kill_nursery"};
   Node node{kill_options()};
   std::vector<Pending> pending{kDepth};
@@ -257,7 +260,7 @@ TEST_F(Kill, of_a_peer_ends_its_operations_and_nothing_else) {
   ASSERT_FALSE(times.empty());
   pump_for(200);
   Holdings after = count_holdings();
-  // names in /dev/shm belong to the whole machine: others may come and go
+  // without a /dev/shm of our own, others' names come and go in it
   for (int i = 0; i < 50 && after.shm_objects > before.shm_objects; ++i) {
     pump_for(100);
     after = count_holdings();

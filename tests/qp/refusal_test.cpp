@@ -338,5 +338,48 @@ TEST_P(Refusal, close_in_the_middle) {
   expect_all_well();
 }
 
+// The same key over the same memory again, between two pieces: that is another region.
+TEST_P(Refusal, close_in_the_middle_and_the_same_key_again) {
+  constexpr uint64_t kSize = 30'000'000;
+  for (const WqeKind kind : {WqeKind::write, WqeKind::read}) {
+    Guarded memory(kSize, 7);
+    protect::RegionSpec spec;
+    spec.pd = b().domain;
+    spec.base = memory.address();
+    spec.length = kSize;
+    spec.rights = kBoth;
+    spec.requested_key = 77;
+    const auto first = *pair_.keys->add(spec);
+    Guarded local(kSize, 9);
+    const iovec iov{local.data(), kSize};
+    const RemoteRange range{memory.address(), kSize, 77};
+    ASSERT_TRUE(a().qp->rma(kind, rma_of(iov, range, 1)));
+    for (int i = 0; i < 2; ++i) {
+      a().poll();
+      if (target_polls()) b().poll();
+    }
+    if (!a().tx_cq.empty()) GTEST_SKIP() << "over before it could be interrupted";
+    // what has not begun yet is an access to the second region, and may go through
+    const bool begun = kind == WqeKind::write ? !memory.all(7) : !local.all(9);
+    pair_.close(first);
+    const auto second = *pair_.keys->add(spec);
+    const auto at_close = memory.get();
+    ASSERT_TRUE(completed(1));
+    if (begun) {
+      ASSERT_TRUE(a().tx_cq.error_first());
+      EXPECT_EQ(a().tx_cq.pop_error().err, Errc::access_denied);
+      pair_.settle();
+      EXPECT_TRUE(memory.get() == at_close);
+    } else {
+      ASSERT_FALSE(a().tx_cq.error_first());
+      a().tx_cq.pop();
+    }
+    EXPECT_TRUE(memory.canaries_intact());
+    EXPECT_EQ(attempt(kind, memory.address(), 100, 77, local.data()), Denial::none);
+    pair_.close(second);
+  }
+  expect_all_well();
+}
+
 }  // namespace
 }  // namespace aperture::qp::test
