@@ -290,6 +290,13 @@ fi_ops_av g_av_ops = {
     .lookup = lookup,
     .straddr = to_text,
     .av_set = NotOffered<"fi_av_set: collectives are not offered">{},
+#if FI_MAJOR_VERSION >= 2
+    .insert_auth_key = NotOffered<"fi_av_insert_auth_key: FI_AV_AUTH_KEY is not offered; leave "
+                                  "domain_attr->auth_key_size 0">{},
+    .lookup_auth_key = NotOffered<"fi_av_lookup_auth_key: FI_AV_AUTH_KEY is not offered">{},
+    .set_user_id = NotOffered<"fi_av_set_user_id: FI_AV_USER_ID is not offered; a completion's "
+                              "source is the fi_addr_t that fi_av_insert gave">{},
+#endif
 };
 
 }  // namespace aperture::provider

@@ -45,7 +45,7 @@ int bind_domain(fid* fid, struct fid* what, uint64_t flags) noexcept {
     APERTURE_WARN("fi_domain_bind: only an event queue can be bound to a domain");
     return -FI_EINVAL;
   }
-  if ((flags & ~FI_REG_MR) != 0) {
+  if ((flags & ~kRegionsReport) != 0) {
     APERTURE_WARN("fi_domain_bind: the only flag is FI_REG_MR; 0x%llx was given",
                   static_cast<unsigned long long>(flags));
     return -FI_EBADFLAGS;
@@ -61,7 +61,7 @@ int bind_domain(fid* fid, struct fid* what, uint64_t flags) noexcept {
   }
   eq.uses.add();
   domain.eq = &eq;
-  domain.async_regions = (flags & FI_REG_MR) != 0;
+  domain.async_regions = (flags & kRegionsReport) != 0;
   return 0;
 }
 

@@ -14,8 +14,7 @@ static_assert(sizeof(fi_rma_iov) == sizeof(qp::RemoteRange) &&
               offsetof(fi_rma_iov, key) == offsetof(qp::RemoteRange, key));
 
 constexpr uint64_t kReadFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE |
-                                FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_FENCE |
-                                FI_PRIORITY;
+                                FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_FENCE | kPriority;
 constexpr uint64_t kWriteFlags = kReadFlags | FI_REMOTE_CQ_DATA | FI_INJECT;
 
 // One access as the application described it. Without ranges: one of the whole length at addr.

@@ -13,8 +13,8 @@ const char* type_name(int type) noexcept {
   switch (type) {
     case FI_EP_MSG: return "FI_EP_MSG";
     case FI_EP_DGRAM: return "FI_EP_DGRAM";
-    case FI_EP_SOCK_STREAM: return "FI_EP_SOCK_STREAM";
-    case FI_EP_SOCK_DGRAM: return "FI_EP_SOCK_DGRAM";
+    case kTypeSockStream: return "FI_EP_SOCK_STREAM";
+    case kTypeSockDgram: return "FI_EP_SOCK_DGRAM";
     default: return "an unknown type";
   }
 }
@@ -84,7 +84,7 @@ bool match_order(const Matching& m, const char* which, uint64_t msg_order, uint6
                     "the FI_ORDER_RMA_* bits",
                     which, beyond);
   }
-  if (comp_order != FI_ORDER_NONE) {
+  if (comp_order != kNoOrder) {
     return m.refuse("%s->comp_order 0x%" PRIx64
                     " is asked for; completions here come in the order in "
                     "which operations end (FI_ORDER_NONE)",
@@ -126,7 +126,7 @@ bool match_ep(const Matching& m, fi_info& answer) {
 bool match_tx(const Matching& m, fi_info& answer) {
   fi_tx_attr& mine = *answer.tx_attr;
   mine.msg_order = FI_ORDER_SAS;
-  mine.comp_order = FI_ORDER_NONE;
+  mine.comp_order = kNoOrder;
   mine.inject_size = qp::kInjectBytes;
   mine.size = kDefaultQueueSize;
   mine.iov_limit = qp::kIovLimit;
@@ -154,7 +154,7 @@ bool match_tx(const Matching& m, fi_info& answer) {
 bool match_rx(const Matching& m, fi_info& answer) {
   fi_rx_attr& mine = *answer.rx_attr;
   mine.msg_order = FI_ORDER_SAS;
-  mine.comp_order = FI_ORDER_NONE;
+  mine.comp_order = kNoOrder;
   mine.total_buffered_recv = kBufferedBytes;
   mine.size = kDefaultQueueSize;
   mine.iov_limit = qp::kIovLimit;

@@ -9,10 +9,6 @@ namespace aperture::provider {
 
 namespace {
 
-// FI_MR_BASIC and FI_MR_SCALABLE by value: newer headers mark the names as deprecated.
-constexpr int kUnspec = 0;
-constexpr int kBasic = 1 << 0;
-constexpr int kScalable = 1 << 1;
 constexpr int kHonoured = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 // Bits that concern only the targets of remote access.
 constexpr int kTargetBits = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
@@ -25,9 +21,9 @@ bool is_target(uint64_t caps) noexcept {
 
 bool match_mr_mode(const Matching& m, uint64_t caps, int demanded, int& answer) {
   const bool asked = m.hints != nullptr && m.hints->domain_attr != nullptr;
-  const int offered = asked ? m.hints->domain_attr->mr_mode : kUnspec;
-  if ((offered & (kBasic | kScalable)) != 0) {
-    if (offered != kBasic && offered != kScalable) {
+  const int offered = asked ? m.hints->domain_attr->mr_mode : kMrModeUnspec;
+  if ((offered & (kMrModeBasic | kMrModeScalable)) != 0) {
+    if (offered != kMrModeBasic && offered != kMrModeScalable) {
       return m.refuse(
           "mr_mode 0x%x mixes FI_MR_BASIC or FI_MR_SCALABLE with other bits; set one of "
           "the two alone, or only the newer bits",
@@ -37,13 +33,13 @@ bool match_mr_mode(const Matching& m, uint64_t caps, int demanded, int& answer) 
     return true;
   }
   if (m.version < kApi15) {
-    if (offered != kUnspec) {
+    if (offered != kMrModeUnspec) {
       return m.refuse(
           "mr_mode 0x%x is asked for with API %u.%u, which knows only FI_MR_BASIC and "
           "FI_MR_SCALABLE; ask for API 1.5 or newer",
           static_cast<unsigned>(offered), FI_MAJOR(m.version), FI_MINOR(m.version));
     }
-    answer = kScalable;
+    answer = kMrModeScalable;
     return true;
   }
   if (!is_target(caps)) demanded &= ~kTargetBits;
@@ -61,11 +57,11 @@ bool match_mr_mode(const Matching& m, uint64_t caps, int demanded, int& answer) 
 
 bool rules_of(int mr_mode, RegionRules& out) noexcept {
   const int tolerated = FI_MR_LOCAL | kHonoured;  // whoever registers local buffers does no harm
-  if (mr_mode == kScalable || mr_mode == kUnspec) {
+  if (mr_mode == kMrModeScalable || mr_mode == kMrModeUnspec) {
     out = {};
     return true;
   }
-  if (mr_mode == kBasic) {
+  if (mr_mode == kMrModeBasic) {
     out = {true, true, true};
     return true;
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "provider/header_names.hpp"
 #include "qp/limits.hpp"
 
 namespace aperture::provider {
@@ -14,7 +15,7 @@ inline constexpr const char* kProviderName = "aperture";
 inline constexpr const char* kFabricName = "aperture";
 inline constexpr const char* kDomainName = "aperture0";
 inline constexpr uint32_t kProviderVersion = FI_VERSION(0, 1);
-inline constexpr uint32_t kProtocol = FI_PROV_SPECIFIC | 0xa9e0u;
+inline constexpr uint32_t kProtocol = kProviderSpecific | 0xa9e0u;
 inline constexpr uint32_t kProtocolVersion = 1;
 
 // "Capabilities" of fi_getinfo(3): primary ones are given when asked for, modifiers narrow them,

@@ -1,6 +1,7 @@
 // Posting messages, tagged or not: what fi_msg and fi_tagged share. Data path.
 #pragma once
 
+#include "provider/header_names.hpp"
 #include "provider/post.hpp"
 #include "qp/line.hpp"
 
@@ -21,9 +22,9 @@ struct Message {
 
 inline constexpr uint64_t kSendFlags = FI_REMOTE_CQ_DATA | FI_COMPLETION | FI_MORE | FI_INJECT |
                                        FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
-                                       FI_DELIVERY_COMPLETE | FI_FENCE | FI_PRIORITY;
+                                       FI_DELIVERY_COMPLETE | FI_FENCE | kPriority;
 inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE |
-                                       FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_PRIORITY;
+                                       FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | kPriority;
 
 // The hot path of the calls with one flat buffer: a small message to a known peer goes straight
 // into its ring. False: nothing was done, take send_message().

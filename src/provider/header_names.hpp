@@ -1,0 +1,27 @@
+// Values of libfabric's API whose names one generation of its headers lacks or marks as deprecated.
+//
+// The provider is compiled against 1.17 or 2.x and serves applications of both, so what it
+// understands must not depend on the headers that it was built with. Values never change in the ABI
+// (a bit that was given another meaning is told apart by the API version asked for). Constants.
+// man 3 fi_getinfo, fi_endpoint, fi_mr.
+#pragma once
+
+#include <cstdint>
+
+namespace aperture::provider {
+
+// Gone from the names in 2.0, still asked for by applications of 1.x.
+inline constexpr uint32_t kProviderSpecific = 1u << 31;  // FI_PROV_SPECIFIC: ours, not the core's
+inline constexpr uint64_t kPriority = 1ull << 22;        // FI_PRIORITY: a hint, without effect here
+inline constexpr int kTypeSockStream =
+    4;                                    // FI_EP_SOCK_STREAM; 2.x defines the name as another type
+inline constexpr int kTypeSockDgram = 5;  // FI_EP_SOCK_DGRAM
+
+// Deprecated in 2.0: naming them gives a warning for each use.
+inline constexpr uint64_t kNoOrder = 0;                 // FI_ORDER_NONE
+inline constexpr uint64_t kRegionsReport = 1ull << 59;  // FI_REG_MR, a flag of fi_domain_bind
+inline constexpr int kMrModeUnspec = 0;                 // FI_MR_UNSPEC
+inline constexpr int kMrModeBasic = 1 << 0;             // FI_MR_BASIC
+inline constexpr int kMrModeScalable = 1 << 1;          // FI_MR_SCALABLE
+
+}  // namespace aperture::provider
