@@ -10,6 +10,7 @@
 #include <string>
 
 #include "doors/fixture.hpp"
+#include "doors/old_names.hpp"
 
 namespace aperture::doors {
 namespace {
@@ -40,7 +41,7 @@ Answer ask(const Change& change = {}, const Where& where = {}) {
   if (where.api >= FI_VERSION(1, 5)) {
     hints->domain_attr->mr_mode = 0;
   } else {
-    hints->domain_attr->mr_mode = FI_MR_UNSPEC;
+    hints->domain_attr->mr_mode = kMrUnspec;
   }
   if (change) change(*hints);
   fi_info* info = reinterpret_cast<fi_info*>(0x1);
@@ -139,8 +140,8 @@ TEST(Getinfo, endpoint_types) {
   EXPECT_MET([](fi_info& h) { h.ep_attr->type = FI_EP_UNSPEC; });
   EXPECT_MET([](fi_info& h) { h.ep_attr->type = FI_EP_RDM; });
   if (on_aperture()) {
-    EXPECT_REFUSED([](fi_info& h) { h.ep_attr->type = FI_EP_SOCK_STREAM; });
-    EXPECT_REFUSED([](fi_info& h) { h.ep_attr->type = FI_EP_SOCK_DGRAM; });
+    EXPECT_REFUSED([](fi_info& h) { h.ep_attr->type = no_such_value<fi_ep_type>(kSockStream); });
+    EXPECT_REFUSED([](fi_info& h) { h.ep_attr->type = no_such_value<fi_ep_type>(kSockDgram); });
   }
   EXPECT_NE(ask([](fi_info& h) { h.ep_attr->type = no_such_value<fi_ep_type>(99); }).code, 0);
 }
@@ -149,7 +150,7 @@ TEST(Getinfo, mode_bits_are_cleared_when_they_are_not_needed) {
   const Answer a = ask([](fi_info& h) { h.mode = ~0ull; });
   ASSERT_EQ(a.code, 0);
   if (on_aperture()) {
-    EXPECT_EQ(a.info->mode & (FI_LOCAL_MR | FI_MSG_PREFIX | FI_ASYNC_IOV | FI_RX_CQ_DATA), 0u);
+    EXPECT_EQ(a.info->mode & (kLocalMr | FI_MSG_PREFIX | FI_ASYNC_IOV | FI_RX_CQ_DATA), 0u);
     const Answer none = ask([](fi_info& h) { h.mode = 0; });
     EXPECT_EQ(none.code, 0) << "no mode bit is required of the application";
     EXPECT_TRUE(none.code != 0 || none.info->mode == 0);
@@ -171,10 +172,10 @@ TEST(Getinfo, mr_mode_for_rma) {
       kBasicMr | FI_MR_LOCAL | FI_MR_RAW | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT | FI_MR_ENDPOINT;
   for (const MrCase& c :
        {MrCase{kApi117, 0, 0, 0, all}, MrCase{kApi117, kBasicMr, 0, 0, 0},
-        MrCase{kApi117, FI_MR_BASIC, 0, 0, 0}, MrCase{kApi117, FI_MR_SCALABLE, 0, 0, kBasicMr},
+        MrCase{kApi117, kMrBasic, 0, 0, 0}, MrCase{kApi117, kMrScalable, 0, 0, kBasicMr},
         MrCase{kApi117, all, 0, 0, FI_MR_RAW}, MrCase{kApi117, FI_MR_LOCAL, 0, 0, kBasicMr},
-        MrCase{old, FI_MR_UNSPEC, 0, 0, 0}, MrCase{old, FI_MR_BASIC, 0, FI_MR_BASIC, 0},
-        MrCase{old, FI_MR_SCALABLE, 0, FI_MR_SCALABLE, 0}}) {
+        MrCase{old, kMrUnspec, 0, 0, 0}, MrCase{old, kMrBasic, 0, kMrBasic, 0},
+        MrCase{old, kMrScalable, 0, kMrScalable, 0}}) {
     SCOPED_TRACE("api " + std::to_string(FI_MINOR(c.api)) + ", mr_mode " + std::to_string(c.ask));
     const Answer a = ask(
         [&](fi_info& h) {
@@ -185,8 +186,8 @@ TEST(Getinfo, mr_mode_for_rma) {
     ASSERT_EQ(a.code, c.code);
     const int mode = a.info->domain_attr->mr_mode;
     if (c.api < FI_VERSION(1, 5)) {
-      EXPECT_TRUE(mode == FI_MR_BASIC || mode == FI_MR_SCALABLE) << "all that such an API knows";
-    } else if ((c.ask & (FI_MR_BASIC | FI_MR_SCALABLE)) == 0) {
+      EXPECT_TRUE(mode == kMrBasic || mode == kMrScalable) << "all that such an API knows";
+    } else if ((c.ask & (kMrBasic | kMrScalable)) == 0) {
       EXPECT_EQ(mode & ~c.ask, 0) << "a bit that the application did not offer";
     }
     EXPECT_EQ(mode & c.with, c.with);
@@ -195,7 +196,7 @@ TEST(Getinfo, mr_mode_for_rma) {
 }
 
 TEST(Getinfo, mr_mode_of_an_old_application_can_be_opened) {
-  for (int mode : {int{FI_MR_UNSPEC}, int{FI_MR_BASIC}, int{FI_MR_SCALABLE}}) {
+  for (int mode : {kMrUnspec, kMrBasic, kMrScalable}) {
     Options options;
     options.api = FI_VERSION(1, 4);
     options.mr_mode = mode;

@@ -5,9 +5,12 @@
 #include <set>
 
 #include "direct.hpp"
+#include "provider/header_names.hpp"
 
 namespace aperture::provider_tests {
 namespace {
+
+using provider::kRegionsReport;
 
 constexpr int kBasicBits = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
@@ -126,9 +129,9 @@ TEST(RegionCalls, asynchronous_registration_reports_to_the_event_queue) {
   fid_eq* opened = nullptr;
   ASSERT_EQ(fi_eq_open(b.fabric.get(), &attr, &opened, nullptr), 0);
   Opened<fid_eq> eq(opened);
-  EXPECT_EQ(fi_domain_bind(b.domain.get(), &b.cq->fid, FI_REG_MR), -FI_EINVAL);
+  EXPECT_EQ(fi_domain_bind(b.domain.get(), &b.cq->fid, kRegionsReport), -FI_EINVAL);
   EXPECT_EQ(fi_domain_bind(b.domain.get(), &eq->fid, FI_SEND), -FI_EBADFLAGS);
-  ASSERT_EQ(fi_domain_bind(b.domain.get(), &eq->fid, FI_REG_MR), 0);
+  ASSERT_EQ(fi_domain_bind(b.domain.get(), &eq->fid, kRegionsReport), 0);
   EXPECT_EQ(fi_close(&eq->fid), -FI_EBUSY);
   char c[8];
   fid_mr* mr = nullptr;

@@ -77,7 +77,9 @@ TEST_F(ByteRing, nonsense_about_what_is_free_is_ignored) {
     EXPECT_FALSE(writer_.reserve(200, pos));
   }
   writer_.grant(100);  // odd, but possible: never more than the ring, never past its end
-  if (writer_.reserve(90, pos)) EXPECT_LE(pos % kSize + 90, kSize);
+  if (writer_.reserve(90, pos)) {
+    EXPECT_LE(pos % kSize + 90, kSize);
+  }
 }
 
 TEST_F(ByteRing, view_shows_only_what_lies_in_the_ring) {

@@ -1,0 +1,28 @@
+# MPI programs of ours in C, where the distribution has Open MPI's compiler wrapper and its header
+# (Debian: openmpi-bin, libopenmpi-dev).
+#
+#   aperture_mpi_program(NAME)   the program NAME from NAME.c of this folder; does nothing where
+#                                APERTURE_MPI is false
+#
+# A stock program cannot load a sanitized provider without the sanitizer's own library, so there are
+# none in sanitized builds.
+set(APERTURE_MPI FALSE)
+find_program(APERTURE_MPICC NAMES mpicc.openmpi)
+if(APERTURE_MPICC AND NOT APERTURE_SANITIZE AND NOT APERTURE_FUZZ)
+  execute_process(COMMAND ${APERTURE_MPICC} -fsyntax-only -x c -include mpi.h /dev/null
+    RESULT_VARIABLE no_mpi_header OUTPUT_QUIET ERROR_QUIET)
+  if(no_mpi_header)
+    message(STATUS "MPI programs are not built: mpi.h is missing (Debian: libopenmpi-dev)")
+  else()
+    set(APERTURE_MPI TRUE)
+  endif()
+endif()
+
+function(aperture_mpi_program name)
+  if(NOT APERTURE_MPI)
+    return()
+  endif()
+  add_custom_command(OUTPUT ${name} DEPENDS ${name}.c
+    COMMAND ${APERTURE_MPICC} -O2 -Wall -Wextra -o ${name} ${CMAKE_CURRENT_SOURCE_DIR}/${name}.c)
+  add_custom_target(program_${name} ALL DEPENDS ${name})
+endfunction()
