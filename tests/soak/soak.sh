@@ -4,9 +4,10 @@
 # Keeps everything it prints under out/soak/<date>-<seed>/ and ends with a summary. Three parts:
 #   1. full counts: the tests labelled `kill` with 10,000 kills (or what APERTURE_KILLS says)
 #   2. repetitions: all tests in random order with new seeds, until the minutes are over
-#   3. a bare Debian 12: a clone of this tree in a debootstrapped root, where `./dev demo` and
-#      `./dev test` must be all the set-up there is. Needs root and a package mirror; left out
-#      with APERTURE_SOAK_BARE=0.
+#   3. a bare Debian 12, then a bare Debian 13: clones of this tree in debootstrapped roots, where
+#      `./dev demo` and `./dev test` must be all the set-up there is; the provider built in the
+#      first must also load in the second (bare_root.sh). Needs root and a package mirror; left
+#      out with APERTURE_SOAK_BARE=0.
 set -uo pipefail
 minutes=$1
 build=$(readlink -f "$2")
@@ -19,37 +20,15 @@ part() {
   local name=$1 start=$SECONDS status=0
   shift
   printf '\n=== %s: %s\n' "$name" "$*"
-  "$@" </dev/null 2>&1 | tee "$keep/$name.log" || status=1
-  [ "$status" = 0 ] || failures+=("$name")
-  printf '=== %s: %s after %d s\n' "$name" "$([ $status = 0 ] && echo passed || echo FAILED)" \
-    $((SECONDS - start))
-}
-
-# The mirror that this machine's own packages come from, else Debian's.
-mirror() {
-  local own
-  own=$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d \
-    2>/dev/null | head -n 1 | tr -d ' ')
-  echo "${own:-http://deb.debian.org/debian}"
-}
-
-# Inside a mount namespace of its own: whatever is mounted goes away with it.
-bare_debian_12() {
-  local root=$1
-  [ "$(id -u)" = 0 ] || { echo "skipped: debootstrap and chroot need root"; return 0; }
-  debootstrap --variant=minbase bookworm "$root" "$(mirror)" >"$keep/debootstrap.log" 2>&1 ||
-    { tail -n 20 "$keep/debootstrap.log"; return 1; }
-  git clone -q --no-hardlinks . "$root/opt/aperture" || return 1
-  cp /etc/resolv.conf "$root/etc/resolv.conf"
-  # shellcheck disable=SC2016  # expanded inside
-  unshare --mount --pid --fork --kill-child --mount-proc bash -c '
-    set -e
-    mount --bind /dev "$1/dev"
-    mount -t tmpfs tmpfs "$1/dev/shm"
-    mount -t proc proc "$1/proc"
-    mount -t sysfs -o ro sysfs "$1/sys"
-    exec chroot "$1" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp TERM=dumb LC_ALL=C.UTF-8 \
-      bash -ec "cd /opt/aperture && ./dev demo && ./dev test"' bare "$root"
+  "$@" </dev/null 2>&1 | tee "$keep/$name.log"
+  status=${PIPESTATUS[0]}
+  local verdict=passed
+  case $status in
+    0) ;;
+    77) verdict=skipped ;;
+    *) verdict=FAILED failures+=("$name") ;;
+  esac
+  printf '=== %s: %s after %d s\n' "$name" "$verdict" $((SECONDS - start))
 }
 
 mkdir -p "$keep"
@@ -61,8 +40,8 @@ APERTURE_KILLS=${APERTURE_KILLS:-10000} part full-counts "${repeat[@]}" \
   --label kill --rounds 1 --limit-factor 200 --seed "$seed"
 part repetitions "${repeat[@]}" --minutes "$minutes" --seed "$seed"
 if [ "${APERTURE_SOAK_BARE:-1}" = 1 ]; then
-  part bare-debian-12 bare_debian_12 "$keep/bookworm"
-  rm -rf --one-file-system "$keep/bookworm"
+  part bare-debian-12 tests/soak/bare_root.sh bookworm "$keep"
+  part bare-debian-13 tests/soak/bare_root.sh trixie "$keep"
 fi
 
 echo
