@@ -23,7 +23,7 @@ set(APERTURE_TEST_ENV
   APERTURE_BUILD_DIR=${CMAKE_BINARY_DIR}
   APERTURE_SOURCE_DIR=${CMAKE_SOURCE_DIR}
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  OMPI_MCA_rmaps_base_oversubscribe=1
+  OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
   ASAN_OPTIONS=abort_on_error=0:exitcode=99:detect_stack_use_after_return=1
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   TSAN_OPTIONS=halt_on_error=1:exitcode=99:second_deadlock_stack=1)

@@ -1,5 +1,6 @@
-// Which variables lead to Aperture: see surroundings.hpp. Sources: fabric(7) for FI_*, the Open MPI
-// 4.1 manual for OMPI_*. Variables reach an MPI job's ranks because the launcher passes its own on.
+// Which variables lead to Aperture: see surroundings.hpp. Sources: fabric(7) for FI_*, the manuals
+// of Open MPI 4.1 and 5.0 for OMPI_* and PRTE_*. Variables reach an MPI job's ranks because the
+// launcher passes its own on.
 #include "tool/surroundings.hpp"
 
 #include <cstdlib>
@@ -21,6 +22,21 @@ constexpr Choice kChoices[] = {
     {"OMPI_MCA_pml", "cm", "Open MPI"},
     {"OMPI_MCA_mtl", "ofi", "Open MPI"},
     {"OMPI_MCA_mtl_ofi_provider_include", "aperture", "Open MPI"},
+};
+
+// Leave to do what a laptop or a container needs: more ranks than cores, as root. The launcher of
+// Open MPI 5 (PRRTE) has a setting of its own for the first.
+struct Permission {
+  const char* variable;
+  const char* value;
+  bool for_root;
+};
+
+constexpr Permission kPermissions[] = {
+    {"OMPI_MCA_rmaps_base_oversubscribe", "1", false},
+    {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", false},
+    {"OMPI_ALLOW_RUN_AS_ROOT", "1", true},
+    {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", true},
 };
 
 bool contains(const std::string& list, char separator, const std::string& name) {
@@ -74,13 +90,10 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
         "OMPI_MCA_mtl_ofi_provider_exclude names aperture, so Open MPI will not choose it; unset "
         "it.");
   }
-  std::vector<const char*> permissions = {"OMPI_MCA_rmaps_base_oversubscribe"};
-  if (place.root) {
-    permissions.push_back("OMPI_ALLOW_RUN_AS_ROOT");
-    permissions.push_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM");
-  }
-  for (const char* variable : permissions) {
-    if (lookup(variable) == nullptr) out.settings.emplace_back(variable, "1");
+  for (const Permission& permission : kPermissions) {
+    if (permission.for_root && !place.root) continue;
+    if (lookup(permission.variable) != nullptr) continue;
+    out.settings.emplace_back(permission.variable, permission.value);
   }
   return out;
 }

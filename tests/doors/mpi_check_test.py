@@ -44,7 +44,8 @@ class MpiCheck(unittest.TestCase):
         settings = {k: v for k, v in os.environ.items() if not k.startswith(("FI_", "OMPI_"))}
         settings |= {f"OMPI_MCA_{name}": value for name, value in MCA.items()}
         settings |= {"FI_PROVIDER_PATH": self.tree, "HOME": folder, "TMPDIR": folder,
-                     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **env}
+                     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", **env}
         who = {}
         if IS_ROOT and ordinary:
             who = {"user": NOBODY, "group": NOBODY, "extra_groups": []}

@@ -52,7 +52,8 @@ class Guest(unittest.TestCase):
         self.addCleanup(lambda: self.assertEqual(set(os.listdir("/dev/shm")) - before, set()))
 
     def start(self, *command, user="ordinary", env=None, denied=()) -> subprocess.Popen:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("FI_", "OMPI_"))}
+        clean = {k: v for k, v in os.environ.items()
+                 if not k.startswith(("FI_", "OMPI_", "PRTE_"))}
         settings = {**clean, "HOME": self.folder, "TMPDIR": self.folder, **(env or {})}
         identity = {}
         if IS_ROOT and user == "ordinary":

@@ -32,7 +32,8 @@ TEST(Surroundings, nothing_set_gets_everything_that_leads_to_aperture) {
                              {"OMPI_MCA_pml", "cm"},
                              {"OMPI_MCA_mtl", "ofi"},
                              {"OMPI_MCA_mtl_ofi_provider_include", "aperture"},
-                             {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
+                             {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                             {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}};
   EXPECT_EQ(made(s), expected);
   EXPECT_TRUE(s.notes.empty());
 }
@@ -72,6 +73,15 @@ TEST(Surroundings, exclusions_of_aperture_are_remarked_on) {
   EXPECT_EQ(plan_with({{"FI_PROVIDER", "^aperture"}}).notes.size(), 1u);
   EXPECT_EQ(plan_with({{"OMPI_MCA_mtl_ofi_provider_exclude", "shm,aperture"}}).notes.size(), 1u);
   EXPECT_TRUE(plan_with({{"OMPI_MCA_mtl_ofi_provider_exclude", "shm"}}).notes.empty());
+}
+
+TEST(Surroundings, a_mapping_policy_of_the_user_is_kept) {
+  for (const char* variable :
+       {"OMPI_MCA_rmaps_base_oversubscribe", "PRTE_MCA_rmaps_default_mapping_policy"}) {
+    const Surroundings s = plan_with({{variable, "core"}});
+    EXPECT_EQ(made(s).count(variable), 0u);
+    EXPECT_TRUE(s.notes.empty());
+  }
 }
 
 TEST(ListAdmits, names_are_compared_whole) {
