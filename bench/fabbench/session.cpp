@@ -113,8 +113,8 @@ void Session::meet_peer(Channel& channel) {
   size_t len = sizeof name;
   check("fi_getname", fi_getname(&ep_->fid, name, &len));
   channel.send(name, len);
-  const size_t got = channel.receive(name, sizeof name);
-  if (got != len) throw Failure("the sides have addresses of different lengths");
+  // A name may be a text that holds a process id: the two need not be of one length.
+  if (channel.receive(name, sizeof name) == 0) throw Failure("the peer has no address");
   const int inserted = fi_av_insert(av_.get(), name, 1, &peer_, 0, nullptr);
   if (inserted != 1) throw Failure("fi_av_insert took %d of 1 address", inserted);
 }

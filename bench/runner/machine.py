@@ -25,8 +25,11 @@ def slug(text: str) -> str:
 def commit(root: str) -> str:
     """The short hash of the tree that is measured, with -dirty when it differs from it."""
     def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", root, *words], capture_output=True, text=True,
-                              check=False)
+        try:
+            done = subprocess.run(["git", "-C", root, *words], capture_output=True, text=True,
+                                  check=False)
+        except OSError:  # no git here
+            return ""
         return done.stdout.strip() if done.returncode == 0 else ""
 
     head = git("rev-parse", "--short=10", "HEAD")

@@ -6,6 +6,7 @@ proves that every rule fires. CONTRIBUTING.md tells the rules that only people c
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -206,9 +207,11 @@ def check(sources: list[Source], exists=os.path.exists) -> list[Breach]:
 
 def list_files(root: str) -> list[str]:
     """What git would keep; where git cannot tell, every file outside build/ and out/."""
-    git = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard"],
-                         capture_output=True, text=True, check=False)
-    if git.returncode == 0 and git.stdout:
+    words = ["git", "-C", root, "ls-files", "-co", "--exclude-standard"]
+    git = None
+    if shutil.which("git"):
+        git = subprocess.run(words, capture_output=True, text=True, check=False)
+    if git and git.returncode == 0 and git.stdout:
         return [path for path in git.stdout.splitlines() if os.path.isfile(f"{root}/{path}")]
     found = []
     for folder, folders, files in os.walk(root):
