@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/copy.hpp"
 #include "protect/rights.hpp"
 
 namespace aperture::protect {
@@ -39,14 +40,22 @@ class Grant {
   // Both copy at most size() bytes; more is an error of ours.
   void copy_in(const void* from, size_t n, size_t at = 0) const noexcept {
     assert(at <= size_ && n <= size_ - at);
-    if (n != 0) std::memcpy(data_ + at, from, n);
+    copy(data_ + at, from, n);
   }
   void copy_out(void* to, size_t n, size_t at = 0) const noexcept {
     assert(at <= size_ && n <= size_ - at);
-    if (n != 0) std::memcpy(to, data_ + at, n);
+    copy(to, data_ + at, n);
   }
 
  private:
+  static void copy(void* to, const void* from, size_t n) noexcept {
+    if (n <= kShortBytes) {
+      copy_short(to, from, n);
+    } else {
+      std::memcpy(to, from, n);
+    }
+  }
+
   friend class KeyTable;
   friend class Checked;
   Grant() noexcept = default;

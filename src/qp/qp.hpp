@@ -69,7 +69,7 @@ class Qp {
 
   // Drives everything once. True if anything happened.
   bool poll(uint64_t polls) noexcept;
-  // The hot path of polling: takes the small messages that have arrived. Due instead is a poll(),
+  // The hot path of polling: executes the requests that have arrived. Due instead is a poll(),
   // which also looks at what only time moves (claims, pulls, the peer's view of our polls), every
   // few polls and whenever there is more to do: Look::poll.
   enum class Look : uint8_t { nothing, taken, poll };
@@ -77,7 +77,7 @@ class Qp {
     if (busy_ || lane_ == nullptr || lane_->response_rx.cells.ready()) [[unlikely]]
       return Look::poll;
     if (!lane_->request_rx.cells.ready()) return Look::nothing;
-    return poll_lines() && !busy_ ? Look::taken : Look::poll;
+    return poll_requests() && !busy_ ? Look::taken : Look::poll;
   }
   void set_consumer_state(ring::ConsumerState state) noexcept;
   bool anything_arrived() const noexcept;

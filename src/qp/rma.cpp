@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/copy.hpp"
 #include "base/iov.hpp"
 #include "qp/qp.hpp"
 #include "qp/tuning.hpp"
@@ -96,9 +97,14 @@ bool Qp::put_write_inline(Wqe& wqe) noexcept {
   if (wqe.has_imm) {
     store_imm(body, wire::kHeadBytes + sizeof(wire::WriteFields), wqe.imm);
   }
-  ring::BodyWriter cursor(tx.cells, wire::payload_offset(Op::write, flags));
-  each_iov_piece(wqe.iov.data(), wqe.iov_count, 0, wqe.len,
-                 [&](const std::byte* piece, size_t n) { cursor.copy_in(piece, n); });
+  const size_t at = wire::payload_offset(Op::write, flags);
+  if (n_cells == 1 && wqe.iov_count == 1) [[likely]] {
+    copy_short(body + at, wqe.iov[0].iov_base, wqe.len);
+  } else {
+    ring::BodyWriter cursor(tx.cells, at);
+    each_iov_piece(wqe.iov.data(), wqe.iov_count, 0, wqe.len,
+                   [&](const std::byte* piece, size_t n) { cursor.copy_in(piece, n); });
+  }
   tx.cells.publish(n_cells);
   wqe.done = wqe.len;
   wqe.imm_sent = wqe.has_imm;
