@@ -45,6 +45,7 @@ void Matcher::fill(Recv& r, const RecvWr& wr) noexcept {
   r.flags = wr.flags;
   r.completion = wr.completion;
   r.tagged = wr.tagged;
+  r.multi = false;
   r.iov_count = static_cast<uint8_t>(wr.iov_count);
   r.plain = wr.iov_count == 1 && wr.completion;
   if (r.plain) [[likely]] {
@@ -135,6 +136,8 @@ bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
   Book& b = book(a.tagged);
   Recv* r = find_posted(b, a, qp);
   if (r == nullptr) return keep(b, qp, a);
+  if (r->multi) [[unlikely]]
+    return on_multi_message(qp, a, *r);
   if (r->completion && !port_.rx_cq->has_room()) return false;
   b.posted.remove(r);
   r->msg_len = a.len;
@@ -192,6 +195,11 @@ void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
   Recv& r = *static_cast<Recv*>(cookie);
   receiving_.remove(&r);
   if (r.completion) port_.rx_cq->unreserve();
+  if (r.multi) {
+    end_multi_message(r, err);
+    receives_.give(&r);
+    return;
+  }
   if (err == Errc::ok) {
     deliver(r);
   } else {
@@ -200,6 +208,7 @@ void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
 }
 
 void Matcher::fail(Recv& r, Errc why) noexcept {
+  if (r.multi) return close_multi(r, why);
   qp::CompletionError e;
   e.entry = {r.context, r.flags,      0, r.iov_count > 0 ? r.iov[0].iov_base : nullptr, 0,
              r.tag,     qp::kNoSource};

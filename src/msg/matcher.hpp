@@ -66,11 +66,15 @@ class Matcher final : public qp::MessageSink {
     r->completion = wr.completion;
     r->tagged = wr.tagged;
     r->plain = wr.completion;
+    r->multi = false;
     r->iov_count = 1;
     r->iov[0] = {wr.buf, wr.len};
     b.posted.push_back(r);
     return true;
   }
+  // One buffer (one iovec) that takes message after message until less than least_room bytes are
+  // left of it (multi_recv.cpp).
+  Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept;
   Status probe(const Probe& probe) noexcept;
   // Errors: no_entry.
   Status cancel(void* context) noexcept;
@@ -89,6 +93,15 @@ class Matcher final : public qp::MessageSink {
   static constexpr size_t kPayloadLimit = 16 * 1024 * 1024;
 
  private:
+  // What a multi-receive buffer knows beyond a receive. Its iov is what is left of it.
+  struct MultiRecv {
+    uint64_t least_room;
+    uint32_t under_way;  // messages whose bytes are still coming
+    bool closed;         // takes no more messages; goes with the last one that is under way
+    bool has_entry;      // a CQ entry is promised for its release
+    Errc why;            // closed before it was full: canceled, ...
+    std::byte* begin;    // of the whole buffer
+  };
   struct alignas(64) Recv : ListHook {  // what a match looks at lies in the first lines
     uint64_t tag;
     uint64_t ignore;
@@ -99,6 +112,7 @@ class Matcher final : public qp::MessageSink {
     bool completion;
     bool tagged;
     bool plain;  // one buffer for one message with a completion: the hot path may serve it
+    bool multi;  // a multi-receive buffer, or a message on its way into one
     uint8_t iov_count;
     iovec iov[qp::kIovLimit];
     // of a message under way
@@ -107,6 +121,8 @@ class Matcher final : public qp::MessageSink {
     uint64_t msg_imm;
     uint64_t msg_source;
     bool msg_has_imm;
+    MultiRecv buffer;  // multi: of the buffer
+    Recv* owner;       // multi: of a message on its way, its buffer
   };
   struct BySource;  // tag of the second list
   struct Unexpected : ListHook, BasicListHook<BySource> {
@@ -150,6 +166,14 @@ class Matcher final : public qp::MessageSink {
   void fail(Recv& r, Errc why) noexcept;
   void begin(qp::Qp& qp, const qp::Arrival& offer, Recv& r) noexcept;
   Status probe_claimed(const Probe& probe) noexcept;
+  // multi_recv.cpp
+  bool on_multi_message(qp::Qp& qp, const qp::Arrival& a, Recv& buffer) noexcept;
+  bool prepare_unexpected(Book& b, const qp::RecvWr& wr, uint64_t least_room) noexcept;
+  void take_multi(Unexpected& u, Recv& buffer) noexcept;
+  void cut(Recv& buffer, Recv& part) noexcept;
+  void end_multi_message(const Recv& part, Errc err) noexcept;
+  void close_multi(Recv& buffer, Errc why) noexcept;
+  void release_multi(Recv& buffer) noexcept;
   void complete_probe(const Unexpected& u, const qp::RecvWr& wr) noexcept;
 
   qp::Port& port_;

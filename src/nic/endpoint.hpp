@@ -36,6 +36,7 @@ struct EndpointOptions {
   } counters;
   Address local;                    // port 0: any
   uint64_t imm_flag = 0;            // or-ed into Completion::flags when imm is valid
+  uint64_t release_flag = 0;        // or-ed into the last entry of a multi-receive buffer
   uint64_t remote_write_flags = 0;  // Completion::flags of an incoming write with immediate data
   bool directed_recv = false;       // honour RecvWr::source
   bool report_source = false;       // fill Completion::source
@@ -60,6 +61,8 @@ class Endpoint {
 
   virtual Status send(const qp::SendWr& wr) noexcept = 0;
   virtual Status recv(const qp::RecvWr& wr) noexcept = 0;
+  // A buffer for many messages, released once less than least_room bytes are left of it.
+  virtual Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept = 0;
   virtual Status write(const qp::RmaWr& wr) noexcept = 0;
   virtual Status read(const qp::RmaWr& wr) noexcept = 0;
 

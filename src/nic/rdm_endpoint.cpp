@@ -54,6 +54,7 @@ RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
   port_.remote_read_counter = options.counters.remote_read;
   port_.remote_write_counter = options.counters.remote_write;
   port_.imm_flag = options.imm_flag;
+  port_.release_flag = options.release_flag;
   port_.remote_write_flags = options.remote_write_flags;
   port_.strict_rma_order = options.strict_rma_order;
   port_.tx_size = options.tx_size;
@@ -129,6 +130,12 @@ Status RdmEndpoint::recv(const qp::RecvWr& wr) noexcept {
     return matcher_.recv(same);
   }
   return matcher_.recv(wr);
+}
+
+Status RdmEndpoint::recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept {
+  qp::RecvWr same = wr;
+  same.source = canonical(wr.source);
+  return matcher_.recv_multi(same, least_room);
 }
 
 Status RdmEndpoint::probe(const msg::Probe& probe) noexcept {

@@ -151,6 +151,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.counters.write = core_of(body.counters[kWriteCounter]);
   o.local = body.local;
   o.imm_flag = FI_REMOTE_CQ_DATA;
+  o.release_flag = FI_MULTI_RECV;
   o.remote_write_flags = FI_REMOTE_WRITE | FI_RMA;
   o.directed_recv = (body.rx_caps & FI_DIRECTED_RECV) != 0;
   o.report_source = (body.rx_caps & FI_SOURCE) != 0;
@@ -183,7 +184,7 @@ void Ep::settle() noexcept {
   may_read = (body->tx_caps & FI_READ) != 0;
   may_write = (body->tx_caps & FI_WRITE) != 0;
   core = body->core.get();
-  fid.msg = msg_ops(*body);
+  fid.msg = msg_ops(*this);
   fid.tagged = tagged_ops(*body);
   fid.rma = rma_ops(*body);
 }

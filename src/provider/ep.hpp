@@ -19,6 +19,7 @@
 #include "provider/cq.hpp"
 #include "provider/domain.hpp"
 #include "provider/eq.hpp"
+#include "provider/offer.hpp"
 
 namespace aperture::provider {
 
@@ -34,7 +35,8 @@ struct EpBody {
   uint64_t msg_order = 0;
   size_t tx_size = 0;
   size_t rx_size = 0;
-  Address local;  // port 0 until enabled, unless one was given
+  size_t min_multi_recv = kDefaultMinMultiRecv;  // guarded by the engine's lock
+  Address local;                                 // port 0 until enabled, unless one was given
   Av* av = nullptr;
   Cq* tx_cq = nullptr;
   Cq* rx_cq = nullptr;
@@ -83,12 +85,13 @@ struct Ep {
 };
 
 // The slots of the data path, by what the endpoint may do now (ep_msg, ep_tagged, ep_rma).
-fi_ops_msg* msg_ops(const EpBody& body) noexcept;
+fi_ops_msg* msg_ops(const Ep& ep) noexcept;
 fi_ops_tagged* tagged_ops(const EpBody& body) noexcept;
 fi_ops_rma* rma_ops(const EpBody& body) noexcept;
-extern fi_ops_cm g_ep_cm_ops;       // ep_cm.cpp
-extern fi_ops_ep g_ep_ops;          // ep_options.cpp
-extern fi_ops_atomic g_atomic_ops;  // ep_stubs.cpp
+const fi_ops_msg& live_msg_ops() noexcept;  // those of an enabled endpoint
+extern fi_ops_cm g_ep_cm_ops;               // ep_cm.cpp
+extern fi_ops_ep g_ep_ops;                  // ep_options.cpp
+extern fi_ops_atomic g_atomic_ops;          // ep_stubs.cpp
 extern fi_ops_collective g_collective_ops;
 
 int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept;  // ep_bind.cpp

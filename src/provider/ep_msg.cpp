@@ -1,5 +1,5 @@
 // Messages: fi_ops_msg. man 3 fi_msg. Data path.
-#include "provider/post_message.hpp"
+#include "provider/ep_multi_recv.hpp"
 #include "provider/stubs.hpp"
 
 namespace aperture::provider {
@@ -27,12 +27,15 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
     return refuse_side("fi_recvmsg", "FI_RECV");
   if (msg == nullptr) [[unlikely]]
     return -FI_EINVAL;
-  if ((flags & ~kRecvFlags) != 0) [[unlikely]]
-    return refuse_flags("fi_recvmsg", flags, kRecvFlags);
-  return recv_message(
-      ep, "fi_recvmsg",
-      {.iov = msg->msg_iov, .count = msg->iov_count, .addr = msg->addr, .context = msg->context},
-      !ep.rx_selective || (flags & FI_COMPLETION) != 0);
+  const bool completion = !ep.rx_selective || (flags & FI_COMPLETION) != 0;
+  const Message m{
+      .iov = msg->msg_iov, .count = msg->iov_count, .addr = msg->addr, .context = msg->context};
+  if ((flags & ~kRecvFlags) != 0) [[unlikely]] {
+    if ((flags & ~(kRecvFlags | FI_MULTI_RECV)) == 0)
+      return recv_many(ep, "fi_recvmsg", m, completion);
+    return refuse_flags("fi_recvmsg", flags, kRecvFlags | FI_MULTI_RECV);
+  }
+  return recv_message(ep, "fi_recvmsg", m, completion);
 }
 
 ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest,
@@ -124,9 +127,15 @@ fi_ops_msg g_live = {
 
 }  // namespace
 
-fi_ops_msg* msg_ops(const EpBody& body) noexcept {
+const fi_ops_msg& live_msg_ops() noexcept {
+  return g_live;
+}
+
+fi_ops_msg* msg_ops(const Ep& ep) noexcept {
+  const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_MSG) == 0) return &g_refusing<kNotAsked>;
-  return body.core ? &g_live : &g_refusing<kNotEnabled>;
+  if (!body.core) return &g_refusing<kNotEnabled>;
+  return (ep.rx_flags & FI_MULTI_RECV) != 0 ? multi_recv_ops() : &g_live;
 }
 
 }  // namespace aperture::provider

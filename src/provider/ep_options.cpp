@@ -1,7 +1,7 @@
 // Options, controls, cancel: fi_ops_ep and fi_control of endpoints. man 3 fi_endpoint.
 #include <cstring>
 
-#include "provider/ep.hpp"
+#include "provider/ep_multi_recv.hpp"
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
@@ -21,6 +21,7 @@ ssize_t cancel(fid_t fid, void* context) noexcept {
 bool option_value(const EpBody& body, int name, size_t& value) noexcept {
   switch (name) {
     case FI_OPT_CM_DATA_SIZE: value = 0; return true;  // no connection requests here
+    case FI_OPT_MIN_MULTI_RECV: value = body.min_multi_recv; return true;
     case FI_OPT_TX_SIZE: value = body.tx_size; return true;
     case FI_OPT_RX_SIZE: value = body.rx_size; return true;
     default: return false;
@@ -42,15 +43,12 @@ int get_option(fid_t fid, int level, int name, void* value, size_t* len) noexcep
   return 0;
 }
 
-int set_option(fid_t, int level, int name, const void* value, size_t) noexcept {
+int set_option(fid_t fid, int level, int name, const void* value, size_t len) noexcept {
   if (value == nullptr) return -FI_EINVAL;
   if (level == FI_OPT_ENDPOINT && name == FI_OPT_MIN_MULTI_RECV) {
-    APERTURE_WARN(
-        "fi_setopt: FI_OPT_MIN_MULTI_RECV: FI_MULTI_RECV is not offered yet; post single "
-        "receives");
-  } else {
-    APERTURE_INFO("fi_setopt: option %d of level %d cannot be set", name, level);
+    return set_min_multi_recv(*object_of<Ep>(fid).body, value, len);
   }
+  APERTURE_INFO("fi_setopt: option %d of level %d cannot be set", name, level);
   return -FI_ENOPROTOOPT;
 }
 

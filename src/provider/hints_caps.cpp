@@ -88,8 +88,8 @@ bool match_caps(const Matching& m, fi_info& answer) {
   if (missing != 0) {
     return m.refuse(
         "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
-        "FI_TAGGED, FI_RMA (with their directions), FI_DIRECTED_RECV, FI_SOURCE, FI_FENCE, "
-        "FI_LOCAL_COMM and FI_REMOTE_COMM",
+        "FI_TAGGED, FI_RMA (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, FI_SOURCE, "
+        "FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
         cap_name(missing, m.version));
   }
   constexpr uint64_t wanted_bits = kPrimaryCaps | kMessageModifiers | kRmaModifiers;
@@ -97,6 +97,7 @@ bool match_caps(const Matching& m, fi_info& answer) {
   // directed or directions alone say nothing about what to transfer
   if ((caps & (FI_MSG | FI_TAGGED | FI_RMA)) == 0) caps |= kPrimaryCaps & ~FI_DIRECTED_RECV;
   answer.caps = with_directions(caps) | kFreeCaps | (asked & kAskedCaps);
+  if (asked == 0) answer.caps |= FI_MULTI_RECV;  // it costs nothing
   answer.mode = 0;
   if ((asked & FI_REMOTE_COMM) != 0) {
     APERTURE_DEBUG(

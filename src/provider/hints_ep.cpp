@@ -167,6 +167,11 @@ bool match_rx(const Matching& m, fi_info& answer) {
       !at_most(m, "rx_attr->iov_limit", asked->iov_limit, qp::kIovLimit)) {
     return false;
   }
+  if ((asked->op_flags & FI_MULTI_RECV) != 0 && (answer.caps & FI_MULTI_RECV) == 0) {
+    return m.refuse(
+        "rx_attr->op_flags ask for FI_MULTI_RECV, which is not among the capabilities; ask for it "
+        "in hints->caps too");
+  }
   mine.op_flags = asked->op_flags;
   mine.msg_order |= asked->msg_order;
   echo(asked->size, mine.size);

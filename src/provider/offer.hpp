@@ -23,22 +23,23 @@ inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr uint64_t kPrimaryCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_DIRECTED_RECV;
 inline constexpr uint64_t kMessageModifiers = FI_SEND | FI_RECV;
 inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;     // always reported
-inline constexpr uint64_t kAskedCaps = FI_REMOTE_COMM | FI_SOURCE;  // reported when asked for
+inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;  // always reported
+inline constexpr uint64_t kAskedCaps =                           // reported when asked for
+    FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV;
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
 inline constexpr uint64_t kTxCaps =
     FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_RECV | FI_REMOTE_READ |
-                                    FI_REMOTE_WRITE | FI_DIRECTED_RECV | FI_SOURCE;
+                                    FI_REMOTE_WRITE | FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV;
 inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 // Default operation flags that a context can be given.
 inline constexpr uint64_t kCompletionLevels =
     FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 inline constexpr uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | kCompletionLevels;
-inline constexpr uint64_t kRxOpFlags =
-    FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
+                                       FI_DELIVERY_COMPLETE | FI_MULTI_RECV;
 
 // Message order. Sends to one peer always keep their order. The bits that involve RMA cost the
 // one-sided path, so they are given when they are asked for.
@@ -50,6 +51,7 @@ inline constexpr uint64_t kAllOrderBits = kRmaOrderBits | FI_ORDER_SAS;
 
 inline constexpr size_t kDefaultQueueSize = 1024;
 inline constexpr size_t kMaxQueueSize = size_t{1} << 20;
+inline constexpr size_t kDefaultMinMultiRecv = 64;  // FI_OPT_MIN_MULTI_RECV until it is set
 inline constexpr size_t kDefaultCqSize = 1024;
 inline constexpr size_t kMaxCqSize = size_t{1} << 22;
 inline constexpr size_t kBufferedBytes = size_t{64} << 20;  // unexpected payload held for receives

@@ -58,6 +58,15 @@ void Cq::push_error(CompletionError e) noexcept {
   if (armed_) wake();
 }
 
+bool Cq::make_room(size_t n) noexcept {
+  for (;;) {
+    if (size() + reserved_ + n <= capacity()) return true;
+    const size_t before = capacity();
+    grow();
+    if (capacity() == before) return false;
+  }
+}
+
 CompletionError Cq::pop_error() noexcept {
   CompletionError* error = slots_[head_ & mask_].error;
   slots_[head_ & mask_].error = nullptr;

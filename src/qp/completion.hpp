@@ -50,6 +50,9 @@ class Cq {
   // Entries that can still be promised.
   bool has_room() const noexcept { return tail_ - head_ + reserved_ <= mask_; }
 
+  // Has room for n entries, growing if it must. False: no memory.
+  bool make_room(size_t n) noexcept;
+
   void reserve() noexcept { ++reserved_; }
   void unreserve() noexcept { --reserved_; }
 

@@ -99,6 +99,7 @@ struct Port {
   Counter* remote_read_counter = nullptr;
   Counter* remote_write_counter = nullptr;
   uint64_t imm_flag = 0;
+  uint64_t release_flag = 0;  // or-ed into the last entry of a multi-receive buffer
   uint64_t remote_write_flags = 0;
   bool strict_rma_order = false;
   size_t tx_size = 1024;

@@ -1,0 +1,71 @@
+// FI_MULTI_RECV: buffers that take many messages. man 3 fi_msg, fi_endpoint. Data path.
+//
+// Untagged receives only: fi_tagged(3) of 1.17 has no such flag, and that of 2.x asks for a
+// capability (FI_TAGGED_MULTI_RECV) that is not offered. An endpoint whose receives are multi by
+// default has its own table of calls, so that all others pay nothing.
+#include "provider/ep_multi_recv.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const iovec iov{buf, len};
+  return recv_many(ep, "fi_recv", {.iov = &iov, .count = 1, .addr = source, .context = context},
+                   ep.rx_completion);
+}
+
+ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source,
+              void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  return recv_many(ep, "fi_recvv", {.iov = iov, .count = count, .addr = source, .context = context},
+                   ep.rx_completion);
+}
+
+}  // namespace
+
+ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) noexcept {
+  if (!ep.may_recv) return refuse_side(call, "FI_RECV");
+  if ((ep.body->rx_caps & FI_MULTI_RECV) == 0) {
+    APERTURE_WARN(
+        "%s: FI_MULTI_RECV on an endpoint that was opened without it; ask for it in hints->caps",
+        call);
+    return -FI_EBADFLAGS;
+  }
+  if (m.count != 1) {
+    APERTURE_WARN("%s: FI_MULTI_RECV with %zu buffers; it takes a single one, post each by itself",
+                  call, m.count);
+    return -FI_EINVAL;
+  }
+  qp::RecvWr wr;
+  if (const ssize_t rc = make_receive(ep, call, m, completion, wr); rc != 0) return rc;
+  return post(ep, call, m.addr, [&](nic::Endpoint& core) noexcept {
+    return core.recv_multi(wr, ep.body->min_multi_recv);
+  });
+}
+
+fi_ops_msg* multi_recv_ops() noexcept {
+  static fi_ops_msg ops = [] {
+    fi_ops_msg made = live_msg_ops();
+    made.recv = recv;
+    made.recvv = recvv;
+    return made;
+  }();
+  return &ops;
+}
+
+int set_min_multi_recv(EpBody& body, const void* value, size_t len) noexcept {
+  size_t wanted = 0;
+  if (len != sizeof wanted) {
+    APERTURE_WARN("fi_setopt: FI_OPT_MIN_MULTI_RECV is a size_t (%zu bytes); optlen is %zu",
+                  sizeof wanted, len);
+    return -FI_EINVAL;
+  }
+  std::memcpy(&wanted, value, sizeof wanted);
+  nic::EngineGuard guard(*body.domain->engine);
+  body.min_multi_recv = wanted;  // of receives posted from now on
+  return 0;
+}
+
+}  // namespace aperture::provider
