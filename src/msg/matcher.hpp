@@ -86,6 +86,9 @@ class Matcher final : public qp::MessageSink {
   bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
   bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
   void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
+  uint64_t source_to_report(qp::Qp& qp) noexcept override {
+    return report_source_ ? host_.source_of(qp) : qp::kNoSource;
+  }
 
   bool under_pressure() const noexcept { return pressure_; }
   size_t unexpected_payload_bytes() const noexcept { return payload_bytes_; }

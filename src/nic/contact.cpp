@@ -130,7 +130,7 @@ Status FirstContact::add_listener(const ListenSpec& spec, ListenerId id, const A
                                   ParentOnlyFd socket) noexcept {
   DoorbellNumber& bell = doorbells_[spec.doorbell_fd];
   if (bell.listeners++ == 0) bell.number = next_doorbell_++;
-  const LocalEnd end{id, bound, spec.domain, spec.doorbell_fd, bell.number};
+  const LocalEnd end{id, bound, spec.domain, spec.doorbell_fd, bell.number, spec.notices};
   ListenerHost& host = *this;
   auto listener = std::make_unique<Listener>(control_, host, self_, spec, end, std::move(socket),
                                              listener_limits);

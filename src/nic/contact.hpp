@@ -35,6 +35,7 @@ struct ListenSpec {
   uint32_t domain = 0;   // protection domain that requests of peers meet here
   int doorbell_fd = -1;  // eventfd of the endpoint's engine; outlives the listener
   ContactEvents* events = nullptr;
+  uint32_t notices = 0;  // ring::kNotice...: one-sided accesses of peers that we want to be told of
 };
 
 using ListenerId = uint32_t;

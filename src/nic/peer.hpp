@@ -33,7 +33,8 @@ struct LocalEnd {
   Address address;
   uint32_t domain = 0;
   int doorbell_fd = -1;
-  uint64_t engine = 0;  // our number for the doorbell
+  uint64_t engine = 0;   // our number for the doorbell
+  uint32_t notices = 0;  // ring::kNotice...
 };
 
 // A lane of a peer, from the moment that Open was sent until both sides have closed it.

@@ -168,6 +168,7 @@ Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Answer
   if (!place) return place.error();
   const auto [number, index] = place.value();
   SharedSegment& shared = created_.at(number);
+  shared.segment->want_notices(index, end.notices);
 
   wire::Open open;
   open.nonce = offer.nonce;
@@ -251,6 +252,7 @@ Result<std::unique_ptr<link::Lane>> Peer::accept(const LocalEnd& end, const wire
   auto lane =
       make_lane(*shared.value(), *record, open.domain.unchecked(), *std::move(bell), direct);
   if (!lane) return lane.error();
+  (*lane)->request_rx.want_notices(end.notices);
 
   wire::Accept accept;
   accept.attempt = open.attempt;

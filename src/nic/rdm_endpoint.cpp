@@ -61,7 +61,9 @@ RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
 }
 
 Status RdmEndpoint::listen() noexcept {
-  const ListenSpec spec{address_, engine_.domain(), engine_.doorbell_fd(), this};
+  const uint32_t notices = (port_.remote_read_counter != nullptr ? ring::kNoticeOfReads : 0) |
+                           (port_.remote_write_counter != nullptr ? ring::kNoticeOfWrites : 0);
+  const ListenSpec spec{address_, engine_.domain(), engine_.doorbell_fd(), this, notices};
   auto id = engine_.contact().listen(spec, address_);
   if (!id) return id.error();
   listener_ = *id;

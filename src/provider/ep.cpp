@@ -149,6 +149,8 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.counters.recv = core_of(body.counters[kRecvCounter]);
   o.counters.read = core_of(body.counters[kReadCounter]);
   o.counters.write = core_of(body.counters[kWriteCounter]);
+  o.counters.remote_read = core_of(body.counters[kRemoteReadCounter]);
+  o.counters.remote_write = core_of(body.counters[kRemoteWriteCounter]);
   o.local = body.local;
   o.imm_flag = FI_REMOTE_CQ_DATA;
   o.release_flag = FI_MULTI_RECV;

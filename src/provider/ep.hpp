@@ -26,7 +26,15 @@ namespace aperture::provider {
 struct Ep;
 
 // Which counter a binding flag means.
-enum CounterKind { kSendCounter, kRecvCounter, kReadCounter, kWriteCounter, kCounterKinds };
+enum CounterKind {
+  kSendCounter,
+  kRecvCounter,
+  kReadCounter,
+  kWriteCounter,
+  kRemoteReadCounter,
+  kRemoteWriteCounter,
+  kCounterKinds
+};
 
 struct EpBody {
   Domain* domain = nullptr;
@@ -52,7 +60,7 @@ struct EpBody {
 struct TxWish {
   bool completion = true;
   bool inject = false;
-  bool delivery = false;
+  uint8_t delivery = 0;  // as in qp::SendWr
   bool fence = false;
 };
 
@@ -80,7 +88,11 @@ struct Ep {
   void settle() noexcept;
   TxWish wish_of(uint64_t flags) const noexcept {
     return {!tx_selective || (flags & FI_COMPLETION) != 0, (flags & FI_INJECT) != 0,
-            (flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE)) != 0, (flags & FI_FENCE) != 0};
+            delivery_of(flags), (flags & FI_FENCE) != 0};
+  }
+  static uint8_t delivery_of(uint64_t flags) noexcept {
+    if ((flags & FI_MATCH_COMPLETE) != 0) return qp::kMatched;
+    return (flags & FI_DELIVERY_COMPLETE) != 0 ? qp::kDelivered : 0;
   }
 };
 

@@ -8,7 +8,9 @@ namespace {
 constexpr uint64_t kCqFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
 constexpr uint64_t kLocalCounterFlags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
 constexpr uint64_t kRemoteCounterFlags = FI_REMOTE_READ | FI_REMOTE_WRITE;
-constexpr uint64_t kFlagOfKind[kCounterKinds] = {FI_SEND, FI_RECV, FI_READ, FI_WRITE};
+constexpr uint64_t kCounterFlags = kLocalCounterFlags | kRemoteCounterFlags;
+constexpr uint64_t kFlagOfKind[kCounterKinds] = {FI_SEND,  FI_RECV,        FI_READ,
+                                                 FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE};
 
 int wrong_domain(const char* what) {
   APERTURE_WARN("fi_ep_bind: the %s belongs to another domain than the endpoint", what);
@@ -48,21 +50,23 @@ int bind_cq(EpBody& body, Cq& cq, uint64_t flags) {
 }
 
 int bind_counter(EpBody& body, Cntr& counter, uint64_t flags) {
-  if ((flags & kRemoteCounterFlags) != 0) {
-    APERTURE_WARN(
-        "fi_ep_bind: counting remote accesses needs FI_RMA_EVENT, which is not offered yet; "
-        "bind the counter without FI_REMOTE_READ and FI_REMOTE_WRITE");
-    return -FI_ENOSYS;
-  }
-  if ((flags & ~kLocalCounterFlags) != 0) {
+  if ((flags & ~kCounterFlags) != 0) {
     APERTURE_WARN(
         "fi_ep_bind: flags 0x%llx; a counter is bound with FI_SEND, FI_RECV, FI_READ, "
-        "FI_WRITE",
+        "FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE",
         static_cast<unsigned long long>(flags));
     return -FI_EBADFLAGS;
   }
   if (flags == 0) {
-    APERTURE_WARN("fi_ep_bind: say what the counter counts: FI_SEND, FI_RECV, FI_READ, FI_WRITE");
+    APERTURE_WARN(
+        "fi_ep_bind: say what the counter counts: FI_SEND, FI_RECV, FI_READ, FI_WRITE, "
+        "FI_REMOTE_READ, FI_REMOTE_WRITE");
+    return -FI_EINVAL;
+  }
+  if ((flags & kRemoteCounterFlags) != 0 && (body.rx_caps & FI_RMA_EVENT) == 0) {
+    APERTURE_WARN(
+        "fi_ep_bind: the endpoint was opened without FI_RMA_EVENT, so it cannot count remote "
+        "accesses; ask for it in hints->caps, or bind without FI_REMOTE_READ and FI_REMOTE_WRITE");
     return -FI_EINVAL;
   }
   if (counter.domain != body.domain) return wrong_domain("counter");

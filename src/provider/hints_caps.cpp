@@ -89,7 +89,7 @@ bool match_caps(const Matching& m, fi_info& answer) {
     return m.refuse(
         "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
         "FI_TAGGED, FI_RMA (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, FI_SOURCE, "
-        "FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
+        "FI_RMA_EVENT, FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
         cap_name(missing, m.version));
   }
   constexpr uint64_t wanted_bits = kPrimaryCaps | kMessageModifiers | kRmaModifiers;
@@ -98,6 +98,11 @@ bool match_caps(const Matching& m, fi_info& answer) {
   if ((caps & (FI_MSG | FI_TAGGED | FI_RMA)) == 0) caps |= kPrimaryCaps & ~FI_DIRECTED_RECV;
   answer.caps = with_directions(caps) | kFreeCaps | (asked & kAskedCaps);
   if (asked == 0) answer.caps |= FI_MULTI_RECV;  // it costs nothing
+  if ((asked & FI_RMA_EVENT) != 0 && (answer.caps & (FI_REMOTE_READ | FI_REMOTE_WRITE)) == 0) {
+    return m.refuse(
+        "caps ask for FI_RMA_EVENT on an endpoint that is no target of remote access; ask for "
+        "FI_REMOTE_READ or FI_REMOTE_WRITE too, or leave it out");
+  }
   answer.mode = 0;
   if ((asked & FI_REMOTE_COMM) != 0) {
     APERTURE_DEBUG(

@@ -71,6 +71,12 @@ void set_order_sizes(fi_ep_attr& mine, const fi_ep_attr* asked, uint64_t& order)
 bool match_op_flags(const Matching& m, const char* which, uint64_t asked, uint64_t offered) {
   const uint64_t beyond = asked & ~offered;
   if (beyond == 0) return true;
+  if ((beyond & FI_COMMIT_COMPLETE) != 0) {
+    return m.refuse(
+        "%s->op_flags ask for FI_COMMIT_COMPLETE, which is for persistent memory (FI_RMA_PMEM) and "
+        "not offered; FI_DELIVERY_COMPLETE is the highest level here",
+        which);
+  }
   return m.refuse("%s->op_flags 0x%" PRIx64 " are asked for, of which 0x%" PRIx64
                   " are not offered; clear them",
                   which, asked, beyond);

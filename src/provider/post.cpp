@@ -22,6 +22,13 @@ ssize_t refuse_length(const char* call, uint64_t len, uint64_t limit) noexcept {
 }
 
 ssize_t refuse_flags(const char* call, uint64_t flags, uint64_t known) noexcept {
+  if ((flags & ~known & FI_COMMIT_COMPLETE) != 0) {
+    APERTURE_WARN(
+        "%s: FI_COMMIT_COMPLETE is for persistent memory (FI_RMA_PMEM), which is not offered; "
+        "FI_DELIVERY_COMPLETE is the highest level here",
+        call);
+    return -FI_EBADFLAGS;
+  }
   APERTURE_WARN("%s: flags 0x%llx are not offered for this call", call,
                 static_cast<unsigned long long>(flags & ~known));
   return -FI_EBADFLAGS;

@@ -31,7 +31,7 @@ protect::AccessorSlot* Qp::slot() noexcept {
 }
 
 bool Qp::may_go_direct(const Wqe& wqe) noexcept {
-  if (!lane_->direct.allowed || wqe.has_imm || wqe.through_ring) return false;
+  if (!lane_->direct.allowed || wqe.through_ring) return false;
   ring::ChannelTx& tx = lane_->request_tx;
   if (target_away_ && tx.consumer_polls() != away_polls_) {
     target_away_ = false;
@@ -129,7 +129,7 @@ void Qp::claim_stalled_head() noexcept {
   if (!lane_->direct.allowed || piece_head_ == piece_tail_) return;
   const Piece piece = pieces_[piece_head_ % pieces_.size()];
   if (piece.pos != done_through_) return;
-  if (piece.wqe->has_imm) return;  // only the owner can tell immediate data
+  if (tells(*piece.wqe) && piece.wqe->through_ring) return;  // for its owner to refuse
   if (!target_away_) {
     if (stall_since_ == 0 || stall_pos_ != piece.pos) {
       stall_pos_ = piece.pos;
@@ -159,7 +159,8 @@ bool Qp::claim(const Piece& piece) noexcept {
   uint64_t offset = piece.wqe_offset;
   Wqe& wqe = *piece.wqe;
   // refused as a whole or not at all
-  if (wqe.denial == protect::Denial::none) {
+  const bool was_good = wqe.denial == protect::Denial::none;
+  if (was_good) {
     wqe.denial = would_refuse(wqe, wqe.ranges[piece.range_at]);
   }
   if (piece.check_only) part.len = 0;
@@ -181,6 +182,14 @@ bool Qp::claim(const Piece& piece) noexcept {
       claim_side_.retract(words);
       return false;
     }
+  }
+  if (was_good && wqe.denial != protect::Denial::none && tells(wqe)) {
+    // The owner tells of what it steps over, so it must not step over this: it refuses it itself.
+    wqe.denial = protect::Denial::none;
+    wqe.through_ring = true;
+    if (wqe.kind == WqeKind::read) wqe.done = piece.wqe_offset;
+    claim_side_.retract(words);
+    return false;
   }
   claim_side_.finish(words, piece.pos);
   return true;

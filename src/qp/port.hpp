@@ -80,6 +80,8 @@ class MessageSink {
   }
   // A Receive that was begun is over; err != ok: the bytes are not (all) there.
   virtual void on_received(Qp& qp, void* cookie, Errc err) noexcept = 0;
+  // What Completion::source says of that peer.
+  virtual uint64_t source_to_report(Qp&) noexcept { return kNoSource; }
 };
 
 struct Port {

@@ -6,7 +6,9 @@
 // names what was refused. A refused RMA leaves the queue pair working, as libfabric expects.
 //
 //   requester.cpp    posting: sends into the ring, the send queue, acknowledgements
+//   delivery.cpp     sends that complete with the other side
 //   rma.cpp          RMA through the ring, in pieces
+//   notice.cpp       telling the owner of accesses: immediate data, RMA events
 //   direct.cpp       RMA by our own hand (CMA) when the ring is empty or its head is claimed
 //   responder.cpp    executing the peer's requests
 //   rendezvous.cpp   offered messages, both halves
@@ -133,6 +135,7 @@ class Qp {
   Put put_send_inline(const SendWr& wr, uint32_t n_cells) noexcept;
   Put put_send_bytes(const SendWr& wr) noexcept;
   bool put_offer(Wqe& wqe) noexcept;
+  bool put_acknowledged(Wqe& wqe) noexcept;  // delivery.cpp
   Status queue_send(const SendWr& wr) noexcept;
   void complete_send(const SendWr& wr) noexcept;
   SendWr as_send_wr(const Wqe& wqe) const noexcept;
@@ -142,7 +145,6 @@ class Qp {
   bool put_write_inline(Wqe& wqe) noexcept;
   bool put_write_piece(Wqe& wqe) noexcept;
   bool put_read(Wqe& wqe) noexcept;
-  bool put_notice(Wqe& wqe) noexcept;
   void note_piece(Wqe& wqe, uint32_t cells, const RemoteRange& range, uint64_t offset) noexcept;
   void run_queue() noexcept;
   bool room_for_piece(uint32_t n_cells) noexcept;
@@ -165,6 +167,14 @@ class Qp {
     return lane_->needs_drive || awaited_ > 0 || !queue_.empty() || offers_out_ > 0 ||
            incoming_count_ > 0 || !replies_.empty();
   }
+
+  // notice.cpp
+  bool tells(const Wqe& wqe) const noexcept;
+  bool must_tell(const Wqe& wqe) const noexcept;
+  bool put_notice(Wqe& wqe) noexcept;
+  bool on_notice(const wire::Head& head) noexcept;
+  bool room_for_notice() const noexcept;
+  void deliver_notice(uint64_t len, uint64_t imm) noexcept;
 
   // direct.cpp
   bool may_go_direct(const Wqe& wqe) noexcept;
@@ -192,9 +202,6 @@ class Qp {
     check_denial_ = protect::Denial::none;
   }
   bool stream_read(const wire::ReadFields& f, const protect::AccessAsk& whole) noexcept;
-  bool on_notice(const wire::Head& head) noexcept;
-  bool room_for_notice() const noexcept;
-  void deliver_notice(uint64_t len, uint64_t imm) noexcept;
   ClaimVerdict may_execute() noexcept;
   bool wait_for_peer() noexcept;
   void refuse(const protect::AccessAsk& ask, protect::Denial denial) noexcept;

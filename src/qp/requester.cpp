@@ -216,7 +216,7 @@ Status Qp::rma(WqeKind kind, const RmaWr& wr) noexcept {
   wqe->done = wqe->range_done = 0;
   wqe->range_at = wqe->checked = wqe->region_at = 0;
   wqe->region = 0;
-  wqe->imm_sent = wqe->in_ring = wqe->through_ring = false;
+  wqe->imm_sent = wqe->in_ring = wqe->through_ring = wqe->direct_done = false;
   wqe->denial = protect::Denial::none;
   wqe->error = Errc::ok;
   std::copy_n(wr.ranges, wr.range_count, wqe->ranges.begin());

@@ -194,8 +194,19 @@ bool Qp::on_write(const Head& head) noexcept {
   const ClaimVerdict verdict = may_execute();
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
   begin_operation();
-  if (verdict == ClaimVerdict::skip) return true;
   const auto f = wire::load_fields<wire::WriteFields>(rx.cells.body());
+  const auto tell = [&] {
+    if (has_imm) {
+      uint64_t imm;
+      std::memcpy(&imm, rx.cells.body() + wire::kHeadBytes + sizeof f, sizeof imm);
+      deliver_notice(head.len, imm);
+    }
+    if (port_.remote_write_counter != nullptr) port_.remote_write_counter->add(1);
+  };
+  if (verdict == ClaimVerdict::skip) {  // in its place, by the initiator's hand
+    tell();
+    return true;
+  }
   const AccessAsk ask = ask_of(f.key, head.word(), head.len, Rights::remote_write);
   const protect::Checked checked = port_.keys.check(ask, &hint_);
   if (!checked) {
@@ -208,12 +219,7 @@ bool Qp::on_write(const Head& head) noexcept {
         checked.grant().copy_in(piece, n, at);
         at += n;
       });
-  if (has_imm) {
-    uint64_t imm;
-    std::memcpy(&imm, rx.cells.body() + wire::kHeadBytes + sizeof f, sizeof imm);
-    deliver_notice(head.len, imm);
-  }
-  if (port_.remote_write_counter != nullptr) port_.remote_write_counter->add(1);
+  tell();
   return true;
 }
 
@@ -262,42 +268,16 @@ Denial Qp::check_whole(const AccessAsk& ask) noexcept {
   return checked.denial();
 }
 
-bool Qp::on_notice(const Head& head) noexcept {
-  if (op_refused_) {
-    op_refused_ = false;
-    return true;
-  }
-  if (!room_for_notice()) return false;
-  uint64_t imm = 0;
-  if ((head.flags & wire::kImm) != 0) {
-    std::memcpy(&imm, lane_->request_rx.cells.body() + wire::kHeadBytes, sizeof imm);
-  }
-  deliver_notice(head.word(), imm);
-  if (port_.remote_write_counter != nullptr) port_.remote_write_counter->add(1);
-  return true;
-}
-
-bool Qp::room_for_notice() const noexcept {
-  return port_.rx_cq == nullptr || port_.rx_cq->has_room();
-}
-
-void Qp::deliver_notice(uint64_t len, uint64_t imm) noexcept {
-  if (port_.rx_cq == nullptr) return;
-  port_.rx_cq->push({.context = nullptr,
-                     .flags = port_.remote_write_flags | port_.imm_flag,
-                     .len = len,
-                     .imm = imm,
-                     .source = source_index});
-}
-
 bool Qp::on_read(const Head& head) noexcept {
   ring::ChannelTx& tx = lane_->response_tx;
   if (!tx.room(wire::kMaxCells)) return wait_for_peer();
   const ClaimVerdict verdict = may_execute();
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
   if ((head.flags & wire::kFirst) != 0) begin_operation();
+  const bool last = (head.flags & wire::kLast) != 0 && port_.remote_read_counter != nullptr;
   if (verdict == ClaimVerdict::skip || op_refused_) {
     read_done_ = 0;
+    if (last && !op_refused_) port_.remote_read_counter->add(1);
     return true;
   }
   const auto f = wire::load_fields<wire::ReadFields>(lane_->request_rx.cells.body());
@@ -308,13 +288,14 @@ bool Qp::on_read(const Head& head) noexcept {
                                                       : Denial::none;
   if (denial != Denial::none) {
     read_done_ = 0;
-    op_refused_ = check_denial_ != Denial::none;
+    op_refused_ = true;
     refuse(whole, denial);
     return true;
   }
   if (f.len <= wire::kMaxInline) {
     const protect::Checked checked = port_.keys.recheck(whole, whole_region_);
     if (!checked) {
+      op_refused_ = true;
       refuse(whole, checked.denial());
       return true;
     }
@@ -328,7 +309,7 @@ bool Qp::on_read(const Head& head) noexcept {
     return false;
   }
   read_done_ = 0;
-  if (port_.remote_read_counter != nullptr) port_.remote_read_counter->add(1);
+  if (last && !op_refused_) port_.remote_read_counter->add(1);
   return true;
 }
 
@@ -366,6 +347,7 @@ bool Qp::stream_read(const wire::ReadFields& f, const AccessAsk& whole) noexcept
     const protect::Checked checked = port_.keys.recheck(part, whole_region_);
     const Denial denial = !lane_->prepare_response_bytes() ? Denial::not_backed : checked.denial();
     if (denial != Denial::none) {
+      op_refused_ = true;
       refuse(whole, denial);
       return true;
     }

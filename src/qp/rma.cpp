@@ -23,8 +23,10 @@ void store_imm(std::byte* body, size_t at, uint64_t imm) noexcept {
 
 // True: everything of it is in the ring, or it is over.
 bool Qp::put_rma(Wqe& wqe) noexcept {
-  if (wqe.denial == protect::Denial::none && may_go_direct(wqe)) {
-    if (!put_direct(wqe)) return false;
+  if (wqe.denial == protect::Denial::none && (wqe.direct_done || may_go_direct(wqe))) {
+    if (!wqe.direct_done && !put_direct(wqe)) return false;
+    wqe.direct_done = must_tell(wqe) && !put_notice(wqe);
+    if (wqe.direct_done) return false;
     complete(wqe);  // and pieces of it that went through the ring were executed before
     return true;
   }
@@ -34,9 +36,12 @@ bool Qp::put_rma(Wqe& wqe) noexcept {
                      : wqe.range_count == 1 && wqe.len <= wire::kMaxInline ? put_write_inline(wqe)
                                                                            : put_write_piece(wqe);
     if (!all) return false;
+    // it is complete once its bytes are in place: the notice may wait for the owner's next poll
+    wqe.end_pos = lane_->request_tx.cells.pos();
     if (wqe.has_imm && !wqe.imm_sent && !put_notice(wqe)) return false;
+  } else {
+    wqe.end_pos = lane_->request_tx.cells.pos();
   }
-  wqe.end_pos = lane_->request_tx.cells.pos();
   pending_.push_back(&wqe);
   if (awaits_ack(wqe)) ++awaited_;
   if (wqe.end_pos <= done_through_) retire(done_through_);  // all its pieces were claimed meanwhile
@@ -149,21 +154,6 @@ bool Qp::put_write_piece(Wqe& wqe) noexcept {
          wqe.error != Errc::ok;
 }
 
-bool Qp::put_notice(Wqe& wqe) noexcept {
-  ring::ChannelTx& tx = lane_->request_tx;
-  const uint8_t flags = wire::kLast | wire::kImm;
-  const uint32_t n_cells = wire::cells_of(Op::notice, flags, 0);
-  if (!tx.room(n_cells)) return false;
-  const Head head = Head::make(Op::notice, flags, 0, wqe.len);
-  std::byte* body = tx.cells.body();
-  std::memcpy(body, &head, sizeof head);
-  store_imm(body, wire::kHeadBytes, wqe.imm);
-  tx.cells.publish(n_cells);
-  wqe.imm_sent = true;
-  published_request();
-  return true;
-}
-
 bool Qp::put_read(Wqe& wqe) noexcept {
   ring::ChannelTx& tx = lane_->request_tx;
   // results come for whole ranges: what we have read of this one by our own hand is read again
@@ -176,7 +166,9 @@ bool Qp::put_read(Wqe& wqe) noexcept {
     for (size_t i = 0; i < wqe.range_at; ++i) offset += wqe.ranges[i].len;
     const uint64_t id = tx.cells.pos();
     note_piece(wqe, 1, range, offset);
-    const uint8_t flags = wqe.range_count == 1 ? wire::kFirst | wire::kLast : 0;
+    const uint8_t flags =
+        static_cast<uint8_t>((wqe.range_count == 1 ? wire::kFirst : 0) |
+                             (wqe.range_at + 1 == wqe.range_count ? wire::kLast : 0));
     const Head head = Head::make(Op::read, flags, 0, range.addr);
     std::byte* body = tx.cells.body();
     std::memcpy(body, &head, sizeof head);

@@ -11,6 +11,10 @@ namespace aperture::qp {
 
 inline constexpr uint64_t kAnySource = ~uint64_t{0};
 
+// SendWr::delivery: when it completes beyond having been sent.
+inline constexpr uint8_t kDelivered = 1;  // in its buffer, or kept for the receive that will come
+inline constexpr uint8_t kMatched = 2;    // in its buffer, or dropped by the application there
+
 struct SendWr {
   const iovec* iov = nullptr;
   size_t iov_count = 0;
@@ -24,7 +28,7 @@ struct SendWr {
   bool has_imm = false;
   bool inject = false;     // len <= kInjectBytes; the buffer is free when the call returns
   bool completion = true;  // write a CQ entry on success (errors always do)
-  bool delivery = false;   // complete only when the peer has matched and copied it
+  uint8_t delivery = 0;    // 0, kDelivered or kMatched
   bool fence = false;      // after everything posted before it to that peer
 };
 

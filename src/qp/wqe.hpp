@@ -24,7 +24,7 @@ struct Wqe : ListHook {
   bool has_imm = false;
   bool inject = false;
   bool completion = true;
-  bool delivery = false;
+  uint8_t delivery = 0;  // as in SendWr
   bool fence = false;
   bool reserved = false;  // a CQ entry is promised
   uint8_t iov_count = 0;
@@ -45,6 +45,7 @@ struct Wqe : ListHook {
   uint64_t region = 0;        // generation that the direct path has met there; 0: none yet
   bool imm_sent = false;      // the immediate data is in the ring
   bool through_ring = false;  // the direct path has sent it to the owner
+  bool direct_done = false;   // copied by our own hand; its notice has found no room yet
   bool in_ring = false;       // at least one piece went through the ring
   protect::Denial denial = protect::Denial::none;
   Errc error = Errc::ok;

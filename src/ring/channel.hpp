@@ -2,7 +2,7 @@
 // tell each other. A lane (link/) is four of them: requests and responses, each way.
 //
 //   line 0   written by the consumer   consumed, bytes_consumed
-//   line 1   written by the consumer   state (hot or asleep), marked rung by the producer
+//   line 1   written by the consumer   state (hot or asleep), marked rung by the producer; notices
 //   line 2   written by the consumer   polls, which grows while the consumer polls; executing. The
 //                                      producer reads them only when the consumer seems to be away,
 //                                      so the consumer's stores wait for nobody
@@ -28,10 +28,15 @@ enum class ConsumerState : uint32_t {
   rung = 2,    // the doorbell was rung since it fell asleep
 };
 
+// One-sided accesses of which the consumer of a request ring wants to be told.
+inline constexpr uint32_t kNoticeOfReads = 1;
+inline constexpr uint32_t kNoticeOfWrites = 2;
+
 struct ChannelWords {
   alignas(64) std::atomic<uint64_t> consumed;  // cells executed: the acknowledgement
   std::atomic<uint64_t> bytes_consumed;        // byte-ring position that is free again
   alignas(64) std::atomic<uint32_t> state;     // ConsumerState
+  std::atomic<uint32_t> notices;               // kNotice...; before the lane is handed out
   alignas(64) std::atomic<uint64_t> polls;
   std::atomic<uint64_t> executing;          // 1 + cell position of the RMA request under way
   alignas(64) std::atomic<uint64_t> claim;  // qp/claim.hpp
@@ -85,6 +90,10 @@ class ChannelTx {
   bool consumer_hot() const noexcept {
     return words_->state.load(std::memory_order_relaxed) == uint32_t(ConsumerState::hot);
   }
+  // relaxed: written before the lane was handed out; a peer that changes it later misleads itself
+  uint32_t notices_wanted() const noexcept {
+    return words_->notices.load(std::memory_order_relaxed);
+  }
   ChannelWords& words() noexcept { return *words_; }
 
   CellWriter cells;
@@ -121,6 +130,10 @@ class ChannelRx {
   // relaxed: a hint for the producer
   void count_poll(uint64_t polls) noexcept {
     words_->polls.store(polls, std::memory_order_relaxed);
+  }
+  // relaxed: before the lane is handed out, which publishes it
+  void want_notices(uint32_t which) noexcept {
+    words_->notices.store(which, std::memory_order_relaxed);
   }
   ChannelWords& words() noexcept { return *words_; }
 

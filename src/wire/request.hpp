@@ -32,7 +32,7 @@ enum class Op : uint8_t {
   write = 4,        // RMA write, inline payload; word = address
   write_bytes = 5,  // one piece of an RMA write, payload in the request byte ring; word = address
   read = 6,         // RMA read; word = address
-  notice = 7,       // immediate data of a write whose bytes came otherwise; word = its length
+  notice = 7,       // of an access whose bytes moved otherwise; word = its length, len = kind
   check = 8,        // may this range be accessed? if not, the rest of its operation is dropped
   // responses
   grant = 16,        // rendezvous: send now; word = message id
@@ -49,6 +49,10 @@ inline constexpr uint8_t kImm = 2;
 inline constexpr uint8_t kFirst = 4;      // first piece of an RMA operation
 inline constexpr uint8_t kLast = 8;       // last piece of an RMA operation
 inline constexpr uint8_t kDelivery = 16;  // the sender waits for `finished`
+
+// Kinds of a notice.
+inline constexpr uint16_t kNoticeWrite = 0;
+inline constexpr uint16_t kNoticeRead = 1;
 
 inline constexpr size_t kHeadBytes = 12;
 inline constexpr uint16_t kMaxInline = 256;

@@ -127,14 +127,21 @@ void Node::open_queues() {
     rx_cq_.reset(cq);
   }
   if (options_.counters) {
-    fi_cntr_attr cntr_attr{};
-    cntr_attr.wait_obj = FI_WAIT_UNSPEC;
-    fid_cntr* cntr = nullptr;
-    DOOR(fi_cntr_open(domain_, &cntr_attr, &cntr, nullptr));
-    tx_cntr_.reset(cntr);
-    DOOR(fi_cntr_open(domain_, &cntr_attr, &cntr, nullptr));
-    rx_cntr_.reset(cntr);
+    tx_cntr_ = open_counter();
+    rx_cntr_ = open_counter();
   }
+  if (options_.remote_counters) {
+    remote_read_cntr_ = open_counter();
+    remote_write_cntr_ = open_counter();
+  }
+}
+
+Fid<fid_cntr> Node::open_counter() {
+  fi_cntr_attr attr{};
+  attr.wait_obj = FI_WAIT_UNSPEC;
+  fid_cntr* cntr = nullptr;
+  DOOR(fi_cntr_open(domain_, &attr, &cntr, nullptr));
+  return Fid<fid_cntr>(cntr);
 }
 
 void Node::open_endpoint() {
@@ -151,6 +158,14 @@ void Node::open_endpoint() {
   if (options_.counters) {
     DOOR(fi_ep_bind(ep, &tx_cntr_->fid, FI_SEND | FI_WRITE | FI_READ));
     DOOR(fi_ep_bind(ep, &rx_cntr_->fid, FI_RECV));
+  }
+  if (options_.remote_counters) {
+    DOOR(fi_ep_bind(ep, &remote_read_cntr_->fid, FI_REMOTE_READ));
+    DOOR(fi_ep_bind(ep, &remote_write_cntr_->fid, FI_REMOTE_WRITE));
+  }
+  if (options_.min_multi_recv != 0) {
+    DOOR(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &options_.min_multi_recv,
+                   sizeof options_.min_multi_recv));
   }
   if (options_.enable) DOOR(fi_enable(ep));
 }

@@ -74,8 +74,10 @@ struct Options {
   size_t cq_data_size = 0;
   fi_threading threading = FI_THREAD_UNSPEC;
   fi_progress progress = FI_PROGRESS_UNSPEC;
-  bool split_cq = false;  // one queue for sends, one for receives
-  bool counters = false;  // bind a counter for each kind of operation
+  bool split_cq = false;         // one queue for sends, one for receives
+  bool counters = false;         // bind a counter for each kind of operation
+  bool remote_counters = false;  // bind counters with FI_REMOTE_READ and FI_REMOTE_WRITE
+  size_t min_multi_recv = 0;     // FI_OPT_MIN_MULTI_RECV; 0: as it is
   bool enable = true;
 };
 
@@ -116,6 +118,8 @@ class Node {
   fid_cq* rx_cq() { return rx_cq_ ? rx_cq_.get() : cq_.get(); }
   fid_cntr* tx_cntr() { return tx_cntr_.get(); }
   fid_cntr* rx_cntr() { return rx_cntr_.get(); }
+  fid_cntr* remote_read_cntr() { return remote_read_cntr_.get(); }
+  fid_cntr* remote_write_cntr() { return remote_write_cntr_.get(); }
   fid_ep* ep() { return ep_.get(); }
   fi_info* info() { return info_.get(); }
   bool virtual_addresses() const { return (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0; }
@@ -137,6 +141,7 @@ class Node {
  private:
   Node(const Options& options, Node* host);
   void open_queues();
+  Fid<fid_cntr> open_counter();
   void open_endpoint();
   bool read_one(fid_cq* cq);
 
@@ -151,6 +156,8 @@ class Node {
   Fid<fid_cq> rx_cq_;
   Fid<fid_cntr> tx_cntr_;
   Fid<fid_cntr> rx_cntr_;
+  Fid<fid_cntr> remote_read_cntr_;
+  Fid<fid_cntr> remote_write_cntr_;
   Fid<fid_ep> ep_;
   std::deque<Completion> done_;
 };

@@ -53,7 +53,11 @@ void Performer::transfer(const Request& q, Reply* r) {
 
 void Performer::receive(const Request& q, Reply* r) {
   Buffer& b = fresh(q.id, q.size, 0);
-  if (q.ask == Ask::receive) {
+  if (q.ask == Ask::receive && q.flags != 0) {
+    iovec iov{b.memory->data(), q.size};
+    fi_msg message{&iov, nullptr, 1, q.addr, &b.op, 0};
+    r->status = post([&] { return fi_recvmsg(node_->ep(), &message, q.flags); });
+  } else if (q.ask == Ask::receive) {
     r->status = post(
         [&] { return fi_recv(node_->ep(), b.memory->data(), q.size, nullptr, q.addr, &b.op); });
   } else {
@@ -67,6 +71,16 @@ void Performer::receive(const Request& q, Reply* r) {
 void Performer::remote_access(const Request& q, Reply* r) {
   Buffer& b = fresh(q.id, q.size, q.ask == Ask::write ? q.seed : 0);
   const uint64_t at = q.remote.base + q.offset;
+  if (q.flags != 0) {
+    iovec iov{b.memory->data(), q.size};
+    fi_rma_iov range{at, q.size, q.remote.key};
+    fi_msg_rma message{&iov, nullptr, 1, q.addr, &range, 1, &b.op, q.data};
+    r->status = post([&] {
+      return q.ask == Ask::write ? fi_writemsg(node_->ep(), &message, q.flags)
+                                 : fi_readmsg(node_->ep(), &message, q.flags);
+    });
+    return;
+  }
   r->status = post([&] {
     return q.ask == Ask::write ? fi_write(node_->ep(), b.memory->data(), q.size, nullptr, q.addr,
                                           at, q.remote.key, &b.op)
@@ -80,13 +94,18 @@ void Performer::settle(const Request& q, Reply* r) {
     r->completion = node_->wait(&buffers_.at(q.id)->op, q.timeout_ms);
   } else if (q.ask == Ask::wait_any) {
     r->completion = node_->wait_any(q.timeout_ms);
-    for (const auto& [id, buffer] : buffers_)
-      if (&buffer->op == r->completion.context) r->id = id;
+    for (const auto& [id, buffer] : buffers_) {
+      if (&buffer->op != r->completion.context) continue;
+      r->id = id;
+      if (r->completion.buf != nullptr)
+        r->offset = static_cast<uint8_t*>(r->completion.buf) - buffer->memory->data();
+    }
   } else if (q.ask == Ask::quiet) {
     r->status = node_->quiet(q.timeout_ms) ? 1 : 0;
   } else if (q.ask == Ask::verify) {
     const Guarded& memory = *buffers_.at(q.id)->memory;
-    r->status = memory.intact() && !first_difference(memory.span().first(q.size), q.seed);
+    r->status =
+        memory.intact() && !first_difference(memory.span().subspan(q.offset, q.size), q.seed);
   } else if (q.ask == Ask::untouched) {
     const Guarded& memory = *buffers_.at(q.id)->memory;
     r->status = memory.intact() && std::all_of(memory.span().begin(), memory.span().end(),
@@ -111,6 +130,14 @@ void Performer::regions(const Request& q, Reply* r) {
   }
 }
 
+uint64_t Performer::count(uint64_t kind) {
+  fid_cntr* counter = kind == FI_RECV           ? node_->rx_cntr()
+                      : kind == FI_REMOTE_READ  ? node_->remote_read_cntr()
+                      : kind == FI_REMOTE_WRITE ? node_->remote_write_cntr()
+                                                : node_->tx_cntr();
+  return fi_cntr_read(counter);
+}
+
 Reply Performer::perform(const Request& q) noexcept {
   Reply r;
   r.id = q.id;
@@ -127,6 +154,8 @@ Reply Performer::perform(const Request& q) noexcept {
       case Ask::region_open:
       case Ask::region_close:
       case Ask::region_verify: regions(q, &r); break;
+      case Ask::count: r.offset = count(q.flags); break;
+      case Ask::cancel: r.status = fi_cancel(&node_->ep()->fid, &buffers_.at(q.id)->op); break;
       case Ask::drive:
       case Ask::quit: break;
       default: settle(q, &r);
@@ -281,6 +310,23 @@ void Side::drive(bool on) {
   Request q = make_request(Ask::drive);
   q.size = on ? 1 : 0;
   ask(q);
+}
+
+uint64_t Side::count(uint64_t kind) {
+  Request q = make_request(Ask::count);
+  q.flags = kind;
+  return ask(q).offset;
+}
+
+// Comes to the value, and stays there for a moment.
+bool Side::counts_to(uint64_t kind, uint64_t value) {
+  if (!pump_until([&] { return count(kind) >= value; }, 10000)) return false;
+  pump_for(5);
+  return count(kind) == value;
+}
+
+void Side::cancel(uint32_t id) {
+  ask(make_request(Ask::cancel, id));
 }
 
 const char* name_of(Topology topology) {

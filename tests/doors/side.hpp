@@ -21,19 +21,21 @@ enum class Ask : uint32_t {
   insert,          // name -> addr
   send,            // id, addr, size, seed [flags, data]
   tagged_send,     // as send, and tag
-  receive,         // id, size [addr]
+  receive,         // id, size [addr, flags]
   tagged_receive,  // id, size, tag, ignore [addr]
   wait,            // id -> completion
-  wait_any,        // -> completion with its id
+  wait_any,        // -> completion with its id; offset = where its buf lies in the buffer
   quiet,           // -> status 1 if nothing completes
-  verify,          // id, size, seed: the buffer holds the contents and its canaries
+  verify,          // id, size, seed [offset]: the buffer holds the contents and its canaries
   untouched,       // id: the buffer is all zeros and its canaries hold (status 1), else 0
   release,         // id: forget the buffer
   region_open,     // id, size, flags = access, seed -> remote; data = 1: in another domain
   region_close,    // id
   region_verify,   // id, seed: contents and canaries (status 1), else 0
-  write,           // id, addr, size, seed, remote, offset
-  read,            // id, addr, size, remote, offset
+  write,           // id, addr, size, seed, remote, offset [flags, data]
+  read,            // id, addr, size, remote, offset [flags]
+  count,           // flags = FI_RECV, FI_SEND, FI_REMOTE_READ or FI_REMOTE_WRITE -> offset = value
+  cancel,          // id
   drive,           // size != 0: poll between requests; 0: leave the queue alone
   quit,
 };
@@ -61,6 +63,7 @@ struct Reply {
   uint32_t id = 0;
   uint32_t name_len = 0;
   fi_addr_t addr = FI_ADDR_UNSPEC;
+  uint64_t offset = 0;
   Completion completion;
   Remote remote;
   uint8_t name[256] = {};
@@ -84,6 +87,7 @@ class Performer {
   void receive(const Request& q, Reply* r);
   void remote_access(const Request& q, Reply* r);
   void settle(const Request& q, Reply* r);
+  uint64_t count(uint64_t kind);
   void regions(const Request& q, Reply* r);
   Buffer& fresh(uint32_t id, size_t size, uint64_t seed);
 
@@ -123,6 +127,9 @@ class Side {
              uint64_t offset = 0);
   void read(uint32_t id, fi_addr_t to, size_t size, const Remote& remote, uint64_t offset = 0);
   void drive(bool on);
+  uint64_t count(uint64_t kind);
+  bool counts_to(uint64_t kind, uint64_t value);
+  void cancel(uint32_t id);
 };
 
 class LocalSide : public Side {

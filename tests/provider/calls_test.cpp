@@ -61,7 +61,7 @@ TEST(Calls, bindings_are_checked) {
   EXPECT_EQ(fi_ep_bind(ep, &other.av->fid, 0), -FI_EDOMAIN);
   EXPECT_EQ(fi_ep_bind(ep, &b.av->fid, 1), -FI_EBADFLAGS);
   EXPECT_EQ(fi_ep_bind(ep, &b.cntr->fid, 0), -FI_EINVAL);
-  EXPECT_EQ(fi_ep_bind(ep, &b.cntr->fid, FI_REMOTE_WRITE), -FI_ENOSYS) << "needs FI_RMA_EVENT";
+  EXPECT_EQ(fi_ep_bind(ep, &b.cntr->fid, FI_REMOTE_WRITE), -FI_EINVAL) << "needs FI_RMA_EVENT";
   b.enable();
   EXPECT_EQ(fi_ep_bind(ep, &b.av->fid, 0), -FI_EOPBADSTATE);
 }
@@ -108,7 +108,8 @@ TEST(Calls, flags_of_the_data_path_are_checked) {
   const fi_msg msg{&iov, nullptr, 1, own, &b, 0};
   EXPECT_EQ(fi_sendmsg(b.ep.get(), &msg, FI_COMMIT_COMPLETE), -FI_EBADFLAGS);
   EXPECT_EQ(fi_sendmsg(b.ep.get(), &msg, FI_MULTICAST), -FI_EBADFLAGS);
-  EXPECT_EQ(fi_recvmsg(b.ep.get(), &msg, FI_MULTI_RECV), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_recvmsg(b.ep.get(), &msg, FI_MULTI_RECV | FI_FENCE), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_sendmsg(b.ep.get(), &msg, FI_MULTI_RECV), -FI_EBADFLAGS);
   EXPECT_EQ(fi_recvmsg(b.ep.get(), &msg, FI_PEEK), -FI_EBADFLAGS);
   EXPECT_EQ(fi_sendmsg(b.ep.get(), nullptr, 0), -FI_EINVAL);
   const fi_msg_tagged tagged{&iov, nullptr, 1, own, 0, 0, nullptr, 0};
@@ -183,8 +184,13 @@ TEST(Calls, options) {
   EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &value, &len), -FI_ETOOSMALL);
   EXPECT_EQ(len, sizeof value);
   EXPECT_EQ(fi_getopt(&b.ep->fid, 7, FI_OPT_TX_SIZE, &value, &len), -FI_ENOPROTOOPT);
-  EXPECT_EQ(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, sizeof value),
-            -FI_ENOPROTOOPT);
+  value = 777;
+  EXPECT_EQ(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, sizeof value), 0);
+  value = 0;
+  EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, &len), 0);
+  EXPECT_EQ(value, 777u);
+  EXPECT_EQ(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, 4), -FI_EINVAL);
+  EXPECT_EQ(fi_setopt(&b.ep->fid, 7, FI_OPT_MIN_MULTI_RECV, &value, sizeof value), -FI_ENOPROTOOPT);
   EXPECT_EQ(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, nullptr, 0), -FI_EINVAL);
 }
 

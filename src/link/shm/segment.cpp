@@ -182,6 +182,12 @@ Result<uint32_t> Segment::reserve_lane() noexcept {
   return Errc::no_space;
 }
 
+void Segment::want_notices(uint32_t index, uint32_t which) noexcept {
+  auto* words = reinterpret_cast<ring::ChannelWords*>(lane_base(index) + kWordsAt);
+  // relaxed: the message that tells of the lane publishes it
+  words[nth(other(side_))].notices.store(which, std::memory_order_relaxed);
+}
+
 void Segment::release_lane(uint32_t index) noexcept {
   if (index >= kLanes) return;
   used_ &= ~(1u << index);
