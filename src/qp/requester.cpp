@@ -140,7 +140,7 @@ Status Qp::queue_send(const SendWr& wr) noexcept {
   }
   wqe->reserved = wr.completion;
   if (wqe->reserved) port_.tx_cq->reserve();
-  if (begin_now && put_offer(*wqe)) {
+  if (begin_now && put_acknowledged(*wqe)) {
     update_pending();
     return {};
   }
@@ -179,7 +179,7 @@ bool Qp::start(Wqe& wqe) noexcept {
     return true;
   }
   if (wqe.reserved) port_.tx_cq->reserve();
-  return put == Put::needs_wqe && put_offer(wqe);
+  return put == Put::needs_wqe && put_acknowledged(wqe);
 }
 
 void Qp::run_queue() noexcept {
@@ -207,7 +207,7 @@ Status Qp::rma(WqeKind kind, const RmaWr& wr) noexcept {
   wqe->has_imm = wr.has_imm;
   wqe->inject = wr.inject;
   wqe->completion = wr.completion;
-  wqe->delivery = false;
+  wqe->delivery = 0;
   wqe->fence = wr.fence;
   wqe->len = wr.len;
   wqe->imm = wr.imm;

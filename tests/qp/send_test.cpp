@@ -202,7 +202,7 @@ TEST_P(Send, injected_buffer_is_free_at_once) {
     const iovec iov{data.data(), data.size()};
     SendWr wr = send_of(iov, 1);
     wr.inject = true;
-    wr.delivery = delivery;
+    wr.delivery = delivery ? kDelivered : 0;
     b().sink.messages.clear();
     ASSERT_TRUE(a().qp->send(wr));
     std::fill(data.begin(), data.end(), std::byte{0});
@@ -211,7 +211,7 @@ TEST_P(Send, injected_buffer_is_free_at_once) {
   }
 }
 
-TEST_P(Send, delivery_completes_only_when_the_message_is_taken) {
+TEST_P(Send, match_completes_only_when_the_message_is_taken) {
   pair_.attach();
   for (const size_t size : {0u, 8u, 5000u, 300000u}) {
     b().sink.hold_offers = true;
@@ -220,7 +220,7 @@ TEST_P(Send, delivery_completes_only_when_the_message_is_taken) {
     const auto data = pattern(size, 2);
     const iovec iov{const_cast<std::byte*>(data.data()), size};
     SendWr wr = send_of(iov, 1);
-    wr.delivery = true;
+    wr.delivery = kMatched;
     ASSERT_TRUE(a().qp->send(wr));
     ASSERT_TRUE(pair_.until([&] { return b().sink.held.size() == 1; }));
     pair_.settle();
@@ -230,6 +230,64 @@ TEST_P(Send, delivery_completes_only_when_the_message_is_taken) {
     ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; })) << size;
     EXPECT_TRUE(b().sink.messages[0].done);
     EXPECT_TRUE(b().sink.messages[0].payload == data);
+    a().tx_cq.pop();
+  }
+}
+
+TEST_P(Send, delivery_completes_when_the_other_side_has_dealt_with_the_message) {
+  pair_.attach();
+  for (const bool has_imm : {false, true}) {
+    for (const size_t size : {0u, 8u, 40u, 256u, 257u, 5000u, 16384u}) {
+      b().sink.messages.clear();
+      b().sink.accepting = false;
+      const auto data = pattern(size, 2);
+      const iovec iov{const_cast<std::byte*>(data.data()), size};
+      SendWr wr = send_of(iov, 1);
+      wr.delivery = kDelivered;
+      wr.tagged = true;
+      wr.tag = size;
+      wr.has_imm = has_imm;
+      wr.imm = 3 * size;
+      ASSERT_TRUE(a().qp->send(wr));
+      pair_.settle();
+      EXPECT_TRUE(a().tx_cq.empty()) << "nobody has taken it";
+      EXPECT_TRUE(a().qp->under_way());
+      b().sink.accepting = true;
+      ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; })) << size;
+      ASSERT_EQ(b().sink.messages.size(), 1u);
+      const Received& r = b().sink.messages[0];
+      EXPECT_NE(r.where, Arrival::Where::offered);
+      EXPECT_TRUE(r.payload == data);
+      EXPECT_EQ(r.tag, size);
+      EXPECT_EQ(r.imm, has_imm ? 3 * size : 0);
+      EXPECT_EQ(a().tx_cq.front().len, size);
+      a().tx_cq.pop();
+      EXPECT_FALSE(a().qp->under_way());
+    }
+  }
+  EXPECT_EQ(a().sends.value(), 14u);
+  EXPECT_EQ(a().port.wqes.out(), 0u);
+}
+
+TEST_P(Send, a_fence_waits_for_deliveries) {
+  pair_.attach();
+  b().sink.accepting = false;
+  const auto data = pattern(100, 2);
+  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  SendWr first = send_of(iov, 1);
+  first.delivery = kDelivered;
+  SendWr fenced = send_of(iov, 2);
+  fenced.fence = true;
+  ASSERT_TRUE(a().qp->send(first));
+  ASSERT_TRUE(a().qp->send(fenced));
+  ASSERT_TRUE(a().qp->send(send_of(iov, 3)));
+  pair_.settle();
+  EXPECT_TRUE(a().tx_cq.empty());
+  EXPECT_TRUE(a().qp->has_queued());
+  b().sink.accepting = true;
+  ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 3; }));
+  for (uint64_t i = 1; i <= 3; ++i) {
+    EXPECT_EQ(a().tx_cq.front().context, reinterpret_cast<void*>(i));
     a().tx_cq.pop();
   }
 }
