@@ -32,6 +32,7 @@ const char* describe(Errc e) noexcept {
     case Errc::timed_out: return "timed out";
     case Errc::peer_lost: return "peer lost";
     case Errc::shut_down: return "endpoint closed";
+    case Errc::not_connected: return "not connected";
     case Errc::addr_in_use: return "address in use";
     case Errc::addr_not_avail: return "address not available";
     case Errc::interrupted: return "interrupted";

@@ -35,8 +35,9 @@ enum class Errc : uint16_t {
   refused,  // nobody listens at the peer's address
   unreachable,
   timed_out,
-  peer_lost,  // the peer died or went away with this operation pending
-  shut_down,  // our own endpoint was closed with this operation pending
+  peer_lost,      // the peer died or went away with this operation pending
+  shut_down,      // our own endpoint was closed with this operation pending
+  not_connected,  // the endpoint has no connection yet
   addr_in_use,
   addr_not_avail,
   interrupted,

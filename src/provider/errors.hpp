@@ -35,6 +35,7 @@ constexpr int fi_error(Errc e) noexcept {
     case Errc::timed_out: return FI_ETIMEDOUT;
     case Errc::peer_lost: return FI_ECONNRESET;
     case Errc::shut_down: return FI_ESHUTDOWN;
+    case Errc::not_connected: return FI_ENOTCONN;
     case Errc::addr_in_use: return FI_EADDRINUSE;
     case Errc::addr_not_avail: return FI_EADDRNOTAVAIL;
     case Errc::interrupted: return FI_EINTR;

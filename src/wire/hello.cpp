@@ -80,6 +80,10 @@ bool kind_of(uint8_t type, PeerKind& kind) noexcept {
     case PeerMessage::reject: kind = {kRejectBytes, 0}; return true;
     case PeerMessage::lane_close: kind = {kLaneCloseBytes, 1}; return true;
     case PeerMessage::ring: kind = {kRingBytes, 0}; return true;
+    case PeerMessage::connect: kind = {kConnectBytes, 0}; return true;
+    case PeerMessage::connected: kind = {kConnectedBytes, 0}; return true;
+    case PeerMessage::refuse: kind = {kRefuseBytes, 0}; return true;
+    case PeerMessage::withdraw: kind = {kWithdrawBytes, 0}; return true;
   }
   return false;
 }
@@ -97,6 +101,65 @@ PeerPacket packet(PeerMessage type, size_t size, uint16_t bits) noexcept {
 bool is(std::span<const std::byte> bytes, PeerMessage type) noexcept {
   const auto got = peer_message(bytes);
   return got.ok() && got.value() == type;
+}
+
+void store_open(std::span<std::byte> out, const Open& open) noexcept {
+  store_id(out, 8, open.nonce);
+  store<uint64_t>(out, 24, open.ticket.unchecked());
+  store_address(out, 32, open.source);
+  store_address(out, 50, open.destination);
+  store<uint32_t>(out, 68, open.lane.unchecked());
+  store<uint32_t>(out, 72, open.segment.unchecked());
+  store<uint32_t>(out, 76, open.domain.unchecked());
+  store<uint64_t>(out, 80, open.engine.unchecked());
+  store<uint64_t>(out, 88, open.key_file_bytes.unchecked());
+  store<uint32_t>(out, 96, open.attempt.unchecked());
+}
+
+Open load_open(std::span<const std::byte> in) noexcept {
+  Open o;
+  o.nonce = load_id(in, 8);
+  o.ticket = Wild<uint64_t>(load<uint64_t>(in, 24));
+  o.source = load_address(in, 32);
+  o.destination = load_address(in, 50);
+  o.lane = Wild<uint32_t>(load<uint32_t>(in, 68));
+  o.segment = Wild<uint32_t>(load<uint32_t>(in, 72));
+  o.domain = Wild<uint32_t>(load<uint32_t>(in, 76));
+  o.engine = Wild<uint64_t>(load<uint64_t>(in, 80));
+  o.key_file_bytes = Wild<uint64_t>(load<uint64_t>(in, 88));
+  o.attempt = Wild<uint32_t>(load<uint32_t>(in, 96));
+  return o;
+}
+
+void store_accept(std::span<std::byte> out, const Accept& accept) noexcept {
+  store<uint32_t>(out, 8, accept.attempt.unchecked());
+  store<uint32_t>(out, 12, accept.domain.unchecked());
+  store<uint64_t>(out, 16, accept.engine.unchecked());
+  store<uint64_t>(out, 24, accept.key_file_bytes.unchecked());
+}
+
+Accept load_accept(std::span<const std::byte> in) noexcept {
+  Accept a;
+  a.attempt = Wild<uint32_t>(load<uint32_t>(in, 8));
+  a.domain = Wild<uint32_t>(load<uint32_t>(in, 12));
+  a.engine = Wild<uint64_t>(load<uint64_t>(in, 16));
+  a.key_file_bytes = Wild<uint64_t>(load<uint64_t>(in, 24));
+  return a;
+}
+
+void store_private(std::span<std::byte> out, size_t size_at, size_t at,
+                   const PrivateData& data) noexcept {
+  store<uint32_t>(out, size_at, data.size);
+  std::memcpy(out.data() + at, data.bytes.data(), std::min<size_t>(data.size, kPrivateBytes));
+}
+
+// False: more than there can be, or something behind its end.
+bool load_private(std::span<const std::byte> in, size_t size_at, size_t at,
+                  PrivateData& data) noexcept {
+  if (!Wild<uint32_t>(load<uint32_t>(in, size_at)).bounded(kPrivateBytes, data.size)) return false;
+  std::memcpy(data.bytes.data(), in.data() + at, kPrivateBytes);
+  return std::all_of(data.bytes.begin() + data.size, data.bytes.end(),
+                     [](std::byte b) { return b == std::byte{0}; });
 }
 
 PeerPacket encode_join_as(PeerMessage type, const Join& join) noexcept {
@@ -207,25 +270,13 @@ PeerPacket encode_joined(const Join& joined) noexcept {
 
 PeerPacket encode(const Open& open) noexcept {
   PeerPacket p = packet(PeerMessage::open, kOpenBytes, 0);
-  store_id(p.bytes, 8, open.nonce);
-  store<uint64_t>(p.bytes, 24, open.ticket.unchecked());
-  store_address(p.bytes, 32, open.source);
-  store_address(p.bytes, 50, open.destination);
-  store<uint32_t>(p.bytes, 68, open.lane.unchecked());
-  store<uint32_t>(p.bytes, 72, open.segment.unchecked());
-  store<uint32_t>(p.bytes, 76, open.domain.unchecked());
-  store<uint64_t>(p.bytes, 80, open.engine.unchecked());
-  store<uint64_t>(p.bytes, 88, open.key_file_bytes.unchecked());
-  store<uint32_t>(p.bytes, 96, open.attempt.unchecked());
+  store_open(p.bytes, open);
   return p;
 }
 
 PeerPacket encode(const Accept& accept) noexcept {
   PeerPacket p = packet(PeerMessage::accept, kAcceptBytes, 0);
-  store<uint32_t>(p.bytes, 8, accept.attempt.unchecked());
-  store<uint32_t>(p.bytes, 12, accept.domain.unchecked());
-  store<uint64_t>(p.bytes, 16, accept.engine.unchecked());
-  store<uint64_t>(p.bytes, 24, accept.key_file_bytes.unchecked());
+  store_accept(p.bytes, accept);
   return p;
 }
 
@@ -245,6 +296,33 @@ PeerPacket encode(const LaneClose& close) noexcept {
 
 PeerPacket encode_ring() noexcept {
   return packet(PeerMessage::ring, kRingBytes, 0);
+}
+
+PeerPacket encode(const Connect& connect) noexcept {
+  PeerPacket p = packet(PeerMessage::connect, kConnectBytes, 0);
+  store_open(p.bytes, connect.open);
+  store_private(p.bytes, 100, kOpenBytes, connect.data);
+  return p;
+}
+
+PeerPacket encode(const Connected& connected) noexcept {
+  PeerPacket p = packet(PeerMessage::connected, kConnectedBytes, 0);
+  store_accept(p.bytes, connected.accept);
+  store_private(p.bytes, kAcceptBytes, kAcceptBytes + 8, connected.data);
+  return p;
+}
+
+PeerPacket encode(const Refuse& refuse) noexcept {
+  PeerPacket p = packet(PeerMessage::refuse, kRefuseBytes, 0);
+  store<uint32_t>(p.bytes, 8, refuse.attempt.unchecked());
+  store_private(p.bytes, 12, 16, refuse.data);
+  return p;
+}
+
+PeerPacket encode(const Withdraw& withdraw) noexcept {
+  PeerPacket p = packet(PeerMessage::withdraw, kWithdrawBytes, 0);
+  store<uint32_t>(p.bytes, 8, withdraw.attempt.unchecked());
+  return p;
 }
 
 Result<PeerMessage> peer_message(std::span<const std::byte> in) noexcept {
@@ -268,34 +346,19 @@ Result<Join> decode_joined(std::span<const std::byte> in) noexcept {
 
 Result<Open> decode_open(std::span<const std::byte> in) noexcept {
   if (!is(in, PeerMessage::open) || load<uint32_t>(in, 100) != 0) return Errc::protocol;
-  Open o;
-  o.nonce = load_id(in, 8);
-  o.ticket = Wild<uint64_t>(load<uint64_t>(in, 24));
-  o.source = load_address(in, 32);
-  o.destination = load_address(in, 50);
-  o.lane = Wild<uint32_t>(load<uint32_t>(in, 68));
-  o.segment = Wild<uint32_t>(load<uint32_t>(in, 72));
-  o.domain = Wild<uint32_t>(load<uint32_t>(in, 76));
-  o.engine = Wild<uint64_t>(load<uint64_t>(in, 80));
-  o.key_file_bytes = Wild<uint64_t>(load<uint64_t>(in, 88));
-  o.attempt = Wild<uint32_t>(load<uint32_t>(in, 96));
-  return o;
+  return load_open(in);
 }
 
 Result<Accept> decode_accept(std::span<const std::byte> in) noexcept {
   if (!is(in, PeerMessage::accept)) return Errc::protocol;
-  Accept a;
-  a.attempt = Wild<uint32_t>(load<uint32_t>(in, 8));
-  a.domain = Wild<uint32_t>(load<uint32_t>(in, 12));
-  a.engine = Wild<uint64_t>(load<uint64_t>(in, 16));
-  a.key_file_bytes = Wild<uint64_t>(load<uint64_t>(in, 24));
-  return a;
+  return load_accept(in);
 }
 
 Result<Reject> decode_reject(std::span<const std::byte> in) noexcept {
   if (!is(in, PeerMessage::reject)) return Errc::protocol;
   const auto why = load<uint32_t>(in, 12);
-  if (why < static_cast<uint32_t>(Why::no_endpoint) || why > static_cast<uint32_t>(Why::bad_lane)) {
+  if (why < static_cast<uint32_t>(Why::no_endpoint) ||
+      why > static_cast<uint32_t>(Why::wrong_kind)) {
     return Errc::protocol;
   }
   Reject r;
@@ -311,6 +374,39 @@ Result<LaneClose> decode_lane_close(std::span<const std::byte> in) noexcept {
   c.lane = Wild<uint32_t>(load<uint32_t>(in, 12));
   c.of_sender = (load<uint16_t>(in, 2) & 1) != 0;
   return c;
+}
+
+Result<Connect> decode_connect(std::span<const std::byte> in) noexcept {
+  Connect c;
+  if (!is(in, PeerMessage::connect) || !load_private(in, 100, kOpenBytes, c.data)) {
+    return Errc::protocol;
+  }
+  c.open = load_open(in);
+  return c;
+}
+
+Result<Connected> decode_connected(std::span<const std::byte> in) noexcept {
+  Connected c;
+  if (!is(in, PeerMessage::connected) || load<uint32_t>(in, kAcceptBytes + 4) != 0 ||
+      !load_private(in, kAcceptBytes, kAcceptBytes + 8, c.data)) {
+    return Errc::protocol;
+  }
+  c.accept = load_accept(in);
+  return c;
+}
+
+Result<Refuse> decode_refuse(std::span<const std::byte> in) noexcept {
+  Refuse r;
+  if (!is(in, PeerMessage::refuse) || !load_private(in, 12, 16, r.data)) return Errc::protocol;
+  r.attempt = Wild<uint32_t>(load<uint32_t>(in, 8));
+  return r;
+}
+
+Result<Withdraw> decode_withdraw(std::span<const std::byte> in) noexcept {
+  if (!is(in, PeerMessage::withdraw) || load<uint32_t>(in, 12) != 0) return Errc::protocol;
+  Withdraw w;
+  w.attempt = Wild<uint32_t>(load<uint32_t>(in, 8));
+  return w;
 }
 
 std::array<char, kAbstractNameBytes> abstract_name(const Id128& id) noexcept {

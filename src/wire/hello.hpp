@@ -104,6 +104,20 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //
 //   Ring        8: nothing more
 //
+//   Between connected endpoints (fi_cm) Connect stands for Open, and waits for the application:
+//
+//   Connect     8 ... 100: as Open    100    104
+//                                     | size | private data, 256, zeros behind |
+//   Connected   8 ... 32: as Accept   32     36 40
+//                                     | size | 0 | private data, 256, zeros behind |
+//   Refuse      8         12     16
+//               | attempt | size | private data, 256, zeros behind |
+//   Withdraw    8         12 16
+//               | attempt | 0 |
+//
+//   Each Connect is answered once: Connected, Refuse (the application's no) or Reject. Withdraw
+//   says that nobody waits any more; the answer comes all the same, and ends the lane.
+//
 //   Between two users no doorbell travels: an eventfd of a stranger may block who writes to it, so
 //   there Ring is sent instead, and means all lanes of the two processes.
 inline constexpr size_t kJoinBytes = 64;
@@ -112,7 +126,12 @@ inline constexpr size_t kAcceptBytes = 32;
 inline constexpr size_t kRejectBytes = 16;
 inline constexpr size_t kLaneCloseBytes = 16;
 inline constexpr size_t kRingBytes = 8;
-inline constexpr size_t kMaxPeerMessageBytes = kOpenBytes;
+inline constexpr size_t kPrivateBytes = 256;  // of the application, at most
+inline constexpr size_t kConnectBytes = kOpenBytes + kPrivateBytes;
+inline constexpr size_t kConnectedBytes = kAcceptBytes + 8 + kPrivateBytes;
+inline constexpr size_t kRefuseBytes = 16 + kPrivateBytes;
+inline constexpr size_t kWithdrawBytes = 16;
+inline constexpr size_t kMaxPeerMessageBytes = kConnectBytes;
 inline constexpr size_t kMaxDescriptors = 3;
 
 enum class PeerMessage : uint8_t {
@@ -123,6 +142,10 @@ enum class PeerMessage : uint8_t {
   reject = 5,
   lane_close = 6,
   ring = 7,
+  connect = 8,
+  connected = 9,
+  refuse = 10,
+  withdraw = 11,
 };
 
 // The first message of each side. Join presents the acceptor's nonce, Joined the connector's.
@@ -160,7 +183,8 @@ enum class Why : uint32_t {
   bad_ticket = 2,   // unknown, used, too old, or the nonce is wrong
   crossing = 3,     // our own connect has gone further
   no_resources = 4,
-  bad_lane = 5,  // the segment or the lane cannot be used
+  bad_lane = 5,    // the segment or the lane cannot be used
+  wrong_kind = 6,  // Open at a passive endpoint, or Connect at one that is not
 };
 
 struct Reject {
@@ -172,6 +196,33 @@ struct LaneClose {
   Wild<uint32_t> segment;  // number of the segment, given by its creator
   Wild<uint32_t> lane;
   bool of_sender = false;  // bit 0: the sender created that segment
+};
+
+// What the application says with a connection request, or with its answer.
+struct PrivateData {
+  uint32_t size = 0;  // at most kPrivateBytes
+  std::array<std::byte, kPrivateBytes> bytes{};
+
+  std::span<const std::byte> view() const noexcept { return {bytes.data(), size}; }
+};
+
+struct Connect {
+  Open open;
+  PrivateData data;
+};
+
+struct Connected {
+  Accept accept;
+  PrivateData data;
+};
+
+struct Refuse {
+  Wild<uint32_t> attempt;
+  PrivateData data;
+};
+
+struct Withdraw {
+  Wild<uint32_t> attempt;
 };
 
 // A message on the unix socket, ready to be sent.
@@ -188,6 +239,10 @@ PeerPacket encode(const Accept& accept) noexcept;
 PeerPacket encode(const Reject& reject) noexcept;
 PeerPacket encode(const LaneClose& close) noexcept;
 PeerPacket encode_ring() noexcept;
+PeerPacket encode(const Connect& connect) noexcept;
+PeerPacket encode(const Connected& connected) noexcept;
+PeerPacket encode(const Refuse& refuse) noexcept;
+PeerPacket encode(const Withdraw& withdraw) noexcept;
 
 // Which message it is; the length is that of its kind, version and unused bits are right. Errors:
 // protocol.
@@ -198,6 +253,10 @@ Result<Open> decode_open(std::span<const std::byte> bytes) noexcept;
 Result<Accept> decode_accept(std::span<const std::byte> bytes) noexcept;
 Result<Reject> decode_reject(std::span<const std::byte> bytes) noexcept;
 Result<LaneClose> decode_lane_close(std::span<const std::byte> bytes) noexcept;
+Result<Connect> decode_connect(std::span<const std::byte> bytes) noexcept;
+Result<Connected> decode_connected(std::span<const std::byte> bytes) noexcept;
+Result<Refuse> decode_refuse(std::span<const std::byte> bytes) noexcept;
+Result<Withdraw> decode_withdraw(std::span<const std::byte> bytes) noexcept;
 
 // The abstract socket name of 128 random bits, without the leading zero byte: "aperture." and 32
 // hexadecimal digits, not terminated.

@@ -35,6 +35,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(decode_accept(in), plain);
   check(decode_reject(in), plain);
   check(decode_lane_close(in), plain);
+  check(decode_connect(in), plain);
+  check(decode_connected(in), plain);
+  check(decode_refuse(in), plain);
+  check(decode_withdraw(in), plain);
   if (understood > 1 || (understood == 1 && !peer_message(in).ok())) std::abort();
   return 0;
 }
