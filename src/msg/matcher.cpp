@@ -20,11 +20,12 @@ constexpr size_t kMostUnexpected = 1u << 24;
 }  // namespace
 
 Matcher::Matcher(qp::Port& port, Host& host, size_t planned_receives, bool directed,
-                 bool report_source) noexcept
+                 bool report_source, bool shared) noexcept
     : port_(port),
       host_(host),
       directed_(directed),
       report_source_(report_source),
+      shared_(shared),
       receives_(planned_receives, kMostReceives),
       messages_(64, kMostUnexpected) {}
 
@@ -232,6 +233,7 @@ bool Matcher::keep(Book& b, Qp& qp, const Arrival& a) noexcept {
   u->claimed_by = nullptr;
   u->source = directed_ || report_source_ ? host_.source_of(qp) : qp::kNoSource;
   u->qp = nullptr;
+  u->port = &qp.port();
   u->counted = false;
   u->payload.reset();
   if (a.where == Arrival::Where::offered) {
@@ -271,6 +273,8 @@ void Matcher::forget(Unexpected& u) noexcept {
 
 // A receive meets a message that was there before.
 Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
+  if (shared_) [[unlikely]]
+    host_.completes_at(*u.port);
   if (wr.completion && !port_.rx_cq->has_room()) return Errc::again;
   Recv* r = receives_.take();
   if (r == nullptr) return Errc::again;
@@ -372,6 +376,23 @@ Status Matcher::cancel(void* context) noexcept {
 void Matcher::cancel_all(Errc why) noexcept {
   for (Book* b : {&tagged_, &plain_}) {
     while (Recv* r = b->posted.pop_front()) fail(*r, why);
+  }
+}
+
+void Matcher::forget_port(const qp::Port& port) noexcept {
+  for (Book* b : {&tagged_, &plain_}) {
+    for (Unexpected *u = b->unexpected.front(), *next = nullptr; u != nullptr; u = next) {
+      next = b->unexpected.after(u);
+      if (u->port != &port) continue;
+      unlist(*b, *u);
+      forget(*u);
+    }
+  }
+  for (Unexpected *u = claimed_.front(), *next = nullptr; u != nullptr; u = next) {
+    next = claimed_.after(u);
+    if (u->port != &port) continue;
+    claimed_.remove(u);
+    forget(*u);
   }
 }
 

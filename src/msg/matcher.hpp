@@ -41,10 +41,13 @@ class Matcher final : public qp::MessageSink {
     virtual uint64_t source_of(qp::Qp& qp) noexcept = 0;
     // Tells all queue pairs.
     virtual void set_pressure(bool on) noexcept = 0;
+    // Of a shared receive context: what comes next completes where that endpoint's receives do.
+    virtual void completes_at(qp::Port& /*port*/) noexcept {}
   };
 
-  Matcher(qp::Port& port, Host& host, size_t planned_receives, bool directed,
-          bool report_source) noexcept;
+  // shared: several endpoints receive here, and `port` is that of whose turn it is.
+  Matcher(qp::Port& port, Host& host, size_t planned_receives, bool directed, bool report_source,
+          bool shared = false) noexcept;
   ~Matcher() override;
 
   Status recv(const qp::RecvWr& wr) noexcept;
@@ -82,6 +85,13 @@ class Matcher final : public qp::MessageSink {
   // The connection is gone: offers of it cannot be had any more, and receives that name its peer
   // alone end with `why`.
   void on_lost(qp::Qp& qp, Errc why) noexcept;
+
+  // The endpoint goes: what came to it and was not received is dropped.
+  void forget_port(const qp::Port& port) noexcept;
+  // A message is here that this receive would take.
+  bool would_match(const qp::RecvWr& wr) noexcept {
+    return find_unexpected(book(wr.tagged), wr) != nullptr;
+  }
 
   bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
   bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
@@ -135,6 +145,7 @@ class Matcher final : public qp::MessageSink {
     uint64_t source;
     qp::Qp* qp;         // of an offer; nullptr for payload that is here
     qp::Arrival offer;  // of an offer
+    qp::Port* port;     // of the endpoint that it came to
     bool has_imm;
     bool counted;      // payload counts against kPayloadLimit
     void* claimed_by;  // context of FI_CLAIM
@@ -183,6 +194,7 @@ class Matcher final : public qp::MessageSink {
   Host& host_;
   const bool directed_;
   const bool report_source_;
+  const bool shared_;
   bool pressure_ = false;
   size_t payload_bytes_ = 0;
   Book plain_;
