@@ -20,7 +20,7 @@ constexpr uint64_t kLongestPauseNs = 100'000'000;
 
 Connector::Connector(ControlThread& control, ConnectorHost& host, const Identity& self,
                      const LocalEnd& end, const Address& remote, uint32_t attempt,
-                     const Limits& limits) noexcept
+                     const Limits& limits, const wire::PrivateData* request) noexcept
     : control_(control),
       host_(host),
       self_(self),
@@ -28,7 +28,8 @@ Connector::Connector(ControlThread& control, ConnectorHost& host, const Identity
       any_ip_(end.address.is_any_ip()),
       remote_(remote),
       attempt_(attempt),
-      limits_(limits) {}
+      limits_(limits),
+      request_(request != nullptr ? std::optional(*request) : std::nullopt) {}
 
 Connector::~Connector() {
   hang_up();
@@ -37,9 +38,15 @@ Connector::~Connector() {
 }
 
 void Connector::start(bool wait_first) noexcept {
-  deadline_timer_ = control_.add_timer(now_ns() + limits_.timeout_ns, [this] { on_deadline(); });
+  deadline_ns_ = now_ns() + limits_.timeout_ns;
+  set_deadline();
   if (wait_first) return wait();
   dial();
+}
+
+void Connector::set_deadline() noexcept {
+  if (deadline_timer_ != 0) return;
+  deadline_timer_ = control_.add_timer(deadline_ns_, [this] { on_deadline(); });
 }
 
 void Connector::dial() noexcept {
@@ -124,6 +131,9 @@ void Connector::on_answer() noexcept {
 void Connector::enter(Stage joining_or_opening, Peer* peer) noexcept {
   stage_ = joining_or_opening;
   peer_ = peer;
+  if (stage_ != Stage::opening || !request_) return;
+  control_.cancel_timer(deadline_timer_);
+  deadline_timer_ = 0;
 }
 
 void Connector::yield() noexcept {
@@ -139,6 +149,7 @@ void Connector::wait() noexcept {
 
 void Connector::try_again() noexcept {
   hang_up();
+  set_deadline();
   stage_ = Stage::waiting;
   const uint64_t doublings = std::min<uint64_t>(tries_ == 0 ? 0 : tries_ - 1, 10);
   set_pause(std::min(kFirstPauseNs << doublings, kLongestPauseNs));

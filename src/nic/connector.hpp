@@ -6,12 +6,14 @@
 //
 // What ends a try (a reset, a peer that vanished, "busy") is tried again until the deadline; that
 // nobody listens is an answer. joining and opening happen on a Peer, so the host takes those steps
-// and says with enter() and try_again() what came of them. Owned by the control thread.
+// and says with enter() and try_again() what came of them. A connected endpoint's request has no
+// deadline while it is opening: an application decides. Owned by the control thread.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "nic/control_thread.hpp"
 #include "nic/peer.hpp"
@@ -40,8 +42,10 @@ class Connector {
     uint64_t waiting_ns = 200'000'000;    // for the other side's connect, before we try again
   };
 
+  // request: what a connected endpoint says; nullptr for a datagram endpoint's.
   Connector(ControlThread& control, ConnectorHost& host, const Identity& self, const LocalEnd& end,
-            const Address& remote, uint32_t attempt, const Limits& limits) noexcept;
+            const Address& remote, uint32_t attempt, const Limits& limits,
+            const wire::PrivateData* request) noexcept;
   ~Connector();
 
   // Dials, or begins by waiting because the other side is connecting to us already. May call back.
@@ -53,6 +57,7 @@ class Connector {
   uint32_t attempt() const noexcept { return attempt_; }
   Stage stage() const noexcept { return stage_; }
   const wire::Id128& nonce() const noexcept { return nonce_; }
+  const wire::PrivateData* request() const noexcept { return request_ ? &*request_ : nullptr; }
 
   // The offer, kept for joining and opening, and the peer it is being used with.
   const wire::Answer& offer() const noexcept { return offer_; }
@@ -75,6 +80,7 @@ class Connector {
   void on_answer() noexcept;
   void hang_up() noexcept;
   void wait() noexcept;
+  void set_deadline() noexcept;
   void set_pause(uint64_t pause_ns) noexcept;
   void on_deadline() noexcept;
   void fail(Errc why) noexcept;
@@ -87,6 +93,7 @@ class Connector {
   const Address remote_;
   const uint32_t attempt_;
   const Limits limits_;
+  const std::optional<wire::PrivateData> request_;
 
   Stage stage_ = Stage::dialing;
   static constexpr uint32_t kMostYields = 8;
@@ -94,6 +101,7 @@ class Connector {
   uint32_t yields_ = 0;
   ParentOnlyFd tcp_;
   ControlThread::WatchId watch_ = 0;
+  uint64_t deadline_ns_ = 0;
   ControlThread::TimerId deadline_timer_ = 0;
   ControlThread::TimerId pause_timer_ = 0;
   wire::Id128 nonce_{};

@@ -82,7 +82,8 @@ FirstContact::FirstContact(ControlThread& control, std::unique_ptr<protect::KeyT
 
 Result<ListenerId> FirstContact::listen(const ListenSpec& spec, Address& bound) noexcept {
   if (in_forked_child()) return Errc::not_supported;
-  if (spec.events == nullptr || spec.doorbell_fd < 0) return Errc::invalid;
+  if (spec.events == nullptr) return Errc::invalid;
+  if (spec.doorbell_fd < 0 && spec.what != ListenFor::requests) return Errc::invalid;
   Address where;
   auto socket = listen_tcp(spec.local, where);
   if (!socket) return socket.error();
@@ -102,7 +103,7 @@ void FirstContact::unlisten(ListenerId id) noexcept {
 }
 
 void FirstContact::connect(ListenerId id, const Address& remote) noexcept {
-  control_.post([this, id, remote] { begin_connect(id, remote); });
+  control_.post([this, id, remote] { begin_connect(id, remote, nullptr); });
 }
 
 void FirstContact::close_lane(std::unique_ptr<link::Lane> lane) noexcept {
@@ -120,6 +121,7 @@ FirstContact::Census FirstContact::census() noexcept {
     c.peers = peers_.size();
     for (const auto& peer : peers_) c.lanes += peer->lane_count();
     c.resting = resting_.size();
+    c.requests = held_.size();
   });
   return c;
 }
@@ -128,9 +130,12 @@ FirstContact::Census FirstContact::census() noexcept {
 
 Status FirstContact::add_listener(const ListenSpec& spec, ListenerId id, const Address& bound,
                                   ParentOnlyFd socket) noexcept {
-  DoorbellNumber& bell = doorbells_[spec.doorbell_fd];
-  if (bell.listeners++ == 0) bell.number = next_doorbell_++;
-  const LocalEnd end{id, bound, spec.domain, spec.doorbell_fd, bell.number, spec.notices};
+  LocalEnd end{id, bound, spec.domain, spec.doorbell_fd, 0, spec.notices};
+  if (spec.doorbell_fd >= 0) {
+    DoorbellNumber& bell = doorbells_[spec.doorbell_fd];
+    if (bell.listeners++ == 0) bell.number = next_doorbell_++;
+    end.engine = bell.number;
+  }
   ListenerHost& host = *this;
   auto listener = std::make_unique<Listener>(control_, host, self_, spec, end, std::move(socket),
                                              listener_limits);
@@ -146,26 +151,37 @@ void FirstContact::remove_listener(ListenerId id) noexcept {
   while (true) {
     const auto first = connectors_.lower_bound({id, Address{}});
     if (first == connectors_.end() || first->first.first != id) break;
-    take_connector(first->first);
+    const std::unique_ptr<Connector> given_up = take_connector(first->first);
+    const bool asked = given_up->request() != nullptr && given_up->peer() != nullptr &&
+                       given_up->stage() == Connector::Stage::opening;
+    if (asked) given_up->peer()->withdraw(given_up->attempt());
+  }
+  while (it->second->waiting != 0) {  // nobody will answer them
+    const auto held = std::find_if(held_.begin(), held_.end(),
+                                   [&](const auto& h) { return h.second.listener == id; });
+    refuse_now(held->first, {});
   }
   std::erase_if(current_, [&](const auto& entry) { return entry.first.first == id; });
   const auto bell = doorbells_.find(it->second->end().doorbell_fd);
-  if (--bell->second.listeners == 0) doorbells_.erase(bell);
+  if (bell != doorbells_.end() && --bell->second.listeners == 0) doorbells_.erase(bell);
   listeners_.erase(it);
 }
 
-void FirstContact::begin_connect(ListenerId id, const Address& remote) noexcept {
+void FirstContact::begin_connect(ListenerId id, const Address& remote,
+                                 const wire::PrivateData* request) noexcept {
   const auto it = listeners_.find(id);
   if (it == listeners_.end()) return;
   Listener& listener = *it->second;
   const Pair pair{id, remote};
   if (connectors_.contains(pair) || current_.contains(pair)) return;
   if (remote == listener.end().address || remote.port == 0 || remote.is_any_ip()) {
-    return listener.events().on_connect_failed(remote, Errc::invalid);
+    const bool nobody_there = request != nullptr && remote.port != 0 && !remote.is_any_ip();
+    return listener.events().on_connect_failed(remote,
+                                               nobody_there ? Errc::refused : Errc::invalid);
   }
   ConnectorHost& host = *this;
   auto connector = std::make_unique<Connector>(control_, host, self_, listener.end(), remote,
-                                               next_attempt_++, connector_limits);
+                                               next_attempt_++, connector_limits, request);
   Connector& started = *connector;
   attempts_.emplace(started.attempt(), &started);
   connectors_.emplace(pair, std::move(connector));
@@ -196,7 +212,8 @@ void FirstContact::on_connector_failed(Connector& connector, Errc why) noexcept 
 // --- lanes ---------------------------------------------------------------------------------------
 
 void FirstContact::lane_up(const std::shared_ptr<PeerLane>& record,
-                           std::unique_ptr<link::Lane> lane) noexcept {
+                           std::unique_ptr<link::Lane> lane,
+                           const wire::PrivateData* data) noexcept {
   const Pair pair{record->listener, record->remote};
   if (const auto it = current_.find(pair); it != current_.end()) {
     const std::shared_ptr<PeerLane> old = it->second;
@@ -207,7 +224,9 @@ void FirstContact::lane_up(const std::shared_ptr<PeerLane>& record,
   if (listener == listeners_.end()) return close_now(std::move(lane));
   current_[pair] = record;
   keep_watch();
-  listener->second->events().on_lane_up(record->remote, std::move(lane));
+  ContactEvents& events = listener->second->events();
+  if (data != nullptr) return events.on_connected(record->remote, std::move(lane), *data);
+  events.on_lane_up(record->remote, std::move(lane));
 }
 
 void FirstContact::lane_down(PeerLane& record, Errc why) noexcept {

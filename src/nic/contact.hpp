@@ -14,8 +14,18 @@
 #include "base/address.hpp"
 #include "link/lane.hpp"
 #include "protect/key_table.hpp"
+#include "wire/hello.hpp"
 
 namespace aperture::nic {
+
+// A request that an application has to answer: what its connector said, and how it is called here.
+using RequestId = uint64_t;  // never 0
+struct ConnectionRequest {
+  RequestId id = 0;
+  Address local;   // the address that it came to
+  Address remote;  // of the endpoint that asks
+  wire::PrivateData data;
+};
 
 // What contact tells an endpoint. Called on the control thread: hand over to the engine and return.
 class ContactEvents {
@@ -28,14 +38,32 @@ class ContactEvents {
   // The other side closed the lane (shut_down) or died (peer_lost); lane->lost() is true already.
   // What it had published before can still be read.
   virtual void on_lane_down(link::Lane* lane, Errc why) noexcept = 0;
+
+  // Of a listener for requests: one has come; and: nobody waits for the answer any more.
+  virtual void on_request(const ConnectionRequest& /*request*/) noexcept {}
+  virtual void on_request_gone(RequestId /*id*/) noexcept {}
+  // Of connected endpoints, instead of on_lane_up and beside on_connect_failed: the request was
+  // accepted, or refused by the application at the other side.
+  virtual void on_connected(const Address& /*remote*/, std::unique_ptr<link::Lane> /*lane*/,
+                            const wire::PrivateData& /*data*/) noexcept {}
+  virtual void on_refused(const wire::PrivateData& /*data*/) noexcept {}
+};
+
+// What a listener is there for.
+enum class ListenFor : uint8_t {
+  lanes,     // a datagram endpoint: whoever comes gets a lane
+  requests,  // a passive endpoint: the application answers
+  nobody,    // a connecting endpoint: the address is its own, and nobody may come to it
 };
 
 struct ListenSpec {
   Address local;         // port 0: any
   uint32_t domain = 0;   // protection domain that requests of peers meet here
-  int doorbell_fd = -1;  // eventfd of the endpoint's engine; outlives the listener
+  int doorbell_fd = -1;  // eventfd of the endpoint's engine; outlives the listener; requests: none
   ContactEvents* events = nullptr;
   uint32_t notices = 0;  // ring::kNotice...: one-sided accesses of peers that we want to be told of
+  ListenFor what = ListenFor::lanes;
+  size_t backlog = 0;  // requests: so many may wait for their answers; the others try again
 };
 
 using ListenerId = uint32_t;
@@ -59,6 +87,20 @@ class Contact {
   // nothing. The endpoint's own address fails with invalid: link/loopback joins an endpoint to
   // itself.
   virtual void connect(ListenerId id, const Address& remote) noexcept = 0;
+  // Asks the passive endpoint at `remote` for a connection, on behalf of a listener for nobody. One
+  // of on_connected, on_refused and on_connect_failed follows, however long the application there
+  // takes. unlisten() withdraws.
+  virtual void request(ListenerId id, const Address& remote,
+                       const wire::PrivateData& data) noexcept = 0;
+  // Answers a request: a lane to spec.events (spec.local is not looked at), whose number is in
+  // `id` and whose end is unlisten(id). on_connected comes before it returns. Errors: no_entry
+  // (nobody waits any more), no_fds, no_memory. Not from an upcall.
+  virtual Status accept(RequestId request, const ListenSpec& spec, const wire::PrivateData& data,
+                        ListenerId& id) noexcept = 0;
+  virtual void refuse(RequestId request, const wire::PrivateData& data) noexcept = 0;
+  // The request outlives the listener that it came to: somebody is about to answer it.
+  virtual void keep_request(RequestId request) noexcept = 0;
+  virtual void set_backlog(ListenerId id, size_t backlog) noexcept = 0;
   // Gives a lane back: the other side is told and sees it down; what we published it can still
   // read. on_lane_down() of that lane may be under way when this is called: compare it, do not
   // follow it.

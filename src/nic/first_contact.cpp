@@ -15,6 +15,7 @@ namespace aperture::nic {
 // --- as acceptor ---------------------------------------------------------------------------------
 
 wire::Verdict FirstContact::judge(Listener& listener, const wire::Hello& hello) noexcept {
+  if (listener.what() == ListenFor::nobody) return wire::Verdict::wrong_destination;
   const auto it = connectors_.find({listener.end().listener, hello.source});
   if (it == connectors_.end()) return wire::Verdict::offered;
   Connector& ours = *it->second;
@@ -63,18 +64,32 @@ bool FirstContact::speaks_for(const Peer& peer, const Address& source) const noe
   return false;
 }
 
-void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept {
-  const uint32_t attempt = open.attempt.unchecked();
+// The listener that Open or Connect is for; nullptr: it may not come in, and has been told.
+Listener* FirstContact::opened_listener(Peer& peer, const wire::Open& open, const Packet& packet,
+                                        ListenFor what) noexcept {
+  const auto refuse = [&](wire::Why why) -> Listener* {
+    peer.reject(open.attempt.unchecked(), why);
+    return nullptr;
+  };
   const auto it = listeners_.find(Listener::listener_of(open.ticket.unchecked()));
-  if (it == listeners_.end()) return peer.reject(attempt, wire::Why::no_endpoint);
+  if (it == listeners_.end()) return refuse(wire::Why::no_endpoint);
   Listener& listener = *it->second;
   if (!listener.take_ticket(open, peer.incarnation())) {
     APERTURE_DEBUG("process %d came to %s with a ticket that is not valid", peer.pid(),
                    listener.end().address.text().c_str());
-    return peer.reject(attempt, wire::Why::bad_ticket);
+    return refuse(wire::Why::bad_ticket);
   }
-  if (!speaks_for(peer, open.source)) return peer.reject(attempt, wire::Why::bad_ticket);
-  if (packet.fds_lost) return peer.reject(attempt, wire::Why::no_resources);
+  if (!speaks_for(peer, open.source)) return refuse(wire::Why::bad_ticket);
+  if (listener.what() != what) return refuse(wire::Why::wrong_kind);
+  if (packet.fds_lost) return refuse(wire::Why::no_resources);
+  return &listener;
+}
+
+void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept {
+  const uint32_t attempt = open.attempt.unchecked();
+  Listener* const found = opened_listener(peer, open, packet, ListenFor::lanes);
+  if (found == nullptr) return;
+  Listener& listener = *found;
   const auto ours = connectors_.find({listener.end().listener, open.source});
   if (ours != connectors_.end() && ours->second->stage() == Connector::Stage::opening) {
     return peer.reject(attempt, wire::Why::crossing);
@@ -136,8 +151,8 @@ void FirstContact::on_peer_joined(Peer& peer) noexcept {
 
 void FirstContact::open(Connector& connector, Peer& peer) noexcept {
   connector.enter(Connector::Stage::opening, &peer);
-  const Status s =
-      peer.open(connector.end(), connector.remote(), connector.offer(), connector.attempt());
+  const Status s = peer.open(connector.end(), connector.remote(), connector.offer(),
+                             connector.attempt(), connector.request());
   if (s.ok()) return;
   if (s.error() == Errc::peer_lost) return connector.try_again();
   on_connector_failed(connector, s.error());
@@ -149,7 +164,8 @@ void FirstContact::on_accept(Peer& peer, const wire::Accept& accept, Packet& pac
   if (record == nullptr) return peer.go_down(Errc::protocol);
   Connector* connector = connector_of(accept.attempt.unchecked());
   const bool wanted = connector != nullptr && connector->peer() == &peer &&
-                      connector->stage() == Connector::Stage::opening;
+                      connector->stage() == Connector::Stage::opening &&
+                      connector->request() == nullptr;
   if (!lane || !wanted) {
     peer.close_here(*record);  // the other side has a lane that will not be used
     if (wanted) on_connector_failed(*connector, lane.error());
@@ -165,6 +181,7 @@ void FirstContact::on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexce
   if (connector == nullptr || connector->peer() != &peer) return;
   switch (why) {
     case wire::Why::crossing: return connector->yield();
+    case wire::Why::wrong_kind: return on_connector_failed(*connector, Errc::refused);
     case wire::Why::no_endpoint:
     case wire::Why::bad_ticket:
     case wire::Why::no_resources: return connector->try_again();
@@ -192,8 +209,20 @@ void FirstContact::on_peer_down(Peer& peer, Errc why) noexcept {
   for (const auto& lane : peer.lanes()) {
     lane_down(*lane, why == Errc::protocol ? Errc::protocol : Errc::peer_lost);
   }
+  drop_requests_of(peer);
+  std::vector<Connector*> asking;  // an application may have seen the request: not once more
   for (auto& [pair, connector] : connectors_) {
-    if (connector->peer() == &peer) connector->try_again();
+    if (connector->peer() != &peer) continue;
+    const bool asked =
+        connector->request() != nullptr && connector->stage() == Connector::Stage::opening;
+    if (asked) {
+      asking.push_back(connector.get());
+    } else {
+      connector->try_again();
+    }
+  }
+  for (Connector* connector : asking) {
+    on_connector_failed(*connector, why == Errc::protocol ? Errc::protocol : Errc::peer_lost);
   }
 }
 

@@ -3,7 +3,9 @@
 // Listeners hear hellos, connectors send them, peers carry the lanes; this ties them together and
 // keeps the rule that one pair of endpoints has one lane: on crossing connects the lower (address,
 // incarnation) goes first and the other waits for it; a lane that arrives where one is up replaces
-// it. Everything but the entry points is the control thread's.
+// it. A request for a connection is held, lane and all, until the application answers, its
+// connector withdraws, or either process ends. Everything but the entry points is the control
+// thread's.
 #pragma once
 
 #include <map>
@@ -32,6 +34,13 @@ class FirstContact final : public Contact,
   Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept override;
   void unlisten(ListenerId id) noexcept override;
   void connect(ListenerId id, const Address& remote) noexcept override;
+  void request(ListenerId id, const Address& remote,
+               const wire::PrivateData& data) noexcept override;
+  Status accept(RequestId request, const ListenSpec& spec, const wire::PrivateData& data,
+                ListenerId& id) noexcept override;
+  void refuse(RequestId request, const wire::PrivateData& data) noexcept override;
+  void keep_request(RequestId request) noexcept override;
+  void set_backlog(ListenerId id, size_t backlog) noexcept override;
   void close_lane(std::unique_ptr<link::Lane> lane) noexcept override;
   protect::KeyTable& keys() noexcept override { return *keys_; }
 
@@ -40,12 +49,18 @@ class FirstContact final : public Contact,
   Connector::Limits connector_limits;
   // For tests: how much there is of everything. Any thread.
   struct Census {
-    size_t listeners, handshakes, connectors, peers, lanes, resting;
+    size_t listeners, handshakes, connectors, peers, lanes, resting, requests;
   };
   Census census() noexcept;
 
  private:
   using Pair = std::pair<ListenerId, Address>;  // an endpoint of ours, and one elsewhere
+  struct HeldRequest {
+    std::shared_ptr<PeerLane> record;  // its peer is not down: such requests are dropped
+    ListenerId listener = 0;           // that it came to; 0: it was kept beyond it
+    Address local;
+    uint32_t attempt = 0;
+  };
   struct DoorbellNumber {
     uint64_t number = 0;
     size_t listeners = 0;
@@ -67,15 +82,27 @@ class FirstContact final : public Contact,
   void on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept override;
   void on_accept(Peer& peer, const wire::Accept& accept, Packet& packet) noexcept override;
   void on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept override;
+  void on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept override;
+  void on_connected(Peer& peer, const wire::Connected& connected, Packet& packet) noexcept override;
+  void on_refuse(Peer& peer, const wire::Refuse& refuse) noexcept override;
+  void on_withdraw(Peer& peer, uint32_t attempt) noexcept override;
   void on_lane_closed(PeerLane& lane) noexcept override;
   void on_rung(Peer& peer) noexcept override;
   void on_peer_down(Peer& peer, Errc why) noexcept override;
 
+  Listener* opened_listener(Peer& peer, const wire::Open& open, const Packet& packet,
+                            ListenFor what) noexcept;
   bool speaks_for(const Peer& peer, const Address& source) const noexcept;
   Status add_listener(const ListenSpec& spec, ListenerId id, const Address& bound,
                       ParentOnlyFd socket) noexcept;
   void remove_listener(ListenerId id) noexcept;
-  void begin_connect(ListenerId id, const Address& remote) noexcept;
+  void begin_connect(ListenerId id, const Address& remote,
+                     const wire::PrivateData* request) noexcept;
+  Status accept_now(RequestId request, const ListenSpec& spec, const wire::PrivateData& data,
+                    ListenerId& id) noexcept;
+  void refuse_now(RequestId request, const wire::PrivateData& data) noexcept;
+  bool take_request(RequestId request, HeldRequest& held) noexcept;
+  void drop_requests_of(const Peer& peer) noexcept;
   void join(Connector& connector, const wire::Answer& offer) noexcept;
   void open(Connector& connector, Peer& peer) noexcept;
   Connector* connector_of(uint32_t attempt) noexcept;
@@ -83,7 +110,8 @@ class FirstContact final : public Contact,
   std::shared_ptr<Peer> peer_of(const wire::Id128& incarnation) noexcept;
   void adopt(std::shared_ptr<Peer> peer) noexcept;
 
-  void lane_up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<link::Lane> lane) noexcept;
+  void lane_up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<link::Lane> lane,
+               const wire::PrivateData* data = nullptr) noexcept;
   void lane_down(PeerLane& record, Errc why) noexcept;
   void close_now(std::unique_ptr<link::Lane> lane) noexcept;
   void forget_current(const PeerLane& record) noexcept;
@@ -109,6 +137,8 @@ class FirstContact final : public Contact,
   std::vector<std::shared_ptr<Peer>> peers_;
   std::map<Pair, std::shared_ptr<PeerLane>> current_;  // the lane that is up for a pair
   std::unordered_map<link::Lane*, std::shared_ptr<PeerLane>> by_lane_;
+  RequestId next_request_ = 1;
+  std::map<RequestId, HeldRequest> held_;  // not answered yet
 
   ControlThread::TimerId watch_timer_ = 0;
   uint64_t last_pending_ns_ = 0;  // when anything was last pending

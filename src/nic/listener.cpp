@@ -41,6 +41,8 @@ Listener::~Listener() {
 }
 
 Status Listener::start() noexcept {
+  backlog = spec_.backlog;
+  if (!socket_) return {};
   auto watch = control_.watch(socket_.get(), EPOLLIN, [this](uint32_t) { on_arrivals(); });
   if (!watch) return watch.error();
   watch_ = watch.value();

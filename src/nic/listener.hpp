@@ -41,13 +41,18 @@ class Listener {
     uint64_t timeout_ns = 5'000'000'000;
   };
 
+  // Without a socket nobody comes: the end of a connection that was accepted has none of its own.
   Listener(ControlThread& control, ListenerHost& host, const Identity& self, const ListenSpec& spec,
            const LocalEnd& end, ParentOnlyFd socket, const Limits& limits) noexcept;
   ~Listener();
   Status start() noexcept;
 
   const LocalEnd& end() const noexcept { return end_; }
+  ListenFor what() const noexcept { return spec_.what; }
   ContactEvents& events() const noexcept { return *spec_.events; }
+  // Of a listener for requests: those that wait for an answer, and how many may.
+  size_t waiting = 0;
+  size_t backlog = 0;
   size_t handshakes() const noexcept { return handshakes_.size(); }
 
   static ListenerId listener_of(uint64_t ticket) noexcept {

@@ -110,6 +110,10 @@ void Peer::handle(Packet& packet) noexcept {
     case wire::PeerMessage::ring:
       if (!same_user()) return;  // on_events() sees to it
       break;
+    case wire::PeerMessage::connect:
+    case wire::PeerMessage::connected:
+    case wire::PeerMessage::refuse:
+    case wire::PeerMessage::withdraw: return handle_request(kind.value(), packet);
     case wire::PeerMessage::join: break;
   }
   go_down(Errc::protocol);
@@ -201,6 +205,7 @@ void Peer::go_down(Errc why) noexcept {
   for (auto& [key, lane] : lanes_) lane->peer = nullptr;
   lanes_.clear();
   opening_.clear();
+  held_.clear();
 }
 
 }  // namespace aperture::nic

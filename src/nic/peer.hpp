@@ -60,6 +60,12 @@ class PeerHost {
   virtual void on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept = 0;
   virtual void on_accept(Peer& peer, const wire::Accept& accept, Packet& packet) noexcept = 0;
   virtual void on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept = 0;
+  // Between connected endpoints.
+  virtual void on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept = 0;
+  virtual void on_connected(Peer& peer, const wire::Connected& connected,
+                            Packet& packet) noexcept = 0;
+  virtual void on_refuse(Peer& peer, const wire::Refuse& refuse) noexcept = 0;
+  virtual void on_withdraw(Peer& peer, uint32_t attempt) noexcept = 0;
   virtual void on_lane_closed(PeerLane& lane) noexcept = 0;
   // A peer of another user may have put something on any of its lanes.
   virtual void on_rung(Peer& peer) noexcept = 0;
@@ -98,9 +104,10 @@ class Peer : public std::enable_shared_from_this<Peer> {
   uint64_t joined_at_ns() const noexcept { return joined_at_ns_; }
   bool ever_opened() const noexcept { return ever_opened_; }
 
-  // Opener: reserves a lane and sends Open. Errors: no_fds, no_memory, no_space, peer_lost.
+  // Opener: reserves a lane and sends Open, or Connect with what the application says. Errors:
+  // no_fds, no_memory, no_space, peer_lost.
   Status open(const LocalEnd& end, const Address& remote, const wire::Answer& offer,
-              uint32_t attempt) noexcept;
+              uint32_t attempt, const wire::PrivateData* request = nullptr) noexcept;
   // Opener: what Accept says, made a lane; nullptr record: nobody waits for that answer. Errors as
   // of accept().
   Result<std::unique_ptr<link::Lane>> opened(const wire::Accept& accept, Packet& packet,
@@ -111,6 +118,15 @@ class Peer : public std::enable_shared_from_this<Peer> {
                                              Packet& packet,
                                              std::shared_ptr<PeerLane>& record) noexcept;
   void reject(uint32_t attempt, wire::Why why) noexcept;
+  // The same in two steps, with the application's decision between: hold() takes what came, and
+  // admit() makes the lane and sends Connected (or Accept, without data); let_go() forgets it.
+  Result<std::shared_ptr<PeerLane>> hold(const LocalEnd& end, const wire::Open& open,
+                                         Packet& packet) noexcept;
+  Result<std::unique_ptr<link::Lane>> admit(const LocalEnd& end, PeerLane& record,
+                                            const wire::PrivateData* data) noexcept;
+  void let_go(PeerLane& record) noexcept;
+  void refuse(uint32_t attempt, const wire::PrivateData& data) noexcept;
+  void withdraw(uint32_t attempt) noexcept;
   // Our side of the lane is closed: tells the other.
   void close_here(PeerLane& lane) noexcept;
 
@@ -134,6 +150,12 @@ class Peer : public std::enable_shared_from_this<Peer> {
     wire::PeerPacket ring;
   };
   struct LaneKeep;  // what a lane keeps alive
+  struct Held {     // what came with Open or Connect, until the lane is made
+    std::shared_ptr<Doorbell> doorbell;
+    bool direct = false;
+    uint32_t domain = 0;
+    uint32_t attempt = 0;
+  };
   struct Outgoing {
     wire::PeerPacket packet;
     std::vector<UniqueFd> fds;
@@ -143,6 +165,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
 
   void on_events() noexcept;
   void handle(Packet& packet) noexcept;
+  void handle_request(wire::PeerMessage kind, Packet& packet) noexcept;
   void handle_joined(const Packet& packet) noexcept;
   void handle_lane_close(const wire::LaneClose& close) noexcept;
   void learn(const wire::Join& join) noexcept;
@@ -187,6 +210,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   std::unordered_map<uint64_t, std::weak_ptr<Doorbell>> doorbells_;  // by the peer's number
   std::unordered_map<LaneKey, std::shared_ptr<PeerLane>> lanes_;
   std::unordered_map<uint32_t, LaneKey> opening_;  // by attempt
+  std::unordered_map<LaneKey, Held> held_;         // the others' openings, not decided yet
 };
 
 }  // namespace aperture::nic

@@ -163,7 +163,7 @@ std::vector<std::shared_ptr<link::shm::Segment>> Peer::take_watched_segments() n
 // --- opening -------------------------------------------------------------------------------------
 
 Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Answer& offer,
-                  uint32_t attempt) noexcept {
+                  uint32_t attempt, const wire::PrivateData* request) noexcept {
   auto place = reserve_lane();
   if (!place) return place.error();
   const auto [number, index] = place.value();
@@ -184,7 +184,8 @@ Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Answer
   open.attempt = Wild<uint32_t>(attempt);
   const int segment_fd = shared.segment->fd();
   const int keys_fd = context_.keys_read_only.get();
-  const wire::PeerPacket packet = wire::encode(open);
+  const wire::PeerPacket packet =
+      request != nullptr ? wire::encode(wire::Connect{open, *request}) : wire::encode(open);
   const Status sent = key_bytes != 0 ? send(packet, {segment_fd, end.doorbell_fd, keys_fd})
                       : same_user()  ? send(packet, {segment_fd, end.doorbell_fd})
                                      : send(packet, {segment_fd});
@@ -231,42 +232,11 @@ void Peer::open_rejected(uint32_t attempt) noexcept {
 Result<std::unique_ptr<link::Lane>> Peer::accept(const LocalEnd& end, const wire::Open& open,
                                                  Packet& packet,
                                                  std::shared_ptr<PeerLane>& record) noexcept {
-  uint32_t index = 0;
-  uint32_t number = 0;
-  if (!open.lane.bounded(link::shm::kLanes - 1, index)) return Errc::protocol;
-  if (!open.segment.bounded(0x7fffffff, number)) return Errc::protocol;
-  auto shared = attached_segment(number, std::move(packet.fds[0]));
-  if (!shared) return shared.error();
-  const LaneKey key = key_of(false, number, index);
-  if (lanes_.contains(key)) return Errc::protocol;  // it is in use: not both have closed it
-  auto bell = doorbell(open.engine.unchecked(), std::move(packet.fds[1]));
-  if (!bell) return bell.error();
-  const bool direct = learn_keys(open.key_file_bytes.unchecked(), std::move(packet.fds[2]));
-
-  record = std::make_shared<PeerLane>();
-  record->peer = this;
-  record->segment = number;
-  record->index = index;
-  record->listener = end.listener;
-  record->remote = open.source;
-  auto lane =
-      make_lane(*shared.value(), *record, open.domain.unchecked(), *std::move(bell), direct);
-  if (!lane) return lane.error();
-  (*lane)->request_rx.want_notices(end.notices);
-
-  wire::Accept accept;
-  accept.attempt = open.attempt;
-  accept.domain = Wild<uint32_t>(end.domain);
-  accept.engine = Wild<uint64_t>(end.engine);
-  const uint64_t key_bytes = key_bytes_for(*shared.value());
-  accept.key_file_bytes = Wild<uint64_t>(key_bytes);
-  const wire::PeerPacket answer = wire::encode(accept);
-  const int keys_fd = context_.keys_read_only.get();
-  const Status sent = key_bytes != 0 ? send(answer, {end.doorbell_fd, keys_fd})
-                      : same_user()  ? send(answer, {end.doorbell_fd})
-                                     : send(answer, {});
-  if (!sent) return sent.error();
-  lanes_[key] = record;
+  auto held = hold(end, open, packet);
+  if (!held) return held.error();
+  record = *std::move(held);
+  auto lane = admit(end, *record, nullptr);
+  if (!lane) let_go(*record);
   return lane;
 }
 

@@ -1,0 +1,62 @@
+// The shared receive context: see shared_receive.hpp.
+#include "nic/shared_receive.hpp"
+
+#include <algorithm>
+#include <new>
+
+namespace aperture::nic {
+
+SharedReceive::SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag)
+    : engine_(engine),
+      port_(engine.keys(), 1),
+      matcher_(port_, *this, rx_size, false, false, true) {
+  port_.imm_flag = imm_flag;
+}
+
+SharedReceive::~SharedReceive() {
+  const EngineGuard guard(engine_);
+  matcher_.cancel_all(Errc::canceled);
+}
+
+Status SharedReceive::add(Member& member) noexcept {
+  try {
+    members_.push_back(&member);
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+  completes_at(member.port());  // a cancelled receive completes somewhere
+  return {};
+}
+
+void SharedReceive::remove(Member& member) noexcept {
+  if (std::erase(members_, &member) == 0) return;
+  matcher_.forget_port(member.port());
+  if (!members_.empty()) return completes_at(members_.front()->port());
+  port_.rx_cq = nullptr;
+  port_.recv_counter = nullptr;
+}
+
+Status SharedReceive::probe(const msg::Probe& probe) noexcept {
+  return matcher_.probe(probe);
+}
+
+void SharedReceive::completes_at(qp::Port& port) noexcept {
+  port_.rx_cq = port.rx_cq;
+  port_.recv_counter = port.recv_counter;
+}
+
+bool SharedReceive::on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept {
+  completes_at(qp.port());
+  return matcher_.on_message(qp, arrival);
+}
+
+void SharedReceive::on_received(qp::Qp& qp, void* cookie, Errc err) noexcept {
+  completes_at(qp.port());
+  matcher_.on_received(qp, cookie, err);
+}
+
+void SharedReceive::set_pressure(bool on) noexcept {
+  for (Member* member : members_) member->set_pressure_of(on);
+}
+
+}  // namespace aperture::nic
