@@ -58,6 +58,10 @@ MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
     matcher_ = &shared_->matcher();
     port_.sink = shared_;
   }
+  qps_ = &live_;
+  n_qps_ = 1;
+  index_mask_ = 0;
+  receives_ = own_ ? matcher_ : nullptr;
   port_.domain = engine_.domain();
   port_.tx_cq = options.tx_cq;
   port_.rx_cq = options.rx_cq;
@@ -68,6 +72,7 @@ MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
   port_.remote_read_counter = options.counters.remote_read;
   port_.remote_write_counter = options.counters.remote_write;
   port_.imm_flag = options.imm_flag;
+  port_.release_flag = options.release_flag;
   port_.remote_write_flags = options.remote_write_flags;
   port_.strict_rma_order = options.strict_rma_order;
   port_.tx_size = options.tx_size;
@@ -91,6 +96,7 @@ ListenSpec MsgEndpoint::spec_of(ListenFor what) noexcept {
   spec.doorbell_fd = engine_.doorbell_fd();
   spec.events = this;
   spec.what = what;
+  spec.notices = port_.notices_wanted();
   return spec;
 }
 
@@ -194,6 +200,13 @@ Status MsgEndpoint::recv(const qp::RecvWr& wr) noexcept {
   return own_->recv(wr);
 }
 
+Status MsgEndpoint::recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept {
+  if (shared_ != nullptr) return Errc::not_supported;
+  if (live_ == nullptr && connection() == Connection::over && !own_->would_match(wr))
+    return not_now();
+  return own_->recv_multi(wr, least_room);
+}
+
 Status MsgEndpoint::probe(const msg::Probe& probe) noexcept {
   return shared_ != nullptr ? Status(Errc::not_supported) : own_->probe(probe);
 }
@@ -227,6 +240,7 @@ Status MsgEndpoint::adopt(std::unique_ptr<link::Lane> lane) noexcept {
 void MsgEndpoint::drop(Errc why) noexcept {
   if (live_ == nullptr) return;
   Qp& qp = *std::exchange(live_, nullptr);
+  receives_ = nullptr;  // from now on a receive is refused, unless what it waits for is here
   engine_.remove_qp(qp);
   matcher_->on_lost(qp, why);
   if (auto lane = qp.finish(why)) engine_.contact().close_lane(std::move(lane));
@@ -284,7 +298,9 @@ void MsgEndpoint::on_connect_failed(const Address& remote, Errc why) noexcept {
 void MsgEndpoint::fail(Errc why, const wire::PrivateData* data) noexcept {
   if (!advance(ConnectionEvent::fail)) return;
   engine_.post([this, alive = alive_, why] {
-    if (*alive && own_) own_->cancel_all(why);
+    if (!*alive || !own_) return;
+    receives_ = nullptr;
+    own_->cancel_all(why);
   });
   events_.on_refused(why, data);
 }

@@ -68,6 +68,7 @@ class MsgEndpoint final : public Endpoint,
   const Address& address() const noexcept override { return address_; }
   Status send(const qp::SendWr& wr) noexcept override;
   Status recv(const qp::RecvWr& wr) noexcept override;
+  Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept override;
   Status write(const qp::RmaWr& wr) noexcept override;
   Status read(const qp::RmaWr& wr) noexcept override;
   Status probe(const msg::Probe& probe) noexcept override;

@@ -36,13 +36,14 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const EndpointOptions& option
 }
 
 RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
-    : Endpoint(matcher_, *options.addresses),
-      engine_(*options.engine),
+    : engine_(*options.engine),
       addresses_(*options.addresses),
       address_(options.local),
       port_(options.engine->keys(), options.tx_size),
       matcher_(port_, *this, options.rx_size, options.directed_recv, options.report_source),
       alive_(std::make_shared<bool>(true)) {
+  receives_ = &matcher_;
+  sources_ = &addresses_;
   port_.domain = engine_.domain();
   port_.sink = &matcher_;
   port_.tx_cq = options.tx_cq;
@@ -61,9 +62,8 @@ RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
 }
 
 Status RdmEndpoint::listen() noexcept {
-  const uint32_t notices = (port_.remote_read_counter != nullptr ? ring::kNoticeOfReads : 0) |
-                           (port_.remote_write_counter != nullptr ? ring::kNoticeOfWrites : 0);
-  const ListenSpec spec{address_, engine_.domain(), engine_.doorbell_fd(), this, notices};
+  const ListenSpec spec{address_, engine_.domain(), engine_.doorbell_fd(), this,
+                        port_.notices_wanted()};
   auto id = engine_.contact().listen(spec, address_);
   if (!id) return id.error();
   listener_ = *id;

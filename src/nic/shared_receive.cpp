@@ -11,6 +11,7 @@ SharedReceive::SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag)
       port_(engine.keys(), 1),
       matcher_(port_, *this, rx_size, false, false, true) {
   port_.imm_flag = imm_flag;
+  receives_ = &matcher_;
 }
 
 SharedReceive::~SharedReceive() {
@@ -43,6 +44,7 @@ Status SharedReceive::probe(const msg::Probe& probe) noexcept {
 void SharedReceive::completes_at(qp::Port& port) noexcept {
   port_.rx_cq = port.rx_cq;
   port_.recv_counter = port.recv_counter;
+  port_.release_flag = port.release_flag;
 }
 
 bool SharedReceive::on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept {

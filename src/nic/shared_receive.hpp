@@ -35,6 +35,9 @@ class SharedReceive final : public Endpoint, public qp::MessageSink, private msg
   Status write(const qp::RmaWr&) noexcept override { return Errc::not_supported; }
   Status read(const qp::RmaWr&) noexcept override { return Errc::not_supported; }
   Status recv(const qp::RecvWr& wr) noexcept override { return matcher_.recv(wr); }
+  Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept override {
+    return matcher_.recv_multi(wr, least_room);
+  }
   Status probe(const msg::Probe& probe) noexcept override;
   Status cancel(void* context) noexcept override { return matcher_.cancel(context); }
   void forget(uint64_t) noexcept override {}

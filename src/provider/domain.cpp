@@ -102,8 +102,7 @@ fi_ops_domain g_domain_ops = {
     .poll_open = open_poll_set,
     .stx_ctx = NotOffered<"fi_stx_context: shared transmit contexts are not offered; leave "
                           "ep_attr->tx_ctx_cnt 0">{},
-    .srx_ctx = NotOffered<"fi_srx_context: shared receive contexts are not offered; leave "
-                          "ep_attr->rx_ctx_cnt 0">{},
+    .srx_ctx = open_srx,
     .query_atomic = query_atomic,
     .query_collective = NotOffered<"fi_query_collective: collectives are not offered">{},
     .endpoint2 = NotOffered<"fi_endpoint2: peer endpoints are not offered; use fi_endpoint">{},

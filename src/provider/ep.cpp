@@ -18,10 +18,15 @@ void let_go(EpBody& body) noexcept {
     if (body.av != nullptr) std::erase(body.av->endpoints, &body);
   }
   body.core.reset();  // not under the lock: it may wait for a connection to come up
+  leave_request(body);
+  if (body.shared != nullptr) body.shared->uses.drop();
   if (body.av != nullptr) body.av->uses.drop();
   if (body.tx_cq != nullptr) body.tx_cq->uses.drop();
   if (body.rx_cq != nullptr) body.rx_cq->uses.drop();
-  if (body.eq != nullptr) body.eq->uses.drop();
+  if (body.eq != nullptr) {
+    for (const Ep* handle : body.handles) body.eq->forget(&handle->fid.fid);
+    body.eq->uses.drop();
+  }
   for (Cntr* counter : body.counters) {
     if (counter != nullptr) counter->uses.drop();
   }
@@ -32,10 +37,15 @@ int close_ep(fid* fid) noexcept {
   return guarded("fi_close(ep)", [&]() -> int {
     auto& ep = object_of<Ep>(fid);
     EpBody* body = ep.body;
-    std::erase(body->handles, &ep);
-    if (body->handles.empty()) {
+    if (const uint32_t n = body->uses.count(); n != 0) {
+      APERTURE_WARN("fi_close(srx): %u endpoint(s) use it; close them first", n);
+      return -FI_EBUSY;
+    }
+    if (body->handles.size() == 1) {
       let_go(*body);
       delete body;
+    } else {
+      std::erase(body->handles, &ep);
     }
     delete &ep;
     return 0;
@@ -52,24 +62,27 @@ fi_ops g_fid_ops = {
     .ops_set = NotOffered<"fi_set_ops(ep): nothing can be overridden here">{},
 };
 
-std::unique_ptr<Ep> new_handle(EpBody& body, void* context) {
-  auto ep = std::make_unique<Ep>();
-  ep->body = &body;
-  ep->engine = body.domain->engine.get();
-  ep->fid.fid = {FI_CLASS_EP, context, &g_fid_ops};
-  ep->fid.ops = &g_ep_ops;
-  ep->fid.cm = &g_ep_cm_ops;
-  ep->fid.atomic = &g_atomic_ops;
-  ep->fid.collective = &g_collective_ops;
-  return ep;
+int check_contexts(const fi_ep_attr& attr) {
+  if (attr.type != FI_EP_RDM && attr.type != FI_EP_MSG && attr.type != FI_EP_UNSPEC) {
+    APERTURE_WARN("fi_endpoint: FI_EP_RDM and FI_EP_MSG are offered; type %d was given",
+                  static_cast<int>(attr.type));
+    return -FI_EINVAL;
+  }
+  if (attr.tx_ctx_cnt == FI_SHARED_CONTEXT) {
+    APERTURE_WARN("fi_endpoint: shared transmit contexts are not offered; leave tx_ctx_cnt 0");
+    return -FI_EINVAL;
+  }
+  if (attr.rx_ctx_cnt == FI_SHARED_CONTEXT && attr.type != FI_EP_MSG) {
+    APERTURE_WARN(
+        "fi_endpoint: shared receive contexts are offered for FI_EP_MSG only; leave rx_ctx_cnt 0");
+    return -FI_EINVAL;
+  }
+  return 0;
 }
 
 int check_info(const fi_info& info) {
-  if (info.ep_attr != nullptr && info.ep_attr->type != FI_EP_RDM &&
-      info.ep_attr->type != FI_EP_UNSPEC) {
-    APERTURE_WARN("fi_endpoint: only FI_EP_RDM is offered by this version; type %d was given",
-                  static_cast<int>(info.ep_attr->type));
-    return -FI_EINVAL;
+  if (info.ep_attr != nullptr) {
+    if (const int rc = check_contexts(*info.ep_attr); rc != 0) return rc;
   }
   if ((info.caps & ~kAllCaps) != 0) {
     APERTURE_WARN(
@@ -139,10 +152,27 @@ qp::Counter* core_of(Cntr* counter) noexcept {
   return counter != nullptr ? &counter->core : nullptr;
 }
 
+}  // namespace
+
+std::unique_ptr<Ep> new_ep_handle(EpBody& body, void* context) {
+  const bool shared = body.kind == EpKind::shared_receive;
+  auto ep = std::make_unique<Ep>();
+  ep->body = &body;
+  ep->engine = body.domain->engine.get();
+  ep->fid.fid = {shared ? size_t{FI_CLASS_SRX_CTX} : size_t{FI_CLASS_EP}, context, &g_fid_ops};
+  ep->fid.ops = &g_ep_ops;
+  ep->fid.cm = shared                           ? &g_srx_cm_ops
+               : body.kind == EpKind::connected ? &g_msg_cm_ops
+                                                : &g_ep_cm_ops;
+  ep->fid.atomic = &g_atomic_ops;
+  ep->fid.collective = &g_collective_ops;
+  return ep;
+}
+
 nic::EndpointOptions options_of(const EpBody& body) {
   nic::EndpointOptions o;
   o.engine = body.domain->engine.get();
-  o.addresses = &body.av->table;
+  o.addresses = body.av != nullptr ? &body.av->table : nullptr;
   o.tx_cq = body.tx_cq != nullptr ? &body.tx_cq->core : nullptr;
   o.rx_cq = body.rx_cq != nullptr ? &body.rx_cq->core : nullptr;
   o.counters.send = core_of(body.counters[kSendCounter]);
@@ -162,6 +192,8 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.rx_size = body.rx_size;
   return o;
 }
+
+namespace {
 
 bool needs_tx_cq(const EpBody& body) noexcept {
   const uint64_t c = body.tx_caps;
@@ -191,10 +223,25 @@ void Ep::settle() noexcept {
   fid.rma = rma_ops(*body);
 }
 
+namespace {
+
+int enable_datagram(EpBody& body) {
+  Result<std::unique_ptr<nic::Endpoint>> made = nic::Endpoint::create(options_of(body));
+  if (!made) {
+    APERTURE_WARN("fi_enable: cannot listen at %s: %s; choose another address or port",
+                  body.local.text().c_str(), describe(made.error()));
+    return fi_code(made.error());
+  }
+  body.core = std::move(*made);
+  return 0;
+}
+
+}  // namespace
+
 int enable_ep(Ep& ep) {
   EpBody& body = *ep.body;
   if (body.core) return 0;
-  if (body.av == nullptr) {
+  if (body.av == nullptr && body.kind == EpKind::datagram) {
     APERTURE_WARN("fi_enable: no address vector is bound; bind one with fi_ep_bind");
     return -FI_ENOAV;
   }
@@ -210,15 +257,10 @@ int enable_ep(Ep& ep) {
         "caps");
     return -FI_ENOCQ;
   }
-  Result<std::unique_ptr<nic::Endpoint>> made = nic::Endpoint::create(options_of(body));
-  if (!made) {
-    APERTURE_WARN("fi_enable: cannot listen at %s: %s; choose another address or port",
-                  body.local.text().c_str(), describe(made.error()));
-    return fi_code(made.error());
-  }
+  const int rc = body.kind == EpKind::connected ? enable_connected(body) : enable_datagram(body);
+  if (rc != 0) return rc;
   {
     nic::EngineGuard guard(*body.domain->engine);
-    body.core = std::move(*made);
     body.local = body.core->address();
     for (Ep* handle : body.handles) handle->settle();
   }
@@ -239,7 +281,11 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
                   static_cast<unsigned long long>(flags));
     return -FI_EBADFLAGS;
   }
-  auto made = new_handle(*ep.body, ep.fid.fid.context);
+  if (ep.body->kind == EpKind::shared_receive) {
+    APERTURE_WARN("fi_ep_alias: a shared receive context has no aliases");
+    return -FI_ENOSYS;
+  }
+  auto made = new_ep_handle(*ep.body, ep.fid.fid.context);
   made->inject_size = ep.inject_size;
   made->tx_iov_limit = ep.tx_iov_limit;
   made->rx_iov_limit = ep.rx_iov_limit;
@@ -261,11 +307,19 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
     if (const int rc = check_info(*info); rc != 0) return rc;
     auto body = std::make_unique<EpBody>();
     body->domain = &object_of<Domain>(fid);
-    auto ep = new_handle(*body, context);
+    if (info->ep_attr != nullptr && info->ep_attr->type == FI_EP_MSG) {
+      body->kind = EpKind::connected;
+      body->wants_shared_receive = info->ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT;
+    }
+    auto ep = new_ep_handle(*body, context);
+    body->handles.push_back(ep.get());
     if (const int rc = set_local(*body, *info); rc != 0) return rc;
     take_limits(*ep, *body, *info);
     ep->settle();
-    body->handles.push_back(ep.get());
+    // last: from here on nothing fails
+    if (info->handle != nullptr && body->kind == EpKind::connected) {
+      if (const int rc = take_handle(*body, *info); rc != 0) return rc;
+    }
     body->domain->uses.add();
     body.release();
     *out = &ep.release()->fid;

@@ -1,4 +1,5 @@
-// fid_ep: reliable datagram endpoints. man 3 fi_endpoint.
+// fid_ep: reliable datagram endpoints, connected ones, and shared receive contexts, which have the
+// receiving calls only. man 3 fi_endpoint.
 //
 // An endpoint is a body (bindings, limits, the core's endpoint) and one or more handles: the one
 // that fi_endpoint returned and its aliases, which differ in default operation flags only. Control
@@ -14,8 +15,10 @@
 #include <vector>
 
 #include "nic/endpoint.hpp"
+#include "nic/msg_endpoint.hpp"
 #include "provider/av.hpp"
 #include "provider/cntr.hpp"
+#include "provider/connection.hpp"
 #include "provider/cq.hpp"
 #include "provider/domain.hpp"
 #include "provider/eq.hpp"
@@ -36,7 +39,10 @@ enum CounterKind {
   kCounterKinds
 };
 
+enum class EpKind : uint8_t { datagram, connected, shared_receive };
+
 struct EpBody {
+  EpKind kind = EpKind::datagram;
   Domain* domain = nullptr;
   uint64_t tx_caps = 0;
   uint64_t rx_caps = 0;
@@ -54,6 +60,17 @@ struct EpBody {
   bool rx_selective = false;
   std::unique_ptr<nic::Endpoint> core;  // from fi_enable on
   std::vector<Ep*> handles;
+  // connected:
+  const struct fid* request = nullptr;  // handle of the FI_CONNREQ that it is to accept
+  nic::RequestId request_id = 0;
+  Address peer;                            // of the request
+  bool wants_shared_receive = false;       // ep_attr->rx_ctx_cnt is FI_SHARED_CONTEXT
+  EpBody* shared = nullptr;                // the shared receive context
+  nic::MsgEndpoint* connection = nullptr;  // `core` again
+  ConnectionReports reports;
+  // shared receive context:
+  nic::SharedReceive* shared_core = nullptr;  // `core` again
+  Uses uses;                                  // endpoints bound to it
 };
 
 // What an operation asks for, from its flags or from the defaults of its handle.
@@ -102,6 +119,8 @@ fi_ops_tagged* tagged_ops(const EpBody& body) noexcept;
 fi_ops_rma* rma_ops(const EpBody& body) noexcept;
 const fi_ops_msg& live_msg_ops() noexcept;  // those of an enabled endpoint
 extern fi_ops_cm g_ep_cm_ops;               // ep_cm.cpp
+extern fi_ops_cm g_msg_cm_ops;              // ep_connect.cpp
+extern fi_ops_cm g_srx_cm_ops;              // srx.cpp
 extern fi_ops_ep g_ep_ops;                  // ep_options.cpp
 extern fi_ops_atomic g_atomic_ops;          // ep_stubs.cpp
 extern fi_ops_collective g_collective_ops;
@@ -110,5 +129,15 @@ int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept;  // ep_bind.cp
 int control_ep(fid* fid, int command, void* arg) noexcept;         // ep_options.cpp
 int enable_ep(Ep& ep);                                             // ep.cpp
 int alias_ep(Ep& ep, const struct fi_alias* alias);                // ep.cpp
+std::unique_ptr<Ep> new_ep_handle(EpBody& body, void* context);    // ep.cpp
+nic::EndpointOptions options_of(const EpBody& body);               // ep.cpp
+int set_ep_name(fid_t fid, void* addr, size_t len) noexcept;       // ep_cm.cpp
+int get_ep_name(fid_t fid, void* addr, size_t* len) noexcept;      // ep_cm.cpp
+int enable_connected(EpBody& body);                                // ep_connect.cpp
+int bind_shared_receive(EpBody& body, EpBody& shared);             // srx.cpp
+// Opening with info->handle: of a connection request, or of a passive endpoint. 0 or a negative
+// fi_errno.
+int take_handle(EpBody& body, const fi_info& info);  // ep_connect.cpp
+void leave_request(EpBody& body) noexcept;           // ep_connect.cpp
 
 }  // namespace aperture::provider

@@ -90,6 +90,10 @@ int bind_av(EpBody& body, Av& av, uint64_t flags) {
     return -FI_EBADFLAGS;
   }
   if (av.domain != body.domain) return wrong_domain("address vector");
+  if (body.kind != EpKind::datagram) {
+    APERTURE_WARN("fi_ep_bind: a connected endpoint (FI_EP_MSG) has no address vector");
+    return -FI_EINVAL;
+  }
   if (body.av != nullptr) {
     APERTURE_WARN("fi_ep_bind: an address vector is bound already; an endpoint has one");
     return -FI_EINVAL;
@@ -127,6 +131,12 @@ int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
       APERTURE_WARN("fi_ep_bind: bfid is NULL");
       return -FI_EINVAL;
     }
+    if (body.kind == EpKind::shared_receive) {
+      APERTURE_WARN(
+          "fi_ep_bind: nothing is bound to a shared receive context; bind it to endpoints, whose "
+          "queues its receives complete in");
+      return -FI_EINVAL;
+    }
     if (body.core && what->fclass != FI_CLASS_EQ) {
       APERTURE_WARN("fi_ep_bind: the endpoint is enabled; bind before fi_enable");
       return -FI_EOPBADSTATE;
@@ -136,11 +146,14 @@ int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
       case FI_CLASS_CNTR: return bind_counter(body, object_of<Cntr>(what), flags);
       case FI_CLASS_AV: return bind_av(body, object_of<Av>(what), flags);
       case FI_CLASS_EQ: return bind_eq(body, object_of<Eq>(what), flags);
-      case FI_CLASS_STX_CTX:
       case FI_CLASS_SRX_CTX:
+        if (flags == 0) return bind_shared_receive(body, *object_of<Ep>(what).body);
+        APERTURE_WARN("fi_ep_bind: flags must be 0 for a shared receive context");
+        return -FI_EBADFLAGS;
+      case FI_CLASS_STX_CTX:
       case FI_CLASS_MR:
         APERTURE_WARN(
-            "fi_ep_bind: shared contexts and regions cannot be bound to an endpoint here");
+            "fi_ep_bind: shared transmit contexts and regions cannot be bound to an endpoint here");
         return -FI_ENOSYS;
       default:
         APERTURE_WARN("fi_ep_bind: an object of class %zu cannot be bound to an endpoint",

@@ -10,16 +10,18 @@
 
 namespace aperture::provider {
 
-namespace {
-
-int set_name(fid_t fid, void* addr, size_t len) noexcept {
+int set_ep_name(fid_t fid, void* addr, size_t len) noexcept {
   auto& body = *object_of<Ep>(fid).body;
+  if (body.request != nullptr) {
+    APERTURE_WARN("fi_setname: an endpoint that accepts a request has the address that it came to");
+    return -FI_EOPBADSTATE;
+  }
   if (body.core) {
     APERTURE_WARN(
         "fi_setname: the endpoint is enabled and has its address; set it before fi_enable");
     return -FI_EOPBADSTATE;
   }
-  Result<Address> a = Address::from_sockaddr(addr, len);
+  Result<Address> a = addr != nullptr ? Address::from_sockaddr(addr, len) : Errc::invalid;
   if (!a || !format_fits(body.domain->addr_format, *a)) {
     APERTURE_WARN("fi_setname: no sockaddr of the domain's address format");
     return -FI_EINVAL;
@@ -32,7 +34,7 @@ int set_name(fid_t fid, void* addr, size_t len) noexcept {
   return 0;
 }
 
-int get_name(fid_t fid, void* addr, size_t* len) noexcept {
+int get_ep_name(fid_t fid, void* addr, size_t* len) noexcept {
   const auto& body = *object_of<Ep>(fid).body;
   if (len == nullptr || (addr == nullptr && *len != 0)) {
     APERTURE_WARN("fi_getname: addr or addrlen is NULL");
@@ -50,17 +52,16 @@ int get_name(fid_t fid, void* addr, size_t* len) noexcept {
   return room < size ? -FI_ETOOSMALL : 0;
 }
 
-}  // namespace
-
 fi_ops_cm g_ep_cm_ops = {
     .size = sizeof(fi_ops_cm),
-    .setname = set_name,
-    .getname = get_name,
+    .setname = set_ep_name,
+    .getname = get_ep_name,
     .getpeer = NotOffered<"fi_getpeer: an FI_EP_RDM endpoint has no single peer", -FI_EOPNOTSUPP>{},
     .connect = NotOffered<"fi_connect: FI_EP_RDM needs no connection; just send">{},
-    .listen = NotOffered<"fi_listen: passive endpoints are not offered by this version">{},
+    .listen = NotOffered<"fi_listen: only a passive endpoint listens; open one with "
+                         "fi_passive_ep">{},
     .accept = NotOffered<"fi_accept: FI_EP_RDM needs no connection; just send">{},
-    .reject = NotOffered<"fi_reject: passive endpoints are not offered by this version">{},
+    .reject = NotOffered<"fi_reject: pass the passive endpoint of the FI_CONNREQ">{},
     .shutdown = NotOffered<"fi_shutdown: an FI_EP_RDM endpoint has no connection; close it">{},
     .join = NotOffered<"fi_join: multicast is not offered">{},
 };

@@ -20,7 +20,9 @@ ssize_t cancel(fid_t fid, void* context) noexcept {
 // The options that this provider has; all are of type size_t.
 bool option_value(const EpBody& body, int name, size_t& value) noexcept {
   switch (name) {
-    case FI_OPT_CM_DATA_SIZE: value = 0; return true;  // no connection requests here
+    case FI_OPT_CM_DATA_SIZE:
+      value = body.kind == EpKind::connected ? wire::kPrivateBytes : 0;
+      return true;
     case FI_OPT_MIN_MULTI_RECV: value = body.min_multi_recv; return true;
     case FI_OPT_TX_SIZE: value = body.tx_size; return true;
     case FI_OPT_RX_SIZE: value = body.rx_size; return true;

@@ -13,6 +13,7 @@
 
 #include "base/clock.hpp"
 #include "provider/error_text.hpp"
+#include "provider/errors.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
 #include "provider/wait.hpp"
@@ -29,6 +30,10 @@ void Eq::push(Event event) {
 
 void Eq::pop() {
   events.pop_front();
+  drained();
+}
+
+void Eq::drained() {
   if (event_fd && events.empty()) {
     uint64_t count;
     [[maybe_unused]] const ssize_t n = ::read(event_fd.get(), &count, sizeof count);
@@ -58,6 +63,52 @@ void Eq::report_error(struct fid* what, void* context, uint64_t data, int err,
   push(std::move(event));
 }
 
+void Eq::report_connection(uint32_t type, struct fid* what, InfoPtr info,
+                           const wire::PrivateData& data) {
+  Event event;
+  event.type = type;
+  event.is_connection = true;
+  event.about = what;
+  event.body.resize(sizeof(fi_eq_cm_entry) + data.size);
+  fi_info* const raw = info.get();
+  std::memcpy(event.body.data() + offsetof(fi_eq_cm_entry, fid), &what, sizeof what);
+  std::memcpy(event.body.data() + offsetof(fi_eq_cm_entry, info), &raw, sizeof raw);
+  if (data.size != 0) {
+    std::memcpy(event.body.data() + sizeof(fi_eq_cm_entry), data.bytes.data(), data.size);
+  }
+  event.info = std::move(info);
+  std::lock_guard guard(mutex);
+  push(std::move(event));
+}
+
+void Eq::report_no_connection(struct fid* what, Errc why, const wire::PrivateData* data) {
+  Event event;
+  event.is_error = true;
+  event.is_connection = true;
+  event.about = what;
+  event.error.fid = what;
+  event.error.err = fi_error(why);
+  event.error.prov_errno = provider_code(0, why);
+  if (data != nullptr) event.rejected = *data;
+  std::lock_guard guard(mutex);
+  push(std::move(event));
+}
+
+void Eq::forget(const struct fid* what) {
+  std::lock_guard guard(mutex);
+  const bool any = std::erase_if(events, [&](const Event& e) { return e.about == what; }) != 0;
+  if (any) drained();
+}
+
+bool Eq::forget_request(const struct fid* handle) {
+  std::lock_guard guard(mutex);
+  const bool any = std::erase_if(events, [&](const Event& e) {
+                     return e.info != nullptr && e.info->handle == handle;
+                   }) != 0;
+  if (any) drained();
+  return any;
+}
+
 bool Eq::empty() {
   std::lock_guard guard(mutex);
   return events.empty();
@@ -65,6 +116,20 @@ bool Eq::empty() {
 
 // The C entries.
 struct EqCalls {
+  // What the other side's application rejected with.
+  static void put_rejected(Eq& eq, bool own_buffer, const fi_eq_err_entry& asked,
+                           fi_eq_err_entry& entry) {
+    wire::PrivateData& data = eq.last_rejected;
+    entry.err_data = own_buffer ? nullptr : asked.err_data;
+    entry.err_data_size = own_buffer ? data.size : std::min<size_t>(data.size, asked.err_data_size);
+    if (data.size == 0) return;
+    if (own_buffer) {
+      entry.err_data = data.bytes.data();
+    } else {
+      std::memcpy(asked.err_data, data.bytes.data(), entry.err_data_size);
+    }
+  }
+
   static ssize_t read_event(Eq& eq, uint32_t* event, void* buf, size_t len, uint64_t flags) {
     if (event == nullptr || (buf == nullptr && len != 0)) return -FI_EINVAL;
     if ((flags & ~FI_PEEK) != 0) return -FI_EBADFLAGS;
@@ -72,11 +137,16 @@ struct EqCalls {
     if (eq.events.empty()) return -FI_EAGAIN;
     const Eq::Event& first = eq.events.front();
     if (first.is_error) return -FI_EAVAIL;
-    if (len < first.body.size()) return -FI_ETOOSMALL;
+    // data of a connection is "limited to the buffer space provided"
+    const size_t least = first.is_connection ? sizeof(fi_eq_cm_entry) : first.body.size();
+    if (len < least) return -FI_ETOOSMALL;
     *event = first.type;
-    const size_t size = first.body.size();
-    std::memcpy(buf, first.body.data(), size);
-    if ((flags & FI_PEEK) == 0) eq.pop();
+    const size_t size = std::min(len, first.body.size());
+    if (size != 0) std::memcpy(buf, first.body.data(), size);
+    if ((flags & FI_PEEK) == 0) {
+      static_cast<void>(eq.events.front().info.release());  // "user must call fi_freeinfo"
+      eq.pop();
+    }
     return static_cast<ssize_t>(size);
   }
 
@@ -98,7 +168,10 @@ struct EqCalls {
       const uint32_t api = eq.fabric->fid.api_version;
       const bool own_buffer = api < kApi15 || buf->err_data_size == 0 || buf->err_data == nullptr;
       eq.last_sentence = first.sentence;
-      if (own_buffer) {
+      eq.last_rejected = first.rejected;
+      if (first.is_connection) {
+        put_rejected(eq, own_buffer, *buf, entry);
+      } else if (own_buffer) {
         entry.err_data = eq.last_sentence.empty() ? nullptr : eq.last_sentence.data();
         entry.err_data_size = eq.last_sentence.empty() ? 0 : eq.last_sentence.size() + 1;
       } else {
@@ -160,7 +233,8 @@ struct EqCalls {
 
   static const char* strerror(fid_eq*, int prov_errno, const void* err_data, char* buf,
                               size_t len) noexcept {
-    return error_text(prov_errno, err_data, buf, len);
+    // what a connection was rejected with is the application's, and no text
+    return error_text(prov_errno, prov_errno == 0 ? err_data : nullptr, buf, len);
   }
 
   static int close(fid* fid) noexcept {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "provider/offer.hpp"
+#include "provider/pep.hpp"
 #include "provider/registry.hpp"
 #include "provider/stubs.hpp"
 
@@ -49,9 +50,7 @@ fi_ops g_fid_ops = {
 fi_ops_fabric g_fabric_ops = {
     .size = sizeof(fi_ops_fabric),
     .domain = open_domain_plain,
-    .passive_ep =
-        NotOffered<"fi_passive_ep: connected endpoints (FI_EP_MSG) are not offered by this "
-                   "version; use FI_EP_RDM">{},
+    .passive_ep = open_passive,
     .eq_open = open_eq,
     .wait_open = open_wait_set,
     .trywait = try_wait,

@@ -21,6 +21,7 @@ struct Matching {
   uint32_t version = 0;
   const fi_info* hints = nullptr;
   LogLevel level = LogLevel::info;
+  fi_ep_type type = FI_EP_RDM;  // what is being offered
 
   // Logs "fi_getinfo: <sentence>" and returns false.
   [[gnu::format(printf, 2, 3)]] bool refuse(const char* format, ...) const noexcept;

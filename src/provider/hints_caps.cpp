@@ -84,7 +84,14 @@ const char* cap_name(uint64_t caps, uint32_t version) noexcept {
 bool match_caps(const Matching& m, fi_info& answer) {
   const fi_info* hints = m.hints;
   const uint64_t asked = hints != nullptr ? hints->caps : 0;
-  const uint64_t missing = asked & ~kAllCaps;
+  const uint64_t offered = caps_of(m.type);
+  const uint64_t missing = asked & ~offered;
+  if ((missing & kDatagramOnlyCaps) != 0) {
+    return m.refuse(
+        "caps ask for %s, which a connected endpoint (FI_EP_MSG) does not have: it has "
+        "one peer; clear it, or ask for FI_EP_RDM",
+        cap_name(missing & kDatagramOnlyCaps, m.version));
+  }
   if (missing != 0) {
     return m.refuse(
         "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
@@ -93,7 +100,7 @@ bool match_caps(const Matching& m, fi_info& answer) {
         cap_name(missing, m.version));
   }
   constexpr uint64_t wanted_bits = kPrimaryCaps | kMessageModifiers | kRmaModifiers;
-  uint64_t caps = asked == 0 ? kPrimaryCaps : asked & wanted_bits;
+  uint64_t caps = (asked == 0 ? kPrimaryCaps : asked & wanted_bits) & offered;
   // directed or directions alone say nothing about what to transfer
   if ((caps & (FI_MSG | FI_TAGGED | FI_RMA)) == 0) caps |= kPrimaryCaps & ~FI_DIRECTED_RECV;
   answer.caps = with_directions(caps) | kFreeCaps | (asked & kAskedCaps);

@@ -58,8 +58,8 @@ bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domai
                  mine.max_ep_rx_ctx) &&
          at_most(m, "max_ep_stx_ctx (shared contexts are not offered)", asked.max_ep_stx_ctx,
                  mine.max_ep_stx_ctx) &&
-         at_most(m, "max_ep_srx_ctx (shared contexts are not offered)", asked.max_ep_srx_ctx,
-                 mine.max_ep_srx_ctx) &&
+         at_most(m, "max_ep_srx_ctx (shared receive contexts are for FI_EP_MSG)",
+                 asked.max_ep_srx_ctx, mine.max_ep_srx_ctx) &&
          at_most(m, "cntr_cnt", asked.cntr_cnt, mine.cntr_cnt) &&
          (m.version < kApi15 || at_most(m, "mr_iov_limit", asked.mr_iov_limit, mine.mr_iov_limit));
 }
@@ -109,6 +109,7 @@ bool match_models(const Matching& m, const fi_domain_attr& asked, fi_domain_attr
 bool match_domain(const Matching& m, fi_info& answer) {
   fi_domain_attr& mine = *answer.domain_attr;
   fill_defaults(mine, answer.caps);
+  if (m.type == FI_EP_MSG) mine.max_ep_srx_ctx = kMaxEndpoints;
   if (!match_mr_mode(m, answer.caps, kDemandedMrMode, mine.mr_mode)) return false;
   if (m.hints == nullptr || m.hints->domain_attr == nullptr) return true;
   const fi_domain_attr& asked = *m.hints->domain_attr;

@@ -11,6 +11,7 @@ namespace {
 
 const char* type_name(int type) noexcept {
   switch (type) {
+    case FI_EP_RDM: return "FI_EP_RDM";
     case FI_EP_MSG: return "FI_EP_MSG";
     case FI_EP_DGRAM: return "FI_EP_DGRAM";
     case kTypeSockStream: return "FI_EP_SOCK_STREAM";
@@ -19,10 +20,13 @@ const char* type_name(int type) noexcept {
   }
 }
 
-bool match_contexts(const Matching& m, const char* which, size_t asked) {
+bool match_contexts(const Matching& m, const char* which, size_t asked, bool may_share) {
   if (asked == FI_SHARED_CONTEXT) {
-    return m.refuse("ep_attr->%s is FI_SHARED_CONTEXT; shared contexts are not offered, leave it 0",
-                    which);
+    if (may_share) return true;
+    return m.refuse(
+        "ep_attr->%s is FI_SHARED_CONTEXT; shared contexts are offered for receives of FI_EP_MSG "
+        "only, leave it 0",
+        which);
   }
   if (asked > 1) {
     return m.refuse("ep_attr->%s %zu is asked for; an endpoint has one context, leave it 0", which,
@@ -32,10 +36,10 @@ bool match_contexts(const Matching& m, const char* which, size_t asked) {
 }
 
 bool match_ep_identity(const Matching& m, const fi_ep_attr& asked) {
-  if (asked.type != FI_EP_UNSPEC && asked.type != FI_EP_RDM) {
+  if (asked.type != FI_EP_UNSPEC && asked.type != m.type) {
     return m.refuse(
-        "endpoint type %s is asked for; this version offers FI_EP_RDM, set "
-        "ep_attr->type to it",
+        "endpoint type %s is asked for; this version offers FI_EP_RDM and FI_EP_MSG, set "
+        "ep_attr->type to one of them",
         type_name(asked.type));
   }
   if (asked.protocol != FI_PROTO_UNSPEC && asked.protocol != kProtocol) {
@@ -52,8 +56,8 @@ bool match_ep_identity(const Matching& m, const fi_ep_attr& asked) {
         "ep_attr->auth_key_size %zu: authorization keys are not offered yet; leave it 0",
         asked.auth_key_size);
   }
-  return match_contexts(m, "tx_ctx_cnt", asked.tx_ctx_cnt) &&
-         match_contexts(m, "rx_ctx_cnt", asked.rx_ctx_cnt);
+  return match_contexts(m, "tx_ctx_cnt", asked.tx_ctx_cnt, false) &&
+         match_contexts(m, "rx_ctx_cnt", asked.rx_ctx_cnt, m.type == FI_EP_MSG);
 }
 
 // Order for RMA of any size where the bits say so; a size asked for is asked for in those bits.
@@ -112,7 +116,7 @@ void echo(size_t asked, size_t& mine) noexcept {
 
 bool match_ep(const Matching& m, fi_info& answer) {
   fi_ep_attr& mine = *answer.ep_attr;
-  mine.type = FI_EP_RDM;
+  mine.type = m.type;
   mine.protocol = kProtocol;
   mine.protocol_version = kProtocolVersion;
   mine.max_msg_size = qp::kMaxMessageBytes;
@@ -124,6 +128,7 @@ bool match_ep(const Matching& m, fi_info& answer) {
   answer.rx_attr->msg_order |= answer.tx_attr->msg_order;
   if (asked == nullptr) return true;
   if (asked->mem_tag_format != 0) mine.mem_tag_format = asked->mem_tag_format;
+  if (asked->rx_ctx_cnt == FI_SHARED_CONTEXT) mine.rx_ctx_cnt = FI_SHARED_CONTEXT;
   return match_ep_identity(m, *asked) &&
          at_most(m, "ep_attr->max_msg_size", asked->max_msg_size, mine.max_msg_size) &&
          at_most(m, "ep_attr->msg_prefix_size", asked->msg_prefix_size, 0);

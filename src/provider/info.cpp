@@ -57,13 +57,27 @@ bool names_us(const fi_info* hints) noexcept {
          ::strcasestr(hints->fabric_attr->prov_name, kProviderName) != nullptr;
 }
 
+// The answer for one type of endpoint; null: refused.
+InfoPtr offer_type(Matching m, const InfoQuestion& question, fi_ep_type type) {
+  m.type = type;
+  InfoPtr answer = blank_info();
+  if (!match_fabric(m, *answer) || !match_caps(m, *answer) || !match_tx(m, *answer) ||
+      !match_rx(m, *answer) || !match_ep(m, *answer) || !match_domain(m, *answer)) {
+    return nullptr;
+  }
+  if ((question.flags & FI_PROV_ATTR_ONLY) == 0) {
+    if (!match_addresses(m, question, *answer)) return nullptr;
+    if (question.hints != nullptr) answer->handle = question.hints->handle;
+  }
+  return answer;
+}
+
 }  // namespace
 
 int get_info(const InfoQuestion& question, fi_info** info) {
   if (info == nullptr) return -FI_EINVAL;
   *info = nullptr;
   if ((question.flags & kCoreProvidersOnly) != 0) return -FI_ENODATA;
-  InfoPtr answer = blank_info();
   Matching m{question.version, question.hints,
              names_us(question.hints) ? LogLevel::warn : LogLevel::info};
   const uint64_t known = kFlags | (question.version >= FI_VERSION(2, 0) ? kRescan : 0);
@@ -75,16 +89,22 @@ int get_info(const InfoQuestion& question, fi_info** info) {
     return -FI_EBADFLAGS;
   }
   if ((question.flags & FI_PROV_ATTR_ONLY) != 0) m.hints = nullptr;
-  if (!match_fabric(m, *answer) || !match_caps(m, *answer) || !match_tx(m, *answer) ||
-      !match_rx(m, *answer) || !match_ep(m, *answer) || !match_domain(m, *answer)) {
-    return -FI_ENODATA;
+  const fi_ep_attr* ep = m.hints != nullptr ? m.hints->ep_attr : nullptr;
+  const int asked = ep != nullptr ? static_cast<int>(ep->type) : FI_EP_UNSPEC;
+  InfoPtr connected;
+  if (asked == FI_EP_MSG || asked == FI_EP_UNSPEC) {
+    Matching quiet = m;  // one sentence is enough where both types are looked at
+    if (asked == FI_EP_UNSPEC) quiet.level = LogLevel::debug;
+    connected = offer_type(quiet, question, FI_EP_MSG);
   }
-  if ((question.flags & FI_PROV_ATTR_ONLY) == 0) {
-    if (!match_addresses(m, question, *answer)) return -FI_ENODATA;
-    if (question.hints != nullptr) answer->handle = question.hints->handle;
+  InfoPtr datagram;
+  if (asked != FI_EP_MSG) {
+    if (connected != nullptr) m.level = LogLevel::debug;
+    datagram = offer_type(m, question, FI_EP_RDM);
   }
-  *info = answer.release();
-  return 0;
+  if (datagram != nullptr) datagram->next = connected.release();
+  *info = datagram != nullptr ? datagram.release() : connected.release();
+  return *info != nullptr ? 0 : -FI_ENODATA;
 }
 
 }  // namespace aperture::provider

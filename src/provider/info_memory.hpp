@@ -46,7 +46,10 @@ struct InfoDeleter {
     std::free(info->ep_attr);
     if (info->domain_attr != nullptr) std::free(info->domain_attr->name);
     std::free(info->domain_attr);
-    if (info->fabric_attr != nullptr) std::free(info->fabric_attr->name);
+    if (info->fabric_attr != nullptr) {
+      std::free(info->fabric_attr->name);
+      std::free(info->fabric_attr->prov_name);  // of a copy
+    }
     std::free(info->fabric_attr);
     std::free(info);
   }

@@ -28,6 +28,11 @@ inline constexpr uint64_t kAskedCaps =                           // reported whe
     FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT;
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
+// A connected endpoint has one peer, and no addresses to tell it by.
+inline constexpr uint64_t kDatagramOnlyCaps = FI_DIRECTED_RECV | FI_SOURCE;
+constexpr uint64_t caps_of(fi_ep_type type) noexcept {
+  return type == FI_EP_MSG ? kAllCaps & ~kDatagramOnlyCaps : kAllCaps;
+}
 inline constexpr uint64_t kTxCaps =
     FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_RECV | FI_REMOTE_READ |

@@ -13,6 +13,7 @@
 #include "qp/completion.hpp"
 #include "qp/wqe.hpp"
 #include "ring/cell.hpp"
+#include "ring/channel.hpp"
 #include "wire/request.hpp"
 
 namespace aperture::qp {
@@ -107,6 +108,12 @@ struct Port {
   size_t tx_size = 1024;
   size_t queued = 0;  // WQEs in send queues, for the bound while a connection comes up
   Pool<Wqe> wqes;
+
+  // What peers shall tell us of the accesses that they make by their own hand: ring::kNotice...
+  uint32_t notices_wanted() const noexcept {
+    return (remote_read_counter != nullptr ? ring::kNoticeOfReads : 0) |
+           (remote_write_counter != nullptr ? ring::kNoticeOfWrites : 0);
+  }
 
   Counter* counter_of(WqeKind kind) const noexcept {
     return kind == WqeKind::send   ? send_counter

@@ -1,0 +1,54 @@
+// Events of connections: see connection.hpp.
+#include "provider/connection.hpp"
+
+#include <rdma/fi_cm.h>
+
+#include <cstring>
+
+namespace aperture::provider {
+
+namespace {
+
+// An event that finds no memory is lost, with a sentence; there is nobody to hand an error to.
+template <typename Fn>
+void tell(const char* event, Fn&& fn) noexcept {
+  guarded(event, [&]() -> int {
+    fn();
+    return 0;
+  });
+}
+
+}  // namespace
+
+int take_private(const char* call, const void* param, size_t len,
+                 wire::PrivateData& data) noexcept {
+  if (len > wire::kPrivateBytes) {
+    APERTURE_WARN("%s: %zu bytes of private data; the limit is %zu (FI_OPT_CM_DATA_SIZE)", call,
+                  len, wire::kPrivateBytes);
+    return -FI_EINVAL;
+  }
+  if (param == nullptr && len != 0) {
+    APERTURE_WARN("%s: param is NULL but paramlen is %zu", call, len);
+    return -FI_EINVAL;
+  }
+  data = {};
+  data.size = static_cast<uint32_t>(len);
+  if (len != 0) std::memcpy(data.bytes.data(), param, len);
+  return 0;
+}
+
+void ConnectionReports::on_connected(const wire::PrivateData& data) noexcept {
+  tell("FI_CONNECTED", [&] { eq_->report_connection(FI_CONNECTED, endpoint_, nullptr, data); });
+}
+
+void ConnectionReports::on_refused(Errc why, const wire::PrivateData* data) noexcept {
+  tell("fi_connect", [&] { eq_->report_no_connection(endpoint_, why, data); });
+}
+
+void ConnectionReports::on_shut_down(Errc why) noexcept {
+  APERTURE_INFO("FI_SHUTDOWN: %s",
+                why == Errc::shut_down ? "the peer has ended the connection" : describe(why));
+  tell("FI_SHUTDOWN", [&] { eq_->report_connection(FI_SHUTDOWN, endpoint_, nullptr, {}); });
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,188 @@
+// Connections of FI_EP_MSG endpoints: fi_connect, fi_accept, fi_shutdown, fi_getpeer. man 3 fi_cm.
+#include <rdma/fi_cm.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "provider/addressing.hpp"
+#include "provider/connreq.hpp"
+#include "provider/ep.hpp"
+#include "provider/errors.hpp"
+#include "provider/pep.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+// "The fi_connect and fi_accept calls will also transition an endpoint into the enabled state."
+int make_enabled(const char* call, Ep& ep) {
+  if (ep.body->core) return 0;
+  const int rc = enable_ep(ep);
+  if (rc != 0) APERTURE_WARN("%s: the endpoint cannot be enabled, see above", call);
+  return rc;
+}
+
+int connect(fid_ep* fid, const void* addr, const void* param, size_t len) noexcept {
+  return guarded("fi_connect", [&]() -> int {
+    auto& ep = object_of<Ep>(fid);
+    EpBody& body = *ep.body;
+    wire::PrivateData data;
+    if (const int rc = take_private("fi_connect", param, len, data); rc != 0) return rc;
+    if (body.request != nullptr) {
+      APERTURE_WARN("fi_connect: the endpoint was opened to accept a request; call fi_accept");
+      return -FI_EOPBADSTATE;
+    }
+    const size_t bytes = addr != nullptr ? address_bytes(body.domain->addr_format, addr) : 0;
+    Result<Address> to = bytes != 0 ? Address::from_sockaddr(addr, bytes) : Errc::invalid;
+    if (!to || to->port == 0 || to->is_any_ip() || to->is_v4() != body.local.is_v4()) {
+      APERTURE_WARN(
+          "fi_connect: addr is no sockaddr of the endpoint's address format with a host and a "
+          "port; "
+          "pass info->dest_addr");
+      return -FI_EINVAL;
+    }
+    if (const int rc = make_enabled("fi_connect", ep); rc != 0) return rc;
+    if (const Status s = body.connection->connect(*to, data); !s) {
+      APERTURE_WARN("fi_connect: it may be called once in an endpoint's life; open another one");
+      return fi_code(s);
+    }
+    return 0;
+  });
+}
+
+int accept(fid_ep* fid, const void* param, size_t len) noexcept {
+  return guarded("fi_accept", [&]() -> int {
+    auto& ep = object_of<Ep>(fid);
+    EpBody& body = *ep.body;
+    wire::PrivateData data;
+    if (const int rc = take_private("fi_accept", param, len, data); rc != 0) return rc;
+    if (body.request == nullptr) {
+      APERTURE_WARN(
+          "fi_accept: the endpoint was not opened for a connection request; open one with the info "
+          "of an FI_CONNREQ");
+      return -FI_EOPBADSTATE;
+    }
+    if (const int rc = make_enabled("fi_accept", ep); rc != 0) return rc;
+    const Status s = body.connection->accept(data);
+    if (s.error() == Errc::bad_state) {
+      APERTURE_WARN("fi_accept: the endpoint has accepted its request already");
+      return -FI_EOPBADSTATE;
+    }
+    end_request(body.request, nullptr);  // answered, whatever became of it
+    body.request_id = 0;
+    if (s.error() == Errc::no_entry) {
+      APERTURE_WARN("fi_accept: nobody waits for the answer any more: %s has withdrawn or died",
+                    body.peer.text().c_str());
+      return -FI_ECONNABORTED;
+    }
+    if (!s) APERTURE_WARN("fi_accept: %s", describe(s.error()));
+    return fi_code(s);
+  });
+}
+
+int shutdown(fid_ep* fid, uint64_t flags) noexcept {
+  return guarded("fi_shutdown", [&]() -> int {
+    auto& body = *object_of<Ep>(fid).body;
+    if (flags != 0) {
+      APERTURE_WARN("fi_shutdown: flags must be 0");
+      return -FI_EBADFLAGS;
+    }
+    const Status s =
+        body.connection != nullptr ? body.connection->shutdown() : Status(Errc::not_connected);
+    if (!s) APERTURE_WARN("fi_shutdown: the endpoint is not connected");
+    return fi_code(s);
+  });
+}
+
+int get_peer(fid_ep* fid, void* addr, size_t* len) noexcept {
+  const auto& body = *object_of<Ep>(fid).body;
+  if (len == nullptr || (addr == nullptr && *len != 0)) {
+    APERTURE_WARN("fi_getpeer: addr or addrlen is NULL");
+    return -FI_EINVAL;
+  }
+  if (body.connection == nullptr || body.connection->connection() != nic::Connection::connected) {
+    APERTURE_WARN("fi_getpeer: the endpoint is not connected");
+    return -FI_ENOTCONN;
+  }
+  sockaddr_storage sa;
+  const socklen_t size = body.connection->peer().to_sockaddr(sa);
+  const size_t room = *len;
+  if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(size, room));
+  *len = size;
+  return room < size ? -FI_ETOOSMALL : 0;
+}
+
+}  // namespace
+
+int take_handle(EpBody& body, const fi_info& info) {
+  if (const std::optional<ConnReq> request = take_request(info.handle)) {
+    body.request = info.handle;
+    body.request_id = request->id;
+    body.local = request->local;
+    body.peer = request->remote;
+    return 0;
+  }
+  const int rc = take_passive(info.handle, body.local);
+  if (rc != -FI_ENOENT) return rc;
+  APERTURE_WARN(
+      "fi_endpoint: info->handle is no connection request that waits for an answer, and no passive "
+      "endpoint; pass the info of an FI_CONNREQ once, or set handle to NULL");
+  return -FI_EINVAL;
+}
+
+void leave_request(EpBody& body) noexcept {
+  if (body.request_id == 0) return;
+  const nic::RequestId nobodys = put_back_request(body.request);
+  if (nobodys == 0) return;
+  if (auto contact = nic::Contact::instance()) (*contact)->refuse(nobodys, {});
+}
+
+int enable_connected(EpBody& body) {
+  if (body.eq == nullptr) {
+    APERTURE_WARN("fi_enable: no event queue is bound, and connections report there; bind one");
+    return -FI_ENOEQ;
+  }
+  if (body.wants_shared_receive && body.shared == nullptr) {
+    APERTURE_WARN("fi_enable: no shared receive context is bound; bind one with fi_ep_bind");
+    return -FI_EOPBADSTATE;
+  }
+  if (body.shared != nullptr && body.rx_cq == nullptr) {
+    APERTURE_WARN(
+        "fi_enable: no completion queue is bound with FI_RECV; receives of the shared context "
+        "complete there");
+    return -FI_ENOCQ;
+  }
+  body.reports.begin(body.eq, &body.handles.front()->fid.fid);
+  nic::MsgEndpoint::Wish wish;
+  wish.events = &body.reports;
+  wish.shared = body.shared != nullptr ? body.shared->shared_core : nullptr;
+  wish.request = body.request_id;
+  wish.peer = body.peer;
+  auto made = nic::MsgEndpoint::create(options_of(body), wish);
+  if (!made) {
+    APERTURE_WARN("fi_enable: cannot have the address %s: %s; choose another address or port",
+                  body.local.text().c_str(), describe(made.error()));
+    return fi_code(made.error());
+  }
+  body.connection = made->get();
+  body.core = *std::move(made);
+  return 0;
+}
+
+fi_ops_cm g_msg_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = set_ep_name,
+    .getname = get_ep_name,
+    .getpeer = get_peer,
+    .connect = connect,
+    .listen = NotOffered<"fi_listen: only a passive endpoint listens; open one with fi_passive_ep",
+                         -FI_EOPNOTSUPP>{},
+    .accept = accept,
+    .reject =
+        NotOffered<"fi_reject: pass the passive endpoint of the FI_CONNREQ", -FI_EOPNOTSUPP>{},
+    .shutdown = shutdown,
+    .join = NotOffered<"fi_join: multicast is not offered">{},
+};
+
+}  // namespace aperture::provider

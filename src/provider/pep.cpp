@@ -1,0 +1,339 @@
+// Passive endpoints: see pep.hpp.
+#include "provider/pep.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "provider/addressing.hpp"
+#include "provider/connection.hpp"
+#include "provider/connreq.hpp"
+#include "provider/errors.hpp"
+#include "provider/info_copy.hpp"
+#include "provider/offer.hpp"
+#include "provider/registry.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+constexpr size_t kDefaultBacklog = 1024;
+constexpr size_t kMaxBacklog = 65536;
+
+Registry<const fid>& passive_endpoints() {
+  static Registry<const fid> all;
+  return all;
+}
+
+Result<nic::Contact*> contact_of(const char* call) noexcept {
+  auto contact = nic::Contact::instance();
+  if (!contact) APERTURE_WARN("%s: the control thread could not start", call);
+  return contact;
+}
+
+int close_pep(fid* fid) noexcept {
+  return guarded("fi_close(pep)", [&]() -> int {
+    auto& pep = object_of<Pep>(fid);
+    passive_endpoints().remove(fid);
+    if (pep.listening) {
+      if (auto contact = nic::Contact::instance()) {
+        for (const nic::RequestId id : part_with_requests(pep)) (*contact)->keep_request(id);
+        (*contact)->unlisten(pep.listener);  // refuses the others; no upcall from here on
+        part_with_requests(pep);             // those that came in between
+      }
+    }
+    if (pep.eq != nullptr) {
+      pep.eq->forget(fid);
+      pep.eq->uses.drop();
+    }
+    pep.fabric->uses.drop();
+    delete &pep;
+    return 0;
+  });
+}
+
+int bind_pep(fid* fid, struct fid* what, uint64_t flags) noexcept {
+  auto& pep = object_of<Pep>(fid);
+  if (what == nullptr || what->fclass != FI_CLASS_EQ) {
+    APERTURE_WARN("fi_pep_bind: only an event queue can be bound to a passive endpoint");
+    return -FI_EINVAL;
+  }
+  if (flags != 0) {
+    APERTURE_WARN("fi_pep_bind: flags must be 0");
+    return -FI_EBADFLAGS;
+  }
+  auto& eq = object_of<Eq>(what);
+  if (pep.eq != nullptr || eq.fabric != pep.fabric) {
+    APERTURE_WARN(
+        "fi_pep_bind: an event queue is bound already, or this one belongs to another fabric "
+        "object");
+    return -FI_EINVAL;
+  }
+  eq.uses.add();
+  pep.eq = &eq;
+  return 0;
+}
+
+int set_backlog(Pep& pep, const int* value) noexcept {
+  if (value == nullptr || *value < 0) {
+    APERTURE_WARN("fi_control(pep): FI_BACKLOG needs a number that is not negative");
+    return -FI_EINVAL;
+  }
+  pep.backlog = std::clamp<size_t>(static_cast<size_t>(*value), 1, kMaxBacklog);
+  if (!pep.listening) return 0;
+  auto contact = contact_of("fi_control(pep)");
+  if (!contact) return fi_code(contact.error());
+  (*contact)->set_backlog(pep.listener, pep.backlog);
+  return 0;
+}
+
+int control_pep(fid* fid, int command, void* arg) noexcept {
+  auto& pep = object_of<Pep>(fid);
+  if (command == FI_BACKLOG) return set_backlog(pep, static_cast<const int*>(arg));
+  APERTURE_WARN("fi_control(pep): command %d is not offered; FI_BACKLOG is", command);
+  return -FI_ENOSYS;
+}
+
+int get_option(fid_t, int level, int name, void* value, size_t* len) noexcept {
+  if (value == nullptr || len == nullptr) return -FI_EINVAL;
+  if (level != FI_OPT_ENDPOINT || name != FI_OPT_CM_DATA_SIZE) {
+    APERTURE_INFO("fi_getopt(pep): option %d of level %d is not offered", name, level);
+    return -FI_ENOPROTOOPT;
+  }
+  const size_t size = wire::kPrivateBytes;
+  const size_t room = *len;
+  *len = sizeof size;
+  if (room < sizeof size) return -FI_ETOOSMALL;
+  std::memcpy(value, &size, sizeof size);
+  return 0;
+}
+
+int set_name(fid_t fid, void* addr, size_t len) noexcept {
+  auto& pep = object_of<Pep>(fid);
+  if (pep.listening || pep.spent) {
+    APERTURE_WARN("fi_setname: the passive endpoint has its address; set it before fi_listen");
+    return -FI_EOPBADSTATE;
+  }
+  Result<Address> a = addr != nullptr ? Address::from_sockaddr(addr, len) : Errc::invalid;
+  if (!a || !format_fits(pep.info->addr_format, *a)) {
+    APERTURE_WARN("fi_setname: no sockaddr of the passive endpoint's address format");
+    return -FI_EINVAL;
+  }
+  if (a->is_any_ip()) {
+    pep.local.port = a->port;  // the host part keeps its default: we never listen on the wildcard
+  } else {
+    pep.local = *a;
+  }
+  return 0;
+}
+
+int get_name(fid_t fid, void* addr, size_t* len) noexcept {
+  const auto& pep = object_of<Pep>(fid);
+  if (len == nullptr || (addr == nullptr && *len != 0)) {
+    APERTURE_WARN("fi_getname: addr or addrlen is NULL");
+    return -FI_EINVAL;
+  }
+  if (pep.local.port == 0) {
+    APERTURE_WARN("fi_getname: the passive endpoint has no port before fi_listen");
+    return -FI_EOPBADSTATE;
+  }
+  sockaddr_storage sa;
+  const socklen_t size = pep.local.to_sockaddr(sa);
+  const size_t room = *len;
+  if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(size, room));
+  *len = size;
+  return room < size ? -FI_ETOOSMALL : 0;
+}
+
+int listen(fid_pep* fid) noexcept {
+  return guarded("fi_listen", [&]() -> int {
+    auto& pep = object_of<Pep>(fid);
+    if (pep.listening || pep.spent) {
+      APERTURE_WARN("fi_listen: the passive endpoint %s",
+                    pep.spent ? "has given its address to an active one" : "listens already");
+      return -FI_EOPBADSTATE;
+    }
+    if (pep.eq == nullptr) {
+      APERTURE_WARN("fi_listen: no event queue is bound; bind one with fi_pep_bind");
+      return -FI_ENOEQ;
+    }
+    auto contact = contact_of("fi_listen");
+    if (!contact) return fi_code(contact.error());
+    nic::ListenSpec spec;
+    spec.local = pep.local;
+    spec.events = &pep.reports;
+    spec.what = nic::ListenFor::requests;
+    spec.backlog = pep.backlog;
+    auto listener = (*contact)->listen(spec, pep.local);
+    if (!listener) {
+      APERTURE_WARN("fi_listen: cannot listen at %s: %s; choose another address or port",
+                    pep.local.text().c_str(), describe(listener.error()));
+      return fi_code(listener.error());
+    }
+    pep.listener = *listener;
+    pep.listening = true;
+    return 0;
+  });
+}
+
+int reject(fid_pep* fid, fid_t handle, const void* param, size_t len) noexcept {
+  return guarded("fi_reject", [&]() -> int {
+    auto& pep = object_of<Pep>(fid);
+    wire::PrivateData data;
+    if (const int rc = take_private("fi_reject", param, len, data); rc != 0) return rc;
+    auto contact = contact_of("fi_reject");
+    if (!contact) return fi_code(contact.error());
+    const nic::RequestId id = end_request(handle, &pep);
+    if (id == 0) {
+      APERTURE_WARN(
+          "fi_reject: the handle is no connection request of this passive endpoint, or has been "
+          "answered; pass the one of its FI_CONNREQ");
+      return -FI_EINVAL;
+    }
+    (*contact)->refuse(id, data);
+    return 0;
+  });
+}
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = close_pep,
+    .bind = bind_pep,
+    .control = control_pep,
+    .ops_open = NotOffered<"fi_open_ops(pep): Aperture has no extension of that name">{},
+    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
+    .ops_set = NotOffered<"fi_set_ops(pep): nothing can be overridden here">{},
+};
+
+fi_ops_ep g_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = NotOffered<"fi_cancel: a passive endpoint has no operations", -FI_ENOENT>{},
+    .getopt = get_option,
+    .setopt = NotOffered<"fi_setopt: a passive endpoint has no option that can be set",
+                         -FI_ENOPROTOOPT>{},
+    .tx_ctx = NotOffered<"fi_tx_context: a passive endpoint has no contexts">{},
+    .rx_ctx = NotOffered<"fi_rx_context: a passive endpoint has no contexts">{},
+    .rx_size_left = NotOffered<"fi_rx_size_left: a passive endpoint has no queues">{},
+    .tx_size_left = NotOffered<"fi_tx_size_left: a passive endpoint has no queues">{},
+};
+
+fi_ops_cm g_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = set_name,
+    .getname = get_name,
+    .getpeer = NotOffered<"fi_getpeer: a passive endpoint has no peer", -FI_EOPNOTSUPP>{},
+    .connect = NotOffered<"fi_connect: a passive endpoint listens; connect an active one",
+                          -FI_EOPNOTSUPP>{},
+    .listen = listen,
+    .accept = NotOffered<"fi_accept: accept with an endpoint opened with the handle of FI_CONNREQ",
+                         -FI_EOPNOTSUPP>{},
+    .reject = reject,
+    .shutdown =
+        NotOffered<"fi_shutdown: a passive endpoint has no connection; close it", -FI_EOPNOTSUPP>{},
+    .join = NotOffered<"fi_join: multicast is not offered">{},
+};
+
+// The address in the info, or the default one.
+int set_local(Pep& pep, const fi_info& info) {
+  if (info.src_addr != nullptr) {
+    Result<Address> a = Address::from_sockaddr(info.src_addr, info.src_addrlen);
+    if (!a) {
+      APERTURE_WARN("fi_passive_ep: info->src_addr is no sockaddr_in or sockaddr_in6");
+      return -FI_EINVAL;
+    }
+    pep.local = *a;
+  }
+  if (info.src_addr != nullptr && !pep.local.is_any_ip()) return 0;
+  const uint16_t port = pep.local.port;
+  std::string why;
+  if (!default_source(info.addr_format, std::nullopt, pep.local, why)) {
+    APERTURE_WARN("fi_passive_ep: %s", why.c_str());
+    return -FI_EADDRNOTAVAIL;
+  }
+  pep.local.port = port;
+  return 0;
+}
+
+void* new_sockaddr(const Address& address, size_t& len) {
+  sockaddr_storage sa;
+  len = address.to_sockaddr(sa);
+  return new_copy(&sa, len);
+}
+
+}  // namespace
+
+void RequestReports::on_request(const nic::ConnectionRequest& request) noexcept {
+  const int rc = guarded("FI_CONNREQ", [&]() -> int {
+    InfoPtr info = copy_info(*pep_.info);
+    info->src_addr = new_sockaddr(request.local, info->src_addrlen);
+    info->dest_addr = new_sockaddr(request.remote, info->dest_addrlen);
+    info->handle = add_request(pep_, request);
+    pep_.eq->report_connection(FI_CONNREQ, &pep_.fid.fid, std::move(info), request.data);
+    return 0;
+  });
+  if (rc == 0) return;
+  if (auto contact = nic::Contact::instance()) (*contact)->refuse(request.id, {});
+}
+
+void RequestReports::on_request_gone(nic::RequestId id) noexcept {
+  guarded("FI_CONNREQ", [&]() -> int {
+    const fid* const handle = handle_of(id);
+    // once the application has read it, it answers it in its own time, in vain
+    if (handle != nullptr && pep_.eq->forget_request(handle)) end_request(handle, &pep_);
+    return 0;
+  });
+}
+
+int open_passive(fid_fabric* fid, fi_info* info, fid_pep** out, void* context) noexcept {
+  return guarded("fi_passive_ep", [&]() -> int {
+    if (fid == nullptr || info == nullptr || out == nullptr) {
+      APERTURE_WARN("fi_passive_ep: fabric, info or pep is NULL");
+      return -FI_EINVAL;
+    }
+    if (info->ep_attr != nullptr && info->ep_attr->type != FI_EP_MSG &&
+        info->ep_attr->type != FI_EP_UNSPEC) {
+      APERTURE_WARN("fi_passive_ep: endpoint type %d has no connections; ask for FI_EP_MSG",
+                    static_cast<int>(info->ep_attr->type));
+      return -FI_EINVAL;
+    }
+    auto pep = std::make_unique<Pep>();
+    pep->info = copy_info(*info);
+    pep->info->ep_attr->type = FI_EP_MSG;
+    pep->info->fabric_attr->fabric = fid;
+    if (pep->info->domain_attr->name == nullptr)
+      pep->info->domain_attr->name = new_text(kDomainName);
+    if (pep->info->fabric_attr->name == nullptr)
+      pep->info->fabric_attr->name = new_text(kFabricName);
+    if (const int rc = set_local(*pep, *info); rc != 0) return rc;
+    if (pep->info->addr_format == FI_FORMAT_UNSPEC)
+      pep->info->addr_format = pep->local.is_v4() ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
+    pep->backlog = kDefaultBacklog;
+    pep->fabric = &object_of<Fabric>(fid);
+    pep->fid.fid = {FI_CLASS_PEP, context, &g_fid_ops};
+    pep->fid.ops = &g_ops;
+    pep->fid.cm = &g_cm_ops;
+    passive_endpoints().add(&pep->fid.fid);
+    pep->fabric->uses.add();
+    *out = &pep.release()->fid;
+    return 0;
+  });
+}
+
+int take_passive(const fid* handle, Address& local) noexcept {
+  if (!passive_endpoints().has(handle)) return -FI_ENOENT;
+  auto& pep = object_of<Pep>(const_cast<fid*>(handle));
+  if (pep.listening || pep.spent) {
+    APERTURE_WARN(
+        "fi_endpoint: info->handle is a passive endpoint that %s; only an unused one can give its "
+        "address away",
+        pep.spent ? "has given its address away" : "listens");
+    return -FI_EOPBADSTATE;
+  }
+  local = pep.local;
+  pep.spent = true;
+  if (pep.eq != nullptr) pep.eq->uses.drop();  // "no longer bound to any fabric resources"
+  pep.eq = nullptr;
+  return 0;
+}
+
+}  // namespace aperture::provider
