@@ -18,9 +18,9 @@ class Fabtools(Guest):
             time.sleep(0.05)
         self.fail(f"nobody listens on port {port}")
 
-    def pingpong(self, *options, **how) -> str:
+    def pingpong(self, *options, endpoint="rdm", **how) -> str:
         port = str(random.randrange(20000, 30000))
-        common = ("fi_pingpong", "-p", "aperture", "-e", "rdm", "-c", *options)
+        common = ("fi_pingpong", "-p", "aperture", "-e", endpoint, "-c", *options)
         server = self.start(*common, "-B", port, **how)
         self.wait_until_listening(int(port))
         client = self.run_guest(*common, "-P", port, "127.0.0.1", **how)
@@ -32,6 +32,7 @@ class Fabtools(Guest):
             listed = self.run_guest("fi_info", "-p", "aperture", user=user)
             self.assertIn("provider: aperture", listed)
             self.assertIn("type: FI_EP_RDM", listed)
+            self.assertIn("type: FI_EP_MSG", listed)
             self.assertNotIn("ofi_rxm", listed)
             self.assertNotIn("ofi_rxd", listed)
 
@@ -52,6 +53,17 @@ class Fabtools(Guest):
     def test_pingpong_where_direct_copies_are_denied(self):
         for how in ({"denied": DIRECT_COPIES}, {"env": {"APERTURE_CMA": "deny"}}):
             rows = self.pingpong("-S", "1048576", **how)
+            self.assertRegex(rows, r"(?m)^1m\s")
+
+    def test_connected_pingpong_of_all_sizes_with_data_checked(self):
+        for user in users():
+            rows = self.pingpong("-S", "all", "-I", "20", endpoint="msg", user=user)
+            for size in ("64", "1k", "64k", "1m"):
+                self.assertRegex(rows, rf"(?m)^{size}\s+20\s", rows)
+
+    def test_connected_pingpong_where_direct_copies_are_denied(self):
+        for how in ({"denied": DIRECT_COPIES}, {"env": {"APERTURE_CMA": "deny"}}):
+            rows = self.pingpong("-S", "1048576", endpoint="msg", **how)
             self.assertRegex(rows, r"(?m)^1m\s")
 
 

@@ -257,7 +257,7 @@ TEST(Reject, is_read_as_it_was_written_and_unknown_reasons_are_refused) {
   for (uint32_t why = 0; why < 10; ++why) {
     r.why = static_cast<Why>(why);
     const auto back = decode_reject(encode(r).view());
-    EXPECT_EQ(back.ok(), why >= 1 && why <= 5) << why;
+    EXPECT_EQ(back.ok(), why >= 1 && why <= 6) << why;
     if (!back.ok()) continue;
     EXPECT_EQ(back.value().attempt.unchecked(), 77u);
     EXPECT_EQ(back.value().why, r.why);
@@ -281,6 +281,73 @@ TEST(LaneClose, is_read_as_it_was_written_and_neighbours_are_refused) {
   }
   const auto decode = [](std::span<const std::byte> b) { return decode_lane_close(b).ok(); };
   expect_neighbours_refused(encode(c).bytes, kLaneCloseBytes, decode, {0, 1, 3, 4, 5, 6, 7});
+}
+
+PrivateData some_private(uint32_t size) {
+  PrivateData data;
+  data.size = size;
+  for (uint32_t i = 0; i < size; ++i) data.bytes[i] = static_cast<std::byte>(i + 1);
+  return data;
+}
+
+TEST(Connect, is_read_as_it_was_written_and_neighbours_are_refused) {
+  for (const uint32_t size : {0u, 1u, 255u, 256u}) {
+    const Connect c{some_open(), some_private(size)};
+    const auto back = decode_connect(encode(c).view());
+    ASSERT_TRUE(back.ok()) << size;
+    EXPECT_EQ(back.value().open.source, c.open.source);
+    EXPECT_EQ(back.value().open.attempt.unchecked(), c.open.attempt.unchecked());
+    EXPECT_EQ(back.value().data.size, size);
+    EXPECT_EQ(back.value().data.bytes, c.data.bytes);
+  }
+  const auto decode = [](std::span<const std::byte> b) { return decode_connect(b).ok(); };
+  auto fixed = range(0, 8);
+  for (const size_t at : range(102, kConnectBytes)) fixed.push_back(at);  // no data: zeros
+  expect_neighbours_refused(encode(Connect{some_open(), {}}).bytes, kConnectBytes, decode, fixed);
+}
+
+TEST(Connected, is_read_as_it_was_written_and_neighbours_are_refused) {
+  Connected c;
+  c.accept.attempt = Wild<uint32_t>(3);
+  c.accept.engine = Wild<uint64_t>(4);
+  c.data = some_private(100);
+  const auto back = decode_connected(encode(c).view());
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back.value().accept.attempt.unchecked(), 3u);
+  EXPECT_EQ(back.value().accept.engine.unchecked(), 4u);
+  EXPECT_EQ(back.value().data.bytes, c.data.bytes);
+  const auto decode = [](std::span<const std::byte> b) { return decode_connected(b).ok(); };
+  auto fixed = range(0, 8);
+  for (const size_t at : range(kAcceptBytes + 4, kConnectedBytes)) fixed.push_back(at);
+  c.data = {};
+  expect_neighbours_refused(encode(c).bytes, kConnectedBytes, decode, fixed);
+}
+
+TEST(Refuse, is_read_as_it_was_written_and_neighbours_are_refused) {
+  Refuse r;
+  r.attempt = Wild<uint32_t>(3);
+  r.data = some_private(256);
+  const auto back = decode_refuse(encode(r).view());
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back.value().attempt.unchecked(), 3u);
+  EXPECT_EQ(back.value().data.bytes, r.data.bytes);
+  const auto decode = [](std::span<const std::byte> b) { return decode_refuse(b).ok(); };
+  auto fixed = range(0, 8);
+  for (const size_t at : range(16, kRefuseBytes)) fixed.push_back(at);
+  r.data = {};
+  expect_neighbours_refused(encode(r).bytes, kRefuseBytes, decode, fixed);
+}
+
+TEST(Withdraw, is_read_as_it_was_written_and_neighbours_are_refused) {
+  Withdraw w;
+  w.attempt = Wild<uint32_t>(8);
+  const auto back = decode_withdraw(encode(w).view());
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back.value().attempt.unchecked(), 8u);
+  const auto decode = [](std::span<const std::byte> b) { return decode_withdraw(b).ok(); };
+  auto fixed = range(0, 8);
+  for (const size_t at : range(12, 16)) fixed.push_back(at);
+  expect_neighbours_refused(encode(w).bytes, kWithdrawBytes, decode, fixed);
 }
 
 TEST(PeerMessage, of_an_unknown_kind_is_refused) {
