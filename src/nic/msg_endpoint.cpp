@@ -16,8 +16,17 @@ namespace {
 // Operations accepted before the end get so long to reach the ring.
 constexpr uint64_t kFlushNs = 1'000'000'000;
 
-// A std::function has to be copyable; a lane is not.
+// A std::function has to be copyable; a lane is not. It goes back to contact if its engine ends
+// without having run what was posted.
 struct LaneHolder {
+  LaneHolder(Contact& to, std::unique_ptr<link::Lane> made) noexcept
+      : contact(to), lane(std::move(made)) {}
+  LaneHolder(const LaneHolder&) = delete;
+  LaneHolder& operator=(const LaneHolder&) = delete;
+  ~LaneHolder() {
+    if (lane != nullptr) contact.close_lane(std::move(lane));
+  }
+  Contact& contact;
   std::unique_ptr<link::Lane> lane;
 };
 
@@ -266,19 +275,19 @@ void MsgEndpoint::on_lane_up(const Address&, std::unique_ptr<link::Lane> lane) n
 
 void MsgEndpoint::on_connected(const Address&, std::unique_ptr<link::Lane> lane,
                                const wire::PrivateData& data) noexcept {
-  Contact& contact = engine_.contact();
-  if (!advance(ConnectionEvent::up)) return contact.close_lane(std::move(lane));
-  auto holder = std::make_shared<LaneHolder>(LaneHolder{std::move(lane)});
-  // SYNC POINT: lane-coming: whoever sees that it has come sees the queue pair: both are the
-  // engine's
+  auto holder = std::make_shared<LaneHolder>(engine_.contact(), std::move(lane));
+  // SYNC POINT: lane-coming: whoever finds no queue pair and the flag set looks again after a poll
   lane_coming_.store(true, std::memory_order_release);
-  engine_.post([this, alive = alive_, holder, &contact] {
-    if (!*alive) return contact.close_lane(std::move(holder->lane));
+  if (!advance(ConnectionEvent::up)) {
+    // SYNC POINT: lane-coming
+    return lane_coming_.store(false, std::memory_order_release);
+  }
+  engine_.post([this, alive = alive_, holder] {
+    if (!*alive) return;
     // SYNC POINT: lane-coming
     lane_coming_.store(false, std::memory_order_release);
-    if (closed_) {
-      contact.close_lane(std::move(holder->lane));
-    } else if (const Status s = adopt(std::move(holder->lane)); !s) {
+    if (closed_) return;
+    if (const Status s = adopt(std::move(holder->lane)); !s) {
       if (advance(ConnectionEvent::down)) events_.on_shut_down(s.error());
     }
   });

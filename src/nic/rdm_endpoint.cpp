@@ -18,8 +18,17 @@ namespace {
 // Operations accepted before the endpoint is closed get so long to reach their peer.
 constexpr uint64_t kFlushNs = 1'000'000'000;
 
-// A std::function has to be copyable; a lane is not.
+// A std::function has to be copyable; a lane is not. It goes back to contact if its engine ends
+// without having run what was posted.
 struct LaneHolder {
+  LaneHolder(Contact& to, std::unique_ptr<link::Lane> made) noexcept
+      : contact(to), lane(std::move(made)) {}
+  LaneHolder(const LaneHolder&) = delete;
+  LaneHolder& operator=(const LaneHolder&) = delete;
+  ~LaneHolder() {
+    if (lane != nullptr) contact.close_lane(std::move(lane));
+  }
+  Contact& contact;
   std::unique_ptr<link::Lane> lane;
 };
 
@@ -253,12 +262,10 @@ void RdmEndpoint::post(std::function<void()> fn) noexcept {
 }
 
 void RdmEndpoint::on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
-  auto holder = std::make_shared<LaneHolder>(LaneHolder{std::move(lane)});
-  Contact& contact = engine_.contact();
-  engine_.post([this, alive = alive_, remote, holder, &contact] {
-    if (!*alive || !adopt(remote, std::move(holder->lane))) {
-      if (holder->lane != nullptr) contact.close_lane(std::move(holder->lane));
-    }
+  auto holder = std::make_shared<LaneHolder>(engine_.contact(), std::move(lane));
+  engine_.post([this, alive = alive_, remote, holder] {
+    // a failure has said so, and closed it
+    if (*alive) static_cast<void>(adopt(remote, std::move(holder->lane)));
   });
 }
 

@@ -38,17 +38,17 @@ int take_private(const char* call, const void* param, size_t len,
 }
 
 void ConnectionReports::on_connected(const wire::PrivateData& data) noexcept {
-  tell("FI_CONNECTED", [&] { eq_->report_connection(FI_CONNECTED, endpoint_, nullptr, data); });
+  tell("FI_CONNECTED", [&] { eq_->report_connection(FI_CONNECTED, endpoint(), nullptr, data); });
 }
 
 void ConnectionReports::on_refused(Errc why, const wire::PrivateData* data) noexcept {
-  tell("fi_connect", [&] { eq_->report_no_connection(endpoint_, why, data); });
+  tell("fi_connect", [&] { eq_->report_no_connection(endpoint(), why, data); });
 }
 
 void ConnectionReports::on_shut_down(Errc why) noexcept {
   APERTURE_INFO("FI_SHUTDOWN: %s",
                 why == Errc::shut_down ? "the peer has ended the connection" : describe(why));
-  tell("FI_SHUTDOWN", [&] { eq_->report_connection(FI_SHUTDOWN, endpoint_, nullptr, {}); });
+  tell("FI_SHUTDOWN", [&] { eq_->report_connection(FI_SHUTDOWN, endpoint(), nullptr, {}); });
 }
 
 }  // namespace aperture::provider

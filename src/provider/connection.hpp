@@ -2,6 +2,8 @@
 // man 3 fi_cm, fi_eq. Called on the control thread, or by whoever drives the engine.
 #pragma once
 
+#include <atomic>
+
 #include "nic/msg_endpoint.hpp"
 #include "provider/eq.hpp"
 
@@ -14,7 +16,12 @@ class ConnectionReports final : public nic::ConnectionEvents {
  public:
   void begin(Eq* eq, struct fid* endpoint) noexcept {
     eq_ = eq;
-    endpoint_ = endpoint;
+    name(endpoint);
+  }
+  // What the events are about: the endpoint's first handle that is open.
+  void name(struct fid* endpoint) noexcept {
+    // relaxed: the events carry the pointer alone, and what it points to is the application's
+    endpoint_.store(endpoint, std::memory_order_relaxed);
   }
   void on_connected(const wire::PrivateData& data) noexcept override;
   void on_refused(Errc why, const wire::PrivateData* data) noexcept override;
@@ -22,7 +29,10 @@ class ConnectionReports final : public nic::ConnectionEvents {
 
  private:
   Eq* eq_ = nullptr;
-  struct fid* endpoint_ = nullptr;
+  struct fid* endpoint() const noexcept {
+    return endpoint_.load(std::memory_order_relaxed);  // relaxed: as in name()
+  }
+  std::atomic<struct fid*> endpoint_{nullptr};
 };
 
 }  // namespace aperture::provider

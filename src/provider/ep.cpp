@@ -46,6 +46,7 @@ int close_ep(fid* fid) noexcept {
       delete body;
     } else {
       std::erase(body->handles, &ep);
+      body->reports.name(&body->handles.front()->fid.fid);
     }
     delete &ep;
     return 0;
