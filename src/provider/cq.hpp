@@ -13,7 +13,7 @@
 namespace aperture::provider {
 
 struct Cq {
-  explicit Cq(size_t capacity) : core(capacity) {}
+  explicit Cq(size_t capacity) : core(capacity), entries(core.capacity()) {}
 
   fid_cq fid{};
   nic::Engine* engine = nullptr;
@@ -22,6 +22,7 @@ struct Cq {
   uint32_t reads = 0;
   Sleeper sleeper;
   qp::Cq core;
+  const size_t entries;  // as opened; the core's own number may grow, under the lock
 
   fi_wait_obj wait_obj = FI_WAIT_NONE;
   fi_cq_wait_cond wait_cond = FI_CQ_COND_NONE;

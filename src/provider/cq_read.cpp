@@ -158,7 +158,7 @@ ssize_t sread_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source, cons
   size_t threshold = 1;  // "cond is interpreted as a size_t threshold value"
   if (cq.wait_cond == FI_CQ_COND_THRESHOLD && cond != nullptr) {
     threshold = std::clamp<size_t>(reinterpret_cast<uintptr_t>(cond), 1,
-                                   std::min(std::max<size_t>(count, 1), cq.core.capacity()));
+                                   std::min(std::max<size_t>(count, 1), cq.entries));
   }
   const Deadline deadline(timeout);
   bool interrupted = false;

@@ -172,6 +172,8 @@ void Sleeper::arm() noexcept {
   if (!armed_) {
     armed_ = true;
     domain_->sleepers.push_back(this);
+    // what an earlier hand_back() left there: whoever it was for is covered by what is armed now
+    if (domain_->engine->lock().threaded()) cq_ != nullptr ? cq_->disarm() : counter_->disarm();
   }
   cq_ != nullptr ? cq_->arm() : counter_->arm();
 }
@@ -179,7 +181,11 @@ void Sleeper::arm() noexcept {
 void Sleeper::disarm() noexcept {
   armed_ = false;
   std::erase(domain_->sleepers, this);
-  cq_ != nullptr ? cq_->disarm() : counter_->disarm();
+  if (domain_->engine->lock().threaded()) {
+    cq_ != nullptr ? cq_->hand_back() : counter_->hand_back();
+  } else {
+    cq_ != nullptr ? cq_->disarm() : counter_->disarm();
+  }
 }
 
 // Our poll woke the engine while others rely on its doorbell. If things arrive faster than we can

@@ -4,7 +4,9 @@
 // completion makes readable, and the engine's doorbell, which an arrival rings while the engine is
 // asleep. Before anyone blocks, try_sleep() puts the engine to sleep and looks once more. Several
 // threads may sleep in one domain while another polls: whoever polls puts the engine back to sleep
-// (Sleeper::keep_asleep), so that nobody misses the doorbell.
+// (Sleeper::keep_asleep), so that nobody misses the doorbell. Several may even sleep on one object:
+// where threads are allowed, whoever reads it ends that sleep for all of them, by making the
+// descriptor readable; the next one to go to sleep drains it, and what it arms covers everybody.
 #pragma once
 
 #include <rdma/fi_eq.h>

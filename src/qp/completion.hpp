@@ -83,7 +83,12 @@ class Cq {
   int wake_fd() const noexcept { return wake_fd_.get(); }
   void arm() noexcept { armed_ = true; }
   void disarm() noexcept;  // also drains the fd
-  void wake() noexcept;    // makes wake_fd() readable now; any thread
+  // For when somebody else may be blocked on the fd: it becomes readable, until disarm().
+  void hand_back() noexcept {
+    armed_ = false;
+    wake();
+  }
+  void wake() noexcept;  // makes wake_fd() readable now; any thread
 
  private:
   struct Slot {
@@ -118,6 +123,10 @@ class Counter {
   int wake_fd() const noexcept { return wake_fd_.get(); }
   void arm() noexcept { armed_ = true; }
   void disarm() noexcept;
+  void hand_back() noexcept {  // as of Cq
+    armed_ = false;
+    wake();
+  }
   void wake() noexcept;
 
  private:

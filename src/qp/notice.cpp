@@ -3,11 +3,11 @@
 // FI_REMOTE_READ and FI_REMOTE_WRITE.
 //
 // Guarded by the engine's lock. What the owner executes it sees. What the initiator copied by its
-// own hand is told with a notice through the ring, published after the copying call has returned, so
-// whoever reads the event finds the bytes. A request that was claimed still lies in the ring: the
-// owner tells of it as it steps over it, and an initiator that would be refused therefore gives such
-// a request back to the owner (direct.cpp). Only endpoints that asked for events (ChannelWords'
-// notices) and writes with immediate data pay for any of this.
+// own hand is told with a notice through the ring, published after the copying call has returned,
+// so whoever reads the event finds the bytes. A request that was claimed still lies in the ring:
+// the owner tells of it as it steps over it, and an initiator that would be refused therefore gives
+// such a request back to the owner (direct.cpp). Only endpoints that asked for events
+// (ChannelWords' notices) and writes with immediate data pay for any of this.
 #include <cstring>
 
 #include "qp/qp.hpp"

@@ -61,8 +61,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
   Result<uint32_t> reserve_lane() noexcept;
   // The creator gives a lane back, once both sides have closed it.
   void release_lane(uint32_t index) noexcept;
-  // Which one-sided accesses our endpoint wants to be told of (ring::kNotice...): by whoever reserved
-  // the lane, before the other side hears of it.
+  // Which one-sided accesses our endpoint wants to be told of (ring::kNotice...): by whoever
+  // reserved the lane, before the other side hears of it.
   void want_notices(uint32_t index, uint32_t which) noexcept;
   // Our end of lane `index`. Errors: protocol (no such lane).
   Result<std::unique_ptr<Lane>> open_lane(uint32_t index, const LanePeer& peer) noexcept;

@@ -1,0 +1,358 @@
+// Stations that send to each other from as many threads as a threading level permits, and check
+// every byte. fi_domain(3), "Multi-threading Support". Used over the stock libfabric (tests/doors)
+// and over the provider alone (tests/provider), where ThreadSanitizer sees all of it.
+//
+// A station is an endpoint with a CQ for each direction and a counter. Its work is cut into steps;
+// a thread is a list of steps that it repeats until everything has arrived. Which steps may run in
+// threads of their own is what the levels differ in.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace aperture::thread_play {
+
+inline const size_t kSizes[] = {16, 16, 100, 16, 3000, 16, 40000, 300};
+inline constexpr size_t kMost = 40000;
+inline constexpr size_t kSlots = 16;
+
+inline void must(int64_t code, const char* what) {
+  if (code < 0) throw std::runtime_error(std::string(what) + ": " + std::to_string(code));
+}
+
+template <typename T>
+struct CloseFid {
+  void operator()(T* fid) const { fid->fid.ops->close(&fid->fid); }
+};
+template <typename T>
+using Fid = std::unique_ptr<T, CloseFid<T>>;
+
+// What a message says: who sent it, and which of its messages it is; the rest follows from that.
+struct Words {
+  uint32_t sender;
+  uint32_t number;
+  uint64_t len;
+};
+inline uint8_t byte_of(const Words& w, size_t i) {
+  return static_cast<uint8_t>(w.sender * 31 + w.number * 7 + i * 13 + (i >> 8));
+}
+
+class Station {
+ public:
+  Station(fid_domain* domain, fi_info* info, uint32_t senders, uint32_t messages)
+      : senders_(senders), messages_(messages), seen_(senders * messages), next_(senders) {
+    fi_av_attr av_attr{};
+    fid_av* av = nullptr;
+    must(fi_av_open(domain, &av_attr, &av, nullptr), "fi_av_open");
+    av_.reset(av);
+    fi_cq_attr cq_attr{};
+    cq_attr.format = FI_CQ_FORMAT_DATA;
+    cq_attr.wait_obj = FI_WAIT_UNSPEC;
+    for (Fid<fid_cq>* place : {&tx_, &rx_}) {
+      fid_cq* cq = nullptr;
+      must(fi_cq_open(domain, &cq_attr, &cq, nullptr), "fi_cq_open");
+      place->reset(cq);
+    }
+    fi_cntr_attr cntr_attr{};
+    cntr_attr.wait_obj = FI_WAIT_UNSPEC;
+    fid_cntr* cntr = nullptr;
+    must(fi_cntr_open(domain, &cntr_attr, &cntr, nullptr), "fi_cntr_open");
+    count_.reset(cntr);
+    fid_ep* ep = nullptr;
+    must(fi_endpoint(domain, info, &ep, nullptr), "fi_endpoint");
+    ep_.reset(ep);
+    must(fi_ep_bind(ep, &av->fid, 0), "bind av");
+    must(fi_ep_bind(ep, &tx_->fid, FI_TRANSMIT), "bind tx");
+    must(fi_ep_bind(ep, &rx_->fid, FI_RECV), "bind rx");
+    must(fi_ep_bind(ep, &cntr->fid, FI_RECV), "bind counter");
+    must(fi_enable(ep), "fi_enable");
+    for (auto* slots : {&out_, &in_}) {
+      slots->resize(kSlots);
+      for (auto& slot : *slots) {
+        slot = std::make_unique<Slot>();
+        slot->bytes.resize(kMost);
+      }
+    }
+  }
+  // Sends go there from now on.
+  void aim(Station& to) {
+    char name[64];
+    size_t len = sizeof name;
+    must(fi_getname(&to.ep_->fid, name, &len), "fi_getname");
+    if (fi_av_insert(av_.get(), name, 1, &peer_, 0, nullptr) != 1) {
+      throw std::runtime_error("fi_av_insert");
+    }
+    const uint64_t key = reinterpret_cast<uintptr_t>(this) >> 4;
+    fid_mr* mr = nullptr;
+    must(fi_mr_reg(to.domain_of(), to.window_, sizeof to.window_, FI_REMOTE_WRITE, 0, key, 0, &mr,
+                   nullptr),
+         "fi_mr_reg");
+    mr_.reset(mr);
+  }
+  void let_go_of_peer() { mr_.reset(); }
+  void set_domain(fid_domain* domain) { domain_ = domain; }
+  fid_domain* domain_of() { return domain_; }
+
+  bool done() const {
+    return received_.load() == senders_ * messages_ && completed_.load() == senders_ * messages_;
+  }
+  std::string state() const {
+    return "received " + std::to_string(received_.load()) + ", completed " +
+           std::to_string(completed_.load()) + " of " + std::to_string(senders_ * messages_);
+  }
+
+  // --- steps; true: something was done ---
+
+  bool send(uint32_t sender) {
+    if (next_[sender] == messages_) return false;
+    for (size_t i = sender; i < kSlots; i += senders_) {
+      Slot& slot = *out_[i];
+      if (slot.busy.load(std::memory_order_acquire)) continue;
+      const uint32_t number = next_[sender];
+      const Words w{sender, number, kSizes[number % std::size(kSizes)]};
+      std::memcpy(slot.bytes.data(), &w, sizeof w);
+      for (size_t at = sizeof w; at < w.len; ++at) slot.bytes[at] = byte_of(w, at);
+      slot.busy.store(true, std::memory_order_relaxed);
+      const ssize_t rc = number % 5 == 4 && w.len <= 64
+                             ? fi_inject(ep_.get(), slot.bytes.data(), w.len, peer_)
+                             : fi_send(ep_.get(), slot.bytes.data(), w.len, nullptr, peer_, &slot);
+      if (rc == 0) {
+        ++next_[sender];
+        if (number % 5 == 4 && w.len <= 64) {
+          slot.busy.store(false, std::memory_order_relaxed);
+          completed_.fetch_add(1);
+        }
+        return true;
+      }
+      slot.busy.store(false, std::memory_order_relaxed);
+      EXPECT_EQ(rc, -FI_EAGAIN);
+      return false;
+    }
+    return false;
+  }
+  // A write into the peer's window now and then: its completion has no slot.
+  bool write() {
+    if (writes_left_ == 0) return false;
+    static const uint64_t word = 0x5a5a5a5a5a5a5a5a;
+    const ssize_t rc = fi_write(ep_.get(), &word, sizeof word, nullptr, peer_,
+                                8 * (writes_left_ % 8), fi_mr_key(mr_.get()), nullptr);
+    if (rc != 0) {
+      EXPECT_EQ(rc, -FI_EAGAIN);
+      return false;
+    }
+    --writes_left_;
+    return true;
+  }
+  bool post_receives() {
+    bool any = false;
+    for (auto& slot : in_) {
+      if (slot->busy.load(std::memory_order_acquire)) continue;
+      slot->busy.store(true, std::memory_order_relaxed);
+      if (fi_recv(ep_.get(), slot->bytes.data(), kMost, nullptr, FI_ADDR_UNSPEC, slot.get()) != 0) {
+        slot->busy.store(false, std::memory_order_relaxed);
+        return any;
+      }
+      any = true;
+    }
+    return any;
+  }
+  bool read_tx() {
+    fi_cq_data_entry entries[8];
+    const ssize_t n = fi_cq_read(tx_.get(), entries, 8);
+    if (n == -FI_EAGAIN) return false;
+    if (n < 0) {
+      fail(tx_.get(), n);
+      return false;
+    }
+    for (ssize_t i = 0; i < n; ++i) {
+      if (entries[i].op_context == nullptr) continue;  // a write
+      static_cast<Slot*>(entries[i].op_context)->busy.store(false, std::memory_order_release);
+      completed_.fetch_add(1);
+    }
+    return true;
+  }
+  bool read_rx(bool block) {
+    fi_cq_data_entry entries[4];
+    const ssize_t n =
+        block ? fi_cq_sread(rx_.get(), entries, 4, nullptr, 50) : fi_cq_read(rx_.get(), entries, 4);
+    if (n == -FI_EAGAIN || n == -FI_EINTR) return false;
+    if (n < 0) {
+      fail(rx_.get(), n);
+      return false;
+    }
+    for (ssize_t i = 0; i < n; ++i)
+      take(*static_cast<Slot*>(entries[i].op_context), entries[i].len);
+    return true;
+  }
+  // The counter never runs behind what the queue told, and never beyond what was sent.
+  bool watch_counter(bool block) {
+    const uint64_t told = received_.load();
+    if (block) {
+      const int rc =
+          fi_cntr_wait(count_.get(), std::min<uint64_t>(told + 1, senders_ * messages_), 20);
+      EXPECT_TRUE(rc == 0 || rc == -FI_ETIMEDOUT || rc == -FI_EINTR) << rc;
+    }
+    const uint64_t counted = fi_cntr_read(count_.get());
+    EXPECT_GE(counted, told);
+    EXPECT_LE(counted, senders_ * messages_);
+    EXPECT_EQ(fi_cntr_readerr(count_.get()), 0u);
+    return false;
+  }
+
+  void expect_everything_once() {
+    for (size_t i = 0; i < seen_.size(); ++i) EXPECT_EQ(seen_[i].load(), 1u) << i;
+    EXPECT_EQ(fi_cntr_read(count_.get()), senders_ * messages_);
+  }
+  void close_endpoint() { ep_.reset(); }
+
+ private:
+  struct Slot {
+    std::vector<uint8_t> bytes;
+    std::atomic<bool> busy{false};
+  };
+  void take(Slot& slot, size_t len) {
+    Words w;
+    std::memcpy(&w, slot.bytes.data(), sizeof w);
+    EXPECT_EQ(w.len, len);
+    if (w.sender < senders_ && w.number < messages_ && w.len == len) {
+      size_t wrong = 0;
+      for (size_t i = sizeof w; i < len; ++i) wrong += slot.bytes[i] != byte_of(w, i);
+      EXPECT_EQ(wrong, 0u) << "message " << w.number << " of " << w.sender;
+      seen_[w.sender * messages_ + w.number].fetch_add(1);
+    } else {
+      ADD_FAILURE() << "not a message of ours";
+    }
+    slot.busy.store(false, std::memory_order_release);
+    received_.fetch_add(1);
+  }
+  static void fail(fid_cq* cq, ssize_t n) {
+    fi_cq_err_entry error{};
+    // another thread may have read the error
+    if (n == -FI_EAVAIL && fi_cq_readerr(cq, &error, 0) == 1) {
+      ADD_FAILURE() << "an operation failed: " << error.err;
+    } else if (n != -FI_EAVAIL) {
+      ADD_FAILURE() << "reading a queue: " << n;
+    }
+  }
+
+  const uint32_t senders_;
+  const uint32_t messages_;
+  fid_domain* domain_ = nullptr;
+  Fid<fid_av> av_;
+  Fid<fid_cq> tx_;
+  Fid<fid_cq> rx_;
+  Fid<fid_cntr> count_;
+  Fid<fid_mr> mr_;
+  Fid<fid_ep> ep_;
+  fi_addr_t peer_ = FI_ADDR_NOTAVAIL;
+  std::vector<std::unique_ptr<Slot>> out_, in_;
+  std::atomic<uint64_t> received_{0}, completed_{0};
+  std::vector<std::atomic<uint32_t>> seen_;
+  std::vector<uint32_t> next_;  // each written by its sender's thread alone
+  uint32_t writes_left_ = 50;
+  uint64_t window_[8] = {};  // peers write there
+};
+
+using Step = std::function<bool()>;
+using Thread = std::vector<Step>;
+
+// The threads that a level permits for one station.
+inline std::vector<Thread> threads_of(fi_threading level, Station& s) {
+  const Step send0 = [&s] { return s.send(0); };
+  const Step send1 = [&s] { return s.send(1); };
+  const Step write = [&s] { return s.write(); };
+  const Step post = [&s] { return s.post_receives(); };
+  const Step tx = [&s] { return s.read_tx(); };
+  const Step rx = [&s] { return s.read_rx(false); };
+  const Step blocking_rx = [&s] { return s.read_rx(true); };
+  const Step count = [&s] { return s.watch_counter(false); };
+  const Step blocking_count = [&s] { return s.watch_counter(true); };
+  switch (level) {
+    case FI_THREAD_SAFE:
+      return {{send0, write}, {send1}, {post}, {tx}, {tx, rx}, {blocking_rx}, {blocking_count}};
+    case FI_THREAD_FID:
+      return {{send0, send1, write}, {post}, {tx}, {blocking_rx}, {blocking_count}};
+    case FI_THREAD_ENDPOINT:
+      return {{send0, send1, write, post}, {tx}, {blocking_rx}, {blocking_count}};
+    default:  // COMPLETION, and DOMAIN with a station in each domain
+      return {{send0, send1, write, post, tx, rx, count}};
+  }
+}
+
+inline void play(std::vector<Station*> stations, fi_threading level) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(100);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> running;
+  for (Station* s : stations) {
+    for (const Thread& thread : threads_of(level, *s)) {
+      running.emplace_back([thread, &stop] {
+        while (!stop.load()) {
+          bool any = false;
+          for (const Step& step : thread) any = step() || any;
+          if (!any) std::this_thread::yield();
+        }
+      });
+    }
+  }
+  const auto all_done = [&] {
+    for (Station* s : stations) {
+      if (!s->done()) return false;
+    }
+    return true;
+  };
+  while (!all_done() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const bool in_time = all_done();
+  stop.store(true);
+  for (std::thread& t : running) t.join();
+  for (Station* s : stations) {
+    EXPECT_TRUE(in_time) << s->state();
+    if (in_time) s->expect_everything_once();
+  }
+}
+
+inline const char* name_of(fi_threading level) {
+  switch (level) {
+    case FI_THREAD_SAFE: return "safe";
+    case FI_THREAD_FID: return "fid";
+    case FI_THREAD_ENDPOINT: return "endpoint";
+    case FI_THREAD_COMPLETION: return "completion";
+    case FI_THREAD_DOMAIN: return "domain";
+    default: return "unspec";
+  }
+}
+inline const auto kLevels = testing::Values(FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_ENDPOINT,
+                                            FI_THREAD_COMPLETION, FI_THREAD_DOMAIN);
+
+// Two stations that send to each other: of one domain, or each of its own.
+inline void play_pair(fid_domain* first, fid_domain* second, fi_info* info, fi_threading level,
+                      uint32_t messages) {
+  Station a(first, info, 2, messages), b(second, info, 2, messages);
+  a.set_domain(first);
+  b.set_domain(second);
+  a.aim(b);
+  b.aim(a);
+  play({&a, &b}, level);
+  a.let_go_of_peer();
+  b.let_go_of_peer();
+  a.close_endpoint();
+  b.close_endpoint();
+}
+
+}  // namespace aperture::thread_play
