@@ -112,6 +112,9 @@ class Game final : public msg::Matcher::Host {
     port_.tx_cq = &tx_cq_;
     port_.rx_cq = &rx_cq_;
     port_.imm_flag = 1;
+    port_.release_flag = kRelease;
+    port_.remote_read_counter = &remote_reads_;
+    port_.remote_write_counter = &remote_writes_;
     port_.tx_size = 64;
     matcher_ = std::make_unique<msg::Matcher>(port_, *this, 16, true, true);
     port_.sink = matcher_.get();
@@ -182,6 +185,7 @@ class Game final : public msg::Matcher::Host {
     std::unique_ptr<std::byte[]> buffer;  // on the heap, so that ASan guards its ends
     iovec iov;
     int ended = 0;
+    bool multi = false;  // ends with its release, after any number of messages
   };
 
   // A number as a peer would choose it.
@@ -233,7 +237,10 @@ class Game final : public msg::Matcher::Host {
       case 1: w.bytes_consumed.store(v); break;
       case 2: w.executing.store(v); break;
       case 3: w.state.store(static_cast<uint32_t>(v)); break;
-      case 4: w.polls.store(v); break;
+      case 4:
+        w.polls.store(v);
+        w.notices.store(static_cast<uint32_t>(v >> 5));
+        break;
       case 5: w.claim.store(v); break;
       case 6:
         if (peer_->claims_in != nullptr) peer_->claims_in[v % link::Lane::kClaims].store(v >> 5);
@@ -307,7 +314,10 @@ class Game final : public msg::Matcher::Host {
     wr.tag = how;
     wr.source = how % 8 == 0 ? 5 : qp::kAnySource;
     wr.context = context();
-    if (!matcher_->recv(wr)) operations_.pop_back();
+    o->multi = how % 16 == 6;
+    wr.completion = how % 32 != 22;
+    const Status posted = o->multi ? matcher_->recv_multi(wr, how / 4) : matcher_->recv(wr);
+    if (!posted) operations_.pop_back();
   }
   void post_send() {
     const uint8_t how = steps_.take<uint8_t>();
@@ -318,7 +328,7 @@ class Game final : public msg::Matcher::Host {
     wr.iov_count = 1;
     wr.len = o->iov.iov_len;
     wr.tagged = how % 2 != 0;
-    wr.delivery = how % 4 == 1;
+    wr.delivery = how % 4 != 1 ? 0 : how % 8 == 1 ? qp::kMatched : qp::kDelivered;
     wr.has_imm = how % 8 == 0;
     wr.context = context();
     if (!qp_->send(wr)) operations_.pop_back();
@@ -380,15 +390,20 @@ class Game final : public msg::Matcher::Host {
     for (qp::Cq* cq : {&tx_cq_, &rx_cq_}) {
       while (!cq->empty()) {
         void* of = cq->front().context;
+        uint64_t flags = cq->front().flags;
         if (cq->error_first()) {
-          of = cq->pop_error().entry.context;
+          const qp::CompletionError e = cq->pop_error();
+          of = e.entry.context;
+          flags = e.entry.flags;
         } else {
           cq->pop();
         }
         const auto nth = reinterpret_cast<uint64_t>(of);
         if (nth == 0 || nth == kProbe) continue;  // a notice, or a look
         require(nth <= operations_.size(), "a completion of nothing");
-        ++operations_[nth - 1].ended;
+        Operation& o = operations_[nth - 1];
+        require(o.ended == 0, "told again after its end");
+        if (!o.multi || (flags & kRelease) != 0) ++o.ended;
       }
     }
   }
@@ -400,10 +415,12 @@ class Game final : public msg::Matcher::Host {
   }
 
   static constexpr uint64_t kProbe = 1'000'000;
+  static constexpr uint64_t kRelease = 1u << 16;
 
   Steps& steps_;
   const bool direct_;
   qp::Cq tx_cq_, rx_cq_;
+  qp::Counter remote_reads_, remote_writes_;
   qp::Port port_;
   std::unique_ptr<msg::Matcher> matcher_;
   std::unique_ptr<qp::Qp> qp_;

@@ -352,6 +352,29 @@ TEST_P(HostilePeer, claims_of_every_kind_hold_up_only_their_lane) {
   EXPECT_FALSE(a().qp->lane()->request_rx.cells.ready());
 }
 
+TEST_P(HostilePeer, notices_of_accesses_that_never_were_count_and_touch_nothing) {
+  for (const uint16_t kind : {uint16_t{0}, uint16_t{1}, uint16_t{7}, uint16_t{65535}}) {
+    put(peer().request_tx, Head::make(Op::notice, wire::kFirst | wire::kLast, kind, ~uint64_t{0}));
+  }
+  put(peer().request_tx, Head::make(Op::notice, 0xff, 0, 5));  // with immediate data
+  expect_alive();
+  EXPECT_EQ(a().remote_writes.value() + a().remote_reads.value(), 5u);
+  EXPECT_EQ(a().rx_cq.size(), 1u);
+  EXPECT_TRUE(memory_.all(7));
+}
+
+TEST_P(HostilePeer, wishes_for_notices_that_come_and_go) {
+  Guarded local(5000);
+  const iovec iov{local.data(), 5000};
+  const RemoteRange range{memory_.address(), 5000, region_.key};
+  for (uint32_t i = 0; i < 200; ++i) {
+    peer().request_rx.want_notices(i % 3 == 0 ? ~uint32_t{0} : i);
+    (void)a().qp->rma(i % 2 == 0 ? WqeKind::write : WqeKind::read, rma_of(iov, range, 1));
+    poll(1);
+  }
+  expect_alive();
+}
+
 TEST_P(HostilePeer, claim_words_of_offers_that_jump) {
   if (GetParam() == LinkKind::loopback) GTEST_SKIP() << "loopback lanes have no claim words";
   const auto data = pattern(1000000, 1);
