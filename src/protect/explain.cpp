@@ -87,6 +87,8 @@ const char* remedy(Denial denial, bool zero_based) {
                         : "give virtual addresses inside the region (FI_MR_VIRT_ADDR is set), or "
                           "register more";
     case Denial::not_backed: return "map the memory before it is accessed";
+    case Denial::misaligned:
+      return "place the target of atomics at a multiple of the datatype's alignment in C";
     case Denial::none: break;
   }
   return "nothing needs to change";

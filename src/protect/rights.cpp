@@ -17,6 +17,7 @@ const char* sentence(Denial denial) noexcept {
     case Denial::missing_right: return "the region does not grant this right";
     case Denial::out_of_range: return "the range leaves the region";
     case Denial::not_backed: return "no memory is mapped in that part of the region";
+    case Denial::misaligned: return "the elements are not aligned as their datatype must be";
   }
   return "refused for a reason that this version does not know";
 }

@@ -52,9 +52,10 @@ enum class Denial : uint8_t {
   missing_right = 6,
   out_of_range = 7,
   not_backed = 8,  // the range is registered, but no memory is mapped there
+  misaligned = 9,  // of an atomic: an element's address is no multiple of its alignment
 };
 
-constexpr uint8_t kDenials = 9;
+constexpr uint8_t kDenials = 10;
 
 // The rule that was broken, in a few words: "the range leaves the region". Static storage; any byte
 // is answered, since it may have come from a peer.
