@@ -18,7 +18,13 @@ using protect::DirectResult;
 namespace {
 
 protect::Rights need_of(const Wqe& wqe) noexcept {
-  return wqe.kind == WqeKind::write ? protect::Rights::remote_write : protect::Rights::remote_read;
+  switch (wqe.kind) {
+    case WqeKind::write: return protect::Rights::remote_write;
+    case WqeKind::atomic: return rights_for(AtomicKind::base, AtomicOp::write);
+    case WqeKind::fetch:
+      return rights_for(AtomicKind::fetch, wqe.reads_only ? AtomicOp::read : AtomicOp::write);
+    default: return protect::Rights::remote_read;
+  }
 }
 
 }  // namespace
@@ -126,7 +132,12 @@ bool Qp::put_direct(Wqe& wqe) noexcept {
 // Looks whether the first request that is not executed is an RMA of ours that has stood there for
 // too long, and does it itself if the owner is not at it.
 void Qp::claim_stalled_head() noexcept {
-  if (!lane_->direct.allowed || piece_head_ == piece_tail_) return;
+  if (piece_head_ == piece_tail_) return;
+  if (is_atomic(pieces_[piece_head_ % pieces_.size()].wqe->kind)) {
+    ring_for_stalled_head(pieces_[piece_head_ % pieces_.size()]);
+    return;
+  }
+  if (!lane_->direct.allowed) return;
   const Piece piece = pieces_[piece_head_ % pieces_.size()];
   if (piece.pos != done_through_) return;
   if (tells(*piece.wqe) && piece.wqe->through_ring) return;  // for its owner to refuse
@@ -197,9 +208,9 @@ bool Qp::claim(const Piece& piece) noexcept {
 
 void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
   char text[320];
-  const char* what = wqe.kind == WqeKind::send    ? "send"
-                     : wqe.kind == WqeKind::write ? "remote write"
-                                                  : "remote read";
+  static constexpr const char* kWhat[] = {"send", "remote write", "remote read", "remote atomic",
+                                          "remote fetching atomic"};
+  const char* what = kWhat[static_cast<size_t>(wqe.kind)];
   if (wqe.error == Errc::access_denied) {
     const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
     std::snprintf(text, sizeof text,

@@ -86,8 +86,8 @@ class MessageSink {
 };
 
 struct Port {
-  Port(protect::KeyTable& key_table, size_t planned_wqes)
-      : keys(key_table), wqes(planned_wqes, kMostWqes) {}
+  Port(protect::KeyTable& key_table, size_t planned_wqes, size_t planned_atomics = 0)
+      : keys(key_table), wqes(planned_wqes, kMostWqes), atomics(planned_atomics, kMostWqes) {}
   static constexpr size_t kMostWqes = 1u << 20;
 
   protect::KeyTable& keys;
@@ -108,6 +108,7 @@ struct Port {
   size_t tx_size = 1024;
   size_t queued = 0;  // WQEs in send queues, for the bound while a connection comes up
   Pool<Wqe> wqes;
+  Pool<WaitingAtomic> atomics;
 
   // What peers shall tell us of the accesses that they make by their own hand: ring::kNotice...
   uint32_t notices_wanted() const noexcept {
@@ -116,9 +117,7 @@ struct Port {
   }
 
   Counter* counter_of(WqeKind kind) const noexcept {
-    return kind == WqeKind::send   ? send_counter
-           : kind == WqeKind::read ? read_counter
-                                   : write_counter;
+    return kind == WqeKind::send ? send_counter : returns_data(kind) ? read_counter : write_counter;
   }
 };
 

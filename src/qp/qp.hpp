@@ -8,6 +8,7 @@
 //   requester.cpp    posting: sends into the ring, the send queue, acknowledgements
 //   delivery.cpp     sends that complete with the other side
 //   rma.cpp          RMA through the ring, in pieces
+//   atomic.cpp       atomics, both halves: always executed by the owner
 //   notice.cpp       telling the owner of accesses: immediate data, RMA events
 //   direct.cpp       RMA by our own hand (CMA) when the ring is empty or its head is claimed
 //   responder.cpp    executing the peer's requests
@@ -58,6 +59,7 @@ class Qp {
   // was done, take send().
   bool send_line(const LineWr& wr) noexcept;
   Status rma(WqeKind kind, const RmaWr& wr) noexcept;
+  Status atomic(const AtomicWr& wr) noexcept;
   // Cancels a send that has not begun. Errors: no_entry.
   Status cancel(void* context) noexcept;
   bool has_pending() const noexcept {
@@ -157,11 +159,11 @@ class Qp {
   void published_response() noexcept;
   void update_pending() noexcept;
   void retire_from_pending(Wqe& wqe) noexcept;
-  // Whether somebody waits for `consumed` to grow, so that every poll has to look at it. A read is
-  // done when its result is here; for what nobody waits for, the look of a due poll will do, and
+  // Whether somebody waits for `consumed` to grow, so that every poll has to look at it. A read or
+  // a fetching atomic is done when its result is here; for what nobody waits for, the look of a due poll will do, and
   // the peer's acknowledgements do not have to fight for their cache line.
   bool awaits_ack(const Wqe& wqe) const noexcept {
-    return wqe.kind != WqeKind::read && (wqe.completion || port_.counter_of(wqe.kind) != nullptr);
+    return !returns_data(wqe.kind) && (wqe.completion || port_.counter_of(wqe.kind) != nullptr);
   }
   bool has_more_to_do() const noexcept {
     return lane_->needs_drive || awaited_ > 0 || !queue_.empty() || offers_out_ > 0 ||
@@ -175,6 +177,22 @@ class Qp {
   bool on_notice(const wire::Head& head) noexcept;
   bool room_for_notice() const noexcept;
   void deliver_notice(uint64_t len, uint64_t imm) noexcept;
+
+  // atomic.cpp
+  bool put_atomic(const AtomicWr& wr, Wqe& wqe) noexcept;
+  bool put_atomic_inline(const AtomicWr& wr, Wqe& wqe) noexcept;
+  bool put_atomic_bytes(const AtomicWr& wr, Wqe& wqe) noexcept;
+  bool put_waiting_atomic(Wqe& wqe) noexcept;
+  bool keep_atomic(const AtomicWr& wr, Wqe& wqe) noexcept;
+  void ring_for_stalled_head(const Piece& piece) noexcept;
+  bool on_atomic(const wire::Head& head) noexcept;
+  bool on_atomic_bytes(const wire::Head& head) noexcept;
+  struct AtomicRequest;
+  bool execute_atomic(const AtomicRequest& request) noexcept;
+  bool refuse_any(const AtomicRequest& request) noexcept;
+  protect::AccessAsk ask_of(const AtomicRequest& request, size_t range_at) const noexcept;
+  void answer_atomic_inline(const std::byte* result, uint16_t len) noexcept;
+  void answer_atomic_bytes(uint64_t pos, uint32_t len) noexcept;
 
   // direct.cpp
   bool may_go_direct(const Wqe& wqe) noexcept;
@@ -204,7 +222,7 @@ class Qp {
   bool stream_read(const wire::ReadFields& f, const protect::AccessAsk& whole) noexcept;
   ClaimVerdict may_execute() noexcept;
   bool wait_for_peer() noexcept;
-  void refuse(const protect::AccessAsk& ask, protect::Denial denial) noexcept;
+  void refuse(const protect::AccessAsk& ask, protect::Denial denial, uint8_t range_at = 0) noexcept;
   protect::Denial check_whole(const protect::AccessAsk& ask) noexcept;
   protect::AccessAsk ask_of(uint64_t key, uint64_t addr, uint64_t len,
                             protect::Rights need) const noexcept;
@@ -254,6 +272,7 @@ class Qp {
   uint64_t away_polls_ = 0;   // its poll count then
   uint64_t stall_pos_ = 0;
   uint64_t stall_since_ = 0;  // ticks; 0: not stalled
+  uint64_t rung_at_ = 0;      // ticks when a stalled atomic last rang
   ClaimSide claim_side_;
   protect::AccessorSlot* slot_ = nullptr;
   protect::LookupHint direct_hint_;

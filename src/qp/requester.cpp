@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <utility>
 
 #include "base/barrier.hpp"
 #include "base/iov.hpp"
@@ -171,6 +172,7 @@ SendWr Qp::as_send_wr(const Wqe& wqe) const noexcept {
 bool Qp::start(Wqe& wqe) noexcept {
   const bool is_rma = wqe.kind != WqeKind::send;
   if (wqe.fence && under_way() && !(is_rma && wqe.in_ring)) return false;
+  if (is_atomic(wqe.kind)) return put_waiting_atomic(wqe);
   if (is_rma) return put_rma(wqe);
   if (wqe.reserved) port_.tx_cq->unreserve();
   const Put put = put_send(as_send_wr(wqe));
@@ -276,8 +278,8 @@ void Qp::retire(uint64_t done_through) noexcept {
   while (Wqe* wqe = pending_.front()) {
     if (wqe->end_pos > done_through) break;
     retire_from_pending(*wqe);
-    if (wqe->kind == WqeKind::read && wqe->denial == protect::Denial::none &&
-        wqe->error == Errc::ok && wqe->done != wqe->len) {
+    if (returns_data(wqe->kind) && wqe->denial == protect::Denial::none && wqe->error == Errc::ok &&
+        wqe->done != wqe->len) {
       wqe->error = Errc::protocol;  // acknowledged without its data
     }
     complete(*wqe);
@@ -294,9 +296,10 @@ void Qp::on_nak(uint64_t pos, uint16_t denial) noexcept {
     const Piece& piece = pieces_[i % pieces_.size()];
     if (piece.pos != pos) continue;
     if (piece.wqe->denial == protect::Denial::none) {
-      const bool known = denial > 0 && denial < protect::kDenials;
-      piece.wqe->denial =
-          known ? static_cast<protect::Denial>(denial) : protect::Denial::unknown_key;
+      const unsigned why = denial & 0xffu;
+      const bool known = why > 0 && why < protect::kDenials;
+      piece.wqe->denial = known ? static_cast<protect::Denial>(why) : protect::Denial::unknown_key;
+      if (is_atomic(piece.wqe->kind)) piece.wqe->range_at = static_cast<uint8_t>(denial >> 8);
     }
     return;
   }
@@ -324,6 +327,8 @@ void Qp::complete(Wqe& wqe) noexcept {
     if (port_.tx_cq != nullptr) port_.tx_cq->push_error(std::move(e));
     if (counter != nullptr) counter->add_error(1);
   }
+  if (wqe.atomic != nullptr) [[unlikely]]
+    port_.atomics.give(std::exchange(wqe.atomic, nullptr));
   port_.wqes.give(&wqe);
 }
 

@@ -98,6 +98,8 @@ bool Qp::execute(const Head& head, Op op, uint32_t n_cells) noexcept {
     case Op::read: executed = on_read(head); break;
     case Op::notice: executed = on_notice(head); break;
     case Op::check: executed = on_check(head); break;
+    case Op::atomic: executed = on_atomic(head); break;
+    case Op::atomic_bytes: executed = on_atomic_bytes(head); break;
     default: break_protocol("a response among the requests"); return false;
   }
   if (executed) lane_->request_rx.cells.advance(n_cells);
@@ -160,9 +162,10 @@ AccessAsk Qp::ask_of(uint64_t key, uint64_t addr, uint64_t len, Rights need) con
 }
 
 // Room for one nak must be there before an RMA request is looked at.
-void Qp::refuse(const AccessAsk& ask, Denial denial) noexcept {
+void Qp::refuse(const AccessAsk& ask, Denial denial, uint8_t range_at) noexcept {
   const uint64_t pos = lane_->request_rx.cells.pos();
-  const Head head = Head::make(Op::nak, 0, static_cast<uint16_t>(denial), pos);
+  const auto code = static_cast<uint16_t>(range_at << 8 | static_cast<uint16_t>(denial));
+  const Head head = Head::make(Op::nak, 0, code, pos);
   std::memcpy(lane_->response_tx.cells.body(), &head, sizeof head);
   lane_->response_tx.cells.publish(1);
   published_response();
@@ -404,7 +407,7 @@ void Qp::on_read_result(const Head& head, Op op) noexcept {
   const Piece* piece = nullptr;
   for (uint64_t i = piece_head_; i != piece_tail_ && piece == nullptr; ++i) {
     const Piece& p = pieces_[i % pieces_.size()];
-    if (p.pos == head.word() && p.wqe->kind == WqeKind::read) piece = &p;
+    if (p.pos == head.word() && returns_data(p.wqe->kind)) piece = &p;
   }
   if (piece == nullptr) {
     break_protocol("a result that nobody asked for");

@@ -19,6 +19,10 @@ inline constexpr uint64_t kClaimChunk = 64 * 1024;
 // How long the head of a ring may stand still before its initiator reaches out itself.
 inline constexpr uint64_t kStallNs = 2'000;
 
+// A target that does not execute an atomic in that time has its doorbell rung, but not more often
+// than this: its control thread goes on by itself once it is awake.
+inline constexpr uint64_t kRingEveryNs = 1'000'000;
+
 // How long a receiver waits for a sender that pushes nothing before it pulls. Longer than a sender
 // that polls ever takes for a round of pieces: two cores copy four times as fast as CMA.
 inline constexpr uint64_t kPullStallNs = 20'000;

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "qp/atomic_op.hpp"
+
 namespace aperture::qp {
 
 inline constexpr uint64_t kAnySource = ~uint64_t{0};
@@ -76,6 +78,29 @@ struct RmaWr {
   uint64_t flags = 0;
   bool has_imm = false;  // write only
   bool inject = false;   // write only
+  bool completion = true;
+  bool fence = false;  // after everything posted before it to that peer
+};
+
+// An atomic on the elements of one or more remote ranges. Lengths are bytes, whole elements each;
+// each array that travels is as long as the ranges together.
+struct AtomicWr {
+  AtomicKind kind = AtomicKind::base;
+  AtomicOp op = AtomicOp::sum;  // one that is offered for that kind and type
+  AtomicType type = AtomicType::uint64;
+  uint64_t len = 0;                // of the ranges, 1..kAtomicBytes
+  const iovec* operand = nullptr;  // unused by AtomicOp::read
+  size_t operand_count = 0;
+  const iovec* compare = nullptr;  // of AtomicKind::compare
+  size_t compare_count = 0;
+  const iovec* result = nullptr;  // of all kinds but base: takes the former values
+  size_t result_count = 0;
+  const RemoteRange* ranges = nullptr;
+  size_t range_count = 0;  // 1..kRmaIovLimit
+  uint64_t dest = 0;
+  void* context = nullptr;
+  uint64_t flags = 0;
+  bool inject = false;  // len <= kInjectBytes; operands are free when the call returns
   bool completion = true;
   bool fence = false;  // after everything posted before it to that peer
 };

@@ -15,7 +15,28 @@
 
 namespace aperture::qp {
 
-enum class WqeKind : uint8_t { send, write, read };
+enum class WqeKind : uint8_t { send, write, read, atomic, fetch };
+
+constexpr bool is_atomic(WqeKind kind) noexcept {
+  return kind == WqeKind::atomic || kind == WqeKind::fetch;
+}
+// Ends only with its data: `done` has reached `len`.
+constexpr bool returns_data(WqeKind kind) noexcept {
+  return kind == WqeKind::read || kind == WqeKind::fetch;
+}
+
+// What an atomic that could not go into the ring at once keeps of its work request. Its first
+// operand is in the WQE's `injected` if it was injected; the WQE's iov is the result's.
+struct WaitingAtomic {
+  AtomicKind kind;
+  AtomicOp op;
+  AtomicType type;
+  uint8_t operand_count;
+  uint8_t compare_count;
+  std::array<iovec, kIovLimit> operand;
+  std::array<iovec, kIovLimit> compare;
+  std::array<std::byte, kInjectBytes> injected_compare;
+};
 
 struct Wqe : ListHook {
   // what was asked
@@ -26,7 +47,8 @@ struct Wqe : ListHook {
   bool completion = true;
   uint8_t delivery = 0;  // as in SendWr
   bool fence = false;
-  bool reserved = false;  // a CQ entry is promised
+  bool reads_only = false;  // of a fetch: the target is not changed
+  bool reserved = false;    // a CQ entry is promised
   uint8_t iov_count = 0;
   uint8_t range_count = 0;
   uint64_t len = 0;
@@ -58,6 +80,7 @@ struct Wqe : ListHook {
   bool granted_set = false;
   uint64_t chunk_at = 0;  // where in the chunk under way; chunk_end == 0: none
   uint64_t chunk_end = 0;
+  WaitingAtomic* atomic = nullptr;  // of an atomic that has had to wait
 
   std::array<iovec, kIovLimit> iov;
   std::array<RemoteRange, kRmaIovLimit> ranges;

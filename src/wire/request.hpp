@@ -26,21 +26,24 @@ namespace aperture::wire {
 enum class Op : uint8_t {
   none = 0,
   // requests
-  send = 1,         // inline payload; word = tag
-  send_bytes = 2,   // payload in the request byte ring; word = tag
-  send_offer = 3,   // rendezvous: payload stays with the sender until granted; word = tag
-  write = 4,        // RMA write, inline payload; word = address
-  write_bytes = 5,  // one piece of an RMA write, payload in the request byte ring; word = address
-  read = 6,         // RMA read; word = address
-  notice = 7,       // of an access whose bytes moved otherwise; word = its length, len = kind
-  check = 8,        // may this range be accessed? if not, the rest of its operation is dropped
+  send = 1,           // inline payload; word = tag
+  send_bytes = 2,     // payload in the request byte ring; word = tag
+  send_offer = 3,     // rendezvous: payload stays with the sender until granted; word = tag
+  write = 4,          // RMA write, inline payload; word = address
+  write_bytes = 5,    // one piece of an RMA write, payload in the request byte ring; word = address
+  read = 6,           // RMA read; word = address
+  notice = 7,         // of an access whose bytes moved otherwise; word = its length, len = kind
+  check = 8,          // may this range be accessed? if not, the rest of its operation is dropped
+  atomic = 9,         // atomic on one range, operands inline; word = address
+  atomic_bytes = 10,  // atomic on several ranges, or with more operands: in the request byte ring
   // responses
   grant = 16,        // rendezvous: send now; word = message id
   data = 17,         // rendezvous payload in the response byte ring; word = receive id
   finished = 18,     // rendezvous: everything has arrived; word = message id
-  nak = 19,          // the request at that position was refused; word = position, len = denial
-  read_inline = 20,  // result of a small read; word = read id
-  read_data = 21,    // piece of a read's result in the response byte ring; word = read id
+  nak = 19,          // the request at that position was refused; word = position, len = denial,
+                     // and which of an atomic's ranges it was in the upper byte
+  read_inline = 20,  // result of a small read, or of an atomic; word = read id
+  read_data = 21,    // piece of such a result in the response byte ring; word = read id
   pressure = 22,     // word = 1: offer messages, do not send payload unasked; 0: as usual
 };
 
@@ -103,6 +106,31 @@ struct CheckFields {
   uint64_t len;
   uint64_t write;  // 1: for writing, 0: for reading
 };
+struct AtomicCode {  // what an atomic does: numbers of qp/atomic_op.hpp
+  uint8_t op;
+  uint8_t type;
+  uint8_t kind;
+  uint8_t ranges;  // 1 when inline
+};
+// The result of a fetching or comparing atomic has the position of its request for its read id.
+// Behind the fields: `count` operands, then as many to compare with if its kind compares.
+struct AtomicFields {
+  uint64_t key;
+  AtomicCode code;
+  uint32_t count;  // elements
+};
+// In the byte ring: that many AtomicRange, then the operands of all, then those to compare with.
+struct AtomicBytesFields {
+  uint64_t byte_pos;
+  AtomicCode code;
+  uint32_t len;  // bytes in the byte ring
+};
+struct AtomicRange {
+  uint64_t addr;
+  uint64_t key;
+  uint64_t count;  // elements
+};
+static_assert(sizeof(AtomicFields) == 16 && sizeof(AtomicBytesFields) == 16);
 struct GrantFields {
   uint64_t receive_id;
   uint64_t len;  // bytes wanted, from the message's beginning
@@ -130,6 +158,8 @@ constexpr size_t field_bytes(Op op) noexcept {
     case Op::write_bytes: return sizeof(WriteBytesFields);
     case Op::read: return sizeof(ReadFields);
     case Op::check: return sizeof(CheckFields);
+    case Op::atomic: return sizeof(AtomicFields);
+    case Op::atomic_bytes: return sizeof(AtomicBytesFields);
     case Op::grant: return sizeof(GrantFields);
     case Op::data:
     case Op::read_data: return sizeof(DataFields);
@@ -139,7 +169,7 @@ constexpr size_t field_bytes(Op op) noexcept {
 }
 
 constexpr bool has_inline_payload(Op op) noexcept {
-  return op == Op::send || op == Op::write || op == Op::read_inline;
+  return op == Op::send || op == Op::write || op == Op::atomic || op == Op::read_inline;
 }
 
 // Where the inline payload begins in the body.
@@ -170,7 +200,8 @@ constexpr bool is_line(Head head) noexcept {
          head.len + ((head.flags & kImm) << 2) <= static_cast<int>(kLineBytes);
 }
 
-inline constexpr uint32_t kMaxCells = cells_of(Op::write, kImm, kMaxInline);
+inline constexpr uint32_t kMaxCells = cells_of(Op::atomic, kImm, kMaxInline);
+static_assert(kMaxCells >= cells_of(Op::write, kImm, kMaxInline));
 
 inline Head load_head(const std::byte* body) noexcept {
   Head h;

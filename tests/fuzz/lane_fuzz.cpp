@@ -77,7 +77,8 @@ struct World {
     spec.pd = pd;
     spec.base = reinterpret_cast<uint64_t>(at + kRegion);
     spec.length = kRegion;
-    spec.rights = protect::Rights::remote_read | protect::Rights::remote_write;
+    spec.rights = protect::Rights::remote_read | protect::Rights::remote_write |
+                  protect::Rights::remote_atomic;
     spec.requested_key = key;
     require(keys->add(spec).ok(), "no region");
   }
@@ -148,6 +149,7 @@ class Game final : public msg::Matcher::Host {
       require(operations_[i].ended == 1, "an operation did not end exactly once");
     }
     require(port_.wqes.out() == 0, "a WQE has leaked");
+    require(port_.atomics.out() == 0, "a waiting atomic has leaked");
     require(port_.queued == 0, "the count of queued operations is wrong");
     qp_.reset();
     matcher_.reset();
@@ -171,7 +173,12 @@ class Game final : public msg::Matcher::Host {
         case 9: ask_matcher(); break;
         case 10: peer_acknowledges(); break;
         case 11:
-          if (steps_.take<uint8_t>() == 0xee) qp_->lose(Errc::peer_lost);
+          switch (steps_.take<uint8_t>()) {
+            case 0xee: qp_->lose(Errc::peer_lost); break;
+            case 0xa0: put_atomic(); break;
+            case 0xa1: put_atomic_bytes(); break;
+            case 0xa2: post_atomic(); break;
+          }
           break;
       }
     }
@@ -224,6 +231,56 @@ class Game final : public msg::Matcher::Host {
     std::memcpy(tx.cells.body() + wire::kHeadBytes, fields, bytes);
     const uint32_t n = wire::cells_of(static_cast<Op>(op), flags, len);
     tx.cells.publish(n == 0 ? 1 : n);
+  }
+
+  // Numbers of atomics that exist, and some that do not.
+  wire::AtomicCode atomic_code() {
+    const auto pick = [this](unsigned limit) {
+      const uint8_t v = steps_.take<uint8_t>();
+      return static_cast<uint8_t>(v < 250 ? v % limit : v);
+    };
+    return {pick(qp::kAtomicOps + 1), pick(qp::kAtomicTypes + 1), pick(qp::kAtomicKinds),
+            static_cast<uint8_t>(pick(4) + 1)};
+  }
+  // The length that would be right, most of the time.
+  uint64_t atomic_len(const wire::AtomicCode& code, uint64_t count) {
+    const uint8_t off = steps_.take<uint8_t>();
+    const auto type = static_cast<qp::AtomicType>(code.type);
+    const uint64_t len =
+        count * qp::atomic_size(type) *
+        qp::operands_of(static_cast<qp::AtomicKind>(code.kind), static_cast<qp::AtomicOp>(code.op));
+    return off < 240 ? len : len + off - 248;
+  }
+  void put_atomic() {
+    wire::AtomicCode code = atomic_code();
+    if (code.ranges < 4) code.ranges = 1;
+    const uint32_t count = steps_.take<uint8_t>() % 20;
+    const auto len = static_cast<uint16_t>(atomic_len(code, count));
+    ring::ChannelTx& tx = peer_->request_tx;
+    const auto head = wire::Head::make(Op::atomic, 0, len, value());
+    std::memcpy(tx.cells.body(), &head, sizeof head);
+    wire::store_fields(tx.cells.body(), wire::AtomicFields{value(), code, count});
+    const uint32_t n = wire::cells_of(Op::atomic, 0, len);
+    tx.cells.publish(n == 0 ? 1 : n);
+  }
+  void put_atomic_bytes() {
+    const wire::AtomicCode code = atomic_code();
+    ring::ChannelTx& tx = peer_->request_tx;
+    const uint64_t at = uint64_t{steps_.take<uint8_t>()} * 64;
+    uint64_t elements = 0;
+    for (unsigned i = 0; i < code.ranges && i < 9; ++i) {
+      wire::AtomicRange range{value(), value(), steps_.take<uint16_t>() % 1100u};
+      if (range.count == 1099) range.count = value();
+      elements += range.count;
+      std::memcpy(tx.bytes.at(at + i * sizeof range), &range, sizeof range);
+    }
+    const uint64_t len = code.ranges * sizeof(wire::AtomicRange) + atomic_len(code, elements);
+    const auto head = wire::Head::make(Op::atomic_bytes, 0, 0, 0);
+    std::memcpy(tx.cells.body(), &head, sizeof head);
+    const uint64_t pos = steps_.take<uint8_t>() < 240 ? at : value();
+    wire::store_fields(tx.cells.body(),
+                       wire::AtomicBytesFields{pos, code, static_cast<uint32_t>(len)});
+    tx.cells.publish(1);
   }
 
   void scribble_word() {
@@ -355,6 +412,34 @@ class Game final : public msg::Matcher::Host {
     const auto kind = how % 2 == 0 ? qp::WqeKind::write : qp::WqeKind::read;
     if (kind == qp::WqeKind::read) wr.has_imm = false;
     if (!qp_->rma(kind, wr)) operations_.pop_back();
+  }
+
+  // Operand, compare and result are all one buffer: what is in it does not matter.
+  void post_atomic() {
+    const uint8_t how = steps_.take<uint8_t>();
+    constexpr size_t kCounts[] = {1, 1, 2, 32, 33, 100, 1024, 3};
+    qp::AtomicWr wr;
+    wr.kind = static_cast<qp::AtomicKind>(how % 3);
+    wr.op = wr.kind == qp::AtomicKind::compare                 ? qp::AtomicOp::cswap
+            : how % 4 == 1 && wr.kind == qp::AtomicKind::fetch ? qp::AtomicOp::read
+                                                               : qp::AtomicOp::sum;
+    Operation* o = make_operation(kCounts[how / 3 % 8] * 8);
+    if (o == nullptr) return;
+    wr.len = o->iov.iov_len;
+    const uint64_t base = reinterpret_cast<uint64_t>(world().peer_memory + World::kRegion);
+    const bool two = wr.len > 8 && how >= 128;
+    const qp::RemoteRange ranges[2] = {{base, two ? 8 : wr.len, World::kPeerKey},
+                                       {base + 64, wr.len - 8, World::kPeerKey}};
+    wr.ranges = ranges;
+    wr.range_count = two ? 2 : 1;
+    wr.operand = wr.compare = wr.result = &o->iov;
+    wr.operand_count = wr.op == qp::AtomicOp::read ? 0 : 1;
+    wr.compare_count = wr.kind == qp::AtomicKind::compare ? 1 : 0;
+    wr.result_count = wr.kind == qp::AtomicKind::base ? 0 : 1;
+    wr.inject = wr.len <= qp::kInjectBytes && how % 5 == 0;
+    wr.fence = how % 7 == 0;
+    wr.context = context();
+    if (!qp_->atomic(wr)) operations_.pop_back();
   }
 
   void ask_matcher() {
