@@ -42,6 +42,7 @@ struct EndpointOptions {
   bool report_source = false;       // fill Completion::source
   bool strict_rma_order = false;    // RMA after every earlier operation to the same peer
   size_t tx_size = 1024;            // operations in flight that are planned for
+  size_t atomics_waiting = 0;       // of tx_size, atomics that wait for a connection or for room
   size_t rx_size = 1024;            // receives posted that are planned for (more are taken)
 };
 
@@ -68,6 +69,7 @@ class Endpoint {
   virtual Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept = 0;
   virtual Status write(const qp::RmaWr& wr) noexcept = 0;
   virtual Status read(const qp::RmaWr& wr) noexcept = 0;
+  virtual Status atomic(const qp::AtomicWr& wr) noexcept = 0;
 
   // Looks for an unexpected message. msg::Probe tells what to do with it.
   virtual Status probe(const msg::Probe& probe) noexcept = 0;

@@ -57,7 +57,7 @@ MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
       accepts_(wish.request != 0),
       address_(options.local),
       peer_(wish.peer),
-      port_(options.engine->keys(), options.tx_size),
+      port_(options.engine->keys(), options.tx_size, options.atomics_waiting),
       alive_(std::make_shared<bool>(true)) {
   if (shared_ == nullptr) {
     own_.emplace(port_, static_cast<msg::Matcher::Host&>(*this), options.rx_size, false, false);
@@ -197,6 +197,12 @@ Status MsgEndpoint::write(const qp::RmaWr& wr) noexcept {
 Status MsgEndpoint::read(const qp::RmaWr& wr) noexcept {
   if (live_ != nullptr) [[likely]]
     return live_->rma(qp::WqeKind::read, wr);
+  return not_now();
+}
+
+Status MsgEndpoint::atomic(const qp::AtomicWr& wr) noexcept {
+  if (live_ != nullptr) [[likely]]
+    return live_->atomic(wr);
   return not_now();
 }
 

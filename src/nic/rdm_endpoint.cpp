@@ -48,7 +48,7 @@ RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
     : engine_(*options.engine),
       addresses_(*options.addresses),
       address_(options.local),
-      port_(options.engine->keys(), options.tx_size),
+      port_(options.engine->keys(), options.tx_size, options.atomics_waiting),
       matcher_(port_, *this, options.rx_size, options.directed_recv, options.report_source),
       alive_(std::make_shared<bool>(true)) {
   receives_ = &matcher_;
@@ -126,6 +126,13 @@ Status RdmEndpoint::read(const qp::RmaWr& wr) noexcept {
     return qp->rma(qp::WqeKind::read, wr);
   auto qp = connect(wr.dest);
   return qp ? (*qp)->rma(qp::WqeKind::read, wr) : Status(qp.error());
+}
+
+Status RdmEndpoint::atomic(const qp::AtomicWr& wr) noexcept {
+  if (Qp* qp = qp_of(wr.dest)) [[likely]]
+    return qp->atomic(wr);
+  auto qp = connect(wr.dest);
+  return qp ? (*qp)->atomic(wr) : Status(qp.error());
 }
 
 uint64_t RdmEndpoint::canonical(uint64_t index) const noexcept {

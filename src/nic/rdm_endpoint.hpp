@@ -31,6 +31,7 @@ class RdmEndpoint final : public Endpoint,
   Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept override;
   Status write(const qp::RmaWr& wr) noexcept override;
   Status read(const qp::RmaWr& wr) noexcept override;
+  Status atomic(const qp::AtomicWr& wr) noexcept override;
   Status probe(const msg::Probe& probe) noexcept override;
   Status cancel(void* context) noexcept override;
   void forget(uint64_t index) noexcept override;

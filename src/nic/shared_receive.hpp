@@ -34,6 +34,7 @@ class SharedReceive final : public Endpoint, public qp::MessageSink, private msg
   Status send(const qp::SendWr&) noexcept override { return Errc::not_supported; }
   Status write(const qp::RmaWr&) noexcept override { return Errc::not_supported; }
   Status read(const qp::RmaWr&) noexcept override { return Errc::not_supported; }
+  Status atomic(const qp::AtomicWr&) noexcept override { return Errc::not_supported; }
   Status recv(const qp::RecvWr& wr) noexcept override { return matcher_.recv(wr); }
   Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept override {
     return matcher_.recv_multi(wr, least_room);

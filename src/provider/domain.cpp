@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "provider/atomic_rules.hpp"
 #include "provider/eq.hpp"
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
@@ -73,11 +74,6 @@ int control_domain(fid*, int command, void* arg) noexcept {
       APERTURE_WARN("fi_control(domain): command %d is not offered", command);
       return -FI_ENOSYS;
   }
-}
-
-int query_atomic(fid_domain*, fi_datatype, fi_op, fi_atomic_attr*, uint64_t) noexcept {
-  APERTURE_INFO("fi_query_atomic: atomics are not offered by this version");
-  return -FI_EOPNOTSUPP;
 }
 
 fi_ops g_fid_ops = {

@@ -165,7 +165,6 @@ std::unique_ptr<Ep> new_ep_handle(EpBody& body, void* context) {
   ep->fid.cm = shared                           ? &g_srx_cm_ops
                : body.kind == EpKind::connected ? &g_msg_cm_ops
                                                 : &g_ep_cm_ops;
-  ep->fid.atomic = &g_atomic_ops;
   ep->fid.collective = &g_collective_ops;
   return ep;
 }
@@ -190,6 +189,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.report_source = (body.rx_caps & FI_SOURCE) != 0;
   o.strict_rma_order = (body.msg_order & kRmaOrderBits) != 0;
   o.tx_size = body.tx_size;
+  if ((body.tx_caps & FI_ATOMIC) != 0) o.atomics_waiting = std::min(body.tx_size, kAtomicsWaiting);
   o.rx_size = body.rx_size;
   return o;
 }
@@ -199,7 +199,7 @@ namespace {
 bool needs_tx_cq(const EpBody& body) noexcept {
   const uint64_t c = body.tx_caps;
   return ((c & (FI_MSG | FI_TAGGED)) != 0 && (c & FI_SEND) != 0) ||
-         ((c & FI_RMA) != 0 && (c & (FI_READ | FI_WRITE)) != 0);
+         ((c & (FI_RMA | FI_ATOMIC)) != 0 && (c & (FI_READ | FI_WRITE)) != 0);
 }
 
 bool needs_rx_cq(const EpBody& body) noexcept {
@@ -222,6 +222,7 @@ void Ep::settle() noexcept {
   fid.msg = msg_ops(*this);
   fid.tagged = tagged_ops(*body);
   fid.rma = rma_ops(*body);
+  fid.atomic = atomic_ops(*body);
 }
 
 namespace {

@@ -113,17 +113,18 @@ struct Ep {
   }
 };
 
-// The slots of the data path, by what the endpoint may do now (ep_msg, ep_tagged, ep_rma).
+// The slots of the data path, by what the endpoint may do now (ep_msg, ep_tagged, ep_rma,
+// ep_atomic).
 fi_ops_msg* msg_ops(const Ep& ep) noexcept;
 fi_ops_tagged* tagged_ops(const EpBody& body) noexcept;
 fi_ops_rma* rma_ops(const EpBody& body) noexcept;
+fi_ops_atomic* atomic_ops(const EpBody& body) noexcept;
 const fi_ops_msg& live_msg_ops() noexcept;  // those of an enabled endpoint
 extern fi_ops_cm g_ep_cm_ops;               // ep_cm.cpp
 extern fi_ops_cm g_msg_cm_ops;              // ep_connect.cpp
 extern fi_ops_cm g_srx_cm_ops;              // srx.cpp
 extern fi_ops_ep g_ep_ops;                  // ep_options.cpp
-extern fi_ops_atomic g_atomic_ops;          // ep_stubs.cpp
-extern fi_ops_collective g_collective_ops;
+extern fi_ops_collective g_collective_ops;  // ep_stubs.cpp
 
 int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept;  // ep_bind.cpp
 int control_ep(fid* fid, int command, void* arg) noexcept;         // ep_options.cpp

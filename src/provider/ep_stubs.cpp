@@ -1,5 +1,4 @@
-// Atomics and collectives of an endpoint: not offered by this version.
-#include <rdma/fi_atomic.h>
+// Collectives of an endpoint: not offered by this version.
 #include <rdma/fi_collective.h>
 
 #include "provider/ep.hpp"
@@ -8,27 +7,8 @@
 namespace aperture::provider {
 
 namespace {
-constexpr NotOffered<"fi_atomic: atomics are not offered by this version; do not ask for FI_ATOMIC">
-    kNoAtomics;
 constexpr NotOffered<"fi_collective: collectives are not offered"> kNoCollectives;
 }  // namespace
-
-fi_ops_atomic g_atomic_ops = {
-    .size = sizeof(fi_ops_atomic),
-    .write = kNoAtomics,
-    .writev = kNoAtomics,
-    .writemsg = kNoAtomics,
-    .inject = kNoAtomics,
-    .readwrite = kNoAtomics,
-    .readwritev = kNoAtomics,
-    .readwritemsg = kNoAtomics,
-    .compwrite = kNoAtomics,
-    .compwritev = kNoAtomics,
-    .compwritemsg = kNoAtomics,
-    .writevalid = kNoAtomics,
-    .readwritevalid = kNoAtomics,
-    .compwritevalid = kNoAtomics,
-};
 
 fi_ops_collective g_collective_ops = {
     .size = sizeof(fi_ops_collective),

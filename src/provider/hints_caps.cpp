@@ -35,7 +35,7 @@ constexpr CapName kCapNames[] = {
 uint64_t with_directions(uint64_t caps) noexcept {
   if ((caps & (FI_MSG | FI_TAGGED)) != 0 && (caps & kMessageModifiers) == 0)
     caps |= kMessageModifiers;
-  if ((caps & FI_RMA) != 0 && (caps & kRmaModifiers) == 0) caps |= kRmaModifiers;
+  if ((caps & (FI_RMA | FI_ATOMIC)) != 0 && (caps & kRmaModifiers) == 0) caps |= kRmaModifiers;
   return caps;
 }
 
@@ -95,14 +95,15 @@ bool match_caps(const Matching& m, fi_info& answer) {
   if (missing != 0) {
     return m.refuse(
         "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
-        "FI_TAGGED, FI_RMA (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, FI_SOURCE, "
-        "FI_RMA_EVENT, FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
+        "FI_TAGGED, FI_RMA, FI_ATOMIC (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, "
+        "FI_SOURCE, FI_RMA_EVENT, FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
         cap_name(missing, m.version));
   }
   constexpr uint64_t wanted_bits = kPrimaryCaps | kMessageModifiers | kRmaModifiers;
   uint64_t caps = (asked == 0 ? kPrimaryCaps : asked & wanted_bits) & offered;
   // directed or directions alone say nothing about what to transfer
-  if ((caps & (FI_MSG | FI_TAGGED | FI_RMA)) == 0) caps |= kPrimaryCaps & ~FI_DIRECTED_RECV;
+  if ((caps & (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC)) == 0)
+    caps |= kPrimaryCaps & ~FI_DIRECTED_RECV;
   answer.caps = with_directions(caps) | kFreeCaps | (asked & kAskedCaps);
   if (asked == 0) answer.caps |= FI_MULTI_RECV;  // it costs nothing
   if ((asked & FI_RMA_EVENT) != 0 && (answer.caps & (FI_REMOTE_READ | FI_REMOTE_WRITE)) == 0) {

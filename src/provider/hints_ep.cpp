@@ -60,16 +60,18 @@ bool match_ep_identity(const Matching& m, const fi_ep_attr& asked) {
          match_contexts(m, "rx_ctx_cnt", asked.rx_ctx_cnt, m.type == FI_EP_MSG);
 }
 
-// Order for RMA of any size where the bits say so; a size asked for is asked for in those bits.
+// Order for RMA and atomics of any size, among those that the bits order; a size asked for is asked
+// for in the bits that order all of them.
 void set_order_sizes(fi_ep_attr& mine, const fi_ep_attr* asked, uint64_t& order) {
   if (asked != nullptr) {
     if (asked->max_order_raw_size != 0) order |= FI_ORDER_RAW;
     if (asked->max_order_war_size != 0) order |= FI_ORDER_WAR;
     if (asked->max_order_waw_size != 0) order |= FI_ORDER_WAW;
   }
-  mine.max_order_raw_size = (order & (FI_ORDER_RAW | FI_ORDER_RMA_RAW)) != 0 ? SIZE_MAX : 0;
-  mine.max_order_war_size = (order & (FI_ORDER_WAR | FI_ORDER_RMA_WAR)) != 0 ? SIZE_MAX : 0;
-  mine.max_order_waw_size = (order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW)) != 0 ? SIZE_MAX : 0;
+  const auto size_of = [order](uint64_t bits) { return (order & bits) != 0 ? SIZE_MAX : 0; };
+  mine.max_order_raw_size = size_of(FI_ORDER_RAW | FI_ORDER_RMA_RAW | FI_ORDER_ATOMIC_RAW);
+  mine.max_order_war_size = size_of(FI_ORDER_WAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR);
+  mine.max_order_waw_size = size_of(FI_ORDER_WAW | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_WAW);
 }
 
 bool match_op_flags(const Matching& m, const char* which, uint64_t asked, uint64_t offered) {
@@ -91,7 +93,7 @@ bool match_order(const Matching& m, const char* which, uint64_t msg_order, uint6
   if (beyond != 0) {
     return m.refuse("%s->msg_order bits 0x%" PRIx64
                     " are asked for; offered are FI_ORDER_STRICT and "
-                    "the FI_ORDER_RMA_* bits",
+                    "the FI_ORDER_RMA_* and FI_ORDER_ATOMIC_* bits",
                     which, beyond);
   }
   if (comp_order != kNoOrder) {
@@ -136,12 +138,12 @@ bool match_ep(const Matching& m, fi_info& answer) {
 
 bool match_tx(const Matching& m, fi_info& answer) {
   fi_tx_attr& mine = *answer.tx_attr;
-  mine.msg_order = FI_ORDER_SAS;
+  mine.msg_order = FI_ORDER_SAS | ((answer.caps & FI_ATOMIC) != 0 ? kAtomicOrderBits : 0);
   mine.comp_order = kNoOrder;
   mine.inject_size = qp::kInjectBytes;
   mine.size = kDefaultQueueSize;
   mine.iov_limit = qp::kIovLimit;
-  mine.rma_iov_limit = (answer.caps & FI_RMA) != 0 ? qp::kRmaIovLimit : 0;
+  mine.rma_iov_limit = (answer.caps & (FI_RMA | FI_ATOMIC)) != 0 ? qp::kRmaIovLimit : 0;
   const fi_tx_attr* asked = m.hints != nullptr ? m.hints->tx_attr : nullptr;
   if (asked == nullptr) return true;
   if (!match_op_flags(m, "tx_attr", asked->op_flags, kTxOpFlags) ||

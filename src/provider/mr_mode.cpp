@@ -14,7 +14,7 @@ constexpr int kHonoured = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 constexpr int kTargetBits = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
 
 bool is_target(uint64_t caps) noexcept {
-  return (caps & FI_RMA) != 0 && (caps & (FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0;
+  return (caps & (FI_RMA | FI_ATOMIC)) != 0 && (caps & (FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0;
 }
 
 }  // namespace

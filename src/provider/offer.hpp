@@ -20,7 +20,7 @@ inline constexpr uint32_t kProtocolVersion = 1;
 
 // "Capabilities" of fi_getinfo(3): primary ones are given when asked for, modifiers narrow them,
 // secondary ones may be given freely.
-inline constexpr uint64_t kPrimaryCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_DIRECTED_RECV;
+inline constexpr uint64_t kPrimaryCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV;
 inline constexpr uint64_t kMessageModifiers = FI_SEND | FI_RECV;
 inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;  // always reported
@@ -34,10 +34,10 @@ constexpr uint64_t caps_of(fi_ep_type type) noexcept {
   return type == FI_EP_MSG ? kAllCaps & ~kDatagramOnlyCaps : kAllCaps;
 }
 inline constexpr uint64_t kTxCaps =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
-inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_RECV | FI_REMOTE_READ |
-                                    FI_REMOTE_WRITE | FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV |
-                                    FI_RMA_EVENT;
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
+inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV |
+                                    FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV |
+                                    FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT;
 inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 // Default operation flags that a context can be given.
@@ -53,9 +53,13 @@ inline constexpr uint64_t kRmaOrderBits = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER
                                           FI_ORDER_WAR | FI_ORDER_WAW | FI_ORDER_WAS |
                                           FI_ORDER_SAR | FI_ORDER_SAW | FI_ORDER_RMA_RAR |
                                           FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW;
-inline constexpr uint64_t kAllOrderBits = kRmaOrderBits | FI_ORDER_SAS;
+// Atomics go through the ring, all of them: they keep their order among themselves at no cost.
+inline constexpr uint64_t kAtomicOrderBits =
+    FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
+inline constexpr uint64_t kAllOrderBits = kRmaOrderBits | kAtomicOrderBits | FI_ORDER_SAS;
 
 inline constexpr size_t kDefaultQueueSize = 1024;
+inline constexpr size_t kAtomicsWaiting = 256;  // planned for, per endpoint; more are taken
 inline constexpr size_t kMaxQueueSize = size_t{1} << 20;
 inline constexpr size_t kDefaultMinMultiRecv = 64;  // FI_OPT_MIN_MULTI_RECV until it is set
 inline constexpr size_t kDefaultCqSize = 1024;

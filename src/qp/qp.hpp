@@ -159,9 +159,9 @@ class Qp {
   void published_response() noexcept;
   void update_pending() noexcept;
   void retire_from_pending(Wqe& wqe) noexcept;
-  // Whether somebody waits for `consumed` to grow, so that every poll has to look at it. A read or
-  // a fetching atomic is done when its result is here; for what nobody waits for, the look of a due poll will do, and
-  // the peer's acknowledgements do not have to fight for their cache line.
+  // Whether somebody waits for `consumed` to grow, so that every poll has to look at it. What
+  // returns data is done when that is here; for what nobody waits for, the look of a due poll will
+  // do, and the peer's acknowledgements do not have to fight for their cache line.
   bool awaits_ack(const Wqe& wqe) const noexcept {
     return !returns_data(wqe.kind) && (wqe.completion || port_.counter_of(wqe.kind) != nullptr);
   }

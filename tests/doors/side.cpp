@@ -1,6 +1,8 @@
 // Carrying out requests, here or in a child: see side.hpp. One thread owns a performer.
 #include "doors/side.hpp"
 
+#include <rdma/fi_atomic.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -89,6 +91,50 @@ void Performer::remote_access(const Request& q, Reply* r) {
   });
 }
 
+// Both words lose nothing to anybody, or their sums will be too small in the end.
+void Performer::add(const Request& q, Reply* r) {
+  const uint64_t one = 1;
+  const double real_one = 1;
+  if (q.ask == Ask::add_here) {
+    auto* words = reinterpret_cast<uint64_t*>(regions_.at(q.id)->memory().data());
+    for (uint64_t i = 0; i < q.size; ++i) {
+      __atomic_fetch_add(&words[0], one, __ATOMIC_RELAXED);
+      uint64_t old_bits = __atomic_load_n(&words[1], __ATOMIC_RELAXED), new_bits;
+      do {
+        double v;
+        std::memcpy(&v, &old_bits, sizeof v);
+        v += real_one;
+        std::memcpy(&new_bits, &v, sizeof v);
+      } while (!__atomic_compare_exchange_n(&words[1], &old_bits, new_bits, false, __ATOMIC_RELAXED,
+                                            __ATOMIC_RELAXED));
+      if (i % 16 == 0) pump();
+    }
+    return;
+  }
+  Op op;
+  const uint64_t at = q.remote.base + q.offset;
+  const auto failed = [&](int64_t rc) { return (r->status = rc) != 0; };
+  for (uint64_t posted = 0, ended = 0; ended < 2 * q.size;) {
+    if (posted < q.size) {
+      if (failed(post([&] {
+            return fi_atomic(node_->ep(), &one, 1, nullptr, q.addr, at, q.remote.key, FI_UINT64,
+                             FI_SUM, &op);
+          })))
+        return;
+      if (failed(post([&] {
+            return fi_atomic(node_->ep(), &real_one, 1, nullptr, q.addr, at + 8, q.remote.key,
+                             FI_DOUBLE, FI_SUM, &op);
+          })))
+        return;
+      ++posted;
+    }
+    if (posted - ended / 2 < 100 && posted < q.size) continue;
+    const Completion c = node_->wait(&op, q.timeout_ms);
+    if (c.err != 0) throw DoorError("fi_atomic", -FI_EIO);
+    ++ended;
+  }
+}
+
 void Performer::settle(const Request& q, Reply* r) {
   if (q.ask == Ask::wait) {
     r->completion = node_->wait(&buffers_.at(q.id)->op, q.timeout_ms);
@@ -156,6 +202,8 @@ Reply Performer::perform(const Request& q) noexcept {
       case Ask::region_verify: regions(q, &r); break;
       case Ask::count: r.offset = count(q.flags); break;
       case Ask::cancel: r.status = fi_cancel(&node_->ep()->fid, &buffers_.at(q.id)->op); break;
+      case Ask::add:
+      case Ask::add_here: add(q, &r); break;
       case Ask::drive:
       case Ask::quit: break;
       default: settle(q, &r);
@@ -193,6 +241,22 @@ Reply LocalSide::ask(const Request& q) {
 }
 
 RemoteSide::RemoteSide(const ChildOptions& options) : child_("side", options) {}
+
+void Side::begin(const Request& q) {
+  ask(q);
+}
+
+void RemoteSide::begin(const Request& q) {
+  if (!child_.control().put(q)) throw DoorError("asking the child process", -FI_ENOTCONN);
+}
+
+void RemoteSide::answer() {
+  const bool answered = pump_until([&] { return child_.control().ready(); }, 60000);
+  Reply r;
+  if (!answered || !child_.control().get(&r, 0))
+    throw DoorError("the child process is silent", -FI_ENOTCONN);
+  if (r.status < 0) throw DoorError(std::string("in the child: ") + r.text, r.status);
+}
 
 Reply RemoteSide::ask(const Request& q) {
   if (!child_.control().put(q)) throw DoorError("asking the child process", -FI_ENOTCONN);

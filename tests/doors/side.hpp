@@ -36,6 +36,8 @@ enum class Ask : uint32_t {
   read,            // id, addr, size, remote, offset [flags]
   count,           // flags = FI_RECV, FI_SEND, FI_REMOTE_READ or FI_REMOTE_WRITE -> offset = value
   cancel,          // id
+  add,             // size atomic additions of 1 to a uint64 and to a double behind it: addr, remote
+  add_here,        // id, size: the same to its own region, with the CPU's atomics
   drive,           // size != 0: poll between requests; 0: leave the queue alone
   quit,
 };
@@ -86,6 +88,7 @@ class Performer {
   void transfer(const Request& q, Reply* r);
   void receive(const Request& q, Reply* r);
   void remote_access(const Request& q, Reply* r);
+  void add(const Request& q, Reply* r);
   void settle(const Request& q, Reply* r);
   uint64_t count(uint64_t kind);
   void regions(const Request& q, Reply* r);
@@ -130,6 +133,9 @@ class Side {
   uint64_t count(uint64_t kind);
   bool counts_to(uint64_t kind, uint64_t value);
   void cancel(uint32_t id);
+  // Asks without waiting for the answer, which answer() takes: several sides at work at once.
+  virtual void begin(const Request& request);
+  virtual void answer() {}
 };
 
 class LocalSide : public Side {
@@ -146,6 +152,8 @@ class RemoteSide : public Side {
  public:
   explicit RemoteSide(const ChildOptions& options = {});
   Reply ask(const Request& request) override;
+  void begin(const Request& request) override;
+  void answer() override;
   Child& child() { return child_; }
 
  private:

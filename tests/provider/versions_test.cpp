@@ -1,5 +1,6 @@
 // Each application is served the API that it was written for: 1.0 to 2.x.
 #include <gtest/gtest.h>
+#include <rdma/fi_atomic.h>
 
 #include <cstring>
 
@@ -118,6 +119,62 @@ TEST(Versions, error_text_goes_where_the_version_says) {
   EXPECT_NE(error_entry(kApi14, data, sizeof data).known.err_data, data) << "lent out";
   EXPECT_NE(error_entry(kApi117, data, 0).known.err_data, data) << "lent out";
   EXPECT_STREQ(data, "#######");
+}
+
+// ---- atomics: numbers by the API that defines them ----------------------------------------------
+
+int query(Bench& b, int type, int op, uint64_t flags = 0) {
+  fi_datatype t;
+  fi_op o;
+  std::memcpy(&t, &type, sizeof t);  // values that the headers here do not have
+  std::memcpy(&o, &op, sizeof o);
+  fi_atomic_attr attr{};
+  const int rc = fi_query_atomic(b.domain.get(), t, o, &attr, flags);
+  return rc == 0 ? static_cast<int>(attr.size) : rc;
+}
+constexpr int kDiff = 19;  // FI_DIFF of 2.0, FI_ATOMIC_OP_LAST before
+constexpr int kFloat16 = 16, kBfloat16 = 17, kFloat8E4m3 = 18, kFloat8E5m2 = 19;
+
+TEST(Versions, atomics_are_those_of_the_api) {
+  Bench old({}, FI_VERSION(1, 9)), of_1_17({}, kApi117), of_2_0({}, kApi20);
+  for (Bench* b : {&old, &of_1_17, &of_2_0}) {
+    EXPECT_EQ(query(*b, FI_LONG_DOUBLE_COMPLEX, FI_SUM), 32);
+    EXPECT_EQ(query(*b, FI_UINT64, FI_MSWAP, FI_COMPARE_ATOMIC), 8);
+    EXPECT_EQ(query(*b, FI_UINT64, 20), -FI_EOPNOTSUPP);
+    EXPECT_EQ(query(*b, 20, FI_SUM), -FI_EOPNOTSUPP);
+  }
+  EXPECT_EQ(query(old, FI_INT128, FI_SUM), -FI_EOPNOTSUPP) << "FI_DATATYPE_LAST there";
+  EXPECT_EQ(query(of_1_17, FI_INT128, FI_SUM), 16);
+  EXPECT_EQ(query(of_2_0, FI_UINT128, FI_CSWAP, FI_COMPARE_ATOMIC), 16);
+  for (const int type : {kFloat16, kBfloat16, kFloat8E4m3, kFloat8E5m2}) {
+    EXPECT_EQ(query(of_1_17, type, FI_SUM), -FI_EOPNOTSUPP);
+    EXPECT_EQ(query(of_2_0, type, FI_SUM), type <= kBfloat16 ? 2 : 1);
+    EXPECT_EQ(query(of_2_0, type, FI_BOR), -FI_EOPNOTSUPP);
+  }
+  EXPECT_EQ(query(of_1_17, FI_UINT64, kDiff), -FI_EOPNOTSUPP);
+  EXPECT_EQ(query(of_2_0, FI_UINT64, kDiff), 8);
+  EXPECT_EQ(query(of_2_0, FI_DOUBLE, kDiff, FI_FETCH_ATOMIC), 8);
+  EXPECT_EQ(query(of_2_0, FI_UINT64, kDiff, FI_COMPARE_ATOMIC), -FI_EOPNOTSUPP);
+}
+
+TEST(Versions, a_difference_of_2_0_is_taken) {
+  Bench b([](fi_info& h) { h.caps = FI_ATOMIC; }, kApi20);
+  const fi_addr_t own = b.enable();
+  uint64_t word = 100, by = 30, former = 0;
+  fid_mr* made = nullptr;
+  ASSERT_EQ(fi_mr_reg(b.domain.get(), &word, sizeof word, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 5, 0,
+                      &made, nullptr),
+            0);
+  const Opened<fid_mr> region(made);
+  fi_op diff;
+  std::memcpy(&diff, &kDiff, sizeof diff);
+  ASSERT_EQ(fi_fetch_atomic(b.ep.get(), &by, 1, nullptr, &former, nullptr, own, 0, fi_mr_key(made),
+                            FI_UINT64, diff, nullptr),
+            0);
+  fi_cq_tagged_entry entry;
+  ASSERT_EQ(read_cq(b.cq.get(), &entry), 1);
+  EXPECT_EQ(former, 100u);
+  EXPECT_EQ(word, 70u);
 }
 
 }  // namespace

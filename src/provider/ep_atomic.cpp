@@ -1,0 +1,465 @@
+// Atomics: fi_ops_atomic, and fi_query_atomic of the domain. man 3 fi_atomic. Data path.
+#include <rdma/fi_atomic.h>
+
+#include <algorithm>
+#include <array>
+
+#include "provider/atomic_rules.hpp"
+#include "provider/header_names.hpp"
+#include "provider/post_message.hpp"
+#include "provider/stubs.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+using qp::AtomicKind;
+using qp::AtomicOp;
+using qp::AtomicType;
+
+constexpr uint64_t kFlags = FI_COMPLETION | FI_MORE | FI_INJECT | FI_INJECT_COMPLETE |
+                            FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_FENCE | kPriority;
+
+// Elements in several pieces of memory.
+struct Pieces {
+  const fi_ioc* ioc = nullptr;
+  size_t count = 0;
+};
+
+// One call as the application described it. Without ranges: one of the whole length at addr.
+struct Call {
+  Pieces operand{};
+  Pieces compare{};
+  Pieces result{};
+  fi_addr_t peer = FI_ADDR_UNSPEC;
+  uint64_t addr = 0;
+  uint64_t key = 0;
+  const fi_rma_ioc* ranges = nullptr;
+  size_t range_count = 0;
+  fi_datatype type = FI_INT8;
+  fi_op op = FI_MIN;
+  void* context = nullptr;
+};
+
+// The same in bytes, as the core wants it.
+struct InBytes {
+  std::array<iovec, qp::kIovLimit> iov;
+  uint64_t elements = 0;
+
+  // Converts and adds up. False: too many pieces, a NULL one, or more elements than any atomic has.
+  bool take(const Pieces& pieces, size_t limit, size_t size) noexcept {
+    if (pieces.count > limit || (pieces.ioc == nullptr && pieces.count != 0)) return false;
+    for (size_t i = 0; i < pieces.count; ++i) {
+      const fi_ioc& piece = pieces.ioc[i];
+      if (piece.addr == nullptr && piece.count != 0) return false;
+      if (__builtin_add_overflow(elements, piece.count, &elements)) return false;
+      // may wrap for counts that are refused as too many in a moment
+      iov[i] = {piece.addr, piece.count * size};
+    }
+    return true;
+  }
+};
+
+[[gnu::cold]] ssize_t refuse_operation(const Ep& ep, const char* call, int op, int type) noexcept {
+  const uint32_t api = ep.body->domain->api_version;
+  APERTURE_WARN(
+      "%s: operation %d on datatype %d is not offered for this call with API %u.%u; "
+      "fi_query_atomic tells which are",
+      call, op, type, FI_MAJOR(api), FI_MINOR(api));
+  return -FI_EOPNOTSUPP;
+}
+
+[[gnu::cold]] ssize_t refuse_elements(const char* call, uint64_t elements, size_t most) noexcept {
+  if (elements == 0) {
+    APERTURE_WARN("%s: no elements; the count is 1 to %zu for this datatype", call, most);
+    return -FI_EINVAL;
+  }
+  APERTURE_WARN(
+      "%s: %llu elements; at most %zu of this datatype go into one call (fi_query_atomic)", call,
+      static_cast<unsigned long long>(elements), most);
+  return -FI_EMSGSIZE;
+}
+
+[[gnu::cold]] ssize_t refuse_shape(const char* call, const char* what, uint64_t has,
+                                   uint64_t target) noexcept {
+  APERTURE_WARN(
+      "%s: the %s has %llu elements and the target %llu; each must have as many as the target",
+      call, what, static_cast<unsigned long long>(has), static_cast<unsigned long long>(target));
+  return -FI_EINVAL;
+}
+
+// What the remote side of a call covers.
+struct Target {
+  std::array<qp::RemoteRange, qp::kRmaIovLimit> ranges;
+  size_t count = 0;
+  uint64_t elements = 0;
+
+  bool take(const Call& c, size_t limit, size_t size, uint64_t local_elements) noexcept {
+    if (c.ranges == nullptr) {
+      ranges[0] = {c.addr, local_elements * size, c.key};
+      count = 1;
+      elements = local_elements;
+      return true;
+    }
+    if (c.range_count == 0 || c.range_count > limit) return false;
+    count = c.range_count;
+    for (size_t i = 0; i < count; ++i) {
+      const fi_rma_ioc& range = c.ranges[i];
+      if (range.count == 0 || __builtin_add_overflow(elements, range.count, &elements))
+        return false;
+      ranges[i] = {range.addr, range.count * size, range.key};
+    }
+    return true;
+  }
+};
+
+[[gnu::cold]] ssize_t refuse_ranges(const char* call, size_t count, size_t limit) noexcept {
+  APERTURE_WARN(
+      "%s: %zu remote ranges (1 to %zu are allowed: rma_iov_limit), or one of them has no elements",
+      call, count, limit);
+  return -FI_EINVAL;
+}
+
+template <AtomicKind kind>
+bool may(const Ep& ep, AtomicOp op) noexcept {
+  if (kind != AtomicKind::base && !ep.may_read) return false;
+  return op == AtomicOp::read || ep.may_write;
+}
+
+template <AtomicKind kind>
+[[gnu::always_inline]] inline ssize_t start(Ep& ep, const char* call, const Call& c,
+                                            const TxWish& wish) noexcept {
+  if (!is_offered(ep.body->domain->api_version, kind, c.op, c.type)) [[unlikely]]
+    return refuse_operation(ep, call, c.op, c.type);
+  qp::AtomicWr wr;
+  wr.kind = kind;
+  wr.op = static_cast<AtomicOp>(c.op);
+  wr.type = static_cast<AtomicType>(c.type);
+  if (!may<kind>(ep, wr.op)) [[unlikely]]
+    return refuse_side(call, kind == AtomicKind::base ? "FI_WRITE" : "FI_READ and FI_WRITE");
+  const size_t size = qp::atomic_size(wr.type);
+  // An FI_ATOMIC_READ ignores its operand: the result says how much is read.
+  const bool reads = wr.op == AtomicOp::read;
+  InBytes operand, compare, result;
+  if ((!reads && !operand.take(c.operand, ep.tx_iov_limit, size)) ||
+      (kind != AtomicKind::base && !result.take(c.result, ep.tx_iov_limit, size)) ||
+      (kind == AtomicKind::compare && !compare.take(c.compare, ep.tx_iov_limit, size)))
+      [[unlikely]] {
+    return refuse_pieces(call, std::max({c.operand.count, c.compare.count, c.result.count}),
+                         ep.tx_iov_limit);
+  }
+  Target target;
+  if (!target.take(c, ep.rma_iov_limit, size, reads ? result.elements : operand.elements))
+      [[unlikely]] {
+    return refuse_ranges(call, c.range_count, ep.rma_iov_limit);
+  }
+  const size_t most = qp::kAtomicBytes / size;
+  if (target.elements - 1 >= most) [[unlikely]]
+    return refuse_elements(call, target.elements, most);
+  if (!reads && operand.elements != target.elements) [[unlikely]]
+    return refuse_shape(call, "operand", operand.elements, target.elements);
+  if (kind != AtomicKind::base && result.elements != target.elements) [[unlikely]]
+    return refuse_shape(call, "result", result.elements, target.elements);
+  if (kind == AtomicKind::compare && compare.elements != target.elements) [[unlikely]]
+    return refuse_shape(call, "compare buffer", compare.elements, target.elements);
+  wr.len = target.elements * size;
+  if (wish.inject && wr.len > ep.inject_size) [[unlikely]]
+    return refuse_length(call, wr.len, ep.inject_size);
+  wr.operand = operand.iov.data();
+  wr.operand_count = reads ? 0 : c.operand.count;
+  wr.compare = compare.iov.data();
+  wr.compare_count = kind == AtomicKind::compare ? c.compare.count : 0;
+  wr.result = result.iov.data();
+  wr.result_count = kind == AtomicKind::base ? 0 : c.result.count;
+  wr.ranges = target.ranges.data();
+  wr.range_count = target.count;
+  wr.dest = c.peer;
+  wr.context = c.context;
+  wr.flags = FI_ATOMIC | (kind == AtomicKind::base ? FI_WRITE : FI_READ);
+  wr.inject = wish.inject;
+  wr.completion = wish.completion;
+  wr.fence = wish.fence;
+  return post(ep, call, c.peer, [&wr](nic::Endpoint& core) noexcept { return core.atomic(wr); });
+}
+
+// The part that the three calls with flags share.
+template <AtomicKind kind>
+ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const Pieces& compare,
+                  const Pieces& result, uint64_t flags) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (msg == nullptr || msg->rma_iov == nullptr) [[unlikely]] {
+    APERTURE_WARN("%s: msg or msg->rma_iov is NULL", call);
+    return -FI_EINVAL;
+  }
+  if ((flags & FI_TAGGED) != 0) [[unlikely]] {
+    APERTURE_WARN("%s: atomics on tagged receive buffers (FI_TAGGED) are not offered", call);
+    return -FI_EOPNOTSUPP;
+  }
+  if ((flags & ~kFlags) != 0) [[unlikely]]
+    return refuse_flags(call, flags, kFlags);
+  return start<kind>(ep, call,
+                     {.operand = {msg->msg_iov, msg->iov_count},
+                      .compare = compare,
+                      .result = result,
+                      .peer = msg->addr,
+                      .ranges = msg->rma_iov,
+                      .range_count = msg->rma_iov_count,
+                      .type = msg->datatype,
+                      .op = msg->op,
+                      .context = msg->context},
+                     ep.wish_of(flags));
+}
+
+// ---- base ---------------------------------------------------------------------------------------
+
+ssize_t write(fid_ep* fid, const void* buf, size_t count, void*, fi_addr_t peer, uint64_t addr,
+              uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const fi_ioc operand{const_cast<void*>(buf), count};
+  return start<AtomicKind::base>(ep, "fi_atomic",
+                                 {.operand = {&operand, 1},
+                                  .peer = peer,
+                                  .addr = addr,
+                                  .key = key,
+                                  .type = type,
+                                  .op = op,
+                                  .context = context},
+                                 ep.tx);
+}
+
+ssize_t writev(fid_ep* fid, const fi_ioc* iov, void**, size_t count, fi_addr_t peer, uint64_t addr,
+               uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  return start<AtomicKind::base>(ep, "fi_atomicv",
+                                 {.operand = {iov, count},
+                                  .peer = peer,
+                                  .addr = addr,
+                                  .key = key,
+                                  .type = type,
+                                  .op = op,
+                                  .context = context},
+                                 ep.tx);
+}
+
+ssize_t writemsg(fid_ep* fid, const fi_msg_atomic* msg, uint64_t flags) noexcept {
+  return start_msg<AtomicKind::base>(fid, "fi_atomicmsg", msg, {}, {}, flags);
+}
+
+ssize_t inject(fid_ep* fid, const void* buf, size_t count, fi_addr_t peer, uint64_t addr,
+               uint64_t key, fi_datatype type, fi_op op) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const fi_ioc operand{const_cast<void*>(buf), count};
+  return start<AtomicKind::base>(ep, "fi_inject_atomic",
+                                 {.operand = {&operand, 1},
+                                  .peer = peer,
+                                  .addr = addr,
+                                  .key = key,
+                                  .type = type,
+                                  .op = op,
+                                  .context = ep.fid.fid.context},
+                                 kInjectWish);
+}
+
+// ---- fetch --------------------------------------------------------------------------------------
+
+ssize_t readwrite(fid_ep* fid, const void* buf, size_t count, void*, void* result, void*,
+                  fi_addr_t peer, uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
+                  void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const fi_ioc operand{const_cast<void*>(buf), count};
+  const fi_ioc to{result, count};
+  return start<AtomicKind::fetch>(ep, "fi_fetch_atomic",
+                                  {.operand = {&operand, 1},
+                                   .result = {&to, 1},
+                                   .peer = peer,
+                                   .addr = addr,
+                                   .key = key,
+                                   .type = type,
+                                   .op = op,
+                                   .context = context},
+                                  ep.tx);
+}
+
+ssize_t readwritev(fid_ep* fid, const fi_ioc* iov, void**, size_t count, fi_ioc* result, void**,
+                   size_t result_count, fi_addr_t peer, uint64_t addr, uint64_t key,
+                   fi_datatype type, fi_op op, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  return start<AtomicKind::fetch>(ep, "fi_fetch_atomicv",
+                                  {.operand = {iov, count},
+                                   .result = {result, result_count},
+                                   .peer = peer,
+                                   .addr = addr,
+                                   .key = key,
+                                   .type = type,
+                                   .op = op,
+                                   .context = context},
+                                  ep.tx);
+}
+
+ssize_t readwritemsg(fid_ep* fid, const fi_msg_atomic* msg, fi_ioc* result, void**,
+                     size_t result_count, uint64_t flags) noexcept {
+  return start_msg<AtomicKind::fetch>(fid, "fi_fetch_atomicmsg", msg, {}, {result, result_count},
+                                      flags);
+}
+
+// ---- compare ------------------------------------------------------------------------------------
+
+ssize_t compwrite(fid_ep* fid, const void* buf, size_t count, void*, const void* compare, void*,
+                  void* result, void*, fi_addr_t peer, uint64_t addr, uint64_t key,
+                  fi_datatype type, fi_op op, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  const fi_ioc operand{const_cast<void*>(buf), count};
+  const fi_ioc against{const_cast<void*>(compare), count};
+  const fi_ioc to{result, count};
+  return start<AtomicKind::compare>(ep, "fi_compare_atomic",
+                                    {.operand = {&operand, 1},
+                                     .compare = {&against, 1},
+                                     .result = {&to, 1},
+                                     .peer = peer,
+                                     .addr = addr,
+                                     .key = key,
+                                     .type = type,
+                                     .op = op,
+                                     .context = context},
+                                    ep.tx);
+}
+
+ssize_t compwritev(fid_ep* fid, const fi_ioc* iov, void**, size_t count, const fi_ioc* compare,
+                   void**, size_t compare_count, fi_ioc* result, void**, size_t result_count,
+                   fi_addr_t peer, uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
+                   void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  return start<AtomicKind::compare>(ep, "fi_compare_atomicv",
+                                    {.operand = {iov, count},
+                                     .compare = {compare, compare_count},
+                                     .result = {result, result_count},
+                                     .peer = peer,
+                                     .addr = addr,
+                                     .key = key,
+                                     .type = type,
+                                     .op = op,
+                                     .context = context},
+                                    ep.tx);
+}
+
+ssize_t compwritemsg(fid_ep* fid, const fi_msg_atomic* msg, const fi_ioc* compare, void**,
+                     size_t compare_count, fi_ioc* result, void**, size_t result_count,
+                     uint64_t flags) noexcept {
+  return start_msg<AtomicKind::compare>(fid, "fi_compare_atomicmsg", msg, {compare, compare_count},
+                                        {result, result_count}, flags);
+}
+
+constexpr NotOffered<"fi_atomic: the endpoint is not enabled; call fi_enable first",
+                     -FI_EOPBADSTATE>
+    kNotEnabled;
+constexpr NotOffered<
+    "fi_atomic: the endpoint was opened without FI_ATOMIC; ask for it in "
+    "hints->caps",
+    -FI_EOPNOTSUPP>
+    kNotAsked;
+
+// ---- what is offered ----------------------------------------------------------------------------
+
+template <AtomicKind kind>
+int valid(fid_ep* fid, fi_datatype type, fi_op op, size_t* count) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if (count == nullptr) {
+    APERTURE_WARN("fi_atomicvalid: count is NULL");
+    return -FI_EINVAL;
+  }
+  if (!is_offered(ep.body->domain->api_version, kind, op, type)) {
+    APERTURE_INFO("fi_atomicvalid: operation %d on datatype %d is not offered for such calls",
+                  static_cast<int>(op), static_cast<int>(type));
+    return -FI_EOPNOTSUPP;
+  }
+  *count = most_elements(type);
+  return 0;
+}
+
+// What can be done is answered before the endpoint is enabled too.
+fi_ops_atomic g_not_enabled = {
+    .size = sizeof(fi_ops_atomic),
+    .write = kNotEnabled,
+    .writev = kNotEnabled,
+    .writemsg = kNotEnabled,
+    .inject = kNotEnabled,
+    .readwrite = kNotEnabled,
+    .readwritev = kNotEnabled,
+    .readwritemsg = kNotEnabled,
+    .compwrite = kNotEnabled,
+    .compwritev = kNotEnabled,
+    .compwritemsg = kNotEnabled,
+    .writevalid = valid<AtomicKind::base>,
+    .readwritevalid = valid<AtomicKind::fetch>,
+    .compwritevalid = valid<AtomicKind::compare>,
+};
+
+fi_ops_atomic g_not_asked = {
+    .size = sizeof(fi_ops_atomic),
+    .write = kNotAsked,
+    .writev = kNotAsked,
+    .writemsg = kNotAsked,
+    .inject = kNotAsked,
+    .readwrite = kNotAsked,
+    .readwritev = kNotAsked,
+    .readwritemsg = kNotAsked,
+    .compwrite = kNotAsked,
+    .compwritev = kNotAsked,
+    .compwritemsg = kNotAsked,
+    .writevalid = kNotAsked,
+    .readwritevalid = kNotAsked,
+    .compwritevalid = kNotAsked,
+};
+
+fi_ops_atomic g_live = {
+    .size = sizeof(fi_ops_atomic),
+    .write = write,
+    .writev = writev,
+    .writemsg = writemsg,
+    .inject = inject,
+    .readwrite = readwrite,
+    .readwritev = readwritev,
+    .readwritemsg = readwritemsg,
+    .compwrite = compwrite,
+    .compwritev = compwritev,
+    .compwritemsg = compwritemsg,
+    .writevalid = valid<AtomicKind::base>,
+    .readwritevalid = valid<AtomicKind::fetch>,
+    .compwritevalid = valid<AtomicKind::compare>,
+};
+
+}  // namespace
+
+fi_ops_atomic* atomic_ops(const EpBody& body) noexcept {
+  if (((body.tx_caps | body.rx_caps) & FI_ATOMIC) == 0) return &g_not_asked;
+  return body.core ? &g_live : &g_not_enabled;
+}
+
+int query_atomic(fid_domain* fid, fi_datatype type, fi_op op, fi_atomic_attr* attr,
+                 uint64_t flags) noexcept {
+  constexpr uint64_t kinds = FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC;
+  if (attr == nullptr || (flags & kinds) == kinds) {
+    APERTURE_WARN(
+        "fi_query_atomic: attr is NULL, or FI_FETCH_ATOMIC and FI_COMPARE_ATOMIC are both set");
+    return -FI_EINVAL;
+  }
+  if ((flags & ~(kinds | FI_TAGGED)) != 0) {
+    APERTURE_WARN("fi_query_atomic: flags 0x%llx are none that fi_atomic(3) knows for it",
+                  static_cast<unsigned long long>(flags & ~(kinds | FI_TAGGED)));
+    return -FI_EBADFLAGS;
+  }
+  const AtomicKind kind = (flags & FI_FETCH_ATOMIC) != 0     ? AtomicKind::fetch
+                          : (flags & FI_COMPARE_ATOMIC) != 0 ? AtomicKind::compare
+                                                             : AtomicKind::base;
+  if ((flags & FI_TAGGED) != 0 || !is_offered(object_of<Domain>(fid).api_version, kind, op, type)) {
+    APERTURE_INFO("fi_query_atomic: operation %d on datatype %d with flags 0x%llx is not offered",
+                  static_cast<int>(op), static_cast<int>(type),
+                  static_cast<unsigned long long>(flags));
+    return -FI_EOPNOTSUPP;
+  }
+  attr->count = most_elements(type);
+  attr->size = qp::atomic_size(static_cast<AtomicType>(type));
+  return 0;
+}
+
+}  // namespace aperture::provider
