@@ -7,7 +7,9 @@
 // threads of their own is what the levels differ in.
 #pragma once
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -214,6 +216,41 @@ class Station {
     return false;
   }
 
+  // What applications do beside the data path, while it runs: control calls may come from anywhere.
+  bool meddle() {
+    const uint64_t key = (reinterpret_cast<uintptr_t>(this) << 8) + meddled_++ % 256;
+    fid_mr* mr = nullptr;
+    EXPECT_EQ(fi_mr_reg(domain_, meddled_bytes_, sizeof meddled_bytes_, FI_REMOTE_READ, 0, key, 0,
+                        &mr, nullptr),
+              0);
+    if (mr != nullptr) {
+      EXPECT_EQ(fi_close(&mr->fid), 0);
+    }
+    const sockaddr_in nobody = [this] {
+      sockaddr_in a{};
+      a.sin_family = AF_INET;
+      a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      a.sin_port = htons(static_cast<uint16_t>(1 + meddled_ % 500));
+      return a;
+    }();
+    fi_addr_t added = FI_ADDR_NOTAVAIL;
+    EXPECT_EQ(fi_av_insert(av_.get(), &nobody, 1, &added, 0, nullptr), 1);
+    EXPECT_EQ(fi_av_remove(av_.get(), &added, 1, 0), 0);
+    EXPECT_EQ(fi_cq_signal(rx_.get()), 0);
+    size_t least = 64;
+    EXPECT_EQ(fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least),
+              0);
+    fi_cntr_attr attr{};
+    fid_cntr* counter = nullptr;
+    EXPECT_EQ(fi_cntr_open(domain_, &attr, &counter, nullptr), 0);
+    if (counter != nullptr) {
+      EXPECT_EQ(fi_close(&counter->fid), 0);
+    }
+    (void)fi_cancel(&ep_->fid, this);  // of nothing
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    return true;
+  }
+
   void expect_everything_once() {
     for (size_t i = 0; i < seen_.size(); ++i) EXPECT_EQ(seen_[i].load(), 1u) << i;
     EXPECT_EQ(fi_cntr_read(count_.get()), senders_ * messages_);
@@ -266,6 +303,8 @@ class Station {
   std::vector<uint32_t> next_;  // each written by its sender's thread alone
   uint32_t writes_left_ = 50;
   uint64_t window_[8] = {};  // peers write there
+  uint64_t meddled_ = 0;     // of the thread that meddles
+  uint64_t meddled_bytes_[4] = {};
 };
 
 using Step = std::function<bool()>;
@@ -282,9 +321,11 @@ inline std::vector<Thread> threads_of(fi_threading level, Station& s) {
   const Step blocking_rx = [&s] { return s.read_rx(true); };
   const Step count = [&s] { return s.watch_counter(false); };
   const Step blocking_count = [&s] { return s.watch_counter(true); };
+  const Step meddle = [&s] { return s.meddle(); };
   switch (level) {
     case FI_THREAD_SAFE:
-      return {{send0, write}, {send1}, {post}, {tx}, {tx, rx}, {blocking_rx}, {blocking_count}};
+      return {{send0, write}, {send1},       {post},           {tx},
+              {tx, rx},       {blocking_rx}, {blocking_count}, {meddle}};
     case FI_THREAD_FID:
       return {{send0, send1, write}, {post}, {tx}, {blocking_rx}, {blocking_count}};
     case FI_THREAD_ENDPOINT:
