@@ -41,4 +41,10 @@ class AddressTable {
   uint64_t version_ = 1;
 };
 
+// For endpoints that have no addresses.
+inline const AddressTable& no_addresses() noexcept {
+  static const AddressTable none;
+  return none;
+}
+
 }  // namespace aperture::nic

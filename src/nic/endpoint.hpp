@@ -56,12 +56,9 @@ class Endpoint {
 
   virtual const Address& address() const noexcept = 0;
 
-  // The hot path of sending asks for the queue pair to an address itself. nullptr: none is known
-  // yet; send() finds or makes it.
-  qp::Qp* qp_of(uint64_t index) const noexcept {
-    index &= index_mask_;
-    return index < n_qps_ ? qps_[index] : nullptr;
-  }
+  // The hot path of sending asks for the queue pair to an address itself; a connected endpoint has
+  // one, whatever the address. nullptr: none is known yet; send() finds or makes it.
+  qp::Qp* qp_of(uint64_t index) const noexcept { return index < n_qps_ ? qps_[index] : only_; }
 
   virtual Status send(const qp::SendWr& wr) noexcept = 0;
   virtual Status recv(const qp::RecvWr& wr) noexcept = 0;
@@ -82,18 +79,22 @@ class Endpoint {
   // True while anything accepted for sending is not with the peer yet.
   virtual bool has_pending() const noexcept = 0;
 
-  // Likewise that of posting receives; nullptr: sources have to be translated first, by recv().
-  msg::Matcher* matcher() const noexcept {
-    return sources_ != nullptr && sources_->has_duplicates() ? nullptr : receives_;
-  }
+  // Likewise that of posting receives; nullptr: recv() has to look first, at sources that mean the
+  // same peer or at a connection that is over.
+  msg::Matcher* matcher() const noexcept { return sources_.has_duplicates() ? nullptr : receives_; }
 
  protected:
-  // What the hot paths look at; the derived class keeps it up to date.
-  qp::Qp* const* qps_ = nullptr;  // queue pairs by address index
+  // Both outlive the endpoint, or are members of the derived class.
+  // receives: see matcher(); the derived class may change it.
+  Endpoint(msg::Matcher* receives, const AddressTable& sources) noexcept
+      : receives_(receives), sources_(sources) {}
+
+  msg::Matcher* receives_;
+  const AddressTable& sources_;
+  // Queue pairs by address index, owned by the derived class, which keeps this up to date.
+  qp::Qp* const* qps_ = nullptr;
   size_t n_qps_ = 0;
-  uint64_t index_mask_ = ~uint64_t{0};  // 0: there is one, and addresses are not looked at
-  msg::Matcher* receives_ = nullptr;
-  const AddressTable* sources_ = nullptr;  // null: receives are not directed
+  qp::Qp* only_ = nullptr;  // of a connected endpoint, while operations may be posted to it
 };
 
 }  // namespace aperture::nic

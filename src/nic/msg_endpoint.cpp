@@ -50,7 +50,8 @@ Result<std::unique_ptr<MsgEndpoint>> MsgEndpoint::create(const EndpointOptions& 
 }
 
 MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
-    : engine_(*options.engine),
+    : Endpoint(nullptr, no_addresses()),
+      engine_(*options.engine),
       events_(*wish.events),
       shared_(wish.shared),
       request_(wish.request),
@@ -61,16 +62,12 @@ MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
       alive_(std::make_shared<bool>(true)) {
   if (shared_ == nullptr) {
     own_.emplace(port_, static_cast<msg::Matcher::Host&>(*this), options.rx_size, false, false);
-    matcher_ = &*own_;
+    matcher_ = receives_ = &*own_;
     port_.sink = matcher_;
   } else {
-    matcher_ = &shared_->matcher();
+    matcher_ = &shared_->receives();
     port_.sink = shared_;
   }
-  qps_ = &live_;
-  n_qps_ = 1;
-  index_mask_ = 0;
-  receives_ = own_ ? matcher_ : nullptr;
   port_.domain = engine_.domain();
   port_.tx_cq = options.tx_cq;
   port_.rx_cq = options.rx_cq;
@@ -163,7 +160,7 @@ void MsgEndpoint::flush(uint64_t deadline_ns) noexcept {
   for (;;) {
     {
       const EngineGuard guard(engine_);
-      if (live_ == nullptr || !live_->has_queued()) return;
+      if (only_ == nullptr || !only_->has_queued()) return;
       engine_.poll();
     }
     if (now_ns() >= deadline_ns) return;
@@ -183,26 +180,26 @@ Status MsgEndpoint::not_now() const noexcept {
 }
 
 Status MsgEndpoint::send(const qp::SendWr& wr) noexcept {
-  if (live_ != nullptr) [[likely]]
-    return live_->send(wr);
+  if (only_ != nullptr) [[likely]]
+    return only_->send(wr);
   return not_now();
 }
 
 Status MsgEndpoint::write(const qp::RmaWr& wr) noexcept {
-  if (live_ != nullptr) [[likely]]
-    return live_->rma(qp::WqeKind::write, wr);
+  if (only_ != nullptr) [[likely]]
+    return only_->rma(qp::WqeKind::write, wr);
   return not_now();
 }
 
 Status MsgEndpoint::read(const qp::RmaWr& wr) noexcept {
-  if (live_ != nullptr) [[likely]]
-    return live_->rma(qp::WqeKind::read, wr);
+  if (only_ != nullptr) [[likely]]
+    return only_->rma(qp::WqeKind::read, wr);
   return not_now();
 }
 
 Status MsgEndpoint::atomic(const qp::AtomicWr& wr) noexcept {
-  if (live_ != nullptr) [[likely]]
-    return live_->atomic(wr);
+  if (only_ != nullptr) [[likely]]
+    return only_->atomic(wr);
   return not_now();
 }
 
@@ -210,14 +207,14 @@ Status MsgEndpoint::recv(const qp::RecvWr& wr) noexcept {
   if (shared_ != nullptr) [[unlikely]]
     return Errc::not_supported;  // they are posted to the shared context
   // what came before the end can still be received
-  if (live_ == nullptr && connection() == Connection::over && !own_->would_match(wr)) [[unlikely]]
+  if (only_ == nullptr && connection() == Connection::over && !own_->would_match(wr)) [[unlikely]]
     return not_now();
   return own_->recv(wr);
 }
 
 Status MsgEndpoint::recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept {
   if (shared_ != nullptr) return Errc::not_supported;
-  if (live_ == nullptr && connection() == Connection::over && !own_->would_match(wr))
+  if (only_ == nullptr && connection() == Connection::over && !own_->would_match(wr))
     return not_now();
   return own_->recv_multi(wr, least_room);
 }
@@ -228,11 +225,11 @@ Status MsgEndpoint::probe(const msg::Probe& probe) noexcept {
 
 Status MsgEndpoint::cancel(void* context) noexcept {
   if (own_ && own_->cancel(context)) return {};
-  return live_ != nullptr ? live_->cancel(context) : Status(Errc::no_entry);
+  return only_ != nullptr ? only_->cancel(context) : Status(Errc::no_entry);
 }
 
 bool MsgEndpoint::has_pending() const noexcept {
-  return live_ != nullptr && live_->has_pending();
+  return only_ != nullptr && only_->has_pending();
 }
 
 // --- the queue pair: with the engine's lock ---
@@ -245,24 +242,24 @@ Status MsgEndpoint::adopt(std::unique_ptr<link::Lane> lane) noexcept {
     return added;
   }
   qp_ = std::move(made);
-  live_ = qp_.get();
-  live_->attach(std::move(lane));
-  if (matcher_->under_pressure()) live_->set_pressure(true);
+  only_ = qp_.get();
+  only_->attach(std::move(lane));
+  if (matcher_->under_pressure()) only_->set_pressure(true);
   return {};
 }
 
 // Ends the queue pair: its operations complete with `why`, its lane goes back to contact.
 void MsgEndpoint::drop(Errc why) noexcept {
-  if (live_ == nullptr) return;
-  Qp& qp = *std::exchange(live_, nullptr);
-  receives_ = nullptr;  // from now on a receive is refused, unless what it waits for is here
+  if (only_ == nullptr) return;
+  Qp& qp = *std::exchange(only_, nullptr);
+  receives_ = nullptr;  // recv() looks at what has come before the end
   engine_.remove_qp(qp);
   matcher_->on_lost(qp, why);
   if (auto lane = qp.finish(why)) engine_.contact().close_lane(std::move(lane));
 }
 
 void MsgEndpoint::wind_up(Qp&) noexcept {
-  const bool broke = live_->broken();
+  const bool broke = only_->broken();
   const Errc why = broke ? Errc::protocol : lost_why_;
   drop(why);
   if (own_) own_->cancel_all(why);
@@ -270,7 +267,7 @@ void MsgEndpoint::wind_up(Qp&) noexcept {
 }
 
 void MsgEndpoint::set_pressure_of(bool on) noexcept {
-  if (live_ != nullptr) live_->set_pressure(on);
+  if (only_ != nullptr) only_->set_pressure(on);
 }
 
 // --- what contact tells: on the control thread ---
@@ -313,19 +310,19 @@ void MsgEndpoint::on_connect_failed(const Address& remote, Errc why) noexcept {
 void MsgEndpoint::fail(Errc why, const wire::PrivateData* data) noexcept {
   if (!advance(ConnectionEvent::fail)) return;
   engine_.post([this, alive = alive_, why] {
-    if (!*alive || !own_) return;
+    if (!*alive) return;
     receives_ = nullptr;
-    own_->cancel_all(why);
+    if (own_) own_->cancel_all(why);
   });
   events_.on_refused(why, data);
 }
 
 void MsgEndpoint::on_lane_down(link::Lane* lane, Errc why) noexcept {
   engine_.post([this, alive = alive_, lane, why] {
-    if (!*alive || live_ == nullptr || live_->lane() != lane) return;
+    if (!*alive || only_ == nullptr || only_->lane() != lane) return;
     APERTURE_INFO("connection to %s is gone: %s", peer_.text().c_str(), describe(why));
     lost_why_ = why;
-    live_->lose(why);  // wound up by the engine once what it had published is executed
+    only_->lose(why);  // wound up by the engine once what it had published is executed
   });
   if (advance(ConnectionEvent::down)) events_.on_shut_down(why);
 }

@@ -67,11 +67,11 @@ class MsgEndpoint final : public Endpoint,
 
   const Address& address() const noexcept override { return address_; }
   Status send(const qp::SendWr& wr) noexcept override;
+  Status atomic(const qp::AtomicWr& wr) noexcept override;
   Status recv(const qp::RecvWr& wr) noexcept override;
   Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept override;
   Status write(const qp::RmaWr& wr) noexcept override;
   Status read(const qp::RmaWr& wr) noexcept override;
-  Status atomic(const qp::AtomicWr& wr) noexcept override;
   Status probe(const msg::Probe& probe) noexcept override;
   Status cancel(void* context) noexcept override;
   void forget(uint64_t) noexcept override {}
@@ -111,11 +111,10 @@ class MsgEndpoint final : public Endpoint,
   qp::Port port_;
   std::optional<msg::Matcher> own_;  // without a shared receive context
   msg::Matcher* matcher_ = nullptr;
-  std::unique_ptr<qp::Qp> qp_;
+  std::unique_ptr<qp::Qp> qp_;  // only_, and after the end what is left of it
   Errc lost_why_ = Errc::peer_lost;
   bool closed_ = false;                   // by our own shutdown()
   std::atomic<bool> lane_coming_{false};  // handed to the engine, which has not taken it yet
-  qp::Qp* live_ = nullptr;                // qp_ while operations may be posted to it
   std::shared_ptr<bool> alive_;           // false once we are gone, for work posted to the engine
 };
 

@@ -45,14 +45,13 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const EndpointOptions& option
 }
 
 RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
-    : engine_(*options.engine),
+    : Endpoint(&matcher_, *options.addresses),
+      engine_(*options.engine),
       addresses_(*options.addresses),
       address_(options.local),
       port_(options.engine->keys(), options.tx_size, options.atomics_waiting),
       matcher_(port_, *this, options.rx_size, options.directed_recv, options.report_source),
       alive_(std::make_shared<bool>(true)) {
-  receives_ = &matcher_;
-  sources_ = &addresses_;
   port_.domain = engine_.domain();
   port_.sink = &matcher_;
   port_.tx_cq = options.tx_cq;

@@ -7,11 +7,11 @@
 namespace aperture::nic {
 
 SharedReceive::SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag)
-    : engine_(engine),
+    : Endpoint(&matcher_, no_addresses()),
+      engine_(engine),
       port_(engine.keys(), 1),
       matcher_(port_, *this, rx_size, false, false, true) {
   port_.imm_flag = imm_flag;
-  receives_ = &matcher_;
 }
 
 SharedReceive::~SharedReceive() {
@@ -50,6 +50,11 @@ void SharedReceive::completes_at(qp::Port& port) noexcept {
 bool SharedReceive::on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept {
   completes_at(qp.port());
   return matcher_.on_message(qp, arrival);
+}
+
+bool SharedReceive::on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept {
+  completes_at(qp.port());
+  return matcher_.on_line(qp, head, body);
 }
 
 void SharedReceive::on_received(qp::Qp& qp, void* cookie, Errc err) noexcept {

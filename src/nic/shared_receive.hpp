@@ -28,7 +28,7 @@ class SharedReceive final : public Endpoint, public qp::MessageSink, private msg
 
   Status add(Member& member) noexcept;   // Errors: no_memory
   void remove(Member& member) noexcept;  // what came to it and was not received goes with it
-  msg::Matcher& matcher() noexcept { return matcher_; }
+  msg::Matcher& receives() noexcept { return matcher_; }
 
   const Address& address() const noexcept override { return no_address_; }
   Status send(const qp::SendWr&) noexcept override { return Errc::not_supported; }
@@ -45,6 +45,7 @@ class SharedReceive final : public Endpoint, public qp::MessageSink, private msg
   bool has_pending() const noexcept override { return false; }
 
   bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
+  bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
   void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
 
  private:

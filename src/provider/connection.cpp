@@ -22,14 +22,14 @@ void tell(const char* event, Fn&& fn) noexcept {
 
 int take_private(const char* call, const void* param, size_t len,
                  wire::PrivateData& data) noexcept {
-  if (len > wire::kPrivateBytes) {
-    APERTURE_WARN("%s: %zu bytes of private data; the limit is %zu (FI_OPT_CM_DATA_SIZE)", call,
-                  len, wire::kPrivateBytes);
-    return -FI_EINVAL;
-  }
   if (param == nullptr && len != 0) {
     APERTURE_WARN("%s: param is NULL but paramlen is %zu", call, len);
     return -FI_EINVAL;
+  }
+  if (len > wire::kPrivateBytes) {  // "will silently truncate", fi_cm(3), NOTES
+    APERTURE_INFO("%s: of %zu bytes of private data %zu are sent (FI_OPT_CM_DATA_SIZE)", call, len,
+                  wire::kPrivateBytes);
+    len = wire::kPrivateBytes;
   }
   data = {};
   data.size = static_cast<uint32_t>(len);

@@ -99,7 +99,7 @@ class ConnectedProcesses : public testing::Test {
 
 class Talk : public ConnectedProcesses, public testing::WithParamInterface<bool> {};
 INSTANTIATE_TEST_SUITE_P(Direct, Talk, testing::Bool(),
-                         [](const auto& test) { return test.param ? "allowed" : "denied"; });
+                         [](const auto& param) { return param.param ? "allowed" : "denied"; });
 
 TEST_P(Talk, messages_go_there_and_back) {
   ChildOptions child_options;
