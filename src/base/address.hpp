@@ -19,7 +19,7 @@ struct Address {
   std::array<uint8_t, 16> ip{};  // network order; ::ffff:a.b.c.d for IPv4
   uint16_t port = 0;             // host order
 
-  auto operator<=>(const Address&) const = default;
+  auto operator<=>(const Address&) const = default;  // NOLINT(modernize-use-nullptr): no pointer
   bool is_v4() const noexcept;
   bool is_any_ip() const noexcept;
 

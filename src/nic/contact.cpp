@@ -42,8 +42,8 @@ size_t most_handshakes() noexcept {
 }  // namespace
 
 Result<Contact*> Contact::instance() noexcept {
-  static std::mutex& mutex = *new std::mutex;  // never destroyed: used until the process ends
-  static FirstContact* the_one = nullptr;      // guarded by mutex
+  static constinit std::mutex mutex;       // has nothing to destroy: used until the process ends
+  static FirstContact* the_one = nullptr;  // guarded by mutex
   if (in_forked_child()) return Errc::not_supported;
   const std::lock_guard guard(mutex);
   if (the_one == nullptr) {

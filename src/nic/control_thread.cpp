@@ -53,8 +53,8 @@ ControlThread::ControlThread(ParentOnlyFd epoll, ParentOnlyFd wake) noexcept
     : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
 
 Result<ControlThread*> ControlThread::instance() noexcept {
-  static std::mutex& mutex = *new std::mutex;  // never destroyed: used until the process ends
-  static ControlThread* the_one = nullptr;     // guarded by mutex
+  static constinit std::mutex mutex;        // has nothing to destroy: used until the process ends
+  static ControlThread* the_one = nullptr;  // guarded by mutex
   if (in_forked_child()) return Errc::not_supported;
   const std::lock_guard guard(mutex);
   if (the_one == nullptr) {
