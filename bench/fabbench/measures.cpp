@@ -3,12 +3,18 @@
 
 #include <algorithm>
 
+#include "fabbench/atomics.hpp"
+#include "fabbench/crowd.hpp"
+#include "fabbench/regions.hpp"
+
 namespace aperture::bench {
 
 namespace {
 
 constexpr uint64_t kLenientBurst = 128;
 constexpr size_t kKiB = 1024, kMiB = 1024 * 1024;
+constexpr size_t kIdlePeers = 256, kEndpointsEach = 8;  // in as many processes as that makes
+constexpr size_t kMemoryPeers = 64;                     // one process each
 
 // Enough in flight to hide an acknowledgement, without outgrowing what a queue usually holds.
 size_t window_of(size_t size_bytes) {
@@ -22,18 +28,23 @@ void add_two_sided(std::vector<Measure>& all, Matching matching) {
   const char* lat = tagged ? "tagged_lat" : "send_lat";
   const char* rate = tagged ? "tagged_rate" : "send_rate";
   const char* bw = tagged ? "tagged_bw" : "send_bw";
+  const size_t at_first = all.size();
   for (const size_t n : {size_t{8}, 4 * kKiB}) {
     all.push_back({lat, n, Pattern::ping_pong, "half a round trip", matching});
   }
   Measure m{rate, 8, Pattern::stream, "messages per second, one way", matching};
   m.window = window_of(8);
   all.push_back(m);
-  if (!tagged) {
-    m.name = "send_rate_safe";
-    m.about = "the same under FI_THREAD_SAFE";
-    m.thread_safe = true;
-    all.push_back(m);
-  }
+  Measure safe = m;
+  safe.thread_safe = true;
+  safe.name = tagged ? "tagged_rate_safe" : "send_rate_safe";
+  safe.about = "the same under FI_THREAD_SAFE";
+  all.push_back(safe);
+  safe = all[at_first];
+  safe.thread_safe = true;
+  safe.name = tagged ? "tagged_lat_safe" : "send_lat_safe";
+  safe.about = "half a round trip, under FI_THREAD_SAFE";
+  all.push_back(safe);
   for (const size_t n : {64 * kKiB, kMiB, 4 * kMiB}) {
     Measure b{bw, n, Pattern::stream, "bytes per second, one way; buffers reused", matching};
     b.window = window_of(n);
@@ -63,19 +74,71 @@ void add_one_sided(std::vector<Measure>& all, Verb verb, Target target) {
   }
 }
 
+void add_registrations(std::vector<Measure>& all) {
+  Measure m{"register_lat", 4 * kKiB, Pattern::registering, "fi_mr_reg and fi_close of one region"};
+  all.push_back(m);
+  m.name = "register_lat_many";
+  m.about = "the same while a million regions are open";
+  m.many = true;
+  all.push_back(m);
+  for (const Target target : {Target::polling, Target::asleep}) {
+    const bool idle = target == Target::asleep;
+    Measure r{idle ? "read_same_lat_idle" : "read_same_lat", 8, Pattern::many_regions,
+              "whole read, from the same one of a million regions"};
+    r.target = target;
+    all.push_back(r);
+    r.name = idle ? "read_any_lat_idle" : "read_any_lat";
+    r.about = "whole read, from a random one of a million regions over one 64 MiB buffer";
+    r.many = true;
+    all.push_back(r);
+  }
+}
+
+void add_atomics(std::vector<Measure>& all) {
+  Measure m{"atomic_lat", 8, Pattern::fetching, "whole fetching add"};
+  all.push_back(m);
+  m.name = "atomic_lat_idle";
+  m.about = "whole fetching add, target asleep in a system call";
+  m.target = Target::asleep;
+  all.push_back(m);
+  Measure r{"atomic_rate", 8, Pattern::posted, "adds per second, until the target holds them all"};
+  r.window = window_of(8);
+  all.push_back(r);
+}
+
+void add_crowds(std::vector<Measure>& all) {
+  Measure m{"send_lat_crowd", 8, Pattern::ping_pong, "half a round trip beside 256 idle peers"};
+  m.idle_peers = kIdlePeers;
+  all.push_back(m);
+  all.push_back({"peer_memory", kMemoryPeers, Pattern::peer_memory,
+                 "memory per connected peer, both sides; the size is the number of peers"});
+}
+
+uint64_t caps_of(const Measure& measure) {
+  switch (measure.pattern) {
+    case Pattern::write_ping_pong:
+    case Pattern::one_sided:
+    case Pattern::registering:
+    case Pattern::many_regions: return FI_MSG | FI_RMA;
+    case Pattern::fetching:
+    case Pattern::posted: return FI_MSG | FI_ATOMIC;
+    default: return measure.matching == Matching::tagged ? FI_TAGGED : FI_MSG;
+  }
+}
+
 Setup setup_of(const Measure& measure, const Setup& base, Rigour rigour) {
   Setup setup = base;
-  const bool rma =
-      measure.pattern == Pattern::write_ping_pong || measure.pattern == Pattern::one_sided;
-  if (rma) {
-    setup.caps = FI_MSG | FI_RMA;
-  } else {
-    setup.caps = measure.matching == Matching::tagged ? FI_TAGGED : FI_MSG;
-  }
+  setup.caps = caps_of(measure);
   setup.delivery_complete = measure.pattern == Pattern::one_sided && measure.verb == Verb::write &&
                             rigour == Rigour::strict;
   setup.threading = measure.thread_safe ? FI_THREAD_SAFE : FI_THREAD_DOMAIN;
   return setup;
+}
+
+// True when a sample is a whole operation, not a round trip of two messages.
+bool is_whole(Pattern pattern) {
+  return pattern == Pattern::one_sided || pattern == Pattern::registering ||
+         pattern == Pattern::many_regions || pattern == Pattern::fetching;
 }
 
 std::unique_ptr<Task> make_task(const Measure& m, const Setup& setup, Side& side) {
@@ -86,6 +149,13 @@ std::unique_ptr<Task> make_task(const Measure& m, const Setup& setup, Side& side
     case Pattern::write_ping_pong: return make_write_ping_pong(setup, side, m.size_bytes);
     case Pattern::one_sided:
       return make_one_sided(setup, side, m.target, m.verb, m.size_bytes, m.window);
+    case Pattern::registering:
+      return make_registering(setup, side, m.size_bytes, m.many ? kManyRegions : 0);
+    case Pattern::many_regions:
+      return make_many_regions(setup, side, m.target, m.many ? Choice::random : Choice::same);
+    case Pattern::fetching: return make_fetching(setup, side, m.target);
+    case Pattern::posted: return make_posted(setup, side, m.window);
+    case Pattern::peer_memory: break;  // no task: see take_measure
   }
   return nullptr;
 }
@@ -103,6 +173,9 @@ const std::vector<Measure>& all_measures() {
       add_one_sided(all, Verb::write, target);
       add_one_sided(all, Verb::read, target);
     }
+    add_registrations(all);
+    add_atomics(all);
+    add_crowds(all);
     for (const Matching matching : {Matching::plain, Matching::tagged}) {
       Measure m{matching == Matching::plain ? "send_steps" : "tagged_steps", 8, Pattern::steps,
                 "lockstep ping-pong, for bench/instructions", matching};
@@ -117,12 +190,23 @@ const std::vector<Measure>& all_measures() {
 Row take_measure(const Measure& measure, const Setup& base, Side& side, const Extent& extent,
                  Rigour rigour) {
   const Setup setup = setup_of(measure, base, rigour);
+  if (measure.pattern == Pattern::peer_memory) {
+    return measure_peer_memory(setup, side, measure.size_bytes);
+  }
+  std::unique_ptr<Crowd> crowd;  // made before this process calls libfabric
+  if (measure.idle_peers != 0 && side.rank == 0) {
+    crowd = std::make_unique<Crowd>(setup, measure.idle_peers / kEndpointsEach, kEndpointsEach);
+  }
   const std::unique_ptr<Task> task = make_task(measure, setup, side);
+  if (crowd) {
+    crowd->introduce(task->session());
+    crowd->connect(task->session());
+  }
   Plan plan;
   plan.seconds = extent.seconds;
   plan.count = extent.count;
   plan.latency = measure.window == 1;
-  plan.scale = measure.pattern == Pattern::one_sided ? 1.0 : 0.5;
+  plan.scale = is_whole(measure.pattern) ? 1.0 : 0.5;
   plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;
   if (rigour == Rigour::lenient) plan.burst = std::max(kLenientBurst, measure.window);
   return direct(*task, side, plan);

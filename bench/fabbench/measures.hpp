@@ -9,7 +9,18 @@
 
 namespace aperture::bench {
 
-enum class Pattern { ping_pong, stream, steps, write_ping_pong, one_sided };
+enum class Pattern {
+  ping_pong,
+  stream,
+  steps,
+  write_ping_pong,
+  one_sided,
+  registering,
+  many_regions,
+  fetching,
+  posted,
+  peer_memory,
+};
 
 struct Measure {
   const char* name;
@@ -21,6 +32,8 @@ struct Measure {
   Target target = Target::polling;
   size_t window = 1;
   bool thread_safe = false;  // FI_THREAD_SAFE instead of FI_THREAD_DOMAIN
+  bool many = false;         // regions: kManyRegions others are open, or a random one is read
+  size_t idle_peers = 0;     // connected to rank 0 beside the active one
   bool hidden = false;       // only when asked for by name
 };
 

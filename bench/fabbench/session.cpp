@@ -108,15 +108,26 @@ void Session::open_endpoint() {
   check("fi_enable", fi_enable(ep));
 }
 
-void Session::meet_peer(Channel& channel) {
+std::string Session::name() const {
   char name[512];
   size_t len = sizeof name;
   check("fi_getname", fi_getname(&ep_->fid, name, &len));
-  channel.send(name, len);
-  // A name may be a text that holds a process id: the two need not be of one length.
-  if (channel.receive(name, sizeof name) == 0) throw Failure("the peer has no address");
-  const int inserted = fi_av_insert(av_.get(), name, 1, &peer_, 0, nullptr);
+  return {name, len};
+}
+
+fi_addr_t Session::insert(const std::string& name) {
+  fi_addr_t addr = FI_ADDR_UNSPEC;
+  const int inserted = fi_av_insert(av_.get(), name.data(), 1, &addr, 0, nullptr);
   if (inserted != 1) throw Failure("fi_av_insert took %d of 1 address", inserted);
+  return addr;
+}
+
+void Session::meet_peer(Channel& channel) {
+  const std::string mine = name();
+  channel.send(mine.data(), mine.size());
+  // A name may be a text that holds a process id: the two need not be of one length.
+  char theirs[512];
+  peer_ = insert({theirs, channel.receive(theirs, sizeof theirs)});
 }
 
 std::string Session::registration_text() const {
@@ -155,12 +166,19 @@ Region Session::register_local(void* base, size_t len_bytes) {
   return register_memory(base, len_bytes, FI_SEND | FI_RECV | (rma ? FI_READ | FI_WRITE : 0));
 }
 
+Region Session::register_target(void* base, size_t len_bytes) {
+  return register_memory(base, len_bytes, FI_REMOTE_READ | FI_REMOTE_WRITE);
+}
+
+RemoteRegion Session::remote_of(const Region& region, const void* base) const {
+  const bool virtual_addresses = (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
+  return {virtual_addresses ? reinterpret_cast<uint64_t>(base) : 0, fi_mr_key(region.mr.get())};
+}
+
 Region Session::register_remote(void* base, size_t len_bytes, Channel& channel,
                                 RemoteRegion& peers) {
-  Region region = register_memory(base, len_bytes, FI_REMOTE_READ | FI_REMOTE_WRITE);
-  const bool virtual_addresses = (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
-  const RemoteRegion mine{virtual_addresses ? reinterpret_cast<uint64_t>(base) : 0,
-                          fi_mr_key(region.mr.get())};
+  Region region = register_target(base, len_bytes);
+  const RemoteRegion mine = remote_of(region, base);
   channel.send(&mine, sizeof mine);
   if (channel.receive(&peers, sizeof peers) != sizeof peers) throw Failure("a torn region");
   return region;

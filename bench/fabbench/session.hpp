@@ -6,6 +6,7 @@
 #pragma once
 
 #include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -97,8 +98,15 @@ class Session {
 
   // For buffers that are only used locally: registered when the provider demands FI_MR_LOCAL.
   Region register_local(void* base, size_t len_bytes);
-  // For buffers that the peer reads and writes. The peer's half is exchanged over the channel.
+  // For memory that peers read and write; remote_of() is what they have to know of it.
+  Region register_target(void* base, size_t len_bytes);
+  RemoteRegion remote_of(const Region& region, const void* base) const;
+  // The same, and the peer's half is exchanged over the channel.
   Region register_remote(void* base, size_t len_bytes, Channel& channel, RemoteRegion& peers);
+
+  // This endpoint's name, and the address of another one by its name: peers beside the first.
+  std::string name() const;
+  fi_addr_t insert(const std::string& name);
 
   // Up to count completions of operations that this side started; calls done(context) for each.
   template <typename Done>

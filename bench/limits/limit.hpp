@@ -33,5 +33,7 @@ Row copy_alone(Side&, const Pages&, size_t size_bytes, double seconds);
 Row copy_by_two(Side&, const Pages&, size_t size_bytes, double seconds);
 Row cma_call(Side&, const Pages&, size_t size_bytes, double seconds);
 Row cma_bandwidth(Side&, const Pages&, size_t size_bytes, double seconds);
+// limits/memory.cpp
+Row miss_latency(Side&, const Pages&, size_t size_bytes, double seconds);
 
 }  // namespace aperture::bench

@@ -111,6 +111,7 @@ const std::vector<LimitSpec>& all_limits() {
     for (const size_t n : {64 * kKiB, kMiB, 4 * kMiB}) {
       all.push_back({"cma_bw", n, "process_vm_writev, target asleep", cma_bandwidth, kSharedSmall});
     }
+    all.push_back({"miss_lat", 64 * kMiB, "one of a chain of random loads", miss_latency, 4096});
     return all;
   }();
   return limits;

@@ -28,6 +28,8 @@ class Figure:
     failure: str = ""      # why there is no figure
     note: str = ""
     per_limit: float = 0.0  # median over rounds of figure / limit in that round
+    base: float = 0.0       # median of the base measure, where there is one
+    per_base: float = 0.0   # median over rounds of figure / base in that round
 
 
 @dataclass
@@ -78,7 +80,22 @@ def _figure(measure: Measure, name: str, groups: list) -> Figure:
         note = f"failed in {len(groups) - len(good)} of {len(groups)} rounds ({bad}); {note}"
     return Figure(quantile(values, 0.5), quantile(values, 0.1), quantile(values, 0.9),
                   quantile(p99, 0.5) if measure.smaller_is_better else 0.0, len(values), "", note,
-                  quantile(shares, 0.5))
+                  quantile(shares, 0.5), *_beside_base(name, good))
+
+
+def _beside_base(name: str, groups: list) -> tuple:
+    """The base measure's median, and the median of the ratios to it."""
+    pairs = [(g.seen[name].value, g.bases[name].value) for g in groups
+             if name in g.bases and g.bases[name].ok and g.bases[name].value > 0]
+    return quantile([b for _, b in pairs], 0.5), quantile([a / b for a, b in pairs], 0.5)
+
+
+def _beside_base_and_limit(name: str, groups: list, times: float, factor: float) -> float:
+    """Of figure / (base + factor limits), round by round."""
+    return quantile([g.seen[name].value / (g.bases[name].value + factor * times * g.limit.value)
+                     for g in groups
+                     if name in g.seen and g.seen[name].ok and name in g.bases
+                     and g.bases[name].ok and g.limit and g.limit.ok], 0.5)
 
 
 def _ratios(groups: list, first: str, other: str) -> list:
@@ -116,6 +133,11 @@ def _holds(result: Result, criterion, figure: Figure, groups: list, first: str):
         ratio = figure.median
     elif criterion.against == "limit":
         ratio = figure.per_limit
+    elif criterion.against == "base":
+        ratio = figure.per_base
+    elif criterion.against == "base+limit":
+        ratio = _beside_base_and_limit(first, groups, result.measure.limit_times, criterion.factor)
+        return None if ratio == 0 else ratio <= 1
     else:
         ratio = quantile(_ratios(groups, first, criterion.against), 0.5)
     if ratio == 0:

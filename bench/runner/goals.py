@@ -9,17 +9,24 @@ from dataclasses import dataclass, field
 KIB, MIB = 1024, 1024 * 1024
 
 
+SMALLER_IS_BETTER = ("ns", "KiB")
+
+
 @dataclass(frozen=True)
 class Criterion:
-    against: str  # "limit", "value" or the name of a subject
-    factor: float  # at most (latency) or at least (rate) this many times it; "value": the figure
+    against: str  # "limit", "value", "base", "base+limit" or the name of a subject
+    # At most (latency) or at least (rate) this many times it; "value": the figure itself;
+    # "base+limit": the base measure and this many limits on top
+    factor: float
 
     def text(self, unit: str) -> str:
-        sign = "<=" if unit == "ns" else ">="
+        sign = "<=" if unit in SMALLER_IS_BETTER else ">="
         if self.against == "value":
             return f"{sign} {self.factor:g} {unit}"
         if self.against == "limit":
             return f"{sign} {self.factor:.3g}x limit"
+        if self.against == "base+limit":
+            return f"{sign} base + {self.factor:g} limit"
         return f"{sign} {self.factor:.3g}x {self.against}"
 
 
@@ -27,11 +34,12 @@ class Criterion:
 class Measure:
     name: str
     size: int
-    unit: str  # ns, M/s, GB/s
+    unit: str  # ns, M/s, GB/s, KiB
     limit: str = ""  # key among the limits
     limit_times: float = 1.0  # the limit is this many times the measured figure
     goal: tuple = field(default=())
     extended: bool = False  # not part of --quick
+    base: str = ""  # key of a measure of the same subject, taken beside it for a ratio
 
     @property
     def key(self) -> str:
@@ -39,7 +47,11 @@ class Measure:
 
     @property
     def smaller_is_better(self) -> bool:
-        return self.unit == "ns"
+        return self.unit in SMALLER_IS_BETTER
+
+    @property
+    def is_mpi(self) -> bool:
+        return self.name.startswith("mpi_")
 
 
 def _bandwidth(name: str, size: int, share: float = 0.0, idle: bool = False) -> Measure:
@@ -60,8 +72,10 @@ def _two_sided(kind: str) -> list:
         Measure(f"{kind}_lat", 4096, "ns", "", 1.0, (Criterion("value", 200.0),)),
         Measure(f"{kind}_rate", 8, "M/s", "ring_rate/64", 1.0, rate),
     ]
-    if kind == "send":
-        rows.append(Measure("send_rate_safe", 8, "M/s", "ring_rate/64", extended=True))
+    rows.append(Measure(f"{kind}_lat_safe", 8, "ns", "line_lat/8", extended=True,
+                        base=f"{kind}_lat/8"))
+    rows.append(Measure(f"{kind}_rate_safe", 8, "M/s", "ring_rate/64", extended=True,
+                        base=f"{kind}_rate/8"))
     return rows + [_bandwidth(f"{kind}_bw", size, share) for size, share in SHARES.items()]
 
 
@@ -82,7 +96,50 @@ def _one_sided() -> list:
     return rows
 
 
-MEASURES = _two_sided("send") + _two_sided("tagged") + _one_sided()
+def _registrations() -> list:
+    """A million regions are over one buffer of 64 MiB; a miss is one of memory, measured there."""
+    miss = "miss_lat/67108864"
+    return [
+        Measure("register_lat", 4096, "ns", "", 1.0, (Criterion("value", 70.0),), True),
+        Measure("register_lat_many", 4096, "ns", "", 1.0,
+                (Criterion("value", 70.0), Criterion("base", 1.15)), True,
+                base="register_lat/4096"),
+        Measure("read_any_lat", 8, "ns", miss, 1.0, (Criterion("base+limit", 2.0),), True,
+                base="read_same_lat/8"),
+        Measure("read_any_lat_idle", 8, "ns", miss, 1.0, (Criterion("base", 1.3),), True,
+                base="read_same_lat_idle/8"),
+    ]
+
+
+def _atomics() -> list:
+    ahead = Criterion("shm", 1.0), Criterion("ucx", 1.0)
+    return [
+        Measure("atomic_lat", 8, "ns", "line_lat/8", 2.0, ahead, True),
+        Measure("atomic_lat_idle", 8, "ns", extended=True),
+        Measure("atomic_rate", 8, "M/s", "ring_rate/64", 1.0, ahead, True),
+    ]
+
+
+def _crowds() -> list:
+    return [
+        Measure("send_lat_crowd", 8, "ns", "line_lat/8", 1.0, (Criterion("base", 1.1),), True,
+                base="send_lat/8"),
+        Measure("peer_memory", 64, "KiB", "", 1.0, (Criterion("value", 64.0),), True),
+    ]
+
+
+def _mpi() -> list:
+    """Open MPI over mtl ofi, beside its own shared memory in the same run."""
+    return [
+        Measure("mpi_lat", 8, "ns", "line_lat/8", 1.0,
+                (Criterion("limit", 95 / 55), Criterion("ompi", 1.0)), True),
+        Measure("mpi_bw", MIB, "GB/s", f"pair_copy/{MIB}", 1.0,
+                (Criterion("limit", 45 / 61), Criterion("ompi", 1.0)), True),
+    ]
+
+
+MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _registrations()
+            + _atomics() + _crowds() + _mpi())
 
 # Limits that no measure above refers to, shown for their own sake.
 OTHER_LIMITS = [

@@ -9,11 +9,12 @@ import time
 from . import machine, report
 from .figures import Figure, quantile, summarise
 from .goals import MEASURES, OTHER_LIMITS
+from .lineup import make_subject
 from .schedule import Group, Schedule, say
-from .subjects import Limits, Settings, make_subject
+from .subjects import Limits, Settings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DEFAULT_SUBJECTS = "aperture,shm,ucx,ucx-nocma,ucx-cma"
+DEFAULT_SUBJECTS = "aperture,shm,ucx,ucx-nocma,ucx-cma,ompi,ompi-nocma"
 
 EPILOG = """subjects:
   aperture, shm, tcp, ...   libfabric providers, by fabbench; NAME:basic and NAME:scalable offer
@@ -21,6 +22,7 @@ EPILOG = """subjects:
   ucx                       UCX over shared memory and CMA, by ucx_perftest
   ucx-nocma                 UCX without CMA (rows of send_bw and tagged_bw)
   ucx-cma                   UCX's CMA transport alone (one-sided rows)
+  ompi, ompi-nocma          Open MPI's own shared memory, with and without CMA (rows of mpi_*)
 The first subject is the one that is judged. The limits are always measured beside them.
 
 examples:

@@ -40,6 +40,8 @@ def _cells(result: Result, names: list) -> list:
         cells += ["failed", "-"]
     else:
         cells += [spread(mine) + star(mine), f"{mine.per_limit:.2f}" if mine.per_limit else "-"]
+    if mine is not None and mine.per_base:
+        cells[3] += f" {mine.per_base:.2f}x base {number(mine.base)}"
     for name in names[1:]:
         figure = result.figures.get(name)
         if figure is None:
@@ -59,7 +61,8 @@ def table(results: list, names: list) -> str:
     text = layout([heading] + [_cells(r, names) for r in results])
     text += (f"\nMedians over rounds. /limit: {first} divided by the limit, round by round. gain: "
              f"how many times\nbetter {first} is than that peer, round by round. Latencies are one "
-             "way, but read_lat and *_idle are\nwhole operations.\n")
+             "way, but read_*, atomic_*,\nregister_* and *_idle are whole operations. base: the "
+             "same without what the row adds, in the same\nround (bench/README.md).\n")
     if any(f.note.startswith("LENIENT") for r in results for f in r.figures.values()):
         text += "*: only with a target that wakes between bursts of 128 operations.\n"
     return text + _failures(results) + _notes(results, first)
@@ -122,6 +125,7 @@ def write_tsv(path: str, facts: dict, groups: list, limit_groups: list) -> None:
         out.write("\t".join(columns) + "\n")
         for g in groups + limit_groups:
             seen = ([(f"limit:{g.measure.limit}", g.limit)] if g.limit else [])
+            seen += [(f"{name}:{g.measure.base}", o) for name, o in g.bases.items()]
             for subject, o in seen + list(g.seen.items()):
                 row = [g.round, g.measure.name, g.measure.size, subject, int(o.ok),
                        f"{o.value:.6g}", o.unit, f"{o.min:.6g}", f"{o.p50:.6g}", f"{o.p99:.6g}",

@@ -25,6 +25,7 @@ class Group:
     foreign: float = 0.0
     limit: Observation = None
     seen: dict = field(default_factory=dict)  # subject name -> Observation
+    bases: dict = field(default_factory=dict)  # the same of the base measure, where there is one
 
     @property
     def disturbance(self) -> str:
@@ -79,6 +80,9 @@ class Schedule:
         for subject in self._subjects:
             if not subject.offers(measure):
                 continue
+            if measure.base:
+                base = base_of(measure)
+                group.bases[subject.name] = self._ask(subject, base)
             group.seen[subject.name] = self._ask(subject, measure)
             group.lines.append(self._limits.line_lat())
         group.foreign = load.share()
@@ -94,6 +98,11 @@ class Schedule:
         if not seen.ok:
             self._failures[key] = (count + 1, seen)
         return seen
+
+
+def base_of(measure: Measure) -> Measure:
+    name, _, size = measure.base.partition("/")
+    return Measure(name, int(size), measure.unit)
 
 
 def say(text: str) -> None:

@@ -112,8 +112,8 @@ class Fabric:
         self._seconds = settings.seconds
         self._lenient = set()
 
-    def offers(self, _: Measure) -> bool:
-        return True
+    def offers(self, measure: Measure) -> bool:
+        return not measure.is_mpi
 
     def measure(self, measure: Measure) -> Observation:
         extra = ["--rigour", "lenient"] if measure.key in self._lenient else []
@@ -132,6 +132,7 @@ UCP_TESTS = {
     "write_bw_idle": ["ucp_put_bw", "-o"],
     "read_lat": ["ucp_get"], "read_bw": ["ucp_get"],
     "read_lat_idle": ["ucp_get", "-o"], "read_bw_idle": ["ucp_get", "-o"],
+    "atomic_lat": ["ucp_fadd"], "atomic_rate": ["ucp_add"],
 }
 CMA_TESTS = {
     "write_lat_idle": ["put_bw", "-D", "zcopy", "-O", "1"],
@@ -248,9 +249,3 @@ def end(proc: subprocess.Popen) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(proc.pid, signal.SIGKILL)
         proc.wait()
-
-
-def make_subject(name: str, settings: Settings):
-    if name in Ucx.TRANSPORTS:
-        return Ucx(name, settings)
-    return Fabric(name, settings)

@@ -12,6 +12,7 @@ const char* unit_text(Unit unit) noexcept {
     case Unit::ns: return "ns";
     case Unit::millions_per_second: return "M/s";
     case Unit::gigabytes_per_second: return "GB/s";
+    case Unit::kibibytes: return "KiB";
   }
   return "?";
 }

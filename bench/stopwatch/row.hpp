@@ -8,7 +8,7 @@
 
 namespace aperture::bench {
 
-enum class Unit { ns, millions_per_second, gigabytes_per_second };
+enum class Unit { ns, millions_per_second, gigabytes_per_second, kibibytes };
 
 struct Row {
   std::string measure;  // as perftest names it
