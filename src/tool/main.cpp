@@ -19,6 +19,7 @@ constexpr const char* kRunFooter =
     "examples:\n"
     "  aperture run -- fi_info -p aperture\n"
     "  aperture run -- mpirun.openmpi -n 2 ./my_mpi_program\n"
+    "  aperture run --one-sided -- mpirun.openmpi -n 2 ./my_program_with_windows\n"
     "  aperture run -- env | grep -E '^(FI|OMPI)_'     what it sets\n\n"
     "Settings of yours are kept; one that keeps Aperture from being chosen is named on stderr.\n"
     "Exit code: that of CMD; 127 not found, 126 not executable, 125 the provider is missing.\n";
@@ -64,6 +65,8 @@ int main(int argc, char** argv) {
   CLI::App* run = app.add_subcommand("run", "run CMD so that it finds and chooses Aperture");
   std::vector<std::string> shown_in_help;
   run->add_option("CMD", shown_in_help, "the program and its arguments, best behind --");
+  bool one_sided = false;
+  run->add_flag("--one-sided", one_sided, "for MPI programs that open windows (btl ofi)");
   run->footer(kRunFooter);
 
   bool json = false;
@@ -90,5 +93,5 @@ int main(int argc, char** argv) {
     std::fputs("aperture: run what? For example: aperture run -- fi_info -p aperture\n", stderr);
     return kExitUsage;
   }
-  return aperture::tool::run(argv + command);
+  return aperture::tool::run(argv + command, one_sided);
 }

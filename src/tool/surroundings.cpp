@@ -4,6 +4,7 @@
 #include "tool/surroundings.hpp"
 
 #include <cstdlib>
+#include <span>
 #include <sstream>
 
 namespace aperture::tool {
@@ -14,7 +15,8 @@ namespace {
 struct Choice {
   const char* variable;
   const char* value;
-  const char* who;  // whom it keeps from choosing Aperture, for the note
+  const char* who;             // whom it keeps from choosing Aperture, for the note; may be nobody
+  const char* list = nullptr;  // what is set, if that is more than the value that must be in it
 };
 
 constexpr Choice kChoices[] = {
@@ -22,6 +24,19 @@ constexpr Choice kChoices[] = {
     {"OMPI_MCA_pml", "cm", "Open MPI"},
     {"OMPI_MCA_mtl", "ofi", "Open MPI"},
     {"OMPI_MCA_mtl_ofi_provider_include", "aperture", "Open MPI"},
+};
+
+// What leads MPI windows there: Open MPI's osc rdma over btl ofi, beside which messages go over btl
+// ofi too, since Open MPI 5 has no windows beside mtl ofi. Without network atomics in accumulate:
+// btl ofi of Open MPI 4.1 aborts on bitwise and logical ones, so compare-and-swap serves instead.
+constexpr Choice kOneSidedChoices[] = {
+    {"FI_PROVIDER", "aperture", "libfabric"},
+    {"OMPI_MCA_pml", "ob1", "Open MPI"},
+    {"OMPI_MCA_osc", "rdma", "Open MPI"},
+    {"OMPI_MCA_btl", "ofi", "Open MPI", "self,ofi"},
+    {"OMPI_MCA_btl_ofi_provider_include", "aperture", "Open MPI"},
+    {"OMPI_MCA_btl_ofi_mode", "2", "Open MPI"},
+    {"OMPI_MCA_osc_rdma_acc_use_amo", "0", nullptr},
 };
 
 // Leave to do what a laptop or a container needs: more ranks than cores, as root. The launcher of
@@ -63,7 +78,8 @@ std::string provider_path(const Place& place, const char* current) {
 
 std::string note_on(const Choice& choice, const std::string& current) {
   return std::string(choice.variable) + "=" + current + " is set, so " + choice.who +
-         " will not choose Aperture; unset it, or set it to " + choice.value + ".";
+         " will not choose Aperture; unset it, or set it to " +
+         (choice.list != nullptr ? choice.list : choice.value) + ".";
 }
 
 }  // namespace
@@ -76,11 +92,13 @@ bool list_admits(const std::string& list, const std::string& name) {
 Surroundings plan(const Place& place, const Lookup& lookup) {
   Surroundings out;
   out.settings.emplace_back("FI_PROVIDER_PATH", provider_path(place, lookup("FI_PROVIDER_PATH")));
-  for (const Choice& choice : kChoices) {
+  const auto choices = place.one_sided ? std::span<const Choice>(kOneSidedChoices) : kChoices;
+  for (const Choice& choice : choices) {
     const char* current = lookup(choice.variable);
     if (current == nullptr || *current == '\0') {
-      out.settings.emplace_back(choice.variable, choice.value);
-    } else if (!list_admits(current, choice.value)) {
+      out.settings.emplace_back(choice.variable,
+                                choice.list != nullptr ? choice.list : choice.value);
+    } else if (choice.who != nullptr && !list_admits(current, choice.value)) {
       out.notes.push_back(note_on(choice, current));
     }
   }

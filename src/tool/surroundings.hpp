@@ -25,6 +25,7 @@ struct Place {
   std::string provider_folder;
   std::string libfabric_folder;  // scanned by libfabric when FI_PROVIDER_PATH is unset
   bool root = false;             // Open MPI refuses root unless told otherwise
+  bool one_sided = false;        // MPI windows shall go through Aperture, not only messages
 };
 
 Surroundings plan(const Place& place, const Lookup& lookup);

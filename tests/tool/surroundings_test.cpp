@@ -75,6 +75,33 @@ TEST(Surroundings, exclusions_of_aperture_are_remarked_on) {
   EXPECT_TRUE(plan_with({{"OMPI_MCA_mtl_ofi_provider_exclude", "shm"}}).notes.empty());
 }
 
+TEST(Surroundings, one_sided_leads_mpi_windows_and_messages_to_btl_ofi) {
+  const auto plan_one_sided = [](const Settings& present) {
+    Place place = kPlace;
+    place.one_sided = true;
+    return plan(place, [&](const char* name) -> const char* {
+      const auto found = present.find(name);
+      return found == present.end() ? nullptr : found->second.c_str();
+    });
+  };
+  const Settings settings = made(plan_one_sided({}));
+  EXPECT_EQ(settings.at("OMPI_MCA_pml"), "ob1");
+  EXPECT_EQ(settings.at("OMPI_MCA_osc"), "rdma");
+  EXPECT_EQ(settings.at("OMPI_MCA_btl"), "self,ofi");
+  EXPECT_EQ(settings.at("OMPI_MCA_btl_ofi_mode"), "2");
+  EXPECT_EQ(settings.at("OMPI_MCA_btl_ofi_provider_include"), "aperture");
+  EXPECT_EQ(settings.at("OMPI_MCA_osc_rdma_acc_use_amo"), "0");
+  EXPECT_EQ(settings.count("OMPI_MCA_mtl"), 0u);
+
+  EXPECT_TRUE(plan_one_sided({{"OMPI_MCA_osc_rdma_acc_use_amo", "1"}}).notes.empty());
+  EXPECT_TRUE(plan_one_sided({{"OMPI_MCA_btl", "ofi,self"}}).notes.empty());
+  const Surroundings other = plan_one_sided({{"OMPI_MCA_btl", "self,vader"}});
+  EXPECT_EQ(made(other).count("OMPI_MCA_btl"), 0u);
+  ASSERT_EQ(other.notes.size(), 1u);
+  EXPECT_NE(other.notes[0].find("set it to self,ofi"), std::string::npos);
+  EXPECT_EQ(plan_one_sided({{"OMPI_MCA_pml", "cm"}}).notes.size(), 1u);
+}
+
 TEST(Surroundings, a_mapping_policy_of_the_user_is_kept) {
   for (const char* variable :
        {"OMPI_MCA_rmaps_base_oversubscribe", "PRTE_MCA_rmaps_default_mapping_policy"}) {
