@@ -51,7 +51,7 @@ class Guest(unittest.TestCase):
         before = set(os.listdir("/dev/shm"))
         self.addCleanup(lambda: self.assertEqual(set(os.listdir("/dev/shm")) - before, set()))
 
-    def start(self, *command, user="ordinary", env=None, denied=()) -> subprocess.Popen:
+    def start(self, *command, user="ordinary", env=None, denied=(), options=()) -> subprocess.Popen:
         clean = {k: v for k, v in os.environ.items()
                  if not k.startswith(("FI_", "OMPI_", "PRTE_"))}
         settings = {**clean, "HOME": self.folder, "TMPDIR": self.folder, **(env or {})}
@@ -59,9 +59,9 @@ class Guest(unittest.TestCase):
         if IS_ROOT and user == "ordinary":
             identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
         process = subprocess.Popen(
-            [f"{self.tree}/bin/aperture", "run", "--", *command], cwd=self.folder, env=settings,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", start_new_session=True,
+            [f"{self.tree}/bin/aperture", "run", *options, "--", *command],
+            cwd=self.folder, env=settings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
             preexec_fn=denied_calls.deny(*denied), **identity)
         self.addCleanup(self.end, process)
         return process
