@@ -121,11 +121,14 @@ carried_provider() {
 }
 
 whole() {
-  make_root && both_commands || return 1
+  local status=0
+  make_root || return 1
+  both_commands || status=1
   case $suite in
-    bookworm) keep_provider ;;
-    trixie) carried_provider ;;
+    bookworm) keep_provider || status=1 ;;
+    trixie) carried_provider || status=1 ;;
   esac
+  return $status
 }
 
 mkdir -p "$out"
