@@ -35,8 +35,8 @@ InfoPtr find_provider(const Setup& setup) {
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode = offered_mr_mode(setup.registration);
   hints->domain_attr->threading = setup.threading;
-  hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
-  hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+  hints->domain_attr->control_progress = setup.progress;
+  hints->domain_attr->data_progress = setup.progress;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
   if ((setup.caps & FI_RMA) != 0) hints->domain_attr->cq_data_size = 4;

@@ -43,6 +43,7 @@ struct Setup {
   Registration registration = Registration::any;
   uint64_t caps = FI_MSG;
   fi_threading threading = FI_THREAD_DOMAIN;
+  fi_progress progress = FI_PROGRESS_MANUAL;
   bool delivery_complete = false;  // writes complete when the bytes are in the target's memory
 };
 

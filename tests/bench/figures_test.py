@@ -77,6 +77,41 @@ class Figures(unittest.TestCase):
         text = report.table([result], ["aperture", "ucx"])
         self.assertIn("aperture: send_lat/8: target: wrong data", text)
 
+    def test_goal_beside_a_base_is_the_ratio_to_it_round_by_round(self):
+        crowd = Measure("send_lat_crowd", 8, "ns", "", 1.0, (Criterion("base", 1.1),),
+                        base="send_lat/8")
+        for value, verdict in ((108, "met"), (112, "NOT met")):
+            groups = [group(crowd, i, aperture=value * i) for i in (1, 2, 3)]
+            for g in groups:
+                g.bases["aperture"] = Observation(True, 100.0 * g.round, "ns")
+            result = summarise(crowd, groups, ["aperture"])
+            self.assertEqual(result.verdict, verdict)
+            self.assertAlmostEqual(result.figures["aperture"].per_base, value / 100)
+            self.assertEqual(result.figures["aperture"].base, 200)
+        groups[0].bases["aperture"] = failed("hang")
+        self.assertEqual(summarise(crowd, groups[:1], ["aperture"]).verdict, "unknown")
+
+    def test_goal_of_base_and_limits_adds_them(self):
+        random = Measure("read_any_lat", 8, "ns", "miss_lat/67108864", 1.0,
+                         (Criterion("base+limit", 2.0),), base="read_same_lat/8")
+        for value, verdict in ((299, "met"), (301, "NOT met")):
+            groups = [group(random, i, 100, aperture=value) for i in range(3)]
+            for g in groups:
+                g.bases["aperture"] = Observation(True, 100.0, "ns")
+            self.assertEqual(summarise(random, groups, ["aperture"]).verdict, verdict)
+
+    def test_memory_wants_to_be_small(self):
+        memory = Measure("peer_memory", 64, "KiB", goal=(Criterion("value", 64.0),))
+        for value, verdict in ((63, "met"), (65, "NOT met")):
+            groups = [group(memory, i, aperture=value) for i in range(3)]
+            self.assertEqual(summarise(memory, groups, ["aperture"]).verdict, verdict)
+
+    def test_bases_are_measures_of_fabbench(self):
+        for m in MEASURES:
+            if m.base:
+                self.assertRegex(m.base, r"^[a-z_]+/\d+$")
+                self.assertNotEqual(m.base, m.key)
+
     def test_measures_have_names_of_their_own(self):
         keys = [m.key for m in MEASURES]
         self.assertEqual(len(keys), len(set(keys)))
