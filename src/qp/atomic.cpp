@@ -54,7 +54,8 @@ Status Qp::atomic(const AtomicWr& wr) noexcept {
   if (wqe == nullptr) return Errc::again;
   *static_cast<ListHook*>(wqe) = {};
   wqe->kind = wr.kind == AtomicKind::base ? WqeKind::atomic : WqeKind::fetch;
-  wqe->tagged = wqe->has_imm = wqe->delivery = false;
+  wqe->tagged = wqe->has_imm = false;
+  wqe->delivery = 0;
   wqe->inject = wr.inject;
   wqe->completion = wr.completion;
   wqe->fence = wr.fence;

@@ -81,6 +81,8 @@ class Qp {
     if (busy_ || lane_ == nullptr || lane_->response_rx.cells.ready()) [[unlikely]]
       return Look::poll;
     if (!lane_->request_rx.cells.ready()) return Look::nothing;
+    if (poll_lines() && !lane_->request_rx.cells.ready()) [[likely]]
+      return busy_ ? Look::poll : Look::taken;
     return poll_requests() && !busy_ ? Look::taken : Look::poll;
   }
   void set_consumer_state(ring::ConsumerState state) noexcept;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "doors/child.hpp"
 #include "doors/fixture.hpp"
@@ -166,6 +167,18 @@ void PrintTo(Topology topology, std::ostream* out);  // for gtest
 
 // Two opened sides that know each other. With Topology::self both are the same.
 struct Duo {
+  Duo() = default;
+  Duo(Duo&&) = default;
+  // The second side may live in the first one's domain, so it goes before it.
+  Duo& operator=(Duo&& other) noexcept {
+    second_owner.reset();
+    first = std::move(other.first);
+    second_owner = std::move(other.second_owner);
+    second = other.second;
+    to_second = other.to_second;
+    to_first = other.to_first;
+    return *this;
+  }
   std::unique_ptr<Side> first;
   std::unique_ptr<Side> second_owner;
   Side* second = nullptr;
