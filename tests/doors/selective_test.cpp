@@ -21,6 +21,7 @@ Options selective(uint64_t tx_op_flags = 0, uint64_t rx_op_flags = 0) {
 class Selective : public testing::Test {
  protected:
   void open(const Options& options) {
+    region.reset();  // before the domain that it is in
     pair = std::make_unique<NodePair>(options);
     region = std::make_unique<Region>(pair->b, 64);
   }
