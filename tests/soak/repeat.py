@@ -31,6 +31,9 @@ def declared_tests(build: str, label: str) -> list[dict]:
 def run_once(test: dict, seed: int, limit_factor: float) -> str:
     """"" if it passed or was skipped, else what went wrong."""
     env = {**os.environ, **test["env"], "APERTURE_SEED": str(seed)}
+    own_limit = "APERTURE_TEST_LIMIT"  # a door test's own watchdog, seconds for each case
+    if own_limit in env:
+        env[own_limit] = str(int(float(env[own_limit]) * limit_factor))
     process = subprocess.Popen(test["command"], cwd=test["cwd"], env=env, text=True,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, errors="replace", start_new_session=True)
