@@ -274,7 +274,7 @@ TEST_P(Atomics, outside_the_region_is_refused) {  // [9] [10] [14]
   alive();
 }
 
-TEST_P(Atomics, misaligned_elements_are_refused) {  // [14]
+TEST_P(Atomics, hostile_14_misaligned_elements_are_refused) {  // [14]
   const std::vector<uint8_t> before = get(aligned, 256);
   for (int type = 0; type < kTypes; ++type) {
     for (size_t off = 1; off < ref_alignment(type); off += off < 2 ? 1 : 2) {
@@ -305,7 +305,7 @@ TEST_P(Atomics, a_bad_key_is_refused) {  // [7] [15]
   alive();
 }
 
-TEST_P(Atomics, rights_that_were_not_given) {  // [8]
+TEST_P(Atomics, hostile_8_rights_that_were_not_given) {  // [8]
   std::vector<uint8_t> operand(16, 1), result(16);
   const Atomic base{kBase, kSum, kUint8, 1, operand.data(), nullptr, nullptr};
   const Atomic fetch{kFetch, kSum, kUint8, 1, operand.data(), nullptr, result.data()};

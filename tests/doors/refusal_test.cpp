@@ -1,4 +1,5 @@
-// Remote access that must be refused, the numbers of docs on hostile inputs in brackets.
+// Remote access that must be refused; hostile_N is number N of the project's list of hostile
+// inputs, over direct and owner-executed access alike. (Number 14 is in atomic_test.cpp.)
 //
 // The oracle of each case: exactly one completion, with FI_EACCES; the region, its canaries and the
 // initiator's buffer unchanged; afterwards both endpoints exchange messages and a proper write.
@@ -89,7 +90,7 @@ TEST_P(Refusal, a_bad_key) {
   alive();
 }
 
-TEST_P(Refusal, one_byte_outside) {  // [9]
+TEST_P(Refusal, hostile_9_one_byte_outside) {  // [9]
   for (size_t size : kSizes) {
     const Remote remote = duo.second->region_open(kRegion, size, kAllAccess, kSeed);
     refused("one byte before the start", remote, ~0ull, 1);
@@ -104,7 +105,7 @@ TEST_P(Refusal, one_byte_outside) {  // [9]
   alive();
 }
 
-TEST_P(Refusal, a_range_that_wraps) {  // [10]
+TEST_P(Refusal, hostile_10_a_range_that_wraps) {  // [10]
   const Remote remote = duo.second->region_open(kRegion, 4096, kAllAccess, kSeed);
   for (uint64_t back : {1ull, 4ull, 4096ull}) {
     Remote wrapped = remote;
@@ -118,7 +119,7 @@ TEST_P(Refusal, a_range_that_wraps) {  // [10]
   alive();
 }
 
-TEST_P(Refusal, the_wrong_kind_of_address) {  // [12]
+TEST_P(Refusal, hostile_12_the_wrong_kind_of_address) {  // [12]
   const Remote remote = duo.second->region_open(kRegion, 4096, kAllAccess, kSeed);
   Remote mixed = remote;
   mixed.base = basic() ? 0 : 0x7f0000001000ull;
@@ -127,7 +128,7 @@ TEST_P(Refusal, the_wrong_kind_of_address) {  // [12]
   alive();
 }
 
-TEST_P(Refusal, a_right_that_was_not_given) {  // [8]
+TEST_P(Refusal, hostile_8_a_right_that_was_not_given) {  // [8]
   for (size_t size : kSizes) {
     Remote remote = duo.second->region_open(kRegion, size, FI_REMOTE_READ, kSeed);
     write_refused(remote, 0, size);
@@ -149,7 +150,7 @@ TEST_P(Refusal, a_right_that_was_not_given) {  // [8]
   alive();
 }
 
-TEST_P(Refusal, the_key_of_another_domain) {  // [7]
+TEST_P(Refusal, hostile_7_the_key_of_another_domain) {  // [7]
   for (size_t size : kSizes) {
     const Remote remote = duo.second->region_open_elsewhere(kRegion, size, kAllAccess, kSeed);
     refused("a region of the same process, in another domain", remote, 0, size);
@@ -158,7 +159,7 @@ TEST_P(Refusal, the_key_of_another_domain) {  // [7]
   alive();
 }
 
-TEST_P(Refusal, a_key_of_the_initiator) {  // [3]
+TEST_P(Refusal, hostile_3_a_key_of_the_initiator) {  // [3]
   if (GetParam().topology == Topology::self || GetParam().topology == Topology::one_domain)
     GTEST_SKIP() << "there the initiator's key is a key of the target's domain";
   const Remote own = duo.first->region_open(kRegion, 4096, kAllAccess, kSeed);
@@ -167,7 +168,7 @@ TEST_P(Refusal, a_key_of_the_initiator) {  // [3]
   alive();
 }
 
-TEST_P(Refusal, a_closed_region) {  // [15]
+TEST_P(Refusal, hostile_15_a_closed_region) {  // [15]
   for (size_t size : kSizes) {
     const Remote closed = duo.second->region_open(kRegion, size, kAllAccess, kSeed);
     duo.first->write(kOp, duo.to_second, size, 5, closed);
@@ -185,7 +186,7 @@ TEST_P(Refusal, a_closed_region) {  // [15]
   alive();
 }
 
-TEST_P(Refusal, zero_bytes_need_a_good_key_too) {  // [13]
+TEST_P(Refusal, hostile_13_zero_bytes_need_a_good_key_too) {  // [13]
   const Remote remote = duo.second->region_open(kRegion, 64, kAllAccess, kSeed);
   duo.first->write(kOp, duo.to_second, 0, 5, remote);
   EXPECT_EQ(duo.first->wait(kOp).err, 0);
@@ -218,7 +219,7 @@ class RefusalCall : public testing::TestWithParam<int> {
   NodePair p{options()};
 };
 
-TEST_P(RefusalCall, very_long_lengths) {  // [11]
+TEST_P(RefusalCall, hostile_11_very_long_lengths) {  // [11]
   Region region(p.b, 4096, kAllAccess, kSeed);
   constexpr size_t kRoom = (1ull << 32) + 8192;
   void* room = mmap(nullptr, kRoom, PROT_READ | PROT_WRITE,
@@ -247,7 +248,7 @@ TEST_P(RefusalCall, very_long_lengths) {  // [11]
   munmap(room, kRoom);
 }
 
-TEST_P(RefusalCall, one_bad_part_of_a_list_changes_nothing) {
+TEST_P(RefusalCall, hostile_16_one_bad_part_of_a_list_changes_nothing) {
   const size_t limit = p.a.info()->tx_attr->rma_iov_limit;
   if (limit < 2) GTEST_SKIP() << "one remote part only";
   Region good(p.b, 4096, kAllAccess, kSeed), read_only(p.b, 4096, FI_REMOTE_READ, kSeed);

@@ -1,6 +1,8 @@
 // Refused remote access: exactly one error with the right reason, nothing outside or inside the
 // region changed, and both queue pairs go on as before. Every refusal has its legal neighbour.
-// (hostile-inputs 7 to 13, 15.)
+// (hostile_N: number N of the project's list of hostile inputs.)
+#include <sys/mman.h>
+
 #include <array>
 
 #include "qp/one_sided.hpp"
@@ -71,7 +73,7 @@ TEST_P(Refusal, unknown_key) {
   expect_all_well();
 }
 
-TEST_P(Refusal, key_of_another_domain) {
+TEST_P(Refusal, hostile_7_key_of_another_domain) {
   Guarded memory(300000, 7);
   const auto region = pair_.region(a(), memory, kBoth);  // ours, not the target's
   for (const uint64_t len : kLengths) {
@@ -81,7 +83,7 @@ TEST_P(Refusal, key_of_another_domain) {
   expect_all_well();
 }
 
-TEST_P(Refusal, missing_right) {
+TEST_P(Refusal, hostile_8_missing_right) {
   Guarded memory(300000, 7);
   const auto readable = pair_.region(b(), memory, Rights::remote_read | Rights::local_write);
   const auto writable = pair_.region(b(), memory, Rights::remote_write | Rights::local_read);
@@ -103,7 +105,7 @@ TEST_P(Refusal, missing_right) {
   expect_all_well();
 }
 
-TEST_P(Refusal, one_byte_outside) {
+TEST_P(Refusal, hostile_9_one_byte_outside) {
   for (const uint64_t len : kLengths) {
     Guarded memory(len, 7);
     const auto region = pair_.region(b(), memory, kBoth);
@@ -121,7 +123,7 @@ TEST_P(Refusal, one_byte_outside) {
   expect_all_well();
 }
 
-TEST_P(Refusal, range_that_wraps) {
+TEST_P(Refusal, hostile_10_range_that_wraps) {
   Guarded memory(5000, 7);
   const auto region = pair_.region(b(), memory, kBoth);
   for (const uint64_t len : {uint64_t{2}, uint64_t{300}, uint64_t{4000}, uint64_t{100000}}) {
@@ -131,7 +133,26 @@ TEST_P(Refusal, range_that_wraps) {
   expect_all_well();
 }
 
-TEST_P(Refusal, addressing_of_the_other_kind) {
+TEST_P(Refusal, hostile_11_very_long_lengths) {
+  constexpr uint64_t k4G = uint64_t{1} << 32;
+  void* room = ::mmap(nullptr, k4G + 4096, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(room, MAP_FAILED);
+  Guarded memory(5000, 7);
+  const auto region = pair_.region(b(), memory, kBoth);
+  for (const uint64_t len : {k4G / 2, k4G - 1, k4G, k4G + 8}) {
+    for (const WqeKind kind : {WqeKind::write, WqeKind::read}) {
+      EXPECT_EQ(attempt(kind, memory.address(), len, region.key, room), Denial::out_of_range)
+          << len;
+    }
+  }
+  ::munmap(room, k4G + 4096);
+  EXPECT_TRUE(memory.all(7));
+  EXPECT_TRUE(memory.canaries_intact());
+  expect_all_well();
+}
+
+TEST_P(Refusal, hostile_12_addressing_of_the_other_kind) {
   Guarded memory(5000, 7);
   const auto zero_based = pair_.region(b(), memory, kBoth, true);
   const auto virtual_based = pair_.region(b(), memory, kBoth);
@@ -144,7 +165,7 @@ TEST_P(Refusal, addressing_of_the_other_kind) {
   expect_all_well();
 }
 
-TEST_P(Refusal, nothing_asked_of_a_bad_key) {
+TEST_P(Refusal, hostile_13_nothing_asked_of_a_bad_key) {
   Guarded memory(64, 7);
   const auto region = pair_.region(b(), memory, kBoth);
   for (const WqeKind kind : {WqeKind::write, WqeKind::read}) {
@@ -155,7 +176,7 @@ TEST_P(Refusal, nothing_asked_of_a_bad_key) {
   expect_all_well();
 }
 
-TEST_P(Refusal, zero_length_region_gives_nothing) {
+TEST_P(Refusal, hostile_13_zero_length_region_gives_nothing) {
   Guarded memory(64, 7);
   protect::RegionSpec spec;
   spec.pd = b().domain;
@@ -168,7 +189,7 @@ TEST_P(Refusal, zero_length_region_gives_nothing) {
   expect_all_well();
 }
 
-TEST_P(Refusal, closed_region_and_a_new_one_at_the_same_place) {
+TEST_P(Refusal, hostile_15_closed_region_and_a_new_one_at_the_same_place) {
   Guarded memory(40000, 7);
   const auto region = pair_.region(b(), memory, kBoth);
   Guarded local(40000, 7);
@@ -214,7 +235,7 @@ TEST_P(Refusal, region_not_enabled_yet) {
 }
 
 // One bad range among several: one error for the operation, whatever the others are.
-TEST_P(Refusal, one_range_of_several) {
+TEST_P(Refusal, hostile_16_one_range_of_several) {
   for (const uint64_t len : {uint64_t{100}, uint64_t{40000}, uint64_t{400000}}) {
     Guarded memory(3 * len, 7);
     const auto region = pair_.region(b(), memory, kBoth);
