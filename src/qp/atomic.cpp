@@ -132,8 +132,7 @@ bool Qp::put_atomic(const AtomicWr& wr, Wqe& wqe) noexcept {
   const bool fits = wr.range_count == 1 && payload_of(wr) <= wire::kMaxInline;
   if (!(fits ? put_atomic_inline(wr, wqe) : put_atomic_bytes(wr, wqe))) return false;
   wqe.end_pos = lane_->request_tx.cells.pos();
-  pending_.push_back(&wqe);
-  if (awaits_ack(wqe)) ++awaited_;
+  add_to_pending(wqe);
   if (wqe.end_pos <= done_through_) retire(done_through_);  // it never got into the ring
   return true;
 }

@@ -49,7 +49,7 @@ bool Qp::put_acknowledged(Wqe& wqe) noexcept {
   }
   tx.cells.publish(n_cells);
   wqe.end_pos = tx.cells.pos();
-  pending_.push_back(&wqe);
+  add_to_pending(wqe);
   published_request();
   return true;
 }

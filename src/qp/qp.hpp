@@ -160,6 +160,7 @@ class Qp {
   void published_request() noexcept;
   void published_response() noexcept;
   void update_pending() noexcept;
+  void add_to_pending(Wqe& wqe) noexcept;
   void retire_from_pending(Wqe& wqe) noexcept;
   // Whether somebody waits for `consumed` to grow, so that every poll has to look at it. What
   // returns data is done when that is here; for what nobody waits for, the look of a due poll will

@@ -286,6 +286,11 @@ void Qp::retire(uint64_t done_through) noexcept {
   }
 }
 
+void Qp::add_to_pending(Wqe& wqe) noexcept {
+  pending_.push_back(&wqe);
+  if (awaits_ack(wqe)) ++awaited_;
+}
+
 void Qp::retire_from_pending(Wqe& wqe) noexcept {
   pending_.remove(&wqe);
   if (awaits_ack(wqe)) --awaited_;

@@ -42,8 +42,7 @@ bool Qp::put_rma(Wqe& wqe) noexcept {
   } else {
     wqe.end_pos = lane_->request_tx.cells.pos();
   }
-  pending_.push_back(&wqe);
-  if (awaits_ack(wqe)) ++awaited_;
+  add_to_pending(wqe);
   if (wqe.end_pos <= done_through_) retire(done_through_);  // all its pieces were claimed meanwhile
   return true;
 }

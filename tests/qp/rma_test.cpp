@@ -212,6 +212,7 @@ TEST_P(Rma, many_small_operations_all_complete) {
       },
       true, target_polls()));
   expect_all_well();
+  EXPECT_EQ(a().qp->look(), Qp::Look::nothing) << "goes on polling for nothing";
 }
 
 TEST_P(Rma, full_cq_is_again) {

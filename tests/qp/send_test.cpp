@@ -263,6 +263,8 @@ TEST_P(Send, delivery_completes_when_the_other_side_has_dealt_with_the_message) 
       EXPECT_EQ(a().tx_cq.front().len, size);
       a().tx_cq.pop();
       EXPECT_FALSE(a().qp->under_way());
+      pair_.settle();
+      EXPECT_EQ(a().qp->look(), Qp::Look::nothing) << "goes on polling for nothing";
     }
   }
   EXPECT_EQ(a().sends.value(), 14u);
