@@ -204,7 +204,7 @@ bool resolve(const char* node, const char* service, uint64_t flags, uint32_t for
   addrinfo* list = nullptr;
   const int rc = ::getaddrinfo(host.empty() ? nullptr : host.c_str(),
                                port.empty() ? nullptr : port.c_str(), &ask, &list);
-  if (rc != 0) {
+  if (rc != 0 || list == nullptr) {
     why = "node \"" + host + "\" service \"" + port + "\" does not resolve to an " +
           family_name(format) + " address (" + ::gai_strerror(rc) +
           "); check the name, the port and addr_format";

@@ -133,7 +133,8 @@ int check_attr(const fi_cntr_attr& attr) {
   if (attr.events != FI_CNTR_EVENTS_COMP) {
     APERTURE_WARN("fi_cntr_open: events %d; only FI_CNTR_EVENTS_COMP is offered",
                   static_cast<int>(attr.events));
-    return attr.events == 1 ? -FI_ENOSYS : -FI_EINVAL;  // 1: FI_CNTR_EVENTS_BYTES of libfabric 2.x
+    // 1: FI_CNTR_EVENTS_BYTES of libfabric 2.x, which these headers need not know
+    return static_cast<unsigned>(attr.events) == 1 ? -FI_ENOSYS : -FI_EINVAL;
   }
   if (attr.flags != 0) {
     APERTURE_WARN("fi_cntr_open: flags must be 0");

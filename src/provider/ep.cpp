@@ -323,7 +323,7 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
       if (const int rc = take_handle(*body, *info); rc != 0) return rc;
     }
     body->domain->uses.add();
-    body.release();
+    static_cast<void>(body.release());  // its handles lead to it
     *out = &ep.release()->fid;
     return 0;
   });
