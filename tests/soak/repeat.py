@@ -28,8 +28,8 @@ def declared_tests(build: str, label: str) -> list[dict]:
     return tests
 
 
-def run_once(test: dict, seed: int, limit_factor: float) -> str:
-    """"" if it passed or was skipped, else what went wrong."""
+def run_once(test: dict, seed: int, limit_factor: float, keep: str) -> str:
+    """"" if it passed or was skipped, else what went wrong. Its output goes to a file in `keep`."""
     env = {**os.environ, **test["env"], "APERTURE_SEED": str(seed)}
     own_limit = "APERTURE_TEST_LIMIT"  # a door test's own watchdog, seconds for each case
     if own_limit in env:
@@ -43,6 +43,9 @@ def run_once(test: dict, seed: int, limit_factor: float) -> str:
         os.killpg(process.pid, 9)  # its own session: whatever the test started goes with it
         output, _ = process.communicate()
         return f"no end within {test['seconds'] * limit_factor:.0f} s\n{output[-4000:]}"
+    if keep:
+        with open(os.path.join(keep, test["name"] + ".log"), "w", encoding="utf-8") as log:
+            log.write(output)
     return "" if process.returncode in (0, 77) else f"exit {process.returncode}\n{output[-4000:]}"
 
 
@@ -54,6 +57,7 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=0, help="0: until the minutes are over")
     arguments.add_argument("--limit-factor", type=float, default=2, help="on the tests' limits")
     arguments.add_argument("--seed", type=int, default=None)
+    arguments.add_argument("--keep", default="", help="directory for the tests' last output")
     chosen = arguments.parse_args()
     seeds = random.Random(chosen.seed)
     tests = declared_tests(chosen.build, chosen.label)
@@ -68,7 +72,7 @@ def main() -> int:
             if time.monotonic() >= deadline:
                 break
             seed = seeds.randrange(1, 1 << 32)
-            trouble = run_once(test, seed, chosen.limit_factor)
+            trouble = run_once(test, seed, chosen.limit_factor, chosen.keep)
             passed, failed = passed + (not trouble), failed + bool(trouble)
             if trouble:
                 print(f"FAILED: APERTURE_SEED={seed} {test['name']}: {trouble}", flush=True)

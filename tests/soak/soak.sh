@@ -37,7 +37,7 @@ uname -a >"$keep/machine.txt"
 git rev-parse HEAD >>"$keep/machine.txt" 2>/dev/null
 readonly repeat=(python3 tests/soak/repeat.py "$build")
 APERTURE_KILLS=${APERTURE_KILLS:-10000} part full-counts "${repeat[@]}" \
-  --label kill --rounds 1 --limit-factor 200 --seed "$seed"
+  --label kill --rounds 1 --limit-factor 200 --seed "$seed" --keep "$keep"
 part repetitions "${repeat[@]}" --minutes "$minutes" --seed "$seed"
 if [ "${APERTURE_SOAK_BARE:-1}" = 1 ]; then
   part bare-debian-12 tests/soak/bare_root.sh bookworm "$keep"
