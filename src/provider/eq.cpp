@@ -70,9 +70,10 @@ void Eq::report_connection(uint32_t type, struct fid* what, InfoPtr info,
   event.is_connection = true;
   event.about = what;
   event.body.resize(sizeof(fi_eq_cm_entry) + data.size);
-  fi_info* const raw = info.get();
-  std::memcpy(event.body.data() + offsetof(fi_eq_cm_entry, fid), &what, sizeof what);
-  std::memcpy(event.body.data() + offsetof(fi_eq_cm_entry, info), &raw, sizeof raw);
+  fi_eq_cm_entry entry{};
+  entry.fid = what;
+  entry.info = info.get();
+  std::memcpy(event.body.data(), &entry, sizeof entry);
   if (data.size != 0) {
     std::memcpy(event.body.data() + sizeof(fi_eq_cm_entry), data.bytes.data(), data.size);
   }

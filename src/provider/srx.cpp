@@ -61,7 +61,7 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
     ep->settle();
     body->handles.push_back(ep.get());
     body->domain->uses.add();
-    body.release();
+    static_cast<void>(body.release());  // its handle leads to it
     *out = &ep.release()->fid;
     return 0;
   });
