@@ -199,6 +199,7 @@ typename V::Value arithmetic(AtomicOp op, typename V::Value a, typename V::Value
   using T = typename V::Value;
   if constexpr (V::kClass == AtomicClass::integer) {
     using W = typename V::Wrapping;
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): modulo 2^n is what sums and products are here
     const auto x = static_cast<W>(a), y = static_cast<W>(b);
     switch (op) {
       case AtomicOp::sum: return static_cast<T>(x + y);
