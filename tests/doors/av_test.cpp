@@ -2,6 +2,7 @@
 // what is refused.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <netinet/in.h>
 
 #include <cstring>
@@ -81,7 +82,11 @@ TEST_P(Av, insertsvc_resolves_names_and_services) {
   size_t len = sizeof back;
   ASSERT_EQ(fi_av_lookup(av(), addr, &back, &len), 0);
   EXPECT_TRUE(same(back, address(INADDR_LOOPBACK, 4711)));
-  ASSERT_EQ(fi_av_insertsvc(av(), "localhost", "4712", &addr, 0, nullptr), 1);
+  addrinfo* known = nullptr;
+  if (getaddrinfo("localhost", nullptr, nullptr, &known) == 0) {  // a bare root has no names at all
+    freeaddrinfo(known);
+    EXPECT_EQ(fi_av_insertsvc(av(), "localhost", "4712", &addr, 0, nullptr), 1);
+  }
   EXPECT_LE(fi_av_insertsvc(av(), "no-such-host.invalid", "4712", &addr, 0, nullptr), 0);
   EXPECT_LE(fi_av_insertsvc(av(), "127.0.0.1", "no-such-service", &addr, 0, nullptr), 0);
   if (on_aperture()) {

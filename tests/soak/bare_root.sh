@@ -54,6 +54,9 @@ make_root() {
     { tail -n 20 "$out/$suite.debootstrap.log"; return 1; }
   git clone -q --no-hardlinks . "$root/$in_tree" || return 1
   cp /etc/resolv.conf "$root/etc/resolv.conf"
+  # what an installer writes and debootstrap does not: without it every look-up of the own name,
+  # and MPI launchers make many, waits for a name server
+  printf '127.0.0.1 localhost %s\n::1 localhost ip6-localhost\n' "$(uname -n)" >"$root/etc/hosts"
 }
 
 # inside COMMAND: a shell's command in the root, in mount and process namespaces of its own.
