@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "qp/tuning.hpp"
+
 namespace aperture::qp {
 
 Qp::~Qp() {
@@ -25,7 +27,10 @@ bool Qp::poll(uint64_t polls) noexcept {
   bool any = false;
   if (lane_->response_rx.cells.ready()) any = poll_responses();
   if (lane_->request_rx.cells.ready()) any = poll_requests() || any;
-  if (!pending_.empty() || piece_head_ != piece_tail_) acknowledge();
+  if ((!pending_.empty() || piece_head_ != piece_tail_) &&
+      (!is_unhurried() || (polls & (kSeldomPolls - 1)) == 0)) {
+    acknowledge();
+  }
   if (!replies_.empty()) any = flush_replies() || any;
   if (state_ != QpState::ready) return any;
   if (!granted_.empty()) any = push_offers() || any;

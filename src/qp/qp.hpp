@@ -81,9 +81,9 @@ class Qp {
     if (busy_ || lane_ == nullptr || lane_->response_rx.cells.ready()) [[unlikely]]
       return Look::poll;
     if (!lane_->request_rx.cells.ready()) return Look::nothing;
-    if (poll_lines() && !lane_->request_rx.cells.ready()) [[likely]]
-      return busy_ ? Look::poll : Look::taken;
-    return poll_requests() && !busy_ ? Look::taken : Look::poll;
+    const bool lines = poll_lines();
+    if (lane_->request_rx.cells.ready() && !poll_others() && !lines) return Look::poll;
+    return busy_ ? Look::poll : Look::taken;
   }
   void set_consumer_state(ring::ConsumerState state) noexcept;
   bool anything_arrived() const noexcept;
@@ -168,6 +168,10 @@ class Qp {
   bool awaits_ack(const Wqe& wqe) const noexcept {
     return !returns_data(wqe.kind) && (wqe.completion || port_.counter_of(wqe.kind) != nullptr);
   }
+  // Nobody waits for anything that is pending: injected writes and the like.
+  bool is_unhurried() const noexcept {
+    return awaited_ == 0 && returning_ == 0 && queue_.empty() && state_ == QpState::ready;
+  }
   bool has_more_to_do() const noexcept {
     return lane_->needs_drive || awaited_ > 0 || !queue_.empty() || offers_out_ > 0 ||
            incoming_count_ > 0 || !replies_.empty();
@@ -211,6 +215,7 @@ class Qp {
 
   // responder.cpp
   bool poll_lines() noexcept;
+  bool poll_others() noexcept;
   bool poll_requests() noexcept;
   bool execute(const wire::Head& head, wire::Op op, uint32_t n_cells) noexcept;
   bool on_send(const wire::Head& head, wire::Op op) noexcept;
@@ -264,6 +269,7 @@ class Qp {
   List<Wqe> queue_;            // not all in the ring yet
   List<Wqe> pending_;          // in the ring, waiting to be executed
   size_t awaited_ = 0;         // of these, awaits_ack()
+  size_t returning_ = 0;       // of these, those that return data
   uint64_t done_through_ = 0;  // request position up to which everything has been executed
   std::vector<Piece> pieces_;  // ring buffer of RMA pieces in flight, by piece_head_/tail_
   uint64_t piece_head_ = 0;

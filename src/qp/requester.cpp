@@ -289,11 +289,13 @@ void Qp::retire(uint64_t done_through) noexcept {
 void Qp::add_to_pending(Wqe& wqe) noexcept {
   pending_.push_back(&wqe);
   if (awaits_ack(wqe)) ++awaited_;
+  if (returns_data(wqe.kind)) ++returning_;
 }
 
 void Qp::retire_from_pending(Wqe& wqe) noexcept {
   pending_.remove(&wqe);
   if (awaits_ack(wqe)) --awaited_;
+  if (returns_data(wqe.kind)) --returning_;
 }
 
 void Qp::on_nak(uint64_t pos, uint16_t denial) noexcept {

@@ -63,8 +63,14 @@ bool Qp::poll_lines() noexcept {
 }
 
 bool Qp::poll_requests() noexcept {
+  const bool lines = poll_lines();
+  return poll_others() || lines;
+}
+
+// Requests of any kind, and their acknowledgement.
+bool Qp::poll_others() noexcept {
   ring::ChannelRx& rx = lane_->request_rx;
-  bool any = poll_lines();
+  bool any = false;
   for (int budget = kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
     const Head head = wire::load_head(rx.cells.body());
     const Op op = static_cast<Op>(head.op);

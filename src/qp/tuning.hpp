@@ -37,6 +37,10 @@ inline constexpr int kPollBudget = 64;
 // long to come from the other core as several messages take.
 inline constexpr uint32_t kPrefetchCells = 6;
 
+// What nobody waits for is looked after every so many polls, a power of two: each look takes a
+// cache line away from the owner, and what the owner stores next has to wait for it.
+inline constexpr uint64_t kSeldomPolls = 256;
+
 // Acknowledge in the middle of a batch once this many cells are executed (a quarter of a ring).
 inline constexpr uint64_t kAckCells = 64;
 
