@@ -160,7 +160,9 @@ void MsgEndpoint::flush(uint64_t deadline_ns) noexcept {
   for (;;) {
     {
       const EngineGuard guard(engine_);
-      if (only_ == nullptr || !only_->has_queued()) return;
+      if (only_ == nullptr) return;
+      only_->look_at_acknowledgements();  // what has been done shall not end as canceled
+      if (!only_->has_queued()) return;
       engine_.poll();
     }
     if (now_ns() >= deadline_ns) return;

@@ -96,7 +96,10 @@ void RdmEndpoint::flush(uint64_t deadline_ns) noexcept {
       const EngineGuard guard(engine_);
       engine_.poll();
       bool queued = false;
-      for (const auto& [remote, qp] : by_remote_) queued = queued || qp->has_queued();
+      for (const auto& [remote, qp] : by_remote_) {
+        qp->look_at_acknowledgements();  // what has been done shall not end as canceled
+        queued = queued || qp->has_queued();
+      }
       if (!queued) return;
     }
     if (now_ns() >= deadline_ns) return;

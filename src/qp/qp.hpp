@@ -68,6 +68,10 @@ class Qp {
 
   // Something is in the ring and not known to be executed: what a fence waits for.
   bool under_way() const noexcept { return !pending_.empty() || offers_out_ > 0; }
+  // Learns now what has been executed, also of what nobody waits for.
+  void look_at_acknowledgements() noexcept {
+    if (state_ == QpState::ready && !pending_.empty()) learn_executed();
+  }
   // Something is not in the ring yet.
   bool has_queued() const noexcept { return !queue_.empty(); }
 
