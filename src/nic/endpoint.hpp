@@ -84,6 +84,11 @@ class Endpoint {
   msg::Matcher* matcher() const noexcept { return sources_.has_duplicates() ? nullptr : receives_; }
 
  protected:
+  // Operations accepted before the end get so long to reach their peer.
+  static constexpr uint64_t kFlushNs = 1'000'000'000;
+  // Everything in a port but its sink.
+  static void set_up(qp::Port& port, const EndpointOptions& options) noexcept;
+
   // Both outlive the endpoint, or are members of the derived class.
   // receives: see matcher(); the derived class may change it.
   Endpoint(msg::Matcher* receives, const AddressTable& sources) noexcept

@@ -6,31 +6,11 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "nic/lane_holder.hpp"
 
 namespace aperture::nic {
 
 using qp::Qp;
-
-namespace {
-
-// Operations accepted before the end get so long to reach the ring.
-constexpr uint64_t kFlushNs = 1'000'000'000;
-
-// A std::function has to be copyable; a lane is not. It goes back to contact if its engine ends
-// without having run what was posted.
-struct LaneHolder {
-  LaneHolder(Contact& to, std::unique_ptr<link::Lane> made) noexcept
-      : contact(to), lane(std::move(made)) {}
-  LaneHolder(const LaneHolder&) = delete;
-  LaneHolder& operator=(const LaneHolder&) = delete;
-  ~LaneHolder() {
-    if (lane != nullptr) contact.close_lane(std::move(lane));
-  }
-  Contact& contact;
-  std::unique_ptr<link::Lane> lane;
-};
-
-}  // namespace
 
 Result<std::unique_ptr<MsgEndpoint>> MsgEndpoint::create(const EndpointOptions& options,
                                                          const Wish& wish) noexcept {
@@ -68,20 +48,7 @@ MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
     matcher_ = &shared_->receives();
     port_.sink = shared_;
   }
-  port_.domain = engine_.domain();
-  port_.tx_cq = options.tx_cq;
-  port_.rx_cq = options.rx_cq;
-  port_.send_counter = options.counters.send;
-  port_.recv_counter = options.counters.recv;
-  port_.read_counter = options.counters.read;
-  port_.write_counter = options.counters.write;
-  port_.remote_read_counter = options.counters.remote_read;
-  port_.remote_write_counter = options.counters.remote_write;
-  port_.imm_flag = options.imm_flag;
-  port_.release_flag = options.release_flag;
-  port_.remote_write_flags = options.remote_write_flags;
-  port_.strict_rma_order = options.strict_rma_order;
-  port_.tx_size = options.tx_size;
+  set_up(port_, options);
 }
 
 MsgEndpoint::~MsgEndpoint() {

@@ -1,0 +1,25 @@
+// What datagram and connected endpoints share: see endpoint.hpp.
+#include "nic/endpoint.hpp"
+
+#include "qp/port.hpp"
+
+namespace aperture::nic {
+
+void Endpoint::set_up(qp::Port& port, const EndpointOptions& options) noexcept {
+  port.domain = options.engine->domain();
+  port.tx_cq = options.tx_cq;
+  port.rx_cq = options.rx_cq;
+  port.send_counter = options.counters.send;
+  port.recv_counter = options.counters.recv;
+  port.read_counter = options.counters.read;
+  port.write_counter = options.counters.write;
+  port.remote_read_counter = options.counters.remote_read;
+  port.remote_write_counter = options.counters.remote_write;
+  port.imm_flag = options.imm_flag;
+  port.release_flag = options.release_flag;
+  port.remote_write_flags = options.remote_write_flags;
+  port.strict_rma_order = options.strict_rma_order;
+  port.tx_size = options.tx_size;
+}
+
+}  // namespace aperture::nic
