@@ -5,12 +5,14 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "base/fd.hpp"
+#include "base/log.hpp"
 
 namespace aperture::provider {
 
@@ -182,6 +184,35 @@ bool format_fits(uint32_t format, const Address& address) noexcept {
   if (format == FI_SOCKADDR_IN) return address.is_v4();
   if (format == FI_SOCKADDR_IN6) return !address.is_v4();
   return true;
+}
+
+int take_own_address(const void* addr, size_t len, uint32_t format, Address& local) noexcept {
+  Result<Address> a = addr != nullptr ? Address::from_sockaddr(addr, len) : Errc::invalid;
+  if (!a || !format_fits(format, *a)) {
+    APERTURE_WARN("fi_setname: no sockaddr of the address format in use");
+    return -FI_EINVAL;
+  }
+  if (a->is_any_ip()) {
+    local.port = a->port;  // the host part keeps its default
+  } else {
+    local = *a;
+  }
+  return 0;
+}
+
+int check_address_room(const char* call, const void* addr, const size_t* len) noexcept {
+  if (len != nullptr && (addr != nullptr || *len == 0)) return 0;
+  APERTURE_WARN("%s: addr or addrlen is NULL", call);
+  return -FI_EINVAL;
+}
+
+int write_address(const Address& address, void* addr, size_t* len) noexcept {
+  sockaddr_storage sa;
+  const socklen_t size = address.to_sockaddr(sa);
+  const size_t room = *len;
+  if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(size, room));
+  *len = size;
+  return room < size ? -FI_ETOOSMALL : 0;
 }
 
 size_t address_bytes(uint32_t format, const void* first) noexcept {

@@ -32,6 +32,14 @@ bool resolve(const char* node, const char* service, uint64_t flags, uint32_t for
 // Bytes of one address in that format, given the family of the first; 0 if it does not fit.
 size_t address_bytes(uint32_t format, const void* first) noexcept;
 bool format_fits(uint32_t format, const Address& address) noexcept;
+
+// What fi_setname, fi_getname and fi_getpeer share, fi_cm(3); each is 0 or a refusal, logged.
+// An address given by the application becomes `local`; a wildcard gives its port only, since we
+// never listen on one.
+int take_own_address(const void* addr, size_t len, uint32_t format, Address& local) noexcept;
+int check_address_room(const char* call, const void* addr, const size_t* len) noexcept;
+int write_address(const Address& address, void* addr, size_t* len) noexcept;
+
 // Our own address when nothing is said: FI_APERTURE_IFACE or loopback.
 bool default_source(uint32_t format, const std::optional<Address>& dest, Address& out,
                     std::string& why);

@@ -21,35 +21,17 @@ int set_ep_name(fid_t fid, void* addr, size_t len) noexcept {
         "fi_setname: the endpoint is enabled and has its address; set it before fi_enable");
     return -FI_EOPBADSTATE;
   }
-  Result<Address> a = addr != nullptr ? Address::from_sockaddr(addr, len) : Errc::invalid;
-  if (!a || !format_fits(body.domain->addr_format, *a)) {
-    APERTURE_WARN("fi_setname: no sockaddr of the domain's address format");
-    return -FI_EINVAL;
-  }
-  if (a->is_any_ip()) {
-    body.local.port = a->port;  // the host part keeps its default: we never listen on the wildcard
-  } else {
-    body.local = *a;
-  }
-  return 0;
+  return take_own_address(addr, len, body.domain->addr_format, body.local);
 }
 
 int get_ep_name(fid_t fid, void* addr, size_t* len) noexcept {
   const auto& body = *object_of<Ep>(fid).body;
-  if (len == nullptr || (addr == nullptr && *len != 0)) {
-    APERTURE_WARN("fi_getname: addr or addrlen is NULL");
-    return -FI_EINVAL;
-  }
+  if (const int rc = check_address_room("fi_getname", addr, len); rc != 0) return rc;
   if (!body.core && body.local.port == 0) {
     APERTURE_WARN("fi_getname: the endpoint has no port before fi_enable; enable it first");
     return -FI_EOPBADSTATE;
   }
-  sockaddr_storage sa;
-  const socklen_t size = body.local.to_sockaddr(sa);
-  const size_t room = *len;
-  if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(size, room));
-  *len = size;
-  return room < size ? -FI_ETOOSMALL : 0;
+  return write_address(body.local, addr, len);
 }
 
 fi_ops_cm g_ep_cm_ops = {

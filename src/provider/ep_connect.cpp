@@ -97,20 +97,12 @@ int shutdown(fid_ep* fid, uint64_t flags) noexcept {
 
 int get_peer(fid_ep* fid, void* addr, size_t* len) noexcept {
   const auto& body = *object_of<Ep>(fid).body;
-  if (len == nullptr || (addr == nullptr && *len != 0)) {
-    APERTURE_WARN("fi_getpeer: addr or addrlen is NULL");
-    return -FI_EINVAL;
-  }
+  if (const int rc = check_address_room("fi_getpeer", addr, len); rc != 0) return rc;
   if (body.connection == nullptr || body.connection->connection() != nic::Connection::connected) {
     APERTURE_WARN("fi_getpeer: the endpoint is not connected");
     return -FI_ENOTCONN;
   }
-  sockaddr_storage sa;
-  const socklen_t size = body.connection->peer().to_sockaddr(sa);
-  const size_t room = *len;
-  if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(size, room));
-  *len = size;
-  return room < size ? -FI_ETOOSMALL : 0;
+  return write_address(body.connection->peer(), addr, len);
 }
 
 }  // namespace

@@ -114,35 +114,17 @@ int set_name(fid_t fid, void* addr, size_t len) noexcept {
     APERTURE_WARN("fi_setname: the passive endpoint has its address; set it before fi_listen");
     return -FI_EOPBADSTATE;
   }
-  Result<Address> a = addr != nullptr ? Address::from_sockaddr(addr, len) : Errc::invalid;
-  if (!a || !format_fits(pep.info->addr_format, *a)) {
-    APERTURE_WARN("fi_setname: no sockaddr of the passive endpoint's address format");
-    return -FI_EINVAL;
-  }
-  if (a->is_any_ip()) {
-    pep.local.port = a->port;  // the host part keeps its default: we never listen on the wildcard
-  } else {
-    pep.local = *a;
-  }
-  return 0;
+  return take_own_address(addr, len, pep.info->addr_format, pep.local);
 }
 
 int get_name(fid_t fid, void* addr, size_t* len) noexcept {
   const auto& pep = object_of<Pep>(fid);
-  if (len == nullptr || (addr == nullptr && *len != 0)) {
-    APERTURE_WARN("fi_getname: addr or addrlen is NULL");
-    return -FI_EINVAL;
-  }
+  if (const int rc = check_address_room("fi_getname", addr, len); rc != 0) return rc;
   if (pep.local.port == 0) {
     APERTURE_WARN("fi_getname: the passive endpoint has no port before fi_listen");
     return -FI_EOPBADSTATE;
   }
-  sockaddr_storage sa;
-  const socklen_t size = pep.local.to_sockaddr(sa);
-  const size_t room = *len;
-  if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(size, room));
-  *len = size;
-  return room < size ? -FI_ETOOSMALL : 0;
+  return write_address(pep.local, addr, len);
 }
 
 int listen(fid_pep* fid) noexcept {
