@@ -1,0 +1,134 @@
+// Guarded copies: exact where there is memory, an answer where there is none, and every other fault
+// still where it belongs.
+#include "base/guarded_copy.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+namespace aperture {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+// Two pages, of which the second is not there.
+class Edge {
+ public:
+  Edge()
+      : at_(static_cast<std::byte*>(::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    EXPECT_EQ(::munmap(at_ + kPage, kPage), 0);
+  }
+  ~Edge() { ::munmap(at_, kPage); }
+  std::byte* end() const { return at_ + kPage; }
+  void protect(int how) const { EXPECT_EQ(::mprotect(at_, kPage, how), 0); }
+
+ private:
+  std::byte* at_;
+};
+
+class GuardedCopy : public ::testing::Test {
+ protected:
+  void SetUp() override { install_fault_guard(); }
+};
+
+TEST_F(GuardedCopy, copies_every_length_and_nothing_else) {
+  std::vector<std::byte> from(512), to(512 + 32);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
+  for (size_t n = 0; n <= 400; ++n) {
+    for (size_t shift : {0, 1, 7}) {
+      std::memset(to.data(), 0xee, to.size());
+      ASSERT_TRUE(guarded_copy(to.data() + 16 + shift, from.data() + shift, n)) << n;
+      ASSERT_EQ(std::memcmp(to.data() + 16 + shift, from.data() + shift, n), 0) << n;
+      for (size_t i = 0; i < 16 + shift; ++i) ASSERT_EQ(to[i], std::byte{0xee}) << n;
+      for (size_t i = 16 + shift + n; i < to.size(); ++i) ASSERT_EQ(to[i], std::byte{0xee}) << n;
+    }
+  }
+}
+
+TEST_F(GuardedCopy, copies_up_to_the_last_byte_that_is_mapped) {
+  Edge edge;
+  std::byte in[300] = {std::byte{5}};
+  for (size_t n = 1; n <= sizeof in; ++n) {
+    ASSERT_TRUE(guarded_copy(edge.end() - n, in, n)) << n;
+    ASSERT_TRUE(guarded_copy(in, edge.end() - n, n)) << n;
+  }
+}
+
+TEST_F(GuardedCopy, one_byte_that_is_not_mapped_is_an_answer) {
+  Edge edge;
+  std::byte other[300] = {};
+  for (size_t n = 1; n <= sizeof other; ++n) {
+    ASSERT_FALSE(guarded_copy(edge.end() - n + 1, other, n)) << n;
+    ASSERT_FALSE(guarded_copy(other, edge.end() - n + 1, n)) << n;
+    ASSERT_FALSE(guarded_copy(edge.end(), other, n)) << n;
+  }
+}
+
+TEST_F(GuardedCopy, memory_that_can_only_be_read_is_not_written) {
+  Edge edge;
+  edge.protect(PROT_READ);
+  std::byte other[16] = {};
+  EXPECT_TRUE(guarded_copy(other, edge.end() - 16, 16));
+  EXPECT_FALSE(guarded_copy(edge.end() - 16, other, 16));
+  EXPECT_TRUE(guarded_touch(edge.end() - 16, 16, false));
+  EXPECT_FALSE(guarded_touch(edge.end() - 16, 16, true));
+}
+
+TEST_F(GuardedCopy, a_touch_sees_each_page_and_changes_nothing) {
+  Edge edge;
+  std::memset(edge.end() - 16, 0x5a, 16);
+  EXPECT_TRUE(guarded_touch(edge.end() - 16, 16, true));
+  EXPECT_FALSE(guarded_touch(edge.end() - 16, 17, true));
+  EXPECT_FALSE(guarded_touch(edge.end() - 16, 17, false));
+  for (int i = 1; i <= 16; ++i) EXPECT_EQ(edge.end()[-i], std::byte{0x5a});
+}
+
+TEST_F(GuardedCopy, a_file_that_was_cut_short_is_an_answer) {
+  const int fd = ::memfd_create("guarded-copy-test", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(fd, kPage), 0);
+  void* at = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_EQ(::ftruncate(fd, 0), 0);
+  std::byte other[8] = {};
+  EXPECT_FALSE(guarded_copy(at, other, sizeof other));  // SIGBUS
+  ::munmap(at, kPage);
+  ::close(fd);
+}
+
+// In a child, since it ends the process. ASan and TSan have a handler of their own, which exits.
+template <typename Fn>
+int status_of(Fn fn) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    fn();
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+TEST_F(GuardedCopy, another_fault_still_ends_the_process) {
+  Edge edge;
+  const int status = status_of([&] {
+    ::close(2);
+    *reinterpret_cast<volatile char*>(edge.end()) = 1;
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) ? WTERMSIG(status) == SIGSEGV : WEXITSTATUS(status) != 0);
+}
+
+TEST_F(GuardedCopy, a_signal_that_somebody_sent_still_ends_the_process) {
+  const int status = status_of([] {
+    ::close(2);
+    ::raise(SIGBUS);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) ? WTERMSIG(status) == SIGBUS : WEXITSTATUS(status) != 0);
+}
+
+}  // namespace
+}  // namespace aperture
