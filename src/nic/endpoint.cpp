@@ -7,6 +7,8 @@ namespace aperture::nic {
 
 void Endpoint::set_up(qp::Port& port, const EndpointOptions& options) noexcept {
   port.domain = options.engine->domain();
+  port.endpoint = options.id;
+  port.watches_regions = options.watches_regions;
   port.tx_cq = options.tx_cq;
   port.rx_cq = options.rx_cq;
   port.send_counter = options.counters.send;

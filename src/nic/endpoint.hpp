@@ -34,6 +34,8 @@ struct EndpointOptions {
     qp::Counter* remote_read = nullptr;
     qp::Counter* remote_write = nullptr;
   } counters;
+  protect::EndpointId id = 0;       // for regions that are bound to it; 0: none are
+  bool watches_regions = false;     // remote writes through it count in counters of regions
   Address local;                    // port 0: any
   uint64_t imm_flag = 0;            // or-ed into Completion::flags when imm is valid
   uint64_t release_flag = 0;        // or-ed into the last entry of a multi-receive buffer

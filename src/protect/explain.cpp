@@ -89,6 +89,11 @@ const char* remedy(Denial denial, bool zero_based) {
     case Denial::not_backed: return "map the memory before it is accessed";
     case Denial::misaligned:
       return "place the target of atomics at a multiple of the datatype's alignment in C";
+    case Denial::not_persistent:
+      return "register file-backed memory with FI_RMA_PMEM, or ask for no more than delivery";
+    case Denial::wrong_endpoint:
+      return "access it through the endpoint that it is bound to, while that is open";
+    case Denial::not_verified: return "call fi_mr_refresh() for these pages once they are mapped";
     case Denial::none: break;
   }
   return "nothing needs to change";

@@ -10,10 +10,11 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <utility>
 
-#include "base/copy.hpp"
+#include "base/guarded_copy.hpp"
 #include "protect/rights.hpp"
+#include "protect/side_record.hpp"
 
 namespace aperture::protect {
 
@@ -33,29 +34,44 @@ class Grant {
   static void* operator new(size_t) = delete;
   static void* operator new[](size_t) = delete;
 
-  std::byte* data() const noexcept { return data_; }
-  size_t size() const noexcept { return size_; }  // min(length asked for, kChunkBytes)
+  std::byte* data() const noexcept { return data_; }  // of its first byte
+  size_t size() const noexcept { return size_; }      // min(length asked for, kChunkBytes)
   RegionRef region() const noexcept { return region_; }
 
-  // Both copy at most size() bytes; more is an error of ours.
-  void copy_in(const void* from, size_t n, size_t at = 0) const noexcept {
+  // Both copy at most size() bytes; more is an error of ours. False: no memory is mapped there (any
+  // more), or not for that; some of it may have been copied. That is Denial::not_backed.
+  [[nodiscard]] bool copy_in(const void* from, size_t n, size_t at = 0) const noexcept {
     assert(at <= size_ && n <= size_ - at);
-    copy(data_ + at, from, n);
+    if (parts_ == nullptr) [[likely]]
+      return guarded_copy(data_ + at, from, n);
+    const auto* in = static_cast<const std::byte*>(from);
+    return each_run(parts_->segments, offset_ + at, n, [&in](std::byte* piece, size_t size) {
+      const bool copied = guarded_copy(piece, in, size);
+      in += size;
+      return copied;
+    });
   }
-  void copy_out(void* to, size_t n, size_t at = 0) const noexcept {
+  [[nodiscard]] bool copy_out(void* to, size_t n, size_t at = 0) const noexcept {
     assert(at <= size_ && n <= size_ - at);
-    copy(to, data_ + at, n);
+    if (parts_ == nullptr) [[likely]]
+      return guarded_copy(to, data_ + at, n);
+    auto* out = static_cast<std::byte*>(to);
+    return each_run(parts_->segments, offset_ + at, n, [&out](std::byte* piece, size_t size) {
+      const bool copied = guarded_copy(out, piece, size);
+      out += size;
+      return copied;
+    });
+  }
+
+  // For who works in place: calls fn(std::byte* piece, size_t n) -> bool for each run of the chunk
+  // until it says false; false then.
+  template <typename Fn>
+  bool each_piece(Fn&& fn) const {
+    if (parts_ == nullptr) return fn(data_, size_);
+    return each_run(parts_->segments, offset_, size_, std::forward<Fn>(fn));
   }
 
  private:
-  static void copy(void* to, const void* from, size_t n) noexcept {
-    if (n <= kShortBytes) {
-      copy_short(to, from, n);
-    } else {
-      std::memcpy(to, from, n);
-    }
-  }
-
   friend class KeyTable;
   friend class Checked;
   Grant() noexcept = default;
@@ -63,6 +79,8 @@ class Grant {
   std::byte* data_ = nullptr;
   size_t size_ = 0;
   RegionRef region_;
+  const SideRecord* parts_ = nullptr;  // where the chunk is more than one run
+  uint64_t offset_ = 0;                // of the chunk in the region; with parts_
 };
 
 // The answer of a check: a Grant, or why not.
@@ -88,6 +106,12 @@ class [[nodiscard]] Checked {
     grant_.data_ = data;
     grant_.size_ = size;
     grant_.region_ = region;
+  }
+  Checked(std::byte* data, size_t size, RegionRef region, const SideRecord* parts,
+          uint64_t offset) noexcept
+      : Checked(data, size, region) {
+    grant_.parts_ = parts;
+    grant_.offset_ = offset;
   }
 
   Denial denial_;

@@ -37,10 +37,9 @@ constexpr EntryState state_of(uint64_t state_gen) noexcept {
 }
 
 //   0           8     16     24       32    36      40     44    48         56          64
-//   | state_gen | key | base | length | pd | rights | next | qpn | reg'd at | extension |
-// All but `enabled` (in rights) is constant while the state is VALID. bound_qpn and extension are
-// kept free for memory windows (the QP of a 2A or 2B window) and for side records (several iovs,
-// raw keys, counters).
+//   | state_gen | key | base | length | pd | rights | next | qpn | reg'd at | birth |
+// All but two flags in rights is constant while the state is VALID: enabled and ask-owner are set
+// once and stay. bound_qpn is kept free for memory windows (the QP of a 2A or 2B window).
 struct alignas(64) KeyEntry {
   std::atomic<uint64_t> state_gen;  // generation << 2 | EntryState
   std::atomic<uint64_t> key;
@@ -51,13 +50,14 @@ struct alignas(64) KeyEntry {
   std::atomic<uint32_t> next;           // chain: index + 1, 0 = end
   std::atomic<uint32_t> bound_qpn;      // 0
   std::atomic<uint64_t> registered_at;  // code address in the owner, for explanations
-  std::atomic<uint64_t> extension;      // 0
+  std::atomic<uint64_t> birth;          // generation of its first life: a refresh gives new ones
 };
 static_assert(sizeof(KeyEntry) == 64);
 
 constexpr uint32_t kRightsMask = 0xffff;
 constexpr uint32_t kFlagZeroBased = 1u << 16;
 constexpr uint32_t kFlagEnabled = 1u << 17;
+constexpr uint32_t kFlagAskOwner = 1u << 18;  // has a side record, which only its owner knows
 
 constexpr uint64_t kKeyFileMagic = 0x3153594b50415041;  // "APAPKYS1", little endian
 constexpr uint32_t kKeyFileLayout = 1;

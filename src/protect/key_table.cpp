@@ -49,7 +49,8 @@ Result<std::unique_ptr<KeyTable>> KeyTable::create(uint32_t max_regions) {
   header->bucket_count.store(kBucketsAtStart, std::memory_order_release);
 
   std::unique_ptr<KeyTable> table(new (std::nothrow) KeyTable(std::move(file)));
-  if (table == nullptr) return Errc::no_memory;
+  if (table == nullptr || table->sides_ == nullptr) return Errc::no_memory;
+  install_fault_guard();
   return table;
 }
 
@@ -62,9 +63,13 @@ KeyTable::KeyTable(PublishedFile file) noexcept
   file_.capacity = file_.header->capacity;
   file_.max_buckets = file_.header->max_buckets;
   buckets_backed_ = kBucketsAtStart;
+  // address space only: pages come with the records
+  sides_.reset(static_cast<SideRecord**>(std::calloc(file_.capacity, sizeof(SideRecord*))));
 }
 
-KeyTable::~KeyTable() = default;
+KeyTable::~KeyTable() {
+  for (uint32_t i = 0; sides_ != nullptr && i < entries_used_; ++i) delete sides_[i];
+}
 
 uint32_t KeyTable::regions() const noexcept {
   std::lock_guard guard(mutex_);
@@ -222,7 +227,8 @@ Status KeyTable::take_entry(uint32_t& index) {
   return {};
 }
 
-void KeyTable::fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key) noexcept {
+void KeyTable::fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key,
+                    uint32_t flags) noexcept {
   // release on each field: a reader that sees one of them also sees that the state is not VALID in
   // the life that it knew
   entry.key.store(key, std::memory_order_release);
@@ -230,12 +236,11 @@ void KeyTable::fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key) noexc
   entry.base.store(spec.base, std::memory_order_release);
   entry.length.store(spec.length, std::memory_order_release);
   entry.rights.store(static_cast<uint32_t>(spec.rights) | (spec.zero_based ? kFlagZeroBased : 0) |
-                         (spec.enabled ? kFlagEnabled : 0),
+                         (spec.enabled ? kFlagEnabled : 0) | flags,
                      std::memory_order_release);
   entry.registered_at.store(reinterpret_cast<uint64_t>(spec.registered_at),
                             std::memory_order_release);
   entry.bound_qpn.store(0, std::memory_order_release);
-  entry.extension.store(0, std::memory_order_release);
 }
 
 void KeyTable::note_domain(DomainId pd) noexcept {
@@ -247,7 +252,7 @@ void KeyTable::note_domain(DomainId pd) noexcept {
   file_.header->domains[domain_cursor_++ % kKnownDomains].store(pd, std::memory_order_relaxed);
 }
 
-Result<RegionHandle> KeyTable::add(const RegionSpec& spec) {
+Result<RegionHandle> KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideRecord> side) {
   if (spec.pd == 0 || (static_cast<uint32_t>(spec.rights) & ~kAllRights) != 0) return Errc::invalid;
   if (spec.length != 0 && spec.base > ~uint64_t{0} - (spec.length - 1)) return Errc::invalid;
   if (spec.requested_key == kNotAvail) return Errc::key_rejected;
@@ -264,15 +269,17 @@ Result<RegionHandle> KeyTable::add(const RegionSpec& spec) {
     if (Status s = take_entry(index); !s) return s.error();
   }
   const uint64_t key = spec.requested_key ? *spec.requested_key : draw_key(spec.pd);
-  const uint64_t generation = next_generation_++;
+  const uint64_t generation = next_generation();
   KeyEntry& entry = file_.entries[index];
-  fill(entry, spec, key);
+  fill(entry, spec, key, side != nullptr ? kFlagAskOwner : 0);
+  entry.birth.store(generation, std::memory_order_release);
+  if (side != nullptr) sides_[index] = side.release();
   // SYNC POINT: key-entry (the fields of this life become visible with its generation)
   entry.state_gen.store(state_gen_of(generation, EntryState::valid), std::memory_order_release);
   if (resting == 0) link(index, hash_key(spec.pd, key));
   ++live_;
   split_if_crowded();
-  return RegionHandle{index, generation, key};
+  return RegionHandle{index, generation, key, generation};
 }
 
 Status KeyTable::enable(RegionHandle region) {
@@ -313,7 +320,9 @@ Denial KeyTable::find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) co
 }
 
 [[gnu::always_inline]] inline Checked KeyTable::grant(const AccessAsk& ask,
-                                                      const EntryCopy& entry) noexcept {
+                                                      const EntryCopy& entry) const noexcept {
+  if ((entry.rights & kFlagAskOwner) != 0) [[unlikely]]
+    return grant_beside(ask, entry);
   uint64_t offset = 0;
   const uint64_t len = ask.len.unchecked();
   const Denial denial = judge_entry(entry, ask.addr.unchecked(), len, ask.need, offset);

@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "protect/grant.hpp"
 #include "protect/key_file.hpp"
 #include "protect/rights.hpp"
+#include "protect/side_record.hpp"
 #include "protect/thread_probe.hpp"
 
 namespace aperture::protect {
@@ -44,6 +46,7 @@ struct RegionHandle {
   uint32_t index = 0;
   uint64_t generation = 0;
   uint64_t key = 0;
+  uint64_t birth = 0;  // generation of its first life
 };
 
 // The region that a caller met last: spares the hash walk while it stays the same. Plain data of
@@ -59,6 +62,8 @@ struct AccessAsk {
   Wild<uint64_t> addr;  // virtual address or offset, as the region was registered
   Wild<uint64_t> len;   // bytes
   Rights need = Rights::none;
+  EndpointId through = 0;   // our own: the endpoint that it came to; 0: none
+  Wild<uint64_t> secret{};  // of a raw key; else 0
 };
 
 class KeyTable {
@@ -74,9 +79,16 @@ class KeyTable {
   // Registers a region; it can be reached when this returns. Errors: no_key (the requested key is
   // in use in that domain), key_rejected (it is FI_KEY_NOTAVAIL), invalid (the range wraps, domain
   // 0, an unknown right), no_space (table full), no_memory.
-  Result<RegionHandle> add(const RegionSpec& spec);
+  // With a side record, base is the address of the first byte and length that of all segments.
+  Result<RegionHandle> add(const RegionSpec& spec, std::unique_ptr<SideRecord> side = nullptr);
   // Errors: no_entry (closed, or being closed).
   Status enable(RegionHandle region);
+
+  // The region's side record, or null. Change it inside the engine lock of the domain, and only
+  // until the region is closed; add_side gives one to a region that has none, from then on peers
+  // leave its accesses to the owner. Errors: no_entry, no_memory.
+  SideRecord* side(RegionHandle region) noexcept;
+  Result<SideRecord*> add_side(RegionHandle region);
 
   // Closing. revoke_begin: refused from now on; call it inside the engine lock of the domain.
   // no_entry if it is closed already. revoke_poll: true once nothing older can land any more (the
@@ -87,11 +99,23 @@ class KeyTable {
   bool revoke_poll(RegionHandle region);
   Status revoke(RegionHandle region, uint64_t deadline_ns);
 
+  // fi_mr_refresh: instead of revoke_poll, until it is true; then revive() puts the region in force
+  // again, key, rights and side record as they are, in a new life: what is under way in the old one
+  // is refused. Its new handle; no_entry if it is not being revoked.
+  bool is_quiet(RegionHandle region);
+  Result<RegionHandle> revive(RegionHandle region);
+
   // May this be done? Checks the whole of [addr, addr + len) and grants its first chunk. The hint
   // is the caller's own and may be null.
   Checked check(const AccessAsk& ask, LookupHint* hint = nullptr) const noexcept;
   // The next chunk of a longer operation: the same life of the same region, or closed.
   Checked recheck(const AccessAsk& ask, RegionRef region) const noexcept;
+
+  // A remote write or atomic has changed that region: its watchers are told. Engine lock held.
+  void note_write(RegionRef region) const noexcept;
+  // Sees to it that what lies in the range is in the file behind it: system calls. none, or why
+  // not.
+  Denial commit(const AccessAsk& ask) const noexcept;
 
   // Descriptor and size of the key file, to be handed to peers that may map it.
   int fd() const noexcept { return fd_.get(); }
@@ -133,7 +157,7 @@ class KeyTable {
   bool key_in_use(uint64_t hash, DomainId pd, uint64_t key, uint32_t& resting) const noexcept;
   uint64_t next_drawn() noexcept;
   uint64_t draw_key(DomainId pd) noexcept;
-  void fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key) noexcept;
+  void fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key, uint32_t flags) noexcept;
   void link(uint32_t index, uint64_t hash) noexcept;
   void unlink(uint32_t index) noexcept;
   void rest(uint32_t index, uint64_t generation) noexcept;
@@ -144,7 +168,9 @@ class KeyTable {
   bool have_buckets(uint32_t count) noexcept;
 
   Denial find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) const noexcept;
-  static Checked grant(const AccessAsk& ask, const EntryCopy& entry) noexcept;
+  Checked grant(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
+  Checked grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
+  uint64_t next_generation() noexcept { return next_generation_++; }
   bool in_force(RegionHandle region) const noexcept;
   bool quiet(uint64_t generation) noexcept;
   bool slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;
@@ -173,6 +199,13 @@ class KeyTable {
   std::array<Resting, kQuarantine> quarantine_;
   size_t quarantine_head_ = 0;
   size_t quarantine_size_ = 0;
+
+  // By index; null for most. Written under mutex_ before the entry is VALID, or inside the engine
+  // lock of its domain, where it is read.
+  struct Free {
+    void operator()(void* p) const noexcept { std::free(p); }
+  };
+  std::unique_ptr<SideRecord*[], Free> sides_;
 
   std::mutex slots_mutex_;  // guards attached_ and the mappings behind it
   std::vector<Attached> attached_;

@@ -131,8 +131,16 @@ Denial PeerKeyView::would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint6
   const Search answer = search(file_, pd, key, entry);
   if (answer == Search::unstable) return Denial::none;  // nobody knows before the owner is asked
   if (answer != Search::valid) return denial_of(answer);
+  if ((entry.rights & kFlagAskOwner) != 0) return Denial::none;
   uint64_t offset = 0;
   return judge_entry(entry, addr, len, need, offset);
+}
+
+bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
+  EntryCopy entry;
+  const Search answer = search(file_, pd, key, entry);
+  return answer == Search::unstable ||
+         (answer == Search::valid && (entry.rights & kFlagAskOwner) != 0);
 }
 
 // One system call, at most: s1 .. unpin of revocation.md. `done` with bytes == 0: look again.
@@ -150,6 +158,7 @@ DirectResult PeerKeyView::piece(pid_t owner, AccessorSlot& slot, const Piece& as
   if (ask.generation != 0 && ask.generation != generation) {
     return {Outcome::denied, Denial::closed};
   }
+  if ((entry.rights & kFlagAskOwner) != 0) return {Outcome::through_ring, Denial::none};
   uint64_t offset = 0;
   const Denial denial = judge_entry(entry, ask.addr, ask.len, ask.need, offset);
   if (denial != Denial::none) return {Outcome::denied, denial};

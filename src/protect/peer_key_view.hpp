@@ -73,6 +73,10 @@ class PeerKeyView {
   Denial would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint64_t len,
                       Rights need) const noexcept;
 
+  // Whether that region, or for now the whole file, is for its owner alone to judge: then the
+  // copies say through_ring, and nothing would be refused for certain.
+  bool asks_owner(DomainId pd, uint64_t key) const noexcept;
+
   // The end of a sentence on a refusal: the region that was met, how the range leaves it, and what
   // would make it legal. Slow; may allocate.
   std::string explain(const AccessAsk& ask, Denial denial) const;

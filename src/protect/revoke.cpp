@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "base/barrier.hpp"
 #include "base/clock.hpp"
@@ -81,15 +82,30 @@ bool KeyTable::quiet(uint64_t generation) noexcept {
   return true;
 }
 
-bool KeyTable::revoke_poll(RegionHandle region) {
+bool KeyTable::is_quiet(RegionHandle region) {
   if (region.generation == 0 || region.index >= file_.capacity) return true;
   const KeyEntry& entry = file_.entries[region.index];
   const uint64_t revoking = state_gen_of(region.generation, EntryState::revoking);
   const uint64_t now = entry.state_gen.load(std::memory_order_acquire);
   if (now != revoking) return now != state_gen_of(region.generation, EntryState::valid);
-  if (!quiet(region.generation)) return false;
+  return quiet(region.generation);
+}
+
+bool KeyTable::revoke_poll(RegionHandle region) {
+  if (!is_quiet(region)) return false;
   set_free(region);
   return true;
+}
+
+Result<RegionHandle> KeyTable::revive(RegionHandle region) {
+  std::lock_guard guard(mutex_);
+  if (region.generation == 0 || !being_closed(region)) return Errc::no_entry;
+  RegionHandle next = region;
+  next.generation = next_generation();
+  // SYNC POINT: key-entry (the fields are as they were; readers of the old life see another one)
+  file_.entries[region.index].state_gen.store(state_gen_of(next.generation, EntryState::valid),
+                                              std::memory_order_release);
+  return next;
 }
 
 // The whole of a close when no peer is attached: VALID to FREE, once through the mutex.
@@ -122,6 +138,10 @@ bool KeyTable::being_closed(RegionHandle region) const noexcept {
 }
 
 void KeyTable::free_entry(RegionHandle region) noexcept {
+  if ((file_.entries[region.index].rights.load(std::memory_order_relaxed) & kFlagAskOwner) != 0) {
+    // no check of ours is in it: it was revoked inside the engine lock; relaxed: under mutex_
+    delete std::exchange(sides_[region.index], nullptr);
+  }
   file_.entries[region.index].state_gen.store(state_gen_of(region.generation, EntryState::free),
                                               std::memory_order_release);
   --live_;

@@ -12,11 +12,16 @@ const char* sentence(Denial denial) noexcept {
     case Denial::unknown_key: return "no region has this key";
     case Denial::wrong_domain: return "the key belongs to a region of another domain";
     case Denial::closed: return "the region of this key has been closed";
-    case Denial::revoking: return "the region of this key is being closed";
+    case Denial::revoking: return "the region of this key is being closed or refreshed";
     case Denial::not_enabled: return "the region is not enabled";
     case Denial::missing_right: return "the region does not grant this right";
     case Denial::out_of_range: return "the range leaves the region";
-    case Denial::not_backed: return "no memory is mapped in that part of the region";
+    case Denial::not_backed:
+      return "no memory that can be used so is mapped in that part of the region";
+    case Denial::not_persistent: return "the region was not registered as persistent memory";
+    case Denial::wrong_endpoint: return "the region is not bound to the endpoint that was accessed";
+    case Denial::not_verified:
+      return "a page was not mapped when the region was registered or refreshed last";
     case Denial::misaligned: return "the elements are not aligned as their datatype must be";
   }
   return "refused for a reason that this version does not know";

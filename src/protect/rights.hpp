@@ -47,15 +47,18 @@ enum class Denial : uint8_t {
   unknown_key = 1,
   wrong_domain = 2,  // the key belongs to another protection domain of that process
   closed = 3,        // the key was right until its region was closed
-  revoking = 4,      // its region is being closed
+  revoking = 4,      // its region is being closed or refreshed
   not_enabled = 5,   // its region waits for fi_mr_enable
   missing_right = 6,
   out_of_range = 7,
-  not_backed = 8,  // the range is registered, but no memory is mapped there
+  not_backed = 8,  // the range is registered, but no memory that can be used so is mapped there
   misaligned = 9,  // of an atomic: an element's address is no multiple of its alignment
+  not_persistent = 10,  // a commit to a region that was not registered for that
+  wrong_endpoint = 11,  // the region is reached through one endpoint only, and not this one
+  not_verified = 12,    // a page was not there when the region was registered or refreshed last
 };
 
-constexpr uint8_t kDenials = 10;
+constexpr uint8_t kDenials = 13;
 
 // The rule that was broken, in a few words: "the range leaves the region". Static storage; any byte
 // is answered, since it may have come from a peer.

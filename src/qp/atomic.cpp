@@ -30,10 +30,21 @@ uint64_t payload_of(const AtomicWr& wr) noexcept {
   return wr.len * operands_of(wr.kind, wr.op);
 }
 
-Denial judge(const protect::Checked& checked, AtomicType type) noexcept {
+// Beyond the check: whole elements in each run of the region, aligned, in memory that is there. It
+// is touched here because the operation itself must not fault in its middle.
+Denial judge(const protect::Checked& checked, AtomicOp op, AtomicType type) noexcept {
   if (!checked) return checked.denial();
-  const auto at = reinterpret_cast<uintptr_t>(checked.grant().data());
-  return at % atomic_alignment(type) == 0 ? Denial::none : Denial::misaligned;
+  Denial denial = Denial::none;
+  (void)checked.grant().each_piece([&](std::byte* piece, size_t n) {
+    const auto at = reinterpret_cast<uintptr_t>(piece);
+    if (at % atomic_alignment(type) != 0 || n % atomic_size(type) != 0) {
+      denial = Denial::misaligned;
+    } else if (!guarded_touch(piece, n, op != AtomicOp::read)) {
+      denial = Denial::not_backed;
+    }
+    return denial == Denial::none;
+  });
+  return denial;
 }
 
 uint8_t copy_iov(const iovec* from, size_t count, std::array<iovec, kIovLimit>& to) noexcept {
@@ -288,7 +299,7 @@ AccessAsk Qp::ask_of(const AtomicRequest& r, size_t range_at) const noexcept {
 bool Qp::refuse_any(const AtomicRequest& r) noexcept {
   for (size_t i = 0; i < r.range_count; ++i) {
     const AccessAsk ask = ask_of(r, i);
-    const Denial denial = judge(port_.keys.check(ask, &hint_), r.type);
+    const Denial denial = judge(port_.keys.check(ask, &hint_), r.op, r.type);
     if (denial == Denial::none) continue;
     refuse(ask, denial, static_cast<uint8_t>(i));
     return true;
@@ -316,16 +327,18 @@ bool Qp::execute_atomic(const AtomicRequest& r) noexcept {
   for (size_t i = 0; i < r.range_count; ++i) {
     const AccessAsk ask = ask_of(r, i);
     const protect::Checked checked = port_.keys.check(ask, &hint_);
-    if (const Denial denial = judge(checked, r.type); denial != Denial::none) {
+    if (const Denial denial = judge(checked, r.op, r.type); denial != Denial::none) {
       refuse(ask, denial, static_cast<uint8_t>(i));  // the only range: nothing has changed
       return true;
     }
-    qp::execute_atomic(r.op, r.type, checked.grant().data(), operand, compare, result,
-                       r.ranges[i].count);
-    const uint64_t len = r.ranges[i].count * r.size;
-    if (has_operand(r.op)) operand += len;
-    if (compare != nullptr) compare += len;
-    if (result != nullptr) result += len;
+    (void)checked.grant().each_piece([&](std::byte* piece, size_t n) {
+      qp::execute_atomic(r.op, r.type, piece, operand, compare, result, n / r.size);
+      if (has_operand(r.op)) operand += n;
+      if (compare != nullptr) compare += n;
+      if (result != nullptr) result += n;
+      return true;
+    });
+    if (r.op != AtomicOp::read) note_write(checked.grant().region(), r.len());
   }
   if (in_bytes) {
     answer_atomic_bytes(pos, static_cast<uint32_t>(r.len()));

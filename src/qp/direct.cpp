@@ -78,6 +78,11 @@ protect::Denial Qp::would_refuse(const Wqe& wqe, const RemoteRange& range) const
   return keys->would_refuse(lane_->remote_domain, range.key, range.addr, range.len, need_of(wqe));
 }
 
+bool Qp::asks_owner(const RemoteRange& range) const noexcept {
+  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+  return keys->asks_owner(lane_->remote_domain, range.key);
+}
+
 // The rest goes through the ring, now and for ever. Always false.
 bool Qp::leave_direct() noexcept {
   lane_->direct.allowed = false;
@@ -89,6 +94,8 @@ bool Qp::put_direct(Wqe& wqe) noexcept {
   uint64_t budget = kDirectBudget;
   if (wqe.range_count > 1 && wqe.done == 0) {
     for (uint8_t i = 0; i < wqe.range_count; ++i) {
+      wqe.through_ring = asks_owner(wqe.ranges[i]);
+      if (wqe.through_ring) return false;
       wqe.denial = would_refuse(wqe, wqe.ranges[i]);
       if (wqe.denial != protect::Denial::none) return true;
     }
@@ -104,7 +111,7 @@ bool Qp::put_direct(Wqe& wqe) noexcept {
       if (wqe.denial != protect::Denial::none) return true;
     }
     const RemoteRange part{whole.addr + wqe.range_done, n, whole.key};
-    const DirectResult r = n == 0 ? DirectResult{} : copy_direct(wqe, wqe.range_at, part, wqe.done);
+    const DirectResult r = copy_direct(wqe, wqe.range_at, part, wqe.done);
     wqe.done += r.bytes;
     wqe.range_done += r.bytes;
     budget -= n;
@@ -133,14 +140,13 @@ bool Qp::put_direct(Wqe& wqe) noexcept {
 // too long, and does it itself if the owner is not at it.
 void Qp::claim_stalled_head() noexcept {
   if (piece_head_ == piece_tail_) return;
-  if (is_atomic(pieces_[piece_head_ % pieces_.size()].wqe->kind)) {
-    ring_for_stalled_head(pieces_[piece_head_ % pieces_.size()]);
+  const Piece piece = pieces_[piece_head_ % pieces_.size()];
+  if (is_atomic(piece.wqe->kind) || piece.wqe->through_ring) {  // for its owner to execute
+    ring_for_stalled_head(piece);
     return;
   }
   if (!lane_->direct.allowed) return;
-  const Piece piece = pieces_[piece_head_ % pieces_.size()];
   if (piece.pos != done_through_) return;
-  if (tells(*piece.wqe) && piece.wqe->through_ring) return;  // for its owner to refuse
   if (!target_away_) {
     if (stall_since_ == 0 || stall_pos_ != piece.pos) {
       stall_pos_ = piece.pos;
@@ -169,6 +175,11 @@ bool Qp::claim(const Piece& piece) noexcept {
   RemoteRange part = piece.range;
   uint64_t offset = piece.wqe_offset;
   Wqe& wqe = *piece.wqe;
+  if (asks_owner(part)) {
+    wqe.through_ring = true;
+    claim_side_.retract(words);
+    return false;
+  }
   // refused as a whole or not at all
   const bool was_good = wqe.denial == protect::Denial::none;
   if (was_good) {

@@ -92,6 +92,8 @@ struct Port {
 
   protect::KeyTable& keys;
   protect::DomainId domain = 0;
+  protect::EndpointId endpoint = 0;  // regions may be bound to it
+  bool watches_regions = false;  // FI_RMA_EVENT: counters of regions count what comes through it
   MessageSink* sink = nullptr;
   Cq* tx_cq = nullptr;  // null: counters only; then no operation asks for a completion
   Cq* rx_cq = nullptr;  // likewise

@@ -212,6 +212,7 @@ class Qp {
   void claim_stalled_head() noexcept;
   bool claim(const Piece& piece) noexcept;
   protect::Denial would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept;
+  bool asks_owner(const RemoteRange& range) const noexcept;
   protect::DirectResult copy_direct(Wqe& wqe, uint8_t range_at, const RemoteRange& range,
                                     uint64_t wqe_offset) noexcept;
   protect::AccessorSlot* slot() noexcept;
@@ -226,6 +227,7 @@ class Qp {
   bool on_write(const wire::Head& head) noexcept;
   bool on_write_bytes(const wire::Head& head) noexcept;
   bool on_read(const wire::Head& head) noexcept;
+  bool copy_result(const protect::Grant& grant, uint16_t len) noexcept;
   bool on_check(const wire::Head& head) noexcept;
   void begin_operation() noexcept {
     op_refused_ = false;
@@ -235,6 +237,10 @@ class Qp {
   ClaimVerdict may_execute() noexcept;
   bool wait_for_peer() noexcept;
   void refuse(const protect::AccessAsk& ask, protect::Denial denial, uint8_t range_at = 0) noexcept;
+  // A remote write or atomic of that many bytes has changed the region.
+  void note_write(protect::RegionRef region, uint64_t len) noexcept {
+    if (port_.watches_regions && len != 0) port_.keys.note_write(region);
+  }
   protect::Denial check_whole(const protect::AccessAsk& ask) noexcept;
   protect::AccessAsk ask_of(uint64_t key, uint64_t addr, uint64_t len,
                             protect::Rights need) const noexcept;

@@ -2,6 +2,7 @@
 // is a peer's word; what cannot come from a sound peer ends the connection (break_protocol), what a
 // sound peer may get wrong is refused by protect/ and answered with a nak.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/iov.hpp"
@@ -164,7 +165,8 @@ bool Qp::on_send(const Head& head, Op op) noexcept {
 }
 
 AccessAsk Qp::ask_of(uint64_t key, uint64_t addr, uint64_t len, Rights need) const noexcept {
-  return {port_.domain, Wild<uint64_t>(key), Wild<uint64_t>(addr), Wild<uint64_t>(len), need};
+  return {port_.domain, Wild<uint64_t>(key), Wild<uint64_t>(addr), Wild<uint64_t>(len),
+          need,         port_.endpoint};
 }
 
 // Room for one nak must be there before an RMA request is looked at.
@@ -223,11 +225,17 @@ bool Qp::on_write(const Head& head) noexcept {
     return true;
   }
   size_t at = 0;
+  bool copied = true;
   ring::BodyReader(rx.cells, wire::payload_offset(Op::write, head.flags))
       .each_piece(head.len, [&](const std::byte* piece, size_t n) {
-        checked.grant().copy_in(piece, n, at);
+        copied = copied && checked.grant().copy_in(piece, n, at);
         at += n;
       });
+  if (!copied) {
+    refuse(ask, Denial::not_backed);
+    return true;
+  }
+  note_write(checked.grant().region(), head.len);
   tell();
   return true;
 }
@@ -256,8 +264,9 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
     if (denial == Denial::none) {
       const protect::Checked checked = port_.keys.recheck(part, whole_region_);
       denial = checked.denial();
-      if (checked) checked.grant().copy_in(from, f.len);
+      if (checked && !checked.grant().copy_in(from, f.len)) denial = Denial::not_backed;
     }
+    if (denial == Denial::none && f.len == f.total - f.offset) note_write(whole_region_, f.total);
     if (denial != Denial::none) {
       op_refused_ = true;
       refuse(whole, denial);
@@ -310,8 +319,12 @@ bool Qp::on_read(const Head& head) noexcept {
     }
     const auto len = static_cast<uint16_t>(f.len);
     const Head answer = Head::make(Op::read_inline, 0, len, f.id);
+    if (!copy_result(checked.grant(), len)) {
+      op_refused_ = true;
+      refuse(whole, Denial::not_backed);
+      return true;
+    }
     std::memcpy(tx.cells.body(), &answer, sizeof answer);
-    ring::BodyWriter(tx.cells, wire::kHeadBytes).copy_in(checked.grant().data(), len);
     tx.cells.publish(wire::cells_of(Op::read_inline, 0, len));
     published_response();
   } else if (!stream_read(f, whole)) {
@@ -319,6 +332,18 @@ bool Qp::on_read(const Head& head) noexcept {
   }
   read_done_ = 0;
   if (last && !op_refused_) port_.remote_read_counter->add(1);
+  return true;
+}
+
+// The result of a small read, into the cells that are next. False: it cannot be read.
+bool Qp::copy_result(const protect::Grant& grant, uint16_t len) noexcept {
+  ring::CellWriter& cells = lane_->response_tx.cells;
+  if (wire::kHeadBytes + len <= ring::kBodyBytes) {
+    return grant.copy_out(cells.body() + wire::kHeadBytes, len);
+  }
+  std::array<std::byte, wire::kMaxInline> flat;
+  if (!grant.copy_out(flat.data(), len)) return false;
+  ring::BodyWriter(cells, wire::kHeadBytes).copy_in(flat.data(), len);
   return true;
 }
 
@@ -360,7 +385,11 @@ bool Qp::stream_read(const wire::ReadFields& f, const AccessAsk& whole) noexcept
       refuse(whole, denial);
       return true;
     }
-    checked.grant().copy_out(tx.bytes.at(pos), n);
+    if (!checked.grant().copy_out(tx.bytes.at(pos), n)) {
+      op_refused_ = true;
+      refuse(whole, Denial::not_backed);
+      return true;
+    }
     tx.bytes.commit(pos, n);
     const Head answer = Head::make(Op::read_data, 0, 0, f.id);
     std::memcpy(tx.cells.body(), &answer, sizeof answer);

@@ -34,11 +34,11 @@ TEST_F(Check, grant_copies_in_and_out) {
   const RegionHandle r = add(spec_of(reinterpret_cast<uint64_t>(memory), sizeof memory));
   const Checked c = table->check(ask_of(r.key, reinterpret_cast<uint64_t>(memory) + 4, 8));
   ASSERT_TRUE(c);
-  c.grant().copy_in("12345678", 8);
-  c.grant().copy_in("x", 1, 7);
+  EXPECT_TRUE(c.grant().copy_in("12345678", 8));
+  EXPECT_TRUE(c.grant().copy_in("x", 1, 7));
   EXPECT_STREQ(memory + 4, "1234567x");
   char out[3] = {};
-  c.grant().copy_out(out, 2, 6);
+  EXPECT_TRUE(c.grant().copy_out(out, 2, 6));
   EXPECT_STREQ(out, "7x");
 }
 
