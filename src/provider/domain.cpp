@@ -112,10 +112,10 @@ int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options
                   attr.name, kDomainName);
     return -FI_EINVAL;
   }
-  if (!rules_of(attr.mr_mode, domain.region_rules)) {
+  if (!rules_of(info, domain.api_version, domain.region_rules)) {
     APERTURE_WARN(
-        "fi_domain: mr_mode 0x%x has bits that are not offered; open the domain with the "
-        "mr_mode that fi_getinfo returned",
+        "fi_domain: mr_mode 0x%x has bits that are not offered, or that exclude each other; open "
+        "the domain with the mr_mode that fi_getinfo returned",
         static_cast<unsigned>(attr.mr_mode));
     return -FI_EINVAL;
   }
@@ -141,6 +141,8 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t fl
       return -FI_EBADFLAGS;
     }
     auto domain = std::make_unique<Domain>();
+    domain->fabric = &object_of<Fabric>(fabric);
+    domain->api_version = domain->fabric->fid.api_version;
     nic::Engine::Options options;
     if (const int rc = configure(*domain, *info, options); rc != 0) return rc;
     Result<std::unique_ptr<nic::Engine>> engine = nic::Engine::create(options);
@@ -149,8 +151,6 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t fl
       return fi_code(engine.error());
     }
     domain->engine = std::move(*engine);
-    domain->fabric = &object_of<Fabric>(fabric);
-    domain->api_version = domain->fabric->fid.api_version;
     domain->fid.fid = {FI_CLASS_DOMAIN, context, &g_fid_ops};
     domain->fid.ops = &g_domain_ops;
     domain->fid.mr = &g_region_ops;

@@ -20,6 +20,7 @@ inline constexpr int kTypeSockDgram = 5;  // FI_EP_SOCK_DGRAM
 // Deprecated in 2.0: naming them gives a warning for each use.
 inline constexpr uint64_t kNoOrder = 0;                 // FI_ORDER_NONE
 inline constexpr uint64_t kRegionsReport = 1ull << 59;  // FI_REG_MR, a flag of fi_domain_bind
+inline constexpr uint64_t kLocalMr = 1ull << 55;        // FI_LOCAL_MR, a bit of fi_info's mode
 inline constexpr int kMrModeUnspec = 0;                 // FI_MR_UNSPEC
 inline constexpr int kMrModeBasic = 1 << 0;             // FI_MR_BASIC
 inline constexpr int kMrModeScalable = 1 << 1;          // FI_MR_SCALABLE

@@ -22,6 +22,7 @@ struct Matching {
   const fi_info* hints = nullptr;
   LogLevel level = LogLevel::info;
   fi_ep_type type = FI_EP_RDM;  // what is being offered
+  int demanded_mr_mode = 0;     // APERTURE_MR_MODE
 
   // Logs "fi_getinfo: <sentence>" and returns false.
   [[gnu::format(printf, 2, 3)]] bool refuse(const char* format, ...) const noexcept;

@@ -96,8 +96,19 @@ bool match_caps(const Matching& m, fi_info& answer) {
     return m.refuse(
         "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
         "FI_TAGGED, FI_RMA, FI_ATOMIC (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, "
-        "FI_SOURCE, FI_RMA_EVENT, FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
+        "FI_SOURCE, FI_RMA_EVENT, FI_RMA_PMEM, FI_HMEM, FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
         cap_name(missing, m.version));
+  }
+  if ((asked & FI_HMEM) != 0 && m.version < kApiHmem) {
+    return m.refuse(
+        "caps ask for FI_HMEM (bit 47), which API %u.%u does not know; it came with 1.10: ask for "
+        "that or newer, or clear it",
+        FI_MAJOR(m.version), FI_MINOR(m.version));
+  }
+  if ((asked & FI_RMA_PMEM) != 0 && (asked & FI_RMA) == 0) {
+    return m.refuse(
+        "caps ask for FI_RMA_PMEM without FI_RMA, which it is a property of; ask for both, or for "
+        "neither");
   }
   constexpr uint64_t wanted_bits = kPrimaryCaps | kMessageModifiers | kRmaModifiers;
   uint64_t caps = (asked == 0 ? kPrimaryCaps : asked & wanted_bits) & offered;

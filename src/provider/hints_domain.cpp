@@ -13,7 +13,6 @@ namespace aperture::provider {
 
 namespace {
 
-constexpr int kDemandedMrMode = 0;
 constexpr int kControlUnified = 3;  // FI_PROGRESS_CONTROL_UNIFIED of libfabric 2.x
 
 void fill_defaults(fi_domain_attr& a, uint64_t caps) {
@@ -110,7 +109,11 @@ bool match_domain(const Matching& m, fi_info& answer) {
   fi_domain_attr& mine = *answer.domain_attr;
   fill_defaults(mine, answer.caps);
   if (m.type == FI_EP_MSG) mine.max_ep_srx_ctx = kMaxEndpoints;
-  if (!match_mr_mode(m, answer.caps, kDemandedMrMode, mine.mr_mode)) return false;
+  MrAnswer regions;
+  if (!match_mr_mode(m, answer.caps, regions)) return false;
+  mine.mr_mode = regions.mr_mode;
+  if (regions.local_mr) answer.mode |= kLocalMr;
+  if ((mine.mr_mode & FI_MR_RAW) != 0) mine.mr_key_size = kRawKeyBytes;
   if (m.hints == nullptr || m.hints->domain_attr == nullptr) return true;
   const fi_domain_attr& asked = *m.hints->domain_attr;
   if (asked.name != nullptr && std::strcmp(asked.name, kDomainName) != 0) {

@@ -5,11 +5,13 @@
 #include <strings.h>
 
 #include <cinttypes>
+#include <cstdlib>
 #include <string>
 
 #include "provider/addressing.hpp"
 #include "provider/hints.hpp"
 #include "provider/info_memory.hpp"
+#include "provider/mr_mode.hpp"
 #include "provider/offer.hpp"
 
 namespace aperture::provider {
@@ -80,6 +82,10 @@ int get_info(const InfoQuestion& question, fi_info** info) {
   if ((question.flags & kCoreProvidersOnly) != 0) return -FI_ENODATA;
   Matching m{question.version, question.hints,
              names_us(question.hints) ? LogLevel::warn : LogLevel::info};
+  if (std::string why; !parse_mr_mode(std::getenv("APERTURE_MR_MODE"), m.demanded_mr_mode, why)) {
+    APERTURE_WARN("fi_getinfo: %s", why.c_str());
+    return -FI_ENODATA;
+  }
   const uint64_t known = kFlags | (question.version >= FI_VERSION(2, 0) ? kRescan : 0);
   if ((question.flags & ~known) != 0) {
     m.refuse("flags 0x%" PRIx64

@@ -1,28 +1,54 @@
-// Memory registration modes: what an application offers (mr_mode of the hints), what this provider
-// demands, and how a domain behaves that was opened with the answer. man 3 fi_mr, fi_domain.
+// Memory registration modes: what this provider demands (the setting APERTURE_MR_MODE), what an
+// application offers (mr_mode of the hints), what fi_getinfo answers, and how a domain behaves that
+// was opened with the answer. man 3 fi_mr, fi_domain, fi_getinfo ("MODE").
 //
-// Aperture demands nothing. Of the bits that an application offers, those are kept which it then
-// honours as behaviour: virtual addresses, provider keys (which nobody can guess), and registration
-// of mapped memory only. Profiles of named NICs will demand more: then `demanded` is not 0.
+// Aperture needs nothing: it demands what it is told to demand, so that a program can be tried
+// against the rules of the NIC that it will meet. The answer holds what is demanded and matters to
+// the capabilities asked for, nothing else. No state, any thread.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "provider/hints.hpp"
 
 namespace aperture::provider {
 
-// How the regions of a domain behave.
-struct RegionRules {
-  bool virtual_addresses = false;  // else offsets from 0
-  bool provider_keys = false;      // else the application chooses
-  bool must_be_mapped = false;     // FI_MR_ALLOCATED
+// Whether posts must describe their local buffers (the desc arguments).
+enum class DescriptorRule : uint8_t {
+  ignored,        // never looked at
+  valid_or_null,  // NULL, or the descriptor of a region that covers the buffer
+  required,       // the descriptor of a region that covers the buffer
 };
 
-// The mr_mode of the answer, given the answer's caps. False: refused.
-bool match_mr_mode(const Matching& m, uint64_t caps, int demanded, int& answer);
+// How the regions of a domain behave.
+struct RegionRules {
+  bool virtual_addresses = false;  // FI_MR_VIRT_ADDR; else offsets from 0
+  bool provider_keys = false;      // FI_MR_PROV_KEY; else the application chooses
+  bool must_be_mapped = false;     // FI_MR_ALLOCATED
+  bool raw_keys = false;           // FI_MR_RAW: fi_mr_key is not available, posts name mapped keys
+  bool mmu_notify = false;         // FI_MR_MMU_NOTIFY: only pages seen at fi_mr_refresh
+  bool rma_event = false;          // FI_MR_RMA_EVENT: regions with FI_RMA_EVENT start disabled
+  bool per_endpoint = false;       // FI_MR_ENDPOINT: regions start disabled, and are bound
+  bool hmem = false;               // FI_HMEM was granted: iface and device of fi_mr_attr are read
+  DescriptorRule descriptors = DescriptorRule::ignored;
+};
 
-// The rules of a domain opened with that mr_mode; false if it holds a bit that is not offered.
-bool rules_of(int mr_mode, RegionRules& out) noexcept;
+// The registration part of an answer.
+struct MrAnswer {
+  int mr_mode = 0;
+  bool local_mr = false;  // FI_MR_LOCAL is demanded, and satisfied by FI_LOCAL_MR of fi_info's mode
+};
+
+// Reads a value of APERTURE_MR_MODE: words with commas between them. False: `why` says what is
+// wrong with it and which words there are.
+bool parse_mr_mode(const char* text, int& bits, std::string& why);
+
+// The answer for those capabilities, given that the hints are read as m says. False: refused.
+bool match_mr_mode(const Matching& m, uint64_t caps, MrAnswer& answer);
+
+// The rules of a domain that is opened with this info; false if its mr_mode holds a bit that
+// fi_mr(3) does not know, or bits that exclude each other.
+bool rules_of(const fi_info& info, uint32_t api_version, RegionRules& out) noexcept;
 
 }  // namespace aperture::provider

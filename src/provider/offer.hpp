@@ -25,7 +25,7 @@ inline constexpr uint64_t kMessageModifiers = FI_SEND | FI_RECV;
 inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;  // always reported
 inline constexpr uint64_t kAskedCaps =                           // reported when asked for
-    FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT;
+    FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM;
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
 // A connected endpoint has one peer, and no addresses to tell it by.
@@ -34,10 +34,10 @@ constexpr uint64_t caps_of(fi_ep_type type) noexcept {
   return type == FI_EP_MSG ? kAllCaps & ~kDatagramOnlyCaps : kAllCaps;
 }
 inline constexpr uint64_t kTxCaps =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
-inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV |
-                                    FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV |
-                                    FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT;
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM;
+inline constexpr uint64_t kRxCaps =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
+    FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM;
 inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 // Default operation flags that a context can be given.
@@ -67,6 +67,7 @@ inline constexpr size_t kMaxCqSize = size_t{1} << 22;
 inline constexpr size_t kBufferedBytes = size_t{64} << 20;  // unexpected payload held for receives
 inline constexpr size_t kCqDataBytes = 8;
 inline constexpr size_t kKeyBytes = 8;
+inline constexpr size_t kRawKeyBytes = 16;  // with FI_MR_RAW: the key and its secret
 inline constexpr size_t kRegionIovLimit = 1;
 inline constexpr size_t kMaxErrorText = 1024;  // bytes of a sentence in err_data
 inline constexpr size_t kMaxCqs = 65536;
@@ -75,9 +76,12 @@ inline constexpr size_t kMaxEndpoints = 16384;
 inline constexpr size_t kMaxRegions = size_t{1} << 20;
 inline constexpr uint64_t kGenericTag = 0xaaaaaaaaaaaaaaaaull;  // 64 separate one-bit fields
 
-// Since 1.5 there are mr_mode bits, authorization keys and err_data_size; since 1.20 src_addr in
-// error entries.
+// Since 1.5 there are mr_mode bits, authorization keys and err_data_size; since 1.10 FI_HMEM and
+// FI_MR_HMEM; since 1.20 src_addr in error entries; since 1.22 descriptors that need not be given
+// are valid or NULL.
 inline constexpr uint32_t kApi15 = FI_VERSION(1, 5);
+inline constexpr uint32_t kApiHmem = FI_VERSION(1, 10);
 inline constexpr uint32_t kApi120 = FI_VERSION(1, 20);
+inline constexpr uint32_t kApi122 = FI_VERSION(1, 22);
 
 }  // namespace aperture::provider

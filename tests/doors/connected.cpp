@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "doors/demand.hpp"
+
 namespace aperture::doors {
 namespace {
 
@@ -28,6 +30,7 @@ Info Station::ask(const StationOptions& o) {
   hints->ep_attr->type = FI_EP_MSG;
   if (o.shared_receive) hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
   fi_info* info = nullptr;
+  const Demand demand(base.mr_mode);
   DOOR(fi_getinfo(base.api, "127.0.0.1", nullptr, FI_SOURCE, hints.get(), &info));
   return Info(info);
 }

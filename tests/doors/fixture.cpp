@@ -10,6 +10,8 @@
 #include <cstring>
 #include <ctime>
 
+#include "doors/demand.hpp"
+
 namespace aperture::doors {
 namespace {
 
@@ -81,6 +83,7 @@ Info get_info(const Options& o) {
   fi_info* info = nullptr;
   const bool by_name = std::strstr(provider_name(), "shm") != nullptr;
   const char* node = by_name ? nullptr : "127.0.0.1";
+  const Demand demand(o.mr_mode);
   DOOR(fi_getinfo(o.api, node, nullptr, node != nullptr ? FI_SOURCE : 0, hints.get(), &info));
   return Info(info);
 }

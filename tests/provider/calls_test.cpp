@@ -13,7 +13,7 @@ TEST(Calls, domains_are_opened_from_what_getinfo_returned) {
   EXPECT_EQ(fi_domain(b.fabric.get(), nullptr, &d, nullptr), -FI_EINVAL);
   EXPECT_EQ(fi_domain(b.fabric.get(), b.info.get(), nullptr, nullptr), -FI_EINVAL);
   EXPECT_EQ(fi_domain2(b.fabric.get(), b.info.get(), &d, FI_PEER, nullptr), -FI_EBADFLAGS);
-  b.info->domain_attr->mr_mode = FI_MR_ENDPOINT;
+  b.info->domain_attr->mr_mode = 1 << 25;
   EXPECT_EQ(fi_domain(b.fabric.get(), b.info.get(), &d, nullptr), -FI_EINVAL);
   EXPECT_EQ(d, nullptr);
 }

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "doors/demand.hpp"
+
 namespace aperture::provider_tests {
 
 namespace {
@@ -71,8 +73,16 @@ Info blank_hints() {
   return hints;
 }
 
+Edit offering(int mr_mode) {
+  return [mr_mode](fi_info& h) {
+    h.domain_attr->mr_mode = mr_mode;
+    ::setenv("APERTURE_MR_MODE", mr_words(mr_mode).c_str(), 1);
+  };
+}
+
 Answer ask(uint32_t version, const Edit& edit, uint64_t flags) {
   const Info hints = blank_hints();
+  const Demand as_it_is;  // the edit may set another
   if (edit) edit(*hints);
   fi_info* info = nullptr;
   Answer answer;

@@ -39,7 +39,10 @@ struct Answer {
   int code = 0;
   Info info;
 };
+// May set APERTURE_MR_MODE too: ask() puts it back.
 using Edit = std::function<void(fi_info&)>;
+// Offers these mr_mode bits, which the provider is told to demand.
+Edit offering(int mr_mode);
 Answer ask(uint32_t version, const Edit& edit = {}, uint64_t flags = 0);
 
 template <typename Fid>

@@ -14,10 +14,6 @@ using provider::kRegionsReport;
 
 constexpr int kBasicBits = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
-Edit offering(int mr_mode) {
-  return [mr_mode](fi_info& h) { h.domain_attr->mr_mode = mr_mode; };
-}
-
 struct Registering : Bench {
   using Bench::Bench;
   int reg(const void* buf, size_t len, uint64_t access, uint64_t key, uint64_t offset = 0,
