@@ -88,6 +88,7 @@ int close_cntr(fid* fid) noexcept {
       APERTURE_WARN("fi_close(cntr): %u endpoint(s) or poll set(s) use it; close them first", n);
       return -FI_EBUSY;
     }
+    cntr.leave_regions();
     if (cntr.wait_set != nullptr) leave_set(*cntr.wait_set, fid, cntr.sleeper.fd());
     Uses& domain_uses = cntr.domain->uses;
     delete &cntr;

@@ -4,6 +4,7 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "provider/atomic_rules.hpp"
@@ -119,6 +120,8 @@ int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options
         static_cast<unsigned>(attr.mr_mode));
     return -FI_EINVAL;
   }
+  // an application may narrow it; FI_MR_RAW widens only what travels between applications
+  if (attr.mr_key_size != 0) domain.key_bytes = std::min(attr.mr_key_size, kKeyBytes);
   domain.av_type = attr.av_type;
   if (info.addr_format != FI_FORMAT_UNSPEC) domain.addr_format = info.addr_format;
   options.auto_progress = attr.data_progress == FI_PROGRESS_AUTO;

@@ -26,6 +26,7 @@ struct Domain {
   uint32_t addr_format = FI_SOCKADDR_IN;
   fi_av_type av_type = FI_AV_UNSPEC;
   RegionRules region_rules;
+  size_t key_bytes = 8;        // mr_key_size that the domain was opened with, at most 8
   Uses uses;                   // endpoints, AVs, CQs, counters, poll sets and regions
   Eq* eq = nullptr;            // fi_domain_bind
   bool async_regions = false;  // bound with FI_REG_MR

@@ -16,6 +16,7 @@ void let_go(EpBody& body) noexcept {
   {
     nic::EngineGuard guard(*body.domain->engine);
     if (body.av != nullptr) std::erase(body.av->endpoints, &body);
+    body.leave_regions();
   }
   body.core.reset();  // not under the lock: it may wait for a connection to come up
   leave_request(body);
@@ -181,6 +182,8 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.counters.write = core_of(body.counters[kWriteCounter]);
   o.counters.remote_read = core_of(body.counters[kRemoteReadCounter]);
   o.counters.remote_write = core_of(body.counters[kRemoteWriteCounter]);
+  o.id = body.id;
+  o.watches_regions = (body.rx_caps & FI_RMA_EVENT) != 0;
   o.local = body.local;
   o.imm_flag = FI_REMOTE_CQ_DATA;
   o.release_flag = FI_MULTI_RECV;

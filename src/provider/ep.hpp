@@ -41,8 +41,11 @@ enum CounterKind {
 
 enum class EpKind : uint8_t { datagram, connected, shared_receive };
 
+struct Region;
+
 struct EpBody {
   EpKind kind = EpKind::datagram;
+  protect::EndpointId id = protect::new_endpoint_id();
   Domain* domain = nullptr;
   uint64_t tx_caps = 0;
   uint64_t rx_caps = 0;
@@ -60,6 +63,8 @@ struct EpBody {
   bool rx_selective = false;
   std::unique_ptr<nic::Endpoint> core;  // from fi_enable on
   std::vector<Ep*> handles;
+  std::vector<Region*> regions;   // bound to it; guarded by the engine's lock
+  void leave_regions() noexcept;  // mr_bind.cpp; nobody reaches them any more. Lock held
   // connected:
   const struct fid* request = nullptr;  // handle of the FI_CONNREQ that it is to accept
   nic::RequestId request_id = 0;

@@ -1,17 +1,14 @@
-// Memory regions: fi_ops_mr and fid_mr. man 3 fi_mr.
-//
-// A region lives in the process's key table from the return of fi_mr_reg to the return of fi_close:
-// when that returns, no earlier remote access can land any more. Any thread.
-#include <rdma/fi_domain.h>
-#include <sys/mman.h>
-#include <unistd.h>
+// The registering calls, fi_close and fi_control of regions: see mr.hpp.
+#include "provider/mr.hpp"
 
+#include <charconv>
+#include <cinttypes>
+#include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <string_view>
 
 #include "base/clock.hpp"
-#include "protect/key_table.hpp"
-#include "provider/domain.hpp"
+#include "nic/control_thread.hpp"
 #include "provider/eq.hpp"
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
@@ -21,151 +18,100 @@ namespace aperture::provider {
 
 namespace {
 
-struct Region {
-  fid_mr fid{};
-  Domain* domain = nullptr;
-  protect::RegionHandle handle;
-  uint64_t base = 0;  // what peers call its first byte
-};
+extern fi_ops g_region_fid_ops;
 
-// What a registering call asks for, whichever of the three it was.
-struct Asked {
-  const iovec* iov = nullptr;
-  size_t iov_count = 0;
-  uint64_t access = 0;
-  uint64_t offset = 0;
-  uint64_t requested_key = 0;
-  uint64_t flags = 0;
-  void* context = nullptr;
-  const void* caller = nullptr;  // for the explanation of refused accesses
-};
-
-constexpr uint64_t kAccess =
-    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-constexpr uint64_t kRevokeNs = 5'000'000'000;  // then -FI_EBUSY, and fi_close may be called again
-
-protect::Rights rights_of(uint64_t access) noexcept {
-  using protect::Rights;
-  Rights r = Rights::none;
-  if ((access & FI_SEND) != 0) r |= Rights::send;
-  if ((access & FI_RECV) != 0) r |= Rights::recv;
-  if ((access & FI_READ) != 0) r |= Rights::local_write;  // result of our reads
-  if ((access & FI_WRITE) != 0) r |= Rights::local_read;  // source of our writes
-  if ((access & FI_REMOTE_READ) != 0) r |= Rights::remote_read;
-  if ((access & FI_REMOTE_WRITE) != 0) r |= Rights::remote_write | Rights::remote_atomic;
-  return r;
+// APERTURE_MR_DELAY_MS: asynchronous registrations end at least that late, so that a program that
+// reads its key before the event is found out.
+uint64_t delay_ns() noexcept {
+  const char* text = std::getenv("APERTURE_MR_DELAY_MS");
+  if (text == nullptr) return 0;
+  uint64_t ms = 0;
+  std::from_chars(text, text + std::strlen(text), ms);
+  return ms * 1'000'000;
 }
 
-// msync with MS_ASYNC does nothing but say whether every page of the range is mapped.
-bool is_mapped(const iovec& iov) noexcept {
-  if (iov.iov_len == 0) return true;
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto start = reinterpret_cast<uintptr_t>(iov.iov_base);
-  const uintptr_t from = start & ~(page - 1);
-  return ::msync(reinterpret_cast<void*>(from), start + iov.iov_len - from, MS_ASYNC) == 0;
+// On the control thread.
+void register_now(Region& region) noexcept {
+  region.timer = 0;
+  const int rc = guarded("fi_mr_reg", [&region] { return register_region(region); });
+  Eq& eq = *region.domain->eq;
+  region.state.store(rc == 0 ? RegionState::ready : RegionState::failed, std::memory_order_release);
+  if (rc == 0) {
+    eq.report(FI_MR_COMPLETE, &region.fid.fid, region.wish.context, 0);
+  } else {
+    eq.report_error(&region.fid.fid, region.wish.context, 0, -rc,
+                    "the registration failed; the log (APERTURE_LOG=warn) says why");
+  }
 }
 
-int check_region(const Domain& domain, const Asked& a) {
-  if (a.iov == nullptr || a.iov_count == 0) {
-    APERTURE_WARN("fi_mr_reg: no buffer is given");
-    return -FI_EINVAL;
+int begin_registration(Region& region) {
+  Result<nic::ControlThread*> control = nic::ControlThread::instance();
+  if (!control) {
+    APERTURE_WARN("fi_mr_reg: no control thread (%s)", describe(control.error()));
+    return fi_code(control.error());
   }
-  if (a.iov_count > kRegionIovLimit) {
-    APERTURE_WARN(
-        "fi_mr_regv: %zu buffers for one region; mr_iov_limit is %zu, register each by itself",
-        a.iov_count, kRegionIovLimit);
-    return -FI_EINVAL;
-  }
-  if (a.offset != 0) {
-    APERTURE_WARN("fi_mr_reg: offset %llu; fi_mr(3) reserves it, it must be 0",
-                  static_cast<unsigned long long>(a.offset));
-    return -FI_EINVAL;
-  }
-  if ((a.access & ~kAccess) != 0) {
-    APERTURE_WARN(
-        "fi_mr_reg: access 0x%llx has bits that fi_mr(3) does not know; use FI_SEND, FI_RECV, "
-        "FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE",
-        static_cast<unsigned long long>(a.access));
-    return -FI_EINVAL;
-  }
-  if (a.flags != 0) {
-    APERTURE_WARN(
-        "fi_mr_reg: flags 0x%llx are not offered (FI_RMA_EVENT, FI_RMA_PMEM and device memory "
-        "are not yet); pass 0",
-        static_cast<unsigned long long>(a.flags));
-    return -FI_EBADFLAGS;
-  }
-  const auto start = reinterpret_cast<uintptr_t>(a.iov->iov_base);
-  if (a.iov->iov_len > ~uintptr_t{0} - start) {
-    APERTURE_WARN("fi_mr_reg: %p and %zu bytes run past the end of memory", a.iov->iov_base,
-                  a.iov->iov_len);
-    return -FI_EINVAL;
-  }
-  if (domain.region_rules.must_be_mapped && !is_mapped(*a.iov)) {
-    APERTURE_WARN(
-        "fi_mr_reg: not all of %p and %zu bytes is mapped, and the domain was opened with "
-        "FI_MR_ALLOCATED; allocate it first, or do not offer that bit",
-        a.iov->iov_base, a.iov->iov_len);
-    return -FI_EFAULT;
-  }
+  (*control)->post([&region, thread = *control] {
+    if (const uint64_t delay = delay_ns(); delay != 0) {
+      region.timer = thread->add_timer(now_ns() + delay, [&region] { register_now(region); });
+    } else {
+      register_now(region);
+    }
+  });
   return 0;
 }
 
-protect::RegionSpec spec_of(const Domain& domain, const Asked& a) {
-  protect::RegionSpec spec;
-  spec.pd = domain.engine->domain();
-  spec.base = reinterpret_cast<uint64_t>(a.iov->iov_base);
-  spec.length = a.iov->iov_len;
-  spec.rights = rights_of(a.access);
-  spec.zero_based = !domain.region_rules.virtual_addresses;
-  if (!domain.region_rules.provider_keys) spec.requested_key = a.requested_key;
-  spec.registered_at = a.caller;
-  return spec;
+// Sees to it that the control thread does not touch the region any more.
+void stop_registration(Region& region) noexcept {
+  Result<nic::ControlThread*> control = nic::ControlThread::instance();
+  if (!control) return;  // a forked child: it does not run here
+  (*control)->run([&region, thread = *control] {
+    if (region.timer != 0) thread->cancel_timer(region.timer);
+    region.timer = 0;
+  });
 }
 
-int explain_refusal(Errc e, const Asked& a) {
-  switch (e) {
-    case Errc::no_key:
-      APERTURE_WARN(
-          "fi_mr_reg: key 0x%llx is in use in this domain; request another, or open the "
-          "domain with FI_MR_PROV_KEY",
-          static_cast<unsigned long long>(a.requested_key));
-      break;
-    case Errc::key_rejected:
-      APERTURE_WARN("fi_mr_reg: key 0x%llx (FI_KEY_NOTAVAIL) cannot be requested; choose another",
-                    static_cast<unsigned long long>(a.requested_key));
-      break;
-    default: APERTURE_WARN("fi_mr_reg: %s", describe(e));
-  }
-  return fi_code(e);
-}
-
-extern fi_ops g_region_fid_ops;
-
-int add_region(fid* fid, const Asked& a, fid_mr** out) {
+int add_region(fid* fid, RegionWish wish, uint64_t offset, fid_mr** out) {
   if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || out == nullptr) {
     APERTURE_WARN("fi_mr_reg: the domain or mr is NULL, or something else than a domain is given");
     return -FI_EINVAL;
   }
-  auto& domain = object_of<Domain>(fid);
-  if (const int rc = check_region(domain, a); rc != 0) return rc;
-  auto region = std::make_unique<Region>();
-  const protect::RegionSpec spec = spec_of(domain, a);
-  Result<protect::RegionHandle> handle = domain.engine->keys().add(spec);
-  if (!handle) return explain_refusal(handle.error(), a);
-  region->domain = &domain;
-  region->handle = *handle;
-  region->base = spec.zero_based ? 0 : spec.base;
-  region->fid.fid = {FI_CLASS_MR, a.context, &g_region_fid_ops};
-  region->fid.mem_desc = region.get();
-  region->fid.key = handle->key;
-  domain.uses.add();
-  Region* made = region.release();
-  *out = &made->fid;  // before the event, as the page says
-  if (domain.async_regions) {
-    domain.eq->report(FI_MR_COMPLETE, &made->fid.fid, a.context, 0);
+  if (offset != 0) {
+    APERTURE_WARN("fi_mr_reg: offset %" PRIu64 "; fi_mr(3) reserves it, it must be 0", offset);
+    return -FI_EINVAL;
   }
+  auto& domain = object_of<Domain>(fid);
+  if (wish.pd == 0) wish.pd = domain.engine->domain();
+  if (const int rc = check_wish(domain, wish); rc != 0) return rc;
+  auto region = std::make_unique<Region>();
+  region->domain = &domain;
+  region->wish = std::move(wish);
+  region->fid.fid = {FI_CLASS_MR, region->wish.context, &g_region_fid_ops};
+  region->fid.key = FI_KEY_NOTAVAIL;
+  const bool later = domain.async_regions;
+  if (!later) {
+    if (const int rc = register_region(*region); rc != 0) return rc;
+    region->state.store(RegionState::ready, std::memory_order_release);
+  }
+  *out = &region->fid;  // before the event can be read, as the page says
+  if (later) {
+    if (const int rc = begin_registration(*region); rc != 0) return rc;
+  }
+  domain.uses.add();
+  (void)region.release();
   return 0;
+}
+
+RegionWish wish_of(const iovec* iov, size_t count, uint64_t access, uint64_t key, uint64_t flags,
+                   void* context, const void* caller) {
+  RegionWish wish;
+  // one too many is enough to be refused for
+  if (iov != nullptr) wish.buffers.assign(iov, iov + std::min(count, kRegionIovLimit + 1));
+  wish.access = access;
+  wish.requested_key = key;
+  wish.flags = flags;
+  wish.context = context;
+  wish.caller = caller;
+  return wish;
 }
 
 int reg(fid* fid, const void* buf, size_t len, uint64_t access, uint64_t offset,
@@ -173,7 +119,8 @@ int reg(fid* fid, const void* buf, size_t len, uint64_t access, uint64_t offset,
   const void* caller = __builtin_return_address(0);
   return guarded("fi_mr_reg", [&] {
     const iovec iov{const_cast<void*>(buf), len};
-    return add_region(fid, {&iov, 1, access, offset, requested_key, flags, context, caller}, mr);
+    return add_region(fid, wish_of(&iov, 1, access, requested_key, flags, context, caller), offset,
+                      mr);
   });
 }
 
@@ -181,50 +128,93 @@ int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t off
          uint64_t requested_key, uint64_t flags, fid_mr** mr, void* context) noexcept {
   const void* caller = __builtin_return_address(0);
   return guarded("fi_mr_regv", [&] {
-    return add_region(fid, {iov, count, access, offset, requested_key, flags, context, caller}, mr);
+    return add_region(fid, wish_of(iov, count, access, requested_key, flags, context, caller),
+                      offset, mr);
   });
+}
+
+// The tail of the structure has the application's layout: auth_key is there since 1.5, and iface and
+// device are looked at only where FI_HMEM was granted.
+int check_attr(const Domain& domain, const fi_mr_attr& attr) {
+  if (domain.api_version >= kApi15 && attr.auth_key_size != 0) {
+    APERTURE_WARN("fi_mr_regattr: authorization keys are not offered yet; leave auth_key_size 0");
+    return -FI_EINVAL;
+  }
+  if (domain.region_rules.hmem && attr.iface != FI_HMEM_SYSTEM) {
+    APERTURE_WARN(
+        "fi_mr_regattr: iface %d is device memory, which this version cannot register yet; use "
+        "FI_HMEM_SYSTEM and copy",
+        static_cast<int>(attr.iface));
+    return -FI_ENOSYS;
+  }
+  return 0;
 }
 
 int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   const void* caller = __builtin_return_address(0);
   return guarded("fi_mr_regattr", [&]() -> int {
-    if (fid == nullptr || attr == nullptr) {
+    if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || attr == nullptr) {
       APERTURE_WARN("fi_mr_regattr: domain or attr is NULL");
       return -FI_EINVAL;
     }
-    // the structure has the application's layout: auth_key is there since 1.5, and what comes after
-    // it matters only with FI_HMEM, which is not offered
-    if (object_of<Domain>(fid).api_version >= kApi15 && attr->auth_key_size != 0) {
-      APERTURE_WARN("fi_mr_regattr: authorization keys are not offered yet; leave auth_key_size 0");
-      return -FI_EINVAL;
-    }
+    if (const int rc = check_attr(object_of<Domain>(fid), *attr); rc != 0) return rc;
     return add_region(fid,
-                      {attr->mr_iov, attr->iov_count, attr->access, attr->offset,
-                       attr->requested_key, flags, attr->context, caller},
-                      mr);
+                      wish_of(attr->mr_iov, attr->iov_count, attr->access, attr->requested_key,
+                              flags, attr->context, caller),
+                      attr->offset, mr);
   });
 }
 
+// cxi lets regions go while something is bound to them; programs written for it rely on that.
+bool closes_leniently() noexcept {
+  const char* text = std::getenv("APERTURE_MR_CLOSE");
+  return text != nullptr && std::string_view(text) == "lenient";
+}
+
+int refuse_busy(const Region& region) {
+  APERTURE_WARN("fi_close(mr): %s is bound to this region (key 0x%" PRIx64
+                "); close that first, or set APERTURE_MR_CLOSE=lenient",
+                what_is_bound(region).c_str(), region.handle.key);
+  return -FI_EBUSY;
+}
+
 // Revocation: revocation.md. The begin is inside the engine's lock, the wait outside every lock.
+int revoke(Region& region) {
+  protect::KeyTable& keys = region.domain->engine->keys();
+  {
+    nic::EngineGuard guard(*region.domain->engine);
+    if (region.endpoint != nullptr || !region.counters.empty()) {
+      if (!closes_leniently()) return refuse_busy(region);
+      unbind_region(region);
+    }
+    if (Status s = keys.revoke_begin(region.handle); !s) return fi_code(s);
+  }
+  if (keys.revoke_poll(region.handle)) return 0;
+  if (!wait_until_quiet(region)) {
+    APERTURE_WARN(
+        "fi_close(mr): a peer is still inside this region (key 0x%" PRIx64
+        ") and cannot be fenced; it is refused to everybody from now on, call fi_close again",
+        region.handle.key);
+    return -FI_EBUSY;
+  }
+  return keys.revoke_poll(region.handle) ? 0 : -FI_EBUSY;
+}
+
 int close_region(fid* fid) noexcept {
   return guarded("fi_close(mr)", [&]() -> int {
     auto& region = object_of<Region>(fid);
-    protect::KeyTable& keys = region.domain->engine->keys();
-    {
-      nic::EngineGuard guard(*region.domain->engine);
-      if (Status s = keys.revoke_begin(region.handle); !s) return fi_code(s);
+    // SYNC POINT: region-state
+    if (region.state.load(std::memory_order_acquire) == RegionState::pending) {
+      stop_registration(region);
     }
-    if (!keys.revoke_poll(region.handle)) {
-      if (Status s = keys.revoke(region.handle, now_ns() + kRevokeNs); !s) {
-        APERTURE_WARN(
-            "fi_close(mr): a peer is still inside this region (key 0x%llx) and cannot be "
-            "fenced; it is refused to everybody from now on, call fi_close again",
-            static_cast<unsigned long long>(region.fid.key));
-        return fi_code(s);
-      }
+    const RegionState state = region.state.load(std::memory_order_acquire);
+    if (state == RegionState::ready || state == RegionState::revoking) {
+      if (const int rc = revoke(region); rc != 0) return rc;
     }
-    region.domain->uses.drop();
+    Domain& domain = *region.domain;
+    if (domain.async_regions) domain.eq->forget(fid);
     delete &region;
+    domain.uses.drop();
     return 0;
   });
 }
@@ -235,35 +225,38 @@ int raw_attr(const Region& region, const struct fi_mr_raw_attr* attr) {
   const size_t room = *attr->key_size;
   *attr->key_size = kKeyBytes;  // also when the buffer is too small, as the page says
   if (room < kKeyBytes || attr->raw_key == nullptr) return -FI_ETOOSMALL;
-  std::memcpy(attr->raw_key, &region.fid.key, kKeyBytes);
+  std::memcpy(attr->raw_key, &region.handle.key, kKeyBytes);
   if (attr->base_addr != nullptr) *attr->base_addr = region.base;
   return 0;
 }
 
 int control_region(fid* fid, int command, void* arg) noexcept {
-  auto& region = object_of<Region>(fid);
-  switch (command) {
-    case FI_GET_RAW_MR: return raw_attr(region, static_cast<struct fi_mr_raw_attr*>(arg));
-    case FI_REFRESH:
+  return guarded("fi_control(mr)", [&]() -> int {
+    auto& region = object_of<Region>(fid);
+    if (region.state.load(std::memory_order_acquire) != RegionState::ready &&
+        (command == FI_GET_RAW_MR || command == FI_REFRESH || command == FI_ENABLE)) {
       APERTURE_WARN(
-          "fi_mr_refresh: this domain was not opened with FI_MR_MMU_NOTIFY; pages may come and "
-          "go without notice");
-      return -FI_ENOSYS;
-    case FI_ENABLE:
-      APERTURE_WARN(
-          "fi_mr_enable: regions of this domain are enabled from the start (no FI_MR_ENDPOINT, "
-          "no FI_MR_RMA_EVENT)");
-      return -FI_ENOSYS;
-    default: APERTURE_WARN("fi_control(mr): command %d is not offered", command); return -FI_ENOSYS;
-  }
+          "fi_mr: the registration has not completed, or the region is being closed; wait for "
+          "its FI_MR_COMPLETE event");
+      return -FI_EOPBADSTATE;
+    }
+    switch (command) {
+      case FI_GET_RAW_MR: return raw_attr(region, static_cast<struct fi_mr_raw_attr*>(arg));
+      case FI_REFRESH:
+        if (arg == nullptr) return -FI_EINVAL;
+        return refresh_region(region, *static_cast<const struct fi_mr_modify*>(arg));
+      case FI_ENABLE: return enable_region(region);
+      default:
+        APERTURE_WARN("fi_control(mr): command %d is not offered", command);
+        return -FI_ENOSYS;
+    }
+  });
 }
 
 fi_ops g_region_fid_ops = {
     .size = sizeof(fi_ops),
     .close = close_region,
-    .bind = NotOffered<
-        "fi_mr_bind: events of regions (FI_RMA_EVENT) and FI_MR_ENDPOINT are not offered "
-        "yet">{},
+    .bind = bind_region,
     .control = control_region,
     .ops_open = NotOffered<"fi_open_ops(mr): Aperture has no extension of that name yet">{},
     .tostr = NotOffered<"fi_tostr is libfabric's own">{},

@@ -1,0 +1,75 @@
+// fid_mr: memory regions. man 3 fi_mr.
+//
+// A region lives in the process's key table from the end of its registration to the return of
+// fi_close: when that returns, no earlier remote access can land any more. Registered at once, or,
+// in a domain whose event queue was bound with FI_REG_MR, by the control thread. What is bound to a
+// region is guarded by the engine's lock; calls on one region are otherwise the application's to
+// serialise.
+#pragma once
+
+#include <rdma/fi_domain.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protect/key_table.hpp"
+#include "provider/domain.hpp"
+
+namespace aperture::provider {
+
+struct Cntr;
+struct EpBody;
+
+// What a registering call asks for, whichever of the three it was; owns what it has to keep.
+struct RegionWish {
+  std::vector<iovec> buffers;
+  uint64_t access = 0;
+  uint64_t requested_key = 0;
+  uint64_t flags = 0;
+  void* context = nullptr;
+  const void* caller = nullptr;  // for the explanation of refused accesses
+  protect::DomainId pd = 0;
+};
+
+enum class RegionState : uint8_t {
+  pending,   // the control thread will register it
+  ready,     // in the key table
+  revoking,  // fi_mr_refresh or fi_close ran into its deadline: refused to everybody
+  failed,    // the control thread could not; an error event has said so
+};
+
+struct Region {
+  fid_mr fid{};
+  Domain* domain = nullptr;
+  RegionWish wish;
+  protect::RegionHandle handle;
+  uint64_t base = 0;    // what peers call its first byte
+  uint64_t secret = 0;  // second half of its raw key; 0: it has none
+  bool enabled = false;
+  uint64_t timer = 0;  // of a registration that is held back; the control thread's
+  // SYNC POINT: region-state (the control thread publishes what it has registered)
+  std::atomic<RegionState> state{RegionState::pending};
+  std::vector<Cntr*> counters;  // bound to it
+  EpBody* endpoint = nullptr;   // likewise
+};
+
+// mr_register.cpp: the work itself; 0 or a negative fi_errno with its sentence in the log.
+int check_wish(const Domain& domain, const RegionWish& wish);
+int register_region(Region& region);
+// FI_MR_ALLOCATED: every page of the buffer is there, or is now; else -FI_EFAULT.
+int populate(const iovec& buffer, uint64_t access);
+
+// mr_bind.cpp: fi_mr_bind, fi_mr_enable, fi_mr_refresh.
+int bind_region(fid* fid, struct fid* what, uint64_t flags) noexcept;
+int enable_region(Region& region);
+int refresh_region(Region& region, const struct fi_mr_modify& what);
+// Waits until no peer is inside any more, after revoke_begin(). False: past the deadline.
+bool wait_until_quiet(Region& region);
+// The region lets go of all that is bound to it. Engine lock held.
+void unbind_region(Region& region) noexcept;
+// "counter (context 0x...) and endpoint (context 0x...)"; empty if nothing is bound.
+std::string what_is_bound(const Region& region);
+
+}  // namespace aperture::provider

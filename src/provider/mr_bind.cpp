@@ -1,0 +1,291 @@
+// fi_mr_bind, fi_mr_enable and fi_mr_refresh: see mr.hpp. man 3 fi_mr.
+#include <sched.h>
+#include <time.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "base/clock.hpp"
+#include "provider/cntr.hpp"
+#include "provider/ep.hpp"
+#include "provider/errors.hpp"
+#include "provider/mr.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+constexpr uint64_t kRevokeNs = 5'000'000'000;  // then -FI_EBUSY, and the call may be made again
+constexpr int kSpins = 200;
+constexpr int kYields = 50;
+
+void wait_a_little(int round) noexcept {
+  if (round < kSpins) {
+    cpu_relax();
+  } else if (round < kSpins + kYields) {
+    ::sched_yield();
+  } else {
+    const timespec nap{0, 1'000'000};
+    ::nanosleep(&nap, nullptr);
+  }
+}
+
+bool events_are_off() noexcept {
+  const char* text = std::getenv("APERTURE_RMA_EVENT");
+  return text != nullptr && std::string_view(text) == "off";
+}
+
+int refuse_state(const char* why) {
+  APERTURE_WARN("fi_mr_bind: %s", why);
+  return -FI_EOPBADSTATE;
+}
+
+int bind_counter(Region& region, Cntr& counter, uint64_t flags) {
+  const RegionRules& rules = region.domain->region_rules;
+  if (events_are_off()) {
+    APERTURE_WARN(
+        "fi_mr_bind: events of regions are switched off (APERTURE_RMA_EVENT=off); unset that");
+    return -FI_ENOSYS;
+  }
+  if (flags != FI_REMOTE_WRITE) {
+    APERTURE_WARN("fi_mr_bind: flags 0x%" PRIx64 "; a counter is bound with FI_REMOTE_WRITE",
+                  flags);
+    return -FI_EBADFLAGS;
+  }
+  if (counter.domain != region.domain) {
+    APERTURE_WARN("fi_mr_bind: the counter belongs to another domain than the region");
+    return -FI_EDOMAIN;
+  }
+  if (rules.rma_event && (region.wish.flags & FI_RMA_EVENT) == 0) {
+    APERTURE_WARN(
+        "fi_mr_bind: the region was registered without FI_RMA_EVENT, and the domain was opened "
+        "with FI_MR_RMA_EVENT; pass that flag to fi_mr_reg");
+    return -FI_EINVAL;
+  }
+  if (rules.rma_event && region.enabled) {
+    return refuse_state("the region is enabled; bind its counters before fi_mr_enable");
+  }
+  nic::EngineGuard guard(*region.domain->engine);
+  for (const Cntr* bound : region.counters) {
+    if (bound != &counter) continue;
+    APERTURE_WARN("fi_mr_bind: that counter is bound to this region already");
+    return -FI_EINVAL;
+  }
+  Result<protect::SideRecord*> side = region.domain->engine->keys().add_side(region.handle);
+  if (!side) return fi_code(side.error());
+  region.counters.push_back(&counter);
+  counter.regions.push_back(&region);
+  (*side)->watchers.push_back(&counter.watcher);
+  return 0;
+}
+
+int bind_endpoint(Region& region, Ep& ep, uint64_t flags) {
+  EpBody& body = *ep.body;
+  if (flags != 0) {
+    APERTURE_WARN("fi_mr_bind: flags 0x%" PRIx64 "; they must be 0 for an endpoint", flags);
+    return -FI_EBADFLAGS;
+  }
+  if (body.domain != region.domain) {
+    APERTURE_WARN("fi_mr_bind: the endpoint belongs to another domain than the region");
+    return -FI_EDOMAIN;
+  }
+  if (region.endpoint != nullptr) {
+    APERTURE_WARN("fi_mr_bind: an endpoint is bound to this region already; it can have one");
+    return -FI_EINVAL;
+  }
+  const RegionRules& rules = region.domain->region_rules;
+  if ((rules.per_endpoint || rules.rma_event) && region.enabled) {
+    return refuse_state("the region is enabled; bind its endpoint before fi_mr_enable");
+  }
+  nic::EngineGuard guard(*region.domain->engine);
+  Result<protect::SideRecord*> side = region.domain->engine->keys().add_side(region.handle);
+  if (!side) return fi_code(side.error());
+  body.regions.push_back(&region);
+  region.endpoint = &body;
+  (*side)->endpoint = body.id;
+  (*side)->needs_endpoint = true;
+  return 0;
+}
+
+// ---- refresh ------------------------------------------------------------------------------------
+
+bool lies_in_region(const Region& region, const iovec& part) noexcept {
+  const auto from = reinterpret_cast<uintptr_t>(part.iov_base);
+  for (const iovec& iov : region.wish.buffers) {
+    const auto start = reinterpret_cast<uintptr_t>(iov.iov_base);
+    if (from >= start && from - start <= iov.iov_len &&
+        part.iov_len <= iov.iov_len - (from - start)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+int check_parts(const Region& region, const struct fi_mr_modify& what) {
+  if (what.flags != 0) {
+    APERTURE_WARN("fi_mr_refresh: flags 0x%" PRIx64 "; there are none", what.flags);
+    return -FI_EBADFLAGS;
+  }
+  if (what.attr.mr_iov == nullptr && what.attr.iov_count != 0) {
+    APERTURE_WARN("fi_mr_refresh: iov is NULL with a count of %zu", what.attr.iov_count);
+    return -FI_EINVAL;
+  }
+  for (size_t i = 0; i < what.attr.iov_count; ++i) {
+    const iovec& part = what.attr.mr_iov[i];
+    if (lies_in_region(region, part)) continue;
+    APERTURE_WARN(
+        "fi_mr_refresh: %p and %zu bytes (iov %zu) do not lie inside one buffer of the region; "
+        "give parts of what was registered",
+        part.iov_base, part.iov_len, i);
+    return -FI_EINVAL;
+  }
+  return 0;
+}
+
+// Looks again at the pages of one part. Nobody reads the record: the region is being revoked.
+void verify(protect::SideRecord& side, const iovec& part) {
+  auto* from = static_cast<std::byte*>(part.iov_base);
+  for (protect::Segment& s : side.segments) {
+    if (s.pages && from >= s.base && static_cast<uint64_t>(from - s.base) < s.length) {
+      s.pages->verify(from, std::min<uint64_t>(part.iov_len, s.length - (from - s.base)));
+    }
+  }
+}
+
+}  // namespace
+
+int bind_region(fid* fid, struct fid* what, uint64_t flags) noexcept {
+  return guarded("fi_mr_bind", [&]() -> int {
+    auto& region = object_of<Region>(fid);
+    if (what == nullptr) {
+      APERTURE_WARN("fi_mr_bind: bfid is NULL");
+      return -FI_EINVAL;
+    }
+    // SYNC POINT: region-state
+    if (region.state.load(std::memory_order_acquire) != RegionState::ready) {
+      return refuse_state(
+          "the registration has not completed, or the region is being closed; wait for its "
+          "FI_MR_COMPLETE event");
+    }
+    switch (what->fclass) {
+      case FI_CLASS_CNTR: return bind_counter(region, object_of<Cntr>(what), flags);
+      case FI_CLASS_EP: return bind_endpoint(region, object_of<Ep>(what), flags);
+      default:
+        APERTURE_WARN(
+            "fi_mr_bind: an object of class %zu; counters and endpoints can be bound to a region",
+            what->fclass);
+        return -FI_EINVAL;
+    }
+  });
+}
+
+int enable_region(Region& region) {
+  if (region.enabled) return 0;
+  if (region.domain->region_rules.per_endpoint && region.endpoint == nullptr) {
+    APERTURE_WARN(
+        "fi_mr_enable: no endpoint is bound to the region, and the domain was opened with "
+        "FI_MR_ENDPOINT; call fi_mr_bind with an endpoint first");
+    return -FI_EOPBADSTATE;
+  }
+  if (Status s = region.domain->engine->keys().enable(region.handle); !s) return fi_code(s);
+  region.enabled = true;
+  return 0;
+}
+
+bool wait_until_quiet(Region& region) {
+  protect::KeyTable& keys = region.domain->engine->keys();
+  const uint64_t deadline = now_ns() + kRevokeNs;
+  for (int round = 0; !keys.is_quiet(region.handle); ++round) {
+    if (now_ns() >= deadline) {
+      region.state.store(RegionState::revoking, std::memory_order_release);
+      return false;
+    }
+    wait_a_little(round);
+  }
+  return true;
+}
+
+// The page: disables the region, verifies what it is told of, enables it again. Where nothing is
+// kept of pages (no FI_MR_MMU_NOTIFY, no FI_MR_ALLOCATED) there is nothing to update, and the
+// region stays as it is all the time.
+int refresh_region(Region& region, const struct fi_mr_modify& what) {
+  if (const int rc = check_parts(region, what); rc != 0) return rc;
+  const RegionRules& rules = region.domain->region_rules;
+  if (!rules.mmu_notify && !rules.must_be_mapped) return 0;
+  const bool parts = what.attr.iov_count != 0;
+  const iovec* const first = parts ? what.attr.mr_iov : region.wish.buffers.data();
+  const size_t count = parts ? what.attr.iov_count : region.wish.buffers.size();
+  if (rules.must_be_mapped) {
+    for (size_t i = 0; i < count; ++i) {
+      if (const int rc = populate(first[i], region.wish.access); rc != 0) return rc;
+    }
+  }
+  protect::KeyTable& keys = region.domain->engine->keys();
+  {
+    nic::EngineGuard guard(*region.domain->engine);
+    if (Status s = keys.revoke_begin(region.handle); !s) return fi_code(s);
+  }
+  if (!wait_until_quiet(region)) {
+    APERTURE_WARN("fi_mr_refresh: a peer is still inside this region (key 0x%" PRIx64
+                  ") and cannot be fenced; it is refused to everybody from now on, close it",
+                  region.handle.key);
+    return -FI_EBUSY;
+  }
+  if (protect::SideRecord* side = keys.side(region.handle); side != nullptr) {
+    for (size_t i = 0; i < count; ++i) verify(*side, first[i]);
+  }
+  Result<protect::RegionHandle> next = keys.revive(region.handle);
+  if (!next) return fi_code(next.error());
+  region.handle = *next;
+  return 0;
+}
+
+void unbind_region(Region& region) noexcept {
+  protect::SideRecord* side = region.domain->engine->keys().side(region.handle);
+  for (Cntr* counter : region.counters) {
+    std::erase(counter->regions, &region);
+    if (side != nullptr) std::erase(side->watchers, &counter->watcher);
+  }
+  region.counters.clear();
+  if (region.endpoint != nullptr) std::erase(region.endpoint->regions, &region);
+  region.endpoint = nullptr;
+}
+
+void Cntr::leave_regions() noexcept {
+  nic::EngineGuard guard(*engine);
+  for (Region* region : regions) {
+    std::erase(region->counters, this);
+    protect::SideRecord* side = engine->keys().side(region->handle);
+    if (side != nullptr) std::erase(side->watchers, &watcher);
+  }
+  regions.clear();
+}
+
+void EpBody::leave_regions() noexcept {
+  for (Region* region : regions) {
+    region->endpoint = nullptr;
+    protect::SideRecord* side = domain->engine->keys().side(region->handle);
+    if (side != nullptr) side->endpoint = 0;  // and no other can be bound: reached by nobody
+  }
+  regions.clear();
+}
+
+std::string what_is_bound(const Region& region) {
+  std::string out;
+  char text[64];
+  const auto add = [&](const char* what, const void* context) {
+    std::snprintf(text, sizeof text, "%s%s (context %p)", out.empty() ? "" : " and ", what,
+                  context);
+    out += text;
+  };
+  for (const Cntr* counter : region.counters) add("a counter", counter->fid.fid.context);
+  if (region.endpoint != nullptr) {
+    add("an endpoint", region.endpoint->handles.front()->fid.fid.context);
+  }
+  return out;
+}
+
+}  // namespace aperture::provider
