@@ -221,6 +221,7 @@ void Ep::settle() noexcept {
   may_recv = (body->rx_caps & FI_RECV) != 0;
   may_read = (body->tx_caps & FI_READ) != 0;
   may_write = (body->tx_caps & FI_WRITE) != 0;
+  may_commit = ((body->tx_caps | body->rx_caps) & FI_RMA_PMEM) != 0;
   core = body->core.get();
   fid.msg = msg_ops(*this);
   fid.tagged = tagged_ops(*body);

@@ -84,6 +84,7 @@ struct TxWish {
   bool inject = false;
   uint8_t delivery = 0;  // as in qp::SendWr
   bool fence = false;
+  bool commit = false;  // FI_COMMIT_COMPLETE, of RMA writes
 };
 
 struct Ep {
@@ -98,6 +99,7 @@ struct Ep {
   bool may_recv = false;
   bool may_read = false;
   bool may_write = false;
+  bool may_commit = false;
   size_t inject_size = 0;
   size_t tx_iov_limit = 0;
   size_t rx_iov_limit = 0;
@@ -110,11 +112,12 @@ struct Ep {
   void settle() noexcept;
   TxWish wish_of(uint64_t flags) const noexcept {
     return {!tx_selective || (flags & FI_COMPLETION) != 0, (flags & FI_INJECT) != 0,
-            delivery_of(flags), (flags & FI_FENCE) != 0};
+            delivery_of(flags), (flags & FI_FENCE) != 0, (flags & FI_COMMIT_COMPLETE) != 0};
   }
   static uint8_t delivery_of(uint64_t flags) noexcept {
     if ((flags & FI_MATCH_COMPLETE) != 0) return qp::kMatched;
-    return (flags & FI_DELIVERY_COMPLETE) != 0 ? qp::kDelivered : 0;
+    constexpr uint64_t kAtLeastDelivered = FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE;
+    return (flags & kAtLeastDelivered) != 0 ? qp::kDelivered : 0;
   }
 };
 

@@ -80,6 +80,7 @@ template <bool IsWrite>
   wr.inject = IsWrite && wish.inject;
   wr.completion = wish.completion;
   wr.fence = wish.fence;
+  wr.commit = IsWrite && wish.commit;
   return post(ep, call, a.peer, [&wr](nic::Endpoint& core) noexcept {
     return IsWrite ? core.write(wr) : core.read(wr);
   });
@@ -131,7 +132,8 @@ ssize_t readmsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
 }
 
 ssize_t writemsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
-  return access_msg<true>(fid, "fi_writemsg", msg, flags, kWriteFlags);
+  const uint64_t commit = object_of<Ep>(fid).may_commit ? FI_COMMIT_COMPLETE : 0;
+  return access_msg<true>(fid, "fi_writemsg", msg, flags, kWriteFlags | commit);
 }
 
 ssize_t write(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t peer, uint64_t addr,

@@ -79,8 +79,9 @@ bool match_op_flags(const Matching& m, const char* which, uint64_t asked, uint64
   if (beyond == 0) return true;
   if ((beyond & FI_COMMIT_COMPLETE) != 0) {
     return m.refuse(
-        "%s->op_flags ask for FI_COMMIT_COMPLETE, which is for persistent memory (FI_RMA_PMEM) and "
-        "not offered; FI_DELIVERY_COMPLETE is the highest level here",
+        "%s->op_flags ask for FI_COMMIT_COMPLETE, which is for writes to persistent memory; ask "
+        "for "
+        "FI_RMA_PMEM in caps too, or for FI_DELIVERY_COMPLETE",
         which);
   }
   return m.refuse("%s->op_flags 0x%" PRIx64 " are asked for, of which 0x%" PRIx64
@@ -146,7 +147,8 @@ bool match_tx(const Matching& m, fi_info& answer) {
   mine.rma_iov_limit = (answer.caps & (FI_RMA | FI_ATOMIC)) != 0 ? qp::kRmaIovLimit : 0;
   const fi_tx_attr* asked = m.hints != nullptr ? m.hints->tx_attr : nullptr;
   if (asked == nullptr) return true;
-  if (!match_op_flags(m, "tx_attr", asked->op_flags, kTxOpFlags) ||
+  const uint64_t no_commit = (answer.caps & FI_RMA_PMEM) != 0 ? 0 : FI_COMMIT_COMPLETE;
+  if (!match_op_flags(m, "tx_attr", asked->op_flags, kTxOpFlags & ~no_commit) ||
       !match_order(m, "tx_attr", asked->msg_order, asked->comp_order) ||
       !at_most(m, "tx_attr->inject_size", asked->inject_size, qp::kInjectBytes) ||
       !at_most(m, "tx_attr->size", asked->size, kMaxQueueSize) ||

@@ -133,8 +133,8 @@ int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t off
   });
 }
 
-// The tail of the structure has the application's layout: auth_key is there since 1.5, and iface and
-// device are looked at only where FI_HMEM was granted.
+// The tail of the structure has the application's layout: auth_key is there since 1.5, and iface
+// and device are looked at only where FI_HMEM was granted.
 int check_attr(const Domain& domain, const fi_mr_attr& attr) {
   if (domain.api_version >= kApi15 && attr.auth_key_size != 0) {
     APERTURE_WARN("fi_mr_regattr: authorization keys are not offered yet; leave auth_key_size 0");

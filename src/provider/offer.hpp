@@ -41,8 +41,9 @@ inline constexpr uint64_t kRxCaps =
 inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 // Default operation flags that a context can be given.
-inline constexpr uint64_t kCompletionLevels =
-    FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+inline constexpr uint64_t kCompletionLevels = FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
+                                              FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE |
+                                              FI_COMMIT_COMPLETE;
 inline constexpr uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | kCompletionLevels;
 inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
                                        FI_DELIVERY_COMPLETE | FI_MULTI_RECV;

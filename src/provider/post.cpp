@@ -24,7 +24,7 @@ ssize_t refuse_length(const char* call, uint64_t len, uint64_t limit) noexcept {
 ssize_t refuse_flags(const char* call, uint64_t flags, uint64_t known) noexcept {
   if ((flags & ~known & FI_COMMIT_COMPLETE) != 0) {
     APERTURE_WARN(
-        "%s: FI_COMMIT_COMPLETE is for persistent memory (FI_RMA_PMEM), which is not offered; "
+        "%s: FI_COMMIT_COMPLETE is for RMA writes of endpoints that were opened with FI_RMA_PMEM; "
         "FI_DELIVERY_COMPLETE is the highest level here",
         call);
     return -FI_EBADFLAGS;

@@ -9,6 +9,7 @@
 //   delivery.cpp     sends that complete with the other side
 //   rma.cpp          RMA through the ring, in pieces
 //   atomic.cpp       atomics, both halves: always executed by the owner
+//   commit.cpp       writes that are persistent when they complete
 //   notice.cpp       telling the owner of accesses: immediate data, RMA events
 //   direct.cpp       RMA by our own hand (CMA) when the ring is empty or its head is claimed
 //   responder.cpp    executing the peer's requests
@@ -180,6 +181,10 @@ class Qp {
     return lane_->needs_drive || awaited_ > 0 || !queue_.empty() || offers_out_ > 0 ||
            incoming_count_ > 0 || !replies_.empty();
   }
+
+  // commit.cpp
+  bool put_commits(Wqe& wqe) noexcept;
+  bool on_commit(const wire::Head& head) noexcept;
 
   // notice.cpp
   bool tells(const Wqe& wqe) const noexcept;

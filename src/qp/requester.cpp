@@ -211,14 +211,16 @@ Status Qp::rma(WqeKind kind, const RmaWr& wr) noexcept {
   wqe->completion = wr.completion;
   wqe->delivery = 0;
   wqe->fence = wr.fence;
+  wqe->commit = wr.commit;
   wqe->len = wr.len;
   wqe->imm = wr.imm;
   wqe->context = wr.context;
   wqe->flags = wr.flags;
   wqe->done = wqe->range_done = 0;
-  wqe->range_at = wqe->checked = wqe->region_at = 0;
+  wqe->range_at = wqe->checked = wqe->committed = wqe->region_at = 0;
   wqe->region = 0;
-  wqe->imm_sent = wqe->in_ring = wqe->through_ring = wqe->direct_done = false;
+  wqe->imm_sent = wqe->in_ring = wqe->direct_done = false;
+  wqe->through_ring = wr.commit;
   wqe->denial = protect::Denial::none;
   wqe->error = Errc::ok;
   std::copy_n(wr.ranges, wr.range_count, wqe->ranges.begin());

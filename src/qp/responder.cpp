@@ -105,6 +105,7 @@ bool Qp::execute(const Head& head, Op op, uint32_t n_cells) noexcept {
     case Op::read: executed = on_read(head); break;
     case Op::notice: executed = on_notice(head); break;
     case Op::check: executed = on_check(head); break;
+    case Op::commit: executed = on_commit(head); break;
     case Op::atomic: executed = on_atomic(head); break;
     case Op::atomic_bytes: executed = on_atomic_bytes(head); break;
     default: break_protocol("a response among the requests"); return false;

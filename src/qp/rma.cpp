@@ -19,6 +19,11 @@ void store_imm(std::byte* body, size_t at, uint64_t imm) noexcept {
   std::memcpy(body + at, &imm, sizeof imm);
 }
 
+// All of it in one request. One that is to be persistent tells the owner in the end only.
+bool is_small(const Wqe& wqe) noexcept {
+  return wqe.range_count == 1 && wqe.len <= wire::kMaxInline && !wqe.commit;
+}
+
 }  // namespace
 
 // True: everything of it is in the ring, or it is over.
@@ -32,10 +37,11 @@ bool Qp::put_rma(Wqe& wqe) noexcept {
   }
   if (wqe.denial == protect::Denial::none) {
     if (wqe.range_count > 1 && !put_checks(wqe)) return false;
-    const bool all = wqe.kind == WqeKind::read                             ? put_read(wqe)
-                     : wqe.range_count == 1 && wqe.len <= wire::kMaxInline ? put_write_inline(wqe)
-                                                                           : put_write_piece(wqe);
+    const bool all = wqe.kind == WqeKind::read ? put_read(wqe)
+                     : is_small(wqe)           ? put_write_inline(wqe)
+                                               : put_write_piece(wqe);
     if (!all) return false;
+    if (wqe.commit && wqe.denial == protect::Denial::none && !put_commits(wqe)) return false;
     // it is complete once its bytes are in place: the notice may wait for the owner's next poll
     wqe.end_pos = lane_->request_tx.cells.pos();
     if (wqe.has_imm && !wqe.imm_sent && !put_notice(wqe)) return false;
@@ -132,8 +138,8 @@ bool Qp::put_write_piece(Wqe& wqe) noexcept {
     gather(tx.bytes.at(pos), wqe.iov.data(), wqe.iov_count, wqe.done, n);
     tx.bytes.commit(pos, n);
     const bool last = wqe.range_at + 1 == wqe.range_count && n == left;
-    const uint8_t flags = static_cast<uint8_t>((wqe.in_ring ? 0 : wire::kFirst) |
-                                               (last && !wqe.has_imm ? wire::kLast : 0));
+    const uint8_t flags = static_cast<uint8_t>(
+        (wqe.in_ring ? 0 : wire::kFirst) | (last && !wqe.has_imm && !wqe.commit ? wire::kLast : 0));
     note_piece(wqe, 1, {range.addr + wqe.range_done, n, range.key}, wqe.done);
     const Head head = Head::make(Op::write_bytes, flags, 0, range.addr);
     std::byte* body = tx.cells.body();

@@ -78,6 +78,7 @@ struct RmaWr {
   uint64_t flags = 0;
   bool has_imm = false;  // write only
   bool inject = false;   // write only
+  bool commit = false;   // write only: persistent when it completes
   bool completion = true;
   bool fence = false;  // after everything posted before it to that peer
 };

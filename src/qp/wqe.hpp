@@ -47,6 +47,7 @@ struct Wqe : ListHook {
   bool completion = true;
   uint8_t delivery = 0;  // as in SendWr
   bool fence = false;
+  bool commit = false;      // a write that is to be persistent
   bool reads_only = false;  // of a fetch: the target is not changed
   bool reserved = false;    // a CQ entry is promised
   uint8_t iov_count = 0;
@@ -63,6 +64,7 @@ struct Wqe : ListHook {
   uint64_t range_done = 0;  // of ranges[range_at]
   uint8_t range_at = 0;
   uint8_t checked = 0;        // ranges whose check is in the ring
+  uint8_t committed = 0;      // ranges whose commit is in the ring
   uint8_t region_at = 0;      // which range `region` is of
   uint64_t region = 0;        // generation that the direct path has met there; 0: none yet
   bool imm_sent = false;      // the immediate data is in the ring

@@ -36,6 +36,7 @@ enum class Op : uint8_t {
   check = 8,          // may this range be accessed? if not, the rest of its operation is dropped
   atomic = 9,         // atomic on one range, operands inline; word = address
   atomic_bytes = 10,  // atomic on several ranges, or with more operands: in the request byte ring
+  commit = 11,        // this range, just written, into the file behind it; word = address
   // responses
   grant = 16,        // rendezvous: send now; word = message id
   data = 17,         // rendezvous payload in the response byte ring; word = receive id
@@ -101,7 +102,7 @@ struct ReadFields {
   uint64_t len;
   uint64_t id;
 };
-struct CheckFields {
+struct CheckFields {  // of check and commit
   uint64_t key;
   uint64_t len;
   uint64_t write;  // 1: for writing, 0: for reading
@@ -157,7 +158,8 @@ constexpr size_t field_bytes(Op op) noexcept {
     case Op::write: return sizeof(WriteFields);
     case Op::write_bytes: return sizeof(WriteBytesFields);
     case Op::read: return sizeof(ReadFields);
-    case Op::check: return sizeof(CheckFields);
+    case Op::check:
+    case Op::commit: return sizeof(CheckFields);
     case Op::atomic: return sizeof(AtomicFields);
     case Op::atomic_bytes: return sizeof(AtomicBytesFields);
     case Op::grant: return sizeof(GrantFields);

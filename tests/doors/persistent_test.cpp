@@ -1,0 +1,209 @@
+// Persistent memory: FI_RMA_PMEM regions and FI_COMMIT_COMPLETE writes. fi_mr(3) "FLAGS",
+// fi_endpoint(3), fi_cq(3).
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "doors/fixture.hpp"
+
+namespace {
+
+struct Synced {
+  uintptr_t from;
+  uintptr_t end;
+};
+std::mutex g_mutex;
+std::vector<Synced> g_synced;
+
+}  // namespace
+
+// The program's own msync stands before the C library's, also for what it loads.
+extern "C" __attribute__((visibility("default"))) int msync(void* at, size_t n, int flags) {
+  if ((flags & MS_SYNC) != 0) {
+    std::lock_guard guard(g_mutex);
+    const auto from = reinterpret_cast<uintptr_t>(at);
+    g_synced.push_back({from, from + n});
+  }
+  return static_cast<int>(::syscall(SYS_msync, at, n, flags));
+}
+
+namespace aperture::doors {
+namespace {
+
+constexpr size_t kSize = 1 << 20;
+
+bool was_synced(const void* at, size_t n) {
+  std::lock_guard guard(g_mutex);
+  const auto from = reinterpret_cast<uintptr_t>(at);
+  return std::any_of(g_synced.begin(), g_synced.end(),
+                     [&](const Synced& s) { return s.from <= from && from + n <= s.end; });
+}
+void forget_syncs() {
+  std::lock_guard guard(g_mutex);
+  g_synced.clear();
+}
+
+// A file that is mapped shared, and gone in the end.
+class MappedFile {
+ public:
+  MappedFile() {
+    const int fd = ::mkstemp(name_);
+    EXPECT_GE(fd, 0);
+    EXPECT_EQ(::ftruncate(fd, kSize), 0);
+    at_ = static_cast<uint8_t*>(::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    EXPECT_NE(at_, MAP_FAILED);
+    ::close(fd);
+  }
+  ~MappedFile() {
+    ::munmap(at_, kSize);
+    ::unlink(name_);
+  }
+  uint8_t* at() { return at_; }
+  const char* name() const { return name_; }
+
+ private:
+  char name_[32] = "/tmp/aperture-pmem-XXXXXX";
+  uint8_t* at_;
+};
+
+Options pmem_options() {
+  Options o;
+  o.caps = FI_MSG | FI_RMA | FI_RMA_PMEM | FI_RMA_EVENT;
+  o.remote_counters = true;
+  o.counters = true;
+  return o;
+}
+
+class Persistent : public testing::Test {
+ protected:
+  Fid<fid_mr> reg(void* at, size_t n, uint64_t key, uint64_t flags = FI_RMA_PMEM) {
+    fid_mr* mr = nullptr;
+    code = fi_mr_reg(pair.b.domain(), at, n, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, key, flags, &mr,
+                     nullptr);
+    return Fid<fid_mr>(mr);
+  }
+  int write(size_t n, uint64_t offset, uint64_t key, uint64_t flags, uint64_t data = 0) {
+    return write_ranges({{offset, n, key}}, flags, data);
+  }
+  int write_ranges(std::vector<fi_rma_iov> ranges, uint64_t flags, uint64_t data = 0) {
+    size_t n = 0;
+    for (const fi_rma_iov& r : ranges) n += r.len;
+    source.assign(n, 0x5a);
+    iovec iov{source.data(), n};
+    Op op;
+    fi_msg_rma m{&iov, nullptr, 1, pair.to_b, ranges.data(), ranges.size(), &op, data};
+    const int64_t rc = post([&] { return fi_writemsg(pair.a.ep(), &m, flags | FI_COMPLETION); });
+    return rc != 0 ? static_cast<int>(rc) : pair.a.wait(&op).err;
+  }
+  NodePair pair{pmem_options()};
+  MappedFile file;
+  std::vector<uint8_t> source;
+  int code = 0;
+};
+
+TEST_F(Persistent, a_committed_write_is_synced_before_it_completes) {
+  const auto mr = reg(file.at(), kSize, 1);
+  ASSERT_EQ(code, 0);
+  for (size_t n : {size_t{1}, size_t{8}, size_t{256}, size_t{5000}, size_t{300000}}) {
+    forget_syncs();
+    ASSERT_EQ(write(n, 100, 1, FI_COMMIT_COMPLETE), 0) << n;
+    EXPECT_TRUE(was_synced(file.at() + 100, n)) << n;
+    EXPECT_TRUE(
+        std::all_of(file.at() + 100, file.at() + 100 + n, [](uint8_t b) { return b == 0x5a; }));
+  }
+}
+
+TEST_F(Persistent, other_writes_are_not_synced) {
+  const auto mr = reg(file.at(), kSize, 1);
+  ASSERT_EQ(code, 0);
+  forget_syncs();
+  ASSERT_EQ(write(8, 100, 1, FI_DELIVERY_COMPLETE), 0);
+  EXPECT_FALSE(was_synced(file.at() + 100, 8));
+}
+
+TEST_F(Persistent, every_range_is_synced) {
+  const auto mr = reg(file.at(), kSize, 1);
+  ASSERT_EQ(code, 0);
+  forget_syncs();
+  ASSERT_EQ(write_ranges({{0, 100, 1}, {500000, 4000, 1}}, FI_COMMIT_COMPLETE), 0);
+  EXPECT_TRUE(was_synced(file.at(), 100));
+  EXPECT_TRUE(was_synced(file.at() + 500000, 4000));
+}
+
+TEST_F(Persistent, data_and_counts_come_once_and_after_the_sync) {
+  const auto mr = reg(file.at(), kSize, 1);
+  ASSERT_EQ(code, 0);
+  forget_syncs();
+  ASSERT_EQ(write(8, 100, 1, FI_COMMIT_COMPLETE | FI_REMOTE_CQ_DATA, 77), 0);
+  const Completion c = pair.b.wait_any();
+  EXPECT_EQ(c.data, 77u);
+  EXPECT_TRUE(was_synced(file.at() + 100, 8));
+  EXPECT_EQ(fi_cntr_read(pair.b.remote_write_cntr()), 1u);
+  ASSERT_EQ(write(8, 100, 1, FI_COMMIT_COMPLETE), 0);
+  EXPECT_EQ(fi_cntr_read(pair.b.remote_write_cntr()), 2u);
+  EXPECT_TRUE(pair.b.quiet());
+}
+
+TEST_F(Persistent, a_commit_to_another_region_is_refused) {
+  std::vector<uint8_t> memory(4096);
+  const auto plain = reg(memory.data(), memory.size(), 2, 0);
+  ASSERT_EQ(code, 0);
+  EXPECT_EQ(write(8, 0, 2, FI_COMMIT_COMPLETE), FI_EACCES);
+  EXPECT_EQ(write(8, 0, 2, FI_COMMIT_COMPLETE | FI_REMOTE_CQ_DATA, 5), FI_EACCES);
+  EXPECT_EQ(write(8, 0, 2, 0), 0) << "without it, it is a region like others";
+  EXPECT_TRUE(pair.b.quiet()) << "no data of what was refused";
+  EXPECT_EQ(fi_cntr_read(pair.b.remote_write_cntr()), 1u);
+}
+
+TEST_F(Persistent, a_range_outside_is_refused_and_changes_nothing) {
+  const auto mr = reg(file.at(), 4096, 1);
+  ASSERT_EQ(code, 0);
+  EXPECT_EQ(write(8, 4089, 1, FI_COMMIT_COMPLETE), FI_EACCES);
+  EXPECT_TRUE(std::all_of(file.at(), file.at() + kSize, [](uint8_t b) { return b == 0; }));
+}
+
+TEST_F(Persistent, memory_that_is_no_file_cannot_be_registered_so) {
+  std::vector<uint8_t> heap(4096);
+  EXPECT_FALSE(reg(heap.data(), heap.size(), 2));
+  EXPECT_EQ(code, -FI_EINVAL);
+  void* own = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  EXPECT_FALSE(reg(own, 4096, 2));
+  EXPECT_EQ(code, -FI_EINVAL) << "shared, but of no file";
+  ::munmap(own, 4096);
+  const int fd = ::open(file.name(), O_RDWR);
+  void* copy = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+  EXPECT_FALSE(reg(copy, 4096, 2));
+  EXPECT_EQ(code, -FI_EINVAL) << "a private mapping never reaches its file";
+  ::munmap(copy, 4096);
+  ::close(fd);
+}
+
+TEST(PersistentCaps, the_level_can_be_the_default_of_an_endpoint) {
+  Options o = pmem_options();
+  o.tx_op_flags = FI_COMMIT_COMPLETE;
+  NodePair pair(o);
+  MappedFile file;
+  fid_mr* mr = nullptr;
+  ASSERT_EQ(fi_mr_reg(pair.b.domain(), file.at(), kSize, FI_REMOTE_WRITE, 0, 1, FI_RMA_PMEM, &mr,
+                      nullptr),
+            0);
+  const Fid<fid_mr> region(mr);
+  forget_syncs();
+  Op op;
+  const uint64_t value = 1;
+  ASSERT_EQ(post([&] { return fi_write(pair.a.ep(), &value, 8, nullptr, pair.to_b, 64, 1, &op); }),
+            0);
+  ASSERT_EQ(pair.a.wait(&op).err, 0);
+  EXPECT_TRUE(was_synced(file.at() + 64, 8));
+}
+
+}  // namespace
+}  // namespace aperture::doors
