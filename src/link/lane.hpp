@@ -69,6 +69,7 @@ class Lane {
   Address remote;              // the endpoint at the other end
   uint32_t remote_domain = 0;  // protection domain that our RMA requests meet there
   bool needs_drive = false;
+  bool to_self = false;  // both ends are one endpoint
   // True if heavy_barrier() of the other side does not reach our threads, or its own does not
   // exist: then a full_fence() stands between publishing and looking at the consumer's state.
   bool fence_sends = false;

@@ -1,9 +1,10 @@
 // One sentence for each refusal: see KeyTable::explain and PeerKeyView::explain. Slow path only.
-#include <dlfcn.h>
+#include <unistd.h>
 
 #include <cinttypes>
 #include <cstdio>
 
+#include "protect/code_place.hpp"
 #include "protect/key_table.hpp"
 #include "protect/peer_key_view.hpp"
 
@@ -16,25 +17,6 @@ template <typename... Args>
   char text[512];
   std::snprintf(text, sizeof text, format, args...);
   to += text;
-}
-
-std::string where(uint64_t code_address) {
-  if (code_address == 0) return "at a place that was not recorded";
-  std::string out;
-  Dl_info info{};
-  auto* address = reinterpret_cast<void*>(code_address);
-  if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
-    append(out, "at code address 0x%" PRIx64, code_address);
-    return out;
-  }
-  if (info.dli_sname != nullptr) {
-    append(out, "in %s+0x%" PRIx64 " of %s", info.dli_sname,
-           code_address - reinterpret_cast<uint64_t>(info.dli_saddr), info.dli_fname);
-  } else {
-    append(out, "at %s+0x%" PRIx64, info.dli_fname,
-           code_address - reinterpret_cast<uint64_t>(info.dli_fbase));
-  }
-  return out;
 }
 
 // The last address of a range, which a wrapping or empty one does not have.
@@ -99,6 +81,18 @@ const char* remedy(Denial denial, bool zero_based) {
   return "nothing needs to change";
 }
 
+// What beside its range decides who reaches a region. Never its secret.
+void append_side(std::string& out, const SideRecord& side, EndpointId through) {
+  if (side.segments.size() > 1) append(out, ", in %zu buffers", side.segments.size());
+  if (!side.needs_endpoint) return;
+  if (side.endpoint == 0) {
+    out += ", bound to no endpoint that is open";
+  } else if (side.endpoint != through) {
+    append(out, ", bound to endpoint %" PRIu32 " while endpoint %" PRIu32 " was accessed",
+           side.endpoint, through);
+  }
+}
+
 }  // namespace
 
 // The entry that (pd, key) named last, dead or alive; else the same key in another domain.
@@ -148,7 +142,9 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
     if (denial == Denial::out_of_range) {
       out += ", the access " + distance(ask, base, length, zero_based);
     }
-    out += ", registered " + where(e->registered_at.load(std::memory_order_relaxed));
+    if ((rights & kFlagAskOwner) != 0) append_side(out, *sides_[e - file_.entries], ask.through);
+    out += ", registered " +
+           describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed));
   } else {
     append(out, "; %" PRIu32 " region(s) are registered in this process", live_);
   }
@@ -156,9 +152,16 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
   return out;
 }
 
-// What KeyTable::explain says after the rule, as far as the accessor can know it: where the region
-// was registered is for its owner to tell.
-std::string PeerKeyView::explain(const AccessAsk& ask, Denial denial) const {
+std::string explain_unseen(Denial denial) {
+  std::string out;
+  append(out,
+         "; to make it legal, %s; the log of its owner (APERTURE_LOG=warn there) has the region",
+         remedy(denial, false));
+  return out;
+}
+
+// What KeyTable::explain says after the rule, as far as the accessor can know it.
+std::string PeerKeyView::explain(pid_t owner, const AccessAsk& ask, Denial denial) const {
   EntryCopy entry;
   std::string out;
   const bool found = search(file_, ask.pd, ask.key.unchecked(), entry) == Search::valid;
@@ -172,6 +175,7 @@ std::string PeerKeyView::explain(const AccessAsk& ask, Denial denial) const {
     if (denial == Denial::out_of_range) {
       out += ", the access " + distance(ask, entry.base, entry.length, zero_based);
     }
+    out += ", registered " + describe_code(owner, entry_place(entry));
   }
   append(out, "; to make it legal, %s", remedy(denial, zero_based));
   return out;

@@ -49,6 +49,10 @@ struct DirectAsk {
   uint64_t generation = 0;
 };
 
+// The same for an accessor that sees nothing of the owner's regions: what would make it legal, and
+// who knows more.
+std::string explain_unseen(Denial denial);
+
 class PeerKeyView {
  public:
   static constexpr size_t kMaxLocalSegments = 16;
@@ -79,7 +83,7 @@ class PeerKeyView {
 
   // The end of a sentence on a refusal: the region that was met, how the range leaves it, and what
   // would make it legal. Slow; may allocate.
-  std::string explain(const AccessAsk& ask, Denial denial) const;
+  std::string explain(pid_t owner, const AccessAsk& ask, Denial denial) const;
 
   // process_vm_writev / process_vm_readv, or what a test puts in their place.
   using CopyCall = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
@@ -107,6 +111,12 @@ class PeerKeyView {
                       CopyCall call, LookupHint* hint) const;
   DirectResult piece(pid_t owner, AccessorSlot& slot, const Piece& ask, CopyCall call,
                      LookupHint* hint) const;
+
+  // Where the owner registered it, as far as the file says: a word of the peer's.
+  uint64_t entry_place(const EntryCopy& entry) const noexcept {
+    // relaxed: it is only shown
+    return file_.entries[entry.index].registered_at.load(std::memory_order_relaxed);
+  }
 
   Mapping mapping_;
   KeyFile file_;

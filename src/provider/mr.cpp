@@ -9,6 +9,7 @@
 
 #include "base/clock.hpp"
 #include "nic/control_thread.hpp"
+#include "provider/caller.hpp"
 #include "provider/eq.hpp"
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
@@ -116,7 +117,7 @@ RegionWish wish_of(const iovec* iov, size_t count, uint64_t access, uint64_t key
 
 int reg(fid* fid, const void* buf, size_t len, uint64_t access, uint64_t offset,
         uint64_t requested_key, uint64_t flags, fid_mr** mr, void* context) noexcept {
-  const void* caller = __builtin_return_address(0);
+  const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
   return guarded("fi_mr_reg", [&] {
     const iovec iov{const_cast<void*>(buf), len};
     return add_region(fid, wish_of(&iov, 1, access, requested_key, flags, context, caller), offset,
@@ -126,7 +127,7 @@ int reg(fid* fid, const void* buf, size_t len, uint64_t access, uint64_t offset,
 
 int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t offset,
          uint64_t requested_key, uint64_t flags, fid_mr** mr, void* context) noexcept {
-  const void* caller = __builtin_return_address(0);
+  const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
   return guarded("fi_mr_regv", [&] {
     return add_region(fid, wish_of(iov, count, access, requested_key, flags, context, caller),
                       offset, mr);
@@ -151,7 +152,7 @@ int check_attr(const Domain& domain, const fi_mr_attr& attr) {
 }
 
 int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
-  const void* caller = __builtin_return_address(0);
+  const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
   return guarded("fi_mr_regattr", [&]() -> int {
     if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || attr == nullptr) {
       APERTURE_WARN("fi_mr_regattr: domain or attr is NULL");

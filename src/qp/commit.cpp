@@ -1,8 +1,8 @@
 // Writes that are in a file when they complete (FI_COMMIT_COMPLETE, fi_mr(3) FI_RMA_PMEM), both
-// halves. Such a write goes through the ring whatever the link; behind its pieces come requests that
-// let the owner pass each range to the file, and behind those what tells the owner of it. The
-// system call is the owner's, under its engine's lock: that is the price of the level. Guarded by
-// the engine's lock.
+// halves. Such a write goes through the ring whatever the link; behind its pieces come requests
+// that let the owner pass each range to the file, and behind those what tells the owner of it. The
+// system call is the owner's, under its engine's lock: the price of the level. Guarded by the
+// engine's lock.
 #include <cstring>
 
 #include "qp/qp.hpp"

@@ -217,6 +217,17 @@ bool Qp::claim(const Piece& piece) noexcept {
   return true;
 }
 
+// The sentence `text`, and what of the owner's regions we may know. May throw bad_alloc.
+std::string Qp::explain_region(const char* text, const Wqe& wqe) const {
+  const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
+  const protect::AccessAsk ask{lane_->remote_domain,  Wild<uint64_t>(r.key), Wild<uint64_t>(r.addr),
+                               Wild<uint64_t>(r.len), need_of(wqe),          port_.endpoint};
+  if (lane_->to_self) return port_.keys.explain(ask, wqe.denial);
+  if (lane_->direct.keys == nullptr) return text + protect::explain_unseen(wqe.denial);
+  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+  return text + keys->explain(lane_->direct.pid, ask, wqe.denial);
+}
+
 void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
   char text[320];
   static constexpr const char* kWhat[] = {"send", "remote write", "remote read", "remote atomic",
@@ -235,14 +246,8 @@ void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
                   describe(wqe.error));
   }
   try {
-    e.sentence = text;
-    if (wqe.error == Errc::access_denied && lane_ != nullptr && lane_->direct.keys != nullptr) {
-      const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
-      const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-      const protect::AccessAsk ask{lane_->remote_domain, Wild<uint64_t>(r.key),
-                                   Wild<uint64_t>(r.addr), Wild<uint64_t>(r.len), need_of(wqe)};
-      e.sentence += keys->explain(ask, wqe.denial);
-    }
+    const bool by_region = wqe.error == Errc::access_denied && lane_ != nullptr;
+    e.sentence = by_region ? explain_region(text, wqe) : text;
     APERTURE_WARN("%s", e.sentence.c_str());
   } catch (...) {
     e.sentence.clear();  // out of memory: the code alone has to do

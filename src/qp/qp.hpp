@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/list.hpp"
@@ -221,6 +222,7 @@ class Qp {
   protect::DirectResult copy_direct(Wqe& wqe, uint8_t range_at, const RemoteRange& range,
                                     uint64_t wqe_offset) noexcept;
   protect::AccessorSlot* slot() noexcept;
+  std::string explain_region(const char* text, const Wqe& wqe) const;
   void explain(Wqe& wqe, CompletionError& e) const noexcept;
 
   // responder.cpp

@@ -80,6 +80,7 @@ Result<std::unique_ptr<Lane>> make_self_lane(const Address& self, uint32_t domai
   if (lane == nullptr) return Errc::no_memory;
   lane->remote = self;
   lane->remote_domain = domain;
+  lane->to_self = true;
   return std::unique_ptr<Lane>(lane);
 }
 
