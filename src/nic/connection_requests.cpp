@@ -47,7 +47,8 @@ void FirstContact::set_backlog(ListenerId id, size_t backlog) noexcept {
 void FirstContact::on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept {
   const wire::Open& open = connect.open;
   const uint32_t attempt = open.attempt.unchecked();
-  Listener* const listener = opened_listener(peer, open, packet, ListenFor::requests);
+  wire::Statement statement;
+  Listener* const listener = opened_listener(peer, open, packet, ListenFor::requests, statement);
   if (listener == nullptr) return;
   if (listener->waiting >= listener->backlog) {
     APERTURE_INFO("%s has %zu connection requests waiting, as many as its backlog: %s tries again",
@@ -57,7 +58,7 @@ void FirstContact::on_connect(Peer& peer, const wire::Connect& connect, Packet& 
   }
   LocalEnd end = listener->end();
   end.address = open.destination;
-  auto record = peer.hold(end, open, packet);
+  auto record = peer.hold(end, open, statement, packet);
   if (!record) {
     const bool theirs = record.error() == Errc::protocol;
     return peer.reject(attempt, theirs ? wire::Why::bad_lane : wire::Why::no_resources);
@@ -96,7 +97,8 @@ Status FirstContact::accept_now(RequestId request, const ListenSpec& spec,
     remove_listener(number);
   }
   peer->let_go(*held.record);
-  peer->reject(held.attempt, wire::Why::no_resources);
+  const bool key = status.error() == Errc::access_denied;
+  peer->reject(held.attempt, key ? wire::Why::wrong_key : wire::Why::no_resources);
   return status;
 }
 

@@ -130,7 +130,7 @@ FirstContact::Census FirstContact::census() noexcept {
 
 Status FirstContact::add_listener(const ListenSpec& spec, ListenerId id, const Address& bound,
                                   ParentOnlyFd socket) noexcept {
-  LocalEnd end{id, bound, spec.domain, spec.doorbell_fd, 0, spec.notices};
+  LocalEnd end{id, bound, spec.domain, spec.doorbell_fd, 0, spec.notices, spec.auth_key};
   if (spec.doorbell_fd >= 0) {
     DoorbellNumber& bell = doorbells_[spec.doorbell_fd];
     if (bell.listeners++ == 0) bell.number = next_doorbell_++;

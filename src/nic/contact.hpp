@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "base/address.hpp"
+#include "base/secret.hpp"
 #include "link/lane.hpp"
 #include "protect/key_table.hpp"
 #include "wire/hello.hpp"
@@ -33,7 +34,8 @@ class ContactEvents {
   virtual ~ContactEvents() = default;
   // A lane to `remote` is open, whoever asked for it. It replaces any connect() under way to there.
   virtual void on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept = 0;
-  // The connect() to `remote` came to nothing: refused, unreachable, timed_out, protocol, no_fds...
+  // The connect() to `remote` came to nothing: refused, unreachable, timed_out, protocol, no_fds,
+  // access_denied (it has another authorization key)...
   virtual void on_connect_failed(const Address& remote, Errc why) noexcept = 0;
   // The other side closed the lane (shut_down) or died (peer_lost); lane->lost() is true already.
   // What it had published before can still be read.
@@ -64,6 +66,7 @@ struct ListenSpec {
   uint32_t notices = 0;  // ring::kNotice...: one-sided accesses of peers that we want to be told of
   ListenFor what = ListenFor::lanes;
   size_t backlog = 0;  // requests: so many may wait for their answers; the others try again
+  std::shared_ptr<const Secret> auth_key;  // null: none; only endpoints with the same one come
 };
 
 using ListenerId = uint32_t;
@@ -94,7 +97,8 @@ class Contact {
                        const wire::PrivateData& data) noexcept = 0;
   // Answers a request: a lane to spec.events (spec.local is not looked at), whose number is in
   // `id` and whose end is unlisten(id). on_connected comes before it returns. Errors: no_entry
-  // (nobody waits any more), no_fds, no_memory. Not from an upcall.
+  // (nobody waits any more), access_denied (the authorization key is another than that of the
+  // request), no_fds, no_memory. Not from an upcall.
   virtual Status accept(RequestId request, const ListenSpec& spec, const wire::PrivateData& data,
                         ListenerId& id) noexcept = 0;
   virtual void refuse(RequestId request, const wire::PrivateData& data) noexcept = 0;

@@ -24,7 +24,9 @@ namespace aperture::nic {
 struct EndpointOptions {
   Engine* engine = nullptr;
   AddressTable* addresses = nullptr;
-  qp::Cq* tx_cq = nullptr;  // may be null: no such operations then
+  protect::DomainId domain = 0;            // that peers' requests meet; 0: the engine's
+  std::shared_ptr<const Secret> auth_key;  // null: none; peers must have the same
+  qp::Cq* tx_cq = nullptr;                 // may be null: no such operations then
   qp::Cq* rx_cq = nullptr;
   struct Counters {  // each may be null
     qp::Counter* send = nullptr;

@@ -9,6 +9,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "nic/port_owner.hpp"
+#include "nic/proof.hpp"
 
 namespace aperture::nic {
 
@@ -64,9 +65,24 @@ bool FirstContact::speaks_for(const Peer& peer, const Address& source) const noe
   return false;
 }
 
+// Open does not prove that its endpoint holds the key of ours.
+void FirstContact::refuse_key(Peer& peer, const wire::Open& open, Listener& listener) noexcept {
+  const bool theirs = open.proof != wire::Proof{};
+  const bool ours = listener.end().auth_key != nullptr;
+  APERTURE_WARN("%s (process %d) may not connect to %s: %s; give both endpoints the same auth_key",
+                open.source.text().c_str(), peer.pid(), listener.end().address.text().c_str(),
+                !ours     ? "it has an authorization key, and the endpoint here has none"
+                : !theirs ? "it has no authorization key, and the endpoint here has one"
+                          : "its authorization key is another than that of the endpoint here");
+  peer.reject(open.attempt.unchecked(), wire::Why::wrong_key);
+  // our own connect to there waited for this one: it asks now, and is told as much
+  const auto waiting = connectors_.find({listener.end().listener, open.source});
+  if (waiting != connectors_.end()) waiting->second->stop_waiting();
+}
+
 // The listener that Open or Connect is for; nullptr: it may not come in, and has been told.
 Listener* FirstContact::opened_listener(Peer& peer, const wire::Open& open, const Packet& packet,
-                                        ListenFor what) noexcept {
+                                        ListenFor what, wire::Statement& statement) noexcept {
   const auto refuse = [&](wire::Why why) -> Listener* {
     peer.reject(open.attempt.unchecked(), why);
     return nullptr;
@@ -74,20 +90,25 @@ Listener* FirstContact::opened_listener(Peer& peer, const wire::Open& open, cons
   const auto it = listeners_.find(Listener::listener_of(open.ticket.unchecked()));
   if (it == listeners_.end()) return refuse(wire::Why::no_endpoint);
   Listener& listener = *it->second;
-  if (!listener.take_ticket(open, peer.incarnation())) {
+  if (!listener.take_ticket(open, peer.incarnation(), statement)) {
     APERTURE_DEBUG("process %d came to %s with a ticket that is not valid", peer.pid(),
                    listener.end().address.text().c_str());
     return refuse(wire::Why::bad_ticket);
   }
   if (!speaks_for(peer, open.source)) return refuse(wire::Why::bad_ticket);
   if (listener.what() != what) return refuse(wire::Why::wrong_kind);
+  if (!proves(open.proof, listener.end().auth_key.get(), statement, wire::Who::connector)) {
+    refuse_key(peer, open, listener);
+    return nullptr;
+  }
   if (packet.fds_lost) return refuse(wire::Why::no_resources);
   return &listener;
 }
 
 void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept {
   const uint32_t attempt = open.attempt.unchecked();
-  Listener* const found = opened_listener(peer, open, packet, ListenFor::lanes);
+  wire::Statement statement;
+  Listener* const found = opened_listener(peer, open, packet, ListenFor::lanes, statement);
   if (found == nullptr) return;
   Listener& listener = *found;
   const auto ours = connectors_.find({listener.end().listener, open.source});
@@ -97,7 +118,7 @@ void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) n
   LocalEnd end = listener.end();
   end.address = open.destination;
   std::shared_ptr<PeerLane> record;
-  auto lane = peer.accept(end, open, packet, record);
+  auto lane = peer.accept(end, open, statement, packet, record);
   if (!lane) {
     const bool theirs = lane.error() == Errc::protocol;
     return peer.reject(attempt, theirs ? wire::Why::bad_lane : wire::Why::no_resources);
@@ -151,8 +172,8 @@ void FirstContact::on_peer_joined(Peer& peer) noexcept {
 
 void FirstContact::open(Connector& connector, Peer& peer) noexcept {
   connector.enter(Connector::Stage::opening, &peer);
-  const Status s = peer.open(connector.end(), connector.remote(), connector.offer(),
-                             connector.attempt(), connector.request());
+  const Status s = peer.open(connector.end(), connector.remote(), connector.nonce(),
+                             connector.offer(), connector.attempt(), connector.request());
   if (s.ok()) return;
   if (s.error() == Errc::peer_lost) return connector.try_again();
   on_connector_failed(connector, s.error());
@@ -186,6 +207,7 @@ void FirstContact::on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexce
     case wire::Why::bad_ticket:
     case wire::Why::no_resources: return connector->try_again();
     case wire::Why::bad_lane: return on_connector_failed(*connector, Errc::protocol);
+    case wire::Why::wrong_key: return on_connector_failed(*connector, Errc::access_denied);
   }
 }
 

@@ -91,7 +91,8 @@ class FirstContact final : public Contact,
   void on_peer_down(Peer& peer, Errc why) noexcept override;
 
   Listener* opened_listener(Peer& peer, const wire::Open& open, const Packet& packet,
-                            ListenFor what) noexcept;
+                            ListenFor what, wire::Statement& statement) noexcept;
+  void refuse_key(Peer& peer, const wire::Open& open, Listener& listener) noexcept;
   bool speaks_for(const Peer& peer, const Address& source) const noexcept;
   Status add_listener(const ListenSpec& spec, ListenerId id, const Address& bound,
                       ParentOnlyFd socket) noexcept;

@@ -210,7 +210,8 @@ void Listener::close_door(Handshake& h) noexcept {
   h.knocks.clear();
 }
 
-bool Listener::take_ticket(const wire::Open& open, const wire::Id128& incarnation) noexcept {
+bool Listener::take_ticket(const wire::Open& open, const wire::Id128& incarnation,
+                           wire::Statement& statement) noexcept {
   const auto it = handshakes_.find(open.ticket.unchecked());
   if (it == handshakes_.end()) return false;
   Handshake& h = *it->second;
@@ -219,6 +220,9 @@ bool Listener::take_ticket(const wire::Open& open, const wire::Id128& incarnatio
       h.hello.destination != open.destination) {
     return false;
   }
+  statement = {{h.hello.nonce, incarnation, h.hello.source},
+               {h.nonce, self_.incarnation, h.hello.destination},
+               h.ticket};
   control_.unwatch(h.tcp_watch);
   close_door(h);
   handshakes_.erase(it);

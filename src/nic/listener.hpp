@@ -59,8 +59,9 @@ class Listener {
     return static_cast<ListenerId>(ticket >> 32);
   }
   // Takes the ticket that Open presents (right nonce, right process, right endpoints): used up
-  // then.
-  bool take_ticket(const wire::Open& open, const wire::Id128& incarnation) noexcept;
+  // then. What the two sides have to prove is in `statement`.
+  bool take_ticket(const wire::Open& open, const wire::Id128& incarnation,
+                   wire::Statement& statement) noexcept;
   // Somebody at that address has a ticket, and may be about to use it.
   bool has_ticket_from(const Address& source) const noexcept;
   void drop_tickets_from(const Address& source) noexcept;

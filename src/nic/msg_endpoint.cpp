@@ -37,6 +37,7 @@ MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
       request_(wish.request),
       accepts_(wish.request != 0),
       address_(options.local),
+      auth_key_(options.auth_key),
       peer_(wish.peer),
       port_(options.engine->keys(), options.tx_size, options.atomics_waiting),
       alive_(std::make_shared<bool>(true)) {
@@ -65,11 +66,12 @@ MsgEndpoint::~MsgEndpoint() {
 ListenSpec MsgEndpoint::spec_of(ListenFor what) noexcept {
   ListenSpec spec;
   spec.local = address_;
-  spec.domain = engine_.domain();
+  spec.domain = port_.domain;
   spec.doorbell_fd = engine_.doorbell_fd();
   spec.events = this;
   spec.what = what;
   spec.notices = port_.notices_wanted();
+  spec.auth_key = auth_key_;
   return spec;
 }
 
@@ -271,8 +273,10 @@ void MsgEndpoint::on_refused(const wire::PrivateData& data) noexcept {
 }
 
 void MsgEndpoint::on_connect_failed(const Address& remote, Errc why) noexcept {
-  APERTURE_WARN("no connection to %s: %s; does a passive endpoint listen there?",
-                remote.text().c_str(), describe(why));
+  APERTURE_WARN("no connection to %s: %s; %s", remote.text().c_str(), describe(why),
+                why == Errc::access_denied
+                    ? "it has another authorization key: give both endpoints the same auth_key"
+                    : "does a passive endpoint listen there?");
   fail(why, nullptr);
 }
 

@@ -105,6 +105,7 @@ class MsgEndpoint final : public Endpoint,
   RequestId request_;  // 0 once answered; who opened us refuses it if it never is
   const bool accepts_;
   Address address_;
+  const std::shared_ptr<const Secret> auth_key_;
   Address peer_;
   ListenerId listener_ = 0;  // 0: none yet
   std::atomic<Connection> connection_{Connection::unconnected};

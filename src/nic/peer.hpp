@@ -22,6 +22,7 @@
 #include "nic/sockets.hpp"
 #include "protect/peer_key_view.hpp"
 #include "wire/hello.hpp"
+#include "wire/proof.hpp"
 
 namespace aperture::nic {
 
@@ -33,8 +34,9 @@ struct LocalEnd {
   Address address;
   uint32_t domain = 0;
   int doorbell_fd = -1;
-  uint64_t engine = 0;   // our number for the doorbell
-  uint32_t notices = 0;  // ring::kNotice...
+  uint64_t engine = 0;                     // our number for the doorbell
+  uint32_t notices = 0;                    // ring::kNotice...
+  std::shared_ptr<const Secret> auth_key;  // null: none
 };
 
 // A lane of a peer, from the moment that Open was sent until both sides have closed it.
@@ -104,24 +106,27 @@ class Peer : public std::enable_shared_from_this<Peer> {
   uint64_t joined_at_ns() const noexcept { return joined_at_ns_; }
   bool ever_opened() const noexcept { return ever_opened_; }
 
-  // Opener: reserves a lane and sends Open, or Connect with what the application says. Errors:
-  // no_fds, no_memory, no_space, peer_lost.
-  Status open(const LocalEnd& end, const Address& remote, const wire::Answer& offer,
-              uint32_t attempt, const wire::PrivateData* request = nullptr) noexcept;
+  // Opener: reserves a lane and sends Open, or Connect with what the application says. `nonce` is
+  // the one that our hello said. Errors: no_fds, no_memory, no_space, peer_lost.
+  Status open(const LocalEnd& end, const Address& remote, const wire::Id128& nonce,
+              const wire::Answer& offer, uint32_t attempt,
+              const wire::PrivateData* request = nullptr) noexcept;
   // Opener: what Accept says, made a lane; nullptr record: nobody waits for that answer. Errors as
-  // of accept().
+  // of accept(), and access_denied: the other side has not proved that it holds our key.
   Result<std::unique_ptr<link::Lane>> opened(const wire::Accept& accept, Packet& packet,
                                              std::shared_ptr<PeerLane>& record) noexcept;
   void open_rejected(uint32_t attempt) noexcept;
-  // Acceptor: takes what came with Open and sends Accept. Errors: protocol, no_fds, no_memory.
+  // Acceptor: takes what came with Open and sends Accept. `statement` is what the two sides prove;
+  // that Open does is admit()'s to see. Errors: protocol, access_denied, no_fds, no_memory.
   Result<std::unique_ptr<link::Lane>> accept(const LocalEnd& end, const wire::Open& open,
-                                             Packet& packet,
+                                             const wire::Statement& statement, Packet& packet,
                                              std::shared_ptr<PeerLane>& record) noexcept;
   void reject(uint32_t attempt, wire::Why why) noexcept;
   // The same in two steps, with the application's decision between: hold() takes what came, and
-  // admit() makes the lane and sends Connected (or Accept, without data); let_go() forgets it.
+  // admit() makes the lane and sends Connected (or Accept, without data), if `end` has the key that
+  // was proved; let_go() forgets it.
   Result<std::shared_ptr<PeerLane>> hold(const LocalEnd& end, const wire::Open& open,
-                                         Packet& packet) noexcept;
+                                         const wire::Statement& statement, Packet& packet) noexcept;
   Result<std::unique_ptr<link::Lane>> admit(const LocalEnd& end, PeerLane& record,
                                             const wire::PrivateData* data) noexcept;
   void let_go(PeerLane& record) noexcept;
@@ -155,12 +160,19 @@ class Peer : public std::enable_shared_from_this<Peer> {
     bool direct = false;
     uint32_t domain = 0;
     uint32_t attempt = 0;
+    wire::Statement statement;
+    wire::Proof proof{};
   };
   struct Outgoing {
     wire::PeerPacket packet;
     std::vector<UniqueFd> fds;
   };
   using LaneKey = uint64_t;
+  struct Opening {  // Open or Connect is sent, and not answered
+    LaneKey key = 0;
+    wire::Statement statement;
+    std::shared_ptr<const Secret> auth_key;
+  };
   static LaneKey key_of(bool created_here, uint32_t segment, uint32_t index) noexcept;
 
   void on_events() noexcept;
@@ -209,7 +221,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   uint32_t next_segment_ = 1;
   std::unordered_map<uint64_t, std::weak_ptr<Doorbell>> doorbells_;  // by the peer's number
   std::unordered_map<LaneKey, std::shared_ptr<PeerLane>> lanes_;
-  std::unordered_map<uint32_t, LaneKey> opening_;  // by attempt
+  std::unordered_map<uint32_t, Opening> opening_;  // by attempt
   std::unordered_map<LaneKey, Held> held_;         // the others' openings, not decided yet
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "nic/peer.hpp"
+#include "nic/proof.hpp"
 
 namespace aperture::nic {
 
@@ -162,8 +163,9 @@ std::vector<std::shared_ptr<link::shm::Segment>> Peer::take_watched_segments() n
 
 // --- opening -------------------------------------------------------------------------------------
 
-Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Answer& offer,
-                  uint32_t attempt, const wire::PrivateData* request) noexcept {
+Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Id128& nonce,
+                  const wire::Answer& offer, uint32_t attempt,
+                  const wire::PrivateData* request) noexcept {
   auto place = reserve_lane();
   if (!place) return place.error();
   const auto [number, index] = place.value();
@@ -182,6 +184,10 @@ Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Answer
   const uint64_t key_bytes = key_bytes_for(shared);
   open.key_file_bytes = Wild<uint64_t>(key_bytes);
   open.attempt = Wild<uint32_t>(attempt);
+  const wire::Statement statement{{nonce, context_.self.incarnation, end.address},
+                                  {offer.nonce, offer.incarnation, remote},
+                                  offer.ticket};
+  open.proof = prove(end.auth_key.get(), statement, wire::Who::connector);
   const int segment_fd = shared.segment->fd();
   const int keys_fd = context_.keys_read_only.get();
   const wire::PeerPacket packet =
@@ -203,7 +209,7 @@ Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Answer
   record->remote = remote;
   const LaneKey key = key_of(true, number, index);
   lanes_[key] = std::move(record);
-  opening_[attempt] = key;
+  opening_[attempt] = {key, statement, end.auth_key};
   ever_opened_ = true;
   return {};
 }
@@ -212,8 +218,16 @@ Result<std::unique_ptr<link::Lane>> Peer::opened(const wire::Accept& accept, Pac
                                                  std::shared_ptr<PeerLane>& record) noexcept {
   const auto it = opening_.find(accept.attempt.unchecked());
   if (it == opening_.end()) return Errc::protocol;
-  record = lanes_.at(it->second);
+  const Opening opening = std::move(it->second);
   opening_.erase(it);
+  record = lanes_.at(opening.key);
+  if (!proves(accept.proof, opening.auth_key.get(), opening.statement, wire::Who::acceptor)) {
+    APERTURE_WARN(
+        "%s accepted a connection without proof that it holds the authorization key of %s: the "
+        "connection is closed; give both endpoints the same auth_key",
+        record->remote.text().c_str(), opening.statement.connector.address.text().c_str());
+    return Errc::access_denied;
+  }
   SharedSegment& shared = created_.at(record->segment);
   auto bell = doorbell(accept.engine.unchecked(), std::move(packet.fds[0]));
   if (!bell) return bell.error();
@@ -224,15 +238,15 @@ Result<std::unique_ptr<link::Lane>> Peer::opened(const wire::Accept& accept, Pac
 void Peer::open_rejected(uint32_t attempt) noexcept {
   const auto it = opening_.find(attempt);
   if (it == opening_.end()) return;
-  const std::shared_ptr<PeerLane> record = lanes_.at(it->second);
+  const std::shared_ptr<PeerLane> record = lanes_.at(it->second.key);
   opening_.erase(it);
   finish(*record);
 }
 
 Result<std::unique_ptr<link::Lane>> Peer::accept(const LocalEnd& end, const wire::Open& open,
-                                                 Packet& packet,
+                                                 const wire::Statement& statement, Packet& packet,
                                                  std::shared_ptr<PeerLane>& record) noexcept {
-  auto held = hold(end, open, packet);
+  auto held = hold(end, open, statement, packet);
   if (!held) return held.error();
   record = *std::move(held);
   auto lane = admit(end, *record, nullptr);

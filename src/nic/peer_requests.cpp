@@ -2,6 +2,7 @@
 // and the lane that is held while an application decides. See peer.hpp.
 #include "link/shm/segment.hpp"
 #include "nic/peer.hpp"
+#include "nic/proof.hpp"
 
 namespace aperture::nic {
 
@@ -26,6 +27,7 @@ void Peer::handle_request(wire::PeerMessage kind, Packet& packet) noexcept {
 }
 
 Result<std::shared_ptr<PeerLane>> Peer::hold(const LocalEnd& end, const wire::Open& open,
+                                             const wire::Statement& statement,
                                              Packet& packet) noexcept {
   uint32_t index = 0;
   uint32_t number = 0;
@@ -46,13 +48,18 @@ Result<std::shared_ptr<PeerLane>> Peer::hold(const LocalEnd& end, const wire::Op
   record->listener = end.listener;
   record->remote = open.source;
   lanes_[key] = record;
-  held_[key] = {*std::move(bell), direct, open.domain.unchecked(), open.attempt.unchecked()};
+  held_[key] = {*std::move(bell),         direct,    open.domain.unchecked(),
+                open.attempt.unchecked(), statement, open.proof};
   return record;
 }
 
 Result<std::unique_ptr<link::Lane>> Peer::admit(const LocalEnd& end, PeerLane& record,
                                                 const wire::PrivateData* data) noexcept {
   auto held = held_.extract(key_of(record.created_here, record.segment, record.index));
+  const wire::Statement& statement = held.mapped().statement;
+  if (!proves(held.mapped().proof, end.auth_key.get(), statement, wire::Who::connector)) {
+    return Errc::access_denied;
+  }
   SharedSegment& shared = attached_.at(record.segment);
   auto lane = make_lane(shared, record, held.mapped().domain, std::move(held.mapped().doorbell),
                         held.mapped().direct);
@@ -65,6 +72,7 @@ Result<std::unique_ptr<link::Lane>> Peer::admit(const LocalEnd& end, PeerLane& r
   accept.engine = Wild<uint64_t>(end.engine);
   const uint64_t key_bytes = key_bytes_for(shared);
   accept.key_file_bytes = Wild<uint64_t>(key_bytes);
+  accept.proof = prove(end.auth_key.get(), statement, wire::Who::acceptor);
   const wire::PeerPacket answer =
       data != nullptr ? wire::encode(wire::Connected{accept, *data}) : wire::encode(accept);
   const int keys_fd = context_.keys_read_only.get();

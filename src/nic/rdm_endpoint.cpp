@@ -29,6 +29,7 @@ RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
       engine_(*options.engine),
       addresses_(*options.addresses),
       address_(options.local),
+      auth_key_(options.auth_key),
       port_(options.engine->keys(), options.tx_size, options.atomics_waiting),
       matcher_(port_, *this, options.rx_size, options.directed_recv, options.report_source),
       alive_(std::make_shared<bool>(true)) {
@@ -37,8 +38,13 @@ RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
 }
 
 Status RdmEndpoint::listen() noexcept {
-  const ListenSpec spec{address_, engine_.domain(), engine_.doorbell_fd(), this,
-                        port_.notices_wanted()};
+  ListenSpec spec;
+  spec.local = address_;
+  spec.domain = port_.domain;
+  spec.doorbell_fd = engine_.doorbell_fd();
+  spec.events = this;
+  spec.notices = port_.notices_wanted();
+  spec.auth_key = auth_key_;
   auto id = engine_.contact().listen(spec, address_);
   if (!id) return id.error();
   listener_ = *id;
@@ -164,7 +170,7 @@ Result<Qp*> RdmEndpoint::connect(uint64_t index) noexcept {
   by_index_[index] = *qp;
   if ((*qp)->state() != QpState::connecting) return *qp;
   if (*address == address_) {
-    auto lane = link::loopback::make_self_lane(address_, engine_.domain(), engine_.doorbell_fd());
+    auto lane = link::loopback::make_self_lane(address_, port_.domain, engine_.doorbell_fd());
     if (!lane) {
       drop(**qp, lane.error());
       return lane.error();
@@ -267,8 +273,10 @@ void RdmEndpoint::on_connect_failed(const Address& remote, Errc why) noexcept {
 void RdmEndpoint::fail_connect(const Address& remote, Errc why) noexcept {
   auto it = by_remote_.find(remote);
   if (it == by_remote_.end() || it->second->state() != QpState::connecting) return;
-  APERTURE_WARN("no connection to %s: %s; is the peer's endpoint enabled, and the address its own?",
-                remote.text().c_str(), describe(why));
+  APERTURE_WARN("no connection to %s: %s; %s", remote.text().c_str(), describe(why),
+                why == Errc::access_denied
+                    ? "it has another authorization key: give both endpoints the same auth_key"
+                    : "is the peer's endpoint enabled, and the address its own?");
   drop(*it->second, why);
 }
 

@@ -58,6 +58,7 @@ class RdmEndpoint final : public Endpoint,
   Engine& engine_;
   AddressTable& addresses_;
   Address address_;
+  const std::shared_ptr<const Secret> auth_key_;
   bool listening_ = false;
   ListenerId listener_ = 0;
   qp::Port port_;

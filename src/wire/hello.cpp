@@ -8,7 +8,6 @@ namespace aperture::wire {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x4552'5554'5245'5041;  // "APERTURE", little-endian
 constexpr uint8_t kKindHello = 1;
 constexpr uint8_t kKindAnswer = 2;
 constexpr uint8_t kPeerVersion = 1;
@@ -35,6 +34,16 @@ Id128 load_id(std::span<const std::byte> in, size_t at) noexcept {
 
 void store_id(std::span<std::byte> out, size_t at, const Id128& id) noexcept {
   std::memcpy(out.data() + at, id.data(), id.size());
+}
+
+Proof load_proof(std::span<const std::byte> in, size_t at) noexcept {
+  Proof proof;
+  std::memcpy(proof.data(), in.data() + at, proof.size());
+  return proof;
+}
+
+void store_proof(std::span<std::byte> out, size_t at, const Proof& proof) noexcept {
+  std::memcpy(out.data() + at, proof.data(), proof.size());
 }
 
 Address load_address(std::span<const std::byte> in, size_t at) noexcept {
@@ -114,6 +123,7 @@ void store_open(std::span<std::byte> out, const Open& open) noexcept {
   store<uint64_t>(out, 80, open.engine.unchecked());
   store<uint64_t>(out, 88, open.key_file_bytes.unchecked());
   store<uint32_t>(out, 96, open.attempt.unchecked());
+  store_proof(out, 104, open.proof);
 }
 
 Open load_open(std::span<const std::byte> in) noexcept {
@@ -128,6 +138,7 @@ Open load_open(std::span<const std::byte> in) noexcept {
   o.engine = Wild<uint64_t>(load<uint64_t>(in, 80));
   o.key_file_bytes = Wild<uint64_t>(load<uint64_t>(in, 88));
   o.attempt = Wild<uint32_t>(load<uint32_t>(in, 96));
+  o.proof = load_proof(in, 104);
   return o;
 }
 
@@ -136,6 +147,7 @@ void store_accept(std::span<std::byte> out, const Accept& accept) noexcept {
   store<uint32_t>(out, 12, accept.domain.unchecked());
   store<uint64_t>(out, 16, accept.engine.unchecked());
   store<uint64_t>(out, 24, accept.key_file_bytes.unchecked());
+  store_proof(out, 32, accept.proof);
 }
 
 Accept load_accept(std::span<const std::byte> in) noexcept {
@@ -144,6 +156,7 @@ Accept load_accept(std::span<const std::byte> in) noexcept {
   a.domain = Wild<uint32_t>(load<uint32_t>(in, 12));
   a.engine = Wild<uint64_t>(load<uint64_t>(in, 16));
   a.key_file_bytes = Wild<uint64_t>(load<uint64_t>(in, 24));
+  a.proof = load_proof(in, 32);
   return a;
 }
 
@@ -358,7 +371,7 @@ Result<Reject> decode_reject(std::span<const std::byte> in) noexcept {
   if (!is(in, PeerMessage::reject)) return Errc::protocol;
   const auto why = load<uint32_t>(in, 12);
   if (why < static_cast<uint32_t>(Why::no_endpoint) ||
-      why > static_cast<uint32_t>(Why::wrong_kind)) {
+      why > static_cast<uint32_t>(Why::wrong_key)) {
     return Errc::protocol;
   }
   Reject r;

@@ -19,9 +19,13 @@ namespace aperture::wire {
 
 using Id128 = std::array<uint8_t, 16>;
 
+// That the sender holds the authorization key of its endpoint, see proof.hpp; zeros if it has none.
+using Proof = std::array<std::byte, 32>;
+
 // Takes the same time wherever they differ.
 bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept;
 
+inline constexpr uint64_t kMagic = 0x4552'5554'5245'5041;  // "APERTURE", little-endian
 inline constexpr uint16_t kVersion = 1;
 
 // --- over TCP ------------------------------------------------------------------------------------
@@ -87,12 +91,12 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //   Open        8           24       32           50                68    72        76
 //               | nonce, 16 | ticket | source, 18 | destination, 18 | lane | segment | domain |
 //               80             88               96        100
-//               | engine u64   | key file bytes | attempt | 0, to 104
+//               | engine u64   | key file bytes | attempt | 0, to 104 | proof, 32
 //               descriptors: segment, doorbell, and the key file if its size is not 0;
 //               between two users the segment only
 //
-//   Accept      8         12       16           24               32
-//               | attempt | domain | engine u64 | key file bytes |
+//   Accept      8         12       16           24               32          64
+//               | attempt | domain | engine u64 | key file bytes | proof, 32 |
 //               descriptors: doorbell, and the key file if its size is not 0;
 //               between two users none
 //
@@ -106,9 +110,9 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //
 //   Between connected endpoints (fi_cm) Connect stands for Open, and waits for the application:
 //
-//   Connect     8 ... 100: as Open    100    104
-//                                     | size | private data, 256, zeros behind |
-//   Connected   8 ... 32: as Accept   32     36 40
+//   Connect     8 ... 136: as Open    100    104         136
+//                                     | size | proof, 32 | private data, 256, zeros behind |
+//   Connected   8 ... 64: as Accept   64     68 72
 //                                     | size | 0 | private data, 256, zeros behind |
 //   Refuse      8         12     16
 //               | attempt | size | private data, 256, zeros behind |
@@ -121,8 +125,8 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //   Between two users no doorbell travels: an eventfd of a stranger may block who writes to it, so
 //   there Ring is sent instead, and means all lanes of the two processes.
 inline constexpr size_t kJoinBytes = 64;
-inline constexpr size_t kOpenBytes = 104;
-inline constexpr size_t kAcceptBytes = 32;
+inline constexpr size_t kOpenBytes = 136;
+inline constexpr size_t kAcceptBytes = 64;
 inline constexpr size_t kRejectBytes = 16;
 inline constexpr size_t kLaneCloseBytes = 16;
 inline constexpr size_t kRingBytes = 8;
@@ -169,6 +173,7 @@ struct Open {
   Wild<uint64_t> engine;          // the opener's number for its doorbell
   Wild<uint64_t> key_file_bytes;  // 0: no key file comes with it
   Wild<uint32_t> attempt;         // echoed in the answer
+  Proof proof{};                  // of the connector
 };
 
 struct Accept {
@@ -176,6 +181,7 @@ struct Accept {
   Wild<uint32_t> domain;
   Wild<uint64_t> engine;
   Wild<uint64_t> key_file_bytes;
+  Proof proof{};  // of the acceptor
 };
 
 enum class Why : uint32_t {
@@ -185,6 +191,7 @@ enum class Why : uint32_t {
   no_resources = 4,
   bad_lane = 5,    // the segment or the lane cannot be used
   wrong_kind = 6,  // Open at a passive endpoint, or Connect at one that is not
+  wrong_key = 7,   // the authorization keys of the two endpoints differ, or one has none
 };
 
 struct Reject {

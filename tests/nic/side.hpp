@@ -40,13 +40,16 @@ struct Told {
 
 class Side final : public ContactEvents {
  public:
-  explicit Side(uint32_t domain = 1, const Address& at = loopback_v4()) : domain_(domain) {
+  explicit Side(uint32_t domain = 1, const Address& at = loopback_v4(),
+                std::shared_ptr<const Secret> auth_key = nullptr)
+      : domain_(domain) {
     doorbell_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     ListenSpec spec;
     spec.local = at;
     spec.domain = domain;
     spec.doorbell_fd = doorbell_.get();
     spec.events = this;
+    spec.auth_key = std::move(auth_key);
     auto listening = contact().listen(spec, address_);
     listen_error_ = listening.error();
     if (listening.ok()) id_ = listening.value();

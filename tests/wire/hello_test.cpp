@@ -17,6 +17,12 @@ Id128 id(uint8_t seed) {
   return out;
 }
 
+Proof proof(uint8_t seed) {
+  Proof out;
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>(seed + 5 * i);
+  return out;
+}
+
 Hello some_hello() {
   Hello h;
   h.boot_id = id(1);
@@ -52,6 +58,7 @@ Open some_open() {
   o.engine = Wild<uint64_t>(8);
   o.key_file_bytes = Wild<uint64_t>(1 << 20);
   o.attempt = Wild<uint32_t>(10);
+  o.proof = proof(1);
   return o;
 }
 
@@ -229,6 +236,7 @@ TEST(Open, is_read_as_it_was_written_and_neighbours_are_refused) {
   EXPECT_EQ(back.value().engine.unchecked(), 8u);
   EXPECT_EQ(back.value().key_file_bytes.unchecked(), uint64_t{1} << 20);
   EXPECT_EQ(back.value().attempt.unchecked(), 10u);
+  EXPECT_EQ(back.value().proof, o.proof);
   const auto decode = [](std::span<const std::byte> b) { return decode_open(b).ok(); };
   auto fixed = range(0, 8);
   for (const size_t at : range(100, 104)) fixed.push_back(at);
@@ -241,12 +249,14 @@ TEST(Accept, is_read_as_it_was_written_and_neighbours_are_refused) {
   a.domain = Wild<uint32_t>(2);
   a.engine = Wild<uint64_t>(3);
   a.key_file_bytes = Wild<uint64_t>(4);
+  a.proof = proof(2);
   const auto back = decode_accept(encode(a).view());
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back.value().attempt.unchecked(), 1u);
   EXPECT_EQ(back.value().domain.unchecked(), 2u);
   EXPECT_EQ(back.value().engine.unchecked(), 3u);
   EXPECT_EQ(back.value().key_file_bytes.unchecked(), 4u);
+  EXPECT_EQ(back.value().proof, a.proof);
   const auto decode = [](std::span<const std::byte> b) { return decode_accept(b).ok(); };
   expect_neighbours_refused(encode(a).bytes, kAcceptBytes, decode, range(0, 8));
 }
@@ -257,7 +267,7 @@ TEST(Reject, is_read_as_it_was_written_and_unknown_reasons_are_refused) {
   for (uint32_t why = 0; why < 10; ++why) {
     r.why = static_cast<Why>(why);
     const auto back = decode_reject(encode(r).view());
-    EXPECT_EQ(back.ok(), why >= 1 && why <= 6) << why;
+    EXPECT_EQ(back.ok(), why >= 1 && why <= 7) << why;
     if (!back.ok()) continue;
     EXPECT_EQ(back.value().attempt.unchecked(), 77u);
     EXPECT_EQ(back.value().why, r.why);
@@ -296,13 +306,15 @@ TEST(Connect, is_read_as_it_was_written_and_neighbours_are_refused) {
     const auto back = decode_connect(encode(c).view());
     ASSERT_TRUE(back.ok()) << size;
     EXPECT_EQ(back.value().open.source, c.open.source);
+    EXPECT_EQ(back.value().open.proof, c.open.proof);
     EXPECT_EQ(back.value().open.attempt.unchecked(), c.open.attempt.unchecked());
     EXPECT_EQ(back.value().data.size, size);
     EXPECT_EQ(back.value().data.bytes, c.data.bytes);
   }
   const auto decode = [](std::span<const std::byte> b) { return decode_connect(b).ok(); };
   auto fixed = range(0, 8);
-  for (const size_t at : range(102, kConnectBytes)) fixed.push_back(at);  // no data: zeros
+  for (const size_t at : {102, 103}) fixed.push_back(at);
+  for (const size_t at : range(kOpenBytes, kConnectBytes)) fixed.push_back(at);  // no data: zeros
   expect_neighbours_refused(encode(Connect{some_open(), {}}).bytes, kConnectBytes, decode, fixed);
 }
 
@@ -310,11 +322,13 @@ TEST(Connected, is_read_as_it_was_written_and_neighbours_are_refused) {
   Connected c;
   c.accept.attempt = Wild<uint32_t>(3);
   c.accept.engine = Wild<uint64_t>(4);
+  c.accept.proof = proof(3);
   c.data = some_private(100);
   const auto back = decode_connected(encode(c).view());
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back.value().accept.attempt.unchecked(), 3u);
   EXPECT_EQ(back.value().accept.engine.unchecked(), 4u);
+  EXPECT_EQ(back.value().accept.proof, c.accept.proof);
   EXPECT_EQ(back.value().data.bytes, c.data.bytes);
   const auto decode = [](std::span<const std::byte> b) { return decode_connected(b).ok(); };
   auto fixed = range(0, 8);

@@ -1,0 +1,16 @@
+// Making and judging the proofs of first contact (wire/proof.hpp). No state; any thread.
+#pragma once
+
+#include "base/secret.hpp"
+#include "wire/proof.hpp"
+
+namespace aperture::nic {
+
+// What an endpoint with that authorization key says; zeros for one without (null).
+wire::Proof prove(const Secret* key, const wire::Statement& statement, wire::Who who) noexcept;
+// Whoever said that holds the same key as we, or none as we; takes the same time wherever it is
+// wrong.
+bool proves(const wire::Proof& said, const Secret* key, const wire::Statement& statement,
+            wire::Who who) noexcept;
+
+}  // namespace aperture::nic
