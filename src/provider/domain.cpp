@@ -154,6 +154,7 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t fl
       return fi_code(engine.error());
     }
     domain->engine = std::move(*engine);
+    if (const Status s = set_default_auth_key(*domain, *info); !s) return fi_code(s);
     domain->fid.fid = {FI_CLASS_DOMAIN, context, &g_fid_ops};
     domain->fid.ops = &g_domain_ops;
     domain->fid.mr = &g_region_ops;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nic/engine.hpp"
+#include "provider/auth_key.hpp"
 #include "provider/entry.hpp"
 #include "provider/fabric.hpp"
 #include "provider/mr_mode.hpp"
@@ -26,7 +27,8 @@ struct Domain {
   uint32_t addr_format = FI_SOCKADDR_IN;
   fi_av_type av_type = FI_AV_UNSPEC;
   RegionRules region_rules;
-  size_t key_bytes = 8;        // mr_key_size that the domain was opened with, at most 8
+  size_t key_bytes = 8;  // mr_key_size that the domain was opened with, at most 8
+  AuthKeys auth_keys;
   Uses uses;                   // endpoints, AVs, CQs, counters, poll sets and regions
   Eq* eq = nullptr;            // fi_domain_bind
   bool async_regions = false;  // bound with FI_REG_MR

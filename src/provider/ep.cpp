@@ -133,6 +133,16 @@ int set_local(EpBody& body, const fi_info& info) {
   return 0;
 }
 
+int set_auth_key(EpBody& body, const fi_info& info) {
+  const bool given = body.domain->api_version >= kApi15 && info.ep_attr != nullptr;
+  auto key = auth_key_of(*body.domain, "fi_endpoint: ep_attr->auth_key",
+                         given ? info.ep_attr->auth_key : nullptr,
+                         given ? info.ep_attr->auth_key_size : 0);
+  if (!key) return fi_code(key.error());
+  body.auth_key = *std::move(key);
+  return 0;
+}
+
 void take_limits(Ep& ep, EpBody& body, const fi_info& info) {
   const fi_tx_attr* tx = info.tx_attr;
   const fi_rx_attr* rx = info.rx_attr;
@@ -185,6 +195,8 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.id = body.id;
   o.watches_regions = (body.rx_caps & FI_RMA_EVENT) != 0;
   o.local = body.local;
+  o.domain = body.auth_key.pd;
+  o.auth_key = body.auth_key.secret;
   o.imm_flag = FI_REMOTE_CQ_DATA;
   o.release_flag = FI_MULTI_RECV;
   o.remote_write_flags = FI_REMOTE_WRITE | FI_RMA;
@@ -320,6 +332,7 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
     auto ep = new_ep_handle(*body, context);
     body->handles.push_back(ep.get());
     if (const int rc = set_local(*body, *info); rc != 0) return rc;
+    if (const int rc = set_auth_key(*body, *info); rc != 0) return rc;
     take_limits(*ep, *body, *info);
     ep->settle();
     // last: from here on nothing fails

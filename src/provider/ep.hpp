@@ -54,6 +54,7 @@ struct EpBody {
   size_t rx_size = 0;
   size_t min_multi_recv = kDefaultMinMultiRecv;  // guarded by the engine's lock
   Address local;                                 // port 0 until enabled, unless one was given
+  AuthKey auth_key;
   Av* av = nullptr;
   Cq* tx_cq = nullptr;
   Cq* rx_cq = nullptr;

@@ -76,6 +76,13 @@ int accept(fid_ep* fid, const void* param, size_t len) noexcept {
                     body.peer.text().c_str());
       return -FI_ECONNABORTED;
     }
+    if (s.error() == Errc::access_denied) {
+      APERTURE_WARN(
+          "fi_accept: the endpoint has another authorization key than the passive endpoint that %s "
+          "asked; open it with the info of the FI_CONNREQ",
+          body.peer.text().c_str());
+      return -FI_EACCES;
+    }
     if (!s) APERTURE_WARN("fi_accept: %s", describe(s.error()));
     return fi_code(s);
   });

@@ -66,12 +66,9 @@ bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domai
 // Fields that API 1.5 brought.
 bool match_since_1_5(const Matching& m, const fi_domain_attr& asked, fi_domain_attr& mine) {
   if (m.version < kApi15) return true;
-  if (asked.auth_key_size != 0) {
-    return m.refuse(
-        "domain_attr->auth_key_size %zu: authorization keys are not offered yet; leave it "
-        "0",
-        asked.auth_key_size);
-  }
+  if (!at_most(m, "auth_key_size", asked.auth_key_size, kMaxAuthKeyBytes)) return false;
+  mine.auth_key_size = asked.auth_key_size;
+  mine.auth_key = new_auth_key(asked.auth_key, asked.auth_key_size);
   const uint64_t beyond = asked.caps & ~kDomainCaps;
   if (beyond != 0) {
     return m.refuse("domain_attr->caps asks for %s; offered are FI_LOCAL_COMM and FI_REMOTE_COMM",

@@ -2,6 +2,7 @@
 // ATTRIBUTES", "TRANSMIT CONTEXT ATTRIBUTES", "RECEIVE CONTEXT ATTRIBUTES".
 #include <cinttypes>
 
+#include "provider/auth_key.hpp"
 #include "provider/hints.hpp"
 #include "provider/offer.hpp"
 
@@ -50,11 +51,6 @@ bool match_ep_identity(const Matching& m, const fi_ep_attr& asked) {
   if (asked.protocol_version > kProtocolVersion) {
     return m.refuse("ep_attr->protocol_version %u is asked for; offered is %u",
                     asked.protocol_version, kProtocolVersion);
-  }
-  if (m.version >= kApi15 && asked.auth_key_size != 0) {
-    return m.refuse(
-        "ep_attr->auth_key_size %zu: authorization keys are not offered yet; leave it 0",
-        asked.auth_key_size);
   }
   return match_contexts(m, "tx_ctx_cnt", asked.tx_ctx_cnt, false) &&
          match_contexts(m, "rx_ctx_cnt", asked.rx_ctx_cnt, m.type == FI_EP_MSG);
@@ -111,6 +107,14 @@ bool at_most(const Matching& m, const char* field, size_t asked, size_t offered)
   return m.refuse("%s %zu is asked for; at most %zu is offered", field, asked, offered);
 }
 
+bool match_auth_key(const Matching& m, const fi_ep_attr& asked, fi_ep_attr& mine) {
+  if (m.version < kApi15) return true;
+  if (!at_most(m, "ep_attr->auth_key_size", asked.auth_key_size, kMaxAuthKeyBytes)) return false;
+  mine.auth_key_size = asked.auth_key_size;
+  mine.auth_key = new_auth_key(asked.auth_key, asked.auth_key_size);
+  return true;
+}
+
 void echo(size_t asked, size_t& mine) noexcept {
   if (asked != 0) mine = asked;
 }
@@ -134,7 +138,8 @@ bool match_ep(const Matching& m, fi_info& answer) {
   if (asked->rx_ctx_cnt == FI_SHARED_CONTEXT) mine.rx_ctx_cnt = FI_SHARED_CONTEXT;
   return match_ep_identity(m, *asked) &&
          at_most(m, "ep_attr->max_msg_size", asked->max_msg_size, mine.max_msg_size) &&
-         at_most(m, "ep_attr->msg_prefix_size", asked->msg_prefix_size, 0);
+         at_most(m, "ep_attr->msg_prefix_size", asked->msg_prefix_size, 0) &&
+         match_auth_key(m, *asked, mine);
 }
 
 bool match_tx(const Matching& m, fi_info& answer) {

@@ -43,8 +43,12 @@ struct InfoDeleter {
     std::free(info->dest_addr);
     std::free(info->tx_attr);
     std::free(info->rx_attr);
+    if (info->ep_attr != nullptr) std::free(info->ep_attr->auth_key);
     std::free(info->ep_attr);
-    if (info->domain_attr != nullptr) std::free(info->domain_attr->name);
+    if (info->domain_attr != nullptr) {
+      std::free(info->domain_attr->auth_key);
+      std::free(info->domain_attr->name);
+    }
     std::free(info->domain_attr);
     if (info->fabric_attr != nullptr) {
       std::free(info->fabric_attr->name);

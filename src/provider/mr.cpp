@@ -137,10 +137,6 @@ int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t off
 // The tail of the structure has the application's layout: auth_key is there since 1.5, and iface
 // and device are looked at only where FI_HMEM was granted.
 int check_attr(const Domain& domain, const fi_mr_attr& attr) {
-  if (domain.api_version >= kApi15 && attr.auth_key_size != 0) {
-    APERTURE_WARN("fi_mr_regattr: authorization keys are not offered yet; leave auth_key_size 0");
-    return -FI_EINVAL;
-  }
   if (domain.region_rules.hmem && attr.iface != FI_HMEM_SYSTEM) {
     APERTURE_WARN(
         "fi_mr_regattr: iface %d is device memory, which this version cannot register yet; use "
@@ -158,11 +154,16 @@ int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexc
       APERTURE_WARN("fi_mr_regattr: domain or attr is NULL");
       return -FI_EINVAL;
     }
-    if (const int rc = check_attr(object_of<Domain>(fid), *attr); rc != 0) return rc;
-    return add_region(fid,
-                      wish_of(attr->mr_iov, attr->iov_count, attr->access, attr->requested_key,
-                              flags, attr->context, caller),
-                      attr->offset, mr);
+    auto& domain = object_of<Domain>(fid);
+    if (const int rc = check_attr(domain, *attr); rc != 0) return rc;
+    RegionWish wish = wish_of(attr->mr_iov, attr->iov_count, attr->access, attr->requested_key,
+                              flags, attr->context, caller);
+    const bool keyed = domain.api_version >= kApi15;
+    const auto pd =
+        pd_of_auth_key(domain, keyed ? attr->auth_key : nullptr, keyed ? attr->auth_key_size : 0);
+    if (!pd) return fi_code(pd.error());
+    wish.pd = pd.value();
+    return add_region(fid, std::move(wish), attr->offset, mr);
   });
 }
 

@@ -232,7 +232,7 @@ int register_region(Region& region) {
   spec.enabled = !rules.per_endpoint && !(rules.rma_event && (wish.flags & FI_RMA_EVENT) != 0);
   if (!rules.provider_keys) spec.requested_key = wish.requested_key;
   spec.registered_at = wish.caller;
-  Result<protect::RegionHandle> handle = domain.engine->keys().add(spec, make_side(domain, region));
+  Result<protect::RegionHandle> handle = add_region_of(domain, spec, make_side(domain, region));
   if (!handle) return explain_refusal(handle.error(), wish);
   region.handle = *handle;
   region.base = spec.zero_based ? 0 : spec.base;

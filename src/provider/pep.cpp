@@ -146,6 +146,7 @@ int listen(fid_pep* fid) noexcept {
     spec.events = &pep.reports;
     spec.what = nic::ListenFor::requests;
     spec.backlog = pep.backlog;
+    spec.auth_key = pep.auth_key;
     auto listener = (*contact)->listen(spec, pep.local);
     if (!listener) {
       APERTURE_WARN("fi_listen: cannot listen at %s: %s; choose another address or port",
@@ -236,6 +237,39 @@ int set_local(Pep& pep, const fi_info& info) {
   return 0;
 }
 
+// "The domain authorization key will be used if auth_key_size is set to 0": a passive endpoint has
+// no domain, only the info of one.
+int take_keys(Pep& pep, const fi_info& info) {
+  if (pep.fabric->api_version < kApi15) return 0;
+  if (const fi_domain_attr* attr = info.domain_attr) {
+    auto key =
+        take_auth_key("fi_passive_ep: domain_attr->auth_key", attr->auth_key, attr->auth_key_size);
+    if (!key) return fi_code(key.error());
+    pep.domain_key = pep.auth_key = *std::move(key);
+  }
+  if (const fi_ep_attr* attr = info.ep_attr; attr != nullptr && attr->auth_key_size != 0) {
+    auto key =
+        take_auth_key("fi_passive_ep: ep_attr->auth_key", attr->auth_key, attr->auth_key_size);
+    if (!key) return fi_code(key.error());
+    pep.auth_key = *std::move(key);
+  }
+  return 0;
+}
+
+// The endpoint that answers a request needs the key that was proved for it.
+void give_keys(const Pep& pep, fi_info& info) {
+  if (pep.domain_key != nullptr) {
+    const auto bytes = pep.domain_key->bytes();
+    info.domain_attr->auth_key = new_auth_key(bytes.data(), bytes.size());
+    info.domain_attr->auth_key_size = bytes.size();
+  }
+  if (pep.auth_key != nullptr) {
+    const auto bytes = pep.auth_key->bytes();
+    info.ep_attr->auth_key = new_auth_key(bytes.data(), bytes.size());
+    info.ep_attr->auth_key_size = bytes.size();
+  }
+}
+
 void* new_sockaddr(const Address& address, size_t& len) {
   sockaddr_storage sa;
   len = address.to_sockaddr(sa);
@@ -249,6 +283,7 @@ void RequestReports::on_request(const nic::ConnectionRequest& request) noexcept 
     InfoPtr info = copy_info(*pep_.info);
     info->src_addr = new_sockaddr(request.local, info->src_addrlen);
     info->dest_addr = new_sockaddr(request.remote, info->dest_addrlen);
+    give_keys(pep_, *info);
     info->handle = add_request(pep_, request);
     pep_.eq->report_connection(FI_CONNREQ, &pep_.fid.fid, std::move(info), request.data);
     return 0;
@@ -286,11 +321,12 @@ int open_passive(fid_fabric* fid, fi_info* info, fid_pep** out, void* context) n
       pep->info->domain_attr->name = new_text(kDomainName);
     if (pep->info->fabric_attr->name == nullptr)
       pep->info->fabric_attr->name = new_text(kFabricName);
+    pep->fabric = &object_of<Fabric>(fid);
+    if (const int rc = take_keys(*pep, *info); rc != 0) return rc;
     if (const int rc = set_local(*pep, *info); rc != 0) return rc;
     if (pep->info->addr_format == FI_FORMAT_UNSPEC)
       pep->info->addr_format = pep->local.is_v4() ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
     pep->backlog = kDefaultBacklog;
-    pep->fabric = &object_of<Fabric>(fid);
     pep->fid.fid = {FI_CLASS_PEP, context, &g_fid_ops};
     pep->fid.ops = &g_ops;
     pep->fid.cm = &g_cm_ops;

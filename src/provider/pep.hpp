@@ -8,6 +8,7 @@
 #include <rdma/fi_endpoint.h>
 
 #include "nic/contact.hpp"
+#include "provider/auth_key.hpp"
 #include "provider/eq.hpp"
 #include "provider/fabric.hpp"
 #include "provider/info_memory.hpp"
@@ -34,8 +35,10 @@ struct Pep {
   fid_pep fid{};
   Fabric* fabric = nullptr;
   Eq* eq = nullptr;
-  InfoPtr info;   // what its connection requests are described with
-  Address local;  // port 0 until it listens, unless one was given
+  InfoPtr info;  // what its connection requests are described with; without keys
+  std::shared_ptr<const Secret> domain_key;  // domain_attr->auth_key of that info, null: none
+  std::shared_ptr<const Secret> auth_key;    // its own: that of ep_attr, or else domain_key
+  Address local;                             // port 0 until it listens, unless one was given
   nic::ListenerId listener = 0;
   bool listening = false;
   bool spent = false;  // an active endpoint has taken its address

@@ -28,6 +28,8 @@ Info Station::ask(const StationOptions& o) {
   base.mr_mode = kBasicMr;
   Info hints = make_hints(base);
   hints->ep_attr->type = FI_EP_MSG;
+  set_auth_key(*hints->domain_attr, o.domain_key);
+  set_auth_key(*hints->ep_attr, o.ep_key);
   if (o.shared_receive) hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
   fi_info* info = nullptr;
   const Demand demand(base.mr_mode);

@@ -23,6 +23,8 @@ struct StationOptions {
   bool shared_receive = false;  // ask for FI_SHARED_CONTEXT
   bool counters = false;        // bound to every endpoint
   uint64_t cq_flags = 0;        // FI_SELECTIVE_COMPLETION
+  const char* domain_key = "";  // authorization keys, as text
+  const char* ep_key = "";
 };
 
 // An event of a connection, or an error (type 0).

@@ -72,6 +72,8 @@ Info make_hints(const Options& o) {
   hints->domain_attr->cq_data_size = o.cq_data_size;
   hints->tx_attr->op_flags = o.tx_op_flags;
   hints->rx_attr->op_flags = o.rx_op_flags;
+  set_auth_key(*hints->domain_attr, o.domain_key);
+  set_auth_key(*hints->ep_attr, o.ep_key);
   // with the loopback interface only: every test runs on one host, firewalls notwithstanding
   hints->addr_format = FI_SOCKADDR_IN;
   if (std::strstr(provider_name(), "shm") != nullptr) hints->addr_format = FI_FORMAT_UNSPEC;

@@ -79,7 +79,15 @@ struct Options {
   bool remote_counters = false;  // bind counters with FI_REMOTE_READ and FI_REMOTE_WRITE
   size_t min_multi_recv = 0;     // FI_OPT_MIN_MULTI_RECV; 0: as it is
   bool enable = true;
+  char domain_key[24] = {};  // authorization keys, as text; empty: none
+  char ep_key[24] = {};
 };
+// Sets hints' or an info's authorization key to that text (a copy, which fi_freeinfo frees).
+template <typename Attr>
+void set_auth_key(Attr& attr, const char* text) {
+  attr.auth_key_size = std::strlen(text);
+  attr.auth_key = attr.auth_key_size != 0 ? reinterpret_cast<uint8_t*>(strdup(text)) : nullptr;
+}
 
 Info make_hints(const Options& options);
 // fi_getinfo with hints from `options`; throws when nothing matches.

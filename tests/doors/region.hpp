@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <string>
+
 #include "doors/fixture.hpp"
 #include "doors/payload.hpp"
 
@@ -21,12 +23,27 @@ struct Remote {
 class Region {
  public:
   // A key of the application's choice is drawn when the domain does not choose keys itself.
-  Region(Node& node, size_t size, uint64_t access = kAllAccess, uint64_t seed = 1)
+  // auth_key: text; empty: the domain's.
+  Region(Node& node, size_t size, uint64_t access = kAllAccess, uint64_t seed = 1,
+         const char* auth_key = "")
       : memory_(size, seed) {
     // distinct between processes too, so that a key of one is never by chance one of another
     static uint64_t next_key = (static_cast<uint64_t>(getpid()) & 0xFFF) << 20;
     fid_mr* mr = nullptr;
-    DOOR(fi_mr_reg(node.domain(), memory_.data(), size, access, 0, next_key++, 0, &mr, nullptr));
+    if (*auth_key == '\0') {
+      DOOR(fi_mr_reg(node.domain(), memory_.data(), size, access, 0, next_key++, 0, &mr, nullptr));
+    } else {
+      std::string text = auth_key;
+      const iovec iov{memory_.data(), size};
+      fi_mr_attr attr{};
+      attr.mr_iov = &iov;
+      attr.iov_count = 1;
+      attr.access = access;
+      attr.requested_key = next_key++;
+      attr.auth_key = reinterpret_cast<uint8_t*>(text.data());
+      attr.auth_key_size = text.size();
+      DOOR(fi_mr_regattr(node.domain(), &attr, 0, &mr));
+    }
     mr_.reset(mr);
     remote_.base = node.virtual_addresses() ? reinterpret_cast<uint64_t>(memory_.data()) : 0;
     remote_.key = fi_mr_key(mr);

@@ -165,7 +165,7 @@ void Performer::regions(const Request& q, Reply* r) {
   if (q.ask == Ask::region_open) {
     if (q.data == 1 && !elsewhere_) elsewhere_ = std::make_unique<Node>(options_);
     Node& owner = q.data == 1 ? *elsewhere_ : *node_;
-    auto region = std::make_unique<Region>(owner, q.size, q.flags, q.seed);
+    auto region = std::make_unique<Region>(owner, q.size, q.flags, q.seed, q.auth_key);
     r->remote = region->remote();
     regions_[q.id] = std::move(region);
   } else if (q.ask == Ask::region_close) {
@@ -335,9 +335,11 @@ bool Side::quiet(int for_ms) {
   return ask(q).status == 1;
 }
 
-Remote Side::region_open(uint32_t id, size_t size, uint64_t access, uint64_t seed) {
+Remote Side::region_open(uint32_t id, size_t size, uint64_t access, uint64_t seed,
+                         const char* auth_key) {
   Request q = make_request(Ask::region_open, id);
   q.size = size, q.flags = access, q.seed = seed;
+  std::snprintf(q.auth_key, sizeof q.auth_key, "%s", auth_key);
   return ask(q).remote;
 }
 

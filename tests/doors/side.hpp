@@ -30,7 +30,8 @@ enum class Ask : uint32_t {
   verify,          // id, size, seed [offset]: the buffer holds the contents and its canaries
   untouched,       // id: the buffer is all zeros and its canaries hold (status 1), else 0
   release,         // id: forget the buffer
-  region_open,     // id, size, flags = access, seed -> remote; data = 1: in another domain
+  region_open,     // id, size, flags = access, seed [auth_key] -> remote; data = 1: in another
+                   // domain
   region_close,    // id
   region_verify,   // id, seed: contents and canaries (status 1), else 0
   write,           // id, addr, size, seed, remote, offset [flags, data]
@@ -56,6 +57,7 @@ struct Request {
   uint64_t data = 0;
   uint64_t offset = 0;
   Remote remote;
+  char auth_key[24] = {};
   int timeout_ms = 20000;
   uint32_t name_len = 0;
   uint8_t name[256] = {};
@@ -122,7 +124,8 @@ class Side {
   bool untouched(uint32_t id);
   void release(uint32_t id);
   bool quiet(int for_ms = 20);
-  Remote region_open(uint32_t id, size_t size, uint64_t access, uint64_t seed);
+  Remote region_open(uint32_t id, size_t size, uint64_t access, uint64_t seed,
+                     const char* auth_key = "");
   // In another domain of the same process, which has its own endpoint.
   Remote region_open_elsewhere(uint32_t id, size_t size, uint64_t access, uint64_t seed);
   void region_close(uint32_t id);

@@ -44,8 +44,14 @@ TEST(Versions, auth_keys_are_not_looked_at_before_1_5) {
     h.domain_attr->auth_key_size = 8;
     h.ep_attr->auth_key_size = 8;
   };
-  EXPECT_EQ(ask(kApi14, with_key).code, 0);
-  EXPECT_EQ(ask(kApi15, with_key).code, -FI_ENODATA);
+  const Answer old = ask(kApi14, with_key);
+  ASSERT_EQ(old.code, 0);
+  EXPECT_EQ(old.info->domain_attr->auth_key_size, 0u);
+  EXPECT_EQ(old.info->ep_attr->auth_key_size, 0u);
+  const Answer since = ask(kApi15, with_key);
+  ASSERT_EQ(since.code, 0);
+  EXPECT_EQ(since.info->domain_attr->auth_key_size, 8u);
+  EXPECT_EQ(since.info->ep_attr->auth_key_size, 8u);
 }
 
 TEST(Versions, bit_48_is_refused_in_both_meanings) {

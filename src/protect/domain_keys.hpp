@@ -1,0 +1,13 @@
+// Keys across the protection domains of one fi_domain: its authorization keys give it several, and
+// a key that an application chooses names one region among them all. man 3 fi_mr, "requested_key".
+// No state; any thread.
+#pragma once
+
+#include "protect/key_table.hpp"
+
+namespace aperture::protect {
+
+// A region of that key is registered in the domain, or is being closed there.
+bool key_in_use(const KeyTable& keys, DomainId pd, uint64_t key) noexcept;
+
+}  // namespace aperture::protect
