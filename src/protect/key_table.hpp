@@ -120,6 +120,7 @@ class KeyTable {
   // Descriptor and size of the key file, to be handed to peers that may map it.
   int fd() const noexcept { return fd_.get(); }
   size_t size_bytes() const noexcept { return mapping_.size(); }
+  const KeyFile& file() const noexcept { return file_; }  // to read: descriptor.hpp
   uint32_t regions() const noexcept;
 
   // The slots through which process `accessor` will reach us. They must stay mapped until

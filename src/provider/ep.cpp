@@ -234,11 +234,13 @@ void Ep::settle() noexcept {
   may_read = (body->tx_caps & FI_READ) != 0;
   may_write = (body->tx_caps & FI_WRITE) != 0;
   may_commit = ((body->tx_caps | body->rx_caps) & FI_RMA_PMEM) != 0;
+  descriptors = body->domain->region_rules.descriptors;
+  pd = body->domain->engine->domain();
   core = body->core.get();
   fid.msg = msg_ops(*this);
-  fid.tagged = tagged_ops(*body);
-  fid.rma = rma_ops(*body);
-  fid.atomic = atomic_ops(*body);
+  fid.tagged = tagged_ops(*this);
+  fid.rma = rma_ops(*this);
+  fid.atomic = atomic_ops(*this);
 }
 
 namespace {

@@ -107,6 +107,8 @@ struct Ep {
   size_t rma_iov_limit = 0;
   uint64_t tx_flags = 0;  // op_flags
   uint64_t rx_flags = 0;
+  DescriptorRule descriptors = DescriptorRule::ignored;  // the domain's
+  protect::DomainId pd = 0;  // whose regions its local buffers may lie in
   EpBody* body = nullptr;
 
   // Works out tx, rx_completion and the slots of the data path from the flags and the body's state.
@@ -125,9 +127,9 @@ struct Ep {
 // The slots of the data path, by what the endpoint may do now (ep_msg, ep_tagged, ep_rma,
 // ep_atomic).
 fi_ops_msg* msg_ops(const Ep& ep) noexcept;
-fi_ops_tagged* tagged_ops(const EpBody& body) noexcept;
-fi_ops_rma* rma_ops(const EpBody& body) noexcept;
-fi_ops_atomic* atomic_ops(const EpBody& body) noexcept;
+fi_ops_tagged* tagged_ops(const Ep& ep) noexcept;
+fi_ops_rma* rma_ops(const Ep& ep) noexcept;
+fi_ops_atomic* atomic_ops(const Ep& ep) noexcept;
 const fi_ops_msg& live_msg_ops() noexcept;  // those of an enabled endpoint
 extern fi_ops_cm g_ep_cm_ops;               // ep_cm.cpp
 extern fi_ops_cm g_msg_cm_ops;              // ep_connect.cpp

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "provider/atomic_rules.hpp"
+#include "provider/ep_described.hpp"
 #include "provider/header_names.hpp"
 #include "provider/post_message.hpp"
 #include "provider/stubs.hpp"
@@ -430,9 +431,15 @@ fi_ops_atomic g_live = {
 
 }  // namespace
 
-fi_ops_atomic* atomic_ops(const EpBody& body) noexcept {
+const fi_ops_atomic& live_atomic_ops() noexcept {
+  return g_live;
+}
+
+fi_ops_atomic* atomic_ops(const Ep& ep) noexcept {
+  const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_ATOMIC) == 0) return &g_not_asked;
-  return body.core ? &g_live : &g_not_enabled;
+  if (!body.core) return &g_not_enabled;
+  return ep.descriptors == DescriptorRule::ignored ? &g_live : described_atomic_ops();
 }
 
 int query_atomic(fid_domain* fid, fi_datatype type, fi_op op, fi_atomic_attr* attr,

@@ -1,4 +1,5 @@
 // Messages: fi_ops_msg. man 3 fi_msg. Data path.
+#include "provider/ep_described.hpp"
 #include "provider/ep_multi_recv.hpp"
 #include "provider/stubs.hpp"
 
@@ -135,6 +136,7 @@ fi_ops_msg* msg_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_MSG) == 0) return &g_refusing<kNotAsked>;
   if (!body.core) return &g_refusing<kNotEnabled>;
+  if (ep.descriptors != DescriptorRule::ignored) return described_msg_ops();
   return (ep.rx_flags & FI_MULTI_RECV) != 0 ? multi_recv_ops() : &g_live;
 }
 

@@ -1,6 +1,7 @@
 // Remote memory access: fi_ops_rma. man 3 fi_rma. Data path.
 #include <cstddef>
 
+#include "provider/ep_described.hpp"
 #include "provider/post_message.hpp"
 #include "provider/stubs.hpp"
 
@@ -234,9 +235,15 @@ fi_ops_rma g_live = {
 
 }  // namespace
 
-fi_ops_rma* rma_ops(const EpBody& body) noexcept {
+const fi_ops_rma& live_rma_ops() noexcept {
+  return g_live;
+}
+
+fi_ops_rma* rma_ops(const Ep& ep) noexcept {
+  const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_RMA) == 0) return &g_refusing<kNotAsked>;
-  return body.core ? &g_live : &g_refusing<kNotEnabled>;
+  if (!body.core) return &g_refusing<kNotEnabled>;
+  return ep.descriptors == DescriptorRule::ignored ? &g_live : described_rma_ops();
 }
 
 }  // namespace aperture::provider

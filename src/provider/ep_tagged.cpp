@@ -1,5 +1,6 @@
 // Tagged messages: fi_ops_tagged, with FI_PEEK, FI_CLAIM, FI_DISCARD. man 3 fi_tagged. Data path.
 #include "msg/probe.hpp"
+#include "provider/ep_described.hpp"
 #include "provider/post_message.hpp"
 #include "provider/stubs.hpp"
 
@@ -198,9 +199,15 @@ fi_ops_tagged g_live = {
 
 }  // namespace
 
-fi_ops_tagged* tagged_ops(const EpBody& body) noexcept {
+const fi_ops_tagged& live_tagged_ops() noexcept {
+  return g_live;
+}
+
+fi_ops_tagged* tagged_ops(const Ep& ep) noexcept {
+  const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_refusing<kNotAsked>;
-  return body.core ? &g_live : &g_refusing<kNotEnabled>;
+  if (!body.core) return &g_refusing<kNotEnabled>;
+  return ep.descriptors == DescriptorRule::ignored ? &g_live : described_tagged_ops();
 }
 
 }  // namespace aperture::provider

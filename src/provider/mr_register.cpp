@@ -10,7 +10,8 @@
 
 #include "base/guarded_copy.hpp"
 #include "base/random.hpp"
-#include "provider/errors.hpp"
+#include "protect/descriptor.hpp"
+#include "provider//errors.hpp"
 #include "provider/mr.hpp"
 #include "provider/offer.hpp"
 
@@ -238,7 +239,8 @@ int register_region(Region& region) {
   region.base = spec.zero_based ? 0 : spec.base;
   region.enabled = spec.enabled;
   // the application may look at both while the control thread is here
-  std::atomic_ref(region.fid.mem_desc).store(&region, std::memory_order_release);
+  std::atomic_ref(region.fid.mem_desc)
+      .store(protect::descriptor_of(*handle), std::memory_order_release);
   std::atomic_ref(region.fid.key)
       .store(rules.raw_keys ? FI_KEY_NOTAVAIL : handle->key, std::memory_order_release);
   return 0;

@@ -85,7 +85,7 @@ Info get_info(const Options& o) {
   fi_info* info = nullptr;
   const bool by_name = std::strstr(provider_name(), "shm") != nullptr;
   const char* node = by_name ? nullptr : "127.0.0.1";
-  const Demand demand(o.mr_mode);
+  const Demand demand(o.mr_mode | o.demanded_mr_mode);
   DOOR(fi_getinfo(o.api, node, nullptr, node != nullptr ? FI_SOURCE : 0, hints.get(), &info));
   return Info(info);
 }

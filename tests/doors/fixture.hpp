@@ -63,7 +63,8 @@ struct Options {
   uint32_t api = FI_VERSION(1, 17);
   uint64_t caps = FI_MSG | FI_TAGGED | FI_RMA;
   uint64_t mode = FI_CONTEXT | FI_CONTEXT2;
-  int mr_mode = 0;  // offered, and what of it is newer than API 1.5 is demanded too
+  int mr_mode = 0;           // offered; what of it is newer than API 1.5 is demanded too
+  int demanded_mr_mode = 0;  // demanded beyond that
   fi_av_type av_type = FI_AV_MAP;
   fi_cq_format cq_format = FI_CQ_FORMAT_TAGGED;
   fi_wait_obj wait = FI_WAIT_NONE;

@@ -259,5 +259,41 @@ TEST(MrModeAnswer, keys_are_16_bytes_where_raw_keys_are_demanded) {
   EXPECT_EQ(put({.caps = FI_MSG}, FI_MR_RAW).info->domain_attr->mr_key_size, 8u);
 }
 
+// ---- descriptors, in versions that libfabric here does not let through --------------------
+
+// What fi_send of 8 bytes answers, with NULL and with what nobody handed out.
+struct Sent {
+  ssize_t null;
+  ssize_t made_up;
+};
+Sent sent_with(uint32_t version, int demanded) {
+  Bench b(offering(demanded), version);
+  const fi_addr_t own = b.enable();
+  char bytes[8] = {};
+  return {fi_send(b.ep.get(), bytes, sizeof bytes, nullptr, own, &b),
+          fi_send(b.ep.get(), bytes, sizeof bytes, &bytes, own, &b)};
+}
+
+TEST(MrModeDescriptors, are_valid_or_null_from_1_22_on) {
+  for (uint32_t version : {kApi15, kApi117, uint32_t{FI_VERSION(1, 21)}}) {
+    const Sent s = sent_with(version, 0);
+    EXPECT_EQ(s.null, 0) << FI_MINOR(version);
+    EXPECT_EQ(s.made_up, 0) << "ignored before";
+  }
+  for (uint32_t version : {uint32_t{FI_VERSION(1, 22)}, kApi20}) {
+    const Sent s = sent_with(version, 0);
+    EXPECT_EQ(s.null, 0) << FI_MINOR(version);
+    EXPECT_EQ(s.made_up, -FI_EACCES) << FI_MINOR(version);
+  }
+}
+
+TEST(MrModeDescriptors, are_demanded_by_local_in_every_version) {
+  for (uint32_t version : {kApi15, kApi117, kApi20}) {
+    const Sent s = sent_with(version, FI_MR_LOCAL);
+    EXPECT_EQ(s.null, -FI_EINVAL) << FI_MINOR(version);
+    EXPECT_EQ(s.made_up, -FI_EACCES) << FI_MINOR(version);
+  }
+}
+
 }  // namespace
 }  // namespace aperture::provider_tests

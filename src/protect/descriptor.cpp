@@ -1,0 +1,161 @@
+// Descriptors of local buffers: see descriptor.hpp.
+#include "protect/descriptor.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+
+namespace aperture::protect {
+
+namespace {
+
+uint64_t bits_of(const void* descriptor) noexcept {
+  return reinterpret_cast<uint64_t>(descriptor);
+}
+
+// A consistent copy of the entry that a descriptor names, with whose it is. Any denial but none,
+// closed and revoking: it never named one.
+Denial resolve(const KeyFile& file, const void* descriptor, EntryCopy& out,
+               DomainId& owner) noexcept {
+  constexpr uint64_t kLow40 = ~uint64_t{0} >> kDescriptorIndexBits;
+  const uint64_t index = bits_of(descriptor) & kDescriptorIndexMask;
+  const uint64_t generation = bits_of(descriptor) >> kDescriptorIndexBits;
+  if (index >= file.capacity || generation == 0) return Denial::unknown_key;
+  const KeyEntry& e = file.entries[index];
+  // SYNC POINT: key-entry (pairs with the release stores of fill(): the fields of that life)
+  const uint64_t s = e.state_gen.load(std::memory_order_acquire);
+  const uint64_t birth = e.birth.load(std::memory_order_acquire) & kLow40;
+  if (birth != generation) return generation < birth ? Denial::closed : Denial::unknown_key;
+  if (state_of(s) == EntryState::revoking) return Denial::revoking;
+  if (state_of(s) != EntryState::valid) return Denial::closed;
+  // acquire on each field: the last load below may not pass them
+  owner = e.pd.load(std::memory_order_acquire);
+  out.index = static_cast<uint32_t>(index);
+  out.state_gen = s;
+  out.base = e.base.load(std::memory_order_acquire);
+  out.length = e.length.load(std::memory_order_acquire);
+  out.rights = e.rights.load(std::memory_order_acquire);
+  return e.state_gen.load(std::memory_order_acquire) == s ? Denial::none : Denial::closed;
+}
+
+bool lies_in(uint64_t base, uint64_t length, uint64_t addr, uint64_t len) noexcept {
+  // subtract, never add: nothing here can wrap
+  return addr >= base && addr - base <= length && len <= length - (addr - base);
+}
+
+const char* remedy(Denial denial) noexcept {
+  switch (denial) {
+    case Denial::unknown_key: return "pass what fi_mr_desc() returned for a region that is open";
+    case Denial::wrong_domain: return "register the buffer in the domain of this endpoint";
+    case Denial::closed:
+    case Denial::revoking:
+      return "close the region only when no more operations are posted with it";
+    case Denial::not_enabled: return "call fi_mr_enable() first";
+    case Denial::missing_right: return "add that right to the access flags of the registration";
+    case Denial::out_of_range: return "register the whole buffer, or pass its own descriptor";
+    case Denial::wrong_endpoint: return "bind the region to this endpoint with fi_mr_bind()";
+    case Denial::not_verified: return "map the memory and call fi_mr_refresh()";
+    default: return "nothing needs to change";
+  }
+}
+
+// The rights by the names that the application gave them.
+const char* access_name(Rights need) noexcept {
+  switch (need) {
+    case Rights::send: return "FI_SEND";
+    case Rights::recv: return "FI_RECV";
+    case Rights::local_write: return "FI_READ";
+    case Rights::local_read: return "FI_WRITE";
+    default: return "?";
+  }
+}
+
+const char* local_sentence(Denial denial) noexcept {
+  switch (denial) {
+    case Denial::unknown_key: return "is none that was handed out here";
+    case Denial::wrong_domain: return "belongs to another domain";
+    case Denial::closed: return "is that of a region that was closed";
+    case Denial::revoking: return "is that of a region that is being closed or refreshed";
+    case Denial::not_enabled: return "is that of a region that is not enabled";
+    case Denial::missing_right: return "is that of a region without this right";
+    case Denial::out_of_range: return "is that of a region that does not cover the buffer";
+    case Denial::wrong_endpoint: return "is that of a region that is not bound to this endpoint";
+    case Denial::not_verified:
+      return "is that of a region with pages that were not there when it was registered or "
+             "refreshed";
+    default: return "is valid";
+  }
+}
+
+}  // namespace
+
+LocalAnswer check_local(const KeyFile& file, const LocalAsk& ask) noexcept {
+  EntryCopy entry;
+  DomainId owner = 0;
+  const Denial denial = resolve(file, ask.descriptor, entry, owner);
+  if (denial != Denial::none) return {denial, {}};
+  if (owner != ask.pd) return {Denial::wrong_domain, {}};
+  if ((entry.rights & kFlagEnabled) == 0) return {Denial::not_enabled, {}};
+  if (!includes(static_cast<Rights>(entry.rights & kRightsMask), ask.need))
+    return {Denial::missing_right, {}};
+  if ((entry.rights & kFlagAskOwner) != 0) {
+    LocalAnswer answer;
+    answer.beside.index = entry.index;
+    answer.beside.generation = generation_of(entry.state_gen);
+    return answer;
+  }
+  const bool covered = lies_in(entry.base, entry.length, ask.addr, ask.len);
+  return {covered ? Denial::none : Denial::out_of_range, {}};
+}
+
+Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) noexcept {
+  const SideRecord* side = table.side(region);
+  if (side == nullptr) return Denial::closed;
+  uint64_t at = ask.addr;
+  uint64_t left = ask.len;
+  // buffers that lie behind one another in memory, in whatever order, cover what spans them
+  while (left != 0) {
+    uint64_t offset = 0;
+    uint64_t n = 0;
+    for (const Segment& s : side->segments) {
+      const auto base = reinterpret_cast<uint64_t>(s.base);
+      if (s.length != 0 && lies_in(base, s.length, at, 1)) {
+        offset += at - base;
+        n = std::min(left, s.length - (at - base));
+        break;
+      }
+      offset += s.length;
+    }
+    if (n == 0) return Denial::out_of_range;
+    if (const Denial d = side->judge(ask.through, offset, n); d != Denial::none) return d;
+    at += n;
+    left -= n;
+  }
+  return Denial::none;
+}
+
+void explain_local(const KeyFile& file, const LocalAsk& ask, Denial denial, char* out,
+                   size_t len) noexcept {
+  if (len == 0) return;
+  char region[256] = "";
+  EntryCopy entry;
+  DomainId owner = 0;
+  if (resolve(file, ask.descriptor, entry, owner) == Denial::none) {
+    char granted[160];
+    describe_rights(static_cast<Rights>(entry.rights & kRightsMask), granted, sizeof granted);
+    std::snprintf(region, sizeof region,
+                  " (it has %" PRIu64 " bytes at 0x%" PRIx64
+                  " for %s, registered at code address "
+                  "0x%" PRIx64 ")",
+                  entry.length, entry.base, granted,
+                  // relaxed: for people to read
+                  file.entries[entry.index].registered_at.load(std::memory_order_relaxed));
+  }
+  std::snprintf(out, len,
+                "descriptor 0x%" PRIx64 " of the %" PRIu64 " bytes at 0x%" PRIx64
+                " (needed: %s) %s%s; %s",
+                bits_of(ask.descriptor), ask.len, ask.addr, access_name(ask.need),
+                local_sentence(denial), region, remedy(denial));
+}
+
+}  // namespace aperture::protect

@@ -1,0 +1,67 @@
+// Calls that look at the descriptors of local buffers: fi_mr(3), "FI_MR_LOCAL" and "FI_MR_HMEM".
+//
+// In a domain whose rule is to ignore descriptors, endpoints have the plain tables of calls and
+// nobody pays. In any other the slots hold these: they check each descriptor, then call the plain
+// one. Inject calls, FI_INJECT and empty buffers need no descriptor, so none is looked at. Data
+// path; no state.
+#pragma once
+
+#include "protect/descriptor.hpp"
+#include "provider/post.hpp"
+
+namespace aperture::provider {
+
+// The tables, for endpoints that are enabled.
+fi_ops_msg* described_msg_ops() noexcept;        // ep_described_msg.cpp
+fi_ops_tagged* described_tagged_ops() noexcept;  // ep_described_msg.cpp
+fi_ops_rma* described_rma_ops() noexcept;        // ep_described_rma.cpp
+fi_ops_atomic* described_atomic_ops() noexcept;  // ep_described_atomic.cpp
+
+// The plain tables.
+const fi_ops_tagged& live_tagged_ops() noexcept;  // ep_tagged.cpp
+const fi_ops_rma& live_rma_ops() noexcept;        // ep_rma.cpp
+const fi_ops_atomic& live_atomic_ops() noexcept;  // ep_atomic.cpp
+
+// What the buffers of a call are used for, as the registration has to allow it.
+inline constexpr protect::Rights kSendSource = protect::Rights::send;
+inline constexpr protect::Rights kRecvTarget = protect::Rights::recv;
+inline constexpr protect::Rights kReadResult = protect::Rights::local_write;  // FI_READ
+inline constexpr protect::Rights kWriteSource = protect::Rights::local_read;  // FI_WRITE
+
+// Cold: logs the sentence and answers the code.
+[[gnu::cold]] ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noexcept;
+// Asks the side record if there is one; 0 or the refusal.
+[[gnu::cold]] ssize_t judge_descriptor(const Ep& ep, const char* call, const protect::LocalAsk& ask,
+                                       const protect::LocalAnswer& answer) noexcept;
+
+// One buffer and its descriptor; 0 or the refusal.
+inline ssize_t check_buffer(const Ep& ep, const char* call, const void* buf, size_t len, void* desc,
+                            protect::Rights need) noexcept {
+  if (len == 0) return 0;
+  if (desc == nullptr) [[likely]] {
+    if (ep.descriptors != DescriptorRule::required) [[likely]]
+      return 0;
+    return refuse_no_descriptor(call, buf, len);
+  }
+  const protect::LocalAsk ask{ep.pd, desc, reinterpret_cast<uint64_t>(buf), len, need, ep.body->id};
+  const protect::LocalAnswer answer = protect::check_local(ep.engine->keys().file(), ask);
+  if (answer.denial == protect::Denial::none && answer.beside.generation == 0) [[likely]]
+    return 0;
+  return judge_descriptor(ep, call, ask, answer);
+}
+
+// Several; no array of descriptors is as good as one of NULLs. Arguments that the call itself
+// refuses (too many pieces, no array) are left to it.
+inline ssize_t check_pieces(const Ep& ep, const char* call, const iovec* iov, void** desc,
+                            size_t count, size_t limit, protect::Rights need) noexcept {
+  if (iov == nullptr || count > limit) return 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (const ssize_t rc = check_buffer(ep, call, iov[i].iov_base, iov[i].iov_len,
+                                        desc != nullptr ? desc[i] : nullptr, need);
+        rc != 0)
+      return rc;
+  }
+  return 0;
+}
+
+}  // namespace aperture::provider
