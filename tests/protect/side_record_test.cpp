@@ -1,0 +1,439 @@
+// What a region has beyond one flat range: several buffers, verified pages, a secret, one endpoint,
+// watchers, a file behind it; and that peers leave all of it to the owner.
+#include "protect/side_record.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "protect/peer_key_view.hpp"
+#include "protect/table_fixture.hpp"
+
+namespace aperture::protect {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+// Whole pages, any of which can be taken away and given back.
+class Pages {
+ public:
+  explicit Pages(size_t n) : size_(n * kPage) {
+    void* made = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+    if (made == MAP_FAILED) std::abort();
+    base_ = static_cast<std::byte*>(made);
+  }
+  ~Pages() { ::munmap(base_, size_); }
+  std::byte* page(size_t i) { return base_ + i * kPage; }
+  uint64_t address() const { return reinterpret_cast<uint64_t>(base_); }
+  void unmap(size_t i) { ::munmap(page(i), kPage); }
+  void map(size_t i) { ::mmap(page(i), kPage, PROT_READ | PROT_WRITE, kFlags | MAP_FIXED, -1, 0); }
+
+ private:
+  static constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
+  size_t size_;
+  std::byte* base_;
+};
+
+struct Counting final : WriteWatcher {
+  void on_remote_write() noexcept override { ++count; }
+  int count = 0;
+};
+
+class Side : public TableTest {
+ protected:
+  // A region over these buffers, zero-based unless `base` says where it is to begin.
+  RegionHandle add_buffers(std::vector<Segment> segments, bool zero_based = true) {
+    RegionSpec spec = spec_of(reinterpret_cast<uint64_t>(segments.front().base), 0);
+    for (const Segment& s : segments) spec.length += s.length;
+    spec.zero_based = zero_based;
+    auto side = std::make_unique<SideRecord>();
+    side->segments = std::move(segments);
+    Result<RegionHandle> made = table->add(spec, std::move(side));
+    EXPECT_TRUE(made);
+    return made ? *made : RegionHandle{};
+  }
+  RegionHandle add_with(const std::function<void(SideRecord&)>& edit) {
+    auto side = std::make_unique<SideRecord>();
+    side->segments.push_back({memory.data(), memory.size(), std::nullopt});
+    edit(*side);
+    RegionSpec spec = spec_of(reinterpret_cast<uint64_t>(memory.data()), memory.size());
+    spec.zero_based = true;
+    Result<RegionHandle> made = table->add(spec, std::move(side));
+    EXPECT_TRUE(made);
+    return made ? *made : RegionHandle{};
+  }
+  static AccessAsk ask_at(RegionHandle r, uint64_t addr, uint64_t len) {
+    return ask_of(r.key, addr, len);
+  }
+  std::array<std::byte, 256> memory{};
+};
+
+TEST_F(Side, buffers_are_addressed_as_one_range_in_their_order) {
+  std::vector<std::byte> a(100), b(7), c(1000);
+  const RegionHandle r =
+      add_buffers({{c.data(), 100, {}}, {a.data(), 0, {}}, {b.data(), 7, {}}, {a.data(), 50, {}}});
+  std::vector<std::byte> in(157), out(157);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::byte>(i + 1);
+  {
+    const Checked all = table->check(ask_at(r, 0, 157));
+    ASSERT_TRUE(all);
+    EXPECT_EQ(all.grant().size(), 157u);
+    EXPECT_TRUE(all.grant().copy_in(in.data(), 157));
+    EXPECT_TRUE(all.grant().copy_out(out.data(), 157));
+    std::vector<size_t> sizes;
+    EXPECT_TRUE(all.grant().each_piece([&](std::byte*, size_t n) {
+      sizes.push_back(n);
+      return true;
+    }));
+    EXPECT_EQ(sizes, (std::vector<size_t>{100, 7, 50}));
+  }
+  EXPECT_EQ(in, out);
+  EXPECT_TRUE(std::equal(c.begin(), c.begin() + 100, in.begin()));
+  EXPECT_TRUE(std::equal(b.begin(), b.end(), in.begin() + 100));
+  EXPECT_TRUE(std::equal(a.begin(), a.begin() + 50, in.begin() + 107));
+  EXPECT_EQ(a[50], std::byte{0}) << "nothing behind a buffer's end";
+  EXPECT_EQ(c[100], std::byte{0});
+}
+
+TEST_F(Side, each_offset_finds_its_buffer) {
+  std::vector<std::byte> a(10), b(10);
+  const RegionHandle r = add_buffers({{a.data(), 10, {}}, {b.data(), 10, {}}});
+  for (uint64_t offset = 0; offset <= 20; ++offset) {
+    for (uint64_t len = 0; offset + len <= 20; ++len) {
+      const Checked c = table->check(ask_at(r, offset, len));
+      ASSERT_TRUE(c) << offset << " " << len;
+      std::vector<std::byte> mark(len, static_cast<std::byte>(offset + 1));
+      ASSERT_TRUE(c.grant().copy_in(mark.data(), len));
+      for (uint64_t i = offset; i < offset + len; ++i) {
+        ASSERT_EQ(i < 10 ? a[i] : b[i - 10], mark[0]);
+      }
+    }
+  }
+  for (const uint64_t offset : {uint64_t{0}, uint64_t{9}, uint64_t{10}, uint64_t{20}}) {
+    EXPECT_EQ(denial(ask_at(r, offset, 21 - offset)), Denial::out_of_range);
+  }
+}
+
+TEST_F(Side, virtual_addresses_go_on_from_the_first_buffer) {
+  std::vector<std::byte> a(10), b(10);
+  const RegionHandle r = add_buffers({{a.data(), 10, {}}, {b.data(), 10, {}}}, false);
+  const auto base = reinterpret_cast<uint64_t>(a.data());
+  {
+    const Checked second = table->check(ask_at(r, base + 12, 8));
+    ASSERT_TRUE(second);
+    EXPECT_EQ(second.grant().data(), b.data() + 2);
+  }
+  EXPECT_EQ(denial(ask_at(r, base + 12, 9)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_at(r, base - 1, 1)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_at(r, reinterpret_cast<uint64_t>(b.data()), 1)), Denial::out_of_range)
+      << "the second buffer's own address is not one of the region";
+}
+
+TEST_F(Side, a_chunk_of_a_long_range_ends_where_chunks_end) {
+  std::vector<std::byte> a(kChunkBytes - 8), b(kChunkBytes);
+  const RegionHandle r = add_buffers({{a.data(), a.size(), {}}, {b.data(), b.size(), {}}});
+  const Checked c = table->check(ask_at(r, 0, a.size() + b.size()));
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c.grant().size(), kChunkBytes);
+  size_t sum = 0;
+  c.grant().each_piece([&](std::byte*, size_t n) { return (sum += n) > 0; });
+  EXPECT_EQ(sum, kChunkBytes);
+}
+
+TEST_F(Side, memory_that_is_not_there_is_seen_and_not_a_signal) {
+  Pages p(3);
+  p.unmap(1);
+  const RegionHandle r = add_buffers({{p.page(0), 3 * kPage, {}}});
+  std::array<std::byte, 16> word{};
+  {
+    const Checked c = table->check(ask_at(r, kPage - 8, 16));
+    ASSERT_TRUE(c);
+    EXPECT_FALSE(c.grant().copy_in(word.data(), 16));
+    EXPECT_FALSE(c.grant().copy_out(word.data(), 16));
+  }
+  std::vector<std::byte> two(8);
+  const RegionHandle parts = add_buffers({{two.data(), 8, {}}, {p.page(1), kPage, {}}});
+  {
+    const Checked c = table->check(ask_at(parts, 0, 16));
+    ASSERT_TRUE(c);
+    EXPECT_FALSE(c.grant().copy_in(word.data(), 16));
+    EXPECT_FALSE(c.grant().copy_out(word.data(), 16));
+  }
+  p.map(1);
+  const Checked c = table->check(ask_at(parts, 0, 16));
+  ASSERT_TRUE(c);
+  EXPECT_TRUE(c.grant().copy_in(word.data(), 16));
+  EXPECT_TRUE(c.grant().copy_out(word.data(), 16));
+}
+
+TEST_F(Side, pages_are_verified_when_asked_and_only_then) {
+  Pages p(4);
+  p.unmap(1);
+  p.unmap(3);
+  const std::byte* base = p.page(0) + 100;
+  PageMap map(base, 4 * kPage - 100);
+  EXPECT_FALSE(map.is_complete());
+  EXPECT_TRUE(map.covers(0, kPage - 100)) << "all of the first page";
+  EXPECT_FALSE(map.covers(0, kPage - 99)) << "one byte of the second";
+  EXPECT_FALSE(map.covers(kPage - 101, 2));
+  EXPECT_TRUE(map.covers(2 * kPage - 100, kPage));
+  EXPECT_FALSE(map.covers(2 * kPage - 101, kPage)) << "the last byte of the hole";
+  EXPECT_FALSE(map.covers(2 * kPage - 100, kPage + 1));
+  EXPECT_FALSE(map.covers(0, 4 * kPage - 100));
+  EXPECT_TRUE(map.covers(kPage + 100, 0)) << "no bytes, no page";
+  p.map(1);
+  EXPECT_FALSE(map.covers(kPage, 1)) << "mapped, but nobody said so";
+  p.map(3);
+  map.verify(p.page(1) + 5, 1);
+  EXPECT_TRUE(map.covers(0, 3 * kPage - 100));
+  EXPECT_FALSE(map.covers(3 * kPage - 100, 1)) << "only what was named is looked at";
+  EXPECT_FALSE(map.is_complete());
+  map.verify(p.page(2) + 5, kPage);
+  EXPECT_TRUE(map.is_complete());
+  EXPECT_TRUE(map.covers(0, 4 * kPage - 100));
+  p.unmap(2);
+  map.verify(base, 4 * kPage - 100);
+  EXPECT_FALSE(map.is_complete());
+  EXPECT_FALSE(map.covers(2 * kPage, 1));
+  EXPECT_TRUE(PageMap(base, 0).is_complete());
+  map.verify(base, 0);
+  EXPECT_FALSE(map.is_complete());
+}
+
+TEST_F(Side, pages_that_were_not_verified_are_refused) {
+  Pages p(3);
+  p.unmap(1);
+  std::vector<std::byte> before(64);
+  std::vector<Segment> segments;
+  segments.push_back({before.data(), 64, {}});
+  segments.push_back({p.page(0), 3 * kPage, std::nullopt});
+  segments.back().pages.emplace(p.page(0), 3 * kPage);
+  const RegionHandle r = add_buffers(std::move(segments));
+  EXPECT_EQ(denial(ask_at(r, 0, 64 + kPage)), Denial::none);
+  EXPECT_EQ(denial(ask_at(r, 0, 64 + kPage + 1)), Denial::not_verified);
+  EXPECT_EQ(denial(ask_at(r, 64 + kPage, 1)), Denial::not_verified);
+  EXPECT_EQ(denial(ask_at(r, 64 + 2 * kPage, kPage)), Denial::none);
+  p.map(1);
+  EXPECT_EQ(denial(ask_at(r, 64 + kPage, 1)), Denial::not_verified) << "backed now, not verified";
+  table->side(r)->segments[1].pages->verify(p.page(1), kPage);
+  EXPECT_EQ(denial(ask_at(r, 0, 64 + 3 * kPage)), Denial::none);
+}
+
+TEST_F(Side, one_endpoint_reaches_it_and_no_other) {
+  const RegionHandle r = add_with([](SideRecord& s) { s.needs_endpoint = true; });
+  AccessAsk ask = ask_at(r, 0, 8);
+  const auto through = [&](EndpointId id) {
+    ask.through = id;
+    return denial(ask);
+  };
+  EXPECT_EQ(through(0), Denial::wrong_endpoint) << "bound to none: reached by none";
+  EXPECT_EQ(through(5), Denial::wrong_endpoint);
+  table->side(r)->endpoint = 5;
+  EXPECT_EQ(through(5), Denial::none);
+  EXPECT_EQ(through(4), Denial::wrong_endpoint);
+  EXPECT_EQ(through(0), Denial::wrong_endpoint);
+  {
+    ask.through = 5;
+    const Checked first = table->check(ask);
+    ASSERT_TRUE(first);
+    ask.through = 6;
+    EXPECT_EQ(table->recheck(ask, first.grant().region()).denial(), Denial::wrong_endpoint);
+  }
+  table->side(r)->endpoint = 0;
+  EXPECT_EQ(through(5), Denial::wrong_endpoint) << "its endpoint was closed";
+  const RegionHandle anybody = add_with([](SideRecord&) {});
+  ask = ask_at(anybody, 0, 8);
+  EXPECT_EQ(through(0), Denial::none);
+  EXPECT_EQ(through(9), Denial::none);
+}
+
+TEST_F(Side, half_a_raw_key_is_an_unknown_key_whatever_else_is_wrong) {
+  const RegionHandle r = add_with([](SideRecord& s) {
+    s.secret = 0x1234;
+    s.needs_endpoint = true;
+    s.endpoint = 3;
+  });
+  AccessAsk ask = ask_at(r, 0, 8);
+  ask.through = 3;
+  EXPECT_EQ(denial(ask), Denial::unknown_key);
+  ask.secret = Wild<uint64_t>(0x1235);
+  EXPECT_EQ(denial(ask), Denial::unknown_key);
+  ask.secret = Wild<uint64_t>(0x1234);
+  EXPECT_EQ(denial(ask), Denial::none);
+  RegionRef ref;
+  {
+    const Checked first = table->check(ask);
+    ASSERT_TRUE(first);
+    ref = first.grant().region();
+  }
+  AccessAsk wrong = ask_at(r, memory.size() + 1, 8);
+  wrong.need = Rights::remote_atomic;
+  EXPECT_EQ(denial(wrong), Denial::unknown_key) << "nothing is told of rights and range";
+  EXPECT_EQ(table->recheck(wrong, ref).denial(), Denial::unknown_key);
+  ask.through = 4;
+  EXPECT_EQ(denial(ask), Denial::wrong_endpoint);
+  const RegionHandle no_secret = add_with([](SideRecord&) {});
+  AccessAsk with = ask_at(no_secret, 0, 8);
+  with.secret = Wild<uint64_t>(77);
+  EXPECT_EQ(denial(with), Denial::none) << "a region without one asks for none";
+}
+
+TEST_F(Side, rights_and_range_hold_beside_too) {
+  const RegionHandle r = add_with([](SideRecord&) {});
+  AccessAsk ask = ask_at(r, 0, 8);
+  ask.need = Rights::remote_atomic;
+  EXPECT_EQ(denial(ask), Denial::missing_right);
+  EXPECT_EQ(denial(ask_at(r, memory.size() - 7, 8)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_at(r, memory.size() - 8, 8)), Denial::none);
+}
+
+TEST_F(Side, a_record_given_later_keeps_the_range_and_goes_with_the_region) {
+  RegionSpec spec = spec_of(reinterpret_cast<uint64_t>(memory.data()), memory.size());
+  spec.requested_key = 9;
+  const RegionHandle r = add(spec);
+  EXPECT_EQ(table->side(r), nullptr);
+  Result<SideRecord*> side = table->add_side(r);
+  ASSERT_TRUE(side);
+  EXPECT_EQ(table->side(r), *side);
+  ASSERT_EQ((*side)->segments.size(), 1u);
+  EXPECT_EQ((*side)->segments[0].base, memory.data());
+  EXPECT_EQ((*side)->segments[0].length, memory.size());
+  Result<SideRecord*> again = table->add_side(r);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(*again, *side) << "one record for each region";
+  (*side)->needs_endpoint = true;
+  EXPECT_EQ(denial(ask_of(9, spec.base, 8)), Denial::wrong_endpoint) << "it is looked at at once";
+  close(r);
+  EXPECT_EQ(table->side(r), nullptr);
+  EXPECT_EQ(table->add_side(r).error(), Errc::no_entry);
+  const RegionHandle next = add(spec);
+  EXPECT_EQ(next.index, r.index);
+  EXPECT_EQ(table->side(next), nullptr) << "the next life of the entry has none";
+  EXPECT_EQ(denial(ask_of(9, spec.base, 8)), Denial::none);
+}
+
+TEST_F(Side, watchers_hear_of_each_write_to_that_life_of_the_region) {
+  Counting first, second;
+  const RegionHandle r = add_with([&](SideRecord& s) { s.watchers = {&first, &second}; });
+  RegionRef ref;
+  {
+    const Checked c = table->check(ask_at(r, 0, 8));
+    ASSERT_TRUE(c);
+    ref = c.grant().region();
+  }
+  table->note_write(ref);
+  table->note_write(ref);
+  EXPECT_EQ(first.count, 2);
+  EXPECT_EQ(second.count, 2);
+  table->note_write({});
+  table->note_write({ref.index, ref.generation + 1});
+  table->note_write({~0u, 1});
+  const RegionHandle plain = add();
+  table->note_write({plain.index, plain.generation});
+  ASSERT_TRUE(table->revoke_begin(r));
+  table->note_write(ref);
+  EXPECT_TRUE(table->revoke_poll(r));
+  table->note_write(ref);
+  EXPECT_EQ(first.count, 2);
+}
+
+TEST_F(Side, a_revived_region_is_the_same_and_what_was_under_way_is_refused) {
+  Counting watcher;
+  const RegionHandle r = add_with([&](SideRecord& s) {
+    s.needs_endpoint = true;
+    s.endpoint = 5;
+    s.watchers = {&watcher};
+  });
+  AccessAsk ask = ask_at(r, 0, 8);
+  ask.through = 5;
+  LookupHint hint;
+  RegionRef old;
+  {
+    const Checked c = table->check(ask, &hint);
+    ASSERT_TRUE(c);
+    old = c.grant().region();
+  }
+  EXPECT_EQ(table->revive(r).error(), Errc::no_entry) << "it is in force";
+  ASSERT_TRUE(table->revoke_begin(r));
+  EXPECT_EQ(denial(ask, &hint), Denial::revoking);
+  EXPECT_NE(table->side(r), nullptr) << "its pages can be verified meanwhile";
+  EXPECT_TRUE(table->is_quiet(r));
+  Result<RegionHandle> next = table->revive(r);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->key, r.key);
+  EXPECT_EQ(next->index, r.index);
+  EXPECT_EQ(next->birth, r.birth);
+  EXPECT_NE(next->generation, r.generation);
+  EXPECT_EQ(table->revive(r).error(), Errc::no_entry);
+  EXPECT_EQ(denial(ask, &hint), Denial::none);
+  EXPECT_EQ(table->recheck(ask, old).denial(), Denial::closed);
+  table->note_write(old);
+  EXPECT_EQ(watcher.count, 0);
+  ask.through = 6;
+  EXPECT_EQ(denial(ask), Denial::wrong_endpoint) << "its rules are as they were";
+  EXPECT_EQ(table->revoke_begin(r).error(), Errc::no_entry) << "the old handle closes nothing";
+  close(*next);
+  EXPECT_EQ(denial(ask), Denial::closed);
+  EXPECT_EQ(table->revive(*next).error(), Errc::no_entry);
+}
+
+TEST_F(Side, a_commit_needs_a_persistent_region_and_memory) {
+  const int fd = ::memfd_create("persistent", MFD_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(::ftruncate(fd, 2 * kPage), 0);
+  void* mapped = ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ::close(fd);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* base = static_cast<std::byte*>(mapped);
+  const RegionHandle r = add_buffers({{base, 2 * kPage, {}}});
+  EXPECT_EQ(table->commit(ask_at(r, 0, kPage)), Denial::not_persistent);
+  table->side(r)->persistent = true;
+  EXPECT_EQ(table->commit(ask_at(r, 0, 2 * kPage)), Denial::none);
+  EXPECT_EQ(table->commit(ask_at(r, 100, 1)), Denial::none);
+  EXPECT_EQ(table->commit(ask_at(r, 0, 2 * kPage + 1)), Denial::out_of_range);
+  ::munmap(base + kPage, kPage);
+  EXPECT_EQ(table->commit(ask_at(r, 0, kPage)), Denial::none);
+  EXPECT_EQ(table->commit(ask_at(r, 0, kPage + 1)), Denial::not_backed);
+  EXPECT_EQ(table->commit(ask_at(r, kPage + 8, 1)), Denial::not_backed);
+  close(r);
+  EXPECT_EQ(table->commit(ask_at(r, 0, 1)), Denial::closed);
+  ::munmap(base, kPage);
+  EXPECT_EQ(table->commit(ask_of(add().key)), Denial::not_persistent) << "no record at all";
+}
+
+TEST_F(Side, peers_leave_such_a_region_to_its_owner) {
+  Result<PeerKeyView> made =
+      PeerKeyView::map(UniqueFd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0)), table->size_bytes());
+  ASSERT_TRUE(made);
+  const RegionHandle r = add_with([](SideRecord& s) { s.secret = 1; });
+  const RegionHandle plain = add();
+  EXPECT_TRUE(made->asks_owner(kPd, r.key));
+  EXPECT_FALSE(made->asks_owner(kPd, plain.key));
+  EXPECT_FALSE(made->asks_owner(kPd, plain.key ^ 1));
+  EXPECT_EQ(made->would_refuse(kPd, r.key, memory.size(), 8, Rights::remote_write), Denial::none)
+      << "only the owner knows";
+  made->set_copy_calls(
+      [](pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+         unsigned long) -> ssize_t {
+        ADD_FAILURE() << "a peer touched it";
+        return -1;
+      },
+      nullptr);
+  AccessorSlot slot{};
+  std::byte byte{};
+  const iovec iov{&byte, 1};
+  const DirectResult got = made->write(::getpid(), slot, {kPd, r.key, 0, &iov, 1}, nullptr);
+  EXPECT_EQ(got.outcome, DirectResult::Outcome::through_ring);
+  EXPECT_EQ(got.bytes, 0u);
+  EXPECT_EQ(slot.pin.load(), 0u);
+}
+
+}  // namespace
+}  // namespace aperture::protect
