@@ -1,9 +1,11 @@
 // The refilled buffer behind random_u64: see random.hpp.
 #include "base/random.hpp"
 
+#include <sodium.h>
 #include <sys/random.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,9 +15,14 @@ namespace aperture {
 
 namespace {
 
+constexpr size_t kPoolBytes = 4096;
+constexpr uint32_t kRefillsOfOneSeed = 1024;  // then the kernel is asked again
+
 struct Pool {
-  unsigned char bytes[4096];
-  size_t used = sizeof(bytes);
+  unsigned char seed[crypto_stream_chacha20_KEYBYTES];  // of the next refill: not of this one
+  unsigned char bytes[kPoolBytes];
+  size_t used = kPoolBytes;
+  uint32_t refills = 0;
   uint64_t epoch = 0;  // the process that filled it: a child must not repeat its parent's keys
 };
 
@@ -34,6 +41,26 @@ void fill(void* out, size_t len) noexcept {
 
 thread_local Pool pool;
 
+// A stream under the seed, of which the first bytes are the next seed: whoever reads this memory
+// learns nothing of what was handed out before.
+void refill(uint64_t epoch) noexcept {
+  if (pool.epoch != epoch || pool.refills == kRefillsOfOneSeed) {
+    if (::sodium_init() < 0) std::abort();  // no entropy, as below
+    fill(pool.seed, sizeof pool.seed);
+    pool.refills = 0;
+    pool.epoch = epoch;
+  }
+  // one call for both: they are neighbours
+  static_assert(offsetof(Pool, bytes) == sizeof pool.seed);
+  constexpr unsigned char kNonce[crypto_stream_chacha20_NONCEBYTES] = {};
+  unsigned char key[sizeof pool.seed];
+  std::memcpy(key, pool.seed, sizeof key);
+  ::crypto_stream_chacha20(pool.seed, sizeof pool.seed + kPoolBytes, kNonce, key);
+  ::sodium_memzero(key, sizeof key);
+  pool.used = 0;
+  ++pool.refills;
+}
+
 }  // namespace
 
 void random_bytes(void* out, size_t len_bytes) noexcept {
@@ -43,9 +70,7 @@ void random_bytes(void* out, size_t len_bytes) noexcept {
   }
   const uint64_t epoch = process_epoch();
   if (pool.epoch != epoch || sizeof(pool.bytes) - pool.used < len_bytes) {
-    fill(pool.bytes, sizeof(pool.bytes));
-    pool.used = 0;
-    pool.epoch = epoch;
+    refill(epoch);
   }
   std::memcpy(out, pool.bytes + pool.used, len_bytes);
   // what was handed out does not stay behind for a core dump or a stray read

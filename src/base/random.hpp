@@ -1,5 +1,6 @@
-// Unpredictable bits from the kernel, buffered: one getrandom(2) fills 4 KiB, since a system call
-// for each key is too slow. The buffer is per thread and is dropped in a forked child.
+// Unpredictable bits: a seed from the kernel, stretched by ChaCha20 (libsodium) with a new seed for
+// each 4 KiB and one from the kernel for each 4 MiB, since a system call for each key is too slow.
+// Per thread, and dropped in a forked child.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,7 @@
 
 namespace aperture {
 
-uint64_t random_u64() noexcept;                           // some 20 ns, nearly all in the kernel
+uint64_t random_u64() noexcept;                           // some 4 ns
 void random_bytes(void* out, size_t len_bytes) noexcept;  // aborts if the kernel has none
 
 }  // namespace aperture

@@ -191,7 +191,11 @@ bool KeyTable::key_in_use(uint64_t hash, DomainId pd, uint64_t key,
 // The oldest of the keys drawn in advance. Its chain was fetched meanwhile: among a million regions
 // the two cache misses of an insertion cost more than all the rest of it.
 uint64_t KeyTable::next_drawn() noexcept {
-  const uint64_t key = std::exchange(ahead_[ahead_at_ % kAhead], random_u64());
+  if (fresh_at_ == fresh_.size()) {
+    random_bytes(fresh_.data(), sizeof fresh_);
+    fresh_at_ = 0;
+  }
+  const uint64_t key = std::exchange(ahead_[ahead_at_ % kAhead], fresh_[fresh_at_++]);
   const uint32_t count = file_.header->bucket_count.load(std::memory_order_relaxed);
   const auto bucket = [&](uint64_t of) {
     return &file_.buckets[bucket_of(hash_key(last_domain_, of), count)];

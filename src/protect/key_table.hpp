@@ -97,6 +97,9 @@ class KeyTable {
   // lock.
   Status revoke_begin(RegionHandle region);
   bool revoke_poll(RegionHandle region);
+  // revoke_begin() and one revoke_poll() in one step, inside the engine lock: ok when it is over,
+  // busy when it is to be polled on, no_entry.
+  Status revoke_now(RegionHandle region);
   Status revoke(RegionHandle region, uint64_t deadline_ns);
 
   // fi_mr_refresh: instead of revoke_poll, until it is true; then revive() puts the region in force
@@ -178,7 +181,8 @@ class KeyTable {
   void set_free(RegionHandle region) noexcept;
   void free_entry(RegionHandle region) noexcept;
   bool being_closed(RegionHandle region) const noexcept;
-  bool close_unattended(RegionHandle region, Status& answer);
+  Status begin_under_mutex(RegionHandle region) noexcept;
+  bool is_pinned(uint64_t generation) noexcept;
   const KeyEntry* entry_to_explain(DomainId pd, uint64_t key) const;
 
   UniqueFd fd_;
@@ -196,6 +200,8 @@ class KeyTable {
   DomainId last_domain_ = 0;
   std::array<uint64_t, kAhead> ahead_{};  // keys drawn in advance, so that their chains are at hand
   size_t ahead_at_ = 0;
+  std::array<uint64_t, 64> fresh_{};  // of the generator, which is asked for many at a time
+  size_t fresh_at_ = 64;
   uint32_t domain_cursor_ = 0;
   std::array<Resting, kQuarantine> quarantine_;
   size_t quarantine_head_ = 0;
@@ -210,7 +216,7 @@ class KeyTable {
 
   std::mutex slots_mutex_;  // guards attached_ and the mappings behind it
   std::vector<Attached> attached_;
-  uint32_t attached_count_ = 0;  // its size; written under both mutexes
+  std::atomic<uint32_t> attached_count_{0};  // its size; written under both mutexes
   ProcThreadProbe proc_probe_;
   ThreadProbe* probe_ = &proc_probe_;
 };

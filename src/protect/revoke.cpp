@@ -31,30 +31,31 @@ void wait_a_little(int round) noexcept {
 
 }  // namespace
 
+// VALID to REVOKING. busy: it is being revoked; no_entry: it is not there any more.
+Status KeyTable::begin_under_mutex(RegionHandle region) noexcept {
+  KeyEntry& entry = file_.entries[region.index];
+  const uint64_t now = entry.state_gen.load(std::memory_order_relaxed);  // changes under mutex_
+  const uint64_t revoking = state_gen_of(region.generation, EntryState::revoking);
+  if (now != revoking && now != state_gen_of(region.generation, EntryState::valid)) {
+    return Errc::no_entry;
+  }
+  entry.state_gen.store(revoking, std::memory_order_seq_cst);
+  return Errc::busy;
+}
+
 Status KeyTable::revoke_begin(RegionHandle region) {
   if (region.generation == 0 || region.index >= file_.capacity) return Errc::no_entry;
   {
     std::lock_guard guard(mutex_);
-    KeyEntry& entry = file_.entries[region.index];
-    const uint64_t now = entry.state_gen.load(std::memory_order_relaxed);  // changes under mutex_
-    const uint64_t revoking = state_gen_of(region.generation, EntryState::revoking);
-    if (now == revoking) return {};
-    if (now != state_gen_of(region.generation, EntryState::valid)) return Errc::no_entry;
-    entry.state_gen.store(revoking, std::memory_order_seq_cst);
+    if (Status s = begin_under_mutex(region); s.error() == Errc::no_entry) return s;
     // a peer that attaches after this, under the same mutex, finds the entry REVOKING
-    if (attached_count_ == 0) return {};
+    if (attached_count_.load(std::memory_order_relaxed) == 0) return {};
   }
   // SYNC POINT: revocation (FENCE_R; pairs with FENCE_A in PeerKeyView: either we see the pin, or
   // the accessor sees REVOKING)
   full_fence();
   std::lock_guard guard(slots_mutex_);
-  for (const Attached& a : attached_) {
-    for (AccessorSlot& slot : a.slots->slots) {
-      if (slot.pin.load(std::memory_order_acquire) == region.generation) {
-        slot.riov_len.store(0, std::memory_order_seq_cst);
-      }
-    }
-  }
+  (void)is_pinned(region.generation);
   return {};
 }
 
@@ -108,21 +109,46 @@ Result<RegionHandle> KeyTable::revive(RegionHandle region) {
   return next;
 }
 
-// The whole of a close when no peer is attached: VALID to FREE, once through the mutex.
-bool KeyTable::close_unattended(RegionHandle region, Status& answer) {
-  std::lock_guard guard(mutex_);
-  // under mutex_, as the attaching is: see revoke_begin()
-  if (attached_count_ != 0) return false;
-  answer = Errc::no_entry;
-  if (!in_force(region)) return region.generation == 0 || !being_closed(region);
-  free_entry(region);
-  answer = {};
-  return true;
+// Whether a peer stands in that life of a region; its copy is cut short. slots_mutex_ held.
+bool KeyTable::is_pinned(uint64_t generation) noexcept {
+  bool pinned = false;
+  for (const Attached& a : attached_) {
+    for (AccessorSlot& slot : a.slots->slots) {
+      // SYNC POINT: revocation (acquire: pairs with the release store that unpins)
+      if (slot.pin.load(std::memory_order_acquire) != generation) continue;
+      slot.riov_len.store(0, std::memory_order_seq_cst);
+      pinned = true;
+    }
+  }
+  return pinned;
+}
+
+Status KeyTable::revoke_now(RegionHandle region) {
+  if (region.generation == 0 || region.index >= file_.capacity) return Errc::no_entry;
+  std::unique_lock slots_guard(slots_mutex_, std::defer_lock);
+  // relaxed: looked at again under mutex_; a peer that attaches meanwhile finds what we leave
+  if (attached_count_.load(std::memory_order_relaxed) != 0) slots_guard.lock();
+  {
+    std::lock_guard guard(mutex_);
+    if (attached_count_.load(std::memory_order_relaxed) != 0 && !slots_guard.owns_lock()) {
+      return begin_under_mutex(region);
+    }
+    if (!slots_guard.owns_lock()) {  // nobody is attached: nobody can be inside
+      if (!in_force(region) && !being_closed(region)) return Errc::no_entry;
+      free_entry(region);
+      return {};
+    }
+    if (Status s = begin_under_mutex(region); s.error() == Errc::no_entry) return s;
+    // SYNC POINT: revocation (FENCE_R)
+    full_fence();
+    if (is_pinned(region.generation)) return Errc::busy;
+    free_entry(region);
+  }
+  return {};
 }
 
 Status KeyTable::revoke(RegionHandle region, uint64_t deadline_ns) {
-  Status answer;
-  if (close_unattended(region, answer)) return answer;
+  if (Status s = revoke_now(region); s.error() != Errc::busy) return s;
   if (Status s = revoke_begin(region); !s) return s;
   for (int round = 0; !revoke_poll(region); ++round) {
     if (now_ns() >= deadline_ns) return Errc::busy;
@@ -192,7 +218,7 @@ Status KeyTable::attach_slots(SlotArray* slots, pid_t accessor) {
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
   }
-  attached_count_ = static_cast<uint32_t>(attached_.size());
+  attached_count_.store(static_cast<uint32_t>(attached_.size()), std::memory_order_relaxed);
   return {};
 }
 
@@ -211,7 +237,7 @@ bool KeyTable::detach_slots(SlotArray* slots) {
   }
   std::lock_guard guard(mutex_);
   attached_.erase(at);
-  attached_count_ = static_cast<uint32_t>(attached_.size());
+  attached_count_.store(static_cast<uint32_t>(attached_.size()), std::memory_order_relaxed);
   return true;
 }
 

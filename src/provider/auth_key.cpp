@@ -64,6 +64,7 @@ Result<AuthKey> auth_key_of(Domain& domain, const char* what, const uint8_t* key
     return Errc::no_space;
   }
   keys.all.push_back({*std::move(taken), protect::new_domain()});
+  keys.several.store(true, std::memory_order_release);
   return keys.all.back();
 }
 
@@ -77,6 +78,10 @@ Result<protect::RegionHandle> add_region_of(Domain& domain, const protect::Regio
                                             std::unique_ptr<protect::SideRecord> side) {
   protect::KeyTable& table = domain.engine->keys();
   if (!spec.requested_key) return table.add(spec, std::move(side));
+  // SYNC POINT: several-keys
+  if (!domain.auth_keys.several.load(std::memory_order_acquire)) {
+    return table.add(spec, std::move(side));
+  }
   // held until it is there: nobody takes the same key under another authorization key meanwhile
   const std::lock_guard guard(domain.auth_keys.mutex);
   for (const AuthKey& k : domain.auth_keys.all) {

@@ -9,6 +9,7 @@
 
 #include <rdma/fabric.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -32,6 +33,8 @@ struct AuthKey {
 struct AuthKeys {
   std::mutex mutex;
   std::vector<AuthKey> all;
+  // SYNC POINT: several-keys (who sees it looks at all of them, under the mutex)
+  std::atomic<bool> several{false};
 };
 
 // A key as an application gives it, checked and copied; null if its size is 0. `what` names the

@@ -31,8 +31,8 @@ inline constexpr protect::Rights kWriteSource = protect::Rights::local_read;  //
 // Cold: logs the sentence and answers the code.
 [[gnu::cold]] ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noexcept;
 // Asks the side record if there is one; 0 or the refusal.
-[[gnu::cold]] ssize_t judge_descriptor(const Ep& ep, const char* call, const protect::LocalAsk& ask,
-                                       const protect::LocalAnswer& answer) noexcept;
+[[gnu::cold]] ssize_t judge_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
+                                       protect::LocalAnswer answer) noexcept;
 
 // One buffer and its descriptor; 0 or the refusal.
 inline ssize_t check_buffer(const Ep& ep, const char* call, const void* buf, size_t len, void* desc,

@@ -106,7 +106,7 @@ RegionWish wish_of(const iovec* iov, size_t count, uint64_t access, uint64_t key
                    void* context, const void* caller) {
   RegionWish wish;
   // one too many is enough to be refused for
-  if (iov != nullptr) wish.buffers.assign(iov, iov + std::min(count, kRegionIovLimit + 1));
+  if (iov != nullptr) wish.buffers.assign(iov, std::min(count, kRegionIovLimit + 1));
   wish.access = access;
   wish.requested_key = key;
   wish.flags = flags;
@@ -189,9 +189,9 @@ int revoke(Region& region) {
       if (!closes_leniently()) return refuse_busy(region);
       unbind_region(region);
     }
-    if (Status s = keys.revoke_begin(region.handle); !s) return fi_code(s);
+    const Status s = keys.revoke_now(region.handle);
+    if (s.error() != Errc::busy) return fi_code(s);
   }
-  if (keys.revoke_poll(region.handle)) return 0;
   if (!wait_until_quiet(region)) {
     APERTURE_WARN(
         "fi_close(mr): a peer is still inside this region (key 0x%" PRIx64

@@ -22,9 +22,32 @@ namespace aperture::provider {
 struct Cntr;
 struct EpBody;
 
+// The buffers of a region. Most have one, which needs no memory of its own.
+class Buffers {
+ public:
+  void assign(const iovec* from, size_t count) {
+    count_ = count;
+    if (count == 1) {
+      one_ = *from;
+    } else {
+      many_.assign(from, from + count);
+    }
+  }
+  const iovec* data() const noexcept { return count_ == 1 ? &one_ : many_.data(); }
+  size_t size() const noexcept { return count_; }
+  const iovec* begin() const noexcept { return data(); }
+  const iovec* end() const noexcept { return data() + count_; }
+  const iovec& front() const noexcept { return *data(); }
+
+ private:
+  size_t count_ = 0;
+  iovec one_{};
+  std::vector<iovec> many_;
+};
+
 // What a registering call asks for, whichever of the three it was; owns what it has to keep.
 struct RegionWish {
-  std::vector<iovec> buffers;
+  Buffers buffers;
   uint64_t access = 0;
   uint64_t requested_key = 0;
   uint64_t flags = 0;

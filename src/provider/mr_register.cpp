@@ -54,7 +54,7 @@ int refuse_wrap(const iovec& iov) {
 }
 
 int check_buffers(const Domain& domain, const RegionWish& wish) {
-  if (wish.buffers.empty()) {
+  if (wish.buffers.size() == 0) {
     APERTURE_WARN("fi_mr_reg: no buffer is given");
     return -FI_EINVAL;
   }
