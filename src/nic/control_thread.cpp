@@ -87,7 +87,9 @@ Result<ControlThread*> ControlThread::create() noexcept {
 Status ControlThread::start() noexcept {
   sigset_t all, before;
   ::sigfillset(&all);
-  // the application's signals are for its own threads
+  // the application's signals are for its own threads; but a fault in a guarded copy must find its
+  // handler here too: blocked, it would end the process (base/guarded_copy.hpp)
+  for (const int fault : {SIGSEGV, SIGBUS}) ::sigdelset(&all, fault);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   Status status;
   try {
