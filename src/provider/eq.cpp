@@ -44,6 +44,7 @@ void Eq::report(uint32_t type, struct fid* what, void* context, uint64_t data) {
   const fi_eq_entry entry{what, context, data};
   Event event;
   event.type = type;
+  event.about = what;
   event.body.resize(sizeof entry);
   std::memcpy(event.body.data(), &entry, sizeof entry);
   std::lock_guard guard(mutex);
@@ -54,6 +55,7 @@ void Eq::report_error(struct fid* what, void* context, uint64_t data, int err,
                       std::string sentence) {
   Event event;
   event.is_error = true;
+  event.about = what;
   event.error.fid = what;
   event.error.context = context;
   event.error.data = data;

@@ -43,6 +43,8 @@ void register_now(Region& region) noexcept {
     eq.report_error(&region.fid.fid, region.wish.context, 0, -rc,
                     "the registration failed; the log (APERTURE_LOG=warn) says why");
   }
+  // whoever closes the region meanwhile waits for this: see close_region()
+  region.reported.store(true, std::memory_order_release);
 }
 
 int begin_registration(Region& region) {
@@ -205,10 +207,11 @@ int revoke(Region& region) {
 int close_region(fid* fid) noexcept {
   return guarded("fi_close(mr)", [&]() -> int {
     auto& region = object_of<Region>(fid);
-    // SYNC POINT: region-state
-    if (region.state.load(std::memory_order_acquire) == RegionState::pending) {
+    // SYNC POINT: region-reported (a region in force may have its event still to come)
+    if (region.domain->async_regions && !region.reported.load(std::memory_order_acquire)) {
       stop_registration(region);
     }
+    // SYNC POINT: region-state
     const RegionState state = region.state.load(std::memory_order_acquire);
     if (state == RegionState::ready || state == RegionState::revoking) {
       if (const int rc = revoke(region); rc != 0) return rc;

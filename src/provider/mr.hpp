@@ -74,6 +74,8 @@ struct Region {
   uint64_t timer = 0;  // of a registration that is held back; the control thread's
   // SYNC POINT: region-state (the control thread publishes what it has registered)
   std::atomic<RegionState> state{RegionState::pending};
+  // SYNC POINT: region-reported (the control thread is done with it: its event is in the queue)
+  std::atomic<bool> reported{false};
   std::vector<Cntr*> counters;  // bound to it
   EpBody* endpoint = nullptr;   // likewise
 };
