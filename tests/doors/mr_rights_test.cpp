@@ -1,0 +1,98 @@
+// What each access flag of a region allows and all that it does not, remotely; and what of a region
+// that was closed: fi_mr(3), "access" and fi_close. (What the flags allow locally is in
+// descriptor_test.cpp.)
+#include "doors/mr_target.hpp"
+
+namespace aperture::doors::mr {
+namespace {
+
+constexpr uint64_t kFlags[] = {FI_SEND,  FI_RECV,        FI_READ,
+                               FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE};
+
+class Rights : public Regions {};
+INSTANTIATE_TEST_SUITE_P(reach, Rights, every_reach(), reach_name);
+
+TEST_P(Rights, each_combination_allows_what_it_says_and_nothing_else) {
+  open(options_of(0));
+  for (unsigned set = 0; set < 1u << std::size(kFlags); ++set) {
+    uint64_t access = 0;
+    for (size_t i = 0; i < std::size(kFlags); ++i) access |= (set >> i & 1) != 0 ? kFlags[i] : 0;
+    SCOPED_TRACE(access);
+    target->fill({0, 64}, 3);
+    ASSERT_EQ(target->reg(1, {{0, 64}}, access), 0);
+    const Remote r = target->remote();
+    const auto needs = [&](uint64_t rights) { return (access & rights) == rights ? 0 : FI_EACCES; };
+    EXPECT_EQ(read(r, 0, 64), needs(kGet));
+    EXPECT_EQ(fetch(r, 0, FI_ATOMIC_READ), needs(kGet)) << "it only reads";
+    EXPECT_EQ(fetch(r, 0, FI_SUM), needs(kGet | kPut)) << "it tells what was there";
+    EXPECT_EQ(compare(r, 0), needs(kGet | kPut));
+    if ((access & kPut) == 0) {
+      EXPECT_TRUE(target->holds({0, 64}, 3));
+    }
+    EXPECT_EQ(add(r, 0), needs(kPut));
+    EXPECT_EQ(write(r, 0, 64), needs(kPut));
+    EXPECT_EQ(write(r, 0, 0), needs(kPut)) << "also of no bytes";
+    EXPECT_EQ(read(r, 0, 0), needs(kGet));
+    if ((access & kPut) == 0) {
+      EXPECT_TRUE(target->holds({0, 64}, 3));
+    }
+    ASSERT_EQ(target->close(1), 0);
+  }
+  alive();
+}
+
+TEST_P(Rights, of_long_accesses_are_the_same) {
+  open(options_of(FI_MR_VIRT_ADDR), 100);
+  target->fill({0, 100 * kPage}, 3);
+  ASSERT_EQ(target->reg(1, {{0, 100 * kPage}}, FI_REMOTE_READ), 0);
+  EXPECT_EQ(write(target->remote(), 0, 100 * kPage), FI_EACCES);
+  EXPECT_EQ(read(target->remote(), 0, 100 * kPage), 0);
+  EXPECT_TRUE(got_is(3));
+  ASSERT_EQ(target->reg(2, {{0, 100 * kPage}}, FI_REMOTE_WRITE), 0);
+  EXPECT_EQ(read(target->remote(), 0, 100 * kPage), FI_EACCES);
+  EXPECT_TRUE(target->holds({0, 100 * kPage}, 3)) << "reading changes nothing";
+  EXPECT_EQ(write(target->remote(), 0, 100 * kPage, 4), 0);
+  EXPECT_TRUE(target->holds({0, 100 * kPage}, 4));
+}
+
+TEST_P(Rights, one_memory_may_have_several_regions_with_their_own) {
+  open(options_of(0));
+  ASSERT_EQ(target->reg(1, {{0, kPage}}, FI_REMOTE_READ), 0);
+  const Remote reading = target->remote();
+  ASSERT_EQ(target->reg(2, {{0, kPage}}, FI_REMOTE_WRITE), 0);
+  const Remote writing = target->remote();
+  EXPECT_EQ(write(reading, 0, 8), FI_EACCES);
+  EXPECT_EQ(write(writing, 0, 8, 6), 0);
+  EXPECT_EQ(read(reading, 0, 8), 0);
+  EXPECT_TRUE(got_is(6));
+  ASSERT_EQ(target->close(2), 0);
+  EXPECT_EQ(write(writing, 0, 8), FI_EACCES);
+  EXPECT_EQ(read(reading, 0, 8), 0);
+}
+
+TEST_P(Rights, end_with_fi_close_and_both_endpoints_live) {
+  for (const int mode : {0, FI_MR_VIRT_ADDR | FI_MR_PROV_KEY, FI_MR_MMU_NOTIFY}) {
+    open(options_of(mode));
+    target->fill({0, 2 * kPage}, 3);
+    ASSERT_EQ(target->reg(1, {{0, kPage}, {kPage, kPage}}), 0);
+    const Remote two = target->remote();
+    ASSERT_EQ(target->reg(2, {{0, kPage}}), 0);
+    const Remote one = target->remote();
+    ASSERT_EQ(target->close(1), 0);
+    refused(two, 0, 8);
+    refused(two, 0, 2 * kPage);
+    EXPECT_TRUE(target->holds({0, 2 * kPage}, 3));
+    allowed(one, 0, kPage);
+    ASSERT_EQ(target->close(2), 0);
+    refused(one, 0, 8);
+    ASSERT_EQ(target->reg(3, {{0, kPage}}), 0);
+    refused(one, 0, 8);
+    allowed(target->remote(), 0, kPage);
+    alive();
+    node.reset();
+    target.reset();
+  }
+}
+
+}  // namespace
+}  // namespace aperture::doors::mr
