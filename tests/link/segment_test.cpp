@@ -67,7 +67,7 @@ TEST(Segment, lane_keeps_the_memory_that_it_lies_in) {
   EXPECT_EQ((*lane)->request_tx.cells.pos(), 1u);
 }
 
-TEST(Segment, cannot_be_shrunk_or_grown_by_anybody) {
+TEST(Segment, hostile_39_cannot_be_shrunk_or_grown_by_anybody) {
   auto segment = Segment::create();
   ASSERT_TRUE(segment.ok());
   const int fd = (*segment)->fd();
@@ -76,7 +76,7 @@ TEST(Segment, cannot_be_shrunk_or_grown_by_anybody) {
   EXPECT_EQ(::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1) << "no seal can be added to starve us";
 }
 
-TEST(Segment, file_that_is_short_unsealed_or_not_ours_is_not_attached) {
+TEST(Segment, hostile_39_file_that_is_short_unsealed_or_not_ours_is_not_attached) {
   auto segment = Segment::create();
   ASSERT_TRUE(segment.ok());
   const off_t size = ::lseek((*segment)->fd(), 0, SEEK_END);

@@ -133,7 +133,7 @@ class HostileRequests : public ::testing::Test {
   }
 };
 
-TEST_F(HostileRequests, no_31_private_data_above_its_limit_ends_the_peer) {
+TEST_F(HostileRequests, hostile_31_private_data_above_its_limit_ends_the_peer) {
   Passive victim;
   for (const uint32_t size : {257u, 0xffffffffu}) {
     Asker liar(victim.address);
@@ -151,7 +151,7 @@ TEST_F(HostileRequests, no_31_private_data_above_its_limit_ends_the_peer) {
   expect_well(victim);
 }
 
-TEST_F(HostileRequests, no_31_a_slow_handshake_is_cut_off_at_a_passive_endpoint) {
+TEST_F(HostileRequests, hostile_31_a_slow_handshake_is_cut_off_at_a_passive_endpoint) {
   contact().listener_limits.timeout_ns = 200'000'000;
   {
     Passive victim;
@@ -169,7 +169,7 @@ TEST_F(HostileRequests, no_31_a_slow_handshake_is_cut_off_at_a_passive_endpoint)
   contact().listener_limits.timeout_ns = 5'000'000'000;
 }
 
-TEST_F(HostileRequests, no_30_who_ends_in_the_middle_takes_the_request_along) {
+TEST_F(HostileRequests, hostile_30_who_ends_in_the_middle_takes_the_request_along) {
   Passive victim;
   {
     Asker asker(victim.address);
@@ -235,7 +235,7 @@ TEST_F(HostileRequests, a_lane_that_waits_cannot_be_closed_or_asked_for_again) {
   expect_well(victim);
 }
 
-TEST_F(HostileRequests, no_5_a_ticket_asks_once) {
+TEST_F(HostileRequests, hostile_5_a_ticket_asks_once) {
   Passive victim;
   Asker asker(victim.address);
   const auto connect = asker.good_connect();
@@ -267,7 +267,7 @@ TEST_F(HostileRequests, datagram_and_passive_endpoints_are_not_mistaken_for_each
   EXPECT_FALSE(passive.next(0));
 }
 
-TEST_F(HostileRequests, no_34_one_that_asks_for_ever_fills_the_backlog_and_no_more) {
+TEST_F(HostileRequests, hostile_34_one_that_asks_for_ever_fills_the_backlog_and_no_more) {
   Passive victim(4);
   Asker asker(victim.address);
   for (uint32_t i = 0; i < 8; ++i) {

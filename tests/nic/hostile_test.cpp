@@ -52,7 +52,7 @@ int event_fd() {
   return fd.get();
 }
 
-TEST_F(Hostile, no_31_a_slow_handshake_is_cut_off) {
+TEST_F(Hostile, hostile_31_a_slow_handshake_is_cut_off) {
   set_timeouts(200'000'000);
   Side victim;
   RawClient slow(victim.address());
@@ -67,7 +67,7 @@ TEST_F(Hostile, no_31_a_slow_handshake_is_cut_off) {
   expect_well(victim);
 }
 
-TEST_F(Hostile, no_31_a_handshake_that_stops_after_the_answer_is_cut_off) {
+TEST_F(Hostile, hostile_31_a_handshake_that_stops_after_the_answer_is_cut_off) {
   set_timeouts(100'000'000);
   Side victim;
   RawClient idle(victim.address());
@@ -78,7 +78,7 @@ TEST_F(Hostile, no_31_a_handshake_that_stops_after_the_answer_is_cut_off) {
   expect_well(victim);
 }
 
-TEST_F(Hostile, no_24_rubbish_is_closed_at_once) {
+TEST_F(Hostile, hostile_24_rubbish_is_closed_at_once) {
   Side victim;
   for (const char* text : {"GET / HTTP/1.0\r\n\r\n", "x", "APERTURF"}) {
     RawClient rubbish(victim.address());
@@ -88,7 +88,7 @@ TEST_F(Hostile, no_24_rubbish_is_closed_at_once) {
   expect_well(victim);
 }
 
-TEST_F(Hostile, no_25_reserved_bits_and_other_versions_are_not_understood) {
+TEST_F(Hostile, hostile_25_reserved_bits_and_other_versions_are_not_understood) {
   Side victim;
   {
     RawClient reserved(victim.address());
@@ -111,7 +111,7 @@ TEST_F(Hostile, no_25_reserved_bits_and_other_versions_are_not_understood) {
   expect_well(victim);
 }
 
-TEST_F(Hostile, no_30_data_after_the_hello_ends_the_handshake) {
+TEST_F(Hostile, hostile_30_data_after_the_hello_ends_the_handshake) {
   Side victim;
   RawClient chatty(victim.address());
   ASSERT_TRUE(chatty.greet());
@@ -137,7 +137,7 @@ TEST_F(Hostile, a_hello_for_somebody_else_or_from_another_host_gets_no_offer) {
   EXPECT_EQ(elsewhere.answer.verdict, Verdict::other_host);
 }
 
-TEST_F(Hostile, no_4_and_5_the_name_without_the_nonce_lets_nobody_in) {
+TEST_F(Hostile, hostile_4_and_5_the_name_without_the_nonce_lets_nobody_in) {
   Side victim;
   RawClient honest(victim.address());
   ASSERT_TRUE(honest.greet());
@@ -156,7 +156,7 @@ TEST_F(Hostile, no_4_and_5_the_name_without_the_nonce_lets_nobody_in) {
   EXPECT_FALSE(thief.knock());
 }
 
-TEST_F(Hostile, no_5_a_ticket_opens_one_lane_once) {
+TEST_F(Hostile, hostile_5_a_ticket_opens_one_lane_once) {
   Side victim(5);
   RawClient client(victim.address());
   ASSERT_TRUE(client.greet());
@@ -210,7 +210,7 @@ int open_as_stranger(const Address& victim, const Address& source) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST_F(Hostile, no_4_another_user_cannot_speak_for_our_endpoint) {
+TEST_F(Hostile, hostile_4_another_user_cannot_speak_for_our_endpoint) {
   if (::getuid() != 0) GTEST_SKIP() << "needs two users, and we are not root";
   Side victim, named;
   sealed_segment();
@@ -224,7 +224,7 @@ TEST_F(Hostile, no_4_another_user_cannot_speak_for_our_endpoint) {
 }
 
 // What comes with Open must be what it should be; a refused Open harms only who sent it.
-TEST_F(Hostile, no_38_and_39_what_comes_with_open_is_checked) {
+TEST_F(Hostile, hostile_38_and_39_what_comes_with_open_is_checked) {
   Side victim;
   const UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(unsealed.get(), 1 << 26), 0);
@@ -350,7 +350,7 @@ TEST_F(Hostile, an_endpoint_on_another_host_is_unreachable_so_far) {
   EXPECT_EQ(honest.failure(), Errc::unreachable);
 }
 
-TEST_F(Hostile, no_4_a_squatter_on_the_socket_name_is_turned_away) {
+TEST_F(Hostile, hostile_4_a_squatter_on_the_socket_name_is_turned_away) {
   set_timeouts(500'000'000);
   Side honest;
   Impostor owner;
@@ -385,7 +385,7 @@ TEST_F(Hostile, no_4_a_squatter_on_the_socket_name_is_turned_away) {
   EXPECT_EQ(honest.failure(), Errc::timed_out);
 }
 
-TEST_F(Hostile, no_33_half_open_connections_do_not_keep_others_out) {
+TEST_F(Hostile, hostile_33_half_open_connections_do_not_keep_others_out) {
   // APERTURE_HALF_OPEN=100000 is the full count
   const char* wanted = std::getenv("APERTURE_HALF_OPEN");
   const int count = wanted != nullptr ? std::atoi(wanted) : 5000;

@@ -14,7 +14,7 @@ namespace {
 class Keys : public TableTest {};
 
 // 1: no repeat; no delta more likely than 2^-16; a predictor does no better than chance
-TEST_F(Keys, of_2_to_the_20_keys_none_repeats_and_no_delta_does) {
+TEST_F(Keys, hostile_1_no_key_repeats_and_none_tells_of_the_next) {
   constexpr size_t kKeys = 1u << 20;
   std::vector<uint64_t> keys;
   keys.reserve(kKeys);
@@ -72,7 +72,7 @@ std::vector<uint64_t> keys_of_child(int n) {
 }
 
 // 2 and 3: a hundred restarts and forks share no key, with one another or with us
-TEST_F(Keys, restarted_and_forked_processes_share_no_key) {
+TEST_F(Keys, hostile_2_and_3_restarted_and_forked_processes_share_no_key) {
   std::unordered_set<uint64_t> seen;
   size_t drawn = 0;
   for (int i = 0; i < 32; ++i, ++drawn) seen.insert(add().key);
@@ -88,7 +88,7 @@ TEST_F(Keys, restarted_and_forked_processes_share_no_key) {
 }
 
 // 6
-TEST_F(Keys, a_million_guesses_find_nothing) {
+TEST_F(Keys, hostile_6_a_million_guesses_find_nothing) {
   for (int i = 0; i < 1000; ++i) add();
   const uint64_t mine = add().key;
   uint64_t guess = 0x9e3779b97f4a7c15;

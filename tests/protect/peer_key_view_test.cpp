@@ -266,7 +266,7 @@ TEST(HostileKeyFile, wrong_header_is_refused) {
 }
 
 // 39
-TEST(HostileKeyFile, unsealed_short_or_strange_file_is_refused) {
+TEST(HostileKeyFile, hostile_39_unsealed_short_or_strange_file_is_refused) {
   HandMade file;
   EXPECT_EQ(file.view(HandMade::kBytes + 1).error(), Errc::protocol);
   EXPECT_EQ(file.view(0).error(), Errc::protocol);
@@ -278,7 +278,7 @@ TEST(HostileKeyFile, unsealed_short_or_strange_file_is_refused) {
 }
 
 // 38: whatever the content, an answer comes, soon, and it is not a grant
-TEST(HostileKeyFile, cycles_wild_indices_and_counts_end_in_the_ring) {
+TEST(HostileKeyFile, hostile_38_cycles_wild_indices_and_counts_end_in_the_ring) {
   HandMade file;
   Result<PeerKeyView> view = file.view();
   ASSERT_TRUE(view);

@@ -112,7 +112,7 @@ TEST_P(HostilePeer, inline_payload_at_the_limit) {
   EXPECT_EQ(a().sink.messages.size(), 1u);
 }
 
-TEST_P(HostilePeer, payload_outside_the_byte_ring) {
+TEST_P(HostilePeer, hostile_38_payload_outside_the_byte_ring) {
   const uint64_t size = peer().request_tx.bytes.size();
   for (const auto& [pos, len] : {std::pair<uint64_t, uint64_t>{size - 64, 65},
                                  {~uint64_t{0}, 2},
@@ -315,7 +315,7 @@ TEST_P(HostilePeer, acknowledgement_without_the_data) {
   EXPECT_EQ(a().tx_cq.pop_error().err, Errc::protocol);
 }
 
-TEST_P(HostilePeer, words_that_jump_are_ignored) {
+TEST_P(HostilePeer, hostile_38_words_that_jump_are_ignored) {
   Guarded local(100);
   post_read(local.data(), 100);
   ring::ChannelWords& words = peer().request_rx.words();
