@@ -140,6 +140,7 @@ TEST_F(Check, region_that_ends_with_the_address_space_works_to_its_last_byte) {
   EXPECT_EQ(denial(ask_of(r.key, kMax, 1)), Denial::none);
   EXPECT_EQ(denial(ask_of(r.key, kMax, 2)), Denial::out_of_range);
   EXPECT_EQ(denial(ask_of(r.key, 0, 1)), Denial::out_of_range);
+  EXPECT_EQ(denial(ask_of(r.key, 0, 0)), Denial::out_of_range) << "0 is not behind the last byte";
 }
 
 // 12

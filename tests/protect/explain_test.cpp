@@ -31,8 +31,8 @@ TEST_F(Explain, out_of_range_names_attempt_key_region_distance_and_fix) {
                {"remote write of 0x100ffc..0x101003 (8 bytes)", "key 0xabc", "domain 7",
                 "the range leaves the region", "0x100000..0x100fff (4096 bytes)",
                 "remote read and remote write", "ends 4 byte(s) past its end",
-                "registered in place_of_registration at explain_test.cpp:",
-                "to make it legal", "FI_MR_VIRT_ADDR is set"});
+                "registered in place_of_registration at explain_test.cpp:", "to make it legal",
+                "FI_MR_VIRT_ADDR is set"});
   expect_parts(explain(ask_of(0xabc, kBase - 3, 8)), {"begins 3 byte(s) before it"});
   expect_parts(explain(ask_of(0xabc, kBase + kLength + 2, 8)), {"begins 2 byte(s) past its end"});
   expect_parts(explain(ask_of(0xabc, ~uint64_t{0}, 8)), {"wraps round"});

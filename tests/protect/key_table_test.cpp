@@ -61,6 +61,36 @@ TEST_F(KeyTableTest, chosen_key_is_free_again_only_when_its_region_is_closed_for
   EXPECT_EQ(table->regions(), 0u);
 }
 
+TEST_F(KeyTableTest, key_that_is_in_use_again_outlives_the_rest_of_its_entry) {
+  RegionSpec spec = spec_of();
+  spec.requested_key = 42;
+  close(add(spec));
+  const RegionHandle again = add(spec);
+  for (int i = 0; i < 1000; ++i) close(add());  // every entry that rested is woken
+  EXPECT_EQ(denial(ask_of(42)), Denial::none);
+  close(again);
+}
+
+// Chains are per bucket: the same key of two domains may meet in one.
+TEST_F(KeyTableTest, same_key_of_two_domains_in_one_chain) {
+  const auto bucket = [](DomainId pd, uint64_t key) {
+    return bucket_of(hash_key(pd, key), kBucketsAtStart);
+  };
+  RegionSpec spec = spec_of(), other = spec_of(0x900000, 8);
+  other.pd = kOtherPd;
+  uint64_t key = 1;
+  while (bucket(kPd, key) != bucket(kOtherPd, key)) ++key;
+  spec.requested_key = other.requested_key = key;
+  const RegionHandle first = add(other);
+  EXPECT_EQ(denial(ask_of(key)), Denial::wrong_domain);
+  const RegionHandle second = add(spec);  // refused to nobody: domains have their own keys
+  EXPECT_EQ(denial(ask_of(key)), Denial::none);
+  AccessAsk from_there = ask_of(key, 0x900000, 8);
+  from_there.pd = kOtherPd;
+  EXPECT_EQ(denial(from_there), Denial::none) << "behind the other one in its chain";
+  for (const RegionHandle r : {first, second}) close(r);
+}
+
 TEST_F(KeyTableTest, closing_twice_or_with_a_stale_handle_is_no_entry) {
   const RegionHandle r = add();
   close(r);

@@ -205,6 +205,40 @@ TEST_F(PeerKeyViewTest, probe_knows_the_maker_of_the_file) {
   error_to_give = EPERM;
   view->set_copy_calls(&failing, &failing);
   EXPECT_FALSE(view->probe(::getpid()));
+  // a process that has something else at that address
+  view->set_copy_calls(nullptr,
+                       [](pid_t, const iovec* local, unsigned long, const iovec*, unsigned long,
+                          unsigned long) -> ssize_t {
+                         std::memset(local->iov_base, 0x5a, local->iov_len);
+                         return static_cast<ssize_t>(local->iov_len);
+                       });
+  EXPECT_FALSE(view->probe(::getpid()));
+}
+
+TEST_F(PeerKeyViewTest, each_direction_needs_its_own_right) {
+  spec.rights = Rights::remote_read;
+  const RegionHandle r = add(spec);
+  const DirectResult got = write(r.key, spec.base, "x", 1);
+  EXPECT_EQ(got.outcome, Outcome::denied);
+  EXPECT_EQ(got.denial, Denial::missing_right);
+  EXPECT_EQ(memory[64], '.');
+}
+
+TEST_F(PeerKeyViewTest, the_next_chunk_is_of_the_same_life) {
+  skip_without_cma();
+  spec.requested_key = 9;
+  const RegionHandle r = add(spec);
+  const uint64_t first = write(9, spec.base, "x", 1).generation;
+  EXPECT_EQ(first, r.generation);
+  close(r);
+  add(spec);  // the same key again, over the same memory
+  iovec iov{const_cast<char*>("y"), 1};
+  DirectAsk ask{kPd, 9, spec.base, &iov, 1};
+  ask.generation = first;
+  const DirectResult got = view->write(::getpid(), slot, ask, &hint);
+  EXPECT_EQ(got.outcome, Outcome::denied);
+  EXPECT_EQ(got.denial, Denial::closed);
+  EXPECT_EQ(memory[64], 'x');
 }
 
 // ---- hostile files ----

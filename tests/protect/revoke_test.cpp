@@ -52,6 +52,24 @@ TEST_F(Revoke, without_pins_it_ends_at_once_and_asks_nobody) {
   EXPECT_EQ(probe.looks, 0);
 }
 
+TEST_F(Revoke, region_in_force_is_not_quiet_and_a_poll_closes_nothing) {
+  RegionSpec spec = spec_of();
+  spec.requested_key = 9;
+  const RegionHandle first = add(spec);
+  EXPECT_FALSE(table->is_quiet(first));
+  EXPECT_FALSE(table->revoke_poll(first));
+  EXPECT_EQ(denial(ask_of(9)), Denial::none);
+  close(first);
+  EXPECT_TRUE(table->revoke_poll(first)) << "closed for good";
+  EXPECT_EQ(table->regions(), 0u);
+  const RegionHandle second = add(spec);
+  EXPECT_EQ(second.index, first.index);
+  EXPECT_TRUE(table->revoke_poll(first)) << "still closed, whoever lives there now";
+  EXPECT_EQ(denial(ask_of(9)), Denial::none);
+  EXPECT_EQ(table->regions(), 1u);
+  close(second);
+}
+
 TEST_F(Revoke, pin_of_a_running_thread_is_busy_refused_and_finished_later) {
   const RegionHandle r = add();
   pin(3, r.generation);

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Takes the checks of src/protect/ out, one at a time, and sees that a test notices.
+
+The list is mutations.py. Works on a copy of the tree in a scratch folder (src/ is never touched),
+builds only the rooms up to qp and their tests there, and runs for each mutation the tests that are
+nearest to it first, until one fails (killed) or all have passed (survived). A mutation that
+survives must have a reason in the list; else the run fails. Nothing in it is random.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from mutations import ALL, Mutation
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("src", "tests", "cmake")
+LIMIT_S = 120  # of one test program; the slowest takes a few seconds
+
+# The rooms up to qp and two folders of tests: no provider, no tool, nothing that needs libfabric.
+CMAKE_LISTS = """
+cmake_minimum_required(VERSION 3.22)
+project(aperture_mutation LANGUAGES C CXX)
+list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_SOURCE_DIR}/cmake)
+include(ApertureOptions)
+include(ApertureRoom)
+aperture_room(base)
+aperture_room(ring DEPENDS base)
+aperture_room(wire DEPENDS base)
+aperture_room(protect DEPENDS base ring wire)
+aperture_room(link DEPENDS base ring wire)
+aperture_room(qp DEPENDS protect link)
+include(ApertureTest)
+find_package(GTest REQUIRED)
+enable_testing()
+add_subdirectory(tests/protect)
+add_subdirectory(tests/qp)
+"""
+
+PROTECT_TESTS = ("check", "side_record", "key_table", "peer_key_view", "revoke", "interleave",
+                 "rights", "explain", "steps", "keys", "threads", "processes")
+NEAREST = {  # the test program that most likely notices, by file
+    "protect/side_record.cpp": "side_record", "protect/side_record.hpp": "side_record",
+    "protect/beside.cpp": "side_record", "protect/grant.hpp": "side_record",
+    "protect/revoke.cpp": "revoke", "protect/thread_probe.cpp": "revoke",
+    "protect/peer_key_view.cpp": "peer_key_view", "protect/key_file.cpp": "peer_key_view",
+    "protect/key_table.cpp": "key_table", "protect/key_table.hpp": "key_table",
+    "protect/rights.cpp": "rights",
+}
+
+
+def tests_for(m: Mutation) -> list[str]:
+    if m.tests:
+        return list(m.tests)
+    first = NEAREST.get(m.file, "check")
+    return ["protect_" + t for t in sorted(PROTECT_TESTS, key=lambda t: t != first)]
+
+
+def stale_entries() -> list[str]:
+    """What of the list no longer fits the sources."""
+    out = []
+    for number, m in enumerate(ALL, 1):
+        found = (ROOT / "src" / m.file).read_text().count(m.old)
+        if found != 1:
+            out.append(f"{number} ({m.what}): its text occurs {found} times in src/{m.file}")
+        if m.old == m.new:
+            out.append(f"{number} ({m.what}): changes nothing")
+    return out
+
+
+class Scratch:
+    """A copy of the tree and its build folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tree = folder / "tree"
+        self.build = folder / "build"
+
+    def prepare(self) -> None:
+        for part in PARTS:
+            self.copy(ROOT / part, self.tree / part)
+        self.write(self.tree / "CMakeLists.txt", CMAKE_LISTS)
+        launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+        subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja",
+                        "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+                        "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1", *launcher],
+                       check=True, stdout=subprocess.DEVNULL)
+
+    def copy(self, source: Path, to: Path) -> None:
+        """Touches only what differs, so that a second run need not build everything again."""
+        for path in sorted(p for p in source.rglob("*") if p.is_file()):
+            if "__pycache__" not in path.parts:
+                self.write(to / path.relative_to(source), path.read_text(errors="surrogateescape"))
+
+    @staticmethod
+    def write(path: Path, text: str) -> None:
+        if path.exists() and path.read_text(errors="surrogateescape") == text:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, errors="surrogateescape")
+
+    def failure_of(self, test: str, jobs: int) -> str:
+        """Builds and runs one program: the first failed test, or "" when all passed."""
+        target = "test_" + test
+        made = subprocess.run(["ninja", "-C", self.build, "-j", str(jobs), target],
+                              capture_output=True, text=True)
+        if made.returncode != 0:
+            raise RuntimeError("does not build:\n" + made.stdout[-3000:])
+        program = self.build / "tests" / test.partition("_")[0] / target
+        env = {**os.environ, "APERTURE_ROUNDS": "20", "GTEST_BRIEF": "1"}
+        try:
+            ran = subprocess.run([program, "--gtest_fail_fast"], capture_output=True, text=True,
+                                 errors="replace", timeout=LIMIT_S, env=env, cwd=self.build)
+        except subprocess.TimeoutExpired:
+            return f"{test} (does not end)"
+        if ran.returncode == 0:
+            return ""
+        failed = re.search(r"\[  FAILED  \] ([\w/.]+)", ran.stdout)
+        return failed.group(1) if failed else f"{test} (ends with {ran.returncode})"
+
+    def killer_of(self, m: Mutation, jobs: int) -> str:
+        path = self.tree / "src" / m.file
+        before = path.read_text()
+        path.write_text(before.replace(m.old, m.new))
+        try:
+            for test in tests_for(m):
+                if failure := self.failure_of(test, jobs):
+                    return failure
+            return ""
+        finally:
+            path.write_text(before)
+
+
+def check_sound(scratch: Scratch, chosen: list[int], jobs: int) -> None:
+    """Without a mutation every test must pass, or nothing below means anything."""
+    for test in sorted({t for n in chosen for t in tests_for(ALL[n - 1])}):
+        if failure := scratch.failure_of(test, jobs):
+            sys.exit(f"mutation: {failure} fails without any mutation; mend that first")
+
+
+def run(scratch: Scratch, chosen: list[int], jobs: int) -> int:
+    killed, excused, survived = 0, 0, []
+    for done, number in enumerate(chosen, 1):
+        m, start = ALL[number - 1], time.monotonic()
+        broken = ""
+        try:
+            killer = scratch.killer_of(m, jobs)
+        except RuntimeError as e:
+            killer, broken = "", str(e)
+        if broken:
+            survived.append(number)  # it says nothing about the tests: mend the list
+            verdict = broken
+        elif killer:
+            killed += 1
+            verdict = f"killed by {killer}"
+        elif m.reason:
+            excused += 1
+            verdict = f"survived, as it may: {m.reason}"
+        else:
+            survived.append(number)
+            verdict = "SURVIVED"
+        print(f"[{done}/{len(chosen)}] {number:3} {m.file}: {m.what}: {verdict}"
+              f" ({time.monotonic() - start:.0f} s)", flush=True)
+    print(f"mutation: {killed} killed, {excused} survived with a reason, {len(survived)} survived"
+          + (f" without: {' '.join(map(str, survived))}" if survived else ""))
+    return 1 if survived else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "mutation",
+                        help="scratch folder (default: %(default)s)")
+    parser.add_argument("--only", type=int, nargs="+", metavar="N", help="these of the list only")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of the compiler")
+    parser.add_argument("--list", action="store_true", help="print the list, run nothing")
+    parser.add_argument("--check", action="store_true",
+                        help="only see whether the list fits the sources; builds nothing")
+    args = parser.parse_args()
+    if args.list:
+        for number, m in enumerate(ALL, 1):
+            print(f"{number:3} src/{m.file}: {m.what}" + (f" [{m.reason}]" if m.reason else ""))
+        return 0
+    if stale := stale_entries():
+        print("mutation: mutations.py no longer fits the sources:", *stale, sep="\n  ")
+        return 1
+    if args.check:
+        print(f"mutation: {len(ALL)} mutations fit the sources")
+        return 0
+    chosen = args.only or list(range(1, len(ALL) + 1))
+    if any(not 1 <= n <= len(ALL) for n in chosen):
+        parser.error(f"the list has numbers 1 to {len(ALL)}")
+    scratch = Scratch(args.build.resolve())
+    scratch.prepare()
+    check_sound(scratch, chosen, args.jobs)
+    return run(scratch, chosen, args.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
