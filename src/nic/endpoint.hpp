@@ -26,6 +26,7 @@ struct EndpointOptions {
   AddressTable* addresses = nullptr;
   protect::DomainId domain = 0;            // that peers' requests meet; 0: the engine's
   std::shared_ptr<const Secret> auth_key;  // null: none; peers must have the same
+  const qp::RawKeys* raw_keys = nullptr;   // see qp::Port
   qp::Cq* tx_cq = nullptr;                 // may be null: no such operations then
   qp::Cq* rx_cq = nullptr;
   struct Counters {  // each may be null

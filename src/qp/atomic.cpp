@@ -57,6 +57,8 @@ uint8_t copy_iov(const iovec* from, size_t count, std::array<iovec, kIovLimit>& 
 // ---- the initiator ------------------------------------------------------------------------------
 
 Status Qp::atomic(const AtomicWr& wr) noexcept {
+  if (port_.raw_keys != nullptr && !names_mapped_keys(wr.ranges, wr.range_count)) [[unlikely]]
+    return Errc::no_key;
   if (state_ != QpState::ready && state_ != QpState::connecting) return Errc::again;
   if (port_.tx_cq == nullptr ? wr.completion : !port_.tx_cq->has_room()) return Errc::again;
   const bool begin_now = state_ == QpState::ready && queue_.empty() && !(wr.fence && under_way());
@@ -151,15 +153,18 @@ bool Qp::put_atomic(const AtomicWr& wr, Wqe& wqe) noexcept {
 bool Qp::put_atomic_inline(const AtomicWr& wr, Wqe& wqe) noexcept {
   ring::ChannelTx& tx = lane_->request_tx;
   const uint64_t payload = payload_of(wr);
-  const uint32_t n_cells = wire::cells_of(Op::atomic, 0, static_cast<uint16_t>(payload));
+  const ShownKey key = shown(wqe.ranges[0].key);
+  const uint32_t n_cells = wire::cells_of(Op::atomic, key.flags, static_cast<uint16_t>(payload));
   if (!room_for_piece(n_cells)) return false;
   note_piece(wqe, n_cells, wqe.ranges[0], 0);
-  const Head head = Head::make(Op::atomic, 0, static_cast<uint16_t>(payload), wqe.ranges[0].addr);
+  const Head head =
+      Head::make(Op::atomic, key.flags, static_cast<uint16_t>(payload), wqe.ranges[0].addr);
   std::byte* body = tx.cells.body();
   std::memcpy(body, &head, sizeof head);
   const auto count = static_cast<uint32_t>(wr.len / atomic_size(wr.type));
-  wire::store_fields(body, wire::AtomicFields{wqe.ranges[0].key, code_of(wr), count});
-  ring::BodyWriter cursor(tx.cells, wire::payload_offset(Op::atomic, 0));
+  wire::store_fields(body, wire::AtomicFields{key.key, code_of(wr), count});
+  wire::store_secret(body, Op::atomic, key.flags, key.secret);
+  ring::BodyWriter cursor(tx.cells, wire::payload_offset(Op::atomic, key.flags));
   const auto put = [&](const std::byte* piece, size_t n) { cursor.copy_in(piece, n); };
   if (payload != 0) each_iov_piece(wr.operand, wr.operand_count, 0, wr.len, put);
   if (payload > wr.len) each_iov_piece(wr.compare, wr.compare_count, 0, wr.len, put);
@@ -171,7 +176,14 @@ bool Qp::put_atomic_inline(const AtomicWr& wr, Wqe& wqe) noexcept {
 bool Qp::put_atomic_bytes(const AtomicWr& wr, Wqe& wqe) noexcept {
   ring::ChannelTx& tx = lane_->request_tx;
   const uint64_t payload = payload_of(wr);
-  const size_t list = wr.range_count * sizeof(wire::AtomicRange);
+  std::array<ShownKey, kRmaIovLimit> keys;
+  uint8_t flags = 0;
+  for (size_t i = 0; i < wr.range_count; ++i) {
+    keys[i] = shown(wr.ranges[i].key);
+    flags |= keys[i].flags;
+  }
+  const size_t secrets_at = wr.range_count * sizeof(wire::AtomicRange);
+  const size_t list = secrets_at + (flags != 0 ? wr.range_count * sizeof(uint64_t) : 0);
   const auto len = static_cast<uint32_t>(list + payload);
   uint64_t pos = 0;
   if (!room_for_piece(1) || !tx.reserve_bytes(len, pos)) return false;
@@ -182,14 +194,15 @@ bool Qp::put_atomic_bytes(const AtomicWr& wr, Wqe& wqe) noexcept {
   std::byte* at = tx.bytes.at(pos);
   const size_t size = atomic_size(wr.type);
   for (size_t i = 0; i < wr.range_count; ++i) {
-    const wire::AtomicRange range{wr.ranges[i].addr, wr.ranges[i].key, wr.ranges[i].len / size};
+    const wire::AtomicRange range{wr.ranges[i].addr, keys[i].key, wr.ranges[i].len / size};
     std::memcpy(at + i * sizeof range, &range, sizeof range);
+    if (flags != 0) std::memcpy(at + secrets_at + i * 8, &keys[i].secret, 8);
   }
   if (payload != 0) gather(at + list, wr.operand, wr.operand_count, 0, wr.len);
   if (payload > wr.len) gather(at + list + wr.len, wr.compare, wr.compare_count, 0, wr.len);
   tx.bytes.commit(pos, len);
   note_piece(wqe, 1, {wr.ranges[0].addr, wr.len, wr.ranges[0].key}, 0);
-  const Head head = Head::make(Op::atomic_bytes, 0, 0, 0);
+  const Head head = Head::make(Op::atomic_bytes, flags, 0, 0);
   std::byte* body = tx.cells.body();
   std::memcpy(body, &head, sizeof head);
   wire::store_fields(body, wire::AtomicBytesFields{pos, code_of(wr), len});
@@ -225,6 +238,7 @@ struct Qp::AtomicRequest {
   uint64_t count = 0;  // elements of all ranges
   size_t range_count = 1;
   std::array<wire::AtomicRange, kRmaIovLimit> ranges;
+  std::array<uint64_t, kRmaIovLimit> secrets;  // of raw keys, else 0
   const std::byte* operand = nullptr;  // as many as `count`, and to compare with behind them
 
   uint64_t len() const noexcept { return count * size; }
@@ -257,6 +271,7 @@ bool Qp::on_atomic(const Head& head) noexcept {
   const auto f = wire::load_fields<wire::AtomicFields>(cells.body());
   AtomicRequest r;
   r.ranges[0] = {head.word(), f.key, f.count};
+  r.secrets[0] = wire::load_secret(cells.body(), Op::atomic, head.flags);
   if (!r.decode(f.code) || r.range_count != 1 || !r.measure() || r.payload() != head.len) {
     break_protocol("an atomic that does not exist");
     return false;
@@ -268,17 +283,21 @@ bool Qp::on_atomic(const Head& head) noexcept {
   return execute_atomic(r);
 }
 
-bool Qp::on_atomic_bytes(const Head&) noexcept {
+bool Qp::on_atomic_bytes(const Head& head) noexcept {
   ring::ChannelRx& rx = lane_->request_rx;
   const auto f = wire::load_fields<wire::AtomicBytesFields>(rx.cells.body());
   const std::byte* from = rx.bytes.view(f.byte_pos, f.len);
   AtomicRequest r;
-  const size_t list = f.code.ranges * sizeof(wire::AtomicRange);
+  const bool raw = (head.flags & wire::kRaw) != 0;
+  const size_t secrets_at = f.code.ranges * sizeof(wire::AtomicRange);
+  const size_t list = secrets_at + (raw ? f.code.ranges * sizeof(uint64_t) : 0);
   if (from == nullptr || !r.decode(f.code) || f.len < list) {
     break_protocol("an atomic that does not exist, or outside its ring");
     return false;
   }
-  std::memcpy(r.ranges.data(), from, list);
+  std::memcpy(r.ranges.data(), from, secrets_at);
+  r.secrets = {};
+  if (raw) std::memcpy(r.secrets.data(), from + secrets_at, list - secrets_at);
   if (!r.measure() || r.payload() != f.len - list) {
     break_protocol("an atomic whose operands do not fit its ranges");
     return false;
@@ -292,7 +311,8 @@ bool Qp::on_atomic_bytes(const Head&) noexcept {
 
 AccessAsk Qp::ask_of(const AtomicRequest& r, size_t range_at) const noexcept {
   const wire::AtomicRange& range = r.ranges[range_at];
-  return ask_of(range.key, range.addr, range.count * r.size, rights_for(r.kind, r.op));
+  return ask_of(range.key, range.addr, range.count * r.size, rights_for(r.kind, r.op),
+                r.secrets[range_at]);
 }
 
 // All ranges are looked at before anything changes. True: one was refused.

@@ -24,10 +24,13 @@ bool Qp::put_commits(Wqe& wqe) noexcept {
     noted.range_at = wqe.committed;
     noted.check_only = true;
     const bool last = wqe.committed + 1 == wqe.range_count && !wqe.has_imm;
-    const Head head = Head::make(Op::commit, last ? wire::kLast : 0, 0, range.addr);
+    const ShownKey key = shown(range.key);
+    const auto flags = static_cast<uint8_t>((last ? wire::kLast : 0) | key.flags);
+    const Head head = Head::make(Op::commit, flags, 0, range.addr);
     std::byte* body = tx.cells.body();
     std::memcpy(body, &head, sizeof head);
-    wire::store_fields(body, wire::CheckFields{range.key, range.len, 1});
+    wire::store_fields(body, wire::CheckFields{key.key, range.len, 1});
+    wire::store_secret(body, Op::commit, flags, key.secret);
     tx.cells.publish(1);
     published_request();
     ++wqe.committed;
@@ -40,8 +43,10 @@ bool Qp::on_commit(const Head& head) noexcept {
   if (may_execute() == ClaimVerdict::wait) return wait_for_peer();
   const bool last = (head.flags & wire::kLast) != 0;
   if (!op_refused_) {
-    const auto f = wire::load_fields<wire::CheckFields>(lane_->request_rx.cells.body());
-    const protect::AccessAsk ask = ask_of(f.key, head.word(), f.len, protect::Rights::remote_write);
+    const std::byte* body = lane_->request_rx.cells.body();
+    const auto f = wire::load_fields<wire::CheckFields>(body);
+    const protect::AccessAsk ask = ask_of(f.key, head.word(), f.len, protect::Rights::remote_write,
+                                          wire::load_secret(body, Op::commit, head.flags));
     const Denial denial = port_.keys.commit(ask);
     if (denial != Denial::none) {
       op_refused_ = true;

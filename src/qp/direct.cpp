@@ -64,8 +64,8 @@ DirectResult Qp::copy_direct(Wqe& wqe, uint8_t range_at, const RemoteRange& rang
                    local[count++] = {piece, n};
                  });
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  const protect::DirectAsk ask{lane_->remote_domain, range.key, range.addr,
-                               local.data(),         count,     wqe.region};
+  const protect::DirectAsk ask{
+      lane_->remote_domain, shown(range.key).key, range.addr, local.data(), count, wqe.region};
   const DirectResult r = wqe.kind == WqeKind::write
                              ? keys->write(lane_->direct.pid, *slot_, ask, &direct_hint_)
                              : keys->read(lane_->direct.pid, *slot_, ask, &direct_hint_);
@@ -75,12 +75,13 @@ DirectResult Qp::copy_direct(Wqe& wqe, uint8_t range_at, const RemoteRange& rang
 
 protect::Denial Qp::would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept {
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  return keys->would_refuse(lane_->remote_domain, range.key, range.addr, range.len, need_of(wqe));
+  return keys->would_refuse(lane_->remote_domain, shown(range.key).key, range.addr, range.len,
+                            need_of(wqe));
 }
 
 bool Qp::asks_owner(const RemoteRange& range) const noexcept {
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  return keys->asks_owner(lane_->remote_domain, range.key);
+  return keys->asks_owner(lane_->remote_domain, shown(range.key).key);
 }
 
 // The rest goes through the ring, now and for ever. Always false.
@@ -220,8 +221,9 @@ bool Qp::claim(const Piece& piece) noexcept {
 // The sentence `text`, and what of the owner's regions we may know. May throw bad_alloc.
 std::string Qp::explain_region(const char* text, const Wqe& wqe) const {
   const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
-  const protect::AccessAsk ask{lane_->remote_domain,  Wild<uint64_t>(r.key), Wild<uint64_t>(r.addr),
-                               Wild<uint64_t>(r.len), need_of(wqe),          port_.endpoint};
+  const protect::AccessAsk ask{lane_->remote_domain,   Wild<uint64_t>(shown(r.key).key),
+                               Wild<uint64_t>(r.addr), Wild<uint64_t>(r.len),
+                               need_of(wqe),           port_.endpoint};
   if (lane_->to_self) return port_.keys.explain(ask, wqe.denial);
   if (lane_->direct.keys == nullptr) return text + protect::explain_unseen(wqe.denial);
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);

@@ -11,6 +11,7 @@
 #include "base/pool.hpp"
 #include "protect/key_table.hpp"
 #include "qp/completion.hpp"
+#include "qp/raw_keys.hpp"
 #include "qp/wqe.hpp"
 #include "ring/cell.hpp"
 #include "ring/channel.hpp"
@@ -94,6 +95,7 @@ struct Port {
   protect::DomainId domain = 0;
   protect::EndpointId endpoint = 0;  // regions may be bound to it
   bool watches_regions = false;  // FI_RMA_EVENT: counters of regions count what comes through it
+  const RawKeys* raw_keys = nullptr;  // ranges are named by handles of it; null: by their keys
   MessageSink* sink = nullptr;
   Cq* tx_cq = nullptr;  // null: counters only; then no operation asks for a completion
   Cq* rx_cq = nullptr;  // likewise

@@ -211,6 +211,14 @@ class Qp {
   void answer_atomic_inline(const std::byte* result, uint16_t len) noexcept;
   void answer_atomic_bytes(uint64_t pos, uint32_t len) noexcept;
 
+  // How the owner knows the key of a range.
+  ShownKey shown(uint64_t key) const noexcept {
+    if (port_.raw_keys == nullptr) [[likely]]
+      return {key, 0, 0};
+    return port_.raw_keys->shown(key);
+  }
+  bool names_mapped_keys(const RemoteRange* ranges, size_t count) const noexcept;
+
   // direct.cpp
   bool may_go_direct(const Wqe& wqe) noexcept;
   bool put_direct(Wqe& wqe) noexcept;
@@ -249,8 +257,8 @@ class Qp {
     if (port_.watches_regions && len != 0) port_.keys.note_write(region);
   }
   protect::Denial check_whole(const protect::AccessAsk& ask) noexcept;
-  protect::AccessAsk ask_of(uint64_t key, uint64_t addr, uint64_t len,
-                            protect::Rights need) const noexcept;
+  protect::AccessAsk ask_of(uint64_t key, uint64_t addr, uint64_t len, protect::Rights need,
+                            uint64_t secret) const noexcept;
   bool poll_responses() noexcept;
   bool on_response(const wire::Head& head, wire::Op op) noexcept;
   void on_read_result(const wire::Head& head, wire::Op op) noexcept;

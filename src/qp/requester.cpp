@@ -196,7 +196,15 @@ void Qp::run_queue() noexcept {
   }
 }
 
+// In a domain with raw keys: handles that have been mapped.
+bool Qp::names_mapped_keys(const RemoteRange* ranges, size_t count) const noexcept {
+  return std::all_of(ranges, ranges + count,
+                     [this](const RemoteRange& r) { return port_.raw_keys->has(r.key); });
+}
+
 Status Qp::rma(WqeKind kind, const RmaWr& wr) noexcept {
+  if (port_.raw_keys != nullptr && !names_mapped_keys(wr.ranges, wr.range_count)) [[unlikely]]
+    return Errc::no_key;
   if (state_ != QpState::ready && state_ != QpState::connecting) return Errc::again;
   if (port_.tx_cq == nullptr ? wr.completion : !port_.tx_cq->has_room()) return Errc::again;
   const bool begin_now = state_ == QpState::ready && queue_.empty();

@@ -165,9 +165,10 @@ bool Qp::on_send(const Head& head, Op op) noexcept {
   return true;
 }
 
-AccessAsk Qp::ask_of(uint64_t key, uint64_t addr, uint64_t len, Rights need) const noexcept {
-  return {port_.domain, Wild<uint64_t>(key), Wild<uint64_t>(addr), Wild<uint64_t>(len),
-          need,         port_.endpoint};
+AccessAsk Qp::ask_of(uint64_t key, uint64_t addr, uint64_t len, Rights need,
+                     uint64_t secret) const noexcept {
+  return {port_.domain, Wild<uint64_t>(key), Wild<uint64_t>(addr),  Wild<uint64_t>(len),
+          need,         port_.endpoint,      Wild<uint64_t>(secret)};
 }
 
 // Room for one nak must be there before an RMA request is looked at.
@@ -210,7 +211,8 @@ bool Qp::on_write(const Head& head) noexcept {
   const auto tell = [&] {
     if (has_imm) {
       uint64_t imm;
-      std::memcpy(&imm, rx.cells.body() + wire::kHeadBytes + sizeof f, sizeof imm);
+      const size_t imm_end = wire::payload_offset(Op::write, head.flags);
+      std::memcpy(&imm, rx.cells.body() + imm_end - sizeof imm, sizeof imm);
       deliver_notice(head.len, imm);
     }
     if (port_.remote_write_counter != nullptr) port_.remote_write_counter->add(1);
@@ -219,7 +221,8 @@ bool Qp::on_write(const Head& head) noexcept {
     tell();
     return true;
   }
-  const AccessAsk ask = ask_of(f.key, head.word(), head.len, Rights::remote_write);
+  const AccessAsk ask = ask_of(f.key, head.word(), head.len, Rights::remote_write,
+                               wire::load_secret(rx.cells.body(), Op::write, head.flags));
   const protect::Checked checked = port_.keys.check(ask, &hint_);
   if (!checked) {
     refuse(ask, checked.denial());
@@ -258,8 +261,11 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
   if (verdict == ClaimVerdict::execute && !op_refused_) {
     // The whole range is checked with its first piece that is ours, so one that leaves its region
     // changes nothing; from then on only that life of that region will do.
-    const AccessAsk whole = ask_of(f.key, head.word(), f.total, Rights::remote_write);
-    const AccessAsk part = ask_of(f.key, head.word() + f.offset, f.len, Rights::remote_write);
+    const uint64_t secret = wire::load_secret(rx.cells.body(), Op::write_bytes, head.flags);
+    const AccessAsk whole = ask_of(f.key, head.word(), f.total, Rights::remote_write, secret);
+    AccessAsk part = whole;
+    part.addr = Wild<uint64_t>(head.word() + f.offset);
+    part.len = Wild<uint64_t>(f.len);
     Denial denial = check_denial_;
     if (denial == Denial::none && whole_region_.generation == 0) denial = check_whole(whole);
     if (denial == Denial::none) {
@@ -299,8 +305,10 @@ bool Qp::on_read(const Head& head) noexcept {
     if (last && !op_refused_) port_.remote_read_counter->add(1);
     return true;
   }
-  const auto f = wire::load_fields<wire::ReadFields>(lane_->request_rx.cells.body());
-  const AccessAsk whole = ask_of(f.key, head.word(), f.len, Rights::remote_read);
+  const std::byte* body = lane_->request_rx.cells.body();
+  const auto f = wire::load_fields<wire::ReadFields>(body);
+  const AccessAsk whole = ask_of(f.key, head.word(), f.len, Rights::remote_read,
+                                 wire::load_secret(body, Op::read, head.flags));
   // Once a part of the answer has been sent, only the same life of the region will do.
   const Denial denial = check_denial_ != Denial::none ? check_denial_
                         : read_done_ == 0             ? check_whole(whole)
@@ -354,9 +362,11 @@ bool Qp::on_check(const Head& head) noexcept {
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
   if ((head.flags & wire::kFirst) != 0) begin_operation();
   if (op_refused_) return true;
-  const auto f = wire::load_fields<wire::CheckFields>(lane_->request_rx.cells.body());
+  const std::byte* body = lane_->request_rx.cells.body();
+  const auto f = wire::load_fields<wire::CheckFields>(body);
   const AccessAsk ask =
-      ask_of(f.key, head.word(), f.len, f.write != 0 ? Rights::remote_write : Rights::remote_read);
+      ask_of(f.key, head.word(), f.len, f.write != 0 ? Rights::remote_write : Rights::remote_read,
+             wire::load_secret(body, Op::check, head.flags));
   const protect::Checked checked = port_.keys.check(ask, &hint_);
   if (checked) return true;
   if (verdict == ClaimVerdict::execute) {
@@ -377,8 +387,9 @@ bool Qp::stream_read(const wire::ReadFields& f, const AccessAsk& whole) noexcept
     const auto n = static_cast<uint32_t>(std::min<uint64_t>(f.len - read_done_, kPieceBytes));
     uint64_t pos = 0;
     if (!tx.room(2) || !tx.reserve_bytes(n, pos)) return wait_for_peer();
-    const AccessAsk part =
-        ask_of(f.key, whole.addr.unchecked() + read_done_, n, Rights::remote_read);
+    AccessAsk part = whole;
+    part.addr = Wild<uint64_t>(whole.addr.unchecked() + read_done_);
+    part.len = Wild<uint64_t>(n);
     const protect::Checked checked = port_.keys.recheck(part, whole_region_);
     const Denial denial = !lane_->prepare_response_bytes() ? Denial::not_backed : checked.denial();
     if (denial != Denial::none) {

@@ -75,7 +75,8 @@ bool Qp::put_checks(Wqe& wqe) noexcept {
   while (wqe.checked < wqe.range_count) {
     if (!room_for_piece(1)) return false;
     const RemoteRange& range = wqe.ranges[wqe.checked];
-    const uint8_t flags = wqe.checked == 0 ? wire::kFirst : 0;
+    const ShownKey key = shown(range.key);
+    const auto flags = static_cast<uint8_t>((wqe.checked == 0 ? wire::kFirst : 0) | key.flags);
     note_piece(wqe, 1, range, 0);
     Piece& noted = pieces_[(piece_tail_ - 1) % pieces_.size()];
     noted.range_at = wqe.checked;
@@ -83,7 +84,8 @@ bool Qp::put_checks(Wqe& wqe) noexcept {
     const Head head = Head::make(Op::check, flags, 0, range.addr);
     std::byte* body = tx.cells.body();
     std::memcpy(body, &head, sizeof head);
-    wire::store_fields(body, wire::CheckFields{range.key, range.len, wqe.kind == WqeKind::write});
+    wire::store_fields(body, wire::CheckFields{key.key, range.len, wqe.kind == WqeKind::write});
+    wire::store_secret(body, Op::check, flags, key.secret);
     tx.cells.publish(1);
     published_request();
     ++wqe.checked;
@@ -94,8 +96,9 @@ bool Qp::put_checks(Wqe& wqe) noexcept {
 bool Qp::put_write_inline(Wqe& wqe) noexcept {
   if (wqe.in_ring) return true;
   ring::ChannelTx& tx = lane_->request_tx;
-  const uint8_t flags =
-      static_cast<uint8_t>(wire::kFirst | wire::kLast | (wqe.has_imm ? wire::kImm : 0));
+  const ShownKey key = shown(wqe.ranges[0].key);
+  const auto flags =
+      static_cast<uint8_t>(wire::kFirst | wire::kLast | (wqe.has_imm ? wire::kImm : 0) | key.flags);
   const auto len = static_cast<uint16_t>(wqe.len);
   const uint32_t n_cells = wire::cells_of(Op::write, flags, len);
   if (!room_for_piece(n_cells)) return false;
@@ -103,11 +106,10 @@ bool Qp::put_write_inline(Wqe& wqe) noexcept {
   const Head head = Head::make(Op::write, flags, len, wqe.ranges[0].addr);
   std::byte* body = tx.cells.body();
   std::memcpy(body, &head, sizeof head);
-  wire::store_fields(body, wire::WriteFields{wqe.ranges[0].key});
-  if (wqe.has_imm) {
-    store_imm(body, wire::kHeadBytes + sizeof(wire::WriteFields), wqe.imm);
-  }
+  wire::store_fields(body, wire::WriteFields{key.key});
+  wire::store_secret(body, Op::write, flags, key.secret);
   const size_t at = wire::payload_offset(Op::write, flags);
+  if (wqe.has_imm) store_imm(body, at - sizeof wqe.imm, wqe.imm);
   if (n_cells == 1 && wqe.iov_count == 1) [[likely]] {
     copy_short(body + at, wqe.iov[0].iov_base, wqe.len);
   } else {
@@ -138,13 +140,16 @@ bool Qp::put_write_piece(Wqe& wqe) noexcept {
     gather(tx.bytes.at(pos), wqe.iov.data(), wqe.iov_count, wqe.done, n);
     tx.bytes.commit(pos, n);
     const bool last = wqe.range_at + 1 == wqe.range_count && n == left;
-    const uint8_t flags = static_cast<uint8_t>(
-        (wqe.in_ring ? 0 : wire::kFirst) | (last && !wqe.has_imm && !wqe.commit ? wire::kLast : 0));
+    const ShownKey key = shown(range.key);
+    const bool tells = last && !wqe.has_imm && !wqe.commit;
+    const uint8_t flags = static_cast<uint8_t>((wqe.in_ring ? 0 : wire::kFirst) |
+                                               (tells ? wire::kLast : 0) | key.flags);
     note_piece(wqe, 1, {range.addr + wqe.range_done, n, range.key}, wqe.done);
     const Head head = Head::make(Op::write_bytes, flags, 0, range.addr);
     std::byte* body = tx.cells.body();
     std::memcpy(body, &head, sizeof head);
-    wire::store_fields(body, wire::WriteBytesFields{range.key, range.len, wqe.range_done, pos, n});
+    wire::store_fields(body, wire::WriteBytesFields{key.key, range.len, wqe.range_done, pos, n});
+    wire::store_secret(body, Op::write_bytes, flags, key.secret);
     tx.cells.publish(1);
     any = true;
     wqe.done += n;
@@ -171,13 +176,15 @@ bool Qp::put_read(Wqe& wqe) noexcept {
     for (size_t i = 0; i < wqe.range_at; ++i) offset += wqe.ranges[i].len;
     const uint64_t id = tx.cells.pos();
     note_piece(wqe, 1, range, offset);
+    const ShownKey key = shown(range.key);
     const uint8_t flags =
         static_cast<uint8_t>((wqe.range_count == 1 ? wire::kFirst : 0) |
-                             (wqe.range_at + 1 == wqe.range_count ? wire::kLast : 0));
+                             (wqe.range_at + 1 == wqe.range_count ? wire::kLast : 0) | key.flags);
     const Head head = Head::make(Op::read, flags, 0, range.addr);
     std::byte* body = tx.cells.body();
     std::memcpy(body, &head, sizeof head);
-    wire::store_fields(body, wire::ReadFields{range.key, range.len, id});
+    wire::store_fields(body, wire::ReadFields{key.key, range.len, id});
+    wire::store_secret(body, Op::read, flags, key.secret);
     tx.cells.publish(1);
     published_request();
     ++wqe.range_at;

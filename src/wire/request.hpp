@@ -1,11 +1,12 @@
 // What queue pairs write into the cells of a lane: requests and responses.
 //
 // A message begins in a cell's body (ring/cell.hpp); `bytes` below are offsets in the body. It is a
-// head, the operation's fixed fields, 8 bytes of immediate data if flagged, and inline payload, run
-// on over as many cells as it takes. All integers little-endian, unaligned.
+// head, the operation's fixed fields, 8 bytes of a raw key if flagged (of operations that name one
+// key), 8 bytes of immediate data if flagged, and inline payload, run on over as many cells as it
+// takes. All integers little-endian, unaligned.
 //
 //   0      op        u8
-//   1      flags     u8   kTagged, kImm, kFirst, kLast
+//   1      flags     u8   kTagged, kImm, kFirst, kLast, kDelivery, kRaw
 //   2      len       u16  inline payload in bytes (or a small code, see the operation)
 //   4      word      u64  tag; remote address; id: see the operation
 //   12     fields of the operation
@@ -53,6 +54,7 @@ inline constexpr uint8_t kImm = 2;
 inline constexpr uint8_t kFirst = 4;      // first piece of an RMA operation
 inline constexpr uint8_t kLast = 8;       // last piece of an RMA operation
 inline constexpr uint8_t kDelivery = 16;  // the sender waits for `finished`
+inline constexpr uint8_t kRaw = 32;       // the key is raw: its second half, the secret, is there
 
 // Kinds of a notice.
 inline constexpr uint16_t kNoticeWrite = 0;
@@ -120,7 +122,8 @@ struct AtomicFields {
   AtomicCode code;
   uint32_t count;  // elements
 };
-// In the byte ring: that many AtomicRange, then the operands of all, then those to compare with.
+// In the byte ring: that many AtomicRange, with kRaw as many secrets (u64 each), then the operands
+// of all, then those to compare with.
 struct AtomicBytesFields {
   uint64_t byte_pos;
   AtomicCode code;
@@ -174,9 +177,16 @@ constexpr bool has_inline_payload(Op op) noexcept {
   return op == Op::send || op == Op::write || op == Op::atomic || op == Op::read_inline;
 }
 
-// Where the inline payload begins in the body.
+// Operations whose fields name one key; of others kRaw takes no room.
+constexpr bool names_key(Op op) noexcept {
+  return op == Op::write || op == Op::write_bytes || op == Op::read || op == Op::check ||
+         op == Op::commit || op == Op::atomic;
+}
+
+// Where the inline payload begins in the body, and the immediate data ends.
 constexpr size_t payload_offset(Op op, uint8_t flags) noexcept {
-  return kHeadBytes + field_bytes(op) + ((flags & kImm) != 0 ? sizeof(uint64_t) : 0);
+  return kHeadBytes + field_bytes(op) + (names_key(op) && (flags & kRaw) != 0 ? 8 : 0) +
+         ((flags & kImm) != 0 ? sizeof(uint64_t) : 0);
 }
 
 // Cells that a message takes; 0 for a head that no sound peer writes.
@@ -202,8 +212,8 @@ constexpr bool is_line(Head head) noexcept {
          head.len + ((head.flags & kImm) << 2) <= static_cast<int>(kLineBytes);
 }
 
-inline constexpr uint32_t kMaxCells = cells_of(Op::atomic, kImm, kMaxInline);
-static_assert(kMaxCells >= cells_of(Op::write, kImm, kMaxInline));
+inline constexpr uint32_t kMaxCells = cells_of(Op::atomic, kImm | kRaw, kMaxInline);
+static_assert(kMaxCells >= cells_of(Op::write, kImm | kRaw, kMaxInline));
 
 inline Head load_head(const std::byte* body) noexcept {
   Head h;
@@ -223,6 +233,19 @@ template <typename Fields>
 inline void store_fields(std::byte* body, const Fields& f) noexcept {
   static_assert(kHeadBytes + sizeof(Fields) <= ring::kBodyBytes);
   std::memcpy(body + kHeadBytes, &f, sizeof f);
+}
+
+// The second half of a raw key lies in the first cell too; 0 without kRaw.
+static_assert(kHeadBytes + field_bytes(Op::write_bytes) + sizeof(uint64_t) <= ring::kBodyBytes);
+inline uint64_t load_secret(const std::byte* body, Op op, uint8_t flags) noexcept {
+  uint64_t secret = 0;
+  if ((flags & kRaw) != 0) [[unlikely]]
+    std::memcpy(&secret, body + kHeadBytes + field_bytes(op), sizeof secret);
+  return secret;
+}
+inline void store_secret(std::byte* body, Op op, uint8_t flags, uint64_t secret) noexcept {
+  if ((flags & kRaw) != 0) [[unlikely]]
+    std::memcpy(body + kHeadBytes + field_bytes(op), &secret, sizeof secret);
 }
 
 }  // namespace aperture::wire

@@ -48,10 +48,13 @@ class Steps {
   const uint8_t* end_;
 };
 
-// What outlives an input: the key table with one region between canaries, and one segment.
+// What outlives an input: the key table with regions between canaries (one of them with a raw key),
+// and one segment.
 struct World {
   static constexpr uint64_t kKey = 0x11;
   static constexpr uint64_t kPeerKey = 0x22;
+  static constexpr uint64_t kRawKey = 0x33;
+  static constexpr uint64_t kSecret = 0x5ec12e7;
   static constexpr size_t kRegion = 8192;
   static constexpr std::byte kMark{0xa5};
 
@@ -62,8 +65,13 @@ struct World {
     theirs = protect::new_domain();
     std::fill(std::begin(memory), std::end(memory), kMark);
     std::fill(std::begin(peer_memory), std::end(peer_memory), kMark);
+    std::fill(std::begin(raw_memory), std::end(raw_memory), kMark);
     add(own, memory, kKey);
     add(theirs, peer_memory, kPeerKey);
+    auto side = std::make_unique<protect::SideRecord>();
+    side->segments.push_back({raw_memory + kRegion, kRegion, std::nullopt});
+    side->secret = kSecret;
+    add(own, raw_memory, kRawKey, std::move(side));
     view = std::make_unique<protect::PeerKeyView>(
         std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
             .value());
@@ -72,7 +80,8 @@ struct World {
     auto* slots = static_cast<protect::SlotArray*>(segment->slots_of(link::shm::Side::creator));
     require(keys->attach_slots(slots, ::getpid()).ok(), "no slots");
   }
-  void add(protect::DomainId pd, std::byte* at, uint64_t key) {
+  void add(protect::DomainId pd, std::byte* at, uint64_t key,
+           std::unique_ptr<protect::SideRecord> side = nullptr) {
     protect::RegionSpec spec;
     spec.pd = pd;
     spec.base = reinterpret_cast<uint64_t>(at + kRegion);
@@ -80,10 +89,11 @@ struct World {
     spec.rights = protect::Rights::remote_read | protect::Rights::remote_write |
                   protect::Rights::remote_atomic;
     spec.requested_key = key;
-    require(keys->add(spec).ok(), "no region");
+    spec.zero_based = side != nullptr;
+    require(keys->add(spec, std::move(side)).ok(), "no region");
   }
   void check() const {
-    for (const std::byte* m : {memory, peer_memory}) {
+    for (const std::byte* m : {memory, peer_memory, raw_memory}) {
       for (size_t i = 0; i < kRegion; ++i) {
         require(m[i] == kMark && m[2 * kRegion + i] == kMark, "a canary has changed");
       }
@@ -97,6 +107,7 @@ struct World {
   protect::DomainId own = 0, theirs = 0;
   std::byte memory[3 * kRegion];  // the region is the middle third
   std::byte peer_memory[3 * kRegion];
+  std::byte raw_memory[3 * kRegion];
 };
 
 World& world() {
@@ -106,7 +117,7 @@ World& world() {
 
 class Game final : public msg::Matcher::Host {
  public:
-  Game(Steps& steps, bool direct)
+  Game(Steps& steps, bool direct, bool raw)
       : steps_(steps), direct_(direct), tx_cq_(64), rx_cq_(64), port_(*world().keys, 16) {
     World& w = world();
     port_.domain = w.own;
@@ -117,6 +128,10 @@ class Game final : public msg::Matcher::Host {
     port_.remote_read_counter = &remote_reads_;
     port_.remote_write_counter = &remote_writes_;
     port_.tx_size = 64;
+    if (raw) {
+      port_.raw_keys = &mapped_;
+      peer_key_ = *mapped_.map({World::kPeerKey, World::kSecret, wire::kRaw});
+    }
     matcher_ = std::make_unique<msg::Matcher>(port_, *this, 16, true, true);
     port_.sink = matcher_.get();
     qp_ = std::make_unique<qp::Qp>(port_, Address{});
@@ -175,9 +190,12 @@ class Game final : public msg::Matcher::Host {
         case 11:
           switch (steps_.take<uint8_t>()) {
             case 0xee: qp_->lose(Errc::peer_lost); break;
-            case 0xa0: put_atomic(); break;
-            case 0xa1: put_atomic_bytes(); break;
+            case 0xa0: put_atomic(0); break;
+            case 0xa1: put_atomic_bytes(0); break;
             case 0xa2: post_atomic(); break;
+            case 0xa3: put_atomic(wire::kRaw); break;
+            case 0xa4: put_atomic_bytes(wire::kRaw); break;
+            case 0xa5: (void)mapped_.unmap(peer_key_); break;
           }
           break;
       }
@@ -204,7 +222,8 @@ class Game final : public msg::Matcher::Host {
       case 1: return small;
       case 2: return peer_->request_tx.cells.pos() - small;
       case 3: return peer_->request_rx.cells.pos() + small;
-      case 4: return World::kKey;
+      case 4:
+        return small == World::kRawKey ? World::kRawKey : small == 1 ? World::kSecret : World::kKey;
       case 5: return reinterpret_cast<uint64_t>(world().memory + World::kRegion) + small;
       case 6: return last_offer_ - small / 128;
       case 7: return last_receive_;
@@ -229,6 +248,9 @@ class Game final : public msg::Matcher::Host {
     if (op == uint8_t(Op::send_offer)) fields[2] &= 0xff'ffff'ffff;  // claim words that exist
     const size_t bytes = sizeof(uint64_t) * count;
     std::memcpy(tx.cells.body() + wire::kHeadBytes, fields, bytes);
+    if ((flags & wire::kRaw) != 0 && wire::names_key(static_cast<Op>(op))) {
+      wire::store_secret(tx.cells.body(), static_cast<Op>(op), flags, value());
+    }
     const uint32_t n = wire::cells_of(static_cast<Op>(op), flags, len);
     tx.cells.publish(n == 0 ? 1 : n);
   }
@@ -251,19 +273,20 @@ class Game final : public msg::Matcher::Host {
         qp::operands_of(static_cast<qp::AtomicKind>(code.kind), static_cast<qp::AtomicOp>(code.op));
     return off < 240 ? len : len + off - 248;
   }
-  void put_atomic() {
+  void put_atomic(uint8_t flags) {
     wire::AtomicCode code = atomic_code();
     if (code.ranges < 4) code.ranges = 1;
     const uint32_t count = steps_.take<uint8_t>() % 20;
     const auto len = static_cast<uint16_t>(atomic_len(code, count));
     ring::ChannelTx& tx = peer_->request_tx;
-    const auto head = wire::Head::make(Op::atomic, 0, len, value());
+    const auto head = wire::Head::make(Op::atomic, flags, len, value());
     std::memcpy(tx.cells.body(), &head, sizeof head);
     wire::store_fields(tx.cells.body(), wire::AtomicFields{value(), code, count});
-    const uint32_t n = wire::cells_of(Op::atomic, 0, len);
+    if (flags != 0) wire::store_secret(tx.cells.body(), Op::atomic, flags, value());
+    const uint32_t n = wire::cells_of(Op::atomic, flags, len);
     tx.cells.publish(n == 0 ? 1 : n);
   }
-  void put_atomic_bytes() {
+  void put_atomic_bytes(uint8_t flags) {
     const wire::AtomicCode code = atomic_code();
     ring::ChannelTx& tx = peer_->request_tx;
     const uint64_t at = uint64_t{steps_.take<uint8_t>()} * 64;
@@ -274,8 +297,14 @@ class Game final : public msg::Matcher::Host {
       elements += range.count;
       std::memcpy(tx.bytes.at(at + i * sizeof range), &range, sizeof range);
     }
-    const uint64_t len = code.ranges * sizeof(wire::AtomicRange) + atomic_len(code, elements);
-    const auto head = wire::Head::make(Op::atomic_bytes, 0, 0, 0);
+    uint64_t len = code.ranges * sizeof(wire::AtomicRange);
+    for (unsigned i = 0; flags != 0 && i < code.ranges && i < 9; ++i) {
+      const uint64_t secret = value();
+      std::memcpy(tx.bytes.at(at + len + i * 8), &secret, sizeof secret);
+    }
+    if (flags != 0) len += code.ranges * uint64_t{8};
+    len += atomic_len(code, elements);
+    const auto head = wire::Head::make(Op::atomic_bytes, flags, 0, 0);
     std::memcpy(tx.cells.body(), &head, sizeof head);
     const uint64_t pos = steps_.take<uint8_t>() < 240 ? at : value();
     wire::store_fields(tx.cells.body(),
@@ -398,8 +427,8 @@ class Game final : public msg::Matcher::Host {
     const uint64_t base = reinterpret_cast<uint64_t>(world().peer_memory + World::kRegion);
     const uint64_t half = o->iov.iov_len / 2;
     const qp::RemoteRange ranges[2] = {
-        {base, how % 4 == 0 ? o->iov.iov_len : half, World::kPeerKey},
-        {base + half, o->iov.iov_len - half, how % 32 == 3 ? World::kKey : World::kPeerKey}};
+        {base, how % 4 == 0 ? o->iov.iov_len : half, peer_key_},
+        {base + half, o->iov.iov_len - half, how % 32 == 3 ? World::kKey : peer_key_}};
     qp::RmaWr wr;
     wr.iov = &o->iov;
     wr.iov_count = 1;
@@ -428,8 +457,8 @@ class Game final : public msg::Matcher::Host {
     wr.len = o->iov.iov_len;
     const uint64_t base = reinterpret_cast<uint64_t>(world().peer_memory + World::kRegion);
     const bool two = wr.len > 8 && how >= 128;
-    const qp::RemoteRange ranges[2] = {{base, two ? 8 : wr.len, World::kPeerKey},
-                                       {base + 64, wr.len - 8, World::kPeerKey}};
+    const qp::RemoteRange ranges[2] = {{base, two ? 8 : wr.len, peer_key_},
+                                       {base + 64, wr.len - 8, peer_key_}};
     wr.ranges = ranges;
     wr.range_count = two ? 2 : 1;
     wr.operand = wr.compare = wr.result = &o->iov;
@@ -506,6 +535,8 @@ class Game final : public msg::Matcher::Host {
   const bool direct_;
   qp::Cq tx_cq_, rx_cq_;
   qp::Counter remote_reads_, remote_writes_;
+  qp::RawKeys mapped_;
+  uint64_t peer_key_ = World::kPeerKey;  // as operations name it
   qp::Port port_;
   std::unique_ptr<msg::Matcher> matcher_;
   std::unique_ptr<qp::Qp> qp_;
@@ -524,7 +555,7 @@ class Game final : public msg::Matcher::Host {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size > 8192) return 0;
   aperture::Steps steps(data, size);
-  const bool direct = steps.take<uint8_t>() % 2 != 0;
-  aperture::Game(steps, direct).play();
+  const auto how = steps.take<uint8_t>();
+  aperture::Game(steps, how % 2 != 0, how / 2 % 2 != 0).play();
   return 0;
 }

@@ -27,5 +27,41 @@ TEST(Request, no_length_beyond_a_cell_is_taken_for_a_line) {
   }
 }
 
+TEST(Request, a_raw_key_takes_eight_bytes_behind_the_fields_of_those_that_name_one) {
+  for (unsigned op = 0; op < 256; ++op) {
+    const Op o = static_cast<Op>(op);
+    if (field_bytes(o) == SIZE_MAX) continue;
+    const bool names = o == Op::write || o == Op::write_bytes || o == Op::read || o == Op::check ||
+                       o == Op::commit || o == Op::atomic;
+    for (unsigned flags = 0; flags < 256; ++flags) {
+      const auto without = static_cast<uint8_t>(flags & ~unsigned{kRaw});
+      const auto with = static_cast<uint8_t>(flags | kRaw);
+      EXPECT_EQ(payload_offset(o, with), payload_offset(o, without) + (names ? 8 : 0));
+      for (const uint16_t len : std::initializer_list<uint16_t>{0, 8, 24, 25, 32, 255, 256, 257}) {
+        const uint32_t cells = cells_of(o, with, len);
+        EXPECT_LE(cells, kMaxCells);
+        EXPECT_EQ(cells == 0, cells_of(o, without, len) == 0);
+        EXPECT_GE(cells, cells_of(o, without, len));
+        if (!names) {
+          EXPECT_EQ(cells, cells_of(o, without, len)) << op;
+        }
+      }
+    }
+  }
+}
+
+TEST(Request, a_secret_is_read_where_it_was_written_and_only_if_it_is_flagged) {
+  for (const Op op : {Op::write, Op::write_bytes, Op::read, Op::check, Op::commit, Op::atomic}) {
+    std::byte body[ring::kBodyBytes] = {};
+    store_secret(body, op, 0, 0x0102030405060708);
+    for (const std::byte b : body) EXPECT_EQ(b, std::byte{0});
+    store_secret(body, op, kRaw, 0x0102030405060708);
+    EXPECT_EQ(body[kHeadBytes + field_bytes(op)], std::byte{8});
+    EXPECT_EQ(body[kHeadBytes + field_bytes(op) + 7], std::byte{1});
+    EXPECT_EQ(load_secret(body, op, kRaw), 0x0102030405060708u);
+    EXPECT_EQ(load_secret(body, op, kImm), 0u);
+  }
+}
+
 }  // namespace
 }  // namespace aperture::wire
