@@ -33,6 +33,13 @@ int close_domain(fid* fid) noexcept {
           n);
       return -FI_EBUSY;
     }
+    if (const size_t n = domain.mapped_keys.count(); n != 0) {
+      APERTURE_WARN(
+          "fi_close(domain): %zu key(s) of peers are still mapped; call fi_mr_unmap_key for each "
+          "that fi_mr_map_raw returned",
+          n);
+      return -FI_EBUSY;
+    }
     domains().remove(&domain.fid);
     if (domain.eq != nullptr) domain.eq->uses.drop();
     domain.fabric->uses.drop();
@@ -67,14 +74,17 @@ int bind_domain(fid* fid, struct fid* what, uint64_t flags) noexcept {
   return 0;
 }
 
-int control_domain(fid*, int command, void* arg) noexcept {
-  switch (command) {
-    case FI_MAP_RAW_MR: return map_raw_key(arg);
-    case FI_UNMAP_KEY: return 0;  // a mapped key holds nothing
-    default:
-      APERTURE_WARN("fi_control(domain): command %d is not offered", command);
-      return -FI_ENOSYS;
-  }
+int control_domain(fid* fid, int command, void* arg) noexcept {
+  return guarded("fi_control(domain)", [&]() -> int {
+    auto& domain = object_of<Domain>(fid);
+    switch (command) {
+      case FI_MAP_RAW_MR: return map_raw_key(domain, static_cast<const struct fi_mr_map_raw*>(arg));
+      case FI_UNMAP_KEY: return unmap_key(domain, static_cast<const uint64_t*>(arg));
+      default:
+        APERTURE_WARN("fi_control(domain): command %d is not offered", command);
+        return -FI_ENOSYS;
+    }
+  });
 }
 
 fi_ops g_fid_ops = {

@@ -13,6 +13,7 @@
 #include "provider/entry.hpp"
 #include "provider/fabric.hpp"
 #include "provider/mr_mode.hpp"
+#include "provider/raw_keys.hpp"
 
 namespace aperture::provider {
 
@@ -29,6 +30,7 @@ struct Domain {
   RegionRules region_rules;
   size_t key_bytes = 8;  // mr_key_size that the domain was opened with, at most 8
   AuthKeys auth_keys;
+  MappedKeys mapped_keys;
   Uses uses;                   // endpoints, AVs, CQs, counters, poll sets and regions
   Eq* eq = nullptr;            // fi_domain_bind
   bool async_regions = false;  // bound with FI_REG_MR
@@ -49,7 +51,5 @@ int open_srx(fid_domain* domain, fi_rx_attr* attr, fid_ep** ep, void* context) n
 int open_ep(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) noexcept;
 int open_poll_set(fid_domain* domain, fi_poll_attr* attr, fid_poll** set) noexcept;
 extern fi_ops_mr g_region_ops;
-// FI_MAP_RAW_MR and FI_UNMAP_KEY of fi_control.
-int map_raw_key(void* arg) noexcept;
 
 }  // namespace aperture::provider

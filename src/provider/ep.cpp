@@ -197,6 +197,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.local = body.local;
   o.domain = body.auth_key.pd;
   o.auth_key = body.auth_key.secret;
+  if (body.domain->region_rules.raw_keys) o.raw_keys = &body.domain->mapped_keys.raw;
   o.imm_flag = FI_REMOTE_CQ_DATA;
   o.release_flag = FI_MULTI_RECV;
   o.remote_write_flags = FI_REMOTE_WRITE | FI_RMA;

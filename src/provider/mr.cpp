@@ -224,17 +224,6 @@ int close_region(fid* fid) noexcept {
   });
 }
 
-int raw_attr(const Region& region, const struct fi_mr_raw_attr* attr) {
-  if (attr == nullptr || attr->key_size == nullptr) return -FI_EINVAL;
-  if (attr->flags != 0) return -FI_EBADFLAGS;
-  const size_t room = *attr->key_size;
-  *attr->key_size = kKeyBytes;  // also when the buffer is too small, as the page says
-  if (room < kKeyBytes || attr->raw_key == nullptr) return -FI_ETOOSMALL;
-  std::memcpy(attr->raw_key, &region.handle.key, kKeyBytes);
-  if (attr->base_addr != nullptr) *attr->base_addr = region.base;
-  return 0;
-}
-
 int control_region(fid* fid, int command, void* arg) noexcept {
   return guarded("fi_control(mr)", [&]() -> int {
     auto& region = object_of<Region>(fid);
@@ -246,7 +235,8 @@ int control_region(fid* fid, int command, void* arg) noexcept {
       return -FI_EOPBADSTATE;
     }
     switch (command) {
-      case FI_GET_RAW_MR: return raw_attr(region, static_cast<struct fi_mr_raw_attr*>(arg));
+      case FI_GET_RAW_MR:
+        return raw_attr_of(region, static_cast<const struct fi_mr_raw_attr*>(arg));
       case FI_REFRESH:
         if (arg == nullptr) return -FI_EINVAL;
         return refresh_region(region, *static_cast<const struct fi_mr_modify*>(arg));
@@ -271,19 +261,5 @@ fi_ops g_region_fid_ops = {
 }  // namespace
 
 fi_ops_mr g_region_ops = {.size = sizeof(fi_ops_mr), .reg = reg, .regv = regv, .regattr = regattr};
-
-// A raw key of ours is its 8 bytes: mapping it holds nothing.
-int map_raw_key(void* arg) noexcept {
-  const auto* map = static_cast<struct fi_mr_map_raw*>(arg);
-  if (map == nullptr || map->raw_key == nullptr || map->key == nullptr) return -FI_EINVAL;
-  if (map->flags != 0) return -FI_EBADFLAGS;
-  if (map->key_size != kKeyBytes) {
-    APERTURE_WARN("fi_mr_map_raw: a key of %zu bytes; keys of Aperture have %zu", map->key_size,
-                  kKeyBytes);
-    return -FI_EINVAL;
-  }
-  std::memcpy(map->key, map->raw_key, kKeyBytes);
-  return 0;
-}
 
 }  // namespace aperture::provider

@@ -45,6 +45,13 @@ ssize_t refuse_post(const char* call, Errc why, uint64_t addr) noexcept {
                   static_cast<unsigned long long>(addr));
     return -FI_EINVAL;
   }
+  if (why == Errc::no_key) {
+    APERTURE_WARN(
+        "%s: the key is not one that is mapped in this domain, which was opened with FI_MR_RAW; "
+        "map the peer's raw key with fi_mr_map_raw and pass what that returns",
+        call);
+    return fi_code(why);
+  }
   APERTURE_WARN("%s: %s", call, describe(why));
   return fi_code(why);
 }

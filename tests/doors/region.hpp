@@ -18,6 +18,7 @@ struct Remote {
   uint64_t base = 0;  // the target's virtual address, or 0 when regions are zero-based
   uint64_t key = 0;
   uint64_t size = 0;
+  uint8_t raw[16] = {};  // with FI_MR_RAW
 };
 
 class Region {
@@ -48,6 +49,10 @@ class Region {
     remote_.base = node.virtual_addresses() ? reinterpret_cast<uint64_t>(memory_.data()) : 0;
     remote_.key = fi_mr_key(mr);
     remote_.size = size;
+    if ((node.info()->domain_attr->mr_mode & FI_MR_RAW) != 0) {
+      size_t raw_size = sizeof remote_.raw;
+      DOOR(fi_mr_raw_attr(mr, &remote_.base, remote_.raw, &raw_size, 0));
+    }
   }
 
   Guarded& memory() { return memory_; }
