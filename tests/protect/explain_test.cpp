@@ -59,6 +59,16 @@ TEST_F(Explain, closed_region_is_still_described) {
   expect_parts(explain(ask_of(r.key)), {"has been closed", "0x100000..0x100fff"});
 }
 
+TEST_F(Explain, closed_region_with_a_side_record_is_described_without_it) {
+  const RegionSpec spec = spec_of();
+  auto side = std::make_unique<SideRecord>();
+  side->segments.push_back({reinterpret_cast<std::byte*>(spec.base), spec.length, std::nullopt});
+  side->secret = 5;
+  const RegionHandle r = *table->add(spec, std::move(side));
+  ASSERT_TRUE(table->revoke(r, now_ns() + 1'000'000'000));
+  expect_parts(explain(ask_of(r.key)), {"has been closed", "0x100000..0x100fff"});
+}
+
 TEST_F(Explain, unknown_and_foreign_keys) {
   RegionSpec spec = spec_of();
   spec.pd = kOtherPd;
