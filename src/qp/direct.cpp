@@ -235,7 +235,9 @@ void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
   static constexpr const char* kWhat[] = {"send", "remote write", "remote read", "remote atomic",
                                           "remote fetching atomic"};
   const char* what = kWhat[static_cast<size_t>(wqe.kind)];
-  if (wqe.error == Errc::access_denied) {
+  // without a denial no region was met: there is no connection
+  const bool refused = wqe.error == Errc::access_denied && wqe.denial != protect::Denial::none;
+  if (refused) {
     const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
     std::snprintf(text, sizeof text,
                   "%s of %llu bytes at 0x%llx with key 0x%llx was refused by %s: %s", what,
@@ -243,12 +245,16 @@ void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
                   static_cast<unsigned long long>(r.key), remote_.text().c_str(),
                   protect::sentence(wqe.denial));
   } else {
-    std::snprintf(text, sizeof text, "%s of %llu bytes to %s ended: %s", what,
+    std::snprintf(text, sizeof text, "%s of %llu bytes to %s ended: %s%s", what,
                   static_cast<unsigned long long>(wqe.len), remote_.text().c_str(),
-                  describe(wqe.error));
+                  describe(wqe.error),
+                  wqe.error == Errc::access_denied
+                      ? ": the endpoint there has another authorization key than ours, or one of "
+                        "the two has none; give both the same auth_key"
+                      : "");
   }
   try {
-    const bool by_region = wqe.error == Errc::access_denied && lane_ != nullptr;
+    const bool by_region = refused && lane_ != nullptr;
     e.sentence = by_region ? explain_region(text, wqe) : text;
     APERTURE_WARN("%s", e.sentence.c_str());
   } catch (...) {

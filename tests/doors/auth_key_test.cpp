@@ -114,6 +114,34 @@ TEST_F(AuthKey, remote_access_with_another_key_ends_with_one_error) {
   EXPECT_TRUE(two.there.region_verify(7, 1));
 }
 
+TEST_F(AuthKey, the_error_of_an_operation_says_that_the_keys_differ) {
+  NodePair p(with_keys("key of job one"), with_keys("key of job two"));
+  char memory[8] = {};
+  Op ops[2];
+  for (int i = 0; i < 2; ++i) {
+    const auto call = [&] {
+      return i == 0 ? fi_send(p.a.ep(), memory, 8, nullptr, p.to_b, &ops[i])
+                    : fi_read(p.a.ep(), memory, 8, nullptr, p.to_b, 0, 1, &ops[i]);
+    };
+    ASSERT_EQ(post(call), 0);
+    fi_cq_tagged_entry entry;
+    ssize_t got = -FI_EAGAIN;
+    for (const int64_t until = now_ns() + 20'000'000'000; got == -FI_EAGAIN && now_ns() < until;) {
+      got = fi_cq_read(p.a.cq(), &entry, 1);
+      p.b.poll();
+    }
+    ASSERT_EQ(got, -FI_EAVAIL);
+    char text[512] = {};
+    fi_cq_err_entry error{};
+    error.err_data = text;
+    error.err_data_size = sizeof text;
+    ASSERT_EQ(fi_cq_readerr(p.a.cq(), &error, 0), 1);
+    EXPECT_EQ(error.err, FI_EACCES);
+    EXPECT_EQ(error.op_context, &ops[i]);
+    EXPECT_NE(std::string(text).find("another authorization key"), std::string::npos) << text;
+  }
+}
+
 TEST_F(AuthKey, an_endpoint_without_one_takes_the_domains) {
   Two two(with_keys("key of job one"), with_keys("", "key of job one"));
   two.expect_talk();
