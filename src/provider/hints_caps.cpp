@@ -142,8 +142,11 @@ bool match_fabric(const Matching& m, fi_info& answer) {
   // prov_name is left for libfabric, which writes it
   if (m.hints == nullptr || m.hints->fabric_attr == nullptr) return true;
   const fi_fabric_attr& asked = *m.hints->fabric_attr;
-  if (asked.prov_name != nullptr && ::strcasestr(asked.prov_name, kProviderName) == nullptr)
-    return false;  // somebody else is meant
+  if (asked.prov_name != nullptr && ::strcasestr(asked.prov_name, kProviderName) == nullptr) {
+    return m.refuse(
+        "fabric_attr->prov_name \"%s\" means somebody else; set \"%s\", or leave it NULL",
+        asked.prov_name, kProviderName);
+  }
   if (asked.name != nullptr && std::strcmp(asked.name, kFabricName) != 0) {
     return m.refuse("fabric \"%s\" is asked for; the only one here is \"%s\"", asked.name,
                     kFabricName);

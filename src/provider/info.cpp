@@ -53,6 +53,22 @@ bool match_addresses(const Matching& m, const InfoQuestion& question, fi_info& a
   return true;
 }
 
+// `aperture explain`: whoever asks, the refusal is said, and so is an answer.
+bool is_explaining() noexcept {
+  const char* text = std::getenv("APERTURE_EXPLAIN");
+  return text != nullptr && *text != '\0';
+}
+
+void say_answer(const fi_info& first) noexcept {
+  if (log_level() == LogLevel::off) return;
+  for (const fi_info* info = &first; info != nullptr; info = info->next) {
+    log_line(LogLevel::info,
+             "fi_getinfo: the hints are met by %s with caps 0x%" PRIx64 ", mr_mode 0x%x",
+             info->ep_attr->type == FI_EP_MSG ? "FI_EP_MSG" : "FI_EP_RDM", info->caps,
+             static_cast<unsigned>(info->domain_attr->mr_mode));
+  }
+}
+
 bool names_us(const fi_info* hints) noexcept {
   return hints != nullptr && hints->fabric_attr != nullptr &&
          hints->fabric_attr->prov_name != nullptr &&
@@ -80,8 +96,9 @@ int get_info(const InfoQuestion& question, fi_info** info) {
   if (info == nullptr) return -FI_EINVAL;
   *info = nullptr;
   if ((question.flags & kCoreProvidersOnly) != 0) return -FI_ENODATA;
+  const bool explaining = is_explaining();
   Matching m{question.version, question.hints,
-             names_us(question.hints) ? LogLevel::warn : LogLevel::info};
+             names_us(question.hints) || explaining ? LogLevel::warn : LogLevel::info};
   if (std::string why; !parse_mr_mode(std::getenv("APERTURE_MR_MODE"), m.demanded_mr_mode, why)) {
     APERTURE_WARN("fi_getinfo: %s", why.c_str());
     return -FI_ENODATA;
@@ -110,7 +127,9 @@ int get_info(const InfoQuestion& question, fi_info** info) {
   }
   if (datagram != nullptr) datagram->next = connected.release();
   *info = datagram != nullptr ? datagram.release() : connected.release();
-  return *info != nullptr ? 0 : -FI_ENODATA;
+  if (*info == nullptr) return -FI_ENODATA;
+  if (explaining) say_answer(**info);
+  return 0;
 }
 
 }  // namespace aperture::provider

@@ -24,6 +24,15 @@ constexpr const char* kRunFooter =
     "Settings of yours are kept; one that keeps Aperture from being chosen is named on stderr.\n"
     "Exit code: that of CMD; 127 not found, 126 not executable, 125 the provider is missing.\n";
 
+constexpr const char* kExplainFooter =
+    "Like run, and each refusal is a line on stderr: which hint excluded Aperture from the answer "
+    "of\n"
+    "fi_getinfo, which rule a call or a remote access broke, and what would make it legal.\n\n"
+    "examples:\n"
+    "  aperture explain -- fi_info -p aperture -c FI_COLLECTIVE\n"
+    "  APERTURE_MR_MODE=verbs aperture explain -- ./my_program     as on a verbs NIC\n\n"
+    "Exit code: that of CMD; 127 not found, 126 not executable, 125 the provider is missing.\n";
+
 constexpr const char* kInfoFooter =
     "examples:\n"
     "  aperture info\n"
@@ -43,11 +52,11 @@ int info(bool json) {
   return 0;
 }
 
-bool is_word(const char* argument) {
-  return std::strcmp(argument, "run") == 0 || std::strcmp(argument, "info") == 0;
+bool is(const char* argument, const char* word) {
+  return std::strcmp(argument, word) == 0;
 }
 
-// Where CMD begins: behind the first "--", or at run's first argument that is no option.
+// Where CMD begins: behind the first "--", or at the first argument that is no option.
 int command_index(int argc, char** argv) {
   int at = 2;
   while (at < argc && argv[at][0] == '-' && std::strcmp(argv[at], "--") != 0) ++at;
@@ -65,9 +74,15 @@ int main(int argc, char** argv) {
   CLI::App* run = app.add_subcommand("run", "run CMD so that it finds and chooses Aperture");
   std::vector<std::string> shown_in_help;
   run->add_option("CMD", shown_in_help, "the program and its arguments, best behind --");
-  bool one_sided = false;
-  run->add_flag("--one-sided", one_sided, "for MPI programs that open windows (btl ofi)");
+  aperture::tool::RunOptions options;
+  constexpr const char* one_sided = "for MPI programs that open windows (btl ofi)";
+  run->add_flag("--one-sided", options.one_sided, one_sided);
   run->footer(kRunFooter);
+
+  CLI::App* explain = app.add_subcommand("explain", "run CMD and say why anything is refused");
+  explain->add_option("CMD", shown_in_help, "the program and its arguments, best behind --");
+  explain->add_flag("--one-sided", options.one_sided, one_sided);
+  explain->footer(kExplainFooter);
 
   bool json = false;
   CLI::App* info_word = app.add_subcommand("info", "tell what this host allows");
@@ -75,12 +90,15 @@ int main(int argc, char** argv) {
   info_word->footer(kInfoFooter);
 
   // CMD and its arguments are not ours to read: the parser sees only what stands before them
-  const bool running = argc > 1 && std::strcmp(argv[1], "run") == 0;
+  const char* word = argc > 1 ? argv[1] : "";
+  options.explain = is(word, "explain");
+  const bool running = is(word, "run") || options.explain;
   const int command = running ? command_index(argc, argv) : argc;
   const bool marked = running && command > 2 && std::strcmp(argv[command - 1], "--") == 0;
-  if (argc > 1 && argv[1][0] != '-' && !is_word(argv[1])) {
-    std::fprintf(stderr, "aperture: there is no word '%s'; there are run and info (see --help)\n",
-                 argv[1]);
+  if (argc > 1 && word[0] != '-' && !running && !is(word, "info")) {
+    std::fprintf(stderr,
+                 "aperture: there is no word '%s'; there are run, explain and info (see --help)\n",
+                 word);
     return kExitUsage;
   }
   try {
@@ -88,10 +106,11 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
-  if (!run->parsed()) return info(json);
+  if (!run->parsed() && !explain->parsed()) return info(json);
   if (command >= argc) {
-    std::fputs("aperture: run what? For example: aperture run -- fi_info -p aperture\n", stderr);
+    std::fprintf(stderr, "aperture: %s what? For example: aperture %s -- fi_info -p aperture\n",
+                 word, word);
     return kExitUsage;
   }
-  return aperture::tool::run(argv + command, one_sided);
+  return aperture::tool::run(argv + command, options);
 }

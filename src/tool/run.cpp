@@ -36,7 +36,7 @@ int explain_exec_failure(const char* command, int error) {
 
 }  // namespace
 
-int run(char* const* argv, bool one_sided) {
+int run(char* const* argv, const RunOptions& options) {
   const char* path_variable = ::getenv("PATH");
   const Program program =
       find_program(argv[0], path_variable != nullptr ? path_variable : "/usr/bin:/bin");
@@ -48,7 +48,8 @@ int run(char* const* argv, bool one_sided) {
   place.provider_folder = find_provider_folder(folder);
   place.libfabric_folder = libfabric_provider_folder();
   place.root = ::geteuid() == 0;
-  place.one_sided = one_sided;
+  place.one_sided = options.one_sided;
+  place.explain = options.explain;
   if (place.provider_folder.empty()) {
     return fail(kExitOwnFailure, std::string("the provider ") + kProviderFile + " is neither in " +
                                      searched_provider_folders(folder) +

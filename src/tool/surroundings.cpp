@@ -54,6 +54,27 @@ constexpr Permission kPermissions[] = {
     {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", true},
 };
 
+// What makes the provider speak: APERTURE_EXPLAIN has it say why a fi_getinfo found nothing to
+// whoever asks, the rest is a matter of the log.
+void add_explanations(const Lookup& lookup, Surroundings& out) {
+  out.settings.emplace_back("APERTURE_EXPLAIN", "1");
+  const auto is_set = [&](const char* name) {
+    const char* value = lookup(name);
+    return value != nullptr && *value != '\0';
+  };
+  const auto speaks = [&](const char* name) {
+    const std::string value = lookup(name);
+    return value == "warn" || value == "info" || value == "trace" || value == "debug";
+  };
+  if (is_set("APERTURE_LOG")) {
+    if (speaks("APERTURE_LOG")) return;
+    out.notes.push_back(std::string("APERTURE_LOG=") + lookup("APERTURE_LOG") +
+                        " is set, so nothing will be explained; unset it, or set it to warn.");
+  } else if (!is_set("FI_LOG_LEVEL") || !speaks("FI_LOG_LEVEL")) {
+    out.settings.emplace_back("APERTURE_LOG", "warn");
+  }
+}
+
 bool contains(const std::string& list, char separator, const std::string& name) {
   std::istringstream items(list);
   for (std::string item; std::getline(items, item, separator);) {
@@ -108,6 +129,7 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
         "OMPI_MCA_mtl_ofi_provider_exclude names aperture, so Open MPI will not choose it; unset "
         "it.");
   }
+  if (place.explain) add_explanations(lookup, out);
   for (const Permission& permission : kPermissions) {
     if (permission.for_root && !place.root) continue;
     if (lookup(permission.variable) != nullptr) continue;

@@ -26,6 +26,7 @@ struct Place {
   std::string libfabric_folder;  // scanned by libfabric when FI_PROVIDER_PATH is unset
   bool root = false;             // Open MPI refuses root unless told otherwise
   bool one_sided = false;        // MPI windows shall go through Aperture, not only messages
+  bool explain = false;          // the provider shall say why it refuses
 };
 
 Surroundings plan(const Place& place, const Lookup& lookup);

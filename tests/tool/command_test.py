@@ -74,6 +74,21 @@ class Command(unittest.TestCase):
     def test_run_of_nothing(self):
         for arguments in (["run"], ["run", "--"]):
             self.assertIn("run what?", self.call(*arguments, code=2).stderr)
+        for arguments in (["explain"], ["explain", "--"]):
+            self.assertIn("explain what?", self.call(*arguments, code=2).stderr)
+
+    def test_explain_is_run_with_a_provider_that_speaks(self):
+        done = self.call("explain", "--", "sh", "-c", "env; exit 42", code=42)
+        settings = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+        self.assertEqual(settings["FI_PROVIDER"], "aperture")
+        self.assertEqual(settings["APERTURE_LOG"], "warn")
+        self.assertEqual(settings["APERTURE_EXPLAIN"], "1")
+        self.assertEqual(done.stderr.splitlines(), [NOTICE])
+        self.assertNotIn("APERTURE_EXPLAIN", self.call("run", "--", "env").stdout)
+
+    def test_explain_says_when_a_setting_silences_it(self):
+        done = self.call("explain", "--", "true", env={"APERTURE_LOG": "off"})
+        self.assertIn("APERTURE_LOG=off is set, so nothing will be explained", done.stderr)
 
     def test_run_of_a_command_that_is_not_there(self):
         done = self.call("run", "--", "no-such-command", code=127)
@@ -150,6 +165,7 @@ class Command(unittest.TestCase):
     def test_help_has_examples_and_version_is_one_line(self):
         self.assertIn("examples:", self.call("run", "--help").stdout)
         self.assertIn("examples:", self.call("info", "--help").stdout)
+        self.assertIn("examples:", self.call("explain", "--help").stdout)
         self.assertIn("run", self.call("--help").stdout)
         self.assertRegex(self.call("--version").stdout, r"^aperture \d+\.\d+\.\d+\n$")
 
@@ -159,6 +175,7 @@ class Command(unittest.TestCase):
         self.call("info", "--bogus", code=2)
         self.call("info", "extra", code=2)
         self.call("run", "--bogus", "--", "true", code=2)
+        self.call("explain", "--bogus", "--", "true", code=2)
 
 
 if __name__ == "__main__":

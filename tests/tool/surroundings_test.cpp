@@ -102,6 +102,37 @@ TEST(Surroundings, one_sided_leads_mpi_windows_and_messages_to_btl_ofi) {
   EXPECT_EQ(plan_one_sided({{"OMPI_MCA_pml", "cm"}}).notes.size(), 1u);
 }
 
+Surroundings explain_with(const Settings& present) {
+  Place place = kPlace;
+  place.explain = true;
+  return plan(place, [&](const char* name) -> const char* {
+    const auto found = present.find(name);
+    return found == present.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(Surroundings, explain_makes_the_provider_speak) {
+  const Settings settings = made(explain_with({}));
+  EXPECT_EQ(settings.at("APERTURE_EXPLAIN"), "1");
+  EXPECT_EQ(settings.at("APERTURE_LOG"), "warn");
+  EXPECT_EQ(made(explain_with({{"FI_LOG_LEVEL", "off"}})).at("APERTURE_LOG"), "warn");
+  EXPECT_EQ(made(plan_with({})).count("APERTURE_EXPLAIN"), 0u);
+  EXPECT_EQ(made(plan_with({})).count("APERTURE_LOG"), 0u);
+}
+
+TEST(Surroundings, explain_leaves_a_log_that_says_more) {
+  for (const char* level : {"warn", "info", "debug"}) {
+    const Surroundings s = explain_with({{"APERTURE_LOG", level}});
+    EXPECT_EQ(made(s).count("APERTURE_LOG"), 0u);
+    EXPECT_TRUE(s.notes.empty());
+    EXPECT_EQ(made(explain_with({{"FI_LOG_LEVEL", level}})).count("APERTURE_LOG"), 0u);
+  }
+  const Surroundings silent = explain_with({{"APERTURE_LOG", "off"}});
+  EXPECT_EQ(made(silent).count("APERTURE_LOG"), 0u);
+  ASSERT_EQ(silent.notes.size(), 1u);
+  EXPECT_NE(silent.notes[0].find("APERTURE_LOG=off"), std::string::npos);
+}
+
 TEST(Surroundings, a_mapping_policy_of_the_user_is_kept) {
   for (const char* variable :
        {"OMPI_MCA_rmaps_base_oversubscribe", "PRTE_MCA_rmaps_default_mapping_policy"}) {

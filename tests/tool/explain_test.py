@@ -1,0 +1,103 @@
+"""`aperture explain` with real clients and the real provider: each refusal is a sentence."""
+import os
+import random
+import subprocess
+import sys
+import time
+import unittest
+
+BUILD = sys.argv.pop(1)
+COMMAND = f"{BUILD}/bin/aperture"
+
+
+class Explain(unittest.TestCase):
+    def start(self, word, *client, mr_mode=None):
+        clean = {k: v for k, v in os.environ.items()
+                 if not k.startswith(("FI_", "OMPI_", "APERTURE_"))}
+        if mr_mode is not None:
+            clean["APERTURE_MR_MODE"] = mr_mode
+        return subprocess.Popen([COMMAND, word, "--", *client], env=clean,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def finish(self, process):
+        """What it said on stderr beside the notice, and its exit code."""
+        try:
+            _, said = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        lines = [line for line in said.splitlines() if "software NIC" not in line]
+        return [line for line in lines if line.startswith("aperture:")], process.returncode
+
+    def say(self, *client, word="explain", mr_mode=None):
+        return self.finish(self.start(word, *client, mr_mode=mr_mode))
+
+    def refused(self, *client, mr_mode=None):
+        """The one sentence of a client whose only fi_getinfo finds nothing."""
+        lines, code = self.say(*client, mr_mode=mr_mode)
+        self.assertNotEqual(code, 0)
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn("fi_getinfo: ", lines[0])
+        return lines[0]
+
+    def test_the_hint_that_excluded_aperture_is_named(self):
+        self.assertIn("FI_COLLECTIVE", self.refused("fi_info", "-p", "aperture", "-c",
+                                                    "FI_COLLECTIVE"))
+        self.assertIn("FI_EP_DGRAM", self.refused("fi_info", "-p", "aperture", "-t", "FI_EP_DGRAM"))
+        self.assertIn("domain \"another\"", self.refused("fi_info", "-p", "aperture", "-d",
+                                                         "another"))
+
+    def test_whoever_asks_is_told(self):
+        self.assertIn("FI_COLLECTIVE", self.refused("fi_info", "-c", "FI_COLLECTIVE"))
+        quiet, code = self.say("fi_info", "-c", "FI_COLLECTIVE", word="run")
+        self.assertNotEqual(code, 0)
+        self.assertEqual(quiet, [])
+
+    def test_hints_that_are_met_are_told_too(self):
+        lines, code = self.say("fi_info", "-p", "aperture")
+        self.assertEqual(code, 0)
+        self.assertEqual(len(lines), 2, lines)
+        self.assertIn("met by FI_EP_RDM", lines[0])
+        self.assertIn("met by FI_EP_MSG", lines[1])
+
+    def test_a_setting_that_cannot_be_read_is_told(self):
+        line = self.refused("fi_info", "-p", "aperture", mr_mode="local,lokal")
+        for word in ("'lokal'", "local", "raw", "virt_addr", "allocated", "prov_key", "mmu_notify",
+                     "rma_event", "endpoint", "hmem", "verbs", "none"):
+            self.assertIn(word, line)
+
+    def pingpong(self, mr_mode):
+        port = str(random.randrange(20000, 30000))
+        common = ("fi_pingpong", "-p", "aperture", "-e", "rdm", "-I", "10", "-S", "64")
+        server = self.start("explain", *common, "-B", port, mr_mode=mr_mode)
+        self.addCleanup(lambda: server.poll() is None and server.kill())
+        deadline = time.monotonic() + 20
+        while not self.listens(int(port)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        client = self.say(*common, "-P", port, "127.0.0.1", mr_mode=mr_mode)
+        return client, self.finish(server)
+
+    def listens(self, port):
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            with open(table, encoding="ascii") as file:
+                rows = [line.split() for line in file]
+            if any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows):
+                return True
+        return False
+
+    def test_what_a_program_lacks_for_a_nic_is_named(self):
+        _, (lines, code) = self.pingpong("local,endpoint")  # the server asks first, and gives up
+        self.assertNotEqual(code, 0)
+        self.assertIn("FI_MR_ENDPOINT", lines[0])
+        self.assertNotIn("FI_MR_LOCAL,", lines[0])
+
+    def test_a_program_that_obeys_a_verbs_nic_runs(self):
+        for lines, code in self.pingpong("verbs"):
+            self.assertEqual(code, 0, lines)
+            self.assertIn("met by", lines[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
