@@ -236,7 +236,7 @@ void Ep::settle() noexcept {
   may_write = (body->tx_caps & FI_WRITE) != 0;
   may_commit = ((body->tx_caps | body->rx_caps) & FI_RMA_PMEM) != 0;
   descriptors = body->domain->region_rules.descriptors;
-  pd = body->domain->engine->domain();
+  pd = body->auth_key.pd != 0 ? body->auth_key.pd : body->domain->engine->domain();
   core = body->core.get();
   fid.msg = msg_ops(*this);
   fid.tagged = tagged_ops(*this);

@@ -30,7 +30,7 @@ inline constexpr protect::Rights kWriteSource = protect::Rights::local_read;  //
 
 // Cold: logs the sentence and answers the code.
 [[gnu::cold]] ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noexcept;
-// Asks the side record if there is one; 0 or the refusal.
+// Where the quick look did not suffice: 0 or the refusal.
 [[gnu::cold]] ssize_t judge_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
                                        protect::LocalAnswer answer) noexcept;
 

@@ -13,33 +13,21 @@ ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noex
   return -FI_EINVAL;
 }
 
-namespace {
-
-// Authorization keys limit who reaches a region from outside; as a local buffer it serves every
-// endpoint of its domain, whatever key it was registered with.
-protect::LocalAnswer ask_other_keys(const Ep& ep, protect::LocalAsk& ask) {
-  AuthKeys& keys = ep.body->domain->auth_keys;
-  const std::lock_guard guard(keys.mutex);
-  for (const AuthKey& key : keys.all) {
-    protect::LocalAsk other = ask;
-    other.pd = key.pd;
-    const protect::LocalAnswer answer = protect::check_local(ep.engine->keys().file(), other);
-    if (answer.denial == protect::Denial::wrong_domain) continue;
-    ask = other;
-    return answer;
-  }
-  return {protect::Denial::wrong_domain, {}};
-}
-
-}  // namespace
-
 ssize_t judge_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
                          protect::LocalAnswer answer) noexcept {
   protect::KeyTable& keys = ep.engine->keys();
-  if (answer.denial == protect::Denial::wrong_domain) answer = ask_other_keys(ep, ask);
+  if (answer.denial == protect::Denial::wrong_domain) {
+    // authorization keys keep peers apart, not an endpoint from the memory of its own domain
+    AuthKeys& own = ep.body->domain->auth_keys;
+    const std::lock_guard guard(own.mutex);
+    for (size_t i = 0; i < own.all.size() && answer.denial == protect::Denial::wrong_domain; ++i) {
+      ask.pd = own.all[i].pd;
+      answer = protect::check_local(keys.file(), ask);
+    }
+  }
   protect::Denial denial = answer.denial;
-  if (denial == protect::Denial::none && answer.beside.generation == 0) return 0;
   if (denial == protect::Denial::none) {
+    if (answer.beside.generation == 0) return 0;
     nic::EngineGuard guard(*ep.engine);
     denial = protect::check_beside(keys, answer.beside, ask);
     if (denial == protect::Denial::none) return 0;

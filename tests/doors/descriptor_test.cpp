@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rdma/fi_atomic.h>
 
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -439,6 +440,34 @@ TEST_F(Descriptors, the_old_mode_bit_demands_them_too) {
     SCOPED_TRACE(arg.name);
     EXPECT_EQ(arg.call(y, y.spare(0), nullptr), -FI_EINVAL);
     expect_taken(y, arg, y.spare(0), y.good.desc());
+  }
+}
+
+// Authorization keys keep peers apart, not an endpoint from memory of its own domain.
+TEST_F(Descriptors, of_any_authorization_key_of_the_domain_are_taken) {
+  Options o = options_for(FI_MR_LOCAL);
+  std::strcpy(o.ep_key, "of the endpoint");
+  NodePair p(o);
+  Region other(p.b, 64);
+  for (const char* key : {"", "of the endpoint", "of the region"}) {
+    SCOPED_TRACE(key);
+    uint64_t word = 1;
+    const iovec iov{&word, sizeof word};
+    fi_mr_attr attr{};
+    attr.mr_iov = &iov;
+    attr.iov_count = 1;
+    attr.access = FI_SEND;
+    attr.requested_key = 1;
+    attr.auth_key_size = std::strlen(key);
+    std::string bytes(key);
+    attr.auth_key = reinterpret_cast<uint8_t*>(bytes.data());
+    fid_mr* mr = nullptr;
+    ASSERT_EQ(fi_mr_regattr(p.a.domain(), &attr, 0, &mr), 0);
+    Op op;
+    EXPECT_EQ(post([&] { return fi_send(p.a.ep(), &word, kLen, fi_mr_desc(mr), p.to_b, &op); }), 0);
+    EXPECT_EQ(p.a.wait(&op).err, 0);
+    EXPECT_EQ(fi_send(p.a.ep(), &word, kLen, other.desc(), p.to_b, &op), -FI_EACCES);
+    EXPECT_EQ(fi_close(&mr->fid), 0);
   }
 }
 
