@@ -1,9 +1,13 @@
 // Descriptors of local buffers: see descriptor.hpp.
 #include "protect/descriptor.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+
+#include "protect/code_place.hpp"
 
 namespace aperture::protect {
 
@@ -134,28 +138,26 @@ Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) n
   return Denial::none;
 }
 
-void explain_local(const KeyFile& file, const LocalAsk& ask, Denial denial, char* out,
-                   size_t len) noexcept {
-  if (len == 0) return;
-  char region[256] = "";
+std::string explain_local(const KeyFile& file, const LocalAsk& ask, Denial denial) {
+  std::string region;
+  char text[512];
   EntryCopy entry;
   DomainId owner = 0;
   if (resolve(file, ask.descriptor, entry, owner) == Denial::none) {
     char granted[160];
     describe_rights(static_cast<Rights>(entry.rights & kRightsMask), granted, sizeof granted);
-    std::snprintf(region, sizeof region,
-                  " (it has %" PRIu64 " bytes at 0x%" PRIx64
-                  " for %s, registered at code address "
-                  "0x%" PRIx64 ")",
-                  entry.length, entry.base, granted,
-                  // relaxed: for people to read
-                  file.entries[entry.index].registered_at.load(std::memory_order_relaxed));
+    std::snprintf(text, sizeof text,
+                  " (it has %" PRIu64 " bytes at 0x%" PRIx64 " for %s, registered ", entry.length,
+                  entry.base, granted);
+    // relaxed: for people to read
+    const uint64_t place = file.entries[entry.index].registered_at.load(std::memory_order_relaxed);
+    region = text + describe_code(::getpid(), place) + ")";
   }
-  std::snprintf(out, len,
-                "descriptor 0x%" PRIx64 " of the %" PRIu64 " bytes at 0x%" PRIx64
-                " (needed: %s) %s%s; %s",
-                bits_of(ask.descriptor), ask.len, ask.addr, access_name(ask.need),
-                local_sentence(denial), region, remedy(denial));
+  std::snprintf(
+      text, sizeof text,
+      "descriptor 0x%" PRIx64 " of the %" PRIu64 " bytes at 0x%" PRIx64 " (needed: %s) %s",
+      bits_of(ask.descriptor), ask.len, ask.addr, access_name(ask.need), local_sentence(denial));
+  return text + region + "; " + remedy(denial);
 }
 
 }  // namespace aperture::protect

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "protect/key_file.hpp"
 #include "protect/key_table.hpp"
@@ -45,8 +46,8 @@ LocalAnswer check_local(const KeyFile& file, const LocalAsk& ask) noexcept;
 // The rules of the side record. Engine lock of the domain held.
 Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) noexcept;
 
-// What was wrong, and what would make it legal; at most len bytes with the 0 at the end.
-void explain_local(const KeyFile& file, const LocalAsk& ask, Denial denial, char* out,
-                   size_t len) noexcept;
+// What was wrong, where the region that it met was registered, and what would make it legal. Slow;
+// may allocate.
+std::string explain_local(const KeyFile& file, const LocalAsk& ask, Denial denial);
 
 }  // namespace aperture::protect

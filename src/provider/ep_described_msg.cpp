@@ -32,10 +32,10 @@ ssize_t judge_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
     denial = protect::check_beside(keys, answer.beside, ask);
     if (denial == protect::Denial::none) return 0;
   }
-  char text[640];
-  protect::explain_local(keys.file(), ask, denial, text, sizeof text);
-  APERTURE_WARN("%s: %s", call, text);
-  return -FI_EACCES;
+  return guarded(call, [&]() -> int {
+    APERTURE_WARN("%s: %s", call, protect::explain_local(keys.file(), ask, denial).c_str());
+    return -FI_EACCES;
+  });
 }
 
 namespace {

@@ -163,9 +163,7 @@ TEST_F(Descriptor, what_nobody_handed_out_is_refused) {
 TEST_F(Descriptor, the_sentence_says_what_was_wrong_and_what_to_do) {
   void* d = descriptor_of(add_local());
   const auto say = [&](const LocalAsk& ask) {
-    char text[640];
-    explain_local(table->file(), ask, check_local(table->file(), ask).denial, text, sizeof text);
-    return std::string(text);
+    return explain_local(table->file(), ask, check_local(table->file(), ask).denial);
   };
   const std::string far = say({kPd, d, kBase + kLength, 8, Rights::send});
   EXPECT_NE(far.find("4096 bytes at 0x100000"), std::string::npos) << far;
@@ -175,9 +173,7 @@ TEST_F(Descriptor, the_sentence_says_what_was_wrong_and_what_to_do) {
   EXPECT_NE(right.find("access flags"), std::string::npos) << right;
   const std::string none = say({kPd, &d, kBase, 8, Rights::send});
   EXPECT_NE(none.find("fi_mr_desc"), std::string::npos) << none;
-  char little[8];
-  explain_local(table->file(), {kPd, d, kBase, 8, Rights::send}, Denial::closed, little, 8);
-  EXPECT_EQ(std::string(little).size(), 7u);
+  EXPECT_NE(right.find("registered at a place that was not recorded"), std::string::npos) << right;
 }
 
 }  // namespace
