@@ -115,6 +115,7 @@ LocalAnswer check_local(const KeyFile& file, const LocalAsk& ask) noexcept {
 Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) noexcept {
   const SideRecord* side = table.side(region);
   if (side == nullptr) return Denial::closed;
+  const EndpointId through = ask.through != 0 ? ask.through : side->endpoint;
   uint64_t at = ask.addr;
   uint64_t left = ask.len;
   // buffers that lie behind one another in memory, in whatever order, cover what spans them
@@ -131,7 +132,7 @@ Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) n
       offset += s.length;
     }
     if (n == 0) return Denial::out_of_range;
-    if (const Denial d = side->judge(ask.through, offset, n); d != Denial::none) return d;
+    if (const Denial d = side->judge(through, offset, n); d != Denial::none) return d;
     at += n;
     left -= n;
   }

@@ -32,7 +32,7 @@ struct LocalAsk {
   uint64_t addr = 0;  // of the buffer: always its virtual address, in any registration mode
   uint64_t len = 0;   // bytes
   Rights need = Rights::none;
-  EndpointId through = 0;  // that uses it
+  EndpointId through = 0;  // that uses it; 0: whichever shares the receives
 };
 
 struct LocalAnswer {

@@ -237,6 +237,7 @@ void Ep::settle() noexcept {
   may_commit = ((body->tx_caps | body->rx_caps) & FI_RMA_PMEM) != 0;
   descriptors = body->domain->region_rules.descriptors;
   pd = body->auth_key.pd != 0 ? body->auth_key.pd : body->domain->engine->domain();
+  through = body->kind == EpKind::shared_receive ? 0 : body->id;
   core = body->core.get();
   fid.msg = msg_ops(*this);
   fid.tagged = tagged_ops(*this);

@@ -108,7 +108,8 @@ struct Ep {
   uint64_t tx_flags = 0;  // op_flags
   uint64_t rx_flags = 0;
   DescriptorRule descriptors = DescriptorRule::ignored;  // the domain's
-  protect::DomainId pd = 0;  // whose regions its local buffers may lie in
+  protect::DomainId pd = 0;         // whose regions its local buffers may lie in
+  protect::EndpointId through = 0;  // as those that are bound to an endpoint know it; 0: shared
   EpBody* body = nullptr;
 
   // Works out tx, rx_completion and the slots of the data path from the flags and the body's state.

@@ -43,7 +43,7 @@ inline ssize_t check_buffer(const Ep& ep, const char* call, const void* buf, siz
       return 0;
     return refuse_no_descriptor(call, buf, len);
   }
-  const protect::LocalAsk ask{ep.pd, desc, reinterpret_cast<uint64_t>(buf), len, need, ep.body->id};
+  const protect::LocalAsk ask{ep.pd, desc, reinterpret_cast<uint64_t>(buf), len, need, ep.through};
   const protect::LocalAnswer answer = protect::check_local(ep.engine->keys().file(), ask);
   if (answer.denial == protect::Denial::none && answer.beside.generation == 0) [[likely]]
     return 0;

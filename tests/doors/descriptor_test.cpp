@@ -539,6 +539,36 @@ TEST_F(Descriptors, endpoints_that_inject_by_default_need_none) {
       << "what is read lands somewhere";
 }
 
+TEST_F(Descriptors, of_receives_that_take_many_messages_by_default_are_looked_at) {
+  Options o = options_for(FI_MR_LOCAL);
+  o.rx_op_flags = FI_MULTI_RECV;
+  Play y(o);
+  Region narrow(y.p.a, kLen - 1);
+  const iovec iov = piece(y.spare(0));
+  void* desc = y.good.desc();
+  EXPECT_EQ(fi_recv(y.p.a.ep(), iov.iov_base, kLen, nullptr, FI_ADDR_UNSPEC, &y.op), -FI_EINVAL);
+  EXPECT_EQ(fi_recv(y.p.a.ep(), iov.iov_base, kLen, narrow.desc(), FI_ADDR_UNSPEC, &y.op),
+            -FI_EACCES);
+  EXPECT_EQ(fi_recvv(y.p.a.ep(), &iov, nullptr, 1, FI_ADDR_UNSPEC, &y.op), -FI_EINVAL);
+  ASSERT_EQ(fi_recvv(y.p.a.ep(), &iov, &desc, 1, FI_ADDR_UNSPEC, &y.op), 0);
+  ASSERT_EQ(post([&] { return fi_inject(y.p.b.ep(), "eight...", kLen, y.p.to_a); }), 0);
+  const Completion c = y.p.a.wait(&y.op);
+  EXPECT_EQ(c.err, 0);
+  EXPECT_EQ(c.flags & FI_MULTI_RECV, uint64_t{FI_MULTI_RECV}) << "it is full";
+}
+
+TEST_F(Descriptors, of_shared_receives_are_looked_at) {
+  Play y(options_for(FI_MR_LOCAL));
+  fi_rx_attr attr{};
+  fid_ep* made = nullptr;
+  ASSERT_EQ(fi_srx_context(y.p.a.domain(), &attr, &made, nullptr), 0);
+  const Fid<fid_ep> srx(made);
+  EXPECT_EQ(fi_recv(made, y.spare(0), kLen, nullptr, FI_ADDR_UNSPEC, &y.op), -FI_EINVAL);
+  EXPECT_EQ(fi_trecv(made, y.spare(0), kLen, y.helper.desc(), FI_ADDR_UNSPEC, 1, 0, &y.op),
+            -FI_EACCES);
+  EXPECT_EQ(fi_recv(made, y.spare(0), kLen, y.good.desc(), FI_ADDR_UNSPEC, &y.op), 0);
+}
+
 TEST_F(Descriptors, peeks_and_discards_place_nothing) {
   Play y(options_for(FI_MR_LOCAL));
   uint64_t word = 1;

@@ -127,6 +127,8 @@ TEST_F(Descriptor, of_a_region_of_one_endpoint_is_for_that_endpoint) {
   EXPECT_EQ(check(d), Denial::wrong_endpoint);
   through = 2;
   EXPECT_EQ(check(d), Denial::none);
+  through = 0;
+  EXPECT_EQ(check(d), Denial::none) << "a shared receive";
 }
 
 TEST_F(Descriptor, outlives_a_refresh) {
