@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Shows Aperture at work: `./dev demo`, or examples/demo.sh BUILD_DIR once everything is built.
 #
-# Two programs of the distribution, unmodified, and one refused remote write. Every step checks what
+# Two programs of the distribution, unmodified, one refused remote write, and a program with a bug
+# that the rules of another NIC show. Every step checks what
 # it shows; the first that fails ends the demo with exit code 1 and its output on the screen.
 set -euo pipefail
 build=$(readlink -f "${1:-build/release}")
 readonly build aperture=$build/bin/aperture refused_write=$build/bin/refused_write
+readonly forgotten_buffer=$build/bin/forgotten_buffer
 readonly port=$((20000 + RANDOM % 10000)) seconds=60
 logs=$(mktemp -d)
 server=
@@ -65,10 +67,25 @@ demo_refusal() {
     fail "the write was not refused as it must be"
 }
 
+demo_modes() {
+  heading "4. A registration bug that only a verbs NIC shows (examples/forgotten_buffer.c)"
+  shown "aperture run -- forgotten_buffer"
+  timeout "$seconds" "$aperture" run -- "$forgotten_buffer" ||
+    fail "forgotten_buffer does not pass where nothing is demanded"
+  shown "APERTURE_MR_MODE=verbs aperture explain -- forgotten_buffer"
+  local status=0
+  APERTURE_MR_MODE=verbs timeout "$seconds" "$aperture" explain -- "$forgotten_buffer" \
+    >"$logs/modes" 2>&1 || status=$?
+  cat "$logs/modes"
+  [ "$status" = 3 ] && grep -q 'no descriptor for the 16 bytes' "$logs/modes" ||
+    fail "forgotten_buffer was not refused where FI_MR_LOCAL is demanded (exit $status)"
+}
+
 for program in fi_pingpong NPopenmpi; do
   command -v "$program" >/dev/null || fail "$program is not installed (./dev demo installs it)"
 done
 demo_pingpong
 demo_mpi
 demo_refusal
+demo_modes
 heading "All of this ran over Aperture: no RDMA hardware, no kernel module, no root, no daemon."
