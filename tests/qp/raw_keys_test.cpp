@@ -50,9 +50,10 @@ class RawKey : public OneSided {
   }
   Status write(const std::vector<std::byte>& data, std::vector<RemoteRange> ranges,
                bool imm = false) {
-    iov_ = {const_cast<std::byte*>(data.data()), data.size()};
+    data_ = data;  // until the operation has ended
+    iov_ = {data_.data(), data_.size()};
     RmaWr wr = rma_of(iov_, ranges[0], 1);
-    wr.len = data.size();
+    wr.len = data_.size();
     wr.ranges = ranges.data();
     wr.range_count = ranges.size();
     wr.has_imm = imm;
@@ -91,6 +92,7 @@ class RawKey : public OneSided {
   protect::RegionHandle region_;
   RawKeys keys_;
   uint64_t good_ = 0;
+  std::vector<std::byte> data_;
   iovec iov_{}, operand_{}, result_{};
 };
 
