@@ -21,7 +21,6 @@ class Mutation:
 
 
 MODEL = "an order of memory accesses: proved by tests/spin/revocation.pml, too rare for a test"
-CHEAP = "spares work only: the same answer is found later"
 
 ENTRY = [  # the rules that owner and peers share
     Mutation("a region must be enabled", "protect/key_file.hpp",
@@ -155,7 +154,7 @@ TABLE = [
              "return state_of(file_.entries[region.index].state_gen.load("
              "std::memory_order_acquire)) == EntryState::valid;"),
     Mutation("a hint is kept where the walk found it", "protect/key_table.cpp",
-             "if (hint != nullptr) hint->last = out.ref();", "", reason=CHEAP),
+             "if (hint != nullptr) hint->last = out.ref();", ""),
     Mutation("a hint that is right for another key", "protect/key_table.cpp",
              "!copy_entry(file_, hint->last, ask.pd, ask.key.unchecked(), entry)",
              "!copy_entry(file_, hint->last, ask.pd, file_.entries[hint->last.index].key, entry)"),
@@ -276,8 +275,7 @@ SIDE = [
     Mutation("the next run begins with its buffer", "protect/side_record.hpp",
              "    offset = 0;\n    len -= n;\n", "    len -= n;\n"),
     Mutation("an empty buffer is passed over", "protect/side_record.hpp",
-             "if (offset >= s.length) {", "if (offset > s.length) {",
-             reason="a run of no bytes is copied as nothing"),
+             "if (offset >= s.length) {", "if (offset > s.length) {"),
     Mutation("memory that is not there, going in", "protect/grant.hpp",
              "      return guarded_copy(data_ + at, from, n);",
              "      return guarded_copy(data_ + at, from, n) || true;"),
