@@ -98,5 +98,23 @@ TEST(Segment, hostile_39_file_that_is_short_unsealed_or_not_ours_is_not_attached
   EXPECT_TRUE(Segment::attach(copy_of((*segment)->fd())).ok());
 }
 
+TEST(Segment, hostile_42_what_is_given_to_a_peer_holds_nothing_of_ours) {
+  auto segment = Segment::create();
+  ASSERT_TRUE(segment.ok());
+  auto first = (*segment)->reserve_lane();
+  ASSERT_TRUE(first.ok());
+  const auto size = static_cast<size_t>(::lseek((*segment)->fd(), 0, SEEK_END));
+  auto mapped = Mapping::map_shared((*segment)->fd(), size, Mapping::Access::read_only);
+  ASSERT_TRUE(mapped.ok());
+  // behind the header there is nothing but zeros; a hole need not be looked at, it has no pages
+  const std::byte* bytes = mapped->data();
+  const off_t data = ::lseek((*segment)->fd(), 4096, SEEK_DATA);
+  for (off_t at = data; at >= 0 && at < static_cast<off_t>(size); ++at) {
+    ASSERT_EQ(bytes[at], std::byte{0}) << at;
+    if (at % 4096 == 4095) at = ::lseek((*segment)->fd(), at + 1, SEEK_DATA) - 1;
+    if (at < 0) break;
+  }
+}
+
 }  // namespace
 }  // namespace aperture::link::shm

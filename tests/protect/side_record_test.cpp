@@ -435,5 +435,34 @@ TEST_F(Side, peers_leave_such_a_region_to_its_owner) {
   EXPECT_EQ(slot.pin.load(), 0u);
 }
 
+// What peers map: neither half of a secret, nor anything where nothing is said to be.
+TEST_F(Side, hostile_42_no_secret_is_in_the_key_file) {
+  make(256);
+  std::vector<uint64_t> secrets;
+  std::vector<RegionHandle> regions;
+  for (int i = 0; i < 100; ++i) {
+    secrets.push_back(0x5ec4e70000000000u + static_cast<uint64_t>(i) * 0x0101010101);
+    regions.push_back(add_with([&](SideRecord& s) { s.secret = secrets.back(); }));
+  }
+  for (int i = 0; i < 50; ++i) close(regions[static_cast<size_t>(i)]);
+  const Mapping file =
+      *Mapping::map_shared(table->fd(), table->size_bytes(), Mapping::Access::read_only);
+  const std::byte* at = file.data();
+  for (size_t i = 0; i + sizeof(uint64_t) <= file.size(); ++i) {
+    uint64_t word;
+    std::memcpy(&word, at + i, sizeof word);
+    ASSERT_NE(word >> 40, secrets[0] >> 40) << "a secret at " << i;
+  }
+  for (size_t i = sizeof(KeyHeader); i < kKeyHeaderBytes; ++i) ASSERT_EQ(at[i], std::byte{0}) << i;
+  const auto* header = reinterpret_cast<const KeyHeader*>(at);
+  EXPECT_EQ(header->reserved, 0u);
+  const auto* entries = reinterpret_cast<const KeyEntry*>(at + header->entries_offset);
+  for (const RegionHandle& r : regions) EXPECT_EQ(entries[r.index].bound_qpn.load(), 0u);
+  for (const std::byte* b = at + header->entries_offset + 100 * sizeof(KeyEntry);
+       b < at + file.size(); ++b) {
+    ASSERT_EQ(*b, std::byte{0}) << "an entry that was never used";
+  }
+}
+
 }  // namespace
 }  // namespace aperture::protect

@@ -1,6 +1,9 @@
 // A peer that writes nonsense into its half of the lane: the connection is given up, exactly that
 // one, with nothing written outside and every operation of ours ended once. (hostile-inputs 24, 25,
 // 27, 38.)
+#include <atomic>
+#include <thread>
+
 #include "qp/pair.hpp"
 
 namespace aperture::qp::test {
@@ -335,6 +338,58 @@ TEST_P(HostilePeer, hostile_38_words_that_jump_are_ignored) {
   words.consumed.store(1);
   expect_alive();
   EXPECT_EQ(a().tx_cq.size(), 1u);
+}
+
+// What is checked is a copy: key, address and length of a request change between good and bad all
+// the time that it is looked at, and either it is refused or it lands where it may.
+TEST_P(HostilePeer, hostile_38_fields_that_change_while_they_are_looked_at) {
+  std::atomic<std::byte*> place{nullptr};
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> flips{0};
+  std::thread flipping([&] {
+    for (uint64_t i = 0; !stop; ++i) {
+      std::byte* body = place;
+      if (body == nullptr) continue;
+      const uint64_t addr = i % 3 == 0   ? memory_.address()
+                            : i % 3 == 1 ? memory_.address() - 8
+                                         : memory_.address() + memory_.size() - 1;
+      const Head head =
+          Head::make(Op::write, wire::kFirst | wire::kLast, i % 2 == 0 ? 8 : 16, addr);
+      const uint64_t key = i % 5 == 0 ? region_.key ^ 1 : region_.key;
+      std::byte bytes[sizeof head + sizeof key];
+      std::memcpy(bytes, &head, sizeof head);
+      std::memcpy(bytes + sizeof head, &key, sizeof key);
+      for (size_t at = 0; at < sizeof bytes; ++at) {
+        // relaxed: a wild writer
+        std::atomic_ref(body[at]).store(bytes[at], std::memory_order_relaxed);
+      }
+      ++flips;
+    }
+  });
+  constexpr int kRounds = 1000;
+  int refused = 0;
+  const std::vector<std::byte> payload(16, std::byte{7});
+  for (int round = 0; round < kRounds; ++round) {
+    std::byte* body = peer().request_tx.cells.body();
+    std::memcpy(body + wire::payload_offset(Op::write, 0), payload.data(), payload.size());
+    put(peer().request_tx, Head::make(Op::write, wire::kFirst | wire::kLast, 8, memory_.address()),
+        wire::WriteFields{region_.key});
+    place = body;
+    for (const uint64_t before = flips; flips < before + 2;) std::this_thread::yield();
+    poll(2);
+    place = nullptr;
+    for (ring::CellReader& cells = peer().response_rx.cells; cells.ready(); cells.advance(1)) {
+      ++refused;
+    }
+    peer().response_rx.publish_consumed();
+  }
+  stop = true;
+  flipping.join();
+  EXPECT_GT(refused, 0) << "some were seen when they were bad";
+  EXPECT_LT(refused, kRounds) << "and some when they were good";
+  expect_alive();
+  EXPECT_TRUE(memory_.all(7));
+  EXPECT_TRUE(memory_.canaries_intact());
 }
 
 TEST_P(HostilePeer, claims_of_every_kind_hold_up_only_their_lane) {
