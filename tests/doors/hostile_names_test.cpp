@@ -1,4 +1,4 @@
-// Hostile input 40: a planted symlink, a name that was made before, a wrong owner or mode. Nothing
+// Hostile input 40: a planted symlink, a name made before, a wrong owner or mode. Nothing
 // that processes share has a name in the file system, so there is nothing to plant; what is left are
 // names of sockets, and those are not believed (tests/nic/hostile_test.cpp, hostile_4).
 #include <dirent.h>

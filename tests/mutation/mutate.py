@@ -42,14 +42,14 @@ add_subdirectory(tests/qp)
 """
 
 PROTECT_TESTS = ("check", "side_record", "key_table", "peer_key_view", "revoke", "interleave",
-                 "rights", "explain", "steps", "keys", "threads", "processes")
+                 "descriptor", "rights", "explain", "steps", "keys", "threads", "processes")
 NEAREST = {  # the test program that most likely notices, by file
     "protect/side_record.cpp": "side_record", "protect/side_record.hpp": "side_record",
     "protect/beside.cpp": "side_record", "protect/grant.hpp": "side_record",
     "protect/revoke.cpp": "revoke", "protect/thread_probe.cpp": "revoke",
     "protect/peer_key_view.cpp": "peer_key_view", "protect/key_file.cpp": "peer_key_view",
     "protect/key_table.cpp": "key_table", "protect/key_table.hpp": "key_table",
-    "protect/rights.cpp": "rights",
+    "protect/rights.cpp": "rights", "protect/descriptor.cpp": "descriptor",
 }
 
 

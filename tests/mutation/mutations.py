@@ -129,12 +129,12 @@ TABLE = [
     Mutation("keys are in use in one domain", "protect/key_table.cpp",
              "    if (e.pd.load(std::memory_order_relaxed) != pd) continue;\n", ""),
     Mutation("keys are drawn", "protect/key_table.cpp",
-             "std::exchange(ahead_[ahead_at_ % kAhead], random_u64())",
-             "std::exchange(ahead_[ahead_at_ % kAhead], 1 + ahead_at_)"),
+             "std::exchange(ahead_[ahead_at_ % kAhead], fresh_[fresh_at_++]);",
+             "std::exchange(ahead_[ahead_at_ % kAhead], 1 + ahead_at_ + 0 * fresh_at_++);"),
     Mutation("neighbouring keys do not follow one another", "protect/key_table.cpp",
-             "std::exchange(ahead_[ahead_at_ % kAhead], random_u64())",
-             "std::exchange(ahead_[ahead_at_ % kAhead], ahead_[ahead_at_ % kAhead] == 0 ? "
-             "random_u64() : ahead_[ahead_at_ % kAhead] + 0x9e3779b97f4a7c15)"),
+             "    random_bytes(fresh_.data(), sizeof fresh_);\n",
+             "    if (fresh_.back() == 0) random_bytes(fresh_.data(), sizeof fresh_);\n"
+             "    for (uint64_t& key : fresh_) key += 0x9e3779b97f4a7c15;\n"),
     Mutation("key 0 is never given", "protect/key_table.cpp",
              "if (key == 0 || key == kNotAvail) continue;", "if (key == kNotAvail) continue;"),
     Mutation("a drawn key rests with nobody", "protect/key_table.cpp",
@@ -286,13 +286,17 @@ SIDE = [
 
 REVOKE = [
     Mutation("a close begins with a refusal", "protect/revoke.cpp",
-             "    entry.state_gen.store(revoking, std::memory_order_seq_cst);\n", ""),
+             "  entry.state_gen.store(revoking, std::memory_order_seq_cst);\n", ""),
     Mutation("a close fences what is pinned", "protect/revoke.cpp",
-             "      if (slot.pin.load(std::memory_order_acquire) == region.generation) {\n"
-             "        slot.riov_len.store(0, std::memory_order_seq_cst);\n      }\n", ""),
+             "      slot.riov_len.store(0, std::memory_order_seq_cst);\n      pinned = true;",
+             "      pinned = true;"),
     Mutation("a close fences no other region", "protect/revoke.cpp",
-             "if (slot.pin.load(std::memory_order_acquire) == region.generation) {",
-             "if (slot.pin.load(std::memory_order_acquire) != 0) {"),
+             "if (slot.pin.load(std::memory_order_acquire) != generation) continue;",
+             "if (slot.pin.load(std::memory_order_acquire) == 0) continue;"),
+    Mutation("a close at once waits for who is inside", "protect/revoke.cpp",
+             "    if (is_pinned(region.generation)) return Errc::busy;\n", ""),
+    Mutation("FENCE_R of a close at once", "protect/revoke.cpp",
+             "    // SYNC POINT: revocation (FENCE_R)\n    full_fence();\n", "", reason=MODEL),
     Mutation("FENCE_R", "protect/revoke.cpp",
              "  // the accessor sees REVOKING)\n  full_fence();\n", "", reason=MODEL),
     Mutation("a pin holds up a close", "protect/revoke.cpp",
@@ -325,14 +329,23 @@ REVOKE = [
              "next.generation = next_generation();", ""),
     Mutation("only what is being closed is revived", "protect/revoke.cpp",
              "if (region.generation == 0 || !being_closed(region)) return Errc::no_entry;", ""),
-    Mutation("peers are asked, if there are any", "protect/revoke.cpp",
-             "  if (attached_count_ != 0) return false;\n", ""),
+    Mutation("a close at once is for when nobody is attached", "protect/revoke.cpp",
+             "  if (attached_count_.load(std::memory_order_relaxed) != 0) slots_guard.lock();\n"
+             "  {\n    std::lock_guard guard(mutex_);\n"
+             "    if (attached_count_.load(std::memory_order_relaxed) != 0 && "
+             "!slots_guard.owns_lock()) {\n"
+             "      return begin_under_mutex(region);\n    }\n",
+             "  {\n    std::lock_guard guard(mutex_);\n"),
+    Mutation("a peer that attaches during a close", "protect/revoke.cpp",
+             "    if (attached_count_.load(std::memory_order_relaxed) != 0 && "
+             "!slots_guard.owns_lock()) {\n"
+             "      return begin_under_mutex(region);\n    }\n", "",
+             reason="a race of one first contact with one close, in two instructions"),
     Mutation("closing twice", "protect/revoke.cpp",
-             "  if (!in_force(region)) return region.generation == 0 || !being_closed(region);\n",
-             ""),
+             "      if (!in_force(region) && !being_closed(region)) return Errc::no_entry;\n", ""),
     Mutation("a close with a stale handle", "protect/revoke.cpp",
-             "    if (now != state_gen_of(region.generation, EntryState::valid)) "
-             "return Errc::no_entry;\n", ""),
+             "  if (now != revoking && now != state_gen_of(region.generation, EntryState::valid)) {"
+             "\n    return Errc::no_entry;\n  }\n", ""),
     Mutation("a closed key is remembered", "protect/revoke.cpp",
              "if (quarantine_size_ == kQuarantine) wake_oldest();",
              "while (quarantine_size_ != 0) wake_oldest();\n"
@@ -415,14 +428,50 @@ PEER = [
              "  if (stat.state == 'T' || stat.state == 't') return ThreadState::stopped;\n", ""),
 ]
 
+LOCAL = [  # descriptors of local buffers
+    Mutation("a descriptor lies in the table", "protect/descriptor.cpp",
+             "if (index >= file.capacity || generation == 0) return Denial::unknown_key;",
+             "if (generation == 0) return Denial::unknown_key;"),
+    Mutation("a descriptor is of one life", "protect/descriptor.cpp",
+             "  if (birth != generation) return generation < birth ? Denial::closed : "
+             "Denial::unknown_key;\n", ""),
+    Mutation("a descriptor of a region that is being closed", "protect/descriptor.cpp",
+             "  if (state_of(s) == EntryState::revoking) return Denial::revoking;\n", ""),
+    Mutation("a descriptor of a closed region", "protect/descriptor.cpp",
+             "  if (state_of(s) != EntryState::valid) return Denial::closed;\n", ""),
+    Mutation("a descriptor of another domain", "protect/descriptor.cpp",
+             "  if (owner != ask.pd) return {Denial::wrong_domain, {}};\n", ""),
+    Mutation("a descriptor of a region that waits", "protect/descriptor.cpp",
+             "  if ((entry.rights & kFlagEnabled) == 0) return {Denial::not_enabled, {}};\n", ""),
+    Mutation("a descriptor has its rights", "protect/descriptor.cpp",
+             "  if (!includes(static_cast<Rights>(entry.rights & kRightsMask), ask.need))\n"
+             "    return {Denial::missing_right, {}};\n", ""),
+    Mutation("a descriptor covers its buffer", "protect/descriptor.cpp",
+             "return {covered ? Denial::none : Denial::out_of_range, {}};",
+             "return {covered || true ? Denial::none : Denial::out_of_range, {}};"),
+    Mutation("a buffer before the region", "protect/descriptor.cpp",
+             "return addr >= base && addr - base <= length &&", "return addr - base <= length &&",
+             reason="the difference wraps to more than any length but for no bytes at address 0"),
+    Mutation("a buffer that ends past the region", "protect/descriptor.cpp",
+             " && len <= length - (addr - base);", ";"),
+    Mutation("a buffer that several segments cover", "protect/descriptor.cpp",
+             "    if (n == 0) return Denial::out_of_range;\n", "    if (n == 0) break;\n"),
+    Mutation("a descriptor of a region with rules", "protect/descriptor.cpp",
+             "    if (const Denial d = side->judge(through, offset, n); d != Denial::none) "
+             "return d;\n", ""),
+    Mutation("an endpoint's descriptor", "protect/descriptor.cpp",
+             "const EndpointId through = ask.through != 0 ? ask.through : side->endpoint;",
+             "const EndpointId through = side->endpoint;"),
+]
+
 OWNER = [  # what the queue pair does with a check's answer
     Mutation("a refused write is not copied", "qp/responder.cpp",
-             "const AccessAsk ask = ask_of(f.key, head.word(), head.len, Rights::remote_write);",
-             "const AccessAsk ask = ask_of(f.key, head.word(), head.len, Rights::none);",
+             "const AccessAsk ask = ask_of(f.key, head.word(), head.len, Rights::remote_write,",
+             "const AccessAsk ask = ask_of(f.key, head.word(), head.len, Rights::none,",
              tests=QP_TESTS),
     Mutation("the whole of a long write is checked first", "qp/responder.cpp",
-             "const AccessAsk whole = ask_of(f.key, head.word(), f.total, Rights::remote_write);",
-             "const AccessAsk whole = ask_of(f.key, head.word(), f.len, Rights::remote_write);",
+             "ask_of(f.key, head.word(), f.total, Rights::remote_write, secret);",
+             "ask_of(f.key, head.word(), f.len, Rights::remote_write, secret);",
              tests=QP_TESTS),
     Mutation("one refusal for each operation", "qp/responder.cpp",
              "note_write(whole_region_, f.total);\n"
@@ -436,6 +485,10 @@ OWNER = [  # what the queue pair does with a check's answer
              "      const protect::Checked checked = port_.keys.check(part, &hint_);\n"
              "      denial = checked.denial();\n"
              "      if (checked && !checked.grant().copy_in", tests=QP_TESTS),
+    Mutation("both halves of a raw key are looked at", "qp/responder.cpp",
+             "need,         port_.endpoint,      Wild<uint64_t>(secret)};",
+             "need,         port_.endpoint,      Wild<uint64_t>(secret & 0)};",
+             tests=("qp_raw_keys",)),
     Mutation("a piece lies in its operation", "qp/responder.cpp",
              "if (from == nullptr || f.offset > f.total || f.len > f.total - f.offset) {",
              "if (from == nullptr) {", tests=QP_TESTS),
@@ -444,4 +497,4 @@ OWNER = [  # what the queue pair does with a check's answer
              "rx.bytes.view(f.byte_pos, 0);", tests=QP_TESTS),
 ]
 
-ALL = ENTRY + SEARCH + TABLE + SIDE + REVOKE + PEER + OWNER
+ALL = ENTRY + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER

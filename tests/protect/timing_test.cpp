@@ -2,7 +2,7 @@
 //
 // Guesses of two kinds, near a living key and far from all, are timed in an order drawn at random,
 // so that whatever else the machine does falls on both kinds alike: then Welch's t is a standard
-// normal number, however noisy the machine. It leaves [-4.5, 4.5] once in 150,000 runs, and the test
+// normal number, however noisy the machine. It leaves [-4.5, 4.5] once in 150,000 runs; the test
 // fails only if it does so every time of several.
 #include <algorithm>
 #include <cmath>
