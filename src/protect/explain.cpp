@@ -142,8 +142,9 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
     if (denial == Denial::out_of_range) {
       out += ", the access " + distance(ask, base, length, zero_based);
     }
-    // of a region that is closed it has gone
-    const SideRecord* side = sides_[e - file_.entries];
+    // of a region that is closed it has gone; another domain's may be changing
+    const bool ours = e->pd.load(std::memory_order_relaxed) == ask.pd;
+    const SideRecord* side = ours ? sides_[e - file_.entries] : nullptr;
     if ((rights & kFlagAskOwner) != 0 && side != nullptr) append_side(out, *side, ask.through);
     out += ", registered " +
            describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed));
