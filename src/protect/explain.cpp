@@ -57,7 +57,8 @@ const char* remedy(Denial denial, bool zero_based) {
     case Denial::unknown_key:
       return "send the key that fi_mr_key() returns for the region after it was registered";
     case Denial::wrong_domain:
-      return "register the memory in the domain of the endpoint that is accessed";
+      return "register the memory in the domain of the endpoint that is accessed, and under its "
+             "authorization key";
     case Denial::closed:
     case Denial::revoking:
       return "close the region only after the peer's last access has completed";
