@@ -121,6 +121,15 @@ TEST_F(Persistent, a_committed_write_is_synced_before_it_completes) {
   }
 }
 
+TEST_F(Persistent, a_commit_of_nothing_is_checked_and_completes) {
+  const auto mr = reg(file.at(), 4096, 1);
+  ASSERT_EQ(code, 0);
+  EXPECT_EQ(write(0, 100, 1, FI_COMMIT_COMPLETE), 0);
+  EXPECT_EQ(write(0, 4097, 1, FI_COMMIT_COMPLETE), FI_EACCES);
+  EXPECT_EQ(write(0, 0, 3, FI_COMMIT_COMPLETE), FI_EACCES);
+  EXPECT_EQ(write(8, 0, 1, FI_COMMIT_COMPLETE), 0) << "both endpoints live";
+}
+
 TEST_F(Persistent, other_writes_are_not_synced) {
   const auto mr = reg(file.at(), kSize, 1);
   ASSERT_EQ(code, 0);
