@@ -1,5 +1,5 @@
-// Hostile input 40: a planted symlink, a name made before, a wrong owner or mode. Nothing
-// that processes share has a name in the file system, so there is nothing to plant; what is left are
+// Hostile input 40: a planted symlink, a name made before, a wrong owner or mode. Nothing that
+// processes share has a name in the file system, so there is nothing to plant; what is left are
 // names of sockets, and those are not believed (tests/nic/hostile_test.cpp, hostile_4).
 #include <dirent.h>
 #include <sys/stat.h>
