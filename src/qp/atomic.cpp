@@ -339,7 +339,10 @@ bool Qp::execute_atomic(const AtomicRequest& r) noexcept {
     refuse(ask_of(r, 0), Denial::not_backed);
     return true;
   }
-  if (r.range_count > 1 && refuse_any(r)) return true;
+  if (r.range_count > 1) {
+    if (refuse_any(r)) return true;
+    noted_.count = 0;
+  }
   std::array<std::byte, wire::kMaxInline> small;
   std::byte* result = !answers ? nullptr : in_bytes ? tx.bytes.at(pos) : small.data();
   const std::byte* operand = r.operand;
@@ -358,7 +361,10 @@ bool Qp::execute_atomic(const AtomicRequest& r) noexcept {
       if (result != nullptr) result += n;
       return true;
     });
-    if (r.op != AtomicOp::read) note_write(checked.grant().region(), r.len());
+    if (r.op != AtomicOp::read) {
+      const protect::RegionRef region = checked.grant().region();
+      r.range_count == 1 ? note_write(region, r.len()) : note_write(region, r.len(), noted_);
+    }
   }
   if (in_bytes) {
     answer_atomic_bytes(pos, static_cast<uint32_t>(r.len()));

@@ -256,6 +256,19 @@ class Qp {
   void note_write(protect::RegionRef region, uint64_t len) noexcept {
     if (port_.watches_regions && len != 0) port_.keys.note_write(region);
   }
+  // Regions that an operation on several ranges has changed so far: each is told once.
+  struct Noted {
+    size_t count = 0;
+    std::array<protect::RegionRef, kRmaIovLimit> regions;
+  };
+  void note_write(protect::RegionRef region, uint64_t len, Noted& noted) noexcept {
+    if (!port_.watches_regions || len == 0) return;
+    for (size_t i = 0; i < noted.count; ++i) {
+      if (noted.regions[i].generation == region.generation) return;
+    }
+    if (noted.count < noted.regions.size()) noted.regions[noted.count++] = region;
+    note_write(region, len);
+  }
   protect::Denial check_whole(const protect::AccessAsk& ask) noexcept;
   protect::AccessAsk ask_of(uint64_t key, uint64_t addr, uint64_t len, protect::Rights need,
                             uint64_t secret) const noexcept;
@@ -315,6 +328,7 @@ class Qp {
   protect::LookupHint hint_;
   protect::RegionRef whole_region_;  // of the range under way, if it takes several pieces
   bool op_refused_ = false;          // a piece of the RMA operation under way was refused
+  Noted noted_;                      // of the operation on several ranges under way
   protect::Denial check_denial_ = protect::Denial::none;  // of a check that was claimed
   uint64_t read_done_ = 0;                                // of the read at the head of the ring
   bool waits_for_peer_ = false;  // the head waits for a claim to end, or for room for its answer

@@ -256,7 +256,10 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
   }
   const ClaimVerdict verdict = may_execute();
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
-  if ((head.flags & wire::kFirst) != 0) begin_operation();
+  if ((head.flags & wire::kFirst) != 0) {
+    begin_operation();
+    noted_.count = 0;
+  }
   if (f.offset == 0) whole_region_ = {};
   if (verdict == ClaimVerdict::execute && !op_refused_) {
     // The whole range is checked with its first piece that is ours, so one that leaves its region
@@ -273,7 +276,9 @@ bool Qp::on_write_bytes(const Head& head) noexcept {
       denial = checked.denial();
       if (checked && !checked.grant().copy_in(from, f.len)) denial = Denial::not_backed;
     }
-    if (denial == Denial::none && f.len == f.total - f.offset) note_write(whole_region_, f.total);
+    if (denial == Denial::none && f.len == f.total - f.offset) {
+      note_write(whole_region_, f.total, noted_);
+    }
     if (denial != Denial::none) {
       op_refused_ = true;
       refuse(whole, denial);
@@ -360,7 +365,10 @@ bool Qp::on_check(const Head& head) noexcept {
   if (!lane_->response_tx.room(1)) return wait_for_peer();
   const ClaimVerdict verdict = may_execute();
   if (verdict == ClaimVerdict::wait) return wait_for_peer();
-  if ((head.flags & wire::kFirst) != 0) begin_operation();
+  if ((head.flags & wire::kFirst) != 0) {
+    begin_operation();
+    noted_.count = 0;
+  }
   if (op_refused_) return true;
   const std::byte* body = lane_->request_rx.cells.body();
   const auto f = wire::load_fields<wire::CheckFields>(body);

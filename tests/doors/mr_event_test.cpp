@@ -36,6 +36,36 @@ TEST_P(RegionEvents, of_each_remote_write_and_atomic_count_once) {
   EXPECT_TRUE(target->counts_to(0, n)) << "neither what reads nor what is refused";
 }
 
+TEST_P(RegionEvents, of_an_operation_on_several_ranges_count_once) {
+  Options options = options_of(FI_MR_RMA_EVENT, kEvent);
+  options.remote_counters = true;
+  open(options, 64);
+  ASSERT_EQ(target->reg(1, {{0, 64 * kPage}}, kAllAccess, kEvent), 0);
+  const Remote r = target->remote();
+  target->open_counter(0);
+  ASSERT_EQ(target->bind_counter(1, 0), 0);
+  ASSERT_EQ(target->enable(1), 0);
+  uint64_t n = 0;
+  for (const size_t len : {size_t{8}, size_t{3000}, size_t{100'000}}) {
+    std::vector<uint8_t> bytes(2 * len, 1);
+    iovec iov{bytes.data(), bytes.size()};
+    fi_rma_iov ranges[] = {{r.base, len, r.key}, {r.base + 32 * kPage, len, r.key}};
+    Op op;
+    fi_msg_rma message{&iov, nullptr, 1, to, ranges, 2, &op, 0};
+    ASSERT_EQ(post([&] { return fi_writemsg(node->ep(), &message, FI_COMPLETION); }), 0);
+    ASSERT_EQ(node->wait(&op).err, 0);
+    EXPECT_TRUE(target->counts_to(0, ++n)) << len;
+  }
+  uint64_t words[2] = {1, 1};
+  fi_ioc ioc{words, 2};
+  fi_rma_ioc places[] = {{r.base, 1, r.key}, {r.base + 64, 1, r.key}};
+  Op op;
+  fi_msg_atomic message{&ioc, nullptr, 1, to, places, 2, FI_UINT64, FI_SUM, &op, 0};
+  ASSERT_EQ(post([&] { return fi_atomicmsg(node->ep(), &message, FI_COMPLETION); }), 0);
+  ASSERT_EQ(node->wait(&op).err, 0);
+  EXPECT_TRUE(target->counts_to(0, ++n));
+}
+
 TEST_P(RegionEvents, go_to_every_counter_of_the_region_and_to_no_other) {
   open(options_of(FI_MR_RMA_EVENT, kEvent));
   for (uint32_t i = 0; i < 3; ++i) target->open_counter(i);
