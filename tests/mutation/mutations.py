@@ -474,9 +474,9 @@ OWNER = [  # what the queue pair does with a check's answer
              "ask_of(f.key, head.word(), f.len, Rights::remote_write, secret);",
              tests=QP_TESTS),
     Mutation("one refusal for each operation", "qp/responder.cpp",
-             "note_write(whole_region_, f.total);\n"
+             "note_write(whole_region_, f.total, noted_);\n    }\n"
              "    if (denial != Denial::none) {\n      op_refused_ = true;\n",
-             "note_write(whole_region_, f.total);\n"
+             "note_write(whole_region_, f.total, noted_);\n    }\n"
              "    if (denial != Denial::none) {\n", tests=QP_TESTS),
     Mutation("a long write stays in one life", "qp/responder.cpp",
              "      const protect::Checked checked = port_.keys.recheck(part, whole_region_);\n"
