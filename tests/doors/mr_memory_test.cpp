@@ -181,6 +181,38 @@ TEST_P(Memory, a_refresh_with_fi_mr_allocated_backs_the_pages_again) {
   allowed(r, 0, 2 * kPage);
 }
 
+TEST_P(Memory, accesses_during_a_refresh_land_or_fail_and_work_afterwards) {
+  for (const int mode : {FI_MR_MMU_NOTIFY, FI_MR_ALLOCATED}) {
+    open(options_of(mode), 64);
+    ASSERT_EQ(target->reg(1, {{0, 64 * kPage}}), 0);
+    const Remote r = target->remote();
+    std::vector<uint8_t> bytes(64 * kPage);
+    fill(bytes, 77);
+    int landed = 0;
+    for (int round = 0; round < 60; ++round) {
+      const size_t len = round % 3 == 0 ? 8 : bytes.size();
+      Op ops[4];
+      for (Op& op : ops) {
+        ASSERT_EQ(post([&] {
+                    return fi_write(node->ep(), bytes.data(), len, nullptr, to, r.base, r.key, &op);
+                  }),
+                  0);
+      }
+      ASSERT_EQ(target->refresh(1), 0);
+      for (Op& op : ops) {
+        const int err = node->wait(&op).err;
+        ASSERT_TRUE(err == 0 || err == FI_EACCES) << err;
+        landed += err == 0;
+      }
+    }
+    EXPECT_GT(landed, 0);
+    allowed(r, 0, 64 * kPage);
+    alive();
+    node.reset();
+    target.reset();
+  }
+}
+
 TEST(MemoryCall, of_every_kind_can_be_registered_in_scalable_mode) {
   Node node(options_of(0));
   void* hole = mmap(nullptr, 4 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

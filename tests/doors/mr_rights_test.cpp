@@ -70,6 +70,39 @@ TEST_P(Rights, one_memory_may_have_several_regions_with_their_own) {
   EXPECT_EQ(read(reading, 0, 8), 0);
 }
 
+// A million of them are in tests/protect/keys_test.cpp; here is what they do to who guesses and
+// to who does not.
+TEST_P(Rights, hostile_6_guesses_are_counted_and_harm_only_who_guesses) {
+  Options options = options_of(FI_MR_PROV_KEY);
+  options.counters = true;
+  open(options);
+  target->fill({0, kPage}, 3);
+  ASSERT_EQ(target->reg(1, {{0, kPage}}), 0);
+  const Remote right = target->remote();
+  Node other(options);
+  const std::vector<uint8_t> name = target->open_sibling(options);
+  const fi_addr_t from_other = other.insert(name);
+  const uint64_t before = fi_cntr_readerr(node->tx_cntr());
+  constexpr uint64_t kGuesses = 200;
+  for (uint64_t i = 0; i < kGuesses; ++i) {
+    Remote guess = right;
+    guess.key = i % 2 == 0 ? seed_of(i) : right.key + (i % 4 == 1 ? i : 0 - i);
+    EXPECT_EQ(i % 3 == 0 ? read(guess, 0, 8) : write(guess, 0, 8), FI_EACCES);
+  }
+  EXPECT_EQ(fi_cntr_readerr(node->tx_cntr()), before + kGuesses);
+  EXPECT_EQ(fi_cntr_readerr(other.tx_cntr()), 0u);
+  EXPECT_TRUE(target->holds({0, kPage}, 3));
+  uint64_t word = 7;
+  Op op;
+  ASSERT_EQ(post([&] {
+              return fi_write(other.ep(), &word, 8, nullptr, from_other, right.base, right.key,
+                              &op);
+            }),
+            0);
+  EXPECT_EQ(other.wait(&op).err, 0) << "others are served as before";
+  allowed(right, 0, kPage);
+}
+
 TEST_P(Rights, end_with_fi_close_and_both_endpoints_live) {
   for (const int mode : {0, FI_MR_VIRT_ADDR | FI_MR_PROV_KEY, FI_MR_MMU_NOTIFY}) {
     open(options_of(mode));
