@@ -23,8 +23,12 @@ std::vector<uint8_t> name_in(const Reply& r) {
 class Servant {
  public:
   ~Servant() {
-    regions_.clear();
+    // what is bound to a region goes before it
+    for (const auto& node : {node_.get(), sibling_.get()}) {
+      if (node != nullptr) node->close_endpoint();
+    }
     counters_.clear();
+    regions_.clear();
     sibling_.reset();
     node_.reset();
     if (arena_ != nullptr) munmap(arena_, pages_ * kPage);

@@ -426,7 +426,8 @@ TEST_F(Side, peers_leave_such_a_region_to_its_owner) {
         return -1;
       },
       nullptr);
-  AccessorSlot slot{};
+  const auto slot_memory = std::make_unique<AccessorSlot>();
+  AccessorSlot& slot = *slot_memory;
   std::byte byte{};
   const iovec iov{&byte, 1};
   const DirectResult got = made->write(::getpid(), slot, {kPd, r.key, 0, &iov, 1}, nullptr);
