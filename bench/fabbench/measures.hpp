@@ -5,6 +5,7 @@
 
 #include "fabbench/messages.hpp"
 #include "fabbench/one_sided.hpp"
+#include "fabbench/revoking.hpp"
 #include "fabbench/task.hpp"
 
 namespace aperture::bench {
@@ -17,6 +18,7 @@ enum class Pattern {
   one_sided,
   registering,
   many_regions,
+  revoking,
   fetching,
   posted,
   peer_memory,
@@ -33,8 +35,9 @@ struct Measure {
   size_t window = 1;
   bool thread_safe = false;  // FI_THREAD_SAFE instead of FI_THREAD_DOMAIN
   bool many = false;         // regions: kManyRegions others are open, or a random one is read
-  size_t idle_peers = 0;     // connected to rank 0 beside the active one
-  bool hidden = false;       // only when asked for by name
+  Writer writer = Writer::running;  // when its region is closed
+  size_t idle_peers = 0;            // connected to rank 0 beside the active one
+  bool hidden = false;              // only when asked for by name
 };
 
 const std::vector<Measure>& all_measures();

@@ -195,6 +195,23 @@ void Session::await_tx(const char* awaited) {
   }
 }
 
+int Session::await_tx_or_error(const char* awaited) {
+  Patience patience(awaited);
+  while (true) {
+    fi_cq_entry entry;
+    const ssize_t n = fi_cq_read(tx_.get(), &entry, 1);
+    if (n == 1) return 0;
+    if (n == -FI_EAVAIL) {
+      fi_cq_err_entry error{};
+      const ssize_t taken = fi_cq_readerr(tx_.get(), &error, 0);
+      if (taken != 1) throw_fabric_error("fi_cq_readerr", taken);
+      return error.err;
+    }
+    if (n != -FI_EAGAIN) throw_fabric_error("fi_cq_read", n);
+    linger(patience);
+  }
+}
+
 fi_cq_tagged_entry Session::await_rx(const char* awaited) {
   Patience patience(awaited);
   while (true) {

@@ -137,6 +137,8 @@ class Session {
 
   // Exactly one completion of each kind.
   void await_tx(const char* awaited);
+  // 0, or the fi_errno of an error completion.
+  int await_tx_or_error(const char* awaited);
   fi_cq_tagged_entry await_rx(const char* awaited);
 
   // Drives the provider without taking completions.

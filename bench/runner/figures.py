@@ -131,6 +131,8 @@ def _holds(result: Result, criterion, figure: Figure, groups: list, first: str):
     """True, False, or None when what it is measured against is missing."""
     if criterion.against == "value":
         ratio = figure.median
+    elif criterion.against == "p99":
+        ratio = figure.p99
     elif criterion.against == "limit":
         ratio = figure.per_limit
     elif criterion.against == "base":

@@ -14,15 +14,17 @@ SMALLER_IS_BETTER = ("ns", "KiB")
 
 @dataclass(frozen=True)
 class Criterion:
-    against: str  # "limit", "value", "base", "base+limit" or the name of a subject
+    against: str  # "limit", "value", "p99", "base", "base+limit" or the name of a subject
     # At most (latency) or at least (rate) this many times it; "value": the figure itself;
-    # "base+limit": the base measure and this many limits on top
+    # "p99": its 99th percentile; "base+limit": the base measure and this many limits on top
     factor: float
 
     def text(self, unit: str) -> str:
         sign = "<=" if unit in SMALLER_IS_BETTER else ">="
         if self.against == "value":
             return f"{sign} {self.factor:g} {unit}"
+        if self.against == "p99":
+            return f"p99 {sign} {self.factor:g} {unit}"
         if self.against == "limit":
             return f"{sign} {self.factor:.3g}x limit"
         if self.against == "base+limit":
@@ -104,6 +106,9 @@ def _registrations() -> list:
         Measure("register_lat_many", 4096, "ns", "", 1.0,
                 (Criterion("value", 70.0), Criterion("base", 1.15)), True,
                 base="register_lat/4096"),
+        Measure("revoke_lat", 4096, "ns", "", 1.0,
+                (Criterion("value", 2e3), Criterion("p99", 1e6)), True),
+        Measure("revoke_stopped_lat", 4096, "ns", "", 1.0, (Criterion("p99", 50e6),), True),
         Measure("read_any_lat", 8, "ns", miss, 1.0, (Criterion("base+limit", 2.0),), True,
                 base="read_same_lat/8"),
         Measure("read_any_lat_idle", 8, "ns", miss, 1.0, (Criterion("base", 1.3),), True,

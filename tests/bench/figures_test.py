@@ -106,6 +106,17 @@ class Figures(unittest.TestCase):
             groups = [group(memory, i, aperture=value) for i in range(3)]
             self.assertEqual(summarise(memory, groups, ["aperture"]).verdict, verdict)
 
+    def test_goal_of_the_slowest_is_judged_by_the_99th_percentile(self):
+        revoke = Measure("revoke_lat", 4096, "ns",
+                         goal=(Criterion("value", 2000.0), Criterion("p99", 1e6)))
+        for p99, verdict in ((0.9e6, "met"), (1.1e6, "NOT met"), (0, "unknown")):
+            groups = [group(revoke, i, aperture=1500) for i in range(3)]
+            for g in groups:
+                g.seen["aperture"].p99 = p99
+            result = summarise(revoke, groups, ["aperture"])
+            self.assertEqual(result.verdict, verdict)
+            self.assertIn("p99 <= 1e+06 ns", result.goal)
+
     def test_bases_are_measures_of_fabbench(self):
         for m in MEASURES:
             if m.base:

@@ -43,6 +43,14 @@ class Bench(unittest.TestCase):
         self.assertFalse(rows[0]["ok"])
         self.assertIn("fi_getinfo", rows[0]["note"])
 
+    def test_measure_that_only_aperture_can_serve_says_so_for_another(self):
+        code, rows, _ = fabbench("-p", "shm", "--only", "revoke*")
+        self.assertEqual(code, 1)
+        self.assertEqual([r["measure"] for r in rows], ["revoke_lat", "revoke_stopped_lat"])
+        for row in rows:
+            self.assertFalse(row["ok"])
+            self.assertIn("skipped: it is Aperture alone", row["note"])
+
     def test_unknown_measure_is_wrong_usage(self):
         code, rows, err = fabbench("-p", "shm", "--only", "nosuchmeasure")
         self.assertEqual((code, rows), (2, []))
