@@ -17,6 +17,7 @@ namespace {
 constexpr int kSpins = 200;
 constexpr int kYields = 50;
 constexpr uint64_t kSleepNs = 1'000'000;
+constexpr int kSpinsBeforeLook = 50;  // a copy that is under way takes about a microsecond
 
 void wait_a_little(int round) noexcept {
   if (round < kSpins) {
@@ -69,7 +70,11 @@ bool KeyTable::slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noex
   full_fence();
   const auto tid = static_cast<pid_t>(slot.tid.load(std::memory_order_acquire));
   const uint64_t start = slot.start_time.load(std::memory_order_acquire);
-  if (slot.pin.load(std::memory_order_acquire) != pin) return true;
+  // most copies are over before /proc could be read, which takes several times as long
+  for (int spin = 0; spin <= kSpinsBeforeLook; ++spin) {
+    if (slot.pin.load(std::memory_order_acquire) != pin) return true;
+    cpu_relax();
+  }
   return probe_->look(accessor, tid, start) != ThreadState::running;
 }
 
