@@ -107,9 +107,14 @@ bool KeyTable::have_buckets(uint32_t count) noexcept {
 
 // ---- chains -------------------------------------------------------------------------------------
 
+// bucket_of() for the owner, who knows the power of two. mutex_ held.
+inline std::atomic<uint32_t>& KeyTable::head_of(uint64_t hash) const noexcept {
+  const auto b = static_cast<uint32_t>(hash) & bucket_mask_;
+  return file_.buckets[b < buckets_ ? b : b & (bucket_mask_ >> 1)];
+}
+
 void KeyTable::link(uint32_t index, uint64_t hash) noexcept {
-  const uint32_t count = file_.header->bucket_count.load(std::memory_order_relaxed);  // ours
-  std::atomic<uint32_t>& head = file_.buckets[bucket_of(hash, count)];
+  std::atomic<uint32_t>& head = head_of(hash);
   KeyEntry& e = file_.entries[index];
   e.next.store(head.load(std::memory_order_relaxed), std::memory_order_release);
   // SYNC POINT: key-chain (the entry's fields become visible with its place in the chain)
@@ -119,11 +124,10 @@ void KeyTable::link(uint32_t index, uint64_t hash) noexcept {
 
 void KeyTable::unlink(uint32_t index) noexcept {
   KeyEntry& e = file_.entries[index];
-  const uint32_t count = file_.header->bucket_count.load(std::memory_order_relaxed);
   // relaxed, here and below: only we write, under mutex_
   const uint64_t hash =
       hash_key(e.pd.load(std::memory_order_relaxed), e.key.load(std::memory_order_relaxed));
-  std::atomic<uint32_t>* at = &file_.buckets[bucket_of(hash, count)];
+  std::atomic<uint32_t>* at = &head_of(hash);
   while (at->load(std::memory_order_relaxed) != index + 1) {
     const uint32_t here = at->load(std::memory_order_relaxed);
     assert(here != 0);
@@ -140,10 +144,10 @@ void KeyTable::unlink(uint32_t index) noexcept {
 }
 
 void KeyTable::split_if_crowded() noexcept {
-  KeyHeader& h = *file_.header;
-  const uint32_t count = h.bucket_count.load(std::memory_order_relaxed);
-  // relaxed loads throughout: only we write, under mutex_
+  const uint32_t count = buckets_;
   if (linked_ * 2 <= count || count >= file_.max_buckets || !have_buckets(count + 1)) return;
+  KeyHeader& h = *file_.header;
+  // relaxed loads throughout: only we write, under mutex_
   const uint32_t half = std::bit_floor(count);
   std::atomic<uint32_t>* low_tail = &file_.buckets[count - half];
   std::atomic<uint32_t>* high_tail = &file_.buckets[count];
@@ -164,6 +168,8 @@ void KeyTable::split_if_crowded() noexcept {
   low_tail->store(0, std::memory_order_release);
   high_tail->store(0, std::memory_order_release);
   h.bucket_count.store(count + 1, std::memory_order_release);
+  buckets_ = count + 1;
+  bucket_mask_ = std::bit_ceil(buckets_) - 1;
   // SYNC POINT: key-structure (even again: the chains are whole)
   h.version.store(version + 2, std::memory_order_release);
 }
@@ -175,8 +181,7 @@ void KeyTable::split_if_crowded() noexcept {
 bool KeyTable::key_in_use(uint64_t hash, DomainId pd, uint64_t key,
                           uint32_t& resting) const noexcept {
   resting = 0;
-  const uint32_t count = file_.header->bucket_count.load(std::memory_order_relaxed);
-  uint32_t at = file_.buckets[bucket_of(hash, count)].load(std::memory_order_relaxed);
+  uint32_t at = head_of(hash).load(std::memory_order_relaxed);
   for (; at != 0; at = file_.entries[at - 1].next.load(std::memory_order_relaxed)) {
     const KeyEntry& e = file_.entries[at - 1];
     // relaxed: keys and states are written under mutex_
@@ -188,33 +193,40 @@ bool KeyTable::key_in_use(uint64_t hash, DomainId pd, uint64_t key,
   return false;
 }
 
-// The oldest of the keys drawn in advance. Its chain was fetched meanwhile: among a million regions
-// the two cache misses of an insertion cost more than all the rest of it.
-uint64_t KeyTable::next_drawn() noexcept {
+// The oldest of the keys drawn in advance. Its chain was fetched meanwhile, a link at a time: among a
+// million regions the cache misses of an insertion cost more than all the rest of it.
+KeyTable::Drawn KeyTable::next_drawn() noexcept {
   if (fresh_at_ == fresh_.size()) {
     random_bytes(fresh_.data(), sizeof fresh_);
     fresh_at_ = 0;
   }
-  const uint64_t key = std::exchange(ahead_[ahead_at_ % kAhead], fresh_[fresh_at_++]);
-  const uint32_t count = file_.header->bucket_count.load(std::memory_order_relaxed);
-  const auto bucket = [&](uint64_t of) {
-    return &file_.buckets[bucket_of(hash_key(last_domain_, of), count)];
+  const uint64_t key = fresh_[fresh_at_++];
+  const uint64_t hash = hash_key(last_domain_, key);
+  __builtin_prefetch(&head_of(hash), 1);
+  const Drawn oldest = std::exchange(ahead_[ahead_at_ % kAhead], {key, hash, last_domain_});
+  // drawn a while ago: relaxed, only we write
+  const auto head_drawn = [this](size_t ago) {
+    return head_of(ahead_[(ahead_at_ - ago) % kAhead].hash).load(std::memory_order_relaxed);
   };
-  __builtin_prefetch(bucket(ahead_[ahead_at_ % kAhead]), 1);
-  const uint32_t first =
-      bucket(ahead_[(ahead_at_ + kAhead / 2) % kAhead])->load(std::memory_order_relaxed);
-  if (first != 0) __builtin_prefetch(&file_.entries[first - 1]);
+  if (const uint32_t first = head_drawn(kAhead / 3); first != 0) {
+    __builtin_prefetch(&file_.entries[first - 1]);
+  }
+  if (const uint32_t first = head_drawn(kAhead / 3 * 2); first != 0) {
+    const uint32_t second = file_.entries[first - 1].next.load(std::memory_order_relaxed);
+    if (second != 0) __builtin_prefetch(&file_.entries[second - 1]);
+  }
   ++ahead_at_;
-  return key;
+  return oldest;
 }
 
-uint64_t KeyTable::draw_key(DomainId pd) noexcept {
+KeyTable::Drawn KeyTable::draw_key(DomainId pd) noexcept {
   for (;;) {
-    const uint64_t key = next_drawn();
+    Drawn drawn = next_drawn();
     uint32_t resting;
     // 0 also stands for the places that were never filled
-    if (key == 0 || key == kNotAvail) continue;
-    if (!key_in_use(hash_key(pd, key), pd, key, resting) && resting == 0) return key;
+    if (drawn.key == 0 || drawn.key == kNotAvail) continue;
+    if (drawn.pd != pd) drawn.hash = hash_key(pd, drawn.key);
+    if (!key_in_use(drawn.hash, pd, drawn.key, resting) && resting == 0) return drawn;
   }
 }
 
@@ -264,15 +276,22 @@ Result<RegionHandle> KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideR
   std::lock_guard guard(mutex_);
   note_domain(spec.pd);
   uint32_t resting = 0;
-  if (spec.requested_key &&
-      key_in_use(hash_key(spec.pd, *spec.requested_key), spec.pd, *spec.requested_key, resting)) {
-    return Errc::no_key;
+  uint64_t key = 0;
+  uint64_t hash = 0;
+  if (spec.requested_key) {
+    key = *spec.requested_key;
+    hash = hash_key(spec.pd, key);
+    if (key_in_use(hash, spec.pd, key, resting)) return Errc::no_key;
   }
   uint32_t index = resting - 1;
   if (resting == 0) {
     if (Status s = take_entry(index); !s) return s.error();
   }
-  const uint64_t key = spec.requested_key ? *spec.requested_key : draw_key(spec.pd);
+  if (!spec.requested_key) {
+    const Drawn drawn = draw_key(spec.pd);
+    key = drawn.key;
+    hash = drawn.hash;
+  }
   const uint64_t generation = next_generation();
   KeyEntry& entry = file_.entries[index];
   fill(entry, spec, key, side != nullptr ? kFlagAskOwner : 0);
@@ -280,7 +299,7 @@ Result<RegionHandle> KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideR
   if (side != nullptr) sides_[index] = side.release();
   // SYNC POINT: key-entry (the fields of this life become visible with its generation)
   entry.state_gen.store(state_gen_of(generation, EntryState::valid), std::memory_order_release);
-  if (resting == 0) link(index, hash_key(spec.pd, key));
+  if (resting == 0) link(index, hash);
   ++live_;
   split_if_crowded();
   return RegionHandle{index, generation, key, generation};

@@ -1,7 +1,7 @@
 // The key table of this process: every registered region, in a memory file that peers of the same
 // user map read-only (key_file.hpp has its layout).
 //
-// Threads: add and revoke from any thread (a mutex); check() and recheck() from any thread, without
+// Threads: add and revoke from any thread (a lock, biased to the one that does so most); check() and recheck() from any thread, without
 // a lock, inside the engine lock of the region's domain (grant.hpp says why). Invariants: an entry
 // that is VALID never changes but for its enabled bit; a generation is never used twice; a (domain,
 // key) pair names at most one entry that is not FREE. (fi_mr(3); IBTA vol. 1, 10.6.)
@@ -21,6 +21,7 @@
 
 #include "base/errc.hpp"
 #include "base/fd.hpp"
+#include "base/lock.hpp"
 #include "base/wild.hpp"
 #include "protect/accessor_slot.hpp"
 #include "protect/grant.hpp"
@@ -152,15 +153,22 @@ class KeyTable {
     uint64_t generation = 0;
   };
   static constexpr size_t kQuarantine = 128;
-  static constexpr size_t kAhead = 8;
+  // A key drawn in advance, and its hash in the domain that registered last when it was drawn.
+  struct Drawn {
+    uint64_t key = 0;
+    uint64_t hash = 0;
+    DomainId pd = 0;
+  };
+  static constexpr size_t kAhead = 16;
 
   explicit KeyTable(PublishedFile file) noexcept;
 
   // guarded by mutex_: key_table.cpp
   Status take_entry(uint32_t& index);
   bool key_in_use(uint64_t hash, DomainId pd, uint64_t key, uint32_t& resting) const noexcept;
-  uint64_t next_drawn() noexcept;
-  uint64_t draw_key(DomainId pd) noexcept;
+  std::atomic<uint32_t>& head_of(uint64_t hash) const noexcept;
+  Drawn next_drawn() noexcept;
+  Drawn draw_key(DomainId pd) noexcept;
   void fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key, uint32_t flags) noexcept;
   void link(uint32_t index, uint64_t hash) noexcept;
   void unlink(uint32_t index) noexcept;
@@ -189,16 +197,18 @@ class KeyTable {
   Mapping mapping_;
   KeyFile file_;  // the mapping, seen as header, buckets and entries
 
-  mutable std::mutex mutex_;  // guards what follows and every write to the structure
+  mutable EngineLock mutex_{true};  // guards what follows and every write to the structure
   uint64_t next_generation_ = 1;
   uint32_t entries_used_ = 0;    // high-water mark
   uint32_t entries_backed_ = 0;  // entries whose pages are allocated
   uint32_t buckets_backed_ = 0;
-  uint32_t linked_ = 0;     // entries in chains, resting ones included
-  uint32_t live_ = 0;       // entries that are not FREE
+  uint32_t buckets_ = kBucketsAtStart;          // bucket_count of the file, which is ours ...
+  uint32_t bucket_mask_ = kBucketsAtStart - 1;  // ... and the next power of two, less one
+  uint32_t linked_ = 0;                         // entries in chains, resting ones included
+  uint32_t live_ = 0;                           // entries that are not FREE
   uint32_t free_head_ = 0;  // index + 1 of the first unlinked free entry, 0 = none
   DomainId last_domain_ = 0;
-  std::array<uint64_t, kAhead> ahead_{};  // keys drawn in advance, so that their chains are at hand
+  std::array<Drawn, kAhead> ahead_{};  // drawn in advance, so that their chains are at hand
   size_t ahead_at_ = 0;
   std::array<uint64_t, 64> fresh_{};  // of the generator, which is asked for many at a time
   size_t fresh_at_ = 64;
