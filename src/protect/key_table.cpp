@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint64_t kNotAvail = ~uint64_t{0};  // FI_KEY_NOTAVAIL
 constexpr size_t kPage = 4096;
+constexpr uint32_t kCachedRegions = 4096;   // so many are in a near cache anyway
 constexpr size_t kBackingStep = 64 * 1024;  // pages are allocated this many bytes at a time
 
 size_t round_up(size_t n, size_t to) noexcept {
@@ -49,7 +50,8 @@ Result<std::unique_ptr<KeyTable>> KeyTable::create(uint32_t max_regions) {
   header->bucket_count.store(kBucketsAtStart, std::memory_order_release);
 
   std::unique_ptr<KeyTable> table(new (std::nothrow) KeyTable(std::move(file)));
-  if (table == nullptr || table->sides_ == nullptr) return Errc::no_memory;
+  if (table == nullptr || table->sides_ == nullptr || table->shadows_ == nullptr)
+    return Errc::no_memory;
   install_fault_guard();
   return table;
 }
@@ -65,6 +67,7 @@ KeyTable::KeyTable(PublishedFile file) noexcept
   buckets_backed_ = kBucketsAtStart;
   // address space only: pages come with the records
   sides_.reset(static_cast<SideRecord**>(std::calloc(file_.capacity, sizeof(SideRecord*))));
+  shadows_.reset(static_cast<Shadow*>(std::calloc(file_.capacity, sizeof(Shadow))));
 }
 
 KeyTable::~KeyTable() {
@@ -113,65 +116,78 @@ inline std::atomic<uint32_t>& KeyTable::head_of(uint64_t hash) const noexcept {
   return file_.buckets[b < buckets_ ? b : b & (bucket_mask_ >> 1)];
 }
 
+void KeyTable::set_next(uint32_t index, uint32_t next) noexcept {
+  shadows_[index].next = next;
+  file_.entries[index].next.store(next, std::memory_order_release);
+}
+
 void KeyTable::link(uint32_t index, uint64_t hash) noexcept {
   std::atomic<uint32_t>& head = head_of(hash);
-  KeyEntry& e = file_.entries[index];
-  e.next.store(head.load(std::memory_order_relaxed), std::memory_order_release);
+  shadows_[index].hash = static_cast<uint32_t>(hash);
+  set_next(index, head.load(std::memory_order_relaxed));  // relaxed: only we write
   // SYNC POINT: key-chain (the entry's fields become visible with its place in the chain)
   head.store(index + 1, std::memory_order_release);
   ++linked_;
 }
 
 void KeyTable::unlink(uint32_t index) noexcept {
-  KeyEntry& e = file_.entries[index];
-  // relaxed, here and below: only we write, under mutex_
-  const uint64_t hash =
-      hash_key(e.pd.load(std::memory_order_relaxed), e.key.load(std::memory_order_relaxed));
-  std::atomic<uint32_t>* at = &head_of(hash);
-  while (at->load(std::memory_order_relaxed) != index + 1) {
-    const uint32_t here = at->load(std::memory_order_relaxed);
-    assert(here != 0);
-    at = &file_.entries[here - 1].next;
+  const Shadow gone = shadows_[index];
+  std::atomic<uint32_t>& head = head_of(gone.hash);
+  uint32_t at = head.load(std::memory_order_relaxed);  // relaxed: only we write, under mutex_
+  if (at == index + 1) {
+    head.store(gone.next, std::memory_order_release);
+  } else {
+    while (shadows_[at - 1].next != index + 1) {
+      at = shadows_[at - 1].next;
+      assert(at != 0);
+    }
+    set_next(at - 1, gone.next);
   }
-  at->store(e.next.load(std::memory_order_relaxed), std::memory_order_release);
   // SYNC POINT: key-structure (a reader standing on this entry will see that it must walk again
   // before it sees the entry's next use)
   const uint64_t version = file_.header->version.load(std::memory_order_relaxed);
   file_.header->version.store(version + 2, std::memory_order_release);
+  KeyEntry& e = file_.entries[index];
   e.key.store(0, std::memory_order_release);
   e.pd.store(0, std::memory_order_release);
   --linked_;
 }
 
+// Entries whose place in their chain stays as it is are not touched.
 void KeyTable::split_if_crowded() noexcept {
   const uint32_t count = buckets_;
   if (linked_ * 2 <= count || count >= file_.max_buckets || !have_buckets(count + 1)) return;
   KeyHeader& h = *file_.header;
-  // relaxed loads throughout: only we write, under mutex_
   const uint32_t half = std::bit_floor(count);
-  std::atomic<uint32_t>* low_tail = &file_.buckets[count - half];
-  std::atomic<uint32_t>* high_tail = &file_.buckets[count];
+  Tail low{&file_.buckets[count - half]};
+  Tail high{&file_.buckets[count]};
+  // relaxed loads throughout: only we write, under mutex_
   const uint64_t version = h.version.load(std::memory_order_relaxed);
   // SYNC POINT: key-structure (odd before any chain changes: the stores below are release)
   h.version.store(version + 1, std::memory_order_relaxed);
-  uint32_t at = low_tail->load(std::memory_order_relaxed);
+  uint32_t at = low.head->load(std::memory_order_relaxed);
   while (at != 0) {
-    KeyEntry& e = file_.entries[at - 1];
-    const uint32_t next = e.next.load(std::memory_order_relaxed);
-    const uint64_t hash =
-        hash_key(e.pd.load(std::memory_order_relaxed), e.key.load(std::memory_order_relaxed));
-    std::atomic<uint32_t>*& tail = (hash & half) != 0 ? high_tail : low_tail;
-    tail->store(at, std::memory_order_release);
-    tail = &e.next;
-    at = next;
+    const Shadow entry = shadows_[at - 1];
+    extend((entry.hash & half) != 0 ? high : low, at);
+    at = entry.next;
   }
-  low_tail->store(0, std::memory_order_release);
-  high_tail->store(0, std::memory_order_release);
+  extend(low, 0);
+  extend(high, 0);
   h.bucket_count.store(count + 1, std::memory_order_release);
   buckets_ = count + 1;
   bucket_mask_ = std::bit_ceil(buckets_) - 1;
   // SYNC POINT: key-structure (even again: the chains are whole)
   h.version.store(version + 2, std::memory_order_release);
+}
+
+// at: index + 1, or 0 to end the chain.
+void KeyTable::extend(Tail& chain, uint32_t at) noexcept {
+  if (chain.last == 0) {
+    chain.head->store(at, std::memory_order_release);
+  } else if (shadows_[chain.last - 1].next != at) {
+    set_next(chain.last - 1, at);
+  }
+  chain.last = at;
 }
 
 // ---- registration -------------------------------------------------------------------------------
@@ -182,7 +198,8 @@ bool KeyTable::key_in_use(uint64_t hash, DomainId pd, uint64_t key,
                           uint32_t& resting) const noexcept {
   resting = 0;
   uint32_t at = head_of(hash).load(std::memory_order_relaxed);
-  for (; at != 0; at = file_.entries[at - 1].next.load(std::memory_order_relaxed)) {
+  for (; at != 0; at = shadows_[at - 1].next) {
+    if (shadows_[at - 1].hash != static_cast<uint32_t>(hash)) continue;
     const KeyEntry& e = file_.entries[at - 1];
     // relaxed: keys and states are written under mutex_
     if (e.key.load(std::memory_order_relaxed) != key) continue;
@@ -193,8 +210,8 @@ bool KeyTable::key_in_use(uint64_t hash, DomainId pd, uint64_t key,
   return false;
 }
 
-// The oldest of the keys drawn in advance. Its chain was fetched meanwhile, a link at a time: among a
-// million regions the cache misses of an insertion cost more than all the rest of it.
+// The oldest of the keys drawn in advance. Its chain was fetched meanwhile, a link at a time: among
+// a million regions the cache misses of an insertion cost more than all the rest of it.
 KeyTable::Drawn KeyTable::next_drawn() noexcept {
   if (fresh_at_ == fresh_.size()) {
     random_bytes(fresh_.data(), sizeof fresh_);
@@ -202,20 +219,22 @@ KeyTable::Drawn KeyTable::next_drawn() noexcept {
   }
   const uint64_t key = fresh_[fresh_at_++];
   const uint64_t hash = hash_key(last_domain_, key);
-  __builtin_prefetch(&head_of(hash), 1);
   const Drawn oldest = std::exchange(ahead_[ahead_at_ % kAhead], {key, hash, last_domain_});
+  ++ahead_at_;
+  if (linked_ <= kCachedRegions) return oldest;
+  __builtin_prefetch(&head_of(hash), 1);
   // drawn a while ago: relaxed, only we write
   const auto head_drawn = [this](size_t ago) {
-    return head_of(ahead_[(ahead_at_ - ago) % kAhead].hash).load(std::memory_order_relaxed);
+    const Drawn& drawn = ahead_[(ahead_at_ - 1 - ago) % kAhead];
+    return head_of(drawn.hash).load(std::memory_order_relaxed);
   };
   if (const uint32_t first = head_drawn(kAhead / 3); first != 0) {
-    __builtin_prefetch(&file_.entries[first - 1]);
+    __builtin_prefetch(&shadows_[first - 1]);
   }
   if (const uint32_t first = head_drawn(kAhead / 3 * 2); first != 0) {
-    const uint32_t second = file_.entries[first - 1].next.load(std::memory_order_relaxed);
-    if (second != 0) __builtin_prefetch(&file_.entries[second - 1]);
+    const uint32_t second = shadows_[first - 1].next;
+    if (second != 0) __builtin_prefetch(&shadows_[second - 1]);
   }
-  ++ahead_at_;
   return oldest;
 }
 
@@ -281,6 +300,13 @@ Result<RegionHandle> KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideR
   if (spec.requested_key) {
     key = *spec.requested_key;
     hash = hash_key(spec.pd, key);
+    if (linked_ > kCachedRegions) {
+      // chosen keys mostly count up: the chains of those to come, as in next_drawn()
+      __builtin_prefetch(&head_of(hash_key(spec.pd, key + kAhead)), 1);
+      const uint64_t sooner = hash_key(spec.pd, key + kAhead / 2);
+      const uint32_t first = head_of(sooner).load(std::memory_order_relaxed);  // only we write
+      if (first != 0) __builtin_prefetch(&shadows_[first - 1]);
+    }
     if (key_in_use(hash, spec.pd, key, resting)) return Errc::no_key;
   }
   uint32_t index = resting - 1;

@@ -1,10 +1,11 @@
 // The key table of this process: every registered region, in a memory file that peers of the same
 // user map read-only (key_file.hpp has its layout).
 //
-// Threads: add and revoke from any thread (a lock, biased to the one that does so most); check() and recheck() from any thread, without
-// a lock, inside the engine lock of the region's domain (grant.hpp says why). Invariants: an entry
-// that is VALID never changes but for its enabled bit; a generation is never used twice; a (domain,
-// key) pair names at most one entry that is not FREE. (fi_mr(3); IBTA vol. 1, 10.6.)
+// Threads: add and revoke from any thread (a lock, biased to the thread that does so most); check()
+// and recheck() from any thread, without a lock, inside the engine lock of the region's domain
+// (grant.hpp says why). Invariants: an entry that is VALID never changes but for its enabled bit; a
+// generation is never used twice; a (domain, key) pair names at most one entry that is not FREE.
+// (fi_mr(3); IBTA vol. 1, 10.6.)
 #pragma once
 
 #include <sys/types.h>
@@ -160,6 +161,17 @@ class KeyTable {
     DomainId pd = 0;
   };
   static constexpr size_t kAhead = 16;
+  // What our own walks need of a linked entry. Among a million entries of 64 bytes each step of a
+  // walk would miss both the cache and the TLB.
+  struct Shadow {
+    uint32_t next = 0;  // as in the entry
+    uint32_t hash = 0;  // low half of that of its domain and key
+  };
+  // A chain that is being put together.
+  struct Tail {
+    std::atomic<uint32_t>* head;
+    uint32_t last = 0;  // index + 1, 0 = none yet
+  };
 
   explicit KeyTable(PublishedFile file) noexcept;
 
@@ -170,6 +182,8 @@ class KeyTable {
   Drawn next_drawn() noexcept;
   Drawn draw_key(DomainId pd) noexcept;
   void fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key, uint32_t flags) noexcept;
+  void set_next(uint32_t index, uint32_t next) noexcept;
+  void extend(Tail& chain, uint32_t at) noexcept;
   void link(uint32_t index, uint64_t hash) noexcept;
   void unlink(uint32_t index) noexcept;
   void rest(uint32_t index, uint64_t generation) noexcept;
@@ -223,6 +237,7 @@ class KeyTable {
     void operator()(void* p) const noexcept { std::free(p); }
   };
   std::unique_ptr<SideRecord*[], Free> sides_;
+  std::unique_ptr<Shadow[], Free> shadows_;  // by index; guarded by mutex_
 
   std::mutex slots_mutex_;  // guards attached_ and the mappings behind it
   std::vector<Attached> attached_;
