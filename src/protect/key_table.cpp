@@ -239,8 +239,9 @@ KeyTable::Drawn KeyTable::next_drawn() noexcept {
 }
 
 KeyTable::Drawn KeyTable::draw_key(DomainId pd) noexcept {
+  Drawn drawn;
   for (;;) {
-    Drawn drawn = next_drawn();
+    drawn = next_drawn();
     uint32_t resting;
     // 0 also stands for the places that were never filled
     if (drawn.key == 0 || drawn.key == kNotAvail) continue;
