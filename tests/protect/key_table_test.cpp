@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "protect/table_fixture.hpp"
@@ -186,6 +188,28 @@ TEST_F(KeyTableTest, the_file_cannot_be_written_by_whoever_holds_the_descriptor)
   EXPECT_LT(::pwrite(table->fd(), &word, sizeof word, 0), 0);
   EXPECT_FALSE(Mapping::map_shared(table->fd(), table->size_bytes(), Mapping::Access::read_write));
   EXPECT_TRUE(is_sealed_and_at_least(table->fd(), table->size_bytes()));
+}
+
+// Two domains in which one key has the same 32 bits of hash, as far as the owner keeps it.
+std::pair<DomainId, DomainId> domains_that_collide(uint64_t key) {
+  std::unordered_map<uint32_t, DomainId> seen;
+  for (DomainId pd = 1; pd < 2'000'000; ++pd) {
+    const auto [it, fresh] = seen.emplace(static_cast<uint32_t>(hash_key(pd, key)), pd);
+    if (!fresh) return {it->second, pd};
+  }
+  return {};
+}
+
+TEST_F(KeyTableTest, a_key_is_in_use_in_its_own_domain_only_even_where_hashes_agree) {
+  const auto [first, second] = domains_that_collide(4711);
+  ASSERT_NE(first, 0u);
+  RegionSpec spec = spec_of();
+  spec.requested_key = 4711;
+  spec.pd = first;
+  add(spec);
+  spec.pd = second;
+  EXPECT_TRUE(table->add(spec)) << first << " and " << second;
+  EXPECT_EQ(table->add(spec).error(), Errc::no_key);
 }
 
 }  // namespace
