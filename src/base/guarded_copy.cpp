@@ -80,6 +80,8 @@ aperture_guarded_copy:                          # rdi: to, rsi: from, rdx: bytes
         leaq    -64(%rdi,%rdx), %r9
         cmpq    $64, %rdx
         jbe     7f
+        cmpq    $2048, %rdx                     # from there on the CPU's own copy is the fastest
+        jae     8f
 6:      movups  (%rsi), %xmm0
         movups  16(%rsi), %xmm1
         movups  32(%rsi), %xmm2
@@ -110,6 +112,10 @@ aperture_guarded_copy:                          # rdi: to, rsi: from, rdx: bytes
         movups  %xmm1, 16(%rdi)
         movups  %xmm2, 32(%r9)
         movups  %xmm3, 48(%r9)
+        xorl    %eax, %eax
+        ret
+8:      movq    %rdx, %rcx
+        rep movsb
         xorl    %eax, %eax
         ret
         .type   aperture_guarded_read, @function

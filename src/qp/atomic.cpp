@@ -30,17 +30,28 @@ uint64_t payload_of(const AtomicWr& wr) noexcept {
   return wr.len * operands_of(wr.kind, wr.op);
 }
 
+constexpr uintptr_t kSmallPage = 4096;  // the smallest there is
+
 // Beyond the check: whole elements in each run of the region, aligned, in memory that is there. It
-// is touched here because the operation itself must not fault in its middle.
-Denial judge(const protect::Checked& checked, AtomicOp op, AtomicType type) noexcept {
+// is touched here because the operation itself must not fault in its middle; once for each page in
+// one look at the ring, which takes microseconds.
+Denial judge(const protect::Checked& checked, AtomicOp op, AtomicType type,
+             uintptr_t& touched) noexcept {
   if (!checked) return checked.denial();
   Denial denial = Denial::none;
   (void)checked.grant().each_piece([&](std::byte* piece, size_t n) {
     const auto at = reinterpret_cast<uintptr_t>(piece);
     if (at % atomic_alignment(type) != 0 || n % atomic_size(type) != 0) {
       denial = Denial::misaligned;
-    } else if (!guarded_touch(piece, n, op != AtomicOp::read)) {
+      return false;
+    }
+    const uintptr_t page = at / kSmallPage;
+    const bool one_page = (at + n - 1) / kSmallPage == page;
+    if (one_page && page == touched && op != AtomicOp::read) return true;
+    if (!guarded_touch(piece, n, op != AtomicOp::read)) {
       denial = Denial::not_backed;
+    } else if (one_page && op != AtomicOp::read) {
+      touched = page;
     }
     return denial == Denial::none;
   });
@@ -319,7 +330,7 @@ AccessAsk Qp::ask_of(const AtomicRequest& r, size_t range_at) const noexcept {
 bool Qp::refuse_any(const AtomicRequest& r) noexcept {
   for (size_t i = 0; i < r.range_count; ++i) {
     const AccessAsk ask = ask_of(r, i);
-    const Denial denial = judge(port_.keys.check(ask, &hint_), r.op, r.type);
+    const Denial denial = judge(port_.keys.check(ask, &hint_), r.op, r.type, touched_page_);
     if (denial == Denial::none) continue;
     refuse(ask, denial, static_cast<uint8_t>(i));
     return true;
@@ -350,7 +361,7 @@ bool Qp::execute_atomic(const AtomicRequest& r) noexcept {
   for (size_t i = 0; i < r.range_count; ++i) {
     const AccessAsk ask = ask_of(r, i);
     const protect::Checked checked = port_.keys.check(ask, &hint_);
-    if (const Denial denial = judge(checked, r.op, r.type); denial != Denial::none) {
+    if (const Denial denial = judge(checked, r.op, r.type, touched_page_); denial != Denial::none) {
       refuse(ask, denial, static_cast<uint8_t>(i));  // the only range: nothing has changed
       return true;
     }

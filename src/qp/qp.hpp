@@ -328,7 +328,9 @@ class Qp {
   protect::LookupHint hint_;
   protect::RegionRef whole_region_;  // of the range under way, if it takes several pieces
   bool op_refused_ = false;          // a piece of the RMA operation under way was refused
-  Noted noted_;                      // of the operation on several ranges under way
+  static constexpr uintptr_t kNoPage = ~uintptr_t{0};
+  uintptr_t touched_page_ = kNoPage;  // written to by an atomic in this look at the ring
+  Noted noted_;                       // of the operation on several ranges under way
   protect::Denial check_denial_ = protect::Denial::none;  // of a check that was claimed
   uint64_t read_done_ = 0;                                // of the read at the head of the ring
   bool waits_for_peer_ = false;  // the head waits for a claim to end, or for room for its answer

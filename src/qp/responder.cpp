@@ -72,6 +72,7 @@ bool Qp::poll_requests() noexcept {
 bool Qp::poll_others() noexcept {
   ring::ChannelRx& rx = lane_->request_rx;
   bool any = false;
+  touched_page_ = kNoPage;
   for (int budget = kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
     const Head head = wire::load_head(rx.cells.body());
     const Op op = static_cast<Op>(head.op);

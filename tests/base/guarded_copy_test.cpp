@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -51,6 +52,21 @@ TEST_F(GuardedCopy, copies_every_length_and_nothing_else) {
   }
 }
 
+TEST_F(GuardedCopy, copies_large_pieces_too) {
+  std::vector<std::byte> from(300000), to(300000);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 256);
+  for (size_t n :
+       {size_t{2047}, size_t{2048}, size_t{2049}, size_t{4096}, size_t{65537}, from.size()}) {
+    std::fill(to.begin(), to.end(), std::byte{0xee});
+    ASSERT_TRUE(guarded_copy(to.data() + 1, from.data(), n - 1)) << n;
+    ASSERT_EQ(std::memcmp(to.data() + 1, from.data(), n - 1), 0) << n;
+    ASSERT_EQ(to[0], std::byte{0xee});
+    if (n < to.size()) {
+      ASSERT_EQ(to[n], std::byte{0xee});
+    }
+  }
+}
+
 TEST_F(GuardedCopy, copies_up_to_the_last_byte_that_is_mapped) {
   Edge edge;
   std::byte in[300] = {std::byte{5}};
@@ -62,8 +78,8 @@ TEST_F(GuardedCopy, copies_up_to_the_last_byte_that_is_mapped) {
 
 TEST_F(GuardedCopy, one_byte_that_is_not_mapped_is_an_answer) {
   Edge edge;
-  std::byte other[300] = {};
-  for (size_t n = 1; n <= sizeof other; ++n) {
+  std::byte other[4000] = {};
+  for (size_t n = 1; n <= sizeof other; n += n < 300 ? 1 : 100) {
     ASSERT_FALSE(guarded_copy(edge.end() - n + 1, other, n)) << n;
     ASSERT_FALSE(guarded_copy(other, edge.end() - n + 1, n)) << n;
     ASSERT_FALSE(guarded_copy(edge.end(), other, n)) << n;
