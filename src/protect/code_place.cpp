@@ -24,50 +24,26 @@ namespace {
 
 constexpr size_t kRemembered = 1024;  // places; a program registers at a few
 
+// libdw's functions that are called here.
+#define APERTURE_DW_CALLS(X)                                                                    \
+  X(dwfl_begin)                                                                                 \
+  X(dwfl_end) X(dwfl_linux_proc_report) X(dwfl_linux_proc_find_elf) X(dwfl_report_end)          \
+      X(dwfl_addrmodule) X(dwfl_module_addrname) X(dwfl_module_getsrc) X(dwfl_lineinfo)         \
+          X(dwfl_module_addrdie) X(dwarf_getscopes) X(dwarf_tag) X(dwarf_diename) X(dwarf_attr) \
+              X(dwarf_formudata) X(dwarf_getsrcfiles) X(dwarf_filesrc)
+
 // libdw's functions by name, with the types that its header gives them.
 struct Libdw {
-#define APERTURE_DW(name) decltype(&::name) name = nullptr
-  APERTURE_DW(dwfl_begin);
-  APERTURE_DW(dwfl_end);
-  APERTURE_DW(dwfl_linux_proc_report);
-  APERTURE_DW(dwfl_linux_proc_find_elf);
-  APERTURE_DW(dwfl_report_end);
-  APERTURE_DW(dwfl_addrmodule);
-  APERTURE_DW(dwfl_module_addrname);
-  APERTURE_DW(dwfl_module_getsrc);
-  APERTURE_DW(dwfl_lineinfo);
-  APERTURE_DW(dwfl_module_addrdie);
-  APERTURE_DW(dwarf_getscopes);
-  APERTURE_DW(dwarf_tag);
-  APERTURE_DW(dwarf_diename);
-  APERTURE_DW(dwarf_attr);
-  APERTURE_DW(dwarf_formudata);
-  APERTURE_DW(dwarf_getsrcfiles);
-  APERTURE_DW(dwarf_filesrc);
+#define APERTURE_DW(name) decltype(&::name) name = nullptr;
+  APERTURE_DW_CALLS(APERTURE_DW)
 #undef APERTURE_DW
 
   Libdw() noexcept {
     void* lib = ::dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
     if (lib == nullptr) return;
     complete_ = true;
-#define APERTURE_DW(name) load(lib, #name, name)
-    APERTURE_DW(dwfl_begin);
-    APERTURE_DW(dwfl_end);
-    APERTURE_DW(dwfl_linux_proc_report);
-    APERTURE_DW(dwfl_linux_proc_find_elf);
-    APERTURE_DW(dwfl_report_end);
-    APERTURE_DW(dwfl_addrmodule);
-    APERTURE_DW(dwfl_module_addrname);
-    APERTURE_DW(dwfl_module_getsrc);
-    APERTURE_DW(dwfl_lineinfo);
-    APERTURE_DW(dwfl_module_addrdie);
-    APERTURE_DW(dwarf_getscopes);
-    APERTURE_DW(dwarf_tag);
-    APERTURE_DW(dwarf_diename);
-    APERTURE_DW(dwarf_attr);
-    APERTURE_DW(dwarf_formudata);
-    APERTURE_DW(dwarf_getsrcfiles);
-    APERTURE_DW(dwarf_filesrc);
+#define APERTURE_DW(name) load(lib, #name, name);
+    APERTURE_DW_CALLS(APERTURE_DW)
 #undef APERTURE_DW
   }
   bool complete() const noexcept {
