@@ -108,6 +108,7 @@ class KeyTable {
   // again, key, rights and side record as they are, in a new life: what is under way in the old one
   // is refused. Its new handle; no_entry if it is not being revoked.
   bool is_quiet(RegionHandle region);
+  bool wait_until_quiet(RegionHandle region, uint64_t deadline_ns);  // as revoke() waits
   Result<RegionHandle> revive(RegionHandle region);
 
   // May this be done? Checks the whole of [addr, addr + len) and grants its first chunk. The hint

@@ -155,11 +155,17 @@ Status KeyTable::revoke_now(RegionHandle region) {
 Status KeyTable::revoke(RegionHandle region, uint64_t deadline_ns) {
   if (Status s = revoke_now(region); s.error() != Errc::busy) return s;
   if (Status s = revoke_begin(region); !s) return s;
-  for (int round = 0; !revoke_poll(region); ++round) {
-    if (now_ns() >= deadline_ns) return Errc::busy;
+  if (!wait_until_quiet(region, deadline_ns)) return Errc::busy;
+  set_free(region);
+  return {};
+}
+
+bool KeyTable::wait_until_quiet(RegionHandle region, uint64_t deadline_ns) {
+  for (int round = 0; !is_quiet(region); ++round) {
+    if (now_ns() >= deadline_ns) return false;
     wait_a_little(round);
   }
-  return {};
+  return true;
 }
 
 bool KeyTable::being_closed(RegionHandle region) const noexcept {

@@ -1,7 +1,4 @@
 // fi_mr_bind, fi_mr_enable and fi_mr_refresh: see mr.hpp. man 3 fi_mr.
-#include <sched.h>
-#include <time.h>
-
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -19,19 +16,6 @@ namespace aperture::provider {
 namespace {
 
 constexpr uint64_t kRevokeNs = 5'000'000'000;  // then -FI_EBUSY, and the call may be made again
-constexpr int kSpins = 200;
-constexpr int kYields = 50;
-
-void wait_a_little(int round) noexcept {
-  if (round < kSpins) {
-    cpu_relax();
-  } else if (round < kSpins + kYields) {
-    ::sched_yield();
-  } else {
-    const timespec nap{0, 1'000'000};
-    ::nanosleep(&nap, nullptr);
-  }
-}
 
 bool events_are_off() noexcept {
   const char* text = std::getenv("APERTURE_RMA_EVENT");
@@ -197,15 +181,9 @@ int enable_region(Region& region) {
 
 bool wait_until_quiet(Region& region) {
   protect::KeyTable& keys = region.domain->engine->keys();
-  const uint64_t deadline = now_ns() + kRevokeNs;
-  for (int round = 0; !keys.is_quiet(region.handle); ++round) {
-    if (now_ns() >= deadline) {
-      region.state.store(RegionState::revoking, std::memory_order_release);
-      return false;
-    }
-    wait_a_little(round);
-  }
-  return true;
+  if (keys.wait_until_quiet(region.handle, now_ns() + kRevokeNs)) return true;
+  region.state.store(RegionState::revoking, std::memory_order_release);
+  return false;
 }
 
 // The page: disables the region, verifies what it is told of, enables it again. Where nothing is
