@@ -136,7 +136,10 @@ Status KeyTable::revoke_now(RegionHandle region) {
   {
     std::lock_guard guard(mutex_);
     if (attached_count_.load(std::memory_order_relaxed) != 0 && !slots_guard.owns_lock()) {
-      return begin_under_mutex(region);
+      const Status begun = begin_under_mutex(region);
+      // SYNC POINT: revocation (FENCE_R, for whoever polls)
+      full_fence();
+      return begun;
     }
     if (!slots_guard.owns_lock()) {  // nobody is attached: nobody can be inside
       if (!in_force(region) && !being_closed(region)) return Errc::no_entry;

@@ -335,12 +335,16 @@ REVOKE = [
              "  {\n    std::lock_guard guard(mutex_);\n"
              "    if (attached_count_.load(std::memory_order_relaxed) != 0 && "
              "!slots_guard.owns_lock()) {\n"
-             "      return begin_under_mutex(region);\n    }\n",
+             "      const Status begun = begin_under_mutex(region);\n"
+             "      // SYNC POINT: revocation (FENCE_R, for whoever polls)\n"
+             "      full_fence();\n      return begun;\n    }\n",
              "  {\n    std::lock_guard guard(mutex_);\n"),
     Mutation("a peer that attaches during a close", "protect/revoke.cpp",
              "    if (attached_count_.load(std::memory_order_relaxed) != 0 && "
              "!slots_guard.owns_lock()) {\n"
-             "      return begin_under_mutex(region);\n    }\n", "",
+             "      const Status begun = begin_under_mutex(region);\n"
+             "      // SYNC POINT: revocation (FENCE_R, for whoever polls)\n"
+             "      full_fence();\n      return begun;\n    }\n", "",
              reason="a race of one first contact with one close, in two instructions"),
     Mutation("closing twice", "protect/revoke.cpp",
              "      if (!in_force(region) && !being_closed(region)) return Errc::no_entry;\n", ""),
