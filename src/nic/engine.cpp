@@ -13,19 +13,14 @@
 #include "base/clock.hpp"
 #include "nic/control_thread.hpp"
 #include "protect/rights.hpp"
-#include "qp/qp.hpp"
 
 namespace aperture::nic {
 
 namespace {
 
-// So many queue pairs are looked at in every poll; scanning 256 would more than double the latency.
-constexpr size_t kHotRings = 16;
 // Each poll looks at the hot rings; everything else about a queue pair (the peer's view of our
 // polls, what only time moves) is due every so many polls, a power of two.
 constexpr uint64_t kLookEvery = 16;
-// A hot one that had nothing for so many polls makes place, if there are more than kHotRings.
-constexpr uint32_t kIdlePolls = 1024;
 // Once woken, the control thread goes on until so long after its last work.
 constexpr uint64_t kLingerNs = 50'000;
 constexpr uint64_t kTickNs = 2'000'000;
@@ -78,93 +73,50 @@ void Engine::poll() noexcept {
   if (has_posted_.load(std::memory_order_acquire)) [[unlikely]]
     run_posted();
   const bool due = (++polls_ & (kLookEvery - 1)) == 0;
-  for (size_t i = 0; i < hot_; ++i) {
-    Driven& d = driven_[i];
-    const qp::Qp::Look look = due ? qp::Qp::Look::poll : d.qp->look();
-    if (look == qp::Qp::Look::poll) [[unlikely]] {
-      if (!drive(i)) break;  // the list has changed: the rest comes with the next poll
-    } else {
-      d.idle_polls = look == qp::Qp::Look::taken ? 0 : d.idle_polls + 1;
-    }
-  }
-  if (hot_ < driven_.size() || hot_ > kHotRings) [[unlikely]]
-    look_at_a_cold_one();
+  qps_.poll(polls_, due);
+  if (!driven_.empty()) [[unlikely]]
+    driven_.poll(polls_, due);
   // relaxed: the control thread only wants to know whether it moves
   if (auto_progress_) polls_told_.store(polls_, std::memory_order_relaxed);
 }
 
-// Drives one; what is over goes to its owner. False: the list has changed.
-bool Engine::drive(size_t at) noexcept {
-  Driven& d = driven_[at];
-  d.idle_polls = d.qp->poll(polls_) ? 0 : d.idle_polls + 1;
-  if (!d.qp->needs_wind_up()) [[likely]]
-    return true;
-  const Driven gone = d;  // wind_up() takes it out of driven_
-  gone.owner->wind_up(*gone.qp);
-  return false;
-}
-
-// The next cold one in turn becomes hot if it had work; an idle hot one makes place.
-void Engine::look_at_a_cold_one() noexcept {
-  if (next_cold_ < hot_ || next_cold_ >= driven_.size()) next_cold_ = hot_;
-  const size_t looked_at = next_cold_++;
-  if (looked_at < driven_.size() && !drive(looked_at)) return;
-  if (looked_at >= hot_ && looked_at < driven_.size()) {
-    const Driven& d = driven_[looked_at];
-    if (d.idle_polls == 0 || d.qp->has_pending()) {
-      std::swap(driven_[looked_at], driven_[hot_]);
-      ++hot_;
-    }
-  }
-  if (hot_ <= kHotRings) return;
-  const size_t at = polls_ % hot_;
-  if (driven_[at].idle_polls < kIdlePolls || driven_[at].qp->has_pending()) return;
-  std::swap(driven_[at], driven_[hot_ - 1]);
-  --hot_;
-}
-
 Status Engine::add_qp(qp::Qp& qp, Owner& owner) noexcept {
-  try {
-    driven_.push_back({&qp, &owner, 0});
-  } catch (const std::bad_alloc&) {
-    return Errc::no_memory;
-  }
-  std::swap(driven_.back(), driven_[hot_]);
-  ++hot_;
+  if (Status s = qps_.add(qp, owner); !s) return s;
   if (asleep_) wake_up();
   return {};
 }
 
 void Engine::remove_qp(qp::Qp& qp) noexcept {
-  for (size_t i = 0; i < driven_.size(); ++i) {
-    if (driven_[i].qp != &qp) continue;
-    if (i < hot_) {
-      std::swap(driven_[i], driven_[hot_ - 1]);
-      i = --hot_;
-    }
-    std::swap(driven_[i], driven_.back());
-    driven_.pop_back();
-    return;
-  }
+  qps_.remove(qp);
+}
+
+Status Engine::add_driven(link::Driven& driven, DrivenOwner& owner) noexcept {
+  if (Status s = driven_.add(driven, owner); !s) return s;
+  if (asleep_) wake_up();
+  return {};
+}
+
+void Engine::remove_driven(link::Driven& driven) noexcept {
+  driven_.remove(driven);
 }
 
 bool Engine::prepare_to_sleep() noexcept {
   drain(doorbell_.get());
-  for (Driven& d : driven_) {
-    if (d.qp->needs_polling()) return false;
-  }
-  for (Driven& d : driven_) d.qp->set_consumer_state(ring::ConsumerState::asleep);
+  if (qps_.any_needs_polling() || driven_.any_needs_polling()) return false;
+  qps_.set_consumer_state(ring::ConsumerState::asleep);
+  driven_.set_consumer_state(ring::ConsumerState::asleep);
   asleep_ = true;
   heavy_barrier();  // pairs with the producers' light_barrier() in ChannelTx::must_ring
   bool any = has_posted_.load(std::memory_order_acquire);
-  for (Driven& d : driven_) any = any || d.qp->anything_arrived() || d.qp->needs_wind_up();
+  any = any || qps_.any_has_work() || driven_.any_has_work();
   if (any) wake_up();
   return !any;
 }
 
 void Engine::wake_up() noexcept {
   asleep_ = false;
-  for (Driven& d : driven_) d.qp->set_consumer_state(ring::ConsumerState::hot);
+  qps_.set_consumer_state(ring::ConsumerState::hot);
+  driven_.set_consumer_state(ring::ConsumerState::hot);
   if (!auto_progress_) return;
   auto thread = ControlThread::instance();
   if (thread && !(*thread)->is_current()) {

@@ -17,11 +17,10 @@
 
 #include "base/fd.hpp"
 #include "base/lock.hpp"
+#include "link/driven.hpp"
 #include "nic/contact.hpp"
-
-namespace aperture::qp {
-class Qp;
-}
+#include "nic/drive_list.hpp"
+#include "qp/qp.hpp"
 
 namespace aperture::nic {
 
@@ -53,24 +52,17 @@ class Engine {
   void post(std::function<void()> fn) noexcept;
 
   // For endpoints, lock held: queue pairs to drive, and a call after each poll in which one of them
-  // was lost or broken (its owner winds it up).
-  class Owner {
-   public:
-    virtual ~Owner() = default;
-    virtual void wind_up(qp::Qp& qp) noexcept = 0;
-  };
-  Status add_qp(qp::Qp& qp, Owner& owner) noexcept;  // Errors: no_memory
+  // was lost or broken (its owner winds it up). Errors of adding: no_memory.
+  using Owner = OwnerOf<qp::Qp>;
+  Status add_qp(qp::Qp& qp, Owner& owner) noexcept;
   void remove_qp(qp::Qp& qp) noexcept;
+  // The same for queue pairs of other kinds.
+  using DrivenOwner = OwnerOf<link::Driven>;
+  Status add_driven(link::Driven& driven, DrivenOwner& owner) noexcept;
+  void remove_driven(link::Driven& driven) noexcept;
 
  private:
-  struct Driven {
-    qp::Qp* qp;
-    Owner* owner;
-    uint32_t idle_polls;
-  };
   Engine(const Options& options, Contact& contact, UniqueFd doorbell) noexcept;
-  bool drive(size_t at) noexcept;
-  void look_at_a_cold_one() noexcept;
   void wake_up() noexcept;
   void run_posted() noexcept;
   void begin_watch() noexcept;
@@ -82,11 +74,10 @@ class Engine {
   Contact& contact_;
   const uint32_t domain_;
   UniqueFd doorbell_;
-  bool asleep_ = false;         // guarded by lock_
-  uint64_t polls_ = 0;          // guarded by lock_
-  std::vector<Driven> driven_;  // hot ones first; guarded by lock_
-  size_t hot_ = 0;              // so many are looked at in every poll; guarded by lock_
-  size_t next_cold_ = 0;        // the others in turn; guarded by lock_
+  bool asleep_ = false;             // guarded by lock_
+  uint64_t polls_ = 0;              // guarded by lock_
+  DriveList<qp::Qp> qps_;           // guarded by lock_
+  DriveList<link::Driven> driven_;  // all other kinds; guarded by lock_
   std::atomic<bool> has_posted_{false};
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_

@@ -1,0 +1,38 @@
+// What an engine drives besides qp::Qp: a queue pair of another kind, over a lane.
+//
+// The engine (nic/engine.hpp) knows qp::Qp by its concrete type, so that libfabric's hot path costs
+// no indirect call; every other kind of queue pair implements this. All calls are made with the
+// engine's lock held, by whoever polls.
+#pragma once
+
+#include <cstdint>
+
+#include "ring/channel.hpp"
+
+namespace aperture::link {
+
+class Driven {
+ public:
+  Driven() = default;
+  Driven(const Driven&) = delete;
+  Driven& operator=(const Driven&) = delete;
+  virtual ~Driven() = default;
+
+  // Drives everything once; `polls` counts the engine's polls. True if anything happened.
+  virtual bool poll(uint64_t polls) noexcept = 0;
+  // The hot path of polling: executes what has arrived, if that is all there is to do. `poll` asks
+  // for a poll() now; one comes every few polls in any case.
+  enum class Look : uint8_t { nothing, taken, poll };
+  virtual Look look() noexcept { return Look::poll; }
+
+  virtual void set_consumer_state(ring::ConsumerState state) noexcept = 0;
+  virtual bool anything_arrived() const noexcept = 0;
+  // Something goes on only while it is polled, so the engine may not sleep.
+  virtual bool needs_polling() const noexcept = 0;
+  // It waits for the other side: it keeps its place among the hot ones.
+  virtual bool has_pending() const noexcept = 0;
+  // It is over: its owner is told after the poll, and takes it from the engine or mends it.
+  virtual bool needs_wind_up() const noexcept = 0;
+};
+
+}  // namespace aperture::link

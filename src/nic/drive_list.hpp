@@ -1,0 +1,137 @@
+// The queue pairs of one kind that an engine drives: which of them are looked at in every poll, and
+// which take turns.
+//
+// The first hot() ones are looked at in every poll, one of the others as well; who had work becomes
+// hot, and a hot one that had nothing for long makes place once there are more than kHotRings.
+// Guarded by the engine's lock. A template over the queue pair, so that one whose type is known is
+// driven without an indirect call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "base/errc.hpp"
+#include "ring/channel.hpp"
+
+namespace aperture::nic {
+
+// Who is told that a queue pair is lost or broken.
+template <typename T>
+class OwnerOf {
+ public:
+  virtual ~OwnerOf() = default;
+  virtual void wind_up(T& one) noexcept = 0;
+};
+
+template <typename T>
+class DriveList {
+ public:
+  // So many are looked at in every poll; scanning 256 would more than double the latency.
+  static constexpr size_t kHotRings = 16;
+  // A hot one that had nothing for so many polls makes place, if there are more than kHotRings.
+  static constexpr uint32_t kIdlePolls = 1024;
+
+  bool empty() const noexcept { return all_.empty(); }
+
+  // Errors: no_memory.
+  Status add(T& one, OwnerOf<T>& owner) noexcept {
+    try {
+      all_.push_back({&one, &owner, 0});
+    } catch (const std::bad_alloc&) {
+      return Errc::no_memory;
+    }
+    std::swap(all_.back(), all_[hot_]);
+    ++hot_;
+    return {};
+  }
+
+  void remove(T& one) noexcept {
+    for (size_t i = 0; i < all_.size(); ++i) {
+      if (all_[i].one != &one) continue;
+      if (i < hot_) {
+        std::swap(all_[i], all_[hot_ - 1]);
+        i = --hot_;
+      }
+      std::swap(all_[i], all_.back());
+      all_.pop_back();
+      return;
+    }
+  }
+
+  // One poll. due: everything about a queue pair is looked at, not only its rings.
+  [[gnu::always_inline]] void poll(uint64_t polls, bool due) noexcept {
+    for (size_t i = 0; i < hot_; ++i) {
+      Entry& e = all_[i];
+      const typename T::Look look = due ? T::Look::poll : e.one->look();
+      if (look == T::Look::poll) [[unlikely]] {
+        if (!drive(i, polls)) break;  // the list has changed: the rest comes with the next poll
+      } else {
+        e.idle_polls = look == T::Look::taken ? 0 : e.idle_polls + 1;
+      }
+    }
+    if (hot_ < all_.size() || hot_ > kHotRings) [[unlikely]]
+      look_at_a_cold_one(polls);
+  }
+
+  bool any_needs_polling() const noexcept {
+    for (const Entry& e : all_) {
+      if (e.one->needs_polling()) return true;
+    }
+    return false;
+  }
+  bool any_has_work() const noexcept {
+    for (const Entry& e : all_) {
+      if (e.one->anything_arrived() || e.one->needs_wind_up()) return true;
+    }
+    return false;
+  }
+  void set_consumer_state(ring::ConsumerState state) noexcept {
+    for (Entry& e : all_) e.one->set_consumer_state(state);
+  }
+
+ private:
+  struct Entry {
+    T* one;
+    OwnerOf<T>* owner;
+    uint32_t idle_polls;
+  };
+
+  // Drives one; what is over goes to its owner. False: the list has changed.
+  [[gnu::noinline]] bool drive(size_t at, uint64_t polls) noexcept {
+    Entry& e = all_[at];
+    e.idle_polls = e.one->poll(polls) ? 0 : e.idle_polls + 1;
+    if (!e.one->needs_wind_up()) [[likely]]
+      return true;
+    const Entry gone = e;  // wind_up() takes it out of all_
+    gone.owner->wind_up(*gone.one);
+    return false;
+  }
+
+  // The next cold one in turn becomes hot if it had work; an idle hot one makes place.
+  [[gnu::noinline]] void look_at_a_cold_one(uint64_t polls) noexcept {
+    if (next_cold_ < hot_ || next_cold_ >= all_.size()) next_cold_ = hot_;
+    const size_t looked_at = next_cold_++;
+    if (looked_at < all_.size() && !drive(looked_at, polls)) return;
+    if (looked_at >= hot_ && looked_at < all_.size()) {
+      const Entry& e = all_[looked_at];
+      if (e.idle_polls == 0 || e.one->has_pending()) {
+        std::swap(all_[looked_at], all_[hot_]);
+        ++hot_;
+      }
+    }
+    if (hot_ <= kHotRings) return;
+    const size_t at = polls % hot_;
+    if (all_[at].idle_polls < kIdlePolls || all_[at].one->has_pending()) return;
+    std::swap(all_[at], all_[hot_ - 1]);
+    --hot_;
+  }
+
+  std::vector<Entry> all_;  // hot ones first
+  size_t hot_ = 0;
+  size_t next_cold_ = 0;
+};
+
+}  // namespace aperture::nic

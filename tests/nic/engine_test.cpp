@@ -1,0 +1,162 @@
+// The engine over queue pairs of other kinds: who is driven how often, who sleeps and who is told.
+#include "nic/engine.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/clock.hpp"
+
+namespace aperture::nic {
+namespace {
+
+// Records what the engine does with it, and says what the test wants it to.
+struct Recorder final : link::Driven {
+  bool poll(uint64_t) noexcept override {
+    ++polled;
+    return std::exchange(work, 0) != 0;
+  }
+  Look look() noexcept override {
+    ++looked;
+    return std::exchange(work, 0) != 0 ? Look::taken : Look::nothing;
+  }
+  void set_consumer_state(ring::ConsumerState to) noexcept override { state = to; }
+  bool anything_arrived() const noexcept override { return work != 0; }
+  bool needs_polling() const noexcept override { return restless; }
+  bool has_pending() const noexcept override { return pending; }
+  bool needs_wind_up() const noexcept override { return over; }
+
+  uint64_t polled = 0;
+  uint64_t looked = 0;
+  int work = 0;
+  bool restless = false;
+  bool pending = false;
+  bool over = false;
+  ring::ConsumerState state = ring::ConsumerState::hot;
+};
+
+class Driving : public testing::Test, protected Engine::DrivenOwner {
+ protected:
+  Recorder& add() {
+    all_.push_back(std::make_unique<Recorder>());
+    EXPECT_TRUE(engine_->add_driven(*all_.back(), *this).ok());
+    return *all_.back();
+  }
+  void wind_up(link::Driven& one) noexcept override {
+    wound_up_.push_back(&one);
+    engine_->remove_driven(one);
+  }
+  void poll(int times) {
+    for (int i = 0; i < times; ++i) engine_->poll();
+  }
+  bool rung() const {
+    pollfd p{engine_->doorbell_fd(), POLLIN, 0};
+    return ::poll(&p, 1, 0) == 1;
+  }
+
+  std::unique_ptr<Engine> engine_ = *Engine::create({.threaded = false});
+  std::vector<std::unique_ptr<Recorder>> all_;
+  std::vector<link::Driven*> wound_up_;
+};
+
+TEST_F(Driving, each_poll_looks_and_every_sixteenth_drives) {
+  Recorder& one = add();
+  poll(160);
+  EXPECT_EQ(one.looked, 150u);
+  EXPECT_EQ(one.polled, 10u);
+}
+
+TEST_F(Driving, nothing_is_driven_once_it_has_been_taken_out) {
+  Recorder& one = add();
+  Recorder& other = add();
+  engine_->remove_driven(one);
+  engine_->remove_driven(one);  // not there: nothing happens
+  poll(32);
+  EXPECT_EQ(one.looked + one.polled, 0u);
+  EXPECT_EQ(other.looked + other.polled, 32u);
+}
+
+TEST_F(Driving, of_forty_the_idle_ones_take_turns_and_one_with_work_is_found) {
+  for (int i = 0; i < 40; ++i) add();
+  poll(100'000);
+  std::vector<uint64_t> before;
+  for (const auto& one : all_) before.push_back(one->looked + one->polled);
+  poll(1000);
+  size_t every_time = 0;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    const uint64_t times = all_[i]->looked + all_[i]->polled - before[i];
+    EXPECT_GT(times, 0u) << i;
+    every_time += times >= 1000;
+  }
+  EXPECT_EQ(every_time, 16u);
+  for (const auto& one : all_) {
+    one->work = 1;
+    poll(64);
+    EXPECT_EQ(one->work, 0);
+  }
+}
+
+TEST_F(Driving, one_that_waits_for_its_peer_stays_hot) {
+  for (int i = 0; i < 40; ++i) add().pending = i < 3;
+  poll(100'000);
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t before = all_[i]->looked + all_[i]->polled;
+    poll(100);
+    EXPECT_GE(all_[i]->looked + all_[i]->polled, before + 100);
+  }
+}
+
+TEST_F(Driving, what_is_over_goes_to_its_owner_once) {
+  Recorder& one = add();
+  Recorder& other = add();
+  one.over = true;
+  poll(64);
+  ASSERT_EQ(wound_up_.size(), 1u);
+  EXPECT_EQ(wound_up_[0], &one);
+  const uint64_t before = other.looked + other.polled;
+  poll(16);
+  EXPECT_EQ(other.looked + other.polled, before + 16);
+}
+
+TEST_F(Driving, sleep_marks_all_of_them_and_a_poll_wakes_them) {
+  Recorder& one = add();
+  Recorder& other = add();
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  EXPECT_EQ(one.state, ring::ConsumerState::asleep);
+  EXPECT_EQ(other.state, ring::ConsumerState::asleep);
+  engine_->poll();
+  EXPECT_EQ(one.state, ring::ConsumerState::hot);
+  EXPECT_EQ(other.state, ring::ConsumerState::hot);
+}
+
+TEST_F(Driving, no_sleep_while_one_has_work_or_must_be_polled_or_is_over) {
+  Recorder& one = add();
+  one.work = 1;
+  EXPECT_FALSE(engine_->prepare_to_sleep());
+  EXPECT_EQ(one.state, ring::ConsumerState::hot);
+  one.work = 0;
+  one.restless = true;
+  EXPECT_FALSE(engine_->prepare_to_sleep());
+  one.restless = false;
+  one.over = true;
+  EXPECT_FALSE(engine_->prepare_to_sleep());
+  one.over = false;
+  EXPECT_TRUE(engine_->prepare_to_sleep());
+}
+
+TEST_F(Driving, a_newcomer_wakes_a_sleeping_engine) {
+  Recorder& one = add();
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  Recorder& late = add();
+  EXPECT_EQ(one.state, ring::ConsumerState::hot);
+  EXPECT_EQ(late.state, ring::ConsumerState::hot);
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  EXPECT_FALSE(rung());
+  engine_->post([] {});
+  EXPECT_TRUE(rung());
+}
+
+}  // namespace
+}  // namespace aperture::nic
