@@ -67,22 +67,27 @@ Engine::~Engine() {
 }
 
 void Engine::poll() noexcept {
-  if (asleep_) [[unlikely]]
-    wake_up();
+  if (detours_ != 0) [[unlikely]]
+    take_detours();
   // SYNC POINT: engine-posted: what was posted before the flag is in posted_
   if (has_posted_.load(std::memory_order_acquire)) [[unlikely]]
     run_posted();
   const bool due = (++polls_ & (kLookEvery - 1)) == 0;
   qps_.poll(polls_, due);
-  if (!driven_.empty()) [[unlikely]]
-    driven_.poll(polls_, due);
   // relaxed: the control thread only wants to know whether it moves
   if (auto_progress_) polls_told_.store(polls_, std::memory_order_relaxed);
 }
 
+// What the usual poll, of an engine that is awake and has queue pairs of one kind, does not have.
+void Engine::take_detours() noexcept {
+  if (asleep()) wake_up();
+  const uint64_t polls = polls_ + 1;  // poll() is about to count this one
+  driven_.poll(polls, (polls & (kLookEvery - 1)) == 0);
+}
+
 Status Engine::add_qp(qp::Qp& qp, Owner& owner) noexcept {
   if (Status s = qps_.add(qp, owner); !s) return s;
-  if (asleep_) wake_up();
+  if (asleep()) wake_up();
   return {};
 }
 
@@ -92,12 +97,14 @@ void Engine::remove_qp(qp::Qp& qp) noexcept {
 
 Status Engine::add_driven(link::Driven& driven, DrivenOwner& owner) noexcept {
   if (Status s = driven_.add(driven, owner); !s) return s;
-  if (asleep_) wake_up();
+  detours_ |= kOtherKinds;
+  if (asleep()) wake_up();
   return {};
 }
 
 void Engine::remove_driven(link::Driven& driven) noexcept {
   driven_.remove(driven);
+  if (driven_.empty()) detours_ &= static_cast<uint8_t>(~kOtherKinds);
 }
 
 bool Engine::prepare_to_sleep() noexcept {
@@ -105,7 +112,7 @@ bool Engine::prepare_to_sleep() noexcept {
   if (qps_.any_needs_polling() || driven_.any_needs_polling()) return false;
   qps_.set_consumer_state(ring::ConsumerState::asleep);
   driven_.set_consumer_state(ring::ConsumerState::asleep);
-  asleep_ = true;
+  detours_ |= kAsleep;
   heavy_barrier();  // pairs with the producers' light_barrier() in ChannelTx::must_ring
   bool any = has_posted_.load(std::memory_order_acquire);
   any = any || qps_.any_has_work() || driven_.any_has_work();
@@ -114,7 +121,7 @@ bool Engine::prepare_to_sleep() noexcept {
 }
 
 void Engine::wake_up() noexcept {
-  asleep_ = false;
+  detours_ &= static_cast<uint8_t>(~kAsleep);
   qps_.set_consumer_state(ring::ConsumerState::hot);
   driven_.set_consumer_state(ring::ConsumerState::hot);
   if (!auto_progress_) return;

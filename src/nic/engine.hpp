@@ -63,6 +63,11 @@ class Engine {
 
  private:
   Engine(const Options& options, Contact& contact, UniqueFd doorbell) noexcept;
+  // Why a poll is not the usual one; one byte, so that the usual one pays for one look.
+  static constexpr uint8_t kAsleep = 1;
+  static constexpr uint8_t kOtherKinds = 2;  // driven_ is not empty
+  bool asleep() const noexcept { return (detours_ & kAsleep) != 0; }
+  void take_detours() noexcept;
   void wake_up() noexcept;
   void run_posted() noexcept;
   void begin_watch() noexcept;
@@ -74,7 +79,7 @@ class Engine {
   Contact& contact_;
   const uint32_t domain_;
   UniqueFd doorbell_;
-  bool asleep_ = false;             // guarded by lock_
+  uint8_t detours_ = 0;             // guarded by lock_
   uint64_t polls_ = 0;              // guarded by lock_
   DriveList<qp::Qp> qps_;           // guarded by lock_
   DriveList<link::Driven> driven_;  // all other kinds; guarded by lock_
