@@ -21,23 +21,6 @@ namespace aperture::nic {
 
 namespace {
 
-// "1ede3d9b-cac5-46ff-8a6f-0aea04edb558" as bytes.
-bool read_boot_id(wire::Id128& out) noexcept {
-  const UniqueFd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  if (!fd) return false;
-  char text[64];
-  const ssize_t n = ::read(fd.get(), text, sizeof text);
-  size_t digits = 0;
-  for (ssize_t i = 0; i < n && digits < 32; ++i) {
-    const char c = text[i];
-    const int v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    if (v < 0) continue;
-    out[digits / 2] = static_cast<uint8_t>(out[digits / 2] << 4 | v);
-    ++digits;
-  }
-  return digits == 32;
-}
-
 uint64_t inode_of(const char* path) noexcept {
   struct stat st;
   return ::stat(path, &st) == 0 ? st.st_ino : 0;
@@ -67,11 +50,36 @@ void carry_out(DirectWish wish) noexcept {
 
 }  // namespace
 
+// "1ede3d9b-cac5-46ff-8a6f-0aea04edb558" as bytes.
+Result<wire::Id128> read_boot_id() noexcept {
+  const UniqueFd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  if (!fd) return Errc::io;
+  wire::Id128 id{};
+  char text[64];
+  const ssize_t n = ::read(fd.get(), text, sizeof text);
+  size_t digits = 0;
+  for (ssize_t i = 0; i < n && digits < 32; ++i) {
+    const char c = text[i];
+    const int v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (v < 0) continue;
+    id[digits / 2] = static_cast<uint8_t>(id[digits / 2] << 4 | v);
+    ++digits;
+  }
+  if (digits != 32) return Errc::io;
+  return id;
+}
+
+uint64_t read_net_ns() noexcept {
+  return inode_of("/proc/self/ns/net");
+}
+
 Result<Identity> Identity::read() noexcept {
   Identity id;
-  if (!read_boot_id(id.boot_id)) return Errc::io;
+  Result<wire::Id128> boot = read_boot_id();
+  if (!boot) return Errc::io;
+  id.boot_id = *boot;
   random_bytes(id.incarnation.data(), id.incarnation.size());
-  id.net_ns = inode_of("/proc/self/ns/net");
+  id.net_ns = read_net_ns();
   id.pid_ns = inode_of("/proc/self/ns/pid");
   if (id.net_ns == 0 || id.pid_ns == 0) return Errc::io;
   id.pid = ::getpid();

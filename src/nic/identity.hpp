@@ -37,4 +37,9 @@ struct Identity {
   }
 };
 
+// Which boot of which kernel. Errors: io.
+Result<wire::Id128> read_boot_id() noexcept;
+// Which network namespace; 0: /proc does not say.
+uint64_t read_net_ns() noexcept;
+
 }  // namespace aperture::nic

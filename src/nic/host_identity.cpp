@@ -1,0 +1,113 @@
+// Reading the host's GUID and addresses: see host_identity.hpp.
+#include "nic/host_identity.hpp"
+
+#include <ifaddrs.h>
+#include <net/if.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "base/log.hpp"
+#include "nic/identity.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+constexpr const char* kIfaceVariable = "FI_APERTURE_IFACE";
+
+// An address with what it is sorted by, lowest first.
+struct Candidate {
+  int rank;
+  Address address;
+};
+
+uint64_t mixed(uint64_t h, uint64_t v) noexcept {
+  h ^= v + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
+  h ^= h >> 30;
+  h *= 0xbf58476d1ce4e5b9u;
+  h ^= h >> 27;
+  h *= 0x94d049bb133111ebu;
+  return h ^ h >> 31;
+}
+
+NodeGuid make_guid() noexcept {
+  uint64_t h = mixed(0, read_net_ns());
+  if (Result<wire::Id128> boot = read_boot_id()) {
+    for (const uint8_t byte : *boot) h = mixed(h, byte);
+  }
+  NodeGuid guid;
+  std::memcpy(guid.data(), &h, guid.size());
+  guid[0] = static_cast<uint8_t>((guid[0] | 0x02) & ~0x01);
+  return guid;
+}
+
+bool is_link_local(const Address& a) noexcept {
+  return a.ip[0] == 0xfe && (a.ip[1] & 0xc0) == 0x80;
+}
+
+int rank_of(const Address& a, bool loopback, bool wished) noexcept {
+  const int rank = (a.is_v4() ? 0 : 2) + (loopback ? 1 : 0);
+  return wished ? rank - 4 : rank;
+}
+
+std::vector<Candidate> candidates(const char* wish) {
+  std::vector<Candidate> found;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return found;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0) continue;
+    const bool four = i->ifa_addr->sa_family == AF_INET;
+    if (!four && i->ifa_addr->sa_family != AF_INET6) continue;
+    Result<Address> a =
+        Address::from_sockaddr(i->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (!a || is_link_local(*a)) continue;
+    a->port = 0;
+    const std::string port_text = ":0";
+    const std::string text = a->text();
+    const bool wished =
+        wish != nullptr && (std::strcmp(i->ifa_name, wish) == 0 || text == wish + port_text ||
+                            text == "[" + std::string(wish) + "]" + port_text);
+    found.push_back({rank_of(*a, (i->ifa_flags & IFF_LOOPBACK) != 0, wished), *a});
+  }
+  return found;
+}
+
+std::vector<Address> read_addresses() {
+  const char* wish = std::getenv(kIfaceVariable);
+  if (wish != nullptr && *wish == '\0') wish = nullptr;
+  std::vector<Candidate> found = candidates(wish);
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
+  if (wish != nullptr && (found.empty() || found.front().rank >= 0)) {
+    APERTURE_WARN("%s=%s is no interface that is up and no address of one: it changes no GID",
+                  kIfaceVariable, wish);
+  }
+  std::vector<Address> table;
+  for (const Candidate& c : found) {
+    if (table.size() == kMaxHostAddresses) break;
+    if (std::find(table.begin(), table.end(), c.address) == table.end()) {
+      table.push_back(c.address);
+    }
+  }
+  if (table.empty()) table.push_back(Address::v4(INADDR_LOOPBACK, 0));
+  return table;
+}
+
+}  // namespace
+
+const NodeGuid& node_guid() noexcept {
+  static const NodeGuid guid = make_guid();
+  return guid;
+}
+
+const std::vector<Address>& host_addresses() noexcept {
+  // never destroyed: asked for until the very end of the process
+  static const auto* const table = new std::vector<Address>(read_addresses());
+  return *table;
+}
+
+}  // namespace aperture::nic

@@ -1,0 +1,29 @@
+// What this host is called on the fabric: the node GUID of the device, and the addresses that are
+// its GID table.
+//
+// Read once per process and then the same until it ends, in forked children too: an index into the
+// table must not come to mean another address. Any thread; not before constructors have run.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/address.hpp"
+
+namespace aperture::nic {
+
+using NodeGuid = std::array<uint8_t, 8>;  // network order, as __be64 node_guid lies in memory
+
+// The same for all processes of one boot and network namespace, another elsewhere; an EUI-64 that
+// is locally administered and unicast, never 0.
+const NodeGuid& node_guid() noexcept;
+
+// The addresses of the interfaces that are up, ports 0: IPv4 of real interfaces, IPv4 of loopback,
+// IPv6 that is not link-local (::1 last). What FI_APERTURE_IFACE names, an interface or an address,
+// comes before all others. Never empty: 127.0.0.1 where the kernel tells nothing.
+const std::vector<Address>& host_addresses() noexcept;
+
+constexpr int kMaxHostAddresses = 128;
+
+}  // namespace aperture::nic
