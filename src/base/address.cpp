@@ -70,19 +70,21 @@ socklen_t Address::to_sockaddr(sockaddr_storage& out) const noexcept {
 
 std::string Address::text() const {
   char host[INET6_ADDRSTRLEN] = "?";
+  const std::string shared = index == 0 ? std::string() : "/" + std::to_string(index);
   if (is_v4()) {
     ::inet_ntop(AF_INET, ip.data() + 12, host, sizeof host);
-    return std::string(host) + ":" + std::to_string(port);
+    return std::string(host) + ":" + std::to_string(port) + shared;
   }
   ::inet_ntop(AF_INET6, ip.data(), host, sizeof host);
-  return "[" + std::string(host) + "]:" + std::to_string(port);
+  return "[" + std::string(host) + "]:" + std::to_string(port) + shared;
 }
 
 size_t AddressHash::operator()(const Address& a) const noexcept {
   uint64_t lo, hi;
   std::memcpy(&lo, a.ip.data(), 8);
   std::memcpy(&hi, a.ip.data() + 8, 8);
-  uint64_t h = (lo ^ (hi * 0x9e3779b97f4a7c15u)) + a.port * 0xff51afd7ed558ccdu;
+  const uint64_t place = uint64_t{a.index} << 16 | a.port;
+  uint64_t h = (lo ^ (hi * 0x9e3779b97f4a7c15u)) + place * 0xff51afd7ed558ccdu;
   h ^= h >> 32;
   h *= 0xc4ceb9fe1a85ec53u;
   return h ^ h >> 32;  // the low bits are what tables use: every byte of the host reaches them

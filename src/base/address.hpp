@@ -1,6 +1,8 @@
-// The address of an endpoint: an IP (v4 or v6) and a TCP port, as a small value.
+// The address of an endpoint: an IP (v4 or v6), a TCP port and an index, as a small value.
 //
-// IPv4 is kept v4-mapped, so comparison and hashing know one form. Any thread.
+// IPv4 is kept v4-mapped, so comparison and hashing know one form. An endpoint that has its port
+// for itself, as all of libfabric's have, has index 0; the queue pairs that share a port have 1 to
+// 255. A sockaddr has no place for the index. Any thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -18,17 +20,18 @@ namespace aperture {
 struct Address {
   std::array<uint8_t, 16> ip{};  // network order; ::ffff:a.b.c.d for IPv4
   uint16_t port = 0;             // host order
+  uint8_t index = 0;             // which of those that share the port
 
   auto operator<=>(const Address&) const = default;  // NOLINT(modernize-use-nullptr): no pointer
   bool is_v4() const noexcept;
   bool is_any_ip() const noexcept;
 
-  // From a sockaddr_in or sockaddr_in6. Errors: invalid (family or length).
+  // From a sockaddr_in or sockaddr_in6; index 0. Errors: invalid (family or length).
   static Result<Address> from_sockaddr(const void* addr, size_t len_bytes) noexcept;
   static Address v4(uint32_t host_order_ip, uint16_t port) noexcept;
   // Writes sockaddr_in for IPv4 and sockaddr_in6 otherwise; returns its length.
   socklen_t to_sockaddr(sockaddr_storage& out) const noexcept;
-  // "127.0.0.1:4000" or "[::1]:4000".
+  // "127.0.0.1:4000" or "[::1]:4000"; "127.0.0.1:4711/3" with index 3.
   std::string text() const;
 };
 

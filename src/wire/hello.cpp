@@ -58,6 +58,19 @@ void store_address(std::span<std::byte> out, size_t at, const Address& a) noexce
   store<uint16_t>(out, at + 16, a.port);
 }
 
+// Apart from their addresses: source, then destination.
+void store_indices(std::span<std::byte> out, size_t at, const Address& source,
+                   const Address& destination) noexcept {
+  store<uint8_t>(out, at, source.index);
+  store<uint8_t>(out, at + 1, destination.index);
+}
+
+void load_indices(std::span<const std::byte> in, size_t at, Address& source,
+                  Address& destination) noexcept {
+  source.index = load<uint8_t>(in, at);
+  destination.index = load<uint8_t>(in, at + 1);
+}
+
 // The first 16 bytes of Hello and Answer.
 void store_head(std::span<std::byte> out, uint8_t kind, uint8_t verdict) noexcept {
   store<uint64_t>(out, 0, kMagic);
@@ -218,12 +231,13 @@ std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept {
   store_id(out, 56, hello.nonce);
   store_address(out, 72, hello.source);
   store_address(out, 90, hello.destination);
+  store_indices(out, 108, hello.source, hello.destination);
   return out;
 }
 
 Result<Hello> decode_hello(std::span<const std::byte> in) noexcept {
   if (const Status s = check_head(in, kKindHello, kHelloBytes); !s) return s.error();
-  if (load<uint8_t>(in, 11) != 0 || load<uint32_t>(in, 108) != 0) return Errc::protocol;
+  if (load<uint8_t>(in, 11) != 0 || load<uint16_t>(in, 110) != 0) return Errc::protocol;
   Hello h;
   h.boot_id = load_id(in, 16);
   h.net_ns = load<uint64_t>(in, 32);
@@ -231,6 +245,7 @@ Result<Hello> decode_hello(std::span<const std::byte> in) noexcept {
   h.nonce = load_id(in, 56);
   h.source = load_address(in, 72);
   h.destination = load_address(in, 90);
+  load_indices(in, 108, h.source, h.destination);
   if (h.source.port == 0 || h.destination.port == 0) return Errc::protocol;
   return h;
 }
@@ -257,7 +272,7 @@ Result<Answer> decode_answer(std::span<const std::byte> in) noexcept {
   if (const Status s = check_head(in, kKindAnswer, kAnswerBytes); !s) return s.error();
   const auto verdict = load<uint8_t>(in, 11);
   if (verdict < static_cast<uint8_t>(Verdict::offered) ||
-      verdict > static_cast<uint8_t>(Verdict::busy)) {
+      verdict > static_cast<uint8_t>(Verdict::not_yet)) {
     return Errc::protocol;
   }
   Answer a;
@@ -284,6 +299,7 @@ PeerPacket encode_joined(const Join& joined) noexcept {
 PeerPacket encode(const Open& open) noexcept {
   PeerPacket p = packet(PeerMessage::open, kOpenBytes, 0);
   store_open(p.bytes, open);
+  store_indices(p.bytes, 100, open.source, open.destination);
   return p;
 }
 
@@ -358,8 +374,10 @@ Result<Join> decode_joined(std::span<const std::byte> in) noexcept {
 }
 
 Result<Open> decode_open(std::span<const std::byte> in) noexcept {
-  if (!is(in, PeerMessage::open) || load<uint32_t>(in, 100) != 0) return Errc::protocol;
-  return load_open(in);
+  if (!is(in, PeerMessage::open) || load<uint16_t>(in, 102) != 0) return Errc::protocol;
+  Open o = load_open(in);
+  load_indices(in, 100, o.source, o.destination);
+  return o;
 }
 
 Result<Accept> decode_accept(std::span<const std::byte> in) noexcept {

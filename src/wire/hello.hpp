@@ -26,21 +26,22 @@ using Proof = std::array<std::byte, 32>;
 bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept;
 
 inline constexpr uint64_t kMagic = 0x4552'5554'5245'5041;  // "APERTURE", little-endian
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 
 // --- over TCP ------------------------------------------------------------------------------------
 //
 //   Hello    0        8         10     11     12       16
 //            | magic  | version | kind | 0    | length | boot id, 16 | net namespace u64 |
-//            40                56          72                 90                    108  112
-//            | incarnation, 16 | nonce, 16 | source, 18       | destination, 18     | 0  |
+//            40                56          72           90                108           110  112
+//            | incarnation, 16 | nonce, 16 | source, 18 | destination, 18 | indices, 2  | 0  |
 //
 //   Answer   0        8         10     11        12       16
 //            | magic  | version | kind | verdict | length | boot id, 16 | net namespace u64 |
 //            40                56          72                88         96
 //            | incarnation, 16 | nonce, 16 | socket name, 16 | ticket   |
 //
-//   an address is 16 bytes of IP in network order (IPv4 mapped) and its port.
+//   an address is 16 bytes of IP in network order (IPv4 mapped) and its port; its index, one byte,
+//   lies apart: that of the source, then that of the destination.
 inline constexpr size_t kHelloBytes = 112;
 inline constexpr size_t kAnswerBytes = 96;
 
@@ -59,7 +60,8 @@ enum class Verdict : uint8_t {
   other_host = 3,         // not the same boot id and network namespace
   wrong_destination = 4,  // no such endpoint here
   wrong_version = 5,
-  busy = 6,  // out of descriptors or memory: try again
+  busy = 6,     // out of descriptors or memory: try again
+  not_yet = 7,  // a port that endpoints share, and none has that index so far: try again
 };
 
 struct Answer {
@@ -90,8 +92,8 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //
 //   Open        8           24       32           50                68    72        76
 //               | nonce, 16 | ticket | source, 18 | destination, 18 | lane | segment | domain |
-//               80             88               96        100
-//               | engine u64   | key file bytes | attempt | 0, to 104 | proof, 32
+//               80             88               96        100          102    104
+//               | engine u64   | key file bytes | attempt | indices, 2 | 0, 2 | proof, 32 |
 //               descriptors: segment, doorbell, and the key file if its size is not 0;
 //               between two users the segment only
 //
@@ -108,7 +110,8 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //
 //   Ring        8: nothing more
 //
-//   Between connected endpoints (fi_cm) Connect stands for Open, and waits for the application:
+//   Between connected endpoints (fi_cm) Connect stands for Open, and waits for the application;
+//   neither has an index:
 //
 //   Connect     8 ... 136: as Open    100    104         136
 //                                     | size | proof, 32 | private data, 256, zeros behind |

@@ -42,7 +42,9 @@ std::array<std::byte, kStatementBytes> encode(const Statement& statement, Who wh
   to.id(statement.acceptor.incarnation);
   to.address(statement.connector.address);
   to.address(statement.acceptor.address);
-  to.skip(4);
+  to.number(statement.connector.address.index, 1);
+  to.number(statement.acceptor.address.index, 1);
+  to.skip(2);
   to.number(statement.ticket, 8);
   return out;
 }

@@ -9,8 +9,8 @@
 //              | magic   | version | who | 0      | nonce of the connector, 16 |
 //              32                            48
 //              | nonce of the acceptor, 16   | incarnation of the connector, 16 |
-//              64                            80                  98                 116  120
-//              | incarnation of the acceptor | connector, 18     | acceptor, 18     | 0  | ticket |
+//              64                        80              98             116          118 120
+//              | incarnation of acceptor | connector, 18 | acceptor, 18 | indices, 2 | 0 | ticket |
 //
 //   who: 1 the connector (in Open, Connect), 2 the acceptor (in Accept, Connected).
 #pragma once

@@ -67,6 +67,25 @@ TEST(Address, wildcard_is_known_in_both_families) {
   EXPECT_FALSE(Address::v4(1, 5).is_any_ip());
 }
 
+TEST(Address, index_tells_those_that_share_a_port_apart) {
+  const Address alone = Address::v4(0x7f000001, 4711);
+  Address third = alone;
+  third.index = 3;
+  EXPECT_NE(third, alone);
+  EXPECT_LT(alone, third);
+  EXPECT_NE(AddressHash{}(third), AddressHash{}(alone));
+  EXPECT_EQ(alone.text(), "127.0.0.1:4711");
+  EXPECT_EQ(third.text(), "127.0.0.1:4711/3");
+  Address v6;
+  v6.ip[15] = 1;
+  v6.port = 5;
+  v6.index = 255;
+  EXPECT_EQ(v6.text(), "[::1]:5/255");
+  sockaddr_storage out;
+  const socklen_t len = third.to_sockaddr(out);
+  EXPECT_EQ(*Address::from_sockaddr(&out, len), alone) << "a sockaddr has no place for it";
+}
+
 TEST(Address, hash_spreads_ports_and_hosts) {
   std::unordered_set<size_t> seen;
   for (uint16_t port = 0; port < 1000; ++port) {

@@ -17,9 +17,12 @@ Id128 id(uint8_t seed) {
 }
 
 Statement some_statement() {
-  return {{id(1), id(2), Address::v4(0x7f000001, 4000)},
-          {id(3), id(4), Address::v4(0x7f000002, 5000)},
-          0x0102030405060708};
+  Statement s{{id(1), id(2), Address::v4(0x7f000001, 4000)},
+              {id(3), id(4), Address::v4(0x7f000002, 5000)},
+              0x0102030405060708};
+  s.connector.address.index = 7;
+  s.acceptor.address.index = 9;
+  return s;
 }
 
 TEST(Statement, lies_as_drawn) {
@@ -36,7 +39,9 @@ TEST(Statement, lies_as_drawn) {
   EXPECT_EQ(bytes[96], std::byte{4000 & 0xff});
   EXPECT_EQ(bytes[97], std::byte{4000 >> 8});
   EXPECT_EQ(bytes[114], std::byte{5000 & 0xff});
-  for (const size_t at : {11, 12, 13, 14, 15, 116, 117, 118, 119}) {
+  EXPECT_EQ(bytes[116], std::byte{7});
+  EXPECT_EQ(bytes[117], std::byte{9});
+  for (const size_t at : {11, 12, 13, 14, 15, 118, 119}) {
     EXPECT_EQ(bytes[at], std::byte{0}) << at;
   }
   EXPECT_EQ(bytes[120], std::byte{8});
@@ -54,6 +59,8 @@ TEST(Statement, says_something_else_for_every_other_handshake) {
       [](Statement& t) { t.connector.address.port ^= 1; },
       [](Statement& t) { t.acceptor.address.ip[15] ^= 1; },
       [](Statement& t) { t.acceptor.address.port ^= 1; },
+      [](Statement& t) { t.connector.address.index ^= 1; },
+      [](Statement& t) { t.acceptor.address.index ^= 1; },
       [](Statement& t) { t.ticket ^= 1; },
       [](Statement& t) { std::swap(t.connector, t.acceptor); },
   };
