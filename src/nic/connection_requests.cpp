@@ -9,7 +9,7 @@ namespace aperture::nic {
 
 void FirstContact::request(ListenerId id, const Address& remote,
                            const wire::PrivateData& data) noexcept {
-  control_.post([this, id, remote, data] { begin_connect(id, remote, &data); });
+  control_.post([this, id, remote, data] { begin_connect(id, remote, &data, 0); });
 }
 
 Status FirstContact::accept(RequestId request, const ListenSpec& spec,
@@ -52,11 +52,11 @@ void FirstContact::on_connect(Peer& peer, const wire::Connect& connect, Packet& 
   if (listener == nullptr) return;
   if (listener->waiting >= listener->backlog) {
     APERTURE_INFO("%s has %zu connection requests waiting, as many as its backlog: %s tries again",
-                  listener->end().address.text().c_str(), listener->waiting,
+                  listener->end.address.text().c_str(), listener->waiting,
                   open.source.text().c_str());
     return peer.reject(attempt, wire::Why::no_resources);
   }
-  LocalEnd end = listener->end();
+  LocalEnd end = listener->end;
   end.address = open.destination;
   auto record = peer.hold(end, open, statement, packet);
   if (!record) {
@@ -85,9 +85,9 @@ Status FirstContact::accept_now(RequestId request, const ListenSpec& spec,
   if (!take_request(request, held)) return Errc::no_entry;
   const std::shared_ptr<Peer> peer = held.record->peer->shared_from_this();
   const ListenerId number = next_listener_++;
-  Status status = add_listener(spec, number, held.local, ParentOnlyFd());
+  Status status = add_listener(spec, number, held.local, nullptr);
   if (status.ok()) {
-    auto lane = peer->admit(listeners_.at(number)->end(), *held.record, &data);
+    auto lane = peer->admit(listeners_.at(number)->end, *held.record, &data);
     if (lane.ok()) {
       id = number;
       lane_up(held.record, *std::move(lane), &data);

@@ -11,13 +11,6 @@
 
 namespace aperture::nic {
 
-namespace {
-
-constexpr uint64_t kFirstPauseNs = 1'000'000;
-constexpr uint64_t kLongestPauseNs = 100'000'000;
-
-}  // namespace
-
 Connector::Connector(ControlThread& control, ConnectorHost& host, const Identity& self,
                      const LocalEnd& end, const Address& remote, uint32_t attempt,
                      const Limits& limits, const wire::PrivateData* request) noexcept
@@ -113,6 +106,7 @@ void Connector::on_answer() noexcept {
   switch (answer.value().verdict) {
     case wire::Verdict::crossing: return yield();
     case wire::Verdict::busy: return try_again();
+    case wire::Verdict::not_yet: return try_again_within(kLongestNotYetNs);
     case wire::Verdict::wrong_version: return fail(Errc::protocol);
     case wire::Verdict::wrong_destination: return fail(Errc::refused);
     case wire::Verdict::other_host:
@@ -147,12 +141,12 @@ void Connector::wait() noexcept {
   set_pause(limits_.waiting_ns);
 }
 
-void Connector::try_again() noexcept {
+void Connector::try_again_within(uint64_t longest_pause_ns) noexcept {
   hang_up();
   set_deadline();
   stage_ = Stage::waiting;
   const uint64_t doublings = std::min<uint64_t>(tries_ == 0 ? 0 : tries_ - 1, 10);
-  set_pause(std::min(kFirstPauseNs << doublings, kLongestPauseNs));
+  set_pause(std::min(kFirstPauseNs << doublings, longest_pause_ns));
 }
 
 void Connector::stop_waiting() noexcept {

@@ -4,10 +4,10 @@
 //      ^                   |  \--crossing or yield()--> waiting (for the other side's connect)
 //      '--- after a pause --'
 //
-// What ends a try (a reset, a peer that vanished, "busy") is tried again until the deadline; that
-// nobody listens is an answer. joining and opening happen on a Peer, so the host takes those steps
-// and says with enter() and try_again() what came of them. A connected endpoint's request has no
-// deadline while it is opening: an application decides. Owned by the control thread.
+// What ends a try (a reset, a peer that vanished, "busy", "not yet") is tried again until the
+// deadline; that nobody listens is an answer. joining and opening happen on a Peer, so the host
+// takes those steps and says with enter() and try_again() what came of them. A connected endpoint's
+// request has no deadline while it is opening: an application decides. Owned by the control thread.
 #pragma once
 
 #include <array>
@@ -69,7 +69,7 @@ class Connector {
   void yield() noexcept;
   bool may_yield() const noexcept { return yields_ < kMostYields; }
   // This try has failed in a way that another may not.
-  void try_again() noexcept;
+  void try_again() noexcept { try_again_within(kLongestPauseNs); }
   // While waiting: the other side's connect came to nothing.
   void stop_waiting() noexcept;
 
@@ -80,6 +80,7 @@ class Connector {
   void on_answer() noexcept;
   void hang_up() noexcept;
   void wait() noexcept;
+  void try_again_within(uint64_t longest_pause_ns) noexcept;
   void set_deadline() noexcept;
   void set_pause(uint64_t pause_ns) noexcept;
   void on_deadline() noexcept;
@@ -97,6 +98,10 @@ class Connector {
 
   Stage stage_ = Stage::dialing;
   static constexpr uint32_t kMostYields = 8;
+  static constexpr uint64_t kFirstPauseNs = 1'000'000;
+  static constexpr uint64_t kLongestPauseNs = 100'000'000;
+  // The other side is about to be there, and somebody waits for it.
+  static constexpr uint64_t kLongestNotYetNs = 20'000'000;
   uint32_t tries_ = 0;
   uint32_t yields_ = 0;
   ParentOnlyFd tcp_;

@@ -24,6 +24,7 @@ constexpr uint64_t kWatchIdleNs = 20 * kMs;
 constexpr uint64_t kRecentNs = 1000 * kMs;
 constexpr uint64_t kWatchShare = 20;  // the watch takes at most 1/20 of the thread's time
 constexpr uint64_t kDetachAgainNs = 5 * kMs;
+constexpr uint64_t kLongestConnectNs = 1'000'000'000'000'000;  // a number that a clock can bear
 
 // The same file, opened anew for reading only: who gets this descriptor cannot write through it.
 UniqueFd open_read_only(int fd) noexcept {
@@ -84,14 +85,25 @@ Result<ListenerId> FirstContact::listen(const ListenSpec& spec, Address& bound) 
   if (in_forked_child()) return Errc::not_supported;
   if (spec.events == nullptr) return Errc::invalid;
   if (spec.doorbell_fd < 0 && spec.what != ListenFor::requests) return Errc::invalid;
+  ListenerId id = 0;
+  Status status;
+  if (spec.local.index != 0) {
+    control_.run([&] { status = listen_at_port(spec, id); });
+    if (!status) return status.error();
+    bound = spec.local;
+    return id;
+  }
   Address where;
   auto socket = listen_tcp(spec.local, where);
   if (!socket) return socket.error();
-  ListenerId id = 0;
-  Status status;
+  std::vector<ParentOnlyFd> sockets;
+  sockets.push_back(*std::move(socket));
   control_.run([&] {
+    auto doorway = new_doorway(Doorway::Kind::of_one, std::move(sockets));
+    status = doorway.error();
+    if (!doorway) return;
     id = next_listener_++;
-    status = add_listener(spec, id, where, *std::move(socket));
+    status = add_listener(spec, id, where, *std::move(doorway));
   });
   if (!status) return status.error();
   bound = where;
@@ -102,8 +114,8 @@ void FirstContact::unlisten(ListenerId id) noexcept {
   control_.run([&] { remove_listener(id); });
 }
 
-void FirstContact::connect(ListenerId id, const Address& remote) noexcept {
-  control_.post([this, id, remote] { begin_connect(id, remote, nullptr); });
+void FirstContact::connect(ListenerId id, const Address& remote, uint64_t within_ns) noexcept {
+  control_.post([=, this] { begin_connect(id, remote, nullptr, within_ns); });
 }
 
 void FirstContact::close_lane(std::unique_ptr<link::Lane> lane) noexcept {
@@ -116,7 +128,12 @@ FirstContact::Census FirstContact::census() noexcept {
   Census c{};
   control_.run([&] {
     c.listeners = listeners_.size();
-    for (const auto& [id, listener] : listeners_) c.handshakes += listener->handshakes();
+    for (const auto& [id, weak] : doorways_) {
+      const std::shared_ptr<Doorway> doorway = weak.lock();
+      if (doorway == nullptr) continue;
+      ++c.doorways;
+      c.handshakes += doorway->handshakes();
+    }
     c.connectors = connectors_.size();
     c.peers = peers_.size();
     for (const auto& peer : peers_) c.lanes += peer->lane_count();
@@ -129,20 +146,23 @@ FirstContact::Census FirstContact::census() noexcept {
 // --- listeners and connectors --------------------------------------------------------------------
 
 Status FirstContact::add_listener(const ListenSpec& spec, ListenerId id, const Address& bound,
-                                  ParentOnlyFd socket) noexcept {
+                                  std::shared_ptr<Doorway> doorway) noexcept {
   LocalEnd end{id, bound, spec.domain, spec.doorbell_fd, 0, spec.notices, spec.auth_key};
   if (spec.doorbell_fd >= 0) {
     DoorbellNumber& bell = doorbells_[spec.doorbell_fd];
     if (bell.listeners++ == 0) bell.number = next_doorbell_++;
     end.engine = bell.number;
   }
-  ListenerHost& host = *this;
-  auto listener = std::make_unique<Listener>(control_, host, self_, spec, end, std::move(socket),
-                                             listener_limits);
-  const Status started = listener->start();
+  auto listener = std::make_unique<Listener>();
+  listener->spec = spec;
+  listener->end = std::move(end);
+  listener->doorway = std::move(doorway);
+  listener->backlog = spec.backlog;
+  const Status added =
+      listener->doorway != nullptr ? listener->doorway->add_end(*listener) : Status();
   listeners_.emplace(id, std::move(listener));
-  if (!started) remove_listener(id);
-  return started;
+  if (!added) remove_listener(id);
+  return added;
 }
 
 void FirstContact::remove_listener(ListenerId id) noexcept {
@@ -162,30 +182,36 @@ void FirstContact::remove_listener(ListenerId id) noexcept {
     refuse_now(held->first, {});
   }
   std::erase_if(current_, [&](const auto& entry) { return entry.first.first == id; });
-  const auto bell = doorbells_.find(it->second->end().doorbell_fd);
+  if (it->second->doorway != nullptr) it->second->doorway->remove_end(*it->second);
+  const auto bell = doorbells_.find(it->second->end.doorbell_fd);
   if (bell != doorbells_.end() && --bell->second.listeners == 0) doorbells_.erase(bell);
   listeners_.erase(it);
 }
 
 void FirstContact::begin_connect(ListenerId id, const Address& remote,
-                                 const wire::PrivateData* request) noexcept {
+                                 const wire::PrivateData* request, uint64_t within_ns) noexcept {
   const auto it = listeners_.find(id);
   if (it == listeners_.end()) return;
   Listener& listener = *it->second;
   const Pair pair{id, remote};
   if (connectors_.contains(pair) || current_.contains(pair)) return;
-  if (remote == listener.end().address || remote.port == 0 || remote.is_any_ip()) {
+  const Address& local = listener.end.address;
+  const bool same_kind = (remote.index != 0) == (local.index != 0);
+  if (remote == local || remote.port == 0 || remote.is_any_ip() || !same_kind) {
     const bool nobody_there = request != nullptr && remote.port != 0 && !remote.is_any_ip();
     return listener.events().on_connect_failed(remote,
                                                nobody_there ? Errc::refused : Errc::invalid);
   }
   ConnectorHost& host = *this;
-  auto connector = std::make_unique<Connector>(control_, host, self_, listener.end(), remote,
-                                               next_attempt_++, connector_limits, request);
+  Connector::Limits limits = connector_limits;
+  if (within_ns != 0) limits.timeout_ns = std::min(within_ns, kLongestConnectNs);
+  auto connector = std::make_unique<Connector>(control_, host, self_, listener.end, remote,
+                                               next_attempt_++, limits, request);
   Connector& started = *connector;
   attempts_.emplace(started.attempt(), &started);
   connectors_.emplace(pair, std::move(connector));
-  started.start(listener.has_ticket_from(remote));
+  const Doorway* doorway = listener.doorway.get();
+  started.start(doorway != nullptr && doorway->has_ticket(id, remote));
 }
 
 Connector* FirstContact::connector_of(uint32_t attempt) noexcept {

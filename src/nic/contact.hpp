@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/address.hpp"
 #include "base/secret.hpp"
@@ -59,7 +60,7 @@ enum class ListenFor : uint8_t {
 };
 
 struct ListenSpec {
-  Address local;         // port 0: any
+  Address local;         // port 0: any; with an index: at a port of open_port()
   uint32_t domain = 0;   // protection domain that requests of peers meet here
   int doorbell_fd = -1;  // eventfd of the endpoint's engine; outlives the listener; requests: none
   ContactEvents* events = nullptr;
@@ -70,6 +71,7 @@ struct ListenSpec {
 };
 
 using ListenerId = uint32_t;
+using PortId = uint32_t;
 
 class Contact {
  public:
@@ -80,16 +82,24 @@ class Contact {
   static Result<Contact*> instance() noexcept;
 
   // Listens on spec.local (exactly that address). The address with its port is in `bound`.
-  // Errors: addr_in_use, addr_not_avail, no_fds.
+  // With an index it opens no socket: who says hello to that address (or, with the wildcard IP, to
+  // that port and index) at an open port of this process comes to it. Only for lanes, and only ends
+  // with an index come. Errors: addr_in_use (also the index), addr_not_avail (also: the port is not
+  // open, or not on that IP), no_fds, invalid.
   virtual Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept = 0;
   // Stops listening; pending connects of this listener are dropped. No upcall runs or comes after
   // it has returned. Not from an upcall.
   virtual void unlisten(ListenerId id) noexcept = 0;
+  // One TCP port number on all of these addresses, which endpoints with an index share. Whose index
+  // nobody listens for is told to come again. Errors: addr_in_use, addr_not_avail, no_fds, invalid.
+  virtual Result<PortId> open_port(std::span<const Address> ips, uint16_t& port) noexcept = 0;
+  // Nobody can listen there any more; the sockets close with the last listener that does.
+  virtual void close_port(PortId id) noexcept = 0;
   // Asks for a lane from the listener's endpoint to `remote`. One of on_lane_up and
-  // on_connect_failed follows. Asking again while under way, or while a lane is up, changes
-  // nothing. The endpoint's own address fails with invalid: link/loopback joins an endpoint to
-  // itself.
-  virtual void connect(ListenerId id, const Address& remote) noexcept = 0;
+  // on_connect_failed follows, within so many ns (0: the default, 5 s). Asking again while under
+  // way, or while a lane is up, changes nothing. The endpoint's own address fails with invalid:
+  // link/loopback joins an endpoint to itself. So does one with an index, for one without.
+  virtual void connect(ListenerId id, const Address& remote, uint64_t within_ns = 0) noexcept = 0;
   // Asks the passive endpoint at `remote` for a connection, on behalf of a listener for nobody. One
   // of on_connected, on_refused and on_connect_failed follows, however long the application there
   // takes. unlisten() withdraws.

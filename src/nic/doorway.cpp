@@ -1,5 +1,5 @@
-// Handshakes at an endpoint's address: see listener.hpp.
-#include "nic/listener.hpp"
+// Handshakes at a port: see doorway.hpp.
+#include "nic/doorway.hpp"
 
 #include <sys/epoll.h>
 
@@ -19,39 +19,67 @@ constexpr uint64_t kPauseNs = 10'000'000;  // without descriptors, accept would 
 
 }  // namespace
 
-Listener::Listener(ControlThread& control, ListenerHost& host, const Identity& self,
-                   const ListenSpec& spec, const LocalEnd& end, ParentOnlyFd socket,
-                   const Limits& limits) noexcept
+Doorway::Doorway(ControlThread& control, DoorwayHost& host, const Identity& self, DoorwayId id,
+                 Kind kind, std::vector<ParentOnlyFd> sockets, const Limits& limits) noexcept
     : control_(control),
       host_(host),
       self_(self),
-      spec_(spec),
-      end_(end),
-      limits_(limits),
-      socket_(std::move(socket)) {}
-
-Listener::~Listener() {
-  control_.unwatch(watch_);
-  control_.cancel_timer(resume_timer_);
-  control_.cancel_timer(deadline_timer_);
-  for (auto& [ticket, handshake] : handshakes_) {
-    control_.unwatch(handshake->tcp_watch);
-    close_door(*handshake);
+      id_(id),
+      shared_(kind == Kind::shared),
+      limits_(limits) {
+  for (ParentOnlyFd& socket : sockets) {
+    const Address address = local_address(socket.get());
+    doors_.push_back({std::move(socket), address, 0});
   }
 }
 
-Status Listener::start() noexcept {
-  backlog = spec_.backlog;
-  if (!socket_) return {};
-  auto watch = control_.watch(socket_.get(), EPOLLIN, [this](uint32_t) { on_arrivals(); });
-  if (!watch) return watch.error();
-  watch_ = watch.value();
+Doorway::~Doorway() {
+  for (const Door& door : doors_) control_.unwatch(door.watch);
+  control_.cancel_timer(resume_timer_);
+  control_.cancel_timer(deadline_timer_);
+  for (auto& [ticket, handshake] : handshakes_) end_in_silence(*handshake);
+}
+
+Status Doorway::start() noexcept {
+  for (Door& door : doors_) {
+    auto watch =
+        control_.watch(door.socket.get(), EPOLLIN, [this, &door](uint32_t) { on_arrivals(door); });
+    if (!watch) return watch.error();
+    door.watch = watch.value();
+  }
   return {};
 }
 
-void Listener::on_arrivals() noexcept {
+// --- ends ----------------------------------------------------------------------------------------
+
+bool Doorway::is_at(const Address& address) const noexcept {
+  return std::any_of(doors_.begin(), doors_.end(), [&](const Door& door) {
+    return door.address.port == address.port &&
+           (address.is_any_ip() || door.address.ip == address.ip);
+  });
+}
+
+Status Doorway::add_end(Listener& end) noexcept {
+  const auto [it, fresh] = ends_.try_emplace(end.end.address.index, &end);
+  return fresh ? Status() : Status(Errc::addr_in_use);
+}
+
+void Doorway::remove_end(const Listener& end) noexcept {
+  const auto it = ends_.find(end.end.address.index);
+  if (it == ends_.end() || it->second != &end) return;
+  ends_.erase(it);
+  std::erase_if(handshakes_, [&](auto& entry) {
+    if (entry.second->offered_to != end.end.listener) return false;
+    end_in_silence(*entry.second);
+    return true;
+  });
+}
+
+// --- handshakes ----------------------------------------------------------------------------------
+
+void Doorway::on_arrivals(const Door& door) noexcept {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    auto tcp = accept_one(socket_.get());
+    auto tcp = accept_one(door.socket.get());
     if (tcp) {
       admit(*std::move(tcp));
       continue;
@@ -63,19 +91,19 @@ void Listener::on_arrivals() noexcept {
   }
 }
 
-void Listener::pause_accepting() noexcept {
+void Doorway::pause_accepting() noexcept {
   if (resume_timer_ != 0) return;
-  control_.rewatch(watch_, 0);
+  for (const Door& door : doors_) control_.rewatch(door.watch, 0);
   resume_timer_ = control_.add_timer(now_ns() + kPauseNs, [this] {
     resume_timer_ = 0;
-    control_.rewatch(watch_, EPOLLIN);
+    for (const Door& door : doors_) control_.rewatch(door.watch, EPOLLIN);
   });
 }
 
-void Listener::admit(ParentOnlyFd tcp) noexcept {
+void Doorway::admit(ParentOnlyFd tcp) noexcept {
   while (handshakes_.size() >= limits_.handshakes) drop(handshakes_.begin()->first);
   auto handshake = std::make_unique<Handshake>();
-  const uint64_t ticket = uint64_t{end_.listener} << 32 | next_ticket_++;
+  const uint64_t ticket = uint64_t{id_} << 32 | next_ticket_++;
   handshake->ticket = ticket;
   handshake->tcp = std::move(tcp);
   handshake->deadline_ns = now_ns() + limits_.timeout_ns;
@@ -88,11 +116,11 @@ void Listener::admit(ParentOnlyFd tcp) noexcept {
   on_tcp(ticket);  // the hello is often there already
 }
 
-void Listener::on_tcp(uint64_t ticket) noexcept {
+void Doorway::on_tcp(uint64_t ticket) noexcept {
   const auto it = handshakes_.find(ticket);
   if (it == handshakes_.end()) return;
   Handshake& h = *it->second;
-  if (h.offered) {
+  if (h.offered_to != 0) {
     // nothing more is said here: bytes are rubbish, and an end means that it has been given up
     return drop(ticket);
   }
@@ -102,7 +130,7 @@ void Listener::on_tcp(uint64_t ticket) noexcept {
   if (s.ok()) on_hello(h);
 }
 
-void Listener::on_hello(Handshake& h) noexcept {
+void Doorway::on_hello(Handshake& h) noexcept {
   const auto hello = wire::decode_hello(h.bytes);
   wire::Answer reply;
   if (!hello) {
@@ -111,26 +139,48 @@ void Listener::on_hello(Handshake& h) noexcept {
     return answer(h, reply);
   }
   h.hello = hello.value();
-  if (!names_us(h.hello.destination, h.tcp.get())) {
-    reply.verdict = wire::Verdict::wrong_destination;
-  } else if (!self_.same_host(h.hello.boot_id, h.hello.net_ns)) {
-    reply.verdict = wire::Verdict::other_host;  // the TCP link will go on from here
-    APERTURE_INFO(
-        "%s on another host, or in another network namespace, wants to connect to %s: "
-        "only peers on this host can be reached so far",
-        h.hello.source.text().c_str(), end_.address.text().c_str());
-  } else {
-    reply.verdict = host_.judge(*this, h.hello);
-  }
-  if (reply.verdict == wire::Verdict::offered && !open_door(h, reply)) {
-    reply = {};
-    reply.verdict = wire::Verdict::busy;
+  ListenerId end = 0;
+  reply.verdict = consider(h, end);
+  if (reply.verdict == wire::Verdict::offered) {
+    h.offered_to = end;
+    if (!open_side_door(h, reply)) {
+      reply = {};
+      reply.verdict = wire::Verdict::busy;
+    }
   }
   answer(h, reply);
 }
 
+// Whether a hello gets an offer, and from whom: it has to name the address that its connection came
+// to, and an end there.
+wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
+  const wire::Hello& hello = h.hello;
+  const Address& to = hello.destination;
+  // those with an index and those without are of different kinds, and never meet
+  if ((to.index != 0) != shared_ || (hello.source.index != 0) != shared_) {
+    return wire::Verdict::wrong_destination;
+  }
+  Address came_to = local_address(h.tcp.get());
+  came_to.index = to.index;
+  if (to != came_to) return wire::Verdict::wrong_destination;
+  if (!self_.same_host(hello.boot_id, hello.net_ns)) {
+    // the TCP link will go on from here
+    APERTURE_INFO(
+        "%s on another host, or in another network namespace, wants to connect to %s: "
+        "only peers on this host can be reached so far",
+        hello.source.text().c_str(), to.text().c_str());
+    return wire::Verdict::other_host;
+  }
+  const auto it = ends_.find(to.index);
+  const bool here = it != ends_.end() &&
+                    (it->second->end.address.is_any_ip() || it->second->end.address.ip == to.ip);
+  if (!here) return shared_ ? wire::Verdict::not_yet : wire::Verdict::wrong_destination;
+  end = it->second->end.listener;
+  return host_.judge(*it->second, hello);
+}
+
 // The answer that was decided; a handshake without an offer ends with it.
-void Listener::answer(Handshake& h, wire::Answer& reply) noexcept {
+void Doorway::answer(Handshake& h, wire::Answer& reply) noexcept {
   reply.boot_id = self_.boot_id;
   reply.net_ns = self_.net_ns;
   reply.incarnation = self_.incarnation;
@@ -138,35 +188,27 @@ void Listener::answer(Handshake& h, wire::Answer& reply) noexcept {
   if (!sent || reply.verdict != wire::Verdict::offered) drop(h.ticket);
 }
 
-// True if that is how this endpoint is called: by its own address, or, if it listens on every
-// address of the host, by the one that the connection came to.
-bool Listener::names_us(const Address& destination, int tcp_fd) const noexcept {
-  if (destination.port != end_.address.port) return false;
-  if (!end_.address.is_any_ip()) return destination == end_.address;
-  return destination == local_address(tcp_fd);
-}
-
-Status Listener::open_door(Handshake& h, wire::Answer& reply) noexcept {
+Status Doorway::open_side_door(Handshake& h, wire::Answer& reply) noexcept {
   random_bytes(h.nonce.data(), h.nonce.size());
   random_bytes(reply.socket_name.data(), reply.socket_name.size());
-  auto door = listen_abstract(reply.socket_name);
-  if (!door) return door.error();
-  h.door = *std::move(door);
+  auto side_door = listen_abstract(reply.socket_name);
+  if (!side_door) return side_door.error();
+  h.side_door = *std::move(side_door);
   const uint64_t ticket = h.ticket;
-  auto watch = control_.watch(h.door.get(), EPOLLIN, [this, ticket](uint32_t) { on_door(ticket); });
+  auto watch = control_.watch(h.side_door.get(), EPOLLIN,
+                              [this, ticket](uint32_t) { on_side_door(ticket); });
   if (!watch) return watch.error();
-  h.door_watch = watch.value();
-  h.offered = true;
+  h.side_door_watch = watch.value();
   reply.nonce = h.nonce;
   reply.ticket = ticket;
   return {};
 }
 
-void Listener::on_door(uint64_t ticket) noexcept {
+void Doorway::on_side_door(uint64_t ticket) noexcept {
   const auto it = handshakes_.find(ticket);
   if (it == handshakes_.end()) return;
   Handshake& h = *it->second;
-  auto socket = accept_one(h.door.get());
+  auto socket = accept_one(h.side_door.get());
   if (!socket) {
     if (socket.error() != Errc::again) drop(ticket);  // no descriptors: it may try again
     return;
@@ -182,7 +224,7 @@ void Listener::on_door(uint64_t ticket) noexcept {
   h.knocks.push_back(std::move(knock));
 }
 
-void Listener::on_knock(uint64_t ticket, Knock* knock) noexcept {
+void Doorway::on_knock(uint64_t ticket, Knock* knock) noexcept {
   const auto it = handshakes_.find(ticket);
   if (it == handshakes_.end()) return;
   Handshake& h = *it->second;
@@ -197,63 +239,60 @@ void Listener::on_knock(uint64_t ticket, Knock* knock) noexcept {
   ParentOnlyFd socket = std::move(knock->socket);
   std::erase_if(h.knocks, [&](const auto& k) { return k.get() == knock; });
   if (!welcome) return;
-  close_door(h);  // the nonce has let its process in; what remains of it is the ticket for Open
+  close_side_door(
+      h);  // the nonce has let its process in; what remains of it is the ticket for Open
   const wire::Hello hello = h.hello;
-  host_.on_joined(*this, hello, join.value(), std::move(socket), who.value());
+  host_.on_joined(hello, join.value(), std::move(socket), who.value());
 }
 
-void Listener::close_door(Handshake& h) noexcept {
-  control_.unwatch(h.door_watch);
-  h.door_watch = 0;
-  h.door.reset();
+void Doorway::close_side_door(Handshake& h) noexcept {
+  control_.unwatch(h.side_door_watch);
+  h.side_door_watch = 0;
+  h.side_door.reset();
   for (auto& knock : h.knocks) control_.unwatch(knock->watch);
   h.knocks.clear();
 }
 
-bool Listener::take_ticket(const wire::Open& open, const wire::Id128& incarnation,
-                           wire::Statement& statement) noexcept {
+ListenerId Doorway::take_ticket(const wire::Open& open, const wire::Id128& incarnation,
+                                wire::Statement& statement) noexcept {
   const auto it = handshakes_.find(open.ticket.unchecked());
-  if (it == handshakes_.end()) return false;
+  if (it == handshakes_.end()) return 0;
   Handshake& h = *it->second;
-  if (!h.offered || !wire::equal_in_constant_time(open.nonce, h.nonce)) return false;
+  if (h.offered_to == 0 || !wire::equal_in_constant_time(open.nonce, h.nonce)) return 0;
   if (h.hello.incarnation != incarnation || h.hello.source != open.source ||
       h.hello.destination != open.destination) {
-    return false;
+    return 0;
   }
   statement = {{h.hello.nonce, incarnation, h.hello.source},
                {h.nonce, self_.incarnation, h.hello.destination},
                h.ticket};
-  control_.unwatch(h.tcp_watch);
-  close_door(h);
+  const ListenerId end = h.offered_to;
+  end_in_silence(h);
   handshakes_.erase(it);
-  return true;
+  return end;
 }
 
-bool Listener::has_ticket_from(const Address& source) const noexcept {
+bool Doorway::has_ticket(ListenerId to, const Address& source) const noexcept {
   return std::any_of(handshakes_.begin(), handshakes_.end(), [&](const auto& entry) {
-    return entry.second->offered && entry.second->hello.source == source;
+    return entry.second->offered_to == to && entry.second->hello.source == source;
   });
 }
 
-void Listener::drop_tickets_from(const Address& source) noexcept {
-  std::vector<uint64_t> tickets;
-  for (const auto& [ticket, h] : handshakes_) {
-    if (h->offered && h->hello.source == source) tickets.push_back(ticket);
-  }
-  for (const uint64_t ticket : tickets) drop(ticket);
+void Doorway::end_in_silence(Handshake& h) noexcept {
+  control_.unwatch(h.tcp_watch);
+  close_side_door(h);
 }
 
-void Listener::drop(uint64_t ticket) noexcept {
+void Doorway::drop(uint64_t ticket) noexcept {
   const auto it = handshakes_.find(ticket);
   if (it == handshakes_.end()) return;
   const std::unique_ptr<Handshake> h = std::move(it->second);
   handshakes_.erase(it);
-  control_.unwatch(h->tcp_watch);
-  close_door(*h);
-  if (h->offered) host_.on_ticket_lost(*this, h->hello);
+  end_in_silence(*h);
+  if (h->offered_to != 0) host_.on_ticket_lost(h->offered_to, h->hello);
 }
 
-void Listener::set_timer() noexcept {
+void Doorway::set_timer() noexcept {
   if (deadline_timer_ != 0 || handshakes_.empty()) return;
   deadline_timer_ = control_.add_timer(handshakes_.begin()->second->deadline_ns, [this] {
     deadline_timer_ = 0;
@@ -261,7 +300,7 @@ void Listener::set_timer() noexcept {
   });
 }
 
-void Listener::on_timer() noexcept {
+void Doorway::on_timer() noexcept {
   const uint64_t now = now_ns();
   while (!handshakes_.empty() && handshakes_.begin()->second->deadline_ns <= now) {
     drop(handshakes_.begin()->first);

@@ -1,11 +1,17 @@
-// The door of one endpoint: accepts TCP at its address, hears a hello, and hands out a ticket with
-// which the process behind it may come to a unix socket of ours and open a lane.
+// The door at one TCP port: accepts TCP there, hears a hello, finds the end that it is for, and
+// hands out a ticket with which the process behind it may come to a unix socket of ours and open a
+// lane.
 //
 //   accepted -> hello heard -> answered (ticket: nonce, socket name) -> joined -> taken by Open
 //
-// Everything here is bounded: handshakes in number (the oldest makes room) and in time, bytes read
-// to one hello, knocks at one socket name. Rubbish ends a handshake and nothing else. Owned by the
-// control thread.
+// An endpoint of libfabric has a doorway for itself, with one socket, and is found under index 0.
+// Queue pairs share one: a socket on each address of the host, all with the same port number, and
+// ends found under the index of the hello's destination. Whose index nobody has yet is asked to
+// come again.
+//
+// Everything here is bounded, for all ends of a doorway together: handshakes in number (the oldest
+// makes room) and in time, bytes read to one hello, knocks at one socket name. Rubbish ends a
+// handshake and nothing else. Owned by the control thread.
 #pragma once
 
 #include <array>
@@ -15,60 +21,69 @@
 #include <vector>
 
 #include "nic/control_thread.hpp"
-#include "nic/peer.hpp"
+#include "nic/listener.hpp"
 #include "nic/sockets.hpp"
 
 namespace aperture::nic {
 
-class Listener;
-
-class ListenerHost {
+class DoorwayHost {
  public:
-  virtual ~ListenerHost() = default;
-  // A hello for this endpoint from this host: offered or crossing.
+  virtual ~DoorwayHost() = default;
+  // A hello for this end from this host: offered, crossing or wrong_destination.
   virtual wire::Verdict judge(Listener& listener, const wire::Hello& hello) noexcept = 0;
   // A process came with the right nonce: it becomes a peer.
-  virtual void on_joined(Listener& listener, const wire::Hello& hello, const wire::Join& join,
-                         ParentOnlyFd socket, const Credentials& credentials) noexcept = 0;
+  virtual void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
+                         const Credentials& credentials) noexcept = 0;
   // The ticket of that hello was not used.
-  virtual void on_ticket_lost(Listener& listener, const wire::Hello& hello) noexcept = 0;
+  virtual void on_ticket_lost(ListenerId listener, const wire::Hello& hello) noexcept = 0;
 };
 
-class Listener {
+using DoorwayId = uint32_t;
+
+class Doorway {
  public:
+  enum class Kind : uint8_t { of_one, shared };
   struct Limits {
     size_t handshakes = 1024;  // at once
     uint64_t timeout_ns = 5'000'000'000;
   };
 
-  // Without a socket nobody comes: the end of a connection that was accepted has none of its own.
-  Listener(ControlThread& control, ListenerHost& host, const Identity& self, const ListenSpec& spec,
-           const LocalEnd& end, ParentOnlyFd socket, const Limits& limits) noexcept;
-  ~Listener();
+  Doorway(ControlThread& control, DoorwayHost& host, const Identity& self, DoorwayId id, Kind kind,
+          std::vector<ParentOnlyFd> sockets, const Limits& limits) noexcept;
+  ~Doorway();
+  Doorway(const Doorway&) = delete;
+  Doorway& operator=(const Doorway&) = delete;
+  // Errors: no_fds, no_memory.
   Status start() noexcept;
 
-  const LocalEnd& end() const noexcept { return end_; }
-  ListenFor what() const noexcept { return spec_.what; }
-  ContactEvents& events() const noexcept { return *spec_.events; }
-  // Of a listener for requests: those that wait for an answer, and how many may.
-  size_t waiting = 0;
-  size_t backlog = 0;
+  // Whether connections to that address, whatever its index, come here.
+  bool is_at(const Address& address) const noexcept;
   size_t handshakes() const noexcept { return handshakes_.size(); }
 
-  static ListenerId listener_of(uint64_t ticket) noexcept {
-    return static_cast<ListenerId>(ticket >> 32);
+  // Errors: addr_in_use (another has the index). The end outlives its time here.
+  Status add_end(Listener& end) noexcept;
+  // Its handshakes end with it, in silence.
+  void remove_end(const Listener& end) noexcept;
+
+  static DoorwayId doorway_of(uint64_t ticket) noexcept {
+    return static_cast<DoorwayId>(ticket >> 32);
   }
   // Takes the ticket that Open presents (right nonce, right process, right endpoints): used up
-  // then. What the two sides have to prove is in `statement`.
-  bool take_ticket(const wire::Open& open, const wire::Id128& incarnation,
-                   wire::Statement& statement) noexcept;
-  // Somebody at that address has a ticket, and may be about to use it.
-  bool has_ticket_from(const Address& source) const noexcept;
-  void drop_tickets_from(const Address& source) noexcept;
+  // then. The end that it is for, 0: it is not valid; what the two sides have to prove is in
+  // `statement`.
+  ListenerId take_ticket(const wire::Open& open, const wire::Id128& incarnation,
+                         wire::Statement& statement) noexcept;
+  // Somebody at that address has a ticket to that end, and may be about to use it.
+  bool has_ticket(ListenerId to, const Address& source) const noexcept;
 
  private:
   static constexpr size_t kMaxKnocks = 4;
 
+  struct Door {  // a listening socket
+    ParentOnlyFd socket;
+    Address address;
+    ControlThread::WatchId watch = 0;
+  };
   struct Knock {  // somebody at the unix socket who has not said Join yet
     ParentOnlyFd socket;
     ControlThread::WatchId watch = 0;
@@ -80,37 +95,39 @@ class Listener {
     uint64_t deadline_ns = 0;
     std::array<std::byte, wire::kHelloBytes> bytes{};
     size_t got = 0;
-    bool offered = false;
+    ListenerId offered_to = 0;  // the end that was offered; 0: none so far
     wire::Hello hello;
     wire::Id128 nonce{};
-    ParentOnlyFd door;  // the unix socket under the name that was offered, until one has joined
-    ControlThread::WatchId door_watch = 0;
+    ParentOnlyFd
+        side_door;  // the unix socket under the name that was offered, until one has joined
+    ControlThread::WatchId side_door_watch = 0;
     std::vector<std::unique_ptr<Knock>> knocks;
   };
 
-  void on_arrivals() noexcept;
+  void on_arrivals(const Door& door) noexcept;
   void pause_accepting() noexcept;
   void admit(ParentOnlyFd tcp) noexcept;
   void on_tcp(uint64_t ticket) noexcept;
   void on_hello(Handshake& handshake) noexcept;
-  Status open_door(Handshake& handshake, wire::Answer& answer) noexcept;
-  void on_door(uint64_t ticket) noexcept;
+  wire::Verdict consider(const Handshake& handshake, ListenerId& end) noexcept;
+  Status open_side_door(Handshake& handshake, wire::Answer& answer) noexcept;
+  void on_side_door(uint64_t ticket) noexcept;
   void on_knock(uint64_t ticket, Knock* knock) noexcept;
-  void close_door(Handshake& handshake) noexcept;
-  bool names_us(const Address& destination, int tcp_fd) const noexcept;
+  void close_side_door(Handshake& handshake) noexcept;
   void answer(Handshake& handshake, wire::Answer& answer) noexcept;
+  void end_in_silence(Handshake& handshake) noexcept;
   void drop(uint64_t ticket) noexcept;
   void set_timer() noexcept;
   void on_timer() noexcept;
 
   ControlThread& control_;
-  ListenerHost& host_;
+  DoorwayHost& host_;
   const Identity& self_;
-  const ListenSpec spec_;
-  const LocalEnd end_;
+  const DoorwayId id_;
+  const bool shared_;
   const Limits limits_;
-  ParentOnlyFd socket_;
-  ControlThread::WatchId watch_ = 0;
+  std::vector<Door> doors_;
+  std::map<uint8_t, Listener*> ends_;  // by index
   ControlThread::TimerId resume_timer_ = 0;
   ControlThread::TimerId deadline_timer_ = 0;
   uint32_t next_ticket_ = 1;

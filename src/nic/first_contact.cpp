@@ -17,7 +17,7 @@ namespace aperture::nic {
 
 wire::Verdict FirstContact::judge(Listener& listener, const wire::Hello& hello) noexcept {
   if (listener.what() == ListenFor::nobody) return wire::Verdict::wrong_destination;
-  const auto it = connectors_.find({listener.end().listener, hello.source});
+  const auto it = connectors_.find({listener.end.listener, hello.source});
   if (it == connectors_.end()) return wire::Verdict::offered;
   Connector& ours = *it->second;
   if (ours.stage() == Connector::Stage::waiting) return wire::Verdict::offered;
@@ -31,13 +31,13 @@ wire::Verdict FirstContact::judge(Listener& listener, const wire::Hello& hello) 
   return wire::Verdict::offered;
 }
 
-void FirstContact::on_ticket_lost(Listener& listener, const wire::Hello& hello) noexcept {
-  const auto it = connectors_.find({listener.end().listener, hello.source});
+void FirstContact::on_ticket_lost(ListenerId listener, const wire::Hello& hello) noexcept {
+  const auto it = connectors_.find({listener, hello.source});
   if (it != connectors_.end()) it->second->stop_waiting();
 }
 
-void FirstContact::on_joined(Listener&, const wire::Hello& hello, const wire::Join& join,
-                             ParentOnlyFd socket, const Credentials& credentials) noexcept {
+void FirstContact::on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
+                             const Credentials& credentials) noexcept {
   auto peer = std::make_shared<Peer>(peer_context_, std::move(socket), credentials);
   if (peer->answer(join, hello.nonce)) adopt(std::move(peer));
 }
@@ -68,15 +68,15 @@ bool FirstContact::speaks_for(const Peer& peer, const Address& source) const noe
 // Open does not prove that its endpoint holds the key of ours.
 void FirstContact::refuse_key(Peer& peer, const wire::Open& open, Listener& listener) noexcept {
   const bool theirs = open.proof != wire::Proof{};
-  const bool ours = listener.end().auth_key != nullptr;
+  const bool ours = listener.end.auth_key != nullptr;
   APERTURE_WARN("%s (process %d) may not connect to %s: %s; give both endpoints the same auth_key",
-                open.source.text().c_str(), peer.pid(), listener.end().address.text().c_str(),
+                open.source.text().c_str(), peer.pid(), listener.end.address.text().c_str(),
                 !ours     ? "it has an authorization key, and the endpoint here has none"
                 : !theirs ? "it has no authorization key, and the endpoint here has one"
                           : "its authorization key is another than that of the endpoint here");
   peer.reject(open.attempt.unchecked(), wire::Why::wrong_key);
   // our own connect to there waited for this one: it asks now, and is told as much
-  const auto waiting = connectors_.find({listener.end().listener, open.source});
+  const auto waiting = connectors_.find({listener.end.listener, open.source});
   if (waiting != connectors_.end()) waiting->second->stop_waiting();
 }
 
@@ -87,17 +87,18 @@ Listener* FirstContact::opened_listener(Peer& peer, const wire::Open& open, cons
     peer.reject(open.attempt.unchecked(), why);
     return nullptr;
   };
-  const auto it = listeners_.find(Listener::listener_of(open.ticket.unchecked()));
-  if (it == listeners_.end()) return refuse(wire::Why::no_endpoint);
-  Listener& listener = *it->second;
-  if (!listener.take_ticket(open, peer.incarnation(), statement)) {
+  const std::shared_ptr<Doorway> doorway = doorway_of(open.ticket.unchecked());
+  if (doorway == nullptr) return refuse(wire::Why::no_endpoint);
+  const auto it = listeners_.find(doorway->take_ticket(open, peer.incarnation(), statement));
+  if (it == listeners_.end()) {
     APERTURE_DEBUG("process %d came to %s with a ticket that is not valid", peer.pid(),
-                   listener.end().address.text().c_str());
+                   open.destination.text().c_str());
     return refuse(wire::Why::bad_ticket);
   }
+  Listener& listener = *it->second;
   if (!speaks_for(peer, open.source)) return refuse(wire::Why::bad_ticket);
   if (listener.what() != what) return refuse(wire::Why::wrong_kind);
-  if (!proves(open.proof, listener.end().auth_key.get(), statement, wire::Who::connector)) {
+  if (!proves(open.proof, listener.end.auth_key.get(), statement, wire::Who::connector)) {
     refuse_key(peer, open, listener);
     return nullptr;
   }
@@ -111,11 +112,11 @@ void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) n
   Listener* const found = opened_listener(peer, open, packet, ListenFor::lanes, statement);
   if (found == nullptr) return;
   Listener& listener = *found;
-  const auto ours = connectors_.find({listener.end().listener, open.source});
+  const auto ours = connectors_.find({listener.end.listener, open.source});
   if (ours != connectors_.end() && ours->second->stage() == Connector::Stage::opening) {
     return peer.reject(attempt, wire::Why::crossing);
   }
-  LocalEnd end = listener.end();
+  LocalEnd end = listener.end;
   end.address = open.destination;
   std::shared_ptr<PeerLane> record;
   auto lane = peer.accept(end, open, statement, packet, record);
@@ -123,7 +124,7 @@ void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) n
     const bool theirs = lane.error() == Errc::protocol;
     return peer.reject(attempt, theirs ? wire::Why::bad_lane : wire::Why::no_resources);
   }
-  take_connector({listener.end().listener, open.source});  // this lane is what it waited for
+  take_connector({listener.end.listener, open.source});  // this lane is what it waited for
   lane_up(record, *std::move(lane));
 }
 
@@ -217,8 +218,7 @@ void FirstContact::on_rung(Peer& peer) noexcept {
     const auto listener = listeners_.find(lane->listener);
     if (listener == listeners_.end()) continue;
     const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n =
-        ::write(listener->second->end().doorbell_fd, &one, sizeof one);
+    [[maybe_unused]] const ssize_t n = ::write(listener->second->end.doorbell_fd, &one, sizeof one);
   }
 }
 

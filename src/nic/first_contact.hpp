@@ -1,6 +1,6 @@
 // The Contact of this process: which endpoint gets which lane.
 //
-// Listeners hear hellos, connectors send them, peers carry the lanes; this ties them together and
+// Doorways hear hellos, connectors send them, peers carry the lanes; this ties them together and
 // keeps the rule that one pair of endpoints has one lane: on crossing connects the lower (address,
 // incarnation) goes first and the other waits for it; a lane that arrives where one is up replaces
 // it. A request for a connection is held, lane and all, until the application answers, its
@@ -17,6 +17,7 @@
 #include "nic/connector.hpp"
 #include "nic/contact.hpp"
 #include "nic/control_thread.hpp"
+#include "nic/doorway.hpp"
 #include "nic/identity.hpp"
 #include "nic/listener.hpp"
 #include "nic/peer.hpp"
@@ -24,7 +25,7 @@
 namespace aperture::nic {
 
 class FirstContact final : public Contact,
-                           private ListenerHost,
+                           private DoorwayHost,
                            private ConnectorHost,
                            private PeerHost {
  public:
@@ -33,7 +34,9 @@ class FirstContact final : public Contact,
 
   Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept override;
   void unlisten(ListenerId id) noexcept override;
-  void connect(ListenerId id, const Address& remote) noexcept override;
+  Result<PortId> open_port(std::span<const Address> ips, uint16_t& port) noexcept override;
+  void close_port(PortId id) noexcept override;
+  void connect(ListenerId id, const Address& remote, uint64_t within_ns = 0) noexcept override;
   void request(ListenerId id, const Address& remote,
                const wire::PrivateData& data) noexcept override;
   Status accept(RequestId request, const ListenSpec& spec, const wire::PrivateData& data,
@@ -45,11 +48,11 @@ class FirstContact final : public Contact,
   protect::KeyTable& keys() noexcept override { return *keys_; }
 
   // Tests shorten these before the first listen(). Any thread; not while anything is under way.
-  Listener::Limits listener_limits;
+  Doorway::Limits listener_limits;
   Connector::Limits connector_limits;
   // For tests: how much there is of everything. Any thread.
   struct Census {
-    size_t listeners, handshakes, connectors, peers, lanes, resting, requests;
+    size_t listeners, handshakes, connectors, peers, lanes, resting, requests, doorways;
   };
   Census census() noexcept;
 
@@ -69,11 +72,11 @@ class FirstContact final : public Contact,
   FirstContact(ControlThread& control, std::unique_ptr<protect::KeyTable> keys,
                UniqueFd keys_read_only, const Identity& self) noexcept;
 
-  // ListenerHost
+  // DoorwayHost
   wire::Verdict judge(Listener& listener, const wire::Hello& hello) noexcept override;
-  void on_joined(Listener& listener, const wire::Hello& hello, const wire::Join& join,
-                 ParentOnlyFd socket, const Credentials& credentials) noexcept override;
-  void on_ticket_lost(Listener& listener, const wire::Hello& hello) noexcept override;
+  void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
+                 const Credentials& credentials) noexcept override;
+  void on_ticket_lost(ListenerId listener, const wire::Hello& hello) noexcept override;
   // ConnectorHost
   void on_offer(Connector& connector, const wire::Answer& offer) noexcept override;
   void on_connector_failed(Connector& connector, Errc why) noexcept override;
@@ -94,11 +97,16 @@ class FirstContact final : public Contact,
                             ListenFor what, wire::Statement& statement) noexcept;
   void refuse_key(Peer& peer, const wire::Open& open, Listener& listener) noexcept;
   bool speaks_for(const Peer& peer, const Address& source) const noexcept;
+  Result<std::shared_ptr<Doorway>> new_doorway(Doorway::Kind kind,
+                                               std::vector<ParentOnlyFd> sockets) noexcept;
+  std::shared_ptr<Doorway> doorway_of(uint64_t ticket) noexcept;
+  std::shared_ptr<Doorway> port_at(const Address& address) noexcept;
+  Status listen_at_port(const ListenSpec& spec, ListenerId& id) noexcept;
   Status add_listener(const ListenSpec& spec, ListenerId id, const Address& bound,
-                      ParentOnlyFd socket) noexcept;
+                      std::shared_ptr<Doorway> doorway) noexcept;
   void remove_listener(ListenerId id) noexcept;
-  void begin_connect(ListenerId id, const Address& remote,
-                     const wire::PrivateData* request) noexcept;
+  void begin_connect(ListenerId id, const Address& remote, const wire::PrivateData* request,
+                     uint64_t within_ns) noexcept;
   Status accept_now(RequestId request, const ListenSpec& spec, const wire::PrivateData& data,
                     ListenerId& id) noexcept;
   void refuse_now(RequestId request, const wire::PrivateData& data) noexcept;
@@ -132,6 +140,9 @@ class FirstContact final : public Contact,
   uint32_t next_attempt_ = 1;
   uint64_t next_doorbell_ = 1;
   std::unordered_map<int, DoorbellNumber> doorbells_;  // by descriptor, while a listener uses it
+  DoorwayId next_doorway_ = 1;
+  std::unordered_map<DoorwayId, std::weak_ptr<Doorway>> doorways_;  // all there are
+  std::map<PortId, std::shared_ptr<Doorway>> ports_;                // that are shared
   std::map<ListenerId, std::unique_ptr<Listener>> listeners_;
   std::map<Pair, std::unique_ptr<Connector>> connectors_;
   std::unordered_map<uint32_t, Connector*> attempts_;  // the same, by attempt

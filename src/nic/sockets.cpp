@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kBacklog = 1024;
 constexpr int kPortTries = 16;
+constexpr int kSharedPortTries = 64;
 
 ParentOnlyFd open_socket(int family, int type) noexcept {
   return ParentOnlyFd(
@@ -81,6 +82,30 @@ Result<ParentOnlyFd> listen_tcp(const Address& at, Address& bound) noexcept {
       return fd;
     }
     if (at.port != 0 || status.error() != Errc::addr_in_use) break;
+  }
+  return status.error();
+}
+
+Result<std::vector<ParentOnlyFd>> listen_tcp_on_all(std::span<const Address> ips,
+                                                    uint16_t& port) noexcept {
+  Status status = Errc::invalid;
+  for (int i = 0; i < kSharedPortTries; ++i) {
+    std::vector<ParentOnlyFd> sockets;
+    uint16_t number = 0;  // the kernel's choice on the first decides for the others
+    for (Address at : ips) {
+      at.port = number;
+      Address bound;
+      auto socket = listen_tcp(at, bound);
+      status = socket.error();
+      if (!socket) break;
+      number = bound.port;
+      sockets.push_back(*std::move(socket));
+    }
+    if (status.ok()) {
+      port = number;
+      return sockets;
+    }
+    if (status.error() != Errc::addr_in_use) break;
   }
   return status.error();
 }

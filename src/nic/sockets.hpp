@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "base/address.hpp"
 #include "base/errc.hpp"
@@ -20,6 +21,10 @@ namespace aperture::nic {
 // Listens on exactly that address; the port is in `bound`. Errors: addr_in_use, addr_not_avail,
 // no_fds, no_memory.
 Result<ParentOnlyFd> listen_tcp(const Address& at, Address& bound) noexcept;
+// Listens on all of these addresses under one port number, which nobody had; their ports are not
+// looked at. Errors: addr_in_use (no number is free on all of them), and those of listen_tcp().
+Result<std::vector<ParentOnlyFd>> listen_tcp_on_all(std::span<const Address> ips,
+                                                    uint16_t& port) noexcept;
 // Begins to connect; writable when decided. Errors: refused, unreachable, no_fds.
 Result<ParentOnlyFd> connect_tcp(const Address& to) noexcept;
 // What became of it. Errors: refused (also when it met itself: nobody listens), unreachable,

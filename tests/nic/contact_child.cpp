@@ -2,7 +2,9 @@
 //
 //   new [DOMAIN]    a fresh endpoint in place of the last       -> at IP:PORT
 //   listen PORT     the same, at that port                      -> listening | why not
-//   connect PORT    to 127.0.0.1:PORT
+//   port            opens a port that endpoints share           -> port PORT
+//   share INDEX     a fresh endpoint there in place of the last -> sharing | why not
+//   connect PORT [INDEX]    to 127.0.0.1:PORT, or to who shares it
 //   lane            waits for a lane                            -> up direct|owner fence|nofence
 //   send N / recv   a word on the lane                          -> sent / got N
 //   ring / rang     the lane's doorbell, and whether ours rang   -> rung / rang | silence
@@ -36,6 +38,21 @@ void say(const std::string& line) {
 struct Child {
   std::unique_ptr<Side> side;
   std::unique_ptr<link::Lane> lane;
+  uint16_t port = 0;
+
+  void open_port() {
+    const std::array ips{loopback_v4()};
+    if (!contact().open_port(ips, port)) return say("no port");
+    say("port " + std::to_string(port));
+  }
+
+  void share(uint8_t index) {
+    Address at = loopback_v4(port);
+    at.index = index;
+    side.reset();
+    side = std::make_unique<Side>(7, at);
+    say(side->listen_error() == Errc::ok ? "sharing" : describe(side->listen_error()));
+  }
 
   void drop_lane() {
     if (lane) contact().close_lane(std::move(lane));
@@ -97,7 +114,15 @@ struct Child {
       side = std::make_unique<Side>(7, loopback_v4(static_cast<uint16_t>(n)));
       say(side->listen_error() == Errc::ok ? "listening" : describe(side->listen_error()));
     } else if (verb == "connect") {
-      side->connect(loopback_v4(static_cast<uint16_t>(n)));
+      Address to = loopback_v4(static_cast<uint16_t>(n));
+      unsigned index = 0;
+      if (words >> index) to.index = static_cast<uint8_t>(index);
+      side->connect(to);
+    } else if (verb == "port") {
+      open_port();
+    } else if (verb == "share") {
+      drop_lane();
+      share(static_cast<uint8_t>(n));
     } else if (verb == "lane") {
       lane = side->lane();
       if (!lane) {

@@ -82,6 +82,47 @@ TEST(PeerProcess, the_other_process_may_connect_to_us) {
   contact().close_lane(std::move(lane));
 }
 
+TEST(PeerProcess, ends_that_share_ports_find_each_other_also_when_one_is_early) {
+  const std::array ips{loopback_v4()};
+  Address own = loopback_v4();
+  const auto opened = contact().open_port(ips, own.port);
+  ASSERT_TRUE(opened.ok());
+  own.index = 200;
+  ChildProcess child;
+  const std::string said = child.ask("port");
+  ASSERT_EQ(said.substr(0, 5), "port ");
+  Address theirs = loopback_v4(static_cast<uint16_t>(std::stoi(said.substr(5))));
+  theirs.index = 3;
+  {
+    Side here(1, own);
+    here.connect(theirs);
+    EXPECT_TRUE(here.silent(30)) << "nobody is there yet";
+    EXPECT_EQ(child.ask("share 3"), "sharing");
+    auto lane = here.lane();
+    ASSERT_TRUE(lane);
+    EXPECT_EQ(lane->remote, theirs);
+    EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+    send_word(*lane, 4711);
+    EXPECT_EQ(child.ask("recv"), "got 4711");
+    contact().close_lane(std::move(lane));
+    EXPECT_EQ(child.ask("next"), "down endpoint closed");
+  }
+  EXPECT_EQ(child.ask("share 4"), "sharing");
+  child.tell("connect " + std::to_string(own.port) + " 200");
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  Side here(1, own);
+  auto lane = here.lane();
+  ASSERT_TRUE(lane);
+  EXPECT_EQ(lane->remote.index, 4);
+  EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+  child.kill(SIGKILL);
+  auto down = here.next();
+  ASSERT_TRUE(down && down->what == Told::What::down);
+  EXPECT_EQ(down->why, Errc::peer_lost);
+  contact().close_lane(std::move(lane));
+  contact().close_port(opened.value());
+}
+
 TEST(PeerProcess, crossing_connects_end_with_one_lane) {
   ChildProcess child;
   uint64_t slowest_ns = 0;

@@ -72,6 +72,7 @@ class Side final : public ContactEvents {
   uint32_t domain() const { return domain_; }
   void connect(const Side& to) { connect(to.address()); }
   void connect(const Address& to) { contact().connect(id_, to); }
+  void connect_within(const Address& to, uint64_t ns) { contact().connect(id_, to, ns); }
 
   // The next thing it is told, in order; nullopt after the time has passed.
   std::optional<Told> next(int timeout_ms = 3000) {
