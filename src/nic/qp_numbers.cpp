@@ -1,0 +1,134 @@
+// Taking and giving back: see qp_numbers.hpp.
+#include "nic/qp_numbers.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "nic/host_identity.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+// All indices, in a random order. (The bias of a remainder of 64 bits is nobody's gain.)
+std::array<uint8_t, 255> shuffled() noexcept {
+  std::array<uint8_t, 255> indices;
+  for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<uint8_t>(i + 1);
+  std::array<uint64_t, 255> draws;
+  random_bytes(draws.data(), sizeof draws);
+  for (size_t i = indices.size() - 1; i > 0; --i)
+    std::swap(indices[i], indices[draws[i] % (i + 1)]);
+  return indices;
+}
+
+// The host's, and 127.0.0.1 in any case: who knows no address of a peer means this host.
+std::vector<Address> host_ips() {
+  std::vector<Address> ips = host_addresses();
+  const Address local = Address::v4(0x7f000001, 0);
+  if (std::find(ips.begin(), ips.end(), local) == ips.end()) ips.push_back(local);
+  return ips;
+}
+
+}  // namespace
+
+Address qp_address(const Address& ip, QpNumber number) noexcept {
+  Address at = ip;
+  at.port = static_cast<uint16_t>(number >> 8);
+  at.index = static_cast<uint8_t>(number);
+  return at;
+}
+
+QpNumbers& QpNumbers::instance() noexcept {
+  static auto* the_one = new QpNumbers(host_ips());  // never destroyed: used until the end
+  return *the_one;
+}
+
+QpNumbers::QpNumbers(std::vector<Address> ips) noexcept : ips_(std::move(ips)) {}
+
+QpNumbers::~QpNumbers() {
+  const auto contact = Contact::instance();
+  if (!contact) return;
+  for (const auto& [number, port] : ports_) contact.value()->close_port(port.id);
+}
+
+Result<QpNumber> QpNumbers::take() noexcept {
+  const std::lock_guard guard(mutex_);
+  for (auto& [number, port] : ports_) {
+    if (port.has_one()) return take_from(port, number);
+  }
+  auto contact = Contact::instance();
+  if (!contact) return contact.error();
+  uint16_t number = 0;
+  auto id = open_where_it_can_be(**contact, number);
+  if (!id) return id.error();
+  Port& port = ports_[number];
+  port.id = *id;
+  for (const uint8_t index : shuffled()) port.free.push_back({index, false});
+  return take_from(port, number);
+}
+
+QpNumber QpNumbers::take_from(Port& port, uint16_t number) noexcept {
+  const uint8_t index = port.free.front().index;
+  port.free.pop_front();
+  port.taken[index] = true;
+  ++port.in_use;
+  return qp_number(number, index);
+}
+
+// An address may have gone since the table of addresses was made: the others do.
+Result<PortId> QpNumbers::open_where_it_can_be(Contact& contact, uint16_t& number) noexcept {
+  auto opened = contact.open_port(ips_, number);
+  if (opened || opened.error() != Errc::addr_not_avail) return opened;
+  std::vector<Address> there;
+  for (const Address& ip : ips_) {
+    const auto alone = contact.open_port({&ip, 1}, number);
+    if (alone.error() == Errc::addr_not_avail) {
+      APERTURE_INFO("%s is no address of this host any more: queue pairs are not reached there",
+                    ip.text().c_str());
+      continue;
+    }
+    there.push_back(ip);
+    if (alone) contact.close_port(alone.value());
+  }
+  return contact.open_port(there, number);
+}
+
+void QpNumbers::give_back(QpNumber number) noexcept {
+  const std::lock_guard guard(mutex_);
+  const auto it = ports_.find(static_cast<uint16_t>(number >> 8));
+  const auto index = static_cast<uint8_t>(number);
+  if (number >> 24 != 0 || it == ports_.end() || !it->second.taken[index]) return;
+  Port& port = it->second;
+  port.taken[index] = false;
+  port.free.push_back({index, true});
+  if (--port.in_use == 0) close_empty_but(1);
+}
+
+void QpNumbers::close_idle() noexcept {
+  const std::lock_guard guard(mutex_);
+  close_empty_but(0);
+}
+
+void QpNumbers::close_empty_but(size_t kept) noexcept {
+  const auto contact = Contact::instance();
+  if (!contact) return;
+  for (auto it = ports_.begin(); it != ports_.end();) {
+    const bool idle = it->second.in_use == 0;
+    if (idle && kept == 0) {
+      contact.value()->close_port(it->second.id);
+      it = ports_.erase(it);
+      continue;
+    }
+    if (idle) --kept;
+    ++it;
+  }
+}
+
+size_t QpNumbers::ports() noexcept {
+  const std::lock_guard guard(mutex_);
+  return ports_.size();
+}
+
+}  // namespace aperture::nic
