@@ -62,14 +62,19 @@ class End final : public RcEvents {
   }
   std::optional<Heard> next(uint64_t within_ns = kLimitNs) {
     const uint64_t until = now_ns() + within_ns;
-    while (heard_.empty()) {
-      poll();
+    for (;;) {
+      {
+        const EngineGuard guard(*engine_);
+        engine_->poll();
+        if (!heard_.empty()) {
+          Heard h = std::move(heard_.front());
+          heard_.pop_front();
+          return h;
+        }
+      }
       if (now_ns() > until) return std::nullopt;
       std::this_thread::yield();
     }
-    Heard h = std::move(heard_.front());
-    heard_.pop_front();
-    return h;
   }
   std::unique_ptr<link::Lane> lane() {
     auto h = next();
@@ -91,6 +96,18 @@ class End final : public RcEvents {
     if (!h) return Errc::ok;
     EXPECT_EQ(h->what, Heard::What::down);
     return h->why;
+  }
+  // Something has been heard without this thread's polling.
+  bool hears_by_itself() {
+    const uint64_t until = now_ns() + kLimitNs;
+    for (;;) {
+      {
+        const EngineGuard guard(*engine_);
+        if (!heard_.empty()) return true;
+      }
+      if (now_ns() > until) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   bool silent(uint64_t for_ns = 50 * kMs) {
     const uint64_t until = now_ns() + for_ns;
@@ -268,6 +285,26 @@ TEST_F(Rc, both_ends_may_be_driven_by_one_engine) {
     ASSERT_TRUE(at_a && at_b);
     a.give_back(std::move(at_a));
     b.give_back(std::move(at_b));
+  }
+}
+
+TEST_F(Rc, lanes_come_and_go_also_while_nobody_polls) {
+  auto of_a = *Engine::create({.threaded = true});
+  auto of_b = *Engine::create({.threaded = true});
+  {
+    End a(numbers_, 0x7f000001, of_a.get()), b(numbers_, 0x7f000001, of_b.get());
+    pair_up(a, b);
+    for (int i = 0; i < 10; ++i) {
+      a.connect();
+      ASSERT_TRUE(a.hears_by_itself());
+      ASSERT_TRUE(b.hears_by_itself());
+      auto at_a = a.lane(), at_b = b.lane();
+      ASSERT_TRUE(at_a && at_b);
+      a.give_back(std::move(at_a));
+      ASSERT_TRUE(b.hears_by_itself());
+      EXPECT_EQ(b.down(), Errc::shut_down);
+      b.give_back(std::move(at_b));
+    }
   }
 }
 

@@ -43,16 +43,21 @@ class OpenPort {
   uint16_t port_ = 0;
 };
 
-void expect_lane(Side& from, Side& to) {
-  from.connect(to);
+void expect_lane(Side& from, const Address& at, Side& to) {
+  from.connect(at);
   auto here = from.lane();
   auto there = to.lane();
   ASSERT_TRUE(here && there);
-  EXPECT_EQ(here->remote, to.address());
+  EXPECT_EQ(here->remote, at);
   EXPECT_EQ(there->remote, from.address());
   EXPECT_EQ(here->remote_domain, to.domain());
   contact().close_lane(std::move(here));
+  const auto down = to.next();
+  EXPECT_TRUE(down && down->which == there.get());
   contact().close_lane(std::move(there));
+}
+void expect_lane(Side& from, Side& to) {
+  expect_lane(from, to.address(), to);
 }
 
 size_t open_descriptors() {
@@ -226,14 +231,7 @@ TEST_F(SharedPort, a_port_is_the_same_on_every_address) {
   expect_lane(second, first);
   Side any(3, at(port.number(), 3, 0));
   for (const uint32_t ip : {0x7f000001u, 0x7f000002u}) {
-    first.connect(at(port.number(), 3, ip));
-    auto here = first.lane();
-    auto there = any.lane();
-    ASSERT_TRUE(here && there);
-    contact().close_lane(std::move(here));
-    contact().close_lane(std::move(there));
-    any.next(50);  // it may be told that the lane went down
-    first.next(50);
+    expect_lane(first, at(port.number(), 3, ip), any);
   }
 }
 
