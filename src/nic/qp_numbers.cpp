@@ -40,7 +40,7 @@ Address qp_address(const Address& ip, QpNumber number) noexcept {
   return at;
 }
 
-QpNumbers& QpNumbers::instance() noexcept {
+QpNumbers& QpNumbers::instance() {
   static auto* the_one = new QpNumbers(host_ips());  // never destroyed: used until the end
   return *the_one;
 }

@@ -32,8 +32,8 @@ class QpNumbers {
  public:
   static constexpr size_t kRest = 64;
 
-  // The process's one.
-  static QpNumbers& instance() noexcept;
+  // The process's one. May throw std::bad_alloc at first use.
+  static QpNumbers& instance();
   // ips: where ports are opened; those that are not there at that time are left out.
   explicit QpNumbers(std::vector<Address> ips) noexcept;
   QpNumbers(const QpNumbers&) = delete;

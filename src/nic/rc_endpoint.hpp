@@ -47,7 +47,7 @@ class RcEndpoint final : private ContactEvents {
   RcEndpoint(Engine& engine, RcEvents& events) noexcept : engine_(engine), events_(events) {}
   RcEndpoint(const RcEndpoint&) = delete;
   RcEndpoint& operator=(const RcEndpoint&) = delete;
-  ~RcEndpoint();
+  ~RcEndpoint() override;
 
   // From now on the peer may come, and upcalls with it, before this has returned. Whether there is
   // a peer at all, connect() finds out. Lock not held. Errors: bad_state (it is expecting),
