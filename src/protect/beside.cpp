@@ -1,5 +1,5 @@
-// Checks of regions that have a side record, and what else is done with one: see side_record.hpp
-// and key_table.hpp.
+// Checks of what only the owner judges (regions with a side record, with an origin of their own, of
+// one endpoint), and what else is done with a side record: see side_record.hpp and key_table.hpp.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -30,24 +30,34 @@ Result<SideRecord*> KeyTable::add_side(RegionHandle region) {
 }
 
 Checked KeyTable::grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
-  const SideRecord& side = *sides_[entry.index];
+  const SideRecord* side = sides_[entry.index];
   // first of all: who has half a key learns nothing about the region
-  if (side.secret && ask.secret.unchecked() != *side.secret) return Checked(Denial::unknown_key);
+  if (side != nullptr && side->secret && ask.secret.unchecked() != *side->secret) {
+    return Checked(Denial::unknown_key);
+  }
+  EntryCopy seen = entry;  // as peers count
+  if ((entry.rights & kFlagOrigin) != 0) seen.base = origins_[entry.index];
   uint64_t offset = 0;
   const uint64_t len = ask.len.unchecked();
-  Denial denial = judge_entry(entry, ask.addr.unchecked(), len, ask.need, offset);
-  if (denial == Denial::none) denial = side.judge(ask.through, offset, len);
+  Denial denial = judge_entry(seen, ask.addr.unchecked(), len, ask.need, offset);
+  // relaxed: constant until the entry is revoked, which happens inside the engine lock that we hold
+  const EndpointId only = file_.entries[entry.index].bound_qpn.load(std::memory_order_relaxed);
+  if (denial == Denial::none && only != 0 && only != ask.through) denial = Denial::wrong_endpoint;
+  if (denial == Denial::none && side != nullptr) denial = side->judge(ask.through, offset, len);
   if (denial != Denial::none) return Checked(denial);
   const uint64_t n = std::min(len, kChunkBytes);
+  if (side == nullptr) {
+    return Checked(reinterpret_cast<std::byte*>(entry.base + offset), n, entry.ref());
+  }
   auto* first = reinterpret_cast<std::byte*>(entry.base);
   uint64_t run = 0;
-  each_run(side.segments, offset, n, [&](std::byte* piece, size_t size) {
+  each_run(side->segments, offset, n, [&](std::byte* piece, size_t size) {
     first = piece;
     run = size;
     return false;
   });
   if (run == n) return Checked(first, n, entry.ref());
-  return Checked(first, n, entry.ref(), &side, offset);
+  return Checked(first, n, entry.ref(), side, offset);
 }
 
 void KeyTable::note_write(RegionRef region) const noexcept {
@@ -59,7 +69,9 @@ void KeyTable::note_write(RegionRef region) const noexcept {
       state_gen_of(region.generation, EntryState::valid)) {
     return;
   }
-  for (WriteWatcher* watcher : sides_[region.index]->watchers) watcher->on_remote_write();
+  const SideRecord* side = sides_[region.index];
+  if (side == nullptr) return;
+  for (WriteWatcher* watcher : side->watchers) watcher->on_remote_write();
 }
 
 Denial KeyTable::commit(const AccessAsk& ask) const noexcept {
@@ -69,17 +81,24 @@ Denial KeyTable::commit(const AccessAsk& ask) const noexcept {
   const KeyEntry& entry = file_.entries[index];
   // relaxed: constant for as long as the engine lock is held, but for the flag
   const uint32_t flags = entry.rights.load(std::memory_order_relaxed);
-  if ((flags & kFlagAskOwner) == 0 || !sides_[index]->persistent) return Denial::not_persistent;
-  const uint64_t base = entry.base.load(std::memory_order_relaxed);
-  const uint64_t offset = ask.addr.unchecked() - ((flags & kFlagZeroBased) != 0 ? 0 : base);
+  const SideRecord* side = (flags & kFlagAskOwner) != 0 ? sides_[index] : nullptr;
+  if (side == nullptr || !side->persistent) return Denial::not_persistent;
+  const uint64_t offset = ask.addr.unchecked() - origin_of(index, flags);
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto sync = [page](std::byte* piece, size_t n) {
     const auto from = reinterpret_cast<uintptr_t>(piece) & ~(page - 1);
     const auto end = reinterpret_cast<uintptr_t>(piece) + n;
     return ::msync(reinterpret_cast<void*>(from), end - from, MS_SYNC) == 0;
   };
-  return each_run(sides_[index]->segments, offset, ask.len.unchecked(), sync) ? Denial::none
-                                                                              : Denial::not_backed;
+  return each_run(side->segments, offset, ask.len.unchecked(), sync) ? Denial::none
+                                                                     : Denial::not_backed;
+}
+
+uint64_t KeyTable::origin_of(uint32_t index, uint32_t flags) const noexcept {
+  if ((flags & kFlagZeroBased) != 0) return 0;
+  if ((flags & kFlagOrigin) != 0) return origins_[index];
+  // relaxed: constant in one life of an entry
+  return file_.entries[index].base.load(std::memory_order_relaxed);
 }
 
 }  // namespace aperture::protect

@@ -112,9 +112,26 @@ LocalAnswer check_local(const KeyFile& file, const LocalAsk& ask) noexcept {
   return {covered ? Denial::none : Denial::out_of_range, {}};
 }
 
+// A region without a side record that peers leave to its owner nevertheless: one flat range.
+static Denial check_flat(const KeyFile& file, RegionHandle region, const LocalAsk& ask) noexcept {
+  const KeyEntry& e = file.entries[region.index];
+  // SYNC POINT: key-entry
+  if (e.state_gen.load(std::memory_order_acquire) !=
+      state_gen_of(region.generation, EntryState::valid)) {
+    return Denial::closed;
+  }
+  // relaxed: constant until the entry is revoked, which happens inside the engine lock that we hold
+  const uint64_t base = e.base.load(std::memory_order_relaxed);
+  const uint64_t length = e.length.load(std::memory_order_relaxed);
+  const EndpointId only = e.bound_qpn.load(std::memory_order_relaxed);
+  if (!lies_in(base, length, ask.addr, ask.len)) return Denial::out_of_range;
+  const bool foreign = only != 0 && ask.through != 0 && only != ask.through;
+  return foreign ? Denial::wrong_endpoint : Denial::none;
+}
+
 Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) noexcept {
   const SideRecord* side = table.side(region);
-  if (side == nullptr) return Denial::closed;
+  if (side == nullptr) return check_flat(table.file(), region, ask);
   const EndpointId through = ask.through != 0 ? ask.through : side->endpoint;
   uint64_t at = ask.addr;
   uint64_t left = ask.len;

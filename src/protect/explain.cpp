@@ -35,15 +35,15 @@ std::string range_text(uint64_t from, uint64_t len, bool zero_based) {
 }
 
 // How the range leaves the region: "begins 8 bytes before it", "ends 1 byte past it".
-std::string distance(const AccessAsk& ask, uint64_t base, uint64_t length, bool zero_based) {
+std::string distance(const AccessAsk& ask, uint64_t origin, uint64_t length) {
   const uint64_t addr = ask.addr.unchecked();
   const uint64_t len = ask.len.unchecked();
   std::string out;
-  if (!zero_based && addr < base) {
-    append(out, "begins %" PRIu64 " byte(s) before it", base - addr);
+  if (addr < origin) {
+    append(out, "begins %" PRIu64 " byte(s) before it", origin - addr);
     return out;
   }
-  const uint64_t offset = zero_based ? addr : addr - base;
+  const uint64_t offset = addr - origin;
   if (offset > length) {
     append(out, "begins %" PRIu64 " byte(s) past its end", offset - length);
   } else {
@@ -82,15 +82,21 @@ const char* remedy(Denial denial, bool zero_based) {
   return "nothing needs to change";
 }
 
+// The one endpoint that reaches a region, if it is not that of the access.
+void append_only(std::string& out, EndpointId only, EndpointId through) {
+  if (only == through) return;
+  append(out, ", bound to endpoint %" PRIu32 " while endpoint %" PRIu32 " was accessed", only,
+         through);
+}
+
 // What beside its range decides who reaches a region. Never its secret.
 void append_side(std::string& out, const SideRecord& side, EndpointId through) {
   if (side.segments.size() > 1) append(out, ", in %zu buffers", side.segments.size());
   if (!side.needs_endpoint) return;
   if (side.endpoint == 0) {
     out += ", bound to no endpoint that is open";
-  } else if (side.endpoint != through) {
-    append(out, ", bound to endpoint %" PRIu32 " while endpoint %" PRIu32 " was accessed",
-           side.endpoint, through);
+  } else {
+    append_only(out, side.endpoint, through);
   }
 }
 
@@ -133,19 +139,22 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
   append(out, " with key 0x%" PRIx64 " in domain %" PRIu32 " refused: %s", key, ask.pd,
          sentence(denial));
   if (e != nullptr) {
-    const uint64_t base = e->base.load(std::memory_order_relaxed);
+    const auto index = static_cast<uint32_t>(e - file_.entries);
+    const uint64_t origin = origin_of(index, rights);
     const uint64_t length = e->length.load(std::memory_order_relaxed);
     char granted[160];
     describe_rights(static_cast<Rights>(rights & kRightsMask), granted, sizeof granted);
     out += "; the key names ";
-    out += range_text(zero_based ? 0 : base, length, zero_based);
+    out += range_text(origin, length, zero_based);
     append(out, " of domain %" PRIu32 " for %s", e->pd.load(std::memory_order_relaxed), granted);
     if (denial == Denial::out_of_range) {
-      out += ", the access " + distance(ask, base, length, zero_based);
+      out += ", the access " + distance(ask, origin, length);
     }
+    const EndpointId only = e->bound_qpn.load(std::memory_order_relaxed);
+    if (only != 0) append_only(out, only, ask.through);
     // of a region that is closed it has gone; another domain's may be changing
     const bool ours = e->pd.load(std::memory_order_relaxed) == ask.pd;
-    const SideRecord* side = ours ? sides_[e - file_.entries] : nullptr;
+    const SideRecord* side = ours ? sides_[index] : nullptr;
     if ((rights & kFlagAskOwner) != 0 && side != nullptr) append_side(out, *side, ask.through);
     out += ", registered " +
            describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed));
@@ -177,7 +186,7 @@ std::string PeerKeyView::explain(pid_t owner, const AccessAsk& ask, Denial denia
     out += range_text(zero_based ? 0 : entry.base, entry.length, zero_based);
     append(out, " for %s", granted);
     if (denial == Denial::out_of_range) {
-      out += ", the access " + distance(ask, entry.base, entry.length, zero_based);
+      out += ", the access " + distance(ask, zero_based ? 0 : entry.base, entry.length);
     }
     out += ", registered " + describe_code(owner, entry_place(entry));
   }

@@ -39,7 +39,7 @@ constexpr EntryState state_of(uint64_t state_gen) noexcept {
 //   0           8     16     24       32    36      40     44    48         56          64
 //   | state_gen | key | base | length | pd | rights | next | qpn | reg'd at | birth |
 // All but two flags in rights is constant while the state is VALID: enabled and ask-owner are set
-// once and stay. bound_qpn is kept free for memory windows (the QP of a 2A or 2B window).
+// once and stay.
 struct alignas(64) KeyEntry {
   std::atomic<uint64_t> state_gen;  // generation << 2 | EntryState
   std::atomic<uint64_t> key;
@@ -48,7 +48,7 @@ struct alignas(64) KeyEntry {
   std::atomic<uint32_t> pd;
   std::atomic<uint32_t> rights;         // Rights in the low 16 bits, flags above
   std::atomic<uint32_t> next;           // chain: index + 1, 0 = end
-  std::atomic<uint32_t> bound_qpn;      // 0
+  std::atomic<uint32_t> bound_qpn;      // the one EndpointId that reaches it; 0: any of the domain
   std::atomic<uint64_t> registered_at;  // code address in the owner, for explanations
   std::atomic<uint64_t> birth;          // generation of its first life: a refresh gives new ones
 };
@@ -57,7 +57,8 @@ static_assert(sizeof(KeyEntry) == 64);
 constexpr uint32_t kRightsMask = 0xffff;
 constexpr uint32_t kFlagZeroBased = 1u << 16;
 constexpr uint32_t kFlagEnabled = 1u << 17;
-constexpr uint32_t kFlagAskOwner = 1u << 18;  // has a side record, which only its owner knows
+constexpr uint32_t kFlagAskOwner = 1u << 18;  // has what only its owner judges: beside.cpp
+constexpr uint32_t kFlagOrigin = 1u << 19;    // peers count from elsewhere: the owner knows where
 
 constexpr uint64_t kKeyFileMagic = 0x3153594b50415041;  // "APAPKYS1", little endian
 constexpr uint32_t kKeyFileLayout = 1;

@@ -50,8 +50,10 @@ Result<std::unique_ptr<KeyTable>> KeyTable::create(uint32_t max_regions) {
   header->bucket_count.store(kBucketsAtStart, std::memory_order_release);
 
   std::unique_ptr<KeyTable> table(new (std::nothrow) KeyTable(std::move(file)));
-  if (table == nullptr || table->sides_ == nullptr || table->shadows_ == nullptr)
+  if (table == nullptr || table->sides_ == nullptr || table->shadows_ == nullptr ||
+      table->origins_ == nullptr) {
     return Errc::no_memory;
+  }
   install_fault_guard();
   return table;
 }
@@ -68,6 +70,7 @@ KeyTable::KeyTable(PublishedFile file) noexcept
   // address space only: pages come with the records
   sides_.reset(static_cast<SideRecord**>(std::calloc(file_.capacity, sizeof(SideRecord*))));
   shadows_.reset(static_cast<Shadow*>(std::calloc(file_.capacity, sizeof(Shadow))));
+  origins_.reset(static_cast<uint64_t*>(std::calloc(file_.capacity, sizeof(uint64_t))));
 }
 
 KeyTable::~KeyTable() {
@@ -276,7 +279,15 @@ void KeyTable::fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key,
                      std::memory_order_release);
   entry.registered_at.store(reinterpret_cast<uint64_t>(spec.registered_at),
                             std::memory_order_release);
-  entry.bound_qpn.store(0, std::memory_order_release);
+  entry.bound_qpn.store(spec.bound_to, std::memory_order_release);
+}
+
+// The flags of a region that is more than a range which everybody with the key may reach.
+uint32_t KeyTable::flags_beside(const RegionSpec& spec, bool has_side) noexcept {
+  uint32_t flags = has_side || spec.bound_to != 0 ? kFlagAskOwner : 0;
+  if (!spec.origin || *spec.origin == spec.base) return flags;
+  if (*spec.origin == 0) return flags | kFlagZeroBased;
+  return flags | kFlagAskOwner | kFlagOrigin;
 }
 
 void KeyTable::note_domain(DomainId pd) noexcept {
@@ -291,6 +302,10 @@ void KeyTable::note_domain(DomainId pd) noexcept {
 Result<RegionHandle> KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideRecord> side) {
   if (spec.pd == 0 || (static_cast<uint32_t>(spec.rights) & ~kAllRights) != 0) return Errc::invalid;
   if (spec.length != 0 && spec.base > ~uint64_t{0} - (spec.length - 1)) return Errc::invalid;
+  if (spec.origin && spec.zero_based) return Errc::invalid;
+  if (spec.origin && spec.length != 0 && *spec.origin > ~uint64_t{0} - (spec.length - 1)) {
+    return Errc::invalid;
+  }
   if (spec.requested_key == kNotAvail) return Errc::key_rejected;
 
   std::lock_guard guard(mutex_);
@@ -321,9 +336,14 @@ Result<RegionHandle> KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideR
   }
   const uint64_t generation = next_generation();
   KeyEntry& entry = file_.entries[index];
-  fill(entry, spec, key, side != nullptr ? kFlagAskOwner : 0);
+  uint32_t flags = 0;
+  if (side != nullptr || spec.bound_to != 0 || spec.origin) [[unlikely]] {
+    flags = flags_beside(spec, side != nullptr);
+    if ((flags & kFlagOrigin) != 0) origins_[index] = *spec.origin;
+    sides_[index] = side.release();
+  }
+  fill(entry, spec, key, flags);
   entry.birth.store(generation, std::memory_order_release);
-  if (side != nullptr) sides_[index] = side.release();
   // SYNC POINT: key-entry (the fields of this life become visible with its generation)
   entry.state_gen.store(state_gen_of(generation, EntryState::valid), std::memory_order_release);
   if (resting == 0) link(index, hash);

@@ -39,7 +39,12 @@ struct RegionSpec {
   uint64_t length = 0;  // bytes
   Rights rights = Rights::none;
   bool zero_based = false;  // peers give offsets from base (scalable mode), not addresses
-  bool enabled = true;      // false: refused until enable()
+  // Peers give addresses that begin here rather than at base (ibv_reg_mr_iova); not with
+  // zero_based.
+  std::optional<uint64_t> origin{};
+  // Reached through this endpoint alone (a type 2 memory window); 0: through any of the domain.
+  EndpointId bound_to = 0;
+  bool enabled = true;                    // false: refused until enable()
   std::optional<uint64_t> requested_key;  // nullopt: an unguessable key is drawn
   const void* registered_at = nullptr;    // return address of the registering call, for explain()
 };
@@ -80,8 +85,9 @@ class KeyTable {
 
   // Registers a region; it can be reached when this returns. Errors: no_key (the requested key is
   // in use in that domain), key_rejected (it is FI_KEY_NOTAVAIL), invalid (the range wraps, domain
-  // 0, an unknown right), no_space (table full), no_memory.
+  // 0, an unknown right, an origin for what is zero_based), no_space (table full), no_memory.
   // With a side record, base is the address of the first byte and length that of all segments.
+  // Peers leave the accesses of what has a side record, an origin or an endpoint to the owner.
   Result<RegionHandle> add(const RegionSpec& spec, std::unique_ptr<SideRecord> side = nullptr);
   // Errors: no_entry (closed, or being closed).
   Status enable(RegionHandle region);
@@ -182,6 +188,7 @@ class KeyTable {
   std::atomic<uint32_t>& head_of(uint64_t hash) const noexcept;
   Drawn next_drawn() noexcept;
   Drawn draw_key(DomainId pd) noexcept;
+  static uint32_t flags_beside(const RegionSpec& spec, bool has_side) noexcept;
   void fill(KeyEntry& entry, const RegionSpec& spec, uint64_t key, uint32_t flags) noexcept;
   void set_next(uint32_t index, uint32_t next) noexcept;
   void extend(Tail& chain, uint32_t at) noexcept;
@@ -197,6 +204,7 @@ class KeyTable {
   Denial find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) const noexcept;
   Checked grant(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
   Checked grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
+  uint64_t origin_of(uint32_t index, uint32_t flags) const noexcept;  // where peers count from
   uint64_t next_generation() noexcept { return next_generation_++; }
   bool in_force(RegionHandle region) const noexcept;
   bool quiet(uint64_t generation) noexcept;
@@ -238,7 +246,8 @@ class KeyTable {
     void operator()(void* p) const noexcept { std::free(p); }
   };
   std::unique_ptr<SideRecord*[], Free> sides_;
-  std::unique_ptr<Shadow[], Free> shadows_;  // by index; guarded by mutex_
+  std::unique_ptr<uint64_t[], Free> origins_;  // by index, where kFlagOrigin is set; as sides_
+  std::unique_ptr<Shadow[], Free> shadows_;    // by index; guarded by mutex_
 
   std::mutex slots_mutex_;  // guards attached_ and the mappings behind it
   std::vector<Attached> attached_;

@@ -1,9 +1,10 @@
 // What a region has beyond one flat range that everybody with the key may reach: several buffers,
 // pages that must have been verified, a secret, one endpoint that alone may reach it, watchers.
 //
-// It is the owner's own and no peer sees it: the entry of such a region carries kFlagAskOwner, and
-// peers leave its accesses to the owner. Built before the region is added; changed afterwards only
-// inside the engine lock of the region's domain, in which every check of it runs too.
+// It is the owner's own and no peer sees it: the entry of such a region carries kFlagAskOwner (as
+// do a few others, key_file.hpp), and peers leave its accesses to the owner. Built before the
+// region is added; changed afterwards only inside the engine lock of the region's domain, in which
+// every check of it runs too.
 // (fi_mr(3): fi_mr_regv, FI_MR_MMU_NOTIFY, FI_MR_RAW, FI_MR_ENDPOINT, FI_MR_RMA_EVENT,
 // FI_RMA_PMEM.)
 #pragma once

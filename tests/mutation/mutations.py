@@ -8,6 +8,7 @@ run all the same, and may survive. `tests` is for those that the tests of protec
 from dataclasses import dataclass
 
 QP_TESTS = ("qp_refusal", "qp_hostile_peer")
+BOUND = ("protect_bound",)
 
 
 @dataclass(frozen=True)
@@ -198,21 +199,55 @@ TABLE = [
 
 SIDE = [
     Mutation("a raw key has two halves", "protect/beside.cpp",
-             "  if (side.secret && ask.secret.unchecked() != *side.secret) "
-             "return Checked(Denial::unknown_key);\n", ""),
+             "  if (side != nullptr && side->secret && ask.secret.unchecked() != *side->secret) {\n"
+             "    return Checked(Denial::unknown_key);\n  }\n", ""),
     Mutation("no secret is a wrong secret", "protect/beside.cpp",
-             "if (side.secret && ask.secret.unchecked() != *side.secret)",
-             "if (side.secret && ask.secret.unchecked() != 0 && "
-             "ask.secret.unchecked() != *side.secret)"),
+             "if (side != nullptr && side->secret && ask.secret.unchecked() != *side->secret)",
+             "if (side != nullptr && side->secret && ask.secret.unchecked() != 0 && "
+             "ask.secret.unchecked() != *side->secret)"),
     Mutation("a region without a secret asks for none", "protect/beside.cpp",
-             "if (side.secret && ask.secret.unchecked() != *side.secret)",
-             "if (ask.secret.unchecked() != side.secret.value_or(0))"),
+             "if (side != nullptr && side->secret && ask.secret.unchecked() != *side->secret)",
+             "if (side != nullptr && ask.secret.unchecked() != side->secret.value_or(0))"),
     Mutation("rights and range beside", "protect/beside.cpp",
-             "Denial denial = judge_entry(entry, ask.addr.unchecked(), len, ask.need, offset);",
-             "Denial denial = (judge_entry(entry, ask.addr.unchecked(), len, ask.need, offset), "
+             "Denial denial = judge_entry(seen, ask.addr.unchecked(), len, ask.need, offset);",
+             "Denial denial = (judge_entry(seen, ask.addr.unchecked(), len, ask.need, offset), "
              "Denial::none);"),
     Mutation("the rules of the record", "protect/beside.cpp",
-             "  if (denial == Denial::none) denial = side.judge(ask.through, offset, len);\n", ""),
+             "  if (denial == Denial::none && side != nullptr) denial = side->judge(ask.through, "
+             "offset, len);\n", ""),
+    Mutation("the one endpoint of a bound entry", "protect/beside.cpp",
+             "  if (denial == Denial::none && only != 0 && only != ask.through) "
+             "denial = Denial::wrong_endpoint;\n", "", tests=BOUND),
+    Mutation("an entry that is bound to none is anybody's", "protect/beside.cpp",
+             "denial == Denial::none && only != 0 && only != ask.through",
+             "denial == Denial::none && only != ask.through"),
+    Mutation("an origin is what is compared", "protect/beside.cpp",
+             "  if ((entry.rights & kFlagOrigin) != 0) seen.base = origins_[entry.index];\n", "",
+             tests=BOUND),
+    Mutation("an origin is for the comparison alone", "protect/beside.cpp",
+             "return Checked(reinterpret_cast<std::byte*>(entry.base + offset), n, entry.ref());",
+             "return Checked(reinterpret_cast<std::byte*>(seen.base + offset), n, entry.ref());",
+             tests=BOUND),
+    Mutation("a commit counts from the origin", "protect/beside.cpp",
+             "  if ((flags & kFlagOrigin) != 0) return origins_[index];\n", "", tests=BOUND),
+    Mutation("a bound entry without a record has no watchers", "protect/beside.cpp",
+             "  if (side == nullptr) return;\n", "", tests=BOUND),
+    Mutation("peers leave a bound entry to its owner", "protect/key_table.cpp",
+             "has_side || spec.bound_to != 0 ? kFlagAskOwner : 0;", "has_side ? kFlagAskOwner : 0;",
+             tests=BOUND),
+    Mutation("peers leave an origin to its owner", "protect/key_table.cpp",
+             "return flags | kFlagAskOwner | kFlagOrigin;", "return flags | kFlagOrigin;",
+             tests=BOUND),
+    Mutation("origin 0 is an offset", "protect/key_table.cpp",
+             "  if (*spec.origin == 0) return flags | kFlagZeroBased;\n", "", tests=BOUND),
+    Mutation("an origin does not wrap", "protect/key_table.cpp",
+             "*spec.origin > ~uint64_t{0} - (spec.length - 1)) {\n    return Errc::invalid;",
+             "*spec.origin > ~uint64_t{0} - (spec.length - 1)) {", tests=BOUND),
+    Mutation("an origin or offsets, not both", "protect/key_table.cpp",
+             "  if (spec.origin && spec.zero_based) return Errc::invalid;\n", "", tests=BOUND),
+    Mutation("an entry forgets whose alone it was", "protect/key_table.cpp",
+             "entry.bound_qpn.store(spec.bound_to, std::memory_order_release);",
+             "if (spec.bound_to != 0) entry.bound_qpn.store(spec.bound_to);", tests=BOUND),
     Mutation("a chunk of several runs", "protect/beside.cpp",
              "  if (run == n) return Checked(first, n, entry.ref());\n",
              "  return Checked(first, n, entry.ref());\n"),
@@ -231,8 +266,7 @@ SIDE = [
              "if (region.generation == 0 || region.index >= file_.capacity) return;",
              "if (region.generation == 0) return;"),
     Mutation("a commit needs the flag", "protect/beside.cpp",
-             "(flags & kFlagAskOwner) == 0 || !sides_[index]->persistent",
-             "(flags & kFlagAskOwner) == 0"),
+             "side == nullptr || !side->persistent", "side == nullptr"),
     Mutation("a commit is an access", "protect/beside.cpp",
              "const Checked checked = check(ask);\n  if (!checked) return checked.denial();",
              "const Checked checked = check(ask);\n  if (!checked) return Denial::none;"),
