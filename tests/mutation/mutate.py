@@ -33,7 +33,8 @@ add_subdirectory(tests/qp)
 """
 
 PROTECT_TESTS = ("check", "side_record", "bound", "key_table", "peer_key_view", "revoke",
-                 "interleave", "descriptor", "rights", "explain", "steps", "keys", "threads",
+                 "interleave", "descriptor", "rights", "explain", "steps", "keys",
+                 "key_numbers", "threads",
                  "processes")
 NEAREST = {  # the test program that most likely notices, by file
     "protect/side_record.cpp": "side_record", "protect/side_record.hpp": "side_record",
