@@ -77,6 +77,7 @@ const char* remedy(Denial denial, bool zero_based) {
     case Denial::wrong_endpoint:
       return "access it through the endpoint that it is bound to, while that is open";
     case Denial::not_verified: return "call fi_mr_refresh() for these pages once they are mapped";
+    case Denial::no_window: return "invalidate only windows of type 2, by the key they have now";
     case Denial::none: break;
   }
   return "nothing needs to change";

@@ -30,9 +30,9 @@ Result<std::unique_ptr<KeyNumbers>> KeyNumbers::create(unsigned bits) {
   };
   made->taken_ = bitmap();
   bool all = made->taken_ != nullptr;
-  for (Bitmap& touched : made->touched_) {
-    touched = bitmap();
-    all = all && touched != nullptr;
+  for (Bitmap& back : made->came_back_) {
+    back = bitmap();
+    all = all && back != nullptr;
   }
   if (!all) return Errc::no_memory;
   return made;
@@ -40,19 +40,20 @@ Result<std::unique_ptr<KeyNumbers>> KeyNumbers::create(unsigned bits) {
 
 bool KeyNumbers::rests(uint32_t number) const noexcept {
   if (has(taken_.get(), number)) return true;
-  return std::any_of(touched_.begin(), touched_.end(),
-                     [number](const Bitmap& touched) { return has(touched.get(), number); });
+  return std::any_of(came_back_.begin(), came_back_.end(),
+                     [number](const Bitmap& back) { return has(back.get(), number); });
 }
 
 // The oldest spell is forgotten: half of all numbers have been drawn since it ended.
 void KeyNumbers::begin_spell() noexcept {
   spell_ = (spell_ + 1) % kSpells;
-  std::fill_n(touched_[spell_].get(), words(), 0);
+  std::fill_n(came_back_[spell_].get(), words(), 0);
   drawn_ = 0;
 }
 
 // At most 5/8 of the numbers were drawn in the spells that are remembered, and at most 1/4 were out
-// when those began (and may have come back since): one try in eight succeeds, or more.
+// when those began (and may have come back since): one try in eight succeeds, or more. What is out
+// rests anyway; that it was is noted when it comes back.
 Result<uint32_t> KeyNumbers::take() noexcept {
   std::lock_guard guard(mutex_);
   if (out_ >= count_ / 4) return Errc::no_space;
@@ -61,7 +62,6 @@ Result<uint32_t> KeyNumbers::take() noexcept {
     number = static_cast<uint32_t>(random_u64()) & (count_ - 1);
   } while (number == 0 || number == count_ - 1 || rests(number));
   put(taken_.get(), number);
-  put(touched_[spell_].get(), number);
   ++out_;
   if (++drawn_ == count_ / 8) begin_spell();
   return number;
@@ -71,7 +71,7 @@ void KeyNumbers::give_back(uint32_t number) noexcept {
   std::lock_guard guard(mutex_);
   assert(number < count_ && has(taken_.get(), number));
   taken_[number / 64] &= ~(uint64_t{1} << number % 64);
-  put(touched_[spell_].get(), number);
+  put(came_back_[spell_].get(), number);
   --out_;
 }
 

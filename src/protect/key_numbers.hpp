@@ -1,13 +1,13 @@
-// The numbers of verbs keys. An lkey or rkey is 32 bits: the number of an MR or a memory window, and
-// a tag of 8 bits, which the consumer owns for windows of type 2.
+// The numbers of verbs keys. An lkey or rkey is 32 bits: the number of an MR or of a memory window,
+// and a tag of 8 bits, which the consumer owns for windows of type 2.
 //
 //   31                 8 7      0
 //   | number, 24 bits   |  tag   |     never 0 and never all ones, whatever the tag
 //
 // Numbers are drawn unpredictably, and unique among those that are out in this process: one
 // KeyNumbers serves all domains, so that a key of one domain never names anything in another. A
-// number that was drawn or given back is not drawn again before half of all numbers have been:
-// whoever kept a key of something that is gone finds nothing under it for a long time.
+// number that was given back is not drawn again before half of all numbers have been: whoever kept
+// a key of something that is gone finds nothing under it for a long time.
 //
 // Any thread: one mutex. Only for registration and allocation, never for the data path. (IBTA vol.
 // 1, 10.6.3: L_Keys, R_Keys and their key portion.)
@@ -69,11 +69,11 @@ class KeyNumbers {
   void begin_spell() noexcept;
 
   const uint32_t count_;
-  mutable std::mutex mutex_;             // guards what follows
-  Bitmap taken_;                         // those that are out
-  std::array<Bitmap, kSpells> touched_;  // drawn or given back, by spell
-  unsigned spell_ = 0;                   // of touched_, now
-  uint32_t drawn_ = 0;                   // in this spell
+  mutable std::mutex mutex_;               // guards what follows
+  Bitmap taken_;                           // those that are out
+  std::array<Bitmap, kSpells> came_back_;  // those that came back, by spell
+  unsigned spell_ = 0;                     // of came_back_, now
+  uint32_t drawn_ = 0;                     // in this spell
   uint32_t out_ = 0;
 };
 

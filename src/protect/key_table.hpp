@@ -91,6 +91,8 @@ class KeyTable {
   Result<RegionHandle> add(const RegionSpec& spec, std::unique_ptr<SideRecord> side = nullptr);
   // Errors: no_entry (closed, or being closed).
   Status enable(RegionHandle region);
+  // Neither closed nor being closed.
+  bool in_force(RegionHandle region) const noexcept;
 
   // The region's side record, or null. Change it inside the engine lock of the domain, and only
   // until the region is closed; add_side gives one to a region that has none, from then on peers
@@ -102,13 +104,17 @@ class KeyTable {
   // no_entry if it is closed already. revoke_poll: true once nothing older can land any more (the
   // entry is free then). revoke: both, until `deadline_ns` (now_ns() time) has passed, then busy:
   // the region stays refused, and calling again finishes. Poll and revoke are called outside every
-  // lock.
+  // lock (but by windows, which poll now and then: window.hpp).
   Status revoke_begin(RegionHandle region);
   bool revoke_poll(RegionHandle region);
   // revoke_begin() and one revoke_poll() in one step, inside the engine lock: ok when it is over,
   // busy when it is to be polled on, no_entry.
   Status revoke_now(RegionHandle region);
   Status revoke(RegionHandle region, uint64_t deadline_ns);
+  // Of a region that was added with bound_to, inside the engine lock: over when this returns. No
+  // peer ever pins such a region, and our own threads are in it inside that lock only. Errors:
+  // no_entry.
+  Status revoke_bound(RegionHandle region);
 
   // fi_mr_refresh: instead of revoke_poll, until it is true; then revive() puts the region in force
   // again, key, rights and side record as they are, in a new life: what is under way in the old one
@@ -206,7 +212,6 @@ class KeyTable {
   Checked grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
   uint64_t origin_of(uint32_t index, uint32_t flags) const noexcept;  // where peers count from
   uint64_t next_generation() noexcept { return next_generation_++; }
-  bool in_force(RegionHandle region) const noexcept;
   bool quiet(uint64_t generation) noexcept;
   bool slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;
   void set_free(RegionHandle region) noexcept;

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cassert>
 #include <new>
 #include <utility>
 
@@ -160,6 +161,16 @@ Status KeyTable::revoke(RegionHandle region, uint64_t deadline_ns) {
   if (Status s = revoke_begin(region); !s) return s;
   if (!wait_until_quiet(region, deadline_ns)) return Errc::busy;
   set_free(region);
+  return {};
+}
+
+Status KeyTable::revoke_bound(RegionHandle region) {
+  if (region.generation == 0 || region.index >= file_.capacity) return Errc::no_entry;
+  std::lock_guard guard(mutex_);
+  if (!in_force(region) && !being_closed(region)) return Errc::no_entry;
+  // relaxed: written under mutex_
+  assert(file_.entries[region.index].bound_qpn.load(std::memory_order_relaxed) != 0);
+  free_entry(region);
   return {};
 }
 

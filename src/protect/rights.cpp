@@ -24,6 +24,7 @@ const char* sentence(Denial denial) noexcept {
     case Denial::not_verified:
       return "a page was not mapped when the region was registered or refreshed last";
     case Denial::misaligned: return "the elements are not aligned as their datatype must be";
+    case Denial::no_window: return "the key is not that of a memory window of type 2";
   }
   return "refused for a reason that this version does not know";
 }

@@ -56,9 +56,10 @@ enum class Denial : uint8_t {
   not_persistent = 10,  // a commit to a region that was not registered for that
   wrong_endpoint = 11,  // the region is reached through one endpoint only, and not this one
   not_verified = 12,    // a page was not there when the region was registered or refreshed last
+  no_window = 13,       // of an invalidation: only a bound memory window of type 2 allows it
 };
 
-constexpr uint8_t kDenials = 13;
+constexpr uint8_t kDenials = 14;
 
 // The rule that was broken, in a few words: "the range leaves the region". Static storage; any byte
 // is answered, since it may have come from a peer.

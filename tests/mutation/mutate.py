@@ -33,15 +33,16 @@ add_subdirectory(tests/qp)
 """
 
 PROTECT_TESTS = ("check", "side_record", "bound", "key_table", "peer_key_view", "revoke",
-                 "interleave", "descriptor", "rights", "explain", "steps", "keys",
-                 "key_numbers", "threads",
-                 "processes")
+                 "interleave", "descriptor", "rights", "explain", "steps", "keys", "key_numbers",
+                 "window", "threads", "processes")
 NEAREST = {  # the test program that most likely notices, by file
     "protect/side_record.cpp": "side_record", "protect/side_record.hpp": "side_record",
     "protect/beside.cpp": "side_record", "protect/grant.hpp": "side_record",
     "protect/revoke.cpp": "revoke", "protect/thread_probe.cpp": "revoke",
     "protect/peer_key_view.cpp": "peer_key_view", "protect/key_file.cpp": "peer_key_view",
     "protect/key_table.cpp": "key_table", "protect/key_table.hpp": "key_table",
+    "protect/key_numbers.cpp": "key_numbers", "protect/key_numbers.hpp": "key_numbers",
+    "protect/window.cpp": "window", "protect/window.hpp": "window",
     "protect/rights.cpp": "rights", "protect/descriptor.cpp": "descriptor",
 }
 

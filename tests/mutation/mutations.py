@@ -1,25 +1,15 @@
 """The list of mutations: each takes one check out of src/protect/ (a few out of src/qp/), or bends
-it. mutate.py applies them one at a time.
+it; those of memory windows are in window_mutations.py. mutate.py applies them one at a time.
 
 `old` must occur exactly once in the file, as it is after clang-format. A mutation that no test can
 see has `reason`: why it changes no behaviour, or what else proves the rule (a Spin model). It is
 run all the same, and may survive. `tests` is for those that the tests of protect/ alone cannot see.
 """
-from dataclasses import dataclass
+from mutation import Mutation
+from window_mutations import WINDOWS
 
 QP_TESTS = ("qp_refusal", "qp_hostile_peer")
 BOUND = ("protect_bound",)
-
-
-@dataclass(frozen=True)
-class Mutation:
-    what: str  # the rule that is taken out, in a few words
-    file: str  # beneath src/
-    old: str
-    new: str
-    reason: str = ""
-    tests: tuple[str, ...] = ()
-
 
 MODEL = "an order of memory accesses: proved by tests/spin/revocation.pml, too rare for a test"
 
@@ -536,4 +526,4 @@ OWNER = [  # what the queue pair does with a check's answer
              "rx.bytes.view(f.byte_pos, 0);", tests=QP_TESTS),
 ]
 
-ALL = ENTRY + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER
+ALL = ENTRY + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER + WINDOWS

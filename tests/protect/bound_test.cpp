@@ -100,6 +100,28 @@ TEST_F(Bound, every_chunk_is_asked_for_through_that_endpoint) {
   EXPECT_EQ(denial(ask), Denial::closed);
 }
 
+TEST_F(Bound, is_revoked_at_once_in_its_own_life) {
+  RegionSpec spec = bound_spec();
+  spec.requested_key = 5;
+  const RegionHandle old = add(spec);
+  EXPECT_TRUE(table->revoke_bound(old));
+  EXPECT_EQ(through(old, kOne), Denial::closed);
+  EXPECT_EQ(table->regions(), 0u);
+  EXPECT_EQ(table->revoke_bound(old).error(), Errc::no_entry);
+  EXPECT_EQ(table->revoke_bound({}).error(), Errc::no_entry);
+  RegionHandle beyond = old;
+  beyond.index = 0xffffffff;
+  EXPECT_EQ(table->revoke_bound(beyond).error(), Errc::no_entry);
+  const RegionHandle next = add(spec);
+  EXPECT_EQ(next.index, old.index);
+  EXPECT_EQ(table->revoke_bound(old).error(), Errc::no_entry);
+  EXPECT_EQ(through(next, kOne), Denial::none);
+  ASSERT_TRUE(table->revoke_begin(next));
+  EXPECT_EQ(through(next, kOne), Denial::revoking);
+  EXPECT_TRUE(table->revoke_bound(next)) << "what was begun is ended";
+  EXPECT_EQ(through(next, kOne), Denial::closed);
+}
+
 TEST_F(Bound, right_and_range_are_judged_as_ever) {
   const RegionHandle r = add(bound_spec());
   AccessAsk ask = ask_of(r.key, kBase, kLength);
