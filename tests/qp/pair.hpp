@@ -4,8 +4,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <deque>
@@ -15,17 +13,14 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "link/loopback/loopback.hpp"
-#include "link/shm/segment.hpp"
+#include "link/lane_pair.hpp"
 #include "qp/qp.hpp"
 #include "qp/tuning.hpp"
 
 namespace aperture::qp::test {
 
-enum class LinkKind { loopback, shm, direct };
-inline const char* name_of(LinkKind kind) {
-  return kind == LinkKind::loopback ? "loopback" : kind == LinkKind::shm ? "shm" : "direct";
-}
+using link::test::LinkKind;
+using link::test::name_of;
 
 // Bytes that say where they belong.
 inline std::vector<std::byte> pattern(size_t n, unsigned seed) {
@@ -199,27 +194,20 @@ struct Side {
   std::unique_ptr<Qp> qp;
 };
 
-class Pair {
+class Pair : public link::test::LanePair {
  public:
-  explicit Pair(LinkKind kind, const Options& o = {}) : kind_(kind) {
-    keys = std::move(protect::KeyTable::create(1024)).value();
+  explicit Pair(LinkKind kind, const Options& o = {}) : LanePair(kind) {
     Address there;
     there.ip[15] = 1;
     there.port = 7;
     a = std::make_unique<Side>(*keys, o, there);
     b = std::make_unique<Side>(*keys, o, there);
-    bell_a_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    bell_b_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    make_lanes();
+    make(a->domain, b->domain);
   }
   ~Pair() {
     // a Qp hands its slot back: before the segment goes
     if (a) a->qp->finish(Errc::shut_down);
     if (b) b->qp->finish(Errc::shut_down);
-    if (segment_a_ != nullptr && kind_ == LinkKind::direct) {
-      EXPECT_TRUE(keys->detach_slots(slots(*segment_a_, link::shm::Side::creator)));
-      EXPECT_TRUE(keys->detach_slots(slots(*segment_a_, link::shm::Side::attacher)));
-    }
   }
 
   // Dead queue pairs give way to new ones over a new lane of the same segment.
@@ -229,7 +217,7 @@ class Pair {
       s.qp = std::make_unique<Qp>(s.port, s.qp->remote());
       s.sink.messages.clear();
     }
-    make_lanes();
+    make(a->domain, b->domain);
     attach();
   }
 
@@ -271,64 +259,7 @@ class Pair {
     EXPECT_TRUE(keys->revoke(region, now_ns() + 1'000'000'000));
   }
 
-  LinkKind kind() const { return kind_; }
-  int bell_a() const { return bell_a_.get(); }
-  int bell_b() const { return bell_b_.get(); }
-
-  std::unique_ptr<protect::KeyTable> keys;
-  std::unique_ptr<link::Lane> lane_a, lane_b;  // until attach()
   std::unique_ptr<Side> a, b;
-
- private:
-  static protect::SlotArray* slots(link::shm::Segment& segment, link::shm::Side side) {
-    return static_cast<protect::SlotArray*>(segment.slots_of(side));
-  }
-
-  void make_lanes() {
-    if (kind_ == LinkKind::loopback) {
-      auto pair = link::loopback::make_lane_pair(bell_a_.get(), bell_b_.get());
-      ASSERT_TRUE(pair.ok());
-      lane_a = std::move(pair->first);
-      lane_b = std::move(pair->second);
-    } else {
-      make_shm_lanes();
-    }
-    lane_a->remote_domain = b->domain;
-    lane_b->remote_domain = a->domain;
-  }
-
-  void make_segment() {
-    segment_a_ = *link::shm::Segment::create();
-    segment_b_ = *link::shm::Segment::attach(UniqueFd(::dup(segment_a_->fd())));
-    if (kind_ == LinkKind::direct) {
-      view_ = std::make_unique<protect::PeerKeyView>(
-          std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
-              .value());
-      for (const auto side : {link::shm::Side::creator, link::shm::Side::attacher}) {
-        ASSERT_TRUE(keys->attach_slots(slots(*segment_a_, side), ::getpid()));
-      }
-    }
-  }
-
-  void make_shm_lanes() {
-    if (segment_a_ == nullptr) make_segment();
-    link::shm::LanePeer to_b, to_a;
-    to_b.doorbell_fd = bell_b_.get();
-    to_a.doorbell_fd = bell_a_.get();
-    if (kind_ == LinkKind::direct) {
-      to_b.direct = {true, ::getpid(), view_.get(), segment_a_->slots_of(link::shm::Side::creator)};
-      to_a.direct = {true, ::getpid(), view_.get(),
-                     segment_b_->slots_of(link::shm::Side::attacher)};
-    }
-    const uint32_t index = *segment_a_->reserve_lane();
-    lane_a = *segment_a_->open_lane(index, to_b);
-    lane_b = *segment_b_->open_lane(index, to_a);
-  }
-
-  const LinkKind kind_;
-  UniqueFd bell_a_, bell_b_;
-  std::shared_ptr<link::shm::Segment> segment_a_, segment_b_;
-  std::unique_ptr<protect::PeerKeyView> view_;
 };
 
 // A work request over one piece of memory.

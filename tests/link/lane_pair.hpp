@@ -1,0 +1,100 @@
+// Two ends of a lane in one process, over each kind of link, for the tests of the rooms above. On
+// the direct link each side may reach the other by CMA (the other is this very process), with a
+// real key view and real accessor slots.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "link/loopback/loopback.hpp"
+#include "link/shm/segment.hpp"
+#include "protect/key_table.hpp"
+#include "protect/peer_key_view.hpp"
+
+namespace aperture::link::test {
+
+enum class LinkKind { loopback, shm, direct };
+inline const char* name_of(LinkKind kind) {
+  return kind == LinkKind::loopback ? "loopback" : kind == LinkKind::shm ? "shm" : "direct";
+}
+
+class LanePair {
+ public:
+  explicit LanePair(LinkKind kind) : kind_(kind) {
+    keys = std::move(protect::KeyTable::create(1024)).value();
+    bell_a_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    bell_b_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  }
+  // The queue pairs have handed their slots back: before the segment goes.
+  ~LanePair() {
+    lane_a.reset();
+    lane_b.reset();
+    if (segment_a_ == nullptr || kind_ != LinkKind::direct) return;
+    EXPECT_TRUE(keys->detach_slots(slots(*segment_a_, shm::Side::creator)));
+    EXPECT_TRUE(keys->detach_slots(slots(*segment_a_, shm::Side::attacher)));
+  }
+  LanePair(const LanePair&) = delete;
+  LanePair& operator=(const LanePair&) = delete;
+
+  // A new lane, in the same segment where there is one.
+  void make(protect::DomainId domain_a, protect::DomainId domain_b) {
+    if (kind_ == LinkKind::loopback) {
+      auto pair = loopback::make_lane_pair(bell_a_.get(), bell_b_.get());
+      ASSERT_TRUE(pair.ok());
+      lane_a = std::move(pair->first);
+      lane_b = std::move(pair->second);
+    } else {
+      make_shm();
+    }
+    lane_a->remote_domain = domain_b;
+    lane_b->remote_domain = domain_a;
+  }
+
+  LinkKind kind() const { return kind_; }
+  int bell_a() const { return bell_a_.get(); }
+  int bell_b() const { return bell_b_.get(); }
+
+  std::unique_ptr<protect::KeyTable> keys;
+  std::unique_ptr<Lane> lane_a, lane_b;  // until they are attached
+
+ private:
+  static protect::SlotArray* slots(shm::Segment& segment, shm::Side side) {
+    return static_cast<protect::SlotArray*>(segment.slots_of(side));
+  }
+
+  void make_segment() {
+    segment_a_ = *shm::Segment::create();
+    segment_b_ = *shm::Segment::attach(UniqueFd(::dup(segment_a_->fd())));
+    if (kind_ != LinkKind::direct) return;
+    view_ = std::make_unique<protect::PeerKeyView>(
+        std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
+            .value());
+    for (const auto side : {shm::Side::creator, shm::Side::attacher}) {
+      ASSERT_TRUE(keys->attach_slots(slots(*segment_a_, side), ::getpid()));
+    }
+  }
+
+  void make_shm() {
+    if (segment_a_ == nullptr) make_segment();
+    shm::LanePeer to_b, to_a;
+    to_b.doorbell_fd = bell_b_.get();
+    to_a.doorbell_fd = bell_a_.get();
+    if (kind_ == LinkKind::direct) {
+      to_b.direct = {true, ::getpid(), view_.get(), segment_a_->slots_of(shm::Side::creator)};
+      to_a.direct = {true, ::getpid(), view_.get(), segment_b_->slots_of(shm::Side::attacher)};
+    }
+    const uint32_t index = *segment_a_->reserve_lane();
+    lane_a = *segment_a_->open_lane(index, to_b);
+    lane_b = *segment_b_->open_lane(index, to_a);
+  }
+
+  const LinkKind kind_;
+  UniqueFd bell_a_, bell_b_;
+  std::shared_ptr<shm::Segment> segment_a_, segment_b_;
+  std::unique_ptr<protect::PeerKeyView> view_;
+};
+
+}  // namespace aperture::link::test
