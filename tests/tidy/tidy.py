@@ -27,8 +27,10 @@ BENEATH = {
     "link": ("base", "ring", "wire"),
     "qp": ("base", "ring", "wire", "protect", "link"),
     "msg": ("base", "ring", "wire", "protect", "link", "qp"),
-    "nic": ("base", "ring", "wire", "protect", "link", "qp", "msg"),
+    "ib": ("base", "ring", "wire", "protect", "link", "qp"),
+    "nic": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib"),
     "provider": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
+    "verbs": ("base", "ring", "wire", "protect", "link", "qp", "ib", "nic"),
     "tool": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
 }
 # Foreign headers that only one room of src/ may know.

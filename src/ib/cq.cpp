@@ -1,0 +1,61 @@
+// Completion queues: see cq.hpp.
+#include "ib/cq.hpp"
+
+#include <bit>
+#include <new>
+
+#include "base/clock.hpp"
+
+namespace aperture::ib {
+
+Cq::Cq(uint32_t capacity, CqEvents& events, bool timestamps)
+    : slots_(std::bit_ceil(capacity)),
+      events_(events),
+      mask_(slots_.size() - 1),
+      capacity_(capacity),
+      timestamps_(timestamps) {}
+
+bool Cq::on_full() noexcept {
+  if (!overrun_) {
+    overrun_ = true;
+    events_.on_overrun();
+  }
+  return false;
+}
+
+void Cq::stamp(Cqe& slot) const noexcept {
+  slot.wc.timestamp = ticks();
+}
+
+void Cq::notify(const Wc& wc) noexcept {
+  if (solicited_only_ && !wc.solicited && wc.status == WcStatus::success) return;
+  armed_ = solicited_only_ = false;
+  events_.on_completion_event();
+}
+
+Status Cq::resize(uint32_t capacity) noexcept {
+  if (capacity < size()) return Errc::invalid;
+  try {
+    std::vector<Cqe> slots(std::bit_ceil(capacity));
+    const uint64_t mask = slots.size() - 1;
+    for (uint64_t i = head_; i != tail_; ++i) slots[i & mask] = slots_[i & mask_];
+    slots_.swap(slots);
+    mask_ = mask;
+    capacity_ = capacity;
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+  return {};
+}
+
+void Cq::forget(const Qp& qp) noexcept {
+  uint64_t kept = head_;
+  for (uint64_t i = head_; i != tail_; ++i) {
+    if (slots_[i & mask_].qp == &qp) continue;
+    if (kept != i) slots_[kept & mask_] = slots_[i & mask_];
+    ++kept;
+  }
+  tail_ = kept;
+}
+
+}  // namespace aperture::ib

@@ -1,0 +1,108 @@
+// Completion queues of work completions. IBTA vol. 1, 11.4.2; ibv_create_cq(3), ibv_poll_cq(3),
+// ibv_req_notify_cq(3).
+//
+// A plain ring under its context's engine lock. It holds as many entries as it was made for: one
+// more is an overrun, which is told once as an asynchronous event, and the queue pair whose
+// completion is lost goes to the error state. An entry that is taken gives the slots of its queue
+// back (a WR occupies its queue until its completion, or a later one, has been polled).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/errc.hpp"
+#include "ib/words.hpp"
+
+namespace aperture::ib {
+
+class Qp;
+
+struct Wc {
+  uint64_t id = 0;
+  uint64_t timestamp = 0;  // ticks(), if the queue wants them
+  uint32_t byte_len = 0;
+  uint32_t imm = 0;  // network order, as sent; or the rkey that was invalidated
+  uint32_t qpn = 0;
+  uint32_t src_qpn = 0;
+  uint32_t vendor_err = 0;  // protect::Denial, or an Errc above 256
+  WcStatus status = WcStatus::success;
+  WcOpcode opcode = WcOpcode::send;
+  uint8_t flags = 0;  // kWc...
+  bool solicited = false;
+};
+
+// A completion, and the queue that gets slots back with it.
+struct Cqe {
+  Wc wc;
+  Qp* qp = nullptr;              // null once it is gone
+  uint32_t* released = nullptr;  // of its queue: set to `release` when this is taken
+  uint32_t release = 0;
+};
+
+class CqEvents {
+ public:
+  virtual ~CqEvents() = default;
+  // One completion event, as asked for with arm(). Engine lock held.
+  virtual void on_completion_event() noexcept = 0;
+  virtual void on_overrun() noexcept = 0;
+};
+
+class Cq {
+ public:
+  // capacity: entries, at least 1. By exception std::bad_alloc.
+  Cq(uint32_t capacity, CqEvents& events, bool timestamps);
+
+  uint32_t capacity() const noexcept { return capacity_; }
+  uint32_t size() const noexcept { return static_cast<uint32_t>(tail_ - head_); }
+  bool empty() const noexcept { return head_ == tail_; }
+  bool overrun() const noexcept { return overrun_; }
+
+  // False: overrun; the completion is lost.
+  bool push(const Cqe& cqe) noexcept {
+    if (size() == capacity_) [[unlikely]]
+      return on_full();
+    Cqe& slot = slots_[tail_ & mask_];
+    slot = cqe;
+    if (timestamps_) stamp(slot);
+    ++tail_;
+    if (armed_) [[unlikely]]
+      notify(cqe.wc);
+    return true;
+  }
+  const Wc& front() const noexcept { return slots_[head_ & mask_].wc; }
+  void pop() noexcept {
+    const Cqe& cqe = slots_[head_ & mask_];
+    if (cqe.released != nullptr) *cqe.released = cqe.release;
+    ++head_;
+  }
+
+  // The next completion (or, solicited_only, the next solicited or bad one) makes one event.
+  void arm(bool solicited_only) noexcept {
+    // the wider wish wins until it has been served
+    solicited_only_ = armed_ ? solicited_only_ && solicited_only : solicited_only;
+    armed_ = true;
+  }
+  // Errors: invalid (more completions are in it), no_memory.
+  Status resize(uint32_t capacity) noexcept;
+  // The completions of that queue pair are dropped: it is reset, or gone.
+  void forget(const Qp& qp) noexcept;
+
+ private:
+  bool on_full() noexcept;
+  void stamp(Cqe& slot) const noexcept;
+  void notify(const Wc& wc) noexcept;
+
+  std::vector<Cqe> slots_;  // a power of two
+  CqEvents& events_;
+  uint64_t head_ = 0;
+  uint64_t tail_ = 0;
+  uint64_t mask_ = 0;
+  uint32_t capacity_ = 0;
+  const bool timestamps_;
+  bool armed_ = false;
+  bool solicited_only_ = false;
+  bool overrun_ = false;
+};
+
+}  // namespace aperture::ib

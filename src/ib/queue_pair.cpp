@@ -1,0 +1,350 @@
+// What every kind of queue pair does the same way: see queue_pair.hpp.
+#include "ib/queue_pair.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/guarded_copy.hpp"
+
+namespace aperture::ib {
+
+using protect::Rights;
+
+namespace {
+
+constexpr bool reads_local(SendOp op) noexcept {
+  return op == SendOp::write || op == SendOp::write_with_imm || op == SendOp::send ||
+         op == SendOp::send_with_imm || op == SendOp::send_with_inv;
+}
+
+constexpr bool is_atomic(SendOp op) noexcept {
+  return op == SendOp::cmp_swap || op == SendOp::fetch_add;
+}
+
+constexpr bool offered(QpType type, SendOp op) noexcept {
+  switch (type) {
+    case QpType::rc:
+    case QpType::xrc_send: return true;
+    case QpType::uc: return op != SendOp::read && !is_atomic(op);
+    case QpType::ud: return op == SendOp::send || op == SendOp::send_with_imm;
+    case QpType::xrc_recv: return false;
+  }
+  return false;
+}
+
+constexpr WcOpcode opcode_of(SendOp op) noexcept {
+  switch (op) {
+    case SendOp::write:
+    case SendOp::write_with_imm: return WcOpcode::write;
+    case SendOp::read: return WcOpcode::read;
+    case SendOp::cmp_swap: return WcOpcode::cmp_swap;
+    case SendOp::fetch_add: return WcOpcode::fetch_add;
+    case SendOp::local_inv: return WcOpcode::local_inv;
+    case SendOp::bind_mw: return WcOpcode::bind_mw;
+    default: return WcOpcode::send;
+  }
+}
+
+}  // namespace
+
+Qp::Qp(const QpSpec& spec)
+    : spec_(spec),
+      id_(protect::new_endpoint_id()),
+      max_sge_(std::max(spec.max_send_sge, 1u)),
+      sq_mask_(std::bit_ceil(std::max(spec.max_send_wr, 1u)) - 1),
+      wqes_(std::make_unique<Wqe[]>(size_t{sq_mask_} + 1)),
+      sges_(std::make_unique<Sge[]>((size_t{sq_mask_} + 1) * max_sge_)),
+      inline_(std::make_unique<std::byte[]>((size_t{sq_mask_} + 1) * spec.max_inline_bytes)) {
+  if (spec.srq == nullptr) {
+    rq_ = std::make_unique<ReceiveQueue>(spec.max_recv_wr, spec.max_recv_sge, nullptr);
+  }
+}
+
+Qp::~Qp() = default;
+
+Status Qp::judge(const SendWr& wr) const noexcept {
+  if (attr_.state < QpState::rts) return Errc::bad_state;
+  if (static_cast<unsigned>(wr.op) >= kSendOps || !offered(spec_.type, wr.op)) {
+    return Errc::invalid;
+  }
+  uint64_t len = 0;
+  if (wr.inline_parts != nullptr) {
+    if (!reads_local(wr.op)) return Errc::invalid;
+    for (uint32_t i = 0; i < wr.inline_count; ++i) len += wr.inline_parts[i].len;
+    if (len > spec_.max_inline_bytes) return Errc::invalid;
+  } else {
+    if (wr.sge_count > spec_.max_send_sge) return Errc::invalid;
+    for (uint32_t i = 0; i < wr.sge_count; ++i) len += wr.sge[i].length;
+    if ((wr.flags & kInline) != 0 && (!reads_local(wr.op) || len > spec_.max_inline_bytes)) {
+      return Errc::invalid;
+    }
+  }
+  if (len > kMaxMessageBytes) return Errc::invalid;
+  if (is_atomic(wr.op) && len != sizeof(uint64_t)) return Errc::invalid;
+  return {};
+}
+
+Status Qp::post_send(const SendWr& wr) noexcept {
+  if (Status s = judge(wr); !s) [[unlikely]]
+    return s;
+  if (sq_tail_ - sq_released_ >= spec_.max_send_wr) [[unlikely]]
+    return Errc::no_space;
+  fill(sq_tail_, wr);
+  ++sq_tail_;
+  if (attr_.state == QpState::err || attr_.state == QpState::sqe) [[unlikely]] {
+    flush();
+    return {};
+  }
+  run_send_queue();
+  return {};
+}
+
+void Qp::fill(uint32_t at, const SendWr& wr) noexcept {
+  Wqe& w = wqe(at);
+  w.id = wr.id;
+  w.op = wr.op;
+  w.signaled = spec_.sq_sig_all || (wr.flags & kSignaled) != 0;
+  w.fence = (wr.flags & kFence) != 0;
+  w.solicited = (wr.flags & kSolicited) != 0;
+  w.is_inline = false;
+  w.sge_count = 0;
+  w.imm = wr.imm;
+  w.rkey = wr.rkey;
+  w.len = 0;
+  w.remote_addr = wr.remote_addr;
+  w.compare_add = wr.compare_add;
+  w.swap = wr.swap;
+  w.srq_number = wr.srq_number;
+  w.stage = Wqe::Stage::queued;
+  w.status = WcStatus::success;
+  w.in_ring = w.owner_only = w.copied = false;
+  w.denial = 0;
+  w.done = w.begin_pos = w.end_pos = w.region = 0;
+  if (wr.bind != nullptr) w.bind = *wr.bind;
+  if (wr.route != nullptr) {
+    w.route = *wr.route;
+    w.remote_qpn = wr.remote_qpn;
+    w.remote_qkey = wr.remote_qkey;
+  }
+  if (wr.inline_parts != nullptr || (wr.flags & kInline) != 0) {
+    w.is_inline = true;
+    std::byte* to = inline_of(at);
+    const auto take = [&](const void* from, uint64_t n) {
+      if (n != 0) std::memcpy(to + w.len, from, n);
+      w.len += n;
+    };
+    for (uint32_t i = 0; i < wr.inline_count; ++i) {
+      take(wr.inline_parts[i].bytes, wr.inline_parts[i].len);
+    }
+    for (uint32_t i = 0; wr.inline_parts == nullptr && i < wr.sge_count; ++i) {
+      take(reinterpret_cast<const void*>(wr.sge[i].addr), wr.sge[i].length);
+    }
+    return;
+  }
+  Sge* to = sges_of(at);
+  w.sge_count = static_cast<uint8_t>(wr.sge_count);
+  for (uint32_t i = 0; i < wr.sge_count; ++i) {
+    to[i] = wr.sge[i];
+    w.len += wr.sge[i].length;
+  }
+}
+
+Status Qp::post_recv(const RecvWr& wr) noexcept {
+  if (rq_ == nullptr) return Errc::invalid;
+  if (attr_.state == QpState::reset) return Errc::bad_state;
+  if (Status s = rq_->post(wr); !s) [[unlikely]]
+    return s;
+  if (attr_.state == QpState::err) [[unlikely]] {
+    flush();
+    return {};
+  }
+  on_receive_posted();
+  return {};
+}
+
+void Qp::modify(const QpAttributes& attr, uint32_t mask) noexcept {
+  const QpState before = attr_.state;
+  if ((mask & kAttrAccessFlags) != 0) attr_.access = attr.access;
+  if ((mask & kAttrQkey) != 0) attr_.qkey = attr.qkey;
+  if ((mask & kAttrAv) != 0) attr_.route = attr.route;
+  if ((mask & kAttrDestQpn) != 0) attr_.dest_qpn = attr.dest_qpn;
+  if ((mask & kAttrTimeout) != 0) attr_.timeout = attr.timeout;
+  if ((mask & kAttrRetryCnt) != 0) attr_.retry_cnt = attr.retry_cnt;
+  if ((mask & kAttrRnrRetry) != 0) attr_.rnr_retry = attr.rnr_retry;
+  if ((mask & kAttrMinRnrTimer) != 0) attr_.min_rnr_timer = attr.min_rnr_timer;
+  if ((mask & kAttrMaxRdAtomic) != 0) attr_.max_rd_atomic = attr.max_rd_atomic;
+  if ((mask & kAttrMaxDestRdAtomic) != 0) attr_.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+  if ((mask & kAttrRqPsn) != 0) attr_.rq_psn = attr.rq_psn;
+  if ((mask & kAttrSqPsn) != 0) attr_.sq_psn = attr.sq_psn;
+  if ((mask & kAttrEnSqdAsync) != 0) attr_.en_sqd_async = attr.en_sqd_async;
+  if ((mask & kAttrState) == 0) return;
+  if (attr.state == QpState::err) return enter_error();
+  attr_.state = attr.state;
+  if (attr.state == QpState::reset) {
+    stop();
+    sq_head_ = sq_next_ = sq_tail_ = sq_released_ = 0;
+    if (rq_ != nullptr) rq_->clear();
+    if (spec_.send_cq != nullptr) spec_.send_cq->forget(*this);
+    if (spec_.recv_cq != nullptr) spec_.recv_cq->forget(*this);
+    attr_ = {};
+  } else if (attr.state == QpState::sqd) {
+    drain_told_ = before == QpState::sqd;
+    check_drained();
+  } else if (attr.state == QpState::rts) {
+    run_send_queue();
+  }
+}
+
+void Qp::leave() noexcept {
+  stop();
+  if (spec_.srq != nullptr) spec_.srq->forget(*this);
+  if (spec_.send_cq != nullptr) spec_.send_cq->forget(*this);
+  if (spec_.recv_cq != nullptr) spec_.recv_cq->forget(*this);
+}
+
+void Qp::check_drained() noexcept {
+  if (attr_.state != QpState::sqd || drain_told_ || sq_head_ != sq_next_) return;
+  drain_told_ = true;
+  if (attr_.en_sqd_async) raise(AsyncEvent::sq_drained);
+}
+
+void Qp::complete_head() noexcept {
+  const Wqe& w = wqe(sq_head_);
+  const bool failed = w.status != WcStatus::success;
+  ++sq_head_;
+  if (w.signaled || failed) {
+    Cqe cqe;
+    cqe.wc.id = w.id;
+    cqe.wc.status = w.status;
+    cqe.wc.opcode = opcode_of(w.op);
+    cqe.wc.byte_len = static_cast<uint32_t>(w.len);
+    cqe.wc.qpn = spec_.qpn;
+    cqe.wc.vendor_err = w.denial;
+    if (w.op == SendOp::local_inv) cqe.wc.imm = w.imm;
+    cqe.qp = this;
+    cqe.released = &sq_released_;
+    cqe.release = sq_head_;
+    if (!spec_.send_cq->push(cqe) && attr_.state != QpState::err) {
+      enter_error();
+      raise(AsyncEvent::qp_fatal);
+      return;
+    }
+  }
+  if (failed) [[unlikely]]
+    enter_error();
+}
+
+void Qp::complete_recv(const TakenRecv& taken, Wc wc) noexcept {
+  Cqe cqe;
+  cqe.wc = wc;
+  cqe.wc.id = taken.id;
+  cqe.wc.qpn = spec_.qpn;
+  cqe.qp = this;
+  cqe.released = receives().released();
+  cqe.release = taken.release;
+  if (!spec_.recv_cq->push(cqe) && attr_.state != QpState::err) {
+    enter_error();
+    raise(AsyncEvent::qp_fatal);
+  }
+}
+
+void Qp::enter_error() noexcept {
+  if (attr_.state == QpState::err || attr_.state == QpState::reset) {
+    if (attr_.state == QpState::reset) attr_.state = QpState::err;
+    return;
+  }
+  attr_.state = QpState::err;
+  stop();
+  flush();
+  if (spec_.srq != nullptr) raise(AsyncEvent::qp_last_wqe_reached);
+}
+
+void Qp::flush() noexcept {
+  sq_next_ = sq_tail_;
+  while (sq_head_ != sq_tail_) {
+    Wqe& w = wqe(sq_head_);
+    w.status = WcStatus::wr_flush_err;
+    w.denial = 0;
+    complete_head();
+  }
+  if (rq_ == nullptr || attr_.state != QpState::err) return;
+  TakenRecv taken;
+  Wc wc;
+  wc.status = WcStatus::wr_flush_err;
+  wc.opcode = WcOpcode::recv;
+  while (!rq_->empty()) {
+    rq_->take(taken);
+    complete_recv(taken, wc);
+  }
+}
+
+namespace {
+
+// Calls fn(lkey, address, n, at) for the pieces of [offset, offset + n), each inside one entry and
+// no longer than one grant, until it says other than success.
+template <typename Fn>
+WcStatus each_local(const Sge* sge, uint32_t count, uint64_t offset, uint64_t n, Fn&& fn) noexcept {
+  uint64_t at = 0;
+  for (uint32_t i = 0; i < count && at < n; ++i) {
+    if (offset >= sge[i].length) {
+      offset -= sge[i].length;
+      continue;
+    }
+    uint64_t left = std::min<uint64_t>(n - at, sge[i].length - offset);
+    uint64_t addr = sge[i].addr + offset;
+    offset = 0;
+    while (left > 0) {
+      const uint64_t part = std::min(left, protect::kChunkBytes);
+      if (const WcStatus s = fn(sge[i].lkey, addr, part, at); s != WcStatus::success) return s;
+      addr += part;
+      at += part;
+      left -= part;
+    }
+  }
+  return WcStatus::success;
+}
+
+}  // namespace
+
+WcStatus Qp::gather(uint32_t at, uint64_t offset, std::byte* to, uint64_t n) noexcept {
+  const Wqe& w = wqe(at);
+  if (w.is_inline) {
+    std::memcpy(to, inline_of(at) + offset, n);
+    return WcStatus::success;
+  }
+  return each_local(sges_of(at), w.sge_count, offset, n,
+                    [&](uint32_t lkey, uint64_t addr, uint64_t part, uint64_t done) noexcept {
+                      const protect::Checked checked = spec_.keys->check(
+                          local_ask(lkey, addr, part, Rights::local_read), &hint_);
+                      if (!checked || !checked.grant().copy_out(to + done, part)) {
+                        return WcStatus::loc_prot_err;
+                      }
+                      return WcStatus::success;
+                    });
+}
+
+WcStatus Qp::scatter(const Sge* sge, uint32_t count, uint64_t offset, const std::byte* from,
+                     uint64_t n) noexcept {
+  return each_local(sge, count, offset, n,
+                    [&](uint32_t lkey, uint64_t addr, uint64_t part, uint64_t done) noexcept {
+                      const protect::Checked checked = spec_.keys->check(
+                          local_ask(lkey, addr, part, Rights::local_write), &hint_);
+                      if (!checked || !checked.grant().copy_in(from + done, part)) {
+                        return WcStatus::loc_prot_err;
+                      }
+                      return WcStatus::success;
+                    });
+}
+
+WcStatus Qp::check_local(const Sge* sge, uint32_t count, Rights need) noexcept {
+  for (uint32_t i = 0; i < count; ++i) {
+    if (sge[i].length == 0) continue;
+    const protect::Checked checked =
+        spec_.keys->check(local_ask(sge[i].lkey, sge[i].addr, sge[i].length, need), &hint_);
+    if (!checked) return WcStatus::loc_prot_err;
+  }
+  return WcStatus::success;
+}
+
+}  // namespace aperture::ib

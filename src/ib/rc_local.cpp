@@ -1,0 +1,90 @@
+// Work that is done at this end: windows are bound and invalidated, in the order of the send queue,
+// and invalidated for the peer by its sends. IBTA vol. 1, 10.6.6; ibv_bind_mw(3), ibv_post_send(3).
+//
+// An invalidation, or a bind that ends an older one, is over when nothing older can land any more.
+// Until then this queue pair waits, and no other.
+#include "base/log.hpp"
+#include "ib/rc_qp.hpp"
+#include "ib/window_book.hpp"
+
+namespace aperture::ib {
+
+using protect::Window;
+using protect::WindowAnswer;
+
+namespace {
+
+// Wc::vendor_err of a bind or invalidation that was refused: beyond every protect::Denial.
+constexpr uint32_t kWindowVendor = 256;
+
+}  // namespace
+
+// True: it is over, well or badly. False: peers may still be inside what it ends.
+bool RcQp::end_local(Wqe& w, WindowAnswer answer) noexcept {
+  local_waits_ = false;
+  if (answer == WindowAnswer::done) {
+    w.stage = Wqe::Stage::finished;
+    return true;
+  }
+  w.denial = kWindowVendor + static_cast<uint32_t>(answer);
+  fail_wqe(w, WcStatus::mw_bind_err);
+  APERTURE_WARN("queue pair 0x%x: %s with rkey 0x%x was refused: %s", spec_.qpn,
+                w.op == SendOp::bind_mw ? "the bind of a window" : "a local invalidate",
+                w.op == SendOp::bind_mw ? w.bind.rkey : w.imm, protect::sentence(answer));
+  return true;
+}
+
+// The windows that a WQE or a message waits for are looked up each time: they may be gone.
+WindowAnswer RcQp::poll_window(uint32_t key) const noexcept {
+  Window* window = spec_.windows->windows.find(key);
+  return window == nullptr ? WindowAnswer::not_a_window : window->poll();
+}
+
+bool RcQp::put_bind(uint32_t at) noexcept {
+  Wqe& w = wqe(at);
+  if (local_waits_) {
+    const WindowAnswer answer = poll_window(w.bind.window_key);
+    return answer != WindowAnswer::waits && end_local(w, answer);
+  }
+  Window* window = spec_.windows->windows.find(w.bind.window_key);
+  if (window == nullptr) return end_local(w, WindowAnswer::not_a_window);
+  protect::WindowBind bind;
+  bind.region = spec_.windows->find_region(w.bind.region_key);
+  bind.addr = w.bind.addr;
+  bind.length = w.bind.len;
+  bind.rights = w.bind.rights;
+  bind.zero_based = w.bind.zero_based;
+  bind.by_work_request = w.bind.by_work_request;
+  bind.key = w.bind.rkey;
+  bind.pd = spec_.pd;
+  bind.through = id_;
+  bind.of_endpoint = &windows_bound();
+  bind.bound_at = w.bind.bound_at;
+  const WindowAnswer answer = window->bind(bind);
+  local_waits_ = answer == WindowAnswer::waits;
+  return !local_waits_ && end_local(w, answer);
+}
+
+bool RcQp::put_local_inv(uint32_t at) noexcept {
+  Wqe& w = wqe(at);
+  const WindowAnswer answer =
+      local_waits_ ? poll_window(w.imm) : spec_.windows->windows.invalidate(w.imm, spec_.pd, id_);
+  local_waits_ = answer == WindowAnswer::waits;
+  return !local_waits_ && end_local(w, answer);
+}
+
+// For a send with invalidate, whose bytes are in place. False: not over yet. True: over, or refused
+// (the queue pair is in the error state then).
+bool RcQp::invalidate_for_peer(uint32_t rkey) noexcept {
+  const WindowAnswer answer =
+      ending_ ? poll_window(rkey) : spec_.windows->windows.invalidate(rkey, spec_.pd, id_);
+  ending_ = answer == WindowAnswer::waits;
+  if (ending_) return false;
+  if (answer == WindowAnswer::done) return true;
+  APERTURE_WARN("queue pair 0x%x: a send of %s that invalidates rkey 0x%x was refused: %s",
+                spec_.qpn, remote_.text().c_str(), rkey, protect::sentence(answer));
+  refuse(WcStatus::rem_access_err, nullptr, protect::denial_of(answer));
+  return true;
+}
+
+}  // namespace aperture::ib

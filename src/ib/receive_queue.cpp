@@ -1,0 +1,95 @@
+// Receive queues: see receive_queue.hpp.
+#include "ib/receive_queue.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+#include "ib/queue_pair.hpp"
+
+namespace aperture::ib {
+
+ReceiveQueue::ReceiveQueue(uint32_t max_wr, uint32_t max_sge, SrqEvents* events)
+    : max_sge_(std::max(max_sge, 1u)),
+      max_wr_(max_wr),
+      mask_(std::bit_ceil(std::max(max_wr, 1u)) - 1),
+      shared_(events != nullptr),
+      events_(events),
+      slots_(std::make_unique<Slot[]>(size_t{mask_} + 1)),
+      sges_(std::make_unique<Sge[]>((size_t{mask_} + 1) * max_sge_)) {}
+
+void ReceiveQueue::put(const RecvWr& wr) noexcept {
+  slots_[tail_ & mask_] = {wr.id, wr.sge_count};
+  std::copy_n(wr.sge, wr.sge_count, sges_of(tail_));
+  ++tail_;
+}
+
+void ReceiveQueue::take(TakenRecv& out) noexcept {
+  const Slot& slot = slots_[head_ & mask_];
+  out.id = slot.id;
+  out.sge_count = slot.sge_count;
+  std::copy_n(sges_of(head_), slot.sge_count, out.sge);
+  out.room = 0;
+  for (uint32_t i = 0; i < slot.sge_count; ++i) out.room += out.sge[i].length;
+  out.release = ++head_;
+  if (!shared_) return;
+  released_ = head_;
+  if (size() < limit_) [[unlikely]] {
+    limit_ = 0;
+    events_->on_limit_reached();
+  }
+}
+
+void ReceiveQueue::wait(Qp& qp) noexcept {
+  if (!shared_ || std::find(waiting_.begin(), waiting_.end(), &qp) != waiting_.end()) return;
+  try {
+    waiting_.push_back(&qp);
+  } catch (const std::bad_alloc&) {
+    // it is looked at again in its next poll all the same
+  }
+}
+
+void ReceiveQueue::forget(const Qp& qp) noexcept {
+  waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), &qp), waiting_.end());
+}
+
+// The one that has waited longest takes what it needs; the others wait on.
+void ReceiveQueue::tell_waiting() noexcept {
+  while (!waiting_.empty() && !empty()) {
+    Qp* const first = waiting_.front();
+    waiting_.erase(waiting_.begin());
+    first->on_receive_posted();
+  }
+}
+
+Status ReceiveQueue::set_limit(uint32_t limit) noexcept {
+  if (!shared_ || limit > max_wr_) return Errc::invalid;
+  limit_ = limit;
+  if (size() < limit_) {
+    limit_ = 0;
+    events_->on_limit_reached();
+  }
+  return {};
+}
+
+Status ReceiveQueue::resize(uint32_t max_wr) noexcept {
+  if (!shared_ || max_wr == 0 || max_wr < size()) return Errc::invalid;
+  const uint32_t mask = std::bit_ceil(max_wr) - 1;
+  try {
+    auto slots = std::make_unique<Slot[]>(size_t{mask} + 1);
+    auto sges = std::make_unique<Sge[]>((size_t{mask} + 1) * max_sge_);
+    for (uint32_t i = head_; i != tail_; ++i) {
+      slots[i & mask] = slots_[i & mask_];
+      std::copy_n(sges_of(i), max_sge_, &sges[size_t{i & mask} * max_sge_]);
+    }
+    slots_.swap(slots);
+    sges_.swap(sges);
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+  mask_ = mask;
+  max_wr_ = max_wr;
+  return {};
+}
+
+}  // namespace aperture::ib

@@ -1,0 +1,26 @@
+// What is named by number: see window_book.hpp.
+#include "ib/window_book.hpp"
+
+#include <new>
+
+namespace aperture::ib {
+
+Status WindowBook::enter_region(uint32_t key, const protect::BindableRegion& region) noexcept {
+  try {
+    regions_[protect::number_of_key(key)] = &region;
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+  return {};
+}
+
+Status WindowBook::enter_srq(uint32_t number, uint32_t xrc_domain, ReceiveQueue& srq) noexcept {
+  try {
+    srqs_[number] = {xrc_domain, &srq};
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+  return {};
+}
+
+}  // namespace aperture::ib

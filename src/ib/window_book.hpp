@@ -1,0 +1,47 @@
+// The memory windows and regions of a context that other objects name by number: a remote
+// invalidation says an rkey, an XRC request a receive queue.
+//
+// Guarded by the engine lock; entered and removed when the objects are made and destroyed, never on
+// the data path.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "base/errc.hpp"
+#include "protect/window.hpp"
+
+namespace aperture::ib {
+
+class ReceiveQueue;
+
+class WindowBook {
+ public:
+  protect::WindowSet windows;
+
+  // Regions that windows may be bound to, by the number of their keys.
+  Status enter_region(uint32_t key, const protect::BindableRegion& region) noexcept;
+  void remove_region(uint32_t key) noexcept { regions_.erase(protect::number_of_key(key)); }
+  const protect::BindableRegion* find_region(uint32_t key) const noexcept {
+    const auto it = regions_.find(protect::number_of_key(key));
+    return it == regions_.end() ? nullptr : it->second;
+  }
+
+  // XRC: the receive queue of that number in that domain, or nullptr.
+  Status enter_srq(uint32_t number, uint32_t xrc_domain, ReceiveQueue& srq) noexcept;
+  void remove_srq(uint32_t number) noexcept { srqs_.erase(number); }
+  ReceiveQueue* find_srq(uint32_t number, uint32_t xrc_domain) const noexcept {
+    const auto it = srqs_.find(number);
+    return it == srqs_.end() || it->second.domain != xrc_domain ? nullptr : it->second.queue;
+  }
+
+ private:
+  struct Shared {
+    uint32_t domain;
+    ReceiveQueue* queue;
+  };
+  std::unordered_map<uint32_t, const protect::BindableRegion*> regions_;
+  std::unordered_map<uint32_t, Shared> srqs_;  // by number
+};
+
+}  // namespace aperture::ib

@@ -1,0 +1,93 @@
+// The words of InfiniBand queue pairs: types, states, operations, completions, asynchronous events.
+//
+// The numbers are those of <infiniband/verbs.h>, which the verbs door asserts, so that it need not
+// translate them. No state, any thread. (IBTA vol. 1, 10 and 11.)
+#pragma once
+
+#include <cstdint>
+
+namespace aperture::ib {
+
+enum class QpType : uint8_t { rc = 2, uc = 3, ud = 4, xrc_send = 9, xrc_recv = 10 };
+
+enum class QpState : uint8_t { reset = 0, init = 1, rtr = 2, rts = 3, sqd = 4, sqe = 5, err = 6 };
+
+enum class SendOp : uint8_t {
+  write = 0,
+  write_with_imm = 1,
+  send = 2,
+  send_with_imm = 3,
+  read = 4,
+  cmp_swap = 5,
+  fetch_add = 6,
+  local_inv = 7,
+  bind_mw = 8,
+  send_with_inv = 9,
+};
+inline constexpr unsigned kSendOps = 10;
+
+// Flags of a work request.
+inline constexpr uint32_t kFence = 1;
+inline constexpr uint32_t kSignaled = 2;
+inline constexpr uint32_t kSolicited = 4;
+inline constexpr uint32_t kInline = 8;
+
+enum class WcStatus : uint8_t {
+  success = 0,
+  loc_len_err = 1,
+  loc_qp_op_err = 2,
+  loc_prot_err = 4,
+  wr_flush_err = 5,
+  mw_bind_err = 6,
+  bad_resp_err = 7,
+  loc_access_err = 8,
+  rem_inv_req_err = 9,
+  rem_access_err = 10,
+  rem_op_err = 11,
+  retry_exc_err = 12,
+  rnr_retry_exc_err = 13,
+  rem_abort_err = 16,
+  fatal_err = 19,
+  general_err = 21,
+};
+
+enum class WcOpcode : uint8_t {
+  send = 0,
+  write = 1,
+  read = 2,
+  cmp_swap = 3,
+  fetch_add = 4,
+  bind_mw = 5,
+  local_inv = 6,
+  recv = 128,
+  recv_write_with_imm = 129,
+};
+
+inline constexpr uint8_t kWcGrh = 1;
+inline constexpr uint8_t kWcWithImm = 2;
+inline constexpr uint8_t kWcWithInv = 8;
+
+enum class AsyncEvent : uint8_t {
+  cq_err = 0,
+  qp_fatal = 1,
+  qp_req_err = 2,
+  qp_access_err = 3,
+  comm_est = 4,
+  sq_drained = 5,
+  srq_err = 14,
+  srq_limit_reached = 15,
+  qp_last_wqe_reached = 16,
+};
+
+// What peers may do through a queue pair, whatever their key says (qp_access_flags).
+inline constexpr uint32_t kAllowRemoteWrite = 2;
+inline constexpr uint32_t kAllowRemoteRead = 4;
+inline constexpr uint32_t kAllowRemoteAtomic = 8;
+
+inline constexpr uint32_t kMaxSge = 32;
+inline constexpr uint32_t kMaxInlineBytes = 1024;
+inline constexpr uint32_t kMaxQueueWrs = 32768;
+inline constexpr uint32_t kMaxReadsInFlight = 128;
+inline constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
+
+}  // namespace aperture::ib

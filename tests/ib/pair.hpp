@@ -1,0 +1,232 @@
+// Two connected queue pairs over a lane, as the tests of ib/ use them: everything that an engine
+// and a context would give them, in one process.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "ib/rc_qp.hpp"
+#include "ib/window_book.hpp"
+#include "link/lane_pair.hpp"
+
+namespace aperture::ib::test {
+
+using link::test::LinkKind;
+using link::test::name_of;
+using protect::Rights;
+
+inline std::vector<std::byte> pattern(size_t n, unsigned seed) {
+  std::vector<std::byte> out(n);
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = static_cast<std::byte>((i * 131 + (i >> 8) * 29 + seed * 17 + 1) & 0xff);
+  }
+  return out;
+}
+
+constexpr Rights kLocal = Rights::local_read | Rights::local_write;
+constexpr Rights kEverything =
+    kLocal | Rights::remote_read | Rights::remote_write | Rights::remote_atomic;
+
+class Events final : public CqEvents, public QpEvents, public SrqEvents {
+ public:
+  void on_completion_event() noexcept override { ++completions; }
+  void on_overrun() noexcept override { ++overruns; }
+  void on_async_event(AsyncEvent event) noexcept override { async.push_back(event); }
+  void on_limit_reached() noexcept override { ++limits; }
+  int completions = 0;
+  int overruns = 0;
+  int limits = 0;
+  std::vector<AsyncEvent> async;
+};
+
+struct Options {
+  QpType type = QpType::rc;
+  uint32_t send_wrs = 64;
+  uint32_t recv_wrs = 64;
+  uint32_t cq_entries = 256;
+  uint32_t access = kAllowRemoteRead | kAllowRemoteWrite | kAllowRemoteAtomic;
+  uint8_t rnr_retry = 7;
+  uint8_t min_rnr_timer = 1;
+  bool sig_all = true;
+};
+
+// One end, with memory that is registered and says where it belongs.
+class Side final : public LaneHost {
+ public:
+  Side(protect::KeyTable& keys, const Options& o, uint32_t qpn, size_t memory_bytes)
+      : keys_(keys),
+        domain(protect::new_domain()),
+        send_cq(o.cq_entries, events, false),
+        recv_cq(o.cq_entries, events, false),
+        memory(memory_bytes) {
+    QpSpec spec;
+    spec.type = o.type;
+    spec.qpn = qpn;
+    spec.keys = &keys;
+    spec.pd = domain;
+    spec.windows = &windows;
+    spec.send_cq = &send_cq;
+    spec.recv_cq = &recv_cq;
+    spec.max_send_wr = o.send_wrs;
+    spec.max_recv_wr = o.recv_wrs;
+    spec.max_send_sge = spec.max_recv_sge = 4;
+    spec.max_inline_bytes = 256;
+    spec.sq_sig_all = o.sig_all;
+    spec.events = &events;
+    qp = std::make_unique<RcQp>(spec, *this);
+    region = add(memory.data(), memory.size(), kEverything);
+    options_ = o;
+  }
+  ~Side() override {
+    qp->leave();
+    qp.reset();
+  }
+
+  void want_lane() noexcept override { ++wanted; }
+  void give_back(std::unique_ptr<link::Lane> lane) noexcept override {
+    given_back = std::move(lane);
+  }
+
+  protect::RegionHandle add(void* base, size_t len, Rights rights) {
+    static uint64_t next_key = 0x1000;
+    protect::RegionSpec spec;
+    spec.pd = domain;
+    spec.base = reinterpret_cast<uint64_t>(base);
+    spec.length = len;
+    spec.rights = rights;
+    spec.requested_key = next_key++;
+    return *keys_.add(spec);
+  }
+
+  void bring_up() {
+    QpAttributes attr;
+    attr.access = options_.access;
+    attr.rnr_retry = options_.rnr_retry;
+    attr.min_rnr_timer = options_.min_rnr_timer;
+    attr.max_rd_atomic = attr.max_dest_rd_atomic = 4;
+    for (const QpState state : {QpState::init, QpState::rtr, QpState::rts}) {
+      attr.state = state;
+      qp->modify(attr, kAttrState | kAttrAccessFlags | kAttrRnrRetry | kAttrMinRnrTimer |
+                           kAttrMaxRdAtomic | kAttrMaxDestRdAtomic);
+    }
+  }
+
+  uint64_t address(size_t offset = 0) const {
+    return reinterpret_cast<uint64_t>(memory.data()) + offset;
+  }
+  uint32_t key() const { return static_cast<uint32_t>(region.key); }
+  Sge sge(size_t offset, size_t len) const {
+    return {address(offset), static_cast<uint32_t>(len), key()};
+  }
+  void fill(size_t offset, const std::vector<std::byte>& from) {
+    std::copy(from.begin(), from.end(), memory.begin() + static_cast<ptrdiff_t>(offset));
+  }
+  std::vector<std::byte> bytes(size_t offset, size_t n) const {
+    const auto at = memory.begin() + static_cast<ptrdiff_t>(offset);
+    return {at, at + static_cast<ptrdiff_t>(n)};
+  }
+
+  Status post_recv(uint64_t id, size_t offset, size_t len) {
+    const Sge s = sge(offset, len);
+    return qp->post_recv({id, &s, 1});
+  }
+  Status post(SendOp op, uint64_t id, size_t offset, size_t len, uint64_t remote = 0,
+              uint32_t rkey = 0) {
+    SendWr wr = work(op, id, remote, rkey);
+    const Sge s = sge(offset, len);
+    wr.sge = &s;
+    wr.sge_count = 1;
+    return qp->post_send(wr);
+  }
+  static SendWr work(SendOp op, uint64_t id, uint64_t remote = 0, uint32_t rkey = 0) {
+    SendWr wr;
+    wr.id = id;
+    wr.op = op;
+    wr.flags = kSignaled;
+    wr.remote_addr = remote;
+    wr.rkey = rkey;
+    return wr;
+  }
+  bool poll() { return qp->poll(++polls); }
+  // The oldest completion of a queue, which is there.
+  static Wc take(Cq& cq) {
+    EXPECT_FALSE(cq.empty());
+    if (cq.empty()) return {};
+    const Wc wc = cq.front();
+    cq.pop();
+    return wc;
+  }
+
+ private:
+  protect::KeyTable& keys_;
+  Options options_;
+
+ public:
+  const protect::DomainId domain;
+  Events events;
+  WindowBook windows;
+  Cq send_cq;
+  Cq recv_cq;
+  std::vector<std::byte> memory;
+  protect::RegionHandle region;
+  std::unique_ptr<RcQp> qp;
+  std::unique_ptr<link::Lane> given_back;
+  int wanted = 0;
+  uint64_t polls = 0;
+};
+
+class Pair {
+ public:
+  static constexpr size_t kMemory = 4 << 20;
+
+  explicit Pair(LinkKind kind, const Options& o = {}) : lanes(kind) {
+    a = std::make_unique<Side>(*lanes.keys, o, 0x101, kMemory);
+    b = std::make_unique<Side>(*lanes.keys, o, 0x202, kMemory);
+  }
+  ~Pair() {
+    a.reset();
+    b.reset();
+  }
+  void connect() {
+    a->bring_up();
+    b->bring_up();
+    lanes.make(a->domain, b->domain);
+    a->qp->attach(std::move(lanes.lane_a));
+    b->qp->attach(std::move(lanes.lane_b));
+  }
+  // Polls both sides until it is so; false after about five seconds.
+  bool until(const std::function<bool()>& so, bool poll_a = true, bool poll_b = true) {
+    const uint64_t end = now_ns() + 5'000'000'000;
+    while (!so()) {
+      if (now_ns() > end) return false;
+      if (poll_a) a->poll();
+      if (poll_b) b->poll();
+    }
+    return true;
+  }
+  void settle() {
+    for (int i = 0; i < 200; ++i) {
+      a->poll();
+      b->poll();
+    }
+  }
+
+  link::test::LanePair lanes;
+  std::unique_ptr<Side> a, b;
+};
+
+class OverEachLink : public testing::TestWithParam<LinkKind> {};
+inline std::string link_name(const testing::TestParamInfo<LinkKind>& info) {
+  return name_of(info.param);
+}
+#define APERTURE_OVER_EACH_LINK(suite)                                                           \
+  INSTANTIATE_TEST_SUITE_P(Links, suite,                                                         \
+                           testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct), \
+                           link_name)
+
+}  // namespace aperture::ib::test

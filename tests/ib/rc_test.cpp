@@ -1,0 +1,172 @@
+// Reliable connections: each operation over each link, in order and with its refusals.
+#include "ib/pair.hpp"
+
+namespace aperture::ib::test {
+namespace {
+
+using Rc = OverEachLink;
+APERTURE_OVER_EACH_LINK(Rc);
+
+TEST_P(Rc, sends_of_all_sizes_arrive_in_order) {
+  Pair p(GetParam());
+  p.connect();
+  size_t offset = 0;
+  std::vector<size_t> sizes = {0, 1, 8, 52, 53, 256, 257, 4096, 32768, 32769, 100000, 1 << 20};
+  uint64_t id = 0;
+  for (const size_t n : sizes) {
+    p.a->fill(offset, pattern(n, static_cast<unsigned>(id)));
+    ASSERT_TRUE(p.b->post_recv(100 + id, offset, n));
+    ASSERT_TRUE(p.a->post(SendOp::send, id, offset, n));
+    offset += n;
+    ++id;
+  }
+  ASSERT_TRUE(p.until(
+      [&] { return p.a->send_cq.size() == sizes.size() && p.b->recv_cq.size() == sizes.size(); }));
+  offset = 0;
+  for (uint64_t i = 0; i < sizes.size(); ++i) {
+    const Wc sent = Side::take(p.a->send_cq);
+    EXPECT_EQ(sent.id, i);
+    EXPECT_EQ(sent.status, WcStatus::success);
+    const Wc got = Side::take(p.b->recv_cq);
+    EXPECT_EQ(got.id, 100 + i);
+    EXPECT_EQ(got.status, WcStatus::success);
+    EXPECT_EQ(got.opcode, WcOpcode::recv);
+    EXPECT_EQ(got.byte_len, sizes[i]);
+    EXPECT_EQ(p.b->bytes(offset, sizes[i]), pattern(sizes[i], static_cast<unsigned>(i)));
+    offset += sizes[i];
+  }
+}
+
+TEST_P(Rc, writes_and_reads_move_the_bytes) {
+  for (const size_t n : {size_t{8}, size_t{200}, size_t{5000}, size_t{1} << 20}) {
+    for (const bool target_polls : {true, false}) {
+      if (!target_polls && GetParam() != LinkKind::direct) continue;
+      SCOPED_TRACE(std::to_string(n) + (target_polls ? ", polling" : ", not polling"));
+      Pair p(GetParam());
+      p.connect();
+      p.a->fill(0, pattern(n, 1));
+      ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, n, p.b->address(64), p.b->key()));
+      ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, target_polls));
+      EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+      EXPECT_EQ(p.b->bytes(64, n), pattern(n, 1));
+      p.b->fill(64, pattern(n, 2));
+      ASSERT_TRUE(p.a->post(SendOp::read, 2, 0, n, p.b->address(64), p.b->key()));
+      ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, target_polls));
+      EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+      EXPECT_EQ(p.a->bytes(0, n), pattern(n, 2));
+    }
+  }
+}
+
+TEST_P(Rc, a_write_with_immediate_data_takes_a_receive) {
+  for (const size_t n : {size_t{0}, size_t{8}, size_t{1} << 19}) {
+    Pair p(GetParam());
+    p.connect();
+    p.a->fill(0, pattern(n, 1));
+    ASSERT_TRUE(p.b->post_recv(7, 0, 0));
+    SendWr wr = Side::work(SendOp::write_with_imm, 1, p.b->address(64), p.b->key());
+    const Sge sge = p.a->sge(0, n);
+    wr.sge = &sge;
+    wr.sge_count = 1;
+    wr.imm = 0x12345678;
+    ASSERT_TRUE(p.a->qp->post_send(wr));
+    ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1 && p.b->recv_cq.size() == 1; }));
+    const Wc got = Side::take(p.b->recv_cq);
+    EXPECT_EQ(got.id, 7u);
+    EXPECT_EQ(got.opcode, WcOpcode::recv_write_with_imm);
+    EXPECT_EQ(got.imm, 0x12345678u);
+    EXPECT_EQ(got.flags, kWcWithImm);
+    EXPECT_EQ(got.byte_len, n);
+    EXPECT_EQ(p.b->bytes(64, n), pattern(n, 1));
+  }
+}
+
+TEST_P(Rc, atomics_change_the_target_and_hand_its_former_value_back) {
+  Pair p(GetParam());
+  p.connect();
+  uint64_t value = 40;
+  std::memcpy(p.b->memory.data(), &value, 8);
+  SendWr add = Side::work(SendOp::fetch_add, 1, p.b->address(), p.b->key());
+  const Sge first = p.a->sge(0, 8);
+  add.sge = &first;
+  add.sge_count = 1;
+  add.compare_add = 2;
+  ASSERT_TRUE(p.a->qp->post_send(add));
+  SendWr swap = add;
+  const Sge second = p.a->sge(8, 8);
+  swap.sge = &second;
+  swap.op = SendOp::cmp_swap;
+  swap.compare_add = 42;
+  swap.swap = 99;
+  ASSERT_TRUE(p.a->qp->post_send(swap));
+  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }));
+  EXPECT_EQ(Side::take(p.a->send_cq).opcode, WcOpcode::fetch_add);
+  EXPECT_EQ(Side::take(p.a->send_cq).opcode, WcOpcode::cmp_swap);
+  uint64_t former[2];
+  std::memcpy(former, p.a->memory.data(), sizeof former);
+  EXPECT_EQ(former[0], 40u);
+  EXPECT_EQ(former[1], 42u);
+  std::memcpy(&value, p.b->memory.data(), 8);
+  EXPECT_EQ(value, 99u);
+}
+
+TEST_P(Rc, a_refused_write_fails_its_wr_flushes_the_rest_and_changes_nothing) {
+  for (const size_t n : {size_t{8}, size_t{1} << 19}) {
+    Pair p(GetParam());
+    p.connect();
+    const auto before = p.b->bytes(0, Pair::kMemory);
+    p.a->fill(0, pattern(n, 3));
+    ASSERT_TRUE(p.b->post_recv(50, 0, 64));
+    // one byte past the end
+    ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, n, p.b->address(Pair::kMemory - n + 1), p.b->key()));
+    ASSERT_TRUE(p.a->post(SendOp::write, 2, 0, n, p.b->address(0), p.b->key()));
+    ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }));
+    const Wc refused = Side::take(p.a->send_cq);
+    EXPECT_EQ(refused.id, 1u);
+    EXPECT_EQ(refused.status, WcStatus::rem_access_err);
+    const Wc flushed = Side::take(p.a->send_cq);
+    EXPECT_EQ(flushed.id, 2u);
+    EXPECT_EQ(flushed.status, WcStatus::wr_flush_err);
+    EXPECT_EQ(p.a->qp->state(), QpState::err);
+    EXPECT_EQ(p.b->qp->state(), QpState::err);
+    EXPECT_EQ(p.b->events.async, std::vector{AsyncEvent::qp_access_err});
+    EXPECT_EQ(Side::take(p.b->recv_cq).status, WcStatus::wr_flush_err);
+    EXPECT_EQ(p.b->bytes(0, Pair::kMemory), before);
+  }
+}
+
+TEST_P(Rc, a_send_waits_for_a_receive_and_gives_up_when_told_to) {
+  {
+    Pair p(GetParam());  // rnr_retry = 7: for ever
+    p.connect();
+    ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+    p.settle();
+    EXPECT_TRUE(p.a->send_cq.empty());
+    ASSERT_TRUE(p.b->post_recv(2, 0, 8));
+    EXPECT_TRUE(p.until([&] { return p.a->send_cq.size() == 1 && p.b->recv_cq.size() == 1; }));
+  }
+  Options o;
+  o.rnr_retry = 2;
+  Pair p(GetParam(), o);
+  p.connect();
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rnr_retry_exc_err);
+  EXPECT_EQ(p.a->qp->state(), QpState::err);
+}
+
+TEST_P(Rc, what_the_peer_had_executed_when_it_went_is_a_success) {
+  Pair p(GetParam());
+  p.connect();
+  ASSERT_TRUE(p.b->post_recv(2, 0, 8));
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+  ASSERT_TRUE(p.a->post(SendOp::send, 2, 0, 8));
+  ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }, false, true));
+  p.a->qp->lose();
+  ASSERT_EQ(p.a->send_cq.size(), 2u);
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
+}
+
+}  // namespace
+}  // namespace aperture::ib::test
