@@ -1,0 +1,90 @@
+// Connected queue pairs of the verbs door: see rc_verbs_qp.hpp.
+#include "nic/rc_verbs_qp.hpp"
+
+#include <utility>
+
+namespace aperture::nic {
+
+using ib::QpState;
+
+RcVerbsQp::RcVerbsQp(Engine& engine, QpNumbers& numbers, const ib::QpSpec& spec)
+    : engine_(engine), numbers_(numbers), qp_(spec, *this), endpoint_(engine, *this) {}
+
+Status RcVerbsQp::start() noexcept {
+  const EngineGuard guard(engine_);
+  const Status s = engine_.add_driven(qp_, *this);
+  driven_ = s.ok();
+  return s;
+}
+
+RcVerbsQp::~RcVerbsQp() {
+  {
+    const EngineGuard guard(engine_);
+    qp_.leave();
+    if (driven_) engine_.remove_driven(qp_);
+  }
+  endpoint_.close();  // no upcall from here on
+  if (early_ != nullptr) endpoint_.give_back(std::move(early_));
+  numbers_.give_back(qp_.qpn());
+}
+
+Status RcVerbsQp::modify(const ib::QpAttributes& attr, uint32_t mask) noexcept {
+  const bool to = (mask & ib::kAttrState) != 0;
+  if (to && attr.state == QpState::rtr) {
+    if (Status s = expect(attr); !s) return s;
+  }
+  {
+    const EngineGuard guard(engine_);
+    qp_.modify(attr, mask);
+    if (early_ != nullptr) qp_.attach(std::move(early_));
+  }
+  if (to && (attr.state == QpState::reset || attr.state == QpState::err)) {
+    endpoint_.close();
+    if (early_ != nullptr) endpoint_.give_back(std::move(early_));
+  }
+  return {};
+}
+
+// The peer may come from now on; that it is not there yet is no error.
+Status RcVerbsQp::expect(const ib::QpAttributes& attr) noexcept {
+  RcEndpoint::Wish wish;
+  wish.local = attr.route.local;
+  wish.local.port = ib::port_of(qp_.qpn());
+  wish.local.index = ib::index_of(qp_.qpn());
+  wish.remote = attr.route.remote;
+  wish.remote.port = ib::port_of(attr.dest_qpn);
+  wish.remote.index = ib::index_of(attr.dest_qpn);
+  if (wish.remote.port == 0 || wish.remote.index == 0) return Errc::invalid;
+  wish.domain = qp_.pd();
+  return endpoint_.expect(wish);
+}
+
+void RcVerbsQp::want_lane() noexcept {
+  if (Status s = endpoint_.connect(); !s) qp_.lane_failed(s.error());
+}
+
+void RcVerbsQp::give_back(std::unique_ptr<link::Lane> lane) noexcept {
+  endpoint_.give_back(std::move(lane));
+}
+
+void RcVerbsQp::on_lane(std::unique_ptr<link::Lane> lane) noexcept {
+  if (qp_.state() < QpState::rtr) {
+    early_ = std::move(lane);
+    return;
+  }
+  qp_.attach(std::move(lane));
+}
+
+void RcVerbsQp::on_no_lane(Errc why) noexcept {
+  qp_.lane_failed(why);
+}
+
+void RcVerbsQp::on_lane_down(Errc) noexcept {
+  if (early_ != nullptr) {
+    endpoint_.give_back(std::move(early_));
+    return;
+  }
+  qp_.lose();
+}
+
+}  // namespace aperture::nic

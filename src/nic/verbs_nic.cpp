@@ -1,0 +1,53 @@
+// The software NIC of a verbs context: see verbs_nic.hpp.
+#include "nic/verbs_nic.hpp"
+
+#include <new>
+
+#include "nic/rc_verbs_qp.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+class Nic final : public VerbsNic {
+ public:
+  explicit Nic(std::unique_ptr<Engine> engine) noexcept : engine_(std::move(engine)) {}
+
+  Engine& engine() noexcept override { return *engine_; }
+  ib::WindowBook& windows() noexcept override { return windows_; }
+  Result<std::unique_ptr<VerbsQp>> make_qp(ib::QpSpec spec) noexcept override;
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  ib::WindowBook windows_;
+};
+
+Result<std::unique_ptr<VerbsQp>> Nic::make_qp(ib::QpSpec spec) noexcept {
+  if (spec.type == ib::QpType::ud) return Errc::not_supported;
+  QpNumbers& numbers = QpNumbers::instance();
+  auto number = numbers.take();
+  if (!number) return number.error();
+  spec.qpn = *number;
+  spec.keys = &keys();
+  spec.windows = &windows_;
+  try {
+    auto made = std::make_unique<RcVerbsQp>(*engine_, numbers, spec);
+    if (Status s = made->start(); !s) return s.error();
+    return std::unique_ptr<VerbsQp>(std::move(made));
+  } catch (const std::bad_alloc&) {
+    numbers.give_back(*number);
+    return Errc::no_memory;
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<VerbsNic>> VerbsNic::create() noexcept {
+  auto engine = Engine::create({.threaded = true, .auto_progress = true});
+  if (!engine) return engine.error();
+  auto* made = new (std::nothrow) Nic(*std::move(engine));
+  if (made == nullptr) return Errc::no_memory;
+  return std::unique_ptr<VerbsNic>(made);
+}
+
+}  // namespace aperture::nic
