@@ -23,8 +23,8 @@ struct InlinePart {
   uint64_t len;
 };
 
-// A binding of a window: struct ibv_mw_bind_info. Window and region are named by keys, and looked up
-// when the WQE has its turn: whatever has been destroyed by then is not found.
+// A binding of a window: struct ibv_mw_bind_info. Window and region are named by keys, and looked
+// up when the WQE has its turn: whatever has been destroyed by then is not found.
 struct BindWr {
   uint32_t window_key = 0;  // any key of the window
   uint32_t region_key = 0;  // lkey; 0: none, for an unbind
