@@ -12,6 +12,9 @@
 // Reading: a hit is proved by the entry alone (state_gen before and after its fields, a generation
 // never comes back). A miss is proved by `version`, which is odd during a split and changes with
 // each entry that leaves a chain: same even value before and after the walk, or walk again.
+// Among a million regions each step of a search misses the caches, so most are spared: keys that
+// count up share the lines of their buckets (hash_key), and are looked for in the entry that lies
+// as far from the last one as they do (copy_near).
 #pragma once
 
 #include <atomic>
@@ -61,7 +64,7 @@ constexpr uint32_t kFlagAskOwner = 1u << 18;  // has what only its owner judges:
 constexpr uint32_t kFlagOrigin = 1u << 19;    // peers count from elsewhere: the owner knows where
 
 constexpr uint64_t kKeyFileMagic = 0x3153594b50415041;  // "APAPKYS1", little endian
-constexpr uint32_t kKeyFileLayout = 1;
+constexpr uint32_t kKeyFileLayout = 2;
 constexpr uint32_t kBucketsAtStart = 1024;
 constexpr size_t kKeyHeaderBytes = 4096;
 constexpr size_t kKnownDomains = 16;
@@ -80,11 +83,14 @@ struct KeyHeader {
 
   alignas(64) std::atomic<uint64_t> version;  // odd: a split is under way
   std::atomic<uint32_t> bucket_count;
+  std::atomic<uint32_t> entries_used;  // no entry from here on was ever filled
 
   // domains that registered lately, so that a miss can say "another domain's key"; 0 = none
   alignas(64) std::atomic<uint32_t> domains[kKnownDomains];
 };
-static_assert(offsetof(KeyHeader, version) == 64 && sizeof(KeyHeader) <= kKeyHeaderBytes);
+static_assert(offsetof(KeyHeader, version) == 64 && offsetof(KeyHeader, bucket_count) == 72 &&
+              offsetof(KeyHeader, entries_used) == 76 && offsetof(KeyHeader, domains) == 128 &&
+              sizeof(KeyHeader) <= kKeyHeaderBytes);
 
 // A consistent copy of an entry's fields.
 struct EntryCopy {
@@ -98,7 +104,7 @@ struct EntryCopy {
 };
 
 // A mapped key file with the limits that were verified when it was mapped: nothing is believed of
-// the header after that but bucket_count and version, each bounded at use.
+// the header after that but bucket_count, entries_used and version, each bounded at use.
 struct KeyFile {
   KeyHeader* header = nullptr;
   std::atomic<uint32_t>* buckets = nullptr;
@@ -107,11 +113,15 @@ struct KeyFile {
   uint32_t max_buckets = 0;
 };
 
-// One wide multiplication, folded: keys that count in any of their bits are spread by it.
+// One wide multiplication, folded: keys that count in any of their bits are spread by it. But 16
+// keys in a row have the 16 buckets of one cache line: who counts keys up misses it once for all of
+// them. Within the line they are turned by the hash, for keys that never differ in those bits.
 inline uint64_t hash_key(DomainId pd, uint64_t key) noexcept {
-  const uint64_t in = key + uint64_t{pd} * 0x9e3779b97f4a7c15u;
+  constexpr uint64_t kInLine = 64 / sizeof(uint32_t) - 1;
+  const uint64_t in = (key & ~kInLine) + uint64_t{pd} * 0x9e3779b97f4a7c15u;
   const auto wide = static_cast<unsigned __int128>(in) * 0xd6e8feb86659fd93u;
-  return static_cast<uint64_t>(wide) ^ static_cast<uint64_t>(wide >> 64);
+  const uint64_t hash = static_cast<uint64_t>(wide) ^ static_cast<uint64_t>(wide >> 64);
+  return (hash & ~kInLine) | ((hash >> 60 ^ key) & kInLine);
 }
 
 // The chain of a hash when there are `count` > 0 buckets.
@@ -152,6 +162,39 @@ inline bool copy_entry(const KeyFile& file, RegionRef ref, DomainId pd, uint64_t
   out.length = e.length.load(std::memory_order_acquire);
   out.rights = e.rights.load(std::memory_order_acquire);
   return same && e.state_gen.load(std::memory_order_acquire) == wanted;
+}
+
+// Where a caller met a region last, and whether the one before it lay as many entries away as its
+// key did: keys that count up mostly lie in a row, and are then found without a look at the chains.
+// Plain data of one thread; a stale hint costs a look at one entry.
+struct LookupHint {
+  uint64_t index = 0;
+  uint64_t key = 0;
+  bool in_step = false;
+
+  void learn(uint64_t found_key, uint64_t found_index) noexcept {
+    in_step = found_index - index == found_key - key;  // modulo 2^64
+    index = found_index;
+    key = found_key;
+  }
+};
+
+// Copies the entry where the hint has (pd, key), if it is there: the entry alone proves it.
+inline bool copy_near(const KeyFile& file, LookupHint& hint, DomainId pd, uint64_t key,
+                      EntryCopy& out) noexcept {
+  const uint64_t away = key - hint.key;
+  if (away != 0 && !hint.in_step) return false;
+  const uint64_t index = hint.index + away;  // modulo 2^64
+  // SYNC POINT: key-used (entries below it lie in pages that are allocated)
+  const uint32_t used = file.header->entries_used.load(std::memory_order_acquire);
+  if (index >= used || index >= file.capacity) return false;
+  // SYNC POINT: key-entry (the fields of the life that this generation names)
+  const uint64_t s = file.entries[index].state_gen.load(std::memory_order_acquire);
+  const RegionRef ref{static_cast<uint32_t>(index), generation_of(s)};
+  if (!copy_entry(file, ref, pd, key, out)) return false;
+  hint.index = index;
+  hint.key = key;
+  return true;
 }
 
 // The rules, in order: enabled, right, range. `offset` is from the region's base.

@@ -263,6 +263,8 @@ Status KeyTable::take_entry(uint32_t& index) {
   }
   if (Status s = have_entries(entries_used_ + 1); !s) return s;
   index = entries_used_++;
+  // SYNC POINT: key-used (its page is allocated: have_entries())
+  file_.header->entries_used.store(entries_used_, std::memory_order_release);
   return {};
 }
 
@@ -379,7 +381,7 @@ Denial KeyTable::find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) co
   }
   switch (answer) {
     case Search::valid:
-      if (hint != nullptr) hint->last = out.ref();
+      if (hint != nullptr) hint->learn(key, out.index);
       return Denial::none;
     case Search::closed: return Denial::closed;
     case Search::revoking: return Denial::revoking;
@@ -403,7 +405,7 @@ Denial KeyTable::find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) co
 
 Checked KeyTable::check(const AccessAsk& ask, LookupHint* hint) const noexcept {
   EntryCopy entry;
-  if (hint == nullptr || !copy_entry(file_, hint->last, ask.pd, ask.key.unchecked(), entry)) {
+  if (hint == nullptr || !copy_near(file_, *hint, ask.pd, ask.key.unchecked(), entry)) {
     const Denial denial = find(ask, hint, entry);
     if (denial != Denial::none) return Checked(denial);
   }

@@ -56,12 +56,6 @@ struct RegionHandle {
   uint64_t birth = 0;  // generation of its first life
 };
 
-// The region that a caller met last: spares the hash walk while it stays the same. Plain data of
-// one thread; a stale hint costs nothing but the walk.
-struct LookupHint {
-  RegionRef last;
-};
-
 // What somebody wants to do, as it came from the peer.
 struct AccessAsk {
   DomainId pd = 0;  // our own: the domain of the queue pair it came through

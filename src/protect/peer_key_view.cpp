@@ -148,11 +148,11 @@ DirectResult PeerKeyView::piece(pid_t owner, AccessorSlot& slot, const Piece& as
                                 LookupHint* hint) const {
   using Outcome = DirectResult::Outcome;
   EntryCopy entry;
-  if (hint == nullptr || !copy_entry(file_, hint->last, ask.pd, ask.key, entry)) {
+  if (hint == nullptr || !copy_near(file_, *hint, ask.pd, ask.key, entry)) {
     const Search answer = search(file_, ask.pd, ask.key, entry);
     if (answer == Search::unstable) return {Outcome::through_ring, Denial::none};
     if (answer != Search::valid) return {Outcome::denied, denial_of(answer)};
-    if (hint != nullptr) hint->last = entry.ref();
+    if (hint != nullptr) hint->learn(ask.key, entry.index);
   }
   const uint64_t generation = generation_of(entry.state_gen);
   if (ask.generation != 0 && ask.generation != generation) {

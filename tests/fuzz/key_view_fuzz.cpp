@@ -65,6 +65,7 @@ struct File {
     h->entries_offset = kEntries;
     h->size_bytes = kBytes;
     h->bucket_count.store(kBucketsAtStart, std::memory_order_relaxed);
+    h->entries_used.store(kCapacity, std::memory_order_relaxed);
   }
   UniqueFd fd;
   Mapping mapping;
@@ -116,7 +117,9 @@ void attack(File& file, Input& in) {
   const size_t len = in.byte() * size_t{257};
   if ((what & 2) != 0) header->version.store(in.byte(), std::memory_order_relaxed);
   if ((what & 4) != 0) {
-    header->bucket_count.store(static_cast<uint32_t>(in.word()), std::memory_order_relaxed);
+    const uint64_t counts = in.word();
+    header->bucket_count.store(static_cast<uint32_t>(counts), std::memory_order_relaxed);
+    header->entries_used.store(static_cast<uint32_t>(counts >> 32), std::memory_order_relaxed);
   }
   // a chain that leads somewhere: the first value of the input's bytes
   auto* buckets = reinterpret_cast<uint32_t*>(file_bytes + kKeyHeaderBytes);
@@ -141,7 +144,7 @@ void attack(File& file, Input& in) {
   static std::byte local[256 * 257];
   const iovec iov[] = {{local, len / 2}, {local, len - len / 2}};
   static const auto slot = std::make_unique<AccessorSlot>();
-  LookupHint hint{{static_cast<uint32_t>(addr), key}};
+  LookupHint hint{addr, key - addr % 3, (what & 128) != 0};
   const DirectAsk ask{kPd, key, addr, iov, 2};
   for (LookupHint* h : {static_cast<LookupHint*>(nullptr), &hint}) {
     const DirectResult r = view->write(::getpid(), *slot, ask, h);

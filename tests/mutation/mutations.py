@@ -68,6 +68,17 @@ ENTRY = [  # the rules that owner and peers share
              "if (ref.generation == 0 || ref.index >= file.capacity) return false;",
              "if (ref.index >= file.capacity) return false;",
              reason="no entry is VALID in generation 0, which is compared next"),
+    Mutation("a hint in step counts in keys", "protect/key_file.hpp",
+             "const uint64_t index = hint.index + away;", "const uint64_t index = hint.index;",
+             reason="only slower: the entry proves a hit, and the walk finds the rest"),
+    Mutation("entries that were never used are left alone", "protect/key_file.hpp",
+             "if (index >= used || index >= file.capacity) return false;",
+             "if (index >= file.capacity) return false;"),
+    Mutation("a hint is not led out of the table", "protect/key_file.hpp",
+             "if (index >= used || index >= file.capacity) return false;",
+             "if (index >= used) return false;"),
+    Mutation("a hint is in step when it was right", "protect/key_file.hpp",
+             "in_step = found_index - index == found_key - key;", "in_step = true;"),
 ]
 
 SEARCH = [
@@ -146,10 +157,10 @@ TABLE = [
              "return state_of(file_.entries[region.index].state_gen.load("
              "std::memory_order_acquire)) == EntryState::valid;"),
     Mutation("a hint is kept where the walk found it", "protect/key_table.cpp",
-             "if (hint != nullptr) hint->last = out.ref();", ""),
+             "if (hint != nullptr) hint->learn(key, out.index);", ""),
     Mutation("a hint that is right for another key", "protect/key_table.cpp",
-             "!copy_entry(file_, hint->last, ask.pd, ask.key.unchecked(), entry)",
-             "!copy_entry(file_, hint->last, ask.pd, file_.entries[hint->last.index].key, entry)"),
+             "!copy_near(file_, *hint, ask.pd, ask.key.unchecked(), entry)",
+             "!copy_near(file_, *hint, ask.pd, file_.entries[hint->index].key, entry)"),
     Mutation("a side record is looked at", "protect/key_table.cpp",
              "  if ((entry.rights & kFlagAskOwner) != 0) [[unlikely]]\n"
              "    return grant_beside(ask, entry);\n", ""),

@@ -1,5 +1,7 @@
 // The check: every Denial beside its valid neighbour. Numbers are those of the list of hostile
 // inputs.
+#include <sys/stat.h>
+
 #include <cstring>
 #include <string>
 
@@ -228,7 +230,8 @@ TEST_F(Check, hint_never_outlives_its_region) {
   spec.requested_key = 9;
   const RegionHandle r = add(spec);
   EXPECT_EQ(denial(ask_of(9), &hint), Denial::none);
-  EXPECT_EQ(hint.last.generation, r.generation);
+  EXPECT_EQ(hint.index, r.index);
+  EXPECT_EQ(hint.key, 9u);
   EXPECT_EQ(denial(ask_of(9), &hint), Denial::none);
   EXPECT_EQ(denial(ask_of(10), &hint), Denial::unknown_key);
   close(r);
@@ -244,8 +247,71 @@ TEST_F(Check, hint_never_outlives_its_region) {
   AccessAsk other = ask_of(9, 0x9000, 8);
   other.pd = kOtherPd;
   EXPECT_EQ(denial(other, &hint), Denial::wrong_domain);
-  hint.last.index = ~0u;
+  hint.index = ~0u;
   EXPECT_EQ(denial(ask_of(9, 0x9000, 8), &hint), Denial::none);
+}
+
+// Keys that count up are looked for in the next entries first: what lies there must be theirs.
+TEST_F(Check, hint_in_step_opens_only_what_the_key_names) {
+  LookupHint hint;
+  RegionSpec spec = spec_of();
+  RegionHandle in_row[8];
+  for (const uint64_t key : {100, 101, 102, 104, 105, 103}) {
+    spec.requested_key = key;
+    spec.base = key * 0x1000;
+    in_row[key - 100] = add(spec);
+  }
+  spec.pd = kOtherPd;
+  for (const uint64_t key : {106, 107}) {
+    spec.requested_key = key;
+    in_row[key - 100] = add(spec);
+  }
+  const auto at = [&](uint64_t key) { return table->check(ask_of(key, key * 0x1000), &hint); };
+  const auto in_step = [&] { return at(100) && at(101) && hint.in_step; };
+  for (const uint64_t key : {102, 103, 104, 105}) {
+    ASSERT_TRUE(in_step());
+    const Checked c = at(key);
+    ASSERT_TRUE(c) << key;
+    EXPECT_EQ(c.grant().data(), reinterpret_cast<std::byte*>(key * 0x1000));
+    EXPECT_EQ(c.grant().region().index, in_row[key - 100].index);
+    EXPECT_EQ(c.grant().region().generation, in_row[key - 100].generation);
+    EXPECT_EQ(hint.key, key);
+    EXPECT_EQ(hint.index, in_row[key - 100].index);
+    EXPECT_EQ(hint.in_step, key == 102) << key;  // the others lie one entry further, or back
+  }
+  for (const uint64_t key : {106, 107}) {
+    ASSERT_TRUE(in_step());
+    EXPECT_EQ(at(key).denial(), Denial::wrong_domain);
+  }
+  ASSERT_TRUE(in_step());
+  EXPECT_EQ(at(99).denial(), Denial::unknown_key) << "before the first entry";
+  EXPECT_EQ(at(108).denial(), Denial::unknown_key) << "past the last";
+  close(in_row[2]);
+  ASSERT_TRUE(in_step());
+  EXPECT_EQ(at(102).denial(), Denial::closed);
+  ASSERT_TRUE(table->revoke_begin(in_row[1]));
+  EXPECT_EQ(at(101).denial(), Denial::revoking);
+}
+
+// Pages of the file that hold no entry yet stay holes, whatever key a peer names.
+TEST_F(Check, hint_in_step_leaves_unused_entries_alone) {
+  LookupHint hint;
+  RegionSpec spec = spec_of();
+  for (const uint64_t key : {0, 1}) {
+    spec.requested_key = key;
+    add(spec);
+    ASSERT_EQ(denial(ask_of(key), &hint), Denial::none);
+  }
+  ASSERT_TRUE(hint.in_step);
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::fstat(table->fd(), &before), 0);
+  for (uint64_t key = 100'000; key < KeyTable::kDefaultRegions + 100; key += 50'000) {
+    EXPECT_EQ(denial(ask_of(key), &hint), Denial::unknown_key);
+  }
+  EXPECT_EQ(denial(ask_of(~uint64_t{0}), &hint), Denial::unknown_key);
+  ASSERT_EQ(::fstat(table->fd(), &after), 0);
+  EXPECT_EQ(after.st_blocks, before.st_blocks);
 }
 
 TEST_F(Check, recheck_follows_one_life_of_a_region) {

@@ -286,7 +286,8 @@ TEST(HostileKeyFile, wrong_header_is_refused) {
     EXPECT_EQ(file.view().error(), Errc::protocol);
   };
   refused([](KeyHeader& h) { h.magic ^= 1; });
-  refused([](KeyHeader& h) { h.layout = 2; });
+  refused([](KeyHeader& h) { h.layout = kKeyFileLayout - 1; });
+  refused([](KeyHeader& h) { h.layout = kKeyFileLayout + 1; });
   refused([](KeyHeader& h) { h.capacity = 0; });
   refused([](KeyHeader& h) { h.capacity = HandMade::kCapacity + 1; });
   refused([](KeyHeader& h) { h.capacity = ~0u; });
@@ -353,11 +354,17 @@ TEST(HostileKeyFile, hint_with_a_wild_index_reads_nothing) {
   ASSERT_TRUE(view);
   const auto slot_memory = std::make_unique<AccessorSlot>();
   AccessorSlot& slot = *slot_memory;
-  LookupHint hint{{~0u, 9}};
   char byte = 'x';
   iovec iov{&byte, 1};
-  EXPECT_EQ(view->write(::getpid(), slot, DirectAsk{kPd, 5, 0, &iov, 1}, &hint).outcome,
-            Outcome::denied);
+  for (const uint32_t used : {0u, HandMade::kCapacity, ~0u}) {  // as the file says
+    file.header->entries_used.store(used);
+    for (LookupHint hint : {LookupHint{~0u, 5, false}, LookupHint{~uint64_t{0}, 5, false},
+                            LookupHint{HandMade::kCapacity, 4, true}, LookupHint{3, 9, true},
+                            LookupHint{0, ~uint64_t{0} / 2, true}}) {
+      EXPECT_EQ(view->write(::getpid(), slot, DirectAsk{kPd, 5, 0, &iov, 1}, &hint).outcome,
+                Outcome::denied);
+    }
+  }
 }
 
 }  // namespace
