@@ -248,9 +248,10 @@ class KeyTable {
   std::unique_ptr<uint64_t[], Free> origins_;  // by index, where kFlagOrigin is set; as sides_
   std::unique_ptr<Shadow[], Free> shadows_;    // by index; guarded by mutex_
 
-  std::mutex slots_mutex_;  // guards attached_ and the mappings behind it
+  // attached_ and the mappings behind it stand still for whoever holds this or mutex_: both are
+  // taken to change them, this one first. For looks that take long.
+  std::mutex slots_mutex_;
   std::vector<Attached> attached_;
-  std::atomic<uint32_t> attached_count_{0};  // its size; written under both mutexes
   ProcThreadProbe proc_probe_;
   ThreadProbe* probe_ = &proc_probe_;
 };

@@ -41,7 +41,8 @@ Status KeyTable::begin_under_mutex(RegionHandle region) noexcept {
   if (now != revoking && now != state_gen_of(region.generation, EntryState::valid)) {
     return Errc::no_entry;
   }
-  entry.state_gen.store(revoking, std::memory_order_seq_cst);
+  // SYNC POINT: revocation (the full fence that whoever looks for pins passes first orders it)
+  entry.state_gen.store(revoking, std::memory_order_release);
   return Errc::busy;
 }
 
@@ -51,7 +52,7 @@ Status KeyTable::revoke_begin(RegionHandle region) {
     std::lock_guard guard(mutex_);
     if (Status s = begin_under_mutex(region); s.error() == Errc::no_entry) return s;
     // a peer that attaches after this, under the same mutex, finds the entry REVOKING
-    if (attached_count_.load(std::memory_order_relaxed) == 0) return {};
+    if (attached_.empty()) return {};
   }
   // SYNC POINT: revocation (FENCE_R; pairs with FENCE_A in PeerKeyView: either we see the pin, or
   // the accessor sees REVOKING)
@@ -115,7 +116,8 @@ Result<RegionHandle> KeyTable::revive(RegionHandle region) {
   return next;
 }
 
-// Whether a peer stands in that life of a region; its copy is cut short. slots_mutex_ held.
+// Whether a peer stands in that life of a region; its copy is cut short. slots_mutex_
+// or mutex_ held.
 bool KeyTable::is_pinned(uint64_t generation) noexcept {
   bool pinned = false;
   for (const Attached& a : attached_) {
@@ -131,28 +133,18 @@ bool KeyTable::is_pinned(uint64_t generation) noexcept {
 
 Status KeyTable::revoke_now(RegionHandle region) {
   if (region.generation == 0 || region.index >= file_.capacity) return Errc::no_entry;
-  std::unique_lock slots_guard(slots_mutex_, std::defer_lock);
-  // relaxed: looked at again under mutex_; a peer that attaches meanwhile finds what we leave
-  if (attached_count_.load(std::memory_order_relaxed) != 0) slots_guard.lock();
-  {
-    std::lock_guard guard(mutex_);
-    if (attached_count_.load(std::memory_order_relaxed) != 0 && !slots_guard.owns_lock()) {
-      const Status begun = begin_under_mutex(region);
-      // SYNC POINT: revocation (FENCE_R, for whoever polls)
-      full_fence();
-      return begun;
-    }
-    if (!slots_guard.owns_lock()) {  // nobody is attached: nobody can be inside
-      if (!in_force(region) && !being_closed(region)) return Errc::no_entry;
-      free_entry(region);
-      return {};
-    }
-    if (Status s = begin_under_mutex(region); s.error() == Errc::no_entry) return s;
-    // SYNC POINT: revocation (FENCE_R)
-    full_fence();
-    if (is_pinned(region.generation)) return Errc::busy;
+  // nobody attaches or detaches meanwhile: both take this lock too
+  std::lock_guard guard(mutex_);
+  if (attached_.empty()) {  // nobody can be inside
+    if (!in_force(region) && !being_closed(region)) return Errc::no_entry;
     free_entry(region);
+    return {};
   }
+  if (Status s = begin_under_mutex(region); s.error() == Errc::no_entry) return s;
+  // SYNC POINT: revocation (FENCE_R)
+  full_fence();
+  if (is_pinned(region.generation)) return Errc::busy;
+  free_entry(region);
   return {};
 }
 
@@ -243,7 +235,6 @@ Status KeyTable::attach_slots(SlotArray* slots, pid_t accessor) {
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
   }
-  attached_count_.store(static_cast<uint32_t>(attached_.size()), std::memory_order_relaxed);
   return {};
 }
 
@@ -262,7 +253,6 @@ bool KeyTable::detach_slots(SlotArray* slots) {
   }
   std::lock_guard guard(mutex_);
   attached_.erase(at);
-  attached_count_.store(static_cast<uint32_t>(attached_.size()), std::memory_order_relaxed);
   return true;
 }
 
