@@ -24,6 +24,7 @@ void RcQp::attach(std::unique_ptr<link::Lane> lane) noexcept {
     return lane_failed(Errc::no_memory);
   }
   lane_ = std::move(lane);
+  had_lane_ = false;
   remote_ = lane_->remote;
   piece_head_ = piece_tail_ = done_through_ = 0;
   claim_side_ = {};
