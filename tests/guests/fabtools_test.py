@@ -1,23 +1,11 @@
 """The programs of Debian's libfabric-bin: fi_info and fi_pingpong."""
 import random
-import time
 import unittest
 
 from guest import DIRECT_COPIES, Guest, users
 
 
 class Fabtools(Guest):
-    def wait_until_listening(self, port: int):
-        """fi_pingpong's client does not wait for its server."""
-        for _ in range(200):
-            for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-                with open(table, encoding="ascii") as file:
-                    rows = [line.split() for line in file]
-                if any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows):
-                    return
-            time.sleep(0.05)
-        self.fail(f"nobody listens on port {port}")
-
     def pingpong(self, *options, endpoint="rdm", **how) -> str:
         port = str(random.randrange(20000, 30000))
         common = ("fi_pingpong", "-p", "aperture", "-e", endpoint, "-c", *options)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -32,7 +33,8 @@ class Guest(unittest.TestCase):
     def setUpClass(cls):
         cls.tree = tempfile.mkdtemp(prefix="aperture-guest-")
         os.chmod(cls.tree, 0o755)
-        for part in ("bin/aperture", "lib/libfabric/libaperture-fi.so"):
+        for part in ("bin/aperture", "lib/libfabric/libaperture-fi.so",
+                     "lib/aperture/libibverbs.so.1"):
             target = f"{cls.tree}/{part}"
             os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
             shutil.copy(f"{BUILD}/{part}", target)
@@ -84,6 +86,24 @@ class Guest(unittest.TestCase):
             self.fail(f"no end within {seconds} s: {process.args}\n{output[-4000:]}")
         self.assertEqual(process.returncode, 0, f"{process.args}\n{output[-4000:]}")
         return output
+
+    def wait_until_listening(self, port: int):
+        """Clients of most tools do not wait for their server."""
+        for _ in range(400):
+            for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+                with open(table, encoding="ascii") as file:
+                    rows = [line.split() for line in file]
+                if any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows):
+                    return
+            time.sleep(0.05)
+        self.fail(f"nobody listens on port {port}")
+
+    def run_pair(self, server: tuple, client: tuple, port: int, *, seconds=SECONDS, **how):
+        """Runs a server, and a client once the server listens: what both printed."""
+        serving = self.start(*server, **how)
+        self.wait_until_listening(port)
+        printed = self.run_guest(*client, seconds=seconds, **how)
+        return self.output_of(serving, seconds), printed
 
     def run_guest(self, *command, seconds=SECONDS, **how) -> str:
         return self.output_of(self.start(*command, **how), seconds)

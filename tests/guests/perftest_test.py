@@ -1,0 +1,83 @@
+"""Debian's perftest over aperture0: latency and bandwidth of every operation and transport."""
+import os
+import random
+import signal
+import sys
+import time
+import unittest
+
+from guest import Guest
+
+DEVICE = "aperture0"
+TRANSPORTS = {"write": ("RC", "UC"), "read": ("RC",), "send": ("RC", "UC", "UD"),
+              "atomic": ("RC",)}
+LATENCY_ROW = r"(?m)^\s*{size}\s+\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+"
+BANDWIDTH_ROW = r"(?m)^\s*{size}\s+\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+"
+
+
+class Perftest(Guest):
+    def run_one(self, operation: str, kind: str, *options, size=8, row=True, **how) -> str:
+        port = random.randrange(20000, 30000)
+        sized = () if operation == "atomic" else ("-s", str(size))
+        common = (f"ib_{operation}_{kind}", "-d", DEVICE, "-p", str(port), "-F", *sized, *options)
+        served, printed = self.run_pair(common, (*common, "127.0.0.1"), port, **how)
+        if row:
+            pattern = LATENCY_ROW if kind == "lat" else BANDWIDTH_ROW
+            self.assertRegex(printed, pattern.format(size=size), served)
+        return printed
+
+    def each_transport(self, operation: str, *options):
+        for transport in TRANSPORTS[operation]:
+            for kind in ("lat", "bw"):
+                with self.subTest(operation=operation, kind=kind, transport=transport,
+                                  options=options):
+                    self.run_one(operation, kind, "-c", transport, "-n", "1000", *options)
+
+    def test_write(self):
+        self.each_transport("write")
+
+    def test_read(self):
+        self.each_transport("read")
+
+    def test_send(self):
+        self.each_transport("send")
+
+    def test_atomic(self):
+        for what in ("FETCH_AND_ADD", "CMP_AND_SWAP"):
+            self.each_transport("atomic", "-A", what)
+
+    def test_large_messages(self):
+        for operation in ("write", "read", "send"):
+            with self.subTest(operation=operation):
+                self.run_one(operation, "bw", "-n", "100", size=1 << 20)
+
+    def test_with_rdma_cm(self):
+        for operation in TRANSPORTS:
+            for kind in ("lat", "bw"):
+                with self.subTest(operation=operation, kind=kind):
+                    self.run_one(operation, kind, "-R", "-n", "500")
+
+    def test_64_queue_pairs(self):
+        for operation in ("write", "send"):
+            with self.subTest(operation=operation):
+                self.run_one(operation, "bw", "-q", "64", "-n", "500")
+
+    def test_run_infinitely_is_cut_by_a_signal(self):
+        port = random.randrange(20000, 30000)
+        common = ("ib_write_bw", "-d", DEVICE, "-p", str(port), "-F", "--run_infinitely", "-D", "1")
+        server = self.start(*common)
+        self.wait_until_listening(port)
+        client = self.start(*common, "127.0.0.1")
+        time.sleep(3)
+        for process in (client, server):
+            os.kill(process.pid, signal.SIGINT)
+        printed = client.communicate(timeout=30)[0]
+        server.communicate(timeout=30)
+        self.assertRegex(printed, r"(?m)^\s*65536\s+\d+\s")
+
+    def test_events_instead_of_polling(self):
+        self.run_one("send", "lat", "-e", "-n", "500")
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())

@@ -1,0 +1,66 @@
+"""The programs of Debian's ibverbs-utils over aperture0: ibv_devices, ibv_devinfo and the pingpongs.
+
+Each pingpong checks its payload (-c) where it can, with and without completion events (-e), with
+and without a global route (-g).
+"""
+import itertools
+import random
+import unittest
+
+from guest import DIRECT_COPIES, Guest, users
+
+DEVICE = "aperture0"
+
+
+class Ibverbs(Guest):
+    def pingpong(self, kind: str, *options, **how) -> str:
+        port = random.randrange(20000, 30000)
+        common = (f"ibv_{kind}_pingpong", "-d", DEVICE, "-p", str(port), *options)
+        served, printed = self.run_pair(common, (*common, "127.0.0.1"), port, **how)
+        for output in (served, printed):
+            self.assertRegex(output, r"\d+ iters in [\d.]+ seconds")
+        return printed
+
+    def each_way(self, kind: str, *options):
+        for events, route in itertools.product(((), ("-e",)), ((), ("-g", "0"))):
+            with self.subTest(kind=kind, options=(*options, *events, *route)):
+                self.pingpong(kind, *options, *events, *route)
+
+    def test_ibv_devices_lists_the_device(self):
+        for user in users():
+            self.assertRegex(self.run_guest("ibv_devices", user=user), rf"(?m)^\s*{DEVICE}\s")
+
+    def test_ibv_devinfo_tells_of_windows_and_the_port(self):
+        for user in users():
+            told = self.run_guest("ibv_devinfo", "-v", "-d", DEVICE, user=user)
+            self.assertIn("PORT_ACTIVE", told)
+            self.assertIn("link_layer:\t\tEthernet", told)
+            self.assertIn("MEM_WINDOW", told)
+            self.assertIn("MEM_WINDOW_TYPE_2B", told)
+            self.assertIn("RoCE v2", told)
+
+    def test_rc(self):
+        self.each_way("rc", "-c")
+
+    def test_rc_with_messages_of_many_pieces(self):
+        self.pingpong("rc", "-c", "-s", "1048576", "-n", "50")
+
+    def test_rc_where_direct_copies_are_denied(self):
+        self.pingpong("rc", "-c", env={"APERTURE_CMA": "deny"})
+        self.pingpong("rc", "-c", denied=DIRECT_COPIES)
+
+    def test_uc(self):
+        self.each_way("uc", "-c")
+
+    def test_ud(self):
+        self.each_way("ud", "-c", "-s", "1024")
+
+    def test_srq(self):
+        self.each_way("srq", "-c")
+
+    def test_xrc(self):
+        self.each_way("xsrq", "-c")
+
+
+if __name__ == "__main__":
+    unittest.main()
