@@ -85,11 +85,15 @@ Status Qp::judge(const SendWr& wr) const noexcept {
   return {};
 }
 
-Status Qp::post_send(const SendWr& wr) noexcept {
+Status Qp::may_post(const SendWr& wr, uint32_t ahead) const noexcept {
   if (Status s = judge(wr); !s) [[unlikely]]
     return s;
-  if (sq_tail_ - sq_released_ >= spec_.max_send_wr) [[unlikely]]
-    return Errc::no_space;
+  return sq_tail_ - sq_released_ + ahead >= spec_.max_send_wr ? Errc::no_space : Errc::ok;
+}
+
+Status Qp::post_send(const SendWr& wr) noexcept {
+  if (Status s = may_post(wr, 0); !s) [[unlikely]]
+    return s;
   fill(sq_tail_, wr);
   ++sq_tail_;
   if (attr_.state == QpState::err || attr_.state == QpState::sqe) [[unlikely]] {

@@ -102,6 +102,8 @@ class Qp : public link::Driven {
   // Errors: invalid (an operation that this type has not, too many pieces, too long, inline where
   // there is none), bad_state (before RTS), no_space (the queue is full).
   Status post_send(const SendWr& wr) noexcept;
+  // Whether it would take it behind `ahead` others that are still to be posted.
+  Status may_post(const SendWr& wr, uint32_t ahead) const noexcept;
   // Errors: bad_state (reset), invalid, no_space. Not with an SRQ: invalid.
   Status post_recv(const RecvWr& wr) noexcept;
 
