@@ -1,0 +1,60 @@
+// Things that an application waits for through a file descriptor: a queue with a descriptor that is
+// readable exactly while the queue is not empty, so that poll(2), epoll and O_NONBLOCK work as with
+// a descriptor of the kernel's. ibv_get_async_event(3), ibv_get_cq_event(3).
+//
+// Any thread; the queue's own mutex, taken inside the engine lock by whoever raises an event.
+#pragma once
+
+#include <deque>
+#include <mutex>
+
+#include "base/fd.hpp"
+#include "ib/words.hpp"
+#include "verbs/api.hpp"
+
+namespace aperture::verbs {
+
+// The descriptor. Guarded by the mutex of the queue it belongs to, but for wait().
+class ReadyFd {
+ public:
+  Status open() noexcept;  // Errors: no_fds, no_memory
+  int get() const noexcept { return fd_.get(); }
+  void set(bool ready) noexcept;
+  // Until it is readable. 0, or the errno that a read(2) of it would have: EAGAIN if the
+  // application has set O_NONBLOCK on it, EINTR.
+  int wait() const noexcept;
+
+ private:
+  UniqueFd fd_;
+  bool ready_ = false;
+};
+
+// The asynchronous events of a context.
+class AsyncQueue {
+ public:
+  Status open() noexcept { return ready_.open(); }
+  int fd() const noexcept { return ready_.get(); }
+
+  void push(const ibv_async_event& event) noexcept;
+  // Waits for one. 0 or an errno.
+  int take(ibv_async_event& event) noexcept;
+  // The events of that object, which is being destroyed, are taken back.
+  void forget(const void* element) noexcept;
+
+ private:
+  static constexpr size_t kMaxEvents = 65536;  // what nobody reads is bounded
+
+  std::mutex mutex_;
+  ReadyFd ready_;
+  std::deque<ibv_async_event> events_;  // guarded by mutex_
+};
+
+// Before an event is handed out, and while its object cannot be destroyed: it is to be acknowledged,
+// or the object's destruction waits.
+void note_handed(const ibv_async_event& event) noexcept;
+
+// Waits until `completed` has reached `handed`; both guarded by `mutex`.
+void wait_for_acknowledgements(pthread_mutex_t& mutex, pthread_cond_t& condition,
+                               const uint32_t& completed, const uint32_t& handed) noexcept;
+
+}  // namespace aperture::verbs

@@ -1,0 +1,103 @@
+// Opening and closing the device: see context.hpp.
+#include "verbs/context.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "verbs/errors.hpp"
+#include "verbs/mr.hpp"
+#include "verbs/qp.hpp"
+#include "verbs/real.hpp"
+
+namespace aperture::verbs {
+
+namespace {
+
+// APERTURE_MW_TYPE=2A or 2B: which type 2 windows the device has.
+WindowType2 wanted_windows() noexcept {
+  const char* wanted = std::getenv("APERTURE_MW_TYPE");
+  if (wanted == nullptr || *wanted == '\0' || std::strcmp(wanted, "2B") == 0) return WindowType2::b;
+  if (std::strcmp(wanted, "2A") == 0) return WindowType2::a;
+  APERTURE_WARN("APERTURE_MW_TYPE=%s is neither 2A nor 2B; the device has windows of type 2B",
+                wanted);
+  return WindowType2::b;
+}
+
+int processors() noexcept {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  return ::sched_getaffinity(0, sizeof mine, &mine) == 0 ? std::max(1, CPU_COUNT(&mine)) : 1;
+}
+
+int open_device(Context*& made) {
+  auto nic = nic::VerbsNic::create();
+  if (!nic.ok()) {
+    return APERTURE_REFUSE(errno_of(nic.error()), "ibv_open_device: the software NIC: %s",
+                           describe(nic.error()));
+  }
+  auto context = std::make_unique<Context>(std::move(nic).value());
+  const Status opened = context->async.open();
+  if (!opened.ok()) {
+    return APERTURE_REFUSE(errno_of(opened), "ibv_open_device: the descriptor of its events: %s",
+                           describe(opened.error()));
+  }
+  context->command_fd = move_high(UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)));
+  context->base()->async_fd = context->async.fd();
+  context->base()->cmd_fd = context->command_fd.get();
+  made = context.release();
+  return 0;
+}
+
+// What is left in a context that its application has closed must not be reached any more.
+void stop_members(Context& context) {
+  std::lock_guard guard(context.members_mutex);
+  for (Qp* qp : context.qps) stop(*qp);
+  for (Mr* mr : context.mrs) stop(*mr);
+}
+
+int close_device(Context& context) {
+  const uint32_t uses = context.uses.count();
+  if (uses == 0) {
+    delete &context;
+    return 0;
+  }
+  APERTURE_WARN(
+      "ibv_close_device: %u objects of the context are still there; nobody reaches them "
+      "any more, but their memory stays: destroy them first",
+      uses);
+  stop_members(context);
+  return 0;
+}
+
+}  // namespace
+
+Context::Context(std::unique_ptr<nic::VerbsNic> its_nic)
+    : nic(std::move(its_nic)), windows(wanted_windows()) {
+  extended.sz = sizeof extended;
+  ibv_context& context = extended.context;
+  context.device = our_device();
+  context.num_comp_vectors = processors();
+  context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+  ::pthread_mutex_init(&context.mutex, nullptr);
+  fill_operations(extended);
+}
+
+}  // namespace aperture::verbs
+
+using namespace aperture::verbs;
+
+APERTURE_VERB ibv_context* ibv_open_device(ibv_device* device) {
+  APERTURE_REAL(ibv_open_device, "IBVERBS_1.1");
+  if (!is_ours(device)) return real.call_or<ibv_context*>(nullptr, device);
+  auto* made = guarded_new<Context>("ibv_open_device", open_device);
+  return made != nullptr ? made->base() : nullptr;
+}
+
+APERTURE_VERB int ibv_close_device(ibv_context* context) {
+  APERTURE_REAL(ibv_close_device, "IBVERBS_1.1");
+  if (!is_ours(context)) return real.call_or(-1, context);
+  return guarded_release("ibv_close_device", [&] { return close_device(context_of(context)); });
+}

@@ -1,0 +1,63 @@
+// Completion queues: ibv_create_cq(3), ibv_create_cq_ex(3), ibv_poll_cq(3), ibv_req_notify_cq(3).
+//
+// An ib::Cq under the engine lock, with the faces that libibverbs gives it. Polling an empty one
+// drives the engine once and looks again.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "ib/cq.hpp"
+#include "verbs/channel.hpp"
+#include "verbs/context.hpp"
+
+namespace aperture::verbs {
+
+struct Cq {
+  ibv_cq* base() noexcept { return ibv_cq_ex_to_cq(&ex); }
+
+  // What the queue tells: completion events to the channel, an overrun to the context.
+  struct Events final : ib::CqEvents {
+    explicit Events(Cq& its_cq) noexcept : cq(its_cq) {}
+    void on_completion_event() noexcept override;
+    void on_overrun() noexcept override;
+    Cq& cq;
+  };
+
+  ibv_cq_ex ex{};  // first: object_of(), of either face
+  Context* context = nullptr;
+  Channel* channel = nullptr;
+  Events events{*this};
+  std::unique_ptr<ib::Cq> queue;  // guarded by the engine lock
+  Use use_context;
+  Use use_parent_domain;
+  Uses uses;  // queue pairs and SRQs
+
+  uint32_t handed_events = 0;  // guarded by ex.mutex
+  uint32_t handed_async = 0;   // guarded by ex.mutex
+
+  // of the channel, guarded by its mutex
+  uint32_t events_waiting = 0;
+  Cq* next_in_channel = nullptr;
+
+  // between start_poll and end_poll
+  bool single_threaded = false;
+  std::mutex poll_mutex;
+  ib::Wc current;  // guarded by poll_mutex, unless single_threaded
+};
+
+inline Cq& cq_of(ibv_cq* cq) noexcept {
+  return object_of<Cq>(cq);
+}
+
+int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept;
+int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept;
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) noexcept;
+int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* attr) noexcept;
+
+// Takes one completion, after driving the engine if there is none. Engine lock held.
+bool take_one(Cq& cq, ib::Wc& wc) noexcept;
+// The extended face: start_poll and all that is read from a completion.
+void fill_extended(ibv_cq_ex& ex, uint64_t wc_flags) noexcept;
+
+}  // namespace aperture::verbs

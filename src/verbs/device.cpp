@@ -1,0 +1,107 @@
+// The device list: ibv_get_device_list(3), ibv_get_device_name(3), ibv_get_device_guid(3),
+// ibv_get_device_index(3).
+//
+// The list is the one malloc block that the real library made, with our device at its end: programs
+// that free() it themselves and programs that hand it to the real library both do no harm.
+#include "verbs/device.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "nic/host_identity.hpp"
+#include "verbs/entry.hpp"
+#include "verbs/real.hpp"
+
+namespace aperture::verbs {
+
+namespace {
+
+// Provider libraries (libmlx5, libefa) look behind an ibv_device for their own fields, to find out
+// whether it is theirs: they must find zeros there.
+constexpr size_t kBehindBytes = 4096;
+
+struct PaddedDevice {
+  ibv_device device;
+  char behind[kBehindBytes];
+};
+
+constexpr PaddedDevice make_device() noexcept {
+  PaddedDevice made{};
+  made.device.node_type = IBV_NODE_CA;
+  made.device.transport_type = IBV_TRANSPORT_IB;
+  const auto put = [](char* to, const char* text) {
+    while (*text != '\0') *to++ = *text++;
+  };
+  put(made.device.name, kDeviceName);
+  put(made.device.dev_name, kUverbsName);
+  put(made.device.dev_path, "/sys/class/infiniband_verbs/uverbs-aperture0");
+  put(made.device.ibdev_path, "/sys/class/infiniband/aperture0");
+  return made;
+}
+
+constinit PaddedDevice the_device = make_device();
+
+}  // namespace
+
+ibv_device* our_device() noexcept {
+  return &the_device.device;
+}
+
+}  // namespace aperture::verbs
+
+using namespace aperture::verbs;
+
+APERTURE_VERB ibv_device** ibv_get_device_list(int* num_devices) {
+  APERTURE_REAL(ibv_get_device_list, "IBVERBS_1.1");
+  int real_count = 0;
+  ibv_device** real_list = real.call_or<ibv_device**>(nullptr, &real_count);
+  const size_t count = real_list != nullptr ? static_cast<size_t>(real_count) : 0;
+  auto** list = static_cast<ibv_device**>(std::realloc(real_list, (count + 2) * sizeof real_list));
+  if (list == nullptr) {
+    std::free(real_list);
+    errno = ENOMEM;
+    return nullptr;
+  }
+  list[count] = our_device();
+  list[count + 1] = nullptr;
+  if (num_devices != nullptr) *num_devices = static_cast<int>(count) + 1;
+  errno = 0;  // what the real library says of a kernel without RDMA is no error here
+  return list;
+}
+
+APERTURE_VERB void ibv_free_device_list(ibv_device** list) {
+  APERTURE_REAL(ibv_free_device_list, "IBVERBS_1.1");
+  if (list == nullptr) return;
+  size_t kept = 0;
+  for (size_t i = 0; list[i] != nullptr; ++i) {
+    if (!is_ours(list[i])) list[kept++] = list[i];
+  }
+  list[kept] = nullptr;
+  auto* real_free = real.get();
+  if (real_free != nullptr) {
+    real_free(list);
+  } else {
+    std::free(list);
+  }
+}
+
+APERTURE_VERB const char* ibv_get_device_name(ibv_device* device) {
+  APERTURE_REAL(ibv_get_device_name, "IBVERBS_1.1");
+  if (is_ours(device)) return kDeviceName;
+  return real.call_or<const char*>(nullptr, device);
+}
+
+APERTURE_VERB int ibv_get_device_index(ibv_device* device) {
+  APERTURE_REAL(ibv_get_device_index, "IBVERBS_1.9");
+  if (is_ours(device)) return -1;  // the kernel knows no number for it
+  return real.call_or(-1, device);
+}
+
+APERTURE_VERB __be64 ibv_get_device_guid(ibv_device* device) {
+  APERTURE_REAL(ibv_get_device_guid, "IBVERBS_1.1");
+  if (!is_ours(device)) return real.call_or<__be64>(0, device);
+  __be64 guid;
+  static_assert(sizeof guid == sizeof(aperture::nic::NodeGuid));
+  std::memcpy(&guid, aperture::nic::node_guid().data(), sizeof guid);
+  return guid;
+}

@@ -1,0 +1,440 @@
+// Registering and deregistering: see mr.hpp. IBTA vol. 1, 11.2.8 (memory management verbs).
+#include "verbs/mr.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <memory>
+
+#include "base/clock.hpp"
+#include "verbs/errors.hpp"
+#include "verbs/mr_keys.hpp"
+#include "verbs/real.hpp"
+
+namespace aperture::verbs {
+
+using protect::Rights;
+
+namespace {
+
+constexpr unsigned kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                                  IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
+                                  IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
+constexpr uint64_t kPatienceNs = 1'000'000'000;  // of a deregistration, with who is still inside
+
+// What an application asks for, whatever the call.
+struct Wish {
+  const char* call;
+  uint64_t start;
+  uint64_t length;
+  uint64_t origin;
+  unsigned access;
+};
+
+int judge_access(const char* call, unsigned access) noexcept {
+  if ((access & ~kKnownAccess) != 0) {
+    return APERTURE_REFUSE(EINVAL, "%s: access 0x%x has bits that this device does not know", call,
+                           access);
+  }
+  if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
+      (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
+    return APERTURE_REFUSE(EINVAL, "%s: remote write or atomic needs IBV_ACCESS_LOCAL_WRITE too",
+                           call);
+  }
+  return 0;
+}
+
+// Whether memory is mapped there: what a NIC that pins pages would find out.
+bool is_mapped(uint64_t start, uint64_t length) noexcept {
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t first = start & ~(page - 1);
+  const uint64_t bytes = start + length - first;
+  const int kept = errno;
+  // MS_ASYNC writes nothing: it looks whether the range has mappings
+  const bool mapped = ::msync(reinterpret_cast<void*>(first), bytes, MS_ASYNC) == 0;
+  errno = kept;
+  return mapped;
+}
+
+int judge_range(const Wish& wish) noexcept {
+  const bool everything = wish.length == SIZE_MAX && wish.start == 0;
+  if (everything) {
+    if ((wish.access & IBV_ACCESS_ON_DEMAND) != 0) return 0;
+    return APERTURE_REFUSE(EINVAL,
+                           "%s: the whole address space is an implicit on-demand region; it needs "
+                           "IBV_ACCESS_ON_DEMAND",
+                           wish.call);
+  }
+  if (wish.length == 0) {
+    return APERTURE_REFUSE(EINVAL, "%s: a region has at least one byte", wish.call);
+  }
+  if (wish.start + wish.length < wish.start || wish.origin + wish.length < wish.origin) {
+    return APERTURE_REFUSE(EINVAL, "%s: %" PRIu64 " bytes at 0x%" PRIx64 " wrap around", wish.call,
+                           wish.length, wish.start);
+  }
+  if ((wish.access & IBV_ACCESS_ON_DEMAND) == 0 && !is_mapped(wish.start, wish.length)) {
+    return APERTURE_REFUSE(EFAULT,
+                           "%s: not all of the %" PRIu64 " bytes at 0x%" PRIx64
+                           " are mapped memory; map them first, or register on demand",
+                           wish.call, wish.length, wish.start);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Rights remote_rights_of(unsigned access) noexcept {
+  Rights rights = Rights::none;
+  if ((access & IBV_ACCESS_REMOTE_READ) != 0) rights |= Rights::remote_read;
+  if ((access & IBV_ACCESS_REMOTE_WRITE) != 0) rights |= Rights::remote_write;
+  if ((access & IBV_ACCESS_REMOTE_ATOMIC) != 0) rights |= Rights::remote_atomic;
+  return rights;
+}
+
+namespace {
+
+Rights rights_of(unsigned access) noexcept {
+  Rights rights = Rights::local_read | Rights::send | remote_rights_of(access);
+  if ((access & IBV_ACCESS_LOCAL_WRITE) != 0) rights |= Rights::local_write | Rights::recv;
+  if ((access & IBV_ACCESS_MW_BIND) != 0) rights |= Rights::bind_window;
+  return rights;
+}
+
+// Enters the region into the key table under that key.
+int enter(const Wish& wish, Pd& pd, uint32_t key, const void* caller,
+          protect::RegionHandle& region) {
+  protect::RegionSpec spec;
+  spec.pd = pd.id;
+  spec.base = wish.start;
+  spec.length = wish.length;
+  spec.rights = rights_of(wish.access);
+  if (wish.origin == 0 && wish.start != 0) {
+    spec.zero_based = true;
+  } else if (wish.origin != wish.start) {
+    spec.origin = wish.origin;
+  }
+  spec.requested_key = key;
+  spec.registered_at = caller;
+  auto added = pd.context->nic->keys().add(spec);
+  if (!added.ok()) {
+    return APERTURE_REFUSE(errno_of(added.error()), "%s: the key table: %s", wish.call,
+                           describe(added.error()));
+  }
+  region = *added;
+  return 0;
+}
+
+void fill(Mr& mr, const Wish& wish, const Pd& pd, protect::RegionHandle region) noexcept {
+  mr.base.addr = reinterpret_cast<void*>(wish.start);
+  mr.base.length = wish.length;
+  mr.base.lkey = mr.base.rkey = static_cast<uint32_t>(region.key);
+  mr.bindable = {region,     pd.id, wish.start, wish.length, wish.origin, rights_of(wish.access),
+                 &mr.windows};
+  mr.access = wish.access;
+}
+
+// Nothing older lands once this has answered 0. Outside every lock.
+int revoke(Context& context, protect::RegionHandle region, bool& revoking) noexcept {
+  protect::KeyTable& keys = context.nic->keys();
+  if (!revoking) {
+    nic::EngineGuard guard(context.engine());
+    const Status s = keys.revoke_now(region);
+    if (s.error() != Errc::busy) return errno_of(s);
+  }
+  revoking = true;
+  if (!keys.wait_until_quiet(region, now_ns() + kPatienceNs) || !keys.revoke_poll(region)) {
+    return EBUSY;
+  }
+  return 0;
+}
+
+// Windows are bound to it by the number of its key from now on.
+Status make_bindable(Mr& mr) noexcept {
+  nic::EngineGuard guard(mr.pd->context->engine());
+  return mr.pd->context->nic->windows().enter_region(mr.base.lkey, mr.bindable);
+}
+
+int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
+  wish.access &= ~IBV_ACCESS_OPTIONAL_RANGE;
+  if (const int error = judge_access(wish.call, wish.access); error != 0) return error;
+  if ((wish.access & IBV_ACCESS_ZERO_BASED) != 0) wish.origin = 0;
+  if (const int error = judge_range(wish); error != 0) return error;
+  Pd& ours = pd_of(pd);
+  KeyNumber number;
+  if (!number.draw()) {
+    return APERTURE_REFUSE(ENOMEM, "%s: all of the 16 million key numbers are taken", wish.call);
+  }
+  auto mr = std::make_unique<Mr>();
+  protect::RegionHandle region;
+  if (const int error = enter(wish, ours, number.first_key(), caller, region); error != 0) {
+    return error;
+  }
+  number.keep();
+  mr->base.context = pd->context;
+  mr->base.pd = pd;
+  mr->base.handle = ours.context->next_handle();
+  mr->pd = &ours;
+  fill(*mr, wish, ours, region);
+  mr->use_pd = Use(ours.uses);
+  if (const Status s = make_bindable(*mr); !s.ok()) {
+    bool revoking = false;
+    revoke(*ours.context, region, revoking);
+    return APERTURE_REFUSE(errno_of(s), "%s: out of memory", wish.call);
+  }
+  std::lock_guard guard(ours.context->members_mutex);
+  ours.context->mrs.insert(mr.get());
+  made = mr.release();
+  return 0;
+}
+
+ibv_mr* registered(Wish wish, ibv_pd* pd, const void* caller) noexcept {
+  auto* made =
+      guarded_new<Mr>(wish.call, [&](Mr*& out) { return register_region(wish, pd, caller, out); });
+  return made != nullptr ? &made->base : nullptr;
+}
+
+uint32_t windows_bound(Mr& mr) noexcept {
+  nic::EngineGuard guard(mr.pd->context->engine());
+  return mr.windows.bound;
+}
+
+// False: windows are bound to it. True: none can be from now on.
+bool leave_book(Mr& mr) noexcept {
+  nic::EngineGuard guard(mr.pd->context->engine());
+  if (mr.windows.bound != 0) return false;
+  mr.pd->context->nic->windows().remove_region(mr.base.lkey);
+  return true;
+}
+
+int deregister(Mr& mr) {
+  Context& context = *mr.pd->context;
+  if (!leave_book(mr)) {
+    return APERTURE_REFUSE(
+        EBUSY,
+        "ibv_dereg_mr: %u memory windows are still bound to the region with rkey "
+        "0x%x; invalidate or deallocate them first",
+        windows_bound(mr), mr.base.rkey);
+  }
+  if (const int error = revoke(context, mr.bindable.entry, mr.revoking); error == EBUSY) {
+    return APERTURE_REFUSE(EBUSY,
+                           "ibv_dereg_mr: a peer is still inside the region with rkey 0x%x and "
+                           "cannot be fenced; everybody is refused from now on, call again",
+                           mr.base.rkey);
+  }
+  KeyNumber::give_back(mr.base.rkey);
+  {
+    std::lock_guard guard(context.members_mutex);
+    context.mrs.erase(&mr);
+  }
+  delete &mr;
+  return 0;
+}
+
+// --- ibv_rereg_mr ---------------------------------------------------------------------------------
+
+struct Change {
+  int flags;
+  ibv_pd* pd;
+  void* addr;
+  size_t length;
+  unsigned access;
+};
+
+int judge_change(Mr& mr, const Change& change) noexcept {
+  constexpr const char* kCall = "ibv_rereg_mr";
+  if (change.flags == 0 || (change.flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) != 0) {
+    return APERTURE_REFUSE(EINVAL, "%s: flags 0x%x are none, or unknown", kCall, change.flags);
+  }
+  if ((change.flags & IBV_REREG_MR_CHANGE_PD) != 0 &&
+      (change.pd == nullptr || change.pd->context != mr.base.context)) {
+    return APERTURE_REFUSE(EINVAL, "%s: the new PD must be of the region's context", kCall);
+  }
+  if ((change.flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0 &&
+      (change.addr == nullptr || change.length == 0)) {
+    return APERTURE_REFUSE(EINVAL, "%s: a new translation needs an address and a length", kCall);
+  }
+  if (windows_bound(mr) != 0) {
+    return APERTURE_REFUSE(EBUSY, "%s: a memory window is bound to the region", kCall);
+  }
+  return 0;
+}
+
+// The new region is in force before the old one is revoked, under the next tag of its key: whoever
+// holds the old key is refused from then on. 0 or IBV_REREG_MR_ERR_..., with errno.
+int reregister(Mr& mr, const Change& change, const void* caller) {
+  const auto refuse = [](int error) {
+    errno = error;
+    return int{IBV_REREG_MR_ERR_INPUT};
+  };
+  if (const int error = judge_change(mr, change); error != 0) return refuse(error);
+  Wish wish{"ibv_rereg_mr", mr.bindable.base, mr.base.length, mr.bindable.origin, mr.access};
+  if ((change.flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) {
+    wish.access = change.access & ~IBV_ACCESS_OPTIONAL_RANGE;
+    if (const int error = judge_access(wish.call, wish.access); error != 0) return refuse(error);
+  }
+  if ((change.flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
+    wish.start = wish.origin = reinterpret_cast<uint64_t>(change.addr);
+    wish.length = change.length;
+  }
+  if ((wish.access & IBV_ACCESS_ZERO_BASED) != 0) wish.origin = 0;
+  if (const int error = judge_range(wish); error != 0) return refuse(error);
+  Pd& pd = (change.flags & IBV_REREG_MR_CHANGE_PD) != 0 ? pd_of(change.pd) : *mr.pd;
+  protect::RegionHandle fresh;
+  if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0) {
+    return refuse(error);
+  }
+  bool revoking = mr.revoking;
+  const int error = revoke(*mr.pd->context, mr.bindable.entry, revoking);
+  {
+    nic::EngineGuard guard(mr.pd->context->engine());
+    fill(mr, wish, pd, fresh);
+  }
+  if (&pd != mr.pd) {
+    mr.pd = &pd;
+    mr.base.pd = &pd.base;
+    mr.use_pd = Use(pd.uses);
+  }
+  if (error == 0) return 0;
+  APERTURE_WARN(
+      "ibv_rereg_mr: the region is registered anew, but a peer is still inside its old "
+      "place and cannot be fenced");
+  errno = error;
+  return IBV_REREG_MR_ERR_CMD;
+}
+
+}  // namespace
+
+ibv_mr* alloc_null_mr(ibv_pd*) noexcept {
+  errno = APERTURE_REFUSE(EOPNOTSUPP, "ibv_alloc_null_mr: null MRs are not to be had");
+  return nullptr;
+}
+
+ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t dm_offset, size_t length,
+                  unsigned access) noexcept {
+  const void* caller = __builtin_return_address(0);
+  constexpr const char* kCall = "ibv_reg_dm_mr";
+  auto& memory = object_of<Dm>(dm);
+  if ((access & IBV_ACCESS_ZERO_BASED) == 0 || dm->context != pd->context) {
+    errno = APERTURE_REFUSE(EINVAL,
+                            "%s: regions of device memory are IBV_ACCESS_ZERO_BASED, and of its "
+                            "own context",
+                            kCall);
+    return nullptr;
+  }
+  if (dm_offset > memory.length || length > memory.length - dm_offset) {
+    errno = APERTURE_REFUSE(EINVAL, "%s: the range leaves the device memory, which has %llu bytes",
+                            kCall, static_cast<unsigned long long>(memory.length));
+    return nullptr;
+  }
+  const auto start = reinterpret_cast<uint64_t>(memory.memory.data()) + dm_offset;
+  ibv_mr* made = registered({kCall, start, length, 0, access}, pd, caller);
+  if (made != nullptr) object_of<Mr>(made).use_dm = Use(memory.uses);
+  return made;
+}
+
+int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
+              uint32_t count) noexcept {
+  return guarded("ibv_advise_mr", [&]() -> int {
+    const bool known = advice == IBV_ADVISE_MR_ADVICE_PREFETCH ||
+                       advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ||
+                       advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
+    if (!known) {
+      return APERTURE_REFUSE(EOPNOTSUPP, "ibv_advise_mr: advice %d is unknown",
+                             static_cast<int>(advice));
+    }
+    if ((flags & ~uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0 || sges == nullptr || count == 0) {
+      return APERTURE_REFUSE(EINVAL, "ibv_advise_mr: unknown flags 0x%x, or nothing to advise on",
+                             flags);
+    }
+    const Rights need = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE
+                            ? Rights::local_read | Rights::local_write
+                            : Rights::local_read;
+    Pd& ours = pd_of(pd);
+    nic::EngineGuard guard(ours.context->engine());
+    for (uint32_t i = 0; i < count; ++i) {
+      protect::AccessAsk ask;
+      ask.pd = ours.id;
+      ask.key = Wild<uint64_t>(sges[i].lkey);
+      ask.addr = Wild<uint64_t>(sges[i].addr);
+      ask.len = Wild<uint64_t>(sges[i].length);
+      ask.need = need;
+      const protect::Checked checked = ours.context->nic->keys().check(ask);
+      if (checked) continue;
+      return APERTURE_REFUSE(checked.denial() == protect::Denial::missing_right ? EPERM : EFAULT,
+                             "ibv_advise_mr: entry %u (lkey 0x%x): %s", i, sges[i].lkey,
+                             protect::sentence(checked.denial()));
+    }
+    return 0;  // pages come when they are touched; there is nothing to be fetched before
+  });
+}
+
+void stop(Mr& mr) noexcept {
+  nic::EngineGuard guard(mr.pd->context->engine());
+  if (!mr.revoking) mr.revoking = mr.pd->context->nic->keys().revoke_begin(mr.bindable.entry).ok();
+}
+
+}  // namespace aperture::verbs
+
+using namespace aperture::verbs;
+
+APERTURE_VERB ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, size_t length, int access) {
+  APERTURE_REAL(ibv_reg_mr, "IBVERBS_1.1");
+  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, addr, length, access);
+  const auto start = reinterpret_cast<uint64_t>(addr);
+  return registered({"ibv_reg_mr", start, length, start, static_cast<unsigned>(access)}, pd,
+                    __builtin_return_address(0));
+}
+
+APERTURE_VERB ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
+                                      int access) {
+  APERTURE_REAL(ibv_reg_mr_iova, "IBVERBS_1.7");
+  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, addr, length, iova, access);
+  return registered({"ibv_reg_mr_iova", reinterpret_cast<uint64_t>(addr), length, iova,
+                     static_cast<unsigned>(access)},
+                    pd, __builtin_return_address(0));
+}
+
+APERTURE_VERB ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
+                                       unsigned access) {
+  APERTURE_REAL(ibv_reg_mr_iova2, "IBVERBS_1.8");
+  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, addr, length, iova, access);
+  return registered({"ibv_reg_mr_iova2", reinterpret_cast<uint64_t>(addr), length, iova, access},
+                    pd, __builtin_return_address(0));
+}
+
+APERTURE_VERB ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova,
+                                        int fd, int access) {
+  APERTURE_REAL(ibv_reg_dmabuf_mr, "IBVERBS_1.12");
+  if (!is_ours(pd->context)) {
+    return real.call_or<ibv_mr*>(nullptr, pd, offset, length, iova, fd, access);
+  }
+  errno = APERTURE_REFUSE(EOPNOTSUPP,
+                          "ibv_reg_dmabuf_mr: a software NIC cannot reach the memory behind a "
+                          "dma-buf; map it and register the mapping");
+  return nullptr;
+}
+
+APERTURE_VERB int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length,
+                               int access) {
+  APERTURE_REAL(ibv_rereg_mr, "IBVERBS_1.1");
+  if (!is_ours(mr->context)) {
+    return real.call_or(int{IBV_REREG_MR_ERR_INPUT}, mr, flags, pd, addr, length, access);
+  }
+  const void* caller = __builtin_return_address(0);
+  int answer = IBV_REREG_MR_ERR_INPUT;
+  const int error = guarded("ibv_rereg_mr", [&] {
+    answer = reregister(object_of<Mr>(mr), {flags, pd, addr, length, static_cast<unsigned>(access)},
+                        caller);
+    return 0;
+  });
+  if (error != 0) errno = error;
+  return answer;
+}
+
+APERTURE_VERB int ibv_dereg_mr(ibv_mr* mr) {
+  APERTURE_REAL(ibv_dereg_mr, "IBVERBS_1.1");
+  if (!is_ours(mr->context)) return real.call_or(EOPNOTSUPP, mr);
+  return guarded_release("ibv_dereg_mr", [&] { return deregister(object_of<Mr>(mr)); });
+}

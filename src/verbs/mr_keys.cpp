@@ -1,0 +1,37 @@
+// The book of key numbers: see mr_keys.hpp. It is made with the first key and never freed, since
+// objects may outlive whatever would free it.
+#include "verbs/mr_keys.hpp"
+
+#include "base/random.hpp"
+
+namespace aperture::verbs {
+
+protect::KeyNumbers* key_numbers() noexcept {
+  static protect::KeyNumbers* const made = [] {
+    auto created = protect::KeyNumbers::create();
+    return created.ok() ? std::move(created).value().release() : nullptr;
+  }();
+  return made;
+}
+
+KeyNumber::~KeyNumber() {
+  if (number_) key_numbers()->give_back(*number_);
+}
+
+bool KeyNumber::draw() noexcept {
+  if (key_numbers() == nullptr) return false;
+  auto taken = key_numbers()->take();
+  if (!taken.ok()) return false;
+  number_ = *taken;
+  return true;
+}
+
+uint32_t KeyNumber::first_key() const noexcept {
+  return protect::verbs_key(*number_, static_cast<uint8_t>(random_u64()));
+}
+
+void KeyNumber::give_back(uint32_t key) noexcept {
+  key_numbers()->give_back(protect::number_of_key(key));
+}
+
+}  // namespace aperture::verbs

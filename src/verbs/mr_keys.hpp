@@ -1,0 +1,36 @@
+// The numbers behind lkeys and rkeys, one book for the whole process: protect/key_numbers.hpp.
+// Any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "protect/key_numbers.hpp"
+
+namespace aperture::verbs {
+
+// The book; nullptr: no memory.
+protect::KeyNumbers* key_numbers() noexcept;
+
+// A number that was drawn, given back unless it is kept.
+class KeyNumber {
+ public:
+  KeyNumber() = default;
+  KeyNumber(const KeyNumber&) = delete;
+  KeyNumber& operator=(const KeyNumber&) = delete;
+  ~KeyNumber();
+
+  bool draw() noexcept;  // false: none is left, or no memory
+  uint32_t number() const noexcept { return *number_; }
+  // The key that it begins with: its tag is drawn too.
+  uint32_t first_key() const noexcept;
+  void keep() noexcept { number_.reset(); }
+
+  // Of a key whose object is gone.
+  static void give_back(uint32_t key) noexcept;
+
+ private:
+  std::optional<uint32_t> number_;
+};
+
+}  // namespace aperture::verbs

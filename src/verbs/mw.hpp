@@ -1,0 +1,31 @@
+// Memory windows: ibv_alloc_mw(3), ibv_bind_mw(3). A protect::Window with the face that libibverbs
+// gives it; how a bind is carried out is ib/'s. Threads: any.
+#pragma once
+
+#include <memory>
+
+#include "ib/work.hpp"
+#include "protect/window.hpp"
+#include "verbs/pd.hpp"
+
+namespace aperture::verbs {
+
+struct Mw {
+  ibv_mw base{};  // first: object_of()
+  Pd* pd = nullptr;
+  std::unique_ptr<protect::Window> window;  // guarded by the engine lock
+  Use use_pd;
+};
+
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) noexcept;
+int dealloc_mw(ibv_mw* mw) noexcept;
+int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) noexcept;
+
+// What can be told at the post: unknown rights, a zero-based window of type 1, no MR. What is wrong
+// beyond that is the completion's to tell. 0, or EINVAL with a sentence.
+int judge_bind(const char* call, const ibv_mw& mw, const ibv_mw_bind_info& info) noexcept;
+// The core's words for a bind. The MR may be null.
+ib::BindWr bind_of(ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,
+                   const void* caller) noexcept;
+
+}  // namespace aperture::verbs

@@ -1,0 +1,117 @@
+// Functions of libibverbs that this device has no answer to, and those that are younger than the
+// headers we may be built with: for the objects of real devices they are handed to the real library,
+// for ours they are refused with EOPNOTSUPP. ibv_import_device(3), ibv_attach_mcast(3).
+#include "verbs/device.hpp"
+#include "verbs/entry.hpp"
+#include "verbs/real.hpp"
+
+using namespace aperture::verbs;
+
+namespace {
+
+void refuse_import(const char* call) noexcept {
+  errno = APERTURE_REFUSE(EOPNOTSUPP,
+                          "%s: objects of a software NIC belong to their process and cannot be "
+                          "imported into another",
+                          call);
+}
+
+}  // namespace
+
+// --- import: a descriptor or a context ------------------------------------------------------------
+// ibv_import_device is given nothing but a descriptor, and none of ours leads to a device.
+APERTURE_VERB ibv_context* ibv_import_device(int cmd_fd) {
+  APERTURE_REAL(ibv_import_device, "IBVERBS_1.10");
+  return real.call_or<ibv_context*>(nullptr, cmd_fd);
+}
+
+APERTURE_VERB ibv_pd* ibv_import_pd(ibv_context* context, uint32_t pd_handle) {
+  APERTURE_REAL(ibv_import_pd, "IBVERBS_1.10");
+  if (!is_ours(context)) return real.call_or<ibv_pd*>(nullptr, context, pd_handle);
+  refuse_import("ibv_import_pd");
+  return nullptr;
+}
+
+APERTURE_VERB void ibv_unimport_pd(ibv_pd* pd) {
+  APERTURE_REAL(ibv_unimport_pd, "IBVERBS_1.10");
+  auto* real_unimport = real.get();
+  if (!is_ours(pd->context) && real_unimport != nullptr) real_unimport(pd);
+}
+
+APERTURE_VERB ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t mr_handle) {
+  APERTURE_REAL(ibv_import_mr, "IBVERBS_1.10");
+  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, mr_handle);
+  refuse_import("ibv_import_mr");
+  return nullptr;
+}
+
+APERTURE_VERB void ibv_unimport_mr(ibv_mr* mr) {
+  APERTURE_REAL(ibv_unimport_mr, "IBVERBS_1.10");
+  auto* real_unimport = real.get();
+  if (!is_ours(mr->context) && real_unimport != nullptr) real_unimport(mr);
+}
+
+APERTURE_VERB ibv_dm* ibv_import_dm(ibv_context* context, uint32_t dm_handle) {
+  APERTURE_REAL(ibv_import_dm, "IBVERBS_1.13");
+  if (!is_ours(context)) return real.call_or<ibv_dm*>(nullptr, context, dm_handle);
+  refuse_import("ibv_import_dm");
+  return nullptr;
+}
+
+APERTURE_VERB void ibv_unimport_dm(ibv_dm* dm) {
+  APERTURE_REAL(ibv_unimport_dm, "IBVERBS_1.13");
+  auto* real_unimport = real.get();
+  if (!is_ours(dm->context) && real_unimport != nullptr) real_unimport(dm);
+}
+
+// --- younger than rdma-core 44 --------------------------------------------------------------------
+// Their structs need not be known: nobody of ours looks into them.
+struct ibv_dmah_init_attr;
+struct ibv_mr_init_attr;
+struct ibv_buf;
+struct ibv_dmah {  // as far as it is known: it begins with its context
+  ibv_context* context;
+};
+
+APERTURE_VERB ibv_dmah* ibv_alloc_dmah(ibv_context* context, ibv_dmah_init_attr* attr) {
+  APERTURE_REAL(ibv_alloc_dmah, "IBVERBS_1.15");
+  if (!is_ours(context)) return real.call_or<ibv_dmah*>(nullptr, context, attr);
+  errno = APERTURE_REFUSE(EOPNOTSUPP, "ibv_alloc_dmah: a software NIC does no DMA to be hinted");
+  return nullptr;
+}
+
+APERTURE_VERB int ibv_dealloc_dmah(ibv_dmah* dmah) {
+  APERTURE_REAL(ibv_dealloc_dmah, "IBVERBS_1.15");
+  return is_ours(dmah->context) ? EOPNOTSUPP : real.call_or(EOPNOTSUPP, dmah);
+}
+
+APERTURE_VERB ibv_mr* ibv_reg_mr_ex(ibv_pd* pd, ibv_mr_init_attr* attr) {
+  APERTURE_REAL(ibv_reg_mr_ex, "IBVERBS_1.15");
+  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, attr);
+  errno = APERTURE_REFUSE(EOPNOTSUPP,
+                          "ibv_reg_mr_ex: regions are registered with ibv_reg_mr or "
+                          "ibv_reg_mr_iova");
+  return nullptr;
+}
+
+APERTURE_VERB void* ibv_alloc_buf(ibv_pd* pd, size_t size, ibv_buf** buf) {
+  APERTURE_REAL(ibv_alloc_buf, "IBVERBS_1.17");
+  if (!is_ours(pd->context)) return real.call_or<void*>(nullptr, pd, size, buf);
+  errno = APERTURE_REFUSE(EOPNOTSUPP, "ibv_alloc_buf: any memory will do; allocate it yourself");
+  return nullptr;
+}
+
+// None of ours exist.
+APERTURE_VERB void ibv_free_buf(ibv_buf* buf) {
+  APERTURE_REAL(ibv_free_buf, "IBVERBS_1.17");
+  auto* real_free = real.get();
+  if (real_free != nullptr) real_free(buf);
+}
+
+APERTURE_VERB ibv_mr* ibv_reg_buf_mr(ibv_pd* pd, ibv_buf* buf, void* addr, size_t length,
+                                     int access) {
+  APERTURE_REAL(ibv_reg_buf_mr, "IBVERBS_1.17");
+  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, buf, addr, length, access);
+  errno = APERTURE_REFUSE(EOPNOTSUPP, "ibv_reg_buf_mr: register memory with ibv_reg_mr");
+  return nullptr;
+}

@@ -1,0 +1,39 @@
+// Protection domains, parent domains and thread domains: ibv_alloc_pd(3), ibv_alloc_td(3),
+// ibv_alloc_parent_domain(3).
+//
+// A PD is a protect::DomainId. A parent domain is another face of its PD: what is made in one may
+// be used with what is made in the other. Threads: any; an object is destroyed by whoever uses it
+// last.
+#pragma once
+
+#include "protect/rights.hpp"
+#include "verbs/context.hpp"
+
+namespace aperture::verbs {
+
+struct Td {
+  ibv_td base{};  // first: object_of()
+  Use use_context;
+  Uses uses;
+};
+
+struct Pd {
+  ibv_pd base{};  // first: object_of()
+  protect::DomainId id = 0;
+  Context* context = nullptr;
+  Pd* parent_of = nullptr;  // the PD of a parent domain, else null
+  Use use_context;
+  Use use_pd;
+  Use use_td;
+  Uses uses;
+};
+
+inline Pd& pd_of(ibv_pd* pd) noexcept {
+  return object_of<Pd>(pd);
+}
+
+ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) noexcept;
+int dealloc_td(ibv_td* td) noexcept;
+ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* attr) noexcept;
+
+}  // namespace aperture::verbs

@@ -1,0 +1,292 @@
+// Making and destroying queue pairs: see qp.hpp.
+#include "verbs/qp.hpp"
+
+#include <algorithm>
+
+#include "verbs/errors.hpp"
+#include "verbs/real.hpp"
+
+namespace aperture::verbs {
+
+static_assert(static_cast<int>(ib::QpType::rc) == IBV_QPT_RC);
+static_assert(static_cast<int>(ib::QpType::uc) == IBV_QPT_UC);
+static_assert(static_cast<int>(ib::QpType::ud) == IBV_QPT_UD);
+static_assert(static_cast<int>(ib::QpType::xrc_send) == IBV_QPT_XRC_SEND);
+static_assert(static_cast<int>(ib::QpType::xrc_recv) == IBV_QPT_XRC_RECV);
+static_assert(static_cast<int>(ib::AsyncEvent::qp_fatal) == IBV_EVENT_QP_FATAL);
+static_assert(static_cast<int>(ib::AsyncEvent::qp_req_err) == IBV_EVENT_QP_REQ_ERR);
+static_assert(static_cast<int>(ib::AsyncEvent::qp_access_err) == IBV_EVENT_QP_ACCESS_ERR);
+static_assert(static_cast<int>(ib::AsyncEvent::comm_est) == IBV_EVENT_COMM_EST);
+static_assert(static_cast<int>(ib::AsyncEvent::sq_drained) == IBV_EVENT_SQ_DRAINED);
+static_assert(static_cast<int>(ib::AsyncEvent::qp_last_wqe_reached) ==
+              IBV_EVENT_QP_LAST_WQE_REACHED);
+
+void Qp::Events::on_async_event(ib::AsyncEvent event) noexcept {
+  ibv_async_event told{};
+  told.element.qp = qp.base();
+  told.event_type = static_cast<ibv_event_type>(event);
+  qp.context->async.push(told);
+}
+
+namespace {
+
+constexpr uint64_t kServedSendOps = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                                    IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+                                    IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                                    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV |
+                                    IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV;
+
+// Which of them each type has.
+uint64_t send_ops_of(ib::QpType type) noexcept {
+  constexpr uint64_t kAtomics =
+      IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+  switch (type) {
+    case ib::QpType::rc:
+    case ib::QpType::xrc_send: return kServedSendOps;
+    case ib::QpType::uc: return kServedSendOps & ~(kAtomics | IBV_QP_EX_WITH_RDMA_READ);
+    case ib::QpType::ud: return IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    case ib::QpType::xrc_recv: return 0;
+  }
+  return 0;
+}
+
+// What ibv_create_qp and ibv_create_qp_ex have in common.
+struct Wish {
+  const char* call;
+  ibv_pd* pd;
+  ibv_qp_init_attr* attr;  // both structs begin with it
+  bool extended = false;
+  uint64_t send_ops = 0;
+};
+
+bool is_served(ibv_qp_type type) noexcept {
+  return type == IBV_QPT_RC || type == IBV_QPT_UC || type == IBV_QPT_UD;
+}
+
+int judge_caps(const Wish& wish) noexcept {
+  const ibv_qp_cap& cap = wish.attr->cap;
+  const bool own_receives = wish.attr->srq == nullptr;
+  if (cap.max_send_wr > ib::kMaxQueueWrs || (own_receives && cap.max_recv_wr > ib::kMaxQueueWrs)) {
+    return APERTURE_REFUSE(EINVAL, "%s: %u sends and %u receives; a queue has at most %u",
+                           wish.call, cap.max_send_wr, cap.max_recv_wr, ib::kMaxQueueWrs);
+  }
+  if (cap.max_send_sge > ib::kMaxSge || (own_receives && cap.max_recv_sge > ib::kMaxSge)) {
+    return APERTURE_REFUSE(EINVAL,
+                           "%s: %u and %u scatter/gather entries; a work request has at most %u",
+                           wish.call, cap.max_send_sge, cap.max_recv_sge, ib::kMaxSge);
+  }
+  if (cap.max_inline_data > ib::kMaxInlineBytes) {
+    return APERTURE_REFUSE(EINVAL, "%s: %u bytes inline; at most %u are taken", wish.call,
+                           cap.max_inline_data, ib::kMaxInlineBytes);
+  }
+  return 0;
+}
+
+int judge(const Wish& wish) noexcept {
+  const ibv_qp_init_attr& attr = *wish.attr;
+  if (!is_served(attr.qp_type)) {
+    return APERTURE_REFUSE(EOPNOTSUPP, "%s: queue pairs of type %d are not to be had", wish.call,
+                           static_cast<int>(attr.qp_type));
+  }
+  const ibv_context* context = wish.pd->context;
+  const bool has_cqs = attr.send_cq != nullptr && attr.recv_cq != nullptr;
+  if (!has_cqs || attr.send_cq->context != context || attr.recv_cq->context != context) {
+    return APERTURE_REFUSE(EINVAL,
+                           "%s: it needs two completion queues (they may be one) of the PD's "
+                           "context",
+                           wish.call);
+  }
+  if (attr.srq != nullptr && attr.srq->context != context) {
+    return APERTURE_REFUSE(EINVAL, "%s: the SRQ is of another context", wish.call);
+  }
+  const uint64_t offered = send_ops_of(static_cast<ib::QpType>(attr.qp_type));
+  if (wish.extended && (wish.send_ops & ~offered) != 0) {
+    return APERTURE_REFUSE(EOPNOTSUPP,
+                           "%s: send_ops_flags 0x%llx ask for operations that this type has not",
+                           wish.call, static_cast<unsigned long long>(wish.send_ops & ~offered));
+  }
+  return judge_caps(wish);
+}
+
+ib::QpSpec spec_of(const Wish& wish, Qp& qp) noexcept {
+  const ibv_qp_init_attr& attr = *wish.attr;
+  ib::QpSpec spec;
+  spec.type = qp.type;
+  spec.pd = qp.pd->id;
+  spec.send_cq = cq_of(attr.send_cq).queue.get();
+  spec.recv_cq = cq_of(attr.recv_cq).queue.get();
+  spec.srq = attr.srq != nullptr ? object_of<Srq>(attr.srq).queue.get() : nullptr;
+  spec.max_send_wr = attr.cap.max_send_wr;
+  spec.max_recv_wr = attr.srq != nullptr ? 0 : attr.cap.max_recv_wr;
+  spec.max_send_sge = attr.cap.max_send_sge;
+  spec.max_recv_sge = attr.srq != nullptr ? 0 : attr.cap.max_recv_sge;
+  spec.max_inline_bytes = attr.cap.max_inline_data;
+  spec.sq_sig_all = attr.sq_sig_all != 0;
+  spec.events = &qp.events;
+  return spec;
+}
+
+void fill_base(Qp& qp, const Wish& wish) noexcept {
+  ibv_qp& base = *qp.base();
+  base.context = wish.pd->context;
+  base.qp_context = wish.attr->qp_context;
+  base.pd = wish.pd;
+  base.send_cq = wish.attr->send_cq;
+  base.recv_cq = wish.attr->recv_cq;
+  base.srq = wish.attr->srq;
+  base.handle = qp.context->next_handle();
+  base.state = IBV_QPS_RESET;
+  base.qp_type = wish.attr->qp_type;
+  ::pthread_mutex_init(&base.mutex, nullptr);
+  ::pthread_cond_init(&base.cond, nullptr);
+}
+
+int make_qp(const Wish& wish, Qp*& made) {
+  if (const int error = judge(wish); error != 0) return error;
+  auto qp = std::make_unique<Qp>();
+  qp->pd = &pd_of(wish.pd);
+  qp->context = qp->pd->context;
+  qp->type = static_cast<ib::QpType>(wish.attr->qp_type);
+  qp->extended = wish.extended;
+  fill_base(*qp, wish);
+  fill_builders(qp->ex);
+  ibv_qp_cap& cap = wish.attr->cap;
+  if (wish.attr->srq != nullptr) cap.max_recv_wr = cap.max_recv_sge = 0;
+  auto nic_qp = qp->context->nic->make_qp(spec_of(wish, *qp));
+  if (!nic_qp.ok()) {
+    return APERTURE_REFUSE(errno_of(nic_qp.error()), "%s: the software NIC: %s", wish.call,
+                           describe(nic_qp.error()));
+  }
+  qp->nic_qp = std::move(nic_qp).value();
+  qp->queue = &qp->nic_qp->qp();
+  qp->base()->qp_num = qp->queue->qpn();
+  qp->init = *wish.attr;
+  qp->use_context = Use(qp->context->uses);
+  qp->use_pd = Use(qp->pd->uses);
+  qp->use_send_cq = Use(cq_of(wish.attr->send_cq).uses);
+  qp->use_recv_cq = Use(cq_of(wish.attr->recv_cq).uses);
+  if (wish.attr->srq != nullptr) qp->use_srq = Use(object_of<Srq>(wish.attr->srq).uses);
+  std::lock_guard guard(qp->context->members_mutex);
+  qp->context->qps.insert(qp.get());
+  made = qp.release();
+  return 0;
+}
+
+int judge_extended(const ibv_context* context, const ibv_qp_init_attr_ex& attr) noexcept {
+  constexpr const char* kCall = "ibv_create_qp_ex";
+  constexpr uint32_t kTaken =
+      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  if ((attr.comp_mask & ~kTaken) != 0) {
+    return APERTURE_REFUSE(
+        EOPNOTSUPP,
+        "%s: comp_mask 0x%x asks for what this device has not (XRC domains, TSO, "
+        "indirection tables, RX hashing)",
+        kCall, attr.comp_mask);
+  }
+  if ((attr.comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || attr.pd == nullptr ||
+      attr.pd->context != context) {
+    return APERTURE_REFUSE(EINVAL, "%s: it needs a PD of the same context", kCall);
+  }
+  constexpr uint32_t kFlags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+  if ((attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && (attr.create_flags & ~kFlags) != 0) {
+    return APERTURE_REFUSE(EOPNOTSUPP, "%s: create_flags 0x%x are of raw packet queue pairs", kCall,
+                           attr.create_flags);
+  }
+  return 0;
+}
+
+uint32_t windows_bound(Qp& qp) noexcept {
+  nic::EngineGuard guard(qp.engine());
+  return qp.core().windows_bound().bound;
+}
+
+int destroy(Qp& qp) {
+  if (qp.groups.count() != 0) {
+    return APERTURE_REFUSE(EBUSY, "ibv_destroy_qp: it is still attached to %u multicast groups",
+                           qp.groups.count());
+  }
+  Context& context = *qp.context;
+  if (const uint32_t bound = windows_bound(qp); bound != 0) {
+    return APERTURE_REFUSE(EBUSY,
+                           "ibv_destroy_qp: %u memory windows of type 2A are still bound to it; "
+                           "invalidate or deallocate them first",
+                           bound);
+  }
+  {
+    std::lock_guard guard(context.members_mutex);
+    context.qps.erase(&qp);
+  }
+  qp.nic_qp.reset();  // no events from here on
+  context.async.forget(qp.base());
+  wait_for_acknowledgements(qp.base()->mutex, qp.base()->cond, qp.base()->events_completed,
+                            qp.handed_async);
+  delete &qp;
+  return 0;
+}
+
+}  // namespace
+
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept {
+  auto* made = guarded_new<Qp>("ibv_create_qp_ex", [&](Qp*& out) {
+    if (const int error = judge_extended(context, *attr); error != 0) return error;
+    const bool extended = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
+    return make_qp({"ibv_create_qp_ex", attr->pd, reinterpret_cast<ibv_qp_init_attr*>(attr),
+                    extended, attr->send_ops_flags},
+                   out);
+  });
+  return made != nullptr ? made->base() : nullptr;
+}
+
+ibv_qp* open_qp(ibv_context*, ibv_qp_open_attr*) noexcept {
+  errno = APERTURE_REFUSE(EOPNOTSUPP,
+                          "ibv_open_qp: XRC receive queue pairs are used by whoever made them");
+  return nullptr;
+}
+
+void stop(Qp& qp) noexcept {
+  nic::EngineGuard guard(qp.engine());
+  qp.core().fail();
+}
+
+}  // namespace aperture::verbs
+
+using namespace aperture::verbs;
+
+APERTURE_VERB ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+  APERTURE_REAL(ibv_create_qp, "IBVERBS_1.1");
+  if (!is_ours(pd->context)) return real.call_or<ibv_qp*>(nullptr, pd, attr);
+  auto* made = guarded_new<Qp>("ibv_create_qp", [&](Qp*& out) {
+    return make_qp({"ibv_create_qp", pd, attr}, out);
+  });
+  return made != nullptr ? made->base() : nullptr;
+}
+
+APERTURE_VERB int ibv_destroy_qp(ibv_qp* qp) {
+  APERTURE_REAL(ibv_destroy_qp, "IBVERBS_1.1");
+  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp);
+  return guarded_release("ibv_destroy_qp", [&] { return destroy(qp_of(qp)); });
+}
+
+APERTURE_VERB ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
+  APERTURE_REAL(ibv_qp_to_qp_ex, "IBVERBS_1.6");
+  if (!is_ours(qp->context)) return real.call_or<ibv_qp_ex*>(nullptr, qp);
+  return qp_of(qp).extended ? &qp_of(qp).ex : nullptr;
+}
+
+APERTURE_VERB int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, uint32_t flags) {
+  APERTURE_REAL(ibv_query_qp_data_in_order, "IBVERBS_1.14");
+  if (!is_ours(qp->context)) return real.call_or(0, qp, op, flags);
+  return 0;  // memory is written in whatever order copying takes
+}
+
+APERTURE_VERB int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
+  APERTURE_REAL(ibv_set_ece, "IBVERBS_1.10");
+  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, ece);
+  return EOPNOTSUPP;  // librdmacm asks each device: no sentence
+}
+
+APERTURE_VERB int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
+  APERTURE_REAL(ibv_query_ece, "IBVERBS_1.10");
+  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, ece);
+  return EOPNOTSUPP;
+}

@@ -1,0 +1,68 @@
+// Queue pairs: ibv_create_qp(3), ibv_create_qp_ex(3), ibv_modify_qp(3), ibv_query_qp(3),
+// ibv_post_send(3), ibv_post_recv(3).
+//
+// A nic::VerbsQp with the faces that libibverbs gives it. The engine lock guards the queue pair
+// itself; `attributes` below are what the application has set, for ibv_query_qp, guarded by
+// modify_mutex, which is taken outside the engine lock.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "nic/verbs_nic.hpp"
+#include "verbs/cq.hpp"
+#include "verbs/pd.hpp"
+#include "verbs/qp_batch.hpp"
+#include "verbs/srq.hpp"
+
+namespace aperture::verbs {
+
+struct Qp {
+  struct Events final : ib::QpEvents {
+    explicit Events(Qp& its_qp) noexcept : qp(its_qp) {}
+    void on_async_event(ib::AsyncEvent event) noexcept override;
+    Qp& qp;
+  };
+
+  ibv_qp* base() noexcept { return &ex.qp_base; }
+  ib::Qp& core() noexcept { return *queue; }  // engine lock held
+  nic::Engine& engine() noexcept { return context->engine(); }
+
+  ibv_qp_ex ex{};  // first: object_of(), of either face
+  Context* context = nullptr;
+  Pd* pd = nullptr;
+  ib::Qp* queue = nullptr;  // of nic_qp
+  ib::QpType type{};
+  bool extended = false;  // made with send_ops_flags: ibv_qp_to_qp_ex() hands its other face out
+  Events events{*this};
+  Use use_context;
+  Use use_pd;
+  Use use_send_cq;
+  Use use_recv_cq;
+  Use use_srq;
+  Uses groups;                // multicast groups that it is attached to
+  uint32_t handed_async = 0;  // guarded by ex.qp_base.mutex
+
+  std::mutex modify_mutex;
+  ibv_qp_attr attributes{};              // guarded by modify_mutex
+  ibv_qp_init_attr init{};               // as it was made
+  Batch batch;                           // between wr_start and wr_complete
+  std::unique_ptr<nic::VerbsQp> nic_qp;  // last: destroyed first
+};
+
+inline Qp& qp_of(ibv_qp* qp) noexcept {
+  return object_of<Qp>(qp);
+}
+
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept;
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) noexcept;
+int modify(Qp& qp, const ibv_qp_attr& attr, uint32_t mask);
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept;
+int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
+// The functions of the extended face; those that were not asked for, or that its type has not, are
+// there too and refuse.
+void fill_builders(ibv_qp_ex& ex) noexcept;
+// Of a context that is being closed: nobody reaches it any more.
+void stop(Qp& qp) noexcept;
+
+}  // namespace aperture::verbs

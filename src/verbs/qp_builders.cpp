@@ -1,0 +1,281 @@
+// The extended face of a queue pair: wr_start, what builds work requests, wr_complete and wr_abort.
+// ibv_wr_post(3). Gathered in the batch, posted together or not at all.
+#include <cstring>
+
+#include "verbs/ah.hpp"
+#include "verbs/errors.hpp"
+#include "verbs/mw.hpp"
+#include "verbs/qp.hpp"
+#include "verbs/receives.hpp"
+
+namespace aperture::verbs {
+
+namespace {
+
+using Entry = Batch::Entry;
+
+Qp& ours(ibv_qp_ex* qp) noexcept {
+  return object_of<Qp>(qp);
+}
+
+// Runs fn on the batch; what is thrown is its error.
+template <typename Fn>
+void build(ibv_qp_ex* qp, Fn&& fn) noexcept {
+  Batch& batch = ours(qp).batch;
+  try {
+    if (batch.error == 0) batch.error = fn(batch);
+  } catch (...) {
+    batch.error = APERTURE_REFUSE(ENOMEM, "ibv_wr_*: out of memory");
+  }
+}
+
+// Begins a work request; fn fills in what this operation has.
+template <typename Fn>
+void begin(ibv_qp_ex* qp, ib::SendOp op, Fn&& fn) noexcept {
+  build(qp, [&](Batch& batch) {
+    Entry entry;
+    entry.wr.id = qp->wr_id;
+    entry.wr.flags = qp->wr_flags & ~uint32_t{IBV_SEND_INLINE};
+    entry.wr.op = op;
+    const int error = fn(entry);
+    if (error == 0) batch.entries.push_back(entry);
+    return error;
+  });
+}
+
+// What is set belongs to the work request that was begun last.
+template <typename Fn>
+void set(ibv_qp_ex* qp, Fn&& fn) noexcept {
+  build(qp, [&](Batch& batch) {
+    if (batch.entries.empty()) {
+      return APERTURE_REFUSE(EINVAL,
+                             "ibv_wr_set_*: it belongs behind the call that begins a work "
+                             "request");
+    }
+    return fn(batch, batch.entries.back());
+  });
+}
+
+void begin_remote(ibv_qp_ex* qp, ib::SendOp op, uint32_t rkey, uint64_t addr,
+                  uint32_t imm) noexcept {
+  begin(qp, op, [&](Entry& entry) {
+    entry.wr.rkey = rkey;
+    entry.wr.remote_addr = addr;
+    entry.wr.imm = imm;
+    return 0;
+  });
+}
+
+void wr_rdma_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr) noexcept {
+  begin_remote(qp, ib::SendOp::write, rkey, addr, 0);
+}
+void wr_rdma_write_imm(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, __be32 imm) noexcept {
+  begin_remote(qp, ib::SendOp::write_with_imm, rkey, addr, imm);
+}
+void wr_rdma_read(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr) noexcept {
+  begin_remote(qp, ib::SendOp::read, rkey, addr, 0);
+}
+void wr_send(ibv_qp_ex* qp) noexcept {
+  begin_remote(qp, ib::SendOp::send, 0, 0, 0);
+}
+void wr_send_imm(ibv_qp_ex* qp, __be32 imm) noexcept {
+  begin_remote(qp, ib::SendOp::send_with_imm, 0, 0, imm);
+}
+void wr_send_inv(ibv_qp_ex* qp, uint32_t rkey) noexcept {
+  begin_remote(qp, ib::SendOp::send_with_inv, 0, 0, rkey);
+}
+void wr_local_inv(ibv_qp_ex* qp, uint32_t rkey) noexcept {
+  begin_remote(qp, ib::SendOp::local_inv, 0, 0, rkey);
+}
+
+void wr_atomic_cmp_swp(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t compare,
+                       uint64_t swap) noexcept {
+  begin(qp, ib::SendOp::cmp_swap, [&](Entry& entry) {
+    entry.wr.rkey = rkey;
+    entry.wr.remote_addr = addr;
+    entry.wr.compare_add = compare;
+    entry.wr.swap = swap;
+    return 0;
+  });
+}
+void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t add) noexcept {
+  begin(qp, ib::SendOp::fetch_add, [&](Entry& entry) {
+    entry.wr.rkey = rkey;
+    entry.wr.remote_addr = addr;
+    entry.wr.compare_add = add;
+    return 0;
+  });
+}
+
+void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) noexcept {
+  const void* caller = __builtin_return_address(0);
+  begin(qp, ib::SendOp::bind_mw, [&](Entry& entry) {
+    if (mw == nullptr || mw->context != qp->qp_base.context) {
+      return APERTURE_REFUSE(EINVAL, "ibv_wr_bind_mw: it needs a window of the same context");
+    }
+    if (const int error = judge_bind("ibv_wr_bind_mw", *mw, *info); error != 0) return error;
+    entry.bind = bind_of(mw, *info, rkey, caller);
+    entry.has_bind = true;
+    return 0;
+  });
+}
+
+// What this device has not: the batch is refused.
+void refuse_operation(ibv_qp_ex* qp, const char* what) noexcept {
+  build(qp, [&](Batch&) { return APERTURE_REFUSE(EOPNOTSUPP, "%s is not to be had", what); });
+}
+void wr_send_tso(ibv_qp_ex* qp, void*, uint16_t, uint16_t) noexcept {
+  refuse_operation(qp, "ibv_wr_send_tso");
+}
+void wr_atomic_write(ibv_qp_ex* qp, uint32_t, uint64_t, const void*) noexcept {
+  refuse_operation(qp, "ibv_wr_atomic_write");
+}
+
+void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t qpn, uint32_t qkey) noexcept {
+  set(qp, [&](Batch&, Entry& entry) {
+    if (ah == nullptr) {
+      return APERTURE_REFUSE(EINVAL, "ibv_wr_set_ud_addr: a datagram needs an address handle");
+    }
+    entry.wr.route = &object_of<Ah>(ah).route;
+    entry.wr.remote_qpn = qpn;
+    entry.wr.remote_qkey = qkey;
+    return 0;
+  });
+}
+
+void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t number) noexcept {
+  set(qp, [&](Batch&, Entry& entry) {
+    entry.wr.srq_number = number;
+    return 0;
+  });
+}
+
+void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) noexcept {
+  set(qp, [&](Batch& batch, Entry& entry) {
+    if (count > ib::kMaxSge) {
+      return APERTURE_REFUSE(EINVAL, "ibv_wr_set_sge_list: %zu pieces; at most %u", count,
+                             ib::kMaxSge);
+    }
+    entry.first_sge = batch.sges.size();
+    entry.wr.sge_count = static_cast<uint32_t>(count);
+    batch.sges.insert(batch.sges.end(), sges_of(list), sges_of(list) + count);
+    return 0;
+  });
+}
+void wr_set_sge(ibv_qp_ex* qp, uint32_t lkey, uint64_t addr, uint32_t length) noexcept {
+  const ibv_sge one{addr, length, lkey};
+  wr_set_sge_list(qp, length != 0 ? 1 : 0, &one);
+}
+
+void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* list) noexcept {
+  set(qp, [&](Batch& batch, Entry& entry) {
+    entry.is_inline = true;
+    entry.first_byte = batch.bytes.size();
+    entry.inline_bytes = 0;
+    const uint32_t room = ours(qp).init.cap.max_inline_data;
+    for (size_t i = 0; i < count; ++i) {
+      if (list[i].length > room - entry.inline_bytes) {
+        return APERTURE_REFUSE(EINVAL, "ibv_wr_set_inline_data: more than max_inline_data, %u",
+                               room);
+      }
+      const auto* from = static_cast<const std::byte*>(list[i].addr);
+      batch.bytes.insert(batch.bytes.end(), from, from + list[i].length);
+      entry.inline_bytes += list[i].length;
+    }
+    return 0;
+  });
+}
+void wr_set_inline_data(ibv_qp_ex* qp, void* addr, size_t length) noexcept {
+  const ibv_data_buf one{addr, length};
+  wr_set_inline_data_list(qp, 1, &one);
+}
+
+void wr_start(ibv_qp_ex* qp) noexcept {
+  Batch& batch = ours(qp).batch;
+  batch.mutex.lock();
+  batch.clear();
+  if (nic::in_forked_child()) batch.error = EOPNOTSUPP;
+}
+
+void wr_abort(ibv_qp_ex* qp) noexcept {
+  Batch& batch = ours(qp).batch;
+  batch.clear();
+  batch.mutex.unlock();
+}
+
+// Points the entry at its pieces, which have their final place now. `part` is the caller's room.
+void settle(const Batch& batch, Entry& entry, ib::InlinePart& part) noexcept {
+  entry.wr.bind = entry.has_bind ? &entry.bind : nullptr;
+  if (entry.is_inline) {
+    part = {batch.bytes.data() + entry.first_byte, entry.inline_bytes};
+    entry.wr.inline_parts = &part;
+    entry.wr.inline_count = 1;
+  } else {
+    entry.wr.sge = batch.sges.data() + entry.first_sge;
+  }
+}
+
+int refuse(const Qp& qp, size_t at, Status s) noexcept {
+  return APERTURE_REFUSE(errno_of(s),
+                         "ibv_wr_complete: work request %zu: %s (the queue is full, the state is "
+                         "before RTS, or it is larger than what was asked for) on queue pair 0x%x; "
+                         "none was posted",
+                         at, describe(s.error()), qp.ex.qp_base.qp_num);
+}
+
+int post_all(Qp& qp) noexcept {
+  Batch& batch = qp.batch;
+  if (batch.error != 0) return batch.error;
+  nic::EngineGuard guard(qp.engine());
+  ib::InlinePart part{};
+  for (size_t i = 0; i < batch.entries.size(); ++i) {
+    settle(batch, batch.entries[i], part);
+    if (qp.type == ib::QpType::ud && batch.entries[i].wr.route == nullptr) {
+      return refuse(qp, i, Errc::invalid);
+    }
+    const Status s = qp.core().may_post(batch.entries[i].wr, static_cast<uint32_t>(i));
+    if (!s.ok()) return refuse(qp, i, s);
+  }
+  for (size_t i = 0; i < batch.entries.size(); ++i) {
+    settle(batch, batch.entries[i], part);
+    const Status s = qp.core().post_send(batch.entries[i].wr);
+    if (!s.ok()) return refuse(qp, i, s);
+  }
+  return 0;
+}
+
+int wr_complete(ibv_qp_ex* qp) noexcept {
+  Qp& queue = ours(qp);
+  const int error = post_all(queue);
+  queue.batch.clear();
+  queue.batch.mutex.unlock();
+  return error;
+}
+
+}  // namespace
+
+void fill_builders(ibv_qp_ex& ex) noexcept {
+  ex.wr_atomic_cmp_swp = wr_atomic_cmp_swp;
+  ex.wr_atomic_fetch_add = wr_atomic_fetch_add;
+  ex.wr_bind_mw = wr_bind_mw;
+  ex.wr_local_inv = wr_local_inv;
+  ex.wr_rdma_read = wr_rdma_read;
+  ex.wr_rdma_write = wr_rdma_write;
+  ex.wr_rdma_write_imm = wr_rdma_write_imm;
+  ex.wr_send = wr_send;
+  ex.wr_send_imm = wr_send_imm;
+  ex.wr_send_inv = wr_send_inv;
+  ex.wr_send_tso = wr_send_tso;
+  ex.wr_set_ud_addr = wr_set_ud_addr;
+  ex.wr_set_xrc_srqn = wr_set_xrc_srqn;
+  ex.wr_set_inline_data = wr_set_inline_data;
+  ex.wr_set_inline_data_list = wr_set_inline_data_list;
+  ex.wr_set_sge = wr_set_sge;
+  ex.wr_set_sge_list = wr_set_sge_list;
+  ex.wr_start = wr_start;
+  ex.wr_complete = wr_complete;
+  ex.wr_abort = wr_abort;
+  ex.wr_atomic_write = wr_atomic_write;
+}
+
+}  // namespace aperture::verbs

@@ -1,0 +1,247 @@
+// Modifying and querying queue pairs: ibv_modify_qp(3), ibv_query_qp(3). IBTA vol. 1, 11.2.5.2 (the
+// table of transitions is ib/attributes.cpp's; the values are judged here).
+#include <cstring>
+
+#include "verbs/ah.hpp"
+#include "verbs/errors.hpp"
+#include "verbs/gids.hpp"
+#include "verbs/qp.hpp"
+#include "verbs/real.hpp"
+
+namespace aperture::verbs {
+
+constexpr bool same(uint32_t ours, uint32_t theirs) noexcept {
+  return ours == theirs;
+}
+static_assert(same(ib::kAttrState, IBV_QP_STATE));
+static_assert(same(ib::kAttrCurState, IBV_QP_CUR_STATE));
+static_assert(same(ib::kAttrEnSqdAsync, IBV_QP_EN_SQD_ASYNC_NOTIFY));
+static_assert(same(ib::kAttrAccessFlags, IBV_QP_ACCESS_FLAGS));
+static_assert(same(ib::kAttrPkeyIndex, IBV_QP_PKEY_INDEX));
+static_assert(same(ib::kAttrPort, IBV_QP_PORT));
+static_assert(same(ib::kAttrQkey, IBV_QP_QKEY));
+static_assert(same(ib::kAttrAv, IBV_QP_AV));
+static_assert(same(ib::kAttrPathMtu, IBV_QP_PATH_MTU));
+static_assert(same(ib::kAttrTimeout, IBV_QP_TIMEOUT));
+static_assert(same(ib::kAttrRetryCnt, IBV_QP_RETRY_CNT));
+static_assert(same(ib::kAttrRnrRetry, IBV_QP_RNR_RETRY));
+static_assert(same(ib::kAttrRqPsn, IBV_QP_RQ_PSN));
+static_assert(same(ib::kAttrSqPsn, IBV_QP_SQ_PSN));
+static_assert(same(ib::kAttrMaxRdAtomic, IBV_QP_MAX_QP_RD_ATOMIC));
+static_assert(same(ib::kAttrAltPath, IBV_QP_ALT_PATH));
+static_assert(same(ib::kAttrMinRnrTimer, IBV_QP_MIN_RNR_TIMER));
+static_assert(same(ib::kAttrMaxDestRdAtomic, IBV_QP_MAX_DEST_RD_ATOMIC));
+static_assert(same(ib::kAttrPathMigState, IBV_QP_PATH_MIG_STATE));
+static_assert(same(ib::kAttrCap, IBV_QP_CAP));
+static_assert(same(ib::kAttrDestQpn, IBV_QP_DEST_QPN));
+static_assert(same(ib::kAttrRateLimit, IBV_QP_RATE_LIMIT));
+static_assert(static_cast<int>(ib::QpState::sqd) == IBV_QPS_SQD);
+static_assert(static_cast<int>(ib::QpState::sqe) == IBV_QPS_SQE);
+static_assert(static_cast<int>(ib::QpState::err) == IBV_QPS_ERR);
+static_assert(same(ib::kAllowRemoteWrite, IBV_ACCESS_REMOTE_WRITE));
+static_assert(same(ib::kAllowRemoteRead, IBV_ACCESS_REMOTE_READ));
+static_assert(same(ib::kAllowRemoteAtomic, IBV_ACCESS_REMOTE_ATOMIC));
+
+namespace {
+
+constexpr const char* kCall = "ibv_modify_qp";
+constexpr uint32_t k24Bits = 0xffffff;
+constexpr uint32_t kKnownMask = ((IBV_QP_DEST_QPN << 1) - 1) | IBV_QP_RATE_LIMIT;
+
+// One attribute whose value is a number up to a limit.
+struct Limit {
+  uint32_t bit;
+  const char* name;
+  uint32_t value;
+  uint32_t least;
+  uint32_t most;
+};
+
+int judge_limits(const ibv_qp_attr& attr, uint32_t mask) noexcept {
+  const Limit limits[] = {
+      {IBV_QP_PORT, "port_num", attr.port_num, kPort, kPort},
+      {IBV_QP_PKEY_INDEX, "pkey_index", attr.pkey_index, 0, 0},
+      {IBV_QP_PATH_MTU, "path_mtu", attr.path_mtu, IBV_MTU_256, IBV_MTU_4096},
+      {IBV_QP_TIMEOUT, "timeout", attr.timeout, 0, 31},
+      {IBV_QP_RETRY_CNT, "retry_cnt", attr.retry_cnt, 0, 7},
+      {IBV_QP_RNR_RETRY, "rnr_retry", attr.rnr_retry, 0, 7},
+      {IBV_QP_MIN_RNR_TIMER, "min_rnr_timer", attr.min_rnr_timer, 0, 31},
+      {IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic, 0, ib::kMaxReadsInFlight},
+      {IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic, 0,
+       ib::kMaxReadsInFlight},
+      {IBV_QP_PATH_MIG_STATE, "path_mig_state", attr.path_mig_state, IBV_MIG_MIGRATED,
+       IBV_MIG_ARMED},
+      {IBV_QP_ALT_PATH, "alt_port_num", attr.alt_port_num, kPort, kPort},
+      {IBV_QP_ALT_PATH, "alt_pkey_index", attr.alt_pkey_index, 0, 0},
+      {IBV_QP_ALT_PATH, "alt_timeout", attr.alt_timeout, 0, 31},
+  };
+  for (const Limit& limit : limits) {
+    if ((mask & limit.bit) == 0 || (limit.value >= limit.least && limit.value <= limit.most)) {
+      continue;
+    }
+    return APERTURE_REFUSE(EINVAL, "%s: %s is %u; it may be %u to %u", kCall, limit.name,
+                           limit.value, limit.least, limit.most);
+  }
+  return 0;
+}
+
+int judge_values(const ibv_qp_attr& attr, uint32_t mask, ib::Route& route) noexcept {
+  if (const int error = judge_limits(attr, mask); error != 0) return error;
+  constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                               IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                               IBV_ACCESS_MW_BIND | IBV_ACCESS_RELAXED_ORDERING;
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0 && (attr.qp_access_flags & ~kAccess) != 0) {
+    return APERTURE_REFUSE(EINVAL, "%s: qp_access_flags 0x%x have bits of no meaning here", kCall,
+                           attr.qp_access_flags);
+  }
+  if ((mask & IBV_QP_AV) != 0) {
+    if (const int error = resolve(kCall, attr.ah_attr, route); error != 0) return error;
+  }
+  ib::Route ignored;
+  return (mask & IBV_QP_ALT_PATH) != 0 ? resolve(kCall, attr.alt_ah_attr, ignored) : 0;
+}
+
+int judge_transition(const Qp& qp, ib::QpState now, const ibv_qp_attr& attr,
+                     uint32_t mask) noexcept {
+  if ((mask & ~kKnownMask) != 0) {
+    return APERTURE_REFUSE(EINVAL, "%s: attr_mask 0x%x has unknown bits", kCall, mask);
+  }
+  if ((mask & IBV_QP_CUR_STATE) != 0 &&
+      static_cast<uint32_t>(attr.cur_qp_state) != static_cast<uint32_t>(now)) {
+    return APERTURE_REFUSE(EINVAL, "%s: cur_qp_state is %d, and the queue pair is in %s", kCall,
+                           static_cast<int>(attr.cur_qp_state), ib::state_name(now));
+  }
+  if ((mask & IBV_QP_STATE) != 0 && static_cast<uint32_t>(attr.qp_state) > IBV_QPS_ERR) {
+    return APERTURE_REFUSE(EINVAL, "%s: qp_state %d is no state", kCall,
+                           static_cast<int>(attr.qp_state));
+  }
+  const auto next = (mask & IBV_QP_STATE) != 0 ? static_cast<ib::QpState>(attr.qp_state) : now;
+  const ib::ModifyVerdict verdict = ib::judge_modify(qp.type, now, next, mask);
+  switch (verdict.fault) {
+    case ib::ModifyFault::none: return 0;
+    case ib::ModifyFault::no_such_transition:
+      return APERTURE_REFUSE(EINVAL, "%s: there is no way from %s to %s", kCall,
+                             ib::state_name(now), ib::state_name(next));
+    case ib::ModifyFault::attribute_missing:
+      return APERTURE_REFUSE(EINVAL, "%s: from %s to %s needs %s in attr_mask", kCall,
+                             ib::state_name(now), ib::state_name(next),
+                             ib::attribute_name(verdict.bits));
+    case ib::ModifyFault::attribute_not_allowed:
+      return APERTURE_REFUSE(EINVAL, "%s: from %s to %s does not take %s", kCall,
+                             ib::state_name(now), ib::state_name(next),
+                             ib::attribute_name(verdict.bits));
+  }
+  return EINVAL;
+}
+
+ib::QpAttributes core_attributes(const ibv_qp_attr& attr, const ib::Route& route) noexcept {
+  ib::QpAttributes core;
+  core.state = static_cast<ib::QpState>(attr.qp_state);
+  core.cur_state = static_cast<ib::QpState>(attr.cur_qp_state);
+  core.en_sqd_async = attr.en_sqd_async_notify != 0;
+  core.access = attr.qp_access_flags &
+                (ib::kAllowRemoteWrite | ib::kAllowRemoteRead | ib::kAllowRemoteAtomic);
+  core.qkey = attr.qkey;
+  core.route = route;
+  core.dest_qpn = attr.dest_qp_num & k24Bits;
+  core.timeout = attr.timeout;
+  core.retry_cnt = attr.retry_cnt;
+  core.rnr_retry = attr.rnr_retry;
+  core.min_rnr_timer = attr.min_rnr_timer;
+  core.max_rd_atomic = attr.max_rd_atomic;
+  core.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+  core.rq_psn = attr.rq_psn & k24Bits;
+  core.sq_psn = attr.sq_psn & k24Bits;
+  return core;
+}
+
+// What ibv_query_qp tells later: the attributes of the mask.
+void remember(ibv_qp_attr& to, const ibv_qp_attr& attr, uint32_t mask) noexcept {
+  const auto take = [&](uint32_t bit, auto member) {
+    if ((mask & bit) != 0) to.*member = attr.*member;
+  };
+  take(IBV_QP_EN_SQD_ASYNC_NOTIFY, &ibv_qp_attr::en_sqd_async_notify);
+  take(IBV_QP_ACCESS_FLAGS, &ibv_qp_attr::qp_access_flags);
+  take(IBV_QP_PKEY_INDEX, &ibv_qp_attr::pkey_index);
+  take(IBV_QP_PORT, &ibv_qp_attr::port_num);
+  take(IBV_QP_QKEY, &ibv_qp_attr::qkey);
+  take(IBV_QP_AV, &ibv_qp_attr::ah_attr);
+  take(IBV_QP_PATH_MTU, &ibv_qp_attr::path_mtu);
+  take(IBV_QP_TIMEOUT, &ibv_qp_attr::timeout);
+  take(IBV_QP_RETRY_CNT, &ibv_qp_attr::retry_cnt);
+  take(IBV_QP_RNR_RETRY, &ibv_qp_attr::rnr_retry);
+  take(IBV_QP_RQ_PSN, &ibv_qp_attr::rq_psn);
+  take(IBV_QP_MAX_QP_RD_ATOMIC, &ibv_qp_attr::max_rd_atomic);
+  take(IBV_QP_ALT_PATH, &ibv_qp_attr::alt_ah_attr);
+  take(IBV_QP_ALT_PATH, &ibv_qp_attr::alt_pkey_index);
+  take(IBV_QP_ALT_PATH, &ibv_qp_attr::alt_port_num);
+  take(IBV_QP_ALT_PATH, &ibv_qp_attr::alt_timeout);
+  take(IBV_QP_MIN_RNR_TIMER, &ibv_qp_attr::min_rnr_timer);
+  take(IBV_QP_SQ_PSN, &ibv_qp_attr::sq_psn);
+  take(IBV_QP_MAX_DEST_RD_ATOMIC, &ibv_qp_attr::max_dest_rd_atomic);
+  take(IBV_QP_PATH_MIG_STATE, &ibv_qp_attr::path_mig_state);
+  take(IBV_QP_DEST_QPN, &ibv_qp_attr::dest_qp_num);
+  take(IBV_QP_RATE_LIMIT, &ibv_qp_attr::rate_limit);
+  to.rq_psn &= k24Bits;
+  to.sq_psn &= k24Bits;
+  to.dest_qp_num &= k24Bits;
+}
+
+ib::QpState state_of(Qp& qp) noexcept {
+  nic::EngineGuard guard(qp.engine());
+  return qp.core().state();
+}
+
+int query(Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
+  std::lock_guard guard(qp.modify_mutex);
+  attr = qp.attributes;
+  {
+    nic::EngineGuard engine_guard(qp.engine());
+    attr.qp_state = static_cast<ibv_qp_state>(qp.core().state());
+    attr.sq_draining = attr.qp_state == IBV_QPS_SQD && qp.core().has_pending() ? 1 : 0;
+  }
+  attr.cur_qp_state = attr.qp_state;
+  attr.cap = qp.init.cap;
+  qp.base()->state = attr.qp_state;
+  init = qp.init;
+  return 0;
+}
+
+}  // namespace
+
+int modify(Qp& qp, const ibv_qp_attr& attr, uint32_t mask) {
+  std::lock_guard guard(qp.modify_mutex);
+  ib::Route route;
+  if (const int error = judge_transition(qp, state_of(qp), attr, mask); error != 0) return error;
+  if (const int error = judge_values(attr, mask, route); error != 0) return error;
+  const Status s = qp.nic_qp->modify(core_attributes(attr, route), mask);
+  if (!s.ok()) {
+    return APERTURE_REFUSE(errno_of(s), "%s: the software NIC: %s", kCall, describe(s.error()));
+  }
+  const bool new_state = (mask & IBV_QP_STATE) != 0;
+  if (new_state && attr.qp_state == IBV_QPS_RESET) {
+    qp.attributes = {};
+  } else {
+    remember(qp.attributes, attr, mask);
+  }
+  if (new_state) qp.base()->state = attr.qp_state;
+  return 0;
+}
+
+}  // namespace aperture::verbs
+
+using namespace aperture::verbs;
+
+APERTURE_VERB int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
+  APERTURE_REAL(ibv_modify_qp, "IBVERBS_1.1");
+  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, attr, attr_mask);
+  return guarded("ibv_modify_qp",
+                 [&] { return modify(qp_of(qp), *attr, static_cast<uint32_t>(attr_mask)); });
+}
+
+APERTURE_VERB int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask,
+                               ibv_qp_init_attr* init_attr) {
+  APERTURE_REAL(ibv_query_qp, "IBVERBS_1.1");
+  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, attr, attr_mask, init_attr);
+  return guarded("ibv_query_qp", [&] { return query(qp_of(qp), *attr, *init_attr); });
+}

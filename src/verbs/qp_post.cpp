@@ -1,0 +1,128 @@
+// Posting: ibv_post_send(3), ibv_post_recv(3). The data path: no allocation, the engine lock once
+// for a whole list, sentences only for what is refused.
+#include "verbs/ah.hpp"
+#include "verbs/mw.hpp"
+#include "verbs/qp.hpp"
+#include "verbs/receives.hpp"
+
+namespace aperture::verbs {
+
+static_assert(ib::kFence == IBV_SEND_FENCE && ib::kSignaled == IBV_SEND_SIGNALED);
+static_assert(ib::kSolicited == IBV_SEND_SOLICITED && ib::kInline == IBV_SEND_INLINE);
+static_assert(static_cast<int>(ib::SendOp::write) == IBV_WR_RDMA_WRITE);
+static_assert(static_cast<int>(ib::SendOp::write_with_imm) == IBV_WR_RDMA_WRITE_WITH_IMM);
+static_assert(static_cast<int>(ib::SendOp::send) == IBV_WR_SEND);
+static_assert(static_cast<int>(ib::SendOp::send_with_imm) == IBV_WR_SEND_WITH_IMM);
+static_assert(static_cast<int>(ib::SendOp::read) == IBV_WR_RDMA_READ);
+static_assert(static_cast<int>(ib::SendOp::cmp_swap) == IBV_WR_ATOMIC_CMP_AND_SWP);
+static_assert(static_cast<int>(ib::SendOp::fetch_add) == IBV_WR_ATOMIC_FETCH_AND_ADD);
+static_assert(static_cast<int>(ib::SendOp::local_inv) == IBV_WR_LOCAL_INV);
+static_assert(static_cast<int>(ib::SendOp::bind_mw) == IBV_WR_BIND_MW);
+static_assert(static_cast<int>(ib::SendOp::send_with_inv) == IBV_WR_SEND_WITH_INV);
+
+namespace {
+
+constexpr uint32_t kKnownFlags =
+    IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+
+// What cannot be said in the core's words. 0 or an errno.
+int judge(const Qp& qp, const ibv_send_wr& wr) noexcept {
+  if (static_cast<uint32_t>(wr.opcode) >= ib::kSendOps) {
+    return APERTURE_REFUSE(EINVAL, "ibv_post_send: opcode %d is unknown",
+                           static_cast<int>(wr.opcode));
+  }
+  if ((wr.send_flags & ~kKnownFlags) != 0 || wr.num_sge < 0) {
+    return APERTURE_REFUSE(EINVAL, "ibv_post_send: send_flags 0x%x, %d pieces", wr.send_flags,
+                           wr.num_sge);
+  }
+  if (qp.type == ib::QpType::ud && wr.wr.ud.ah == nullptr) {
+    return APERTURE_REFUSE(EINVAL, "ibv_post_send: a datagram needs an address handle");
+  }
+  if (wr.opcode != IBV_WR_BIND_MW) return 0;
+  if (wr.bind_mw.mw == nullptr || wr.bind_mw.mw->context != qp.ex.qp_base.context) {
+    return APERTURE_REFUSE(EINVAL, "ibv_post_send: a bind needs a window of the same context");
+  }
+  return judge_bind("ibv_post_send", *wr.bind_mw.mw, wr.bind_mw.bind_info);
+}
+
+// The parts of it that not every operation has.
+void fill_rest(const Qp& qp, const ibv_send_wr& wr, const void* caller, ib::SendWr& out,
+               ib::BindWr& bind) noexcept {
+  switch (out.op) {
+    case ib::SendOp::cmp_swap:
+    case ib::SendOp::fetch_add:
+      out.remote_addr = wr.wr.atomic.remote_addr;
+      out.rkey = wr.wr.atomic.rkey;
+      out.compare_add = wr.wr.atomic.compare_add;
+      out.swap = wr.wr.atomic.swap;
+      break;
+    case ib::SendOp::bind_mw:
+      bind = bind_of(wr.bind_mw.mw, wr.bind_mw.bind_info, wr.bind_mw.rkey, caller);
+      out.bind = &bind;
+      break;
+    default: break;
+  }
+  if (qp.type == ib::QpType::ud) {
+    out.route = &object_of<Ah>(wr.wr.ud.ah).route;
+    out.remote_qpn = wr.wr.ud.remote_qpn;
+    out.remote_qkey = wr.wr.ud.remote_qkey;
+  } else if (qp.type == ib::QpType::xrc_send) {
+    out.srq_number = wr.qp_type.xrc.remote_srqn;
+  }
+}
+
+int refuse(const Qp& qp, Status s) noexcept {
+  return APERTURE_REFUSE(errno_of(s),
+                         "ibv_post_send: %s (the queue is full, the state is before RTS, this type "
+                         "has no such operation, or it is larger than max_send_sge, "
+                         "max_inline_data or 2 GiB) on queue pair 0x%x",
+                         describe(s.error()), qp.ex.qp_base.qp_num);
+}
+
+int post_one(Qp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
+  if (const int error = judge(qp, wr); error != 0) [[unlikely]]
+    return error;
+  ib::SendWr out;
+  ib::BindWr bind;
+  out.id = wr.wr_id;
+  out.op = static_cast<ib::SendOp>(wr.opcode);
+  out.flags = wr.send_flags;
+  out.sge = sges_of(wr.sg_list);
+  out.sge_count = static_cast<uint32_t>(wr.num_sge);
+  out.imm = wr.imm_data;
+  out.remote_addr = wr.wr.rdma.remote_addr;
+  out.rkey = wr.wr.rdma.rkey;
+  if (out.op > ib::SendOp::read || qp.type > ib::QpType::uc) [[unlikely]]
+    fill_rest(qp, wr, caller, out, bind);
+  const Status s = qp.core().post_send(out);
+  return s.ok() ? 0 : refuse(qp, s);
+}
+
+}  // namespace
+
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
+  const void* caller = __builtin_return_address(0);
+  if (nic::in_forked_child()) [[unlikely]] {
+    *bad_wr = wr;
+    return EOPNOTSUPP;
+  }
+  Qp& ours = qp_of(qp);
+  nic::EngineGuard guard(ours.engine());
+  for (; wr != nullptr; wr = wr->next) {
+    const int error = post_one(ours, *wr, caller);
+    if (error == 0) [[likely]]
+      continue;
+    *bad_wr = wr;
+    return error;
+  }
+  return 0;
+}
+
+int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
+  Qp& ours = qp_of(qp);
+  return post_receives(
+      ours.engine(), "ibv_post_recv", wr, bad_wr,
+      [&](const ib::RecvWr& recv) noexcept { return ours.core().post_recv(recv); });
+}
+
+}  // namespace aperture::verbs

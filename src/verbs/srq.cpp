@@ -1,0 +1,148 @@
+// Making, filling and destroying shared receive queues: see srq.hpp.
+#include "verbs/srq.hpp"
+
+#include <algorithm>
+
+#include "verbs/errors.hpp"
+#include "verbs/real.hpp"
+#include "verbs/receives.hpp"
+
+namespace aperture::verbs {
+
+void Srq::Events::on_limit_reached() noexcept {
+  ibv_async_event event{};
+  event.element.srq = &srq.base;
+  event.event_type = IBV_EVENT_SRQ_LIMIT_REACHED;
+  srq.pd->context->async.push(event);
+}
+
+namespace {
+
+int judge(const char* call, const ibv_srq_attr& attr) noexcept {
+  if (attr.max_wr == 0 || attr.max_wr > ib::kMaxQueueWrs || attr.max_sge > ib::kMaxSge) {
+    return APERTURE_REFUSE(EINVAL, "%s: max_wr %u and max_sge %u; an SRQ has 1 to %u and up to %u",
+                           call, attr.max_wr, attr.max_sge, ib::kMaxQueueWrs, ib::kMaxSge);
+  }
+  return 0;
+}
+
+int make_srq(const char* call, ibv_pd* pd, void* srq_context, ibv_srq_attr& attr, Srq*& made) {
+  if (const int error = judge(call, attr); error != 0) return error;
+  Pd& ours = pd_of(pd);
+  attr.max_sge = std::max(attr.max_sge, 1u);
+  auto srq = std::make_unique<Srq>();
+  srq->queue = std::make_unique<ib::ReceiveQueue>(attr.max_wr, attr.max_sge, &srq->events);
+  srq->pd = &ours;
+  srq->base.context = pd->context;
+  srq->base.srq_context = srq_context;
+  srq->base.pd = pd;
+  srq->base.handle = ours.context->next_handle();
+  ::pthread_mutex_init(&srq->base.mutex, nullptr);
+  ::pthread_cond_init(&srq->base.cond, nullptr);
+  srq->use_pd = Use(ours.uses);
+  made = srq.release();
+  return 0;
+}
+
+int modify(Srq& srq, const ibv_srq_attr& attr, int mask) {
+  constexpr const char* kCall = "ibv_modify_srq";
+  if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) {
+    return APERTURE_REFUSE(EINVAL, "%s: mask 0x%x has unknown bits", kCall, mask);
+  }
+  nic::EngineGuard guard(srq.pd->context->engine());
+  const bool resize = (mask & IBV_SRQ_MAX_WR) != 0;
+  if (resize && (attr.max_wr == 0 || attr.max_wr > ib::kMaxQueueWrs)) {
+    return APERTURE_REFUSE(EINVAL, "%s: max_wr %u; an SRQ has 1 to %u", kCall, attr.max_wr,
+                           ib::kMaxQueueWrs);
+  }
+  const uint32_t room = resize ? attr.max_wr : srq.queue->max_wr();
+  if ((mask & IBV_SRQ_LIMIT) != 0 && attr.srq_limit > room) {
+    return APERTURE_REFUSE(EINVAL, "%s: a limit of %u on a queue of %u", kCall, attr.srq_limit,
+                           room);
+  }
+  if (resize) {
+    if (const Status s = srq.queue->resize(attr.max_wr); !s.ok()) {
+      return APERTURE_REFUSE(errno_of(s), "%s: %u receives are posted: %s", kCall,
+                             srq.queue->size(), describe(s.error()));
+    }
+  }
+  if ((mask & IBV_SRQ_LIMIT) != 0) return errno_of(srq.queue->set_limit(attr.srq_limit));
+  return 0;
+}
+
+int destroy(Srq& srq) {
+  if (const uint32_t uses = srq.uses.count(); uses != 0) {
+    return APERTURE_REFUSE(EBUSY, "ibv_destroy_srq: %u queue pairs still use it", uses);
+  }
+  srq.pd->context->async.forget(&srq.base);
+  wait_for_acknowledgements(srq.base.mutex, srq.base.cond, srq.base.events_completed,
+                            srq.handed_async);
+  delete &srq;
+  return 0;
+}
+
+}  // namespace
+
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
+  Srq& ours = object_of<Srq>(srq);
+  return post_receives(ours.pd->context->engine(), "ibv_post_srq_recv", wr, bad_wr,
+                       [&](const ib::RecvWr& recv) noexcept { return ours.queue->post(recv); });
+}
+
+ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) noexcept {
+  constexpr const char* kCall = "ibv_create_srq_ex";
+  auto* made = guarded_new<Srq>(kCall, [&](Srq*& out) {
+    const bool typed = (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0;
+    if (typed && attr->srq_type != IBV_SRQT_BASIC) {
+      return APERTURE_REFUSE(EOPNOTSUPP, "%s: SRQs of type %d are not to be had", kCall,
+                             static_cast<int>(attr->srq_type));
+    }
+    if ((attr->comp_mask & ~uint32_t{IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD}) != 0 ||
+        (attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || attr->pd == nullptr ||
+        attr->pd->context != context) {
+      return APERTURE_REFUSE(EINVAL, "%s: a basic SRQ takes a type and a PD of its context", kCall);
+    }
+    return make_srq(kCall, attr->pd, attr->srq_context, attr->attr, out);
+  });
+  return made != nullptr ? &made->base : nullptr;
+}
+
+int get_srq_num(ibv_srq*, uint32_t*) noexcept {
+  return APERTURE_REFUSE(EOPNOTSUPP, "ibv_get_srq_num: only XRC receive queues have a number");
+}
+
+}  // namespace aperture::verbs
+
+using namespace aperture::verbs;
+
+APERTURE_VERB ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
+  APERTURE_REAL(ibv_create_srq, "IBVERBS_1.1");
+  if (!is_ours(pd->context)) return real.call_or<ibv_srq*>(nullptr, pd, attr);
+  auto* made = guarded_new<Srq>("ibv_create_srq", [&](Srq*& out) {
+    return make_srq("ibv_create_srq", pd, attr->srq_context, attr->attr, out);
+  });
+  return made != nullptr ? &made->base : nullptr;
+}
+
+APERTURE_VERB int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
+  APERTURE_REAL(ibv_modify_srq, "IBVERBS_1.1");
+  if (!is_ours(srq->context)) return real.call_or(EOPNOTSUPP, srq, attr, mask);
+  return guarded("ibv_modify_srq", [&] { return modify(object_of<Srq>(srq), *attr, mask); });
+}
+
+APERTURE_VERB int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
+  APERTURE_REAL(ibv_query_srq, "IBVERBS_1.1");
+  if (!is_ours(srq->context)) return real.call_or(EOPNOTSUPP, srq, attr);
+  return guarded("ibv_query_srq", [&] {
+    auto& ours = object_of<Srq>(srq);
+    aperture::nic::EngineGuard guard(ours.pd->context->engine());
+    *attr = {ours.queue->max_wr(), ours.queue->max_sge(), ours.queue->limit()};
+    return 0;
+  });
+}
+
+APERTURE_VERB int ibv_destroy_srq(ibv_srq* srq) {
+  APERTURE_REAL(ibv_destroy_srq, "IBVERBS_1.1");
+  if (!is_ours(srq->context)) return real.call_or(EOPNOTSUPP, srq);
+  return guarded_release("ibv_destroy_srq", [&] { return destroy(object_of<Srq>(srq)); });
+}
