@@ -51,6 +51,8 @@ constexpr WcOpcode opcode_of(SendOp op) noexcept {
 Qp::Qp(const QpSpec& spec)
     : spec_(spec),
       id_(protect::new_endpoint_id()),
+      pd_now_(spec.pd),
+      recv_cq_now_(spec.recv_cq),
       max_sge_(std::max(spec.max_send_sge, 1u)),
       sq_mask_(std::bit_ceil(std::max(spec.max_send_wr, 1u)) - 1),
       wqes_(std::make_unique<Wqe[]>(size_t{sq_mask_} + 1)),
@@ -247,7 +249,7 @@ void Qp::complete_recv(const TakenRecv& taken, Wc wc) noexcept {
   cqe.qp = this;
   cqe.released = receives().released();
   cqe.release = taken.release;
-  if (!spec_.recv_cq->push(cqe) && attr_.state != QpState::err) {
+  if (!recv_cq_now_->push(cqe) && attr_.state != QpState::err) {
     enter_error();
     raise(AsyncEvent::qp_fatal);
   }

@@ -150,7 +150,7 @@ class Qp : public link::Driven {
                    uint64_t n) noexcept;
   protect::AccessAsk local_ask(uint32_t lkey, uint64_t addr, uint64_t len,
                                protect::Rights need) const noexcept {
-    return {spec_.pd, Wild<uint64_t>(lkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
+    return {pd_now_, Wild<uint64_t>(lkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
   }
   // All pieces at once: whether the lkeys cover them.
   WcStatus check_local(const Sge* sge, uint32_t count, protect::Rights need) noexcept;
@@ -159,6 +159,10 @@ class Qp : public link::Driven {
   const protect::EndpointId id_;
   QpAttributes attr_;
   std::unique_ptr<ReceiveQueue> rq_;  // null with an SRQ
+  // Whose regions are met, and where receives complete. Of an XRC receive queue pair, those of the
+  // receive queue that the request at hand names.
+  protect::DomainId pd_now_;
+  Cq* recv_cq_now_;
 
   uint32_t sq_head_ = 0;      // oldest that is not completed
   uint32_t sq_next_ = 0;      // first that is not posted whole

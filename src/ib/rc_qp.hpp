@@ -150,6 +150,7 @@ class RcQp final : public Qp {
   bool on_read(const wire::RcHead& head) noexcept;
   bool on_atomic(const wire::RcHead& head) noexcept;
   bool stream_read(const wire::RcRead& f, const protect::AccessAsk& whole) noexcept;
+  bool serve_xrc(const wire::RcHead& head, wire::RcOp op) noexcept;
   ReceiveQueue* queue_for(const wire::RcHead& head, wire::RcOp op) noexcept;
   bool take_receive(ReceiveQueue* queue) noexcept;
   // A message of an unreliable connection for which nobody has posted a receive.
@@ -163,7 +164,7 @@ class RcQp final : public Qp {
   bool allows(uint32_t access) noexcept;
   protect::AccessAsk ask_of(uint32_t rkey, uint64_t addr, uint64_t len,
                             protect::Rights need) const noexcept {
-    return {spec_.pd, Wild<uint64_t>(rkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
+    return {pd_now_, Wild<uint64_t>(rkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
   }
   qp::ClaimVerdict may_execute() noexcept;
 

@@ -80,6 +80,8 @@ bool RcQp::begin(uint32_t at) noexcept {
     }
   }
   w.stage = Wqe::Stage::begun;
+  // which regions XRC reaches depends on the receive queue that it names: for its owner to judge
+  w.owner_only = spec_.type == QpType::xrc_send;
   if (lane_ != nullptr) w.begin_pos = lane_->request_tx.cells.pos();
   return true;
 }
@@ -279,8 +281,10 @@ bool RcQp::put_read(uint32_t at) noexcept {
   if (!room_for_piece(1)) return false;
   w.begin_pos = tx.cells.pos();
   note_piece(at, 1, 0, w.len);
-  wire::store_rc(tx.cells.body(), head_of(RcOp::read, 0, 0, 0),
+  wire::store_rc(tx.cells.body(), head_of(RcOp::read, wire_flags(w) & wire::kRcXrc, 0, 0),
                  wire::RcRead{w.remote_addr, w.rkey, static_cast<uint32_t>(w.len)});
+  std::memcpy(tx.cells.body() + wire::kRcHeadBytes + sizeof(wire::RcRead), &w.srq_number,
+              sizeof w.srq_number);
   tx.cells.publish(1);
   published_request();
   posted(w);
@@ -293,9 +297,11 @@ bool RcQp::put_atomic(uint32_t at) noexcept {
   if (!room_for_piece(1)) return false;
   w.begin_pos = tx.cells.pos();
   note_piece(at, 1, 0, 0);
-  wire::store_rc(tx.cells.body(), head_of(RcOp::atomic, 0, 0, 0),
+  wire::store_rc(tx.cells.body(), head_of(RcOp::atomic, wire_flags(w) & wire::kRcXrc, 0, 0),
                  wire::RcAtomic{w.remote_addr, w.rkey, w.op == SendOp::cmp_swap ? 1u : 0u,
                                 w.compare_add, w.swap});
+  std::memcpy(tx.cells.body() + wire::kRcHeadBytes + sizeof(wire::RcAtomic), &w.srq_number,
+              sizeof w.srq_number);
   tx.cells.publish(1);
   published_request();
   posted(w);

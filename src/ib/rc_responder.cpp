@@ -51,8 +51,20 @@ bool RcQp::poll_requests() noexcept {
   return any;
 }
 
+// An XRC request works for the receive queue that it names: in its domain, with its completions.
+bool RcQp::serve_xrc(const RcHead& head, RcOp op) noexcept {
+  const ReceiveQueue* queue = queue_for(head, op);
+  if (queue == nullptr || queue->cq() == nullptr) return false;
+  pd_now_ = queue->pd();
+  recv_cq_now_ = queue->cq();
+  return true;
+}
+
 // False: it stays at the head of the ring.
 bool RcQp::execute(const RcHead& head, RcOp op) noexcept {
+  if (spec_.type == QpType::xrc_recv && !serve_xrc(head, op)) [[unlikely]] {
+    return lane_->response_tx.room(1) && refuse(WcStatus::rem_inv_req_err, nullptr, Denial::none);
+  }
   switch (op) {
     case RcOp::send: return on_send(head);
     case RcOp::send_bytes: return on_send_bytes(head);

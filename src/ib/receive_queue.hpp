@@ -12,9 +12,11 @@
 
 #include "base/errc.hpp"
 #include "ib/work.hpp"
+#include "protect/rights.hpp"
 
 namespace aperture::ib {
 
+class Cq;
 class Qp;
 
 // A receive that a message has taken: its scatter list stays valid until the next one is posted
@@ -38,6 +40,14 @@ class ReceiveQueue {
  public:
   // By exception std::bad_alloc. events: of a shared one; its slots are given back at once.
   ReceiveQueue(uint32_t max_wr, uint32_t max_sge, SrqEvents* events);
+
+  // Of an XRC one: where its receives complete, and whose regions its messages may reach.
+  void serve_xrc(Cq& cq, protect::DomainId pd) noexcept {
+    cq_ = &cq;
+    pd_ = pd;
+  }
+  Cq* cq() const noexcept { return cq_; }
+  protect::DomainId pd() const noexcept { return pd_; }
 
   bool is_shared() const noexcept { return shared_; }
   uint32_t max_wr() const noexcept { return max_wr_; }
@@ -88,6 +98,8 @@ class ReceiveQueue {
   uint32_t released_ = 0;  // slots before it may be posted into again
   const bool shared_;
   SrqEvents* const events_;
+  Cq* cq_ = nullptr;
+  protect::DomainId pd_ = 0;
   uint32_t limit_ = 0;        // 0: not asked for
   std::vector<Qp*> waiting_;  // of a shared one, each once
   std::unique_ptr<Slot[]> slots_;

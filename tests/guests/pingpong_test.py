@@ -59,7 +59,7 @@ class Ibverbs(Guest):
         self.each_way("srq", "-c")
 
     def test_xrc(self):
-        self.each_way("xsrq", "-c")
+        self.each_way("xsrq")
 
 
 if __name__ == "__main__":
