@@ -29,8 +29,9 @@ BENEATH = {
     "msg": ("base", "ring", "wire", "protect", "link", "qp"),
     "ib": ("base", "ring", "wire", "protect", "link", "qp"),
     "nic": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib"),
+    "cm": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
     "provider": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
-    "verbs": ("base", "ring", "wire", "protect", "link", "qp", "ib", "nic"),
+    "verbs": ("base", "ring", "wire", "protect", "link", "qp", "ib", "nic", "cm"),
     "tool": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
 }
 # Foreign headers that only one room of src/ may know.

@@ -1,0 +1,66 @@
+// Messages over TCP: see connection.hpp.
+#include "cm/connection.hpp"
+
+#include <sys/epoll.h>
+
+#include "nic/sockets.hpp"
+
+namespace aperture::cm {
+
+Status Connection::start(bool connecting) noexcept {
+  connecting_ = connecting;
+  // the watch does not keep the connection: its destructor ends the watch
+  auto watch = control_.watch(socket_.get(), connecting ? EPOLLOUT : EPOLLIN,
+                              [this](uint32_t events) { on_events(events); });
+  if (!watch) return watch.error();
+  watch_ = *watch;
+  return {};
+}
+
+Status Connection::send(const wire::CmPacket& packet) noexcept {
+  if (!socket_) return Errc::peer_lost;
+  // a peer that does not read a few hundred bytes is as good as gone
+  return nic::send_bytes(socket_.get(), packet.view()).ok() ? Status{} : Status{Errc::peer_lost};
+}
+
+void Connection::close() noexcept {
+  control_.unwatch(watch_);
+  watch_ = 0;
+  socket_.reset();
+}
+
+void Connection::on_events(uint32_t) noexcept {
+  const auto keep = shared_from_this();  // a callback may let go of us
+  if (!connecting_) return on_readable();
+  const Status outcome = nic::connect_outcome(socket_.get());
+  connecting_ = false;
+  if (outcome.ok()) control_.rewatch(watch_, EPOLLIN);
+  const auto tell = on_connected;
+  tell(outcome);
+}
+
+void Connection::on_readable() noexcept {
+  while (socket_) {
+    const std::span<std::byte> all(bytes_);
+    if (got_ < wire::kCmHeadBytes) {
+      const Status s = nic::receive_bytes(socket_.get(), all.first(wire::kCmHeadBytes), got_);
+      if (!s) return s.error() == Errc::again ? void() : lose(s.error());
+    }
+    const auto kind = wire::decode_cm_head(all.first(wire::kCmHeadBytes));
+    if (!kind.ok()) return lose(Errc::protocol);
+    const size_t whole = wire::cm_bytes(Result<wire::CmKind>(kind).value());
+    const Status s = nic::receive_bytes(socket_.get(), all.first(whole), got_);
+    if (!s) return s.error() == Errc::again ? void() : lose(s.error());
+    got_ = 0;
+    const auto tell = on_message;  // it may set another one
+    tell(Result<wire::CmKind>(kind).value(), all.first(whole));
+  }
+}
+
+void Connection::lose(Errc why) noexcept {
+  close();
+  const auto tell = on_lost;
+  if (tell) tell(why);
+}
+
+}  // namespace aperture::cm

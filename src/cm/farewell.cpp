@@ -1,0 +1,40 @@
+// Letting last words arrive: see farewell.hpp.
+#include "cm/farewell.hpp"
+
+#include "base/clock.hpp"
+
+namespace aperture::cm {
+
+namespace {
+constexpr size_t kMax = 1024;
+constexpr uint64_t kHoldNs = 2'000'000'000;
+}  // namespace
+
+Farewell& Farewell::instance(nic::ControlThread& control) noexcept {
+  static auto* const the_one = new Farewell(control);  // lives until the process ends
+  return *the_one;
+}
+
+void Farewell::keep(std::shared_ptr<Connection> connection) noexcept {
+  if (kept_.size() >= kMax) drop(kept_.begin());
+  kept_.push_back({std::move(connection), 0});
+  const auto at = std::prev(kept_.end());
+  at->timer = control_.add_timer(now_ns() + kHoldNs, [this, at] {
+    at->timer = 0;
+    drop(at);
+  });
+  at->connection->on_message = [this, at](wire::CmKind kind, Connection::Bytes) {
+    if (kind == wire::CmKind::drep) return drop(at);
+    if (kind != wire::CmKind::dreq) return;
+    // both sides end it at once: the other one waits for its answer, then closes
+    [[maybe_unused]] const Status s = at->connection->send(wire::encode_bare(wire::CmKind::drep));
+  };
+  at->connection->on_lost = [this, at](Errc) { drop(at); };
+}
+
+void Farewell::drop(std::list<Kept>::iterator at) noexcept {
+  control_.cancel_timer(at->timer);
+  kept_.erase(at);
+}
+
+}  // namespace aperture::cm

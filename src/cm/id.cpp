@@ -1,0 +1,326 @@
+// The commands of an id: see id.hpp.
+#include "cm/id.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "cm/farewell.hpp"
+#include "cm/listener.hpp"
+#include "cm/sidr.hpp"
+#include "nic/host_identity.hpp"
+#include "nic/sockets.hpp"
+
+namespace aperture::cm {
+
+namespace {
+
+bool is_multicast(const Address& a) noexcept {
+  return a.is_v4() ? (a.ip[12] & 0xf0) == 0xe0 : a.ip[0] == 0xff;
+}
+
+Address any_of(bool four) noexcept {
+  return four ? Address::v4(INADDR_ANY, 0) : Address{};
+}
+
+Address loopback_of(bool four) noexcept {
+  if (four) return Address::v4(INADDR_LOOPBACK, 0);
+  Address six;
+  six.ip[15] = 1;
+  return six;
+}
+
+// Whether queue pairs can be addressed by it.
+bool is_gid(const Address& a) noexcept {
+  const auto& table = nic::host_addresses();
+  return std::any_of(table.begin(), table.end(), [&](const Address& g) { return g.ip == a.ip; });
+}
+
+Status require_gid(const Address& a) noexcept {
+  if (is_gid(a)) return {};
+  APERTURE_WARN("rdma_cm: %s is none of this device's addresses: use one that ibv_devinfo -v lists",
+                a.text().c_str());
+  return Errc::addr_not_avail;
+}
+
+Result<Address> pick_source(const Address& dest) noexcept {
+  auto routed = source_for(dest);
+  if (routed.ok() || !is_multicast(dest)) return routed;
+  for (const Address& a : nic::host_addresses()) {
+    if (a.is_v4() == dest.is_v4()) return a;  // no route for groups: the first interface will do
+  }
+  return Errc::unreachable;
+}
+
+uint32_t random_psn() noexcept {
+  return static_cast<uint32_t>(random_u64()) & wire::kMax24Bits;
+}
+
+template <size_t N>
+bool copy_data(std::span<const uint8_t> from, std::array<uint8_t, N>& to) noexcept {
+  if (from.size() > N) return false;
+  std::copy(from.begin(), from.end(), to.begin());
+  return true;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Id>> Id::create(nic::ControlThread& control, PortSpace space) noexcept {
+  std::unique_ptr<Id> id(new (std::nothrow) Id(control, space));
+  if (id == nullptr) return Errc::no_memory;
+  return id;
+}
+
+Id::Id(nic::ControlThread& control, PortSpace space) noexcept
+    : control_(control), farewell_(Farewell::instance(control)), space_(space) {}
+
+Id::~Id() {
+  control_.cancel_timer(timer_);
+  listener_.reset();
+  switch (state_) {
+    case State::req_sent:
+    case State::req_received:
+    case State::rep_sent:
+    case State::rep_received: reject_with(kRejConsumer, {}); break;
+    case State::sidr_received: sidr_->answer(kSidrReject, {}); break;
+    case State::established:
+      if (connection_ && connection_->send(wire::encode_bare(wire::CmKind::dreq)).ok()) part();
+      break;
+    case State::dreq_sent: part(); break;
+    default: break;
+  }
+}
+
+bool Id::step(Input input) noexcept {
+  const auto next = after(state_, input);
+  if (!next) return false;
+  state_ = *next;
+  return true;
+}
+
+void Id::emit(EventKind kind, int status, const Params* params) noexcept {
+  if (!on_event_) return;
+  Event event;
+  event.kind = kind;
+  event.status = status;
+  if (params != nullptr) event.params = *params;
+  on_event_(std::move(event));
+}
+
+Status Id::set_reuse(bool reuse) noexcept {
+  if (state_ != State::idle && (!reuse || state_ == State::listening)) return Errc::bad_state;
+  options_.reuse = reuse;
+  return {};
+}
+
+Status Id::set_six_only(bool six_only) noexcept {
+  if (state_ != State::idle) return Errc::bad_state;
+  options_.six_only = six_only;
+  return {};
+}
+
+Status Id::take_port(const Address& at) noexcept {
+  Address bound;
+  auto socket = open_port(space_, at, options_, bound);
+  if (!socket) return socket.error();
+  if (!bound.is_any_ip()) {
+    if (const Status s = require_gid(bound); !s) return s;
+  }
+  if (space_ == PortSpace::udp) {
+    udp_ = std::make_shared<UdpPort>(control_, *std::move(socket), bound);
+  } else {
+    socket_ = *std::move(socket);
+  }
+  local_ = bound;
+  return {};
+}
+
+Status Id::bind(const Address& at) noexcept {
+  if (!after(state_, Input::bind)) return Errc::bad_state;
+  if (const Status s = take_port(at); !s) return s;
+  step(Input::bind);
+  return {};
+}
+
+Status Id::resolve_addr(const std::optional<Address>& source, const Address& dest) noexcept {
+  if (!after(state_, Input::resolve_addr)) return Errc::bad_state;
+  Address to = dest;
+  if (to.is_any_ip()) {
+    to.ip = has_device() ? local_->ip : loopback_of(dest.is_v4()).ip;
+  }
+  Address from = local_ ? *local_ : source ? *source : any_of(dest.is_v4());
+  if (from.is_v4() != to.is_v4()) return Errc::invalid;
+  if (from.is_any_ip()) {
+    auto picked = pick_source(to);
+    if (!picked) return picked.error();
+    from.ip = picked->ip;
+  }
+  if (const Status s = require_gid(from); !s) return s;
+  if (!local_) {
+    if (const Status s = take_port(from); !s) return s;
+  }
+  local_->ip = from.ip;
+  remote_ = to;
+  step(Input::resolve_addr);
+  emit(EventKind::addr_resolved);
+  return {};
+}
+
+Status Id::resolve_route() noexcept {
+  if (!step(Input::resolve_route)) return Errc::bad_state;
+  has_route_ = true;
+  emit(EventKind::route_resolved);
+  return {};
+}
+
+Status Id::listen(size_t backlog) noexcept {
+  if (!after(state_, Input::listen)) return Errc::bad_state;
+  if (!local_) {
+    if (const Status s = take_port(any_of(true)); !s) return s;
+    step(Input::bind);
+  }
+  auto listener = std::make_unique<Listener>(control_, patience_, backlog, [this](Event&& event) {
+    if (on_event_) on_event_(std::move(event));
+  });
+  const bool udp = space_ == PortSpace::udp;
+  if (!udp) {
+    if (const Status s = listen_on(socket_.get()); !s) return s;
+  }
+  const Status s = udp ? listener->start(udp_) : listener->start(std::move(socket_));
+  if (!s) return s;
+  listener_ = std::move(listener);
+  step(Input::listen);
+  return {};
+}
+
+Status Id::connect(const Params& params) noexcept {
+  const Input input = is_datagram() ? Input::ask : Input::connect;
+  if (!after(state_, input)) return Errc::bad_state;
+  if (!is_datagram()) return begin_connect(params);
+  if (params.data_bytes > wire::kSidrReqPrivateBytes) return Errc::too_big;
+  sidr_ = std::make_unique<Sidr>(control_, udp_, *local_, *remote_);
+  const Status s = sidr_->ask(params.private_data(), patience_.sidr_ns, patience_.sidr_tries,
+                              [this](const Params* reply, int status) { on_sidr(reply, status); });
+  if (!s) return s;
+  step(Input::ask);
+  return {};
+}
+
+Status Id::begin_connect(const Params& params) noexcept {
+  if (params.qpn > wire::kMax24Bits || params.ece.vendor > wire::kMax24Bits) return Errc::invalid;
+  req_ = {};
+  if (!copy_data(params.private_data(), req_.data)) return Errc::too_big;
+  req_.qpn = params.qpn;
+  req_.psn = random_psn();
+  req_.ece = params.ece;
+  req_.responder_resources = params.responder_resources;
+  req_.initiator_depth = params.initiator_depth;
+  req_.flow_control = params.flow_control;
+  req_.retry_count = std::min(params.retry_count, wire::kMaxRetries);
+  req_.rnr_retry_count = std::min(params.rnr_retry_count, wire::kMaxRetries);
+  req_.srq = params.srq;
+  agreed_.rq_psn = req_.psn;
+  agreed_.responder_resources = req_.responder_resources;
+  agreed_.initiator_depth = req_.initiator_depth;
+  agreed_.retry_count = req_.retry_count;
+  agreed_.rnr_retry_count = req_.rnr_retry_count;
+  const Status begun = connect_from(socket_.get(), *remote_);
+  if (begun.error() == Errc::invalid) return Errc::invalid;
+  step(Input::connect);
+  if (!begun) {
+    on_connected(begun);
+    return {};
+  }
+  adopt(std::make_shared<Connection>(control_, std::move(socket_)));
+  connection_->on_connected = [this](Status outcome) { on_connected(outcome); };
+  if (const Status s = connection_->start(true); !s) on_connected(s);
+  wait_at_most(patience_.connect_ns);
+  return {};
+}
+
+Status Id::accept(const Params& params) noexcept {
+  if (!after(state_, Input::accept)) return Errc::bad_state;
+  if (params.qpn > wire::kMax24Bits || params.ece.vendor > wire::kMax24Bits) return Errc::invalid;
+  if (is_datagram()) {
+    if (params.data_bytes > wire::kSidrRepPrivateBytes) return Errc::too_big;
+    sidr_->answer(kSidrOk, params);
+    step(Input::accept);
+    return {};
+  }
+  wire::Rep rep;
+  if (!copy_data(params.private_data(), rep.data)) return Errc::too_big;
+  if (state_ == State::abandoned) {
+    step(Input::accept);
+    emit(EventKind::unreachable, -ETIMEDOUT);
+    return {};
+  }
+  rep.qpn = params.qpn;
+  rep.psn = agreed_.rq_psn;
+  rep.ece = params.ece;
+  rep.responder_resources = params.responder_resources;
+  rep.initiator_depth = params.initiator_depth;
+  rep.flow_control = params.flow_control;
+  rep.rnr_retry_count = std::min(params.rnr_retry_count, wire::kMaxRetries);
+  rep.srq = params.srq;
+  agreed_.responder_resources = params.responder_resources;
+  agreed_.initiator_depth = params.initiator_depth;
+  step(Input::accept);
+  wait_at_most(patience_.answer_ns);
+  if (!connection_->send(wire::encode(rep))) on_lost(Errc::peer_lost);
+  return {};
+}
+
+Status Id::establish() noexcept {
+  if (state_ != State::rep_received || !step(Input::establish)) return Errc::bad_state;
+  if (!connection_->send(wire::encode_bare(wire::CmKind::rtu))) on_lost(Errc::peer_lost);
+  return {};
+}
+
+Status Id::notify_established() noexcept {
+  if (state_ != State::rep_sent || !step(Input::establish)) return Errc::bad_state;
+  control_.cancel_timer(timer_);
+  emit(EventKind::established);
+  return {};
+}
+
+Status Id::reject(uint32_t reason, std::span<const uint8_t> data) noexcept {
+  if (!after(state_, Input::reject)) return Errc::bad_state;
+  if (is_datagram()) {
+    if (data.size() > wire::kSidrRepPrivateBytes) return Errc::too_big;
+    Params params;
+    params.data_bytes = static_cast<uint8_t>(data.size());
+    std::copy(data.begin(), data.end(), params.data.begin());
+    sidr_->answer(kSidrReject, params);
+  } else {
+    if (data.size() > wire::kRejPrivateBytes) return Errc::too_big;
+    reject_with(reason, data);
+  }
+  control_.cancel_timer(timer_);
+  step(Input::reject);
+  return {};
+}
+
+void Id::reject_with(uint32_t reason, std::span<const uint8_t> data) noexcept {
+  if (connection_ == nullptr) return;
+  wire::Rej rej;
+  rej.reason = reason;
+  copy_data(data, rej.data);
+  if (connection_->send(wire::encode(rej)).ok()) return part();
+  connection_.reset();
+}
+
+Status Id::disconnect() noexcept {
+  const State before = state_;
+  if (!step(Input::disconnect)) return Errc::bad_state;
+  if (before == State::dreq_received) enter_timewait();
+  if (before == State::established) {
+    wait_at_most(patience_.disconnect_ns);
+    if (!connection_->send(wire::encode_bare(wire::CmKind::dreq))) on_lost(Errc::peer_lost);
+  }
+  return {};
+}
+
+}  // namespace aperture::cm

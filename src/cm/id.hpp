@@ -1,0 +1,145 @@
+// An rdma_cm id without the application: what it is bound to, the state of its connection, and the
+// messages that it exchanges with its peer. rdma_cm(7).
+//
+// All of it, construction and destruction too, is the control thread's own. A command is refused
+// with bad_state where the table (state.hpp) has nothing for it. Events are told from within
+// commands and from callbacks; whoever is told must not destroy the id in there.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/address.hpp"
+#include "base/errc.hpp"
+#include "cm/connection.hpp"
+#include "cm/event.hpp"
+#include "cm/ports.hpp"
+#include "cm/state.hpp"
+#include "nic/control_thread.hpp"
+
+namespace aperture::cm {
+
+class Farewell;
+class Listener;
+class Sidr;
+class UdpPort;
+
+// How long an id waits. Tests wait less.
+struct Patience {
+  uint64_t connect_ns = 20'000'000'000;    // TCP, and the answer to a REQ before an MRA
+  uint64_t answer_ns = 120'000'000'000;    // of an application, after an MRA; of the RTU
+  uint64_t disconnect_ns = 5'000'000'000;  // of a DREP
+  uint64_t timewait_ns = 500'000'000;
+  uint64_t request_ns = 5'000'000'000;  // of a REQ on an accepted connection
+  uint64_t sidr_ns = 250'000'000;       // of a SIDR REP, before the REQ is sent again
+  int sidr_tries = 16;
+};
+
+class Id {
+ public:
+  using OnEvent = std::function<void(Event&&)>;
+
+  // Errors: no_fds, no_memory, not_supported (in a forked child).
+  static Result<std::unique_ptr<Id>> create(nic::ControlThread& control, PortSpace space) noexcept;
+  // The other side is told: a connection ends, a request is rejected.
+  ~Id();
+  Id(const Id&) = delete;
+  Id& operator=(const Id&) = delete;
+
+  void tell(OnEvent on_event) noexcept { on_event_ = std::move(on_event); }
+  Patience& patience() noexcept { return patience_; }
+
+  Status set_reuse(bool reuse) noexcept;
+  Status set_six_only(bool six_only) noexcept;
+  // Errors: bad_state; addr_in_use, addr_not_avail (also: none of the device's GIDs), no_fds...
+  Status bind(const Address& at) noexcept;
+  // addr_resolved follows at once. Errors: as bind; unreachable, invalid (two families).
+  Status resolve_addr(const std::optional<Address>& source, const Address& dest) noexcept;
+  Status resolve_route() noexcept;
+  // So many requests may wait for their owner's attention. Errors: bad_state, addr_in_use...
+  Status listen(size_t backlog) noexcept;
+  // Errors: bad_state, too_big (private data), no_fds...
+  Status connect(const Params& params) noexcept;
+  Status accept(const Params& params) noexcept;
+  // The active side's half of accept: RTU.
+  Status establish() noexcept;
+  Status reject(uint32_t reason, std::span<const uint8_t> data) noexcept;
+  Status disconnect() noexcept;
+  // Data has come before the RTU. Errors: bad_state; not_connected never: EISCONN is the caller's.
+  Status notify_established() noexcept;
+
+  PortSpace space() const noexcept { return space_; }
+  State state() const noexcept { return state_; }
+  bool is_datagram() const noexcept { return space_ == PortSpace::udp; }
+  // Neither is set before bind; a wildcard has no device.
+  const std::optional<Address>& local() const noexcept { return local_; }
+  const std::optional<Address>& remote() const noexcept { return remote_; }
+  bool has_device() const noexcept { return local_ && !local_->is_any_ip(); }
+  bool has_route() const noexcept { return has_route_; }
+  // Of the connection, as queue pairs need it.
+  struct Agreed {
+    uint32_t remote_qpn = 0;
+    uint32_t rq_psn = 0;
+    uint32_t sq_psn = 0;
+    uint8_t responder_resources = 0;
+    uint8_t initiator_depth = 0;
+    uint8_t retry_count = 0;
+    uint8_t rnr_retry_count = 0;
+  };
+  const Agreed& agreed() const noexcept { return agreed_; }
+
+ private:
+  friend class Listener;
+  friend class Sidr;
+
+  Id(nic::ControlThread& control, PortSpace space) noexcept;
+
+  // A request that came over a connection, or as a datagram.
+  void become_requested(std::shared_ptr<Connection> connection, const wire::Req& req,
+                        const Address& local, const Address& remote) noexcept;
+  void become_asked(std::unique_ptr<Sidr> sidr, const Address& local,
+                    const Address& remote) noexcept;
+
+  Status take_port(const Address& at) noexcept;
+  Status begin_connect(const Params& params) noexcept;
+  void adopt(std::shared_ptr<Connection> connection) noexcept;
+  void on_connected(Status outcome) noexcept;
+  void on_message(wire::CmKind kind, Connection::Bytes bytes) noexcept;
+  void on_rep(const wire::Rep& rep) noexcept;
+  void on_rej(const wire::Rej& rej) noexcept;
+  void on_dreq() noexcept;
+  void on_lost(Errc why) noexcept;
+  void on_expired() noexcept;
+  void on_sidr(const Params* reply, int status) noexcept;
+
+  bool step(Input input) noexcept;
+  void emit(EventKind kind, int status = 0, const Params* params = nullptr) noexcept;
+  void reject_with(uint32_t reason, std::span<const uint8_t> data) noexcept;
+  void part() noexcept;  // of the connection, when what was said has arrived
+  void wait_at_most(uint64_t ns) noexcept;
+  void enter_timewait() noexcept;
+
+  nic::ControlThread& control_;
+  Farewell& farewell_;
+  const PortSpace space_;
+  State state_ = State::idle;
+  Patience patience_;
+  PortOptions options_;
+  OnEvent on_event_;
+  nic::ParentOnlyFd socket_;      // bound, of the TCP port space, until it listens or connects
+  std::shared_ptr<UdpPort> udp_;  // bound, of the UDP port space
+  std::optional<Address> local_;
+  std::optional<Address> remote_;
+  bool has_route_ = false;
+  bool answered_by_cm_ = false;  // an MRA came: it is a connection manager that we talk to
+  wire::Req req_;                // what we ask, until the TCP connection is there
+  Agreed agreed_;
+  std::shared_ptr<Connection> connection_;
+  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<Sidr> sidr_;
+  nic::ControlThread::TimerId timer_ = 0;
+};
+
+}  // namespace aperture::cm

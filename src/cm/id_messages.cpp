@@ -1,0 +1,227 @@
+// What an id makes of its peer's messages, of their absence, and of the connection's end: see
+// id.hpp. The statuses are those that a kernel reports.
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "cm/farewell.hpp"
+#include "cm/id.hpp"
+#include "cm/listener.hpp"
+#include "cm/sidr.hpp"
+#include "nic/sockets.hpp"
+
+namespace aperture::cm {
+
+namespace {
+
+constexpr uint32_t kRejTimeout = 4;
+
+template <size_t N>
+void give_data(const std::array<uint8_t, N>& from, Params& to) noexcept {
+  // as many bytes as the message carries, whatever the sender filled: rdma_connect(3)
+  to.data_bytes = static_cast<uint8_t>(N);
+  std::copy(from.begin(), from.end(), to.data.begin());
+}
+
+}  // namespace
+
+void Id::become_requested(std::shared_ptr<Connection> connection, const wire::Req& req,
+                          const Address& local, const Address& remote) noexcept {
+  local_ = local;
+  remote_ = remote;
+  has_route_ = true;
+  agreed_.remote_qpn = req.qpn;
+  agreed_.rq_psn = static_cast<uint32_t>(random_u64()) & wire::kMax24Bits;
+  agreed_.sq_psn = req.psn;
+  agreed_.responder_resources = req.initiator_depth;
+  agreed_.initiator_depth = req.responder_resources;
+  agreed_.retry_count = req.retry_count;
+  agreed_.rnr_retry_count = req.rnr_retry_count;
+  state_ = State::req_received;
+  adopt(std::move(connection));
+  if (!connection_->send(wire::encode_bare(wire::CmKind::mra))) on_lost(Errc::peer_lost);
+}
+
+void Id::become_asked(std::unique_ptr<Sidr> sidr, const Address& local,
+                      const Address& remote) noexcept {
+  local_ = local;
+  remote_ = remote;
+  sidr_ = std::move(sidr);
+  state_ = State::sidr_received;
+}
+
+void Id::adopt(std::shared_ptr<Connection> connection) noexcept {
+  connection_ = std::move(connection);
+  connection_->on_message = [this](wire::CmKind kind, Connection::Bytes bytes) {
+    on_message(kind, bytes);
+  };
+  connection_->on_lost = [this](Errc why) { on_lost(why); };
+}
+
+void Id::part() noexcept {
+  if (connection_ != nullptr) farewell_.keep(std::move(connection_));
+  connection_.reset();
+}
+
+void Id::wait_at_most(uint64_t ns) noexcept {
+  control_.cancel_timer(timer_);
+  timer_ = control_.add_timer(now_ns() + ns, [this] {
+    timer_ = 0;
+    on_expired();
+  });
+}
+
+void Id::enter_timewait() noexcept {
+  wait_at_most(patience_.timewait_ns);
+}
+
+void Id::on_connected(Status outcome) noexcept {
+  if (outcome.ok()) {
+    make_hasty(connection_->fd());
+    req_.source = nic::local_address(connection_->fd());
+    req_.destination = *remote_;
+    if (!connection_->send(wire::encode(req_))) on_lost(Errc::peer_lost);
+    return;
+  }
+  control_.cancel_timer(timer_);
+  connection_.reset();
+  if (outcome.error() == Errc::refused) {
+    step(Input::rej);
+    return emit(EventKind::rejected, static_cast<int>(kRejInvalidServiceId));
+  }
+  step(Input::expired);
+  emit(EventKind::unreachable, -ETIMEDOUT);
+}
+
+void Id::on_message(wire::CmKind kind, Connection::Bytes bytes) noexcept {
+  switch (kind) {
+    case wire::CmKind::mra:
+      if (state_ != State::req_sent) break;
+      answered_by_cm_ = true;
+      return wait_at_most(patience_.answer_ns);
+    case wire::CmKind::rep:
+      if (auto rep = wire::decode_rep(bytes); rep.ok() && after(state_, Input::rep)) {
+        return on_rep(*rep);
+      }
+      break;
+    case wire::CmKind::rej:
+      if (auto rej = wire::decode_rej(bytes); rej.ok() && after(state_, Input::rej)) {
+        return on_rej(*rej);
+      }
+      break;
+    case wire::CmKind::rtu: {
+      const bool news = state_ == State::rep_sent;
+      if (!step(Input::rtu)) break;
+      if (news) {
+        control_.cancel_timer(timer_);
+        emit(EventKind::established);
+      }
+      return;
+    }
+    case wire::CmKind::dreq:
+      if (after(state_, Input::dreq)) return on_dreq();
+      break;
+    case wire::CmKind::drep:
+      if (!step(Input::drep)) break;
+      connection_.reset();
+      emit(EventKind::disconnected);
+      return enter_timewait();
+    case wire::CmKind::req:
+    case wire::CmKind::sidr_req:
+    case wire::CmKind::sidr_rep: break;
+  }
+  APERTURE_WARN("rdma_cm: %s says what makes no sense now: the connection ends",
+                remote_->text().c_str());
+  on_lost(Errc::protocol);
+}
+
+void Id::on_rep(const wire::Rep& rep) noexcept {
+  control_.cancel_timer(timer_);
+  step(Input::rep);
+  agreed_.remote_qpn = rep.qpn;
+  agreed_.sq_psn = rep.psn;
+  agreed_.responder_resources = rep.initiator_depth;
+  agreed_.initiator_depth = rep.responder_resources;
+  agreed_.rnr_retry_count = rep.rnr_retry_count;
+  Params params;
+  params.qpn = rep.qpn;
+  params.responder_resources = rep.initiator_depth;
+  params.initiator_depth = rep.responder_resources;
+  params.flow_control = rep.flow_control;
+  params.rnr_retry_count = rep.rnr_retry_count;
+  params.srq = rep.srq;
+  params.ece = rep.ece;
+  give_data(rep.data, params);
+  emit(EventKind::connect_response, 0, &params);
+}
+
+void Id::on_rej(const wire::Rej& rej) noexcept {
+  control_.cancel_timer(timer_);
+  connection_.reset();
+  step(Input::rej);
+  if (state_ != State::over) return;  // abandoned: accept will tell
+  Params params;
+  give_data(rej.data, params);
+  emit(EventKind::rejected, static_cast<int>(rej.reason), &params);
+}
+
+void Id::on_dreq() noexcept {
+  const bool crossing = state_ == State::dreq_sent;
+  control_.cancel_timer(timer_);
+  step(Input::dreq);
+  // answered at once, not when the application gets round to it: the other side waits
+  if (connection_->send(wire::encode_bare(wire::CmKind::drep)).ok()) part();
+  connection_.reset();
+  emit(EventKind::disconnected);
+  if (crossing) enter_timewait();
+}
+
+void Id::on_lost(Errc) noexcept {
+  const State before = state_;
+  if (connection_ != nullptr) connection_->close();
+  connection_.reset();
+  if (!step(Input::lost)) return;
+  control_.cancel_timer(timer_);
+  switch (before) {
+    case State::req_sent:
+      // closed without a word: whatever listens there is no connection manager
+      return emit(EventKind::rejected,
+                  static_cast<int>(answered_by_cm_ ? kRejConsumer : kRejInvalidServiceId));
+    case State::rep_sent:
+    case State::rep_received: return emit(EventKind::rejected, static_cast<int>(kRejConsumer));
+    case State::established: return emit(EventKind::disconnected);
+    case State::dreq_sent: emit(EventKind::disconnected); return enter_timewait();
+    default: return;
+  }
+}
+
+void Id::on_expired() noexcept {
+  const State before = state_;
+  if (!step(Input::expired)) return;
+  switch (before) {
+    case State::req_sent:
+    case State::rep_sent:
+      reject_with(kRejTimeout, {});
+      return emit(EventKind::unreachable, -ETIMEDOUT);
+    case State::dreq_sent:
+      connection_.reset();
+      emit(EventKind::disconnected, -ETIMEDOUT);
+      return enter_timewait();
+    case State::timewait: return emit(EventKind::timewait_exit);
+    default: return;
+  }
+}
+
+void Id::on_sidr(const Params* reply, int status) noexcept {
+  if (reply == nullptr) {
+    step(Input::rej);
+    return emit(EventKind::unreachable, status);
+  }
+  step(Input::rep);
+  agreed_.remote_qpn = reply->qpn;
+  emit(EventKind::established, 0, reply);
+}
+
+}  // namespace aperture::cm
