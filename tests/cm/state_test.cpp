@@ -13,8 +13,8 @@ namespace {
 using S = State;
 using I = Input;
 
-TEST(CmState, every_pair_of_state_and_input) {
-  const std::map<std::pair<S, I>, S> legal = {
+const std::map<std::pair<S, I>, S>& legal_steps() {
+  static const std::map<std::pair<S, I>, S> legal = {
       {{S::idle, I::bind}, S::bound},
       {{S::idle, I::resolve_addr}, S::addr_resolved},
       {{S::idle, I::listen}, S::listening},
@@ -74,6 +74,11 @@ TEST(CmState, every_pair_of_state_and_input) {
       {{S::sidr_received, I::disconnect}, S::sidr_received},
       {{S::sidr_done, I::disconnect}, S::sidr_done},
   };
+  return legal;
+}
+
+TEST(CmState, every_pair_of_state_and_input) {
+  const auto& legal = legal_steps();
   for (size_t s = 0; s < kStates; ++s) {
     for (size_t i = 0; i < kInputs; ++i) {
       const auto now = static_cast<S>(s);

@@ -1,0 +1,126 @@
+// The descriptors that are event channels: see path_fds.hpp.
+#include "verbs/path_fds.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <mutex>
+
+#include "base/guarded_copy.hpp"
+#include "verbs/errors.hpp"
+#include "verbs/rdma_cm_channel.hpp"
+#include "verbs/rdma_cm_commands.hpp"
+
+namespace aperture::verbs {
+
+std::array<std::atomic<uint8_t>, kMaxMarkedFd> fd_marks;
+
+namespace {
+
+struct Table {
+  std::mutex mutex;
+  std::map<int, std::shared_ptr<rdma_cm::Channel>> channels;
+  pid_t pid = 0;
+};
+
+Table& table() noexcept {
+  static auto* const the_one = new Table;  // descriptors are closed until the very end
+  return *the_one;
+}
+
+std::atomic<pid_t> owner{0};
+
+// relaxed, here and in owns_channels(): a number; the table behind it has its own mutex
+void become_owner() noexcept {
+  owner.store(::getpid(), std::memory_order_relaxed);
+}
+
+void mark(int fd, bool on) noexcept {
+  // relaxed: see is_marked()
+  fd_marks[static_cast<size_t>(fd)].store(on ? 1 : 0, std::memory_order_relaxed);
+}
+
+// Takes it out; the channel if that was its last descriptor.
+std::shared_ptr<rdma_cm::Channel> take_out(int fd) noexcept {
+  Table& t = table();
+  const std::lock_guard guard(t.mutex);
+  const auto at = t.channels.find(fd);
+  if (at == t.channels.end()) return nullptr;
+  std::shared_ptr<rdma_cm::Channel> channel = std::move(at->second);
+  t.channels.erase(at);
+  mark(fd, false);
+  const bool others = std::any_of(t.channels.begin(), t.channels.end(),
+                                  [&](const auto& e) { return e.second == channel; });
+  return others ? nullptr : channel;
+}
+
+}  // namespace
+
+bool owns_channels() noexcept {
+  // relaxed: a number, see become_owner()
+  return owner.load(std::memory_order_relaxed) == ::getpid();
+}
+
+int open_channel(int flags) noexcept {
+  install_fault_guard();
+  UniqueFd fd;
+  auto channel = rdma_cm::Channel::open(flags, fd);
+  if (!channel || fd.get() >= kMaxMarkedFd) {
+    errno = channel ? EMFILE : errno_of(channel.error());
+    return -1;
+  }
+  become_owner();
+  forget(fd.get());  // a number whose last owner was closed behind our back
+  Table& t = table();
+  const std::lock_guard guard(t.mutex);
+  t.channels[fd.get()] = *std::move(channel);
+  mark(fd.get(), true);
+  return fd.release();
+}
+
+std::shared_ptr<rdma_cm::Channel> channel_behind(int fd) noexcept {
+  if (!is_marked(fd)) return nullptr;
+  std::shared_ptr<rdma_cm::Channel> channel;
+  if (owns_channels()) {
+    Table& t = table();
+    const std::lock_guard guard(t.mutex);
+    const auto at = t.channels.find(fd);
+    if (at != t.channels.end()) channel = at->second;
+  } else {
+    // a child has one thread, or runs while its parent stands still
+    const auto& channels = table().channels;
+    const auto at = channels.find(fd);
+    if (at != channels.end()) channel = at->second;
+  }
+  if (channel == nullptr || channel->is_behind(fd)) return channel;
+  forget(fd);
+  return nullptr;
+}
+
+Status copied(int fd, int copy) noexcept {
+  if (!owns_channels()) return {};
+  if (copy >= kMaxMarkedFd) return Errc::no_fds;
+  forget(copy);
+  Table& t = table();
+  const std::lock_guard guard(t.mutex);
+  const auto at = t.channels.find(fd);
+  if (at == t.channels.end()) return {};
+  t.channels[copy] = at->second;
+  mark(copy, true);
+  return {};
+}
+
+void forget(int fd) noexcept {
+  if (!is_marked(fd) || !owns_channels()) return;
+  if (const auto last = take_out(fd)) rdma_cm::close(*last);
+}
+
+void forget_range(unsigned first, unsigned last) noexcept {
+  if (!owns_channels()) return;
+  const unsigned end = std::min<unsigned>(last, kMaxMarkedFd - 1);
+  for (unsigned fd = first; fd <= end; ++fd) forget(static_cast<int>(fd));
+}
+
+}  // namespace aperture::verbs

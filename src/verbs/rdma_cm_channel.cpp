@@ -1,0 +1,103 @@
+// Event channels: see rdma_cm_channel.hpp.
+#include "verbs/rdma_cm_channel.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace aperture::verbs::rdma_cm {
+
+namespace {
+
+constexpr size_t kMaxBytes =
+    64;  // more events than that are waiting: one byte less changes nothing
+
+// Not through fstat(), which answers for what we pretend to be.
+bool inode_of(int fd, uint64_t& inode) noexcept {
+  struct stat st;
+  if (::syscall(SYS_fstat, fd, &st) != 0) return false;
+  inode = st.st_ino;
+  return S_ISSOCK(st.st_mode);
+}
+
+}  // namespace
+
+std::mutex& events_mutex() noexcept {
+  static constinit std::mutex mutex;
+  return mutex;
+}
+
+Result<std::shared_ptr<Channel>> Channel::open(int flags, UniqueFd& fd) noexcept {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return errc_from_errno(errno);
+  }
+  UniqueFd ours(ends[0]);
+  UniqueFd theirs(ends[1]);
+  auto channel = std::make_shared<Channel>();
+  channel->unsignal_ =
+      nic::ParentOnlyFd(move_high(UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 3))));
+  channel->signal_ = nic::ParentOnlyFd(move_high(std::move(ours)));
+  if (!channel->unsignal_ || !inode_of(theirs.get(), channel->inode_)) return Errc::no_fds;
+  channel->pid_ = ::getpid();
+  if ((flags & O_CLOEXEC) == 0) ::fcntl(theirs.get(), F_SETFD, 0);
+  if ((flags & O_NONBLOCK) != 0) ::fcntl(theirs.get(), F_SETFL, O_NONBLOCK);
+  fd = std::move(theirs);
+  return channel;
+}
+
+bool Channel::is_behind(int fd) const noexcept {
+  uint64_t inode = 0;
+  return inode_of(fd, inode) && inode == inode_;
+}
+
+bool Channel::is_of_this_process() const noexcept {
+  return pid_ == ::getpid();
+}
+
+void Channel::push(QueuedEvent&& event) noexcept {
+  events_.push_back(std::move(event));
+  show_count();
+}
+
+const rdma_ucm_event_resp* Channel::first() const noexcept {
+  return events_.empty() ? nullptr : &events_.front().response;
+}
+
+void Channel::pop() noexcept {
+  const QueuedEvent& event = events_.front();
+  ++event.reporter->events_reported;
+  if (event.membership != nullptr) ++event.membership->events_reported;
+  events_.pop_front();
+  show_count();
+}
+
+std::list<QueuedEvent> Channel::extract(
+    const std::function<bool(const QueuedEvent&)>& which) noexcept {
+  std::list<QueuedEvent> out;
+  for (auto at = events_.begin(); at != events_.end();) {
+    const auto next = std::next(at);
+    if (which(*at)) out.splice(out.end(), events_, at);
+    at = next;
+  }
+  show_count();
+  return out;
+}
+
+void Channel::show_count() noexcept {
+  const size_t wanted = std::min(events_.size(), kMaxBytes);
+  for (; bytes_ < wanted; ++bytes_) {
+    if (::send(signal_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1) return;
+  }
+  char byte;
+  for (; bytes_ > wanted; --bytes_) {
+    if (::recv(unsignal_.get(), &byte, 1, MSG_DONTWAIT) != 1) return;
+  }
+}
+
+}  // namespace aperture::verbs::rdma_cm

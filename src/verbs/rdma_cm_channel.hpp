@@ -1,0 +1,75 @@
+// An open /dev/infiniband/rdma_cm: what rdma_create_event_channel(3) gets, and the events that wait
+// there. The ids that live on it are in rdma_cm_ids.hpp.
+//
+// The descriptor that the application holds is one end of a socket pair: it can be polled, it
+// blocks or not as its flags say, and there is a byte in it for each waiting event (up to a bound,
+// and always at least one while there is any). Event queues, and the counts of events that were
+// handed out, are guarded by one mutex for all channels, so that an id can move between two.
+#pragma once
+
+#include <rdma/rdma_user_cm.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+
+#include "base/errc.hpp"
+#include "nic/fork_guard.hpp"
+
+namespace aperture::verbs::rdma_cm {
+
+// Whose event it is: an id, or a membership of one; how many events it has handed out is what
+// librdmacm waits for when it destroys one. Guarded by events_mutex().
+struct Reporter {
+  uint32_t events_reported = 0;
+};
+
+struct QueuedEvent {
+  rdma_ucm_event_resp response{};
+  Reporter* reporter = nullptr;    // the id; of a connection request the listening one
+  Reporter* membership = nullptr;  // or null
+  std::shared_ptr<void> place;     // of a connection request: in the listener's backlog
+  uint32_t child = kNoChild;       // of a connection request: the new id, until it is handed out
+
+  static constexpr uint32_t kNoChild = 0xffff'ffff;
+};
+
+std::mutex& events_mutex() noexcept;
+
+class Channel {
+ public:
+  // Its descriptor, with those of O_NONBLOCK and O_CLOEXEC that flags has, is in `fd`. Errors:
+  // no_fds, no_memory.
+  static Result<std::shared_ptr<Channel>> open(int flags, UniqueFd& fd) noexcept;
+  Channel() noexcept = default;
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // True if that descriptor is still the one that was made here, and not another file that has got
+  // its number behind our back.
+  bool is_behind(int fd) const noexcept;
+  // False in a child of the process that opened it.
+  bool is_of_this_process() const noexcept;
+
+  // --- with events_mutex() held ---
+  void push(QueuedEvent&& event) noexcept;
+  const rdma_ucm_event_resp* first() const noexcept;  // null: no event waits
+  void pop() noexcept;                                // counts it for its reporters
+  // Takes out all events for which `which` is true.
+  std::list<QueuedEvent> extract(const std::function<bool(const QueuedEvent&)>& which) noexcept;
+
+ private:
+  void show_count() noexcept;
+
+  std::list<QueuedEvent> events_;
+  size_t bytes_ = 0;            // in the socket pair
+  nic::ParentOnlyFd signal_;    // the other end: a byte written here can be read by the application
+  nic::ParentOnlyFd unsignal_;  // the application's end, under a number of our own
+  uint64_t inode_ = 0;
+  pid_t pid_ = 0;
+};
+
+}  // namespace aperture::verbs::rdma_cm

@@ -1,0 +1,642 @@
+"""Connection management as librdmacm speaks it: every command, each with what is forbidden beside
+it. Runs under the preloaded library; two sides are two channels of one process, or two processes.
+"""
+import ctypes
+import errno
+import os
+import signal
+import socket
+import struct
+import sys
+import unittest
+
+import ucma
+from ucma import Channel
+
+LOOPBACK = "127.0.0.1"
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        signal.alarm(60)  # whatever hangs is a failure
+        self.a = Channel()
+        self.b = Channel()
+
+    def tearDown(self):
+        for channel in (self.a, self.b):
+            try:
+                channel.close()
+            except OSError:
+                pass
+        signal.alarm(0)
+
+    def refused(self, error, call, *args, **kwargs):
+        with self.assertRaises(OSError) as caught:
+            call(*args, **kwargs)
+        self.assertEqual(errno.errorcode[caught.exception.errno], errno.errorcode[error])
+
+    def listener(self, ps=ucma.PS_TCP, ip=LOOPBACK, backlog=0, uid=100):
+        handle = self.a.create(uid, ps)
+        self.a.bind(handle, ip, 0)
+        self.a.listen(handle, backlog)
+        return handle, self.a.query_route(handle)["src"][1]
+
+    def resolved(self, port, ps=ucma.PS_TCP, ip=LOOPBACK, uid=200):
+        handle = self.b.create(uid, ps)
+        self.b.resolve(handle, ip, port)
+        self.assertEqual(self.b.event(ucma.ADDR_RESOLVED).uid, uid)
+        self.b.route(handle)
+        self.b.event(ucma.ROUTE_RESOLVED)
+        return handle
+
+    def requested(self, ip=LOOPBACK, **params):
+        """A request under way: the client's id, the event at the server."""
+        self.listening, self.port = self.listener(ip=ip)
+        client = self.resolved(self.port, ip=ip)
+        self.b.connect(client, **params)
+        return client, self.a.event(ucma.CONNECT_REQUEST)
+
+    def established(self):
+        client, request = self.requested(qpn=0x1234)
+        self.a.accept(request.id, 101, qpn=0x5678)
+        self.b.event(ucma.CONNECT_RESPONSE)
+        self.b.establish(client)
+        self.assertEqual(self.a.event(ucma.ESTABLISHED).uid, 101)
+        return client, request.id
+
+
+class Connecting(Case):
+    def test_request_carries_what_the_client_said_and_the_length_that_a_kernel_reports(self):
+        _, request = self.requested(qpn=0xABCDEF, data=b"hello", resources=3, depth=9, retry=5,
+                                    rnr=6, srq=1, flow=1)
+        self.assertEqual(request.uid, 100)  # the listening id's
+        self.assertEqual((request.qpn, request.srq, request.flow), (0xABCDEF, 1, 1))
+        self.assertEqual((request.resources, request.depth), (9, 3))  # seen from this side
+        self.assertEqual((request.retry, request.rnr), (5, 6))
+        self.assertEqual(request.size, 56)
+        self.assertEqual(request.data[:56], b"hello".ljust(56, b"\0"))
+
+    def test_response_carries_what_the_server_said(self):
+        client, request = self.requested()
+        self.a.accept(request.id, 101, qpn=0x5678, data=b"welcome", resources=2, depth=1, rnr=3)
+        answer = self.b.event(ucma.CONNECT_RESPONSE)
+        self.assertEqual((answer.uid, answer.id, answer.status), (200, client, 0))
+        self.assertEqual((answer.qpn, answer.resources, answer.depth, answer.rnr),
+                         (0x5678, 1, 2, 3))
+        self.assertEqual((answer.size, answer.data[:8]), (196, b"welcome\0"))
+
+    def test_established_at_the_server_when_the_client_says_so_and_not_before(self):
+        client, request = self.requested()
+        self.a.accept(request.id, 101)
+        self.b.event(ucma.CONNECT_RESPONSE)
+        self.assertFalse(self.a.is_ready(50))
+        self.b.establish(client)
+        self.assertEqual(self.a.event(ucma.ESTABLISHED).id, request.id)
+        self.refused(errno.EINVAL, self.b.establish, client)
+
+    def test_both_sides_know_both_addresses(self):
+        client, request = self.requested()
+        there, here = self.b.query_route(client), self.a.query_route(request.id)
+        self.assertEqual(there["dst"], (LOOPBACK, self.port))
+        self.assertEqual(there["src"], here["dst"])
+        self.assertEqual(here["src"], there["dst"])
+        self.assertNotEqual(there["src"][1], 0)
+        for side in (there, here):
+            self.assertEqual((side["paths"], side["port"]), (1, 1))
+            self.assertEqual(side["dgid"], ucma.mapped(LOOPBACK))
+            self.assertNotEqual(side["guid"], bytes(8))
+
+    def test_ipv6(self):
+        client, request = self.requested(ip="::1")
+        self.assertEqual(self.a.query_route(request.id)["src"], ("::1", self.port))
+        self.assertEqual(self.b.query_route(client)["dgid"], ucma.mapped("::1"))
+
+    def test_private_data_above_the_limit_is_refused_and_at_the_limit_arrives(self):
+        _, port = self.listener()
+        client = self.resolved(port)
+        self.refused(errno.EINVAL, self.b.connect, client, data=bytes(57))
+        self.b.connect(client, data=b"x" * 56)
+        request = self.a.event(ucma.CONNECT_REQUEST)
+        self.assertEqual(request.data[:56], b"x" * 56)
+        self.refused(errno.EINVAL, self.a.accept, request.id, 101, data=bytes(197))
+        self.a.accept(request.id, 101, data=b"y" * 196)
+        self.assertEqual(self.b.event(ucma.CONNECT_RESPONSE).data[:196], b"y" * 196)
+
+    def test_rejection_carries_its_reason_and_data(self):
+        client, request = self.requested()
+        self.refused(errno.EINVAL, self.a.reject, request.id, bytes(149))
+        self.refused(errno.EINVAL, self.a.reject, request.id, b"", 7)
+        self.a.reject(request.id, b"go away")
+        event = self.b.event(ucma.REJECTED)
+        self.assertEqual((event.id, event.status, event.size), (client, 28, 148))
+        self.assertEqual(event.data[:8], b"go away\0")
+        self.refused(errno.EINVAL, self.a.accept, request.id, 101)
+
+    def test_nobody_listens(self):
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            port = probe.getsockname()[1]
+        client = self.resolved(port)
+        self.b.connect(client)
+        self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
+
+    def test_another_kind_of_server_that_talks_or_hangs_up_is_no_service(self):
+        for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b""):
+            with socket.create_server((LOOPBACK, 0)) as server:
+                client = self.resolved(server.getsockname()[1])
+                self.b.connect(client)
+                connection, _ = server.accept()
+                connection.recv(1000)
+                connection.sendall(answer)
+                connection.close()
+                self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
+
+    def test_steps_out_of_order_are_refused(self):
+        one = self.b.create(1)
+        self.refused(errno.EINVAL, self.b.route, one)
+        self.refused(errno.EINVAL, self.b.connect, one)
+        self.refused(errno.EINVAL, self.b.accept, one, 1)
+        self.refused(errno.EINVAL, self.b.disconnect, one)
+        self.refused(errno.EINVAL, self.b.reject, one)
+        self.b.bind(one, LOOPBACK)
+        self.refused(errno.EINVAL, self.b.bind, one, LOOPBACK)
+        self.b.listen(one)
+        self.refused(errno.EINVAL, self.b.resolve, one, LOOPBACK, 1)
+        self.refused(errno.EINVAL, self.b.connect, one, valid=0)
+
+    def test_notify_establishes_before_the_client_does(self):
+        client, request = self.requested()
+        self.refused(errno.EINVAL, self.a.notify, request.id)
+        self.a.accept(request.id, 101)
+        self.refused(errno.EINVAL, self.a.notify, request.id, 3)
+        self.a.notify(request.id)
+        self.a.event(ucma.ESTABLISHED)
+        self.refused(errno.EISCONN, self.a.notify, request.id)
+        self.b.event(ucma.CONNECT_RESPONSE)
+        self.b.establish(client)
+        self.assertFalse(self.a.is_ready(50))
+
+
+class Ending(Case):
+    def test_both_sides_hear_of_a_disconnect_and_of_the_end_of_timewait(self):
+        client, server = self.established()
+        self.b.disconnect(client)
+        self.assertEqual(self.a.event(ucma.DISCONNECTED).id, server)
+        self.assertEqual(self.b.event(ucma.DISCONNECTED).status, 0)
+        self.a.disconnect(server)
+        self.assertEqual(self.a.event(ucma.TIMEWAIT_EXIT).id, server)
+        self.assertEqual(self.b.event(ucma.TIMEWAIT_EXIT).id, client)
+        self.assertFalse(self.a.is_ready(50) or self.b.is_ready(0))
+
+    def test_both_sides_disconnect_at_once(self):
+        client, server = self.established()
+        self.b.disconnect(client)
+        self.a.disconnect(server)
+        self.a.event(ucma.DISCONNECTED)
+        self.b.event(ucma.DISCONNECTED)
+
+    def test_destroying_an_id_disconnects_the_other(self):
+        client, server = self.established()
+        self.b.destroy(client)
+        self.assertEqual(self.a.event(ucma.DISCONNECTED).id, server)
+        self.refused(errno.ENOENT, self.b.disconnect, client)
+
+    def test_closing_the_channel_disconnects_the_other_side(self):
+        _, server = self.established()
+        self.b.close()
+        self.assertEqual(self.a.event(ucma.DISCONNECTED).id, server)
+
+    def test_a_peer_that_is_killed_is_disconnected(self):
+        _, port = self.listener()
+        child = Child(port)
+        try:
+            request = self.a.event(ucma.CONNECT_REQUEST)
+            self.a.accept(request.id, 101)
+            self.a.event(ucma.ESTABLISHED)
+        finally:
+            child.kill()
+        self.assertEqual(self.a.event(ucma.DISCONNECTED).status, 0)
+
+    def test_destroyed_before_the_answer_is_a_rejection(self):
+        client, request = self.requested()
+        self.a.destroy(request.id)
+        event = self.b.event(ucma.REJECTED)
+        self.assertEqual((event.id, event.status), (client, 28))
+
+    def test_destroying_a_listener_rejects_requests_that_nobody_has_heard_of(self):
+        listening, port = self.listener()
+        client = self.resolved(port)
+        self.b.connect(client)
+        self.assertTrue(self.a.is_ready(ucma.WAIT_MS))
+        self.assertEqual(self.a.destroy(listening), 0)
+        self.assertFalse(self.a.is_ready())
+        self.assertEqual(self.b.event(ucma.REJECTED).status, 28)
+
+    def test_accepting_a_request_whose_client_has_gone(self):
+        client, request = self.requested()
+        self.b.destroy(client)
+        # it is heard of when it is, never before it is accepted
+        self.assertFalse(self.a.is_ready(100))
+        self.a.accept(request.id, 101)
+        self.assertIn(self.a.event().kind, (ucma.UNREACHABLE, ucma.REJECTED))
+
+    def test_the_port_is_free_again_while_its_connections_live(self):
+        self.established()
+        self.a.destroy(self.listening)
+        again = self.a.create(300)
+        self.a.bind(again, LOOPBACK, self.port)
+        self.a.listen(again)
+
+
+class Ports(Case):
+    def test_a_listening_port_is_a_tcp_port(self):
+        _, port = self.listener()
+        with socket.create_connection((LOOPBACK, port)):
+            pass
+        with socket.socket() as other:
+            self.refused(errno.EADDRINUSE, other.bind, (LOOPBACK, port))
+
+    def test_bound_twice(self):
+        _, port = self.listener()
+        second = self.b.create(1)
+        self.refused(errno.EADDRINUSE, self.b.bind, second, LOOPBACK, port)
+        bound = self.a.create(2)
+        self.a.bind(bound, LOOPBACK, 0)
+        third = self.b.create(3)
+        self.refused(errno.EADDRINUSE, self.b.bind, third, LOOPBACK,
+                     self.a.query_route(bound)["src"][1])
+
+    def test_udp_and_tcp_ports_of_one_number_do_not_meet(self):
+        _, port = self.listener()
+        other = self.b.create(1, ucma.PS_UDP)
+        self.b.bind(other, LOOPBACK, port)
+        self.b.listen(other)
+
+    def test_reuse_lets_two_bind_but_one_listen(self):
+        first, second = self.a.create(1), self.b.create(2)
+        for channel, handle in ((self.a, first), (self.b, second)):
+            channel.set_option(handle, 0, 1, struct.pack("<i", 1))
+        self.a.bind(first, LOOPBACK, 0)
+        port = self.a.query_route(first)["src"][1]
+        self.b.bind(second, LOOPBACK, port)
+        self.a.listen(first)
+        self.refused(errno.EADDRINUSE, self.b.listen, second)
+
+    def test_a_wildcard_has_no_device_and_a_request_to_it_has(self):
+        listening = self.a.create(100)
+        self.a.bind(listening, "0.0.0.0", 0)
+        self.a.listen(listening)
+        route = self.a.query_route(listening)
+        self.assertEqual((route["guid"], route["src"][0]), (bytes(8), "0.0.0.0"))
+        client = self.resolved(route["src"][1])
+        self.b.connect(client)
+        request = self.a.event(ucma.CONNECT_REQUEST)
+        self.assertEqual(self.a.query_route(request.id)["src"], (LOOPBACK, route["src"][1]))
+
+    def test_a_wildcard_of_both_families_hears_both_unless_told(self):
+        for only, expect in ((0, ucma.CONNECT_REQUEST), (1, None)):
+            listening = self.a.create(100)
+            self.a.set_option(listening, 0, 2, struct.pack("<i", only))
+            self.a.bind(listening, "::", 0)
+            self.a.listen(listening)
+            client = self.resolved(self.a.query_route(listening)["src"][1])
+            self.b.connect(client)
+            if expect is None:
+                self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
+            else:
+                self.a.event(expect)
+
+    def test_listening_unbound_takes_any_port(self):
+        listening = self.a.create(100)
+        self.a.listen(listening)
+        self.assertNotEqual(self.a.query_route(listening)["src"][1], 0)
+
+    def test_an_address_that_is_not_ours(self):
+        self.refused(errno.EADDRNOTAVAIL, self.a.bind, self.a.create(1), "203.0.113.9")
+        self.refused(errno.EADDRNOTAVAIL, self.a.bind, self.a.create(1), "127.0.0.2")
+
+    def test_the_newer_commands_say_the_same(self):
+        listening = self.a.create(100)
+        self.a.bind_new(listening, LOOPBACK, 0)
+        self.a.listen(listening)
+        port = self.a.query_route(listening)["src"][1]
+        client = self.b.create(200)
+        self.b.resolve_new(client, LOOPBACK, port)
+        self.b.event(ucma.ADDR_RESOLVED)
+        addr = self.b.query(client, 0, 288)
+        self.assertEqual(addr[:8], self.b.query_route(client)["guid"])
+        self.assertEqual(struct.unpack_from("<HHH", addr, 10), (0xFFFF, 16, 16))
+        self.assertEqual(ucma.parse_sockaddr(addr[144:]), (LOOPBACK, port))
+        gid = self.b.query(client, 2, 288)
+        self.assertEqual(gid[16 + 8:16 + 24], ucma.mapped(LOOPBACK))
+        self.assertEqual(struct.unpack_from("<I", self.b.query(client, 1, 80)), (0,))
+        self.b.route(client)
+        self.b.event(ucma.ROUTE_RESOLVED)
+        path = self.b.query(client, 1, 80)
+        self.assertEqual(struct.unpack_from("<I", path), (1,))
+        self.assertEqual(path[8 + 8 + 8:8 + 8 + 24], ucma.mapped(LOOPBACK))
+
+    def test_a_path_that_is_given_stands_for_resolving_the_route(self):
+        _, port = self.listener()
+        client = self.b.create(200)
+        self.b.resolve(client, LOOPBACK, port)
+        self.b.event(ucma.ADDR_RESOLVED)
+        path = struct.pack("<II64x", 1 | 2 | 8 | 32, 0)
+        self.refused(errno.EINVAL, self.b.set_option, client, 1, 1, path[:70])
+        self.refused(errno.EINVAL, self.b.set_option, client, 1, 1, bytes(72))
+        self.b.set_option(client, 1, 1, path)
+        self.b.event(ucma.ROUTE_RESOLVED)
+        self.b.connect(client)
+        self.a.event(ucma.CONNECT_REQUEST)
+
+
+class QueuePairs(Case):
+    def test_attributes_of_a_connection(self):
+        client, request = self.requested(qpn=0x1234, resources=3, depth=2, retry=5, rnr=4)
+        init = self.a.qp_attr(request.id, ucma.INIT)
+        # state, access flags, pkey index, port; remote write, read and atomic
+        self.assertEqual((init.mask, init.access, init.port), (0x1 | 0x8 | 0x10 | 0x20, 0xE, 1))
+        rtr = self.a.qp_attr(request.id, ucma.RTR)
+        self.assertEqual(rtr.mask, 0x1 | 0x80 | 0x100 | 0x1000 | 0x8000 | 0x20000 | 0x100000)
+        self.assertEqual((rtr.dest_qpn, rtr.mtu, rtr.max_dest_rd_atomic), (0x1234, 5, 2))
+        self.assertEqual((rtr.dgid, rtr.is_global, rtr.ah_port),
+                         (ucma.mapped(LOOPBACK), 1, 1))
+        rts = self.a.qp_attr(request.id, ucma.RTS)
+        self.assertEqual(rts.mask, 0x1 | 0x200 | 0x400 | 0x800 | 0x2000 | 0x10000)
+        self.assertEqual((rts.retry, rts.rnr, rts.max_rd_atomic), (5, 4, 3))
+        self.refused(errno.EINVAL, self.b.qp_attr, client, ucma.RTR)
+        self.a.accept(request.id, 101, qpn=0x5678, resources=2, depth=3)
+        self.b.event(ucma.CONNECT_RESPONSE)
+        there = self.b.qp_attr(client, ucma.RTR)
+        self.assertEqual((there.dest_qpn, there.rq_psn), (0x5678, rts.sq_psn))
+        self.assertEqual(self.b.qp_attr(client, ucma.RTS).sq_psn, rtr.rq_psn)
+        self.assertEqual(there.max_dest_rd_atomic, 3)
+
+    def test_attributes_before_there_is_a_connection(self):
+        _, port = self.listener()
+        client = self.resolved(port)
+        init = self.b.qp_attr(client, ucma.INIT)
+        self.assertEqual((init.mask, init.access), (0x1 | 0x8 | 0x10 | 0x20, 0))
+        self.refused(errno.EINVAL, self.b.qp_attr, client, ucma.RTS)
+        self.refused(errno.EINVAL, self.b.qp_attr, client, 7)
+        self.refused(errno.EINVAL, self.b.qp_attr, self.b.create(9), ucma.INIT)
+
+    def test_attributes_of_a_datagram_id(self):
+        handle = self.a.create(1, ucma.PS_UDP, 4)
+        self.a.bind(handle, LOOPBACK)
+        attr = self.a.qp_attr(handle, ucma.INIT)
+        self.assertEqual((attr.mask, attr.qkey), (0x1 | 0x10 | 0x20 | 0x40, 0x01234567))
+
+    def test_a_timeout_that_was_set(self):
+        _, port = self.listener()
+        client = self.resolved(port)
+        self.refused(errno.EINVAL, self.b.set_option, client, 0, 3, b"\x20")
+        self.b.set_option(client, 0, 3, b"\x0b")
+        self.b.connect(client)
+        self.a.accept(self.a.event(ucma.CONNECT_REQUEST).id, 101)
+        self.b.event(ucma.CONNECT_RESPONSE)
+        self.assertEqual(self.b.qp_attr(client, ucma.RTS).timeout, 11)
+
+
+class Datagrams(Case):
+    def asked(self, data=b"?", ip=LOOPBACK):
+        _, self.port = self.listener(ucma.PS_UDP, ip)
+        client = self.resolved(self.port, ucma.PS_UDP, ip)
+        self.b.connect(client, data=data)
+        return client, self.a.event(ucma.CONNECT_REQUEST)
+
+    def test_resolution(self):
+        client, request = self.asked(b"who are you")
+        self.assertEqual((request.ud_size, request.ud_data[:12]), (180, b"who are you\0"))
+        self.a.accept(request.id, 101, qpn=0x77, data=b"me")
+        event = self.b.event(ucma.ESTABLISHED)
+        self.assertEqual((event.id, event.qpn, event.qkey), (client, 0x77, 0x01234567))
+        self.assertEqual((event.ud_size, event.ud_data[:3]), (136, b"me\0"))
+        self.assertEqual(event.ah[0], ucma.mapped(LOOPBACK))
+        self.assertFalse(self.a.is_ready(50))
+
+    def test_resolution_over_ipv6(self):
+        _, request = self.asked(ip="::1")
+        self.a.accept(request.id, 101, qpn=0x77)
+        self.assertEqual(self.b.event(ucma.ESTABLISHED).ah[0], ucma.mapped("::1"))
+
+    def test_repeated_question_is_one_request(self):
+        client, request = self.asked()
+        self.assertFalse(self.a.is_ready(700))  # it has been asked again by now
+        self.a.accept(request.id, 101, qpn=0x77)
+        self.assertEqual(self.b.event(ucma.ESTABLISHED).id, client)
+
+    def test_refusal(self):
+        _, request = self.asked()
+        self.a.reject(request.id, b"no")
+        self.assertEqual(self.b.event(ucma.UNREACHABLE).status, 2)
+
+    def test_nobody_there(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((LOOPBACK, 0))
+            port = probe.getsockname()[1]
+        client = self.resolved(port, ucma.PS_UDP)
+        self.b.connect(client)
+        self.assertEqual(self.b.event(ucma.UNREACHABLE).status, 1)
+
+    def test_private_data_above_the_limit(self):
+        _, port = self.listener(ucma.PS_UDP)
+        client = self.resolved(port, ucma.PS_UDP)
+        self.refused(errno.EINVAL, self.b.connect, client, data=bytes(181))
+        self.b.connect(client, data=bytes(180))
+        request = self.a.event(ucma.CONNECT_REQUEST)
+        self.refused(errno.EINVAL, self.a.accept, request.id, 101, data=bytes(137))
+
+    def test_rubbish_at_the_port_is_no_request(self):
+        _, port = self.listener(ucma.PS_UDP)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for size in (0, 1, 16, 204, 205, 236, 2000):
+                stranger.sendto(os.urandom(size), (LOOPBACK, port))
+        self.assertFalse(self.a.is_ready(100))
+
+    def test_groups(self):
+        handle = self.a.create(1, ucma.PS_UDP)
+        self.a.bind(handle, LOOPBACK)
+        membership = self.a.join(handle, "239.1.2.3", 55)
+        event = self.a.event(ucma.MULTICAST_JOIN)
+        self.assertEqual((event.uid, event.id, event.status), (55, membership, 0))
+        self.assertEqual((event.qpn, event.qkey), (0xFFFFFF, 0x01234567))
+        self.assertEqual((event.ah[0], event.ah[5]), (ucma.mapped("239.1.2.3"), 0xC000))
+        self.assertEqual(self.a.leave(membership), 1)
+        self.refused(errno.ENOENT, self.a.leave, membership)
+        self.a.join(handle, "239.1.2.4", 56)
+        self.assertEqual(self.a.destroy(handle), 1)  # the second event was never fetched
+
+    def test_groups_are_for_datagram_ids_with_a_device(self):
+        connected = self.a.create(1)
+        self.a.bind(connected, LOOPBACK)
+        self.refused(errno.EINVAL, self.a.join, connected, "239.1.2.3", 5)
+        unbound = self.a.create(2, ucma.PS_UDP)
+        self.refused(errno.EINVAL, self.a.join, unbound, "239.1.2.3", 5)
+
+    def test_a_group_as_destination(self):
+        handle = self.b.create(1, ucma.PS_UDP)
+        self.b.bind(handle, LOOPBACK)
+        self.b.resolve(handle, "239.1.2.3", 7)
+        self.b.event(ucma.ADDR_RESOLVED)
+        self.assertEqual(self.b.query_route(handle)["dgid"], ucma.mapped("239.1.2.3"))
+
+
+class Events(Case):
+    def test_destroy_says_how_many_events_were_handed_out(self):
+        client, server = self.established()
+        self.assertEqual(self.b.destroy(client), 3)  # addr, route, response
+        self.a.event(ucma.DISCONNECTED)
+        self.assertEqual(self.a.destroy(server), 2)
+        self.assertEqual(self.a.destroy(self.listening), 1)
+
+    def test_without_events_a_nonblocking_channel_says_so(self):
+        channel = Channel(os.O_RDWR | os.O_NONBLOCK)
+        self.refused(errno.EAGAIN, channel.ask, ucma.GET_EVENT, 336, "")
+        channel.close()
+        os.set_blocking(self.a.fd, False)
+        self.refused(errno.EAGAIN, self.a.ask, ucma.GET_EVENT, 336, "")
+
+    def test_waiting_for_an_event_can_be_interrupted(self):
+        def handler(*_):
+            raise InterruptedError
+
+        before = signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with self.assertRaises(InterruptedError):
+                self.a.ask(ucma.GET_EVENT, 336, "")
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+    def test_the_channel_is_readable_exactly_while_events_wait(self):
+        _, port = self.listener()
+        clients = [self.b.create(200 + i) for i in range(100)]
+        for client in clients:
+            self.b.resolve(client, LOOPBACK, port)
+        for i, client in enumerate(clients):
+            self.assertTrue(self.b.is_ready())
+            self.assertEqual(self.b.event(ucma.ADDR_RESOLVED).uid, 200 + i)
+        self.assertFalse(self.b.is_ready())
+
+    def test_more_requests_than_the_backlog_are_rejected(self):
+        _, port = self.listener(backlog=2)
+        clients = [self.resolved(port, uid=200 + i) for i in range(3)]
+        for client in clients[:2]:
+            self.b.connect(client)
+        first = self.a.event(ucma.CONNECT_REQUEST)
+        self.b.connect(clients[2])  # there is room again
+        second = self.a.event(ucma.CONNECT_REQUEST)
+        third = self.a.event(ucma.CONNECT_REQUEST)
+        self.assertEqual(len({first.id, second.id, third.id}), 3)
+        more = [self.resolved(port, uid=300 + i) for i in range(3)]
+        for client in more:
+            self.b.connect(client)
+        self.assertEqual(self.b.event(ucma.REJECTED).status, 28)
+
+    def test_an_id_moves_to_another_channel_with_its_events(self):
+        client, server = self.established()
+        self.b.disconnect(client)
+        self.assertTrue(self.a.is_ready(ucma.WAIT_MS))
+        other = Channel()
+        self.assertEqual(other.migrate(server, self.a.fd), 1)
+        self.assertFalse(self.a.is_ready())
+        self.assertEqual(other.event(ucma.DISCONNECTED).id, server)
+        self.refused(errno.EINVAL, self.a.disconnect, server)
+        other.disconnect(server)
+        other.close()
+
+    def test_migrating_from_what_is_no_channel(self):
+        handle = self.a.create(1)
+        self.refused(errno.ENOENT, self.b.migrate, handle, 0)
+        self.refused(errno.EINVAL, self.b.migrate, handle, self.b.fd)
+
+
+class Interface(Case):
+    def test_commands_that_do_not_exist(self):
+        self.refused(errno.EINVAL, self.a.raw, 23, bytes(64))
+        self.refused(errno.ENOSYS, self.a.raw, ucma.GET_OPTION, bytes(64))
+        self.refused(errno.EINVAL, os.write, self.a.fd, b"1234567")
+        self.refused(errno.EINVAL, os.write, self.a.fd, struct.pack("<IHH", 0, 24, 4))
+
+    def test_commands_that_are_cut_short(self):
+        for cmd in range(23):
+            if cmd in (ucma.GET_OPTION, ucma.GET_EVENT):
+                continue
+            with self.assertRaises(OSError) as caught:
+                self.a.raw(cmd, bytes(3), 512)
+            self.assertEqual(caught.exception.errno, errno.EINVAL, cmd)
+
+    def test_answers_without_room(self):
+        body = struct.pack("<QQHB5x", 1, 1, ucma.PS_TCP, 2)
+        message = struct.pack("<IHH", ucma.CREATE_ID, len(body), 3) + body
+        self.refused(errno.ENOSPC, os.write, self.a.fd, message)
+
+    def test_bad_pointers(self):
+        for pointer in (0, 8, 2**64 - 8):
+            body = struct.pack("<QQHB5x", 1, pointer, ucma.PS_TCP, 2)
+            message = struct.pack("<IHH", ucma.CREATE_ID, len(body), 4) + body
+            self.refused(errno.EFAULT, os.write, self.a.fd, message)
+        self.assertEqual(self.a.create(1), 0)  # nothing is left of the others
+
+    def test_port_spaces(self):
+        for ps in (ucma.PS_IB, 0, 0xFFFF):
+            self.refused(errno.EINVAL, self.a.create, 1, ps)
+        self.a.create(1, ucma.PS_IPOIB, 4)
+
+    def test_ids_of_another_channel_and_of_nobody(self):
+        handle = self.a.create(1)
+        self.refused(errno.EINVAL, self.b.destroy, handle)
+        self.refused(errno.ENOENT, self.b.destroy, 12345)
+        self.a.destroy(handle)
+        self.refused(errno.ENOENT, self.a.destroy, handle)
+
+    def test_options_that_do_not_exist(self):
+        handle = self.a.create(1)
+        self.refused(errno.ENOSYS, self.a.set_option, handle, 0, 77, b"1")
+        self.refused(errno.ENOSYS, self.a.set_option, handle, 5, 0, b"1")
+        self.refused(errno.EINVAL, self.a.set_option, handle, 0, 1, b"1")
+        self.a.set_option(handle, 0, 0, b"\x10")
+
+    def test_a_bad_pointer_while_events_wait(self):
+        _, port = self.listener()
+        client = self.b.create(200)
+        self.b.resolve(client, LOOPBACK, port)
+        body = struct.pack("<Q", 8)
+        message = struct.pack("<IHH", ucma.GET_EVENT, len(body), 336) + body
+        self.refused(errno.EFAULT, os.write, self.b.fd, message)
+        self.b.event(ucma.ADDR_RESOLVED)  # it was not lost
+
+
+class Child:
+    """Another process that has connected to a port, until it is killed."""
+
+    def __init__(self, port):
+        self.pid = os.posix_spawn(sys.executable, [sys.executable, __file__, "connect", str(port)],
+                                  os.environ)
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+
+def connect_and_wait(port):
+    signal.alarm(60)
+    channel = Channel()
+    handle = channel.create(1)
+    channel.resolve(handle, LOOPBACK, port)
+    channel.event(ucma.ADDR_RESOLVED)
+    channel.route(handle)
+    channel.event(ucma.ROUTE_RESOLVED)
+    channel.connect(handle)
+    channel.event(ucma.CONNECT_RESPONSE)
+    channel.establish(handle)
+    signal.pause()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "connect":
+        connect_and_wait(int(sys.argv[2]))
+    else:
+        unittest.main(verbosity=2)
