@@ -1,0 +1,162 @@
+// Peers of a connection manager that mean no good, or are broken: nothing of theirs is more than
+// the end of their own connection. The numbers are those of the project's list of hostile inputs.
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+#include "cm/both_sides.hpp"
+#include "cm/listener.hpp"
+
+namespace aperture::cm::test {
+namespace {
+
+using wire::CmKind;
+
+void expect_well(Side& server, const Address& at) {
+  Side honest(PortSpace::tcp);
+  honest.resolve(at);
+  EXPECT_TRUE(honest.connect({}));
+  auto child = server.request();
+  ASSERT_TRUE(child != nullptr);
+  EXPECT_TRUE(child->run([](Id& id) { return id.accept({}); }));
+  EXPECT_EQ(honest.next(), EventKind::connect_response);
+}
+
+TEST(CmHostile, hostile_24_25_rubbish_ends_its_connection_and_is_no_request) {
+  Side server(PortSpace::tcp);
+  const Address at = server.listen();
+  for (size_t size : {1u, 15u, 16u, 17u, 132u, 1000u}) {
+    RawClient client(at);
+    std::vector<std::byte> bytes(size);
+    random_bytes(bytes.data(), size);
+    client.send(bytes);
+    if (size >= wire::kCmHeadBytes) {
+      EXPECT_TRUE(client.is_closed()) << size;
+    }
+  }
+  for (const CmKind kind : {CmKind::mra, CmKind::rtu, CmKind::dreq, CmKind::drep}) {
+    RawClient client(at);
+    client.send(wire::encode_bare(kind).view());
+    EXPECT_TRUE(client.is_closed());
+  }
+  EXPECT_TRUE(server.is_quiet(50));
+  expect_well(server, at);
+}
+
+TEST(CmHostile, hostile_4_a_request_that_lies_about_its_addresses_is_rejected) {
+  Side server(PortSpace::tcp);
+  const Address at = server.listen();
+  for (int lie : {0, 1}) {
+    RawClient client(at);
+    wire::Req req = client.req();
+    (lie == 0 ? req.source : req.destination).port ^= 1;
+    client.send(wire::encode(req).view());
+    const auto answer = client.receive(wire::kRejBytes);
+    auto rej = wire::decode_rej(answer);
+    ASSERT_TRUE(rej.ok());
+    EXPECT_EQ(rej->reason, kRejInvalidServiceId);
+  }
+  EXPECT_TRUE(server.is_quiet(50));
+  expect_well(server, at);
+}
+
+TEST(CmHostile, hostile_31_a_slow_request_is_cut_off) {
+  Side server(PortSpace::tcp);
+  server.run([](Id& id) { id.patience().request_ns = 100'000'000; });
+  const Address at = server.listen();
+  RawClient silent(at), slow(at);
+  slow.send(wire::encode(slow.req()).view().first(40));
+  EXPECT_TRUE(slow.is_closed());
+  EXPECT_TRUE(silent.is_closed());
+  EXPECT_TRUE(server.is_quiet(10));
+}
+
+TEST(CmHostile, hostile_33_half_open_connections_are_bounded_and_hold_nobody_up) {
+  Side server(PortSpace::tcp);
+  const Address at = server.listen();
+  std::vector<std::unique_ptr<RawClient>> crowd;
+  for (size_t i = 0; i < Listener::kMaxHalfOpen + 20; ++i) {
+    crowd.push_back(std::make_unique<RawClient>(at));
+  }
+  EXPECT_TRUE(crowd.front()->is_closed());  // the oldest made room
+  expect_well(server, at);
+}
+
+TEST(CmHostile, hostile_28_messages_out_of_turn_end_the_connection) {
+  Side server(PortSpace::tcp);
+  const Address at = server.listen();
+  for (const CmKind kind : {CmKind::rtu, CmKind::dreq, CmKind::drep, CmKind::mra}) {
+    RawClient client(at);
+    client.send(wire::encode(client.req()).view());
+    auto child = server.request();
+    ASSERT_TRUE(child != nullptr);
+    client.send(wire::encode_bare(kind).view());
+    EXPECT_TRUE(client.is_closed());
+    EXPECT_TRUE(child->run([](Id& id) { return id.accept({}); }));  // it learns it now
+    EXPECT_EQ(child->next(), EventKind::unreachable);
+  }
+  RawClient twice(at);
+  twice.send(wire::encode(twice.req()).view());
+  twice.send(wire::encode(twice.req()).view());
+  auto child = server.request();
+  EXPECT_TRUE(twice.is_closed());
+  expect_well(server, at);
+}
+
+TEST(CmHostile, hostile_30_bytes_after_the_end_reach_nobody) {
+  Side server(PortSpace::tcp);
+  const Address at = server.listen();
+  RawClient client(at);
+  client.send(wire::encode(client.req()).view());
+  auto child = server.request();
+  ASSERT_TRUE(child != nullptr);
+  EXPECT_TRUE(child->run([](Id& id) { return id.accept({}); }));
+  client.send(wire::encode_bare(CmKind::rtu).view());
+  client.send(wire::encode_bare(CmKind::dreq).view());
+  client.send(wire::encode_bare(CmKind::rtu).view());
+  client.send(wire::encode(wire::Rej{28, {}}).view());
+  EXPECT_EQ(child->next(), EventKind::established);
+  EXPECT_EQ(child->next(), EventKind::disconnected);
+  EXPECT_TRUE(child->is_quiet(50));
+}
+
+TEST(CmHostile, a_server_that_answers_nonsense_is_no_server) {
+  const auto answers = {wire::encode(wire::Req{}), wire::encode_bare(CmKind::rtu),
+                        wire::encode_bare(CmKind::drep), wire::encode(wire::SidrRep{})};
+  for (const wire::CmPacket& answer : answers) {
+    RawPeer peer;
+    Side client(PortSpace::tcp);
+    client.resolve(peer.address);
+    EXPECT_TRUE(client.connect({}));
+    peer.accept();
+    peer.receive(wire::kReqBytes);
+    peer.send(answer.view());
+    EXPECT_EQ(client.next(), EventKind::rejected);
+    EXPECT_TRUE(peer.is_closed());
+  }
+}
+
+TEST(CmHostile, answers_to_a_question_from_anybody_else_are_not_heard) {
+  Side server(PortSpace::udp), client(PortSpace::udp);
+  client.resolve(server.listen());
+  EXPECT_TRUE(client.connect({}));
+  auto child = server.request();
+  ASSERT_TRUE(child != nullptr);
+  const Address asks = client.run([](Id& id) { return *id.local(); });
+  const Address asked = server.run([](Id& id) { return *id.local(); });
+  Address bound;
+  auto stranger = open_port(PortSpace::udp, Address::v4(INADDR_LOOPBACK, 0), {}, bound);
+  ASSERT_TRUE(stranger.ok());
+  wire::SidrRep forged;
+  forged.request_id = random_u64();
+  EXPECT_TRUE(send_datagram(stranger->get(), wire::encode(forged).view(), bound, asks));
+  EXPECT_TRUE(client.is_quiet(50));
+  EXPECT_NE(asked, bound);
+  Params params;
+  params.qpn = 9;
+  EXPECT_TRUE(child->run([&](Id& id) { return id.accept(params); }));
+  EXPECT_EQ(client.next(), EventKind::established);
+  EXPECT_EQ(client.run([](Id& id) { return id.agreed().remote_qpn; }), 9u);
+}
+
+}  // namespace
+}  // namespace aperture::cm::test

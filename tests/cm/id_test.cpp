@@ -1,0 +1,115 @@
+// Two ids of one process: patience that runs out, and what the commands above do not show.
+#include <gtest/gtest.h>
+
+#include "cm/both_sides.hpp"
+
+namespace aperture::cm::test {
+namespace {
+
+TEST(CmId, a_connection_from_request_to_timewait) {
+  Side server(PortSpace::tcp), client(PortSpace::tcp);
+  const Address at = server.listen();
+  client.resolve(at);
+  Params params;
+  params.qpn = 5;
+  EXPECT_TRUE(client.connect(params));
+  auto child = server.request();
+  ASSERT_TRUE(child != nullptr);
+  EXPECT_EQ(child->run([](Id& id) { return id.agreed().remote_qpn; }), 5u);
+  EXPECT_TRUE(child->run([&](Id& id) { return id.accept(params); }));
+  EXPECT_EQ(client.next(), EventKind::connect_response);
+  EXPECT_TRUE(client.run([](Id& id) { return id.establish(); }));
+  EXPECT_EQ(child->next(), EventKind::established);
+  EXPECT_TRUE(client.run([](Id& id) { return id.disconnect(); }));
+  EXPECT_EQ(child->next(), EventKind::disconnected);
+  EXPECT_EQ(client.next(), EventKind::disconnected);
+  EXPECT_EQ(client.next(), EventKind::timewait_exit);
+  EXPECT_EQ(client.run([](Id& id) { return id.state(); }), State::over);
+}
+
+TEST(CmId, the_numbers_that_each_side_sends_with_are_those_that_the_other_expects) {
+  Side server(PortSpace::tcp), client(PortSpace::tcp);
+  client.resolve(server.listen());
+  EXPECT_TRUE(client.connect({}));
+  auto child = server.request();
+  ASSERT_TRUE(child != nullptr);
+  EXPECT_TRUE(child->run([](Id& id) { return id.accept({}); }));
+  EXPECT_EQ(client.next(), EventKind::connect_response);
+  const auto here = client.run([](Id& id) { return id.agreed(); });
+  const auto there = child->run([](Id& id) { return id.agreed(); });
+  EXPECT_EQ(here.rq_psn, there.sq_psn);
+  EXPECT_EQ(here.sq_psn, there.rq_psn);
+}
+
+TEST(CmId, a_server_that_says_nothing_is_unreachable_after_a_while) {
+  Silent silent;
+  Side client(PortSpace::tcp);
+  client.run([](Id& id) { id.patience().connect_ns = 50'000'000; });
+  client.resolve(silent.address);
+  EXPECT_TRUE(client.connect({}));
+  EXPECT_EQ(client.next(), EventKind::unreachable);
+  EXPECT_EQ(client.status(), -ETIMEDOUT);
+}
+
+TEST(CmId, an_application_that_never_answers_is_waited_for_longer_and_then_given_up) {
+  Side server(PortSpace::tcp), client(PortSpace::tcp);
+  client.run([](Id& id) {
+    id.patience().connect_ns = 20'000'000;
+    id.patience().answer_ns = 300'000'000;
+  });
+  client.resolve(server.listen());
+  EXPECT_TRUE(client.connect({}));
+  auto child = server.request();
+  ASSERT_TRUE(child != nullptr);
+  EXPECT_EQ(client.next(), EventKind::unreachable);
+  EXPECT_EQ(client.status(), -ETIMEDOUT);
+}
+
+TEST(CmId, a_peer_that_never_confirms_a_disconnect_is_given_up) {
+  RawPeer peer;  // a server written by hand
+  Side client(PortSpace::tcp);
+  client.run([](Id& id) {
+    id.patience().disconnect_ns = 50'000'000;
+    id.patience().timewait_ns = 10'000'000;
+  });
+  client.resolve(peer.address);
+  EXPECT_TRUE(client.connect({}));
+  peer.accept();
+  EXPECT_EQ(peer.receive(wire::kReqBytes).size(), wire::kReqBytes);
+  peer.send(wire::encode(wire::Rep{}).view());
+  EXPECT_EQ(client.next(), EventKind::connect_response);
+  EXPECT_TRUE(client.run([](Id& id) { return id.establish(); }));
+  EXPECT_TRUE(client.run([](Id& id) { return id.disconnect(); }));
+  EXPECT_EQ(client.next(), EventKind::disconnected);
+  EXPECT_EQ(client.status(), -ETIMEDOUT);
+  EXPECT_EQ(client.next(), EventKind::timewait_exit);
+}
+
+TEST(CmId, a_question_that_nobody_answers_is_unreachable) {
+  Side client(PortSpace::udp);
+  client.run([](Id& id) {
+    id.patience().sidr_ns = 5'000'000;
+    id.patience().sidr_tries = 3;
+  });
+  Side deaf(PortSpace::udp);  // has the port, and does not listen
+  EXPECT_TRUE(deaf.run([](Id& id) { return id.bind(Address::v4(INADDR_LOOPBACK, 0)); }));
+  client.resolve(deaf.run([](Id& id) { return *id.local(); }));
+  EXPECT_TRUE(client.connect({}));
+  EXPECT_EQ(client.next(), EventKind::unreachable);
+  EXPECT_EQ(client.status(), -ETIMEDOUT);
+}
+
+TEST(CmId, commands_that_the_state_does_not_allow_change_nothing) {
+  Side one(PortSpace::tcp);
+  EXPECT_EQ(one.run([](Id& id) { return id.connect({}); }).error(), Errc::bad_state);
+  EXPECT_EQ(one.run([](Id& id) { return id.accept({}); }).error(), Errc::bad_state);
+  EXPECT_EQ(one.run([](Id& id) { return id.establish(); }).error(), Errc::bad_state);
+  EXPECT_EQ(one.run([](Id& id) { return id.notify_established(); }).error(), Errc::bad_state);
+  EXPECT_EQ(one.run([](Id& id) { return id.disconnect(); }).error(), Errc::bad_state);
+  EXPECT_EQ(one.run([](Id& id) { return id.reject(28, {}); }).error(), Errc::bad_state);
+  EXPECT_EQ(one.run([](Id& id) { return id.resolve_route(); }).error(), Errc::bad_state);
+  EXPECT_EQ(one.run([](Id& id) { return id.state(); }), State::idle);
+}
+
+}  // namespace
+}  // namespace aperture::cm::test

@@ -1,0 +1,231 @@
+// The codecs of connection management: what is written is what is read, and every neighbour of it
+// is refused.
+#include "wire/cm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+namespace aperture::wire {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+template <size_t N>
+void fill(std::array<uint8_t, N>& data, uint8_t seed) {
+  for (size_t i = 0; i < N; ++i) data[i] = static_cast<uint8_t>(seed + 3 * i);
+}
+
+Req some_req() {
+  Req r;
+  r.source = Address::v4(0x7f000001, 40000);
+  r.destination = Address::v4(0x0a000002, 65535);
+  r.qpn = 0xfedcba;
+  r.psn = 0x123456;
+  r.ece = {0x15b3, 0xdeadbeef};
+  r.responder_resources = 16;
+  r.initiator_depth = 255;
+  r.flow_control = true;
+  r.retry_count = 7;
+  r.rnr_retry_count = 6;
+  r.srq = true;
+  fill(r.data, 1);
+  return r;
+}
+
+Rep some_rep() {
+  Rep r;
+  r.qpn = 1;
+  r.psn = 0xffffff;
+  r.ece = {1, 2};
+  r.responder_resources = 3;
+  r.initiator_depth = 4;
+  r.flow_control = true;
+  r.rnr_retry_count = 7;
+  r.srq = true;
+  fill(r.data, 2);
+  return r;
+}
+
+Rej some_rej() {
+  Rej r;
+  r.reason = 28;
+  fill(r.data, 3);
+  return r;
+}
+
+SidrReq some_sidr_req() {
+  SidrReq r;
+  r.request_id = 0x0123456789abcdef;
+  fill(r.data, 4);
+  return r;
+}
+
+SidrRep some_sidr_rep() {
+  SidrRep r;
+  r.request_id = 0xfedcba9876543210;
+  r.qpn = 0x77;
+  r.qkey = 0x01234567;
+  r.ece = {3, 4};
+  r.status = 2;
+  fill(r.data, 5);
+  return r;
+}
+
+struct Kind {
+  const char* name;
+  CmPacket packet;
+  std::function<Errc(std::span<const std::byte>)> decode;
+};
+
+std::vector<Kind> all() {
+  return {
+      {"req", encode(some_req()), [](auto b) { return decode_req(b).error(); }},
+      {"rep", encode(some_rep()), [](auto b) { return decode_rep(b).error(); }},
+      {"rej", encode(some_rej()), [](auto b) { return decode_rej(b).error(); }},
+      {"sidr_req", encode(some_sidr_req()), [](auto b) { return decode_sidr_req(b).error(); }},
+      {"sidr_rep", encode(some_sidr_rep()), [](auto b) { return decode_sidr_rep(b).error(); }},
+  };
+}
+
+Bytes bytes_of(const CmPacket& p) {
+  return {p.bytes.begin(), p.bytes.begin() + p.size};
+}
+
+TEST(WireCm, req_goes_there_and_back) {
+  const Req want = some_req();
+  auto got = decode_req(encode(want).view());
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->source, want.source);
+  EXPECT_EQ(got->destination, want.destination);
+  EXPECT_EQ(got->qpn, want.qpn);
+  EXPECT_EQ(got->psn, want.psn);
+  EXPECT_EQ(got->ece, want.ece);
+  EXPECT_EQ(got->responder_resources, want.responder_resources);
+  EXPECT_EQ(got->initiator_depth, want.initiator_depth);
+  EXPECT_EQ(got->flow_control, want.flow_control);
+  EXPECT_EQ(got->retry_count, want.retry_count);
+  EXPECT_EQ(got->rnr_retry_count, want.rnr_retry_count);
+  EXPECT_EQ(got->srq, want.srq);
+  EXPECT_EQ(got->data, want.data);
+}
+
+TEST(WireCm, rep_goes_there_and_back) {
+  const Rep want = some_rep();
+  auto got = decode_rep(encode(want).view());
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->qpn, want.qpn);
+  EXPECT_EQ(got->psn, want.psn);
+  EXPECT_EQ(got->ece, want.ece);
+  EXPECT_EQ(got->responder_resources, want.responder_resources);
+  EXPECT_EQ(got->initiator_depth, want.initiator_depth);
+  EXPECT_EQ(got->flow_control, want.flow_control);
+  EXPECT_EQ(got->rnr_retry_count, want.rnr_retry_count);
+  EXPECT_EQ(got->srq, want.srq);
+  EXPECT_EQ(got->data, want.data);
+}
+
+TEST(WireCm, rejections_and_resolutions_go_there_and_back) {
+  auto rej = decode_rej(encode(some_rej()).view());
+  ASSERT_TRUE(rej.ok());
+  EXPECT_EQ(rej->reason, 28u);
+  EXPECT_EQ(rej->data, some_rej().data);
+  auto req = decode_sidr_req(encode(some_sidr_req()).view());
+  ASSERT_TRUE(req.ok());
+  EXPECT_EQ(req->request_id, some_sidr_req().request_id);
+  EXPECT_EQ(req->data, some_sidr_req().data);
+  auto rep = decode_sidr_rep(encode(some_sidr_rep()).view());
+  ASSERT_TRUE(rep.ok());
+  EXPECT_EQ(rep->request_id, some_sidr_rep().request_id);
+  EXPECT_EQ(rep->qpn, some_sidr_rep().qpn);
+  EXPECT_EQ(rep->qkey, some_sidr_rep().qkey);
+  EXPECT_EQ(rep->ece, some_sidr_rep().ece);
+  EXPECT_EQ(rep->status, some_sidr_rep().status);
+  EXPECT_EQ(rep->data, some_sidr_rep().data);
+}
+
+TEST(WireCm, bare_messages_are_their_heads) {
+  for (const CmKind kind : {CmKind::mra, CmKind::rtu, CmKind::dreq, CmKind::drep}) {
+    const CmPacket p = encode_bare(kind);
+    EXPECT_EQ(p.size, kCmHeadBytes);
+    auto got = decode_cm_head(p.view());
+    ASSERT_TRUE(got.ok());
+    EXPECT_EQ(*got, kind);
+  }
+}
+
+TEST(WireCm, any_other_length_is_refused) {
+  for (const Kind& kind : all()) {
+    Bytes bytes = bytes_of(kind.packet);
+    EXPECT_EQ(kind.decode(bytes), Errc::ok) << kind.name;
+    bytes.push_back(std::byte{0});
+    EXPECT_EQ(kind.decode(bytes), Errc::protocol) << kind.name;
+    for (size_t n = 0; n < kind.packet.size; ++n) {
+      EXPECT_EQ(kind.decode(kind.packet.view().first(n)), Errc::protocol) << kind.name << n;
+    }
+  }
+}
+
+TEST(WireCm, a_head_with_any_bit_wrong_is_refused) {
+  for (const Kind& kind : all()) {
+    for (size_t bit = 0; bit < kCmHeadBytes * 8; ++bit) {
+      Bytes bytes = bytes_of(kind.packet);
+      bytes[bit / 8] ^= std::byte(1 << bit % 8);
+      EXPECT_NE(kind.decode(bytes), Errc::ok) << kind.name << " bit " << bit;
+    }
+  }
+}
+
+TEST(WireCm, another_version_is_told_from_rubbish) {
+  Bytes bytes = bytes_of(encode_bare(CmKind::mra));
+  bytes[8] = std::byte{2};
+  EXPECT_EQ(decode_cm_head(bytes).error(), Errc::not_supported);
+  bytes[0] ^= std::byte{1};
+  EXPECT_EQ(decode_cm_head(bytes).error(), Errc::protocol);
+}
+
+TEST(WireCm, a_message_of_another_kind_is_refused) {
+  const auto kinds = all();
+  for (const Kind& a : kinds) {
+    for (const Kind& b : kinds) {
+      if (&a != &b) {
+        EXPECT_EQ(a.decode(b.packet.view()), Errc::protocol);
+      }
+    }
+  }
+}
+
+TEST(WireCm, fields_beyond_their_bits_are_refused) {
+  struct Case {
+    size_t kind, at;
+    uint8_t value;
+  };
+  const Case cases[] = {
+      {0, 55, 1},  // QPN of 25 bits
+      {0, 59, 1},  // PSN
+      {0, 63, 1},  // ECE vendor
+      {0, 70, 2},  // flow control
+      {0, 71, 8},  // retry count
+      {0, 72, 8},  // RNR retry count
+      {0, 73, 2},  // SRQ
+      {0, 74, 1}, {0, 75, 1}, {1, 19, 1}, {1, 23, 1}, {1, 27, 1}, {1, 34, 2},
+      {1, 35, 8}, {1, 36, 2}, {1, 37, 1}, {1, 39, 1}, {2, 18, 1},  // a reason of 17 bits
+      {4, 27, 1}, {4, 35, 1}, {4, 41, 1},                          // a status of 9 bits
+  };
+  const auto kinds = all();
+  for (const Case& c : cases) {
+    Bytes bytes = bytes_of(kinds[c.kind].packet);
+    bytes[c.at] = std::byte{c.value};
+    EXPECT_EQ(kinds[c.kind].decode(bytes), Errc::protocol) << kinds[c.kind].name << ' ' << c.at;
+  }
+}
+
+TEST(WireCm, a_rejection_without_reason_is_refused) {
+  Rej rej = some_rej();
+  rej.reason = 0;
+  EXPECT_EQ(decode_rej(encode(rej).view()).error(), Errc::protocol);
+}
+
+}  // namespace
+}  // namespace aperture::wire
