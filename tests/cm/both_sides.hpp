@@ -1,4 +1,5 @@
-// Ids for tests, driven from the test's thread, and peers written by hand that may break every rule.
+// Ids for tests, driven from the test's thread, and peers written by hand that may break every
+// rule.
 #pragma once
 
 #include <gtest/gtest.h>
