@@ -32,11 +32,6 @@ Table& table() noexcept {
 
 std::atomic<pid_t> owner{0};
 
-// relaxed, here and in owns_channels(): a number; the table behind it has its own mutex
-void become_owner() noexcept {
-  owner.store(::getpid(), std::memory_order_relaxed);
-}
-
 void mark(int fd, bool on) noexcept {
   // relaxed: see is_marked()
   fd_marks[static_cast<size_t>(fd)].store(on ? 1 : 0, std::memory_order_relaxed);
@@ -59,8 +54,12 @@ std::shared_ptr<rdma_cm::Channel> take_out(int fd) noexcept {
 }  // namespace
 
 bool owns_channels() noexcept {
-  // relaxed: a number, see become_owner()
+  // relaxed: a number; the table behind it has its own mutex
   return owner.load(std::memory_order_relaxed) == ::getpid();
+}
+
+void own_channels() noexcept {
+  owner.store(::getpid(), std::memory_order_relaxed);  // relaxed: as above
 }
 
 int open_channel(int flags) noexcept {
@@ -71,7 +70,7 @@ int open_channel(int flags) noexcept {
     errno = channel ? EMFILE : errno_of(channel.error());
     return -1;
   }
-  become_owner();
+  own_channels();
   forget(fd.get());  // a number whose last owner was closed behind our back
   Table& t = table();
   const std::lock_guard guard(t.mutex);

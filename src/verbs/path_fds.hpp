@@ -34,6 +34,8 @@ int open_channel(int flags) noexcept;
 std::shared_ptr<rdma_cm::Channel> channel_behind(int fd) noexcept;
 // Whether this process, and not a child of it, asks.
 bool owns_channels() noexcept;
+// From now on this process does: it was forked before its parent had made anything of them.
+void own_channels() noexcept;
 
 // `copy` has become another descriptor of the same open file as `fd`. Errors: no_fds: the number is
 // too high.

@@ -101,6 +101,12 @@ std::string interface_of(const Address& address) {
   return {};
 }
 
+// APERTURE_RDMA_CM=kernel: connections are managed by the kernel, for its own devices.
+bool is_left_to_kernel() noexcept {
+  const char* v = std::getenv("APERTURE_RDMA_CM");
+  return v != nullptr && std::strcmp(v, "kernel") == 0;
+}
+
 bool is_guid(string_view below) noexcept {
   return below == "/node_guid" || below == "/sys_image_guid";
 }
@@ -124,9 +130,11 @@ PathKind kind_below_device(string_view below) noexcept {
 PathKind kind_of_path(const char* path) noexcept {
   if (!may_be_ours(path)) return PathKind::foreign;
   const string_view text(path);
-  if (text == kRdmaCm) return PathKind::rdma_cm;
   if (text == kUverbs) return PathKind::device;
-  if (text == kAbiVersion) return PathKind::file;
+  if (text == kRdmaCm || text == kAbiVersion) {
+    if (is_left_to_kernel()) return PathKind::foreign;
+    return text == kRdmaCm ? PathKind::rdma_cm : PathKind::file;
+  }
   if (!starts(text, kDevice)) return PathKind::foreign;
   const int saved = errno;
   const PathKind kind = kind_below_device(text.substr(kDevice.size()));

@@ -60,6 +60,10 @@ bool Channel::is_of_this_process() const noexcept {
   return pid_ == ::getpid();
 }
 
+void Channel::adopt() noexcept {
+  pid_ = ::getpid();
+}
+
 void Channel::push(QueuedEvent&& event) noexcept {
   events_.push_back(std::move(event));
   show_count();

@@ -53,6 +53,8 @@ class Channel {
   bool is_behind(int fd) const noexcept;
   // False in a child of the process that opened it.
   bool is_of_this_process() const noexcept;
+  // The parent had opened it and made no id yet: programs fork to become daemons.
+  void adopt() noexcept;
 
   // --- with events_mutex() held ---
   void push(QueuedEvent&& event) noexcept;

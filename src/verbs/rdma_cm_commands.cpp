@@ -358,6 +358,10 @@ size_t sockaddr_bytes_of(const void* sockaddr_bytes) noexcept {
 }
 
 int carry_out(const std::shared_ptr<Channel>& channel, int fd, const void* bytes, size_t size) {
+  if (!channel->is_of_this_process() && Ids::existing() == nullptr && !nic::in_forked_child()) {
+    channel->adopt();
+    own_channels();
+  }
   if (!channel->is_of_this_process()) {
     APERTURE_WARN(
         "rdma_cm: this process was forked from the one that opened the event channel, and "

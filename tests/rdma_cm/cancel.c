@@ -58,7 +58,8 @@ static void on_signal(int number) {
 
 static int use_channel(void) {
   uint32_t id = 0, reported = 0;
-  const struct rdma_ucm_create_id create = {.uid = 1, .response = (uintptr_t)&id, .ps = RDMA_PS_TCP};
+  const struct rdma_ucm_create_id create = {
+      .uid = 1, .response = (uintptr_t)&id, .ps = RDMA_PS_TCP};
   CHECK(command(RDMA_USER_CM_CMD_CREATE_ID, &create, sizeof create, 4) > 0);
   struct rdma_ucm_resolve_ip resolve = {.id = id, .timeout_ms = 1000};
   struct sockaddr_in6* to = &resolve.dst_addr;

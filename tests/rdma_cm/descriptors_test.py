@@ -168,6 +168,15 @@ class Children(Case):
         server.event(ucma.DISCONNECTED)
         server.close()
 
+    def test_a_child_that_was_forked_before_there_was_an_id_has_the_channel(self):
+        code = ("import os, ucma\nchannel = ucma.Channel()\n"
+                "if os.fork(): os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+                "channel.create(1)\nchannel.resolve(0, '127.0.0.1', 7)\n"
+                "channel.event(ucma.ADDR_RESOLVED)\nchannel.close()")
+        done = subprocess.run([sys.executable, "-c", code], cwd=os.path.dirname(__file__) or ".",
+                              check=False)
+        self.assertEqual(done.returncode, 0)
+
     def test_a_child_that_shares_our_memory_until_it_executes_harms_nothing(self):
         server = Channel(os.O_RDWR)
         client = self.client_of(server)
@@ -212,6 +221,14 @@ class Paths(Case):
             os.open(SYSFS + "/node_desc", os.O_WRONLY)
         self.assertFalse(os.access(SYSFS + "/node_desc", os.W_OK))
         self.assertTrue(os.access(SYSFS + "/node_desc", os.R_OK))
+
+    def test_the_path_is_left_to_the_kernel_when_asked(self):
+        code = f"import os; raise SystemExit(os.path.exists('{ucma.DEVICE}'))"
+        for value, expected in (("kernel", os.path.lexists("/proc/self/root" + ucma.DEVICE)),
+                                ("", True)):
+            done = subprocess.run([sys.executable, "-c", code], check=False,
+                                  env={**os.environ, "APERTURE_RDMA_CM": value})
+            self.assertEqual(done.returncode, int(expected))
 
     def test_the_device_node_is_seen_and_not_opened(self):
         node = "/dev/infiniband/uverbs-aperture0"
