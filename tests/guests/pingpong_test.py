@@ -1,4 +1,4 @@
-"""The programs of Debian's ibverbs-utils over aperture0: ibv_devices, ibv_devinfo and the pingpongs.
+"""Debian's ibverbs-utils over aperture0: ibv_devices, ibv_devinfo and the pingpongs.
 
 Each pingpong checks its payload (-c) where it can, with and without completion events (-e), with
 and without a global route (-g).

@@ -1,7 +1,7 @@
 """Two connected queue pairs of aperture0 in one process, as the pyverbs tests use them: `here` owns
 the memory, `there` is the peer that reaches it.
 
-Everything goes through Debian's python3-pyverbs and the library behind it; run under `aperture run`.
+Everything goes through Debian's python3-pyverbs; run under `aperture run`.
 """
 import time
 import unittest
