@@ -8,6 +8,7 @@ namespace aperture::nic {
 void Endpoint::set_up(qp::Port& port, const EndpointOptions& options) noexcept {
   port.domain = options.domain != 0 ? options.domain : options.engine->domain();
   port.endpoint = options.id;
+  port.wording = options.wording;
   port.raw_keys = options.raw_keys;
   port.watches_regions = options.watches_regions;
   port.tx_cq = options.tx_cq;

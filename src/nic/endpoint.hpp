@@ -37,6 +37,7 @@ struct EndpointOptions {
     qp::Counter* remote_read = nullptr;
     qp::Counter* remote_write = nullptr;
   } counters;
+  const protect::Wording* wording = &protect::kNeutralWording;  // of the door that opens it
   protect::EndpointId id = 0;       // for regions that are bound to it; 0: none are
   bool watches_regions = false;     // remote writes through it count in counters of regions
   Address local;                    // port 0: any

@@ -9,10 +9,12 @@
 #include <elfutils/libdwfl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,7 +81,16 @@ std::string readable(const char* name) {
   return status == 0 && text != nullptr ? text.get() : name;
 }
 
-// Where libfabric's inline call at that address was itself called: "program.c:42", or nothing.
+// Whether that is a function of libfabric's or libibverbs' headers that registers or binds.
+bool is_posting_call(const char* name) noexcept {
+  static constexpr const char* kBegins[] = {"fi_mr_reg", "__ibv_reg_mr", "ibv_bind_mw",
+                                            "ibv_post_send"};
+  return std::any_of(std::begin(kBegins), std::end(kBegins), [name](const char* begin) {
+    return std::strncmp(name, begin, std::strlen(begin)) == 0;
+  });
+}
+
+// Where an inline call at that address was itself called: "program.c:42", or nothing.
 std::string caller_of_inlined(const Libdw& dw, Dwfl_Module* module, uint64_t address) {
   Dwarf_Addr bias = 0;
   Dwarf_Die* unit = dw.dwfl_module_addrdie(module, address, &bias);
@@ -90,7 +101,7 @@ std::string caller_of_inlined(const Libdw& dw, Dwfl_Module* module, uint64_t add
   for (int i = 0; i < count; ++i) {
     const char* name = dw.dwarf_diename(found + i);
     if (dw.dwarf_tag(found + i) != DW_TAG_inlined_subroutine || name == nullptr ||
-        std::strncmp(name, "fi_mr_reg", 9) != 0) {
+        !is_posting_call(name)) {
       continue;
     }
     Dwarf_Attribute attribute;

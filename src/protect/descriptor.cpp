@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "protect/code_place.hpp"
+#include "protect/wording.hpp"
 
 namespace aperture::protect {
 
@@ -45,33 +46,6 @@ Denial resolve(const KeyFile& file, const void* descriptor, EntryCopy& out,
 bool lies_in(uint64_t base, uint64_t length, uint64_t addr, uint64_t len) noexcept {
   // subtract, never add: nothing here can wrap
   return addr >= base && addr - base <= length && len <= length - (addr - base);
-}
-
-const char* remedy(Denial denial) noexcept {
-  switch (denial) {
-    case Denial::unknown_key: return "pass what fi_mr_desc() returned for a region that is open";
-    case Denial::wrong_domain: return "register the buffer in the domain of this endpoint";
-    case Denial::closed:
-    case Denial::revoking:
-      return "close the region only when no more operations are posted with it";
-    case Denial::not_enabled: return "call fi_mr_enable() first";
-    case Denial::missing_right: return "add that right to the access flags of the registration";
-    case Denial::out_of_range: return "register the whole buffer, or pass its own descriptor";
-    case Denial::wrong_endpoint: return "bind the region to this endpoint with fi_mr_bind()";
-    case Denial::not_verified: return "map the memory and call fi_mr_refresh()";
-    default: return "nothing needs to change";
-  }
-}
-
-// The rights by the names that the application gave them.
-const char* access_name(Rights need) noexcept {
-  switch (need) {
-    case Rights::send: return "FI_SEND";
-    case Rights::recv: return "FI_RECV";
-    case Rights::local_write: return "FI_READ";
-    case Rights::local_read: return "FI_WRITE";
-    default: return "?";
-  }
 }
 
 const char* local_sentence(Denial denial) noexcept {
@@ -156,7 +130,8 @@ Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) n
   return Denial::none;
 }
 
-std::string explain_local(const KeyFile& file, const LocalAsk& ask, Denial denial) {
+std::string explain_local(const KeyFile& file, const LocalAsk& ask, Denial denial,
+                          const Wording& door) {
   std::string region;
   char text[512];
   EntryCopy entry;
@@ -174,8 +149,8 @@ std::string explain_local(const KeyFile& file, const LocalAsk& ask, Denial denia
   std::snprintf(
       text, sizeof text,
       "descriptor 0x%" PRIx64 " of the %" PRIu64 " bytes at 0x%" PRIx64 " (needed: %s) %s",
-      bits_of(ask.descriptor), ask.len, ask.addr, access_name(ask.need), local_sentence(denial));
-  return text + region + "; " + remedy(denial);
+      bits_of(ask.descriptor), ask.len, ask.addr, name_of(door, ask.need), local_sentence(denial));
+  return text + region + "; " + local_remedy(door, denial);
 }
 
 }  // namespace aperture::protect

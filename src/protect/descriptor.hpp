@@ -48,6 +48,7 @@ Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) n
 
 // What was wrong, where the region that it met was registered, and what would make it legal. Slow;
 // may allocate.
-std::string explain_local(const KeyFile& file, const LocalAsk& ask, Denial denial);
+std::string explain_local(const KeyFile& file, const LocalAsk& ask, Denial denial,
+                          const Wording& door = kNeutralWording);
 
 }  // namespace aperture::protect

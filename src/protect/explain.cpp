@@ -7,6 +7,8 @@
 #include "protect/code_place.hpp"
 #include "protect/key_table.hpp"
 #include "protect/peer_key_view.hpp"
+#include "protect/window.hpp"
+#include "protect/wording.hpp"
 
 namespace aperture::protect {
 
@@ -52,37 +54,6 @@ std::string distance(const AccessAsk& ask, uint64_t origin, uint64_t length) {
   return out;
 }
 
-const char* remedy(Denial denial, bool zero_based) {
-  switch (denial) {
-    case Denial::unknown_key:
-      return "send the key that fi_mr_key() returns for the region after it was registered";
-    case Denial::wrong_domain:
-      return "register the memory in the domain of the endpoint that is accessed, and under its "
-             "authorization key";
-    case Denial::closed:
-    case Denial::revoking:
-      return "close the region only after the peer's last access has completed";
-    case Denial::not_enabled: return "call fi_mr_enable() before peers use the key";
-    case Denial::missing_right: return "add that right to the access flags of the registration";
-    case Denial::out_of_range:
-      return zero_based ? "give offsets from the start of the region (FI_MR_VIRT_ADDR is not set), "
-                          "or register more"
-                        : "give virtual addresses inside the region (FI_MR_VIRT_ADDR is set), or "
-                          "register more";
-    case Denial::not_backed: return "map the memory before it is accessed";
-    case Denial::misaligned:
-      return "place the target of atomics at a multiple of the datatype's alignment in C";
-    case Denial::not_persistent:
-      return "register file-backed memory with FI_RMA_PMEM, or ask for no more than delivery";
-    case Denial::wrong_endpoint:
-      return "access it through the endpoint that it is bound to, while that is open";
-    case Denial::not_verified: return "call fi_mr_refresh() for these pages once they are mapped";
-    case Denial::no_window: return "invalidate only windows of type 2, by the key they have now";
-    case Denial::none: break;
-  }
-  return "nothing needs to change";
-}
-
 // The one endpoint that reaches a region, if it is not that of the access.
 void append_only(std::string& out, EndpointId only, EndpointId through) {
   if (only == through) return;
@@ -124,7 +95,7 @@ const KeyEntry* KeyTable::entry_to_explain(DomainId pd, uint64_t key) const {
   return best;
 }
 
-std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
+std::string KeyTable::explain(const AccessAsk& ask, Denial denial, const Wording& door) const {
   char need[96];
   describe_rights(ask.need, need, sizeof need);
   std::lock_guard guard(mutex_);
@@ -138,7 +109,7 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
   append(out, "%s of ", need);
   out += range_text(ask.addr.unchecked(), ask.len.unchecked(), zero_based);
   append(out, " with key 0x%" PRIx64 " in domain %" PRIu32 " refused: %s", key, ask.pd,
-         sentence(denial));
+         rule(door, denial));
   if (e != nullptr) {
     const auto index = static_cast<uint32_t>(e - file_.entries);
     const uint64_t origin = origin_of(index, rights);
@@ -162,20 +133,21 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial) const {
   } else {
     append(out, "; %" PRIu32 " region(s) are registered in this process", live_);
   }
-  append(out, "; to make it legal, %s.", remedy(denial, zero_based));
+  append(out, "; to make it legal, %s.", remedy(door, denial, ask.need, zero_based));
   return out;
 }
 
-std::string explain_unseen(Denial denial) {
+std::string explain_unseen(Denial denial, Rights need, const Wording& door) {
   std::string out;
   append(out,
          "; to make it legal, %s; the log of its owner (APERTURE_LOG=warn there) has the region",
-         remedy(denial, false));
+         remedy(door, denial, need, false));
   return out;
 }
 
 // What KeyTable::explain says after the rule, as far as the accessor can know it.
-std::string PeerKeyView::explain(pid_t owner, const AccessAsk& ask, Denial denial) const {
+std::string PeerKeyView::explain(pid_t owner, const AccessAsk& ask, Denial denial,
+                                 const Wording& door) const {
   EntryCopy entry;
   std::string out;
   const bool found = search(file_, ask.pd, ask.key.unchecked(), entry) == Search::valid;
@@ -191,7 +163,34 @@ std::string PeerKeyView::explain(pid_t owner, const AccessAsk& ask, Denial denia
     }
     out += ", registered " + describe_code(owner, entry_place(entry));
   }
-  append(out, "; to make it legal, %s", remedy(denial, zero_based));
+  append(out, "; to make it legal, %s", remedy(door, denial, ask.need, zero_based));
+  return out;
+}
+
+std::string explain(const Window& window, const WindowBind& bind, WindowAnswer answer,
+                    const Wording& door) {
+  char rights[96];
+  describe_rights(bind.rights, rights, sizeof rights);
+  std::string out;
+  append(out, "binding of memory window 0x%" PRIx32 " for %s to ", bind.key, rights);
+  out += range_text(bind.addr, bind.length, false);
+  append(out, " refused: %s", sentence(answer));
+  if (const BindableRegion* region = bind.region; region != nullptr) {
+    char granted[160];
+    describe_rights(region->rights, granted, sizeof granted);
+    out += "; the MR has ";
+    out += range_text(region->origin, region->length, false);
+    append(out, " of domain %" PRIu32 " for %s", region->pd, granted);
+  }
+  append(out, ", the window is of domain %" PRIu32 "; to make it legal, %s.", window.pd(),
+         remedy(door, answer));
+  return out;
+}
+
+std::string explain_invalidation(uint32_t key, WindowAnswer answer, const Wording& door) {
+  std::string out;
+  append(out, "invalidation of key 0x%" PRIx32 " refused: %s; to make it legal, %s.", key,
+         sentence(answer), remedy(door, answer));
   return out;
 }
 

@@ -33,6 +33,9 @@
 
 namespace aperture::protect {
 
+struct Wording;  // wording.hpp
+extern const Wording kNeutralWording;
+
 struct RegionSpec {
   DomainId pd = 0;
   uint64_t base = 0;    // virtual address of the first byte, also when zero_based
@@ -144,8 +147,10 @@ class KeyTable {
   bool detach_slots(SlotArray* slots);
 
   // One sentence: what was attempted, the key, the address, the region that it met or how near, the
-  // rule, where that region was registered, and what would make it legal. Slow; may allocate.
-  std::string explain(const AccessAsk& ask, Denial denial) const;
+  // rule, where that region was registered, and what would make it legal, in the words of the door
+  // that the asker uses. Slow; may allocate.
+  std::string explain(const AccessAsk& ask, Denial denial,
+                      const Wording& door = kNeutralWording) const;
 
   // Tests put their own in. Not owned.
   void set_thread_probe(ThreadProbe* probe) noexcept { probe_ = probe; }

@@ -51,7 +51,7 @@ struct DirectAsk {
 
 // The same for an accessor that sees nothing of the owner's regions: what would make it legal, and
 // who knows more.
-std::string explain_unseen(Denial denial);
+std::string explain_unseen(Denial denial, Rights need, const Wording& door = kNeutralWording);
 
 class PeerKeyView {
  public:
@@ -83,7 +83,8 @@ class PeerKeyView {
 
   // The end of a sentence on a refusal: the region that was met, how the range leaves it, and what
   // would make it legal. Slow; may allocate.
-  std::string explain(pid_t owner, const AccessAsk& ask, Denial denial) const;
+  std::string explain(pid_t owner, const AccessAsk& ask, Denial denial,
+                      const Wording& door = kNeutralWording) const;
 
   // process_vm_writev / process_vm_readv, or what a test puts in their place.
   using CopyCall = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,

@@ -10,8 +10,7 @@ const char* sentence(Denial denial) noexcept {
   switch (denial) {
     case Denial::none: return "allowed";
     case Denial::unknown_key: return "no region has this key";
-    case Denial::wrong_domain:
-      return "the key belongs to a region of another domain or authorization key";
+    case Denial::wrong_domain: return "the key belongs to a region of another domain";
     case Denial::closed: return "the region of this key has been closed";
     case Denial::revoking: return "the region of this key is being closed or refreshed";
     case Denial::not_enabled: return "the region is not enabled";

@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "base/errc.hpp"
@@ -159,6 +160,13 @@ class Window {
   Binding ending_;  // type 1: refused, but peers may be inside
   Binding next_;    // type 1: in the table, in force when ending_ is over
 };
+
+// One sentence on a bind, or an invalidation by its key, that was refused: what was asked, the
+// rule, and what would make it legal, in the words of a door. Slow; may allocate.
+std::string explain(const Window& window, const WindowBind& bind, WindowAnswer answer,
+                    const Wording& door = kNeutralWording);
+std::string explain_invalidation(uint32_t key, WindowAnswer answer,
+                                 const Wording& door = kNeutralWording);
 
 // The windows of one engine, by the number of their keys: who is meant by an invalidation.
 class WindowSet {

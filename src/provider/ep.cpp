@@ -7,6 +7,7 @@
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
+#include "provider/wording.hpp"
 
 namespace aperture::provider {
 
@@ -193,6 +194,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.counters.remote_read = core_of(body.counters[kRemoteReadCounter]);
   o.counters.remote_write = core_of(body.counters[kRemoteWriteCounter]);
   o.id = body.id;
+  o.wording = &kFabricWording;
   o.watches_regions = (body.rx_caps & FI_RMA_EVENT) != 0;
   o.local = body.local;
   o.domain = body.auth_key.pd;

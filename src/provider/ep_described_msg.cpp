@@ -2,6 +2,7 @@
 // fi_tagged. Data path.
 #include "provider/ep_described.hpp"
 #include "provider/ep_multi_recv.hpp"
+#include "provider/wording.hpp"
 
 namespace aperture::provider {
 
@@ -33,7 +34,8 @@ ssize_t judge_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
     if (denial == protect::Denial::none) return 0;
   }
   return guarded(call, [&]() -> int {
-    APERTURE_WARN("%s: %s", call, protect::explain_local(keys.file(), ask, denial).c_str());
+    APERTURE_WARN("%s: %s", call,
+                  protect::explain_local(keys.file(), ask, denial, kFabricWording).c_str());
     return -FI_EACCES;
   });
 }

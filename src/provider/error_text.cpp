@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "protect/rights.hpp"
+#include "provider/wording.hpp"
 
 namespace aperture::provider {
 
@@ -32,7 +33,7 @@ const char* error_text(int prov_errno, const void* err_data, char* buf, size_t l
   } else if (prov_errno >= kErrcBase && prov_errno <= kErrcBase + static_cast<int>(Errc::io)) {
     text = describe(static_cast<Errc>(prov_errno - kErrcBase));
   } else if (prov_errno > 0 && prov_errno < protect::kDenials) {
-    text = protect::sentence(static_cast<protect::Denial>(prov_errno));
+    text = protect::rule(kFabricWording, static_cast<protect::Denial>(prov_errno));
   }
   if (buf == nullptr || len == 0) return text;
   std::snprintf(buf, len, "%s", text);

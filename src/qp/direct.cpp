@@ -8,6 +8,7 @@
 #include "base/clock.hpp"
 #include "base/iov.hpp"
 #include "base/log.hpp"
+#include "protect/wording.hpp"
 #include "qp/qp.hpp"
 #include "qp/tuning.hpp"
 
@@ -224,10 +225,12 @@ std::string Qp::explain_region(const char* text, const Wqe& wqe) const {
   const protect::AccessAsk ask{lane_->remote_domain,   Wild<uint64_t>(shown(r.key).key),
                                Wild<uint64_t>(r.addr), Wild<uint64_t>(r.len),
                                need_of(wqe),           port_.endpoint};
-  if (lane_->to_self) return port_.keys.explain(ask, wqe.denial);
-  if (lane_->direct.keys == nullptr) return text + protect::explain_unseen(wqe.denial);
+  if (lane_->to_self) return port_.keys.explain(ask, wqe.denial, *port_.wording);
+  if (lane_->direct.keys == nullptr) {
+    return text + protect::explain_unseen(wqe.denial, ask.need, *port_.wording);
+  }
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  return text + keys->explain(lane_->direct.pid, ask, wqe.denial);
+  return text + keys->explain(lane_->direct.pid, ask, wqe.denial, *port_.wording);
 }
 
 void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
@@ -243,7 +246,7 @@ void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
                   "%s of %llu bytes at 0x%llx with key 0x%llx was refused by %s: %s", what,
                   static_cast<unsigned long long>(r.len), static_cast<unsigned long long>(r.addr),
                   static_cast<unsigned long long>(r.key), remote_.text().c_str(),
-                  protect::sentence(wqe.denial));
+                  protect::rule(*port_.wording, wqe.denial));
   } else {
     std::snprintf(text, sizeof text, "%s of %llu bytes to %s ended: %s%s", what,
                   static_cast<unsigned long long>(wqe.len), remote_.text().c_str(),

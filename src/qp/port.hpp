@@ -108,6 +108,7 @@ struct Port {
   uint64_t imm_flag = 0;
   uint64_t release_flag = 0;  // or-ed into the last entry of a multi-receive buffer
   uint64_t remote_write_flags = 0;
+  const protect::Wording* wording = &protect::kNeutralWording;  // of the door that opened it
   bool strict_rma_order = false;
   size_t tx_size = 1024;
   size_t queued = 0;  // WQEs in send queues, for the bound while a connection comes up

@@ -7,6 +7,7 @@
 
 #include "base/iov.hpp"
 #include "base/log.hpp"
+#include "protect/wording.hpp"
 #include "qp/qp.hpp"
 #include "qp/tuning.hpp"
 
@@ -182,9 +183,10 @@ void Qp::refuse(const AccessAsk& ask, Denial denial, uint8_t range_at) noexcept 
   published_response();
   if (log_level() >= LogLevel::warn) {
     try {
-      APERTURE_WARN("from %s: %s", remote_.text().c_str(), port_.keys.explain(ask, denial).c_str());
+      APERTURE_WARN("from %s: %s", remote_.text().c_str(),
+                    port_.keys.explain(ask, denial, *port_.wording).c_str());
     } catch (...) {
-      APERTURE_WARN("from %s: %s", remote_.text().c_str(), protect::sentence(denial));
+      APERTURE_WARN("from %s: %s", remote_.text().c_str(), protect::rule(*port_.wording, denial));
     }
   }
 }

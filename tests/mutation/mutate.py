@@ -33,8 +33,8 @@ add_subdirectory(tests/qp)
 """
 
 PROTECT_TESTS = ("check", "side_record", "bound", "key_table", "peer_key_view", "revoke",
-                 "interleave", "descriptor", "rights", "explain", "steps", "keys", "key_numbers",
-                 "window", "threads", "processes")
+                 "interleave", "descriptor", "rights", "explain", "wording", "steps", "keys",
+                 "key_numbers", "window", "threads", "processes")
 NEAREST = {  # the test program that most likely notices, by file
     "protect/side_record.cpp": "side_record", "protect/side_record.hpp": "side_record",
     "protect/beside.cpp": "side_record", "protect/grant.hpp": "side_record",
