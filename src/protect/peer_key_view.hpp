@@ -51,7 +51,8 @@ struct DirectAsk {
 
 // The same for an accessor that sees nothing of the owner's regions: what would make it legal, and
 // who knows more.
-std::string explain_unseen(Denial denial, Rights need, const Wording& door = kNeutralWording);
+std::string explain_unseen(Denial denial, Rights need = Rights::none,
+                           const Wording& door = kNeutralWording);
 
 class PeerKeyView {
  public:

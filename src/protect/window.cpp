@@ -114,9 +114,8 @@ WindowAnswer Window::judge_region(const WindowBind& bind) const noexcept {
   if (!includes(region->rights, Rights::bind_window)) return WindowAnswer::not_bindable;
   const bool changes = (bind.rights & kChanging) != Rights::none;
   if (changes && !includes(region->rights, Rights::local_write)) return WindowAnswer::not_writable;
-  if (bind.addr < region->origin) return WindowAnswer::out_of_range;
+  // what lies before the MR wraps to beyond its end; below, subtract and never add
   const uint64_t offset = bind.addr - region->origin;
-  // subtract, never add: nothing here can wrap
   if (offset > region->length || bind.length > region->length - offset) {
     return WindowAnswer::out_of_range;
   }

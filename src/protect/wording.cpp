@@ -88,7 +88,7 @@ const char* remedy(const Wording& door, Denial denial, Rights need, bool zero_ba
   if (denial == Denial::out_of_range && zero_based) {
     return first_of(door.offset_remedy, kNeutralWording.offset_remedy);
   }
-  if (denial == Denial::missing_right) {
+  if (denial == Denial::missing_right && need != Rights::none) {
     if (const char* own = door.right_remedies.of(need); own != nullptr) return own;
   }
   return first_of(door.remedies[denial], kNeutralWording.remedies[denial]);

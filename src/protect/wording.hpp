@@ -28,11 +28,11 @@ struct TextByRight {
   const char* text[kRights] = {};
   constexpr void set(Rights right, const char* to) noexcept { text[bit_of(right)] = to; }
   constexpr const char* of(Rights right) const noexcept { return text[bit_of(right)]; }
-  // Of the lowest of several; none has that of the first.
+  // Of the lowest of several; one at least.
   static constexpr size_t bit_of(Rights rights) noexcept {
     size_t bit = 0;
     while (bit + 1 < kRights && (static_cast<uint32_t>(rights) >> bit & 1) == 0) ++bit;
-    return static_cast<uint32_t>(rights) == 0 ? 0 : bit;
+    return bit;
   }
 };
 

@@ -124,6 +124,9 @@ TEST_F(WordingDoors, so_does_the_accessor) {
   EXPECT_FALSE(is_verbs(peer->explain(::getpid(), ask, Denial::missing_right)));
   expect_part(explain_unseen(Denial::missing_right, Rights::remote_atomic, kVerbsWording),
               "IBV_ACCESS_REMOTE_ATOMIC");
+  expect_part(explain_unseen(Denial::missing_right), "add that right to the access flags");
+  expect_part(explain_unseen(Denial::missing_right, Rights::none, kVerbsWording),
+              "add that right to the access flags of ibv_reg_mr()");
   expect_part(explain_unseen(Denial::not_enabled, Rights::remote_write, kFabricWording),
               "fi_mr_enable()");
 }
