@@ -79,6 +79,7 @@ Id::Id(nic::ControlThread& control, PortSpace space) noexcept
 
 Id::~Id() {
   control_.cancel_timer(timer_);
+  control_.cancel_timer(retry_timer_);
   listener_.reset();
   switch (state_) {
     case State::req_sent:
@@ -202,7 +203,8 @@ Status Id::connect(const Params& params) noexcept {
   if (!is_datagram()) return begin_connect(params);
   if (params.data_bytes > wire::kSidrReqPrivateBytes) return Errc::too_big;
   sidr_ = std::make_unique<Sidr>(control_, udp_, *local_, *remote_);
-  const Status s = sidr_->ask(params.private_data(), patience_.sidr_ns, patience_.sidr_tries,
+  const Status s = sidr_->ask(params.private_data(),
+                              {patience_.sidr_ns, patience_.sidr_tries, patience_.refused_ns},
                               [this](const Params* reply, int status) { on_sidr(reply, status); });
   if (!s) return s;
   step(Input::ask);
@@ -227,18 +229,46 @@ Status Id::begin_connect(const Params& params) noexcept {
   agreed_.initiator_depth = req_.initiator_depth;
   agreed_.retry_count = req_.retry_count;
   agreed_.rnr_retry_count = req_.rnr_retry_count;
-  const Status begun = connect_from(socket_.get(), *remote_);
+  const Status begun = start_connect();
   if (begun.error() == Errc::invalid) return Errc::invalid;
   step(Input::connect);
-  if (!begun) {
-    on_connected(begun);
-    return {};
-  }
+  refused_until_ns_ = now_ns() + patience_.refused_ns;
+  wait_at_most(patience_.connect_ns);
+  if (!begun) on_connected(begun);
+  return {};
+}
+
+Status Id::start_connect() noexcept {
+  if (const Status s = connect_from(socket_.get(), *remote_); !s) return s;
   adopt(std::make_shared<Connection>(control_, std::move(socket_)));
   connection_->on_connected = [this](Status outcome) { on_connected(outcome); };
-  if (const Status s = connection_->start(true); !s) on_connected(s);
-  wait_at_most(patience_.connect_ns);
-  return {};
+  return connection_->start(true);
+}
+
+bool Id::try_again_later() noexcept {
+  constexpr uint64_t kPauseNs = 10'000'000;
+  const uint64_t at = now_ns() + kPauseNs;
+  if (at > refused_until_ns_) return false;
+  retry_timer_ = control_.add_timer(at, [this] {
+    retry_timer_ = 0;
+    try_again();
+  });
+  return true;
+}
+
+void Id::try_again() noexcept {
+  if (state_ != State::req_sent) return;
+  Address bound;
+  auto socket = open_port(space_, *local_, options_, bound);
+  if (!socket) {  // somebody has taken it in between
+    Address other = *local_;
+    other.port = 0;
+    socket = open_port(space_, other, options_, bound);
+  }
+  if (!socket) return on_connected(socket.error());
+  socket_ = *std::move(socket);
+  local_->port = bound.port;
+  if (const Status s = start_connect(); !s) on_connected(s);
 }
 
 Status Id::accept(const Params& params) noexcept {

@@ -33,7 +33,10 @@ struct Patience {
   uint64_t disconnect_ns = 5'000'000'000;  // of a DREP
   uint64_t timewait_ns = 500'000'000;
   uint64_t request_ns = 5'000'000'000;  // of a REQ on an accepted connection
-  uint64_t sidr_ns = 250'000'000;       // of a SIDR REP, before the REQ is sent again
+  // A port where nobody listens is tried again for so long: servers that listen anew between two
+  // connections (perftest) are slower than clients that need no fabric to find them.
+  uint64_t refused_ns = 1'000'000'000;
+  uint64_t sidr_ns = 250'000'000;  // of a SIDR REP, before the REQ is sent again
   int sidr_tries = 16;
 };
 
@@ -104,6 +107,9 @@ class Id {
 
   Status take_port(const Address& at) noexcept;
   Status begin_connect(const Params& params) noexcept;
+  Status start_connect() noexcept;
+  bool try_again_later() noexcept;
+  void try_again() noexcept;
   void adopt(std::shared_ptr<Connection> connection) noexcept;
   void on_connected(Status outcome) noexcept;
   void on_message(wire::CmKind kind, Connection::Bytes bytes) noexcept;
@@ -140,6 +146,8 @@ class Id {
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<Sidr> sidr_;
   nic::ControlThread::TimerId timer_ = 0;
+  nic::ControlThread::TimerId retry_timer_ = 0;
+  uint64_t refused_until_ns_ = 0;
 };
 
 }  // namespace aperture::cm

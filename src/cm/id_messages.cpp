@@ -85,8 +85,9 @@ void Id::on_connected(Status outcome) noexcept {
     if (!connection_->send(wire::encode(req_))) on_lost(Errc::peer_lost);
     return;
   }
-  control_.cancel_timer(timer_);
   connection_.reset();
+  if (outcome.error() == Errc::refused && try_again_later()) return;
+  control_.cancel_timer(timer_);
   if (outcome.error() == Errc::refused) {
     step(Input::rej);
     return emit(EventKind::rejected, static_cast<int>(kRejInvalidServiceId));

@@ -69,17 +69,17 @@ Sidr::~Sidr() {
   port_->on_refused = nullptr;
 }
 
-Status Sidr::ask(std::span<const uint8_t> data, uint64_t every_ns, int tries, Done done) noexcept {
+Status Sidr::ask(std::span<const uint8_t> data, const Pace& pace, Done done) noexcept {
   wire::SidrReq req;
   req.request_id = request_id_ = random_u64();
   std::copy(data.begin(), data.end(), req.data.begin());
   request_ = wire::encode(req);
-  every_ns_ = every_ns;
-  tries_left_ = tries;
+  pace_ = pace;
+  refused_until_ns_ = now_ns() + pace.refused_ns;
   // from now on the port hears its peer only, and learns if nobody is there
   if (const Status s = connect_from(port_->fd(), to_); !s) return s;
   port_->on_datagram = [this](const Datagram& datagram) { on_datagram(datagram); };
-  port_->on_refused = [this] { finish(nullptr, static_cast<int>(kSidrUnsupported)); };
+  port_->on_refused = [this] { on_refused(); };
   done_ = std::move(done);
   if (const Status s = port_->start(); !s) return s;
   send_again();
@@ -88,10 +88,19 @@ Status Sidr::ask(std::span<const uint8_t> data, uint64_t every_ns, int tries, Do
 
 void Sidr::send_again() noexcept {
   timer_ = 0;
-  if (tries_left_-- == 0) return finish(nullptr, -ETIMEDOUT);
+  if (pace_.tries-- == 0) return finish(nullptr, -ETIMEDOUT);
   // whatever becomes of it, the timer or the answer tells
   [[maybe_unused]] const Status s = send_datagram(port_->fd(), request_.view(), from_, to_);
-  timer_ = control_.add_timer(now_ns() + every_ns_, [this] { send_again(); });
+  timer_ = control_.add_timer(now_ns() + pace_.every_ns, [this] { send_again(); });
+}
+
+void Sidr::on_refused() noexcept {
+  constexpr uint64_t kPauseNs = 10'000'000;
+  const uint64_t at = now_ns() + kPauseNs;
+  if (at > refused_until_ns_) return finish(nullptr, static_cast<int>(kSidrUnsupported));
+  control_.cancel_timer(timer_);
+  ++pace_.tries;  // it did not count
+  timer_ = control_.add_timer(at, [this] { send_again(); });
 }
 
 void Sidr::on_datagram(const Datagram& datagram) noexcept {

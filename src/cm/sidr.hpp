@@ -70,7 +70,12 @@ class Sidr {
   Sidr(const Sidr&) = delete;
   Sidr& operator=(const Sidr&) = delete;
 
-  Status ask(std::span<const uint8_t> data, uint64_t every_ns, int tries, Done done) noexcept;
+  struct Pace {
+    uint64_t every_ns;
+    int tries;
+    uint64_t refused_ns;  // so long a port that nobody has is tried again
+  };
+  Status ask(std::span<const uint8_t> data, const Pace& pace, Done done) noexcept;
 
   // Was asked under this number, and answers.
   void was_asked(uint64_t request_id) noexcept {
@@ -81,6 +86,7 @@ class Sidr {
 
  private:
   void send_again() noexcept;
+  void on_refused() noexcept;
   void on_datagram(const Datagram& datagram) noexcept;
   void finish(const Params* reply, int status) noexcept;
 
@@ -91,8 +97,8 @@ class Sidr {
   uint64_t request_id_ = 0;
   bool owes_ = false;
   wire::CmPacket request_;
-  uint64_t every_ns_ = 0;
-  int tries_left_ = 0;
+  Pace pace_{};
+  uint64_t refused_until_ns_ = 0;
   Done done_;
   nic::ControlThread::TimerId timer_ = 0;
 };

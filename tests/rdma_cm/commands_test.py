@@ -140,6 +140,22 @@ class Connecting(Case):
         self.b.connect(client)
         self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
 
+    def test_a_server_that_listens_a_moment_later_is_found(self):
+        for ps in (ucma.PS_TCP, ucma.PS_UDP):
+            late = self.a.create(100, ps)
+            self.a.bind(late, LOOPBACK)
+            port = self.a.query_route(late)["src"][1]
+            self.a.destroy(late)
+            client = self.resolved(port, ps)
+            self.b.connect(client)
+            self.assertFalse(self.b.is_ready(100))
+            late = self.a.create(100, ps)
+            self.a.bind(late, LOOPBACK, port)
+            self.a.listen(late)
+            request = self.a.event(ucma.CONNECT_REQUEST)
+            self.assertEqual(self.a.query_route(request.id)["dst"],
+                             self.b.query_route(client)["src"])
+
     def test_another_kind_of_server_that_talks_or_hangs_up_is_no_service(self):
         for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b""):
             with socket.create_server((LOOPBACK, 0)) as server:

@@ -42,6 +42,8 @@ class Rules(unittest.TestCase):
         self.fires("include", "src/nic/a.cpp", rdma, rdma, good_path="src/provider/a.cpp")
         self.fires("include", "src/provider/a.cpp", "#include <infiniband/verbs.h>\n", rdma)
         self.assertNotIn("include", rules(Source("tests/doors/a.cpp", rdma)))
+        kernel = "#include <rdma/rdma_user_cm.h>\n"
+        self.fires("include", "src/provider/a.cpp", kernel, kernel, good_path="src/verbs/a.cpp")
 
     def test_lines_have_100_columns(self):
         self.fires("columns", "src/base/a.cpp", "/" * 101 + "\n", "/" * 100 + "\n")
