@@ -2,9 +2,8 @@
 // and what some programs read of a device in /sys instead of asking libibverbs.
 //
 // Who needs which: librdmacm opens rdma_cm and reads its abi_version; UCX stats the uverbs device
-// and reads gid_attrs/types, gid_attrs/ndevs, device/numa_node and device/local_cpus; pyverbs'
-// tests, libfabric and qperf read node_type, node_guid, ports/1/link_layer, gids and pkeys. Any
-// thread; nothing is kept.
+// and reads gid_attrs/types, gid_attrs/ndevs and device/numa_node; NCCL and others read
+// gid_attrs/types. The rest of a port is there for scripts. Any thread; nothing is kept.
 #pragma once
 
 #include <sys/stat.h>

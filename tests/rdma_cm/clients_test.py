@@ -1,0 +1,116 @@
+"""The programs of rdmacm-utils, unmodified, over the verbs door's libibverbs: `clients_test.py
+connections` or `clients_test.py datagrams`. APERTURE_VERBS names the library.
+"""
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+LIMIT_S = 40
+
+
+def real_libibverbs():
+    listing = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    return re.search(r"libibverbs\.so\.1 .*=> (\S+)", listing.stdout).group(1)
+
+
+def listens(port):
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        return any(f":{port:04X} " in line and " 0A " in line for line in table)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        os.symlink(real_libibverbs(), f"{self.folder}/libaperture-real-ibverbs.so.1")
+        self.env = dict(os.environ, LD_PRELOAD=os.environ["APERTURE_VERBS"], APERTURE_LOG="warn",
+                        LD_LIBRARY_PATH=self.folder)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+
+    def tearDown(self):
+        shutil.rmtree(self.folder)
+
+    def start(self, *words):
+        return subprocess.Popen([str(word) for word in words], env=self.env, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def finish(self, process):
+        try:
+            out, _ = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, _ = process.communicate()
+            self.fail(f"{process.args} hangs; it said:\n{out}")
+        self.assertEqual(process.returncode, 0, f"{process.args} said:\n{out}")
+        return out
+
+    def both(self, server, client, wait=True):
+        """What the two sides printed, both with exit code 0."""
+        passive = self.start(*server)
+        deadline = time.monotonic() + LIMIT_S
+        while wait and not listens(self.port) and time.monotonic() < deadline:
+            self.assertIsNone(passive.poll())
+            time.sleep(0.02)
+        if not wait:
+            time.sleep(1)
+        active = self.start(*client)
+        try:
+            return self.finish(passive), self.finish(active)
+        finally:
+            for process in (passive, active):
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+
+
+class Connections(Case):
+    def test_rping_with_its_data_verified(self):
+        common = ("-a", "127.0.0.1", "-p", self.port, "-C", 10, "-V", "-v")
+        _, said = self.both(("rping", "-s") + common, ("rping", "-c") + common)
+        self.assertEqual(said.count("ping data: rdma-ping-"), 10)
+
+    def test_rping_finds_nobody(self):
+        client = self.start("rping", "-c", "-a", "127.0.0.1", "-p", self.port, "-C", 1)
+        out, _ = client.communicate(timeout=LIMIT_S)
+        self.assertIn("RDMA_CM_EVENT_REJECTED", out)
+
+    def test_ucmatose_with_many_connections(self):
+        options = ("-p", self.port, "-c", 8)
+        for said in self.both(("ucmatose",) + options,
+                              ("ucmatose", "-s", "127.0.0.1") + options):
+            self.assertIn("return status 0", said)
+
+    def test_rdma_client_and_server(self):
+        server, client = self.both(("rdma_server", "-p", self.port),
+                                   ("rdma_client", "-s", "127.0.0.1", "-p", self.port))
+        self.assertIn("rdma_server: end 0", server)
+        self.assertIn("rdma_client: end 0", client)
+
+    def test_rstream_with_large_transfers_verified(self):
+        options = ("-p", self.port, "-S", 1 << 20, "-I", 8, "-C", 8, "-T", "v")
+        _, said = self.both(("rstream", "-b", "127.0.0.1") + options,
+                            ("rstream", "-s", "127.0.0.1") + options)
+        self.assertIn("Gb/sec", said)
+
+
+class Datagrams(Case):
+    def test_udaddy(self):
+        for said in self.both(("udaddy", "-b", "127.0.0.1", "-p", self.port),
+                              ("udaddy", "-s", "127.0.0.1", "-p", self.port), wait=False):
+            self.assertIn("return status 0", said)
+
+    def test_mckey(self):
+        options = ("-m", "239.255.7.1", "-b", "127.0.0.1")
+        for said in self.both(("mckey",) + options, ("mckey", "-s") + options, wait=False):
+            self.assertIn("return status 0", said)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], sys.argv[1].capitalize()], verbosity=2)
