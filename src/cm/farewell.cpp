@@ -34,6 +34,10 @@ void Farewell::keep(std::shared_ptr<Connection> connection) noexcept {
 
 void Farewell::drop(std::list<Kept>::iterator at) noexcept {
   control_.cancel_timer(at->timer);
+  // it may be reading right now, and what comes next is for nobody
+  at->connection->close();
+  at->connection->on_message = nullptr;
+  at->connection->on_lost = nullptr;
   kept_.erase(at);
 }
 

@@ -140,6 +140,7 @@ class RawSocket {
     return ::poll(&p, 1, ms) == 1;
   }
   int fd() const { return fd_.get(); }
+  void close() { fd_ = {}; }
 
  protected:
   nic::ParentOnlyFd fd_;

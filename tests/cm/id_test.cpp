@@ -85,6 +85,28 @@ TEST(CmId, a_peer_that_never_confirms_a_disconnect_is_given_up) {
   EXPECT_EQ(client.next(), EventKind::timewait_exit);
 }
 
+TEST(CmId, an_answer_and_the_end_at_once_let_go_of_a_connection_once) {
+  for (int i = 0; i < 20; ++i) {
+    RawPeer peer;
+    {
+      Side client(PortSpace::tcp);
+      client.resolve(peer.address);
+      EXPECT_TRUE(client.connect({}));
+      peer.accept();
+      EXPECT_EQ(peer.receive(wire::kReqBytes).size(), wire::kReqBytes);
+      peer.send(wire::encode(wire::Rep{}).view());
+      EXPECT_EQ(client.next(), EventKind::connect_response);
+      EXPECT_TRUE(client.run([](Id& id) { return id.establish(); }));
+      EXPECT_TRUE(client.run([](Id& id) { return id.disconnect(); }));
+    }  // the id is gone, and its connection waits for the answer to its last words
+    control().run([&] {  // both are there when it is looked at again
+      peer.send(wire::encode_bare(wire::CmKind::drep).view());
+      peer.close();
+    });
+    control().run([] {});
+  }
+}
+
 TEST(CmId, a_question_that_nobody_answers_is_unreachable) {
   Side client(PortSpace::udp);
   client.run([](Id& id) {
