@@ -12,6 +12,7 @@
 #include "tool/program.hpp"
 #include "tool/report.hpp"
 #include "tool/run.hpp"
+#include "tool/verbs_door.hpp"
 
 namespace {
 
@@ -91,6 +92,9 @@ int main(int argc, char** argv) {
 
   // CMD and its arguments are not ours to read: the parser sees only what stands before them
   const char* word = argc > 1 ? argv[1] : "";
+  if (argc == 2 && is(word, aperture::tool::kVerbsProbeWord)) {
+    return aperture::tool::probe_verbs_door();
+  }
   options.explain = is(word, "explain");
   const bool running = is(word, "run") || options.explain;
   const int command = running ? command_index(argc, argv) : argc;

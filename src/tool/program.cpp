@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -84,26 +85,47 @@ Program find_program(const std::string& command, const std::string& search_path)
   return {"", "no folder of PATH has it", kExitNotFound};
 }
 
+namespace {
+
+// False: no ELF file, or one that cannot be read.
+bool read_header(int fd, Elf64_Ehdr& header) {
+  return fd >= 0 && ::pread(fd, &header, sizeof header, 0) == sizeof header &&
+         std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0;
+}
+
+bool is_foreign(const Elf64_Ehdr& header) {
+  return kOwnMachine != EM_NONE &&
+         (header.e_machine != kOwnMachine || header.e_ident[EI_CLASS] != ELFCLASS64);
+}
+
+}  // namespace
+
+bool is_for_other_machine(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  Elf64_Ehdr header;
+  return read_header(fd.get(), header) && is_foreign(header);
+}
+
 std::string why_out_of_reach(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   Elf64_Ehdr header;
-  if (!fd || ::pread(fd.get(), &header, sizeof header, 0) != sizeof header) return {};
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return {};
-  if (kOwnMachine != EM_NONE &&
-      (header.e_machine != kOwnMachine || header.e_ident[EI_CLASS] != ELFCLASS64)) {
+  if (!read_header(fd.get(), header)) return {};
+  if (is_foreign(header)) {
     return path + " is built for " + machine_name(header.e_machine) + " and Aperture for " +
            kOwnMachineName + ", so the provider cannot be loaded into it; rebuild one of them.";
   }
   if (!has_interpreter(fd.get(), header)) {
     return path +
-           " is statically linked, so it cannot load a provider; link it with the shared "
-           "libfabric.";
+           " is statically linked, so it cannot load a provider or a preloaded library; link it "
+           "with "
+           "the shared libfabric or libibverbs.";
   }
   struct stat st;
-  if (::fstat(fd.get(), &st) == 0 && (st.st_mode & (S_ISUID | S_ISGID)) != 0) {
-    return path +
-           " is set-user-ID or set-group-ID, so it may drop the environment that leads to Aperture;"
-           " start it first and `aperture run` inside it.";
+  const bool changes_user = ::fstat(fd.get(), &st) == 0 && (st.st_mode & (S_ISUID | S_ISGID)) != 0;
+  if (changes_user || ::fgetxattr(fd.get(), "security.capability", nullptr, 0) > 0) {
+    return path + (changes_user ? " is set-user-ID or set-group-ID" : " has file capabilities") +
+           ", so it may drop the environment that leads to Aperture; start it first and "
+           "`aperture run` inside it.";
   }
   return {};
 }

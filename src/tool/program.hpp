@@ -26,4 +26,7 @@ Program find_program(const std::string& command, const std::string& search_path)
 // machine, set-user-ID), or empty. Scripts and unreadable files have nothing said about them.
 std::string why_out_of_reach(const std::string& path);
 
+// Built for another machine than this command. False also of scripts and unreadable files.
+bool is_for_other_machine(const std::string& path);
+
 }  // namespace aperture::tool

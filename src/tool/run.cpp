@@ -13,6 +13,7 @@
 #include "tool/places.hpp"
 #include "tool/program.hpp"
 #include "tool/surroundings.hpp"
+#include "tool/verbs_door.hpp"
 
 namespace aperture::tool {
 
@@ -55,11 +56,20 @@ int run(char* const* argv, const RunOptions& options) {
                                      searched_provider_folders(folder) +
                                      "; build it (./dev build) or install Aperture again");
   }
+  // ld.so would complain of a preload library for another machine in every process
+  const VerbsDoor door = is_for_other_machine(program.path) ? VerbsDoor{} : open_verbs_door(folder);
+  if (door.why_not.empty()) {
+    place.verbs_library = door.library;
+    place.real_folder = door.real_folder;
+  }
   const Surroundings surroundings = plan(place, [](const char* name) { return ::getenv(name); });
   if (!apply(surroundings)) return fail(kExitOwnFailure, "out of memory for the environment");
 
   std::fputs("aperture: software NIC, no RDMA hardware is in use\n", stderr);
   const std::string out_of_reach = why_out_of_reach(program.path);
+  if (!door.why_not.empty()) {
+    std::fprintf(stderr, "aperture: running without the verbs door: %s\n", door.why_not.c_str());
+  }
   if (!out_of_reach.empty()) std::fprintf(stderr, "aperture: %s\n", out_of_reach.c_str());
   for (const std::string& note : surroundings.notes) {
     std::fprintf(stderr, "aperture: %s\n", note.c_str());

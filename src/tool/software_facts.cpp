@@ -9,6 +9,7 @@
 #include "tool/child_probe.hpp"
 #include "tool/host.hpp"
 #include "tool/places.hpp"
+#include "tool/verbs_door.hpp"
 
 namespace aperture::tool {
 
@@ -90,6 +91,21 @@ Fact libfabric_fact() {
   return fact;
 }
 
+Fact verbs_fact(const std::string& command_folder) {
+  Fact fact("verbs", "verbs door");
+  const VerbsDoor door = open_verbs_door(command_folder);
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
+  };
+  fact.details["file"] = or_null(door.library);
+  fact.details["libibverbs"] = or_null(door.real);
+  fact.why_not = door.why_not;
+  fact.state = door.why_not.empty() ? Fact::State::yes : Fact::State::no;
+  fact.text = door.why_not.empty() ? door.library + ", in front of " + door.real : "shut";
+  if (!door.why_not.empty()) fact.gain = "programs that use libibverbs would find aperture0";
+  return fact;
+}
+
 }  // namespace
 
 std::vector<Fact> software_facts(const std::string& command_folder) {
@@ -97,7 +113,7 @@ std::vector<Fact> software_facts(const std::string& command_folder) {
   own.text = std::string(version()) + ", a software NIC: no RDMA hardware is used";
   own.details["version"] = version();
   own.details["software_nic"] = true;
-  return {own, provider_fact(command_folder), libfabric_fact()};
+  return {own, provider_fact(command_folder), libfabric_fact(), verbs_fact(command_folder)};
 }
 
 }  // namespace aperture::tool

@@ -103,7 +103,21 @@ std::string note_on(const Choice& choice, const std::string& current) {
          (choice.list != nullptr ? choice.list : choice.value) + ".";
 }
 
+// What the user has, behind our part; once.
+std::string in_front(const std::string& part, const char* current) {
+  if (current == nullptr || *current == '\0') return part;
+  return contains(current, ':', part) ? std::string(current) : part + ":" + current;
+}
+
 }  // namespace
+
+void add_verbs_door(const std::string& library, const std::string& real_folder,
+                    const Lookup& lookup, Surroundings& out) {
+  out.settings.emplace_back("LD_PRELOAD", in_front(library, lookup("LD_PRELOAD")));
+  out.settings.emplace_back("LD_LIBRARY_PATH", in_front(real_folder, lookup("LD_LIBRARY_PATH")));
+  out.settings.emplace_back("ASAN_OPTIONS",
+                            in_front("verify_asan_link_order=0", lookup("ASAN_OPTIONS")));
+}
 
 bool list_admits(const std::string& list, const std::string& name) {
   if (!list.empty() && list.front() == '^') return !contains(list.substr(1), ',', name);
@@ -130,6 +144,9 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
         "it.");
   }
   if (place.explain) add_explanations(lookup, out);
+  if (!place.verbs_library.empty()) {
+    add_verbs_door(place.verbs_library, place.real_folder, lookup, out);
+  }
   for (const Permission& permission : kPermissions) {
     if (permission.for_root && !place.root) continue;
     if (lookup(permission.variable) != nullptr) continue;

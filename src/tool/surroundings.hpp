@@ -2,8 +2,8 @@
 // provider; and what the user's own settings do to that.
 //
 // A setting that the user made is never changed: if it keeps Aperture from being chosen, a note
-// says so. The one exception is FI_PROVIDER_PATH, a list, in front of which our folder goes. Pure
-// functions; nothing here touches the process's own environment but apply().
+// says so. The exceptions are lists, in front of which our part goes. Pure functions; nothing here
+// touches the process's own environment but apply().
 #pragma once
 
 #include <functional>
@@ -27,9 +27,16 @@ struct Place {
   bool root = false;             // Open MPI refuses root unless told otherwise
   bool one_sided = false;        // MPI windows shall go through Aperture, not only messages
   bool explain = false;          // the provider shall say why it refuses
+  std::string verbs_library;     // our libibverbs.so.1; empty: without the verbs door
+  std::string real_folder;       // where it finds the real one under its private name
 };
 
 Surroundings plan(const Place& place, const Lookup& lookup);
+
+// The verbs door alone: LD_PRELOAD and LD_LIBRARY_PATH with our part in front of the user's. A
+// program with AddressSanitizer would insist on standing first itself, so it is told not to.
+void add_verbs_door(const std::string& library, const std::string& real_folder,
+                    const Lookup& lookup, Surroundings& out);
 
 // True if a selection list of libfabric or Open MPI leaves name in: "a,b", or "^a,b" for all but
 // those.

@@ -1,0 +1,157 @@
+// Opening the verbs door: see verbs_door.hpp. How ld.so looks for libraries: ld.so(8).
+#include "tool/verbs_door.hpp"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "tool/child_probe.hpp"
+#include "tool/places.hpp"
+#include "tool/surroundings.hpp"
+
+namespace aperture::tool {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kMark = "aperture_verbs_door";  // which our library alone has
+constexpr unsigned kProbeSeconds = 10;
+
+std::string find_library(const std::string& command_folder) {
+  const fs::path own(command_folder);
+  for (const fs::path& folder : {own / APERTURE_INSTALLED_PROVIDER_DIR, own / "../lib/aperture"}) {
+    std::error_code ec;
+    const fs::path file = (folder / kVerbsFile).lexically_normal();
+    if (fs::is_regular_file(file, ec)) return file.string();
+  }
+  return {};
+}
+
+// The file of a loaded library, unless it is ours. In a child: loading runs foreign code.
+std::string load_real(const char* name) {
+  void* handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr || ::dlsym(handle, kMark) != nullptr) return {};
+  Dl_info where{};
+  char resolved[PATH_MAX];
+  void* function = ::dlsym(handle, "ibv_get_device_list");
+  if (function == nullptr || ::dladdr(function, &where) == 0 ||
+      ::realpath(where.dli_fname, resolved) == nullptr) {
+    return {};
+  }
+  return resolved;
+}
+
+// As a program would find it (ld.so's cache, the multiarch folders); where ours already stands in
+// front of it, the link that was made for ours, and then the usual folders.
+std::string find_real() {
+  const std::string triplet = "/usr/lib/" APERTURE_MULTIARCH "/";
+  const std::array<std::string, 5> names = {kVerbsFile, kRealVerbsName, triplet + kVerbsFile,
+                                            std::string("/usr/lib64/") + kVerbsFile,
+                                            std::string("/usr/lib/") + kVerbsFile};
+  for (const std::string& name : names) {
+    const ProbeAnswer answer = probe_in_child([&] { return load_real(name.c_str()); });
+    if (answer.answered && !answer.text.empty()) return answer.text;
+  }
+  return {};
+}
+
+// A folder that this user alone can write, the same for every run: it never grows.
+std::string own_runtime_folder(std::string& why_not) {
+  const char* base = nullptr;
+  for (const char* variable : {"XDG_RUNTIME_DIR", "TMPDIR"}) {
+    const char* folder = ::getenv(variable);
+    if (base == nullptr && folder != nullptr && *folder == '/' && ::access(folder, W_OK) == 0) {
+      base = folder;
+    }
+  }
+  if (base == nullptr) base = "/tmp";
+  const std::string folder = std::string(base) + "/aperture-" + std::to_string(::geteuid());
+  struct stat st;
+  if ((::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) ||
+      ::lstat(folder.c_str(), &st) != 0) {
+    why_not = folder + " cannot be made: " + std::strerror(errno);
+    return {};
+  }
+  if (!S_ISDIR(st.st_mode) || st.st_uid != ::geteuid() || (st.st_mode & 022) != 0) {
+    why_not = folder + " belongs to somebody else, or others may write it; remove it";
+    return {};
+  }
+  return folder;
+}
+
+bool make_link(const std::string& folder, const std::string& real, std::string& why_not) {
+  const std::string link = folder + "/" + kRealVerbsName;
+  std::error_code ec;
+  if (fs::read_symlink(link, ec) == real && !ec) return true;
+  // made beside it and moved over it, so that whoever starts at this moment finds one or the other
+  const std::string fresh = link + "." + std::to_string(::getpid());
+  if (::symlink(real.c_str(), fresh.c_str()) == 0 && ::rename(fresh.c_str(), link.c_str()) == 0) {
+    return true;
+  }
+  why_not = link + " cannot be made: " + std::strerror(errno);
+  ::unlink(fresh.c_str());
+  return false;
+}
+
+// Starts this program again under the door. Empty: it came up with both libraries.
+std::string try_out(const VerbsDoor& door) {
+  const pid_t child = ::fork();
+  if (child < 0) return std::string("no process for a probe: ") + std::strerror(errno);
+  if (child == 0) {
+    Surroundings surroundings;
+    add_verbs_door(
+        door.library, door.real_folder, [](const char* name) { return ::getenv(name); },
+        surroundings);
+    // ends what hangs; it stays in force across the exec
+    ::alarm(kProbeSeconds);
+    if (apply(surroundings)) {
+      ::execl("/proc/self/exe", "aperture", kVerbsProbeWord, static_cast<char*>(nullptr));
+    }
+    ::_exit(1);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  return "a process that was started with " + door.library + " and " + door.real + " failed";
+}
+
+}  // namespace
+
+VerbsDoor open_verbs_door(const std::string& command_folder) {
+  VerbsDoor door;
+  door.library = find_library(command_folder);
+  if (door.library.empty()) {
+    door.why_not = std::string(kVerbsFile) + " is not beside the provider";
+    return door;
+  }
+  door.real = find_real();
+  if (door.real.empty()) {
+    door.why_not = "this host has no libibverbs.so.1 (on Debian: apt-get install libibverbs1)";
+    return door;
+  }
+  door.real_folder = own_runtime_folder(door.why_not);
+  if (door.real_folder.empty() || !make_link(door.real_folder, door.real, door.why_not)) {
+    return door;
+  }
+  door.why_not = try_out(door);
+  return door;
+}
+
+int probe_verbs_door() {
+  const bool ours = ::dlsym(RTLD_DEFAULT, kMark) != nullptr;
+  const bool real = ::dlopen(kRealVerbsName, RTLD_LAZY | RTLD_NOLOAD) != nullptr;
+  return ours && real ? 0 : 1;
+}
+
+}  // namespace aperture::tool
