@@ -1,0 +1,117 @@
+"""The ways in which a program gets the verbs door, and programs that never use it."""
+import ctypes.util
+import os
+import shutil
+import subprocess
+import unittest
+
+from door import APERTURE, LIBRARY, Door
+
+LIST_DEVICES = """
+import ctypes, os
+before = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+verbs = ctypes.CDLL("libibverbs.so.1")
+libc = ctypes.CDLL(None)
+libc.dlvsym.restype = ctypes.c_void_p
+libc.dlvsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+at = libc.dlvsym(verbs._handle, b"ibv_get_device_list", b"IBVERBS_1.1")
+get = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int))(at)
+count = ctypes.c_int()
+devices = get(ctypes.byref(count))
+name = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(
+    libc.dlvsym(verbs._handle, b"ibv_get_device_name", b"IBVERBS_1.1"))
+print([name(devices[i]).decode() for i in range(count.value)])
+# what takes no object of a device comes from the real library
+verbs.ibv_wc_status_str.restype = ctypes.c_char_p
+print(verbs.ibv_wc_status_str(0).decode())
+after = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+assert before == after, (before, after)
+"""
+
+
+class Loading(Door):
+    def assert_finds(self, done):
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("aperture0", done.stdout, done.stderr)
+
+    def test_aperture_run(self):
+        self.assert_finds(self.run_in("ibv_devices"))
+
+    def test_aperture_run_within_aperture_run(self):
+        done = self.run_in(APERTURE, "run", "--", "sh", "-c", "ibv_devices; echo $LD_PRELOAD")
+        self.assert_finds(done)
+        self.assertEqual(done.stdout.count(LIBRARY), 1, done.stdout)
+        self.assertNotIn("without the verbs door", done.stderr)
+
+    def test_ld_preload(self):
+        env = self.environment(LD_PRELOAD=LIBRARY, LD_LIBRARY_PATH=self.real_folder())
+        self.assert_finds(self.call("ibv_devices", env=env))
+
+    def test_ld_library_path_alone(self):
+        path = f"{os.path.dirname(LIBRARY)}:{self.real_folder()}"
+        env = self.environment(LD_LIBRARY_PATH=path)
+        self.assert_finds(self.call("ibv_devices", env=env))
+        self.assert_finds(self.call("/usr/bin/python3", "-c", LIST_DEVICES, env=env))
+
+    def test_dlopen_and_dlvsym_open_nothing_before_a_device_is_opened(self):
+        done = self.run_in("/usr/bin/python3", "-c", LIST_DEVICES)
+        self.assert_finds(done)
+        self.assertIn("success", done.stdout)
+
+    def test_without_the_door_there_is_no_aperture0(self):
+        done = self.call("ibv_devices")
+        self.assertNotIn("aperture0", done.stdout)
+
+    def test_libmlx5_and_libefa_find_their_private_symbols(self):
+        for name in ("libmlx5.so.1", "libefa.so.1"):
+            if ctypes.util.find_library(name[3:].split(".")[0]) is None:
+                continue
+            with self.subTest(name):
+                script = f"import ctypes; ctypes.CDLL('{name}', mode=2); print('aperture0')"
+                self.assert_finds(self.run_in("/usr/bin/python3", "-c", script))
+
+    def test_programs_that_never_use_it(self):
+        for command in (["/bin/sh", "-c", "echo $((6 * 7))"],
+                        ["/usr/bin/python3", "-c", "import subprocess as s;"
+                         "print(s.run(['expr', '6', '*', '7'], stdout=-1).stdout.decode())"]):
+            with self.subTest(command[0]):
+                done = self.run_in(*command)
+                self.assertEqual((done.returncode, done.stdout.strip()), (0, "42"), done.stderr)
+
+    def test_a_program_with_address_sanitizer(self):
+        if shutil.which("cc") is None:
+            self.skipTest("no C compiler")
+        program = f"{self.folder}/sanitized"
+        built = subprocess.run(["cc", "-fsanitize=address", "-x", "c", "-", "-o", program],
+                               input="#include <stdlib.h>\nint main(void)"
+                                     "{ free(malloc(7)); return 42; }\n",
+                               capture_output=True, text=True, check=False)
+        if built.returncode != 0:
+            self.skipTest(f"cc cannot build it: {built.stderr}")
+        done = self.run_in(program)
+        self.assertEqual(done.returncode, 42, done.stderr)
+
+
+class WithoutTheDoor(Door):
+    def test_a_runtime_folder_that_others_may_write_is_not_used(self):
+        folder = f"{self.folder}/aperture-{os.geteuid()}"
+        os.mkdir(folder)
+        os.chmod(folder, 0o777)
+        done = self.run_in("sh", "-c", "echo still here")
+        self.assertEqual(done.stdout.strip(), "still here")
+        self.assertIn("running without the verbs door", done.stderr)
+        self.assertIn(folder, done.stderr)
+
+    def test_the_runtime_folder_does_not_grow(self):
+        for _ in range(3):
+            self.run_in("true")
+        names = os.listdir(f"{self.folder}/aperture-{os.geteuid()}")
+        self.assertEqual(names, ["libaperture-real-ibverbs.so.1"])
+
+    def test_info_tells_of_the_door(self):
+        done = self.call(APERTURE, "info")
+        self.assertRegex(done.stdout, r"verbs door +yes .*libibverbs\.so\.1")
+
+
+if __name__ == "__main__":
+    unittest.main()
