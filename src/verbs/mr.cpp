@@ -171,7 +171,6 @@ int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
   if (const int error = enter(wish, ours, number.first_key(), caller, region); error != 0) {
     return error;
   }
-  number.keep();
   mr->base.context = pd->context;
   mr->base.pd = pd;
   mr->base.handle = ours.context->next_handle();
@@ -185,6 +184,7 @@ int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
   }
   std::lock_guard guard(ours.context->members_mutex);
   ours.context->mrs.insert(mr.get());
+  number.keep();
   made = mr.release();
   return 0;
 }

@@ -1,7 +1,10 @@
 // Making and destroying queue pairs: see qp.hpp.
 #include "verbs/qp.hpp"
 
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <cstring>
 
 #include "verbs/errors.hpp"
 #include "verbs/real.hpp"
@@ -55,9 +58,25 @@ struct Wish {
   const char* call;
   ibv_pd* pd;
   ibv_qp_init_attr* attr;  // both structs begin with it
+  const void* caller;
   bool extended = false;
   uint64_t send_ops = 0;
 };
+
+// libfabric's own verbs provider finds the limits of every device by asking for too much, in every
+// process that uses libfabric: nobody is to be told about that.
+bool asked_by_libfabric(const void* caller) noexcept {
+  Dl_info where{};
+  return ::dladdr(caller, &where) != 0 && where.dli_fname != nullptr &&
+         std::strstr(where.dli_fname, "libfabric") != nullptr;
+}
+
+#define REFUSE_WISH(wish, error, ...)                                                     \
+  ([&]() noexcept -> int {                                                                \
+    APERTURE_LOG_AT(asked_by_libfabric((wish).caller) ? LogLevel::debug : LogLevel::warn, \
+                    __VA_ARGS__);                                                         \
+    return (error);                                                                       \
+  }())
 
 bool is_served(ibv_qp_type type) noexcept {
   return type == IBV_QPT_RC || type == IBV_QPT_UC || type == IBV_QPT_UD;
@@ -67,17 +86,17 @@ int judge_caps(const Wish& wish) noexcept {
   const ibv_qp_cap& cap = wish.attr->cap;
   const bool own_receives = wish.attr->srq == nullptr;
   if (cap.max_send_wr > ib::kMaxQueueWrs || (own_receives && cap.max_recv_wr > ib::kMaxQueueWrs)) {
-    return APERTURE_REFUSE(EINVAL, "%s: %u sends and %u receives; a queue has at most %u",
-                           wish.call, cap.max_send_wr, cap.max_recv_wr, ib::kMaxQueueWrs);
+    return REFUSE_WISH(wish, EINVAL, "%s: %u sends and %u receives; a queue has at most %u",
+                       wish.call, cap.max_send_wr, cap.max_recv_wr, ib::kMaxQueueWrs);
   }
   if (cap.max_send_sge > ib::kMaxSge || (own_receives && cap.max_recv_sge > ib::kMaxSge)) {
-    return APERTURE_REFUSE(EINVAL,
-                           "%s: %u and %u scatter/gather entries; a work request has at most %u",
-                           wish.call, cap.max_send_sge, cap.max_recv_sge, ib::kMaxSge);
+    return REFUSE_WISH(wish, EINVAL,
+                       "%s: %u and %u scatter/gather entries; a work request has at most %u",
+                       wish.call, cap.max_send_sge, cap.max_recv_sge, ib::kMaxSge);
   }
   if (cap.max_inline_data > ib::kMaxInlineBytes) {
-    return APERTURE_REFUSE(EINVAL, "%s: %u bytes inline; at most %u are taken", wish.call,
-                           cap.max_inline_data, ib::kMaxInlineBytes);
+    return REFUSE_WISH(wish, EINVAL, "%s: %u bytes inline; at most %u are taken", wish.call,
+                       cap.max_inline_data, ib::kMaxInlineBytes);
   }
   return 0;
 }
@@ -85,25 +104,25 @@ int judge_caps(const Wish& wish) noexcept {
 int judge(const Wish& wish) noexcept {
   const ibv_qp_init_attr& attr = *wish.attr;
   if (!is_served(attr.qp_type)) {
-    return APERTURE_REFUSE(EOPNOTSUPP, "%s: queue pairs of type %d are not to be had", wish.call,
-                           static_cast<int>(attr.qp_type));
+    return REFUSE_WISH(wish, EOPNOTSUPP, "%s: queue pairs of type %d are not to be had", wish.call,
+                       static_cast<int>(attr.qp_type));
   }
   const ibv_context* context = wish.pd->context;
   const bool has_cqs = attr.send_cq != nullptr && attr.recv_cq != nullptr;
   if (!has_cqs || attr.send_cq->context != context || attr.recv_cq->context != context) {
-    return APERTURE_REFUSE(EINVAL,
-                           "%s: it needs two completion queues (they may be one) of the PD's "
-                           "context",
-                           wish.call);
+    return REFUSE_WISH(wish, EINVAL,
+                       "%s: it needs two completion queues (they may be one) of the PD's "
+                       "context",
+                       wish.call);
   }
   if (attr.srq != nullptr && attr.srq->context != context) {
-    return APERTURE_REFUSE(EINVAL, "%s: the SRQ is of another context", wish.call);
+    return REFUSE_WISH(wish, EINVAL, "%s: the SRQ is of another context", wish.call);
   }
   const uint64_t offered = send_ops_of(static_cast<ib::QpType>(attr.qp_type));
   if (wish.extended && (wish.send_ops & ~offered) != 0) {
-    return APERTURE_REFUSE(EOPNOTSUPP,
-                           "%s: send_ops_flags 0x%llx ask for operations that this type has not",
-                           wish.call, static_cast<unsigned long long>(wish.send_ops & ~offered));
+    return REFUSE_WISH(wish, EOPNOTSUPP,
+                       "%s: send_ops_flags 0x%llx ask for operations that this type has not",
+                       wish.call, static_cast<unsigned long long>(wish.send_ops & ~offered));
   }
   return judge_caps(wish);
 }
@@ -227,10 +246,11 @@ int destroy(Qp& qp) {
 }  // namespace
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept {
+  const void* caller = __builtin_return_address(0);
   auto* made = guarded_new<Qp>("ibv_create_qp_ex", [&](Qp*& out) {
     if (const int error = judge_extended(context, *attr); error != 0) return error;
     const bool extended = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
-    return make_qp({"ibv_create_qp_ex", attr->pd, reinterpret_cast<ibv_qp_init_attr*>(attr),
+    return make_qp({"ibv_create_qp_ex", attr->pd, reinterpret_cast<ibv_qp_init_attr*>(attr), caller,
                     extended, attr->send_ops_flags},
                    out);
   });
@@ -255,8 +275,9 @@ using namespace aperture::verbs;
 APERTURE_VERB ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   APERTURE_REAL(ibv_create_qp, "IBVERBS_1.1");
   if (!is_ours(pd->context)) return real.call_or<ibv_qp*>(nullptr, pd, attr);
+  const void* caller = __builtin_return_address(0);
   auto* made = guarded_new<Qp>("ibv_create_qp", [&](Qp*& out) {
-    return make_qp({"ibv_create_qp", pd, attr}, out);
+    return make_qp({"ibv_create_qp", pd, attr, caller}, out);
   });
   return made != nullptr ? made->base() : nullptr;
 }
