@@ -1,10 +1,8 @@
-// libibverbs' own header, made fit for the library that defines its functions: they are exported,
-// and the macros that stand before three of them are gone. No state.
+// libibverbs' own header, made fit for the library that defines its functions: the macros that
+// stand before three of them are gone. No state.
 #pragma once
 
-#pragma GCC visibility push(default)
 #include <infiniband/verbs.h>
-#pragma GCC visibility pop
 
 #undef ibv_query_port
 #undef ibv_reg_mr

@@ -49,8 +49,8 @@ class AsyncQueue {
   std::deque<ibv_async_event> events_;  // guarded by mutex_
 };
 
-// Before an event is handed out, and while its object cannot be destroyed: it is to be acknowledged,
-// or the object's destruction waits.
+// Before an event is handed out, and while its object cannot be destroyed: it is to be
+// acknowledged, or the object's destruction waits.
 void note_handed(const ibv_async_event& event) noexcept;
 
 // Waits until `completed` has reached `handed`; both guarded by `mutex`.

@@ -9,6 +9,18 @@
 
 namespace aperture::verbs {
 
+namespace {
+
+// Whoever waits does not poll: what arrives next shall ring the doorbell at once, rather than when
+// the control thread notices that nobody polls.
+void rest(Context& context) noexcept {
+  nic::EngineGuard guard(context.engine());
+  context.engine().poll();
+  (void)context.engine().prepare_to_sleep();
+}
+
+}  // namespace
+
 void Channel::raise(Cq& cq) noexcept {
   std::lock_guard guard(mutex);
   if (cq.events_waiting++ == 0) {
@@ -40,6 +52,7 @@ int Channel::take(Cq*& cq) noexcept {
         return 0;
       }
     }
+    rest(*context);
     const int error = ready.wait();
     if (error != 0) return error;
   }

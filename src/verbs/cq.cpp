@@ -216,6 +216,11 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
   const int taken = take_some(*ours.queue, count, wc);
   if (taken != 0) return taken;
   engine.poll();
+  // armed and empty: next the application waits, so what arrives shall ring the doorbell at once
+  if (ours.about_to_wait && ours.queue->empty()) [[unlikely]] {
+    ours.about_to_wait = false;
+    if (!engine.prepare_to_sleep()) engine.poll();
+  }
   return take_some(*ours.queue, count, wc);
 }
 
@@ -224,6 +229,7 @@ int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept {
   Cq& ours = cq_of(cq);
   nic::EngineGuard guard(ours.context->engine());
   ours.queue->arm(solicited_only != 0);
+  ours.about_to_wait = true;
   return 0;
 }
 

@@ -29,6 +29,7 @@ struct Cq {
   Channel* channel = nullptr;
   Events events{*this};
   std::unique_ptr<ib::Cq> queue;  // guarded by the engine lock
+  bool about_to_wait = false;     // armed, and not found empty since; guarded by the engine lock
   Use use_context;
   Use use_parent_domain;
   Uses uses;  // queue pairs and SRQs

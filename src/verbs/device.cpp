@@ -51,6 +51,10 @@ ibv_device* our_device() noexcept {
 
 using namespace aperture::verbs;
 
+// By which `aperture run` knows this library from the real one.
+extern "C" [[gnu::visibility("default")]] const char aperture_verbs_door[];
+extern "C" const char aperture_verbs_door[] = APERTURE_VERSION;
+
 APERTURE_VERB ibv_device** ibv_get_device_list(int* num_devices) {
   APERTURE_REAL(ibv_get_device_list, "IBVERBS_1.1");
   int real_count = 0;

@@ -140,7 +140,7 @@ APERTURE_VERB int ibv_get_pkey_index(ibv_context* context, uint8_t port_num, __b
   return -1;
 }
 
-// --- private to rdma-core: how its tools ask for a GID's type -------------------------------------
+// --- private to rdma-core: how its tools ask for a GID's type ---
 // enum ibv_gid_type_sysfs: 0 is RoCE v1 or InfiniBand, 1 is RoCE v2.
 extern "C" {
 int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index, int* type);

@@ -232,7 +232,7 @@ int deregister(Mr& mr) {
   return 0;
 }
 
-// --- ibv_rereg_mr ---------------------------------------------------------------------------------
+// --- ibv_rereg_mr ---
 
 struct Change {
   int flags;

@@ -1,8 +1,8 @@
 // Memory regions: ibv_reg_mr(3), ibv_rereg_mr(3), ibv_advise_mr(3), ibv_alloc_null_mr(3).
 //
 // A region is one entry of the key table, and its lkey and rkey are one number: 24 bits that are
-// drawn at random, unique in the process among regions and windows, and 8 bits of tag. Threads: any;
-// an MR is changed and deregistered by one thread at a time.
+// drawn at random, unique in the process among regions and windows, and 8 bits of tag. Threads:
+// any; an MR is changed and deregistered by one thread at a time.
 #pragma once
 
 #include "protect/key_table.hpp"

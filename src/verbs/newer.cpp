@@ -1,6 +1,6 @@
 // Functions of libibverbs that this device has no answer to, and those that are younger than the
-// headers we may be built with: for the objects of real devices they are handed to the real library,
-// for ours they are refused with EOPNOTSUPP. ibv_import_device(3), ibv_attach_mcast(3).
+// headers we may be built with: for the objects of real devices they are handed to the real
+// library, for ours they are refused with EOPNOTSUPP. ibv_import_device(3), ibv_attach_mcast(3).
 #include "verbs/device.hpp"
 #include "verbs/entry.hpp"
 #include "verbs/real.hpp"
@@ -18,7 +18,7 @@ void refuse_import(const char* call) noexcept {
 
 }  // namespace
 
-// --- import: a descriptor or a context ------------------------------------------------------------
+// --- import: a descriptor or a context ---
 // ibv_import_device is given nothing but a descriptor, and none of ours leads to a device.
 APERTURE_VERB ibv_context* ibv_import_device(int cmd_fd) {
   APERTURE_REAL(ibv_import_device, "IBVERBS_1.10");
@@ -64,7 +64,7 @@ APERTURE_VERB void ibv_unimport_dm(ibv_dm* dm) {
   if (!is_ours(dm->context) && real_unimport != nullptr) real_unimport(dm);
 }
 
-// --- younger than rdma-core 44 --------------------------------------------------------------------
+// --- younger than rdma-core 44 ---
 // Their structs need not be known: nobody of ours looks into them.
 struct ibv_dmah_init_attr;
 struct ibv_mr_init_attr;
