@@ -70,6 +70,10 @@ int do_destroy_id(const Call& call) {
   return error != 0 ? error : call.answer(command.response, answer);
 }
 
+bool is_link_local(const Address& a) noexcept {
+  return a.ip[0] == 0xfe && (a.ip[1] & 0xc0) == 0x80;
+}
+
 int explain_address(const char* call, const Address& address, Status s) noexcept {
   switch (s.error()) {
     case Errc::ok: return 0;
@@ -79,7 +83,15 @@ int explain_address(const char* call, const Address& address, Status s) noexcept
     case Errc::bad_state:
       APERTURE_WARN("%s: the id has been bound or connected already", call);
       break;
-    default: APERTURE_WARN("%s: %s: %s", call, address.text().c_str(), describe(s.error())); break;
+    default:
+      // libfabric tries every address of the host in every process that looks for a provider
+      if (is_link_local(address)) {
+        APERTURE_DEBUG("%s: %s is link-local, and no GID of aperture0", call,
+                       address.text().c_str());
+      } else {
+        APERTURE_WARN("%s: %s: %s", call, address.text().c_str(), describe(s.error()));
+      }
+      break;
   }
   return errno_of(s);
 }

@@ -29,10 +29,10 @@ BENEATH = {
     "msg": ("base", "ring", "wire", "protect", "link", "qp"),
     "ib": ("base", "ring", "wire", "protect", "link", "qp"),
     "nic": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib"),
-    "cm": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
-    "provider": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
-    "verbs": ("base", "ring", "wire", "protect", "link", "qp", "ib", "nic", "cm"),
-    "tool": ("base", "ring", "wire", "protect", "link", "qp", "msg", "nic"),
+    "cm": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib", "nic"),
+    "provider": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib", "nic"),
+    "verbs": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib", "nic", "cm"),
+    "tool": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib", "nic"),
 }
 # Foreign headers that only one room of src/ may know.
 SOLE_USER = {"rdma": "provider", "infiniband": "verbs"}
