@@ -84,6 +84,7 @@ Status Qp::judge(const SendWr& wr) const noexcept {
   }
   if (len > kMaxMessageBytes) return Errc::invalid;
   if (is_atomic(wr.op) && len != sizeof(uint64_t)) return Errc::invalid;
+  if (wr.op == SendOp::bind_mw && wr.bind == nullptr) return Errc::invalid;
   return {};
 }
 
@@ -183,7 +184,7 @@ void Qp::modify(const QpAttributes& attr, uint32_t mask) noexcept {
   if ((mask & kAttrMaxDestRdAtomic) != 0) attr_.max_dest_rd_atomic = attr.max_dest_rd_atomic;
   if ((mask & kAttrRqPsn) != 0) attr_.rq_psn = attr.rq_psn;
   if ((mask & kAttrSqPsn) != 0) attr_.sq_psn = attr.sq_psn;
-  if ((mask & kAttrEnSqdAsync) != 0) attr_.en_sqd_async = attr.en_sqd_async;
+  if ((mask & (kAttrAccessFlags | kAttrMaxDestRdAtomic)) != 0) on_access_changed();
   if ((mask & kAttrState) == 0) return;
   if (attr.state == QpState::err) return enter_error();
   attr_.state = attr.state;
@@ -195,7 +196,10 @@ void Qp::modify(const QpAttributes& attr, uint32_t mask) noexcept {
     if (spec_.recv_cq != nullptr) spec_.recv_cq->forget(*this);
     attr_ = {};
   } else if (attr.state == QpState::sqd) {
-    drain_told_ = before == QpState::sqd;
+    if (before != QpState::sqd) {
+      drain_told_ = false;
+      attr_.en_sqd_async = (mask & kAttrEnSqdAsync) != 0 && attr.en_sqd_async;
+    }
     check_drained();
   } else if (attr.state == QpState::rts) {
     run_send_queue();
@@ -210,7 +214,8 @@ void Qp::leave() noexcept {
 }
 
 void Qp::check_drained() noexcept {
-  if (attr_.state != QpState::sqd || drain_told_ || sq_head_ != sq_next_) return;
+  if (attr_.state != QpState::sqd || drain_told_) return;
+  if (sq_head_ != sq_next_ || is_begun(sq_next_)) return;
   drain_told_ = true;
   if (attr_.en_sqd_async) raise(AsyncEvent::sq_drained);
 }
@@ -238,7 +243,15 @@ void Qp::complete_head() noexcept {
     }
   }
   if (failed) [[unlikely]]
-    enter_error();
+    fail_send_queue();
+}
+
+// IBTA 10.3.1.6: only what is reliable cannot go on receiving when a send has failed.
+void Qp::fail_send_queue() noexcept {
+  if (spec_.type != QpType::uc && spec_.type != QpType::ud) return enter_error();
+  if (attr_.state == QpState::sqe || attr_.state == QpState::err) return;
+  attr_.state = QpState::sqe;
+  flush();
 }
 
 void Qp::complete_recv(const TakenRecv& taken, Wc wc) noexcept {
@@ -343,12 +356,14 @@ WcStatus Qp::scatter(const Sge* sge, uint32_t count, uint64_t offset, const std:
                     });
 }
 
-WcStatus Qp::check_local(const Sge* sge, uint32_t count, Rights need) noexcept {
-  for (uint32_t i = 0; i < count; ++i) {
-    if (sge[i].length == 0) continue;
+WcStatus Qp::check_local(const Sge* sge, uint32_t count, uint64_t n, Rights need) noexcept {
+  for (uint32_t i = 0; i < count && n > 0; ++i) {
+    const uint64_t part = std::min<uint64_t>(sge[i].length, n);
+    if (part == 0) continue;
     const protect::Checked checked =
-        spec_.keys->check(local_ask(sge[i].lkey, sge[i].addr, sge[i].length, need), &hint_);
+        spec_.keys->check(local_ask(sge[i].lkey, sge[i].addr, part, need), &hint_);
     if (!checked) return WcStatus::loc_prot_err;
+    n -= part;
   }
   return WcStatus::success;
 }

@@ -72,7 +72,7 @@ struct Wqe {
   enum class Stage : uint8_t { queued, begun, posted, finished };
   Stage stage;         // posted: all of it is in the ring; finished: nothing is to come any more
   WcStatus status;     // other than success: it failed
-  bool in_ring;        // it goes through the ring, and no other way any more
+  bool in_ring;        // it has cells in the ring, and goes no other way any more
   bool owner_only;     // and is not to be claimed there
   bool copied;         // by our own hand; its notice is to follow
   uint32_t denial;     // protect::Denial, or what Wc::vendor_err shall be
@@ -126,17 +126,27 @@ class Qp : public link::Driven {
   virtual void run_send_queue() noexcept = 0;
   // Reset, error or end: nothing comes in or goes out any more.
   virtual void stop() noexcept = 0;
+  // What peers may do has been set.
+  virtual void on_access_changed() noexcept {}
 
-  bool may_send() const noexcept { return attr_.state == QpState::rts; }
+  // The WQE at sq_next_ may be begun; or it was before the queue was to drain, and ends.
+  bool may_go_on() const noexcept {
+    return attr_.state == QpState::rts || (attr_.state == QpState::sqd && is_begun(sq_next_));
+  }
+  bool is_begun(uint32_t at) const noexcept {
+    return at != sq_tail_ && wqes_[at & sq_mask_].stage == Wqe::Stage::begun;
+  }
   Wqe& wqe(uint32_t at) noexcept { return wqes_[at & sq_mask_]; }
   Sge* sges_of(uint32_t at) noexcept { return &sges_[size_t{at & sq_mask_} * max_sge_]; }
   std::byte* inline_of(uint32_t at) noexcept {
     return &inline_[size_t{at & sq_mask_} * spec_.max_inline_bytes];
   }
 
-  // The oldest WQE is over, well or badly; badly: the error state follows, and all are flushed.
+  // The oldest WQE is over, well or badly; badly: all behind it are flushed, and the error state
+  // follows, or that of the send queue alone where nobody waits for answers (UC, UD).
   void complete_head() noexcept;
   void enter_error() noexcept;
+  void fail_send_queue() noexcept;
   void check_drained() noexcept;
   void raise(AsyncEvent event) noexcept { spec_.events->on_async_event(event); }
   // The receive queue has an entry taken, whose message is here (or has failed).
@@ -152,8 +162,8 @@ class Qp : public link::Driven {
                                protect::Rights need) const noexcept {
     return {pd_now_, Wild<uint64_t>(lkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
   }
-  // All pieces at once: whether the lkeys cover them.
-  WcStatus check_local(const Sge* sge, uint32_t count, protect::Rights need) noexcept;
+  // The first n bytes at once: whether the lkeys cover them.
+  WcStatus check_local(const Sge* sge, uint32_t count, uint64_t n, protect::Rights need) noexcept;
 
   const QpSpec spec_;
   const protect::EndpointId id_;

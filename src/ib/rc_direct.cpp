@@ -35,8 +35,14 @@ protect::AccessorSlot* RcQp::slot() noexcept {
   return slot_;
 }
 
+// Its queue pair may take less than its keys do.
+bool RcQp::peer_lets(const Wqe& w) noexcept {
+  const uint32_t need = w.op == SendOp::read ? wire::kRcDirectReads : wire::kRcDirectWrites;
+  return (lane_->request_tx.notices_wanted() & need) != 0;
+}
+
 bool RcQp::may_go_direct(const Wqe& w) noexcept {
-  if (!lane_->direct.allowed || w.owner_only) return false;
+  if (!lane_->direct.allowed || w.owner_only || !peer_lets(w)) return false;
   ring::ChannelTx& tx = lane_->request_tx;
   if (away_times_ < kSurelyAway) {
     if (target_away_ && tx.consumer_polls() != away_polls_) {
@@ -207,7 +213,7 @@ bool RcQp::claim(const Piece& piece) noexcept {
   // What would be refused, or is for the owner to judge, is left to it; so is immediate data, which
   // it has to take from the ring, receive and all.
   const bool tells = w.op == SendOp::write_with_imm && piece.offset + piece.len == w.len;
-  if (tells || keys->asks_owner(lane_->remote_domain, w.rkey) ||
+  if (tells || !peer_lets(w) || keys->asks_owner(lane_->remote_domain, w.rkey) ||
       keys->would_refuse(lane_->remote_domain, w.rkey, w.remote_addr, w.len, need_of(w)) !=
           Denial::none) {
     w.owner_only = true;

@@ -73,18 +73,17 @@ bool RcQp::put_local_inv(uint32_t at) noexcept {
   return !local_waits_ && end_local(w, answer);
 }
 
-// For a send with invalidate, whose bytes are in place. False: not over yet. True: over, or refused
-// (the queue pair is in the error state then).
-bool RcQp::invalidate_for_peer(uint32_t rkey) noexcept {
+// For a send with invalidate, whose bytes are in place. Neither done nor waits: it was refused, and
+// a reliable queue pair is in the error state.
+WindowAnswer RcQp::invalidate_for_peer(uint32_t rkey) noexcept {
   const WindowAnswer answer =
       ending_ ? poll_window(rkey) : spec_.windows->windows.invalidate(rkey, spec_.pd, id_);
   ending_ = answer == WindowAnswer::waits;
-  if (ending_) return false;
-  if (answer == WindowAnswer::done) return true;
+  if (ending_ || answer == WindowAnswer::done) return answer;
   APERTURE_WARN("queue pair 0x%x: a send of %s that invalidates rkey 0x%x was refused: %s",
                 spec_.qpn, remote_.text().c_str(), rkey, protect::sentence(answer));
   refuse(WcStatus::rem_access_err, nullptr, protect::denial_of(answer));
-  return true;
+  return answer;
 }
 
 }  // namespace aperture::ib

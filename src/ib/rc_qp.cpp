@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "ib/window_book.hpp"
 
 namespace aperture::ib {
 
@@ -28,8 +29,30 @@ void RcQp::attach(std::unique_ptr<link::Lane> lane) noexcept {
   remote_ = lane_->remote;
   piece_head_ = piece_tail_ = done_through_ = 0;
   claim_side_ = {};
+  begin_anew();
+  on_access_changed();
   set_consumer_state(ring::ConsumerState::hot);
   run_send_queue();
+}
+
+// What was half done with an earlier lane does not go on with this one. A receive that a message of
+// an unreliable connection had taken is for the next message.
+void RcQp::begin_anew() noexcept {
+  rnr_deadline_ns_ = 0;
+  target_away_ = false;
+  away_times_ = 0;
+  stall_since_ = rung_at_ = 0;
+  forget_waiting();
+  rnr_told_ = dropping_ = placed_ = ending_ = write_refused_ = false;
+  got_ = read_done_ = 0;
+  whole_region_ = {};
+}
+
+void RcQp::forget_waiting() noexcept {
+  if (!std::exchange(waiting_, false)) return;
+  if (spec_.type != QpType::xrc_recv) return receives().forget(*this);
+  ReceiveQueue* queue = spec_.windows->find_srq(recv_srq_, spec_.xrc_domain);
+  if (queue != nullptr) queue->forget(*this);
 }
 
 void RcQp::release_lane() noexcept {
@@ -49,16 +72,20 @@ void RcQp::lane_failed(Errc why) noexcept {
   wind_down(WcStatus::retry_exc_err);
 }
 
-// The other end is gone. What it had executed is a success, and what it had refused is told.
+// The other end is gone. What it had asked for is done, what it had executed is a success, and what
+// it had refused is told.
 void RcQp::lose() noexcept {
   if (!is_up()) return;
   const Driving driving(*this);
-  learn_executed();
-  retire();
+  const uint64_t at_most = lane_->request_rx.cells.pos() + pieces_.size();
+  while (is_up() && lane_->request_rx.cells.pos() < at_most && poll_requests()) {
+  }
+  if (is_up()) learn_executed();
+  if (is_up()) retire();
   end_if_broken();
   if (!is_up()) return;  // in the error state already
   had_lane_ = lane_over_ = true;
-  if (taken_) {  // half a message has come, and no more will
+  if (taken_ && is_reliable()) {  // half a message has come, and no more will
     fail_receive(WcStatus::rem_abort_err, WcStatus::success);
     return;
   }
@@ -74,29 +101,41 @@ void RcQp::wind_down(WcStatus status) noexcept {
     complete_head();
     return;
   }
-  while (sq_head_ != sq_tail_ && attr_.state != QpState::err) {
-    sq_next_ = sq_head_ + 1;
-    complete_head();
+  // what is done at this end still is, and holds up what is behind it
+  for (; sq_next_ != sq_tail_ && may_go_on() && !stopped_; ++sq_next_) {
+    Wqe& w = wqe(sq_next_);
+    if (!is_local(w.op)) {
+      w.stage = Wqe::Stage::finished;
+    } else if (!start(sq_next_)) {
+      break;
+    }
   }
+  retire();
+}
+
+// The peer looks at our keys by itself, but only we know what this queue pair lets it do.
+void RcQp::on_access_changed() noexcept {
+  if (lane_ == nullptr) return;
+  uint32_t direct = allows(kAllowRemoteWrite) ? wire::kRcDirectWrites : 0;
+  if (is_reliable() && allows(kAllowRemoteRead) && attr_.max_dest_rd_atomic != 0) {
+    direct |= wire::kRcDirectReads;
+  }
+  lane_->request_rx.want_notices(direct);
 }
 
 void RcQp::stop() noexcept {
   if (lane_ != nullptr) {
+    lane_->request_rx.want_notices(0);
     if (driving_ != 0) {
       lane_over_ = true;
     } else {
       release_lane();
     }
   }
-  stopped_ = false;
-  local_waits_ = ending_ = false;
+  stopped_ = local_waits_ = false;
   results_out_ = 0;
-  rnr_deadline_ns_ = 0;
-  had_lane_ = broken_ = busy_ = false;
-  target_away_ = false;
-  away_times_ = 0;
-  waiting_ = rnr_told_ = established_ = dropping_ = placed_ = write_refused_ = false;
-  read_done_ = 0;
+  had_lane_ = broken_ = busy_ = established_ = false;
+  begin_anew();
   if (taken_) {  // a receive is never lost
     taken_ = false;
     Wc wc;
@@ -104,7 +143,6 @@ void RcQp::stop() noexcept {
     wc.opcode = WcOpcode::recv;
     if (attr_.state == QpState::err) complete_recv(recv_, wc);
   }
-  got_ = 0;
 }
 
 bool RcQp::poll(uint64_t polls) noexcept {
@@ -165,6 +203,10 @@ bool RcQp::needs_polling() const noexcept {
   if (local_waits_) return true;
   if (lane_ == nullptr) return false;
   if (rnr_deadline_ns_ != 0 || placed_) return true;
+  // something is to be begun or goes on by our own hand, and nothing is out that would wake us
+  if (sq_next_ != sq_tail_ && may_go_on() && done_through_ == lane_->request_tx.cells.pos()) {
+    return true;
+  }
   return lane_->direct.allowed && piece_head_ != piece_tail_;
 }
 

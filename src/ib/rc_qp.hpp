@@ -69,6 +69,7 @@ class RcQp final : public Qp {
  protected:
   void run_send_queue() noexcept override;
   void stop() noexcept override;
+  void on_access_changed() noexcept override;
 
  private:
   struct Piece {  // an RDMA piece in the request ring that we could claim
@@ -98,10 +99,13 @@ class RcQp final : public Qp {
   bool is_reliable() const noexcept { return spec_.type != QpType::uc; }
   bool is_up() const noexcept { return lane_ != nullptr && !lane_over_ && !broken_; }
   void release_lane() noexcept;
+  void begin_anew() noexcept;
+  void forget_waiting() noexcept;
   void wind_down(WcStatus status) noexcept;
 
   // rc_requester.cpp
   bool start(uint32_t at) noexcept;
+  bool holds(const Wqe& w, uint64_t pos) const noexcept;
   bool begin(uint32_t at) noexcept;
   void fail_wqe(Wqe& w, WcStatus status) noexcept;
   uint8_t wire_flags(const Wqe& w) const noexcept;
@@ -123,6 +127,7 @@ class RcQp final : public Qp {
   void update_pending() noexcept;
 
   // rc_direct.cpp
+  bool peer_lets(const Wqe& w) noexcept;
   bool may_go_direct(const Wqe& w) noexcept;
   bool put_direct(uint32_t at) noexcept;
   bool take_outcome(Wqe& w, const protect::DirectResult& r) noexcept;
@@ -142,6 +147,7 @@ class RcQp final : public Qp {
   // rc_responder.cpp
   bool poll_requests() noexcept;
   bool execute(const wire::RcHead& head, wire::RcOp op) noexcept;
+  WcStatus place_inline(const wire::RcHead& head) noexcept;
   bool on_send(const wire::RcHead& head) noexcept;
   bool on_send_bytes(const wire::RcHead& head) noexcept;
   bool on_write(const wire::RcHead& head) noexcept;
@@ -158,7 +164,7 @@ class RcQp final : public Qp {
     return !is_reliable() && !taken_ && queue.empty();
   }
   bool deliver(const wire::RcHead& head, uint64_t len, WcOpcode opcode) noexcept;
-  bool invalidate_for_peer(uint32_t rkey) noexcept;
+  protect::WindowAnswer invalidate_for_peer(uint32_t rkey) noexcept;
   bool refuse(WcStatus status, const protect::AccessAsk* ask, protect::Denial denial) noexcept;
   void fail_receive(WcStatus mine, WcStatus theirs) noexcept;
   bool allows(uint32_t access) noexcept;
@@ -222,7 +228,7 @@ class RcQp final : public Qp {
   bool ending_ = false;       // and has begun
   uint64_t got_ = 0;          // bytes of the message under way
   TakenRecv recv_;
-  ReceiveQueue* recv_from_ = nullptr;
+  uint32_t recv_srq_ = 0;            // XRC: number of the queue that recv_ is of, or is waited for
   uint64_t read_done_ = 0;           // of the read at the head of the ring
   protect::RegionRef whole_region_;  // of the write or read under way
   bool write_refused_ = false;       // UC: of the write under way

@@ -21,9 +21,9 @@ constexpr bool is_atomic(SendOp op) noexcept {
 constexpr bool returns_data(SendOp op) noexcept {
   return op == SendOp::read || is_atomic(op);
 }
-constexpr bool is_local(SendOp op) noexcept {
-  return op == SendOp::bind_mw || op == SendOp::local_inv;
-}
+
+// So many pieces are looked at before the first of them is copied by our own hand.
+constexpr size_t kOneCopy = protect::PeerKeyView::kMaxLocalSegments;
 
 RcHead head_of(RcOp op, uint8_t flags, uint64_t len, uint32_t imm) noexcept {
   return {static_cast<uint8_t>(op), flags, static_cast<uint16_t>(len), imm};
@@ -33,7 +33,8 @@ RcHead head_of(RcOp op, uint8_t flags, uint64_t len, uint32_t imm) noexcept {
 
 void RcQp::run_send_queue() noexcept {
   const Driving driving(*this);
-  while (sq_next_ != sq_tail_ && may_send() && !stopped_) {
+  if (sq_head_ == sq_tail_) stopped_ = local_waits_ = false;  // all that had failed is flushed
+  while (sq_next_ != sq_tail_ && may_go_on() && !stopped_) {
     Wqe& w = wqe(sq_next_);
     if (lane_ == nullptr && !is_local(w.op)) [[unlikely]] {
       if (had_lane_) return lane_failed(Errc::peer_lost);
@@ -47,8 +48,16 @@ void RcQp::run_send_queue() noexcept {
   if (sq_head_ != sq_next_ && wqe(sq_head_).stage == Wqe::Stage::finished) retire();
 }
 
+// Whether the request at that position is a part of the WQE. One that has nothing in the ring holds
+// no position, though it may begin where the next one does.
+bool RcQp::holds(const Wqe& w, uint64_t pos) const noexcept {
+  if (w.stage == Wqe::Stage::queued || !w.in_ring || pos < w.begin_pos) return false;
+  return pos < (w.stage == Wqe::Stage::begun ? lane_->request_tx.cells.pos() : w.end_pos);
+}
+
 // A WQE has failed before its turn to complete: it does so when those before it have.
 void RcQp::fail_wqe(Wqe& w, WcStatus status) noexcept {
+  if (w.stage == Wqe::Stage::begun && w.in_ring) w.end_pos = lane_->request_tx.cells.pos();
   w.status = status;
   w.stage = Wqe::Stage::finished;
   stopped_ = true;
@@ -64,16 +73,16 @@ bool RcQp::begin(uint32_t at) noexcept {
       return true;
     }
     if (results_out_ >= attr_.max_rd_atomic) return false;
-    const WcStatus s = check_local(sges_of(at), w.sge_count, Rights::local_write);
+    const WcStatus s = check_local(sges_of(at), w.sge_count, w.len, Rights::local_write);
     if (s != WcStatus::success) {
       fail_wqe(w, s);
       return true;
     }
     ++results_out_;
   }
-  if (w.len > wire::kRcMaxInline && !returns_data(w.op) && !w.is_inline) {
+  if (!returns_data(w.op) && (w.len > wire::kRcMaxInline || w.sge_count > kOneCopy)) {
     // a message that cannot be read as a whole is not begun
-    const WcStatus s = check_local(sges_of(at), w.sge_count, Rights::local_read);
+    const WcStatus s = check_local(sges_of(at), w.sge_count, w.len, Rights::local_read);
     if (s != WcStatus::success) {
       fail_wqe(w, s);
       return true;
@@ -95,7 +104,7 @@ bool RcQp::start(uint32_t at) noexcept {
     case SendOp::bind_mw: return put_bind(at);
     case SendOp::local_inv: return put_local_inv(at);
     case SendOp::cmp_swap:
-    case SendOp::fetch_add: return put_atomic(at);
+    case SendOp::fetch_add: take_the_ring(w); return put_atomic(at);
     case SendOp::read:
       if (w.len != 0 && may_go_direct(w)) return put_direct(at);
       take_the_ring(w);
@@ -106,7 +115,9 @@ bool RcQp::start(uint32_t at) noexcept {
       if (w.len != 0 && may_go_direct(w)) return put_direct(at);
       take_the_ring(w);
       return w.len <= wire::kRcMaxInline ? put_inline(at, RcOp::write) : put_write_pieces(at);
-    default: return w.len <= wire::kRcMaxInline ? put_inline(at, RcOp::send) : put_send_pieces(at);
+    default:
+      take_the_ring(w);
+      return w.len <= wire::kRcMaxInline ? put_inline(at, RcOp::send) : put_send_pieces(at);
   }
 }
 
@@ -119,8 +130,7 @@ uint8_t RcQp::wire_flags(const Wqe& w) const noexcept {
   return flags;
 }
 
-// A write or read goes through the ring from its beginning, whatever of it was copied by our own
-// hand.
+// It goes through the ring from its beginning, whatever of it was copied by our own hand.
 void RcQp::take_the_ring(Wqe& w) noexcept {
   if (w.in_ring) return;
   w.in_ring = true;
@@ -129,6 +139,7 @@ void RcQp::take_the_ring(Wqe& w) noexcept {
 
 // All of it is in the ring: a reliable one waits to be executed, an unreliable one is done.
 void RcQp::posted(Wqe& w) noexcept {
+  if (w.stage == Wqe::Stage::finished) return;  // refused while it was being put there
   w.end_pos = lane_->request_tx.cells.pos();
   w.stage = is_reliable() ? Wqe::Stage::posted : Wqe::Stage::finished;
 }
@@ -238,6 +249,7 @@ bool RcQp::put_send_pieces(uint32_t at) noexcept {
     tx.cells.publish(1);
     published_request();
     w.done += n;
+    if (w.stage == Wqe::Stage::finished) return true;  // refused meanwhile
   }
   posted(w);
   return true;
@@ -269,7 +281,7 @@ bool RcQp::put_write_pieces(uint32_t at) noexcept {
     tx.cells.publish(1);
     published_request();
     w.done += n;
-    if (!last && stopped_) return true;
+    if (w.stage == Wqe::Stage::finished) return true;  // refused meanwhile
   }
   posted(w);
   return true;
@@ -313,6 +325,7 @@ bool RcQp::put_notice(uint32_t at) noexcept {
   Wqe& w = wqe(at);
   ring::ChannelTx& tx = lane_->request_tx;
   if (!tx.room(1)) return false;
+  w.in_ring = true;
   std::byte* body = tx.cells.body();
   wire::store_rc(body, head_of(RcOp::notice, wire_flags(w), 0, w.imm), wire::RcNotice{w.len});
   std::memcpy(body + wire::kRcHeadBytes + sizeof(wire::RcNotice), &w.srq_number,
@@ -350,7 +363,6 @@ void RcQp::retire() noexcept {
       break;
     }
     if (returns_data(w.op) && w.stage != Wqe::Stage::queued && results_out_ != 0) --results_out_;
-    rnr_deadline_ns_ = 0;
     complete_head();
     if (attr_.state == QpState::err) return;
   }

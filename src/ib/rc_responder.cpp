@@ -35,7 +35,7 @@ bool RcQp::poll_requests() noexcept {
     }
     if (budget != qp::kPollBudget) rx.cells.prefetch(qp::kPrefetchCells);
     if (!execute(head, op)) break;
-    rnr_told_ = false;
+    rnr_told_ = waiting_ = false;
     rx.cells.advance(n_cells);
     any = true;
     // pieces of a large message at once: who sends them waits for room
@@ -107,8 +107,12 @@ bool RcQp::allows(uint32_t access) noexcept {
 ReceiveQueue* RcQp::queue_for(const RcHead& head, RcOp op) noexcept {
   if (spec_.type != QpType::xrc_recv) return &receives();
   if ((head.flags & wire::kRcXrc) == 0) return nullptr;
-  return spec_.windows->find_srq(wire::load_srq_number(lane_->request_rx.cells.body(), op),
-                                 spec_.xrc_domain);
+  const uint32_t number = wire::load_srq_number(lane_->request_rx.cells.body(), op);
+  if (!taken_ && number != recv_srq_) {
+    forget_waiting();
+    recv_srq_ = number;
+  }
+  return spec_.windows->find_srq(recv_srq_, spec_.xrc_domain);
 }
 
 // A receive for the message at the head. False: none is posted, and the peer is told once.
@@ -116,7 +120,6 @@ bool RcQp::take_receive(ReceiveQueue* queue) noexcept {
   if (taken_) return true;
   if (!queue->empty()) [[likely]] {
     queue->take(recv_);
-    recv_from_ = queue;
     taken_ = true;
     got_ = 0;
     return true;
@@ -149,10 +152,13 @@ void RcQp::fail_receive(WcStatus mine, WcStatus theirs) noexcept {
 // the invalidation is not over.
 bool RcQp::deliver(const RcHead& head, uint64_t len, WcOpcode opcode) noexcept {
   const bool invalidates = (head.flags & wire::kRcInv) != 0 && opcode == WcOpcode::recv;
-  placed_ = true;
-  if (invalidates && !invalidate_for_peer(head.imm)) return false;
-  placed_ = false;
-  if (!is_up()) return true;  // the invalidation was refused
+  if (invalidates) {
+    const protect::WindowAnswer answer = invalidate_for_peer(head.imm);
+    placed_ = answer == protect::WindowAnswer::waits;
+    if (placed_) return false;
+    // unreliable: the receive is for the next message
+    if (answer != protect::WindowAnswer::done) return true;
+  }
   Wc wc;
   wc.opcode = opcode;
   wc.byte_len = static_cast<uint32_t>(len);
@@ -164,8 +170,24 @@ bool RcQp::deliver(const RcHead& head, uint64_t len, WcOpcode opcode) noexcept {
   return true;
 }
 
+// Inline payload into the receive that was taken, which has room for it.
+WcStatus RcQp::place_inline(const RcHead& head) noexcept {
+  const ring::CellReader& cells = lane_->request_rx.cells;
+  if (recv_.sge_count > 1) {  // a bad piece changes none of the others
+    const WcStatus s = check_local(recv_.sge, recv_.sge_count, head.len, Rights::local_write);
+    if (s != WcStatus::success) return s;
+  }
+  const size_t at = wire::rc_payload_offset(RcOp::send, head.flags);
+  if (at + head.len <= ring::kBodyBytes) [[likely]] {
+    // copied once: what is placed is what was read
+    return scatter(recv_.sge, recv_.sge_count, 0, cells.body() + at, head.len);
+  }
+  std::byte flat[wire::kRcMaxInline];
+  ring::BodyReader(cells, at).copy_out(flat, head.len);
+  return scatter(recv_.sge, recv_.sge_count, 0, flat, head.len);
+}
+
 bool RcQp::on_send(const RcHead& head) noexcept {
-  ring::ChannelRx& rx = lane_->request_rx;
   if (placed_) return deliver(head, head.len, WcOpcode::recv);
   if (!lane_->response_tx.room(1)) return false;
   ReceiveQueue* queue = queue_for(head, RcOp::send);
@@ -176,18 +198,7 @@ bool RcQp::on_send(const RcHead& head) noexcept {
     fail_receive(WcStatus::loc_len_err, WcStatus::rem_inv_req_err);
     return true;
   }
-  const size_t at = wire::rc_payload_offset(RcOp::send, head.flags);
-  WcStatus s = WcStatus::success;
-  if (at + head.len <= ring::kBodyBytes) [[likely]] {
-    // copied once: what is placed is what was read
-    if (head.len != 0) {
-      s = scatter(recv_.sge, recv_.sge_count, 0, rx.cells.body() + at, head.len);
-    }
-  } else {
-    std::byte flat[wire::kRcMaxInline];
-    ring::BodyReader(rx.cells, at).copy_out(flat, head.len);
-    s = scatter(recv_.sge, recv_.sge_count, 0, flat, head.len);
-  }
+  const WcStatus s = place_inline(head);
   if (s != WcStatus::success) {
     fail_receive(s, WcStatus::rem_op_err);
     return true;
@@ -228,7 +239,9 @@ bool RcQp::on_send_bytes(const RcHead& head) noexcept {
     fail_receive(WcStatus::loc_len_err, WcStatus::rem_inv_req_err);
     return true;
   }
-  const WcStatus s = scatter(recv_.sge, recv_.sge_count, f.offset, from, f.len);
+  WcStatus s = WcStatus::success;
+  if (first) s = check_local(recv_.sge, recv_.sge_count, f.total, Rights::local_write);
+  if (s == WcStatus::success) s = scatter(recv_.sge, recv_.sge_count, f.offset, from, f.len);
   rx.free_bytes_before(rx.bytes.after(f.byte_pos, f.len));
   if (s != WcStatus::success) {
     fail_receive(s, WcStatus::rem_op_err);

@@ -20,7 +20,7 @@ bool RcQp::poll_responses() noexcept {
     const RcHead head = wire::load_rc_head(rx.cells.body());
     const auto op = static_cast<RcOp>(head.op);
     const uint32_t n_cells = wire::rc_cells_of(op, head.flags, head.len);
-    switch (n_cells == 0 ? RcOp::none : op) {
+    switch (n_cells == 0 || !is_reliable() ? RcOp::none : op) {
       case RcOp::nak: on_nak(head); break;
       case RcOp::rnr: on_rnr(head); break;
       case RcOp::read_inline:
@@ -46,9 +46,11 @@ void RcQp::on_nak(const RcHead& head) noexcept {
                      status == WcStatus::rem_op_err;
   for (uint32_t at = sq_head_; at != sq_tail_; ++at) {
     Wqe& w = wqe(at);
-    if (w.stage != Wqe::Stage::begun && w.stage != Wqe::Stage::posted) continue;
-    const uint64_t end = w.stage == Wqe::Stage::posted ? w.end_pos : lane_->request_tx.cells.pos();
-    if (f.pos < w.begin_pos || f.pos >= end) continue;
+    if (!holds(w, f.pos)) continue;
+    if (w.stage == Wqe::Stage::finished) {
+      if (w.status != WcStatus::success) return;  // it had failed at this end already
+      break;
+    }
     w.denial = head.imm < protect::kDenials ? head.imm : 0;
     fail_wqe(w, known ? status : WcStatus::rem_op_err);
     explain_refused(w);
@@ -59,7 +61,7 @@ void RcQp::on_nak(const RcHead& head) noexcept {
 
 void RcQp::on_rnr(const RcHead& head) noexcept {
   const auto f = wire::load_rc<wire::RcAnswer>(lane_->response_rx.cells.body());
-  if (attr_.rnr_retry == 7 || sq_head_ == sq_next_) return;
+  if (attr_.rnr_retry == 7 || sq_head_ == sq_tail_) return;
   if (rnr_deadline_ns_ != 0 && rnr_pos_ == f.pos) return;
   rnr_pos_ = f.pos;
   rnr_deadline_ns_ = now_ns() + 1 + rnr_timer_ns(static_cast<uint8_t>(head.imm)) * attr_.rnr_retry;
@@ -75,8 +77,7 @@ void RcQp::look_at_rnr_timer() noexcept {
   rnr_deadline_ns_ = 0;
   for (uint32_t at = sq_head_; at != sq_tail_; ++at) {
     Wqe& w = wqe(at);
-    if (w.stage == Wqe::Stage::queued || rnr_pos_ < w.begin_pos) continue;
-    if (w.stage == Wqe::Stage::posted && rnr_pos_ >= w.end_pos) continue;
+    if (!holds(w, rnr_pos_) || w.stage == Wqe::Stage::finished) continue;
     fail_wqe(w, WcStatus::rnr_retry_exc_err);
     APERTURE_WARN(
         "queue pair 0x%x: %s has posted no receive for a message in the time that min_rnr_timer "
@@ -109,7 +110,7 @@ void RcQp::on_result(const RcHead& head, RcOp op) noexcept {
   }
   for (uint32_t at = sq_head_; at != sq_next_; ++at) {
     Wqe& w = wqe(at);
-    if (w.stage == Wqe::Stage::queued || w.begin_pos != pos) continue;
+    if (!holds(w, pos)) continue;
     const bool wants =
         w.op == SendOp::read || w.op == SendOp::cmp_swap || w.op == SendOp::fetch_add;
     // in order and never more than was asked for
@@ -117,8 +118,8 @@ void RcQp::on_result(const RcHead& head, RcOp op) noexcept {
     if (w.stage == Wqe::Stage::posted) {
       const WcStatus s = scatter(sges_of(at), w.sge_count, w.done, from, len);
       if (s != WcStatus::success) fail_wqe(w, s);
-      w.done += len;
     }
+    w.done += len;  // what comes after a failure is counted and dropped
     if (free_after != 0) rx.free_bytes_before(free_after);
     stall_since_ = 0;  // the owner is at it
     return;

@@ -25,6 +25,10 @@ enum class SendOp : uint8_t {
   send_with_inv = 9,
 };
 inline constexpr unsigned kSendOps = 10;
+// Done at this end, without a peer.
+constexpr bool is_local(SendOp op) noexcept {
+  return op == SendOp::bind_mw || op == SendOp::local_inv;
+}
 
 // Flags of a work request.
 inline constexpr uint32_t kFence = 1;

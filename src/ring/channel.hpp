@@ -3,6 +3,7 @@
 //
 //   line 0   written by the consumer   consumed, bytes_consumed
 //   line 1   written by the consumer   state (hot or asleep), marked rung by the producer; notices
+//                                      (of queue pairs of the verbs door: wire/rc.hpp)
 //   line 2   written by the consumer   polls, which grows while the consumer polls; executing. The
 //                                      producer reads them only when the consumer seems to be away,
 //                                      so the consumer's stores wait for nobody

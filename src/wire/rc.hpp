@@ -48,6 +48,11 @@ inline constexpr uint8_t kRcFirst = 8;  // first piece of a message
 inline constexpr uint8_t kRcLast = 16;  // last piece of a message
 inline constexpr uint8_t kRcXrc = 32;   // the number of a shared receive queue is there
 
+// In the word `notices` of a request channel: what its consumer lets the peer do by its own hand.
+// An empty word allows nothing.
+inline constexpr uint32_t kRcDirectReads = 1;
+inline constexpr uint32_t kRcDirectWrites = 2;
+
 inline constexpr size_t kRcHeadBytes = 8;
 inline constexpr uint16_t kRcMaxInline = 256;
 
