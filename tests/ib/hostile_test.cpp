@@ -1,0 +1,669 @@
+// A peer that writes nonsense into its half of the lane of a connected queue pair: the connection
+// is given up, exactly that one, with nothing written outside and every work request of ours ended
+// once. (hostile-inputs 24, 25, 27, 28, 29, 35, 38.)
+#include <atomic>
+#include <thread>
+
+#include "ib/pair.hpp"
+
+namespace aperture::ib::test {
+namespace {
+
+using wire::RcHead;
+using wire::RcOp;
+
+constexpr size_t kMemory = 400'000;
+constexpr size_t kRegion = 100'000;  // in the middle third or so of it
+constexpr size_t kRegionAt = 150'000;
+constexpr std::byte kFill{7};
+
+// One side has a queue pair; at the other end is only the bare lane.
+class Victim {
+ public:
+  explicit Victim(LinkKind kind, const Options& o = {}) : lanes_(kind) {
+    a = std::make_unique<Side>(*lanes_.keys, o, 0x101, kMemory);
+    std::fill(a->memory.begin(), a->memory.end(), kFill);
+    key = static_cast<uint32_t>(
+        a->add(a->memory.data() + kRegionAt, kRegion, kEverything | Rights::bind_window).key);
+    address = a->address(kRegionAt);
+    a->bring_up();
+    lanes_.make(a->domain, protect::new_domain());
+    peer = std::move(lanes_.lane_b);
+    EXPECT_TRUE(peer->prepare_request_bytes() && peer->prepare_response_bytes());
+    a->qp->attach(std::move(lanes_.lane_a));
+  }
+  ~Victim() {
+    a->qp->fail();
+    drain();
+    EXPECT_EQ(sends_ended, sends) << "each work request ends once";
+    EXPECT_EQ(receives_ended, receives) << "each receive ends once";
+    EXPECT_TRUE(outside_intact());
+    a.reset();
+    peer.reset();
+  }
+
+  template <typename Fields>
+  void put(ring::ChannelTx& tx, const RcHead& head, const Fields& f) {
+    wire::store_rc(tx.cells.body(), head, f);
+    const uint32_t n = wire::rc_cells_of(static_cast<RcOp>(head.op), head.flags, head.len);
+    tx.cells.publish(n == 0 ? 1 : n);
+  }
+  template <typename Fields>
+  void request(RcOp op, const Fields& f, uint8_t flags = 0, uint16_t len = 0, uint32_t imm = 0) {
+    put(peer->request_tx, RcHead{static_cast<uint8_t>(op), flags, len, imm}, f);
+  }
+  template <typename Fields>
+  void response(RcOp op, const Fields& f, uint16_t len = 0, uint32_t imm = 0) {
+    put(peer->response_tx, RcHead{static_cast<uint8_t>(op), 0, len, imm}, f);
+  }
+  void send(uint8_t flags = 0, uint16_t len = 8, uint32_t imm = 0) {
+    const RcHead head{static_cast<uint8_t>(RcOp::send), flags, len, imm};
+    std::memcpy(peer->request_tx.cells.body(), &head, sizeof head);
+    const uint32_t n = wire::rc_cells_of(RcOp::send, flags, len);
+    peer->request_tx.cells.publish(n == 0 ? 1 : n);
+  }
+  void acknowledge(uint32_t cells) {
+    peer->request_rx.cells.advance(cells);
+    peer->request_rx.publish_consumed();
+  }
+
+  // Receives and work requests of ours, in their own part of the memory.
+  void post_recv(size_t len = 64) { ASSERT_TRUE(a->post_recv(receives++, 0, len)); }
+  uint64_t post(SendOp op, size_t len) {
+    const uint64_t pos = a->qp->lane()->request_tx.cells.pos();
+    EXPECT_TRUE(a->post(op, sends++, 1000, len, 0x1000, 1));
+    return pos;
+  }
+  void poll(int n = 20) {
+    for (int i = 0; i < n; ++i) a->poll();
+    drain();
+  }
+  void drain() {
+    for (; !a->send_cq.empty(); a->send_cq.pop()) {
+      EXPECT_EQ(a->send_cq.front().id, sends_ended) << "in order, once";
+      ++sends_ended;
+      sent.push_back(a->send_cq.front().status);
+    }
+    for (; !a->recv_cq.empty(); a->recv_cq.pop()) {
+      ++receives_ended;
+      received.push_back(a->recv_cq.front());
+    }
+  }
+  void expect_broken() {
+    poll();
+    EXPECT_EQ(a->qp->state(), QpState::err);
+    EXPECT_EQ(a->events.async.size(), 1u);
+    EXPECT_EQ(a->events.async, std::vector{AsyncEvent::qp_fatal});
+    EXPECT_EQ(a->qp->lane(), nullptr);
+    EXPECT_NE(a->given_back, nullptr);
+    EXPECT_TRUE(region_intact());
+  }
+  // What a sound peer may get wrong, too: a refusal with its code.
+  void expect_refused(WcStatus status, AsyncEvent event, protect::Denial denial) {
+    poll();
+    EXPECT_EQ(a->qp->state(), QpState::err);
+    EXPECT_EQ(a->events.async, std::vector{event});
+    ASSERT_TRUE(peer->response_rx.cells.ready());
+    const RcHead nak = wire::load_rc_head(peer->response_rx.cells.body());
+    EXPECT_EQ(nak.op, static_cast<uint8_t>(RcOp::nak));
+    EXPECT_EQ(nak.len, static_cast<uint16_t>(status));
+    EXPECT_EQ(nak.imm, static_cast<uint32_t>(denial));
+    EXPECT_TRUE(region_intact());
+  }
+  void expect_alive() {
+    poll();
+    EXPECT_EQ(a->qp->state(), QpState::rts);
+    EXPECT_TRUE(a->events.async.empty());
+    EXPECT_NE(a->qp->lane(), nullptr);
+  }
+  bool region_intact() const { return all_of(kRegionAt, kRegion); }
+  bool outside_intact() const {
+    return all_of(100'000, kRegionAt - 100'000) &&
+           all_of(kRegionAt + kRegion, kMemory - kRegionAt - kRegion);
+  }
+
+  std::unique_ptr<Side> a;
+  std::unique_ptr<link::Lane> peer;
+  uint64_t address = 0;
+  uint32_t key = 0;
+  uint64_t sends = 0, sends_ended = 0, receives = 0, receives_ended = 0;
+  std::vector<WcStatus> sent;
+  std::vector<Wc> received;
+
+ private:
+  bool all_of(size_t at, size_t n) const {
+    const auto from = a->memory.begin() + static_cast<ptrdiff_t>(at);
+    return std::all_of(from, from + static_cast<ptrdiff_t>(n),
+                       [](std::byte b) { return b == kFill; });
+  }
+
+  link::test::LanePair lanes_;
+};
+
+using Hostile = OverEachLink;
+APERTURE_OVER_EACH_LINK(Hostile);
+
+const wire::RcAnswer kNothing{0};
+
+// --- 24, 25: operations and lengths ---
+
+TEST_P(Hostile, hostile_25_unknown_requests_and_responses) {
+  for (const unsigned op : {0u, 8u, 15u, 20u, 99u, 255u}) {
+    for (const bool as_response : {false, true}) {
+      SCOPED_TRACE(op);
+      Victim v(GetParam());
+      v.post_recv();
+      v.post(SendOp::send, 8);
+      if (as_response) {
+        v.response(static_cast<RcOp>(op), kNothing);
+      } else {
+        v.request(static_cast<RcOp>(op), kNothing);
+      }
+      v.expect_broken();
+      EXPECT_EQ(v.sent, std::vector{WcStatus::wr_flush_err});
+    }
+  }
+}
+
+TEST_P(Hostile, hostile_28_what_belongs_into_the_other_ring) {
+  for (const RcOp op : {RcOp::nak, RcOp::rnr, RcOp::read_inline, RcOp::read_data}) {
+    Victim v(GetParam());
+    v.request(op, kNothing);
+    v.expect_broken();
+  }
+  for (const RcOp op : {RcOp::send, RcOp::write, RcOp::read, RcOp::atomic, RcOp::notice}) {
+    Victim v(GetParam());
+    v.response(op, kNothing);
+    v.expect_broken();
+  }
+}
+
+TEST_P(Hostile, hostile_24_inline_payload_at_and_above_the_limit) {
+  {
+    Victim v(GetParam());
+    v.post_recv(256);
+    v.send(0, 256);
+    v.expect_alive();
+    ASSERT_EQ(v.received.size(), 1u);
+    EXPECT_EQ(v.received[0].byte_len, 256u);
+  }
+  for (const unsigned len : {257u, 0x8000u, 0xffffu}) {
+    Victim v(GetParam());
+    v.post_recv(256);
+    v.send(0, static_cast<uint16_t>(len));
+    v.expect_broken();
+    EXPECT_EQ(v.received.back().status, WcStatus::wr_flush_err);
+  }
+}
+
+TEST_P(Hostile, hostile_25_flags_that_mean_nothing_here) {
+  Victim v(GetParam());
+  v.post_recv(64);
+  v.send(wire::kRcXrc | 0xc0);  // a receive queue's number, on a reliable connection
+  v.request(RcOp::write,
+            wire::RcWrite{static_cast<uint32_t>(v.address), static_cast<uint32_t>(v.address >> 32),
+                          v.key},
+            wire::kRcInv, 0, v.key);  // invalidating is for sends
+  v.expect_alive();
+  ASSERT_EQ(v.received.size(), 1u);
+  EXPECT_EQ(v.received[0].status, WcStatus::success);
+  EXPECT_EQ(v.received[0].flags, 0);
+}
+
+// --- 28, 29: pieces ---
+
+TEST_P(Hostile, hostile_38_payload_outside_the_byte_ring) {
+  const auto bad = [](ring::ChannelTx& tx) {
+    const uint64_t size = tx.bytes.size();
+    return std::vector<std::pair<uint64_t, uint32_t>>{
+        {size - 64, 65}, {~uint64_t{0}, 2}, {0, 512 * 1024 + 1}, {0, ~0u}, {size - 1, 2}};
+  };
+  for (size_t i = 0; i < 5; ++i) {
+    SCOPED_TRACE(i);
+    {
+      Victim v(GetParam());
+      const auto [pos, len] = bad(v.peer->request_tx)[i];
+      v.post_recv(64);
+      v.request(RcOp::send_bytes, wire::RcSendBytes{pos, len, 0, len, 0},
+                wire::kRcFirst | wire::kRcLast);
+      v.expect_broken();
+    }
+    {
+      Victim v(GetParam());
+      const auto [pos, len] = bad(v.peer->request_tx)[i];
+      v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address, pos, v.key, len, 0, len});
+      v.expect_broken();
+    }
+    Victim v(GetParam());
+    const auto [pos, len] = bad(v.peer->response_tx)[i];
+    v.response(RcOp::read_data, wire::RcReadData{v.post(SendOp::read, 4096), pos, 0, len});
+    v.expect_broken();
+    EXPECT_EQ(v.sent, std::vector{WcStatus::wr_flush_err});
+  }
+}
+
+TEST_P(Hostile, hostile_28_pieces_of_a_message_that_do_not_fit_together) {
+  constexpr uint8_t kF = wire::kRcFirst, kL = wire::kRcLast;
+  const struct {
+    const char* what;
+    std::vector<std::pair<wire::RcSendBytes, uint8_t>> pieces;
+  } cases[] = {
+      {"continues nothing", {{{0, 8, 8, 24, 0}, 0}}},
+      {"last of nothing", {{{0, 8, 8, 16, 0}, kL}}},
+      {"repeats", {{{0, 8, 0, 24, 0}, kF}, {{0, 8, 8, 24, 0}, 0}, {{0, 8, 8, 24, 0}, 0}}},
+      {"overlaps", {{{0, 8, 0, 24, 0}, kF}, {{0, 8, 4, 24, 0}, 0}}},
+      {"leaves a gap", {{{0, 8, 0, 24, 0}, kF}, {{0, 8, 16, 24, 0}, kL}}},
+      {"offset behind the end", {{{0, 8, 0, 24, 0}, kF}, {{0, 8, 25, 24, 0}, 0}}},
+      {"ends behind the end", {{{0, 8, 0, 24, 0}, kF}, {{0, 17, 8, 24, 0}, kL}}},
+      {"offset wraps", {{{0, 8, ~0u - 3, 24, 0}, 0}}},
+      {"first in the middle", {{{0, 8, 8, 24, 0}, kF}}},
+      {"last in the middle", {{{0, 8, 0, 24, 0}, kF | kL}}},
+      {"whole and not last", {{{0, 24, 0, 24, 0}, kF}}},
+      {"above the limit", {{{0, 8, 0, (1u << 31) + 1, 0}, kF}}},
+      {"shrinks", {{{0, 8, 0, 24, 0}, kF}, {{0, 8, 8, 12, 0}, kL}}},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    Victim v(GetParam());
+    v.post_recv(64);
+    v.post_recv(64);
+    for (const auto& [piece, flags] : c.pieces) v.request(RcOp::send_bytes, piece, flags);
+    v.expect_broken();
+    EXPECT_EQ(v.received.size(), 2u) << "the one that was taken is not lost";
+  }
+}
+
+TEST_P(Hostile, a_message_that_never_ends_keeps_its_receive_until_the_lane_goes) {
+  Victim v(GetParam());
+  v.post_recv(64);
+  v.request(RcOp::send_bytes, wire::RcSendBytes{0, 8, 0, 24, 0}, wire::kRcFirst);
+  for (int i = 0; i < 50; ++i) v.request(RcOp::send_bytes, wire::RcSendBytes{0, 0, 8, 24, 0});
+  v.expect_alive();
+  EXPECT_TRUE(v.received.empty());
+  v.a->qp->lose();
+  v.drain();
+  ASSERT_EQ(v.received.size(), 1u);
+  EXPECT_NE(v.received[0].status, WcStatus::success);
+}
+
+TEST_P(Hostile, a_message_that_grows_beyond_its_receive_is_refused) {
+  Victim v(GetParam());
+  v.post_recv(64);
+  v.request(RcOp::send_bytes, wire::RcSendBytes{0, 8, 0, 24, 0}, wire::kRcFirst);
+  v.request(RcOp::send_bytes, wire::RcSendBytes{64, 8, 8, 65, 0});
+  v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none);
+  EXPECT_EQ(v.received[0].status, WcStatus::loc_len_err);
+}
+
+TEST_P(Hostile, a_message_within_a_message_ends_each_receive_once) {
+  Victim v(GetParam());
+  v.post_recv(64);
+  v.post_recv(64);
+  v.request(RcOp::send_bytes, wire::RcSendBytes{0, 8, 0, 24, 0}, wire::kRcFirst);
+  v.send(0, 16);
+  v.send(0, 16);
+  v.expect_alive();
+  EXPECT_EQ(v.received.size(), 2u);
+  v.request(RcOp::send_bytes, wire::RcSendBytes{64, 16, 8, 24, 0}, wire::kRcLast);
+  v.expect_broken();
+}
+
+TEST_P(Hostile, hostile_29_write_pieces_outside_their_operation_or_their_region) {
+  const auto len = static_cast<uint32_t>(kRegion);
+  const struct {
+    uint64_t addr;  // from the region's beginning
+    uint32_t n, offset, total;
+    bool sound;  // may come from a sound peer: refused, not broken
+  } bad[] = {
+      {0, 0, 101, 100, false},           // begins behind the end
+      {0, 11, 90, 100, false},           // ends behind it
+      {0, 2, ~0u, 100, false},           // wraps
+      {0, 8, 0, (1u << 31) + 1, false},  // above the limit
+      {0, 64, 0, len + 1, true},         // leaves the region
+      {~uint64_t{0}, 64, 0, 64, true},   // begins before it
+      {0 - uint64_t{kRegionAt} * 1000, 40, 60, 100, true},
+      {kRegion - 8, 8, 4, 12, true},
+  };
+  for (const auto& b : bad) {
+    SCOPED_TRACE(std::to_string(b.n) + " at " + std::to_string(b.offset));
+    Victim v(GetParam());
+    v.request(RcOp::write_bytes,
+              wire::RcWriteBytes{v.address + b.addr, 0, v.key, b.n, b.offset, b.total});
+    if (b.sound) {
+      v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
+                       protect::Denial::out_of_range);
+    } else {
+      v.expect_broken();
+    }
+  }
+}
+
+TEST_P(Hostile, hostile_29_addresses_that_wrap) {
+  for (const uint64_t addr : {~uint64_t{0} - 3, ~uint64_t{0}, uint64_t{0}}) {
+    for (const RcOp op : {RcOp::write, RcOp::read, RcOp::write_bytes}) {
+      Victim v(GetParam());
+      if (op == RcOp::write) {
+        v.request(
+            op,
+            wire::RcWrite{static_cast<uint32_t>(addr), static_cast<uint32_t>(addr >> 32), v.key}, 0,
+            8);
+      } else if (op == RcOp::read) {
+        v.request(op, wire::RcRead{addr, v.key, 8});
+      } else {
+        v.request(op, wire::RcWriteBytes{addr, 0, v.key, 8, 0, 8});
+      }
+      v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
+                       protect::Denial::out_of_range);
+    }
+  }
+}
+
+TEST_P(Hostile, a_piece_that_continues_another_life_of_a_write_is_judged_by_itself) {
+  Victim v(GetParam());
+  v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address, 0, v.key, 8, 0, 16});
+  // the same place in its operation, of another key and another address
+  v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address - 100'000, 0, v.key, 8, 8, 16});
+  v.poll();
+  EXPECT_EQ(v.a->events.async, std::vector{AsyncEvent::qp_access_err});
+  EXPECT_TRUE(v.outside_intact());
+}
+
+TEST_P(Hostile, reads_and_atomics_of_what_is_not_granted) {
+  const struct {
+    uint64_t at;
+    uint32_t len;
+  } bad[] = {{kRegion - 7, 8}, {0, static_cast<uint32_t>(kRegion) + 1}, {0, 1u << 31}};
+  for (const auto& [at, len] : bad) {
+    Victim v(GetParam());
+    v.request(RcOp::read, wire::RcRead{v.address + at, v.key, len});
+    v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
+                     protect::Denial::out_of_range);
+  }
+  {
+    Victim v(GetParam());
+    v.request(RcOp::read, wire::RcRead{v.address, v.key, (1u << 31) + 1});
+    v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none);
+  }
+  {
+    Victim v(GetParam());
+    v.request(RcOp::atomic, wire::RcAtomic{v.address + 4, v.key, 0, 1, 0});
+    v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err,
+                     protect::Denial::misaligned);
+  }
+  {
+    Victim v(GetParam());
+    v.request(RcOp::atomic, wire::RcAtomic{v.address, v.key, 2, 1, 0});
+    v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none);
+  }
+  Victim v(GetParam());
+  v.request(RcOp::atomic, wire::RcAtomic{v.address + kRegion, v.key, 1, 1, 0});
+  v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
+                   protect::Denial::out_of_range);
+}
+
+TEST_P(Hostile, notices_of_writes_that_never_were_take_a_receive_and_touch_nothing) {
+  Victim v(GetParam());
+  v.post_recv(64);
+  v.request(RcOp::notice, wire::RcNotice{1u << 31}, wire::kRcImm, 0, 5);
+  v.expect_alive();
+  ASSERT_EQ(v.received.size(), 1u);
+  EXPECT_EQ(v.received[0].opcode, WcOpcode::recv_write_with_imm);
+  EXPECT_TRUE(v.region_intact());
+  v.post_recv(64);
+  v.request(RcOp::notice, wire::RcNotice{(uint64_t{1} << 31) + 1}, wire::kRcImm, 0, 5);
+  v.expect_broken();
+}
+
+TEST_P(Hostile, a_notice_without_immediate_data) {
+  Victim v(GetParam());
+  v.post_recv(64);
+  v.request(RcOp::notice, wire::RcNotice{8});
+  v.expect_broken();
+}
+
+TEST_P(Hostile, hostile_23_invalidation_of_what_is_no_window_of_this_queue_pair) {
+  for (const bool of_region : {true, false}) {
+    Victim v(GetParam());
+    v.post_recv(64);
+    v.send(wire::kRcInv, 8, of_region ? v.key : 0x7777);
+    v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
+                     protect::Denial::no_window);
+    ASSERT_EQ(v.received.size(), 1u);
+    EXPECT_EQ(v.received[0].status, WcStatus::wr_flush_err);
+  }
+}
+
+// --- 27: answers ---
+
+TEST_P(Hostile, hostile_27_answers_that_nobody_waits_for) {
+  for (const uint64_t pos : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) {
+    for (const RcOp op : {RcOp::nak, RcOp::read_inline, RcOp::read_data}) {
+      Victim v(GetParam());
+      if (op == RcOp::read_data) {
+        v.response(op, wire::RcReadData{pos, 0, 0, 8});
+      } else {
+        v.response(op, wire::RcAnswer{pos}, 8);
+      }
+      v.expect_broken();
+    }
+  }
+}
+
+TEST_P(Hostile, hostile_27_a_result_for_what_is_no_read) {
+  Victim v(GetParam());
+  v.response(RcOp::read_inline, wire::RcAnswer{v.post(SendOp::send, 8)}, 8);
+  v.expect_broken();
+  EXPECT_EQ(v.sent, std::vector{WcStatus::wr_flush_err});
+}
+
+TEST_P(Hostile, hostile_27_results_longer_than_asked_repeated_and_out_of_order) {
+  const struct {
+    std::vector<wire::RcReadData> pieces;
+  } cases[] = {{{{0, 0, 0, 1001}}},
+               {{{0, 0, 0, ~0u}}},
+               {{{0, 0, 0, 600}, {0, 0, 0, 600}}},
+               {{{0, 0, 600, 400}}},
+               {{{0, 0, 0, 600}, {0, 0, 600, 401}}},
+               {{{0, 0, 0, 1000}, {0, 0, 1000, 1}}},
+               {{{0, 0, ~0u, 8}}}};
+  for (const auto& c : cases) {
+    Victim v(GetParam());
+    const uint64_t pos = v.post(SendOp::read, 1000);
+    for (wire::RcReadData f : c.pieces) {
+      f.pos = pos;
+      v.response(RcOp::read_data, f);
+    }
+    v.expect_broken();
+    EXPECT_EQ(v.sent, std::vector{WcStatus::wr_flush_err});
+  }
+  Victim v(GetParam());
+  v.response(RcOp::read_inline, wire::RcAnswer{v.post(SendOp::read, 100)}, 101);
+  v.expect_broken();
+}
+
+TEST_P(Hostile, an_acknowledgement_without_the_data) {
+  Victim v(GetParam());
+  v.post(SendOp::read, 1000);
+  v.acknowledge(1);
+  v.poll();
+  EXPECT_EQ(v.sent, std::vector{WcStatus::bad_resp_err});
+  EXPECT_EQ(v.a->qp->state(), QpState::err);
+}
+
+TEST_P(Hostile, a_result_that_is_never_finished_and_then_refused) {
+  Victim v(GetParam());
+  const uint64_t pos = v.post(SendOp::read, 1000);
+  v.post(SendOp::send, 8);
+  v.response(RcOp::read_data, wire::RcReadData{pos, 0, 0, 500});
+  v.response(RcOp::nak, wire::RcAnswer{pos}, static_cast<uint16_t>(WcStatus::rem_access_err), 5);
+  v.response(RcOp::read_data, wire::RcReadData{pos, 0, 500, 500});
+  v.poll();
+  EXPECT_EQ(v.sent, (std::vector{WcStatus::rem_access_err, WcStatus::wr_flush_err}));
+}
+
+TEST_P(Hostile, refusals_with_reasons_that_do_not_exist) {
+  for (const unsigned code : {0u, 1u, 0x100u, 0xffffu}) {
+    Victim v(GetParam());
+    const uint64_t pos = v.post(SendOp::read, 1000);
+    v.response(RcOp::nak, wire::RcAnswer{pos}, static_cast<uint16_t>(code), ~0u);
+    v.poll();
+    EXPECT_EQ(v.sent, std::vector{WcStatus::rem_op_err});
+    EXPECT_EQ(v.a->qp->state(), QpState::err);
+  }
+}
+
+TEST_P(Hostile, refused_and_acknowledged_at_once_is_refused) {
+  Victim v(GetParam());
+  const uint64_t pos = v.post(SendOp::send, 8);
+  v.response(RcOp::nak, wire::RcAnswer{pos}, static_cast<uint16_t>(WcStatus::rem_op_err));
+  v.acknowledge(1);
+  v.poll();
+  EXPECT_EQ(v.sent, std::vector{WcStatus::rem_op_err});
+}
+
+TEST_P(Hostile, receiver_not_ready_for_nothing_is_ignored) {
+  Options o;
+  o.rnr_retry = 0;
+  Victim v(GetParam(), o);
+  for (const uint64_t pos : {uint64_t{0}, uint64_t{5}, ~uint64_t{0}}) {
+    v.response(RcOp::rnr, wire::RcAnswer{pos}, 0, 0xffff'ffff);
+  }
+  v.expect_alive();
+  v.post(SendOp::send, 8);
+  v.response(RcOp::rnr, wire::RcAnswer{77}, 0, 1);  // of a request that is still to come
+  v.expect_alive();
+  v.acknowledge(1);
+  v.expect_alive();
+  EXPECT_EQ(v.sent, std::vector{WcStatus::success});
+}
+
+// --- 35, 38: the words of a channel, floods ---
+
+TEST_P(Hostile, hostile_38_words_that_jump_are_ignored) {
+  Victim v(GetParam());
+  v.post(SendOp::read, 1000);
+  ring::ChannelWords& words = v.peer->request_rx.words();
+  for (const uint64_t nonsense : {uint64_t{2}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    words.consumed.store(nonsense);
+    words.bytes_consumed.store(nonsense);
+    words.executing.store(nonsense);
+    words.state.store(static_cast<uint32_t>(nonsense));
+    words.notices.store(static_cast<uint32_t>(nonsense));
+    words.polls.store(nonsense);
+    v.poll();
+    EXPECT_TRUE(v.sent.empty());
+  }
+  words.notices.store(0);
+  for (int i = 0; i < 60; ++i) v.post(SendOp::send, 200);
+  v.expect_alive();
+  words.consumed.store(1);
+  v.poll();
+  EXPECT_EQ(v.sent[0], WcStatus::bad_resp_err);
+}
+
+TEST_P(Hostile, claims_of_every_kind_hold_up_only_their_lane) {
+  Victim v(GetParam());
+  v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address, 0, v.key, 0, 0, 0});
+  std::atomic<uint64_t>& claim = v.peer->request_tx.words().claim;
+  for (const auto state : {qp::ClaimState::ask, qp::ClaimState::taken, qp::ClaimState::none}) {
+    claim.store(qp::claim_word(0, state));
+    v.expect_alive();
+    EXPECT_TRUE(v.a->qp->lane()->request_rx.cells.ready());
+  }
+  claim.store(~uint64_t{0});
+  v.expect_alive();
+  EXPECT_FALSE(v.a->qp->lane()->request_rx.cells.ready());
+}
+
+TEST_P(Hostile, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
+  Victim v(GetParam());
+  int posted = 0;
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 12; ++i, ++posted) {
+      v.request(RcOp::read, wire::RcRead{v.address, v.key, 30'000});
+    }
+    v.expect_alive();
+  }
+  uint64_t answered = 0;
+  for (int i = 0; i < 2000 && answered < 30'000ull * static_cast<uint64_t>(posted); ++i) {
+    for (ring::ChannelRx& rx = v.peer->response_rx; rx.cells.ready(); rx.cells.advance(1)) {
+      const auto f = wire::load_rc<wire::RcReadData>(rx.cells.body());
+      answered += f.len;
+      rx.free_bytes_before(rx.bytes.after(f.byte_pos, f.len));
+    }
+    v.peer->response_rx.publish_consumed();
+    v.poll(1);
+  }
+  EXPECT_EQ(answered, 30'000ull * static_cast<uint64_t>(posted)) << "each in the end, and no more";
+  v.expect_alive();
+}
+
+TEST_P(Hostile, hostile_35_a_flood_of_messages_takes_no_more_receives_than_there_are) {
+  Victim v(GetParam());
+  for (int i = 0; i < 3; ++i) v.post_recv(64);
+  for (int i = 0; i < 100; ++i) v.send();
+  v.expect_alive();
+  EXPECT_EQ(v.received.size(), 3u);
+  int told = 0;
+  for (ring::ChannelRx& rx = v.peer->response_rx; rx.cells.ready(); rx.cells.advance(1)) ++told;
+  EXPECT_EQ(told, 1) << "receiver not ready, once";
+}
+
+// What is checked is a copy: key, address and length of a request change between good and bad all
+// the time that it is looked at, and either it is refused or it lands where it may.
+TEST_P(Hostile, hostile_38_fields_that_change_while_they_are_looked_at) {
+  std::atomic<std::byte*> place{nullptr};
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> flips{0}, idle{0};
+  std::atomic<uint64_t> base{0};
+  std::atomic<uint32_t> key{0};
+  std::thread flipping([&] {
+    for (uint64_t i = 0; !stop; ++i) {
+      std::byte* body = place;
+      if (body == nullptr) {
+        ++idle;
+        continue;
+      }
+      const uint64_t addr = i % 3 == 0 ? base.load() : i % 3 == 1 ? base - 8 : base + kRegion - 1;
+      const RcHead head{static_cast<uint8_t>(RcOp::write), 0,
+                        static_cast<uint16_t>(i % 2 == 0 ? 8 : 16), 0};
+      const wire::RcWrite f{static_cast<uint32_t>(addr), static_cast<uint32_t>(addr >> 32),
+                            i % 5 == 0 ? key ^ 0x100 : key.load()};
+      std::byte bytes[sizeof head + sizeof f];
+      std::memcpy(bytes, &head, sizeof head);
+      std::memcpy(bytes + sizeof head, &f, sizeof f);
+      for (size_t at = 0; at < sizeof bytes; ++at) {
+        // relaxed: a wild writer
+        std::atomic_ref(body[at]).store(bytes[at], std::memory_order_relaxed);
+      }
+      ++flips;
+    }
+  });
+  constexpr int kRounds = 100;
+  int refused = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    Victim v(GetParam());
+    base = v.address;
+    key = v.key;
+    std::byte* body = v.peer->request_tx.cells.body();
+    const wire::RcWrite f{static_cast<uint32_t>(v.address), static_cast<uint32_t>(v.address >> 32),
+                          v.key};
+    std::memset(body + wire::rc_payload_offset(RcOp::write, 0), 7, 16);
+    v.request(RcOp::write, f, 0, 8);
+    place = body;
+    for (const uint64_t before = flips; flips < before + 2;) std::this_thread::yield();
+    v.poll(2);
+    place = nullptr;
+    // the lane goes when the writer has let go of it
+    for (const uint64_t before = idle; idle < before + 2;) std::this_thread::yield();
+    refused += v.a->qp->state() == QpState::err ? 1 : 0;
+    EXPECT_TRUE(v.region_intact() && v.outside_intact());
+  }
+  stop = true;
+  flipping.join();
+  EXPECT_GT(refused, 0) << "some were seen when they were bad";
+  EXPECT_LT(refused, kRounds) << "and some when they were good";
+}
+
+}  // namespace
+}  // namespace aperture::ib::test
