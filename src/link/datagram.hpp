@@ -1,0 +1,63 @@
+// The contract of whatever carries datagrams: the counterpart of a lane (lane.hpp) for queue pairs
+// without a connection.
+//
+// Datagrams come whole or not at all, in any order, perhaps never; who sent one is known, and which
+// of our addresses or groups it came to. One port belongs to one queue pair. Guarded by the
+// engine's lock, but for take_wake(), which any thread may call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/address.hpp"
+#include "base/errc.hpp"
+
+namespace aperture::link {
+
+struct Datagram {
+  Address from;
+  Address to;  // our address, or the group
+  bool to_group = false;
+  // A stranger's; valid during the call. Empty if it was longer than any of ours.
+  std::span<const std::byte> bytes;
+};
+
+class DatagramSink {
+ public:
+  virtual ~DatagramSink() = default;
+  virtual void on_datagram(const Datagram& datagram) noexcept = 0;
+};
+
+class Datagrams {
+ public:
+  Datagrams() = default;
+  Datagrams(const Datagrams&) = delete;
+  Datagrams& operator=(const Datagrams&) = delete;
+  virtual ~Datagrams() = default;
+
+  virtual uint16_t port() const noexcept = 0;
+  // It is one of our own addresses, with our port.
+  virtual bool is_own(const Address& address) const noexcept = 0;
+
+  // local: the address to send from (port ignored; any: whichever fits). to: an address and port,
+  // or a group. What gets lost on the way is ok. Errors: again (no room now, nothing was sent).
+  virtual Status send(const Address& local, const Address& to,
+                      std::span<const std::byte> bytes) noexcept = 0;
+  // Hands over what has arrived, at most `at_most`; returns how many.
+  virtual size_t receive(DatagramSink& sink, size_t at_most) noexcept = 0;
+  virtual bool anything_arrived() const noexcept = 0;
+
+  // wake_fd() becomes readable when something is there or comes, once, until it is asked for again.
+  virtual void ask_wake(bool wanted) noexcept = 0;
+  virtual int wake_fd() const noexcept = 0;
+  virtual void take_wake() noexcept = 0;
+
+  // A group, at the interface of that local address; any: at all of ours. Once however often it is
+  // joined. Errors: invalid (no group; not joined), addr_not_avail (no such interface),
+  // addr_in_use, no_fds, no_memory.
+  virtual Status join(const Address& group, const Address& interface_ip) noexcept = 0;
+  virtual Status leave(const Address& group) noexcept = 0;
+};
+
+}  // namespace aperture::link

@@ -1,0 +1,118 @@
+// Opening UDP sockets: see udp.hpp.
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "link/udp/udp.hpp"
+#include "wire/datagram.hpp"
+
+namespace aperture::link::udp {
+
+namespace {
+
+// A burst shall wait for us rather than be lost; the kernel takes memory only for what is there.
+constexpr int kReceiveBufferBytes = 16 << 20;
+constexpr int kIpv6MulticastAll = 29;  // IPV6_MULTICAST_ALL, which older C libraries do not name
+
+template <typename T>
+bool set(int fd, int level, int name, const T& value) noexcept {
+  return ::setsockopt(fd, level, name, &value, sizeof value) == 0;
+}
+
+Result<UniqueFd> open_socket(bool v4) noexcept {
+  UniqueFd fd = move_high(
+      UniqueFd(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
+  if (!fd) {
+    // no IPv6 in this kernel: then none of its addresses is to be had
+    return errno == EAFNOSUPPORT ? Errc::addr_not_avail : errc_from_errno(errno);
+  }
+  if (!v4) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  if (!set(fd.get(), SOL_SOCKET, SO_RCVBUFFORCE, kReceiveBufferBytes)) {  // needs a privilege
+    set(fd.get(), SOL_SOCKET, SO_RCVBUF, kReceiveBufferBytes);            // up to rmem_max
+  }
+  return fd;
+}
+
+Status bind_to(int fd, const Address& at, unsigned scope) noexcept {
+  sockaddr_storage addr;
+  const socklen_t len = at.to_sockaddr(addr);
+  if (addr.ss_family == AF_INET6) {
+    std::memcpy(reinterpret_cast<char*>(&addr) + offsetof(sockaddr_in6, sin6_scope_id), &scope,
+                sizeof scope);
+  }
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&addr), len) != 0) return errc_from_errno(errno);
+  return {};
+}
+
+bool join(int fd, const Address& at, unsigned interface) noexcept {
+  if (at.is_v4()) {
+    ip_mreqn wish{};
+    std::memcpy(&wish.imr_multiaddr, at.ip.data() + 12, 4);
+    wish.imr_ifindex = static_cast<int>(interface);
+    return set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0) && set(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, wish);
+  }
+  ipv6_mreq wish{};
+  std::memcpy(&wish.ipv6mr_multiaddr, at.ip.data(), 16);
+  wish.ipv6mr_interface = interface;
+  set(fd, IPPROTO_IPV6, kIpv6MulticastAll, 0);  // Linux 4.20; the group's tag tells in any case
+  return set(fd, IPPROTO_IPV6, IPV6_JOIN_GROUP, wish);
+}
+
+}  // namespace
+
+Result<UniqueFd> open_at(const Address& at, const Interface& interface, uint16_t& port) noexcept {
+  const bool v4 = at.is_v4();
+  auto fd = open_socket(v4);
+  if (!fd) return fd.error();
+  if (Status s = bind_to(fd->get(), at, 0); !s) return s.error();
+  if (v4) {
+    ip_mreqn out{};
+    std::memcpy(&out.imr_address, at.ip.data() + 12, 4);
+    out.imr_ifindex = static_cast<int>(interface.index);
+    set(fd->get(), IPPROTO_IP, IP_MULTICAST_IF, out);
+    set(fd->get(), IPPROTO_IP, IP_MULTICAST_LOOP, 1);
+  } else {
+    set(fd->get(), IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(interface.index));
+    set(fd->get(), IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
+  }
+  sockaddr_storage addr;
+  socklen_t len = sizeof addr;
+  if (::getsockname(fd->get(), reinterpret_cast<sockaddr*>(&addr), &len) != 0) return Errc::io;
+  const auto bound = Address::from_sockaddr(&addr, len);
+  if (!bound) return Errc::io;
+  port = bound.value().port;
+  return fd;
+}
+
+Result<UniqueFd> open_group(const Address& at, const Interface& interface) noexcept {
+  auto fd = open_socket(at.is_v4());
+  if (!fd) return fd.error();
+  set(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (Status s = bind_to(fd->get(), at, interface.index); !s) return s.error();
+  if (!join(fd->get(), at, interface.index)) return errc_from_errno(errno);
+  return fd;
+}
+
+Interface interface_of(const Address& ip) noexcept {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr) continue;
+    const bool four = i->ifa_addr->sa_family == AF_INET;
+    if (!four && i->ifa_addr->sa_family != AF_INET6) continue;
+    const auto a =
+        Address::from_sockaddr(i->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (!a || a.value().ip != ip.ip) continue;
+    return {::if_nametoindex(i->ifa_name), (i->ifa_flags & IFF_LOOPBACK) != 0};
+  }
+  // any of 127.0.0.0/8 is an address of loopback, whether it is in the list or not
+  if (ip.is_v4() && ip.ip[12] == 127) return {::if_nametoindex("lo"), true};
+  return {};
+}
+
+}  // namespace aperture::link::udp

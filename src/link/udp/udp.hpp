@@ -1,0 +1,72 @@
+// Datagrams over UDP: a socket on each address of the host, all with the same port number, and a
+// socket for each group and interface.
+//
+// Group sockets are bound to the group's own address and port 4791 with SO_REUSEADDR, so that every
+// queue pair of every process of this host that has joined gets a copy. An MGID that is no IPv4
+// address has two places: a hashed IPv4 group (wire/datagram.hpp), where those send who come from
+// an IPv4 address or from ::1 (Linux has no IPv6 multicast on loopback), and itself, where those
+// send who come from another IPv6 address. Who joins it joins both.
+//
+// All sockets hang in one epoll, so that a look at them is one system call however many they are.
+// A second epoll, asked once per sleep (EPOLLONESHOT), is what others may watch. Guarded by the
+// engine's lock. ip(7), udp(7), ipv6(7).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "link/datagram.hpp"
+
+namespace aperture::link::udp {
+
+// Told of each descriptor, so that forked children need not keep them. Both may be null.
+struct FdWatcher {
+  void (*opened)(int fd) = nullptr;
+  bool (*may_close)(int fd) = nullptr;  // false: the number is not ours any more
+};
+
+class WatchedFd {
+ public:
+  WatchedFd() noexcept = default;
+  WatchedFd(UniqueFd fd, const FdWatcher& watcher) noexcept;
+  WatchedFd(WatchedFd&&) noexcept = default;
+  WatchedFd& operator=(WatchedFd&&) = delete;
+  ~WatchedFd();
+  int get() const noexcept { return fd_.get(); }
+
+ private:
+  UniqueFd fd_;
+  FdWatcher watcher_;
+};
+
+struct Interface {
+  unsigned index = 0;
+  bool is_loopback = false;
+};
+
+// A socket on one of our addresses, or of a group at one interface.
+struct Socket {
+  WatchedFd fd;
+  Address at;  // for a group the MGID, wherever on the network that is
+  Interface interface;
+  bool is_group = false;
+  bool is_v4 = false;
+};
+
+// Takes a port that is free on all of these addresses; those that are not there are left out.
+// Errors: addr_in_use (none in many tries), addr_not_avail (no address is there), no_fds,
+// no_memory.
+Result<std::unique_ptr<Datagrams>> open(std::span<const Address> ips,
+                                        const FdWatcher& watcher) noexcept;
+
+// sockets.cpp
+// at.port 0: the kernel chooses, `port` is what it is. Errors: addr_in_use, addr_not_avail,
+// no_fds, no_memory.
+Result<UniqueFd> open_at(const Address& at, const Interface& interface, uint16_t& port) noexcept;
+// at: the group's place on the network. Errors: as above.
+Result<UniqueFd> open_group(const Address& at, const Interface& interface) noexcept;
+Interface interface_of(const Address& ip) noexcept;
+
+}  // namespace aperture::link::udp
