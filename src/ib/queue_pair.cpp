@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/guarded_copy.hpp"
+#include "wire/datagram.hpp"
 
 namespace aperture::ib {
 
@@ -81,6 +82,10 @@ Status Qp::judge(const SendWr& wr) const noexcept {
     if ((wr.flags & kInline) != 0 && (!reads_local(wr.op) || len > spec_.max_inline_bytes)) {
       return Errc::invalid;
     }
+  }
+  if (spec_.type == QpType::ud) {
+    if (wr.route == nullptr || wr.remote_qpn > wire::kMulticastQpn) return Errc::invalid;
+    if (len > wire::kDatagramMtu) return Errc::invalid;
   }
   if (len > kMaxMessageBytes) return Errc::invalid;
   if (is_atomic(wr.op) && len != sizeof(uint64_t)) return Errc::invalid;

@@ -3,8 +3,9 @@
 //
 // Guarded by its context's engine lock: every call is made with it held. Derived classes carry the
 // WQEs out: rc_qp.hpp over a lane (RC, UC, XRC), ud_qp.hpp as datagrams. WQEs of the send queue
-// complete in order, each at most once; after an error the queue pair is in the error state and
-// every WQE that is left, and every one that is posted from then on, completes as flushed.
+// complete in order, each at most once; after an error the queue pair is in the error state (UD: its
+// send queue is, SQE) and every WQE that is left, and every one that is posted from then on,
+// completes as flushed.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,7 @@ struct QpSpec {
   uint32_t max_recv_sge = 0;
   uint32_t max_inline_bytes = 0;
   bool sq_sig_all = false;
+  bool block_self_multicast = false;  // UD: what it sends to a group does not come back to it
   QpEvents* events = nullptr;
 };
 

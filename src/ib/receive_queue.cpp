@@ -24,6 +24,12 @@ void ReceiveQueue::put(const RecvWr& wr) noexcept {
   ++tail_;
 }
 
+uint64_t ReceiveQueue::room_of_next() noexcept {
+  uint64_t room = 0;
+  for (uint32_t i = 0; i < slots_[head_ & mask_].sge_count; ++i) room += sges_of(head_)[i].length;
+  return room;
+}
+
 void ReceiveQueue::take(TakenRecv& out) noexcept {
   const Slot& slot = slots_[head_ & mask_];
   out.id = slot.id;

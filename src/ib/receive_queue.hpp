@@ -67,6 +67,8 @@ class ReceiveQueue {
       tell_waiting();
     return {};
   }
+  // Bytes of the oldest's scatter list; not of an empty queue.
+  uint64_t room_of_next() noexcept;
   // Takes the oldest; not of an empty queue.
   void take(TakenRecv& out) noexcept;
 

@@ -1,0 +1,198 @@
+// Datagrams in and out: see ud_qp.hpp.
+#include "ib/ud_qp.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace aperture::ib {
+
+namespace {
+
+// Remote Q_Keys with this bit mean the sender's own (IBTA 10.2.5).
+constexpr uint32_t kOwnQkey = 0x8000'0000;
+constexpr size_t kReceiveBatch = 16;
+// One that had nothing for so many looks costs a system call in every poll no more, only in those
+// that look at everything.
+constexpr uint32_t kIdleLooks = 1024;
+
+// Datagram queue pairs have their port for themselves.
+constexpr bool is_number_of(uint32_t qpn, uint16_t port) noexcept {
+  return port_of(qpn) == port && index_of(qpn) == 0;
+}
+
+}  // namespace
+
+UdQp::UdQp(const QpSpec& spec, std::unique_ptr<link::Datagrams> datagrams)
+    : Qp(spec), datagrams_(std::move(datagrams)) {}
+
+UdQp::~UdQp() = default;
+
+Status UdQp::attach_group(const Address& group, const Address& interface_ip) noexcept {
+  return datagrams_->join(group, interface_ip);
+}
+
+Status UdQp::detach_group(const Address& group) noexcept {
+  return datagrams_->leave(group);
+}
+
+// --- sending ---
+
+void UdQp::run_send_queue() noexcept {
+  idle_looks_ = 0;
+  while (is_waiting_to_send()) {
+    if (!send(sq_next_)) return;
+  }
+}
+
+// False: there is no room for it now.
+bool UdQp::send(uint32_t at) noexcept {
+  Wqe& w = wqe(at);
+  wire::DatagramHead head;
+  head.flags = static_cast<uint8_t>((w.op == SendOp::send_with_imm ? wire::kDatagramImm : 0) |
+                                    (w.solicited ? wire::kDatagramSolicited : 0));
+  head.length = static_cast<uint16_t>(w.len);
+  head.dest_qpn = w.remote_qpn;
+  head.src_qpn = spec_.qpn;
+  head.qkey = (w.remote_qkey & kOwnQkey) != 0 ? attr_.qkey : w.remote_qkey;
+  head.imm = w.op == SendOp::send_with_imm ? w.imm : 0;
+  const bool to_group = wire::is_group(w.route.remote);
+  if (to_group) head.group = wire::group_tag(w.route.remote);
+  wire::encode(head, std::span(out_).first<wire::kDatagramHeaderBytes>());
+  w.status = gather(at, 0, out_.data() + wire::kDatagramHeaderBytes, w.len);
+  // a number without a port, or of a connected queue pair, is nobody's who hears datagrams
+  const bool lost = !to_group && (port_of(w.remote_qpn) == 0 || index_of(w.remote_qpn) != 0);
+  if (w.status == WcStatus::success && !lost) {
+    Address to = w.route.remote;
+    to.port = port_of(w.remote_qpn);
+    const auto bytes = std::span(out_).first(wire::kDatagramHeaderBytes + w.len);
+    if (Status s = datagrams_->send(w.route.local, to, bytes); s.error() == Errc::again) {
+      return false;
+    }
+  }
+  ++sq_next_;
+  complete_head();
+  return true;
+}
+
+// --- receiving ---
+
+bool UdQp::poll(uint64_t) noexcept {
+  const uint32_t before = sq_next_;
+  if (is_waiting_to_send()) [[unlikely]]
+    run_send_queue();
+  const size_t got = receive();
+  if (got != 0) idle_looks_ = 0;
+  return got != 0 || sq_next_ != before;
+}
+
+link::Driven::Look UdQp::look() noexcept {
+  if (is_waiting_to_send() || ++idle_looks_ < kIdleLooks) return Look::poll;
+  idle_looks_ = kIdleLooks;
+  return Look::nothing;
+}
+
+size_t UdQp::receive() noexcept {
+  size_t at_most = kReceiveBatch;
+  if (is_receiving()) {
+    if (!receives().empty()) [[likely]] {
+      patience_until_ns_ = 0;
+      at_most = std::min<size_t>(at_most, receives().size());
+    } else if (is_patient()) {
+      return 0;
+    }
+  }
+  return datagrams_->receive(*this, at_most);
+}
+
+// There is no receive: whether what has come may wait for one.
+bool UdQp::is_patient() noexcept {
+  if (patience_until_ns_ == 0) {
+    if (!datagrams_->anything_arrived()) return true;
+    patience_until_ns_ = now_ns() + kPatienceNs;
+  }
+  return now_ns() < patience_until_ns_;
+}
+
+void UdQp::on_datagram(const link::Datagram& datagram) noexcept {
+  const auto decoded = wire::decode_datagram(datagram.bytes);
+  if (!decoded || !is_number_of(decoded.value().src_qpn, datagram.from.port)) {
+    ++drops_.malformed;
+    return;
+  }
+  const wire::DatagramHead& head = decoded.value();
+  const bool for_us = datagram.to_group ? head.dest_qpn == wire::kMulticastQpn &&
+                                              head.group == wire::group_tag(datagram.to)
+                                        : head.dest_qpn == spec_.qpn;
+  const bool own_echo = spec_.block_self_multicast && datagram.to_group &&
+                        head.src_qpn == spec_.qpn && datagrams_->is_own(datagram.from);
+  if (!for_us || own_echo) {
+    ++drops_.not_for_us;
+  } else if (!is_receiving()) {
+    ++drops_.not_ready;
+  } else if (head.qkey != attr_.qkey) {
+    ++drops_.wrong_qkey;
+  } else if (receives().empty()) {
+    ++drops_.no_receive;
+  } else {
+    deliver(datagram, head);
+  }
+}
+
+void UdQp::deliver(const link::Datagram& datagram, const wire::DatagramHead& head) noexcept {
+  const uint64_t len = wire::kGrhBytes + head.length;
+  if (const uint64_t room = receives().room_of_next(); room < len) {
+    ++drops_.too_long;
+    explain_too_long(len, room);
+    return;
+  }
+  TakenRecv taken;
+  receives().take(taken);
+  const auto grh = wire::grh_of(head, datagram.from, datagram.to);
+  const std::byte* payload = datagram.bytes.data() + wire::kDatagramHeaderBytes;
+  Wc wc;
+  wc.opcode = WcOpcode::recv;
+  wc.status = scatter(taken.sge, taken.sge_count, 0, grh.data(), grh.size());
+  if (wc.status == WcStatus::success) {
+    wc.status = scatter(taken.sge, taken.sge_count, grh.size(), payload, head.length);
+  }
+  if (wc.status != WcStatus::success) [[unlikely]] {  // the fault of who posted the receive
+    complete_recv(taken, wc);
+    enter_error();
+    return;
+  }
+  wc.byte_len = static_cast<uint32_t>(len);
+  wc.src_qpn = head.src_qpn;
+  wc.flags = kWcGrh;
+  if ((head.flags & wire::kDatagramImm) != 0) {
+    wc.flags |= kWcWithImm;
+    wc.imm = head.imm;
+  }
+  wc.solicited = (head.flags & wire::kDatagramSolicited) != 0;
+  complete_recv(taken, wc);
+}
+
+void UdQp::explain_too_long(uint64_t len, uint64_t room) noexcept {
+  if (std::exchange(told_too_long_, true)) return;
+  APERTURE_WARN(
+      "queue pair 0x%x drops a datagram: it takes %llu bytes, 40 of them for the global route "
+      "header, and the receive has room for %llu: post longer receives",
+      spec_.qpn, static_cast<unsigned long long>(len), static_cast<unsigned long long>(room));
+}
+
+// --- sleeping ---
+
+void UdQp::set_consumer_state(ring::ConsumerState state) noexcept {
+  datagrams_->ask_wake(state == ring::ConsumerState::asleep);
+}
+
+bool UdQp::anything_arrived() const noexcept {
+  return datagrams_->anything_arrived();
+}
+
+bool UdQp::needs_polling() const noexcept {
+  return is_waiting_to_send();
+}
+
+}  // namespace aperture::ib
