@@ -3,8 +3,8 @@
 //
 // Guarded by its context's engine lock: every call is made with it held. Derived classes carry the
 // WQEs out: rc_qp.hpp over a lane (RC, UC, XRC), ud_qp.hpp as datagrams. WQEs of the send queue
-// complete in order, each at most once; after an error the queue pair is in the error state (UD: its
-// send queue is, SQE) and every WQE that is left, and every one that is posted from then on,
+// complete in order, each at most once; after an error the queue pair is in the error state (UD:
+// its send queue is, SQE) and every WQE that is left, and every one that is posted from then on,
 // completes as flushed.
 #pragma once
 
