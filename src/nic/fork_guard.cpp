@@ -47,21 +47,6 @@ Status install() noexcept {
   return {};
 }
 
-void enter(int fd) noexcept {
-  // relaxed: read after a fork by the child's only thread, or changed by the descriptor's owner
-  if (fd >= 0 && fd < kMaxFd) {
-    registered[static_cast<size_t>(fd) / 64].fetch_or(uint64_t{1} << (fd % 64),
-                                                      std::memory_order_relaxed);
-  }
-}
-
-void leave(int fd) noexcept {
-  if (fd >= 0 && fd < kMaxFd) {  // relaxed: as above
-    registered[static_cast<size_t>(fd) / 64].fetch_and(~(uint64_t{1} << (fd % 64)),
-                                                       std::memory_order_relaxed);
-  }
-}
-
 }  // namespace
 
 Status guard_against_fork() noexcept {
@@ -75,8 +60,25 @@ bool in_forked_child() noexcept {
   return word != nullptr && *word == 0;
 }
 
+void close_in_forked_children(int fd) noexcept {
+  // relaxed: read after a fork by the child's only thread, or changed by the descriptor's owner
+  if (fd >= 0 && fd < kMaxFd) {
+    registered[static_cast<size_t>(fd) / 64].fetch_or(uint64_t{1} << (fd % 64),
+                                                      std::memory_order_relaxed);
+  }
+}
+
+bool forget_for_forked_children(int fd) noexcept {
+  if (in_forked_child()) return false;
+  if (fd >= 0 && fd < kMaxFd) {  // relaxed: as above
+    registered[static_cast<size_t>(fd) / 64].fetch_and(~(uint64_t{1} << (fd % 64)),
+                                                       std::memory_order_relaxed);
+  }
+  return true;
+}
+
 ParentOnlyFd::ParentOnlyFd(UniqueFd fd) noexcept : fd_(std::move(fd)) {
-  enter(fd_.get());
+  close_in_forked_children(fd_.get());
 }
 
 ParentOnlyFd& ParentOnlyFd::operator=(ParentOnlyFd&& other) noexcept {
@@ -89,13 +91,11 @@ ParentOnlyFd& ParentOnlyFd::operator=(ParentOnlyFd&& other) noexcept {
 
 void ParentOnlyFd::reset() noexcept {
   if (!fd_) return;
-  if (in_forked_child()) {
-    // closed by the handler already; the number may be the application's by now
+  if (forget_for_forked_children(fd_.get())) {
+    fd_.reset();
+  } else {
     static_cast<void>(fd_.release());
-    return;
   }
-  leave(fd_.get());
-  fd_.reset();
 }
 
 }  // namespace aperture::nic

@@ -18,6 +18,12 @@ Status guard_against_fork() noexcept;
 // True in a child of the process that called guard_against_fork(), also after a bare clone().
 bool in_forked_child() noexcept;
 
+// For owners of another kind: the descriptor is closed in forked children, until it is forgotten,
+// just before it is closed. False: it must not be closed, since this is a child, where that was
+// done and the number may be the application's by now.
+void close_in_forked_children(int fd) noexcept;
+bool forget_for_forked_children(int fd) noexcept;
+
 // A descriptor that is closed in forked children.
 class ParentOnlyFd {
  public:

@@ -23,15 +23,14 @@ std::array<uint8_t, 255> shuffled() noexcept {
   return indices;
 }
 
-// The host's, and 127.0.0.1 in any case: who knows no address of a peer means this host.
-std::vector<Address> host_ips() {
+}  // namespace
+
+std::vector<Address> queue_pair_ips() {
   std::vector<Address> ips = host_addresses();
   const Address local = Address::v4(0x7f000001, 0);
   if (std::find(ips.begin(), ips.end(), local) == ips.end()) ips.push_back(local);
   return ips;
 }
-
-}  // namespace
 
 Address qp_address(const Address& ip, QpNumber number) noexcept {
   Address at = ip;
@@ -41,7 +40,7 @@ Address qp_address(const Address& ip, QpNumber number) noexcept {
 }
 
 QpNumbers& QpNumbers::instance() {
-  static auto* the_one = new QpNumbers(host_ips());  // never destroyed: used until the end
+  static auto* the_one = new QpNumbers(queue_pair_ips());  // never destroyed: used until the end
   return *the_one;
 }
 

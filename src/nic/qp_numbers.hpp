@@ -28,6 +28,10 @@ constexpr QpNumber qp_number(uint16_t port, uint8_t index) noexcept {
   return QpNumber{port} << 8 | index;
 }
 
+// Where queue pairs can be reached: the host's addresses, and 127.0.0.1 in any case, since who
+// knows no address of a peer means this host. By exception std::bad_alloc.
+std::vector<Address> queue_pair_ips();
+
 class QpNumbers {
  public:
   static constexpr size_t kRest = 64;

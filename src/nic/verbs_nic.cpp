@@ -4,6 +4,7 @@
 #include <new>
 
 #include "nic/rc_verbs_qp.hpp"
+#include "nic/ud_verbs_qp.hpp"
 
 namespace aperture::nic {
 
@@ -23,13 +24,13 @@ class Nic final : public VerbsNic {
 };
 
 Result<std::unique_ptr<VerbsQp>> Nic::make_qp(ib::QpSpec spec) noexcept {
-  if (spec.type == ib::QpType::ud) return Errc::not_supported;
+  spec.keys = &keys();
+  spec.windows = &windows_;
+  if (spec.type == ib::QpType::ud) return UdVerbsQp::create(*engine_, spec);
   QpNumbers& numbers = QpNumbers::instance();
   auto number = numbers.take();
   if (!number) return number.error();
   spec.qpn = *number;
-  spec.keys = &keys();
-  spec.windows = &windows_;
   try {
     auto made = std::make_unique<RcVerbsQp>(*engine_, numbers, spec);
     if (Status s = made->start(); !s) return s.error();

@@ -39,6 +39,15 @@ class VerbsQp {
   // judge_modify() has found nothing wrong with it. Errors: invalid (a route or number that cannot
   // be), addr_not_avail, no_fds, no_memory. Lock not held.
   virtual Status modify(const ib::QpAttributes& attr, uint32_t mask) noexcept = 0;
+  // Multicast, of datagram queue pairs: messages to that MGID come in from now on, until it is
+  // detached; once however often it is attached. interface_ip: at the interface of that address of
+  // this host; any (Address{}): at all of them. Errors: not_supported (the type), invalid (no
+  // MGID; not attached), addr_not_avail (no such interface), addr_in_use, no_fds, no_memory. Lock
+  // not held.
+  virtual Status attach_group(const Address& /*group*/, const Address& /*interface_ip*/) noexcept {
+    return Errc::not_supported;
+  }
+  virtual Status detach_group(const Address& /*group*/) noexcept { return Errc::not_supported; }
 };
 
 }  // namespace aperture::nic

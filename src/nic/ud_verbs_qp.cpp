@@ -1,0 +1,89 @@
+// Datagram queue pairs of the verbs door: see ud_verbs_qp.hpp.
+#include "nic/ud_verbs_qp.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <new>
+#include <utility>
+
+#include "base/log.hpp"
+#include "link/udp/udp.hpp"
+#include "nic/qp_numbers.hpp"
+
+namespace aperture::nic {
+
+Result<std::unique_ptr<VerbsQp>> UdVerbsQp::create(Engine& engine, ib::QpSpec spec) noexcept {
+  if (in_forked_child()) return Errc::not_supported;
+  try {
+    const link::udp::FdWatcher watcher{close_in_forked_children, forget_for_forked_children};
+    auto datagrams = link::udp::open(queue_pair_ips(), watcher);
+    if (!datagrams) {
+      APERTURE_WARN("a datagram queue pair finds no UDP port that is free on every address: %s",
+                    describe(datagrams.error()));
+      return datagrams.error();
+    }
+    spec.qpn = qp_number((*datagrams)->port(), 0);
+    auto made = std::make_unique<UdVerbsQp>(engine, spec, *std::move(datagrams));
+    if (Status s = made->start(); !s) return s.error();
+    return std::unique_ptr<VerbsQp>(std::move(made));
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+}
+
+UdVerbsQp::UdVerbsQp(Engine& engine, const ib::QpSpec& spec,
+                     std::unique_ptr<link::Datagrams> datagrams)
+    : engine_(engine), qp_(spec, std::move(datagrams)) {}
+
+Status UdVerbsQp::start() noexcept {
+  auto control = ControlThread::instance();
+  if (!control) return control.error();
+  Status status;
+  (*control)->run([&] {
+    auto watch =
+        (*control)->watch(qp_.datagrams().wake_fd(), EPOLLIN, [this](uint32_t) { on_wake(); });
+    status = watch.error();
+    if (watch) watch_ = *watch;
+  });
+  if (!status) return status;
+  const EngineGuard guard(engine_);
+  status = engine_.add_driven(qp_, *this);
+  driven_ = status.ok();
+  return status;
+}
+
+UdVerbsQp::~UdVerbsQp() {
+  {
+    const EngineGuard guard(engine_);
+    qp_.leave();
+    if (driven_) engine_.remove_driven(qp_);
+  }
+  auto control = ControlThread::instance();
+  if (!control) return;
+  (*control)->run([&] { (*control)->unwatch(watch_); });  // no upcall from here on
+}
+
+// On the control thread, without the lock.
+void UdVerbsQp::on_wake() noexcept {
+  qp_.datagrams().take_wake();
+  ::eventfd_write(engine_.doorbell_fd(), 1);
+}
+
+Status UdVerbsQp::modify(const ib::QpAttributes& attr, uint32_t mask) noexcept {
+  const EngineGuard guard(engine_);
+  qp_.modify(attr, mask);
+  return {};
+}
+
+Status UdVerbsQp::attach_group(const Address& group, const Address& interface_ip) noexcept {
+  const EngineGuard guard(engine_);
+  return qp_.attach_group(group, interface_ip);
+}
+
+Status UdVerbsQp::detach_group(const Address& group) noexcept {
+  const EngineGuard guard(engine_);
+  return qp_.detach_group(group);
+}
+
+}  // namespace aperture::nic
