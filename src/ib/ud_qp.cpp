@@ -13,6 +13,7 @@ namespace {
 // Remote Q_Keys with this bit mean the sender's own (IBTA 10.2.5).
 constexpr uint32_t kOwnQkey = 0x8000'0000;
 constexpr size_t kReceiveBatch = 16;
+constexpr int kDropBatches = 1024;
 // One that had nothing for so many looks costs a system call in every poll no more, only in those
 // that look at everything.
 constexpr uint32_t kIdleLooks = 1024;
@@ -111,8 +112,31 @@ bool UdQp::is_patient() noexcept {
   if (patience_until_ns_ == 0) {
     if (!datagrams_->anything_arrived()) return true;
     patience_until_ns_ = now_ns() + kPatienceNs;
+    receives().wait(*this);
   }
   return now_ns() < patience_until_ns_;
+}
+
+void UdQp::on_receive_posted() noexcept {
+  if (!is_waiting_for_receive()) [[likely]]
+    return;
+  if (now_ns() >= patience_until_ns_) drop_all();
+  patience_until_ns_ = 0;
+  if (asleep_) datagrams_->ask_wake(true);
+}
+
+// What is there came before the receive that is there now. Bounded: more may come all the time.
+void UdQp::drop_all() noexcept {
+  dropping_ = true;
+  for (int i = 0; i < kDropBatches && datagrams_->anything_arrived(); ++i) {
+    datagrams_->receive(*this, kReceiveBatch);
+  }
+  dropping_ = false;
+}
+
+void UdQp::stop() noexcept {
+  patience_until_ns_ = 0;
+  if (asleep_) datagrams_->ask_wake(true);
 }
 
 void UdQp::on_datagram(const link::Datagram& datagram) noexcept {
@@ -133,7 +157,7 @@ void UdQp::on_datagram(const link::Datagram& datagram) noexcept {
     ++drops_.not_ready;
   } else if (head.qkey != attr_.qkey) {
     ++drops_.wrong_qkey;
-  } else if (receives().empty()) {
+  } else if (dropping_ || receives().empty()) {
     ++drops_.no_receive;
   } else {
     deliver(datagram, head);
@@ -184,11 +208,12 @@ void UdQp::explain_too_long(uint64_t len, uint64_t room) noexcept {
 // --- sleeping ---
 
 void UdQp::set_consumer_state(ring::ConsumerState state) noexcept {
-  datagrams_->ask_wake(state == ring::ConsumerState::asleep);
+  asleep_ = state == ring::ConsumerState::asleep;
+  datagrams_->ask_wake(asleep_ && !is_waiting_for_receive());
 }
 
 bool UdQp::anything_arrived() const noexcept {
-  return datagrams_->anything_arrived();
+  return !is_waiting_for_receive() && datagrams_->anything_arrived();
 }
 
 bool UdQp::needs_polling() const noexcept {

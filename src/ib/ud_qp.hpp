@@ -9,8 +9,9 @@
 // counted, and changes nothing (a responder error of class D: the receive stays posted; hardware
 // that ends the queue pair instead lets every stranger do so).
 //
-// A message without a receive is dropped, but not before it has lain in its socket for kPatienceNs:
-// the application may be about to post one.
+// A message without a receive is dropped, but not before one has lain in its socket for
+// kPatienceNs: the application may be about to post it. Meanwhile the engine may sleep; the next
+// receive that is posted finds what has not waited too long.
 #pragma once
 
 #include <array>
@@ -24,7 +25,7 @@ namespace aperture::ib {
 
 class UdQp final : public Qp, private link::DatagramSink {
  public:
-  static constexpr uint64_t kPatienceNs = 20'000'000;
+  static constexpr uint64_t kPatienceNs = 100'000'000;
 
   // Why datagrams were dropped, so often each.
   struct Drops {
@@ -57,9 +58,11 @@ class UdQp final : public Qp, private link::DatagramSink {
   bool needs_polling() const noexcept override;
   bool needs_wind_up() const noexcept override { return false; }
 
+  void on_receive_posted() noexcept override;
+
  protected:
   void run_send_queue() noexcept override;
-  void stop() noexcept override { patience_until_ns_ = 0; }
+  void stop() noexcept override;
 
  private:
   bool send(uint32_t at) noexcept;
@@ -67,7 +70,10 @@ class UdQp final : public Qp, private link::DatagramSink {
   bool is_receiving() const noexcept {
     return attr_.state >= QpState::rtr && attr_.state != QpState::err;
   }
+  // What has come waits for a receive: whoever sleeps need not be woken for it.
+  bool is_waiting_for_receive() const noexcept { return patience_until_ns_ != 0; }
   size_t receive() noexcept;
+  void drop_all() noexcept;
   bool is_patient() noexcept;
   void on_datagram(const link::Datagram& datagram) noexcept override;
   void deliver(const link::Datagram& datagram, const wire::DatagramHead& head) noexcept;
@@ -77,6 +83,8 @@ class UdQp final : public Qp, private link::DatagramSink {
   Drops drops_;
   uint32_t idle_looks_ = 0;         // since something was sent or came
   uint64_t patience_until_ns_ = 0;  // 0: no message waits for a receive
+  bool dropping_ = false;
+  bool asleep_ = false;
   bool told_too_long_ = false;
   std::array<std::byte, wire::kMaxDatagramBytes> out_;
 };

@@ -132,9 +132,9 @@ class UdSide {
     }
     return true;
   }
-  // Polls long enough for what is under way, also if it waits for a receive.
+  // Polls long enough for what is under way on this host.
   void settle() {
-    const uint64_t end = now_ns() + 2 * UdQp::kPatienceNs;
+    const uint64_t end = now_ns() + 30'000'000;
     while (now_ns() < end) qp->poll(++polls);
   }
   static Wc take(Cq& cq) {

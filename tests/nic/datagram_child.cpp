@@ -4,6 +4,7 @@
 //   echo N            answers N messages, to where they came from, polling
 //   hear              the next message, without polling: "heard TEXT"
 //   silent MS         "silent" if none comes in that time
+//   rest MS           does not look at anything in that time: "rested"
 //   cpu               milliseconds of processor time that it has used so far
 //   quit
 #include <sys/resource.h>
@@ -55,6 +56,10 @@ std::string answer(DatagramEnd& end, const std::string& line) {
     return end.verbs_qp->detach_group(group_of(rest)).ok() ? "detached" : "refused";
   }
   if (what == "echo") return echo(end, std::stoi(rest));
+  if (what == "rest") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(rest)));
+    return "rested";
+  }
   if (what == "cpu") return std::to_string(cpu_ms());
   if (what == "hear") {
     const auto m = end.next(false);

@@ -83,6 +83,25 @@ TEST(UdVerbsQp, who_waits_for_messages_uses_no_processor) {
   EXPECT_LT(used, 500) << "milliseconds in a second, where a thread that spins uses all of them";
 }
 
+TEST(UdVerbsQp, messages_that_wait_for_a_receive_use_no_processor) {
+  ChildProcess child;
+  const uint32_t number = number_of(child);
+  DatagramEnd here;
+  ASSERT_TRUE(here.ok);
+  // all its receives, whose completions nobody takes, and more
+  for (int i = 0; i < 80; ++i) {
+    ASSERT_TRUE(here.send(kLoopback, kLoopback, number, std::to_string(i)));
+    here.next(true, 1);
+  }
+  child.tell("rest 100");
+  EXPECT_EQ(child.hear(), "rested");
+  const long before = std::stol(child.ask("cpu"));
+  EXPECT_EQ(child.ask("rest 1000"), "rested");
+  const long used = std::stol(child.ask("cpu")) - before;
+  EXPECT_LT(used, 300) << "milliseconds in a second, where a thread that spins uses all of them";
+  EXPECT_EQ(child.ask("hear"), "heard 0");
+}
+
 TEST(UdVerbsQp, a_group_reaches_all_processes_that_have_joined) {
   for (const bool v4 : {true, false}) {
     SCOPED_TRACE(v4 ? "an IPv4 group" : "an MGID of InfiniBand");
