@@ -13,7 +13,7 @@ namespace {
 // Remote Q_Keys with this bit mean the sender's own (IBTA 10.2.5).
 constexpr uint32_t kOwnQkey = 0x8000'0000;
 constexpr size_t kReceiveBatch = 16;
-constexpr int kDropBatches = 1024;
+constexpr int kDropBatches = 2048;
 // One that had nothing for so many looks costs a system call in every poll no more, only in those
 // that look at everything.
 constexpr uint32_t kIdleLooks = 1024;
