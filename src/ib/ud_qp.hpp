@@ -66,7 +66,7 @@ class UdQp final : public Qp, private link::DatagramSink {
 
  private:
   bool send(uint32_t at) noexcept;
-  bool is_waiting_to_send() const noexcept { return may_send() && sq_next_ != sq_tail_; }
+  bool is_waiting_to_send() const noexcept { return may_go_on() && sq_next_ != sq_tail_; }
   bool is_receiving() const noexcept {
     return attr_.state >= QpState::rtr && attr_.state != QpState::err;
   }

@@ -220,9 +220,9 @@ uint32_t windows_bound(Qp& qp) noexcept {
 }
 
 int destroy(Qp& qp) {
-  if (qp.groups.count() != 0) {
-    return APERTURE_REFUSE(EBUSY, "ibv_destroy_qp: it is still attached to %u multicast groups",
-                           qp.groups.count());
+  if (!qp.groups.empty()) {
+    return APERTURE_REFUSE(EBUSY, "ibv_destroy_qp: it is still attached to %zu multicast groups",
+                           qp.groups.size());
   }
   Context& context = *qp.context;
   if (const uint32_t bound = windows_bound(qp); bound != 0) {

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "nic/verbs_nic.hpp"
 #include "verbs/cq.hpp"
@@ -40,10 +41,10 @@ struct Qp {
   Use use_send_cq;
   Use use_recv_cq;
   Use use_srq;
-  Uses groups;                // multicast groups that it is attached to
   uint32_t handed_async = 0;  // guarded by ex.qp_base.mutex
 
   std::mutex modify_mutex;
+  std::vector<Address> groups;           // multicast: attached to; guarded by modify_mutex
   ibv_qp_attr attributes{};              // guarded by modify_mutex
   ibv_qp_init_attr init{};               // as it was made
   Batch batch;                           // between wr_start and wr_complete
