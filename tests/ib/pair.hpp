@@ -53,6 +53,7 @@ struct Options {
   uint8_t rnr_retry = 7;
   uint8_t min_rnr_timer = 1;
   bool sig_all = true;
+  ReceiveQueue* srq = nullptr;  // not owned; of its engine
 };
 
 // One end, with memory that is registered and says where it belongs.
@@ -77,6 +78,7 @@ class Side final : public LaneHost {
     spec.max_send_sge = spec.max_recv_sge = 4;
     spec.max_inline_bytes = 256;
     spec.sq_sig_all = o.sig_all;
+    spec.srq = o.srq;
     spec.events = &events;
     qp = std::make_unique<RcQp>(spec, *this);
     region = add(memory.data(), memory.size(), kEverything);
@@ -103,6 +105,10 @@ class Side final : public LaneHost {
     return *keys_.add(spec);
   }
 
+  void go_to(QpState state, uint32_t mask = 0, QpAttributes attr = {}) {
+    attr.state = state;
+    qp->modify(attr, mask | kAttrState);
+  }
   void bring_up() {
     QpAttributes attr;
     attr.access = options_.access;
@@ -184,9 +190,10 @@ class Pair {
  public:
   static constexpr size_t kMemory = 4 << 20;
 
-  explicit Pair(LinkKind kind, const Options& o = {}) : lanes(kind) {
-    a = std::make_unique<Side>(*lanes.keys, o, 0x101, kMemory);
-    b = std::make_unique<Side>(*lanes.keys, o, 0x202, kMemory);
+  explicit Pair(LinkKind kind, const Options& o = {}) : Pair(kind, o, o) {}
+  Pair(LinkKind kind, const Options& of_a, const Options& of_b) : lanes(kind) {
+    a = std::make_unique<Side>(*lanes.keys, of_a, 0x101, kMemory);
+    b = std::make_unique<Side>(*lanes.keys, of_b, 0x202, kMemory);
   }
   ~Pair() {
     a.reset();
@@ -195,6 +202,12 @@ class Pair {
   void connect() {
     a->bring_up();
     b->bring_up();
+    join();
+  }
+  // A new lane between two that are up and have none.
+  void join() {
+    a->given_back.reset();
+    b->given_back.reset();
     lanes.make(a->domain, b->domain);
     a->qp->attach(std::move(lanes.lane_a));
     b->qp->attach(std::move(lanes.lane_b));

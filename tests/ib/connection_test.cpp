@@ -1,0 +1,297 @@
+// Connected queue pairs and what is around them: shared receive queues, unreliable connections,
+// lanes that are lost and come back. (IBTA vol. 1, 9.8, 10.2.9; ibv_create_srq(3).)
+#include "ib/pair.hpp"
+
+namespace aperture::ib::test {
+namespace {
+
+// --- shared receive queues ---
+
+Sge nowhere{0, 0, 0};
+
+TEST(Srq, limit_is_told_once_until_it_is_set_again) {
+  Events events;
+  ReceiveQueue srq(8, 2, &events);
+  TakenRecv taken;
+  for (uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(srq.post({i, &nowhere, 1}));
+  ASSERT_TRUE(srq.set_limit(4));
+  srq.take(taken);
+  EXPECT_EQ(events.limits, 0) << "four are left";
+  srq.take(taken);
+  EXPECT_EQ(events.limits, 1);
+  EXPECT_EQ(srq.limit(), 0u);
+  srq.take(taken);
+  EXPECT_EQ(events.limits, 1);
+  ASSERT_TRUE(srq.set_limit(3));
+  EXPECT_EQ(events.limits, 2) << "there are fewer already";
+  EXPECT_EQ(srq.set_limit(9).error(), Errc::invalid);
+}
+
+TEST(Srq, slots_are_free_when_a_message_takes_them) {
+  Events events;
+  ReceiveQueue srq(2, 1, &events);
+  TakenRecv taken;
+  ASSERT_TRUE(srq.post({1, &nowhere, 1}));
+  ASSERT_TRUE(srq.post({2, &nowhere, 1}));
+  EXPECT_EQ(srq.post({3, &nowhere, 1}).error(), Errc::no_space);
+  srq.take(taken);
+  EXPECT_EQ(taken.id, 1u);
+  EXPECT_TRUE(srq.post({3, &nowhere, 1}));
+  const Sge two[2] = {};
+  EXPECT_EQ(srq.post({4, two, 2}).error(), Errc::invalid);
+}
+
+TEST(Srq, resizing_keeps_what_is_posted) {
+  Events events;
+  ReceiveQueue srq(4, 2, &events);
+  TakenRecv taken;
+  for (uint64_t i = 0; i < 3; ++i) {  // so that the ring has turned
+    ASSERT_TRUE(srq.post({99, &nowhere, 1}));
+    srq.take(taken);
+  }
+  for (uint64_t i = 0; i < 4; ++i) {
+    const Sge s[2] = {{i, 1, 1}, {i + 100, 2, 2}};
+    ASSERT_TRUE(srq.post({i, s, 2}));
+  }
+  EXPECT_EQ(srq.resize(3).error(), Errc::invalid);
+  ASSERT_TRUE(srq.resize(100));
+  for (uint64_t i = 4; i < 100; ++i) ASSERT_TRUE(srq.post({i, &nowhere, 1}));
+  EXPECT_EQ(srq.post({100, &nowhere, 1}).error(), Errc::no_space);
+  for (uint64_t i = 0; i < 100; ++i) {
+    srq.take(taken);
+    EXPECT_EQ(taken.id, i);
+    if (i < 4) {
+      EXPECT_EQ(taken.room, 3u);
+      EXPECT_EQ(taken.sge[1].addr, i + 100);
+    }
+  }
+}
+
+using Connections = OverEachLink;
+APERTURE_OVER_EACH_LINK(Connections);
+
+TEST_P(Connections, queue_pairs_that_wait_for_a_shared_receive_are_served_in_order) {
+  Events events;
+  ReceiveQueue srq(16, 4, &events);
+  Options shared;
+  shared.srq = &srq;
+  Pair first(GetParam(), {}, shared), second(GetParam(), {}, shared);
+  first.connect();
+  second.connect();
+  EXPECT_EQ(first.b->post_recv(1, 0, 8).error(), Errc::invalid) << "it has no queue of its own";
+  for (Pair* p : {&first, &second}) {
+    for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(p->a->post(SendOp::send, i, 0, 8));
+  }
+  second.b->poll();  // the first to wait
+  first.b->poll();
+  // one memory for both would take one domain; each receive names that of who is to take it
+  const Sge of_second = second.b->sge(0, 8), of_first = first.b->sge(0, 8);
+  ASSERT_TRUE(srq.post({10, &of_second, 1}));
+  EXPECT_EQ(second.b->recv_cq.size(), 1u) << "without a poll";
+  ASSERT_TRUE(srq.post({11, &of_first, 1}));
+  EXPECT_EQ(first.b->recv_cq.size(), 1u) << "each in turn";
+  ASSERT_TRUE(srq.post({12, &of_second, 1}));
+  ASSERT_TRUE(srq.post({13, &of_first, 1}));
+  EXPECT_EQ(second.b->recv_cq.size() + first.b->recv_cq.size(), 4u);
+  for (Pair* p : {&second, &first}) {
+    for (uint64_t i = 0; i < 2; ++i) {
+      const Wc wc = Side::take(p->b->recv_cq);
+      EXPECT_EQ(wc.id, 10 + 2 * i + (p == &first ? 1 : 0));
+      EXPECT_EQ(wc.status, WcStatus::success);
+    }
+  }
+}
+
+TEST_P(Connections, a_queue_pair_that_goes_leaves_the_receives_to_the_others) {
+  Events events;
+  ReceiveQueue srq(16, 4, &events);
+  Options shared;
+  shared.srq = &srq;
+  Pair first(GetParam(), {}, shared), second(GetParam(), {}, shared);
+  first.connect();
+  second.connect();
+  ASSERT_TRUE(first.a->post(SendOp::send, 1, 0, 8));
+  ASSERT_TRUE(second.a->post(SendOp::send, 2, 0, 8));
+  first.b->poll();
+  second.b->poll();
+  first.b->go_to(QpState::err);
+  EXPECT_EQ(first.b->events.async, std::vector{AsyncEvent::qp_last_wqe_reached});
+  EXPECT_TRUE(first.b->recv_cq.empty()) << "what is shared is not flushed";
+  const Sge s = second.b->sge(0, 8);
+  ASSERT_TRUE(srq.post({10, &s, 1}));
+  EXPECT_EQ(second.b->recv_cq.size(), 1u);
+}
+
+// --- unreliable connections ---
+
+Options unreliable() {
+  Options o;
+  o.type = QpType::uc;
+  return o;
+}
+
+TEST_P(Connections, messages_of_an_unreliable_connection_without_a_receive_are_lost) {
+  for (const size_t n : {size_t{8}, size_t{100'000}}) {
+    Pair p(GetParam(), unreliable());
+    p.connect();
+    p.a->fill(0, pattern(n, 1));
+    p.a->fill(200'000, pattern(n, 2));
+    ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, n));
+    ASSERT_TRUE(p.a->post(SendOp::write_with_imm, 2, 0, n, p.b->address(500'000), p.b->key()));
+    p.settle();
+    ASSERT_TRUE(p.b->recv_cq.empty());
+    ASSERT_TRUE(p.b->post_recv(5, 0, n));
+    ASSERT_TRUE(p.a->post(SendOp::send, 3, 200'000, n));
+    ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1 && p.a->send_cq.size() == 3; }));
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+    EXPECT_EQ(p.b->bytes(0, n), pattern(n, 2));
+    EXPECT_EQ(p.a->qp->state(), QpState::rts);
+    EXPECT_EQ(p.b->qp->state(), QpState::rts);
+  }
+}
+
+TEST_P(Connections,
+       writes_of_an_unreliable_connection_that_are_refused_change_nothing_and_say_nothing) {
+  for (const size_t n : {size_t{8}, size_t{100'000}}) {
+    Pair p(GetParam(), unreliable());
+    p.connect();
+    p.a->fill(0, pattern(n, 1));
+    ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, n, p.b->address(Pair::kMemory - n + 1), p.b->key()));
+    ASSERT_TRUE(p.a->post(SendOp::write, 2, 0, n, p.b->address(), p.b->key()));
+    p.settle();
+    ASSERT_EQ(p.a->send_cq.size(), 2u);
+    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+    EXPECT_EQ(p.b->bytes(0, n), pattern(n, 1)) << "what comes after is not held up";
+    EXPECT_EQ(p.b->bytes(Pair::kMemory - n, n), std::vector<std::byte>(n));
+    EXPECT_EQ(p.b->qp->state(), QpState::rts);
+  }
+}
+
+TEST_P(Connections, reads_and_atomics_are_not_offered_by_unreliable_connections) {
+  Pair p(GetParam(), unreliable());
+  p.connect();
+  for (const SendOp op : {SendOp::read, SendOp::fetch_add, SendOp::cmp_swap}) {
+    EXPECT_EQ(p.a->post(op, 1, 0, 8, p.b->address(), p.b->key()).error(), Errc::invalid);
+  }
+}
+
+TEST_P(Connections, an_unreliable_connection_outlives_its_lane) {
+  Pair p(GetParam(), unreliable());
+  p.connect();
+  ASSERT_TRUE(p.b->post_recv(1, 0, 1 << 20));
+  p.a->fill(0, pattern(1 << 20, 1));
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 1 << 20));  // half of it lies in the ring
+  p.b->poll();
+  p.a->qp->lose();
+  p.b->qp->lose();
+  ASSERT_EQ(p.a->send_cq.size(), 1u);
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success) << "lost on the way";
+  EXPECT_TRUE(p.b->recv_cq.empty()) << "the receive is for the next message";
+  ASSERT_TRUE(p.a->post(SendOp::send, 2, 0, 8));
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success) << "lost, too";
+  p.join();
+  p.a->fill(0, pattern(500, 2));
+  ASSERT_TRUE(p.a->post(SendOp::send, 3, 0, 500));
+  ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }));
+  const Wc wc = Side::take(p.b->recv_cq);
+  EXPECT_EQ(wc.id, 1u);
+  EXPECT_EQ(wc.byte_len, 500u);
+  EXPECT_EQ(p.b->bytes(0, 500), pattern(500, 2));
+}
+
+// --- lanes ---
+
+TEST_P(Connections, no_lane_to_be_had_fails_the_first_request_and_flushes_the_rest) {
+  Pair p(GetParam());
+  p.a->bring_up();
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+  ASSERT_TRUE(p.a->post(SendOp::send, 2, 0, 8));
+  EXPECT_GE(p.a->wanted, 1);
+  p.a->qp->lane_failed(Errc::unreachable);
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
+  EXPECT_EQ(p.a->qp->state(), QpState::err);
+}
+
+TEST_P(Connections, what_waits_for_a_lane_goes_out_when_it_comes) {
+  Pair p(GetParam());
+  p.a->bring_up();
+  p.b->bring_up();
+  ASSERT_TRUE(p.b->post_recv(1, 0, 8));
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+  p.join();
+  EXPECT_TRUE(p.until([&] { return p.a->send_cq.size() == 1 && p.b->recv_cq.size() == 1; }));
+}
+
+TEST_P(Connections, what_the_peer_had_published_before_it_went_is_executed) {
+  Pair p(GetParam());
+  p.connect();
+  ASSERT_TRUE(p.b->post_recv(1, 0, 8));
+  ASSERT_TRUE(p.b->post_recv(2, 0, 8));
+  p.a->fill(0, pattern(8, 9));
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+  p.b->qp->lose();
+  ASSERT_EQ(p.b->recv_cq.size(), 1u);
+  EXPECT_EQ(Side::take(p.b->recv_cq).status, WcStatus::success);
+  EXPECT_EQ(p.b->bytes(0, 8), pattern(8, 9));
+  EXPECT_EQ(p.b->qp->state(), QpState::rts) << "nothing of its own was lost";
+}
+
+TEST_P(Connections, half_a_message_of_a_peer_that_is_gone_fails_its_receive) {
+  Pair p(GetParam());
+  p.connect();
+  ASSERT_TRUE(p.b->post_recv(1, 0, 1 << 20));
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 1 << 20));
+  p.b->poll();
+  p.b->qp->lose();
+  ASSERT_EQ(p.b->recv_cq.size(), 1u);
+  EXPECT_EQ(Side::take(p.b->recv_cq).status, WcStatus::rem_abort_err);
+  EXPECT_EQ(p.b->qp->state(), QpState::err);
+}
+
+TEST_P(Connections, requests_under_way_when_the_peer_goes_fail_and_later_ones_are_flushed) {
+  for (const SendOp op : {SendOp::send, SendOp::write_with_imm, SendOp::fetch_add}) {
+    Pair p(GetParam());
+    p.connect();
+    ASSERT_TRUE(p.a->post(op, 1, 0, 8, p.b->address(), p.b->key()));
+    ASSERT_TRUE(p.a->post(op, 2, 0, 8, p.b->address(), p.b->key()));
+    p.a->qp->lose();
+    ASSERT_EQ(p.a->send_cq.size(), 2u);
+    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
+    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
+    EXPECT_NE(p.a->given_back, nullptr);
+  }
+}
+
+TEST_P(Connections, a_lane_that_comes_back_begins_with_nothing_of_the_last) {
+  Pair p(GetParam());
+  p.connect();
+  // b waits for a receive, has said so, and is in the middle of an answer
+  ASSERT_TRUE(p.a->post(SendOp::read, 1, 0, 2 << 20, p.b->address(), p.b->key()));
+  for (int i = 0; i < 5; ++i) p.b->poll();
+  p.b->qp->lose();
+  EXPECT_EQ(p.b->qp->state(), QpState::rts);
+  p.a->go_to(QpState::reset);
+  p.a->send_cq.forget(*p.a->qp);
+  p.a->bring_up();
+  p.join();
+  const size_t n = 300'000;
+  p.b->fill(0, pattern(n, 4));
+  ASSERT_TRUE(p.a->post(SendOp::read, 2, 0, n, p.b->address(), p.b->key()));
+  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+  EXPECT_EQ(p.a->bytes(0, n), pattern(n, 4));
+  ASSERT_TRUE(p.a->post(SendOp::send, 3, 0, 8));
+  p.settle();
+  p.b->qp->lose();  // while its head waits for a receive
+  p.a->go_to(QpState::reset);
+  p.a->bring_up();
+  p.join();
+  ASSERT_TRUE(p.a->post(SendOp::send, 4, 0, 8));
+  p.settle();
+  ASSERT_TRUE(p.b->post_recv(9, 0, 8));
+  EXPECT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1 && p.a->send_cq.size() == 1; }));
+}
+
+}  // namespace
+}  // namespace aperture::ib::test
