@@ -191,9 +191,10 @@ class Pair {
   static constexpr size_t kMemory = 4 << 20;
 
   explicit Pair(LinkKind kind, const Options& o = {}) : Pair(kind, o, o) {}
-  Pair(LinkKind kind, const Options& of_a, const Options& of_b) : lanes(kind) {
-    a = std::make_unique<Side>(*lanes.keys, of_a, 0x101, kMemory);
-    b = std::make_unique<Side>(*lanes.keys, of_b, 0x202, kMemory);
+  Pair(LinkKind kind, const Options& of_a, const Options& of_b, size_t memory = kMemory)
+      : lanes(kind) {
+    a = std::make_unique<Side>(*lanes.keys, of_a, 0x101, memory);
+    b = std::make_unique<Side>(*lanes.keys, of_b, 0x202, memory);
   }
   ~Pair() {
     a.reset();
