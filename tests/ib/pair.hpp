@@ -34,10 +34,14 @@ constexpr Rights kEverything =
 
 class Events final : public CqEvents, public QpEvents, public SrqEvents {
  public:
-  void on_completion_event() noexcept override { ++completions; }
+  void on_completion_event() noexcept override {
+    ++completions;
+    if (on_completion) on_completion();
+  }
   void on_overrun() noexcept override { ++overruns; }
   void on_async_event(AsyncEvent event) noexcept override { async.push_back(event); }
   void on_limit_reached() noexcept override { ++limits; }
+  std::function<void()> on_completion;
   int completions = 0;
   int overruns = 0;
   int limits = 0;
