@@ -1,7 +1,7 @@
 // The ordering rule: what a queue pair posts takes effect in that order, whatever path each request
-// takes (by its own hand, through the ring, claimed there) and however the target behaves meanwhile.
-// Random histories are compared with a model; the seed is printed. (IBTA vol. 1, 9.5; architecture:
-// "The ordering rule".) With windows: window_queue_test.cpp.
+// takes (by its own hand, through the ring, claimed there) and however the target behaves
+// meanwhile. Random histories are compared with a model; the seed is printed. (IBTA vol. 1, 9.5;
+// architecture: "The ordering rule".) With windows: window_queue_test.cpp.
 #include <random>
 
 #include "ib/pair.hpp"
