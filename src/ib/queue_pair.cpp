@@ -163,7 +163,8 @@ void Qp::fill(uint32_t at, const SendWr& wr) noexcept {
 }
 
 Status Qp::post_recv(const RecvWr& wr) noexcept {
-  if (rq_ == nullptr) return Errc::invalid;
+  const bool xrc = spec_.type == QpType::xrc_send || spec_.type == QpType::xrc_recv;
+  if (rq_ == nullptr || xrc) return Errc::invalid;
   if (attr_.state == QpState::reset) return Errc::bad_state;
   if (Status s = rq_->post(wr); !s) [[unlikely]]
     return s;
@@ -264,9 +265,11 @@ void Qp::complete_recv(const TakenRecv& taken, Wc wc) noexcept {
   cqe.wc = wc;
   cqe.wc.id = taken.id;
   cqe.wc.qpn = spec_.qpn;
-  cqe.qp = this;
-  cqe.released = receives().released();
-  cqe.release = taken.release;
+  if (spec_.type != QpType::xrc_recv) {  // else it is its receive queue's, and stays when this goes
+    cqe.qp = this;
+    cqe.released = receives().released();
+    cqe.release = taken.release;
+  }
   if (!recv_cq_now_->push(cqe) && attr_.state != QpState::err) {
     enter_error();
     raise(AsyncEvent::qp_fatal);

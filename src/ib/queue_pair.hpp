@@ -131,9 +131,10 @@ class Qp : public link::Driven {
   // What peers may do has been set.
   virtual void on_access_changed() noexcept {}
 
+  bool may_send() const noexcept { return attr_.state == QpState::rts; }
   // The WQE at sq_next_ may be begun; or it was before the queue was to drain, and ends.
   bool may_go_on() const noexcept {
-    return attr_.state == QpState::rts || (attr_.state == QpState::sqd && is_begun(sq_next_));
+    return may_send() || (attr_.state == QpState::sqd && is_begun(sq_next_));
   }
   bool is_begun(uint32_t at) const noexcept {
     return at != sq_tail_ && wqes_[at & sq_mask_].stage == Wqe::Stage::begun;

@@ -55,6 +55,12 @@ void RcQp::forget_waiting() noexcept {
   if (queue != nullptr) queue->forget(*this);
 }
 
+// XRC: that of the receive that was taken may be gone, and where it completes with it.
+bool RcQp::has_receive_queue() const noexcept {
+  return spec_.type != QpType::xrc_recv ||
+         spec_.windows->find_srq(recv_srq_, spec_.xrc_domain) != nullptr;
+}
+
 void RcQp::release_lane() noexcept {
   lane_over_ = false;
   if (slot_ != nullptr) protect::SlotArray::give_back(std::exchange(slot_, nullptr));
@@ -141,7 +147,7 @@ void RcQp::stop() noexcept {
     Wc wc;
     wc.status = WcStatus::wr_flush_err;
     wc.opcode = WcOpcode::recv;
-    if (attr_.state == QpState::err) complete_recv(recv_, wc);
+    if (attr_.state == QpState::err && has_receive_queue()) complete_recv(recv_, wc);
   }
 }
 

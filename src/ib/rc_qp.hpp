@@ -101,6 +101,7 @@ class RcQp final : public Qp {
   void release_lane() noexcept;
   void begin_anew() noexcept;
   void forget_waiting() noexcept;
+  bool has_receive_queue() const noexcept;
   void wind_down(WcStatus status) noexcept;
 
   // rc_requester.cpp

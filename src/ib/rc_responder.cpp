@@ -143,7 +143,7 @@ void RcQp::fail_receive(WcStatus mine, WcStatus theirs) noexcept {
   wc.status = mine;
   wc.opcode = WcOpcode::recv;
   taken_ = false;
-  complete_recv(recv_, wc);
+  if (has_receive_queue()) complete_recv(recv_, wc);
   if (theirs != WcStatus::success) refuse(theirs, nullptr, Denial::none);
   enter_error();
 }

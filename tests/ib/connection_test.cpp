@@ -122,6 +122,102 @@ TEST_P(Connections, a_queue_pair_that_goes_leaves_the_receives_to_the_others) {
   EXPECT_EQ(second.b->recv_cq.size(), 1u);
 }
 
+// --- XRC ---
+
+struct XrcPair : Pair {
+  static constexpr uint32_t kNumber = 77;
+
+  explicit XrcPair(LinkKind kind)
+      : Pair(kind, half(QpType::xrc_send), half(QpType::xrc_recv)), srq(16, 4, &b->events) {
+    srq.serve_xrc(b->recv_cq, b->domain);
+    EXPECT_TRUE(b->windows.enter_srq(kNumber, kXrcDomain, srq));
+    connect();
+  }
+  ~XrcPair() { b->qp->leave(); }
+  static Options half(QpType type) {
+    Options o;
+    o.type = type;
+    return o;
+  }
+  Status send(uint64_t id, uint32_t number, size_t n) {
+    SendWr wr = Side::work(SendOp::send, id);
+    const Sge s = a->sge(0, n);
+    wr.sge = &s;
+    wr.sge_count = 1;
+    wr.srq_number = number;
+    return a->qp->post_send(wr);
+  }
+  Status post(uint64_t id, size_t n) {
+    const Sge s = b->sge(0, n);
+    return srq.post({id, &s, 1});
+  }
+
+  ReceiveQueue srq;
+};
+
+TEST_P(Connections, xrc_messages_take_receives_of_the_queue_that_they_name) {
+  for (const size_t n : {size_t{8}, size_t{250}, size_t{100'000}}) {
+    XrcPair p(GetParam());
+    p.a->fill(0, pattern(n, 1));
+    ASSERT_TRUE(p.send(1, XrcPair::kNumber, n));
+    p.settle();  // it waits
+    EXPECT_TRUE(p.a->send_cq.empty());
+    ASSERT_TRUE(p.post(5, n));
+    ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1 && p.b->recv_cq.size() == 1; }));
+    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+    const Wc wc = Side::take(p.b->recv_cq);
+    EXPECT_EQ(wc.id, 5u);
+    EXPECT_EQ(wc.byte_len, n);
+    EXPECT_EQ(p.b->bytes(0, n), pattern(n, 1));
+    EXPECT_EQ(p.a->post_recv(1, 0, 8).error(), Errc::invalid);
+    EXPECT_EQ(p.b->post_recv(1, 0, 8).error(), Errc::invalid);
+    EXPECT_EQ(p.b->post(SendOp::send, 1, 0, 8).error(), Errc::invalid);
+  }
+}
+
+TEST_P(Connections, an_xrc_message_to_a_queue_that_is_not_there_is_refused) {
+  XrcPair p(GetParam());
+  ASSERT_TRUE(p.post(5, 8));
+  ASSERT_TRUE(p.send(1, XrcPair::kNumber + 1, 8));
+  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rem_inv_req_err);
+  EXPECT_EQ(p.srq.size(), 1u);
+}
+
+TEST_P(Connections, an_xrc_queue_pair_that_waits_and_goes_is_not_served_any_more) {
+  XrcPair p(GetParam());
+  ASSERT_TRUE(p.send(1, XrcPair::kNumber, 8));
+  p.settle();
+  p.b->qp->leave();
+  p.b->qp.reset();
+  ASSERT_TRUE(p.post(5, 8));
+  EXPECT_EQ(p.srq.size(), 1u);
+  p.b->qp = std::make_unique<RcQp>(p.a->qp->spec(), *p.b);  // for its end
+}
+
+TEST_P(Connections, completions_of_an_xrc_queue_pair_that_is_gone_stay_with_their_receive_queue) {
+  XrcPair p(GetParam());
+  ASSERT_TRUE(p.post(5, 8));
+  ASSERT_TRUE(p.send(1, XrcPair::kNumber, 8));
+  ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }));
+  p.b->qp->leave();
+  p.b->qp.reset();
+  ASSERT_EQ(p.b->recv_cq.size(), 1u);
+  EXPECT_EQ(Side::take(p.b->recv_cq).id, 5u);
+  p.b->qp = std::make_unique<RcQp>(p.a->qp->spec(), *p.b);  // for its end
+}
+
+TEST_P(Connections, an_xrc_message_is_over_when_its_receive_queue_goes) {
+  XrcPair p(GetParam());
+  ASSERT_TRUE(p.post(5, 1 << 20));
+  ASSERT_TRUE(p.send(1, XrcPair::kNumber, 1 << 20));
+  p.b->poll();  // the first pieces of it
+  p.b->windows.remove_srq(XrcPair::kNumber);
+  p.b->qp->lose();
+  EXPECT_TRUE(p.b->recv_cq.empty()) << "nowhere to complete";
+  EXPECT_EQ(p.b->qp->state(), QpState::err);
+}
+
 // --- unreliable connections ---
 
 Options unreliable() {

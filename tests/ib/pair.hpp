@@ -48,6 +48,8 @@ class Events final : public CqEvents, public QpEvents, public SrqEvents {
   std::vector<AsyncEvent> async;
 };
 
+constexpr uint32_t kXrcDomain = 5;
+
 struct Options {
   QpType type = QpType::rc;
   uint32_t send_wrs = 64;
@@ -83,6 +85,10 @@ class Side final : public LaneHost {
     spec.max_inline_bytes = 256;
     spec.sq_sig_all = o.sig_all;
     spec.srq = o.srq;
+    if (o.type == QpType::xrc_recv) {
+      spec.send_cq = spec.recv_cq = nullptr;
+      spec.xrc_domain = kXrcDomain;
+    }
     spec.events = &events;
     qp = std::make_unique<RcQp>(spec, *this);
     region = add(memory.data(), memory.size(), kEverything);
