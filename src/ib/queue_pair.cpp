@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/guarded_copy.hpp"
+#include "ib/window_book.hpp"
 #include "wire/datagram.hpp"
 
 namespace aperture::ib {
@@ -215,6 +216,7 @@ void Qp::modify(const QpAttributes& attr, uint32_t mask) noexcept {
 void Qp::leave() noexcept {
   stop();
   if (spec_.srq != nullptr) spec_.srq->forget(*this);
+  if (spec_.type == QpType::xrc_recv) spec_.windows->forget_waiter(*this);
   if (spec_.send_cq != nullptr) spec_.send_cq->forget(*this);
   if (spec_.recv_cq != nullptr) spec_.recv_cq->forget(*this);
 }

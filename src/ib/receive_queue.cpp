@@ -59,6 +59,14 @@ void ReceiveQueue::forget(const Qp& qp) noexcept {
   waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), &qp), waiting_.end());
 }
 
+void ReceiveQueue::retire() noexcept {
+  while (!waiting_.empty()) {
+    Qp* const first = waiting_.front();
+    waiting_.erase(waiting_.begin());
+    first->on_receive_posted();
+  }
+}
+
 // The one that has waited longest takes what it needs; the others wait on.
 void ReceiveQueue::tell_waiting() noexcept {
   while (!waiting_.empty() && !empty()) {

@@ -75,6 +75,8 @@ class ReceiveQueue {
   // Of a shared one: that queue pair has a message and no receive. It is told of the next post.
   void wait(Qp& qp) noexcept;
   void forget(const Qp& qp) noexcept;
+  // It is about to be destroyed, and nothing names it any more: whoever waits looks again.
+  void retire() noexcept;
 
   // Of a shared one. Errors: invalid.
   Status set_limit(uint32_t limit) noexcept;

@@ -3,6 +3,8 @@
 
 #include <new>
 
+#include "ib/receive_queue.hpp"
+
 namespace aperture::ib {
 
 Status WindowBook::enter_region(uint32_t key, const protect::BindableRegion& region) noexcept {
@@ -21,6 +23,10 @@ Status WindowBook::enter_srq(uint32_t number, uint32_t xrc_domain, ReceiveQueue&
     return Errc::no_memory;
   }
   return {};
+}
+
+void WindowBook::forget_waiter(const Qp& qp) noexcept {
+  for (auto& [number, shared] : srqs_) shared.queue->forget(qp);
 }
 
 }  // namespace aperture::ib

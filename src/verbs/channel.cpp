@@ -82,7 +82,7 @@ int make_channel(Context& context, Channel*& made) {
   channel->base.context = context.base();
   channel->base.fd = channel->ready.get();
   channel->context = &context;
-  channel->use_context = Use(context.uses);
+  channel->use_context = ContextUse(context);
   made = channel.release();
   return 0;
 }

@@ -24,7 +24,7 @@ struct Channel {
 
   ibv_comp_channel base{};  // first: object_of(). refcnt is guarded by mutex
   Context* context = nullptr;
-  Use use_context;
+  ContextUse use_context;
   std::mutex mutex;
   ReadyFd ready;
   Cq* first = nullptr;  // guarded by mutex, as is what links them

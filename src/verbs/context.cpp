@@ -59,20 +59,27 @@ void stop_members(Context& context) {
 }
 
 int close_device(Context& context) {
-  const uint32_t uses = context.uses.count();
-  if (uses == 0) {
-    delete &context;
-    return 0;
+  // SYNC POINT: verbs-context: what other threads did to objects that have gone is seen
+  const uint32_t left = context.holders.load(std::memory_order_acquire) - 1;
+  if (left != 0) {
+    APERTURE_WARN(
+        "ibv_close_device: %u objects of the context are still there; nobody reaches them any "
+        "more, and the context stays until the last of them has been destroyed",
+        left);
+    stop_members(context);
   }
-  APERTURE_WARN(
-      "ibv_close_device: %u objects of the context are still there; nobody reaches them "
-      "any more, but their memory stays: destroy them first",
-      uses);
-  stop_members(context);
+  ContextUse::drop(context);
   return 0;
 }
 
 }  // namespace
+
+uint32_t ContextUse::drop(Context& context) noexcept {
+  // SYNC POINT: verbs-context: whoever frees it sees what all others did to it before
+  const uint32_t left = context.holders.fetch_sub(1, std::memory_order_acq_rel) - 1;
+  if (left == 0) delete &context;
+  return left;
+}
 
 Context::Context(std::unique_ptr<nic::VerbsNic> its_nic)
     : nic(std::move(its_nic)), windows(wanted_windows()) {

@@ -127,7 +127,7 @@ int make_cq(Context& context, const Wish& wish, Cq*& made) {
   ::pthread_mutex_init(&cq->ex.mutex, nullptr);
   ::pthread_cond_init(&cq->ex.cond, nullptr);
   if (wish.extended) fill_extended(cq->ex, wish.wc_flags);
-  cq->use_context = Use(context.uses);
+  cq->use_context = ContextUse(context);
   if (wish.parent_domain != nullptr) cq->use_parent_domain = Use(wish.parent_domain->uses);
   if (wish.channel != nullptr) {
     cq->channel = &object_of<Channel>(wish.channel);

@@ -30,7 +30,7 @@ struct Cq {
   Events events{*this};
   std::unique_ptr<ib::Cq> queue;  // guarded by the engine lock
   bool about_to_wait = false;     // armed, and not found empty since; guarded by the engine lock
-  Use use_context;
+  ContextUse use_context;
   Use use_parent_domain;
   Uses uses;  // queue pairs and SRQs
 

@@ -63,7 +63,7 @@ int allocate(Context& context, const ibv_alloc_dm_attr& attr, Dm*& made) {
   dm->base.handle = context.next_handle();
   dm->memory = std::move(memory).value();
   dm->length = attr.length;
-  dm->use_context = Use(context.uses);
+  dm->use_context = ContextUse(context);
   made = dm.release();
   return 0;
 }

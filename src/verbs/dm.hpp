@@ -13,7 +13,7 @@ struct Dm {
   ibv_dm base{};  // first: object_of()
   Mapping memory;
   uint64_t length = 0;  // bytes that were asked for
-  Use use_context;
+  ContextUse use_context;
   Uses uses;
 };
 

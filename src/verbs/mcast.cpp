@@ -19,8 +19,8 @@ int attach(Qp& qp, const ibv_gid& gid) {
     return APERTURE_REFUSE(EINVAL, "ibv_attach_mcast: multicast is for queue pairs of type UD");
   }
   const Address group = address_of(gid);
-  const std::lock_guard guard(qp.modify_mutex);
-  const Status s = qp.nic_qp->attach_group(group, Address{});
+  const std::lock_guard guard(qp.shared->modify_mutex);
+  const Status s = qp.shared->nic_qp->attach_group(group, Address{});
   if (!s) {
     return APERTURE_REFUSE(
         errno_of(s), "ibv_attach_mcast: %s: %s", group.text().c_str(),
@@ -33,13 +33,13 @@ int attach(Qp& qp, const ibv_gid& gid) {
 
 int detach(Qp& qp, const ibv_gid& gid) {
   const Address group = address_of(gid);
-  const std::lock_guard guard(qp.modify_mutex);
+  const std::lock_guard guard(qp.shared->modify_mutex);
   const auto at = std::find(qp.groups.begin(), qp.groups.end(), group);
   if (at == qp.groups.end()) {
     return APERTURE_REFUSE(EINVAL, "ibv_detach_mcast: the queue pair is not attached to %s",
                            group.text().c_str());
   }
-  const Status s = qp.nic_qp->detach_group(group);
+  const Status s = qp.shared->nic_qp->detach_group(group);
   if (!s) {
     return APERTURE_REFUSE(errno_of(s), "ibv_detach_mcast: %s: %s", group.text().c_str(),
                            describe(s.error()));

@@ -114,7 +114,8 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
   return guarded(kCall, [&]() -> int {
     const void* caller = __builtin_return_address(0);
     const ibv_mw_bind_info& info = asked->bind_info;
-    if (mw->pd->context != qp->context || pd_of(mw->pd).id != pd_of(qp->pd).id) {
+    if (mw->pd->context != qp->context || qp->pd == nullptr ||
+        pd_of(mw->pd).id != pd_of(qp->pd).id) {
       return APERTURE_REFUSE(EPERM, "%s: the window and the queue pair are of two PDs", kCall);
     }
     if (const int error = judge_bind(kCall, *mw, info); error != 0) return error;

@@ -10,15 +10,11 @@
 #include "verbs/qp.hpp"
 #include "verbs/query.hpp"
 #include "verbs/srq.hpp"
+#include "verbs/xrc.hpp"
 
 namespace aperture::verbs {
 
 namespace {
-
-// ibv_close_xrcd() calls it unasked.
-int close_xrcd(ibv_xrcd*) noexcept {
-  return EOPNOTSUPP;
-}
 
 void fill_basic(ibv_context_ops& ops) noexcept {
   ops._compat_query_device = compat_query_device;
@@ -54,6 +50,7 @@ void fill_operations(verbs_context& extended) noexcept {
   extended.create_qp_ex = create_qp_ex;
   extended.get_srq_num = get_srq_num;
   extended.create_srq_ex = create_srq_ex;
+  extended.open_xrcd = open_xrcd;
   extended.close_xrcd = close_xrcd;
 }
 

@@ -14,7 +14,7 @@ std::unique_ptr<Pd> make_pd(Context& context) {
   pd->base.context = context.base();
   pd->base.handle = context.next_handle();
   pd->context = &context;
-  pd->use_context = Use(context.uses);
+  pd->use_context = ContextUse(context);
   return pd;
 }
 
@@ -71,7 +71,7 @@ ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) noexcept {
     }
     out = new Td;
     out->base.context = context;
-    out->use_context = Use(context_of(context).uses);
+    out->use_context = ContextUse(context_of(context));
     return 0;
   });
   return made != nullptr ? &made->base : nullptr;

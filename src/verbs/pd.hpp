@@ -13,7 +13,7 @@ namespace aperture::verbs {
 
 struct Td {
   ibv_td base{};  // first: object_of()
-  Use use_context;
+  ContextUse use_context;
   Uses uses;
 };
 
@@ -22,7 +22,7 @@ struct Pd {
   protect::DomainId id = 0;
   Context* context = nullptr;
   Pd* parent_of = nullptr;  // the PD of a parent domain, else null
-  Use use_context;
+  ContextUse use_context;
   Use use_pd;
   Use use_td;
   Uses uses;

@@ -24,11 +24,13 @@ static_assert(static_cast<int>(ib::AsyncEvent::sq_drained) == IBV_EVENT_SQ_DRAIN
 static_assert(static_cast<int>(ib::AsyncEvent::qp_last_wqe_reached) ==
               IBV_EVENT_QP_LAST_WQE_REACHED);
 
-void Qp::Events::on_async_event(ib::AsyncEvent event) noexcept {
-  ibv_async_event told{};
-  told.element.qp = qp.base();
-  told.event_type = static_cast<ibv_event_type>(event);
-  qp.context->async.push(told);
+void QpCore::on_async_event(ib::AsyncEvent event) noexcept {
+  for (Qp* face : faces) {
+    ibv_async_event told{};
+    told.element.qp = face->base();
+    told.event_type = static_cast<ibv_event_type>(event);
+    face->context->async.push(told);
+  }
 }
 
 namespace {
@@ -56,11 +58,13 @@ uint64_t send_ops_of(ib::QpType type) noexcept {
 // What ibv_create_qp and ibv_create_qp_ex have in common.
 struct Wish {
   const char* call;
-  ibv_pd* pd;
+  ibv_context* context;
+  ibv_pd* pd;              // null: XRC receive
   ibv_qp_init_attr* attr;  // both structs begin with it
   const void* caller;
   bool extended = false;
   uint64_t send_ops = 0;
+  ibv_xrcd* xrcd = nullptr;  // XRC receive
 };
 
 // libfabric's own verbs provider finds the limits of every device by asking for too much, in every
@@ -79,12 +83,25 @@ bool asked_by_libfabric(const void* caller) noexcept {
   }())
 
 bool is_served(ibv_qp_type type) noexcept {
-  return type == IBV_QPT_RC || type == IBV_QPT_UC || type == IBV_QPT_UD;
+  return type == IBV_QPT_RC || type == IBV_QPT_UC || type == IBV_QPT_UD ||
+         type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV;
+}
+
+// Which of them it has none of is none of its caps either.
+bool has_sends(const Wish& wish) noexcept {
+  return wish.attr->qp_type != IBV_QPT_XRC_RECV;
+}
+bool has_receives(const Wish& wish) noexcept {
+  return has_sends(wish) && wish.attr->qp_type != IBV_QPT_XRC_SEND;
+}
+bool has_own_receives(const Wish& wish) noexcept {
+  return has_receives(wish) && wish.attr->srq == nullptr;
 }
 
 int judge_caps(const Wish& wish) noexcept {
   const ibv_qp_cap& cap = wish.attr->cap;
-  const bool own_receives = wish.attr->srq == nullptr;
+  if (!has_sends(wish)) return 0;
+  const bool own_receives = has_own_receives(wish);
   if (cap.max_send_wr > ib::kMaxQueueWrs || (own_receives && cap.max_recv_wr > ib::kMaxQueueWrs)) {
     return REFUSE_WISH(wish, EINVAL, "%s: %u sends and %u receives; a queue has at most %u",
                        wish.call, cap.max_send_wr, cap.max_recv_wr, ib::kMaxQueueWrs);
@@ -101,23 +118,47 @@ int judge_caps(const Wish& wish) noexcept {
   return 0;
 }
 
+// What it works with: completion queues, SRQ, PD, XRC domain.
+int judge_parts(const Wish& wish) noexcept {
+  const ibv_qp_init_attr& attr = *wish.attr;
+  if (!has_sends(wish)) {
+    if (wish.xrcd != nullptr && wish.xrcd->context == wish.context) return 0;
+    return REFUSE_WISH(wish, EINVAL,
+                       "%s: IBV_QPT_XRC_RECV needs an XRC domain of the context, by "
+                       "ibv_create_qp_ex() with IBV_QP_INIT_ATTR_XRCD",
+                       wish.call);
+  }
+  if (wish.pd == nullptr || wish.pd->context != wish.context) {
+    return REFUSE_WISH(wish, EINVAL, "%s: it needs a PD of the same context", wish.call);
+  }
+  const auto is_here = [&](const ibv_cq* cq) noexcept {
+    return cq != nullptr && cq->context == wish.context;
+  };
+  if (!is_here(attr.send_cq) || (has_receives(wish) && !is_here(attr.recv_cq))) {
+    return REFUSE_WISH(wish, EINVAL,
+                       "%s: it needs completion queues (send_cq and recv_cq, which may be one; "
+                       "IBV_QPT_XRC_SEND send_cq alone) of the PD's context",
+                       wish.call);
+  }
+  if (attr.srq == nullptr) return 0;
+  if (!has_receives(wish)) {
+    return REFUSE_WISH(wish, EINVAL, "%s: IBV_QPT_XRC_SEND receives nothing, and takes no SRQ",
+                       wish.call);
+  }
+  if (attr.srq->context != wish.context || object_of<Srq>(attr.srq).xrcd != nullptr) {
+    return REFUSE_WISH(wish, EINVAL, "%s: the SRQ is of another context, or of type XRC",
+                       wish.call);
+  }
+  return 0;
+}
+
 int judge(const Wish& wish) noexcept {
   const ibv_qp_init_attr& attr = *wish.attr;
   if (!is_served(attr.qp_type)) {
     return REFUSE_WISH(wish, EOPNOTSUPP, "%s: queue pairs of type %d are not to be had", wish.call,
                        static_cast<int>(attr.qp_type));
   }
-  const ibv_context* context = wish.pd->context;
-  const bool has_cqs = attr.send_cq != nullptr && attr.recv_cq != nullptr;
-  if (!has_cqs || attr.send_cq->context != context || attr.recv_cq->context != context) {
-    return REFUSE_WISH(wish, EINVAL,
-                       "%s: it needs two completion queues (they may be one) of the PD's "
-                       "context",
-                       wish.call);
-  }
-  if (attr.srq != nullptr && attr.srq->context != context) {
-    return REFUSE_WISH(wish, EINVAL, "%s: the SRQ is of another context", wish.call);
-  }
+  if (const int error = judge_parts(wish); error != 0) return error;
   const uint64_t offered = send_ops_of(static_cast<ib::QpType>(attr.qp_type));
   if (wish.extended && (wish.send_ops & ~offered) != 0) {
     return REFUSE_WISH(wish, EOPNOTSUPP,
@@ -131,23 +172,27 @@ ib::QpSpec spec_of(const Wish& wish, Qp& qp) noexcept {
   const ibv_qp_init_attr& attr = *wish.attr;
   ib::QpSpec spec;
   spec.type = qp.type;
+  spec.events = qp.shared.get();
+  if (qp.xrcd != nullptr) {
+    spec.xrc_domain = qp.xrcd->domain->number;
+    return spec;
+  }
   spec.pd = qp.pd->id;
   spec.send_cq = cq_of(attr.send_cq).queue.get();
-  spec.recv_cq = cq_of(attr.recv_cq).queue.get();
+  if (has_receives(wish)) spec.recv_cq = cq_of(attr.recv_cq).queue.get();
   spec.srq = attr.srq != nullptr ? object_of<Srq>(attr.srq).queue.get() : nullptr;
   spec.max_send_wr = attr.cap.max_send_wr;
-  spec.max_recv_wr = attr.srq != nullptr ? 0 : attr.cap.max_recv_wr;
+  spec.max_recv_wr = attr.cap.max_recv_wr;
   spec.max_send_sge = attr.cap.max_send_sge;
-  spec.max_recv_sge = attr.srq != nullptr ? 0 : attr.cap.max_recv_sge;
+  spec.max_recv_sge = attr.cap.max_recv_sge;
   spec.max_inline_bytes = attr.cap.max_inline_data;
   spec.sq_sig_all = attr.sq_sig_all != 0;
-  spec.events = &qp.events;
   return spec;
 }
 
 void fill_base(Qp& qp, const Wish& wish) noexcept {
   ibv_qp& base = *qp.base();
-  base.context = wish.pd->context;
+  base.context = wish.context;
   base.qp_context = wish.attr->qp_context;
   base.pd = wish.pd;
   base.send_cq = wish.attr->send_cq;
@@ -160,51 +205,77 @@ void fill_base(Qp& qp, const Wish& wish) noexcept {
   ::pthread_cond_init(&base.cond, nullptr);
 }
 
+// What it has none of is not counted, and ibv_query_qp tells so.
+void adjust_caps(const Wish& wish) noexcept {
+  ibv_qp_cap& cap = wish.attr->cap;
+  if (!has_own_receives(wish)) cap.max_recv_wr = cap.max_recv_sge = 0;
+  if (!has_sends(wish)) cap = {};
+}
+
+// It keeps what it works with.
+void hold_parts(Qp& qp, const Wish& wish) noexcept {
+  const ibv_qp_init_attr& attr = *wish.attr;
+  qp.use_context = ContextUse(*qp.context);
+  if (qp.xrcd != nullptr) {
+    qp.use_xrcd = Use(qp.xrcd->uses);
+    return;
+  }
+  qp.use_pd = Use(qp.pd->uses);
+  qp.use_send_cq = Use(cq_of(attr.send_cq).uses);
+  if (has_receives(wish)) qp.use_recv_cq = Use(cq_of(attr.recv_cq).uses);
+  if (attr.srq != nullptr) qp.use_srq = Use(object_of<Srq>(attr.srq).uses);
+}
+
+// Programs see it from here on.
+void enter(std::unique_ptr<Qp> qp, Qp*& made) {
+  {
+    nic::EngineGuard guard(qp->engine());
+    qp->shared->faces.push_back(qp.get());
+  }
+  std::lock_guard guard(qp->context->members_mutex);
+  qp->context->qps.insert(qp.get());
+  made = qp.release();
+}
+
 int make_qp(const Wish& wish, Qp*& made) {
   if (const int error = judge(wish); error != 0) return error;
   auto qp = std::make_unique<Qp>();
-  qp->pd = &pd_of(wish.pd);
-  qp->context = qp->pd->context;
+  qp->shared = std::make_shared<QpCore>();
+  if (has_sends(wish)) {
+    qp->pd = &pd_of(wish.pd);
+  } else {
+    qp->xrcd = &object_of<Xrcd>(wish.xrcd);
+  }
+  qp->context = &context_of(wish.context);
   qp->type = static_cast<ib::QpType>(wish.attr->qp_type);
   qp->extended = wish.extended;
   fill_base(*qp, wish);
   fill_builders(qp->ex);
-  ibv_qp_cap& cap = wish.attr->cap;
-  if (wish.attr->srq != nullptr) cap.max_recv_wr = cap.max_recv_sge = 0;
+  adjust_caps(wish);
   auto nic_qp = qp->context->nic->make_qp(spec_of(wish, *qp));
   if (!nic_qp.ok()) {
     return APERTURE_REFUSE(errno_of(nic_qp.error()), "%s: the software NIC: %s", wish.call,
                            describe(nic_qp.error()));
   }
-  qp->nic_qp = std::move(nic_qp).value();
-  qp->queue = &qp->nic_qp->qp();
+  qp->shared->nic_qp = std::move(nic_qp).value();
+  qp->queue = &qp->shared->nic_qp->qp();
   qp->base()->qp_num = qp->queue->qpn();
   qp->init = *wish.attr;
-  qp->use_context = Use(qp->context->uses);
-  qp->use_pd = Use(qp->pd->uses);
-  qp->use_send_cq = Use(cq_of(wish.attr->send_cq).uses);
-  qp->use_recv_cq = Use(cq_of(wish.attr->recv_cq).uses);
-  if (wish.attr->srq != nullptr) qp->use_srq = Use(object_of<Srq>(wish.attr->srq).uses);
-  std::lock_guard guard(qp->context->members_mutex);
-  qp->context->qps.insert(qp.get());
-  made = qp.release();
+  hold_parts(*qp, wish);
+  enter(std::move(qp), made);
   return 0;
 }
 
-int judge_extended(const ibv_context* context, const ibv_qp_init_attr_ex& attr) noexcept {
+int judge_extended(const ibv_qp_init_attr_ex& attr) noexcept {
   constexpr const char* kCall = "ibv_create_qp_ex";
-  constexpr uint32_t kTaken =
-      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  constexpr uint32_t kTaken = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
+                              IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   if ((attr.comp_mask & ~kTaken) != 0) {
     return APERTURE_REFUSE(
         EOPNOTSUPP,
-        "%s: comp_mask 0x%x asks for what this device has not (XRC domains, TSO, "
-        "indirection tables, RX hashing)",
+        "%s: comp_mask 0x%x asks for what this device has not (TSO, indirection tables, RX "
+        "hashing)",
         kCall, attr.comp_mask);
-  }
-  if ((attr.comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || attr.pd == nullptr ||
-      attr.pd->context != context) {
-    return APERTURE_REFUSE(EINVAL, "%s: it needs a PD of the same context", kCall);
   }
   constexpr uint32_t kFlags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
   if ((attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && (attr.create_flags & ~kFlags) != 0) {
@@ -235,7 +306,12 @@ int destroy(Qp& qp) {
     std::lock_guard guard(context.members_mutex);
     context.qps.erase(&qp);
   }
-  qp.nic_qp.reset();  // no events from here on
+  {
+    nic::EngineGuard guard(qp.engine());
+    auto& faces = qp.shared->faces;
+    faces.erase(std::find(faces.begin(), faces.end(), &qp));  // no events from here on
+  }
+  qp.shared.reset();
   context.async.forget(qp.base());
   wait_for_acknowledgements(qp.base()->mutex, qp.base()->cond, qp.base()->events_completed,
                             qp.handed_async);
@@ -248,19 +324,79 @@ int destroy(Qp& qp) {
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept {
   const void* caller = __builtin_return_address(0);
   auto* made = guarded_new<Qp>("ibv_create_qp_ex", [&](Qp*& out) {
-    if (const int error = judge_extended(context, *attr); error != 0) return error;
-    const bool extended = (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
-    return make_qp({"ibv_create_qp_ex", attr->pd, reinterpret_cast<ibv_qp_init_attr*>(attr), caller,
-                    extended, attr->send_ops_flags},
-                   out);
+    if (const int error = judge_extended(*attr); error != 0) return error;
+    const auto has = [&](uint32_t bit) noexcept { return (attr->comp_mask & bit) != 0; };
+    return make_qp(
+        {"ibv_create_qp_ex", context, has(IBV_QP_INIT_ATTR_PD) ? attr->pd : nullptr,
+         reinterpret_cast<ibv_qp_init_attr*>(attr), caller, has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS),
+         attr->send_ops_flags, has(IBV_QP_INIT_ATTR_XRCD) ? attr->xrcd : nullptr},
+        out);
   });
   return made != nullptr ? made->base() : nullptr;
 }
 
-ibv_qp* open_qp(ibv_context*, ibv_qp_open_attr*) noexcept {
-  errno = APERTURE_REFUSE(EOPNOTSUPP,
-                          "ibv_open_qp: XRC receive queue pairs are used by whoever made them");
-  return nullptr;
+namespace {
+
+// The queue pair of that number in that domain; members_mutex held.
+Qp* find_shared(const Context& context, const ibv_qp_open_attr& attr) noexcept {
+  const XrcDomain* domain = object_of<Xrcd>(attr.xrcd).domain.get();
+  const auto at = std::find_if(context.qps.begin(), context.qps.end(), [&](Qp* qp) noexcept {
+    return qp->xrcd != nullptr && qp->xrcd->domain.get() == domain &&
+           qp->base()->qp_num == attr.qp_num;
+  });
+  return at != context.qps.end() ? *at : nullptr;
+}
+
+int judge_open(const ibv_context* context, const ibv_qp_open_attr& attr) noexcept {
+  constexpr const char* kCall = "ibv_open_qp";
+  constexpr uint32_t kNeeded = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  if ((attr.comp_mask & ~uint32_t{IBV_QP_OPEN_ATTR_CONTEXT}) != kNeeded ||
+      attr.qp_type != IBV_QPT_XRC_RECV || attr.xrcd == nullptr || attr.xrcd->context != context) {
+    return APERTURE_REFUSE(EINVAL,
+                           "%s: it needs the number of a queue pair, an XRC domain of this context "
+                           "and the type IBV_QPT_XRC_RECV (comp_mask 0x%x, type %d)",
+                           kCall, attr.comp_mask, static_cast<int>(attr.qp_type));
+  }
+  return 0;
+}
+
+int open_shared(Context& context, const ibv_qp_open_attr& attr, Qp*& made) {
+  if (const int error = judge_open(context.base(), attr); error != 0) return error;
+  auto qp = std::make_unique<Qp>();
+  ibv_qp_init_attr init{};
+  init.qp_type = IBV_QPT_XRC_RECV;
+  init.qp_context = (attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0 ? attr.qp_context : nullptr;
+  const Wish wish{"ibv_open_qp", context.base(), nullptr, &init, nullptr, false, 0, attr.xrcd};
+  qp->context = &context;
+  qp->xrcd = &object_of<Xrcd>(attr.xrcd);
+  qp->type = ib::QpType::xrc_recv;
+  fill_base(*qp, wish);
+  fill_builders(qp->ex);
+  qp->init = init;
+  {
+    std::lock_guard guard(context.members_mutex);
+    Qp* const of = find_shared(context, attr);
+    if (of == nullptr) {
+      return APERTURE_REFUSE(ENOENT,
+                             "ibv_open_qp: this context has no XRC receive queue pair 0x%x in that "
+                             "domain; queue pairs are not shared with other processes",
+                             attr.qp_num);
+    }
+    qp->shared = of->shared;
+  }
+  qp->queue = &qp->shared->nic_qp->qp();
+  qp->base()->qp_num = qp->queue->qpn();
+  hold_parts(*qp, wish);
+  enter(std::move(qp), made);
+  return 0;
+}
+
+}  // namespace
+
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) noexcept {
+  auto* made = guarded_new<Qp>(
+      "ibv_open_qp", [&](Qp*& out) { return open_shared(context_of(context), *attr, out); });
+  return made != nullptr ? made->base() : nullptr;
 }
 
 void stop(Qp& qp) noexcept {
@@ -277,7 +413,7 @@ APERTURE_VERB ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   if (!is_ours(pd->context)) return real.call_or<ibv_qp*>(nullptr, pd, attr);
   const void* caller = __builtin_return_address(0);
   auto* made = guarded_new<Qp>("ibv_create_qp", [&](Qp*& out) {
-    return make_qp({"ibv_create_qp", pd, attr, caller}, out);
+    return make_qp({"ibv_create_qp", pd->context, pd, attr, caller}, out);
   });
   return made != nullptr ? made->base() : nullptr;
 }

@@ -3,7 +3,8 @@
 //
 // A nic::VerbsQp with the faces that libibverbs gives it. The engine lock guards the queue pair
 // itself; `attributes` below are what the application has set, for ibv_query_qp, guarded by
-// modify_mutex, which is taken outside the engine lock.
+// modify_mutex, which is taken outside the engine lock. XRC receive queue pairs may have several
+// faces (ibv_open_qp): the queue pair goes with the last.
 #pragma once
 
 #include <memory>
@@ -15,40 +16,46 @@
 #include "verbs/pd.hpp"
 #include "verbs/qp_batch.hpp"
 #include "verbs/srq.hpp"
+#include "verbs/xrc.hpp"
 
 namespace aperture::verbs {
 
-struct Qp {
-  struct Events final : ib::QpEvents {
-    explicit Events(Qp& its_qp) noexcept : qp(its_qp) {}
-    void on_async_event(ib::AsyncEvent event) noexcept override;
-    Qp& qp;
-  };
+struct Qp;
 
+// What all faces of a queue pair have in common.
+struct QpCore final : ib::QpEvents {
+  void on_async_event(ib::AsyncEvent event) noexcept override;
+
+  std::vector<Qp*> faces;  // who is told of its events; guarded by the engine lock
+  std::mutex modify_mutex;
+  ibv_qp_attr attributes{};              // guarded by modify_mutex
+  std::unique_ptr<nic::VerbsQp> nic_qp;  // last: destroyed first
+};
+
+struct Qp {
   ibv_qp* base() noexcept { return &ex.qp_base; }
   ib::Qp& core() noexcept { return *queue; }  // engine lock held
   nic::Engine& engine() noexcept { return context->engine(); }
 
   ibv_qp_ex ex{};  // first: object_of(), of either face
   Context* context = nullptr;
-  Pd* pd = nullptr;
-  ib::Qp* queue = nullptr;  // of nic_qp
+  Pd* pd = nullptr;         // null: XRC receive
+  Xrcd* xrcd = nullptr;     // XRC receive
+  ib::Qp* queue = nullptr;  // of the core
   ib::QpType type{};
   bool extended = false;  // made with send_ops_flags: ibv_qp_to_qp_ex() hands its other face out
-  Events events{*this};
-  Use use_context;
+  ContextUse use_context;
   Use use_pd;
   Use use_send_cq;
   Use use_recv_cq;
   Use use_srq;
-  uint32_t handed_async = 0;  // guarded by ex.qp_base.mutex
+  Use use_xrcd;
+  uint32_t handed_async = 0;    // guarded by ex.qp_base.mutex
+  std::vector<Address> groups;  // multicast: attached to; guarded by shared->modify_mutex
 
-  std::mutex modify_mutex;
-  std::vector<Address> groups;           // multicast: attached to; guarded by modify_mutex
-  ibv_qp_attr attributes{};              // guarded by modify_mutex
-  ibv_qp_init_attr init{};               // as it was made
-  Batch batch;                           // between wr_start and wr_complete
-  std::unique_ptr<nic::VerbsQp> nic_qp;  // last: destroyed first
+  ibv_qp_init_attr init{};  // as it was made
+  Batch batch;              // between wr_start and wr_complete
+  std::shared_ptr<QpCore> shared;
 };
 
 inline Qp& qp_of(ibv_qp* qp) noexcept {

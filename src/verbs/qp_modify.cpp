@@ -193,8 +193,8 @@ ib::QpState state_of(Qp& qp) noexcept {
 }
 
 int query(Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
-  std::lock_guard guard(qp.modify_mutex);
-  attr = qp.attributes;
+  std::lock_guard guard(qp.shared->modify_mutex);
+  attr = qp.shared->attributes;
   {
     nic::EngineGuard engine_guard(qp.engine());
     attr.qp_state = static_cast<ibv_qp_state>(qp.core().state());
@@ -210,19 +210,19 @@ int query(Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
 }  // namespace
 
 int modify(Qp& qp, const ibv_qp_attr& attr, uint32_t mask) {
-  std::lock_guard guard(qp.modify_mutex);
+  std::lock_guard guard(qp.shared->modify_mutex);
   ib::Route route;
   if (const int error = judge_transition(qp, state_of(qp), attr, mask); error != 0) return error;
   if (const int error = judge_values(attr, mask, route); error != 0) return error;
-  const Status s = qp.nic_qp->modify(core_attributes(attr, route), mask);
+  const Status s = qp.shared->nic_qp->modify(core_attributes(attr, route), mask);
   if (!s.ok()) {
     return APERTURE_REFUSE(errno_of(s), "%s: the software NIC: %s", kCall, describe(s.error()));
   }
   const bool new_state = (mask & IBV_QP_STATE) != 0;
   if (new_state && attr.qp_state == IBV_QPS_RESET) {
-    qp.attributes = {};
+    qp.shared->attributes = {};
   } else {
-    remember(qp.attributes, attr, mask);
+    remember(qp.shared->attributes, attr, mask);
   }
   if (new_state) qp.base()->state = attr.qp_state;
   return 0;

@@ -44,6 +44,39 @@ int make_srq(const char* call, ibv_pd* pd, void* srq_context, ibv_srq_attr& attr
   return 0;
 }
 
+// One of an XRC domain: messages name it by its number, and complete in its own completion queue.
+int make_xrc(ibv_context* context, ibv_srq_init_attr_ex& attr, Srq*& made) {
+  constexpr const char* kCall = "ibv_create_srq_ex";
+  constexpr uint32_t kNeeded =
+      IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+  const auto is_here = [&](const auto* part) noexcept {
+    return part != nullptr && part->context == context;
+  };
+  if (attr.comp_mask != kNeeded || !is_here(attr.pd) || !is_here(attr.xrcd) || !is_here(attr.cq)) {
+    return APERTURE_REFUSE(EINVAL,
+                           "%s: an XRC SRQ takes a type, and a PD, an XRC domain and a completion "
+                           "queue of its context (comp_mask 0x%x)",
+                           kCall, attr.comp_mask);
+  }
+  Srq* srq = nullptr;
+  if (const int error = make_srq(kCall, attr.pd, attr.srq_context, attr.attr, srq); error != 0) {
+    return error;
+  }
+  std::unique_ptr<Srq> owned(srq);
+  Cq& cq = cq_of(attr.cq);
+  srq->xrcd = &object_of<Xrcd>(attr.xrcd);
+  srq->number = srq->base.handle;
+  srq->use_cq = Use(cq.uses);
+  srq->use_xrcd = Use(srq->xrcd->uses);
+  srq->queue->serve_xrc(*cq.queue, srq->pd->id);
+  nic::EngineGuard guard(srq->pd->context->engine());
+  const Status s = srq->pd->context->nic->windows().enter_srq(
+      srq->number, srq->xrcd->domain->number, *srq->queue);
+  if (!s.ok()) return APERTURE_REFUSE(errno_of(s), "%s: %s", kCall, describe(s.error()));
+  made = owned.release();
+  return 0;
+}
+
 int modify(Srq& srq, const ibv_srq_attr& attr, int mask) {
   constexpr const char* kCall = "ibv_modify_srq";
   if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) {
@@ -74,6 +107,11 @@ int destroy(Srq& srq) {
   if (const uint32_t uses = srq.uses.count(); uses != 0) {
     return APERTURE_REFUSE(EBUSY, "ibv_destroy_srq: %u queue pairs still use it", uses);
   }
+  if (srq.xrcd != nullptr) {
+    nic::EngineGuard guard(srq.pd->context->engine());
+    srq.pd->context->nic->windows().remove_srq(srq.number);
+    srq.queue->retire();
+  }
   srq.pd->context->async.forget(&srq.base);
   wait_for_acknowledgements(srq.base.mutex, srq.base.cond, srq.base.events_completed,
                             srq.handed_async);
@@ -93,6 +131,7 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) noexcep
   constexpr const char* kCall = "ibv_create_srq_ex";
   auto* made = guarded_new<Srq>(kCall, [&](Srq*& out) {
     const bool typed = (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0;
+    if (typed && attr->srq_type == IBV_SRQT_XRC) return make_xrc(context, *attr, out);
     if (typed && attr->srq_type != IBV_SRQT_BASIC) {
       return APERTURE_REFUSE(EOPNOTSUPP, "%s: SRQs of type %d are not to be had", kCall,
                              static_cast<int>(attr->srq_type));
@@ -107,8 +146,13 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) noexcep
   return made != nullptr ? &made->base : nullptr;
 }
 
-int get_srq_num(ibv_srq*, uint32_t*) noexcept {
-  return APERTURE_REFUSE(EOPNOTSUPP, "ibv_get_srq_num: only XRC receive queues have a number");
+int get_srq_num(ibv_srq* srq, uint32_t* number) noexcept {
+  const Srq& ours = object_of<Srq>(srq);
+  if (ours.xrcd == nullptr) {
+    return APERTURE_REFUSE(EOPNOTSUPP, "ibv_get_srq_num: only XRC receive queues have a number");
+  }
+  *number = ours.number;
+  return 0;
 }
 
 }  // namespace aperture::verbs

@@ -8,6 +8,7 @@
 #include "ib/receive_queue.hpp"
 #include "verbs/cq.hpp"
 #include "verbs/pd.hpp"
+#include "verbs/xrc.hpp"
 
 namespace aperture::verbs {
 
@@ -22,8 +23,11 @@ struct Srq {
   Pd* pd = nullptr;
   Events events{*this};
   std::unique_ptr<ib::ReceiveQueue> queue;  // guarded by the engine lock
+  Xrcd* xrcd = nullptr;                     // XRC
+  uint32_t number = 0;                      // XRC: what requests name it by
   Use use_pd;
   Use use_cq;                 // XRC
+  Use use_xrcd;               // XRC
   Uses uses;                  // queue pairs
   uint32_t handed_async = 0;  // guarded by base.mutex
 };

@@ -4,27 +4,29 @@ Each pingpong checks its payload (-c) where it can, with and without completion 
 and without a global route (-g).
 """
 import itertools
+import os
 import random
 import unittest
 
 from guest import DIRECT_COPIES, Guest, users
 
 DEVICE = "aperture0"
+XRC_FILE = "/tmp/xrc_domain"  # ibv_xsrq_pingpong makes it, and leaves it behind
 
 
 class Ibverbs(Guest):
-    def pingpong(self, kind: str, *options, **how) -> str:
+    def pingpong(self, kind: str, *options, ends=r"\d+ iters in [\d.]+ seconds", **how) -> str:
         port = random.randrange(20000, 30000)
         common = (f"ibv_{kind}_pingpong", "-d", DEVICE, "-p", str(port), *options)
         served, printed = self.run_pair(common, (*common, "127.0.0.1"), port, **how)
         for output in (served, printed):
-            self.assertRegex(output, r"\d+ iters in [\d.]+ seconds")
+            self.assertRegex(output, ends)
         return printed
 
-    def each_way(self, kind: str, *options):
+    def each_way(self, kind: str, *options, **how):
         for events, route in itertools.product(((), ("-e",)), ((), ("-g", "0"))):
             with self.subTest(kind=kind, options=(*options, *events, *route)):
-                self.pingpong(kind, *options, *events, *route)
+                self.pingpong(kind, *options, *events, *route, **how)
 
     def test_ibv_devices_lists_the_device(self):
         for user in users():
@@ -59,7 +61,14 @@ class Ibverbs(Guest):
         self.each_way("srq", "-c")
 
     def test_xrc(self):
-        self.each_way("xsrq")
+        if not os.path.exists(XRC_FILE):
+            self.addCleanup(lambda: os.path.exists(XRC_FILE) and os.unlink(XRC_FILE))
+        self.each_way("xsrq", ends=r"(?m)^success$")
+
+    def test_xrc_with_messages_of_many_pieces(self):
+        if not os.path.exists(XRC_FILE):
+            self.addCleanup(lambda: os.path.exists(XRC_FILE) and os.unlink(XRC_FILE))
+        self.pingpong("xsrq", "-s", "262144", "-n", "50", ends=r"(?m)^success$")
 
 
 if __name__ == "__main__":
