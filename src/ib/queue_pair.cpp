@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/guarded_copy.hpp"
+#include "base/log.hpp"
 #include "ib/window_book.hpp"
 #include "wire/datagram.hpp"
 
@@ -336,6 +337,20 @@ WcStatus each_local(const Sge* sge, uint32_t count, uint64_t offset, uint64_t n,
 
 }  // namespace
 
+WcStatus Qp::refuse_local(uint32_t lkey, uint64_t addr, uint64_t len, Rights need) noexcept {
+  if (log_level() < LogLevel::warn) return WcStatus::loc_prot_err;
+  const protect::AccessAsk ask = local_ask(lkey, addr, len, need);
+  const protect::Checked checked = spec_.keys->check(ask);
+  try {
+    APERTURE_WARN("queue pair 0x%x, a buffer of its own: %s", spec_.qpn,
+                  spec_.keys->explain(ask, checked.denial(), *spec_.wording).c_str());
+  } catch (...) {
+    APERTURE_WARN("queue pair 0x%x, a buffer of its own: %s", spec_.qpn,
+                  protect::rule(*spec_.wording, checked.denial()));
+  }
+  return WcStatus::loc_prot_err;
+}
+
 WcStatus Qp::gather(uint32_t at, uint64_t offset, std::byte* to, uint64_t n) noexcept {
   const Wqe& w = wqe(at);
   if (w.is_inline) {
@@ -346,10 +361,9 @@ WcStatus Qp::gather(uint32_t at, uint64_t offset, std::byte* to, uint64_t n) noe
                     [&](uint32_t lkey, uint64_t addr, uint64_t part, uint64_t done) noexcept {
                       const protect::Checked checked = spec_.keys->check(
                           local_ask(lkey, addr, part, Rights::local_read), &hint_);
-                      if (!checked || !checked.grant().copy_out(to + done, part)) {
-                        return WcStatus::loc_prot_err;
-                      }
-                      return WcStatus::success;
+                      if (!checked) return refuse_local(lkey, addr, part, Rights::local_read);
+                      return checked.grant().copy_out(to + done, part) ? WcStatus::success
+                                                                       : WcStatus::loc_prot_err;
                     });
 }
 
@@ -359,10 +373,9 @@ WcStatus Qp::scatter(const Sge* sge, uint32_t count, uint64_t offset, const std:
                     [&](uint32_t lkey, uint64_t addr, uint64_t part, uint64_t done) noexcept {
                       const protect::Checked checked = spec_.keys->check(
                           local_ask(lkey, addr, part, Rights::local_write), &hint_);
-                      if (!checked || !checked.grant().copy_in(from + done, part)) {
-                        return WcStatus::loc_prot_err;
-                      }
-                      return WcStatus::success;
+                      if (!checked) return refuse_local(lkey, addr, part, Rights::local_write);
+                      return checked.grant().copy_in(from + done, part) ? WcStatus::success
+                                                                        : WcStatus::loc_prot_err;
                     });
 }
 
@@ -372,7 +385,7 @@ WcStatus Qp::check_local(const Sge* sge, uint32_t count, uint64_t n, Rights need
     if (part == 0) continue;
     const protect::Checked checked =
         spec_.keys->check(local_ask(sge[i].lkey, sge[i].addr, part, need), &hint_);
-    if (!checked) return WcStatus::loc_prot_err;
+    if (!checked) return refuse_local(sge[i].lkey, sge[i].addr, part, need);
     n -= part;
   }
   return WcStatus::success;

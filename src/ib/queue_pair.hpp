@@ -18,6 +18,7 @@
 #include "ib/work.hpp"
 #include "link/driven.hpp"
 #include "protect/key_table.hpp"
+#include "protect/wording.hpp"
 
 namespace aperture::ib {
 
@@ -47,6 +48,7 @@ struct QpSpec {
   bool sq_sig_all = false;
   bool block_self_multicast = false;  // UD: what it sends to a group does not come back to it
   QpEvents* events = nullptr;
+  const protect::Wording* wording = &protect::kNeutralWording;  // of the door that asks
 };
 
 // One slot of the send queue.
@@ -165,6 +167,8 @@ class Qp : public link::Driven {
                                protect::Rights need) const noexcept {
     return {pd_now_, Wild<uint64_t>(lkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
   }
+  // Says what is wrong with that piece. loc_prot_err.
+  WcStatus refuse_local(uint32_t lkey, uint64_t addr, uint64_t len, protect::Rights need) noexcept;
   // The first n bytes at once: whether the lkeys cover them.
   WcStatus check_local(const Sge* sge, uint32_t count, uint64_t n, protect::Rights need) noexcept;
 

@@ -8,6 +8,7 @@ namespace aperture::ib {
 
 using protect::Denial;
 using protect::Rights;
+using protect::WindowAnswer;
 
 namespace {
 
@@ -54,19 +55,19 @@ void RcQp::explain_refused(const Wqe& w) const noexcept {
                 "queue pair 0x%x: %s of %llu bytes at 0x%llx with rkey 0x%x was refused by %s: %s",
                 spec_.qpn, attempt.what, static_cast<unsigned long long>(w.len),
                 static_cast<unsigned long long>(w.remote_addr), w.rkey, remote_.text().c_str(),
-                protect::sentence(denial));
+                protect::rule(*spec_.wording, denial));
   try {
     const protect::AccessAsk ask{
         lane_->remote_domain,  Wild<uint64_t>(w.rkey), Wild<uint64_t>(w.remote_addr),
         Wild<uint64_t>(w.len), attempt.need,           0};
     std::string more;
     if (lane_->to_self) {
-      more = "; " + spec_.keys->explain(ask, denial);
+      more = "; " + spec_.keys->explain(ask, denial, *spec_.wording);
     } else if (lane_->direct.keys == nullptr) {
-      more = protect::explain_unseen(denial);
+      more = protect::explain_unseen(denial, attempt.need, *spec_.wording);
     } else {
       const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-      more = keys->explain(lane_->direct.pid, ask, denial);
+      more = keys->explain(lane_->direct.pid, ask, denial, *spec_.wording);
     }
     APERTURE_WARN("%s%s", text, more.c_str());
   } catch (...) {
@@ -85,10 +86,20 @@ void RcQp::explain_refusing(const protect::AccessAsk& ask, Denial denial) const 
   }
   try {
     APERTURE_WARN("queue pair 0x%x, from %s: %s", spec_.qpn, remote_.text().c_str(),
-                  spec_.keys->explain(ask, denial).c_str());
+                  spec_.keys->explain(ask, denial, *spec_.wording).c_str());
   } catch (...) {
     APERTURE_WARN("queue pair 0x%x, from %s: %s", spec_.qpn, remote_.text().c_str(),
-                  protect::sentence(denial));
+                  protect::rule(*spec_.wording, denial));
+  }
+}
+
+void RcQp::explain_refused_invalidation(uint32_t rkey, WindowAnswer answer) const noexcept {
+  if (log_level() < LogLevel::warn) return;
+  try {
+    APERTURE_WARN("queue pair 0x%x, a send of %s: %s", spec_.qpn, remote_.text().c_str(),
+                  protect::explain_invalidation(rkey, answer, *spec_.wording).c_str());
+  } catch (...) {
+    APERTURE_WARN("queue pair 0x%x: %s", spec_.qpn, protect::sentence(answer));
   }
 }
 

@@ -20,7 +20,8 @@ constexpr uint32_t kWindowVendor = 256;
 }  // namespace
 
 // True: it is over, well or badly. False: peers may still be inside what it ends.
-bool RcQp::end_local(Wqe& w, WindowAnswer answer) noexcept {
+bool RcQp::end_local(Wqe& w, WindowAnswer answer, const Window* window,
+                     const protect::WindowBind* bind) noexcept {
   local_waits_ = false;
   if (answer == WindowAnswer::done) {
     w.stage = Wqe::Stage::finished;
@@ -28,9 +29,18 @@ bool RcQp::end_local(Wqe& w, WindowAnswer answer) noexcept {
   }
   w.denial = kWindowVendor + static_cast<uint32_t>(answer);
   fail_wqe(w, WcStatus::mw_bind_err);
-  APERTURE_WARN("queue pair 0x%x: %s with rkey 0x%x was refused: %s", spec_.qpn,
-                w.op == SendOp::bind_mw ? "the bind of a window" : "a local invalidate",
-                w.op == SendOp::bind_mw ? w.bind.rkey : w.imm, protect::sentence(answer));
+  if (log_level() < LogLevel::warn) return true;
+  try {
+    const std::string why =
+        window != nullptr ? protect::explain(*window, *bind, answer, *spec_.wording)
+        : w.op == SendOp::bind_mw
+            ? "the memory window of a bind is there no more; call ibv_dealloc_mw() after its binds "
+              "have completed"
+            : protect::explain_invalidation(w.imm, answer, *spec_.wording);
+    APERTURE_WARN("queue pair 0x%x: %s", spec_.qpn, why.c_str());
+  } catch (...) {
+    APERTURE_WARN("queue pair 0x%x: %s", spec_.qpn, protect::sentence(answer));
+  }
   return true;
 }
 
@@ -62,7 +72,7 @@ bool RcQp::put_bind(uint32_t at) noexcept {
   bind.bound_at = w.bind.bound_at;
   const WindowAnswer answer = window->bind(bind);
   local_waits_ = answer == WindowAnswer::waits;
-  return !local_waits_ && end_local(w, answer);
+  return !local_waits_ && end_local(w, answer, window, &bind);
 }
 
 bool RcQp::put_local_inv(uint32_t at) noexcept {
@@ -80,8 +90,7 @@ WindowAnswer RcQp::invalidate_for_peer(uint32_t rkey) noexcept {
       ending_ ? poll_window(rkey) : spec_.windows->windows.invalidate(rkey, spec_.pd, id_);
   ending_ = answer == WindowAnswer::waits;
   if (ending_ || answer == WindowAnswer::done) return answer;
-  APERTURE_WARN("queue pair 0x%x: a send of %s that invalidates rkey 0x%x was refused: %s",
-                spec_.qpn, remote_.text().c_str(), rkey, protect::sentence(answer));
+  explain_refused_invalidation(rkey, answer);
   refuse(WcStatus::rem_access_err, nullptr, protect::denial_of(answer));
   return answer;
 }

@@ -142,7 +142,8 @@ class RcQp final : public Qp {
   // rc_local.cpp
   bool put_bind(uint32_t at) noexcept;
   bool put_local_inv(uint32_t at) noexcept;
-  bool end_local(Wqe& w, protect::WindowAnswer answer) noexcept;
+  bool end_local(Wqe& w, protect::WindowAnswer answer, const protect::Window* window = nullptr,
+                 const protect::WindowBind* bind = nullptr) noexcept;
   protect::WindowAnswer poll_window(uint32_t key) const noexcept;
 
   // rc_responder.cpp
@@ -186,6 +187,7 @@ class RcQp final : public Qp {
 
   // rc_explain.cpp
   void explain_refused(const Wqe& w) const noexcept;
+  void explain_refused_invalidation(uint32_t rkey, protect::WindowAnswer answer) const noexcept;
   void explain_refusing(const protect::AccessAsk& ask, protect::Denial denial) const noexcept;
 
   LaneHost& host_;

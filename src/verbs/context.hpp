@@ -58,8 +58,8 @@ inline Context& context_of(ibv_context* context) noexcept {
   return object_of<Context>(verbs_get_ctx(context));
 }
 
-// One object of a context, for as long as this lives. The last to go frees a context that is closed:
-// no lock of the context may be held then.
+// One object of a context, for as long as this lives. The last to go frees a context that is
+// closed: no lock of the context may be held then.
 class ContextUse {
  public:
   ContextUse() noexcept = default;

@@ -8,6 +8,7 @@
 
 #include "verbs/errors.hpp"
 #include "verbs/real.hpp"
+#include "verbs/wording.hpp"
 
 namespace aperture::verbs {
 
@@ -65,6 +66,7 @@ struct Wish {
   bool extended = false;
   uint64_t send_ops = 0;
   ibv_xrcd* xrcd = nullptr;  // XRC receive
+  uint32_t create_flags = 0;
 };
 
 // libfabric's own verbs provider finds the limits of every device by asking for too much, in every
@@ -173,6 +175,7 @@ ib::QpSpec spec_of(const Wish& wish, Qp& qp) noexcept {
   ib::QpSpec spec;
   spec.type = qp.type;
   spec.events = qp.shared.get();
+  spec.wording = &kVerbsWording;
   if (qp.xrcd != nullptr) {
     spec.xrc_domain = qp.xrcd->domain->number;
     return spec;
@@ -187,6 +190,7 @@ ib::QpSpec spec_of(const Wish& wish, Qp& qp) noexcept {
   spec.max_recv_sge = attr.cap.max_recv_sge;
   spec.max_inline_bytes = attr.cap.max_inline_data;
   spec.sq_sig_all = attr.sq_sig_all != 0;
+  spec.block_self_multicast = (wish.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) != 0;
   return spec;
 }
 
@@ -329,7 +333,8 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept {
     return make_qp(
         {"ibv_create_qp_ex", context, has(IBV_QP_INIT_ATTR_PD) ? attr->pd : nullptr,
          reinterpret_cast<ibv_qp_init_attr*>(attr), caller, has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS),
-         attr->send_ops_flags, has(IBV_QP_INIT_ATTR_XRCD) ? attr->xrcd : nullptr},
+         attr->send_ops_flags, has(IBV_QP_INIT_ATTR_XRCD) ? attr->xrcd : nullptr,
+         has(IBV_QP_INIT_ATTR_CREATE_FLAGS) ? attr->create_flags : 0},
         out);
   });
   return made != nullptr ? made->base() : nullptr;
