@@ -160,6 +160,9 @@ void Qp::fill(uint32_t at, const SendWr& wr) noexcept {
   w.sge_count = static_cast<uint8_t>(wr.sge_count);
   for (uint32_t i = 0; i < wr.sge_count; ++i) {
     to[i] = wr.sge[i];
+    // there is no memory to be copied from or to by our own hand
+    if (to[i].lkey == kNullLkey) [[unlikely]]
+      w.owner_only = true;
     w.len += wr.sge[i].length;
   }
 }
@@ -359,6 +362,10 @@ WcStatus Qp::gather(uint32_t at, uint64_t offset, std::byte* to, uint64_t n) noe
   }
   return each_local(sges_of(at), w.sge_count, offset, n,
                     [&](uint32_t lkey, uint64_t addr, uint64_t part, uint64_t done) noexcept {
+                      if (lkey == kNullLkey) [[unlikely]] {
+                        std::memset(to + done, 0, part);
+                        return WcStatus::success;
+                      }
                       const protect::Checked checked = spec_.keys->check(
                           local_ask(lkey, addr, part, Rights::local_read), &hint_);
                       if (!checked) return refuse_local(lkey, addr, part, Rights::local_read);
@@ -371,6 +378,8 @@ WcStatus Qp::scatter(const Sge* sge, uint32_t count, uint64_t offset, const std:
                      uint64_t n) noexcept {
   return each_local(sge, count, offset, n,
                     [&](uint32_t lkey, uint64_t addr, uint64_t part, uint64_t done) noexcept {
+                      if (lkey == kNullLkey) [[unlikely]]
+                        return WcStatus::success;
                       const protect::Checked checked = spec_.keys->check(
                           local_ask(lkey, addr, part, Rights::local_write), &hint_);
                       if (!checked) return refuse_local(lkey, addr, part, Rights::local_write);
@@ -382,11 +391,11 @@ WcStatus Qp::scatter(const Sge* sge, uint32_t count, uint64_t offset, const std:
 WcStatus Qp::check_local(const Sge* sge, uint32_t count, uint64_t n, Rights need) noexcept {
   for (uint32_t i = 0; i < count && n > 0; ++i) {
     const uint64_t part = std::min<uint64_t>(sge[i].length, n);
-    if (part == 0) continue;
+    n -= part;
+    if (part == 0 || sge[i].lkey == kNullLkey) continue;
     const protect::Checked checked =
         spec_.keys->check(local_ask(sge[i].lkey, sge[i].addr, part, need), &hint_);
     if (!checked) return refuse_local(sge[i].lkey, sge[i].addr, part, need);
-    n -= part;
   }
   return WcStatus::success;
 }

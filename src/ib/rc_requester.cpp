@@ -90,7 +90,7 @@ bool RcQp::begin(uint32_t at) noexcept {
   }
   w.stage = Wqe::Stage::begun;
   // which regions XRC reaches depends on the receive queue that it names: for its owner to judge
-  w.owner_only = spec_.type == QpType::xrc_send;
+  if (spec_.type == QpType::xrc_send) w.owner_only = true;
   if (lane_ != nullptr) w.begin_pos = lane_->request_tx.cells.pos();
   return true;
 }

@@ -141,16 +141,26 @@ APERTURE_VERB int ibv_get_pkey_index(ibv_context* context, uint8_t port_num, __b
 }
 
 // --- private to rdma-core: how its tools ask for a GID's type ---
-// enum ibv_gid_type_sysfs: 0 is RoCE v1 or InfiniBand, 1 is RoCE v2.
+// enum ibv_gid_type_sysfs: 0 is RoCE v1 or InfiniBand, 1 is RoCE v2. One function under the private
+// node of each release.
 extern "C" {
 int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index, int* type);
-}
 
-APERTURE_VERB int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index,
-                                     int* type) {
+int gid_type(ibv_context* context, uint8_t port_num, unsigned int index, int* type) {
   APERTURE_REAL(ibv_query_gid_type, "IBVERBS_PRIVATE_34");
   if (!is_ours(context)) return real.call_or(-1, context, port_num, index, type);
   if (!is_gid(port_num, index)) return refuse_index("ibv_query_gid_type", port_num, index);
   *type = 1;
   return 0;
+}
+
+#define APERTURE_IN_NODE(node, at)                                            \
+  [[gnu::alias("gid_type"), gnu::visibility("default")]] int gid_type_##node( \
+      ibv_context* context, uint8_t port_num, unsigned int index, int* type); \
+  __asm__(".symver gid_type_" #node ", ibv_query_gid_type" at "IBVERBS_PRIVATE_" #node ", remove")
+APERTURE_IN_NODE(34, "@@");
+APERTURE_IN_NODE(57, "@");
+APERTURE_IN_NODE(59, "@");
+APERTURE_IN_NODE(64, "@");
+#undef APERTURE_IN_NODE
 }

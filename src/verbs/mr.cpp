@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/clock.hpp"
+#include "ib/words.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr_keys.hpp"
 #include "verbs/real.hpp"
@@ -195,6 +196,10 @@ ibv_mr* registered(Wish wish, ibv_pd* pd, const void* caller) noexcept {
   return made != nullptr ? &made->base : nullptr;
 }
 
+bool is_null(const Mr& mr) noexcept {
+  return mr.base.lkey == ib::kNullLkey;
+}
+
 uint32_t windows_bound(Mr& mr) noexcept {
   nic::EngineGuard guard(mr.pd->context->engine());
   return mr.windows.bound;
@@ -210,6 +215,10 @@ bool leave_book(Mr& mr) noexcept {
 
 int deregister(Mr& mr) {
   Context& context = *mr.pd->context;
+  if (is_null(mr)) {
+    delete &mr;
+    return 0;
+  }
   if (!leave_book(mr)) {
     return APERTURE_REFUSE(
         EBUSY,
@@ -255,6 +264,7 @@ int judge_change(Mr& mr, const Change& change) noexcept {
       (change.addr == nullptr || change.length == 0)) {
     return APERTURE_REFUSE(EINVAL, "%s: a new translation needs an address and a length", kCall);
   }
+  if (is_null(mr)) return APERTURE_REFUSE(EINVAL, "%s: a null MR stays what it is", kCall);
   if (windows_bound(mr) != 0) {
     return APERTURE_REFUSE(EBUSY, "%s: a memory window is bound to the region", kCall);
   }
@@ -306,9 +316,21 @@ int reregister(Mr& mr, const Change& change, const void* caller) {
 
 }  // namespace
 
-ibv_mr* alloc_null_mr(ibv_pd*) noexcept {
-  errno = APERTURE_REFUSE(EOPNOTSUPP, "ibv_alloc_null_mr: null MRs are not to be had");
-  return nullptr;
+// All null MRs have one lkey, which no key table knows; nothing is to be revoked at their end.
+ibv_mr* alloc_null_mr(ibv_pd* pd) noexcept {
+  auto* made = guarded_new<Mr>("ibv_alloc_null_mr", [&](Mr*& out) {
+    auto mr = std::make_unique<Mr>();
+    mr->base.context = pd->context;
+    mr->base.pd = pd;
+    mr->base.length = SIZE_MAX;
+    mr->base.lkey = mr->base.rkey = ib::kNullLkey;
+    mr->pd = &pd_of(pd);
+    mr->base.handle = mr->pd->context->next_handle();
+    mr->use_pd = Use(mr->pd->uses);
+    out = mr.release();
+    return 0;
+  });
+  return made != nullptr ? &made->base : nullptr;
 }
 
 ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t dm_offset, size_t length,
@@ -354,6 +376,7 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
     Pd& ours = pd_of(pd);
     nic::EngineGuard guard(ours.context->engine());
     for (uint32_t i = 0; i < count; ++i) {
+      if (sges[i].lkey == ib::kNullLkey) continue;
       protect::AccessAsk ask;
       ask.pd = ours.id;
       ask.key = Wild<uint64_t>(sges[i].lkey);

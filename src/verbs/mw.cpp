@@ -1,6 +1,8 @@
 // Allocating, binding and freeing memory windows: see mw.hpp.
 #include "verbs/mw.hpp"
 
+#include <cstring>
+
 #include "base/clock.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr.hpp"
@@ -15,6 +17,7 @@ using protect::WindowAnswer;
 
 constexpr uint64_t kPatienceNs = 1'000'000'000;  // of a deallocation, with who is still inside
 constexpr long kPauseNs = 20'000;
+constexpr const char* kBindCall = "ibv_bind_mw";
 
 protect::WindowType type_of(const Context& context, ibv_mw_type type) noexcept {
   if (type == IBV_MW_TYPE_1) return protect::WindowType::type_1;
@@ -110,7 +113,7 @@ ib::BindWr bind_of(ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,
 
 // The inline ibv_bind_mw has seen to it that the window is of type 1, and of the MR's PD.
 int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
-  constexpr const char* kCall = "ibv_bind_mw";
+  constexpr const char* kCall = kBindCall;
   return guarded(kCall, [&]() -> int {
     const void* caller = __builtin_return_address(0);
     const ibv_mw_bind_info& info = asked->bind_info;
@@ -142,6 +145,13 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
 int judge_bind(const char* call, const ibv_mw& mw, const ibv_mw_bind_info& info) noexcept {
   constexpr unsigned kGivable = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
                                 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
+  const bool by_work_request = std::strcmp(call, kBindCall) != 0;
+  if (by_work_request == (mw.type == IBV_MW_TYPE_1)) {
+    return APERTURE_REFUSE(EINVAL,
+                           "%s: windows of type 1 are bound by ibv_bind_mw(), those of type "
+                           "2 by IBV_WR_BIND_MW or ibv_wr_bind_mw()",
+                           call);
+  }
   if ((info.mw_access_flags & ~kGivable) != 0) {
     return APERTURE_REFUSE(EINVAL, "%s: mw_access_flags 0x%x; a window gives remote rights alone",
                            call, info.mw_access_flags);

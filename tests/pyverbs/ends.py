@@ -13,7 +13,7 @@ from pyverbs.device import Context
 from pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.qp import QPAttr, QPCap, QPEx, QPInitAttrEx
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 DEVICE = "aperture0"
@@ -26,15 +26,37 @@ ZERO_BASED = e.IBV_ACCESS_ZERO_BASED
 SIZE = 4096
 
 
+ALL_SENDS = (e.IBV_QP_EX_WITH_RDMA_WRITE | e.IBV_QP_EX_WITH_SEND | e.IBV_QP_EX_WITH_RDMA_READ |
+             e.IBV_QP_EX_WITH_LOCAL_INV | e.IBV_QP_EX_WITH_BIND_MW | e.IBV_QP_EX_WITH_SEND_WITH_INV)
+
+
+def next_key(key):
+    """As ibv_inc_rkey(3)."""
+    return (key & ~0xFF) | ((key + 1) & 0xFF)
+
+
+class Window(MW):
+    """A window, and the key that it was bound with last: of type 2 the consumer keeps it himself."""
+
+    given = None
+
+    @property
+    def key(self):
+        return self.rkey if self.given is None else self.given
+
+
 class End:
     """A queue pair with a completion queue, in a protection domain of its own or a given one."""
 
     def __init__(self, context, pd=None):
         self.pd = pd or PD(context)
         self.cq = CQ(context, 64)
-        cap = QPCap(max_send_wr=16, max_recv_wr=16, max_send_sge=2, max_recv_sge=2)
-        init = QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1)
-        self.qp = QP(self.pd, init)
+        cap = QPCap(max_send_wr=16, max_recv_wr=16, max_send_sge=2, max_recv_sge=2,
+                    max_inline_data=64)
+        init = QPInitAttrEx(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1,
+                            pd=self.pd, send_ops_flags=ALL_SENDS,
+                            comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+        self.qp = QPEx(context, init)
 
     def attributes(self, context, peer_number):
         route = GlobalRoute(dgid=context.query_gid(1, 0), sgid_index=0)
@@ -65,6 +87,19 @@ class End:
         return True
 
 
+def give_back(context, windows, regions, ends, domains):
+    for window in windows:
+        window.close()
+    for end in ends:
+        end.qp.close()
+        end.cq.close()
+    for region in regions:
+        region.close()
+    for domain in domains:
+        domain.close()
+    context.close()
+
+
 def connect(context, one, other):
     one.qp.to_rts(one.attributes(context, other.qp.qp_num))
     other.qp.to_rts(other.attributes(context, one.qp.qp_num))
@@ -73,14 +108,35 @@ def connect(context, one, other):
 class Ends(unittest.TestCase):
     def setUp(self):
         self.context = Context(name=DEVICE)
-        self.here, self.there = End(self.context), End(self.context)
-        connect(self.context, self.here, self.there)
-        self.buffer = MR(self.there.pd, SIZE, LOCAL)
+        # what was made, to be given back in an order that no rule forbids
+        self.windows, self.regions, self.ends, self.domains = made = [], [], [], []
+        self.addCleanup(give_back, self.context, *made)
+        self.here, self.there = self.pair()
+        self.buffer = self.keep(MR(self.there.pd, SIZE, LOCAL))
+
+    def keep(self, region):
+        self.regions.append(region)
+        return region
+
+    def domain(self):
+        self.domains.append(PD(self.context))
+        return self.domains[-1]
+
+    def pair(self, one=None, other=None):
+        """Two connected ends, in those domains or in new ones."""
+        ends = [End(self.context, pd or self.domain()) for pd in (one, other)]
+        self.ends += ends
+        connect(self.context, *ends)
+        return ends
+
+    def window(self, kind, pd=None):
+        self.windows.append(Window(pd or self.here.pd, kind))
+        return self.windows[-1]
 
     # --- what the owner does ---
 
     def region(self, access=BINDABLE, size=SIZE):
-        region = MR(self.here.pd, size, access)
+        region = self.keep(MR(self.here.pd, size, access))
         region.write("." * size, size)
         return region
 
@@ -93,11 +149,21 @@ class Ends(unittest.TestCase):
         bind = MWBind(self.info(region, access, **where), e.IBV_SEND_SIGNALED, 1)
         end.qp.bind_mw(window, bind)
 
-    def bind_type_2(self, window, region, access, end=None, **where):
-        end = end or self.here
-        wr = SendWR(opcode=e.IBV_WR_BIND_MW, send_flags=e.IBV_SEND_SIGNALED)
-        wr.set_bind_wr(window, self.info(region, access, **where))
-        end.qp.post_send(wr)
+    def bind_type_2(self, window, region, access, end=None, key=None, **where):
+        """By ibv_post_send and the next of the first key; with a key by ibv_wr_bind_mw and that."""
+        qp = (end or self.here).qp
+        info = self.info(region, access, **where)
+        if key is None:
+            wr = SendWR(opcode=e.IBV_WR_BIND_MW, send_flags=e.IBV_SEND_SIGNALED)
+            wr.set_bind_wr(window, info)
+            key = wr.rkey
+            qp.post_send(wr)
+        else:
+            qp.wr_start()
+            qp.wr_id, qp.wr_flags = 0, e.IBV_SEND_SIGNALED
+            qp.wr_bind_mw(window, key, info)
+            qp.wr_complete()
+        window.given = key
 
     def invalidate(self, key, end=None):
         wr = SendWR(opcode=e.IBV_WR_LOCAL_INV, send_flags=e.IBV_SEND_SIGNALED)
@@ -106,7 +172,7 @@ class Ends(unittest.TestCase):
 
     def bound(self, kind, region, access, **where):
         """A window that is bound, and whose bind has been polled."""
-        window = MW(self.here.pd, kind)
+        window = self.window(kind)
         bind = self.bind_type_1 if kind == e.IBV_MW_TYPE_1 else self.bind_type_2
         bind(window, region, access, **where)
         self.assert_done(self.here, e.IBV_WC_BIND_MW)
@@ -155,4 +221,4 @@ class Ends(unittest.TestCase):
 
 __all__ = ["ATOMIC", "BINDABLE", "DEVICE", "End", "Ends", "LOCAL", "MR", "MW", "MWBind",
            "MWBindInfo", "PD", "PyverbsError", "PyverbsRDMAError", "READ", "RecvWR", "SGE", "SIZE",
-           "SendWR", "WRITE", "ZERO_BASED", "connect", "e"]
+           "SendWR", "WRITE", "Window", "ZERO_BASED", "connect", "e", "next_key"]

@@ -60,6 +60,10 @@ class Exports(Door):
         defined = text.split(".gnu.version_r")[0]
         self.assertEqual(NODES - set(re.findall(r"Name: (IBVERBS_\S+)", defined)), set())
 
+    def test_the_private_function_of_tools_is_in_the_private_node_of_each_release(self):
+        for name in PRIVATE:
+            self.assertEqual(self.ours[name], {v for v in NODES if "PRIVATE" in v})
+
     def test_nothing_of_cpp_is_exported(self):
         self.assertEqual([name for name in self.ours if name.startswith("_Z")], [])
 
