@@ -88,8 +88,8 @@ inline constexpr uint32_t kAllowRemoteWrite = 2;
 inline constexpr uint32_t kAllowRemoteRead = 4;
 inline constexpr uint32_t kAllowRemoteAtomic = 8;
 
-// The lkey of null MRs: what is read there is zero, what is written is gone. Keys have numbers from 1
-// on, so no key table has it, and peers never reach it.
+// The lkey of null MRs: what is read there is zero, what is written is gone. Keys have numbers from
+// 1 on, so no key table has it, and peers never reach it.
 inline constexpr uint32_t kNullLkey = 1;
 
 inline constexpr uint32_t kMaxSge = 32;

@@ -36,7 +36,7 @@ def next_key(key):
 
 
 class Window(MW):
-    """A window, and the key that it was bound with last: of type 2 the consumer keeps it himself."""
+    """A window, and the key that it was bound with last: of type 2 the consumer keeps it."""
 
     given = None
 
@@ -48,13 +48,13 @@ class Window(MW):
 class End:
     """A queue pair with a completion queue, in a protection domain of its own or a given one."""
 
-    def __init__(self, context, pd=None):
+    def __init__(self, context, pd=None, signal_all=True):
         self.pd = pd or PD(context)
         self.cq = CQ(context, 64)
         cap = QPCap(max_send_wr=16, max_recv_wr=16, max_send_sge=2, max_recv_sge=2,
                     max_inline_data=64)
-        init = QPInitAttrEx(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1,
-                            pd=self.pd, send_ops_flags=ALL_SENDS,
+        init = QPInitAttrEx(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, pd=self.pd,
+                            sq_sig_all=int(signal_all), send_ops_flags=ALL_SENDS,
                             comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
         self.qp = QPEx(context, init)
 
@@ -122,9 +122,9 @@ class Ends(unittest.TestCase):
         self.domains.append(PD(self.context))
         return self.domains[-1]
 
-    def pair(self, one=None, other=None):
+    def pair(self, one=None, other=None, **how):
         """Two connected ends, in those domains or in new ones."""
-        ends = [End(self.context, pd or self.domain()) for pd in (one, other)]
+        ends = [End(self.context, pd or self.domain(), **how) for pd in (one, other)]
         self.ends += ends
         connect(self.context, *ends)
         return ends
@@ -143,10 +143,10 @@ class Ends(unittest.TestCase):
     def info(self, region, access, offset=0, length=SIZE, addr=None):
         return MWBindInfo(region, region.buf + offset if addr is None else addr, length, access)
 
-    def bind_type_1(self, window, region, access, end=None, **where):
+    def bind_type_1(self, window, region, access, end=None, flags=e.IBV_SEND_SIGNALED, **where):
         """Posts the bind; the completion is the caller's to take."""
         end = end or self.here
-        bind = MWBind(self.info(region, access, **where), e.IBV_SEND_SIGNALED, 1)
+        bind = MWBind(self.info(region, access, **where), flags, 1)
         end.qp.bind_mw(window, bind)
 
     def bind_type_2(self, window, region, access, end=None, key=None, **where):

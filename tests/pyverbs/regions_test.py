@@ -1,5 +1,5 @@
-"""Memory regions: each right, range, domain and lifetime, with its forbidden neighbour. What pyverbs
-has no call for (iova, null MRs) is in tests/verbs."""
+"""Memory regions: each right, range, domain and lifetime, with its forbidden neighbour. What
+pyverbs has no call for (iova, null MRs) is in tests/verbs."""
 import errno
 import unittest
 

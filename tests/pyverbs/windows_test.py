@@ -122,6 +122,58 @@ class Type1(Ends):
         self.bind_type_1(window, region, WRITE)
         self.assertEqual(self.here.completion().status, e.IBV_WC_WR_FLUSH_ERR)
 
+    def tell(self, key, end, peer, length=8):
+        """`end` sends that key, behind whatever it has posted; what the peer has received."""
+        note, landing = self.keep(MR(end.pd, 64, LOCAL)), self.keep(MR(peer.pd, 64, LOCAL))
+        note.write(f"{key:08x}", length)
+        peer.qp.post_recv(RecvWR(9, 1, [SGE(landing.buf, 64, landing.lkey)]))
+        end.qp.post_send(SendWR(2, num_sge=1, sg=[SGE(note.buf, length, note.lkey)]))
+        return landing
+
+    def test_a_message_behind_the_bind_may_tell_the_key(self):
+        region = self.region()
+        window = self.window(e.IBV_MW_TYPE_1)
+        self.bind_type_1(window, region, WRITE)
+        landing = self.tell(window.key, self.here, self.there)
+        self.assert_done(self.there, e.IBV_WC_RECV)
+        told = int(landing.read(8, 0), 16)
+        self.assertEqual(told, window.key)
+        self.assert_lands(self.write(region.buf, told), region)
+
+    def test_the_message_that_would_tell_the_key_of_a_failed_bind_is_flushed(self):
+        window = self.window(e.IBV_MW_TYPE_1)
+        self.bind_type_1(window, self.region(LOCAL), WRITE)
+        try:
+            self.tell(window.key, self.here, self.there)
+        except PyverbsRDMAError:
+            self.fail("a queue pair in the error state takes work requests, and flushes them")
+        self.assertEqual(self.here.completion().status, e.IBV_WC_MW_BIND_ERR)
+        self.assertEqual(self.here.completion().status, e.IBV_WC_WR_FLUSH_ERR)
+        self.assertTrue(self.there.has_no_completion())
+
+    def test_a_bind_that_is_not_signaled_completes_in_silence_and_one_that_is_does_not(self):
+        quiet, peer = self.pair(self.here.pd, self.there.pd, signal_all=False)
+        region = self.region()
+        window = self.window(e.IBV_MW_TYPE_1)
+        self.bind_type_1(window, region, READ, end=quiet, flags=0)
+        self.assertTrue(quiet.has_no_completion())
+        self.bind_type_1(window, region, WRITE, end=quiet)
+        self.assert_done(quiet, e.IBV_WC_BIND_MW)
+        self.assertTrue(quiet.has_no_completion())
+        self.assert_lands(self.write(region.buf, window.key, end=peer), region)
+
+    def test_a_fenced_bind_waits_for_the_read_before_it(self):
+        region, far = self.region(), self.keep(MR(self.there.pd, SIZE, LOCAL | READ))
+        wr = SendWR(7, opcode=e.IBV_WR_RDMA_READ, num_sge=1,
+                    sg=[SGE(region.buf, SIZE, region.lkey)])
+        wr.set_wr_rdma(far.rkey, far.buf)
+        window = self.window(e.IBV_MW_TYPE_1)
+        self.here.qp.post_send(wr)
+        self.bind_type_1(window, region, WRITE, flags=e.IBV_SEND_SIGNALED | e.IBV_SEND_FENCE)
+        self.assert_done(self.here, e.IBV_WC_RDMA_READ)
+        self.assert_done(self.here, e.IBV_WC_BIND_MW)
+        self.assert_lands(self.write(region.buf, window.key), region)
+
     def test_any_queue_pair_of_the_domain_reaches_it(self):
         region = self.region()
         window = self.bound(e.IBV_MW_TYPE_1, region, WRITE)
@@ -166,15 +218,16 @@ class Type1(Ends):
         self.assertNotEqual(send_and_invalidate(self, window.key).status, e.IBV_WC_SUCCESS)
 
 
-def send_and_invalidate(test, key):
+def send_and_invalidate(test, key, here=None, there=None):
     """The peer sends with invalidate; its completion. The receive's is left in the queue."""
-    landing = test.keep(MR(test.here.pd, 64, LOCAL))
-    test.here.qp.post_recv(RecvWR(9, 1, [SGE(landing.buf, 64, landing.lkey)]))
+    here, there = here or test.here, there or test.there
+    landing = test.keep(MR(here.pd, 64, LOCAL))
+    here.qp.post_recv(RecvWR(9, 1, [SGE(landing.buf, 64, landing.lkey)]))
     wr = SendWR(opcode=e.IBV_WR_SEND_WITH_INV, num_sge=1, send_flags=e.IBV_SEND_SIGNALED,
                 sg=[SGE(test.buffer.buf, 8, test.buffer.lkey)])
     wr.imm_data = key
-    test.there.qp.post_send(wr)
-    return test.there.completion()
+    there.qp.post_send(wr)
+    return there.completion()
 
 
 class Type2(Ends):
@@ -259,6 +312,17 @@ class Type2(Ends):
         self.assertEqual(got.imm_data, window.key)
         self.assert_refused(self.write(region.buf, window.key), region)
 
+    def test_after_the_peer_has_ended_it_it_is_bound_anew(self):
+        region = self.region()
+        window = self.bound(e.IBV_MW_TYPE_2, region, WRITE)
+        old = window.key
+        self.assertEqual(send_and_invalidate(self, old).status, e.IBV_WC_SUCCESS)
+        self.assertEqual(self.here.completion().status, e.IBV_WC_SUCCESS)
+        self.bind_type_2(window, region, WRITE, key=next_key(old))
+        self.assert_done(self.here, e.IBV_WC_BIND_MW)
+        self.assert_lands(self.write(region.buf, window.key), region)
+        self.assert_refused(self.write(region.buf, old))
+
     def test_a_key_of_nothing_cannot_be_invalidated(self):
         region = self.region()
         window = self.bound(e.IBV_MW_TYPE_2, region, WRITE)
@@ -334,6 +398,32 @@ class Type2Ties(Ends):
         self.invalidate(window.key, end=third)
         self.assertEqual(third.completion().status, e.IBV_WC_MW_BIND_ERR)
         self.assert_lands(self.write(region.buf, window.key), region)
+
+    def test_invalidation_by_a_peer_needs_the_same_queue_pair(self):
+        region = self.region()
+        window = self.bound(e.IBV_MW_TYPE_2, region, WRITE)
+        third, fourth = self.other_ends()
+        refused = send_and_invalidate(self, window.key, third, fourth)
+        self.assertEqual(refused.status, e.IBV_WC_REM_ACCESS_ERR)
+        self.assert_lands(self.write(region.buf, window.key), region)
+
+    def test_a_queue_pair_whose_windows_were_invalidated_is_destroyed(self):
+        window = self.bound(e.IBV_MW_TYPE_2, self.region(), WRITE)
+        self.invalidate(window.key)
+        self.assert_done(self.here, e.IBV_WC_LOCAL_INV)
+        self.here.qp.close()
+
+    def test_a_window_without_its_queue_pair_keeps_its_region(self):
+        if TYPE_2A:
+            self.skipTest("under 2A the queue pair cannot be destroyed first")
+        region = self.region()
+        window = self.bound(e.IBV_MW_TYPE_2, region, WRITE)
+        self.here.qp.close()
+        with self.assertRaises(PyverbsRDMAError) as refused:
+            region.close()
+        self.assertEqual(refused.exception.error_code, errno.EBUSY)
+        window.close()
+        region.close()
 
     def test_destruction_of_a_queue_pair_with_a_bound_window(self):
         region = self.region()

@@ -1,27 +1,40 @@
 """`python3 tests/tidy/conformance.py ROOT`: every test that a table in docs/conformance/ names must
 exist in tests/, and every row must name one or say why there is none.
 
-A table has four columns; the last holds `Suite.name`, several with commas between them. A name that
-is followed by "(pending merge)" is not looked for.
+A table has four columns; the last holds `Suite.name`, several with commas between them, of a test in
+C++ or of a method of a class in tests/pyverbs. A name that is followed by "(pending merge)" is not
+looked for.
 """
 import re
 import sys
 from pathlib import Path
 
 TEST = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.M)
+PYTHON = re.compile(r"^class (\w+)\(|^    def (test_\w+)\(self", re.M)
 NAMED = re.compile(r"`(\w+\.\w+)`( \(pending merge\))?")
 EXCUSES = ("registration cache, not yet",)
+HEADINGS = ("| Page ", "| Slide ", "| ---")
+
+
+def python_tests(path: Path) -> set[str]:
+    found, suite = set(), ""
+    for named, test in PYTHON.findall(path.read_text()):
+        suite = named or suite
+        if test:
+            found.add(f"{suite}.{test}")
+    return found
 
 
 def existing(root: Path) -> set[str]:
-    return {f"{suite}.{name}" for path in (root / "tests").rglob("*_test.cpp")
-            for suite, name in TEST.findall(path.read_text())}
+    tests = {f"{suite}.{name}" for path in (root / "tests").rglob("*_test.cpp")
+             for suite, name in TEST.findall(path.read_text())}
+    return tests.union(*map(python_tests, (root / "tests" / "pyverbs").glob("*_test.py")))
 
 
 def faults_in(table: Path, tests: set[str]) -> list[str]:
     out, seen = [], set()
     for number, line in enumerate(table.read_text().splitlines(), 1):
-        if not line.startswith("|") or line.startswith(("| Page ", "| ---")):
+        if not line.startswith("|") or line.startswith(HEADINGS):
             continue
         where = f"{table.name}:{number}"
         cells = [cell.strip() for cell in line.strip("|").split("|")]
