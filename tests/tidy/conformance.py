@@ -1,9 +1,9 @@
 """`python3 tests/tidy/conformance.py ROOT`: every test that a table in docs/conformance/ names must
 exist in tests/, and every row must name one or say why there is none.
 
-A table has four columns; the last holds `Suite.name`, several with commas between them, of a test in
-C++ or of a method of a class in tests/pyverbs. A name that is followed by "(pending merge)" is not
-looked for.
+A table has four columns; the last holds `Suite.name`, several with commas between them, of a test
+in C++ or of a method of a class in tests/pyverbs. A name that is followed by "(pending merge)" is
+not looked for.
 """
 import re
 import sys
