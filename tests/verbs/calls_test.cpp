@@ -1,0 +1,272 @@
+// Calls that pyverbs has not, on the wire: extended batches, timestamps, events for a receiver that
+// sleeps, regions with an iova, null MRs, XRC, contexts that are closed early.
+#include <fcntl.h>
+#include <poll.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "verbs/ends.hpp"
+
+namespace aperture::test {
+namespace {
+
+class Batches : public Verbs {};
+
+TEST_F(Batches, inline_lists_arrive_in_one_piece) {
+  Memory to(pd_, 64);
+  char parts[3][8] = {"one.", "two..", "three"};
+  ibv_data_buf list[3] = {{parts[0], 4}, {parts[1], 5}, {parts[2], 5}};
+  ibv_qp_ex* ex = here_->ex();
+  ibv_wr_start(ex);
+  ex->wr_id = 7;
+  ex->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_rdma_write(ex, to.mr->rkey, to.at(8));
+  ibv_wr_set_inline_data_list(ex, 3, list);
+  std::memset(parts, 'x', sizeof parts);  // they were copied
+  ASSERT_EQ(ibv_wr_complete(ex), 0);
+  const ibv_wc wc = here_->completion();
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wc.wr_id, 7u);
+  EXPECT_EQ(to.text(8, 15), "one.two..three.");
+}
+
+TEST_F(Batches, pieces_and_immediate_data_arrive_in_order) {
+  Memory from(pd_, 64, 's'), to(pd_, 64);
+  ASSERT_EQ(there_->receive(to.sge(0, 64), 1), 0);
+  ASSERT_EQ(there_->receive(to.sge(32, 32), 2), 0);
+  ibv_qp_ex* ex = here_->ex();
+  const ibv_sge pieces[2] = {from.sge(0, 4), from.sge(32, 4)};
+  ibv_wr_start(ex);
+  ex->wr_flags = 0;
+  ibv_wr_send(ex);
+  ibv_wr_set_sge_list(ex, 2, pieces);
+  ex->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_send_imm(ex, htobe32(0x1234));
+  ibv_wr_set_sge(ex, from.mr->lkey, from.at(), 3);
+  ASSERT_EQ(ibv_wr_complete(ex), 0);
+  const ibv_wc first = there_->completion(), second = there_->completion();
+  EXPECT_EQ(first.wr_id, 1u);
+  EXPECT_EQ(first.byte_len, 8u);
+  EXPECT_EQ(second.wr_id, 2u);
+  EXPECT_EQ(second.byte_len, 3u);
+  EXPECT_EQ(be32toh(second.imm_data), 0x1234u);
+  EXPECT_TRUE((second.wc_flags & IBV_WC_WITH_IMM) != 0 && (first.wc_flags & IBV_WC_WITH_IMM) == 0);
+}
+
+TEST_F(Batches, an_abort_posts_nothing) {
+  Memory to(pd_, 8);
+  ibv_qp_ex* ex = here_->ex();
+  char text[] = "aborted";
+  ibv_wr_start(ex);
+  ex->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_rdma_write(ex, to.mr->rkey, to.at());
+  ibv_wr_set_inline_data(ex, text, 8);
+  ibv_wr_abort(ex);
+  EXPECT_EQ(here_->completion(50).wr_id, ~uint64_t{0});
+  EXPECT_EQ(to.text(0, 8), "........");
+  ASSERT_EQ(here_->post(IBV_WR_RDMA_WRITE, to.sge(0, 8), 3, to.at(), to.mr->rkey), 0);
+  EXPECT_EQ(here_->completion().wr_id, 3u);
+}
+
+TEST_F(Batches, one_that_cannot_be_posted_keeps_the_others_back) {
+  Memory to(pd_, 8);
+  ibv_qp_ex* ex = here_->ex();
+  std::string text(129, 't');  // one byte more than max_inline_data
+  for (const size_t length : {text.size(), text.size() - 1}) {
+    Memory room(pd_, 129);
+    ibv_wr_start(ex);
+    ex->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_rdma_write(ex, to.mr->rkey, to.at());
+    ibv_wr_set_inline_data(ex, text.data(), 8);
+    ibv_wr_rdma_write(ex, room.mr->rkey, room.at());
+    ibv_wr_set_inline_data(ex, text.data(), length);
+    const bool fits = length == 128;
+    EXPECT_EQ(ibv_wr_complete(ex), fits ? 0 : EINVAL);
+    EXPECT_EQ(here_->completion(fits ? 10000 : 50).status,
+              fits ? IBV_WC_SUCCESS : IBV_WC_GENERAL_ERR);
+    EXPECT_EQ(to.text(0, 8), fits ? "tttttttt" : "........");
+    if (fits) {
+      EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+    }
+  }
+}
+
+class Times : public Verbs {};
+
+TEST_F(Times, an_extended_completion_queue_says_when) {
+  ibv_cq_init_attr_ex attr{};
+  attr.cqe = 16;
+  attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+                  IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_BYTE_LEN |
+                  IBV_WC_EX_WITH_QP_NUM;
+  ibv_cq_ex* cq = ibv_create_cq_ex(device_.context, &attr);
+  ASSERT_NE(cq, nullptr);
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(cq);
+  init.cap = {8, 8, 1, 1, 0};
+  init.qp_type = IBV_QPT_RC;
+  ibv_qp* one = ibv_create_qp(pd_, &init);
+  ibv_qp* other = ibv_create_qp(pd_, &init);
+  ASSERT_TRUE(one != nullptr && other != nullptr);
+  bring_up(one, other->qp_num);
+  bring_up(other, one->qp_num);
+  Memory memory(pd_, 16);
+  uint64_t before = 0, before_wall = 0;
+  for (uint64_t id = 1; id <= 3; ++id) {
+    ibv_sge sge = memory.sge(0, 8);
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.wr_id = id;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma = {memory.at(8), memory.mr->rkey};
+    ASSERT_EQ(ibv_post_send(one, &wr, &bad), 0);
+    ibv_poll_cq_attr poll{};
+    while (ibv_start_poll(cq, &poll) == ENOENT) {
+    }
+    EXPECT_EQ(cq->status, IBV_WC_SUCCESS);
+    EXPECT_EQ(cq->wr_id, id);
+    EXPECT_EQ(ibv_wc_read_qp_num(cq), one->qp_num);
+    const uint64_t ticks = ibv_wc_read_completion_ts(cq);
+    const uint64_t wall = ibv_wc_read_completion_wallclock_ns(cq);
+    EXPECT_GT(ticks, before);
+    EXPECT_GE(wall, before_wall);
+    const auto now = static_cast<uint64_t>(
+        std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
+    EXPECT_LT(now - wall + 1'000'000'000, 60'000'000'000u);
+    before = ticks;
+    before_wall = wall;
+    EXPECT_EQ(ibv_next_poll(cq), ENOENT);
+    ibv_end_poll(cq);
+  }
+  EXPECT_EQ(ibv_destroy_qp(one), 0);
+  EXPECT_EQ(ibv_destroy_qp(other), 0);
+  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+}
+
+class Sleepers : public Verbs {
+ protected:
+  // Waits for an event as a program does, without polling.
+  bool sleeps_until_event(int milliseconds) {
+    pollfd waiting{channel_->fd, POLLIN, 0};
+    if (::poll(&waiting, 1, milliseconds) != 1) return false;
+    ibv_cq* cq = nullptr;
+    void* its_context = nullptr;
+    if (ibv_get_cq_event(channel_, &cq, &its_context) != 0) return false;
+    ibv_ack_cq_events(cq, 1);
+    return cq == here_->cq;
+  }
+};
+
+TEST_F(Sleepers, are_woken_by_a_message) {
+  Memory from(pd_, 8, 'm'), to(pd_, 8);
+  ASSERT_EQ(here_->receive(to.sge(0, 8), 4), 0);
+  ASSERT_EQ(ibv_req_notify_cq(here_->cq, 0), 0);
+  bool woken = false;
+  std::thread sleeper([&] { woken = sleeps_until_event(20000); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(there_->post(IBV_WR_SEND, from.sge(0, 8)), 0);
+  sleeper.join();
+  EXPECT_TRUE(woken);
+  EXPECT_EQ(here_->completion().wr_id, 4u);
+  EXPECT_EQ(to.text(0, 8), "mmmmmmmm");
+}
+
+TEST_F(Sleepers, who_wait_for_solicited_messages_sleep_through_others) {
+  Memory from(pd_, 8), to(pd_, 16);
+  ASSERT_EQ(here_->receive(to.sge(0, 8), 1), 0);
+  ASSERT_EQ(here_->receive(to.sge(8, 8), 2), 0);
+  ASSERT_EQ(ibv_req_notify_cq(here_->cq, 1), 0);
+  ASSERT_EQ(there_->post(IBV_WR_SEND, from.sge(0, 8)), 0);
+  EXPECT_EQ(there_->completion().status, IBV_WC_SUCCESS);
+  EXPECT_FALSE(sleeps_until_event(100));
+  ASSERT_EQ(
+      there_->post(IBV_WR_SEND, from.sge(0, 8), 0, 0, 0, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED),
+      0);
+  EXPECT_TRUE(sleeps_until_event(20000));
+  EXPECT_EQ(here_->completion().wr_id, 1u);
+  EXPECT_EQ(here_->completion().wr_id, 2u);
+}
+
+TEST_F(Sleepers, memory_of_a_process_that_sleeps_is_written) {
+  Memory from(pd_, 1 << 20, 'w'), to(pd_, 1 << 20);
+  ASSERT_EQ(there_->post(IBV_WR_RDMA_WRITE, from.sge(0, 1 << 20), 1, to.at(), to.mr->rkey), 0);
+  EXPECT_EQ(there_->completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(to.bytes, from.bytes);
+}
+
+class Special : public Verbs {};
+
+TEST_F(Special, a_region_with_an_iova_is_reached_there_and_not_at_its_address) {
+  constexpr uint64_t kIova = 0x7000'0000'0000;
+  std::vector<char> bytes(64, '.');
+  ibv_mr* mr = ibv_reg_mr_iova(pd_, bytes.data(), bytes.size(), kIova, kEverything);
+  ASSERT_NE(mr, nullptr);
+  Memory from(pd_, 8, 'i');
+  ASSERT_EQ(there_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 1, kIova + 56, mr->rkey), 0);
+  EXPECT_EQ(there_->completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::string(bytes.data() + 56, 8), "iiiiiiii");
+  ASSERT_EQ(here_->post(IBV_WR_RDMA_READ, {kIova + 8, 8, mr->lkey}, 2, from.at(), from.mr->rkey),
+            0);
+  EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::string(bytes.data() + 8, 8), "iiiiiiii");
+  const auto address = reinterpret_cast<uint64_t>(bytes.data());
+  ASSERT_EQ(there_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 3, address, mr->rkey), 0);
+  EXPECT_EQ(there_->completion().status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+TEST_F(Special, a_null_region_gives_zeros_and_swallows_what_is_written) {
+  ibv_mr* null = ibv_alloc_null_mr(pd_);
+  ASSERT_NE(null, nullptr);
+  for (const uint32_t length : {8u, 100'000u}) {
+    Memory far(pd_, length, 'n');
+    ASSERT_EQ(here_->post(IBV_WR_RDMA_READ, {0, length, null->lkey}, 1, far.at(), far.mr->rkey), 0);
+    EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(here_->post(IBV_WR_RDMA_WRITE, {8, length, null->lkey}, 2, far.at(), far.mr->rkey),
+              0);
+    EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(far.bytes, std::vector<char>(length, 0));
+    ASSERT_EQ(there_->receive({0, length, null->lkey}, 3), 0);
+    ASSERT_EQ(here_->post(IBV_WR_SEND, far.sge(0, length)), 0);
+    EXPECT_EQ(there_->completion().byte_len, length);
+    EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+  }
+  Memory from(pd_, 8);
+  ASSERT_EQ(here_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 4, 0, null->rkey), 0);
+  EXPECT_EQ(here_->completion().status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(ibv_dereg_mr(null), 0);
+}
+
+size_t open_files() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    count += !entry.path().empty();
+  }
+  return count;
+}
+
+TEST(Contexts, one_that_is_closed_early_goes_with_its_last_object) {
+  ::alarm(60);
+  for (int i = 0; i < 3; ++i) {
+    const size_t before = open_files();
+    Device device;
+    ASSERT_NE(device.context, nullptr);
+    ibv_pd* pd = ibv_alloc_pd(device.context);
+    auto end = std::make_unique<End>(device.context, pd);
+    EXPECT_EQ(ibv_close_device(device.context), 0);
+    device.context = nullptr;
+    EXPECT_GT(open_files(), before);
+    end.reset();
+    EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+    // what the process keeps for all of its devices may stay, but nothing of this one
+    if (i > 0) {
+      EXPECT_EQ(open_files(), before);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aperture::test

@@ -1,0 +1,165 @@
+// Several threads with one device: one queue pair, one completion queue, objects that come and go,
+// and a process that forks.
+#include <sys/wait.h>
+
+#include <atomic>
+#include <thread>
+
+#include "verbs/ends.hpp"
+
+namespace aperture::test {
+namespace {
+
+constexpr int kThreads = 4;
+
+class Threads : public Verbs {};
+
+// Polls the completion queue and counts what it finds, until all are in.
+void poll_until(ibv_cq* cq, std::vector<std::atomic<int>>& seen, std::atomic<size_t>& found) {
+  ibv_wc wc[8];
+  while (found < seen.size()) {
+    const int count = ibv_poll_cq(cq, 8, wc);
+    ASSERT_GE(count, 0);
+    for (int i = 0; i < count; ++i) {
+      ASSERT_EQ(wc[i].status, IBV_WC_SUCCESS);
+      ASSERT_LT(wc[i].wr_id, seen.size());
+      ++seen[wc[i].wr_id];
+      ++found;
+    }
+    if (count == 0) std::this_thread::yield();
+  }
+}
+
+TEST_F(Threads, post_to_one_queue_pair_and_poll_one_completion_queue) {
+  constexpr size_t kEach = 1000;
+  Memory from(pd_, kThreads * 8), to(pd_, kThreads * 8);
+  std::vector<std::atomic<int>> seen(kThreads * kEach);
+  std::atomic<size_t> found{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const ibv_sge sge = from.sge(t * 8, 8);
+      for (size_t i = 0; i < kEach; ++i) {
+        while (here_->post(IBV_WR_RDMA_WRITE, sge, t * kEach + i, to.at(t * 8), to.mr->rkey) != 0) {
+          std::this_thread::yield();  // full: the pollers make room
+        }
+      }
+    });
+    threads.emplace_back([&] { poll_until(here_->cq, seen, found); });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& times : seen) {
+    EXPECT_EQ(times, 1);
+  }
+  EXPECT_EQ(to.text(0, kThreads * 8), from.text(0, kThreads * 8));
+}
+
+TEST_F(Threads, batches_of_several_threads_are_not_mixed) {
+  constexpr size_t kEach = 300;
+  Memory to(pd_, 64);
+  std::vector<std::atomic<int>> seen(kThreads * kEach);
+  std::atomic<size_t> found{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      ibv_qp_ex* ex = here_->ex();
+      std::string text(32, static_cast<char>('a' + t));
+      for (size_t i = 0; i < kEach; ++i) {
+        do {
+          ibv_wr_start(ex);
+          for (int half = 0; half < 2; ++half) {
+            ex->wr_id = t * kEach + i;
+            ex->wr_flags = half == 1 ? IBV_SEND_SIGNALED : 0;
+            ibv_wr_rdma_write(ex, to.mr->rkey, to.at(half * 32));
+            ibv_wr_set_inline_data(ex, text.data(), text.size());
+          }
+        } while (ibv_wr_complete(ex) != 0);
+      }
+    });
+    threads.emplace_back([&] { poll_until(here_->cq, seen, found); });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& times : seen) {
+    EXPECT_EQ(times, 1);
+  }
+  // the last batch wrote both halves
+  EXPECT_EQ(to.text(0, 32), to.text(32, 32));
+  EXPECT_EQ(to.text(0, 32), std::string(32, to.bytes[0]));
+}
+
+void make_and_destroy(ibv_context* context) {
+  ibv_pd* pd = ibv_alloc_pd(context);
+  ASSERT_NE(pd, nullptr);
+  {
+    Memory memory(pd, 4096);
+    End one(context, pd), other(context, pd);
+    bring_up(one.qp, other.qp->qp_num);
+    bring_up(other.qp, one.qp->qp_num);
+    ibv_mw* window = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+    ASSERT_NE(window, nullptr);
+    EXPECT_EQ(one.post(IBV_WR_RDMA_WRITE, memory.sge(0, 8), 5, memory.at(64), memory.mr->rkey), 0);
+    EXPECT_EQ(one.completion().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(ibv_dealloc_mw(window), 0);
+  }
+  EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+}
+
+TEST_F(Threads, make_and_destroy_objects_while_others_work) {
+  std::atomic<bool> stop{false};
+  std::thread working([&] {
+    Memory from(pd_, 8), to(pd_, 8);
+    while (!stop) {
+      EXPECT_EQ(here_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 1, to.at(), to.mr->rkey), 0);
+      EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 25; ++i) make_and_destroy(device_.context);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  stop = true;
+  working.join();
+}
+
+// What a forked child can do with the objects of its parent: 0 if that is nothing, and no harm.
+int use_in_child(const End& end, const Memory& memory) {
+  if (ibv_reg_mr(end.pd, const_cast<char*>(memory.bytes.data()), 8, 0) != nullptr) return 1;
+  if (end.post(IBV_WR_RDMA_WRITE, memory.sge(0, 8), 1, memory.at(), memory.mr->rkey) == 0) return 2;
+  ibv_wc wc;
+  if (ibv_poll_cq(end.cq, 1, &wc) > 0) return 3;
+  if (ibv_destroy_qp(end.qp) != 0) return 4;  // nothing to be done
+  return 0;
+}
+
+TEST_F(Threads, a_forked_child_has_no_device_and_does_not_disturb_its_parents) {
+  Memory from(pd_, 8, 'f'), to(pd_, 8);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(use_in_child(*here_, from));
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ASSERT_EQ(here_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 1, to.at(), to.mr->rkey), 0);
+  EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(to.text(0, 8), "ffffffff");
+}
+
+TEST_F(Threads, a_forked_child_may_become_another_program) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::execlp("ibv_devinfo", "ibv_devinfo", "-l", nullptr);
+    ::_exit(127);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace aperture::test
