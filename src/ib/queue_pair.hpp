@@ -165,7 +165,7 @@ class Qp : public link::Driven {
                    uint64_t n) noexcept;
   protect::AccessAsk local_ask(uint32_t lkey, uint64_t addr, uint64_t len,
                                protect::Rights need) const noexcept {
-    return {pd_now_, Wild<uint64_t>(lkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
+    return {pd_now_, 0, Wild<uint64_t>(lkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
   }
   // Says what is wrong with that piece. loc_prot_err.
   WcStatus refuse_local(uint32_t lkey, uint64_t addr, uint64_t len, protect::Rights need) noexcept;

@@ -57,9 +57,13 @@ void RcQp::explain_refused(const Wqe& w) const noexcept {
                 static_cast<unsigned long long>(w.remote_addr), w.rkey, remote_.text().c_str(),
                 protect::rule(*spec_.wording, denial));
   try {
-    const protect::AccessAsk ask{
-        lane_->remote_domain,  Wild<uint64_t>(w.rkey), Wild<uint64_t>(w.remote_addr),
-        Wild<uint64_t>(w.len), attempt.need,           0};
+    const protect::AccessAsk ask{lane_->remote_domain,
+                                 0,
+                                 Wild<uint64_t>(w.rkey),
+                                 Wild<uint64_t>(w.remote_addr),
+                                 Wild<uint64_t>(w.len),
+                                 attempt.need,
+                                 0};
     std::string more;
     if (lane_->to_self) {
       more = "; " + spec_.keys->explain(ask, denial, *spec_.wording);

@@ -172,7 +172,7 @@ class RcQp final : public Qp {
   bool allows(uint32_t access) noexcept;
   protect::AccessAsk ask_of(uint32_t rkey, uint64_t addr, uint64_t len,
                             protect::Rights need) const noexcept {
-    return {pd_now_, Wild<uint64_t>(rkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
+    return {pd_now_, 0, Wild<uint64_t>(rkey), Wild<uint64_t>(addr), Wild<uint64_t>(len), need, id_};
   }
   qp::ClaimVerdict may_execute() noexcept;
 

@@ -57,7 +57,7 @@ void Matcher::fill(Recv& r, const RecvWr& wr) noexcept {
 }
 
 [[gnu::always_inline]] inline void Matcher::deliver(Recv& r) noexcept {
-  const uint64_t flags = r.flags | (r.msg_has_imm ? port_.imm_flag : 0);
+  const uint64_t flags = r.flags | port_.flag_of(r.msg_beside);
   void* buf = r.iov_count > 0 ? r.iov[0].iov_base : nullptr;
   if (r.msg_len > r.len) [[unlikely]] {
     qp::CompletionError e;
@@ -144,7 +144,7 @@ bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
   r->msg_len = a.len;
   r->msg_tag = a.tag;
   r->msg_imm = a.imm;
-  r->msg_has_imm = a.has_imm;
+  r->msg_beside = a.beside;
   r->msg_source = report_source_ ? host_.source_of(qp) : qp::kNoSource;
   if (a.where == Arrival::Where::offered) {
     begin(qp, a, *r);
@@ -174,7 +174,7 @@ bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
   if ((head.flags & wire::kImm) != 0) {
     std::memcpy(&imm, body, sizeof imm);
     body += sizeof imm;
-    flags |= port_.imm_flag;
+    flags |= port_.imm_flag();
   }
   copy_short(r->iov[0].iov_base, body, head.len);
   const uint64_t source = report_source_ ? host_.source_of(qp) : qp::kNoSource;
@@ -228,7 +228,7 @@ bool Matcher::keep(Book& b, Qp& qp, const Arrival& a) noexcept {
   u->tag = a.tag;
   u->imm = a.imm;
   u->len = a.len;
-  u->has_imm = a.has_imm;
+  u->beside = a.beside;
   u->claimed = false;
   u->claimed_by = nullptr;
   u->source = directed_ || report_source_ ? host_.source_of(qp) : qp::kNoSource;
@@ -282,7 +282,7 @@ Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
   r->msg_len = u.len;
   r->msg_tag = u.tag;
   r->msg_imm = u.imm;
-  r->msg_has_imm = u.has_imm;
+  r->msg_beside = u.beside;
   r->msg_source = report_source_ ? u.source : qp::kNoSource;
   if (u.claimed) {
     claimed_.remove(&u);
@@ -305,8 +305,8 @@ Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
 // --- probes ---
 
 void Matcher::complete_probe(const Unexpected& u, const RecvWr& wr) noexcept {
-  port_.rx_cq->push({wr.context, wr.flags | (u.has_imm ? port_.imm_flag : 0), u.len, nullptr, u.imm,
-                     u.tag, report_source_ ? u.source : qp::kNoSource});
+  port_.rx_cq->push({wr.context, wr.flags | port_.flag_of(u.beside), u.len, nullptr, u.imm, u.tag,
+                     report_source_ ? u.source : qp::kNoSource});
 }
 
 Status Matcher::probe(const Probe& probe) noexcept {

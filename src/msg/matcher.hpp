@@ -133,7 +133,7 @@ class Matcher final : public qp::MessageSink {
     uint64_t msg_tag;
     uint64_t msg_imm;
     uint64_t msg_source;
-    bool msg_has_imm;
+    qp::Beside msg_beside;
     MultiRecv buffer;  // multi: of the buffer
     Recv* owner;       // multi: of a message on its way, its buffer
   };
@@ -146,7 +146,7 @@ class Matcher final : public qp::MessageSink {
     qp::Qp* qp;         // of an offer; nullptr for payload that is here
     qp::Arrival offer;  // of an offer
     qp::Port* port;     // of the endpoint that it came to
-    bool has_imm;
+    qp::Beside beside;
     bool counted;      // payload counts against kPayloadLimit
     void* claimed_by;  // context of FI_CLAIM
     bool claimed;

@@ -101,7 +101,7 @@ bool Matcher::on_multi_message(Qp& qp, const Arrival& a, Recv& buffer) noexcept 
   part->msg_len = a.len;
   part->msg_tag = a.tag;
   part->msg_imm = a.imm;
-  part->msg_has_imm = a.has_imm;
+  part->msg_beside = a.beside;
   part->msg_source = report_source_ ? host_.source_of(qp) : qp::kNoSource;
   cut(buffer, *part);
   if (offered) {
@@ -123,7 +123,7 @@ void Matcher::take_multi(Unexpected& u, Recv& buffer) noexcept {
   part->msg_len = u.len;
   part->msg_tag = u.tag;
   part->msg_imm = u.imm;
-  part->msg_has_imm = u.has_imm;
+  part->msg_beside = u.beside;
   part->msg_source = report_source_ ? u.source : qp::kNoSource;
   unlist(book(buffer.tagged), u);
   cut(buffer, *part);
@@ -153,11 +153,10 @@ void Matcher::end_multi_message(const Recv& part, Errc err) noexcept {
   const bool full = last && m.why == Errc::ok;  // else the release has an entry of its own
   if (err == Errc::ok && part.msg_len > part.len) err = Errc::truncated;
   const uint64_t release = full ? port_.release_flag : 0;
-  qp::Completion entry{
-      part.context,   part.flags | release | (part.msg_has_imm ? port_.imm_flag : 0),
-      part.msg_len,   part.iov[0].iov_base,
-      part.msg_imm,   part.msg_tag,
-      part.msg_source};
+  qp::Completion entry{part.context,   part.flags | release | port_.flag_of(part.msg_beside),
+                       part.msg_len,   part.iov[0].iov_base,
+                       part.msg_imm,   part.msg_tag,
+                       part.msg_source};
   bool released = full;
   if (err != Errc::ok) {
     qp::CompletionError e;

@@ -19,7 +19,8 @@ void Endpoint::set_up(qp::Port& port, const EndpointOptions& options) noexcept {
   port.write_counter = options.counters.write;
   port.remote_read_counter = options.counters.remote_read;
   port.remote_write_counter = options.counters.remote_write;
-  port.imm_flag = options.imm_flag;
+  port.set_imm_flag(options.imm_flag);
+  port.set_invalidated_flag(options.invalidated_flag);
   port.release_flag = options.release_flag;
   port.remote_write_flags = options.remote_write_flags;
   port.strict_rma_order = options.strict_rma_order;

@@ -42,6 +42,7 @@ struct EndpointOptions {
   bool watches_regions = false;     // remote writes through it count in counters of regions
   Address local;                    // port 0: any
   uint64_t imm_flag = 0;            // or-ed into Completion::flags when imm is valid
+  uint64_t invalidated_flag = 0;    // the same when it is the key of a window that is no more
   uint64_t release_flag = 0;        // or-ed into the last entry of a multi-receive buffer
   uint64_t remote_write_flags = 0;  // Completion::flags of an incoming write with immediate data
   bool directed_recv = false;       // honour RecvWr::source
@@ -73,6 +74,12 @@ class Endpoint {
   virtual Status write(const qp::RmaWr& wr) noexcept = 0;
   virtual Status read(const qp::RmaWr& wr) noexcept = 0;
   virtual Status atomic(const qp::AtomicWr& wr) noexcept = 0;
+  // The number of the queue pair to that address, which memory windows may be bound to: of its life
+  // alone, never used again. Begins to connect if there is none. Errors: no_entry, no_memory,
+  // not_supported (a connected endpoint has one peer, so its own id will do).
+  virtual Result<protect::EndpointId> queue_pair_number(uint64_t /*index*/) noexcept {
+    return Errc::not_supported;
+  }
 
   // Looks for an unexpected message. msg::Probe tells what to do with it.
   virtual Status probe(const msg::Probe& probe) noexcept = 0;

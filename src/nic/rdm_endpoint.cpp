@@ -110,6 +110,13 @@ Status RdmEndpoint::atomic(const qp::AtomicWr& wr) noexcept {
   return qp ? (*qp)->atomic(wr) : Status(qp.error());
 }
 
+Result<protect::EndpointId> RdmEndpoint::queue_pair_number(uint64_t index) noexcept {
+  if (Qp* qp = qp_of(index)) return qp->number();
+  auto qp = connect(index);
+  if (!qp) return qp.error();
+  return (*qp)->number();
+}
+
 uint64_t RdmEndpoint::canonical(uint64_t index) const noexcept {
   if (index == qp::kAnySource || !addresses_.has_duplicates()) return index;
   const Address* address = addresses_.find(index);

@@ -6,12 +6,14 @@
 
 namespace aperture::nic {
 
-SharedReceive::SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag)
+SharedReceive::SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag,
+                             uint64_t invalidated_flag)
     : Endpoint(&matcher_, no_addresses()),
       engine_(engine),
       port_(engine.keys(), 1),
       matcher_(port_, *this, rx_size, false, false, true) {
-  port_.imm_flag = imm_flag;
+  port_.set_imm_flag(imm_flag);
+  port_.set_invalidated_flag(invalidated_flag);
 }
 
 SharedReceive::~SharedReceive() {

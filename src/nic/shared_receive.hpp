@@ -22,8 +22,8 @@ class SharedReceive final : public Endpoint, public qp::MessageSink, private msg
     virtual void set_pressure_of(bool on) noexcept = 0;
   };
 
-  // imm_flag as in EndpointOptions. By exception std::bad_alloc.
-  SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag);
+  // The flags as in EndpointOptions. By exception std::bad_alloc.
+  SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag, uint64_t invalidated_flag = 0);
   ~SharedReceive() override;
 
   Status add(Member& member) noexcept;   // Errors: no_memory

@@ -29,6 +29,15 @@ Result<SideRecord*> KeyTable::add_side(RegionHandle region) {
   return sides_[region.index];
 }
 
+namespace {
+
+// What an entry is bound to is an endpoint, or one queue pair of it.
+bool comes_to(const AccessAsk& ask, EndpointId only) noexcept {
+  return only == ask.through || only == ask.peer;
+}
+
+}  // namespace
+
 Checked KeyTable::grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
   const SideRecord* side = sides_[entry.index];
   // first of all: who has half a key learns nothing about the region
@@ -42,7 +51,7 @@ Checked KeyTable::grant_beside(const AccessAsk& ask, const EntryCopy& entry) con
   Denial denial = judge_entry(seen, ask.addr.unchecked(), len, ask.need, offset);
   // relaxed: constant until the entry is revoked, which happens inside the engine lock that we hold
   const EndpointId only = file_.entries[entry.index].bound_qpn.load(std::memory_order_relaxed);
-  if (denial == Denial::none && only != 0 && only != ask.through) denial = Denial::wrong_endpoint;
+  if (denial == Denial::none && only != 0 && !comes_to(ask, only)) denial = Denial::wrong_endpoint;
   if (denial == Denial::none && side != nullptr) denial = side->judge(ask.through, offset, len);
   if (denial != Denial::none) return Checked(denial);
   const uint64_t n = std::min(len, kChunkBytes);
@@ -58,6 +67,20 @@ Checked KeyTable::grant_beside(const AccessAsk& ask, const EntryCopy& entry) con
   });
   if (run == n) return Checked(first, n, entry.ref());
   return Checked(first, n, entry.ref(), side, offset);
+}
+
+Denial KeyTable::invalidate(const AccessAsk& ask) {
+  EntryCopy entry;
+  if (const Denial denial = find(ask, nullptr, entry); denial != Denial::none) return denial;
+  // relaxed: constant until the entry is revoked, which happens inside the engine lock that we hold
+  const EndpointId only = file_.entries[entry.index].bound_qpn.load(std::memory_order_relaxed);
+  if (only == 0) return Denial::no_window;
+  if (!comes_to(ask, only)) return Denial::wrong_endpoint;
+  const RegionRef life = entry.ref();
+  RegionHandle handle;
+  handle.index = life.index;
+  handle.generation = life.generation;
+  return revoke_bound(handle) ? Denial::none : Denial::closed;
 }
 
 void KeyTable::note_write(RegionRef region) const noexcept {

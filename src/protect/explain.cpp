@@ -123,7 +123,7 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial, const Wording
       out += ", the access " + distance(ask, origin, length);
     }
     const EndpointId only = e->bound_qpn.load(std::memory_order_relaxed);
-    if (only != 0) append_only(out, only, ask.through);
+    if (only != 0 && only != ask.peer) append_only(out, only, ask.through);
     // of a region that is closed it has gone; another domain's may be changing
     const bool ours = e->pd.load(std::memory_order_relaxed) == ask.pd;
     const SideRecord* side = ours ? sides_[index] : nullptr;
@@ -142,6 +142,25 @@ std::string explain_unseen(Denial denial, Rights need, const Wording& door) {
   append(out,
          "; to make it legal, %s; the log of its owner (APERTURE_LOG=warn there) has the region",
          remedy(door, denial, need, false));
+  return out;
+}
+
+std::string KeyTable::explain_invalidation(const AccessAsk& ask, Denial denial,
+                                           const Wording& door) const {
+  std::lock_guard guard(mutex_);
+  const uint64_t key = ask.key.unchecked();
+  const KeyEntry* e = entry_to_explain(ask.pd, key);
+  std::string out;
+  append(out, "invalidation of key 0x%" PRIx64 " in domain %" PRIu32 " refused: %s", key, ask.pd,
+         rule(door, denial));
+  if (e != nullptr) {
+    // relaxed: under mutex_
+    const EndpointId only = e->bound_qpn.load(std::memory_order_relaxed);
+    if (denial == Denial::wrong_endpoint) append_only(out, only, ask.through);
+    out += "; the key was given out " +
+           describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed));
+  }
+  append(out, "; to make it legal, %s.", remedy(door, denial, ask.need, false));
   return out;
 }
 

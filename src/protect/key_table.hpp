@@ -46,8 +46,8 @@ struct RegionSpec {
   // zero_based.
   std::optional<uint64_t> origin{};
   // Reached through this endpoint alone (a type 2 memory window); 0: through any of the domain.
-  EndpointId bound_to = 0;
-  bool enabled = true;                    // false: refused until enable()
+  EndpointId bound_to = 0;  // or, of a window, by the one queue pair that has this number
+  bool enabled = true;      // false: refused until enable()
   std::optional<uint64_t> requested_key;  // nullopt: an unguessable key is drawn
   const void* registered_at = nullptr;    // return address of the registering call, for explain()
 };
@@ -61,7 +61,8 @@ struct RegionHandle {
 
 // What somebody wants to do, as it came from the peer.
 struct AccessAsk {
-  DomainId pd = 0;  // our own: the domain of the queue pair it came through
+  DomainId pd = 0;      // our own: the domain of the queue pair it came through
+  EndpointId peer = 0;  // our own: the number of that queue pair itself; 0: it has none
   Wild<uint64_t> key;
   Wild<uint64_t> addr;  // virtual address or offset, as the region was registered
   Wild<uint64_t> len;   // bytes
@@ -112,6 +113,14 @@ class KeyTable {
   // peer ever pins such a region, and our own threads are in it inside that lock only. Errors:
   // no_entry.
   Status revoke_bound(RegionHandle region);
+  // A peer's invalidation of a memory window by its key: the same for what was added with bound_to,
+  // if that is the endpoint or the queue pair that it came through; ask.addr, len and need do not
+  // matter. none, or why not.
+  Denial invalidate(const AccessAsk& ask);
+  // Closed, to the end: nothing of that life is left. Inside the engine lock.
+  bool is_over(RegionHandle region) const noexcept {
+    return !in_force(region) && !being_closed(region);
+  }
 
   // fi_mr_refresh: instead of revoke_poll, until it is true; then revive() puts the region in force
   // again, key, rights and side record as they are, in a new life: what is under way in the old one
@@ -151,6 +160,9 @@ class KeyTable {
   // that the asker uses. Slow; may allocate.
   std::string explain(const AccessAsk& ask, Denial denial,
                       const Wording& door = kNeutralWording) const;
+  // The same of a peer's invalidation.
+  std::string explain_invalidation(const AccessAsk& ask, Denial denial,
+                                   const Wording& door = kNeutralWording) const;
 
   // Tests put their own in. Not owned.
   void set_thread_probe(ThreadProbe* probe) noexcept { probe_ = probe; }

@@ -222,9 +222,13 @@ bool Qp::claim(const Piece& piece) noexcept {
 // The sentence `text`, and what of the owner's regions we may know. May throw bad_alloc.
 std::string Qp::explain_region(const char* text, const Wqe& wqe) const {
   const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
-  const protect::AccessAsk ask{lane_->remote_domain,   Wild<uint64_t>(shown(r.key).key),
-                               Wild<uint64_t>(r.addr), Wild<uint64_t>(r.len),
-                               need_of(wqe),           port_.endpoint};
+  const protect::AccessAsk ask{lane_->remote_domain,
+                               number_,
+                               Wild<uint64_t>(shown(r.key).key),
+                               Wild<uint64_t>(r.addr),
+                               Wild<uint64_t>(r.len),
+                               need_of(wqe),
+                               port_.endpoint};
   if (lane_->to_self) return port_.keys.explain(ask, wqe.denial, *port_.wording);
   if (lane_->direct.keys == nullptr) {
     return text + protect::explain_unseen(wqe.denial, ask.need, *port_.wording);
@@ -240,7 +244,14 @@ void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
   const char* what = kWhat[static_cast<size_t>(wqe.kind)];
   // without a denial no region was met: there is no connection
   const bool refused = wqe.error == Errc::access_denied && wqe.denial != protect::Denial::none;
-  if (refused) {
+  if (refused && is_invalidation(wqe)) {
+    std::snprintf(text, sizeof text,
+                  "send of %llu bytes with invalidation of key 0x%llx was refused by %s, and not "
+                  "delivered: %s",
+                  static_cast<unsigned long long>(wqe.len),
+                  static_cast<unsigned long long>(wqe.ranges[0].key), remote_.text().c_str(),
+                  protect::rule(*port_.wording, wqe.denial));
+  } else if (refused) {
     const RemoteRange& r = wqe.ranges[std::min<size_t>(wqe.range_at, wqe.range_count - 1u)];
     std::snprintf(text, sizeof text,
                   "%s of %llu bytes at 0x%llx with key 0x%llx was refused by %s: %s", what,
@@ -258,7 +269,11 @@ void Qp::explain(Wqe& wqe, CompletionError& e) const noexcept {
   }
   try {
     const bool by_region = refused && lane_ != nullptr;
-    e.sentence = by_region ? explain_region(text, wqe) : text;
+    e.sentence =
+        !by_region ? text
+        : is_invalidation(wqe)
+            ? text + protect::explain_unseen(wqe.denial, protect::Rights::none, *port_.wording)
+            : explain_region(text, wqe);
     APERTURE_WARN("%s", e.sentence.c_str());
   } catch (...) {
     e.sentence.clear();  // out of memory: the code alone has to do

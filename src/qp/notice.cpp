@@ -73,7 +73,7 @@ bool Qp::room_for_notice() const noexcept {
 void Qp::deliver_notice(uint64_t len, uint64_t imm) noexcept {
   if (port_.rx_cq == nullptr) return;
   port_.rx_cq->push({.context = nullptr,
-                     .flags = port_.remote_write_flags | port_.imm_flag,
+                     .flags = port_.remote_write_flags | port_.imm_flag(),
                      .len = len,
                      .imm = imm,
                      .source = port_.sink->source_to_report(*this)});

@@ -5,6 +5,7 @@
 // it for each message, in order.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 
@@ -21,6 +22,15 @@ namespace aperture::qp {
 
 class Qp;
 
+// What the 8 bytes that come with a message are.
+enum class Beside : uint8_t { nothing, imm, invalidated_key };
+constexpr size_t kBesides = 3;
+// Without a branch: the flag is the number.
+constexpr Beside beside_of(uint8_t flags) noexcept {
+  static_assert(wire::kImm >> 1 == static_cast<int>(Beside::imm));
+  return static_cast<Beside>((flags & wire::kImm) >> 1);
+}
+
 // A message at the head of a request ring, decoded; valid during on_message only.
 struct Arrival {
   enum class Where : uint8_t {
@@ -30,10 +40,10 @@ struct Arrival {
   };
   Where where;
   bool tagged;
-  bool has_imm;
+  Beside beside;
   bool delivery;
   uint64_t tag;
-  uint64_t imm;            // 0 without has_imm
+  uint64_t imm;            // what is beside it; 0 if nothing is
   uint64_t len;            // bytes of the message
   const std::byte* bytes;  // where == flat
   // unset where they do not apply: this is made for each message
@@ -52,11 +62,11 @@ inline Arrival arrival_of_line(wire::Head head, const std::byte* body) noexcept 
   Arrival a;
   a.where = Arrival::Where::flat;
   a.tagged = (head.flags & wire::kTagged) != 0;
-  a.has_imm = (head.flags & wire::kImm) != 0;
+  a.beside = beside_of(head.flags);
   a.delivery = false;
   a.tag = head.word();
   a.imm = 0;
-  if (a.has_imm) std::memcpy(&a.imm, body + wire::kHeadBytes, sizeof a.imm);
+  if (a.beside != Beside::nothing) std::memcpy(&a.imm, body + wire::kHeadBytes, sizeof a.imm);
   a.len = head.len;
   a.bytes = body + wire::payload_offset(wire::Op::send, head.flags);
   return a;
@@ -105,7 +115,12 @@ struct Port {
   Counter* write_counter = nullptr;
   Counter* remote_read_counter = nullptr;
   Counter* remote_write_counter = nullptr;
-  uint64_t imm_flag = 0;
+  // Or-ed into Completion::flags by what is beside a message; nothing for nothing.
+  std::array<uint64_t, kBesides> beside_flags{};
+  uint64_t flag_of(Beside what) const noexcept { return beside_flags[static_cast<size_t>(what)]; }
+  void set_imm_flag(uint64_t flag) noexcept { beside_flags[1] = flag; }
+  uint64_t imm_flag() const noexcept { return beside_flags[1]; }
+  void set_invalidated_flag(uint64_t flag) noexcept { beside_flags[2] = flag; }
   uint64_t release_flag = 0;  // or-ed into the last entry of a multi-receive buffer
   uint64_t remote_write_flags = 0;
   const protect::Wording* wording = &protect::kNeutralWording;  // of the door that opened it

@@ -10,6 +10,7 @@
 //   rma.cpp          RMA through the ring, in pieces
 //   atomic.cpp       atomics, both halves: always executed by the owner
 //   commit.cpp       writes that are persistent when they complete
+//   invalidation.cpp sends that invalidate a memory window first, both halves
 //   notice.cpp       telling the owner of accesses: immediate data, RMA events
 //   direct.cpp       RMA by our own hand (CMA) when the ring is empty or its head is claimed
 //   responder.cpp    executing the peer's requests
@@ -36,7 +37,8 @@ enum class QpState : uint8_t { connecting, ready, draining, dead };
 
 class Qp {
  public:
-  Qp(Port& port, const Address& remote) noexcept : port_(port), remote_(remote) {}
+  Qp(Port& port, const Address& remote) noexcept
+      : port_(port), domain_(port.domain), remote_(remote) {}
   ~Qp();
   Qp(const Qp&) = delete;
   Qp& operator=(const Qp&) = delete;
@@ -44,6 +46,12 @@ class Qp {
   QpState state() const noexcept { return state_; }
   const Address& remote() const noexcept { return remote_; }
   link::Lane* lane() noexcept { return lane_.get(); }
+  // What memory windows of this peer alone are bound to: drawn when first asked for, and of no
+  // other queue pair ever.
+  protect::EndpointId number() noexcept {
+    if (number_ == 0) number_ = protect::new_endpoint_id();
+    return number_;
+  }
   Port& port() noexcept { return port_; }
 
   // connecting -> ready; queued operations start with the next poll.
@@ -187,6 +195,17 @@ class Qp {
   bool put_commits(Wqe& wqe) noexcept;
   bool on_commit(const wire::Head& head) noexcept;
 
+  // invalidation.cpp
+  enum class After : uint8_t { none, done, refused, broken };
+  void put_invalidate(Wqe& wqe) noexcept;
+  bool put_invalidate_alone(Wqe& wqe) noexcept;
+  bool on_invalidate(const wire::Head& head) noexcept;
+  After after_invalidation(uint64_t key) noexcept;
+  bool step_over_send(wire::Op op) noexcept;
+  bool is_invalidation(const Wqe& wqe) const noexcept {
+    return wqe.kind == WqeKind::send && (wqe.delivery & kInvalidating) != 0;
+  }
+
   // notice.cpp
   bool tells(const Wqe& wqe) const noexcept;
   bool must_tell(const Wqe& wqe) const noexcept;
@@ -252,6 +271,7 @@ class Qp {
   ClaimVerdict may_execute() noexcept;
   bool wait_for_peer() noexcept;
   void refuse(const protect::AccessAsk& ask, protect::Denial denial, uint8_t range_at = 0) noexcept;
+  void answer_nak(protect::Denial denial, uint8_t range_at = 0) noexcept;
   // A remote write or atomic of that many bytes has changed the region.
   void note_write(protect::RegionRef region, uint64_t len) noexcept {
     if (port_.watches_regions && len != 0) port_.keys.note_write(region);
@@ -295,6 +315,8 @@ class Qp {
   bool flush_replies() noexcept;
 
   Port& port_;
+  const protect::DomainId domain_;  // the port's, beside the number: every access asks with both
+  protect::EndpointId number_ = 0;  // 0: nobody has asked for it
   const Address remote_;
   std::unique_ptr<link::Lane> lane_;
   QpState state_ = QpState::connecting;
@@ -333,6 +355,8 @@ class Qp {
   Noted noted_;                       // of the operation on several ranges under way
   protect::Denial check_denial_ = protect::Denial::none;  // of a check that was claimed
   uint64_t read_done_ = 0;                                // of the read at the head of the ring
+  After invalidation_ = After::none;                      // what became of the last one
+  uint64_t invalidated_key_ = 0;                          // and whose it was
   bool waits_for_peer_ = false;  // the head waits for a claim to end, or for room for its answer
 
   // rendezvous

@@ -80,7 +80,8 @@ bool Qp::put_offer(Wqe& wqe) noexcept {
   ring::ChannelTx& tx = lane_->request_tx;
   const uint8_t flags =
       static_cast<uint8_t>((wqe.tagged ? wire::kTagged : 0) | (wqe.has_imm ? wire::kImm : 0) |
-                           (wqe.delivery ? wire::kDelivery : 0));
+                           (wqe.delivery ? wire::kDelivery : 0) |
+                           ((wqe.delivery & kInvalidating) != 0 ? wire::kInvalidates : 0));
   const uint32_t n_cells = wire::cells_of(Op::send_offer, flags, 0);
   if (!tx.room(n_cells)) return false;
   wqe.id = take_offer_id(wqe);

@@ -110,6 +110,7 @@ bool Qp::execute(const Head& head, Op op, uint32_t n_cells) noexcept {
     case Op::commit: executed = on_commit(head); break;
     case Op::atomic: executed = on_atomic(head); break;
     case Op::atomic_bytes: executed = on_atomic_bytes(head); break;
+    case Op::invalidate: executed = on_invalidate(head); break;
     default: break_protocol("a response among the requests"); return false;
   }
   if (executed) lane_->request_rx.cells.advance(n_cells);
@@ -121,12 +122,18 @@ bool Qp::on_send(const Head& head, Op op) noexcept {
   const std::byte* body = rx.cells.body();
   Arrival a;
   a.tagged = (head.flags & wire::kTagged) != 0;
-  a.has_imm = (head.flags & wire::kImm) != 0;
+  a.beside = beside_of(head.flags);
   a.delivery = (head.flags & wire::kDelivery) != 0;
   a.tag = head.word();
   a.imm = 0;
-  if (a.has_imm) {
+  if (a.beside != Beside::nothing) {
     std::memcpy(&a.imm, body + wire::kHeadBytes + wire::field_bytes(op), sizeof a.imm);
+    if ((head.flags & wire::kInvalidates) != 0) [[unlikely]] {
+      const After after = after_invalidation(a.imm);
+      if (after == After::broken) return false;
+      if (after == After::refused) return step_over_send(op);
+      a.beside = Beside::invalidated_key;
+    }
   }
   uint64_t free_after = 0;
   if (op == Op::send) [[likely]] {
@@ -169,18 +176,22 @@ bool Qp::on_send(const Head& head, Op op) noexcept {
 
 AccessAsk Qp::ask_of(uint64_t key, uint64_t addr, uint64_t len, Rights need,
                      uint64_t secret) const noexcept {
-  return {port_.domain, Wild<uint64_t>(key), Wild<uint64_t>(addr),  Wild<uint64_t>(len),
-          need,         port_.endpoint,      Wild<uint64_t>(secret)};
+  return {domain_, number_,        Wild<uint64_t>(key),   Wild<uint64_t>(addr), Wild<uint64_t>(len),
+          need,    port_.endpoint, Wild<uint64_t>(secret)};
 }
 
 // Room for one nak must be there before an RMA request is looked at.
-void Qp::refuse(const AccessAsk& ask, Denial denial, uint8_t range_at) noexcept {
+void Qp::answer_nak(Denial denial, uint8_t range_at) noexcept {
   const uint64_t pos = lane_->request_rx.cells.pos();
   const auto code = static_cast<uint16_t>(range_at << 8 | static_cast<uint16_t>(denial));
   const Head head = Head::make(Op::nak, 0, code, pos);
   std::memcpy(lane_->response_tx.cells.body(), &head, sizeof head);
   lane_->response_tx.cells.publish(1);
   published_response();
+}
+
+void Qp::refuse(const AccessAsk& ask, Denial denial, uint8_t range_at) noexcept {
+  answer_nak(denial, range_at);
   if (log_level() >= LogLevel::warn) {
     try {
       APERTURE_WARN("from %s: %s", remote_.text().c_str(),

@@ -16,6 +16,8 @@ inline constexpr uint64_t kAnySource = ~uint64_t{0};
 // SendWr::delivery: when it completes beyond having been sent.
 inline constexpr uint8_t kDelivered = 1;  // in its buffer, or kept for the receive that will come
 inline constexpr uint8_t kMatched = 2;    // in its buffer, or dropped by the application there
+// Beside one of these: only once the peer's memory window of key `imm` is invalidated; has_imm.
+inline constexpr uint8_t kInvalidating = 4;
 
 struct SendWr {
   const iovec* iov = nullptr;
@@ -30,7 +32,7 @@ struct SendWr {
   bool has_imm = false;
   bool inject = false;     // len <= kInjectBytes; the buffer is free when the call returns
   bool completion = true;  // write a CQ entry on success (errors always do)
-  uint8_t delivery = 0;    // 0, kDelivered or kMatched
+  uint8_t delivery = 0;    // 0, kDelivered or kMatched, the latter two with kInvalidating or not
   bool fence = false;      // after everything posted before it to that peer
 };
 

@@ -6,7 +6,7 @@
 // takes. All integers little-endian, unaligned.
 //
 //   0      op        u8
-//   1      flags     u8   kTagged, kImm, kFirst, kLast, kDelivery, kRaw
+//   1      flags     u8   kTagged, kImm, kFirst, kLast, kDelivery, kRaw, kInvalidates
 //   2      len       u16  inline payload in bytes (or a small code, see the operation)
 //   4      word      u64  tag; remote address; id: see the operation
 //   12     fields of the operation
@@ -38,6 +38,7 @@ enum class Op : uint8_t {
   atomic = 9,         // atomic on one range, operands inline; word = address
   atomic_bytes = 10,  // atomic on several ranges, or with more operands: in the request byte ring
   commit = 11,        // this range, just written, into the file behind it; word = address
+  invalidate = 12,    // a memory window that was bound for its sender; word = key
   // responses
   grant = 16,        // rendezvous: send now; word = message id
   data = 17,         // rendezvous payload in the response byte ring; word = receive id
@@ -55,6 +56,10 @@ inline constexpr uint8_t kFirst = 4;      // first piece of an RMA operation
 inline constexpr uint8_t kLast = 8;       // last piece of an RMA operation
 inline constexpr uint8_t kDelivery = 16;  // the sender waits for `finished`
 inline constexpr uint8_t kRaw = 32;       // the key is raw: its second half, the secret, is there
+
+// Of a send with immediate data, which is the key of the invalidate before it: dropped if that was
+// refused.
+inline constexpr uint8_t kInvalidates = 64;
 
 // Kinds of a notice.
 inline constexpr uint16_t kNoticeWrite = 0;
@@ -152,6 +157,7 @@ constexpr size_t field_bytes(Op op) noexcept {
   switch (op) {
     case Op::send:
     case Op::notice:
+    case Op::invalidate:
     case Op::finished:
     case Op::nak:
     case Op::read_inline:

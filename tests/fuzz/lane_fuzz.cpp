@@ -55,6 +55,8 @@ struct World {
   static constexpr uint64_t kPeerKey = 0x22;
   static constexpr uint64_t kRawKey = 0x33;
   static constexpr uint64_t kSecret = 0x5ec12e7;
+  static constexpr uint64_t kWindowKey = 0x44;  // a window of the victim's endpoint
+  static constexpr protect::EndpointId kEndpoint = 0x7001;
   static constexpr size_t kRegion = 8192;
   static constexpr std::byte kMark{0xa5};
 
@@ -92,6 +94,24 @@ struct World {
     spec.zero_based = side != nullptr;
     require(keys->add(spec, std::move(side)).ok(), "no region");
   }
+  // Bound anew for each input: the peer may have invalidated it.
+  void bind_window() {
+    protect::RegionSpec spec;
+    spec.pd = own;
+    spec.base = reinterpret_cast<uint64_t>(memory + kRegion);
+    spec.length = kRegion / 2;
+    spec.rights = protect::Rights::remote_read | protect::Rights::remote_write;
+    spec.requested_key = kWindowKey;
+    spec.bound_to = kEndpoint;
+    auto made = keys->add(spec);
+    require(made.ok(), "no window");
+    window = *made;
+  }
+  void end_window() {
+    const bool was_bound = !keys->is_over(window);
+    require(keys->revoke_bound(window).ok() == was_bound && keys->is_over(window),
+            "a window did not end");
+  }
   void check() const {
     for (const std::byte* m : {memory, peer_memory, raw_memory}) {
       for (size_t i = 0; i < kRegion; ++i) {
@@ -101,6 +121,7 @@ struct World {
   }
 
   std::unique_ptr<protect::KeyTable> keys;
+  protect::RegionHandle window;
   std::unique_ptr<protect::PeerKeyView> view;
   std::shared_ptr<link::shm::Segment> segment, attached;
   int bell = -1;
@@ -120,10 +141,13 @@ class Game final : public msg::Matcher::Host {
   Game(Steps& steps, bool direct, bool raw)
       : steps_(steps), direct_(direct), tx_cq_(64), rx_cq_(64), port_(*world().keys, 16) {
     World& w = world();
+    w.bind_window();
     port_.domain = w.own;
+    port_.endpoint = World::kEndpoint;
     port_.tx_cq = &tx_cq_;
     port_.rx_cq = &rx_cq_;
-    port_.imm_flag = 1;
+    port_.set_imm_flag(1);
+    port_.set_invalidated_flag(2);
     port_.release_flag = kRelease;
     port_.remote_read_counter = &remote_reads_;
     port_.remote_write_counter = &remote_writes_;
@@ -170,6 +194,7 @@ class Game final : public msg::Matcher::Host {
     matcher_.reset();
     peer_.reset();
     if (direct_) world().segment->release_lane(lane_index_);
+    world().end_window();
     world().check();
   }
 
@@ -196,6 +221,8 @@ class Game final : public msg::Matcher::Host {
             case 0xa3: put_atomic(wire::kRaw); break;
             case 0xa4: put_atomic_bytes(wire::kRaw); break;
             case 0xa5: (void)mapped_.unmap(peer_key_); break;
+            case 0xa6: put_invalidate(); break;
+            case 0xa7: put_invalidating_send(); break;
           }
           break;
       }
@@ -223,7 +250,10 @@ class Game final : public msg::Matcher::Host {
       case 2: return peer_->request_tx.cells.pos() - small;
       case 3: return peer_->request_rx.cells.pos() + small;
       case 4:
-        return small == World::kRawKey ? World::kRawKey : small == 1 ? World::kSecret : World::kKey;
+        return small == World::kRawKey      ? World::kRawKey
+               : small == World::kWindowKey ? World::kWindowKey
+               : small == 1                 ? World::kSecret
+                                            : World::kKey;
       case 5: return reinterpret_cast<uint64_t>(world().memory + World::kRegion) + small;
       case 6: return last_offer_ - small / 128;
       case 7: return last_receive_;
@@ -253,6 +283,31 @@ class Game final : public msg::Matcher::Host {
     }
     const uint32_t n = wire::cells_of(static_cast<Op>(op), flags, len);
     tx.cells.publish(n == 0 ? 1 : n);
+  }
+
+  void put_invalidate() {
+    last_invalidated_ = steps_.take<uint8_t>() < 128 ? World::kWindowKey : value();
+    ring::ChannelTx& tx = peer_->request_tx;
+    const auto head = wire::Head::make(Op::invalidate, 0, 0, last_invalidated_);
+    std::memcpy(tx.cells.body(), &head, sizeof head);
+    tx.cells.publish(1);
+  }
+  // Of any of the three kinds, mostly with the key that goes before it.
+  void put_invalidating_send() {
+    const uint8_t how = steps_.take<uint8_t>();
+    const Op op = how % 4 == 0 ? Op::send_bytes : how % 4 == 1 ? Op::send_offer : Op::send;
+    const uint16_t len = op == Op::send ? how : uint16_t{0};
+    ring::ChannelTx& tx = peer_->request_tx;
+    const auto flags = static_cast<uint8_t>(wire::kImm | wire::kInvalidates | (how / 8 % 2));
+    const auto head = wire::Head::make(op, flags, len, how);
+    std::memcpy(tx.cells.body(), &head, sizeof head);
+    const uint64_t fields[3] = {value(), value(), value() & 0xff'ffff'ffff};
+    if (op != Op::send) {
+      std::memcpy(tx.cells.body() + wire::kHeadBytes, fields, wire::field_bytes(op));
+    }
+    const uint64_t key = how < 240 ? last_invalidated_ : value();
+    std::memcpy(tx.cells.body() + wire::kHeadBytes + wire::field_bytes(op), &key, sizeof key);
+    tx.cells.publish(wire::cells_of(op, flags, len));
   }
 
   // Numbers of atomics that exist, and some that do not.
@@ -416,6 +471,11 @@ class Game final : public msg::Matcher::Host {
     wr.tagged = how % 2 != 0;
     wr.delivery = how % 4 != 1 ? 0 : how % 8 == 1 ? qp::kMatched : qp::kDelivered;
     wr.has_imm = how % 8 == 0;
+    if (how % 4 == 3) {  // with invalidation
+      wr.delivery = qp::kInvalidating | (how % 8 == 3 ? qp::kDelivered : qp::kMatched);
+      wr.has_imm = true;
+      wr.imm = how % 16 < 12 ? peer_key_ : 7;
+    }
     wr.context = context();
     if (!qp_->send(wr)) operations_.pop_back();
   }
@@ -546,6 +606,7 @@ class Game final : public msg::Matcher::Host {
   std::vector<size_t> probes_;
   uint64_t polls_ = 0;
   uint64_t last_offer_ = 0;
+  uint64_t last_invalidated_ = 0;
   uint64_t last_receive_ = 0;
 };
 

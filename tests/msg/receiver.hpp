@@ -34,7 +34,7 @@ class Receiver final : public Matcher::Host {
     }
     // all receiving queue pairs share the port of the first
     port_ = &pairs_[0]->b->port;
-    port_->imm_flag = 1;
+    port_->set_imm_flag(1);
     port_->recv_counter = &received;
     matcher = std::make_unique<Matcher>(*port_, *this, 16, scene.directed, scene.report_source);
     port_->sink = matcher.get();

@@ -217,11 +217,18 @@ SIDE = [
              "  if (denial == Denial::none && side != nullptr) denial = side->judge(ask.through, "
              "offset, len);\n", ""),
     Mutation("the one endpoint of a bound entry", "protect/beside.cpp",
-             "  if (denial == Denial::none && only != 0 && only != ask.through) "
+             "  if (denial == Denial::none && only != 0 && !comes_to(ask, only)) "
              "denial = Denial::wrong_endpoint;\n", "", tests=BOUND),
+    Mutation("a queue pair's own number counts", "protect/beside.cpp",
+             "return only == ask.through || only == ask.peer;", "return only == ask.through;",
+             tests=BOUND),
+    Mutation("a peer invalidates nothing that is bound to none", "protect/beside.cpp",
+             "  if (only == 0) return Denial::no_window;\n", "", tests=BOUND),
+    Mutation("a peer invalidates what is bound to where it comes from", "protect/beside.cpp",
+             "  if (!comes_to(ask, only)) return Denial::wrong_endpoint;\n", "", tests=BOUND),
     Mutation("an entry that is bound to none is anybody's", "protect/beside.cpp",
-             "denial == Denial::none && only != 0 && only != ask.through",
-             "denial == Denial::none && only != ask.through"),
+             "denial == Denial::none && only != 0 && !comes_to(ask, only)",
+             "denial == Denial::none && !comes_to(ask, only)", tests=BOUND),
     Mutation("an origin is what is compared", "protect/beside.cpp",
              "  if ((entry.rights & kFlagOrigin) != 0) seen.base = origins_[entry.index];\n", "",
              tests=BOUND),
@@ -513,8 +520,8 @@ OWNER = [  # what the queue pair does with a check's answer
              "      denial = checked.denial();\n"
              "      if (checked && !checked.grant().copy_in", tests=QP_TESTS),
     Mutation("both halves of a raw key are looked at", "qp/responder.cpp",
-             "need,         port_.endpoint,      Wild<uint64_t>(secret)};",
-             "need,         port_.endpoint,      Wild<uint64_t>(secret & 0)};",
+             "need,    port_.endpoint, Wild<uint64_t>(secret)};",
+             "need,    port_.endpoint, Wild<uint64_t>(secret & 0)};",
              tests=("qp_raw_keys",)),
     Mutation("a piece lies in its operation", "qp/responder.cpp",
              "if (from == nullptr || f.offset > f.total || f.len > f.total - f.offset) {",

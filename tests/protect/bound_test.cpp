@@ -78,6 +78,64 @@ TEST_F(Bound, one_endpoint_reaches_it_and_no_other) {
   EXPECT_EQ(through(plain, 0), Denial::none);
 }
 
+// What is bound to a queue pair is reached by what comes through that one, whatever its endpoint.
+TEST_F(Bound, one_queue_pair_reaches_it_and_no_other_of_the_endpoint) {
+  const RegionHandle r = add(bound_spec());
+  AccessAsk ask = ask_of(r.key);
+  ask.through = kOther;
+  EXPECT_EQ(denial(ask), Denial::wrong_endpoint);
+  ask.peer = kOne;
+  EXPECT_EQ(denial(ask), Denial::none);
+  ask.peer = kOther;
+  EXPECT_EQ(denial(ask), Denial::wrong_endpoint);
+}
+
+// A peer's invalidation: only of what is bound to where it comes from, and nothing else changes.
+TEST_F(Bound, a_peer_ends_what_is_bound_to_its_endpoint_or_queue_pair) {
+  for (const bool by_endpoint : {true, false}) {
+    const RegionHandle r = add(bound_spec());
+    AccessAsk ask = ask_of(r.key, ~uint64_t{0}, 0, Rights::none);
+    (by_endpoint ? ask.through : ask.peer) = kOne;
+    EXPECT_EQ(table->invalidate(ask), Denial::none);
+    EXPECT_TRUE(table->is_over(r));
+    EXPECT_EQ(through(r, kOne), Denial::closed);
+    EXPECT_EQ(table->invalidate(ask), Denial::closed) << "it was there once";
+  }
+}
+
+// Its owner alone judges it, and yet it belongs to nobody in particular.
+TEST_F(Bound, what_is_bound_to_none_is_reached_from_every_queue_pair) {
+  RegionSpec spec = bound_spec();
+  spec.bound_to = 0;
+  spec.origin = 16 * kBase;
+  const RegionHandle r = add(spec);
+  AccessAsk ask = ask_of(r.key, 16 * kBase);
+  ask.through = kOne;
+  ask.peer = kOther;
+  EXPECT_EQ(denial(ask), Denial::none);
+}
+
+TEST_F(Bound, a_peer_ends_nothing_else) {
+  const RegionHandle bound = add(bound_spec());
+  const RegionHandle plain = add();
+  AccessAsk ask = ask_of(bound.key, kBase, 8, Rights::none);
+  ask.through = kOther;
+  EXPECT_EQ(table->invalidate(ask), Denial::wrong_endpoint);
+  ask.peer = kOther;
+  EXPECT_EQ(table->invalidate(ask), Denial::wrong_endpoint);
+  ask.through = kOne;
+  ask.key = Wild<uint64_t>(plain.key);
+  EXPECT_EQ(table->invalidate(ask), Denial::no_window);
+  ask.key = Wild<uint64_t>(bound.key ^ plain.key ^ 1);
+  EXPECT_EQ(table->invalidate(ask), Denial::unknown_key);
+  ask.key = Wild<uint64_t>(bound.key);
+  ask.pd += 1;
+  EXPECT_EQ(table->invalidate(ask), Denial::wrong_domain);
+  EXPECT_EQ(through(bound, kOne), Denial::none);
+  EXPECT_EQ(through(plain, kOther), Denial::none);
+  EXPECT_FALSE(table->is_over(bound));
+}
+
 TEST_F(Bound, every_chunk_is_asked_for_through_that_endpoint) {
   const RegionHandle r = add(bound_spec());
   AccessAsk ask = ask_of(r.key);

@@ -72,6 +72,7 @@ struct Received {
   Arrival::Where where = Arrival::Where::cells;
   bool tagged = false;
   bool has_imm = false;
+  Beside beside = Beside::nothing;
   uint64_t tag = 0;
   uint64_t imm = 0;
   uint64_t len = 0;  // of the message
@@ -88,9 +89,10 @@ class RecordingSink final : public MessageSink {
     Received r;
     r.where = a.where;
     r.tagged = a.tagged;
-    r.has_imm = a.has_imm;
+    r.has_imm = a.beside != Beside::nothing;
+    r.beside = a.beside;
     r.tag = a.tag;
-    r.imm = a.has_imm ? a.imm : 0;
+    r.imm = r.has_imm ? a.imm : 0;
     r.len = a.len;
     if (a.where != Arrival::Where::offered) {
       r.payload.resize(a.len);
@@ -118,9 +120,10 @@ class RecordingSink final : public MessageSink {
     Received r;
     r.where = a.where;
     r.tagged = a.tagged;
-    r.has_imm = a.has_imm;
+    r.has_imm = a.beside != Beside::nothing;
+    r.beside = a.beside;
     r.tag = a.tag;
-    r.imm = a.has_imm ? a.imm : 0;
+    r.imm = r.has_imm ? a.imm : 0;
     r.len = a.len;
     r.done = false;
     const uint64_t want = std::min(a.len, at_most);
@@ -176,7 +179,7 @@ struct Side {
     port.write_counter = &writes;
     port.remote_read_counter = &remote_reads;
     port.remote_write_counter = &remote_writes;
-    port.imm_flag = 1;
+    port.set_imm_flag(1);
     port.remote_write_flags = 2;
     port.strict_rma_order = o.strict;
     port.tx_size = o.tx_size;
