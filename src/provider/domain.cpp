@@ -13,6 +13,7 @@
 #include "provider/offer.hpp"
 #include "provider/registry.hpp"
 #include "provider/stubs.hpp"
+#include "provider/window.hpp"
 
 namespace aperture::provider {
 
@@ -29,7 +30,7 @@ int close_domain(fid* fid) noexcept {
     if (const uint32_t n = domain.uses.count(); n != 0) {
       APERTURE_WARN(
           "fi_close(domain): %u object(s) opened from it are still open; close endpoints, "
-          "AVs, CQs, counters and regions first",
+          "AVs, CQs, counters, windows and regions first",
           n);
       return -FI_EBUSY;
     }
@@ -92,7 +93,7 @@ fi_ops g_fid_ops = {
     .close = close_domain,
     .bind = bind_domain,
     .control = control_domain,
-    .ops_open = NotOffered<"fi_open_ops(domain): Aperture has no extension of that name yet">{},
+    .ops_open = open_domain_ops,
     .tostr = NotOffered<"fi_tostr is libfabric's own">{},
     .ops_set =
         NotOffered<"fi_set_ops(domain): FI_HMEM is not offered, so nothing can be overridden">{},

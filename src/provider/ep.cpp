@@ -7,6 +7,7 @@
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
+#include "provider/window.hpp"
 #include "provider/wording.hpp"
 
 namespace aperture::provider {
@@ -201,6 +202,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.auth_key = body.auth_key.secret;
   if (body.domain->region_rules.raw_keys) o.raw_keys = &body.domain->mapped_keys.raw;
   o.imm_flag = FI_REMOTE_CQ_DATA;
+  o.invalidated_flag = APERTURE_INVALIDATED;
   o.release_flag = FI_MULTI_RECV;
   o.remote_write_flags = FI_REMOTE_WRITE | FI_RMA;
   o.directed_recv = (body.rx_caps & FI_DIRECTED_RECV) != 0;

@@ -14,6 +14,7 @@
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
+#include "provider/window.hpp"
 
 namespace aperture::provider {
 
@@ -183,11 +184,24 @@ int refuse_busy(const Region& region) {
   return -FI_EBUSY;
 }
 
+int refuse_windows(const Region& region) {
+  const Window& window = *region.windows.front();
+  APERTURE_WARN(
+      "fi_close(mr): %zu memory window(s) are bound to this region (key 0x%" PRIx64
+      "), such as the one with key 0x%" PRIx64 " (context %p); invalidate or close them first",
+      region.windows.size(), region.handle.key, window.entry.key, window.handle.fid.context);
+  return -FI_EBUSY;
+}
+
 // Revocation: revocation.md. The begin is inside the engine's lock, the wait outside every lock.
 int revoke(Region& region) {
   protect::KeyTable& keys = region.domain->engine->keys();
   {
     nic::EngineGuard guard(*region.domain->engine);
+    if (!region.windows.empty()) [[unlikely]] {
+      drop_ended_windows(region);
+      if (!region.windows.empty()) return refuse_windows(region);
+    }
     if (region.endpoint != nullptr || !region.counters.empty()) {
       if (!closes_leniently()) return refuse_busy(region);
       unbind_region(region);

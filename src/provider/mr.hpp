@@ -21,6 +21,10 @@ namespace aperture::provider {
 
 struct Cntr;
 struct EpBody;
+struct Window;
+
+// For a region or window to become quiet; then -FI_EBUSY, and the call may be made again.
+inline constexpr uint64_t kRevokeNs = 5'000'000'000;
 
 // The buffers of a region. Most have one, which needs no memory of its own.
 class Buffers {
@@ -78,6 +82,8 @@ struct Region {
   std::atomic<bool> reported{false};
   std::vector<Cntr*> counters;  // bound to it
   EpBody* endpoint = nullptr;   // likewise
+  // Bound to it, or invalidated by a peer since; guarded by the engine's lock.
+  std::vector<Window*> windows;
 };
 
 // mr_register.cpp: the work itself; 0 or a negative fi_errno with its sentence in the log.

@@ -10,12 +10,11 @@
 #include "provider/ep.hpp"
 #include "provider/errors.hpp"
 #include "provider/mr.hpp"
+#include "provider/window.hpp"
 
 namespace aperture::provider {
 
 namespace {
-
-constexpr uint64_t kRevokeNs = 5'000'000'000;  // then -FI_EBUSY, and the call may be made again
 
 bool events_are_off() noexcept {
   const char* text = std::getenv("APERTURE_RMA_EVENT");
@@ -129,13 +128,14 @@ int check_parts(const Region& region, const struct fi_mr_modify& what) {
   return 0;
 }
 
-// Looks again at the pages of one part. Nobody reads the record: the region is being revoked.
+// Looks again at the pages of one part, as far as the record has them. Nobody reads the record: the
+// region is being revoked, or the engine's lock held.
 void verify(protect::SideRecord& side, const iovec& part) {
   auto* from = static_cast<std::byte*>(part.iov_base);
   for (protect::Segment& s : side.segments) {
-    if (s.pages && from >= s.base && static_cast<uint64_t>(from - s.base) < s.length) {
-      s.pages->verify(from, std::min<uint64_t>(part.iov_len, s.length - (from - s.base)));
-    }
+    const std::byte* begin = std::max<const std::byte*>(from, s.base);
+    const std::byte* end = std::min<const std::byte*>(from + part.iov_len, s.base + s.length);
+    if (s.pages && begin < end) s.pages->verify(begin, static_cast<uint64_t>(end - begin));
   }
 }
 
@@ -218,6 +218,12 @@ int refresh_region(Region& region, const struct fi_mr_modify& what) {
   Result<protect::RegionHandle> next = keys.revive(region.handle);
   if (!next) return fi_code(next.error());
   region.handle = *next;
+  // windows stay in force meanwhile, and keep records of their own
+  nic::EngineGuard guard(*region.domain->engine);
+  for (const Window* window : region.windows) {
+    protect::SideRecord* side = keys.side(window->entry);
+    for (size_t i = 0; side != nullptr && i < count; ++i) verify(*side, first[i]);
+  }
   return 0;
 }
 

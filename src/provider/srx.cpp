@@ -9,6 +9,7 @@
 #include "provider/ep.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
+#include "provider/window.hpp"
 
 namespace aperture::provider {
 
@@ -51,7 +52,7 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
     body->rx_caps = (messages != 0 ? messages : FI_MSG | FI_TAGGED) | FI_RECV;
     body->rx_size = asked.size != 0 ? asked.size : kDefaultQueueSize;
     auto core = std::make_unique<nic::SharedReceive>(*body->domain->engine, body->rx_size,
-                                                     FI_REMOTE_CQ_DATA);
+                                                     FI_REMOTE_CQ_DATA, APERTURE_INVALIDATED);
     body->shared_core = core.get();
     body->core = std::move(core);
     auto ep = new_ep_handle(*body, context);

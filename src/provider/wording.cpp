@@ -17,6 +17,14 @@ constexpr protect::Wording make() noexcept {
   w.remedies[Denial::wrong_domain] =
       "register the memory in the domain of the endpoint that is accessed, and under its "
       "authorization key";
+  w.rules[Denial::closed] = "the region of this key has been closed, or its window invalidated";
+  w.remedies[Denial::closed] =
+      "close the region, or invalidate the window, only after the peer's last access has completed";
+  w.rules[Denial::no_window] = "the key is not that of a memory window that peers may invalidate";
+  w.remedies[Denial::no_window] = "bind the window to the endpoint that the message goes to";
+  w.remedies[Denial::wrong_endpoint] =
+      "access it through the endpoint that it is bound to, while that is open; a window that is "
+      "bound to a peer, from the connection of that peer that was there at the time";
   w.remedies[Denial::not_enabled] = "call fi_mr_enable() before peers use the key";
   w.remedies[Denial::out_of_range] =
       "give virtual addresses inside the region (FI_MR_VIRT_ADDR is set), or register more";

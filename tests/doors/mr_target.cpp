@@ -9,6 +9,7 @@
 #include <map>
 #include <ostream>
 
+#include "aperture/fi_window.h"
 #include "doors/child.hpp"
 
 namespace aperture::doors::mr {
@@ -28,6 +29,7 @@ class Servant {
       if (node != nullptr) node->close_endpoint();
     }
     counters_.clear();
+    windows_.clear();
     regions_.clear();
     sibling_.reset();
     node_.reset();
@@ -42,6 +44,10 @@ class Servant {
         memory(q, &r);
       } else if (q.what <= Do::close) {
         regions(q, &r);
+      } else if (q.what <= Do::drop) {
+        windows(q, &r);
+      } else if (q.what <= Do::received) {
+        messages(q, &r);
       }
     } catch (const std::exception& e) {
       std::snprintf(r.text, sizeof r.text, "%s", e.what());
@@ -52,7 +58,7 @@ class Servant {
  private:
   void nodes(const Request& q, Reply* r) {
     if (q.what == Do::insert) {
-      node_->insert({q.name, q.name + q.name_len});
+      peer_ = node_->insert({q.name, q.name + q.name_len});
       return;
     }
     std::unique_ptr<Node>& made = q.what == Do::open ? node_ : sibling_;
@@ -110,6 +116,7 @@ class Servant {
     r->remote.base =
         node_->virtual_addresses() ? reinterpret_cast<uint64_t>(iov.front().iov_base) : 0;
     r->remote.key = fi_mr_key(mr);
+    bases_[mr] = r->remote.base;
     for (const iovec& part : iov) r->remote.size += part.iov_len;
   }
 
@@ -146,8 +153,77 @@ class Servant {
     }
   }
 
+  void windows(const Request& q, Reply* r) {
+    if (ops_ == nullptr) {
+      void* ops = nullptr;
+      DOOR(fi_open_ops(&node_->domain()->fid, APERTURE_WINDOW_OPS, 0, &ops, nullptr));
+      ops_ = static_cast<aperture_window_ops*>(ops);
+    }
+    Fid<aperture_window>& window = windows_[q.id];
+    if (window == nullptr) {
+      aperture_window* made = nullptr;
+      DOOR(ops_->allocate(node_->domain(), nullptr, &made));
+      window.reset(made);
+    }
+    if (q.what == Do::invalidate) {
+      r->code = ops_->invalidate(window.get());
+    } else if (q.what == Do::drop) {
+      r->code = fi_close(&window->fid);
+      if (r->code == 0) (void)window.release();
+    } else {
+      bind(q, window.get(), r);
+    }
+  }
+
+  void bind(const Request& q, aperture_window* window, Reply* r) {
+    fid_mr* mr = regions_.at(static_cast<uint32_t>(q.value)).get();
+    const uint64_t base = bases_.at(mr);
+    aperture_window_bind bind{};
+    bind.size = sizeof bind;
+    bind.mr = mr;
+    bind.addr = base + q.parts[0].offset;
+    bind.length = q.parts[0].len;
+    bind.access = q.access;
+    bind.peer = (q.flags & kToPeer) != 0 ? peer_ : FI_ADDR_UNSPEC;
+    if ((q.flags & kToEndpoint) != 0) bind.ep = node_->ep();
+    if ((q.flags & kToSibling) != 0) bind.ep = sibling_->ep();
+    if ((q.flags & kFromZero) != 0) bind.flags = APERTURE_WINDOW_ZERO_BASED;
+    const bool addresses = node_->virtual_addresses() && (q.flags & kFromZero) == 0;
+    r->remote.base = addresses ? bind.addr : 0;
+    r->remote.size = bind.length;
+    r->code = ops_->bind(window, &bind, &r->remote.key);
+  }
+
+  void messages(const Request& q, Reply* r) {
+    Inbox& inbox = inboxes_[q.id];
+    if (q.what == Do::recv) {
+      inbox.bytes.assign(q.value + 1, 0);
+      DOOR(post([&] {
+        return fi_recv(node_->ep(), inbox.bytes.data(), q.value, nullptr, FI_ADDR_UNSPEC,
+                       &inbox.op);
+      }));
+      return;
+    }
+    const Completion c = node_->wait(&inbox.op, q.value == 1 ? 30 : 20000);
+    r->code = c.err;
+    r->value = c.data;
+    r->flags = c.flags;
+    r->remote.size = c.len;
+    // what was sent is the contents of its length
+    if (first_difference({inbox.bytes.data(), c.len}, c.len)) r->code = FI_EIO;
+  }
+
+  struct Inbox {
+    Op op;
+    std::vector<uint8_t> bytes;
+  };
   std::unique_ptr<Node> node_;
   std::unique_ptr<Node> sibling_;
+  fi_addr_t peer_ = FI_ADDR_UNSPEC;
+  aperture_window_ops* ops_ = nullptr;
+  std::map<uint32_t, Fid<aperture_window>> windows_;
+  std::map<uint32_t, Inbox> inboxes_;
+  std::map<fid_mr*, uint64_t> bases_;
   uint8_t* arena_ = nullptr;
   uint64_t pages_ = 0;
   std::map<uint32_t, Fid<fid_mr>> regions_;
@@ -298,6 +374,36 @@ int Target::refresh(uint32_t id, const std::vector<Part>& parts) {
 }
 int Target::close(uint32_t id) {
   return static_cast<int>(ask(request(Do::close, id)).code);
+}
+
+void Target::insert(const std::vector<uint8_t>& name) {
+  Request q = request(Do::insert);
+  q.name_len = static_cast<uint32_t>(name.size());
+  std::copy(name.begin(), name.end(), q.name);
+  ask(q);
+}
+int Target::bind_window(uint32_t id, uint32_t of, Part part, uint64_t access, uint64_t flags) {
+  Request q = request(Do::window, id, of);
+  q.access = access, q.flags = flags;
+  put_parts(q, {part});
+  const Reply r = ask(q);
+  if (r.code == 0) window_ = r.remote;
+  return static_cast<int>(r.code);
+}
+int Target::invalidate(uint32_t id) {
+  return static_cast<int>(ask(request(Do::invalidate, id)).code);
+}
+int Target::close_window(uint32_t id) {
+  return static_cast<int>(ask(request(Do::drop, id)).code);
+}
+void Target::recv(uint32_t id, uint64_t size) {
+  ask(request(Do::recv, id, size));
+}
+Reply Target::received(uint32_t id) {
+  return ask(request(Do::received, id));
+}
+bool Target::still_waits(uint32_t id) {
+  return ask(request(Do::received, id, 1)).code == -1;
 }
 
 void PrintTo(const Reached& r, std::ostream* out) {

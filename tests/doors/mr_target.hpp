@@ -48,9 +48,21 @@ enum class Do : uint32_t {
   close_ep,    // value 1: the sibling
   refresh,     // id, parts (none: all) -> code
   close,       // id -> code
+  window,      // id, allocated if it is new, to region value, parts[0] of it, access, flags:
+               // kTo... -> code, remote
+  invalidate,  // window id -> code
+  drop,        // window id: fi_close -> code
+  recv,        // id, value bytes
+  received,    // id -> code = err (-1: nothing yet), value = data, flags; value 1: soon
   drive,       // value 0: leave the queues alone from now on
   quit,
 };
+
+// Whom a window is bound to.
+constexpr uint64_t kToEndpoint = 1;
+constexpr uint64_t kToSibling = 2;
+constexpr uint64_t kToPeer = 4;  // the one that was inserted last
+constexpr uint64_t kFromZero = 8;
 
 struct Request {
   Do what = Do::quit;
@@ -69,6 +81,7 @@ struct Request {
 struct Reply {
   int64_t code = 0;  // what libfabric answered
   uint64_t value = 0;
+  uint64_t flags = 0;
   Remote remote;
   uint32_t name_len = 0;
   uint8_t name[256] = {};
@@ -106,9 +119,20 @@ class Target {
   void close_endpoint(bool sibling = false);
   int refresh(uint32_t id, const std::vector<Part>& parts = {});
   int close(uint32_t id);
+  // The target knows that peer from now on.
+  void insert(const std::vector<uint8_t>& name);
+  // Binds part of region `of`; remote_window() is how it is reached.
+  int bind_window(uint32_t id, uint32_t of, Part part, uint64_t access, uint64_t flags = 0);
+  const Remote& remote_window() const { return window_; }
+  int invalidate(uint32_t id);
+  int close_window(uint32_t id);
+  void recv(uint32_t id, uint64_t size);
+  Reply received(uint32_t id);
+  bool still_waits(uint32_t id);
 
  private:
   Remote remote_;
+  Remote window_;
 };
 
 // Who reaches whom, and how.
