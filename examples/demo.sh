@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Shows Aperture at work: `./dev demo`, or examples/demo.sh BUILD_DIR once everything is built.
 #
-# Two programs of the distribution, unmodified, one refused remote write, and a program with a bug
-# that the rules of another NIC show. Every step checks what
-# it shows; the first that fails ends the demo with exit code 1 and its output on the screen.
+# Two programs of the distribution, unmodified, one refused remote write, a program with a bug that
+# the rules of another NIC show, and a memory window. Every step checks what it shows; the first
+# that fails ends the demo with exit code 1 and its output on the screen.
 set -euo pipefail
 build=$(readlink -f "${1:-build/release}")
 readonly build aperture=$build/bin/aperture refused_write=$build/bin/refused_write
-readonly forgotten_buffer=$build/bin/forgotten_buffer
+readonly forgotten_buffer=$build/bin/forgotten_buffer window=$build/bin/window
 readonly port=$((20000 + RANDOM % 10000)) seconds=60
 logs=$(mktemp -d)
 server=
@@ -81,6 +81,12 @@ demo_modes() {
     fail "forgotten_buffer was not refused where FI_MR_LOCAL is demanded (exit $status)"
 }
 
+demo_window() {
+  heading "5. A memory window that the peer gives back (examples/window.c)"
+  shown "aperture run -- window"
+  timeout "$seconds" "$aperture" run -- "$window" || fail "the window was not what it must be"
+}
+
 for program in fi_pingpong NPopenmpi; do
   command -v "$program" >/dev/null || fail "$program is not installed (./dev demo installs it)"
 done
@@ -88,4 +94,5 @@ demo_pingpong
 demo_mpi
 demo_refusal
 demo_modes
+demo_window
 heading "All of this ran over Aperture: no RDMA hardware, no kernel module, no root, no daemon."
