@@ -174,10 +174,15 @@ std::string PeerKeyView::explain(pid_t owner, const AccessAsk& ask, Denial denia
   if (found) {
     char granted[160];
     describe_rights(static_cast<Rights>(entry.rights & kRightsMask), granted, sizeof granted);
+    const bool known = (entry.rights & kFlagOrigin) == 0;
     out += "; the key names ";
-    out += range_text(zero_based ? 0 : entry.base, entry.length, zero_based);
+    if (known) {
+      out += range_text(zero_based ? 0 : entry.base, entry.length, zero_based);
+    } else {
+      append(out, "%" PRIu64 " bytes that count from where their owner has chosen", entry.length);
+    }
     append(out, " for %s", granted);
-    if (denial == Denial::out_of_range) {
+    if (known && denial == Denial::out_of_range) {
       out += ", the access " + distance(ask, zero_based ? 0 : entry.base, entry.length);
     }
     out += ", registered " + describe_code(owner, entry_place(entry));

@@ -131,6 +131,20 @@ TEST_F(WordingDoors, so_does_the_accessor) {
               "fi_mr_enable()");
 }
 
+// Only the owner knows the iova of a region: the accessor must not reckon with its address.
+TEST_F(WordingDoors, the_accessor_does_not_reckon_where_an_origin_is_the_owners) {
+  Result<PeerKeyView> peer =
+      PeerKeyView::map(UniqueFd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0)), table->size_bytes());
+  ASSERT_TRUE(peer);
+  RegionSpec spec = spec_of();
+  spec.origin = 0x7000'0000'0000;
+  const AccessAsk ask = ask_of(add(spec).key, kBase, 8);
+  const std::string text = peer->explain(::getpid(), ask, Denial::out_of_range, kVerbsWording);
+  expect_part(text, "count from where their owner has chosen");
+  EXPECT_EQ(text.find("past its end"), std::string::npos);
+  expect_part(table->explain(ask, Denial::out_of_range, kVerbsWording), "before it");
+}
+
 TEST_F(WordingDoors, local_buffers_of_libfabric) {
   const RegionHandle r = add(spec_of(kBase, kLength, Rights::send));
   const LocalAsk ask{kPd, descriptor_of(r), kBase, 8, Rights::local_read, 0};

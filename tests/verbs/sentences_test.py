@@ -1,0 +1,52 @@
+"""Refusals in libibverbs' words: what was refused, the rule, where the region was registered, and
+the call or flag that would make it legal."""
+import unittest
+
+from door import BUILD, Door
+
+PROGRAM = f"{BUILD}/tests/verbs/verbs_calls_check"
+
+
+class Sentences(Door):
+    def told_by(self, test: str) -> list[str]:
+        done = self.run_in(PROGRAM, f"--gtest_filter={test}",
+                           env=self.environment(APERTURE_LOG="warn"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return [line for line in done.stderr.splitlines() if " warn: " in line]
+
+    def assert_each_says(self, lines: list[str], *parts: str):
+        for line in lines:
+            for part in parts:
+                self.assertIn(part, line)
+            self.assertNotRegex(line, r"\bfi_|FI_")
+
+    def test_both_ends_name_the_line_that_registered_and_the_call_that_would_help(self):
+        lines = self.told_by("Special.a_region_with_an_iova*")
+        self.assertEqual(len(lines), 2, lines)
+        self.assert_each_says(lines, "the range leaves the MR or memory window",
+                              "TestBody() at calls_test.cpp:", "give addresses inside the MR",
+                              "ibv_reg_mr_iova()")
+
+    def test_a_peer_does_not_claim_to_know_where_an_iova_begins(self):
+        theirs = [line for line in self.told_by("Special.a_region_with_an_iova*")
+                  if "was refused by" in line]
+        self.assertEqual(len(theirs), 1)
+        self.assertIn("the key names 64 bytes that count from where their owner has chosen",
+                      theirs[0])
+        self.assertNotIn("past its end", theirs[0])
+
+    def test_a_key_of_nothing_has_a_remedy_too(self):
+        lines = self.told_by("Special.a_null_region*")
+        self.assertEqual(len(lines), 2, lines)
+        self.assert_each_says(lines, "no MR and no bound memory window has this key",
+                              "ibv_reg_mr() returned")
+
+    def test_nothing_is_said_unless_it_is_asked_for(self):
+        done = self.run_in(PROGRAM, "--gtest_filter=Special.*",
+                           env=self.environment(APERTURE_LOG=""))
+        self.assertEqual(done.returncode, 0)
+        self.assertNotIn(" warn: ", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
