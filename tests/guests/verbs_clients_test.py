@@ -58,7 +58,8 @@ class Ucx(Guest):
         return self.run_pair(common, (*common, "127.0.0.1"), port, env=settings)[1]
 
     def test_over_rc_verbs(self):
-        for test, options in (("am_lat", ()), ("am_bw", ("-s", "1024", "-D", "bcopy")), ("put_lat", ()),
+        for test, options in (("am_lat", ()), ("am_bw", ("-s", "1024", "-D", "bcopy")),
+                              ("put_lat", ()),
                               ("put_bw", ("-s", "65536", "-D", "zcopy")),
                               ("get", ("-s", "4096", "-D", "zcopy"))):
             with self.subTest(test=test):

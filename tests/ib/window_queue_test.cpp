@@ -269,7 +269,7 @@ class Pin {
         slot_(static_cast<protect::SlotArray*>(p.a->qp->lane()->direct.slots)->claim()) {
     keys_.set_thread_probe(&probe_);
     const protect::Checked met =
-        keys_.check({p.b->domain, Wild<uint64_t>(key), Wild<uint64_t>(p.b->address(1000)),
+        keys_.check({p.b->domain, 0, Wild<uint64_t>(key), Wild<uint64_t>(p.b->address(1000)),
                      Wild<uint64_t>(8), Rights::remote_write, p.b->qp->id()});
     EXPECT_TRUE(met.ok());
     slot_->pin.store(met.grant().region().generation);
