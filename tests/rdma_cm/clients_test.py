@@ -102,8 +102,8 @@ class Connections(Case):
 
 class Datagrams(Case):
     def test_udaddy(self):
-        for said in self.both(("udaddy", "-b", "127.0.0.1", "-p", self.port),
-                              ("udaddy", "-s", "127.0.0.1", "-p", self.port), wait=False):
+        for said in self.both(("udaddy", "-b", "127.0.0.1"),
+                              ("udaddy", "-s", "127.0.0.1"), wait=False):
             self.assertIn("return status 0", said)
 
     def test_mckey(self):
