@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows Aperture at work: `./dev demo`, or examples/demo.sh BUILD_DIR once everything is built.
 #
-# Two programs of the distribution, unmodified, one refused remote write, a program with a bug that
+# Three programs of the distribution, unmodified, one refused remote write, a program with a bug that
 # the rules of another NIC show, and a memory window. Every step checks what it shows; the first
 # that fails ends the demo with exit code 1 and its output on the screen.
 set -euo pipefail
@@ -87,7 +87,23 @@ demo_window() {
   timeout "$seconds" "$aperture" run -- "$window" || fail "the window was not what it must be"
 }
 
-for program in fi_pingpong NPopenmpi; do
+# A verbs program, on a device that no kernel knows.
+demo_verbs() {
+  local verbs_port=$((port + 1))
+  heading "6. The distribution's ibv_rc_pingpong, on the device aperture0, data checked"
+  shown "aperture run -- ibv_rc_pingpong -d aperture0 -c -p $verbs_port &"
+  timeout "$seconds" "$aperture" run -- ibv_rc_pingpong -d aperture0 -c -p "$verbs_port" \
+    >"$logs/server" 2>&1 &
+  server=$!
+  wait_until_listening "$verbs_port"
+  shown "aperture run -- ibv_rc_pingpong -d aperture0 -c -p $verbs_port 127.0.0.1"
+  timeout "$seconds" "$aperture" run -- ibv_rc_pingpong -d aperture0 -c -p "$verbs_port" \
+    127.0.0.1 || { cat "$logs/server"; fail "ibv_rc_pingpong's client"; }
+  wait "$server" || { cat "$logs/server"; fail "ibv_rc_pingpong's server"; }
+  server=
+}
+
+for program in fi_pingpong NPopenmpi ibv_rc_pingpong; do
   command -v "$program" >/dev/null || fail "$program is not installed (./dev demo installs it)"
 done
 demo_pingpong
@@ -95,4 +111,5 @@ demo_mpi
 demo_refusal
 demo_modes
 demo_window
+demo_verbs
 heading "All of this ran over Aperture: no RDMA hardware, no kernel module, no root, no daemon."

@@ -34,7 +34,8 @@ class Qperf(Guest):
 
 class Fio(Guest):
     def test_its_rdma_engine_moves_what_it_was_asked_to(self):
-        for verb in ("write", "read", "send"):
+        # not its verb "send": it asks for no RNR retry, and sends before its other side receives
+        for verb in ("write", "read"):
             with self.subTest(verb=verb):
                 port = random.randrange(20000, 30000)
                 common = ("--ioengine=rdma", f"--port={port}", "--bs=64k", "--size=16m",
@@ -43,7 +44,7 @@ class Fio(Guest):
                 self.wait_until_listening(port)
                 printed = self.run_guest("fio", "--name=initiator", *common,
                                          "--hostname=127.0.0.1", f"--verb={verb}",
-                                         "--rw=" + ("read" if verb == "read" else "write"))
+                                         "--rw=write")  # whoever connects
                 self.assertIn("err= 0", printed)
                 self.assertRegex(printed, r"io=16\.0MiB")
                 self.output_of(server)
