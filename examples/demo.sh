@@ -2,8 +2,8 @@
 # Shows Aperture at work: `./dev demo`, or examples/demo.sh BUILD_DIR once everything is built.
 #
 # Three programs of the distribution, unmodified, one refused remote write, a program with a bug
-# that the rules of another NIC show, and a memory window. Every step checks what it shows; the first
-# that fails ends the demo with exit code 1 and its output on the screen.
+# that the rules of another NIC show, and a memory window. Every step checks what it shows; the
+# first that fails ends the demo with exit code 1 and its output on the screen.
 set -euo pipefail
 build=$(readlink -f "${1:-build/release}")
 readonly build aperture=$build/bin/aperture refused_write=$build/bin/refused_write
