@@ -188,11 +188,12 @@ TEST_P(Connections, an_xrc_queue_pair_that_waits_and_goes_is_not_served_any_more
   XrcPair p(GetParam());
   ASSERT_TRUE(p.send(1, XrcPair::kNumber, 8));
   p.settle();
+  const QpSpec spec = p.b->qp->spec();
   p.b->qp->leave();
   p.b->qp.reset();
   ASSERT_TRUE(p.post(5, 8));
   EXPECT_EQ(p.srq.size(), 1u);
-  p.b->qp = std::make_unique<RcQp>(p.a->qp->spec(), *p.b);  // for its end
+  p.b->qp = std::make_unique<RcQp>(spec, *p.b);  // for its end
 }
 
 TEST_P(Connections, completions_of_an_xrc_queue_pair_that_is_gone_stay_with_their_receive_queue) {
@@ -200,11 +201,12 @@ TEST_P(Connections, completions_of_an_xrc_queue_pair_that_is_gone_stay_with_thei
   ASSERT_TRUE(p.post(5, 8));
   ASSERT_TRUE(p.send(1, XrcPair::kNumber, 8));
   ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }));
+  const QpSpec spec = p.b->qp->spec();
   p.b->qp->leave();
   p.b->qp.reset();
   ASSERT_EQ(p.b->recv_cq.size(), 1u);
   EXPECT_EQ(Side::take(p.b->recv_cq).id, 5u);
-  p.b->qp = std::make_unique<RcQp>(p.a->qp->spec(), *p.b);  // for its end
+  p.b->qp = std::make_unique<RcQp>(spec, *p.b);  // for its end
 }
 
 TEST_P(Connections, an_xrc_message_is_over_when_its_receive_queue_goes) {
