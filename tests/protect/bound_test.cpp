@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <memory>
 #include <string>
 
 #include "protect/descriptor.hpp"
@@ -50,7 +51,7 @@ class Bound : public TableTest {
     const PeerKeyView peer = view();
     EXPECT_TRUE(peer.asks_owner(kPd, r.key));
     EXPECT_EQ(peer.would_refuse(kPd, r.key, 0, 8, Rights::remote_write), Denial::none);
-    AccessorSlot slot{};
+    const auto slot = std::make_unique<AccessorSlot>();  // aligned, as the stack need not be
     uint64_t word = 0;
     const iovec local{&word, sizeof word};
     DirectAsk ask;
@@ -59,9 +60,9 @@ class Bound : public TableTest {
     ask.addr = kBase;
     ask.local = &local;
     ask.local_count = 1;
-    EXPECT_EQ(peer.write(::getpid(), slot, ask, nullptr).outcome,
+    EXPECT_EQ(peer.write(::getpid(), *slot, ask, nullptr).outcome,
               DirectResult::Outcome::through_ring);
-    EXPECT_EQ(slot.pin.load(), 0u);
+    EXPECT_EQ(slot->pin.load(), 0u);
   }
 
   std::array<std::byte, 256> memory{};
