@@ -111,8 +111,7 @@ class RcQp final : public Qp {
   void fail_wqe(Wqe& w, WcStatus status) noexcept;
   uint8_t wire_flags(const Wqe& w) const noexcept;
   bool put_inline(uint32_t at, wire::RcOp op) noexcept;
-  bool put_send_pieces(uint32_t at) noexcept;
-  bool put_write_pieces(uint32_t at) noexcept;
+  bool put_pieces(uint32_t at, wire::RcOp op) noexcept;
   bool put_read(uint32_t at) noexcept;
   bool put_atomic(uint32_t at) noexcept;
   bool put_notice(uint32_t at) noexcept;

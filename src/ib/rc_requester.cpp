@@ -114,10 +114,12 @@ bool RcQp::start(uint32_t at) noexcept {
       if (w.copied) return put_notice(at);
       if (w.len != 0 && may_go_direct(w)) return put_direct(at);
       take_the_ring(w);
-      return w.len <= wire::kRcMaxInline ? put_inline(at, RcOp::write) : put_write_pieces(at);
+      return w.len <= wire::kRcMaxInline ? put_inline(at, RcOp::write)
+                                         : put_pieces(at, RcOp::write_bytes);
     default:
       take_the_ring(w);
-      return w.len <= wire::kRcMaxInline ? put_inline(at, RcOp::send) : put_send_pieces(at);
+      return w.len <= wire::kRcMaxInline ? put_inline(at, RcOp::send)
+                                         : put_pieces(at, RcOp::send_bytes);
   }
 }
 
@@ -203,10 +205,7 @@ bool RcQp::put_inline(uint32_t at, RcOp op) noexcept {
     std::memcpy(body + wire::kRcHeadBytes, &f, sizeof f);
     if (len != 0) note_piece(at, n_cells, 0, len);
   }
-  if ((flags & wire::kRcXrc) != 0) {
-    std::memcpy(body + wire::kRcHeadBytes + wire::rc_field_bytes(op), &w.srq_number,
-                sizeof w.srq_number);
-  }
+  if ((flags & wire::kRcXrc) != 0) wire::store_srq_number(body, op, w.srq_number);
   tx.cells.publish(n_cells);
   published_request();
   posted(w);
@@ -224,60 +223,33 @@ std::byte* RcQp::reserve_piece(uint64_t left, uint32_t& n, uint64_t& pos) noexce
   return tx.bytes.at(pos);
 }
 
-bool RcQp::put_send_pieces(uint32_t at) noexcept {
+// A send or a write that is longer than cells are for: pieces in the byte ring, a cell for each.
+bool RcQp::put_pieces(uint32_t at, RcOp op) noexcept {
   Wqe& w = wqe(at);
   ring::ChannelTx& tx = lane_->request_tx;
+  const auto total = static_cast<uint32_t>(w.len);
   while (w.done < w.len) {
     uint32_t n = 0;
     uint64_t pos = 0;
     std::byte* to = reserve_piece(w.len - w.done, n, pos);
     if (to == nullptr) return false;
     if (gather(at, w.done, to, n) != WcStatus::success) {
-      fail_wqe(w, WcStatus::loc_prot_err);  // the receiver is told by the end of the lane
+      fail_wqe(w, WcStatus::loc_prot_err);  // the other side is told by the end of the lane
       return true;
     }
     tx.bytes.commit(pos, n);
-    const bool last = w.done + n == w.len;
-    const auto flags = static_cast<uint8_t>(wire_flags(w) | (w.done == 0 ? wire::kRcFirst : 0) |
-                                            (last ? wire::kRcLast : 0));
+    const auto offset = static_cast<uint32_t>(w.done);
+    const auto flags = static_cast<uint8_t>(wire_flags(w) | (offset == 0 ? wire::kRcFirst : 0) |
+                                            (w.done + n == w.len ? wire::kRcLast : 0));
+    const RcHead head = head_of(op, flags, 0, w.imm);
     std::byte* body = tx.cells.body();
-    wire::store_rc(
-        body, head_of(RcOp::send_bytes, flags, 0, w.imm),
-        wire::RcSendBytes{pos, n, static_cast<uint32_t>(w.done), static_cast<uint32_t>(w.len), 0});
-    std::memcpy(body + wire::kRcHeadBytes + sizeof(wire::RcSendBytes), &w.srq_number,
-                sizeof w.srq_number);
-    tx.cells.publish(1);
-    published_request();
-    w.done += n;
-    if (w.stage == Wqe::Stage::finished) return true;  // refused meanwhile
-  }
-  posted(w);
-  return true;
-}
-
-bool RcQp::put_write_pieces(uint32_t at) noexcept {
-  Wqe& w = wqe(at);
-  ring::ChannelTx& tx = lane_->request_tx;
-  while (w.done < w.len) {
-    uint32_t n = 0;
-    uint64_t pos = 0;
-    std::byte* to = reserve_piece(w.len - w.done, n, pos);
-    if (to == nullptr) return false;
-    if (gather(at, w.done, to, n) != WcStatus::success) {
-      fail_wqe(w, WcStatus::loc_prot_err);
-      return true;
+    if (op == RcOp::write_bytes) {
+      wire::store_rc(body, head, wire::RcWriteBytes{w.remote_addr, pos, w.rkey, n, offset, total});
+      note_piece(at, 1, w.done, n);
+    } else {
+      wire::store_rc(body, head, wire::RcSendBytes{pos, n, offset, total, 0});
     }
-    tx.bytes.commit(pos, n);
-    const bool last = w.done + n == w.len;
-    const auto flags = static_cast<uint8_t>(wire_flags(w) | (w.done == 0 ? wire::kRcFirst : 0) |
-                                            (last ? wire::kRcLast : 0));
-    std::byte* body = tx.cells.body();
-    wire::store_rc(body, head_of(RcOp::write_bytes, flags, 0, w.imm),
-                   wire::RcWriteBytes{w.remote_addr, pos, w.rkey, n, static_cast<uint32_t>(w.done),
-                                      static_cast<uint32_t>(w.len)});
-    std::memcpy(body + wire::kRcHeadBytes + sizeof(wire::RcWriteBytes), &w.srq_number,
-                sizeof w.srq_number);
-    note_piece(at, 1, w.done, n);
+    wire::store_srq_number(body, op, w.srq_number);
     tx.cells.publish(1);
     published_request();
     w.done += n;
@@ -295,8 +267,7 @@ bool RcQp::put_read(uint32_t at) noexcept {
   note_piece(at, 1, 0, w.len);
   wire::store_rc(tx.cells.body(), head_of(RcOp::read, wire_flags(w) & wire::kRcXrc, 0, 0),
                  wire::RcRead{w.remote_addr, w.rkey, static_cast<uint32_t>(w.len)});
-  std::memcpy(tx.cells.body() + wire::kRcHeadBytes + sizeof(wire::RcRead), &w.srq_number,
-              sizeof w.srq_number);
+  wire::store_srq_number(tx.cells.body(), RcOp::read, w.srq_number);
   tx.cells.publish(1);
   published_request();
   posted(w);
@@ -312,8 +283,7 @@ bool RcQp::put_atomic(uint32_t at) noexcept {
   wire::store_rc(tx.cells.body(), head_of(RcOp::atomic, wire_flags(w) & wire::kRcXrc, 0, 0),
                  wire::RcAtomic{w.remote_addr, w.rkey, w.op == SendOp::cmp_swap ? 1u : 0u,
                                 w.compare_add, w.swap});
-  std::memcpy(tx.cells.body() + wire::kRcHeadBytes + sizeof(wire::RcAtomic), &w.srq_number,
-              sizeof w.srq_number);
+  wire::store_srq_number(tx.cells.body(), RcOp::atomic, w.srq_number);
   tx.cells.publish(1);
   published_request();
   posted(w);
@@ -328,8 +298,7 @@ bool RcQp::put_notice(uint32_t at) noexcept {
   w.in_ring = true;
   std::byte* body = tx.cells.body();
   wire::store_rc(body, head_of(RcOp::notice, wire_flags(w), 0, w.imm), wire::RcNotice{w.len});
-  std::memcpy(body + wire::kRcHeadBytes + sizeof(wire::RcNotice), &w.srq_number,
-              sizeof w.srq_number);
+  wire::store_srq_number(body, RcOp::notice, w.srq_number);
   tx.cells.publish(1);
   published_request();
   posted(w);

@@ -171,6 +171,10 @@ inline void store_rc(std::byte* body, const RcHead& head, const Fields& f) noexc
   std::memcpy(body, &head, sizeof head);
   std::memcpy(body + kRcHeadBytes, &f, sizeof f);
 }
+// Without the flag nobody reads it; it may be stored all the same where no payload lies behind.
+inline void store_srq_number(std::byte* body, RcOp op, uint32_t number) noexcept {
+  std::memcpy(body + kRcHeadBytes + rc_field_bytes(op), &number, sizeof number);
+}
 inline uint32_t load_srq_number(const std::byte* body, RcOp op) noexcept {
   uint32_t number;
   std::memcpy(&number, body + kRcHeadBytes + rc_field_bytes(op), sizeof number);
