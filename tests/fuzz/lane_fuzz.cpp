@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "fuzz/steps.hpp"
 #include "link/loopback/loopback.hpp"
 #include "link/shm/segment.hpp"
 #include "msg/matcher.hpp"
@@ -21,32 +22,9 @@ namespace aperture {
 namespace {
 
 using aperture::Errc;
+using fuzz::require;
+using fuzz::Steps;
 using wire::Op;
-
-void require(bool so, const char* what) {
-  if (so) return;
-  std::fprintf(stderr, "lane_fuzz: %s\n", what);
-  std::abort();
-}
-
-// The bytes of the input, taken from the front; zero behind its end.
-class Steps {
- public:
-  Steps(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
-  bool more() const { return at_ < end_; }
-  template <typename T>
-  T take() {
-    T v{};
-    const size_t n = std::min(sizeof v, static_cast<size_t>(end_ - at_));
-    std::memcpy(&v, at_, n);
-    at_ += n;
-    return v;
-  }
-
- private:
-  const uint8_t* at_;
-  const uint8_t* end_;
-};
 
 // What outlives an input: the key table with regions between canaries (one of them with a raw key),
 // and one segment.

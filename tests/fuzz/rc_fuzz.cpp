@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "fuzz/steps.hpp"
 #include "ib/rc_qp.hpp"
 #include "ib/window_book.hpp"
 #include "link/loopback/loopback.hpp"
@@ -25,36 +26,13 @@
 namespace aperture {
 namespace {
 
+using fuzz::require;
+using fuzz::Steps;
 using ib::QpState;
 using ib::QpType;
 using ib::SendOp;
 using protect::Rights;
 using wire::RcOp;
-
-void require(bool so, const char* what) {
-  if (so) return;
-  std::fprintf(stderr, "rc_fuzz: %s\n", what);
-  std::abort();
-}
-
-// The bytes of the input, taken from the front; zero behind its end.
-class Steps {
- public:
-  Steps(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
-  bool more() const { return at_ < end_; }
-  template <typename T>
-  T take() {
-    T v{};
-    const size_t n = std::min(sizeof v, static_cast<size_t>(end_ - at_));
-    std::memcpy(&v, at_, n);
-    at_ += n;
-    return v;
-  }
-
- private:
-  const uint8_t* at_;
-  const uint8_t* end_;
-};
 
 constexpr Rights kLocal = Rights::local_read | Rights::local_write;
 constexpr Rights kRemote = Rights::remote_read | Rights::remote_write | Rights::remote_atomic;
