@@ -124,6 +124,8 @@ WindowAnswer Window::judge_region(const WindowBind& bind) const noexcept {
 
 WindowAnswer Window::bind(const WindowBind& bind) {
   assert(bind.through != 0);
+  // whoever waited for the last bind may be gone, and nobody else looks
+  if (ending_.entry.generation != 0) poll();
   if (const WindowAnswer answer = judge(bind); answer != WindowAnswer::done) return answer;
   if (bind.length == 0) {  // type 1
     end(now_);

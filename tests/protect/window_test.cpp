@@ -308,6 +308,22 @@ TEST_F(PinnedWindow, type_1_is_in_force_again_only_when_the_last_access_is_over)
   EXPECT_EQ(reach(bind.key), Denial::none);
 }
 
+TEST_F(PinnedWindow, a_bind_that_nobody_waits_for_any_more_does_not_hold_up_the_next) {
+  use(WindowType::type_1);
+  const uint32_t first = bind_now();
+  pin(generation_of_key(first));
+  const WindowBind second = good();
+  EXPECT_EQ(window->bind(second), A::waits);
+  unpin();
+  const uint64_t until = now_ns() + 100'000;
+  while (now_ns() < until) cpu_relax();
+  const WindowBind third = good();
+  EXPECT_EQ(window->bind(third), A::done);
+  EXPECT_EQ(reach(first), Denial::closed);
+  EXPECT_EQ(reach(second.key), Denial::closed);
+  EXPECT_EQ(reach(third.key), Denial::none);
+}
+
 TEST_F(PinnedWindow, unbinding_waits_and_a_stopped_peer_does_not_hold_it_up) {
   use(WindowType::type_1);
   const uint32_t key = bind_now();
