@@ -53,6 +53,7 @@ Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell) noex
       // where a lock is there anyway, a target that never polls shall not hang its peers
       auto_progress_(options.threaded || options.auto_progress),
       contact_(contact),
+      keys_(contact.keys()),
       domain_(protect::new_domain()),
       doorbell_(std::move(doorbell)) {}
 

@@ -37,7 +37,7 @@ class Engine {
 
   EngineLock& lock() noexcept { return lock_; }
   uint32_t domain() const noexcept { return domain_; }  // its protection domain, unique here
-  protect::KeyTable& keys() noexcept { return contact_.keys(); }
+  protect::KeyTable& keys() noexcept { return keys_; }
   Contact& contact() noexcept { return contact_; }
 
   // Drives every lane once. Lock held.
@@ -77,6 +77,7 @@ class Engine {
   EngineLock lock_;
   const bool auto_progress_;
   Contact& contact_;
+  protect::KeyTable& keys_;  // the contact's, at hand: registering asks for it each time
   const uint32_t domain_;
   UniqueFd doorbell_;
   uint8_t detours_ = 0;             // guarded by lock_

@@ -362,12 +362,6 @@ Status KeyTable::enable(RegionHandle region) {
   return {};
 }
 
-bool KeyTable::in_force(RegionHandle region) const noexcept {
-  if (region.generation == 0 || region.index >= entries_used_) return false;
-  return file_.entries[region.index].state_gen.load(std::memory_order_acquire) ==
-         state_gen_of(region.generation, EntryState::valid);
-}
-
 // ---- the check ----------------------------------------------------------------------------------
 
 // Where the hint does not help: the walk.

@@ -90,7 +90,11 @@ class KeyTable {
   // Errors: no_entry (closed, or being closed).
   Status enable(RegionHandle region);
   // Neither closed nor being closed.
-  bool in_force(RegionHandle region) const noexcept;
+  bool in_force(const RegionHandle& region) const noexcept {
+    if (region.generation == 0 || region.index >= file_.capacity) return false;
+    return file_.entries[region.index].state_gen.load(std::memory_order_acquire) ==
+           state_gen_of(region.generation, EntryState::valid);
+  }
 
   // The region's side record, or null. Change it inside the engine lock of the domain, and only
   // until the region is closed; add_side gives one to a region that has none, from then on peers
@@ -107,7 +111,7 @@ class KeyTable {
   bool revoke_poll(RegionHandle region);
   // revoke_begin() and one revoke_poll() in one step, inside the engine lock: ok when it is over,
   // busy when it is to be polled on, no_entry.
-  Status revoke_now(RegionHandle region);
+  Status revoke_now(const RegionHandle& region);
   Status revoke(RegionHandle region, uint64_t deadline_ns);
   // Of a region that was added with bound_to, inside the engine lock: over when this returns. No
   // peer ever pins such a region, and our own threads are in it inside that lock only. Errors:
@@ -226,9 +230,13 @@ class KeyTable {
   bool quiet(uint64_t generation) noexcept;
   bool slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;
   void set_free(RegionHandle region) noexcept;
-  void free_entry(RegionHandle region) noexcept;
-  bool being_closed(RegionHandle region) const noexcept;
-  Status begin_under_mutex(RegionHandle region) noexcept;
+  void free_entry(const RegionHandle& region) noexcept;
+  bool being_closed(const RegionHandle& region) const noexcept {
+    return region.index < file_.capacity &&
+           file_.entries[region.index].state_gen.load(std::memory_order_acquire) ==
+               state_gen_of(region.generation, EntryState::revoking);
+  }
+  Status begin_under_mutex(const RegionHandle& region) noexcept;
   bool is_pinned(uint64_t generation) noexcept;
   const KeyEntry* entry_to_explain(DomainId pd, uint64_t key) const;
 

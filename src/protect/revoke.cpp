@@ -34,7 +34,7 @@ void wait_a_little(int round) noexcept {
 }  // namespace
 
 // VALID to REVOKING. busy: it is being revoked; no_entry: it is not there any more.
-Status KeyTable::begin_under_mutex(RegionHandle region) noexcept {
+Status KeyTable::begin_under_mutex(const RegionHandle& region) noexcept {
   KeyEntry& entry = file_.entries[region.index];
   const uint64_t now = entry.state_gen.load(std::memory_order_relaxed);  // changes under mutex_
   const uint64_t revoking = state_gen_of(region.generation, EntryState::revoking);
@@ -131,7 +131,7 @@ bool KeyTable::is_pinned(uint64_t generation) noexcept {
   return pinned;
 }
 
-Status KeyTable::revoke_now(RegionHandle region) {
+Status KeyTable::revoke_now(const RegionHandle& region) {
   if (region.generation == 0 || region.index >= file_.capacity) return Errc::no_entry;
   // nobody attaches or detaches meanwhile: both take this lock too
   std::lock_guard guard(mutex_);
@@ -174,13 +174,7 @@ bool KeyTable::wait_until_quiet(RegionHandle region, uint64_t deadline_ns) {
   return true;
 }
 
-bool KeyTable::being_closed(RegionHandle region) const noexcept {
-  return region.index < file_.capacity &&
-         file_.entries[region.index].state_gen.load(std::memory_order_acquire) ==
-             state_gen_of(region.generation, EntryState::revoking);
-}
-
-void KeyTable::free_entry(RegionHandle region) noexcept {
+void KeyTable::free_entry(const RegionHandle& region) noexcept {
   if ((file_.entries[region.index].rights.load(std::memory_order_relaxed) & kFlagAskOwner) != 0) {
     // no check of ours is in it: it was revoked inside the engine lock; relaxed: under mutex_
     delete std::exchange(sides_[region.index], nullptr);

@@ -24,10 +24,15 @@ Registry<fid_domain>& domains() {
   return all;
 }
 
+uint32_t open_regions(Domain& domain) noexcept {
+  nic::EngineGuard guard(*domain.engine);
+  return domain.regions;
+}
+
 int close_domain(fid* fid) noexcept {
   return guarded("fi_close(domain)", [&]() -> int {
     auto& domain = object_of<Domain>(fid);
-    if (const uint32_t n = domain.uses.count(); n != 0) {
+    if (const uint32_t n = domain.uses.count() + open_regions(domain); n != 0) {
       APERTURE_WARN(
           "fi_close(domain): %u object(s) opened from it are still open; close endpoints, "
           "AVs, CQs, counters, windows and regions first",

@@ -31,7 +31,8 @@ struct Domain {
   size_t key_bytes = 8;  // mr_key_size that the domain was opened with, at most 8
   AuthKeys auth_keys;
   MappedKeys mapped_keys;
-  Uses uses;                   // endpoints, AVs, CQs, counters, poll sets, windows, regions
+  Uses uses;                   // endpoints, AVs, CQs, counters, poll sets, windows
+  uint32_t regions = 0;        // open ones; guarded by the engine's lock
   Eq* eq = nullptr;            // fi_domain_bind
   bool async_regions = false;  // bound with FI_REG_MR
   // CQs and counters that somebody may be asleep on; guarded by the engine's lock.

@@ -74,23 +74,47 @@ void stop_registration(Region& region) noexcept {
   });
 }
 
-int add_region(fid* fid, RegionWish wish, uint64_t offset, fid_mr** out) {
+// What one of the three calls was given.
+struct RegisterCall {
+  const iovec* iov;
+  size_t count;
+  uint64_t access;
+  uint64_t offset;
+  uint64_t requested_key;
+  uint64_t flags;
+  void* context;
+  const void* caller;
+};
+
+void take_wish(const RegisterCall& call, RegionWish& wish) {
+  // one too many is enough to be refused for
+  if (call.iov != nullptr) {
+    wish.buffers.assign(call.iov, std::min(call.count, kRegionIovLimit + 1));
+  }
+  wish.access = call.access;
+  wish.requested_key = call.requested_key;
+  wish.flags = call.flags;
+  wish.context = call.context;
+  wish.caller = call.caller;
+}
+
+int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd, fid_mr** out) {
   if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || out == nullptr) {
     APERTURE_WARN("fi_mr_reg: the domain or mr is NULL, or something else than a domain is given");
     return -FI_EINVAL;
   }
-  if (offset != 0) {
-    APERTURE_WARN("fi_mr_reg: offset %" PRIu64 "; fi_mr(3) reserves it, it must be 0", offset);
+  if (call.offset != 0) {
+    APERTURE_WARN("fi_mr_reg: offset %" PRIu64 "; fi_mr(3) reserves it, it must be 0", call.offset);
     return -FI_EINVAL;
   }
   auto& domain = object_of<Domain>(fid);
-  if (wish.pd == 0) wish.pd = domain.engine->domain();
-  if (const int rc = check_wish(domain, wish); rc != 0) return rc;
   // every member has its initializer: wiping the whole before them takes as long as allocating it
   auto region = std::make_unique_for_overwrite<Region>();
+  take_wish(call, region->wish);
+  region->wish.pd = pd != 0 ? pd : domain.engine->domain();
+  if (const int rc = check_wish(domain, region->wish); rc != 0) return rc;
   region->domain = &domain;
-  region->wish = std::move(wish);
-  region->fid.fid = {FI_CLASS_MR, region->wish.context, &g_region_fid_ops};
+  region->fid.fid = {FI_CLASS_MR, call.context, &g_region_fid_ops};
   region->fid.key = FI_KEY_NOTAVAIL;
   const bool later = domain.async_regions;
   if (!later) {
@@ -101,22 +125,10 @@ int add_region(fid* fid, RegionWish wish, uint64_t offset, fid_mr** out) {
   if (later) {
     if (const int rc = begin_registration(*region); rc != 0) return rc;
   }
-  domain.uses.add();
   (void)region.release();
+  nic::EngineGuard guard(*domain.engine);
+  ++domain.regions;
   return 0;
-}
-
-RegionWish wish_of(const iovec* iov, size_t count, uint64_t access, uint64_t key, uint64_t flags,
-                   void* context, const void* caller) {
-  RegionWish wish;
-  // one too many is enough to be refused for
-  if (iov != nullptr) wish.buffers.assign(iov, std::min(count, kRegionIovLimit + 1));
-  wish.access = access;
-  wish.requested_key = key;
-  wish.flags = flags;
-  wish.context = context;
-  wish.caller = caller;
-  return wish;
 }
 
 int reg(fid* fid, const void* buf, size_t len, uint64_t access, uint64_t offset,
@@ -124,8 +136,7 @@ int reg(fid* fid, const void* buf, size_t len, uint64_t access, uint64_t offset,
   const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
   return guarded("fi_mr_reg", [&] {
     const iovec iov{const_cast<void*>(buf), len};
-    return add_region(fid, wish_of(&iov, 1, access, requested_key, flags, context, caller), offset,
-                      mr);
+    return add_region(fid, {&iov, 1, access, offset, requested_key, flags, context, caller}, 0, mr);
   });
 }
 
@@ -133,8 +144,8 @@ int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t off
          uint64_t requested_key, uint64_t flags, fid_mr** mr, void* context) noexcept {
   const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
   return guarded("fi_mr_regv", [&] {
-    return add_region(fid, wish_of(iov, count, access, requested_key, flags, context, caller),
-                      offset, mr);
+    return add_region(fid, {iov, count, access, offset, requested_key, flags, context, caller}, 0,
+                      mr);
   });
 }
 
@@ -160,14 +171,14 @@ int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexc
     }
     auto& domain = object_of<Domain>(fid);
     if (const int rc = check_attr(domain, *attr); rc != 0) return rc;
-    RegionWish wish = wish_of(attr->mr_iov, attr->iov_count, attr->access, attr->requested_key,
-                              flags, attr->context, caller);
     const bool keyed = domain.api_version >= kApi15;
     const auto pd =
         pd_of_auth_key(domain, keyed ? attr->auth_key : nullptr, keyed ? attr->auth_key_size : 0);
     if (!pd) return fi_code(pd.error());
-    wish.pd = pd.value();
-    return add_region(fid, std::move(wish), attr->offset, mr);
+    return add_region(fid,
+                      {attr->mr_iov, attr->iov_count, attr->access, attr->offset,
+                       attr->requested_key, flags, attr->context, caller},
+                      pd.value(), mr);
   });
 }
 
@@ -234,7 +245,8 @@ int close_region(fid* fid) noexcept {
     Domain& domain = *region.domain;
     if (domain.async_regions) domain.eq->forget(fid);
     delete &region;
-    domain.uses.drop();
+    nic::EngineGuard guard(*domain.engine);
+    --domain.regions;
     return 0;
   });
 }

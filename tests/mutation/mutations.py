@@ -151,9 +151,9 @@ TABLE = [
              "  // the one bit"),
     Mutation("generations are never used twice", "protect/key_table.hpp",
              "return next_generation_++;", "return next_generation_;"),
-    Mutation("a handle is of one life", "protect/key_table.cpp",
+    Mutation("a handle is of one life", "protect/key_table.hpp",
              "return file_.entries[region.index].state_gen.load(std::memory_order_acquire) ==\n"
-             "         state_gen_of(region.generation, EntryState::valid);",
+             "           state_gen_of(region.generation, EntryState::valid);",
              "return state_of(file_.entries[region.index].state_gen.load("
              "std::memory_order_acquire)) == EntryState::valid;"),
     Mutation("a hint is kept where the walk found it", "protect/key_table.cpp",
