@@ -37,11 +37,11 @@ extern "C" {
 
 /* In the flags of a receive completion: the message came with an invalidation, which has been
  * carried out; `data` of the entry is the key that was invalidated. FI_REMOTE_CQ_DATA is not
- * set. */
-#define APERTURE_INVALIDATED ((uint64_t)FI_PROV_SPECIFIC)
+ * set. The bit is libfabric's for providers (FI_PROV_SPECIFIC, a name that 2.x headers lack). */
+#define APERTURE_INVALIDATED ((uint64_t)1 << 31)
 
 /* fclass of a window's fid. */
-#define APERTURE_CLASS_WINDOW ((size_t)FI_PROV_SPECIFIC | 1)
+#define APERTURE_CLASS_WINDOW (((size_t)1 << 31) | 1)
 
 /* Flag of a bind: peers give offsets from the window's first byte, whatever the domain's mr_mode
  * is. */
