@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "base/clock.hpp"
+#include "base/event_fd.hpp"
 
 namespace aperture::nic {
 
@@ -114,8 +115,7 @@ void ControlThread::post(Work work) noexcept {
     posted_.push_back(std::move(work));
   }
   if (!first) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);
+  signal_eventfd(wake_.get());
 }
 
 void ControlThread::run(Work work) noexcept {
@@ -157,6 +157,14 @@ void ControlThread::rewatch(WatchId id, uint32_t epoll_events) noexcept {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, it->second->fd, &event);
 }
 
+void ControlThread::heed(WatchId id, int fd, bool heeded) noexcept {
+  if (in_forked_child()) return;
+  epoll_event event{};
+  if (heeded) event.events = EPOLLIN;
+  event.data.u64 = id;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
 void ControlThread::unwatch(WatchId id) noexcept {
   const auto it = watched_.find(id);
   if (it == watched_.end()) return;
@@ -192,8 +200,7 @@ void ControlThread::loop() noexcept {
 
 void ControlThread::dispatch(uint64_t id, uint32_t epoll_events) noexcept {
   if (id == kWakeId) {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t n = ::read(wake_.get(), &count, sizeof count);
+    drain_eventfd(wake_.get());
     return;
   }
   const auto it = watched_.find(id);

@@ -11,6 +11,7 @@
 
 #include "base/barrier.hpp"
 #include "base/clock.hpp"
+#include "base/event_fd.hpp"
 #include "nic/control_thread.hpp"
 #include "protect/rights.hpp"
 
@@ -24,16 +25,7 @@ constexpr uint64_t kLookEvery = 16;
 // Once woken, the control thread goes on until so long after its last work.
 constexpr uint64_t kLingerNs = 50'000;
 constexpr uint64_t kTickNs = 2'000'000;
-
-void drain(int fd) noexcept {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t n = ::read(fd, &count, sizeof count);
-}
-
-void signal(int fd) noexcept {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(fd, &one, sizeof one);
-}
+constexpr uint32_t kIdleTicks = 25;  // then it ticks no more until it is woken
 
 }  // namespace
 
@@ -109,7 +101,7 @@ void Engine::remove_driven(link::Driven& driven) noexcept {
 }
 
 bool Engine::prepare_to_sleep() noexcept {
-  drain(doorbell_.get());
+  drain_eventfd(doorbell_.get());
   if (qps_.any_needs_polling() || driven_.any_needs_polling()) return false;
   qps_.set_consumer_state(ring::ConsumerState::asleep);
   driven_.set_consumer_state(ring::ConsumerState::asleep);
@@ -125,13 +117,21 @@ void Engine::wake_up() noexcept {
   detours_ &= static_cast<uint8_t>(~kAsleep);
   qps_.set_consumer_state(ring::ConsumerState::hot);
   driven_.set_consumer_state(ring::ConsumerState::hot);
-  if (!auto_progress_) return;
+  if (!auto_progress_ || ticking_) return;
+  // who went to sleep and is woken again and again finds it ticking still, and wakes nobody
+  ticking_ = true;
   auto thread = ControlThread::instance();
-  if (thread && !(*thread)->is_current()) {
-    (*thread)->post([this, control = *thread] {
-      if (timer_ == 0) timer_ = control->add_timer(now_ns() + kTickNs, [this] { on_tick(); });
-    });
-  }
+  if (thread) (*thread)->post([this] { tick_again(); });
+}
+
+void Engine::begin_wait() noexcept {
+  if (waits_++ != 0 || !auto_progress_) return;
+  if (auto thread = ControlThread::instance()) (*thread)->heed(watch_, doorbell_.get(), false);
+}
+
+void Engine::end_wait() noexcept {
+  if (--waits_ != 0 || !auto_progress_) return;
+  if (auto thread = ControlThread::instance()) (*thread)->heed(watch_, doorbell_.get(), true);
 }
 
 void Engine::post(std::function<void()> fn) noexcept {
@@ -145,7 +145,8 @@ void Engine::post(std::function<void()> fn) noexcept {
     // SYNC POINT: engine-posted
     has_posted_.store(true, std::memory_order_release);
   }
-  signal(doorbell_.get());  // always: whether it sleeps is not ours to read, and this is rare
+  signal_eventfd(
+      doorbell_.get());  // always: whether it sleeps is not ours to read, and this is rare
 }
 
 void Engine::run_posted() noexcept {
@@ -166,27 +167,52 @@ void Engine::begin_watch() noexcept {
   (*thread)->run([this, control = *thread] {
     auto watch = control->watch(doorbell_.get(), EPOLLIN, [this](uint32_t) { on_doorbell(); });
     if (watch) watch_ = *watch;
-    timer_ = control->add_timer(now_ns() + kTickNs, [this] { on_tick(); });
+    ticking_ = true;  // nobody else has this engine yet
+    tick_again();
   });
+}
+
+void Engine::tick_again() noexcept {
+  if (timer_ != 0) return;
+  auto thread = ControlThread::instance();
+  if (thread) timer_ = (*thread)->add_timer(now_ns() + kTickNs, [this] { on_tick(); });
 }
 
 void Engine::on_tick() noexcept {
   timer_ = 0;
   // relaxed: a count that is compared with itself; it orders nothing
   const uint64_t told = polls_told_.load(std::memory_order_relaxed);
-  if (told == polls_seen_) {
-    on_doorbell();
+  if (told != polls_seen_) {
+    polls_seen_ = told;
+    idle_ticks_ = 0;
+    tick_again();
     return;
   }
-  polls_seen_ = told;
-  if (auto thread = ControlThread::instance()) {
-    timer_ = (*thread)->add_timer(now_ns() + kTickNs, [this] { on_tick(); });
+  bool resting;
+  {
+    const EngineGuard guard(*this);
+    resting = asleep();
+    if (resting && ++idle_ticks_ > kIdleTicks) ticking_ = false;
+    if (!ticking_) return;
   }
+  if (!resting) drive();
+  tick_again();
+}
+
+void Engine::on_doorbell() noexcept {
+  idle_ticks_ = 0;
+  drive();
+  {
+    const EngineGuard guard(*this);
+    if (!ticking_ && asleep()) return;
+    ticking_ = true;
+  }
+  tick_again();
 }
 
 // Drives in the application's place until there has been nothing to do for a while, then sleeps:
-// until the doorbell rings, or the application polls and stops again (wake_up() sets the timer).
-void Engine::on_doorbell() noexcept {
+// until the doorbell rings, or the application polls and stops again (on_tick() sees that).
+void Engine::drive() noexcept {
   uint64_t until = now_ns() + kLingerNs;
   const uint64_t at_most = until + kTickNs;
   bool asleep = false;
@@ -196,10 +222,6 @@ void Engine::on_doorbell() noexcept {
     if (now_ns() >= until) asleep = prepare_to_sleep();
   }
   polls_seen_ = polls_told_.load(std::memory_order_relaxed);  // relaxed: our own thread's polls
-  if (asleep || timer_ != 0) return;
-  if (auto thread = ControlThread::instance()) {
-    timer_ = (*thread)->add_timer(now_ns() + kTickNs, [this] { on_tick(); });
-  }
 }
 
 }  // namespace aperture::nic

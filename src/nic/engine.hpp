@@ -48,6 +48,12 @@ class Engine {
   // wakes up by itself.
   bool prepare_to_sleep() noexcept;
 
+  // A thread of the application's sleeps on doorbell_fd() itself, and polls when it rings: the
+  // control thread, which would have to be woken first, leaves the doorbell to it meanwhile. Lock
+  // held.
+  void begin_wait() noexcept;
+  void end_wait() noexcept;
+
   // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread.
   void post(std::function<void()> fn) noexcept;
 
@@ -71,8 +77,11 @@ class Engine {
   void wake_up() noexcept;
   void run_posted() noexcept;
   void begin_watch() noexcept;
+  void begin_ticking() noexcept;
+  void tick_again() noexcept;
   void on_tick() noexcept;
   void on_doorbell() noexcept;
+  void drive() noexcept;
 
   EngineLock lock_;
   const bool auto_progress_;
@@ -82,6 +91,7 @@ class Engine {
   UniqueFd doorbell_;
   uint8_t detours_ = 0;             // guarded by lock_
   uint64_t polls_ = 0;              // guarded by lock_
+  uint32_t waits_ = 0;              // begin_wait() without end_wait(); guarded by lock_
   DriveList<qp::Qp> qps_;           // guarded by lock_
   DriveList<link::Driven> driven_;  // all other kinds; guarded by lock_
   std::atomic<bool> has_posted_{false};
@@ -92,6 +102,8 @@ class Engine {
   std::atomic<uint64_t> polls_told_{0};  // polls_ as of the application's last poll
   uint64_t polls_seen_ = 0;              // control thread only
   uint64_t timer_ = 0;                   // control thread only
+  uint32_t idle_ticks_ = 0;              // in a row, asleep all the time; control thread only
+  bool ticking_ = false;                 // the timer is set, or about to be; guarded by lock_
   uint64_t watch_ = 0;                   // control thread only
 };
 

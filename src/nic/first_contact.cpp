@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/clock.hpp"
+#include "base/event_fd.hpp"
 #include "base/log.hpp"
 #include "nic/port_owner.hpp"
 #include "nic/proof.hpp"
@@ -217,8 +218,7 @@ void FirstContact::on_rung(Peer& peer) noexcept {
     if (lane->lane == nullptr) continue;
     const auto listener = listeners_.find(lane->listener);
     if (listener == listeners_.end()) continue;
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(listener->second->end.doorbell_fd, &one, sizeof one);
+    signal_eventfd(listener->second->end.doorbell_fd);
   }
 }
 

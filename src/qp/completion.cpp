@@ -2,11 +2,12 @@
 #include "qp/completion.hpp"
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cerrno>
 #include <new>
+
+#include "base/event_fd.hpp"
 
 namespace aperture::qp {
 
@@ -18,18 +19,6 @@ Status open_eventfd(UniqueFd& fd) noexcept {
   if (!made) return errc_from_errno(errno);
   fd = move_high(std::move(made));
   return {};
-}
-
-void signal_eventfd(int fd) noexcept {
-  if (fd < 0) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(fd, &one, sizeof one);
-}
-
-void drain_eventfd(int fd) noexcept {
-  if (fd < 0) return;
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t n = ::read(fd, &count, sizeof count);
 }
 
 // Stands for an error that there was no memory to describe.

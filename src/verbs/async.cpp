@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "base/event_fd.hpp"
 #include "verbs/context.hpp"
 #include "verbs/cq.hpp"
 #include "verbs/entry.hpp"
@@ -27,22 +29,25 @@ Status ReadyFd::open() noexcept {
 
 void ReadyFd::set(bool ready) noexcept {
   if (ready == ready_) return;
-  uint64_t count = 1;
+  ready_ = ready;
   if (ready) {
-    ready_ = ::write(fd_.get(), &count, sizeof count) == sizeof count;
+    signal_eventfd(fd_.get());
     return;
   }
   // it is readable, since we have made it so; but if the application has read from it itself,
   // reading would block
   pollfd look{fd_.get(), POLLIN, 0};
-  if (::poll(&look, 1, 0) == 1) (void)!::read(fd_.get(), &count, sizeof count);
-  ready_ = false;
+  const timespec now{};
+  if (::syscall(SYS_ppoll, &look, 1, &now, nullptr, 0) == 1) drain_eventfd(fd_.get());
 }
 
-int ReadyFd::wait() const noexcept {
+bool ReadyFd::blocks() const noexcept {
   const int flags = ::fcntl(fd_.get(), F_GETFL);
-  if (flags < 0) return errno;
-  if ((flags & O_NONBLOCK) != 0) return EAGAIN;
+  return flags >= 0 && (flags & O_NONBLOCK) == 0;
+}
+
+int ReadyFd::wait() const {
+  if (!blocks()) return EAGAIN;
   pollfd wanted{fd_.get(), POLLIN, 0};
   return ::poll(&wanted, 1, -1) < 0 ? errno : 0;
 }
@@ -64,21 +69,14 @@ void AsyncQueue::push(const ibv_async_event& event) noexcept {
   }
 }
 
-int AsyncQueue::take(ibv_async_event& event) noexcept {
-  for (;;) {
-    {
-      std::lock_guard guard(mutex_);
-      if (!events_.empty()) {
-        event = events_.front();
-        events_.pop_front();
-        note_handed(event);
-        ready_.set(!events_.empty());
-        return 0;
-      }
-    }
-    const int error = ready_.wait();
-    if (error != 0) return error;
-  }
+bool AsyncQueue::take(ibv_async_event& event) noexcept {
+  std::lock_guard guard(mutex_);
+  if (events_.empty()) return false;
+  event = events_.front();
+  events_.pop_front();
+  note_handed(event);
+  ready_.set(!events_.empty());
+  return true;
 }
 
 void AsyncQueue::forget(const void* element) noexcept {
@@ -156,14 +154,32 @@ void note_handed(const ibv_async_event& event) noexcept {
 
 using namespace aperture::verbs;
 
+namespace {
+
+// Not inlined: see cancellable.h.
+[[gnu::noinline]] int look_for_event(AsyncQueue& events, ibv_async_event& event,
+                                     bool& taken) noexcept {
+  return guarded("ibv_get_async_event", [&] {
+    taken = events.take(event);
+    return 0;
+  });
+}
+
+}  // namespace
+
 APERTURE_VERB int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   APERTURE_REAL(ibv_get_async_event, "IBVERBS_1.1");
   if (!is_ours(context)) return real.call_or(-1, context, event);
-  const int error =
-      guarded("ibv_get_async_event", [&] { return context_of(context).async.take(*event); });
-  if (error == 0) return 0;
-  errno = error;
-  return -1;
+  AsyncQueue& events = context_of(context).async;
+  while (true) {
+    bool taken = false;
+    int error = look_for_event(events, *event, taken);
+    if (error == 0 && taken) return 0;
+    if (error == 0) error = events.wait();  // threads that wait here are commonly cancelled
+    if (error == 0) continue;
+    errno = error;
+    return -1;
+  }
 }
 
 APERTURE_VERB void ibv_ack_async_event(ibv_async_event* event) {

@@ -20,9 +20,11 @@ class ReadyFd {
   Status open() noexcept;  // Errors: no_fds, no_memory
   int get() const noexcept { return fd_.get(); }
   void set(bool ready) noexcept;
-  // Until it is readable. 0, or the errno that a read(2) of it would have: EAGAIN if the
-  // application has set O_NONBLOCK on it, EINTR.
-  int wait() const noexcept;
+  // Whether a read(2) of it would wait: not if the application has set O_NONBLOCK on it.
+  bool blocks() const noexcept;
+  // Until it is readable. 0, or the errno that a read(2) of it would have: EAGAIN unless it
+  // blocks(), EINTR. A cancellation point.
+  int wait() const;
 
  private:
   UniqueFd fd_;
@@ -36,8 +38,10 @@ class AsyncQueue {
   int fd() const noexcept { return ready_.get(); }
 
   void push(const ibv_async_event& event) noexcept;
-  // Waits for one. 0 or an errno.
-  int take(ibv_async_event& event) noexcept;
+  // False: there is none.
+  bool take(ibv_async_event& event) noexcept;
+  // Until there is one. 0 or an errno. A cancellation point.
+  int wait() const { return ready_.wait(); }
   // The events of that object, which is being destroyed, are taken back.
   void forget(const void* element) noexcept;
 

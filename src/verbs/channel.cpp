@@ -1,8 +1,11 @@
 // Raising and fetching completion events: see channel.hpp.
 #include "verbs/channel.hpp"
 
+#include <cerrno>
 #include <memory>
 
+#include "base/clock.hpp"
+#include "verbs/cancellable.h"
 #include "verbs/cq.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/real.hpp"
@@ -11,12 +14,14 @@ namespace aperture::verbs {
 
 namespace {
 
-// Whoever waits does not poll: what arrives next shall ring the doorbell at once, rather than when
-// the control thread notices that nobody polls.
-void rest(Context& context) noexcept {
-  nic::EngineGuard guard(context.engine());
-  context.engine().poll();
-  (void)context.engine().prepare_to_sleep();
+constexpr uint64_t kLookNs = 20'000;  // what a sleep and a wake-up cost
+
+// For a thread that sleeps on the descriptor next: what arrives shall ring the doorbell at once,
+// rather than when the control thread notices that nobody polls.
+void rest(nic::Engine& engine) noexcept {
+  nic::EngineGuard guard(engine);
+  engine.poll();
+  (void)engine.prepare_to_sleep();
 }
 
 }  // namespace
@@ -28,34 +33,90 @@ void Channel::raise(Cq& cq) noexcept {
     (last != nullptr ? last->next_in_channel : first) = &cq;
     last = &cq;
   }
-  ready.set(true);
+  if (looking == 0) ready.set(true);
 }
 
-int Channel::take(Cq*& cq) noexcept {
-  for (;;) {
-    {
-      std::lock_guard guard(mutex);
-      if (first != nullptr) {
-        cq = first;
-        first = cq->next_in_channel;
-        if (first == nullptr) last = nullptr;
-        if (--cq->events_waiting != 0) {  // the others have their turn before its next one
-          cq->next_in_channel = nullptr;
-          (last != nullptr ? last->next_in_channel : first) = cq;
-          last = cq;
-        }
-        ready.set(first != nullptr);
-        // inside our mutex: a destruction that takes the events back sees this one as handed out
-        ::pthread_mutex_lock(&cq->ex.mutex);
-        ++cq->handed_events;
-        ::pthread_mutex_unlock(&cq->ex.mutex);
-        return 0;
-      }
-    }
-    rest(*context);
-    const int error = ready.wait();
-    if (error != 0) return error;
+bool Channel::take_first(Cq*& cq) noexcept {
+  std::lock_guard guard(mutex);
+  if (first == nullptr) return false;
+  cq = first;
+  first = cq->next_in_channel;
+  if (first == nullptr) last = nullptr;
+  if (--cq->events_waiting != 0) {  // the others have their turn before its next one
+    cq->next_in_channel = nullptr;
+    (last != nullptr ? last->next_in_channel : first) = cq;
+    last = cq;
   }
+  ready.set(first != nullptr);
+  // inside our mutex: a destruction that takes the events back sees this one as handed out
+  ::pthread_mutex_lock(&cq->ex.mutex);
+  ++cq->handed_events;
+  ::pthread_mutex_unlock(&cq->ex.mutex);
+  return true;
+}
+
+// A peer that answers at once is met here, without the two wake-ups (control thread, then we) that
+// a sleep costs.
+bool Channel::look_a_while(Cq*& cq) noexcept {
+  {
+    std::lock_guard guard(mutex);
+    ++looking;
+  }
+  bool taken = false;
+  for (const uint64_t until = now_ns() + kLookNs; !taken && now_ns() < until;) {
+    {
+      nic::EngineGuard guard(context->engine());
+      context->engine().poll();
+    }
+    taken = take_first(cq);
+  }
+  std::lock_guard guard(mutex);
+  --looking;
+  ready.set(first != nullptr);  // others who sleep on the descriptor
+  return taken;
+}
+
+Channel::Taken Channel::take(Cq*& cq) noexcept {
+  if (take_first(cq)) return Taken::event;
+  if (ready.blocks()) return look_a_while(cq) ? Taken::event : Taken::must_sleep;
+  rest(context->engine());
+  return take_first(cq) ? Taken::event : Taken::none;
+}
+
+// The application's thread in place of the control thread, which would have to be woken first.
+// False: it cannot, there is a lane that must be polled or something to do.
+bool Channel::begin_sleep() noexcept {
+  nic::Engine& engine = context->engine();
+  nic::EngineGuard guard(engine);
+  engine.poll();
+  const bool asleep = engine.prepare_to_sleep();
+  if (asleep) engine.begin_wait();
+  return asleep;
+}
+
+void Channel::end_sleep(void* channel) noexcept {
+  nic::Engine& engine = static_cast<Channel*>(channel)->context->engine();
+  nic::EngineGuard guard(engine);
+  engine.end_wait();
+}
+
+int Channel::sleep() {
+  const bool asleep = begin_sleep();
+  pollfd either[] = {{ready.get(), POLLIN, 0}, {context->engine().doorbell_fd(), POLLIN, 0}};
+  if (has_event()) {
+    if (asleep) end_sleep(this);
+    return 0;
+  }
+  const auto nothing = [](void*) {};
+  // where a lane must be polled, the control thread does that, and raises the event
+  const int n = asleep ? aperture_cancellable_poll(either, 2, &end_sleep, this)
+                       : aperture_cancellable_poll(either, 1, nothing, nullptr);
+  return n < 0 ? errno : 0;
+}
+
+bool Channel::has_event() noexcept {
+  std::lock_guard guard(mutex);
+  return first != nullptr;
 }
 
 void Channel::forget(Cq& cq) noexcept {
@@ -121,20 +182,37 @@ APERTURE_VERB int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
                          [&] { return destroy(object_of<Channel>(channel)); });
 }
 
+namespace {
+
+// Not inlined: see cancellable.h.
+[[gnu::noinline]] int look_for_event(Channel& channel, Channel::Taken& answer, Cq*& cq) noexcept {
+  return guarded("ibv_get_cq_event", [&] {
+    answer = channel.take(cq);
+    return answer == Channel::Taken::none ? EAGAIN : 0;
+  });
+}
+
+}  // namespace
+
+// A cancellation point while it sleeps, as read(2) of the kernel's descriptor is.
 APERTURE_VERB int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
   APERTURE_REAL(ibv_get_cq_event, "IBVERBS_1.1");
   if (!is_ours(channel->context)) return real.call_or(-1, channel, cq, cq_context);
-  const int error = guarded("ibv_get_cq_event", [&] {
-    Cq* ours = nullptr;
-    const int failed = object_of<Channel>(channel).take(ours);
-    if (failed != 0) return failed;
-    *cq = ours->base();
-    *cq_context = ours->ex.cq_context;
-    return 0;
-  });
-  if (error == 0) return 0;
-  errno = error;
-  return -1;
+  auto& ours = object_of<Channel>(channel);
+  while (true) {
+    Cq* taken = nullptr;
+    Channel::Taken answer = Channel::Taken::none;
+    int error = look_for_event(ours, answer, taken);
+    if (error == 0 && answer == Channel::Taken::event) {
+      *cq = taken->base();
+      *cq_context = taken->ex.cq_context;
+      return 0;
+    }
+    if (error == 0) error = ours.sleep();
+    if (error == 0) continue;
+    errno = error;
+    return -1;
+  }
 }
 
 APERTURE_VERB void ibv_ack_cq_events(ibv_cq* cq, unsigned int nevents) {

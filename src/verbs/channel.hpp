@@ -17,8 +17,16 @@ struct Cq;
 struct Channel {
   // Engine lock held.
   void raise(Cq& cq) noexcept;
-  // Waits for an event and hands it out: it is to be acknowledged. 0 or an errno.
-  int take(Cq*& cq) noexcept;
+  enum class Taken {
+    event,
+    must_sleep,  // there is none, and the descriptor blocks
+    none,        // there is none, and it does not
+  };
+  // Hands out an event, which is to be acknowledged; looks for one for a while before it lets the
+  // caller sleep.
+  Taken take(Cq*& cq) noexcept;
+  // Until it is worth looking again. 0 or an errno. A cancellation point.
+  int sleep();
   // The events of a CQ that is being destroyed are taken back.
   void forget(Cq& cq) noexcept;
 
@@ -29,6 +37,17 @@ struct Channel {
   ReadyFd ready;
   Cq* first = nullptr;  // guarded by mutex, as is what links them
   Cq* last = nullptr;
+  // Threads that look for themselves before they sleep; guarded by mutex. They take what is raised
+  // meanwhile, and the descriptor, which costs three system calls an event, is left alone.
+  uint32_t looking = 0;
+
+ private:
+  // What the sleep does that is not to be unwound: cancellable.h.
+  [[gnu::noinline]] bool begin_sleep() noexcept;
+  [[gnu::noinline]] static void end_sleep(void* channel) noexcept;
+  [[gnu::noinline]] bool has_event() noexcept;
+  bool take_first(Cq*& cq) noexcept;
+  bool look_a_while(Cq*& cq) noexcept;
 };
 
 }  // namespace aperture::verbs

@@ -4,6 +4,8 @@
 // Data-path entries call only noexcept code and need no wrapping. No state, any thread.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cerrno>
 #include <new>
@@ -21,6 +23,19 @@ namespace aperture::verbs {
     return (error);                 \
   }())
 
+// Of control calls none is a cancellation point, as none is in libibverbs but the two that wait for
+// events: a thread that is cancelled inside would leave its locks behind.
+class NotCancelled {
+ public:
+  NotCancelled() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
+  NotCancelled(const NotCancelled&) = delete;
+  NotCancelled& operator=(const NotCancelled&) = delete;
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
 // Runs fn, which returns 0 or an errno; so does this.
 template <typename Fn>
 int guarded(const char* call, Fn&& fn) noexcept {
@@ -30,6 +45,7 @@ int guarded(const char* call, Fn&& fn) noexcept {
                            "device stays with the parent; open it again after an exec",
                            call);
   }
+  const NotCancelled section;
   try {
     return std::forward<Fn>(fn)();
   } catch (const std::bad_alloc&) {

@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "base/event_fd.hpp"
 #include "base/fd.hpp"
 
 namespace aperture::link::loopback {
@@ -36,8 +37,7 @@ class LoopbackLane final : public Lane {
   bool prepare_request_bytes() noexcept override { return true; }
   bool prepare_response_bytes() noexcept override { return true; }
   void ring_doorbell() noexcept override {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(doorbell_fd_, &one, sizeof one);
+    signal_eventfd(doorbell_fd_);
   }
 
  private:

@@ -3,10 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <new>
+
+#include "base/event_fd.hpp"
 
 namespace aperture::link::shm {
 
@@ -88,13 +91,13 @@ class ShmLane final : public Lane {
   }
   void ring_doorbell() noexcept override {
     if (!doorbell_message_.empty()) {
-      // a full socket has messages that will wake the other side anyway
-      ::send(doorbell_fd_, doorbell_message_.data(), doorbell_message_.size(),
-             MSG_DONTWAIT | MSG_NOSIGNAL);
+      // a full socket has messages that will wake the other side anyway; no cancellation point, as
+      // with eventfds (base/event_fd.hpp)
+      ::syscall(SYS_sendto, doorbell_fd_, doorbell_message_.data(), doorbell_message_.size(),
+                MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
       return;
     }
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(doorbell_fd_, &one, sizeof one);
+    signal_eventfd(doorbell_fd_);
   }
 
  private:

@@ -1,8 +1,11 @@
-// Sending, receiving, waking and joining: see udp.hpp.
+// Sending, receiving, waking and joining: see udp.hpp. The calls of the data path go past libc,
+// whose wrappers are cancellation points (base/event_fd.hpp).
 #include "link/udp/udp.hpp"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -182,8 +185,8 @@ Status UdpDatagrams::send(const Address& local, const Address& to,
   sockaddr_storage addr;
   const socklen_t len = target.to_sockaddr(addr);
   for (;;) {
-    if (::sendto(from->fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
-                 reinterpret_cast<sockaddr*>(&addr), len) >= 0) {
+    if (::syscall(SYS_sendto, from->fd.get(), bytes.data(), bytes.size(),
+                  MSG_DONTWAIT | MSG_NOSIGNAL, &addr, len) >= 0) {
       return {};
     }
     if (errno == EINTR) continue;
@@ -198,9 +201,10 @@ size_t UdpDatagrams::receive(DatagramSink& sink, size_t at_most) noexcept {
 
 size_t UdpDatagrams::take_from_all(DatagramSink& sink, size_t at_most) noexcept {
   std::array<epoll_event, kReadyAtOnce> ready;
-  const int n = ::epoll_wait(epoll_.get(), ready.data(), kReadyAtOnce, 0);
+  const long n =
+      ::syscall(SYS_epoll_pwait, epoll_.get(), ready.data(), kReadyAtOnce, 0, nullptr, 0);
   size_t got = 0;
-  for (int i = 0; i < n && got < at_most; ++i) {
+  for (long i = 0; i < n && got < at_most; ++i) {
     auto* socket = static_cast<Socket*>(ready[static_cast<size_t>(i)].data.ptr);
     got += take_from(*socket, sink, at_most - got);
     last_ = socket;
@@ -214,10 +218,9 @@ size_t UdpDatagrams::take_from(Socket& socket, DatagramSink& sink, size_t at_mos
     messages_[i].msg_hdr.msg_namelen = sizeof(sockaddr_storage);
     messages_[i].msg_hdr.msg_flags = 0;
   }
-  int n;
+  long n;
   do {
-    n = ::recvmmsg(socket.fd.get(), messages_.data(), static_cast<unsigned>(wanted), MSG_DONTWAIT,
-                   nullptr);
+    n = ::syscall(SYS_recvmmsg, socket.fd.get(), messages_.data(), wanted, MSG_DONTWAIT, nullptr);
   } while (n < 0 && errno == EINTR);
   if (n <= 0) return 0;
   const size_t got = static_cast<size_t>(n);

@@ -1,0 +1,23 @@
+// Eventfds: see event_fd.hpp.
+#include "base/event_fd.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace aperture {
+
+void signal_eventfd(int fd) noexcept {
+  if (fd < 0) return;
+  const uint64_t one = 1;
+  (void)!::syscall(SYS_write, fd, &one, sizeof one);
+}
+
+void drain_eventfd(int fd) noexcept {
+  if (fd < 0) return;
+  uint64_t count = 0;
+  (void)!::syscall(SYS_read, fd, &count, sizeof count);
+}
+
+}  // namespace aperture

@@ -1,0 +1,213 @@
+// Threads that wait inside ibv_get_cq_event and ibv_get_async_event: woken by peers of another
+// context, several at once, and cancelled as threads that wait in a read(2) may be.
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include "verbs/ends.hpp"
+
+namespace aperture::test {
+namespace {
+
+// The peer has a context, and with it an engine, of its own.
+class Waiting : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ::alarm(60);
+    ASSERT_NE(here_.context, nullptr) << "run it under `aperture run`";
+    ASSERT_NE(there_.context, nullptr);
+    here_pd_ = ibv_alloc_pd(here_.context);
+    there_pd_ = ibv_alloc_pd(there_.context);
+  }
+  void TearDown() override {
+    EXPECT_EQ(ibv_dealloc_pd(here_pd_), 0);
+    EXPECT_EQ(ibv_dealloc_pd(there_pd_), 0);
+    ::alarm(0);
+  }
+
+  Device here_, there_;
+  ibv_pd* here_pd_ = nullptr;
+  ibv_pd* there_pd_ = nullptr;
+};
+
+// A channel with one end on it, and its peer.
+struct Line {
+  Line(ibv_context* here, ibv_pd* here_pd, ibv_context* there, ibv_pd* there_pd)
+      : channel(ibv_create_comp_channel(here)),
+        end(std::make_unique<End>(here, here_pd, channel)),
+        peer(std::make_unique<End>(there, there_pd)),
+        to(here_pd, 8),
+        from(there_pd, 8, 'w') {
+    bring_up(end->qp, peer->qp->qp_num);
+    bring_up(peer->qp, end->qp->qp_num);
+  }
+  ~Line() {
+    end.reset();
+    EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+  }
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+
+  void expect_message() const {
+    ASSERT_EQ(end->receive(to.sge(0, 8), 7), 0);
+    ASSERT_EQ(ibv_req_notify_cq(end->cq, 0), 0);
+  }
+  void send() const { ASSERT_EQ(peer->post(IBV_WR_SEND, from.sge(0, 8)), 0); }
+  // Inside ibv_get_cq_event until it is there.
+  bool wait() const {
+    ibv_cq* cq = nullptr;
+    void* its_context = nullptr;
+    if (ibv_get_cq_event(channel, &cq, &its_context) != 0) return false;
+    ibv_ack_cq_events(cq, 1);
+    return cq == end->cq;
+  }
+
+  ibv_comp_channel* channel;
+  std::unique_ptr<End> end, peer;
+  Memory to, from;
+};
+
+void fall_asleep() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+}
+
+TEST_F(Waiting, threads_are_woken_each_time_a_peer_sends) {
+  const Line line(here_.context, here_pd_, there_.context, there_pd_);
+  for (int round = 0; round < 20; ++round) {
+    line.expect_message();
+    bool woken = false;
+    std::thread sleeper([&] { woken = line.wait(); });
+    if (round % 2 == 0) fall_asleep();  // else: met while it still looks
+    line.send();
+    sleeper.join();
+    ASSERT_TRUE(woken);
+    EXPECT_EQ(line.end->completion().wr_id, 7u);
+    EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
+  }
+}
+
+TEST_F(Waiting, threads_on_channels_of_one_context_each_get_their_own_event) {
+  const Line one(here_.context, here_pd_, there_.context, there_pd_);
+  const Line other(here_.context, here_pd_, there_.context, there_pd_);
+  one.expect_message();
+  other.expect_message();
+  std::atomic<int> woken{0};
+  std::thread first([&] { woken += one.wait() ? 1 : 100; });
+  std::thread second([&] { woken += other.wait() ? 10 : 100; });
+  fall_asleep();
+  other.send();
+  second.join();
+  EXPECT_EQ(woken, 10);
+  fall_asleep();
+  one.send();
+  first.join();
+  EXPECT_EQ(woken, 11);
+}
+
+TEST_F(Waiting, memory_is_served_while_every_thread_waits_or_is_elsewhere) {
+  const Line line(here_.context, here_pd_, there_.context, there_pd_);
+  line.expect_message();
+  std::thread sleeper([&] { EXPECT_TRUE(line.wait()); });
+  fall_asleep();
+  // an atomic is executed by its target's process: the thread that waits there is woken for it
+  Memory counter(here_pd_, 8, 0);
+  for (int i = 0; i < 3; ++i) {
+    ibv_send_wr wr{};
+    ibv_send_wr* bad = nullptr;
+    ibv_sge sge = line.from.sge(0, 8);
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.atomic = {counter.at(), 1, 0, counter.mr->rkey};
+    ASSERT_EQ(ibv_post_send(line.peer->qp, &wr, &bad), 0);
+    EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
+    fall_asleep();
+  }
+  EXPECT_EQ(counter.bytes[0], 3);
+  line.send();
+  sleeper.join();
+}
+
+TEST_F(Waiting, a_descriptor_that_does_not_block_answers_at_once_and_becomes_readable) {
+  const Line line(here_.context, here_pd_, there_.context, there_pd_);
+  ASSERT_EQ(::fcntl(line.channel->fd, F_SETFL, ::fcntl(line.channel->fd, F_GETFL) | O_NONBLOCK), 0);
+  line.expect_message();
+  errno = 0;
+  EXPECT_FALSE(line.wait());
+  EXPECT_EQ(errno, EAGAIN);
+  line.send();
+  pollfd readable{line.channel->fd, POLLIN, 0};
+  ASSERT_EQ(::poll(&readable, 1, 20000), 1);
+  EXPECT_TRUE(line.wait());
+  EXPECT_EQ(::poll(&readable, 1, 0), 0);
+}
+
+void* wait_for_cq_event(void* line) {
+  (void)static_cast<const Line*>(line)->wait();
+  return nullptr;
+}
+
+void* wait_for_async_event(void* context) {
+  ibv_async_event event{};
+  (void)ibv_get_async_event(static_cast<ibv_context*>(context), &event);
+  return nullptr;
+}
+
+void expect_cancellable(void* (*run)(void*), void* with) {
+  pthread_t thread;
+  ASSERT_EQ(::pthread_create(&thread, nullptr, run, with), 0);
+  fall_asleep();
+  ASSERT_EQ(::pthread_cancel(thread), 0);
+  void* result = nullptr;
+  ASSERT_EQ(::pthread_join(thread, &result), 0);
+  EXPECT_EQ(result, PTHREAD_CANCELED);
+}
+
+TEST_F(Waiting, a_thread_that_is_cancelled_takes_nothing_along) {
+  Line line(here_.context, here_pd_, there_.context, there_pd_);
+  line.expect_message();
+  expect_cancellable(wait_for_cq_event, &line);
+  expect_cancellable(wait_for_async_event, here_.context);
+  std::thread sleeper([&] { EXPECT_TRUE(line.wait()); });
+  fall_asleep();
+  line.send();
+  sleeper.join();
+  EXPECT_EQ(line.end->completion().wr_id, 7u);
+}
+
+// A cancellation that comes in the middle of posting and polling waits for the next such point.
+TEST_F(Waiting, a_thread_that_is_cancelled_while_it_works_ends_between_two_calls) {
+  Line line(here_.context, here_pd_, there_.context, there_pd_);
+  for (int round = 0; round < 20; ++round) {
+    pthread_t thread;
+    ASSERT_EQ(::pthread_create(
+                  &thread, nullptr,
+                  [](void* of) -> void* {
+                    const Line& its = *static_cast<const Line*>(of);
+                    while (true) {
+                      EXPECT_EQ(its.end->receive(its.to.sge(0, 8), 7), 0);
+                      EXPECT_EQ(ibv_req_notify_cq(its.end->cq, 0), 0);
+                      EXPECT_EQ(its.peer->post(IBV_WR_SEND, its.from.sge(0, 8)), 0);
+                      EXPECT_EQ(its.peer->completion().status, IBV_WC_SUCCESS);
+                      EXPECT_EQ(its.end->completion().wr_id, 7u);
+                      EXPECT_TRUE(its.wait());
+                      ::pthread_testcancel();
+                    }
+                  },
+                  &line),
+              0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1 + round % 3));
+    ASSERT_EQ(::pthread_cancel(thread), 0);
+    void* result = nullptr;
+    ASSERT_EQ(::pthread_join(thread, &result), 0);
+    EXPECT_EQ(result, PTHREAD_CANCELED);
+  }
+}
+
+}  // namespace
+}  // namespace aperture::test
