@@ -59,12 +59,19 @@ void RcQp::on_nak(const RcHead& head) noexcept {
   break_protocol("a refusal of a request that is not under way");
 }
 
+// A wire and two NICs give a receiver a few microseconds, and programs that set rnr_retry to 0 (fio
+// does, and whatever leaves rdma_conn_param's counts at zero) live on them. Here a message is at
+// its receiver at once, whether the receiver has a core to run on or not. So the first period is
+// the responder's: the message lies at the head of its ring for one min_rnr_timer, which is the
+// responder's own word for how soon it may be ready, before that counts as not ready. The retries
+// follow, as many periods.
 void RcQp::on_rnr(const RcHead& head) noexcept {
   const auto f = wire::load_rc<wire::RcAnswer>(lane_->response_rx.cells.body());
   if (attr_.rnr_retry == 7 || sq_head_ == sq_tail_) return;
   if (rnr_deadline_ns_ != 0 && rnr_pos_ == f.pos) return;
   rnr_pos_ = f.pos;
-  rnr_deadline_ns_ = now_ns() + 1 + rnr_timer_ns(static_cast<uint8_t>(head.imm)) * attr_.rnr_retry;
+  const uint64_t period = rnr_timer_ns(static_cast<uint8_t>(head.imm));
+  rnr_deadline_ns_ = now_ns() + period * (uint64_t{attr_.rnr_retry} + 1);
 }
 
 // Nobody has posted a receive for the head in all the time that was allowed.

@@ -538,5 +538,47 @@ TEST_P(Queues, a_receive_that_comes_in_time_ends_the_count) {
   EXPECT_FALSE(p.a->qp->needs_polling());
 }
 
+// As programs ask for it that leave rdma_conn_param's counts at zero: rnr_retry 0, and the timer
+// code that librdmacm sets, which is the longest one.
+TEST_P(Queues, without_retries_a_receive_may_still_come_one_period_late) {
+  constexpr uint64_t kPeriodNs = 655'360'000;
+  Options o;
+  o.rnr_retry = 0;
+  o.min_rnr_timer = 0;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    Pair p(GetParam(), o);
+    p.connect();
+    const uint64_t posted = now_ns();
+    ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+    for (int i = 0; i < 20; ++i) {
+      p.b->poll();
+      p.a->poll();
+    }
+    ASSERT_TRUE(p.b->post_recv(1, 0, 8));
+    ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
+    if (now_ns() - posted >= kPeriodNs) continue;  // the machine was late
+    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+    EXPECT_FALSE(p.a->qp->needs_polling());
+    return;
+  }
+  FAIL() << "never within a period";
+}
+
+TEST_P(Queues, without_retries_a_receive_that_never_comes_is_told_after_one_period) {
+  for (const uint8_t code : {uint8_t{0}, uint8_t{1}}) {
+    Options o;
+    o.rnr_retry = 0;
+    o.min_rnr_timer = code;
+    Pair p(GetParam(), o);
+    p.connect();
+    const uint64_t posted = now_ns();
+    ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+    ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
+    EXPECT_GE(now_ns() - posted, rnr_timer_ns(code));
+    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rnr_retry_exc_err);
+    EXPECT_EQ(p.a->qp->state(), QpState::err);
+  }
+}
+
 }  // namespace
 }  // namespace aperture::ib::test
