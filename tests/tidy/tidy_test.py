@@ -1,7 +1,12 @@
-"""Proof that each rule of tidy.py fires on a bad sample and keeps quiet on its good neighbour."""
+"""Proof that each rule of tidy.py and settings.py fires on a bad sample and keeps quiet on its good
+neighbour.
+"""
+import tempfile
 import unittest
+from pathlib import Path
 
 import cpp_shape
+import settings
 import tidy
 from tidy import Source
 
@@ -140,6 +145,39 @@ class Shape(unittest.TestCase):
     def test_preprocessor_lines_are_skipped(self):
         text = "#define X(a) do { \\\n  a \\\n} while (0)\nvoid f() {}\n"
         self.assertEqual(self.names(text), ["f"])
+
+
+class Settings(unittest.TestCase):
+    PAGE = ".Sh ENVIRONMENT\n.It Ev APERTURE_A , XDG_HOME , \\\nFI_APERTURE_B\nSets APERTURE_C.\n"
+    CODE = 'f(std::getenv("APERTURE_A"), getenv("TMPDIR")); g(::secure_getenv(kB));\n'
+    CONSTANT = 'constexpr char kB[] = "FI_APERTURE_B";\n'
+
+    def faults(self, code: str, page: str = PAGE, room: str = "nic") -> list[str]:
+        with tempfile.TemporaryDirectory() as name:
+            root = Path(name)
+            for folder in (f"src/{room}", "src/base", "docs/man"):
+                (root / folder).mkdir(parents=True)
+            (root / f"src/{room}/x.cpp").write_text(code)
+            (root / "src/base/names.hpp").write_text(self.CONSTANT)
+            (root / "docs/man/aperture.1").write_text(page)
+            return settings.faults_in(root)
+
+    def test_what_is_read_and_documented_is_sound(self):
+        self.assertEqual(self.faults(self.CODE), [])
+
+    def test_a_variable_that_no_page_names(self):
+        self.assertEqual(len(self.faults(self.CODE + 'getenv("APERTURE_C");\n')), 1)
+
+    def test_a_variable_that_nobody_reads(self):
+        self.assertEqual(len(self.faults(self.CODE, self.PAGE + ".It Ev APERTURE_D\n")), 1)
+
+    def test_a_computed_name_outside_the_tool(self):
+        computed = self.CODE + "getenv(name);\n"
+        self.assertEqual(len(self.faults(computed)), 1)
+        self.assertEqual(self.faults(computed, room="tool"), [])
+
+    def test_a_tree_that_reads_nothing(self):
+        self.assertTrue(self.faults("", ".Sh ENVIRONMENT\n"))
 
 
 class Tree(unittest.TestCase):
