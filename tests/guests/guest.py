@@ -19,6 +19,7 @@ import denied_calls  # noqa: E402
 BUILD = sys.argv.pop(1)
 SECONDS = 60
 NOBODY = 65534
+MARK = "APERTURE_TEST_GUEST_OF"  # in the environment of whatever a test starts: that test's folder
 DIRECT_COPIES = ("process_vm_readv", "process_vm_writev")  # what a container may refuse
 IS_ROOT = os.geteuid() == 0
 
@@ -56,7 +57,8 @@ class Guest(unittest.TestCase):
     def start(self, *command, user="ordinary", env=None, denied=(), options=()) -> subprocess.Popen:
         clean = {k: v for k, v in os.environ.items()
                  if not k.startswith(("FI_", "OMPI_", "PRTE_"))}
-        settings = {**clean, "HOME": self.folder, "TMPDIR": self.folder, **(env or {})}
+        settings = {**clean, "HOME": self.folder, "TMPDIR": self.folder, MARK: self.folder,
+                    **(env or {})}
         identity = {}
         if IS_ROOT and user == "ordinary":
             identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
@@ -68,23 +70,39 @@ class Guest(unittest.TestCase):
         self.addCleanup(self.end, process)
         return process
 
-    @staticmethod
-    def end(process: subprocess.Popen):
+    def end(self, process: subprocess.Popen):
+        self.kill(process)
+        process.wait()
+        process.stdout.close()
+
+    def kill(self, process: subprocess.Popen):
         try:
             os.killpg(process.pid, signal.SIGKILL)  # the session that start() made, nobody else's
         except ProcessLookupError:
             pass
-        process.wait()
-        process.stdout.close()
+        # and what has left for a session of its own, as fio's jobs do: each carries the mark
+        mark = f"{MARK}={self.folder}".encode()
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        os.kill(int(pid), signal.SIGKILL)
+            except OSError:  # it is somebody else's, or gone
+                pass
 
-    def output_of(self, process: subprocess.Popen, seconds=SECONDS) -> str:
+    def ended(self, process: subprocess.Popen, seconds=SECONDS) -> tuple[str, int]:
+        """What it printed, and its exit status."""
         try:
             output, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            self.kill(process)
             output, _ = process.communicate()
             self.fail(f"no end within {seconds} s: {process.args}\n{output[-4000:]}")
-        self.assertEqual(process.returncode, 0, f"{process.args}\n{output[-4000:]}")
+        return output, process.returncode
+
+    def output_of(self, process: subprocess.Popen, seconds=SECONDS) -> str:
+        output, status = self.ended(process, seconds)
+        self.assertEqual(status, 0, f"{process.args}\n{output[-4000:]}")
         return output
 
     def wait_until_listening(self, port: int):
