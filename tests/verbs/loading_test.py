@@ -1,10 +1,13 @@
 """The ways in which a program gets the verbs door, and programs that never use it."""
 import ctypes.util
 import os
+import shutil
 import subprocess
 import unittest
 
 from door import APERTURE, LIBRARY, Door
+
+GO_BUILD_SECONDS = 100  # where Go's own library has to be compiled first
 
 LIST_DEVICES = """
 import ctypes, os
@@ -86,6 +89,24 @@ class Loading(Door):
         self.assertEqual(built.returncode, 0, built.stderr)
         done = self.run_in(program)
         self.assertEqual(done.returncode, 42, done.stderr)
+
+
+    def test_a_cgo_program(self):
+        """Of threads and stacks that are Go's own: it moves bytes while goroutines come and go."""
+        if shutil.which("go") is None:
+            self.skipTest("there is no Go compiler")
+        shutil.copy(f"{os.path.dirname(os.path.abspath(__file__))}/loopback.go", self.folder)
+        env = self.environment(GOCACHE=f"{self.folder}/cache", GO111MODULE="off", HOME=self.folder,
+                               GOFLAGS="-trimpath")
+        program = f"{self.folder}/loopback"
+        built = subprocess.run(["go", "build", "-o", program, "loopback.go"], cwd=self.folder,
+                               env=env, capture_output=True, text=True, timeout=GO_BUILD_SECONDS,
+                               check=False)
+        self.assertEqual(built.returncode, 0, built.stderr)
+        done = self.run_in(program)
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, "42 writes landed"),
+                         done.stderr)
+        self.assertNotEqual(self.call(program).returncode, 0, "without the door")
 
 
 class WithoutTheDoor(Door):
