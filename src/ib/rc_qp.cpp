@@ -1,12 +1,21 @@
 // The life of a connected queue pair's lane, and polling: see rc_qp.hpp.
 #include "ib/rc_qp.hpp"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "ib/window_book.hpp"
 
 namespace aperture::ib {
+
+namespace {
+
+// Whatever timeout and retry_cnt say: nobody waits longer for a peer that is known to be gone.
+constexpr uint64_t kLongestRetryNs = 500'000'000;
+
+}  // namespace
 
 RcQp::RcQp(const QpSpec& spec, LaneHost& host) : Qp(spec), host_(host) {}
 
@@ -38,7 +47,7 @@ void RcQp::attach(std::unique_ptr<link::Lane> lane) noexcept {
 // What was half done with an earlier lane does not go on with this one. A receive that a message of
 // an unreliable connection had taken is for the next message.
 void RcQp::begin_anew() noexcept {
-  rnr_deadline_ns_ = 0;
+  rnr_deadline_ns_ = lost_until_ns_ = 0;
   target_away_ = false;
   away_times_ = 0;
   stall_since_ = rung_at_ = 0;
@@ -79,7 +88,10 @@ void RcQp::lane_failed(Errc why) noexcept {
 }
 
 // The other end is gone. What it had asked for is done, what it had executed is a success, and what
-// it had refused is told.
+// it had refused is told. What is left fails when the requester has retried for as long as timeout
+// and retry_cnt say, within reason: a program that polls the last of its completions while its peer
+// ends must not find a failure among them (ibv_srq_pingpong has more sends under way than its peer
+// waits for). Nothing is begun meanwhile.
 void RcQp::lose() noexcept {
   if (!is_up()) return;
   const Driving driving(*this);
@@ -90,6 +102,19 @@ void RcQp::lose() noexcept {
   if (is_up()) retire();
   end_if_broken();
   if (!is_up()) return;  // in the error state already
+  const uint64_t retrying = give_up_ns(attr_.timeout, attr_.retry_cnt);
+  if (!taken_ && is_reliable() && sq_head_ != sq_tail_ && retrying != 0) {
+    lost_until_ns_ = now_ns() + std::min(retrying, kLongestRetryNs);
+    busy_ = true;
+    return;
+  }
+  leave_lost_peer();
+}
+
+// The end of what lose() began.
+void RcQp::leave_lost_peer() noexcept {
+  const Driving driving(*this);
+  lost_until_ns_ = 0;
   had_lane_ = lane_over_ = true;
   if (taken_ && is_reliable()) {  // half a message has come, and no more will
     fail_receive(WcStatus::rem_abort_err, WcStatus::success);
@@ -156,6 +181,11 @@ bool RcQp::poll(uint64_t polls) noexcept {
     if (local_waits_) run_send_queue();
     return local_waits_;
   }
+  if (lost_until_ns_ != 0) [[unlikely]] {
+    if (now_ns() < lost_until_ns_) return false;
+    leave_lost_peer();
+    return true;
+  }
   const Driving driving(*this);
   if ((polls & 15) == 0) lane_->request_rx.count_poll(polls);  // a cache line of the peer's
   if (lane_->needs_drive) lane_->drive();
@@ -208,7 +238,7 @@ bool RcQp::anything_arrived() const noexcept {
 bool RcQp::needs_polling() const noexcept {
   if (local_waits_) return true;
   if (lane_ == nullptr) return false;
-  if (rnr_deadline_ns_ != 0 || placed_) return true;
+  if (rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 || placed_) return true;
   // something is to be begun or goes on by our own hand, and nothing is out that would wake us
   if (sq_next_ != sq_tail_ && may_go_on() && done_through_ == lane_->request_tx.cells.pos()) {
     return true;
@@ -220,7 +250,7 @@ void RcQp::on_receive_posted() noexcept {
   if (!waiting_) [[likely]]
     return;
   waiting_ = false;
-  if (!is_up()) return;
+  if (!is_up() || lost_until_ns_ != 0) return;
   const Driving driving(*this);
   poll_requests();
   end_if_broken();

@@ -99,6 +99,7 @@ class RcQp final : public Qp {
   bool is_reliable() const noexcept { return spec_.type != QpType::uc; }
   bool is_up() const noexcept { return lane_ != nullptr && !lane_over_ && !broken_; }
   void release_lane() noexcept;
+  void leave_lost_peer() noexcept;
   void begin_anew() noexcept;
   void forget_waiting() noexcept;
   bool has_receive_queue() const noexcept;
@@ -208,6 +209,7 @@ class RcQp final : public Qp {
   uint64_t piece_tail_ = 0;
   uint64_t rnr_pos_ = 0;
   uint64_t rnr_deadline_ns_ = 0;  // 0: no count is running
+  uint64_t lost_until_ns_ = 0;    // the peer is gone, and retried until then; 0: it is not
 
   // direct path
   bool target_away_ = false;  // it did not execute when we last waited for it

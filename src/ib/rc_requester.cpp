@@ -32,6 +32,8 @@ RcHead head_of(RcOp op, uint8_t flags, uint64_t len, uint32_t imm) noexcept {
 }  // namespace
 
 void RcQp::run_send_queue() noexcept {
+  if (lost_until_ns_ != 0) [[unlikely]]
+    return;
   const Driving driving(*this);
   if (sq_head_ == sq_tail_) stopped_ = local_waits_ = false;  // all that had failed is flushed
   while (sq_next_ != sq_tail_ && may_go_on() && !stopped_) {

@@ -58,6 +58,8 @@ struct Options {
   uint32_t access = kAllowRemoteRead | kAllowRemoteWrite | kAllowRemoteAtomic;
   uint8_t rnr_retry = 7;
   uint8_t min_rnr_timer = 1;
+  uint8_t timeout = 0;
+  uint8_t retry_cnt = 0;
   bool sig_all = true;
   ReceiveQueue* srq = nullptr;  // not owned; of its engine
 };
@@ -124,11 +126,13 @@ class Side final : public LaneHost {
     attr.access = options_.access;
     attr.rnr_retry = options_.rnr_retry;
     attr.min_rnr_timer = options_.min_rnr_timer;
+    attr.timeout = options_.timeout;
+    attr.retry_cnt = options_.retry_cnt;
     attr.max_rd_atomic = attr.max_dest_rd_atomic = 4;
     for (const QpState state : {QpState::init, QpState::rtr, QpState::rts}) {
       attr.state = state;
       qp->modify(attr, kAttrState | kAttrAccessFlags | kAttrRnrRetry | kAttrMinRnrTimer |
-                           kAttrMaxRdAtomic | kAttrMaxDestRdAtomic);
+                           kAttrTimeout | kAttrRetryCnt | kAttrMaxRdAtomic | kAttrMaxDestRdAtomic);
     }
   }
 

@@ -168,5 +168,45 @@ TEST_P(Rc, what_the_peer_had_executed_when_it_went_is_a_success) {
   EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
 }
 
+TEST_P(Rc, what_a_lost_peer_has_not_executed_is_retried_before_it_fails) {
+  Options o;
+  o.timeout = 12;  // 16.8 ms, and seven times more
+  o.retry_cnt = 7;
+  Pair p(GetParam(), o);
+  p.connect();
+  ASSERT_TRUE(p.b->post_recv(2, 0, 8));
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
+  ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }, false, true));
+  const uint64_t lost = now_ns();
+  p.a->qp->lose();
+  EXPECT_TRUE(p.a->qp->needs_polling());
+  ASSERT_TRUE(p.a->post(SendOp::send, 4, 0, 8));  // is not begun any more
+  ASSERT_EQ(p.a->send_cq.size(), 1u);
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 3; }, true, false));
+  EXPECT_GE(now_ns() - lost, give_up_ns(o.timeout, o.retry_cnt));
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
+  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
+  EXPECT_EQ(p.a->qp->state(), QpState::err);
+  EXPECT_FALSE(p.a->qp->needs_polling());
+}
+
+TEST_P(Rc, a_lost_peer_is_waited_for_no_longer_than_is_of_use) {
+  for (const bool is_given_up : {false, true}) {
+    Options o;
+    o.timeout = 31;  // two and a half hours
+    Pair p(GetParam(), o);
+    p.connect();
+    ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+    p.a->qp->lose();
+    EXPECT_TRUE(p.a->send_cq.empty());
+    if (is_given_up) p.a->go_to(QpState::err);  // by the program itself, at once
+    ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, false));
+    EXPECT_EQ(Side::take(p.a->send_cq).status,
+              is_given_up ? WcStatus::wr_flush_err : WcStatus::retry_exc_err);
+  }
+}
+
 }  // namespace
 }  // namespace aperture::ib::test
