@@ -1,12 +1,15 @@
 """Debian's perftest over aperture0: latency and bandwidth of every operation and transport."""
 import os
 import random
+import re
+import select
 import signal
+import subprocess
 import sys
 import time
 import unittest
 
-from guest import Guest
+from guest import SECONDS, Guest
 
 DEVICE = "aperture0"
 TRANSPORTS = {"write": ("RC", "UC"), "read": ("RC",), "send": ("RC", "UC", "UD"),
@@ -67,13 +70,20 @@ class Perftest(Guest):
         common = ("ib_write_bw", "-d", DEVICE, "-p", str(port), "-F", "--run_infinitely", "-D", "1")
         server = self.start(*common)
         self.wait_until_listening(port)
-        client = self.start(*common, "127.0.0.1")
-        time.sleep(3)
+        client = self.start("stdbuf", "-oL", *common, "127.0.0.1")  # it dies without flushing
+        self.wait_until_printed(client, rb"(?m)^\s*65536\s+[1-9]\d*\s")
         for process in (client, server):
             os.kill(process.pid, signal.SIGINT)
-        printed = client.communicate(timeout=30)[0]
-        server.communicate(timeout=30)
-        self.assertRegex(printed, r"(?m)^\s*65536\s+\d+\s")
+            self.ended(process)
+
+    def wait_until_printed(self, process: subprocess.Popen, pattern: bytes):
+        printed, end = b"", time.monotonic() + SECONDS
+        while not re.search(pattern, printed):
+            ready, _, _ = select.select([process.stdout], [], [], max(0, end - time.monotonic()))
+            chunk = os.read(process.stdout.fileno(), 65536) if ready else b""
+            if not chunk:
+                self.fail(f"{process.args} printed no {pattern!r}, but\n{printed.decode()}")
+            printed += chunk
 
     def test_events_instead_of_polling(self):
         self.run_one("send", "lat", "-e", "-n", "500")
