@@ -29,7 +29,9 @@ def declared_tests(build: str, label: str) -> list[dict]:
 
 
 def run_once(test: dict, seed: int, limit_factor: float, keep: str) -> str:
-    """"" if it passed or was skipped, else what went wrong. Its output goes to a file in `keep`."""
+    """"" if it passed or was skipped, else what went wrong. Its output goes to a file in `keep`:
+    the last one of each test, and that of each failure.
+    """
     env = {**os.environ, **test["env"], "APERTURE_SEED": str(seed)}
     own_limit = "APERTURE_TEST_LIMIT"  # a door test's own watchdog, seconds for each case
     if own_limit in env:
@@ -37,16 +39,23 @@ def run_once(test: dict, seed: int, limit_factor: float, keep: str) -> str:
     process = subprocess.Popen(test["command"], cwd=test["cwd"], env=env, text=True,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, errors="replace", start_new_session=True)
+    trouble = ""
     try:
         output, _ = process.communicate(timeout=test["seconds"] * limit_factor)
+        if process.returncode not in (0, 77):
+            trouble = f"exit {process.returncode}"
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)  # its own session: whatever the test started goes with it
-        output, _ = process.communicate()
-        return f"no end within {test['seconds'] * limit_factor:.0f} s\n{output[-4000:]}"
+        try:
+            output, _ = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:  # all but what has left that session
+            output = "(something that it started still holds its output)"
+        trouble = f"no end within {test['seconds'] * limit_factor:.0f} s"
     if keep:
-        with open(os.path.join(keep, test["name"] + ".log"), "w", encoding="utf-8") as log:
+        name = f"{test['name']}-{seed}-failed" if trouble else test["name"]
+        with open(os.path.join(keep, f"{name}.log"), "w", encoding="utf-8") as log:
             log.write(output)
-    return "" if process.returncode in (0, 77) else f"exit {process.returncode}\n{output[-4000:]}"
+    return f"{trouble}\n{output[-4000:]}" if trouble else ""
 
 
 def main() -> int:
@@ -57,7 +66,8 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=0, help="0: until the minutes are over")
     arguments.add_argument("--limit-factor", type=float, default=2, help="on the tests' limits")
     arguments.add_argument("--seed", type=int, default=None)
-    arguments.add_argument("--keep", default="", help="directory for the tests' last output")
+    arguments.add_argument("--keep", default="",
+                           help="directory for the tests' last output, and for that of failures")
     chosen = arguments.parse_args()
     seeds = random.Random(chosen.seed)
     tests = declared_tests(chosen.build, chosen.label)
