@@ -6,13 +6,14 @@
 #       all programs that have the label
 #   aperture_script_test(NAME COMMAND cmd... [LABELS label...] [TIMEOUT s] [ENV k=v...] [SERIAL])
 #       a ctest entry for a script
+#   aperture_labelled(LABEL target...)   labelled_LABEL builds these targets too
 #   aperture_fuzz(NAME SOURCES file... [LIBS lib...] [CORPUS dir])
 #       a libFuzzer program fuzz_NAME; only with APERTURE_FUZZ (then the other two do nothing)
 #
 # Labels with a meaning: `tsan` (./dev tsan runs these: threads over one mapping), `stock` (starts
-# programs that are not ours, which cannot load a sanitized provider), `mpi` (starts Open MPI),
-# `kill` (kills processes; ./dev soak runs these with full counts). SERIAL entries have the machine
-# to themselves. Exit code 77 of a script is a skip; it must print why.
+# programs that are not ours, which cannot load a sanitized library by themselves), `mpi` (starts
+# Open MPI), `kill` (kills processes; ./dev soak runs these with full counts). SERIAL entries have
+# the machine to themselves. Exit code 77 of a script is a skip; it must print why.
 
 set(APERTURE_PROVIDER_DIR ${CMAKE_BINARY_DIR}/lib/libfabric)
 
@@ -36,6 +37,31 @@ elseif(APERTURE_SANITIZE)
   set(APERTURE_TIMEOUT_FACTOR 3)
 endif()
 
+# A program that is not ours bears a sanitized library if the sanitizer's runtime is loaded before
+# it. Tests of the verbs door that start such programs take the labels APERTURE_GUEST_LABELS and the
+# environment APERTURE_GUEST_ENV: with AddressSanitizer they run, without its search for leaks
+# (python3 has its own). APERTURE_RUNTIME_FIRST is what stands before ours in an LD_PRELOAD.
+set(APERTURE_GUEST_LABELS stock)
+set(APERTURE_GUEST_ENV "")
+set(APERTURE_RUNTIME_FIRST "")
+if(APERTURE_SANITIZE AND NOT APERTURE_FUZZ)
+  set(runtime libtsan.so)
+  if(APERTURE_SANITIZE MATCHES address)
+    set(runtime libasan.so)
+  endif()
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${runtime}
+    OUTPUT_VARIABLE runtime OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(IS_ABSOLUTE "${runtime}" AND EXISTS "${runtime}")
+    file(REAL_PATH ${runtime} runtime)
+    set(APERTURE_RUNTIME_FIRST "${runtime}:")
+    if(APERTURE_SANITIZE MATCHES address)
+      set(APERTURE_GUEST_LABELS "")
+      set(APERTURE_GUEST_ENV LD_PRELOAD=${runtime}
+        ASAN_OPTIONS=abort_on_error=0:exitcode=99:detect_stack_use_after_return=1:detect_leaks=0)
+    endif()
+  endif()
+endif()
+
 function(aperture_test_properties name)
   cmake_parse_arguments(P "SERIAL" "TIMEOUT" "LABELS;ENV" ${ARGN})
   if(NOT P_TIMEOUT)
@@ -50,6 +76,13 @@ function(aperture_test_properties name)
   if(P_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()
+endfunction()
+
+function(aperture_labelled label)
+  if(NOT TARGET labelled_${label})
+    add_custom_target(labelled_${label})
+  endif()
+  add_dependencies(labelled_${label} ${ARGN})
 endfunction()
 
 function(aperture_test name)
@@ -67,10 +100,7 @@ function(aperture_test name)
     add_dependencies(test_${name} aperture-fi)  # a module is loaded, not linked
   endif()
   foreach(label ${T_LABELS})
-    if(NOT TARGET labelled_${label})
-      add_custom_target(labelled_${label})
-    endif()
-    add_dependencies(labelled_${label} test_${name})
+    aperture_labelled(${label} test_${name})
   endforeach()
   add_test(NAME ${name} COMMAND test_${name})
   set(serial "")
