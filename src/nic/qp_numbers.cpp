@@ -7,23 +7,9 @@
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "nic/host_identity.hpp"
+#include "wire/datagram.hpp"
 
 namespace aperture::nic {
-
-namespace {
-
-// All indices, in a random order. (The bias of a remainder of 64 bits is nobody's gain.)
-std::array<uint8_t, 255> shuffled() noexcept {
-  std::array<uint8_t, 255> indices;
-  for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<uint8_t>(i + 1);
-  std::array<uint64_t, 255> draws;
-  random_bytes(draws.data(), sizeof draws);
-  for (size_t i = indices.size() - 1; i > 0; --i)
-    std::swap(indices[i], indices[draws[i] % (i + 1)]);
-  return indices;
-}
-
-}  // namespace
 
 std::vector<Address> queue_pair_ips() {
   std::vector<Address> ips = host_addresses();
@@ -37,6 +23,20 @@ Address qp_address(const Address& ip, QpNumber number) noexcept {
   at.port = static_cast<uint16_t>(number >> 8);
   at.index = static_cast<uint8_t>(number);
   return at;
+}
+
+// (The bias of a remainder of 64 bits is nobody's gain.)
+std::deque<uint8_t> QpNumbers::indices_of(uint16_t port) {
+  std::deque<uint8_t> indices;
+  for (unsigned index = 1; index <= 255; ++index) {
+    if (qp_number(port, static_cast<uint8_t>(index)) == wire::kMulticastQpn) continue;
+    indices.push_back(static_cast<uint8_t>(index));
+  }
+  std::array<uint64_t, 255> draws;
+  random_bytes(draws.data(), sizeof draws);
+  for (size_t i = indices.size() - 1; i > 0; --i)
+    std::swap(indices[i], indices[draws[i] % (i + 1)]);
+  return indices;
 }
 
 QpNumbers& QpNumbers::instance() {
@@ -64,7 +64,7 @@ Result<QpNumber> QpNumbers::take() noexcept {
   if (!id) return id.error();
   Port& port = ports_[number];
   port.id = *id;
-  for (const uint8_t index : shuffled()) port.free.push_back({index, false});
+  for (const uint8_t index : indices_of(number)) port.free.push_back({index, false});
   return take_from(port, number);
 }
 

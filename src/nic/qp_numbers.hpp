@@ -4,8 +4,10 @@
 // be asked, and whoever says hello to that port reaches its process. Indices are 1 to 255, in an
 // order of which others know nothing; one that was used rests until kRest others of its port have
 // been given back, so that a number that somebody still remembers does not mean another queue pair
-// soon. A full port is followed by another; of empty ones one is kept. Any thread, without an
-// engine's lock: ports are opened and closed by the control thread, which is waited for.
+// soon. 0xffffff is nobody's: it means a multicast group (IBTA vol. 1, 10.5.1); 0 and 1, those of
+// the management queue pairs, would be of port 0, which there is not. A full port is followed by
+// another; of empty ones one is kept. Any thread, without an engine's lock: ports are opened and
+// closed by the control thread, which is waited for.
 #pragma once
 
 #include <array>
@@ -19,7 +21,7 @@
 
 namespace aperture::nic {
 
-using QpNumber = uint32_t;  // 24 bits; never 0 or 1
+using QpNumber = uint32_t;  // 24 bits; never 0, 1 or 0xffffff
 
 // The address of a queue pair at an IP.
 Address qp_address(const Address& ip, QpNumber number) noexcept;
@@ -35,6 +37,8 @@ std::vector<Address> queue_pair_ips();
 class QpNumbers {
  public:
   static constexpr size_t kRest = 64;
+  // What a port has to give, in a random order.
+  static std::deque<uint8_t> indices_of(uint16_t port);
 
   // The process's one. May throw std::bad_alloc at first use.
   static QpNumbers& instance();

@@ -52,6 +52,19 @@ TEST(QpNumbers, share_a_port_255_at_a_time) {
   for (const QpNumber n : different) EXPECT_NE(n & 255, 0u);
 }
 
+// Of the last port one index fewer is to be had than of its neighbour, and of any.
+TEST(QpNumbers, are_never_that_of_multicast) {
+  for (const uint16_t port : {uint16_t{0xffff}, uint16_t{0xfffe}, uint16_t{1}}) {
+    const auto indices = QpNumbers::indices_of(port);
+    std::set<QpNumber> numbers;
+    for (const uint8_t index : indices) numbers.insert(qp_number(port, index));
+    EXPECT_EQ(indices.size(), numbers.size());
+    EXPECT_EQ(numbers.size(), port == 0xffff ? 254u : 255u);
+    EXPECT_EQ(numbers.count(0xffffff), 0u);
+    EXPECT_GT(*numbers.begin(), 1u);
+  }
+}
+
 TEST(QpNumbers, come_in_an_order_that_nobody_can_tell) {
   QpNumbers first(here()), second(here());
   const auto order = [](QpNumbers& numbers) {
