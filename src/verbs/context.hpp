@@ -13,7 +13,6 @@
 #include <mutex>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "base/fd.hpp"
 #include "nic/verbs_nic.hpp"
@@ -26,7 +25,6 @@ namespace aperture::verbs {
 
 struct Mr;
 struct Qp;
-struct XrcDomain;
 
 enum class WindowType2 : uint8_t { a, b };
 
@@ -49,9 +47,8 @@ struct Context {
   std::atomic<uint32_t> holders{1};  // its objects, and the application until it closes it
 
   std::mutex members_mutex;
-  std::unordered_set<Mr*> mrs;                              // guarded by members_mutex
-  std::unordered_set<Qp*> qps;                              // guarded by members_mutex
-  std::vector<std::weak_ptr<const XrcDomain>> xrc_domains;  // guarded by members_mutex
+  std::unordered_set<Mr*> mrs;  // guarded by members_mutex
+  std::unordered_set<Qp*> qps;  // guarded by members_mutex
 };
 
 inline Context& context_of(ibv_context* context) noexcept {

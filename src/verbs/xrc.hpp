@@ -2,24 +2,16 @@
 // connections).
 //
 // An ibv_xrcd is one opening of a domain. A domain that was opened with the descriptor of a file is
-// the same for everybody in this context who opens it with that file; it is not shared with other
-// contexts nor with other processes. Threads: any; the context's members_mutex guards its list.
+// the same for everybody in this context who opens it with that file; others are refused
+// (xrc_files.hpp). Threads: any.
 #pragma once
-
-#include <sys/types.h>
 
 #include <memory>
 
 #include "verbs/context.hpp"
+#include "verbs/xrc_files.hpp"
 
 namespace aperture::verbs {
-
-struct XrcDomain {
-  uint32_t number = 0;
-  bool has_file = false;
-  dev_t device = 0;  // of its file
-  ino_t inode = 0;
-};
 
 struct Xrcd {
   ibv_xrcd base{};  // first: object_of()

@@ -1,6 +1,8 @@
 // XRC: domains, receive queues that are named by number, queue pairs of both types, and further
 // faces of one that receives. ibv_open_xrcd(3), ibv_create_srq_ex(3), ibv_open_qp(3).
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include "verbs/ends.hpp"
 
@@ -157,6 +159,93 @@ TEST_F(Xrc, the_domain_of_a_file_is_one_as_long_as_it_is_open) {
   ::close(again);
   EXPECT_EQ(open_domain(device_.context, fd, O_CREAT), nullptr);
   EXPECT_EQ(errno, EBADF);
+}
+
+// A file that goes with this.
+struct OpenFile {
+  OpenFile() {
+    char name[] = "/tmp/aperture-xrc-XXXXXX";
+    fd = ::mkstemp(name);
+    ::unlink(name);
+  }
+  ~OpenFile() { ::close(fd); }
+  int fd;
+};
+
+TEST_F(Xrc, the_domain_of_a_file_is_not_shared_with_another_context) {
+  OpenFile file, neighbour;
+  Device other;
+  ASSERT_NE(other.context, nullptr);
+  ibv_xrcd* here = open_domain(device_.context, file.fd, O_CREAT);
+  ASSERT_NE(here, nullptr);
+  for (const int oflags : {0, O_CREAT}) {
+    EXPECT_EQ(open_domain(other.context, file.fd, oflags), nullptr);
+    EXPECT_EQ(errno, EOPNOTSUPP);
+  }
+  EXPECT_EQ(open_domain(other.context, file.fd, O_CREAT | O_EXCL), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  ibv_xrcd* there = open_domain(other.context, neighbour.fd, O_CREAT);
+  EXPECT_NE(there, nullptr);
+  EXPECT_EQ(ibv_close_xrcd(here), 0);
+  here = open_domain(other.context, file.fd, O_CREAT | O_EXCL);
+  EXPECT_NE(here, nullptr) << "nobody has it open any more";
+  EXPECT_EQ(ibv_close_xrcd(here), 0);
+  EXPECT_EQ(ibv_close_xrcd(there), 0);
+}
+
+constexpr const char* kFdVariable = "APERTURE_TEST_XRC_FD";
+constexpr const char* kOflagsVariable = "APERTURE_TEST_XRC_OFLAGS";
+
+// What opening the domain of that file comes to in a process of its own: 0 or an errno.
+int open_elsewhere(int fd, int oflags) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv(kFdVariable, std::to_string(fd).c_str(), 1);
+    ::setenv(kOflagsVariable, std::to_string(oflags).c_str(), 1);
+    ::execl("/proc/self/exe", "elsewhere", "--gtest_filter=Elsewhere.*",
+            "--gtest_also_run_disabled_tests", nullptr);
+    ::_exit(254);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+// The other process of open_elsewhere(); by itself it has no file to open.
+TEST(Elsewhere, DISABLED_opens_what_it_is_told) {
+  ::alarm(60);
+  Device device;
+  ibv_xrcd* domain = open_domain(device.context, std::stoi(::getenv(kFdVariable)),
+                                 std::stoi(::getenv(kOflagsVariable)));
+  ::_exit(domain != nullptr ? 0 : errno);
+}
+
+TEST_F(Xrc, the_domain_of_a_file_is_not_shared_with_another_process) {
+  OpenFile file, neighbour;
+  EXPECT_EQ(open_elsewhere(file.fd, 0), EAGAIN);
+  ibv_xrcd* here = open_domain(device_.context, file.fd, O_CREAT);
+  ASSERT_NE(here, nullptr);
+  EXPECT_EQ(open_elsewhere(file.fd, 0), EOPNOTSUPP);
+  EXPECT_EQ(open_elsewhere(file.fd, O_CREAT), EOPNOTSUPP);
+  EXPECT_EQ(open_elsewhere(file.fd, O_CREAT | O_EXCL), EINVAL);
+  EXPECT_EQ(open_elsewhere(neighbour.fd, O_CREAT | O_EXCL), 0);
+  ibv_xrcd* again = open_domain(device_.context, file.fd, O_CREAT);
+  EXPECT_EQ(ibv_close_xrcd(here), 0);
+  EXPECT_EQ(open_elsewhere(file.fd, O_CREAT), EOPNOTSUPP) << "it was opened twice";
+  const pid_t bystander = ::fork();
+  if (bystander == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  EXPECT_EQ(ibv_close_xrcd(again), 0);
+  EXPECT_EQ(open_elsewhere(file.fd, O_CREAT), 0) << "a forked child has no part in it";
+  ::kill(bystander, SIGKILL);
+  EXPECT_EQ(::waitpid(bystander, nullptr, 0), bystander);
+  // the process that had it has gone
+  here = open_domain(device_.context, file.fd, O_CREAT | O_EXCL);
+  ASSERT_NE(here, nullptr);
+  EXPECT_EQ(ibv_close_xrcd(here), 0);
 }
 
 TEST_F(Xrc, messages_go_to_the_queue_that_they_name) {
