@@ -27,7 +27,7 @@ set(APERTURE_TEST_ENV
   OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
   ASAN_OPTIONS=abort_on_error=0:exitcode=99:detect_stack_use_after_return=1
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-  TSAN_OPTIONS=halt_on_error=1:exitcode=99:second_deadlock_stack=1)
+  TSAN_OPTIONS=halt_on_error=1:exitcode=99:second_deadlock_stack=1:atexit_sleep_ms=100)
 
 # Sanitized programs are slower: their limits are multiplied.
 set(APERTURE_TIMEOUT_FACTOR 1)
