@@ -8,10 +8,11 @@
 
 namespace aperture::ib {
 
-Cq::Cq(uint32_t capacity, CqEvents& events, bool timestamps)
-    : slots_(std::bit_ceil(capacity)),
+Cq::Cq(uint32_t capacity, CqEvents& events, bool timestamps, QueueMemory* memory)
+    : memory_(memory),
+      slots_(std::bit_ceil(capacity), memory),
       events_(events),
-      mask_(slots_.size() - 1),
+      mask_(std::bit_ceil(capacity) - 1),
       capacity_(capacity),
       timestamps_(timestamps) {}
 
@@ -36,8 +37,8 @@ void Cq::notify(const Wc& wc) noexcept {
 Status Cq::resize(uint32_t capacity) noexcept {
   if (capacity < size()) return Errc::invalid;
   try {
-    std::vector<Cqe> slots(std::bit_ceil(capacity));
-    const uint64_t mask = slots.size() - 1;
+    QueueArray<Cqe> slots(std::bit_ceil(capacity), memory_);
+    const uint64_t mask = std::bit_ceil(capacity) - 1;
     for (uint64_t i = head_; i != tail_; ++i) slots[i & mask] = slots_[i & mask_];
     slots_.swap(slots);
     mask_ = mask;

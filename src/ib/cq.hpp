@@ -8,10 +8,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "base/errc.hpp"
+#include "ib/queue_memory.hpp"
 #include "ib/words.hpp"
 
 namespace aperture::ib {
@@ -50,8 +49,9 @@ class CqEvents {
 
 class Cq {
  public:
-  // capacity: entries, at least 1. By exception std::bad_alloc.
-  Cq(uint32_t capacity, CqEvents& events, bool timestamps);
+  // capacity: entries, at least 1. memory outlives it; null: the process's own. By exception
+  // std::bad_alloc.
+  Cq(uint32_t capacity, CqEvents& events, bool timestamps, QueueMemory* memory = nullptr);
 
   uint32_t capacity() const noexcept { return capacity_; }
   uint32_t size() const noexcept { return static_cast<uint32_t>(tail_ - head_); }
@@ -93,7 +93,8 @@ class Cq {
   void stamp(Cqe& slot) const noexcept;
   void notify(const Wc& wc) noexcept;
 
-  std::vector<Cqe> slots_;  // a power of two
+  QueueMemory* const memory_;
+  QueueArray<Cqe> slots_;  // a power of two: mask_ + 1
   CqEvents& events_;
   uint64_t head_ = 0;
   uint64_t tail_ = 0;

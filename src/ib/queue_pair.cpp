@@ -58,11 +58,11 @@ Qp::Qp(const QpSpec& spec)
       recv_cq_now_(spec.recv_cq),
       max_sge_(std::max(spec.max_send_sge, 1u)),
       sq_mask_(std::bit_ceil(std::max(spec.max_send_wr, 1u)) - 1),
-      wqes_(std::make_unique<Wqe[]>(size_t{sq_mask_} + 1)),
-      sges_(std::make_unique<Sge[]>((size_t{sq_mask_} + 1) * max_sge_)),
-      inline_(std::make_unique<std::byte[]>((size_t{sq_mask_} + 1) * spec.max_inline_bytes)) {
+      wqes_(size_t{sq_mask_} + 1, spec.memory),
+      sges_((size_t{sq_mask_} + 1) * max_sge_, spec.memory),
+      inline_((size_t{sq_mask_} + 1) * spec.max_inline_bytes, spec.memory) {
   if (spec.srq == nullptr) {
-    rq_ = std::make_unique<ReceiveQueue>(spec.max_recv_wr, spec.max_recv_sge, nullptr);
+    rq_ = std::make_unique<ReceiveQueue>(spec.max_recv_wr, spec.max_recv_sge, nullptr, spec.memory);
   }
 }
 

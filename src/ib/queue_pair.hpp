@@ -14,6 +14,7 @@
 #include "base/clock.hpp"
 #include "ib/attributes.hpp"
 #include "ib/cq.hpp"
+#include "ib/queue_memory.hpp"
 #include "ib/receive_queue.hpp"
 #include "ib/work.hpp"
 #include "link/driven.hpp"
@@ -49,6 +50,7 @@ struct QpSpec {
   bool block_self_multicast = false;  // UD: what it sends to a group does not come back to it
   QpEvents* events = nullptr;
   const protect::Wording* wording = &protect::kNeutralWording;  // of the door that asks
+  QueueMemory* memory = nullptr;  // of its queues; outlives it; null: the process's own
 };
 
 // One slot of the send queue.
@@ -194,9 +196,9 @@ class Qp : public link::Driven {
 
   const uint32_t max_sge_;
   const uint32_t sq_mask_;
-  std::unique_ptr<Wqe[]> wqes_;
-  std::unique_ptr<Sge[]> sges_;
-  std::unique_ptr<std::byte[]> inline_;
+  QueueArray<Wqe> wqes_;
+  QueueArray<Sge> sges_;
+  QueueArray<std::byte> inline_;
   protect::WindowCount windows_bound_;
   protect::LookupHint hint_;  // of the local buffers
 };

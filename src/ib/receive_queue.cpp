@@ -9,14 +9,16 @@
 
 namespace aperture::ib {
 
-ReceiveQueue::ReceiveQueue(uint32_t max_wr, uint32_t max_sge, SrqEvents* events)
+ReceiveQueue::ReceiveQueue(uint32_t max_wr, uint32_t max_sge, SrqEvents* events,
+                           QueueMemory* memory)
     : max_sge_(std::max(max_sge, 1u)),
       max_wr_(max_wr),
       mask_(std::bit_ceil(std::max(max_wr, 1u)) - 1),
       shared_(events != nullptr),
       events_(events),
-      slots_(std::make_unique<Slot[]>(size_t{mask_} + 1)),
-      sges_(std::make_unique<Sge[]>((size_t{mask_} + 1) * max_sge_)) {}
+      memory_(memory),
+      slots_(size_t{mask_} + 1, memory),
+      sges_((size_t{mask_} + 1) * max_sge_, memory) {}
 
 void ReceiveQueue::put(const RecvWr& wr) noexcept {
   slots_[tail_ & mask_] = {wr.id, wr.sge_count};
@@ -90,8 +92,8 @@ Status ReceiveQueue::resize(uint32_t max_wr) noexcept {
   if (!shared_ || max_wr == 0 || max_wr < size()) return Errc::invalid;
   const uint32_t mask = std::bit_ceil(max_wr) - 1;
   try {
-    auto slots = std::make_unique<Slot[]>(size_t{mask} + 1);
-    auto sges = std::make_unique<Sge[]>((size_t{mask} + 1) * max_sge_);
+    QueueArray<Slot> slots(size_t{mask} + 1, memory_);
+    QueueArray<Sge> sges((size_t{mask} + 1) * max_sge_, memory_);
     for (uint32_t i = head_; i != tail_; ++i) {
       slots[i & mask] = slots_[i & mask_];
       std::copy_n(sges_of(i), max_sge_, &sges[size_t{i & mask} * max_sge_]);

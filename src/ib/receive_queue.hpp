@@ -7,10 +7,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "base/errc.hpp"
+#include "ib/queue_memory.hpp"
 #include "ib/work.hpp"
 #include "protect/rights.hpp"
 
@@ -38,8 +38,9 @@ class SrqEvents {
 
 class ReceiveQueue {
  public:
-  // By exception std::bad_alloc. events: of a shared one; its slots are given back at once.
-  ReceiveQueue(uint32_t max_wr, uint32_t max_sge, SrqEvents* events);
+  // By exception std::bad_alloc. events: of a shared one; its slots are given back at once. memory
+  // outlives it; null: the process's own.
+  ReceiveQueue(uint32_t max_wr, uint32_t max_sge, SrqEvents* events, QueueMemory* memory = nullptr);
 
   // Of an XRC one: where its receives complete, and whose regions its messages may reach.
   void serve_xrc(Cq& cq, protect::DomainId pd) noexcept {
@@ -106,8 +107,9 @@ class ReceiveQueue {
   protect::DomainId pd_ = 0;
   uint32_t limit_ = 0;        // 0: not asked for
   std::vector<Qp*> waiting_;  // of a shared one, each once
-  std::unique_ptr<Slot[]> slots_;
-  std::unique_ptr<Sge[]> sges_;
+  QueueMemory* const memory_;
+  QueueArray<Slot> slots_;
+  QueueArray<Sge> sges_;
 };
 
 }  // namespace aperture::ib

@@ -116,7 +116,8 @@ int make_cq(Context& context, const Wish& wish, Cq*& made) {
       IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
   auto cq = std::make_unique<Cq>();
   cq->queue = std::make_unique<ib::Cq>(static_cast<uint32_t>(wish.entries), cq->events,
-                                       (wish.wc_flags & kTimes) != 0);
+                                       (wish.wc_flags & kTimes) != 0,
+                                       memory_of(wish.parent_domain, Resource::cq));
   cq->context = &context;
   cq->single_threaded = wish.single_threaded;
   cq->ex.context = context.base();

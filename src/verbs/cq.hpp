@@ -28,8 +28,7 @@ struct Cq {
   Context* context = nullptr;
   Channel* channel = nullptr;
   Events events{*this};
-  std::unique_ptr<ib::Cq> queue;  // guarded by the engine lock
-  bool about_to_wait = false;     // armed, and not found empty since; guarded by the engine lock
+  bool about_to_wait = false;  // armed, and not found empty since; guarded by the engine lock
   ContextUse use_context;
   Use use_parent_domain;
   Uses uses;  // queue pairs and SRQs
@@ -45,6 +44,9 @@ struct Cq {
   bool single_threaded = false;
   std::mutex poll_mutex;
   ib::Wc current;  // guarded by poll_mutex, unless single_threaded
+
+  std::unique_ptr<ib::Cq>
+      queue;  // guarded by the engine lock; last: it goes before its memory's PD
 };
 
 inline Cq& cq_of(ibv_cq* cq) noexcept {

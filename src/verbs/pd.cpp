@@ -55,6 +55,9 @@ int make_parent_domain(Context& context, const ibv_parent_domain_init_attr& attr
   auto pd = make_pd(context);
   pd->id = inner.id;
   pd->parent_of = &inner;
+  if ((attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0) {
+    pd->allocators = std::make_unique<Allocators>(attr, &pd->base);
+  }
   pd->use_pd = Use(inner.uses);
   if (attr.td != nullptr) pd->use_td = Use(object_of<Td>(attr.td).uses);
   made = pd.release();

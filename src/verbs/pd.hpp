@@ -6,7 +6,10 @@
 // last.
 #pragma once
 
+#include <memory>
+
 #include "protect/rights.hpp"
+#include "verbs/buffers.hpp"
 #include "verbs/context.hpp"
 
 namespace aperture::verbs {
@@ -21,12 +24,18 @@ struct Pd {
   ibv_pd base{};  // first: object_of()
   protect::DomainId id = 0;
   Context* context = nullptr;
-  Pd* parent_of = nullptr;  // the PD of a parent domain, else null
+  Pd* parent_of = nullptr;                 // the PD of a parent domain, else null
+  std::unique_ptr<Allocators> allocators;  // that a parent domain was given, else null
   ContextUse use_context;
   Use use_pd;
   Use use_td;
   Uses uses;
 };
+
+// Where queues of that kind in that domain have their memory from; null: from the process.
+inline ib::QueueMemory* memory_of(Pd* pd, Resource kind) noexcept {
+  return pd != nullptr && pd->allocators != nullptr ? &pd->allocators->of(kind) : nullptr;
+}
 
 inline Pd& pd_of(ibv_pd* pd) noexcept {
   return object_of<Pd>(pd);

@@ -181,6 +181,7 @@ ib::QpSpec spec_of(const Wish& wish, Qp& qp) noexcept {
     return spec;
   }
   spec.pd = qp.pd->id;
+  spec.memory = memory_of(qp.pd, Resource::qp);
   spec.send_cq = cq_of(attr.send_cq).queue.get();
   if (has_receives(wish)) spec.recv_cq = cq_of(attr.recv_cq).queue.get();
   spec.srq = attr.srq != nullptr ? object_of<Srq>(attr.srq).queue.get() : nullptr;

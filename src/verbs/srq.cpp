@@ -31,7 +31,8 @@ int make_srq(const char* call, ibv_pd* pd, void* srq_context, ibv_srq_attr& attr
   Pd& ours = pd_of(pd);
   attr.max_sge = std::max(attr.max_sge, 1u);
   auto srq = std::make_unique<Srq>();
-  srq->queue = std::make_unique<ib::ReceiveQueue>(attr.max_wr, attr.max_sge, &srq->events);
+  srq->queue = std::make_unique<ib::ReceiveQueue>(attr.max_wr, attr.max_sge, &srq->events,
+                                                  memory_of(&ours, Resource::srq));
   srq->pd = &ours;
   srq->base.context = pd->context;
   srq->base.srq_context = srq_context;

@@ -22,14 +22,15 @@ struct Srq {
   ibv_srq base{};  // first: object_of()
   Pd* pd = nullptr;
   Events events{*this};
-  std::unique_ptr<ib::ReceiveQueue> queue;  // guarded by the engine lock
-  Xrcd* xrcd = nullptr;                     // XRC
-  uint32_t number = 0;                      // XRC: what requests name it by
+  Xrcd* xrcd = nullptr;  // XRC
+  uint32_t number = 0;   // XRC: what requests name it by
   Use use_pd;
   Use use_cq;                 // XRC
   Use use_xrcd;               // XRC
   Uses uses;                  // queue pairs
   uint32_t handed_async = 0;  // guarded by base.mutex
+  // guarded by the engine lock; last: it goes before its memory's PD
+  std::unique_ptr<ib::ReceiveQueue> queue;
 };
 
 int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
