@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "doors/connected.hpp"
+#include "doors/window.hpp"
 
 namespace aperture::doors {
 namespace {
@@ -144,6 +145,162 @@ TEST_F(SharedReceive, what_does_not_go_together_is_refused) {
       << "receives are posted to the shared context";
   fid_stx* stx = nullptr;
   EXPECT_EQ(fi_stx_context(server.domain(), server.info()->tx_attr, &stx, nullptr), -FI_ENOSYS);
+}
+
+// A window of the server's domain, over a region that grants nothing by itself. It can be bound for
+// one connection after another.
+struct Window {
+  explicit Window(Station& station) : domain(station.domain()), bytes(4096, 1) {
+    static uint64_t next_key = 1000;
+    fid_mr* made = nullptr;
+    DOOR(fi_mr_reg(domain, bytes.data(), bytes.size(), mr::kLocal, 0, next_key++, 0, &made,
+                   nullptr));
+    region.reset(made);
+    aperture_window* window_made = nullptr;
+    DOOR(mr::window_ops(domain).allocate(domain, nullptr, &window_made));
+    window.reset(window_made);
+    const bool virtual_addresses = (station.info()->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
+    addr = virtual_addresses ? reinterpret_cast<uint64_t>(bytes.data()) : 0;
+  }
+  uint64_t bind_to(fid_ep* ep) {
+    aperture_window_bind bind{};
+    bind.size = sizeof bind;
+    bind.mr = region.get();
+    bind.addr = addr;
+    bind.length = bytes.size();
+    bind.access = mr::kBoth;
+    bind.ep = ep;
+    bind.peer = FI_ADDR_UNSPEC;
+    uint64_t key = 0;
+    EXPECT_EQ(mr::window_ops(domain).bind(window.get(), &bind, &key), 0);
+    return key;
+  }
+  fid_domain* domain;
+  Guarded bytes;
+  uint64_t addr = 0;
+  Fid<fid_mr> region;
+  Fid<aperture_window> window;
+};
+
+// aperture_fi_window(3) where the receives are those of a shared context.
+class SharedReceiveWindows : public SharedReceive {
+ protected:
+  int write(fid_ep* from, const Window& window, uint64_t key) {
+    uint8_t bytes[8];
+    fill(bytes, 5);
+    Op op;
+    EXPECT_EQ(post_to([&] {
+                return fi_write(from, bytes, 8, nullptr, FI_ADDR_UNSPEC, window.addr, key, &op);
+              }),
+              0);
+    return client.wait(&op).err;
+  }
+  void post_inv(fid_ep* from, uint64_t key, std::span<const uint8_t> bytes, Op& op) {
+    EXPECT_EQ(post_to([&] {
+                return mr::window_ops(client.domain())
+                    .send_inv(from, bytes.data(), bytes.size(), nullptr, FI_ADDR_UNSPEC, key, &op);
+              }),
+              0);
+  }
+  void expect_invalidated(Op& receive, uint64_t key, size_t len) {
+    const Completion c = server.wait(&receive);
+    EXPECT_EQ(c.err, 0);
+    EXPECT_EQ(c.flags, FI_RECV | FI_MSG | APERTURE_INVALIDATED);
+    EXPECT_EQ(c.data, key);
+    EXPECT_EQ(c.len, len);
+  }
+  std::vector<uint8_t> in_ = std::vector<uint8_t>(kMiB);
+};
+
+TEST_F(SharedReceiveWindows, are_invalidated_by_the_peer_of_their_connection) {
+  connect(2);
+  Window window(server);
+  for (const size_t len : {size_t{0}, size_t{8}, size_t{5000}, kMiB}) {
+    for (size_t i = 0; i < 2; ++i) {
+      const uint64_t key = window.bind_to(there[i].get());
+      EXPECT_EQ(write(here[i].get(), window, key), 0);
+      std::vector<uint8_t> out(len + 1);
+      fill({out.data(), len}, 7);
+      Op sent, received;
+      ASSERT_EQ(fi_recv(srx.get(), in_.data(), in_.size(), nullptr, 0, &received), 0);
+      post_inv(here[i].get(), key, {out.data(), len}, sent);
+      expect_invalidated(received, key, len);
+      EXPECT_EQ(client.wait(&sent).err, 0);
+      EXPECT_FALSE(first_difference({in_.data(), len}, 7));
+      EXPECT_EQ(write(here[i].get(), window, key), FI_EACCES);
+    }
+  }
+}
+
+TEST_F(SharedReceiveWindows, are_invalidated_before_there_is_a_receive) {
+  connect(2);
+  Window small(server), large(server);
+  const uint64_t keys[] = {small.bind_to(there[0].get()), large.bind_to(there[1].get())};
+  std::vector<uint8_t> out(kMiB);
+  Op sent[2], received[2];
+  post_inv(here[0].get(), keys[0], {out.data(), 8}, sent[0]);
+  EXPECT_EQ(client.wait(&sent[0]).err, 0);
+  EXPECT_EQ(write(here[0].get(), small, keys[0]), FI_EACCES);
+  ASSERT_EQ(fi_recv(srx.get(), in_.data(), in_.size(), nullptr, 0, &received[0]), 0);
+  expect_invalidated(received[0], keys[0], 8);
+  post_inv(here[1].get(), keys[1], out, sent[1]);  // offered: it waits
+  drive_until([] { return false; }, 30);
+  ASSERT_EQ(fi_recv(srx.get(), in_.data(), in_.size(), nullptr, 0, &received[1]), 0);
+  expect_invalidated(received[1], keys[1], kMiB);
+  EXPECT_EQ(client.wait(&sent[1]).err, 0);
+  EXPECT_EQ(write(here[1].get(), large, keys[1]), FI_EACCES);
+}
+
+// One context for both connections, and yet each has its own windows. What is refused takes no
+// receive.
+TEST_F(SharedReceiveWindows, are_not_invalidated_through_another_connection) {
+  connect(2);
+  Window window(server), of_nobody(server);
+  const uint64_t key = window.bind_to(there[0].get());
+  const uint64_t open = of_nobody.bind_to(nullptr);
+  Op received, plain;
+  ASSERT_EQ(fi_recv(srx.get(), in_.data(), in_.size(), nullptr, 0, &received), 0);
+  std::vector<uint8_t> out(kMiB);
+  for (const size_t len : {size_t{8}, size_t{5000}, kMiB}) {
+    for (const auto& [from, wrong] :
+         {std::pair{here[1].get(), key}, std::pair{here[0].get(), key ^ 1},
+          std::pair{here[0].get(), open}}) {
+      Op refused;
+      post_inv(from, wrong, {out.data(), len}, refused);
+      EXPECT_EQ(client.wait(&refused).err, FI_EACCES);
+    }
+  }
+  EXPECT_EQ(write(here[0].get(), window, key), 0);
+  EXPECT_EQ(write(here[1].get(), window, key), FI_EACCES);
+  EXPECT_EQ(write(here[1].get(), of_nobody, open), 0);
+  const uint64_t word = 9;
+  ASSERT_EQ(post_to([&] { return fi_inject(here[1].get(), &word, 8, 0); }), 0);
+  const Completion c = server.wait(&received);
+  EXPECT_EQ(c.err, 0);
+  EXPECT_EQ(c.flags, FI_RECV | FI_MSG);
+  EXPECT_EQ(c.len, 8u);
+  ASSERT_EQ(fi_recv(srx.get(), in_.data(), in_.size(), nullptr, 0, &plain), 0);
+  Op sent;
+  post_inv(here[0].get(), key, {out.data(), 8}, sent);
+  expect_invalidated(plain, key, 8);
+  EXPECT_EQ(client.wait(&sent).err, 0);
+}
+
+// The window goes with the connection that it is bound to, and the context stays.
+TEST_F(SharedReceiveWindows, outlive_their_connection_and_are_bound_again) {
+  connect(2);
+  Window window(server);
+  window.bind_to(there[0].get());
+  here[0].reset();
+  server.expect(FI_SHUTDOWN, &there[0]->fid);
+  EXPECT_EQ(mr::window_ops(server.domain()).invalidate(window.window.get()), 0);
+  const uint64_t key = window.bind_to(there[1].get());
+  Op sent, received;
+  uint8_t bytes[8] = {};
+  ASSERT_EQ(fi_recv(srx.get(), in_.data(), in_.size(), nullptr, 0, &received), 0);
+  post_inv(here[1].get(), key, bytes, sent);
+  expect_invalidated(received, key, 8);
+  EXPECT_EQ(client.wait(&sent).err, 0);
 }
 
 }  // namespace
