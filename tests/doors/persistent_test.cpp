@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "aperture/fi_window.h"
 #include "doors/fixture.hpp"
 
 namespace {
@@ -193,6 +194,65 @@ TEST_F(Persistent, memory_that_is_no_file_cannot_be_registered_so) {
   EXPECT_EQ(code, -FI_EINVAL) << "a private mapping never reaches its file";
   ::munmap(copy, 4096);
   ::close(fd);
+}
+
+// A window of a region is as persistent as the region is, within its own bounds.
+class PersistentWindow : public Persistent {
+ protected:
+  void SetUp() override {
+    void* ops = nullptr;
+    ASSERT_EQ(fi_open_ops(&pair.b.domain()->fid, APERTURE_WINDOW_OPS, 0, &ops, nullptr), 0);
+    ops_ = static_cast<aperture_window_ops*>(ops);
+    aperture_window* made = nullptr;
+    ASSERT_EQ(ops_->allocate(pair.b.domain(), nullptr, &made), 0);
+    window_.reset(made);
+  }
+  // Over the region's bytes from 8192 to 16384; peers give offsets from its own start.
+  uint64_t bind_to(fid_mr* mr) {
+    aperture_window_bind bind{};
+    bind.size = sizeof bind;
+    bind.mr = mr;
+    bind.addr = 8192;
+    bind.length = 8192;
+    bind.access = FI_REMOTE_WRITE;
+    bind.peer = FI_ADDR_UNSPEC;
+    uint64_t key = 0;
+    EXPECT_EQ(ops_->bind(window_.get(), &bind, &key), 0);
+    return key;
+  }
+  aperture_window_ops* ops_ = nullptr;
+  Fid<aperture_window> window_;
+};
+
+TEST_F(PersistentWindow, commits_what_is_written_through_it) {
+  const auto mr = reg(file.at(), kSize, 1);
+  ASSERT_EQ(code, 0);
+  const uint64_t key = bind_to(mr.get());
+  uint8_t* const begin = file.at() + 8192;
+  for (size_t n : {size_t{1}, size_t{256}, size_t{8192}}) {
+    forget_syncs();
+    ASSERT_EQ(write(n, 0, key, FI_COMMIT_COMPLETE), 0) << n;
+    EXPECT_TRUE(was_synced(begin, n)) << n;
+    EXPECT_TRUE(std::all_of(begin, begin + n, [](uint8_t b) { return b == 0x5a; }));
+  }
+  forget_syncs();
+  EXPECT_EQ(write(8, 8185, key, FI_COMMIT_COMPLETE), FI_EACCES) << "inside the region alone";
+  ASSERT_EQ(write(8, 0, key, FI_DELIVERY_COMPLETE), 0);
+  EXPECT_FALSE(was_synced(begin, 8)) << "not asked for";
+  EXPECT_EQ(ops_->invalidate(window_.get()), 0);
+  EXPECT_EQ(write(8, 0, key, FI_COMMIT_COMPLETE), FI_EACCES);
+  EXPECT_EQ(file.at()[8191], 0);
+  EXPECT_EQ(begin[8192], 0);
+}
+
+TEST_F(PersistentWindow, of_another_region_commits_nothing) {
+  std::vector<uint8_t> memory(kSize);
+  const auto plain = reg(memory.data(), memory.size(), 2, 0);
+  ASSERT_EQ(code, 0);
+  const uint64_t key = bind_to(plain.get());
+  EXPECT_EQ(write(8, 0, key, FI_COMMIT_COMPLETE), FI_EACCES);
+  EXPECT_EQ(write(8, 0, key, 0), 0);
+  EXPECT_EQ(ops_->invalidate(window_.get()), 0);
 }
 
 TEST(PersistentCaps, the_level_can_be_the_default_of_an_endpoint) {
