@@ -51,11 +51,20 @@ void RcQp::explain_refused(const Wqe& w) const noexcept {
     APERTURE_WARN("%s", text);
     return;
   }
-  std::snprintf(text, sizeof text,
-                "queue pair 0x%x: %s of %llu bytes at 0x%llx with rkey 0x%x was refused by %s: %s",
-                spec_.qpn, attempt.what, static_cast<unsigned long long>(w.len),
-                static_cast<unsigned long long>(w.remote_addr), w.rkey, remote_.text().c_str(),
-                protect::rule(*spec_.wording, denial));
+  const bool invalidates = w.op == SendOp::send_with_inv;  // it names a window, and no memory
+  if (invalidates) {
+    std::snprintf(text, sizeof text,
+                  "queue pair 0x%x: %s of %llu bytes and rkey 0x%x was refused by %s: %s",
+                  spec_.qpn, attempt.what, static_cast<unsigned long long>(w.len), w.imm,
+                  remote_.text().c_str(), protect::rule(*spec_.wording, denial));
+  } else {
+    std::snprintf(
+        text, sizeof text,
+        "queue pair 0x%x: %s of %llu bytes at 0x%llx with rkey 0x%x was refused by %s: %s",
+        spec_.qpn, attempt.what, static_cast<unsigned long long>(w.len),
+        static_cast<unsigned long long>(w.remote_addr), w.rkey, remote_.text().c_str(),
+        protect::rule(*spec_.wording, denial));
+  }
   try {
     const protect::AccessAsk ask{lane_->remote_domain,
                                  0,
@@ -65,7 +74,9 @@ void RcQp::explain_refused(const Wqe& w) const noexcept {
                                  attempt.need,
                                  0};
     std::string more;
-    if (lane_->to_self) {
+    if (invalidates) {
+      more = protect::explain_unseen(denial, attempt.need, *spec_.wording);
+    } else if (lane_->to_self) {
       more = "; " + spec_.keys->explain(ask, denial, *spec_.wording);
     } else if (lane_->direct.keys == nullptr) {
       more = protect::explain_unseen(denial, attempt.need, *spec_.wording);
