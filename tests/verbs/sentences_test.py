@@ -1,15 +1,17 @@
 """Refusals in libibverbs' words: what was refused, the rule, where the region was registered, and
 the call or flag that would make it legal."""
+import re
 import unittest
 
 from door import BUILD, Door
 
 PROGRAM = f"{BUILD}/tests/verbs/verbs_calls_check"
+WINDOWS = f"{BUILD}/tests/verbs/verbs_apart_check"
 
 
 class Sentences(Door):
-    def told_by(self, test: str) -> list[str]:
-        done = self.run_in(PROGRAM, f"--gtest_filter={test}",
+    def told_by(self, test: str, program=PROGRAM) -> list[str]:
+        done = self.run_in(program, f"--gtest_filter={test}",
                            env=self.environment(APERTURE_LOG="warn"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return [line for line in done.stderr.splitlines() if " warn: " in line]
@@ -40,6 +42,15 @@ class Sentences(Door):
         self.assertEqual(len(lines), 2, lines)
         self.assert_each_says(lines, "no MR and no bound memory window has this key",
                               "ibv_reg_mr() returned")
+
+    def test_an_invalidation_names_the_window_at_both_ends(self):
+        lines = [line for line in self.told_by("*do_not_end_the_window*", WINDOWS)
+                 if "invalidat" in line.split("refused")[0]]
+        self.assertEqual(len(lines), 2, lines)
+        theirs = re.search(r"invalidation of key (0x[0-9a-f]+) refused", lines[0])
+        ours = re.search(r"send with invalidate of 100 bytes and rkey (0x[0-9a-f]+) was refused",
+                         lines[1])
+        self.assertEqual(theirs.group(1), ours.group(1))
 
     def test_nothing_is_said_unless_it_is_asked_for(self):
         done = self.run_in(PROGRAM, "--gtest_filter=Special.*",
