@@ -18,10 +18,10 @@ namespace {
 
 constexpr size_t kWord = 64;  // a cache line for each word
 
-class Adding : public Task {
+class Adding : public FabricTask {
  public:
   Adding(const Setup& setup, Side& side, Target target)
-      : Task(setup, side, target),
+      : FabricTask(setup, side, target),
         memory_(3 * kWord, Pages::Kind::own),
         local_(session_.register_local(memory_.data(), 2 * kWord)),
         region_(
@@ -169,11 +169,11 @@ class Posted final : public Adding {
 
 }  // namespace
 
-std::unique_ptr<Task> make_fetching(const Setup& setup, Side& side, Target target) {
+std::unique_ptr<FabricTask> make_fetching(const Setup& setup, Side& side, Target target) {
   return std::make_unique<Fetching>(setup, side, target);
 }
 
-std::unique_ptr<Task> make_posted(const Setup& setup, Side& side, size_t window) {
+std::unique_ptr<FabricTask> make_posted(const Setup& setup, Side& side, size_t window) {
   return std::make_unique<Posted>(setup, side, window);
 }
 

@@ -2,8 +2,6 @@
 //
 // The supervising process never calls into libfabric; every measure is a fresh pair of processes,
 // so a provider that crashes, hangs or answers wrongly costs one row.
-#include <getopt.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,7 +10,7 @@
 
 #include "fabbench/measures.hpp"
 #include "stopwatch/failure.hpp"
-#include "stopwatch/select.hpp"
+#include "stopwatch/row_options.hpp"
 
 namespace aperture::bench {
 
@@ -23,17 +21,11 @@ constexpr char kUsage[] =
     "\n"
     "  -p, --provider NAME  libfabric provider: aperture, shm, tcp, sockets, 'tcp;ofi_rxm'\n"
     "  -d, --domain NAME    domain of the provider (default: its first)\n"
-    "      --only LIST      measures by name, name/size or glob, comma-separated\n"
     "      --mr MODE        registration offered: any (default), basic, scalable\n"
     "      --rigour R       of sleeping targets: auto (default: strict, then lenient), strict,\n"
-    "                       lenient (the target wakes between bursts of 128 operations)\n"
-    "      --seconds S      time per measure (default 0.3)\n"
-    "      --count N        exactly so many operations per measure instead\n"
-    "      --timeout S      a measure is given up after this (default 15), an operation after a\n"
-    "                       fifth of it\n"
-    "      --cpus A,B       CPUs to be pinned to (default 0,1; '-' for none)\n"
-    "      --json           one JSON object per line\n"
-    "      --list           the measures, and stop\n"
+    "                       lenient (the target wakes between bursts of 128 operations)\n";
+
+constexpr char kMore[] =
     "\n"
     "FI_PROVIDER_PATH tells libfabric where an external provider lies; when it is unset, aperture\n"
     "is taken from fabbench's own build. Latencies are one way unless the list says otherwise.\n"
@@ -45,11 +37,8 @@ constexpr char kUsage[] =
     "  fabbench -p tcp --only read_lat/8,write_bw --seconds 1\n";
 
 struct Options {
-  std::string only;
+  RowOptions rows;
   Setup setup;
-  Extent extent;
-  PairOptions pair;
-  bool list = false;
   bool may_be_strict = true, may_be_lenient = true;
 };
 
@@ -76,37 +65,21 @@ bool take_option(int c, Options& options) {
   switch (c) {
     case 'p': options.setup.provider = optarg; return true;
     case 'd': options.setup.domain = optarg; return true;
-    case 'o': options.only = optarg; return true;
     case 'm': return parse_registration(optarg, options.setup.registration);
     case 'r': return parse_rigour(optarg, options);
-    case 's': return (options.extent.seconds = std::atof(optarg)) > 0;
-    case 'n': return (options.extent.count = std::strtoull(optarg, nullptr, 10)) > 0;
-    case 't': return (options.pair.timeout_s = std::atof(optarg)) > 0;
-    case 'c': return parse_cpus(optarg, options.pair.cpus);
-    case 'j': options.pair.format = Format::json; return true;
-    case 'l': options.list = true; return true;
-    default: return false;
+    default: return take_row_option(c, optarg, options.rows);
   }
 }
 
 bool parse(int argc, char** argv, Options& options) {
-  const option longs[] = {{"provider", required_argument, nullptr, 'p'},
-                          {"domain", required_argument, nullptr, 'd'},
-                          {"only", required_argument, nullptr, 'o'},
-                          {"mr", required_argument, nullptr, 'm'},
-                          {"rigour", required_argument, nullptr, 'r'},
-                          {"seconds", required_argument, nullptr, 's'},
-                          {"count", required_argument, nullptr, 'n'},
-                          {"timeout", required_argument, nullptr, 't'},
-                          {"cpus", required_argument, nullptr, 'c'},
-                          {"json", no_argument, nullptr, 'j'},
-                          {"list", no_argument, nullptr, 'l'},
-                          {"help", no_argument, nullptr, 'h'},
-                          {nullptr, 0, nullptr, 0}};
-  for (int c; (c = ::getopt_long(argc, argv, "p:d:h", longs, nullptr)) != -1;) {
+  const std::vector<option> longs = with_row_options({{"provider", required_argument, nullptr, 'p'},
+                                                      {"domain", required_argument, nullptr, 'd'},
+                                                      {"mr", required_argument, nullptr, 'm'},
+                                                      {"rigour", required_argument, nullptr, 'r'}});
+  for (int c; (c = ::getopt_long(argc, argv, "p:d:h", longs.data(), nullptr)) != -1;) {
     if (!take_option(c, options)) return false;
   }
-  return optind == argc && (options.list || !options.setup.provider.empty());
+  return optind == argc && (options.rows.list || !options.setup.provider.empty());
 }
 
 // With FI_PROVIDER_PATH unset, aperture is that of the build tree that this program lies in.
@@ -121,17 +94,9 @@ void find_aperture(const Options& options) {
   }
 }
 
-void list_measures(const Options& options) {
-  for (const Measure& m : all_measures()) {
-    if (m.hidden && options.only.empty()) continue;
-    if (!selected(options.only, m.name, m.size_bytes)) continue;
-    std::printf("%s/%zu\t%s\n", m.name, m.size_bytes, m.about);
-  }
-}
-
 Row measure_once(const Measure& m, const Options& options, Rigour rigour) {
-  Row row = run_pair(options.pair, [&](Side& side) {
-    return take_measure(m, options.setup, side, options.extent, rigour);
+  Row row = run_pair(options.rows.pair, [&](Side& side) {
+    return take_measure(m, options.setup, side, options.rows.extent, rigour);
   });
   row.measure = m.name;
   row.size_bytes = m.size_bytes;
@@ -153,23 +118,6 @@ Row measure(const Measure& m, const Options& options) {
   return lenient;
 }
 
-int run(const Options& options) {
-  const Format format = options.pair.format;
-  int failed = 0, taken = 0;
-  for (const Measure& m : all_measures()) {
-    if (m.hidden && options.only.empty()) continue;
-    if (!selected(options.only, m.name, m.size_bytes)) continue;
-    if (taken++ == 0) std::fputs(heading(format).c_str(), stdout);
-    std::fflush(stdout);
-    const Row row = measure(m, options);
-    failed += row.ok ? 0 : 1;
-    std::fputs(print(row, format).c_str(), stdout);
-    std::fflush(stdout);
-  }
-  if (taken == 0) std::fprintf(stderr, "fabbench: nothing is called '%s'\n", options.only.c_str());
-  return taken == 0 ? 2 : (failed != 0 ? 1 : 0);
-}
-
 }  // namespace
 
 }  // namespace aperture::bench
@@ -178,17 +126,14 @@ int main(int argc, char** argv) {
   using namespace aperture::bench;
   Options options;
   if (!parse(argc, argv, options)) {
-    std::fputs(kUsage, stderr);
+    std::fprintf(stderr, "%s%s%s", kUsage, kRowOptionsUsage, kMore);
     return 2;
   }
   try {
-    if (options.list) {
-      list_measures(options);
-      return 0;
-    }
     find_aperture(options);
-    set_patience(options.pair.timeout_s / 5);
-    return run(options);
+    set_patience(options.rows.pair.timeout_s / 5);
+    return run_rows("fabbench", options.rows, all_measures(),
+                    [&](const Measure& m) { return measure(m, options); });
   } catch (const std::exception& e) {
     std::fprintf(stderr, "fabbench: %s\n", e.what());
     return 2;

@@ -154,7 +154,7 @@ bool is_whole(Pattern pattern) {
          pattern == Pattern::fetching;
 }
 
-std::unique_ptr<Task> make_task(const Measure& m, const Setup& setup, Side& side) {
+std::unique_ptr<FabricTask> make_task(const Measure& m, const Setup& setup, Side& side) {
   switch (m.pattern) {
     case Pattern::ping_pong: return make_ping_pong(setup, side, m.matching, m.size_bytes);
     case Pattern::stream: return make_stream(setup, side, m.matching, m.size_bytes, m.window);
@@ -211,14 +211,13 @@ Row take_measure(const Measure& measure, const Setup& base, Side& side, const Ex
   if (measure.idle_peers != 0 && side.rank == 0) {
     crowd = std::make_unique<Crowd>(setup, measure.idle_peers / kEndpointsEach, kEndpointsEach);
   }
-  const std::unique_ptr<Task> task = make_task(measure, setup, side);
+  const std::unique_ptr<FabricTask> task = make_task(measure, setup, side);
   if (crowd) {
     crowd->introduce(task->session());
     crowd->connect(task->session());
   }
   Plan plan;
-  plan.seconds = extent.seconds;
-  plan.count = extent.count;
+  plan.extent = extent;
   plan.latency = measure.window == 1;
   plan.scale = is_whole(measure.pattern) ? 1.0 : 0.5;
   plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;

@@ -47,10 +47,6 @@ const std::vector<Measure>& all_measures();
 enum class Rigour { strict, lenient };
 
 // Runs in both processes of a pair; rank 0's row is the result.
-struct Extent {
-  double seconds = 0.3;
-  uint64_t count = 0;  // exactly so many operations instead, when not 0
-};
 Row take_measure(const Measure& measure, const Setup& base, Side& side, const Extent& extent,
                  Rigour rigour);
 

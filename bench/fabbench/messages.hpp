@@ -10,14 +10,15 @@ namespace aperture::bench {
 enum class Matching { plain, tagged };
 
 // One message each way in turn; the next receive is posted while the message travels.
-std::unique_ptr<Task> make_ping_pong(const Setup&, Side&, Matching, size_t size_bytes);
+std::unique_ptr<FabricTask> make_ping_pong(const Setup&, Side&, Matching, size_t size_bytes);
 
 // A stream from rank 0 in windows, two of them in flight, each acknowledged by 8 bytes.
 // Receives are always posted in time. Small messages (up to 64 B) have a buffer each and their
 // contents are summed; larger ones reuse one buffer at both ends, as the OSU benchmarks do.
-std::unique_ptr<Task> make_stream(const Setup&, Side&, Matching, size_t size_bytes, size_t window);
+std::unique_ptr<FabricTask> make_stream(const Setup&, Side&, Matching, size_t size_bytes,
+                                        size_t window);
 
 // A ping-pong in which every message has arrived before its receiver looks: see steps.cpp.
-std::unique_ptr<Task> make_steps(const Setup&, Side&, Matching, size_t size_bytes);
+std::unique_ptr<FabricTask> make_steps(const Setup&, Side&, Matching, size_t size_bytes);
 
 }  // namespace aperture::bench

@@ -16,10 +16,10 @@ namespace aperture::bench {
 
 namespace {
 
-class WritePingPong final : public Task {
+class WritePingPong final : public FabricTask {
  public:
   WritePingPong(const Setup& setup, Side& side, size_t size_bytes)
-      : Task(setup, side),
+      : FabricTask(setup, side),
         size_(size_bytes),
         inject_(session_.can_inject(size_bytes)),
         out_(size_bytes, Pages::Kind::own),
@@ -118,11 +118,11 @@ class WritePingPong final : public Task {
   Region out_region_, in_region_;
 };
 
-class OneSided final : public Task {
+class OneSided final : public FabricTask {
  public:
   OneSided(const Setup& setup, Side& side, Target target, Verb verb, size_t size_bytes,
            size_t window)
-      : Task(setup, side, target),
+      : FabricTask(setup, side, target),
         read_(verb == Verb::read),
         size_(size_bytes),
         window_(window),
@@ -262,12 +262,13 @@ class OneSided final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_write_ping_pong(const Setup& setup, Side& side, size_t size_bytes) {
+std::unique_ptr<FabricTask> make_write_ping_pong(const Setup& setup, Side& side,
+                                                 size_t size_bytes) {
   return std::make_unique<WritePingPong>(setup, side, size_bytes);
 }
 
-std::unique_ptr<Task> make_one_sided(const Setup& setup, Side& side, Target target, Verb verb,
-                                     size_t size_bytes, size_t window) {
+std::unique_ptr<FabricTask> make_one_sided(const Setup& setup, Side& side, Target target, Verb verb,
+                                           size_t size_bytes, size_t window) {
   return std::make_unique<OneSided>(setup, side, target, verb, size_bytes, window);
 }
 

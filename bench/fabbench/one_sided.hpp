@@ -11,10 +11,10 @@ namespace aperture::bench {
 enum class Verb { read, write };
 
 // Each side writes into the other with remote CQ data and waits for the data of the other's write.
-std::unique_ptr<Task> make_write_ping_pong(const Setup&, Side&, size_t size_bytes);
+std::unique_ptr<FabricTask> make_write_ping_pong(const Setup&, Side&, size_t size_bytes);
 
 // Rank 0 keeps `window` operations outstanding (1: latency) against one region of the target.
-std::unique_ptr<Task> make_one_sided(const Setup&, Side&, Target, Verb, size_t size_bytes,
-                                     size_t window);
+std::unique_ptr<FabricTask> make_one_sided(const Setup&, Side&, Target, Verb, size_t size_bytes,
+                                           size_t window);
 
 }  // namespace aperture::bench

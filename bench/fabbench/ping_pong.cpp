@@ -17,10 +17,10 @@ constexpr size_t kSendSlot = 0, kReceiveSlot = 1;
 // Longer messages are sent by fi_send although they might be injected: what an application does.
 constexpr size_t kMostInjected = 256;
 
-class PingPong final : public Task {
+class PingPong final : public FabricTask {
  public:
   PingPong(const Setup& setup, Side& side, Matching matching, size_t size_bytes)
-      : Task(setup, side),
+      : FabricTask(setup, side),
         messenger_(session_, matching, 2),
         size_(size_bytes),
         inject_(size_bytes <= kMostInjected && session_.can_inject(size_bytes)),
@@ -135,8 +135,8 @@ class PingPong final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_ping_pong(const Setup& setup, Side& side, Matching matching,
-                                     size_t size_bytes) {
+std::unique_ptr<FabricTask> make_ping_pong(const Setup& setup, Side& side, Matching matching,
+                                           size_t size_bytes) {
   return std::make_unique<PingPong>(setup, side, matching, size_bytes);
 }
 

@@ -38,10 +38,10 @@ class ManyTargets {
   std::vector<Region> regions_;
 };
 
-class Registering final : public Task {
+class Registering final : public FabricTask {
  public:
   Registering(const Setup& setup, Side& side, size_t size_bytes, size_t others)
-      : Task(setup, side), size_(size_bytes), memory_(size_bytes, Pages::Kind::own) {
+      : FabricTask(setup, side), size_(size_bytes), memory_(size_bytes, Pages::Kind::own) {
     if (rank_ == 0 && others != 0) others_ = std::make_unique<ManyTargets>(session_, others);
   }
 
@@ -56,7 +56,7 @@ class Registering final : public Task {
       return;
     }
     RemoteRegion theirs{};
-    if (await_datagram(session_, channel, target_, &theirs, sizeof theirs) != sizeof theirs) {
+    if (await_datagram(channel, &theirs, sizeof theirs) != sizeof theirs) {
       throw Failure("a torn region");
     }
     std::memset(memory_.data(), 0, size_);
@@ -93,10 +93,10 @@ class Registering final : public Task {
   std::unique_ptr<ManyTargets> others_;
 };
 
-class ManyRegions final : public Task {
+class ManyRegions final : public FabricTask {
  public:
   ManyRegions(const Setup& setup, Side& side, Target target, Choice choice)
-      : Task(setup, side, target),
+      : FabricTask(setup, side, target),
         random_(choice == Choice::random),
         word_(kStride, Pages::Kind::own),
         local_(session_.register_local(word_.data(), kStride)) {
@@ -206,13 +206,13 @@ class ManyRegions final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_registering(const Setup& setup, Side& side, size_t size_bytes,
-                                       size_t others) {
+std::unique_ptr<FabricTask> make_registering(const Setup& setup, Side& side, size_t size_bytes,
+                                             size_t others) {
   return std::make_unique<Registering>(setup, side, size_bytes, others);
 }
 
-std::unique_ptr<Task> make_many_regions(const Setup& setup, Side& side, Target target,
-                                        Choice choice) {
+std::unique_ptr<FabricTask> make_many_regions(const Setup& setup, Side& side, Target target,
+                                              Choice choice) {
   return std::make_unique<ManyRegions>(setup, side, target, choice);
 }
 

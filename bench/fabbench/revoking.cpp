@@ -52,10 +52,10 @@ class Stopped {
   const pid_t pid_;
 };
 
-class Revoking final : public Task {
+class Revoking final : public FabricTask {
  public:
   Revoking(const Setup& setup, Side& side, size_t size_bytes, Writer writer)
-      : Task(setup, side),
+      : FabricTask(setup, side),
         channel_(side.channel),
         stopped_(writer == Writer::stopped),
         size_(size_bytes),
@@ -158,7 +158,7 @@ class Revoking final : public Task {
 
   RemoteRegion await_region() {
     RemoteRegion theirs{};
-    if (await_datagram(session_, channel_, target_, &theirs, sizeof theirs) != sizeof theirs) {
+    if (await_datagram(channel_, &theirs, sizeof theirs) != sizeof theirs) {
       throw Failure("a torn region");
     }
     return theirs;
@@ -195,8 +195,8 @@ class Revoking final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_revoking(const Setup& setup, Side& side, size_t size_bytes,
-                                    Writer writer) {
+std::unique_ptr<FabricTask> make_revoking(const Setup& setup, Side& side, size_t size_bytes,
+                                          Writer writer) {
   return std::make_unique<Revoking>(setup, side, size_bytes, writer);
 }
 

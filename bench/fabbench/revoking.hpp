@@ -11,6 +11,6 @@ namespace aperture::bench {
 enum class Writer { running, stopped };
 
 // Rank 0 registers a region, lets rank 1 write into it without pause, and closes it.
-std::unique_ptr<Task> make_revoking(const Setup&, Side&, size_t size_bytes, Writer);
+std::unique_ptr<FabricTask> make_revoking(const Setup&, Side&, size_t size_bytes, Writer);
 
 }  // namespace aperture::bench

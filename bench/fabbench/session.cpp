@@ -12,8 +12,6 @@ namespace aperture::bench {
 
 namespace {
 
-// Set before the process forks, and never again.
-uint64_t patience_ns = 3'000'000'000;
 constexpr size_t kCqSize = 1024;
 constexpr uint32_t kApi = FI_VERSION(1, 17);
 
@@ -55,18 +53,6 @@ InfoPtr find_provider(const Setup& setup) {
 
 void throw_fabric_error(const char* call, int64_t ret) {
   throw Failure("%s: %s (%d)", call, fi_strerror(static_cast<int>(-ret)), static_cast<int>(ret));
-}
-
-void set_patience(double seconds) {
-  patience_ns = static_cast<uint64_t>(seconds * 1e9);
-}
-
-void Patience::check() {
-  const uint64_t now = now_ns();
-  if (until_ns_ == 0) until_ns_ = now + patience_ns;
-  if (now > until_ns_) {
-    throw Failure("waited %.0f s for %s", static_cast<double>(patience_ns) * 1e-9, awaited_);
-  }
 }
 
 Session::Session(const Setup& setup, Channel& channel) : info_(find_provider(setup)) {

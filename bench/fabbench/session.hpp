@@ -19,6 +19,7 @@
 
 #include "base/clock.hpp"
 #include "stopwatch/pair.hpp"
+#include "stopwatch/patience.hpp"
 
 namespace aperture::bench {
 
@@ -45,27 +46,6 @@ struct Setup {
   fi_threading threading = FI_THREAD_DOMAIN;
   fi_progress progress = FI_PROGRESS_MANUAL;
   bool delivery_complete = false;  // writes complete when the bytes are in the target's memory
-};
-
-// How long one operation may take, for every Patience of this process; three seconds at first.
-void set_patience(double seconds);
-
-// Gives up on an operation that takes too long; looks at the clock only now and then.
-class Patience {
- public:
-  explicit Patience(const char* awaited) noexcept : awaited_(awaited) {}
-  // True every 64th time: the wait is a long one.
-  bool tick() {
-    if ((++spins_ & 0xfffu) == 0) check();
-    return (spins_ & 63u) == 0;
-  }
-
- private:
-  void check();
-
-  const char* awaited_;
-  uint32_t spins_ = 0;
-  uint64_t until_ns_ = 0;
 };
 
 struct Region {
@@ -145,6 +125,10 @@ class Session {
   void progress() {
     fi_cq_read(rx_.get(), nullptr, 0);
     fi_cq_read(tx_.get(), nullptr, 0);
+  }
+
+  void drive(int calls) {
+    for (int i = 0; i < calls; i++) progress();
   }
 
   // Between two polls of one queue. In a long wait the other queue is polled too: a provider with

@@ -44,10 +44,10 @@ namespace {
 
 constexpr uint64_t kMeetings = 100;
 
-class Steps final : public Task {
+class Steps final : public FabricTask {
  public:
   Steps(const Setup& setup, Side& side, Matching matching, size_t size_bytes)
-      : Task(setup, side),
+      : FabricTask(setup, side),
         channel_(side.channel),
         messenger_(session_, matching, 1),
         out_(size_bytes, Pages::Kind::own),
@@ -126,8 +126,8 @@ class Steps final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_steps(const Setup& setup, Side& side, Matching matching,
-                                 size_t size_bytes) {
+std::unique_ptr<FabricTask> make_steps(const Setup& setup, Side& side, Matching matching,
+                                       size_t size_bytes) {
   return std::make_unique<Steps>(setup, side, matching, size_bytes);
 }
 

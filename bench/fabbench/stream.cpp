@@ -15,10 +15,10 @@ constexpr size_t kSmall = 64;   // up to here every message has a buffer of its 
 constexpr size_t kAck = 8;      // bytes of an acknowledgement
 constexpr size_t kWindows = 2;  // in flight
 
-class Stream final : public Task {
+class Stream final : public FabricTask {
  public:
   Stream(const Setup& setup, Side& side, Matching matching, size_t size_bytes, size_t window)
-      : Task(setup, side),
+      : FabricTask(setup, side),
         size_(size_bytes),
         window_(window),
         small_(size_bytes <= kSmall),
@@ -228,8 +228,8 @@ class Stream final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_stream(const Setup& setup, Side& side, Matching matching,
-                                  size_t size_bytes, size_t window) {
+std::unique_ptr<FabricTask> make_stream(const Setup& setup, Side& side, Matching matching,
+                                        size_t size_bytes, size_t window) {
   return std::make_unique<Stream>(setup, side, matching, size_bytes, window);
 }
 

@@ -1,65 +1,21 @@
-// What both sides of a measure do, and the director that times it.
-//
-// Rank 0 leads: it verifies, warms up, chooses how many operations fill the wanted time, times
-// them, verifies again and reports. Rank 1 follows commands; between them it either drives the
-// provider (polling) or sleeps in a read of the channel (asleep), where it makes no call into it.
+// A measure over one libfabric endpoint.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-
 #include "fabbench/session.hpp"
-#include "stopwatch/pair.hpp"
-#include "stopwatch/row.hpp"
+#include "stopwatch/task.hpp"
 
 namespace aperture::bench {
 
-enum class Target { polling, asleep };
-
-class Task {
+class FabricTask : public Task {
  public:
-  Task(const Setup& setup, Side& side, Target target = Target::polling)
-      : session_(setup, side.channel), rank_(side.rank), target_(target) {}
-  virtual ~Task() = default;
+  FabricTask(const Setup& setup, Side& side, Target target = Target::polling)
+      : Task(side, target), session_(setup, side.channel) {}
 
-  // Rank 0, once and first, while rank 1 polls whatever the measure: an operation that makes the
-  // endpoints meet, so that a sleeping target is asked for nothing but the operation measured.
-  virtual void greet() {}
-
-  // Both sides at once: moves data that depends on seed and checks every byte of it.
-  virtual void verify(uint64_t seed, Channel& channel) = 0;
-  // Rank 0: count operations. A latency task adds one sample for each.
-  virtual void initiate(uint64_t count, Samples& samples) = 0;
-  // Rank 1's part in initiate(); one-sided measures have none.
-  virtual void respond(uint64_t) {}
-
-  virtual uint64_t granule() const { return 1; }  // counts are multiples of this
-  virtual std::string note() const { return {}; }
-
+  void drive(int calls) override { session_.drive(calls); }
   Session& session() noexcept { return session_; }
-  Target target() const noexcept { return target_; }
 
  protected:
-  // The next datagram on the channel, waited for as the target of this measure waits.
-  uint64_t await_word(Channel& channel);
-
   Session session_;
-  int rank_;
-  Target target_;
 };
-
-// Drives the provider until something lies in the channel, or sleeps until then.
-size_t await_datagram(Session& session, Channel& channel, Target target, void* data, size_t len);
-
-struct Plan {
-  double seconds = 0.3;
-  uint64_t count = 0;     // exactly so many operations, in one part; 0: as many as fill seconds
-  bool latency = true;    // else a rate: operations or bytes per time
-  double scale = 0.5;     // latency: part of an operation that is reported (0.5: one way)
-  double bytes_each = 0;  // bandwidth; 0: a message rate
-  uint64_t burst = 0;     // most operations before a sleeping target is let poll; 0: never
-};
-
-Row direct(Task& task, Side& side, const Plan& plan);
 
 }  // namespace aperture::bench

@@ -1,8 +1,9 @@
 // The director: verification, warm-up, timing.
-#include "fabbench/task.hpp"
+#include "stopwatch/task.hpp"
 
 #include <algorithm>
 
+#include "base/clock.hpp"
 #include "stopwatch/failure.hpp"
 
 namespace aperture::bench {
@@ -22,8 +23,6 @@ constexpr size_t kMostSamples = 1u << 21;
 // found in a moment that another process may have disturbed.
 constexpr int kParts = 8;
 constexpr size_t kFewestValues = 4, kMostValues = 64;
-// A look at the channel costs about 30 calls into a provider; this makes it unimportant.
-constexpr int kCallsBetweenLooks = 4096;
 
 class Leader {
  public:
@@ -87,16 +86,17 @@ double find_pace(Leader& leader, const Plan& plan, uint64_t granule) {
   Samples unused(0);
   for (uint64_t count = granule;; count *= 2) {
     const double seconds = leader.run(count, unused);
-    if (seconds >= std::min(0.05, plan.seconds / 8)) return seconds / static_cast<double>(count);
+    if (seconds >= std::min(0.05, plan.extent.seconds / 8))
+      return seconds / static_cast<double>(count);
   }
 }
 
 Row time_latency(Leader& leader, const Plan& plan, uint64_t count) {
   Samples samples(kMostSamples);
-  const uint64_t until = now_ns() + static_cast<uint64_t>(plan.seconds * 1e9);
+  const uint64_t until = now_ns() + static_cast<uint64_t>(plan.extent.seconds * 1e9);
   do {
     leader.run(count, samples);
-  } while (plan.count == 0 && !samples.full() && now_ns() < until);
+  } while (plan.extent.count == 0 && !samples.full() && now_ns() < until);
   return latency_row(samples, plan.scale);
 }
 
@@ -104,10 +104,10 @@ Row time_rate(Leader& leader, const Plan& plan, uint64_t count) {
   Samples unused(0);
   std::vector<double> values;
   const double each = plan.bytes_each != 0 ? plan.bytes_each * 1e-9 : 1e-6;
-  const uint64_t until = now_ns() + static_cast<uint64_t>(plan.seconds * 1e9);
+  const uint64_t until = now_ns() + static_cast<uint64_t>(plan.extent.seconds * 1e9);
   do {
     values.push_back(static_cast<double>(count) * each / leader.run(count, unused));
-  } while (plan.count == 0 &&
+  } while (plan.extent.count == 0 &&
            (values.size() < kFewestValues || (values.size() < kMostValues && now_ns() < until)));
   return rate_row(plan.bytes_each != 0 ? Unit::gigabytes_per_second : Unit::millions_per_second,
                   values);
@@ -117,10 +117,10 @@ Row lead(Task& task, Side& side, const Plan& plan) {
   Leader leader(task, side, plan);
   leader.greet();
   leader.verify(1);
-  uint64_t count = rounded(static_cast<double>(plan.count), task.granule());
-  if (plan.count == 0) {
+  uint64_t count = rounded(static_cast<double>(plan.extent.count), task.granule());
+  if (plan.extent.count == 0) {
     const double pace = find_pace(leader, plan, task.granule());
-    const double wanted = plan.seconds / kParts / pace;
+    const double wanted = plan.extent.seconds / kParts / pace;
     count = rounded(plan.latency ? std::max(wanted, 32.0) : wanted, task.granule());
   }
   Row row = plan.latency ? time_latency(leader, plan, count) : time_rate(leader, plan, count);
@@ -132,7 +132,8 @@ Row lead(Task& task, Side& side, const Plan& plan) {
 
 Command next_command(Task& task, Channel& channel, Target target) {
   Command c{};
-  if (await_datagram(task.session(), channel, target, &c, sizeof c) != sizeof c) {
+  const auto drive = [&task](int calls) { task.drive(calls); };
+  if (await_datagram(channel, target, &c, sizeof c, drive) != sizeof c) {
     throw Failure("a torn command");
   }
   return c;
@@ -148,7 +149,7 @@ void follow(Task& task, Side& side) {
       case Order::verify: task.verify(c.argument, side.channel); break;
       case Order::run: task.respond(c.argument); break;
       case Order::drain:
-        for (int i = 0; i < kCallsBetweenLooks; i++) task.session().progress();
+        task.drive(kCallsBetweenLooks);
         side.channel.send_word(0);
         break;
       case Order::end: side.channel.send_word(0); return;
@@ -158,18 +159,13 @@ void follow(Task& task, Side& side) {
 
 }  // namespace
 
-size_t await_datagram(Session& session, Channel& channel, Target target, void* data, size_t len) {
-  if (target == Target::asleep) return channel.receive(data, len);
-  size_t got = 0;
-  do {
-    for (int i = 0; i < kCallsBetweenLooks; i++) session.progress();
-  } while (!channel.try_receive(data, len, got));
-  return got;
+size_t Task::await_datagram(Channel& channel, void* data, size_t len) {
+  return bench::await_datagram(channel, target_, data, len, [this](int calls) { drive(calls); });
 }
 
 uint64_t Task::await_word(Channel& channel) {
   uint64_t word = 0;
-  if (await_datagram(session_, channel, target_, &word, sizeof word) != sizeof word) {
+  if (await_datagram(channel, &word, sizeof word) != sizeof word) {
     throw Failure("a torn word between the sides");
   }
   return word;
