@@ -1,6 +1,6 @@
 // How long one operation may take before its measure is given up.
 //
-// set_patience() is called before the process forks; a Patience belongs to the wait it was made for.
+// set_patience() is called before the process forks. A Patience belongs to one wait.
 #pragma once
 
 #include <cstdint>

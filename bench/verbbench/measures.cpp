@@ -1,0 +1,129 @@
+// What is measured, at which sizes, and how each measure is set up.
+#include "verbbench/measures.hpp"
+
+#include "verbbench/messages.hpp"
+#include "verbbench/one_sided.hpp"
+#include "verbbench/windows.hpp"
+
+namespace aperture::bench {
+
+namespace {
+
+constexpr size_t kMiB = 1024 * 1024;
+constexpr size_t kManyRegions = 1'000'000;
+
+// In flight: as perftest has it for small operations, and enough to keep a copy going for others.
+constexpr size_t window_of(size_t size_bytes) {
+  return size_bytes <= 4096 ? 128 : 16;
+}
+
+void add_messages(std::vector<Measure>& all) {
+  const auto ping_pong = [](Message message, Signals signals) {
+    return [=](const Setup& setup, Side& side) {
+      return make_ping_pong(setup, side, message, signals, 8);
+    };
+  };
+  all.push_back({"verbs_send_lat", 8, "half a round trip, one send in 64 signalled",
+                 ping_pong(Message::send, Signals::few)});
+  all.push_back({"verbs_send_lat_signaled", 8, "the same, each send signalled and its end awaited",
+                 ping_pong(Message::send, Signals::all)});
+  all.push_back({"verbs_write_imm_lat", 8, "half a round trip of writes with immediate data",
+                 ping_pong(Message::write_with_imm, Signals::few)});
+  for (const size_t n : {size_t{8}, kMiB}) {
+    const bool small = n == 8;
+    const auto make = [n](const Setup& setup, Side& side) {
+      return make_stream(setup, side, n, window_of(n));
+    };
+    all.push_back({small ? "verbs_send_rate" : "verbs_send_bw", n,
+                   small ? "messages per second, one way" : "bytes per second; buffers reused",
+                   make, 1, false});
+  }
+}
+
+void add_latencies(std::vector<Measure>& all) {
+  all.push_back({"verbs_write_lat", 8, "half a round trip, both sides spinning on memory",
+                 [](const Setup& setup, Side& side) { return make_spinning(setup, side, 8); }});
+  const struct {
+    const char* name;
+    Verb verb;
+    Target target;
+  } kWhole[] = {{"verbs_read_lat", Verb::read, Target::polling},
+                {"verbs_atomic_lat", Verb::fetch_add, Target::polling},
+                {"verbs_write_lat_idle", Verb::write, Target::asleep},
+                {"verbs_read_lat_idle", Verb::read, Target::asleep},
+                {"verbs_atomic_lat_idle", Verb::fetch_add, Target::asleep}};
+  for (const auto& one : kWhole) {
+    all.push_back({one.name, 8,
+                   one.target == Target::asleep ? "whole operation, target asleep in a system call"
+                                                : "whole operation",
+                   [verb = one.verb, target = one.target](const Setup& setup, Side& side) {
+                     return make_one_sided(setup, side, target, verb, 8, 1);
+                   },
+                   1});
+  }
+}
+
+void add_bandwidths(std::vector<Measure>& all) {
+  for (const Target target : {Target::polling, Target::asleep}) {
+    const bool idle = target == Target::asleep;
+    for (const Verb verb : {Verb::write, Verb::read}) {
+      for (const size_t n : {size_t{8}, kMiB}) {
+        const char* const names[2][2] = {{"verbs_read_bw", "verbs_read_bw_idle"},
+                                         {"verbs_write_bw", "verbs_write_bw_idle"}};
+        all.push_back({names[verb == Verb::write][idle], n,
+                       idle ? "one way, target asleep in a system call; 8 B: operations per second"
+                            : "one way; 8 B: operations per second",
+                       [=](const Setup& setup, Side& side) {
+                         return make_one_sided(setup, side, target, verb, n, window_of(n));
+                       },
+                       1, false});
+      }
+    }
+  }
+}
+
+void add_windows(std::vector<Measure>& all) {
+  const auto binding = [](WindowType type, size_t regions) {
+    return [=](const Setup& setup, Side& side) { return make_binding(setup, side, type, regions); };
+  };
+  all.push_back({"verbs_bind_lat", 4096, "binding a window of type 2 and invalidating it",
+                 binding(WindowType::two, 1), 1});
+  all.push_back({"verbs_bind_lat_many", 64, "the same, 64 windows in turn over a million regions",
+                 binding(WindowType::two, kManyRegions), 1});
+  all.push_back(
+      {"verbs_bind1_lat", 4096, "binding a window of type 1 anew", binding(WindowType::one, 1), 1});
+}
+
+}  // namespace
+
+const std::vector<Measure>& all_measures() {
+  static const std::vector<Measure> measures = [] {
+    std::vector<Measure> all;
+    add_messages(all);
+    add_latencies(all);
+    add_bandwidths(all);
+    add_windows(all);
+    for (const Message message : {Message::send, Message::write_with_imm}) {
+      all.push_back({message == Message::send ? "verbs_send_steps" : "verbs_write_imm_steps", 8,
+                     "lockstep ping-pong, for bench/instructions",
+                     [message](const Setup& setup, Side& side) {
+                       return make_steps(setup, side, message, 8);
+                     },
+                     0.5, true, true});
+    }
+    return all;
+  }();
+  return measures;
+}
+
+Row take_measure(const Measure& measure, const Setup& setup, Side& side, const Extent& extent) {
+  const std::unique_ptr<VerbsTask> task = measure.make(setup, side);
+  Plan plan;
+  plan.extent = extent;
+  plan.latency = measure.latency;
+  plan.scale = measure.scale;
+  plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;
+  return direct(*task, side, plan);
+}
+
+}  // namespace aperture::bench

@@ -1,0 +1,27 @@
+// The list of measures over verbs, named as perftest names them, with "verbs_" in front.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "verbbench/task.hpp"
+
+namespace aperture::bench {
+
+struct Measure {
+  const char* name;
+  size_t size_bytes;
+  const char* about;
+  std::function<std::unique_ptr<VerbsTask>(const Setup&, Side&)> make;
+  double scale = 0.5;   // of a sample: 0.5 is one way of a round trip, 1 a whole operation
+  bool latency = true;  // else a rate, or a bandwidth
+  bool hidden = false;  // only when asked for by name
+};
+
+const std::vector<Measure>& all_measures();
+
+// Runs in both processes of a pair; rank 0's row is the result.
+Row take_measure(const Measure& measure, const Setup& setup, Side& side, const Extent& extent);
+
+}  // namespace aperture::bench

@@ -1,0 +1,24 @@
+// Two-sided measures: sends, and writes with immediate data, which take a receive as sends do.
+#pragma once
+
+#include <memory>
+
+#include "verbbench/task.hpp"
+
+namespace aperture::bench {
+
+enum class Message { send, write_with_imm };
+// Whether each work request asks for a completion, as perftest's do, or one in 64.
+enum class Signals { few, all };
+
+// One message each way in turn; the next receive is posted while the message travels.
+std::unique_ptr<VerbsTask> make_ping_pong(const Setup&, Side&, Message, Signals, size_t size_bytes);
+
+// A stream from rank 0 with at most `window` not yet acknowledged; receives are posted in time.
+// Small messages (up to 64 B) have a buffer each and are summed; larger ones reuse one buffer.
+std::unique_ptr<VerbsTask> make_stream(const Setup&, Side&, size_t size_bytes, size_t window);
+
+// A ping-pong in which every message has arrived before its receiver looks: for counting.
+std::unique_ptr<VerbsTask> make_steps(const Setup&, Side&, Message, size_t size_bytes);
+
+}  // namespace aperture::bench

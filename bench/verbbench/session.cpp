@@ -1,0 +1,153 @@
+// Opening the device by its name, and bringing queue pairs up over the channel.
+#include "verbbench/session.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "stopwatch/failure.hpp"
+
+namespace aperture::bench {
+
+namespace {
+
+constexpr uint8_t kTimeout = 14;                  // 67 ms
+constexpr uint8_t kRetries = 7, kRnrRetries = 7;  // receiver-not-ready: without end
+constexpr uint8_t kRnrTimer = 1;                  // 10 us
+constexpr uint8_t kMostReads = 16;                // reads and atomics under way
+
+OwnedVerbs<ibv_context, ibv_close_device> open_device(const std::string& name) {
+  int count = 0;
+  ibv_device** list = check("ibv_get_device_list", ibv_get_device_list(&count));
+  ibv_context* context = nullptr;
+  std::string seen;
+  for (int i = 0; i < count; i++) {
+    const std::string one = ibv_get_device_name(list[i]);
+    if (one == name) context = ibv_open_device(list[i]);
+    seen += (seen.empty() ? "" : ", ") + one;
+  }
+  ibv_free_device_list(list);
+  if (context == nullptr) {
+    throw Failure("there is no device '%s'%s%s; aperture0 is there under `aperture run --`",
+                  name.c_str(), seen.empty() ? "" : ", only ", seen.c_str());
+  }
+  return OwnedVerbs<ibv_context, ibv_close_device>(context);
+}
+
+}  // namespace
+
+void throw_errno(const char* call, int error) {
+  throw Failure("%s: %s (%d)", call, std::strerror(error), error);
+}
+
+void throw_completion_error(const ibv_wc& wc) {
+  throw Failure("error completion: %s (%d), vendor error %u", ibv_wc_status_str(wc.status),
+                static_cast<int>(wc.status), wc.vendor_err);
+}
+
+ibv_sge piece_of(const void* base, size_t len_bytes, const Mr& mr) {
+  return {reinterpret_cast<uint64_t>(base), static_cast<uint32_t>(len_bytes), mr->lkey};
+}
+
+struct Link::End {
+  uint32_t qpn;
+  uint32_t psn;
+  uint16_t lid;
+  ibv_gid gid;
+};
+
+Link::Link(Session& session, Channel& channel) {
+  ibv_qp_init_attr init{};
+  init.send_cq = session.tx_cq();
+  init.recv_cq = session.rx_cq();
+  init.qp_type = IBV_QPT_RC;
+  init.cap = {Session::kSendDepth, Session::kReceiveDepth, 1, 1, Session::kInlineBytes};
+  qp_.reset(check("ibv_create_qp", ibv_create_qp(session.pd(), &init)));
+
+  const Setup& setup = session.setup();
+  ibv_port_attr port{};
+  check("ibv_query_port", ibv_query_port(session.context(), setup.port, &port));
+  End mine{qp_->qp_num, 0, port.lid, {}};
+  if (ibv_query_gid(session.context(), setup.port, setup.gid_index, &mine.gid) != 0) {
+    throw Failure("ibv_query_gid: there is no GID of index %d", setup.gid_index);
+  }
+  channel.send(&mine, sizeof mine);
+  End theirs{};
+  if (channel.receive(&theirs, sizeof theirs) != sizeof theirs) throw Failure("a torn address");
+  connect(session, theirs, mine);
+  channel.send_word(0);  // ready to receive
+  channel.receive_word();
+}
+
+void Link::connect(Session& session, const End& theirs, const End& mine) {
+  const Setup& setup = session.setup();
+  ibv_port_attr port{};
+  check("ibv_query_port", ibv_query_port(session.context(), setup.port, &port));
+  ibv_device_attr device{};
+  check("ibv_query_device", ibv_query_device(session.context(), &device));
+  const auto reads =
+      static_cast<uint8_t>(std::min<int>(kMostReads, std::max(1, device.max_qp_rd_atom)));
+
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = setup.port;
+  attr.qp_access_flags =
+      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  check("ibv_modify_qp to INIT",
+        ibv_modify_qp(qp_.get(), &attr,
+                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = port.active_mtu;
+  attr.dest_qp_num = theirs.qpn;
+  attr.rq_psn = theirs.psn;
+  attr.max_dest_rd_atomic = reads;
+  attr.min_rnr_timer = kRnrTimer;
+  attr.ah_attr.dlid = theirs.lid;
+  attr.ah_attr.port_num = setup.port;
+  if (port.link_layer == IBV_LINK_LAYER_ETHERNET) {
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.grh.dgid = theirs.gid;
+    attr.ah_attr.grh.sgid_index = static_cast<uint8_t>(setup.gid_index);
+    attr.ah_attr.grh.hop_limit = 1;
+  }
+  check("ibv_modify_qp to RTR",
+        ibv_modify_qp(qp_.get(), &attr,
+                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+  attr.qp_state = IBV_QPS_RTS;
+  attr.sq_psn = mine.psn;
+  attr.timeout = kTimeout;
+  attr.retry_cnt = kRetries;
+  attr.rnr_retry = kRnrRetries;
+  attr.max_rd_atomic = reads;
+  check("ibv_modify_qp to RTS",
+        ibv_modify_qp(qp_.get(), &attr,
+                      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                          IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+Session::Session(const Setup& setup, Channel& channel)
+    : setup_(setup), context_(open_device(setup.device)) {
+  pd_.reset(check("ibv_alloc_pd", ibv_alloc_pd(context_.get())));
+  tx_.reset(
+      check("ibv_create_cq", ibv_create_cq(context_.get(), 2 * kSendDepth, nullptr, nullptr, 0)));
+  rx_.reset(check("ibv_create_cq",
+                  ibv_create_cq(context_.get(), 2 * kReceiveDepth, nullptr, nullptr, 0)));
+  link_ = std::make_unique<Link>(*this, channel);
+}
+
+Mr Session::register_memory(void* base, size_t len_bytes, int access) {
+  return Mr(check("ibv_reg_mr", ibv_reg_mr(pd_.get(), base, len_bytes, access)));
+}
+
+Mr Session::register_remote(void* base, size_t len_bytes, Channel& channel, RemoteRegion& theirs) {
+  Mr mr = register_memory(base, len_bytes,
+                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
+                              IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+  const RemoteRegion mine{reinterpret_cast<uint64_t>(base), mr->rkey, 0};
+  channel.send(&mine, sizeof mine);
+  if (channel.receive(&theirs, sizeof theirs) != sizeof theirs) throw Failure("a torn region");
+  return mr;
+}
+
+}  // namespace aperture::bench

@@ -1,0 +1,155 @@
+// One reliable connection between the two sides, opened through libibverbs.
+//
+// Owned by one thread of one side of a pair. Every call that fails throws Failure with the call's
+// name and the words for its error. Waiting is polling, with a deadline per operation.
+// ibv_create_qp(3), ibv_modify_qp(3), ibv_post_send(3), ibv_poll_cq(3).
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "stopwatch/pair.hpp"
+#include "stopwatch/patience.hpp"
+
+namespace aperture::bench {
+
+struct Setup {
+  std::string device = "aperture0";
+  uint8_t port = 1;
+  int gid_index = 0;  // used on Ethernet
+};
+
+template <typename T, int (*destroy)(T*)>
+struct VerbsCloser {
+  void operator()(T* object) const noexcept { destroy(object); }
+};
+template <typename T, int (*destroy)(T*)>
+using OwnedVerbs = std::unique_ptr<T, VerbsCloser<T, destroy>>;
+
+using Mr = OwnedVerbs<ibv_mr, ibv_dereg_mr>;
+using Mw = OwnedVerbs<ibv_mw, ibv_dealloc_mw>;
+
+struct RemoteRegion {
+  uint64_t addr;
+  uint32_t rkey;
+  uint32_t padding;
+};
+
+[[noreturn]] void throw_errno(const char* call, int error);
+[[noreturn]] void throw_completion_error(const ibv_wc& wc);
+
+// Answers of calls that return 0 or an errno, and of those that return a pointer or set errno.
+inline void check(const char* call, int error) {
+  if (error != 0) throw_errno(call, error);
+}
+template <typename T>
+T* check(const char* call, T* made) {
+  if (made == nullptr) throw_errno(call, errno);
+  return made;
+}
+
+class Session;
+
+// A pair of queue pairs, connected: made by both sides at the same time.
+class Link {
+ public:
+  Link(Session& session, Channel& channel);
+
+  ibv_qp* qp() const noexcept { return qp_.get(); }
+  void post(ibv_send_wr& wr) {
+    ibv_send_wr* bad = nullptr;
+    check("ibv_post_send", ibv_post_send(qp_.get(), &wr, &bad));
+  }
+  void post(ibv_recv_wr& wr) {
+    ibv_recv_wr* bad = nullptr;
+    check("ibv_post_recv", ibv_post_recv(qp_.get(), &wr, &bad));
+  }
+
+ private:
+  struct End;
+
+  void connect(Session& session, const End& theirs, const End& mine);
+
+  OwnedVerbs<ibv_qp, ibv_destroy_qp> qp_;
+};
+
+class Session {
+ public:
+  Session(const Setup& setup, Channel& channel);
+
+  const Setup& setup() const noexcept { return setup_; }
+  ibv_pd* pd() const noexcept { return pd_.get(); }
+  ibv_context* context() const noexcept { return context_.get(); }
+  ibv_cq* tx_cq() const noexcept { return tx_.get(); }
+  ibv_cq* rx_cq() const noexcept { return rx_.get(); }
+  Link& link() noexcept { return *link_; }
+  bool can_inline(size_t len_bytes) const noexcept { return len_bytes <= kInlineBytes; }
+
+  Mr register_memory(void* base, size_t len_bytes, int access);
+  // For memory that the peer reads and writes; the peer's half is exchanged over the channel.
+  Mr register_remote(void* base, size_t len_bytes, Channel& channel, RemoteRegion& theirs);
+
+  // Up to kBatch completions; calls done(wc) for each.
+  template <typename Done>
+  size_t poll_tx(Done&& done) {
+    return poll(tx_.get(), done);
+  }
+  template <typename Done>
+  size_t poll_rx(Done&& done) {
+    return poll(rx_.get(), done);
+  }
+
+  // Exactly one completion.
+  ibv_wc await_tx(const char* awaited) { return good(await(tx_.get(), awaited)); }
+  ibv_wc await_rx(const char* awaited) { return good(await(rx_.get(), awaited)); }
+  // The same, whatever has become of it.
+  ibv_wc await_tx_or_error(const char* awaited) { return await(tx_.get(), awaited); }
+
+  // Calls into the device that take no completions.
+  void drive(int calls) {
+    for (int i = 0; i < calls; i++) ibv_poll_cq(rx_.get(), 0, nullptr);
+  }
+
+  static constexpr int kBatch = 16;
+  static constexpr uint32_t kInlineBytes = 64;
+  static constexpr uint32_t kSendDepth = 256, kReceiveDepth = 512;
+
+ private:
+  static const ibv_wc& good(const ibv_wc& wc) {
+    if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+      throw_completion_error(wc);
+    return wc;
+  }
+
+  template <typename Done>
+  size_t poll(ibv_cq* cq, Done&& done) {
+    ibv_wc some[kBatch];
+    const int n = ibv_poll_cq(cq, kBatch, some);
+    if (n < 0) throw_errno("ibv_poll_cq", -n);
+    for (int i = 0; i < n; i++) done(good(some[i]));
+    return static_cast<size_t>(n);
+  }
+
+  static ibv_wc await(ibv_cq* cq, const char* awaited) {
+    Patience patience(awaited);
+    ibv_wc wc;
+    int n;
+    while ((n = ibv_poll_cq(cq, 1, &wc)) == 0) patience.tick();
+    if (n < 0) throw_errno("ibv_poll_cq", -n);
+    return wc;
+  }
+
+  const Setup setup_;
+  OwnedVerbs<ibv_context, ibv_close_device> context_;
+  OwnedVerbs<ibv_pd, ibv_dealloc_pd> pd_;
+  OwnedVerbs<ibv_cq, ibv_destroy_cq> tx_, rx_;
+  std::unique_ptr<Link> link_;
+};
+
+// One piece of local memory, as a work request names it.
+ibv_sge piece_of(const void* base, size_t len_bytes, const Mr& mr);
+
+}  // namespace aperture::bench
