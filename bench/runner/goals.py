@@ -42,6 +42,7 @@ class Measure:
     goal: tuple = field(default=())
     extended: bool = False  # not part of --quick
     base: str = ""  # key of a measure of the same subject, taken beside it for a ratio
+    tail: bool = False  # the 99th percentile is stated beside the figure
 
     @property
     def key(self) -> str:
@@ -54,6 +55,10 @@ class Measure:
     @property
     def is_mpi(self) -> bool:
         return self.name.startswith("mpi_")
+
+    @property
+    def is_verbs(self) -> bool:
+        return self.name.startswith("verbs_")
 
 
 def _bandwidth(name: str, size: int, share: float = 0.0, idle: bool = False) -> Measure:
@@ -143,8 +148,52 @@ def _mpi() -> list:
     ]
 
 
+def _verbs_latencies() -> list:
+    """Beside the same over the libfabric door, in the same round."""
+    near, line, cma = (Criterion("base", 1.2),), "line_lat/8", "cma_lat/8"
+    return [
+        Measure("verbs_send_lat", 8, "ns", line, 1.0, near, base="send_lat/8"),
+        Measure("verbs_send_lat_signaled", 8, "ns", line, extended=True, base="send_lat/8"),
+        Measure("verbs_write_imm_lat", 8, "ns", line, 1.0, near, base="write_lat/8"),
+        Measure("verbs_write_lat", 8, "ns", cma, 1.0, (Criterion("limit", 1.1),)),
+        Measure("verbs_read_lat", 8, "ns", line, 2.0, extended=True, base="read_lat/8"),
+        Measure("verbs_atomic_lat", 8, "ns", line, 2.0, extended=True, base="atomic_lat/8"),
+        Measure("verbs_write_lat_idle", 8, "ns", cma, extended=True, base="write_lat_idle/8",
+                tail=True),
+        Measure("verbs_read_lat_idle", 8, "ns", cma, base="read_lat_idle/8", tail=True),
+        Measure("verbs_atomic_lat_idle", 8, "ns", cma, base="atomic_lat_idle/8", tail=True),
+    ]
+
+
+def _verbs_bandwidths() -> list:
+    rows = [
+        Measure("verbs_send_rate", 8, "M/s", "ring_rate/64", extended=True, base="send_rate/8"),
+        Measure("verbs_send_bw", MIB, "GB/s", f"pair_copy/{MIB}", extended=True,
+                base=f"send_bw/{MIB}"),
+    ]
+    for verb in ("write", "read"):
+        rows.append(Measure(f"verbs_{verb}_bw", 8, "M/s", "ring_rate/64", extended=True))
+        rows.append(Measure(f"verbs_{verb}_bw", MIB, "GB/s", f"pair_copy/{MIB}",
+                            extended=verb == "read", base=f"{verb}_bw/{MIB}"))
+        rows.append(Measure(f"verbs_{verb}_bw_idle", 8, "M/s", extended=True))
+        rows.append(Measure(f"verbs_{verb}_bw_idle", MIB, "GB/s", f"cma_bw/{MIB}", extended=True,
+                            base=f"{verb}_bw_idle/{MIB}"))
+    return rows
+
+
+def _verbs_windows() -> list:
+    cheap = Criterion("value", 100.0)
+    return [
+        Measure("verbs_bind_lat", 4096, "ns", "", 1.0, (cheap,)),
+        Measure("verbs_bind_lat_many", 64, "ns", "", 1.0, (cheap,), True,
+                base="verbs_bind_lat/4096"),
+        Measure("verbs_bind1_lat", 4096, "ns", extended=True),
+    ]
+
+
 MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _registrations()
-            + _atomics() + _crowds() + _mpi())
+            + _atomics() + _crowds() + _mpi() + _verbs_latencies() + _verbs_bandwidths()
+            + _verbs_windows())
 
 # Limits that no measure above refers to, shown for their own sake.
 OTHER_LIMITS = [

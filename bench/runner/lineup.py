@@ -1,22 +1,24 @@
-"""Who stands for a name on the command line: a provider, UCX, Open MPI."""
+"""Who stands for a name on the command line: a provider, a verbs device, UCX, Open MPI."""
 from .goals import Measure
 from .mpi import CHOICES, Mpi
-from .subjects import Fabric, Observation, Settings, Ucx
+from .subjects import Fabric, Observation, Settings, Ucx, Verbs
 
 
 class Aperture:
-    """The provider for the rows of libfabric, and Open MPI over it for those of MPI."""
+    """The provider for the rows of libfabric, Open MPI over it for those of MPI, and the device for
+    those of verbs."""
 
     name = "aperture"
 
     def __init__(self, settings: Settings) -> None:
-        self._fabric, self._mpi = Fabric(self.name, settings), Mpi(self.name, settings)
+        self._parts = [Fabric(self.name, settings), Mpi(self.name, settings),
+                       Verbs(self.name, Verbs.OURS, settings)]
 
-    def offers(self, _: Measure) -> bool:
-        return True
+    def offers(self, measure: Measure) -> bool:
+        return any(part.offers(measure) for part in self._parts)
 
     def measure(self, measure: Measure) -> Observation:
-        return (self._mpi if measure.is_mpi else self._fabric).measure(measure)
+        return next(part for part in self._parts if part.offers(measure)).measure(measure)
 
 
 def make_subject(name: str, settings: Settings):
@@ -26,4 +28,6 @@ def make_subject(name: str, settings: Settings):
         return Mpi(name, settings)
     if name in Ucx.TRANSPORTS:
         return Ucx(name, settings)
+    if name.startswith("verbs:"):
+        return Verbs(name, name.removeprefix("verbs:"), settings)
     return Fabric(name, settings)

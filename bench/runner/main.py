@@ -22,6 +22,7 @@ EPILOG = """subjects:
   ucx                       UCX over shared memory and CMA, by ucx_perftest
   ucx-nocma                 UCX without CMA (rows of send_bw and tagged_bw)
   ucx-cma                   UCX's CMA transport alone (one-sided rows)
+  verbs:NAME                a verbs device (rows of verbs_*), where the machine has one: verbs:rxe0
   ompi, ompi-nocma          Open MPI's own shared memory, with and without CMA (rows of mpi_*)
 The first subject is the one that is judged. The limits are always measured beside them.
 
@@ -31,6 +32,7 @@ examples:
   bench/run --only 'send_*',tagged_lat/8      some rows
   bench/run --subjects aperture,aperture:scalable --only '*write*'
   bench/run --subjects shm,ucx --only send_bw --rounds 3 --json
+  bench/run --subjects aperture,verbs:mlx5_0 --only 'verbs_*'
   bench/run --keep                            raw figures to bench/results, to be committed
 
 exit code: 0 measured, 1 the first subject failed at a measure, 2 wrong usage

@@ -42,6 +42,8 @@ def _cells(result: Result, names: list) -> list:
         cells += [spread(mine) + star(mine), f"{mine.per_limit:.2f}" if mine.per_limit else "-"]
     if mine is not None and mine.per_base:
         cells[3] += f" {mine.per_base:.2f}x base {number(mine.base)}"
+    if mine is not None and m.tail and mine.p99:
+        cells[3] += f" p99 {number(mine.p99)}"
     for name in names[1:]:
         figure = result.figures.get(name)
         if figure is None:
@@ -61,8 +63,9 @@ def table(results: list, names: list) -> str:
     text = layout([heading] + [_cells(r, names) for r in results])
     text += (f"\nMedians over rounds. /limit: {first} divided by the limit, round by round. gain: "
              f"how many times\nbetter {first} is than that peer, round by round. Latencies are one "
-             "way, but read_*, atomic_*,\nregister_*, revoke_* and *_idle are whole operations. "
-             "base: the same without what the row\nadds, in the same round (bench/README.md).\n")
+             "way, but read_*, atomic_*,\nregister_*, revoke_*, verbs_bind* and *_idle are whole "
+             "operations. base: the same without what the\nrow adds, or over libfabric, in the same "
+             "round (bench/README.md).\n")
     if any(f.note.startswith("LENIENT") for r in results for f in r.figures.values()):
         text += "*: only with a target that wakes between bursts of 128 operations.\n"
     return text + _failures(results) + _notes(results, first)

@@ -80,8 +80,8 @@ class Schedule:
         for subject in self._subjects:
             if not subject.offers(measure):
                 continue
-            if measure.base:
-                base = base_of(measure)
+            base = base_of(measure) if measure.base else None
+            if base and subject.offers(base):
                 group.bases[subject.name] = self._ask(subject, base)
             group.seen[subject.name] = self._ask(subject, measure)
             group.lines.append(self._limits.line_lat())

@@ -1,4 +1,5 @@
-"""Who is measured: libfabric providers through fabbench, UCX through ucx_perftest, the limits.
+"""Who is measured: libfabric providers through fabbench, verbs devices through verbbench, UCX
+through ucx_perftest, the limits.
 
 Each subject answers measure() with an Observation and never raises for a measure that failed.
 """
@@ -113,7 +114,7 @@ class Fabric:
         self._lenient = set()
 
     def offers(self, measure: Measure) -> bool:
-        return not measure.is_mpi
+        return not measure.is_mpi and not measure.is_verbs
 
     def measure(self, measure: Measure) -> Observation:
         extra = ["--rigour", "lenient"] if measure.key in self._lenient else []
@@ -121,6 +122,30 @@ class Fabric:
         if seen.ok and seen.note.startswith("LENIENT"):
             self._lenient.add(measure.key)
         return seen
+
+
+class Verbs:
+    """One verbs device, by its name; aperture0 is there for what `aperture run` has started."""
+
+    OURS = "aperture0"
+
+    def __init__(self, name: str, device: str, settings: Settings) -> None:
+        self.name = name
+        self._path = os.path.join(settings.build, "bench", "verbbench")
+        lead = []
+        if device == self.OURS:
+            lead = [os.path.join(settings.build, "bin", "aperture"), "run", "--"]
+        argv = lead + [self._path, "--device", device, "--timeout", f"{settings.timeout:g}"]
+        self._program = RowProgram(argv, settings, dict(os.environ))
+        self._seconds = settings.seconds
+
+    def offers(self, measure: Measure) -> bool:
+        return measure.is_verbs
+
+    def measure(self, measure: Measure) -> Observation:
+        if not os.access(self._path, os.X_OK):
+            return failed("verbbench was not built (Debian: libibverbs-dev)")
+        return self._program.row(measure.key, [], self._seconds)
 
 
 # ucx_perftest's tests per measure. UCX's untagged counterpart of a message is a tagged one: it is

@@ -48,9 +48,9 @@ class Spinning final : public VerbsTask {
 
   void initiate(uint64_t count, Samples& samples) override {
     uint64_t last = ticks();
-    for (uint64_t i = 1; i <= count; i++) {
-      write_stamped(i);
-      spin(i);
+    for (uint64_t i = 0; i < count; i++) {
+      write_stamped(++sequence_);
+      spin(sequence_);
       const uint64_t now = ticks();
       samples.add(now - last);
       last = now;
@@ -58,9 +58,9 @@ class Spinning final : public VerbsTask {
   }
 
   void respond(uint64_t count) override {
-    for (uint64_t i = 1; i <= count; i++) {
-      spin(i);
-      write_stamped(i);
+    for (uint64_t i = 0; i < count; i++) {
+      spin(++sequence_);
+      write_stamped(sequence_);
     }
   }
 
@@ -88,6 +88,7 @@ class Spinning final : public VerbsTask {
   }
 
   const size_t size_;
+  uint64_t sequence_ = 0;  // never the same again: nothing but its own write ends a wait
   Pages out_, in_;
   RemoteRegion theirs_{};
   Mr out_mr_, in_mr_;

@@ -1,7 +1,8 @@
 // verbs_send_rate and verbs_send_bw: a stream of messages in one direction.
 //
 // The completions of a reliable connection are its acknowledgements, so nothing else limits the
-// sender; a receiver that is late with its receives holds it up (receiver not ready).
+// sender; a receiver that is late with its receives holds it up (receiver not ready). A part of the
+// measure ends when the receiver has looked at everything, so that the next does not overtake it.
 #include <cstring>
 
 #include "stopwatch/failure.hpp"
@@ -21,6 +22,7 @@ class Stream final : public VerbsTask {
         size_(size_bytes),
         window_(window),
         small_(size_bytes <= kSmall),
+        channel_(side.channel),
         receives_(2 * window),
         memory_(small_ ? receives_ * kSmall : size_bytes, Pages::Kind::own),
         mr_(session_.register_memory(memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE)),
@@ -97,6 +99,7 @@ class Stream final : public VerbsTask {
       reap();
       patience.tick();
     }
+    channel_.receive_word();  // the target has looked at all of them
   }
 
   // count messages, each shown to look(buffer) before its receive is posted again.
@@ -116,6 +119,7 @@ class Stream final : public VerbsTask {
       }
       left -= got;
     }
+    channel_.send_word(0);
   }
 
   std::byte* buffer(size_t slot) const noexcept {
@@ -133,6 +137,7 @@ class Stream final : public VerbsTask {
 
   const size_t size_, window_;
   const bool small_;
+  Channel& channel_;
   const size_t receives_;
   Pages memory_;
   Mr mr_;
