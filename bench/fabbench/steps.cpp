@@ -1,8 +1,14 @@
-// send_steps and tagged_steps: see lockstep.hpp.
+// send_steps and tagged_steps: a ping-pong in lockstep, for counting instructions.
+//
+// The sides take turns over the channel, so nobody polls in vain: every message is there before its
+// receiver looks. bench/instructions has callgrind count only inside the two functions with C
+// names: the cost of one message to its sender and to its receiver.
+#include <cstdio>
+#include <cstring>
+
 #include "fabbench/messages.hpp"
 #include "fabbench/messenger.hpp"
 #include "stopwatch/failure.hpp"
-#include "stopwatch/lockstep.hpp"
 #include "stopwatch/pages.hpp"
 
 namespace aperture::bench {
@@ -14,6 +20,8 @@ struct StepEnd {
   std::byte* out;
   std::byte* in;
   size_t size;
+  uint64_t polls = 0;
+  uint64_t messages = 0;
 };
 
 extern "C" {
@@ -24,6 +32,7 @@ __attribute__((noinline)) ssize_t bench_step_send(StepEnd& end) {
 
 // One look at the queue; then the next receive is posted, as any receiver has to.
 __attribute__((noinline)) size_t bench_step_receive(StepEnd& end) {
+  end.polls++;
   const size_t got = end.session.poll_rx([](const fi_cq_tagged_entry&) {}, 1);
   if (got != 0) end.messenger.receive(end.in, end.size, nullptr, 0);
   return got;
@@ -33,10 +42,13 @@ __attribute__((noinline)) size_t bench_step_receive(StepEnd& end) {
 
 namespace {
 
-class Steps final : public Lockstep<FabricTask> {
+constexpr uint64_t kMeetings = 100;
+
+class Steps final : public FabricTask {
  public:
   Steps(const Setup& setup, Side& side, Matching matching, size_t size_bytes)
-      : Lockstep(setup, side),
+      : FabricTask(setup, side),
+        channel_(side.channel),
         messenger_(session_, matching, 1),
         out_(size_bytes, Pages::Kind::own),
         in_(size_bytes, Pages::Kind::own),
@@ -48,23 +60,65 @@ class Steps final : public Lockstep<FabricTask> {
     messenger_.receive(in_.data(), size_bytes, nullptr, 0);
   }
 
- protected:
-  void prepare(uint64_t seed) override { fill_pattern(out_.data(), end_.size, seed); }
-  void send_uncounted() override {
-    session_.post("room to inject", [&] { return messenger_.try_inject(end_.out, end_.size); });
+  // Uncounted, and often enough for the endpoints to have found their path. Both sides drive the
+  // provider while they wait: with manual progress they may not meet without it.
+  void verify(uint64_t seed, Channel&) override {
+    for (uint64_t i = 0; i < kMeetings; i++) {
+      fill_pattern(out_.data(), end_.size, seed + i);
+      if (rank_ == 0) send_uncounted();
+      session_.await_rx("a message");
+      const size_t at = first_mismatch(in_.data(), end_.size, seed + i);
+      if (at != end_.size) throw Failure("wrong data at byte %zu of %zu", at, end_.size);
+      messenger_.receive(in_.data(), end_.size, nullptr, 0);
+      if (rank_ == 1) send_uncounted();
+    }
+    // Rank 0 has the last message already; rank 1 drives its own until that is said.
+    if (rank_ == 0) channel_.send_word(0);
+    if (rank_ == 1) await_word(channel_);
   }
-  void take_uncounted(uint64_t seed) override {
-    session_.await_rx("a message");
-    const size_t at = first_mismatch(in_.data(), end_.size, seed);
-    if (at != end_.size) throw Failure("wrong data at byte %zu of %zu", at, end_.size);
-    messenger_.receive(in_.data(), end_.size, nullptr, 0);
+
+  void initiate(uint64_t count, Samples& samples) override {
+    for (uint64_t i = 0; i < count; i++) {
+      const uint64_t start = ticks();
+      send();
+      take();
+      samples.add(ticks() - start);
+    }
   }
-  void step_send() override {
-    session_.post("room to inject", [&] { return bench_step_send(end_); });
+
+  void respond(uint64_t count) override {
+    for (uint64_t i = 0; i < count; i++) {
+      take();
+      send();
+    }
   }
-  bool step_receive() override { return bench_step_receive(end_) != 0; }
+
+  std::string note() const override {
+    char text[96];
+    std::snprintf(text, sizeof text, "lockstep, inject, %.2f polls per message",
+                  static_cast<double>(end_.polls) / static_cast<double>(end_.messages));
+    return text;
+  }
 
  private:
+  void send() {
+    session_.post("room to inject", [&] { return bench_step_send(end_); });
+    channel_.send_word(0);
+  }
+
+  void send_uncounted() {
+    session_.post("room to inject", [&] { return messenger_.try_inject(end_.out, end_.size); });
+  }
+
+  // Asleep until the message is there: nothing of it may be done before the counted call.
+  void take() {
+    channel_.receive_word();
+    Patience patience("a message");
+    while (bench_step_receive(end_) == 0) session_.linger(patience);
+    end_.messages++;
+  }
+
+  Channel& channel_;
   Messenger messenger_;
   Pages out_, in_;
   StepEnd end_;

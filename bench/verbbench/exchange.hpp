@@ -13,34 +13,45 @@ namespace aperture::bench {
 
 class Exchange {
  public:
-  Exchange(Session& session, Channel& channel, Message message, size_t size_bytes)
-      : session_(session),
+  Exchange(Session& session, Link& link, Message message, size_t size_bytes)
+      : link_(link),
         message_(message),
         size_(size_bytes),
         out_(size_bytes, Pages::Kind::own),
         in_(size_bytes, Pages::Kind::own),
         out_mr_(session.register_memory(out_.data(), size_bytes, 0)),
-        in_mr_(session.register_remote(in_.data(), size_bytes, channel, theirs_)),
+        in_mr_(session.register_target(in_.data(), size_bytes)),
         out_piece_(piece_of(out_.data(), size_bytes, out_mr_)),
         in_piece_(piece_of(in_.data(), size_bytes, in_mr_)) {
     send_.sg_list = &out_piece_;
     send_.num_sge = 1;
     send_.opcode = message == Message::send ? IBV_WR_SEND : IBV_WR_RDMA_WRITE_WITH_IMM;
     send_.send_flags = session.can_inline(size_bytes) ? unsigned{IBV_SEND_INLINE} : 0;
-    send_.wr.rdma.remote_addr = theirs_.addr;
-    send_.wr.rdma.rkey = theirs_.rkey;
     receive_.sg_list = &in_piece_;
     receive_.num_sge = message == Message::send ? 1 : 0;
   }
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
+  // Where the peer shall write to, and where its own `in` is.
+  RemoteRegion mine() const noexcept {
+    return {reinterpret_cast<uint64_t>(in_.data()), in_mr_->rkey, 0};
+  }
+  void learn(const RemoteRegion& theirs) noexcept { send_.wr.rdma = {theirs.addr, theirs.rkey}; }
+  void tell(Channel& channel) {
+    const RemoteRegion own = mine();
+    channel.send(&own, sizeof own);
+    RemoteRegion theirs{};
+    if (channel.receive(&theirs, sizeof theirs) != sizeof theirs) throw Failure("a torn region");
+    learn(theirs);
+  }
+
   std::byte* out() const noexcept { return out_.data(); }
   std::byte* in() const noexcept { return in_.data(); }
   size_t size() const noexcept { return size_; }
   ibv_send_wr& wr() noexcept { return send_; }
 
-  void post_receive() { session_.link().post(receive_); }
+  void post_receive() { link_.post(receive_); }
 
   // The sequence number lies in the first and the last eight bytes, and in the immediate data.
   void stamp(uint64_t sequence) {
@@ -83,11 +94,10 @@ class Exchange {
     if (!send && (wc.wc_flags & IBV_WC_WITH_IMM) == 0) throw Failure("no immediate data");
   }
 
-  Session& session_;
+  Link& link_;
   const Message message_;
   const size_t size_;
   Pages out_, in_;
-  RemoteRegion theirs_{};
   Mr out_mr_, in_mr_;
   ibv_sge out_piece_, in_piece_;
   ibv_send_wr send_{};

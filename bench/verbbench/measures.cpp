@@ -117,7 +117,7 @@ const std::vector<Measure>& all_measures() {
 }
 
 Row take_measure(const Measure& measure, const Setup& setup, Side& side, const Extent& extent) {
-  const std::unique_ptr<VerbsTask> task = measure.make(setup, side);
+  const std::unique_ptr<Task> task = measure.make(setup, side);
   Plan plan;
   plan.extent = extent;
   plan.latency = measure.latency;

@@ -13,7 +13,7 @@ struct Measure {
   const char* name;
   size_t size_bytes;
   const char* about;
-  std::function<std::unique_ptr<VerbsTask>(const Setup&, Side&)> make;
+  std::function<std::unique_ptr<Task>(const Setup&, Side&)> make;
   double scale = 0.5;   // of a sample: 0.5 is one way of a round trip, 1 a whole operation
   bool latency = true;  // else a rate, or a bandwidth
   bool hidden = false;  // only when asked for by name

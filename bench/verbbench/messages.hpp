@@ -18,7 +18,7 @@ std::unique_ptr<VerbsTask> make_ping_pong(const Setup&, Side&, Message, Signals,
 // Small messages (up to 64 B) have a buffer each and are summed; larger ones reuse one buffer.
 std::unique_ptr<VerbsTask> make_stream(const Setup&, Side&, size_t size_bytes, size_t window);
 
-// A ping-pong in which every message has arrived before its receiver looks: for counting.
-std::unique_ptr<VerbsTask> make_steps(const Setup&, Side&, Message, size_t size_bytes);
+// A ping-pong inside rank 0, in which every message has arrived before its receiver looks.
+std::unique_ptr<Task> make_steps(const Setup&, Side&, Message, size_t size_bytes);
 
 }  // namespace aperture::bench

@@ -128,7 +128,7 @@ class OneSided final : public VerbsTask {
   void post(bool ask) {
     wr_.send_flags =
         (inline_ ? unsigned{IBV_SEND_INLINE} : 0) | (ask ? unsigned{IBV_SEND_SIGNALED} : 0);
-    session_.link().post(wr_);
+    link_.post(wr_);
   }
 
   void operate_once() {

@@ -13,10 +13,11 @@ class PingPong final : public VerbsTask {
  public:
   PingPong(const Setup& setup, Side& side, Message message, Signals signals, size_t size_bytes)
       : VerbsTask(setup, side),
-        exchange_(session_, side.channel, message, size_bytes),
+        exchange_(session_, link_, message, size_bytes),
         // a buffer that is not copied at the post is not touched before its completion
-        posts_(session_,
+        posts_(session_, link_,
                signals == Signals::all || !session_.can_inline(size_bytes) ? 1 : kQuietSpan) {
+    exchange_.tell(side.channel);
     if (rank_ == 1) exchange_.post_receive();
   }
 

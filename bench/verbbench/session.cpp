@@ -14,7 +14,7 @@ namespace {
 constexpr uint8_t kTimeout = 20;                  // 4.3 s: under callgrind all is slow
 constexpr uint8_t kRetries = 7, kRnrRetries = 7;  // receiver-not-ready: without end
 constexpr uint8_t kRnrTimer = 1;                  // 10 us
-constexpr uint8_t kMostReads = 16;                // reads and atomics under way
+constexpr int kMostReads = 16;                    // reads and atomics under way
 
 OwnedVerbs<ibv_context, ibv_close_device> open_device(const std::string& name) {
   int count = 0;
@@ -49,91 +49,102 @@ ibv_sge piece_of(const void* base, size_t len_bytes, const Mr& mr) {
   return {reinterpret_cast<uint64_t>(base), static_cast<uint32_t>(len_bytes), mr->lkey};
 }
 
-struct Link::End {
-  uint32_t qpn;
-  uint32_t psn;
-  uint16_t lid;
-  ibv_gid gid;
-};
-
-Link::Link(Session& session, Channel& channel) {
+Link::Link(Session& session) : session_(session) {
   ibv_qp_init_attr init{};
   init.send_cq = session.tx_cq();
   init.recv_cq = session.rx_cq();
   init.qp_type = IBV_QPT_RC;
   init.cap = {Session::kSendDepth, Session::kReceiveDepth, 1, 1, Session::kInlineBytes};
   qp_.reset(check("ibv_create_qp", ibv_create_qp(session.pd(), &init)));
+}
 
-  const Setup& setup = session.setup();
-  ibv_port_attr port{};
-  check("ibv_query_port", ibv_query_port(session.context(), setup.port, &port));
-  End mine{qp_->qp_num, 0, port.lid, {}};
-  if (ibv_query_gid(session.context(), setup.port, setup.gid_index, &mine.gid) != 0) {
-    throw Failure("ibv_query_gid: there is no GID of index %d", setup.gid_index);
-  }
+Link::Link(Session& session, Channel& channel) : Link(session) {
+  const LinkEnd mine = end();
   channel.send(&mine, sizeof mine);
-  End theirs{};
+  LinkEnd theirs{};
   if (channel.receive(&theirs, sizeof theirs) != sizeof theirs) throw Failure("a torn address");
-  connect(session, theirs, mine);
+  connect(theirs);
   channel.send_word(0);  // ready to receive
   channel.receive_word();
 }
 
-void Link::connect(Session& session, const End& theirs, const End& mine) {
-  const Setup& setup = session.setup();
+ibv_port_attr Link::port() const {
   ibv_port_attr port{};
-  check("ibv_query_port", ibv_query_port(session.context(), setup.port, &port));
-  ibv_device_attr device{};
-  check("ibv_query_device", ibv_query_device(session.context(), &device));
-  const auto reads =
-      static_cast<uint8_t>(std::min<int>(kMostReads, std::max(1, device.max_qp_rd_atom)));
+  check("ibv_query_port", ibv_query_port(session_.context(), session_.setup().port, &port));
+  return port;
+}
 
+LinkEnd Link::end() const {
+  const Setup& setup = session_.setup();
+  LinkEnd mine{qp_->qp_num, 0, port().lid, {}};
+  if (ibv_query_gid(session_.context(), setup.port, setup.gid_index, &mine.gid) != 0) {
+    throw Failure("ibv_query_gid: there is no GID of index %d", setup.gid_index);
+  }
+  return mine;
+}
+
+void Link::connect(const LinkEnd& theirs) {
+  to_init();
+  to_rtr(theirs);
+  to_rts();
+}
+
+void Link::to_init() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
-  attr.port_num = setup.port;
+  attr.port_num = session_.setup().port;
   attr.qp_access_flags =
       IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   check("ibv_modify_qp to INIT",
         ibv_modify_qp(qp_.get(), &attr,
                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+}
+
+void Link::to_rtr(const LinkEnd& theirs) {
+  const ibv_port_attr here = port();
+  ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
-  attr.path_mtu = port.active_mtu;
+  attr.path_mtu = here.active_mtu;
   attr.dest_qp_num = theirs.qpn;
   attr.rq_psn = theirs.psn;
-  attr.max_dest_rd_atomic = reads;
+  attr.max_dest_rd_atomic = session_.most_reads();
   attr.min_rnr_timer = kRnrTimer;
   attr.ah_attr.dlid = theirs.lid;
-  attr.ah_attr.port_num = setup.port;
-  if (port.link_layer == IBV_LINK_LAYER_ETHERNET) {
+  attr.ah_attr.port_num = session_.setup().port;
+  if (here.link_layer == IBV_LINK_LAYER_ETHERNET) {
     attr.ah_attr.is_global = 1;
     attr.ah_attr.grh.dgid = theirs.gid;
-    attr.ah_attr.grh.sgid_index = static_cast<uint8_t>(setup.gid_index);
+    attr.ah_attr.grh.sgid_index = static_cast<uint8_t>(session_.setup().gid_index);
     attr.ah_attr.grh.hop_limit = 1;
   }
   check("ibv_modify_qp to RTR",
         ibv_modify_qp(qp_.get(), &attr,
                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+}
+
+void Link::to_rts() {
+  ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTS;
-  attr.sq_psn = mine.psn;
   attr.timeout = kTimeout;
   attr.retry_cnt = kRetries;
   attr.rnr_retry = kRnrRetries;
-  attr.max_rd_atomic = reads;
+  attr.max_rd_atomic = session_.most_reads();
   check("ibv_modify_qp to RTS",
         ibv_modify_qp(qp_.get(), &attr,
                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-Session::Session(const Setup& setup, Channel& channel)
-    : setup_(setup), context_(open_device(setup.device)) {
+Session::Session(const Setup& setup) : setup_(setup), context_(open_device(setup.device)) {
   pd_.reset(check("ibv_alloc_pd", ibv_alloc_pd(context_.get())));
   tx_.reset(
       check("ibv_create_cq", ibv_create_cq(context_.get(), 2 * kSendDepth, nullptr, nullptr, 0)));
   rx_.reset(check("ibv_create_cq",
                   ibv_create_cq(context_.get(), 2 * kReceiveDepth, nullptr, nullptr, 0)));
-  link_ = std::make_unique<Link>(*this, channel);
+  ibv_device_attr device{};
+  check("ibv_query_device", ibv_query_device(context_.get(), &device));
+  most_reads_ = static_cast<uint8_t>(std::clamp(device.max_qp_rd_atom, 1, kMostReads));
 }
 
 void Session::give_up(const ibv_wc& wc) {
@@ -153,10 +164,14 @@ Mr Session::register_memory(void* base, size_t len_bytes, int access) {
   return Mr(check("ibv_reg_mr", ibv_reg_mr(pd_.get(), base, len_bytes, access)));
 }
 
+Mr Session::register_target(void* base, size_t len_bytes) {
+  return register_memory(base, len_bytes,
+                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
+                             IBV_ACCESS_REMOTE_ATOMIC);
+}
+
 Mr Session::register_remote(void* base, size_t len_bytes, Channel& channel, RemoteRegion& theirs) {
-  Mr mr = register_memory(base, len_bytes,
-                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
-                              IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+  Mr mr = register_target(base, len_bytes);
   const RemoteRegion mine{reinterpret_cast<uint64_t>(base), mr->rkey, 0};
   channel.send(&mine, sizeof mine);
   if (channel.receive(&theirs, sizeof theirs) != sizeof theirs) throw Failure("a torn region");

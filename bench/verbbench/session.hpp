@@ -53,10 +53,23 @@ T* check(const char* call, T* made) {
 
 class Session;
 
-// A pair of queue pairs, connected: made by both sides at the same time.
+// What the other end has to know of a queue pair.
+struct LinkEnd {
+  uint32_t qpn;
+  uint32_t psn;
+  uint16_t lid;
+  ibv_gid gid;
+};
+
+// One end of a reliable connection.
 class Link {
  public:
+  explicit Link(Session& session);
+  // The same, and connected to the one that the other side makes at the same time.
   Link(Session& session, Channel& channel);
+
+  LinkEnd end() const;
+  void connect(const LinkEnd& theirs);
 
   ibv_qp* qp() const noexcept { return qp_.get(); }
   void post(ibv_send_wr& wr) {
@@ -69,27 +82,31 @@ class Link {
   }
 
  private:
-  struct End;
+  void to_init();
+  void to_rtr(const LinkEnd& theirs);
+  void to_rts();
+  ibv_port_attr port() const;
 
-  void connect(Session& session, const End& theirs, const End& mine);
-
+  Session& session_;
   OwnedVerbs<ibv_qp, ibv_destroy_qp> qp_;
 };
 
 class Session {
  public:
-  Session(const Setup& setup, Channel& channel);
+  explicit Session(const Setup& setup);
 
   const Setup& setup() const noexcept { return setup_; }
   ibv_pd* pd() const noexcept { return pd_.get(); }
   ibv_context* context() const noexcept { return context_.get(); }
   ibv_cq* tx_cq() const noexcept { return tx_.get(); }
   ibv_cq* rx_cq() const noexcept { return rx_.get(); }
-  Link& link() noexcept { return *link_; }
+  uint8_t most_reads() const noexcept { return most_reads_; }  // and atomics under way
   bool can_inline(size_t len_bytes) const noexcept { return len_bytes <= kInlineBytes; }
 
   Mr register_memory(void* base, size_t len_bytes, int access);
-  // For memory that the peer reads and writes; the peer's half is exchanged over the channel.
+  // For memory that the peer reads and writes.
+  Mr register_target(void* base, size_t len_bytes);
+  // The same, and the peer's half is exchanged over the channel.
   Mr register_remote(void* base, size_t len_bytes, Channel& channel, RemoteRegion& theirs);
 
   // Up to kBatch completions; calls done(wc) for each.
@@ -148,7 +165,7 @@ class Session {
   OwnedVerbs<ibv_context, ibv_close_device> context_;
   OwnedVerbs<ibv_pd, ibv_dealloc_pd> pd_;
   OwnedVerbs<ibv_cq, ibv_destroy_cq> tx_, rx_;
-  std::unique_ptr<Link> link_;
+  uint8_t most_reads_ = 1;
 };
 
 // One piece of local memory, as a work request names it.

@@ -70,7 +70,7 @@ class Spinning final : public VerbsTask {
 
  private:
   void write() {
-    session_.link().post(wr_);
+    link_.post(wr_);
     session_.await_tx("the completion of a write");
   }
 

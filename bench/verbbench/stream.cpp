@@ -92,7 +92,7 @@ class Stream final : public VerbsTask {
       const bool ask = (i + 1) % span == 0;
       send_.send_flags = (send_.send_flags & ~unsigned{IBV_SEND_SIGNALED}) |
                          (ask ? unsigned{IBV_SEND_SIGNALED} : 0);
-      session_.link().post(send_);
+      link_.post(send_);
     }
     Patience patience("the completions of the last sends");
     while (acked < count) {
@@ -132,7 +132,7 @@ class Stream final : public VerbsTask {
     wr.wr_id = slot;
     wr.sg_list = &piece;
     wr.num_sge = 1;
-    session_.link().post(wr);
+    link_.post(wr);
   }
 
   const size_t size_, window_;

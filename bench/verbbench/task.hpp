@@ -9,22 +9,24 @@ namespace aperture::bench {
 class VerbsTask : public Task {
  public:
   VerbsTask(const Setup& setup, Side& side, Target target = Target::polling)
-      : Task(side, target), session_(setup, side.channel) {}
+      : Task(side, target), session_(setup), link_(session_, side.channel) {}
 
   void drive(int calls) override { session_.drive(calls); }
 
  protected:
   Session session_;
+  Link link_;
 };
 
 // Work requests of which one in so many asks for a completion, because a send queue gets its slots
 // back only with one. At most two of these spans are under way.
 class SendPosts {
  public:
-  SendPosts(Session& session, uint32_t span) : session_(session), span_(span) {}
+  SendPosts(Session& session, Link& link, uint32_t span)
+      : session_(session), link_(link), span_(span) {}
 
   void post(ibv_send_wr& wr) {
-    post(wr, [&] { session_.link().post(wr); });
+    post(wr, [&] { link_.post(wr); });
   }
   template <typename Post>
   void post(ibv_send_wr& wr, Post&& post) {
@@ -49,6 +51,7 @@ class SendPosts {
 
  private:
   Session& session_;
+  Link& link_;
   const uint32_t span_;
   uint32_t since_ = 0;
   bool pending_ = false;

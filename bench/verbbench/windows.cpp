@@ -38,7 +38,7 @@ class Binding final : public VerbsTask {
     }
     const size_t count = regions == 1 ? 1 : kWindows;
     for (size_t i = 0; i < count; i++) {
-      bound_.push_back(make_window(i * (regions / count), session_.link()));
+      bound_.push_back(make_window(i * (regions / count), link_));
     }
   }
 
