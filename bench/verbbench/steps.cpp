@@ -1,8 +1,8 @@
 // verbs_send_steps and verbs_write_imm_steps: a ping-pong for counting instructions.
 //
 // Both ends lie in rank 0, each with a device context of its own, and take turns without a pause:
-// nobody polls in vain, and the device's thread, which takes over where nobody polls for a while, has
-// nothing to do. bench/instructions has callgrind count only inside the two functions with C names:
+// nobody polls in vain, and the device's thread, which takes over where nobody polls for a while,
+// has nothing to do. bench/instructions has callgrind count only inside the two functions with C names:
 // the cost of one message to its sender and to its receiver.
 #include "base/clock.hpp"
 #include "verbbench/exchange.hpp"

@@ -123,6 +123,24 @@ class Figures(unittest.TestCase):
                 self.assertRegex(m.base, r"^[a-z_]+/\d+$")
                 self.assertNotEqual(m.base, m.key)
 
+    def test_verbs_rows_have_their_goals(self):
+        goals = {m.key: ", ".join(c.text(m.unit) for c in m.goal) for m in MEASURES if m.is_verbs}
+        self.assertEqual(goals["verbs_send_lat/8"], "<= 1.2x base")
+        self.assertEqual(goals["verbs_write_imm_lat/8"], "<= 1.2x base")
+        self.assertEqual(goals["verbs_write_lat/8"], "<= 1.1x limit")
+        self.assertEqual(goals["verbs_bind_lat/4096"], "<= 100 ns")
+
+    def test_row_that_states_its_tail_does_so(self):
+        read = Measure("verbs_read_lat_idle", 8, "ns", tail=True)
+        groups = [group(read, i, aperture=1500) for i in range(3)]
+        for g in groups:
+            g.seen["aperture"].p99 = 2750
+        result = summarise(read, groups, ["aperture"])
+        self.assertIn(" p99 2750", report.table([result], ["aperture"]))
+        read = Measure("verbs_read_lat", 8, "ns")
+        result = summarise(read, [group(read, 1, aperture=1500)], ["aperture"])
+        self.assertNotIn("p99", report.table([result], ["aperture"]))
+
     def test_measures_have_names_of_their_own(self):
         keys = [m.key for m in MEASURES]
         self.assertEqual(len(keys), len(set(keys)))
@@ -153,6 +171,16 @@ class Rounds(unittest.TestCase):
         schedule.run(warm_up=True)
         self.assertEqual(len(schedule.groups), 5)
         self.assertEqual(subject.asked, 2)
+
+    def test_base_is_not_asked_of_who_does_not_offer_it(self):
+        subject = Stub("verbs:rxe0", [Observation(True, 1.0, "ns")])
+        subject.offers = lambda measure: measure.is_verbs
+        row = Measure("verbs_send_lat", 8, "ns", base="send_lat/8")
+        schedule = Schedule([row], [subject], Stub("limits", [Observation(True, 50.0, "ns")]),
+                            rounds=1, extra=0)
+        schedule.run(warm_up=False)
+        self.assertEqual(schedule.groups[0].bases, {})
+        self.assertEqual(subject.asked, 1)
 
     def test_disturbed_groups_are_taken_again(self):
         subject = Stub("aperture", [Observation(True, 70.0, "M/s")])
