@@ -2,8 +2,8 @@
 //
 // Both ends lie in rank 0, each with a device context of its own, and take turns without a pause:
 // nobody polls in vain, and the device's thread, which takes over where nobody polls for a while,
-// has nothing to do. bench/instructions has callgrind count only inside the two functions with C names:
-// the cost of one message to its sender and to its receiver.
+// has nothing to do. bench/instructions has callgrind count only inside the two functions with C
+// names: the cost of one message to its sender and to its receiver.
 #include "base/clock.hpp"
 #include "verbbench/exchange.hpp"
 
