@@ -102,6 +102,7 @@ Status Qp::may_post(const SendWr& wr, uint32_t ahead) const noexcept {
 }
 
 Status Qp::post_send(const SendWr& wr) noexcept {
+  if (post_at_once(wr)) return {};
   if (Status s = may_post(wr, 0); !s) [[unlikely]]
     return s;
   fill(sq_tail_, wr);

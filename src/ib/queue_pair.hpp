@@ -128,6 +128,9 @@ class Qp : public link::Driven {
 
  protected:
   // --- for derived classes ---
+  // Does all of it, if it is one of the most usual kind and nothing is in its way; what it declines
+  // is judged, queued and begun.
+  virtual bool post_at_once(const SendWr&) noexcept { return false; }
   // A WQE is there that may be begun; called after each post, and when the state allows it again.
   virtual void run_send_queue() noexcept = 0;
   // Reset, error or end: nothing comes in or goes out any more.

@@ -9,6 +9,7 @@
 //
 //   rc_qp.cpp        the life of the lane, polling, what time brings
 //   rc_requester.cpp WQEs into the ring, acknowledgements
+//   rc_at_once.cpp   the short way of a short inline request
 //   rc_direct.cpp    RDMA by our own hand (CMA) where the target does not poll; claims
 //   rc_local.cpp     windows: bind and local invalidate
 //   rc_responder.cpp executing the peer's requests
@@ -67,6 +68,7 @@ class RcQp final : public Qp {
   void on_receive_posted() noexcept override;
 
  protected:
+  bool post_at_once(const SendWr& wr) noexcept override;
   void run_send_queue() noexcept override;
   void stop() noexcept override;
   void on_access_changed() noexcept override;
@@ -120,12 +122,18 @@ class RcQp final : public Qp {
   void posted(Wqe& w) noexcept;
   void take_the_ring(Wqe& w) noexcept;
   void note_piece(uint32_t at, uint32_t cells, uint64_t offset, uint64_t len) noexcept;
+  bool has_piece_slot() const noexcept { return piece_tail_ - piece_head_ < pieces_.size(); }
   bool room_for_piece(uint32_t n_cells) noexcept;
   void published_request() noexcept;
   void published_response() noexcept;
   void learn_executed() noexcept;
   void retire() noexcept;
   void update_pending() noexcept;
+
+  // rc_at_once.cpp
+  bool is_clear() const noexcept;
+  bool target_polls() const noexcept;
+  void note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept;
 
   // rc_direct.cpp
   bool peer_lets(const Wqe& w) noexcept;

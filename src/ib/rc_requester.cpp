@@ -172,8 +172,8 @@ void RcQp::note_piece(uint32_t at, uint32_t cells, uint64_t offset, uint64_t len
 // Room in the ring, and among the pieces that are remembered: cells may be free again whose pieces
 // have not been retired.
 bool RcQp::room_for_piece(uint32_t n_cells) noexcept {
-  if (piece_tail_ - piece_head_ == pieces_.size()) learn_executed();
-  return piece_tail_ - piece_head_ < pieces_.size() && lane_->request_tx.room(n_cells);
+  if (!has_piece_slot()) learn_executed();
+  return has_piece_slot() && lane_->request_tx.room(n_cells);
 }
 
 // A send or a write whose payload lies in the cells.

@@ -79,11 +79,8 @@ int refuse(const Qp& qp, Status s) noexcept {
                          describe(s.error()), qp.ex.qp_base.qp_num);
 }
 
-int post_one(Qp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
-  if (const int error = judge(qp, wr); error != 0) [[unlikely]]
-    return error;
+ib::SendWr plain_part(const ibv_send_wr& wr) noexcept {
   ib::SendWr out;
-  ib::BindWr bind;
   out.id = wr.wr_id;
   out.op = static_cast<ib::SendOp>(wr.opcode);
   out.flags = wr.send_flags;
@@ -92,9 +89,23 @@ int post_one(Qp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
   out.imm = wr.imm_data;
   out.remote_addr = wr.wr.rdma.remote_addr;
   out.rkey = wr.wr.rdma.rkey;
-  if (out.op > ib::SendOp::read || qp.type > ib::QpType::uc) [[unlikely]]
-    fill_rest(qp, wr, caller, out, bind);
-  const Status s = qp.core().post_send(out);
+  return out;
+}
+
+// Out of the way of those that have no more parts.
+[[gnu::noinline]] Status post_with_rest(Qp& qp, const ibv_send_wr& wr,
+                                        const void* caller) noexcept {
+  ib::SendWr out = plain_part(wr);
+  ib::BindWr bind;
+  fill_rest(qp, wr, caller, out, bind);
+  return qp.core().post_send(out);
+}
+
+int post_one(Qp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
+  if (const int error = judge(qp, wr); error != 0) [[unlikely]]
+    return error;
+  const bool plain = wr.opcode <= IBV_WR_RDMA_READ && qp.type <= ib::QpType::uc;
+  const Status s = plain ? qp.core().post_send(plain_part(wr)) : post_with_rest(qp, wr, caller);
   return s.ok() ? 0 : refuse(qp, s);
 }
 
