@@ -16,12 +16,10 @@ Cq::Cq(uint32_t capacity, CqEvents& events, bool timestamps, QueueMemory* memory
       capacity_(capacity),
       timestamps_(timestamps) {}
 
-bool Cq::on_full() noexcept {
-  if (!overrun_) {
-    overrun_ = true;
-    events_.on_overrun();
-  }
-  return false;
+void Cq::on_full() noexcept {
+  if (overrun_) return;
+  overrun_ = true;
+  events_.on_overrun();
 }
 
 void Cq::stamp(Cqe& slot) const noexcept {

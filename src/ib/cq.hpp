@@ -58,17 +58,21 @@ class Cq {
   bool empty() const noexcept { return head_ == tail_; }
   bool overrun() const noexcept { return overrun_; }
 
-  // False: overrun; the completion is lost.
-  bool push(const Cqe& cqe) noexcept {
-    if (size() == capacity_) [[unlikely]]
-      return on_full();
-    Cqe& slot = slots_[tail_ & mask_];
-    slot = cqe;
-    if (timestamps_) stamp(slot);
+  // The place of one more completion, which holds an old one: all of it is to be set, and then
+  // handed in by push(). nullptr: overrun; the completion is lost.
+  Cqe* next() noexcept {
+    if (size() == capacity_) [[unlikely]] {
+      on_full();
+      return nullptr;
+    }
+    return &slots_[tail_ & mask_];
+  }
+  void push() noexcept {
+    Cqe& cqe = slots_[tail_ & mask_];
+    if (timestamps_) stamp(cqe);
     ++tail_;
     if (armed_) [[unlikely]]
       notify(cqe.wc);
-    return true;
   }
   const Wc& front() const noexcept { return slots_[head_ & mask_].wc; }
   void pop() noexcept {
@@ -89,7 +93,7 @@ class Cq {
   void forget(const Qp& qp) noexcept;
 
  private:
-  bool on_full() noexcept;
+  void on_full() noexcept;
   void stamp(Cqe& slot) const noexcept;
   void notify(const Wc& wc) noexcept;
 

@@ -238,21 +238,22 @@ void Qp::complete_head() noexcept {
   const bool failed = w.status != WcStatus::success;
   ++sq_head_;
   if (w.signaled || failed) {
-    Cqe cqe;
-    cqe.wc.id = w.id;
-    cqe.wc.status = w.status;
-    cqe.wc.opcode = opcode_of(w.op);
-    cqe.wc.byte_len = static_cast<uint32_t>(w.len);
-    cqe.wc.qpn = spec_.qpn;
-    cqe.wc.vendor_err = w.denial;
-    if (w.op == SendOp::local_inv) cqe.wc.imm = w.imm;
-    cqe.qp = this;
-    cqe.released = &sq_released_;
-    cqe.release = sq_head_;
-    if (!spec_.send_cq->push(cqe) && attr_.state != QpState::err) {
-      enter_error();
-      raise(AsyncEvent::qp_fatal);
-      return;
+    Cqe* cqe = spec_.send_cq->next();
+    if (cqe == nullptr) [[unlikely]] {
+      if (on_overrun()) return;
+    } else {
+      cqe->wc = {};
+      cqe->wc.id = w.id;
+      cqe->wc.status = w.status;
+      cqe->wc.opcode = opcode_of(w.op);
+      cqe->wc.byte_len = static_cast<uint32_t>(w.len);
+      cqe->wc.qpn = spec_.qpn;
+      cqe->wc.vendor_err = w.denial;
+      if (w.op == SendOp::local_inv) cqe->wc.imm = w.imm;
+      cqe->qp = this;
+      cqe->released = &sq_released_;
+      cqe->release = sq_head_;
+      spec_.send_cq->push();
     }
   }
   if (failed) [[unlikely]]
@@ -267,20 +268,29 @@ void Qp::fail_send_queue() noexcept {
   flush();
 }
 
-void Qp::complete_recv(const TakenRecv& taken, Wc wc) noexcept {
-  Cqe cqe;
-  cqe.wc = wc;
-  cqe.wc.id = taken.id;
-  cqe.wc.qpn = spec_.qpn;
-  if (spec_.type != QpType::xrc_recv) {  // else it is its receive queue's, and stays when this goes
-    cqe.qp = this;
-    cqe.released = receives().released();
-    cqe.release = taken.release;
+// A completion of this queue pair is lost. True: that has brought it into the error state.
+bool Qp::on_overrun() noexcept {
+  if (attr_.state == QpState::err) return false;
+  enter_error();
+  raise(AsyncEvent::qp_fatal);
+  return true;
+}
+
+void Qp::complete_recv(const TakenRecv& taken, const Wc& wc) noexcept {
+  Cqe* cqe = recv_cq_now_->next();
+  if (cqe == nullptr) [[unlikely]] {
+    on_overrun();
+    return;
   }
-  if (!recv_cq_now_->push(cqe) && attr_.state != QpState::err) {
-    enter_error();
-    raise(AsyncEvent::qp_fatal);
-  }
+  cqe->wc = wc;
+  cqe->wc.id = taken.id;
+  cqe->wc.qpn = spec_.qpn;
+  // of XRC it is its receive queue's, and stays when this goes
+  const bool own = spec_.type != QpType::xrc_recv;
+  cqe->qp = own ? this : nullptr;
+  cqe->released = own ? receives().released() : nullptr;
+  cqe->release = taken.release;
+  recv_cq_now_->push();
 }
 
 void Qp::enter_error() noexcept {
@@ -377,6 +387,14 @@ WcStatus Qp::gather(uint32_t at, uint64_t offset, std::byte* to, uint64_t n) noe
 
 WcStatus Qp::scatter(const Sge* sge, uint32_t count, uint64_t offset, const std::byte* from,
                      uint64_t n) noexcept {
+  // the usual thing: one piece has it all, and no loop is needed to find that out
+  if (count == 1 && offset == 0 && n - 1 < protect::kChunkBytes && n <= sge->length &&
+      sge->lkey != kNullLkey) [[likely]] {
+    const protect::Checked checked =
+        spec_.keys->check(local_ask(sge->lkey, sge->addr, n, Rights::local_write), &hint_);
+    if (!checked) return refuse_local(sge->lkey, sge->addr, n, Rights::local_write);
+    return checked.grant().copy_in(from, n) ? WcStatus::success : WcStatus::loc_prot_err;
+  }
   return each_local(sge, count, offset, n,
                     [&](uint32_t lkey, uint64_t addr, uint64_t part, uint64_t done) noexcept {
                       if (lkey == kNullLkey) [[unlikely]]

@@ -160,7 +160,7 @@ class Qp : public link::Driven {
   void check_drained() noexcept;
   void raise(AsyncEvent event) noexcept { spec_.events->on_async_event(event); }
   // The receive queue has an entry taken, whose message is here (or has failed).
-  void complete_recv(const TakenRecv& taken, Wc wc) noexcept;
+  void complete_recv(const TakenRecv& taken, const Wc& wc) noexcept;
   ReceiveQueue& receives() noexcept { return spec_.srq != nullptr ? *spec_.srq : *rq_; }
 
   // Copies [offset, offset + n) of the WQE's local buffer to flat memory, and back. loc_prot_err if
@@ -195,6 +195,7 @@ class Qp : public link::Driven {
  private:
   Status judge(const SendWr& wr) const noexcept;
   void fill(uint32_t at, const SendWr& wr) noexcept;
+  bool on_overrun() noexcept;
   void flush() noexcept;
 
   const uint32_t max_sge_;

@@ -20,9 +20,22 @@ ReceiveQueue::ReceiveQueue(uint32_t max_wr, uint32_t max_sge, SrqEvents* events,
       slots_(size_t{mask_} + 1, memory),
       sges_((size_t{mask_} + 1) * max_sge_, memory) {}
 
+namespace {
+
+// One piece is the usual thing, and not worth the call of memmove.
+void copy_sges(const Sge* from, uint32_t count, Sge* to) noexcept {
+  if (count == 1) [[likely]] {
+    *to = *from;
+  } else {
+    std::copy_n(from, count, to);
+  }
+}
+
+}  // namespace
+
 void ReceiveQueue::put(const RecvWr& wr) noexcept {
   slots_[tail_ & mask_] = {wr.id, wr.sge_count};
-  std::copy_n(wr.sge, wr.sge_count, sges_of(tail_));
+  copy_sges(wr.sge, wr.sge_count, sges_of(tail_));
   ++tail_;
 }
 
@@ -36,7 +49,7 @@ void ReceiveQueue::take(TakenRecv& out) noexcept {
   const Slot& slot = slots_[head_ & mask_];
   out.id = slot.id;
   out.sge_count = slot.sge_count;
-  std::copy_n(sges_of(head_), slot.sge_count, out.sge);
+  copy_sges(sges_of(head_), slot.sge_count, out.sge);
   out.room = 0;
   for (uint32_t i = 0; i < slot.sge_count; ++i) out.room += out.sge[i].length;
   out.release = ++head_;
