@@ -3,7 +3,8 @@
 //
 // It does what post_send(), begin() and put_inline() together do for such a one, in one go and with
 // one copy; whatever is different in any way goes the long way, which also finds what is wrong with
-// it. Engine lock held. IBTA vol. 1, 9.7; ibv_post_send(3), IBV_SEND_INLINE.
+// it. And that of binds and invalidations, which are over when they are posted, if nothing is before
+// them. Engine lock held. IBTA vol. 1, 9.7; ibv_post_send(3), IBV_SEND_INLINE, IBV_WR_BIND_MW.
 #include "base/barrier.hpp"
 #include "base/copy.hpp"
 #include "ib/rc_qp.hpp"
@@ -39,7 +40,33 @@ bool RcQp::target_polls() const noexcept {
   return !target_away_ && away_times_ == 0 && lane_->request_tx.consumer_hot();
 }
 
+// Nothing at all is before it, so no fence holds it up and no lane is asked for.
+bool RcQp::post_local_at_once(const SendWr& wr) noexcept {
+  const bool binds = wr.op == SendOp::bind_mw && wr.bind != nullptr;
+  if ((wr.flags & ~kSignaled) != 0 || wr.sge_count != 0 || wr.inline_parts != nullptr ||
+      !(binds || wr.op == SendOp::local_inv) || spec_.type != QpType::rc || !may_send() ||
+      sq_head_ != sq_tail_ || sq_tail_ - sq_released_ >= spec_.max_send_wr) {
+    return false;
+  }
+  const Driving driving(*this);
+  stopped_ = local_waits_ = false;  // all that had failed is flushed
+  const uint32_t at = sq_tail_++;
+  Wqe& w = wqe(at);
+  note(w, wr);
+  w.stage = Wqe::Stage::begun;
+  w.is_inline = w.in_ring = false;
+  w.len = w.begin_pos = w.end_pos = 0;
+  if (binds) w.bind = *wr.bind;
+  if (binds ? put_bind(at) : put_local_inv(at)) {
+    ++sq_next_;
+    retire();
+  }
+  busy_ = sq_head_ != sq_tail_;
+  return true;
+}
+
 bool RcQp::post_at_once(const SendWr& wr) noexcept {
+  if (is_local(wr.op)) return post_local_at_once(wr);
   const bool send = is_send(wr.op);
   if ((wr.flags & kOtherwise) != kInline || wr.inline_parts != nullptr || wr.sge_count != 1 ||
       spec_.max_send_sge == 0 || !(send || is_write(wr.op)) || !is_clear()) {
@@ -76,25 +103,28 @@ bool RcQp::post_at_once(const SendWr& wr) noexcept {
   return true;
 }
 
-// Its slot of the send queue, which is over for the requester but for the acknowledgement.
-void RcQp::note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept {
-  Wqe& w = wqe(sq_tail_);
+// What both kinds have of it.
+void RcQp::note(Wqe& w, const SendWr& wr) const noexcept {
   w.id = wr.id;
   w.op = wr.op;
   w.signaled = spec_.sq_sig_all || (wr.flags & kSignaled) != 0;
-  w.fence = w.solicited = false;
-  w.is_inline = true;
+  w.fence = w.solicited = w.owner_only = w.copied = false;
   w.sge_count = 0;
   w.imm = wr.imm;
   w.rkey = wr.rkey;
-  w.len = len;
   w.remote_addr = wr.remote_addr;
-  w.stage = Wqe::Stage::posted;
   w.status = WcStatus::success;
-  w.in_ring = true;
-  w.owner_only = w.copied = false;
   w.denial = 0;
   w.done = w.region = 0;
+}
+
+// Its slot of the send queue, which is over for the requester but for the acknowledgement.
+void RcQp::note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept {
+  Wqe& w = wqe(sq_tail_);
+  note(w, wr);
+  w.stage = Wqe::Stage::posted;
+  w.is_inline = w.in_ring = true;
+  w.len = len;
   w.begin_pos = pos;
   w.end_pos = pos + 1;
   sq_next_ = ++sq_tail_;

@@ -9,7 +9,7 @@
 //
 //   rc_qp.cpp        the life of the lane, polling, what time brings
 //   rc_requester.cpp WQEs into the ring, acknowledgements
-//   rc_at_once.cpp   the short way of a short inline request
+//   rc_at_once.cpp   the short way of short inline requests, binds and invalidations
 //   rc_direct.cpp    RDMA by our own hand (CMA) where the target does not poll; claims
 //   rc_local.cpp     windows: bind and local invalidate
 //   rc_responder.cpp executing the peer's requests
@@ -133,6 +133,8 @@ class RcQp final : public Qp {
   // rc_at_once.cpp
   bool is_clear() const noexcept;
   bool target_polls() const noexcept;
+  bool post_local_at_once(const SendWr& wr) noexcept;
+  void note(Wqe& w, const SendWr& wr) const noexcept;
   void note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept;
 
   // rc_direct.cpp

@@ -1,8 +1,6 @@
 // Allocating, binding and freeing memory windows: see mw.hpp.
 #include "verbs/mw.hpp"
 
-#include <cstring>
-
 #include "base/clock.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr.hpp"
@@ -17,7 +15,6 @@ using protect::WindowAnswer;
 
 constexpr uint64_t kPatienceNs = 1'000'000'000;  // of a deallocation, with who is still inside
 constexpr long kPauseNs = 20'000;
-constexpr const char* kBindCall = "ibv_bind_mw";
 
 protect::WindowType type_of(const Context& context, ibv_mw_type type) noexcept {
   if (type == IBV_MW_TYPE_1) return protect::WindowType::type_1;
@@ -113,7 +110,7 @@ ib::BindWr bind_of(ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,
 
 // The inline ibv_bind_mw has seen to it that the window is of type 1, and of the MR's PD.
 int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
-  constexpr const char* kCall = kBindCall;
+  constexpr const char* kCall = "ibv_bind_mw";
   return guarded(kCall, [&]() -> int {
     const void* caller = __builtin_return_address(0);
     const ibv_mw_bind_info& info = asked->bind_info;
@@ -121,7 +118,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
         pd_of(mw->pd).id != pd_of(qp->pd).id) {
       return APERTURE_REFUSE(EPERM, "%s: the window and the queue pair are of two PDs", kCall);
     }
-    if (const int error = judge_bind(kCall, *mw, info); error != 0) return error;
+    if (const int error = judge_bind(kCall, BindBy::call, *mw, info); error != 0) return error;
     Qp& ours = qp_of(qp);
     nic::EngineGuard guard(ours.engine());
     ib::BindWr bind = bind_of(mw, info, 0, caller);
@@ -142,11 +139,11 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
   });
 }
 
-int judge_bind(const char* call, const ibv_mw& mw, const ibv_mw_bind_info& info) noexcept {
+int judge_bind(const char* call, BindBy by, const ibv_mw& mw,
+               const ibv_mw_bind_info& info) noexcept {
   constexpr unsigned kGivable = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
                                 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
-  const bool by_work_request = std::strcmp(call, kBindCall) != 0;
-  if (by_work_request == (mw.type == IBV_MW_TYPE_1)) {
+  if ((by == BindBy::work_request) == (mw.type == IBV_MW_TYPE_1)) {
     return APERTURE_REFUSE(EINVAL,
                            "%s: windows of type 1 are bound by ibv_bind_mw(), those of type "
                            "2 by IBV_WR_BIND_MW or ibv_wr_bind_mw()",

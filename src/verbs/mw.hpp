@@ -21,10 +21,13 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) noexcept;
 int dealloc_mw(ibv_mw* mw) noexcept;
 int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) noexcept;
 
+enum class BindBy { call, work_request };  // ibv_bind_mw(), or IBV_WR_BIND_MW
+
 // What can be told at the post: the wrong call for its type, unknown rights, a zero-based window of
 // type 1, no MR. What is wrong beyond that is the completion's to tell. 0, or EINVAL with a
 // sentence.
-int judge_bind(const char* call, const ibv_mw& mw, const ibv_mw_bind_info& info) noexcept;
+int judge_bind(const char* call, BindBy by, const ibv_mw& mw,
+               const ibv_mw_bind_info& info) noexcept;
 // The core's words for a bind. The MR may be null.
 ib::BindWr bind_of(ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,
                    const void* caller) noexcept;

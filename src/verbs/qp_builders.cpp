@@ -113,7 +113,9 @@ void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info
     if (mw == nullptr || mw->context != qp->qp_base.context) {
       return APERTURE_REFUSE(EINVAL, "ibv_wr_bind_mw: it needs a window of the same context");
     }
-    if (const int error = judge_bind("ibv_wr_bind_mw", *mw, *info); error != 0) return error;
+    if (const int error = judge_bind("ibv_wr_bind_mw", BindBy::work_request, *mw, *info);
+        error != 0)
+      return error;
     entry.bind = bind_of(mw, *info, rkey, caller);
     entry.has_bind = true;
     return 0;

@@ -42,7 +42,7 @@ int judge(const Qp& qp, const ibv_send_wr& wr) noexcept {
   if (wr.bind_mw.mw == nullptr || wr.bind_mw.mw->context != qp.ex.qp_base.context) {
     return APERTURE_REFUSE(EINVAL, "ibv_post_send: a bind needs a window of the same context");
   }
-  return judge_bind("ibv_post_send", *wr.bind_mw.mw, wr.bind_mw.bind_info);
+  return judge_bind("ibv_post_send", BindBy::work_request, *wr.bind_mw.mw, wr.bind_mw.bind_info);
 }
 
 // The parts of it that not every operation has.
