@@ -120,6 +120,7 @@ void Qp::fill(uint32_t at, const SendWr& wr) noexcept {
   w.id = wr.id;
   w.op = wr.op;
   w.signaled = spec_.sq_sig_all || (wr.flags & kSignaled) != 0;
+  if (w.signaled) ++signaled_out_;
   w.fence = (wr.flags & kFence) != 0;
   w.solicited = (wr.flags & kSolicited) != 0;
   w.is_inline = false;
@@ -202,7 +203,7 @@ void Qp::modify(const QpAttributes& attr, uint32_t mask) noexcept {
   attr_.state = attr.state;
   if (attr.state == QpState::reset) {
     stop();
-    sq_head_ = sq_next_ = sq_tail_ = sq_released_ = 0;
+    sq_head_ = sq_next_ = sq_tail_ = sq_released_ = signaled_out_ = 0;
     if (rq_ != nullptr) rq_->clear();
     if (spec_.send_cq != nullptr) spec_.send_cq->forget(*this);
     if (spec_.recv_cq != nullptr) spec_.recv_cq->forget(*this);
@@ -237,6 +238,7 @@ void Qp::complete_head() noexcept {
   const Wqe& w = wqe(sq_head_);
   const bool failed = w.status != WcStatus::success;
   ++sq_head_;
+  if (w.signaled) --signaled_out_;
   if (w.signaled || failed) {
     Cqe* cqe = spec_.send_cq->next();
     if (cqe == nullptr) [[unlikely]] {

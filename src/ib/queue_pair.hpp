@@ -186,11 +186,12 @@ class Qp : public link::Driven {
   protect::DomainId pd_now_;
   Cq* recv_cq_now_;
 
-  uint32_t sq_head_ = 0;      // oldest that is not completed
-  uint32_t sq_next_ = 0;      // first that is not posted whole
-  uint32_t sq_tail_ = 0;      // where the next goes
-  uint32_t sq_released_ = 0;  // slots before it may be used again: their completions were polled
-  bool drain_told_ = false;   // SQD: sq_drained was raised
+  uint32_t sq_head_ = 0;       // oldest that is not completed
+  uint32_t sq_next_ = 0;       // first that is not posted whole
+  uint32_t sq_tail_ = 0;       // where the next goes
+  uint32_t signaled_out_ = 0;  // not completed yet, of those that ask for a completion
+  uint32_t sq_released_ = 0;   // slots before it may be used again: their completions were polled
+  bool drain_told_ = false;    // SQD: sq_drained was raised
 
  private:
   Status judge(const SendWr& wr) const noexcept;

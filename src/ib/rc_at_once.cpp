@@ -95,7 +95,8 @@ bool RcQp::post_at_once(const SendWr& wr) noexcept {
     const wire::RcWrite f{static_cast<uint32_t>(wr.remote_addr),
                           static_cast<uint32_t>(wr.remote_addr >> 32), wr.rkey};
     std::memcpy(body + wire::kRcHeadBytes, &f, sizeof f);
-    note_piece(sq_tail_, 1, 0, len);
+    // one with immediate data is for its owner alone to take from the ring
+    if (!imm) note_piece(sq_tail_, 1, 0, len);
   }
   note_posted(wr, len, tx.cells.pos());
   tx.cells.publish(1);
@@ -104,10 +105,11 @@ bool RcQp::post_at_once(const SendWr& wr) noexcept {
 }
 
 // What both kinds have of it.
-void RcQp::note(Wqe& w, const SendWr& wr) const noexcept {
+void RcQp::note(Wqe& w, const SendWr& wr) noexcept {
   w.id = wr.id;
   w.op = wr.op;
   w.signaled = spec_.sq_sig_all || (wr.flags & kSignaled) != 0;
+  if (w.signaled) ++signaled_out_;
   w.fence = w.solicited = w.owner_only = w.copied = false;
   w.sge_count = 0;
   w.imm = wr.imm;
@@ -128,7 +130,7 @@ void RcQp::note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept {
   w.begin_pos = pos;
   w.end_pos = pos + 1;
   sq_next_ = ++sq_tail_;
-  busy_ = true;
+  busy_ = awaits_answers();
 }
 
 }  // namespace aperture::ib

@@ -14,6 +14,7 @@ namespace {
 
 // Whatever timeout and retry_cnt say: nobody waits longer for a peer that is known to be gone.
 constexpr uint64_t kLongestRetryNs = 500'000'000;
+constexpr uint64_t kLookEvery = 16;  // polls; a power of two
 
 }  // namespace
 
@@ -187,12 +188,13 @@ bool RcQp::poll(uint64_t polls) noexcept {
     return true;
   }
   const Driving driving(*this);
-  if ((polls & 15) == 0) lane_->request_rx.count_poll(polls);  // a cache line of the peer's
+  const bool due = (polls & (kLookEvery - 1)) == 0;
+  if (due) lane_->request_rx.count_poll(polls);  // a cache line of the peer's
   if (lane_->needs_drive) lane_->drive();
   bool any = false;
   if (lane_->response_rx.cells.ready()) any = poll_responses();
   if (is_up() && lane_->request_rx.cells.ready()) any = poll_requests() || any;
-  if (is_up() && sq_head_ != sq_tail_) {
+  if (is_up() && sq_head_ != sq_tail_ && (due || awaits_answers())) {
     const uint32_t before = sq_head_;
     learn_executed();
     retire();
@@ -208,7 +210,7 @@ bool RcQp::poll(uint64_t polls) noexcept {
 
 void RcQp::update_pending() noexcept {
   if (!is_up()) return;
-  busy_ = lane_->needs_drive || sq_head_ != sq_tail_ || placed_;
+  busy_ = lane_->needs_drive || placed_ || awaits_answers();
   const uint32_t now = sq_head_ != sq_next_ || taken_ ? 1 : 0;
   // relaxed: a hint for the control thread's watch
   if (lane_->pending.load(std::memory_order_relaxed) != now) {

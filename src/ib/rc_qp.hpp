@@ -99,6 +99,13 @@ class RcQp final : public Qp {
   };
 
   bool is_reliable() const noexcept { return spec_.type != QpType::uc; }
+  // Somebody waits for what is under way, or something is left to be done for it. Otherwise nothing
+  // is out but sends that nobody asks about: their acknowledgements lie in a cache line that the
+  // peer is writing, and are looked at now and then (kLookEvery), or when the ring is full.
+  bool awaits_answers() const noexcept {
+    return signaled_out_ != 0 || results_out_ != 0 || sq_next_ != sq_tail_ ||
+           piece_head_ != piece_tail_ || rnr_deadline_ns_ != 0 || stopped_;
+  }
   bool is_up() const noexcept { return lane_ != nullptr && !lane_over_ && !broken_; }
   void release_lane() noexcept;
   void leave_lost_peer() noexcept;
@@ -134,7 +141,7 @@ class RcQp final : public Qp {
   bool is_clear() const noexcept;
   bool target_polls() const noexcept;
   bool post_local_at_once(const SendWr& wr) noexcept;
-  void note(Wqe& w, const SendWr& wr) const noexcept;
+  void note(Wqe& w, const SendWr& wr) noexcept;
   void note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept;
 
   // rc_direct.cpp

@@ -46,7 +46,7 @@ void RcQp::run_send_queue() noexcept {
     if (!start(sq_next_)) break;
     ++sq_next_;
   }
-  busy_ = sq_head_ != sq_tail_;
+  busy_ = awaits_answers();
   if (sq_head_ != sq_next_ && wqe(sq_head_).stage == Wqe::Stage::finished) retire();
 }
 
