@@ -3,8 +3,8 @@
 //
 // It does what post_send(), begin() and put_inline() together do for such a one, in one go and with
 // one copy; whatever is different in any way goes the long way, which also finds what is wrong with
-// it. And that of binds and invalidations, which are over when they are posted, if nothing is before
-// them. Engine lock held. IBTA vol. 1, 9.7; ibv_post_send(3), IBV_SEND_INLINE, IBV_WR_BIND_MW.
+// it. And that of binds and invalidations, which are over when they are posted, if nothing is
+// before them. Engine lock held. IBTA vol. 1, 9.7; ibv_post_send(3), IBV_SEND_INLINE, IBV_WR_BIND_MW.
 #include "base/barrier.hpp"
 #include "base/copy.hpp"
 #include "ib/rc_qp.hpp"
@@ -32,7 +32,7 @@ static_assert(ring::kBodyBytes <= kShortBytes);
 // The state alone: nothing is in the way of a request that goes into the ring now.
 bool RcQp::is_clear() const noexcept {
   return spec_.type == QpType::rc && may_send() && sq_next_ == sq_tail_ && !stopped_ && is_up() &&
-         sq_tail_ - sq_released_ < spec_.max_send_wr;
+         lost_until_ns_ == 0 && sq_tail_ - sq_released_ < spec_.max_send_wr;
 }
 
 // A write to a target that is away would be done by our own hand.
