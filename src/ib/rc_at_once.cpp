@@ -4,7 +4,9 @@
 // It does what post_send(), begin() and put_inline() together do for such a one, in one go and with
 // one copy; whatever is different in any way goes the long way, which also finds what is wrong with
 // it. And that of binds and invalidations, which are over when they are posted, if nothing is
-// before them. Engine lock held. IBTA vol. 1, 9.7; ibv_post_send(3), IBV_SEND_INLINE, IBV_WR_BIND_MW.
+// before them. Engine lock held.
+//
+// IBTA vol. 1, 9.7; ibv_post_send(3), IBV_SEND_INLINE, IBV_WR_BIND_MW.
 #include "base/barrier.hpp"
 #include "base/copy.hpp"
 #include "ib/rc_qp.hpp"
