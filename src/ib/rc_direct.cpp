@@ -18,9 +18,10 @@ using protect::Rights;
 namespace {
 
 // A target that has let us wait so often in a row is not waited for any more: it looks at its
-// memory and not at its queues. It is tried again after so many accesses.
+// memory and not at its queues. It is tried again after so many accesses: each try costs a stall,
+// and the target's control thread lingers beside it for as long as some forty copies take.
 constexpr uint32_t kSurelyAway = 4;
-constexpr uint32_t kTryAgainAfter = 64;
+constexpr uint32_t kTryAgainAfter = 1024;
 
 Rights need_of(const Wqe& w) noexcept {
   return w.op == SendOp::read ? Rights::remote_read : Rights::remote_write;
