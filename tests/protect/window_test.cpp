@@ -312,15 +312,15 @@ TEST_F(PinnedWindow, a_bind_that_nobody_waits_for_any_more_does_not_hold_up_the_
   use(WindowType::type_1);
   const uint32_t first = bind_now();
   pin(generation_of_key(first));
-  const WindowBind second = good();
-  EXPECT_EQ(window->bind(second), A::waits);
+  const WindowBind next = good();
+  EXPECT_EQ(window->bind(next), A::waits);
   unpin();
   const uint64_t until = now_ns() + 100'000;
   while (now_ns() < until) cpu_relax();
   const WindowBind third = good();
   EXPECT_EQ(window->bind(third), A::done);
   EXPECT_EQ(reach(first), Denial::closed);
-  EXPECT_EQ(reach(second.key), Denial::closed);
+  EXPECT_EQ(reach(next.key), Denial::closed);
   EXPECT_EQ(reach(third.key), Denial::none);
 }
 
