@@ -29,6 +29,17 @@ def users() -> list[str]:
     return ["ordinary", "root"] if IS_ROOT else ["ordinary"]
 
 
+def before_exec(*denied: str):
+    deny = denied_calls.deny(*denied)
+
+    def in_child():
+        # a shell that starts us in the background has us ignore it, and the guest would too
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        deny()
+
+    return in_child
+
+
 class Guest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -66,7 +77,7 @@ class Guest(unittest.TestCase):
             [f"{self.tree}/bin/aperture", "run", *options, "--", *command],
             cwd=self.folder, env=settings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-            preexec_fn=denied_calls.deny(*denied), **identity)
+            preexec_fn=before_exec(*denied), **identity)
         self.addCleanup(self.end, process)
         return process
 
