@@ -167,6 +167,14 @@ CMA_TESTS = {
 }
 
 
+def ucx_alone() -> list:
+    """What keeps a ucx_perftest built with MPI (Debian 13) from taking itself for a rank."""
+    if shutil.which("ucx_perftest") is None:
+        return []
+    asked = subprocess.run(["ucx_perftest", "-h"], capture_output=True, text=True, check=False)
+    return ["-P", "0"] if "MPI mode" in asked.stdout + asked.stderr else []
+
+
 class Ucx:
     """Debian's ucx_perftest over shared memory.
 
@@ -187,6 +195,7 @@ class Ucx:
             self._env["UCX_TLS"] = self.TRANSPORTS[name]
         self._env.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
         self._iterations = {}
+        self._alone = ucx_alone()
 
     def offers(self, measure: Measure) -> bool:
         if self.name == "ucx-nocma":
@@ -206,7 +215,7 @@ class Ucx:
     def _once(self, measure: Measure, iterations: int) -> Observation:
         port = free_port()
         s = self._settings
-        common = ["ucx_perftest", "-p", str(port), "-f", "-v"]
+        common = ["ucx_perftest", "-p", str(port), "-f", "-v", *self._alone]
         if self.name == "ucx-cma":
             common += ["-d", "memory", "-x", "cma"]
         server = subprocess.Popen(common + ["-c", str(s.cpus[1])], env=self._env,
