@@ -9,7 +9,7 @@ namespace aperture::ib {
 
 Status WindowBook::enter_region(uint32_t key, const protect::BindableRegion& region) noexcept {
   try {
-    regions_[protect::number_of_key(key)] = &region;
+    regions_.set(protect::number_of_key(key), region);
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
   }

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/errc.hpp"
+#include "base/number_map.hpp"
 #include "protect/window.hpp"
 
 namespace aperture::ib {
@@ -22,10 +23,9 @@ class WindowBook {
 
   // Regions that windows may be bound to, by the number of their keys.
   Status enter_region(uint32_t key, const protect::BindableRegion& region) noexcept;
-  void remove_region(uint32_t key) noexcept { regions_.erase(protect::number_of_key(key)); }
+  void remove_region(uint32_t key) noexcept { regions_.remove(protect::number_of_key(key)); }
   const protect::BindableRegion* find_region(uint32_t key) const noexcept {
-    const auto it = regions_.find(protect::number_of_key(key));
-    return it == regions_.end() ? nullptr : it->second;
+    return regions_.find(protect::number_of_key(key));
   }
 
   // XRC: the receive queue of that number in that domain, or nullptr.
@@ -43,7 +43,7 @@ class WindowBook {
     uint32_t domain;
     ReceiveQueue* queue;
   };
-  std::unordered_map<uint32_t, const protect::BindableRegion*> regions_;
+  NumberMap<const protect::BindableRegion> regions_;
   std::unordered_map<uint32_t, Shared> srqs_;  // by number
 };
 

@@ -116,7 +116,7 @@ class KeyTable {
   // Of a region that was added with bound_to, inside the engine lock: over when this returns. No
   // peer ever pins such a region, and our own threads are in it inside that lock only. Errors:
   // no_entry.
-  Status revoke_bound(RegionHandle region);
+  Status revoke_bound(const RegionHandle& region);
   // A peer's invalidation of a memory window by its key: the same for what was added with bound_to,
   // if that is the endpoint or the queue pair that it came through; ask.addr, len and need do not
   // matter. none, or why not.

@@ -156,7 +156,7 @@ Status KeyTable::revoke(RegionHandle region, uint64_t deadline_ns) {
   return {};
 }
 
-Status KeyTable::revoke_bound(RegionHandle region) {
+Status KeyTable::revoke_bound(const RegionHandle& region) {
   if (region.generation == 0 || region.index >= file_.capacity) return Errc::no_entry;
   std::lock_guard guard(mutex_);
   if (!in_force(region) && !being_closed(region)) return Errc::no_entry;

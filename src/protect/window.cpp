@@ -146,16 +146,15 @@ WindowAnswer Window::bind(const WindowBind& bind) {
   if (!made) {
     return made.error() == Errc::no_key ? WindowAnswer::key_in_force : WindowAnswer::no_room;
   }
-  next_ = {made.value(), bind.through, bind.region->windows, nullptr};
-  ++next_.of_region->bound;
+  const bool rebinds = is_bound();
+  Binding& to = rebinds ? next_ : now_;
+  to = {made.value(), bind.through, bind.region->windows, nullptr};
+  ++to.of_region->bound;
   if (type_ == WindowType::type_2a && bind.of_endpoint != nullptr) {
-    next_.of_endpoint = bind.of_endpoint;
-    ++next_.of_endpoint->bound;
+    to.of_endpoint = bind.of_endpoint;
+    ++to.of_endpoint->bound;
   }
-  if (!is_bound()) {
-    now_ = std::exchange(next_, {});
-    return WindowAnswer::done;
-  }
+  if (!rebinds) return WindowAnswer::done;
   end(now_);
   return poll();
 }
@@ -203,14 +202,14 @@ WindowAnswer Window::poll() {
 // A binding that is refused from now on: over at once, or in ending_.
 void Window::end(Binding& binding) {
   if (binding.entry.generation == 0) return;
-  ending_ = std::exchange(binding, {});
   const Status status =
-      is_type_1() ? table_.revoke_now(ending_.entry) : table_.revoke_bound(ending_.entry);
-  if (status.error() == Errc::busy) {
-    next_poll_ns_ = 0;
-  } else {
-    release(ending_);
+      is_type_1() ? table_.revoke_now(binding.entry) : table_.revoke_bound(binding.entry);
+  if (status.error() != Errc::busy) {
+    release(binding);
+    return;
   }
+  ending_ = std::exchange(binding, {});
+  next_poll_ns_ = 0;
 }
 
 void Window::release(Binding& binding) noexcept {

@@ -23,9 +23,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <unordered_map>
 
 #include "base/errc.hpp"
+#include "base/number_map.hpp"
 #include "protect/key_numbers.hpp"
 #include "protect/key_table.hpp"
 #include "protect/rights.hpp"
@@ -172,12 +172,9 @@ std::string explain_invalidation(uint32_t key, WindowAnswer answer,
 class WindowSet {
  public:
   // Throws bad_alloc.
-  void add(Window& window) { by_number_.emplace(window.number(), &window); }
-  void remove(const Window& window) noexcept { by_number_.erase(window.number()); }
-  Window* find(uint32_t key) const noexcept {
-    const auto at = by_number_.find(number_of_key(key));
-    return at == by_number_.end() ? nullptr : at->second;
-  }
+  void add(Window& window) { by_number_.set(window.number(), window); }
+  void remove(const Window& window) noexcept { by_number_.remove(window.number()); }
+  Window* find(uint32_t key) const noexcept { return by_number_.find(number_of_key(key)); }
   // IBV_WR_LOCAL_INV, and a peer's IBV_WR_SEND_WITH_INV.
   WindowAnswer invalidate(uint32_t key, DomainId pd, EndpointId through) {
     Window* window = find(key);
@@ -185,7 +182,7 @@ class WindowSet {
   }
 
  private:
-  std::unordered_map<uint32_t, Window*> by_number_;
+  NumberMap<Window> by_number_;
 };
 
 }  // namespace aperture::protect

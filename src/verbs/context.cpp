@@ -82,7 +82,7 @@ uint32_t ContextUse::drop(Context& context) noexcept {
 }
 
 Context::Context(std::unique_ptr<nic::VerbsNic> its_nic)
-    : nic(std::move(its_nic)), windows(wanted_windows()) {
+    : nic(std::move(its_nic)), its_engine(nic->engine()), windows(wanted_windows()) {
   extended.sz = sizeof extended;
   ibv_context& context = extended.context;
   context.device = our_device();

@@ -32,7 +32,7 @@ struct Context {
   explicit Context(std::unique_ptr<nic::VerbsNic> its_nic);
 
   ibv_context* base() noexcept { return &extended.context; }
-  nic::Engine& engine() noexcept { return nic->engine(); }
+  nic::Engine& engine() noexcept { return its_engine; }
   uint32_t next_handle() noexcept {
     // relaxed: a number alone
     return handles.fetch_add(1, std::memory_order_relaxed);
@@ -40,7 +40,8 @@ struct Context {
 
   verbs_context extended{};  // first: object_of(); its `context` is what the application holds
   std::unique_ptr<nic::VerbsNic> nic;
-  UniqueFd command_fd;  // nothing is behind it: some programs set flags on context->cmd_fd
+  nic::Engine& its_engine;  // the nic's, at hand for each post and poll
+  UniqueFd command_fd;      // nothing is behind it: some programs set flags on context->cmd_fd
   AsyncQueue async;
   WindowType2 windows;
   std::atomic<uint32_t> handles{1};

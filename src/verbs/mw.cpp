@@ -94,9 +94,8 @@ int dealloc_mw(ibv_mw* mw) noexcept {
   });
 }
 
-ib::BindWr bind_of(ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,
-                   const void* caller) noexcept {
-  ib::BindWr bind;
+void fill_bind(ib::BindWr& bind, const ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,
+               const void* caller) noexcept {
   bind.window_key = mw->rkey;
   bind.region_key = info.mr != nullptr ? info.mr->lkey : 0;
   bind.addr = info.addr;
@@ -105,7 +104,6 @@ ib::BindWr bind_of(ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,
   bind.zero_based = (info.mw_access_flags & IBV_ACCESS_ZERO_BASED) != 0;
   bind.rkey = rkey;
   bind.bound_at = caller;
-  return bind;
 }
 
 // The inline ibv_bind_mw has seen to it that the window is of type 1, and of the MR's PD.
@@ -121,7 +119,8 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
     if (const int error = judge_bind(kCall, BindBy::call, *mw, info); error != 0) return error;
     Qp& ours = qp_of(qp);
     nic::EngineGuard guard(ours.engine());
-    ib::BindWr bind = bind_of(mw, info, 0, caller);
+    ib::BindWr bind;
+    fill_bind(bind, mw, info, 0, caller);
     bind.by_work_request = false;
     ib::SendWr wr;
     wr.id = asked->wr_id;

@@ -29,7 +29,7 @@ enum class BindBy { call, work_request };  // ibv_bind_mw(), or IBV_WR_BIND_MW
 int judge_bind(const char* call, BindBy by, const ibv_mw& mw,
                const ibv_mw_bind_info& info) noexcept;
 // The core's words for a bind. The MR may be null.
-ib::BindWr bind_of(ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,
-                   const void* caller) noexcept;
+void fill_bind(ib::BindWr& bind, const ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,
+               const void* caller) noexcept;
 
 }  // namespace aperture::verbs

@@ -116,7 +116,8 @@ void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info
     if (const int error = judge_bind("ibv_wr_bind_mw", BindBy::work_request, *mw, *info);
         error != 0)
       return error;
-    entry.bind = bind_of(mw, *info, rkey, caller);
+    entry.bind = {};
+    fill_bind(entry.bind, mw, *info, rkey, caller);
     entry.has_bind = true;
     return 0;
   });

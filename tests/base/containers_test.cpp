@@ -1,11 +1,15 @@
-// The intrusive list, the object pool, and copies through an iovec.
+// The intrusive list, the object pool, the map of numbers, and copies through an iovec.
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "base/iov.hpp"
 #include "base/list.hpp"
+#include "base/number_map.hpp"
 #include "base/pool.hpp"
 
 namespace aperture {
@@ -51,6 +55,52 @@ TEST(Pool, hands_out_as_many_as_its_limit_and_takes_them_back) {
   EXPECT_EQ(pool.take(), taken[5]);
   for (int i = 0; i < 70; ++i) pool.give(taken[i]);
   EXPECT_EQ(pool.out(), 0u);
+}
+
+TEST(NumberMap, finds_what_was_set_and_nothing_else) {
+  NumberMap<int> map;
+  int one = 1, other = 2;
+  EXPECT_EQ(map.find(0), nullptr);
+  map.remove(7);
+  map.set(0, one);
+  map.set(0xffffffff, other);
+  EXPECT_EQ(map.find(0), &one);
+  EXPECT_EQ(map.find(0xffffffff), &other);
+  EXPECT_EQ(map.find(1), nullptr);
+  map.set(0, other);
+  EXPECT_EQ(map.find(0), &other);
+  EXPECT_EQ(map.size(), 2u);
+  map.remove(0);
+  map.remove(0);
+  EXPECT_EQ(map.find(0), nullptr);
+  EXPECT_EQ(map.find(0xffffffff), &other);
+  EXPECT_EQ(map.size(), 1u);
+}
+
+// Few numbers, so that chains of probes form, wrap around the end, and lose their middle.
+TEST(NumberMap, does_as_a_std_map_does) {
+  std::mt19937 random(3);
+  for (const uint32_t numbers : {24u, 400u, 1u << 24}) {
+    std::vector<int> objects(64);
+    NumberMap<int> map;
+    std::map<uint32_t, int*> model;
+    for (int step = 0; step < 20'000; ++step) {
+      const auto number = static_cast<uint32_t>(random() % numbers);
+      if (random() % 2 == 0 && model.size() < 300) {
+        int& object = objects[random() % objects.size()];
+        map.set(number, object);
+        model[number] = &object;
+      } else {
+        map.remove(number);
+        model.erase(number);
+      }
+      const auto asked = static_cast<uint32_t>(random() % numbers);
+      const auto at = model.find(asked);
+      ASSERT_EQ(map.find(asked), at == model.end() ? nullptr : at->second);
+      ASSERT_EQ(map.size(), model.size());
+    }
+    for (const auto& [number, object] : model) EXPECT_EQ(map.find(number), object);
+  }
 }
 
 TEST(Iov, gather_and_scatter_begin_anywhere) {
