@@ -1,6 +1,8 @@
 // The slow half of the biased lock: see lock.hpp.
 #include "base/lock.hpp"
 
+#include <sched.h>
+
 #include "base/clock.hpp"
 
 namespace aperture {
@@ -11,6 +13,7 @@ namespace {
 // much more frequent that is: a visit costs some twenty times what the bias saves.
 constexpr uint32_t kVisitsToJudge = 64;
 constexpr uint32_t kWorthIt = 16;
+constexpr uint32_t kSpinsToYield = 256;  // some ten microseconds
 
 }  // namespace
 
@@ -28,7 +31,14 @@ void EngineLock::lock_slow() noexcept {
     heavy_barrier();
     const Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
     // SYNC POINT: engine-lock-inside
-    while (bias.inside.load(std::memory_order_acquire)) cpu_relax();
+    for (uint32_t spins = 1; bias.inside.load(std::memory_order_acquire); ++spins) {
+      // longer than any poll takes: the owner was taken off its CPU, which may be this one
+      if (spins % kSpinsToYield == 0) {
+        ::sched_yield();
+      } else {
+        cpu_relax();
+      }
+    }
   }
   through_mutex_ = true;
   count_entry();

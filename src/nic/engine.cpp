@@ -188,13 +188,15 @@ void Engine::on_tick() noexcept {
     tick_again();
     return;
   }
-  bool resting;
-  {
-    const EngineGuard guard(*this);
-    resting = asleep();
-    if (resting && ++idle_ticks_ > kIdleTicks) ticking_ = false;
-    if (!ticking_) return;
+  if (!lock_.try_lock()) {  // somebody polls, if slowly
+    tick_again();
+    return;
   }
+  const bool resting = asleep();
+  if (resting && ++idle_ticks_ > kIdleTicks) ticking_ = false;
+  const bool goes_on = ticking_;
+  lock_.unlock();
+  if (!goes_on) return;
   if (!resting) drive();
   tick_again();
 }
