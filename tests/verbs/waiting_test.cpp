@@ -128,9 +128,9 @@ TEST_F(Waiting, memory_is_served_while_every_thread_waits_or_is_elsewhere) {
     EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
     fall_asleep();
   }
-  EXPECT_EQ(counter.bytes[0], 3);
   line.send();
-  sleeper.join();
+  sleeper.join();  // it has executed them; the completions came through another mapping
+  EXPECT_EQ(counter.bytes[0], 3);
 }
 
 TEST_F(Waiting, a_descriptor_that_does_not_block_answers_at_once_and_becomes_readable) {
