@@ -168,7 +168,16 @@ void expect_cancellable(void* (*run)(void*), void* with) {
   EXPECT_EQ(result, PTHREAD_CANCELED);
 }
 
+// ThreadSanitizer's poll() leaves a thread that is cancelled in it marked as blocked, and from then
+// on the mutexes that its clean-up takes go unseen: reports of races that are none.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kSeesCancelledThreads = false;
+#else
+constexpr bool kSeesCancelledThreads = true;
+#endif
+
 TEST_F(Waiting, a_thread_that_is_cancelled_takes_nothing_along) {
+  if (!kSeesCancelledThreads) GTEST_SKIP() << "not under ThreadSanitizer";
   Line line(here_.context, here_pd_, there_.context, there_pd_);
   line.expect_message();
   expect_cancellable(wait_for_cq_event, &line);
@@ -182,6 +191,7 @@ TEST_F(Waiting, a_thread_that_is_cancelled_takes_nothing_along) {
 
 // A cancellation that comes in the middle of posting and polling waits for the next such point.
 TEST_F(Waiting, a_thread_that_is_cancelled_while_it_works_ends_between_two_calls) {
+  if (!kSeesCancelledThreads) GTEST_SKIP() << "not under ThreadSanitizer";
   Line line(here_.context, here_pd_, there_.context, there_pd_);
   for (int round = 0; round < 20; ++round) {
     pthread_t thread;
