@@ -57,24 +57,7 @@ class Window {
   uint32_t rkey_;
 };
 
-class Apart : public ::testing::Test {
- protected:
-  void SetUp() override {
-    ::alarm(110);
-    for (Device* device : {&here_, &there_}) {
-      ASSERT_NE(device->context, nullptr) << "run it under `aperture run`";
-    }
-    here_pd_ = ibv_alloc_pd(here_.context);
-    there_pd_ = ibv_alloc_pd(there_.context);
-  }
-  void TearDown() override {
-    EXPECT_EQ(ibv_dealloc_pd(here_pd_), 0);
-    EXPECT_EQ(ibv_dealloc_pd(there_pd_), 0);
-    ::alarm(0);
-  }
-  Device here_, there_;
-  ibv_pd *here_pd_ = nullptr, *there_pd_ = nullptr;
-};
+class Apart : public TwoContexts {};
 
 // Sends `count` messages to its peer and receives as many, the number of each in its bytes.
 void talk(const End& end, uint32_t count, uint32_t length) {

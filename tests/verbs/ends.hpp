@@ -174,4 +174,26 @@ class Verbs : public ::testing::Test {
   std::unique_ptr<End> here_, there_;
 };
 
+// Two contexts, and with them engines, of one process, each with a protection domain.
+class TwoContexts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ::alarm(110);
+    for (const Device* device : {&here_, &there_}) {
+      ASSERT_NE(device->context, nullptr) << "run it under `aperture run`";
+    }
+    here_pd_ = ibv_alloc_pd(here_.context);
+    there_pd_ = ibv_alloc_pd(there_.context);
+  }
+  void TearDown() override {
+    EXPECT_EQ(ibv_dealloc_pd(here_pd_), 0);
+    EXPECT_EQ(ibv_dealloc_pd(there_pd_), 0);
+    ::alarm(0);
+  }
+
+  Device here_, there_;
+  ibv_pd* here_pd_ = nullptr;
+  ibv_pd* there_pd_ = nullptr;
+};
+
 }  // namespace aperture::test

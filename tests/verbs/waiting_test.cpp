@@ -13,26 +13,7 @@
 namespace aperture::test {
 namespace {
 
-// The peer has a context, and with it an engine, of its own.
-class Waiting : public ::testing::Test {
- protected:
-  void SetUp() override {
-    ::alarm(60);
-    ASSERT_NE(here_.context, nullptr) << "run it under `aperture run`";
-    ASSERT_NE(there_.context, nullptr);
-    here_pd_ = ibv_alloc_pd(here_.context);
-    there_pd_ = ibv_alloc_pd(there_.context);
-  }
-  void TearDown() override {
-    EXPECT_EQ(ibv_dealloc_pd(here_pd_), 0);
-    EXPECT_EQ(ibv_dealloc_pd(there_pd_), 0);
-    ::alarm(0);
-  }
-
-  Device here_, there_;
-  ibv_pd* here_pd_ = nullptr;
-  ibv_pd* there_pd_ = nullptr;
-};
+class Waiting : public TwoContexts {};
 
 // A channel with one end on it, and its peer.
 struct Line {
