@@ -3,7 +3,6 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <new>
@@ -145,8 +144,8 @@ void Engine::post(std::function<void()> fn) noexcept {
     // SYNC POINT: engine-posted
     has_posted_.store(true, std::memory_order_release);
   }
-  signal_eventfd(
-      doorbell_.get());  // always: whether it sleeps is not ours to read, and this is rare
+  // always: whether it sleeps is not ours to read, and this is rare
+  signal_eventfd(doorbell_.get());
 }
 
 void Engine::run_posted() noexcept {

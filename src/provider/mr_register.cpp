@@ -11,7 +11,7 @@
 #include "base/guarded_copy.hpp"
 #include "base/random.hpp"
 #include "protect/descriptor.hpp"
-#include "provider//errors.hpp"
+#include "provider/errors.hpp"
 #include "provider/mr.hpp"
 #include "provider/offer.hpp"
 
