@@ -164,6 +164,53 @@ inline bool copy_entry(const KeyFile& file, RegionRef ref, DomainId pd, uint64_t
   return same && e.state_gen.load(std::memory_order_acquire) == wanted;
 }
 
+// Where the memory of a region probably is: regions whose keys count up are mostly pieces of one
+// buffer, as far apart as their keys say. Among a million of them that memory misses the caches as
+// their entries do, and is fetched while the entry is read rather than after it. A wrong guess
+// fetches a line for nothing, within what a region here was long; it decides nothing. Plain data of
+// one thread.
+struct PlaceHint {
+  static constexpr uint8_t kGiveUp = 16;
+
+  uint64_t key = 0;  // of the region met last
+  uint64_t base = 0;
+  uint64_t length = 0;
+  uint64_t stride = 0;  // bytes from a key to the next, modulo 2^64
+  uint8_t wrong = 0;  // guesses in a row; kGiveUp: no more are made until one would have been right
+  bool zero_based = false;
+
+  uint64_t base_of(uint64_t other) const noexcept { return base + (other - key) * stride; }
+  // always_inline: GCC takes a function that only prefetches for one without effect, and drops
+  // its calls.
+  [[gnu::always_inline]] void fetch(uint64_t other, uint64_t addr) const noexcept {
+    if (other == key || wrong == kGiveUp) return;
+    const uint64_t there = base_of(other);
+    const uint64_t offset = zero_based ? addr : addr - there;
+    if (offset < length) __builtin_prefetch(reinterpret_cast<const void*>(there + offset));
+  }
+  void learn(uint64_t found_key, const EntryCopy& found) noexcept {
+    const uint64_t away = found_key - key;
+    if (away == 0 && found.base == base) return;
+    if (base_of(found_key) == found.base) {
+      wrong = 0;
+    } else if (wrong != kGiveUp) {
+      ++wrong;
+      stride = away == 0 ? 0 : quotient(found.base - base, away);
+    }
+    key = found_key;
+    base = found.base;
+    length = found.length;
+    zero_based = (found.rights & kFlagZeroBased) != 0;
+  }
+
+ private:
+  // Of numbers that are signed, without the one division that overflows.
+  static uint64_t quotient(uint64_t a, uint64_t b) noexcept {
+    if (b == ~uint64_t{0}) return 0 - a;
+    return static_cast<uint64_t>(static_cast<int64_t>(a) / static_cast<int64_t>(b));
+  }
+};
+
 // Where a caller met a region last, and whether the one before it lay as many entries away as its
 // key did: keys that count up mostly lie in a row, and are then found without a look at the chains.
 // Plain data of one thread; a stale hint costs a look at one entry.
@@ -171,6 +218,7 @@ struct LookupHint {
   uint64_t index = 0;
   uint64_t key = 0;
   bool in_step = false;
+  PlaceHint place{};  // of regions of this process alone
 
   void learn(uint64_t found_key, uint64_t found_index) noexcept {
     in_step = found_index - index == found_key - key;  // modulo 2^64

@@ -399,10 +399,13 @@ Denial KeyTable::find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) co
 
 Checked KeyTable::check(const AccessAsk& ask, LookupHint* hint) const noexcept {
   EntryCopy entry;
+  const uint64_t key = ask.key.unchecked();
+  if (hint != nullptr) hint->place.fetch(key, ask.addr.unchecked());
   if (hint == nullptr || !copy_near(file_, *hint, ask.pd, ask.key.unchecked(), entry)) {
     const Denial denial = find(ask, hint, entry);
     if (denial != Denial::none) return Checked(denial);
   }
+  if (hint != nullptr) hint->place.learn(key, entry);
   return grant(ask, entry);
 }
 

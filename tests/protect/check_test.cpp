@@ -293,6 +293,53 @@ TEST_F(Check, hint_in_step_opens_only_what_the_key_names) {
   EXPECT_EQ(at(101).denial(), Denial::revoking);
 }
 
+EntryCopy over(uint64_t base, uint64_t length, uint32_t flags = 0) {
+  EntryCopy entry;
+  entry.base = base;
+  entry.length = length;
+  entry.rights = flags;
+  return entry;
+}
+
+TEST(PlaceHint, knows_where_the_pieces_of_one_buffer_lie_whatever_order_they_are_met_in) {
+  PlaceHint hint;
+  const auto base = [](uint64_t key) { return 0x10000 + key * 192; };
+  for (const uint64_t key : {7, 900, 3, 4, 70, 12}) hint.learn(key, over(base(key), 192));
+  for (const uint64_t key : {0, 8, 12, 500, 1'000'000}) EXPECT_EQ(hint.base_of(key), base(key));
+  // backwards too, and with keys that wrap
+  PlaceHint down;
+  for (const uint64_t key : {5, 4, 100}) down.learn(key, over(0x100000 - key * 64, 64));
+  EXPECT_EQ(down.base_of(1), 0x100000u - 64);
+  EXPECT_EQ(down.base_of(~uint64_t{0}), 0x100000u + 64);
+}
+
+TEST(PlaceHint, gives_up_where_there_is_no_order_until_there_is_one) {
+  PlaceHint hint;
+  uint64_t somewhere = 1;
+  for (uint64_t key = 1; key < 40; ++key) {
+    somewhere = somewhere * 6364136223846793005u + 1;
+    hint.learn(key, over(somewhere, 8));
+    hint.fetch(key + 1, somewhere);  // of memory that is not there: no fault
+  }
+  EXPECT_EQ(hint.wrong, PlaceHint::kGiveUp);
+  const uint64_t stride = hint.stride;
+  hint.learn(40, over(hint.base + stride, 8));
+  EXPECT_EQ(hint.wrong, 0);
+}
+
+TEST(PlaceHint, survives_any_numbers) {
+  constexpr uint64_t kMost = ~uint64_t{0};
+  constexpr uint64_t kTop = uint64_t{1} << 63;
+  PlaceHint hint;
+  for (const uint64_t key : {uint64_t{0}, kMost, kTop, uint64_t{1}, kTop - 1, uint64_t{0}}) {
+    for (const uint64_t base : {uint64_t{0}, kTop, kMost, uint64_t{1}}) {
+      hint.learn(key, over(base, kMost, kFlagZeroBased));
+      hint.fetch(key + 1, kTop);
+      EXPECT_EQ(hint.base_of(key), base);
+    }
+  }
+}
+
 // Pages of the file that hold no entry yet stay holes, whatever key a peer names.
 TEST_F(Check, hint_in_step_leaves_unused_entries_alone) {
   LookupHint hint;
