@@ -74,6 +74,11 @@ class PeerKeyView {
   DirectResult write(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
   DirectResult read(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
 
+  // An access to that key is coming: fetches what the hint says it will look at first.
+  void foresee(const LookupHint& hint, uint64_t key) const noexcept {
+    fetch_near(file_, hint, key);
+  }
+
   // The check alone: is it certain that this would be refused now? (Advice; the copy asks again.)
   Denial would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint64_t len,
                       Rights need) const noexcept;

@@ -74,6 +74,12 @@ DirectResult Qp::copy_direct(Wqe& wqe, uint8_t range_at, const RemoteRange& rang
   return r;
 }
 
+// A direct access to that key is likely: what it looks at first is fetched while it is prepared.
+void Qp::foresee_direct(uint64_t key) noexcept {
+  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+  keys->foresee(direct_hint_, shown(key).key);
+}
+
 protect::Denial Qp::would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept {
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
   return keys->would_refuse(lane_->remote_domain, shown(range.key).key, range.addr, range.len,

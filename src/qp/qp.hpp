@@ -242,6 +242,7 @@ class Qp {
   bool may_go_direct(const Wqe& wqe) noexcept;
   bool put_direct(Wqe& wqe) noexcept;
   bool leave_direct() noexcept;
+  void foresee_direct(uint64_t key) noexcept;
   void claim_stalled_head() noexcept;
   bool claim(const Piece& piece) noexcept;
   protect::Denial would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept;

@@ -209,6 +209,8 @@ Status Qp::rma(WqeKind kind, const RmaWr& wr) noexcept {
   if (port_.tx_cq == nullptr ? wr.completion : !port_.tx_cq->has_room()) return Errc::again;
   const bool begin_now = state_ == QpState::ready && queue_.empty();
   if (!begin_now && port_.queued >= port_.tx_size) return Errc::again;
+  if (begin_now && lane_->direct.allowed && !lane_->request_tx.consumer_hot())
+    foresee_direct(wr.ranges[0].key);
   Wqe* wqe = port_.wqes.take();
   if (wqe == nullptr) return Errc::again;
   *static_cast<ListHook*>(wqe) = {};
