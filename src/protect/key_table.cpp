@@ -301,7 +301,8 @@ void KeyTable::note_domain(DomainId pd) noexcept {
   file_.header->domains[domain_cursor_++ % kKnownDomains].store(pd, std::memory_order_relaxed);
 }
 
-Result<RegionHandle> KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideRecord> side) {
+Status KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideRecord> side,
+                     RegionHandle& made) {
   if (spec.pd == 0 || (static_cast<uint32_t>(spec.rights) & ~kAllRights) != 0) return Errc::invalid;
   if (spec.length != 0 && spec.base > ~uint64_t{0} - (spec.length - 1)) return Errc::invalid;
   if (spec.origin && spec.zero_based) return Errc::invalid;
@@ -351,7 +352,8 @@ Result<RegionHandle> KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideR
   if (resting == 0) link(index, hash);
   ++live_;
   split_if_crowded();
-  return RegionHandle{index, generation, key, generation};
+  made = {index, generation, key, generation};
+  return {};
 }
 
 Status KeyTable::enable(RegionHandle region) {

@@ -86,7 +86,15 @@ class KeyTable {
   // 0, an unknown right, an origin for what is zero_based), no_space (table full), no_memory.
   // With a side record, base is the address of the first byte and length that of all segments.
   // Peers leave the accesses of what has a side record, an origin or an endpoint to the owner.
-  Result<RegionHandle> add(const RegionSpec& spec, std::unique_ptr<SideRecord> side = nullptr);
+  // The second form writes the handle where it stays: a copy of fields that were stored just now
+  // waits for them. On failure it writes nothing.
+  Result<RegionHandle> add(const RegionSpec& spec, std::unique_ptr<SideRecord> side = nullptr) {
+    RegionHandle made;
+    const Status added = add(spec, std::move(side), made);
+    if (!added) return added.error();
+    return made;
+  }
+  Status add(const RegionSpec& spec, std::unique_ptr<SideRecord> side, RegionHandle& made);
   // Errors: no_entry (closed, or being closed).
   Status enable(RegionHandle region);
   // Neither closed nor being closed.

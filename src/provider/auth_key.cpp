@@ -74,13 +74,13 @@ Result<protect::DomainId> pd_of_auth_key(Domain& domain, const uint8_t* key, siz
   return found->pd;
 }
 
-Result<protect::RegionHandle> add_region_of(Domain& domain, const protect::RegionSpec& spec,
-                                            std::unique_ptr<protect::SideRecord> side) {
+Status add_region_of(Domain& domain, const protect::RegionSpec& spec,
+                     std::unique_ptr<protect::SideRecord> side, protect::RegionHandle& made) {
   protect::KeyTable& table = domain.engine->keys();
-  if (!spec.requested_key) return table.add(spec, std::move(side));
+  if (!spec.requested_key) return table.add(spec, std::move(side), made);
   // SYNC POINT: several-keys
   if (!domain.auth_keys.several.load(std::memory_order_acquire)) {
-    return table.add(spec, std::move(side));
+    return table.add(spec, std::move(side), made);
   }
   // held until it is there: nobody takes the same key under another authorization key meanwhile
   const std::lock_guard guard(domain.auth_keys.mutex);
@@ -89,7 +89,7 @@ Result<protect::RegionHandle> add_region_of(Domain& domain, const protect::Regio
       return Errc::no_key;
     }
   }
-  return table.add(spec, std::move(side));
+  return table.add(spec, std::move(side), made);
 }
 
 uint8_t* new_auth_key(const uint8_t* key, size_t size) {

@@ -49,8 +49,8 @@ Result<AuthKey> auth_key_of(Domain& domain, const char* what, const uint8_t* key
 Result<protect::DomainId> pd_of_auth_key(Domain& domain, const uint8_t* key, size_t size);
 // KeyTable::add for a region of this domain: a requested key that is in use under any of its
 // authorization keys is refused (no_key).
-Result<protect::RegionHandle> add_region_of(Domain& domain, const protect::RegionSpec& spec,
-                                            std::unique_ptr<protect::SideRecord> side = nullptr);
+Status add_region_of(Domain& domain, const protect::RegionSpec& spec,
+                     std::unique_ptr<protect::SideRecord> side, protect::RegionHandle& made);
 
 // In the answer of fi_getinfo and in the info of a connection request: a copy of that key, which
 // fi_freeinfo frees. By exception std::bad_alloc.

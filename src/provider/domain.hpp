@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/spare_blocks.hpp"
 #include "nic/engine.hpp"
 #include "provider/auth_key.hpp"
 #include "provider/entry.hpp"
@@ -16,6 +17,8 @@
 #include "provider/raw_keys.hpp"
 
 namespace aperture::provider {
+
+inline constexpr size_t kRegionBytes = 384;  // at least a Region: mr.hpp
 
 struct Eq;
 class Sleeper;
@@ -32,7 +35,8 @@ struct Domain {
   AuthKeys auth_keys;
   MappedKeys mapped_keys;
   Uses uses;                   // endpoints, AVs, CQs, counters, poll sets, windows
-  uint32_t regions = 0;        // open ones; guarded by the engine's lock
+  uint32_t regions = 0;        // open ones; guarded by the engine's lock, as their memory is
+  SpareBlocks region_blocks{kRegionBytes};
   Eq* eq = nullptr;            // fi_domain_bind
   bool async_regions = false;  // bound with FI_REG_MR
   // CQs and counters that somebody may be asleep on; guarded by the engine's lock.

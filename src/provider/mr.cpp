@@ -98,6 +98,31 @@ void take_wish(const RegisterCall& call, RegionWish& wish) {
   wish.caller = call.caller;
 }
 
+// The region is open no more; its memory goes back to its domain.
+struct EndRegion {
+  void operator()(Region* region) const noexcept {
+    Domain& domain = *region->domain;
+    std::destroy_at(region);
+    nic::EngineGuard guard(*domain.engine);
+    domain.region_blocks.give(region);
+    --domain.regions;
+  }
+};
+using OpenRegion = std::unique_ptr<Region, EndRegion>;
+
+OpenRegion open_region(Domain& domain) {
+  void* block;
+  {
+    nic::EngineGuard guard(*domain.engine);
+    block = domain.region_blocks.take();
+    ++domain.regions;
+  }
+  // every member has its initializer: wiping the whole before them takes as long as allocating it
+  OpenRegion region(new (block) Region);
+  region->domain = &domain;
+  return region;
+}
+
 int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd, fid_mr** out) {
   if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || out == nullptr) {
     APERTURE_WARN("fi_mr_reg: the domain or mr is NULL, or something else than a domain is given");
@@ -108,12 +133,10 @@ int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd, fid_mr*
     return -FI_EINVAL;
   }
   auto& domain = object_of<Domain>(fid);
-  // every member has its initializer: wiping the whole before them takes as long as allocating it
-  auto region = std::make_unique_for_overwrite<Region>();
+  OpenRegion region = open_region(domain);
   take_wish(call, region->wish);
   region->wish.pd = pd != 0 ? pd : domain.engine->domain();
   if (const int rc = check_wish(domain, region->wish); rc != 0) return rc;
-  region->domain = &domain;
   region->fid.fid = {FI_CLASS_MR, call.context, &g_region_fid_ops};
   region->fid.key = FI_KEY_NOTAVAIL;
   const bool later = domain.async_regions;
@@ -126,8 +149,6 @@ int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd, fid_mr*
     if (const int rc = begin_registration(*region); rc != 0) return rc;
   }
   (void)region.release();
-  nic::EngineGuard guard(*domain.engine);
-  ++domain.regions;
   return 0;
 }
 
@@ -242,11 +263,8 @@ int close_region(fid* fid) noexcept {
     if (state == RegionState::ready || state == RegionState::revoking) {
       if (const int rc = revoke(region); rc != 0) return rc;
     }
-    Domain& domain = *region.domain;
-    if (domain.async_regions) domain.eq->forget(fid);
-    delete &region;
-    nic::EngineGuard guard(*domain.engine);
-    --domain.regions;
+    if (region.domain->async_regions) region.domain->eq->forget(fid);
+    EndRegion()(&region);
     return 0;
   });
 }

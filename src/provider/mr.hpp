@@ -86,6 +86,9 @@ struct Region {
   std::vector<Window*> windows;
 };
 
+static_assert(sizeof(Region) <= kRegionBytes &&
+              alignof(Region) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+
 // mr_register.cpp: the work itself; 0 or a negative fi_errno with its sentence in the log.
 int check_wish(const Domain& domain, const RegionWish& wish);
 int register_region(Region& region);

@@ -233,16 +233,16 @@ int register_region(Region& region) {
   spec.enabled = !rules.per_endpoint && !(rules.rma_event && (wish.flags & FI_RMA_EVENT) != 0);
   if (!rules.provider_keys) spec.requested_key = wish.requested_key;
   spec.registered_at = wish.caller;
-  Result<protect::RegionHandle> handle = add_region_of(domain, spec, make_side(domain, region));
-  if (!handle) return explain_refusal(handle.error(), wish);
-  region.handle = *handle;
+  const protect::RegionHandle& handle = region.handle;
+  const Status added = add_region_of(domain, spec, make_side(domain, region), region.handle);
+  if (!added) return explain_refusal(added.error(), wish);
   region.base = spec.zero_based ? 0 : spec.base;
   region.enabled = spec.enabled;
   // the application may look at both while the control thread is here
   std::atomic_ref(region.fid.mem_desc)
-      .store(protect::descriptor_of(*handle), std::memory_order_release);
+      .store(protect::descriptor_of(handle), std::memory_order_release);
   std::atomic_ref(region.fid.key)
-      .store(rules.raw_keys ? FI_KEY_NOTAVAIL : handle->key, std::memory_order_release);
+      .store(rules.raw_keys ? FI_KEY_NOTAVAIL : handle.key, std::memory_order_release);
   return 0;
 }
 

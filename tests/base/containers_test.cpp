@@ -1,6 +1,7 @@
-// The intrusive list, the object pool, the map of numbers, and copies through an iovec.
+// Intrusive list, object pool, spare blocks, map of numbers, and copies through an iovec.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <random>
@@ -11,6 +12,7 @@
 #include "base/list.hpp"
 #include "base/number_map.hpp"
 #include "base/pool.hpp"
+#include "base/spare_blocks.hpp"
 
 namespace aperture {
 namespace {
@@ -129,6 +131,30 @@ TEST(Iov, stops_at_the_end_of_the_iovec) {
   EXPECT_STREQ(out, "c------");
   gather(out, iov, 1, 100, 5);
   EXPECT_STREQ(out, "c------");
+}
+
+TEST(SpareBlocks, hands_out_what_came_back_last_and_keeps_a_few) {
+  SpareBlocks blocks(48);
+  std::vector<void*> out;
+  for (int i = 0; i < 200; ++i) {
+    out.push_back(blocks.take());
+    std::memset(out.back(), i, 48);
+  }
+  // all of them apart: each still holds what was written
+  for (int i = 0; i < 200; ++i) {
+    const auto* bytes = static_cast<const unsigned char*>(out[i]);
+    EXPECT_EQ(std::count(bytes, bytes + 48, static_cast<unsigned char>(i)), 48) << i;
+  }
+  for (void* block : out) blocks.give(block);  // more than it keeps: the rest is freed (ASan)
+#if !defined(__SANITIZE_ADDRESS__)
+  void* one = blocks.take();
+  void* other = blocks.take();
+  EXPECT_NE(one, other);
+  blocks.give(one);
+  EXPECT_EQ(blocks.take(), one);
+  blocks.give(one);
+  blocks.give(other);
+#endif
 }
 
 }  // namespace

@@ -36,9 +36,7 @@ class LoopbackLane final : public Lane {
   }
   bool prepare_request_bytes() noexcept override { return true; }
   bool prepare_response_bytes() noexcept override { return true; }
-  void ring_doorbell() noexcept override {
-    signal_eventfd(doorbell_fd_);
-  }
+  void ring_doorbell() noexcept override { signal_eventfd(doorbell_fd_); }
 
  private:
   ring::ChannelWords* words(size_t channel) const noexcept {
