@@ -45,6 +45,7 @@ class DriveList {
     }
     std::swap(all_.back(), all_[hot_]);
     ++hot_;
+    note_size();
     return {};
   }
 
@@ -57,6 +58,7 @@ class DriveList {
       }
       std::swap(all_[i], all_.back());
       all_.pop_back();
+      note_size();
       return;
     }
   }
@@ -72,7 +74,7 @@ class DriveList {
         e.idle_polls = look == T::Look::taken ? 0 : e.idle_polls + 1;
       }
     }
-    if (hot_ < all_.size() || hot_ > kHotRings) [[unlikely]]
+    if (crowded_) [[unlikely]]
       look_at_a_cold_one(polls);
   }
 
@@ -99,6 +101,9 @@ class DriveList {
     uint32_t idle_polls;
   };
 
+  // Asked in every poll, where the size of a vector takes a division.
+  void note_size() noexcept { crowded_ = hot_ < all_.size() || hot_ > kHotRings; }
+
   // Drives one; what is over goes to its owner. False: the list has changed.
   [[gnu::noinline]] bool drive(size_t at, uint64_t polls) noexcept {
     Entry& e = all_[at];
@@ -112,6 +117,10 @@ class DriveList {
 
   // The next cold one in turn becomes hot if it had work; an idle hot one makes place.
   [[gnu::noinline]] void look_at_a_cold_one(uint64_t polls) noexcept {
+    change_places(polls);
+    note_size();
+  }
+  void change_places(uint64_t polls) noexcept {
     if (next_cold_ < hot_ || next_cold_ >= all_.size()) next_cold_ = hot_;
     const size_t looked_at = next_cold_++;
     if (looked_at < all_.size() && !drive(looked_at, polls)) return;
@@ -132,6 +141,7 @@ class DriveList {
   std::vector<Entry> all_;  // hot ones first
   size_t hot_ = 0;
   size_t next_cold_ = 0;
+  bool crowded_ = false;  // there are cold ones, or too many hot ones
 };
 
 }  // namespace aperture::nic

@@ -59,27 +59,22 @@ Engine::~Engine() {
 }
 
 void Engine::poll() noexcept {
-  if (detours_ != 0) [[unlikely]]
-    take_detours();
+  if (asleep_) [[unlikely]]
+    wake_up();
   // SYNC POINT: engine-posted: what was posted before the flag is in posted_
   if (has_posted_.load(std::memory_order_acquire)) [[unlikely]]
     run_posted();
-  const bool due = (++polls_ & (kLookEvery - 1)) == 0;
-  qps_.poll(polls_, due);
+  const uint64_t polls = ++polls_;
+  const bool due = (polls & (kLookEvery - 1)) == 0;
+  if (!driven_.empty()) driven_.poll(polls, due);
+  qps_.poll(polls, due);
   // relaxed: the control thread only wants to know whether it moves
-  if (auto_progress_) polls_told_.store(polls_, std::memory_order_relaxed);
-}
-
-// What the usual poll, of an engine that is awake and has queue pairs of one kind, does not have.
-void Engine::take_detours() noexcept {
-  if (asleep()) wake_up();
-  const uint64_t polls = polls_ + 1;  // poll() is about to count this one
-  driven_.poll(polls, (polls & (kLookEvery - 1)) == 0);
+  if (auto_progress_) polls_told_.store(polls, std::memory_order_relaxed);
 }
 
 Status Engine::add_qp(qp::Qp& qp, Owner& owner) noexcept {
   if (Status s = qps_.add(qp, owner); !s) return s;
-  if (asleep()) wake_up();
+  if (asleep_) wake_up();
   return {};
 }
 
@@ -89,14 +84,12 @@ void Engine::remove_qp(qp::Qp& qp) noexcept {
 
 Status Engine::add_driven(link::Driven& driven, DrivenOwner& owner) noexcept {
   if (Status s = driven_.add(driven, owner); !s) return s;
-  detours_ |= kOtherKinds;
-  if (asleep()) wake_up();
+  if (asleep_) wake_up();
   return {};
 }
 
 void Engine::remove_driven(link::Driven& driven) noexcept {
   driven_.remove(driven);
-  if (driven_.empty()) detours_ &= static_cast<uint8_t>(~kOtherKinds);
 }
 
 bool Engine::prepare_to_sleep() noexcept {
@@ -104,7 +97,7 @@ bool Engine::prepare_to_sleep() noexcept {
   if (qps_.any_needs_polling() || driven_.any_needs_polling()) return false;
   qps_.set_consumer_state(ring::ConsumerState::asleep);
   driven_.set_consumer_state(ring::ConsumerState::asleep);
-  detours_ |= kAsleep;
+  asleep_ = true;
   heavy_barrier();  // pairs with the producers' light_barrier() in ChannelTx::must_ring
   bool any = has_posted_.load(std::memory_order_acquire);
   any = any || qps_.any_has_work() || driven_.any_has_work();
@@ -113,7 +106,7 @@ bool Engine::prepare_to_sleep() noexcept {
 }
 
 void Engine::wake_up() noexcept {
-  detours_ &= static_cast<uint8_t>(~kAsleep);
+  asleep_ = false;
   qps_.set_consumer_state(ring::ConsumerState::hot);
   driven_.set_consumer_state(ring::ConsumerState::hot);
   if (!auto_progress_ || ticking_) return;
@@ -191,7 +184,7 @@ void Engine::on_tick() noexcept {
     tick_again();
     return;
   }
-  const bool resting = asleep();
+  const bool resting = asleep_;
   if (resting && ++idle_ticks_ > kIdleTicks) ticking_ = false;
   const bool goes_on = ticking_;
   lock_.unlock();
@@ -205,7 +198,7 @@ void Engine::on_doorbell() noexcept {
   drive();
   {
     const EngineGuard guard(*this);
-    if (!ticking_ && asleep()) return;
+    if (!ticking_ && asleep_) return;
     ticking_ = true;
   }
   tick_again();

@@ -69,11 +69,6 @@ class Engine {
 
  private:
   Engine(const Options& options, Contact& contact, UniqueFd doorbell) noexcept;
-  // Why a poll is not the usual one; one byte, so that the usual one pays for one look.
-  static constexpr uint8_t kAsleep = 1;
-  static constexpr uint8_t kOtherKinds = 2;  // driven_ is not empty
-  bool asleep() const noexcept { return (detours_ & kAsleep) != 0; }
-  void take_detours() noexcept;
   void wake_up() noexcept;
   void run_posted() noexcept;
   void begin_watch() noexcept;
@@ -89,7 +84,7 @@ class Engine {
   protect::KeyTable& keys_;  // the contact's, at hand: registering asks for it each time
   const uint32_t domain_;
   UniqueFd doorbell_;
-  uint8_t detours_ = 0;             // guarded by lock_
+  bool asleep_ = false;             // guarded by lock_
   uint64_t polls_ = 0;              // guarded by lock_
   uint32_t waits_ = 0;              // begin_wait() without end_wait(); guarded by lock_
   DriveList<qp::Qp> qps_;           // guarded by lock_

@@ -17,8 +17,7 @@ namespace {
 constexpr int kMaxFd = 65536;  // higher numbers are not registered, so a child keeps them
 std::array<std::atomic<uint64_t>, kMaxFd / 64> registered;
 
-// 1 in the process that installed the guard; the kernel wipes it to 0 in a child.
-std::atomic<uint64_t*> alive_word{nullptr};
+constexpr uint64_t kAlive = 1;  // until the guard is installed
 
 void close_in_child() noexcept {
   for (size_t i = 0; i < registered.size(); ++i) {
@@ -43,21 +42,17 @@ Status install() noexcept {
   auto* word = static_cast<uint64_t*>(page);
   *word = 1;
   // SYNC POINT: fork-guard: the word is set before anyone can find it
-  alive_word.store(word, std::memory_order_release);
+  g_alive_word.store(word, std::memory_order_release);
   return {};
 }
 
 }  // namespace
 
+std::atomic<const uint64_t*> g_alive_word{&kAlive};
+
 Status guard_against_fork() noexcept {
   static const Status installed = install();
   return installed;
-}
-
-bool in_forked_child() noexcept {
-  // SYNC POINT: fork-guard
-  const uint64_t* word = alive_word.load(std::memory_order_acquire);
-  return word != nullptr && *word == 0;
 }
 
 void close_in_forked_children(int fd) noexcept {

@@ -8,6 +8,9 @@
 // closing: at worst a child keeps a descriptor, never does it close one that is not ours.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
 #include "base/fd.hpp"
 
 namespace aperture::nic {
@@ -15,8 +18,15 @@ namespace aperture::nic {
 // Installs the handlers. Idempotent, any thread. Errors: no_memory.
 Status guard_against_fork() noexcept;
 
-// True in a child of the process that called guard_against_fork(), also after a bare clone().
-bool in_forked_child() noexcept;
+// 1 in the process that installed the guard; the kernel wipes it to 0 in a child. fork_guard.cpp's.
+[[gnu::visibility("hidden")]] extern std::atomic<const uint64_t*> g_alive_word;
+
+// True in a child of the process that called guard_against_fork(), also after a bare clone(). In
+// every call of the data path.
+inline bool in_forked_child() noexcept {
+  // SYNC POINT: fork-guard
+  return *g_alive_word.load(std::memory_order_acquire) == 0;
+}
 
 // For owners of another kind: the descriptor is closed in forked children, until it is forgotten,
 // just before it is closed. False: it must not be closed, since this is a child, where that was

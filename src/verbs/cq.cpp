@@ -214,15 +214,15 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
   Cq& ours = cq_of(cq);
   nic::Engine& engine = ours.context->engine();
   nic::EngineGuard guard(engine);
-  const int taken = take_some(*ours.queue, count, wc);
-  if (taken != 0) return taken;
+  ib::Cq& queue = *ours.queue;
+  if (!queue.empty()) return take_some(queue, count, wc);
   engine.poll();
   // armed and empty: next the application waits, so what arrives shall ring the doorbell at once
-  if (ours.about_to_wait && ours.queue->empty()) [[unlikely]] {
+  if (ours.about_to_wait && queue.empty()) [[unlikely]] {
     ours.about_to_wait = false;
     if (!engine.prepare_to_sleep()) engine.poll();
   }
-  return take_some(*ours.queue, count, wc);
+  return queue.empty() ? 0 : take_some(queue, count, wc);
 }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept {
