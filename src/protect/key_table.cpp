@@ -301,8 +301,7 @@ void KeyTable::note_domain(DomainId pd) noexcept {
   file_.header->domains[domain_cursor_++ % kKnownDomains].store(pd, std::memory_order_relaxed);
 }
 
-Status KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideRecord> side,
-                     RegionHandle& made) {
+Status KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideRecord> side, RegionHandle& made) {
   if (spec.pd == 0 || (static_cast<uint32_t>(spec.rights) & ~kAllRights) != 0) return Errc::invalid;
   if (spec.length != 0 && spec.base > ~uint64_t{0} - (spec.length - 1)) return Errc::invalid;
   if (spec.origin && spec.zero_based) return Errc::invalid;
@@ -387,23 +386,11 @@ Denial KeyTable::find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) co
   return known_elsewhere(file_, ask.pd, key) ? Denial::wrong_domain : Denial::unknown_key;
 }
 
-[[gnu::always_inline]] inline Checked KeyTable::grant(const AccessAsk& ask,
-                                                      const EntryCopy& entry) const noexcept {
-  if ((entry.rights & kFlagAskOwner) != 0) [[unlikely]]
-    return grant_beside(ask, entry);
-  uint64_t offset = 0;
-  const uint64_t len = ask.len.unchecked();
-  const Denial denial = judge_entry(entry, ask.addr.unchecked(), len, ask.need, offset);
-  if (denial != Denial::none) return Checked(denial);
-  auto* data = reinterpret_cast<std::byte*>(entry.base + offset);
-  return Checked(data, std::min(len, kChunkBytes), entry.ref());
-}
-
-Checked KeyTable::check(const AccessAsk& ask, LookupHint* hint) const noexcept {
+Checked KeyTable::check_another(const AccessAsk& ask, LookupHint* hint) const noexcept {
   EntryCopy entry;
   const uint64_t key = ask.key.unchecked();
   if (hint != nullptr) hint->place.fetch(key, ask.addr.unchecked());
-  if (hint == nullptr || !copy_near(file_, *hint, ask.pd, ask.key.unchecked(), entry)) {
+  if (hint == nullptr || !copy_near(file_, *hint, ask.pd, key, entry)) {
     const Denial denial = find(ask, hint, entry);
     if (denial != Denial::none) return Checked(denial);
   }

@@ -10,6 +10,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -143,7 +144,14 @@ class KeyTable {
 
   // May this be done? Checks the whole of [addr, addr + len) and grants its first chunk. The hint
   // is the caller's own and may be null.
-  Checked check(const AccessAsk& ask, LookupHint* hint = nullptr) const noexcept;
+  Checked check(const AccessAsk& ask, LookupHint* hint = nullptr) const noexcept {
+    // mostly the region that was met last: no search, and no call
+    EntryCopy entry;
+    const uint64_t key = ask.key.unchecked();
+    if (hint != nullptr && key == hint->key && copy_near(file_, *hint, ask.pd, key, entry))
+      return grant(ask, entry);
+    return check_another(ask, hint);
+  }
   // The next chunk of a longer operation: the same life of the same region, or closed.
   Checked recheck(const AccessAsk& ask, RegionRef region) const noexcept;
 
@@ -231,7 +239,17 @@ class KeyTable {
   bool have_buckets(uint32_t count) noexcept;
 
   Denial find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) const noexcept;
-  Checked grant(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
+  Checked check_another(const AccessAsk& ask, LookupHint* hint) const noexcept;
+  Checked grant(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
+    if ((entry.rights & kFlagAskOwner) != 0) [[unlikely]]
+      return grant_beside(ask, entry);
+    uint64_t offset = 0;
+    const uint64_t len = ask.len.unchecked();
+    const Denial denial = judge_entry(entry, ask.addr.unchecked(), len, ask.need, offset);
+    if (denial != Denial::none) return Checked(denial);
+    auto* data = reinterpret_cast<std::byte*>(entry.base + offset);
+    return Checked(data, std::min(len, kChunkBytes), entry.ref());
+  }
   Checked grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
   uint64_t origin_of(uint32_t index, uint32_t flags) const noexcept;  // where peers count from
   uint64_t next_generation() noexcept { return next_generation_++; }

@@ -159,12 +159,12 @@ TABLE = [
     Mutation("a hint is kept where the walk found it", "protect/key_table.cpp",
              "if (hint != nullptr) hint->learn(key, out.index);", ""),
     Mutation("a hint that is right for another key", "protect/key_table.cpp",
-             "!copy_near(file_, *hint, ask.pd, ask.key.unchecked(), entry)",
+             "!copy_near(file_, *hint, ask.pd, key, entry)",
              "!copy_near(file_, *hint, ask.pd, file_.entries[hint->index].key, entry)"),
-    Mutation("a side record is looked at", "protect/key_table.cpp",
-             "  if ((entry.rights & kFlagAskOwner) != 0) [[unlikely]]\n"
-             "    return grant_beside(ask, entry);\n", ""),
-    Mutation("a grant is one chunk", "protect/key_table.cpp",
+    Mutation("a side record is looked at", "protect/key_table.hpp",
+             "    if ((entry.rights & kFlagAskOwner) != 0) [[unlikely]]\n"
+             "      return grant_beside(ask, entry);\n", ""),
+    Mutation("a grant is one chunk", "protect/key_table.hpp",
              "return Checked(data, std::min(len, kChunkBytes), entry.ref());",
              "return Checked(data, len, entry.ref());"),
     Mutation("the next chunk is checked again", "protect/key_table.cpp",
