@@ -56,6 +56,7 @@ class Cq {
   uint32_t capacity() const noexcept { return capacity_; }
   uint32_t size() const noexcept { return static_cast<uint32_t>(tail_ - head_); }
   bool empty() const noexcept { return head_ == tail_; }
+  bool has_room() const noexcept { return size() != capacity_; }
   bool overrun() const noexcept { return overrun_; }
 
   // The place of one more completion, which holds an old one: all of it is to be set, and then

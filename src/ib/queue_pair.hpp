@@ -192,6 +192,7 @@ class Qp : public link::Driven {
   uint32_t signaled_out_ = 0;  // not completed yet, of those that ask for a completion
   uint32_t sq_released_ = 0;   // slots before it may be used again: their completions were polled
   bool drain_told_ = false;    // SQD: sq_drained was raised
+  protect::LookupHint hint_;   // of the local buffers
 
  private:
   Status judge(const SendWr& wr) const noexcept;
@@ -205,7 +206,6 @@ class Qp : public link::Driven {
   QueueArray<Sge> sges_;
   QueueArray<std::byte> inline_;
   protect::WindowCount windows_bound_;
-  protect::LookupHint hint_;  // of the local buffers
 };
 
 }  // namespace aperture::ib

@@ -1,15 +1,17 @@
 // The short way of a short request: a send or a write whose bytes are inline and fit into one cell,
-// on a reliable connection with nothing before it that is still to be put into the ring.
+// on a reliable connection with nothing before it that is still to be put into the ring; and of
+// such a one at the other end, where a send needs a receive of one piece.
 //
-// It does what post_send(), begin() and put_inline() together do for such a one, in one go and with
-// one copy; whatever is different in any way goes the long way, which also finds what is wrong with
-// it. And that of binds and invalidations, which are over when they are posted, if nothing is
-// before them. Engine lock held.
+// It does what post_send(), begin() and put_inline() together do for such a one, or execute(),
+// take_receive(), place_inline() and deliver(), in one go and with one copy; whatever is different
+// in any way goes the long way, which also finds what is wrong with it. And that of binds and
+// invalidations, which are over when they are posted, if nothing is before them. Engine lock held.
 //
 // IBTA vol. 1, 9.7; ibv_post_send(3), IBV_SEND_INLINE, IBV_WR_BIND_MW.
 #include "base/barrier.hpp"
 #include "base/copy.hpp"
 #include "ib/rc_qp.hpp"
+#include "qp/tuning.hpp"
 
 namespace aperture::ib {
 
@@ -100,9 +102,11 @@ bool RcQp::post_at_once(const SendWr& wr) noexcept {
     // one with immediate data is for its owner alone to take from the ring
     if (!imm) note_piece(sq_tail_, 1, 0, len);
   }
-  note_posted(wr, len, tx.cells.pos());
+  // on its way first: what is noted is looked at under the engine lock alone, and so not before
+  const uint64_t pos = tx.cells.pos();
   tx.cells.publish(1);
   published_request();
+  note_posted(wr, len, pos);
   return true;
 }
 
@@ -133,6 +137,100 @@ void RcQp::note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept {
   w.end_pos = pos + 1;
   sq_next_ = ++sq_tail_;
   busy_ = awaits_answers();
+}
+
+// ---- the responder ------------------------------------------------------------------------------
+
+// True: some of the requests at the head of the ring were of that kind, and are done. flatten: the
+// calls would be a tenth of it.
+[[gnu::flatten]] bool RcQp::take_at_once() noexcept {
+  // the first message of a connection, and the rest of a longer one, go the long way
+  if (spec_.type != QpType::rc || spec_.srq != nullptr || !established_ || taken_ || !is_up() ||
+      lost_until_ns_ != 0) {
+    return false;
+  }
+  ring::ChannelRx& rx = lane_->request_rx;
+  int budget = qp::kPollBudget;
+  for (; budget > 0 && rx.cells.ready(); --budget) {
+    const std::byte* body = rx.cells.body();
+    const wire::RcHead head = wire::load_rc_head(body);
+    if (budget != qp::kPollBudget) rx.cells.prefetch(qp::kPrefetchCells);
+    if (!execute_at_once(head, body)) break;
+    rx.cells.advance(1);
+    if (rx.unpublished() >= qp::kAckCells) {
+      rx.publish_consumed();
+      published_response();
+    }
+  }
+  if (budget == qp::kPollBudget) return false;
+  rnr_told_ = waiting_ = false;
+  if (rx.unpublished() != 0) {
+    rx.publish_consumed();
+    published_response();
+  }
+  return true;
+}
+
+// False: nothing was taken, and it goes the long way.
+bool RcQp::execute_at_once(const wire::RcHead& head, const std::byte* body) noexcept {
+  constexpr uint8_t kWhole = wire::kRcFirst | wire::kRcLast;
+  if (head.len == 0 || (head.flags & ~(wire::kRcImm | wire::kRcSolicited)) != kWhole) return false;
+  if (head.op == static_cast<uint8_t>(RcOp::send)) {
+    return head.len <= ring::kBodyBytes - kSendOffset && receive_at_once(head, body + kSendOffset);
+  }
+  return head.op == static_cast<uint8_t>(RcOp::write) &&
+         head.len <= ring::kBodyBytes - kWriteOffset && write_at_once(head, body);
+}
+
+// Payload into the next receive, and its completion.
+bool RcQp::receive_at_once(const wire::RcHead& head, const std::byte* payload) noexcept {
+  if (!may_complete()) return false;
+  const Sge* piece = rq_->only_piece();
+  if (piece == nullptr || head.len > piece->length || piece->lkey == kNullLkey) return false;
+  const protect::Checked checked = spec_.keys->check(
+      local_ask(piece->lkey, piece->addr, head.len, protect::Rights::local_write), &hint_);
+  if (!checked || !checked.grant().copy_in(payload, head.len)) return false;
+  complete_at_once(head, WcOpcode::recv);
+  return true;
+}
+
+// Payload into the region, and the completion of the next receive if there is immediate data.
+bool RcQp::write_at_once(const wire::RcHead& head, const std::byte* body) noexcept {
+  const bool has_imm = (head.flags & wire::kRcImm) != 0;
+  if (!allows(kAllowRemoteWrite) || (has_imm && !may_complete()) ||
+      may_execute() != qp::ClaimVerdict::execute) {
+    return false;
+  }
+  const auto f = wire::load_rc<wire::RcWrite>(body);
+  const protect::Checked checked = spec_.keys->check(
+      ask_of(f.rkey, f.addr(), head.len, protect::Rights::remote_write), &remote_hint_);
+  if (!checked || !checked.grant().copy_in(body + kWriteOffset, head.len)) return false;
+  if (has_imm) complete_at_once(head, WcOpcode::recv_write_with_imm);
+  return true;
+}
+
+bool RcQp::may_complete() const noexcept {
+  return !rq_->empty() && recv_cq_now_->has_room();
+}
+
+// The next receive is taken, and complete.
+void RcQp::complete_at_once(const wire::RcHead& head, WcOpcode opcode) noexcept {
+  ReceiveQueue& queue = *rq_;
+  Cq& cq = *recv_cq_now_;
+  Cqe* cqe = cq.next();
+  cqe->release = queue.take_oldest(cqe->wc.id);
+  cqe->released = queue.released();
+  cqe->qp = this;
+  cqe->wc.timestamp = 0;
+  cqe->wc.byte_len = head.len;
+  cqe->wc.imm = head.imm;
+  cqe->wc.qpn = spec_.qpn;
+  cqe->wc.src_qpn = cqe->wc.vendor_err = 0;
+  cqe->wc.status = WcStatus::success;
+  cqe->wc.opcode = opcode;
+  cqe->wc.flags = (head.flags & wire::kRcImm) != 0 ? kWcWithImm : 0;
+  cqe->wc.solicited = (head.flags & wire::kRcSolicited) != 0;
+  cq.push();
 }
 
 }  // namespace aperture::ib

@@ -9,7 +9,7 @@
 //
 //   rc_qp.cpp        the life of the lane, polling, what time brings
 //   rc_requester.cpp WQEs into the ring, acknowledgements
-//   rc_at_once.cpp   the short way of short inline requests, binds and invalidations
+//   rc_at_once.cpp   the short way of short inline requests, at both ends, and of what is local
 //   rc_direct.cpp    RDMA by our own hand (CMA) where the target does not poll; claims
 //   rc_local.cpp     windows: bind and local invalidate
 //   rc_responder.cpp executing the peer's requests
@@ -58,7 +58,8 @@ class RcQp final : public Qp {
     if (lane_ == nullptr) [[unlikely]]
       return local_waits_ ? Look::poll : Look::nothing;
     if (busy_ || lane_->response_rx.cells.ready()) return Look::poll;
-    return lane_->request_rx.cells.ready() && !waiting_ ? Look::poll : Look::nothing;
+    if (!lane_->request_rx.cells.ready() || waiting_) return Look::nothing;
+    return take_at_once() ? Look::taken : Look::poll;
   }
   void set_consumer_state(ring::ConsumerState state) noexcept override;
   bool anything_arrived() const noexcept override;
@@ -143,6 +144,12 @@ class RcQp final : public Qp {
   bool post_local_at_once(const SendWr& wr) noexcept;
   void note(Wqe& w, const SendWr& wr) noexcept;
   void note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept;
+  bool take_at_once() noexcept;
+  bool execute_at_once(const wire::RcHead& head, const std::byte* body) noexcept;
+  bool receive_at_once(const wire::RcHead& head, const std::byte* payload) noexcept;
+  bool write_at_once(const wire::RcHead& head, const std::byte* body) noexcept;
+  bool may_complete() const noexcept;
+  void complete_at_once(const wire::RcHead& head, WcOpcode opcode) noexcept;
 
   // rc_direct.cpp
   bool peer_lets(const Wqe& w) noexcept;

@@ -20,7 +20,7 @@ using wire::RcOp;
 
 bool RcQp::poll_requests() noexcept {
   ring::ChannelRx& rx = lane_->request_rx;
-  bool any = false;
+  bool any = take_at_once();
   if (!established_ && rx.cells.ready()) [[unlikely]] {
     established_ = true;
     if (attr_.state == QpState::rtr) raise(AsyncEvent::comm_est);

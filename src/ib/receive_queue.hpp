@@ -73,6 +73,17 @@ class ReceiveQueue {
   // Takes the oldest; not of an empty queue.
   void take(TakenRecv& out) noexcept;
 
+  // The same in two steps, of a queue pair's own queue that is not empty: the only piece of the
+  // oldest, or nullptr if it has another number of them; and taking it, when its pieces are not
+  // asked for any more. Hands out its id, and what TakenRecv::release would be.
+  const Sge* only_piece() noexcept {
+    return slots_[head_ & mask_].sge_count == 1 ? sges_of(head_) : nullptr;
+  }
+  uint32_t take_oldest(uint64_t& id) noexcept {
+    id = slots_[head_ & mask_].id;
+    return ++head_;
+  }
+
   // Of a shared one: that queue pair has a message and no receive. It is told of the next post.
   void wait(Qp& qp) noexcept;
   void forget(const Qp& qp) noexcept;
