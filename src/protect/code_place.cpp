@@ -30,10 +30,11 @@ constexpr size_t kRemembered = 1024;  // places; a program registers at a few
 #define APERTURE_DW_CALLS(X)                                                                  \
   X(dwfl_begin)                                                                               \
   X(dwfl_end)                                                                                 \
-  X(dwfl_linux_proc_report) X(dwfl_linux_proc_find_elf) X(dwfl_report_end) X(dwfl_addrmodule) \
-      X(dwfl_module_addrname) X(dwfl_module_getsrc) X(dwfl_lineinfo) X(dwfl_module_addrdie)   \
-          X(dwarf_getscopes) X(dwarf_tag) X(dwarf_diename) X(dwarf_attr) X(dwarf_formudata)   \
-              X(dwarf_getsrcfiles) X(dwarf_filesrc)
+  X(dwfl_linux_proc_report)                                                                   \
+  X(dwfl_linux_proc_find_elf) X(dwfl_report_end) X(dwfl_addrmodule) X(dwfl_module_addrname)   \
+      X(dwfl_module_getsrc) X(dwfl_lineinfo) X(dwfl_module_addrdie) X(dwarf_getscopes)        \
+          X(dwarf_tag) X(dwarf_diename) X(dwarf_attr) X(dwarf_formudata) X(dwarf_getsrcfiles) \
+              X(dwarf_filesrc)
 
 // libdw's functions by name, with the types that its header gives them.
 struct Libdw {

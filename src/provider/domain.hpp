@@ -34,8 +34,8 @@ struct Domain {
   size_t key_bytes = 8;  // mr_key_size that the domain was opened with, at most 8
   AuthKeys auth_keys;
   MappedKeys mapped_keys;
-  Uses uses;                   // endpoints, AVs, CQs, counters, poll sets, windows
-  uint32_t regions = 0;        // open ones; guarded by the engine's lock, as their memory is
+  Uses uses;             // endpoints, AVs, CQs, counters, poll sets, windows
+  uint32_t regions = 0;  // open ones; guarded by the engine's lock, as their memory is
   SpareBlocks region_blocks{kRegionBytes};
   Eq* eq = nullptr;            // fi_domain_bind
   bool async_regions = false;  // bound with FI_REG_MR

@@ -50,10 +50,10 @@ static void on_signal(int number) {
   close(fd);
 }
 
-#define CHECK(condition)                                        \
-  if (!(condition)) {                                           \
-    fprintf(stderr, "line %d: %s\n", __LINE__, #condition);     \
-    return 1;                                                   \
+#define CHECK(condition)                                    \
+  if (!(condition)) {                                       \
+    fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
+    return 1;                                               \
   }
 
 static int use_channel(void) {
