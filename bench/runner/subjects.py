@@ -78,7 +78,10 @@ class RowProgram:
         except (ValueError, IndexError):
             return failed(f"exit code {code}: {last_line(err)}")
         fields = ("ok", "value", "unit", "min", "p50", "p99", "mean", "count", "note")
-        return Observation(**{name: row[name] for name in fields})
+        seen = Observation(**{name: row[name] for name in fields})
+        if seen.ok and seen.value <= 0:  # nothing takes no time: too little was seen of it
+            return failed("the machine let too little of it run to be measured")
+        return seen
 
 
 class Limits:

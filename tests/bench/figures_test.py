@@ -9,7 +9,7 @@ from runner import report  # noqa: E402
 from runner.figures import quantile, summarise  # noqa: E402
 from runner.goals import MEASURES, Criterion, Measure  # noqa: E402
 from runner.schedule import Group, Schedule  # noqa: E402
-from runner.subjects import Observation, failed  # noqa: E402
+from runner.subjects import Observation, RowProgram, Settings, failed  # noqa: E402
 
 LAT = Measure("send_lat", 8, "ns", "line_lat/8", 1.0,
               (Criterion("limit", 1.15), Criterion("ucx", 1.0)))
@@ -189,6 +189,21 @@ class Rounds(unittest.TestCase):
         schedule = Schedule([RATE], [subject], Stub("limits", lines), rounds=2, extra=5)
         schedule.run(warm_up=False)
         self.assertGreaterEqual(len(schedule.groups), 4)
+
+
+class Rows(unittest.TestCase):
+    def row(self, value):
+        line = ('{"measure": "line_lat", "size": 8, "ok": true, "unit": "ns", "value": %g, "min": 0, '
+                '"p50": 0, "p99": 0, "mean": 0, "count": 1, "note": ""}' % value)
+        program = RowProgram(["/bin/sh", "-c", f"echo '{line}'"], Settings(build=""),
+                             dict(os.environ))
+        return program.row("line_lat/8", [], 0.01)
+
+    def test_figure_of_zero_is_none(self):
+        self.assertTrue(self.row(50).ok)
+        seen = self.row(0)
+        self.assertFalse(seen.ok)
+        self.assertIn("too little", seen.note)
 
 
 if __name__ == "__main__":
