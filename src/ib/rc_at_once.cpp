@@ -11,6 +11,7 @@
 #include "base/barrier.hpp"
 #include "base/copy.hpp"
 #include "ib/rc_qp.hpp"
+#include "ib/window_book.hpp"
 #include "qp/tuning.hpp"
 
 namespace aperture::ib {
@@ -54,6 +55,13 @@ bool RcQp::post_local_at_once(const SendWr& wr) noexcept {
   }
   const Driving driving(*this);
   stopped_ = local_waits_ = false;  // all that had failed is flushed
+  const protect::WindowAnswer answer =
+      binds ? bind_window(*wr.bind) : spec_.windows->windows.invalidate(wr.imm, spec_.pd, id_);
+  if (answer == protect::WindowAnswer::done && spec_.send_cq->has_room()) [[likely]] {
+    sq_head_ = sq_next_ = ++sq_tail_;
+    if (spec_.sq_sig_all || (wr.flags & kSignaled) != 0) complete_local(wr);
+    return true;
+  }
   const uint32_t at = sq_tail_++;
   Wqe& w = wqe(at);
   note(w, wr);
@@ -61,12 +69,31 @@ bool RcQp::post_local_at_once(const SendWr& wr) noexcept {
   w.is_inline = w.in_ring = false;
   w.len = w.begin_pos = w.end_pos = 0;
   if (binds) w.bind = *wr.bind;
-  if (binds ? put_bind(at) : put_local_inv(at)) {
+  if (end_local(w, answer)) {
     ++sq_next_;
     retire();
   }
   busy_ = sq_head_ != sq_tail_;
   return true;
+}
+
+// Its completion, which has room: the send queue is empty.
+void RcQp::complete_local(const SendWr& wr) noexcept {
+  Cqe* cqe = spec_.send_cq->next();
+  cqe->wc.id = wr.id;
+  cqe->wc.timestamp = 0;
+  cqe->wc.byte_len = 0;
+  cqe->wc.imm = wr.op == SendOp::local_inv ? wr.imm : 0;
+  cqe->wc.qpn = spec_.qpn;
+  cqe->wc.src_qpn = cqe->wc.vendor_err = 0;
+  cqe->wc.status = WcStatus::success;
+  cqe->wc.opcode = wr.op == SendOp::local_inv ? WcOpcode::local_inv : WcOpcode::bind_mw;
+  cqe->wc.flags = 0;
+  cqe->wc.solicited = false;
+  cqe->qp = this;
+  cqe->released = &sq_released_;
+  cqe->release = sq_head_;
+  spec_.send_cq->push();
 }
 
 bool RcQp::post_at_once(const SendWr& wr) noexcept {

@@ -20,9 +20,9 @@ constexpr uint32_t kWindowVendor = 256;
 }  // namespace
 
 // True: it is over, well or badly. False: peers may still be inside what it ends.
-bool RcQp::end_local(Wqe& w, WindowAnswer answer, const Window* window,
-                     const protect::WindowBind* bind) noexcept {
-  local_waits_ = false;
+bool RcQp::end_local(Wqe& w, WindowAnswer answer) noexcept {
+  local_waits_ = answer == WindowAnswer::waits;
+  if (local_waits_) return false;
   if (answer == WindowAnswer::done) {
     w.stage = Wqe::Stage::finished;
     return true;
@@ -30,9 +30,12 @@ bool RcQp::end_local(Wqe& w, WindowAnswer answer, const Window* window,
   w.denial = kWindowVendor + static_cast<uint32_t>(answer);
   fail_wqe(w, WcStatus::mw_bind_err);
   if (log_level() < LogLevel::warn) return true;
+  const Window* window =
+      w.op == SendOp::bind_mw ? spec_.windows->windows.find(w.bind.window_key) : nullptr;
   try {
     const std::string why =
-        window != nullptr ? protect::explain(*window, *bind, answer, *spec_.wording)
+        window != nullptr
+            ? protect::explain(*window, in_windows_words(w.bind), answer, *spec_.wording)
         : w.op == SendOp::bind_mw
             ? "the memory window of a bind is there no more; call ibv_dealloc_mw() after its binds "
               "have completed"
@@ -50,37 +53,34 @@ WindowAnswer RcQp::poll_window(uint32_t key) const noexcept {
   return window == nullptr ? WindowAnswer::not_a_window : window->poll();
 }
 
+protect::WindowBind RcQp::in_windows_words(const BindWr& wr) noexcept {
+  return {.region = spec_.windows->find_region(wr.region_key),
+          .addr = wr.addr,
+          .length = wr.len,
+          .rights = wr.rights,
+          .zero_based = wr.zero_based,
+          .by_work_request = wr.by_work_request,
+          .key = wr.rkey,
+          .pd = spec_.pd,
+          .through = id_,
+          .of_endpoint = &windows_bound(),
+          .bound_at = wr.bound_at};
+}
+
+WindowAnswer RcQp::bind_window(const BindWr& wr) noexcept {
+  Window* window = spec_.windows->windows.find(wr.window_key);
+  return window == nullptr ? WindowAnswer::not_a_window : window->bind(in_windows_words(wr));
+}
+
 bool RcQp::put_bind(uint32_t at) noexcept {
   Wqe& w = wqe(at);
-  if (local_waits_) {
-    const WindowAnswer answer = poll_window(w.bind.window_key);
-    return answer != WindowAnswer::waits && end_local(w, answer);
-  }
-  Window* window = spec_.windows->windows.find(w.bind.window_key);
-  if (window == nullptr) return end_local(w, WindowAnswer::not_a_window);
-  protect::WindowBind bind;
-  bind.region = spec_.windows->find_region(w.bind.region_key);
-  bind.addr = w.bind.addr;
-  bind.length = w.bind.len;
-  bind.rights = w.bind.rights;
-  bind.zero_based = w.bind.zero_based;
-  bind.by_work_request = w.bind.by_work_request;
-  bind.key = w.bind.rkey;
-  bind.pd = spec_.pd;
-  bind.through = id_;
-  bind.of_endpoint = &windows_bound();
-  bind.bound_at = w.bind.bound_at;
-  const WindowAnswer answer = window->bind(bind);
-  local_waits_ = answer == WindowAnswer::waits;
-  return !local_waits_ && end_local(w, answer, window, &bind);
+  return end_local(w, local_waits_ ? poll_window(w.bind.window_key) : bind_window(w.bind));
 }
 
 bool RcQp::put_local_inv(uint32_t at) noexcept {
   Wqe& w = wqe(at);
-  const WindowAnswer answer =
-      local_waits_ ? poll_window(w.imm) : spec_.windows->windows.invalidate(w.imm, spec_.pd, id_);
-  local_waits_ = answer == WindowAnswer::waits;
-  return !local_waits_ && end_local(w, answer);
+  return end_local(w, local_waits_ ? poll_window(w.imm)
+                                   : spec_.windows->windows.invalidate(w.imm, spec_.pd, id_));
 }
 
 // For a send with invalidate, whose bytes are in place. Neither done nor waits: it was refused, and

@@ -142,6 +142,7 @@ class RcQp final : public Qp {
   bool is_clear() const noexcept;
   bool target_polls() const noexcept;
   bool post_local_at_once(const SendWr& wr) noexcept;
+  void complete_local(const SendWr& wr) noexcept;
   void note(Wqe& w, const SendWr& wr) noexcept;
   void note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept;
   bool take_at_once() noexcept;
@@ -166,8 +167,9 @@ class RcQp final : public Qp {
   // rc_local.cpp
   bool put_bind(uint32_t at) noexcept;
   bool put_local_inv(uint32_t at) noexcept;
-  bool end_local(Wqe& w, protect::WindowAnswer answer, const protect::Window* window = nullptr,
-                 const protect::WindowBind* bind = nullptr) noexcept;
+  bool end_local(Wqe& w, protect::WindowAnswer answer) noexcept;
+  protect::WindowBind in_windows_words(const BindWr& wr) noexcept;
+  protect::WindowAnswer bind_window(const BindWr& wr) noexcept;
   protect::WindowAnswer poll_window(uint32_t key) const noexcept;
 
   // rc_responder.cpp

@@ -142,13 +142,15 @@ WindowAnswer Window::bind(const WindowBind& bind) {
   spec.registered_at = bind.bound_at;
   // before the old binding is touched: this may fail
   spec.enabled = !is_bound();
-  const Result<RegionHandle> made = table_.add(spec);
+  const bool rebinds = is_bound();
+  Binding& to = rebinds ? next_ : now_;
+  const Status made = table_.add(spec, nullptr, to.entry);
   if (!made) {
     return made.error() == Errc::no_key ? WindowAnswer::key_in_force : WindowAnswer::no_room;
   }
-  const bool rebinds = is_bound();
-  Binding& to = rebinds ? next_ : now_;
-  to = {made.value(), bind.through, bind.region->windows, nullptr};
+  to.through = bind.through;
+  to.of_region = bind.region->windows;
+  to.of_endpoint = nullptr;
   ++to.of_region->bound;
   if (type_ == WindowType::type_2a && bind.of_endpoint != nullptr) {
     to.of_endpoint = bind.of_endpoint;

@@ -120,7 +120,8 @@ ib::SendWr plain_part(const ibv_send_wr& wr) noexcept {
 int post_one(Qp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
   if (const int error = judge(qp, wr); error != 0) [[unlikely]]
     return error;
-  const bool plain = wr.opcode <= IBV_WR_RDMA_READ && qp.type <= ib::QpType::uc;
+  const bool plain = (wr.opcode <= IBV_WR_RDMA_READ || wr.opcode == IBV_WR_LOCAL_INV) &&
+                     qp.type <= ib::QpType::uc;
   const Status s = plain ? qp.core().post_send(plain_part(wr)) : post_with_rest(qp, wr, caller);
   return s.ok() ? 0 : refuse(qp, s);
 }
