@@ -193,8 +193,8 @@ class Rounds(unittest.TestCase):
 
 class Rows(unittest.TestCase):
     def row(self, value):
-        line = ('{"measure": "line_lat", "size": 8, "ok": true, "unit": "ns", "value": %g, "min": 0, '
-                '"p50": 0, "p99": 0, "mean": 0, "count": 1, "note": ""}' % value)
+        line = ('{"measure": "line_lat", "size": 8, "ok": true, "unit": "ns", "value": %g, '
+                '"min": 0, "p50": 0, "p99": 0, "mean": 0, "count": 1, "note": ""}' % value)
         program = RowProgram(["/bin/sh", "-c", f"echo '{line}'"], Settings(build=""),
                              dict(os.environ))
         return program.row("line_lat/8", [], 0.01)
