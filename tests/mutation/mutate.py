@@ -4,10 +4,13 @@
 The list is mutations.py. Works on a copy of the tree in a scratch folder (src/ is never touched),
 builds only the rooms up to qp and their tests there, and runs for each mutation the tests that are
 nearest to it first, until one fails (killed) or all have passed (survived). A mutation that
-survives must have a reason in the list; else the run fails. Nothing in it is random.
+survives must have a reason in the list; else the run fails. The whole list takes an hour or more;
+--minutes and --seed take a part of it, which the seed fixes.
 """
 import argparse
+import math
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -136,10 +139,13 @@ def check_sound(scratch: Scratch, chosen: list[int], jobs: int) -> None:
             sys.exit(f"mutation: {failure} fails without any mutation; mend that first")
 
 
-def run(scratch: Scratch, chosen: list[int], jobs: int) -> int:
-    killed, excused, survived = 0, 0, []
+def run(scratch: Scratch, chosen: list[int], jobs: int, end: float) -> int:
+    killed, excused, survived, left = 0, 0, [], 0
     for done, number in enumerate(chosen, 1):
         m, start = ALL[number - 1], time.monotonic()
+        if start > end:
+            left = len(chosen) - done + 1
+            break
         broken = ""
         try:
             killer = scratch.killer_of(m, jobs)
@@ -160,7 +166,8 @@ def run(scratch: Scratch, chosen: list[int], jobs: int) -> int:
         print(f"[{done}/{len(chosen)}] {number:3} {m.file}: {m.what}: {verdict}"
               f" ({time.monotonic() - start:.0f} s)", flush=True)
     print(f"mutation: {killed} killed, {excused} survived with a reason, {len(survived)} survived"
-          + (f" without: {' '.join(map(str, survived))}" if survived else ""))
+          + (f" without: {' '.join(map(str, survived))}" if survived else "")
+          + (f"; {left} left out, the minutes are over" if left else ""))
     return 1 if survived else 0
 
 
@@ -169,6 +176,9 @@ def main() -> int:
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "mutation",
                         help="scratch folder (default: %(default)s)")
     parser.add_argument("--only", type=int, nargs="+", metavar="N", help="these of the list only")
+    parser.add_argument("--minutes", type=float, default=math.inf,
+                        help="begin none after so many (default: all of the list, an hour or more)")
+    parser.add_argument("--seed", type=int, help="in a random order, which this number fixes")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of the compiler")
     parser.add_argument("--list", action="store_true", help="print the list, run nothing")
     parser.add_argument("--check", action="store_true",
@@ -185,12 +195,14 @@ def main() -> int:
         print(f"mutation: {len(ALL)} mutations fit the sources")
         return 0
     chosen = args.only or list(range(1, len(ALL) + 1))
+    if args.seed is not None:
+        random.Random(args.seed).shuffle(chosen)
     if any(not 1 <= n <= len(ALL) for n in chosen):
         parser.error(f"the list has numbers 1 to {len(ALL)}")
     scratch = Scratch(args.build.resolve())
     scratch.prepare()
     check_sound(scratch, chosen, args.jobs)
-    return run(scratch, chosen, args.jobs)
+    return run(scratch, chosen, args.jobs, time.monotonic() + 60 * args.minutes)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@
 #      20 times in a row (or what APERTURE_CLIENT_ROUNDS says); what each printed last, and whatever
 #      one printed that failed, is in clients/. On two cores a round takes two or three minutes
 #   3. repetitions: all tests in random order with new seeds, until the minutes are over
-#   4. mutation: each check of src/protect/ is taken out in turn, and a test must notice
+#   4. mutation: checks of src/protect/ are taken out one at a time, and a test must notice; in
+#      random order, as many as the same minutes allow (tests/mutation/mutate.py takes all)
 #   5. a bare Debian 12, then a bare Debian 13: clones of this tree in debootstrapped roots, where
 #      `./dev demo` and `./dev test` must be all the set-up there is; the provider built in the
 #      first must also load in the second (bare_root.sh). Needs root and a package mirror; left
@@ -46,7 +47,8 @@ mkdir -p "$keep/clients"
 part clients "${repeat[@]}" --label client --rounds "${APERTURE_CLIENT_ROUNDS:-20}" \
   --seed "$seed" --keep "$keep/clients"
 part repetitions "${repeat[@]}" --minutes "$minutes" --seed "$seed"
-part mutation python3 tests/mutation/mutate.py --build build/mutation
+part mutation python3 tests/mutation/mutate.py --build build/mutation --minutes "$minutes" \
+  --seed "$seed"
 if [ "${APERTURE_SOAK_BARE:-1}" = 1 ]; then
   part bare-debian-12 tests/soak/bare_root.sh bookworm "$keep"
   part bare-debian-13 tests/soak/bare_root.sh trixie "$keep"
