@@ -80,8 +80,11 @@ DirectResult RcQp::copy_direct(uint32_t at, uint64_t offset, uint64_t n) noexcep
     }
     const uint64_t part = std::min<uint64_t>(left, sge.length - skip);
     const protect::Checked checked =
-        spec_.keys->check(local_ask(sge.lkey, sge.addr + skip, part, need));
-    if (!checked) return {DirectResult::Outcome::denied, Denial::none, 0, w.region};
+        spec_.keys->check(local_ask(sge.lkey, sge.addr + skip, part, need), &hint_);
+    if (!checked) {
+      refuse_local(sge.lkey, sge.addr + skip, part, need);
+      return {DirectResult::Outcome::denied, Denial::none, 0, w.region};
+    }
     // under the engine lock, in which regions are closed: it stays until the copy is over
     checked.grant().each_piece([&](std::byte* piece, size_t size) {
       if (count == local.size()) return false;
@@ -137,10 +140,10 @@ bool RcQp::take_outcome(Wqe& w, const DirectResult& r) noexcept {
 bool RcQp::put_direct(uint32_t at) noexcept {
   Wqe& w = wqe(at);
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  const bool asks_owner = w.done == 0 && keys->asks_owner(lane_->remote_domain, w.rkey);
-  if (asks_owner || (w.done == 0 && w.len > protect::kChunkBytes &&
-                     keys->would_refuse(lane_->remote_domain, w.rkey, w.remote_addr, w.len,
-                                        need_of(w)) != Denial::none)) {
+  // the whole range first: an operation that will be refused changes nothing
+  if (w.done == 0 && w.len > protect::kChunkBytes &&
+      keys->would_refuse(lane_->remote_domain, w.rkey, w.remote_addr, w.len, need_of(w)) !=
+          Denial::none) {
     w.owner_only = true;
     return start(at);
   }

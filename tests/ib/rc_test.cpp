@@ -1,4 +1,6 @@
 // Reliable connections: each operation over each link, in order and with its refusals.
+#include <cstdlib>
+
 #include "ib/pair.hpp"
 
 namespace aperture::ib::test {
@@ -6,6 +8,9 @@ namespace {
 
 using Rc = OverEachLink;
 APERTURE_OVER_EACH_LINK(Rc);
+
+// Read when something is logged first.
+const bool g_speaks = ::setenv("APERTURE_LOG", "warn", 1) == 0;
 
 TEST_P(Rc, sends_of_all_sizes_arrive_in_order) {
   Pair p(GetParam());
@@ -132,6 +137,40 @@ TEST_P(Rc, a_refused_write_fails_its_wr_flushes_the_rest_and_changes_nothing) {
     EXPECT_EQ(p.b->events.async, std::vector{AsyncEvent::qp_access_err});
     EXPECT_EQ(Side::take(p.b->recv_cq).status, WcStatus::wr_flush_err);
     EXPECT_EQ(p.b->bytes(0, Pair::kMemory), before);
+  }
+}
+
+TEST_P(Rc, a_local_buffer_that_may_not_be_used_is_refused_in_a_sentence) {
+  struct Case {
+    SendOp op;
+    Rights rights;  // what its key gives
+    bool target_polls;
+  };
+  const Case cases[] = {{SendOp::send, Rights::local_write, true},
+                        {SendOp::write, Rights::local_write, true},
+                        {SendOp::write, Rights::local_write, false},
+                        {SendOp::read, Rights::local_read, true},
+                        {SendOp::read, Rights::local_read, false}};
+  for (const Case& c : cases) {
+    if (!c.target_polls && GetParam() != LinkKind::direct) continue;
+    SCOPED_TRACE(std::to_string(static_cast<int>(c.op)) + (c.target_polls ? ", polling" : ""));
+    Pair p(GetParam());
+    p.connect();
+    ASSERT_TRUE(p.b->post_recv(9, 0, 64));
+    const uint64_t key = p.a->add(p.a->memory.data(), 4096, c.rights).key;
+    const Sge sge{p.a->address(), 64, static_cast<uint32_t>(key)};
+    SendWr wr = Side::work(c.op, 1, p.b->address(), p.b->key());
+    wr.sge = &sge;
+    wr.sge_count = 1;
+    const auto before = p.a->bytes(0, 64);
+    testing::internal::CaptureStderr();
+    ASSERT_TRUE(p.a->qp->post_send(wr));
+    EXPECT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, c.target_polls));
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::loc_prot_err);
+    EXPECT_EQ(p.a->bytes(0, 64), before);
+    ASSERT_TRUE(g_speaks);
+    EXPECT_NE(said.find("a buffer of its own"), std::string::npos) << said;
   }
 }
 
