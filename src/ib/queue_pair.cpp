@@ -220,6 +220,7 @@ void Qp::modify(const QpAttributes& attr, uint32_t mask) noexcept {
 }
 
 void Qp::leave() noexcept {
+  take_what_arrived();
   stop();
   if (spec_.srq != nullptr) spec_.srq->forget(*this);
   if (spec_.type == QpType::xrc_recv) spec_.windows->forget_waiter(*this);

@@ -88,6 +88,14 @@ void RcQp::lane_failed(Errc why) noexcept {
   wind_down(WcStatus::retry_exc_err);
 }
 
+// The requests in the ring, a ring full at most, while so() says so.
+template <typename So>
+void RcQp::execute_arrived(So&& so) noexcept {
+  const uint64_t at_most = lane_->request_rx.cells.pos() + pieces_.size();
+  while (is_up() && lane_->request_rx.cells.pos() < at_most && so() && poll_requests()) {
+  }
+}
+
 // The other end is gone. What it had asked for is done, what it had executed is a success, and what
 // it had refused is told. What is left fails when the requester has retried for as long as timeout
 // and retry_cnt say, within reason: a program that polls the last of its completions while its peer
@@ -96,9 +104,7 @@ void RcQp::lane_failed(Errc why) noexcept {
 void RcQp::lose() noexcept {
   if (!is_up()) return;
   const Driving driving(*this);
-  const uint64_t at_most = lane_->request_rx.cells.pos() + pieces_.size();
-  while (is_up() && lane_->request_rx.cells.pos() < at_most && poll_requests()) {
-  }
+  execute_arrived([] { return true; });
   if (is_up()) learn_executed();
   if (is_up()) retire();
   end_if_broken();
@@ -110,6 +116,13 @@ void RcQp::lose() noexcept {
     return;
   }
   leave_lost_peer();
+}
+
+// As long as there is room for completions: nobody looks at them any more, so none is an overrun.
+void RcQp::take_what_arrived() noexcept {
+  if (!is_up()) return;
+  const Driving driving(*this);
+  execute_arrived([this] { return recv_cq_now_ == nullptr || recv_cq_now_->has_room(); });
 }
 
 // The end of what lose() began.

@@ -72,6 +72,7 @@ class RcQp final : public Qp {
   bool post_at_once(const SendWr& wr) noexcept override;
   void run_send_queue() noexcept override;
   void stop() noexcept override;
+  void take_what_arrived() noexcept override;
   void on_access_changed() noexcept override;
 
  private:
@@ -110,6 +111,8 @@ class RcQp final : public Qp {
   bool is_up() const noexcept { return lane_ != nullptr && !lane_over_ && !broken_; }
   void release_lane() noexcept;
   void leave_lost_peer() noexcept;
+  template <typename So>
+  void execute_arrived(So&& so) noexcept;
   void begin_anew() noexcept;
   void forget_waiting() noexcept;
   bool has_receive_queue() const noexcept;

@@ -207,6 +207,30 @@ TEST_P(Rc, what_the_peer_had_executed_when_it_went_is_a_success) {
   EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
 }
 
+// A program that has what it came for destroys its queue pair without another look at it, and its
+// peer's last sends are a success all the same: a NIC would have taken them.
+TEST_P(Rc, what_has_arrived_when_a_queue_pair_is_destroyed_is_executed) {
+  for (const bool receives : {true, false}) {
+    SCOPED_TRACE(receives);
+    Pair p(GetParam());
+    p.connect();
+    p.a->fill(0, pattern(64, 5));
+    for (uint64_t id = 1; receives && id <= 3; ++id) ASSERT_TRUE(p.b->post_recv(id, 128, 8));
+    for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
+    p.b->qp->leave();
+    EXPECT_TRUE(p.b->recv_cq.empty()) << "its completions go with it";
+    EXPECT_EQ(p.b->bytes(128, 8) == pattern(8, 5), receives);
+    p.a->qp->lose();
+    ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 3; }, true, false));
+    EXPECT_EQ(Side::take(p.a->send_cq).status,
+              receives ? WcStatus::success : WcStatus::retry_exc_err);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(Side::take(p.a->send_cq).status,
+                receives ? WcStatus::success : WcStatus::wr_flush_err);
+    }
+  }
+}
+
 TEST_P(Rc, what_a_lost_peer_has_not_executed_is_retried_before_it_fails) {
   Options o;
   o.timeout = 12;  // 16.8 ms, and seven times more
