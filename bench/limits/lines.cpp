@@ -20,6 +20,7 @@ constexpr uint64_t kStop = UINT64_MAX;
 constexpr size_t kLine = 64;
 // Adjacent-line prefetch would couple neighbours: the lines of one measure lie 256 bytes apart.
 constexpr size_t kApart = 256;
+constexpr size_t kFewest = 256;  // round trips of a ping-pong
 
 Word& word_at(const Pages& pages, size_t offset) {
   return *reinterpret_cast<Word*>(pages.data() + offset);
@@ -45,7 +46,8 @@ Row bounce(Side& side, Word& mine, const Word& theirs, double seconds) {
   const uint64_t until = ticks() + ticks_from_ns(static_cast<uint64_t>(seconds * 1e9));
   const uint64_t warm = ticks() + ticks_from_ns(static_cast<uint64_t>(seconds * 1e8));
   uint64_t value = 1;
-  for (uint64_t last = ticks(); last < until; value += 2) {
+  // however little of the time the machine gave us
+  for (uint64_t last = ticks(); last < until || samples.size() < kFewest; value += 2) {
     mine.store(value, std::memory_order_release);  // SYNC POINT: limit-ping-pong
     const uint64_t now = ticks();                  // while the line travels: costs nothing
     if (last > warm) samples.add(now - last);

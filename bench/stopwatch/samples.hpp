@@ -34,6 +34,7 @@ class Samples {
     }
   }
   void clear() noexcept { ticks_.clear(); }
+  size_t size() const noexcept { return ticks_.size(); }
   bool full() const noexcept { return ticks_.size() == capacity_; }
 
   // In nanoseconds, each multiplied by scale (0.5: one way of a round trip).
