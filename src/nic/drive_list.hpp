@@ -117,10 +117,6 @@ class DriveList {
 
   // The next cold one in turn becomes hot if it had work; an idle hot one makes place.
   [[gnu::noinline]] void look_at_a_cold_one(uint64_t polls) noexcept {
-    change_places(polls);
-    note_size();
-  }
-  void change_places(uint64_t polls) noexcept {
     if (next_cold_ < hot_ || next_cold_ >= all_.size()) next_cold_ = hot_;
     const size_t looked_at = next_cold_++;
     if (looked_at < all_.size() && !drive(looked_at, polls)) return;
@@ -129,6 +125,7 @@ class DriveList {
       if (e.idle_polls == 0 || e.one->has_pending()) {
         std::swap(all_[looked_at], all_[hot_]);
         ++hot_;
+        note_size();
       }
     }
     if (hot_ <= kHotRings) return;
@@ -136,6 +133,7 @@ class DriveList {
     if (all_[at].idle_polls < kIdlePolls || all_[at].one->has_pending()) return;
     std::swap(all_[at], all_[hot_ - 1]);
     --hot_;
+    note_size();
   }
 
   std::vector<Entry> all_;  // hot ones first
