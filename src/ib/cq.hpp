@@ -29,6 +29,19 @@ struct Wc {
   WcOpcode opcode = WcOpcode::send;
   uint8_t flags = 0;  // kWc...
   bool solicited = false;
+
+  // In a place that holds an old one: a success of which there is no more to say. Field by field:
+  // a copy of a whole one waits for the stores that made it.
+  void succeed(WcOpcode what, uint64_t bytes, uint32_t of_qpn) noexcept {
+    timestamp = 0;
+    byte_len = static_cast<uint32_t>(bytes);
+    imm = src_qpn = vendor_err = 0;
+    qpn = of_qpn;
+    status = WcStatus::success;
+    opcode = what;
+    flags = 0;
+    solicited = false;
+  }
 };
 
 // A completion, and the queue that gets slots back with it.

@@ -80,16 +80,10 @@ bool RcQp::post_local_at_once(const SendWr& wr) noexcept {
 // Its completion, which has room: the send queue is empty.
 void RcQp::complete_local(const SendWr& wr) noexcept {
   Cqe* cqe = spec_.send_cq->next();
+  const bool invalidates = wr.op == SendOp::local_inv;
+  cqe->wc.succeed(invalidates ? WcOpcode::local_inv : WcOpcode::bind_mw, 0, spec_.qpn);
   cqe->wc.id = wr.id;
-  cqe->wc.timestamp = 0;
-  cqe->wc.byte_len = 0;
-  cqe->wc.imm = wr.op == SendOp::local_inv ? wr.imm : 0;
-  cqe->wc.qpn = spec_.qpn;
-  cqe->wc.src_qpn = cqe->wc.vendor_err = 0;
-  cqe->wc.status = WcStatus::success;
-  cqe->wc.opcode = wr.op == SendOp::local_inv ? WcOpcode::local_inv : WcOpcode::bind_mw;
-  cqe->wc.flags = 0;
-  cqe->wc.solicited = false;
+  if (invalidates) cqe->wc.imm = wr.imm;
   cqe->qp = this;
   cqe->released = &sq_released_;
   cqe->release = sq_head_;
@@ -248,13 +242,8 @@ void RcQp::complete_at_once(const wire::RcHead& head, WcOpcode opcode) noexcept 
   cqe->release = queue.take_oldest(cqe->wc.id);
   cqe->released = queue.released();
   cqe->qp = this;
-  cqe->wc.timestamp = 0;
-  cqe->wc.byte_len = head.len;
+  cqe->wc.succeed(opcode, head.len, spec_.qpn);
   cqe->wc.imm = head.imm;
-  cqe->wc.qpn = spec_.qpn;
-  cqe->wc.src_qpn = cqe->wc.vendor_err = 0;
-  cqe->wc.status = WcStatus::success;
-  cqe->wc.opcode = opcode;
   cqe->wc.flags = (head.flags & wire::kRcImm) != 0 ? kWcWithImm : 0;
   cqe->wc.solicited = (head.flags & wire::kRcSolicited) != 0;
   cq.push();
