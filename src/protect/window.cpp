@@ -140,10 +140,10 @@ WindowAnswer Window::bind(const WindowBind& bind) {
   spec.bound_to = is_type_1() ? 0 : bind.through;
   spec.requested_key = bind.key;
   spec.registered_at = bind.bound_at;
-  // before the old binding is touched: this may fail
-  spec.enabled = !is_bound();
   const bool rebinds = is_bound();
+  spec.enabled = !rebinds;
   Binding& to = rebinds ? next_ : now_;
+  // before the old binding is touched: this may fail
   const Status made = table_.add(spec, nullptr, to.entry);
   if (!made) {
     return made.error() == Errc::no_key ? WindowAnswer::key_in_force : WindowAnswer::no_room;

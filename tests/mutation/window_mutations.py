@@ -90,7 +90,7 @@ WINDOWS = [
              "spec.bound_to = is_type_1() ? 0 : bind.through;",
              "spec.bound_to = bind.through;"),
     Mutation("a new binding waits for the old", "protect/window.cpp",
-             "spec.enabled = !is_bound();", "spec.enabled = true;"),
+             "spec.enabled = !rebinds;", "spec.enabled = true;"),
     Mutation("a region counts its windows", "protect/window.cpp",
              "  ++to.of_region->bound;\n", ""),
     Mutation("a QP counts its windows of type 2A", "protect/window.cpp",
