@@ -20,8 +20,6 @@ using wire::RcOp;
 
 namespace {
 
-constexpr uint32_t kOtherwise = kFence | kSolicited | kInline;  // of these, inline alone
-
 constexpr bool is_send(SendOp op) noexcept {
   return op == SendOp::send || op == SendOp::send_with_imm;
 }
@@ -40,7 +38,7 @@ bool RcQp::is_clear() const noexcept {
          lost_until_ns_ == 0 && sq_tail_ - sq_released_ < spec_.max_send_wr;
 }
 
-// A write to a target that is away would be done by our own hand.
+// Of a target that is away we may do a read or a write by our own hand.
 bool RcQp::target_polls() const noexcept {
   return !target_away_ && away_times_ == 0 && lane_->request_tx.consumer_hot();
 }
@@ -58,8 +56,7 @@ bool RcQp::post_local_at_once(const SendWr& wr) noexcept {
   const protect::WindowAnswer answer =
       binds ? bind_window(*wr.bind) : spec_.windows->windows.invalidate(wr.imm, spec_.pd, id_);
   if (answer == protect::WindowAnswer::done && spec_.send_cq->has_room()) [[likely]] {
-    sq_head_ = sq_next_ = ++sq_tail_;
-    if (spec_.sq_sig_all || (wr.flags & kSignaled) != 0) complete_local(wr);
+    complete_now(wr, binds ? WcOpcode::bind_mw : WcOpcode::local_inv, 0);
     return true;
   }
   const uint32_t at = sq_tail_++;
@@ -77,13 +74,14 @@ bool RcQp::post_local_at_once(const SendWr& wr) noexcept {
   return true;
 }
 
-// Its completion, which has room: the send queue is empty.
-void RcQp::complete_local(const SendWr& wr) noexcept {
+// It is over, and nothing was before it. The completion queue has room.
+void RcQp::complete_now(const SendWr& wr, WcOpcode opcode, uint64_t len) noexcept {
+  sq_head_ = sq_next_ = ++sq_tail_;
+  if (!spec_.sq_sig_all && (wr.flags & kSignaled) == 0) return;
   Cqe* cqe = spec_.send_cq->next();
-  const bool invalidates = wr.op == SendOp::local_inv;
-  cqe->wc.succeed(invalidates ? WcOpcode::local_inv : WcOpcode::bind_mw, 0, spec_.qpn);
+  cqe->wc.succeed(opcode, len, spec_.qpn);
   cqe->wc.id = wr.id;
-  if (invalidates) cqe->wc.imm = wr.imm;
+  if (opcode == WcOpcode::local_inv) cqe->wc.imm = wr.imm;
   cqe->qp = this;
   cqe->released = &sq_released_;
   cqe->release = sq_head_;
@@ -92,11 +90,15 @@ void RcQp::complete_local(const SendWr& wr) noexcept {
 
 bool RcQp::post_at_once(const SendWr& wr) noexcept {
   if (is_local(wr.op)) return post_local_at_once(wr);
-  const bool send = is_send(wr.op);
-  if ((wr.flags & kOtherwise) != kInline || wr.inline_parts != nullptr || wr.sge_count != 1 ||
-      spec_.max_send_sge == 0 || !(send || is_write(wr.op)) || !is_clear()) {
+  if ((wr.flags & (kFence | kSolicited)) != 0 || wr.inline_parts != nullptr || wr.sge_count != 1 ||
+      spec_.max_send_sge == 0 || !is_clear()) {
     return false;
   }
+  const bool send = is_send(wr.op);
+  if ((wr.op == SendOp::write || wr.op == SendOp::read) && !target_polls()) {
+    return put_direct_at_once(wr);
+  }
+  if ((wr.flags & kInline) == 0 || !(send || is_write(wr.op))) return false;
   const uint64_t len = wr.sge[0].length;
   const size_t offset = send ? kSendOffset : kWriteOffset;
   ring::ChannelTx& tx = lane_->request_tx;

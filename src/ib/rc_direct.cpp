@@ -23,8 +23,11 @@ namespace {
 constexpr uint32_t kSurelyAway = 4;
 constexpr uint32_t kTryAgainAfter = 1024;
 
-Rights need_of(const Wqe& w) noexcept {
-  return w.op == SendOp::read ? Rights::remote_read : Rights::remote_write;
+constexpr Rights need_of(SendOp op) noexcept {
+  return op == SendOp::read ? Rights::remote_read : Rights::remote_write;
+}
+constexpr Rights local_need_of(SendOp op) noexcept {
+  return op == SendOp::read ? Rights::local_write : Rights::local_read;
 }
 
 }  // namespace
@@ -37,24 +40,29 @@ protect::AccessorSlot* RcQp::slot() noexcept {
 }
 
 // Its queue pair may take less than its keys do.
-bool RcQp::peer_lets(const Wqe& w) noexcept {
-  const uint32_t need = w.op == SendOp::read ? wire::kRcDirectReads : wire::kRcDirectWrites;
+bool RcQp::peer_lets(SendOp op) noexcept {
+  const uint32_t need = op == SendOp::read ? wire::kRcDirectReads : wire::kRcDirectWrites;
   return (lane_->request_tx.notices_wanted() & need) != 0;
 }
 
-bool RcQp::may_go_direct(const Wqe& w) noexcept {
-  if (!lane_->direct.allowed || w.owner_only || !peer_lets(w)) return false;
-  ring::ChannelTx& tx = lane_->request_tx;
+// It does not look at its queues, or not often enough; every so often that is tried again.
+bool RcQp::is_target_away() noexcept {
+  const ring::ChannelTx& tx = lane_->request_tx;
   if (away_times_ < kSurelyAway) {
     if (target_away_ && tx.consumer_polls() != away_polls_) {
       target_away_ = false;
       stall_since_ = 0;
     }
-    if (!target_away_ && tx.consumer_hot()) return false;
-  } else if (++away_times_ > kTryAgainAfter) {
-    away_times_ = kSurelyAway - 1;
-    return false;
+    return target_away_ || !tx.consumer_hot();
   }
+  if (++away_times_ <= kTryAgainAfter) return true;
+  away_times_ = kSurelyAway - 1;
+  return false;
+}
+
+bool RcQp::may_go_direct(const Wqe& w) noexcept {
+  if (!lane_->direct.allowed || w.owner_only || !peer_lets(w.op) || !is_target_away()) return false;
+  const ring::ChannelTx& tx = lane_->request_tx;
   // The ordering rule: every earlier request executed, and told.
   if (done_through_ != tx.cells.pos()) learn_executed();
   return done_through_ == tx.cells.pos() && !stopped_ && slot() != nullptr;
@@ -71,7 +79,7 @@ DirectResult RcQp::copy_direct(uint32_t at, uint64_t offset, uint64_t n) noexcep
     local[count++] = {inline_of(at) + offset, n};
     left = 0;
   }
-  const Rights need = w.op == SendOp::read ? Rights::local_write : Rights::local_read;
+  const Rights need = local_need_of(w.op);
   for (uint32_t i = 0; i < w.sge_count && left > 0 && count < local.size(); ++i) {
     const Sge& sge = sges_of(at)[i];
     if (skip >= sge.length) {
@@ -102,6 +110,40 @@ DirectResult RcQp::copy_direct(uint32_t at, uint64_t offset, uint64_t n) noexcep
                              : keys->write(lane_->direct.pid, *slot_, ask, &direct_hint_);
   w.region = r.generation;
   return r;
+}
+
+// All of a read or a write that is one piece, when all before it is over. False: nothing is noted,
+// and it goes the long way, which finds out why.
+bool RcQp::put_direct_at_once(const SendWr& wr) noexcept {
+  const Sge& sge = wr.sge[0];
+  const bool reads = wr.op == SendOp::read;
+  const bool is_inline = (wr.flags & kInline) != 0;
+  if (sq_head_ != sq_tail_ || done_through_ != lane_->request_tx.cells.pos() || slot_ == nullptr ||
+      !lane_->direct.allowed || !peer_lets(wr.op) || !spec_.send_cq->has_room() ||
+      sge.length - 1 >= protect::kChunkBytes ||
+      (reads ? is_inline || attr_.max_rd_atomic == 0
+             : is_inline && sge.length > spec_.max_inline_bytes) ||
+      !is_target_away()) {
+    return false;
+  }
+  iovec local{reinterpret_cast<void*>(sge.addr), sge.length};
+  if (!is_inline) {
+    const protect::Checked checked =
+        spec_.keys->check(local_ask(sge.lkey, sge.addr, sge.length, local_need_of(wr.op)), &hint_);
+    // under the engine lock, in which regions are closed: it stays until the copy is over
+    const bool one_run = checked && checked.grant().each_piece([&](std::byte* piece, size_t size) {
+      local.iov_base = piece;
+      return size == local.iov_len;
+    });
+    if (!one_run) return false;
+  }
+  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+  const protect::DirectAsk ask{lane_->remote_domain, wr.rkey, wr.remote_addr, &local, 1, 0};
+  const DirectResult r = reads ? keys->read(lane_->direct.pid, *slot_, ask, &direct_hint_)
+                               : keys->write(lane_->direct.pid, *slot_, ask, &direct_hint_);
+  if (r.outcome != DirectResult::Outcome::done) return false;
+  complete_now(wr, reads ? WcOpcode::read : WcOpcode::write, sge.length);
+  return true;
 }
 
 // The rest goes through the ring, now and for ever. Always false.
@@ -142,7 +184,7 @@ bool RcQp::put_direct(uint32_t at) noexcept {
   const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
   // the whole range first: an operation that will be refused changes nothing
   if (w.done == 0 && w.len > protect::kChunkBytes &&
-      keys->would_refuse(lane_->remote_domain, w.rkey, w.remote_addr, w.len, need_of(w)) !=
+      keys->would_refuse(lane_->remote_domain, w.rkey, w.remote_addr, w.len, need_of(w.op)) !=
           Denial::none) {
     w.owner_only = true;
     return start(at);
@@ -217,8 +259,8 @@ bool RcQp::claim(const Piece& piece) noexcept {
   // What would be refused, or is for the owner to judge, is left to it; so is immediate data, which
   // it has to take from the ring, receive and all.
   const bool tells = w.op == SendOp::write_with_imm && piece.offset + piece.len == w.len;
-  if (tells || !peer_lets(w) || keys->asks_owner(lane_->remote_domain, w.rkey) ||
-      keys->would_refuse(lane_->remote_domain, w.rkey, w.remote_addr, w.len, need_of(w)) !=
+  if (tells || !peer_lets(w.op) || keys->asks_owner(lane_->remote_domain, w.rkey) ||
+      keys->would_refuse(lane_->remote_domain, w.rkey, w.remote_addr, w.len, need_of(w.op)) !=
           Denial::none) {
     w.owner_only = true;
     return false;

@@ -9,7 +9,8 @@
 //
 //   rc_qp.cpp        the life of the lane, polling, what time brings
 //   rc_requester.cpp WQEs into the ring, acknowledgements
-//   rc_at_once.cpp   the short way of short inline requests, at both ends, and of what is local
+//   rc_at_once.cpp   the short way of short inline requests, at both ends, of RDMA by our own hand,
+//                    and of what is local
 //   rc_direct.cpp    RDMA by our own hand (CMA) where the target does not poll; claims
 //   rc_local.cpp     windows: bind and local invalidate
 //   rc_responder.cpp executing the peer's requests
@@ -145,7 +146,8 @@ class RcQp final : public Qp {
   bool is_clear() const noexcept;
   bool target_polls() const noexcept;
   bool post_local_at_once(const SendWr& wr) noexcept;
-  void complete_local(const SendWr& wr) noexcept;
+  bool put_direct_at_once(const SendWr& wr) noexcept;
+  void complete_now(const SendWr& wr, WcOpcode opcode, uint64_t len) noexcept;
   void note(Wqe& w, const SendWr& wr) noexcept;
   void note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept;
   bool take_at_once() noexcept;
@@ -156,7 +158,8 @@ class RcQp final : public Qp {
   void complete_at_once(const wire::RcHead& head, WcOpcode opcode) noexcept;
 
   // rc_direct.cpp
-  bool peer_lets(const Wqe& w) noexcept;
+  bool peer_lets(SendOp op) noexcept;
+  bool is_target_away() noexcept;
   bool may_go_direct(const Wqe& w) noexcept;
   bool put_direct(uint32_t at) noexcept;
   bool take_outcome(Wqe& w, const protect::DirectResult& r) noexcept;

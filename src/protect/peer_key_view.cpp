@@ -209,26 +209,39 @@ DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAs
     slot.tid.store(me.tid, std::memory_order_relaxed);
     slot.start_time.store(me.start_time, std::memory_order_relaxed);
   }
-  LocalCursor local(ask.local, ask.local_count);
-  DirectResult sum;
-  sum.generation = ask.generation;
+  const Piece whole{ask.pd, ask.key,   ask.addr,        total,
+                    need,   ask.local, ask.local_count, ask.generation};
+  DirectResult first = piece(owner, slot, whole, call, hint);
+  if (first.generation == 0) first.generation = ask.generation;
+  if (first.outcome != Outcome::done || first.bytes == total) [[likely]]
+    return first;
+  return rest(owner, slot, whole, first, call, hint);
+}
+
+// What a short copy has left, in as many more as it takes.
+DirectResult PeerKeyView::rest(pid_t owner, AccessorSlot& slot, const Piece& whole,
+                               const DirectResult& first, CopyCall call, LookupHint* hint) const {
+  using Outcome = DirectResult::Outcome;
+  LocalCursor local(whole.local, whole.local_count);
+  DirectResult sum = first;
+  size_t copied = first.bytes;
   int empty = 0;
-  do {
-    const Piece rest{ask.pd, ask.key,      ask.addr + sum.bytes, total - sum.bytes,
-                     need,   local.data(), local.count(),        sum.generation};
-    const DirectResult one = piece(owner, slot, rest, call, hint);
+  for (;;) {
+    local.advance(copied);
+    if (copied == 0 && ++empty > kEmptyCopies) {
+      sum.outcome = Outcome::through_ring;
+      return sum;
+    }
+    const Piece left{whole.pd,   whole.key,    whole.addr + sum.bytes, whole.len - sum.bytes,
+                     whole.need, local.data(), local.count(),          sum.generation};
+    const DirectResult one = piece(owner, slot, left, call, hint);
+    copied = one.bytes;
     sum.outcome = one.outcome;
     sum.denial = one.denial;
     sum.bytes += one.bytes;
     if (one.generation != 0) sum.generation = one.generation;
-    if (one.outcome != Outcome::done) return sum;
-    local.advance(one.bytes);
-    if (one.bytes == 0 && ++empty > kEmptyCopies) {
-      sum.outcome = Outcome::through_ring;
-      return sum;
-    }
-  } while (sum.bytes < total);
-  return sum;
+    if (one.outcome != Outcome::done || sum.bytes == whole.len) return sum;
+  }
 }
 
 DirectResult PeerKeyView::write(pid_t owner, AccessorSlot& slot, const DirectAsk& ask,

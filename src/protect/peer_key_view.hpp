@@ -118,6 +118,8 @@ class PeerKeyView {
                       CopyCall call, LookupHint* hint) const;
   DirectResult piece(pid_t owner, AccessorSlot& slot, const Piece& ask, CopyCall call,
                      LookupHint* hint) const;
+  DirectResult rest(pid_t owner, AccessorSlot& slot, const Piece& whole, const DirectResult& first,
+                    CopyCall call, LookupHint* hint) const;
 
   // Where the owner registered it, as far as the file says: a word of the peer's.
   uint64_t entry_place(const EntryCopy& entry) const noexcept {

@@ -1,6 +1,8 @@
 // The short way of short requests leads where the long one does. The first message of a connection
 // goes the long way; each case here is once that message and once the second, and must end alike:
-// completions, events, states and memory of both sides.
+// completions, events, states and memory of both sides. Reads and writes that are done by our own
+// hand must end as those that the owner executes.
+#include <iomanip>
 #include <sstream>
 
 #include "ib/pair.hpp"
@@ -64,7 +66,9 @@ std::string text_of(const char* name, Side& side) {
   out << "\n  completion events " << side.events.completions << ", overruns "
       << side.events.overruns << "\n  memory";
   for (size_t at = 0; at < side.memory.size(); ++at) {
-    if (side.memory[at] != std::byte{0}) out << ' ' << at << ':' << int(side.memory[at]);
+    if (side.memory[at] == std::byte{0}) continue;
+    if (at == 0 || side.memory[at - 1] == std::byte{0}) out << ' ' << at << ':';
+    out << std::hex << std::setw(2) << std::setfill('0') << int(side.memory[at]) << std::dec;
   }
   out << '\n';
   return out.str();
@@ -251,6 +255,218 @@ TEST_P(AtOnce, ends_as_the_long_way_does) {
   const std::string second = end_of(c, kind, true);
   EXPECT_EQ(second, first);
   EXPECT_NE(first.find("{id"), std::string::npos) << "something must have ended:\n" << first;
+}
+
+// ---- by our own hand ----------------------------------------------------------------------------
+
+// Reads and writes alone; the target looks at nothing until all is posted.
+std::string end_of_rdma(const Case& c, LinkKind kind, size_t& at_once) {
+  Pair p(kind, c.options, c.options, kMemory);
+  p.connect();
+  if (kind == LinkKind::direct) p.b->qp->set_consumer_state(ring::ConsumerState::asleep);
+  // the first takes the accessor slot, and goes the long way
+  EXPECT_TRUE(p.a->post(SendOp::read, 1, kOther, 8, p.b->address(), p.b->key()));
+  EXPECT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, kind != LinkKind::direct));
+  (void)text_of(p.a->send_cq);
+  p.a->fill(kFrom, pattern(1024, 3));
+  p.b->fill(kFrom, pattern(1024, 5));
+  c.run(p);
+  at_once = p.a->send_cq.size();
+  p.settle();
+  return text_of("requester", *p.a) + text_of("responder", *p.b);
+}
+
+Status post_by_key(Pair& p, SendOp op, const Sge& local, uint64_t remote, uint64_t rkey,
+                   uint32_t flags = 0) {
+  SendWr wr = Side::work(op, 1, remote, static_cast<uint32_t>(rkey));
+  wr.flags |= flags;
+  wr.sge = &local;
+  wr.sge_count = 1;
+  return p.a->qp->post_send(wr);
+}
+
+// Of each operation: from or into this place here, at that place there.
+struct Places {
+  Sge local;
+  uint64_t remote;
+  uint64_t rkey;
+};
+Places usual(Pair& p, size_t len) {
+  return {p.a->sge(kFrom, len), p.b->address(kInto), p.b->key()};
+}
+
+using Arrange = std::function<void(Pair&, Places&)>;
+
+void add_rdma(std::vector<Case>& all, const std::string& name, size_t len, const Arrange& arrange,
+              const std::function<void(Options&)>& options = {}) {
+  static std::vector<std::unique_ptr<std::string>> names;
+  for (const SendOp op : {SendOp::read, SendOp::write}) {
+    names.push_back(
+        std::make_unique<std::string>((op == SendOp::read ? "a_read_" : "a_write_") + name));
+    Case c{names.back()->c_str(), [=](Pair& p) {
+             Places at = usual(p, len);
+             if (arrange) arrange(p, at);
+             // three: what comes after one that fails must end alike as well
+             for (int i = 0; i < 3; ++i) {
+               ASSERT_TRUE(post_by_key(p, op, at.local, at.remote, at.rkey));
+             }
+           }};
+    if (options) options(c.options);
+    all.push_back(c);
+  }
+}
+
+std::vector<Case> rdma_that_is_done_at_once() {
+  std::vector<Case> all;
+  add_rdma(all, "of_8_bytes", 8, {});
+  add_rdma(all, "of_one_byte", 1, {});
+  add_rdma(all, "of_1000_bytes", 1000, {});
+  add_rdma(all, "of_the_last_byte", 1,
+           [](Pair& p, Places& at) { at.remote = p.b->address(kMemory - 1); });
+  all.push_back({"an_inline_write", [](Pair& p) {
+                   ASSERT_TRUE(post_inline(*p.a, SendOp::write, 8, p.b->address(kInto),
+                                           static_cast<uint32_t>(p.b->key())));
+                 }});
+  return all;
+}
+
+std::vector<Case> rdma_that_is_not() {
+  std::vector<Case> all;
+  add_rdma(all, "of_nothing", 0, {});
+  add_rdma(all, "of_nothing_with_an_unknown_key", 0, [](Pair&, Places& at) { at.rkey = kUnused; });
+  add_rdma(all, "past_the_end", 8,
+           [](Pair& p, Places& at) { at.remote = p.b->address(kMemory - 7); });
+  add_rdma(all, "before_the_beginning", 8,
+           [](Pair& p, Places& at) { at.remote = p.b->address() - 1; });
+  add_rdma(all, "with_an_unknown_key", 8, [](Pair&, Places& at) { at.rkey = kUnused; });
+  add_rdma(all, "without_the_right", 8,
+           [](Pair& p, Places& at) { at.rkey = with_rights(p, kLocal); });
+  add_rdma(all, "that_the_queue_pair_forbids", 8, [](Pair& p, Places&) {
+    QpAttributes none;
+    none.access = 0;
+    p.b->qp->modify(none, kAttrAccessFlags);
+  });
+  add_rdma(all, "of_a_closed_region", 8, [](Pair& p, Places& at) {
+    const auto r = p.b->add(p.b->memory.data(), kMemory, kEverything);
+    EXPECT_TRUE(p.lanes.keys->revoke(r, now_ns() + 1'000'000'000));
+    at.rkey = r.key;
+  });
+  add_rdma(all, "of_memory_that_is_not_there", 8, [](Pair& p, Places& at) {
+    at.remote = uint64_t{1} << 46;
+    at.rkey = p.b->add(reinterpret_cast<void*>(at.remote), 64, kEverything).key;
+  });
+  add_rdma(all, "with_an_unknown_local_key", 8,
+           [](Pair&, Places& at) { at.local.lkey = static_cast<uint32_t>(kUnused); });
+  add_rdma(all, "without_the_local_right", 8, [](Pair& p, Places& at) {
+    const auto r = p.a->add(p.a->memory.data(), kMemory, Rights::remote_read);
+    at.local.lkey = static_cast<uint32_t>(r.key);
+  });
+  add_rdma(all, "past_the_local_end", 8,
+           [](Pair& p, Places& at) { at.local.addr = p.a->address(kMemory - 7); });
+  add_rdma(all, "with_the_null_key", 8, [](Pair&, Places& at) { at.local.lkey = kNullLkey; });
+  add_rdma(all, "whose_completions_find_no_room", 8, {},
+           [](Options& o) { o.cq_entries = 2, o.send_wrs = 8; });
+  all.push_back({"a_read_where_none_is_allowed", [](Pair& p) {
+                   QpAttributes none;
+                   none.max_rd_atomic = 0;
+                   p.a->qp->modify(none, kAttrMaxRdAtomic);
+                   const Places at = usual(p, 8);
+                   ASSERT_TRUE(post_by_key(p, SendOp::read, at.local, at.remote, at.rkey));
+                 }});
+  all.push_back({"an_inline_read", [](Pair& p) {
+                   const Places at = usual(p, 8);
+                   EXPECT_EQ(
+                       post_by_key(p, SendOp::read, at.local, at.remote, at.rkey, kInline).error(),
+                       Errc::invalid);
+                   receive(*p.b, 8);
+                   ASSERT_TRUE(post_inline(*p.a, SendOp::send, 8));
+                 }});
+  all.push_back({"an_inline_write_that_is_too_long", [](Pair& p) {
+                   EXPECT_EQ(post_inline(*p.a, SendOp::write, 257, p.b->address(kInto),
+                                         static_cast<uint32_t>(p.b->key()))
+                                 .error(),
+                             Errc::invalid);
+                   receive(*p.b, 8);
+                   ASSERT_TRUE(post_inline(*p.a, SendOp::send, 8));
+                 }});
+  return all;
+}
+
+std::vector<Case> ordered_rdma() {
+  return {
+      {"an_unsignaled_write_and_one_that_tells",
+       [](Pair& p) {
+         const Places at = usual(p, 8);
+         SendWr wr = Side::work(SendOp::write, 1, at.remote, static_cast<uint32_t>(at.rkey));
+         wr.flags = 0;
+         wr.sge = &at.local;
+         wr.sge_count = 1;
+         ASSERT_TRUE(p.a->qp->post_send(wr));
+         ASSERT_TRUE(p.a->send_cq.empty());
+         wr.id = 2;
+         wr.flags = kSignaled;
+         ASSERT_TRUE(p.a->qp->post_send(wr));
+       },
+       [] {
+         Options o;
+         o.sig_all = false;
+         return o;
+       }()},
+      {"a_write_behind_a_send",
+       [](Pair& p) {
+         receive(*p.b, 64);
+         ASSERT_TRUE(post_inline(*p.a, SendOp::send, 8));
+         ASSERT_TRUE(p.a->send_cq.empty()) << "nothing has executed it";
+         const Places at = usual(p, 8);
+         ASSERT_TRUE(post_by_key(p, SendOp::write, at.local, at.remote, at.rkey));
+         EXPECT_NE(p.b->bytes(kInto, 8), pattern(8, 3)) << "it must not pass the send";
+       }},
+      {"a_fenced_write_behind_a_read",
+       [](Pair& p) {
+         const Places at = usual(p, 8);
+         ASSERT_TRUE(post_by_key(p, SendOp::read, at.local, at.remote, at.rkey));
+         ASSERT_TRUE(post_by_key(p, SendOp::write, at.local, at.remote + 64, at.rkey, kFence));
+       }},
+      {"a_write_to_one_that_has_failed",
+       [](Pair& p) {
+         receive(*p.b, 8);  // which is flushed; the write has no end, as nobody answers
+         p.b->qp->fail();
+         const Places at = usual(p, 8);
+         ASSERT_TRUE(post_by_key(p, SendOp::write, at.local, at.remote, at.rkey));
+       }},
+      {"a_write_of_one_that_has_failed",
+       [](Pair& p) {
+         p.a->qp->fail();
+         const Places at = usual(p, 8);
+         ASSERT_TRUE(post_by_key(p, SendOp::write, at.local, at.remote, at.rkey));
+       }},
+  };
+}
+
+class ByOwnHand : public testing::TestWithParam<Case> {};
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  return info.param.name;
+}
+
+class DoneAtOnce : public ByOwnHand {};
+INSTANTIATE_TEST_SUITE_P(Rdma, DoneAtOnce, testing::ValuesIn(rdma_that_is_done_at_once()),
+                         case_name);
+TEST_P(DoneAtOnce, ends_as_by_the_owner) {
+  size_t at_once = 0;
+  const std::string by_owner = end_of_rdma(GetParam(), LinkKind::shm, at_once);
+  EXPECT_EQ(at_once, 0u) << "the owner has not looked at it";
+  const std::string by_us = end_of_rdma(GetParam(), LinkKind::direct, at_once);
+  EXPECT_NE(at_once, 0u) << "nobody had to look at it";
+  EXPECT_EQ(by_us, by_owner);
+}
+
+INSTANTIATE_TEST_SUITE_P(NotDone, ByOwnHand, testing::ValuesIn(rdma_that_is_not()), case_name);
+INSTANTIATE_TEST_SUITE_P(Ordered, ByOwnHand, testing::ValuesIn(ordered_rdma()), case_name);
+TEST_P(ByOwnHand, ends_as_by_the_owner) {
+  size_t at_once = 0;
+  const std::string by_owner = end_of_rdma(GetParam(), LinkKind::shm, at_once);
+  EXPECT_EQ(end_of_rdma(GetParam(), LinkKind::direct, at_once), by_owner);
+  EXPECT_NE(by_owner.find("{id"), std::string::npos) << "something must have ended:\n" << by_owner;
 }
 
 }  // namespace

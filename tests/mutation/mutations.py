@@ -450,7 +450,7 @@ PEER = [
              "  if (ask.local_count > kMaxLocalSegments) return {Outcome::through_ring, "
              "Denial::none};\n", ""),
     Mutation("a copy that stays empty ends", "protect/peer_key_view.cpp",
-             "if (one.bytes == 0 && ++empty > kEmptyCopies) {", "if (false && ++empty > 0) {"),
+             "if (copied == 0 && ++empty > kEmptyCopies) {", "if (false && ++empty > 0) {"),
     Mutation("a thread's number may serve again", "protect/thread_probe.cpp",
              "  if (start_time != 0 && stat.start_time != start_time) "
              "return ThreadState::gone;\n", ""),
