@@ -21,6 +21,8 @@ constexpr size_t kPiece = 64 * 1024;
 constexpr size_t kPieces = 4;       // slots of the shared buffer: 256 KiB stays in a private L2
 constexpr size_t kHeader = 4096;    // the two counters, each on a page's own lines
 constexpr size_t kRepetitions = 8;  // at least, per measure
+constexpr size_t kFewest = 256;     // round trips of a ping-pong
+constexpr uint64_t kEnd = UINT64_MAX;
 
 // Repeats step (which returns bytes moved) for about that long; each repetition is one value.
 template <typename Step>
@@ -90,6 +92,8 @@ class CmaWriter {
     fill_pattern(source_.data(), size_bytes, 7);
   }
 
+  std::byte* source() const { return source_.data(); }
+
   void write() const {
     const iovec local{source_.data(), size_bytes_};
     const iovec remote{remote_, size_bytes_};
@@ -105,11 +109,15 @@ class CmaWriter {
   std::byte* remote_ = nullptr;
 };
 
+void introduce(Side& side, const Pages& memory) {
+  const CmaTarget self{::getpid(), memory.data()};
+  side.channel.send(&self, sizeof self);
+}
+
 // Asleep until the caller is done: what CMA costs when the target does nothing.
 Row be_cma_target(Side& side, size_t size_bytes) {
   const Pages memory(size_bytes, Pages::Kind::own);
-  const CmaTarget self{::getpid(), memory.data()};
-  side.channel.send(&self, sizeof self);
+  introduce(side, memory);
   side.channel.receive_word();
   if (first_mismatch(memory.data(), size_bytes, 7) != size_bytes) {
     throw Failure("CMA delivered other bytes than were written");
@@ -172,6 +180,41 @@ Row cma_call(Side& side, const Pages&, size_t size_bytes, double seconds) {
   }
   side.channel.send_word(0);
   return latency_row(samples, 1);
+}
+
+// Both spin on private memory of their own, which the other one writes: beyond the call, the line
+// that it writes is in the target's cache each time, and has to get back there to be seen.
+Row cma_seen(Side& side, const Pages&, size_t size_bytes, double seconds) {
+  const Pages memory(size_bytes, Pages::Kind::own);
+  introduce(side, memory);
+  const CmaWriter writer(side, size_bytes);
+  const std::atomic_ref<uint64_t> seen(*reinterpret_cast<uint64_t*>(memory.data()));
+  const auto write = [&writer](uint64_t value) {
+    std::memcpy(writer.source(), &value, sizeof value);
+    writer.write();
+  };
+  if (side.rank == 1) {
+    for (uint64_t value = 1;; value += 2) {
+      uint64_t now;
+      // SYNC POINT: limit-cma-seen: pairs with the kernel's store of the peer's write
+      while ((now = seen.load(std::memory_order_acquire)) != value && now != kEnd) continue;
+      if (now == kEnd) return Row{};
+      write(value + 1);
+    }
+  }
+  Samples samples(1u << 20);
+  const uint64_t until = ticks() + ticks_from_ns(static_cast<uint64_t>(seconds * 1e9));
+  uint64_t value = 1;
+  for (uint64_t last = ticks(); last < until || samples.size() < kFewest; value += 2) {
+    write(value);
+    // SYNC POINT: limit-cma-seen
+    while (seen.load(std::memory_order_acquire) != value + 1) continue;
+    const uint64_t now = ticks();
+    samples.add(now - last);
+    last = now;
+  }
+  write(kEnd);
+  return latency_row(samples, 0.5);
 }
 
 Row cma_bandwidth(Side& side, const Pages&, size_t size_bytes, double seconds) {

@@ -108,6 +108,8 @@ const std::vector<LimitSpec>& all_limits() {
     for (const size_t n : {size_t{8}, 4 * kKiB}) {
       all.push_back({"cma_lat", n, "process_vm_writev, target asleep", cma_call, kSharedSmall});
     }
+    all.push_back({"cma_seen_lat", 8, "the same, target spins on the memory and answers", cma_seen,
+                   kSharedSmall});
     for (const size_t n : {64 * kKiB, kMiB, 4 * kMiB}) {
       all.push_back({"cma_bw", n, "process_vm_writev, target asleep", cma_bandwidth, kSharedSmall});
     }

@@ -200,6 +200,7 @@ OTHER_LIMITS = [
     Measure("one_line_lat", 8, "ns", extended=True),
     Measure("ring_rate_credit", 64, "M/s", extended=True),
     Measure("cma_lat", 4096, "ns", extended=True),
+    Measure("cma_seen_lat", 8, "ns"),
 ] + [Measure("memcpy", size, "GB/s", extended=True)
      for size in (64 * KIB, MIB, 4 * MIB, 16 * MIB)]
 
