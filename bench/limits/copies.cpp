@@ -8,6 +8,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
 
 #include "base/clock.hpp"
 #include "limits/limit.hpp"
@@ -23,6 +26,7 @@ constexpr size_t kHeader = 4096;    // the two counters, each on a page's own li
 constexpr size_t kRepetitions = 8;  // at least, per measure
 constexpr size_t kFewest = 256;     // round trips of a ping-pong
 constexpr uint64_t kEnd = UINT64_MAX;
+constexpr size_t kLine = 64;
 
 // Repeats step (which returns bytes moved) for about that long; each repetition is one value.
 template <typename Step>
@@ -215,6 +219,40 @@ Row cma_seen(Side& side, const Pages&, size_t size_bytes, double seconds) {
   }
   write(kEnd);
   return latency_row(samples, 0.5);
+}
+
+// Reads of 8 bytes from anywhere in that much memory: the kernel's own misses, and the data's.
+Row cma_anywhere(Side& side, const Pages&, size_t size_bytes, double seconds) {
+  if (side.rank == 1) {
+    const Pages memory(size_bytes, Pages::Kind::own);
+    fill_pattern(memory.data(), size_bytes, 7);
+    introduce(side, memory);
+    side.channel.receive_word();
+    return Row{};
+  }
+  CmaTarget target{};
+  side.channel.receive(&target, sizeof target);
+  std::vector<uint32_t> order(size_bytes / kLine);
+  std::iota(order.begin(), order.end(), 0u);
+  std::mt19937_64 random(7);
+  std::shuffle(order.begin(), order.end(), random);
+  uint64_t word = 0;
+  const iovec local{&word, sizeof word};
+  Samples samples(1u << 20);
+  size_t next = 0;
+  const uint64_t until = ticks() + ticks_from_ns(static_cast<uint64_t>(seconds * 1e9));
+  for (uint64_t last = ticks(); last < until;) {
+    const iovec remote{target.base + size_t{order[next]} * kLine, sizeof word};
+    if (::process_vm_readv(target.pid, &local, 1, &remote, 1, 0) != sizeof word) {
+      throw Failure("process_vm_readv: %s", std::strerror(errno));
+    }
+    if (++next == order.size()) next = 0;
+    const uint64_t now = ticks();
+    samples.add(now - last);
+    last = now;
+  }
+  side.channel.send_word(0);
+  return latency_row(samples, 1);
 }
 
 Row cma_bandwidth(Side& side, const Pages&, size_t size_bytes, double seconds) {

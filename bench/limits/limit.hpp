@@ -32,6 +32,7 @@ Row ring_rate_credits(Side&, const Pages&, size_t, double seconds);
 Row copy_alone(Side&, const Pages&, size_t size_bytes, double seconds);
 Row copy_by_two(Side&, const Pages&, size_t size_bytes, double seconds);
 Row cma_call(Side&, const Pages&, size_t size_bytes, double seconds);
+Row cma_anywhere(Side&, const Pages&, size_t size_bytes, double seconds);
 Row cma_seen(Side&, const Pages&, size_t size_bytes, double seconds);
 Row cma_bandwidth(Side&, const Pages&, size_t size_bytes, double seconds);
 // limits/memory.cpp

@@ -110,6 +110,8 @@ const std::vector<LimitSpec>& all_limits() {
     }
     all.push_back({"cma_seen_lat", 8, "the same, target spins on the memory and answers", cma_seen,
                    kSharedSmall});
+    all.push_back({"cma_any_lat", 64 * kMiB, "process_vm_readv of 8 bytes, from anywhere in it",
+                   cma_anywhere, kSharedSmall});
     for (const size_t n : {64 * kKiB, kMiB, 4 * kMiB}) {
       all.push_back({"cma_bw", n, "process_vm_writev, target asleep", cma_bandwidth, kSharedSmall});
     }

@@ -201,6 +201,7 @@ OTHER_LIMITS = [
     Measure("ring_rate_credit", 64, "M/s", extended=True),
     Measure("cma_lat", 4096, "ns", extended=True),
     Measure("cma_seen_lat", 8, "ns"),
+    Measure("cma_any_lat", 64 * MIB, "ns", extended=True),
 ] + [Measure("memcpy", size, "GB/s", extended=True)
      for size in (64 * KIB, MIB, 4 * MIB, 16 * MIB)]
 
