@@ -144,8 +144,10 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
 }
 
 // One system call, at most: s1 .. unpin of revocation.md. `done` with bytes == 0: look again.
-DirectResult PeerKeyView::piece(pid_t owner, AccessorSlot& slot, const Piece& ask, CopyCall call,
-                                LookupHint* hint) const {
+// always_inline: what is asked stays in registers.
+[[gnu::always_inline]] inline DirectResult PeerKeyView::piece(pid_t owner, AccessorSlot& slot,
+                                                              const Piece& ask, CopyCall call,
+                                                              LookupHint* hint) const {
   using Outcome = DirectResult::Outcome;
   EntryCopy entry;
   if (hint == nullptr || !copy_near(file_, *hint, ask.pd, ask.key, entry)) {
@@ -219,8 +221,9 @@ DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAs
 }
 
 // What a short copy has left, in as many more as it takes.
-DirectResult PeerKeyView::rest(pid_t owner, AccessorSlot& slot, const Piece& whole,
-                               const DirectResult& first, CopyCall call, LookupHint* hint) const {
+[[gnu::noinline]] DirectResult PeerKeyView::rest(pid_t owner, AccessorSlot& slot,
+                                                 const Piece& whole, const DirectResult& first,
+                                                 CopyCall call, LookupHint* hint) const {
   using Outcome = DirectResult::Outcome;
   LocalCursor local(whole.local, whole.local_count);
   DirectResult sum = first;
