@@ -199,7 +199,11 @@ void Qp::modify(const QpAttributes& attr, uint32_t mask) noexcept {
   if ((mask & kAttrSqPsn) != 0) attr_.sq_psn = attr.sq_psn;
   if ((mask & (kAttrAccessFlags | kAttrMaxDestRdAtomic)) != 0) on_access_changed();
   if ((mask & kAttrState) == 0) return;
-  if (attr.state == QpState::err) return enter_error();
+  if (attr.state == QpState::err || attr.state == QpState::reset) take_what_arrived();
+  if (attr.state == QpState::err) {
+    take_answers();
+    return enter_error();
+  }
   attr_.state = attr.state;
   if (attr.state == QpState::reset) {
     stop();

@@ -135,8 +135,11 @@ class Qp : public link::Driven {
   virtual void run_send_queue() noexcept = 0;
   // Reset, error or end: nothing comes in or goes out any more.
   virtual void stop() noexcept = 0;
-  // What has reached this end is executed before it goes: a NIC would have done so long ago.
+  // What has reached this end is executed before it goes, or is stopped by its program: a NIC would
+  // have done so long ago.
   virtual void take_what_arrived() noexcept {}
+  // And what the peer has executed is a success.
+  virtual void take_answers() noexcept {}
   // What peers may do has been set.
   virtual void on_access_changed() noexcept {}
 

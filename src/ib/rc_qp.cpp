@@ -105,9 +105,7 @@ void RcQp::lose() noexcept {
   if (!is_up()) return;
   const Driving driving(*this);
   execute_arrived([] { return true; });
-  if (is_up()) learn_executed();
-  if (is_up()) retire();
-  end_if_broken();
+  take_answers();
   if (!is_up()) return;  // in the error state already
   const uint64_t retrying = give_up_ns(attr_.timeout, attr_.retry_cnt);
   if (!taken_ && is_reliable() && sq_head_ != sq_tail_ && retrying != 0) {
@@ -123,6 +121,14 @@ void RcQp::take_what_arrived() noexcept {
   if (!is_up()) return;
   const Driving driving(*this);
   execute_arrived([this] { return recv_cq_now_ == nullptr || recv_cq_now_->has_room(); });
+}
+
+void RcQp::take_answers() noexcept {
+  if (lane_ == nullptr || lost_until_ns_ != 0) return;
+  const Driving driving(*this);
+  if (is_up()) learn_executed();
+  if (is_up()) retire();
+  end_if_broken();
 }
 
 // The end of what lose() began.

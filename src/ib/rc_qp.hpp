@@ -74,6 +74,7 @@ class RcQp final : public Qp {
   void run_send_queue() noexcept override;
   void stop() noexcept override;
   void take_what_arrived() noexcept override;
+  void take_answers() noexcept override;
   void on_access_changed() noexcept override;
 
  private:

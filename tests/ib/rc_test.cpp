@@ -231,6 +231,45 @@ TEST_P(Rc, what_has_arrived_when_a_queue_pair_is_destroyed_is_executed) {
   }
 }
 
+// The same for one that stops it, as rdma_disconnect(3) does.
+TEST_P(Rc, what_has_arrived_when_a_queue_pair_is_stopped_is_executed) {
+  for (const QpState state : {QpState::err, QpState::reset}) {
+    SCOPED_TRACE(static_cast<int>(state));
+    Pair p(GetParam());
+    p.connect();
+    p.a->fill(0, pattern(64, 5));
+    for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.b->post_recv(id, 128, 8));
+    for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
+    p.b->go_to(state);
+    EXPECT_EQ(p.b->bytes(128, 8), pattern(8, 5));
+    const bool tells = state == QpState::err;  // reset: its completions are gone with it
+    ASSERT_EQ(p.b->recv_cq.size(), tells ? 3u : 0u);
+    for (uint64_t id = 1; tells && id <= 3; ++id) {
+      const Wc wc = Side::take(p.b->recv_cq);
+      EXPECT_EQ(wc.id, id);
+      EXPECT_EQ(wc.status, id == 3 ? WcStatus::wr_flush_err : WcStatus::success);
+    }
+    p.a->qp->lose();
+    ASSERT_EQ(p.a->send_cq.size(), 2u);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+  }
+}
+
+TEST_P(Rc, what_the_peer_has_executed_is_a_success_when_a_queue_pair_is_stopped) {
+  Pair p(GetParam());
+  p.connect();
+  ASSERT_TRUE(p.b->post_recv(2, 0, 8));
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
+  ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }, false, true));
+  p.a->go_to(QpState::err);
+  ASSERT_EQ(p.a->send_cq.size(), 3u);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    const Wc wc = Side::take(p.a->send_cq);
+    EXPECT_EQ(wc.id, id);
+    EXPECT_EQ(wc.status, id == 1 ? WcStatus::success : WcStatus::wr_flush_err);
+  }
+}
+
 TEST_P(Rc, what_a_lost_peer_has_not_executed_is_retried_before_it_fails) {
   Options o;
   o.timeout = 12;  // 16.8 ms, and seven times more
