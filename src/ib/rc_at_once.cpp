@@ -4,14 +4,12 @@
 //
 // It does what post_send(), begin() and put_inline() together do for such a one, or execute(),
 // take_receive(), place_inline() and deliver(), in one go and with one copy; whatever is different
-// in any way goes the long way, which also finds what is wrong with it. And that of binds and
-// invalidations, which are over when they are posted, if nothing is before them. Engine lock held.
+// in any way goes the long way, which also finds what is wrong with it. Engine lock held.
 //
-// IBTA vol. 1, 9.7; ibv_post_send(3), IBV_SEND_INLINE, IBV_WR_BIND_MW.
+// IBTA vol. 1, 9.7; ibv_post_send(3), IBV_SEND_INLINE.
 #include "base/barrier.hpp"
 #include "base/copy.hpp"
 #include "ib/rc_qp.hpp"
-#include "ib/window_book.hpp"
 #include "qp/tuning.hpp"
 
 namespace aperture::ib {
@@ -41,37 +39,6 @@ bool RcQp::is_clear() const noexcept {
 // Of a target that is away we may do a read or a write by our own hand.
 bool RcQp::target_polls() const noexcept {
   return !target_away_ && away_times_ == 0 && lane_->request_tx.consumer_hot();
-}
-
-// Nothing at all is before it, so no fence holds it up and no lane is asked for.
-bool RcQp::post_local_at_once(const SendWr& wr) noexcept {
-  const bool binds = wr.op == SendOp::bind_mw && wr.bind != nullptr;
-  if ((wr.flags & ~kSignaled) != 0 || wr.sge_count != 0 || wr.inline_parts != nullptr ||
-      !(binds || wr.op == SendOp::local_inv) || spec_.type != QpType::rc || !may_send() ||
-      sq_head_ != sq_tail_ || sq_tail_ - sq_released_ >= spec_.max_send_wr) {
-    return false;
-  }
-  const Driving driving(*this);
-  stopped_ = local_waits_ = false;  // all that had failed is flushed
-  const protect::WindowAnswer answer =
-      binds ? bind_window(*wr.bind) : spec_.windows->windows.invalidate(wr.imm, spec_.pd, id_);
-  if (answer == protect::WindowAnswer::done && spec_.send_cq->has_room()) [[likely]] {
-    complete_now(wr, binds ? WcOpcode::bind_mw : WcOpcode::local_inv, 0);
-    return true;
-  }
-  const uint32_t at = sq_tail_++;
-  Wqe& w = wqe(at);
-  note(w, wr);
-  w.stage = Wqe::Stage::begun;
-  w.is_inline = w.in_ring = false;
-  w.len = w.begin_pos = w.end_pos = 0;
-  if (binds) w.bind = *wr.bind;
-  if (end_local(w, answer)) {
-    ++sq_next_;
-    retire();
-  }
-  busy_ = sq_head_ != sq_tail_;
-  return true;
 }
 
 // It is over, and nothing was before it. The completion queue has room.

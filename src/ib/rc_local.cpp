@@ -19,6 +19,25 @@ constexpr uint32_t kWindowVendor = 256;
 
 }  // namespace
 
+protect::WindowBind RcQp::in_windows_words(const BindWr& wr) noexcept {
+  return {.region = spec_.windows->find_region(wr.region_key),
+          .addr = wr.addr,
+          .length = wr.len,
+          .rights = wr.rights,
+          .zero_based = wr.zero_based,
+          .by_work_request = wr.by_work_request,
+          .key = wr.rkey,
+          .pd = spec_.pd,
+          .through = id_,
+          .of_endpoint = &windows_bound(),
+          .bound_at = wr.bound_at};
+}
+
+WindowAnswer RcQp::bind_window(const BindWr& wr) noexcept {
+  Window* window = spec_.windows->windows.find(wr.window_key);
+  return window == nullptr ? WindowAnswer::not_a_window : window->bind(in_windows_words(wr));
+}
+
 // True: it is over, well or badly. False: peers may still be inside what it ends.
 bool RcQp::end_local(Wqe& w, WindowAnswer answer) noexcept {
   local_waits_ = answer == WindowAnswer::waits;
@@ -53,23 +72,35 @@ WindowAnswer RcQp::poll_window(uint32_t key) const noexcept {
   return window == nullptr ? WindowAnswer::not_a_window : window->poll();
 }
 
-protect::WindowBind RcQp::in_windows_words(const BindWr& wr) noexcept {
-  return {.region = spec_.windows->find_region(wr.region_key),
-          .addr = wr.addr,
-          .length = wr.len,
-          .rights = wr.rights,
-          .zero_based = wr.zero_based,
-          .by_work_request = wr.by_work_request,
-          .key = wr.rkey,
-          .pd = spec_.pd,
-          .through = id_,
-          .of_endpoint = &windows_bound(),
-          .bound_at = wr.bound_at};
-}
-
-WindowAnswer RcQp::bind_window(const BindWr& wr) noexcept {
-  Window* window = spec_.windows->windows.find(wr.window_key);
-  return window == nullptr ? WindowAnswer::not_a_window : window->bind(in_windows_words(wr));
+// Nothing at all is before it, so no fence holds it up and no lane is asked for.
+bool RcQp::post_local_at_once(const SendWr& wr) noexcept {
+  const bool binds = wr.op == SendOp::bind_mw && wr.bind != nullptr;
+  if ((wr.flags & ~kSignaled) != 0 || wr.sge_count != 0 || wr.inline_parts != nullptr ||
+      !(binds || wr.op == SendOp::local_inv) || spec_.type != QpType::rc || !may_send() ||
+      sq_head_ != sq_tail_ || sq_tail_ - sq_released_ >= spec_.max_send_wr) {
+    return false;
+  }
+  const Driving driving(*this);
+  stopped_ = local_waits_ = false;  // all that had failed is flushed
+  const protect::WindowAnswer answer =
+      binds ? bind_window(*wr.bind) : spec_.windows->windows.invalidate(wr.imm, spec_.pd, id_);
+  if (answer == protect::WindowAnswer::done && spec_.send_cq->has_room()) [[likely]] {
+    complete_now(wr, binds ? WcOpcode::bind_mw : WcOpcode::local_inv, 0);
+    return true;
+  }
+  const uint32_t at = sq_tail_++;
+  Wqe& w = wqe(at);
+  note(w, wr);
+  w.stage = Wqe::Stage::begun;
+  w.is_inline = w.in_ring = false;
+  w.len = w.begin_pos = w.end_pos = 0;
+  if (binds) w.bind = *wr.bind;
+  if (end_local(w, answer)) {
+    ++sq_next_;
+    retire();
+  }
+  busy_ = sq_head_ != sq_tail_;
+  return true;
 }
 
 bool RcQp::put_bind(uint32_t at) noexcept {

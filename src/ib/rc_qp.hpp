@@ -9,10 +9,9 @@
 //
 //   rc_qp.cpp        the life of the lane, polling, what time brings
 //   rc_requester.cpp WQEs into the ring, acknowledgements
-//   rc_at_once.cpp   the short way of short inline requests, at both ends, of RDMA by our own hand,
-//                    and of what is local
+//   rc_at_once.cpp   the short way of short inline requests, at both ends
 //   rc_direct.cpp    RDMA by our own hand (CMA) where the target does not poll; claims
-//   rc_local.cpp     windows: bind and local invalidate
+//   rc_local.cpp     windows: bind and local invalidate, the short way and the long one
 //   rc_responder.cpp executing the peer's requests
 //   rc_results.cpp   results, refusals, receiver-not-ready
 //   rc_explain.cpp   the sentence for a refusal
@@ -146,8 +145,6 @@ class RcQp final : public Qp {
   // rc_at_once.cpp
   bool is_clear() const noexcept;
   bool target_polls() const noexcept;
-  bool post_local_at_once(const SendWr& wr) noexcept;
-  bool put_direct_at_once(const SendWr& wr) noexcept;
   void complete_now(const SendWr& wr, WcOpcode opcode, uint64_t len) noexcept;
   void note(Wqe& w, const SendWr& wr) noexcept;
   void note_posted(const SendWr& wr, uint64_t len, uint64_t pos) noexcept;
@@ -159,6 +156,7 @@ class RcQp final : public Qp {
   void complete_at_once(const wire::RcHead& head, WcOpcode opcode) noexcept;
 
   // rc_direct.cpp
+  bool put_direct_at_once(const SendWr& wr) noexcept;
   bool peer_lets(SendOp op) noexcept;
   bool is_target_away() noexcept;
   bool may_go_direct(const Wqe& w) noexcept;
@@ -172,6 +170,7 @@ class RcQp final : public Qp {
   bool leave_direct() noexcept;
 
   // rc_local.cpp
+  bool post_local_at_once(const SendWr& wr) noexcept;
   bool put_bind(uint32_t at) noexcept;
   bool put_local_inv(uint32_t at) noexcept;
   bool end_local(Wqe& w, protect::WindowAnswer answer) noexcept;
