@@ -243,9 +243,9 @@ Row cma_anywhere(Side& side, const Pages&, size_t size_bytes, double seconds) {
   const uint64_t until = ticks() + ticks_from_ns(static_cast<uint64_t>(seconds * 1e9));
   for (uint64_t last = ticks(); last < until;) {
     const iovec remote{target.base + size_t{order[next]} * kLine, sizeof word};
-    if (::process_vm_readv(target.pid, &local, 1, &remote, 1, 0) != sizeof word) {
-      throw Failure("process_vm_readv: %s", std::strerror(errno));
-    }
+    const ssize_t n = ::process_vm_readv(target.pid, &local, 1, &remote, 1, 0);
+    if (n < 0) throw Failure("process_vm_readv: %s", std::strerror(errno));
+    if (n != sizeof word) throw Failure("process_vm_readv read less");
     if (++next == order.size()) next = 0;
     const uint64_t now = ticks();
     samples.add(now - last);
