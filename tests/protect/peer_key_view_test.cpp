@@ -358,9 +358,11 @@ TEST(HostileKeyFile, hint_with_a_wild_index_reads_nothing) {
   iovec iov{&byte, 1};
   for (const uint32_t used : {0u, HandMade::kCapacity, ~0u}) {  // as the file says
     file.header->entries_used.store(used);
-    for (LookupHint hint : {LookupHint{~0u, 5, false}, LookupHint{~uint64_t{0}, 5, false},
-                            LookupHint{HandMade::kCapacity, 4, true}, LookupHint{3, 9, true},
-                            LookupHint{0, ~uint64_t{0} / 2, true}}) {
+    // some of them so far away that nothing else can be mapped there
+    for (LookupHint hint :
+         {LookupHint{~0u, 5, false}, LookupHint{~0u - 1, 5, false}, LookupHint{1u << 31, 5, false},
+          LookupHint{~uint64_t{0}, 5, false}, LookupHint{HandMade::kCapacity, 4, true},
+          LookupHint{3, 9, true}, LookupHint{0, ~uint64_t{0} / 2, true}}) {
       EXPECT_EQ(view->write(::getpid(), slot, DirectAsk{kPd, 5, 0, &iov, 1}, &hint).outcome,
                 Outcome::denied);
     }
