@@ -62,15 +62,15 @@ bool RcQp::post_at_once(const SendWr& wr) noexcept {
     return false;
   }
   const bool send = is_send(wr.op);
-  if ((wr.op == SendOp::write || wr.op == SendOp::read) && !target_polls()) {
-    return put_direct_at_once(wr);
+  if (!send && !target_polls()) {
+    return (wr.op == SendOp::write || wr.op == SendOp::read) && put_direct_at_once(wr);
   }
   if ((wr.flags & kInline) == 0 || !(send || is_write(wr.op))) return false;
   const uint64_t len = wr.sge[0].length;
   const size_t offset = send ? kSendOffset : kWriteOffset;
   ring::ChannelTx& tx = lane_->request_tx;
   if (len == 0 || len > spec_.max_inline_bytes || offset + len > ring::kBodyBytes) return false;
-  if (!tx.room(1) || !(send || (target_polls() && has_piece_slot()))) return false;
+  if (!tx.room(1) || !(send || has_piece_slot())) return false;
   const void* from = reinterpret_cast<const void*>(wr.sge[0].addr);
   if (!send) {
     // kept: should the target stop before it, it is done by our own hand
