@@ -14,6 +14,7 @@
 
 #include "base/clock.hpp"
 #include "limits/limit.hpp"
+#include "limits/ping_pong.hpp"
 #include "stopwatch/failure.hpp"
 
 namespace aperture::bench {
@@ -24,8 +25,6 @@ constexpr size_t kPiece = 64 * 1024;
 constexpr size_t kPieces = 4;       // slots of the shared buffer: 256 KiB stays in a private L2
 constexpr size_t kHeader = 4096;    // the two counters, each on a page's own lines
 constexpr size_t kRepetitions = 8;  // at least, per measure
-constexpr size_t kFewest = 256;     // round trips of a ping-pong
-constexpr uint64_t kEnd = UINT64_MAX;
 constexpr size_t kLine = 64;
 
 // Repeats step (which returns bytes moved) for about that long; each repetition is one value.
@@ -193,32 +192,14 @@ Row cma_seen(Side& side, const Pages&, size_t size_bytes, double seconds) {
   introduce(side, memory);
   const CmaWriter writer(side, size_bytes);
   const std::atomic_ref<uint64_t> seen(*reinterpret_cast<uint64_t*>(memory.data()));
-  const auto write = [&writer](uint64_t value) {
-    std::memcpy(writer.source(), &value, sizeof value);
-    writer.write();
-  };
-  if (side.rank == 1) {
-    for (uint64_t value = 1;; value += 2) {
-      uint64_t now;
-      // SYNC POINT: limit-cma-seen: pairs with the kernel's store of the peer's write
-      while ((now = seen.load(std::memory_order_acquire)) != value && now != kEnd) continue;
-      if (now == kEnd) return Row{};
-      write(value + 1);
-    }
-  }
-  Samples samples(1u << 20);
-  const uint64_t until = ticks() + ticks_from_ns(static_cast<uint64_t>(seconds * 1e9));
-  uint64_t value = 1;
-  for (uint64_t last = ticks(); last < until || samples.size() < kFewest; value += 2) {
-    write(value);
-    // SYNC POINT: limit-cma-seen
-    while (seen.load(std::memory_order_acquire) != value + 1) continue;
-    const uint64_t now = ticks();
-    samples.add(now - last);
-    last = now;
-  }
-  write(kEnd);
-  return latency_row(samples, 0.5);
+  // SYNC POINT: limit-cma-seen: pairs with the kernel's store of the peer's write
+  return ping_pong(
+      side, seconds,
+      [&](uint64_t value) {
+        std::memcpy(writer.source(), &value, sizeof value);
+        writer.write();
+      },
+      [&] { return seen.load(std::memory_order_acquire); });
 }
 
 // Reads of 8 bytes from anywhere in that much memory: the kernel's own misses, and the data's.

@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "limits/limit.hpp"
+#include "limits/ping_pong.hpp"
 #include "stopwatch/failure.hpp"
 
 namespace aperture::bench {
@@ -16,46 +17,20 @@ namespace {
 
 using Word = std::atomic<uint64_t>;
 
-constexpr uint64_t kStop = UINT64_MAX;
 constexpr size_t kLine = 64;
 // Adjacent-line prefetch would couple neighbours: the lines of one measure lie 256 bytes apart.
 constexpr size_t kApart = 256;
-constexpr size_t kFewest = 256;  // round trips of a ping-pong
 
 Word& word_at(const Pages& pages, size_t offset) {
   return *reinterpret_cast<Word*>(pages.data() + offset);
 }
 
-void await(const Word& word, uint64_t value) {
-  // SYNC POINT: limit-ping-pong. Nothing but the word itself is passed.
-  while (word.load(std::memory_order_acquire) != value) continue;
-}
-
-// theirs and mine may be the same word: odd values are rank 0's, even ones rank 1's.
+// theirs and mine may be the same word.
 Row bounce(Side& side, Word& mine, const Word& theirs, double seconds) {
-  if (side.rank == 1) {
-    for (uint64_t value = 1;; value += 2) {
-      uint64_t seen;
-      // SYNC POINT: limit-ping-pong
-      while ((seen = theirs.load(std::memory_order_acquire)) != value && seen != kStop) continue;
-      if (seen == kStop) return Row{};
-      mine.store(value + 1, std::memory_order_release);  // SYNC POINT: limit-ping-pong
-    }
-  }
-  Samples samples(1u << 21);
-  const uint64_t until = ticks() + ticks_from_ns(static_cast<uint64_t>(seconds * 1e9));
-  const uint64_t warm = ticks() + ticks_from_ns(static_cast<uint64_t>(seconds * 1e8));
-  uint64_t value = 1;
-  // however little of the time the machine gave us
-  for (uint64_t last = ticks(); last < until || samples.size() < kFewest; value += 2) {
-    mine.store(value, std::memory_order_release);  // SYNC POINT: limit-ping-pong
-    const uint64_t now = ticks();                  // while the line travels: costs nothing
-    if (last > warm) samples.add(now - last);
-    last = now;
-    await(theirs, value + 1);
-  }
-  mine.store(kStop, std::memory_order_release);  // SYNC POINT: limit-ping-pong
-  return latency_row(samples, 0.5);
+  // SYNC POINT: limit-ping-pong. Nothing but the word itself is passed.
+  return ping_pong(
+      side, seconds, [&](uint64_t value) { mine.store(value, std::memory_order_release); },
+      [&] { return theirs.load(std::memory_order_acquire); });
 }
 
 struct Cell {
