@@ -4,8 +4,12 @@
 #                 [SERIAL])
 #       a GoogleTest program test_NAME and one ctest entry NAME; the target labelled_LABEL builds
 #       all programs that have the label
-#   aperture_script_test(NAME COMMAND cmd... [LABELS label...] [TIMEOUT s] [ENV k=v...] [SERIAL])
-#       a ctest entry for a script
+#   aperture_script_test(NAME COMMAND cmd... [NEEDS target...] [LABELS label...] [TIMEOUT s]
+#                        [ENV k=v...] [SERIAL])
+#       a ctest entry for a script. NEEDS: what it runs, but for the targets that COMMAND and ENV
+#       name by $<TARGET_FILE:...>
+#   aperture_test_program(TARGET SOURCES file... [LIBS lib...])
+#       a program with GoogleTest, compiled as tests are, and no ctest entry
 #   aperture_labelled(LABEL target...)   labelled_LABEL builds these targets too
 #   aperture_fuzz(NAME SOURCES file... [LIBS lib...] [CORPUS dir])
 #       a libFuzzer program fuzz_NAME; only with APERTURE_FUZZ (then the other two do nothing)
@@ -14,6 +18,12 @@
 # programs that are not ours, which cannot load a sanitized library by themselves), `mpi` (starts
 # Open MPI), `kill` (kills processes; ./dev soak runs these with full counts). SERIAL entries have
 # the machine to themselves. Exit code 77 of a script is a skip; it must print why.
+#
+# Each entry also has the label room_FOLDER, after its folder of tests/: `./dev test FOLDER` builds
+# labelled_room_FOLDER and runs what has that label.
+
+# What `./dev build` makes for users: the NEEDS of tests that start programs over either door.
+set(APERTURE_PRODUCT aperture aperture-fi aperture-verbs)
 
 set(APERTURE_PROVIDER_DIR ${CMAKE_BINARY_DIR}/lib/libfabric)
 
@@ -29,9 +39,9 @@ set(APERTURE_TEST_ENV
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   TSAN_OPTIONS=halt_on_error=1:exitcode=99:second_deadlock_stack=1:atexit_sleep_ms=100)
 
-# Sanitized programs are slower: their limits are multiplied.
+# Sanitized and emulated programs are slower: their limits are multiplied.
 set(APERTURE_TIMEOUT_FACTOR 1)
-if(APERTURE_SANITIZE MATCHES thread)
+if(APERTURE_SANITIZE MATCHES thread OR CMAKE_CROSSCOMPILING)
   set(APERTURE_TIMEOUT_FACTOR 5)
 elseif(APERTURE_SANITIZE)
   set(APERTURE_TIMEOUT_FACTOR 3)
@@ -62,7 +72,14 @@ if(APERTURE_SANITIZE AND NOT APERTURE_FUZZ)
   endif()
 endif()
 
+# Sets room_label in the caller: the label that the tests of this folder share.
+macro(aperture_room_label)
+  get_filename_component(room_label ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  string(PREPEND room_label room_)
+endmacro()
+
 function(aperture_test_properties name)
+  aperture_room_label()
   cmake_parse_arguments(P "SERIAL" "TIMEOUT" "LABELS;ENV" ${ARGN})
   if(NOT P_TIMEOUT)
     set(P_TIMEOUT 60)
@@ -72,7 +89,7 @@ function(aperture_test_properties name)
     TIMEOUT ${limit}
     SKIP_RETURN_CODE 77
     ENVIRONMENT "${APERTURE_TEST_ENV};${P_ENV}"
-    LABELS "${P_LABELS}")
+    LABELS "${P_LABELS};${room_label}")
   if(P_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()
@@ -82,7 +99,36 @@ function(aperture_labelled label)
   if(NOT TARGET labelled_${label})
     add_custom_target(labelled_${label})
   endif()
-  add_dependencies(labelled_${label} ${ARGN})
+  if(ARGN)
+    add_dependencies(labelled_${label} ${ARGN})
+  endif()
+endfunction()
+
+# Where the tests are, their precompiled headers: most of a small test's compilation was GoogleTest.
+# A header precompiled with other options cannot be reused, and these are the programs' own.
+macro(aperture_test_options target)
+  # what is tested is optimised; the tests themselves only have to compile soon
+  target_compile_options(${target} PRIVATE -O0 -g1)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_link_libraries(${target} PRIVATE GTest::gtest)
+endmacro()
+
+macro(aperture_test_headers)
+  aperture_headers(test_headers <gtest/gtest.h> ${APERTURE_STD_HEADERS} <fstream> <random> <set>
+    <thread>)
+  aperture_test_options(test_headers)
+endmacro()
+
+function(aperture_test_program target)
+  cmake_parse_arguments(P "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${target} ${P_SOURCES})
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(${target} PRIVATE ${P_LIBS} Threads::Threads ${CMAKE_DL_LIBS})
+  if(TARGET test_emulated)
+    target_link_libraries(${target} PRIVATE test_emulated)
+  endif()
+  aperture_test_options(${target})
+  aperture_reuse_headers(${target} test_headers)
 endfunction()
 
 function(aperture_test name)
@@ -90,16 +136,9 @@ function(aperture_test name)
   if(APERTURE_FUZZ)
     return()
   endif()
-  add_executable(test_${name} ${T_SOURCES})
-  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
-  # what is tested is optimised; the tests themselves only have to compile soon
-  target_compile_options(test_${name} PRIVATE -O0 -g1)
-  target_link_libraries(test_${name} PRIVATE ${T_LIBS} GTest::gtest GTest::gtest_main
-    Threads::Threads ${CMAKE_DL_LIBS})
-  if(TARGET aperture-fi)
-    add_dependencies(test_${name} aperture-fi)  # a module is loaded, not linked
-  endif()
-  foreach(label ${T_LABELS})
+  aperture_test_program(test_${name} SOURCES ${T_SOURCES} LIBS ${T_LIBS} GTest::gtest_main)
+  aperture_room_label()
+  foreach(label ${T_LABELS} ${room_label})
     aperture_labelled(${label} test_${name})
   endforeach()
   add_test(NAME ${name} COMMAND test_${name})
@@ -111,10 +150,14 @@ function(aperture_test name)
 endfunction()
 
 function(aperture_script_test name)
-  cmake_parse_arguments(T "SERIAL" "TIMEOUT" "COMMAND;LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(T "SERIAL" "TIMEOUT" "COMMAND;NEEDS;LABELS;ENV" ${ARGN})
   if(APERTURE_FUZZ)
     return()
   endif()
+  string(REGEX MATCHALL "\\$<TARGET_FILE(_DIR)?:[^>]+" named "${T_COMMAND};${T_ENV}")
+  list(TRANSFORM named REPLACE "^.*:" "")
+  aperture_room_label()
+  aperture_labelled(${room_label} ${named} ${T_NEEDS})
   add_test(NAME ${name} COMMAND ${T_COMMAND})
   set(serial "")
   if(T_SERIAL)
