@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 namespace aperture {
@@ -68,15 +69,16 @@ socklen_t Address::to_sockaddr(sockaddr_storage& out) const noexcept {
   return sizeof in6;
 }
 
-std::string Address::text() const {
+AddressText Address::print() const noexcept {
   char host[INET6_ADDRSTRLEN] = "?";
-  const std::string shared = index == 0 ? std::string() : "/" + std::to_string(index);
-  if (is_v4()) {
-    ::inet_ntop(AF_INET, ip.data() + 12, host, sizeof host);
-    return std::string(host) + ":" + std::to_string(port) + shared;
-  }
-  ::inet_ntop(AF_INET6, ip.data(), host, sizeof host);
-  return "[" + std::string(host) + "]:" + std::to_string(port) + shared;
+  char shared[8] = "";
+  if (index != 0) std::snprintf(shared, sizeof shared, "/%u", unsigned{index});
+  AddressText text;
+  const void* bytes = is_v4() ? ip.data() + 12 : ip.data();
+  ::inet_ntop(is_v4() ? AF_INET : AF_INET6, bytes, host, sizeof host);
+  std::snprintf(text.chars, sizeof text.chars, is_v4() ? "%s:%u%s" : "[%s]:%u%s", host,
+                unsigned{port}, shared);
+  return text;
 }
 
 size_t AddressHash::operator()(const Address& a) const noexcept {

@@ -1,8 +1,8 @@
 // The address of an endpoint: an IP (v4 or v6), a TCP port and an index, as a small value.
 //
 // IPv4 is kept v4-mapped, so comparison and hashing know one form. An endpoint that has its port
-// for itself, as all of libfabric's have, has index 0; the queue pairs that share a port have 1 to
-// 255. A sockaddr has no place for the index. Any thread.
+// for itself has index 0; the queue pairs that share a port have 1 to 255. A sockaddr has no place
+// for the index. Any thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -16,6 +16,12 @@
 #include "base/errc.hpp"
 
 namespace aperture {
+
+// An address in words, where nothing may be allocated: beside logs, mostly.
+struct AddressText {
+  char chars[72];
+  const char* c_str() const noexcept { return chars; }
+};
 
 struct Address {
   std::array<uint8_t, 16> ip{};  // network order; ::ffff:a.b.c.d for IPv4
@@ -32,7 +38,8 @@ struct Address {
   // Writes sockaddr_in for IPv4 and sockaddr_in6 otherwise; returns its length.
   socklen_t to_sockaddr(sockaddr_storage& out) const noexcept;
   // "127.0.0.1:4000" or "[::1]:4000"; "127.0.0.1:4711/3" with index 3.
-  std::string text() const;
+  std::string text() const { return print().c_str(); }
+  AddressText print() const noexcept;
 };
 
 struct AddressHash {

@@ -25,6 +25,7 @@ const char* describe(Errc e) noexcept {
     case Errc::no_key: return "requested key in use";
     case Errc::key_rejected: return "requested key cannot be honoured";
     case Errc::access_denied: return "access denied";
+    case Errc::bad_buffer: return "local buffer not mapped";
     case Errc::truncated: return "message truncated";
     case Errc::canceled: return "canceled";
     case Errc::refused: return "connection refused";

@@ -1,7 +1,7 @@
 // The one list of errors of the core, and the small Result that carries them.
 //
-// Each door has one table from Errc to its own numbers (provider/errors.hpp for fi_errno); inside,
-// nothing but Errc is passed up. No state, any thread.
+// Each door has one table from Errc to its own numbers; inside, nothing but Errc is passed up. No
+// state, any thread.
 #pragma once
 
 #include <cassert>
@@ -30,6 +30,7 @@ enum class Errc : uint16_t {
   no_key,         // the requested key is in use
   key_rejected,   // the requested key is not one that can be asked for
   access_denied,  // a key, range or right refused by protect/
+  bad_buffer,     // a local buffer that is not mapped, or not as the operation needs it
   truncated,      // the message was longer than the receive
   canceled,
   refused,  // nobody listens at the peer's address
@@ -76,9 +77,19 @@ class [[nodiscard]] Result {
   explicit operator bool() const noexcept { return ok(); }
   Errc error() const noexcept { return ok() ? Errc::ok : std::get<1>(state_); }
 
-  T& value() & noexcept { return *std::get_if<0>(&state_); }
-  const T& value() const& noexcept { return *std::get_if<0>(&state_); }
-  T&& value() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+  // Only of one that is ok.
+  T& value() & noexcept {
+    assert(ok());
+    return *std::get_if<0>(&state_);
+  }
+  const T& value() const& noexcept {
+    assert(ok());
+    return *std::get_if<0>(&state_);
+  }
+  T&& value() && noexcept {
+    assert(ok());
+    return std::move(*std::get_if<0>(&state_));
+  }
   T& operator*() & noexcept { return value(); }
   T&& operator*() && noexcept { return std::move(*this).value(); }
   T* operator->() noexcept { return &value(); }

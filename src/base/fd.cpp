@@ -4,11 +4,15 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
+
+#include "base/log.hpp"
 
 namespace aperture {
 
@@ -34,7 +38,19 @@ namespace {
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
+// A file that outgrows RLIMIT_FSIZE ends the process with SIGXFSZ, also one that is memory.
+bool may_have_size(size_t size_bytes) noexcept {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || size_bytes <= limit.rlim_cur) return true;
+  APERTURE_WARN(
+      "shared memory of %zu KiB cannot be made: this process may only make files of %llu KiB "
+      "(ulimit -f); raise that limit",
+      size_bytes >> 10, static_cast<unsigned long long>(limit.rlim_cur >> 10));
+  return false;
+}
+
 Result<UniqueFd> make_memfd(const char* debug_name, size_t size_bytes) noexcept {
+  if (!may_have_size(size_bytes)) return Errc::no_memory;
   // vm.memfd_noexec = 2 (Linux 6.3 and later) refuses files that could be executed; older kernels
   // refuse the flag that says so
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -110,7 +126,9 @@ Result<Mapping> Mapping::map_anonymous(size_t size_bytes) noexcept {
 
 void Mapping::reset() noexcept {
   if (base_ == nullptr) return;
-  ::munmap(base_, size_);
+  assert(size_ != 0);
+  [[maybe_unused]] const int rc = ::munmap(base_, size_);
+  assert(rc == 0);
   base_ = nullptr;
   size_ = 0;
 }

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
+#include <cassert>
 #include <cstdlib>
 
 namespace aperture::fork_detail {
@@ -41,8 +42,9 @@ uint64_t new_epoch() noexcept {
   }
   uint64_t expected = 0;
   // relaxed: the first thread's number is everyone's
-  if (!page->compare_exchange_strong(expected, fresh, std::memory_order_relaxed)) return expected;
-  return fresh;
+  const bool first = page->compare_exchange_strong(expected, fresh, std::memory_order_relaxed);
+  assert(fresh != 0 && (first || expected != 0));
+  return first ? fresh : expected;
 }
 
 }  // namespace aperture::fork_detail

@@ -1,8 +1,8 @@
 // Copying to and from memory that may not be there: an address that is not mapped, or not for
 // writing, is an answer and not a signal.
 //
-// A region may be registered before it is mapped, and unmapped while it is registered (fi_mr(3),
-// "Scalable Memory Registration"), so whoever executes a peer's request must find out by trying.
+// A region may be registered before it is mapped, and unmapped while it is registered, so whoever
+// executes a peer's request must find out by trying.
 // The copies run in code of known extent; the handler of SIGSEGV and SIGBUS sends a fault in there
 // to its exit, and hands every other fault to the handler that was installed before. A handler that
 // the application installs later, and that does not hand on, takes this away: then such a fault

@@ -3,6 +3,8 @@
 
 #include <sched.h>
 
+#include <cassert>
+
 #include "base/clock.hpp"
 
 namespace aperture {
@@ -68,7 +70,7 @@ bool EngineLock::try_lock_slow() noexcept {
 
 void EngineLock::count_entry() noexcept {
   const Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
-  // relaxed: a judgement, not an order; the owner is outside while we are here
+  // relaxed: only the count matters, and the owner is outside while we are here
   const uint32_t entries = bias.entries.load(std::memory_order_relaxed);
   const bool owner_was_in = entries - entries_at_streak_ > streak_;
   if (last_ != self() || owner_was_in) {
@@ -96,6 +98,8 @@ uint32_t EngineLock::next_bias() const noexcept {
 }
 
 void EngineLock::start_generation(uint32_t generation) noexcept {
+  assert(generation == kUnbiased ||
+         generation == granted_.load(std::memory_order_relaxed) + 1);  // relaxed: as in unlock_slow
   if (generation != kUnbiased) {
     biases_[generation].owner.store(self(), std::memory_order_relaxed);  // published just below
     granted_.store(generation, std::memory_order_relaxed);
@@ -107,6 +111,7 @@ void EngineLock::start_generation(uint32_t generation) noexcept {
 }
 
 void EngineLock::unlock_slow() noexcept {
+  assert(through_mutex_);
   const uint32_t next = next_bias();
   // relaxed: changes under mutex_ only, which we hold
   if (next != current_.load(std::memory_order_relaxed)) start_generation(next);

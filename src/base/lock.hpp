@@ -1,4 +1,4 @@
-// The lock of a progress engine: nothing in FI_THREAD_DOMAIN, biased otherwise.
+// The lock of a progress engine: nothing where the caller promises to serialise, else biased.
 //
 // It begins as a plain mutex. A thread that takes it kStreak times in a row gets a bias: from then
 // on that thread enters with two plain stores and two loads, no LOCK prefix. Another thread takes
@@ -24,8 +24,7 @@ namespace aperture {
 
 class EngineLock {
  public:
-  // threaded = false: the caller promises to serialise (FI_THREAD_DOMAIN); lock and unlock are
-  // free.
+  // threaded = false: the caller promises to serialise; lock and unlock are free.
   explicit EngineLock(bool threaded) noexcept : threaded_(threaded) {}
   EngineLock(const EngineLock&) = delete;
   EngineLock& operator=(const EngineLock&) = delete;
@@ -92,7 +91,7 @@ class EngineLock {
     // whether it took the bias along.
     if (!announced_.load(std::memory_order_acquire) &&
         current_.load(std::memory_order_acquire) == generation) {
-      // relaxed: a count for the visitors' judgement
+      // relaxed: a count by which visitors judge whether the bias is worth it
       bias.entries.store(bias.entries.load(std::memory_order_relaxed) + 1,
                          std::memory_order_relaxed);
       through_mutex_ = false;

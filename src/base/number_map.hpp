@@ -11,6 +11,8 @@
 #include <memory>
 #include <utility>
 
+#include "base/invariant.hpp"
+
 namespace aperture {
 
 template <typename T>
@@ -22,6 +24,7 @@ class NumberMap {
     Place& place = places_[place_of(number)];
     if (place.object == nullptr) ++size_;
     place = {number, &object};
+    APERTURE_DEBUG_ASSERT(2 * size_ <= capacity());
   }
   // Unknown numbers are ignored.
   void remove(uint32_t number) noexcept {
@@ -37,6 +40,7 @@ class NumberMap {
       gap = at;
     }
     places_[gap] = {};
+    APERTURE_DEBUG_ASSERT(find(number) == nullptr);
   }
   T* find(uint32_t number) const noexcept {
     return size_ == 0 ? nullptr : places_[place_of(number)].object;

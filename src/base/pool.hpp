@@ -9,6 +9,8 @@
 #include <new>
 #include <vector>
 
+#include "base/invariant.hpp"
+
 namespace aperture {
 
 template <typename T>
@@ -22,9 +24,13 @@ class Pool {
   // nullptr if there are `most` or memory has run out.
   T* take() noexcept {
     if (n_free_ == 0 && !grow(kChunk)) return nullptr;
+    APERTURE_DEBUG_ASSERT(n_free_ != 0 && n_free_ <= free_.size());
     return free_[--n_free_];
   }
-  void give(T* item) noexcept { free_[n_free_++] = item; }  // a place for each: see grow
+  void give(T* item) noexcept {
+    APERTURE_DEBUG_ASSERT(item != nullptr && n_free_ < free_.size());
+    free_[n_free_++] = item;  // a place for each: see grow
+  }
   size_t out() const noexcept { return free_.size() - n_free_; }
 
  private:

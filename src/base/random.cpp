@@ -4,6 +4,7 @@
 #include <sodium.h>
 #include <sys/random.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
@@ -59,6 +60,7 @@ void refill(uint64_t epoch) noexcept {
   ::sodium_memzero(key, sizeof key);
   pool.used = 0;
   ++pool.refills;
+  assert(pool.epoch == epoch && pool.refills <= kRefillsOfOneSeed);
 }
 
 }  // namespace
@@ -68,6 +70,7 @@ void random_bytes(void* out, size_t len_bytes) noexcept {
     fill(out, len_bytes);
     return;
   }
+  assert(pool.used <= kPoolBytes);
   const uint64_t epoch = process_epoch();
   if (pool.epoch != epoch || sizeof(pool.bytes) - pool.used < len_bytes) {
     refill(epoch);

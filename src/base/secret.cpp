@@ -48,6 +48,7 @@ Secret::~Secret() {
 }
 
 std::span<const uint8_t> Secret::bytes() const noexcept {
+  assert(memory_ != nullptr && size_ != 0);
   return {memory_ + kHashKeyBytes, size_};
 }
 
@@ -57,6 +58,7 @@ bool Secret::equals(std::span<const uint8_t> other) const noexcept {
 }
 
 KeyedHash Secret::hash(std::span<const std::byte> text) const noexcept {
+  assert(memory_ != nullptr);
   KeyedHash out;
   ::crypto_generichash(reinterpret_cast<unsigned char*>(out.data()), out.size(),
                        reinterpret_cast<const unsigned char*>(text.data()), text.size(), memory_,

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <new>
 
+#include "base/invariant.hpp"
+
 namespace aperture {
 
 class SpareBlocks {
@@ -22,6 +24,7 @@ class SpareBlocks {
   void* take() {
     if (first_ == nullptr) return ::operator new(bytes_);
     Spare* block = first_;
+    APERTURE_DEBUG_ASSERT(count_ != 0);
     first_ = block->next;
     --count_;
     return block;
@@ -33,6 +36,7 @@ class SpareBlocks {
     }
     first_ = new (block) Spare{first_};
     ++count_;
+    APERTURE_DEBUG_ASSERT(count_ <= kMost && first_ != first_->next);
   }
 
  private:

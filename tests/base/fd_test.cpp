@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,8 +12,13 @@
 #include <cstring>
 #include <string>
 
+#include "base/forked.hpp"
+#include "base/value_of.hpp"
+
 namespace aperture {
 namespace {
+
+using test::value_of;
 
 bool is_open(int fd) {
   return ::fcntl(fd, F_GETFD) >= 0;
@@ -56,13 +60,12 @@ TEST(MoveHigh, leaves_low_numbers_to_the_program) {
 }
 
 TEST(SealedMemfd, size_can_change_for_nobody) {
-  Result<UniqueFd> fd = make_sealed_memfd("aperture-test", 8192);
-  ASSERT_TRUE(fd);
-  EXPECT_TRUE(is_sealed_and_at_least(fd->get(), 8192));
-  EXPECT_FALSE(is_sealed_and_at_least(fd->get(), 8193));
-  EXPECT_NE(::ftruncate(fd->get(), 4096), 0);
-  EXPECT_NE(::ftruncate(fd->get(), 16384), 0);
-  EXPECT_NE(::fcntl(fd->get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+  auto fd = value_of(make_sealed_memfd("aperture-test", 8192));
+  EXPECT_TRUE(is_sealed_and_at_least(fd.get(), 8192));
+  EXPECT_FALSE(is_sealed_and_at_least(fd.get(), 8193));
+  EXPECT_NE(::ftruncate(fd.get(), 4096), 0);
+  EXPECT_NE(::ftruncate(fd.get(), 16384), 0);
+  EXPECT_NE(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
 }
 
 TEST(SealedMemfd, what_is_not_sealed_is_not_trusted) {
@@ -80,21 +83,19 @@ TEST(SealedMemfd, what_is_not_sealed_is_not_trusted) {
 }
 
 TEST(AllocatePages, has_memory_behind_it_and_refuses_beyond_the_end) {
-  Result<UniqueFd> fd = make_sealed_memfd("aperture-test", 1 << 20);
-  ASSERT_TRUE(fd);
+  auto fd = value_of(make_sealed_memfd("aperture-test", 1 << 20));
   struct stat before, after;
-  ::fstat(fd->get(), &before);
-  EXPECT_TRUE(allocate_pages(fd->get(), 0, 64 * 1024));
-  ::fstat(fd->get(), &after);
+  ::fstat(fd.get(), &before);
+  EXPECT_TRUE(allocate_pages(fd.get(), 0, 64 * 1024));
+  ::fstat(fd.get(), &after);
   EXPECT_EQ(after.st_blocks - before.st_blocks, 64 * 2);
-  EXPECT_FALSE(allocate_pages(fd->get(), 1 << 20, 4096));  // sealed against growth
+  EXPECT_FALSE(allocate_pages(fd.get(), 1 << 20, 4096));  // sealed against growth
 }
 
 TEST(PublishedMemfd, only_the_maker_writes) {
-  Result<PublishedFile> file = make_published_memfd("aperture-test", 8192);
-  ASSERT_TRUE(file);
-  std::memcpy(file->mapping.data(), "kept", 5);
-  const int fd = file->fd.get();
+  auto file = value_of(make_published_memfd("aperture-test", 8192));
+  std::memcpy(file.mapping.data(), "kept", 5);
+  const int fd = file.fd.get();
   EXPECT_TRUE(is_sealed_and_at_least(fd, 8192));
   EXPECT_FALSE(Mapping::map_shared(fd, 8192, Mapping::Access::read_write));
   char byte = 'x';
@@ -105,34 +106,25 @@ TEST(PublishedMemfd, only_the_maker_writes) {
   if (again) {
     EXPECT_EQ(::pwrite(again.get(), &byte, 1, 0), -1);
   }
-  Result<Mapping> view = Mapping::map_shared(fd, 8192, Mapping::Access::read_only);
-  ASSERT_TRUE(view);
-  EXPECT_STREQ(reinterpret_cast<char*>(view->data()), "kept");
-  EXPECT_NE(::mprotect(view->data(), 8192, PROT_READ | PROT_WRITE), 0);
+  auto view = value_of(Mapping::map_shared(fd, 8192, Mapping::Access::read_only));
+  EXPECT_STREQ(reinterpret_cast<char*>(view.data()), "kept");
+  EXPECT_NE(::mprotect(view.data(), 8192, PROT_READ | PROT_WRITE), 0);
 }
 
 TEST(PublishedMemfd, pages_can_still_be_allocated) {
-  Result<PublishedFile> file = make_published_memfd("aperture-test", 1 << 20);
-  ASSERT_TRUE(file);
-  EXPECT_TRUE(allocate_pages(file->fd.get(), 4096, 4096));
+  auto file = value_of(make_published_memfd("aperture-test", 1 << 20));
+  EXPECT_TRUE(allocate_pages(file.fd.get(), 4096, 4096));
 }
 
 TEST(Mapping, moves_and_is_absent_in_a_forked_child) {
-  Result<Mapping> made = Mapping::map_anonymous(4096);
-  ASSERT_TRUE(made);
-  Mapping m = std::move(*made);
+  auto made = value_of(Mapping::map_anonymous(4096));
+  Mapping m = std::move(made);
   ASSERT_TRUE(m);
   EXPECT_EQ(m.data()[100], std::byte{0});
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  EXPECT_TRUE(test::holds_in_child([&m] {
     unsigned char resident;
-    const bool absent = ::mincore(m.data(), 4096, &resident) != 0 && errno == ENOMEM;
-    ::_exit(absent ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return ::mincore(m.data(), 4096, &resident) != 0 && errno == ENOMEM;
+  }));
 }
 
 TEST(Mapping, bad_arguments_are_errors) {

@@ -5,12 +5,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include "base/forked.hpp"
 
 namespace aperture {
 namespace {
@@ -117,21 +118,9 @@ TEST_F(GuardedCopy, a_file_that_was_cut_short_is_an_answer) {
 }
 
 // In a child, since it ends the process. ASan and TSan have a handler of their own, which exits.
-template <typename Fn>
-int status_of(Fn fn) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    fn();
-    ::_exit(0);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return status;
-}
-
 TEST_F(GuardedCopy, another_fault_still_ends_the_process) {
   Edge edge;
-  const int status = status_of([&] {
+  const int status = test::status_of_child([&] {
     ::close(2);
     *reinterpret_cast<volatile char*>(edge.end()) = 1;
   });
@@ -139,7 +128,7 @@ TEST_F(GuardedCopy, another_fault_still_ends_the_process) {
 }
 
 TEST_F(GuardedCopy, a_signal_that_somebody_sent_still_ends_the_process) {
-  const int status = status_of([] {
+  const int status = test::status_of_child([] {
     ::close(2);
     ::raise(SIGBUS);
   });

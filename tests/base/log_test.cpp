@@ -2,12 +2,13 @@
 #include "base/log.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <string>
+
+#include "base/forked.hpp"
 
 namespace aperture {
 namespace {
@@ -15,30 +16,16 @@ namespace {
 // What a child with those settings writes to stderr while it runs `body`.
 template <typename Body>
 std::string stderr_of(const char* aperture_log, const char* fi_log, Body body) {
-  int ends[2];
-  EXPECT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const std::vector<char> text = test::written_by_child([&](int to) {
     ::unsetenv("APERTURE_LOG");
     ::unsetenv("FI_LOG_LEVEL");
     if (aperture_log != nullptr) ::setenv("APERTURE_LOG", aperture_log, 1);
     if (fi_log != nullptr) ::setenv("FI_LOG_LEVEL", fi_log, 1);
-    ::dup2(ends[1], STDERR_FILENO);
-    ::close(ends[1]);
+    ::dup2(to, STDERR_FILENO);
+    ::close(to);
     body();
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  std::string text;
-  char piece[4096];
-  for (ssize_t n; (n = ::read(ends[0], piece, sizeof piece)) > 0;) {
-    text.append(piece, static_cast<size_t>(n));
-  }
-  ::close(ends[0]);
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  return text;
+  });
+  return {text.begin(), text.end()};
 }
 
 void one_of_each() {

@@ -2,39 +2,22 @@
 #include "base/random.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "base/fork.hpp"
+#include "base/forked.hpp"
 
 namespace aperture {
 namespace {
 
 std::vector<uint64_t> from_child(int n) {
-  int ends[2];
-  EXPECT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    bool sent = true;
-    for (int i = 0; i < n; ++i) {
-      const uint64_t v = random_u64();
-      sent = sent && ::write(ends[1], &v, sizeof v) == sizeof v;
-    }
-    ::_exit(sent ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::vector<uint64_t> got;
-  uint64_t v;
-  while (::read(ends[0], &v, sizeof v) == sizeof v) got.push_back(v);
-  ::close(ends[0]);
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  return got;
+  return test::drawn_in_child<uint64_t>(n, [](uint64_t& v) {
+    v = random_u64();
+    return true;
+  });
 }
 
 TEST(Random, forked_child_does_not_repeat_its_parent_or_its_siblings) {
@@ -95,14 +78,10 @@ TEST(ProcessEpoch, is_constant_here_and_another_in_a_child) {
   uint64_t in_thread = 0;
   std::thread([&] { in_thread = process_epoch(); }).join();
   EXPECT_EQ(in_thread, mine);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  EXPECT_TRUE(test::holds_in_child([mine] {
     const uint64_t theirs = process_epoch();
-    ::_exit(theirs != mine && theirs != 0 && theirs == process_epoch() ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return theirs != mine && theirs != 0 && theirs == process_epoch();
+  }));
   EXPECT_EQ(process_epoch(), mine);
 }
 

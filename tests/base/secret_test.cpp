@@ -9,8 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "base/value_of.hpp"
+
 namespace aperture {
 namespace {
+
+using test::value_of;
 
 std::vector<uint8_t> some_key(size_t size, uint8_t seed = 1) {
   std::vector<uint8_t> key(size);
@@ -37,19 +41,18 @@ std::string flags_at(const void* address) {
 
 TEST(Secret, is_equal_to_its_bytes_and_to_no_neighbour_of_them) {
   const auto key = some_key(37);
-  auto secret = Secret::copy_of(key);
-  ASSERT_TRUE(secret.ok());
-  EXPECT_EQ(secret->size_bytes(), 37u);
-  EXPECT_TRUE(secret->equals(key));
-  EXPECT_FALSE(secret->equals({key.data(), 36}));
+  auto secret = value_of(Secret::copy_of(key));
+  EXPECT_EQ(secret.size_bytes(), 37u);
+  EXPECT_TRUE(secret.equals(key));
+  EXPECT_FALSE(secret.equals({key.data(), 36}));
   auto longer = key;
   longer.push_back(0);
-  EXPECT_FALSE(secret->equals(longer));
+  EXPECT_FALSE(secret.equals(longer));
   for (size_t i = 0; i < key.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       auto other = key;
       other[i] = static_cast<uint8_t>(other[i] ^ (1 << bit));
-      EXPECT_FALSE(secret->equals(other)) << i;
+      EXPECT_FALSE(secret.equals(other)) << i;
     }
   }
 }
@@ -57,9 +60,7 @@ TEST(Secret, is_equal_to_its_bytes_and_to_no_neighbour_of_them) {
 TEST(Secret, of_any_length_can_be_had_and_of_none_cannot) {
   for (const size_t size : {1, 15, 16, 32, 64, 65, 1024, 5000}) {
     const auto key = some_key(size);
-    auto secret = Secret::copy_of(key);
-    ASSERT_TRUE(secret.ok()) << size;
-    EXPECT_TRUE(secret->equals(key)) << size;
+    EXPECT_TRUE(value_of(Secret::copy_of(key)).equals(key)) << size;
   }
   EXPECT_EQ(Secret::copy_of({}).error(), Errc::invalid);
 }
@@ -81,18 +82,15 @@ TEST(Secret, hashes_under_itself) {
 }
 
 TEST(Secret, does_not_go_into_a_core_dump) {
-  auto secret = Secret::copy_of(some_key(64));
-  ASSERT_TRUE(secret.ok());
-  EXPECT_NE(flags_at(secret->bytes().data()).find(" dd "), std::string::npos)
-      << flags_at(secret->bytes().data());
+  auto secret = value_of(Secret::copy_of(some_key(64)));
+  EXPECT_NE(flags_at(secret.bytes().data()).find(" dd "), std::string::npos)
+      << flags_at(secret.bytes().data());
 }
 
 TEST(Secret, is_gone_when_its_last_owner_is) {
   const void* at = nullptr;
   {
-    auto made = Secret::copy_of(some_key(64));
-    ASSERT_TRUE(made.ok());
-    Secret moved = *std::move(made);
+    const Secret moved = value_of(Secret::copy_of(some_key(64)));
     at = moved.bytes().data();
     EXPECT_TRUE(moved.equals(some_key(64)));
     EXPECT_NE(flags_at(at), "");

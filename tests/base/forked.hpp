@@ -1,0 +1,71 @@
+// What happens in a forked child of a test, told to the test.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+namespace aperture::test {
+
+// The wait status of a child that ends with `body`, or with what that exits with.
+template <typename Body>
+int status_of_child(Body body) {
+  const pid_t child = ::fork();
+  EXPECT_GE(child, 0);
+  if (child == 0) {
+    body();
+    ::_exit(0);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+// Whether `body` answers true in a child.
+template <typename Body>
+bool holds_in_child(Body body) {
+  return status_of_child([&] { ::_exit(body() ? 0 : 1); }) == 0;
+}
+
+// All that a child writes to the descriptor that it is given.
+template <typename Body>
+std::vector<char> written_by_child(Body body) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(ends[0]);
+    body(ends[1]);
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::vector<char> all;
+  char piece[4096];
+  for (ssize_t n; (n = ::read(ends[0], piece, sizeof piece)) > 0;) {
+    all.insert(all.end(), piece, piece + n);
+  }
+  ::close(ends[0]);
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  return all;
+}
+
+// What n calls of draw(value) hand out in a child; false: it could not.
+template <typename T, typename Draw>
+std::vector<T> drawn_in_child(int n, Draw draw) {
+  const std::vector<char> bytes = written_by_child([&](int to) {
+    for (int i = 0; i < n; ++i) {
+      T value{};
+      if (!draw(value) || ::write(to, &value, sizeof value) != sizeof value) ::_exit(1);
+    }
+  });
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  return values;
+}
+
+}  // namespace aperture::test
