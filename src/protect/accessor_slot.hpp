@@ -1,5 +1,5 @@
 // Accessor slots: where a peer announces which region it is about to touch, so that a close can
-// wait for it, or fence it off (revocation.md).
+// wait for it, or fence it off (docs/revocation.md).
 //
 // They lie in memory that both processes may write (the link's shared segment), a SlotArray for
 // each (accessor process, owner process). One slot serves one thread at a time: whoever holds the
@@ -17,7 +17,7 @@
 namespace aperture::protect {
 
 //   0        8          16         24    28     32           40      44      48      64
-//   | pin    | riov_base | riov_len | tid | taken | start_time | closed | 0 |    0    |
+//   | pin    | riov_base | riov_len | tid | taken | start_time | closed | lane | 0    |
 struct alignas(64) AccessorSlot {
   std::atomic<uint64_t> pin;         // generation being accessed, 0 = none
   std::atomic<uint64_t> riov_base;   // these two are the remote iovec that the kernel reads at the
@@ -26,7 +26,7 @@ struct alignas(64) AccessorSlot {
   std::atomic<uint32_t> taken;       // accessor's own: the slot belongs to one of its engines
   std::atomic<uint64_t> start_time;  // of that thread: field 22 of its stat, against reuse of tid
   std::atomic<uint32_t> closed;      // owner: this slot is no longer scanned, pin no more
-  uint32_t reserved0;
+  std::atomic<uint32_t> lane;        // accessor: of which lane of the segment
   uint64_t reserved1[2];
 
   const iovec* remote_iovec() const noexcept { return reinterpret_cast<const iovec*>(&riov_base); }
@@ -41,12 +41,15 @@ constexpr size_t kSlotsPerPeer = 16;
 struct SlotArray {
   AccessorSlot slots[kSlotsPerPeer];
 
-  // Accessor: a slot for one engine, nullptr when all are taken (then go through the ring).
-  AccessorSlot* claim() noexcept {
+  // Accessor: a slot for one lane, nullptr when all are taken (then go through the ring).
+  AccessorSlot* claim(uint32_t lane = 0) noexcept {
     for (AccessorSlot& slot : slots) {
       uint32_t expected = 0;
       // relaxed: the slot's fields are only this process's until it pins
-      if (slot.taken.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) return &slot;
+      if (!slot.taken.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) continue;
+      // relaxed: published by the pin
+      slot.lane.store(lane, std::memory_order_relaxed);
+      return &slot;
     }
     return nullptr;
   }

@@ -1,10 +1,13 @@
-// Checks of what only the owner judges (regions with a side record, with an origin of their own, of
-// one endpoint), and what else is done with a side record: see side_record.hpp and key_table.hpp.
+// Checks of what only the owner validates (regions with a side record, with an origin of their own,
+// of one endpoint), and what else is done with a side record: see side_record.hpp and
+// key_table.hpp.
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 
+#include "base/invariant.hpp"
 #include "protect/key_table.hpp"
 
 namespace aperture::protect {
@@ -22,6 +25,7 @@ Result<SideRecord*> KeyTable::add_side(RegionHandle region) {
   // relaxed: constant while the entry is VALID
   auto* base = reinterpret_cast<std::byte*>(entry.base.load(std::memory_order_relaxed));
   made->segments.push_back({base, entry.length.load(std::memory_order_relaxed), std::nullopt});
+  assert(made->segments.size() == 1 && sides_[region.index] == nullptr);
   sides_[region.index] = made.release();
   // SYNC POINT: ask-owner (who sees the flag sees the record; a peer that copied the entry before
   // may still finish what it had begun)
@@ -39,6 +43,7 @@ bool comes_to(const AccessAsk& ask, EndpointId only) noexcept {
 }  // namespace
 
 Checked KeyTable::grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
+  APERTURE_DEBUG_ASSERT(entry.index < file_.capacity);
   const SideRecord* side = sides_[entry.index];
   // first of all: who has half a key learns nothing about the region
   if (side != nullptr && side->secret && ask.secret.unchecked() != *side->secret) {
@@ -48,11 +53,11 @@ Checked KeyTable::grant_beside(const AccessAsk& ask, const EntryCopy& entry) con
   if ((entry.rights & kFlagOrigin) != 0) seen.base = origins_[entry.index];
   uint64_t offset = 0;
   const uint64_t len = ask.len.unchecked();
-  Denial denial = judge_entry(seen, ask.addr.unchecked(), len, ask.need, offset);
+  Denial denial = validate_entry(seen, ask.addr.unchecked(), len, ask.need, offset);
   // relaxed: constant until the entry is revoked, which happens inside the engine lock that we hold
   const EndpointId only = file_.entries[entry.index].bound_qpn.load(std::memory_order_relaxed);
   if (denial == Denial::none && only != 0 && !comes_to(ask, only)) denial = Denial::wrong_endpoint;
-  if (denial == Denial::none && side != nullptr) denial = side->judge(ask.through, offset, len);
+  if (denial == Denial::none && side != nullptr) denial = side->validate(ask.through, offset, len);
   if (denial != Denial::none) return Checked(denial);
   const uint64_t n = std::min(len, kChunkBytes);
   if (side == nullptr) {
@@ -65,6 +70,7 @@ Checked KeyTable::grant_beside(const AccessAsk& ask, const EntryCopy& entry) con
     run = size;
     return false;
   });
+  APERTURE_DEBUG_ASSERT(run <= n);
   if (run == n) return Checked(first, n, entry.ref());
   return Checked(first, n, entry.ref(), side, offset);
 }
@@ -80,6 +86,7 @@ Denial KeyTable::invalidate(const AccessAsk& ask) {
   RegionHandle handle;
   handle.index = life.index;
   handle.generation = life.generation;
+  assert(handle.generation != 0 && in_force(handle));
   return revoke_bound(handle) ? Denial::none : Denial::closed;
 }
 

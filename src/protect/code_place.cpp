@@ -7,37 +7,49 @@
 #include <dwarf.h>
 #include <elfutils/libdw.h>
 #include <elfutils/libdwfl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cassert>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <utility>
+#include <new>
+#include <tuple>
+
+#include "base/not_cancelled.hpp"
 
 namespace aperture::protect {
 
 namespace {
 
 constexpr size_t kRemembered = 1024;  // places; a program registers at a few
+constexpr size_t kStackBytes = size_t{2} << 20;
 
 // libdw's functions that are called here.
-#define APERTURE_DW_CALLS(X)                                                                  \
-  X(dwfl_begin)                                                                               \
-  X(dwfl_end)                                                                                 \
-  X(dwfl_linux_proc_report)                                                                   \
-  X(dwfl_linux_proc_find_elf) X(dwfl_report_end) X(dwfl_addrmodule) X(dwfl_module_addrname)   \
-      X(dwfl_module_getsrc) X(dwfl_lineinfo) X(dwfl_module_addrdie) X(dwarf_getscopes)        \
-          X(dwarf_tag) X(dwarf_diename) X(dwarf_attr) X(dwarf_formudata) X(dwarf_getsrcfiles) \
-              X(dwarf_filesrc)
+// Without layout: clang-format never comes to rest over this list.
+// clang-format off
+#define APERTURE_DW_CALLS(X)                                                                    \
+  X(dwfl_begin)                                                                                 \
+  X(dwfl_end)                                                                                   \
+  X(dwfl_linux_proc_report)                                                                     \
+  X(dwfl_linux_proc_find_elf)                                                                   \
+  X(dwfl_report_end)                                                                            \
+  X(dwfl_addrmodule)                                                                            \
+  X(dwfl_module_addrname)                                                                       \
+  X(dwfl_module_getsrc) X(dwfl_lineinfo) X(dwfl_module_addrdie) X(dwarf_getscopes) X(dwarf_tag) \
+      X(dwarf_diename) X(dwarf_attr) X(dwarf_formudata) X(dwarf_getsrcfiles) X(dwarf_filesrc)
+// clang-format on
 
 // libdw's functions by name, with the types that its header gives them.
 struct Libdw {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a member cannot be declared in parentheses
 #define APERTURE_DW(name) decltype(&::name) name = nullptr;
   APERTURE_DW_CALLS(APERTURE_DW)
 #undef APERTURE_DW
@@ -82,17 +94,17 @@ std::string readable(const char* name) {
   return status == 0 && text != nullptr ? text.get() : name;
 }
 
-// Whether that is a function of libfabric's or libibverbs' headers that registers or binds.
-bool is_posting_call(const char* name) noexcept {
-  static constexpr const char* kBegins[] = {"fi_mr_reg", "__ibv_reg_mr", "ibv_bind_mw",
-                                            "ibv_post_send"};
-  return std::any_of(std::begin(kBegins), std::end(kBegins), [name](const char* begin) {
-    return std::strncmp(name, begin, std::strlen(begin)) == 0;
-  });
+// Whether that is one of the door's inline functions that register or bind.
+bool is_call_of(const Wording& door, const char* name) noexcept {
+  for (const char* const* begin = door.inline_calls; *begin != nullptr; ++begin) {
+    if (std::strncmp(name, *begin, std::strlen(*begin)) == 0) return true;
+  }
+  return false;
 }
 
 // Where an inline call at that address was itself called: "program.c:42", or nothing.
-std::string caller_of_inlined(const Libdw& dw, Dwfl_Module* module, uint64_t address) {
+std::string caller_of_inlined(const Libdw& dw, Dwfl_Module* module, uint64_t address,
+                              const Wording& door) {
   Dwarf_Addr bias = 0;
   Dwarf_Die* unit = dw.dwfl_module_addrdie(module, address, &bias);
   if (unit == nullptr) return {};
@@ -102,7 +114,7 @@ std::string caller_of_inlined(const Libdw& dw, Dwfl_Module* module, uint64_t add
   for (int i = 0; i < count; ++i) {
     const char* name = dw.dwarf_diename(found + i);
     if (dw.dwarf_tag(found + i) != DW_TAG_inlined_subroutine || name == nullptr ||
-        !is_posting_call(name)) {
+        !is_call_of(door, name)) {
       continue;
     }
     Dwarf_Attribute attribute;
@@ -122,7 +134,8 @@ std::string caller_of_inlined(const Libdw& dw, Dwfl_Module* module, uint64_t add
 }
 
 // "in main at program.c:42", "in main", or nothing.
-std::string from_debug_information(const Libdw& dw, pid_t pid, uint64_t address) {
+std::string from_debug_information(const Libdw& dw, pid_t pid, uint64_t address,
+                                   const Wording& door) {
   if (!dw.complete()) return {};
   static char no_path[] = "";
   static char* debug_path = no_path;
@@ -140,7 +153,7 @@ std::string from_debug_information(const Libdw& dw, pid_t pid, uint64_t address)
   if (const char* name = dw.dwfl_module_addrname(module, address - 1); name != nullptr) {
     out = "in " + readable(name);
   }
-  if (const std::string at = caller_of_inlined(dw, module, address - 1); !at.empty()) {
+  if (const std::string at = caller_of_inlined(dw, module, address - 1, door); !at.empty()) {
     return out + (out.empty() ? "at " : " at ") + at;
   }
   Dwfl_Line* line = dw.dwfl_module_getsrc(module, address - 1);
@@ -153,6 +166,36 @@ std::string from_debug_information(const Libdw& dw, pid_t pid, uint64_t address)
         std::string(out.empty() ? "at " : " at ") + last_part(file) + ":" + std::to_string(number);
   }
   return out;
+}
+
+// libdw takes some 200 KiB of stack, and a caller of ours may have less (a fibre, ulimit -s): it
+// has a thread of its own. Without one there is nothing to tell.
+std::string on_a_large_stack(const std::function<std::string()>& search) {
+  struct Search {
+    const std::function<std::string()>& run;
+    std::string found;
+  } job{search, {}};
+  const auto main = [](void* arg) -> void* {
+    auto& self = *static_cast<Search*>(arg);
+    try {
+      self.found = self.run();
+    } catch (const std::bad_alloc&) {
+      self.found.clear();
+    }
+    return nullptr;
+  };
+  pthread_attr_t attributes;
+  if (::pthread_attr_init(&attributes) != 0) return {};
+  ::pthread_attr_setstacksize(&attributes, kStackBytes);
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are not for it
+  pthread_t thread;
+  const bool started = ::pthread_create(&thread, &attributes, main, &job) == 0;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ::pthread_attr_destroy(&attributes);
+  if (started) ::pthread_join(thread, nullptr);
+  return job.found;
 }
 
 // "program+0x1234" from the process's list of mappings, or nothing.
@@ -181,28 +224,30 @@ std::string from_mappings(pid_t pid, uint64_t address) {
   return {};
 }
 
-std::string look(pid_t pid, uint64_t address) {
+std::string look(pid_t pid, uint64_t address, const Wording& door) {
   static const Libdw libdw;
   char number[32];
   std::snprintf(number, sizeof number, "0x%" PRIx64, address);
-  if (const std::string place = from_debug_information(libdw, pid, address); !place.empty()) {
-    return place + " (" + number + ")";
-  }
+  const std::string place_in_source =
+      on_a_large_stack([&] { return from_debug_information(libdw, pid, address, door); });
+  if (!place_in_source.empty()) return place_in_source + " (" + number + ")";
   const std::string place = from_mappings(pid, address);
   return std::string("at ") + number + (place.empty() ? "" : " (" + place + ")");
 }
 
 }  // namespace
 
-std::string describe_code(pid_t pid, uint64_t address) {
+std::string describe_code(pid_t pid, uint64_t address, const Wording& door) {
   if (address == 0) return "at a place that was not recorded";
+  const NotCancelled section;  // reading files and waiting for the search are cancellation points
   static std::mutex mutex;
-  static std::map<std::pair<pid_t, uint64_t>, std::string> known;
+  static std::map<std::tuple<pid_t, uint64_t, const Wording*>, std::string> known;
   std::lock_guard guard(mutex);  // libdw is for one thread at a time
-  const std::pair key{pid, address};
+  const std::tuple key{pid, address, &door};
   if (const auto it = known.find(key); it != known.end()) return it->second;
   if (known.size() >= kRemembered) known.clear();
-  return known[key] = look(pid, address);
+  assert(known.size() < kRemembered && known.find(key) == known.end());
+  return known[key] = look(pid, address, door);
 }
 
 }  // namespace aperture::protect

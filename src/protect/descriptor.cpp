@@ -123,7 +123,7 @@ Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) n
       offset += s.length;
     }
     if (n == 0) return Denial::out_of_range;
-    if (const Denial d = side->judge(through, offset, n); d != Denial::none) return d;
+    if (const Denial d = side->validate(through, offset, n); d != Denial::none) return d;
     at += n;
     left -= n;
   }
@@ -144,7 +144,7 @@ std::string explain_local(const KeyFile& file, const LocalAsk& ask, Denial denia
                   entry.base, granted);
     // relaxed: for people to read
     const uint64_t place = file.entries[entry.index].registered_at.load(std::memory_order_relaxed);
-    region = text + describe_code(::getpid(), place) + ")";
+    region = text + describe_code(::getpid(), place, door) + ")";
   }
   std::snprintf(
       text, sizeof text,

@@ -1,5 +1,5 @@
-// Descriptors of local buffers: what fi_mr_desc hands out and posts hand back. fi_mr(3),
-// "FI_MR_LOCAL"; the lkey of IBTA vol. 1, 10.6.
+// Descriptors of local buffers: what a registration hands out and posts hand back. The descriptor
+// of fi_mr(3), the lkey of IBTA vol. 1, 10.6.
 //
 // A descriptor is a handle: the index of an entry in the key table of this process, and the low 40
 // bits of the generation that it was born with, which a refresh does not change. It is looked up

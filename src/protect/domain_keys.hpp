@@ -1,6 +1,6 @@
-// Keys across the protection domains of one fi_domain: its authorization keys give it several, and
-// a key that an application chooses names one region among them all. man 3 fi_mr, "requested_key".
-// No state; any thread.
+// Keys across the protection domains that one domain of the application has: its authorization keys
+// give it several, and a key that it chooses names one region among them all. man 3 fi_mr,
+// "requested_key". No state; any thread.
 #pragma once
 
 #include "protect/key_table.hpp"

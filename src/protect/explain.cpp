@@ -129,7 +129,7 @@ std::string KeyTable::explain(const AccessAsk& ask, Denial denial, const Wording
     const SideRecord* side = ours ? sides_[index] : nullptr;
     if ((rights & kFlagAskOwner) != 0 && side != nullptr) append_side(out, *side, ask.through);
     out += ", registered " +
-           describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed));
+           describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed), door);
   } else {
     append(out, "; %" PRIu32 " region(s) are registered in this process", live_);
   }
@@ -158,7 +158,7 @@ std::string KeyTable::explain_invalidation(const AccessAsk& ask, Denial denial,
     const EndpointId only = e->bound_qpn.load(std::memory_order_relaxed);
     if (denial == Denial::wrong_endpoint) append_only(out, only, ask.through);
     out += "; the key was given out " +
-           describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed));
+           describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed), door);
   }
   append(out, "; to make it legal, %s.", remedy(door, denial, ask.need, false));
   return out;
@@ -185,7 +185,7 @@ std::string PeerKeyView::explain(pid_t owner, const AccessAsk& ask, Denial denia
     if (known && denial == Denial::out_of_range) {
       out += ", the access " + distance(ask, zero_based ? 0 : entry.base, entry.length);
     }
-    out += ", registered " + describe_code(owner, entry_place(entry));
+    out += ", registered " + describe_code(owner, entry_place(entry), door);
   }
   append(out, "; to make it legal, %s", remedy(door, denial, ask.need, zero_based));
   return out;

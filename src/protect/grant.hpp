@@ -3,8 +3,8 @@
 //
 // Only protect/ makes a Grant. It lives on the stack of the thread that asked, for one chunk of at
 // most kChunkBytes, inside the engine lock of the region's domain: revoke_begin() is called under
-// that lock too, so that no Grant of the owner's own threads outlives it (revocation.md). It cannot
-// be copied, moved or allocated; longer operations keep its RegionRef and ask again.
+// that lock too, so that no Grant of the owner's own threads outlives it (docs/revocation.md). It
+// cannot be copied, moved or allocated; longer operations keep its RegionRef and ask again.
 #pragma once
 
 #include <cassert>

@@ -2,6 +2,7 @@
 #include "protect/key_file.hpp"
 
 #include "base/clock.hpp"
+#include "base/invariant.hpp"
 
 namespace aperture::protect {
 
@@ -42,6 +43,7 @@ Search walk(const KeyFile& file, uint32_t first, DomainId pd, uint64_t key,
 }  // namespace
 
 Search search(const KeyFile& file, DomainId pd, uint64_t key, EntryCopy& out) noexcept {
+  APERTURE_DEBUG_ASSERT(file.header != nullptr && file.capacity != 0 && file.max_buckets != 0);
   const uint64_t hash = hash_key(pd, key);
   for (int i = 0; i < kMaxWalks; ++i) {
     // SYNC POINT: key-structure (a miss counts only if no chain changed during the walk)
@@ -53,6 +55,7 @@ Search search(const KeyFile& file, DomainId pd, uint64_t key, EntryCopy& out) no
     const uint32_t count = file.header->bucket_count.load(std::memory_order_acquire);
     if (count == 0 || count > file.max_buckets) return Search::unstable;
     // SYNC POINT: key-chain
+    APERTURE_DEBUG_ASSERT(bucket_of(hash, count) < count);
     const uint32_t first = file.buckets[bucket_of(hash, count)].load(std::memory_order_acquire);
     const Search answer = walk(file, first, pd, key, out);
     if (answer == Search::valid) return answer;

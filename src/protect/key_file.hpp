@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/invariant.hpp"
 #include "protect/grant.hpp"
 #include "protect/rights.hpp"
 
@@ -60,11 +61,11 @@ static_assert(sizeof(KeyEntry) == 64);
 constexpr uint32_t kRightsMask = 0xffff;
 constexpr uint32_t kFlagZeroBased = 1u << 16;
 constexpr uint32_t kFlagEnabled = 1u << 17;
-constexpr uint32_t kFlagAskOwner = 1u << 18;  // has what only its owner judges: beside.cpp
+constexpr uint32_t kFlagAskOwner = 1u << 18;  // has what only its owner validates: beside.cpp
 constexpr uint32_t kFlagOrigin = 1u << 19;    // peers count from elsewhere: the owner knows where
 
 constexpr uint64_t kKeyFileMagic = 0x3153594b50415041;  // "APAPKYS1", little endian
-constexpr uint32_t kKeyFileLayout = 2;
+constexpr uint32_t kKeyFileLayout = 3;
 constexpr uint32_t kBucketsAtStart = 1024;
 constexpr size_t kKeyHeaderBytes = 4096;
 constexpr size_t kKnownDomains = 16;
@@ -81,6 +82,10 @@ struct KeyHeader {
   uint64_t self_address;    // of this header in the owner: what probe() reads ...
   uint64_t nonce;           // ... and must find there
 
+  // Who is at the addresses: bit 30 (FUTEX_OWNER_DIED) once it is no more the program that
+  // registered here; see image_watch.hpp. Beside what is constant: read before each copy.
+  std::atomic<uint32_t> image;
+
   alignas(64) std::atomic<uint64_t> version;  // odd: a split is under way
   std::atomic<uint32_t> bucket_count;
   std::atomic<uint32_t> entries_used;  // no entry from here on was ever filled
@@ -88,9 +93,9 @@ struct KeyHeader {
   // domains that registered lately, so that a miss can say "another domain's key"; 0 = none
   alignas(64) std::atomic<uint32_t> domains[kKnownDomains];
 };
-static_assert(offsetof(KeyHeader, version) == 64 && offsetof(KeyHeader, bucket_count) == 72 &&
-              offsetof(KeyHeader, entries_used) == 76 && offsetof(KeyHeader, domains) == 128 &&
-              sizeof(KeyHeader) <= kKeyHeaderBytes);
+static_assert(offsetof(KeyHeader, image) == 56 && offsetof(KeyHeader, version) == 64 &&
+              offsetof(KeyHeader, bucket_count) == 72 && offsetof(KeyHeader, entries_used) == 76 &&
+              offsetof(KeyHeader, domains) == 128 && sizeof(KeyHeader) <= kKeyHeaderBytes);
 
 // A consistent copy of an entry's fields.
 struct EntryCopy {
@@ -126,6 +131,7 @@ inline uint64_t hash_key(DomainId pd, uint64_t key) noexcept {
 
 // The chain of a hash when there are `count` > 0 buckets.
 inline uint32_t bucket_of(uint64_t hash, uint32_t count) noexcept {
+  APERTURE_DEBUG_ASSERT(count != 0);
   const uint64_t mask = std::bit_ceil(count) - 1;
   const uint64_t b = hash & mask;
   return static_cast<uint32_t>(b < count ? b : b & (mask >> 1));
@@ -254,8 +260,8 @@ inline bool copy_near(const KeyFile& file, LookupHint& hint, DomainId pd, uint64
 }
 
 // The rules, in order: enabled, right, range. `offset` is from the region's base.
-inline Denial judge_entry(const EntryCopy& entry, uint64_t addr, uint64_t len, Rights need,
-                          uint64_t& offset) noexcept {
+inline Denial validate_entry(const EntryCopy& entry, uint64_t addr, uint64_t len, Rights need,
+                             uint64_t& offset) noexcept {
   if ((entry.rights & kFlagEnabled) == 0) return Denial::not_enabled;
   if (!includes(static_cast<Rights>(entry.rights & kRightsMask), need)) {
     return Denial::missing_right;
@@ -265,6 +271,7 @@ inline Denial judge_entry(const EntryCopy& entry, uint64_t addr, uint64_t len, R
   offset = zero_based ? addr : addr - entry.base;
   // subtract, never add: nothing here can wrap
   if (offset > entry.length || len > entry.length - offset) return Denial::out_of_range;
+  APERTURE_DEBUG_ASSERT(offset + len >= offset && offset + len <= entry.length);
   return Denial::none;
 }
 

@@ -35,7 +35,7 @@ constexpr uint32_t number_of_key(uint32_t key) noexcept {
 constexpr uint8_t tag_of_key(uint32_t key) noexcept {
   return static_cast<uint8_t>(key);
 }
-// As ibv_inc_rkey(3): the tag counts, the number stays.
+// The tag counts, the number stays. (IBTA vol. 1, 10.6.7)
 constexpr uint32_t next_tag(uint32_t key) noexcept {
   return verbs_key(number_of_key(key), static_cast<uint8_t>(tag_of_key(key) + 1));
 }

@@ -14,7 +14,7 @@ namespace aperture::protect {
 
 namespace {
 
-constexpr uint64_t kNotAvail = ~uint64_t{0};  // FI_KEY_NOTAVAIL
+constexpr uint64_t kNotAvail = ~uint64_t{0};  // means "no key": fi_mr(3)
 constexpr size_t kPage = 4096;
 constexpr uint32_t kCachedRegions = 4096;   // so many are in a near cache anyway
 constexpr size_t kBackingStep = 64 * 1024;  // pages are allocated this many bytes at a time
@@ -68,7 +68,7 @@ KeyTable::KeyTable(PublishedFile file) noexcept
   file_.max_buckets = file_.header->max_buckets;
   buckets_backed_ = kBucketsAtStart;
   // address space only: pages come with the records
-  sides_.reset(static_cast<SideRecord**>(std::calloc(file_.capacity, sizeof(SideRecord*))));
+  sides_.reset(static_cast<SideRecord**>(std::calloc(file_.capacity, sizeof sides_[0])));
   shadows_.reset(static_cast<Shadow*>(std::calloc(file_.capacity, sizeof(Shadow))));
   origins_.reset(static_cast<uint64_t*>(std::calloc(file_.capacity, sizeof(uint64_t))));
 }

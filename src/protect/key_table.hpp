@@ -27,6 +27,7 @@
 #include "base/wild.hpp"
 #include "protect/accessor_slot.hpp"
 #include "protect/grant.hpp"
+#include "protect/image_watch.hpp"
 #include "protect/key_file.hpp"
 #include "protect/rights.hpp"
 #include "protect/side_record.hpp"
@@ -43,8 +44,8 @@ struct RegionSpec {
   uint64_t length = 0;  // bytes
   Rights rights = Rights::none;
   bool zero_based = false;  // peers give offsets from base (scalable mode), not addresses
-  // Peers give addresses that begin here rather than at base (ibv_reg_mr_iova); not with
-  // zero_based.
+  // Peers give addresses that begin here rather than at base (an IOVA, ibv_reg_mr(3)); not
+  // with zero_based.
   std::optional<uint64_t> origin{};
   // Reached through this endpoint alone (a type 2 memory window); 0: through any of the domain.
   EndpointId bound_to = 0;  // or, of a window, by the one queue pair that has this number
@@ -83,12 +84,12 @@ class KeyTable {
   KeyTable& operator=(const KeyTable&) = delete;
 
   // Registers a region; it can be reached when this returns. Errors: no_key (the requested key is
-  // in use in that domain), key_rejected (it is FI_KEY_NOTAVAIL), invalid (the range wraps, domain
-  // 0, an unknown right, an origin for what is zero_based), no_space (table full), no_memory.
-  // With a side record, base is the address of the first byte and length that of all segments.
-  // Peers leave the accesses of what has a side record, an origin or an endpoint to the owner.
-  // The second form writes the handle where it stays: a copy of fields that were stored just now
-  // waits for them. On failure it writes nothing.
+  // in use in that domain), key_rejected (it is the number that means none), invalid (the range
+  // wraps, domain 0, an unknown right, an origin for what is zero_based), no_space (table full),
+  // no_memory. With a side record, base is the address of the first byte and length that of all
+  // segments. Peers leave the accesses of what has a side record, an origin or an endpoint to the
+  // owner. The second form writes the handle where it stays: a copy of fields that were stored just
+  // now waits for them. On failure it writes nothing.
   Result<RegionHandle> add(const RegionSpec& spec, std::unique_ptr<SideRecord> side = nullptr) {
     RegionHandle made;
     const Status added = add(spec, std::move(side), made);
@@ -135,9 +136,9 @@ class KeyTable {
     return !in_force(region) && !being_closed(region);
   }
 
-  // fi_mr_refresh: instead of revoke_poll, until it is true; then revive() puts the region in force
-  // again, key, rights and side record as they are, in a new life: what is under way in the old one
-  // is refused. Its new handle; no_entry if it is not being revoked.
+  // To refresh a region: instead of revoke_poll, until it is true; then revive() puts the region in
+  // force again, key, rights and side record as they are, in a new life: what is under way in the
+  // old one is refused. Its new handle; no_entry if it is not being revoked.
   bool is_quiet(RegionHandle region);
   bool wait_until_quiet(RegionHandle region, uint64_t deadline_ns);  // as revoke() waits
   Result<RegionHandle> revive(RegionHandle region);
@@ -163,6 +164,9 @@ class KeyTable {
 
   // Descriptor and size of the key file, to be handed to peers that may map it.
   int fd() const noexcept { return fd_.get(); }
+  // Called once by a thread that lives as long as the program and as this table: when it ends, by
+  // exec or with the process, peers copy no more by these keys (image_watch.hpp).
+  void end_with_this_thread() noexcept { image_watch_.begin(file_.header->image); }
   size_t size_bytes() const noexcept { return mapping_.size(); }
   const KeyFile& file() const noexcept { return file_; }  // to read: descriptor.hpp
   uint32_t regions() const noexcept;
@@ -174,6 +178,13 @@ class KeyTable {
   // True once no access through them is under way or can begin: only then unmap them. Not blocking;
   // call it again after a while when it says false.
   bool detach_slots(SlotArray* slots);
+
+  // Puts a number into the gate of a lane, and returns once no direct access that began under the
+  // number before can land any more: so ends what a peer may do through that lane. `watched`: the
+  // slots of its segment, null if the peer has none. Blocks for a chunk's copy as a rule. Errors:
+  // busy (past the deadline one is still under way; the gate is closed to all that follow).
+  Status set_gate(std::atomic<uint64_t>& gate, uint64_t number, const SlotArray* watched,
+                  uint32_t lane, uint64_t deadline_ns);
 
   // One sentence: what was attempted, the key, the address, the region that it met or how near, the
   // rule, where that region was registered, and what would make it legal, in the words of the door
@@ -245,7 +256,7 @@ class KeyTable {
       return grant_beside(ask, entry);
     uint64_t offset = 0;
     const uint64_t len = ask.len.unchecked();
-    const Denial denial = judge_entry(entry, ask.addr.unchecked(), len, ask.need, offset);
+    const Denial denial = validate_entry(entry, ask.addr.unchecked(), len, ask.need, offset);
     if (denial != Denial::none) return Checked(denial);
     auto* data = reinterpret_cast<std::byte*>(entry.base + offset);
     return Checked(data, std::min(len, kChunkBytes), entry.ref());
@@ -254,6 +265,7 @@ class KeyTable {
   uint64_t origin_of(uint32_t index, uint32_t flags) const noexcept;  // where peers count from
   uint64_t next_generation() noexcept { return next_generation_++; }
   bool quiet(uint64_t generation) noexcept;
+  bool is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept;
   bool slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;
   void set_free(RegionHandle region) noexcept;
   void free_entry(const RegionHandle& region) noexcept;
@@ -269,6 +281,7 @@ class KeyTable {
   UniqueFd fd_;
   Mapping mapping_;
   KeyFile file_;  // the mapping, seen as header, buckets and entries
+  ImageWatch image_watch_;
 
   mutable EngineLock mutex_{true};  // guards what follows and every write to the structure
   uint64_t next_generation_ = 1;

@@ -1,14 +1,16 @@
-// One-sided copies under the pin protocol: see peer_key_view.hpp and revocation.md.
+// One-sided copies under the pin protocol: see peer_key_view.hpp and docs/revocation.md.
 #include "protect/peer_key_view.hpp"
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 
 #include "base/barrier.hpp"
 #include "base/fork.hpp"
+#include "protect/image_watch.hpp"
 
 namespace aperture::protect {
 
@@ -46,6 +48,7 @@ class LocalCursor {
   void advance(size_t n) noexcept {
     while (at_ < count_ && n >= iov_[at_].iov_len) n -= iov_[at_++].iov_len;
     if (n == 0) return;
+    assert(at_ < count_ && n < iov_[at_].iov_len);
     iov_[at_].iov_base = static_cast<char*>(iov_[at_].iov_base) + n;
     iov_[at_].iov_len -= n;
   }
@@ -133,7 +136,7 @@ Denial PeerKeyView::would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint6
   if (answer != Search::valid) return denial_of(answer);
   if ((entry.rights & kFlagAskOwner) != 0) return Denial::none;
   uint64_t offset = 0;
-  return judge_entry(entry, addr, len, need, offset);
+  return validate_entry(entry, addr, len, need, offset);
 }
 
 bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
@@ -143,8 +146,8 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
          (answer == Search::valid && (entry.rights & kFlagAskOwner) != 0);
 }
 
-// One system call, at most: s1 .. unpin of revocation.md. `done` with bytes == 0: look again.
-// always_inline: what is asked stays in registers.
+// One system call at most: steps A1 to A6 of docs/revocation.md. `done` with bytes == 0: look
+// again. always_inline: what is asked stays in registers.
 [[gnu::always_inline]] inline DirectResult PeerKeyView::piece(pid_t owner, AccessorSlot& slot,
                                                               const Piece& ask, CopyCall call,
                                                               LookupHint* hint) const {
@@ -162,7 +165,7 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   }
   if ((entry.rights & kFlagAskOwner) != 0) return {Outcome::through_ring, Denial::none};
   uint64_t offset = 0;
-  const Denial denial = judge_entry(entry, ask.addr, ask.len, ask.need, offset);
+  const Denial denial = validate_entry(entry, ask.addr, ask.len, ask.need, offset);
   if (denial != Denial::none) return {Outcome::denied, denial};
   if (ask.len == 0) return {Outcome::done, Denial::none, 0, generation};
 
@@ -174,7 +177,14 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   full_fence();
   const uint64_t now = file_.entries[entry.index].state_gen.load(std::memory_order_acquire);
   // SYNC POINT: slot-closed (pairs with the fence in detach_slots())
-  const bool closed = slot.closed.load(std::memory_order_acquire) != 0;
+  uint32_t gone = slot.closed.load(std::memory_order_acquire);
+  // SYNC POINT: image-ended (the kernel's mark, before the addresses are another program's)
+  gone |= file_.header->image.load(std::memory_order_acquire) & kImageEnded;
+  bool closed = gone != 0;
+  // SYNC POINT: lane-gate (pairs with the fence in set_gate())
+  if (ask.gate != nullptr && ask.gate->load(std::memory_order_acquire) != ask.gate_number) {
+    closed = true;
+  }
   DirectResult result{Outcome::done, Denial::none, 0, generation};
   if (closed) {
     result.outcome = Outcome::through_ring;
@@ -211,8 +221,8 @@ DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAs
     slot.tid.store(me.tid, std::memory_order_relaxed);
     slot.start_time.store(me.start_time, std::memory_order_relaxed);
   }
-  const Piece whole{ask.pd, ask.key,   ask.addr,        total,
-                    need,   ask.local, ask.local_count, ask.generation};
+  const Piece whole{ask.pd,    ask.key,         ask.addr,       total,    need,
+                    ask.local, ask.local_count, ask.generation, ask.gate, ask.gate_number};
   DirectResult first = piece(owner, slot, whole, call, hint);
   if (first.generation == 0) first.generation = ask.generation;
   if (first.outcome != Outcome::done || first.bytes == total) [[likely]]
@@ -230,13 +240,15 @@ DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAs
   size_t copied = first.bytes;
   int empty = 0;
   for (;;) {
+    assert(sum.bytes < whole.len);
     local.advance(copied);
     if (copied == 0 && ++empty > kEmptyCopies) {
       sum.outcome = Outcome::through_ring;
       return sum;
     }
-    const Piece left{whole.pd,   whole.key,    whole.addr + sum.bytes, whole.len - sum.bytes,
-                     whole.need, local.data(), local.count(),          sum.generation};
+    const Piece left{whole.pd,   whole.key,        whole.addr + sum.bytes, whole.len - sum.bytes,
+                     whole.need, local.data(),     local.count(),          sum.generation,
+                     whole.gate, whole.gate_number};
     const DirectResult one = piece(owner, slot, left, call, hint);
     copied = one.bytes;
     sum.outcome = one.outcome;

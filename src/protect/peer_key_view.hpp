@@ -3,7 +3,7 @@
 // Everything in the file is the peer's word: indices, counts and chains are bounded before use, and
 // nothing in it can crash or hang the reader. What it can make us do is to copy into or out of the
 // peer's own memory. One view per peer process; any thread, a slot and a hint each
-// (accessor_slot.hpp). The protocol, its fences and the order of its steps: revocation.md, and
+// (accessor_slot.hpp). The protocol, its fences and the order of its steps: docs/revocation.md, and
 // tests/spin/revocation.pml.
 #pragma once
 
@@ -26,7 +26,7 @@ struct DirectResult {
   enum class Outcome : uint8_t {
     done,
     denied,         // see denial; nothing of this chunk is reported as done
-    through_ring,   // the file was never at rest, or the slot was closed: let the owner execute it
+    through_ring,   // the file was never at rest, or slot or gate were closed: for its owner
     faulted,        // the kernel met an unmapped page (EFAULT), on our side or on the peer's
     not_permitted,  // EPERM: the kernel does not let us; serve this peer through the ring for ever
     peer_gone,      // ESRCH
@@ -47,6 +47,10 @@ struct DirectAsk {
   // The region's generation as an earlier chunk of the same operation met it; 0: this is the first.
   // A region registered anew under the same key is refused.
   uint64_t generation = 0;
+  // The lane's gate, in memory that its owner writes, and the number that the owner's permit named;
+  // with another number in it nothing is copied. Null: there is none.
+  const std::atomic<uint64_t>* gate = nullptr;
+  uint64_t gate_number = 0;
 };
 
 // The same for an accessor that sees nothing of the owner's regions: what would make it legal, and
@@ -83,7 +87,7 @@ class PeerKeyView {
   Denial would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint64_t len,
                       Rights need) const noexcept;
 
-  // Whether that region, or for now the whole file, is for its owner alone to judge: then the
+  // Whether that region, or for now the whole file, is for its owner alone to validate: then the
   // copies say through_ring, and nothing would be refused for certain.
   bool asks_owner(DomainId pd, uint64_t key) const noexcept;
 
@@ -111,6 +115,8 @@ class PeerKeyView {
     const iovec* local;
     size_t local_count;
     uint64_t generation;
+    const std::atomic<uint64_t>* gate;
+    uint64_t gate_number;
   };
 
   PeerKeyView(Mapping mapping, const KeyFile& file) noexcept;

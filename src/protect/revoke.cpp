@@ -1,4 +1,4 @@
-// Closing regions, and the accessor slots of peers: see key_table.hpp and revocation.md.
+// Closing regions, and the accessor slots of peers: see key_table.hpp and docs/revocation.md.
 #include <sched.h>
 #include <time.h>
 
@@ -248,6 +248,36 @@ bool KeyTable::detach_slots(SlotArray* slots) {
   std::lock_guard guard(mutex_);
   attached_.erase(at);
   return true;
+}
+
+// ---- the gate of a lane -------------------------------------------------------------------------
+
+bool KeyTable::is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept {
+  std::lock_guard guard(slots_mutex_);
+  for (const Attached& a : attached_) {
+    if (a.slots != watched) continue;
+    for (AccessorSlot& slot : a.slots->slots) {
+      // relaxed: published by the pin that follows it
+      if (slot.lane.load(std::memory_order_relaxed) != lane) continue;
+      const uint64_t pin = slot.pin.load(std::memory_order_acquire);
+      if (pin != 0 && !slot_quiet(slot, pin, a.accessor)) return false;
+    }
+  }
+  return true;
+}
+
+Status KeyTable::set_gate(std::atomic<uint64_t>& gate, uint64_t number, const SlotArray* watched,
+                          uint32_t lane, uint64_t deadline_ns) {
+  // SYNC POINT: lane-gate (pairs with FENCE_A in PeerKeyView: either we see the pin, or the
+  // accessor sees another number)
+  gate.store(number, std::memory_order_seq_cst);
+  if (watched == nullptr) return {};
+  full_fence();
+  for (int round = 0; !is_lane_quiet(watched, lane); ++round) {
+    if (now_ns() >= deadline_ns) return Errc::busy;
+    wait_a_little(round);
+  }
+  return {};
 }
 
 }  // namespace aperture::protect

@@ -48,7 +48,7 @@ enum class Denial : uint8_t {
   wrong_domain = 2,  // the key belongs to another protection domain of that process
   closed = 3,        // the key was right until its region was closed
   revoking = 4,      // its region is being closed or refreshed
-  not_enabled = 5,   // its region waits for fi_mr_enable
+  not_enabled = 5,   // its region waits to be enabled
   missing_right = 6,
   out_of_range = 7,
   not_backed = 8,  // the range is registered, but no memory that can be used so is mapped there

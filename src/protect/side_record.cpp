@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 
 namespace aperture::protect {
@@ -67,6 +68,7 @@ void PageMap::verify(const std::byte* from, uint64_t len) {
   while (!todo.empty()) {
     const Pages p = todo.back();
     todo.pop_back();
+    assert(p.count != 0 && p.first + p.count <= verified_.size());
     const bool mapped = are_pages_mapped(first_page_ + p.first, p.count);
     if (!mapped && p.count > 1) {
       todo.push_back({p.first, p.count / 2});
@@ -79,6 +81,7 @@ void PageMap::verify(const std::byte* from, uint64_t len) {
       missing_ += mapped ? size_t(-1) : 1;
     }
   }
+  assert(missing_ <= verified_.size());
 }
 
 bool PageMap::covers(uint64_t offset, uint64_t len) const noexcept {
@@ -90,7 +93,7 @@ bool PageMap::covers(uint64_t offset, uint64_t len) const noexcept {
   return true;
 }
 
-Denial SideRecord::judge(EndpointId through, uint64_t offset, uint64_t len) const noexcept {
+Denial SideRecord::validate(EndpointId through, uint64_t offset, uint64_t len) const noexcept {
   if (needs_endpoint && (endpoint == 0 || endpoint != through)) return Denial::wrong_endpoint;
   for (const Segment& s : segments) {
     if (len == 0) break;

@@ -5,8 +5,8 @@
 // do a few others, key_file.hpp), and peers leave its accesses to the owner. Built before the
 // region is added; changed afterwards only inside the engine lock of the region's domain, in which
 // every check of it runs too.
-// (fi_mr(3): fi_mr_regv, FI_MR_MMU_NOTIFY, FI_MR_RAW, FI_MR_ENDPOINT, FI_MR_RMA_EVENT,
-// FI_RMA_PMEM.)
+// man 3 fi_mr: several buffers, "MMU notify", raw keys, regions of endpoints, RMA events,
+// persistent memory.
 #pragma once
 
 #include <sys/uio.h>
@@ -33,7 +33,7 @@ class WriteWatcher {
 using EndpointId = uint32_t;
 EndpointId new_endpoint_id() noexcept;
 
-// Which pages of a range were found to be mapped. (fi_mr(3), FI_MR_MMU_NOTIFY)
+// Which pages of a range were found to be mapped. (fi_mr(3), "MMU notify")
 class PageMap {
  public:
   // Looks at every page of the range now. May throw bad_alloc.
@@ -67,7 +67,7 @@ struct SideRecord {
   bool persistent = false;              // a commit reaches the file behind it
 
   // The rules that it adds, for [offset, offset + len), which lies inside the region.
-  Denial judge(EndpointId through, uint64_t offset, uint64_t len) const noexcept;
+  Denial validate(EndpointId through, uint64_t offset, uint64_t len) const noexcept;
 };
 
 // Whether every page of the range is mapped, as far as the kernel tells: a system call.

@@ -1,8 +1,8 @@
 // What became of a thread that holds a pin: running, stopped, or gone.
 //
-// Behind an interface so that tests can stage every answer. No state, any thread. Facts (measured,
-// revocation.md): PF_EXITING shows within 0.1 ms of SIGKILL; state T or t shows only after a
-// process_vm_writev call has ended.
+// Behind an interface so that tests can stage every answer. No state, any thread. Measured: of a
+// thread that was killed, PF_EXITING shows within 0.1 ms; state T or t shows only after a
+// process_vm_writev call has ended. docs/revocation.md, "Each step and why it is there".
 #pragma once
 
 #include <sys/types.h>

@@ -90,7 +90,7 @@ uint32_t Window::next_key() noexcept {
   return key_;
 }
 
-WindowAnswer Window::judge(const WindowBind& bind) const noexcept {
+WindowAnswer Window::validate(const WindowBind& bind) const noexcept {
   if (closing_ || ending_.entry.generation != 0) return WindowAnswer::in_progress;
   if (bind.by_work_request == is_type_1()) return WindowAnswer::wrong_call;
   if (bind.pd != pd_) return WindowAnswer::other_domain;
@@ -104,10 +104,10 @@ WindowAnswer Window::judge(const WindowBind& bind) const noexcept {
     if (bind.length == 0) return WindowAnswer::no_length;
     if (is_bound()) return WindowAnswer::already_bound;
   }
-  return judge_region(bind);
+  return validate_region(bind);
 }
 
-WindowAnswer Window::judge_region(const WindowBind& bind) const noexcept {
+WindowAnswer Window::validate_region(const WindowBind& bind) const noexcept {
   const BindableRegion* region = bind.region;
   if (region == nullptr || !table_.in_force(region->entry)) return WindowAnswer::no_region;
   if (region->pd != pd_) return WindowAnswer::region_domain;
@@ -126,7 +126,7 @@ WindowAnswer Window::bind(const WindowBind& bind) {
   assert(bind.through != 0);
   // whoever waited for the last bind may be gone, and nobody else looks
   if (ending_.entry.generation != 0) poll();
-  if (const WindowAnswer answer = judge(bind); answer != WindowAnswer::done) return answer;
+  if (const WindowAnswer answer = validate(bind); answer != WindowAnswer::done) return answer;
   if (bind.length == 0) {  // type 1
     end(now_);
     return poll();

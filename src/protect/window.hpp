@@ -4,9 +4,9 @@
 // A window has the number of its keys for life, and while it is bound an entry of its own in the
 // key table. That entry holds the window's rights and range, never cut down to the MR's: windows
 // grant what the MR does not. What the MR must allow (binding at all, local writes beneath remote
-// ones) is judged when it is bound.
+// ones) is validated when it is bound.
 //
-//   type 1    any QP of the PD reaches it; peers may do so by their own hand. Bound again at will:
+//   type 1    any QP of the PD reaches it; peers may do so directly. Bound again at will:
 //             the new key is announced at once and in force when the bind completes, which is after
 //             the last access under the old one
 //   type 2    entry bound to one QP, which peers leave to the owner, so that invalidating never
@@ -17,7 +17,7 @@
 // generations never repeat (key_file.hpp).
 //
 // Threads: everything inside the engine lock of the PD, in which every check of its entries runs
-// too. One Window per ibv_mw.
+// too. One Window per memory window of the application.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ enum class WindowAnswer : uint8_t {
   waits,  // peers may still be inside what it ends: poll()
   // no, of a bind; what was bound before is untouched
   in_progress,    // the last bind or unbind is not over
-  wrong_call,     // type 1 by a work request, type 2 by ibv_bind_mw
+  wrong_call,     // type 1 by a work request, type 2 by the call of type 1
   other_domain,   // window and QP are of two PDs
   unknown_right,  // a right that windows cannot give
   zero_based,     // of type 1
@@ -92,7 +92,7 @@ struct WindowBind {
   uint64_t length = 0;                     // bytes; 0 unbinds a window of type 1
   Rights rights = Rights::none;
   bool zero_based = false;
-  bool by_work_request = true;         // false: ibv_bind_mw
+  bool by_work_request = true;         // false: by the call of type 1
   uint32_t key = 0;                    // next_key() when it was posted, or the consumer's
   DomainId pd = 0;                     // the QP's ...
   EndpointId through = 0;              // ... own number, never used again ...
@@ -113,8 +113,7 @@ class Window {
   WindowType type() const noexcept { return type_; }
   DomainId pd() const noexcept { return pd_; }
   uint32_t number() const noexcept { return number_of_key(key_); }
-  // The key of the last bind that was announced: ibv_mw::rkey of type 1. At first one that is in
-  // force nowhere.
+  // The key of the last bind that was announced. At first one that is in force nowhere.
   uint32_t key() const noexcept { return key_; }
   bool is_bound() const noexcept { return now_.entry.generation != 0; }
 
@@ -126,7 +125,7 @@ class Window {
   WindowAnswer bind(const WindowBind& bind);
   // Type 2: by its key, for the QP `through` of domain pd or the peer at its other end.
   WindowAnswer invalidate(uint32_t key, DomainId pd, EndpointId through);
-  // ibv_dealloc_mw: ends whatever is bound, by whichever QP; nothing can be bound again.
+  // To deallocate it: ends whatever is bound, by whichever QP; nothing can be bound again.
   WindowAnswer close();
   // Goes on with what waits. Looks at /proc where a peer was slow, so at most every kPollNs.
   WindowAnswer poll();
@@ -144,8 +143,8 @@ class Window {
 
   Window(KeyTable& table, KeyNumbers& numbers, DomainId pd, WindowType type, uint32_t key) noexcept;
   bool is_type_1() const noexcept { return type_ == WindowType::type_1; }
-  WindowAnswer judge(const WindowBind& bind) const noexcept;
-  WindowAnswer judge_region(const WindowBind& bind) const noexcept;
+  WindowAnswer validate(const WindowBind& bind) const noexcept;
+  WindowAnswer validate_region(const WindowBind& bind) const noexcept;
   void end(Binding& binding);
   static void release(Binding& binding) noexcept;
 
@@ -175,7 +174,7 @@ class WindowSet {
   void add(Window& window) { by_number_.set(window.number(), window); }
   void remove(const Window& window) noexcept { by_number_.remove(window.number()); }
   Window* find(uint32_t key) const noexcept { return by_number_.find(number_of_key(key)); }
-  // IBV_WR_LOCAL_INV, and a peer's IBV_WR_SEND_WITH_INV.
+  // By a local invalidate, or by a peer's send with invalidate.
   WindowAnswer invalidate(uint32_t key, DomainId pd, EndpointId through) {
     Window* window = find(key);
     return window == nullptr ? WindowAnswer::not_a_window : window->invalidate(key, pd, through);

@@ -45,6 +45,9 @@ struct Wording {
   TextBy<Denial, kDenials> local_remedies;  // of local buffers: descriptor.hpp
   TextByRight right_names;                  // as the application asks for them
   TextBy<WindowAnswer, kWindowAnswers> window_remedies;
+  // How the names of its inline functions begin that register and bind: where one of them was
+  // called is what the application knows as the place of a registration. Null behind the last.
+  const char* inline_calls[5] = {};
 };
 
 // The field's words, and no door's.

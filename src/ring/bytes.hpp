@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/invariant.hpp"
+
 namespace aperture::ring {
 
 class ByteWriter {
@@ -20,6 +22,7 @@ class ByteWriter {
 
   // Room for len contiguous bytes (len <= size()): sets pos to where they begin. False: full.
   bool reserve(uint32_t len, uint64_t& pos) const noexcept {
+    APERTURE_DEBUG_ASSERT(len <= size_);
     uint64_t begin = pos_;
     const uint64_t to_end = size_ - begin % size_;
     if (len > to_end) begin += to_end;
@@ -29,7 +32,10 @@ class ByteWriter {
   }
   std::byte* at(uint64_t pos) noexcept { return base_ + pos % size_; }
   // Takes what was reserved; 64-byte granules, so that two pieces never share a line.
-  void commit(uint64_t pos, uint32_t len) noexcept { pos_ = (pos + len + 63) & ~uint64_t{63}; }
+  void commit(uint64_t pos, uint32_t len) noexcept {
+    APERTURE_DEBUG_ASSERT(pos >= pos_ && pos + len <= limit_);
+    pos_ = (pos + len + 63) & ~uint64_t{63};
+  }
 
   void grant(uint64_t consumed) noexcept {
     if (consumed <= pos_ && consumed + size_ > limit_) limit_ = consumed + size_;
@@ -48,6 +54,8 @@ class ByteReader {
  public:
   ByteReader() noexcept = default;
   ByteReader(const std::byte* base, uint64_t size) noexcept : base_(base), size_(size) {}
+
+  uint64_t size() const noexcept { return size_; }
 
   // The bytes [pos, pos + len) of the ring, or nullptr if a hostile producer named a run that does
   // not lie in it contiguously.

@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/invariant.hpp"
+
 namespace aperture::ring {
 
 inline constexpr size_t kCellBytes = 64;
@@ -59,6 +61,7 @@ class CellWriter {
 
   // Makes n_cells from pos() on visible as one message.
   void publish(uint32_t n_cells) noexcept {
+    APERTURE_DEBUG_ASSERT(n_cells != 0);
     for (uint32_t i = n_cells; i-- > 1;) {
       // relaxed: the first cell's release below covers the continuation cells
       cell(pos_ + i).seq.store(mark_of(pos_ + i, log2_), std::memory_order_relaxed);
@@ -94,7 +97,10 @@ class CellReader {
   const std::byte* body(uint32_t nth = 0) const noexcept {
     return cells_[(pos_ + nth) & mask_].body;
   }
-  void advance(uint32_t n_cells) noexcept { pos_ += n_cells; }
+  void advance(uint32_t n_cells) noexcept {
+    APERTURE_DEBUG_ASSERT(n_cells != 0 && n_cells <= mask_ + 1);
+    pos_ += n_cells;
+  }
   void prefetch(uint32_t nth) const noexcept { __builtin_prefetch(&cells_[(pos_ + nth) & mask_]); }
 
  private:

@@ -2,21 +2,21 @@
 // tell each other. A lane (link/) is four of them: requests and responses, each way.
 //
 //   line 0   written by the consumer   consumed, bytes_consumed
-//   line 1   written by the consumer   state (hot or asleep), marked rung by the producer; notices
-//                                      (of queue pairs of the verbs door: wire/rc.hpp)
+//   line 1   written by the consumer   state (hot or asleep), marked rung by the producer; gate
 //   line 2   written by the consumer   polls, which grows while the consumer polls; executing. The
 //                                      producer reads them only when the consumer seems to be away,
 //                                      so the consumer's stores wait for nobody
 //   line 3   written by the producer   claim
 //
-// Words of the consumer are a peer's words to the producer and the other way round: used only
-// through grant(), which ignores nonsense.
+// Words of the consumer are a peer's words to the producer and the other way round. Positions are
+// used only through grant(), which ignores nonsense; all others are compared and lead nowhere.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
 #include "base/barrier.hpp"
+#include "base/invariant.hpp"
 #include "ring/bytes.hpp"
 #include "ring/cell.hpp"
 
@@ -29,18 +29,14 @@ enum class ConsumerState : uint32_t {
   rung = 2,    // the doorbell was rung since it fell asleep
 };
 
-// One-sided accesses of which the consumer of a request ring wants to be told.
-inline constexpr uint32_t kNoticeOfReads = 1;
-inline constexpr uint32_t kNoticeOfWrites = 2;
-
 struct ChannelWords {
   alignas(64) std::atomic<uint64_t> consumed;  // cells executed: the acknowledgement
   std::atomic<uint64_t> bytes_consumed;        // byte-ring position that is free again
   alignas(64) std::atomic<uint32_t> state;     // ConsumerState
-  std::atomic<uint32_t> notices;               // kNotice...; before the lane is handed out
+  std::atomic<uint64_t> gate;  // number of the permit in force (transport/permit.hpp), 0: none
   alignas(64) std::atomic<uint64_t> polls;
   std::atomic<uint64_t> executing;          // 1 + cell position of the RMA request under way
-  alignas(64) std::atomic<uint64_t> claim;  // qp/claim.hpp
+  alignas(64) std::atomic<uint64_t> claim;  // transport/claim.hpp
 };
 static_assert(sizeof(ChannelWords) == 256);
 
@@ -58,9 +54,11 @@ class ChannelTx {
     if (consumed != seen_) {
       if (consumed > seen_ && consumed <= cells.pos()) seen_ = consumed;
       cells.grant(seen_);
-      // relaxed: stored before `consumed`, which was acquired above
-      bytes.grant(words_->bytes_consumed.load(std::memory_order_relaxed));
+      // SYNC POINT: channel-bytes-consumed: it may be newer than what was acquired above. The
+      // consumer has read what lay before it, and its responses stored before it are visible
+      bytes.grant(words_->bytes_consumed.load(std::memory_order_acquire));
     }
+    APERTURE_DEBUG_ASSERT(seen_ <= cells.pos());
     return seen_;
   }
   uint64_t consumed_seen() const noexcept { return seen_; }
@@ -91,10 +89,6 @@ class ChannelTx {
   bool consumer_hot() const noexcept {
     return words_->state.load(std::memory_order_relaxed) == uint32_t(ConsumerState::hot);
   }
-  // relaxed: written before the lane was handed out; a peer that changes it later misleads itself
-  uint32_t notices_wanted() const noexcept {
-    return words_->notices.load(std::memory_order_relaxed);
-  }
   ChannelWords& words() noexcept { return *words_; }
 
   CellWriter cells;
@@ -115,9 +109,11 @@ class ChannelRx {
   // Acknowledges everything before cells.pos(). Cheap if nothing has moved.
   void publish_consumed() noexcept {
     if (published_ == cells.pos()) return;
+    APERTURE_DEBUG_ASSERT(published_ < cells.pos());
     published_ = cells.pos();
-    // relaxed: the release below covers it
-    words_->bytes_consumed.store(bytes_pos_, std::memory_order_relaxed);
+    // SYNC POINT: channel-bytes-consumed: a producer that looks between the two stores may
+    // overwrite these bytes at once, so they have been read before
+    words_->bytes_consumed.store(bytes_pos_, std::memory_order_release);
     // SYNC POINT: channel-consumed: what was executed and answered becomes visible
     words_->consumed.store(published_, std::memory_order_release);
   }
@@ -131,10 +127,6 @@ class ChannelRx {
   // relaxed: a hint for the producer
   void count_poll(uint64_t polls) noexcept {
     words_->polls.store(polls, std::memory_order_relaxed);
-  }
-  // relaxed: before the lane is handed out, which publishes it
-  void want_notices(uint32_t which) noexcept {
-    words_->notices.store(which, std::memory_order_relaxed);
   }
   ChannelWords& words() noexcept { return *words_; }
 

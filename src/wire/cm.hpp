@@ -3,8 +3,8 @@
 //
 // IBTA volume 1, chapter 12 names the messages and their fields; the layout is our own. Every
 // message of a kind has the same length, all integers are little-endian, private data is followed
-// by zeros up to what that message carries (which is how a kernel hands it on, too). No state, no
-// I/O, any thread.
+// by zeros up to what that message carries (which is how a kernel hands it on, too). Numbers are
+// Wild, for a peer gave them; whoever sends a message wraps its own. No state, no I/O, any thread.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@
 
 #include "base/address.hpp"
 #include "base/errc.hpp"
+#include "base/wild.hpp"
 
 namespace aperture::wire {
 
@@ -65,6 +66,8 @@ inline constexpr size_t kSidrRepBytes = 44 + kSidrRepPrivateBytes;
 inline constexpr size_t kMaxCmBytes = kRepBytes;
 
 inline constexpr uint32_t kMax24Bits = 0xff'ffff;  // a QPN, a PSN, an ECE vendor
+inline constexpr uint32_t kMax16Bits = 0xffff;     // a reason of a REJ
+inline constexpr uint32_t kMax8Bits = 0xff;        // a status of a SIDR REP
 inline constexpr uint8_t kMaxRetries = 7;          // of 3 bits
 
 enum class CmKind : uint8_t {
@@ -81,54 +84,53 @@ enum class CmKind : uint8_t {
 
 // Enhanced connection establishment: what two devices of a vendor agree upon.
 struct Ece {
-  uint32_t vendor = 0;  // 24 bits
-  uint32_t attributes = 0;
-  bool operator==(const Ece&) const = default;
+  Wild<uint32_t> vendor;  // 24 bits
+  Wild<uint32_t> attributes;
 };
 
 struct Req {
   Address source;
   Address destination;
-  uint32_t qpn = 0;
-  uint32_t psn = 0;  // with which the other side begins to send
+  Wild<uint32_t> qpn;
+  Wild<uint32_t> psn;  // with which the other side begins to send
   Ece ece;
-  uint8_t responder_resources = 0;
-  uint8_t initiator_depth = 0;
+  Wild<uint8_t> responder_resources;
+  Wild<uint8_t> initiator_depth;
   bool flow_control = false;
-  uint8_t retry_count = 0;
-  uint8_t rnr_retry_count = 0;
+  Wild<uint8_t> retry_count;
+  Wild<uint8_t> rnr_retry_count;
   bool srq = false;
   std::array<uint8_t, kReqPrivateBytes> data{};
 };
 
 struct Rep {
-  uint32_t qpn = 0;
-  uint32_t psn = 0;
+  Wild<uint32_t> qpn;
+  Wild<uint32_t> psn;
   Ece ece;
-  uint8_t responder_resources = 0;
-  uint8_t initiator_depth = 0;
+  Wild<uint8_t> responder_resources;
+  Wild<uint8_t> initiator_depth;
   bool flow_control = false;
-  uint8_t rnr_retry_count = 0;
+  Wild<uint8_t> rnr_retry_count;
   bool srq = false;
   std::array<uint8_t, kRepPrivateBytes> data{};
 };
 
 struct Rej {
-  uint32_t reason = 0;  // 16 bits; IBTA 12.6.7.2
+  Wild<uint32_t> reason;  // 16 bits; IBTA 12.6.7.2
   std::array<uint8_t, kRejPrivateBytes> data{};
 };
 
 struct SidrReq {
-  uint64_t request_id = 0;
+  Wild<uint64_t> request_id;
   std::array<uint8_t, kSidrReqPrivateBytes> data{};
 };
 
 struct SidrRep {
-  uint64_t request_id = 0;
-  uint32_t qpn = 0;
-  uint32_t qkey = 0;
+  Wild<uint64_t> request_id;
+  Wild<uint32_t> qpn;
+  Wild<uint32_t> qkey;
   Ece ece;
-  uint32_t status = 0;  // 8 bits; IBTA 12.11.2.2
+  Wild<uint32_t> status;  // 8 bits; IBTA 12.11.2.2
   std::array<uint8_t, kSidrRepPrivateBytes> data{};
 };
 

@@ -3,26 +3,15 @@
 
 #include <cstring>
 
+#include "wire/codec.hpp"
+
 namespace aperture::wire {
 
 namespace {
 
 constexpr uint32_t kQpnMask = 0xffffff;
 constexpr uint8_t kAllFlags = kDatagramImm | kDatagramSolicited;
-
-template <typename T>
-T load(std::span<const std::byte> in, size_t at) noexcept {
-  T v = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    v = static_cast<T>(v | static_cast<T>(std::to_integer<T>(in[at + i]) << (8 * i)));
-  }
-  return v;
-}
-
-template <typename T>
-void store(std::span<std::byte> out, size_t at, T v) noexcept {
-  for (size_t i = 0; i < sizeof(T); ++i) out[at + i] = static_cast<std::byte>(v >> (8 * i));
-}
+static_assert(kAllFlags == 3, "the limit of the flags is the mask of all of them");
 
 // FNV-1a over the MGID, mixed once more so that its upper bits are as good as its lower ones.
 uint64_t hash_of(const Address& group) noexcept {
@@ -35,35 +24,33 @@ uint64_t hash_of(const Address& group) noexcept {
 
 }  // namespace
 
+// Found by its arguments, so not in a nameless namespace.
+static void fields(auto& io, Like<DatagramHead> auto& head) noexcept {
+  io.number(5, head.flags, kAllFlags);
+  io.number(6, head.length);
+  io.number(8, head.dest_qpn, kQpnMask);
+  io.number(12, head.src_qpn, kQpnMask);
+  io.number(16, head.qkey);
+  io.number(20, head.imm);
+  io.number(24, head.group);
+}
+
 void encode(const DatagramHead& head, std::span<std::byte, kDatagramHeaderBytes> out) noexcept {
-  store(out, 0, kDatagramMagic);
-  store(out, 4, kDatagramVersion);
-  store(out, 5, head.flags);
-  store(out, 6, head.length);
-  store(out, 8, head.dest_qpn);
-  store(out, 12, head.src_qpn);
-  store(out, 16, head.qkey);
-  store(out, 20, head.imm);
-  store(out, 24, head.group);
+  store<uint32_t>(out, 0, kDatagramMagic);
+  store<uint8_t>(out, 4, kDatagramVersion);
+  write(head, out);
 }
 
 Result<DatagramHead> decode_datagram(std::span<const std::byte> in) noexcept {
   if (in.size() < kDatagramHeaderBytes || in.size() > kMaxDatagramBytes) return Errc::protocol;
   if (load<uint32_t>(in, 0) != kDatagramMagic) return Errc::protocol;
   if (load<uint8_t>(in, 4) != kDatagramVersion) return Errc::protocol;
-  DatagramHead head;
-  head.flags = load<uint8_t>(in, 5);
-  head.length = load<uint16_t>(in, 6);
-  head.dest_qpn = load<uint32_t>(in, 8);
-  head.src_qpn = load<uint32_t>(in, 12);
-  head.qkey = load<uint32_t>(in, 16);
-  head.imm = load<uint32_t>(in, 20);
-  head.group = load<uint32_t>(in, 24);
-  const bool sound = (head.flags & ~kAllFlags) == 0 &&
-                     head.length == in.size() - kDatagramHeaderBytes && head.dest_qpn <= kQpnMask &&
-                     head.src_qpn <= kQpnMask &&
-                     ((head.flags & kDatagramImm) != 0 || head.imm == 0) &&
-                     (head.dest_qpn == kMulticastQpn) == (head.group != 0);
+  auto head = read<DatagramHead>(in);
+  if (!head.ok()) return head;
+  const bool to_group = head->dest_qpn.unchecked() == kMulticastQpn;
+  const bool sound = head->length.unchecked() == in.size() - kDatagramHeaderBytes &&
+                     ((head->flags & kDatagramImm) != 0 || head->imm == 0) &&
+                     to_group == (head->group.unchecked() != 0);
   if (!sound) return Errc::protocol;
   return head;
 }
@@ -87,7 +74,7 @@ std::array<std::byte, kGrhBytes> grh_of(const DatagramHead& head, const Address&
                                         const Address& to) noexcept {
   constexpr size_t kBth = 12, kDeth = 8, kIcrc = 4;
   const size_t imm = (head.flags & kDatagramImm) != 0 ? 4 : 0;
-  const size_t length = kBth + kDeth + imm + (head.length + 3u) / 4 * 4 + kIcrc;
+  const size_t length = kBth + kDeth + imm + (head.length.unchecked() + 3u) / 4 * 4 + kIcrc;
   std::array<std::byte, kGrhBytes> grh{};
   grh[0] = std::byte{6 << 4};
   grh[4] = static_cast<std::byte>(length >> 8);

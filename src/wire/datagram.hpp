@@ -22,6 +22,7 @@
 
 #include "base/address.hpp"
 #include "base/errc.hpp"
+#include "base/wild.hpp"
 
 namespace aperture::wire {
 
@@ -40,13 +41,12 @@ inline constexpr uint16_t kGroupPort = 4791;
 
 struct DatagramHead {
   uint8_t flags = 0;
-  uint16_t length = 0;
-  uint32_t dest_qpn = 0;
-  uint32_t src_qpn = 0;
-  uint32_t qkey = 0;
-  uint32_t imm = 0;
-  uint32_t group = 0;
-  bool operator==(const DatagramHead&) const = default;
+  Wild<uint16_t> length;
+  Wild<uint32_t> dest_qpn;
+  Wild<uint32_t> src_qpn;
+  Wild<uint32_t> qkey;
+  uint32_t imm = 0;  // handed on and never used
+  Wild<uint32_t> group;
 };
 
 void encode(const DatagramHead& head, std::span<std::byte, kDatagramHeaderBytes> out) noexcept;

@@ -2,9 +2,129 @@
 #include "wire/hello.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
+#include "wire/codec.hpp"
+
 namespace aperture::wire {
+
+// The fields of each message. Found by their arguments, so not in a nameless namespace.
+
+// Apart from the addresses themselves: that of the source, then that of the destination.
+static void index_fields(auto& io, size_t at, auto& message) noexcept {
+  io.number(at, message.source.index);
+  io.number(at + 1, message.destination.index);
+}
+
+static void fields(auto& io, Like<Hello> auto& hello) noexcept {
+  io.zeros(11, 12);
+  io.bytes(16, hello.boot_id);
+  io.number(32, hello.net_ns);
+  io.bytes(40, hello.incarnation);
+  io.bytes(56, hello.nonce);
+  io.address(72, hello.source);
+  io.address(90, hello.destination);
+  index_fields(io, 108, hello);
+  io.zeros(110, 112);
+}
+
+static void fields(auto& io, Like<Answer> auto& answer) noexcept {
+  io.one_of(11, answer.verdict, Verdict::offered, Verdict::not_yet);
+  io.bytes(16, answer.boot_id);
+  io.number(32, answer.net_ns);
+  io.bytes(40, answer.incarnation);
+  io.bytes(56, answer.nonce);
+  io.bytes(72, answer.socket_name);
+  io.number(88, answer.ticket);
+}
+
+static void fields(auto& io, Like<Join> auto& join) noexcept {
+  io.bit(2, 0, join.heavy_barriers);
+  io.bit(2, 1, join.direct_denied);
+  io.bytes(8, join.nonce);
+  io.bytes(24, join.incarnation);
+  io.number(40, join.pid_ns);
+  io.number(48, join.start_time);
+  io.number(56, join.time_ns);
+}
+
+// What Open and Connect share.
+static void open_fields(auto& io, Like<Open> auto& open) noexcept {
+  io.bytes(8, open.nonce);
+  io.number(24, open.ticket);
+  io.address(32, open.source);
+  io.address(50, open.destination);
+  io.number(68, open.lane);
+  io.number(72, open.segment);
+  io.number(76, open.domain);
+  io.number(80, open.engine);
+  io.number(88, open.key_file_bytes);
+  io.number(96, open.attempt);
+  io.bytes(104, open.proof);
+}
+
+static void fields(auto& io, Like<Open> auto& open) noexcept {
+  open_fields(io, open);
+  index_fields(io, 100, open);
+  io.zeros(102, 104);
+}
+
+static void fields(auto& io, Like<Accept> auto& accept) noexcept {
+  io.number(8, accept.attempt);
+  io.number(12, accept.domain);
+  io.number(16, accept.engine);
+  io.number(24, accept.key_file_bytes);
+  io.bytes(32, accept.proof);
+}
+
+static void fields(auto& io, Like<Reject> auto& reject) noexcept {
+  io.number(8, reject.attempt);
+  io.one_of(12, reject.why, Why::no_endpoint, Why::wrong_key);
+}
+
+static void fields(auto& io, Like<LaneClose> auto& close) noexcept {
+  io.bit(2, 0, close.of_sender);
+  io.number(8, close.segment);
+  io.number(12, close.lane);
+}
+
+static void private_fields(Writer& io, size_t size_at, size_t at,
+                           const PrivateData& data) noexcept {
+  PrivateData sent = data;
+  const size_t size = std::min<size_t>(data.size, kPrivateBytes);
+  std::fill(sent.bytes.begin() + size, sent.bytes.end(), std::byte{0});
+  io.number(size_at, sent.size);
+  io.bytes(at, sent.bytes);
+}
+
+// There cannot be more than kPrivateBytes, and nothing behind their end.
+static void private_fields(Reader& io, size_t size_at, size_t at, PrivateData& data) noexcept {
+  io.number(size_at, data.size, static_cast<uint32_t>(kPrivateBytes));
+  io.bytes(at, data.bytes);
+  if (io.sound()) io.zeros(at + data.size, at + kPrivateBytes);
+}
+
+static void fields(auto& io, Like<Connect> auto& connect) noexcept {
+  open_fields(io, connect.open);
+  private_fields(io, 100, kOpenBytes, connect.data);
+}
+
+static void fields(auto& io, Like<Connected> auto& connected) noexcept {
+  fields(io, connected.accept);
+  io.zeros(kAcceptBytes + 4, kAcceptBytes + 8);
+  private_fields(io, kAcceptBytes, kAcceptBytes + 8, connected.data);
+}
+
+static void fields(auto& io, Like<Refuse> auto& refuse) noexcept {
+  io.number(8, refuse.attempt);
+  private_fields(io, 12, 16, refuse.data);
+}
+
+static void fields(auto& io, Like<Withdraw> auto& withdraw) noexcept {
+  io.number(8, withdraw.attempt);
+  io.zeros(12, 16);
+}
 
 namespace {
 
@@ -12,71 +132,11 @@ constexpr uint8_t kKindHello = 1;
 constexpr uint8_t kKindAnswer = 2;
 constexpr uint8_t kPeerVersion = 1;
 
-template <typename T>
-T load(std::span<const std::byte> in, size_t at) noexcept {
-  T v = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    v = static_cast<T>(v | static_cast<T>(std::to_integer<T>(in[at + i]) << (8 * i)));
-  }
-  return v;
-}
-
-template <typename T>
-void store(std::span<std::byte> out, size_t at, T v) noexcept {
-  for (size_t i = 0; i < sizeof(T); ++i) out[at + i] = static_cast<std::byte>(v >> (8 * i));
-}
-
-Id128 load_id(std::span<const std::byte> in, size_t at) noexcept {
-  Id128 id;
-  std::memcpy(id.data(), in.data() + at, id.size());
-  return id;
-}
-
-void store_id(std::span<std::byte> out, size_t at, const Id128& id) noexcept {
-  std::memcpy(out.data() + at, id.data(), id.size());
-}
-
-Proof load_proof(std::span<const std::byte> in, size_t at) noexcept {
-  Proof proof;
-  std::memcpy(proof.data(), in.data() + at, proof.size());
-  return proof;
-}
-
-void store_proof(std::span<std::byte> out, size_t at, const Proof& proof) noexcept {
-  std::memcpy(out.data() + at, proof.data(), proof.size());
-}
-
-Address load_address(std::span<const std::byte> in, size_t at) noexcept {
-  Address a;
-  a.ip = load_id(in, at);
-  a.port = load<uint16_t>(in, at + 16);
-  return a;
-}
-
-void store_address(std::span<std::byte> out, size_t at, const Address& a) noexcept {
-  store_id(out, at, a.ip);
-  store<uint16_t>(out, at + 16, a.port);
-}
-
-// Apart from their addresses: source, then destination.
-void store_indices(std::span<std::byte> out, size_t at, const Address& source,
-                   const Address& destination) noexcept {
-  store<uint8_t>(out, at, source.index);
-  store<uint8_t>(out, at + 1, destination.index);
-}
-
-void load_indices(std::span<const std::byte> in, size_t at, Address& source,
-                  Address& destination) noexcept {
-  source.index = load<uint8_t>(in, at);
-  destination.index = load<uint8_t>(in, at + 1);
-}
-
-// The first 16 bytes of Hello and Answer.
-void store_head(std::span<std::byte> out, uint8_t kind, uint8_t verdict) noexcept {
+// The first 16 bytes of Hello and Answer, but for the verdict.
+void store_head(std::span<std::byte> out, uint8_t kind) noexcept {
   store<uint64_t>(out, 0, kMagic);
   store<uint16_t>(out, 8, kVersion);
   store<uint8_t>(out, 10, kind);
-  store<uint8_t>(out, 11, verdict);
   store<uint32_t>(out, 12, static_cast<uint32_t>(out.size()));
 }
 
@@ -110,106 +170,30 @@ bool kind_of(uint8_t type, PeerKind& kind) noexcept {
   return false;
 }
 
-PeerPacket packet(PeerMessage type, size_t size, uint16_t bits) noexcept {
+PeerPacket packet(PeerMessage type) noexcept {
+  PeerKind kind{};
+  [[maybe_unused]] const bool known = kind_of(static_cast<uint8_t>(type), kind);
+  assert(known);
   PeerPacket p;
-  p.size = size;
+  p.size = kind.size;
   store<uint8_t>(p.bytes, 0, static_cast<uint8_t>(type));
   store<uint8_t>(p.bytes, 1, kPeerVersion);
-  store<uint16_t>(p.bytes, 2, bits);
-  store<uint32_t>(p.bytes, 4, static_cast<uint32_t>(size));
+  store<uint32_t>(p.bytes, 4, static_cast<uint32_t>(p.size));
   return p;
 }
 
-bool is(std::span<const std::byte> bytes, PeerMessage type) noexcept {
-  const auto got = peer_message(bytes);
-  return got.ok() && got.value() == type;
-}
-
-void store_open(std::span<std::byte> out, const Open& open) noexcept {
-  store_id(out, 8, open.nonce);
-  store<uint64_t>(out, 24, open.ticket.unchecked());
-  store_address(out, 32, open.source);
-  store_address(out, 50, open.destination);
-  store<uint32_t>(out, 68, open.lane.unchecked());
-  store<uint32_t>(out, 72, open.segment.unchecked());
-  store<uint32_t>(out, 76, open.domain.unchecked());
-  store<uint64_t>(out, 80, open.engine.unchecked());
-  store<uint64_t>(out, 88, open.key_file_bytes.unchecked());
-  store<uint32_t>(out, 96, open.attempt.unchecked());
-  store_proof(out, 104, open.proof);
-}
-
-Open load_open(std::span<const std::byte> in) noexcept {
-  Open o;
-  o.nonce = load_id(in, 8);
-  o.ticket = Wild<uint64_t>(load<uint64_t>(in, 24));
-  o.source = load_address(in, 32);
-  o.destination = load_address(in, 50);
-  o.lane = Wild<uint32_t>(load<uint32_t>(in, 68));
-  o.segment = Wild<uint32_t>(load<uint32_t>(in, 72));
-  o.domain = Wild<uint32_t>(load<uint32_t>(in, 76));
-  o.engine = Wild<uint64_t>(load<uint64_t>(in, 80));
-  o.key_file_bytes = Wild<uint64_t>(load<uint64_t>(in, 88));
-  o.attempt = Wild<uint32_t>(load<uint32_t>(in, 96));
-  o.proof = load_proof(in, 104);
-  return o;
-}
-
-void store_accept(std::span<std::byte> out, const Accept& accept) noexcept {
-  store<uint32_t>(out, 8, accept.attempt.unchecked());
-  store<uint32_t>(out, 12, accept.domain.unchecked());
-  store<uint64_t>(out, 16, accept.engine.unchecked());
-  store<uint64_t>(out, 24, accept.key_file_bytes.unchecked());
-  store_proof(out, 32, accept.proof);
-}
-
-Accept load_accept(std::span<const std::byte> in) noexcept {
-  Accept a;
-  a.attempt = Wild<uint32_t>(load<uint32_t>(in, 8));
-  a.domain = Wild<uint32_t>(load<uint32_t>(in, 12));
-  a.engine = Wild<uint64_t>(load<uint64_t>(in, 16));
-  a.key_file_bytes = Wild<uint64_t>(load<uint64_t>(in, 24));
-  a.proof = load_proof(in, 32);
-  return a;
-}
-
-void store_private(std::span<std::byte> out, size_t size_at, size_t at,
-                   const PrivateData& data) noexcept {
-  store<uint32_t>(out, size_at, data.size);
-  std::memcpy(out.data() + at, data.bytes.data(), std::min<size_t>(data.size, kPrivateBytes));
-}
-
-// False: more than there can be, or something behind its end.
-bool load_private(std::span<const std::byte> in, size_t size_at, size_t at,
-                  PrivateData& data) noexcept {
-  if (!Wild<uint32_t>(load<uint32_t>(in, size_at)).bounded(kPrivateBytes, data.size)) return false;
-  std::memcpy(data.bytes.data(), in.data() + at, kPrivateBytes);
-  return std::all_of(data.bytes.begin() + data.size, data.bytes.end(),
-                     [](std::byte b) { return b == std::byte{0}; });
-}
-
-PeerPacket encode_join_as(PeerMessage type, const Join& join) noexcept {
-  const unsigned bits = (join.heavy_barriers ? 1u : 0u) | (join.direct_denied ? 2u : 0u);
-  PeerPacket p = packet(type, kJoinBytes, static_cast<uint16_t>(bits));
-  store_id(p.bytes, 8, join.nonce);
-  store_id(p.bytes, 24, join.incarnation);
-  store<uint64_t>(p.bytes, 40, join.pid_ns);
-  store<uint64_t>(p.bytes, 48, join.start_time.unchecked());
+template <typename Message>
+PeerPacket encode_as(PeerMessage type, const Message& message) noexcept {
+  PeerPacket p = packet(type);
+  write(message, p.bytes);
   return p;
 }
 
-Result<Join> decode_join_as(PeerMessage type, std::span<const std::byte> in) noexcept {
-  if (!is(in, type)) return Errc::protocol;
-  if (load<uint64_t>(in, 56) != 0) return Errc::protocol;
-  const auto bits = load<uint16_t>(in, 2);
-  Join j;
-  j.nonce = load_id(in, 8);
-  j.incarnation = load_id(in, 24);
-  j.pid_ns = load<uint64_t>(in, 40);
-  j.start_time = Wild<uint64_t>(load<uint64_t>(in, 48));
-  j.heavy_barriers = (bits & 1) != 0;
-  j.direct_denied = (bits & 2) != 0;
-  return j;
+template <typename Message>
+Result<Message> decode_as(PeerMessage type, std::span<const std::byte> in) noexcept {
+  const auto got = peer_message(in);
+  if (!got.ok() || got.value() != type) return Errc::protocol;
+  return read<Message>(in);
 }
 
 }  // namespace
@@ -224,30 +208,17 @@ bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept {
 
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept {
   std::array<std::byte, kHelloBytes> out{};
-  store_head(out, kKindHello, 0);
-  store_id(out, 16, hello.boot_id);
-  store<uint64_t>(out, 32, hello.net_ns);
-  store_id(out, 40, hello.incarnation);
-  store_id(out, 56, hello.nonce);
-  store_address(out, 72, hello.source);
-  store_address(out, 90, hello.destination);
-  store_indices(out, 108, hello.source, hello.destination);
+  store_head(out, kKindHello);
+  write(hello, out);
   return out;
 }
 
 Result<Hello> decode_hello(std::span<const std::byte> in) noexcept {
   if (const Status s = check_head(in, kKindHello, kHelloBytes); !s) return s.error();
-  if (load<uint8_t>(in, 11) != 0 || load<uint16_t>(in, 110) != 0) return Errc::protocol;
-  Hello h;
-  h.boot_id = load_id(in, 16);
-  h.net_ns = load<uint64_t>(in, 32);
-  h.incarnation = load_id(in, 40);
-  h.nonce = load_id(in, 56);
-  h.source = load_address(in, 72);
-  h.destination = load_address(in, 90);
-  load_indices(in, 108, h.source, h.destination);
-  if (h.source.port == 0 || h.destination.port == 0) return Errc::protocol;
-  return h;
+  auto hello = read<Hello>(in);
+  if (hello.ok() && (hello->source.port == 0 || hello->destination.port == 0))
+    return Errc::protocol;
+  return hello;
 }
 
 bool may_become_hello(std::span<const std::byte> in) noexcept {
@@ -258,100 +229,53 @@ bool may_become_hello(std::span<const std::byte> in) noexcept {
 
 std::array<std::byte, kAnswerBytes> encode(const Answer& answer) noexcept {
   std::array<std::byte, kAnswerBytes> out{};
-  store_head(out, kKindAnswer, static_cast<uint8_t>(answer.verdict));
-  store_id(out, 16, answer.boot_id);
-  store<uint64_t>(out, 32, answer.net_ns);
-  store_id(out, 40, answer.incarnation);
-  store_id(out, 56, answer.nonce);
-  store_id(out, 72, answer.socket_name);
-  store<uint64_t>(out, 88, answer.ticket);
+  store_head(out, kKindAnswer);
+  write(answer, out);
   return out;
 }
 
 Result<Answer> decode_answer(std::span<const std::byte> in) noexcept {
   if (const Status s = check_head(in, kKindAnswer, kAnswerBytes); !s) return s.error();
-  const auto verdict = load<uint8_t>(in, 11);
-  if (verdict < static_cast<uint8_t>(Verdict::offered) ||
-      verdict > static_cast<uint8_t>(Verdict::not_yet)) {
-    return Errc::protocol;
-  }
-  Answer a;
-  a.verdict = static_cast<Verdict>(verdict);
-  a.boot_id = load_id(in, 16);
-  a.net_ns = load<uint64_t>(in, 32);
-  a.incarnation = load_id(in, 40);
-  a.nonce = load_id(in, 56);
-  a.socket_name = load_id(in, 72);
-  a.ticket = load<uint64_t>(in, 88);
-  const bool empty = a.nonce == Id128{} && a.socket_name == Id128{} && a.ticket == 0;
-  if (a.verdict != Verdict::offered && !empty) return Errc::protocol;
-  return a;
+  auto answer = read<Answer>(in);
+  if (!answer.ok() || answer->verdict == Verdict::offered) return answer;
+  const bool empty =
+      answer->nonce == Id128{} && answer->socket_name == Id128{} && answer->ticket == 0;
+  if (!empty) return Errc::protocol;
+  return answer;
 }
 
 PeerPacket encode_join(const Join& join) noexcept {
-  return encode_join_as(PeerMessage::join, join);
+  return encode_as(PeerMessage::join, join);
 }
-
 PeerPacket encode_joined(const Join& joined) noexcept {
-  return encode_join_as(PeerMessage::joined, joined);
+  return encode_as(PeerMessage::joined, joined);
 }
-
 PeerPacket encode(const Open& open) noexcept {
-  PeerPacket p = packet(PeerMessage::open, kOpenBytes, 0);
-  store_open(p.bytes, open);
-  store_indices(p.bytes, 100, open.source, open.destination);
-  return p;
+  return encode_as(PeerMessage::open, open);
 }
-
 PeerPacket encode(const Accept& accept) noexcept {
-  PeerPacket p = packet(PeerMessage::accept, kAcceptBytes, 0);
-  store_accept(p.bytes, accept);
-  return p;
+  return encode_as(PeerMessage::accept, accept);
 }
-
 PeerPacket encode(const Reject& reject) noexcept {
-  PeerPacket p = packet(PeerMessage::reject, kRejectBytes, 0);
-  store<uint32_t>(p.bytes, 8, reject.attempt.unchecked());
-  store<uint32_t>(p.bytes, 12, static_cast<uint32_t>(reject.why));
-  return p;
+  return encode_as(PeerMessage::reject, reject);
 }
-
 PeerPacket encode(const LaneClose& close) noexcept {
-  PeerPacket p = packet(PeerMessage::lane_close, kLaneCloseBytes, close.of_sender ? 1 : 0);
-  store<uint32_t>(p.bytes, 8, close.segment.unchecked());
-  store<uint32_t>(p.bytes, 12, close.lane.unchecked());
-  return p;
+  return encode_as(PeerMessage::lane_close, close);
 }
-
-PeerPacket encode_ring() noexcept {
-  return packet(PeerMessage::ring, kRingBytes, 0);
-}
-
 PeerPacket encode(const Connect& connect) noexcept {
-  PeerPacket p = packet(PeerMessage::connect, kConnectBytes, 0);
-  store_open(p.bytes, connect.open);
-  store_private(p.bytes, 100, kOpenBytes, connect.data);
-  return p;
+  return encode_as(PeerMessage::connect, connect);
 }
-
 PeerPacket encode(const Connected& connected) noexcept {
-  PeerPacket p = packet(PeerMessage::connected, kConnectedBytes, 0);
-  store_accept(p.bytes, connected.accept);
-  store_private(p.bytes, kAcceptBytes, kAcceptBytes + 8, connected.data);
-  return p;
+  return encode_as(PeerMessage::connected, connected);
 }
-
 PeerPacket encode(const Refuse& refuse) noexcept {
-  PeerPacket p = packet(PeerMessage::refuse, kRefuseBytes, 0);
-  store<uint32_t>(p.bytes, 8, refuse.attempt.unchecked());
-  store_private(p.bytes, 12, 16, refuse.data);
-  return p;
+  return encode_as(PeerMessage::refuse, refuse);
 }
-
 PeerPacket encode(const Withdraw& withdraw) noexcept {
-  PeerPacket p = packet(PeerMessage::withdraw, kWithdrawBytes, 0);
-  store<uint32_t>(p.bytes, 8, withdraw.attempt.unchecked());
-  return p;
+  return encode_as(PeerMessage::withdraw, withdraw);
+}
+PeerPacket encode_ring() noexcept {
+  return packet(PeerMessage::ring);
 }
 
 Result<PeerMessage> peer_message(std::span<const std::byte> in) noexcept {
@@ -366,78 +290,34 @@ Result<PeerMessage> peer_message(std::span<const std::byte> in) noexcept {
 }
 
 Result<Join> decode_join(std::span<const std::byte> in) noexcept {
-  return decode_join_as(PeerMessage::join, in);
+  return decode_as<Join>(PeerMessage::join, in);
 }
-
 Result<Join> decode_joined(std::span<const std::byte> in) noexcept {
-  return decode_join_as(PeerMessage::joined, in);
+  return decode_as<Join>(PeerMessage::joined, in);
 }
-
 Result<Open> decode_open(std::span<const std::byte> in) noexcept {
-  if (!is(in, PeerMessage::open) || load<uint16_t>(in, 102) != 0) return Errc::protocol;
-  Open o = load_open(in);
-  load_indices(in, 100, o.source, o.destination);
-  return o;
+  return decode_as<Open>(PeerMessage::open, in);
 }
-
 Result<Accept> decode_accept(std::span<const std::byte> in) noexcept {
-  if (!is(in, PeerMessage::accept)) return Errc::protocol;
-  return load_accept(in);
+  return decode_as<Accept>(PeerMessage::accept, in);
 }
-
 Result<Reject> decode_reject(std::span<const std::byte> in) noexcept {
-  if (!is(in, PeerMessage::reject)) return Errc::protocol;
-  const auto why = load<uint32_t>(in, 12);
-  if (why < static_cast<uint32_t>(Why::no_endpoint) ||
-      why > static_cast<uint32_t>(Why::wrong_key)) {
-    return Errc::protocol;
-  }
-  Reject r;
-  r.attempt = Wild<uint32_t>(load<uint32_t>(in, 8));
-  r.why = static_cast<Why>(why);
-  return r;
+  return decode_as<Reject>(PeerMessage::reject, in);
 }
-
 Result<LaneClose> decode_lane_close(std::span<const std::byte> in) noexcept {
-  if (!is(in, PeerMessage::lane_close)) return Errc::protocol;
-  LaneClose c;
-  c.segment = Wild<uint32_t>(load<uint32_t>(in, 8));
-  c.lane = Wild<uint32_t>(load<uint32_t>(in, 12));
-  c.of_sender = (load<uint16_t>(in, 2) & 1) != 0;
-  return c;
+  return decode_as<LaneClose>(PeerMessage::lane_close, in);
 }
-
 Result<Connect> decode_connect(std::span<const std::byte> in) noexcept {
-  Connect c;
-  if (!is(in, PeerMessage::connect) || !load_private(in, 100, kOpenBytes, c.data)) {
-    return Errc::protocol;
-  }
-  c.open = load_open(in);
-  return c;
+  return decode_as<Connect>(PeerMessage::connect, in);
 }
-
 Result<Connected> decode_connected(std::span<const std::byte> in) noexcept {
-  Connected c;
-  if (!is(in, PeerMessage::connected) || load<uint32_t>(in, kAcceptBytes + 4) != 0 ||
-      !load_private(in, kAcceptBytes, kAcceptBytes + 8, c.data)) {
-    return Errc::protocol;
-  }
-  c.accept = load_accept(in);
-  return c;
+  return decode_as<Connected>(PeerMessage::connected, in);
 }
-
 Result<Refuse> decode_refuse(std::span<const std::byte> in) noexcept {
-  Refuse r;
-  if (!is(in, PeerMessage::refuse) || !load_private(in, 12, 16, r.data)) return Errc::protocol;
-  r.attempt = Wild<uint32_t>(load<uint32_t>(in, 8));
-  return r;
+  return decode_as<Refuse>(PeerMessage::refuse, in);
 }
-
 Result<Withdraw> decode_withdraw(std::span<const std::byte> in) noexcept {
-  if (!is(in, PeerMessage::withdraw) || load<uint32_t>(in, 12) != 0) return Errc::protocol;
-  Withdraw w;
-  w.attempt = Wild<uint32_t>(load<uint32_t>(in, 8));
-  return w;
+  return decode_as<Withdraw>(PeerMessage::withdraw, in);
 }
 
 std::array<char, kAbstractNameBytes> abstract_name(const Id128& id) noexcept {

@@ -1,5 +1,5 @@
 // What travels at first contact: the hellos over TCP, and the messages on the unix socket of a
-// process pair. architecture.md, "Addresses and first contact"; docs/wire.md has the sequence.
+// process pair. docs/wire.md has the sequence.
 //
 // All integers are little-endian, all sizes fixed, all reserved bits zero; a message that is
 // longer, shorter or otherwise not exactly as drawn here does not decode. No I/O and no state: any
@@ -87,8 +87,8 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //   every one   0      1         2      4        8
 //               | type | version | bits | length | ...
 //
-//   Join        8           24                40           48          56    64
-//   Joined      | nonce, 16 | incarnation, 16 | pid ns u64 | start u64 | 0   |
+//   Join        8           24                40           48          56            64
+//   Joined      | nonce, 16 | incarnation, 16 | pid ns u64 | start u64 | time ns u64 |
 //
 //   Open        8           24       32           50                68    72        76
 //               | nonce, 16 | ticket | source, 18 | destination, 18 | lane | segment | domain |
@@ -125,8 +125,9 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //   Each Connect is answered once: Connected, Refuse (the application's no) or Reject. Withdraw
 //   says that nobody waits any more; the answer comes all the same, and ends the lane.
 //
-//   Between two users no doorbell travels: an eventfd of a stranger may block who writes to it, so
-//   there Ring is sent instead, and means all lanes of the two processes.
+//   A doorbell is a pipe, which the receiver opens anew (base/doorbell.hpp). Between two users none
+//   travels, since a stranger may not open it: Ring is sent instead, and means all lanes of the two
+//   processes.
 inline constexpr size_t kJoinBytes = 64;
 inline constexpr size_t kOpenBytes = 136;
 inline constexpr size_t kAcceptBytes = 64;
@@ -160,6 +161,7 @@ struct Join {
   Id128 nonce{};
   Id128 incarnation{};
   uint64_t pid_ns = 0;          // inode of the sender's pid namespace
+  uint64_t time_ns = 0;         // of its time namespace: elsewhere start times differ
   Wild<uint64_t> start_time;    // of the sender's process: field 22 of its stat
   bool heavy_barriers = false;  // bit 0: registered for membarrier GLOBAL_EXPEDITED
   bool direct_denied = false;   // bit 1: wants no one-sided copies, either way

@@ -12,14 +12,18 @@
 //   8      fields of the operation
 //
 // The number of cells follows from op, flags and len alone, so the two sides cannot disagree, and a
-// hostile peer can make us skip cells of its own ring at worst. Everything decoded is a peer's
-// word: lengths and places are checked where they are used.
+// hostile peer can make us skip cells of its own ring at worst.
+//
+// The layouts are templates: what we store holds plain numbers (RcWrite), what is loaded holds each
+// number of the peer's as Wild (load_rc<RcWriteFields>), usable only by bounding it or through
+// protect/. No state, any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "base/wild.hpp"
 #include "ring/cell.hpp"
 
 namespace aperture::wire {
@@ -39,6 +43,7 @@ enum class RcOp : uint8_t {
   rnr = 17,          // the request at that position waits for a receive; imm = timer code
   read_inline = 18,  // result of a small read or an atomic
   read_data = 19,    // piece of such a result in the response byte ring
+  permit = 20,       // what the peer may access directly: pos = gate number, len = flags
 };
 
 inline constexpr uint8_t kRcImm = 1;
@@ -48,69 +53,84 @@ inline constexpr uint8_t kRcFirst = 8;  // first piece of a message
 inline constexpr uint8_t kRcLast = 16;  // last piece of a message
 inline constexpr uint8_t kRcXrc = 32;   // the number of a shared receive queue is there
 
-// In the word `notices` of a request channel: what its consumer lets the peer do by its own hand.
-// An empty word allows nothing.
-inline constexpr uint32_t kRcDirectReads = 1;
-inline constexpr uint32_t kRcDirectWrites = 2;
-
 inline constexpr size_t kRcHeadBytes = 8;
 inline constexpr uint16_t kRcMaxInline = 256;
 
-struct RcHead {
-  uint8_t op;
-  uint8_t flags;
-  uint16_t len;
-  uint32_t imm;
-};
-static_assert(sizeof(RcHead) == kRcHeadBytes);
+// How a layout holds its numbers when we write it; Wild is how it holds them when it was read.
+template <typename T>
+using Plain = T;
 
-struct RcSendBytes {  // piece [offset, offset + len) of `total`
-  uint64_t byte_pos;
-  uint32_t len;
-  uint32_t offset;
-  uint32_t total;
+template <template <typename> class As>
+struct RcHeadFields {
+  uint8_t op;  // read_rc_head() knows which there are
+  uint8_t flags;
+  As<uint16_t> len;
+  As<uint32_t> imm;
+};
+using RcHead = RcHeadFields<Plain>;
+static_assert(sizeof(RcHead) == kRcHeadBytes && sizeof(RcHeadFields<Wild>) == kRcHeadBytes);
+
+template <template <typename> class As>
+struct RcSendBytesFields {  // piece [offset, offset + len) of `total`
+  As<uint64_t> byte_pos;
+  As<uint32_t> len;
+  As<uint32_t> offset;
+  As<uint32_t> total;
   uint32_t reserved;
 };
-struct RcWrite {
-  uint32_t addr_lo;  // of the remote range, split so that nothing is padded
-  uint32_t addr_hi;
-  uint32_t rkey;
-
-  uint64_t addr() const noexcept { return uint64_t{addr_hi} << 32 | addr_lo; }
+using RcSendBytes = RcSendBytesFields<Plain>;
+template <template <typename> class As>
+struct RcWriteFields {
+  As<uint32_t> addr_lo;  // of the remote range, split so that nothing is padded
+  As<uint32_t> addr_hi;
+  As<uint32_t> rkey;
 };
+using RcWrite = RcWriteFields<Plain>;
 static_assert(sizeof(RcWrite) == 12);
-struct RcWriteBytes {  // piece [offset, offset + len) of [addr, addr + total)
-  uint64_t addr;
-  uint64_t byte_pos;
-  uint32_t rkey;
-  uint32_t len;
-  uint32_t offset;
-  uint32_t total;
+template <template <typename> class As>
+struct RcWriteBytesFields {  // piece [offset, offset + len) of [addr, addr + total)
+  As<uint64_t> addr;
+  As<uint64_t> byte_pos;
+  As<uint32_t> rkey;
+  As<uint32_t> len;
+  As<uint32_t> offset;
+  As<uint32_t> total;
 };
-struct RcRead {
-  uint64_t addr;
-  uint32_t rkey;
-  uint32_t len;
+using RcWriteBytes = RcWriteBytesFields<Plain>;
+template <template <typename> class As>
+struct RcReadFields {
+  As<uint64_t> addr;
+  As<uint32_t> rkey;
+  As<uint32_t> len;
 };
-struct RcAtomic {
-  uint64_t addr;
-  uint32_t rkey;
-  uint32_t is_swap;  // 1: compare and swap, 0: fetch and add
-  uint64_t compare_add;
-  uint64_t swap;
+using RcRead = RcReadFields<Plain>;
+template <template <typename> class As>
+struct RcAtomicFields {
+  As<uint64_t> addr;
+  As<uint32_t> rkey;
+  As<uint32_t> is_swap;  // 1: compare and swap, 0: fetch and add
+  As<uint64_t> compare_add;
+  As<uint64_t> swap;
 };
-struct RcNotice {
-  uint64_t len;  // bytes that were written
+using RcAtomic = RcAtomicFields<Plain>;
+template <template <typename> class As>
+struct RcNoticeFields {
+  As<uint64_t> len;  // bytes that were written
 };
-struct RcAnswer {  // of nak, rnr, read_inline
-  uint64_t pos;    // of the request
+using RcNotice = RcNoticeFields<Plain>;
+template <template <typename> class As>
+struct RcAnswerFields {  // of nak, rnr, read_inline, permit
+  As<uint64_t> pos;      // of the request
 };
-struct RcReadData {
-  uint64_t pos;
-  uint64_t byte_pos;
-  uint32_t offset;
-  uint32_t len;
+using RcAnswer = RcAnswerFields<Plain>;
+template <template <typename> class As>
+struct RcReadDataFields {
+  As<uint64_t> pos;
+  As<uint64_t> byte_pos;
+  As<uint32_t> offset;
+  As<uint32_t> len;
 };
+using RcReadData = RcReadDataFields<Plain>;
 
 // Body bytes of the fixed fields, or SIZE_MAX for an operation that does not exist.
 constexpr size_t rc_field_bytes(RcOp op) noexcept {
@@ -124,7 +144,8 @@ constexpr size_t rc_field_bytes(RcOp op) noexcept {
     case RcOp::notice: return sizeof(RcNotice);
     case RcOp::nak:
     case RcOp::rnr:
-    case RcOp::read_inline: return sizeof(RcAnswer);
+    case RcOp::read_inline:
+    case RcOp::permit: return sizeof(RcAnswer);
     case RcOp::read_data: return sizeof(RcReadData);
     case RcOp::none: break;
   }
@@ -152,16 +173,39 @@ constexpr uint32_t rc_cells_of(RcOp op, uint8_t flags, uint16_t len) noexcept {
 }
 inline constexpr uint32_t kRcMaxCells = rc_cells_of(RcOp::write, kRcXrc, kRcMaxInline);
 
-inline RcHead load_rc_head(const std::byte* body) noexcept {
-  RcHead h;
+// Any head, as it is: for who steps over cells, and for the fast path, which bounds it by itself.
+inline RcHeadFields<Wild> load_rc_head(const std::byte* body) noexcept {
+  RcHeadFields<Wild> h;
   std::memcpy(&h, body, sizeof h);
   return h;
 }
+// The head of a message that a sound peer might have written.
+struct RcMessage {
+  RcOp op = RcOp::none;
+  uint8_t flags = 0;
+  uint16_t len = 0;  // of the inline payload, at most kRcMaxInline; 0 where there is none
+  uint32_t n_cells = 0;
+  Wild<uint16_t> code;  // what stands in place of the length where there is no payload
+  Wild<uint32_t> imm;
+
+  bool has(uint8_t flag) const noexcept { return (flags & flag) != 0; }
+};
+// False: no sound peer writes that.
+inline bool read_rc_head(const std::byte* body, RcMessage& out) noexcept {
+  const RcHeadFields<Wild> h = load_rc_head(body);
+  const auto op = static_cast<RcOp>(h.op);
+  uint16_t len = 0;
+  if (rc_has_payload(op) && !h.len.bounded(kRcMaxInline, len)) return false;
+  out = {op, h.flags, len, rc_cells_of(op, h.flags, len), h.len, h.imm};
+  return out.n_cells != 0;
+}
+
 // Fixed fields of every operation, and a queue's number behind them, lie in the first cell.
-template <typename Fields>
-inline Fields load_rc(const std::byte* body) noexcept {
-  static_assert(kRcHeadBytes + sizeof(Fields) + 4 <= ring::kBodyBytes);
-  Fields f;
+template <template <template <typename> class> class Fields>
+inline Fields<Wild> load_rc(const std::byte* body) noexcept {
+  static_assert(sizeof(Fields<Wild>) == sizeof(Fields<Plain>));
+  static_assert(kRcHeadBytes + sizeof(Fields<Wild>) + 4 <= ring::kBodyBytes);
+  Fields<Wild> f;
   std::memcpy(&f, body + kRcHeadBytes, sizeof f);
   return f;
 }
@@ -175,10 +219,10 @@ inline void store_rc(std::byte* body, const RcHead& head, const Fields& f) noexc
 inline void store_srq_number(std::byte* body, RcOp op, uint32_t number) noexcept {
   std::memcpy(body + kRcHeadBytes + rc_field_bytes(op), &number, sizeof number);
 }
-inline uint32_t load_srq_number(const std::byte* body, RcOp op) noexcept {
+inline Wild<uint32_t> load_srq_number(const std::byte* body, RcOp op) noexcept {
   uint32_t number;
   std::memcpy(&number, body + kRcHeadBytes + rc_field_bytes(op), sizeof number);
-  return number;
+  return Wild<uint32_t>(number);
 }
 
 }  // namespace aperture::wire

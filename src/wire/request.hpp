@@ -13,13 +13,14 @@
 //
 // The number of cells follows from op, flags and len alone, so the two sides cannot disagree, and a
 // hostile peer can make us skip cells of its own ring at worst. Everything decoded is a peer's
-// word: lengths and places are checked where they are used.
+// word: what is loaded is Wild, and is bounded where it is used.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "base/wild.hpp"
 #include "ring/cell.hpp"
 
 namespace aperture::wire {
@@ -48,6 +49,7 @@ enum class Op : uint8_t {
   read_inline = 20,  // result of a small read, or of an atomic; word = read id
   read_data = 21,    // piece of such a result in the response byte ring; word = read id
   pressure = 22,     // word = 1: offer messages, do not send payload unasked; 0: as usual
+  permit = 23,       // what the peer may access directly: word = gate number, len = flags
 };
 
 inline constexpr uint8_t kTagged = 1;
@@ -68,6 +70,8 @@ inline constexpr uint16_t kNoticeRead = 1;
 inline constexpr size_t kHeadBytes = 12;
 inline constexpr uint16_t kMaxInline = 256;
 
+// Op, flags and len of a loaded head mean nothing before cells_of() or is_line() has accepted them;
+// from then on len is the length of inline payload that lies in the message's own cells, or a code.
 struct Head {
   uint8_t op;
   uint8_t flags;
@@ -75,7 +79,7 @@ struct Head {
   uint32_t word_lo;  // word, split so that the struct is 12 bytes without packing
   uint32_t word_hi;
 
-  uint64_t word() const noexcept { return uint64_t{word_hi} << 32 | word_lo; }
+  Wild<uint64_t> word() const noexcept { return Wild<uint64_t>(uint64_t{word_hi} << 32 | word_lo); }
   static Head make(Op op, uint8_t flags, uint16_t len, uint64_t word) noexcept {
     return {static_cast<uint8_t>(op), flags, len, static_cast<uint32_t>(word),
             static_cast<uint32_t>(word >> 32)};
@@ -83,38 +87,73 @@ struct Head {
 };
 static_assert(sizeof(Head) == kHeadBytes);
 
-// Fixed fields, in the order of the wire.
-struct SendBytesFields {
-  uint64_t byte_pos;
-  uint64_t len;
+// Fixed fields, in the order of the wire. Each in two forms: with plain numbers to be stored, and
+// as load_fields() hands it out, in which each number is Wild.
+template <typename T>
+using Plain = T;
+template <typename Fields>
+struct LoadedFrom;
+template <template <template <typename> class> class FieldsOf>
+struct LoadedFrom<FieldsOf<Plain>> {
+  using Type = FieldsOf<Wild>;
 };
-struct SendOfferFields {
-  uint64_t len;
-  uint64_t address;  // of the payload in the sender, 0: not to be reached by CMA
-  uint32_t id;       // message id of the sender
-  uint32_t claim;    // index of the claim word, or kNoClaim
+template <typename Fields>
+using Loaded = typename LoadedFrom<Fields>::Type;
+template <template <typename> class As>
+struct SendBytesFieldsOf {
+  As<uint64_t> byte_pos;
+  As<uint64_t> len;
+
+  using Loaded = SendBytesFieldsOf<Wild>;
 };
-struct WriteFields {
-  uint64_t key;
+using SendBytesFields = SendBytesFieldsOf<Plain>;
+template <template <typename> class As>
+struct SendOfferFieldsOf {
+  As<uint64_t> len;
+  As<uint64_t> address;  // of the payload in the sender, 0: not to be reached by CMA
+  As<uint32_t> id;       // message id of the sender
+  As<uint32_t> claim;    // index of the claim word, or kNoClaim
+
+  using Loaded = SendOfferFieldsOf<Wild>;
 };
-struct WriteBytesFields {  // piece [offset, offset + len) of [word, word + total)
-  uint64_t key;
-  uint64_t total;
-  uint64_t offset;
-  uint64_t byte_pos;
-  uint64_t len;
+using SendOfferFields = SendOfferFieldsOf<Plain>;
+template <template <typename> class As>
+struct WriteFieldsOf {
+  As<uint64_t> key;
+
+  using Loaded = WriteFieldsOf<Wild>;
 };
-struct ReadFields {
-  uint64_t key;
-  uint64_t len;
-  uint64_t id;
+using WriteFields = WriteFieldsOf<Plain>;
+template <template <typename> class As>
+struct WriteBytesFieldsOf {  // piece [offset, offset + len) of [word, word + total)
+  As<uint64_t> key;
+  As<uint64_t> total;
+  As<uint64_t> offset;
+  As<uint64_t> byte_pos;
+  As<uint64_t> len;
+
+  using Loaded = WriteBytesFieldsOf<Wild>;
 };
-struct CheckFields {  // of check and commit
-  uint64_t key;
-  uint64_t len;
-  uint64_t write;  // 1: for writing, 0: for reading
+using WriteBytesFields = WriteBytesFieldsOf<Plain>;
+template <template <typename> class As>
+struct ReadFieldsOf {
+  As<uint64_t> key;
+  As<uint64_t> len;
+  As<uint64_t> id;
+
+  using Loaded = ReadFieldsOf<Wild>;
 };
-struct AtomicCode {  // what an atomic does: numbers of qp/atomic_op.hpp
+using ReadFields = ReadFieldsOf<Plain>;
+template <template <typename> class As>
+struct CheckFieldsOf {  // of check and commit
+  As<uint64_t> key;
+  As<uint64_t> len;
+  As<uint64_t> write;  // 1: for writing, 0: for reading
+
+  using Loaded = CheckFieldsOf<Wild>;
+};
+using CheckFields = CheckFieldsOf<Plain>;
+struct AtomicCode {  // what an atomic does: numbers of transport/atomic_op.hpp
   uint8_t op;
   uint8_t type;
   uint8_t kind;
@@ -122,33 +161,52 @@ struct AtomicCode {  // what an atomic does: numbers of qp/atomic_op.hpp
 };
 // The result of a fetching or comparing atomic has the position of its request for its read id.
 // Behind the fields: `count` operands, then as many to compare with if its kind compares.
-struct AtomicFields {
-  uint64_t key;
-  AtomicCode code;
-  uint32_t count;  // elements
+template <template <typename> class As>
+struct AtomicFieldsOf {
+  As<uint64_t> key;
+  As<AtomicCode> code;
+  As<uint32_t> count;  // elements
+
+  using Loaded = AtomicFieldsOf<Wild>;
 };
+using AtomicFields = AtomicFieldsOf<Plain>;
 // In the byte ring: that many AtomicRange, with kRaw as many secrets (u64 each), then the operands
 // of all, then those to compare with.
-struct AtomicBytesFields {
-  uint64_t byte_pos;
-  AtomicCode code;
-  uint32_t len;  // bytes in the byte ring
+template <template <typename> class As>
+struct AtomicBytesFieldsOf {
+  As<uint64_t> byte_pos;
+  As<AtomicCode> code;
+  As<uint32_t> len;  // bytes in the byte ring
+
+  using Loaded = AtomicBytesFieldsOf<Wild>;
 };
-struct AtomicRange {
-  uint64_t addr;
-  uint64_t key;
-  uint64_t count;  // elements
+using AtomicBytesFields = AtomicBytesFieldsOf<Plain>;
+template <template <typename> class As>
+struct AtomicRangeOf {
+  As<uint64_t> addr;
+  As<uint64_t> key;
+  As<uint64_t> count;  // elements
 };
+using AtomicRange = AtomicRangeOf<Plain>;
 static_assert(sizeof(AtomicFields) == 16 && sizeof(AtomicBytesFields) == 16);
-struct GrantFields {
-  uint64_t receive_id;
-  uint64_t len;  // bytes wanted, from the message's beginning
+static_assert(sizeof(AtomicRange) == 24 && sizeof(Loaded<AtomicRange>) == 24);
+template <template <typename> class As>
+struct GrantFieldsOf {
+  As<uint64_t> receive_id;
+  As<uint64_t> len;  // bytes wanted, from the message's beginning
+
+  using Loaded = GrantFieldsOf<Wild>;
 };
-struct DataFields {
-  uint64_t offset;
-  uint64_t byte_pos;
-  uint64_t len;
+using GrantFields = GrantFieldsOf<Plain>;
+template <template <typename> class As>
+struct DataFieldsOf {
+  As<uint64_t> offset;
+  As<uint64_t> byte_pos;
+  As<uint64_t> len;
+
+  using Loaded = DataFieldsOf<Wild>;
 };
+using DataFields = DataFieldsOf<Plain>;
 
 inline constexpr uint32_t kNoClaim = ~uint32_t{0};
 
@@ -161,7 +219,8 @@ constexpr size_t field_bytes(Op op) noexcept {
     case Op::finished:
     case Op::nak:
     case Op::read_inline:
-    case Op::pressure: return 0;
+    case Op::pressure:
+    case Op::permit: return 0;
     case Op::send_bytes: return sizeof(SendBytesFields);
     case Op::send_offer: return sizeof(SendOfferFields);
     case Op::write: return sizeof(WriteFields);
@@ -229,9 +288,10 @@ inline Head load_head(const std::byte* body) noexcept {
 
 // Fixed fields of all operations but write_bytes with immediate data lie in the first cell.
 template <typename Fields>
-inline Fields load_fields(const std::byte* body) noexcept {
+inline Loaded<Fields> load_fields(const std::byte* body) noexcept {
   static_assert(kHeadBytes + sizeof(Fields) <= ring::kBodyBytes);
-  Fields f;
+  static_assert(sizeof(Loaded<Fields>) == sizeof(Fields));
+  Loaded<Fields> f;
   std::memcpy(&f, body + kHeadBytes, sizeof f);
   return f;
 }
@@ -243,15 +303,27 @@ inline void store_fields(std::byte* body, const Fields& f) noexcept {
 
 // The second half of a raw key lies in the first cell too; 0 without kRaw.
 static_assert(kHeadBytes + field_bytes(Op::write_bytes) + sizeof(uint64_t) <= ring::kBodyBytes);
-inline uint64_t load_secret(const std::byte* body, Op op, uint8_t flags) noexcept {
+inline Wild<uint64_t> load_secret(const std::byte* body, Op op, uint8_t flags) noexcept {
   uint64_t secret = 0;
   if ((flags & kRaw) != 0) [[unlikely]]
     std::memcpy(&secret, body + kHeadBytes + field_bytes(op), sizeof secret);
-  return secret;
+  return Wild<uint64_t>(secret);
 }
 inline void store_secret(std::byte* body, Op op, uint8_t flags, uint64_t secret) noexcept {
   if ((flags & kRaw) != 0) [[unlikely]]
     std::memcpy(body + kHeadBytes + field_bytes(op), &secret, sizeof secret);
+}
+
+// A record: the head, the fields if it has any, and the second half of its key if it is flagged.
+inline void store(std::byte* body, const Head& head) noexcept {
+  std::memcpy(body, &head, sizeof head);
+}
+template <typename Fields>
+inline void store(std::byte* body, const Head& head, const Fields& fields,
+                  uint64_t secret = 0) noexcept {
+  store(body, head);
+  store_fields(body, fields);
+  store_secret(body, static_cast<Op>(head.op), head.flags, secret);
 }
 
 }  // namespace aperture::wire

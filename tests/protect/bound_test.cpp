@@ -1,14 +1,8 @@
 // Regions that one endpoint alone reaches, and regions whose peers count from elsewhere than their
 // first byte: neither needs a side record, and peers leave both to the owner.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <array>
-#include <memory>
-#include <string>
 
 #include "protect/descriptor.hpp"
-#include "protect/peer_key_view.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {
@@ -21,26 +15,22 @@ constexpr uint64_t kOrigin = 0x7000'0000'0123;
 class Bound : public TableTest {
  protected:
   static RegionSpec bound_spec(EndpointId to = kOne) {
-    RegionSpec spec = spec_of();
-    spec.bound_to = to;
+    RegionSpec spec = spec_with({.bound_to = to});
     return spec;
   }
   RegionSpec origin_spec(uint64_t origin = kOrigin) {
-    RegionSpec spec = spec_of(reinterpret_cast<uint64_t>(memory.data()), memory.size());
-    spec.origin = origin;
+    RegionSpec spec = spec_with({.base = reinterpret_cast<uint64_t>(memory.data()),
+                                 .length = memory.size(),
+                                 .origin = origin});
     return spec;
   }
   Denial through(RegionHandle r, EndpointId id) const {
-    AccessAsk ask = ask_of(r.key);
-    ask.through = id;
-    return denial(ask);
+    return denial(ask_with({.key = r.key, .through = id}));
   }
-  PeerKeyView view() {
-    Result<PeerKeyView> made =
-        PeerKeyView::map(UniqueFd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0)), table->size_bytes());
-    EXPECT_TRUE(made);
+  std::unique_ptr<PeerKeyView> view() {
+    auto made = peer_view();
     made->set_copy_calls(&touched, &touched);
-    return *std::move(made);
+    return made;
   }
   static ssize_t touched(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
                          unsigned long) {
@@ -48,20 +38,15 @@ class Bound : public TableTest {
     return -1;
   }
   void expect_left_to_the_owner(RegionHandle r) {
-    const PeerKeyView peer = view();
-    EXPECT_TRUE(peer.asks_owner(kPd, r.key));
-    EXPECT_EQ(peer.would_refuse(kPd, r.key, 0, 8, Rights::remote_write), Denial::none);
+    const auto peer = view();
+    EXPECT_TRUE(peer->asks_owner(kPd, r.key));
+    EXPECT_EQ(peer->would_refuse(kPd, r.key, 0, 8, Rights::remote_write), Denial::none);
     const auto slot = std::make_unique<AccessorSlot>();  // aligned, as the stack need not be
     uint64_t word = 0;
     const iovec local{&word, sizeof word};
-    DirectAsk ask;
-    ask.pd = kPd;
-    ask.key = r.key;
-    ask.addr = kBase;
-    ask.local = &local;
-    ask.local_count = 1;
-    EXPECT_EQ(peer.write(::getpid(), *slot, ask, nullptr).outcome,
-              DirectResult::Outcome::through_ring);
+    EXPECT_EQ(
+        peer->write(::getpid(), *slot, DirectAsk{kPd, r.key, kBase, &local, 1}, nullptr).outcome,
+        DirectResult::Outcome::through_ring);
     EXPECT_EQ(slot->pin.load(), 0u);
   }
 
@@ -82,8 +67,7 @@ TEST_F(Bound, one_endpoint_reaches_it_and_no_other) {
 // What is bound to a queue pair is reached by what comes through that one, whatever its endpoint.
 TEST_F(Bound, one_queue_pair_reaches_it_and_no_other_of_the_endpoint) {
   const RegionHandle r = add(bound_spec());
-  AccessAsk ask = ask_of(r.key);
-  ask.through = kOther;
+  AccessAsk ask = ask_with({.key = r.key, .through = kOther});
   EXPECT_EQ(denial(ask), Denial::wrong_endpoint);
   ask.peer = kOne;
   EXPECT_EQ(denial(ask), Denial::none);
@@ -104,23 +88,20 @@ TEST_F(Bound, a_peer_ends_what_is_bound_to_its_endpoint_or_queue_pair) {
   }
 }
 
-// Its owner alone judges it, and yet it belongs to nobody in particular.
+// Its owner alone validates it, and yet it belongs to nobody in particular.
 TEST_F(Bound, what_is_bound_to_none_is_reached_from_every_queue_pair) {
   RegionSpec spec = bound_spec();
   spec.bound_to = 0;
   spec.origin = 16 * kBase;
   const RegionHandle r = add(spec);
-  AccessAsk ask = ask_of(r.key, 16 * kBase);
-  ask.through = kOne;
-  ask.peer = kOther;
-  EXPECT_EQ(denial(ask), Denial::none);
+  EXPECT_EQ(denial(ask_with({.key = r.key, .addr = 16 * kBase, .peer = kOther, .through = kOne})),
+            Denial::none);
 }
 
 TEST_F(Bound, a_peer_ends_nothing_else) {
   const RegionHandle bound = add(bound_spec());
   const RegionHandle plain = add();
-  AccessAsk ask = ask_of(bound.key, kBase, 8, Rights::none);
-  ask.through = kOther;
+  AccessAsk ask = ask_with({.key = bound.key, .need = Rights::none, .through = kOther});
   EXPECT_EQ(table->invalidate(ask), Denial::wrong_endpoint);
   ask.peer = kOther;
   EXPECT_EQ(table->invalidate(ask), Denial::wrong_endpoint);
@@ -139,18 +120,12 @@ TEST_F(Bound, a_peer_ends_nothing_else) {
 
 TEST_F(Bound, every_chunk_is_asked_for_through_that_endpoint) {
   const RegionHandle r = add(bound_spec());
-  AccessAsk ask = ask_of(r.key);
-  ask.through = kOne;
-  RegionRef ref;
-  {
-    LookupHint hint;
-    const Checked first = table->check(ask, &hint);
-    ASSERT_TRUE(first);
-    ref = first.grant().region();
-    EXPECT_EQ(denial(ask, &hint), Denial::none);
-    ask.through = kOther;
-    EXPECT_EQ(denial(ask, &hint), Denial::wrong_endpoint) << "a hint is no leave";
-  }
+  AccessAsk ask = ask_with({.key = r.key, .through = kOne});
+  LookupHint hint;
+  const RegionRef ref = granted(ask, &hint);
+  EXPECT_EQ(denial(ask, &hint), Denial::none);
+  ask.through = kOther;
+  EXPECT_EQ(denial(ask, &hint), Denial::wrong_endpoint) << "a hint is no leave";
   EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::wrong_endpoint);
   ask.through = kOne;
   EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::none);
@@ -181,10 +156,9 @@ TEST_F(Bound, is_revoked_at_once_in_its_own_life) {
   EXPECT_EQ(through(next, kOne), Denial::closed);
 }
 
-TEST_F(Bound, right_and_range_are_judged_as_ever) {
+TEST_F(Bound, right_and_range_are_validated_as_ever) {
   const RegionHandle r = add(bound_spec());
-  AccessAsk ask = ask_of(r.key, kBase, kLength);
-  ask.through = kOne;
+  AccessAsk ask = ask_with({.key = r.key, .len = kLength, .through = kOne});
   EXPECT_EQ(denial(ask), Denial::none);
   ask.len = Wild<uint64_t>(kLength + 1);
   EXPECT_EQ(denial(ask), Denial::out_of_range);
@@ -207,7 +181,7 @@ TEST_F(Bound, the_next_life_of_its_entry_is_anybodys) {
   spec.bound_to = 0;
   const RegionHandle next = add(spec);
   EXPECT_EQ(through(next, kOther), Denial::none);
-  EXPECT_FALSE(view().asks_owner(kPd, next.key));
+  EXPECT_FALSE(view()->asks_owner(kPd, next.key));
   ASSERT_TRUE(table->add_side(next));
   EXPECT_EQ(through(next, kOther), Denial::none);
 }
@@ -219,9 +193,7 @@ TEST_F(Bound, peers_leave_it_to_the_owner) {
 TEST_F(Bound, watchers_and_commits_find_no_side_record) {
   const RegionHandle r = add(bound_spec());
   table->note_write({r.index, r.generation});
-  AccessAsk ask = ask_of(r.key);
-  ask.through = kOne;
-  EXPECT_EQ(table->commit(ask), Denial::not_persistent);
+  EXPECT_EQ(table->commit(ask_with({.key = r.key, .through = kOne})), Denial::not_persistent);
 }
 
 TEST_F(Bound, its_side_record_keeps_the_endpoint) {
@@ -233,8 +205,7 @@ TEST_F(Bound, its_side_record_keeps_the_endpoint) {
 
 TEST_F(Bound, the_sentence_names_both_endpoints) {
   const RegionHandle r = add(bound_spec());
-  AccessAsk ask = ask_of(r.key);
-  ask.through = kOther;
+  AccessAsk ask = ask_with({.key = r.key, .through = kOther});
   const std::string text = table->explain(ask, denial(ask));
   EXPECT_NE(text.find("bound to endpoint 11 while endpoint 12"), std::string::npos) << text;
   ask.through = kOne;
@@ -247,18 +218,18 @@ TEST_F(Bound, its_descriptor_is_for_its_range_and_endpoint) {
   spec.rights = Rights::send;
   const RegionHandle r = add(spec);
   LocalAsk ask{kPd, descriptor_of(r), kBase, kLength, Rights::send, kOne};
-  const auto judge = [&] {
+  const auto validate = [&] {
     const LocalAnswer answer = check_local(table->file(), ask);
     if (answer.denial != Denial::none || answer.beside.generation == 0) return answer.denial;
     return check_beside(*table, answer.beside, ask);
   };
-  EXPECT_EQ(judge(), Denial::none);
+  EXPECT_EQ(validate(), Denial::none);
   ask.through = kOther;
-  EXPECT_EQ(judge(), Denial::wrong_endpoint);
+  EXPECT_EQ(validate(), Denial::wrong_endpoint);
   ask.through = 0;
-  EXPECT_EQ(judge(), Denial::none) << "a shared receive";
+  EXPECT_EQ(validate(), Denial::none) << "a shared receive";
   ask.len = kLength + 1;
-  EXPECT_EQ(judge(), Denial::out_of_range);
+  EXPECT_EQ(validate(), Denial::out_of_range);
   const RegionHandle beside{r.index, r.generation, r.key, r.birth};
   ask.len = kLength;
   close(r);
@@ -311,10 +282,10 @@ TEST_F(Bound, origin_may_lie_anywhere_that_does_not_wrap) {
 TEST_F(Bound, peers_leave_an_origin_to_the_owner_but_not_the_usual_ones) {
   expect_left_to_the_owner(add(origin_spec()));
   const RegionHandle usual = add(origin_spec(reinterpret_cast<uint64_t>(memory.data())));
-  EXPECT_FALSE(view().asks_owner(kPd, usual.key));
+  EXPECT_FALSE(view()->asks_owner(kPd, usual.key));
   EXPECT_EQ(denial(ask_of(usual.key, reinterpret_cast<uint64_t>(memory.data()), 8)), Denial::none);
   const RegionHandle offsets = add(origin_spec(0));
-  EXPECT_FALSE(view().asks_owner(kPd, offsets.key));
+  EXPECT_FALSE(view()->asks_owner(kPd, offsets.key));
   EXPECT_EQ(denial(ask_of(offsets.key, 0, memory.size())), Denial::none);
   EXPECT_EQ(denial(ask_of(offsets.key, 1, memory.size())), Denial::out_of_range);
 }
@@ -332,16 +303,12 @@ TEST_F(Bound, origin_and_endpoint_go_together) {
 }
 
 TEST_F(Bound, origin_of_several_buffers_is_that_of_the_first) {
-  auto side = std::make_unique<SideRecord>();
-  side->segments.push_back({memory.data() + 128, 64, std::nullopt});
+  auto side = side_over(memory.data() + 128, 64);
   side->segments.push_back({memory.data(), 64, std::nullopt});
   RegionSpec spec = origin_spec();
   spec.length = 128;
-  Result<RegionHandle> made = table->add(spec, std::move(side));
-  ASSERT_TRUE(made);
-  const Checked second = table->check(ask_of(made->key, kOrigin + 64, 64));
-  ASSERT_TRUE(second);
-  EXPECT_EQ(second.grant().data(), memory.data());
+  const RegionHandle r = add(spec, std::move(side));
+  EXPECT_EQ(place_of(ask_of(r.key, kOrigin + 64, 64)), memory.data());
 }
 
 TEST_F(Bound, commit_reaches_what_lies_behind_an_origin) {

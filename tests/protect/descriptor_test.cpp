@@ -32,9 +32,7 @@ TEST_F(Descriptor, of_a_region_in_force_is_taken) {
 }
 
 TEST_F(Descriptor, buffers_are_named_by_virtual_address_in_any_mode) {
-  RegionSpec spec = spec_of(kBase, kLength, kLocal);
-  spec.zero_based = true;
-  void* d = descriptor_of(add(spec));
+  void* d = descriptor_of(add(spec_with({.rights = kLocal, .zero_based = true})));
   EXPECT_EQ(check(d), Denial::none);
   EXPECT_EQ(check(d, 0), Denial::out_of_range);
 }
@@ -66,9 +64,7 @@ TEST_F(Descriptor, of_another_domain_is_refused) {
 }
 
 TEST_F(Descriptor, of_a_region_that_waits_is_refused_until_it_is_enabled) {
-  RegionSpec spec = spec_of(kBase, kLength, kLocal);
-  spec.enabled = false;
-  const RegionHandle region = add(spec);
+  const RegionHandle region = add(spec_with({.rights = kLocal, .enabled = false}));
   EXPECT_EQ(check(descriptor_of(region)), Denial::not_enabled);
   EXPECT_TRUE(table->enable(region));
   EXPECT_EQ(check(descriptor_of(region)), Denial::none);
@@ -103,9 +99,7 @@ std::unique_ptr<SideRecord> pieces() {
 }
 
 TEST_F(Descriptor, of_several_buffers_covers_each_and_what_spans_neighbours) {
-  Result<RegionHandle> made = table->add(spec_of(kBase + 4096, 3 * 4096, kLocal), pieces());
-  ASSERT_TRUE(made);
-  void* d = descriptor_of(*made);
+  void* d = descriptor_of(add(spec_of(kBase + 4096, 3 * 4096, kLocal), pieces()));
   EXPECT_EQ(check(d, kBase, 8192), Denial::none);
   EXPECT_EQ(check(d, kBase + 4090, 12), Denial::none);
   EXPECT_EQ(check(d, kBase + 3 * 4096, 4096), Denial::none);
@@ -119,11 +113,10 @@ TEST_F(Descriptor, of_several_buffers_covers_each_and_what_spans_neighbours) {
 TEST_F(Descriptor, of_a_region_of_one_endpoint_is_for_that_endpoint) {
   auto side = pieces();
   side->needs_endpoint = true;
-  Result<RegionHandle> made = table->add(spec_of(kBase + 4096, 3 * 4096, kLocal), std::move(side));
-  ASSERT_TRUE(made);
-  void* d = descriptor_of(*made);
+  const RegionHandle r = add(spec_of(kBase + 4096, 3 * 4096, kLocal), std::move(side));
+  void* d = descriptor_of(r);
   EXPECT_EQ(check(d), Denial::wrong_endpoint) << "bound to none";
-  table->side(*made)->endpoint = 2;
+  table->side(r)->endpoint = 2;
   EXPECT_EQ(check(d), Denial::wrong_endpoint);
   through = 2;
   EXPECT_EQ(check(d), Denial::none);

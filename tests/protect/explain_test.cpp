@@ -1,6 +1,4 @@
 // Refusals explained: every part that a person needs is in the one sentence.
-#include <string>
-
 #include "protect/table_fixture.hpp"
 
 extern "C" __attribute__((visibility("default"), noinline)) void place_of_registration() {
@@ -39,9 +37,7 @@ TEST_F(Explain, out_of_range_names_attempt_key_region_distance_and_fix) {
 }
 
 TEST_F(Explain, offsets_are_called_offsets) {
-  RegionSpec spec = spec_of();
-  spec.zero_based = true;
-  const RegionHandle r = add(spec);
+  const RegionHandle r = add(spec_with({.zero_based = true}));
   expect_parts(explain(ask_of(r.key, 4095, 2)), {"offset 0xfff..0x1000", "offset 0x0..0xfff",
                                                  "ends 1 byte(s) past its end", "give offsets"});
 }
@@ -60,8 +56,7 @@ TEST_F(Explain, closed_region_is_still_described) {
 
 TEST_F(Explain, closed_region_with_a_side_record_is_described_without_it) {
   const RegionSpec spec = spec_of();
-  auto side = std::make_unique<SideRecord>();
-  side->segments.push_back({reinterpret_cast<std::byte*>(spec.base), spec.length, std::nullopt});
+  auto side = side_over(reinterpret_cast<std::byte*>(spec.base), spec.length);
   side->secret = 5;
   const RegionHandle r = *table->add(spec, std::move(side));
   ASSERT_TRUE(table->revoke(r, now_ns() + 1'000'000'000));
@@ -69,10 +64,7 @@ TEST_F(Explain, closed_region_with_a_side_record_is_described_without_it) {
 }
 
 TEST_F(Explain, unknown_and_foreign_keys) {
-  RegionSpec spec = spec_of();
-  spec.pd = kOtherPd;
-  spec.requested_key = 77;
-  add(spec);
+  add(spec_with({.pd = kOtherPd, .key = 77}));
   expect_parts(explain(ask_of(77)), {"another domain", "of domain 8"});
   expect_parts(explain(ask_of(78)), {"no region has this key", "1 region(s) are registered"});
 }

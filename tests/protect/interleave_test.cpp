@@ -1,18 +1,11 @@
 // Orders of events that no stress test meets often enough, staged by page faults: the accessor's
 // next access to a page is held up while the owner does something, and then goes on.
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <cstring>
-#include <functional>
 #include <new>
-#include <vector>
 
-#include "protect/peer_key_view.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {
@@ -73,11 +66,8 @@ class Interleave : public TableTest {
  protected:
   void SetUp() override {
     TableTest::SetUp();
-    const UniqueFd fd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0));
-    UniqueFd theirs(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0));
-    Result<PeerKeyView> made = PeerKeyView::map(std::move(theirs), table->size_bytes());
-    ASSERT_TRUE(made);
-    view = std::make_unique<PeerKeyView>(*std::move(made));
+    view = peer_view();
+    ASSERT_TRUE(view);
     view->set_copy_calls(&count_copies, &count_copies);
     mapped = find_read_only_mapping();
     ASSERT_NE(mapped, nullptr);
@@ -183,8 +173,7 @@ TEST_F(Interleave, key_behind_an_entry_that_left_the_chain_is_found) {
     while (bucket_of(hash_key(kPd, from), kBucketsAtStart) != bucket) ++from;
     return from;
   };
-  RegionSpec spec = spec_of();
-  spec.requested_key = key_in_bucket(77, 1);
+  RegionSpec spec = spec_with({.key = key_in_bucket(77, 1)});
   const RegionHandle behind = add(spec);
   spec.requested_key = key_in_bucket(77, behind.key + 1);
   const RegionHandle front = add(spec);  // chains grow at their heads

@@ -3,8 +3,6 @@
 #include "protect/key_numbers.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -13,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/forked.hpp"
 #include "base/random.hpp"
 
 namespace aperture::protect {
@@ -170,28 +169,13 @@ TEST(KeyNumbers, hostile_1_no_key_repeats_and_none_tells_of_the_next) {
 
 // Draws numbers in a new process, from a set of its own.
 std::vector<uint32_t> numbers_of_child(int n) {
-  int ends[2];
-  EXPECT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    Result<std::unique_ptr<KeyNumbers>> made = KeyNumbers::create();
-    bool good = made.ok();
-    for (int i = 0; good && i < n; ++i) {
-      const Result<uint32_t> taken = (*made)->take();
-      const uint32_t number = taken ? taken.value() : 0;
-      good = number != 0 && ::write(ends[1], &number, sizeof number) == sizeof number;
-    }
-    ::_exit(good ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::vector<uint32_t> numbers;
-  uint32_t number;
-  while (::read(ends[0], &number, sizeof number) == sizeof number) numbers.push_back(number);
-  ::close(ends[0]);
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  return numbers;
+  std::unique_ptr<KeyNumbers> numbers;
+  return test::drawn_in_child<uint32_t>(n, [&](uint32_t& number) {
+    if (numbers == nullptr) numbers = *KeyNumbers::create();
+    const Result<uint32_t> taken = numbers->take();
+    number = taken ? taken.value() : 0;
+    return number != 0;
+  });
 }
 
 // 2: of 24 bits some must meet by chance; a shared sequence would have neighbours in common

@@ -1,11 +1,6 @@
 // Registration: which specs and keys are refused, growth, a full table, entries used again.
-#include <unistd.h>
-
-#include <algorithm>
-#include <set>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "protect/table_fixture.hpp"
 
@@ -26,17 +21,14 @@ TEST_F(KeyTableTest, bad_specs_are_refused_and_change_nothing) {
   EXPECT_EQ(table->add(spec_of(kBase, kMax)).error(), Errc::invalid);
   EXPECT_EQ(table->add(spec_of(kMax, 2)).error(), Errc::invalid);
   EXPECT_EQ(table->add(spec_of(kMax - 4094, 4096)).error(), Errc::invalid);
-  RegionSpec spec = spec_of();
-  spec.pd = 0;
-  EXPECT_EQ(table->add(spec).error(), Errc::invalid);
+  EXPECT_EQ(table->add(spec_with({.pd = 0})).error(), Errc::invalid);
   EXPECT_EQ(table->add(spec_of(kBase, 8, static_cast<Rights>(0x100))).error(), Errc::invalid);
   EXPECT_EQ(table->regions(), 0u);
 }
 
 TEST_F(KeyTableTest, chosen_key_is_honoured_once_in_a_domain) {
   for (const uint64_t key : {uint64_t{0}, uint64_t{1}, uint64_t{42}, kMax - 1}) {
-    RegionSpec spec = spec_of();
-    spec.requested_key = key;
+    RegionSpec spec = spec_with({.key = key});
     EXPECT_EQ(add(spec).key, key);
     EXPECT_EQ(table->add(spec).error(), Errc::no_key);
     spec.pd = kOtherPd;
@@ -46,14 +38,11 @@ TEST_F(KeyTableTest, chosen_key_is_honoured_once_in_a_domain) {
 }
 
 TEST_F(KeyTableTest, not_avail_cannot_be_chosen) {
-  RegionSpec spec = spec_of();
-  spec.requested_key = kMax;
-  EXPECT_EQ(table->add(spec).error(), Errc::key_rejected);
+  EXPECT_EQ(table->add(spec_with({.key = kMax})).error(), Errc::key_rejected);
 }
 
 TEST_F(KeyTableTest, chosen_key_is_free_again_only_when_its_region_is_closed_for_good) {
-  RegionSpec spec = spec_of();
-  spec.requested_key = 42;
+  RegionSpec spec = spec_with({.key = 42});
   for (int i = 0; i < 1000; ++i) {
     const RegionHandle r = add(spec);
     ASSERT_TRUE(table->revoke_begin(r));
@@ -64,8 +53,7 @@ TEST_F(KeyTableTest, chosen_key_is_free_again_only_when_its_region_is_closed_for
 }
 
 TEST_F(KeyTableTest, key_that_is_in_use_again_outlives_the_rest_of_its_entry) {
-  RegionSpec spec = spec_of();
-  spec.requested_key = 42;
+  RegionSpec spec = spec_with({.key = 42});
   close(add(spec));
   const RegionHandle again = add(spec);
   for (int i = 0; i < 1000; ++i) close(add());  // every entry that rested is woken
@@ -91,9 +79,8 @@ TEST_F(KeyTableTest, same_key_of_two_domains_in_one_chain) {
   EXPECT_EQ(denial(ask_of(key)), Denial::wrong_domain);
   const RegionHandle second = add(spec);  // refused to nobody: domains have their own keys
   EXPECT_EQ(denial(ask_of(key)), Denial::none);
-  AccessAsk from_there = ask_of(key, 0x900000, 8);
-  from_there.pd = elsewhere;
-  EXPECT_EQ(denial(from_there), Denial::none) << "behind the other one in its chain";
+  EXPECT_EQ(denial(ask_with({.key = key, .addr = 0x900000, .pd = elsewhere})), Denial::none)
+      << "behind the other one in its chain";
   for (const RegionHandle r : {first, second}) close(r);
 }
 
@@ -207,9 +194,7 @@ std::pair<DomainId, DomainId> domains_that_collide(uint64_t key) {
 TEST_F(KeyTableTest, a_key_is_in_use_in_its_own_domain_only_even_where_hashes_agree) {
   const auto [first, second] = domains_that_collide(4711);
   ASSERT_NE(first, 0u);
-  RegionSpec spec = spec_of();
-  spec.requested_key = 4711;
-  spec.pd = first;
+  RegionSpec spec = spec_with({.pd = first, .key = 4711});
   add(spec);
   spec.pd = second;
   EXPECT_TRUE(table->add(spec)) << first << " and " << second;

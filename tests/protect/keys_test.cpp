@@ -1,11 +1,7 @@
 // Drawn keys cannot be guessed from one another: hostile inputs 1, 2, 3 and 6.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <unordered_set>
-#include <vector>
 
+#include "base/forked.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {
@@ -46,29 +42,13 @@ TEST_F(Keys, hostile_1_no_key_repeats_and_none_tells_of_the_next) {
 
 // Draws keys in a new process, from a table of its own.
 std::vector<uint64_t> keys_of_child(int n) {
-  int ends[2];
-  EXPECT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    bool good = false;
-    if (Result<std::unique_ptr<KeyTable>> made = KeyTable::create(1024); made) {
-      good = true;
-      for (int i = 0; i < n; ++i) {
-        Result<RegionHandle> r = (*made)->add(spec_of());
-        good = good && r && ::write(ends[1], &r->key, sizeof r->key) == sizeof r->key;
-      }
-    }
-    ::_exit(good ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::vector<uint64_t> keys;
-  uint64_t key;
-  while (::read(ends[0], &key, sizeof key) == sizeof key) keys.push_back(key);
-  ::close(ends[0]);
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  return keys;
+  std::unique_ptr<KeyTable> table;
+  return test::drawn_in_child<uint64_t>(n, [&](uint64_t& key) {
+    if (table == nullptr) table = *KeyTable::create(1024);
+    Result<RegionHandle> r = table->add(spec_of());
+    if (r) key = r->key;
+    return r.ok();
+  });
 }
 
 // 2 and 3: a hundred restarts and forks share no key, with one another or with us

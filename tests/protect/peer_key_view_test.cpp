@@ -2,14 +2,9 @@
 // copies.
 #include "protect/peer_key_view.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <vector>
 
 #include "protect/table_fixture.hpp"
 
@@ -26,16 +21,16 @@ class PeerKeyViewTest : public TableTest {
  protected:
   void SetUp() override {
     TableTest::SetUp();
-    Result<PeerKeyView> made = PeerKeyView::map(same_file(table->fd()), table->size_bytes());
-    ASSERT_TRUE(made);
-    view = std::make_unique<PeerKeyView>(*std::move(made));
+    view = peer_view();
+    ASSERT_TRUE(view);
     std::memset(memory, '.', sizeof memory);
     spec = spec_of(reinterpret_cast<uint64_t>(memory + 64), 128);
   }
   DirectResult write(uint64_t key, uint64_t addr, const void* from, size_t len) {
-    iovec iov{const_cast<void*>(from), len};
+    const iovec iov{const_cast<void*>(from), len};
     return view->write(::getpid(), slot, DirectAsk{kPd, key, addr, &iov, 1}, &hint);
   }
+
   void skip_without_cma() {
     if (!view->probe(::getpid())) GTEST_SKIP() << "process_vm_readv(2) is denied here";
   }
@@ -268,6 +263,13 @@ struct HandMade {
   Result<PeerKeyView> view(size_t size = kBytes) {
     return PeerKeyView::map(same_file(fd.get()), size);
   }
+  // What comes of writing a byte under key 5.
+  static Outcome write(const PeerKeyView& view, LookupHint* hint) {
+    const auto slot = std::make_unique<AccessorSlot>();
+    char byte = 'x';
+    const iovec iov{&byte, 1};
+    return view.write(::getpid(), *slot, DirectAsk{kPd, 5, 0, &iov, 1}, hint).outcome;
+  }
 
   UniqueFd fd;
   Mapping mapping;
@@ -317,14 +319,8 @@ TEST(HostileKeyFile, hostile_38_cycles_wild_indices_and_counts_end_in_the_ring) 
   HandMade file;
   Result<PeerKeyView> view = file.view();
   ASSERT_TRUE(view);
-  const auto slot_memory = std::make_unique<AccessorSlot>();
-  AccessorSlot& slot = *slot_memory;
-  char byte = 'x';
-  iovec iov{&byte, 1};
   view->set_copy_calls(nullptr, nullptr);  // a crash if it ever got that far
-  const auto ask = [&] {
-    return view->write(::getpid(), slot, DirectAsk{kPd, 5, 0, &iov, 1}, nullptr).outcome;
-  };
+  const auto ask = [&] { return HandMade::write(*view, nullptr); };
   EXPECT_EQ(ask(), Outcome::denied);
   const uint32_t b = bucket_of(hash_key(kPd, 5), kBucketsAtStart);
   for (const uint32_t wild : {HandMade::kCapacity + 1, 1u << 31, ~0u}) {
@@ -352,10 +348,6 @@ TEST(HostileKeyFile, hint_with_a_wild_index_reads_nothing) {
   HandMade file;
   Result<PeerKeyView> view = file.view();
   ASSERT_TRUE(view);
-  const auto slot_memory = std::make_unique<AccessorSlot>();
-  AccessorSlot& slot = *slot_memory;
-  char byte = 'x';
-  iovec iov{&byte, 1};
   for (const uint32_t used : {0u, HandMade::kCapacity, ~0u}) {  // as the file says
     file.header->entries_used.store(used);
     // some of them so far away that nothing else can be mapped there
@@ -363,8 +355,7 @@ TEST(HostileKeyFile, hint_with_a_wild_index_reads_nothing) {
          {LookupHint{~0u, 5, false}, LookupHint{~0u - 1, 5, false}, LookupHint{1u << 31, 5, false},
           LookupHint{~uint64_t{0}, 5, false}, LookupHint{HandMade::kCapacity, 4, true},
           LookupHint{3, 9, true}, LookupHint{0, ~uint64_t{0} / 2, true}}) {
-      EXPECT_EQ(view->write(::getpid(), slot, DirectAsk{kPd, 5, 0, &iov, 1}, &hint).outcome,
-                Outcome::denied);
+      EXPECT_EQ(HandMade::write(*view, &hint), Outcome::denied);
     }
   }
 }

@@ -1,20 +1,15 @@
 // Two processes: one-sided copies with canaries, and closing while the accessor works, is stopped
 // at a random moment, or is killed. APERTURE_SEED repeats a run, APERTURE_ROUNDS lengthens it
 // (soak).
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 #include <thread>
-#include <vector>
 
 #include "base/random.hpp"
 #include "protect/peer_key_view.hpp"

@@ -4,7 +4,6 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <thread>
 
@@ -12,20 +11,6 @@
 
 namespace aperture::protect {
 namespace {
-
-class StagedProbe final : public ThreadProbe {
- public:
-  ThreadState look(pid_t, pid_t tid, uint64_t start_time) noexcept override {
-    ++looks;
-    last_tid = tid;
-    last_start = start_time;
-    return state;
-  }
-  ThreadState state = ThreadState::running;
-  int looks = 0;
-  pid_t last_tid = 0;
-  uint64_t last_start = 0;
-};
 
 class Revoke : public TableTest {
  protected:
@@ -53,8 +38,7 @@ TEST_F(Revoke, without_pins_it_ends_at_once_and_asks_nobody) {
 }
 
 TEST_F(Revoke, region_in_force_is_not_quiet_and_a_poll_closes_nothing) {
-  RegionSpec spec = spec_of();
-  spec.requested_key = 9;
+  RegionSpec spec = spec_with({.key = 9});
   const RegionHandle first = add(spec);
   EXPECT_FALSE(table->is_quiet(first));
   EXPECT_FALSE(table->revoke_poll(first));

@@ -2,18 +2,11 @@
 // watchers, a file behind it; and that peers leave all of it to the owner.
 #include "protect/side_record.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <vector>
 
-#include "protect/peer_key_view.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {
@@ -55,16 +48,14 @@ class Side : public TableTest {
     spec.zero_based = zero_based;
     auto side = std::make_unique<SideRecord>();
     side->segments = std::move(segments);
-    Result<RegionHandle> made = table->add(spec, std::move(side));
-    EXPECT_TRUE(made);
-    return made ? *made : RegionHandle{};
+    return add(spec, std::move(side));
   }
   RegionHandle add_with(const std::function<void(SideRecord&)>& edit) {
-    auto side = std::make_unique<SideRecord>();
-    side->segments.push_back({memory.data(), memory.size(), std::nullopt});
+    auto side = side_over(memory.data(), memory.size());
     edit(*side);
-    RegionSpec spec = spec_of(reinterpret_cast<uint64_t>(memory.data()), memory.size());
-    spec.zero_based = true;
+    RegionSpec spec = spec_with({.base = reinterpret_cast<uint64_t>(memory.data()),
+                                 .length = memory.size(),
+                                 .zero_based = true});
     Result<RegionHandle> made = table->add(spec, std::move(side));
     EXPECT_TRUE(made);
     return made ? *made : RegionHandle{};
@@ -125,11 +116,7 @@ TEST_F(Side, virtual_addresses_go_on_from_the_first_buffer) {
   std::vector<std::byte> a(10), b(10);
   const RegionHandle r = add_buffers({{a.data(), 10, {}}, {b.data(), 10, {}}}, false);
   const auto base = reinterpret_cast<uint64_t>(a.data());
-  {
-    const Checked second = table->check(ask_at(r, base + 12, 8));
-    ASSERT_TRUE(second);
-    EXPECT_EQ(second.grant().data(), b.data() + 2);
-  }
+  EXPECT_EQ(place_of(ask_at(r, base + 12, 8)), b.data() + 2);
   EXPECT_EQ(denial(ask_at(r, base + 12, 9)), Denial::out_of_range);
   EXPECT_EQ(denial(ask_at(r, base - 1, 1)), Denial::out_of_range);
   EXPECT_EQ(denial(ask_at(r, reinterpret_cast<uint64_t>(b.data()), 1)), Denial::out_of_range)
@@ -239,13 +226,10 @@ TEST_F(Side, one_endpoint_reaches_it_and_no_other) {
   EXPECT_EQ(through(5), Denial::none);
   EXPECT_EQ(through(4), Denial::wrong_endpoint);
   EXPECT_EQ(through(0), Denial::wrong_endpoint);
-  {
-    ask.through = 5;
-    const Checked first = table->check(ask);
-    ASSERT_TRUE(first);
-    ask.through = 6;
-    EXPECT_EQ(table->recheck(ask, first.grant().region()).denial(), Denial::wrong_endpoint);
-  }
+  ask.through = 5;
+  const RegionRef ref = granted(ask);
+  ask.through = 6;
+  EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::wrong_endpoint);
   table->side(r)->endpoint = 0;
   EXPECT_EQ(through(5), Denial::wrong_endpoint) << "its endpoint was closed";
   const RegionHandle anybody = add_with([](SideRecord&) {});
@@ -267,12 +251,7 @@ TEST_F(Side, half_a_raw_key_is_an_unknown_key_whatever_else_is_wrong) {
   EXPECT_EQ(denial(ask), Denial::unknown_key);
   ask.secret = Wild<uint64_t>(0x1234);
   EXPECT_EQ(denial(ask), Denial::none);
-  RegionRef ref;
-  {
-    const Checked first = table->check(ask);
-    ASSERT_TRUE(first);
-    ref = first.grant().region();
-  }
+  const RegionRef ref = granted(ask);
   AccessAsk wrong = ask_at(r, memory.size() + 1, 8);
   wrong.need = Rights::remote_atomic;
   EXPECT_EQ(denial(wrong), Denial::unknown_key) << "nothing is told of rights and range";
@@ -295,8 +274,8 @@ TEST_F(Side, rights_and_range_hold_beside_too) {
 }
 
 TEST_F(Side, a_record_given_later_keeps_the_range_and_goes_with_the_region) {
-  RegionSpec spec = spec_of(reinterpret_cast<uint64_t>(memory.data()), memory.size());
-  spec.requested_key = 9;
+  RegionSpec spec = spec_with(
+      {.base = reinterpret_cast<uint64_t>(memory.data()), .length = memory.size(), .key = 9});
   const RegionHandle r = add(spec);
   EXPECT_EQ(table->side(r), nullptr);
   Result<SideRecord*> side = table->add_side(r);
@@ -322,12 +301,7 @@ TEST_F(Side, a_record_given_later_keeps_the_range_and_goes_with_the_region) {
 TEST_F(Side, watchers_hear_of_each_write_to_that_life_of_the_region) {
   Counting first, second;
   const RegionHandle r = add_with([&](SideRecord& s) { s.watchers = {&first, &second}; });
-  RegionRef ref;
-  {
-    const Checked c = table->check(ask_at(r, 0, 8));
-    ASSERT_TRUE(c);
-    ref = c.grant().region();
-  }
+  const RegionRef ref = granted(ask_at(r, 0, 8));
   table->note_write(ref);
   table->note_write(ref);
   EXPECT_EQ(first.count, 2);
@@ -354,12 +328,7 @@ TEST_F(Side, a_revived_region_is_the_same_and_what_was_under_way_is_refused) {
   AccessAsk ask = ask_at(r, 0, 8);
   ask.through = 5;
   LookupHint hint;
-  RegionRef old;
-  {
-    const Checked c = table->check(ask, &hint);
-    ASSERT_TRUE(c);
-    old = c.grant().region();
-  }
+  const RegionRef old = granted(ask, &hint);
   EXPECT_EQ(table->revive(r).error(), Errc::no_entry) << "it is in force";
   ASSERT_TRUE(table->revoke_begin(r));
   EXPECT_EQ(denial(ask, &hint), Denial::revoking);
@@ -409,8 +378,7 @@ TEST_F(Side, a_commit_needs_a_persistent_region_and_memory) {
 }
 
 TEST_F(Side, peers_leave_such_a_region_to_its_owner) {
-  Result<PeerKeyView> made =
-      PeerKeyView::map(UniqueFd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0)), table->size_bytes());
+  const std::unique_ptr<PeerKeyView> made = peer_view();
   ASSERT_TRUE(made);
   const RegionHandle r = add_with([](SideRecord& s) { s.secret = 1; });
   const RegionHandle plain = add();

@@ -1,19 +1,14 @@
 // Orders of memory accesses that no stress test meets often enough, and that no page fault can
 // stage: one thread is stopped after each of its machine instructions in turn (the trap flag), and
 // something else happens there.
-#include <gtest/gtest.h>
 
 #if defined(__x86_64__)
 
-#include <fcntl.h>
 #include <signal.h>
 #include <ucontext.h>
 
 #include <bit>
-#include <functional>
-#include <vector>
 
-#include "protect/peer_key_view.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {
@@ -82,17 +77,7 @@ int Stepper::left_ = 0;
 bool Stepper::each_ = false;
 const std::function<void()>* Stepper::between_ = nullptr;
 
-class Steps : public TableTest {
- protected:
-  void SetUp() override {
-    TableTest::SetUp();
-    Result<PeerKeyView> made =
-        PeerKeyView::map(UniqueFd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0)), table->size_bytes());
-    ASSERT_TRUE(made);
-    view = std::make_unique<PeerKeyView>(*std::move(made));
-  }
-  std::unique_ptr<PeerKeyView> view;
-};
+class Steps : public TableTest {};
 
 // The region is closed and another one registered under its key, in the same entry.
 TEST_F(Steps, a_check_sees_one_life_of_an_entry_wherever_it_is_stopped) {
@@ -143,6 +128,8 @@ TEST_F(Steps, every_key_is_found_wherever_a_split_is_stopped) {
   const Mapping file =
       *Mapping::map_shared(table->fd(), table->size_bytes(), Mapping::Access::read_only);
   const auto& buckets = reinterpret_cast<const KeyHeader*>(file.data())->bucket_count;
+  const std::unique_ptr<PeerKeyView> view = peer_view();
+  ASSERT_TRUE(view);
   Stepper stepper;
   RegionSpec spec = spec_of();
   std::vector<uint64_t> keys;

@@ -1,29 +1,15 @@
 // Threads over one mapping, for ThreadSanitizer: searches beside growth, copies beside closing.
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <thread>
-#include <vector>
 
-#include "protect/peer_key_view.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {
 namespace {
 
-class Threads : public TableTest {
- protected:
-  std::unique_ptr<PeerKeyView> view() {
-    UniqueFd fd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0));
-    Result<PeerKeyView> made = PeerKeyView::map(std::move(fd), table->size_bytes());
-    EXPECT_TRUE(made);
-    return std::make_unique<PeerKeyView>(*std::move(made));
-  }
-};
+using Threads = TableTest;
 
 // A key that is registered is found at every moment, whatever grows, closes and splits around it.
 TEST_F(Threads, present_keys_are_found_while_the_table_grows_and_shrinks) {
@@ -32,7 +18,7 @@ TEST_F(Threads, present_keys_are_found_while_the_table_grows_and_shrinks) {
   std::atomic<bool> done{false};
   std::atomic<uint64_t> missed{0};
   std::atomic<uint64_t> looked{0};
-  const std::unique_ptr<PeerKeyView> peer = view();
+  const std::unique_ptr<PeerKeyView> peer = peer_view();
   std::thread own([&] {
     for (size_t i = 0; !done; i = (i + 1) % stable.size(), ++looked) {
       if (!table->check(ask_of(stable[i])).ok()) ++missed;
@@ -82,9 +68,8 @@ TEST_F(Threads, fields_of_two_lives_never_mix) {
     }
   });
   for (uint64_t i = 1; i < 20000; ++i) {
-    RegionSpec spec = spec_of(i * 7919, i * 7919 % 1000);
-    spec.requested_key = i * 7919;
-    const RegionHandle r = add(spec);
+    const RegionHandle r =
+        add(spec_with({.base = i * 7919, .length = i * 7919 % 1000, .key = i * 7919}));
     key = r.key;
     close(r);
   }
@@ -114,7 +99,7 @@ TEST_F(Threads, no_copy_lands_after_revoke_returned) {
   std::atomic<bool> done{false};
   std::atomic<uint64_t> landed{0};
   const auto access = [&] {
-    const std::unique_ptr<PeerKeyView> peer = view();
+    const std::unique_ptr<PeerKeyView> peer = peer_view();
     peer->set_copy_calls(&copy_in_process, &copy_in_process);
     AccessorSlot* slot = slots->claim();
     LookupHint hint;

@@ -4,11 +4,8 @@
 // so that whatever else the machine does falls on both kinds alike: then Welch's t is a standard
 // normal number, however noisy the machine. It leaves [-4.5, 4.5] once in 150,000 runs; the test
 // fails only if it does so every time of several.
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <functional>
-#include <vector>
 
 #include "base/random.hpp"
 #include "protect/table_fixture.hpp"
@@ -115,18 +112,15 @@ TEST_F(Timing, hostile_36_a_guess_near_a_raw_secret_takes_as_long_as_any_other) 
   std::vector<RegionHandle> regions;
   std::vector<uint64_t> secrets;
   for (int i = 0; i < 50; ++i) {
-    auto side = std::make_unique<SideRecord>();
-    side->segments.push_back({reinterpret_cast<std::byte*>(kBase), kLength, std::nullopt});
+    auto side = side_over(reinterpret_cast<std::byte*>(kBase), kLength);
     secrets.push_back(random_u64());
     side->secret = secrets.back();
-    Result<RegionHandle> made = table->add(spec_of(), std::move(side));
-    ASSERT_TRUE(made);
-    regions.push_back(*made);
+    regions.push_back(add(spec_of(), std::move(side)));
   }
   expect_alike([&](bool near, uint64_t r) {
     const size_t i = (r >> 6) % regions.size();
-    AccessAsk ask = ask_of(regions[i].key);
-    ask.secret = Wild<uint64_t>(pick(near, secrets[i] ^ uint64_t{1} << (r & 63), r * 31));
+    AccessAsk ask = ask_with({.key = regions[i].key,
+                              .secret = pick(near, secrets[i] ^ uint64_t{1} << (r & 63), r * 31)});
     return ask;
   });
 }

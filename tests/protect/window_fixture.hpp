@@ -2,8 +2,6 @@
 // changes one.
 #pragma once
 
-#include <memory>
-
 #include "protect/table_fixture.hpp"
 #include "protect/window.hpp"
 
@@ -42,22 +40,18 @@ class WindowTest : public TableTest {
     EXPECT_TRUE(made);
     return *std::move(made);
   }
-  void use(WindowType type, DomainId pd = kPd) { window = make_window(type, pd); }
+  // Another window in place of the last, which closes.
+  void use(WindowType type, DomainId pd = kPd) {
+    if (window != nullptr) {
+      EXPECT_EQ(window->close(), A::done);
+    }
+    window = make_window(type, pd);
+  }
 
   // An MR over `memory`, with these rights and peers' addresses.
   BindableRegion region(Rights rights, DomainId pd = kPd, uint64_t origin = kBase) {
-    BindableRegion made;
-    made.pd = pd;
-    made.base = kBase;
-    made.length = kLength;
-    made.origin = origin;
-    made.rights = rights;
-    made.windows = &count;
-    RegionSpec spec = spec_of(kBase, kLength, rights);
-    spec.pd = pd;
-    spec.origin = origin;
-    made.entry = add(spec);
-    return made;
+    const RegionHandle entry = add(spec_with({.rights = rights, .pd = pd, .origin = origin}));
+    return {entry, pd, kBase, kLength, origin, rights, &count};
   }
   // A bind that is right in all ways: the middle half of the MR, for writing.
   WindowBind good() {
@@ -98,17 +92,11 @@ class WindowTest : public TableTest {
   }
   Denial reach(uint32_t key, EndpointId through = kQp, uint64_t addr = kBase + 1024,
                uint64_t len = 2048, Rights need = kWrite, DomainId pd = kPd) const {
-    AccessAsk ask = ask_of(key, addr, len, need);
-    ask.through = through;
-    ask.pd = pd;
-    return denial(ask);
+    return denial(ask_with(
+        {.key = key, .addr = addr, .len = len, .need = need, .pd = pd, .through = through}));
   }
   uint64_t generation_of_key(uint32_t key) const {
-    AccessAsk ask = ask_of(key, kBase + 1024, 8, kWrite);
-    ask.through = kQp;
-    const Checked checked = table->check(ask);
-    EXPECT_TRUE(checked) << sentence(checked.denial());
-    return checked ? checked.grant().region().generation : 0;
+    return granted(ask_with({.key = key, .addr = kBase + 1024, .through = kQp})).generation;
   }
 
   std::unique_ptr<KeyNumbers> numbers;

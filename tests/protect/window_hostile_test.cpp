@@ -1,7 +1,4 @@
 // Memory windows under hostile hands: inputs 17 to 23, as far as this room goes.
-#include <set>
-#include <vector>
-
 #include "protect/window_fixture.hpp"
 
 namespace aperture::protect {
@@ -41,7 +38,6 @@ TEST_F(HostileWindow, hostile_17_bind_outside_the_region) {
       } else {
         expect_refused(bind, c.answer);
       }
-      EXPECT_EQ(window->close(), A::done);
     }
   }
 }
@@ -55,7 +51,6 @@ TEST_F(HostileWindow, hostile_17_bind_to_a_region_that_does_not_allow_it) {
     expect_refused(bind, A::not_bindable);
     bind.region = &mr;
     EXPECT_EQ(window->bind(bind), A::done);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -75,7 +70,6 @@ TEST_F(HostileWindow, hostile_17_writable_over_a_region_without_local_write) {
     EXPECT_EQ(window->bind(bind), A::done);
     EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, kRead), Denial::none);
     EXPECT_EQ(reach(bind.key), Denial::missing_right);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -91,7 +85,6 @@ TEST_F(HostileWindow, hostile_17_bind_to_a_region_that_is_gone) {
     expect_refused(bind, A::no_region);
     bind.region = nullptr;
     expect_refused(bind, A::no_region);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -104,7 +97,6 @@ TEST_F(HostileWindow, hostile_18_type_2_bind_when_it_is_bound) {
     same.key = key;
     expect_refused(same, A::already_bound);
     EXPECT_EQ(reach(key), Denial::none) << "as it was";
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -120,7 +112,6 @@ TEST_F(HostileWindow, hostile_18_type_2_bind_to_no_bytes) {
     bind.length = 0;
     expect_refused(bind, A::no_length);
     EXPECT_EQ(reach(key), Denial::none) << "type 2 is not unbound so";
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -143,7 +134,6 @@ TEST_F(HostileWindow, hostile_18_bind_over_domains) {
     EXPECT_EQ(window->bind(bind), A::done);
     EXPECT_EQ(reach(bind.key), Denial::wrong_domain);
     EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, kWrite, kOtherPd), Denial::none);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -168,8 +158,7 @@ TEST_F(HostileWindow, hostile_20_use_after_invalidate_unbind_and_dealloc) {
     use(type);
     const uint32_t key = bind_now();
     const uint64_t generation = generation_of_key(key);
-    AccessAsk ask = ask_of(key, kBase + 1024, 8, kWrite);
-    ask.through = kQp;
+    AccessAsk ask = ask_with({.key = key, .addr = kBase + 1024, .through = kQp});
     LookupHint hint;
     EXPECT_EQ(denial(ask, &hint), Denial::none);
     if (type == WindowType::type_1) {
@@ -194,14 +183,8 @@ TEST_F(HostileWindow, hostile_20_use_after_invalidate_unbind_and_dealloc) {
 TEST_F(HostileWindow, hostile_20_the_next_chunk_after_an_invalidate) {
   use(WindowType::type_2b);
   const uint32_t key = bind_now();
-  AccessAsk ask = ask_of(key, kBase + 1024, 2048, kWrite);
-  ask.through = kQp;
-  RegionRef ref;
-  {
-    const Checked first = table->check(ask);
-    ASSERT_TRUE(first);
-    ref = first.grant().region();
-  }
+  const AccessAsk ask = ask_with({.key = key, .addr = kBase + 1024, .len = 2048, .through = kQp});
+  const RegionRef ref = granted(ask);
   EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::none);
   EXPECT_EQ(window->invalidate(key, kPd, kQp), A::done);
   EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::closed);
@@ -253,7 +236,6 @@ TEST_F(HostileWindow, hostile_22_none_of_255_old_keys_comes_back) {
     // 8 bits wrap here, which is inherent
     EXPECT_EQ(bind_now(), keys.front());
     EXPECT_TRUE(generations.insert(generation_of_key(keys.front())).second);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 

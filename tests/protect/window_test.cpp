@@ -2,14 +2,6 @@
 // 2B. Hostile inputs are in window_hostile_test.cpp.
 #include "protect/window.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <set>
-#include <string>
-#include <vector>
-
-#include "protect/peer_key_view.hpp"
 #include "protect/window_fixture.hpp"
 
 namespace aperture::protect {
@@ -30,7 +22,6 @@ TEST_F(WindowTest, unbound_window_grants_nothing) {
     EXPECT_FALSE(window->is_bound());
     EXPECT_NE(window->key(), 0u);
     EXPECT_EQ(reach(window->key()), Denial::unknown_key);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -80,11 +71,10 @@ TEST_F(WindowTest, grants_what_the_region_does_not) {
     ASSERT_EQ(window->bind(bind), A::done);
     for (const Rights need : {kWrite, kRead, kAtomic}) {
       EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, need), Denial::none);
-      AccessAsk direct = ask_of(mr.entry.key, kBase + 1024, 8, need);
-      direct.through = kQp;
-      EXPECT_EQ(denial(direct), Denial::missing_right);
+      EXPECT_EQ(denial(ask_with(
+                    {.key = mr.entry.key, .addr = kBase + 1024, .need = need, .through = kQp})),
+                Denial::missing_right);
     }
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -119,13 +109,8 @@ TEST_F(WindowTest, addresses_are_the_regions_own) {
   for (const WindowType type : kTypes) {
     use(type);
     const uint32_t key = bind_now();
-    AccessAsk ask = ask_of(key, kIova + 1024, 2048, kWrite);
-    ask.through = kQp;
-    {
-      const Checked checked = table->check(ask);
-      ASSERT_TRUE(checked);
-      EXPECT_EQ(checked.grant().data(), reinterpret_cast<std::byte*>(kBase + 1024));
-    }
+    EXPECT_EQ(place_of(ask_with({.key = key, .addr = kIova + 1024, .len = 2048, .through = kQp})),
+              reinterpret_cast<std::byte*>(kBase + 1024));
     EXPECT_EQ(reach(key), Denial::out_of_range) << "by its virtual address";
     WindowBind outside = good();
     outside.addr = kBase + 1024;
@@ -134,7 +119,6 @@ TEST_F(WindowTest, addresses_are_the_regions_own) {
     } else {
       expect_refused(outside, A::out_of_range);
     }
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -148,7 +132,6 @@ TEST_F(WindowTest, type_1_has_its_own_call_and_type_2_is_a_work_request) {
     expect_refused(bind, A::wrong_call);
     bind.by_work_request = !bind.by_work_request;
     EXPECT_EQ(window->bind(bind), A::done);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -165,14 +148,8 @@ TEST_F(WindowTest, zero_based_is_for_type_2) {
     EXPECT_EQ(reach(bind.key, kQp, 0, 2048), Denial::none);
     EXPECT_EQ(reach(bind.key, kQp, 1, 2048), Denial::out_of_range);
     EXPECT_EQ(reach(bind.key), Denial::out_of_range) << "12: by its virtual address";
-    AccessAsk ask = ask_of(bind.key, 5, 8, kWrite);
-    ask.through = kQp;
-    {
-      const Checked checked = table->check(ask);
-      ASSERT_TRUE(checked);
-      EXPECT_EQ(checked.grant().data(), reinterpret_cast<std::byte*>(kBase + 1024 + 5));
-    }
-    EXPECT_EQ(window->close(), A::done);
+    EXPECT_EQ(place_of(ask_with({.key = bind.key, .addr = 5, .through = kQp})),
+              reinterpret_cast<std::byte*>(kBase + 1024 + 5));
   }
 }
 
@@ -189,7 +166,6 @@ TEST_F(WindowTest, local_rights_cannot_be_given) {
     none.rights = Rights::none;
     EXPECT_EQ(window->bind(none), A::done);
     EXPECT_EQ(reach(none.key), Denial::missing_right);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -255,16 +231,6 @@ TEST_F(WindowTest, type_1_moves_to_another_region_and_lets_the_old_one_go) {
   EXPECT_EQ(other_count.bound, 0u);
 }
 
-class StagedProbe final : public ThreadProbe {
- public:
-  ThreadState look(pid_t, pid_t, uint64_t) noexcept override {
-    ++looks;
-    return state;
-  }
-  ThreadState state = ThreadState::running;
-  int looks = 0;
-};
-
 // With a peer in the middle of an access under the old key.
 class PinnedWindow : public WindowTest {
  protected:
@@ -277,10 +243,20 @@ class PinnedWindow : public WindowTest {
     slots->slots[5].riov_len.store(77);
     slots->slots[5].pin.store(generation);
   }
+  // A bound window of type 1 with a peer in the middle of an access.
+  uint32_t bind_and_pin() {
+    use(WindowType::type_1);
+    const uint32_t key = bind_now();
+    pin(generation_of_key(key));
+    return key;
+  }
   void unpin() { slots->slots[5].pin.store(0); }
-  A poll_later() {
+  static void wait_a_little() {
     const uint64_t until = now_ns() + 100'000;
     while (now_ns() < until) cpu_relax();
+  }
+  A poll_later() {
+    wait_a_little();
     return window->poll();
   }
   std::unique_ptr<SlotArray> slots = std::make_unique<SlotArray>();
@@ -288,9 +264,7 @@ class PinnedWindow : public WindowTest {
 };
 
 TEST_F(PinnedWindow, type_1_is_in_force_again_only_when_the_last_access_is_over) {
-  use(WindowType::type_1);
-  const uint32_t old_key = bind_now();
-  pin(generation_of_key(old_key));
+  const uint32_t old_key = bind_and_pin();
   const WindowBind bind = good();
   EXPECT_EQ(window->bind(bind), A::waits);
   EXPECT_EQ(slots->slots[5].riov_len.load(), 0u) << "fenced";
@@ -309,14 +283,11 @@ TEST_F(PinnedWindow, type_1_is_in_force_again_only_when_the_last_access_is_over)
 }
 
 TEST_F(PinnedWindow, a_bind_that_nobody_waits_for_any_more_does_not_hold_up_the_next) {
-  use(WindowType::type_1);
-  const uint32_t first = bind_now();
-  pin(generation_of_key(first));
+  const uint32_t first = bind_and_pin();
   const WindowBind next = good();
   EXPECT_EQ(window->bind(next), A::waits);
   unpin();
-  const uint64_t until = now_ns() + 100'000;
-  while (now_ns() < until) cpu_relax();
+  wait_a_little();
   const WindowBind third = good();
   EXPECT_EQ(window->bind(third), A::done);
   EXPECT_EQ(reach(first), Denial::closed);
@@ -325,9 +296,7 @@ TEST_F(PinnedWindow, a_bind_that_nobody_waits_for_any_more_does_not_hold_up_the_
 }
 
 TEST_F(PinnedWindow, unbinding_waits_and_a_stopped_peer_does_not_hold_it_up) {
-  use(WindowType::type_1);
-  const uint32_t key = bind_now();
-  pin(generation_of_key(key));
+  const uint32_t key = bind_and_pin();
   WindowBind none = good();
   none.length = 0;
   EXPECT_EQ(window->bind(none), A::waits);
@@ -339,8 +308,7 @@ TEST_F(PinnedWindow, unbinding_waits_and_a_stopped_peer_does_not_hold_it_up) {
 }
 
 TEST_F(PinnedWindow, a_slow_peer_is_not_looked_at_in_every_poll) {
-  use(WindowType::type_1);
-  pin(generation_of_key(bind_now()));
+  bind_and_pin();
   EXPECT_EQ(window->close(), A::waits);
   EXPECT_EQ(window->poll(), A::waits);
   const int looks = probe.looks;
@@ -353,9 +321,7 @@ TEST_F(PinnedWindow, a_slow_peer_is_not_looked_at_in_every_poll) {
 }
 
 TEST_F(PinnedWindow, closing_in_the_middle_of_a_bind_ends_both) {
-  use(WindowType::type_1);
-  const uint32_t old_key = bind_now();
-  pin(generation_of_key(old_key));
+  const uint32_t old_key = bind_and_pin();
   const WindowBind bind = good();
   EXPECT_EQ(window->bind(bind), A::waits);
   EXPECT_EQ(window->close(), A::waits);
@@ -367,7 +333,7 @@ TEST_F(PinnedWindow, closing_in_the_middle_of_a_bind_ends_both) {
   expect_refused(good(), A::in_progress);
 }
 
-// Peers leave a window of type 2 to the owner: none is ever inside by its own hand.
+// Peers leave a window of type 2 to the owner: none is ever inside directly.
 TEST_F(PinnedWindow, type_2_never_waits) {
   for (const WindowType type : kType2) {
     use(type);
@@ -383,8 +349,7 @@ TEST_F(PinnedWindow, type_2_never_waits) {
 }
 
 TEST_F(PinnedWindow, peers_reach_type_1_themselves_and_leave_type_2_to_the_owner) {
-  Result<PeerKeyView> peer =
-      PeerKeyView::map(UniqueFd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0)), table->size_bytes());
+  const std::unique_ptr<PeerKeyView> peer = peer_view();
   ASSERT_TRUE(peer);
   use(WindowType::type_1);
   EXPECT_FALSE(peer->asks_owner(kPd, bind_now()));
@@ -392,7 +357,6 @@ TEST_F(PinnedWindow, peers_reach_type_1_themselves_and_leave_type_2_to_the_owner
   for (const WindowType type : kType2) {
     use(type);
     EXPECT_TRUE(peer->asks_owner(kPd, bind_now()));
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -412,7 +376,6 @@ TEST_F(WindowTest, type_2_keys_are_the_consumers_but_for_the_number) {
       EXPECT_EQ(reach(bind.key), Denial::none);
       EXPECT_EQ(window->invalidate(bind.key, kPd, kQp), A::done);
     }
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -428,7 +391,6 @@ TEST_F(WindowTest, type_2_is_invalidated_and_bound_again) {
     const uint32_t next = bind_now();
     EXPECT_EQ(reach(next), Denial::none);
     EXPECT_EQ(reach(first), Denial::closed);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 
@@ -442,7 +404,6 @@ TEST_F(WindowTest, type_2a_alone_holds_its_queue_pair) {
     use(type);
     bind_now();
     EXPECT_EQ(qp_count.bound, 0u);
-    EXPECT_EQ(window->close(), A::done);
   }
 }
 

@@ -1,13 +1,7 @@
 // Refusals in the words of the door that was used: libfabric's, libibverbs', or neither's.
 #include "protect/wording.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <string>
-
 #include "protect/descriptor.hpp"
-#include "protect/peer_key_view.hpp"
 #include "protect/window_fixture.hpp"
 #include "provider/wording.hpp"
 #include "verbs/wording.hpp"
@@ -106,16 +100,13 @@ TEST_F(WordingDoors, the_owner_explains_in_the_words_of_the_asker) {
   const AccessAsk far = ask_of(r.key, kBase + kLength, 8, Rights::remote_read);
   expect_part(table->explain(far, denial(far), kFabricWording), "FI_MR_VIRT_ADDR is set");
   expect_part(table->explain(far, denial(far), kVerbsWording), "ibv_reg_mr_iova()");
-  RegionSpec spec = spec_of();
-  spec.zero_based = true;
-  const AccessAsk past = ask_of(add(spec).key, kLength, 8);
+  const AccessAsk past = ask_of(add(spec_with({.zero_based = true})).key, kLength, 8);
   expect_part(table->explain(past, denial(past), kFabricWording), "FI_MR_VIRT_ADDR is not set");
   expect_part(table->explain(past, denial(past), kVerbsWording), "IBV_ACCESS_ZERO_BASED");
 }
 
 TEST_F(WordingDoors, so_does_the_accessor) {
-  Result<PeerKeyView> peer =
-      PeerKeyView::map(UniqueFd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0)), table->size_bytes());
+  const std::unique_ptr<PeerKeyView> peer = peer_view();
   ASSERT_TRUE(peer);
   const RegionHandle r = add(spec_of(kBase, kLength, Rights::remote_read));
   const AccessAsk ask = ask_of(r.key);
@@ -133,12 +124,9 @@ TEST_F(WordingDoors, so_does_the_accessor) {
 
 // Only the owner knows the iova of a region: the accessor must not reckon with its address.
 TEST_F(WordingDoors, the_accessor_does_not_reckon_where_an_origin_is_the_owners) {
-  Result<PeerKeyView> peer =
-      PeerKeyView::map(UniqueFd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0)), table->size_bytes());
+  const std::unique_ptr<PeerKeyView> peer = peer_view();
   ASSERT_TRUE(peer);
-  RegionSpec spec = spec_of();
-  spec.origin = 0x7000'0000'0000;
-  const AccessAsk ask = ask_of(add(spec).key, kBase, 8);
+  const AccessAsk ask = ask_of(add(spec_with({.origin = 0x7000'0000'0000})).key, kBase, 8);
   const std::string text = peer->explain(::getpid(), ask, Denial::out_of_range, kVerbsWording);
   expect_part(text, "count from where their owner has chosen");
   EXPECT_EQ(text.find("past its end"), std::string::npos);
@@ -175,8 +163,7 @@ TEST_F(WordingDoors, windows_say_what_was_asked_and_what_the_region_has) {
 
 TEST_F(WordingDoors, a_window_of_another_queue_pair_is_called_one) {
   use(WindowType::type_2b);
-  AccessAsk ask = ask_of(bind_now(), kBase + 1024);
-  ask.through = kOtherQp;
+  AccessAsk ask = ask_with({.key = bind_now(), .addr = kBase + 1024, .through = kOtherQp});
   const std::string text = table->explain(ask, denial(ask), kVerbsWording);
   expect_part(text, "the memory window of this key is bound to another queue pair");
   expect_part(text, "bound to endpoint 21 while endpoint 22 was accessed");

@@ -1,5 +1,5 @@
 // A channel between two threads over one mapping: order, acknowledgements, bytes, and sleep without
-// a lost wake-up. The messages carry plain memory: ThreadSanitizer judges the ring's order.
+// a lost wake-up. The messages carry plain memory: ThreadSanitizer validates the ring's order.
 #include "ring/channel.hpp"
 
 #include <gtest/gtest.h>
@@ -7,10 +7,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <memory>
 #include <thread>
-#include <vector>
 
 #include "base/clock.hpp"
 

@@ -8,8 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/value_of.hpp"
+
 namespace aperture::wire {
 namespace {
+
+using test::value_of;
 
 Id128 id(uint8_t seed) {
   Id128 out;
@@ -66,40 +70,34 @@ Open some_open() {
   return o;
 }
 
-// Each length but the right one, and each bit that has no meaning set: refused.
+// Each length but the right one, and each bit that has no meaning set: refused. The reserved bytes
+// lie in these ranges.
 template <typename Bytes, typename Decode>
 void expect_neighbours_refused(const Bytes& good, size_t size, Decode decode,
-                               const std::vector<size_t>& reserved) {
+                               const std::vector<std::pair<size_t, size_t>>& reserved) {
   std::vector<std::byte> longer(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
   longer.push_back(std::byte{0});
   for (size_t n = 0; n <= longer.size(); ++n) {
-    EXPECT_EQ(decode({longer.data(), n}), n == size) << n;
+    EXPECT_EQ(decode({longer.data(), n}).ok(), n == size) << n;
   }
-  for (const size_t at : reserved) {
-    for (int bit = 0; bit < 8; ++bit) {
+  for (const auto& [from, to] : reserved) {
+    for (size_t bit = from * 8; bit < to * 8; ++bit) {
       std::vector<std::byte> bad(longer.begin(), longer.end() - 1);
-      bad[at] ^= static_cast<std::byte>(1 << bit);
-      EXPECT_FALSE(decode(bad)) << "byte " << at << " bit " << bit;
+      bad[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+      EXPECT_FALSE(decode(bad).ok()) << "byte " << bit / 8 << " bit " << bit % 8;
     }
   }
 }
 
-std::vector<size_t> range(size_t from, size_t to) {
-  std::vector<size_t> out;
-  for (size_t i = from; i < to; ++i) out.push_back(i);
-  return out;
-}
-
 TEST(Hello, is_read_as_it_was_written) {
   const Hello h = some_hello();
-  const auto back = decode_hello(encode(h));
-  ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back.value().boot_id, h.boot_id);
-  EXPECT_EQ(back.value().net_ns, h.net_ns);
-  EXPECT_EQ(back.value().incarnation, h.incarnation);
-  EXPECT_EQ(back.value().nonce, h.nonce);
-  EXPECT_EQ(back.value().source, h.source);
-  EXPECT_EQ(back.value().destination, h.destination);
+  const auto back = value_of(decode_hello(encode(h)));
+  EXPECT_EQ(back.boot_id, h.boot_id);
+  EXPECT_EQ(back.net_ns, h.net_ns);
+  EXPECT_EQ(back.incarnation, h.incarnation);
+  EXPECT_EQ(back.nonce, h.nonce);
+  EXPECT_EQ(back.source, h.source);
+  EXPECT_EQ(back.destination, h.destination);
 }
 
 TEST(Hello, lies_on_the_wire_as_drawn) {
@@ -116,10 +114,7 @@ TEST(Hello, lies_on_the_wire_as_drawn) {
 }
 
 TEST(Hello, neighbours_are_refused) {
-  const auto decode = [](std::span<const std::byte> b) { return decode_hello(b).ok(); };
-  auto fixed = range(0, 16);  // magic, version, kind, reserved, length
-  for (const size_t at : range(110, 112)) fixed.push_back(at);
-  expect_neighbours_refused(encode(some_hello()), kHelloBytes, decode, fixed);
+  expect_neighbours_refused(encode(some_hello()), kHelloBytes, decode_hello, {{0, 16}, {110, 112}});
 }
 
 TEST(Hello, of_another_version_is_told_apart_from_rubbish) {
@@ -149,22 +144,19 @@ TEST(Hello, rubbish_is_seen_from_its_first_byte) {
 
 TEST(Answer, is_read_as_it_was_written) {
   const Answer a = some_answer();
-  const auto back = decode_answer(encode(a));
-  ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back.value().verdict, a.verdict);
-  EXPECT_EQ(back.value().boot_id, a.boot_id);
-  EXPECT_EQ(back.value().net_ns, a.net_ns);
-  EXPECT_EQ(back.value().incarnation, a.incarnation);
-  EXPECT_EQ(back.value().nonce, a.nonce);
-  EXPECT_EQ(back.value().socket_name, a.socket_name);
-  EXPECT_EQ(back.value().ticket, a.ticket);
+  const auto back = value_of(decode_answer(encode(a)));
+  EXPECT_EQ(back.verdict, a.verdict);
+  EXPECT_EQ(back.boot_id, a.boot_id);
+  EXPECT_EQ(back.net_ns, a.net_ns);
+  EXPECT_EQ(back.incarnation, a.incarnation);
+  EXPECT_EQ(back.nonce, a.nonce);
+  EXPECT_EQ(back.socket_name, a.socket_name);
+  EXPECT_EQ(back.ticket, a.ticket);
 }
 
 TEST(Answer, neighbours_are_refused) {
-  const auto decode = [](std::span<const std::byte> b) { return decode_answer(b).ok(); };
-  auto fixed = range(0, 11);
-  for (const size_t at : range(12, 16)) fixed.push_back(at);
-  expect_neighbours_refused(encode(some_answer()), kAnswerBytes, decode, fixed);
+  expect_neighbours_refused(encode(some_answer()), kAnswerBytes, decode_answer,
+                            {{0, 11}, {12, 16}});
 }
 
 TEST(Answer, of_every_verdict_but_those_known_is_refused) {
@@ -202,27 +194,24 @@ TEST(Join, is_read_as_it_was_written_and_neighbours_are_refused) {
   j.incarnation = id(2);
   j.pid_ns = 3;
   j.start_time = Wild<uint64_t>(4);
+  j.time_ns = 5;
   for (const bool barriers : {false, true}) {
     for (const bool denied : {false, true}) {
       j.heavy_barriers = barriers;
       j.direct_denied = denied;
-      const auto back = decode_join(encode_join(j).view());
-      ASSERT_TRUE(back.ok());
-      EXPECT_EQ(back.value().nonce, j.nonce);
-      EXPECT_EQ(back.value().incarnation, j.incarnation);
-      EXPECT_EQ(back.value().pid_ns, 3u);
-      EXPECT_EQ(back.value().start_time.unchecked(), 4u);
-      EXPECT_EQ(back.value().heavy_barriers, barriers);
-      EXPECT_EQ(back.value().direct_denied, denied);
+      const auto back = value_of(decode_join(encode_join(j).view()));
+      EXPECT_EQ(back.nonce, j.nonce);
+      EXPECT_EQ(back.incarnation, j.incarnation);
+      EXPECT_EQ(back.pid_ns, 3u);
+      EXPECT_EQ(back.start_time.unchecked(), 4u);
+      EXPECT_EQ(back.time_ns, 5u);
+      EXPECT_EQ(back.heavy_barriers, barriers);
+      EXPECT_EQ(back.direct_denied, denied);
     }
   }
   EXPECT_FALSE(decode_joined(encode_join(j).view()).ok());
   EXPECT_FALSE(decode_join(encode_joined(j).view()).ok());
-  const auto decode = [](std::span<const std::byte> b) { return decode_join(b).ok(); };
-  auto fixed = range(3, 8);
-  fixed.push_back(1);
-  for (const size_t at : range(56, 64)) fixed.push_back(at);
-  expect_neighbours_refused(encode_join(j).bytes, kJoinBytes, decode, fixed);
+  expect_neighbours_refused(encode_join(j).bytes, kJoinBytes, decode_join, {{3, 8}, {1, 2}});
   PeerPacket p = encode_join(j);
   p.bytes[2] = std::byte{4};  // a bit without a meaning
   EXPECT_FALSE(decode_join(p.view()).ok());
@@ -230,23 +219,19 @@ TEST(Join, is_read_as_it_was_written_and_neighbours_are_refused) {
 
 TEST(Open, is_read_as_it_was_written_and_neighbours_are_refused) {
   const Open o = some_open();
-  const auto back = decode_open(encode(o).view());
-  ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back.value().nonce, o.nonce);
-  EXPECT_EQ(back.value().ticket.unchecked(), 11u);
-  EXPECT_EQ(back.value().source, o.source);
-  EXPECT_EQ(back.value().destination, o.destination);
-  EXPECT_EQ(back.value().lane.unchecked(), 5u);
-  EXPECT_EQ(back.value().segment.unchecked(), 6u);
-  EXPECT_EQ(back.value().domain.unchecked(), 7u);
-  EXPECT_EQ(back.value().engine.unchecked(), 8u);
-  EXPECT_EQ(back.value().key_file_bytes.unchecked(), uint64_t{1} << 20);
-  EXPECT_EQ(back.value().attempt.unchecked(), 10u);
-  EXPECT_EQ(back.value().proof, o.proof);
-  const auto decode = [](std::span<const std::byte> b) { return decode_open(b).ok(); };
-  auto fixed = range(0, 8);
-  for (const size_t at : range(102, 104)) fixed.push_back(at);
-  expect_neighbours_refused(encode(o).bytes, kOpenBytes, decode, fixed);
+  const auto back = value_of(decode_open(encode(o).view()));
+  EXPECT_EQ(back.nonce, o.nonce);
+  EXPECT_EQ(back.ticket.unchecked(), 11u);
+  EXPECT_EQ(back.source, o.source);
+  EXPECT_EQ(back.destination, o.destination);
+  EXPECT_EQ(back.lane.unchecked(), 5u);
+  EXPECT_EQ(back.segment.unchecked(), 6u);
+  EXPECT_EQ(back.domain.unchecked(), 7u);
+  EXPECT_EQ(back.engine.unchecked(), 8u);
+  EXPECT_EQ(back.key_file_bytes.unchecked(), uint64_t{1} << 20);
+  EXPECT_EQ(back.attempt.unchecked(), 10u);
+  EXPECT_EQ(back.proof, o.proof);
+  expect_neighbours_refused(encode(o).bytes, kOpenBytes, decode_open, {{0, 8}, {102, 104}});
 }
 
 TEST(Accept, is_read_as_it_was_written_and_neighbours_are_refused) {
@@ -256,15 +241,13 @@ TEST(Accept, is_read_as_it_was_written_and_neighbours_are_refused) {
   a.engine = Wild<uint64_t>(3);
   a.key_file_bytes = Wild<uint64_t>(4);
   a.proof = proof(2);
-  const auto back = decode_accept(encode(a).view());
-  ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back.value().attempt.unchecked(), 1u);
-  EXPECT_EQ(back.value().domain.unchecked(), 2u);
-  EXPECT_EQ(back.value().engine.unchecked(), 3u);
-  EXPECT_EQ(back.value().key_file_bytes.unchecked(), 4u);
-  EXPECT_EQ(back.value().proof, a.proof);
-  const auto decode = [](std::span<const std::byte> b) { return decode_accept(b).ok(); };
-  expect_neighbours_refused(encode(a).bytes, kAcceptBytes, decode, range(0, 8));
+  const auto back = value_of(decode_accept(encode(a).view()));
+  EXPECT_EQ(back.attempt.unchecked(), 1u);
+  EXPECT_EQ(back.domain.unchecked(), 2u);
+  EXPECT_EQ(back.engine.unchecked(), 3u);
+  EXPECT_EQ(back.key_file_bytes.unchecked(), 4u);
+  EXPECT_EQ(back.proof, a.proof);
+  expect_neighbours_refused(encode(a).bytes, kAcceptBytes, decode_accept, {{0, 8}});
 }
 
 TEST(Reject, is_read_as_it_was_written_and_unknown_reasons_are_refused) {
@@ -278,9 +261,8 @@ TEST(Reject, is_read_as_it_was_written_and_unknown_reasons_are_refused) {
     EXPECT_EQ(back.value().attempt.unchecked(), 77u);
     EXPECT_EQ(back.value().why, r.why);
   }
-  const auto decode = [](std::span<const std::byte> b) { return decode_reject(b).ok(); };
   r.why = Why::crossing;
-  expect_neighbours_refused(encode(r).bytes, kRejectBytes, decode, range(0, 8));
+  expect_neighbours_refused(encode(r).bytes, kRejectBytes, decode_reject, {{0, 8}});
 }
 
 TEST(LaneClose, is_read_as_it_was_written_and_neighbours_are_refused) {
@@ -289,14 +271,12 @@ TEST(LaneClose, is_read_as_it_was_written_and_neighbours_are_refused) {
   c.lane = Wild<uint32_t>(6);
   for (const bool of_sender : {false, true}) {
     c.of_sender = of_sender;
-    const auto back = decode_lane_close(encode(c).view());
-    ASSERT_TRUE(back.ok());
-    EXPECT_EQ(back.value().segment.unchecked(), 5u);
-    EXPECT_EQ(back.value().lane.unchecked(), 6u);
-    EXPECT_EQ(back.value().of_sender, of_sender);
+    const auto back = value_of(decode_lane_close(encode(c).view()));
+    EXPECT_EQ(back.segment.unchecked(), 5u);
+    EXPECT_EQ(back.lane.unchecked(), 6u);
+    EXPECT_EQ(back.of_sender, of_sender);
   }
-  const auto decode = [](std::span<const std::byte> b) { return decode_lane_close(b).ok(); };
-  expect_neighbours_refused(encode(c).bytes, kLaneCloseBytes, decode, {0, 1, 3, 4, 5, 6, 7});
+  expect_neighbours_refused(encode(c).bytes, kLaneCloseBytes, decode_lane_close, {{0, 2}, {3, 8}});
 }
 
 PrivateData some_private(uint32_t size) {
@@ -309,20 +289,16 @@ PrivateData some_private(uint32_t size) {
 TEST(Connect, is_read_as_it_was_written_and_neighbours_are_refused) {
   for (const uint32_t size : {0u, 1u, 255u, 256u}) {
     const Connect c{some_open(), some_private(size)};
-    const auto back = decode_connect(encode(c).view());
-    ASSERT_TRUE(back.ok()) << size;
-    EXPECT_EQ(back.value().open.source.port, c.open.source.port);
-    EXPECT_EQ(back.value().open.source.index, 0) << "an endpoint that connects has none";
-    EXPECT_EQ(back.value().open.proof, c.open.proof);
-    EXPECT_EQ(back.value().open.attempt.unchecked(), c.open.attempt.unchecked());
-    EXPECT_EQ(back.value().data.size, size);
-    EXPECT_EQ(back.value().data.bytes, c.data.bytes);
+    const auto back = value_of(decode_connect(encode(c).view()));
+    EXPECT_EQ(back.open.source.port, c.open.source.port);
+    EXPECT_EQ(back.open.source.index, 0) << "an endpoint that connects has none";
+    EXPECT_EQ(back.open.proof, c.open.proof);
+    EXPECT_EQ(back.open.attempt.unchecked(), c.open.attempt.unchecked());
+    EXPECT_EQ(back.data.size, size);
+    EXPECT_EQ(back.data.bytes, c.data.bytes);
   }
-  const auto decode = [](std::span<const std::byte> b) { return decode_connect(b).ok(); };
-  auto fixed = range(0, 8);
-  for (const size_t at : {102, 103}) fixed.push_back(at);
-  for (const size_t at : range(kOpenBytes, kConnectBytes)) fixed.push_back(at);  // no data: zeros
-  expect_neighbours_refused(encode(Connect{some_open(), {}}).bytes, kConnectBytes, decode, fixed);
+  expect_neighbours_refused(encode(Connect{some_open(), {}}).bytes, kConnectBytes, decode_connect,
+                            {{0, 8}, {102, 104}, {kOpenBytes, kConnectBytes}});  // no data: zeros
 }
 
 TEST(Connected, is_read_as_it_was_written_and_neighbours_are_refused) {
@@ -331,44 +307,34 @@ TEST(Connected, is_read_as_it_was_written_and_neighbours_are_refused) {
   c.accept.engine = Wild<uint64_t>(4);
   c.accept.proof = proof(3);
   c.data = some_private(100);
-  const auto back = decode_connected(encode(c).view());
-  ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back.value().accept.attempt.unchecked(), 3u);
-  EXPECT_EQ(back.value().accept.engine.unchecked(), 4u);
-  EXPECT_EQ(back.value().accept.proof, c.accept.proof);
-  EXPECT_EQ(back.value().data.bytes, c.data.bytes);
-  const auto decode = [](std::span<const std::byte> b) { return decode_connected(b).ok(); };
-  auto fixed = range(0, 8);
-  for (const size_t at : range(kAcceptBytes + 4, kConnectedBytes)) fixed.push_back(at);
+  const auto back = value_of(decode_connected(encode(c).view()));
+  EXPECT_EQ(back.accept.attempt.unchecked(), 3u);
+  EXPECT_EQ(back.accept.engine.unchecked(), 4u);
+  EXPECT_EQ(back.accept.proof, c.accept.proof);
+  EXPECT_EQ(back.data.bytes, c.data.bytes);
   c.data = {};
-  expect_neighbours_refused(encode(c).bytes, kConnectedBytes, decode, fixed);
+  expect_neighbours_refused(encode(c).bytes, kConnectedBytes, decode_connected,
+                            {{0, 8}, {kAcceptBytes + 4, kConnectedBytes}});
 }
 
 TEST(Refuse, is_read_as_it_was_written_and_neighbours_are_refused) {
   Refuse r;
   r.attempt = Wild<uint32_t>(3);
   r.data = some_private(256);
-  const auto back = decode_refuse(encode(r).view());
-  ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back.value().attempt.unchecked(), 3u);
-  EXPECT_EQ(back.value().data.bytes, r.data.bytes);
-  const auto decode = [](std::span<const std::byte> b) { return decode_refuse(b).ok(); };
-  auto fixed = range(0, 8);
-  for (const size_t at : range(16, kRefuseBytes)) fixed.push_back(at);
+  const auto back = value_of(decode_refuse(encode(r).view()));
+  EXPECT_EQ(back.attempt.unchecked(), 3u);
+  EXPECT_EQ(back.data.bytes, r.data.bytes);
   r.data = {};
-  expect_neighbours_refused(encode(r).bytes, kRefuseBytes, decode, fixed);
+  expect_neighbours_refused(encode(r).bytes, kRefuseBytes, decode_refuse,
+                            {{0, 8}, {16, kRefuseBytes}});
 }
 
 TEST(Withdraw, is_read_as_it_was_written_and_neighbours_are_refused) {
   Withdraw w;
   w.attempt = Wild<uint32_t>(8);
-  const auto back = decode_withdraw(encode(w).view());
-  ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back.value().attempt.unchecked(), 8u);
-  const auto decode = [](std::span<const std::byte> b) { return decode_withdraw(b).ok(); };
-  auto fixed = range(0, 8);
-  for (const size_t at : range(12, 16)) fixed.push_back(at);
-  expect_neighbours_refused(encode(w).bytes, kWithdrawBytes, decode, fixed);
+  const auto back = value_of(decode_withdraw(encode(w).view()));
+  EXPECT_EQ(back.attempt.unchecked(), 8u);
+  expect_neighbours_refused(encode(w).bytes, kWithdrawBytes, decode_withdraw, {{0, 8}, {12, 16}});
 }
 
 TEST(PeerMessage, of_an_unknown_kind_is_refused) {
