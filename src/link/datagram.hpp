@@ -3,7 +3,7 @@
 //
 // Datagrams come whole or not at all, in any order, perhaps never; who sent one is known, and which
 // of our addresses or groups it came to. One port belongs to one queue pair. Guarded by the
-// engine's lock, but for take_wake(), which any thread may call.
+// engine's lock.
 #pragma once
 
 #include <cstddef>
@@ -47,11 +47,13 @@ class Datagrams {
   // Hands over what has arrived, at most `at_most`; returns how many.
   virtual size_t receive(DatagramSink& sink, size_t at_most) noexcept = 0;
   virtual bool anything_arrived() const noexcept = 0;
+  // How many came from other hosts, which are not served, and were dropped unread.
+  virtual uint64_t strangers() const noexcept { return 0; }
 
-  // wake_fd() becomes readable when something is there or comes, once, until it is asked for again.
+  // While it is wanted, wake_fd() is readable if something is there. A sleeping engine waits for
+  // it.
   virtual void ask_wake(bool wanted) noexcept = 0;
   virtual int wake_fd() const noexcept = 0;
-  virtual void take_wake() noexcept = 0;
 
   // A group, at the interface of that local address; any: at all of ours. Once however often it is
   // joined. Errors: invalid (no group; not joined), addr_not_avail (no such interface),

@@ -8,8 +8,9 @@
 //   - ring_doorbell() wakes the other side's engine if it sleeps;
 //   - lost() becomes true soon after the other side has died, and what it had published before can
 //     still be read.
-// A link between hosts moves the channels' contents itself (drive()); one in shared memory has
-// nothing to move. The conformance suite tests/link runs over every link.
+// A lane in shared memory has nothing to move by itself. A link that has moves the contents of all
+// its lanes at once, in the engine's poll (link/progress.hpp). The conformance suite tests/link
+// runs over every link.
 //
 // Owned by a queue pair and used by its engine's thread, but for lost(), which any thread may read
 // and the control thread sets.
@@ -24,14 +25,23 @@
 #include "base/address.hpp"
 #include "ring/channel.hpp"
 
+namespace aperture::protect {
+class PeerKeyView;
+struct SlotArray;
+}  // namespace aperture::protect
+
 namespace aperture::link {
 
-// What the initiator may do about the other side's memory by itself.
+// Direct access: what each side of a lane may reach in the other's memory without its help. Links
+// only pass this on, so names of protect/ are enough here.
 struct DirectPath {
-  bool allowed = false;        // same uid, same pid namespace, and the probe copy went through
-  pid_t pid = -1;              // of the owner
-  const void* keys = nullptr;  // protect::PeerKeyView of the owner; outlives the lane
-  void* slots = nullptr;       // our protect::SlotArray, watched by the owner; outlives the lane
+  bool allowed = false;  // the same user and namespaces, and the probe copy went through
+  pid_t pid = -1;        // of the other side
+  // All three outlive the lane. Null: there are none.
+  const protect::PeerKeyView* keys = nullptr;  // the other side's
+  protect::SlotArray* slots = nullptr;         // in which we pin, watched by the other side
+  protect::SlotArray* watched = nullptr;       // in which the other side pins, watched by us
+  uint32_t lane = 0;  // number that slots of this lane bear: its index in the segment
 };
 
 class Lane {
@@ -46,8 +56,6 @@ class Lane {
   virtual bool prepare_response_bytes() noexcept = 0;
   // Wakes the engine on the other side. A system call; only after must_ring().
   virtual void ring_doorbell() noexcept = 0;
-  // Moves what has to be moved by hand; the engine calls it in each poll if needs_drive is set.
-  virtual void drive() noexcept {}
 
   // SYNC POINT: lane-lost (pairs with mark_lost())
   bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }
@@ -59,7 +67,7 @@ class Lane {
   ring::ChannelTx response_tx;
   ring::ChannelRx response_rx;
 
-  // Rendezvous claim words (qp/rendezvous): those of messages that we send, and that we receive.
+  // Rendezvous claim words (qp/offer): those of messages that we send, and that we receive.
   // Both sides write them. nullptr where the other side cannot reach our memory by itself.
   std::atomic<uint64_t>* claims_out = nullptr;
   std::atomic<uint64_t>* claims_in = nullptr;
@@ -68,8 +76,7 @@ class Lane {
   DirectPath direct;
   Address remote;              // the endpoint at the other end
   uint32_t remote_domain = 0;  // protection domain that our RMA requests meet there
-  bool needs_drive = false;
-  bool to_self = false;  // both ends are one endpoint
+  bool to_self = false;        // both ends are one endpoint
   // True if heavy_barrier() of the other side does not reach our threads, or its own does not
   // exist: then a full_fence() stands between publishing and looking at the consumer's state.
   bool fence_sends = false;

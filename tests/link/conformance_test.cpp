@@ -8,14 +8,18 @@
 
 #include <cstring>
 #include <thread>
+#include <tuple>
 
 #include "base/barrier.hpp"
 #include "base/fd.hpp"
+#include "base/value_of.hpp"
 #include "link/loopback/loopback.hpp"
 #include "link/shm/segment.hpp"
 
 namespace aperture::link {
 namespace {
+
+using test::value_of;
 
 enum class Kind { shm, loopback_pair, loopback_self };
 
@@ -34,32 +38,20 @@ class LinkContract : public testing::TestWithParam<Kind> {
     bell_of_left_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     bell_of_right_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (GetParam() == Kind::shm) {
-      auto mine = shm::Segment::create();
-      ASSERT_TRUE(mine.ok());
-      creator_ = *mine;
-      auto theirs = shm::Segment::attach(UniqueFd(::dup(creator_->fd())));
-      ASSERT_TRUE(theirs.ok());
-      attacher_ = *theirs;
-      auto index = creator_->reserve_lane();
-      ASSERT_TRUE(index.ok());
-      shm::LanePeer right{};
+      creator_ = value_of(shm::Segment::create());
+      attacher_ = value_of(shm::Segment::attach(UniqueFd(::dup(creator_->fd()))));
+      const uint32_t index = value_of(creator_->reserve_lane());
+      shm::LanePeer right{}, left{};
       right.doorbell_fd = bell_of_right_.get();
-      shm::LanePeer left{};
       left.doorbell_fd = bell_of_left_.get();
-      auto l = creator_->open_lane(*index, right);
-      auto r = attacher_->open_lane(*index, left);
-      ASSERT_TRUE(l.ok() && r.ok());
-      left_ = *std::move(l);
-      right_ = *std::move(r);
+      left_ = value_of(creator_->open_lane(index, right));
+      right_ = value_of(attacher_->open_lane(index, left));
     } else if (GetParam() == Kind::loopback_pair) {
-      auto pair = loopback::make_lane_pair(bell_of_left_.get(), bell_of_right_.get());
-      ASSERT_TRUE(pair.ok());
-      left_ = std::move(pair->first);
-      right_ = std::move(pair->second);
+      std::tie(left_, right_) =
+          value_of(loopback::make_lane_pair(bell_of_left_.get(), bell_of_right_.get()));
     } else {
-      auto self = loopback::make_self_lane(Address::v4(0x7f000001, 1), 1, bell_of_right_.get());
-      ASSERT_TRUE(self.ok());
-      left_ = *std::move(self);
+      left_ =
+          value_of(loopback::make_self_lane(Address::v4(0x7f000001, 1), 1, bell_of_right_.get()));
     }
   }
 

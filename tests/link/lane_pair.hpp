@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 
 #include "link/loopback/loopback.hpp"
 #include "link/shm/segment.hpp"
@@ -19,6 +20,12 @@ namespace aperture::link::test {
 enum class LinkKind { loopback, shm, direct };
 inline const char* name_of(LinkKind kind) {
   return kind == LinkKind::loopback ? "loopback" : kind == LinkKind::shm ? "shm" : "direct";
+}
+
+// For suites that run over each of them.
+inline const auto kEachLink = testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct);
+inline std::string link_name(const testing::TestParamInfo<LinkKind>& info) {
+  return name_of(info.param);
 }
 
 class LanePair {
@@ -62,7 +69,7 @@ class LanePair {
 
  private:
   static protect::SlotArray* slots(shm::Segment& segment, shm::Side side) {
-    return static_cast<protect::SlotArray*>(segment.slots_of(side));
+    return segment.slots_of(side);
   }
 
   void make_segment() {
@@ -82,11 +89,23 @@ class LanePair {
     shm::LanePeer to_b, to_a;
     to_b.doorbell_fd = bell_b_.get();
     to_a.doorbell_fd = bell_a_.get();
-    if (kind_ == LinkKind::direct) {
-      to_b.direct = {true, ::getpid(), view_.get(), segment_a_->slots_of(shm::Side::creator)};
-      to_a.direct = {true, ::getpid(), view_.get(), segment_b_->slots_of(shm::Side::attacher)};
-    }
     const uint32_t index = *segment_a_->reserve_lane();
+    if (kind_ == LinkKind::direct) {
+      const auto creator = shm::Side::creator;
+      const auto attacher = shm::Side::attacher;
+      to_b.direct = {true,
+                     ::getpid(),
+                     view_.get(),
+                     segment_a_->slots_of(creator),
+                     segment_a_->slots_of(attacher),
+                     index};
+      to_a.direct = {true,
+                     ::getpid(),
+                     view_.get(),
+                     segment_b_->slots_of(attacher),
+                     segment_a_->slots_of(creator),
+                     index};
+    }
     lane_a = *segment_a_->open_lane(index, to_b);
     lane_b = *segment_b_->open_lane(index, to_a);
   }

@@ -1,11 +1,13 @@
 // Loopback lanes over anonymous memory: see loopback.hpp.
 #include "link/loopback/loopback.hpp"
 
+#include "base/no_throw.hpp"
+
 #include <unistd.h>
 
 #include <new>
 
-#include "base/event_fd.hpp"
+#include "base/doorbell.hpp"
 #include "base/fd.hpp"
 
 namespace aperture::link::loopback {
@@ -36,7 +38,7 @@ class LoopbackLane final : public Lane {
   }
   bool prepare_request_bytes() noexcept override { return true; }
   bool prepare_response_bytes() noexcept override { return true; }
-  void ring_doorbell() noexcept override { signal_eventfd(doorbell_fd_); }
+  void ring_doorbell() noexcept override { aperture::ring_doorbell(doorbell_fd_); }
 
  private:
   ring::ChannelWords* words(size_t channel) const noexcept {
@@ -63,9 +65,9 @@ class LoopbackLane final : public Lane {
 Result<std::shared_ptr<Memory>> make_memory() noexcept {
   auto map = Mapping::map_anonymous(kPairBytes);
   if (!map) return map.error();
-  auto* memory = new (std::nothrow) Memory(*std::move(map));
-  if (memory == nullptr) return Errc::no_memory;
-  return std::shared_ptr<Memory>(memory);
+  return no_throw([&]() -> Result<std::shared_ptr<Memory>> {
+    return std::shared_ptr<Memory>(new Memory(*std::move(map)));
+  });
 }
 
 }  // namespace

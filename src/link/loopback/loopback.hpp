@@ -12,7 +12,7 @@
 
 namespace aperture::link::loopback {
 
-// Errors: no_memory. doorbell_fd: the engine's own eventfd.
+// Errors: no_memory. doorbell_fd: the engine's own.
 Result<std::unique_ptr<Lane>> make_self_lane(const Address& self, uint32_t domain,
                                              int doorbell_fd) noexcept;
 

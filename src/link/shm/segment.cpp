@@ -9,7 +9,8 @@
 #include <cstring>
 #include <new>
 
-#include "base/event_fd.hpp"
+#include "base/doorbell.hpp"
+#include "base/no_throw.hpp"
 
 namespace aperture::link::shm {
 
@@ -92,12 +93,12 @@ class ShmLane final : public Lane {
   void ring_doorbell() noexcept override {
     if (!doorbell_message_.empty()) {
       // a full socket has messages that will wake the other side anyway; no cancellation point, as
-      // with eventfds (base/event_fd.hpp)
+      // with a pipe (base/doorbell.hpp)
       ::syscall(SYS_sendto, doorbell_fd_, doorbell_message_.data(), doorbell_message_.size(),
                 MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
       return;
     }
-    signal_eventfd(doorbell_fd_);
+    aperture::ring_doorbell(doorbell_fd_);
   }
 
  private:
@@ -139,8 +140,8 @@ std::byte* Segment::lane_base(uint32_t index) const noexcept {
   return map_.data() + kLanesAt + index * kLaneStride;
 }
 
-void* Segment::slots_of(Side side) const noexcept {
-  return map_.data() + kPage + nth(side) * kSlotBytes;
+protect::SlotArray* Segment::slots_of(Side side) const noexcept {
+  return reinterpret_cast<protect::SlotArray*>(map_.data() + kPage + nth(side) * kSlotBytes);
 }
 
 Result<std::shared_ptr<Segment>> Segment::create() noexcept {
@@ -151,9 +152,9 @@ Result<std::shared_ptr<Segment>> Segment::create() noexcept {
   if (!map) return map.error();
   const Header h{kMagic, kVersion, kLanes, kLaneStride};
   std::memcpy(map->data(), &h, sizeof h);
-  auto* segment = new (std::nothrow) Segment(*std::move(fd), *std::move(map), Side::creator);
-  if (segment == nullptr) return Errc::no_memory;
-  return std::shared_ptr<Segment>(segment);
+  return no_throw([&]() -> Result<std::shared_ptr<Segment>> {
+    return std::shared_ptr<Segment>(new Segment(*std::move(fd), *std::move(map), Side::creator));
+  });
 }
 
 Result<std::shared_ptr<Segment>> Segment::attach(UniqueFd fd) noexcept {
@@ -168,9 +169,9 @@ Result<std::shared_ptr<Segment>> Segment::attach(UniqueFd fd) noexcept {
   }
   // the creator may have left holes: a page of ours that is missing must not be a SIGBUS later
   if (auto s = allocate_pages(fd.get(), 0, kLanesAt); !s) return s.error();
-  auto* segment = new (std::nothrow) Segment(std::move(fd), *std::move(map), Side::attacher);
-  if (segment == nullptr) return Errc::no_memory;
-  return std::shared_ptr<Segment>(segment);
+  return no_throw([&]() -> Result<std::shared_ptr<Segment>> {
+    return std::shared_ptr<Segment>(new Segment(std::move(fd), *std::move(map), Side::attacher));
+  });
 }
 
 Result<uint32_t> Segment::reserve_lane() noexcept {
@@ -183,12 +184,6 @@ Result<uint32_t> Segment::reserve_lane() noexcept {
     return i;
   }
   return Errc::no_space;
-}
-
-void Segment::want_notices(uint32_t index, uint32_t which) noexcept {
-  auto* words = reinterpret_cast<ring::ChannelWords*>(lane_base(index) + kWordsAt);
-  // relaxed: the message that tells of the lane publishes it
-  words[nth(other(side_))].notices.store(which, std::memory_order_relaxed);
 }
 
 void Segment::release_lane(uint32_t index) noexcept {

@@ -53,7 +53,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   int fd() const noexcept { return fd_.get(); }
   Side side() const noexcept { return side_; }
   // Memory of the accessor slots that `side` writes: one page, zero at first.
-  void* slots_of(Side side) const noexcept;
+  protect::SlotArray* slots_of(Side side) const noexcept;
   static constexpr size_t kSlotBytes = 4096;
 
   // The creator picks a free lane, zeroes it and has its pages allocated. Errors: no_space (all in
@@ -61,9 +61,6 @@ class Segment : public std::enable_shared_from_this<Segment> {
   Result<uint32_t> reserve_lane() noexcept;
   // The creator gives a lane back, once both sides have closed it.
   void release_lane(uint32_t index) noexcept;
-  // Which one-sided accesses our endpoint wants to be told of (ring::kNotice...): by whoever
-  // reserved the lane, before the other side hears of it.
-  void want_notices(uint32_t index, uint32_t which) noexcept;
   // Our end of lane `index`. Errors: protocol (no such lane).
   Result<std::unique_ptr<Lane>> open_lane(uint32_t index, const LanePeer& peer) noexcept;
 

@@ -115,4 +115,8 @@ Interface interface_of(const Address& ip) noexcept {
   return {};
 }
 
+bool is_of_this_host(const Address& ip) noexcept {
+  return !ip.is_any_ip() && interface_of(ip).index != 0;
+}
+
 }  // namespace aperture::link::udp

@@ -37,9 +37,9 @@ class UdpDatagrams final : public Datagrams {
               std::span<const std::byte> bytes) noexcept override;
   size_t receive(DatagramSink& sink, size_t at_most) noexcept override;
   bool anything_arrived() const noexcept override;
+  uint64_t strangers() const noexcept override { return strangers_; }
   void ask_wake(bool wanted) noexcept override;
   int wake_fd() const noexcept override { return alarm_.get(); }
-  void take_wake() noexcept override;
   Status join(const Address& group, const Address& interface_ip) noexcept override;
   Status leave(const Address& group) noexcept override;
 
@@ -50,6 +50,7 @@ class UdpDatagrams final : public Datagrams {
   const Socket* sender_for(const Address& local, const Address& to, bool v4) const noexcept;
   size_t take_from(Socket& socket, DatagramSink& sink, size_t at_most) noexcept;
   size_t take_from_all(DatagramSink& sink, size_t at_most) noexcept;
+  bool is_stranger(const Address& from) noexcept;
 
   // what recvmmsg(2) fills
   struct Slot {
@@ -60,12 +61,15 @@ class UdpDatagrams final : public Datagrams {
 
   const FdWatcher watcher_;
   WatchedFd epoll_;  // all sockets
-  WatchedFd alarm_;  // epoll_, once
+  WatchedFd alarm_;  // epoll_, while that is wanted
   uint16_t port_ = 0;
   std::vector<std::unique_ptr<Socket>> sockets_;  // our addresses first, then groups
   Socket* last_ = nullptr;                        // had something when it was looked at
   uint32_t looks_ = 0;
   bool asked_ = false;
+  uint64_t strangers_ = 0;    // datagrams of other hosts
+  Address last_asked_about_;  // by is_stranger(), and what was found
+  bool last_was_stranger_ = true;
   std::unique_ptr<std::array<Slot, kBatch>> slots_;
   std::array<mmsghdr, kBatch> messages_{};
 };
@@ -232,10 +236,26 @@ size_t UdpDatagrams::take_from(Socket& socket, DatagramSink& sink, size_t at_mos
     const auto from = Address::from_sockaddr(message.msg_hdr.msg_name, message.msg_hdr.msg_namelen);
     const bool whole = (message.msg_hdr.msg_flags & MSG_TRUNC) == 0;
     datagram.from = from ? from.value() : Address{};
+    if (datagram.from.ip != socket.at.ip && is_stranger(datagram.from)) [[unlikely]] {
+      ++strangers_;
+      continue;
+    }
     datagram.bytes = {(*slots_)[i].bytes.data(), whole ? message.msg_len : 0};
     sink.on_datagram(datagram);
   }
   return got;
+}
+
+// Our own addresses are those of the host, as they were when this was opened.
+bool UdpDatagrams::is_stranger(const Address& from) noexcept {
+  for (const auto& socket : sockets_) {
+    if (!socket->is_group && socket->at.ip == from.ip) return false;
+  }
+  if (last_asked_about_.ip != from.ip) {  // else asked about already: a flood costs no more
+    last_asked_about_ = from;
+    last_was_stranger_ = !is_of_this_host(from);
+  }
+  return last_was_stranger_;
 }
 
 bool UdpDatagrams::anything_arrived() const noexcept {
@@ -244,16 +264,11 @@ bool UdpDatagrams::anything_arrived() const noexcept {
 }
 
 void UdpDatagrams::ask_wake(bool wanted) noexcept {
-  if (asked_ == wanted && !wanted) return;
+  if (asked_ == wanted) return;
   asked_ = wanted;
   epoll_event event{};
-  if (wanted) event.events = EPOLLIN | EPOLLONESHOT;
+  if (wanted) event.events = EPOLLIN;
   ::epoll_ctl(alarm_.get(), EPOLL_CTL_MOD, epoll_.get(), &event);
-}
-
-void UdpDatagrams::take_wake() noexcept {
-  epoll_event ready;
-  [[maybe_unused]] const int n = ::epoll_wait(alarm_.get(), &ready, 1, 0);
 }
 
 Status UdpDatagrams::join(const Address& group, const Address& interface_ip) noexcept {

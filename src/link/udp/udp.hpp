@@ -5,11 +5,15 @@
 // queue pair of every process of this host that has joined gets a copy. An MGID that is no IPv4
 // address has two places: a hashed IPv4 group (wire/datagram.hpp), where those send who come from
 // an IPv4 address or from ::1 (Linux has no IPv6 multicast on loopback), and itself, where those
-// send who come from another IPv6 address. Who joins it joins both.
+// send who come from another IPv6 address. Joining the group joins both places.
+//
+// Only this host is served: what comes from an address that is none of its own is dropped before it
+// is read, and counted.
 //
 // All sockets hang in one epoll, so that a look at them is one system call however many they are.
-// A second epoll, asked once per sleep (EPOLLONESHOT), is what others may watch. Guarded by the
-// engine's lock. ip(7), udp(7), ipv6(7).
+// A second epoll over it, armed while the engine sleeps, is what the engine's own epoll holds:
+// nobody is woken for what a polling engine finds anyway. Guarded by the engine's lock. ip(7),
+// udp(7), ipv6(7).
 #pragma once
 
 #include <memory>
@@ -68,5 +72,7 @@ Result<UniqueFd> open_at(const Address& at, const Interface& interface, uint16_t
 // at: the group's place on the network. Errors: as above.
 Result<UniqueFd> open_group(const Address& at, const Interface& interface) noexcept;
 Interface interface_of(const Address& ip) noexcept;
+// Whether that is an address of this host now: the kernel takes no packet from elsewhere under one.
+bool is_of_this_host(const Address& ip) noexcept;
 
 }  // namespace aperture::link::udp

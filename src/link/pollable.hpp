@@ -1,7 +1,7 @@
-// What an engine drives besides qp::Qp: a queue pair of another kind, over a lane.
+// What an engine progresses besides qp::Qp: a queue pair of another kind, over a lane.
 //
-// The engine (nic/engine.hpp) knows qp::Qp by its concrete type, so that libfabric's hot path costs
-// no indirect call; every other kind of queue pair implements this. All calls are made with the
+// The engine (nic/engine.hpp) knows qp::Qp by its concrete type, so that its fast path costs no
+// indirect call; every other kind of queue pair implements this. All calls are made with the
 // engine's lock held, by whoever polls.
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace aperture::link {
 
-class Driven {
+class Pollable {
  public:
-  Driven() = default;
-  Driven(const Driven&) = delete;
-  Driven& operator=(const Driven&) = delete;
-  virtual ~Driven() = default;
+  Pollable() = default;
+  Pollable(const Pollable&) = delete;
+  Pollable& operator=(const Pollable&) = delete;
+  virtual ~Pollable() = default;
 
-  // Drives everything once; `polls` counts the engine's polls. True if anything happened.
+  // Progresses everything once; `polls` counts the engine's polls. True if anything happened.
   virtual bool poll(uint64_t polls) noexcept = 0;
   // The hot path of polling: executes what has arrived, if that is all there is to do. `poll` asks
   // for a poll() now; one comes every few polls in any case.

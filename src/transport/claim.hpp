@@ -1,0 +1,87 @@
+// Claims: who executes the RMA request at the head of a request ring, when the owner may or may not
+// be polling. No LOCK prefix and no fence on the owner's side.
+//
+// The owner (responder) stores `executing = position + 1` before it touches memory for an RMA
+// request and then reads the claim word. The initiator stores ASK for that position, passes a heavy
+// barrier and reads `executing`. So at least one sees the other:
+//   - the initiator sees the owner at it (or past it): it takes ASK back, the owner goes on;
+//   - otherwise the owner can only come later, sees ASK and waits: the initiator stores TAKEN,
+//     copies by itself, and stores DONE, upon which the owner steps over the request.
+// Both may see each other. Then the owner takes its announcement back, unless it has begun before,
+// and an initiator does not ask while an announcement stands: else each could keep the other off
+// for long, since a barrier that has to interrupt the owner's core takes longer than both looks.
+// Claims are made in order and only for the first request that is not executed, so a claim word
+// that names a later position means that every RMA request before it has been done.
+//
+//   claim word   position + 1 << 2 | state
+//
+// ClaimSide is the initiator's half; verdict() is the owner's. tests/spin/claim.pml has the model.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/barrier.hpp"
+#include "ring/channel.hpp"
+
+namespace aperture::transport {
+
+enum class ClaimState : uint64_t { none = 0, ask = 1, taken = 2, done = 3 };
+enum class ClaimVerdict : uint8_t { execute, wait, skip };
+
+constexpr uint64_t claim_word(uint64_t pos, ClaimState state) noexcept {
+  return (pos + 1) << 2 | static_cast<uint64_t>(state);
+}
+
+// Owner: may the request at pos be executed? Announces it first. fence: the initiator's heavy
+// barrier does not reach us (Lane::fence_sends).
+inline ClaimVerdict claim_verdict(ring::ChannelWords& words, uint64_t pos, bool fence) noexcept {
+  // relaxed: our own word, and ordered before the load below by the barrier pair
+  const bool begun = words.executing.load(std::memory_order_relaxed) == pos + 1;
+  words.executing.store(pos + 1, std::memory_order_relaxed);
+  light_barrier();
+  if (fence) [[unlikely]]
+    full_fence();
+  // SYNC POINT: rma-claim: with DONE the initiator's copy is complete
+  const uint64_t word = words.claim.load(std::memory_order_acquire);
+  if (word == 0) return ClaimVerdict::execute;
+  const uint64_t claimed = word >> 2;
+  if (claimed < pos + 1) return ClaimVerdict::execute;
+  if (claimed > pos + 1) return ClaimVerdict::skip;
+  if (static_cast<ClaimState>(word & 3) == ClaimState::done) return ClaimVerdict::skip;
+  // relaxed: nothing was touched
+  if (!begun) words.executing.store(pos, std::memory_order_relaxed);
+  return ClaimVerdict::wait;
+}
+
+class ClaimSide {
+ public:
+  // True: the request at pos is ours; finish() must follow. False: the owner is at it.
+  bool begin(ring::ChannelWords& words, uint64_t pos) noexcept {
+    // relaxed: a look ahead, which spares the owner the question and us the barrier
+    if (words.executing.load(std::memory_order_relaxed) > pos) return false;
+    // relaxed: the heavy barrier orders it before the loads below
+    words.claim.store(claim_word(pos, ClaimState::ask), std::memory_order_relaxed);
+    heavy_barrier();
+    const bool owner_at_it = words.executing.load(std::memory_order_acquire) > pos ||
+                             words.consumed.load(std::memory_order_acquire) > pos;
+    // SYNC POINT: rma-claim: back to what stood there, or ours
+    words.claim.store(owner_at_it ? last_ : claim_word(pos, ClaimState::taken),
+                      std::memory_order_release);
+    return !owner_at_it;
+  }
+  // Gives the request back to the owner, nothing or part of it done (copying it again is harmless).
+  void retract(ring::ChannelWords& words) noexcept {
+    words.claim.store(last_, std::memory_order_release);
+  }
+  void finish(ring::ChannelWords& words, uint64_t pos) noexcept {
+    last_ = claim_word(pos, ClaimState::done);
+    // SYNC POINT: rma-claim: the copy is visible to the owner that sees DONE
+    words.claim.store(last_, std::memory_order_release);
+  }
+
+ private:
+  uint64_t last_ = 0;  // the word of the last claim that was finished
+};
+
+}  // namespace aperture::transport

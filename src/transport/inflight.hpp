@@ -1,0 +1,73 @@
+// The pieces of one-sided operations that lie in the request ring, and how far the other side has
+// executed: what may be claimed, what a response belongs to, and when a direct access is in order.
+//
+// Guarded by the engine's lock. Pieces are noted in the order of the ring. A piece is anything with
+// `pos` (its first cell) and `cells`. There is a place for each cell of the ring; cells may be free
+// again whose pieces have not been retired, so has_place() is asked before a piece is published.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "base/errc.hpp"
+
+namespace aperture::transport {
+
+template <typename Piece>
+class Inflight {
+ public:
+  // For a new lane whose request ring has that many cells. Errors: no_memory.
+  Status begin(uint64_t cells) noexcept {
+    try {
+      pieces_.resize(cells);
+    } catch (const std::bad_alloc&) {
+      return Errc::no_memory;
+    }
+    head_ = tail_ = done_through_ = 0;
+    return {};
+  }
+
+  bool empty() const noexcept { return head_ == tail_; }
+  bool has_place() const noexcept { return tail_ - head_ < pieces_.size(); }
+  uint64_t capacity() const noexcept { return pieces_.size(); }
+  void note(const Piece& piece) noexcept {
+    assert(has_place());
+    pieces_[tail_ % pieces_.size()] = piece;
+    ++tail_;
+  }
+  Piece& oldest() noexcept {
+    assert(!empty());
+    return pieces_[head_ % pieces_.size()];
+  }
+  Piece& newest() noexcept {
+    assert(!empty());
+    return pieces_[(tail_ - 1) % pieces_.size()];
+  }
+  // The first, in the order of the ring, for which fn(piece) is true; null: none.
+  template <typename Fn>
+  Piece* find(Fn&& fn) noexcept {
+    for (uint64_t i = head_; i != tail_; ++i) {
+      Piece& piece = pieces_[i % pieces_.size()];
+      if (fn(piece)) return &piece;
+    }
+    return nullptr;
+  }
+
+  // Position up to which every request of ours has been executed.
+  uint64_t done_through() const noexcept { return done_through_; }
+  void retire_through(uint64_t position) noexcept {
+    assert(position >= done_through_);
+    done_through_ = position;
+    while (head_ != tail_ && pieces_[head_ % pieces_.size()].pos < position) ++head_;
+  }
+
+ private:
+  std::vector<Piece> pieces_;  // a ring, by head_ and tail_
+  uint64_t head_ = 0;
+  uint64_t tail_ = 0;
+  uint64_t done_through_ = 0;
+};
+
+}  // namespace aperture::transport

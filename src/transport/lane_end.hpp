@@ -1,0 +1,207 @@
+// One end of a lane, as both families of queue pairs use it: publishing, acknowledging, bytes
+// behind the rings, sleep, and the end by a broken protocol.
+//
+// What is published is told in the same function: publish_request(), publish_response(),
+// acknowledge_requests() and acknowledge_responses() ring the other side's doorbell if it sleeps.
+// Nothing outside this file stores a ready mark or `consumed`. Guarded by the engine's lock.
+//
+// Payload that does not lie in cells goes through put_bytes() and take_bytes(). In shared memory
+// the two are the copies to and from the byte rings.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "base/barrier.hpp"
+#include "base/wild.hpp"
+#include "link/lane.hpp"
+#include "transport/claim.hpp"
+#include "transport/tuning.hpp"
+
+namespace aperture::transport {
+
+// What became of put_bytes().
+enum class Put : uint8_t {
+  done,
+  no_room,    // of the ring, now; try again when the other side has taken something
+  no_memory,  // for the ring's pages
+  no_source,  // fill() has failed: nothing was taken from the ring
+};
+
+// Payload in a byte ring that the other side named. Copy it once, then done() gives its place back.
+struct BytesIn {
+  const std::byte* from = nullptr;  // null: the place does not lie in the ring, or is too long
+  uint64_t len = 0;
+  uint64_t end = 0;  // position behind it
+
+  explicit operator bool() const noexcept { return from != nullptr; }
+};
+
+class LaneEnd {
+ public:
+  explicit operator bool() const noexcept { return lane_ != nullptr; }
+  link::Lane* get() const noexcept { return lane_.get(); }
+  link::Lane* operator->() const noexcept { return lane_.get(); }
+
+  void attach(std::unique_ptr<link::Lane> lane) noexcept {
+    assert(lane_ == nullptr && lane != nullptr);
+    lane_ = std::move(lane);
+    broken_ = false;
+  }
+  std::unique_ptr<link::Lane> release() noexcept { return std::move(lane_); }
+
+  // --- publishing ---
+
+  // The request whose body is filled, n_cells of it.
+  void publish_request(uint32_t n_cells) noexcept {
+    link::Lane& lane = *lane_;  // asked for once: what is published might be anything to a compiler
+    lane.request_tx.cells.publish(n_cells);
+    wake_consumer(lane, lane.request_tx);
+  }
+  void publish_response(uint32_t n_cells) noexcept {
+    link::Lane& lane = *lane_;
+    lane.response_tx.cells.publish(n_cells);
+    wake_consumer(lane, lane.response_tx);
+  }
+  // Everything before the head of the request ring is executed. False: that was told before.
+  bool acknowledge_requests() noexcept {
+    ring::ChannelRx& rx = lane_->request_rx;
+    if (rx.unpublished() == 0) return false;
+    rx.publish_consumed();
+    // the requester may sleep until its operation is acknowledged
+    wake_consumer(*lane_, lane_->response_tx);
+    return true;
+  }
+  bool acknowledge_responses() noexcept {
+    ring::ChannelRx& rx = lane_->response_rx;
+    if (rx.unpublished() == 0) return false;
+    rx.publish_consumed();
+    // whoever waits for room in its response ring may sleep
+    wake_consumer(*lane_, lane_->request_tx);
+    return true;
+  }
+
+  // --- bytes behind the rings ---
+
+  // Copies n bytes, at most a piece, into the byte ring behind the requests: fill(to) puts them
+  // there, or says false. pos: their place, for the record that tells of them.
+  template <typename Fill>
+  Put put_request_bytes(uint32_t n, uint64_t& pos, Fill&& fill) noexcept {
+    return put_bytes(lane_->request_tx, n, pos, fill,
+                     [this] { return lane_->prepare_request_bytes(); });
+  }
+  template <typename Fill>
+  Put put_response_bytes(uint32_t n, uint64_t& pos, Fill&& fill) noexcept {
+    return put_bytes(lane_->response_tx, n, pos, fill,
+                     [this] { return lane_->prepare_response_bytes(); });
+  }
+  // What a record says to lie in the byte ring, `limit` bytes at most.
+  static BytesIn take_bytes(const ring::ChannelRx& rx, Wild<uint64_t> pos, uint64_t len,
+                            uint64_t limit) noexcept {
+    if (len > limit) return {};
+    const uint64_t at = pos.unchecked();  // view() bounds it
+    return {rx.bytes.view(at, len), len, rx.bytes.after(at, len)};
+  }
+  static BytesIn take_bytes(const ring::ChannelRx& rx, Wild<uint64_t> pos, Wild<uint64_t> len,
+                            uint64_t limit) noexcept {
+    uint64_t n = 0;
+    return len.bounded(limit, n) ? take_bytes(rx, pos, n, limit) : BytesIn{};
+  }
+  static void done_with(ring::ChannelRx& rx, const BytesIn& bytes) noexcept {
+    assert(bytes.from != nullptr);
+    rx.free_bytes_before(bytes.end);
+  }
+
+  // --- responses, and what was executed ---
+
+  // Takes the responses that are there: take(body) executes one and says how many cells it has; 0:
+  // no sound peer says that. True: there was one.
+  template <typename Take>
+  bool take_responses(Take&& take) noexcept {
+    ring::ChannelRx& rx = lane_->response_rx;
+    bool any = false;
+    for (int budget = kPollBudget; budget > 0 && rx.cells.ready() && !broken_; --budget) {
+      const uint32_t n_cells = take(rx.cells.body());
+      if (n_cells == 0) [[unlikely]] {
+        break_protocol("an unknown response");
+        return true;
+      }
+      rx.cells.advance(n_cells);
+      any = true;
+      if (rx.unpublished() >= kAckCells / 4) acknowledge_responses();
+    }
+    if (any) acknowledge_responses();
+    return any;
+  }
+  // How far the other side has executed our requests. Refusals and results were stored before
+  // `consumed` (docs/adr/0002): all of them are taken first, or a refused operation would end as a
+  // success. They are a ring full at most.
+  template <typename Poll>
+  uint64_t executed(Poll&& poll_responses) noexcept {
+    const uint64_t consumed = lane_->request_tx.refresh();
+    const ring::CellReader& responses = lane_->response_rx.cells;
+    const uint64_t at_most = responses.pos() + lane_->response_tx.cells.capacity();
+    while (!broken_ && responses.ready() && responses.pos() <= at_most) poll_responses();
+    return consumed;
+  }
+  // May the request at the head of the ring be executed, which its initiator might have claimed?
+  ClaimVerdict may_execute() noexcept {
+    return claim_verdict(lane_->request_rx.words(), lane_->request_rx.cells.pos(),
+                         lane_->fence_sends);
+  }
+
+  // --- polling and sleep ---
+
+  void set_consumer_state(ring::ConsumerState state) noexcept {
+    if (lane_ == nullptr) return;
+    lane_->request_rx.set_state(state);
+    lane_->response_rx.set_state(state);
+  }
+  // Acknowledgements and room ring the doorbell too, without a cell.
+  // SYNC POINT: channel-consumed: only looked at here, refresh() acts on it
+  static bool has_moved(ring::ChannelTx& tx) noexcept {
+    return tx.words().consumed.load(std::memory_order_acquire) > tx.consumed_seen();
+  }
+  // Whether something of ours waits for the other side: a hint for the watch over silent peers.
+  void note_pending(bool pending) noexcept {
+    const uint32_t now = pending ? 1 : 0;
+    // relaxed: a hint
+    if (lane_->pending.load(std::memory_order_relaxed) != now) {
+      lane_->pending.store(now, std::memory_order_relaxed);
+    }
+  }
+
+  // --- the end ---
+
+  // The peer has said what no sound peer says: nothing more is taken from this lane.
+  void break_protocol(const char* what) noexcept;
+  bool broken() const noexcept { return broken_; }
+
+ private:
+  static void wake_consumer(link::Lane& lane, ring::ChannelTx& tx) noexcept {
+    if (lane.fence_sends) [[unlikely]]
+      full_fence();
+    if (tx.must_ring()) [[unlikely]]
+      lane.ring_doorbell();
+  }
+  template <typename Fill, typename Prepare>
+  static Put put_bytes(ring::ChannelTx& tx, uint32_t n, uint64_t& pos, Fill&& fill,
+                       Prepare&& prepare) noexcept {
+    assert(n <= tx.bytes.size());
+    if (!tx.reserve_bytes(n, pos)) return Put::no_room;
+    if (!prepare()) [[unlikely]]
+      return Put::no_memory;
+    if (!fill(tx.bytes.at(pos))) [[unlikely]]
+      return Put::no_source;
+    tx.bytes.commit(pos, n);
+    return Put::done;
+  }
+
+  std::unique_ptr<link::Lane> lane_;
+  bool broken_ = false;
+};
+
+}  // namespace aperture::transport

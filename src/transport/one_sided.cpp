@@ -1,0 +1,66 @@
+// The rarer steps of the direct path: see one_sided.hpp.
+#include "transport/one_sided.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/guarded_copy.hpp"
+#include "base/log.hpp"
+
+namespace aperture::transport {
+
+void OneSided::begin() noexcept {
+  assert(slot_ == nullptr);
+  hint_ = {};
+  gate_number_ = permitted_ = 0;
+  target_is_there();
+  away_times_ = 0;
+  away_polls_ = stall_pos_ = rung_at_ = 0;
+  claim_side_ = {};
+}
+
+void OneSided::end() noexcept {
+  if (slot_ != nullptr) protect::SlotArray::give_back(std::exchange(slot_, nullptr));
+  gate_number_ = permitted_ = 0;
+}
+
+void OneSided::find_slot() noexcept {
+  if (lane_->direct.slots != nullptr) slot_ = lane_->direct.slots->claim(lane_->direct.lane);
+}
+
+void OneSided::give_up() noexcept {
+  APERTURE_INFO("direct copies to %s are no longer permitted; the owner copies from now on",
+                lane_->remote.print().c_str());
+  lane_->direct.allowed = false;
+}
+
+bool OneSided::has_stalled(uint64_t pos, uint64_t len) noexcept {
+  const uint64_t now = ticks();
+  if (stall_since_ == 0 || stall_pos_ != pos) {
+    stall_pos_ = pos;
+    stall_since_ = now;
+    return false;
+  }
+  static const uint64_t limit = ticks_from_ns(kStallNs);
+  // a large piece takes the owner a while: at most about 2 ticks for 4 bytes
+  return now - stall_since_ >= limit + std::min(len, kPieceBytes) / 2;
+}
+
+void OneSided::ring_stalled_owner() noexcept {
+  static const uint64_t pause = ticks_from_ns(kRingEveryNs);
+  const uint64_t now = ticks();
+  if (rung_at_ != 0 && now - rung_at_ < pause) return;
+  rung_at_ = now;
+  lane_->ring_doorbell();
+}
+
+Fault OneSided::side_of_fault(const iovec* local, size_t count, bool reads) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    if (local[i].iov_len == 0) continue;
+    if (!guarded_touch(local[i].iov_base, local[i].iov_len, reads)) return Fault::here;
+  }
+  return Fault::there;
+}
+
+}  // namespace aperture::transport

@@ -1,0 +1,170 @@
+// The direct path of an initiator: reading and writing the other side's memory without its help
+// (process_vm_readv, process_vm_writev), under the pin protocol of protect/, and the decision when
+// to.
+//
+// Holds what belongs to one lane: the accessor slot, the permit, whether the target is away, the
+// clock of a stalled head, and the initiator's half of the claims. A target is away while it does
+// not look at its rings. It is asked for by its own word first (asleep, or its count of polls
+// stands still after it has let us wait). One that has let us wait kSurelyAway times in a row is
+// not waited for any more: it looks at its memory and not at its queues, and is tried again every
+// kTryAgainAfter accesses. Guarded by the engine's lock.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+
+#include "protect/peer_key_view.hpp"
+#include "transport/lane_end.hpp"
+#include "transport/permit.hpp"
+
+namespace aperture::transport {
+
+// What a direct copy was refused by, once the two sides of a fault have been told apart.
+enum class Fault : uint8_t {
+  here,   // our buffer is not mapped, or not as it has to be
+  there,  // the owner's memory: it refuses the access itself, with its own sentence
+};
+
+class OneSided {
+ public:
+  explicit OneSided(LaneEnd& lane) noexcept : lane_(lane) {}
+
+  // A new lane is attached: nothing of the last one holds.
+  void begin() noexcept;
+  // Before the lane is given back.
+  void end() noexcept;
+
+  // --- what the owner permits ---
+
+  void take_permit(uint64_t gate_number, uint16_t flags) noexcept {
+    gate_number_ = gate_number;
+    permitted_ = gate_number != 0 ? flags : 0;  // 0 is no permit's number, whatever a peer says
+  }
+  bool is_permitted(uint16_t flag) const noexcept { return (permitted_ & flag) != 0; }
+  // The kernel lets us, and the owner too.
+  bool is_possible(uint16_t flag) const noexcept {
+    return lane_->direct.allowed && is_permitted(flag);
+  }
+  bool is_allowed() const noexcept { return lane_->direct.allowed; }
+  // From now on everything on this lane goes through the ring.
+  void give_up() noexcept;
+
+  // --- whether the target looks at its rings ---
+
+  bool is_target_away() noexcept {
+    const ring::ChannelTx& tx = lane_->request_tx;
+    if (away_times_ < kSurelyAway) [[likely]] {
+      if (target_away_ && tx.consumer_polls() != away_polls_) {
+        target_away_ = false;
+        stall_since_ = 0;
+      }
+      return target_away_ || !tx.consumer_hot();
+    }
+    if (++away_times_ <= kTryAgainAfter) return true;
+    away_times_ = kSurelyAway - 1;
+    return false;
+  }
+  // It is surely there: no access of ours has had to wait for it of late.
+  bool does_target_poll() const noexcept {
+    return !target_away_ && away_times_ == 0 && lane_->request_tx.consumer_hot();
+  }
+  // The head of the request ring, a piece of len bytes at `pos`, has stood there for longer than an
+  // owner that polls takes. To be asked again and again; the first call starts the clock.
+  bool has_stalled(uint64_t pos, uint64_t len) noexcept;
+  // The owner is at it.
+  void restart_clock() noexcept { stall_since_ = 0; }
+  bool is_known_away() const noexcept { return target_away_; }
+  // Wakes an owner that has stopped polling without going to sleep, every kRingEveryNs at most.
+  void ring_stalled_owner() noexcept;
+
+  // --- copies ---
+
+  // False: there is no slot to be had, and everything goes through the ring.
+  bool has_slot() noexcept {
+    if (slot_ == nullptr) [[unlikely]]
+      find_slot();
+    return slot_ != nullptr;
+  }
+  // One chunk at most. The ask's gate is filled in here.
+  protect::DirectResult write(protect::DirectAsk& ask) noexcept {
+    assert(slot_ != nullptr && gate_number_ != 0);
+    aim(ask);
+    return lane_->direct.keys->write(lane_->direct.pid, *slot_, ask, &hint_);
+  }
+  protect::DirectResult read(protect::DirectAsk& ask) noexcept {
+    assert(slot_ != nullptr && gate_number_ != 0);
+    aim(ask);
+    return lane_->direct.keys->read(lane_->direct.pid, *slot_, ask, &hint_);
+  }
+  // On which side a copy of those local pieces has faulted. reads: into them.
+  static Fault side_of_fault(const iovec* local, size_t count, bool reads) noexcept;
+  // A direct access to that key is likely: what it looks at first is fetched meanwhile.
+  void foresee(uint64_t key) const noexcept { lane_->direct.keys->foresee(hint_, key); }
+  // Is it certain that this would be refused now?
+  protect::Denial would_refuse(uint64_t key, uint64_t addr, uint64_t len,
+                               protect::Rights need) const noexcept {
+    return lane_->direct.keys->would_refuse(lane_->remote_domain, key, addr, len, need);
+  }
+  bool asks_owner(uint64_t key) const noexcept {
+    return lane_->direct.keys->asks_owner(lane_->remote_domain, key);
+  }
+
+  // --- claims: the request at the head of the ring, done directly (claim.hpp) ---
+
+  // What copying a claimed request came to.
+  enum class Claimed : uint8_t {
+    done,      // it is executed
+    returned,  // it is for its owner to execute after all
+    not_ours,  // the owner is at it
+  };
+  // copy() moves the bytes and says whether the request is executed by that.
+  template <typename Copy>
+  Claimed claim(uint64_t pos, Copy&& copy) noexcept {
+    ring::ChannelWords& words = lane_->request_tx.words();
+    if (!has_slot()) return Claimed::returned;
+    if (!claim_side_.begin(words, pos)) {
+      target_is_there();
+      away_times_ = 0;
+      return Claimed::not_ours;
+    }
+    if (!copy()) {
+      claim_side_.retract(words);
+      target_is_there();
+      return Claimed::returned;
+    }
+    claim_side_.finish(words, pos);
+    target_away_ = true;
+    if (away_times_ < kSurelyAway) ++away_times_;
+    away_polls_ = lane_->request_tx.consumer_polls();
+    return Claimed::done;
+  }
+
+  // Fills in what the owner checks an ask by.
+  void aim(protect::DirectAsk& ask) const noexcept {
+    ask.pd = lane_->remote_domain;
+    ask.gate = &lane_->request_tx.words().gate;
+    ask.gate_number = gate_number_;
+  }
+
+ private:
+  void find_slot() noexcept;
+  void target_is_there() noexcept {
+    stall_since_ = 0;
+    target_away_ = false;
+  }
+
+  LaneEnd& lane_;
+  protect::AccessorSlot* slot_ = nullptr;
+  protect::LookupHint hint_;
+  uint64_t gate_number_ = 0;  // of the permit in force; 0: none has come
+  uint16_t permitted_ = 0;    // kPermit..., kTellOf...
+  bool target_away_ = false;  // it did not execute when we last waited for it
+  uint32_t away_times_ = 0;   // so often in a row it had to be done directly
+  uint64_t away_polls_ = 0;   // the target's count of polls then
+  uint64_t stall_pos_ = 0;
+  uint64_t stall_since_ = 0;  // ticks; 0: not stalled
+  uint64_t rung_at_ = 0;      // ticks when a stalled head last rang
+  ClaimSide claim_side_;
+};
+
+}  // namespace aperture::transport

@@ -1,0 +1,68 @@
+// What a peer may do to our memory without our help, told by one message and enforced by one word.
+//
+// The owner sends a `permit` as a response when the lane is attached, and another whenever what is
+// allowed changes. It names a number. The same number stands in the gate, a word of the request
+// channel that only the owner writes; an accessor compares the two after its pin and fence
+// (protect::PeerKeyView). So changing the gate, and waiting until no slot of this lane is pinned,
+// ends every access that an older permit allowed: a queue pair or endpoint that is in error or gone
+// is fenced as a region's close is. docs/revocation.md, "The gate of a lane".
+//
+// An initiator without a permit goes through the ring. Guarded by the engine's lock.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+
+#include "protect/key_table.hpp"
+#include "transport/lane_end.hpp"
+
+namespace aperture::transport {
+
+inline constexpr uint16_t kPermitReads = 1;
+inline constexpr uint16_t kPermitWrites = 2;
+// The owner wants a notice of each such access that it has not executed itself.
+inline constexpr uint16_t kTellOfReads = 4;
+inline constexpr uint16_t kTellOfWrites = 8;
+
+class Gate {
+ public:
+  // Another permit is in force from now on, and the peer hears of it as soon as there is room:
+  // put(body, number, flags) lays the record out in one cell. Blocks until accesses under the
+  // permit before are over.
+  template <typename PutRecord>
+  void permit(LaneEnd& lane, protect::KeyTable& keys, uint16_t flags, PutRecord&& put) noexcept {
+    move_to(lane, keys, ++last_number_);
+    flags_ = flags;
+    due_ = in_force_ = true;
+    tell(lane, put);
+  }
+  // Tells what found no room. False: there is still none.
+  template <typename PutRecord>
+  bool tell(LaneEnd& lane, PutRecord&& put) noexcept {
+    if (!due_) [[likely]]
+      return true;
+    if (!lane->response_tx.room(1)) return false;
+    put(lane->response_tx.cells.body(), last_number_, flags_);
+    lane.publish_response(1);
+    due_ = false;
+    return true;
+  }
+  // Nothing that the peer has begun lands once this has returned, and nothing else begins.
+  void shut(LaneEnd& lane, protect::KeyTable& keys) noexcept {
+    if (!in_force_) return;
+    move_to(lane, keys, kShut);
+    due_ = in_force_ = false;
+  }
+  bool is_due() const noexcept { return due_; }
+
+ private:
+  static constexpr uint64_t kShut = 0;
+  static void move_to(LaneEnd& lane, protect::KeyTable& keys, uint64_t number) noexcept;
+
+  uint64_t last_number_ = 0;  // of our permits: none is used twice, whatever lanes come and go
+  bool in_force_ = false;     // the gate is open
+  uint16_t flags_ = 0;
+  bool due_ = false;  // the peer has not heard of it
+};
+
+}  // namespace aperture::transport

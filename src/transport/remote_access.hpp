@@ -1,0 +1,111 @@
+// The owner's half of remote writes and reads, as steps: check the whole range, then for each piece
+// check again and copy. The families of queue pairs answer refusals each in their own manner.
+//
+// The whole range is checked with the first piece that this side executes, so an operation that
+// leaves its region changes nothing. From then on only that life of that region will do: a range
+// that is closed and registered anew in between is refused. Every byte of the ask is the peer's
+// word; only a Grant of protect/ is copied through, and it lives for one piece. Guarded by the
+// engine's lock.
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+
+#include "protect/key_table.hpp"
+#include "ring/cell.hpp"
+#include "transport/lane_end.hpp"
+#include "transport/tuning.hpp"
+
+namespace aperture::transport {
+
+class RemoteAccess {
+ public:
+  explicit RemoteAccess(protect::KeyTable& keys) noexcept : keys_(keys) {}
+
+  protect::LookupHint& hint() noexcept { return hint_; }
+  // Of the range under way: the region that was met, {} before its first piece.
+  protect::RegionRef region() const noexcept { return region_; }
+
+  // A write in one request, whose payload lies in the cells from body offset `at` on.
+  protect::Denial write_cells(const protect::AccessAsk& ask, const ring::CellReader& cells,
+                              size_t at, size_t len) noexcept {
+    const protect::Checked checked = keys_.check(ask, &hint_);
+    if (!checked) return checked.denial();
+    region_ = checked.grant().region();
+    size_t done = 0;
+    bool copied = true;
+    ring::BodyReader(cells, at).each_piece(len, [&](const std::byte* piece, size_t n) {
+      copied = copied && checked.grant().copy_in(piece, n, done);
+      done += n;
+    });
+    return copied ? protect::Denial::none : protect::Denial::not_backed;
+  }
+
+  // A read that is answered in one piece, at most a chunk.
+  protect::Denial read_once(const protect::AccessAsk& ask, std::byte* to, size_t len) noexcept {
+    assert(len <= protect::kChunkBytes);
+    const protect::Checked checked = keys_.check(ask, &hint_);
+    if (!checked) return checked.denial();
+    return checked.grant().copy_out(to, len) ? protect::Denial::none : protect::Denial::not_backed;
+  }
+
+  // A range that takes several pieces begins, or is over.
+  void begin_range() noexcept {
+    region_ = {};
+    read_done_ = 0;
+  }
+  // The first look at the whole of it.
+  protect::Denial check_whole(const protect::AccessAsk& whole) noexcept {
+    const protect::Checked checked = keys_.check(whole, &hint_);
+    region_ = checked ? checked.grant().region() : protect::RegionRef{};
+    return checked.denial();
+  }
+  // [offset, offset + n) of it: n bytes at most a chunk, which the caller has seen to lie inside.
+  protect::Denial write_piece(const protect::AccessAsk& whole, uint64_t offset,
+                              const std::byte* from, uint64_t n) noexcept;
+  protect::Denial read_piece(const protect::AccessAsk& whole, uint64_t offset, std::byte* to,
+                             uint64_t n) noexcept;
+
+  // What became of a long read for now.
+  enum class Streamed : uint8_t { all, no_room, denied };
+  // Puts pieces of the result of a read of len bytes into the response ring, going on where it was:
+  // record(body, offset, pos, n) lays out the record of each in one cell. `whole` was checked.
+  template <typename Record>
+  Streamed stream_read(LaneEnd& lane, const protect::AccessAsk& whole, uint64_t len,
+                       protect::Denial& denial, Record&& record) noexcept {
+    ring::ChannelTx& tx = lane->response_tx;
+    while (read_done_ < len) {
+      const auto n = static_cast<uint32_t>(std::min(len - read_done_, kPieceBytes));
+      if (!tx.room(2)) return Streamed::no_room;
+      uint64_t pos = 0;
+      const Put put = lane.put_response_bytes(n, pos, [&](std::byte* to) {
+        denial = read_piece(whole, read_done_, to, n);
+        return denial == protect::Denial::none;
+      });
+      if (put == Put::no_room) return Streamed::no_room;
+      if (put == Put::no_memory) denial = protect::Denial::not_backed;
+      if (put != Put::done) {
+        read_done_ = 0;
+        return Streamed::denied;
+      }
+      record(tx.cells.body(), read_done_, pos, n);
+      lane.publish_response(1);
+      read_done_ += n;
+    }
+    assert(read_done_ == len);
+    read_done_ = 0;
+    return Streamed::all;
+  }
+  // Part of a result has been sent, and the rest waits for room.
+  bool is_streaming() const noexcept { return read_done_ != 0; }
+
+ private:
+  protect::KeyTable& keys_;
+  protect::LookupHint hint_;
+  protect::RegionRef region_;  // of the range under way
+  uint64_t read_done_ = 0;     // of the read at the head of the ring
+};
+
+}  // namespace aperture::transport

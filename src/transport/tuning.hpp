@@ -1,0 +1,57 @@
+// The numbers that the data path was tuned with. Each says what it trades.
+#pragma once
+
+#include <cstdint>
+
+namespace aperture::transport {
+
+// Up to here a message goes through the request byte ring at once; above it is offered first, so
+// that it is copied straight into the posted buffer and never twice.
+inline constexpr uint64_t kEagerBytes = 16 * 1024;
+
+// Pieces of pipelined copying: small enough that both copies overlap and stay in the caches, large
+// enough that a cell per piece costs nothing.
+inline constexpr uint64_t kPieceBytes = 32 * 1024;
+
+// One claim covers this much of an offered message; also the unit of a pull by CMA.
+inline constexpr uint64_t kClaimChunk = 64 * 1024;
+
+// How long the head of a ring may stand still before its initiator reaches out itself.
+inline constexpr uint64_t kStallNs = 2'000;
+
+// A target that does not execute an atomic in that time has its doorbell rung, but not more often
+// than this: its control thread goes on by itself once it is awake.
+inline constexpr uint64_t kRingEveryNs = 1'000'000;
+
+// How long a receiver waits for a sender that pushes nothing before it pulls. Longer than a sender
+// that polls ever takes for a round of pieces: two cores copy four times as fast as CMA.
+inline constexpr uint64_t kPullStallNs = 20'000;
+
+// A direct copy goes on for this much in one call before the engine looks at other things.
+inline constexpr uint64_t kDirectBudget = 8 * 1024 * 1024;
+
+// A target that has let us wait so often in a row is surely away: waiting for it is given up at
+// once. It is tried again after so many accesses. Each try costs a stall, and the target's control
+// thread lingers beside it for as long as some forty copies take.
+inline constexpr uint32_t kSurelyAway = 4;
+inline constexpr uint32_t kTryAgainAfter = 1024;
+
+// What only time moves (the peer's view of our polls, claims, timers) is looked at every so many
+// polls, a power of two.
+inline constexpr uint64_t kLookEvery = 16;
+
+// Messages executed from one ring in one poll.
+inline constexpr int kPollBudget = 64;
+
+// So many cells ahead are fetched while a batch of small messages is worked on: a line takes as
+// long to come from the other core as several messages take.
+inline constexpr uint32_t kPrefetchCells = 6;
+
+// What nobody waits for is looked after every so many polls, a power of two: each look takes a
+// cache line away from the owner, and what the owner stores next has to wait for it.
+inline constexpr uint64_t kSeldomPolls = 256;
+
+// Acknowledge in the middle of a batch once this many cells are executed (a quarter of a ring).
+inline constexpr uint64_t kAckCells = 64;
+
+}  // namespace aperture::transport
