@@ -2,6 +2,7 @@
 #include "msg/matcher.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <new>
 
@@ -37,6 +38,7 @@ Matcher::~Matcher() {
 }
 
 void Matcher::fill(Recv& r, const RecvWr& wr) noexcept {
+  assert(wr.iov_count <= qp::kIovLimit);
   *static_cast<ListHook*>(&r) = {};
   r.tag = wr.tag;
   r.ignore = wr.ignore;
@@ -88,16 +90,20 @@ Status Matcher::recv(const RecvWr& wr) noexcept {
 }
 
 // False: out of memory.
-bool Matcher::list(Book& b, Unexpected& u) noexcept {
-  if (directed_ && u.source != qp::kNoSource) {
-    try {
-      if (u.source >= b.by_source.size()) b.by_source.resize(u.source + 1);
-      if (b.by_source[u.source] == nullptr) b.by_source[u.source] = std::make_unique<SourceList>();
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
-    b.by_source[u.source]->push_back(&u);
+bool Matcher::list_by_source(Book& b, Unexpected& u) noexcept {
+  if (!directed_ || u.source == qp::kNoSource) return true;
+  try {
+    if (u.source >= b.by_source.size()) b.by_source.resize(u.source + 1);
+    if (b.by_source[u.source] == nullptr) b.by_source[u.source] = std::make_unique<SourceList>();
+  } catch (const std::bad_alloc&) {
+    return false;
   }
+  b.by_source[u.source]->push_back(&u);
+  return true;
+}
+
+bool Matcher::list(Book& b, Unexpected& u) noexcept {
+  if (!list_by_source(b, u)) return false;
   b.unexpected.push_back(&u);
   return true;
 }
@@ -105,6 +111,22 @@ bool Matcher::list(Book& b, Unexpected& u) noexcept {
 void Matcher::unlist(Book& b, Unexpected& u) noexcept {
   b.unexpected.remove(&u);
   if (static_cast<BasicListHook<BySource>&>(u).linked()) b.by_source[u.source]->remove(&u);
+}
+
+void Matcher::forget_source(uint64_t source, uint64_t now) noexcept {
+  assert(source != qp::kNoSource && source != now);
+  for (Book* b : {&tagged_, &plain_}) {
+    for (Unexpected* u = b->unexpected.front(); u != nullptr; u = b->unexpected.after(u)) {
+      if (u->source != source) continue;
+      if (static_cast<BasicListHook<BySource>&>(*u).linked()) b->by_source[source]->remove(u);
+      u->source = now;
+      // without memory it is nobody's
+      if (!list_by_source(*b, *u)) u->source = qp::kNoSource;
+    }
+  }
+  for (Unexpected* u = claimed_.front(); u != nullptr; u = claimed_.after(u)) {
+    if (u->source == source) u->source = now;
+  }
 }
 
 Matcher::Unexpected* Matcher::find_unexpected(Book& b, const RecvWr& wr) noexcept {
@@ -159,7 +181,7 @@ bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
 // The oldest receive of the book matches and is a plain one: everything in one go.
 bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
   const bool tagged = (head.flags & wire::kTagged) != 0;
-  const uint64_t tag = head.word();
+  const uint64_t tag = head.word().unchecked();  // matched
   Book& b = book(tagged);
   Recv* r = b.posted.front();
   if (r == nullptr || !r->plain || head.len > r->len ||
@@ -194,6 +216,7 @@ void Matcher::begin(Qp& qp, const Arrival& offer, Recv& r) noexcept {
 
 void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
   Recv& r = *static_cast<Recv*>(cookie);
+  assert(static_cast<ListHook&>(r).linked());
   receiving_.remove(&r);
   if (r.completion) port_.rx_cq->unreserve();
   if (r.multi) {
@@ -253,6 +276,7 @@ bool Matcher::keep(Book& b, Qp& qp, const Arrival& a) noexcept {
     forget(*u);
     return false;
   }
+  assert(u->qp == nullptr || u->payload == nullptr);  // on offer, or here
   if (!pressure_ && payload_bytes_ > kPayloadLimit) {
     pressure_ = true;
     host_.set_pressure(true);
@@ -262,6 +286,8 @@ bool Matcher::keep(Book& b, Qp& qp, const Arrival& a) noexcept {
 
 // Takes an unexpected message out of its list for good.
 void Matcher::forget(Unexpected& u) noexcept {
+  assert(!u.counted || payload_bytes_ >= u.len);
+  assert(!static_cast<ListHook&>(u).linked());
   if (u.counted) payload_bytes_ -= u.len;
   u.payload.reset();
   messages_.give(&u);

@@ -87,6 +87,9 @@ class Matcher final : public qp::MessageSink {
   void on_lost(qp::Qp& qp, Errc why) noexcept;
 
   // The endpoint goes: what came to it and was not received is dropped.
+  // That source is nobody's any more: messages that wait under it are found under `now` from here
+  // on, or, where that is kNoSource, only by receives from anybody.
+  void forget_source(uint64_t source, uint64_t now) noexcept;
   void forget_port(const qp::Port& port) noexcept;
   // A message is here that this receive would take.
   bool would_match(const qp::RecvWr& wr) noexcept {
@@ -148,7 +151,7 @@ class Matcher final : public qp::MessageSink {
     qp::Port* port;     // of the endpoint that it came to
     qp::Beside beside;
     bool counted;      // payload counts against kPayloadLimit
-    void* claimed_by;  // context of FI_CLAIM
+    void* claimed_by;  // context of the claim
     bool claimed;
     std::unique_ptr<std::byte[]> payload;
   };
@@ -169,6 +172,7 @@ class Matcher final : public qp::MessageSink {
   }
   Recv* find_posted(Book& b, const qp::Arrival& a, qp::Qp& qp) noexcept;
   Unexpected* find_unexpected(Book& b, const qp::RecvWr& wr) noexcept;
+  bool list_by_source(Book& b, Unexpected& u) noexcept;
   bool list(Book& b, Unexpected& u) noexcept;
   void unlist(Book& b, Unexpected& u) noexcept;
   Unexpected* find_claimed(const qp::RecvWr& wr) noexcept;

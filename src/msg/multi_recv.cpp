@@ -1,5 +1,5 @@
-// Multi-receive buffers: one posted buffer that takes many messages. fi_msg(3) and fi_endpoint(3),
-// FI_MULTI_RECV and FI_OPT_MIN_MULTI_RECV; fi_cq(3), the completion flag of that name.
+// Multi-receive buffers: one posted buffer that takes many messages. man 3 fi_msg,
+// fi_endpoint and fi_cq, on multi-receive buffers.
 //
 // Guarded by the engine's lock, as all of the matcher. A buffer stands among the posted receives
 // until less than its least room is left of it (or it is canceled). Each message gets the place
@@ -12,6 +12,7 @@
 //   - a message larger than what is left is truncated: it was matched, and a buffer is used up only
 //     by the rule above.
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "base/iov.hpp"
@@ -66,6 +67,7 @@ bool Matcher::prepare_unexpected(Book& b, const RecvWr& wr, uint64_t least_room)
 // The part of the buffer that the next message gets: part.msg_* are set, part.iov and len become
 // its place. Takes the buffer off the posted ones when too little is left.
 void Matcher::cut(Recv& buffer, Recv& part) noexcept {
+  assert(buffer.multi && !buffer.buffer.closed && buffer.iov_count == 1);
   part.owner = &buffer;
   part.multi = true;
   part.context = buffer.context;
@@ -84,6 +86,7 @@ void Matcher::cut(Recv& buffer, Recv& part) noexcept {
   if (buffer.len >= buffer.buffer.least_room) return;
   book(buffer.tagged).posted.remove(&buffer);
   buffer.buffer.closed = true;
+  assert(buffer.buffer.under_way != 0 && !buffer.buffer.has_entry);
   if (!buffer.completion && port_.rx_cq != nullptr) {
     port_.rx_cq->reserve();
     buffer.buffer.has_entry = true;
@@ -148,6 +151,7 @@ void Matcher::take_multi(Unexpected& u, Recv& buffer) noexcept {
 void Matcher::end_multi_message(const Recv& part, Errc err) noexcept {
   Recv& buffer = *part.owner;
   MultiRecv& m = buffer.buffer;
+  assert(buffer.multi && m.under_way != 0);
   --m.under_way;
   const bool last = m.closed && m.under_way == 0;
   const bool full = last && m.why == Errc::ok;  // else the release has an entry of its own
@@ -199,6 +203,7 @@ void Matcher::release_multi(Recv& buffer) noexcept {
 // its release once those under way have come.
 void Matcher::close_multi(Recv& buffer, Errc why) noexcept {
   MultiRecv& m = buffer.buffer;
+  assert(!m.closed && why != Errc::ok);
   m.closed = true;
   m.why = why;
   if (m.under_way > 0) return;

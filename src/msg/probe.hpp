@@ -1,4 +1,4 @@
-// A look at the unexpected messages: FI_PEEK, FI_CLAIM and FI_DISCARD of fi_tagged(3).
+// A look at the unexpected messages: peek, claim and discard of fi_tagged(3).
 #pragma once
 
 #include <cstdint>

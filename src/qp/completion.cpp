@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 
 #include <bit>
+#include <cassert>
 #include <cerrno>
 #include <new>
 
@@ -40,6 +41,7 @@ void Cq::push_error(CompletionError e) noexcept {
   // places that are promised to others stay theirs
   if (!has_room()) grow();
   if (!has_room()) return;  // out of memory: nothing more can be told
+  assert(size() + reserved_ < capacity());
   auto* error = new (std::nothrow) CompletionError(std::move(e));
   slots_[tail_ & mask_] = {error != nullptr ? error->entry : Completion{},
                            error != nullptr ? error : &untold};
@@ -58,6 +60,7 @@ bool Cq::make_room(size_t n) noexcept {
 
 CompletionError Cq::pop_error() noexcept {
   CompletionError* error = slots_[head_ & mask_].error;
+  assert(error_first() && error != nullptr);
   slots_[head_ & mask_].error = nullptr;
   ++head_;
   if (error == &untold) return untold;
@@ -73,6 +76,7 @@ void Cq::grow() noexcept {
     for (uint64_t i = head_; i != tail_; ++i) larger[i & larger_mask] = slots_[i & mask_];
     slots_.swap(larger);
     mask_ = larger_mask;
+    assert(capacity() == slots_.size() && size() <= capacity() / 2);
   } catch (const std::bad_alloc&) {
   }
 }

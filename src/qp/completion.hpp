@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "base/errc.hpp"
 #include "base/fd.hpp"
+#include "base/invariant.hpp"
 
 namespace aperture::qp {
 
@@ -54,7 +56,10 @@ class Cq {
   bool make_room(size_t n) noexcept;
 
   void reserve() noexcept { ++reserved_; }
-  void unreserve() noexcept { --reserved_; }
+  void unreserve() noexcept {
+    assert(reserved_ != 0);
+    --reserved_;
+  }
 
   // For completions without a reservation: the caller has asked has_room().
   void push(const Completion& c) noexcept {
@@ -63,17 +68,16 @@ class Cq {
     if (armed_) [[unlikely]]
       wake();
   }
-  void push_reserved(const Completion& c) noexcept {
-    --reserved_;
-    push(c);
-  }
   // Errors grow the queue if they must (they are rare, and must not be lost).
   void push_error(CompletionError e) noexcept;
 
   // True if the head is an error: read it with pop_error.
   bool error_first() const noexcept { return !empty() && slots_[head_ & mask_].error != nullptr; }
   const Completion& front() const noexcept { return slots_[head_ & mask_].entry; }
-  void pop() noexcept { ++head_; }
+  void pop() noexcept {
+    APERTURE_DEBUG_ASSERT(!empty());
+    ++head_;
+  }
   // Empty: begins at the first slot again, which is in the cache.
   void rewind() noexcept { head_ = tail_ = 0; }
   CompletionError pop_error() noexcept;

@@ -2,39 +2,34 @@
 // so that nothing is stored between the two but the cell itself. Guarded by the engine's lock.
 #pragma once
 
-#include "base/barrier.hpp"
 #include "base/copy.hpp"
 #include "qp/qp.hpp"
 
 namespace aperture::qp {
 
 [[gnu::always_inline]] inline bool Qp::send_line(const LineWr& wr) noexcept {
-  if (state_ != QpState::ready || !queue_.empty() || wr.len > wire::line_room(wr.wire_flags))
+  Port& port = core_.port;
+  if (core_.state != QpState::ready || has_queued() || wr.len > wire::line_room(wr.wire_flags))
     return false;
-  ring::ChannelTx& tx = lane_->request_tx;
+  ring::ChannelTx& tx = core_.lane->request_tx;
   if (!tx.cells.has_room(1)) [[unlikely]]
     return false;
-  if (wr.completion && !port_.tx_cq->has_room()) [[unlikely]]
+  if (wr.completion && !port.tx_cq->has_room()) [[unlikely]]
     return false;
-  const wire::Head head =
-      wire::Head::make(wire::Op::send, wr.wire_flags, static_cast<uint16_t>(wr.len), wr.tag);
   std::byte* body = tx.cells.body();
-  std::memcpy(body, &head, sizeof head);
+  wire::store(
+      body, wire::Head::make(wire::Op::send, wr.wire_flags, static_cast<uint16_t>(wr.len), wr.tag));
   size_t at = wire::kHeadBytes;
   if ((wr.wire_flags & wire::kImm) != 0) {
     std::memcpy(body + at, &wr.imm, sizeof wr.imm);
     at += sizeof wr.imm;
   }
   copy_short(body + at, wr.bytes, wr.len);
-  tx.cells.publish(1);
-  if (lane_->fence_sends) [[unlikely]]
-    full_fence();
-  if (tx.must_ring()) [[unlikely]]
-    lane_->ring_doorbell();
+  core_.lane.publish_request(1);
   if (wr.completion) {
-    port_.tx_cq->push({.context = wr.context, .flags = wr.flags, .len = wr.len});
+    port.tx_cq->push({.context = wr.context, .flags = wr.flags, .len = wr.len});
   }
-  if (port_.send_counter != nullptr) port_.send_counter->add(1);
+  if (port.send_counter != nullptr) port.send_counter->add(1);
   return true;
 }
 

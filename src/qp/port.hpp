@@ -16,6 +16,7 @@
 #include "qp/wqe.hpp"
 #include "ring/cell.hpp"
 #include "ring/channel.hpp"
+#include "transport/permit.hpp"
 #include "wire/request.hpp"
 
 namespace aperture::qp {
@@ -49,7 +50,8 @@ struct Arrival {
   // unset where they do not apply: this is made for each message
   const ring::CellReader* cells;  // where == cells: payload at this body offset
   size_t cells_offset;
-  uint64_t offer_address;  // where == offered, and the next two
+  // where == offered: the peer's words, for OfferReceiver alone, which bounds them
+  uint64_t offer_address;
   uint32_t offer_id;
   uint32_t offer_claim;
 
@@ -64,7 +66,7 @@ inline Arrival arrival_of_line(wire::Head head, const std::byte* body) noexcept 
   a.tagged = (head.flags & wire::kTagged) != 0;
   a.beside = beside_of(head.flags);
   a.delivery = false;
-  a.tag = head.word();
+  a.tag = head.word().unchecked();  // matched
   a.imm = 0;
   if (a.beside != Beside::nothing) std::memcpy(&a.imm, body + wire::kHeadBytes, sizeof a.imm);
   a.len = head.len;
@@ -130,10 +132,10 @@ struct Port {
   Pool<Wqe> wqes;
   Pool<WaitingAtomic> atomics;
 
-  // What peers shall tell us of the accesses that they make by their own hand: ring::kNotice...
-  uint32_t notices_wanted() const noexcept {
-    return (remote_read_counter != nullptr ? ring::kNoticeOfReads : 0) |
-           (remote_write_counter != nullptr ? ring::kNoticeOfWrites : 0);
+  // Direct accesses of peers that we want to be told of: those that are counted here.
+  uint16_t told_accesses() const noexcept {
+    return static_cast<uint16_t>((remote_read_counter != nullptr ? transport::kTellOfReads : 0) |
+                                 (remote_write_counter != nullptr ? transport::kTellOfWrites : 0));
   }
 
   Counter* counter_of(WqeKind kind) const noexcept {

@@ -1,124 +1,177 @@
-// The life of a queue pair: attach, poll, lose, finish.
+// The life of a queue pair and what a poll does: see qp.hpp.
 #include "qp/qp.hpp"
 
 #include <utility>
 
-#include "qp/tuning.hpp"
-
 namespace aperture::qp {
+
+namespace {
+
+void put_permit(std::byte* body, uint64_t number, uint16_t flags) noexcept {
+  wire::store(body, wire::Head::make(wire::Op::permit, 0, flags, number));
+}
+
+}  // namespace
 
 Qp::~Qp() {
   finish(Errc::shut_down);
 }
 
 void Qp::attach(std::unique_ptr<link::Lane> lane) noexcept {
-  lane_ = std::move(lane);
-  // RMA pieces in flight are as many as there are request cells at most
-  pieces_.resize(lane_->request_tx.cells.capacity());
+  assert(core_.state == QpState::connecting);
+  core_.lane.attach(std::move(lane));
   set_consumer_state(ring::ConsumerState::hot);
-  state_ = QpState::ready;
-  busy_ = true;
+  core_.one_sided.begin();
+  core_.state = QpState::ready;
+  // pieces in flight are as many as there are request cells at most
+  const Status begun = core_.pieces.begin(core_.lane->request_tx.cells.capacity());
+  if (!begun) {
+    lose(begun.error());
+    return;
+  }
+  gate_.permit(core_.lane, core_.port.keys,
+               transport::kPermitReads | transport::kPermitWrites | core_.port.told_accesses(),
+               put_permit);
+  core_.busy = true;
+}
+
+// The messages of one cell at the head of the ring, and their acknowledgement. False: there are
+// none.
+bool Qp::poll_lines() noexcept {
+  ring::ChannelRx& rx = core_.lane->request_rx;
+  MessageSink& sink = *core_.port.sink;
+  for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
+    const std::byte* body = rx.cells.body();
+    const wire::Head head = wire::load_head(body);
+    // A stream: fetch what comes while this one is worked on. The first of a batch may be the only
+    // one, and looking ahead of its sender would take the line away from it.
+    if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
+    if (!wire::is_line(head) || !sink.on_line(*this, head, body)) break;
+    rx.cells.advance(1);
+  }
+  return core_.lane.acknowledge_requests();
 }
 
 bool Qp::poll(uint64_t polls) noexcept {
-  if (lane_ == nullptr || broken_) return false;
-  if ((polls & 15) == 0) lane_->request_rx.count_poll(polls);  // a cache line of the peer's
-  if (lane_->needs_drive) lane_->drive();
+  if (!core_.lane || broken()) return false;
+  link::Lane& lane = *core_.lane.get();
+  if ((polls & (transport::kLookEvery - 1)) == 0) {
+    lane.request_rx.count_poll(polls);  // a cache line of the peer's
+  }
   bool any = false;
-  if (lane_->response_rx.cells.ready()) any = poll_responses();
-  if (lane_->request_rx.cells.ready()) any = poll_requests() || any;
-  if ((!pending_.empty() || piece_head_ != piece_tail_) &&
-      (!is_unhurried() || (polls & (kSeldomPolls - 1)) == 0)) {
+  if (lane.response_rx.cells.ready()) any = responses_.poll();
+  if (lane.request_rx.cells.ready()) {
+    const bool lines = poll_lines();
+    any = responder_.poll() || lines || any;
+  }
+  if ((!core_.pending.empty() || !core_.pieces.empty()) &&
+      (!core_.is_unhurried() || (polls & (transport::kSeldomPolls - 1)) == 0)) {
     acknowledge();
   }
-  if (!replies_.empty()) any = flush_replies() || any;
-  if (state_ != QpState::ready) return any;
-  if (!granted_.empty()) any = push_offers() || any;
-  if (!queue_.empty()) run_queue();
-  if (incoming_count_ > 0 && lane_->direct.allowed) pull_stalled();
-  update_pending();
-  busy_ = has_more_to_do();
+  if (core_.replies_waiting) any = replies_.flush() || any;
+  if (gate_.is_due()) gate_.tell(core_.lane, put_permit);
+  if (core_.state != QpState::ready) return any;
+  if (sender_.has_granted()) any = sender_.push() || any;
+  if (!core_.queue.empty()) run_queue();
+  if (core_.incoming > 0 && core_.one_sided.is_allowed()) receiver_.pull_stalled();
+  core_.update_pending();
+  core_.busy = core_.has_more_to_do();
   return any;
 }
 
-void Qp::update_pending() noexcept {
-  if (lane_ == nullptr) return;
-  const uint32_t now = has_pending() || incoming_count_ > 0 ? 1 : 0;
-  if (has_more_to_do()) busy_ = true;
-  // relaxed: a hint for the control thread's watch
-  if (lane_->pending.load(std::memory_order_relaxed) != now) {
-    lane_->pending.store(now, std::memory_order_relaxed);
+void Qp::acknowledge() noexcept {
+  responses_.learn_executed();
+  if (!core_.pending.empty() || !core_.queue.empty()) direct_.claim_stalled_head();
+}
+
+// Puts as much of the operation into the ring as there is room for. True: it needs the send queue
+// no longer (and may be gone).
+bool Qp::start(Wqe& wqe) noexcept {
+  const bool is_rma = wqe.kind != WqeKind::send;
+  if (wqe.fence && core_.under_way() && !(is_rma && wqe.in_ring)) return false;
+  if (!is_rma) return sends_.put(wqe);
+  return is_atomic(wqe.kind) ? atomics_.put(wqe) : rma_.put(wqe);
+}
+
+void Qp::run_queue() noexcept {
+  assert(core_.state == QpState::ready);
+  while (Wqe* wqe = core_.queue.front()) {
+    // out of the list first: start() moves it to another one, or gives it back
+    core_.queue.remove(wqe);
+    if (!start(*wqe)) {
+      core_.queue.push_front(wqe);
+      return;
+    }
+    core_.leave_queue();
   }
 }
 
-void Qp::set_consumer_state(ring::ConsumerState state) noexcept {
-  if (lane_ == nullptr) return;
-  lane_->request_rx.set_state(state);
-  lane_->response_rx.set_state(state);
+Status Qp::cancel(void* context) noexcept {
+  List<Wqe>& queue = core_.queue;
+  for (Wqe* wqe = queue.front(); wqe != nullptr; wqe = queue.after(wqe)) {
+    if (wqe->context != context || wqe->in_ring || wqe->done != 0) continue;
+    queue.remove(wqe);
+    core_.leave_queue();
+    wqe->error = Errc::canceled;
+    pending_.complete(*wqe);
+    return {};
+  }
+  return Errc::no_entry;
 }
 
 bool Qp::anything_arrived() const noexcept {
-  if (lane_ == nullptr) return false;
-  if (lane_->request_rx.cells.ready() || lane_->response_rx.cells.ready()) return true;
-  // acknowledgements and room ring the doorbell too, without a cell
-  // SYNC POINT: channel-consumed: only looked at here, refresh() acts on it
-  const auto moved = [](ring::ChannelTx& tx) {
-    return tx.words().consumed.load(std::memory_order_acquire) > tx.consumed_seen();
-  };
-  if ((!pending_.empty() || !queue_.empty()) && moved(lane_->request_tx)) return true;
-  return (!granted_.empty() || !replies_.empty()) && moved(lane_->response_tx);
+  const transport::LaneEnd& lane = core_.lane;
+  if (!lane) return false;
+  if (lane->request_rx.cells.ready() || lane->response_rx.cells.ready()) return true;
+  if ((!core_.pending.empty() || has_queued()) && lane.has_moved(lane->request_tx)) return true;
+  return (sender_.has_granted() || core_.replies_waiting) && lane.has_moved(lane->response_tx);
 }
 
 bool Qp::needs_polling() const noexcept {
-  if (lane_ == nullptr || state_ != QpState::ready || !lane_->direct.allowed) return false;
-  if (!queue_.empty() || piece_head_ != piece_tail_) return true;
-  for (const Incoming& in : incoming_) {
-    if (in.used && in.claim != wire::kNoClaim && in.address != 0) return true;
-  }
-  return false;
+  if (core_.state != QpState::ready || !core_.one_sided.is_allowed()) return false;
+  return has_queued() || !core_.pieces.empty() || receiver_.could_pull();
+}
+
+void Qp::set_pressure(bool on) noexcept {
+  if (core_.state != QpState::ready) return;
+  if (on) core_.unasked_bytes = 0;  // until it is told, which may have to wait for room
+  replies_.send(wire::Head::make(wire::Op::pressure, 0, 0, on ? 1 : 0));
 }
 
 void Qp::lose(Errc why) noexcept {
-  if (state_ == QpState::dead) return;
+  assert(why != Errc::ok);
+  if (core_.state == QpState::dead) return;
   lost_why_ = why;
-  busy_ = true;
-  waits_for_peer_ = false;  // the next poll tells
-  if (state_ == QpState::ready) state_ = QpState::draining;
+  core_.busy = true;
+  execution_.clear_wait();  // the next poll tells
+  if (core_.state == QpState::ready) core_.state = QpState::draining;
 }
 
 bool Qp::drained() const noexcept {
-  if (lane_ == nullptr || broken_) return true;
+  if (!core_.lane || broken()) return true;
   // what waits for the peer waits for ever
-  return (!lane_->request_rx.cells.ready() || waits_for_peer_) && !lane_->response_rx.cells.ready();
+  return (!core_.lane->request_rx.cells.ready() || execution_.waits_for_peer()) &&
+         !core_.lane->response_rx.cells.ready();
 }
 
 std::unique_ptr<link::Lane> Qp::finish(Errc why) noexcept {
-  if (state_ == QpState::dead) return nullptr;
+  if (core_.state == QpState::dead) return nullptr;
   if (lost_why_ != Errc::ok) why = lost_why_;
   // What was executed before a loss is a success. An end of our own making takes nothing in any
   // more: the application's buffers may be going away.
-  if (state_ == QpState::draining && !broken_) learn_executed();
-  state_ = QpState::dead;
-  while (Wqe* wqe = pending_.front()) {
-    retire_from_pending(*wqe);
+  if (core_.state == QpState::draining && !broken()) responses_.learn_executed();
+  core_.state = QpState::dead;
+  if (core_.lane) gate_.shut(core_.lane, core_.port.keys);
+  pending_.end_all(why);
+  sender_.end_all(why);
+  while (Wqe* wqe = core_.queue.pop_front()) {
+    core_.leave_queue();
     if (wqe->error == Errc::ok) wqe->error = why;
-    complete(*wqe);
+    pending_.complete(*wqe);
   }
-  while (granted_.pop_front() != nullptr) {
-  }
-  for (Wqe*& offer : offers_) {
-    if (offer != nullptr) end_offer(*offer, why);
-  }
-  while (Wqe* wqe = queue_.pop_front()) {
-    --port_.queued;
-    wqe->error = why;
-    complete(*wqe);
-  }
-  for (uint32_t i = 0; i < incoming_.size(); ++i) {
-    if (incoming_[i].used) finish_receive(i, why);
-  }
-  if (slot_ != nullptr) protect::SlotArray::give_back(std::exchange(slot_, nullptr));
-  return std::move(lane_);
+  receiver_.end_all(why);
+  if (core_.lane) core_.one_sided.end();
+  return core_.lane.release();
 }
 
 }  // namespace aperture::qp

@@ -1,6 +1,7 @@
 // The table of mapped raw keys: see raw_keys.hpp.
 #include "qp/raw_keys.hpp"
 
+#include <cassert>
 #include <new>
 
 #include "base/random.hpp"
@@ -14,11 +15,14 @@ constexpr uint64_t kNoKey = ~uint64_t{0};  // FI_KEY_NOTAVAIL: no region is regi
 }  // namespace
 
 Result<uint64_t> RawKeys::map(const ShownKey& key) noexcept {
+  assert(key.flags != 0 || key.secret == 0);
   try {
     for (;;) {
       const uint64_t handle = random_u64();
       if (handle == 0 || handle == kNoKey) continue;
-      if (by_handle_.emplace(handle, key).second) return handle;
+      if (!by_handle_.emplace(handle, key).second) continue;
+      assert(has(handle) && shown(handle).key == key.key);
+      return handle;
     }
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "qp/atomic_op.hpp"
+#include "transport/atomic_op.hpp"
 
 namespace aperture::qp {
 
@@ -88,9 +88,9 @@ struct RmaWr {
 // An atomic on the elements of one or more remote ranges. Lengths are bytes, whole elements each;
 // each array that travels is as long as the ranges together.
 struct AtomicWr {
-  AtomicKind kind = AtomicKind::base;
-  AtomicOp op = AtomicOp::sum;  // one that is offered for that kind and type
-  AtomicType type = AtomicType::uint64;
+  transport::AtomicKind kind = transport::AtomicKind::base;
+  transport::AtomicOp op = transport::AtomicOp::sum;  // one that is offered for that kind and type
+  transport::AtomicType type = transport::AtomicType::uint64;
   uint64_t len = 0;                // of the ranges, 1..kAtomicBytes
   const iovec* operand = nullptr;  // unused by AtomicOp::read
   size_t operand_count = 0;

@@ -28,9 +28,9 @@ constexpr bool returns_data(WqeKind kind) noexcept {
 // What an atomic that could not go into the ring at once keeps of its work request. Its first
 // operand is in the WQE's `injected` if it was injected; the WQE's iov is the result's.
 struct WaitingAtomic {
-  AtomicKind kind;
-  AtomicOp op;
-  AtomicType type;
+  transport::AtomicKind kind;
+  transport::AtomicOp op;
+  transport::AtomicType type;
   uint8_t operand_count;
   uint8_t compare_count;
   std::array<iovec, kIovLimit> operand;
@@ -38,8 +38,35 @@ struct WaitingAtomic {
   std::array<std::byte, kInjectBytes> injected_compare;
 };
 
-struct Wqe : ListHook {
-  // what was asked
+// How far it has got: all of it begins anew with each post.
+struct WqeProgress {
+  uint64_t done = 0;        // bytes put into the ring, copied directly, or received
+  uint64_t end_pos = 0;     // request position after its last cell
+  uint64_t range_done = 0;  // of ranges[range_at]
+  uint8_t range_at = 0;
+  uint8_t checked = 0;        // ranges whose check is in the ring
+  uint8_t committed = 0;      // ranges whose commit is in the ring
+  uint8_t region_at = 0;      // which range `region` is of
+  uint64_t region = 0;        // generation that the direct path has met there; 0: none yet
+  bool imm_sent = false;      // the immediate data is in the ring
+  bool through_ring = false;  // it is for its owner to execute
+  bool direct_done = false;   // copied directly; its notice has found no room yet
+  bool in_ring = false;       // at least one piece went through the ring
+  protect::Denial denial = protect::Denial::none;
+  Errc error = Errc::ok;
+  uint32_t id = 0;          // message id (offers) or read id
+  uint32_t claim = 0;       // claim word of an offer
+  uint64_t receive_id = 0;  // of the receiver, once granted
+  uint64_t granted = 0;     // bytes the receiver wants
+  uint64_t pushed = 0;      // of those, sent by us
+  uint64_t next_chunk = 0;  // of an offer without a claim word
+  bool granted_set = false;
+  uint64_t chunk_at = 0;  // where in the chunk under way; chunk_end == 0: none
+  uint64_t chunk_end = 0;
+};
+
+// And what was asked.
+struct Wqe : ListHook, WqeProgress {
   WqeKind kind = WqeKind::send;
   bool tagged = false;
   bool has_imm = false;
@@ -57,36 +84,30 @@ struct Wqe : ListHook {
   uint64_t imm = 0;
   void* context = nullptr;
   uint64_t flags = 0;
-
-  // how far it has got
-  uint64_t done = 0;        // bytes put into the ring, copied directly, or received
-  uint64_t end_pos = 0;     // request position after its last cell
-  uint64_t range_done = 0;  // of ranges[range_at]
-  uint8_t range_at = 0;
-  uint8_t checked = 0;        // ranges whose check is in the ring
-  uint8_t committed = 0;      // ranges whose commit is in the ring
-  uint8_t region_at = 0;      // which range `region` is of
-  uint64_t region = 0;        // generation that the direct path has met there; 0: none yet
-  bool imm_sent = false;      // the immediate data is in the ring
-  bool through_ring = false;  // the direct path has sent it to the owner
-  bool direct_done = false;   // copied by our own hand; its notice has found no room yet
-  bool in_ring = false;       // at least one piece went through the ring
-  protect::Denial denial = protect::Denial::none;
-  Errc error = Errc::ok;
-  uint32_t id = 0;          // message id (offers) or read id
-  uint32_t claim = 0;       // claim word of an offer
-  uint64_t receive_id = 0;  // of the receiver, once granted
-  uint64_t granted = 0;     // bytes the receiver wants
-  uint64_t pushed = 0;      // of those, sent by us
-  uint64_t next_chunk = 0;  // of an offer without a claim word
-  bool granted_set = false;
-  uint64_t chunk_at = 0;  // where in the chunk under way; chunk_end == 0: none
-  uint64_t chunk_end = 0;
   WaitingAtomic* atomic = nullptr;  // of an atomic that has had to wait
 
   std::array<iovec, kIovLimit> iov;
   std::array<RemoteRange, kRmaIovLimit> ranges;
   std::array<std::byte, kInjectBytes> injected;
 };
+
+// What it asks of the regions that it names.
+inline protect::Rights need_of(const Wqe& wqe) noexcept {
+  using transport::AtomicKind;
+  using transport::AtomicOp;
+  switch (wqe.kind) {
+    case WqeKind::write: return protect::Rights::remote_write;
+    case WqeKind::atomic: return transport::rights_for(AtomicKind::base, AtomicOp::write);
+    case WqeKind::fetch:
+      return transport::rights_for(AtomicKind::fetch,
+                                   wqe.reads_only ? AtomicOp::read : AtomicOp::write);
+    default: return protect::Rights::remote_read;
+  }
+}
+// A send that invalidates a memory window of the peer first; its key is ranges[0].key once that is
+// in the ring.
+inline bool is_invalidation(const Wqe& wqe) noexcept {
+  return wqe.kind == WqeKind::send && (wqe.delivery & kInvalidating) != 0;
+}
 
 }  // namespace aperture::qp

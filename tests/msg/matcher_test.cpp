@@ -6,16 +6,9 @@ namespace {
 
 class Match : public testing::TestWithParam<LinkKind> {
  protected:
-  Scene scene(size_t peers = 1) {
-    Scene s;
-    s.link = GetParam();
-    s.peers = peers;
-    return s;
-  }
+  Scene scene(size_t peers = 1) { return {.link = GetParam(), .peers = peers}; }
 };
-INSTANTIATE_TEST_SUITE_P(links, Match,
-                         testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
-                         [](const auto& link) { return name_of(link.param); });
+INSTANTIATE_TEST_SUITE_P(links, Match, kEachLink, link_name);
 
 TEST_P(Match, posted_first_or_arrived_first_is_all_the_same) {
   Receiver r(scene());
@@ -26,13 +19,10 @@ TEST_P(Match, posted_first_or_arrived_first_is_all_the_same) {
         for (const bool posted_first : {true, false}) {
           Guarded into(size);
           const auto data = pattern(size, 3);
-          if (posted_first) {
-            ASSERT_TRUE(r.recv(9, into, 1, 0, qp::kAnySource, tagged));
-          }
+          const auto post = [&] { ASSERT_TRUE(r.recv(9, into, 1, 0, qp::kAnySource, tagged)); };
+          if (posted_first) post();
           r.deliver(9, data, 0, tagged);
-          if (!posted_first) {
-            ASSERT_TRUE(r.recv(9, into, 1, 0, qp::kAnySource, tagged));
-          }
+          if (!posted_first) post();
           const auto c = r.expect(1);
           EXPECT_EQ(c.len, size);
           EXPECT_EQ(c.tag, 9u);
@@ -74,14 +64,12 @@ TEST_P(Match, receive_takes_the_oldest_message_that_matches) {
   for (unsigned i = 0; i < 8; ++i) r.deliver(i % 2, data[i]);
   Guarded into(100000);
   for (const unsigned i : {1u, 3u, 0u, 2u}) {
-    ASSERT_TRUE(r.recv(i % 2, into, i));
-    const auto c = r.expect(i);
+    const auto c = r.receive(i % 2, into, i);
     EXPECT_EQ(c.len, data[i].size());
     EXPECT_TRUE(begins_with(into, {data[i].begin(), data[i].end()}));
   }
   for (const unsigned i : {4u, 5u, 6u, 7u}) {  // any tag: in order of arrival
-    ASSERT_TRUE(r.recv(99, into, i, ~uint64_t{0}));
-    const auto c = r.expect(i);
+    const auto c = r.receive(99, into, i, ~uint64_t{0});
     EXPECT_EQ(c.tag, i % 2);
     EXPECT_EQ(c.len, data[i].size());
   }
@@ -102,8 +90,7 @@ TEST_P(Match, ignored_bits_do_not_count_and_all_others_do) {
     EXPECT_TRUE(r.cq().empty()) << bit;
     r.deliver(~tag ^ (~tag & mask) ^ (tag & mask), data);
     EXPECT_EQ(r.expect(2).context, reinterpret_cast<void*>(2));
-    ASSERT_TRUE(r.recv(tag ^ mask, into, 3));
-    r.expect(3);
+    r.receive(tag ^ mask, into, 3);
   }
 }
 
@@ -122,9 +109,7 @@ TEST_P(Match, tagged_and_untagged_never_meet) {
 }
 
 TEST_P(Match, directed_receive_takes_only_its_source) {
-  Scene s = scene(3);
-  s.directed = true;
-  Receiver r(s);
+  Receiver r({.link = GetParam(), .peers = 3, .directed = true});
   for (const size_t size : kWays) {
     std::vector<std::vector<std::byte>> data;
     for (unsigned i = 0; i < 3; ++i) data.push_back(pattern(size, i));
@@ -140,20 +125,15 @@ TEST_P(Match, directed_receive_takes_only_its_source) {
     EXPECT_EQ(r.expect(2).source, 2u);
     EXPECT_TRUE(begins_with(from2, data[2]));
     for (size_t i = 0; i < 3; ++i) r.deliver(1, data[i], i);  // and when they came before
-    ASSERT_TRUE(r.recv(1, from2, 4, 0, 2));
-    EXPECT_EQ(r.expect(4).source, 2u);
+    EXPECT_EQ(r.receive(1, from2, 4, 0, 2).source, 2u);
     EXPECT_TRUE(begins_with(from2, data[2]));
-    ASSERT_TRUE(r.recv(1, any, 5));
-    EXPECT_EQ(r.expect(5).source, 0u);
-    ASSERT_TRUE(r.recv(1, any, 6));
-    EXPECT_EQ(r.expect(6).source, 1u);
+    EXPECT_EQ(r.receive(1, any, 5).source, 0u);
+    EXPECT_EQ(r.receive(1, any, 6).source, 1u);
   }
 }
 
 TEST_P(Match, sender_that_is_in_no_table_has_no_source) {
-  Scene s = scene(2);
-  s.directed = true;
-  Receiver r(s);
+  Receiver r({.link = GetParam(), .peers = 2, .directed = true});
   r.unknown_peer = 1;
   const auto data = pattern(8, 1);
   Guarded directed(8), any(8);
@@ -173,22 +153,15 @@ TEST_P(Match, message_longer_than_its_receive_is_cut_and_says_so) {
         for (const bool completion : {true, false}) {
           Guarded into(room);
           const auto data = pattern(size, 3);
-          const iovec iov{into.data(), room};
-          RecvWr wr;
-          wr.iov = &iov;
-          wr.iov_count = 1;
-          wr.len = room;
+          const iovec iov = iov_of(into);
+          RecvWr wr = recv_of(iov, 8);
           wr.tag = 4;
           wr.tagged = true;
           wr.completion = completion;
-          wr.context = reinterpret_cast<void*>(8);
-          if (posted_first) {
-            ASSERT_TRUE(r.matcher->recv(wr));
-          }
+          const auto post = [&] { ASSERT_TRUE(r.matcher->recv(wr)); };
+          if (posted_first) post();
           r.deliver(4, data);
-          if (!posted_first) {
-            ASSERT_TRUE(r.matcher->recv(wr));
-          }
+          if (!posted_first) post();
           const auto e = r.expect_error(8, Errc::truncated);
           EXPECT_EQ(e.overflow, size - room);
           EXPECT_EQ(e.entry.len, room);
@@ -210,19 +183,12 @@ TEST_P(Match, several_pieces_are_filled_in_order) {
     for (const bool posted_first : {true, false}) {
       Guarded a(3), b(size), c(10);
       const iovec iov[4] = {{a.data(), 3}, {nullptr, 0}, {b.data(), size - 5}, {c.data(), 10}};
-      RecvWr wr;
-      wr.iov = iov;
-      wr.iov_count = 4;
-      wr.len = size + 8;
-      wr.tagged = true;
+      const RecvWr wr{.iov = iov, .iov_count = 4, .len = size + 8, .tagged = true};
       const auto data = pattern(size, 3);
-      if (posted_first) {
-        ASSERT_TRUE(r.matcher->recv(wr));
-      }
+      const auto post = [&] { ASSERT_TRUE(r.matcher->recv(wr)); };
+      if (posted_first) post();
       r.deliver(0, data);
-      if (!posted_first) {
-        ASSERT_TRUE(r.matcher->recv(wr));
-      }
+      if (!posted_first) post();
       EXPECT_EQ(r.expect(0).len, size);
       EXPECT_TRUE(same_bytes(a.data(), data.data(), 3));
       EXPECT_TRUE(same_bytes(b.data(), data.data() + 3, size - 5));
@@ -259,9 +225,7 @@ TEST_P(Match, receive_whose_bytes_are_on_their_way_cannot_be_cancelled) {
 }
 
 TEST_P(Match, full_cq_holds_messages_back_and_loses_none) {
-  Scene s = scene();
-  s.cq_entries = 4;
-  Receiver r(s);
+  Receiver r({.link = GetParam(), .cq_entries = 4});
   for (const size_t size : kWays) {
     std::vector<std::unique_ptr<Guarded>> into;
     const auto data = pattern(size, 1);
@@ -294,9 +258,7 @@ TEST_P(Match, full_cq_holds_messages_back_and_loses_none) {
 }
 
 TEST_P(Match, errors_in_a_full_cq_displace_nothing) {
-  Scene s = scene();
-  s.cq_entries = 4;
-  Receiver r(s);
+  Receiver r({.link = GetParam(), .cq_entries = 4});
   Guarded big(100000);
   const auto data = pattern(100000, 1);
   Guarded small(8);
@@ -321,11 +283,8 @@ TEST_P(Match, receive_without_a_completion_is_silent_and_counted) {
   Receiver r(scene());
   for (const size_t size : kWays) {
     Guarded into(size);
-    const iovec iov{into.data(), size};
-    RecvWr wr;
-    wr.iov = &iov;
-    wr.iov_count = 1;
-    wr.len = size;
+    const iovec iov = iov_of(into);
+    RecvWr wr = recv_of(iov, 0);
     wr.tagged = true;
     wr.completion = false;
     const uint64_t before = r.received.value();
@@ -356,13 +315,11 @@ TEST_P(Match, flood_of_unexpected_messages_does_not_hide_the_one_wanted) {
     }));
     r.deliver(2, last, peers - 1);
     Guarded into(8);
-    ASSERT_TRUE(r.recv(2, into, 7));
-    r.expect(7);
+    r.receive(2, into, 7);
     EXPECT_TRUE(begins_with(into, last));
     Guarded each(64);
     for (uint64_t i = 0; i < kFlood / peers * peers; ++i) {
-      ASSERT_TRUE(r.recv(1, each, i));
-      r.expect(i);
+      r.receive(1, each, i);
     }
     ASSERT_TRUE(r.recv(1, each, 1));
     EXPECT_TRUE(r.cq().empty());
@@ -390,8 +347,7 @@ TEST_P(Match, unexpected_payload_is_bounded_by_asking_for_offers) {
   EXPECT_LE(r.matcher->unexpected_payload_bytes(), Matcher::kPayloadLimit + 3 * 512 * 1024);
   for (uint64_t i = 0; i < kMessages; ++i) {
     Guarded into(16 * 1024);
-    ASSERT_TRUE(r.recv(i, into, i));
-    r.expect(i);
+    r.receive(i, into, i);
     ASSERT_TRUE(begins_with(into, data)) << i;
   }
   EXPECT_FALSE(r.matcher->under_pressure());
@@ -404,9 +360,7 @@ TEST_P(Match, unexpected_payload_is_bounded_by_asking_for_offers) {
 }
 
 TEST_P(Match, lost_peer_takes_its_offers_along_and_ends_receives_that_name_it) {
-  Scene s = scene(2);
-  s.directed = true;
-  Receiver r(s);
+  Receiver r({.link = GetParam(), .peers = 2, .directed = true});
   const auto large = pattern(100000, 1);
   const auto small = pattern(5000, 2);
   r.deliver(1, large, 0);  // offered
@@ -416,17 +370,14 @@ TEST_P(Match, lost_peer_takes_its_offers_along_and_ends_receives_that_name_it) {
   ASSERT_TRUE(r.recv(9, a, 10, 0, 0));
   ASSERT_TRUE(r.recv(9, b, 11, 0, 1));
   ASSERT_TRUE(r.recv(9, c, 12));
-  r.matcher->on_lost(r.qp_of(0), Errc::peer_lost);
-  r.qp_of(0).finish(Errc::peer_lost);
+  r.lose(0);
   r.expect_error(10, Errc::peer_lost);
   EXPECT_TRUE(r.cq().empty());
   ASSERT_TRUE(r.recv(1, a, 20));
   EXPECT_TRUE(r.cq().empty());  // the offer is gone
-  ASSERT_TRUE(r.recv(2, a, 21));
-  r.expect(21);
+  r.receive(2, a, 21);
   EXPECT_TRUE(begins_with(a, small));
-  ASSERT_TRUE(r.recv(3, b, 22));
-  r.expect(22);
+  r.receive(3, b, 22);
   EXPECT_TRUE(begins_with(b, large));
 }
 
@@ -437,8 +388,7 @@ TEST_P(Match, peer_lost_in_the_middle_of_a_large_message_ends_the_receive_once) 
   Guarded into(4000000);
   ASSERT_TRUE(r.recv(1, into, 5));
   r.qp_of(0).lose(Errc::peer_lost);
-  r.matcher->on_lost(r.qp_of(0), Errc::peer_lost);
-  r.qp_of(0).finish(Errc::peer_lost);
+  r.lose(0);
   r.expect_error(5, Errc::peer_lost);
   EXPECT_TRUE(r.cq().empty());
   EXPECT_EQ(r.received.errors(), 1u);

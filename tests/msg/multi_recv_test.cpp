@@ -11,27 +11,25 @@ constexpr uint64_t kRecv = 1u << 10;
 class MultiRecv : public testing::TestWithParam<LinkKind> {
  protected:
   static Scene scene(size_t peers = 1, size_t cq_entries = 1024, bool directed = false) {
-    Scene s;
-    s.link = GetParam();
-    s.peers = peers;
-    s.cq_entries = cq_entries;
-    s.directed = directed;
-    return s;
+    return {.link = GetParam(), .peers = peers, .cq_entries = cq_entries, .directed = directed};
   }
   static Status post(Receiver& r, Guarded& into, uint64_t context, uint64_t least_room,
                      bool completion = true, uint64_t source = qp::kAnySource) {
     r.qp_of().port().release_flag = kRelease;
-    const iovec iov{into.data(), into.size()};
-    RecvWr wr;
-    wr.iov = &iov;
-    wr.iov_count = 1;
-    wr.len = into.size();
-    wr.context = reinterpret_cast<void*>(context);
+    const iovec iov = iov_of(into);
+    RecvWr wr = recv_of(iov, context);
     wr.flags = kRecv;
     wr.completion = completion;
     wr.source = source;
     return r.matcher->recv_multi(wr, least_room);
   }
+  // A receiver with one buffer posted, of context 1.
+  struct Buffered : Receiver {
+    Buffered(const Scene& scene, size_t size, uint64_t least_room) : Receiver(scene), into(size) {
+      EXPECT_TRUE(post(*this, into, 1, least_room));
+    }
+    Guarded into;
+  };
   static void send(Receiver& r, const std::vector<std::byte>& data, size_t i = 0) {
     r.deliver(0, data, i, false);
   }
@@ -43,9 +41,7 @@ class MultiRecv : public testing::TestWithParam<LinkKind> {
     EXPECT_TRUE(into.canaries_intact());
   }
 };
-INSTANTIATE_TEST_SUITE_P(links, MultiRecv,
-                         testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
-                         [](const auto& link) { return name_of(link.param); });
+INSTANTIATE_TEST_SUITE_P(links, MultiRecv, kEachLink, link_name);
 
 TEST_P(MultiRecv, messages_of_every_size_lie_one_behind_the_other) {
   Receiver r(scene());
@@ -86,22 +82,18 @@ TEST_P(MultiRecv, the_last_message_that_leaves_too_little_releases_the_buffer) {
 }
 
 TEST_P(MultiRecv, exactly_the_least_room_left_keeps_the_buffer) {
-  Receiver r(scene());
-  Guarded into(200);
-  ASSERT_TRUE(post(r, into, 1, 100));
+  Buffered r(scene(), 200, 100);
   const auto data = pattern(100, 3);
   send(r, data);
   EXPECT_EQ(r.expect(1).flags, kRecv);
   send(r, data);
   const auto c = r.expect(1);
   EXPECT_EQ(c.flags, kRecv | kRelease);
-  expect_at(c, into, 100, data);
+  expect_at(c, r.into, 100, data);
 }
 
 TEST_P(MultiRecv, a_least_room_of_0_releases_the_full_buffer) {
-  Receiver r(scene());
-  Guarded into(16);
-  ASSERT_TRUE(post(r, into, 1, 0));
+  Buffered r(scene(), 16, 0);
   const auto data = pattern(8, 3);
   send(r, data);
   EXPECT_EQ(r.expect(1).flags, kRecv);
@@ -114,9 +106,7 @@ TEST_P(MultiRecv, a_least_room_of_0_releases_the_full_buffer) {
 TEST_P(MultiRecv, a_message_larger_than_what_is_left_is_truncated_and_releases_the_buffer) {
   for (const size_t size : kWays) {
     SCOPED_TRACE(size);
-    Receiver r(scene());
-    Guarded into(size + 5);
-    ASSERT_TRUE(post(r, into, 1, 5));
+    Buffered r(scene(), size + 5, 5);
     const auto data = pattern(size, 3);
     send(r, data);
     EXPECT_EQ(r.expect(1).flags, kRecv);
@@ -125,9 +115,9 @@ TEST_P(MultiRecv, a_message_larger_than_what_is_left_is_truncated_and_releases_t
     EXPECT_EQ(e.entry.flags, kRecv | kRelease);
     EXPECT_EQ(e.entry.len, 5u);
     EXPECT_EQ(e.overflow, size - 5);
-    EXPECT_EQ(e.entry.buf, into.data() + size);
-    EXPECT_TRUE(same_bytes(into.data() + size, data.data(), 5));
-    EXPECT_TRUE(into.canaries_intact());
+    EXPECT_EQ(e.entry.buf, r.into.data() + size);
+    EXPECT_TRUE(same_bytes(r.into.data() + size, data.data(), 5));
+    EXPECT_TRUE(r.into.canaries_intact());
     EXPECT_EQ(r.received.value(), 1u);
     EXPECT_EQ(r.received.errors(), 1u);
     send(r, data);  // unexpected now
@@ -136,10 +126,8 @@ TEST_P(MultiRecv, a_message_larger_than_what_is_left_is_truncated_and_releases_t
 }
 
 TEST_P(MultiRecv, large_messages_at_once_release_the_buffer_when_the_last_is_in_place) {
-  Receiver r(scene(2));
   constexpr size_t kEach = 300000;
-  Guarded into(4 * kEach + 10);
-  ASSERT_TRUE(post(r, into, 1, 11));
+  Buffered r(scene(2), 4 * kEach + 10, 11);
   std::vector<std::vector<std::byte>> data;
   for (unsigned i = 0; i < 4; ++i) data.push_back(pattern(kEach, i));
   for (unsigned i = 0; i < 4; ++i) {
@@ -150,18 +138,18 @@ TEST_P(MultiRecv, large_messages_at_once_release_the_buffer_when_the_last_is_in_
   for (int n = 0; n < 4; ++n) {
     const auto c = r.expect(1);
     EXPECT_EQ(c.flags, n == 3 ? kRecv | kRelease : kRecv) << n;
-    const auto at = static_cast<size_t>(static_cast<std::byte*>(c.buf) - into.data());
+    const auto at = static_cast<size_t>(static_cast<std::byte*>(c.buf) - r.into.data());
     ASSERT_EQ(at % kEach, 0u);
     bool known = false;
     for (unsigned i = 0; i < 4; ++i) {
-      if (seen[i] || !same_bytes(into.data() + at, data[i].data(), kEach)) continue;
+      if (seen[i] || !same_bytes(r.into.data() + at, data[i].data(), kEach)) continue;
       seen[i] = known = true;
       EXPECT_EQ(c.source, i % 2);
       break;
     }
     EXPECT_TRUE(known) << n;
   }
-  EXPECT_TRUE(into.canaries_intact());
+  EXPECT_TRUE(r.into.canaries_intact());
 }
 
 TEST_P(MultiRecv, suppressed_successes_leave_the_release_alone) {
@@ -221,9 +209,7 @@ TEST_P(MultiRecv, more_unexpected_messages_than_the_queue_holds_all_go_in) {
 }
 
 TEST_P(MultiRecv, a_full_queue_holds_messages_back_and_loses_none) {
-  Receiver r(scene(1, 4));
-  Guarded into(8 * 100);
-  ASSERT_TRUE(post(r, into, 1, 1));
+  Buffered r(scene(1, 4), 8 * 100, 1);
   for (unsigned i = 0; i < 100; ++i) {
     const auto data = pattern(8, i);
     ASSERT_TRUE(r.send(0, data, 0, false));
@@ -233,20 +219,18 @@ TEST_P(MultiRecv, a_full_queue_holds_messages_back_and_loses_none) {
   for (unsigned i = 0; i < 100; ++i) {
     const auto c = r.expect(1);
     EXPECT_EQ((c.flags & kRelease) != 0, i == 99);
-    expect_at(c, into, 8 * i, pattern(8, i));
+    expect_at(c, r.into, 8 * i, pattern(8, i));
   }
 }
 
 TEST_P(MultiRecv, cancel_releases_an_idle_buffer_with_one_error) {
-  Receiver r(scene());
-  Guarded into(100);
-  ASSERT_TRUE(post(r, into, 1, 1));
+  Buffered r(scene(), 100, 1);
   send(r, pattern(8, 1));
   r.expect(1);
   ASSERT_TRUE(r.matcher->cancel(reinterpret_cast<void*>(1)));
   const CompletionError e = r.expect_error(1, Errc::canceled);
   EXPECT_EQ(e.entry.flags, kRecv | kRelease);
-  EXPECT_EQ(e.entry.buf, into.data());
+  EXPECT_EQ(e.entry.buf, r.into.data());
   EXPECT_EQ(r.received.value(), 1u);
   EXPECT_EQ(r.received.errors(), 1u);
   EXPECT_EQ(r.matcher->cancel(reinterpret_cast<void*>(1)).error(), Errc::no_entry);
@@ -254,10 +238,8 @@ TEST_P(MultiRecv, cancel_releases_an_idle_buffer_with_one_error) {
 }
 
 TEST_P(MultiRecv, cancel_waits_for_the_messages_under_way) {
-  Receiver r(scene());
   constexpr size_t kEach = 500000;
-  Guarded into(3 * kEach);
-  ASSERT_TRUE(post(r, into, 1, 1));
+  Buffered r(scene(), 3 * kEach, 1);
   const auto first = pattern(kEach, 1);
   const auto second = pattern(kEach, 2);
   ASSERT_TRUE(r.send(0, first, 0, false));
@@ -265,30 +247,27 @@ TEST_P(MultiRecv, cancel_waits_for_the_messages_under_way) {
   r.qp_of().poll(1);  // both matched, nothing has come yet
   ASSERT_TRUE(r.matcher->cancel(reinterpret_cast<void*>(1)));
   EXPECT_TRUE(r.cq().empty());
-  expect_at(r.expect(1), into, 0, first);
+  expect_at(r.expect(1), r.into, 0, first);
   const auto c = r.expect(1);
   EXPECT_EQ(c.flags, kRecv);
-  expect_at(c, into, kEach, second);
+  expect_at(c, r.into, kEach, second);
   EXPECT_EQ(r.expect_error(1, Errc::canceled).entry.flags, kRecv | kRelease);
   EXPECT_TRUE(r.cq().empty());
 }
 
 TEST_P(MultiRecv, a_lost_peer_fails_its_messages_and_the_buffer_lives_on) {
-  Receiver r(scene(2));
   constexpr size_t kEach = 500000;
-  Guarded into(2 * kEach);
-  ASSERT_TRUE(post(r, into, 1, 1));
+  Buffered r(scene(2), 2 * kEach, 1);
   const auto lost = pattern(kEach, 1);
   ASSERT_TRUE(r.send(0, lost, 0, false));
   r.qp_of(0).poll(1);
-  r.matcher->on_lost(r.qp_of(0), Errc::peer_lost);
-  r.qp_of(0).finish(Errc::peer_lost);
+  r.lose(0);
   EXPECT_EQ(r.expect_error(1, Errc::peer_lost).entry.flags, kRecv);
   const auto data = pattern(8, 2);
   send(r, data, 1);
   const auto c = r.expect(1);
   EXPECT_EQ(c.source, 1u);
-  expect_at(c, into, kEach, data);
+  expect_at(c, r.into, kEach, data);
 }
 
 TEST_P(MultiRecv, the_last_message_may_fail_and_then_its_error_releases_the_buffer) {
@@ -345,17 +324,12 @@ TEST_P(MultiRecv, two_buffers_are_no_single_one) {
   Receiver r(scene());
   Guarded into(100);
   const iovec iov[2] = {{into.data(), 50}, {into.data() + 50, 50}};
-  RecvWr wr;
-  wr.iov = iov;
-  wr.iov_count = 2;
-  wr.len = 100;
+  const RecvWr wr{.iov = iov, .iov_count = 2, .len = 100};
   EXPECT_EQ(r.matcher->recv_multi(wr, 1).error(), Errc::invalid);
 }
 
 TEST_P(MultiRecv, the_end_of_the_endpoint_cancels_it) {
-  Receiver r(scene());
-  Guarded into(100);
-  ASSERT_TRUE(post(r, into, 1, 1));
+  Buffered r(scene(), 100, 1);
   r.matcher->cancel_all(Errc::canceled);
   EXPECT_EQ(r.expect_error(1, Errc::canceled).entry.flags, kRecv | kRelease);
   EXPECT_TRUE(r.cq().empty());

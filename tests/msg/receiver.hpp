@@ -7,14 +7,27 @@
 
 namespace aperture::msg::test {
 
+using link::test::kEachLink;
+using link::test::link_name;
 using qp::CompletionError;
 using qp::RecvWr;
 using qp::SendWr;
 using qp::test::Guarded;
+using qp::test::iov_of;
 using qp::test::LinkKind;
 using qp::test::pattern;
 using qp::test::same_bytes;
 using qp::test::send_of;
+
+// A receive into one piece of memory.
+inline RecvWr recv_of(const iovec& iov, uint64_t context) {
+  RecvWr wr;
+  wr.iov = &iov;
+  wr.iov_count = 1;
+  wr.len = iov.iov_len;
+  wr.context = reinterpret_cast<void*>(context);
+  return wr;
+}
 
 struct Scene {
   LinkKind link = LinkKind::loopback;
@@ -24,11 +37,10 @@ struct Scene {
   bool report_source = true;
 };
 
-class Receiver final : public Matcher::Host {
+class Receiver : public Matcher::Host {
  public:
   explicit Receiver(const Scene& scene) {
-    qp::test::Options o;
-    o.cq_entries = scene.cq_entries;
+    const qp::test::Options o{.cq_entries = scene.cq_entries};
     for (size_t i = 0; i < scene.peers; ++i) {
       pairs_.push_back(std::make_unique<qp::test::Pair>(scene.link, o));
     }
@@ -64,6 +76,12 @@ class Receiver final : public Matcher::Host {
     for (auto& pair : pairs_) pair->b->qp->set_pressure(on);
   }
 
+  // Peer i is gone, as the endpoint tells it.
+  void lose(size_t i) {
+    matcher->on_lost(qp_of(i), Errc::peer_lost);
+    qp_of(i).finish(Errc::peer_lost);
+  }
+
   qp::test::Side& sender(size_t i = 0) { return *pairs_[i]->a; }
   qp::Qp& qp_of(size_t i = 0) { return *pairs_[i]->b->qp; }
   qp::Cq& cq() { return *port_->rx_cq; }
@@ -87,7 +105,7 @@ class Receiver final : public Matcher::Host {
 
   // A tagged message from sender i; the payload must stay until it is received.
   Status send(uint64_t tag, const std::vector<std::byte>& data, size_t i = 0, bool tagged = true) {
-    const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+    const iovec iov = iov_of(data);
     SendWr wr = send_of(iov, tag);
     wr.tagged = tagged;
     wr.tag = tag;
@@ -103,31 +121,27 @@ class Receiver final : public Matcher::Host {
   }
   Status recv(uint64_t tag, Guarded& into, uint64_t context, uint64_t ignore = 0,
               uint64_t source = qp::kAnySource, bool tagged = true) {
-    const iovec iov{into.data(), into.size()};
-    RecvWr wr;
-    wr.iov = &iov;
-    wr.iov_count = 1;
-    wr.len = into.size();
+    const iovec iov = iov_of(into);
+    RecvWr wr = recv_of(iov, context);
     wr.tag = tag;
     wr.ignore = ignore;
     wr.source = source;
-    wr.context = reinterpret_cast<void*>(context);
     wr.tagged = tagged;
     return matcher->recv(wr);
   }
   // The next completion must be a success of that context; returns it.
   qp::Completion expect(uint64_t context) {
-    EXPECT_TRUE(until([&] { return !cq().empty(); })) << "context " << context;
-    if (cq().empty()) return {};
-    EXPECT_FALSE(cq().error_first()) << "context " << context;
-    if (cq().error_first()) {
-      cq().pop_error();
-      return {};
-    }
-    const qp::Completion c = cq().front();
+    SCOPED_TRACE("context " + std::to_string(context));
+    EXPECT_TRUE(until([&] { return !cq().empty(); }));
+    const qp::Completion c = qp::test::take(cq());
     EXPECT_EQ(c.context, reinterpret_cast<void*>(context));
-    cq().pop();
     return c;
+  }
+  // Posts a receive that completes; returns its completion.
+  qp::Completion receive(uint64_t tag, Guarded& into, uint64_t context, uint64_t ignore = 0,
+                         uint64_t source = qp::kAnySource) {
+    EXPECT_TRUE(recv(tag, into, context, ignore, source));
+    return expect(context);
   }
   CompletionError expect_error(uint64_t context, Errc err) {
     EXPECT_TRUE(until([&] { return !cq().empty(); }));

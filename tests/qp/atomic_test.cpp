@@ -3,13 +3,15 @@
 // what a peer may not put into a cell. (man 3 fi_atomic; hostile-inputs 9, 14, 24, 25, 27, 38.)
 #include <poll.h>
 
+#include "qp/attacked.hpp"
 #include "qp/one_sided.hpp"
 
 namespace aperture::qp::test {
 namespace {
 
-using wire::Head;
-using wire::Op;
+using transport::AtomicKind;
+using transport::AtomicOp;
+using transport::AtomicType;
 
 constexpr Rights kAll = Rights::remote_read | Rights::remote_write | Rights::remote_atomic;
 
@@ -57,16 +59,18 @@ struct Atomic {
 
 class Atomics : public OneSided {
  protected:
-  Atomics() : memory_(65536) { region_ = pair_.region(b(), memory_, kAll); }
+  Atomics() : memory_(65536) {
+    owner_executes_ = true;
+    region_ = pair_.region(b(), memory_, kAll);
+  }
+  void TearDown() override {
+    if (a().qp->state() != QpState::dead) expect_all_well();
+  }
   ~Atomics() override { EXPECT_TRUE(memory_.canaries_intact()); }
   RemoteRange at(uint64_t offset, uint64_t len) {
     return {memory_.address() + offset, len, region_.key};
   }
   uint64_t& word(size_t n) { return reinterpret_cast<uint64_t*>(memory_.data())[n]; }
-  // Nobody but the owner executes atomics: it takes part in all settings here.
-  bool owner_executes(size_t n) {
-    return pair_.until([&] { return a().tx_cq.size() >= n; }, true, true);
-  }
 
   Guarded memory_;
   protect::RegionHandle region_;
@@ -74,28 +78,25 @@ class Atomics : public OneSided {
 INSTANTIATE_TEST_SUITE_P(settings, Atomics, kSettings, setting_name);
 
 TEST_P(Atomics, one_of_8_bytes_is_one_cell_and_so_is_its_answer) {
+  b().count_accesses();
   const uint64_t one = 1;
   uint64_t old = 9;
   EXPECT_TRUE(a().qp->atomic(Atomic(at(0, 8)).operand(&one).wr));
   EXPECT_EQ(a().qp->lane()->request_tx.cells.pos(), 1u);
-  ASSERT_TRUE(owner_executes(1));
   expect_success(1, 8);
   EXPECT_TRUE(a().qp->atomic(Atomic(at(0, 8), 2).operand(&one).fetch(&old).wr));
   EXPECT_EQ(a().qp->lane()->request_tx.cells.pos(), 2u);
-  ASSERT_TRUE(owner_executes(1));
   expect_success(2, 8);
-  EXPECT_EQ(b().qp->lane()->response_tx.cells.pos(), 1u);
+  EXPECT_EQ(b().qp->lane()->response_tx.cells.pos(), 2u) << "a result, behind the permit";
   EXPECT_EQ(old, 1u);
   EXPECT_TRUE(a().qp->atomic(Atomic(at(0, 8), 3).operand(&one).compare(&old, &old).wr));
   EXPECT_EQ(a().qp->lane()->request_tx.cells.pos(), 3u);
-  ASSERT_TRUE(owner_executes(1));
   expect_success(3, 8);
   EXPECT_EQ(word(0), 2u) << "1 was not there";
   EXPECT_EQ(b().remote_writes.value(), 1u);
   EXPECT_EQ(b().remote_reads.value(), 2u);
   EXPECT_EQ(a().writes.value(), 1u);
   EXPECT_EQ(a().reads.value(), 2u);
-  expect_all_well();
 }
 
 TEST_P(Atomics, of_every_length_with_results_inline_and_through_the_byte_ring) {
@@ -107,22 +108,18 @@ TEST_P(Atomics, of_every_length_with_results_inline_and_through_the_byte_ring) {
     }
     EXPECT_TRUE(a().qp->atomic(
         Atomic(at(0, n * 8)).operand(operand.data()).compare(compare.data(), result.data()).wr));
-    ASSERT_TRUE(owner_executes(1));
     expect_success(1, n * 8);
     for (size_t i = 0; i < n; ++i) {
       ASSERT_EQ(word(i), operand[i]);
       ASSERT_EQ(result[i], i);
     }
     EXPECT_TRUE(a().qp->atomic(Atomic(at(0, n * 8)).operand(operand.data()).wr));
-    ASSERT_TRUE(owner_executes(1));
     expect_success(1, n * 8);
     for (size_t i = 0; i < n; ++i) ASSERT_EQ(word(i), 2 * operand[i]);
     EXPECT_TRUE(a().qp->atomic(Atomic(at(0, n * 8)).op(AtomicOp::read).fetch(result.data()).wr));
-    ASSERT_TRUE(owner_executes(1));
     expect_success(1, n * 8);
     for (size_t i = 0; i < n; ++i) ASSERT_EQ(result[i], 2 * operand[i]);
   }
-  expect_all_well();
 }
 
 TEST_P(Atomics, more_than_the_rings_hold_wait_and_keep_their_order) {
@@ -137,17 +134,12 @@ TEST_P(Atomics, more_than_the_rings_hold_wait_and_keep_their_order) {
       if (!s) break;
       ++posted;
     }
-    for (; !a().tx_cq.empty(); a().tx_cq.pop()) {
-      EXPECT_FALSE(a().tx_cq.error_first());
-      EXPECT_EQ(a().tx_cq.front().context, reinterpret_cast<void*>(ended));
-      ++ended;
-    }
+    for (const uint64_t context : take_contexts(a().tx_cq)) EXPECT_EQ(context, ended++);
     return ended == kCount;
   }));
   for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(results[i * 1024], i) << "executed once, in order";
   EXPECT_EQ(word(0), kCount);
   EXPECT_EQ(a().port.atomics.out(), 0u);
-  expect_all_well();
 }
 
 TEST_P(Atomics, injected_operands_are_taken_at_once_even_when_they_wait) {
@@ -166,14 +158,14 @@ TEST_P(Atomics, injected_operands_are_taken_at_once_even_when_they_wait) {
     std::fill(compare.begin(), compare.end(), ~uint64_t{0});
   }
   ASSERT_GT(accepted, 100u);
-  ASSERT_TRUE(owner_executes(accepted));
-  for (size_t i = 0; i < accepted; ++i, a().tx_cq.pop()) ASSERT_FALSE(a().tx_cq.error_first());
+  ASSERT_TRUE(completed(accepted));
+  EXPECT_EQ(take_contexts(a().tx_cq).size(), accepted);
   EXPECT_EQ(word(0), accepted);
   EXPECT_EQ(word(31), accepted);
-  expect_all_well();
 }
 
 TEST_P(Atomics, refusals_change_nothing_and_name_the_range) {
+  b().count_accesses();
   const uint64_t one[3] = {1, 1, 1};
   uint64_t old[3] = {7, 7, 7};
   const RemoteRange bad[] = {{memory_.address() + 4, 8, region_.key},
@@ -187,7 +179,7 @@ TEST_P(Atomics, refusals_change_nothing_and_name_the_range) {
       atomic.operand(one);
       if (fetches) atomic.fetch(old);
       EXPECT_TRUE(a().qp->atomic(atomic.wr));
-      ASSERT_TRUE(owner_executes(1));
+      ASSERT_TRUE(completed(1));
       ASSERT_TRUE(a().tx_cq.error_first());
       CompletionError e = a().tx_cq.pop_error();
       EXPECT_EQ(e.err, Errc::access_denied);
@@ -200,7 +192,7 @@ TEST_P(Atomics, refusals_change_nothing_and_name_the_range) {
       several.wr.ranges = ranges;
       several.wr.range_count = 3;
       EXPECT_TRUE(a().qp->atomic(several.wr));
-      ASSERT_TRUE(owner_executes(1));
+      ASSERT_TRUE(completed(1));
       ASSERT_TRUE(a().tx_cq.error_first());
       e = a().tx_cq.pop_error();
       EXPECT_EQ(e.vendor, static_cast<uint32_t>(why[i]));
@@ -213,7 +205,6 @@ TEST_P(Atomics, refusals_change_nothing_and_name_the_range) {
   EXPECT_EQ(old[0] + old[1] + old[2], 21u);
   EXPECT_EQ(a().writes.errors() + a().reads.errors(), 12u);
   EXPECT_EQ(b().remote_writes.value() + b().remote_reads.value(), 0u);
-  expect_all_well();
 }
 
 TEST_P(Atomics, rights_of_the_region_decide) {
@@ -227,13 +218,8 @@ TEST_P(Atomics, rights_of_the_region_decide) {
     if (kind != AtomicKind::base) atomic.fetch(&old);
     atomic.op(op);
     EXPECT_TRUE(a().qp->atomic(atomic.wr));
-    EXPECT_TRUE(owner_executes(1));
-    const bool refused = a().tx_cq.error_first();
-    if (refused) {
-      a().tx_cq.pop_error();
-    } else {
-      a().tx_cq.pop();
-    }
+    EXPECT_TRUE(completed(1));
+    const bool refused = take_end(a().tx_cq) != Errc::ok;
     EXPECT_EQ(memory.all(0), refused || op == AtomicOp::read);
     pair_.close(region);
     return !refused;
@@ -247,7 +233,6 @@ TEST_P(Atomics, rights_of_the_region_decide) {
   EXPECT_TRUE(outcome(kAll, AtomicKind::fetch, AtomicOp::sum));
   EXPECT_TRUE(outcome(Rights::remote_read, AtomicKind::fetch, AtomicOp::read));
   EXPECT_FALSE(outcome(write, AtomicKind::fetch, AtomicOp::read));
-  expect_all_well();
 }
 
 // Direct copies never overtake them where order was asked for, nor are they ever claimed.
@@ -264,12 +249,10 @@ TEST_P(Atomics, wait_for_their_owner_whoever_could_copy) {
   RmaWr read = rma_of(iov, range, 2);
   read.fence = true;
   EXPECT_TRUE(a().qp->rma(WqeKind::read, read));
-  ASSERT_TRUE(owner_executes(2));
-  EXPECT_EQ(a().tx_cq.front().context, reinterpret_cast<void*>(1));
-  a().tx_cq.pop();
+  ASSERT_TRUE(completed(2));
+  EXPECT_EQ(take(a().tx_cq).context, reinterpret_cast<void*>(1));
   expect_success(2, 8);
   EXPECT_EQ(seen, 1u) << "the fenced read saw the atomic";
-  expect_all_well();
 }
 
 TEST_P(Atomics, one_that_waits_rings_the_doorbell) {
@@ -277,9 +260,7 @@ TEST_P(Atomics, one_that_waits_rings_the_doorbell) {
   const uint64_t one = 1;
   EXPECT_TRUE(a().qp->atomic(Atomic(at(0, 8)).operand(&one).wr));
   EXPECT_TRUE(pair_.until([&] { return ::poll(&bell, 1, 0) == 1; }, true, false));
-  ASSERT_TRUE(owner_executes(1));
   expect_success(1, 8);
-  expect_all_well();
 }
 
 TEST_P(Atomics, pending_ones_end_once_when_the_peer_is_lost) {
@@ -292,10 +273,7 @@ TEST_P(Atomics, pending_ones_end_once_when_the_peer_is_lost) {
   a().qp->lose(Errc::peer_lost);
   a().qp->finish(Errc::peer_lost);
   EXPECT_EQ(a().tx_cq.size(), accepted);
-  while (!a().tx_cq.empty()) {
-    ASSERT_TRUE(a().tx_cq.error_first());
-    EXPECT_EQ(a().tx_cq.pop_error().err, Errc::peer_lost);
-  }
+  while (!a().tx_cq.empty()) EXPECT_EQ(take_end(a().tx_cq), Errc::peer_lost);
   EXPECT_EQ(a().port.wqes.out(), 0u);
   EXPECT_EQ(a().port.atomics.out(), 0u);
 }
@@ -305,48 +283,26 @@ TEST_P(Atomics, queued_ones_can_be_cancelled) {
   const uint64_t one = 1;
   EXPECT_TRUE(fresh.a->qp->atomic(Atomic(at(0, 8), 5).operand(&one).wr));
   EXPECT_TRUE(fresh.a->qp->cancel(reinterpret_cast<void*>(5)));
-  ASSERT_TRUE(fresh.a->tx_cq.error_first());
-  EXPECT_EQ(fresh.a->tx_cq.pop_error().err, Errc::canceled);
+  EXPECT_EQ(take_end(fresh.a->tx_cq), Errc::canceled);
   EXPECT_EQ(fresh.a->port.atomics.out(), 0u);
   EXPECT_EQ(fresh.a->port.wqes.out(), 0u);
 }
 
 // ---- a hostile peer ----------------------------------------------------------------------------
 
-class HostileAtomics : public testing::TestWithParam<LinkKind> {
+class HostileAtomics : public Attacked {
  protected:
-  HostileAtomics() : pair_(GetParam()), memory_(16384, 7) {
-    region_ = pair_.region(a(), memory_, kAll);
-    a().qp->attach(std::move(pair_.lane_a));
-    EXPECT_TRUE(peer().prepare_request_bytes());
-  }
-  ~HostileAtomics() override {
-    EXPECT_TRUE(memory_.canaries_intact());
-    a().qp->finish(Errc::protocol);
-    EXPECT_EQ(a().port.wqes.out(), 0u);
-  }
-  Side& a() { return *pair_.a; }
-  link::Lane& peer() { return *pair_.lane_b; }
-  void poll() {
-    for (int i = 0; i < 20; ++i) a().poll();
-  }
+  HostileAtomics() : Attacked(16384, kAll) { EXPECT_TRUE(peer().prepare_request_bytes()); }
 
-  void put_inline(const wire::AtomicCode& code, uint32_t count, uint16_t len) {
-    ring::ChannelTx& tx = peer().request_tx;
+  void put_inline(link::Lane& lane, const wire::AtomicCode& code, uint32_t count, uint16_t len) {
     const Head head = Head::make(Op::atomic, 0, len, memory_.address());
-    std::memcpy(tx.cells.body(), &head, sizeof head);
-    wire::store_fields(tx.cells.body(), wire::AtomicFields{region_.key, code, count});
-    const uint32_t n = wire::cells_of(Op::atomic, 0, len);
-    tx.cells.publish(n == 0 ? 1 : n);
+    put(lane.request_tx, head, wire::AtomicFields{region_.key, code, count});
   }
   void put_bytes(const wire::AtomicCode& code, const std::vector<uint64_t>& words, uint64_t pos,
                  uint32_t len) {
-    ring::ChannelTx& tx = peer().request_tx;
-    std::memcpy(tx.bytes.at(0), words.data(), words.size() * 8);
-    const Head head = Head::make(Op::atomic_bytes, 0, 0, 0);
-    std::memcpy(tx.cells.body(), &head, sizeof head);
-    wire::store_fields(tx.cells.body(), wire::AtomicBytesFields{pos, code, len});
-    tx.cells.publish(1);
+    std::memcpy(peer().request_tx.bytes.at(0), words.data(), words.size() * 8);
+    put(peer().request_tx, Head::make(Op::atomic_bytes, 0, 0, 0),
+        wire::AtomicBytesFields{pos, code, len});
   }
   void expect_broken() {
     poll();
@@ -354,14 +310,16 @@ class HostileAtomics : public testing::TestWithParam<LinkKind> {
     EXPECT_TRUE(memory_.all(7));
   }
   std::vector<uint64_t> range(uint64_t count) { return {memory_.address(), region_.key, count}; }
-
-  Pair pair_;
-  Guarded memory_;
-  protect::RegionHandle region_;
+  // An addition of ours to something of the peer's.
+  void post_sum(void* fetch_to = nullptr) {
+    const uint64_t one = 1;
+    Atomic atomic({4096, 8, 1});
+    atomic.operand(&one);
+    if (fetch_to != nullptr) atomic.fetch(fetch_to);
+    EXPECT_TRUE(a().qp->atomic(atomic.wr));
+  }
 };
-INSTANTIATE_TEST_SUITE_P(links, HostileAtomics,
-                         testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
-                         [](const auto& link) { return name_of(link.param); });
+INSTANTIATE_TEST_SUITE_P(links, HostileAtomics, kEachLink, link_name);
 
 constexpr uint8_t kSum = static_cast<uint8_t>(AtomicOp::sum);
 constexpr uint8_t kRead = static_cast<uint8_t>(AtomicOp::read);
@@ -374,16 +332,9 @@ TEST_P(HostileAtomics, codes_that_name_nothing) {
       {kSum, kWord, 3, 1},  {kSum, kWord, 255, 1}, {kSwap, kWord, 0, 1}, {kSum, kWord, 2, 1},
       {kRead, kWord, 0, 1}, {kSum, kWord, 0, 0},   {kSum, kWord, 0, 2},  {kSum, kWord, 0, 255}};
   for (const wire::AtomicCode& code : codes) {
-    Pair pair(GetParam());
-    pair.a->qp->attach(std::move(pair.lane_a));
-    ring::ChannelTx& tx = pair.lane_b->request_tx;
-    const Head head = Head::make(Op::atomic, 0, 8, memory_.address());
-    std::memcpy(tx.cells.body(), &head, sizeof head);
-    wire::store_fields(tx.cells.body(), wire::AtomicFields{region_.key, code, 1});
-    tx.cells.publish(1);
-    for (int i = 0; i < 10; ++i) pair.a->poll();
-    EXPECT_TRUE(pair.a->qp->broken())
-        << int{code.op} << " " << int{code.type} << " " << int{code.kind};
+    SCOPED_TRACE(std::to_string(code.op) + " " + std::to_string(code.type) + " " +
+                 std::to_string(code.kind));
+    expect_breaks([&](link::Lane& lane) { put_inline(lane, code, 1, 8); });
   }
 }
 
@@ -393,23 +344,18 @@ TEST_P(HostileAtomics, counts_and_lengths_that_do_not_fit) {
       {2, 8},   {33, 256}, {0x20000000, 0}, {0x20000001, 8}, {~uint32_t{0}, 256},
       {1025, 8}};
   for (const auto& [count, len] : cases) {
-    Pair pair(GetParam());
-    pair.a->qp->attach(std::move(pair.lane_a));
-    ring::ChannelTx& tx = pair.lane_b->request_tx;
-    const Head head = Head::make(Op::atomic, 0, len, memory_.address());
-    std::memcpy(tx.cells.body(), &head, sizeof head);
-    wire::store_fields(tx.cells.body(),
-                       wire::AtomicFields{region_.key, {kSum, kWord, 0, 1}, count});
-    tx.cells.publish(wire::cells_of(Op::atomic, 0, len));
-    for (int i = 0; i < 10; ++i) pair.a->poll();
-    EXPECT_TRUE(pair.a->qp->broken()) << count << " " << len;
+    SCOPED_TRACE(std::to_string(count) + " " + std::to_string(len));
+    expect_breaks([&, n = count, bytes = len](link::Lane& lane) {
+      put_inline(lane, {kSum, kWord, 0, 1}, n, bytes);
+    });
   }
-  put_inline({kSum, kWord, 0, 1}, 33, 264);
+  put_inline(peer(), {kSum, kWord, 0, 1}, 33, 264);
   expect_broken();
 }
 
 TEST_P(HostileAtomics, sound_cells_are_executed) {
-  put_inline({kSum, kWord, 0, 1}, 32, 256);
+  a().count_accesses();
+  put_inline(peer(), {kSum, kWord, 0, 1}, 32, 256);
   std::vector<uint64_t> words = range(2);
   words.insert(words.end(), {5, 6});
   put_bytes({kSum, kWord, 1, 1}, words, 0, 40);
@@ -466,52 +412,35 @@ TEST_P(HostileAtomics, more_elements_than_a_request_may_have) {
 }
 
 TEST_P(HostileAtomics, answers_that_nobody_asked_for) {
-  uint64_t one = 1, old = 0;
-  const RemoteRange target{4096, 8, 1};
-  EXPECT_TRUE(a().qp->atomic(Atomic(target).operand(&one).wr));  // base: has no answer
-  ring::ChannelTx& tx = peer().response_tx;
-  const Head head = Head::make(Op::read_inline, 0, 8, 0);
-  std::memcpy(tx.cells.body(), &head, sizeof head);
-  tx.cells.publish(1);
+  uint64_t old = 0;
+  post_sum();  // base: has no answer
+  response(Op::read_inline, 8, 0);
   poll();
   EXPECT_TRUE(a().qp->broken());
   EXPECT_EQ(old, 0u);
 }
 
 TEST_P(HostileAtomics, an_answer_that_is_too_long) {
-  uint64_t one = 1, old[3] = {7, 7, 7};
-  const RemoteRange target{4096, 8, 1};
-  EXPECT_TRUE(a().qp->atomic(Atomic(target).operand(&one).fetch(&old[1]).wr));
-  ring::ChannelTx& tx = peer().response_tx;
-  const Head head = Head::make(Op::read_inline, 0, 16, 0);
-  std::memcpy(tx.cells.body(), &head, sizeof head);
-  tx.cells.publish(1);
+  uint64_t old[3] = {7, 7, 7};
+  post_sum(&old[1]);
+  response(Op::read_inline, 16, 0);
   poll();
   EXPECT_TRUE(a().qp->broken());
   EXPECT_EQ(old[2], 7u);
 }
 
 TEST_P(HostileAtomics, an_acknowledgement_without_the_answer) {
-  uint64_t one = 1, old = 7;
-  const RemoteRange target{4096, 8, 1};
-  EXPECT_TRUE(a().qp->atomic(Atomic(target).operand(&one).fetch(&old).wr));
-  peer().request_rx.cells.advance(1);
-  peer().request_rx.publish_consumed();
+  uint64_t old = 7;
+  post_sum(&old);
+  acknowledge();
   poll();
-  ASSERT_TRUE(a().tx_cq.error_first());
-  EXPECT_EQ(a().tx_cq.pop_error().err, Errc::protocol);
+  EXPECT_EQ(take_end(a().tx_cq), Errc::protocol);
 }
 
 TEST_P(HostileAtomics, a_refusal_that_names_a_range_that_is_not_there) {
-  uint64_t one = 1;
-  const RemoteRange target{4096, 8, 1};
-  EXPECT_TRUE(a().qp->atomic(Atomic(target).operand(&one).wr));
-  ring::ChannelTx& tx = peer().response_tx;
-  const Head head = Head::make(Op::nak, 0, 0xff09, 0);
-  std::memcpy(tx.cells.body(), &head, sizeof head);
-  tx.cells.publish(1);
-  peer().request_rx.cells.advance(1);
-  peer().request_rx.publish_consumed();
+  post_sum();
+  response(Op::nak, 0xff09, 0);
+  acknowledge();
   poll();
   ASSERT_TRUE(a().tx_cq.error_first());
   EXPECT_EQ(a().tx_cq.pop_error().vendor, static_cast<uint32_t>(protect::Denial::misaligned));

@@ -1,4 +1,4 @@
-// Atomics between two queue pairs in two threads over one mapping, as two processes would drive
+// Atomics between two queue pairs in two threads over one mapping, as two processes would progress
 // them, while a third thread changes the same words with the CPU's own atomics.
 #include <atomic>
 #include <set>
@@ -9,16 +9,10 @@
 namespace aperture::qp::test {
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr uint64_t kRounds = 1000;
-#else
-constexpr uint64_t kRounds = 8000;
-#endif
+constexpr uint64_t kRounds = kTsan ? 1000 : 8000;
 
 class AtomicThreads : public testing::TestWithParam<LinkKind> {};
-INSTANTIATE_TEST_SUITE_P(links, AtomicThreads,
-                         testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
-                         [](const auto& link) { return name_of(link.param); });
+INSTANTIATE_TEST_SUITE_P(links, AtomicThreads, kEachLink, link_name);
 
 // Adds 1 to a word of the other side again and again, by turns fetching what was there.
 class Adder {
@@ -49,7 +43,7 @@ class Adder {
     const iovec result{&former_[posted_ % kInFlight], 8};
     const RemoteRange range{address_, 8, key_};
     AtomicWr wr;
-    wr.kind = posted_ % 2 == 0 ? AtomicKind::base : AtomicKind::fetch;
+    wr.kind = posted_ % 2 == 0 ? transport::AtomicKind::base : transport::AtomicKind::fetch;
     wr.len = 8;
     wr.operand = &operand;
     wr.operand_count = 1;

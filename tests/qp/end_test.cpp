@@ -16,7 +16,6 @@ class End : public OneSided {
       for (int kind = 0; kind < 4; ++kind) {
         buffers_.push_back(std::make_unique<Guarded>(size, 5));
         const iovec iov{buffers_.back()->data(), size};
-        const RemoteRange range{remote, size, key};
         const uint64_t context = ++posted_;
         Status s;
         if (kind == 0 || kind == 3) {
@@ -24,7 +23,8 @@ class End : public OneSided {
           wr.delivery = kind == 3;
           s = a().qp->send(wr);
         } else {
-          s = a().qp->rma(kind == 1 ? WqeKind::write : WqeKind::read, rma_of(iov, range, context));
+          s = a().rma(kind == 1 ? WqeKind::write : WqeKind::read, iov, {remote, size, key},
+                      context);
         }
         if (!s) --posted_;
       }
@@ -32,15 +32,11 @@ class End : public OneSided {
   }
   void collect() {
     while (!a().tx_cq.empty()) {
-      const Completion c = a().tx_cq.front();
-      const bool error = a().tx_cq.error_first();
-      EXPECT_EQ(++ended_[reinterpret_cast<uint64_t>(c.context)], 1);
-      if (error) {
-        last_error_ = a().tx_cq.pop_error().err;
-        ++errors_;
-      } else {
-        a().tx_cq.pop();
-      }
+      EXPECT_EQ(++ended_[reinterpret_cast<uint64_t>(a().tx_cq.front().context)], 1);
+      const Errc err = take_end(a().tx_cq);
+      if (err == Errc::ok) continue;
+      last_error_ = err;
+      ++errors_;
     }
   }
   void expect_each_once() {
@@ -65,12 +61,11 @@ TEST_P(End, finish_at_any_moment_ends_everything_once) {
   for (int polls = 0; polls < 12; ++polls) {
     Guarded memory(400000, 7);
     const auto region = pair_.region(b(), memory, Rights::remote_write | Rights::remote_read);
-    Pair& pair = pair_;
     ASSERT_NE(a().qp->state(), QpState::dead);
     post_everything(memory.address(), region.key);
     for (int i = 0; i < polls; ++i) {
       a().poll();
-      if (target_polls()) pair.b->poll();
+      if (target_polls()) b().poll();
     }
     auto lane = a().qp->finish(Errc::shut_down);
     EXPECT_NE(lane, nullptr);
@@ -84,9 +79,7 @@ TEST_P(End, finish_at_any_moment_ends_everything_once) {
     EXPECT_TRUE(b().qp->finish(Errc::shut_down) != nullptr);
     for (const Received& r : b().sink.messages) EXPECT_TRUE(r.done);
     pair_.renew();
-    if (GetParam().target == Target::asleep) {
-      b().qp->set_consumer_state(ring::ConsumerState::asleep);
-    }
+    fall_asleep();
     ended_.clear();
     posted_ = 0;
     pair_.close(region);
@@ -114,12 +107,11 @@ TEST_P(End, what_a_lost_peer_had_published_is_still_executed) {
   Guarded memory(400, 7);
   const auto region = pair_.region(b(), memory, Rights::remote_write);
   const auto data = pattern(400, 1);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
-  const RemoteRange range{memory.address(), 400, region.key};
+  const iovec iov = iov_of(data);
   SendWr send = send_of(iov, 1);
   ASSERT_TRUE(a().qp->send(send));
   if (GetParam().target == Target::polls) {
-    ASSERT_TRUE(a().qp->rma(WqeKind::write, rma_of(iov, range, 2)));
+    ASSERT_TRUE(a().write(iov, {memory.address(), 400, region.key}, 2));
   }
   ASSERT_TRUE(a().qp->send(send));
   b().qp->lose(Errc::peer_lost);
@@ -133,9 +125,9 @@ TEST_P(End, what_a_lost_peer_had_published_is_still_executed) {
 TEST_P(End, offer_of_a_lost_peer_ends_its_receive_with_an_error) {
   b().sink.hold_offers = true;
   const auto data = pattern(300000, 1);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
-  ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
-  ASSERT_TRUE(a().qp->send(send_of(iov, 2)));
+  const iovec iov = iov_of(data);
+  ASSERT_TRUE(a().send(iov, 1));
+  ASSERT_TRUE(a().send(iov, 2));
   ASSERT_TRUE(pair_.until([&] { return b().sink.held.size() == 2; }, false, true));
   b().sink.begin(*b().qp, b().sink.held[0]);  // begun before the loss; the other after it
   b().qp->lose(Errc::peer_lost);
@@ -154,12 +146,10 @@ TEST_P(End, head_that_waits_for_a_dead_peer_is_given_up) {
   Guarded memory(400000, 7);
   const auto region = pair_.region(b(), memory, Rights::remote_write | Rights::remote_read);
   const auto data = pattern(400, 1);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
-  const RemoteRange range{memory.address(), 400, region.key};
   b().qp->set_consumer_state(ring::ConsumerState::hot);
-  ASSERT_TRUE(a().qp->rma(WqeKind::write, rma_of(iov, range, 1)));
+  ASSERT_TRUE(a().write(iov_of(data), {memory.address(), 400, region.key}, 1));
   auto& words = a().qp->lane()->request_tx.words();
-  words.claim.store(claim_word(0, ClaimState::taken));
+  words.claim.store(transport::claim_word(0, transport::ClaimState::taken));
   for (int i = 0; i < 10; ++i) b().poll();
   EXPECT_TRUE(memory.all(7));
   b().qp->lose(Errc::peer_lost);
@@ -171,10 +161,8 @@ TEST_P(End, head_whose_answer_has_no_room_is_given_up) {
   Guarded memory(4'000'000, 7);
   const auto region = pair_.region(b(), memory, Rights::remote_read);
   Guarded local(4'000'000);
-  const iovec iov{local.data(), local.size()};
-  const RemoteRange range{memory.address(), local.size(), region.key};
   b().qp->set_consumer_state(ring::ConsumerState::hot);
-  ASSERT_TRUE(a().qp->rma(WqeKind::read, rma_of(iov, range, 1)));
+  ASSERT_TRUE(a().read(iov_of(local), {memory.address(), local.size(), region.key}, 1));
   for (int i = 0; i < 100; ++i) b().poll();  // the response ring is full now
   EXPECT_FALSE(b().qp->drained() && !b().qp->lane()->request_rx.cells.ready());
   b().qp->lose(Errc::peer_lost);
@@ -185,10 +173,9 @@ TEST_P(End, head_whose_answer_has_no_room_is_given_up) {
 TEST_P(End, while_connecting) {
   Pair pair(GetParam().link);
   const auto data = pattern(300, 1);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
-  const RemoteRange range{1, 300, 2};
-  ASSERT_TRUE(pair.a->qp->send(send_of(iov, 1)));
-  ASSERT_TRUE(pair.a->qp->rma(WqeKind::write, rma_of(iov, range, 2)));
+  const iovec iov = iov_of(data);
+  ASSERT_TRUE(pair.a->send(iov, 1));
+  ASSERT_TRUE(pair.a->write(iov, {1, 300, 2}, 2));
   SendWr quiet = send_of(iov, 3);
   quiet.completion = false;
   ASSERT_TRUE(pair.a->qp->send(quiet));

@@ -6,38 +6,14 @@ namespace aperture::qp::test {
 namespace {
 
 constexpr size_t kSizes[] = {0, 1, 8, 256, 257, 5000, 32768, 100000, 700000};
-constexpr uint32_t kBoth = ring::kNoticeOfReads | ring::kNoticeOfWrites;
-
-// As OneSided, with a target that wants to hear of everything.
-class Notices : public testing::TestWithParam<Setting> {
+// The target wakes up at last in pair_.settle() and takes what is in its ring.
+class Notices : public OneSided {
  protected:
-  explicit Notices(uint32_t wanted = kBoth) : pair_(GetParam().link) {
-    pair_.lane_b->request_rx.want_notices(wanted);
-    pair_.attach();
-    if (GetParam().target == Target::asleep)
-      b().qp->set_consumer_state(ring::ConsumerState::asleep);
-  }
-  Side& a() { return *pair_.a; }
-  Side& b() { return *pair_.b; }
-  bool target_polls() const { return GetParam().target == Target::polls; }
-  bool completed(size_t n) {
-    return pair_.until([&] { return a().tx_cq.size() >= n; }, true, target_polls());
-  }
-  void drop_completion() {
-    ASSERT_FALSE(a().tx_cq.empty());
-    if (a().tx_cq.error_first()) FAIL() << a().tx_cq.pop_error().sentence;
-    a().tx_cq.pop();
-  }
-  // The target wakes up at last and takes what is in its ring.
-  void settle() { pair_.settle(); }
-  Pair pair_;
+  Notices() : OneSided(true) {}
 };
 INSTANTIATE_TEST_SUITE_P(settings, Notices, kSettings, setting_name);
 
-class NoNotices : public Notices {
- protected:
-  NoNotices() : Notices(0) {}
-};
+using NoNotices = OneSided;
 INSTANTIATE_TEST_SUITE_P(settings, NoNotices, kSettings, setting_name);
 
 TEST_P(Notices, each_write_and_each_read_counts_once) {
@@ -48,16 +24,16 @@ TEST_P(Notices, each_write_and_each_read_counts_once) {
     for (const size_t size : kSizes) {
       const iovec iov{local.data(), size};
       const RemoteRange range{memory.address(), size, region.key};
-      ASSERT_TRUE(a().qp->rma(WqeKind::write, rma_of(iov, range, 1)));
+      ASSERT_TRUE(a().write(iov, range, 1));
       ASSERT_TRUE(completed(1)) << size;
-      drop_completion();
-      ASSERT_TRUE(a().qp->rma(WqeKind::read, rma_of(iov, range, 2)));
+      take(a().tx_cq);
+      ASSERT_TRUE(a().read(iov, range, 2));
       ASSERT_TRUE(completed(1)) << size;
-      drop_completion();
+      take(a().tx_cq);
       ++writes;
     }
   }
-  settle();
+  pair_.settle();
   EXPECT_EQ(b().remote_writes.value(), writes);
   EXPECT_EQ(b().remote_reads.value(), writes);
   EXPECT_TRUE(b().rx_cq.empty()) << "no entry without immediate data";
@@ -77,10 +53,10 @@ TEST_P(Notices, several_ranges_are_one_access) {
     for (const WqeKind kind : {WqeKind::write, WqeKind::read}) {
       ASSERT_TRUE(a().qp->rma(kind, wr));
       ASSERT_TRUE(completed(1));
-      drop_completion();
+      take(a().tx_cq);
     }
   }
-  settle();
+  pair_.settle();
   EXPECT_EQ(b().remote_writes.value(), 2u);
   EXPECT_EQ(b().remote_reads.value(), 2u);
 }
@@ -99,27 +75,25 @@ TEST_P(Notices, a_refused_access_counts_for_nobody) {
         ASSERT_TRUE(a().qp->rma(kind, wr));
         // one that was in the ring of a stopped target is for its owner to refuse
         ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
-        ASSERT_TRUE(a().tx_cq.error_first());
-        EXPECT_EQ(a().tx_cq.pop_error().err, Errc::access_denied);
+        EXPECT_EQ(take_end(a().tx_cq), Errc::access_denied);
       }
     }
   }
-  settle();
+  pair_.settle();
   EXPECT_EQ(b().remote_writes.value(), 0u);
   EXPECT_EQ(b().remote_reads.value(), 0u);
   EXPECT_TRUE(b().rx_cq.empty());
   EXPECT_TRUE(memory.all(0));
   // and the next good one does count, with its data
   const iovec iov{local.data(), 8};
-  RmaWr wr = rma_of(iov, RemoteRange{}, 1);
   const RemoteRange good{memory.address(), 8, region.key};
-  wr.ranges = &good;
+  RmaWr wr = rma_of(iov, good, 1);
   wr.has_imm = true;
   wr.imm = 5;
   ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
-  drop_completion();
-  settle();
+  take(a().tx_cq);
+  pair_.settle();
   EXPECT_EQ(b().remote_writes.value(), 1u);
   ASSERT_EQ(b().rx_cq.size(), 1u);
   EXPECT_EQ(b().rx_cq.front().imm, 5u);
@@ -139,22 +113,21 @@ TEST_P(NoNotices, immediate_data_comes_once_and_after_the_bytes_without_the_targ
     wr.imm = 1000 + size;
     ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
     ASSERT_TRUE(completed(1)) << size << ": the bytes need no poll of a target that can be reached";
-    drop_completion();
+    take(a().tx_cq);
     EXPECT_TRUE(same_bytes(memory.data(), data.data(), size)) << size;
     if (target_polls()) {
       ASSERT_TRUE(pair_.until([&] { return b().rx_cq.size() == 1; }));
-      EXPECT_EQ(b().rx_cq.front().imm, 1000 + size);
-      b().rx_cq.pop();
+      EXPECT_EQ(take(b().rx_cq).imm, 1000 + size);
     }
   }
-  settle();
+  pair_.settle();
   if (target_polls()) return;
   ASSERT_EQ(b().rx_cq.size(), std::size(kSizes));
   for (const size_t size : kSizes) {
-    EXPECT_EQ(b().rx_cq.front().imm, 1000 + size);
-    EXPECT_EQ(b().rx_cq.front().len, size);
-    EXPECT_EQ(b().rx_cq.front().flags, 3u);
-    b().rx_cq.pop();
+    const Completion c = take(b().rx_cq);
+    EXPECT_EQ(c.imm, 1000 + size);
+    EXPECT_EQ(c.len, size);
+    EXPECT_EQ(c.flags, 3u);
   }
 }
 
@@ -162,9 +135,7 @@ TEST_P(NoNotices, nobody_pays_who_did_not_ask) {
   if (GetParam().target != Target::asleep) GTEST_SKIP() << "where all goes by our own hand";
   Guarded memory(1000), local(1000);
   const auto region = pair_.region(b(), memory, Rights::remote_write);
-  const iovec iov{local.data(), 1000};
-  const RemoteRange range{memory.address(), 1000, region.key};
-  ASSERT_TRUE(a().qp->rma(WqeKind::write, rma_of(iov, range, 1)));
+  ASSERT_TRUE(a().write({local.data(), 1000}, {memory.address(), 1000, region.key}, 1));
   ASSERT_TRUE(completed(1));
   EXPECT_FALSE(b().qp->anything_arrived()) << "nothing went through the ring";
 }
@@ -173,17 +144,15 @@ TEST_P(Notices, notices_without_room_wait_and_none_is_lost) {
   if (GetParam().target != Target::asleep) GTEST_SKIP() << "where all goes by our own hand";
   Guarded memory(8), local(8);
   const auto region = pair_.region(b(), memory, Rights::remote_write);
-  const iovec iov{local.data(), 8};
-  const RemoteRange range{memory.address(), 8, region.key};
   uint64_t posted = 0;
-  while (posted < 600 && a().qp->rma(WqeKind::write, rma_of(iov, range, 1))) {
+  while (posted < 600 && a().write({local.data(), 8}, {memory.address(), 8, region.key}, 1)) {
     ++posted;
     a().poll();
   }
   EXPECT_GT(posted, 256u) << "the ring has fewer cells than that";
   EXPECT_TRUE(a().qp->has_queued());
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == posted; }));
-  settle();
+  pair_.settle();
   EXPECT_EQ(b().remote_writes.value(), posted);
 }
 
@@ -202,13 +171,10 @@ TEST_P(Notices, notices_and_immediate_data_keep_their_place_behind_messages) {
     ASSERT_TRUE(a().qp->rma(WqeKind::write, write));
   }
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 20; }));
-  settle();
+  pair_.settle();
   EXPECT_EQ(b().sink.messages.size(), 20u);
   ASSERT_EQ(b().rx_cq.size(), 20u);
-  for (uint64_t i = 0; i < 20; ++i) {
-    EXPECT_EQ(b().rx_cq.front().imm, i);
-    b().rx_cq.pop();
-  }
+  for (uint64_t i = 0; i < 20; ++i) EXPECT_EQ(take(b().rx_cq).imm, i);
 }
 
 }  // namespace

@@ -26,28 +26,33 @@ inline std::string setting_name(const testing::TestParamInfo<Setting>& setting) 
   return std::string(name_of(setting.param.link)) + "_target_" + target;
 }
 
-class OneSided : public testing::TestWithParam<Setting> {
+class OneSided : public OnePair<Setting> {
  protected:
-  OneSided() : pair_(GetParam().link) {
+  // A target that wants notices hears of every access.
+  explicit OneSided(bool wants_notices = false) : OnePair(GetParam().link) {
+    if (wants_notices) b().count_accesses();
     pair_.attach();
-    if (GetParam().target == Target::asleep)
-      b().qp->set_consumer_state(ring::ConsumerState::asleep);
+    fall_asleep();
   }
-  Side& a() { return *pair_.a; }
-  Side& b() { return *pair_.b; }
+  // The target, where it is one that sleeps.
+  void fall_asleep() {
+    if (GetParam().target != Target::asleep) return;
+    b().qp->set_consumer_state(ring::ConsumerState::asleep);
+  }
   bool target_polls() const { return GetParam().target == Target::polls; }
   // Runs until the initiator has so many completions.
   bool completed(size_t n) {
-    return pair_.until([&] { return a().tx_cq.size() >= n; }, true, target_polls());
+    return pair_.until([&] { return a().tx_cq.size() >= n; }, true,
+                       target_polls() || owner_executes_);
   }
-  void expect_success(uint64_t context, uint64_t len) {
-    ASSERT_FALSE(a().tx_cq.empty());
-    if (a().tx_cq.error_first()) {
-      FAIL() << a().tx_cq.pop_error().sentence;
-    }
-    EXPECT_EQ(a().tx_cq.front().context, reinterpret_cast<void*>(context));
-    EXPECT_EQ(a().tx_cq.front().len, len);
-    a().tx_cq.pop();
+  // The next to complete is that one, and the last.
+  void expect_success(uint64_t context, uint64_t len, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE()) {
+    const testing::ScopedTrace trace(file, line, std::to_string(len) + " bytes");
+    EXPECT_TRUE(completed(1));
+    const Completion c = take(a().tx_cq);
+    EXPECT_EQ(c.context, reinterpret_cast<void*>(context));
+    EXPECT_EQ(c.len, len);
     EXPECT_TRUE(a().tx_cq.empty());
   }
   // Nothing is left over, and messages still go both ways.
@@ -69,7 +74,8 @@ class OneSided : public testing::TestWithParam<Setting> {
     EXPECT_TRUE(a().tx_cq.empty());
   }
 
-  Pair pair_;
+  // Set where nobody but the owner executes: then it takes part in all settings.
+  bool owner_executes_ = false;
 };
 
 inline const auto kSettings = testing::Values(

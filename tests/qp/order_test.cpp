@@ -11,17 +11,9 @@
 namespace aperture::qp::test {
 namespace {
 
-constexpr size_t kMemory = 64 * 1024;
+using link::test::digest;
 
-uint64_t digest(const std::byte* data, size_t n) {
-  uint64_t h = 1469598103934665603u;
-  for (size_t i = 0; i + 8 <= n; i += 8) {
-    uint64_t word;
-    std::memcpy(&word, data + i, 8);
-    h = (h ^ word) * 1099511628211u;
-  }
-  return h;
-}
+constexpr size_t kMemory = 64 * 1024;
 
 struct History {
   struct Step {
@@ -59,9 +51,7 @@ History make_history(std::mt19937_64& random, size_t n) {
 }
 
 class Order : public testing::TestWithParam<LinkKind> {};
-INSTANTIATE_TEST_SUITE_P(links, Order,
-                         testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
-                         [](const auto& link) { return name_of(link.param); });
+INSTANTIATE_TEST_SUITE_P(links, Order, kEachLink, link_name);
 
 // Looks at the memory whenever a message arrives.
 class Watcher final : public MessageSink {
@@ -81,10 +71,7 @@ class Watcher final : public MessageSink {
 void run_history(LinkKind link, uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  Options o;
-  o.strict = true;
-  o.cq_entries = 4096;
-  Pair pair(link, o);
+  Pair pair(link, {.cq_entries = 4096, .strict = true});
   pair.attach();
   Guarded memory(kMemory);
   const auto region = pair.region(*pair.b, memory, Rights::remote_read | Rights::remote_write);
@@ -102,7 +89,7 @@ void run_history(LinkKind link, uint64_t seed) {
       const RemoteRange range{memory.address() + s.at, s.len, region.key};
       Status status;
       if (s.kind == 0) {
-        status = pair.a->qp->send(send_of(iov, posted));
+        status = pair.a->send(iov, posted);
       } else {
         RmaWr wr = rma_of(iov, range, posted);
         wr.has_imm = s.kind == 3;
@@ -161,7 +148,7 @@ TEST_P(Order, fenced_operation_waits_for_everything_before_it) {
       const auto data = pattern(len, static_cast<unsigned>(len + asleep));
       pair.b->qp->set_consumer_state(asleep ? ring::ConsumerState::asleep
                                             : ring::ConsumerState::hot);
-      const iovec from{const_cast<std::byte*>(data.data()), len};
+      const iovec from = iov_of(data);
       Guarded result(len);
       const iovec to{result.data(), len};
       const RemoteRange range{memory.address(), len, region.key};
@@ -172,11 +159,7 @@ TEST_P(Order, fenced_operation_waits_for_everything_before_it) {
       ASSERT_TRUE(pair.a->qp->rma(WqeKind::write, write));
       ASSERT_TRUE(pair.a->qp->rma(WqeKind::read, read));
       ASSERT_TRUE(pair.until([&] { return pair.a->tx_cq.size() == 2; }));
-      for (const uint64_t context : {1, 2}) {
-        EXPECT_FALSE(pair.a->tx_cq.error_first());
-        EXPECT_EQ(pair.a->tx_cq.front().context, reinterpret_cast<void*>(context));
-        pair.a->tx_cq.pop();
-      }
+      EXPECT_EQ(take_contexts(pair.a->tx_cq), (std::vector<uint64_t>{1, 2}));
       EXPECT_TRUE(result.get() == data);
     }
   }
@@ -184,54 +167,55 @@ TEST_P(Order, fenced_operation_waits_for_everything_before_it) {
 
 // --- the claim word ---
 
-TEST(Claim, idle_owner_loses_the_request_and_steps_over_it) {
-  const auto on_heap = std::make_unique<ring::ChannelWords>();  // a cache line's alignment
-  ring::ChannelWords& words = *on_heap;
-  ClaimSide claims;
+using transport::ClaimVerdict;
+
+class Claim : public testing::Test {
+ protected:
+  ClaimVerdict verdict(uint64_t pos) { return transport::claim_verdict(words, pos, false); }
+
+  const std::unique_ptr<ring::ChannelWords> on_heap_ = std::make_unique<ring::ChannelWords>();
+  ring::ChannelWords& words = *on_heap_;  // on a cache line of their own
+  transport::ClaimSide claims;
+};
+
+TEST_F(Claim, idle_owner_loses_the_request_and_steps_over_it) {
   ASSERT_TRUE(claims.begin(words, 0));
-  EXPECT_EQ(claim_verdict(words, 0, false), ClaimVerdict::wait);
+  EXPECT_EQ(verdict(0), ClaimVerdict::wait);
   claims.finish(words, 0);
-  EXPECT_EQ(claim_verdict(words, 0, false), ClaimVerdict::skip);
-  EXPECT_EQ(claim_verdict(words, 1, false), ClaimVerdict::execute);
+  EXPECT_EQ(verdict(0), ClaimVerdict::skip);
+  EXPECT_EQ(verdict(1), ClaimVerdict::execute);
 }
 
-TEST(Claim, owner_that_has_begun_keeps_the_request) {
-  const auto on_heap = std::make_unique<ring::ChannelWords>();  // a cache line's alignment
-  ring::ChannelWords& words = *on_heap;
-  ClaimSide claims;
-  EXPECT_EQ(claim_verdict(words, 5, false), ClaimVerdict::execute);
+TEST_F(Claim, owner_that_has_begun_keeps_the_request) {
+  EXPECT_EQ(verdict(5), ClaimVerdict::execute);
   EXPECT_FALSE(claims.begin(words, 5));
-  EXPECT_EQ(claim_verdict(words, 5, false), ClaimVerdict::execute);
+  EXPECT_EQ(verdict(5), ClaimVerdict::execute);
   words.consumed.store(6);
   EXPECT_FALSE(claims.begin(words, 5));
 }
 
-TEST(Claim, request_given_back_is_executed_and_older_ones_stay_done) {
-  const auto on_heap = std::make_unique<ring::ChannelWords>();  // a cache line's alignment
-  ring::ChannelWords& words = *on_heap;
-  ClaimSide claims;
+TEST_F(Claim, request_given_back_is_executed_and_older_ones_stay_done) {
   ASSERT_TRUE(claims.begin(words, 3));
   claims.finish(words, 3);
   ASSERT_TRUE(claims.begin(words, 7));
-  EXPECT_EQ(claim_verdict(words, 3, false), ClaimVerdict::skip);  // a later claim says so too
+  EXPECT_EQ(verdict(3),
+            ClaimVerdict::skip);  // a later claim says so too
   claims.retract(words);
-  EXPECT_EQ(claim_verdict(words, 3, false), ClaimVerdict::skip);
-  EXPECT_EQ(claim_verdict(words, 7, false), ClaimVerdict::execute);
+  EXPECT_EQ(verdict(3), ClaimVerdict::skip);
+  EXPECT_EQ(verdict(7), ClaimVerdict::execute);
 }
 
 // Owner and initiator fight over each of many requests: one of them does it, and the other sees
 // what was done.
-TEST(Claim, each_request_is_executed_by_exactly_one) {
+TEST_F(Claim, each_request_is_executed_by_exactly_one) {
   ASSERT_TRUE(register_for_heavy_barriers());
   constexpr uint64_t kRequests = 50'000;
-  const auto on_heap = std::make_unique<ring::ChannelWords>();  // a cache line's alignment
-  ring::ChannelWords& words = *on_heap;
   std::vector<uint32_t> done(kRequests, 0);  // not atomic: the protocol is what orders it
   uint64_t claimed = 0;
   std::thread owner([&] {
     std::mt19937 random(1);
     for (uint64_t pos = 0; pos < kRequests;) {
-      switch (claim_verdict(words, pos, false)) {
+      switch (verdict(pos)) {
         case ClaimVerdict::execute: ++done[pos]; break;
         case ClaimVerdict::skip: break;
         case ClaimVerdict::wait: std::this_thread::yield(); continue;
@@ -243,7 +227,6 @@ TEST(Claim, each_request_is_executed_by_exactly_one) {
       }
     }
   });
-  ClaimSide claims;
   uint64_t done_through = 0;
   while (done_through < kRequests) {
     const uint64_t consumed = words.consumed.load(std::memory_order_acquire);

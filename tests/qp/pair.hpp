@@ -13,23 +13,19 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "link/bytes.hpp"
 #include "link/lane_pair.hpp"
 #include "qp/qp.hpp"
-#include "qp/tuning.hpp"
+#include "transport/tuning.hpp"
 
 namespace aperture::qp::test {
 
+using link::test::kEachLink;
+using link::test::kTsan;
+using link::test::link_name;
 using link::test::LinkKind;
 using link::test::name_of;
-
-// Bytes that say where they belong.
-inline std::vector<std::byte> pattern(size_t n, unsigned seed) {
-  std::vector<std::byte> out(n);
-  for (size_t i = 0; i < n; ++i) {
-    out[i] = static_cast<std::byte>((i * 131 + (i >> 8) * 29 + seed * 17 + 1) & 0xff);
-  }
-  return out;
-}
+using link::test::pattern;
 
 inline bool same_bytes(const std::byte* a, const std::byte* b, size_t n) {
   return n == 0 || std::memcmp(a, b, n) == 0;
@@ -68,6 +64,60 @@ class Guarded {
   std::vector<std::byte> bytes_;
 };
 
+inline iovec iov_of(const std::vector<std::byte>& data) {
+  return {const_cast<std::byte*>(data.data()), data.size()};
+}
+inline iovec iov_of(Guarded& memory) {
+  return {memory.data(), memory.size()};
+}
+
+// A work request over one piece of memory.
+inline SendWr send_of(const iovec& iov, uint64_t context) {
+  SendWr wr;
+  wr.iov = &iov;
+  wr.iov_count = 1;
+  wr.len = iov.iov_len;
+  wr.context = reinterpret_cast<void*>(context);
+  return wr;
+}
+inline RmaWr rma_of(const iovec& iov, const RemoteRange& range, uint64_t context) {
+  RmaWr wr;
+  wr.iov = &iov;
+  wr.iov_count = 1;
+  wr.len = iov.iov_len;
+  wr.ranges = &range;
+  wr.range_count = 1;
+  wr.context = reinterpret_cast<void*>(context);
+  return wr;
+}
+
+// The oldest completion of a queue, which is there and a success.
+inline Completion take(Cq& cq) {
+  EXPECT_FALSE(cq.empty());
+  if (cq.empty()) return {};
+  if (cq.error_first()) {
+    ADD_FAILURE() << cq.pop_error().sentence;
+    return {};
+  }
+  const Completion c = cq.front();
+  cq.pop();
+  return c;
+}
+// How the oldest one ended.
+inline Errc take_end(Cq& cq) {
+  EXPECT_FALSE(cq.empty());
+  if (cq.empty()) return Errc::timed_out;
+  if (cq.error_first()) return cq.pop_error().err;
+  cq.pop();
+  return Errc::ok;
+}
+// The contexts of all that have ended, each in success.
+inline std::vector<uint64_t> take_contexts(Cq& cq) {
+  std::vector<uint64_t> contexts;
+  while (!cq.empty()) contexts.push_back(reinterpret_cast<uint64_t>(take(cq).context));
+  return contexts;
+}
+
 struct Received {
   Arrival::Where where = Arrival::Where::cells;
   bool tagged = false;
@@ -76,7 +126,7 @@ struct Received {
   uint64_t tag = 0;
   uint64_t imm = 0;
   uint64_t len = 0;  // of the message
-  std::vector<std::byte> payload;
+  std::vector<std::byte> payload{};
   Errc err = Errc::ok;
   bool done = true;  // false: offered, and its bytes are on their way
 };
@@ -86,14 +136,7 @@ class RecordingSink final : public MessageSink {
  public:
   bool on_message(Qp& qp, const Arrival& a) noexcept override {
     if (!accepting) return false;
-    Received r;
-    r.where = a.where;
-    r.tagged = a.tagged;
-    r.has_imm = a.beside != Beside::nothing;
-    r.beside = a.beside;
-    r.tag = a.tag;
-    r.imm = r.has_imm ? a.imm : 0;
-    r.len = a.len;
+    Received r = received_of(a);
     if (a.where != Arrival::Where::offered) {
       r.payload.resize(a.len);
       const size_t half = a.len / 2;  // two pieces, so that scattering is met too
@@ -117,14 +160,7 @@ class RecordingSink final : public MessageSink {
   }
 
   void begin(Qp& qp, const Arrival& a) {
-    Received r;
-    r.where = a.where;
-    r.tagged = a.tagged;
-    r.has_imm = a.beside != Beside::nothing;
-    r.beside = a.beside;
-    r.tag = a.tag;
-    r.imm = r.has_imm ? a.imm : 0;
-    r.len = a.len;
+    Received r = received_of(a);
     r.done = false;
     const uint64_t want = std::min(a.len, at_most);
     r.payload.resize(want);
@@ -159,6 +195,18 @@ class RecordingSink final : public MessageSink {
   std::deque<Received> messages;  // a deque: cookies stay where they are
   std::deque<std::array<iovec, 2>> iovs;
   std::vector<Arrival> held;
+
+ private:
+  static Received received_of(const Arrival& a) {
+    const bool has_imm = a.beside != Beside::nothing;
+    return {.where = a.where,
+            .tagged = a.tagged,
+            .has_imm = has_imm,
+            .beside = a.beside,
+            .tag = a.tag,
+            .imm = has_imm ? a.imm : 0,
+            .len = a.len};
+  }
 };
 
 struct Options {
@@ -177,8 +225,6 @@ struct Side {
     port.send_counter = &sends;
     port.read_counter = &reads;
     port.write_counter = &writes;
-    port.remote_read_counter = &remote_reads;
-    port.remote_write_counter = &remote_writes;
     port.set_imm_flag(1);
     port.remote_write_flags = 2;
     port.strict_rma_order = o.strict;
@@ -186,6 +232,21 @@ struct Side {
     qp = std::make_unique<Qp>(port, remote);
   }
   bool poll() { return qp->poll(++polls); }
+  Status send(const iovec& iov, uint64_t context) { return qp->send(send_of(iov, context)); }
+  Status rma(WqeKind kind, const iovec& iov, const RemoteRange& range, uint64_t context) {
+    return qp->rma(kind, rma_of(iov, range, context));
+  }
+  Status write(const iovec& iov, const RemoteRange& range, uint64_t context) {
+    return rma(WqeKind::write, iov, range, context);
+  }
+  Status read(const iovec& iov, const RemoteRange& range, uint64_t context) {
+    return rma(WqeKind::read, iov, range, context);
+  }
+  // Counts the accesses of peers; before attach() it also asks to be told of direct ones.
+  void count_accesses() {
+    port.remote_read_counter = &remote_reads;
+    port.remote_write_counter = &remote_writes;
+  }
 
   Port port;
   Cq tx_cq;
@@ -224,9 +285,17 @@ class Pair : public link::test::LanePair {
     attach();
   }
 
+  // Both sides have their lane, and know what the other one permits.
   void attach() {
     a->qp->attach(std::move(lane_a));
     b->qp->attach(std::move(lane_b));
+    a->poll();
+    b->poll();
+  }
+  // Side a alone; the bare lane at the other end has taken its permit.
+  void attach_a() {
+    a->qp->attach(std::move(lane_a));
+    lane_b->response_rx.cells.advance(1);
   }
 
   // Polls both sides until it is so; false after about five seconds.
@@ -250,13 +319,17 @@ class Pair : public link::test::LanePair {
   // A region of side `of` that the other side may reach.
   protect::RegionHandle region(Side& of, Guarded& memory, protect::Rights rights,
                                bool zero_based = false) {
+    protect::RegionSpec spec = spec_of(of, memory, rights);
+    spec.zero_based = zero_based;
+    return *keys->add(spec);
+  }
+  static protect::RegionSpec spec_of(Side& of, Guarded& memory, protect::Rights rights) {
     protect::RegionSpec spec;
     spec.pd = of.domain;
     spec.base = memory.address();
     spec.length = memory.size();
     spec.rights = rights;
-    spec.zero_based = zero_based;
-    return *keys->add(spec);
+    return spec;
   }
   void close(protect::RegionHandle region) {
     EXPECT_TRUE(keys->revoke(region, now_ns() + 1'000'000'000));
@@ -265,24 +338,15 @@ class Pair : public link::test::LanePair {
   std::unique_ptr<Side> a, b;
 };
 
-// A work request over one piece of memory.
-inline SendWr send_of(const iovec& iov, uint64_t context) {
-  SendWr wr;
-  wr.iov = &iov;
-  wr.iov_count = 1;
-  wr.len = iov.iov_len;
-  wr.context = reinterpret_cast<void*>(context);
-  return wr;
-}
-inline RmaWr rma_of(const iovec& iov, const RemoteRange& range, uint64_t context) {
-  RmaWr wr;
-  wr.iov = &iov;
-  wr.iov_count = 1;
-  wr.len = iov.iov_len;
-  wr.ranges = &range;
-  wr.range_count = 1;
-  wr.context = reinterpret_cast<void*>(context);
-  return wr;
-}
+// A lane of a pair of the suite's, with both sides at hand.
+template <typename Param>
+class OnePair : public testing::TestWithParam<Param> {
+ protected:
+  explicit OnePair(LinkKind link) : pair_(link) {}
+  Side& a() { return *pair_.a; }
+  Side& b() { return *pair_.b; }
+
+  Pair pair_;
+};
 
 }  // namespace aperture::qp::test

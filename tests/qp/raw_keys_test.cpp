@@ -13,31 +13,25 @@ constexpr uint64_t kSecret = 0x5ec12e7;
 class RawKey : public OneSided {
  protected:
   RawKey() : memory_(kSize) {
+    owner_executes_ = true;
     region_ = raw_region(memory_);
     a().port.raw_keys = &keys_;
     good_ = map(region_.key, kSecret);
   }
+  void TearDown() override { expect_all_well(); }
   ~RawKey() override { EXPECT_TRUE(memory_.canaries_intact()); }
 
   protect::RegionHandle raw_region(Guarded& memory) {
-    protect::RegionSpec spec;
-    spec.pd = b().domain;
-    spec.base = memory.address();
-    spec.length = memory.size();
-    spec.rights = kAll;
     auto side = std::make_unique<protect::SideRecord>();
     side->segments.push_back({memory.data(), memory.size(), std::nullopt});
     side->secret = kSecret;
-    return *pair_.keys->add(spec, std::move(side));
+    return *pair_.keys->add(Pair::spec_of(b(), memory, kAll), std::move(side));
   }
   uint64_t map(uint64_t key, uint64_t secret, uint8_t flags = wire::kRaw) {
     return keys_.map({key, secret, flags}).value();
   }
-  bool ended() {
-    return pair_.until([&] { return a().tx_cq.size() >= 1; }, true, true);
-  }
   void expect_refused() {
-    ASSERT_TRUE(ended());
+    ASSERT_TRUE(completed(1));
     ASSERT_TRUE(a().tx_cq.error_first());
     const CompletionError e = a().tx_cq.pop_error();
     EXPECT_EQ(e.err, Errc::access_denied);
@@ -48,31 +42,26 @@ class RawKey : public OneSided {
   RemoteRange at(uint64_t handle, uint64_t offset, uint64_t len) {
     return {memory_.address() + offset, len, handle};
   }
-  Status write(const std::vector<std::byte>& data, std::vector<RemoteRange> ranges,
-               bool imm = false) {
-    data_ = data;  // until the operation has ended
-    iov_ = {data_.data(), data_.size()};
-    RmaWr wr = rma_of(iov_, ranges[0], 1);
-    wr.len = data_.size();
-    wr.ranges = ranges.data();
+  Status rma(WqeKind kind, const iovec& local, const std::vector<RemoteRange>& ranges, bool imm) {
+    RmaWr wr = rma_of(local, ranges[0], 1);
     wr.range_count = ranges.size();
     wr.has_imm = imm;
     wr.imm = 0x1122334455667788;
-    return a().qp->rma(WqeKind::write, wr);
+    return a().qp->rma(kind, wr);
   }
-  Status read(Guarded& to, std::vector<RemoteRange> ranges) {
-    iov_ = {to.data(), to.size()};
-    RmaWr wr = rma_of(iov_, ranges[0], 1);
-    wr.len = to.size();
-    wr.ranges = ranges.data();
-    wr.range_count = ranges.size();
-    return a().qp->rma(WqeKind::read, wr);
+  Status write(const std::vector<std::byte>& data, const std::vector<RemoteRange>& ranges,
+               bool imm = false) {
+    data_ = data;  // until the operation has ended
+    return rma(WqeKind::write, iov_of(data_), ranges, imm);
+  }
+  Status read(Guarded& to, const std::vector<RemoteRange>& ranges) {
+    return rma(WqeKind::read, iov_of(to), ranges, false);
   }
   Status add(std::vector<RemoteRange> ranges, std::vector<uint64_t>& operands,
              std::vector<uint64_t>* former) {
     operand_ = {operands.data(), operands.size() * 8};
     AtomicWr wr;
-    wr.kind = former != nullptr ? AtomicKind::fetch : AtomicKind::base;
+    wr.kind = former != nullptr ? transport::AtomicKind::fetch : transport::AtomicKind::base;
     wr.len = operand_.iov_len;
     wr.operand = &operand_;
     wr.operand_count = 1;
@@ -93,7 +82,7 @@ class RawKey : public OneSided {
   RawKeys keys_;
   uint64_t good_ = 0;
   std::vector<std::byte> data_;
-  iovec iov_{}, operand_{}, result_{};
+  iovec operand_{}, result_{};
 };
 
 INSTANTIATE_TEST_SUITE_P(links, RawKey, kSettings, setting_name);
@@ -103,17 +92,14 @@ TEST_P(RawKey, a_write_and_a_read_show_both_halves) {
                             size_t{32769}, kSize}) {
     const auto data = pattern(size, static_cast<unsigned>(size));
     ASSERT_TRUE(write(data, {at(good_, 0, size)}));
-    ASSERT_TRUE(ended()) << size;
     expect_success(1, size);
     EXPECT_TRUE(same_bytes(memory_.data(), data.data(), size)) << size;
     Guarded result(size);
     ASSERT_TRUE(read(result, {at(good_, 0, size)}));
-    ASSERT_TRUE(ended()) << size;
     expect_success(1, size);
     EXPECT_TRUE(same_bytes(result.data(), data.data(), size)) << size;
     EXPECT_TRUE(result.canaries_intact());
   }
-  expect_all_well();
 }
 
 TEST_P(RawKey, immediate_data_lies_behind_the_secret) {
@@ -122,11 +108,9 @@ TEST_P(RawKey, immediate_data_lies_behind_the_secret) {
     ASSERT_TRUE(write(data, {at(good_, 0, size)}, true));
     ASSERT_TRUE(pair_.until([&] { return !a().tx_cq.empty() && !b().rx_cq.empty(); }));
     expect_success(1, size);
-    EXPECT_EQ(b().rx_cq.front().imm, 0x1122334455667788u);
-    b().rx_cq.pop();
+    EXPECT_EQ(take(b().rx_cq).imm, 0x1122334455667788u);
     EXPECT_TRUE(same_bytes(memory_.data(), data.data(), size)) << size;
   }
-  expect_all_well();
 }
 
 TEST_P(RawKey, several_ranges_show_a_key_each) {
@@ -140,18 +124,15 @@ TEST_P(RawKey, several_ranges_show_a_key_each) {
     const std::vector<RemoteRange> ranges = {
         at(good_, 100, half), {other.address(), half, without_secret}, at(again, 10000, half)};
     ASSERT_TRUE(write(data, ranges));
-    ASSERT_TRUE(ended());
     expect_success(1, 3 * half);
     EXPECT_TRUE(same_bytes(memory_.data() + 100, data.data(), half));
     EXPECT_TRUE(same_bytes(other.data(), data.data() + half, half));
     EXPECT_TRUE(same_bytes(memory_.data() + 10000, data.data() + 2 * half, half));
     Guarded result(3 * half);
     ASSERT_TRUE(read(result, ranges));
-    ASSERT_TRUE(ended());
     expect_success(1, 3 * half);
     EXPECT_TRUE(same_bytes(result.data(), data.data(), 3 * half));
   }
-  expect_all_well();
 }
 
 TEST_P(RawKey, atomics_show_it_too) {
@@ -160,11 +141,9 @@ TEST_P(RawKey, atomics_show_it_too) {
     std::fill_n(words, count, 5);
     std::vector<uint64_t> ones(count, 1);
     ASSERT_TRUE(add({at(good_, 0, count * 8)}, ones, nullptr));
-    ASSERT_TRUE(ended()) << count;
     expect_success(1, count * 8);
     std::vector<uint64_t> former(count);
     ASSERT_TRUE(add({at(good_, 0, count * 8)}, ones, &former));
-    ASSERT_TRUE(ended()) << count;
     expect_success(1, count * 8);
     for (size_t i = 0; i < count; ++i) {
       ASSERT_EQ(words[i], 7u);
@@ -174,11 +153,9 @@ TEST_P(RawKey, atomics_show_it_too) {
   std::vector<uint64_t> two = {1, 2};
   std::vector<uint64_t> former(2);
   ASSERT_TRUE(add({at(good_, 0, 8), at(map(region_.key, kSecret), 64, 8)}, two, &former));
-  ASSERT_TRUE(ended());
   expect_success(1, 16);
   EXPECT_EQ(words[0], 8u);
   EXPECT_EQ(words[8], 9u);
-  expect_all_well();
 }
 
 TEST_P(RawKey, a_right_key_with_a_wrong_secret_is_refused_and_changes_nothing) {
@@ -210,7 +187,6 @@ TEST_P(RawKey, a_right_key_with_a_wrong_secret_is_refused_and_changes_nothing) {
     expect_refused();
   }
   EXPECT_TRUE(memory_.all(0));
-  expect_all_well();
 }
 
 TEST_P(RawKey, a_value_that_is_not_mapped_is_refused_at_the_post) {
@@ -229,7 +205,6 @@ TEST_P(RawKey, a_value_that_is_not_mapped_is_refused_at_the_post) {
   pair_.settle();
   EXPECT_TRUE(a().tx_cq.empty());
   EXPECT_TRUE(memory_.all(0));
-  expect_all_well();
 }
 
 TEST(RawKeys, are_mapped_to_numbers_that_say_nothing) {
@@ -257,14 +232,11 @@ TEST(RawKeys, unmapped_between_post_and_ring_end_in_one_error) {
     pair.a->port.raw_keys = &keys;
     const uint64_t handle = keys.map({region.key, 0, 0}).value();
     const auto data = pattern(8, 1);
-    const iovec iov{const_cast<std::byte*>(data.data()), 8};
-    const RemoteRange range{memory.address(), 8, handle};
-    ASSERT_TRUE(pair.a->qp->rma(WqeKind::write, rma_of(iov, range, 1)));
+    ASSERT_TRUE(pair.a->write(iov_of(data), {memory.address(), 8, handle}, 1));
     EXPECT_TRUE(keys.unmap(handle));
     pair.attach();
     ASSERT_TRUE(pair.until([&] { return !pair.a->tx_cq.empty(); }));
-    ASSERT_TRUE(pair.a->tx_cq.error_first());
-    EXPECT_EQ(pair.a->tx_cq.pop_error().err, Errc::access_denied);
+    EXPECT_EQ(take_end(pair.a->tx_cq), Errc::access_denied);
     pair.settle();
     EXPECT_TRUE(pair.a->tx_cq.empty());
     EXPECT_TRUE(memory.all(0));

@@ -5,7 +5,10 @@
 namespace aperture::qp::test {
 namespace {
 
-using Rma = OneSided;
+class Rma : public OneSided {
+ protected:
+  void TearDown() override { expect_all_well(); }
+};
 INSTANTIATE_TEST_SUITE_P(links, Rma, kSettings, setting_name);
 
 const size_t kSizes[] = {0,      1,      8,       47,      48,      49,      255,    256,
@@ -18,10 +21,7 @@ TEST_P(Rma, write_of_every_size_lands_exactly_there) {
     Guarded memory(size + 200);
     const auto region = pair_.region(b(), memory, Rights::remote_write);
     const auto data = pattern(size, static_cast<unsigned>(++n));
-    const iovec iov{const_cast<std::byte*>(data.data()), size};
-    const RemoteRange range{memory.address() + 100, size, region.key};
-    ASSERT_TRUE(a().qp->rma(WqeKind::write, rma_of(iov, range, n)));
-    ASSERT_TRUE(completed(1)) << size;
+    ASSERT_TRUE(a().write(iov_of(data), {memory.address() + 100, size, region.key}, n));
     expect_success(n, size);
     EXPECT_TRUE(same_bytes(memory.data() + 100, data.data(), size)) << size;
     for (size_t i = 0; i < 100; ++i) {
@@ -32,7 +32,6 @@ TEST_P(Rma, write_of_every_size_lands_exactly_there) {
     pair_.close(region);
   }
   EXPECT_EQ(a().writes.value(), n);
-  expect_all_well();
 }
 
 TEST_P(Rma, read_of_every_size_brings_exactly_that) {
@@ -43,17 +42,13 @@ TEST_P(Rma, read_of_every_size_brings_exactly_that) {
     memory.set(data);
     const auto region = pair_.region(b(), memory, Rights::remote_read, true);
     Guarded result(size);
-    const iovec iov{result.data(), size};
-    const RemoteRange range{100, size, region.key};
-    ASSERT_TRUE(a().qp->rma(WqeKind::read, rma_of(iov, range, n)));
-    ASSERT_TRUE(completed(1)) << size;
+    ASSERT_TRUE(a().read({result.data(), size}, {100, size, region.key}, n));
     expect_success(n, size);
     EXPECT_TRUE(same_bytes(result.data(), data.data() + 100, size)) << size;
     EXPECT_TRUE(result.canaries_intact());
     pair_.close(region);
   }
   EXPECT_EQ(a().reads.value(), n);
-  expect_all_well();
 }
 
 // Several local pieces and several remote ranges, cut at different places, some of them empty.
@@ -77,7 +72,6 @@ TEST_P(Rma, several_pieces_and_ranges_meet) {
     wr.ranges = ranges;
     wr.range_count = 4;
     ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
-    ASSERT_TRUE(completed(1)) << size;
     expect_success(1, size);
     EXPECT_TRUE(same_bytes(memory.data() + half + size / 4, base, half));
     EXPECT_TRUE(same_bytes(memory.data(), base + half, size - half));
@@ -89,14 +83,12 @@ TEST_P(Rma, several_pieces_and_ranges_meet) {
     wr.iov_count = 3;
     wr.context = reinterpret_cast<void*>(2);
     ASSERT_TRUE(a().qp->rma(WqeKind::read, wr));
-    ASSERT_TRUE(completed(1)) << size;
     expect_success(2, size);
     EXPECT_TRUE(same_bytes(result.data(), base, size)) << size;
     EXPECT_TRUE(result.canaries_intact());
     EXPECT_TRUE(memory.canaries_intact());
     pair_.close(region);
   }
-  expect_all_well();
 }
 
 TEST_P(Rma, immediate_data_is_told_once_and_after_the_bytes) {
@@ -104,7 +96,7 @@ TEST_P(Rma, immediate_data_is_told_once_and_after_the_bytes) {
     Guarded memory(size);
     const auto region = pair_.region(b(), memory, Rights::remote_write);
     const auto data = pattern(size, 6);
-    const iovec iov{const_cast<std::byte*>(data.data()), size};
+    const iovec iov = iov_of(data);
     const RemoteRange range{memory.address(), size, region.key};
     RmaWr wr = rma_of(iov, range, 5);
     wr.has_imm = true;
@@ -113,27 +105,21 @@ TEST_P(Rma, immediate_data_is_told_once_and_after_the_bytes) {
     // only the owner can tell it: it has to poll
     ASSERT_TRUE(pair_.until([&] { return !b().rx_cq.empty(); })) << size;
     EXPECT_TRUE(same_bytes(memory.data(), data.data(), size));
-    const Completion c = b().rx_cq.front();
+    const Completion c = take(b().rx_cq);
     EXPECT_EQ(c.imm, wr.imm);
     EXPECT_EQ(c.len, size);
     EXPECT_EQ(c.flags, 3u);
-    b().rx_cq.pop();
     ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
     expect_success(5, size);
     pair_.settle();
     EXPECT_TRUE(b().rx_cq.empty());
     pair_.close(region);
-    if (GetParam().target == Target::asleep) {
-      b().qp->set_consumer_state(ring::ConsumerState::asleep);
-    }
+    fall_asleep();
   }
-  expect_all_well();
 }
 
 TEST_P(Rma, notice_waits_for_room_in_the_cq_of_the_target) {
-  Options o;
-  o.cq_entries = 2;
-  Pair pair(GetParam().link, o);
+  Pair pair(GetParam().link, {.cq_entries = 2});
   pair.attach();
   Guarded memory(100000);
   const auto region = pair.region(*pair.b, memory, Rights::remote_write);
@@ -153,9 +139,7 @@ TEST_P(Rma, notice_waits_for_room_in_the_cq_of_the_target) {
       }
       EXPECT_LE(pair.b->rx_cq.size(), 2u);
       if (pair.b->rx_cq.size() == 2 || (posted == 10 && !pair.b->rx_cq.empty())) {
-        EXPECT_EQ(pair.b->rx_cq.front().imm, seen);
-        pair.b->rx_cq.pop();
-        ++seen;
+        EXPECT_EQ(take(pair.b->rx_cq).imm, seen++);
       }
       return seen == 10;
     }));
@@ -168,7 +152,7 @@ TEST_P(Rma, injected_write_frees_its_buffer_at_once) {
   const auto region = pair_.region(b(), memory, Rights::remote_write);
   std::vector<std::byte> data = pattern(200, 8);
   const auto expected = data;
-  const iovec iov{data.data(), data.size()};
+  const iovec iov = iov_of(data);
   const RemoteRange range{memory.address(), 200, region.key};
   RmaWr wr = rma_of(iov, range, 1);
   wr.inject = true;
@@ -179,7 +163,6 @@ TEST_P(Rma, injected_write_frees_its_buffer_at_once) {
   EXPECT_TRUE(memory.get() == expected);
   EXPECT_TRUE(a().tx_cq.empty());
   EXPECT_EQ(a().writes.value(), 1u);
-  expect_all_well();
 }
 
 // Far more operations in flight than there are cells, with acknowledgements coming in between.
@@ -198,39 +181,33 @@ TEST_P(Rma, many_small_operations_all_complete) {
           const size_t at = (posted % 1024) * 8;
           sources[posted] = posted;
           const bool write = posted % 3 == 0;
-          const iovec iov{write ? &sources[posted] : &results[posted], 8};
-          const RemoteRange range{memory.address() + at, 8, region.key};
-          if (!a().qp->rma(write ? WqeKind::write : WqeKind::read, rma_of(iov, range, posted)))
+          if (!a().rma(write ? WqeKind::write : WqeKind::read,
+                       {write ? &sources[posted] : &results[posted], 8},
+                       {memory.address() + at, 8, region.key}, posted))
             break;
           ++posted;
         }
-        for (; !a().tx_cq.empty(); a().tx_cq.pop()) {
-          EXPECT_FALSE(a().tx_cq.error_first());
-          ++completed_ops;
-        }
+        completed_ops += take_contexts(a().tx_cq).size();
         return completed_ops == kOps;
       },
       true, target_polls()));
-  expect_all_well();
   EXPECT_EQ(a().qp->look(), Qp::Look::nothing) << "goes on polling for nothing";
 }
 
 TEST_P(Rma, full_cq_is_again) {
-  Options o;
-  o.cq_entries = 4;
-  Pair pair(GetParam().link, o);
+  Pair pair(GetParam().link, {.cq_entries = 4});
   pair.attach();
   Guarded memory(100000);
   const auto region = pair.region(*pair.b, memory, Rights::remote_write);
   const auto data = pattern(100000, 6);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  const iovec iov = iov_of(data);
   const RemoteRange range{memory.address(), data.size(), region.key};
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(pair.a->qp->rma(WqeKind::write, rma_of(iov, range, 1)));
-  EXPECT_EQ(pair.a->qp->rma(WqeKind::write, rma_of(iov, range, 1)).error(), Errc::again);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(pair.a->write(iov, range, 1));
+  EXPECT_EQ(pair.a->write(iov, range, 1).error(), Errc::again);
   ASSERT_TRUE(pair.until([&] { return pair.a->tx_cq.size() == 4; }));
-  EXPECT_EQ(pair.a->qp->rma(WqeKind::write, rma_of(iov, range, 1)).error(), Errc::again);
+  EXPECT_EQ(pair.a->write(iov, range, 1).error(), Errc::again);
   pair.a->tx_cq.pop();
-  EXPECT_TRUE(pair.a->qp->rma(WqeKind::write, rma_of(iov, range, 1)));
+  EXPECT_TRUE(pair.a->write(iov, range, 1));
 }
 
 TEST_P(Rma, queued_while_connecting_runs_later) {
@@ -239,14 +216,14 @@ TEST_P(Rma, queued_while_connecting_runs_later) {
   Guarded result(1000);
   const auto region = pair.region(*pair.b, memory, Rights::remote_write | Rights::remote_read);
   const auto data = pattern(1000, 6);
-  const iovec from{const_cast<std::byte*>(data.data()), data.size()};
+  const iovec from = iov_of(data);
   const iovec to{result.data(), 1000};
   const RemoteRange range{memory.address(), data.size(), region.key};
-  ASSERT_TRUE(pair.a->qp->rma(WqeKind::write, rma_of(from, range, 1)));
+  ASSERT_TRUE(pair.a->write(from, range, 1));
   RmaWr read = rma_of(to, range, 2);
   read.fence = true;
   ASSERT_TRUE(pair.a->qp->rma(WqeKind::read, read));
-  ASSERT_TRUE(pair.a->qp->rma(WqeKind::write, rma_of(from, range, 3)));
+  ASSERT_TRUE(pair.a->write(from, range, 3));
   ASSERT_TRUE(pair.a->qp->cancel(reinterpret_cast<void*>(3)));
   EXPECT_EQ(pair.a->tx_cq.pop_error().err, Errc::canceled);
   pair.attach();
@@ -266,9 +243,7 @@ TEST_P(Rma, large_operation_over_changing_paths_arrives_whole) {
     Guarded local(kSize, 0);
     const auto source = pattern(kSize, 13);
     if (kind == WqeKind::write) local.set(source);
-    const iovec iov{local.data(), kSize};
-    const RemoteRange range{memory.address(), kSize, region.key};
-    ASSERT_TRUE(a().qp->rma(kind, rma_of(iov, range, 1)));
+    ASSERT_TRUE(a().rma(kind, {local.data(), kSize}, {memory.address(), kSize, region.key}, 1));
     uint64_t round = 0;
     ASSERT_TRUE(pair_.until(
         [&] {
@@ -285,7 +260,6 @@ TEST_P(Rma, large_operation_over_changing_paths_arrives_whole) {
     expect_success(1, kSize);
     EXPECT_TRUE(kind == WqeKind::read ? local.get() == data : memory.get() == source);
   }
-  expect_all_well();
 }
 
 }  // namespace

@@ -6,16 +6,16 @@
 namespace aperture::qp::test {
 namespace {
 
-class Send : public testing::TestWithParam<LinkKind> {
+class Send : public OnePair<LinkKind> {
  protected:
-  Pair pair_{GetParam()};
-  Side& a() { return *pair_.a; }
-  Side& b() { return *pair_.b; }
+  Send() : OnePair(GetParam()) {}
+  // So many messages have come to side b, and each is there as a whole.
+  bool arrived(size_t n) {
+    return pair_.until([&] { return b().sink.messages.size() == n && b().sink.all_done(); });
+  }
 };
 
-INSTANTIATE_TEST_SUITE_P(links, Send,
-                         testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
-                         [](const auto& link) { return name_of(link.param); });
+INSTANTIATE_TEST_SUITE_P(links, Send, kEachLink, link_name);
 
 const size_t kSizes[] = {0,      1,      7,      8,       9,      47,    48,    49,
                          59,     60,     61,     108,     109,    255,   256,   257,
@@ -28,7 +28,7 @@ TEST_P(Send, every_size_arrives_once_and_unchanged) {
   for (const size_t size : kSizes) {
     for (const bool has_imm : {false, true}) {
       const auto data = pattern(size, static_cast<unsigned>(n));
-      const iovec iov{const_cast<std::byte*>(data.data()), size};
+      const iovec iov = iov_of(data);
       SendWr wr = send_of(iov, n + 1);
       wr.tagged = n % 3 == 0;
       wr.tag = n * 77;
@@ -50,9 +50,7 @@ TEST_P(Send, every_size_arrives_once_and_unchanged) {
     }
   }
   for (uint64_t i = 1; i <= n; ++i) {
-    ASSERT_FALSE(a().tx_cq.error_first());
-    EXPECT_EQ(a().tx_cq.front().context, reinterpret_cast<void*>(i));
-    a().tx_cq.pop();
+    EXPECT_EQ(take(a().tx_cq).context, reinterpret_cast<void*>(i));
   }
   EXPECT_EQ(a().sends.value(), n);
   EXPECT_EQ(a().port.wqes.out(), 0u);
@@ -105,9 +103,9 @@ TEST_P(Send, a_line_waits_its_turn_behind_what_is_queued) {
                     .completion = false};
   EXPECT_FALSE(a().qp->send_line(line)) << "not connected yet";
   const auto data = pattern(8, 1);
-  const iovec iov{const_cast<std::byte*>(data.data()), 8};
-  ASSERT_TRUE(a().qp->send(send_of(iov, 1)));  // queued
-  pair_.attach();
+  ASSERT_TRUE(a().send(iov_of(data), 1));  // queued
+  b().qp->attach(std::move(pair_.lane_b));
+  a().qp->attach(std::move(pair_.lane_a));
   EXPECT_FALSE(a().qp->send_line(line)) << "overtakes a queued message";
   ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1; }));
   EXPECT_TRUE(a().qp->send_line(line));
@@ -127,7 +125,7 @@ TEST_P(Send, several_pieces_are_sent_as_one_message) {
     wr.len = size;
     b().sink.messages.clear();
     ASSERT_TRUE(a().qp->send(wr));
-    ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1 && b().sink.all_done(); }));
+    ASSERT_TRUE(arrived(1));
     EXPECT_TRUE(b().sink.messages[0].payload == data) << size;
   }
 }
@@ -161,10 +159,10 @@ TEST_P(Send, messages_of_all_paths_stay_in_order) {
 TEST_P(Send, both_directions_at_once) {
   pair_.attach();
   const auto data = pattern(700000, 9);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  const iovec iov = iov_of(data);
   for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
-    ASSERT_TRUE(b().qp->send(send_of(iov, 1)));
+    ASSERT_TRUE(a().send(iov, 1));
+    ASSERT_TRUE(b().send(iov, 1));
   }
   ASSERT_TRUE(pair_.until([&] {
     return a().sink.messages.size() == 4 && b().sink.messages.size() == 4 && a().sink.all_done() &&
@@ -178,16 +176,14 @@ TEST_P(Send, both_directions_at_once) {
 TEST_P(Send, receiver_that_wants_less_gets_less) {
   pair_.attach();
   const auto data = pattern(400000, 5);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
   for (const uint64_t want : {uint64_t{0}, uint64_t{1}, uint64_t{65536}, uint64_t{399999}}) {
     b().sink.at_most = want;
     b().sink.messages.clear();
-    ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
+    ASSERT_TRUE(a().send(iov_of(data), 1));
     ASSERT_TRUE(pair_.until([&] {
       return b().sink.messages.size() == 1 && b().sink.all_done() && a().tx_cq.size() == 1;
     })) << want;
-    EXPECT_FALSE(a().tx_cq.error_first());
-    a().tx_cq.pop();
+    take(a().tx_cq);
     EXPECT_EQ(b().sink.messages[0].len, data.size());
     EXPECT_TRUE(same_bytes(b().sink.messages[0].payload.data(), data.data(), want));
   }
@@ -199,14 +195,14 @@ TEST_P(Send, injected_buffer_is_free_at_once) {
   for (const bool delivery : {false, true}) {
     std::vector<std::byte> data = pattern(200, 8);
     const auto expected = data;
-    const iovec iov{data.data(), data.size()};
+    const iovec iov = iov_of(data);
     SendWr wr = send_of(iov, 1);
     wr.inject = true;
     wr.delivery = delivery ? kDelivered : 0;
     b().sink.messages.clear();
     ASSERT_TRUE(a().qp->send(wr));
     std::fill(data.begin(), data.end(), std::byte{0});
-    ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1 && b().sink.all_done(); }));
+    ASSERT_TRUE(arrived(1));
     EXPECT_TRUE(b().sink.messages[0].payload == expected);
   }
 }
@@ -218,7 +214,7 @@ TEST_P(Send, match_completes_only_when_the_message_is_taken) {
     b().sink.held.clear();
     b().sink.messages.clear();
     const auto data = pattern(size, 2);
-    const iovec iov{const_cast<std::byte*>(data.data()), size};
+    const iovec iov = iov_of(data);
     SendWr wr = send_of(iov, 1);
     wr.delivery = kMatched;
     ASSERT_TRUE(a().qp->send(wr));
@@ -241,7 +237,7 @@ TEST_P(Send, delivery_completes_when_the_other_side_has_dealt_with_the_message) 
       b().sink.messages.clear();
       b().sink.accepting = false;
       const auto data = pattern(size, 2);
-      const iovec iov{const_cast<std::byte*>(data.data()), size};
+      const iovec iov = iov_of(data);
       SendWr wr = send_of(iov, 1);
       wr.delivery = kDelivered;
       wr.tagged = true;
@@ -260,8 +256,7 @@ TEST_P(Send, delivery_completes_when_the_other_side_has_dealt_with_the_message) 
       EXPECT_TRUE(r.payload == data);
       EXPECT_EQ(r.tag, size);
       EXPECT_EQ(r.imm, has_imm ? 3 * size : 0);
-      EXPECT_EQ(a().tx_cq.front().len, size);
-      a().tx_cq.pop();
+      EXPECT_EQ(take(a().tx_cq).len, size);
       EXPECT_FALSE(a().qp->under_way());
       pair_.settle();
       EXPECT_EQ(a().qp->look(), Qp::Look::nothing) << "goes on polling for nothing";
@@ -275,31 +270,27 @@ TEST_P(Send, a_fence_waits_for_deliveries) {
   pair_.attach();
   b().sink.accepting = false;
   const auto data = pattern(100, 2);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  const iovec iov = iov_of(data);
   SendWr first = send_of(iov, 1);
   first.delivery = kDelivered;
   SendWr fenced = send_of(iov, 2);
   fenced.fence = true;
   ASSERT_TRUE(a().qp->send(first));
   ASSERT_TRUE(a().qp->send(fenced));
-  ASSERT_TRUE(a().qp->send(send_of(iov, 3)));
+  ASSERT_TRUE(a().send(iov, 3));
   pair_.settle();
   EXPECT_TRUE(a().tx_cq.empty());
   EXPECT_TRUE(a().qp->has_queued());
   b().sink.accepting = true;
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 3; }));
-  for (uint64_t i = 1; i <= 3; ++i) {
-    EXPECT_EQ(a().tx_cq.front().context, reinterpret_cast<void*>(i));
-    a().tx_cq.pop();
-  }
+  EXPECT_EQ(take_contexts(a().tx_cq), (std::vector<uint64_t>{1, 2, 3}));
 }
 
 TEST_P(Send, dropped_offer_completes_its_sender) {
   pair_.attach();
   b().sink.hold_offers = true;
   const auto data = pattern(300000, 2);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
-  ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
+  ASSERT_TRUE(a().send(iov_of(data), 1));
   ASSERT_TRUE(pair_.until([&] { return b().sink.held.size() == 1; }));
   b().qp->drop_offer(b().sink.held[0].offer_id);
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
@@ -329,23 +320,44 @@ TEST_P(Send, offers_taken_in_another_order_do_not_mix) {
 TEST_P(Send, under_pressure_payload_waits_with_its_sender) {
   pair_.attach();
   const auto data = pattern(5000, 2);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
   for (const bool on : {true, false}) {
     b().qp->set_pressure(on);
     pair_.settle();
     b().sink.messages.clear();
-    ASSERT_TRUE(a().qp->send(send_of(iov, 1)));
-    ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 1 && b().sink.all_done(); }));
+    ASSERT_TRUE(a().send(iov_of(data), 1));
+    ASSERT_TRUE(arrived(1));
     EXPECT_EQ(b().sink.messages[0].where, on ? Arrival::Where::offered : Arrival::Where::flat);
     EXPECT_TRUE(b().sink.messages[0].payload == data);
   }
+}
+
+TEST_P(Send, payload_does_not_go_unasked_while_an_answer_is_unread) {
+  pair_.attach();
+  const auto data = pattern(5000, 2);
+  const iovec iov = iov_of(data);
+  const uint64_t ring_bytes = a().qp->lane()->request_tx.bytes.size();
+  constexpr size_t kOnTheirWay = 20;
+  for (size_t i = 0; i < kOnTheirWay; ++i) ASSERT_TRUE(a().send(iov, 1));
+  b().qp->set_pressure(true);
+  uint64_t sent = kOnTheirWay * data.size();
+  while (sent < 3 * ring_bytes && a().send(iov, 1)) {
+    sent += data.size();
+    b().poll();
+  }
+  EXPECT_EQ(sent, kOnTheirWay * data.size());  // side a has not polled
+  ASSERT_TRUE(pair_.until([&] { return a().send(iov, 1).ok(); }));
+  const size_t count = kOnTheirWay + 1;
+  ASSERT_TRUE(arrived(count));
+  EXPECT_FALSE(b().qp->broken());
+  EXPECT_EQ(b().sink.messages.back().where, Arrival::Where::offered);
+  for (const Received& r : b().sink.messages) EXPECT_TRUE(r.payload == data);
 }
 
 TEST_P(Send, full_ring_is_again_and_never_loss) {
   pair_.attach();
   b().sink.accepting = false;
   const auto data = pattern(30, 2);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  const iovec iov = iov_of(data);
   SendWr wr = send_of(iov, 1);
   wr.completion = false;
   size_t sent = 0;
@@ -360,13 +372,11 @@ TEST_P(Send, full_ring_is_again_and_never_loss) {
 }
 
 TEST_P(Send, full_cq_is_again_before_anything_is_sent) {
-  Options o;
-  o.cq_entries = 4;
-  Pair pair(GetParam(), o);
+  Pair pair(GetParam(), {.cq_entries = 4});
   pair.attach();
   for (const size_t size : {8u, 5000u, 100000u}) {
     const auto data = pattern(size, 2);
-    const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+    const iovec iov = iov_of(data);
     const SendWr wr = send_of(iov, 1);
     pair.b->sink.messages.clear();
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(pair.a->qp->send(wr));
@@ -380,17 +390,15 @@ TEST_P(Send, full_cq_is_again_before_anything_is_sent) {
 }
 
 TEST_P(Send, while_connecting_sends_are_queued_up_to_the_bound) {
-  Options o;
-  o.tx_size = 10;
-  Pair pair(GetParam(), o);
+  Pair pair(GetParam(), {.tx_size = 10});
   const auto data = pattern(30, 2);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
+  const iovec iov = iov_of(data);
   for (uint64_t i = 0; i < 10; ++i) {
     SendWr wr = send_of(iov, i);
     wr.tag = i;
     ASSERT_TRUE(pair.a->qp->send(wr));
   }
-  EXPECT_EQ(pair.a->qp->send(send_of(iov, 99)).error(), Errc::again);
+  EXPECT_EQ(pair.a->send(iov, 99).error(), Errc::again);
   EXPECT_TRUE(pair.a->qp->has_queued());
   pair.attach();
   ASSERT_TRUE(pair.until([&] { return pair.b->sink.messages.size() == 10; }));
@@ -401,8 +409,7 @@ TEST_P(Send, while_connecting_sends_are_queued_up_to_the_bound) {
 
 TEST_P(Send, queued_send_can_be_cancelled_once) {
   const auto data = pattern(30, 2);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
-  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(a().qp->send(send_of(iov, i)));
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(a().send(iov_of(data), i));
   ASSERT_TRUE(a().qp->cancel(reinterpret_cast<void*>(1)));
   EXPECT_EQ(a().qp->cancel(reinterpret_cast<void*>(1)).error(), Errc::no_entry);
   EXPECT_EQ(a().qp->cancel(reinterpret_cast<void*>(77)).error(), Errc::no_entry);
@@ -421,29 +428,23 @@ TEST_P(Send, send_in_a_recycled_wqe_can_be_cancelled) {
   Guarded target(100000);
   const auto region = pair_.region(b(), target, protect::Rights::remote_write);
   const auto data = pattern(100000, 2);
-  const iovec iov{const_cast<std::byte*>(data.data()), data.size()};
-  const RemoteRange range{target.address(), target.size(), region.key};
-  ASSERT_TRUE(a().qp->rma(WqeKind::write, rma_of(iov, range, 1)));
+  const iovec iov = iov_of(data);
+  ASSERT_TRUE(a().write(iov, {target.address(), target.size(), region.key}, 1));
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
   a().tx_cq.pop();
   b().sink.accepting = false;
-  SendWr fill = send_of(iov, 2);
-  fill.len = 8;
   const iovec small{const_cast<std::byte*>(data.data()), 8};
-  fill.iov = &small;
+  SendWr fill = send_of(small, 2);
   fill.completion = false;
   while (a().qp->send(fill)) {
   }
-  ASSERT_TRUE(a().qp->send(send_of(iov, 3)));  // large: queued behind a full ring
+  ASSERT_TRUE(a().send(iov, 3));  // large: queued behind a full ring
   EXPECT_TRUE(a().qp->has_queued());
   EXPECT_TRUE(a().qp->cancel(reinterpret_cast<void*>(3)));
 }
 
 TEST_P(Send, too_many_wqes_are_again) {
-  Options o;
-  o.tx_size = 1u << 21;
-  o.cq_entries = 2;
-  Pair pair(GetParam(), o);
+  Pair pair(GetParam(), {.cq_entries = 2, .tx_size = 1u << 21});
   const iovec iov{nullptr, 0};
   SendWr wr = send_of(iov, 1);
   wr.completion = false;

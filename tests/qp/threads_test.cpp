@@ -1,6 +1,6 @@
-// Two queue pairs in two threads over one mapping, as two processes would drive them: everything at
-// once, in both directions. Under ThreadSanitizer the direct link is left out: it does not see what
-// the kernel copies.
+// Two queue pairs in two threads over one mapping, as two processes would progress them: everything
+// at once, in both directions. Under ThreadSanitizer the direct link is left out: it does not see
+// what the kernel copies.
 #include <atomic>
 #include <thread>
 
@@ -9,19 +9,11 @@
 namespace aperture::qp::test {
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kTsan = true;
-#else
-constexpr bool kTsan = false;
-#endif
-
 constexpr uint64_t kRounds = kTsan ? 400 : 4000;
 const size_t kSizes[] = {8, 8, 8, 100, 256, 300, 5000, 40000, 200000};
 
 class Threads : public testing::TestWithParam<LinkKind> {};
-INSTANTIATE_TEST_SUITE_P(links, Threads,
-                         testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct),
-                         [](const auto& link) { return name_of(link.param); });
+INSTANTIATE_TEST_SUITE_P(links, Threads, kEachLink, link_name);
 
 // What one thread does: sends, writes to and reads from its own part of the other side's memory,
 // and stops polling now and then.
@@ -71,8 +63,8 @@ class Actor {
     } else {
       buffer = pattern(size, seed_);
       const iovec iov{buffer.data(), size};
-      const RemoteRange range{remote_.address() + (i % 3 == 1 ? 0 : 200000), size, key_};
-      s = side_.qp->rma(i % 3 == 1 ? WqeKind::write : WqeKind::read, rma_of(iov, range, slot));
+      s = side_.rma(i % 3 == 1 ? WqeKind::write : WqeKind::read, iov,
+                    {remote_.address() + (i % 3 == 1 ? 0 : 200000), size, key_}, slot);
     }
     if (!s) return false;
     busy_[slot] = true;

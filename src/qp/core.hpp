@@ -1,0 +1,182 @@
+// What the parts of a queue pair share: its lane, where it stands, and its operations under way.
+//
+// Qp (qp.hpp) holds one by value, and each part refers to it. Guarded by the engine's lock. States:
+// connecting (no lane yet: posts are queued), ready, draining (the lane is lost: what the peer had
+// published is still executed), dead. An operation that could not finish at once is in one place:
+// in `queue` (not all of it in the ring), in `pending` (waits until it is executed), or with
+// OfferSender.
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+
+#include "base/iov.hpp"
+#include "base/list.hpp"
+#include "protect/key_table.hpp"
+#include "qp/port.hpp"
+#include "qp/wqe.hpp"
+#include "transport/inflight.hpp"
+#include "transport/lane_end.hpp"
+#include "transport/one_sided.hpp"
+#include "wire/request.hpp"
+
+namespace aperture::qp {
+
+enum class QpState : uint8_t { connecting, ready, draining, dead };
+
+// A request in the ring that may be refused, answered or claimed: an RMA piece, or an invalidation.
+struct Piece {
+  uint64_t pos;
+  uint32_t cells;
+  uint8_t range_at;  // index of the range that it is a piece of
+  bool check_only;   // no bytes move
+  Wqe* wqe;
+  RemoteRange range;
+  uint64_t wqe_offset;
+};
+
+struct QpCore {
+  static constexpr uint64_t kUnbounded = ~uint64_t{0};
+
+  QpCore(Qp& owner, Port& its_port, const Address& peer) noexcept
+      : qp(owner), port(its_port), domain(its_port.domain), remote(peer) {}
+  QpCore(const QpCore&) = delete;
+  QpCore& operator=(const QpCore&) = delete;
+
+  // --- posting ---
+
+  // Nothing of ours stands before an operation that is posted now.
+  bool may_begin(bool fence) const noexcept {
+    return state == QpState::ready && queue.empty() && !(fence && under_way());
+  }
+  // Something is in the ring and not known to be executed: what a fence waits for.
+  bool under_way() const noexcept { return !pending.empty() || offers_out > 0; }
+  bool has_pending() const noexcept { return !queue.empty() || under_way(); }
+  // What is asked before an operation on remote ranges is taken. Errors: no_key, again.
+  Status may_post(const RemoteRange* ranges, size_t count, bool completion) const noexcept {
+    if (port.raw_keys != nullptr && !names_mapped_keys(ranges, count)) [[unlikely]]
+      return Errc::no_key;
+    if (state != QpState::ready && state != QpState::connecting) return Errc::again;
+    if (port.tx_cq == nullptr ? completion : !port.tx_cq->has_room()) return Errc::again;
+    return {};
+  }
+  // A WQE for that work request, its CQ entry promised; null: there is none to be had now.
+  template <typename Wr>
+  Wqe* take_wqe(WqeKind kind, const Wr& wr, bool begin_now) noexcept {
+    if (!begin_now && port.queued >= port.tx_size) return nullptr;
+    Wqe* wqe = port.wqes.take();
+    if (wqe == nullptr) return nullptr;
+    assert(!wqe->linked() && wqe->atomic == nullptr);
+    *static_cast<WqeProgress*>(wqe) = {};
+    wqe->kind = kind;
+    wqe->tagged = wqe->has_imm = wqe->commit = wqe->reads_only = false;
+    wqe->delivery = 0;
+    wqe->inject = wr.inject;
+    wqe->completion = wr.completion;
+    wqe->fence = wr.fence;
+    wqe->len = wr.len;
+    wqe->context = wr.context;
+    wqe->flags = wr.flags;
+    // an error of what names remote ranges is told even where success is not
+    wqe->reserved = kind == WqeKind::send ? wr.completion : port.tx_cq != nullptr;
+    if (wqe->reserved) port.tx_cq->reserve();
+    return wqe;
+  }
+  template <typename Wr>
+  static void keep_local(Wqe& wqe, const Wr& wr) noexcept {
+    assert(wr.iov_count <= wqe.iov.size());
+    if (wr.inject) {
+      gather(wqe.injected.data(), wr.iov, wr.iov_count, 0, wr.len);
+      wqe.iov[0] = {wqe.injected.data(), wr.len};
+      wqe.iov_count = 1;
+    } else {
+      std::copy_n(wr.iov, wr.iov_count, wqe.iov.begin());
+      wqe.iov_count = static_cast<uint8_t>(wr.iov_count);
+    }
+  }
+  static void keep_ranges(Wqe& wqe, const RemoteRange* ranges, size_t count) noexcept {
+    assert(count >= 1 && count <= wqe.ranges.size());
+    std::copy_n(ranges, count, wqe.ranges.begin());
+    wqe.range_count = static_cast<uint8_t>(count);
+  }
+  void enqueue(Wqe& wqe) noexcept {
+    queue.push_back(&wqe);
+    ++port.queued;
+  }
+  // To be called once `queued` operations have left the queue.
+  void leave_queue() noexcept {
+    assert(port.queued > 0);
+    --port.queued;
+  }
+
+  // --- what is in the ring ---
+
+  // The piece of `wqe` that is published next. There is a place for it: see Responses.
+  Piece& note_piece(Wqe& wqe, uint32_t cells, const RemoteRange& range, uint64_t offset) noexcept {
+    pieces.note({lane->request_tx.cells.pos(), cells, wqe.range_at, false, &wqe, range, offset});
+    wqe.in_ring = true;
+    return pieces.newest();
+  }
+  // How the owner knows the key of a range.
+  ShownKey shown(uint64_t key) const noexcept {
+    if (port.raw_keys == nullptr) [[likely]]
+      return {key, 0, 0};
+    return port.raw_keys->shown(key);
+  }
+  // The owner is to hear of it.
+  bool tells(const Wqe& wqe) const noexcept {
+    return wqe.has_imm ||
+           one_sided.is_permitted(wqe.kind == WqeKind::read ? transport::kTellOfReads
+                                                            : transport::kTellOfWrites);
+  }
+
+  // --- what is left to do ---
+
+  // Nobody waits for anything that is pending: injected writes and the like.
+  bool is_unhurried() const noexcept {
+    return awaited == 0 && returning == 0 && queue.empty() && state == QpState::ready;
+  }
+  bool has_more_to_do() const noexcept {
+    return awaited > 0 || !queue.empty() || offers_out > 0 || incoming > 0 || replies_waiting;
+  }
+  void update_pending() noexcept {
+    if (!lane) return;
+    if (has_more_to_do()) busy = true;
+    lane.note_pending(has_pending() || incoming > 0);
+  }
+  // The peer broke the protocol: nothing more is taken from it.
+  void break_protocol(const char* what) noexcept {
+    lane.break_protocol(what);
+    busy = true;
+  }
+
+  Qp& qp;  // as the sink above knows it
+  Port& port;
+  const protect::DomainId domain;  // the port's, beside the number: every access asks with both
+  const Address remote;
+  protect::EndpointId number = 0;  // 0: nobody has asked for it
+  transport::LaneEnd lane;
+  transport::OneSided one_sided{lane};
+  transport::Inflight<Piece> pieces;
+  QpState state = QpState::connecting;
+  bool peer_pressure = false;           // the peer wants offers only
+  bool busy = true;                     // poll() has more to do than to look at the rings
+  bool replies_waiting = false;         // responses that have found no room
+  uint64_t unasked_bytes = kUnbounded;  // payload that it may still send without an offer
+  List<Wqe> queue;                      // not all in the ring yet
+  List<Wqe> pending;                    // in the ring, waiting to be executed
+  size_t awaited = 0;                   // of these, those that somebody waits for: see Pending
+  size_t returning = 0;                 // of these, those that return data
+  size_t offers_out = 0;                // messages offered, whose end is not known
+  size_t incoming = 0;                  // messages that are being received
+
+ private:
+  // In a domain with raw keys: handles that have been mapped.
+  bool names_mapped_keys(const RemoteRange* ranges, size_t count) const noexcept {
+    return std::all_of(ranges, ranges + count,
+                       [this](const RemoteRange& r) { return port.raw_keys->has(r.key); });
+  }
+};
+
+}  // namespace aperture::qp

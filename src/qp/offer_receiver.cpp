@@ -1,0 +1,170 @@
+// Offered messages, as their receiver sees them: see offer_receiver.hpp.
+#include "qp/offer_receiver.hpp"
+
+#include <sys/uio.h>
+
+#include <array>
+#include <new>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+
+namespace aperture::qp {
+
+using wire::Head;
+using wire::Op;
+
+Status OfferReceiver::begin(const Arrival& offer, const Receive& receive) noexcept {
+  assert(offer.where == Arrival::Where::offered && receive.want <= offer.len);
+  if (core_.state != QpState::ready) return Errc::peer_lost;
+  uint32_t index = 0;
+  while (index < incoming_.size() && incoming_[index].used) ++index;
+  if (index == incoming_.size()) {
+    try {
+      incoming_.emplace_back();
+    } catch (const std::bad_alloc&) {
+      return Errc::no_memory;
+    }
+  }
+  Incoming& in = incoming_[index];
+  const uint32_t generation = in.generation + 1;
+  in = {};
+  in.used = true;
+  in.generation = generation;
+  in.receive = receive;
+  in.delivery = offer.delivery;
+  in.offer_id = offer.offer_id;
+  in.claim = offer.offer_claim < link::Lane::kClaims && core_.lane->claims_in != nullptr
+                 ? offer.offer_claim
+                 : wire::kNoClaim;
+  in.address = offer.offer_address;  // in the peer, whose memory the kernel bounds
+  ++core_.incoming;
+  core_.busy = true;
+  if (receive.want == 0) {
+    in.pulled = 1;  // nothing will be pushed: the sender waits for `finished`
+    end(index, Errc::ok);
+    return {};
+  }
+  replies_.send(Head::make(Op::grant, 0, 0, offer.offer_id),
+                {uint64_t{generation} << 32 | index, receive.want});
+  return {};
+}
+
+void OfferReceiver::drop(uint32_t offer_id) noexcept {
+  if (core_.state == QpState::ready) replies_.send(Head::make(Op::finished, 0, 0, offer_id));
+}
+
+void OfferReceiver::on_data(const Head& head) noexcept {
+  ring::ChannelRx& rx = core_.lane->response_rx;
+  const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
+  const uint64_t id = head.word().unchecked();  // looked up
+  const auto index = static_cast<uint32_t>(id);
+  const transport::BytesIn bytes =
+      core_.lane.take_bytes(rx, f.byte_pos, f.len, transport::kPieceBytes);
+  if (!bytes || index >= incoming_.size() || !incoming_[index].used ||
+      incoming_[index].generation != id >> 32) {
+    core_.break_protocol("payload that was not granted");
+    return;
+  }
+  Incoming& in = incoming_[index];
+  const uint64_t want = in.receive.want;
+  uint64_t offset = 0;
+  if (!f.offset.bounded(want, offset) || bytes.len > want - offset || bytes.len > want - in.got) {
+    core_.break_protocol("more payload than was granted");
+    return;
+  }
+  scatter(in.receive.iov, in.receive.iov_count, offset, bytes.from, bytes.len);
+  core_.lane.done_with(rx, bytes);
+  in.got += bytes.len;
+  last_data_ = ticks();
+  if (in.got == want) end(index, Errc::ok);
+}
+
+void OfferReceiver::end(uint32_t index, Errc err) noexcept {
+  Incoming& in = incoming_[index];
+  assert(in.used && core_.incoming > 0);
+  in.used = false;
+  --core_.incoming;
+  void* cookie = in.receive.cookie;
+  if (err == Errc::ok && (in.pulled > 0 || in.delivery)) {
+    replies_.send(Head::make(Op::finished, 0, 0, in.offer_id));
+  }
+  core_.port.sink->on_received(core_.qp, cookie, err);
+}
+
+void OfferReceiver::end_all(Errc why) noexcept {
+  for (uint32_t i = 0; i < incoming_.size(); ++i) {
+    if (incoming_[i].used) end(i, why);
+  }
+  assert(core_.incoming == 0);
+}
+
+bool OfferReceiver::could_pull() const noexcept {
+  return std::any_of(incoming_.begin(), incoming_.end(),
+                     [](const Incoming& in) { return in.can_be_pulled(); });
+}
+
+void OfferReceiver::pull_stalled() noexcept {
+  static const uint64_t limit = ticks_from_ns(transport::kPullStallNs);
+  const uint64_t now = ticks();
+  for (uint32_t i = 0; i < incoming_.size(); ++i) {
+    Incoming& in = incoming_[i];
+    if (!in.can_be_pulled()) continue;
+    if (in.stalled_since == 0) in.stalled_since = now;
+    // a sender that pushes anything at all is there: this message will have its turn
+    if (now - std::max(in.stalled_since, last_data_) >= limit) pull_chunk(in, i);
+  }
+}
+
+// The number of a chunk that is ours from now on. False: the sender pushes, or has pushed, the
+// rest.
+bool OfferReceiver::take_chunk_number(Incoming& in, uint64_t& chunk) noexcept {
+  std::atomic<uint64_t>& word = core_.lane->claims_in[in.claim];
+  // relaxed, both: as in OfferSender::next_chunk()
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  do {
+    if (seen >> 32 != in.offer_id) return false;
+  } while (!word.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed));
+  chunk = chunk_number(seen);
+  return chunk < chunks_of(in.receive.want);
+}
+
+// One chunk by CMA from the sender's buffer. No key is asked for: the sender offered these bytes,
+// and the kernel asks whether we may reach into it.
+void OfferReceiver::pull_chunk(Incoming& in, uint32_t index) noexcept {
+  const uint64_t want = in.receive.want;
+  uint64_t chunk = 0;
+  if (!take_chunk_number(in, chunk)) {
+    in.claim = wire::kNoClaim;
+    return;
+  }
+  uint64_t offset = chunk * transport::kClaimChunk;
+  const uint64_t end_offset = std::min(want, offset + transport::kClaimChunk);
+  while (offset < end_offset) {
+    std::array<iovec, kIovLimit> local;
+    size_t count = 0;
+    each_iov_piece(in.receive.iov, in.receive.iov_count, offset, end_offset - offset,
+                   [&](std::byte* piece, size_t n) {
+                     local[count++] = {piece, n};
+                   });
+    const iovec remote{reinterpret_cast<void*>(in.address + offset), end_offset - offset};
+    const ssize_t n =
+        ::process_vm_readv(core_.lane->direct.pid, local.data(), count, &remote, 1, 0);
+    if (n <= 0) {
+      // claimed and not to be had: the message cannot be completed any more
+      APERTURE_WARN(
+          "reading a message from %s failed in its middle; its sender has gone or has "
+          "freed the buffer too early",
+          core_.remote.print().c_str());
+      end(index, Errc::peer_lost);
+      core_.break_protocol("a message whose buffer is not there");  // or its sender waits for ever
+      return;
+    }
+    offset += static_cast<uint64_t>(n);
+  }
+  ++in.pulled;
+  in.got += end_offset - chunk * transport::kClaimChunk;
+  if (in.got == want) end(index, Errc::ok);
+}
+
+}  // namespace aperture::qp

@@ -1,0 +1,186 @@
+// Offered messages, as their sender sees them: see offer_sender.hpp.
+#include "qp/offer_sender.hpp"
+
+#include <cstring>
+#include <new>
+
+namespace aperture::qp {
+
+using wire::Head;
+using wire::Op;
+
+namespace {
+
+constexpr uint32_t kSlotBits = 20;
+constexpr uint32_t kSlotMask = (1u << kSlotBits) - 1;
+
+}  // namespace
+
+uint32_t OfferSender::take_id(Wqe& wqe) noexcept {
+  uint32_t slot = 0;
+  try {
+    if (free_.empty()) {
+      if (offers_.size() > kSlotMask) return 0;
+      offers_.push_back(nullptr);
+      free_.reserve(offers_.capacity());  // giving back never allocates
+      slot = static_cast<uint32_t>(offers_.size() - 1);
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  assert(offers_[slot] == nullptr);
+  offers_[slot] = &wqe;
+  generation_ = (generation_ + 1) & 0x7ff;
+  return (generation_ | 0x800) << kSlotBits | slot;  // never 0
+}
+
+Wqe* OfferSender::find(Wild<uint64_t> id) noexcept {
+  const uint64_t wanted = id.unchecked();  // looked up
+  const uint64_t slot = wanted & kSlotMask;
+  if (slot >= offers_.size() || offers_[slot] == nullptr || offers_[slot]->id != wanted) {
+    return nullptr;
+  }
+  return offers_[slot];
+}
+
+void OfferSender::take_claim_word(Wqe& wqe) noexcept {
+  wqe.claim = wire::kNoClaim;
+  std::atomic<uint64_t>* words = core_.lane->claims_out;
+  const bool reachable = words != nullptr && wqe.iov_count == 1 && !wqe.inject;
+  if (!reachable || claims_used_ == ~uint32_t{0}) return;
+  static_assert(link::Lane::kClaims == 32);
+  wqe.claim = static_cast<uint32_t>(__builtin_ctz(~claims_used_));
+  claims_used_ |= 1u << wqe.claim;
+  // relaxed: published with the offer
+  words[wqe.claim].store(claim_base(wqe.id), std::memory_order_relaxed);
+}
+
+bool OfferSender::put(Wqe& wqe) noexcept {
+  ring::ChannelTx& tx = core_.lane->request_tx;
+  const auto flags = static_cast<uint8_t>(
+      (wqe.tagged ? wire::kTagged : 0) | (wqe.has_imm ? wire::kImm : 0) |
+      (wqe.delivery ? wire::kDelivery : 0) | (is_invalidation(wqe) ? wire::kInvalidates : 0));
+  const uint32_t n_cells = wire::cells_of(Op::send_offer, flags, 0);
+  if (!tx.room(n_cells)) return false;
+  wqe.id = take_id(wqe);
+  if (wqe.id == 0) return false;
+  take_claim_word(wqe);
+  const uint64_t address =
+      wqe.claim != wire::kNoClaim ? reinterpret_cast<uint64_t>(wqe.iov[0].iov_base) : 0;
+  std::byte* body = tx.cells.body();
+  wire::store(body, Head::make(Op::send_offer, flags, 0, wqe.tag),
+              wire::SendOfferFields{wqe.len, address, wqe.id, wqe.claim});
+  if (wqe.has_imm) {
+    std::memcpy(body + wire::kHeadBytes + sizeof(wire::SendOfferFields), &wqe.imm, sizeof wqe.imm);
+  }
+  core_.lane.publish_request(n_cells);
+  ++core_.offers_out;
+  return true;
+}
+
+void OfferSender::on_grant(const Head& head) noexcept {
+  const auto f = wire::load_fields<wire::GrantFields>(core_.lane->response_rx.cells.body());
+  Wqe* wqe = find(head.word());
+  if (wqe == nullptr || wqe->granted_set || !f.len.bounded(wqe->len, wqe->granted)) {
+    core_.break_protocol("a grant for nothing that was offered");
+    return;
+  }
+  wqe->granted_set = true;
+  wqe->receive_id = f.receive_id.unchecked();  // only handed back
+  granted_.push_back(wqe);
+}
+
+// The next chunk that is ours to push; false: none is left.
+bool OfferSender::next_chunk(Wqe& wqe) noexcept {
+  uint64_t chunk = 0;
+  if (wqe.claim != wire::kNoClaim) {
+    std::atomic<uint64_t>& word = core_.lane->claims_out[wqe.claim];
+    // relaxed: the number itself is all that is shared; the bytes come by `data`
+    chunk = chunk_number(word.fetch_add(1, std::memory_order_relaxed));
+  } else {
+    chunk = wqe.next_chunk++;
+  }
+  if (chunk >= chunks_of(wqe.granted)) return false;
+  wqe.chunk_at = chunk * transport::kClaimChunk;
+  wqe.chunk_end = std::min(wqe.granted, wqe.chunk_at + transport::kClaimChunk);
+  return true;
+}
+
+// True: everything that is ours to push has been pushed.
+bool OfferSender::push_chunks(Wqe& wqe) noexcept {
+  ring::ChannelTx& tx = core_.lane->response_tx;
+  for (;;) {
+    // room first: a chunk that was claimed has to be pushed, nobody else will
+    uint64_t pos = 0;
+    if (!tx.room(2) || !tx.reserve_bytes(transport::kPieceBytes, pos)) return false;
+    if (wqe.chunk_at == wqe.chunk_end && !next_chunk(wqe)) return true;
+    assert(wqe.chunk_at < wqe.chunk_end && wqe.chunk_end <= wqe.granted);
+    const auto n =
+        static_cast<uint32_t>(std::min(wqe.chunk_end - wqe.chunk_at, transport::kPieceBytes));
+    const transport::Put put = core_.lane.put_response_bytes(n, pos, [&](std::byte* to) {
+      gather(to, wqe.iov.data(), wqe.iov_count, wqe.chunk_at, n);
+      return true;
+    });
+    if (put == transport::Put::no_memory) {
+      wqe.error = Errc::no_memory;
+      return true;
+    }
+    assert(put == transport::Put::done);  // a piece had room, and this is one at most
+    wire::store(tx.cells.body(), Head::make(Op::data, 0, 0, wqe.receive_id),
+                wire::DataFields{wqe.chunk_at, pos, n});
+    core_.lane.publish_response(1);
+    wqe.chunk_at += n;
+    wqe.pushed += n;
+  }
+}
+
+bool OfferSender::push() noexcept {
+  bool any = false;
+  while (Wqe* wqe = granted_.front()) {
+    const uint64_t before = wqe->pushed;
+    const bool all = push_chunks(*wqe);
+    any = any || wqe->pushed != before;
+    if (!all) break;
+    granted_.remove(wqe);
+    // with chunks pulled by the receiver, or delivery asked for, `finished` tells the end
+    if (wqe->error != Errc::ok || (wqe->pushed == wqe->granted && !wqe->delivery)) {
+      end(*wqe, wqe->error);
+    }
+  }
+  return any;
+}
+
+void OfferSender::on_finished(const Head& head) noexcept {
+  Wqe* wqe = find(head.word());
+  if (wqe == nullptr) {
+    core_.break_protocol("an end to nothing that was offered");
+    return;
+  }
+  if (wqe->linked()) granted_.remove(wqe);  // pulled before we came to push
+  end(*wqe, Errc::ok);
+}
+
+void OfferSender::end(Wqe& wqe, Errc err) noexcept {
+  const uint32_t slot = wqe.id & kSlotMask;
+  assert(offers_[slot] == &wqe && core_.offers_out > 0);
+  offers_[slot] = nullptr;
+  free_.push_back(slot);
+  if (wqe.claim != wire::kNoClaim) claims_used_ &= ~(1u << wqe.claim);
+  --core_.offers_out;
+  wqe.error = err;
+  pending_.complete(wqe);
+}
+
+void OfferSender::end_all(Errc why) noexcept {
+  while (granted_.pop_front() != nullptr) {
+  }
+  for (Wqe*& offer : offers_) {
+    if (offer != nullptr) end(*offer, why);
+  }
+  assert(core_.offers_out == 0);
+}
+
+}  // namespace aperture::qp

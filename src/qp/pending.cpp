@@ -1,0 +1,145 @@
+// Acknowledgements, refusals, results and completions: see pending.hpp.
+#include "qp/pending.hpp"
+
+#include <utility>
+
+#include "qp/explain.hpp"
+
+namespace aperture::qp {
+
+using protect::Denial;
+using wire::Head;
+using wire::Op;
+
+void Pending::add(Wqe& wqe) noexcept {
+  core_.pending.push_back(&wqe);
+  if (awaits_ack(wqe)) ++core_.awaited;
+  if (returns_data(wqe.kind)) ++core_.returning;
+  // it may be over already: all its pieces were claimed, or it never got into the ring
+  if (wqe.end_pos <= done_through()) retire(done_through());
+}
+
+void Pending::remove(Wqe& wqe) noexcept {
+  core_.pending.remove(&wqe);
+  assert(!awaits_ack(wqe) || core_.awaited > 0);
+  assert(!returns_data(wqe.kind) || core_.returning > 0);
+  if (awaits_ack(wqe)) --core_.awaited;
+  if (returns_data(wqe.kind)) --core_.returning;
+}
+
+void Pending::retire(uint64_t done_through) noexcept {
+  core_.pieces.retire_through(done_through);
+  while (Wqe* wqe = core_.pending.front()) {
+    if (wqe->end_pos > done_through) break;
+    remove(*wqe);
+    if (returns_data(wqe->kind) && wqe->denial == Denial::none && wqe->error == Errc::ok &&
+        wqe->done != wqe->len) {
+      wqe->error = Errc::protocol;  // acknowledged without its data
+    }
+    complete(*wqe);
+  }
+}
+
+void Pending::on_nak(const Head& head) noexcept {
+  const uint64_t pos = head.word().unchecked();  // looked up
+  const Piece* piece = core_.pieces.find([&](const Piece& p) { return p.pos == pos; });
+  if (piece == nullptr) {
+    core_.break_protocol("a refusal of a request that is not under way");
+    return;
+  }
+  Wqe& wqe = *piece->wqe;
+  if (wqe.denial != Denial::none) return;
+  const unsigned why = head.len & 0xffu;
+  const bool known = why > 0 && why < protect::kDenials;
+  wqe.denial = known ? static_cast<Denial>(why) : Denial::unknown_key;
+  if (is_atomic(wqe.kind)) {
+    wqe.range_at = static_cast<uint8_t>(std::min(head.len >> 8, wqe.range_count - 1));
+  }
+}
+
+void Pending::on_result(const Head& head, Op op) noexcept {
+  ring::ChannelRx& rx = core_.lane->response_rx;
+  const uint64_t pos = head.word().unchecked();  // looked up
+  const Piece* piece =
+      core_.pieces.find([&](const Piece& p) { return p.pos == pos && returns_data(p.wqe->kind); });
+  if (piece == nullptr) {
+    core_.break_protocol("a result that nobody asked for");
+    return;
+  }
+  Wqe& wqe = *piece->wqe;
+  const bool in_cells = op == Op::read_inline;
+  transport::BytesIn bytes;
+  uint64_t offset = 0;
+  if (!in_cells) {
+    const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
+    bytes = core_.lane.take_bytes(rx, f.byte_pos, f.len, transport::kPieceBytes);
+    offset = f.offset.unchecked();  // compared
+  }
+  const uint64_t len = in_cells ? head.len : bytes.len;
+  const bool is_there = in_cells || bytes;
+  if (is_there && (wqe.denial != Denial::none || wqe.error != Errc::ok)) {
+    if (bytes) core_.lane.done_with(rx, bytes);
+    return;  // another part of it was refused: the operation has failed already
+  }
+  // in order and never more than was asked for
+  const uint64_t expected = wqe.done - piece->wqe_offset;
+  if (!is_there || wqe.done < piece->wqe_offset || offset != expected ||
+      len > piece->range.len - expected) {
+    core_.break_protocol("a result longer than asked, or out of order");
+    return;
+  }
+  if (in_cells) {
+    uint64_t at = wqe.done;
+    ring::BodyReader(rx.cells, wire::kHeadBytes).each_piece(len, [&](const std::byte* p, size_t n) {
+      scatter(wqe.iov.data(), wqe.iov_count, at, p, n);
+      at += n;
+    });
+  } else {
+    scatter(wqe.iov.data(), wqe.iov_count, wqe.done, bytes.from, len);
+    core_.lane.done_with(rx, bytes);
+  }
+  wqe.done += len;
+  assert(wqe.done <= wqe.len);
+  core_.one_sided.restart_clock();  // the owner is at it
+  // In order: with the whole of this result, everything before it has been executed, and what was
+  // refused of it has been told before.
+  const uint64_t end = piece->pos + piece->cells;
+  if (expected + len == piece->range.len && end > done_through()) retire(end);
+}
+
+void Pending::complete(Wqe& wqe) noexcept {
+  assert(!wqe.linked());
+  if (wqe.denial != Denial::none && wqe.error == Errc::ok) wqe.error = Errc::access_denied;
+  Port& port = core_.port;
+  Counter* counter = port.counter_of(wqe.kind);
+  if (wqe.reserved) port.tx_cq->unreserve();
+  if (wqe.error == Errc::ok) {
+    if (wqe.completion) {
+      port.tx_cq->push({.context = wqe.context, .flags = wqe.flags, .len = wqe.len});
+    }
+    if (counter != nullptr) counter->add(1);
+  } else {
+    CompletionError e;
+    e.entry = {.context = wqe.context, .flags = wqe.flags, .len = 0};
+    e.entry.tag = wqe.kind == WqeKind::send ? wqe.tag : 0;
+    e.err = wqe.error;
+    e.vendor = static_cast<uint32_t>(wqe.denial);
+    explain(core_, wqe, e);
+    if (port.tx_cq != nullptr) port.tx_cq->push_error(std::move(e));
+    if (counter != nullptr) counter->add_error(1);
+  }
+  if (wqe.atomic != nullptr) [[unlikely]]
+    port.atomics.give(std::exchange(wqe.atomic, nullptr));
+  port.wqes.give(&wqe);
+}
+
+void Pending::end_all(Errc why) noexcept {
+  while (Wqe* wqe = core_.pending.front()) {
+    remove(*wqe);
+    if (wqe->error == Errc::ok) wqe->error = why;
+    complete(*wqe);
+  }
+  assert(core_.awaited == 0 && core_.returning == 0);
+}
+
+}  // namespace aperture::qp

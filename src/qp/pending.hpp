@@ -1,0 +1,45 @@
+// Operations that lie in the request ring until they are executed: acknowledgements, refusals and
+// results, and the completion that each operation ends with.
+//
+// The executed position acknowledges; a refusal or a result was stored before it. An operation
+// completes once, in complete(), from wherever it was. Works on QpCore's `pending` and `pieces`,
+// and keeps the two counts of what is in `pending`. Guarded by the engine's lock.
+#pragma once
+
+#include "qp/core.hpp"
+
+namespace aperture::qp {
+
+class Pending {
+ public:
+  explicit Pending(QpCore& core) noexcept : core_(core) {}
+
+  // All of it is in the ring, up to end_pos.
+  void add(Wqe& wqe) noexcept;
+  // Everything before that position has been executed.
+  void retire(uint64_t done_through) noexcept;
+  uint64_t done_through() const noexcept { return core_.pieces.done_through(); }
+
+  // Responses. What no sound peer says breaks the protocol.
+  void on_nak(const wire::Head& head) noexcept;
+  void on_result(const wire::Head& head, wire::Op op) noexcept;
+
+  // The end of an operation that is in no list any more: `error` and `denial` say which.
+  void complete(Wqe& wqe) noexcept;
+  // Everything in the ring ends with that, unless it has failed otherwise.
+  void end_all(Errc why) noexcept;
+
+ private:
+  // Whether somebody waits for `consumed` to grow, so that every poll has to look at it. What
+  // returns data is done when that is here; for what nobody waits for, the look of a due poll will
+  // do, and the peer's acknowledgements do not have to fight for their cache line.
+  bool awaits_ack(const Wqe& wqe) const noexcept {
+    return !returns_data(wqe.kind) &&
+           (wqe.completion || core_.port.counter_of(wqe.kind) != nullptr);
+  }
+  void remove(Wqe& wqe) noexcept;
+
+  QpCore& core_;
+};
+
+}  // namespace aperture::qp

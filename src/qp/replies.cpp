@@ -1,0 +1,49 @@
+// Responses that may have to wait for room: see replies.hpp.
+#include "qp/replies.hpp"
+
+#include <new>
+
+namespace aperture::qp {
+
+bool Replies::put(const Reply& reply) noexcept {
+  if (!core_.lane->response_tx.room(1)) return false;
+  std::byte* body = core_.lane->response_tx.cells.body();
+  if (static_cast<wire::Op>(reply.head.op) == wire::Op::grant) {
+    wire::store(body, reply.head, reply.grant);
+  } else {
+    wire::store(body, reply.head);
+  }
+  core_.lane.publish_response(1);
+  if (static_cast<wire::Op>(reply.head.op) == wire::Op::pressure) {
+    bound_unasked(reply.head.word().unchecked() != 0);  // our own word
+  }
+  return true;
+}
+
+// Told. Before the peer learns of room that it has not known yet it reads what it is told (see
+// SendRequester::put_in_bytes), so a ring full is all that was on its way.
+void Replies::bound_unasked(bool offers_only) noexcept {
+  core_.unasked_bytes = offers_only ? core_.lane->request_rx.bytes.size() : QpCore::kUnbounded;
+}
+
+void Replies::keep(const Reply& reply) noexcept {
+  assert(core_.lane);
+  core_.busy = true;
+  try {
+    waiting_.push_back(reply);
+  } catch (const std::bad_alloc&) {
+    core_.break_protocol("so much that memory ran out for the answers");
+  }
+  core_.replies_waiting = !waiting_.empty();
+}
+
+bool Replies::flush() noexcept {
+  assert(core_.replies_waiting == !waiting_.empty());
+  size_t sent = 0;
+  while (sent < waiting_.size() && put(waiting_[sent])) ++sent;
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(sent));
+  core_.replies_waiting = !waiting_.empty();
+  return sent > 0;
+}
+
+}  // namespace aperture::qp

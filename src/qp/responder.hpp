@@ -1,0 +1,51 @@
+// The responder: executes the peer's requests in order. What cannot come from a sound peer ends the
+// connection (break_protocol); what a sound peer may get wrong is refused by protect/, and answered
+// with a nak. A refused RMA leaves the queue pair working, as libfabric expects.
+//
+// A request leaves the ring once it is executed; one that has to wait stays at its head and is
+// shown again. Requests that the initiator may do directly are claimed first (transport/claim.hpp).
+// Guarded by the engine's lock.
+#pragma once
+
+#include "qp/atomic_responder.hpp"
+#include "qp/invalidation_responder.hpp"
+
+namespace aperture::qp {
+
+class Responder {
+ public:
+  Responder(QpCore& core, Execution& execution, AtomicResponder& atomics,
+            InvalidationResponder& invalidations) noexcept
+      : core_(core), execution_(execution), atomics_(atomics), invalidations_(invalidations) {}
+
+  // Executes requests of any kind, and acknowledges them. True: there was one.
+  bool poll() noexcept;
+
+ private:
+  bool execute(const wire::Head& head, wire::Op op) noexcept;
+  bool on_send(const wire::Head& head, wire::Op op) noexcept;
+  bool may_come_unasked(uint64_t len) noexcept;
+  bool on_write(const wire::Head& head) noexcept;
+  bool on_write_bytes(const wire::Head& head) noexcept;
+  bool on_read(const wire::Head& head) noexcept;
+  bool on_check(const wire::Head& head) noexcept;
+  bool on_commit(const wire::Head& head) noexcept;
+  bool on_notice(const wire::Head& head) noexcept;
+  bool put_result(const wire::Loaded<wire::ReadFields>& f,
+                  const protect::AccessAsk& whole) noexcept;
+  protect::Denial put_small_result(const protect::AccessAsk& whole, Wild<uint64_t> id,
+                                   uint16_t len) noexcept;
+  bool room_for_notice() const noexcept {
+    return core_.port.rx_cq == nullptr || core_.port.rx_cq->has_room();
+  }
+  void deliver_notice(uint64_t len, uint64_t imm) noexcept;
+
+  QpCore& core_;
+  Execution& execution_;
+  AtomicResponder& atomics_;
+  InvalidationResponder& invalidations_;
+  uint64_t range_addr_ = 0;  // of the range whose pieces are being written
+  uint64_t range_key_ = 0;
+};
+
+}  // namespace aperture::qp
