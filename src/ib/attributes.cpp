@@ -104,32 +104,32 @@ constexpr std::array<Steps, kTypes> kTable = [] {
 }();
 
 constexpr const char* kNames[] = {
-    "IBV_QP_STATE",
-    "IBV_QP_CUR_STATE",
-    "IBV_QP_EN_SQD_ASYNC_NOTIFY",
-    "IBV_QP_ACCESS_FLAGS",
-    "IBV_QP_PKEY_INDEX",
-    "IBV_QP_PORT",
-    "IBV_QP_QKEY",
-    "IBV_QP_AV",
-    "IBV_QP_PATH_MTU",
-    "IBV_QP_TIMEOUT",
-    "IBV_QP_RETRY_CNT",
-    "IBV_QP_RNR_RETRY",
-    "IBV_QP_RQ_PSN",
-    "IBV_QP_MAX_QP_RD_ATOMIC",
-    "IBV_QP_ALT_PATH",
-    "IBV_QP_MIN_RNR_TIMER",
-    "IBV_QP_SQ_PSN",
-    "IBV_QP_MAX_DEST_RD_ATOMIC",
-    "IBV_QP_PATH_MIG_STATE",
-    "IBV_QP_CAP",
-    "IBV_QP_DEST_QPN",
+    "STATE",
+    "CUR_STATE",
+    "EN_SQD_ASYNC_NOTIFY",
+    "ACCESS_FLAGS",
+    "PKEY_INDEX",
+    "PORT",
+    "QKEY",
+    "AV",
+    "PATH_MTU",
+    "TIMEOUT",
+    "RETRY_CNT",
+    "RNR_RETRY",
+    "RQ_PSN",
+    "MAX_QP_RD_ATOMIC",
+    "ALT_PATH",
+    "MIN_RNR_TIMER",
+    "SQ_PSN",
+    "MAX_DEST_RD_ATOMIC",
+    "PATH_MIG_STATE",
+    "CAP",
+    "DEST_QPN",
 };
 
 }  // namespace
 
-ModifyVerdict judge_modify(QpType type, QpState from, QpState to, uint32_t mask) noexcept {
+ModifyVerdict validate_modify(QpType type, QpState from, QpState to, uint32_t mask) noexcept {
   if (at(from) >= kStates || at(to) >= kStates) return {ModifyFault::no_such_transition, 0};
   const Step& step = kTable[row_of(type)][at(from)][at(to)];
   if (!step.exists) return {ModifyFault::no_such_transition, 0};
@@ -145,7 +145,7 @@ const char* attribute_name(uint32_t bits) noexcept {
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if ((bits & 1u << i) != 0) return kNames[i];
   }
-  return (bits & kAttrRateLimit) != 0 ? "IBV_QP_RATE_LIMIT" : "an unknown attribute";
+  return (bits & kAttrRateLimit) != 0 ? "RATE_LIMIT" : "(no attribute has that bit)";
 }
 
 const char* state_name(QpState state) noexcept {

@@ -12,7 +12,7 @@
 
 namespace aperture::ib {
 
-// enum ibv_qp_attr_mask
+// the attr_mask of ibv_modify_qp(3)
 enum AttrMask : uint32_t {
   kAttrState = 1u << 0,
   kAttrCurState = 1u << 1,
@@ -73,9 +73,9 @@ struct ModifyVerdict {
   ModifyFault fault = ModifyFault::none;
   uint32_t bits = 0;
 };
-ModifyVerdict judge_modify(QpType type, QpState from, QpState to, uint32_t mask) noexcept;
+ModifyVerdict validate_modify(QpType type, QpState from, QpState to, uint32_t mask) noexcept;
 
-// "IBV_QP_AV" and so on, of the lowest bit that is set; for sentences. Static storage.
+// "AV" and so on, of the lowest bit that is set; for sentences. Static storage.
 const char* attribute_name(uint32_t bits) noexcept;
 const char* state_name(QpState state) noexcept;
 

@@ -2,13 +2,15 @@
 #include "ib/cq.hpp"
 
 #include <bit>
+#include <cassert>
 #include <new>
 
 #include "base/clock.hpp"
 
 namespace aperture::ib {
 
-Cq::Cq(uint32_t capacity, CqEvents& events, bool timestamps, QueueMemory* memory)
+CompletionQueue::CompletionQueue(uint32_t capacity, CqEvents& events, bool timestamps,
+                                 QueueMemory* memory)
     : memory_(memory),
       slots_(std::bit_ceil(capacity), memory),
       events_(events),
@@ -16,23 +18,24 @@ Cq::Cq(uint32_t capacity, CqEvents& events, bool timestamps, QueueMemory* memory
       capacity_(capacity),
       timestamps_(timestamps) {}
 
-void Cq::on_full() noexcept {
+void CompletionQueue::on_full() noexcept {
+  assert(!has_room());
   if (overrun_) return;
   overrun_ = true;
   events_.on_overrun();
 }
 
-void Cq::stamp(Cqe& slot) const noexcept {
+void CompletionQueue::stamp(Cqe& slot) const noexcept {
   slot.wc.timestamp = ticks();
 }
 
-void Cq::notify(const Wc& wc) noexcept {
+void CompletionQueue::notify(const Wc& wc) noexcept {
   if (solicited_only_ && !wc.solicited && wc.status == WcStatus::success) return;
   armed_ = solicited_only_ = false;
   events_.on_completion_event();
 }
 
-Status Cq::resize(uint32_t capacity) noexcept {
+Status CompletionQueue::resize(uint32_t capacity) noexcept {
   if (capacity < size()) return Errc::invalid;
   try {
     QueueArray<Cqe> slots(std::bit_ceil(capacity), memory_);
@@ -47,13 +50,14 @@ Status Cq::resize(uint32_t capacity) noexcept {
   return {};
 }
 
-void Cq::forget(const Qp& qp) noexcept {
+void CompletionQueue::forget(const QueuePair& qp) noexcept {
   uint64_t kept = head_;
   for (uint64_t i = head_; i != tail_; ++i) {
     if (slots_[i & mask_].qp == &qp) continue;
     if (kept != i) slots_[kept & mask_] = slots_[i & mask_];
     ++kept;
   }
+  assert(kept <= tail_);
   tail_ = kept;
 }
 

@@ -10,12 +10,13 @@
 #include <cstdint>
 
 #include "base/errc.hpp"
+#include "base/invariant.hpp"
 #include "ib/queue_memory.hpp"
 #include "ib/words.hpp"
 
 namespace aperture::ib {
 
-class Qp;
+class QueuePair;
 
 struct Wc {
   uint64_t id = 0;
@@ -47,7 +48,7 @@ struct Wc {
 // A completion, and the queue that gets slots back with it.
 struct Cqe {
   Wc wc;
-  Qp* qp = nullptr;              // null once it is gone
+  QueuePair* qp = nullptr;       // null once it is gone
   uint32_t* released = nullptr;  // of its queue: set to `release` when this is taken
   uint32_t release = 0;
 };
@@ -60,11 +61,12 @@ class CqEvents {
   virtual void on_overrun() noexcept = 0;
 };
 
-class Cq {
+class CompletionQueue {
  public:
   // capacity: entries, at least 1. memory outlives it; null: the process's own. By exception
   // std::bad_alloc.
-  Cq(uint32_t capacity, CqEvents& events, bool timestamps, QueueMemory* memory = nullptr);
+  CompletionQueue(uint32_t capacity, CqEvents& events, bool timestamps,
+                  QueueMemory* memory = nullptr);
 
   uint32_t capacity() const noexcept { return capacity_; }
   uint32_t size() const noexcept { return static_cast<uint32_t>(tail_ - head_); }
@@ -82,6 +84,7 @@ class Cq {
     return &slots_[tail_ & mask_];
   }
   void push() noexcept {
+    APERTURE_DEBUG_ASSERT(has_room());
     Cqe& cqe = slots_[tail_ & mask_];
     if (timestamps_) stamp(cqe);
     ++tail_;
@@ -90,6 +93,7 @@ class Cq {
   }
   const Wc& front() const noexcept { return slots_[head_ & mask_].wc; }
   void pop() noexcept {
+    APERTURE_DEBUG_ASSERT(!empty());
     const Cqe& cqe = slots_[head_ & mask_];
     if (cqe.released != nullptr) *cqe.released = cqe.release;
     ++head_;
@@ -104,7 +108,7 @@ class Cq {
   // Errors: invalid (more completions are in it), no_memory.
   Status resize(uint32_t capacity) noexcept;
   // The completions of that queue pair are dropped: it is reset, or gone.
-  void forget(const Qp& qp) noexcept;
+  void forget(const QueuePair& qp) noexcept;
 
  private:
   void on_full() noexcept;

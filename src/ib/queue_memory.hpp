@@ -5,7 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -37,9 +39,12 @@ class QueueArray {
     }
     if (at == nullptr) throw std::bad_alloc();
     items_ = static_cast<T*>(at);
+    // how an application's memory is aligned is for the application to see to
+    assert(memory_ != nullptr || reinterpret_cast<uintptr_t>(items_) % kAlignment == 0);
     std::uninitialized_value_construct_n(items_, count);
   }
   ~QueueArray() {
+    assert(items_ != nullptr);
     if (memory_ != nullptr) {
       memory_->release(items_);
     } else {

@@ -1,13 +1,8 @@
-// RDMA by our own hand: process_vm_writev and process_vm_readv under the pin protocol of protect/,
-// when nothing of ours stands before it in the ring and the target is not polling; and claiming the
-// head of the ring from a target that has stopped. architecture.md, "The ordering rule", "Claims".
+// Direct copies and claims: see rc_direct.hpp.
+#include "ib/rc_direct.hpp"
+
 #include <algorithm>
 #include <array>
-
-#include "base/clock.hpp"
-#include "base/log.hpp"
-#include "ib/rc_qp.hpp"
-#include "qp/tuning.hpp"
 
 namespace aperture::ib {
 
@@ -17,119 +12,45 @@ using protect::Rights;
 
 namespace {
 
-// A target that has let us wait so often in a row is not waited for any more: it looks at its
-// memory and not at its queues. It is tried again after so many accesses: each try costs a stall,
-// and the target's control thread lingers beside it for as long as some forty copies take.
-constexpr uint32_t kSurelyAway = 4;
-constexpr uint32_t kTryAgainAfter = 1024;
-
 constexpr Rights need_of(SendOp op) noexcept {
   return op == SendOp::read ? Rights::remote_read : Rights::remote_write;
 }
 constexpr Rights local_need_of(SendOp op) noexcept {
   return op == SendOp::read ? Rights::local_write : Rights::local_read;
 }
+// The queue pair there may take less than its keys do.
+constexpr uint16_t permit_for(SendOp op) noexcept {
+  return op == SendOp::read ? transport::kPermitReads : transport::kPermitWrites;
+}
 
 }  // namespace
 
-protect::AccessorSlot* RcQp::slot() noexcept {
-  if (slot_ == nullptr && lane_->direct.slots != nullptr) {
-    slot_ = static_cast<protect::SlotArray*>(lane_->direct.slots)->claim();
-  }
-  return slot_;
+DirectResult RcDirect::access(SendOp op, protect::DirectAsk& ask) noexcept {
+  return op == SendOp::read ? q_.one_sided_.read(ask) : q_.one_sided_.write(ask);
 }
 
-// Its queue pair may take less than its keys do.
-bool RcQp::peer_lets(SendOp op) noexcept {
-  const uint32_t need = op == SendOp::read ? wire::kRcDirectReads : wire::kRcDirectWrites;
-  return (lane_->request_tx.notices_wanted() & need) != 0;
+bool RcDirect::would_be_refused(const Wqe& w) const noexcept {
+  return q_.one_sided_.would_refuse(w.rkey, w.remote_addr, w.len, need_of(w.op)) != Denial::none;
 }
 
-// It does not look at its queues, or not often enough; every so often that is tried again.
-bool RcQp::is_target_away() noexcept {
-  const ring::ChannelTx& tx = lane_->request_tx;
-  if (away_times_ < kSurelyAway) {
-    if (target_away_ && tx.consumer_polls() != away_polls_) {
-      target_away_ = false;
-      stall_since_ = 0;
-    }
-    return target_away_ || !tx.consumer_hot();
-  }
-  if (++away_times_ <= kTryAgainAfter) return true;
-  away_times_ = kSurelyAway - 1;
-  return false;
-}
-
-bool RcQp::may_go_direct(const Wqe& w) noexcept {
-  if (!lane_->direct.allowed || w.owner_only || !peer_lets(w.op) || !is_target_away()) return false;
-  const ring::ChannelTx& tx = lane_->request_tx;
-  // The ordering rule: every earlier request executed, and told.
-  if (done_through_ != tx.cells.pos()) learn_executed();
-  return done_through_ == tx.cells.pos() && !stopped_ && slot() != nullptr;
-}
-
-// Copies [offset, offset + n) of the operation, n at most a chunk.
-DirectResult RcQp::copy_direct(uint32_t at, uint64_t offset, uint64_t n) noexcept {
-  Wqe& w = wqe(at);
-  std::array<iovec, protect::PeerKeyView::kMaxLocalSegments> local;
-  size_t count = 0;
-  uint64_t skip = offset;
-  uint64_t left = n;
-  if (w.is_inline) {
-    local[count++] = {inline_of(at) + offset, n};
-    left = 0;
-  }
-  const Rights need = local_need_of(w.op);
-  for (uint32_t i = 0; i < w.sge_count && left > 0 && count < local.size(); ++i) {
-    const Sge& sge = sges_of(at)[i];
-    if (skip >= sge.length) {
-      skip -= sge.length;
-      continue;
-    }
-    const uint64_t part = std::min<uint64_t>(left, sge.length - skip);
-    const protect::Checked checked =
-        spec_.keys->check(local_ask(sge.lkey, sge.addr + skip, part, need), &hint_);
-    if (!checked) {
-      refuse_local(sge.lkey, sge.addr + skip, part, need);
-      return {DirectResult::Outcome::denied, Denial::none, 0, w.region};
-    }
-    // under the engine lock, in which regions are closed: it stays until the copy is over
-    checked.grant().each_piece([&](std::byte* piece, size_t size) {
-      if (count == local.size()) return false;
-      local[count++] = {piece, size};
-      left -= size;
-      return true;
-    });
-    skip = 0;
-  }
-  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  const protect::DirectAsk ask{lane_->remote_domain, w.rkey, w.remote_addr + offset,
-                               local.data(),         count,  w.region};
-  const DirectResult r = w.op == SendOp::read
-                             ? keys->read(lane_->direct.pid, *slot_, ask, &direct_hint_)
-                             : keys->write(lane_->direct.pid, *slot_, ask, &direct_hint_);
-  w.region = r.generation;
-  return r;
-}
-
-// All of a read or a write that is one piece, when all before it is over. False: nothing is noted,
-// and it goes the long way, which finds out why.
-bool RcQp::put_direct_at_once(const SendWr& wr) noexcept {
+bool RcDirect::post_fast(const SendWr& wr) noexcept {
   const Sge& sge = wr.sge[0];
   const bool reads = wr.op == SendOp::read;
   const bool is_inline = (wr.flags & kInline) != 0;
-  if (sq_head_ != sq_tail_ || done_through_ != lane_->request_tx.cells.pos() || slot_ == nullptr ||
-      !lane_->direct.allowed || !peer_lets(wr.op) || !spec_.send_cq->has_room() ||
+  transport::OneSided& one_sided = q_.one_sided_;
+  if (!q_.sq_.is_empty() || !q_.is_ring_done() || !one_sided.is_possible(permit_for(wr.op)) ||
+      !one_sided.has_slot() || !q_.spec_.send_cq->has_room() ||
       sge.length - 1 >= protect::kChunkBytes ||
-      (reads ? is_inline || attr_.max_rd_atomic == 0
-             : is_inline && sge.length > spec_.max_inline_bytes) ||
-      !is_target_away()) {
+      (reads ? is_inline || q_.attr_.max_rd_atomic == 0
+             : is_inline && sge.length > q_.spec_.max_inline_bytes) ||
+      !one_sided.is_target_away()) {
     return false;
   }
+  one_sided.foresee(wr.rkey);
   iovec local{reinterpret_cast<void*>(sge.addr), sge.length};
   if (!is_inline) {
     const protect::Checked checked =
-        spec_.keys->check(local_ask(sge.lkey, sge.addr, sge.length, local_need_of(wr.op)), &hint_);
+        q_.memory_.check(sge.lkey, sge.addr, sge.length, local_need_of(wr.op));
     // under the engine lock, in which regions are closed: it stays until the copy is over
     const bool one_run = checked && checked.grant().each_piece([&](std::byte* piece, size_t size) {
       local.iov_base = piece;
@@ -137,152 +58,151 @@ bool RcQp::put_direct_at_once(const SendWr& wr) noexcept {
     });
     if (!one_run) return false;
   }
-  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  const protect::DirectAsk ask{lane_->remote_domain, wr.rkey, wr.remote_addr, &local, 1, 0};
-  const DirectResult r = reads ? keys->read(lane_->direct.pid, *slot_, ask, &direct_hint_)
-                               : keys->write(lane_->direct.pid, *slot_, ask, &direct_hint_);
-  if (r.outcome != DirectResult::Outcome::done) return false;
-  complete_now(wr, reads ? WcOpcode::read : WcOpcode::write, sge.length);
+  protect::DirectAsk ask{0, wr.rkey, wr.remote_addr, &local, 1, 0};
+  if (access(wr.op, ask).outcome != DirectResult::Outcome::done) return false;
+  q_.complete_fast(wr, sge.length);
   return true;
 }
 
-// The rest goes through the ring, now and for ever. Always false.
-bool RcQp::leave_direct() noexcept {
-  lane_->direct.allowed = false;
-  return false;
+bool RcDirect::may_go(const Wqe& w) noexcept {
+  if (w.owner_only || q_.stopped_ || !q_.one_sided_.is_possible(permit_for(w.op)) ||
+      !q_.one_sided_.is_target_away()) {
+    return false;
+  }
+  q_.one_sided_.foresee(w.rkey);
+  if (!q_.is_ring_done()) answers_.learn_executed();
+  return q_.is_ring_done() && !q_.stopped_ && q_.one_sided_.has_slot();
 }
 
-// False: the WQE is over, or goes on through the ring.
-bool RcQp::take_outcome(Wqe& w, const DirectResult& r) noexcept {
+// [offset, offset + n) of the operation, n at most a chunk.
+RcDirect::Copied RcDirect::copy(uint32_t at, uint64_t offset, uint64_t n) noexcept {
+  assert(n <= protect::kChunkBytes);
+  Wqe& w = q_.sq_.wqe(at);
+  std::array<iovec, protect::PeerKeyView::kMaxLocalSegments> local;
+  std::array<const Sge*, local.size()> belongs_to{};  // null: inline bytes, which are ours
+  size_t count = 0;
+  uint64_t skip = offset;
+  uint64_t left = n;
+  if (w.is_inline) {
+    local[count++] = {q_.sq_.inline_of(at) + offset, n};
+    left = 0;
+  }
+  const Rights need = local_need_of(w.op);
+  for (uint32_t i = 0; i < w.sge_count && left > 0 && count < local.size(); ++i) {
+    const Sge& sge = q_.sq_.sges_of(at)[i];
+    if (skip >= sge.length) {
+      skip -= sge.length;
+      continue;
+    }
+    const uint64_t part = std::min<uint64_t>(left, sge.length - skip);
+    const protect::Checked checked = q_.memory_.check(sge.lkey, sge.addr + skip, part, need);
+    if (!checked) {
+      return {.failed = q_.memory_.refuse(sge.lkey, sge.addr + skip, part, need, checked.denial())};
+    }
+    // under the engine lock, in which regions are closed: it stays until the copy is over
+    checked.grant().each_piece([&](std::byte* piece, size_t size) {
+      if (count == local.size()) return false;
+      belongs_to[count] = &sge;
+      local[count++] = {piece, size};
+      left -= size;
+      return true;
+    });
+    skip = 0;
+  }
+  protect::DirectAsk ask{0, w.rkey, w.remote_addr + offset, local.data(), count, w.region};
+  const DirectResult r = access(w.op, ask);
+  w.region = r.generation;
   switch (r.outcome) {
-    case DirectResult::Outcome::done: return true;
-    case DirectResult::Outcome::denied:
-      if (r.denial == Denial::none) {
-        fail_wqe(w, WcStatus::loc_prot_err);
-        return false;
+    case DirectResult::Outcome::done: return {.done = true, .bytes = r.bytes};
+    case DirectResult::Outcome::peer_gone:
+      return {.failed = WcStatus::retry_exc_err, .bytes = r.bytes};
+    case DirectResult::Outcome::not_permitted: q_.one_sided_.give_up(); break;
+    case DirectResult::Outcome::faulted:
+      for (size_t i = 0; i < count; ++i) {
+        const Sge* sge = belongs_to[i];
+        if (sge == nullptr || transport::OneSided::side_of_fault(
+                                  &local[i], 1, w.op == SendOp::read) == transport::Fault::there) {
+          continue;
+        }
+        return {.failed =
+                    q_.memory_.refuse(sge->lkey, sge->addr, sge->length, need, Denial::not_backed),
+                .bytes = r.bytes};
       }
-      // The owner refuses it itself: its queue pair has to know, and to say why.
-      w.owner_only = true;
-      return false;
-    case DirectResult::Outcome::peer_gone: fail_wqe(w, WcStatus::retry_exc_err); return false;
-    case DirectResult::Outcome::not_permitted:
-      APERTURE_INFO("direct copies to %s are no longer permitted; the owner copies from now on",
-                    remote_.text().c_str());
-      return leave_direct();
-    case DirectResult::Outcome::faulted:       // on one side: the ring tells which
-    case DirectResult::Outcome::through_ring:  // this one; the next may find the key file at rest
-      w.owner_only = true;
-      return false;
+      break;
+    case DirectResult::Outcome::denied:        // its queue pair has to know, and to say why
+    case DirectResult::Outcome::through_ring:  // the next may find the key file at rest
+      break;
   }
-  return false;
+  return {.bytes = r.bytes};
 }
 
-// True: the next may be begun. It may be that the first pieces of a write went through the ring and
-// are executed; should the rest have to go there too, it goes on where it was.
-bool RcQp::put_direct(uint32_t at) noexcept {
-  Wqe& w = wqe(at);
-  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
+RcDirect::Went RcDirect::put(uint32_t at) noexcept {
+  Wqe& w = q_.sq_.wqe(at);
+  assert(w.stage == Wqe::Stage::begun && w.done <= w.len);
   // the whole range first: an operation that will be refused changes nothing
-  if (w.done == 0 && w.len > protect::kChunkBytes &&
-      keys->would_refuse(lane_->remote_domain, w.rkey, w.remote_addr, w.len, need_of(w.op)) !=
-          Denial::none) {
-    w.owner_only = true;
-    return start(at);
-  }
-  uint64_t budget = qp::kDirectBudget;
+  w.owner_only = w.done == 0 && w.len > protect::kChunkBytes && would_be_refused(w);
+  uint64_t budget = transport::kDirectBudget;
   while (w.done < w.len) {
+    if (w.owner_only) return Went::ring;
     const uint64_t n = std::min(w.len - w.done, protect::kChunkBytes);
-    if (n > budget) return false;
-    const DirectResult r = copy_direct(at, w.done, n);
-    w.done += r.bytes;
+    if (n > budget) return Went::later;
+    const Copied copied = copy(at, w.done, n);
+    w.done += copied.bytes;
     budget -= n;
-    if (take_outcome(w, r)) continue;
-    if (w.stage == Wqe::Stage::finished) return true;
-    return start(at);
+    if (copied.failed != WcStatus::success) {
+      q_.fail_wqe(w, copied.failed);
+      return Went::over;
+    }
+    w.owner_only = !copied.done;
   }
   w.copied = true;
-  if (w.op == SendOp::write_with_imm) return put_notice(at);
-  w.end_pos = lane_->request_tx.cells.pos();
+  if (w.op == SendOp::write_with_imm) return Went::notice;
+  w.end_pos = q_.lane_->request_tx.cells.pos();
   w.stage = Wqe::Stage::finished;
-  return true;
+  return Went::over;
 }
 
-// The head of the ring has stood at pos for longer than an owner that polls takes for that much.
-bool RcQp::has_stalled(uint64_t pos, uint64_t len) noexcept {
-  const uint64_t now = ticks();
-  if (stall_since_ == 0 || stall_pos_ != pos) {
-    stall_pos_ = pos;
-    stall_since_ = now;
-    return false;
+void RcDirect::claim_stalled_head() noexcept {
+  assert(!q_.is_ring_done());
+  transport::OneSided& one_sided = q_.one_sided_;
+  const uint64_t head = q_.inflight_.done_through();
+  const RcPiece piece = q_.inflight_.empty() ? RcPiece{} : q_.inflight_.oldest();
+  const uint64_t len = piece.pos == head ? piece.len : 0;
+  const bool claimable = len != 0 && one_sided.is_allowed() && !q_.sq_.wqe(piece.at).owner_only;
+  if (!(claimable && one_sided.is_known_away()) && !one_sided.has_stalled(head, len)) return;
+  if (!claimable || !one_sided.has_slot()) return one_sided.ring_stalled_owner();
+  if (!may_claim(piece)) {
+    q_.sq_.wqe(piece.at).owner_only = true;
+    return one_sided.restart_clock();
   }
-  static const uint64_t limit = ticks_from_ns(qp::kStallNs);
-  // at most about 2 ticks for 4 bytes
-  return now - stall_since_ >= limit + std::min(len, qp::kPieceBytes) / 2;
+  const auto claimed = one_sided.claim(piece.pos, [&] { return copy_claimed(piece); });
+  if (claimed != transport::OneSided::Claimed::done) return;
+  q_.inflight_.retire_through(piece.pos + piece.cells);
+  answers_.retire();
 }
 
-// Looks whether the first request that is not executed has stood there for too long: an RDMA of
-// ours is done by our own hand if the owner is not at it; for all else its doorbell is rung.
-void RcQp::claim_stalled_head() noexcept {
-  if (done_through_ == lane_->request_tx.cells.pos()) return;
-  const bool has_piece = piece_head_ != piece_tail_;
-  const Piece piece = has_piece ? pieces_[piece_head_ % pieces_.size()] : Piece{};
-  const bool is_head = has_piece && piece.pos == done_through_;
-  const bool claimable =
-      is_head && lane_->direct.allowed && piece.len != 0 && !wqe(piece.at).owner_only;
-  if (!target_away_ || !claimable) {
-    if (!has_stalled(done_through_, is_head ? piece.len : 0)) return;
-  }
-  if (!claimable || slot() == nullptr) {
-    static const uint64_t pause = ticks_from_ns(qp::kRingEveryNs);
-    const uint64_t now = ticks();
-    if (rung_at_ != 0 && now - rung_at_ < pause) return;
-    rung_at_ = now;
-    lane_->ring_doorbell();
-    return;
-  }
-  if (!claim(piece)) {
-    stall_since_ = 0;
-    target_away_ = false;
-    return;
-  }
-  target_away_ = true;
-  if (away_times_ < kSurelyAway) ++away_times_;
-  away_polls_ = lane_->request_tx.consumer_polls();
-  done_through_ = piece.pos + piece.cells;
-  ++piece_head_;
-  retire();
-}
-
-bool RcQp::claim(const Piece& piece) noexcept {
-  Wqe& w = wqe(piece.at);
-  const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-  // What would be refused, or is for the owner to judge, is left to it; so is immediate data, which
-  // it has to take from the ring, receive and all.
+// What would be refused, or is for the owner to validate, is left to it; so is immediate data,
+// which it has to take from the ring, receive and all.
+bool RcDirect::may_claim(const RcPiece& piece) noexcept {
+  const Wqe& w = q_.sq_.wqe(piece.at);
   const bool tells = w.op == SendOp::write_with_imm && piece.offset + piece.len == w.len;
-  if (tells || !peer_lets(w.op) || keys->asks_owner(lane_->remote_domain, w.rkey) ||
-      keys->would_refuse(lane_->remote_domain, w.rkey, w.remote_addr, w.len, need_of(w.op)) !=
-          Denial::none) {
-    w.owner_only = true;
-    return false;
-  }
-  ring::ChannelWords& words = lane_->request_tx.words();
-  if (!claim_side_.begin(words, piece.pos)) {
-    away_times_ = 0;
-    return false;
-  }
-  uint64_t done = 0;
-  while (done < piece.len) {
+  return !tells && q_.one_sided_.is_permitted(permit_for(w.op)) &&
+         !q_.one_sided_.asks_owner(w.rkey) && !would_be_refused(w);
+}
+
+// True: the request is executed by that. False: its owner executes it, and refuses it if that is
+// right.
+bool RcDirect::copy_claimed(const RcPiece& piece) noexcept {
+  Wqe& w = q_.sq_.wqe(piece.at);
+  for (uint64_t done = 0; done < piece.len;) {
     const uint64_t n = std::min(piece.len - done, protect::kChunkBytes);
-    const DirectResult r = copy_direct(piece.at, piece.offset + done, n);
-    done += r.bytes;
-    if (r.outcome == DirectResult::Outcome::done) continue;
-    if (r.outcome == DirectResult::Outcome::not_permitted) leave_direct();
-    w.owner_only = true;  // its owner executes it, and refuses it if that is right
-    claim_side_.retract(words);
+    const Copied copied = copy(piece.at, piece.offset + done, n);
+    done += copied.bytes;
+    if (copied.done) continue;
+    w.owner_only = true;
     return false;
   }
   if (w.op == SendOp::read) w.done = w.len;
-  claim_side_.finish(words, piece.pos);
   return true;
 }
 

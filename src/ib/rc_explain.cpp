@@ -1,8 +1,11 @@
-// The sentence for a refusal, at both ends.
+// The sentence for a refusal, at both ends: see rc_explain.hpp.
+#include "ib/rc_explain.hpp"
+
 #include <cstdio>
+#include <string>
 
 #include "base/log.hpp"
-#include "ib/rc_qp.hpp"
+#include "protect/peer_key_view.hpp"
 
 namespace aperture::ib {
 
@@ -31,15 +34,15 @@ Attempt attempt_of(SendOp op) noexcept {
 
 }  // namespace
 
-void RcQp::explain_refused(const Wqe& w) const noexcept {
+void explain_refused(const RcEnd& end, const transport::LaneEnd& lane, const Wqe& w) noexcept {
   if (log_level() < LogLevel::warn) return;
   const Attempt attempt = attempt_of(w.op);
   const auto denial = static_cast<Denial>(w.denial);
   char text[320];
   if (denial == Denial::none) {
     std::snprintf(text, sizeof text, "queue pair 0x%x: %s of %llu bytes was refused by %s: %s",
-                  spec_.qpn, attempt.what, static_cast<unsigned long long>(w.len),
-                  remote_.text().c_str(),
+                  end.spec.qpn, attempt.what, static_cast<unsigned long long>(w.len),
+                  end.remote.print().c_str(),
                   w.status == WcStatus::rem_inv_req_err
                       ? "the queue pair there does not take such requests (qp_access_flags, "
                         "max_dest_rd_atomic), or its receive is too short for the message"
@@ -55,18 +58,18 @@ void RcQp::explain_refused(const Wqe& w) const noexcept {
   if (invalidates) {
     std::snprintf(text, sizeof text,
                   "queue pair 0x%x: %s of %llu bytes and rkey 0x%x was refused by %s: %s",
-                  spec_.qpn, attempt.what, static_cast<unsigned long long>(w.len), w.imm,
-                  remote_.text().c_str(), protect::rule(*spec_.wording, denial));
+                  end.spec.qpn, attempt.what, static_cast<unsigned long long>(w.len), w.imm,
+                  end.remote.print().c_str(), protect::rule(*end.spec.wording, denial));
   } else {
     std::snprintf(
         text, sizeof text,
         "queue pair 0x%x: %s of %llu bytes at 0x%llx with rkey 0x%x was refused by %s: %s",
-        spec_.qpn, attempt.what, static_cast<unsigned long long>(w.len),
-        static_cast<unsigned long long>(w.remote_addr), w.rkey, remote_.text().c_str(),
-        protect::rule(*spec_.wording, denial));
+        end.spec.qpn, attempt.what, static_cast<unsigned long long>(w.len),
+        static_cast<unsigned long long>(w.remote_addr), w.rkey, end.remote.print().c_str(),
+        protect::rule(*end.spec.wording, denial));
   }
   try {
-    const protect::AccessAsk ask{lane_->remote_domain,
+    const protect::AccessAsk ask{lane->remote_domain,
                                  0,
                                  Wild<uint64_t>(w.rkey),
                                  Wild<uint64_t>(w.remote_addr),
@@ -74,15 +77,13 @@ void RcQp::explain_refused(const Wqe& w) const noexcept {
                                  attempt.need,
                                  0};
     std::string more;
-    if (invalidates) {
-      more = protect::explain_unseen(denial, attempt.need, *spec_.wording);
-    } else if (lane_->to_self) {
-      more = "; " + spec_.keys->explain(ask, denial, *spec_.wording);
-    } else if (lane_->direct.keys == nullptr) {
-      more = protect::explain_unseen(denial, attempt.need, *spec_.wording);
+    if (lane->to_self && !invalidates) {
+      more = "; " + end.spec.keys->explain(ask, denial, *end.spec.wording);
+    } else if (invalidates || lane->direct.keys == nullptr) {
+      more = protect::explain_unseen(denial, attempt.need, *end.spec.wording);
     } else {
-      const auto* keys = static_cast<const protect::PeerKeyView*>(lane_->direct.keys);
-      more = keys->explain(lane_->direct.pid, ask, denial, *spec_.wording);
+      const auto* keys = lane->direct.keys;
+      more = keys->explain(lane->direct.pid, ask, denial, *end.spec.wording);
     }
     APERTURE_WARN("%s%s", text, more.c_str());
   } catch (...) {
@@ -90,31 +91,47 @@ void RcQp::explain_refused(const Wqe& w) const noexcept {
   }
 }
 
-void RcQp::explain_refusing(const protect::AccessAsk& ask, Denial denial) const noexcept {
+void explain_refusing(const RcEnd& end, const protect::AccessAsk& ask, Denial denial) noexcept {
   if (log_level() < LogLevel::warn) return;
   if (denial == Denial::none) {
     APERTURE_WARN(
         "queue pair 0x%x refused a request of %s that it does not take; set qp_access_flags (and "
-        "max_dest_rd_atomic for reads and atomics) with ibv_modify_qp",
-        spec_.qpn, remote_.text().c_str());
+        "max_dest_rd_atomic for reads and atomics) when modifying the queue pair",
+        end.spec.qpn, end.remote.print().c_str());
     return;
   }
   try {
-    APERTURE_WARN("queue pair 0x%x, from %s: %s", spec_.qpn, remote_.text().c_str(),
-                  spec_.keys->explain(ask, denial, *spec_.wording).c_str());
+    APERTURE_WARN("queue pair 0x%x, from %s: %s", end.spec.qpn, end.remote.print().c_str(),
+                  end.spec.keys->explain(ask, denial, *end.spec.wording).c_str());
   } catch (...) {
-    APERTURE_WARN("queue pair 0x%x, from %s: %s", spec_.qpn, remote_.text().c_str(),
-                  protect::rule(*spec_.wording, denial));
+    APERTURE_WARN("queue pair 0x%x, from %s: %s", end.spec.qpn, end.remote.print().c_str(),
+                  protect::rule(*end.spec.wording, denial));
   }
 }
 
-void RcQp::explain_refused_invalidation(uint32_t rkey, WindowAnswer answer) const noexcept {
+void explain_refused_invalidation(const RcEnd& end, uint32_t rkey, WindowAnswer answer) noexcept {
   if (log_level() < LogLevel::warn) return;
   try {
-    APERTURE_WARN("queue pair 0x%x, a send of %s: %s", spec_.qpn, remote_.text().c_str(),
-                  protect::explain_invalidation(rkey, answer, *spec_.wording).c_str());
+    APERTURE_WARN("queue pair 0x%x, a send of %s: %s", end.spec.qpn, end.remote.print().c_str(),
+                  protect::explain_invalidation(rkey, answer, *end.spec.wording).c_str());
   } catch (...) {
-    APERTURE_WARN("queue pair 0x%x: %s", spec_.qpn, protect::sentence(answer));
+    APERTURE_WARN("queue pair 0x%x: %s", end.spec.qpn, protect::sentence(answer));
+  }
+}
+
+void explain_failed_window(const QpSpec& spec, const Wqe& w, const protect::Window* window,
+                           const protect::WindowBind& bind, WindowAnswer answer) noexcept {
+  if (log_level() < LogLevel::warn) return;
+  try {
+    const std::string why =
+        window != nullptr ? protect::explain(*window, bind, answer, *spec.wording)
+        : w.op == SendOp::bind_mw
+            ? "the memory window of a bind is there no more; deallocate it after its binds have "
+              "completed"
+            : protect::explain_invalidation(w.imm, answer, *spec.wording);
+    APERTURE_WARN("queue pair 0x%x: %s", spec.qpn, why.c_str());
+  } catch (...) {
+    APERTURE_WARN("queue pair 0x%x: %s", spec.qpn, protect::sentence(answer));
   }
 }
 

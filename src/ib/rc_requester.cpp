@@ -1,11 +1,10 @@
-// The requester: WQEs into the request ring, in order, and what becomes of them. IBTA vol. 1, 9.7.
+// WQEs into the request ring: see rc_requester.hpp.
+#include "ib/rc_requester.hpp"
+
 #include <algorithm>
 #include <cstring>
 
-#include "base/barrier.hpp"
-#include "base/clock.hpp"
-#include "ib/rc_qp.hpp"
-#include "qp/tuning.hpp"
+#include "base/copy.hpp"
 
 namespace aperture::ib {
 
@@ -15,335 +14,289 @@ using wire::RcOp;
 
 namespace {
 
-constexpr bool is_atomic(SendOp op) noexcept {
-  return op == SendOp::cmp_swap || op == SendOp::fetch_add;
-}
-constexpr bool returns_data(SendOp op) noexcept {
-  return op == SendOp::read || is_atomic(op);
-}
-
-// So many pieces are looked at before the first of them is copied by our own hand.
+// So many pieces are looked at before the first of them is copied directly.
 constexpr size_t kOneCopy = protect::PeerKeyView::kMaxLocalSegments;
+constexpr size_t kSendOffset = wire::rc_payload_offset(RcOp::send, 0);
+constexpr size_t kWriteOffset = wire::rc_payload_offset(RcOp::write, 0);
+constexpr uint8_t kWhole = wire::kRcFirst | wire::kRcLast;
+static_assert(ring::kBodyBytes <= kShortBytes);
 
-RcHead head_of(RcOp op, uint8_t flags, uint64_t len, uint32_t imm) noexcept {
-  return {static_cast<uint8_t>(op), flags, static_cast<uint16_t>(len), imm};
+RcHead head_of(RcOp op, uint8_t flags, uint16_t len, uint32_t imm) noexcept {
+  return {static_cast<uint8_t>(op), flags, len, imm};
+}
+
+// The cell of a send or a write whose payload lies in it, but for the payload. `from` is its WR or
+// its WQE.
+template <typename From>
+[[gnu::always_inline]] inline void lay_out(std::byte* body, RcOp op, uint8_t flags, uint16_t len,
+                                           const From& from) noexcept {
+  const RcHead head = head_of(op, flags, len, from.imm);
+  std::memcpy(body, &head, sizeof head);
+  if (op == RcOp::write) {
+    const wire::RcWrite f{static_cast<uint32_t>(from.remote_addr),
+                          static_cast<uint32_t>(from.remote_addr >> 32), from.rkey};
+    std::memcpy(body + wire::kRcHeadBytes, &f, sizeof f);
+  }
+  if ((flags & wire::kRcXrc) != 0) wire::store_srq_number(body, op, from.srq_number);
 }
 
 }  // namespace
 
-void RcQp::run_send_queue() noexcept {
-  if (lost_until_ns_ != 0) [[unlikely]]
-    return;
-  const Driving driving(*this);
-  if (sq_head_ == sq_tail_) stopped_ = local_waits_ = false;  // all that had failed is flushed
-  while (sq_next_ != sq_tail_ && may_go_on() && !stopped_) {
-    Wqe& w = wqe(sq_next_);
-    if (lane_ == nullptr && !is_local(w.op)) [[unlikely]] {
-      if (had_lane_) return lane_failed(Errc::peer_lost);
-      host_.want_lane();
-      break;
-    }
-    if (!start(sq_next_)) break;
-    ++sq_next_;
-  }
-  busy_ = awaits_answers();
-  if (sq_head_ != sq_next_ && wqe(sq_head_).stage == Wqe::Stage::finished) retire();
+// ---- the fast path ------------------------------------------------------------------------------
+
+// The state alone: nothing is in the way of a request that goes into the ring now.
+inline bool RcRequester::is_clear() const noexcept {
+  return q_.spec_.type == QpType::rc && q_.may_send() && q_.sq_.is_posted() && !q_.stopped_ &&
+         q_.is_up() && q_.lost_until_ns_ == 0 && !q_.sq_.is_full();
 }
 
-// Whether the request at that position is a part of the WQE. One that has nothing in the ring holds
-// no position, though it may begin where the next one does.
-bool RcQp::holds(const Wqe& w, uint64_t pos) const noexcept {
-  if (w.stage == Wqe::Stage::queued || !w.in_ring || pos < w.begin_pos) return false;
-  return pos < (w.stage == Wqe::Stage::begun ? lane_->request_tx.cells.pos() : w.end_pos);
-}
-
-// A WQE has failed before its turn to complete: it does so when those before it have.
-void RcQp::fail_wqe(Wqe& w, WcStatus status) noexcept {
-  if (w.stage == Wqe::Stage::begun && w.in_ring) w.end_pos = lane_->request_tx.cells.pos();
-  w.status = status;
-  w.stage = Wqe::Stage::finished;
-  stopped_ = true;
-}
-
-// What has to hold before the first byte of it moves. False: not yet.
-bool RcQp::begin(uint32_t at) noexcept {
-  Wqe& w = wqe(at);
-  if (w.fence && results_out_ != 0) return false;
-  if (returns_data(w.op)) {
-    if (attr_.max_rd_atomic == 0) {
-      fail_wqe(w, WcStatus::loc_qp_op_err);
-      return true;
-    }
-    if (results_out_ >= attr_.max_rd_atomic) return false;
-    const WcStatus s = check_local(sges_of(at), w.sge_count, w.len, Rights::local_write);
-    if (s != WcStatus::success) {
-      fail_wqe(w, s);
-      return true;
-    }
-    ++results_out_;
+bool RcRequester::post_fast(const SendWr& wr) noexcept {
+  if (is_local(wr.op)) return windows_.post_fast(wr);
+  if ((wr.flags & (kFence | kSolicited)) != 0 || wr.inline_parts != nullptr || wr.sge_count != 1 ||
+      q_.spec_.max_send_sge == 0 || !is_clear()) {
+    return false;
   }
-  if (!returns_data(w.op) && (w.len > wire::kRcMaxInline || w.sge_count > kOneCopy)) {
-    // a message that cannot be read as a whole is not begun
-    const WcStatus s = check_local(sges_of(at), w.sge_count, w.len, Rights::local_read);
-    if (s != WcStatus::success) {
-      fail_wqe(w, s);
-      return true;
-    }
+  const bool send = wr.op == SendOp::send || wr.op == SendOp::send_with_imm;
+  if (!send && !q_.one_sided_.does_target_poll()) {
+    return (wr.op == SendOp::write || wr.op == SendOp::read) && direct_.post_fast(wr);
   }
-  w.stage = Wqe::Stage::begun;
-  // which regions XRC reaches depends on the receive queue that it names: for its owner to judge
-  if (spec_.type == QpType::xrc_send) w.owner_only = true;
-  if (lane_ != nullptr) w.begin_pos = lane_->request_tx.cells.pos();
+  if ((wr.flags & kInline) == 0 || !(send || is_write(wr.op))) return false;
+  SendQueue& sq = q_.sq_;
+  ring::ChannelTx& tx = q_.lane_->request_tx;
+  const uint64_t len = wr.sge[0].length;
+  const size_t offset = send ? kSendOffset : kWriteOffset;
+  if (len == 0 || len > q_.spec_.max_inline_bytes || offset + len > ring::kBodyBytes) return false;
+  if (!tx.room(1) || !(send || q_.inflight_.has_place())) return false;
+  const void* from = reinterpret_cast<const void*>(wr.sge[0].addr);
+  if (!send) {
+    // kept: should the target stop before it, it is done directly
+    copy_short(sq.inline_of(sq.tail), from, len);
+    from = sq.inline_of(sq.tail);
+  }
+  std::byte* body = tx.cells.body();
+  copy_short(body + offset, from, len);
+  const bool imm = has_imm(wr.op);
+  lay_out(body, send ? RcOp::send : RcOp::write,
+          static_cast<uint8_t>(imm ? kWhole | wire::kRcImm : kWhole), static_cast<uint16_t>(len),
+          wr);
+  // one with immediate data is for its owner alone to take from the ring
+  if (!send && !imm) note_piece(sq.tail, 1, 0, len);
+  // on its way first: what is noted is looked at under the engine lock alone, and so not before
+  const uint64_t pos = tx.cells.pos();
+  q_.lane_.publish_request(1);
+  Wqe& w = sq.fill(wr, 0);
+  w.stage = Wqe::Stage::posted;
+  w.is_inline = w.in_ring = true;
+  w.len = len;
+  w.begin_pos = pos;
+  w.end_pos = pos + 1;
+  sq.next = ++sq.tail;
+  q_.busy_ = q_.awaits_answers();
   return true;
 }
 
-// Puts as much of it into the ring as there is room for. True: the next may be begun.
-bool RcQp::start(uint32_t at) noexcept {
-  Wqe& w = wqe(at);
-  if (w.stage == Wqe::Stage::queued && !begin(at)) return false;
-  if (w.stage == Wqe::Stage::finished) return true;
-  switch (w.op) {
-    case SendOp::bind_mw: return put_bind(at);
-    case SendOp::local_inv: return put_local_inv(at);
-    case SendOp::cmp_swap:
-    case SendOp::fetch_add: take_the_ring(w); return put_atomic(at);
-    case SendOp::read:
-      if (w.len != 0 && may_go_direct(w)) return put_direct(at);
-      take_the_ring(w);
-      return put_read(at);
-    case SendOp::write:
-    case SendOp::write_with_imm:
-      if (w.copied) return put_notice(at);
-      if (w.len != 0 && may_go_direct(w)) return put_direct(at);
-      take_the_ring(w);
-      return w.len <= wire::kRcMaxInline ? put_inline(at, RcOp::write)
-                                         : put_pieces(at, RcOp::write_bytes);
-    default:
-      take_the_ring(w);
-      return w.len <= wire::kRcMaxInline ? put_inline(at, RcOp::send)
-                                         : put_pieces(at, RcOp::send_bytes);
+// ---- the slow path ------------------------------------------------------------------------------
+
+Status RcRequester::run() noexcept {
+  SendQueue& sq = q_.sq_;
+  if (sq.is_empty()) {  // all that had failed is flushed
+    q_.stopped_ = false;
+    windows_.forget_waiting();
   }
+  for (; !sq.is_posted() && q_.may_go_on() && !q_.stopped_; ++sq.next) {
+    if (!q_.lane_ && !is_local(sq.wqe(sq.next).op)) [[unlikely]] {
+      if (q_.had_lane_) return Errc::peer_lost;
+      q_.host_.want_lane();
+      break;
+    }
+    if (!start(sq.next)) break;
+  }
+  assert(sq.next - sq.head <= sq.tail - sq.head);
+  q_.busy_ = q_.awaits_answers();
+  if (sq.head != sq.next && sq.wqe(sq.head).stage == Wqe::Stage::finished) answers_.retire();
+  return {};
 }
 
-uint8_t RcQp::wire_flags(const Wqe& w) const noexcept {
-  uint8_t flags = 0;
-  if (w.op == SendOp::send_with_imm || w.op == SendOp::write_with_imm) flags |= wire::kRcImm;
+// What has to hold before the first byte of it moves. False: not yet.
+bool RcRequester::begin(Wqe& w, uint32_t at) noexcept {
+  if (w.fence && q_.results_out_ != 0) return false;
+  const bool returns = returns_data(w.op);
+  if (returns && q_.attr_.max_rd_atomic == 0) {
+    q_.fail_wqe(w, WcStatus::loc_qp_op_err);
+    return true;
+  }
+  if (returns && q_.results_out_ >= q_.attr_.max_rd_atomic) return false;
+  if (returns || w.len > wire::kRcMaxInline || w.sge_count > kOneCopy) {
+    const WcStatus s = q_.memory_.check_all(q_.sq_.sges_of(at), w.sge_count, w.len,
+                                            returns ? Rights::local_write : Rights::local_read);
+    if (s != WcStatus::success) {
+      q_.fail_wqe(w, s);
+      return true;
+    }
+  }
+  if (returns) ++q_.results_out_;
+  w.result_out = returns;
+  w.stage = Wqe::Stage::begun;
+  // which regions XRC reaches depends on the receive queue that it names: for its owner to validate
+  if (q_.spec_.type == QpType::xrc_send) w.owner_only = true;
+  if (q_.lane_) w.begin_pos = q_.lane_->request_tx.cells.pos();
+  return true;
+}
+
+bool RcRequester::start(uint32_t at) noexcept {
+  Wqe& w = q_.sq_.wqe(at);
+  if (w.stage == Wqe::Stage::queued && !begin(w, at)) return false;
+  if (w.stage == Wqe::Stage::finished) return true;
+  if (is_local(w.op)) return windows_.carry_out(w);
+  if (w.copied) return put_notice(at);
+  if ((w.op == SendOp::read || is_write(w.op)) && w.len != 0 && direct_.may_go(w)) {
+    return go_direct(at);
+  }
+  if (!w.in_ring) {  // from its beginning, whatever of it was copied directly
+    w.in_ring = true;
+    w.done = w.region = 0;
+  }
+  if (w.op == SendOp::read) return put_read(at);
+  if (is_atomic(w.op)) return put_atomic(at);
+  if (w.len <= wire::kRcMaxInline) return put_inline(at, is_write(w.op) ? RcOp::write : RcOp::send);
+  return put_pieces(at, is_write(w.op) ? RcOp::write_bytes : RcOp::send_bytes);
+}
+
+bool RcRequester::go_direct(uint32_t at) noexcept {
+  switch (direct_.put(at)) {
+    case RcDirect::Went::over: return true;
+    case RcDirect::Went::later: return false;
+    case RcDirect::Went::notice: return put_notice(at);
+    case RcDirect::Went::ring: break;
+  }
+  assert(q_.sq_.wqe(at).owner_only);
+  return start(at);
+}
+
+uint8_t RcRequester::flags_of(const Wqe& w) const noexcept {
+  uint8_t flags = has_imm(w.op) ? wire::kRcImm : 0;
   if (w.op == SendOp::send_with_inv) flags |= wire::kRcInv;
   if (w.solicited && w.op != SendOp::write) flags |= wire::kRcSolicited;
-  if (spec_.type == QpType::xrc_send) flags |= wire::kRcXrc;
+  if (q_.spec_.type == QpType::xrc_send) flags |= wire::kRcXrc;
   return flags;
 }
 
-// It goes through the ring from its beginning, whatever of it was copied by our own hand.
-void RcQp::take_the_ring(Wqe& w) noexcept {
-  if (w.in_ring) return;
-  w.in_ring = true;
-  w.done = w.region = 0;
-}
-
 // All of it is in the ring: a reliable one waits to be executed, an unreliable one is done.
-void RcQp::posted(Wqe& w) noexcept {
+void RcRequester::posted(Wqe& w) noexcept {
   if (w.stage == Wqe::Stage::finished) return;  // refused while it was being put there
-  w.end_pos = lane_->request_tx.cells.pos();
-  w.stage = is_reliable() ? Wqe::Stage::posted : Wqe::Stage::finished;
+  w.end_pos = q_.lane_->request_tx.cells.pos();
+  w.stage = q_.is_reliable() ? Wqe::Stage::posted : Wqe::Stage::finished;
 }
 
-void RcQp::published_request() noexcept {
-  if (lane_->fence_sends) [[unlikely]]
-    full_fence();
-  if (lane_->request_tx.must_ring()) [[unlikely]]
-    lane_->ring_doorbell();
+inline void RcRequester::note_piece(uint32_t at, uint32_t cells, uint64_t offset,
+                                    uint64_t len) noexcept {
+  if (!q_.is_reliable()) return;  // its WQE is over, and its slot may be another's
+  q_.inflight_.note({q_.lane_->request_tx.cells.pos(), cells, at, offset, len});
 }
 
-void RcQp::published_response() noexcept {
-  if (lane_->fence_sends) [[unlikely]]
-    full_fence();
-  if (lane_->response_tx.must_ring()) [[unlikely]]
-    lane_->ring_doorbell();
-}
-
-void RcQp::note_piece(uint32_t at, uint32_t cells, uint64_t offset, uint64_t len) noexcept {
-  if (!is_reliable()) return;  // its WQE is over, and its slot may be another's
-  // room_for_piece() has seen to its place
-  pieces_[piece_tail_ % pieces_.size()] = {lane_->request_tx.cells.pos(), cells, at, offset, len};
-  ++piece_tail_;
-}
-
-// Room in the ring, and among the pieces that are remembered: cells may be free again whose pieces
-// have not been retired.
-bool RcQp::room_for_piece(uint32_t n_cells) noexcept {
-  if (!has_piece_slot()) learn_executed();
-  return has_piece_slot() && lane_->request_tx.room(n_cells);
+// Room in the ring, and among the pieces that are remembered.
+bool RcRequester::room_for_piece(uint32_t n_cells) noexcept {
+  if (!q_.inflight_.has_place()) answers_.learn_executed();
+  return q_.inflight_.has_place() && q_.lane_->request_tx.room(n_cells);
 }
 
 // A send or a write whose payload lies in the cells.
-bool RcQp::put_inline(uint32_t at, RcOp op) noexcept {
-  Wqe& w = wqe(at);
-  ring::ChannelTx& tx = lane_->request_tx;
-  const uint8_t flags = static_cast<uint8_t>(wire_flags(w) | wire::kRcFirst | wire::kRcLast);
+bool RcRequester::put_inline(uint32_t at, RcOp op) noexcept {
+  Wqe& w = q_.sq_.wqe(at);
+  ring::ChannelTx& tx = q_.lane_->request_tx;
+  const auto flags = static_cast<uint8_t>(flags_of(w) | kWhole);
   const auto len = static_cast<uint16_t>(w.len);
   const uint32_t n_cells = wire::rc_cells_of(op, flags, len);
   if (op == RcOp::write ? !room_for_piece(n_cells) : !tx.room(n_cells)) return false;
   const size_t offset = wire::rc_payload_offset(op, flags);
   std::byte* body = tx.cells.body();
-  if (n_cells == 1) [[likely]] {
-    if (len != 0 && gather(at, 0, body + offset, len) != WcStatus::success) {
-      fail_wqe(w, WcStatus::loc_prot_err);
-      return true;
-    }
-  } else {
-    std::byte flat[wire::kRcMaxInline];
-    if (gather(at, 0, flat, len) != WcStatus::success) {
-      fail_wqe(w, WcStatus::loc_prot_err);
-      return true;
-    }
-    ring::BodyWriter(tx.cells, offset).copy_in(flat, len);
+  std::byte flat[wire::kRcMaxInline];
+  std::byte* to = n_cells == 1 ? body + offset : flat;
+  if (len != 0 && q_.sq_.gather(q_.memory_, at, 0, to, len) != WcStatus::success) {
+    q_.fail_wqe(w, WcStatus::loc_prot_err);
+    return true;
   }
-  const RcHead head = head_of(op, flags, len, w.imm);
-  std::memcpy(body, &head, sizeof head);
-  if (op == RcOp::write) {
-    const wire::RcWrite f{static_cast<uint32_t>(w.remote_addr),
-                          static_cast<uint32_t>(w.remote_addr >> 32), w.rkey};
-    std::memcpy(body + wire::kRcHeadBytes, &f, sizeof f);
-    if (len != 0) note_piece(at, n_cells, 0, len);
-  }
-  if ((flags & wire::kRcXrc) != 0) wire::store_srq_number(body, op, w.srq_number);
-  tx.cells.publish(n_cells);
-  published_request();
+  if (n_cells != 1) ring::BodyWriter(tx.cells, offset).copy_in(flat, len);
+  lay_out(body, op, flags, len, w);
+  if (op == RcOp::write && len != 0) note_piece(at, n_cells, 0, len);
+  q_.lane_.publish_request(n_cells);
   posted(w);
   return true;
 }
 
-// Room for the next piece of an operation: one cell, and n <= left bytes at `pos` of the byte ring.
-// nullptr: not now.
-std::byte* RcQp::reserve_piece(uint64_t left, uint32_t& n, uint64_t& pos) noexcept {
-  ring::ChannelTx& tx = lane_->request_tx;
-  n = static_cast<uint32_t>(std::min<uint64_t>(left, qp::kPieceBytes));
-  if (!room_for_piece(1) || !tx.reserve_bytes(n, pos) || !lane_->prepare_request_bytes()) {
-    return nullptr;
-  }
-  return tx.bytes.at(pos);
-}
-
 // A send or a write that is longer than cells are for: pieces in the byte ring, a cell for each.
-bool RcQp::put_pieces(uint32_t at, RcOp op) noexcept {
-  Wqe& w = wqe(at);
-  ring::ChannelTx& tx = lane_->request_tx;
+bool RcRequester::put_pieces(uint32_t at, RcOp op) noexcept {
+  Wqe& w = q_.sq_.wqe(at);
   const auto total = static_cast<uint32_t>(w.len);
   while (w.done < w.len) {
-    uint32_t n = 0;
+    const auto n = static_cast<uint32_t>(std::min(w.len - w.done, transport::kPieceBytes));
+    if (!room_for_piece(1)) return false;
     uint64_t pos = 0;
-    std::byte* to = reserve_piece(w.len - w.done, n, pos);
-    if (to == nullptr) return false;
-    if (gather(at, w.done, to, n) != WcStatus::success) {
-      fail_wqe(w, WcStatus::loc_prot_err);  // the other side is told by the end of the lane
+    const transport::Put put = q_.lane_.put_request_bytes(n, pos, [&](std::byte* to) {
+      return q_.sq_.gather(q_.memory_, at, w.done, to, n) == WcStatus::success;
+    });
+    if (put == transport::Put::no_source) {
+      q_.fail_wqe(w, WcStatus::loc_prot_err);  // the other side is told by the end of the lane
       return true;
     }
-    tx.bytes.commit(pos, n);
+    if (put != transport::Put::done) return false;
     const auto offset = static_cast<uint32_t>(w.done);
-    const auto flags = static_cast<uint8_t>(wire_flags(w) | (offset == 0 ? wire::kRcFirst : 0) |
+    const auto flags = static_cast<uint8_t>(flags_of(w) | (offset == 0 ? wire::kRcFirst : 0) |
                                             (w.done + n == w.len ? wire::kRcLast : 0));
-    const RcHead head = head_of(op, flags, 0, w.imm);
-    std::byte* body = tx.cells.body();
-    if (op == RcOp::write_bytes) {
-      wire::store_rc(body, head, wire::RcWriteBytes{w.remote_addr, pos, w.rkey, n, offset, total});
-      note_piece(at, 1, w.done, n);
-    } else {
-      wire::store_rc(body, head, wire::RcSendBytes{pos, n, offset, total, 0});
-    }
-    wire::store_srq_number(body, op, w.srq_number);
-    tx.cells.publish(1);
-    published_request();
     w.done += n;
+    if (op == RcOp::write_bytes) {
+      note_piece(at, 1, offset, n);
+      put_one_cell(w, op, flags, wire::RcWriteBytes{w.remote_addr, pos, w.rkey, n, offset, total});
+    } else {
+      put_one_cell(w, op, flags, wire::RcSendBytes{pos, n, offset, total, 0});
+    }
     if (w.stage == Wqe::Stage::finished) return true;  // refused meanwhile
   }
   posted(w);
   return true;
 }
 
-bool RcQp::put_read(uint32_t at) noexcept {
-  Wqe& w = wqe(at);
-  ring::ChannelTx& tx = lane_->request_tx;
+// A request of one cell, for which there is room.
+template <typename Fields>
+void RcRequester::put_one_cell(Wqe& w, RcOp op, uint8_t flags, const Fields& f) noexcept {
+  std::byte* body = q_.lane_->request_tx.cells.body();
+  wire::store_rc(body, head_of(op, flags, 0, w.imm), f);
+  wire::store_srq_number(body, op, w.srq_number);
+  q_.lane_.publish_request(1);
+}
+
+bool RcRequester::put_read(uint32_t at) noexcept {
+  Wqe& w = q_.sq_.wqe(at);
   if (!room_for_piece(1)) return false;
-  w.begin_pos = tx.cells.pos();
+  w.begin_pos = q_.lane_->request_tx.cells.pos();
   note_piece(at, 1, 0, w.len);
-  wire::store_rc(tx.cells.body(), head_of(RcOp::read, wire_flags(w) & wire::kRcXrc, 0, 0),
-                 wire::RcRead{w.remote_addr, w.rkey, static_cast<uint32_t>(w.len)});
-  wire::store_srq_number(tx.cells.body(), RcOp::read, w.srq_number);
-  tx.cells.publish(1);
-  published_request();
+  put_one_cell(w, RcOp::read, flags_of(w) & wire::kRcXrc,
+               wire::RcRead{w.remote_addr, w.rkey, static_cast<uint32_t>(w.len)});
   posted(w);
   return true;
 }
 
-bool RcQp::put_atomic(uint32_t at) noexcept {
-  Wqe& w = wqe(at);
-  ring::ChannelTx& tx = lane_->request_tx;
+bool RcRequester::put_atomic(uint32_t at) noexcept {
+  Wqe& w = q_.sq_.wqe(at);
   if (!room_for_piece(1)) return false;
-  w.begin_pos = tx.cells.pos();
+  w.begin_pos = q_.lane_->request_tx.cells.pos();
   note_piece(at, 1, 0, 0);
-  wire::store_rc(tx.cells.body(), head_of(RcOp::atomic, wire_flags(w) & wire::kRcXrc, 0, 0),
-                 wire::RcAtomic{w.remote_addr, w.rkey, w.op == SendOp::cmp_swap ? 1u : 0u,
-                                w.compare_add, w.swap});
-  wire::store_srq_number(tx.cells.body(), RcOp::atomic, w.srq_number);
-  tx.cells.publish(1);
-  published_request();
+  put_one_cell(w, RcOp::atomic, flags_of(w) & wire::kRcXrc,
+               wire::RcAtomic{w.remote_addr, w.rkey, w.op == SendOp::cmp_swap ? 1u : 0u,
+                              w.compare_add, w.swap});
   posted(w);
   return true;
 }
 
 // The immediate data of a write whose bytes are in place already.
-bool RcQp::put_notice(uint32_t at) noexcept {
-  Wqe& w = wqe(at);
-  ring::ChannelTx& tx = lane_->request_tx;
-  if (!tx.room(1)) return false;
+bool RcRequester::put_notice(uint32_t at) noexcept {
+  Wqe& w = q_.sq_.wqe(at);
+  assert(w.copied && w.op == SendOp::write_with_imm);
+  if (!q_.lane_->request_tx.room(1)) return false;
   w.in_ring = true;
-  std::byte* body = tx.cells.body();
-  wire::store_rc(body, head_of(RcOp::notice, wire_flags(w), 0, w.imm), wire::RcNotice{w.len});
-  wire::store_srq_number(body, RcOp::notice, w.srq_number);
-  tx.cells.publish(1);
-  published_request();
+  put_one_cell(w, RcOp::notice, flags_of(w), wire::RcNotice{w.len});
   posted(w);
   return true;
-}
-
-// Refusals and results were stored before `consumed`: all of them are taken first, or a refused
-// WQE would end as a success. They are a ring full at most.
-void RcQp::learn_executed() noexcept {
-  const uint64_t consumed = lane_->request_tx.refresh();
-  const ring::CellReader& responses = lane_->response_rx.cells;
-  const uint64_t at_most = responses.pos() + lane_->response_tx.cells.capacity();
-  while (!broken_ && responses.ready() && responses.pos() <= at_most) poll_responses();
-  if (broken_ || consumed <= done_through_) return;
-  done_through_ = consumed;
-  while (piece_head_ != piece_tail_ && pieces_[piece_head_ % pieces_.size()].pos < consumed) {
-    ++piece_head_;
-  }
-}
-
-// Completes, in order, what is over.
-void RcQp::retire() noexcept {
-  while (sq_head_ != sq_next_) {
-    Wqe& w = wqe(sq_head_);
-    if (w.stage == Wqe::Stage::posted) {
-      if (w.end_pos > done_through_) break;
-      if (returns_data(w.op) && w.done != w.len) {
-        w.status = WcStatus::bad_resp_err;  // acknowledged without its data
-      }
-    } else if (w.stage != Wqe::Stage::finished) {
-      break;
-    }
-    if (returns_data(w.op) && w.stage != Wqe::Stage::queued && results_out_ != 0) --results_out_;
-    complete_head();
-    if (attr_.state == QpState::err) return;
-  }
-  // a WQE that has failed while it was being put into the ring
-  if (sq_head_ == sq_next_ && sq_next_ != sq_tail_ && wqe(sq_next_).stage == Wqe::Stage::finished &&
-      stopped_) {
-    complete_head();
-    return;
-  }
-  check_drained();
 }
 
 }  // namespace aperture::ib

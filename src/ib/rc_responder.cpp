@@ -1,435 +1,544 @@
-// The responder: executes the peer's requests in order. Everything here is a peer's word; what
-// cannot come from a sound peer ends the connection (break_protocol), what a sound peer may get
-// wrong is refused, and the queue pair takes nothing more. IBTA vol. 1, 9.7.4 and 9.9.3.
-#include <algorithm>
+// Executing the peer's requests: see rc_responder.hpp.
+//
+// The claim of a write or read is looked at before what this queue pair allows: its initiator may
+// have done it directly while it was allowed, and then there is nothing left to refuse.
+#include "ib/rc_responder.hpp"
+
 #include <cstring>
 
 #include "base/guarded_copy.hpp"
-#include "ib/rc_qp.hpp"
-#include "ib/window_book.hpp"
-#include "qp/atomic_op.hpp"
-#include "qp/tuning.hpp"
+#include "ib/rc_explain.hpp"
+#include "transport/atomic_op.hpp"
 
 namespace aperture::ib {
 
 using protect::AccessAsk;
 using protect::Denial;
 using protect::Rights;
+using transport::BytesIn;
+using transport::ClaimVerdict;
+using transport::LaneEnd;
 using wire::RcHead;
+using wire::RcMessage;
 using wire::RcOp;
+using WildHead = wire::RcHeadFields<Wild>;
 
-bool RcQp::poll_requests() noexcept {
-  ring::ChannelRx& rx = lane_->request_rx;
-  bool any = take_at_once();
+namespace {
+
+constexpr size_t kSendOffset = wire::rc_payload_offset(RcOp::send, 0);
+constexpr size_t kWriteOffset = wire::rc_payload_offset(RcOp::write, 0);
+
+// A piece of a message or write, which lies inside it.
+struct Part {
+  uint32_t len = 0;
+  uint32_t offset = 0;
+  uint32_t total = 0;
+
+  bool is_last() const noexcept { return len == total - offset; }
+};
+template <typename Fields>
+bool read_part(const Fields& f, Part& out) noexcept {
+  return f.total.bounded(kMaxMessageBytes, out.total) && f.offset.bounded(out.total, out.offset) &&
+         f.len.bounded(out.total - out.offset, out.len);
+}
+
+Wild<uint64_t> address_of(const wire::RcWriteFields<Wild>& f) noexcept {
+  return Wild<uint64_t>(uint64_t{f.addr_hi.unchecked()} << 32 | f.addr_lo.unchecked());
+}
+
+// What the sender says to the application: immediate data are its business alone.
+void say(Wc& wc, uint8_t flags, Wild<uint32_t> imm) noexcept {
+  wc.imm = imm.unchecked();
+  wc.flags = (flags & wire::kRcImm) != 0 ? kWcWithImm : 0;
+  wc.solicited = (flags & wire::kRcSolicited) != 0;
+}
+
+}  // namespace
+
+inline AccessAsk RcResponder::ask_of(Wild<uint32_t> rkey, Wild<uint64_t> addr, uint64_t len,
+                                     Rights need) const noexcept {
+  return {q_.memory_.pd(), 0, Wild<uint64_t>(rkey.unchecked()), addr, Wild<uint64_t>(len), need,
+          q_.id_};
+}
+
+// ---- the fast path ------------------------------------------------------------------------------
+
+// flatten: the calls would be a tenth of it.
+[[gnu::flatten]] bool RcResponder::take_fast() noexcept {
+  // the first message of a connection, and the rest of a longer one, take the slow path
+  if (q_.spec_.type != QpType::rc || q_.spec_.srq != nullptr || !established_ || taken_ ||
+      !q_.is_up() || q_.lost_until_ns_ != 0) {
+    return false;
+  }
+  ring::ChannelRx& rx = q_.lane_->request_rx;
+  int budget = transport::kPollBudget;
+  for (; budget > 0 && rx.cells.ready(); --budget) {
+    const std::byte* body = rx.cells.body();
+    const WildHead head = wire::load_rc_head(body);
+    if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
+    if (!take_one(head, body)) break;
+    rx.cells.advance(1);
+    if (rx.unpublished() >= transport::kAckCells) q_.lane_.acknowledge_requests();
+  }
+  if (budget == transport::kPollBudget) return false;
+  rnr_told_ = waiting_ = false;
+  q_.lane_.acknowledge_requests();
+  return true;
+}
+
+// False: nothing was taken, and it goes the slow path.
+bool RcResponder::take_one(const WildHead& head, const std::byte* body) noexcept {
+  constexpr uint8_t kWhole = wire::kRcFirst | wire::kRcLast;
+  if ((head.flags & ~(wire::kRcImm | wire::kRcSolicited)) != kWhole) return false;
+  uint16_t len = 0;
+  if (head.op == static_cast<uint8_t>(RcOp::send)) {
+    return head.len.bounded(ring::kBodyBytes - kSendOffset, len) && len != 0 &&
+           receive_fast(head, len, body + kSendOffset);
+  }
+  return head.op == static_cast<uint8_t>(RcOp::write) &&
+         head.len.bounded(ring::kBodyBytes - kWriteOffset, len) && len != 0 &&
+         write_fast(head, len, body);
+}
+
+// Payload into the next receive, and its completion.
+bool RcResponder::receive_fast(const WildHead& head, uint16_t len,
+                               const std::byte* payload) noexcept {
+  if (!may_complete()) return false;
+  const Sge* piece = q_.receiving_.own()->only_piece();
+  if (piece == nullptr || len > piece->length || piece->lkey == kNullLkey) return false;
+  const protect::Checked checked =
+      q_.memory_.check(piece->lkey, piece->addr, len, Rights::local_write);
+  if (!checked || !checked.grant().copy_in(payload, len)) return false;
+  complete_fast(head, WcOpcode::recv, len);
+  return true;
+}
+
+// Payload into the region, and the completion of the next receive if there is immediate data.
+bool RcResponder::write_fast(const WildHead& head, uint16_t len, const std::byte* body) noexcept {
+  const bool has_imm = (head.flags & wire::kRcImm) != 0;
+  if (!q_.allows(kAllowRemoteWrite) || (has_imm && !may_complete()) ||
+      q_.lane_.may_execute() != ClaimVerdict::execute) {
+    return false;
+  }
+  const auto f = wire::load_rc<wire::RcWriteFields>(body);
+  const protect::Checked checked = q_.spec_.keys->check(
+      ask_of(f.rkey, address_of(f), len, Rights::remote_write), &access_.hint());
+  if (!checked || !checked.grant().copy_in(body + kWriteOffset, len)) return false;
+  if (has_imm) complete_fast(head, WcOpcode::recv_write_with_imm, len);
+  return true;
+}
+
+bool RcResponder::may_complete() const noexcept {
+  return !q_.receiving_.own()->empty() && q_.receiving_.cq()->has_room();
+}
+
+// The next receive is taken, and complete.
+void RcResponder::complete_fast(const WildHead& head, WcOpcode opcode, uint16_t len) noexcept {
+  ReceiveQueue& queue = *q_.receiving_.own();
+  CompletionQueue& cq = *q_.receiving_.cq();
+  uint64_t id = 0;
+  const uint32_t release = queue.take_oldest(id);
+  Cqe* cqe = q_.receiving_.next(cq, &queue, id, release, opcode, len);
+  say(cqe->wc, head.flags, head.imm);
+  cq.push();
+}
+
+// ---- the slow path ------------------------------------------------------------------------------
+
+bool RcResponder::poll() noexcept {
+  ring::ChannelRx& rx = q_.lane_->request_rx;
+  bool any = take_fast();
   if (!established_ && rx.cells.ready()) [[unlikely]] {
     established_ = true;
-    if (attr_.state == QpState::rtr) raise(AsyncEvent::comm_est);
+    if (q_.attr_.state == QpState::rtr) q_.raise(AsyncEvent::comm_est);
   }
-  for (int budget = qp::kPollBudget; budget > 0 && rx.cells.ready() && is_up(); --budget) {
-    const RcHead head = wire::load_rc_head(rx.cells.body());
-    const auto op = static_cast<RcOp>(head.op);
-    const uint32_t n_cells = wire::rc_cells_of(op, head.flags, head.len);
-    if (n_cells == 0) [[unlikely]] {
-      break_protocol("an unknown request");
+  for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready() && q_.is_up();
+       --budget) {
+    RcMessage m;
+    if (!wire::read_rc_head(rx.cells.body(), m)) [[unlikely]] {
+      q_.break_protocol("an unknown request");
       return true;
     }
-    if (budget != qp::kPollBudget) rx.cells.prefetch(qp::kPrefetchCells);
-    if (!execute(head, op)) break;
+    if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
+    if (!execute(m)) break;
     rnr_told_ = waiting_ = false;
-    rx.cells.advance(n_cells);
+    rx.cells.advance(m.n_cells);
     any = true;
     // pieces of a large message at once: who sends them waits for room
-    if (rx.unpublished() >= qp::kAckCells || op == RcOp::write_bytes || op == RcOp::send_bytes) {
-      rx.publish_consumed();
-      published_response();
+    if (rx.unpublished() >= transport::kAckCells || m.op == RcOp::write_bytes ||
+        m.op == RcOp::send_bytes) {
+      q_.lane_.acknowledge_requests();
     }
   }
-  if (rx.unpublished() != 0) {
-    rx.publish_consumed();
-    published_response();
-  }
+  q_.lane_.acknowledge_requests();
   return any;
 }
 
-// An XRC request works for the receive queue that it names: in its domain, with its completions.
-bool RcQp::serve_xrc(const RcHead& head, RcOp op) noexcept {
-  const ReceiveQueue* queue = queue_for(head, op);
-  if (queue == nullptr || queue->cq() == nullptr) return false;
-  pd_now_ = queue->pd();
-  recv_cq_now_ = queue->cq();
-  return true;
-}
-
 // False: it stays at the head of the ring.
-bool RcQp::execute(const RcHead& head, RcOp op) noexcept {
-  if (spec_.type == QpType::xrc_recv && !serve_xrc(head, op)) [[unlikely]] {
-    return lane_->response_tx.room(1) && refuse(WcStatus::rem_inv_req_err, nullptr, Denial::none);
+bool RcResponder::execute(const RcMessage& m) noexcept {
+  // whatever becomes of it, there is room to refuse it
+  if (!q_.lane_->response_tx.room(1)) return false;
+  if (q_.spec_.type == QpType::xrc_recv && !serve_xrc(m)) [[unlikely]] {
+    return refuse(WcStatus::rem_inv_req_err, nullptr, Denial::none);
   }
-  switch (op) {
-    case RcOp::send: return on_send(head);
-    case RcOp::send_bytes: return on_send_bytes(head);
-    case RcOp::write: return on_write(head);
-    case RcOp::write_bytes: return on_write_bytes(head);
-    case RcOp::notice: return on_notice(head);
-    case RcOp::read: return on_read(head);
-    case RcOp::atomic: return on_atomic(head);
-    default: break_protocol("a response among the requests"); return false;
+  switch (m.op) {
+    case RcOp::send: return on_send(m);
+    case RcOp::send_bytes: return on_send_bytes(m);
+    case RcOp::write: return on_write(m);
+    case RcOp::write_bytes: return on_write_bytes(m);
+    case RcOp::notice: return on_notice(m);
+    case RcOp::read: return on_read();
+    case RcOp::atomic: return on_atomic();
+    default: q_.break_protocol("a response among the requests"); return false;
   }
 }
 
-qp::ClaimVerdict RcQp::may_execute() noexcept {
-  return qp::claim_verdict(lane_->request_rx.words(), lane_->request_rx.cells.pos(),
-                           lane_->fence_sends);
-}
-
-// Answers, if it is reliable, and takes nothing more: true, the request is over. Room for one nak
-// has been seen to.
-bool RcQp::refuse(WcStatus status, const AccessAsk* ask, Denial denial) noexcept {
-  if (ask != nullptr) explain_refusing(*ask, denial);
-  if (!is_reliable()) return true;
-  ring::ChannelTx& tx = lane_->response_tx;
-  const RcHead head{static_cast<uint8_t>(RcOp::nak), 0, static_cast<uint16_t>(status),
-                    static_cast<uint32_t>(denial)};
-  wire::store_rc(tx.cells.body(), head, wire::RcAnswer{lane_->request_rx.cells.pos()});
-  tx.cells.publish(1);
-  lane_->request_rx.publish_consumed();
-  published_response();
-  enter_error();
-  raise(status == WcStatus::rem_access_err ? AsyncEvent::qp_access_err : AsyncEvent::qp_req_err);
+// An XRC request works for the receive queue that it names: in its domain, with its completions.
+bool RcResponder::serve_xrc(const RcMessage& m) noexcept {
+  const ReceiveQueue* queue = queue_for(m);
+  if (queue == nullptr || queue->cq() == nullptr) return false;
+  q_.memory_.set_pd(queue->pd());
+  q_.receiving_.complete_at(*queue->cq());
   return true;
-}
-
-bool RcQp::allows(uint32_t access) noexcept {
-  return (attr_.access & access) == access;
 }
 
 // The receive queue that a message is for; nullptr: an XRC number that means nothing here.
-ReceiveQueue* RcQp::queue_for(const RcHead& head, RcOp op) noexcept {
-  if (spec_.type != QpType::xrc_recv) return &receives();
-  if ((head.flags & wire::kRcXrc) == 0) return nullptr;
-  const uint32_t number = wire::load_srq_number(lane_->request_rx.cells.body(), op);
+ReceiveQueue* RcResponder::queue_for(const RcMessage& m) noexcept {
+  if (q_.spec_.type != QpType::xrc_recv) return &q_.receiving_.queue();
+  if (!m.has(wire::kRcXrc)) return nullptr;
+  // it is only looked up, in our own domain
+  const uint32_t number =
+      wire::load_srq_number(q_.lane_->request_rx.cells.body(), m.op).unchecked();
   if (!taken_ && number != recv_srq_) {
     forget_waiting();
     recv_srq_ = number;
   }
-  return spec_.windows->find_srq(recv_srq_, spec_.xrc_domain);
+  return q_.spec_.windows->find_srq(recv_srq_, q_.spec_.xrc_domain);
 }
 
-// A receive for the message at the head. False: none is posted, and the peer is told once.
-bool RcQp::take_receive(ReceiveQueue* queue) noexcept {
-  if (taken_) return true;
+void RcResponder::forget_waiting() noexcept {
+  if (!waiting_) return;
+  waiting_ = false;
+  if (q_.spec_.type != QpType::xrc_recv) return q_.receiving_.queue().forget(q_);
+  ReceiveQueue* queue = q_.spec_.windows->find_srq(recv_srq_, q_.spec_.xrc_domain);
+  if (queue != nullptr) queue->forget(q_);
+}
+
+// A receive for the message at the head; if none is posted, the peer is told once.
+RcResponder::Receive RcResponder::take_receive(const RcMessage& m) noexcept {
+  ReceiveQueue* queue = queue_for(m);
+  if (queue == nullptr) {
+    refuse(WcStatus::rem_inv_req_err, nullptr, Denial::none);
+    return Receive::refused;
+  }
+  if (taken_) return Receive::taken;
   if (!queue->empty()) [[likely]] {
     queue->take(recv_);
     taken_ = true;
     got_ = 0;
-    return true;
+    return Receive::taken;
   }
+  if (!q_.is_reliable()) return Receive::lost;
   waiting_ = true;
-  queue->wait(*this);
-  if (rnr_told_ || !is_reliable()) return false;
-  ring::ChannelTx& tx = lane_->response_tx;
-  if (!tx.room(1)) return false;
-  rnr_told_ = true;
-  const RcHead head{static_cast<uint8_t>(RcOp::rnr), 0, 0, attr_.min_rnr_timer};
-  wire::store_rc(tx.cells.body(), head, wire::RcAnswer{lane_->request_rx.cells.pos()});
-  tx.cells.publish(1);
-  published_response();
-  return false;
+  queue->wait(q_);
+  if (!rnr_told_) {
+    rnr_told_ = true;
+    respond({static_cast<uint8_t>(RcOp::rnr), 0, 0, q_.attr_.min_rnr_timer},
+            wire::RcAnswer{q_.lane_->request_rx.cells.pos()});
+  }
+  return Receive::waits;
 }
 
-// The receive under way fails, and with it the queue pair.
-void RcQp::fail_receive(WcStatus mine, WcStatus theirs) noexcept {
-  Wc wc;
-  wc.status = mine;
-  wc.opcode = WcOpcode::recv;
+void RcResponder::fail_receive(WcStatus mine, WcStatus theirs) noexcept {
+  assert(taken_ && mine != WcStatus::success);
   taken_ = false;
-  if (has_receive_queue()) complete_recv(recv_, wc);
+  // XRC: the queue of the receive that was taken may be gone, and where it completes with it
+  const bool has_queue = q_.spec_.type != QpType::xrc_recv ||
+                         q_.spec_.windows->find_srq(recv_srq_, q_.spec_.xrc_domain) != nullptr;
+  if (has_queue) q_.receiving_.fail(recv_, mine);
   if (theirs != WcStatus::success) refuse(theirs, nullptr, Denial::none);
-  enter_error();
+  q_.fail();
+}
+
+void RcResponder::begin_anew() noexcept {
+  forget_waiting();
+  windows_.begin_anew();
+  access_.begin_range();
+  rnr_told_ = dropping_ = placed_ = write_refused_ = false;
+  got_ = 0;
+}
+
+void RcResponder::stop() noexcept {
+  begin_anew();
+  established_ = false;
+  if (!taken_) return;
+  if (q_.attr_.state == QpState::err) {
+    fail_receive(WcStatus::wr_flush_err, WcStatus::success);
+  } else {
+    taken_ = false;
+  }
 }
 
 // Its bytes are in place: what is left is the invalidation it asks for, and the completion. False:
 // the invalidation is not over.
-bool RcQp::deliver(const RcHead& head, uint64_t len, WcOpcode opcode) noexcept {
-  const bool invalidates = (head.flags & wire::kRcInv) != 0 && opcode == WcOpcode::recv;
+bool RcResponder::deliver(const RcMessage& m, uint64_t len, WcOpcode opcode) noexcept {
+  assert(taken_);
+  const bool invalidates = m.has(wire::kRcInv) && opcode == WcOpcode::recv;
   if (invalidates) {
-    const protect::WindowAnswer answer = invalidate_for_peer(head.imm);
+    // a key of the peer's: protect/ checks that its window was bound to this queue pair
+    const protect::WindowAnswer answer = windows_.invalidate_for_peer(m.imm.unchecked());
     placed_ = answer == protect::WindowAnswer::waits;
     if (placed_) return false;
     // unreliable: the receive is for the next message
-    if (answer != protect::WindowAnswer::done) return true;
+    if (answer != protect::WindowAnswer::done) {
+      return refuse(WcStatus::rem_access_err, nullptr, protect::denial_of(answer));
+    }
   }
-  Wc wc;
-  wc.opcode = opcode;
-  wc.byte_len = static_cast<uint32_t>(len);
-  wc.imm = head.imm;
-  wc.flags = (head.flags & wire::kRcImm) != 0 ? kWcWithImm : invalidates ? kWcWithInv : 0;
-  wc.solicited = (head.flags & wire::kRcSolicited) != 0;
   taken_ = false;
-  complete_recv(recv_, wc);
+  if (placed_) [[unlikely]] {  // also if the peer has put another request in its place meanwhile
+    placed_ = false;
+    windows_.begin_anew();
+  }
+  q_.receiving_.complete(recv_, opcode, len, [&](Wc& wc) {
+    say(wc, m.flags, m.imm);
+    if (invalidates && !m.has(wire::kRcImm)) wc.flags = kWcWithInv;
+  });
   return true;
 }
 
-// Inline payload into the receive that was taken, which has room for it.
-WcStatus RcQp::place_inline(const RcHead& head) noexcept {
-  const ring::CellReader& cells = lane_->request_rx.cells;
-  if (recv_.sge_count > 1) {  // a bad piece changes none of the others
-    const WcStatus s = check_local(recv_.sge, recv_.sge_count, head.len, Rights::local_write);
-    if (s != WcStatus::success) return s;
-  }
-  const size_t at = wire::rc_payload_offset(RcOp::send, head.flags);
-  if (at + head.len <= ring::kBodyBytes) [[likely]] {
-    // copied once: what is placed is what was read
-    return scatter(recv_.sge, recv_.sge_count, 0, cells.body() + at, head.len);
-  }
-  std::byte flat[wire::kRcMaxInline];
-  ring::BodyReader(cells, at).copy_out(flat, head.len);
-  return scatter(recv_.sge, recv_.sge_count, 0, flat, head.len);
+// Answers, if it is reliable, and takes nothing more: true, the request is over.
+bool RcResponder::refuse(WcStatus status, const AccessAsk* ask, Denial denial) noexcept {
+  if (ask != nullptr) explain_refusing({q_.spec_, q_.remote_}, *ask, denial);
+  if (!q_.is_reliable()) return true;
+  respond({static_cast<uint8_t>(RcOp::nak), 0, static_cast<uint16_t>(status),
+           static_cast<uint32_t>(denial)},
+          wire::RcAnswer{q_.lane_->request_rx.cells.pos()});
+  q_.lane_.acknowledge_requests();
+  q_.fail();
+  q_.raise(status == WcStatus::rem_access_err ? AsyncEvent::qp_access_err : AsyncEvent::qp_req_err);
+  return true;
 }
 
-bool RcQp::on_send(const RcHead& head) noexcept {
-  if (placed_) return deliver(head, head.len, WcOpcode::recv);
-  if (!lane_->response_tx.room(1)) return false;
-  ReceiveQueue* queue = queue_for(head, RcOp::send);
-  if (queue == nullptr) return refuse(WcStatus::rem_inv_req_err, nullptr, Denial::none);
-  if (is_lost(*queue)) return true;
-  if (!take_receive(queue)) return false;
-  if (head.len > recv_.room) {
+// Room has been seen to.
+template <typename Fields>
+void RcResponder::respond(const RcHead& head, const Fields& f, uint32_t n_cells) noexcept {
+  wire::store_rc(q_.lane_->response_tx.cells.body(), head, f);
+  q_.lane_.publish_response(n_cells);
+}
+
+// Inline payload into the receive that was taken, which has room for it.
+WcStatus RcResponder::place_inline(const RcMessage& m) noexcept {
+  assert(taken_ && m.len <= recv_.room);
+  const ring::CellReader& cells = q_.lane_->request_rx.cells;
+  if (recv_.sge_count > 1) {  // a bad piece changes none of the others
+    const WcStatus s = q_.memory_.check_all(recv_.sge, recv_.sge_count, m.len, Rights::local_write);
+    if (s != WcStatus::success) return s;
+  }
+  const size_t at = wire::rc_payload_offset(RcOp::send, m.flags);
+  if (at + m.len <= ring::kBodyBytes) [[likely]] {
+    // copied once: what is placed is what was read
+    return q_.memory_.scatter(recv_.sge, recv_.sge_count, 0, cells.body() + at, m.len);
+  }
+  std::byte flat[wire::kRcMaxInline];
+  ring::BodyReader(cells, at).copy_out(flat, m.len);
+  return q_.memory_.scatter(recv_.sge, recv_.sge_count, 0, flat, m.len);
+}
+
+bool RcResponder::on_send(const RcMessage& m) noexcept {
+  if (placed_) return deliver(m, m.len, WcOpcode::recv);
+  if (const Receive r = take_receive(m); r != Receive::taken) return r != Receive::waits;
+  if (m.len > recv_.room) {
     fail_receive(WcStatus::loc_len_err, WcStatus::rem_inv_req_err);
     return true;
   }
-  const WcStatus s = place_inline(head);
+  const WcStatus s = place_inline(m);
   if (s != WcStatus::success) {
     fail_receive(s, WcStatus::rem_op_err);
     return true;
   }
-  return deliver(head, head.len, WcOpcode::recv);
+  return deliver(m, m.len, WcOpcode::recv);
 }
 
-bool RcQp::on_send_bytes(const RcHead& head) noexcept {
-  ring::ChannelRx& rx = lane_->request_rx;
-  const auto f = wire::load_rc<wire::RcSendBytes>(rx.cells.body());
-  if (placed_) return deliver(head, got_, WcOpcode::recv);
-  if (!lane_->response_tx.room(1)) return false;
-  const std::byte* from = f.len <= qp::kPieceBytes ? rx.bytes.view(f.byte_pos, f.len) : nullptr;
-  const bool first = (head.flags & wire::kRcFirst) != 0;
-  const bool last = (head.flags & wire::kRcLast) != 0;
-  if (from == nullptr || f.total > kMaxMessageBytes || f.offset > f.total ||
-      f.len > f.total - f.offset || first != (f.offset == 0) ||
-      last != (f.len == f.total - f.offset)) {
-    break_protocol("payload outside its ring or its message");
+bool RcResponder::on_send_bytes(const RcMessage& m) noexcept {
+  if (placed_) return deliver(m, got_, WcOpcode::recv);
+  ring::ChannelRx& rx = q_.lane_->request_rx;
+  const auto f = wire::load_rc<wire::RcSendBytesFields>(rx.cells.body());
+  const bool first = m.has(wire::kRcFirst);
+  Part part;
+  BytesIn bytes;
+  if (read_part(f, part)) {
+    bytes = LaneEnd::take_bytes(rx, f.byte_pos, part.len, transport::kPieceBytes);
+  }
+  if (!bytes || first != (part.offset == 0) || m.has(wire::kRcLast) != part.is_last()) {
+    q_.break_protocol("payload outside its ring or its message");
     return false;
   }
   if (first) {
-    ReceiveQueue* queue = queue_for(head, RcOp::send_bytes);
-    if (queue == nullptr) return refuse(WcStatus::rem_inv_req_err, nullptr, Denial::none);
-    dropping_ = is_lost(*queue);
-    if (!dropping_ && !take_receive(queue)) return false;
+    const Receive r = take_receive(m);
+    if (r == Receive::waits || r == Receive::refused) return r == Receive::refused;
+    dropping_ = r == Receive::lost;
     got_ = 0;
   }
   if (dropping_) {
-    rx.free_bytes_before(rx.bytes.after(f.byte_pos, f.len));
+    LaneEnd::done_with(rx, bytes);
     return true;
   }
-  if (!taken_ || f.offset != got_) {
-    break_protocol("a piece that continues no message");
+  if (!taken_ || part.offset != got_) {
+    q_.break_protocol("a piece that continues no message");
     return false;
   }
-  if (f.total > recv_.room) {
+  if (part.total > recv_.room) {
     fail_receive(WcStatus::loc_len_err, WcStatus::rem_inv_req_err);
     return true;
   }
   WcStatus s = WcStatus::success;
-  if (first) s = check_local(recv_.sge, recv_.sge_count, f.total, Rights::local_write);
-  if (s == WcStatus::success) s = scatter(recv_.sge, recv_.sge_count, f.offset, from, f.len);
-  rx.free_bytes_before(rx.bytes.after(f.byte_pos, f.len));
+  if (first) s = q_.memory_.check_all(recv_.sge, recv_.sge_count, part.total, Rights::local_write);
+  if (s == WcStatus::success) {
+    s = q_.memory_.scatter(recv_.sge, recv_.sge_count, part.offset, bytes.from, part.len);
+  }
+  LaneEnd::done_with(rx, bytes);
   if (s != WcStatus::success) {
     fail_receive(s, WcStatus::rem_op_err);
     return true;
   }
-  got_ += f.len;
-  return !last || deliver(head, got_, WcOpcode::recv);
+  got_ += part.len;
+  return !part.is_last() || deliver(m, got_, WcOpcode::recv);
 }
 
-bool RcQp::on_write(const RcHead& head) noexcept {
-  ring::ChannelRx& rx = lane_->request_rx;
-  if (!lane_->response_tx.room(1)) return false;
-  const auto f = wire::load_rc<wire::RcWrite>(rx.cells.body());
-  const AccessAsk ask = ask_of(f.rkey, f.addr(), head.len, Rights::remote_write);
-  if (!allows(kAllowRemoteWrite)) return refuse(WcStatus::rem_inv_req_err, &ask, Denial::none);
-  const bool has_imm = (head.flags & wire::kRcImm) != 0;
+bool RcResponder::on_write(const RcMessage& m) noexcept {
+  const ring::CellReader& cells = q_.lane_->request_rx.cells;
+  const auto f = wire::load_rc<wire::RcWriteFields>(cells.body());
+  const AccessAsk ask = ask_of(f.rkey, address_of(f), m.len, Rights::remote_write);
+  const bool has_imm = m.has(wire::kRcImm);
+  const ClaimVerdict verdict = q_.lane_.may_execute();
+  if (verdict == ClaimVerdict::wait) return false;
+  if (!q_.allows(kAllowRemoteWrite) && (verdict == ClaimVerdict::execute || has_imm)) {
+    return refuse(WcStatus::rem_inv_req_err, &ask, Denial::none);
+  }
   if (has_imm) {
-    ReceiveQueue* queue = queue_for(head, RcOp::write);
-    if (queue == nullptr) return refuse(WcStatus::rem_inv_req_err, nullptr, Denial::none);
-    if (is_lost(*queue)) return true;
-    if (!take_receive(queue)) return false;
+    if (const Receive r = take_receive(m); r != Receive::taken) return r != Receive::waits;
   }
-  const qp::ClaimVerdict verdict = may_execute();
-  if (verdict == qp::ClaimVerdict::wait) return false;
-  if (verdict == qp::ClaimVerdict::execute && head.len != 0) {  // without bytes no key is looked at
-    const protect::Checked checked = spec_.keys->check(ask, &remote_hint_);
-    if (!checked) return refuse(WcStatus::rem_access_err, &ask, checked.denial());
-    size_t at = 0;
-    bool copied = true;
-    ring::BodyReader(rx.cells, wire::rc_payload_offset(RcOp::write, head.flags))
-        .each_piece(head.len, [&](const std::byte* piece, size_t n) {
-          copied = copied && checked.grant().copy_in(piece, n, at);
-          at += n;
-        });
-    if (!copied) return refuse(WcStatus::rem_access_err, &ask, Denial::not_backed);
+  if (verdict == ClaimVerdict::execute && m.len != 0) {  // without bytes no key is looked at
+    const Denial denial =
+        access_.write_cells(ask, cells, wire::rc_payload_offset(RcOp::write, m.flags), m.len);
+    if (denial != Denial::none) return refuse(WcStatus::rem_access_err, &ask, denial);
   }
-  return !has_imm || deliver(head, head.len, WcOpcode::recv_write_with_imm);
+  return !has_imm || deliver(m, m.len, WcOpcode::recv_write_with_imm);
 }
 
-bool RcQp::on_write_bytes(const RcHead& head) noexcept {
-  ring::ChannelRx& rx = lane_->request_rx;
-  if (!lane_->response_tx.room(1)) return false;
-  const auto f = wire::load_rc<wire::RcWriteBytes>(rx.cells.body());
-  const std::byte* from = f.len <= qp::kPieceBytes ? rx.bytes.view(f.byte_pos, f.len) : nullptr;
-  if (from == nullptr || f.total > kMaxMessageBytes || f.offset > f.total ||
-      f.len > f.total - f.offset) {
-    break_protocol("payload outside its ring or its operation");
+bool RcResponder::on_write_bytes(const RcMessage& m) noexcept {
+  ring::ChannelRx& rx = q_.lane_->request_rx;
+  const auto f = wire::load_rc<wire::RcWriteBytesFields>(rx.cells.body());
+  Part part;
+  BytesIn bytes;
+  if (read_part(f, part)) {
+    bytes = LaneEnd::take_bytes(rx, f.byte_pos, part.len, transport::kPieceBytes);
+  }
+  if (!bytes) {
+    q_.break_protocol("payload outside its ring or its operation");
     return false;
   }
-  const AccessAsk whole = ask_of(f.rkey, f.addr, f.total, Rights::remote_write);
-  if (!allows(kAllowRemoteWrite)) return refuse(WcStatus::rem_inv_req_err, &whole, Denial::none);
-  const bool last = f.len == f.total - f.offset;
-  const bool has_imm = (head.flags & wire::kRcImm) != 0;
-  if (has_imm && last && !write_refused_) {
-    ReceiveQueue* queue = queue_for(head, RcOp::write_bytes);
-    if (queue == nullptr) return refuse(WcStatus::rem_inv_req_err, nullptr, Denial::none);
-    if (!is_lost(*queue) && !take_receive(queue)) return false;
+  const AccessAsk whole = ask_of(f.rkey, f.addr, part.total, Rights::remote_write);
+  const bool delivers = m.has(wire::kRcImm) && part.is_last();
+  const ClaimVerdict verdict = q_.lane_.may_execute();
+  if (verdict == ClaimVerdict::wait) return false;
+  if (!q_.allows(kAllowRemoteWrite) && (verdict == ClaimVerdict::execute || delivers)) {
+    return refuse(WcStatus::rem_inv_req_err, &whole, Denial::none);
   }
-  const qp::ClaimVerdict verdict = may_execute();
-  if (verdict == qp::ClaimVerdict::wait) return false;
-  if (f.offset == 0) {
-    whole_region_ = {};
+  if (delivers && !write_refused_) {
+    const Receive r = take_receive(m);
+    if (r == Receive::waits || r == Receive::refused) return r == Receive::refused;
+  }
+  if (part.offset == 0) {
+    access_.begin_range();
     write_refused_ = false;
   }
-  if (verdict == qp::ClaimVerdict::execute && !write_refused_) {
-    // The whole range is checked with its first piece that is ours, so one that leaves its region
-    // changes nothing; from then on only that life of that region will do.
-    Denial denial = Denial::none;
-    if (whole_region_.generation == 0) {
-      const protect::Checked first = spec_.keys->check(whole, &remote_hint_);
-      denial = first.denial();
-      if (first) whole_region_ = first.grant().region();
-    }
-    if (denial == Denial::none) {
-      const protect::Checked part = spec_.keys->recheck(
-          ask_of(f.rkey, f.addr + f.offset, f.len, Rights::remote_write), whole_region_);
-      denial = part.denial();
-      if (part && !part.grant().copy_in(from, f.len)) denial = Denial::not_backed;
-    }
+  if (verdict == ClaimVerdict::execute && !write_refused_) {
+    const Denial denial = access_.write_piece(whole, part.offset, bytes.from, part.len);
     if (denial != Denial::none) {
       write_refused_ = true;
       refuse(WcStatus::rem_access_err, &whole, denial);
     }
   }
-  rx.free_bytes_before(rx.bytes.after(f.byte_pos, f.len));
-  if (!has_imm || !last || !is_up() || write_refused_ || !taken_) return true;
-  return deliver(head, f.total, WcOpcode::recv_write_with_imm);
+  LaneEnd::done_with(rx, bytes);
+  if (!delivers || !q_.is_up() || write_refused_ || !taken_) return true;
+  return deliver(m, part.total, WcOpcode::recv_write_with_imm);
 }
 
-bool RcQp::on_notice(const RcHead& head) noexcept {
-  if (!lane_->response_tx.room(1)) return false;
-  const auto f = wire::load_rc<wire::RcNotice>(lane_->request_rx.cells.body());
-  if ((head.flags & wire::kRcImm) == 0 || f.len > kMaxMessageBytes) {
-    break_protocol("a notice of nothing");
+bool RcResponder::on_notice(const RcMessage& m) noexcept {
+  const auto f = wire::load_rc<wire::RcNoticeFields>(q_.lane_->request_rx.cells.body());
+  uint64_t len = 0;
+  if (!m.has(wire::kRcImm) || !f.len.bounded(kMaxMessageBytes, len)) {
+    q_.break_protocol("a notice of nothing");
     return false;
   }
-  ReceiveQueue* queue = queue_for(head, RcOp::notice);
-  if (queue == nullptr) return refuse(WcStatus::rem_inv_req_err, nullptr, Denial::none);
-  if (is_lost(*queue)) return true;
-  if (!take_receive(queue)) return false;
-  return deliver(head, f.len, WcOpcode::recv_write_with_imm);
+  if (const Receive r = take_receive(m); r != Receive::taken) return r != Receive::waits;
+  return deliver(m, len, WcOpcode::recv_write_with_imm);
 }
 
-bool RcQp::on_read(const RcHead&) noexcept {
-  ring::ChannelTx& tx = lane_->response_tx;
+bool RcResponder::on_read() noexcept {
+  ring::ChannelTx& tx = q_.lane_->response_tx;
   if (!tx.room(wire::kRcMaxCells)) return false;
-  const auto f = wire::load_rc<wire::RcRead>(lane_->request_rx.cells.body());
-  const AccessAsk whole = ask_of(f.rkey, f.addr, f.len, Rights::remote_read);
-  if (!is_reliable() || !allows(kAllowRemoteRead) || attr_.max_dest_rd_atomic == 0 ||
-      f.len > kMaxMessageBytes) {
-    return refuse(WcStatus::rem_inv_req_err, &whole, Denial::none);
-  }
-  const qp::ClaimVerdict verdict = may_execute();
-  if (verdict == qp::ClaimVerdict::wait) return false;
-  if (verdict == qp::ClaimVerdict::skip) {
-    read_done_ = 0;
+  const auto f = wire::load_rc<wire::RcReadFields>(q_.lane_->request_rx.cells.body());
+  const ClaimVerdict verdict = q_.lane_.may_execute();
+  if (verdict == ClaimVerdict::wait) return false;
+  if (verdict == ClaimVerdict::skip) {
+    access_.begin_range();
     return true;
   }
-  const uint64_t pos = lane_->request_rx.cells.pos();
-  if (f.len > wire::kRcMaxInline) {
-    if (read_done_ == 0) {
-      const protect::Checked checked = spec_.keys->check(whole, &remote_hint_);
-      if (!checked) return refuse(WcStatus::rem_access_err, &whole, checked.denial());
-      whole_region_ = checked.grant().region();
+  uint32_t len = 0;
+  const bool is_sound = f.len.bounded(kMaxMessageBytes, len);
+  // Wild again in there
+  const AccessAsk whole = ask_of(f.rkey, f.addr, f.len.unchecked(), Rights::remote_read);
+  if (!q_.is_reliable() || !q_.allows(kAllowRemoteRead) || q_.attr_.max_dest_rd_atomic == 0 ||
+      !is_sound) {
+    return refuse(WcStatus::rem_inv_req_err, &whole, Denial::none);
+  }
+  const uint64_t pos = q_.lane_->request_rx.cells.pos();
+  Denial denial = Denial::none;
+  if (len > wire::kRcMaxInline) {
+    if (!access_.is_streaming()) denial = access_.check_whole(whole);
+    if (denial != Denial::none) return refuse(WcStatus::rem_access_err, &whole, denial);
+    const auto streamed = access_.stream_read(
+        q_.lane_, whole, len, denial,
+        [&](std::byte* body, uint64_t offset, uint64_t byte_pos, uint32_t n) {
+          wire::store_rc(body, {static_cast<uint8_t>(RcOp::read_data), 0, 0, 0},
+                         wire::RcReadData{pos, byte_pos, static_cast<uint32_t>(offset), n});
+        });
+    if (streamed == transport::RemoteAccess::Streamed::denied) {
+      return refuse(WcStatus::rem_access_err, &whole, denial);
     }
-    return stream_read(f, whole);
+    return streamed == transport::RemoteAccess::Streamed::all;
   }
   std::byte flat[wire::kRcMaxInline];
-  if (f.len != 0) {
-    const protect::Checked checked = spec_.keys->check(whole, &remote_hint_);
-    if (!checked) return refuse(WcStatus::rem_access_err, &whole, checked.denial());
-    if (!checked.grant().copy_out(flat, f.len)) {
-      return refuse(WcStatus::rem_access_err, &whole, Denial::not_backed);
-    }
-  }
-  const auto len = static_cast<uint16_t>(f.len);
-  wire::store_rc(tx.cells.body(), {static_cast<uint8_t>(RcOp::read_inline), 0, len, 0},
-                 wire::RcAnswer{pos});
-  ring::BodyWriter(tx.cells, wire::rc_payload_offset(RcOp::read_inline, 0)).copy_in(flat, len);
-  tx.cells.publish(wire::rc_cells_of(RcOp::read_inline, 0, len));
-  published_response();
+  if (len != 0) denial = access_.read_once(whole, flat, len);
+  if (denial != Denial::none) return refuse(WcStatus::rem_access_err, &whole, denial);
+  const auto n = static_cast<uint16_t>(len);
+  ring::BodyWriter(tx.cells, wire::rc_payload_offset(RcOp::read_inline, 0)).copy_in(flat, n);
+  respond({static_cast<uint8_t>(RcOp::read_inline), 0, n, 0}, wire::RcAnswer{pos},
+          wire::rc_cells_of(RcOp::read_inline, 0, n));
   return true;
 }
 
-// Puts pieces of the result into the response ring. True: all of it, or refused in its middle.
-bool RcQp::stream_read(const wire::RcRead& f, const AccessAsk& whole) noexcept {
-  ring::ChannelTx& tx = lane_->response_tx;
-  while (read_done_ < f.len) {
-    const auto n = static_cast<uint32_t>(std::min<uint64_t>(f.len - read_done_, qp::kPieceBytes));
-    uint64_t pos = 0;
-    if (!tx.room(2) || !tx.reserve_bytes(n, pos)) return false;
-    const protect::Checked checked = spec_.keys->recheck(
-        ask_of(f.rkey, f.addr + read_done_, n, Rights::remote_read), whole_region_);
-    Denial denial = !lane_->prepare_response_bytes() ? Denial::not_backed : checked.denial();
-    if (denial == Denial::none && !checked.grant().copy_out(tx.bytes.at(pos), n)) {
-      denial = Denial::not_backed;
-    }
-    if (denial != Denial::none) return refuse(WcStatus::rem_access_err, &whole, denial);
-    tx.bytes.commit(pos, n);
-    wire::store_rc(
-        tx.cells.body(), {static_cast<uint8_t>(RcOp::read_data), 0, 0, 0},
-        wire::RcReadData{lane_->request_rx.cells.pos(), pos, static_cast<uint32_t>(read_done_), n});
-    tx.cells.publish(1);
-    published_response();
-    read_done_ += n;
-  }
-  read_done_ = 0;
-  return true;
-}
-
-bool RcQp::on_atomic(const RcHead&) noexcept {
-  ring::ChannelTx& tx = lane_->response_tx;
-  if (!tx.room(2)) return false;
-  const auto f = wire::load_rc<wire::RcAtomic>(lane_->request_rx.cells.body());
+bool RcResponder::on_atomic() noexcept {
+  const auto f = wire::load_rc<wire::RcAtomicFields>(q_.lane_->request_rx.cells.body());
   const AccessAsk ask = ask_of(f.rkey, f.addr, sizeof(uint64_t), Rights::remote_atomic);
-  if (!is_reliable() || !allows(kAllowRemoteAtomic) || attr_.max_dest_rd_atomic == 0 ||
-      f.is_swap > 1) {
+  uint32_t is_swap = 0;
+  if (!q_.is_reliable() || !q_.allows(kAllowRemoteAtomic) || q_.attr_.max_dest_rd_atomic == 0 ||
+      !f.is_swap.bounded(1, is_swap)) {
     return refuse(WcStatus::rem_inv_req_err, &ask, Denial::none);
   }
-  if (may_execute() == qp::ClaimVerdict::wait) return false;
-  if (f.addr % sizeof(uint64_t) != 0) {
+  if (q_.lane_.may_execute() == ClaimVerdict::wait) return false;
+  // the number alone; whether it may be reached is for the key to say
+  if (f.addr.unchecked() % sizeof(uint64_t) != 0) {
     return refuse(WcStatus::rem_inv_req_err, &ask, Denial::misaligned);
   }
-  const protect::Checked checked = spec_.keys->check(ask, &remote_hint_);
+  const protect::Checked checked = q_.spec_.keys->check(ask, &access_.hint());
   if (!checked) return refuse(WcStatus::rem_access_err, &ask, checked.denial());
   std::byte former[sizeof(uint64_t)];
   std::byte compare_add[sizeof(uint64_t)];
   std::byte swap[sizeof(uint64_t)];
+  // operands are values of the peer's, for memory that it may write
   std::memcpy(compare_add, &f.compare_add, sizeof compare_add);
   std::memcpy(swap, &f.swap, sizeof swap);
   const bool done = checked.grant().each_piece([&](std::byte* target, size_t n) {
@@ -438,22 +547,17 @@ bool RcQp::on_atomic(const RcHead&) noexcept {
         !guarded_touch(target, n, true)) {
       return false;
     }
-    if (f.is_swap != 0) {
-      qp::execute_atomic(qp::AtomicOp::cswap, qp::AtomicType::uint64, target, swap, compare_add,
-                         former, 1);
-    } else {
-      qp::execute_atomic(qp::AtomicOp::sum, qp::AtomicType::uint64, target, compare_add, nullptr,
-                         former, 1);
-    }
+    transport::execute_atomic(is_swap != 0 ? transport::AtomicOp::cswap : transport::AtomicOp::sum,
+                              transport::AtomicType::uint64, target,
+                              is_swap != 0 ? swap : compare_add,
+                              is_swap != 0 ? compare_add : nullptr, former, 1);
     return true;
   });
   if (!done) return refuse(WcStatus::rem_access_err, &ask, Denial::not_backed);
-  wire::store_rc(tx.cells.body(), {static_cast<uint8_t>(RcOp::read_inline), 0, sizeof former, 0},
-                 wire::RcAnswer{lane_->request_rx.cells.pos()});
-  std::memcpy(tx.cells.body() + wire::rc_payload_offset(RcOp::read_inline, 0), former,
-              sizeof former);
-  tx.cells.publish(1);
-  published_response();
+  ring::BodyWriter(q_.lane_->response_tx.cells, wire::rc_payload_offset(RcOp::read_inline, 0))
+      .copy_in(former, sizeof former);
+  respond({static_cast<uint8_t>(RcOp::read_inline), 0, sizeof former, 0},
+          wire::RcAnswer{q_.lane_->request_rx.cells.pos()});
   return true;
 }
 

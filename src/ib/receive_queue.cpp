@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <new>
 
 #include "ib/queue_pair.hpp"
@@ -46,6 +47,7 @@ uint64_t ReceiveQueue::room_of_next() noexcept {
 }
 
 void ReceiveQueue::take(TakenRecv& out) noexcept {
+  assert(!empty());
   const Slot& slot = slots_[head_ & mask_];
   out.id = slot.id;
   out.sge_count = slot.sge_count;
@@ -61,7 +63,7 @@ void ReceiveQueue::take(TakenRecv& out) noexcept {
   }
 }
 
-void ReceiveQueue::wait(Qp& qp) noexcept {
+void ReceiveQueue::wait(QueuePair& qp) noexcept {
   if (!shared_ || std::find(waiting_.begin(), waiting_.end(), &qp) != waiting_.end()) return;
   try {
     waiting_.push_back(&qp);
@@ -70,13 +72,13 @@ void ReceiveQueue::wait(Qp& qp) noexcept {
   }
 }
 
-void ReceiveQueue::forget(const Qp& qp) noexcept {
+void ReceiveQueue::forget(const QueuePair& qp) noexcept {
   waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), &qp), waiting_.end());
 }
 
 void ReceiveQueue::retire() noexcept {
   while (!waiting_.empty()) {
-    Qp* const first = waiting_.front();
+    QueuePair* const first = waiting_.front();
     waiting_.erase(waiting_.begin());
     first->on_receive_posted();
   }
@@ -85,7 +87,7 @@ void ReceiveQueue::retire() noexcept {
 // The one that has waited longest takes what it needs; the others wait on.
 void ReceiveQueue::tell_waiting() noexcept {
   while (!waiting_.empty() && !empty()) {
-    Qp* const first = waiting_.front();
+    QueuePair* const first = waiting_.front();
     waiting_.erase(waiting_.begin());
     first->on_receive_posted();
   }
@@ -118,6 +120,7 @@ Status ReceiveQueue::resize(uint32_t max_wr) noexcept {
   }
   mask_ = mask;
   max_wr_ = max_wr;
+  assert(size() <= max_wr_);
   return {};
 }
 

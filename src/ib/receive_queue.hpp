@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "base/errc.hpp"
+#include "base/invariant.hpp"
 #include "ib/queue_memory.hpp"
 #include "ib/work.hpp"
 #include "protect/rights.hpp"
 
 namespace aperture::ib {
 
-class Cq;
-class Qp;
+class CompletionQueue;
+class QueuePair;
 
 // A receive that a message has taken: its scatter list stays valid until the next one is posted
 // into its slot, so it is copied here.
@@ -43,14 +44,13 @@ class ReceiveQueue {
   ReceiveQueue(uint32_t max_wr, uint32_t max_sge, SrqEvents* events, QueueMemory* memory = nullptr);
 
   // Of an XRC one: where its receives complete, and whose regions its messages may reach.
-  void serve_xrc(Cq& cq, protect::DomainId pd) noexcept {
+  void serve_xrc(CompletionQueue& cq, protect::DomainId pd) noexcept {
     cq_ = &cq;
     pd_ = pd;
   }
-  Cq* cq() const noexcept { return cq_; }
+  CompletionQueue* cq() const noexcept { return cq_; }
   protect::DomainId pd() const noexcept { return pd_; }
 
-  bool is_shared() const noexcept { return shared_; }
   uint32_t max_wr() const noexcept { return max_wr_; }
   uint32_t max_sge() const noexcept { return max_sge_; }
   uint32_t limit() const noexcept { return limit_; }
@@ -77,16 +77,18 @@ class ReceiveQueue {
   // oldest, or nullptr if it has another number of them; and taking it, when its pieces are not
   // asked for any more. Hands out its id, and what TakenRecv::release would be.
   const Sge* only_piece() noexcept {
+    APERTURE_DEBUG_ASSERT(!empty());
     return slots_[head_ & mask_].sge_count == 1 ? sges_of(head_) : nullptr;
   }
   uint32_t take_oldest(uint64_t& id) noexcept {
+    APERTURE_DEBUG_ASSERT(!empty() && !shared_);
     id = slots_[head_ & mask_].id;
     return ++head_;
   }
 
   // Of a shared one: that queue pair has a message and no receive. It is told of the next post.
-  void wait(Qp& qp) noexcept;
-  void forget(const Qp& qp) noexcept;
+  void wait(QueuePair& qp) noexcept;
+  void forget(const QueuePair& qp) noexcept;
   // It is about to be destroyed, and nothing names it any more: whoever waits looks again.
   void retire() noexcept;
 
@@ -114,10 +116,10 @@ class ReceiveQueue {
   uint32_t released_ = 0;  // slots before it may be posted into again
   const bool shared_;
   SrqEvents* const events_;
-  Cq* cq_ = nullptr;
+  CompletionQueue* cq_ = nullptr;
   protect::DomainId pd_ = 0;
-  uint32_t limit_ = 0;        // 0: not asked for
-  std::vector<Qp*> waiting_;  // of a shared one, each once
+  uint32_t limit_ = 0;               // 0: not asked for
+  std::vector<QueuePair*> waiting_;  // of a shared one, each once
   QueueMemory* const memory_;
   QueueArray<Slot> slots_;
   QueueArray<Sge> sges_;

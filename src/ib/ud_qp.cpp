@@ -2,6 +2,7 @@
 #include "ib/ud_qp.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "base/log.hpp"
@@ -26,7 +27,7 @@ constexpr bool is_number_of(uint32_t qpn, uint16_t port) noexcept {
 }  // namespace
 
 UdQp::UdQp(const QpSpec& spec, std::unique_ptr<link::Datagrams> datagrams)
-    : Qp(spec), datagrams_(std::move(datagrams)) {}
+    : QueuePair(spec), datagrams_(std::move(datagrams)) {}
 
 UdQp::~UdQp() = default;
 
@@ -43,25 +44,26 @@ Status UdQp::detach_group(const Address& group) noexcept {
 void UdQp::run_send_queue() noexcept {
   idle_looks_ = 0;
   while (is_waiting_to_send()) {
-    if (!send(sq_next_)) return;
+    if (!send(sq_.next)) return;
   }
 }
 
 // False: there is no room for it now.
 bool UdQp::send(uint32_t at) noexcept {
-  Wqe& w = wqe(at);
+  Wqe& w = sq_.wqe(at);
+  assert(at == sq_.head && w.len <= wire::kDatagramMtu);
   wire::DatagramHead head;
   head.flags = static_cast<uint8_t>((w.op == SendOp::send_with_imm ? wire::kDatagramImm : 0) |
                                     (w.solicited ? wire::kDatagramSolicited : 0));
-  head.length = static_cast<uint16_t>(w.len);
-  head.dest_qpn = w.remote_qpn;
-  head.src_qpn = spec_.qpn;
-  head.qkey = (w.remote_qkey & kOwnQkey) != 0 ? attr_.qkey : w.remote_qkey;
+  head.length = Wild(static_cast<uint16_t>(w.len));
+  head.dest_qpn = Wild(w.remote_qpn);
+  head.src_qpn = Wild(spec_.qpn);
+  head.qkey = Wild((w.remote_qkey & kOwnQkey) != 0 ? attr_.qkey : w.remote_qkey);
   head.imm = w.op == SendOp::send_with_imm ? w.imm : 0;
   const bool to_group = wire::is_group(w.route.remote);
-  if (to_group) head.group = wire::group_tag(w.route.remote);
+  if (to_group) head.group = Wild(wire::group_tag(w.route.remote));
   wire::encode(head, std::span(out_).first<wire::kDatagramHeaderBytes>());
-  w.status = gather(at, 0, out_.data() + wire::kDatagramHeaderBytes, w.len);
+  w.status = sq_.gather(memory_, at, 0, out_.data() + wire::kDatagramHeaderBytes, w.len);
   // a number without a port, or of a connected queue pair, is nobody's who hears datagrams
   const bool lost = !to_group && (port_of(w.remote_qpn) == 0 || index_of(w.remote_qpn) != 0);
   if (w.status == WcStatus::success && !lost) {
@@ -72,7 +74,7 @@ bool UdQp::send(uint32_t at) noexcept {
       return false;
     }
   }
-  ++sq_next_;
+  ++sq_.next;
   complete_head();
   return true;
 }
@@ -80,15 +82,15 @@ bool UdQp::send(uint32_t at) noexcept {
 // --- receiving ---
 
 bool UdQp::poll(uint64_t) noexcept {
-  const uint32_t before = sq_next_;
+  const uint32_t before = sq_.next;
   if (is_waiting_to_send()) [[unlikely]]
     run_send_queue();
   const size_t got = receive();
   if (got != 0) idle_looks_ = 0;
-  return got != 0 || sq_next_ != before;
+  return got != 0 || sq_.next != before;
 }
 
-link::Driven::Look UdQp::look() noexcept {
+link::Pollable::Look UdQp::look() noexcept {
   if (is_waiting_to_send() || ++idle_looks_ < kIdleLooks) return Look::poll;
   idle_looks_ = kIdleLooks;
   return Look::nothing;
@@ -97,10 +99,10 @@ link::Driven::Look UdQp::look() noexcept {
 size_t UdQp::receive() noexcept {
   size_t at_most = kReceiveBatch;
   if (is_receiving()) {
-    if (!receives().empty()) [[likely]] {
-      patience_until_ns_ = 0;
-      at_most = std::min<size_t>(at_most, receives().size());
-    } else if (is_patient()) {
+    if (!receiving_.queue().empty()) [[likely]] {
+      receive_deadline_ns_ = 0;
+      at_most = std::min<size_t>(at_most, receiving_.queue().size());
+    } else if (may_wait_for_receive()) {
       return 0;
     }
   }
@@ -108,20 +110,20 @@ size_t UdQp::receive() noexcept {
 }
 
 // There is no receive: whether what has come may wait for one.
-bool UdQp::is_patient() noexcept {
-  if (patience_until_ns_ == 0) {
+bool UdQp::may_wait_for_receive() noexcept {
+  if (receive_deadline_ns_ == 0) {
     if (!datagrams_->anything_arrived()) return true;
-    patience_until_ns_ = now_ns() + kPatienceNs;
-    receives().wait(*this);
+    receive_deadline_ns_ = now_ns() + kReceiveTimeoutNs;
+    receiving_.queue().wait(*this);
   }
-  return now_ns() < patience_until_ns_;
+  return now_ns() < receive_deadline_ns_;
 }
 
 void UdQp::on_receive_posted() noexcept {
   if (!is_waiting_for_receive()) [[likely]]
     return;
-  if (now_ns() >= patience_until_ns_) drop_all();
-  patience_until_ns_ = 0;
+  if (now_ns() >= receive_deadline_ns_) drop_all();
+  receive_deadline_ns_ = 0;
   if (asleep_) datagrams_->ask_wake(true);
 }
 
@@ -135,29 +137,29 @@ void UdQp::drop_all() noexcept {
 }
 
 void UdQp::stop() noexcept {
-  patience_until_ns_ = 0;
+  receive_deadline_ns_ = 0;
   if (asleep_) datagrams_->ask_wake(true);
 }
 
 void UdQp::on_datagram(const link::Datagram& datagram) noexcept {
   const auto decoded = wire::decode_datagram(datagram.bytes);
-  if (!decoded || !is_number_of(decoded.value().src_qpn, datagram.from.port)) {
+  if (!decoded || !is_number_of(decoded.value().src_qpn.unchecked(), datagram.from.port)) {
     ++drops_.malformed;
     return;
   }
   const wire::DatagramHead& head = decoded.value();
-  const bool for_us = datagram.to_group ? head.dest_qpn == wire::kMulticastQpn &&
-                                              head.group == wire::group_tag(datagram.to)
-                                        : head.dest_qpn == spec_.qpn;
+  const bool for_us = datagram.to_group ? head.dest_qpn.unchecked() == wire::kMulticastQpn &&
+                                              head.group.unchecked() == wire::group_tag(datagram.to)
+                                        : head.dest_qpn.unchecked() == spec_.qpn;
   const bool own_echo = spec_.block_self_multicast && datagram.to_group &&
-                        head.src_qpn == spec_.qpn && datagrams_->is_own(datagram.from);
+                        head.src_qpn.unchecked() == spec_.qpn && datagrams_->is_own(datagram.from);
   if (!for_us || own_echo) {
     ++drops_.not_for_us;
   } else if (!is_receiving()) {
     ++drops_.not_ready;
-  } else if (head.qkey != attr_.qkey) {
+  } else if (head.qkey.unchecked() != attr_.qkey) {
     ++drops_.wrong_qkey;
-  } else if (dropping_ || receives().empty()) {
+  } else if (dropping_ || receiving_.queue().empty()) {
     ++drops_.no_receive;
   } else {
     deliver(datagram, head);
@@ -165,36 +167,34 @@ void UdQp::on_datagram(const link::Datagram& datagram) noexcept {
 }
 
 void UdQp::deliver(const link::Datagram& datagram, const wire::DatagramHead& head) noexcept {
-  const uint64_t len = wire::kGrhBytes + head.length;
-  if (const uint64_t room = receives().room_of_next(); room < len) {
+  const std::span<const std::byte> payload = datagram.bytes.subspan(wire::kDatagramHeaderBytes);
+  const uint64_t len = wire::kGrhBytes + payload.size();  // the codec has compared it with the head
+  if (const uint64_t room = receiving_.queue().room_of_next(); room < len) {
     ++drops_.too_long;
     explain_too_long(len, room);
     return;
   }
+  assert(is_receiving() && !dropping_);
   TakenRecv taken;
-  receives().take(taken);
+  receiving_.queue().take(taken);
   const auto grh = wire::grh_of(head, datagram.from, datagram.to);
-  const std::byte* payload = datagram.bytes.data() + wire::kDatagramHeaderBytes;
-  Wc wc;
-  wc.opcode = WcOpcode::recv;
-  wc.status = scatter(taken.sge, taken.sge_count, 0, grh.data(), grh.size());
-  if (wc.status == WcStatus::success) {
-    wc.status = scatter(taken.sge, taken.sge_count, grh.size(), payload, head.length);
+  WcStatus status = memory_.scatter(taken.sge, taken.sge_count, 0, grh.data(), grh.size());
+  if (status == WcStatus::success) {
+    status =
+        memory_.scatter(taken.sge, taken.sge_count, grh.size(), payload.data(), payload.size());
   }
-  if (wc.status != WcStatus::success) [[unlikely]] {  // the fault of who posted the receive
-    complete_recv(taken, wc);
-    enter_error();
+  if (status != WcStatus::success) [[unlikely]] {  // the fault of who posted the receive
+    receiving_.fail(taken, status);
+    fail();
     return;
   }
-  wc.byte_len = static_cast<uint32_t>(len);
-  wc.src_qpn = head.src_qpn;
-  wc.flags = kWcGrh;
-  if ((head.flags & wire::kDatagramImm) != 0) {
-    wc.flags |= kWcWithImm;
-    wc.imm = head.imm;
-  }
-  wc.solicited = (head.flags & wire::kDatagramSolicited) != 0;
-  complete_recv(taken, wc);
+  receiving_.complete(taken, WcOpcode::recv, len, [&head](Wc& wc) {
+    const bool has_imm = (head.flags & wire::kDatagramImm) != 0;
+    wc.src_qpn = head.src_qpn.unchecked();  // the application is told, and has to choose
+    wc.flags = has_imm ? kWcGrh | kWcWithImm : kWcGrh;
+    if (has_imm) wc.imm = head.imm;
+    wc.solicited = (head.flags & wire::kDatagramSolicited) != 0;
+  });
 }
 
 void UdQp::explain_too_long(uint64_t len, uint64_t room) noexcept {

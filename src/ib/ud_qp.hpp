@@ -10,8 +10,8 @@
 // that ends the queue pair instead lets every stranger do so).
 //
 // A message without a receive is dropped, but not before one has lain in its socket for
-// kPatienceNs: the application may be about to post it. Meanwhile the engine may sleep; the next
-// receive that is posted finds what has not waited too long.
+// kReceiveTimeoutNs: the application may be about to post it. Meanwhile the engine may sleep; the
+// next receive that is posted finds what has not waited too long.
 #pragma once
 
 #include <array>
@@ -23,9 +23,9 @@
 
 namespace aperture::ib {
 
-class UdQp final : public Qp, private link::DatagramSink {
+class UdQp final : public QueuePair, private link::DatagramSink {
  public:
-  static constexpr uint64_t kPatienceNs = 100'000'000;
+  static constexpr uint64_t kReceiveTimeoutNs = 100'000'000;
 
   // Why datagrams were dropped, so often each.
   struct Drops {
@@ -50,7 +50,7 @@ class UdQp final : public Qp, private link::DatagramSink {
   link::Datagrams& datagrams() noexcept { return *datagrams_; }
   const Drops& drops() const noexcept { return drops_; }
 
-  // link::Driven
+  // link::Pollable
   bool poll(uint64_t polls) noexcept override;
   Look look() noexcept override;
   void set_consumer_state(ring::ConsumerState state) noexcept override;
@@ -66,23 +66,23 @@ class UdQp final : public Qp, private link::DatagramSink {
 
  private:
   bool send(uint32_t at) noexcept;
-  bool is_waiting_to_send() const noexcept { return may_go_on() && sq_next_ != sq_tail_; }
+  bool is_waiting_to_send() const noexcept { return may_go_on() && !sq_.is_posted(); }
   bool is_receiving() const noexcept {
     return attr_.state >= QpState::rtr && attr_.state != QpState::err;
   }
   // What has come waits for a receive: whoever sleeps need not be woken for it.
-  bool is_waiting_for_receive() const noexcept { return patience_until_ns_ != 0; }
+  bool is_waiting_for_receive() const noexcept { return receive_deadline_ns_ != 0; }
   size_t receive() noexcept;
   void drop_all() noexcept;
-  bool is_patient() noexcept;
+  bool may_wait_for_receive() noexcept;
   void on_datagram(const link::Datagram& datagram) noexcept override;
   void deliver(const link::Datagram& datagram, const wire::DatagramHead& head) noexcept;
   void explain_too_long(uint64_t len, uint64_t room) noexcept;
 
   std::unique_ptr<link::Datagrams> datagrams_;
   Drops drops_;
-  uint32_t idle_looks_ = 0;         // since something was sent or came
-  uint64_t patience_until_ns_ = 0;  // 0: no message waits for a receive
+  uint32_t idle_looks_ = 0;           // since something was sent or came
+  uint64_t receive_deadline_ns_ = 0;  // 0: no message waits for a receive
   bool dropping_ = false;
   bool asleep_ = false;
   bool told_too_long_ = false;

@@ -1,6 +1,7 @@
 // What is named by number: see window_book.hpp.
 #include "ib/window_book.hpp"
 
+#include <cassert>
 #include <new>
 
 #include "ib/receive_queue.hpp"
@@ -8,6 +9,7 @@
 namespace aperture::ib {
 
 Status WindowBook::enter_region(uint32_t key, const protect::BindableRegion& region) noexcept {
+  assert(find_region(key) == nullptr);
   try {
     regions_.set(protect::number_of_key(key), region);
   } catch (const std::bad_alloc&) {
@@ -17,6 +19,7 @@ Status WindowBook::enter_region(uint32_t key, const protect::BindableRegion& reg
 }
 
 Status WindowBook::enter_srq(uint32_t number, uint32_t xrc_domain, ReceiveQueue& srq) noexcept {
+  assert(srqs_.count(number) == 0);
   try {
     srqs_[number] = {xrc_domain, &srq};
   } catch (const std::bad_alloc&) {
@@ -25,7 +28,7 @@ Status WindowBook::enter_srq(uint32_t number, uint32_t xrc_domain, ReceiveQueue&
   return {};
 }
 
-void WindowBook::forget_waiter(const Qp& qp) noexcept {
+void WindowBook::forget_waiter(const QueuePair& qp) noexcept {
   for (auto& [number, shared] : srqs_) shared.queue->forget(qp);
 }
 

@@ -14,7 +14,7 @@
 
 namespace aperture::ib {
 
-class Qp;
+class QueuePair;
 class ReceiveQueue;
 
 class WindowBook {
@@ -32,7 +32,7 @@ class WindowBook {
   Status enter_srq(uint32_t number, uint32_t xrc_domain, ReceiveQueue& srq) noexcept;
   void remove_srq(uint32_t number) noexcept { srqs_.erase(number); }
   // That queue pair, which may wait for a receive of any of them, is going.
-  void forget_waiter(const Qp& qp) noexcept;
+  void forget_waiter(const QueuePair& qp) noexcept;
   ReceiveQueue* find_srq(uint32_t number, uint32_t xrc_domain) const noexcept {
     const auto it = srqs_.find(number);
     return it == srqs_.end() || it->second.domain != xrc_domain ? nullptr : it->second.queue;

@@ -25,6 +25,21 @@ enum class SendOp : uint8_t {
   send_with_inv = 9,
 };
 inline constexpr unsigned kSendOps = 10;
+constexpr bool is_send(SendOp op) noexcept {
+  return op == SendOp::send || op == SendOp::send_with_imm || op == SendOp::send_with_inv;
+}
+constexpr bool is_write(SendOp op) noexcept {
+  return op == SendOp::write || op == SendOp::write_with_imm;
+}
+constexpr bool is_atomic(SendOp op) noexcept {
+  return op == SendOp::cmp_swap || op == SendOp::fetch_add;
+}
+constexpr bool returns_data(SendOp op) noexcept {
+  return op == SendOp::read || is_atomic(op);
+}
+constexpr bool has_imm(SendOp op) noexcept {
+  return op == SendOp::send_with_imm || op == SendOp::write_with_imm;
+}
 // Done at this end, without a peer.
 constexpr bool is_local(SendOp op) noexcept {
   return op == SendOp::bind_mw || op == SendOp::local_inv;
@@ -66,6 +81,15 @@ enum class WcOpcode : uint8_t {
   recv = 128,
   recv_write_with_imm = 129,
 };
+
+// Of the completion of each operation, by its number.
+inline constexpr WcOpcode kOpcodeOf[kSendOps] = {
+    WcOpcode::write,    WcOpcode::write,     WcOpcode::send,      WcOpcode::send,    WcOpcode::read,
+    WcOpcode::cmp_swap, WcOpcode::fetch_add, WcOpcode::local_inv, WcOpcode::bind_mw, WcOpcode::send,
+};
+constexpr WcOpcode opcode_of(SendOp op) noexcept {
+  return kOpcodeOf[static_cast<unsigned>(op)];
+}
 
 inline constexpr uint8_t kWcGrh = 1;
 inline constexpr uint8_t kWcWithImm = 2;

@@ -11,7 +11,7 @@ namespace aperture::ib {
 
 struct Route;
 
-// As struct ibv_sge, which the door asserts.
+// Laid out as the door has it, which asserts that.
 struct Sge {
   uint64_t addr;
   uint32_t length;  // bytes
@@ -23,8 +23,8 @@ struct InlinePart {
   uint64_t len;
 };
 
-// A binding of a window: struct ibv_mw_bind_info. Window and region are named by keys, and looked
-// up when the WQE has its turn: whatever has been destroyed by then is not found.
+// A binding of a window (ibv_bind_mw(3), ibv_post_send(3)). Window and region are named by keys,
+// and looked up when the WQE has its turn: whatever has been destroyed by then is not found.
 struct BindWr {
   uint32_t window_key = 0;  // any key of the window
   uint32_t region_key = 0;  // lkey; 0: none, for an unbind
@@ -32,7 +32,7 @@ struct BindWr {
   uint64_t len = 0;  // bytes; 0 unbinds (type 1)
   protect::Rights rights = protect::Rights::none;
   bool zero_based = false;
-  bool by_work_request = true;  // false: ibv_bind_mw
+  bool by_work_request = true;  // false: by the verb of type 1 windows
   uint32_t rkey = 0;            // that it shall have
   const void* bound_at = nullptr;
 };

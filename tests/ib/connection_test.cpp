@@ -68,16 +68,16 @@ TEST(Srq, resizing_keeps_what_is_posted) {
 }
 
 using Connections = OverEachLink;
-APERTURE_OVER_EACH_LINK(Connections);
+INSTANTIATE_TEST_SUITE_P(Links, Connections, kEachLink, link_name);
+
+struct SharingPair : Pair {
+  SharingPair(LinkKind kind, ReceiveQueue& srq) : Pair(kind, {}, {.srq = &srq}) { connect(); }
+};
 
 TEST_P(Connections, queue_pairs_that_wait_for_a_shared_receive_are_served_in_order) {
   Events events;
   ReceiveQueue srq(16, 4, &events);
-  Options shared;
-  shared.srq = &srq;
-  Pair first(GetParam(), {}, shared), second(GetParam(), {}, shared);
-  first.connect();
-  second.connect();
+  SharingPair first(GetParam(), srq), second(GetParam(), srq);
   EXPECT_EQ(first.b->post_recv(1, 0, 8).error(), Errc::invalid) << "it has no queue of its own";
   for (Pair* p : {&first, &second}) {
     for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(p->a->post(SendOp::send, i, 0, 8));
@@ -93,23 +93,14 @@ TEST_P(Connections, queue_pairs_that_wait_for_a_shared_receive_are_served_in_ord
   ASSERT_TRUE(srq.post({12, &of_second, 1}));
   ASSERT_TRUE(srq.post({13, &of_first, 1}));
   EXPECT_EQ(second.b->recv_cq.size() + first.b->recv_cq.size(), 4u);
-  for (Pair* p : {&second, &first}) {
-    for (uint64_t i = 0; i < 2; ++i) {
-      const Wc wc = Side::take(p->b->recv_cq);
-      EXPECT_EQ(wc.id, 10 + 2 * i + (p == &first ? 1 : 0));
-      EXPECT_EQ(wc.status, WcStatus::success);
-    }
-  }
+  EXPECT_EQ(ended(second.b->recv_cq), (Ended{{10, success}, {12, success}}));
+  EXPECT_EQ(ended(first.b->recv_cq), (Ended{{11, success}, {13, success}}));
 }
 
 TEST_P(Connections, a_queue_pair_that_goes_leaves_the_receives_to_the_others) {
   Events events;
   ReceiveQueue srq(16, 4, &events);
-  Options shared;
-  shared.srq = &srq;
-  Pair first(GetParam(), {}, shared), second(GetParam(), {}, shared);
-  first.connect();
-  second.connect();
+  SharingPair first(GetParam(), srq), second(GetParam(), srq);
   ASSERT_TRUE(first.a->post(SendOp::send, 1, 0, 8));
   ASSERT_TRUE(second.a->post(SendOp::send, 2, 0, 8));
   first.b->poll();
@@ -134,18 +125,11 @@ struct XrcPair : Pair {
     connect();
   }
   ~XrcPair() { b->qp->leave(); }
-  static Options half(QpType type) {
-    Options o;
-    o.type = type;
-    return o;
-  }
+  static Options half(QpType type) { return {.type = type}; }
   Status send(uint64_t id, uint32_t number, size_t n) {
     SendWr wr = Side::work(SendOp::send, id);
-    const Sge s = a->sge(0, n);
-    wr.sge = &s;
-    wr.sge_count = 1;
     wr.srq_number = number;
-    return a->qp->post_send(wr);
+    return a->post(wr, {a->sge(0, n)});
   }
   Status post(uint64_t id, size_t n) {
     const Sge s = b->sge(0, n);
@@ -179,8 +163,7 @@ TEST_P(Connections, an_xrc_message_to_a_queue_that_is_not_there_is_refused) {
   XrcPair p(GetParam());
   ASSERT_TRUE(p.post(5, 8));
   ASSERT_TRUE(p.send(1, XrcPair::kNumber + 1, 8));
-  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rem_inv_req_err);
+  EXPECT_EQ(p.ends(p.a->send_cq, 1), Ends{rem_inv_req_err});
   EXPECT_EQ(p.srq.size(), 1u);
 }
 
@@ -223,15 +206,12 @@ TEST_P(Connections, an_xrc_message_is_over_when_its_receive_queue_goes) {
 // --- unreliable connections ---
 
 Options unreliable() {
-  Options o;
-  o.type = QpType::uc;
-  return o;
+  return {.type = QpType::uc};
 }
 
 TEST_P(Connections, messages_of_an_unreliable_connection_without_a_receive_are_lost) {
   for (const size_t n : {size_t{8}, size_t{100'000}}) {
-    Pair p(GetParam(), unreliable());
-    p.connect();
+    ConnectedPair p(GetParam(), unreliable());
     p.a->fill(0, pattern(n, 1));
     p.a->fill(200'000, pattern(n, 2));
     ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, n));
@@ -251,8 +231,7 @@ TEST_P(Connections, messages_of_an_unreliable_connection_without_a_receive_are_l
 TEST_P(Connections,
        writes_of_an_unreliable_connection_that_are_refused_change_nothing_and_say_nothing) {
   for (const size_t n : {size_t{8}, size_t{100'000}}) {
-    Pair p(GetParam(), unreliable());
-    p.connect();
+    ConnectedPair p(GetParam(), unreliable());
     p.a->fill(0, pattern(n, 1));
     ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, n, p.b->address(Pair::kMemory - n + 1), p.b->key()));
     ASSERT_TRUE(p.a->post(SendOp::write, 2, 0, n, p.b->address(), p.b->key()));
@@ -266,16 +245,14 @@ TEST_P(Connections,
 }
 
 TEST_P(Connections, reads_and_atomics_are_not_offered_by_unreliable_connections) {
-  Pair p(GetParam(), unreliable());
-  p.connect();
+  ConnectedPair p(GetParam(), unreliable());
   for (const SendOp op : {SendOp::read, SendOp::fetch_add, SendOp::cmp_swap}) {
     EXPECT_EQ(p.a->post(op, 1, 0, 8, p.b->address(), p.b->key()).error(), Errc::invalid);
   }
 }
 
 TEST_P(Connections, an_unreliable_connection_outlives_its_lane) {
-  Pair p(GetParam(), unreliable());
-  p.connect();
+  ConnectedPair p(GetParam(), unreliable());
   ASSERT_TRUE(p.b->post_recv(1, 0, 1 << 20));
   p.a->fill(0, pattern(1 << 20, 1));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 1 << 20));  // half of it lies in the ring
@@ -306,8 +283,7 @@ TEST_P(Connections, no_lane_to_be_had_fails_the_first_request_and_flushes_the_re
   ASSERT_TRUE(p.a->post(SendOp::send, 2, 0, 8));
   EXPECT_GE(p.a->wanted, 1);
   p.a->qp->lane_failed(Errc::unreachable);
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
+  EXPECT_EQ(ends_of(p.a->send_cq), (Ends{retry_exc_err, wr_flush_err}));
   EXPECT_EQ(p.a->qp->state(), QpState::err);
 }
 
@@ -322,48 +298,40 @@ TEST_P(Connections, what_waits_for_a_lane_goes_out_when_it_comes) {
 }
 
 TEST_P(Connections, what_the_peer_had_published_before_it_went_is_executed) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.b->post_recv(1, 0, 8));
   ASSERT_TRUE(p.b->post_recv(2, 0, 8));
   p.a->fill(0, pattern(8, 9));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
   p.b->qp->lose();
-  ASSERT_EQ(p.b->recv_cq.size(), 1u);
-  EXPECT_EQ(Side::take(p.b->recv_cq).status, WcStatus::success);
+  EXPECT_EQ(ends_of(p.b->recv_cq), Ends{success});
   EXPECT_EQ(p.b->bytes(0, 8), pattern(8, 9));
   EXPECT_EQ(p.b->qp->state(), QpState::rts) << "nothing of its own was lost";
 }
 
 TEST_P(Connections, half_a_message_of_a_peer_that_is_gone_fails_its_receive) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.b->post_recv(1, 0, 1 << 20));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 1 << 20));
   p.b->poll();
   p.b->qp->lose();
-  ASSERT_EQ(p.b->recv_cq.size(), 1u);
-  EXPECT_EQ(Side::take(p.b->recv_cq).status, WcStatus::rem_abort_err);
+  EXPECT_EQ(ends_of(p.b->recv_cq), Ends{rem_abort_err});
   EXPECT_EQ(p.b->qp->state(), QpState::err);
 }
 
 TEST_P(Connections, requests_under_way_when_the_peer_goes_fail_and_later_ones_are_flushed) {
   for (const SendOp op : {SendOp::send, SendOp::write_with_imm, SendOp::fetch_add}) {
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     ASSERT_TRUE(p.a->post(op, 1, 0, 8, p.b->address(), p.b->key()));
     ASSERT_TRUE(p.a->post(op, 2, 0, 8, p.b->address(), p.b->key()));
     p.a->qp->lose();
-    ASSERT_EQ(p.a->send_cq.size(), 2u);
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
+    EXPECT_EQ(ends_of(p.a->send_cq), (Ends{retry_exc_err, wr_flush_err}));
     EXPECT_NE(p.a->given_back, nullptr);
   }
 }
 
 TEST_P(Connections, a_lane_that_comes_back_begins_with_nothing_of_the_last) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   // b waits for a receive, has said so, and is in the middle of an answer
   ASSERT_TRUE(p.a->post(SendOp::read, 1, 0, 2 << 20, p.b->address(), p.b->key()));
   for (int i = 0; i < 5; ++i) p.b->poll();
@@ -376,8 +344,7 @@ TEST_P(Connections, a_lane_that_comes_back_begins_with_nothing_of_the_last) {
   const size_t n = 300'000;
   p.b->fill(0, pattern(n, 4));
   ASSERT_TRUE(p.a->post(SendOp::read, 2, 0, n, p.b->address(), p.b->key()));
-  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+  EXPECT_EQ(p.ends(p.a->send_cq, 1), Ends{success});
   EXPECT_EQ(p.a->bytes(0, n), pattern(n, 4));
   ASSERT_TRUE(p.a->post(SendOp::send, 3, 0, 8));
   p.settle();

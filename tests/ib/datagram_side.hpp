@@ -34,37 +34,36 @@ struct UdOptions {
   std::unique_ptr<link::Datagrams> link = nullptr;  // null: UDP
 };
 
-class UdSide {
+class UdSide : public Registered {
  public:
   explicit UdSide(UdOptions o = {})
-      : send_cq(256, events, false), recv_cq(256, events, false), memory(1 << 20) {
+      : Registered(1 << 20), send_cq(256, events, false), recv_cq(256, events, false) {
     if (o.link == nullptr) {
       auto opened = link::udp::open(o.ips, {});
       EXPECT_TRUE(opened.ok()) << describe(opened.error());
       o.link = *std::move(opened);
     }
-    QpSpec spec;
-    spec.type = QpType::ud;
-    spec.qpn = uint32_t{o.link->port()} << 8;
-    spec.keys = &ud_keys();
-    spec.pd = protect::new_domain();
-    spec.send_cq = &send_cq;
-    spec.recv_cq = &recv_cq;
-    spec.srq = o.srq;
-    spec.max_send_wr = spec.max_recv_wr = 64;
-    spec.max_send_sge = spec.max_recv_sge = 4;
-    spec.max_inline_bytes = 256;
-    spec.block_self_multicast = o.block_self;
-    spec.events = &events;
+    const QpSpec spec{.type = QpType::ud,
+                      .qpn = uint32_t{o.link->port()} << 8,
+                      .keys = &ud_keys(),
+                      .pd = protect::new_domain(),
+                      .send_cq = &send_cq,
+                      .recv_cq = &recv_cq,
+                      .srq = o.srq,
+                      .max_send_wr = 64,
+                      .max_recv_wr = 64,
+                      .max_send_sge = 4,
+                      .max_recv_sge = 4,
+                      .max_inline_bytes = 256,
+                      .block_self_multicast = o.block_self,
+                      .events = &events};
     qp = std::make_unique<UdQp>(spec, std::move(o.link));
     static uint64_t next_key = 0x5000;
-    protect::RegionSpec region;
-    region.pd = spec.pd;
-    region.base = reinterpret_cast<uint64_t>(memory.data());
-    region.length = memory.size();
-    region.rights = kLocal;
-    region.requested_key = next_key++;
-    key = static_cast<uint32_t>((*ud_keys().add(region)).key);
+    region = *ud_keys().add({.pd = spec.pd,
+                             .base = address(),
+                             .length = memory.size(),
+                             .rights = kLocal,
+                             .requested_key = next_key++});
     bring_to(o.state, o.qkey);
   }
   ~UdSide() { qp->leave(); }
@@ -78,46 +77,33 @@ class UdSide {
       qp->modify(attr, kAttrState | kAttrQkey);
     }
   }
-  Sge sge(size_t offset, size_t len) const {
-    return {reinterpret_cast<uint64_t>(memory.data()) + offset, static_cast<uint32_t>(len), key};
+  void go_to(QpState state, uint32_t mask = 0, QpAttributes attr = {}) {
+    attr.state = state;
+    qp->modify(attr, mask | kAttrState);
   }
   Status post_recv(uint64_t id, size_t offset, size_t len = kGrh + 4096) {
     const Sge s = sge(offset, len);
     return qp->post_recv({id, &s, 1});
   }
-  std::vector<std::byte> bytes(size_t offset, size_t n) const {
-    const auto at = memory.begin() + static_cast<ptrdiff_t>(offset);
-    return {at, at + static_cast<ptrdiff_t>(n)};
-  }
-  void fill(size_t offset, const std::vector<std::byte>& from) {
-    std::copy(from.begin(), from.end(), memory.begin() + static_cast<ptrdiff_t>(offset));
-  }
 
   SendWr work(uint64_t id, uint32_t qpn) const {
-    SendWr wr;
-    wr.id = id;
-    wr.flags = kSignaled;
-    wr.route = &route;
-    wr.remote_qpn = qpn;
-    wr.remote_qkey = kQkey;
-    return wr;
+    return {.id = id, .flags = kSignaled, .route = &route, .remote_qpn = qpn, .remote_qkey = kQkey};
+  }
+  Status post(SendWr wr, const Sge& piece) {
+    wr.sge = &piece;
+    wr.sge_count = 1;
+    return qp->post_send(wr);
   }
   Status send(uint64_t id, uint32_t qpn, size_t offset, size_t len, uint32_t qkey = kQkey) {
     SendWr wr = work(id, qpn);
-    const Sge s = sge(offset, len);
-    wr.sge = &s;
-    wr.sge_count = 1;
     wr.remote_qkey = qkey;
-    return qp->post_send(wr);
+    return post(wr, sge(offset, len));
   }
   Status send_to_group(uint64_t id, const Address& group, const Address& local = kLoopback) {
     const Route to{local, group};
     SendWr wr = work(id, wire::kMulticastQpn);
-    const Sge s = sge(0, 8);
     wr.route = &to;
-    wr.sge = &s;
-    wr.sge_count = 1;
-    return qp->post_send(wr);
+    return post(wr, sge(0, 8));
   }
   // Polls until that many receives are complete; false after five seconds.
   bool received(uint32_t n) {
@@ -137,19 +123,10 @@ class UdSide {
     const uint64_t end = now_ns() + 30'000'000;
     while (now_ns() < end) qp->poll(++polls);
   }
-  static Wc take(Cq& cq) {
-    EXPECT_FALSE(cq.empty());
-    if (cq.empty()) return {};
-    const Wc wc = cq.front();
-    cq.pop();
-    return wc;
-  }
 
   Events events;
-  Cq send_cq;
-  Cq recv_cq;
-  std::vector<std::byte> memory;
-  uint32_t key = 0;
+  CompletionQueue send_cq;
+  CompletionQueue recv_cq;
   std::unique_ptr<UdQp> qp;
   Route route{kLoopback, kLoopback};
   uint64_t polls = 0;
@@ -169,14 +146,14 @@ class Stranger {
   // A datagram that is right in every respect.
   std::vector<std::byte> sound(uint32_t dest_qpn, size_t length = 8) const {
     wire::DatagramHead head;
-    head.length = static_cast<uint16_t>(length);
-    head.dest_qpn = dest_qpn;
-    head.src_qpn = uint32_t{port_} << 8;
-    head.qkey = kQkey;
+    head.length = Wild(static_cast<uint16_t>(length));
+    head.dest_qpn = Wild<uint32_t>(dest_qpn);
+    head.src_qpn = Wild<uint32_t>(uint32_t{port_} << 8);
+    head.qkey = Wild<uint32_t>(kQkey);
     return bytes(head);
   }
   static std::vector<std::byte> bytes(const wire::DatagramHead& head) {
-    std::vector<std::byte> out(wire::kDatagramHeaderBytes + head.length);
+    std::vector<std::byte> out(wire::kDatagramHeaderBytes + head.length.unchecked());
     wire::encode(head, std::span(out).first<wire::kDatagramHeaderBytes>());
     return out;
   }

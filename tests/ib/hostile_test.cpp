@@ -1,9 +1,7 @@
 // A peer that writes nonsense into its half of the lane of a connected queue pair: the connection
 // is given up, exactly that one, with nothing written outside and every work request of ours ended
 // once. (hostile-inputs 24, 25, 27, 28, 29, 35, 38.)
-#include <atomic>
-#include <thread>
-
+#include "link/hostile.hpp"
 #include "ib/pair.hpp"
 
 namespace aperture::ib::test {
@@ -31,6 +29,9 @@ class Victim {
     peer = std::move(lanes_.lane_b);
     EXPECT_TRUE(peer->prepare_request_bytes() && peer->prepare_response_bytes());
     a->qp->attach(std::move(lanes_.lane_a));
+    EXPECT_EQ(wire::load_rc_head(peer->response_rx.cells.body()).op,
+              static_cast<uint8_t>(RcOp::permit));
+    peer->response_rx.cells.advance(1);
   }
   ~Victim() {
     a->qp->fail();
@@ -45,8 +46,7 @@ class Victim {
   template <typename Fields>
   void put(ring::ChannelTx& tx, const RcHead& head, const Fields& f) {
     wire::store_rc(tx.cells.body(), head, f);
-    const uint32_t n = wire::rc_cells_of(static_cast<RcOp>(head.op), head.flags, head.len);
-    tx.cells.publish(n == 0 ? 1 : n);
+    link::test::publish(tx, wire::rc_cells_of(static_cast<RcOp>(head.op), head.flags, head.len));
   }
   template <typename Fields>
   void request(RcOp op, const Fields& f, uint8_t flags = 0, uint16_t len = 0, uint32_t imm = 0) {
@@ -59,8 +59,7 @@ class Victim {
   void send(uint8_t flags = 0, uint16_t len = 8, uint32_t imm = 0) {
     const RcHead head{static_cast<uint8_t>(RcOp::send), flags, len, imm};
     std::memcpy(peer->request_tx.cells.body(), &head, sizeof head);
-    const uint32_t n = wire::rc_cells_of(RcOp::send, flags, len);
-    peer->request_tx.cells.publish(n == 0 ? 1 : n);
+    link::test::publish(peer->request_tx, wire::rc_cells_of(RcOp::send, flags, len));
   }
   void acknowledge(uint32_t cells) {
     peer->request_rx.cells.advance(cells);
@@ -99,15 +98,18 @@ class Victim {
     EXPECT_TRUE(region_intact());
   }
   // What a sound peer may get wrong, too: a refusal with its code.
+  void expect_refused_access(protect::Denial denial = protect::Denial::out_of_range) {
+    expect_refused(rem_access_err, AsyncEvent::qp_access_err, denial);
+  }
   void expect_refused(WcStatus status, AsyncEvent event, protect::Denial denial) {
     poll();
     EXPECT_EQ(a->qp->state(), QpState::err);
     EXPECT_EQ(a->events.async, std::vector{event});
     ASSERT_TRUE(peer->response_rx.cells.ready());
-    const RcHead nak = wire::load_rc_head(peer->response_rx.cells.body());
+    const auto nak = wire::load_rc_head(peer->response_rx.cells.body());
     EXPECT_EQ(nak.op, static_cast<uint8_t>(RcOp::nak));
-    EXPECT_EQ(nak.len, static_cast<uint16_t>(status));
-    EXPECT_EQ(nak.imm, static_cast<uint32_t>(denial));
+    EXPECT_EQ(nak.len.unchecked(), static_cast<uint16_t>(status));
+    EXPECT_EQ(nak.imm.unchecked(), static_cast<uint32_t>(denial));
     EXPECT_TRUE(region_intact());
   }
   void expect_alive() {
@@ -141,14 +143,18 @@ class Victim {
 };
 
 using Hostile = OverEachLink;
-APERTURE_OVER_EACH_LINK(Hostile);
+INSTANTIATE_TEST_SUITE_P(Links, Hostile, kEachLink, link_name);
 
 const wire::RcAnswer kNothing{0};
+
+wire::RcWrite write_to(uint64_t addr, uint32_t key) {
+  return {static_cast<uint32_t>(addr), static_cast<uint32_t>(addr >> 32), key};
+}
 
 // --- 24, 25: operations and lengths ---
 
 TEST_P(Hostile, hostile_25_unknown_requests_and_responses) {
-  for (const unsigned op : {0u, 8u, 15u, 20u, 99u, 255u}) {
+  for (const unsigned op : {0u, 8u, 15u, 21u, 99u, 255u}) {
     for (const bool as_response : {false, true}) {
       SCOPED_TRACE(op);
       Victim v(GetParam());
@@ -163,6 +169,16 @@ TEST_P(Hostile, hostile_25_unknown_requests_and_responses) {
       EXPECT_EQ(v.sent, std::vector{WcStatus::wr_flush_err});
     }
   }
+}
+
+// It names no gate: whatever it says to permit, the owner is asked through the ring.
+TEST_P(Hostile, a_permit_without_a_number_permits_nothing) {
+  Victim v(GetParam());
+  v.response(RcOp::permit, kNothing, 0xffff);
+  v.poll();
+  v.post(SendOp::write, 5000);
+  v.expect_alive();
+  EXPECT_TRUE(v.peer->request_rx.cells.ready());
 }
 
 TEST_P(Hostile, hostile_28_what_belongs_into_the_other_ring) {
@@ -200,10 +216,8 @@ TEST_P(Hostile, hostile_25_flags_that_mean_nothing_here) {
   Victim v(GetParam());
   v.post_recv(64);
   v.send(wire::kRcXrc | 0xc0);  // a receive queue's number, on a reliable connection
-  v.request(RcOp::write,
-            wire::RcWrite{static_cast<uint32_t>(v.address), static_cast<uint32_t>(v.address >> 32),
-                          v.key},
-            wire::kRcInv, 0, v.key);  // invalidating is for sends
+  // invalidating is for sends
+  v.request(RcOp::write, write_to(v.address, v.key), wire::kRcInv, 0, v.key);
   v.expect_alive();
   ASSERT_EQ(v.received.size(), 1u);
   EXPECT_EQ(v.received[0].status, WcStatus::success);
@@ -330,8 +344,7 @@ TEST_P(Hostile, hostile_29_write_pieces_outside_their_operation_or_their_region)
     v.request(RcOp::write_bytes,
               wire::RcWriteBytes{v.address + b.addr, 0, v.key, b.n, b.offset, b.total});
     if (b.sound) {
-      v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
-                       protect::Denial::out_of_range);
+      v.expect_refused_access();
     } else {
       v.expect_broken();
     }
@@ -343,17 +356,13 @@ TEST_P(Hostile, hostile_29_addresses_that_wrap) {
     for (const RcOp op : {RcOp::write, RcOp::read, RcOp::write_bytes}) {
       Victim v(GetParam());
       if (op == RcOp::write) {
-        v.request(
-            op,
-            wire::RcWrite{static_cast<uint32_t>(addr), static_cast<uint32_t>(addr >> 32), v.key}, 0,
-            8);
+        v.request(op, write_to(addr, v.key), 0, 8);
       } else if (op == RcOp::read) {
         v.request(op, wire::RcRead{addr, v.key, 8});
       } else {
         v.request(op, wire::RcWriteBytes{addr, 0, v.key, 8, 0, 8});
       }
-      v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
-                       protect::Denial::out_of_range);
+      v.expect_refused_access();
     }
   }
 }
@@ -376,29 +385,29 @@ TEST_P(Hostile, reads_and_atomics_of_what_is_not_granted) {
   for (const auto& [at, len] : bad) {
     Victim v(GetParam());
     v.request(RcOp::read, wire::RcRead{v.address + at, v.key, len});
-    v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
-                     protect::Denial::out_of_range);
+    v.expect_refused_access();
   }
   {
     Victim v(GetParam());
     v.request(RcOp::read, wire::RcRead{v.address, v.key, (1u << 31) + 1});
     v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none);
   }
-  {
+  const struct {
+    uint64_t at;
+    uint32_t op;
+    WcStatus status;
+    AsyncEvent event;
+    protect::Denial denial;
+  } bad_atomics[] = {
+      {4, 0, rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::misaligned},
+      {0, 2, rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none},
+      {kRegion, 1, rem_access_err, AsyncEvent::qp_access_err, protect::Denial::out_of_range}};
+  for (const auto& b : bad_atomics) {
+    SCOPED_TRACE(b.at);
     Victim v(GetParam());
-    v.request(RcOp::atomic, wire::RcAtomic{v.address + 4, v.key, 0, 1, 0});
-    v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err,
-                     protect::Denial::misaligned);
+    v.request(RcOp::atomic, wire::RcAtomic{v.address + b.at, v.key, b.op, 1, 0});
+    v.expect_refused(b.status, b.event, b.denial);
   }
-  {
-    Victim v(GetParam());
-    v.request(RcOp::atomic, wire::RcAtomic{v.address, v.key, 2, 1, 0});
-    v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none);
-  }
-  Victim v(GetParam());
-  v.request(RcOp::atomic, wire::RcAtomic{v.address + kRegion, v.key, 1, 1, 0});
-  v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
-                   protect::Denial::out_of_range);
 }
 
 TEST_P(Hostile, notices_of_writes_that_never_were_take_a_receive_and_touch_nothing) {
@@ -426,8 +435,7 @@ TEST_P(Hostile, hostile_23_invalidation_of_what_is_no_window_of_this_queue_pair)
     Victim v(GetParam());
     v.post_recv(64);
     v.send(wire::kRcInv, 8, of_region ? v.key : 0x7777);
-    v.expect_refused(WcStatus::rem_access_err, AsyncEvent::qp_access_err,
-                     protect::Denial::no_window);
+    v.expect_refused_access(protect::Denial::no_window);
     ASSERT_EQ(v.received.size(), 1u);
     EXPECT_EQ(v.received[0].status, WcStatus::wr_flush_err);
   }
@@ -522,9 +530,7 @@ TEST_P(Hostile, refused_and_acknowledged_at_once_is_refused) {
 }
 
 TEST_P(Hostile, receiver_not_ready_for_nothing_is_ignored) {
-  Options o;
-  o.rnr_retry = 0;
-  Victim v(GetParam(), o);
+  Victim v(GetParam(), {.rnr_retry = 0});
   for (const uint64_t pos : {uint64_t{0}, uint64_t{5}, ~uint64_t{0}}) {
     v.response(RcOp::rnr, wire::RcAnswer{pos}, 0, 0xffff'ffff);
   }
@@ -543,17 +549,10 @@ TEST_P(Hostile, hostile_38_words_that_jump_are_ignored) {
   Victim v(GetParam());
   v.post(SendOp::read, 1000);
   ring::ChannelWords& words = v.peer->request_rx.words();
-  for (const uint64_t nonsense : {uint64_t{2}, uint64_t{1} << 40, ~uint64_t{0}}) {
-    words.consumed.store(nonsense);
-    words.bytes_consumed.store(nonsense);
-    words.executing.store(nonsense);
-    words.state.store(static_cast<uint32_t>(nonsense));
-    words.notices.store(static_cast<uint32_t>(nonsense));
-    words.polls.store(nonsense);
+  link::test::scribble_words(words, [&] {
     v.poll();
     EXPECT_TRUE(v.sent.empty());
-  }
-  words.notices.store(0);
+  });
   for (int i = 0; i < 60; ++i) v.post(SendOp::send, 200);
   v.expect_alive();
   words.consumed.store(1);
@@ -564,15 +563,7 @@ TEST_P(Hostile, hostile_38_words_that_jump_are_ignored) {
 TEST_P(Hostile, claims_of_every_kind_hold_up_only_their_lane) {
   Victim v(GetParam());
   v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address, 0, v.key, 0, 0, 0});
-  std::atomic<uint64_t>& claim = v.peer->request_tx.words().claim;
-  for (const auto state : {qp::ClaimState::ask, qp::ClaimState::taken, qp::ClaimState::none}) {
-    claim.store(qp::claim_word(0, state));
-    v.expect_alive();
-    EXPECT_TRUE(v.a->qp->lane()->request_rx.cells.ready());
-  }
-  claim.store(~uint64_t{0});
-  v.expect_alive();
-  EXPECT_FALSE(v.a->qp->lane()->request_rx.cells.ready());
+  link::test::try_claims(*v.peer, *v.a->qp->lane(), [&] { v.expect_alive(); });
 }
 
 TEST_P(Hostile, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
@@ -587,9 +578,11 @@ TEST_P(Hostile, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
   uint64_t answered = 0;
   for (int i = 0; i < 2000 && answered < 30'000ull * static_cast<uint64_t>(posted); ++i) {
     for (ring::ChannelRx& rx = v.peer->response_rx; rx.cells.ready(); rx.cells.advance(1)) {
-      const auto f = wire::load_rc<wire::RcReadData>(rx.cells.body());
-      answered += f.len;
-      rx.free_bytes_before(rx.bytes.after(f.byte_pos, f.len));
+      const auto f = wire::load_rc<wire::RcReadDataFields>(rx.cells.body());
+      const auto bytes =
+          transport::LaneEnd::take_bytes(rx, f.byte_pos, f.len.unchecked(), transport::kPieceBytes);
+      answered += bytes.len;
+      transport::LaneEnd::done_with(rx, bytes);
     }
     v.peer->response_rx.publish_consumed();
     v.poll(1);
@@ -612,32 +605,13 @@ TEST_P(Hostile, hostile_35_a_flood_of_messages_takes_no_more_receives_than_there
 // What is checked is a copy: key, address and length of a request change between good and bad all
 // the time that it is looked at, and either it is refused or it lands where it may.
 TEST_P(Hostile, hostile_38_fields_that_change_while_they_are_looked_at) {
-  std::atomic<std::byte*> place{nullptr};
-  std::atomic<bool> stop{false};
-  std::atomic<uint64_t> flips{0}, idle{0};
   std::atomic<uint64_t> base{0};
   std::atomic<uint32_t> key{0};
-  std::thread flipping([&] {
-    for (uint64_t i = 0; !stop; ++i) {
-      std::byte* body = place;
-      if (body == nullptr) {
-        ++idle;
-        continue;
-      }
-      const uint64_t addr = i % 3 == 0 ? base.load() : i % 3 == 1 ? base - 8 : base + kRegion - 1;
-      const RcHead head{static_cast<uint8_t>(RcOp::write), 0,
-                        static_cast<uint16_t>(i % 2 == 0 ? 8 : 16), 0};
-      const wire::RcWrite f{static_cast<uint32_t>(addr), static_cast<uint32_t>(addr >> 32),
-                            i % 5 == 0 ? key ^ 0x100 : key.load()};
-      std::byte bytes[sizeof head + sizeof f];
-      std::memcpy(bytes, &head, sizeof head);
-      std::memcpy(bytes + sizeof head, &f, sizeof f);
-      for (size_t at = 0; at < sizeof bytes; ++at) {
-        // relaxed: a wild writer
-        std::atomic_ref(body[at]).store(bytes[at], std::memory_order_relaxed);
-      }
-      ++flips;
-    }
+  link::test::WildWriter writer([&](uint64_t i) {
+    const uint64_t addr = i % 3 == 0 ? base.load() : i % 3 == 1 ? base - 8 : base + kRegion - 1;
+    const RcHead head{static_cast<uint8_t>(RcOp::write), 0,
+                      static_cast<uint16_t>(i % 2 == 0 ? 8 : 16), 0};
+    return link::test::bytes_of(head, write_to(addr, i % 5 == 0 ? key ^ 0x100 : key.load()));
   });
   constexpr int kRounds = 100;
   int refused = 0;
@@ -646,21 +620,14 @@ TEST_P(Hostile, hostile_38_fields_that_change_while_they_are_looked_at) {
     base = v.address;
     key = v.key;
     std::byte* body = v.peer->request_tx.cells.body();
-    const wire::RcWrite f{static_cast<uint32_t>(v.address), static_cast<uint32_t>(v.address >> 32),
-                          v.key};
     std::memset(body + wire::rc_payload_offset(RcOp::write, 0), 7, 16);
-    v.request(RcOp::write, f, 0, 8);
-    place = body;
-    for (const uint64_t before = flips; flips < before + 2;) std::this_thread::yield();
+    v.request(RcOp::write, write_to(v.address, v.key), 0, 8);
+    writer.write_at(body);
     v.poll(2);
-    place = nullptr;
-    // the lane goes when the writer has let go of it
-    for (const uint64_t before = idle; idle < before + 2;) std::this_thread::yield();
+    writer.let_go();  // before the lane goes
     refused += v.a->qp->state() == QpState::err ? 1 : 0;
     EXPECT_TRUE(v.region_intact() && v.outside_intact());
   }
-  stop = true;
-  flipping.join();
   EXPECT_GT(refused, 0) << "some were seen when they were bad";
   EXPECT_LT(refused, kRounds) << "and some when they were good";
 }

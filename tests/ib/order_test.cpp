@@ -1,5 +1,5 @@
 // The ordering rule: what a queue pair posts takes effect in that order, whatever path each request
-// takes (by its own hand, through the ring, claimed there) and however the target behaves
+// takes (directly, through the ring, claimed there) and however the target behaves
 // meanwhile. Random histories are compared with a model; the seed is printed. (IBTA vol. 1, 9.5;
 // architecture: "The ordering rule".) With windows: window_queue_test.cpp.
 #include <random>
@@ -14,13 +14,7 @@ constexpr size_t kReceiveAt = 1 << 20;  // and what its receives name
 constexpr size_t kLengths[] = {8, 8, 16, 200, 256, 264, 3000, 33'000, 60'000};
 
 uint64_t digest(const std::byte* data) {
-  uint64_t h = 1469598103934665603u;
-  for (size_t i = 0; i < kTarget; i += 8) {
-    uint64_t word;
-    std::memcpy(&word, data + i, 8);
-    h = (h ^ word) * 1099511628211u;
-  }
-  return h;
+  return link::test::digest(data, kTarget);
 }
 
 struct Step {
@@ -60,8 +54,8 @@ std::vector<Step> make_history(std::mt19937_64& random, size_t n) {
   return steps;
 }
 
-class Order : public testing::TestWithParam<LinkKind> {};
-APERTURE_OVER_EACH_LINK(Order);
+using Order = OverEachLink;
+INSTANTIATE_TEST_SUITE_P(Links, Order, kEachLink, link_name);
 
 class History {
  public:
@@ -113,10 +107,7 @@ class History {
     if (s.op == SendOp::write || s.op == SendOp::write_with_imm) p_.a->fill(at, s.data);
     SendWr wr = Side::work(s.op, posted_, p_.b->address(s.at), p_.b->key());
     wr.compare_add = posted_ + 1;
-    const Sge sge = p_.a->sge(at, s.len);
-    wr.sge = &sge;
-    wr.sge_count = 1;
-    if (!p_.a->qp->post_send(wr)) return false;
+    if (!p_.a->post(wr, {p_.a->sge(at, s.len)})) return false;
     ++posted_;
     return true;
   }
@@ -159,8 +150,7 @@ TEST_P(Order, each_pair_of_operations_over_each_change_of_path) {
         for (const size_t n : {size_t{8}, size_t{40'000}}) {
           SCOPED_TRACE(std::to_string(static_cast<int>(first)) + " then " +
                        std::to_string(static_cast<int>(second)) + " " + std::to_string(moods));
-          Pair p(GetParam());
-          p.connect();
+          ConnectedPair p(GetParam());
           const auto state = [&](bool asleep) {
             p.b->qp->set_consumer_state(asleep ? ring::ConsumerState::asleep
                                                : ring::ConsumerState::hot);
@@ -177,11 +167,7 @@ TEST_P(Order, each_pair_of_operations_over_each_change_of_path) {
           for (int i = 0; i < 3; ++i) p.a->poll();
           state((moods & 2) != 0);
           ASSERT_TRUE(p.a->post(second, 2, kTarget, len(second), p.b->address(), p.b->key()));
-          ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }));
-          for (uint64_t id = 1; id <= 2; ++id) {
-            EXPECT_EQ(p.a->send_cq.front().id, id);
-            EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
-          }
+          EXPECT_EQ(p.ended_of(p.a->send_cq, 2), (Ended{{1, success}, {2, success}}));
           const bool wrote = first == SendOp::write || first == SendOp::write_with_imm;
           const bool writes = second == SendOp::write || second == SendOp::write_with_imm;
           const auto after = writes ? pattern(n, 2) : wrote ? pattern(n, 1) : pattern(n, 3);

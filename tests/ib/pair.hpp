@@ -12,25 +12,38 @@
 #include "base/clock.hpp"
 #include "ib/rc_qp.hpp"
 #include "ib/window_book.hpp"
+#include "link/bytes.hpp"
 #include "link/lane_pair.hpp"
 
 namespace aperture::ib::test {
 
+using link::test::kEachLink;
+using link::test::kTsan;
+using link::test::link_name;
 using link::test::LinkKind;
 using link::test::name_of;
+using link::test::pattern;
 using protect::Rights;
-
-inline std::vector<std::byte> pattern(size_t n, unsigned seed) {
-  std::vector<std::byte> out(n);
-  for (size_t i = 0; i < n; ++i) {
-    out[i] = static_cast<std::byte>((i * 131 + (i >> 8) * 29 + seed * 17 + 1) & 0xff);
-  }
-  return out;
-}
 
 constexpr Rights kLocal = Rights::local_read | Rights::local_write;
 constexpr Rights kEverything =
     kLocal | Rights::remote_read | Rights::remote_write | Rights::remote_atomic;
+
+// What completions end with, oldest first; and with the ids of their work requests.
+using enum WcStatus;
+using Ends = std::vector<WcStatus>;
+using Ended = std::vector<std::pair<uint64_t, WcStatus>>;
+
+inline Ended ended(CompletionQueue& cq) {
+  Ended all;
+  for (; !cq.empty(); cq.pop()) all.emplace_back(cq.front().id, cq.front().status);
+  return all;
+}
+inline Ends ends_of(CompletionQueue& cq) {
+  Ends all;
+  for (const auto& [id, status] : ended(cq)) all.push_back(status);
+  return all;
+}
 
 class Events final : public CqEvents, public QpEvents, public SrqEvents {
  public:
@@ -64,34 +77,65 @@ struct Options {
   ReceiveQueue* srq = nullptr;  // not owned; of its engine
 };
 
-// One end, with memory that is registered and says where it belongs.
-class Side final : public LaneHost {
+// Memory that is registered under one key.
+struct Registered {
+  explicit Registered(size_t size) : memory(size) {}
+
+  uint64_t address(size_t offset = 0) const {
+    return reinterpret_cast<uint64_t>(memory.data()) + offset;
+  }
+  uint32_t key() const { return static_cast<uint32_t>(region.key); }
+  Sge sge(size_t offset, size_t len) const {
+    return {address(offset), static_cast<uint32_t>(len), key()};
+  }
+  void fill(size_t offset, const std::vector<std::byte>& from) {
+    std::copy(from.begin(), from.end(), memory.begin() + static_cast<ptrdiff_t>(offset));
+  }
+  std::vector<std::byte> bytes(size_t offset, size_t n) const {
+    const auto at = memory.begin() + static_cast<ptrdiff_t>(offset);
+    return {at, at + static_cast<ptrdiff_t>(n)};
+  }
+  // The oldest completion of a queue, which is there.
+  static Wc take(CompletionQueue& cq) {
+    EXPECT_FALSE(cq.empty());
+    if (cq.empty()) return {};
+    const Wc wc = cq.front();
+    cq.pop();
+    return wc;
+  }
+
+  std::vector<std::byte> memory;
+  protect::RegionHandle region;
+};
+
+// One end, with memory that says where it belongs.
+class Side final : public LaneHost, public Registered {
  public:
   Side(protect::KeyTable& keys, const Options& o, uint32_t qpn, size_t memory_bytes)
-      : keys_(keys),
+      : Registered(memory_bytes),
+        keys_(keys),
         domain(protect::new_domain()),
         send_cq(o.cq_entries, events, false),
-        recv_cq(o.cq_entries, events, false),
-        memory(memory_bytes) {
-    QpSpec spec;
-    spec.type = o.type;
-    spec.qpn = qpn;
-    spec.keys = &keys;
-    spec.pd = domain;
-    spec.windows = &windows;
-    spec.send_cq = &send_cq;
-    spec.recv_cq = &recv_cq;
-    spec.max_send_wr = o.send_wrs;
-    spec.max_recv_wr = o.recv_wrs;
-    spec.max_send_sge = spec.max_recv_sge = 4;
-    spec.max_inline_bytes = 256;
-    spec.sq_sig_all = o.sig_all;
-    spec.srq = o.srq;
+        recv_cq(o.cq_entries, events, false) {
+    QpSpec spec{.type = o.type,
+                .qpn = qpn,
+                .keys = &keys,
+                .pd = domain,
+                .windows = &windows,
+                .send_cq = &send_cq,
+                .recv_cq = &recv_cq,
+                .srq = o.srq,
+                .max_send_wr = o.send_wrs,
+                .max_recv_wr = o.recv_wrs,
+                .max_send_sge = 4,
+                .max_recv_sge = 4,
+                .max_inline_bytes = 256,
+                .sq_sig_all = o.sig_all,
+                .events = &events};
     if (o.type == QpType::xrc_recv) {
       spec.send_cq = spec.recv_cq = nullptr;
       spec.xrc_domain = kXrcDomain;
     }
-    spec.events = &events;
     qp = std::make_unique<RcQp>(spec, *this);
     region = add(memory.data(), memory.size(), kEverything);
     options_ = o;
@@ -108,13 +152,11 @@ class Side final : public LaneHost {
 
   protect::RegionHandle add(void* base, size_t len, Rights rights) {
     static uint64_t next_key = 0x1000;
-    protect::RegionSpec spec;
-    spec.pd = domain;
-    spec.base = reinterpret_cast<uint64_t>(base);
-    spec.length = len;
-    spec.rights = rights;
-    spec.requested_key = next_key++;
-    return *keys_.add(spec);
+    return *keys_.add({.pd = domain,
+                       .base = reinterpret_cast<uint64_t>(base),
+                       .length = len,
+                       .rights = rights,
+                       .requested_key = next_key++});
   }
 
   void go_to(QpState state, uint32_t mask = 0, QpAttributes attr = {}) {
@@ -136,51 +178,25 @@ class Side final : public LaneHost {
     }
   }
 
-  uint64_t address(size_t offset = 0) const {
-    return reinterpret_cast<uint64_t>(memory.data()) + offset;
+  Status post_recv(uint64_t id, std::initializer_list<Sge> pieces) {
+    return qp->post_recv({id, pieces.begin(), static_cast<uint32_t>(pieces.size())});
   }
-  uint32_t key() const { return static_cast<uint32_t>(region.key); }
-  Sge sge(size_t offset, size_t len) const {
-    return {address(offset), static_cast<uint32_t>(len), key()};
-  }
-  void fill(size_t offset, const std::vector<std::byte>& from) {
-    std::copy(from.begin(), from.end(), memory.begin() + static_cast<ptrdiff_t>(offset));
-  }
-  std::vector<std::byte> bytes(size_t offset, size_t n) const {
-    const auto at = memory.begin() + static_cast<ptrdiff_t>(offset);
-    return {at, at + static_cast<ptrdiff_t>(n)};
-  }
-
   Status post_recv(uint64_t id, size_t offset, size_t len) {
-    const Sge s = sge(offset, len);
-    return qp->post_recv({id, &s, 1});
+    return post_recv(id, {sge(offset, len)});
+  }
+  Status post(SendWr wr, std::initializer_list<Sge> pieces) {
+    wr.sge = pieces.begin();
+    wr.sge_count = static_cast<uint32_t>(pieces.size());
+    return qp->post_send(wr);
   }
   Status post(SendOp op, uint64_t id, size_t offset, size_t len, uint64_t remote = 0,
               uint32_t rkey = 0) {
-    SendWr wr = work(op, id, remote, rkey);
-    const Sge s = sge(offset, len);
-    wr.sge = &s;
-    wr.sge_count = 1;
-    return qp->post_send(wr);
+    return post(work(op, id, remote, rkey), {sge(offset, len)});
   }
   static SendWr work(SendOp op, uint64_t id, uint64_t remote = 0, uint32_t rkey = 0) {
-    SendWr wr;
-    wr.id = id;
-    wr.op = op;
-    wr.flags = kSignaled;
-    wr.remote_addr = remote;
-    wr.rkey = rkey;
-    return wr;
+    return {.id = id, .op = op, .flags = kSignaled, .remote_addr = remote, .rkey = rkey};
   }
   bool poll() { return qp->poll(++polls); }
-  // The oldest completion of a queue, which is there.
-  static Wc take(Cq& cq) {
-    EXPECT_FALSE(cq.empty());
-    if (cq.empty()) return {};
-    const Wc wc = cq.front();
-    cq.pop();
-    return wc;
-  }
 
  private:
   protect::KeyTable& keys_;
@@ -190,10 +206,8 @@ class Side final : public LaneHost {
   const protect::DomainId domain;
   Events events;
   WindowBook windows;
-  Cq send_cq;
-  Cq recv_cq;
-  std::vector<std::byte> memory;
-  protect::RegionHandle region;
+  CompletionQueue send_cq;
+  CompletionQueue recv_cq;
   std::unique_ptr<RcQp> qp;
   std::unique_ptr<link::Lane> given_back;
   int wanted = 0;
@@ -237,6 +251,20 @@ class Pair {
     }
     return true;
   }
+  // What so many completions of that queue end with; it has no more.
+  Ends ends(CompletionQueue& cq, size_t n, bool poll_a = true, bool poll_b = true) {
+    EXPECT_TRUE(until([&] { return cq.size() == n; }, poll_a, poll_b)) << cq.size() << " ended";
+    return ends_of(cq);
+  }
+  Ended ended_of(CompletionQueue& cq, size_t n, bool poll_a = true, bool poll_b = true) {
+    EXPECT_TRUE(until([&] { return cq.size() == n; }, poll_a, poll_b)) << cq.size() << " ended";
+    return ended(cq);
+  }
+  // What the next one ends with.
+  WcStatus next_end(CompletionQueue& cq) {
+    EXPECT_TRUE(until([&] { return !cq.empty(); })) << "none ended";
+    return Side::take(cq).status;
+  }
   void settle() {
     for (int i = 0; i < 200; ++i) {
       a->poll();
@@ -248,13 +276,10 @@ class Pair {
   std::unique_ptr<Side> a, b;
 };
 
+struct ConnectedPair : Pair {
+  explicit ConnectedPair(LinkKind kind, const Options& o = {}) : Pair(kind, o) { connect(); }
+};
+
 class OverEachLink : public testing::TestWithParam<LinkKind> {};
-inline std::string link_name(const testing::TestParamInfo<LinkKind>& info) {
-  return name_of(info.param);
-}
-#define APERTURE_OVER_EACH_LINK(suite)                                                           \
-  INSTANTIATE_TEST_SUITE_P(Links, suite,                                                         \
-                           testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct), \
-                           link_name)
 
 }  // namespace aperture::ib::test

@@ -13,7 +13,7 @@ Cqe cqe_of(uint64_t id) {
 
 // --- completion queues ---
 
-bool push(Cq& cq, const Cqe& cqe) {
+bool push(CompletionQueue& cq, const Cqe& cqe) {
   Cqe* place = cq.next();
   if (place == nullptr) return false;
   *place = cqe;
@@ -21,9 +21,9 @@ bool push(Cq& cq, const Cqe& cqe) {
   return true;
 }
 
-TEST(Cq, holds_its_capacity_and_tells_of_an_overrun_once) {
+TEST(CompletionQueue, holds_its_capacity_and_tells_of_an_overrun_once) {
   Events events;
-  Cq cq(3, events, false);
+  CompletionQueue cq(3, events, false);
   for (uint64_t id = 1; id <= 3; ++id) EXPECT_TRUE(push(cq, cqe_of(id)));
   EXPECT_FALSE(push(cq, cqe_of(4)));
   EXPECT_FALSE(push(cq, cqe_of(5)));
@@ -33,9 +33,9 @@ TEST(Cq, holds_its_capacity_and_tells_of_an_overrun_once) {
   EXPECT_TRUE(cq.empty());
 }
 
-TEST(Cq, resizing_keeps_what_is_in_it_and_its_order) {
+TEST(CompletionQueue, resizing_keeps_what_is_in_it_and_its_order) {
   Events events;
-  Cq cq(4, events, false);
+  CompletionQueue cq(4, events, false);
   for (uint64_t id = 0; id < 3; ++id) {  // so that the ring has turned
     ASSERT_TRUE(push(cq, cqe_of(99)));
     cq.pop();
@@ -52,9 +52,9 @@ TEST(Cq, resizing_keeps_what_is_in_it_and_its_order) {
   EXPECT_EQ(Side::take(cq).id, 100u);
 }
 
-TEST(Cq, an_armed_queue_makes_one_event) {
+TEST(CompletionQueue, an_armed_queue_makes_one_event) {
   Events events;
-  Cq cq(64, events, false);
+  CompletionQueue cq(64, events, false);
   ASSERT_TRUE(push(cq, cqe_of(1)));
   EXPECT_EQ(events.completions, 0) << "not armed";
   cq.arm(false);
@@ -64,9 +64,9 @@ TEST(Cq, an_armed_queue_makes_one_event) {
   EXPECT_EQ(events.completions, 1);
 }
 
-TEST(Cq, armed_for_solicited_completions_it_tells_of_those_and_of_errors) {
+TEST(CompletionQueue, armed_for_solicited_completions_it_tells_of_those_and_of_errors) {
   Events events;
-  Cq cq(64, events, false);
+  CompletionQueue cq(64, events, false);
   Cqe plain = cqe_of(1), solicited = cqe_of(2), bad = cqe_of(3);
   solicited.wc.solicited = true;
   bad.wc.status = WcStatus::wr_flush_err;
@@ -92,13 +92,10 @@ TEST(Cq, armed_for_solicited_completions_it_tells_of_those_and_of_errors) {
 }
 
 using Queues = OverEachLink;
-APERTURE_OVER_EACH_LINK(Queues);
+INSTANTIATE_TEST_SUITE_P(Links, Queues, kEachLink, link_name);
 
 TEST_P(Queues, a_queue_pair_whose_completion_is_lost_is_fatal) {
-  Options o;
-  o.cq_entries = 2;
-  Pair p(GetParam(), o);
-  p.connect();
+  ConnectedPair p(GetParam(), {.cq_entries = 2});
   for (uint64_t i = 0; i < 3; ++i) {
     ASSERT_TRUE(p.b->post_recv(i, 0, 8));
     ASSERT_TRUE(p.a->post(SendOp::send, i, 0, 8));
@@ -111,8 +108,7 @@ TEST_P(Queues, a_queue_pair_whose_completion_is_lost_is_fatal) {
 }
 
 TEST_P(Queues, completions_of_a_queue_pair_that_goes_are_forgotten) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.b->post_recv(1, 0, 8));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
   ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
@@ -126,10 +122,7 @@ TEST_P(Queues, completions_of_a_queue_pair_that_goes_are_forgotten) {
 // --- slots ---
 
 TEST_P(Queues, slots_come_back_when_completions_are_polled_and_no_sooner) {
-  Options o;
-  o.send_wrs = o.recv_wrs = 3;
-  Pair p(GetParam(), o);
-  p.connect();
+  ConnectedPair p(GetParam(), {.send_wrs = 3, .recv_wrs = 3});
   for (uint64_t i = 0; i < 3; ++i) {
     ASSERT_TRUE(p.b->post_recv(i, 0, 8));
     ASSERT_TRUE(p.a->post(SendOp::send, i, 0, 8));
@@ -148,19 +141,12 @@ TEST_P(Queues, slots_come_back_when_completions_are_polled_and_no_sooner) {
 }
 
 TEST_P(Queues, unsignaled_work_is_silent_and_gives_its_slots_back_with_the_next_that_is_not) {
-  Options o;
-  o.send_wrs = 4;
-  o.sig_all = false;
-  Pair p(GetParam(), o);
-  p.connect();
-  const Sge s = p.a->sge(0, 8);
+  ConnectedPair p(GetParam(), {.send_wrs = 4, .sig_all = false});
   for (uint64_t i = 0; i < 4; ++i) {
     ASSERT_TRUE(p.b->post_recv(i, 0, 8));
     SendWr wr = Side::work(SendOp::send, i);
-    wr.sge = &s;
-    wr.sge_count = 1;
     if (i < 3) wr.flags = 0;
-    ASSERT_TRUE(p.a->qp->post_send(wr));
+    ASSERT_TRUE(p.a->post(wr, {p.a->sge(0, 8)}));
   }
   ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 4 && !p.a->send_cq.empty(); }));
   EXPECT_EQ(p.a->post(SendOp::send, 9, 0, 8).error(), Errc::no_space);
@@ -170,65 +156,46 @@ TEST_P(Queues, unsignaled_work_is_silent_and_gives_its_slots_back_with_the_next_
 }
 
 TEST_P(Queues, unsignaled_work_that_fails_is_told) {
-  Options o;
-  o.sig_all = false;
-  Pair p(GetParam(), o);
-  p.connect();
+  ConnectedPair p(GetParam(), {.sig_all = false});
   for (uint64_t i = 0; i < 2; ++i) {
     SendWr wr = Side::work(SendOp::write, i, p.b->address(), 0x9999);
     wr.flags = 0;
-    const Sge s = p.a->sge(0, 8);
-    wr.sge = &s;
-    wr.sge_count = 1;
-    ASSERT_TRUE(p.a->qp->post_send(wr));
+    ASSERT_TRUE(p.a->post(wr, {p.a->sge(0, 8)}));
   }
-  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }));
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rem_access_err);
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
+  EXPECT_EQ(p.ends(p.a->send_cq, 2), (Ends{rem_access_err, wr_flush_err}));
 }
 
 // --- buffers ---
 
 TEST_P(Queues, inline_bytes_are_taken_at_the_post) {
   for (const SendOp op : {SendOp::send, SendOp::write}) {
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     p.a->fill(0, pattern(64, 1));
     ASSERT_TRUE(p.b->post_recv(1, 0, 64));
     SendWr wr = Side::work(op, 1, p.b->address(), p.b->key());
-    const Sge sges[] = {{p.a->address(0), 24, 0}, {p.a->address(24), 40, 0}};  // no lkey needed
-    wr.sge = sges;
-    wr.sge_count = 2;
     wr.flags |= kInline;
-    ASSERT_TRUE(p.a->qp->post_send(wr));
+    // no lkey is needed
+    ASSERT_TRUE(p.a->post(wr, {{p.a->address(0), 24, 0}, {p.a->address(24), 40, 0}}));
     p.a->fill(0, pattern(64, 2));
-    ASSERT_TRUE(p.until([&] { return !p.a->send_cq.empty(); }));
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+    EXPECT_EQ(p.next_end(p.a->send_cq), success);
     EXPECT_EQ(p.b->bytes(0, 64), pattern(64, 1));
   }
 }
 
 TEST_P(Queues, inline_where_there_is_none_or_too_much_is_refused) {
-  Pair p(GetParam());
-  p.connect();
-  const Sge fits = p.a->sge(0, 256), too_long = p.a->sge(0, 257), word = p.a->sge(0, 8);
+  ConnectedPair p(GetParam());
   SendWr wr = Side::work(SendOp::send, 1);
   wr.flags |= kInline;
-  wr.sge_count = 1;
-  wr.sge = &too_long;
-  EXPECT_EQ(p.a->qp->post_send(wr).error(), Errc::invalid);
-  wr.sge = &fits;
-  EXPECT_TRUE(p.a->qp->post_send(wr));
-  wr.sge = &word;
+  EXPECT_EQ(p.a->post(wr, {p.a->sge(0, 257)}).error(), Errc::invalid);
+  EXPECT_TRUE(p.a->post(wr, {p.a->sge(0, 256)}));
   for (const SendOp op : {SendOp::read, SendOp::fetch_add, SendOp::cmp_swap}) {
     wr.op = op;
-    EXPECT_EQ(p.a->qp->post_send(wr).error(), Errc::invalid);
+    EXPECT_EQ(p.a->post(wr, {p.a->sge(0, 8)}).error(), Errc::invalid);
   }
 }
 
 TEST_P(Queues, wrong_work_requests_are_refused_at_the_post) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   SendWr wr = Side::work(SendOp::send, 1);
   const Sge five[5] = {};
   wr.sge = five;
@@ -242,28 +209,20 @@ TEST_P(Queues, wrong_work_requests_are_refused_at_the_post) {
   EXPECT_EQ(p.a->qp->post_send(wr).error(), Errc::invalid) << "atomics are of eight bytes";
   wr.op = SendOp::bind_mw;
   EXPECT_EQ(p.a->qp->post_send(wr).error(), Errc::invalid) << "of nothing";
-  const Sge huge[] = {{0, 1u << 31, 1}, {0, 1, 1}};
   wr.op = SendOp::write;
-  wr.sge = huge;
-  wr.sge_count = 2;
-  EXPECT_EQ(p.a->qp->post_send(wr).error(), Errc::invalid) << "longer than a message may be";
+  EXPECT_EQ(p.a->post(wr, {{0, 1u << 31, 1}, {0, 1, 1}}).error(), Errc::invalid)
+      << "longer than a message may be";
   EXPECT_EQ(p.a->qp->post_recv({1, five, 5}).error(), Errc::invalid);
 }
 
 TEST_P(Queues, scatter_and_gather_of_several_pieces) {
   for (const size_t n : {size_t{90}, size_t{3000}, size_t{300'000}}) {
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     p.a->fill(0, pattern(n, 1));
     const size_t third = n / 3;
-    const Sge to[] = {p.b->sge(0, 7), p.b->sge(100, 0), p.b->sge(n, n - 7)};
-    const Sge from[] = {p.a->sge(0, third), p.a->sge(third, third),
-                        p.a->sge(2 * third, n - 2 * third)};
-    ASSERT_TRUE(p.b->qp->post_recv({1, to, 3}));
-    SendWr wr = Side::work(SendOp::send, 1);
-    wr.sge = from;
-    wr.sge_count = 3;
-    ASSERT_TRUE(p.a->qp->post_send(wr));
+    ASSERT_TRUE(p.b->post_recv(1, {p.b->sge(0, 7), p.b->sge(100, 0), p.b->sge(n, n - 7)}));
+    ASSERT_TRUE(p.a->post(Side::work(SendOp::send, 1), {p.a->sge(0, third), p.a->sge(third, third),
+                                                        p.a->sge(2 * third, n - 2 * third)}));
     ASSERT_TRUE(p.until([&] { return !p.b->recv_cq.empty() && !p.a->send_cq.empty(); }));
     EXPECT_EQ(Side::take(p.b->recv_cq).byte_len, n);
     auto got = p.b->bytes(0, 7);
@@ -277,19 +236,15 @@ TEST_P(Queues, hostile_16_one_bad_lkey_of_several_changes_nothing) {
   for (const size_t n : {size_t{60}, size_t{3000}, size_t{300'000}}) {
     for (const SendOp op : {SendOp::send, SendOp::write, SendOp::read}) {
       SCOPED_TRACE(std::to_string(n) + " of " + std::to_string(static_cast<int>(op)));
-      Pair p(GetParam());
-      p.connect();
+      ConnectedPair p(GetParam());
       p.a->fill(0, pattern(n, 1));
       p.b->fill(0, pattern(n, 2));
       ASSERT_TRUE(p.b->post_recv(1, 0, n));
-      Sge pieces[] = {p.a->sge(0, n / 2), p.a->sge(n / 2, n - n / 2)};
-      pieces[1].lkey = p.b->key();  // of another protection domain
-      SendWr wr = Side::work(op, 1, p.b->address(), p.b->key());
-      wr.sge = pieces;
-      wr.sge_count = 2;
-      ASSERT_TRUE(p.a->qp->post_send(wr));
-      ASSERT_TRUE(p.until([&] { return !p.a->send_cq.empty(); }));
-      EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::loc_prot_err);
+      Sge other_half = p.a->sge(n / 2, n - n / 2);
+      other_half.lkey = p.b->key();  // of another protection domain
+      ASSERT_TRUE(p.a->post(Side::work(op, 1, p.b->address(), p.b->key()),
+                            {p.a->sge(0, n / 2), other_half}));
+      EXPECT_EQ(p.next_end(p.a->send_cq), loc_prot_err);
       p.settle();
       EXPECT_EQ(p.a->bytes(0, n), pattern(n, 1));
       EXPECT_EQ(p.b->bytes(0, n), pattern(n, 2));
@@ -300,63 +255,49 @@ TEST_P(Queues, hostile_16_one_bad_lkey_of_several_changes_nothing) {
 TEST_P(Queues, hostile_16_a_receive_with_one_bad_lkey_of_several_changes_nothing) {
   for (const size_t n : {size_t{40}, size_t{200}, size_t{3000}, size_t{100'000}}) {
     SCOPED_TRACE(n);
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     p.b->fill(0, pattern(n, 2));
     p.a->fill(0, pattern(n, 1));
-    Sge pieces[] = {p.b->sge(0, n / 2), p.b->sge(n / 2, n - n / 2)};
-    pieces[1].lkey = p.a->key();
-    ASSERT_TRUE(p.b->qp->post_recv({1, pieces, 2}));
+    Sge other_half = p.b->sge(n / 2, n - n / 2);
+    other_half.lkey = p.a->key();
+    ASSERT_TRUE(p.b->post_recv(1, {p.b->sge(0, n / 2), other_half}));
     ASSERT_TRUE(p.b->post_recv(2, 0, n));
     ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, n));
     ASSERT_TRUE(p.a->post(SendOp::send, 2, 0, n));
     ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2 && p.b->recv_cq.size() == 2; }));
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rem_op_err);
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
-    EXPECT_EQ(Side::take(p.b->recv_cq).status, WcStatus::loc_prot_err);
-    EXPECT_EQ(Side::take(p.b->recv_cq).status, WcStatus::wr_flush_err);
+    EXPECT_EQ(ends_of(p.a->send_cq), (Ends{rem_op_err, wr_flush_err}));
+    EXPECT_EQ(ends_of(p.b->recv_cq), (Ends{loc_prot_err, wr_flush_err}));
     EXPECT_EQ(p.b->bytes(0, n), pattern(n, 2));
   }
 }
 
 TEST_P(Queues, a_bad_piece_that_the_message_does_not_reach_does_no_harm) {
-  Pair p(GetParam());
-  p.connect();
-  Sge pieces[] = {p.b->sge(0, 64), p.b->sge(64, 64)};
-  pieces[1].lkey = 0x9999;
-  ASSERT_TRUE(p.b->qp->post_recv({1, pieces, 2}));
+  ConnectedPair p(GetParam());
+  ASSERT_TRUE(p.b->post_recv(1, {p.b->sge(0, 64), {p.b->address(64), 64, 0x9999}}));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 64));
-  ASSERT_TRUE(p.until([&] { return !p.b->recv_cq.empty(); }));
-  EXPECT_EQ(Side::take(p.b->recv_cq).status, WcStatus::success);
+  EXPECT_EQ(p.next_end(p.b->recv_cq), success);
 }
 
 TEST_P(Queues, accesses_of_no_bytes_ask_for_no_key) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   for (const SendOp op : {SendOp::write, SendOp::read}) {
     ASSERT_TRUE(p.a->post(op, 1, 0, 0, 0, 0x9999));
-    ASSERT_TRUE(p.until([&] { return !p.a->send_cq.empty(); }));
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+    EXPECT_EQ(p.next_end(p.a->send_cq), success);
   }
 }
 
 // A region that goes while its bytes are on their way: the results that still come are dropped.
 TEST_P(Queues, a_read_whose_buffer_is_closed_meanwhile_fails_and_nothing_lands) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   const size_t n = 200'000;
   const auto region = p.a->add(p.a->memory.data() + 1'000'000, n, kLocal);
   SendWr wr = Side::work(SendOp::read, 1, p.b->address(), p.b->key());
-  const Sge s{p.a->address(1'000'000), n, static_cast<uint32_t>(region.key)};
-  wr.sge = &s;
-  wr.sge_count = 1;
   p.b->fill(0, pattern(n, 1));
-  ASSERT_TRUE(p.a->qp->post_send(wr));
-  ASSERT_TRUE(p.a->send_cq.empty()) << "a target that polls is not read by our own hand";
+  ASSERT_TRUE(p.a->post(wr, {{p.a->address(1'000'000), n, static_cast<uint32_t>(region.key)}}));
+  ASSERT_TRUE(p.a->send_cq.empty()) << "a target that polls is not read directly";
   for (int i = 0; i < 20; ++i) p.b->poll();  // several pieces of the result lie in the ring
   ASSERT_TRUE(p.lanes.keys->revoke(region, now_ns() + 1'000'000'000));
-  ASSERT_TRUE(p.until([&] { return !p.a->send_cq.empty(); }));
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::loc_prot_err);
+  EXPECT_EQ(p.next_end(p.a->send_cq), loc_prot_err);
   EXPECT_TRUE(p.a->events.async.empty()) << "the peer has done nothing wrong";
   EXPECT_EQ(p.a->bytes(1'000'000, n), std::vector<std::byte>(n));
 }
@@ -365,8 +306,7 @@ TEST_P(Queues, a_read_whose_buffer_is_closed_meanwhile_fails_and_nothing_lands) 
 
 TEST_P(Queues, a_message_longer_than_its_receive_is_an_error_at_both_ends) {
   for (const size_t n : {size_t{65}, size_t{5000}}) {
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     ASSERT_TRUE(p.b->post_recv(1, 0, n - 1));
     ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, n));
     ASSERT_TRUE(p.until([&] { return !p.a->send_cq.empty() && !p.b->recv_cq.empty(); }));
@@ -391,17 +331,13 @@ TEST_P(Queues, a_queue_pair_takes_what_its_access_flags_allow_whatever_its_keys_
       for (const size_t n : {size_t{8}, size_t{40'000}}) {
         if (n != 8 && c.op == SendOp::fetch_add) continue;
         SCOPED_TRACE(std::to_string(static_cast<int>(c.op)) + (asleep ? " asleep" : " hot"));
-        Options o;
-        o.access = 14 & ~c.needs;
-        Pair p(GetParam(), o);
-        p.connect();
+        ConnectedPair p(GetParam(), {.access = 14 & ~c.needs});
         ASSERT_TRUE(p.b->post_recv(1, 0, 64));
         if (asleep) p.b->qp->set_consumer_state(ring::ConsumerState::asleep);
         p.a->fill(0, pattern(n, 1));
         ASSERT_TRUE(p.a->post(c.op, 1, 0, n, p.b->address(64), p.b->key()));
         p.settle();
-        ASSERT_EQ(p.a->send_cq.size(), 1u);
-        EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rem_inv_req_err);
+        EXPECT_EQ(ends_of(p.a->send_cq), Ends{rem_inv_req_err});
         EXPECT_EQ(p.b->events.async, std::vector{AsyncEvent::qp_req_err});
         EXPECT_EQ(p.b->bytes(64, n), std::vector<std::byte>(n));
       }
@@ -412,11 +348,8 @@ TEST_P(Queues, a_queue_pair_takes_what_its_access_flags_allow_whatever_its_keys_
 TEST_P(Queues, a_queue_pair_without_read_depth_takes_no_reads_and_makes_none) {
   for (const bool at_target : {true, false}) {
     for (const SendOp op : {SendOp::read, SendOp::fetch_add}) {
-      Pair p(GetParam());
-      p.connect();
-      QpAttributes none;
-      (at_target ? p.b : p.a)
-          ->qp->modify(none, at_target ? kAttrMaxDestRdAtomic : kAttrMaxRdAtomic);
+      ConnectedPair p(GetParam());
+      (at_target ? p.b : p.a)->qp->modify({}, at_target ? kAttrMaxDestRdAtomic : kAttrMaxRdAtomic);
       ASSERT_TRUE(p.a->post(op, 1, 0, 8, p.b->address(), p.b->key()));
       p.settle();
       ASSERT_EQ(p.a->send_cq.size(), 1u);
@@ -427,8 +360,7 @@ TEST_P(Queues, a_queue_pair_without_read_depth_takes_no_reads_and_makes_none) {
 }
 
 TEST_P(Queues, no_more_reads_are_under_way_than_were_agreed) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   QpAttributes two;
   two.max_rd_atomic = 2;
   p.a->qp->modify(two, kAttrMaxRdAtomic);
@@ -445,18 +377,14 @@ TEST_P(Queues, no_more_reads_are_under_way_than_were_agreed) {
 }
 
 TEST_P(Queues, a_fenced_request_waits_for_the_reads_before_it) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.a->post(SendOp::fetch_add, 1, 0, 8, p.b->address(), p.b->key()));
   ASSERT_TRUE(p.b->post_recv(1, 64, 8));
   SendWr wr = Side::work(SendOp::send, 2);
-  const Sge s = p.a->sge(0, 8);  // what the atomic brings
-  wr.sge = &s;
-  wr.sge_count = 1;
   wr.flags |= kFence;
   const uint64_t former = 0x1234567890;
   std::memcpy(p.b->memory.data(), &former, 8);
-  ASSERT_TRUE(p.a->qp->post_send(wr));
+  ASSERT_TRUE(p.a->post(wr, {p.a->sge(0, 8)}));  // what the atomic brings
   ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }));
   uint64_t got = 0;
   std::memcpy(&got, p.b->memory.data() + 64, 8);
@@ -466,8 +394,7 @@ TEST_P(Queues, a_fenced_request_waits_for_the_reads_before_it) {
 // A write that ends by itself, work at this end and a read after it begin at the same place of the
 // ring; the result is the read's all the same.
 TEST_P(Queues, results_find_their_request_behind_work_that_has_no_place_in_the_ring) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.b->post_recv(1, 64, 8));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
   p.b->fill(1000, pattern(300, 5));
@@ -477,12 +404,7 @@ TEST_P(Queues, results_find_their_request_behind_work_that_has_no_place_in_the_r
   p.b->qp->set_consumer_state(ring::ConsumerState::hot);
   ASSERT_TRUE(p.a->post(SendOp::read, 3, 500, 300, p.b->address(1000), p.b->key()));
   for (int i = 0; i < 5; ++i) p.b->poll();
-  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 3; }));
-  for (uint64_t id = 1; id <= 3; ++id) {
-    const Wc wc = Side::take(p.a->send_cq);
-    EXPECT_EQ(wc.id, id);
-    EXPECT_EQ(wc.status, WcStatus::success);
-  }
+  EXPECT_EQ(p.ended_of(p.a->send_cq, 3), (Ended{{1, success}, {2, success}, {3, success}}));
   EXPECT_EQ(p.a->bytes(100, 300), pattern(300, 5));
   EXPECT_EQ(p.a->bytes(500, 300), pattern(300, 5));
 }
@@ -505,11 +427,7 @@ TEST_P(Queues, each_retry_count_gives_up_but_seven) {
   for (unsigned retries = 0; retries < 8; ++retries) {
     for (const size_t n : {size_t{8}, size_t{1} << 20}) {  // the long one fills its ring
       SCOPED_TRACE(std::to_string(retries) + " " + std::to_string(n));
-      Options o;
-      o.rnr_retry = static_cast<uint8_t>(retries);
-      o.min_rnr_timer = 1;
-      Pair p(GetParam(), o);
-      p.connect();
+      ConnectedPair p(GetParam(), {.rnr_retry = static_cast<uint8_t>(retries), .min_rnr_timer = 1});
       // one before it that succeeds, so that the count is not ended by it
       ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, 8, p.b->address(), p.b->key()));
       ASSERT_TRUE(p.a->post(SendOp::send, 2, 0, n));
@@ -521,28 +439,21 @@ TEST_P(Queues, each_retry_count_gives_up_but_seven) {
         EXPECT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }));
         continue;
       }
-      ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }));
-      EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
-      EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rnr_retry_exc_err);
+      EXPECT_EQ(p.ends(p.a->send_cq, 2), (Ends{success, rnr_retry_exc_err}));
       EXPECT_EQ(p.a->qp->state(), QpState::err);
     }
   }
 }
 
 TEST_P(Queues, a_receive_that_comes_in_time_ends_the_count) {
-  Options o;
-  o.rnr_retry = 6;
-  o.min_rnr_timer = 31;  // about three seconds in all
-  Pair p(GetParam(), o);
-  p.connect();
+  ConnectedPair p(GetParam(), {.rnr_retry = 6, .min_rnr_timer = 31});  // about three seconds
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
   for (int i = 0; i < 20; ++i) {
     p.b->poll();
     p.a->poll();
   }
   ASSERT_TRUE(p.b->post_recv(1, 0, 8));
-  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+  EXPECT_EQ(p.ends(p.a->send_cq, 1), Ends{success});
   EXPECT_FALSE(p.a->qp->needs_polling());
 }
 
@@ -550,12 +461,8 @@ TEST_P(Queues, a_receive_that_comes_in_time_ends_the_count) {
 // code that librdmacm sets, which is the longest one.
 TEST_P(Queues, without_retries_a_receive_may_still_come_one_period_late) {
   constexpr uint64_t kPeriodNs = 655'360'000;
-  Options o;
-  o.rnr_retry = 0;
-  o.min_rnr_timer = 0;
   for (int attempt = 0; attempt < 20; ++attempt) {
-    Pair p(GetParam(), o);
-    p.connect();
+    ConnectedPair p(GetParam(), {.rnr_retry = 0, .min_rnr_timer = 0});
     const uint64_t posted = now_ns();
     ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
     for (int i = 0; i < 20; ++i) {
@@ -574,11 +481,7 @@ TEST_P(Queues, without_retries_a_receive_may_still_come_one_period_late) {
 
 TEST_P(Queues, without_retries_a_receive_that_never_comes_is_told_after_one_period) {
   for (const uint8_t code : {uint8_t{0}, uint8_t{1}}) {
-    Options o;
-    o.rnr_retry = 0;
-    o.min_rnr_timer = code;
-    Pair p(GetParam(), o);
-    p.connect();
+    ConnectedPair p(GetParam(), {.rnr_retry = 0, .min_rnr_timer = code});
     const uint64_t posted = now_ns();
     ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
     ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));

@@ -7,14 +7,13 @@ namespace aperture::ib::test {
 namespace {
 
 using Rc = OverEachLink;
-APERTURE_OVER_EACH_LINK(Rc);
+INSTANTIATE_TEST_SUITE_P(Links, Rc, kEachLink, link_name);
 
 // Read when something is logged first.
 const bool g_speaks = ::setenv("APERTURE_LOG", "warn", 1) == 0;
 
 TEST_P(Rc, sends_of_all_sizes_arrive_in_order) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   size_t offset = 0;
   std::vector<size_t> sizes = {0, 1, 8, 52, 53, 256, 257, 4096, 32768, 32769, 100000, 1 << 20};
   uint64_t id = 0;
@@ -31,7 +30,7 @@ TEST_P(Rc, sends_of_all_sizes_arrive_in_order) {
   for (uint64_t i = 0; i < sizes.size(); ++i) {
     const Wc sent = Side::take(p.a->send_cq);
     EXPECT_EQ(sent.id, i);
-    EXPECT_EQ(sent.status, WcStatus::success);
+    EXPECT_EQ(sent.status, success);
     const Wc got = Side::take(p.b->recv_cq);
     EXPECT_EQ(got.id, 100 + i);
     EXPECT_EQ(got.status, WcStatus::success);
@@ -47,17 +46,14 @@ TEST_P(Rc, writes_and_reads_move_the_bytes) {
     for (const bool target_polls : {true, false}) {
       if (!target_polls && GetParam() != LinkKind::direct) continue;
       SCOPED_TRACE(std::to_string(n) + (target_polls ? ", polling" : ", not polling"));
-      Pair p(GetParam());
-      p.connect();
+      ConnectedPair p(GetParam());
       p.a->fill(0, pattern(n, 1));
       ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, n, p.b->address(64), p.b->key()));
-      ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, target_polls));
-      EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+      EXPECT_EQ(p.ends(p.a->send_cq, 1, true, target_polls), Ends{success});
       EXPECT_EQ(p.b->bytes(64, n), pattern(n, 1));
       p.b->fill(64, pattern(n, 2));
       ASSERT_TRUE(p.a->post(SendOp::read, 2, 0, n, p.b->address(64), p.b->key()));
-      ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, target_polls));
-      EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+      EXPECT_EQ(p.ends(p.a->send_cq, 1, true, target_polls), Ends{success});
       EXPECT_EQ(p.a->bytes(0, n), pattern(n, 2));
     }
   }
@@ -65,16 +61,12 @@ TEST_P(Rc, writes_and_reads_move_the_bytes) {
 
 TEST_P(Rc, a_write_with_immediate_data_takes_a_receive) {
   for (const size_t n : {size_t{0}, size_t{8}, size_t{1} << 19}) {
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     p.a->fill(0, pattern(n, 1));
     ASSERT_TRUE(p.b->post_recv(7, 0, 0));
     SendWr wr = Side::work(SendOp::write_with_imm, 1, p.b->address(64), p.b->key());
-    const Sge sge = p.a->sge(0, n);
-    wr.sge = &sge;
-    wr.sge_count = 1;
     wr.imm = 0x12345678;
-    ASSERT_TRUE(p.a->qp->post_send(wr));
+    ASSERT_TRUE(p.a->post(wr, {p.a->sge(0, n)}));
     ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1 && p.b->recv_cq.size() == 1; }));
     const Wc got = Side::take(p.b->recv_cq);
     EXPECT_EQ(got.id, 7u);
@@ -87,23 +79,17 @@ TEST_P(Rc, a_write_with_immediate_data_takes_a_receive) {
 }
 
 TEST_P(Rc, atomics_change_the_target_and_hand_its_former_value_back) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   uint64_t value = 40;
   std::memcpy(p.b->memory.data(), &value, 8);
   SendWr add = Side::work(SendOp::fetch_add, 1, p.b->address(), p.b->key());
-  const Sge first = p.a->sge(0, 8);
-  add.sge = &first;
-  add.sge_count = 1;
   add.compare_add = 2;
-  ASSERT_TRUE(p.a->qp->post_send(add));
+  ASSERT_TRUE(p.a->post(add, {p.a->sge(0, 8)}));
   SendWr swap = add;
-  const Sge second = p.a->sge(8, 8);
-  swap.sge = &second;
   swap.op = SendOp::cmp_swap;
   swap.compare_add = 42;
   swap.swap = 99;
-  ASSERT_TRUE(p.a->qp->post_send(swap));
+  ASSERT_TRUE(p.a->post(swap, {p.a->sge(8, 8)}));
   ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }));
   EXPECT_EQ(Side::take(p.a->send_cq).opcode, WcOpcode::fetch_add);
   EXPECT_EQ(Side::take(p.a->send_cq).opcode, WcOpcode::cmp_swap);
@@ -117,21 +103,14 @@ TEST_P(Rc, atomics_change_the_target_and_hand_its_former_value_back) {
 
 TEST_P(Rc, a_refused_write_fails_its_wr_flushes_the_rest_and_changes_nothing) {
   for (const size_t n : {size_t{8}, size_t{1} << 19}) {
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     const auto before = p.b->bytes(0, Pair::kMemory);
     p.a->fill(0, pattern(n, 3));
     ASSERT_TRUE(p.b->post_recv(50, 0, 64));
     // one byte past the end
     ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, n, p.b->address(Pair::kMemory - n + 1), p.b->key()));
     ASSERT_TRUE(p.a->post(SendOp::write, 2, 0, n, p.b->address(0), p.b->key()));
-    ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }));
-    const Wc refused = Side::take(p.a->send_cq);
-    EXPECT_EQ(refused.id, 1u);
-    EXPECT_EQ(refused.status, WcStatus::rem_access_err);
-    const Wc flushed = Side::take(p.a->send_cq);
-    EXPECT_EQ(flushed.id, 2u);
-    EXPECT_EQ(flushed.status, WcStatus::wr_flush_err);
+    EXPECT_EQ(p.ended_of(p.a->send_cq, 2), (Ended{{1, rem_access_err}, {2, wr_flush_err}}));
     EXPECT_EQ(p.a->qp->state(), QpState::err);
     EXPECT_EQ(p.b->qp->state(), QpState::err);
     EXPECT_EQ(p.b->events.async, std::vector{AsyncEvent::qp_access_err});
@@ -154,17 +133,13 @@ TEST_P(Rc, a_local_buffer_that_may_not_be_used_is_refused_in_a_sentence) {
   for (const Case& c : cases) {
     if (!c.target_polls && GetParam() != LinkKind::direct) continue;
     SCOPED_TRACE(std::to_string(static_cast<int>(c.op)) + (c.target_polls ? ", polling" : ""));
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     ASSERT_TRUE(p.b->post_recv(9, 0, 64));
     const uint64_t key = p.a->add(p.a->memory.data(), 4096, c.rights).key;
     const Sge sge{p.a->address(), 64, static_cast<uint32_t>(key)};
-    SendWr wr = Side::work(c.op, 1, p.b->address(), p.b->key());
-    wr.sge = &sge;
-    wr.sge_count = 1;
     const auto before = p.a->bytes(0, 64);
     testing::internal::CaptureStderr();
-    ASSERT_TRUE(p.a->qp->post_send(wr));
+    ASSERT_TRUE(p.a->post(Side::work(c.op, 1, p.b->address(), p.b->key()), {sge}));
     EXPECT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, c.target_polls));
     const std::string said = testing::internal::GetCapturedStderr();
     EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::loc_prot_err);
@@ -176,35 +151,27 @@ TEST_P(Rc, a_local_buffer_that_may_not_be_used_is_refused_in_a_sentence) {
 
 TEST_P(Rc, a_send_waits_for_a_receive_and_gives_up_when_told_to) {
   {
-    Pair p(GetParam());  // rnr_retry = 7: for ever
-    p.connect();
+    ConnectedPair p(GetParam());  // rnr_retry = 7: for ever
     ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
     p.settle();
     EXPECT_TRUE(p.a->send_cq.empty());
     ASSERT_TRUE(p.b->post_recv(2, 0, 8));
     EXPECT_TRUE(p.until([&] { return p.a->send_cq.size() == 1 && p.b->recv_cq.size() == 1; }));
   }
-  Options o;
-  o.rnr_retry = 2;
-  Pair p(GetParam(), o);
-  p.connect();
+  ConnectedPair p(GetParam(), {.rnr_retry = 2});
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
-  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }));
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rnr_retry_exc_err);
+  EXPECT_EQ(p.ends(p.a->send_cq, 1), Ends{rnr_retry_exc_err});
   EXPECT_EQ(p.a->qp->state(), QpState::err);
 }
 
 TEST_P(Rc, what_the_peer_had_executed_when_it_went_is_a_success) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.b->post_recv(2, 0, 8));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
   ASSERT_TRUE(p.a->post(SendOp::send, 2, 0, 8));
   ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }, false, true));
   p.a->qp->lose();
-  ASSERT_EQ(p.a->send_cq.size(), 2u);
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
+  EXPECT_EQ(ends_of(p.a->send_cq), (Ends{success, retry_exc_err}));
 }
 
 // A program that has what it came for destroys its queue pair without another look at it, and its
@@ -212,8 +179,7 @@ TEST_P(Rc, what_the_peer_had_executed_when_it_went_is_a_success) {
 TEST_P(Rc, what_has_arrived_when_a_queue_pair_is_destroyed_is_executed) {
   for (const bool receives : {true, false}) {
     SCOPED_TRACE(receives);
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     p.a->fill(0, pattern(64, 5));
     for (uint64_t id = 1; receives && id <= 3; ++id) ASSERT_TRUE(p.b->post_recv(id, 128, 8));
     for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
@@ -222,12 +188,8 @@ TEST_P(Rc, what_has_arrived_when_a_queue_pair_is_destroyed_is_executed) {
     EXPECT_EQ(p.b->bytes(128, 8) == pattern(8, 5), receives);
     p.a->qp->lose();
     ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 3; }, true, false));
-    EXPECT_EQ(Side::take(p.a->send_cq).status,
-              receives ? WcStatus::success : WcStatus::retry_exc_err);
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(Side::take(p.a->send_cq).status,
-                receives ? WcStatus::success : WcStatus::wr_flush_err);
-    }
+    EXPECT_EQ(ends_of(p.a->send_cq),
+              receives ? Ends(3, success) : (Ends{retry_exc_err, wr_flush_err, wr_flush_err}));
   }
 }
 
@@ -235,47 +197,32 @@ TEST_P(Rc, what_has_arrived_when_a_queue_pair_is_destroyed_is_executed) {
 TEST_P(Rc, what_has_arrived_when_a_queue_pair_is_stopped_is_executed) {
   for (const QpState state : {QpState::err, QpState::reset}) {
     SCOPED_TRACE(static_cast<int>(state));
-    Pair p(GetParam());
-    p.connect();
+    ConnectedPair p(GetParam());
     p.a->fill(0, pattern(64, 5));
     for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.b->post_recv(id, 128, 8));
     for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
     p.b->go_to(state);
     EXPECT_EQ(p.b->bytes(128, 8), pattern(8, 5));
     const bool tells = state == QpState::err;  // reset: its completions are gone with it
-    ASSERT_EQ(p.b->recv_cq.size(), tells ? 3u : 0u);
-    for (uint64_t id = 1; tells && id <= 3; ++id) {
-      const Wc wc = Side::take(p.b->recv_cq);
-      EXPECT_EQ(wc.id, id);
-      EXPECT_EQ(wc.status, id == 3 ? WcStatus::wr_flush_err : WcStatus::success);
-    }
+    EXPECT_EQ(ended(p.b->recv_cq),
+              tells ? (Ended{{1, success}, {2, success}, {3, wr_flush_err}}) : Ended{});
     p.a->qp->lose();
-    ASSERT_EQ(p.a->send_cq.size(), 2u);
-    for (int i = 0; i < 2; ++i) EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+    EXPECT_EQ(ends_of(p.a->send_cq), (Ends{success, success}));
   }
 }
 
 TEST_P(Rc, what_the_peer_has_executed_is_a_success_when_a_queue_pair_is_stopped) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.b->post_recv(2, 0, 8));
   for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
   ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }, false, true));
   p.a->go_to(QpState::err);
-  ASSERT_EQ(p.a->send_cq.size(), 3u);
-  for (uint64_t id = 1; id <= 3; ++id) {
-    const Wc wc = Side::take(p.a->send_cq);
-    EXPECT_EQ(wc.id, id);
-    EXPECT_EQ(wc.status, id == 1 ? WcStatus::success : WcStatus::wr_flush_err);
-  }
+  EXPECT_EQ(ended(p.a->send_cq), (Ended{{1, success}, {2, wr_flush_err}, {3, wr_flush_err}}));
 }
 
 TEST_P(Rc, what_a_lost_peer_has_not_executed_is_retried_before_it_fails) {
-  Options o;
-  o.timeout = 12;  // 16.8 ms, and seven times more
-  o.retry_cnt = 7;
-  Pair p(GetParam(), o);
-  p.connect();
+  const Options o{.timeout = 12, .retry_cnt = 7};  // 16.8 ms, and seven times more
+  ConnectedPair p(GetParam(), o);
   ASSERT_TRUE(p.b->post_recv(2, 0, 8));
   for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
   ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }, false, true));
@@ -283,23 +230,17 @@ TEST_P(Rc, what_a_lost_peer_has_not_executed_is_retried_before_it_fails) {
   p.a->qp->lose();
   EXPECT_TRUE(p.a->qp->needs_polling());
   ASSERT_TRUE(p.a->post(SendOp::send, 4, 0, 8));  // is not begun any more
-  ASSERT_EQ(p.a->send_cq.size(), 1u);
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
+  EXPECT_EQ(ends_of(p.a->send_cq), Ends{success});
   ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 3; }, true, false));
   EXPECT_GE(now_ns() - lost, give_up_ns(o.timeout, o.retry_cnt));
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::retry_exc_err);
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
-  EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::wr_flush_err);
+  EXPECT_EQ(ends_of(p.a->send_cq), (Ends{retry_exc_err, wr_flush_err, wr_flush_err}));
   EXPECT_EQ(p.a->qp->state(), QpState::err);
   EXPECT_FALSE(p.a->qp->needs_polling());
 }
 
 TEST_P(Rc, a_lost_peer_is_waited_for_no_longer_than_is_of_use) {
   for (const bool is_given_up : {false, true}) {
-    Options o;
-    o.timeout = 31;  // two and a half hours
-    Pair p(GetParam(), o);
-    p.connect();
+    ConnectedPair p(GetParam(), {.timeout = 31});  // two and a half hours
     ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
     p.a->qp->lose();
     EXPECT_TRUE(p.a->send_cq.empty());

@@ -122,7 +122,7 @@ TEST(Modify, each_type_has_the_transitions_of_its_table_and_no_others) {
                      state_name(to));
         const auto row = table.find({from, to});
         const uint32_t all = row == table.end() ? 0 : row->second.required;
-        const ModifyVerdict verdict = judge_modify(type, from, to, all | kAttrState);
+        const ModifyVerdict verdict = validate_modify(type, from, to, all | kAttrState);
         EXPECT_EQ(verdict.fault,
                   row == table.end() ? ModifyFault::no_such_transition : ModifyFault::none);
       }
@@ -137,16 +137,17 @@ TEST(Modify, each_required_attribute_is_asked_for_and_each_other_one_refused) {
       SCOPED_TRACE(std::to_string(static_cast<int>(type)) + " " + state_name(from) + " to " +
                    state_name(to));
       const uint32_t known = takes.required | takes.optional;
-      EXPECT_EQ(judge_modify(type, from, to, known | kAttrState).fault, ModifyFault::none);
+      EXPECT_EQ(validate_modify(type, from, to, known | kAttrState).fault, ModifyFault::none);
       for (unsigned i = 1; i < 32; ++i) {
         const uint32_t bit = 1u << i;
         if ((takes.required & bit) != 0) {
-          const ModifyVerdict v = judge_modify(type, from, to, (known & ~bit) | kAttrState);
+          const ModifyVerdict v = validate_modify(type, from, to, (known & ~bit) | kAttrState);
           EXPECT_EQ(v.fault, ModifyFault::attribute_missing) << attribute_name(bit);
           EXPECT_EQ(v.bits, bit);
         }
         if ((known & bit) == 0) {
-          const ModifyVerdict v = judge_modify(type, from, to, takes.required | bit | kAttrState);
+          const ModifyVerdict v =
+              validate_modify(type, from, to, takes.required | bit | kAttrState);
           EXPECT_EQ(v.fault, ModifyFault::attribute_not_allowed) << attribute_name(bit);
           EXPECT_EQ(v.bits, bit);
         }
@@ -157,14 +158,16 @@ TEST(Modify, each_required_attribute_is_asked_for_and_each_other_one_refused) {
 
 TEST(Modify, states_that_do_not_exist_have_no_transitions) {
   const auto bad = static_cast<QpState>(7);
-  EXPECT_EQ(judge_modify(QpType::rc, bad, err, kAttrState).fault, ModifyFault::no_such_transition);
-  EXPECT_EQ(judge_modify(QpType::rc, rts, bad, kAttrState).fault, ModifyFault::no_such_transition);
+  EXPECT_EQ(validate_modify(QpType::rc, bad, err, kAttrState).fault,
+            ModifyFault::no_such_transition);
+  EXPECT_EQ(validate_modify(QpType::rc, rts, bad, kAttrState).fault,
+            ModifyFault::no_such_transition);
 }
 
 // --- what a queue pair does in its states ---
 
 using States = OverEachLink;
-APERTURE_OVER_EACH_LINK(States);
+INSTANTIATE_TEST_SUITE_P(Links, States, kEachLink, link_name);
 
 TEST_P(States, sends_are_taken_from_rts_on_and_receives_from_init_on) {
   Pair p(GetParam());
@@ -210,8 +213,7 @@ TEST_P(States, a_message_that_comes_before_rts_establishes_the_connection_once) 
 }
 
 TEST_P(States, reset_forgets_everything_and_the_queue_pair_can_be_used_again) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.b->post_recv(1, 0, 8));
   ASSERT_TRUE(p.b->post_recv(2, 0, 200'000));  // which is being received
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
@@ -235,8 +237,7 @@ TEST_P(States, reset_forgets_everything_and_the_queue_pair_can_be_used_again) {
 }
 
 TEST_P(States, the_error_state_flushes_both_queues_in_order_and_what_is_posted_later) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   for (uint64_t i = 0; i < 3; ++i) {
     ASSERT_TRUE(p.a->post(SendOp::send, i, 0, i == 0 ? 600'000 : 8));
     ASSERT_TRUE(p.a->post_recv(i, 0, 8));
@@ -246,7 +247,7 @@ TEST_P(States, the_error_state_flushes_both_queues_in_order_and_what_is_posted_l
   EXPECT_NE(p.a->given_back, nullptr);
   ASSERT_TRUE(p.a->post(SendOp::write, 3, 0, 8));
   ASSERT_TRUE(p.a->post_recv(3, 0, 8));
-  for (Cq* cq : {&p.a->send_cq, &p.a->recv_cq}) {
+  for (CompletionQueue* cq : {&p.a->send_cq, &p.a->recv_cq}) {
     ASSERT_EQ(cq->size(), 4u);
     for (uint64_t i = 0; i < 4; ++i) {
       const Wc wc = Side::take(*cq);
@@ -261,8 +262,7 @@ TEST_P(States, the_error_state_flushes_both_queues_in_order_and_what_is_posted_l
 }
 
 TEST_P(States, a_queue_that_is_to_drain_ends_what_is_begun_begins_nothing_and_says_so_once) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.b->post_recv(1, 0, 1 << 20));
   ASSERT_TRUE(p.b->post_recv(2, 0, 8));
   // longer than its ring: begun, and not all of it is there
@@ -290,8 +290,7 @@ TEST_P(States, a_queue_that_is_to_drain_ends_what_is_begun_begins_nothing_and_sa
 }
 
 TEST_P(States, a_draining_queue_pair_still_receives) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   p.b->go_to(sqd);
   ASSERT_TRUE(p.b->post_recv(1, 0, 8));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
@@ -300,16 +299,9 @@ TEST_P(States, a_draining_queue_pair_still_receives) {
 }
 
 TEST_P(States, a_failed_send_of_an_unreliable_connection_stops_its_send_queue_alone) {
-  Options o;
-  o.type = QpType::uc;
-  Pair p(GetParam(), o);
-  p.connect();
+  ConnectedPair p(GetParam(), {.type = QpType::uc});
   ASSERT_TRUE(p.a->post_recv(1, 0, 8));
-  SendWr bad = Side::work(SendOp::send, 1);
-  const Sge wrong{p.a->address(), 8, 0x9999};
-  bad.sge = &wrong;
-  bad.sge_count = 1;
-  ASSERT_TRUE(p.a->qp->post_send(bad));
+  ASSERT_TRUE(p.a->post(Side::work(SendOp::send, 1), {{p.a->address(), 8, 0x9999}}));
   EXPECT_EQ(p.a->qp->state(), sqe);
   EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::loc_prot_err);
   ASSERT_TRUE(p.a->post(SendOp::send, 2, 0, 8));
@@ -317,8 +309,7 @@ TEST_P(States, a_failed_send_of_an_unreliable_connection_stops_its_send_queue_al
   EXPECT_EQ(p.a->qp->state(), sqe);
   EXPECT_TRUE(p.a->recv_cq.empty());
   ASSERT_TRUE(p.b->post(SendOp::send, 3, 0, 8));
-  ASSERT_TRUE(p.until([&] { return p.a->recv_cq.size() == 1; }));
-  EXPECT_EQ(Side::take(p.a->recv_cq).status, WcStatus::success);
+  EXPECT_EQ(p.ends(p.a->recv_cq, 1), Ends{success});
   p.a->go_to(rts);
   ASSERT_TRUE(p.b->post_recv(4, 0, 8));
   ASSERT_TRUE(p.a->post(SendOp::send, 4, 0, 8));
@@ -327,14 +318,9 @@ TEST_P(States, a_failed_send_of_an_unreliable_connection_stops_its_send_queue_al
 }
 
 TEST_P(States, a_failed_send_of_a_reliable_connection_ends_in_the_error_state) {
-  Pair p(GetParam());
-  p.connect();
+  ConnectedPair p(GetParam());
   ASSERT_TRUE(p.a->post_recv(1, 0, 8));
-  SendWr bad = Side::work(SendOp::send, 1);
-  const Sge wrong{p.a->address(), 8, 0x9999};
-  bad.sge = &wrong;
-  bad.sge_count = 1;
-  ASSERT_TRUE(p.a->qp->post_send(bad));
+  ASSERT_TRUE(p.a->post(Side::work(SendOp::send, 1), {{p.a->address(), 8, 0x9999}}));
   EXPECT_EQ(p.a->qp->state(), err);
   EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::loc_prot_err);
   EXPECT_EQ(Side::take(p.a->recv_cq).status, WcStatus::wr_flush_err);

@@ -1,4 +1,4 @@
-// Two connected queue pairs in two threads over one mapping, as two processes would drive them:
+// Two connected queue pairs in two threads over one mapping, as two processes would progress them:
 // everything at once, in both directions. Under ThreadSanitizer the direct link is left out: it
 // does not see what the kernel copies.
 #include <atomic>
@@ -9,12 +9,6 @@
 
 namespace aperture::ib::test {
 namespace {
-
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kTsan = true;
-#else
-constexpr bool kTsan = false;
-#endif
 
 constexpr uint64_t kRounds = kTsan ? 400 : 4000;
 constexpr size_t kSizes[] = {8, 8, 8, 100, 256, 300, 5000, 40'000, 200'000};
@@ -72,10 +66,7 @@ class Actor {
     const size_t to = op == SendOp::write ? kWritten : op == SendOp::read ? kRead : kCounter;
     SendWr wr = Side::work(op, i, peer_.address(to), peer_.key());
     wr.compare_add = 1;
-    const Sge s = side_.sge(at, n);
-    wr.sge = &s;
-    wr.sge_count = 1;
-    return side_.qp->post_send(wr).ok();
+    return side_.post(wr, {side_.sge(at, n)}).ok();
   }
   void reap() {
     for (; !side_.send_cq.empty(); side_.send_cq.pop(), ++done_) {
@@ -118,7 +109,7 @@ class Actor {
 };
 
 using Threads = OverEachLink;
-APERTURE_OVER_EACH_LINK(Threads);
+INSTANTIATE_TEST_SUITE_P(Links, Threads, kEachLink, link_name);
 
 TEST_P(Threads, everything_at_once_in_both_directions) {
   if (kTsan && GetParam() == LinkKind::direct) GTEST_SKIP() << "copies by the kernel";

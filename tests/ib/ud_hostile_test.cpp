@@ -76,19 +76,19 @@ TEST_F(UdHostile, another_queue_pairs_number_is_dropped) {
   stranger.send(port(), stranger.sound(neighbour.qp->qpn()));
   stranger.send(port(), stranger.sound(victim.qp->qpn() | 7));
   wire::DatagramHead group;
-  group.dest_qpn = wire::kMulticastQpn;
-  group.group = 1;
-  group.src_qpn = uint32_t{stranger.port()} << 8;
-  group.qkey = kQkey;
+  group.dest_qpn = Wild<uint32_t>(wire::kMulticastQpn);
+  group.group = Wild<uint32_t>(1);
+  group.src_qpn = Wild<uint32_t>(uint32_t{stranger.port()} << 8);
+  group.qkey = Wild<uint32_t>(kQkey);
   stranger.send(port(), Stranger::bytes(group));
   expect_untouched(&UdQp::Drops::not_for_us, 3);
 }
 
 TEST_F(UdHostile, nobody_sends_in_anothers_name) {
   wire::DatagramHead head;
-  head.dest_qpn = victim.qp->qpn();
-  head.src_qpn = neighbour.qp->qpn();
-  head.qkey = kQkey;
+  head.dest_qpn = Wild<uint32_t>(victim.qp->qpn());
+  head.src_qpn = Wild<uint32_t>(neighbour.qp->qpn());
+  head.qkey = Wild<uint32_t>(kQkey);
   stranger.send(port(), Stranger::bytes(head));
   expect_untouched(&UdQp::Drops::malformed, 1);
 }

@@ -16,12 +16,14 @@ class WindowPair : public Pair {
  public:
   explicit WindowPair(LinkKind kind, WindowType type = WindowType::type_2b, const Options& o = {})
       : Pair(kind, o), numbers_(std::move(protect::KeyNumbers::create(16)).value()) {
-    region.entry = b->add(b->memory.data(), kMemory, kEverything | Rights::bind_window);
-    region.pd = b->domain;
-    region.base = region.origin = b->address();
-    region.length = kMemory;
-    region.rights = kEverything | Rights::bind_window;
-    region.windows = &of_region_;
+    constexpr Rights kBindable = kEverything | Rights::bind_window;
+    region = {.entry = b->add(b->memory.data(), kMemory, kBindable),
+              .pd = b->domain,
+              .base = b->address(),
+              .length = kMemory,
+              .origin = b->address(),
+              .rights = kBindable,
+              .windows = &of_region_};
     EXPECT_TRUE(b->windows.enter_region(region_key(), region));
     window = make(type);
     connect();
@@ -47,15 +49,13 @@ class WindowPair : public Pair {
   uint32_t region_key() const { return static_cast<uint32_t>(region.entry.key); }
 
   BindWr bind_of(uint32_t rkey) const {
-    BindWr bind;
-    bind.window_key = window->key();
-    bind.region_key = region_key();
-    bind.addr = b->address(1000);
-    bind.len = 4000;
-    bind.rights = kRemote;
-    bind.rkey = rkey;
-    bind.by_work_request = window->type() != WindowType::type_1;
-    return bind;
+    return {.window_key = window->key(),
+            .region_key = region_key(),
+            .addr = b->address(1000),
+            .len = 4000,
+            .rights = kRemote,
+            .by_work_request = window->type() != WindowType::type_1,
+            .rkey = rkey};
   }
   Status post_bind(uint64_t id, const BindWr& bind) const {
     SendWr wr = Side::work(SendOp::bind_mw, id);
@@ -77,10 +77,7 @@ class WindowPair : public Pair {
   Status send_inv(uint64_t id, uint32_t rkey) const {
     SendWr wr = Side::work(SendOp::send_with_inv, id);
     wr.imm = rkey;
-    const Sge s = a->sge(0, 8);
-    wr.sge = &s;
-    wr.sge_count = 1;
-    return a->qp->post_send(wr);
+    return a->post(wr, {a->sge(0, 8)});
   }
   WcStatus write(uint32_t key, size_t n = 8) {
     EXPECT_TRUE(a->post(SendOp::write, 50, 0, n, b->address(1000), key));
@@ -97,7 +94,7 @@ class WindowPair : public Pair {
 };
 
 using WindowQueue = OverEachLink;
-APERTURE_OVER_EACH_LINK(WindowQueue);
+INSTANTIATE_TEST_SUITE_P(Links, WindowQueue, kEachLink, link_name);
 
 TEST_P(WindowQueue, a_bind_and_its_invalidation_complete_with_their_names) {
   WindowPair p(GetParam());
@@ -125,12 +122,8 @@ TEST_P(WindowQueue, what_is_done_here_completes_in_the_order_of_the_queue) {
   p.settle();
   EXPECT_TRUE(p.b->send_cq.empty());
   ASSERT_TRUE(p.a->post_recv(1, 0, 8));
-  ASSERT_TRUE(p.until([&] { return p.b->send_cq.size() == 4; }));
-  for (uint64_t id = 1; id <= 4; ++id) {
-    const Wc wc = Side::take(p.b->send_cq);
-    EXPECT_EQ(wc.id, id);
-    EXPECT_EQ(wc.status, WcStatus::success);
-  }
+  EXPECT_EQ(p.ended_of(p.b->send_cq, 4),
+            (Ended{{1, success}, {2, success}, {3, success}, {4, success}}));
 }
 
 TEST_P(WindowQueue, bad_binds_fail_and_flush_the_rest) {
@@ -208,9 +201,7 @@ TEST_P(WindowQueue, hostile_23_a_send_that_invalidates_another_key_is_refused) {
 }
 
 TEST_P(WindowQueue, an_unreliable_connection_drops_what_it_may_not_invalidate) {
-  Options o;
-  o.type = QpType::uc;
-  WindowPair p(GetParam(), WindowType::type_2b, o);
+  WindowPair p(GetParam(), WindowType::type_2b, {.type = QpType::uc});
   const uint32_t key = p.bound();
   ASSERT_TRUE(p.b->post_recv(1, 0, 8));
   ASSERT_TRUE(p.send_inv(1, protect::next_tag(key)));
@@ -224,15 +215,12 @@ TEST_P(WindowQueue, an_unreliable_connection_drops_what_it_may_not_invalidate) {
 }
 
 TEST_P(WindowQueue, an_unreliable_connection_without_a_lane_carries_out_what_is_done_here) {
-  Options o;
-  o.type = QpType::uc;
-  WindowPair p(GetParam(), WindowType::type_2b, o);
+  WindowPair p(GetParam(), WindowType::type_2b, {.type = QpType::uc});
   const uint32_t key = p.bound();
   p.b->qp->lose();
   ASSERT_TRUE(p.b->post(SendOp::send, 2, 0, 8));
   ASSERT_TRUE(p.post_inv(3, key));
-  EXPECT_EQ(Side::take(p.b->send_cq).status, WcStatus::success);
-  EXPECT_EQ(Side::take(p.b->send_cq).status, WcStatus::success);
+  EXPECT_EQ(ends_of(p.b->send_cq), (Ends{success, success}));
   EXPECT_FALSE(p.window->is_bound()) << "what is told as invalidated is";
 }
 
@@ -245,8 +233,7 @@ TEST_P(WindowQueue, type_1_is_bound_by_its_call_and_unbound_with_no_bytes) {
   BindWr none = p.bind_of(p.window->next_key());
   none.len = 0;
   ASSERT_TRUE(p.post_bind(2, none));
-  ASSERT_TRUE(p.until([&] { return !p.b->send_cq.empty(); }));
-  EXPECT_EQ(Side::take(p.b->send_cq).status, WcStatus::success);
+  EXPECT_EQ(p.next_end(p.b->send_cq), success);
   EXPECT_FALSE(p.window->is_bound());
   EXPECT_EQ(p.write(first), WcStatus::rem_access_err);
 }
@@ -266,7 +253,7 @@ class Pin {
  public:
   Pin(WindowPair& p, uint32_t key)
       : keys_(*p.lanes.keys),
-        slot_(static_cast<protect::SlotArray*>(p.a->qp->lane()->direct.slots)->claim()) {
+        slot_(p.a->qp->lane()->direct.slots->claim(p.a->qp->lane()->direct.lane)) {
     keys_.set_thread_probe(&probe_);
     const protect::Checked met =
         keys_.check({p.b->domain, 0, Wild<uint64_t>(key), Wild<uint64_t>(p.b->address(1000)),
@@ -307,9 +294,7 @@ TEST(WindowPin, a_bind_that_waits_for_a_peer_holds_up_its_own_queue_alone) {
     EXPECT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }));
   }
   ASSERT_TRUE(p.a->post_recv(3, 0, 8));
-  ASSERT_TRUE(p.until([&] { return p.b->send_cq.size() == 2; }));
-  EXPECT_EQ(Side::take(p.b->send_cq).id, 2u);
-  EXPECT_EQ(Side::take(p.b->send_cq).id, 3u);
+  EXPECT_EQ(p.ended_of(p.b->send_cq, 2), (Ended{{2, success}, {3, success}}));
   EXPECT_EQ(p.write(second), WcStatus::success);
 }
 
@@ -325,8 +310,7 @@ TEST(WindowPin, a_window_that_is_destroyed_while_its_bind_waits_fails_the_bind) 
   }
   p.destroy();
   p.settle();
-  ASSERT_EQ(p.b->send_cq.size(), 1u);
-  EXPECT_EQ(Side::take(p.b->send_cq).status, WcStatus::mw_bind_err);
+  EXPECT_EQ(ends_of(p.b->send_cq), Ends{mw_bind_err});
 }
 
 TEST(WindowPin, invalidating_type_2_waits_for_nobody) {
@@ -346,9 +330,7 @@ TEST_P(WindowQueue, a_window_that_is_gone_when_its_bind_has_its_turn_fails_the_b
   ASSERT_TRUE(p.b->post(SendOp::fetch_add, 1, 0, 8, p.a->address(), p.a->key()));
   ASSERT_TRUE(p.b->qp->post_send(fenced));  // waits for the atomic before it
   p.destroy();
-  ASSERT_TRUE(p.until([&] { return p.b->send_cq.size() == 2; }));
-  EXPECT_EQ(Side::take(p.b->send_cq).status, WcStatus::success);
-  EXPECT_EQ(Side::take(p.b->send_cq).status, WcStatus::mw_bind_err);
+  EXPECT_EQ(p.ends(p.b->send_cq, 2), (Ends{success, mw_bind_err}));
 }
 
 // --- the ordering rule, with what is done at one end ---
@@ -363,10 +345,7 @@ TEST_P(WindowQueue, a_write_behind_the_send_that_invalidates_its_key_is_refused)
     ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, 50, p.b->address(1000), key));
     ASSERT_TRUE(p.send_inv(2, key));
     ASSERT_TRUE(p.a->post(SendOp::write, 3, 50, 50, p.b->address(1000), key));
-    ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 3; }));
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::success);
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rem_access_err);
+    EXPECT_EQ(p.ends(p.a->send_cq, 3), (Ends{success, success, rem_access_err}));
     EXPECT_EQ(p.b->bytes(1000, 50), pattern(50, 9));
   }
 }
@@ -395,8 +374,7 @@ TEST_P(WindowQueue, nothing_lands_once_an_invalidation_has_completed) {
     ASSERT_TRUE(p.post_inv(2, key));
     EXPECT_EQ(Side::take(p.b->send_cq).status, WcStatus::success);
     const auto then = p.b->bytes(1000, n);
-    ASSERT_TRUE(p.until([&] { return !p.a->send_cq.empty(); }));
-    EXPECT_EQ(Side::take(p.a->send_cq).status, WcStatus::rem_access_err);
+    EXPECT_EQ(p.next_end(p.a->send_cq), rem_access_err);
     EXPECT_EQ(p.b->bytes(1000, n), then);
   }
 }

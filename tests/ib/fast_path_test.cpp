@@ -1,7 +1,7 @@
-// The short way of short requests leads where the long one does. The first message of a connection
-// goes the long way; each case here is once that message and once the second, and must end alike:
-// completions, events, states and memory of both sides. Reads and writes that are done by our own
-// hand must end as those that the owner executes.
+// The fast path of short requests ends as the slow one does. The first message of a connection
+// takes the slow path; each case here is once that message and once the second, and must end alike:
+// completions, events, states and memory of both sides. Reads and writes that are done directly
+// must end as those that the owner executes.
 #include <iomanip>
 #include <sstream>
 
@@ -28,25 +28,20 @@ Status post_inline(Side& from, SendOp op, size_t len, uint64_t remote = 0, uint3
   SendWr wr = Side::work(op, 1, remote, rkey);
   wr.flags |= kInline | flags;
   wr.imm = 0x01020304;
-  const Sge sge = from.sge(kFrom, len);
-  wr.sge = &sge;
-  wr.sge_count = 1;
-  return from.qp->post_send(wr);
+  return from.post(wr, {from.sge(kFrom, len)});
 }
 
-void receive(Side& side, const Sge* pieces, uint32_t count) {
-  ASSERT_TRUE(side.qp->post_recv({7, pieces, count}));
+void receive(Side& side, std::initializer_list<Sge> pieces) {
+  ASSERT_TRUE(side.post_recv(7, pieces));
 }
 void receive(Side& side, size_t len) {
-  const Sge sge = side.sge(kInto, len);
-  receive(side, &sge, 1);
+  receive(side, {side.sge(kInto, len)});
 }
 void receive_by_key(Side& side, uint64_t key, size_t at, size_t len) {
-  const Sge sge{side.address(at), static_cast<uint32_t>(len), static_cast<uint32_t>(key)};
-  receive(side, &sge, 1);
+  receive(side, {{side.address(at), static_cast<uint32_t>(len), static_cast<uint32_t>(key)}});
 }
 
-std::string text_of(Cq& cq) {
+std::string text_of(CompletionQueue& cq) {
   std::ostringstream out;
   for (; !cq.empty(); cq.pop()) {
     const Wc& wc = cq.front();
@@ -94,6 +89,12 @@ std::string end_of(const Case& c, LinkKind kind, bool after_another) {
 
 const uint64_t kUnused = 0x7777'7777;
 
+uint64_t closed_region(Pair& p) {
+  const protect::RegionHandle r = p.b->add(p.b->memory.data(), kMemory, kEverything);
+  EXPECT_TRUE(p.lanes.keys->revoke(r, now_ns() + 1'000'000'000));
+  return r.key;
+}
+
 Case sending(const char* name, size_t len, std::function<void(Pair&)> receiving,
              SendOp op = SendOp::send, uint32_t flags = 0) {
   return {name, [=](Pair& p) {
@@ -133,8 +134,7 @@ std::vector<Case> sends_that_arrive() {
       sending("a_send_that_fits_exactly", 8, [](Pair& p) { receive(*p.b, 8); }),
       sending("a_send_into_two_pieces", 8,
               [](Pair& p) {
-                const Sge two[] = {p.b->sge(kInto, 3), p.b->sge(kOther, 60)};
-                receive(*p.b, two, 2);
+                receive(*p.b, {p.b->sge(kInto, 3), p.b->sge(kOther, 60)});
               }),
       sending("a_send_into_the_null_key", 8,
               [](Pair& p) { receive_by_key(*p.b, kNullLkey, kInto, 64); }),
@@ -159,7 +159,7 @@ std::vector<Case> sends_that_arrive() {
 std::vector<Case> sends_that_fail() {
   return {
       sending("a_send_one_byte_too_long", 8, [](Pair& p) { receive(*p.b, 7); }),
-      sending("a_send_into_no_piece", 8, [](Pair& p) { receive(*p.b, nullptr, 0); }),
+      sending("a_send_into_no_piece", 8, [](Pair& p) { receive(*p.b, {}); }),
       sending("a_send_into_an_unknown_key", 8,
               [](Pair& p) { receive_by_key(*p.b, kUnused, kInto, 64); }),
       sending("a_send_into_what_may_not_be_written", 8,
@@ -176,8 +176,7 @@ std::vector<Case> sends_that_fail() {
               [](Pair& p) {
                 auto* nowhere = reinterpret_cast<void*>(uintptr_t{1} << 46);
                 const uint64_t key = p.b->add(nowhere, 64, kEverything).key;
-                const Sge sge{uint64_t{1} << 46, 64, static_cast<uint32_t>(key)};
-                receive(*p.b, &sge, 1);
+                receive(*p.b, {{uint64_t{1} << 46, 64, static_cast<uint32_t>(key)}});
               }),
       with(sending("a_send_without_a_receive", 8, [](Pair&) {}),
            [](Options& o) { o.rnr_retry = 0; }),
@@ -222,11 +221,7 @@ std::vector<Case> writes() {
         writing(imm ? "an_imm_that_is_not_allowed" : "a_write_that_is_not_allowed", op, 8, whole),
         [](Options& o) { o.access = kAllowRemoteRead; }));
     all.push_back(writing(imm ? "an_imm_into_a_closed_region" : "a_write_into_a_closed_region", op,
-                          8, [](Pair& p) {
-                            const auto r = p.b->add(p.b->memory.data(), kMemory, kEverything);
-                            EXPECT_TRUE(p.lanes.keys->revoke(r, now_ns() + 1'000'000'000));
-                            return r.key;
-                          }));
+                          8, closed_region));
   }
   return all;
 }
@@ -239,17 +234,14 @@ std::vector<Case> cases() {
   return all;
 }
 
-class AtOnce : public testing::TestWithParam<std::tuple<LinkKind, Case>> {};
-INSTANTIATE_TEST_SUITE_P(Links, AtOnce,
-                         testing::Combine(testing::Values(LinkKind::loopback, LinkKind::shm,
-                                                          LinkKind::direct),
-                                          testing::ValuesIn(cases())),
+class FastPath : public testing::TestWithParam<std::tuple<LinkKind, Case>> {};
+INSTANTIATE_TEST_SUITE_P(Links, FastPath, testing::Combine(kEachLink, testing::ValuesIn(cases())),
                          [](const auto& given) {
                            return std::string(name_of(std::get<0>(given.param))) + "_" +
                                   std::get<1>(given.param).name;
                          });
 
-TEST_P(AtOnce, ends_as_the_long_way_does) {
+TEST_P(FastPath, ends_as_the_slow_path_does) {
   const auto& [kind, c] = GetParam();
   const std::string first = end_of(c, kind, false);
   const std::string second = end_of(c, kind, true);
@@ -257,21 +249,21 @@ TEST_P(AtOnce, ends_as_the_long_way_does) {
   EXPECT_NE(first.find("{id"), std::string::npos) << "something must have ended:\n" << first;
 }
 
-// ---- by our own hand ----------------------------------------------------------------------------
+// ---- directly -----------------------------------------------------------------------------------
 
 // Reads and writes alone; the target looks at nothing until all is posted.
-std::string end_of_rdma(const Case& c, LinkKind kind, size_t& at_once) {
+std::string end_of_rdma(const Case& c, LinkKind kind, size_t& ended) {
   Pair p(kind, c.options, c.options, kMemory);
   p.connect();
   if (kind == LinkKind::direct) p.b->qp->set_consumer_state(ring::ConsumerState::asleep);
-  // the first takes the accessor slot, and goes the long way
+  // the first takes the accessor slot, and takes the slow path
   EXPECT_TRUE(p.a->post(SendOp::read, 1, kOther, 8, p.b->address(), p.b->key()));
   EXPECT_TRUE(p.until([&] { return p.a->send_cq.size() == 1; }, true, kind != LinkKind::direct));
   (void)text_of(p.a->send_cq);
   p.a->fill(kFrom, pattern(1024, 3));
   p.b->fill(kFrom, pattern(1024, 5));
   c.run(p);
-  at_once = p.a->send_cq.size();
+  ended = p.a->send_cq.size();
   p.settle();
   return text_of("requester", *p.a) + text_of("responder", *p.b);
 }
@@ -280,9 +272,7 @@ Status post_by_key(Pair& p, SendOp op, const Sge& local, uint64_t remote, uint64
                    uint32_t flags = 0) {
   SendWr wr = Side::work(op, 1, remote, static_cast<uint32_t>(rkey));
   wr.flags |= flags;
-  wr.sge = &local;
-  wr.sge_count = 1;
-  return p.a->qp->post_send(wr);
+  return p.a->post(wr, {local});
 }
 
 // Of each operation: from or into this place here, at that place there.
@@ -316,7 +306,7 @@ void add_rdma(std::vector<Case>& all, const std::string& name, size_t len, const
   }
 }
 
-std::vector<Case> rdma_that_is_done_at_once() {
+std::vector<Case> rdma_that_is_done_directly() {
   std::vector<Case> all;
   add_rdma(all, "of_8_bytes", 8, {});
   add_rdma(all, "of_one_byte", 1, {});
@@ -341,16 +331,9 @@ std::vector<Case> rdma_that_is_not() {
   add_rdma(all, "with_an_unknown_key", 8, [](Pair&, Places& at) { at.rkey = kUnused; });
   add_rdma(all, "without_the_right", 8,
            [](Pair& p, Places& at) { at.rkey = with_rights(p, kLocal); });
-  add_rdma(all, "that_the_queue_pair_forbids", 8, [](Pair& p, Places&) {
-    QpAttributes none;
-    none.access = 0;
-    p.b->qp->modify(none, kAttrAccessFlags);
-  });
-  add_rdma(all, "of_a_closed_region", 8, [](Pair& p, Places& at) {
-    const auto r = p.b->add(p.b->memory.data(), kMemory, kEverything);
-    EXPECT_TRUE(p.lanes.keys->revoke(r, now_ns() + 1'000'000'000));
-    at.rkey = r.key;
-  });
+  add_rdma(all, "that_the_queue_pair_forbids", 8,
+           [](Pair& p, Places&) { p.b->qp->modify({}, kAttrAccessFlags); });
+  add_rdma(all, "of_a_closed_region", 8, [](Pair& p, Places& at) { at.rkey = closed_region(p); });
   add_rdma(all, "of_memory_that_is_not_there", 8, [](Pair& p, Places& at) {
     at.remote = uint64_t{1} << 46;
     at.rkey = p.b->add(reinterpret_cast<void*>(at.remote), 64, kEverything).key;
@@ -367,9 +350,7 @@ std::vector<Case> rdma_that_is_not() {
   add_rdma(all, "whose_completions_find_no_room", 8, {},
            [](Options& o) { o.cq_entries = 2, o.send_wrs = 8; });
   all.push_back({"a_read_where_none_is_allowed", [](Pair& p) {
-                   QpAttributes none;
-                   none.max_rd_atomic = 0;
-                   p.a->qp->modify(none, kAttrMaxRdAtomic);
+                   p.a->qp->modify({}, kAttrMaxRdAtomic);
                    const Places at = usual(p, 8);
                    ASSERT_TRUE(post_by_key(p, SendOp::read, at.local, at.remote, at.rkey));
                  }});
@@ -399,19 +380,13 @@ std::vector<Case> ordered_rdma() {
          const Places at = usual(p, 8);
          SendWr wr = Side::work(SendOp::write, 1, at.remote, static_cast<uint32_t>(at.rkey));
          wr.flags = 0;
-         wr.sge = &at.local;
-         wr.sge_count = 1;
-         ASSERT_TRUE(p.a->qp->post_send(wr));
+         ASSERT_TRUE(p.a->post(wr, {at.local}));
          ASSERT_TRUE(p.a->send_cq.empty());
          wr.id = 2;
          wr.flags = kSignaled;
-         ASSERT_TRUE(p.a->qp->post_send(wr));
+         ASSERT_TRUE(p.a->post(wr, {at.local}));
        },
-       [] {
-         Options o;
-         o.sig_all = false;
-         return o;
-       }()},
+       {.sig_all = false}},
       {"a_write_behind_a_send",
        [](Pair& p) {
          receive(*p.b, 64);
@@ -443,29 +418,29 @@ std::vector<Case> ordered_rdma() {
   };
 }
 
-class ByOwnHand : public testing::TestWithParam<Case> {};
+class Directly : public testing::TestWithParam<Case> {};
 std::string case_name(const testing::TestParamInfo<Case>& info) {
   return info.param.name;
 }
 
-class DoneAtOnce : public ByOwnHand {};
-INSTANTIATE_TEST_SUITE_P(Rdma, DoneAtOnce, testing::ValuesIn(rdma_that_is_done_at_once()),
+class DoneDirectly : public Directly {};
+INSTANTIATE_TEST_SUITE_P(Rdma, DoneDirectly, testing::ValuesIn(rdma_that_is_done_directly()),
                          case_name);
-TEST_P(DoneAtOnce, ends_as_by_the_owner) {
-  size_t at_once = 0;
-  const std::string by_owner = end_of_rdma(GetParam(), LinkKind::shm, at_once);
-  EXPECT_EQ(at_once, 0u) << "the owner has not looked at it";
-  const std::string by_us = end_of_rdma(GetParam(), LinkKind::direct, at_once);
-  EXPECT_NE(at_once, 0u) << "nobody had to look at it";
+TEST_P(DoneDirectly, ends_as_by_the_owner) {
+  size_t ended = 0;
+  const std::string by_owner = end_of_rdma(GetParam(), LinkKind::shm, ended);
+  EXPECT_EQ(ended, 0u) << "the owner has not looked at it";
+  const std::string by_us = end_of_rdma(GetParam(), LinkKind::direct, ended);
+  EXPECT_NE(ended, 0u) << "nobody had to look at it";
   EXPECT_EQ(by_us, by_owner);
 }
 
-INSTANTIATE_TEST_SUITE_P(NotDone, ByOwnHand, testing::ValuesIn(rdma_that_is_not()), case_name);
-INSTANTIATE_TEST_SUITE_P(Ordered, ByOwnHand, testing::ValuesIn(ordered_rdma()), case_name);
-TEST_P(ByOwnHand, ends_as_by_the_owner) {
-  size_t at_once = 0;
-  const std::string by_owner = end_of_rdma(GetParam(), LinkKind::shm, at_once);
-  EXPECT_EQ(end_of_rdma(GetParam(), LinkKind::direct, at_once), by_owner);
+INSTANTIATE_TEST_SUITE_P(NotDone, Directly, testing::ValuesIn(rdma_that_is_not()), case_name);
+INSTANTIATE_TEST_SUITE_P(Ordered, Directly, testing::ValuesIn(ordered_rdma()), case_name);
+TEST_P(Directly, ends_as_by_the_owner) {
+  size_t ended = 0;
+  const std::string by_owner = end_of_rdma(GetParam(), LinkKind::shm, ended);
+  EXPECT_EQ(end_of_rdma(GetParam(), LinkKind::direct, ended), by_owner);
   EXPECT_NE(by_owner.find("{id"), std::string::npos) << "something must have ended:\n" << by_owner;
 }
 

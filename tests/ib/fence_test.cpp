@@ -1,0 +1,163 @@
+// The end of a queue pair is fenced as a region's close is: once it is in error, reset or about to
+// be destroyed, or has taken remote writes away, nothing that its peer has begun lands any more.
+// The peer is another thread over one mapping; its copies are made by a function of the test's, so
+// that they can be held up in their middle, and so that ThreadSanitizer sees them.
+#include <sys/uio.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/barrier.hpp"
+#include "ib/pair.hpp"
+
+namespace aperture::ib::test {
+namespace {
+
+enum class End { error, reset, leave, access };
+std::string name_of_end(const testing::TestParamInfo<End>& info) {
+  constexpr const char* kNames[] = {"error", "reset", "leave", "access"};
+  return kNames[static_cast<int>(info.param)];
+}
+
+// The owner does that, and when it returns nothing of its peer's is under way.
+void end_by(End how, Side& owner) {
+  QpAttributes attr;
+  attr.access = kAllowRemoteRead;
+  switch (how) {
+    case End::error: return owner.go_to(QpState::err);
+    case End::reset: return owner.go_to(QpState::reset);
+    case End::leave: return owner.qp->leave();
+    case End::access: return owner.qp->modify(attr, kAttrAccessFlags);
+  }
+}
+
+ssize_t copy_here(pid_t, const iovec* local, unsigned long local_count, const iovec* remote,
+                  unsigned long, unsigned long) {
+  auto* to = static_cast<std::byte*>(remote->iov_base);
+  size_t done = 0;
+  for (unsigned long i = 0; i < local_count; ++i) {
+    std::memcpy(to + done, local[i].iov_base, local[i].iov_len);
+    done += local[i].iov_len;
+  }
+  return static_cast<ssize_t>(done);
+}
+
+constexpr uint64_t kPatienceNs = 20'000'000'000;
+
+// Of the one copy that is held up, from the moment it is in the middle until the gate has moved.
+std::atomic<bool> held_up{false};
+std::atomic<bool> copied{false};
+std::atomic<uint64_t>* gate = nullptr;
+
+ssize_t copy_when_the_gate_has_moved(pid_t pid, const iovec* local, unsigned long local_count,
+                                     const iovec* remote, unsigned long remote_count,
+                                     unsigned long flags) {
+  const uint64_t before = gate->load();
+  held_up = true;
+  const uint64_t end = now_ns() + kPatienceNs;
+  while (gate->load() == before && now_ns() < end) cpu_relax();
+  const ssize_t n = copy_here(pid, local, local_count, remote, remote_count, flags);
+  copied = true;
+  return n;
+}
+
+void set_copy(Side& side, protect::PeerKeyView::CopyCall call) {
+  // the lane pair's own, which is no constant
+  const_cast<protect::PeerKeyView*>(side.qp->lane()->direct.keys)->set_copy_calls(call, call);
+}
+
+// a reaches b directly: b sleeps, and its permit has been taken.
+void make_direct(Pair& p) {
+  p.a->poll();
+  p.b->qp->set_consumer_state(ring::ConsumerState::asleep);
+}
+
+constexpr size_t kBytes = 64 * 1024;  // not one that goes by a cell
+constexpr size_t kTarget = 1 << 20;
+
+class Fence : public testing::TestWithParam<End> {};
+INSTANTIATE_TEST_SUITE_P(Ends, Fence,
+                         testing::Values(End::error, End::reset, End::leave, End::access),
+                         name_of_end);
+
+TEST_P(Fence, waits_for_the_copy_that_is_under_way_and_lets_none_begin) {
+  ASSERT_TRUE(register_for_heavy_barriers());
+  ConnectedPair p(LinkKind::direct);
+  make_direct(p);
+  set_copy(*p.a, &copy_when_the_gate_has_moved);
+  gate = &p.a->qp->lane()->request_tx.words().gate;
+  held_up = copied = false;
+  p.a->fill(0, pattern(kBytes, 1));
+  std::thread peer([&] {
+    EXPECT_TRUE(p.a->post(SendOp::write, 1, 0, kBytes, p.b->address(kTarget), p.b->key()));
+  });
+  const uint64_t end = now_ns() + kPatienceNs;
+  while (!held_up && now_ns() < end) cpu_relax();
+  ASSERT_TRUE(held_up) << "it was not done directly";
+  end_by(GetParam(), *p.b);
+  EXPECT_TRUE(copied) << "over before the end had returned";
+  const auto after = p.b->bytes(kTarget, kBytes);
+  peer.join();
+  EXPECT_EQ(after, pattern(kBytes, 1));
+
+  set_copy(*p.a, &copy_here);
+  p.a->fill(0, pattern(kBytes, 2));
+  for (uint64_t id = 2; id < 6; ++id) {
+    (void)p.a->post(SendOp::write, id, 0, kBytes, p.b->address(kTarget), p.b->key());
+    for (int i = 0; i < 100; ++i) p.a->poll();
+  }
+  EXPECT_EQ(p.b->bytes(kTarget, kBytes), after) << "a write that began later has landed";
+  if (GetParam() != End::access) return;
+  p.b->qp->set_consumer_state(ring::ConsumerState::hot);
+  p.settle();
+  EXPECT_EQ(p.b->bytes(kTarget, kBytes), after) << "nor does the owner execute it";
+  EXPECT_EQ(p.b->events.async, std::vector{AsyncEvent::qp_req_err});
+}
+
+// Writes the same bytes directly, over and over, until told to stop.
+void write_on(Side& a, const Side& b, const std::atomic<bool>& stop, std::atomic<int>& landed) {
+  for (uint64_t id = 1; !stop; ++id) {
+    a.fill(0, pattern(kBytes, static_cast<unsigned>(id)));
+    (void)a.post(SendOp::write, id, 0, kBytes, b.address(kTarget), b.key());
+    a.poll();
+    for (; !a.send_cq.empty(); a.send_cq.pop()) {
+      if (a.send_cq.front().status == WcStatus::success) ++landed;
+    }
+  }
+}
+
+// Without a leave: a queue pair does that once.
+class BusyFence : public testing::TestWithParam<End> {};
+INSTANTIATE_TEST_SUITE_P(Ends, BusyFence, testing::Values(End::error, End::reset, End::access),
+                         name_of_end);
+
+TEST_P(BusyFence, nothing_lands_after_the_end_however_busy_the_writer) {
+  ASSERT_TRUE(register_for_heavy_barriers());
+  ConnectedPair p(LinkKind::direct);
+  for (int round = 0; round < 12; ++round) {
+    if (round != 0) {
+      for (Side* s : {p.a.get(), p.b.get()}) s->go_to(QpState::reset);
+      p.connect();
+    }
+    make_direct(p);
+    set_copy(*p.a, &copy_here);
+    std::atomic<bool> stop{false};
+    std::atomic<int> landed{0};
+    std::thread writer([&] { write_on(*p.a, *p.b, stop, landed); });
+    const uint64_t end = now_ns() + kPatienceNs;
+    while (landed < 20 && now_ns() < end) std::this_thread::yield();
+    end_by(GetParam(), *p.b);
+    const auto after = p.b->bytes(kTarget, kBytes);
+    const uint64_t until = now_ns() + 2'000'000;
+    while (now_ns() < until) std::this_thread::yield();
+    const bool untouched = p.b->bytes(kTarget, kBytes) == after;
+    stop = true;
+    writer.join();
+    ASSERT_GE(landed, 20) << "they were not done directly";
+    ASSERT_TRUE(untouched) << "in round " << round;
+    ASSERT_EQ(p.b->bytes(kTarget, kBytes), after);
+  }
+}
+
+}  // namespace
+}  // namespace aperture::ib::test
