@@ -1,6 +1,8 @@
 // Messages over TCP: see connection.hpp.
 #include "cm/connection.hpp"
 
+#include <cassert>
+
 #include <sys/epoll.h>
 
 #include "nic/sockets.hpp"
@@ -8,6 +10,7 @@
 namespace aperture::cm {
 
 Status Connection::start(bool connecting) noexcept {
+  assert(watch_ == 0 && got_ == 0);
   connecting_ = connecting;
   // the watch does not keep the connection: its destructor ends the watch
   auto watch = control_.watch(socket_.get(), connecting ? EPOLLOUT : EPOLLIN,
@@ -49,6 +52,7 @@ void Connection::on_readable() noexcept {
     const auto kind = wire::decode_cm_head(all.first(wire::kCmHeadBytes));
     if (!kind.ok()) return lose(Errc::protocol);
     const size_t whole = wire::cm_bytes(Result<wire::CmKind>(kind).value());
+    assert(whole <= bytes_.size() && got_ <= whole);
     const Status s = nic::receive_bytes(socket_.get(), all.first(whole), got_);
     if (!s) return s.error() == Errc::again ? void() : lose(s.error());
     got_ = 0;

@@ -1,7 +1,8 @@
 // The TCP connection that a connection of two ids is: whole messages out and in.
 //
 // The control thread's own. Whoever holds it sets what is called; after close() nothing is called
-// any more, and a callback may close it.
+// any more, and a callback may close it. A callback holds two pointers at most: then it lies within
+// the std::function, and neither setting nor copying one allocates.
 #pragma once
 
 #include <array>

@@ -16,7 +16,16 @@ class Id;
 
 inline constexpr size_t kMaxPrivateBytes = wire::kRepPrivateBytes;
 
-// rdma_conn_param and rdma_ud_param in one.
+// Enhanced connection establishment: what two devices of a vendor agree upon.
+struct Ece {
+  uint32_t vendor = 0;  // 24 bits
+  uint32_t attributes = 0;
+};
+constexpr wire::Ece on_wire(const Ece& ece) noexcept {
+  return {Wild(ece.vendor), Wild(ece.attributes)};
+}
+
+// Of connections and of datagram ids in one: rdma_connect(3), rdma_accept(3).
 struct Params {
   uint32_t qpn = 0;
   uint32_t qkey = 0;  // of datagram ids
@@ -26,7 +35,7 @@ struct Params {
   uint8_t retry_count = 0;
   uint8_t rnr_retry_count = 0;
   bool srq = false;
-  wire::Ece ece;
+  Ece ece;
   uint8_t data_bytes = 0;
   std::array<uint8_t, kMaxPrivateBytes> data{};
 

@@ -1,7 +1,11 @@
 // Letting last words arrive: see farewell.hpp.
 #include "cm/farewell.hpp"
 
+#include <cassert>
+#include <new>
+
 #include "base/clock.hpp"
+#include "base/no_throw.hpp"
 
 namespace aperture::cm {
 
@@ -11,13 +15,16 @@ constexpr uint64_t kHoldNs = 2'000'000'000;
 }  // namespace
 
 Farewell& Farewell::instance(nic::ControlThread& control) noexcept {
-  static auto* const the_one = new Farewell(control);  // lives until the process ends
+  // lives until the process ends, in a place that nobody has to allocate
+  alignas(Farewell) static std::byte place[sizeof(Farewell)];
+  static auto* const the_one = new (place) Farewell(control);
   return *the_one;
 }
 
 void Farewell::keep(std::shared_ptr<Connection> connection) noexcept {
+  assert(connection != nullptr);
   if (kept_.size() >= kMax) drop(kept_.begin());
-  kept_.push_back({std::move(connection), 0});
+  if (!no_throw([&] { kept_.push_back({std::move(connection), 0}); })) return;
   const auto at = std::prev(kept_.end());
   at->timer = control_.add_timer(now_ns() + kHoldNs, [this, at] {
     at->timer = 0;
@@ -33,6 +40,7 @@ void Farewell::keep(std::shared_ptr<Connection> connection) noexcept {
 }
 
 void Farewell::drop(std::list<Kept>::iterator at) noexcept {
+  assert(!kept_.empty() && at->connection != nullptr);
   control_.cancel_timer(at->timer);
   // it may be reading right now, and what comes next is for nobody
   at->connection->close();

@@ -16,6 +16,7 @@ class Farewell {
  public:
   static Farewell& instance(nic::ControlThread& control) noexcept;
 
+  // Where there is no memory, it closes at once.
   void keep(std::shared_ptr<Connection> connection) noexcept;
   size_t count() const noexcept { return kept_.size(); }
 

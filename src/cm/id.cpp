@@ -2,14 +2,17 @@
 #include "cm/id.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/no_throw.hpp"
 #include "base/random.hpp"
 #include "cm/farewell.hpp"
 #include "cm/listener.hpp"
+#include "cm/params_on_wire.hpp"
 #include "cm/sidr.hpp"
 #include "nic/host_identity.hpp"
 #include "nic/sockets.hpp"
@@ -33,16 +36,10 @@ Address loopback_of(bool four) noexcept {
   return six;
 }
 
-// Whether queue pairs can be addressed by it.
-bool is_gid(const Address& a) noexcept {
-  const auto& table = nic::host_addresses();
-  return std::any_of(table.begin(), table.end(), [&](const Address& g) { return g.ip == a.ip; });
-}
-
 Status require_gid(const Address& a) noexcept {
   if (is_gid(a)) return {};
   APERTURE_WARN("rdma_cm: %s is none of this device's addresses: use one that ibv_devinfo -v lists",
-                a.text().c_str());
+                a.print().c_str());
   return Errc::addr_not_avail;
 }
 
@@ -131,7 +128,9 @@ Status Id::take_port(const Address& at) noexcept {
     if (const Status s = require_gid(bound); !s) return s;
   }
   if (space_ == PortSpace::udp) {
-    udp_ = std::make_shared<UdpPort>(control_, *std::move(socket), bound);
+    const Status made =
+        no_throw([&] { udp_ = std::make_shared<UdpPort>(control_, *std::move(socket), bound); });
+    if (!made) return made;
   } else {
     socket_ = *std::move(socket);
   }
@@ -183,15 +182,20 @@ Status Id::listen(size_t backlog) noexcept {
     if (const Status s = take_port(any_of(true)); !s) return s;
     step(Input::bind);
   }
-  auto listener = std::make_unique<Listener>(control_, patience_, backlog, [this](Event&& event) {
-    if (on_event_) on_event_(std::move(event));
+  std::unique_ptr<Listener> listener;
+  const Status made = no_throw([&] {
+    listener = std::make_unique<Listener>(control_, timeouts_, backlog, [this](Event&& event) {
+      if (on_event_) on_event_(std::move(event));
+    });
   });
+  if (!made) return made;
   const bool udp = space_ == PortSpace::udp;
   if (!udp) {
     if (const Status s = listen_on(socket_.get()); !s) return s;
   }
-  const Status s = udp ? listener->start(udp_) : listener->start(std::move(socket_));
+  const Status s = udp ? listener->start(udp_) : listener->start(socket_);
   if (!s) return s;
+  assert(listener_ == nullptr);
   listener_ = std::move(listener);
   step(Input::listen);
   return {};
@@ -202,9 +206,11 @@ Status Id::connect(const Params& params) noexcept {
   if (!after(state_, input)) return Errc::bad_state;
   if (!is_datagram()) return begin_connect(params);
   if (params.data_bytes > wire::kSidrReqPrivateBytes) return Errc::too_big;
-  sidr_ = std::make_unique<Sidr>(control_, udp_, *local_, *remote_);
+  const Status made =
+      no_throw([&] { sidr_ = std::make_unique<Sidr>(control_, udp_, *local_, *remote_); });
+  if (!made) return made;
   const Status s = sidr_->ask(params.private_data(),
-                              {patience_.sidr_ns, patience_.sidr_tries, patience_.refused_ns},
+                              {timeouts_.sidr_ns, timeouts_.sidr_tries, timeouts_.refused_ns},
                               [this](const Params* reply, int status) { on_sidr(reply, status); });
   if (!s) return s;
   step(Input::ask);
@@ -215,32 +221,28 @@ Status Id::begin_connect(const Params& params) noexcept {
   if (params.qpn > wire::kMax24Bits || params.ece.vendor > wire::kMax24Bits) return Errc::invalid;
   req_ = {};
   if (!copy_data(params.private_data(), req_.data)) return Errc::too_big;
-  req_.qpn = params.qpn;
-  req_.psn = random_psn();
-  req_.ece = params.ece;
-  req_.responder_resources = params.responder_resources;
-  req_.initiator_depth = params.initiator_depth;
-  req_.flow_control = params.flow_control;
-  req_.retry_count = std::min(params.retry_count, wire::kMaxRetries);
-  req_.rnr_retry_count = std::min(params.rnr_retry_count, wire::kMaxRetries);
-  req_.srq = params.srq;
-  agreed_.rq_psn = req_.psn;
-  agreed_.responder_resources = req_.responder_resources;
-  agreed_.initiator_depth = req_.initiator_depth;
-  agreed_.retry_count = req_.retry_count;
-  agreed_.rnr_retry_count = req_.rnr_retry_count;
+  put(params, req_);
+  agreed_.rq_psn = random_psn();
+  req_.psn = Wild(agreed_.rq_psn);
+  agreed_.responder_resources = params.responder_resources;
+  agreed_.initiator_depth = params.initiator_depth;
+  agreed_.retry_count = std::min(params.retry_count, wire::kMaxRetries);
+  agreed_.rnr_retry_count = std::min(params.rnr_retry_count, wire::kMaxRetries);
   const Status begun = start_connect();
   if (begun.error() == Errc::invalid) return Errc::invalid;
   step(Input::connect);
-  refused_until_ns_ = now_ns() + patience_.refused_ns;
-  wait_at_most(patience_.connect_ns);
+  refused_until_ns_ = now_ns() + timeouts_.refused_ns;
+  wait_at_most(timeouts_.connect_ns);
   if (!begun) on_connected(begun);
   return {};
 }
 
 Status Id::start_connect() noexcept {
+  assert(connection_ == nullptr && remote_.has_value());
   if (const Status s = connect_from(socket_.get(), *remote_); !s) return s;
-  adopt(std::make_shared<Connection>(control_, std::move(socket_)));
+  const Status made =
+      no_throw([&] { adopt(std::make_shared<Connection>(control_, std::move(socket_))); });
+  if (!made) return made;
   connection_->on_connected = [this](Status outcome) { on_connected(outcome); };
   return connection_->start(true);
 }
@@ -287,18 +289,13 @@ Status Id::accept(const Params& params) noexcept {
     emit(EventKind::unreachable, -ETIMEDOUT);
     return {};
   }
-  rep.qpn = params.qpn;
-  rep.psn = agreed_.rq_psn;
-  rep.ece = params.ece;
-  rep.responder_resources = params.responder_resources;
-  rep.initiator_depth = params.initiator_depth;
-  rep.flow_control = params.flow_control;
-  rep.rnr_retry_count = std::min(params.rnr_retry_count, wire::kMaxRetries);
-  rep.srq = params.srq;
+  assert(state_ == State::req_received && connection_ != nullptr);
+  put(params, rep);
+  rep.psn = Wild(agreed_.rq_psn);
   agreed_.responder_resources = params.responder_resources;
   agreed_.initiator_depth = params.initiator_depth;
   step(Input::accept);
-  wait_at_most(patience_.answer_ns);
+  wait_at_most(timeouts_.answer_ns);
   if (!connection_->send(wire::encode(rep))) on_lost(Errc::peer_lost);
   return {};
 }
@@ -336,7 +333,7 @@ Status Id::reject(uint32_t reason, std::span<const uint8_t> data) noexcept {
 void Id::reject_with(uint32_t reason, std::span<const uint8_t> data) noexcept {
   if (connection_ == nullptr) return;
   wire::Rej rej;
-  rej.reason = reason;
+  rej.reason = Wild(reason);
   copy_data(data, rej.data);
   if (connection_->send(wire::encode(rej)).ok()) return part();
   connection_.reset();
@@ -347,7 +344,7 @@ Status Id::disconnect() noexcept {
   if (!step(Input::disconnect)) return Errc::bad_state;
   if (before == State::dreq_received) enter_timewait();
   if (before == State::established) {
-    wait_at_most(patience_.disconnect_ns);
+    wait_at_most(timeouts_.disconnect_ns);
     if (!connection_->send(wire::encode_bare(wire::CmKind::dreq))) on_lost(Errc::peer_lost);
   }
   return {};

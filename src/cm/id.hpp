@@ -27,7 +27,7 @@ class Sidr;
 class UdpPort;
 
 // How long an id waits. Tests wait less.
-struct Patience {
+struct Timeouts {
   uint64_t connect_ns = 20'000'000'000;    // TCP, and the answer to a REQ before an MRA
   uint64_t answer_ns = 120'000'000'000;    // of an application, after an MRA; of the RTU
   uint64_t disconnect_ns = 5'000'000'000;  // of a DREP
@@ -52,18 +52,21 @@ class Id {
   Id& operator=(const Id&) = delete;
 
   void tell(OnEvent on_event) noexcept { on_event_ = std::move(on_event); }
-  Patience& patience() noexcept { return patience_; }
+  Timeouts& timeouts() noexcept { return timeouts_; }
 
   Status set_reuse(bool reuse) noexcept;
   Status set_six_only(bool six_only) noexcept;
-  // Errors: bad_state; addr_in_use, addr_not_avail (also: none of the device's GIDs), no_fds...
+  // Errors: bad_state; addr_in_use, addr_not_avail (also: none of the device's GIDs), no_fds,
+  // no_memory...
   Status bind(const Address& at) noexcept;
   // addr_resolved follows at once. Errors: as bind; unreachable, invalid (two families).
   Status resolve_addr(const std::optional<Address>& source, const Address& dest) noexcept;
   Status resolve_route() noexcept;
-  // So many requests may wait for their owner's attention. Errors: bad_state, addr_in_use...
+  // So many requests may wait for their owner's attention. Errors: bad_state, no_memory,
+  // addr_in_use...
   Status listen(size_t backlog) noexcept;
-  // Errors: bad_state, too_big (private data), no_fds...
+  // Errors: bad_state, too_big (private data), no_memory (a datagram id; of a connection that finds
+  // none `unreachable` is told, as of one that finds no peer), no_fds...
   Status connect(const Params& params) noexcept;
   Status accept(const Params& params) noexcept;
   // The active side's half of accept: RTU.
@@ -100,8 +103,8 @@ class Id {
   Id(nic::ControlThread& control, PortSpace space) noexcept;
 
   // A request that came over a connection, or as a datagram.
-  void become_requested(std::shared_ptr<Connection> connection, const wire::Req& req,
-                        const Address& local, const Address& remote) noexcept;
+  void become_requested(std::shared_ptr<Connection> connection, const Params& params,
+                        Wild<uint32_t> psn, const Address& local, const Address& remote) noexcept;
   void become_asked(std::unique_ptr<Sidr> sidr, const Address& local,
                     const Address& remote) noexcept;
 
@@ -113,6 +116,7 @@ class Id {
   void adopt(std::shared_ptr<Connection> connection) noexcept;
   void on_connected(Status outcome) noexcept;
   void on_message(wire::CmKind kind, Connection::Bytes bytes) noexcept;
+  void agree(const Params& peers, Wild<uint32_t> psn) noexcept;
   void on_rep(const wire::Rep& rep) noexcept;
   void on_rej(const wire::Rej& rej) noexcept;
   void on_dreq() noexcept;
@@ -131,7 +135,7 @@ class Id {
   Farewell& farewell_;
   const PortSpace space_;
   State state_ = State::idle;
-  Patience patience_;
+  Timeouts timeouts_;
   PortOptions options_;
   OnEvent on_event_;
   nic::ParentOnlyFd socket_;      // bound, of the TCP port space, until it listens or connects

@@ -1,6 +1,7 @@
 // What an id makes of its peer's messages, of their absence, and of the connection's end: see
 // id.hpp. The statuses are those that a kernel reports.
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 
 #include "base/clock.hpp"
@@ -9,6 +10,7 @@
 #include "cm/farewell.hpp"
 #include "cm/id.hpp"
 #include "cm/listener.hpp"
+#include "cm/params_on_wire.hpp"
 #include "cm/sidr.hpp"
 #include "nic/sockets.hpp"
 
@@ -18,27 +20,17 @@ namespace {
 
 constexpr uint32_t kRejTimeout = 4;
 
-template <size_t N>
-void give_data(const std::array<uint8_t, N>& from, Params& to) noexcept {
-  // as many bytes as the message carries, whatever the sender filled: rdma_connect(3)
-  to.data_bytes = static_cast<uint8_t>(N);
-  std::copy(from.begin(), from.end(), to.data.begin());
-}
-
 }  // namespace
 
-void Id::become_requested(std::shared_ptr<Connection> connection, const wire::Req& req,
-                          const Address& local, const Address& remote) noexcept {
+void Id::become_requested(std::shared_ptr<Connection> connection, const Params& params,
+                          Wild<uint32_t> psn, const Address& local,
+                          const Address& remote) noexcept {
   local_ = local;
   remote_ = remote;
   has_route_ = true;
-  agreed_.remote_qpn = req.qpn;
   agreed_.rq_psn = static_cast<uint32_t>(random_u64()) & wire::kMax24Bits;
-  agreed_.sq_psn = req.psn;
-  agreed_.responder_resources = req.initiator_depth;
-  agreed_.initiator_depth = req.responder_resources;
-  agreed_.retry_count = req.retry_count;
-  agreed_.rnr_retry_count = req.rnr_retry_count;
+  agree(params, psn);
+  agreed_.retry_count = params.retry_count;
   state_ = State::req_received;
   adopt(std::move(connection));
   if (!connection_->send(wire::encode_bare(wire::CmKind::mra))) on_lost(Errc::peer_lost);
@@ -53,6 +45,7 @@ void Id::become_asked(std::unique_ptr<Sidr> sidr, const Address& local,
 }
 
 void Id::adopt(std::shared_ptr<Connection> connection) noexcept {
+  assert(connection_ == nullptr && connection != nullptr);
   connection_ = std::move(connection);
   connection_->on_message = [this](wire::CmKind kind, Connection::Bytes bytes) {
     on_message(kind, bytes);
@@ -74,7 +67,7 @@ void Id::wait_at_most(uint64_t ns) noexcept {
 }
 
 void Id::enter_timewait() noexcept {
-  wait_at_most(patience_.timewait_ns);
+  wait_at_most(timeouts_.timewait_ns);
 }
 
 void Id::on_connected(Status outcome) noexcept {
@@ -101,7 +94,7 @@ void Id::on_message(wire::CmKind kind, Connection::Bytes bytes) noexcept {
     case wire::CmKind::mra:
       if (state_ != State::req_sent) break;
       answered_by_cm_ = true;
-      return wait_at_most(patience_.answer_ns);
+      return wait_at_most(timeouts_.answer_ns);
     case wire::CmKind::rep:
       if (auto rep = wire::decode_rep(bytes); rep.ok() && after(state_, Input::rep)) {
         return on_rep(*rep);
@@ -134,27 +127,25 @@ void Id::on_message(wire::CmKind kind, Connection::Bytes bytes) noexcept {
     case wire::CmKind::sidr_rep: break;
   }
   APERTURE_WARN("rdma_cm: %s says what makes no sense now: the connection ends",
-                remote_->text().c_str());
+                remote_->print().c_str());
   on_lost(Errc::protocol);
+}
+
+// What the peer has said of its queue pair.
+void Id::agree(const Params& peers, Wild<uint32_t> psn) noexcept {
+  agreed_.remote_qpn = peers.qpn;
+  agreed_.sq_psn = psn.unchecked();  // 24 bits, for the application to see
+  agreed_.responder_resources = peers.responder_resources;
+  agreed_.initiator_depth = peers.initiator_depth;
+  agreed_.rnr_retry_count = peers.rnr_retry_count;
 }
 
 void Id::on_rep(const wire::Rep& rep) noexcept {
   control_.cancel_timer(timer_);
   step(Input::rep);
-  agreed_.remote_qpn = rep.qpn;
-  agreed_.sq_psn = rep.psn;
-  agreed_.responder_resources = rep.initiator_depth;
-  agreed_.initiator_depth = rep.responder_resources;
-  agreed_.rnr_retry_count = rep.rnr_retry_count;
-  Params params;
-  params.qpn = rep.qpn;
-  params.responder_resources = rep.initiator_depth;
-  params.initiator_depth = rep.responder_resources;
-  params.flow_control = rep.flow_control;
-  params.rnr_retry_count = rep.rnr_retry_count;
-  params.srq = rep.srq;
-  params.ece = rep.ece;
-  give_data(rep.data, params);
+  assert(state_ == State::rep_received && connection_ != nullptr);
+  const Params params = params_of(rep);
+  agree(params, rep.psn);
   emit(EventKind::connect_response, 0, &params);
 }
 
@@ -163,9 +154,8 @@ void Id::on_rej(const wire::Rej& rej) noexcept {
   connection_.reset();
   step(Input::rej);
   if (state_ != State::over) return;  // abandoned: accept will tell
-  Params params;
-  give_data(rej.data, params);
-  emit(EventKind::rejected, static_cast<int>(rej.reason), &params);
+  const Params params = params_of(rej);
+  emit(EventKind::rejected, static_cast<int>(rej.reason.unchecked()), &params);
 }
 
 void Id::on_dreq() noexcept {

@@ -4,11 +4,13 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cassert>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/no_throw.hpp"
 #include "cm/farewell.hpp"
-#include "nic/host_identity.hpp"
+#include "cm/params_on_wire.hpp"
 #include "nic/sockets.hpp"
 
 namespace aperture::cm {
@@ -18,32 +20,12 @@ namespace {
 constexpr int kAcceptsAtOnce = 64;
 constexpr uint64_t kPauseNs = 10'000'000;  // without descriptors, accept would fail again at once
 
-bool is_gid(const Address& a) noexcept {
-  const auto& table = nic::host_addresses();
-  return std::any_of(table.begin(), table.end(), [&](const Address& g) { return g.ip == a.ip; });
-}
-
-Params params_of(const wire::Req& req) noexcept {
-  Params p;
-  p.qpn = req.qpn;
-  p.responder_resources = req.initiator_depth;
-  p.initiator_depth = req.responder_resources;
-  p.flow_control = req.flow_control;
-  p.retry_count = req.retry_count;
-  p.rnr_retry_count = req.rnr_retry_count;
-  p.srq = req.srq;
-  p.ece = req.ece;
-  p.data_bytes = static_cast<uint8_t>(req.data.size());
-  std::copy(req.data.begin(), req.data.end(), p.data.begin());
-  return p;
-}
-
 }  // namespace
 
-Listener::Listener(nic::ControlThread& control, const Patience& patience, size_t backlog,
-                   OnRequest on_request) noexcept
+Listener::Listener(nic::ControlThread& control, const Timeouts& timeouts, size_t backlog,
+                   OnRequest on_request)
     : control_(control),
-      patience_(patience),
+      timeouts_(timeouts),
       backlog_(backlog),
       on_request_(std::move(on_request)) {}
 
@@ -57,11 +39,11 @@ Listener::~Listener() {
   }
 }
 
-Status Listener::start(nic::ParentOnlyFd socket) noexcept {
-  socket_ = std::move(socket);
-  auto watch = control_.watch(socket_.get(), EPOLLIN, [this](uint32_t) { on_arrivals(); });
+Status Listener::start(nic::ParentOnlyFd& socket) noexcept {
+  auto watch = control_.watch(socket.get(), EPOLLIN, [this](uint32_t) { on_arrivals(); });
   if (!watch) return watch.error();
   watch_ = *watch;
+  socket_ = std::move(socket);
   return {};
 }
 
@@ -94,10 +76,18 @@ void Listener::on_arrivals() noexcept {
 void Listener::admit(nic::ParentOnlyFd socket) noexcept {
   while (half_open_.size() >= kMaxHalfOpen) half_open_.pop_front();
   make_hasty(socket.get());
-  auto connection = std::make_shared<Connection>(control_, std::move(socket));
-  if (!connection->start(false)) return;
-  half_open_.push_back({connection, now_ns() + patience_.request_ns});
+  std::shared_ptr<Connection> connection;
+  const Status kept = no_throw([&] {
+    connection = std::make_shared<Connection>(control_, std::move(socket));
+    half_open_.push_back({connection, now_ns() + timeouts_.request_ns});
+  });
+  if (!kept) return;  // who connects is turned away, as beyond the number
   const auto at = std::prev(half_open_.end());
+  assert(half_open_.size() <= kMaxHalfOpen && at->connection == connection);
+  if (!connection->start(false)) {
+    half_open_.erase(at);
+    return;
+  }
   connection->on_message = [this, at](wire::CmKind kind, Connection::Bytes bytes) {
     on_first_message(at, kind, bytes);
   };
@@ -111,7 +101,7 @@ void Listener::on_first_message(HalfOpens::iterator at, wire::CmKind kind,
   half_open_.erase(at);
   const auto refuse = [&](uint32_t reason) {
     wire::Rej rej;
-    rej.reason = reason;
+    rej.reason = Wild(reason);
     if (connection->send(wire::encode(rej)).ok()) Farewell::instance(control_).keep(connection);
   };
   auto req = wire::decode_req(bytes);
@@ -121,7 +111,7 @@ void Listener::on_first_message(HalfOpens::iterator at, wire::CmKind kind,
   if (req->source != remote || req->destination != local) return refuse(kRejInvalidServiceId);
   if (!is_gid(local)) {
     APERTURE_WARN("rdma_cm: a request came to %s, which is none of this device's addresses",
-                  local.text().c_str());
+                  local.print().c_str());
     return refuse(kRejInvalidGid);
   }
   Event event;
@@ -131,9 +121,9 @@ void Listener::on_first_message(HalfOpens::iterator at, wire::CmKind kind,
   auto child = Id::create(control_, PortSpace::tcp);
   if (!child) return refuse(kRejConsumer);
   event.child = *std::move(child);
-  event.child->patience() = patience_;
-  event.child->become_requested(connection, *req, local, remote);
+  event.child->timeouts() = timeouts_;
   event.params = params_of(*req);
+  event.child->become_requested(connection, event.params, req->psn, local, remote);
   on_request_(std::move(event));
 }
 
@@ -141,9 +131,16 @@ std::shared_ptr<void> Listener::take_place() noexcept {
   // relaxed: a count; whoever gives a place back has handed nothing over with it
   if (waiting_->load(std::memory_order_relaxed) >= backlog_) return nullptr;
   waiting_->fetch_add(1, std::memory_order_relaxed);
-  return {waiting_.get(), [count = waiting_](std::atomic<size_t>*) {
-            count->fetch_sub(1, std::memory_order_relaxed);  // relaxed: as above
-          }};
+  std::shared_ptr<void> place;  // without memory for it, it is given back at once
+  [[maybe_unused]] const Status s = no_throw([&] {
+    place = {waiting_.get(), [count = waiting_](std::atomic<size_t>*) {
+               // relaxed: as above
+               [[maybe_unused]] const size_t before =
+                   count->fetch_sub(1, std::memory_order_relaxed);
+               assert(before != 0);
+             }};
+  });
+  return place;
 }
 
 void Listener::set_timer() noexcept {
@@ -161,7 +158,8 @@ void Listener::on_deadline() noexcept {
 void Listener::on_sidr_req(const Datagram& datagram) noexcept {
   auto req = wire::decode_sidr_req(datagram.view());
   if (!req || datagram.from.port == 0 || !is_gid(datagram.to)) return;
-  if (const UdpPort::Asked* known = udp_->find(datagram.from, req->request_id)) {
+  const uint64_t request_id = req->request_id.unchecked();  // compared, and echoed
+  if (const UdpPort::Asked* known = udp_->find(datagram.from, request_id)) {
     if (!known->answered) return;
     [[maybe_unused]] const Status s =
         send_datagram(udp_->fd(), known->answer.view(), datagram.to, datagram.from);
@@ -171,15 +169,17 @@ void Listener::on_sidr_req(const Datagram& datagram) noexcept {
   event.kind = EventKind::connect_request;
   event.place = take_place();
   if (event.place == nullptr) return;  // it asks again
-  if (udp_->remember(datagram.from, req->request_id) == nullptr) return;
   auto child = Id::create(control_, PortSpace::udp);
   if (!child) return;
-  auto sidr = std::make_unique<Sidr>(control_, udp_, datagram.to, datagram.from);
-  sidr->was_asked(req->request_id);
   event.child = *std::move(child);
+  std::unique_ptr<Sidr> sidr;
+  const Status made =
+      no_throw([&] { sidr = std::make_unique<Sidr>(control_, udp_, datagram.to, datagram.from); });
+  // last: a request that is remembered is taken for one that is going to be answered
+  if (!made || udp_->remember(datagram.from, request_id) == nullptr) return;
+  sidr->was_asked(request_id);
   event.child->become_asked(std::move(sidr), datagram.to, datagram.from);
-  event.params.data_bytes = static_cast<uint8_t>(req->data.size());
-  std::copy(req->data.begin(), req->data.end(), event.params.data.begin());
+  event.params = params_of(*req);
   on_request_(std::move(event));
 }
 

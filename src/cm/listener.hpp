@@ -24,14 +24,15 @@ class Listener {
   using OnRequest = std::function<void(Event&&)>;
   static constexpr size_t kMaxHalfOpen = 256;
 
-  Listener(nic::ControlThread& control, const Patience& patience, size_t backlog,
-           OnRequest on_request) noexcept;
+  // Errors by exception std::bad_alloc.
+  Listener(nic::ControlThread& control, const Timeouts& timeouts, size_t backlog,
+           OnRequest on_request);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Errors: addr_in_use, no_memory, no_fds.
-  Status start(nic::ParentOnlyFd socket) noexcept;
+  // Takes the socket unless it fails. Errors: addr_in_use, no_memory, no_fds.
+  Status start(nic::ParentOnlyFd& socket) noexcept;
   Status start(std::shared_ptr<UdpPort> port) noexcept;
 
  private:
@@ -48,11 +49,11 @@ class Listener {
   void on_deadline() noexcept;
   void set_timer() noexcept;
   void on_sidr_req(const Datagram& datagram) noexcept;
-  // Nothing: as many requests wait as may.
+  // Nothing: as many requests wait as may, or there is no memory.
   std::shared_ptr<void> take_place() noexcept;
 
   nic::ControlThread& control_;
-  const Patience patience_;
+  const Timeouts timeouts_;
   const size_t backlog_;
   const OnRequest on_request_;
   // requests whose events nobody has taken yet; given back by any thread

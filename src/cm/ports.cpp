@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "nic/host_identity.hpp"
 #include "nic/sockets.hpp"
 
 namespace aperture::cm {
@@ -158,6 +159,11 @@ Result<Address> source_for(const Address& dest) noexcept {
   found.port = 0;
   if (found.is_any_ip()) return Errc::unreachable;
   return found;
+}
+
+bool is_gid(const Address& a) noexcept {
+  const auto& table = nic::host_addresses();
+  return std::any_of(table.begin(), table.end(), [&](const Address& g) { return g.ip == a.ip; });
 }
 
 Status receive_datagram(int fd, const Address& bound, Datagram& got) noexcept {

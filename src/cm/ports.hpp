@@ -21,8 +21,8 @@ namespace aperture::cm {
 enum class PortSpace : uint8_t { tcp, udp };
 
 struct PortOptions {
-  bool reuse = false;     // RDMA_OPTION_ID_REUSEADDR
-  bool six_only = false;  // RDMA_OPTION_ID_AFONLY
+  bool reuse = false;     // rdma_set_option(3): a port that others hold may be shared
+  bool six_only = false;  // rdma_set_option(3): of an IPv6 port, that IPv4 is not heard too
 };
 
 // A socket that has this port, port 0: any. Errors: addr_in_use, addr_not_avail, access_denied,
@@ -38,6 +38,9 @@ void make_hasty(int fd) noexcept;
 Address remote_address(int fd) noexcept;
 // The address from which the kernel would reach `dest`, port 0; sends nothing. Errors: unreachable.
 Result<Address> source_for(const Address& dest) noexcept;
+
+// Whether queue pairs can be addressed by it.
+bool is_gid(const Address& a) noexcept;
 
 struct Datagram {
   std::array<std::byte, wire::kMaxCmBytes + 1> bytes;

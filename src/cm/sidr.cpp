@@ -4,10 +4,13 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 
 #include "base/clock.hpp"
+#include "base/no_throw.hpp"
 #include "base/random.hpp"
+#include "cm/params_on_wire.hpp"
 
 namespace aperture::cm {
 
@@ -57,8 +60,9 @@ UdpPort::Asked* UdpPort::remember(const Address& from, uint64_t request_id) noex
     if (old == asked_.end()) return nullptr;
     asked_.erase(old);
   }
-  asked_.push_back({from, request_id, false, {}});
-  return &asked_.back();
+  assert(asked_.size() < kMaxRemembered && find(from, request_id) == nullptr);
+  const Status kept = no_throw([&] { asked_.push_back({from, request_id, false, {}}); });
+  return kept ? &asked_.back() : nullptr;
 }
 
 Sidr::~Sidr() {
@@ -71,7 +75,8 @@ Sidr::~Sidr() {
 
 Status Sidr::ask(std::span<const uint8_t> data, const Pace& pace, Done done) noexcept {
   wire::SidrReq req;
-  req.request_id = request_id_ = random_u64();
+  request_id_ = random_u64();
+  req.request_id = Wild(request_id_);
   std::copy(data.begin(), data.end(), req.data.begin());
   request_ = wire::encode(req);
   pace_ = pace;
@@ -88,6 +93,7 @@ Status Sidr::ask(std::span<const uint8_t> data, const Pace& pace, Done done) noe
 
 void Sidr::send_again() noexcept {
   timer_ = 0;
+  assert(pace_.tries >= 0);
   if (pace_.tries-- == 0) return finish(nullptr, -ETIMEDOUT);
   // whatever becomes of it, the timer or the answer tells
   [[maybe_unused]] const Status s = send_datagram(port_->fd(), request_.view(), from_, to_);
@@ -105,14 +111,10 @@ void Sidr::on_refused() noexcept {
 
 void Sidr::on_datagram(const Datagram& datagram) noexcept {
   auto rep = wire::decode_sidr_rep(datagram.view());
-  if (!rep || rep->request_id != request_id_ || datagram.from != to_) return;
-  if (rep->status != kSidrOk) return finish(nullptr, static_cast<int>(rep->status));
-  Params params;
-  params.qpn = rep->qpn;
-  params.qkey = rep->qkey;
-  params.ece = rep->ece;
-  params.data_bytes = static_cast<uint8_t>(rep->data.size());
-  std::copy(rep->data.begin(), rep->data.end(), params.data.begin());
+  if (!rep || rep->request_id.unchecked() != request_id_ || datagram.from != to_) return;
+  const uint32_t status = rep->status.unchecked();
+  if (status != kSidrOk) return finish(nullptr, static_cast<int>(status));
+  const Params params = params_of(*rep);
   finish(&params, 0);
 }
 
@@ -128,12 +130,12 @@ void Sidr::answer(uint32_t status, const Params& params) noexcept {
   if (!owes_) return;
   owes_ = false;
   wire::SidrRep rep;
-  rep.request_id = request_id_;
-  rep.status = status;
+  rep.request_id = Wild(request_id_);
+  rep.status = Wild(status);
   if (status == kSidrOk) {
-    rep.qpn = params.qpn;
-    rep.qkey = params.qkey;
-    rep.ece = params.ece;
+    rep.qpn = Wild(params.qpn);
+    rep.qkey = Wild(params.qkey);
+    rep.ece = on_wire(params.ece);
   }
   const size_t n = std::min<size_t>(params.data_bytes, rep.data.size());
   std::copy_n(params.data.begin(), n, rep.data.begin());

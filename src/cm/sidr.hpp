@@ -45,7 +45,7 @@ class UdpPort {
     wire::CmPacket answer;
   };
   Asked* find(const Address& from, uint64_t request_id) noexcept;
-  // Nothing: as many wait for their answers as may.
+  // Nothing: as many wait for their answers as may, or there is no memory.
   Asked* remember(const Address& from, uint64_t request_id) noexcept;
 
  private:

@@ -20,8 +20,8 @@ class AddressTable {
   const Address* find(uint64_t index) const noexcept {
     return index < entries_.size() && entries_[index].used ? &entries_[index].address : nullptr;
   }
-  // The lowest index of that address, or qp::kNoSource (~0) if it is not here.
-  uint64_t index_of(const Address& address) const noexcept;
+  // The lowest index of that address but for `except`, or qp::kNoSource (~0) if there is none.
+  uint64_t index_of(const Address& address, uint64_t except = ~uint64_t{0}) const noexcept;
   size_t count() const noexcept { return count_; }
   // True once an address was inserted while it was there already.
   bool has_duplicates() const noexcept { return has_duplicates_; }

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cassert>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
@@ -31,6 +32,7 @@ Connector::~Connector() {
 }
 
 void Connector::start(bool wait_first) noexcept {
+  assert(tries_ == 0 && deadline_timer_ == 0);
   deadline_ns_ = now_ns() + limits_.timeout_ns;
   set_deadline();
   if (wait_first) return wait();
@@ -43,6 +45,7 @@ void Connector::set_deadline() noexcept {
 }
 
 void Connector::dial() noexcept {
+  assert(!tcp_ && watch_ == 0 && peer_ == nullptr);  // the last try has hung up
   stage_ = Stage::dialing;
   ++tries_;
   auto tcp = connect_tcp(remote_);
@@ -67,6 +70,7 @@ void Connector::on_tcp() noexcept {
     watch_ = 0;
     return;
   }
+  assert(got_ < bytes_.size());
   const Status s = receive_bytes(tcp_.get(), bytes_, got_);
   if (s.error() == Errc::again) return;
   if (!s) return try_again();  // closed without an answer: it had no room, or it ended
@@ -96,10 +100,10 @@ void Connector::on_answer() noexcept {
       APERTURE_WARN(
           "%s speaks another version of Aperture's wire protocol: run the same release "
           "on both sides",
-          remote_.text().c_str());
+          remote_.print().c_str());
     } else {
       APERTURE_WARN("who listens at %s is not an Aperture endpoint: check the address",
-                    remote_.text().c_str());
+                    remote_.print().c_str());
     }
     return fail(Errc::protocol);
   }
@@ -113,7 +117,7 @@ void Connector::on_answer() noexcept {
       APERTURE_INFO(
           "%s is on another host, or in another network namespace: only peers on this "
           "host can be reached so far",
-          remote_.text().c_str());
+          remote_.print().c_str());
       return fail(Errc::unreachable);
     case wire::Verdict::offered: break;
   }
@@ -123,6 +127,7 @@ void Connector::on_answer() noexcept {
 }
 
 void Connector::enter(Stage joining_or_opening, Peer* peer) noexcept {
+  assert(joining_or_opening >= Stage::joining && peer != nullptr);
   stage_ = joining_or_opening;
   peer_ = peer;
   if (stage_ != Stage::opening || !request_) return;
@@ -169,6 +174,7 @@ void Connector::hang_up() noexcept {
   if (!tcp_) return;
   close_without_waiting(tcp_.get());
   tcp_.reset();
+  assert(!tcp_);
 }
 
 void Connector::on_deadline() noexcept {

@@ -1,5 +1,5 @@
 // First contact: how an endpoint finds the process behind another endpoint's address, and how the
-// two get a lane. architecture.md, "Addresses and first contact".
+// two get a lane. ARCHITECTURE.md, "Ideas, each with one home".
 //
 // Every connection begins with TCP to exactly (IP, port), so only the port's owner can offer
 // anything. The hellos carry boot id, network namespace, a 128-bit incarnation id, a fresh abstract
@@ -62,9 +62,8 @@ enum class ListenFor : uint8_t {
 struct ListenSpec {
   Address local;         // port 0: any; with an index: at a port of open_port()
   uint32_t domain = 0;   // protection domain that requests of peers meet here
-  int doorbell_fd = -1;  // eventfd of the endpoint's engine; outlives the listener; requests: none
+  int doorbell_fd = -1;  // of the endpoint's engine; outlives the listener; requests: none
   ContactEvents* events = nullptr;
-  uint32_t notices = 0;  // ring::kNotice...: one-sided accesses of peers that we want to be told of
   ListenFor what = ListenFor::lanes;
   size_t backlog = 0;  // requests: so many may wait for their answers; the others try again
   std::shared_ptr<const Secret> auth_key;  // null: none; only endpoints with the same one come
@@ -85,13 +84,14 @@ class Contact {
   // With an index it opens no socket: who says hello to that address (or, with the wildcard IP, to
   // that port and index) at an open port of this process comes to it. Only for lanes, and only ends
   // with an index come. Errors: addr_in_use (also the index), addr_not_avail (also: the port is not
-  // open, or not on that IP), no_fds, invalid.
+  // open, or not on that IP), no_fds, no_memory, invalid.
   virtual Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept = 0;
   // Stops listening; pending connects of this listener are dropped. No upcall runs or comes after
   // it has returned. Not from an upcall.
   virtual void unlisten(ListenerId id) noexcept = 0;
   // One TCP port number on all of these addresses, which endpoints with an index share. Whose index
-  // nobody listens for is told to come again. Errors: addr_in_use, addr_not_avail, no_fds, invalid.
+  // nobody listens for is told to come again. Errors: addr_in_use, addr_not_avail, no_fds,
+  // no_memory, invalid.
   virtual Result<PortId> open_port(std::span<const Address> ips, uint16_t& port) noexcept = 0;
   // Nobody can listen there any more; the sockets close with the last listener that does.
   virtual void close_port(PortId id) noexcept = 0;
@@ -102,9 +102,9 @@ class Contact {
   virtual void connect(ListenerId id, const Address& remote, uint64_t within_ns = 0) noexcept = 0;
   // Asks the passive endpoint at `remote` for a connection, on behalf of a listener for nobody. One
   // of on_connected, on_refused and on_connect_failed follows, however long the application there
-  // takes. unlisten() withdraws.
-  virtual void request(ListenerId id, const Address& remote,
-                       const wire::PrivateData& data) noexcept = 0;
+  // takes. unlisten() withdraws. Errors: no_memory, and nothing follows.
+  virtual Status request(ListenerId id, const Address& remote,
+                         const wire::PrivateData& data) noexcept = 0;
   // Answers a request: a lane to spec.events (spec.local is not looked at), whose number is in
   // `id` and whose end is unlisten(id). on_connected comes before it returns. Errors: no_entry
   // (nobody waits any more), access_denied (the authorization key is another than that of the

@@ -11,13 +11,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <condition_variable>
 #include <new>
-#include <system_error>
+#include <stdexcept>
 
 #include "base/clock.hpp"
 #include "base/event_fd.hpp"
+#include "base/no_throw.hpp"
 
 namespace aperture::nic {
 
@@ -99,7 +101,7 @@ Status ControlThread::start() noexcept {
     thread_id_ = thread.get_id();
     ::pthread_setname_np(thread.native_handle(), "aperture-ctl");
     thread.detach();
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // system_error or bad_alloc
     status = Errc::no_memory;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -114,8 +116,7 @@ void ControlThread::post(Work work) noexcept {
     first = posted_.empty();
     posted_.push_back(std::move(work));
   }
-  if (!first) return;
-  signal_eventfd(wake_.get());
+  if (first) signal_eventfd(wake_.get());
 }
 
 void ControlThread::run(Work work) noexcept {
@@ -139,12 +140,20 @@ void ControlThread::run(Work work) noexcept {
 
 Result<ControlThread::WatchId> ControlThread::watch(int fd, uint32_t epoll_events,
                                                     OnEvents on_events) noexcept {
+  assert(is_current() && fd >= 0);
   const WatchId id = next_id_++;
+  const Status kept = no_throw([&] {
+    watched_.emplace(id, std::make_shared<Watched>(Watched{fd, std::move(on_events)}));
+  });
+  if (!kept) return kept.error();
   epoll_event event{};
   event.events = epoll_events;
   event.data.u64 = id;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return errc_from_errno(errno);
-  watched_.emplace(id, std::make_shared<Watched>(Watched{fd, std::move(on_events)}));
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    const Errc why = errc_from_errno(errno);
+    watched_.erase(id);
+    return why;
+  }
   return id;
 }
 
@@ -173,6 +182,7 @@ void ControlThread::unwatch(WatchId id) noexcept {
 }
 
 ControlThread::TimerId ControlThread::add_timer(uint64_t at_ns, Work work) noexcept {
+  assert(is_current());
   const TimerId id = next_id_++;
   timers_.emplace(std::pair(at_ns, id), std::move(work));
   timer_times_.emplace(id, at_ns);
@@ -184,6 +194,7 @@ void ControlThread::cancel_timer(TimerId id) noexcept {
   if (it == timer_times_.end()) return;
   timers_.erase({it->second, id});
   timer_times_.erase(it);
+  assert(timers_.size() == timer_times_.size());
 }
 
 void ControlThread::loop() noexcept {
@@ -210,7 +221,7 @@ void ControlThread::dispatch(uint64_t id, uint32_t epoll_events) noexcept {
 }
 
 void ControlThread::run_posted() noexcept {
-  std::vector<Work> work;
+  Posted work;
   {
     const std::lock_guard guard(mutex_);
     work.swap(posted_);

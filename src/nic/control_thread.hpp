@@ -1,31 +1,36 @@
 // The control thread: one per process, asleep in epoll. It connects, accepts, watches for death and
-// runs timers, and the engine lets it drive data when nobody polls.
+// runs timers, and the engine lets it progress data when nobody polls.
 //
 // Started at first use with all signals blocked, never stopped: it lives until the process ends.
 // The callbacks run one at a time on it, must not block and must not throw. post() and run() are
 // for any thread; everything else is called on the control thread only (from a callback).
+//
+// Posts and timers cannot fail: where the heap has no memory for them they are taken from the
+// reserve (base/reserve.hpp). Once that is used up as well the process ends, since whoever waits
+// for them could not be told.
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
-#include <vector>
 
+#include "base/callback.hpp"
 #include "base/errc.hpp"
+#include "base/reserve.hpp"
 #include "nic/fork_guard.hpp"
 
 namespace aperture::nic {
 
 class ControlThread {
  public:
-  using Work = std::function<void()>;
-  using OnEvents = std::function<void(uint32_t epoll_events)>;
-  using WatchId = uint64_t;  // never 0
-  using TimerId = uint64_t;  // never 0
+  using Work = Callback<>;
+  using OnEvents = Callback<uint32_t>;  // of epoll
+  using WatchId = uint64_t;             // never 0
+  using TimerId = uint64_t;             // never 0
 
   // Errors: no_fds, no_memory; not_supported in a forked child.
   static Result<ControlThread*> instance() noexcept;
@@ -71,12 +76,16 @@ class ControlThread {
 
   // the control thread's own
   std::unordered_map<WatchId, std::shared_ptr<Watched>> watched_;
-  std::map<std::pair<uint64_t, TimerId>, Work> timers_;  // by time, then by age
-  std::unordered_map<TimerId, uint64_t> timer_times_;
+  using TimerKey = std::pair<uint64_t, TimerId>;  // by time, then by age
+  template <typename K, typename V>
+  using Map = std::map<K, V, std::less<K>, reserve::Allocator<std::pair<const K, V>>>;
+  Map<TimerKey, Work> timers_;
+  Map<TimerId, uint64_t> timer_times_;
   uint64_t next_id_ = 1;
 
+  using Posted = std::list<Work, reserve::Allocator<Work>>;
   std::mutex mutex_;
-  std::vector<Work> posted_;  // guarded by mutex_
+  Posted posted_;  // guarded by mutex_
 };
 
 }  // namespace aperture::nic

@@ -4,11 +4,14 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/no_throw.hpp"
 #include "base/random.hpp"
+#include "link/udp/udp.hpp"
 
 namespace aperture::nic {
 
@@ -20,7 +23,7 @@ constexpr uint64_t kPauseNs = 10'000'000;  // without descriptors, accept would 
 }  // namespace
 
 Doorway::Doorway(ControlThread& control, DoorwayHost& host, const Identity& self, DoorwayId id,
-                 Kind kind, std::vector<ParentOnlyFd> sockets, const Limits& limits) noexcept
+                 Kind kind, std::vector<ParentOnlyFd> sockets, const Limits& limits)
     : control_(control),
       host_(host),
       self_(self),
@@ -59,12 +62,15 @@ bool Doorway::is_at(const Address& address) const noexcept {
   });
 }
 
-Status Doorway::add_end(Listener& end) noexcept {
-  const auto [it, fresh] = ends_.try_emplace(end.end.address.index, &end);
-  return fresh ? Status() : Status(Errc::addr_in_use);
+Status Doorway::add_end(ListeningEnd& end) noexcept {
+  assert((end.end.address.index != 0) == shared_);
+  return no_throw([&]() -> Status {
+    const auto [it, fresh] = ends_.try_emplace(end.end.address.index, &end);
+    return fresh ? Status() : Status(Errc::addr_in_use);
+  });
 }
 
-void Doorway::remove_end(const Listener& end) noexcept {
+void Doorway::remove_end(const ListeningEnd& end) noexcept {
   const auto it = ends_.find(end.end.address.index);
   if (it == ends_.end() || it->second != &end) return;
   ends_.erase(it);
@@ -81,7 +87,11 @@ void Doorway::on_arrivals(const Door& door) noexcept {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     auto tcp = accept_one(door.socket.get());
     if (tcp) {
-      admit(*std::move(tcp));
+      if (is_served(tcp->get())) {
+        admit(*std::move(tcp));
+      } else {
+        close_without_waiting(tcp->get());
+      }
       continue;
     }
     if (tcp.error() == Errc::again) return;
@@ -89,6 +99,19 @@ void Doorway::on_arrivals(const Door& door) noexcept {
     if (!handshakes_.empty()) drop(handshakes_.begin()->first);
     return pause_accepting();
   }
+}
+
+// Whether who has connected may say hello: the kernel lets nobody in from elsewhere under an
+// address of this host.
+bool Doorway::is_served(int tcp) const noexcept {
+  if (!shared_) return true;
+  const Address from = remote_address(tcp);
+  if (from.ip == local_address(tcp).ip || link::udp::is_of_this_host(from)) return true;
+  APERTURE_INFO(
+      "%s of another host connected to queue pairs of this process, which serve this host "
+      "alone so far: the connection is closed",
+      from.print().c_str());
+  return false;
 }
 
 void Doorway::pause_accepting() noexcept {
@@ -102,16 +125,21 @@ void Doorway::pause_accepting() noexcept {
 
 void Doorway::admit(ParentOnlyFd tcp) noexcept {
   while (handshakes_.size() >= limits_.handshakes) drop(handshakes_.begin()->first);
-  auto handshake = std::make_unique<Handshake>();
   const uint64_t ticket = uint64_t{id_} << 32 | next_ticket_++;
-  handshake->ticket = ticket;
-  handshake->tcp = std::move(tcp);
-  handshake->deadline_ns = now_ns() + limits_.timeout_ns;
-  auto watch =
-      control_.watch(handshake->tcp.get(), EPOLLIN, [this, ticket](uint32_t) { on_tcp(ticket); });
-  if (!watch) return;
-  handshake->tcp_watch = watch.value();
-  handshakes_.emplace(ticket, std::move(handshake));
+  const Status admitted = no_throw([&] {
+    auto made = std::make_unique<Handshake>();
+    Handshake& handshake = *made;
+    handshake.ticket = ticket;
+    handshake.tcp = std::move(tcp);
+    handshake.deadline_ns = now_ns() + limits_.timeout_ns;
+    handshakes_.emplace(ticket, std::move(made));
+    auto watch =
+        control_.watch(handshake.tcp.get(), EPOLLIN, [this, ticket](uint32_t) { on_tcp(ticket); });
+    if (watch) handshake.tcp_watch = watch.value();
+    return Status(watch.error());
+  });
+  if (!admitted) return drop(ticket);  // it may try again
+  assert(handshakes_.size() <= limits_.handshakes);
   set_timer();
   on_tcp(ticket);  // the hello is often there already
 }
@@ -168,7 +196,7 @@ wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
     APERTURE_INFO(
         "%s on another host, or in another network namespace, wants to connect to %s: "
         "only peers on this host can be reached so far",
-        hello.source.text().c_str(), to.text().c_str());
+        hello.source.print().c_str(), to.print().c_str());
     return wire::Verdict::other_host;
   }
   const auto it = ends_.find(to.index);
@@ -176,7 +204,7 @@ wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
                     (it->second->end.address.is_any_ip() || it->second->end.address.ip == to.ip);
   if (!here) return shared_ ? wire::Verdict::not_yet : wire::Verdict::wrong_destination;
   end = it->second->end.listener;
-  return host_.judge(*it->second, hello);
+  return host_.validate(*it->second, hello);
 }
 
 // The answer that was decided; a handshake without an offer ends with it.
@@ -214,14 +242,18 @@ void Doorway::on_side_door(uint64_t ticket) noexcept {
     return;
   }
   if (h.knocks.size() == kMaxKnocks) return;  // who does not say Join is no reason to hold more
-  auto knock = std::make_unique<Knock>();
-  Knock* raw = knock.get();
-  knock->socket = *std::move(socket);
-  auto watch = control_.watch(knock->socket.get(), EPOLLIN,
-                              [this, ticket, raw](uint32_t) { on_knock(ticket, raw); });
-  if (!watch) return;
-  knock->watch = watch.value();
-  h.knocks.push_back(std::move(knock));
+  // without memory it is not let in, and may try again
+  static_cast<void>(no_throw([&] {
+    h.knocks.reserve(kMaxKnocks);
+    auto knock = std::make_unique<Knock>();
+    Knock* raw = knock.get();
+    knock->socket = *std::move(socket);
+    auto watch = control_.watch(knock->socket.get(), EPOLLIN,
+                                [this, ticket, raw](uint32_t) { on_knock(ticket, raw); });
+    if (!watch) return;
+    knock->watch = watch.value();
+    h.knocks.push_back(std::move(knock));
+  }));
 }
 
 void Doorway::on_knock(uint64_t ticket, Knock* knock) noexcept {
@@ -239,8 +271,8 @@ void Doorway::on_knock(uint64_t ticket, Knock* knock) noexcept {
   ParentOnlyFd socket = std::move(knock->socket);
   std::erase_if(h.knocks, [&](const auto& k) { return k.get() == knock; });
   if (!welcome) return;
-  close_side_door(
-      h);  // the nonce has let its process in; what remains of it is the ticket for Open
+  // the nonce has let its process in; what remains of it is the ticket for Open
+  close_side_door(h);
   const wire::Hello hello = h.hello;
   host_.on_joined(hello, join.value(), std::move(socket), who.value());
 }

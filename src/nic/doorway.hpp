@@ -7,7 +7,8 @@
 // An endpoint of libfabric has a doorway for itself, with one socket, and is found under index 0.
 // Queue pairs share one: a socket on each address of the host, all with the same port number, and
 // ends found under the index of the hello's destination. Whose index nobody has yet is asked to
-// come again.
+// come again. Queue pairs serve this host alone so far, though they listen at all its addresses: a
+// connection from an address that is none of its own is closed before a byte of it is read.
 //
 // Everything here is bounded, for all ends of a doorway together: handshakes in number (the oldest
 // makes room) and in time, bytes read to one hello, knocks at one socket name. Rubbish ends a
@@ -21,7 +22,7 @@
 #include <vector>
 
 #include "nic/control_thread.hpp"
-#include "nic/listener.hpp"
+#include "nic/listening_end.hpp"
 #include "nic/sockets.hpp"
 
 namespace aperture::nic {
@@ -30,7 +31,7 @@ class DoorwayHost {
  public:
   virtual ~DoorwayHost() = default;
   // A hello for this end from this host: offered, crossing or wrong_destination.
-  virtual wire::Verdict judge(Listener& listener, const wire::Hello& hello) noexcept = 0;
+  virtual wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello) noexcept = 0;
   // A process came with the right nonce: it becomes a peer.
   virtual void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
                          const Credentials& credentials) noexcept = 0;
@@ -48,8 +49,9 @@ class Doorway {
     uint64_t timeout_ns = 5'000'000'000;
   };
 
+  // By exception std::bad_alloc.
   Doorway(ControlThread& control, DoorwayHost& host, const Identity& self, DoorwayId id, Kind kind,
-          std::vector<ParentOnlyFd> sockets, const Limits& limits) noexcept;
+          std::vector<ParentOnlyFd> sockets, const Limits& limits);
   ~Doorway();
   Doorway(const Doorway&) = delete;
   Doorway& operator=(const Doorway&) = delete;
@@ -60,10 +62,10 @@ class Doorway {
   bool is_at(const Address& address) const noexcept;
   size_t handshakes() const noexcept { return handshakes_.size(); }
 
-  // Errors: addr_in_use (another has the index). The end outlives its time here.
-  Status add_end(Listener& end) noexcept;
+  // Errors: addr_in_use (another has the index), no_memory. The end outlives its time here.
+  Status add_end(ListeningEnd& end) noexcept;
   // Its handshakes end with it, in silence.
-  void remove_end(const Listener& end) noexcept;
+  void remove_end(const ListeningEnd& end) noexcept;
 
   static DoorwayId doorway_of(uint64_t ticket) noexcept {
     return static_cast<DoorwayId>(ticket >> 32);
@@ -98,13 +100,13 @@ class Doorway {
     ListenerId offered_to = 0;  // the end that was offered; 0: none so far
     wire::Hello hello;
     wire::Id128 nonce{};
-    ParentOnlyFd
-        side_door;  // the unix socket under the name that was offered, until one has joined
+    ParentOnlyFd side_door;  // the unix socket that was offered, until one has joined
     ControlThread::WatchId side_door_watch = 0;
     std::vector<std::unique_ptr<Knock>> knocks;
   };
 
   void on_arrivals(const Door& door) noexcept;
+  bool is_served(int tcp) const noexcept;
   void pause_accepting() noexcept;
   void admit(ParentOnlyFd tcp) noexcept;
   void on_tcp(uint64_t ticket) noexcept;
@@ -127,7 +129,7 @@ class Doorway {
   const bool shared_;
   const Limits limits_;
   std::vector<Door> doors_;
-  std::map<uint8_t, Listener*> ends_;  // by index
+  std::map<uint8_t, ListeningEnd*> ends_;  // by index
   ControlThread::TimerId resume_timer_ = 0;
   ControlThread::TimerId deadline_timer_ = 0;
   uint32_t next_ticket_ = 1;

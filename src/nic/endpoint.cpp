@@ -6,7 +6,7 @@
 namespace aperture::nic {
 
 void Endpoint::set_up(qp::Port& port, const EndpointOptions& options) noexcept {
-  port.domain = options.domain != 0 ? options.domain : options.engine->domain();
+  port.domain = options.met_by_requests();
   port.endpoint = options.id;
   port.wording = options.wording;
   port.raw_keys = options.raw_keys;

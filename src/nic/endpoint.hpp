@@ -51,6 +51,10 @@ struct EndpointOptions {
   size_t tx_size = 1024;            // operations in flight that are planned for
   size_t atomics_waiting = 0;       // of tx_size, atomics that wait for a connection or for room
   size_t rx_size = 1024;            // receives posted that are planned for (more are taken)
+
+  protect::DomainId met_by_requests() const noexcept {
+    return domain != 0 ? domain : engine->domain();
+  }
 };
 
 class Endpoint {

@@ -2,15 +2,16 @@
 #include "nic/engine.hpp"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
+#include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <new>
 #include <utility>
 
 #include "base/barrier.hpp"
 #include "base/clock.hpp"
-#include "base/event_fd.hpp"
+#include "base/doorbell.hpp"
 #include "nic/control_thread.hpp"
 #include "protect/rights.hpp"
 
@@ -31,24 +32,35 @@ constexpr uint32_t kIdleTicks = 25;  // then it ticks no more until it is woken
 Result<std::unique_ptr<Engine>> Engine::create(const Options& options) noexcept {
   auto contact = Contact::instance();
   if (!contact) return contact.error();
-  UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!doorbell) return errc_from_errno(errno);
-  auto* engine = new (std::nothrow) Engine(options, **contact, move_high(std::move(doorbell)));
+  Result<UniqueFd> doorbell = make_doorbell();
+  if (!doorbell) return doorbell.error();
+  ParentOnlyFd sleep(move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))));
+  if (!sleep) return errc_from_errno(errno);
+  std::unique_ptr<Engine> engine(
+      new (std::nothrow) Engine(options, **contact, *std::move(doorbell), std::move(sleep)));
   if (engine == nullptr) return Errc::no_memory;
-  if (engine->auto_progress_) engine->begin_watch();
-  return std::unique_ptr<Engine>(engine);
+  if (Status s = engine->wake_on(engine->doorbell_fd()); !s) return s.error();
+  if (engine->auto_progress_) {
+    if (Status s = engine->begin_watch(); !s) return s.error();
+  }
+  return engine;
 }
 
-Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell) noexcept
+Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell,
+               ParentOnlyFd sleep) noexcept
     : lock_(options.threaded || options.auto_progress),
       // where a lock is there anyway, a target that never polls shall not hang its peers
       auto_progress_(options.threaded || options.auto_progress),
       contact_(contact),
       keys_(contact.keys()),
       domain_(protect::new_domain()),
-      doorbell_(std::move(doorbell)) {}
+      doorbell_(std::move(doorbell)),
+      sleep_(std::move(sleep)) {
+  assert(doorbell_ && sleep_);
+}
 
 Engine::~Engine() {
+  assert(links_.empty());  // they are owned by what is gone by now
   if (!auto_progress_) return;
   auto thread = ControlThread::instance();
   if (!thread) return;
@@ -59,17 +71,24 @@ Engine::~Engine() {
 }
 
 void Engine::poll() noexcept {
-  if (asleep_) [[unlikely]]
-    wake_up();
+  if (attend_) [[unlikely]]
+    attend();
   // SYNC POINT: engine-posted: what was posted before the flag is in posted_
   if (has_posted_.load(std::memory_order_acquire)) [[unlikely]]
     run_posted();
   const uint64_t polls = ++polls_;
   const bool due = (polls & (kLookEvery - 1)) == 0;
-  if (!driven_.empty()) driven_.poll(polls, due);
+  if (!pollables_.empty()) pollables_.poll(polls, due);
   qps_.poll(polls, due);
   // relaxed: the control thread only wants to know whether it moves
   if (auto_progress_) polls_told_.store(polls, std::memory_order_relaxed);
+}
+
+// What few polls have to do, apart so that the others ask for it with one compare.
+void Engine::attend() noexcept {
+  assert(asleep_ || !links_.empty());
+  if (asleep_) wake_up();
+  for (link::Progress* link : links_) link->progress();
 }
 
 Status Engine::add_qp(qp::Qp& qp, Owner& owner) noexcept {
@@ -82,33 +101,96 @@ void Engine::remove_qp(qp::Qp& qp) noexcept {
   qps_.remove(qp);
 }
 
-Status Engine::add_driven(link::Driven& driven, DrivenOwner& owner) noexcept {
-  if (Status s = driven_.add(driven, owner); !s) return s;
+Status Engine::add_pollable(link::Pollable& one, PollableOwner& owner) noexcept {
+  if (Status s = pollables_.add(one, owner); !s) return s;
   if (asleep_) wake_up();
   return {};
 }
 
-void Engine::remove_driven(link::Driven& driven) noexcept {
-  driven_.remove(driven);
+void Engine::remove_pollable(link::Pollable& one) noexcept {
+  pollables_.remove(one);
+}
+
+// --- links, and what a sleeping engine waits for ---
+
+Status Engine::add_progress(link::Progress& link) noexcept {
+  assert(std::find(links_.begin(), links_.end(), &link) == links_.end());
+  try {
+    links_.push_back(&link);
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+  if (const int fd = link.fd(); fd >= 0) {
+    if (Status s = wake_on(fd); !s) {
+      links_.pop_back();
+      return s;
+    }
+  }
+  if (asleep_) {
+    wake_up();  // its descriptor is quiet from here on as well
+  } else {
+    arm_links(false);
+  }
+  set_asleep(false);
+  return {};
+}
+
+void Engine::remove_progress(link::Progress& link) noexcept {
+  if (std::erase(links_, &link) == 0) return;
+  if (const int fd = link.fd(); fd >= 0) forget_fd(fd);
+  set_asleep(asleep_);
+}
+
+Status Engine::wake_on(int fd) noexcept {
+  assert(fd >= 0 && sleep_);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (::epoll_ctl(sleep_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return errc_from_errno(errno);
+  return {};
+}
+
+void Engine::forget_fd(int fd) noexcept {
+  if (in_forked_child()) return;  // the epoll is the parent's
+  ::epoll_ctl(sleep_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+// Whoever watches sleep_fd() all the time shall not be woken for what polls find anyway.
+void Engine::arm_links(bool armed) noexcept {
+  if (in_forked_child()) return;
+  epoll_event event{};
+  if (armed) event.events = EPOLLIN;
+  for (const link::Progress* link : links_) {
+    if (const int fd = link->fd(); fd >= 0) ::epoll_ctl(sleep_.get(), EPOLL_CTL_MOD, fd, &event);
+  }
+}
+
+// --- sleep ---
+
+void Engine::set_asleep(bool asleep) noexcept {
+  asleep_ = asleep;
+  attend_ = asleep || !links_.empty();
 }
 
 bool Engine::prepare_to_sleep() noexcept {
-  drain_eventfd(doorbell_.get());
-  if (qps_.any_needs_polling() || driven_.any_needs_polling()) return false;
+  drain_doorbell(doorbell_.get());
+  if (qps_.any_needs_polling() || pollables_.any_needs_polling()) return false;
   qps_.set_consumer_state(ring::ConsumerState::asleep);
-  driven_.set_consumer_state(ring::ConsumerState::asleep);
-  asleep_ = true;
+  pollables_.set_consumer_state(ring::ConsumerState::asleep);
+  arm_links(true);
+  set_asleep(true);
   heavy_barrier();  // pairs with the producers' light_barrier() in ChannelTx::must_ring
   bool any = has_posted_.load(std::memory_order_acquire);
-  any = any || qps_.any_has_work() || driven_.any_has_work();
+  any = any || qps_.any_has_work() || pollables_.any_has_work();
   if (any) wake_up();
   return !any;
 }
 
 void Engine::wake_up() noexcept {
-  asleep_ = false;
+  assert(asleep_);
+  set_asleep(false);
+  arm_links(false);
   qps_.set_consumer_state(ring::ConsumerState::hot);
-  driven_.set_consumer_state(ring::ConsumerState::hot);
+  pollables_.set_consumer_state(ring::ConsumerState::hot);
   if (!auto_progress_ || ticking_) return;
   // who went to sleep and is woken again and again finds it ticking still, and wakes nobody
   ticking_ = true;
@@ -118,31 +200,28 @@ void Engine::wake_up() noexcept {
 
 void Engine::begin_wait() noexcept {
   if (waits_++ != 0 || !auto_progress_) return;
-  if (auto thread = ControlThread::instance()) (*thread)->heed(watch_, doorbell_.get(), false);
+  if (auto thread = ControlThread::instance()) (*thread)->heed(watch_, sleep_.get(), false);
 }
 
 void Engine::end_wait() noexcept {
+  assert(waits_ != 0);
   if (--waits_ != 0 || !auto_progress_) return;
-  if (auto thread = ControlThread::instance()) (*thread)->heed(watch_, doorbell_.get(), true);
+  if (auto thread = ControlThread::instance()) (*thread)->heed(watch_, sleep_.get(), true);
 }
 
-void Engine::post(std::function<void()> fn) noexcept {
+void Engine::post(Callback<> fn) noexcept {
   {
     const std::lock_guard guard(posted_mutex_);
-    try {
-      posted_.push_back(std::move(fn));
-    } catch (const std::bad_alloc&) {
-      return;
-    }
+    posted_.push_back(std::move(fn));
     // SYNC POINT: engine-posted
     has_posted_.store(true, std::memory_order_release);
   }
   // always: whether it sleeps is not ours to read, and this is rare
-  signal_eventfd(doorbell_.get());
+  ring_doorbell(doorbell_.get());
 }
 
 void Engine::run_posted() noexcept {
-  std::vector<std::function<void()>> work;
+  Posted work;
   {
     const std::lock_guard guard(posted_mutex_);
     work.swap(posted_);
@@ -153,15 +232,19 @@ void Engine::run_posted() noexcept {
 
 // --- automatic progress: everything below runs on the control thread ---
 
-void Engine::begin_watch() noexcept {
+Status Engine::begin_watch() noexcept {
   auto thread = ControlThread::instance();
-  if (!thread) return;
-  (*thread)->run([this, control = *thread] {
-    auto watch = control->watch(doorbell_.get(), EPOLLIN, [this](uint32_t) { on_doorbell(); });
-    if (watch) watch_ = *watch;
+  if (!thread) return thread.error();
+  Status status;
+  (*thread)->run([&, control = *thread] {
+    auto watch = control->watch(sleep_.get(), EPOLLIN, [this](uint32_t) { on_woken(); });
+    status = watch.error();
+    if (!watch) return;
+    watch_ = *watch;
     ticking_ = true;  // nobody else has this engine yet
     tick_again();
   });
+  return status;
 }
 
 void Engine::tick_again() noexcept {
@@ -189,13 +272,13 @@ void Engine::on_tick() noexcept {
   const bool goes_on = ticking_;
   lock_.unlock();
   if (!goes_on) return;
-  if (!resting) drive();
+  if (!resting) progress();
   tick_again();
 }
 
-void Engine::on_doorbell() noexcept {
+void Engine::on_woken() noexcept {
   idle_ticks_ = 0;
-  drive();
+  progress();
   {
     const EngineGuard guard(*this);
     if (!ticking_ && asleep_) return;
@@ -204,9 +287,10 @@ void Engine::on_doorbell() noexcept {
   tick_again();
 }
 
-// Drives in the application's place until there has been nothing to do for a while, then sleeps:
-// until the doorbell rings, or the application polls and stops again (on_tick() sees that).
-void Engine::drive() noexcept {
+// Progresses in the application's place until there has been nothing to do for a while, then
+// sleeps: until something makes sleep_fd() readable, or the application polls and stops again,
+// which on_tick() finds.
+void Engine::progress() noexcept {
   uint64_t until = now_ns() + kLingerNs;
   const uint64_t at_most = until + kTickNs;
   bool asleep = false;

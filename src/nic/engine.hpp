@@ -1,25 +1,33 @@
-// The progress engine: what drives the lanes of one domain.
+// The progress engine: what progresses the lanes of one domain.
 //
 // Everything below an engine (endpoints, queue pairs, CQs, counters, matching) is guarded by its
-// lock, which is free in FI_THREAD_DOMAIN and biased to the polling thread otherwise. Polling a CQ
-// drives the whole engine. Nobody else does in FI_THREAD_DOMAIN with manual progress; in all other
-// cases the control thread takes over when no one has polled for a while.
+// lock, which is free where the application serialises its calls and biased to the polling thread
+// otherwise. Polling a CQ progresses the whole engine. Without threads and automatic progress
+// nobody else does; in all other cases the control thread takes over when no one has polled for a
+// while.
 //
-// Sleep: prepare_to_sleep() marks all incoming channels asleep, passes a heavy barrier and looks
-// once more; from then on the first arrival rings doorbell_fd().
+// Sleep: prepare_to_sleep() marks all incoming channels asleep, arms the descriptors of links,
+// passes a heavy barrier and looks once more. From then on the first arrival makes sleep_fd()
+// readable: an epoll that holds the doorbell, which peers in shared memory ring, and the
+// descriptors of links and datagram sockets. Nobody takes events from it. Draining the doorbell is
+// all that a round of sleep costs; a descriptor of a link is quiet once the link has been polled.
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "base/callback.hpp"
 #include "base/fd.hpp"
 #include "base/lock.hpp"
-#include "link/driven.hpp"
+#include "base/reserve.hpp"
+#include "link/pollable.hpp"
+#include "link/progress.hpp"
 #include "nic/contact.hpp"
-#include "nic/drive_list.hpp"
+#include "nic/fork_guard.hpp"
+#include "nic/poll_list.hpp"
 #include "qp/qp.hpp"
 
 namespace aperture::nic {
@@ -27,8 +35,9 @@ namespace aperture::nic {
 class Engine {
  public:
   struct Options {
-    bool threaded = true;        // false: the application serialises (FI_THREAD_DOMAIN)
-    bool auto_progress = false;  // the control thread drives when nobody polls; implied by threaded
+    bool threaded = true;  // false: the application serialises its calls
+    // The control thread progresses when nobody polls; implied by threaded.
+    bool auto_progress = false;
   };
 
   // Also starts the process's control thread. Errors: no_fds, no_memory.
@@ -40,43 +49,58 @@ class Engine {
   protect::KeyTable& keys() noexcept { return keys_; }
   Contact& contact() noexcept { return contact_; }
 
-  // Drives every lane once. Lock held.
+  // Progresses every lane once. Lock held.
   void poll() noexcept;
-  // Readable when something may have arrived while asleep.
+  // Opened anew for each peer: whoever has published something for a sleeping engine rings it.
   int doorbell_fd() const noexcept { return doorbell_.get(); }
+  // To be waited on, here alone: readable when something may have arrived while asleep.
+  int sleep_fd() const noexcept { return sleep_.get(); }
   // Lock held. True: asleep, nothing had arrived. False: poll() and look again. Any later poll()
   // wakes up by itself.
   bool prepare_to_sleep() noexcept;
 
-  // A thread of the application's sleeps on doorbell_fd() itself, and polls when it rings: the
-  // control thread, which would have to be woken first, leaves the doorbell to it meanwhile. Lock
-  // held.
+  // A thread of the application's sleeps on sleep_fd() itself, and polls when it is readable: the
+  // control thread, which would have to be woken first, leaves that to it meanwhile. Lock held.
   void begin_wait() noexcept;
   void end_wait() noexcept;
 
-  // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread.
-  void post(std::function<void()> fn) noexcept;
+  // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread. Cannot fail: it
+  // takes memory from the reserve where the heap has none (base/reserve.hpp), and ends the process
+  // when that is used up, since a lane or its end could be told to nobody.
+  void post(Callback<> fn) noexcept;
 
-  // For endpoints, lock held: queue pairs to drive, and a call after each poll in which one of them
-  // was lost or broken (its owner winds it up). Errors of adding: no_memory.
+  // For endpoints, lock held: queue pairs to progress, and a call after each poll in which one of
+  // them was lost or broken (its owner winds it up). Errors of adding: no_memory.
   using Owner = OwnerOf<qp::Qp>;
   Status add_qp(qp::Qp& qp, Owner& owner) noexcept;
   void remove_qp(qp::Qp& qp) noexcept;
   // The same for queue pairs of other kinds.
-  using DrivenOwner = OwnerOf<link::Driven>;
-  Status add_driven(link::Driven& driven, DrivenOwner& owner) noexcept;
-  void remove_driven(link::Driven& driven) noexcept;
+  using PollableOwner = OwnerOf<link::Pollable>;
+  Status add_pollable(link::Pollable& one, PollableOwner& owner) noexcept;
+  void remove_pollable(link::Pollable& one) noexcept;
+
+  // Lock held, not from a progress(). A link whose lanes need moving: each poll calls it once,
+  // before the queue pairs, and its descriptor wakes a sleeping engine. Errors: no_memory, no_fds,
+  // io.
+  Status add_progress(link::Progress& link) noexcept;
+  void remove_progress(link::Progress& link) noexcept;
+  // Lock held. A descriptor that wakes a sleeping engine while it is readable. It is kept quiet
+  // outside of sleep by its owner, who forgets it before closing it. Errors: no_memory, io.
+  Status wake_on(int fd) noexcept;
+  void forget_fd(int fd) noexcept;
 
  private:
-  Engine(const Options& options, Contact& contact, UniqueFd doorbell) noexcept;
+  Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep) noexcept;
+  void set_asleep(bool asleep) noexcept;
+  void arm_links(bool armed) noexcept;
+  void attend() noexcept;
   void wake_up() noexcept;
   void run_posted() noexcept;
-  void begin_watch() noexcept;
-  void begin_ticking() noexcept;
+  Status begin_watch() noexcept;
   void tick_again() noexcept;
   void on_tick() noexcept;
-  void on_doorbell() noexcept;
-  void drive() noexcept;
+  void on_woken() noexcept;
+  void progress() noexcept;
 
   EngineLock lock_;
   const bool auto_progress_;
@@ -84,14 +108,18 @@ class Engine {
   protect::KeyTable& keys_;  // the contact's, at hand: registering asks for it each time
   const uint32_t domain_;
   UniqueFd doorbell_;
-  bool asleep_ = false;             // guarded by lock_
-  uint64_t polls_ = 0;              // guarded by lock_
-  uint32_t waits_ = 0;              // begin_wait() without end_wait(); guarded by lock_
-  DriveList<qp::Qp> qps_;           // guarded by lock_
-  DriveList<link::Driven> driven_;  // all other kinds; guarded by lock_
+  ParentOnlyFd sleep_;                  // epoll: the doorbell, links, datagram sockets
+  bool attend_ = false;                 // asleep_, or there are links; guarded by lock_
+  bool asleep_ = false;                 // guarded by lock_
+  uint64_t polls_ = 0;                  // guarded by lock_
+  uint32_t waits_ = 0;                  // begin_wait() without end_wait(); guarded by lock_
+  PollList<qp::Qp> qps_;                // guarded by lock_
+  PollList<link::Pollable> pollables_;  // all other kinds; guarded by lock_
+  std::vector<link::Progress*> links_;  // guarded by lock_
   std::atomic<bool> has_posted_{false};
   std::mutex posted_mutex_;
-  std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
+  using Posted = std::list<Callback<>, reserve::Allocator<Callback<>>>;
+  Posted posted_;  // guarded by posted_mutex_
 
   // automatic progress: the control thread's view
   std::atomic<uint64_t> polls_told_{0};  // polls_ as of the application's last poll

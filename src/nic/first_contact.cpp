@@ -1,251 +1,207 @@
-// How two endpoints come to one lane: hellos, offers, peers, crossing connects. See
-// first_contact.hpp.
+// The entry points of first contact, and the end of a peer: see first_contact.hpp.
 #include "nic/first_contact.hpp"
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-#include <tuple>
+#include <algorithm>
+#include <cassert>
+#include <cstdio>
+#include <mutex>
+#include <new>
 
-#include "base/clock.hpp"
-#include "base/event_fd.hpp"
-#include "base/log.hpp"
-#include "nic/port_owner.hpp"
-#include "nic/proof.hpp"
+#include "base/doorbell.hpp"
 
 namespace aperture::nic {
 
-// --- as acceptor ---------------------------------------------------------------------------------
+namespace {
 
-wire::Verdict FirstContact::judge(Listener& listener, const wire::Hello& hello) noexcept {
-  if (listener.what() == ListenFor::nobody) return wire::Verdict::wrong_destination;
-  const auto it = connectors_.find({listener.end.listener, hello.source});
-  if (it == connectors_.end()) return wire::Verdict::offered;
-  Connector& ours = *it->second;
-  if (ours.stage() == Connector::Stage::waiting) return wire::Verdict::offered;
-  // a lane of ours is about to be there: the other side's turn is over
-  if (ours.stage() == Connector::Stage::opening) return wire::Verdict::crossing;
-  // both sides compare the same two, whoever of them is asked
-  const bool theirs_first =
-      std::tie(hello.source, hello.incarnation) < std::tie(hello.destination, self_.incarnation);
-  if (!theirs_first || !ours.may_yield()) return wire::Verdict::crossing;
-  ours.yield();
-  return wire::Verdict::offered;
+// The same file, opened anew for reading only: who gets this descriptor cannot write through it.
+UniqueFd open_read_only(int fd) noexcept {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  return move_high(UniqueFd(::open(path, O_RDONLY | O_CLOEXEC)));
 }
 
-void FirstContact::on_ticket_lost(ListenerId listener, const wire::Hello& hello) noexcept {
-  const auto it = connectors_.find({listener, hello.source});
-  if (it != connectors_.end()) it->second->stop_waiting();
+// Half-open connections hold up to two descriptors each: at most a quarter of what we may have.
+size_t most_handshakes() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 64;
+  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 8, 16, 1024));
 }
 
-void FirstContact::on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
-                             const Credentials& credentials) noexcept {
-  auto peer = std::make_shared<Peer>(peer_context_, std::move(socket), credentials);
-  if (peer->answer(join, hello.nonce)) adopt(std::move(peer));
+}  // namespace
+
+Result<Contact*> Contact::instance() noexcept {
+  static constinit std::mutex mutex;       // has nothing to destroy: used until the process ends
+  static FirstContact* the_one = nullptr;  // guarded by mutex
+  if (in_forked_child()) return Errc::not_supported;
+  const std::lock_guard guard(mutex);
+  if (the_one == nullptr) {
+    auto created = FirstContact::create();
+    if (!created) return created.error();
+    the_one = *created;
+  }
+  return the_one;
 }
 
-void FirstContact::adopt(std::shared_ptr<Peer> peer) noexcept {
-  // whoever has not joined and opened a lane by then will not: it must not cost us a descriptor
-  const std::weak_ptr<Peer> weak = peer;
-  control_.add_timer(now_ns() + listener_limits.timeout_ns, [weak] {
-    const auto newcomer = weak.lock();
-    if (newcomer && !newcomer->ever_opened()) newcomer->go_down(Errc::timed_out);
+Result<FirstContact*> FirstContact::create() noexcept {
+  auto control = ControlThread::instance();
+  if (!control) return control.error();
+  auto self = Identity::read();
+  if (!self) return self.error();
+  auto keys = protect::KeyTable::create();
+  if (!keys) return keys.error();
+  (*control)->run([&] { (*keys)->end_with_this_thread(); });
+  UniqueFd read_only = open_read_only((*keys)->fd());  // without it peers go without our keys
+  auto* made = new (std::nothrow)
+      FirstContact(**control, *std::move(keys), std::move(read_only), self.value());
+  if (made == nullptr) return Errc::no_memory;
+  return made;
+}
+
+FirstContact::FirstContact(ControlThread& control, std::unique_ptr<protect::KeyTable> keys,
+                           UniqueFd keys_read_only, const Identity& self) noexcept
+    : control_(control),
+      keys_(std::move(keys)),
+      keys_read_only_(std::move(keys_read_only)),
+      self_(self),
+      connecting_(control_, self_, connector_limits, listeners_, peers_, lanes_),
+      accepting_({self_, listeners_, peers_, lanes_, connecting_, requests_}),
+      listeners_(control_, accepting_, self_, listener_limits),
+      peers_({control_, *this, accepting_, connecting_, self_, *keys_, keys_read_only_, shares_},
+             listener_limits),
+      lanes_(listeners_, peers_),
+      requests_(listeners_, lanes_) {
+  listener_limits.handshakes = most_handshakes();
+}
+
+// --- ends and ports ------------------------------------------------------------------------------
+
+Result<ListenerId> FirstContact::listen(const ListenSpec& spec, Address& bound) noexcept {
+  if (in_forked_child()) return Errc::not_supported;
+  if (spec.events == nullptr) return Errc::invalid;
+  if (spec.doorbell_fd < 0 && spec.what != ListenFor::requests) return Errc::invalid;
+  Result<ListenerId> id = Errc::no_memory;
+  Address where = spec.local;
+  if (spec.local.index != 0) {
+    if (spec.what != ListenFor::lanes) return Errc::invalid;
+    control_.run([&] { id = listeners_.add_at_port(spec); });
+  } else {
+    auto socket = listen_tcp(spec.local, where);
+    if (!socket) return socket.error();
+    control_.run([&] { id = listeners_.add(spec, where, *std::move(socket)); });
+  }
+  if (id.ok()) bound = where;
+  return id;
+}
+
+void FirstContact::unlisten(ListenerId id) noexcept {
+  control_.run([&] {
+    const ListeningEnd* const listener = listeners_.find(id);
+    if (listener == nullptr) return;
+    connecting_.withdraw_all(id);
+    requests_.refuse_all(*listener);
+    lanes_.forget_end(id);
+    assert(listeners_.find(id) == listener);
+    listeners_.remove(id);
   });
-  peers_.push_back(std::move(peer));
 }
 
-// A process of another user is believed to be the endpoint that it says only if that port is its
-// user's; what we had for the real one would go to it.
-bool FirstContact::speaks_for(const Peer& peer, const Address& source) const noexcept {
-  if (peer.same_user()) return true;
-  const auto owner = owner_of_port(source);
-  if (owner.ok() && owner.value() == peer.uid()) return true;
-  APERTURE_WARN(
-      "process %d of user %u says that it is %s, which %s: refused", peer.pid(), peer.uid(),
-      source.text().c_str(),
-      owner.ok() ? "belongs to another user" : "nobody of this host is known to listen at");
-  return false;
+void FirstContact::set_backlog(ListenerId id, size_t backlog) noexcept {
+  control_.run([&] {
+    ListeningEnd* const listener = listeners_.find(id);
+    if (listener != nullptr) listener->backlog = backlog;
+  });
 }
 
-// Open does not prove that its endpoint holds the key of ours.
-void FirstContact::refuse_key(Peer& peer, const wire::Open& open, Listener& listener) noexcept {
-  const bool theirs = open.proof != wire::Proof{};
-  const bool ours = listener.end.auth_key != nullptr;
-  APERTURE_WARN("%s (process %d) may not connect to %s: %s; give both endpoints the same auth_key",
-                open.source.text().c_str(), peer.pid(), listener.end.address.text().c_str(),
-                !ours     ? "it has an authorization key, and the endpoint here has none"
-                : !theirs ? "it has no authorization key, and the endpoint here has one"
-                          : "its authorization key is another than that of the endpoint here");
-  peer.reject(open.attempt.unchecked(), wire::Why::wrong_key);
-  // our own connect to there waited for this one: it asks now, and is told as much
-  const auto waiting = connectors_.find({listener.end.listener, open.source});
-  if (waiting != connectors_.end()) waiting->second->stop_waiting();
+Result<PortId> FirstContact::open_port(std::span<const Address> ips, uint16_t& port) noexcept {
+  if (in_forked_child()) return Errc::not_supported;
+  const bool any = std::any_of(ips.begin(), ips.end(), [](const auto& a) { return a.is_any_ip(); });
+  if (ips.empty() || any) return Errc::invalid;  // who connects is told apart by where he came to
+  uint16_t number = 0;
+  auto sockets = listen_tcp_on_all(ips, number);
+  if (!sockets) return sockets.error();
+  Result<PortId> id = Errc::no_memory;
+  control_.run([&] { id = listeners_.open_port(*std::move(sockets)); });
+  if (id.ok()) port = number;
+  return id;
 }
 
-// The listener that Open or Connect is for; nullptr: it may not come in, and has been told.
-Listener* FirstContact::opened_listener(Peer& peer, const wire::Open& open, const Packet& packet,
-                                        ListenFor what, wire::Statement& statement) noexcept {
-  const auto refuse = [&](wire::Why why) -> Listener* {
-    peer.reject(open.attempt.unchecked(), why);
-    return nullptr;
-  };
-  const std::shared_ptr<Doorway> doorway = doorway_of(open.ticket.unchecked());
-  if (doorway == nullptr) return refuse(wire::Why::no_endpoint);
-  const auto it = listeners_.find(doorway->take_ticket(open, peer.incarnation(), statement));
-  if (it == listeners_.end()) {
-    APERTURE_DEBUG("process %d came to %s with a ticket that is not valid", peer.pid(),
-                   open.destination.text().c_str());
-    return refuse(wire::Why::bad_ticket);
-  }
-  Listener& listener = *it->second;
-  if (!speaks_for(peer, open.source)) return refuse(wire::Why::bad_ticket);
-  if (listener.what() != what) return refuse(wire::Why::wrong_kind);
-  if (!proves(open.proof, listener.end.auth_key.get(), statement, wire::Who::connector)) {
-    refuse_key(peer, open, listener);
-    return nullptr;
-  }
-  if (packet.fds_lost) return refuse(wire::Why::no_resources);
-  return &listener;
+void FirstContact::close_port(PortId id) noexcept {
+  control_.run([&] { listeners_.close_port(id); });
 }
 
-void FirstContact::on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept {
-  const uint32_t attempt = open.attempt.unchecked();
-  wire::Statement statement;
-  Listener* const found = opened_listener(peer, open, packet, ListenFor::lanes, statement);
-  if (found == nullptr) return;
-  Listener& listener = *found;
-  const auto ours = connectors_.find({listener.end.listener, open.source});
-  if (ours != connectors_.end() && ours->second->stage() == Connector::Stage::opening) {
-    return peer.reject(attempt, wire::Why::crossing);
-  }
-  LocalEnd end = listener.end;
-  end.address = open.destination;
-  std::shared_ptr<PeerLane> record;
-  auto lane = peer.accept(end, open, statement, packet, record);
-  if (!lane) {
-    const bool theirs = lane.error() == Errc::protocol;
-    return peer.reject(attempt, theirs ? wire::Why::bad_lane : wire::Why::no_resources);
-  }
-  take_connector({listener.end.listener, open.source});  // this lane is what it waited for
-  lane_up(record, *std::move(lane));
+// --- connecting and answering --------------------------------------------------------------------
+
+void FirstContact::connect(ListenerId id, const Address& remote, uint64_t within_ns) noexcept {
+  control_.post([=, this] { connecting_.begin(id, remote, nullptr, within_ns); });
 }
 
-// --- as connector --------------------------------------------------------------------------------
-
-void FirstContact::on_offer(Connector& connector, const wire::Answer& offer) noexcept {
-  const std::shared_ptr<Peer> known = peer_of(offer.incarnation);
-  if (known == nullptr) return join(connector, offer);
-  if (known->joined()) return open(connector, *known);
-  connector.enter(Connector::Stage::joining, known.get());
+Status FirstContact::request(ListenerId id, const Address& remote,
+                             const wire::PrivateData& data) noexcept {
+  std::unique_ptr<wire::PrivateData> said(new (std::nothrow) wire::PrivateData(data));
+  if (said == nullptr) return Errc::no_memory;
+  control_.post(
+      [this, id, remote, said = std::move(said)] { connecting_.begin(id, remote, said.get(), 0); });
+  return {};
 }
 
-std::shared_ptr<Peer> FirstContact::peer_of(const wire::Id128& incarnation) noexcept {
-  for (const auto& peer : peers_) {
-    if (!peer->is_down() && peer->incarnation() == incarnation) return peer;
-  }
-  return nullptr;
+Status FirstContact::accept(RequestId request, const ListenSpec& spec,
+                            const wire::PrivateData& data, ListenerId& id) noexcept {
+  if (in_forked_child()) return Errc::not_supported;
+  if (spec.events == nullptr || spec.doorbell_fd < 0) return Errc::invalid;
+  Result<ListenerId> end = Errc::no_entry;
+  control_.run([&] { end = requests_.accept(request, spec, data); });
+  if (end.ok()) id = *end;
+  return end.error();
 }
 
-void FirstContact::join(Connector& connector, const wire::Answer& offer) noexcept {
-  auto socket = connect_abstract(offer.socket_name);
-  if (!socket) {
-    // the name is gone, or its queue is full of strangers: another try gets another name
-    const bool ours = socket.error() == Errc::no_fds || socket.error() == Errc::no_memory;
-    return ours ? on_connector_failed(connector, socket.error()) : connector.try_again();
-  }
-  auto who = peer_credentials(socket->get());
-  if (!who) return connector.try_again();
-  auto peer = std::make_shared<Peer>(peer_context_, *std::move(socket), who.value());
-  if (!peer->begin(offer.nonce, connector.nonce(), offer.incarnation)) return connector.try_again();
-  connector.enter(Connector::Stage::joining, peer.get());
-  adopt(std::move(peer));
+void FirstContact::refuse(RequestId request, const wire::PrivateData& data) noexcept {
+  control_.run([&] { requests_.refuse(request, data); });
 }
 
-void FirstContact::on_peer_joined(Peer& peer) noexcept {
-  std::vector<uint32_t> attempts;  // opening may end a connector
-  for (const auto& [pair, connector] : connectors_) {
-    if (connector->peer() == &peer && connector->stage() == Connector::Stage::joining) {
-      attempts.push_back(connector->attempt());
-    }
-  }
-  for (const uint32_t attempt : attempts) {
-    if (Connector* connector = connector_of(attempt)) open(*connector, peer);
-  }
+void FirstContact::keep_request(RequestId request) noexcept {
+  control_.run([&] { requests_.keep(request); });
 }
 
-void FirstContact::open(Connector& connector, Peer& peer) noexcept {
-  connector.enter(Connector::Stage::opening, &peer);
-  const Status s = peer.open(connector.end(), connector.remote(), connector.nonce(),
-                             connector.offer(), connector.attempt(), connector.request());
-  if (s.ok()) return;
-  if (s.error() == Errc::peer_lost) return connector.try_again();
-  on_connector_failed(connector, s.error());
+void FirstContact::close_lane(std::unique_ptr<link::Lane> lane) noexcept {
+  link::Lane* raw = lane.release();  // in a forked child nothing of it is there to be unmapped
+  if (raw == nullptr || in_forked_child()) return;
+  control_.post([this, raw] { lanes_.close(std::unique_ptr<link::Lane>(raw)); });
 }
 
-void FirstContact::on_accept(Peer& peer, const wire::Accept& accept, Packet& packet) noexcept {
-  std::shared_ptr<PeerLane> record;
-  auto lane = peer.opened(accept, packet, record);
-  if (record == nullptr) return peer.go_down(Errc::protocol);
-  Connector* connector = connector_of(accept.attempt.unchecked());
-  const bool wanted = connector != nullptr && connector->peer() == &peer &&
-                      connector->stage() == Connector::Stage::opening &&
-                      connector->request() == nullptr;
-  if (!lane || !wanted) {
-    peer.close_here(*record);  // the other side has a lane that will not be used
-    if (wanted) on_connector_failed(*connector, lane.error());
-    return;
-  }
-  take_connector({connector->end().listener, connector->remote()});
-  lane_up(record, *std::move(lane));
+FirstContact::Census FirstContact::census() noexcept {
+  Census c{};
+  control_.run([&] {
+    const auto [ends, doorways, handshakes] = listeners_.count();
+    const auto [peers, lanes, resting] = peers_.count();
+    c = {ends, handshakes, connecting_.size(), peers, lanes, resting, requests_.size(), doorways};
+  });
+  return c;
 }
 
-void FirstContact::on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept {
-  peer.open_rejected(attempt);
-  Connector* connector = connector_of(attempt);
-  if (connector == nullptr || connector->peer() != &peer) return;
-  switch (why) {
-    case wire::Why::crossing: return connector->yield();
-    case wire::Why::wrong_kind: return on_connector_failed(*connector, Errc::refused);
-    case wire::Why::no_endpoint:
-    case wire::Why::bad_ticket:
-    case wire::Why::no_resources: return connector->try_again();
-    case wire::Why::bad_lane: return on_connector_failed(*connector, Errc::protocol);
-    case wire::Why::wrong_key: return on_connector_failed(*connector, Errc::access_denied);
-  }
+// --- what becomes of peers -----------------------------------------------------------------------
+
+void FirstContact::on_lane_closed(PeerLane& lane) noexcept {
+  lanes_.down(lane, Errc::shut_down);
 }
 
 void FirstContact::on_rung(Peer& peer) noexcept {
-  for (const auto& lane : peer.lanes()) {
+  for (const auto& [key, lane] : peer.lanes()) {
     if (lane->lane == nullptr) continue;
-    const auto listener = listeners_.find(lane->listener);
-    if (listener == listeners_.end()) continue;
-    signal_eventfd(listener->second->end.doorbell_fd);
+    const ListeningEnd* const listener = listeners_.find(lane->listener);
+    if (listener != nullptr) ring_doorbell(listener->end.doorbell_fd);
   }
 }
 
-// --- the end of a peer ---------------------------------------------------------------------------
-
 void FirstContact::on_peer_down(Peer& peer, Errc why) noexcept {
-  const std::shared_ptr<Peer> keep = peer.shared_from_this();
-  std::erase(peers_, keep);
-  for (const auto& segment : peer.take_watched_segments()) rest(segment);
-  for (const auto& lane : peer.lanes()) {
-    lane_down(*lane, why == Errc::protocol ? Errc::protocol : Errc::peer_lost);
-  }
-  drop_requests_of(peer);
-  std::vector<Connector*> asking;  // an application may have seen the request: not once more
-  for (auto& [pair, connector] : connectors_) {
-    if (connector->peer() != &peer) continue;
-    const bool asked =
-        connector->request() != nullptr && connector->stage() == Connector::Stage::opening;
-    if (asked) {
-      asking.push_back(connector.get());
-    } else {
-      connector->try_again();
-    }
-  }
-  for (Connector* connector : asking) {
-    on_connector_failed(*connector, why == Errc::protocol ? Errc::protocol : Errc::peer_lost);
-  }
+  peers_.remove(peer);
+  const Errc told = why == Errc::protocol ? Errc::protocol : Errc::peer_lost;
+  for (const auto& [key, lane] : peer.lanes()) lanes_.down(*lane, told);
+  requests_.peer_down(peer);
+  connecting_.peer_down(peer, told);
 }
 
 }  // namespace aperture::nic

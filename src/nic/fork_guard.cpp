@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cassert>
 #include <cstdint>
 
 namespace aperture::nic {
@@ -40,6 +41,7 @@ Status install() noexcept {
   }
   if (::pthread_atfork(nullptr, nullptr, close_in_child) != 0) return Errc::no_memory;
   auto* word = static_cast<uint64_t*>(page);
+  assert(*word == 0 && *g_alive_word.load(std::memory_order_relaxed) == 1);  // relaxed: ours
   *word = 1;
   // SYNC POINT: fork-guard: the word is set before anyone can find it
   g_alive_word.store(word, std::memory_order_release);
@@ -80,6 +82,7 @@ ParentOnlyFd& ParentOnlyFd::operator=(ParentOnlyFd&& other) noexcept {
   if (this != &other) {
     reset();
     fd_ = std::move(other.fd_);
+    assert(!other.fd_);
   }
   return *this;
 }
@@ -91,6 +94,7 @@ void ParentOnlyFd::reset() noexcept {
   } else {
     static_cast<void>(fd_.release());
   }
+  assert(!fd_);
 }
 
 }  // namespace aperture::nic

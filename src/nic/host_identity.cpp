@@ -104,7 +104,7 @@ const NodeGuid& node_guid() noexcept {
   return guid;
 }
 
-const std::vector<Address>& host_addresses() noexcept {
+const std::vector<Address>& host_addresses() {
   // never destroyed: asked for until the very end of the process
   static const auto* const table = new std::vector<Address>(read_addresses());
   return *table;

@@ -21,8 +21,9 @@ const NodeGuid& node_guid() noexcept;
 
 // The addresses of the interfaces that are up, ports 0: IPv4 of real interfaces, IPv4 of loopback,
 // IPv6 that is not link-local (::1 last). What FI_APERTURE_IFACE names, an interface or an address,
-// comes before all others. Never empty: 127.0.0.1 where the kernel tells nothing.
-const std::vector<Address>& host_addresses() noexcept;
+// comes before all others. Never empty: 127.0.0.1 where the kernel tells nothing. By exception
+// std::bad_alloc, at first use.
+const std::vector<Address>& host_addresses();
 
 constexpr int kMaxHostAddresses = 128;
 

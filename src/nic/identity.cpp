@@ -8,6 +8,8 @@
 
 #include <array>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -24,6 +26,28 @@ namespace {
 uint64_t inode_of(const char* path) noexcept {
   struct stat st;
   return ::stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+// What /proc/self/uid_map says where every user has a number: the first namespace.
+constexpr uint64_t kAllUsers = 0xffff'ffff;
+
+bool read_number(const char* path, const char* format, uint64_t& number) noexcept {
+  FILE* file = std::fopen(path, "re");
+  if (file == nullptr) return false;
+  const bool found = std::fscanf(file, format, &number) == 1;
+  std::fclose(file);
+  return found;
+}
+
+// In a user namespace, whoever has no number there is told to be the overflow user, 65534: we, a
+// stranger, or both.
+bool may_be_overflow_user(uid_t uid) noexcept {
+  uint64_t users = 0;
+  uint64_t overflow = 0;
+  if (read_number("/proc/self/uid_map", "%*u %*u %" SCNu64, users) && users == kAllUsers) {
+    return false;
+  }
+  return !read_number("/proc/sys/kernel/overflowuid", "%" SCNu64, overflow) || overflow == uid;
 }
 
 DirectWish read_wish() noexcept {
@@ -81,14 +105,26 @@ Result<Identity> Identity::read() noexcept {
   random_bytes(id.incarnation.data(), id.incarnation.size());
   id.net_ns = read_net_ns();
   id.pid_ns = inode_of("/proc/self/ns/pid");
+  id.time_ns = inode_of("/proc/self/ns/time");
+  id.user_ns = inode_of("/proc/self/ns/user");
   if (id.net_ns == 0 || id.pid_ns == 0) return Errc::io;
   id.pid = ::getpid();
   id.uid = ::geteuid();
+  id.uid_is_ours = !may_be_overflow_user(id.uid);
   id.start_time = protect::thread_start_time(id.pid, id.pid);
   id.heavy_barriers = register_for_heavy_barriers();
   id.direct = read_wish();
   carry_out(id.direct);
   return id;
+}
+
+bool Identity::same_user(pid_t there, uid_t its_uid) const noexcept {
+  if (its_uid != uid) return false;
+  if (uid_is_ours) return true;
+  // the kernel tells the namespaces of a process only to who might debug it, by its true ids
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/%d/ns/user", there);
+  return there > 0 && user_ns != 0 && inode_of(path) == user_ns;
 }
 
 }  // namespace aperture::nic

@@ -22,8 +22,11 @@ struct Identity {
   wire::Id128 incarnation{};  // 128 random bits, drawn by this process
   uint64_t net_ns = 0;        // inodes of the namespaces
   uint64_t pid_ns = 0;
+  uint64_t time_ns = 0;  // 0: a kernel without
+  uint64_t user_ns = 0;
   pid_t pid = 0;
   uid_t uid = 0;
+  bool uid_is_ours = true;  // no unmapped user can seem to be this one
   uint64_t start_time = 0;  // field 22 of /proc/self/stat
   bool heavy_barriers = false;
   DirectWish direct = DirectWish::if_possible;
@@ -31,6 +34,8 @@ struct Identity {
   // Errors: io (/proc does not say who we are).
   static Result<Identity> read() noexcept;
 
+  // Whether the process, whose ids a socket told, runs as the same user.
+  bool same_user(pid_t there, uid_t its_uid) const noexcept;
   // Shared memory reaches there: the same kernel and the same abstract socket names.
   bool same_host(const wire::Id128& boot, uint64_t net) const noexcept {
     return boot == boot_id && net == net_ns;

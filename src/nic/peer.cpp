@@ -1,169 +1,351 @@
-// The unix socket of a process pair, its messages, and the watch over its other end: see peer.hpp.
+// Lanes between two processes, and the packets that make and end them: see peer.hpp.
 #include "nic/peer.hpp"
 
-#include <fcntl.h>
-#include <sys/epoll.h>
+#include <array>
+#include <cassert>
 
-#include "base/clock.hpp"
+#include "base/doorbell.hpp"
 #include "base/log.hpp"
+#include "base/no_throw.hpp"
+#include "link/shm/segment.hpp"
+#include "nic/proof.hpp"
 
 namespace aperture::nic {
 
 namespace {
 
-constexpr size_t kMaxOutbox = 4096;  // messages; a peer that reads nothing for that long is cut off
-constexpr int kPacketsAtOnce = 16;   // then the other sockets have their turn
-constexpr uint64_t kFlushAfterNs = 2'000'000;
+constexpr uint32_t kMaxSegmentNumber = 0x7fffffff;
 
 }  // namespace
 
-Peer::Peer(const PeerContext& context, ParentOnlyFd socket, const Credentials& credentials) noexcept
-    : context_(context), socket_(std::move(socket)), credentials_(credentials) {}
+Peer::Peer(const PeerContext& context, ParentOnlyFd socket, const Credentials& credentials)
+    : context_(context),
+      channel_(context.control, context.self, *this, std::move(socket), credentials),
+      memory_(channel_, context.keys, context.keys_read_only, context.shares) {}
 
-Peer::~Peer() {
-  context_.control.unwatch(watch_);
-  context_.control.cancel_timer(flush_timer_);
-}
-
-wire::Join Peer::introduction(const wire::Id128& nonce) const noexcept {
-  wire::Join join;
-  join.nonce = nonce;
-  join.incarnation = context_.self.incarnation;
-  join.pid_ns = context_.self.pid_ns;
-  join.start_time = Wild<uint64_t>(context_.self.start_time);
-  join.heavy_barriers = context_.self.heavy_barriers;
-  join.direct_denied = context_.self.direct == DirectWish::deny;
-  return join;
+Peer::LaneKey Peer::key_of(const PeerMemory::Place& place) noexcept {
+  return uint64_t{place.created_here} << 63 | uint64_t{place.segment} << 16 | place.index;
 }
 
 Status Peer::begin(const wire::Id128& nonce, const wire::Id128& expected,
                    const wire::Id128& incarnation) noexcept {
-  incarnation_ = incarnation;
-  expected_nonce_ = expected;
-  auto watch = context_.control.watch(socket_.get(), EPOLLIN, [this](uint32_t) { on_events(); });
-  if (!watch) return watch.error();
-  watch_ = watch.value();
-  return send(wire::encode_join(introduction(nonce)), {});
+  return channel_.begin(nonce, expected, incarnation);
 }
 
 Status Peer::answer(const wire::Join& join, const wire::Id128& nonce) noexcept {
-  incarnation_ = join.incarnation;
-  auto watch = context_.control.watch(socket_.get(), EPOLLIN, [this](uint32_t) { on_events(); });
-  if (!watch) return watch.error();
-  watch_ = watch.value();
-  learn(join);
-  return send(wire::encode_joined(introduction(nonce)), {});
+  return channel_.answer(join, nonce);
 }
 
-void Peer::learn(const wire::Join& join) noexcept {
-  const Identity& self = context_.self;
-  joined_ = true;
-  joined_at_ns_ = now_ns();
-  fence_sends_ = !(self.heavy_barriers && join.heavy_barriers);
-  direct_possible_ = same_user() && credentials_.pid > 0 && join.pid_ns == self.pid_ns &&
-                     !join.direct_denied && self.direct != DirectWish::deny;
-  // the start time is only worth something in the same pid namespace; without it the number must do
-  const bool same_numbers = join.pid_ns == self.pid_ns;
-  liveness_ = Liveness(credentials_.pid, same_numbers ? join.start_time.unchecked() : 0);
+// --- what the channel tells ----------------------------------------------------------------------
+
+void Peer::on_joined() noexcept {
+  context_.answers.on_peer_joined(*this);
 }
 
-void Peer::on_events() noexcept {
-  const std::shared_ptr<Peer> keep = shared_from_this();
-  for (int i = 0; i < kPacketsAtOnce && !down_; ++i) {
-    Packet packet;
-    const Status s = receive_packet(socket_.get(), packet);
-    if (s.error() == Errc::again) break;
-    if (!s) return go_down(s.error());
-    handle(packet);
-  }
-  // whatever it said: a Ring that found the socket full was not said
-  if (!same_user() && !down_) context_.host.on_rung(*this);
-}
-
-void Peer::handle(Packet& packet) noexcept {
-  const auto kind = wire::peer_message(packet.view());
-  if (!kind) return go_down(Errc::protocol);
-  if (joined_ == (kind.value() == wire::PeerMessage::joined)) return go_down(Errc::protocol);
-  switch (kind.value()) {
-    case wire::PeerMessage::joined: return handle_joined(packet);
+bool Peer::on_packet(wire::PeerMessage kind, Packet& packet) noexcept {
+  PeerAsks& asks = context_.asks;
+  PeerAnswers& answers = context_.answers;
+  // carries out what was decoded; false if it could not be
+  const auto take = [](const auto& decoded, const auto& carry_out) {
+    if (decoded) carry_out(decoded.value());
+    return decoded.ok();
+  };
+  switch (kind) {
     case wire::PeerMessage::open:
-      if (auto open = wire::decode_open(packet.view())) {
+      return take(wire::decode_open(packet.view()), [&](const wire::Open& open) {
         ever_opened_ = true;
-        return context_.host.on_open(*this, open.value(), packet);
-      }
-      break;
+        asks.on_open(*this, open, packet);
+      });
     case wire::PeerMessage::accept:
-      if (auto accept = wire::decode_accept(packet.view())) {
-        return context_.host.on_accept(*this, accept.value(), packet);
-      }
-      break;
+      return take(wire::decode_accept(packet.view()), [&](const wire::Accept& accept) {
+        answers.on_accept(*this, accept, nullptr, packet);
+      });
     case wire::PeerMessage::reject:
-      if (auto reject = wire::decode_reject(packet.view())) {
-        return context_.host.on_reject(*this, reject->attempt.unchecked(), reject->why);
-      }
-      break;
-    case wire::PeerMessage::lane_close:
-      if (auto close = wire::decode_lane_close(packet.view())) {
-        return handle_lane_close(close.value());
-      }
-      break;
-    case wire::PeerMessage::ring:
-      if (!same_user()) return;  // on_events() sees to it
-      break;
+      return take(wire::decode_reject(packet.view()), [&](const wire::Reject& reject) {
+        answers.on_reject(*this, reject.attempt.unchecked(), reject.why);
+      });
     case wire::PeerMessage::connect:
+      return take(wire::decode_connect(packet.view()), [&](const wire::Connect& connect) {
+        ever_opened_ = true;
+        asks.on_connect(*this, connect, packet);
+      });
     case wire::PeerMessage::connected:
+      return take(wire::decode_connected(packet.view()), [&](const wire::Connected& connected) {
+        answers.on_accept(*this, connected.accept, &connected.data, packet);
+      });
     case wire::PeerMessage::refuse:
-    case wire::PeerMessage::withdraw: return handle_request(kind.value(), packet);
-    case wire::PeerMessage::join: break;
+      return take(wire::decode_refuse(packet.view()),
+                  [&](const wire::Refuse& refuse) { answers.on_refuse(*this, refuse); });
+    case wire::PeerMessage::withdraw:
+      return take(wire::decode_withdraw(packet.view()), [&](const wire::Withdraw& withdraw) {
+        asks.on_withdraw(*this, withdraw.attempt.unchecked());
+      });
+    case wire::PeerMessage::lane_close: {
+      const auto close = wire::decode_lane_close(packet.view());
+      return close.ok() && handle_lane_close(close.value());
+    }
+    case wire::PeerMessage::ring: return !channel_.same_user();  // on_drained() sees to it
+    case wire::PeerMessage::join:
+    case wire::PeerMessage::joined: break;
   }
-  go_down(Errc::protocol);
+  return false;
 }
 
-void Peer::handle_joined(const Packet& packet) noexcept {
-  auto joined = wire::decode_joined(packet.view());
-  // a squatter on the name does not know the nonce that went to the owner of the TCP port
-  if (!joined || !wire::equal_in_constant_time(joined->nonce, expected_nonce_) ||
-      joined->incarnation != incarnation_) {
-    return go_down(Errc::protocol);
-  }
-  learn(joined.value());
-  context_.host.on_peer_joined(*this);
+void Peer::on_drained() noexcept {
+  // whatever it said: a Ring that found the socket full was not said
+  if (!channel_.same_user()) context_.host.on_rung(*this);
 }
 
-Status Peer::send(const wire::PeerPacket& packet, std::initializer_list<int> fds) noexcept {
-  if (down_) return Errc::peer_lost;
-  if (outbox_.empty()) {
-    const Status s = send_packet(socket_.get(), packet.view(), {fds.begin(), fds.size()});
-    if (s.error() != Errc::again) return s;
+// --- opening -------------------------------------------------------------------------------------
+
+// What goes with a record: the segment of an opening; and, to the same user, doorbell and keys.
+Status Peer::send_with_bells(const wire::PeerPacket& packet, const LocalEnd& end, int segment_fd,
+                             uint64_t key_bytes) noexcept {
+  std::array<int, wire::kMaxDescriptors> fds;
+  size_t count = 0;
+  if (segment_fd >= 0) fds[count++] = segment_fd;
+  UniqueFd doorbell;
+  if (channel_.same_user()) {
+    Result<UniqueFd> opened = open_doorbell(end.doorbell_fd);
+    if (!opened) return opened.error();
+    doorbell = *std::move(opened);
+    fds[count++] = doorbell.get();
   }
-  if (outbox_.size() == kMaxOutbox) return Errc::no_space;
-  Outgoing later{packet, {}};
-  for (const int fd : fds) {
-    later.fds.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (!later.fds.back()) return Errc::no_fds;
+  assert(key_bytes == 0 || channel_.same_user());
+  if (key_bytes != 0) fds[count++] = context_.keys_read_only.get();
+  assert(count <= fds.size());
+  return channel_.send(packet, {fds.data(), count});
+}
+
+Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Id128& nonce,
+                  const wire::Answer& offer, uint32_t attempt,
+                  const wire::PrivateData* request) noexcept {
+  assert(!opening_.contains(attempt));
+  const auto reserved = no_throw([&] { return memory_.reserve(); });
+  if (!reserved) return reserved.error();
+  const PeerMemory::Place& place = reserved.value();
+  const LaneKey key = key_of(place);
+
+  wire::Open open;
+  open.nonce = offer.nonce;
+  open.ticket = Wild<uint64_t>(offer.ticket);
+  open.source = end.address;
+  open.destination = remote;
+  open.lane = Wild<uint32_t>(place.index);
+  open.segment = Wild<uint32_t>(place.segment);
+  open.domain = Wild<uint32_t>(end.domain);
+  open.engine = Wild<uint64_t>(end.engine);
+  const uint64_t key_bytes = memory_.key_bytes_for(place);
+  open.key_file_bytes = Wild<uint64_t>(key_bytes);
+  open.attempt = Wild<uint32_t>(attempt);
+  const wire::Statement statement{{nonce, context_.self.incarnation, end.address},
+                                  {offer.nonce, offer.incarnation, remote},
+                                  offer.ticket};
+  open.proof = prove(end.auth_key.get(), statement, wire::Who::connector);
+
+  // nothing is sent before there is a place for the answer
+  const Status sent = no_throw([&] {
+    auto record = std::make_shared<PeerLane>();
+    record->peer = this;
+    record->place = place;
+    record->listener = end.listener;
+    record->remote = remote;
+    lanes_.emplace(key, std::move(record));
+    opening_.emplace(attempt, Opening{key, statement, end.auth_key});
+    const wire::PeerPacket packet =
+        request != nullptr ? wire::encode(wire::Connect{open, *request}) : wire::encode(open);
+    return send_with_bells(packet, end, memory_.segment_fd(place), key_bytes);
+  });
+  if (!sent) {
+    opening_.erase(attempt);
+    lanes_.erase(key);
+    memory_.release(place);
+    return sent;
   }
-  outbox_.push_back(std::move(later));
-  if (flush_timer_ == 0) {
-    flush_timer_ = context_.control.add_timer(now_ns() + kFlushAfterNs, [this] { flush(); });
-  }
+  ever_opened_ = true;
   return {};
 }
 
-void Peer::flush() noexcept {
-  flush_timer_ = 0;
-  while (!outbox_.empty() && !down_) {
-    const Outgoing& next = outbox_.front();
-    std::array<int, wire::kMaxDescriptors> fds{};
-    for (size_t i = 0; i < next.fds.size(); ++i) fds[i] = next.fds[i].get();
-    const Status s = send_packet(socket_.get(), next.packet.view(), {fds.data(), next.fds.size()});
-    if (s.error() == Errc::again) {
-      flush_timer_ = context_.control.add_timer(now_ns() + kFlushAfterNs, [this] { flush(); });
-      return;
-    }
-    if (!s) return;  // the socket says so itself, to on_events()
-    outbox_.pop_front();
+Result<std::unique_ptr<link::Lane>> Peer::opened(const wire::Accept& accept, Packet& packet,
+                                                 std::shared_ptr<PeerLane>& record) noexcept {
+  const auto it = opening_.find(accept.attempt.unchecked());
+  if (it == opening_.end()) return Errc::protocol;
+  const Opening opening = std::move(it->second);
+  opening_.erase(it);
+  record = lanes_.at(opening.key);
+  assert(record->lane == nullptr && !record->closed_here);
+  if (!proves(accept.proof, opening.auth_key.get(), opening.statement, wire::Who::acceptor)) {
+    APERTURE_WARN(
+        "%s accepted a connection without proof that it holds the authorization key of %s: the "
+        "connection is closed; give both endpoints the same auth_key",
+        record->remote.print().c_str(), opening.statement.connector.address.print().c_str());
+    return Errc::access_denied;
   }
+  return no_throw([&]() -> Result<std::unique_ptr<link::Lane>> {
+    auto bell = memory_.doorbell(accept.engine.unchecked(), std::move(packet.fds[0]));
+    if (!bell) return bell.error();
+    const bool direct =
+        memory_.learn_keys(accept.key_file_bytes.unchecked(), std::move(packet.fds[1]));
+    auto lane = memory_.make_lane(record->place, record->remote, accept.domain.unchecked(),
+                                  *std::move(bell), direct);
+    if (lane) record->lane = lane->get();
+    return lane;
+  });
 }
+
+void Peer::open_rejected(uint32_t attempt) noexcept {
+  const auto it = opening_.find(attempt);
+  if (it == opening_.end()) return;
+  const std::shared_ptr<PeerLane> record = lanes_.at(it->second.key);
+  opening_.erase(it);
+  finish(*record);
+}
+
+// --- accepting -----------------------------------------------------------------------------------
+
+Result<std::unique_ptr<link::Lane>> Peer::accept(const LocalEnd& end, const wire::Open& open,
+                                                 const wire::Statement& statement, Packet& packet,
+                                                 std::shared_ptr<PeerLane>& record) noexcept {
+  auto held = hold(end, open, statement, packet);
+  if (!held) return held.error();
+  record = *std::move(held);
+  auto lane = admit(end, *record, nullptr);
+  if (!lane) let_go(*record);
+  return lane;
+}
+
+Result<std::shared_ptr<PeerLane>> Peer::hold(const LocalEnd& end, const wire::Open& open,
+                                             const wire::Statement& statement,
+                                             Packet& packet) noexcept {
+  PeerMemory::Place place;
+  if (!open.lane.bounded(link::shm::kLanes - 1, place.index)) return Errc::protocol;
+  if (!open.segment.bounded(kMaxSegmentNumber, place.segment)) return Errc::protocol;
+  const LaneKey key = key_of(place);
+  if (lanes_.contains(key)) return Errc::protocol;  // it is in use: not both have closed it
+  auto held = no_throw([&]() -> Result<std::shared_ptr<PeerLane>> {
+    if (Status s = memory_.attach(place.segment, std::move(packet.fds[0])); !s) return s.error();
+    auto bell = memory_.doorbell(open.engine.unchecked(), std::move(packet.fds[1]));
+    if (!bell) return bell.error();
+    const bool direct =
+        memory_.learn_keys(open.key_file_bytes.unchecked(), std::move(packet.fds[2]));
+    auto record = std::make_shared<PeerLane>();
+    record->peer = this;
+    record->place = place;
+    record->listener = end.listener;
+    record->remote = open.source;
+    held_.emplace(key, Held{*std::move(bell), direct, open.domain.unchecked(),
+                            open.attempt.unchecked(), statement, open.proof});
+    lanes_.emplace(key, record);
+    return record;
+  });
+  if (!held) held_.erase(key);
+  return held;
+}
+
+Result<std::unique_ptr<link::Lane>> Peer::admit(const LocalEnd& end, PeerLane& record,
+                                                const wire::PrivateData* data) noexcept {
+  auto node = held_.extract(key_of(record.place));
+  assert(!node.empty() && record.lane == nullptr);
+  Held& held = node.mapped();
+  if (!proves(held.proof, end.auth_key.get(), held.statement, wire::Who::connector)) {
+    return Errc::access_denied;
+  }
+  auto lane = no_throw([&] {
+    return memory_.make_lane(record.place, record.remote, held.domain, std::move(held.doorbell),
+                             held.direct);
+  });
+  if (!lane) return lane.error();
+
+  wire::Accept accept;
+  accept.attempt = Wild<uint32_t>(held.attempt);
+  accept.domain = Wild<uint32_t>(end.domain);
+  accept.engine = Wild<uint64_t>(end.engine);
+  const uint64_t key_bytes = memory_.key_bytes_for(record.place);
+  accept.key_file_bytes = Wild<uint64_t>(key_bytes);
+  accept.proof = prove(end.auth_key.get(), held.statement, wire::Who::acceptor);
+  const wire::PeerPacket answer =
+      data != nullptr ? wire::encode(wire::Connected{accept, *data}) : wire::encode(accept);
+  if (Status s = send_with_bells(answer, end, -1, key_bytes); !s) return s.error();
+  record.lane = lane->get();
+  record.listener = end.listener;
+  return lane;
+}
+
+void Peer::let_go(PeerLane& record) noexcept {
+  const LaneKey key = key_of(record.place);
+  assert(!record.place.created_here && record.lane == nullptr);
+  held_.erase(key);
+  lanes_.erase(key);
+}
+
+// --- short messages ------------------------------------------------------------------------------
+
+// Whoever cannot be told any more does not stay.
+void Peer::say(const wire::PeerPacket& packet) noexcept {
+  if (!channel_.send(packet, {})) go_down(Errc::peer_lost);
+}
+
+void Peer::reject(uint32_t attempt, wire::Why why) noexcept {
+  wire::Reject reject;
+  reject.attempt = Wild<uint32_t>(attempt);
+  reject.why = why;
+  say(wire::encode(reject));
+}
+
+void Peer::refuse(uint32_t attempt, const wire::PrivateData& data) noexcept {
+  wire::Refuse refuse;
+  refuse.attempt = Wild<uint32_t>(attempt);
+  refuse.data = data;
+  say(wire::encode(refuse));
+}
+
+void Peer::withdraw(uint32_t attempt) noexcept {
+  wire::Withdraw withdraw;
+  withdraw.attempt = Wild<uint32_t>(attempt);
+  say(wire::encode(withdraw));
+}
+
+// --- closing -------------------------------------------------------------------------------------
+
+void Peer::close_here(PeerLane& lane) noexcept {
+  assert(!lane.closed_here && lane.peer == this);
+  lane.lane = nullptr;
+  lane.closed_here = true;
+  wire::LaneClose close;
+  close.segment = Wild<uint32_t>(lane.place.segment);
+  close.lane = Wild<uint32_t>(lane.place.index);
+  close.of_sender = lane.place.created_here;
+  if (!channel_.send(wire::encode(close), {})) return go_down(Errc::peer_lost);
+  if (lane.closed_there) finish(lane);
+}
+
+bool Peer::handle_lane_close(const wire::LaneClose& close) noexcept {
+  PeerMemory::Place place;
+  place.created_here = !close.of_sender;
+  if (!close.segment.bounded(kMaxSegmentNumber, place.segment) ||
+      !close.lane.bounded(link::shm::kLanes - 1, place.index)) {
+    return false;
+  }
+  const auto it = lanes_.find(key_of(place));
+  if (it == lanes_.end()) return false;
+  const std::shared_ptr<PeerLane> lane = it->second;
+  const bool unanswered = lane->lane == nullptr && !lane->closed_here;
+  if (lane->closed_there || unanswered) return false;
+  lane->closed_there = true;
+  if (lane->closed_here) {
+    finish(*lane);
+  } else {
+    context_.host.on_lane_closed(*lane);
+  }
+  return true;
+}
+
+void Peer::finish(PeerLane& lane) noexcept {
+  memory_.release(lane.place);
+  lanes_.erase(key_of(lane.place));
+}
+
+// --- life ----------------------------------------------------------------------------------------
 
 bool Peer::look_after_pending() noexcept {
   bool pending = false;
@@ -181,26 +363,19 @@ bool Peer::look_after_pending() noexcept {
     moved = moved || progress != lane->last_progress;
     lane->last_progress = progress;
   }
-  // who moves lives: the file is only read when nothing has come for a tick
-  if (pending && !moved && credentials_.pid != context_.self.pid && !liveness_.alive()) {
-    go_down(Errc::peer_lost);
-  }
+  // whoever moves lives: the file is only read when nothing has come for a tick
+  if (pending && !moved && !channel_.is_self() && !channel_.alive()) go_down(Errc::peer_lost);
   return pending;
 }
 
 void Peer::go_down(Errc why) noexcept {
-  if (down_) return;
+  if (channel_.is_down()) return;
   const std::shared_ptr<Peer> keep = shared_from_this();
-  down_ = true;
   if (why == Errc::protocol) {
     APERTURE_WARN("peer %d broke the wire protocol at first contact: its connection is closed",
-                  credentials_.pid);
+                  channel_.pid());
   }
-  context_.control.unwatch(watch_);
-  context_.control.cancel_timer(flush_timer_);
-  watch_ = flush_timer_ = 0;
-  outbox_.clear();
-  socket_.reset();
+  channel_.close();
   context_.host.on_peer_down(*this, why);
   for (auto& [key, lane] : lanes_) lane->peer = nullptr;
   lanes_.clear();

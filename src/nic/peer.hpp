@@ -1,26 +1,23 @@
-// The process at the other end: one unix socket, the segments that both map, its key file, and the
-// lanes between endpoints of the two processes.
+// The process at the other end, and the lanes between endpoints of the two processes.
 //
-// A peer is one incarnation of one process, known by SO_PEERCRED; its lanes share everything here.
-// Whoever opens a lane picks it in a segment that it created itself, and takes it back when both
-// sides have closed it. What the peer says is decoded (wire/hello.hpp) and checked here; which
-// endpoints get which lane is decided by the PeerHost. Owned by the control thread.
+// A peer is one incarnation of one process: its channel (peer_channel.hpp) says who it is and
+// carries packets, its memory (peer_memory.hpp) is what both map. Here it is decided what the
+// packets do to lanes: Open, Accept and Reject; Connect, Connected, Refuse and Withdraw, where an
+// application decides; and LaneClose. Whoever opens a lane takes it back when both sides have
+// closed it. Which endpoints get which lane is decided by those whom it tells: PeerHost, PeerAsks
+// and PeerAnswers. Owned by the control thread.
 #pragma once
 
-#include <deque>
-#include <map>
 #include <memory>
-#include <optional>
 #include <unordered_map>
-#include <vector>
 
-#include "link/shm/segment.hpp"
 #include "nic/contact.hpp"
 #include "nic/control_thread.hpp"
 #include "nic/identity.hpp"
-#include "nic/liveness.hpp"
+#include "nic/peer_channel.hpp"
+#include "nic/peer_memory.hpp"
+#include "nic/shares.hpp"
 #include "nic/sockets.hpp"
-#include "protect/peer_key_view.hpp"
 #include "wire/hello.hpp"
 #include "wire/proof.hpp"
 
@@ -35,17 +32,13 @@ struct LocalEnd {
   uint32_t domain = 0;
   int doorbell_fd = -1;
   uint64_t engine = 0;                     // our number for the doorbell
-  uint32_t notices = 0;                    // ring::kNotice...
   std::shared_ptr<const Secret> auth_key;  // null: none
 };
 
 // A lane of a peer, from the moment that Open was sent until both sides have closed it.
 struct PeerLane {
   Peer* peer = nullptr;  // null once the peer is down
-  uint32_t segment = 0;
-  uint32_t index = 0;
-  bool created_here = false;  // we created the segment
-  uint32_t attempt = 0;       // while Open is not answered
+  PeerMemory::Place place;
   ListenerId listener = 0;
   Address remote;
   link::Lane* lane = nullptr;  // null before it is up, and once closed here
@@ -55,19 +48,10 @@ struct PeerLane {
   uint64_t last_progress = 0;  // words of the other side at the last look
 };
 
+// What becomes of a peer and of its lanes.
 class PeerHost {
  public:
   virtual ~PeerHost() = default;
-  virtual void on_peer_joined(Peer& peer) noexcept = 0;
-  virtual void on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept = 0;
-  virtual void on_accept(Peer& peer, const wire::Accept& accept, Packet& packet) noexcept = 0;
-  virtual void on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept = 0;
-  // Between connected endpoints.
-  virtual void on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept = 0;
-  virtual void on_connected(Peer& peer, const wire::Connected& connected,
-                            Packet& packet) noexcept = 0;
-  virtual void on_refuse(Peer& peer, const wire::Refuse& refuse) noexcept = 0;
-  virtual void on_withdraw(Peer& peer, uint32_t attempt) noexcept = 0;
   virtual void on_lane_closed(PeerLane& lane) noexcept = 0;
   // A peer of another user may have put something on any of its lanes.
   virtual void on_rung(Peer& peer) noexcept = 0;
@@ -75,36 +59,57 @@ class PeerHost {
   virtual void on_peer_down(Peer& peer, Errc why) noexcept = 0;
 };
 
+// What a peer asks of us. Connect and Withdraw are of connected endpoints.
+class PeerAsks {
+ public:
+  virtual ~PeerAsks() = default;
+  virtual void on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept = 0;
+  virtual void on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept = 0;
+  virtual void on_withdraw(Peer& peer, uint32_t attempt) noexcept = 0;
+};
+
+// What it answers: to begin(), to Open and to Connect.
+class PeerAnswers {
+ public:
+  virtual ~PeerAnswers() = default;
+  virtual void on_peer_joined(Peer& peer) noexcept = 0;
+  // data: what the application there said with it; nullptr: it answers Open.
+  virtual void on_accept(Peer& peer, const wire::Accept& accept, const wire::PrivateData* data,
+                         Packet& packet) noexcept = 0;
+  virtual void on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept = 0;
+  virtual void on_refuse(Peer& peer, const wire::Refuse& refuse) noexcept = 0;
+};
+
 // What every peer needs of this process. Outlives them.
 struct PeerContext {
   ControlThread& control;
   PeerHost& host;
+  PeerAsks& asks;
+  PeerAnswers& answers;
   const Identity& self;
   protect::KeyTable& keys;
   const UniqueFd& keys_read_only;  // what peers are handed
+  Shares& shares;                  // of other users' processes
 };
 
-class Peer : public std::enable_shared_from_this<Peer> {
+class Peer final : public std::enable_shared_from_this<Peer>, private PeerChannelHost {
  public:
-  Peer(const PeerContext& context, ParentOnlyFd socket, const Credentials& credentials) noexcept;
-  ~Peer();
+  using LaneKey = uint64_t;
+  using Lanes = std::unordered_map<LaneKey, std::shared_ptr<PeerLane>>;
 
-  // Connector: presents `nonce`; on_peer_joined() follows when the other side presented `expected`
-  // and is that incarnation.
+  // By exception std::bad_alloc.
+  Peer(const PeerContext& context, ParentOnlyFd socket, const Credentials& credentials);
+
+  // See PeerChannel. on_peer_joined() follows begin().
   Status begin(const wire::Id128& nonce, const wire::Id128& expected,
                const wire::Id128& incarnation) noexcept;
-  // Acceptor: the other side has presented our nonce; presents its own.
   Status answer(const wire::Join& join, const wire::Id128& nonce) noexcept;
+  const PeerChannel& channel() const noexcept { return channel_; }
+  bool may_hold(size_t descriptors) { return memory_.may_hold(descriptors); }  // PeerMemory
 
-  bool joined() const noexcept { return joined_; }
-  bool is_down() const noexcept { return down_; }
-  const wire::Id128& incarnation() const noexcept { return incarnation_; }
-  pid_t pid() const noexcept { return credentials_.pid; }
-  uid_t uid() const noexcept { return credentials_.uid; }
-  bool same_user() const noexcept { return credentials_.uid == context_.self.uid; }
-  size_t lane_count() const noexcept { return lanes_.size(); }
-  uint64_t joined_at_ns() const noexcept { return joined_at_ns_; }
+  const Lanes& lanes() const noexcept { return lanes_; }
   bool ever_opened() const noexcept { return ever_opened_; }
+  WatchedSegments take_watched_segments() noexcept { return memory_.take_watched(); }
 
   // Opener: reserves a lane and sends Open, or Connect with what the application says. `nonce` is
   // the one that our hello said. Errors: no_fds, no_memory, no_space, peer_lost.
@@ -140,87 +145,40 @@ class Peer : public std::enable_shared_from_this<Peer> {
   // Ends it. The lanes' records forget their peer.
   void go_down(Errc why) noexcept;
 
-  std::vector<std::shared_ptr<PeerLane>> lanes() const;
-  // Segments whose accessor slots our key table still watches: for the host to detach in peace.
-  std::vector<std::shared_ptr<link::shm::Segment>> take_watched_segments() noexcept;
-
  private:
-  struct SharedSegment {
-    std::shared_ptr<link::shm::Segment> segment;
-    bool slots_watched = false;
-  };
-  struct Doorbell {  // one of the two
-    UniqueFd event;
-    ParentOnlyFd socket;  // ours, once more, for a peer of another user: Ring is sent to it
-    wire::PeerPacket ring;
-  };
-  struct LaneKeep;  // what a lane keeps alive
-  struct Held {     // what came with Open or Connect, until the lane is made
-    std::shared_ptr<Doorbell> doorbell;
+  struct Held {  // what came with Open or Connect, until the lane is made
+    std::shared_ptr<PeerMemory::Doorbell> doorbell;
     bool direct = false;
     uint32_t domain = 0;
     uint32_t attempt = 0;
     wire::Statement statement;
     wire::Proof proof{};
   };
-  struct Outgoing {
-    wire::PeerPacket packet;
-    std::vector<UniqueFd> fds;
-  };
-  using LaneKey = uint64_t;
   struct Opening {  // Open or Connect is sent, and not answered
     LaneKey key = 0;
     wire::Statement statement;
     std::shared_ptr<const Secret> auth_key;
   };
-  static LaneKey key_of(bool created_here, uint32_t segment, uint32_t index) noexcept;
+  static LaneKey key_of(const PeerMemory::Place& place) noexcept;
 
-  void on_events() noexcept;
-  void handle(Packet& packet) noexcept;
-  void handle_request(wire::PeerMessage kind, Packet& packet) noexcept;
-  void handle_joined(const Packet& packet) noexcept;
-  void handle_lane_close(const wire::LaneClose& close) noexcept;
-  void learn(const wire::Join& join) noexcept;
-  wire::Join introduction(const wire::Id128& nonce) const noexcept;
+  // PeerChannelHost
+  std::shared_ptr<void> keep() noexcept override { return shared_from_this(); }
+  void on_joined() noexcept override;
+  bool on_packet(wire::PeerMessage kind, Packet& packet) noexcept override;
+  void on_drained() noexcept override;
+  void on_channel_lost(Errc why) noexcept override { go_down(why); }
 
-  Status send(const wire::PeerPacket& packet, std::initializer_list<int> fds) noexcept;
-  void flush() noexcept;
-
-  Result<std::pair<uint32_t, uint32_t>> reserve_lane() noexcept;
-  Result<SharedSegment*> attached_segment(uint32_t number, UniqueFd fd) noexcept;
-  void watch_slots(SharedSegment& shared) noexcept;
-  uint64_t key_bytes_for(const SharedSegment& shared) const noexcept;
-  bool learn_keys(uint64_t size_bytes, UniqueFd fd) noexcept;
-  Result<std::shared_ptr<Doorbell>> doorbell(uint64_t engine, UniqueFd fd) noexcept;
-  Result<std::unique_ptr<link::Lane>> make_lane(SharedSegment& shared, PeerLane& record,
-                                                uint32_t domain, std::shared_ptr<Doorbell> doorbell,
-                                                bool direct) noexcept;
+  bool handle_lane_close(const wire::LaneClose& close) noexcept;
+  void say(const wire::PeerPacket& packet) noexcept;
+  Status send_with_bells(const wire::PeerPacket& packet, const LocalEnd& end, int segment_fd,
+                         uint64_t key_bytes) noexcept;
   void finish(PeerLane& lane) noexcept;
 
   const PeerContext context_;
-  ParentOnlyFd socket_;
-  const Credentials credentials_;
-  ControlThread::WatchId watch_ = 0;
-  ControlThread::TimerId flush_timer_ = 0;
-  std::deque<Outgoing> outbox_;  // bounded by kMaxOutbox
-
-  wire::Id128 incarnation_{};
-  wire::Id128 expected_nonce_{};
-  bool joined_ = false;
-  bool down_ = false;
+  PeerChannel channel_;
+  PeerMemory memory_;
   bool ever_opened_ = false;
-  uint64_t joined_at_ns_ = 0;
-  bool fence_sends_ = false;
-  bool direct_possible_ = false;  // same user and pid namespace, and neither side denies it
-  Liveness liveness_;
-  std::shared_ptr<const protect::PeerKeyView> keys_;
-  bool keys_probed_ = false;  // the kernel lets us, as keys_ tells
-
-  std::map<uint32_t, SharedSegment> created_;   // by our number
-  std::map<uint32_t, SharedSegment> attached_;  // by the peer's number
-  uint32_t next_segment_ = 1;
-  std::unordered_map<uint64_t, std::weak_ptr<Doorbell>> doorbells_;  // by the peer's number
-  std::unordered_map<LaneKey, std::shared_ptr<PeerLane>> lanes_;
+  Lanes lanes_;
   std::unordered_map<uint32_t, Opening> opening_;  // by attempt
   std::unordered_map<LaneKey, Held> held_;         // the others' openings, not decided yet
 };

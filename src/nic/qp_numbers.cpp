@@ -2,9 +2,11 @@
 #include "nic/qp_numbers.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/no_throw.hpp"
 #include "base/random.hpp"
 #include "nic/host_identity.hpp"
 #include "wire/datagram.hpp"
@@ -52,32 +54,57 @@ QpNumbers::~QpNumbers() {
   for (const auto& [number, port] : ports_) contact.value()->close_port(port.id);
 }
 
-Result<QpNumber> QpNumbers::take() noexcept {
-  const std::lock_guard guard(mutex_);
-  for (auto& [number, port] : ports_) {
-    if (port.has_one()) return take_from(port, number);
-  }
-  auto contact = Contact::instance();
-  if (!contact) return contact.error();
-  uint16_t number = 0;
-  auto id = open_where_it_can_be(**contact, number);
-  if (!id) return id.error();
-  Port& port = ports_[number];
-  port.id = *id;
-  for (const uint8_t index : indices_of(number)) port.free.push_back({index, false});
-  return take_from(port, number);
+void QpNumbers::Port::put(uint8_t index, bool used) noexcept {
+  assert(!taken[index] && free_count < free.size());
+  free[(first_free + free_count++) % free.size()] = {index, used};
 }
 
-QpNumber QpNumbers::take_from(Port& port, uint16_t number) noexcept {
-  const uint8_t index = port.free.front().index;
-  port.free.pop_front();
-  port.taken[index] = true;
-  ++port.in_use;
-  return qp_number(number, index);
+uint8_t QpNumbers::Port::take() noexcept {
+  assert(free_count != 0);
+  const uint8_t index = free[first_free].index;
+  first_free = (first_free + 1) % free.size();
+  --free_count;
+  assert(!taken[index]);
+  taken[index] = true;
+  ++in_use;
+  return index;
+}
+
+Result<QpNumber> QpNumbers::take() noexcept {
+  const std::lock_guard guard(mutex_);
+  for (int tries = 0; tries < 2; ++tries) {
+    for (auto& [number, port] : ports_) {
+      if (port.has_one()) return qp_number(number, port.take());
+    }
+    if (Status s = add_port(); !s) return s.error();
+  }
+  return Errc::addr_in_use;
+}
+
+Status QpNumbers::add_port() noexcept {
+  auto contact = Contact::instance();
+  if (!contact) return contact.error();
+  return no_throw([&]() -> Status {
+    const std::deque<uint8_t> indices = indices_of(0);
+    uint16_t number = 0;
+    auto id = open_where_it_can_be(**contact, number);
+    if (!id) return id.error();
+    try {
+      Port& port = ports_[number];
+      port.id = *id;
+      for (const uint8_t index : indices) {
+        if (qp_number(number, index) != wire::kMulticastQpn) port.put(index, false);
+      }
+    } catch (const std::bad_alloc&) {
+      (*contact)->close_port(*id);
+      throw;
+    }
+    return {};
+  });
 }
 
 // An address may have gone since the table of addresses was made: the others do.
-Result<PortId> QpNumbers::open_where_it_can_be(Contact& contact, uint16_t& number) noexcept {
+Result<PortId> QpNumbers::open_where_it_can_be(Contact& contact, uint16_t& number) {
   auto opened = contact.open_port(ips_, number);
   if (opened || opened.error() != Errc::addr_not_avail) return opened;
   std::vector<Address> there;
@@ -85,7 +112,7 @@ Result<PortId> QpNumbers::open_where_it_can_be(Contact& contact, uint16_t& numbe
     const auto alone = contact.open_port({&ip, 1}, number);
     if (alone.error() == Errc::addr_not_avail) {
       APERTURE_INFO("%s is no address of this host any more: queue pairs are not reached there",
-                    ip.text().c_str());
+                    ip.print().c_str());
       continue;
     }
     there.push_back(ip);
@@ -100,8 +127,9 @@ void QpNumbers::give_back(QpNumber number) noexcept {
   const auto index = static_cast<uint8_t>(number);
   if (number >> 24 != 0 || it == ports_.end() || !it->second.taken[index]) return;
   Port& port = it->second;
+  assert(port.in_use != 0);
   port.taken[index] = false;
-  port.free.push_back({index, true});
+  port.put(index, true);
   if (--port.in_use == 0) close_empty_but(1);
 }
 

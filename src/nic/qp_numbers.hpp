@@ -40,7 +40,7 @@ class QpNumbers {
   // What a port has to give, in a random order.
   static std::deque<uint8_t> indices_of(uint16_t port);
 
-  // The process's one. May throw std::bad_alloc at first use.
+  // The process's one. By exception std::bad_alloc, at first use.
   static QpNumbers& instance();
   // ips: where ports are opened; those that are not there at that time are left out.
   explicit QpNumbers(std::vector<Address> ips) noexcept;
@@ -63,15 +63,21 @@ class QpNumbers {
   };
   struct Port {
     PortId id = 0;
-    std::deque<Free> free;  // the longest rested first
+    // A ring, the longest rested first: giving back never allocates.
+    std::array<Free, 256> free{};
+    size_t first_free = 0;
+    size_t free_count = 0;
     std::array<bool, 256> taken{};
     size_t in_use = 0;
+
     bool has_one() const noexcept {
-      return !free.empty() && (!free.front().used || free.size() > kRest);
+      return free_count != 0 && (!free[first_free].used || free_count > kRest);
     }
+    void put(uint8_t index, bool used) noexcept;
+    uint8_t take() noexcept;
   };
-  Result<PortId> open_where_it_can_be(Contact& contact, uint16_t& number) noexcept;
-  static QpNumber take_from(Port& port, uint16_t number) noexcept;
+  Result<PortId> open_where_it_can_be(Contact& contact, uint16_t& number);
+  Status add_port() noexcept;
   void close_empty_but(size_t kept) noexcept;
 
   std::mutex mutex_;

@@ -2,12 +2,12 @@
 #include "nic/rc_endpoint.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <new>
 #include <utility>
 
 #include "base/log.hpp"
 #include "link/loopback/loopback.hpp"
-#include "nic/lane_holder.hpp"
 
 namespace aperture::nic {
 
@@ -18,6 +18,7 @@ RcEndpoint::~RcEndpoint() {
 Status RcEndpoint::expect(const Wish& wish) noexcept {
   if (listener_ != 0) return Errc::bad_state;
   if (wish.local.index == 0) return Errc::invalid;
+  assert(!connecting_ && lane_ == nullptr);
   try {
     expecting_ = std::make_shared<bool>(true);
   } catch (const std::bad_alloc&) {
@@ -30,7 +31,6 @@ Status RcEndpoint::expect(const Wish& wish) noexcept {
   spec.domain = wish.domain;
   spec.doorbell_fd = engine_.doorbell_fd();
   spec.events = this;
-  spec.notices = wish.notices;
   Address bound;
   auto id = engine_.contact().listen(spec, bound);
   if (!id) return id.error();
@@ -44,6 +44,7 @@ void RcEndpoint::close() noexcept {
   if (listener_ == 0) return;
   engine_.contact().unlisten(listener_);  // no upcall from here on
   const EngineGuard guard(engine_);
+  assert(*expecting_);
   *expecting_ = false;
   listener_ = 0;
   connecting_ = false;
@@ -63,15 +64,20 @@ Status RcEndpoint::connect() noexcept {
 Status RcEndpoint::connect_to_self() noexcept {
   auto lane = link::loopback::make_self_lane(wish_.local, wish_.domain, engine_.doorbell_fd());
   if (!lane) return lane.error();
-  auto holder = std::make_shared<LaneHolder>(engine_.contact(), *std::move(lane));
   connecting_ = true;
-  engine_.post([this, expecting = expecting_, holder] {
-    if (*expecting) hand_over(std::move(holder->lane));
-  });
+  post_lane(*std::move(lane));
   return {};
 }
 
+void RcEndpoint::post_lane(std::unique_ptr<link::Lane> lane) noexcept {
+  LaneHolder holder(engine_.contact(), std::move(lane));
+  engine_.post([this, expecting = expecting_, holder = std::move(holder)]() mutable {
+    if (*expecting) hand_over(std::move(holder.lane));
+  });
+}
+
 void RcEndpoint::hand_over(std::unique_ptr<link::Lane> lane) noexcept {
+  assert(lane_ == nullptr && lane != nullptr);
   connecting_ = false;
   lane_ = lane.get();
   events_.on_lane(std::move(lane));
@@ -90,20 +96,17 @@ void RcEndpoint::on_lane_up(const Address& remote, std::unique_ptr<link::Lane> l
     APERTURE_WARN(
         "%s wanted to connect to the queue pair at %s, which is connected to %s: refused; give "
         "each of two queue pairs the other's number and address",
-        remote.text().c_str(), wish_.local.text().c_str(), wish_.remote.text().c_str());
+        remote.print().c_str(), wish_.local.print().c_str(), wish_.remote.print().c_str());
     return engine_.contact().close_lane(std::move(lane));
   }
-  auto holder = std::make_shared<LaneHolder>(engine_.contact(), std::move(lane));
-  engine_.post([this, expecting = expecting_, holder] {
-    if (*expecting) hand_over(std::move(holder->lane));
-  });
+  post_lane(std::move(lane));
 }
 
 void RcEndpoint::on_connect_failed(const Address& remote, Errc why) noexcept {
   APERTURE_WARN(
       "no connection from the queue pair at %s to %s: %s; is the peer's queue pair there, "
       "and ready to receive from this one?",
-      wish_.local.text().c_str(), remote.text().c_str(), describe(why));
+      wish_.local.print().c_str(), remote.print().c_str(), describe(why));
   engine_.post([this, expecting = expecting_, why] {
     if (!*expecting) return;
     connecting_ = false;
@@ -115,7 +118,7 @@ void RcEndpoint::on_lane_down(link::Lane* lane, Errc why) noexcept {
   engine_.post([this, expecting = expecting_, lane, why] {
     if (!*expecting || lane_ != lane) return;
     APERTURE_INFO("the connection of the queue pair at %s to %s is gone: %s",
-                  wish_.local.text().c_str(), wish_.remote.text().c_str(), describe(why));
+                  wish_.local.print().c_str(), wish_.remote.print().c_str(), describe(why));
     lane_ = nullptr;
     events_.on_lane_down(why);
   });

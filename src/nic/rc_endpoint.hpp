@@ -8,29 +8,16 @@
 //
 // Guarded by the engine's lock, and called with it, but for expect(), close() and the destructor,
 // which wait for the control thread and are called without it, by one thread at a time. The upcalls
-// come with the lock, from whoever drives the engine.
+// come with the lock, from whoever progresses the engine.
 #pragma once
 
 #include <memory>
 
-#include "link/lane.hpp"
 #include "nic/contact.hpp"
 #include "nic/engine.hpp"
+#include "nic/lane_holder.hpp"
 
 namespace aperture::nic {
-
-class RcEvents {
- public:
-  virtual ~RcEvents() = default;
-  // Give it back with give_back(), also when it is down.
-  virtual void on_lane(std::unique_ptr<link::Lane> lane) noexcept = 0;
-  // The connect() came to nothing: refused (the peer's port is closed), timed_out (it did not
-  // become ready to receive in time), unreachable, protocol, no_fds...
-  virtual void on_no_lane(Errc why) noexcept = 0;
-  // The lane that was handed over is lost: the peer has given it back (shut_down) or died
-  // (peer_lost). What it had published can still be read.
-  virtual void on_lane_down(Errc why) noexcept = 0;
-};
 
 class RcEndpoint final : private ContactEvents {
  public:
@@ -38,13 +25,12 @@ class RcEndpoint final : private ContactEvents {
     Address local;                 // with the queue pair's port and index
     Address remote;                // the only one that may come; local itself: both ends are ours
     protect::DomainId domain = 0;  // that the peer's requests meet
-    uint32_t notices = 0;          // ring::kNotice...
     // A connect() has so long; kLeastConnectNs at least, for it takes turns of two processes.
     uint64_t connect_within_ns = kLeastConnectNs;
   };
   static constexpr uint64_t kLeastConnectNs = 1'000'000'000;
 
-  RcEndpoint(Engine& engine, RcEvents& events) noexcept : engine_(engine), events_(events) {}
+  RcEndpoint(Engine& engine, LaneEvents& events) noexcept : engine_(engine), events_(events) {}
   RcEndpoint(const RcEndpoint&) = delete;
   RcEndpoint& operator=(const RcEndpoint&) = delete;
   ~RcEndpoint() override;
@@ -60,8 +46,8 @@ class RcEndpoint final : private ContactEvents {
   // Lock held. Asks for a lane, unless it is asking already or there is one. Errors: bad_state (it
   // expects nobody), no_memory.
   Status connect() noexcept;
-  // Lock held, or after close(). The peer sees it down, and what we had published it can still
-  // read.
+  // What on_lane() brought. Lock held, or after close(). The peer sees it down, and what we had
+  // published it can still read.
   void give_back(std::unique_ptr<link::Lane> lane) noexcept;
 
   const Address& local() const noexcept { return wish_.local; }
@@ -72,10 +58,11 @@ class RcEndpoint final : private ContactEvents {
   void on_connect_failed(const Address& remote, Errc why) noexcept override;
   void on_lane_down(link::Lane* lane, Errc why) noexcept override;
   Status connect_to_self() noexcept;
+  void post_lane(std::unique_ptr<link::Lane> lane) noexcept;
   void hand_over(std::unique_ptr<link::Lane> lane) noexcept;
 
   Engine& engine_;
-  RcEvents& events_;
+  LaneEvents& events_;
   Wish wish_;                         // constant while it expects somebody
   ListenerId listener_ = 0;           // 0: it expects nobody
   bool connecting_ = false;           // connect() has not been answered

@@ -1,6 +1,7 @@
 // Connected queue pairs of the verbs door: see rc_verbs_qp.hpp.
 #include "nic/rc_verbs_qp.hpp"
 
+#include <cassert>
 #include <utility>
 
 namespace aperture::nic {
@@ -12,8 +13,9 @@ RcVerbsQp::RcVerbsQp(Engine& engine, QpNumbers& numbers, const ib::QpSpec& spec)
 
 Status RcVerbsQp::start() noexcept {
   const EngineGuard guard(engine_);
-  const Status s = engine_.add_driven(qp_, *this);
-  driven_ = s.ok();
+  assert(!pollables_);
+  const Status s = engine_.add_pollable(qp_, *this);
+  pollables_ = s.ok();
   return s;
 }
 
@@ -21,7 +23,7 @@ RcVerbsQp::~RcVerbsQp() {
   {
     const EngineGuard guard(engine_);
     qp_.leave();
-    if (driven_) engine_.remove_driven(qp_);
+    if (pollables_) engine_.remove_pollable(qp_);
   }
   endpoint_.close();  // no upcall from here on
   if (early_ != nullptr) endpoint_.give_back(std::move(early_));
@@ -55,7 +57,7 @@ Status RcVerbsQp::expect(const ib::QpAttributes& attr) noexcept {
   wish.remote.port = ib::port_of(attr.dest_qpn);
   wish.remote.index = ib::index_of(attr.dest_qpn);
   if (wish.remote.port == 0 || wish.remote.index == 0) return Errc::invalid;
-  wish.domain = qp_.pd();
+  wish.domain = qp_.spec().pd;
   return endpoint_.expect(wish);
 }
 
@@ -68,6 +70,7 @@ void RcVerbsQp::give_back(std::unique_ptr<link::Lane> lane) noexcept {
 }
 
 void RcVerbsQp::on_lane(std::unique_ptr<link::Lane> lane) noexcept {
+  assert(lane != nullptr && early_ == nullptr);
   if (qp_.state() < QpState::rtr) {
     early_ = std::move(lane);
     return;

@@ -15,15 +15,15 @@ namespace aperture::nic {
 
 class RcVerbsQp final : public VerbsQp,
                         private ib::LaneHost,
-                        private RcEvents,
-                        private Engine::DrivenOwner {
+                        private LaneEvents,
+                        private Engine::PollableOwner {
  public:
   // By exception std::bad_alloc. numbers: of which spec.qpn is one; it is given back in the end.
   RcVerbsQp(Engine& engine, QpNumbers& numbers, const ib::QpSpec& spec);
   ~RcVerbsQp() override;
   Status start() noexcept;  // Errors: no_memory
 
-  ib::Qp& qp() noexcept override { return qp_; }
+  ib::QueuePair& qp() noexcept override { return qp_; }
   Status modify(const ib::QpAttributes& attr, uint32_t mask) noexcept override;
 
  private:
@@ -32,7 +32,7 @@ class RcVerbsQp final : public VerbsQp,
   void on_lane(std::unique_ptr<link::Lane> lane) noexcept override;
   void on_no_lane(Errc why) noexcept override;
   void on_lane_down(Errc why) noexcept override;
-  void wind_up(link::Driven&) noexcept override {}
+  void wind_up(link::Pollable&) noexcept override {}
 
   Status expect(const ib::QpAttributes& attr) noexcept;
 
@@ -41,7 +41,7 @@ class RcVerbsQp final : public VerbsQp,
   ib::RcQp qp_;
   RcEndpoint endpoint_;
   std::unique_ptr<link::Lane> early_;  // came before we were ready to receive
-  bool driven_ = false;
+  bool pollables_ = false;
 };
 
 }  // namespace aperture::nic

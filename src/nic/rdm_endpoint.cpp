@@ -1,11 +1,13 @@
 // The reliable datagram endpoint: see rdm_endpoint.hpp.
 #include "nic/rdm_endpoint.hpp"
 
+#include <cassert>
 #include <new>
 #include <utility>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/no_throw.hpp"
 #include "link/loopback/loopback.hpp"
 #include "nic/lane_holder.hpp"
 
@@ -43,7 +45,6 @@ Status RdmEndpoint::listen() noexcept {
   spec.domain = port_.domain;
   spec.doorbell_fd = engine_.doorbell_fd();
   spec.events = this;
-  spec.notices = port_.notices_wanted();
   spec.auth_key = auth_key_;
   auto id = engine_.contact().listen(spec, address_);
   if (!id) return id.error();
@@ -174,6 +175,7 @@ Result<Qp*> RdmEndpoint::connect(uint64_t index) noexcept {
   }
   qps_ = by_index_.data();
   n_qps_ = by_index_.size();
+  assert(index < n_qps_);
   by_index_[index] = *qp;
   if ((*qp)->state() != QpState::connecting) return *qp;
   if (*address == address_) {
@@ -190,23 +192,22 @@ Result<Qp*> RdmEndpoint::connect(uint64_t index) noexcept {
 }
 
 Result<Qp*> RdmEndpoint::qp_to(const Address& remote) noexcept {
-  try {
-    auto& place = by_remote_[remote];
-    if (place == nullptr) {
-      place = std::make_unique<Qp>(port_, remote);
-      if (Status s = engine_.add_qp(*place, *this); !s) {
-        by_remote_.erase(remote);
-        return s.error();
-      }
+  if (const auto it = by_remote_.find(remote); it != by_remote_.end()) return it->second.get();
+  return no_throw([&]() -> Result<Qp*> {
+    auto made = std::make_unique<Qp>(port_, remote);
+    Qp* const qp = made.get();
+    by_remote_.emplace(remote, std::move(made));
+    if (Status s = engine_.add_qp(*qp, *this); !s) {
+      by_remote_.erase(remote);
+      return s.error();
     }
-    return place.get();
-  } catch (const std::bad_alloc&) {
-    return Errc::no_memory;
-  }
+    return qp;
+  });
 }
 
 // Ends a queue pair: its operations complete with `why`, its lane goes back to contact.
 void RdmEndpoint::drop(Qp& qp, Errc why) noexcept {
+  assert(by_remote_.contains(qp.remote()));
   engine_.remove_qp(qp);
   for (Qp*& cached : by_index_) {
     if (cached == &qp) cached = nullptr;
@@ -219,14 +220,14 @@ void RdmEndpoint::drop(Qp& qp, Errc why) noexcept {
 }
 
 void RdmEndpoint::wind_up(Qp& qp) noexcept {
-  drop(qp, Errc::protocol);
+  drop(qp, qp.why_over());
 }
 
+// The connection stays, since the peer may go on sending; what it sends has no source from now on.
 void RdmEndpoint::forget(uint64_t index) noexcept {
-  if (Qp* qp = qp_of(index)) {
-    by_index_[index] = nullptr;
-    // another index may still mean the same peer
-    if (addresses_.index_of(qp->remote()) == qp::kNoSource) drop(*qp, Errc::canceled);
+  if (index < by_index_.size()) by_index_[index] = nullptr;
+  if (const Address* address = addresses_.find(index)) {
+    matcher_.forget_source(index, addresses_.index_of(*address, index));
   }
 }
 
@@ -244,43 +245,34 @@ void RdmEndpoint::set_pressure(bool on) noexcept {
 
 // --- what contact tells: on the control thread ---
 
-void RdmEndpoint::post(std::function<void()> fn) noexcept {
-  engine_.post([alive = alive_, fn = std::move(fn)] {
-    if (*alive) fn();
-  });
-}
-
 void RdmEndpoint::on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
-  auto holder = std::make_shared<LaneHolder>(engine_.contact(), std::move(lane));
-  engine_.post([this, alive = alive_, remote, holder] {
-    // a failure has said so, and closed it
-    if (*alive) static_cast<void>(adopt(remote, std::move(holder->lane)));
+  LaneHolder holder(engine_.contact(), std::move(lane));
+  engine_.post([this, alive = alive_, remote, holder = std::move(holder)]() mutable {
+    if (*alive) adopt(remote, std::move(holder.lane));
   });
 }
 
-Status RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
+void RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
   auto known = by_remote_.find(remote);
   if (known != by_remote_.end() && known->second->state() != QpState::connecting) {
     drop(*known->second, Errc::peer_lost);  // an old life of the peer
   }
   auto qp = qp_to(remote);
-  if (!qp) {
-    engine_.contact().close_lane(std::move(lane));
-    return qp.error();
-  }
+  if (!qp) return engine_.contact().close_lane(std::move(lane));  // the peer may come again
   (*qp)->attach(std::move(lane));
   if (matcher_.under_pressure()) (*qp)->set_pressure(true);
-  return {};
 }
 
 void RdmEndpoint::on_connect_failed(const Address& remote, Errc why) noexcept {
-  post([this, remote, why] { fail_connect(remote, why); });
+  engine_.post([this, alive = alive_, remote, why] {
+    if (*alive) fail_connect(remote, why);
+  });
 }
 
 void RdmEndpoint::fail_connect(const Address& remote, Errc why) noexcept {
   auto it = by_remote_.find(remote);
   if (it == by_remote_.end() || it->second->state() != QpState::connecting) return;
-  APERTURE_WARN("no connection to %s: %s; %s", remote.text().c_str(), describe(why),
+  APERTURE_WARN("no connection to %s: %s; %s", remote.print().c_str(), describe(why),
                 why == Errc::access_denied
                     ? "it has another authorization key: give both endpoints the same auth_key"
                     : "is the peer's endpoint enabled, and the address its own?");
@@ -288,13 +280,15 @@ void RdmEndpoint::fail_connect(const Address& remote, Errc why) noexcept {
 }
 
 void RdmEndpoint::on_lane_down(link::Lane* lane, Errc why) noexcept {
-  post([this, lane, why] { lose(lane, why); });
+  engine_.post([this, alive = alive_, lane, why] {
+    if (*alive) lose(lane, why);
+  });
 }
 
 void RdmEndpoint::lose(link::Lane* lane, Errc why) noexcept {
   for (auto& [remote, qp] : by_remote_) {
     if (qp->lane() != lane) continue;
-    APERTURE_INFO("connection to %s is gone: %s", remote.text().c_str(), describe(why));
+    APERTURE_INFO("connection to %s is gone: %s", remote.print().c_str(), describe(why));
     qp->lose(why);  // wound up by the engine once what it had published is executed
     return;
   }

@@ -48,8 +48,7 @@ class RdmEndpoint final : public Endpoint,
 
   Result<qp::Qp*> connect(uint64_t index) noexcept;
   Result<qp::Qp*> qp_to(const Address& remote) noexcept;
-  Status adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept;
-  void post(std::function<void()> fn) noexcept;
+  void adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept;
   void fail_connect(const Address& remote, Errc why) noexcept;
   void lose(link::Lane* lane, Errc why) noexcept;
   void drop(qp::Qp& qp, Errc why) noexcept;

@@ -2,6 +2,7 @@
 #include "nic/shared_receive.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <new>
 
 namespace aperture::nic {
@@ -18,10 +19,12 @@ SharedReceive::SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag,
 
 SharedReceive::~SharedReceive() {
   const EngineGuard guard(engine_);
+  assert(members_.empty());
   matcher_.cancel_all(Errc::canceled);
 }
 
 Status SharedReceive::add(Member& member) noexcept {
+  assert(std::find(members_.begin(), members_.end(), &member) == members_.end());
   try {
     members_.push_back(&member);
   } catch (const std::bad_alloc&) {

@@ -8,8 +8,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstring>
+
+#include "base/no_throw.hpp"
 
 namespace aperture::nic {
 
@@ -44,8 +47,17 @@ socklen_t abstract_address(const wire::Id128& id, sockaddr_un& out) noexcept {
   std::memset(&out, 0, sizeof out);
   out.sun_family = AF_UNIX;
   const auto name = wire::abstract_name(id);
+  assert(name.size() < sizeof out.sun_path);
   std::memcpy(out.sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+Address address_by(decltype(::getsockname)& ask, int fd) noexcept {
+  sockaddr_storage addr;
+  socklen_t len = sizeof addr;
+  if (ask(fd, reinterpret_cast<sockaddr*>(&addr), &len) != 0) return {};
+  const auto a = Address::from_sockaddr(&addr, len);
+  return a ? a.value() : Address{};
 }
 
 void take_descriptors(const msghdr& message, Packet& packet, bool& too_many) noexcept {
@@ -99,7 +111,8 @@ Result<std::vector<ParentOnlyFd>> listen_tcp_on_all(std::span<const Address> ips
       status = socket.error();
       if (!socket) break;
       number = bound.port;
-      sockets.push_back(*std::move(socket));
+      status = no_throw([&] { sockets.push_back(*std::move(socket)); });
+      if (!status) break;
     }
     if (status.ok()) {
       port = number;
@@ -165,14 +178,15 @@ Result<ParentOnlyFd> accept_one(int fd) noexcept {
 }
 
 Address local_address(int fd) noexcept {
-  sockaddr_storage addr;
-  socklen_t len = sizeof addr;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&addr), &len) != 0) return {};
-  auto a = Address::from_sockaddr(&addr, len);
-  return a.ok() ? a.value() : Address{};
+  return address_by(::getsockname, fd);
+}
+
+Address remote_address(int fd) noexcept {
+  return address_by(::getpeername, fd);
 }
 
 Status receive_bytes(int fd, std::span<std::byte> into, size_t& got) noexcept {
+  assert(got <= into.size());
   while (got < into.size()) {
     const ssize_t n = ::recv(fd, into.data() + got, into.size() - got, 0);
     if (n > 0) {
@@ -224,6 +238,7 @@ Result<Credentials> peer_credentials(int fd) noexcept {
 }
 
 Status send_packet(int fd, std::span<const std::byte> bytes, std::span<const int> fds) noexcept {
+  assert(fds.size() <= wire::kMaxDescriptors);
   iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))] = {};
   msghdr message{};
@@ -248,6 +263,7 @@ Status send_packet(int fd, std::span<const std::byte> bytes, std::span<const int
 }
 
 Status receive_packet(int fd, Packet& packet) noexcept {
+  assert(packet.fd_count <= packet.fds.size());
   iovec iov{packet.bytes.data(), packet.bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))] = {};
   msghdr message{};
@@ -264,6 +280,7 @@ Status receive_packet(int fd, Packet& packet) noexcept {
   take_descriptors(message, packet, too_many);
   if (n == 0) return Errc::peer_lost;
   packet.size = static_cast<size_t>(n);
+  assert(packet.size <= packet.bytes.size());
   packet.fds_lost = (message.msg_flags & MSG_CTRUNC) != 0;
   if (too_many || (message.msg_flags & MSG_TRUNC) != 0) return Errc::protocol;
   return {};

@@ -35,6 +35,7 @@ void close_without_waiting(int fd) noexcept;
 // Errors: again (nobody there), no_fds, no_memory, io.
 Result<ParentOnlyFd> accept_one(int fd) noexcept;
 Address local_address(int fd) noexcept;
+Address remote_address(int fd) noexcept;  // all zero: it is not connected any more
 
 // Bytes of a stream. `got` grows; ok when all have come. Errors: again, peer_lost (end of stream,
 // or a reset).

@@ -1,14 +1,13 @@
 // Datagram queue pairs of the verbs door: see ud_verbs_qp.hpp.
 #include "nic/ud_verbs_qp.hpp"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-
+#include <cassert>
 #include <new>
 #include <utility>
 
 #include "base/log.hpp"
 #include "link/udp/udp.hpp"
+#include "nic/fork_guard.hpp"
 #include "nic/qp_numbers.hpp"
 
 namespace aperture::nic {
@@ -37,37 +36,21 @@ UdVerbsQp::UdVerbsQp(Engine& engine, const ib::QpSpec& spec,
     : engine_(engine), qp_(spec, std::move(datagrams)) {}
 
 Status UdVerbsQp::start() noexcept {
-  auto control = ControlThread::instance();
-  if (!control) return control.error();
-  Status status;
-  (*control)->run([&] {
-    auto watch =
-        (*control)->watch(qp_.datagrams().wake_fd(), EPOLLIN, [this](uint32_t) { on_wake(); });
-    status = watch.error();
-    if (watch) watch_ = *watch;
-  });
-  if (!status) return status;
   const EngineGuard guard(engine_);
-  status = engine_.add_driven(qp_, *this);
-  driven_ = status.ok();
-  return status;
+  assert(!started_ && qp_.datagrams().wake_fd() >= 0);
+  if (Status s = engine_.wake_on(qp_.datagrams().wake_fd()); !s) return s;
+  const Status s = engine_.add_pollable(qp_, *this);
+  if (!s) engine_.forget_fd(qp_.datagrams().wake_fd());
+  started_ = s.ok();
+  return s;
 }
 
 UdVerbsQp::~UdVerbsQp() {
-  {
-    const EngineGuard guard(engine_);
-    qp_.leave();
-    if (driven_) engine_.remove_driven(qp_);
-  }
-  auto control = ControlThread::instance();
-  if (!control) return;
-  (*control)->run([&] { (*control)->unwatch(watch_); });  // no upcall from here on
-}
-
-// On the control thread, without the lock.
-void UdVerbsQp::on_wake() noexcept {
-  qp_.datagrams().take_wake();
-  ::eventfd_write(engine_.doorbell_fd(), 1);
+  const EngineGuard guard(engine_);
+  qp_.leave();
+  if (!started_) return;
+  engine_.remove_pollable(qp_);
+  engine_.forget_fd(qp_.datagrams().wake_fd());
 }
 
 Status UdVerbsQp::modify(const ib::QpAttributes& attr, uint32_t mask) noexcept {

@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "base/no_throw.hpp"
 #include "nic/rc_verbs_qp.hpp"
 #include "nic/ud_verbs_qp.hpp"
 
@@ -27,18 +28,21 @@ Result<std::unique_ptr<VerbsQp>> Nic::make_qp(ib::QpSpec spec) noexcept {
   spec.keys = &keys();
   spec.windows = &windows_;
   if (spec.type == ib::QpType::ud) return UdVerbsQp::create(*engine_, spec);
-  QpNumbers& numbers = QpNumbers::instance();
-  auto number = numbers.take();
-  if (!number) return number.error();
-  spec.qpn = *number;
-  try {
-    auto made = std::make_unique<RcVerbsQp>(*engine_, numbers, spec);
+  return no_throw([&]() -> Result<std::unique_ptr<VerbsQp>> {
+    QpNumbers& numbers = QpNumbers::instance();
+    auto number = numbers.take();
+    if (!number) return number.error();
+    spec.qpn = *number;
+    std::unique_ptr<RcVerbsQp> made;
+    try {
+      made = std::make_unique<RcVerbsQp>(*engine_, numbers, spec);
+    } catch (const std::bad_alloc&) {
+      numbers.give_back(*number);
+      throw;
+    }
     if (Status s = made->start(); !s) return s.error();
     return std::unique_ptr<VerbsQp>(std::move(made));
-  } catch (const std::bad_alloc&) {
-    numbers.give_back(*number);
-    return Errc::no_memory;
-  }
+  });
 }
 
 }  // namespace

@@ -35,9 +35,9 @@ class VerbsQp {
   // Destruction: ends it, gives its lane and number back; its completions leave their queues.
   virtual ~VerbsQp() = default;
   // Posting and looking at it: engine lock held.
-  virtual ib::Qp& qp() noexcept = 0;
-  // judge_modify() has found nothing wrong with it. Errors: invalid (a route or number that cannot
-  // be), addr_not_avail, no_fds, no_memory. Lock not held.
+  virtual ib::QueuePair& qp() noexcept = 0;
+  // validate_modify() has found nothing wrong with it. Errors: invalid (a route or number that
+  // cannot be), addr_not_avail, no_fds, no_memory. Lock not held.
   virtual Status modify(const ib::QpAttributes& attr, uint32_t mask) noexcept = 0;
   // Multicast, of datagram queue pairs: messages to that MGID come in from now on, until it is
   // detached; once however often it is attached. interface_ip: at the interface of that address of

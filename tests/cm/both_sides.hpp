@@ -1,4 +1,4 @@
-// Ids for tests, driven from the test's thread, and peers written by hand that may break every
+// Ids for tests, progressed from the test's thread, and peers written by hand that may break every
 // rule.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <stdexcept>
 #include <vector>
 
 #include "cm/id.hpp"
@@ -74,6 +75,13 @@ class Side {
     Event e = take();
     EXPECT_EQ(e.kind, EventKind::connect_request);
     return e.child != nullptr ? std::make_unique<Side>(std::move(e.child)) : nullptr;
+  }
+  // The id of a connection that the other side asks for here.
+  std::unique_ptr<Side> asked_by(Side& client, const Params& params = {}) {
+    EXPECT_TRUE(client.connect(params));
+    auto child = request();
+    if (child == nullptr) throw std::runtime_error("no request came");
+    return child;
   }
   bool is_quiet(int ms) {
     std::unique_lock lock(mutex_);

@@ -1,4 +1,4 @@
-// Two ids of one process: patience that runs out, and what the commands above do not show.
+// Two ids of one process: timeouts that expire, and what the commands above do not show.
 #include <gtest/gtest.h>
 
 #include "cm/both_sides.hpp"
@@ -12,9 +12,7 @@ TEST(CmId, a_connection_from_request_to_timewait) {
   client.resolve(at);
   Params params;
   params.qpn = 5;
-  EXPECT_TRUE(client.connect(params));
-  auto child = server.request();
-  ASSERT_TRUE(child != nullptr);
+  auto child = server.asked_by(client, params);
   EXPECT_EQ(child->run([](Id& id) { return id.agreed().remote_qpn; }), 5u);
   EXPECT_TRUE(child->run([&](Id& id) { return id.accept(params); }));
   EXPECT_EQ(client.next(), EventKind::connect_response);
@@ -30,9 +28,7 @@ TEST(CmId, a_connection_from_request_to_timewait) {
 TEST(CmId, the_numbers_that_each_side_sends_with_are_those_that_the_other_expects) {
   Side server(PortSpace::tcp), client(PortSpace::tcp);
   client.resolve(server.listen());
-  EXPECT_TRUE(client.connect({}));
-  auto child = server.request();
-  ASSERT_TRUE(child != nullptr);
+  auto child = server.asked_by(client);
   EXPECT_TRUE(child->run([](Id& id) { return id.accept({}); }));
   EXPECT_EQ(client.next(), EventKind::connect_response);
   const auto here = client.run([](Id& id) { return id.agreed(); });
@@ -44,7 +40,7 @@ TEST(CmId, the_numbers_that_each_side_sends_with_are_those_that_the_other_expect
 TEST(CmId, a_server_that_says_nothing_is_unreachable_after_a_while) {
   Silent silent;
   Side client(PortSpace::tcp);
-  client.run([](Id& id) { id.patience().connect_ns = 50'000'000; });
+  client.run([](Id& id) { id.timeouts().connect_ns = 50'000'000; });
   client.resolve(silent.address);
   EXPECT_TRUE(client.connect({}));
   EXPECT_EQ(client.next(), EventKind::unreachable);
@@ -54,13 +50,11 @@ TEST(CmId, a_server_that_says_nothing_is_unreachable_after_a_while) {
 TEST(CmId, an_application_that_never_answers_is_waited_for_longer_and_then_given_up) {
   Side server(PortSpace::tcp), client(PortSpace::tcp);
   client.run([](Id& id) {
-    id.patience().connect_ns = 20'000'000;
-    id.patience().answer_ns = 300'000'000;
+    id.timeouts().connect_ns = 20'000'000;
+    id.timeouts().answer_ns = 300'000'000;
   });
   client.resolve(server.listen());
-  EXPECT_TRUE(client.connect({}));
-  auto child = server.request();
-  ASSERT_TRUE(child != nullptr);
+  auto child = server.asked_by(client);
   EXPECT_EQ(client.next(), EventKind::unreachable);
   EXPECT_EQ(client.status(), -ETIMEDOUT);
 }
@@ -69,8 +63,8 @@ TEST(CmId, a_peer_that_never_confirms_a_disconnect_is_given_up) {
   RawPeer peer;  // a server written by hand
   Side client(PortSpace::tcp);
   client.run([](Id& id) {
-    id.patience().disconnect_ns = 50'000'000;
-    id.patience().timewait_ns = 10'000'000;
+    id.timeouts().disconnect_ns = 50'000'000;
+    id.timeouts().timewait_ns = 10'000'000;
   });
   client.resolve(peer.address);
   EXPECT_TRUE(client.connect({}));
@@ -110,8 +104,8 @@ TEST(CmId, an_answer_and_the_end_at_once_let_go_of_a_connection_once) {
 TEST(CmId, a_question_that_nobody_answers_is_unreachable) {
   Side client(PortSpace::udp);
   client.run([](Id& id) {
-    id.patience().sidr_ns = 5'000'000;
-    id.patience().sidr_tries = 3;
+    id.timeouts().sidr_ns = 5'000'000;
+    id.timeouts().sidr_tries = 3;
   });
   Side deaf(PortSpace::udp);  // has the port, and does not listen
   EXPECT_TRUE(deaf.run([](Id& id) { return id.bind(Address::v4(INADDR_LOOPBACK, 0)); }));

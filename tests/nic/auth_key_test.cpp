@@ -1,16 +1,11 @@
 // Authorization keys at first contact: who cannot prove that it holds the key of an endpoint gets
 // no lane, at either side. The numbers are those of the project's list of hostile inputs.
-#include <gtest/gtest.h>
 #include <sys/uio.h>
 
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <functional>
-#include <string>
-#include <vector>
 
-#include "link/shm/segment.hpp"
 #include "nic/proof.hpp"
 #include "nic/raw_client.hpp"
 #include "nic/side.hpp"
@@ -30,24 +25,6 @@ std::shared_ptr<const Secret> key_of(uint8_t seed, size_t size = 32) {
   return std::make_shared<Secret>(*std::move(made));
 }
 
-int sealed_segment() {
-  static auto segment = link::shm::Segment::create();
-  return segment.value()->fd();
-}
-int event_fd() {
-  static const UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
-  return fd.get();
-}
-
-void expect_lane(Side& from, Side& to) {
-  from.connect(to);
-  auto lane = from.lane();
-  auto other = to.lane();
-  ASSERT_TRUE(lane && other);
-  contact().close_lane(std::move(lane));
-  contact().close_lane(std::move(other));
-}
-
 void expect_refused(Side& from, Side& to) {
   from.connect(to);
   EXPECT_EQ(from.failure(), Errc::access_denied);
@@ -58,7 +35,7 @@ TEST(AuthKey, endpoints_with_the_same_key_get_a_lane) {
   for (const size_t size : {1, 16, 200}) {
     Side a(1, loopback_v4(), key_of(1, size));
     Side b(1, loopback_v4(), key_of(1, size));
-    expect_lane(a, b);
+    join_and_part(a, b);
   }
 }
 
@@ -68,7 +45,7 @@ TEST(AuthKey, endpoints_with_different_keys_get_none) {
   expect_refused(a, b);
   expect_refused(b, a);
   Side same(1, loopback_v4(), key_of(1));
-  expect_lane(same, a);
+  join_and_part(same, a);
 }
 
 TEST(AuthKey, a_part_of_the_key_is_another_key) {
@@ -84,7 +61,7 @@ TEST(AuthKey, an_endpoint_without_one_and_an_endpoint_with_one_get_none) {
   expect_refused(with, without);
   expect_refused(without, with);
   Side another;
-  expect_lane(another, without);
+  join_and_part(another, without);
 }
 
 TEST(AuthKey, crossing_connects_with_different_keys_both_end) {
@@ -103,27 +80,20 @@ struct Handshake {
   wire::Statement statement;
 
   explicit Handshake(const Side& victim) : client(victim.address()) {
-    EXPECT_TRUE(client.greet() && client.knock() && client.join(client.answer.nonce));
+    EXPECT_TRUE(client.enter());
     open = client.good_open();
     statement = {{client.hello.nonce, client.hello.incarnation, client.hello.source},
                  {client.answer.nonce, client.answer.incarnation, client.hello.destination},
                  client.answer.ticket};
   }
-  Why refusal() {
-    const auto said = client.open(open, {sealed_segment(), event_fd()});
-    EXPECT_TRUE(said.has_value()) << "the socket was closed";
-    EXPECT_FALSE(said && said->accepted);
-    return said ? said->why : Why::no_endpoint;
-  }
+  Why refusal() { return client.refusal(open); }
 };
 
 // What comes of a handshake by hand: its lane at the victim.
 void expect_accepted(Handshake& h, Side& victim) {
-  const auto said = h.client.open(h.open, {sealed_segment(), event_fd()});
+  const auto said = h.client.open(h.open, {sealed_segment(), doorbell()});
   ASSERT_TRUE(said && said->accepted);
-  auto lane = victim.lane();
-  ASSERT_TRUE(lane);
-  contact().close_lane(std::move(lane));
+  ASSERT_TRUE(victim.lane());
 }
 
 TEST(AuthKey, hostile_5_a_connection_forged_with_the_right_nonce_is_refused) {
@@ -170,7 +140,7 @@ TEST(AuthKey, hostile_41_a_truncated_proof_is_refused) {
     Handshake cut(victim);
     cut.open.proof = prove(key.get(), cut.statement, wire::Who::connector);
     const auto packet = wire::encode(cut.open);
-    const std::vector<int> fds{sealed_segment(), event_fd()};
+    const std::vector<int> fds{sealed_segment(), doorbell()};
     ASSERT_TRUE(send_packet(cut.client.unix_socket.get(), packet.view().first(size), fds).ok());
     EXPECT_TRUE(closed_by_peer(cut.client.unix_socket.get())) << size << " bytes";
   }
@@ -199,62 +169,37 @@ TEST(AuthKey, hostile_41_a_replayed_proof_is_refused) {
 }
 
 // An endpoint by hand, which accepts whoever comes and says that proof.
-class Impostor {
+class Accepting : public Impostor {
  public:
-  Impostor() {
-    auto socket = listen_tcp(loopback_v4(), address_);
-    EXPECT_TRUE(socket.ok());
-    listening_ = *std::move(socket);
-  }
-  const Address& address() const { return address_; }
-
   // Serves one handshake, up to Accept.
   template <typename MakeProof>
   bool serve(MakeProof make_proof) {
-    if (!readable(listening_.get())) return false;
-    auto tcp = accept_one(listening_.get());
-    if (!tcp) return false;
-    std::array<std::byte, wire::kHelloBytes> bytes;
-    for (size_t got = 0; got < bytes.size();) {
-      if (!readable(tcp->get())) return false;
-      const Status s = receive_bytes(tcp->get(), bytes, got);
-      if (!s && s.error() != Errc::again) return false;
-    }
-    const auto hello = wire::decode_hello(bytes);
-    const auto self = Identity::read();
-    if (!hello || !self.ok()) return false;
-    wire::Answer answer;
-    answer.verdict = wire::Verdict::offered;
-    answer.boot_id = self.value().boot_id;
-    answer.net_ns = self.value().net_ns;
-    answer.incarnation = random_id();
-    answer.nonce = random_id();
-    answer.socket_name = random_id();
-    answer.ticket = 1;
+    const ParentOnlyFd tcp = accept();
+    const wire::Hello hello = hear(tcp.get());
+    const wire::Answer answer = offer_to(hello);
     auto door = listen_abstract(answer.socket_name);
-    if (!door || !send_bytes(tcp->get(), wire::encode(answer))) return false;
+    if (!door || !send_bytes(tcp.get(), wire::encode(answer))) return false;
     if (!readable(door->get())) return false;
     auto socket = accept_one(door->get());
     if (!socket) return false;
     Packet packet;
     if (!readable(socket->get()) || !receive_packet(socket->get(), packet)) return false;
     wire::Join joined;
-    joined.nonce = hello.value().nonce;
+    joined.nonce = hello.nonce;
     joined.incarnation = answer.incarnation;
     if (!send_packet(socket->get(), wire::encode_joined(joined).view(), {})) return false;
     if (!readable(socket->get()) || !receive_packet(socket->get(), packet)) return false;
     const auto open = wire::decode_open(packet.view());
     if (!open) return false;
-    wire::Accept accept;
-    accept.attempt = open.value().attempt;
-    accept.engine = Wild<uint64_t>(1);
-    accept.proof = make_proof(
-        open.value(),
-        wire::Statement{{hello.value().nonce, hello.value().incarnation, hello.value().source},
-                        {answer.nonce, answer.incarnation, hello.value().destination},
-                        answer.ticket});
-    const std::vector<int> fds{event_fd()};
-    if (!send_packet(socket->get(), wire::encode(accept).view(), fds)) return false;
+    wire::Accept said;
+    said.attempt = open.value().attempt;
+    said.engine = Wild<uint64_t>(1);
+    said.proof = make_proof(open.value(),
+                            wire::Statement{{hello.nonce, hello.incarnation, hello.source},
+                                            {answer.nonce, answer.incarnation, hello.destination},
+                                            answer.ticket});
+    const std::vector<int> fds{doorbell()};
+    if (!send_packet(socket->get(), wire::encode(said).view(), fds)) return false;
     // the connector tells that it has closed the lane again, or nothing while it uses it
     closed_ = readable(socket->get(), 300) && receive_packet(socket->get(), packet).ok() &&
               wire::decode_lane_close(packet.view()).ok();
@@ -263,8 +208,6 @@ class Impostor {
   bool lane_was_closed() const { return closed_; }
 
  private:
-  Address address_;
-  ParentOnlyFd listening_;
   bool closed_ = false;
 };
 
@@ -284,22 +227,20 @@ TEST(AuthKey, hostile_41_who_accepts_without_holding_the_key_gets_no_lane) {
   };
   for (size_t i = 0; i < lies.size(); ++i) {
     Side victim(1, loopback_v4(), key);
-    Impostor impostor;
-    victim.connect(impostor.address());
+    Accepting impostor;
+    victim.connect(impostor.address);
     ASSERT_TRUE(impostor.serve(lies[i])) << i;
     EXPECT_EQ(victim.failure(), Errc::access_denied) << i;
     EXPECT_TRUE(impostor.lane_was_closed()) << i;
   }
   Side victim(1, loopback_v4(), key);
-  Impostor honest;
-  victim.connect(honest.address());
+  Accepting honest;
+  victim.connect(honest.address);
   ASSERT_TRUE(honest.serve([&](const wire::Open&, const wire::Statement& s) {
     return prove(key.get(), s, wire::Who::acceptor);
   }));
   EXPECT_FALSE(honest.lane_was_closed());
-  auto lane = victim.lane();
-  ASSERT_TRUE(lane);
-  contact().close_lane(std::move(lane));
+  ASSERT_TRUE(victim.lane());
 }
 
 TEST(AuthKey, hostile_41_who_claims_a_key_where_none_is_held_is_refused) {
@@ -381,7 +322,7 @@ TEST(AuthKey, hostile_41_a_key_is_in_no_core_dump) {
   Side a(1, loopback_v4(), key);
   Side b(1, loopback_v4(), key);
   Side stranger(1, loopback_v4(), key_of(78));
-  expect_lane(a, b);
+  join_and_part(a, b);
   expect_refused(stranger, a);
   EXPECT_EQ(copies_in_a_dump(masked), 0u);
   // and the search does find what a dump would hold

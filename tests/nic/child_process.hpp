@@ -24,6 +24,7 @@ class ChildProcess {
  public:
   // With these variables in its environment, on top of ours.
   explicit ChildProcess(const Environment& env = {}) {
+    ::signal(SIGPIPE, SIG_IGN);  // a child that has ended is a failure to be told
     int to[2], from[2];
     EXPECT_EQ(::pipe2(to, O_CLOEXEC), 0);
     EXPECT_EQ(::pipe2(from, O_CLOEXEC), 0);

@@ -8,21 +8,24 @@
 //   lane            waits for a lane                            -> up direct|owner fence|nofence
 //   send N / recv   a word on the lane                          -> sent / got N
 //   ring / rang     the lane's doorbell, and whether ours rang   -> rung / rang | silence
+//   block           clears O_NONBLOCK on every pipe it has      -> blocked
+//   flood           fills them all first                        -> flooded
 //   close           gives the lane back                         -> closed
 //   next            the next thing it is told                   -> up | down W | failed W | none
 //   settle          takes in everything until one lane is up    -> settled
 //   hog MB          touches that much memory                    -> hogged
 //   quit
+#include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <sstream>
-#include <string>
 
 #include "nic/side.hpp"
 
@@ -37,7 +40,7 @@ void say(const std::string& line) {
 
 struct Child {
   std::unique_ptr<Side> side;
-  std::unique_ptr<link::Lane> lane;
+  HeldLane lane;
   uint16_t port = 0;
 
   void open_port() {
@@ -54,10 +57,6 @@ struct Child {
     say(side->listen_error() == Errc::ok ? "sharing" : describe(side->listen_error()));
   }
 
-  void drop_lane() {
-    if (lane) contact().close_lane(std::move(lane));
-  }
-
   void settle() {
     while (!lane || !side->silent(0)) {
       auto t = side->next();
@@ -66,7 +65,7 @@ struct Child {
         if (lane) return say("two lanes");
         lane = std::move(t->lane);
       } else {
-        drop_lane();
+        lane.reset();
       }
     }
     say("settled");
@@ -83,15 +82,29 @@ struct Child {
   }
 
   void receive() {
-    const uint64_t until = now_ns() + 3'000'000'000u;
-    while (!lane->request_rx.cells.ready()) {
-      if (now_ns() > until) return say("got nothing");
+    const auto word = receive_word(*lane);
+    say(word ? "got " + std::to_string(*word) : "got nothing");
+  }
+
+  // All but what it is told and says through.
+  template <typename Fn>
+  static void for_each_pipe(Fn&& fn) {
+    for (int fd = 3; fd < 1024; ++fd) {
+      struct stat st;
+      if (::fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) fn(fd);
     }
-    uint64_t word;
-    std::memcpy(&word, lane->request_rx.cells.body(), sizeof word);
-    lane->request_rx.cells.advance(1);
-    lane->request_rx.publish_consumed();
-    say("got " + std::to_string(word));
+  }
+  static void block() {
+    for_each_pipe([](int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK); });
+  }
+  static void flood() {
+    for_each_pipe([](int fd) {
+      ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+      char bytes[4096] = {};
+      while (::write(fd, bytes, sizeof bytes) > 0) {
+      }
+    });
+    block();
   }
 
   void hog(size_t mb) {
@@ -107,7 +120,7 @@ struct Child {
     uint64_t n = 0;
     words >> verb >> n;
     if (verb == "new") {
-      drop_lane();
+      lane.reset();
       side = std::make_unique<Side>(static_cast<uint32_t>(n));
       say("at " + std::to_string(side->address().port));
     } else if (verb == "listen") {
@@ -121,7 +134,7 @@ struct Child {
     } else if (verb == "port") {
       open_port();
     } else if (verb == "share") {
-      drop_lane();
+      lane.reset();
       share(static_cast<uint8_t>(n));
     } else if (verb == "lane") {
       lane = side->lane();
@@ -146,8 +159,14 @@ struct Child {
         if (!rang) ::usleep(1000);
       }
       say(rang ? "rang" : "silence");
+    } else if (verb == "block") {
+      block();
+      say("blocked");
+    } else if (verb == "flood") {
+      flood();
+      say("flooded");
     } else if (verb == "close") {
-      drop_lane();
+      lane.reset();
       say("closed");
     } else if (verb == "next") {
       next();
@@ -162,22 +181,46 @@ struct Child {
   }
 };
 
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x00000080
+#endif
+
+// In a time namespace of its own, as APERTURE_TEST_NAMESPACE=time asks; in a user namespace without
+// any user in it, for "user". Says so and ends where the kernel does not allow it.
+void change_namespace(std::string_view which) {
+  if (which == "user") {
+    if (::unshare(CLONE_NEWUSER) == 0) return;
+  } else if (::unshare(CLONE_NEWTIME) == 0) {
+    const UniqueFd offsets(::open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC));
+    constexpr std::string_view kOffset = "boottime 100000 0\n";
+    const bool set = ::write(offsets.get(), kOffset.data(), kOffset.size()) > 0;
+    // its children are in it
+    const pid_t inside = set ? ::fork() : -1;
+    if (inside == 0) return;
+    if (inside > 0) {
+      ::waitpid(inside, nullptr, 0);
+      std::_Exit(0);
+    }
+  }
+  say("no namespace");
+  std::_Exit(0);
+}
+
 }  // namespace
 
 int main() {
   // a stranger: another user, whom nobody may debug
   if (const char* uid = std::getenv("APERTURE_TEST_UID")) {
-    if (::setresuid(static_cast<uid_t>(std::atoi(uid)), static_cast<uid_t>(std::atoi(uid)),
-                    static_cast<uid_t>(std::atoi(uid))) != 0) {
-      return 1;
-    }
+    const auto stranger = static_cast<uid_t>(std::atoi(uid));
+    if (::setresuid(stranger, stranger, stranger) != 0) return 1;
   }
+  if (const char* which = std::getenv("APERTURE_TEST_NAMESPACE")) change_namespace(which);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing stays behind when the test is killed
   ::alarm(120);
   Child child;
   std::string line;
   while (std::getline(std::cin, line) && child.obey(line)) {
   }
-  child.drop_lane();
+  child.lane.reset();
   return 0;
 }

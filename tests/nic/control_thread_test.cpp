@@ -7,15 +7,14 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstring>
 #include <thread>
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/forked.hpp"
 
 namespace aperture::nic {
 namespace {
@@ -138,16 +137,10 @@ TEST(ControlThread, is_not_there_in_a_forked_child) {
   const UniqueFd ours(::eventfd(0, EFD_CLOEXEC));
   const int number = ::dup(ours.get());
   const ParentOnlyFd parent_only{UniqueFd(number)};
-  const pid_t child = ::fork();
-  if (child == 0) {
-    bool ok = in_forked_child();
-    ok = ok && ControlThread::instance().error() == Errc::not_supported;
-    ok = ok && ::fcntl(number, F_GETFD) < 0 && ::fcntl(ours.get(), F_GETFD) >= 0;
-    ::_exit(ok ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(aperture::test::holds_in_child([&] {
+    return in_forked_child() && ControlThread::instance().error() == Errc::not_supported &&
+           ::fcntl(number, F_GETFD) < 0 && ::fcntl(ours.get(), F_GETFD) >= 0;
+  }));
   EXPECT_FALSE(in_forked_child());
   bool ran = false;
   control().run([&] { ran = true; });

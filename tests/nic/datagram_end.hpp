@@ -2,7 +2,6 @@
 // process that it talks to.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -65,6 +64,17 @@ class DatagramEnd final : public ib::CqEvents, public ib::QpEvents {
   void on_overrun() noexcept override {}
   void on_async_event(ib::AsyncEvent) noexcept override {}
 
+  // A connected queue pair beside it.
+  ib::QpSpec rc_spec() {
+    ib::QpSpec spec;
+    spec.type = ib::QpType::rc;
+    spec.pd = protect::new_domain();
+    spec.send_cq = spec.recv_cq = &cq;
+    spec.max_send_wr = spec.max_recv_wr = spec.max_send_sge = spec.max_recv_sge = 1;
+    spec.events = this;
+    return spec;
+  }
+
   uint32_t qpn() { return verbs_qp->qp().qpn(); }
   void post_recv(uint64_t id) {
     const ib::Sge sge{at(id), kSlot, key_};
@@ -109,7 +119,7 @@ class DatagramEnd final : public ib::CqEvents, public ib::QpEvents {
   }
 
   VerbsNic* nic = nullptr;
-  ib::Cq cq;
+  ib::CompletionQueue cq;
   std::vector<std::byte> memory;
   std::unique_ptr<VerbsQp> verbs_qp;
   int events = 0;

@@ -1,19 +1,22 @@
-// The engine over queue pairs of other kinds: who is driven how often, who sleeps and who is told.
+// The engine over queue pairs of other kinds: who is progressed how often, who sleeps and who is
+// told.
 #include "nic/engine.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 
 #include <memory>
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/event_fd.hpp"
 
 namespace aperture::nic {
 namespace {
 
 // Records what the engine does with it, and says what the test wants it to.
-struct Recorder final : link::Driven {
+struct Recorder final : link::Pollable {
   bool poll(uint64_t) noexcept override {
     ++polled;
     return std::exchange(work, 0) != 0;
@@ -37,48 +40,61 @@ struct Recorder final : link::Driven {
   ring::ConsumerState state = ring::ConsumerState::hot;
 };
 
-class Driving : public testing::Test, protected Engine::DrivenOwner {
+// A link with something to move, or not.
+struct FakeLink final : link::Progress {
+  bool progress() noexcept override {
+    ++moved;
+    drain_eventfd(socket.get());
+    return true;
+  }
+  int fd() const noexcept override { return socket.get(); }
+
+  UniqueFd socket{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  int moved = 0;
+};
+
+class LaneInUse : public testing::Test, protected Engine::PollableOwner {
  protected:
   Recorder& add() {
     all_.push_back(std::make_unique<Recorder>());
-    EXPECT_TRUE(engine_->add_driven(*all_.back(), *this).ok());
+    EXPECT_TRUE(engine_->add_pollable(*all_.back(), *this).ok());
     return *all_.back();
   }
-  void wind_up(link::Driven& one) noexcept override {
+  void wind_up(link::Pollable& one) noexcept override {
     wound_up_.push_back(&one);
-    engine_->remove_driven(one);
+    engine_->remove_pollable(one);
   }
   void poll(int times) {
     for (int i = 0; i < times; ++i) engine_->poll();
   }
   bool rung() const {
-    pollfd p{engine_->doorbell_fd(), POLLIN, 0};
+    pollfd p{engine_->sleep_fd(), POLLIN, 0};
     return ::poll(&p, 1, 0) == 1;
   }
 
   std::unique_ptr<Engine> engine_ = *Engine::create({.threaded = false});
   std::vector<std::unique_ptr<Recorder>> all_;
-  std::vector<link::Driven*> wound_up_;
+  std::vector<link::Pollable*> wound_up_;
 };
 
-TEST_F(Driving, each_poll_looks_and_every_sixteenth_drives) {
+TEST_F(LaneInUse, each_poll_looks_and_every_sixteenth_progresses_all) {
   Recorder& one = add();
   poll(160);
   EXPECT_EQ(one.looked, 150u);
   EXPECT_EQ(one.polled, 10u);
 }
 
-TEST_F(Driving, nothing_is_driven_once_it_has_been_taken_out) {
+TEST_F(LaneInUse, nothing_is_progressed_once_it_has_been_taken_out) {
   Recorder& one = add();
   Recorder& other = add();
-  engine_->remove_driven(one);
-  engine_->remove_driven(one);  // not there: nothing happens
+  engine_->remove_pollable(one);
+  engine_->remove_pollable(one);  // not there: nothing happens
   poll(32);
   EXPECT_EQ(one.looked + one.polled, 0u);
   EXPECT_EQ(other.looked + other.polled, 32u);
 }
 
-TEST_F(Driving, of_forty_the_idle_ones_take_turns_and_one_with_work_is_found) {
+TEST_F(LaneInUse, of_forty_the_idle_ones_take_turns_and_one_with_work_is_found) {
   for (int i = 0; i < 40; ++i) add();
   poll(100'000);
   std::vector<uint64_t> before;
@@ -98,7 +114,7 @@ TEST_F(Driving, of_forty_the_idle_ones_take_turns_and_one_with_work_is_found) {
   }
 }
 
-TEST_F(Driving, one_that_waits_for_its_peer_stays_hot) {
+TEST_F(LaneInUse, one_that_waits_for_its_peer_stays_hot) {
   for (int i = 0; i < 40; ++i) add().pending = i < 3;
   poll(100'000);
   for (int i = 0; i < 3; ++i) {
@@ -108,7 +124,7 @@ TEST_F(Driving, one_that_waits_for_its_peer_stays_hot) {
   }
 }
 
-TEST_F(Driving, what_is_over_goes_to_its_owner_once) {
+TEST_F(LaneInUse, what_is_over_goes_to_its_owner_once) {
   Recorder& one = add();
   Recorder& other = add();
   one.over = true;
@@ -120,7 +136,7 @@ TEST_F(Driving, what_is_over_goes_to_its_owner_once) {
   EXPECT_EQ(other.looked + other.polled, before + 16);
 }
 
-TEST_F(Driving, sleep_marks_all_of_them_and_a_poll_wakes_them) {
+TEST_F(LaneInUse, sleep_marks_all_of_them_and_a_poll_wakes_them) {
   Recorder& one = add();
   Recorder& other = add();
   ASSERT_TRUE(engine_->prepare_to_sleep());
@@ -131,7 +147,7 @@ TEST_F(Driving, sleep_marks_all_of_them_and_a_poll_wakes_them) {
   EXPECT_EQ(other.state, ring::ConsumerState::hot);
 }
 
-TEST_F(Driving, no_sleep_while_one_has_work_or_must_be_polled_or_is_over) {
+TEST_F(LaneInUse, no_sleep_while_one_has_work_or_must_be_polled_or_is_over) {
   Recorder& one = add();
   one.work = 1;
   EXPECT_FALSE(engine_->prepare_to_sleep());
@@ -146,7 +162,7 @@ TEST_F(Driving, no_sleep_while_one_has_work_or_must_be_polled_or_is_over) {
   EXPECT_TRUE(engine_->prepare_to_sleep());
 }
 
-TEST_F(Driving, a_newcomer_wakes_a_sleeping_engine) {
+TEST_F(LaneInUse, a_newcomer_wakes_a_sleeping_engine) {
   Recorder& one = add();
   ASSERT_TRUE(engine_->prepare_to_sleep());
   Recorder& late = add();
@@ -156,6 +172,53 @@ TEST_F(Driving, a_newcomer_wakes_a_sleeping_engine) {
   EXPECT_FALSE(rung());
   engine_->post([] {});
   EXPECT_TRUE(rung());
+}
+
+TEST_F(LaneInUse, a_link_is_progressed_once_in_each_poll_however_many_lanes_there_are) {
+  for (int i = 0; i < 40; ++i) add();
+  FakeLink link, other;
+  ASSERT_TRUE(engine_->add_progress(link).ok());
+  ASSERT_TRUE(engine_->add_progress(other).ok());
+  poll(100);
+  EXPECT_EQ(link.moved, 100);
+  engine_->remove_progress(link);
+  engine_->remove_progress(link);  // not there: nothing happens
+  poll(10);
+  EXPECT_EQ(link.moved, 100);
+  EXPECT_EQ(other.moved, 110);
+  engine_->remove_progress(other);
+  poll(10);
+  EXPECT_EQ(other.moved, 110);
+}
+
+TEST_F(LaneInUse, a_link_wakes_a_sleeping_engine_by_its_descriptor_and_no_other) {
+  FakeLink link;
+  ASSERT_TRUE(engine_->add_progress(link).ok());
+  signal_eventfd(link.socket.get());
+  EXPECT_FALSE(rung()) << "it is awake, and polls find it";
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  EXPECT_TRUE(rung()) << "what was there before counts";
+  engine_->poll();
+  EXPECT_EQ(link.moved, 1);
+  EXPECT_FALSE(rung());
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  EXPECT_FALSE(rung());
+  signal_eventfd(link.socket.get());
+  EXPECT_TRUE(rung());
+  engine_->remove_progress(link);
+  EXPECT_FALSE(rung());
+}
+
+TEST_F(LaneInUse, a_link_that_comes_while_the_engine_sleeps_wakes_it) {
+  Recorder& one = add();
+  FakeLink link;
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  ASSERT_TRUE(engine_->add_progress(link).ok());
+  EXPECT_EQ(one.state, ring::ConsumerState::hot);
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  signal_eventfd(link.socket.get());
+  EXPECT_TRUE(rung());
+  engine_->remove_progress(link);
 }
 
 }  // namespace

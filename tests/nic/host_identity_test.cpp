@@ -2,10 +2,10 @@
 #include "nic/host_identity.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
+
+#include "base/forked.hpp"
 
 namespace aperture::nic {
 namespace {
@@ -27,12 +27,8 @@ TEST(HostIdentity, guid_is_locally_administered_unicast_and_not_zero) {
 TEST(HostIdentity, guid_and_addresses_are_the_same_in_a_child) {
   const NodeGuid guid = node_guid();
   const std::vector<Address> table = host_addresses();
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) ::_exit(guid == node_guid() && table == host_addresses() ? 0 : 1);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(aperture::test::holds_in_child(
+      [&] { return guid == node_guid() && table == host_addresses(); }));
 }
 
 TEST(HostIdentity, addresses_are_sorted_and_none_is_any_or_link_local_or_twice_there) {

@@ -1,8 +1,5 @@
 // Connection requests from peers that mean no good, or end in the middle. The numbers are those of
 // the project's list of hostile inputs.
-#include <gtest/gtest.h>
-
-#include "link/shm/segment.hpp"
 #include "nic/raw_client.hpp"
 #include "nic/side.hpp"
 
@@ -65,22 +62,9 @@ class Passive final : public ContactEvents {
   std::deque<RequestId> gone_;
 };
 
-int sealed_segment() {
-  static auto segment = link::shm::Segment::create();
-  return segment.value()->fd();
-}
-int event_fd() {
-  static const UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
-  return fd.get();
-}
-
 // A client that has joined and may ask.
 struct Asker : RawClient {
-  explicit Asker(const Address& to) : RawClient(to) {
-    EXPECT_TRUE(greet());
-    EXPECT_TRUE(knock());
-    EXPECT_TRUE(join(answer.nonce));
-  }
+  explicit Asker(const Address& to) : RawClient(to) { EXPECT_TRUE(enter()); }
   wire::Connect good_connect(uint32_t lane = 0) const {
     wire::Connect connect;
     connect.open = good_open();
@@ -93,7 +77,7 @@ struct Asker : RawClient {
     return send_packet(unix_socket.get(), bytes, fds).ok();
   }
   bool ask(const wire::Connect& connect) {
-    return tell(wire::encode(connect).view(), {sealed_segment(), event_fd()});
+    return tell(wire::encode(connect).view(), {sealed_segment(), doorbell()});
   }
   // Another ticket for the same process.
   void greet_again() {
@@ -139,13 +123,13 @@ TEST_F(HostileRequests, hostile_31_private_data_above_its_limit_ends_the_peer) {
     Asker liar(victim.address);
     auto packet = wire::encode(liar.good_connect());
     std::memcpy(packet.bytes.data() + 100, &size, sizeof size);
-    ASSERT_TRUE(liar.tell(packet.view(), {sealed_segment(), event_fd()}));
+    ASSERT_TRUE(liar.tell(packet.view(), {sealed_segment(), doorbell()}));
     EXPECT_TRUE(closed_by_peer(liar.unix_socket.get()));
   }
   Asker sloppy(victim.address);
   auto packet = wire::encode(sloppy.good_connect());
   packet.bytes[packet.size - 1] = std::byte{1};  // behind the end of the data
-  ASSERT_TRUE(sloppy.tell(packet.view(), {sealed_segment(), event_fd()}));
+  ASSERT_TRUE(sloppy.tell(packet.view(), {sealed_segment(), doorbell()}));
   EXPECT_TRUE(closed_by_peer(sloppy.unix_socket.get()));
   EXPECT_FALSE(victim.next(0));
   expect_well(victim);
@@ -181,7 +165,7 @@ TEST_F(HostileRequests, hostile_30_who_ends_in_the_middle_takes_the_request_alon
     ListenerId id = 0;
     ListenSpec spec;
     Side side;
-    spec.doorbell_fd = event_fd();
+    spec.doorbell_fd = doorbell();
     spec.events = &side;
     spec.what = ListenFor::nobody;
     EXPECT_EQ(contact().accept(request->id, spec, {}, id).error(), Errc::no_entry);
@@ -190,7 +174,7 @@ TEST_F(HostileRequests, hostile_30_who_ends_in_the_middle_takes_the_request_alon
   {
     Asker half(victim.address);  // a part of a message, then the end
     const auto packet = wire::encode(half.good_connect());
-    ASSERT_TRUE(half.tell(packet.view().first(120), {sealed_segment(), event_fd()}));
+    ASSERT_TRUE(half.tell(packet.view().first(120), {sealed_segment(), doorbell()}));
     EXPECT_TRUE(closed_by_peer(half.unix_socket.get()));
     EXPECT_FALSE(victim.next(0));
   }
@@ -259,9 +243,7 @@ TEST_F(HostileRequests, datagram_and_passive_endpoints_are_not_mistaken_for_each
   ASSERT_TRUE(asker.ask(asker.good_connect()));
   EXPECT_EQ(asker.why_not(), Why::wrong_kind);
   Asker opener(passive.address);
-  const auto said = opener.open(opener.good_open(), {sealed_segment(), event_fd()});
-  ASSERT_TRUE(said);
-  EXPECT_EQ(said->why, Why::wrong_kind);
+  EXPECT_EQ(opener.refusal(opener.good_open()), Why::wrong_kind);
   datagram.connect(passive.address);
   EXPECT_EQ(datagram.failure(), Errc::refused);
   EXPECT_FALSE(passive.next(0));

@@ -1,12 +1,8 @@
 // First contact with peers that mean no good, or are broken. The numbers are those of the project's
 // list of hostile inputs.
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include <thread>
-
-#include "link/shm/segment.hpp"
 #include "nic/raw_client.hpp"
 #include "nic/side.hpp"
 
@@ -31,26 +27,11 @@ class Hostile : public ::testing::Test {
   // The victim still serves honest peers.
   static void expect_well(Side& victim) {
     Side honest;
-    honest.connect(victim);
-    auto lane = honest.lane();
-    ASSERT_TRUE(lane);
-    auto other = victim.lane();
-    ASSERT_TRUE(other);
-    contact().close_lane(std::move(lane));
-    contact().close_lane(std::move(other));
+    join_and_part(honest, victim);
     honest.stop();
     victim.next(50);  // it may be told that the lane went down
   }
 };
-
-int sealed_segment() {
-  static auto segment = link::shm::Segment::create();
-  return segment.value()->fd();
-}
-int event_fd() {
-  static const UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
-  return fd.get();
-}
 
 TEST_F(Hostile, hostile_31_a_slow_handshake_is_cut_off) {
   set_timeouts(200'000'000);
@@ -114,8 +95,7 @@ TEST_F(Hostile, hostile_25_reserved_bits_and_other_versions_are_not_understood) 
 TEST_F(Hostile, hostile_30_data_after_the_hello_ends_the_handshake) {
   Side victim;
   RawClient chatty(victim.address());
-  ASSERT_TRUE(chatty.greet());
-  EXPECT_EQ(chatty.answer.verdict, Verdict::offered);
+  EXPECT_EQ(chatty.verdict(), Verdict::offered);
   const std::byte more{1};
   ASSERT_TRUE(chatty.say({&more, 1}));
   EXPECT_TRUE(closed_by_peer(chatty.tcp.get()));
@@ -125,16 +105,13 @@ TEST_F(Hostile, a_hello_for_somebody_else_or_from_another_host_gets_no_offer) {
   Side victim;
   RawClient lost(victim.address());
   lost.hello.destination = Address::v4(0x7f000002, victim.address().port);
-  ASSERT_TRUE(lost.greet());
-  EXPECT_EQ(lost.answer.verdict, Verdict::wrong_destination);
+  EXPECT_EQ(lost.verdict(), Verdict::wrong_destination);
   RawClient far(victim.address());
   far.hello.boot_id[0] ^= 1;
-  ASSERT_TRUE(far.greet());
-  EXPECT_EQ(far.answer.verdict, Verdict::other_host);
+  EXPECT_EQ(far.verdict(), Verdict::other_host);
   RawClient elsewhere(victim.address());
   elsewhere.hello.net_ns ^= 1;
-  ASSERT_TRUE(elsewhere.greet());
-  EXPECT_EQ(elsewhere.answer.verdict, Verdict::other_host);
+  EXPECT_EQ(elsewhere.verdict(), Verdict::other_host);
 }
 
 TEST_F(Hostile, hostile_4_and_5_the_name_without_the_nonce_lets_nobody_in) {
@@ -159,35 +136,23 @@ TEST_F(Hostile, hostile_4_and_5_the_name_without_the_nonce_lets_nobody_in) {
 TEST_F(Hostile, hostile_5_a_ticket_opens_one_lane_once) {
   Side victim(5);
   RawClient client(victim.address());
-  ASSERT_TRUE(client.greet());
-  ASSERT_TRUE(client.knock());
-  ASSERT_TRUE(client.join(client.answer.nonce));
+  ASSERT_TRUE(client.enter());
   const auto good = client.good_open();
   auto wrong = good;
   wrong.nonce[0] ^= 1;
-  auto said = client.open(wrong, {sealed_segment(), event_fd()});
-  ASSERT_TRUE(said);
-  EXPECT_EQ(said->why, Why::bad_ticket);
+  EXPECT_EQ(client.refusal(wrong), Why::bad_ticket);
   wrong = good;
   wrong.source.port = 10;
-  said = client.open(wrong, {sealed_segment(), event_fd()});
-  ASSERT_TRUE(said);
-  EXPECT_EQ(said->why, Why::bad_ticket);
-  said = client.open(good, {sealed_segment(), event_fd()});
+  EXPECT_EQ(client.refusal(wrong), Why::bad_ticket);
+  const auto said = client.open(good, {sealed_segment(), doorbell()});
   ASSERT_TRUE(said);
   EXPECT_TRUE(said->accepted);
   auto lane = victim.lane();
   ASSERT_TRUE(lane);
   EXPECT_FALSE(lane->direct.allowed);
-  said = client.open(good, {sealed_segment(), event_fd()});
-  ASSERT_TRUE(said);
-  EXPECT_FALSE(said->accepted) << "replayed";
-  EXPECT_EQ(said->why, Why::bad_ticket);
+  EXPECT_EQ(client.refusal(good), Why::bad_ticket) << "replayed";
   client.unix_socket.reset();
-  auto down = victim.next();
-  ASSERT_TRUE(down && down->what == Told::What::down);
-  EXPECT_EQ(down->why, Errc::peer_lost);
-  contact().close_lane(std::move(lane));
+  EXPECT_EQ(victim.down(), Errc::peer_lost);
 }
 
 // Another user takes part in a handshake, as the owner of `source`; what comes of it, as an exit
@@ -218,9 +183,7 @@ TEST_F(Hostile, hostile_4_another_user_cannot_speak_for_our_endpoint) {
   EXPECT_EQ(open_as_stranger(victim.address(), loopback_v4(1)), static_cast<int>(Why::bad_ticket));
   EXPECT_TRUE(victim.silent(0));
   EXPECT_EQ(open_as_stranger(victim.address(), Address{}), 0) << "its own port is its own";
-  auto lane = victim.lane();
-  ASSERT_TRUE(lane);
-  contact().close_lane(std::move(lane));
+  ASSERT_TRUE(victim.lane());
 }
 
 // What comes with Open must be what it should be; a refused Open harms only who sent it.
@@ -233,28 +196,27 @@ TEST_F(Hostile, hostile_38_and_39_what_comes_with_open_is_checked) {
   int pipe_ends[2];
   ASSERT_EQ(::pipe2(pipe_ends, O_CLOEXEC), 0);
   const UniqueFd pipe_in(pipe_ends[0]), pipe_out(pipe_ends[1]);
+  const UniqueFd event(::eventfd(0, EFD_CLOEXEC));
   struct Case {
     const char* what;
     std::vector<int> fds;
     uint32_t lane, segment;
   };
   const std::vector<Case> cases = {
-      {"unsealed segment", {unsealed.get(), event_fd()}, 0, 1},
-      {"segment too small", {tiny->get(), event_fd()}, 0, 1},
-      {"segment without a header", {blank->get(), event_fd()}, 0, 1},
-      {"a pipe for a segment", {pipe_in.get(), event_fd()}, 0, 1},
-      {"a pipe for a doorbell", {sealed_segment(), pipe_out.get()}, 0, 1},
-      {"a lane that does not exist", {sealed_segment(), event_fd()}, link::shm::kLanes, 1},
-      {"a huge lane", {sealed_segment(), event_fd()}, 0xffffffff, 1},
-      {"a huge segment number", {sealed_segment(), event_fd()}, 0, 0xffffffff},
+      {"unsealed segment", {unsealed.get(), doorbell()}, 0, 1},
+      {"segment too small", {tiny->get(), doorbell()}, 0, 1},
+      {"segment without a header", {blank->get(), doorbell()}, 0, 1},
+      {"a pipe for a segment", {pipe_in.get(), doorbell()}, 0, 1},
+      {"an eventfd for a doorbell", {sealed_segment(), event.get()}, 0, 1},
+      {"a lane that does not exist", {sealed_segment(), doorbell()}, link::shm::kLanes, 1},
+      {"a huge lane", {sealed_segment(), doorbell()}, 0xffffffff, 1},
+      {"a huge segment number", {sealed_segment(), doorbell()}, 0, 0xffffffff},
       {"no descriptors", {}, 0, 1},
       {"no doorbell", {sealed_segment()}, 0, 1},
   };
   for (const Case& c : cases) {
     RawClient client(victim.address());
-    ASSERT_TRUE(client.greet());
-    ASSERT_TRUE(client.knock());
-    ASSERT_TRUE(client.join(client.answer.nonce));
+    ASSERT_TRUE(client.enter());
     auto open = client.good_open();
     open.lane = Wild<uint32_t>(c.lane);
     open.segment = Wild<uint32_t>(c.segment);
@@ -270,9 +232,7 @@ TEST_F(Hostile, rubbish_on_the_unix_socket_ends_that_peer_only) {
   Side victim;
   for (int i = 0; i < 3; ++i) {
     RawClient client(victim.address());
-    ASSERT_TRUE(client.greet());
-    ASSERT_TRUE(client.knock());
-    ASSERT_TRUE(client.join(client.answer.nonce));
+    ASSERT_TRUE(client.enter());
     std::vector<std::byte> rubbish(i == 0 ? 3 : i == 1 ? 64 : 4096, std::byte{0xee});
     ASSERT_TRUE(send_packet(client.unix_socket.get(), rubbish, {}).ok());
     EXPECT_TRUE(closed_by_peer(client.unix_socket.get())) << i;
@@ -283,42 +243,11 @@ TEST_F(Hostile, rubbish_on_the_unix_socket_ends_that_peer_only) {
 TEST_F(Hostile, a_lane_that_was_never_opened_cannot_be_closed) {
   Side victim;
   RawClient client(victim.address());
-  ASSERT_TRUE(client.greet());
-  ASSERT_TRUE(client.knock());
-  ASSERT_TRUE(client.join(client.answer.nonce));
+  ASSERT_TRUE(client.enter());
   wire::LaneClose close;
   ASSERT_TRUE(send_packet(client.unix_socket.get(), wire::encode(close).view(), {}).ok());
   EXPECT_TRUE(closed_by_peer(client.unix_socket.get()));
 }
-
-// Stands where an endpoint should be, and says what it is told to.
-class Impostor {
- public:
-  Impostor() {
-    auto socket = listen_tcp(loopback_v4(), address);
-    EXPECT_TRUE(socket.ok());
-    tcp_ = *std::move(socket);
-  }
-  ParentOnlyFd accept() {
-    EXPECT_TRUE(readable(tcp_.get()));
-    auto got = accept_one(tcp_.get());
-    EXPECT_TRUE(got.ok());
-    return got.ok() ? *std::move(got) : ParentOnlyFd();
-  }
-  static wire::Hello hear(int fd) {
-    std::array<std::byte, wire::kHelloBytes> bytes{};
-    size_t got = 0;
-    while (readable(fd) && receive_bytes(fd, bytes, got).error() == Errc::again) {
-    }
-    auto hello = wire::decode_hello(bytes);
-    EXPECT_TRUE(hello.ok());
-    return hello.ok() ? hello.value() : wire::Hello{};
-  }
-  Address address;
-
- private:
-  ParentOnlyFd tcp_;
-};
 
 TEST_F(Hostile, who_never_answers_is_timed_out) {
   set_timeouts(200'000'000);
@@ -357,14 +286,7 @@ TEST_F(Hostile, hostile_4_a_squatter_on_the_socket_name_is_turned_away) {
   honest.connect(owner.address);
   const ParentOnlyFd connection = owner.accept();
   const wire::Hello hello = Impostor::hear(connection.get());
-  wire::Answer answer;
-  answer.verdict = Verdict::offered;
-  answer.boot_id = hello.boot_id;
-  answer.net_ns = hello.net_ns;
-  answer.incarnation = random_id();
-  answer.nonce = random_id();
-  answer.socket_name = random_id();
-  answer.ticket = 1;
+  const wire::Answer answer = Impostor::offer_to(hello);
   const auto squatter = listen_abstract(answer.socket_name);
   ASSERT_TRUE(squatter.ok());
   ASSERT_TRUE(send_bytes(connection.get(), wire::encode(answer)).ok());
@@ -430,16 +352,13 @@ TEST_F(Hostile, running_out_of_descriptors_is_an_error_that_passes) {
     auto told = a.next(2000);
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
     ASSERT_TRUE(told) << room;
-    if (told->what == Told::What::up) {
-      contact().close_lane(std::move(told->lane));
-    } else {
-      EXPECT_TRUE(told->why == Errc::no_fds || told->why == Errc::timed_out) << describe(told->why);
+    EXPECT_TRUE(told->what == Told::What::up || told->why == Errc::no_fds ||
+                told->why == Errc::timed_out)
+        << describe(told->why);
+    told.reset();
+    while (b.next(20)) {
     }
-    while (auto more = b.next(20)) {
-      if (more->lane) contact().close_lane(std::move(more->lane));
-    }
-    while (auto more = a.next(1)) {
-      if (more->lane) contact().close_lane(std::move(more->lane));
+    while (a.next(1)) {
     }
   }
   expect_well(b);

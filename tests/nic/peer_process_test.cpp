@@ -1,13 +1,11 @@
 // First contact between two processes: lanes, crossing connects, the ways in which a peer ends.
-#include <gtest/gtest.h>
 #include <sys/syscall.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <thread>
 
+#include "base/forked.hpp"
 #include "nic/child_process.hpp"
 #include "nic/side.hpp"
 
@@ -48,10 +46,7 @@ bool eventually(Condition condition, int timeout_ms = 3000) {
 TEST(PeerProcess, a_lane_carries_words_between_two_processes) {
   Side here(3);
   ChildProcess child;
-  const uint16_t port = child.new_endpoint(9);
-  here.connect(loopback_v4(port));
-  auto lane = here.lane();
-  ASSERT_TRUE(lane);
+  HeldLane lane = here.lane_to(loopback_v4(child.new_endpoint(9)));
   EXPECT_EQ(lane->remote_domain, 9u);
   const std::string up = child.ask("lane");
   EXPECT_EQ(up.substr(0, 2), "up");
@@ -61,8 +56,63 @@ TEST(PeerProcess, a_lane_carries_words_between_two_processes) {
   EXPECT_EQ(child.ask("recv"), "got 4711");
   EXPECT_EQ(child.ask("send 815"), "sent");
   ASSERT_TRUE(eventually([&] { return lane->request_rx.cells.ready(); }));
-  contact().close_lane(std::move(lane));
+  lane.reset();
   EXPECT_EQ(child.ask("next"), "down endpoint closed");
+}
+
+// Start times of threads differ there, by which a pin would name a thread that is not.
+TEST(PeerProcess, nothing_is_copied_directly_between_time_namespaces) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a time namespace is root's to make";
+  Side here;
+  ChildProcess child(Environment{{"APERTURE_TEST_NAMESPACE", "time"}});
+  const std::string said = child.ask("new 7");
+  if (said == "no namespace") GTEST_SKIP() << "this kernel has no time namespaces";
+  ASSERT_EQ(said.substr(0, 3), "at ");
+  here.connect(loopback_v4(static_cast<uint16_t>(std::stoi(said.substr(3)))));
+  auto lane = here.lane();
+  ASSERT_TRUE(lane);
+  EXPECT_FALSE(lane->direct.allowed);
+  EXPECT_EQ(lane->direct.watched, nullptr);
+  EXPECT_EQ(child.ask("lane").substr(0, 8), "up owner");
+  send_word(*lane, 4711);
+  EXPECT_EQ(child.ask("recv"), "got 4711");
+  EXPECT_TRUE(here.silent(100)) << "a living peer was taken for a dead one";
+}
+
+// Each of the two sees the other as user 65534, and itself.
+TEST(PeerProcess, users_without_a_number_are_strangers_to_each_other) {
+  if (::geteuid() != 0) GTEST_SKIP() << "the two need to be two users";
+  ChildProcess one(Environment{{"APERTURE_TEST_UID", "4711"}, {"APERTURE_TEST_NAMESPACE", "user"}});
+  ChildProcess other(
+      Environment{{"APERTURE_TEST_UID", "4712"}, {"APERTURE_TEST_NAMESPACE", "user"}});
+  const std::string said = one.ask("new 7");
+  if (said == "no namespace") GTEST_SKIP() << "no user namespaces here";
+  ASSERT_EQ(said.substr(0, 3), "at ");
+  other.new_endpoint();
+  other.tell("connect " + said.substr(3));
+  EXPECT_EQ(one.ask("lane").substr(0, 8), "up owner");
+  EXPECT_EQ(other.ask("lane").substr(0, 8), "up owner");
+  EXPECT_EQ(one.ask("send 1"), "sent");
+  EXPECT_EQ(other.ask("recv"), "got 1");
+  // no doorbell of the other is rung: Ring goes through the socket
+  EXPECT_EQ(one.ask("ring"), "rung");
+  EXPECT_EQ(other.ask("rang"), "rang");
+}
+
+// Whoever holds a descriptor of the doorbell may clear O_NONBLOCK on it.
+TEST(PeerProcess, a_doorbell_that_a_peer_has_made_blocking_blocks_nobody) {
+  Side here;
+  ChildProcess child;
+  here.connect(loopback_v4(child.new_endpoint()));
+  auto lane = here.lane();
+  ASSERT_TRUE(lane);
+  EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
+  EXPECT_EQ(child.ask("block"), "blocked");
+  EXPECT_FALSE(here.rung()) << "a read of ours would have blocked for ever";
+  EXPECT_EQ(child.ask("flood"), "flooded");
+  lane->ring_doorbell();
+  EXPECT_TRUE(here.rung());
+  EXPECT_EQ(child.ask("rang"), "rang");
 }
 
 TEST(PeerProcess, the_other_process_may_connect_to_us) {
@@ -76,10 +126,7 @@ TEST(PeerProcess, the_other_process_may_connect_to_us) {
   EXPECT_EQ(child.ask("send 1"), "sent");
   EXPECT_TRUE(lane->request_rx.cells.ready());
   EXPECT_EQ(child.ask("close"), "closed");
-  auto down = here.next();
-  ASSERT_TRUE(down && down->what == Told::What::down);
-  EXPECT_EQ(down->why, Errc::shut_down);
-  contact().close_lane(std::move(lane));
+  EXPECT_EQ(here.down(), Errc::shut_down);
 }
 
 TEST(PeerProcess, ends_that_share_ports_find_each_other_also_when_one_is_early) {
@@ -104,7 +151,7 @@ TEST(PeerProcess, ends_that_share_ports_find_each_other_also_when_one_is_early) 
     EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
     send_word(*lane, 4711);
     EXPECT_EQ(child.ask("recv"), "got 4711");
-    contact().close_lane(std::move(lane));
+    lane.reset();
     EXPECT_EQ(child.ask("next"), "down endpoint closed");
   }
   EXPECT_EQ(child.ask("share 4"), "sharing");
@@ -116,10 +163,8 @@ TEST(PeerProcess, ends_that_share_ports_find_each_other_also_when_one_is_early) 
   EXPECT_EQ(lane->remote.index, 4);
   EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
   child.kill(SIGKILL);
-  auto down = here.next();
-  ASSERT_TRUE(down && down->what == Told::What::down);
-  EXPECT_EQ(down->why, Errc::peer_lost);
-  contact().close_lane(std::move(lane));
+  EXPECT_EQ(here.down(), Errc::peer_lost);
+  lane.reset();
   contact().close_port(opened.value());
 }
 
@@ -137,22 +182,12 @@ TEST(PeerProcess, crossing_connects_end_with_one_lane) {
     const uint64_t began = now_ns();
     here.connect(loopback_v4(port));
     EXPECT_EQ(child.ask("settle"), "settled") << i;
-    std::unique_ptr<link::Lane> lane;
-    while (!lane || !here.silent(0)) {
-      auto t = here.next();
-      ASSERT_TRUE(t) << "nothing came in round " << i;
-      ASSERT_NE(t->what, Told::What::failed) << describe(t->why);
-      if (t->what == Told::What::up) {
-        ASSERT_FALSE(lane) << "a second lane while one is up, round " << i;
-        lane = std::move(t->lane);
-      } else {
-        contact().close_lane(std::move(lane));
-      }
-    }
+    HeldLane lane;
+    SCOPED_TRACE("round " + std::to_string(i));
+    ASSERT_NO_FATAL_FAILURE(settle(here, lane));
     slowest_ns = std::max(slowest_ns, now_ns() - began);
     send_word(*lane, static_cast<uint64_t>(i));
     ASSERT_EQ(child.ask("recv"), "got " + std::to_string(i));
-    contact().close_lane(std::move(lane));
   }
   std::printf("slowest crossing: %.3f ms\n", static_cast<double>(slowest_ns) / 1e6);
 }
@@ -169,7 +204,7 @@ TEST(PeerProcess, many_processes_may_come_at_once) {
     Side here;
     for (auto& child : children) child->tell("connect " + std::to_string(here.address().port));
     for (const uint16_t port : ports) here.connect(loopback_v4(port));
-    std::map<uint16_t, std::unique_ptr<link::Lane>> lanes;
+    std::map<uint16_t, HeldLane> lanes;
     while (lanes.size() < kChildren || !here.silent(0)) {
       auto t = here.next(8000);
       ASSERT_TRUE(t) << "round " << round << ": " << lanes.size() << " lanes";
@@ -181,7 +216,7 @@ TEST(PeerProcess, many_processes_may_come_at_once) {
       ASSERT_EQ(children[i]->ask("settle"), "settled");
       send_word(*lanes[ports[i]], i);
       ASSERT_EQ(children[i]->ask("recv"), "got " + std::to_string(i));
-      contact().close_lane(std::move(lanes[ports[i]]));
+      lanes[ports[i]].reset();
       ASSERT_EQ(children[i]->ask("next"), "down endpoint closed");
       ASSERT_EQ(children[i]->ask("close"), "closed");
     }
@@ -199,7 +234,6 @@ TEST(PeerProcess, connecting_is_quick) {
     auto up = here.next();
     ASSERT_TRUE(up && up->what == Told::What::up);
     (i == 0 ? first : again).push_back(up->at_ns - began);
-    contact().close_lane(std::move(up->lane));
   }
   std::sort(again.begin(), again.end());
   std::printf("connect: first %.0f us, median %.0f us, slowest %.0f us\n",
@@ -212,10 +246,7 @@ TEST(PeerProcess, connecting_is_quick) {
 uint64_t death_seen_after_ns(int hog_mb, bool pending) {
   Side here;
   ChildProcess child;
-  const uint16_t port = child.new_endpoint();
-  here.connect(loopback_v4(port));
-  auto lane = here.lane();
-  if (!lane) return ~uint64_t{0};
+  const HeldLane lane = here.lane_to(loopback_v4(child.new_endpoint()));
   EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
   EXPECT_EQ(child.ask("send 42"), "sent");
   EXPECT_EQ(child.ask("hog " + std::to_string(hog_mb)), "hogged");
@@ -230,7 +261,6 @@ uint64_t death_seen_after_ns(int hog_mb, bool pending) {
   EXPECT_EQ(down->why, Errc::peer_lost);
   EXPECT_TRUE(lane->lost());
   EXPECT_TRUE(lane->request_rx.cells.ready()) << "what it had published stays readable";
-  contact().close_lane(std::move(lane));
   return down->at_ns - killed;
 }
 
@@ -257,41 +287,31 @@ TEST(PeerProcess, a_killed_peer_takes_idle_lanes_down_too) {
 TEST(PeerProcess, a_stopped_peer_is_not_dead) {
   Side here;
   ChildProcess child;
-  const uint16_t port = child.new_endpoint();
-  here.connect(loopback_v4(port));
-  auto lane = here.lane();
-  ASSERT_TRUE(lane);
+  const HeldLane lane = here.lane_to(loopback_v4(child.new_endpoint()));
   lane->pending.store(1, std::memory_order_relaxed);
   child.kill(SIGSTOP);
   EXPECT_TRUE(here.silent(300));
   EXPECT_FALSE(lane->lost());
   child.kill(SIGCONT);
   EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
-  contact().close_lane(std::move(lane));
 }
 
 TEST(PeerProcess, orderly_exit_looks_like_death_and_keeps_what_was_sent) {
   Side here;
   ChildProcess child;
-  const uint16_t port = child.new_endpoint();
-  here.connect(loopback_v4(port));
-  auto lane = here.lane();
-  ASSERT_TRUE(lane);
+  const HeldLane lane = here.lane_to(loopback_v4(child.new_endpoint()));
   EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
   EXPECT_EQ(child.ask("send 5"), "sent");
   child.tell("quit");
-  auto down = here.next();
-  ASSERT_TRUE(down && down->what == Told::What::down);
+  ASSERT_NE(here.down(), Errc::ok);
   EXPECT_TRUE(lane->request_rx.cells.ready());
-  contact().close_lane(std::move(lane));
 }
 
 TEST(PeerProcess, nothing_leaks_over_many_peers_and_lanes) {
   {  // whatever is made once is made now
     Side here;
     ChildProcess child;
-    here.connect(loopback_v4(child.new_endpoint()));
-    contact().close_lane(here.lane());
+    here.lane_to(loopback_v4(child.new_endpoint()));
   }
   ASSERT_TRUE(eventually([] { return contact().census().peers == 0; }));
   const size_t fds = descriptors();
@@ -301,21 +321,16 @@ TEST(PeerProcess, nothing_leaks_over_many_peers_and_lanes) {
     ChildProcess child;
     const uint16_t port = child.new_endpoint();
     for (int n = 0; n < 20; ++n) {
-      here.connect(loopback_v4(port));
-      auto lane = here.lane();
-      ASSERT_TRUE(lane);
+      HeldLane lane = here.lane_to(loopback_v4(port));
       EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
-      contact().close_lane(std::move(lane));
+      lane.reset();
       ASSERT_EQ(child.ask("next"), "down endpoint closed");
       EXPECT_EQ(child.ask("close"), "closed");
     }
     if (i % 2 == 0) {
-      here.connect(loopback_v4(port));
-      auto lane = here.lane();
+      HeldLane lane = here.lane_to(loopback_v4(port));
       child.kill(SIGKILL);
-      auto down = here.next();
-      ASSERT_TRUE(down && down->what == Told::What::down);
-      contact().close_lane(std::move(lane));
+      ASSERT_NE(here.down(), Errc::ok);
     }
   }
   ASSERT_TRUE(eventually([] {
@@ -335,9 +350,7 @@ TEST(PeerProcess, a_new_process_at_the_same_address_is_a_new_peer) {
     auto lane = here.lane();
     ASSERT_TRUE(lane) << i;
     child.kill(SIGKILL);
-    auto down = here.next();
-    ASSERT_TRUE(down && down->what == Told::What::down && down->which == lane.get());
-    contact().close_lane(std::move(lane));
+    ASSERT_NE(here.down(lane.get()), Errc::ok);
   }
 }
 
@@ -351,17 +364,13 @@ TEST(PeerProcess, a_process_that_takes_over_the_port_of_a_dead_one_is_reached) {
     } else {
       ASSERT_EQ(child.ask("listen " + std::to_string(port)), "listening") << i;
     }
-    here.connect(loopback_v4(port));
-    auto lane = here.lane();
-    ASSERT_TRUE(lane) << i;
+    HeldLane lane = here.lane_to(loopback_v4(port));
     EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
     send_word(*lane, static_cast<uint64_t>(i));
     EXPECT_EQ(child.ask("recv"), "got " + std::to_string(i));
     child.kill(SIGKILL);
     child.reap();
-    auto down = here.next();
-    ASSERT_TRUE(down && down->what == Told::What::down && down->which == lane.get());
-    contact().close_lane(std::move(lane));
+    ASSERT_NE(here.down(lane.get()), Errc::ok);
   }
 }
 
@@ -369,19 +378,15 @@ TEST(PeerProcess, direct_copies_can_be_denied_by_either_side) {
   if (!cma_works()) GTEST_SKIP() << "process_vm_readv is not to be had here";
   Side here;
   ChildProcess willing;
-  here.connect(loopback_v4(willing.new_endpoint()));
-  auto lane = here.lane();
-  ASSERT_TRUE(lane);
+  HeldLane lane = here.lane_to(loopback_v4(willing.new_endpoint()));
   const bool by_kernel = lane->direct.allowed;  // Yama may deny it between siblings
-  contact().close_lane(std::move(lane));
+  lane.reset();
   ChildProcess denying(Environment{{"APERTURE_CMA", "deny"}});
-  here.connect(loopback_v4(denying.new_endpoint()));
-  lane = here.lane();
-  ASSERT_TRUE(lane);
+  lane = here.lane_to(loopback_v4(denying.new_endpoint()));
   EXPECT_FALSE(lane->direct.allowed);
   EXPECT_EQ(lane->direct.keys, nullptr);
   EXPECT_EQ(denying.ask("lane").substr(0, 8), "up owner");
-  contact().close_lane(std::move(lane));
+  lane.reset();
   EXPECT_TRUE(by_kernel || ::getuid() != 0);
 }
 
@@ -408,32 +413,20 @@ TEST(PeerProcess, another_user_is_served_without_keys_and_without_descriptors_th
     EXPECT_EQ(stranger.ask("ring"), "rung");
     EXPECT_TRUE(eventually([&] { return here.rung(); }));
     EXPECT_EQ(stranger.ask("close"), "closed");
-    auto down = here.next();
-    ASSERT_TRUE(down && down->what == Told::What::down);
-    contact().close_lane(std::move(lane));
+    ASSERT_NE(here.down(), Errc::ok);
   }
 }
 
 TEST(PeerProcess, a_forked_child_gets_a_clean_no_and_does_not_disturb_us) {
   Side here;
   ChildProcess child;
-  here.connect(loopback_v4(child.new_endpoint()));
-  auto lane = here.lane();
-  ASSERT_TRUE(lane);
-  const pid_t forked = ::fork();
-  if (forked == 0) {
-    bool ok = Contact::instance().error() == Errc::not_supported;
-    ok = ok && in_forked_child();
-    ::_exit(ok ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(forked, &status, 0), forked);
-  EXPECT_EQ(status, 0);
+  HeldLane lane = here.lane_to(loopback_v4(child.new_endpoint()));
+  EXPECT_TRUE(aperture::test::holds_in_child(
+      [] { return Contact::instance().error() == Errc::not_supported && in_forked_child(); }));
   EXPECT_TRUE(here.silent(50));
   EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
   send_word(*lane, 3);
   EXPECT_EQ(child.ask("recv"), "got 3");
-  contact().close_lane(std::move(lane));
 }
 
 }  // namespace

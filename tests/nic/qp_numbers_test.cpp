@@ -1,9 +1,6 @@
 // Queue pair numbers: which are given, when they come again, and the ports behind them.
 #include "nic/qp_numbers.hpp"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <set>
 
 #include "nic/side.hpp"

@@ -14,7 +14,9 @@
 #include <optional>
 #include <vector>
 
+#include "base/doorbell.hpp"
 #include "base/random.hpp"
+#include "link/shm/segment.hpp"
 #include "nic/identity.hpp"
 #include "nic/sockets.hpp"
 #include "wire/hello.hpp"
@@ -37,6 +39,16 @@ inline wire::Id128 random_id() {
   wire::Id128 id;
   random_bytes(id.data(), id.size());
   return id;
+}
+
+// What may come with Open.
+inline int sealed_segment() {
+  static auto segment = link::shm::Segment::create();
+  return segment.value()->fd();
+}
+inline int doorbell() {
+  static const UniqueFd fd = *make_doorbell();
+  return fd.get();
 }
 
 struct RawClient {
@@ -76,11 +88,25 @@ struct RawClient {
     answer = decoded.value();
     return true;
   }
+  // What its hello is answered with.
+  wire::Verdict verdict() {
+    EXPECT_TRUE(greet());
+    return answer.verdict;
+  }
   bool knock() {
     auto socket = connect_abstract(answer.socket_name);
     if (!socket) return false;
     unix_socket = *std::move(socket);
     return true;
+  }
+  // All the way to where a lane can be asked for.
+  bool enter() {
+    const char* missing = !greet()              ? "answer"
+                          : !knock()            ? "socket"
+                          : !join(answer.nonce) ? "word of Joined"
+                                                : nullptr;
+    if (missing != nullptr) ADD_FAILURE() << "no " << missing;
+    return missing == nullptr;
   }
   bool join(const wire::Id128& nonce) { return join_as(nonce, hello.incarnation); }
   // True if Joined came, with our nonce.
@@ -125,6 +151,54 @@ struct RawClient {
       }
     }
   }
+  // Why Open is refused, though with sound descriptors.
+  wire::Why refusal(const wire::Open& message) {
+    const auto said = open(message, {sealed_segment(), doorbell()});
+    EXPECT_TRUE(said.has_value()) << "the socket was closed";
+    EXPECT_FALSE(said && said->accepted);
+    return said ? said->why : wire::Why::no_endpoint;
+  }
+};
+
+// Stands where an endpoint should be, and says what it is told to.
+class Impostor {
+ public:
+  Impostor() {
+    auto socket = listen_tcp(Address::v4(0x7f000001, 0), address);
+    EXPECT_TRUE(socket.ok());
+    tcp_ = *std::move(socket);
+  }
+  ParentOnlyFd accept() {
+    EXPECT_TRUE(readable(tcp_.get()));
+    auto got = accept_one(tcp_.get());
+    EXPECT_TRUE(got.ok());
+    return got.ok() ? *std::move(got) : ParentOnlyFd();
+  }
+  static wire::Hello hear(int fd) {
+    std::array<std::byte, wire::kHelloBytes> bytes{};
+    size_t got = 0;
+    while (readable(fd) && receive_bytes(fd, bytes, got).error() == Errc::again) {
+    }
+    auto hello = wire::decode_hello(bytes);
+    EXPECT_TRUE(hello.ok());
+    return hello.ok() ? hello.value() : wire::Hello{};
+  }
+  // An offer to who said that, of this very host.
+  static wire::Answer offer_to(const wire::Hello& hello) {
+    wire::Answer answer;
+    answer.verdict = wire::Verdict::offered;
+    answer.boot_id = hello.boot_id;
+    answer.net_ns = hello.net_ns;
+    answer.incarnation = random_id();
+    answer.nonce = random_id();
+    answer.socket_name = random_id();
+    answer.ticket = 1;
+    return answer;
+  }
+  Address address;
+
+ private:
+  ParentOnlyFd tcp_;
 };
 
 }  // namespace aperture::nic::test

@@ -1,12 +1,6 @@
 // The lane of a connected queue pair: who may come, who asks, and what each is told.
 #include "nic/rc_endpoint.hpp"
 
-#include <gtest/gtest.h>
-
-#include <deque>
-#include <optional>
-#include <thread>
-
 #include "nic/qp_numbers.hpp"
 #include "nic/side.hpp"
 
@@ -16,8 +10,8 @@ namespace {
 constexpr uint64_t kLimitNs = 10'000'000'000;
 constexpr uint64_t kMs = 1'000'000;
 
-// A queue pair's end with an engine of its own, driven by the test.
-class End final : public RcEvents {
+// A queue pair's end with an engine of its own, progressed by the test.
+class End final : public LaneEvents {
  public:
   struct Heard {
     enum class What { lane, no_lane, down } what;
@@ -42,7 +36,7 @@ class End final : public RcEvents {
   }
 
   Status expect(const Address& remote, protect::DomainId domain = 1, uint64_t within_ns = 0) {
-    return endpoint->expect({address, remote, domain, 0, within_ns});
+    return endpoint->expect({address, remote, domain, within_ns});
   }
   void connect() {
     const EngineGuard guard(*engine_);
@@ -76,27 +70,9 @@ class End final : public RcEvents {
       std::this_thread::yield();
     }
   }
-  std::unique_ptr<link::Lane> lane() {
-    auto h = next();
-    EXPECT_TRUE(h.has_value()) << "nothing came";
-    if (!h) return nullptr;
-    EXPECT_EQ(h->what, Heard::What::lane) << describe(h->why);
-    return std::move(h->lane);
-  }
-  Errc failure() {
-    auto h = next();
-    EXPECT_TRUE(h.has_value()) << "nothing came";
-    if (!h) return Errc::ok;
-    EXPECT_EQ(h->what, Heard::What::no_lane);
-    return h->why;
-  }
-  Errc down() {
-    auto h = next();
-    EXPECT_TRUE(h.has_value()) << "nothing came";
-    if (!h) return Errc::ok;
-    EXPECT_EQ(h->what, Heard::What::down);
-    return h->why;
-  }
+  std::unique_ptr<link::Lane> lane() { return next_of(Heard::What::lane).lane; }
+  Errc failure() { return next_of(Heard::What::no_lane).why; }
+  Errc down() { return next_of(Heard::What::down).why; }
   // Something has been heard without this thread's polling.
   bool hears_by_itself() {
     const uint64_t until = now_ns() + kLimitNs;
@@ -134,6 +110,13 @@ class End final : public RcEvents {
   Address address;
 
  private:
+  Heard next_of(Heard::What what) {
+    auto h = next();
+    EXPECT_TRUE(h.has_value()) << "nothing came";
+    if (!h) return {what, nullptr};
+    EXPECT_EQ(h->what, what) << describe(h->why);
+    return *std::move(h);
+  }
   QpNumbers& numbers_;
   std::unique_ptr<Engine> own_;
   Engine* engine_ = nullptr;
@@ -147,6 +130,21 @@ class Rc : public ::testing::Test {
   void pair_up(End& a, End& b) {
     ASSERT_TRUE(a.expect(b.address, 11).ok());
     ASSERT_TRUE(b.expect(a.address, 22).ok());
+  }
+  // Each end gets the lane, and gives it back.
+  static void expect_lane(End& a, End& b) {
+    auto at_a = a.lane(), at_b = b.lane();
+    ASSERT_TRUE(at_a && at_b);
+    a.give_back(std::move(at_a));
+    b.give_back(std::move(at_b));
+  }
+  // The same, and b is told when a has given it back.
+  static void expect_lane_and_its_end(End& a, End& b) {
+    auto at_a = a.lane(), at_b = b.lane();
+    ASSERT_TRUE(at_a && at_b);
+    a.give_back(std::move(at_a));
+    EXPECT_EQ(b.down(), Errc::shut_down);
+    b.give_back(std::move(at_b));
   }
   QpNumbers numbers_{{Address::v4(0x7f000001, 0), Address::v4(0x7f000002, 0)}};
 };
@@ -200,10 +198,7 @@ TEST_F(Rc, whoever_asks_before_the_other_is_ready_waits_for_it) {
   a.connect();
   EXPECT_TRUE(a.silent());
   ASSERT_TRUE(b.expect(a.address).ok());
-  auto at_a = a.lane(), at_b = b.lane();
-  ASSERT_TRUE(at_a && at_b);
-  a.give_back(std::move(at_a));
-  b.give_back(std::move(at_b));
+  expect_lane(a, b);
 }
 
 TEST_F(Rc, a_peer_that_does_not_become_ready_is_given_up_and_may_be_asked_again) {
@@ -215,10 +210,7 @@ TEST_F(Rc, a_peer_that_does_not_become_ready_is_given_up_and_may_be_asked_again)
   EXPECT_GE(now_ns() - began, RcEndpoint::kLeastConnectNs);
   ASSERT_TRUE(b.expect(a.address).ok());
   a.connect();
-  auto at_a = a.lane(), at_b = b.lane();
-  ASSERT_TRUE(at_a && at_b);
-  a.give_back(std::move(at_a));
-  b.give_back(std::move(at_b));
+  expect_lane(a, b);
 }
 
 TEST_F(Rc, a_peer_that_has_gone_refuses) {
@@ -281,10 +273,7 @@ TEST_F(Rc, both_ends_may_be_driven_by_one_engine) {
     End a(numbers_, 0x7f000001, engine.get()), b(numbers_, 0x7f000002, engine.get());
     pair_up(a, b);
     a.connect();
-    auto at_a = a.lane(), at_b = b.lane();
-    ASSERT_TRUE(at_a && at_b);
-    a.give_back(std::move(at_a));
-    b.give_back(std::move(at_b));
+    expect_lane(a, b);
   }
 }
 
@@ -314,11 +303,7 @@ TEST_F(Rc, a_lane_that_is_down_is_followed_by_another) {
   for (int i = 0; i < 20; ++i) {
     End& asks = i % 2 == 0 ? a : b;
     asks.connect();
-    auto at_a = a.lane(), at_b = b.lane();
-    ASSERT_TRUE(at_a && at_b);
-    a.give_back(std::move(at_a));
-    EXPECT_EQ(b.down(), Errc::shut_down);
-    b.give_back(std::move(at_b));
+    expect_lane_and_its_end(a, b);
   }
 }
 

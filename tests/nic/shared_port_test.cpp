@@ -1,7 +1,6 @@
 // Ports that endpoints with an index share: who is found under which address, who has to come
 // again, and what an attacker can do to the others at his victim's port.
 #include <dirent.h>
-#include <gtest/gtest.h>
 
 #include "nic/raw_client.hpp"
 #include "nic/side.hpp"
@@ -44,17 +43,14 @@ class OpenPort {
 };
 
 void expect_lane(Side& from, const Address& at, Side& to) {
-  from.connect(at);
-  auto here = from.lane();
-  auto there = to.lane();
+  HeldLane here = from.lane_to(at);
+  const HeldLane there = to.lane();
   ASSERT_TRUE(here && there);
   EXPECT_EQ(here->remote, at);
   EXPECT_EQ(there->remote, from.address());
   EXPECT_EQ(here->remote_domain, to.domain());
-  contact().close_lane(std::move(here));
-  const auto down = to.next();
-  EXPECT_TRUE(down && down->which == there.get());
-  contact().close_lane(std::move(there));
+  here.reset();
+  to.down(there.get());
 }
 void expect_lane(Side& from, Side& to) {
   expect_lane(from, to.address(), to);
@@ -103,7 +99,6 @@ TEST_F(SharedPort, two_ends_have_lanes_to_one_at_the_same_time) {
   auto at_a = a.lane(), at_b = b.lane(), first = hub.lane(), second = hub.lane();
   ASSERT_TRUE(at_a && at_b && first && second);
   EXPECT_NE(first->remote, second->remote);
-  for (auto* lane : {&at_a, &at_b, &first, &second}) contact().close_lane(std::move(*lane));
 }
 
 TEST_F(SharedPort, crossing_connects_end_with_one_lane) {
@@ -112,22 +107,9 @@ TEST_F(SharedPort, crossing_connects_end_with_one_lane) {
     Side a(1, port[1]), b(2, port[2]);
     a.connect(b);
     b.connect(a);
-    std::array<Side*, 2> sides{&a, &b};
-    std::array<std::unique_ptr<link::Lane>, 2> up;
-    for (int s = 0; s < 2; ++s) {
-      while (!up[s] || !sides[s]->silent(0)) {
-        auto told = sides[s]->next();
-        ASSERT_TRUE(told.has_value()) << "no lane came";
-        ASSERT_NE(told->what, Told::What::failed) << describe(told->why);
-        if (told->what == Told::What::up) {
-          ASSERT_FALSE(up[s]) << "a second lane while one is up";
-          up[s] = std::move(told->lane);
-        } else {
-          contact().close_lane(std::move(up[s]));
-        }
-      }
-    }
-    for (auto& lane : up) contact().close_lane(std::move(lane));
+    HeldLane at_a, at_b;
+    ASSERT_NO_FATAL_FAILURE(settle(a, at_a));
+    ASSERT_NO_FATAL_FAILURE(settle(b, at_b));
   }
 }
 
@@ -141,8 +123,6 @@ TEST_F(SharedPort, whoever_comes_too_early_is_let_in_once_the_end_is_there) {
   auto at_late = late.lane();
   ASSERT_TRUE(at_early && at_late);
   EXPECT_EQ(at_late->remote, early.address());
-  contact().close_lane(std::move(at_early));
-  contact().close_lane(std::move(at_late));
 }
 
 TEST_F(SharedPort, the_one_that_came_too_early_can_be_reached_meanwhile) {
@@ -155,8 +135,6 @@ TEST_F(SharedPort, the_one_that_came_too_early_can_be_reached_meanwhile) {
   auto at_early = early.lane();
   auto at_late = late.lane();
   ASSERT_TRUE(at_early && at_late);
-  contact().close_lane(std::move(at_early));
-  contact().close_lane(std::move(at_late));
 }
 
 TEST_F(SharedPort, an_index_that_nobody_takes_times_out_when_the_caller_says) {
@@ -299,8 +277,7 @@ TEST_F(SharedPort, a_hello_must_name_the_address_that_it_came_to) {
     RawClient client(c.to);
     client.hello.destination = c.destination;
     client.hello.source.index = c.source_index;
-    ASSERT_TRUE(client.greet());
-    EXPECT_EQ(client.answer.verdict, c.verdict)
+    EXPECT_EQ(client.verdict(), c.verdict)
         << c.destination.text() << " by " << c.to.text() << " from /" << int{c.source_index};
   }
 }
@@ -312,8 +289,7 @@ TEST_F(SharedPort, somebody_on_another_host_learns_nothing_of_the_indices) {
     RawClient far(port[index]);
     far.hello.source.index = 9;
     far.hello.boot_id[0] ^= 1;
-    ASSERT_TRUE(far.greet());
-    EXPECT_EQ(far.answer.verdict, Verdict::other_host);
+    EXPECT_EQ(far.verdict(), Verdict::other_host);
   }
 }
 
@@ -322,9 +298,7 @@ TEST_F(SharedPort, hostile_4_a_ticket_is_good_for_the_end_that_it_was_given_for)
   Side one(1, port[1]), two(2, port[2]);
   RawClient thief(port[1]);
   thief.hello.source.index = 9;
-  ASSERT_TRUE(thief.greet());
-  ASSERT_TRUE(thief.knock());
-  ASSERT_TRUE(thief.join(thief.answer.nonce));
+  ASSERT_TRUE(thief.enter());
   wire::Open open = thief.good_open();
   open.destination = port[2];
   const auto outcome = thief.open(open, {});

@@ -1,9 +1,11 @@
-// Datagram queue pairs of the verbs door: between processes, driven by the application or by the
-// control thread, in groups, and after a fork.
+// Datagram queue pairs of the verbs door: between processes, progressed by the application or by
+// the control thread, in groups, and after a fork.
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <random>
 
+#include "base/forked.hpp"
 #include "nic/child_process.hpp"
 #include "nic/datagram_end.hpp"
 #include "nic/host_identity.hpp"
@@ -70,6 +72,34 @@ TEST(UdVerbsQp, a_message_reaches_who_does_not_poll) {
     EXPECT_EQ(child.ask("silent 20"), "silent");
     ASSERT_TRUE(here.send(kLoopback, kLoopback, number, std::to_string(i)));
     EXPECT_EQ(child.ask("hear"), "heard " + std::to_string(i));
+  }
+}
+
+// begin_wait() keeps the control thread away: whoever sleeps on the descriptor is woken by the
+// socket.
+TEST(UdVerbsQp, a_message_wakes_a_sleeper_without_the_control_thread) {
+  DatagramEnd from, to;
+  ASSERT_TRUE(from.ok && to.ok);
+  Engine& engine = to.nic->engine();
+  const auto is_readable = [&](int timeout_ms) {
+    pollfd p{engine.sleep_fd(), POLLIN, 0};
+    return ::poll(&p, 1, timeout_ms) == 1;
+  };
+  for (int i = 0; i < 20; ++i) {
+    {
+      const EngineGuard guard(engine);
+      engine.begin_wait();
+      while (!engine.prepare_to_sleep()) engine.poll();
+    }
+    EXPECT_FALSE(is_readable(0));
+    ASSERT_TRUE(from.send(kLoopback, kLoopback, to.qpn(), std::to_string(i)));
+    EXPECT_TRUE(is_readable(5000));
+    pollfd bell{engine.doorbell_fd(), POLLIN, 0};
+    EXPECT_EQ(::poll(&bell, 1, 20), 0) << "nobody has rung the doorbell";
+    EXPECT_TRUE(to.cq.empty()) << "nobody else has polled";
+    EXPECT_EQ(to.next().text, std::to_string(i));
+    const EngineGuard guard(engine);
+    engine.end_wait();
   }
 }
 
@@ -180,8 +210,7 @@ TEST(UdVerbsQp, several_of_one_context_have_ports_of_their_own_and_give_them_bac
 TEST(UdVerbsQp, a_forked_child_holds_no_port_and_closes_nothing) {
   DatagramEnd here;
   ASSERT_TRUE(here.ok);
-  const pid_t forked = ::fork();
-  if (forked == 0) {
+  EXPECT_TRUE(aperture::test::holds_in_child([&] {
     int udp = 0;
     for (int fd = 0; fd < 8192; ++fd) {
       int type = 0;
@@ -191,11 +220,8 @@ TEST(UdVerbsQp, a_forked_child_holds_no_port_and_closes_nothing) {
     ib::QpSpec spec;
     spec.type = ib::QpType::ud;
     const bool refused = here.nic->make_qp(spec).error() == Errc::not_supported;
-    ::_exit(udp == 0 && refused ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(forked, &status, 0), forked);
-  EXPECT_EQ(status, 0);
+    return udp == 0 && refused;
+  }));
   ASSERT_TRUE(here.send(kLoopback, kLoopback, here.qpn(), "to myself"));
   EXPECT_EQ(here.next().text, "to myself");
 }
@@ -203,13 +229,7 @@ TEST(UdVerbsQp, a_forked_child_holds_no_port_and_closes_nothing) {
 TEST(UdVerbsQp, connected_queue_pairs_have_no_groups) {
   DatagramEnd here;
   ASSERT_TRUE(here.ok);
-  ib::QpSpec spec;
-  spec.type = ib::QpType::rc;
-  spec.pd = protect::new_domain();
-  spec.send_cq = spec.recv_cq = &here.cq;
-  spec.max_send_wr = spec.max_recv_wr = spec.max_send_sge = spec.max_recv_sge = 1;
-  spec.events = &here;
-  auto made = here.nic->make_qp(spec);
+  auto made = here.nic->make_qp(here.rc_spec());
   ASSERT_TRUE(made.ok());
   EXPECT_EQ((*made)->attach_group(some_group(true), {}).error(), Errc::not_supported);
   EXPECT_EQ((*made)->detach_group(some_group(true)).error(), Errc::not_supported);

@@ -1,10 +1,10 @@
-// The queue pairs of one kind that an engine drives: which of them are looked at in every poll, and
-// which take turns.
+// The queue pairs of one kind that an engine progresses: which of them are looked at in every poll,
+// and which take turns.
 //
 // The first hot() ones are looked at in every poll, one of the others as well; who had work becomes
 // hot, and a hot one that had nothing for long makes place once there are more than kHotRings.
 // Guarded by the engine's lock. A template over the queue pair, so that one whose type is known is
-// driven without an indirect call.
+// progressed without an indirect call.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class OwnerOf {
 };
 
 template <typename T>
-class DriveList {
+class PollList {
  public:
   // So many are looked at in every poll; scanning 256 would more than double the latency.
   static constexpr size_t kHotRings = 16;
@@ -69,7 +69,7 @@ class DriveList {
       Entry& e = all_[i];
       const typename T::Look look = due ? T::Look::poll : e.one->look();
       if (look == T::Look::poll) [[unlikely]] {
-        if (!drive(i, polls)) break;  // the list has changed: the rest comes with the next poll
+        if (!progress(i, polls)) break;  // the list has changed: the rest comes with the next poll
       } else {
         e.idle_polls = look == T::Look::taken ? 0 : e.idle_polls + 1;
       }
@@ -104,8 +104,8 @@ class DriveList {
   // Asked in every poll, where the size of a vector takes a division.
   void note_size() noexcept { crowded_ = hot_ < all_.size() || hot_ > kHotRings; }
 
-  // Drives one; what is over goes to its owner. False: the list has changed.
-  [[gnu::noinline]] bool drive(size_t at, uint64_t polls) noexcept {
+  // Progresses one; what is over goes to its owner. False: the list has changed.
+  [[gnu::noinline]] bool progress(size_t at, uint64_t polls) noexcept {
     Entry& e = all_[at];
     e.idle_polls = e.one->poll(polls) ? 0 : e.idle_polls + 1;
     if (!e.one->needs_wind_up()) [[likely]]
@@ -119,7 +119,7 @@ class DriveList {
   [[gnu::noinline]] void look_at_a_cold_one(uint64_t polls) noexcept {
     if (next_cold_ < hot_ || next_cold_ >= all_.size()) next_cold_ = hot_;
     const size_t looked_at = next_cold_++;
-    if (looked_at < all_.size() && !drive(looked_at, polls)) return;
+    if (looked_at < all_.size() && !progress(looked_at, polls)) return;
     if (looked_at >= hot_ && looked_at < all_.size()) {
       const Entry& e = all_[looked_at];
       if (e.idle_polls == 0 || e.one->has_pending()) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "nic/peer.hpp"
 
@@ -11,7 +12,9 @@ namespace aperture::nic {
 
 class Doorway;
 
-struct Listener {
+using EndPair = std::pair<ListenerId, Address>;  // an end of ours, and one elsewhere
+
+struct ListeningEnd {
   ListenSpec spec;
   LocalEnd end;
   // Null: nobody comes; the end of a connection that was accepted has no door of its own.

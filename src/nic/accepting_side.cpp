@@ -1,0 +1,141 @@
+// Who may come, and gets a lane: see accepting_side.hpp.
+#include "nic/accepting_side.hpp"
+
+#include <cassert>
+#include <tuple>
+
+#include "base/log.hpp"
+#include "base/no_throw.hpp"
+#include "nic/port_owner.hpp"
+#include "nic/proof.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+// A process of another user is believed to be the endpoint that it says only if that port is its
+// user's; what we had for the real one would go to it.
+bool speaks_for(const PeerChannel& channel, const Address& source) noexcept {
+  if (channel.same_user()) return true;
+  const auto owner = owner_of_port(source);
+  if (owner.ok() && owner.value() == channel.uid()) return true;
+  APERTURE_WARN(
+      "process %d of user %u says that it is %s, which %s: refused", channel.pid(), channel.uid(),
+      source.print().c_str(),
+      owner.ok() ? "belongs to another user" : "nobody of this host is known to listen at");
+  return false;
+}
+
+}  // namespace
+
+// --- at a doorway --------------------------------------------------------------------------------
+
+wire::Verdict AcceptingSide::validate(ListeningEnd& listener, const wire::Hello& hello) noexcept {
+  if (listener.what() == ListenFor::nobody) return wire::Verdict::wrong_destination;
+  Connector* const ours = parts_.connecting.find({listener.end.listener, hello.source});
+  if (ours == nullptr || ours->stage() == Connector::Stage::waiting) return wire::Verdict::offered;
+  // a lane of ours is about to be there: the other side's turn is over
+  if (ours->stage() == Connector::Stage::opening) return wire::Verdict::crossing;
+  // both sides compare the same two, whoever of them is asked
+  const bool theirs_first = std::tie(hello.source, hello.incarnation) <
+                            std::tie(hello.destination, parts_.self.incarnation);
+  if (!theirs_first || !ours->may_yield()) return wire::Verdict::crossing;
+  ours->yield();
+  assert(ours->stage() == Connector::Stage::waiting);
+  return wire::Verdict::offered;
+}
+
+void AcceptingSide::on_ticket_lost(ListenerId listener, const wire::Hello& hello) noexcept {
+  parts_.connecting.stop_waiting({listener, hello.source});
+}
+
+void AcceptingSide::on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
+                              const Credentials& credentials) noexcept {
+  // without memory its socket closes, and it tries again
+  static_cast<void>(no_throw([&] {
+    std::shared_ptr<Peer> peer = parts_.peers.make(std::move(socket), credentials);
+    if (peer != nullptr && peer->answer(join, hello.nonce)) parts_.peers.adopt(std::move(peer));
+  }));
+}
+
+// --- a peer asks ---------------------------------------------------------------------------------
+
+// Open does not prove that its endpoint holds the key of ours.
+void AcceptingSide::refuse_key(Peer& peer, const wire::Open& open,
+                               ListeningEnd& listener) noexcept {
+  const bool theirs = open.proof != wire::Proof{};
+  const bool ours = listener.end.auth_key != nullptr;
+  APERTURE_WARN("%s (process %d) may not connect to %s: %s; give both endpoints the same auth_key",
+                open.source.print().c_str(), peer.channel().pid(),
+                listener.end.address.print().c_str(),
+                !ours     ? "it has an authorization key, and the endpoint here has none"
+                : !theirs ? "it has no authorization key, and the endpoint here has one"
+                          : "its authorization key is another than that of the endpoint here");
+  peer.reject(open.attempt.unchecked(), wire::Why::wrong_key);
+  // our own connect to there waited for this one: it asks now, and is told as much
+  parts_.connecting.stop_waiting({listener.end.listener, open.source});
+}
+
+// The listener that Open or Connect is for; nullptr: it may not come in, and has been told.
+ListeningEnd* AcceptingSide::opened_listener(Peer& peer, const wire::Open& open,
+                                             const Packet& packet, ListenFor what,
+                                             wire::Statement& statement) noexcept {
+  const auto refuse = [&](wire::Why why) -> ListeningEnd* {
+    peer.reject(open.attempt.unchecked(), why);
+    return nullptr;
+  };
+  const std::shared_ptr<Doorway> doorway = parts_.listeners.doorway_of(open.ticket.unchecked());
+  if (doorway == nullptr) return refuse(wire::Why::no_endpoint);
+  ListeningEnd* const listener =
+      parts_.listeners.find(doorway->take_ticket(open, peer.channel().incarnation(), statement));
+  if (listener == nullptr) {
+    APERTURE_DEBUG("process %d came to %s with a ticket that is not valid", peer.channel().pid(),
+                   open.destination.print().c_str());
+    return refuse(wire::Why::bad_ticket);
+  }
+  assert(listener->doorway == doorway);
+  if (!speaks_for(peer.channel(), open.source)) return refuse(wire::Why::bad_ticket);
+  if (listener->what() != what) return refuse(wire::Why::wrong_kind);
+  if (!proves(open.proof, listener->end.auth_key.get(), statement, wire::Who::connector)) {
+    refuse_key(peer, open, *listener);
+    return nullptr;
+  }
+  if (packet.fds_lost) return refuse(wire::Why::no_resources);
+  return listener;
+}
+
+void AcceptingSide::on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept {
+  const uint32_t attempt = open.attempt.unchecked();
+  wire::Statement statement;
+  ListeningEnd* const listener = opened_listener(peer, open, packet, ListenFor::lanes, statement);
+  if (listener == nullptr) return;
+  const EndPair pair{listener->end.listener, open.source};
+  const Connector* const ours = parts_.connecting.find(pair);
+  if (ours != nullptr && ours->stage() == Connector::Stage::opening) {
+    return peer.reject(attempt, wire::Why::crossing);
+  }
+  LocalEnd end = listener->end;
+  end.address = open.destination;
+  std::shared_ptr<PeerLane> record;
+  auto lane = peer.accept(end, open, statement, packet, record);
+  if (!lane) {
+    const bool theirs = lane.error() == Errc::protocol;
+    return peer.reject(attempt, theirs ? wire::Why::bad_lane : wire::Why::no_resources);
+  }
+  const auto waited = parts_.connecting.take(pair);  // this lane is what it waited for
+  const Status up = parts_.lanes.up(record, *std::move(lane));
+  if (!up && waited != nullptr) listener->events().on_connect_failed(open.source, up.error());
+}
+
+void AcceptingSide::on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept {
+  wire::Statement statement;
+  ListeningEnd* const listener =
+      opened_listener(peer, connect.open, packet, ListenFor::requests, statement);
+  if (listener != nullptr) parts_.requests.hold(peer, connect, statement, packet, *listener);
+}
+
+void AcceptingSide::on_withdraw(Peer& peer, uint32_t attempt) noexcept {
+  parts_.requests.withdrawn(peer, attempt);
+}
+
+}  // namespace aperture::nic

@@ -1,0 +1,45 @@
+// The side that is asked: who may come to an endpoint of this process, and gets a lane.
+//
+// Doorways ask here about hellos and hand over the processes that come; their Open, and Connect
+// where an application decides, must bring a ticket, speak for the port that they say, and prove
+// the endpoint's key. On crossing connects the lower (address, incarnation) goes first and the
+// other waits for it, whichever side is asked. Owned by the control thread.
+#pragma once
+
+#include "nic/connecting_side.hpp"
+#include "nic/connection_requests.hpp"
+
+namespace aperture::nic {
+
+class AcceptingSide final : public DoorwayHost, public PeerAsks {
+ public:
+  // The parts that it works with; all outlive it.
+  struct Parts {
+    const Identity& self;
+    Listeners& listeners;
+    Peers& peers;
+    LaneTable& lanes;
+    ConnectingSide& connecting;
+    ConnectionRequests& requests;
+  };
+  explicit AcceptingSide(const Parts& parts) noexcept : parts_(parts) {}
+
+ private:
+  // DoorwayHost
+  wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello) noexcept override;
+  void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
+                 const Credentials& credentials) noexcept override;
+  void on_ticket_lost(ListenerId listener, const wire::Hello& hello) noexcept override;
+  // PeerAsks
+  void on_open(Peer& peer, const wire::Open& open, Packet& packet) noexcept override;
+  void on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept override;
+  void on_withdraw(Peer& peer, uint32_t attempt) noexcept override;
+
+  ListeningEnd* opened_listener(Peer& peer, const wire::Open& open, const Packet& packet,
+                                ListenFor what, wire::Statement& statement) noexcept;
+  void refuse_key(Peer& peer, const wire::Open& open, ListeningEnd& listener) noexcept;
+
+  const Parts parts_;
+};
+
+}  // namespace aperture::nic

@@ -1,0 +1,204 @@
+// How a connect comes to its lane: see connecting_side.hpp.
+#include "nic/connecting_side.hpp"
+
+#include <algorithm>
+#include <cassert>
+
+#include "base/no_throw.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+constexpr uint64_t kLongestConnectNs = 1'000'000'000'000'000;  // a number that a clock can bear
+
+}  // namespace
+
+void ConnectingSide::begin(ListenerId id, const Address& remote, const wire::PrivateData* request,
+                           uint64_t within_ns) noexcept {
+  const ListeningEnd* const listener = listeners_.find(id);
+  if (listener == nullptr) return;
+  const EndPair pair{id, remote};
+  if (connectors_.contains(pair) || lanes_.is_up(pair)) return;
+  const Address& local = listener->end.address;
+  const bool same_kind = (remote.index != 0) == (local.index != 0);
+  if (remote == local || remote.port == 0 || remote.is_any_ip() || !same_kind) {
+    const bool nobody_there = request != nullptr && remote.port != 0 && !remote.is_any_ip();
+    return listener->events().on_connect_failed(remote,
+                                                nobody_there ? Errc::refused : Errc::invalid);
+  }
+  ConnectorHost& host = *this;
+  Connector::Limits limits = limits_;
+  if (within_ns != 0) limits.timeout_ns = std::min(within_ns, kLongestConnectNs);
+  const uint32_t attempt = next_attempt_++;
+  Connector* started = nullptr;
+  const Status made = no_throw([&] {
+    auto connector = std::make_unique<Connector>(control_, host, self_, listener->end, remote,
+                                                 attempt, limits, request);
+    started = connector.get();
+    attempts_.emplace(attempt, started);
+    connectors_.emplace(pair, std::move(connector));
+  });
+  if (!made) {
+    attempts_.erase(attempt);
+    return listener->events().on_connect_failed(remote, made.error());
+  }
+  assert(attempts_.size() == connectors_.size());
+  const Doorway* doorway = listener->doorway.get();
+  started->start(doorway != nullptr && doorway->has_ticket(id, remote));
+}
+
+void ConnectingSide::withdraw_all(ListenerId id) noexcept {
+  while (true) {
+    const auto first = connectors_.lower_bound({id, Address{}});
+    if (first == connectors_.end() || first->first.first != id) break;
+    const std::unique_ptr<Connector> given_up = take(first->first);
+    const bool asked = given_up->request() != nullptr && given_up->peer() != nullptr &&
+                       given_up->stage() == Connector::Stage::opening;
+    if (asked) given_up->peer()->withdraw(given_up->attempt());
+  }
+}
+
+Connector* ConnectingSide::find(const EndPair& pair) const noexcept {
+  const auto it = connectors_.find(pair);
+  return it == connectors_.end() ? nullptr : it->second.get();
+}
+
+std::unique_ptr<Connector> ConnectingSide::take(const EndPair& pair) noexcept {
+  const auto it = connectors_.find(pair);
+  if (it == connectors_.end()) return nullptr;
+  std::unique_ptr<Connector> taken = std::move(it->second);
+  attempts_.erase(taken->attempt());
+  connectors_.erase(it);
+  assert(attempts_.size() == connectors_.size());
+  return taken;
+}
+
+void ConnectingSide::stop_waiting(const EndPair& pair) noexcept {
+  if (Connector* const waiting = find(pair); waiting != nullptr) waiting->stop_waiting();
+}
+
+// The one that this peer may answer; nullptr: none.
+Connector* ConnectingSide::of_attempt(uint32_t attempt, const Peer& peer) const noexcept {
+  const auto it = attempts_.find(attempt);
+  return it == attempts_.end() || it->second->peer() != &peer ? nullptr : it->second;
+}
+
+void ConnectingSide::on_connector_failed(Connector& connector, Errc why) noexcept {
+  const EndPair pair{connector.end().listener, connector.remote()};
+  const std::unique_ptr<Connector> gone = take(pair);
+  const ListeningEnd* const listener = listeners_.find(pair.first);
+  if (listener != nullptr) listener->events().on_connect_failed(pair.second, why);
+}
+
+// --- to the process there ------------------------------------------------------------------------
+
+void ConnectingSide::on_offer(Connector& connector, const wire::Answer& offer) noexcept {
+  const std::shared_ptr<Peer> known = peers_.find(offer.incarnation);
+  if (known == nullptr) {
+    const Status joins = no_throw([&] { return join(connector, offer); });
+    if (joins.ok()) return;
+    const bool ours = joins.error() == Errc::no_fds || joins.error() == Errc::no_memory;
+    return ours ? on_connector_failed(connector, joins.error()) : connector.try_again();
+  }
+  if (known->channel().joined()) return open(connector, *known);
+  connector.enter(Connector::Stage::joining, known.get());
+}
+
+// Errors: no_fds, no_memory; and what another try may do better, since the name is gone then, or
+// its queue full of strangers.
+Status ConnectingSide::join(Connector& connector, const wire::Answer& offer) {
+  auto socket = connect_abstract(offer.socket_name);
+  if (!socket) return socket.error();
+  const auto who = peer_credentials(socket->get());
+  if (!who) return who.error();
+  std::shared_ptr<Peer> peer = peers_.make(*std::move(socket), who.value());
+  if (peer == nullptr) return Errc::no_fds;
+  if (!peer->begin(offer.nonce, connector.nonce(), offer.incarnation)) return Errc::peer_lost;
+  peers_.adopt(peer);
+  connector.enter(Connector::Stage::joining, peer.get());
+  return {};
+}
+
+void ConnectingSide::on_peer_joined(Peer& peer) noexcept {
+  for (auto it = connectors_.begin(); it != connectors_.end();) {
+    Connector& connector = *it->second;
+    ++it;  // opening may end the connector
+    if (connector.peer() == &peer && connector.stage() == Connector::Stage::joining) {
+      open(connector, peer);
+    }
+  }
+}
+
+void ConnectingSide::open(Connector& connector, Peer& peer) noexcept {
+  connector.enter(Connector::Stage::opening, &peer);
+  const Status s = peer.open(connector.end(), connector.remote(), connector.nonce(),
+                             connector.offer(), connector.attempt(), connector.request());
+  if (s.ok()) return;
+  if (s.error() == Errc::peer_lost) return connector.try_again();
+  on_connector_failed(connector, s.error());
+}
+
+// --- its answers ---------------------------------------------------------------------------------
+
+void ConnectingSide::on_accept(Peer& peer, const wire::Accept& accept,
+                               const wire::PrivateData* data, Packet& packet) noexcept {
+  std::shared_ptr<PeerLane> record;
+  auto lane = peer.opened(accept, packet, record);
+  if (record == nullptr) return peer.go_down(Errc::protocol);
+  Connector* connector = of_attempt(accept.attempt.unchecked(), peer);
+  const bool wanted = connector != nullptr && connector->stage() == Connector::Stage::opening &&
+                      (connector->request() != nullptr) == (data != nullptr);
+  if (!lane || !wanted) {
+    peer.close_here(*record);  // the other side has a lane that will not be used
+    if (wanted) on_connector_failed(*connector, lane.error());
+    return;
+  }
+  const std::unique_ptr<Connector> done = take({connector->end().listener, connector->remote()});
+  const Status up = lanes_.up(record, *std::move(lane), data);
+  const ListeningEnd* const listener = listeners_.find(done->end().listener);
+  if (up || listener == nullptr) return;
+  listener->events().on_connect_failed(done->remote(), up.error());
+}
+
+void ConnectingSide::on_reject(Peer& peer, uint32_t attempt, wire::Why why) noexcept {
+  peer.open_rejected(attempt);
+  Connector* connector = of_attempt(attempt, peer);
+  if (connector == nullptr) return;
+  switch (why) {
+    case wire::Why::crossing: return connector->yield();
+    case wire::Why::wrong_kind: return on_connector_failed(*connector, Errc::refused);
+    case wire::Why::no_endpoint:
+    case wire::Why::bad_ticket:
+    case wire::Why::no_resources: return connector->try_again();
+    case wire::Why::bad_lane: return on_connector_failed(*connector, Errc::protocol);
+    case wire::Why::wrong_key: return on_connector_failed(*connector, Errc::access_denied);
+  }
+}
+
+void ConnectingSide::on_refuse(Peer& peer, const wire::Refuse& refuse) noexcept {
+  const uint32_t attempt = refuse.attempt.unchecked();
+  peer.open_rejected(attempt);
+  const Connector* connector = of_attempt(attempt, peer);
+  if (connector == nullptr || connector->request() == nullptr) return;
+  const ListenerId id = connector->end().listener;
+  take({id, connector->remote()});
+  const ListeningEnd* const listener = listeners_.find(id);
+  if (listener != nullptr) listener->events().on_refused(refuse.data);
+}
+
+void ConnectingSide::peer_down(const Peer& peer, Errc told) noexcept {
+  for (auto it = connectors_.begin(); it != connectors_.end();) {
+    Connector& connector = *it->second;
+    ++it;  // failing ends the connector
+    if (connector.peer() != &peer) continue;
+    // an application may have seen the request: not once more
+    if (connector.request() != nullptr && connector.stage() == Connector::Stage::opening) {
+      on_connector_failed(connector, told);
+    } else {
+      connector.try_again();
+    }
+  }
+}
+
+}  // namespace aperture::nic

@@ -1,0 +1,66 @@
+// Lanes that come up, go down and are given back: see lane_table.hpp.
+#include "nic/lane_table.hpp"
+
+#include <cassert>
+#include <utility>
+
+#include "base/no_throw.hpp"
+
+namespace aperture::nic {
+
+Status LaneTable::up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<link::Lane> lane,
+                     const wire::PrivateData* data) noexcept {
+  assert(record->peer != nullptr && record->lane == lane.get());
+  const ListeningEnd* const listener = listeners_.find(record->listener);
+  std::shared_ptr<PeerLane> old;
+  const Status noted = no_throw([&] {
+    if (listener == nullptr) return;
+    by_lane_.emplace(lane.get(), record);
+    old = std::exchange(current_[{record->listener, record->remote}], record);
+  });
+  if (listener == nullptr || !noted) {
+    by_lane_.erase(lane.get());
+    record->peer->close_here(*record);
+    return noted;
+  }
+  if (old != nullptr) down(*old, old->peer == record->peer ? Errc::shut_down : Errc::peer_lost);
+  peers_.keep_watch();
+  ContactEvents& events = listener->events();
+  if (data != nullptr) {
+    events.on_connected(record->remote, std::move(lane), *data);
+  } else {
+    events.on_lane_up(record->remote, std::move(lane));
+  }
+  return {};
+}
+
+void LaneTable::down(PeerLane& record, Errc why) noexcept {
+  if (record.lane == nullptr || record.down) return;
+  record.lane->mark_lost();
+  record.down = true;
+  forget_current(record);
+  const ListeningEnd* const listener = listeners_.find(record.listener);
+  if (listener != nullptr) listener->events().on_lane_down(record.lane, why);
+}
+
+void LaneTable::close(std::unique_ptr<link::Lane> lane) noexcept {
+  const auto it = by_lane_.find(lane.get());
+  if (it == by_lane_.end()) return;
+  const std::shared_ptr<PeerLane> record = it->second;
+  assert(record->lane == lane.get());
+  by_lane_.erase(it);
+  forget_current(*record);
+  record->lane = nullptr;
+  if (record->peer != nullptr) record->peer->close_here(*record);
+}
+
+void LaneTable::forget_end(ListenerId id) noexcept {
+  std::erase_if(current_, [&](const auto& entry) { return entry.first.first == id; });
+}
+
+void LaneTable::forget_current(const PeerLane& record) noexcept {
+  const auto it = current_.find({record.listener, record.remote});
+  if (it != current_.end() && it->second.get() == &record) current_.erase(it);
+}
+
+}  // namespace aperture::nic

@@ -1,0 +1,195 @@
+// Segments, slots, keys and doorbells of a process pair: see peer_memory.hpp.
+#include "nic/peer_memory.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cassert>
+#include <cstdio>
+#include <cstring>
+
+#include "base/doorbell.hpp"
+#include "base/log.hpp"
+#include "protect/key_table.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+constexpr size_t kMaxSegments = 1024;  // of each side: 16384 lanes each way
+
+protect::SlotArray* slots_of(const link::shm::Segment& segment, link::shm::Side side) noexcept {
+  static_assert(sizeof(protect::SlotArray) <= link::shm::Segment::kSlotBytes);
+  return segment.slots_of(side);
+}
+
+link::shm::Side other(link::shm::Side side) noexcept {
+  return side == link::shm::Side::creator ? link::shm::Side::attacher : link::shm::Side::creator;
+}
+
+// Says once in this process that one-sided copies are not to be had, and what they would gain.
+void explain_not_direct(pid_t pid) noexcept {
+  static bool said = false;  // control thread only
+  if (said) return;
+  said = true;
+  char scope[8] = "?";
+  const UniqueFd yama(::open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC));
+  const bool has_yama = yama && ::read(yama.get(), scope, sizeof scope - 1) > 0;
+  scope[1] = '\0';
+  if (has_yama && scope[0] != '0') {
+    APERTURE_INFO(
+        "the kernel does not let this process copy from or to process %d: Yama's ptrace_scope is "
+        "%s. "
+        "The owner of the memory copies instead; with APERTURE_CMA=allow in the environment of "
+        "both, "
+        "large transfers take one copy and no turn of the owner",
+        pid, scope);
+    return;
+  }
+  APERTURE_INFO(
+      "the kernel does not let this process copy from or to process %d (process_vm_readv: not "
+      "permitted: another user, a process that is not dumpable, or a seccomp filter). The owner of "
+      "the memory copies instead, which costs large transfers a turn of the owner",
+      pid);
+}
+
+}  // namespace
+
+struct PeerMemory::LaneKeep {
+  std::shared_ptr<Doorbell> doorbell;
+  std::shared_ptr<const protect::PeerKeyView> keys;
+};
+
+PeerMemory::PeerMemory(PeerChannel& channel, protect::KeyTable& keys,
+                       const UniqueFd& keys_read_only, Shares& shares) noexcept
+    : channel_(channel),
+      share_(shares, channel.uid()),
+      own_keys_(keys),
+      keys_read_only_(keys_read_only) {}
+
+// --- segments ------------------------------------------------------------------------------------
+
+const PeerMemory::SharedSegment& PeerMemory::at(const Place& place) const noexcept {
+  const auto& segments = place.created_here ? created_ : attached_;
+  const auto it = segments.find(place.segment);
+  assert(it != segments.end() && it->second.segment != nullptr);
+  return it->second;
+}
+
+Result<PeerMemory::Place> PeerMemory::reserve() {
+  for (auto& [number, shared] : created_) {
+    auto index = shared.segment->reserve_lane();
+    if (index) return Place{true, number, *index};
+    if (index.error() != Errc::no_space) return index.error();
+  }
+  if (created_.size() == kMaxSegments) return Errc::no_space;
+  auto segment = link::shm::Segment::create();
+  if (!segment) return segment.error();
+  const uint32_t number = next_segment_++;
+  SharedSegment& shared = created_[number];
+  shared.segment = *std::move(segment);
+  watch_slots(shared);
+  auto index = shared.segment->reserve_lane();
+  if (!index) return index.error();
+  return Place{true, number, *index};
+}
+
+void PeerMemory::release(const Place& place) noexcept {
+  if (place.created_here) at(place).segment->release_lane(place.index);
+}
+
+Status PeerMemory::attach(uint32_t number, UniqueFd fd) {
+  if (attached_.contains(number)) return {};
+  if (!fd) return Errc::no_fds;
+  if (attached_.size() == kMaxSegments || !may_hold(1)) return Errc::no_space;
+  auto segment = link::shm::Segment::attach(std::move(fd));
+  if (!segment) return segment.error();
+  SharedSegment& shared = attached_[number];
+  shared.segment = *std::move(segment);
+  watch_slots(shared);
+  return {};
+}
+
+int PeerMemory::segment_fd(const Place& place) const noexcept {
+  return at(place).segment->fd();
+}
+
+// --- keys ----------------------------------------------------------------------------------------
+
+// The peer's accessor slots in this segment, before it is given our keys.
+void PeerMemory::watch_slots(SharedSegment& shared) {
+  if (!channel_.direct_possible()) return;
+  assert(!shared.slots_watched);
+  WatchedSegments one(1, shared.segment);
+  protect::SlotArray* slots = slots_of(*shared.segment, other(shared.segment->side()));
+  shared.slots_watched = own_keys_.attach_slots(slots, channel_.pid()).ok();
+  if (shared.slots_watched) watched_.splice(watched_.end(), one);
+}
+
+uint64_t PeerMemory::key_bytes_for(const Place& place) const noexcept {
+  return at(place).slots_watched && keys_read_only_ ? own_keys_.size_bytes() : 0;
+}
+
+bool PeerMemory::learn_keys(uint64_t size_bytes, UniqueFd fd) {
+  if (!channel_.direct_possible() || size_bytes == 0) return false;
+  if (keys_ != nullptr) return keys_probed_;
+  if (!fd) return false;
+  auto view = protect::PeerKeyView::map(std::move(fd), size_bytes);
+  if (!view) return false;
+  const bool probed = view->probe(channel_.pid()).ok();
+  keys_ = std::make_shared<const protect::PeerKeyView>(*std::move(view));
+  keys_probed_ = probed;
+  if (!probed) explain_not_direct(channel_.pid());
+  return probed;
+}
+
+// --- doorbells and lanes -------------------------------------------------------------------------
+
+Result<std::shared_ptr<PeerMemory::Doorbell>> PeerMemory::doorbell(uint64_t engine, UniqueFd fd) {
+  // one socket rings all engines of a stranger: what it calls them must not cost us anything
+  if (!channel_.same_user()) engine = 0;
+  if (const auto it = doorbells_.find(engine); it != doorbells_.end()) {
+    if (auto known = it->second.lock()) return known;
+  }
+  auto made = std::make_shared<Doorbell>();
+  if (channel_.same_user()) {
+    if (!fd) return Errc::no_fds;
+    Result<UniqueFd> opened = open_doorbell(fd.get());
+    if (!opened) return opened.error();
+    made->pipe = *std::move(opened);
+  } else {
+    made->socket = channel_.copy_of_socket();
+    if (!made->socket) return Errc::no_fds;
+    made->ring = wire::encode_ring();
+  }
+  std::erase_if(doorbells_, [](const auto& entry) { return entry.second.expired(); });
+  doorbells_[engine] = made;
+  return made;
+}
+
+Result<std::unique_ptr<link::Lane>> PeerMemory::make_lane(const Place& place, const Address& remote,
+                                                          uint32_t domain,
+                                                          std::shared_ptr<Doorbell> doorbell,
+                                                          bool direct) {
+  const SharedSegment& shared = at(place);
+  link::shm::LanePeer there;
+  there.remote = remote;
+  there.remote_domain = domain;
+  there.doorbell_fd = doorbell->socket ? doorbell->socket.get() : doorbell->pipe.get();
+  there.doorbell_message = doorbell->ring.view();  // empty beside a pipe
+  there.fence_sends = channel_.fence_sends();
+  const link::shm::Side ours = shared.segment->side();
+  there.direct.lane = place.index;
+  if (shared.slots_watched) there.direct.watched = slots_of(*shared.segment, other(ours));
+  if (direct) {
+    assert(keys_ != nullptr && keys_probed_);
+    there.direct.allowed = true;
+    there.direct.pid = channel_.pid();
+    there.direct.keys = keys_.get();
+    there.direct.slots = slots_of(*shared.segment, ours);
+  }
+  there.keep = std::make_shared<const LaneKeep>(LaneKeep{std::move(doorbell), keys_});
+  return shared.segment->open_lane(place.index, there);
+}
+
+}  // namespace aperture::nic

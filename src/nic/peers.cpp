@@ -1,0 +1,107 @@
+// The processes that this one talks to: see peers.hpp.
+#include "nic/peers.hpp"
+
+#include <algorithm>
+#include <cassert>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+constexpr uint64_t kMs = 1'000'000;
+constexpr uint64_t kWatchPendingNs = 1 * kMs;  // somebody waits for a peer
+constexpr uint64_t kWatchRecentNs = 4 * kMs;   // somebody did within the last second
+constexpr uint64_t kWatchIdleNs = 20 * kMs;
+constexpr uint64_t kRecentNs = 1000 * kMs;
+constexpr uint64_t kWatchShare = 20;  // the watch takes at most 1/20 of the thread's time
+constexpr uint64_t kDetachAgainNs = 5 * kMs;
+
+}  // namespace
+
+std::shared_ptr<Peer> Peers::make(ParentOnlyFd socket, const Credentials& credentials) const {
+  constexpr size_t kDescriptors = 3;  // its socket, twice, and its stat file
+  auto peer = std::make_shared<Peer>(context_, std::move(socket), credentials);
+  if (peer->may_hold(kDescriptors)) return peer;
+  APERTURE_WARN(
+      "process %d of user %u is turned away: that user's processes hold as many of our descriptors "
+      "as they may; raise the limit (ulimit -n) if they are many",
+      credentials.pid, credentials.uid);
+  return nullptr;
+}
+
+void Peers::adopt(std::shared_ptr<Peer> peer) {
+  // whoever has not joined and opened a lane by then will not: it must not cost us a descriptor
+  const std::weak_ptr<Peer> weak = peer;
+  peers_.push_back(std::move(peer));
+  context_.control.add_timer(now_ns() + limits_.timeout_ns, [weak] {
+    const auto newcomer = weak.lock();
+    if (newcomer && !newcomer->ever_opened()) newcomer->go_down(Errc::timed_out);
+  });
+}
+
+std::shared_ptr<Peer> Peers::find(const wire::Id128& incarnation) const noexcept {
+  for (const auto& peer : peers_) {
+    if (!peer->channel().is_down() && peer->channel().incarnation() == incarnation) return peer;
+  }
+  return nullptr;
+}
+
+void Peers::remove(Peer& peer) noexcept {
+  assert(peer.channel().is_down());
+  std::erase(peers_, peer.shared_from_this());
+  resting_.splice(resting_.end(), peer.take_watched_segments());
+  if (!resting_.empty() && rest_timer_ == 0)
+    rest_timer_ = context_.control.add_timer(now_ns(), [this] { detach_resting(); });
+}
+
+Peers::Count Peers::count() const noexcept {
+  Count c{peers_.size(), 0, resting_.size()};
+  for (const auto& peer : peers_) c.lanes += peer->lanes().size();
+  return c;
+}
+
+// --- the watch -----------------------------------------------------------------------------------
+
+void Peers::keep_watch() noexcept {
+  if (watch_timer_ != 0) return;
+  last_pending_ns_ = now_ns();
+  watch_timer_ = context_.control.add_timer(last_pending_ns_ + kWatchPendingNs,
+                                            [this] { watch_over_pending(); });
+}
+
+void Peers::watch_over_pending() noexcept {
+  watch_timer_ = 0;
+  const uint64_t began = now_ns();
+  bool pending = false;
+  bool lanes = false;
+  for (size_t i = peers_.size(); i-- != 0;) {  // one that is found dead leaves the list
+    const std::shared_ptr<Peer> peer = peers_[i];
+    pending = peer->look_after_pending() || pending;
+    lanes = lanes || !peer->lanes().empty();
+    assert(i <= peers_.size());
+  }
+  if (!lanes) return;  // the next lane starts it again
+  const uint64_t now = now_ns();
+  if (pending) last_pending_ns_ = now;
+  uint64_t pause = kWatchIdleNs;
+  if (now - last_pending_ns_ < kRecentNs) pause = kWatchRecentNs;
+  if (pending) pause = kWatchPendingNs;
+  pause = std::max(pause, (now - began) * kWatchShare);
+  watch_timer_ = context_.control.add_timer(now + pause, [this] { watch_over_pending(); });
+}
+
+void Peers::detach_resting() noexcept {
+  using link::shm::Side;
+  rest_timer_ = 0;
+  std::erase_if(resting_, [&](const auto& segment) {
+    const Side theirs = segment->side() == Side::creator ? Side::attacher : Side::creator;
+    return context_.keys.detach_slots(segment->slots_of(theirs));
+  });
+  if (resting_.empty()) return;
+  rest_timer_ = context_.control.add_timer(now_ns() + kDetachAgainNs, [this] { detach_resting(); });
+}
+
+}  // namespace aperture::nic

@@ -1,0 +1,53 @@
+// The processes that this one talks to, and what is left of dead ones.
+//
+// A peer that owes somebody something is looked after often, the others now and then: the pause
+// follows what was pending lately, and the watch takes a bounded share of the thread's time. The
+// segments of a dead peer rest here until the key table is sure that nothing lands through their
+// slots any more. Owned by the control thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "nic/doorway.hpp"
+#include "nic/peer.hpp"
+
+namespace aperture::nic {
+
+class Peers {
+ public:
+  // What is passed outlives it. limits: how long a newcomer may take to open a lane.
+  Peers(const PeerContext& context, const Doorway::Limits& limits) noexcept
+      : context_(context), limits_(limits) {}
+
+  // One at the other end of that socket, not taken in yet; null if its user holds its share of what
+  // we have (Shares). By exception std::bad_alloc.
+  std::shared_ptr<Peer> make(ParentOnlyFd socket, const Credentials& credentials) const;
+  // Takes it in, until remove(). By exception std::bad_alloc.
+  void adopt(std::shared_ptr<Peer> peer);
+  // One that is not down; nullptr: there is none.
+  std::shared_ptr<Peer> find(const wire::Id128& incarnation) const noexcept;
+  // It is down: its segments come to rest.
+  void remove(Peer& peer) noexcept;
+  // A lane is there: watches from now on, for as long as any is.
+  void keep_watch() noexcept;
+
+  struct Count {
+    size_t peers, lanes, resting;
+  };
+  Count count() const noexcept;
+
+ private:
+  void watch_over_pending() noexcept;
+  void detach_resting() noexcept;
+
+  const PeerContext context_;
+  const Doorway::Limits& limits_;
+  std::vector<std::shared_ptr<Peer>> peers_;
+  ControlThread::TimerId watch_timer_ = 0;
+  uint64_t last_pending_ns_ = 0;  // when anything was last pending
+  WatchedSegments resting_;       // of dead peers
+  ControlThread::TimerId rest_timer_ = 0;
+};
+
+}  // namespace aperture::nic
