@@ -268,9 +268,9 @@ bool default_source(uint32_t format, const std::optional<Address>& dest, Address
                                  : interface_address(iface, wanted, out)) {
       return true;
     }
-    why = std::string(kIfaceVariable) + "=" + iface +
-          " names no interface or address of this host" + " with an " + family_name(wanted) +
-          " address; correct it or unset it";
+    why.assign(kIfaceVariable).append("=").append(iface);
+    why.append(" names no interface or address of this host with an ").append(family_name(wanted));
+    why.append(" address; correct it or unset it");
     return false;
   }
   if (dest && !is_loopback(*dest) && !dest->is_any_ip() && route_source(*dest, out)) return true;
@@ -301,6 +301,26 @@ bool find_addresses(const InfoQuestion& q, Endpoints& out, std::string& why) {
                : out.source.is_v4() ? uint32_t{FI_SOCKADDR_IN}
                                     : uint32_t{FI_SOCKADDR_IN6};
   return true;
+}
+
+int take_source(const char* call, const fi_info& info, uint32_t format, Address& local) {
+  if (info.src_addr != nullptr) {
+    const Result<Address> a = Address::from_sockaddr(info.src_addr, info.src_addrlen);
+    if (!a) {
+      APERTURE_WARN("%s: info->src_addr is no sockaddr_in or sockaddr_in6", call);
+      return -FI_EINVAL;
+    }
+    local = a.value();
+    if (!local.is_any_ip()) return 0;
+  }
+  const uint16_t port = local.port;
+  std::string why;
+  if (!default_source(format, std::nullopt, local, why)) {
+    APERTURE_WARN("%s: %s", call, why.c_str());
+    return -FI_EADDRNOTAVAIL;
+  }
+  local.port = port;
+  return 0;
 }
 
 }  // namespace aperture::provider

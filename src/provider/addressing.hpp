@@ -40,6 +40,10 @@ int take_own_address(const void* addr, size_t len, uint32_t format, Address& loc
 int check_address_room(const char* call, const void* addr, const size_t* len) noexcept;
 int write_address(const Address& address, void* addr, size_t* len) noexcept;
 
+// The source address of an endpoint that is opened with that info, or the default one. 0 or a
+// refusal, logged.
+int take_source(const char* call, const fi_info& info, uint32_t format, Address& local);
+
 // Our own address when nothing is said: FI_APERTURE_IFACE or loopback.
 bool default_source(uint32_t format, const std::optional<Address>& dest, Address& out,
                     std::string& why);

@@ -1,6 +1,8 @@
 // Authorization keys: see auth_key.hpp.
 #include "provider/auth_key.hpp"
 
+#include <cassert>
+
 #include <rdma/fi_domain.h>
 
 #include "protect/domain_keys.hpp"
@@ -43,6 +45,7 @@ Status set_default_auth_key(Domain& domain, const fi_info& info) {
     if (!taken) return taken.error();
     first.secret = *std::move(taken);
   }
+  assert(domain.auth_keys.all.empty() && first.pd != 0);
   domain.auth_keys.all.assign(1, first);
   return {};
 }
@@ -63,6 +66,7 @@ Result<AuthKey> auth_key_of(Domain& domain, const char* what, const uint8_t* key
                   what, kMaxAuthKeys);
     return Errc::no_space;
   }
+  assert(!keys.all.empty() && keys.all.size() < kMaxAuthKeys);
   keys.all.push_back({*std::move(taken), protect::new_domain()});
   keys.several.store(true, std::memory_order_release);
   return keys.all.back();

@@ -1,6 +1,7 @@
 // Opening and closing address vectors: see av.hpp.
 #include "provider/av.hpp"
 
+#include <cassert>
 #include <memory>
 
 #include "provider/eq.hpp"
@@ -11,7 +12,7 @@ namespace aperture::provider {
 namespace {
 
 int close_av(fid* fid) noexcept {
-  return guarded("fi_close(av)", [&]() -> int {
+  return guarded_close("fi_close(av)", [&]() -> int {
     auto& av = object_of<Av>(fid);
     if (const uint32_t n = av.uses.count(); n != 0) {
       APERTURE_WARN("fi_close(av): %u endpoint(s) use it; close them first", n);
@@ -26,35 +27,11 @@ int close_av(fid* fid) noexcept {
 
 int bind_av(fid* fid, struct fid* what, uint64_t flags) noexcept {
   auto& av = object_of<Av>(fid);
-  if (what == nullptr || what->fclass != FI_CLASS_EQ) {
-    APERTURE_WARN("fi_av_bind: only an event queue can be bound to an AV");
-    return -FI_EINVAL;
-  }
-  if (flags != 0) {
-    APERTURE_WARN("fi_av_bind: flags must be 0");
-    return -FI_EBADFLAGS;
-  }
-  auto& eq = object_of<Eq>(what);
-  if (av.eq != nullptr || eq.fabric != av.domain->fabric) {
-    APERTURE_WARN(
-        "fi_av_bind: an event queue is bound already, or this one belongs to another "
-        "fabric object");
-    return -FI_EINVAL;
-  }
-  eq.uses.add();
-  av.eq = &eq;
-  return 0;
+  return bind_eq("fi_av_bind", what, flags, 0, av.domain->fabric, av.eq);
 }
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_av,
-    .bind = bind_av,
-    .control = NotOffered<"fi_control(av): an address vector has no controls">{},
-    .ops_open = NotOffered<"fi_open_ops(av): Aperture has no extension of that name">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(av): nothing can be overridden here">{},
-};
+fi_ops g_fid_ops = fid_ops<"av">(close_av, bind_av,
+                                 NotOffered<"fi_control(av): an address vector has no controls">{});
 
 int check_attr(const Domain& domain, const fi_av_attr& attr) {
   if (attr.type > FI_AV_TABLE) {
@@ -106,6 +83,7 @@ int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noex
     av->flags = attr->flags;
     av->fid.fid = {FI_CLASS_AV, context, &g_fid_ops};
     av->fid.ops = &g_av_ops;
+    assert(av->type != FI_AV_UNSPEC && domain.engine != nullptr);
     attr->type = av->type;
     domain.uses.add();
     *out = &av.release()->fid;

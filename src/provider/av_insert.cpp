@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -43,6 +44,7 @@ class Insertion {
     ++inserted_;
   }
   void fail(int err, const std::string& why) {
+    assert(err != 0);
     APERTURE_WARN("fi_av_insert: address %zu: %s", at_, why.c_str());
     if (fi_addr_ != nullptr) fi_addr_[at_] = FI_ADDR_NOTAVAIL;
     if (errors_ != nullptr) errors_[at_] = err;
@@ -50,6 +52,7 @@ class Insertion {
     ++at_;
   }
   int finish() {
+    assert(inserted_ <= at_);
     if (!is_async()) return static_cast<int>(inserted_);
     av_.eq->report(FI_AV_COMPLETE, &av_.fid.fid, context_, inserted_);
     return 0;

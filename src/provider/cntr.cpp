@@ -1,25 +1,21 @@
 // Completion counters: see cntr.hpp.
 #include "provider/cntr.hpp"
 
-#include <sched.h>
-
+#include <cassert>
 #include <memory>
 
-#include "base/clock.hpp"
-#include "provider/stubs.hpp"
+#include "provider/fork.hpp"
 
 namespace aperture::provider {
 
 namespace {
-
-constexpr uint64_t kSpinNs = 20'000;
 
 bool has_changed(const void* cntr) {
   const auto* c = static_cast<const Cntr*>(cntr);
   return c->core.value() != c->seen_value || c->core.errors() != c->seen_errors;
 }
 
-void drive(Cntr& cntr) noexcept {
+void progress(Cntr& cntr) noexcept {
   cntr.sleeper.wake_up();
   cntr.engine->poll();
   Sleeper::keep_asleep(*cntr.domain);
@@ -29,14 +25,14 @@ void drive(Cntr& cntr) noexcept {
 uint64_t read(fid_cntr* fid) noexcept {
   auto& cntr = object_of<Cntr>(fid);
   nic::EngineGuard guard(*cntr.engine);
-  drive(cntr);
+  progress(cntr);
   return cntr.core.value();
 }
 
 uint64_t readerr(fid_cntr* fid) noexcept {
   auto& cntr = object_of<Cntr>(fid);
   nic::EngineGuard guard(*cntr.engine);
-  drive(cntr);
+  progress(cntr);
   return cntr.core.errors();
 }
 
@@ -48,51 +44,42 @@ int change(fid_cntr* fid, uint64_t value) noexcept {
   return 0;
 }
 
-// Spins for about the price of a sleep, then sleeps until something moves. False: interrupted.
-bool wait_a_while(Cntr& cntr, uint64_t threshold, const Deadline& deadline) noexcept {
-  if (cntr.wait_obj == FI_WAIT_YIELD) {
-    ::sched_yield();
-    return true;
-  }
-  const uint64_t spin_until = now_ns() + kSpinNs;
-  while (now_ns() < spin_until) {
-    if (read(&cntr.fid) >= threshold) return true;
-  }
-  if (cntr.try_sleep() != 0) return true;
-  return sleep_on(cntr.sleeper.fd(), deadline) != Slept::interrupted;
+[[gnu::noinline]] bool may_sleep(Cntr& cntr, uint64_t threshold) noexcept {
+  return cntr.may_sleep([&] { return read(&cntr.fid) >= threshold; },
+                        [&] { return cntr.try_sleep(); });
 }
 
-int wait(fid_cntr* fid, uint64_t threshold, int timeout) noexcept {
+// What fi_cntr_wait returns if it returns now; -FI_EAGAIN: it does not.
+[[gnu::noinline]] int answer(Cntr& cntr, uint64_t threshold, uint64_t errors_before,
+                             const Deadline& deadline) noexcept {
+  if (read(&cntr.fid) >= threshold) return 0;
+  if (cntr.core.errors() != errors_before) return -FI_EAVAIL;
+  return deadline.passed() ? -FI_ETIMEDOUT : -FI_EAGAIN;
+}
+
+// A cancellation point while it sleeps.
+int wait(fid_cntr* fid, uint64_t threshold, int timeout) {
   auto& cntr = object_of<Cntr>(fid);
-  if (cntr.wait_obj == FI_WAIT_NONE || cntr.wait_obj == FI_WAIT_SET) {
-    APERTURE_WARN(
-        "fi_cntr_wait: the counter was opened with %s; open it with FI_WAIT_UNSPEC to block",
-        wait_name(cntr.wait_obj));
-    return -FI_EINVAL;
-  }
+  if (const int rc = check_blocking("fi_cntr_wait", cntr.wait_obj); rc != 0) return rc;
   const Deadline deadline(timeout);
   const uint64_t errors_before = cntr.core.errors();
   for (bool interrupted = false;;) {
-    if (read(fid) >= threshold) return 0;
-    if (cntr.core.errors() != errors_before) return -FI_EAVAIL;
+    const int rc = answer(cntr, threshold, errors_before, deadline);
+    if (rc == 0 || rc == -FI_EAVAIL) return rc;
     if (interrupted) return -FI_EINTR;
-    if (deadline.passed()) return -FI_ETIMEDOUT;
-    interrupted = !wait_a_while(cntr, threshold, deadline);
+    if (rc != -FI_EAGAIN) return rc;
+    if (!may_sleep(cntr, threshold)) continue;
+    interrupted = sleep_on(cntr.wait_obj, cntr.sleeper.fd(), deadline) == Slept::interrupted;
   }
 }
 
 int close_cntr(fid* fid) noexcept {
-  return guarded("fi_close(cntr)", [&]() -> int {
+  return guarded_close("fi_close(cntr)", [&]() -> int {
     auto& cntr = object_of<Cntr>(fid);
-    if (const uint32_t n = cntr.uses.count(); n != 0) {
-      APERTURE_WARN("fi_close(cntr): %u endpoint(s) or poll set(s) use it; close them first", n);
-      return -FI_EBUSY;
-    }
+    if (const int rc = cntr.check_unused("fi_close(cntr)"); rc != 0) return rc;
     cntr.leave_regions();
-    if (cntr.wait_set != nullptr) leave_set(*cntr.wait_set, fid, cntr.sleeper.fd());
-    Uses& domain_uses = cntr.domain->uses;
-    delete &cntr;
-    domain_uses.drop();
+    assert(cntr.regions.empty());
+    Cntr::end(cntr);
     return 0;
   });
 }
@@ -109,15 +96,9 @@ int control_cntr(fid* fid, int command, void* arg) noexcept {
   return control_wait("fi_control(cntr)", cntr.wait_obj, cntr.sleeper.fd(), command, arg);
 }
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_cntr,
-    .bind = NotOffered<"fi_bind(cntr): bind the counter to an endpoint with fi_ep_bind">{},
-    .control = control_cntr,
-    .ops_open = NotOffered<"fi_open_ops(cntr): Aperture has no extension of that name">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(cntr): nothing can be overridden here">{},
-};
+fi_ops g_fid_ops = fid_ops<"cntr">(
+    close_cntr, NotOffered<"fi_bind(cntr): bind the counter to an endpoint with fi_ep_bind">{},
+    control_cntr);
 
 fi_ops_cntr g_cntr_ops = {
     .size = sizeof(fi_ops_cntr),
@@ -146,18 +127,28 @@ int check_attr(const fi_cntr_attr& attr) {
 
 }  // namespace
 
+// What was counted before the fork can still be read.
+void turn_away_counters() noexcept {
+  const InForkedChild refusal;
+  g_cntr_ops = {
+      .size = sizeof(fi_ops_cntr),
+      .read = [](fid_cntr* fid) { return object_of<Cntr>(fid).core.value(); },
+      .readerr = [](fid_cntr* fid) { return object_of<Cntr>(fid).core.errors(); },
+      .add = refusal,
+      .set = refusal,
+      .wait = refusal,
+      .adderr = refusal,
+      .seterr = refusal,
+  };
+}
+
 void Cntr::note_seen() noexcept {
   seen_value = core.value();
   seen_errors = core.errors();
 }
 
 int Cntr::try_sleep() noexcept {
-  if (wait_obj == FI_WAIT_NONE) return -FI_EINVAL;
-  nic::EngineGuard guard(*engine);
-  if (has_fd(wait_obj)) return sleeper.try_sleep(has_changed, this) ? 0 : -FI_EAGAIN;
-  engine->poll();
-  Sleeper::keep_asleep(*domain);
-  return has_changed(this) ? -FI_EAGAIN : 0;
+  return try_sleep_unless(has_changed, this);
 }
 
 int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** out, void* context) noexcept {
@@ -171,17 +162,10 @@ int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** out, void* context
     if (const int rc = check_attr(asked); rc != 0) return rc;
     auto& domain = object_of<Domain>(fid);
     auto cntr = std::make_unique<Cntr>();
-    cntr->domain = &domain;
-    cntr->engine = domain.engine.get();
-    cntr->wait_obj = settle_wait_obj(asked.wait_obj);
     cntr->fid.fid = {FI_CLASS_CNTR, context, &g_fid_ops};
     cntr->fid.ops = &g_cntr_ops;
-    const int opened = cntr->sleeper.open(domain, cntr->wait_obj, nullptr, &cntr->core);
-    if (opened != 0) return opened;
-    if (cntr->wait_obj == FI_WAIT_SET) {
-      const int rc = join_set(asked.wait_set, &cntr->fid.fid, cntr->sleeper.fd(), cntr->wait_set);
-      if (rc != 0) return rc;
-    }
+    const int rc = cntr->open(domain, asked.wait_obj, asked.wait_set, nullptr, &cntr->core);
+    if (rc != 0) return rc;
     domain.uses.add();
     *out = &cntr.release()->fid;
     return 0;

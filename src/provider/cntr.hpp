@@ -23,21 +23,14 @@ struct RegionWatcher final : protect::WriteWatcher {
   qp::Counter& counter_;
 };
 
-struct Cntr {
-  fid_cntr fid{};
-  nic::Engine* engine = nullptr;
-  Domain* domain = nullptr;
+struct Cntr : Waited<fid_cntr> {
   qp::Counter core;
-  Sleeper sleeper;
-  fi_wait_obj wait_obj = FI_WAIT_NONE;
-  WaitSet* wait_set = nullptr;
   uint64_t seen_value = 0;  // at the last read; for fi_trywait; guarded by the engine's lock
   uint64_t seen_errors = 0;
-  Uses uses;                     // endpoints and poll sets
   RegionWatcher watcher{core};   // in the side records of `regions`
   std::vector<Region*> regions;  // that it is bound to; guarded by the engine's lock
 
-  int try_sleep() noexcept;  // as Cq::try_sleep
+  int try_sleep() noexcept;  // as try_sleep_unless: it has changed
   void note_seen() noexcept;
   void leave_regions() noexcept;  // mr_bind.cpp; they count no more. Lock not held
 };

@@ -9,7 +9,8 @@ namespace aperture::provider {
 
 namespace {
 
-// An event that finds no memory is lost, with a sentence; there is nobody to hand an error to.
+// An event that finds no memory, not even in the reserve, is lost, with a line in the log: there is
+// nobody to hand an error to.
 template <typename Fn>
 void tell(const char* event, Fn&& fn) noexcept {
   guarded(event, [&]() -> int {

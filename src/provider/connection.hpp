@@ -1,5 +1,5 @@
 // What becomes of connections, told to an application: events of one endpoint in its event queue.
-// man 3 fi_cm, fi_eq. Called on the control thread, or by whoever drives the engine.
+// man 3 fi_cm, fi_eq. Called on the control thread, or by whoever progresses the engine.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
 // Handles of connection requests: see connreq.hpp.
 #include "provider/connreq.hpp"
 
+#include <cassert>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -30,6 +31,7 @@ fid* add_request(Pep& pep, const nic::ConnectionRequest& request) {
   made->remote = request.remote;
   fid* const handle = &made->handle;
   std::lock_guard guard(requests().mutex);
+  assert(request.id != 0 && !requests().by_handle.contains(handle));
   requests().by_handle.emplace(handle, std::move(made));
   return handle;
 }
@@ -39,6 +41,7 @@ std::optional<ConnReq> take_request(const fid* handle) {
   const auto it = requests().by_handle.find(handle);
   if (it == requests().by_handle.end() || it->second->taken) return std::nullopt;
   it->second->taken = true;
+  assert(it->second->pep != nullptr && it->second->id != 0);
   return *it->second;
 }
 
@@ -79,6 +82,7 @@ const fid* handle_of(nic::RequestId id) {
 std::vector<nic::RequestId> part_with_requests(const Pep& pep) {
   std::vector<nic::RequestId> kept;
   std::lock_guard guard(requests().mutex);
+  kept.reserve(requests().by_handle.size());  // before anything is changed
   std::erase_if(requests().by_handle, [&](const auto& entry) {
     ConnReq& request = *entry.second;
     if (request.pep != &pep) return false;

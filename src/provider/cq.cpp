@@ -1,6 +1,7 @@
 // Opening and closing completion queues: see cq.hpp.
 #include "provider/cq.hpp"
 
+#include <cassert>
 #include <memory>
 
 #include "provider/offer.hpp"
@@ -11,34 +12,22 @@ namespace aperture::provider {
 namespace {
 
 int close_cq(fid* fid) noexcept {
-  return guarded("fi_close(cq)", [&]() -> int {
-    auto& cq = object_of<Cq>(fid);
-    if (const uint32_t n = cq.uses.count(); n != 0) {
-      APERTURE_WARN("fi_close(cq): %u endpoint(s) or poll set(s) use it; close them first", n);
-      return -FI_EBUSY;
-    }
-    if (cq.wait_set != nullptr) leave_set(*cq.wait_set, fid, cq.sleeper.fd());
-    Uses& domain_uses = cq.domain->uses;
-    delete &cq;
-    domain_uses.drop();
+  return guarded_close("fi_close(cq)", [&]() -> int {
+    auto& cq = object_of<FabricCq>(fid);
+    if (const int rc = cq.check_unused("fi_close(cq)"); rc != 0) return rc;
+    FabricCq::end(cq);
     return 0;
   });
 }
 
 int control_cq(fid* fid, int command, void* arg) noexcept {
-  auto& cq = object_of<Cq>(fid);
+  auto& cq = object_of<FabricCq>(fid);
   return control_wait("fi_control(cq)", cq.wait_obj, cq.sleeper.fd(), command, arg);
 }
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_cq,
-    .bind = NotOffered<"fi_bind(cq): bind the completion queue to an endpoint with fi_ep_bind">{},
-    .control = control_cq,
-    .ops_open = NotOffered<"fi_open_ops(cq): Aperture has no extension of that name">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(cq): nothing can be overridden here">{},
-};
+fi_ops g_fid_ops = fid_ops<"cq">(
+    close_cq, NotOffered<"fi_bind(cq): bind the completion queue to an endpoint with fi_ep_bind">{},
+    control_cq);
 
 int check_attr(const fi_cq_attr& attr) {
   if ((attr.flags & ~FI_AFFINITY) != 0) {
@@ -76,14 +65,9 @@ bool is_fulfilled(const void* what) {
 
 }  // namespace
 
-int Cq::try_sleep(size_t threshold) noexcept {
-  if (wait_obj == FI_WAIT_NONE) return -FI_EINVAL;
+int FabricCq::try_sleep(size_t threshold) noexcept {
   const Wish wish{&core, threshold};
-  nic::EngineGuard guard(*engine);
-  if (has_fd(wait_obj)) return sleeper.try_sleep(is_fulfilled, &wish) ? 0 : -FI_EAGAIN;
-  engine->poll();
-  Sleeper::keep_asleep(*domain);
-  return is_fulfilled(&wish) ? -FI_EAGAIN : 0;
+  return try_sleep_unless(is_fulfilled, &wish);
 }
 
 int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noexcept {
@@ -94,21 +78,15 @@ int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noex
     }
     if (const int rc = check_attr(*attr); rc != 0) return rc;
     auto& domain = object_of<Domain>(fid);
-    auto cq = std::make_unique<Cq>(attr->size != 0 ? attr->size : kDefaultCqSize);
-    cq->domain = &domain;
-    cq->engine = domain.engine.get();
+    auto cq = std::make_unique<FabricCq>(attr->size != 0 ? attr->size : kDefaultCqSize);
     cq->api_version = domain.api_version;
     cq->format = attr->format != FI_CQ_FORMAT_UNSPEC ? attr->format : FI_CQ_FORMAT_CONTEXT;
-    cq->wait_obj = settle_wait_obj(attr->wait_obj);
     cq->wait_cond = attr->wait_obj != FI_WAIT_NONE ? attr->wait_cond : FI_CQ_COND_NONE;
     cq->fid.fid = {FI_CLASS_CQ, context, &g_fid_ops};
     cq->fid.ops = cq_ops(cq->format);
-    if (const int rc = cq->sleeper.open(domain, cq->wait_obj, &cq->core, nullptr); rc != 0)
-      return rc;
-    if (cq->wait_obj == FI_WAIT_SET) {
-      const int rc = join_set(attr->wait_set, &cq->fid.fid, cq->sleeper.fd(), cq->wait_set);
-      if (rc != 0) return rc;
-    }
+    const int rc = cq->open(domain, attr->wait_obj, attr->wait_set, &cq->core, nullptr);
+    if (rc != 0) return rc;
+    assert(cq->entries >= attr->size && cq->core.empty());
     attr->format = cq->format;  // what FI_CQ_FORMAT_UNSPEC has become
     domain.uses.add();
     *out = &cq.release()->fid;

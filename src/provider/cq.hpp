@@ -12,28 +12,20 @@
 
 namespace aperture::provider {
 
-struct Cq {
-  explicit Cq(size_t capacity) : core(capacity), entries(core.capacity()) {}
+struct FabricCq : Waited<fid_cq> {
+  explicit FabricCq(size_t capacity) : core(capacity), entries(core.capacity()) {}
 
-  fid_cq fid{};
-  nic::Engine* engine = nullptr;
-  Domain* domain = nullptr;
   fi_cq_format format = FI_CQ_FORMAT_CONTEXT;
   uint32_t reads = 0;
-  Sleeper sleeper;
   qp::Cq core;
   const size_t entries;  // as opened; the core's own number may grow, under the lock
 
-  fi_wait_obj wait_obj = FI_WAIT_NONE;
   fi_cq_wait_cond wait_cond = FI_CQ_COND_NONE;
-  WaitSet* wait_set = nullptr;
   uint32_t api_version = 0;
   std::string last_sentence;          // lent out as err_data until the next read
   std::atomic<bool> signaled{false};  // fi_cq_signal; any thread
-  Uses uses;                          // endpoints
 
-  // 0: safe to block; -FI_EAGAIN: read first, so many entries are there or an error is; -FI_EINVAL:
-  // opened without a wait object.
+  // As try_sleep_unless; there is something when so many entries are there, or an error is.
   int try_sleep(size_t threshold = 1) noexcept;
 };
 

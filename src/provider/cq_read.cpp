@@ -1,25 +1,25 @@
 // Reading completions: the calls of fi_ops_cq. man 3 fi_cq.
 //
-// Reading drives the whole engine (manual progress). No allocation and no system call unless an
+// Reading progresses the whole engine (manual progress). No allocation and no system call unless an
 // error is read or somebody sleeps.
-#include <sched.h>
-
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
-#include "base/clock.hpp"
+#include "base/invariant.hpp"
+#include "base/no_throw.hpp"
 #include "provider/cq.hpp"
 #include "provider/error_text.hpp"
 #include "provider/errors.hpp"
+#include "provider/fork.hpp"
 #include "provider/offer.hpp"
 
 namespace aperture::provider {
 
 namespace {
 
-// A queue that is never empty must not keep the engine from being driven.
+// A queue that is never empty must not keep the engine from being progressed.
 constexpr uint32_t kPollEvery = 16;
-constexpr uint64_t kSpinNs = 20'000;  // what a sleep and a wake-up cost
 
 void put(const qp::Completion& c, fi_cq_entry& out) noexcept {
   out.op_context = c.context;
@@ -44,11 +44,12 @@ ssize_t take(qp::Cq& core, void* buf, size_t count, fi_addr_t* source) noexcept 
     if (source != nullptr) source[n] = c.source;
     core.pop();
   }
+  APERTURE_DEBUG_ASSERT(n <= count);
   if (core.empty()) core.rewind();
   return static_cast<ssize_t>(n);
 }
 
-void drive(Cq& cq) noexcept {
+void progress(FabricCq& cq) noexcept {
   cq.engine->poll();
   Sleeper::keep_asleep(*cq.domain);
 }
@@ -56,12 +57,12 @@ void drive(Cq& cq) noexcept {
 // One set of reading calls for each format of entries: which it is was settled by fi_cq_open.
 template <typename Entry>
 ssize_t read_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source) noexcept {
-  auto& cq = object_of<Cq>(fid);
+  auto& cq = object_of<FabricCq>(fid);
   if (buf == nullptr && count != 0) [[unlikely]]
     return -FI_EINVAL;
   nic::EngineGuard guard(*cq.engine);
   cq.sleeper.wake_up();
-  if (cq.core.size() < count || cq.core.empty() || ++cq.reads % kPollEvery == 0) drive(cq);
+  if (cq.core.size() < count || cq.core.empty() || ++cq.reads % kPollEvery == 0) progress(cq);
   if (cq.core.empty()) return -FI_EAGAIN;
   if (cq.core.error_first()) [[unlikely]]
     return -FI_EAVAIL;
@@ -85,7 +86,7 @@ size_t error_entry_bytes(uint32_t api) noexcept {
   return api < kApi120 ? sizeof(fi_cq_err_entry) : sizeof(ErrorEntry);
 }
 
-void put_error(Cq& cq, const qp::CompletionError& e, fi_cq_err_entry* buf) {
+void put_error(FabricCq& cq, qp::CompletionError e, fi_cq_err_entry* buf) noexcept {
   const bool own_buffer =
       cq.api_version < kApi15 || buf->err_data_size == 0 || buf->err_data == nullptr;
   ErrorEntry out{};
@@ -99,7 +100,10 @@ void put_error(Cq& cq, const qp::CompletionError& e, fi_cq_err_entry* buf) {
   out.known.err = fi_error(e.err);
   out.known.prov_errno = provider_code(e.vendor, e.err);
   out.src_addr = e.entry.source;
-  cq.last_sentence = e.sentence.empty() ? describe(e.err) : e.sentence;
+  cq.last_sentence = std::move(e.sentence);
+  if (cq.last_sentence.empty()) {  // and it stays empty where there is no memory
+    [[maybe_unused]] const Status s = no_throw([&] { cq.last_sentence = describe(e.err); });
+  }
   if (own_buffer) {
     out.known.err_data = cq.last_sentence.data();
     out.known.err_data_size = cq.last_sentence.size() + 1;
@@ -112,11 +116,11 @@ void put_error(Cq& cq, const qp::CompletionError& e, fi_cq_err_entry* buf) {
 
 ssize_t read_error(fid_cq* fid, fi_cq_err_entry* buf, uint64_t flags) noexcept {
   return guarded("fi_cq_readerr", [&]() -> ssize_t {
-    auto& cq = object_of<Cq>(fid);
+    auto& cq = object_of<FabricCq>(fid);
     if (buf == nullptr) return -FI_EINVAL;
     if (flags != 0) return -FI_EBADFLAGS;
     nic::EngineGuard guard(*cq.engine);
-    if (cq.core.empty()) drive(cq);
+    if (cq.core.empty()) progress(cq);
     if (!cq.core.error_first()) return -FI_EAGAIN;
     put_error(cq, cq.core.pop_error(), buf);
     return 1;
@@ -124,60 +128,62 @@ ssize_t read_error(fid_cq* fid, fi_cq_err_entry* buf, uint64_t flags) noexcept {
 }
 
 // Whether a blocking read is to return now: what it asked for is there, or an error is.
-bool satisfied(Cq& cq, size_t threshold) noexcept {
+bool satisfied(FabricCq& cq, size_t threshold) noexcept {
   nic::EngineGuard guard(*cq.engine);
   cq.sleeper.wake_up();
-  if (cq.core.size() < threshold) drive(cq);
+  if (cq.core.size() < threshold) progress(cq);
   return cq.core.size() >= threshold || cq.core.error_first();
 }
 
-// Spins for about the price of a sleep, then sleeps until something moves. False: interrupted.
-bool wait_a_while(Cq& cq, size_t threshold, const Deadline& deadline) noexcept {
-  if (cq.wait_obj == FI_WAIT_YIELD) {
-    ::sched_yield();
-    return true;
-  }
-  const uint64_t spin_until = now_ns() + kSpinNs;
-  while (now_ns() < spin_until) {
-    if (satisfied(cq, threshold)) return true;
-  }
-  if (cq.try_sleep(threshold) != 0) return true;
-  return sleep_on(cq.sleeper.fd(), deadline) != Slept::interrupted;
+[[gnu::noinline]] bool may_sleep(FabricCq& cq, size_t threshold) noexcept {
+  return cq.may_sleep([&] { return satisfied(cq, threshold); },
+                      [&] { return cq.try_sleep(threshold); });
 }
 
-template <typename Entry>
-ssize_t sread_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source, const void* cond,
-                   int timeout) noexcept {
-  auto& cq = object_of<Cq>(fid);
-  if (cq.wait_obj == FI_WAIT_NONE || cq.wait_obj == FI_WAIT_SET) {
-    APERTURE_WARN("fi_cq_sread: the queue was opened with %s; open it with FI_WAIT_UNSPEC to block",
-                  wait_name(cq.wait_obj));
-    return -FI_EINVAL;
-  }
+[[gnu::noinline]] bool may_go_on(FabricCq& cq, size_t threshold,
+                                 const Deadline& deadline) noexcept {
+  if (satisfied(cq, threshold)) return false;
+  // SYNC POINT: cq-signal (pairs with the store in signal)
+  if (cq.signaled.exchange(false, std::memory_order_acq_rel)) return false;
+  return !deadline.passed();
+}
+
+// 0 and how many entries are waited for, or why not.
+[[gnu::noinline]] ssize_t begin_sread(const FabricCq& cq, const void* buf, size_t count,
+                                      const void* cond, size_t& threshold) noexcept {
+  if (const int rc = check_blocking("fi_cq_sread", cq.wait_obj); rc != 0) return rc;
   if (buf == nullptr && count != 0) return -FI_EINVAL;
-  size_t threshold = 1;  // "cond is interpreted as a size_t threshold value"
+  threshold = 1;  // "cond is interpreted as a size_t threshold value"
   if (cq.wait_cond == FI_CQ_COND_THRESHOLD && cond != nullptr) {
     threshold = std::clamp<size_t>(reinterpret_cast<uintptr_t>(cond), 1,
                                    std::min(std::max<size_t>(count, 1), cq.entries));
   }
+  assert(threshold != 0 && threshold <= cq.entries);
+  return 0;
+}
+
+// A cancellation point while it sleeps; so is sread.
+template <typename Entry>
+ssize_t sread_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source, const void* cond,
+                   int timeout) {
+  auto& cq = object_of<FabricCq>(fid);
+  size_t threshold = 0;
+  if (const ssize_t rc = begin_sread(cq, buf, count, cond, threshold); rc != 0) return rc;
   const Deadline deadline(timeout);
-  bool interrupted = false;
-  while (!satisfied(cq, threshold)) {
-    // SYNC POINT: cq-signal (pairs with the store in signal)
-    if (interrupted || cq.signaled.exchange(false, std::memory_order_acq_rel)) break;
-    if (deadline.passed()) break;
-    interrupted = !wait_a_while(cq, threshold, deadline);
+  while (may_go_on(cq, threshold, deadline)) {
+    if (!may_sleep(cq, threshold)) continue;
+    if (sleep_on(cq.wait_obj, cq.sleeper.fd(), deadline) == Slept::interrupted) break;
   }
   return read_from<Entry>(fid, buf, count, source);
 }
 
 template <typename Entry>
-ssize_t sread(fid_cq* fid, void* buf, size_t count, const void* cond, int timeout) noexcept {
+ssize_t sread(fid_cq* fid, void* buf, size_t count, const void* cond, int timeout) {
   return sread_from<Entry>(fid, buf, count, nullptr, cond, timeout);
 }
 
 int signal(fid_cq* fid) noexcept {
-  auto& cq = object_of<Cq>(fid);
+  auto& cq = object_of<FabricCq>(fid);
   if (cq.wait_obj == FI_WAIT_NONE) {
     APERTURE_WARN("fi_cq_signal: the queue was opened with FI_WAIT_NONE; nobody can be waiting");
     return -FI_EINVAL;
@@ -205,7 +211,27 @@ fi_ops_cq g_ops = {
     .strerror = strerror,
 };
 
+template <typename Entry>
+void turn_away() noexcept {
+  const InForkedChild refusal;
+  g_ops<Entry> = {.size = sizeof(fi_ops_cq),
+                  .read = refusal,
+                  .readfrom = refusal,
+                  .readerr = refusal,
+                  .sread = refusal,
+                  .sreadfrom = refusal,
+                  .signal = refusal,
+                  .strerror = strerror};
+}
+
 }  // namespace
+
+void turn_away_cq_reads() noexcept {
+  turn_away<fi_cq_entry>();
+  turn_away<fi_cq_msg_entry>();
+  turn_away<fi_cq_data_entry>();
+  turn_away<fi_cq_tagged_entry>();
+}
 
 fi_ops_cq* cq_ops(fi_cq_format format) noexcept {
   switch (format) {

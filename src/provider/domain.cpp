@@ -5,11 +5,13 @@
 #include <rdma/fi_collective.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "provider/atomic_rules.hpp"
 #include "provider/eq.hpp"
 #include "provider/errors.hpp"
+#include "provider/fork.hpp"
 #include "provider/offer.hpp"
 #include "provider/registry.hpp"
 #include "provider/stubs.hpp"
@@ -30,7 +32,7 @@ uint32_t open_regions(Domain& domain) noexcept {
 }
 
 int close_domain(fid* fid) noexcept {
-  return guarded("fi_close(domain)", [&]() -> int {
+  return guarded_close("fi_close(domain)", [&]() -> int {
     auto& domain = object_of<Domain>(fid);
     if (const uint32_t n = domain.uses.count() + open_regions(domain); n != 0) {
       APERTURE_WARN(
@@ -56,28 +58,9 @@ int close_domain(fid* fid) noexcept {
 
 int bind_domain(fid* fid, struct fid* what, uint64_t flags) noexcept {
   auto& domain = object_of<Domain>(fid);
-  if (what == nullptr || what->fclass != FI_CLASS_EQ) {
-    APERTURE_WARN("fi_domain_bind: only an event queue can be bound to a domain");
-    return -FI_EINVAL;
-  }
-  if ((flags & ~kRegionsReport) != 0) {
-    APERTURE_WARN("fi_domain_bind: the only flag is FI_REG_MR; 0x%llx was given",
-                  static_cast<unsigned long long>(flags));
-    return -FI_EBADFLAGS;
-  }
-  if (domain.eq != nullptr) {
-    APERTURE_WARN("fi_domain_bind: an event queue is bound already; a domain has one");
-    return -FI_EINVAL;
-  }
-  auto& eq = object_of<Eq>(what);
-  if (eq.fabric != domain.fabric) {
-    APERTURE_WARN("fi_domain_bind: the event queue belongs to another fabric object");
-    return -FI_EINVAL;
-  }
-  eq.uses.add();
-  domain.eq = &eq;
-  domain.async_regions = (flags & kRegionsReport) != 0;
-  return 0;
+  const int rc = bind_eq("fi_domain_bind", what, flags, kRegionsReport, domain.fabric, domain.eq);
+  if (rc == 0) domain.async_regions = (flags & kRegionsReport) != 0;
+  return rc;
 }
 
 int control_domain(fid* fid, int command, void* arg) noexcept {
@@ -93,16 +76,13 @@ int control_domain(fid* fid, int command, void* arg) noexcept {
   });
 }
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_domain,
-    .bind = bind_domain,
-    .control = control_domain,
-    .ops_open = open_domain_ops,
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set =
-        NotOffered<"fi_set_ops(domain): FI_HMEM is not offered, so nothing can be overridden">{},
-};
+fi_ops g_fid_ops = [] {
+  fi_ops ops = fid_ops<"domain">(close_domain, bind_domain, control_domain);
+  ops.ops_open = open_domain_ops;
+  ops.ops_set =
+      NotOffered<"fi_set_ops(domain): FI_HMEM is not offered, so nothing can be overridden">{};
+  return ops;
+}();
 
 fi_ops_domain g_domain_ops = {
     .size = sizeof(fi_ops_domain),
@@ -170,10 +150,12 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t fl
       return fi_code(engine.error());
     }
     domain->engine = std::move(*engine);
+    if (const Status s = turn_away_in_forked_children(); !s) return fi_code(s);
     if (const Status s = set_default_auth_key(*domain, *info); !s) return fi_code(s);
     domain->fid.fid = {FI_CLASS_DOMAIN, context, &g_fid_ops};
     domain->fid.ops = &g_domain_ops;
     domain->fid.mr = &g_region_ops;
+    assert(domain->engine != nullptr && domain->uses.count() == 0);
     domains().add(&domain->fid);
     domain->fabric->uses.add();
     *out = &domain.release()->fid;

@@ -6,18 +6,30 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
-#include <atomic>
-#include <cstdint>
 #include <new>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/not_cancelled.hpp"
+#include "base/uses.hpp"
+#include "nic/fork_guard.hpp"
 
 namespace aperture::provider {
 
+// Why a forked child is turned away (fork.hpp).
+inline constexpr char kForked[] =
+    "this process was forked after the domain had been opened, and the domain stays with the "
+    "parent; open one here after an exec";
+
 // Runs fn, which returns 0 or a negative fi_errno; an exception becomes -FI_ENOMEM or -FI_EOTHER.
+// It is no cancellation point, and a forked child is turned away (fork.hpp).
 template <typename Fn>
 auto guarded(const char* call, Fn&& fn) noexcept -> decltype(fn()) {
+  if (nic::in_forked_child()) {
+    APERTURE_WARN("%s: %s", call, kForked);
+    return -FI_EOPNOTSUPP;
+  }
+  const NotCancelled section;
   try {
     return std::forward<Fn>(fn)();
   } catch (const std::bad_alloc&) {
@@ -29,28 +41,11 @@ auto guarded(const char* call, Fn&& fn) noexcept -> decltype(fn()) {
   }
 }
 
-// How many opened objects still refer to this one; fi_close answers -FI_EBUSY until it is 0.
-class Uses {
- public:
-  // relaxed: a count alone; what is behind it is published by whoever handed the object over
-  void add() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
-  void drop() noexcept {
-    // SYNC POINT: uses: what the child did to its parent is visible before the parent goes
-    count_.fetch_sub(1, std::memory_order_release);
-  }
-  uint32_t count() const noexcept {
-    // SYNC POINT: uses: a close that reads 0 sees what every child did
-    return count_.load(std::memory_order_acquire);
-  }
-
- private:
-  std::atomic<uint32_t> count_{0};
-};
-
-// The object whose first member is this fid.
-template <typename Object, typename Fid>
-Object& object_of(Fid* fid) noexcept {
-  return *reinterpret_cast<Object*>(fid);
+// The same for fi_close: in a forked child there is nothing to be done, and no harm.
+template <typename Fn>
+int guarded_close(const char* call, Fn&& fn) noexcept {
+  if (nic::in_forked_child()) return 0;
+  return guarded(call, std::forward<Fn>(fn));
 }
 
 }  // namespace aperture::provider

@@ -1,7 +1,10 @@
 // Opening, enabling, aliasing and closing endpoints: see ep.hpp.
 #include "provider/ep.hpp"
 
+#include <rdma/fi_collective.h>
+
 #include <algorithm>
+#include <cassert>
 
 #include "provider/addressing.hpp"
 #include "provider/errors.hpp"
@@ -37,7 +40,7 @@ void let_go(EpBody& body) noexcept {
 }
 
 int close_ep(fid* fid) noexcept {
-  return guarded("fi_close(ep)", [&]() -> int {
+  return guarded_close("fi_close(ep)", [&]() -> int {
     auto& ep = object_of<Ep>(fid);
     EpBody* body = ep.body;
     if (const uint32_t n = body->uses.count(); n != 0) {
@@ -48,7 +51,8 @@ int close_ep(fid* fid) noexcept {
       let_go(*body);
       delete body;
     } else {
-      std::erase(body->handles, &ep);
+      [[maybe_unused]] const size_t gone = std::erase(body->handles, &ep);
+      assert(gone == 1 && !body->handles.empty());
       body->reports.name(&body->handles.front()->fid.fid);
     }
     delete &ep;
@@ -56,15 +60,7 @@ int close_ep(fid* fid) noexcept {
   });
 }
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_ep,
-    .bind = bind_ep,
-    .control = control_ep,
-    .ops_open = NotOffered<"fi_open_ops(ep): Aperture has no extension of that name yet">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(ep): nothing can be overridden here">{},
-};
+fi_ops g_fid_ops = fid_ops<"ep">(close_ep, bind_ep, control_ep);
 
 int check_contexts(const fi_ep_attr& attr) {
   if (attr.type != FI_EP_RDM && attr.type != FI_EP_MSG && attr.type != FI_EP_UNSPEC) {
@@ -114,27 +110,6 @@ int check_info(const fi_info& info) {
   return 0;
 }
 
-// The address in the info, or the default one.
-int set_local(EpBody& body, const fi_info& info) {
-  if (info.src_addr != nullptr) {
-    Result<Address> a = Address::from_sockaddr(info.src_addr, info.src_addrlen);
-    if (!a) {
-      APERTURE_WARN("fi_endpoint: info->src_addr is no sockaddr_in or sockaddr_in6");
-      return -FI_EINVAL;
-    }
-    body.local = *a;
-  }
-  if (info.src_addr != nullptr && !body.local.is_any_ip()) return 0;
-  const uint16_t port = body.local.port;
-  std::string why;
-  if (!default_source(body.domain->addr_format, std::nullopt, body.local, why)) {
-    APERTURE_WARN("fi_endpoint: %s", why.c_str());
-    return -FI_EADDRNOTAVAIL;
-  }
-  body.local.port = port;
-  return 0;
-}
-
 int set_auth_key(EpBody& body, const fi_info& info) {
   const bool given = body.domain->api_version >= kApi15 && info.ep_attr != nullptr;
   auto key = auth_key_of(*body.domain, "fi_endpoint: ep_attr->auth_key",
@@ -167,6 +142,9 @@ qp::Counter* core_of(Cntr* counter) noexcept {
 }
 
 }  // namespace
+
+fi_ops_collective g_collective_ops =
+    refusing<fi_ops_collective>(NotOffered<"fi_collective: collectives are not offered">{});
 
 std::unique_ptr<Ep> new_ep_handle(EpBody& body, void* context) {
   const bool shared = body.kind == EpKind::shared_receive;
@@ -255,7 +233,7 @@ int enable_datagram(EpBody& body) {
   Result<std::unique_ptr<nic::Endpoint>> made = nic::Endpoint::create(options_of(body));
   if (!made) {
     APERTURE_WARN("fi_enable: cannot listen at %s: %s; choose another address or port",
-                  body.local.text().c_str(), describe(made.error()));
+                  body.local.print().c_str(), describe(made.error()));
     return fi_code(made.error());
   }
   body.core = std::move(*made);
@@ -290,7 +268,7 @@ int enable_ep(Ep& ep) {
     body.local = body.core->address();
     for (Ep* handle : body.handles) handle->settle();
   }
-  APERTURE_INFO("endpoint %s is enabled (software NIC)", body.local.text().c_str());
+  APERTURE_INFO("endpoint %s is enabled (software NIC)", body.local.print().c_str());
   return 0;
 }
 
@@ -339,7 +317,9 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
     }
     auto ep = new_ep_handle(*body, context);
     body->handles.push_back(ep.get());
-    if (const int rc = set_local(*body, *info); rc != 0) return rc;
+    const uint32_t format = body->domain->addr_format;
+    const int taken = take_source("fi_endpoint", *info, format, body->local);
+    if (taken != 0) return taken;
     if (const int rc = set_auth_key(*body, *info); rc != 0) return rc;
     take_limits(*ep, *body, *info);
     ep->settle();
@@ -347,6 +327,7 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
     if (info->handle != nullptr && body->kind == EpKind::connected) {
       if (const int rc = take_handle(*body, *info); rc != 0) return rc;
     }
+    assert(body->handles.size() == 1 && body->core == nullptr);
     body->domain->uses.add();
     static_cast<void>(body.release());  // its handles lead to it
     *out = &ep.release()->fid;

@@ -56,8 +56,8 @@ struct EpBody {
   Address local;                                 // port 0 until enabled, unless one was given
   AuthKey auth_key;
   Av* av = nullptr;
-  Cq* tx_cq = nullptr;
-  Cq* rx_cq = nullptr;
+  FabricCq* tx_cq = nullptr;
+  FabricCq* rx_cq = nullptr;
   Eq* eq = nullptr;
   Cntr* counters[kCounterKinds] = {};
   bool tx_selective = false;
@@ -136,7 +136,7 @@ extern fi_ops_cm g_ep_cm_ops;               // ep_cm.cpp
 extern fi_ops_cm g_msg_cm_ops;              // ep_connect.cpp
 extern fi_ops_cm g_srx_cm_ops;              // srx.cpp
 extern fi_ops_ep g_ep_ops;                  // ep_options.cpp
-extern fi_ops_collective g_collective_ops;  // ep_stubs.cpp
+extern fi_ops_collective g_collective_ops;
 
 int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept;  // ep_bind.cpp
 int control_ep(fid* fid, int command, void* arg) noexcept;         // ep_options.cpp

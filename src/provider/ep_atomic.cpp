@@ -1,4 +1,6 @@
 // Atomics: fi_ops_atomic, and fi_query_atomic of the domain. man 3 fi_atomic. Data path.
+//
+// Each call exists twice: plain, and with the descriptors looked at (see ep_described.hpp).
 #include <rdma/fi_atomic.h>
 
 #include <algorithm>
@@ -6,24 +8,25 @@
 
 #include "provider/atomic_rules.hpp"
 #include "provider/ep_described.hpp"
+#include "provider/fork.hpp"
 #include "provider/header_names.hpp"
 #include "provider/post_message.hpp"
-#include "provider/stubs.hpp"
 
 namespace aperture::provider {
 
 namespace {
 
-using qp::AtomicKind;
-using qp::AtomicOp;
-using qp::AtomicType;
+using transport::AtomicKind;
+using transport::AtomicOp;
+using transport::AtomicType;
 
 constexpr uint64_t kFlags = FI_COMPLETION | FI_MORE | FI_INJECT | FI_INJECT_COMPLETE |
                             FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_FENCE | kPriority;
 
-// Elements in several pieces of memory.
+// Elements in several pieces of memory, and the descriptors of these.
 struct Pieces {
   const fi_ioc* ioc = nullptr;
+  void** desc = nullptr;
   size_t count = 0;
 };
 
@@ -35,11 +38,11 @@ struct Call {
   fi_addr_t peer = FI_ADDR_UNSPEC;
   uint64_t addr = 0;
   uint64_t key = 0;
-  const fi_rma_ioc* ranges = nullptr;
-  size_t range_count = 0;
   fi_datatype type = FI_INT8;
   fi_op op = FI_MIN;
   void* context = nullptr;
+  const fi_rma_ioc* ranges = nullptr;
+  size_t range_count = 0;
 };
 
 // The same in bytes, as the core wants it.
@@ -138,7 +141,7 @@ template <AtomicKind kind>
   wr.type = static_cast<AtomicType>(c.type);
   if (!may<kind>(ep, wr.op)) [[unlikely]]
     return refuse_side(call, kind == AtomicKind::base ? "FI_WRITE" : "FI_READ and FI_WRITE");
-  const size_t size = qp::atomic_size(wr.type);
+  const size_t size = transport::atomic_size(wr.type);
   // An FI_ATOMIC_READ ignores its operand: the result says how much is read.
   const bool reads = wr.op == AtomicOp::read;
   InBytes operand, compare, result;
@@ -154,7 +157,7 @@ template <AtomicKind kind>
       [[unlikely]] {
     return refuse_ranges(call, c.range_count, ep.rma_iov_limit);
   }
-  const size_t most = qp::kAtomicBytes / size;
+  const size_t most = transport::kAtomicBytes / size;
   if (target.elements - 1 >= most) [[unlikely]]
     return refuse_elements(call, target.elements, most);
   if (!reads && operand.elements != target.elements) [[unlikely]]
@@ -183,12 +186,64 @@ template <AtomicKind kind>
   return post(ep, call, c.peer, [&wr](nic::Endpoint& core) noexcept { return core.atomic(wr); });
 }
 
-// The part that the three calls with flags share.
+// The descriptors of one argument; 0 or the refusal. What the call itself refuses is left to it.
+ssize_t check_elements(const Ep& ep, const char* call, const Pieces& pieces, fi_datatype type,
+                       protect::Rights need) noexcept {
+  if (pieces.ioc == nullptr || pieces.count > ep.tx_iov_limit) return 0;
+  const size_t size = transport::atomic_size(static_cast<AtomicType>(type));
+  for (size_t i = 0; i < pieces.count; ++i) {
+    const fi_ioc& piece = pieces.ioc[i];
+    if (piece.count > most_elements(type)) return 0;
+    void* const desc = pieces.desc != nullptr ? pieces.desc[i] : nullptr;
+    if (const ssize_t rc = check_buffer(ep, call, piece.addr, piece.count * size, desc, need);
+        rc != 0)
+      return rc;
+  }
+  return 0;
+}
+
+// Operands and compare buffers are sources (FI_WRITE), results are landing places (FI_READ).
 template <AtomicKind kind>
+ssize_t check_descriptors(const Ep& ep, const char* call, const Call& c, bool inject) noexcept {
+  if (!is_offered(ep.body->domain->api_version, kind, c.op, c.type)) return 0;
+  ssize_t rc = 0;
+  if (!inject && c.op != FI_ATOMIC_READ) {
+    rc = check_elements(ep, call, c.operand, c.type, kWriteSource);
+    if (rc == 0) rc = check_elements(ep, call, c.compare, c.type, kWriteSource);
+  }
+  return rc != 0 ? rc : check_elements(ep, call, c.result, c.type, kReadResult);
+}
+
+// The part that the calls without flags share.
+template <AtomicKind kind, bool kDescribed>
+[[gnu::always_inline]] inline ssize_t start(fid_ep* fid, const char* call, const Call& c) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  if constexpr (kDescribed) {
+    if (const ssize_t rc = check_descriptors<kind>(ep, call, c, ep.tx.inject); rc != 0) return rc;
+  }
+  return start<kind>(ep, call, c, ep.tx);
+}
+
+// The part that the three calls with flags share.
+template <AtomicKind kind, bool kDescribed>
 ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const Pieces& compare,
                   const Pieces& result, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (msg == nullptr || msg->rma_iov == nullptr) [[unlikely]] {
+  Call c{.compare = compare, .result = result};
+  if (msg != nullptr) [[likely]] {
+    c.operand = {msg->msg_iov, msg->desc, msg->iov_count};
+    c.peer = msg->addr;
+    c.type = msg->datatype;
+    c.op = msg->op;
+    c.context = msg->context;
+    c.ranges = msg->rma_iov;
+    c.range_count = msg->rma_iov_count;
+    if constexpr (kDescribed) {
+      const bool inject = (flags & FI_INJECT) != 0;
+      if (const ssize_t rc = check_descriptors<kind>(ep, call, c, inject); rc != 0) return rc;
+    }
+  }
+  if (c.ranges == nullptr) [[unlikely]] {
     APERTURE_WARN("%s: msg or msg->rma_iov is NULL", call);
     return -FI_EINVAL;
   }
@@ -198,166 +253,110 @@ ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const
   }
   if ((flags & ~kFlags) != 0) [[unlikely]]
     return refuse_flags(call, flags, kFlags);
-  return start<kind>(ep, call,
-                     {.operand = {msg->msg_iov, msg->iov_count},
-                      .compare = compare,
-                      .result = result,
-                      .peer = msg->addr,
-                      .ranges = msg->rma_iov,
-                      .range_count = msg->rma_iov_count,
-                      .type = msg->datatype,
-                      .op = msg->op,
-                      .context = msg->context},
-                     ep.wish_of(flags));
+  return start<kind>(ep, call, c, ep.wish_of(flags));
 }
 
 // ---- base ---------------------------------------------------------------------------------------
 
-ssize_t write(fid_ep* fid, const void* buf, size_t count, void*, fi_addr_t peer, uint64_t addr,
+template <bool kDescribed>
+ssize_t write(fid_ep* fid, const void* buf, size_t count, void* desc, fi_addr_t peer, uint64_t addr,
               uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
   const fi_ioc operand{const_cast<void*>(buf), count};
-  return start<AtomicKind::base>(ep, "fi_atomic",
-                                 {.operand = {&operand, 1},
-                                  .peer = peer,
-                                  .addr = addr,
-                                  .key = key,
-                                  .type = type,
-                                  .op = op,
-                                  .context = context},
-                                 ep.tx);
+  return start<AtomicKind::base, kDescribed>(
+      fid, "fi_atomic", {{&operand, &desc, 1}, {}, {}, peer, addr, key, type, op, context});
 }
 
-ssize_t writev(fid_ep* fid, const fi_ioc* iov, void**, size_t count, fi_addr_t peer, uint64_t addr,
-               uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  return start<AtomicKind::base>(ep, "fi_atomicv",
-                                 {.operand = {iov, count},
-                                  .peer = peer,
-                                  .addr = addr,
-                                  .key = key,
-                                  .type = type,
-                                  .op = op,
-                                  .context = context},
-                                 ep.tx);
+template <bool kDescribed>
+ssize_t writev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, fi_addr_t peer,
+               uint64_t addr, uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
+  return start<AtomicKind::base, kDescribed>(
+      fid, "fi_atomicv", {{iov, desc, count}, {}, {}, peer, addr, key, type, op, context});
 }
 
+template <bool kDescribed>
 ssize_t writemsg(fid_ep* fid, const fi_msg_atomic* msg, uint64_t flags) noexcept {
-  return start_msg<AtomicKind::base>(fid, "fi_atomicmsg", msg, {}, {}, flags);
+  return start_msg<AtomicKind::base, kDescribed>(fid, "fi_atomicmsg", msg, {}, {}, flags);
 }
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t count, fi_addr_t peer, uint64_t addr,
                uint64_t key, fi_datatype type, fi_op op) noexcept {
   auto& ep = object_of<Ep>(fid);
   const fi_ioc operand{const_cast<void*>(buf), count};
-  return start<AtomicKind::base>(ep, "fi_inject_atomic",
-                                 {.operand = {&operand, 1},
-                                  .peer = peer,
-                                  .addr = addr,
-                                  .key = key,
-                                  .type = type,
-                                  .op = op,
-                                  .context = ep.fid.fid.context},
-                                 kInjectWish);
+  return start<AtomicKind::base>(
+      ep, "fi_inject_atomic",
+      {{&operand, nullptr, 1}, {}, {}, peer, addr, key, type, op, ep.fid.fid.context}, kInjectWish);
 }
 
 // ---- fetch --------------------------------------------------------------------------------------
 
-ssize_t readwrite(fid_ep* fid, const void* buf, size_t count, void*, void* result, void*,
-                  fi_addr_t peer, uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
-                  void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
+template <bool kDescribed>
+ssize_t readwrite(fid_ep* fid, const void* buf, size_t count, void* desc, void* result,
+                  void* result_desc, fi_addr_t peer, uint64_t addr, uint64_t key, fi_datatype type,
+                  fi_op op, void* context) noexcept {
   const fi_ioc operand{const_cast<void*>(buf), count};
   const fi_ioc to{result, count};
-  return start<AtomicKind::fetch>(ep, "fi_fetch_atomic",
-                                  {.operand = {&operand, 1},
-                                   .result = {&to, 1},
-                                   .peer = peer,
-                                   .addr = addr,
-                                   .key = key,
-                                   .type = type,
-                                   .op = op,
-                                   .context = context},
-                                  ep.tx);
+  return start<AtomicKind::fetch, kDescribed>(
+      fid, "fi_fetch_atomic",
+      {{&operand, &desc, 1}, {}, {&to, &result_desc, 1}, peer, addr, key, type, op, context});
 }
 
-ssize_t readwritev(fid_ep* fid, const fi_ioc* iov, void**, size_t count, fi_ioc* result, void**,
-                   size_t result_count, fi_addr_t peer, uint64_t addr, uint64_t key,
-                   fi_datatype type, fi_op op, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  return start<AtomicKind::fetch>(ep, "fi_fetch_atomicv",
-                                  {.operand = {iov, count},
-                                   .result = {result, result_count},
-                                   .peer = peer,
-                                   .addr = addr,
-                                   .key = key,
-                                   .type = type,
-                                   .op = op,
-                                   .context = context},
-                                  ep.tx);
+template <bool kDescribed>
+ssize_t readwritev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, fi_ioc* result,
+                   void** result_desc, size_t result_count, fi_addr_t peer, uint64_t addr,
+                   uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
+  const Pieces to{result, result_desc, result_count};
+  return start<AtomicKind::fetch, kDescribed>(
+      fid, "fi_fetch_atomicv", {{iov, desc, count}, {}, to, peer, addr, key, type, op, context});
 }
 
-ssize_t readwritemsg(fid_ep* fid, const fi_msg_atomic* msg, fi_ioc* result, void**,
+template <bool kDescribed>
+ssize_t readwritemsg(fid_ep* fid, const fi_msg_atomic* msg, fi_ioc* result, void** result_desc,
                      size_t result_count, uint64_t flags) noexcept {
-  return start_msg<AtomicKind::fetch>(fid, "fi_fetch_atomicmsg", msg, {}, {result, result_count},
-                                      flags);
+  return start_msg<AtomicKind::fetch, kDescribed>(fid, "fi_fetch_atomicmsg", msg, {},
+                                                  {result, result_desc, result_count}, flags);
 }
 
 // ---- compare ------------------------------------------------------------------------------------
 
-ssize_t compwrite(fid_ep* fid, const void* buf, size_t count, void*, const void* compare, void*,
-                  void* result, void*, fi_addr_t peer, uint64_t addr, uint64_t key,
-                  fi_datatype type, fi_op op, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
+template <bool kDescribed>
+ssize_t compwrite(fid_ep* fid, const void* buf, size_t count, void* desc, const void* compare,
+                  void* compare_desc, void* result, void* result_desc, fi_addr_t peer,
+                  uint64_t addr, uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
   const fi_ioc operand{const_cast<void*>(buf), count};
   const fi_ioc against{const_cast<void*>(compare), count};
   const fi_ioc to{result, count};
-  return start<AtomicKind::compare>(ep, "fi_compare_atomic",
-                                    {.operand = {&operand, 1},
-                                     .compare = {&against, 1},
-                                     .result = {&to, 1},
-                                     .peer = peer,
-                                     .addr = addr,
-                                     .key = key,
-                                     .type = type,
-                                     .op = op,
-                                     .context = context},
-                                    ep.tx);
+  return start<AtomicKind::compare, kDescribed>(fid, "fi_compare_atomic",
+                                                {{&operand, &desc, 1},
+                                                 {&against, &compare_desc, 1},
+                                                 {&to, &result_desc, 1},
+                                                 peer,
+                                                 addr,
+                                                 key,
+                                                 type,
+                                                 op,
+                                                 context});
 }
 
-ssize_t compwritev(fid_ep* fid, const fi_ioc* iov, void**, size_t count, const fi_ioc* compare,
-                   void**, size_t compare_count, fi_ioc* result, void**, size_t result_count,
-                   fi_addr_t peer, uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
-                   void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  return start<AtomicKind::compare>(ep, "fi_compare_atomicv",
-                                    {.operand = {iov, count},
-                                     .compare = {compare, compare_count},
-                                     .result = {result, result_count},
-                                     .peer = peer,
-                                     .addr = addr,
-                                     .key = key,
-                                     .type = type,
-                                     .op = op,
-                                     .context = context},
-                                    ep.tx);
+template <bool kDescribed>
+ssize_t compwritev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, const fi_ioc* compare,
+                   void** compare_desc, size_t compare_count, fi_ioc* result, void** result_desc,
+                   size_t result_count, fi_addr_t peer, uint64_t addr, uint64_t key,
+                   fi_datatype type, fi_op op, void* context) noexcept {
+  const Pieces against{compare, compare_desc, compare_count};
+  const Pieces to{result, result_desc, result_count};
+  return start<AtomicKind::compare, kDescribed>(
+      fid, "fi_compare_atomicv",
+      {{iov, desc, count}, against, to, peer, addr, key, type, op, context});
 }
 
-ssize_t compwritemsg(fid_ep* fid, const fi_msg_atomic* msg, const fi_ioc* compare, void**,
-                     size_t compare_count, fi_ioc* result, void**, size_t result_count,
-                     uint64_t flags) noexcept {
-  return start_msg<AtomicKind::compare>(fid, "fi_compare_atomicmsg", msg, {compare, compare_count},
-                                        {result, result_count}, flags);
+template <bool kDescribed>
+ssize_t compwritemsg(fid_ep* fid, const fi_msg_atomic* msg, const fi_ioc* compare,
+                     void** compare_desc, size_t compare_count, fi_ioc* result, void** result_desc,
+                     size_t result_count, uint64_t flags) noexcept {
+  return start_msg<AtomicKind::compare, kDescribed>(fid, "fi_compare_atomicmsg", msg,
+                                                    {compare, compare_desc, compare_count},
+                                                    {result, result_desc, result_count}, flags);
 }
-
-constexpr NotOffered<"fi_atomic: the endpoint is not enabled; call fi_enable first",
-                     -FI_EOPBADSTATE>
-    kNotEnabled;
-constexpr NotOffered<
-    "fi_atomic: the endpoint was opened without FI_ATOMIC; ask for it in "
-    "hints->caps",
-    -FI_EOPNOTSUPP>
-    kNotAsked;
 
 // ---- what is offered ----------------------------------------------------------------------------
 
@@ -377,69 +376,46 @@ int valid(fid_ep* fid, fi_datatype type, fi_op op, size_t* count) noexcept {
   return 0;
 }
 
+constexpr fi_ops_atomic with_valid(fi_ops_atomic ops) noexcept {
+  ops.writevalid = valid<AtomicKind::base>;
+  ops.readwritevalid = valid<AtomicKind::fetch>;
+  ops.compwritevalid = valid<AtomicKind::compare>;
+  return ops;
+}
+
+fi_ops_atomic g_not_asked = refusing<fi_ops_atomic>(
+    NotOffered<"fi_atomic: the endpoint was opened without FI_ATOMIC; ask for it in hints->caps",
+               -FI_EOPNOTSUPP>{});
 // What can be done is answered before the endpoint is enabled too.
-fi_ops_atomic g_not_enabled = {
-    .size = sizeof(fi_ops_atomic),
-    .write = kNotEnabled,
-    .writev = kNotEnabled,
-    .writemsg = kNotEnabled,
-    .inject = kNotEnabled,
-    .readwrite = kNotEnabled,
-    .readwritev = kNotEnabled,
-    .readwritemsg = kNotEnabled,
-    .compwrite = kNotEnabled,
-    .compwritev = kNotEnabled,
-    .compwritemsg = kNotEnabled,
-    .writevalid = valid<AtomicKind::base>,
-    .readwritevalid = valid<AtomicKind::fetch>,
-    .compwritevalid = valid<AtomicKind::compare>,
-};
+fi_ops_atomic g_not_enabled = with_valid(refusing<fi_ops_atomic>(
+    NotOffered<"fi_atomic: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>{}));
 
-fi_ops_atomic g_not_asked = {
+template <bool kDescribed>
+fi_ops_atomic g_live = with_valid({
     .size = sizeof(fi_ops_atomic),
-    .write = kNotAsked,
-    .writev = kNotAsked,
-    .writemsg = kNotAsked,
-    .inject = kNotAsked,
-    .readwrite = kNotAsked,
-    .readwritev = kNotAsked,
-    .readwritemsg = kNotAsked,
-    .compwrite = kNotAsked,
-    .compwritev = kNotAsked,
-    .compwritemsg = kNotAsked,
-    .writevalid = kNotAsked,
-    .readwritevalid = kNotAsked,
-    .compwritevalid = kNotAsked,
-};
-
-fi_ops_atomic g_live = {
-    .size = sizeof(fi_ops_atomic),
-    .write = write,
-    .writev = writev,
-    .writemsg = writemsg,
+    .write = write<kDescribed>,
+    .writev = writev<kDescribed>,
+    .writemsg = writemsg<kDescribed>,
     .inject = inject,
-    .readwrite = readwrite,
-    .readwritev = readwritev,
-    .readwritemsg = readwritemsg,
-    .compwrite = compwrite,
-    .compwritev = compwritev,
-    .compwritemsg = compwritemsg,
-    .writevalid = valid<AtomicKind::base>,
-    .readwritevalid = valid<AtomicKind::fetch>,
-    .compwritevalid = valid<AtomicKind::compare>,
-};
+    .readwrite = readwrite<kDescribed>,
+    .readwritev = readwritev<kDescribed>,
+    .readwritemsg = readwritemsg<kDescribed>,
+    .compwrite = compwrite<kDescribed>,
+    .compwritev = compwritev<kDescribed>,
+    .compwritemsg = compwritemsg<kDescribed>,
+});
 
 }  // namespace
 
-const fi_ops_atomic& live_atomic_ops() noexcept {
-  return g_live;
+void turn_away_atomics() noexcept {
+  g_live<false> = g_live<true> = with_valid(refusing<fi_ops_atomic>(InForkedChild{}));
 }
 
 fi_ops_atomic* atomic_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_ATOMIC) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  return ep.descriptors == DescriptorRule::ignored ? &g_live : described_atomic_ops();
+  return ep.descriptors == DescriptorRule::ignored ? &g_live<false> : &g_live<true>;
 }
 
 int query_atomic(fid_domain* fid, fi_datatype type, fi_op op, fi_atomic_attr* attr,
@@ -465,7 +441,7 @@ int query_atomic(fid_domain* fid, fi_datatype type, fi_op op, fi_atomic_attr* at
     return -FI_EOPNOTSUPP;
   }
   attr->count = most_elements(type);
-  attr->size = qp::atomic_size(static_cast<AtomicType>(type));
+  attr->size = transport::atomic_size(static_cast<AtomicType>(type));
   return 0;
 }
 

@@ -1,6 +1,8 @@
 // fi_ep_bind: see ep.hpp. man 3 fi_endpoint, "fi_ep_bind".
 #include "provider/ep.hpp"
 
+#include <cassert>
+
 namespace aperture::provider {
 
 namespace {
@@ -17,7 +19,7 @@ int wrong_domain(const char* what) {
   return -FI_EDOMAIN;
 }
 
-int bind_cq(EpBody& body, Cq& cq, uint64_t flags) {
+int bind_cq(EpBody& body, FabricCq& cq, uint64_t flags) {
   if ((flags & ~kCqFlags) != 0) {
     APERTURE_WARN(
         "fi_ep_bind: flags 0x%llx; a CQ is bound with FI_TRANSMIT, FI_RECV and "
@@ -78,6 +80,7 @@ int bind_counter(EpBody& body, Cntr& counter, uint64_t flags) {
   }
   for (int kind = 0; kind < kCounterKinds; ++kind) {
     if ((flags & kFlagOfKind[kind]) == 0) continue;
+    assert(body.counters[kind] == nullptr);
     body.counters[kind] = &counter;
     counter.uses.add();
   }
@@ -99,25 +102,10 @@ int bind_av(EpBody& body, Av& av, uint64_t flags) {
     return -FI_EINVAL;
   }
   nic::EngineGuard guard(*body.domain->engine);
+  assert(body.av == nullptr && body.kind == EpKind::datagram);
   av.endpoints.push_back(&body);
   av.uses.add();
   body.av = &av;
-  return 0;
-}
-
-int bind_eq(EpBody& body, Eq& eq, uint64_t flags) {
-  if (flags != 0) {
-    APERTURE_WARN("fi_ep_bind: flags must be 0 for an event queue");
-    return -FI_EBADFLAGS;
-  }
-  if (eq.fabric != body.domain->fabric || body.eq != nullptr) {
-    APERTURE_WARN(
-        "fi_ep_bind: an event queue is bound already, or this one belongs to another fabric "
-        "object");
-    return -FI_EINVAL;
-  }
-  eq.uses.add();
-  body.eq = &eq;
   return 0;
 }
 
@@ -142,10 +130,10 @@ int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
       return -FI_EOPBADSTATE;
     }
     switch (what->fclass) {
-      case FI_CLASS_CQ: return bind_cq(body, object_of<Cq>(what), flags);
+      case FI_CLASS_CQ: return bind_cq(body, object_of<FabricCq>(what), flags);
       case FI_CLASS_CNTR: return bind_counter(body, object_of<Cntr>(what), flags);
       case FI_CLASS_AV: return bind_av(body, object_of<Av>(what), flags);
-      case FI_CLASS_EQ: return bind_eq(body, object_of<Eq>(what), flags);
+      case FI_CLASS_EQ: return bind_eq("fi_ep_bind", what, flags, 0, body.domain->fabric, body.eq);
       case FI_CLASS_SRX_CTX:
         if (flags == 0) return bind_shared_receive(body, *object_of<Ep>(what).body);
         APERTURE_WARN("fi_ep_bind: flags must be 0 for a shared receive context");

@@ -2,6 +2,7 @@
 #include <rdma/fi_cm.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "provider/addressing.hpp"
@@ -73,14 +74,14 @@ int accept(fid_ep* fid, const void* param, size_t len) noexcept {
     body.request_id = 0;
     if (s.error() == Errc::no_entry) {
       APERTURE_WARN("fi_accept: nobody waits for the answer any more: %s has withdrawn or died",
-                    body.peer.text().c_str());
+                    body.peer.print().c_str());
       return -FI_ECONNABORTED;
     }
     if (s.error() == Errc::access_denied) {
       APERTURE_WARN(
           "fi_accept: the endpoint has another authorization key than the passive endpoint that %s "
           "asked; open it with the info of the FI_CONNREQ",
-          body.peer.text().c_str());
+          body.peer.print().c_str());
       return -FI_EACCES;
     }
     if (!s) APERTURE_WARN("fi_accept: %s", describe(s.error()));
@@ -116,6 +117,7 @@ int get_peer(fid_ep* fid, void* addr, size_t* len) noexcept {
 
 int take_handle(EpBody& body, const fi_info& info) {
   if (const std::optional<ConnReq> request = take_request(info.handle)) {
+    assert(body.request == nullptr && request->id != 0);
     body.request = info.handle;
     body.request_id = request->id;
     body.local = request->local;
@@ -152,6 +154,7 @@ int enable_connected(EpBody& body) {
         "complete there");
     return -FI_ENOCQ;
   }
+  assert(body.core == nullptr && body.connection == nullptr && !body.handles.empty());
   body.reports.begin(body.eq, &body.handles.front()->fid.fid);
   nic::MsgEndpoint::Wish wish;
   wish.events = &body.reports;
@@ -161,7 +164,7 @@ int enable_connected(EpBody& body) {
   auto made = nic::MsgEndpoint::create(options_of(body), wish);
   if (!made) {
     APERTURE_WARN("fi_enable: cannot have the address %s: %s; choose another address or port",
-                  body.local.text().c_str(), describe(made.error()));
+                  body.local.print().c_str(), describe(made.error()));
     return fi_code(made.error());
   }
   body.connection = made->get();

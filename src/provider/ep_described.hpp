@@ -11,16 +11,14 @@
 
 namespace aperture::provider {
 
-// The tables, for endpoints that are enabled.
-fi_ops_msg* described_msg_ops() noexcept;        // ep_described_msg.cpp
-fi_ops_tagged* described_tagged_ops() noexcept;  // ep_described_msg.cpp
-fi_ops_rma* described_rma_ops() noexcept;        // ep_described_rma.cpp
-fi_ops_atomic* described_atomic_ops() noexcept;  // ep_described_atomic.cpp
+// The tables, for endpoints that are enabled. Atomics have both kinds in ep_atomic.cpp.
+fi_ops_msg* described_msg_ops() noexcept;
+fi_ops_tagged* described_tagged_ops() noexcept;
+fi_ops_rma* described_rma_ops() noexcept;
 
 // The plain tables.
 const fi_ops_tagged& live_tagged_ops() noexcept;  // ep_tagged.cpp
 const fi_ops_rma& live_rma_ops() noexcept;        // ep_rma.cpp
-const fi_ops_atomic& live_atomic_ops() noexcept;  // ep_atomic.cpp
 
 // What the buffers of a call are used for, as the registration has to allow it.
 inline constexpr protect::Rights kSendSource = protect::Rights::send;
@@ -31,8 +29,8 @@ inline constexpr protect::Rights kWriteSource = protect::Rights::local_read;  //
 // Cold: logs the sentence and answers the code.
 [[gnu::cold]] ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noexcept;
 // Where the quick look did not suffice: 0 or the refusal.
-[[gnu::cold]] ssize_t judge_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
-                                       protect::LocalAnswer answer) noexcept;
+[[gnu::cold]] ssize_t validate_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
+                                          protect::LocalAnswer answer) noexcept;
 
 // One buffer and its descriptor; 0 or the refusal.
 inline ssize_t check_buffer(const Ep& ep, const char* call, const void* buf, size_t len, void* desc,
@@ -47,7 +45,7 @@ inline ssize_t check_buffer(const Ep& ep, const char* call, const void* buf, siz
   const protect::LocalAnswer answer = protect::check_local(ep.engine->keys().file(), ask);
   if (answer.denial == protect::Denial::none && answer.beside.generation == 0) [[likely]]
     return 0;
-  return judge_descriptor(ep, call, ask, answer);
+  return validate_descriptor(ep, call, ask, answer);
 }
 
 // Several; no array of descriptors is as good as one of NULLs. Arguments that the call itself

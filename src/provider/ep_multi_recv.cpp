@@ -55,6 +55,11 @@ fi_ops_msg* multi_recv_ops() noexcept {
   return &ops;
 }
 
+// After the plain table, from which this one is made.
+void turn_away_receives() noexcept {
+  *multi_recv_ops() = live_msg_ops();
+}
+
 int set_min_multi_recv(EpBody& body, const void* value, size_t len) noexcept {
   size_t wanted = 0;
   if (len != sizeof wanted) {

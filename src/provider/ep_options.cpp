@@ -11,10 +11,12 @@ namespace aperture::provider {
 namespace {
 
 ssize_t cancel(fid_t fid, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  if (ep.core == nullptr) return -FI_EOPBADSTATE;
-  nic::EngineGuard guard(*ep.engine);
-  return fi_code(ep.core->cancel(context));
+  return guarded("fi_cancel", [&]() -> ssize_t {
+    auto& ep = object_of<Ep>(fid);
+    if (ep.core == nullptr) return -FI_EOPBADSTATE;
+    nic::EngineGuard guard(*ep.engine);
+    return fi_code(ep.core->cancel(context));
+  });
 }
 
 // The options that this provider has; all are of type size_t.
@@ -48,7 +50,8 @@ int get_option(fid_t fid, int level, int name, void* value, size_t* len) noexcep
 int set_option(fid_t fid, int level, int name, const void* value, size_t len) noexcept {
   if (value == nullptr) return -FI_EINVAL;
   if (level == FI_OPT_ENDPOINT && name == FI_OPT_MIN_MULTI_RECV) {
-    return set_min_multi_recv(*object_of<Ep>(fid).body, value, len);
+    return guarded("fi_setopt",
+                   [&] { return set_min_multi_recv(*object_of<Ep>(fid).body, value, len); });
   }
   APERTURE_INFO("fi_setopt: option %d of level %d cannot be set", name, level);
   return -FI_ENOPROTOOPT;

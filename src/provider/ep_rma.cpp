@@ -2,8 +2,8 @@
 #include <cstddef>
 
 #include "provider/ep_described.hpp"
+#include "provider/fork.hpp"
 #include "provider/post_message.hpp"
-#include "provider/stubs.hpp"
 
 namespace aperture::provider {
 
@@ -25,11 +25,11 @@ struct Access {
   fi_addr_t peer = FI_ADDR_UNSPEC;
   uint64_t addr = 0;
   uint64_t key = 0;
-  const fi_rma_iov* ranges = nullptr;
-  size_t range_count = 0;
   void* context = nullptr;
   uint64_t imm = 0;
   bool has_imm = false;
+  const fi_rma_iov* ranges = nullptr;
+  size_t range_count = 0;
 };
 
 [[gnu::cold]] ssize_t refuse_ranges(const char* call, size_t count, size_t limit) noexcept {
@@ -91,18 +91,13 @@ ssize_t read(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t peer, uint64_t
              void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
   const iovec iov{buf, len};
-  return access<false>(
-      ep, "fi_read",
-      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key, .context = context}, ep.tx);
+  return access<false>(ep, "fi_read", {&iov, 1, peer, addr, key, context}, ep.tx);
 }
 
 ssize_t readv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t addr,
               uint64_t key, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  return access<false>(
-      ep, "fi_readv",
-      {.iov = iov, .count = count, .peer = peer, .addr = addr, .key = key, .context = context},
-      ep.tx);
+  return access<false>(ep, "fi_readv", {iov, count, peer, addr, key, context}, ep.tx);
 }
 
 // The part that readmsg and writemsg share.
@@ -120,11 +115,11 @@ ssize_t access_msg(fid_ep* fid, const char* call, const fi_msg_rma* msg, uint64_
                          {.iov = msg->msg_iov,
                           .count = msg->iov_count,
                           .peer = msg->addr,
-                          .ranges = msg->rma_iov,
-                          .range_count = msg->rma_iov_count,
                           .context = msg->context,
                           .imm = msg->data,
-                          .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0},
+                          .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0,
+                          .ranges = msg->rma_iov,
+                          .range_count = msg->rma_iov_count},
                          ep.wish_of(flags));
 }
 
@@ -141,31 +136,20 @@ ssize_t write(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t peer, u
               uint64_t key, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
   const iovec iov{const_cast<void*>(buf), len};
-  return access<true>(
-      ep, "fi_write",
-      {.iov = &iov, .count = 1, .peer = peer, .addr = addr, .key = key, .context = context}, ep.tx);
+  return access<true>(ep, "fi_write", {&iov, 1, peer, addr, key, context}, ep.tx);
 }
 
 ssize_t writev(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t addr,
                uint64_t key, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  return access<true>(
-      ep, "fi_writev",
-      {.iov = iov, .count = count, .peer = peer, .addr = addr, .key = key, .context = context},
-      ep.tx);
+  return access<true>(ep, "fi_writev", {iov, count, peer, addr, key, context}, ep.tx);
 }
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t peer, uint64_t addr,
                uint64_t key) noexcept {
   auto& ep = object_of<Ep>(fid);
   const iovec iov{const_cast<void*>(buf), len};
-  return access<true>(ep, "fi_inject_write",
-                      {.iov = &iov,
-                       .count = 1,
-                       .peer = peer,
-                       .addr = addr,
-                       .key = key,
-                       .context = ep.fid.fid.context},
+  return access<true>(ep, "fi_inject_write", {&iov, 1, peer, addr, key, ep.fid.fid.context},
                       kInjectWish);
 }
 
@@ -173,16 +157,7 @@ ssize_t writedata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data
                   uint64_t addr, uint64_t key, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
   const iovec iov{const_cast<void*>(buf), len};
-  return access<true>(ep, "fi_writedata",
-                      {.iov = &iov,
-                       .count = 1,
-                       .peer = peer,
-                       .addr = addr,
-                       .key = key,
-                       .context = context,
-                       .imm = data,
-                       .has_imm = true},
-                      ep.tx);
+  return access<true>(ep, "fi_writedata", {&iov, 1, peer, addr, key, context, data, true}, ep.tx);
 }
 
 ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t peer,
@@ -190,35 +165,14 @@ ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_a
   auto& ep = object_of<Ep>(fid);
   const iovec iov{const_cast<void*>(buf), len};
   return access<true>(ep, "fi_inject_writedata",
-                      {.iov = &iov,
-                       .count = 1,
-                       .peer = peer,
-                       .addr = addr,
-                       .key = key,
-                       .context = ep.fid.fid.context,
-                       .imm = data,
-                       .has_imm = true},
-                      kInjectWish);
+                      {&iov, 1, peer, addr, key, ep.fid.fid.context, data, true}, kInjectWish);
 }
 
-template <auto Refusal>
-fi_ops_rma g_refusing = {
-    .size = sizeof(fi_ops_rma),
-    .read = Refusal,
-    .readv = Refusal,
-    .readmsg = Refusal,
-    .write = Refusal,
-    .writev = Refusal,
-    .writemsg = Refusal,
-    .inject = Refusal,
-    .writedata = Refusal,
-    .injectdata = Refusal,
-};
-constexpr NotOffered<"fi_rma: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>
-    kNotEnabled;
-constexpr NotOffered<"fi_rma: the endpoint was opened without FI_RMA; ask for it in hints->caps",
-                     -FI_EOPNOTSUPP>
-    kNotAsked;
+fi_ops_rma g_not_enabled = refusing<fi_ops_rma>(
+    NotOffered<"fi_rma: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>{});
+fi_ops_rma g_not_asked = refusing<fi_ops_rma>(
+    NotOffered<"fi_rma: the endpoint was opened without FI_RMA; ask for it in hints->caps",
+               -FI_EOPNOTSUPP>{});
 
 fi_ops_rma g_live = {
     .size = sizeof(fi_ops_rma),
@@ -235,14 +189,18 @@ fi_ops_rma g_live = {
 
 }  // namespace
 
+void turn_away_rma() noexcept {
+  g_live = *described_rma_ops() = refusing<fi_ops_rma>(InForkedChild{});
+}
+
 const fi_ops_rma& live_rma_ops() noexcept {
   return g_live;
 }
 
 fi_ops_rma* rma_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
-  if (((body.tx_caps | body.rx_caps) & FI_RMA) == 0) return &g_refusing<kNotAsked>;
-  if (!body.core) return &g_refusing<kNotEnabled>;
+  if (((body.tx_caps | body.rx_caps) & FI_RMA) == 0) return &g_not_asked;
+  if (!body.core) return &g_not_enabled;
   return ep.descriptors == DescriptorRule::ignored ? &g_live : described_rma_ops();
 }
 

@@ -1,8 +1,8 @@
 // Tagged messages: fi_ops_tagged, with FI_PEEK, FI_CLAIM, FI_DISCARD. man 3 fi_tagged. Data path.
 #include "msg/probe.hpp"
 #include "provider/ep_described.hpp"
-#include "provider/post_message.hpp"
-#include "provider/stubs.hpp"
+#include "provider/ep_message_calls.hpp"
+#include "provider/fork.hpp"
 
 namespace aperture::provider {
 
@@ -10,31 +10,8 @@ namespace {
 
 constexpr uint64_t kProbeFlags = FI_PEEK | FI_CLAIM | FI_DISCARD;
 constexpr uint64_t kTaggedRecvFlags = kRecvFlags | kProbeFlags;
-constexpr uint64_t kTaggedSendFlags = kSendFlags | FI_MATCH_COMPLETE;
 
-ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, uint64_t tag,
-             uint64_t ignore, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  return recv_flat(
-      ep, "fi_trecv",
-      {.addr = source, .context = context, .tag = tag, .ignore = ignore, .tagged = true}, buf, len);
-}
-
-ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, uint64_t tag,
-              uint64_t ignore, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  if (!ep.may_recv) [[unlikely]]
-    return refuse_side("fi_trecvv", "FI_RECV");
-  return recv_message(ep, "fi_trecvv",
-                      {.iov = iov,
-                       .count = count,
-                       .addr = source,
-                       .context = context,
-                       .tag = tag,
-                       .ignore = ignore,
-                       .tagged = true},
-                      ep.rx_completion);
-}
+using Calls = MessageCalls<fi_ops_tagged, fi_msg_tagged, kSendFlags | FI_MATCH_COMPLETE, uint64_t>;
 
 bool action_of(uint64_t flags, msg::Probe::Action& action) noexcept {
   using Action = msg::Probe::Action;
@@ -96,108 +73,18 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
   return recv_message(ep, "fi_trecvmsg", m, !ep.rx_selective || (flags & FI_COMPLETION) != 0);
 }
 
-ssize_t send(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t dest, uint64_t tag,
-             void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  return send_flat(ep, "fi_tsend", {.addr = dest, .context = context, .tag = tag, .tagged = true},
-                   buf, len, ep.tx);
-}
-
-ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t dest, uint64_t tag,
-              void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_tsendv", "FI_SEND");
-  return send_message(
-      ep, "fi_tsendv",
-      {.iov = iov, .count = count, .addr = dest, .context = context, .tag = tag, .tagged = true},
-      ep.tx);
-}
-
-ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  if (!ep.may_send) [[unlikely]]
-    return refuse_side("fi_tsendmsg", "FI_SEND");
-  if (msg == nullptr) [[unlikely]]
-    return -FI_EINVAL;
-  if ((flags & ~kTaggedSendFlags) != 0) [[unlikely]]
-    return refuse_flags("fi_tsendmsg", flags, kTaggedSendFlags);
-  return send_message(ep, "fi_tsendmsg",
-                      {.iov = msg->msg_iov,
-                       .count = msg->iov_count,
-                       .addr = msg->addr,
-                       .context = msg->context,
-                       .tag = msg->tag,
-                       .imm = msg->data,
-                       .tagged = true,
-                       .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0},
-                      ep.wish_of(flags));
-}
-
-ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest, uint64_t tag) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  return send_flat(ep, "fi_tinject",
-                   {.addr = dest, .context = ep.fid.fid.context, .tag = tag, .tagged = true}, buf,
-                   len, kInjectWish);
-}
-
-ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t dest,
-                 uint64_t tag, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  return send_flat(
-      ep, "fi_tsenddata",
-      {.addr = dest, .context = context, .tag = tag, .imm = data, .tagged = true, .has_imm = true},
-      buf, len, ep.tx);
-}
-
-ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t dest,
-                   uint64_t tag) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  return send_flat(ep, "fi_tinjectdata",
-                   {.addr = dest,
-                    .context = ep.fid.fid.context,
-                    .tag = tag,
-                    .imm = data,
-                    .tagged = true,
-                    .has_imm = true},
-                   buf, len, kInjectWish);
-}
-
-template <auto Refusal>
-fi_ops_tagged g_refusing = {
-    .size = sizeof(fi_ops_tagged),
-    .recv = Refusal,
-    .recvv = Refusal,
-    .recvmsg = Refusal,
-    .send = Refusal,
-    .sendv = Refusal,
-    .sendmsg = Refusal,
-    .inject = Refusal,
-    .senddata = Refusal,
-    .injectdata = Refusal,
-};
-constexpr NotOffered<"fi_tagged: the endpoint is not enabled; call fi_enable first",
-                     -FI_EOPBADSTATE>
-    kNotEnabled;
-constexpr NotOffered<
-    "fi_tagged: the endpoint was opened without FI_TAGGED; ask for it in hints->caps",
-    -FI_EOPNOTSUPP>
-    kNotAsked;
-
-fi_ops_tagged g_live = {
-    .size = sizeof(fi_ops_tagged),
-    .recv = recv,
-    .recvv = recvv,
-    .recvmsg = recvmsg,
-    .send = send,
-    .sendv = sendv,
-    .sendmsg = sendmsg,
-    .inject = inject,
-    .senddata = senddata,
-    .injectdata = injectdata,
-};
+fi_ops_tagged g_not_enabled = refusing<fi_ops_tagged>(
+    NotOffered<"fi_tagged: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>{});
+fi_ops_tagged g_not_asked = refusing<fi_ops_tagged>(
+    NotOffered<"fi_tagged: the endpoint was opened without FI_TAGGED; ask for it in hints->caps",
+               -FI_EOPNOTSUPP>{});
+fi_ops_tagged g_live = Calls::table(recvmsg);
 
 }  // namespace
+
+void turn_away_tagged() noexcept {
+  g_live = *described_tagged_ops() = refusing<fi_ops_tagged>(InForkedChild{});
+}
 
 const fi_ops_tagged& live_tagged_ops() noexcept {
   return g_live;
@@ -205,8 +92,8 @@ const fi_ops_tagged& live_tagged_ops() noexcept {
 
 fi_ops_tagged* tagged_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
-  if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_refusing<kNotAsked>;
-  if (!body.core) return &g_refusing<kNotEnabled>;
+  if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_not_asked;
+  if (!body.core) return &g_not_enabled;
   return ep.descriptors == DescriptorRule::ignored ? &g_live : described_tagged_ops();
 }
 

@@ -2,16 +2,17 @@
 #include "provider/eq.hpp"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
 #include "base/clock.hpp"
+#include "base/no_throw.hpp"
 #include "provider/error_text.hpp"
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
@@ -20,7 +21,18 @@
 
 namespace aperture::provider {
 
-void Eq::push(Event event) {
+void Eq::Event::append(const void* bytes, size_t count) noexcept {
+  assert(written.empty() && count <= body.size() - size);
+  if (count != 0) std::memcpy(&body[size], bytes, count);
+  size += static_cast<uint32_t>(count);
+}
+
+std::span<const std::byte> Eq::Event::bytes() const noexcept {
+  if (!written.empty()) return written;
+  return {body.data(), size};
+}
+
+void Eq::push(Event&& event) {
   events.push_back(std::move(event));
   if (event_fd && events.size() == 1) {
     const uint64_t one = 1;
@@ -29,6 +41,7 @@ void Eq::push(Event event) {
 }
 
 void Eq::pop() {
+  assert(!events.empty());
   events.pop_front();
   drained();
 }
@@ -45,14 +58,13 @@ void Eq::report(uint32_t type, struct fid* what, void* context, uint64_t data) {
   Event event;
   event.type = type;
   event.about = what;
-  event.body.resize(sizeof entry);
-  std::memcpy(event.body.data(), &entry, sizeof entry);
+  event.append(&entry, sizeof entry);
   std::lock_guard guard(mutex);
   push(std::move(event));
 }
 
 void Eq::report_error(struct fid* what, void* context, uint64_t data, int err,
-                      std::string sentence) {
+                      std::string_view sentence) {
   Event event;
   event.is_error = true;
   event.about = what;
@@ -60,7 +72,7 @@ void Eq::report_error(struct fid* what, void* context, uint64_t data, int err,
   event.error.context = context;
   event.error.data = data;
   event.error.err = err;
-  event.sentence = std::move(sentence);
+  [[maybe_unused]] const Status s = no_throw([&] { event.sentence = sentence; });
   std::lock_guard guard(mutex);
   push(std::move(event));
 }
@@ -71,14 +83,11 @@ void Eq::report_connection(uint32_t type, struct fid* what, InfoPtr info,
   event.type = type;
   event.is_connection = true;
   event.about = what;
-  event.body.resize(sizeof(fi_eq_cm_entry) + data.size);
   fi_eq_cm_entry entry{};
   entry.fid = what;
   entry.info = info.get();
-  std::memcpy(event.body.data(), &entry, sizeof entry);
-  if (data.size != 0) {
-    std::memcpy(event.body.data() + sizeof(fi_eq_cm_entry), data.bytes.data(), data.size);
-  }
+  event.append(&entry, sizeof entry);
+  event.append(data.bytes.data(), data.size);
   event.info = std::move(info);
   std::lock_guard guard(mutex);
   push(std::move(event));
@@ -92,7 +101,7 @@ void Eq::report_no_connection(struct fid* what, Errc why, const wire::PrivateDat
   event.error.fid = what;
   event.error.err = fi_error(why);
   event.error.prov_errno = provider_code(0, why);
-  if (data != nullptr) event.rejected = *data;
+  if (data != nullptr) event.append(data->bytes.data(), data->size);
   std::lock_guard guard(mutex);
   push(std::move(event));
 }
@@ -141,11 +150,11 @@ struct EqCalls {
     const Eq::Event& first = eq.events.front();
     if (first.is_error) return -FI_EAVAIL;
     // data of a connection is "limited to the buffer space provided"
-    const size_t least = first.is_connection ? sizeof(fi_eq_cm_entry) : first.body.size();
-    if (len < least) return -FI_ETOOSMALL;
+    const std::span<const std::byte> bytes = first.bytes();
+    if (len < (first.is_connection ? sizeof(fi_eq_cm_entry) : bytes.size())) return -FI_ETOOSMALL;
     *event = first.type;
-    const size_t size = std::min(len, first.body.size());
-    if (size != 0) std::memcpy(buf, first.body.data(), size);
+    const size_t size = std::min(len, bytes.size());
+    if (size != 0) std::memcpy(buf, bytes.data(), size);
     if ((flags & FI_PEEK) == 0) {
       static_cast<void>(eq.events.front().info.release());  // "user must call fi_freeinfo"
       eq.pop();
@@ -153,8 +162,8 @@ struct EqCalls {
     return static_cast<ssize_t>(size);
   }
 
-  static ssize_t read(fid_eq* fid, uint32_t* event, void* buf, size_t len,
-                      uint64_t flags) noexcept {
+  [[gnu::noinline]] static ssize_t read(fid_eq* fid, uint32_t* event, void* buf, size_t len,
+                                        uint64_t flags) noexcept {
     return guarded("fi_eq_read",
                    [&] { return read_event(object_of<Eq>(fid), event, buf, len, flags); });
   }
@@ -171,8 +180,9 @@ struct EqCalls {
       const uint32_t api = eq.fabric->fid.api_version;
       const bool own_buffer = api < kApi15 || buf->err_data_size == 0 || buf->err_data == nullptr;
       eq.last_sentence = first.sentence;
-      eq.last_rejected = first.rejected;
       if (first.is_connection) {
+        eq.last_rejected.size = first.size;
+        std::copy_n(first.body.begin(), first.size, eq.last_rejected.bytes.begin());
         put_rejected(eq, own_buffer, *buf, entry);
       } else if (own_buffer) {
         entry.err_data = eq.last_sentence.empty() ? nullptr : eq.last_sentence.data();
@@ -202,36 +212,29 @@ struct EqCalls {
       if (flags != 0) return -FI_EBADFLAGS;
       Eq::Event made;
       made.type = event;
-      const auto* bytes = static_cast<const uint8_t*>(buf);
-      made.body.assign(bytes, bytes + len);
+      const auto* bytes = static_cast<const std::byte*>(buf);
+      made.written.assign(bytes, bytes + len);
       std::lock_guard guard(eq.mutex);
       if (eq.events.size() >= eq.capacity) return -FI_EAGAIN;
       eq.push(std::move(made));
+      assert(eq.events.size() <= eq.capacity);
       return static_cast<ssize_t>(len);
     });
   }
 
+  // A cancellation point while it sleeps.
   static ssize_t sread(fid_eq* fid, uint32_t* event, void* buf, size_t len, int timeout,
-                       uint64_t flags) noexcept {
-    return guarded("fi_eq_sread", [&]() -> ssize_t {
-      auto& eq = object_of<Eq>(fid);
-      if (eq.wait_obj == FI_WAIT_NONE || eq.wait_obj == FI_WAIT_SET) {
-        APERTURE_WARN(
-            "fi_eq_sread: the event queue was opened with %s; open it with FI_WAIT_UNSPEC",
-            wait_name(eq.wait_obj));
-        return -FI_EINVAL;
+                       uint64_t flags) {
+    auto& eq = object_of<Eq>(fid);
+    if (const int rc = check_blocking("fi_eq_sread", eq.wait_obj); rc != 0) return rc;
+    const Deadline deadline(timeout);
+    for (;;) {
+      const ssize_t n = read(fid, event, buf, len, flags);
+      if (n != -FI_EAGAIN || deadline.passed()) return n;
+      if (sleep_on(eq.wait_obj, eq.event_fd.get(), deadline) == Slept::interrupted) {
+        return read(fid, event, buf, len, flags);
       }
-      const Deadline deadline(timeout);
-      for (;;) {
-        const ssize_t n = read_event(eq, event, buf, len, flags);
-        if (n != -FI_EAGAIN || deadline.passed()) return n;
-        if (eq.wait_obj == FI_WAIT_YIELD) {
-          ::sched_yield();
-        } else if (sleep_on(eq.event_fd.get(), deadline) == Slept::interrupted) {
-          return read_event(eq, event, buf, len, flags);
-        }
-      }
-    });
+    }
   }
 
   static const char* strerror(fid_eq*, int prov_errno, const void* err_data, char* buf,
@@ -241,7 +244,7 @@ struct EqCalls {
   }
 
   static int close(fid* fid) noexcept {
-    return guarded("fi_close(eq)", [&]() -> int {
+    return guarded_close("fi_close(eq)", [&]() -> int {
       auto& eq = object_of<Eq>(fid);
       if (const uint32_t n = eq.uses.count(); n != 0) {
         APERTURE_WARN("fi_close(eq): %u object(s) are bound to it; close them first", n);
@@ -262,15 +265,9 @@ struct EqCalls {
 
 namespace {
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = EqCalls::close,
-    .bind = NotOffered<"fi_bind(eq): nothing can be bound to an event queue">{},
-    .control = EqCalls::control,
-    .ops_open = NotOffered<"fi_open_ops(eq): Aperture has no extension of that name">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(eq): nothing can be overridden here">{},
-};
+fi_ops g_fid_ops = fid_ops<"eq">(
+    EqCalls::close, NotOffered<"fi_bind(eq): nothing can be bound to an event queue">{},
+    EqCalls::control);
 
 fi_ops_eq g_eq_ops = {
     .size = sizeof(fi_ops_eq),
@@ -331,6 +328,29 @@ int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** out, void* context) n
     *out = &eq.release()->fid;
     return 0;
   });
+}
+
+int bind_eq(const char* call, struct fid* what, uint64_t flags, uint64_t known,
+            const Fabric* fabric, Eq*& bound) noexcept {
+  if (what == nullptr || what->fclass != FI_CLASS_EQ) {
+    APERTURE_WARN("%s: only an event queue can be bound to it", call);
+    return -FI_EINVAL;
+  }
+  if ((flags & ~known) != 0) {
+    APERTURE_WARN("%s: flags 0x%llx; 0x%llx are known for an event queue", call,
+                  static_cast<unsigned long long>(flags), static_cast<unsigned long long>(known));
+    return -FI_EBADFLAGS;
+  }
+  auto& eq = object_of<Eq>(what);
+  if (bound != nullptr || eq.fabric != fabric) {
+    APERTURE_WARN(
+        "%s: an event queue is bound already, or this one belongs to another fabric object", call);
+    return -FI_EINVAL;
+  }
+  eq.uses.add();
+  bound = &eq;
+  assert(eq.uses.count() != 0);
+  return 0;
 }
 
 }  // namespace aperture::provider

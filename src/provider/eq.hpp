@@ -1,17 +1,23 @@
 // fid_eq: control events. man 3 fi_eq.
 //
-// Guarded by its own mutex; any thread (the control thread will report connections here). Its
-// eventfd is readable exactly while an event is queued.
+// Guarded by its own mutex; any thread (the control thread reports connections and registrations).
+// Its eventfd is readable exactly while an event is queued. What the control thread reports has
+// nobody to hand an error to: events that find no memory in the heap are taken from the reserve
+// (base/reserve.hpp).
 #pragma once
 
 #include <rdma/fi_eq.h>
 
-#include <deque>
+#include <array>
+#include <list>
 #include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fd.hpp"
+#include "base/reserve.hpp"
 #include "nic/contact.hpp"
 #include "provider/entry.hpp"
 #include "provider/fabric.hpp"
@@ -25,14 +31,18 @@ struct Eq {
   struct Event {
     uint32_t type = 0;
     bool is_error = false;
-    std::vector<uint8_t> body;  // as fi_eq_read hands it out
-    fi_eq_err_entry error{};
-    std::string sentence;  // goes with an error
-    // of connections:
     bool is_connection = false;
+    uint32_t size = 0;  // of the body
+    // As fi_eq_read hands it out; of a connection that was rejected, what it was rejected with.
+    std::array<std::byte, sizeof(fi_eq_entry) + wire::kPrivateBytes> body;
+    std::vector<std::byte> written;  // by the application, instead of a body
+    fi_eq_err_entry error{};
+    std::string sentence;  // goes with an error; empty where there was no memory for it
     struct fid* about = nullptr;
-    InfoPtr info;                // the application's once it has read the event
-    wire::PrivateData rejected;  // goes with an error instead of a sentence
+    InfoPtr info;  // of a connection request: the application's once it has read the event
+
+    void append(const void* bytes, size_t count) noexcept;
+    std::span<const std::byte> bytes() const noexcept;
   };
 
   fid_eq fid{};
@@ -43,14 +53,15 @@ struct Eq {
   size_t capacity = 0;    // of events that the application writes
   Uses uses;              // objects bound to it
   std::mutex mutex;       // guards what follows
-  std::deque<Event> events;
+  std::list<Event, reserve::Allocator<Event>> events;
   std::string last_sentence;  // lent out as err_data until the next read, as is the next
   wire::PrivateData last_rejected;
   UniqueFd event_fd;  // empty for FI_WAIT_NONE and FI_WAIT_YIELD
 
-  // A control operation has ended. Never refused.
+  // A control operation has ended. Never refused; std::bad_alloc once the reserve is used up too.
   void report(uint32_t type, struct fid* what, void* context, uint64_t data);
-  void report_error(struct fid* what, void* context, uint64_t data, int err, std::string sentence);
+  void report_error(struct fid* what, void* context, uint64_t data, int err,
+                    std::string_view sentence);
   // A connection has changed: fi_eq_cm_entry with `data` behind it.
   void report_connection(uint32_t type, struct fid* what, InfoPtr info,
                          const wire::PrivateData& data);
@@ -64,9 +75,15 @@ struct Eq {
 
  private:
   friend struct EqCalls;
-  void push(Event event);
+  void push(Event&& event);
   void pop();
   void drained();
 };
+
+// fi_*_bind: an object of that fabric reports in the event queue `what` from now on. 0 or a
+// refusal, logged, of flags other than `known`, of what is no event queue or another fabric's, and
+// of a second one.
+int bind_eq(const char* call, struct fid* what, uint64_t flags, uint64_t known,
+            const Fabric* fabric, Eq*& bound) noexcept;
 
 }  // namespace aperture::provider

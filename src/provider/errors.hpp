@@ -28,6 +28,7 @@ constexpr int fi_error(Errc e) noexcept {
     case Errc::no_key: return FI_ENOKEY;
     case Errc::key_rejected: return FI_EKEYREJECTED;
     case Errc::access_denied: return FI_EACCES;
+    case Errc::bad_buffer: return FI_EFAULT;
     case Errc::truncated: return FI_ETRUNC;
     case Errc::canceled: return FI_ECANCELED;
     case Errc::refused: return FI_ECONNREFUSED;

@@ -1,6 +1,7 @@
 // fid_fabric: see fabric.hpp.
 #include "provider/fabric.hpp"
 
+#include <cassert>
 #include <cstring>
 #include <memory>
 
@@ -19,13 +20,14 @@ Registry<fid_fabric>& fabrics() {
 }
 
 int close_fabric(fid* fid) noexcept {
-  return guarded("fi_close(fabric)", [&]() -> int {
+  return guarded_close("fi_close(fabric)", [&]() -> int {
     auto& fabric = object_of<Fabric>(fid);
     if (const uint32_t n = fabric.uses.count(); n != 0) {
       APERTURE_WARN(
           "fi_close(fabric): %u object(s) opened from it are still open; close them first", n);
       return -FI_EBUSY;
     }
+    assert(is_open_fabric(&fabric.fid));
     fabrics().remove(&fabric.fid);
     delete &fabric;
     return 0;
@@ -37,15 +39,9 @@ int open_domain_plain(fid_fabric* fabric, fi_info* info, fid_domain** domain,
   return open_domain(fabric, info, domain, 0, context);
 }
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_fabric,
-    .bind = NotOffered<"fi_bind(fabric): nothing can be bound to a fabric">{},
-    .control = NotOffered<"fi_control(fabric): a fabric has no controls">{},
-    .ops_open = NotOffered<"fi_open_ops(fabric): Aperture has no extension of that name">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(fabric): nothing can be overridden here">{},
-};
+fi_ops g_fid_ops = fid_ops<"fabric">(
+    close_fabric, NotOffered<"fi_bind(fabric): nothing can be bound to a fabric">{},
+    NotOffered<"fi_control(fabric): a fabric has no controls">{});
 
 fi_ops_fabric g_fabric_ops = {
     .size = sizeof(fi_ops_fabric),
@@ -77,6 +73,7 @@ int open_fabric(fi_fabric_attr* attr, fid_fabric** fabric, void* context) {
   made->fid.ops = &g_fabric_ops;
   made->api_version = attr->api_version;
   made->fid.api_version = attr->api_version;
+  assert(!is_open_fabric(&made->fid) && made->uses.count() == 0);
   fabrics().add(&made->fid);
   *fabric = &made.release()->fid;
   return 0;

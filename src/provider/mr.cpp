@@ -1,6 +1,7 @@
 // The registering calls, fi_close and fi_control of regions: see mr.hpp.
 #include "provider/mr.hpp"
 
+#include <cassert>
 #include <charconv>
 #include <cinttypes>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <string_view>
 
 #include "base/clock.hpp"
+#include "base/invariant.hpp"
 #include "nic/control_thread.hpp"
 #include "provider/caller.hpp"
 #include "provider/eq.hpp"
@@ -32,9 +34,11 @@ uint64_t delay_ns() noexcept {
   return ms * 1'000'000;
 }
 
-// On the control thread.
+// On the control thread. Ends the process where the event finds no memory, not even in the reserve:
+// whoever waits for it would wait for ever.
 void register_now(Region& region) noexcept {
   region.timer = 0;
+  assert(region.domain->eq != nullptr && !region.reported.load(std::memory_order_relaxed));
   const int rc = guarded("fi_mr_reg", [&region] { return register_region(region); });
   Eq& eq = *region.domain->eq;
   region.state.store(rc == 0 ? RegionState::ready : RegionState::failed, std::memory_order_release);
@@ -104,6 +108,7 @@ struct EndRegion {
     Domain& domain = *region->domain;
     std::destroy_at(region);
     nic::EngineGuard guard(*domain.engine);
+    APERTURE_DEBUG_ASSERT(domain.regions != 0);
     domain.region_blocks.give(region);
     --domain.regions;
   }
@@ -225,7 +230,8 @@ int refuse_windows(const Region& region) {
   return -FI_EBUSY;
 }
 
-// Revocation: revocation.md. The begin is inside the engine's lock, the wait outside every lock.
+// Revocation: docs/revocation.md. The begin is inside the engine's lock, the wait outside every
+// lock.
 int revoke(Region& region) {
   protect::KeyTable& keys = region.domain->engine->keys();
   {
@@ -252,7 +258,7 @@ int revoke(Region& region) {
 }
 
 int close_region(fid* fid) noexcept {
-  return guarded("fi_close(mr)", [&]() -> int {
+  return guarded_close("fi_close(mr)", [&]() -> int {
     auto& region = object_of<Region>(fid);
     // SYNC POINT: region-reported (a region in force may have its event still to come)
     if (region.domain->async_regions && !region.reported.load(std::memory_order_acquire)) {
@@ -293,15 +299,7 @@ int control_region(fid* fid, int command, void* arg) noexcept {
   });
 }
 
-fi_ops g_region_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_region,
-    .bind = bind_region,
-    .control = control_region,
-    .ops_open = NotOffered<"fi_open_ops(mr): Aperture has no extension of that name yet">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(mr): nothing can be overridden here">{},
-};
+fi_ops g_region_fid_ops = fid_ops<"mr">(close_region, bind_region, control_region);
 
 }  // namespace
 

@@ -1,4 +1,5 @@
 // fi_mr_bind, fi_mr_enable and fi_mr_refresh: see mr.hpp. man 3 fi_mr.
+#include <cassert>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -59,9 +60,13 @@ int bind_counter(Region& region, Cntr& counter, uint64_t flags) {
   }
   Result<protect::SideRecord*> side = region.domain->engine->keys().add_side(region.handle);
   if (!side) return fi_code(side.error());
+  assert(*side != nullptr);
+  // all or nothing
+  region.counters.reserve(region.counters.size() + 1);
+  counter.regions.reserve(counter.regions.size() + 1);
+  (*side)->watchers.push_back(&counter.watcher);
   region.counters.push_back(&counter);
   counter.regions.push_back(&region);
-  (*side)->watchers.push_back(&counter.watcher);
   return 0;
 }
 
@@ -86,6 +91,7 @@ int bind_endpoint(Region& region, Ep& ep, uint64_t flags) {
   nic::EngineGuard guard(*region.domain->engine);
   Result<protect::SideRecord*> side = region.domain->engine->keys().add_side(region.handle);
   if (!side) return fi_code(side.error());
+  assert(region.endpoint == nullptr && body.id != 0);
   body.regions.push_back(&region);
   region.endpoint = &body;
   (*side)->endpoint = body.id;
@@ -217,6 +223,7 @@ int refresh_region(Region& region, const struct fi_mr_modify& what) {
   }
   Result<protect::RegionHandle> next = keys.revive(region.handle);
   if (!next) return fi_code(next.error());
+  assert(next->key == region.handle.key && next->generation != region.handle.generation);
   region.handle = *next;
   // windows stay in force meanwhile, and keep records of their own
   nic::EngineGuard guard(*region.domain->engine);

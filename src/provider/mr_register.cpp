@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/guarded_copy.hpp"
+#include "base/invariant.hpp"
 #include "base/random.hpp"
 #include "protect/descriptor.hpp"
 #include "provider/errors.hpp"
@@ -234,8 +235,10 @@ int register_region(Region& region) {
   if (!rules.provider_keys) spec.requested_key = wish.requested_key;
   spec.registered_at = wish.caller;
   const protect::RegionHandle& handle = region.handle;
+  APERTURE_DEBUG_ASSERT(handle.generation == 0 && wish.buffers.size() != 0);
   const Status added = add_region_of(domain, spec, make_side(domain, region), region.handle);
   if (!added) return explain_refusal(added.error(), wish);
+  APERTURE_DEBUG_ASSERT(handle.generation != 0);
   region.base = spec.zero_based ? 0 : spec.base;
   region.enabled = spec.enabled;
   // the application may look at both while the control thread is here

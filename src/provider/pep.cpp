@@ -2,6 +2,7 @@
 #include "provider/pep.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "provider/addressing.hpp"
@@ -32,9 +33,8 @@ Result<nic::Contact*> contact_of(const char* call) noexcept {
 }
 
 int close_pep(fid* fid) noexcept {
-  return guarded("fi_close(pep)", [&]() -> int {
+  return guarded_close("fi_close(pep)", [&]() -> int {
     auto& pep = object_of<Pep>(fid);
-    passive_endpoints().remove(fid);
     if (pep.listening) {
       if (auto contact = nic::Contact::instance()) {
         for (const nic::RequestId id : part_with_requests(pep)) (*contact)->keep_request(id);
@@ -46,6 +46,7 @@ int close_pep(fid* fid) noexcept {
       pep.eq->forget(fid);
       pep.eq->uses.drop();
     }
+    passive_endpoints().remove(fid);
     pep.fabric->uses.drop();
     delete &pep;
     return 0;
@@ -54,24 +55,7 @@ int close_pep(fid* fid) noexcept {
 
 int bind_pep(fid* fid, struct fid* what, uint64_t flags) noexcept {
   auto& pep = object_of<Pep>(fid);
-  if (what == nullptr || what->fclass != FI_CLASS_EQ) {
-    APERTURE_WARN("fi_pep_bind: only an event queue can be bound to a passive endpoint");
-    return -FI_EINVAL;
-  }
-  if (flags != 0) {
-    APERTURE_WARN("fi_pep_bind: flags must be 0");
-    return -FI_EBADFLAGS;
-  }
-  auto& eq = object_of<Eq>(what);
-  if (pep.eq != nullptr || eq.fabric != pep.fabric) {
-    APERTURE_WARN(
-        "fi_pep_bind: an event queue is bound already, or this one belongs to another fabric "
-        "object");
-    return -FI_EINVAL;
-  }
-  eq.uses.add();
-  pep.eq = &eq;
-  return 0;
+  return bind_eq("fi_pep_bind", what, flags, 0, pep.fabric, pep.eq);
 }
 
 int set_backlog(Pep& pep, const int* value) noexcept {
@@ -150,7 +134,7 @@ int listen(fid_pep* fid) noexcept {
     auto listener = (*contact)->listen(spec, pep.local);
     if (!listener) {
       APERTURE_WARN("fi_listen: cannot listen at %s: %s; choose another address or port",
-                    pep.local.text().c_str(), describe(listener.error()));
+                    pep.local.print().c_str(), describe(listener.error()));
       return fi_code(listener.error());
     }
     pep.listener = *listener;
@@ -178,15 +162,7 @@ int reject(fid_pep* fid, fid_t handle, const void* param, size_t len) noexcept {
   });
 }
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_pep,
-    .bind = bind_pep,
-    .control = control_pep,
-    .ops_open = NotOffered<"fi_open_ops(pep): Aperture has no extension of that name">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(pep): nothing can be overridden here">{},
-};
+fi_ops g_fid_ops = fid_ops<"pep">(close_pep, bind_pep, control_pep);
 
 fi_ops_ep g_ops = {
     .size = sizeof(fi_ops_ep),
@@ -215,27 +191,6 @@ fi_ops_cm g_cm_ops = {
         NotOffered<"fi_shutdown: a passive endpoint has no connection; close it", -FI_EOPNOTSUPP>{},
     .join = NotOffered<"fi_join: multicast is not offered">{},
 };
-
-// The address in the info, or the default one.
-int set_local(Pep& pep, const fi_info& info) {
-  if (info.src_addr != nullptr) {
-    Result<Address> a = Address::from_sockaddr(info.src_addr, info.src_addrlen);
-    if (!a) {
-      APERTURE_WARN("fi_passive_ep: info->src_addr is no sockaddr_in or sockaddr_in6");
-      return -FI_EINVAL;
-    }
-    pep.local = *a;
-  }
-  if (info.src_addr != nullptr && !pep.local.is_any_ip()) return 0;
-  const uint16_t port = pep.local.port;
-  std::string why;
-  if (!default_source(info.addr_format, std::nullopt, pep.local, why)) {
-    APERTURE_WARN("fi_passive_ep: %s", why.c_str());
-    return -FI_EADDRNOTAVAIL;
-  }
-  pep.local.port = port;
-  return 0;
-}
 
 // "The domain authorization key will be used if auth_key_size is set to 0": a passive endpoint has
 // no domain, only the info of one.
@@ -279,16 +234,18 @@ void* new_sockaddr(const Address& address, size_t& len) {
 }  // namespace
 
 void RequestReports::on_request(const nic::ConnectionRequest& request) noexcept {
+  fid* handle = nullptr;
   const int rc = guarded("FI_CONNREQ", [&]() -> int {
     InfoPtr info = copy_info(*pep_.info);
     info->src_addr = new_sockaddr(request.local, info->src_addrlen);
     info->dest_addr = new_sockaddr(request.remote, info->dest_addrlen);
     give_keys(pep_, *info);
-    info->handle = add_request(pep_, request);
+    info->handle = handle = add_request(pep_, request);
     pep_.eq->report_connection(FI_CONNREQ, &pep_.fid.fid, std::move(info), request.data);
     return 0;
   });
   if (rc == 0) return;
+  end_request(handle, &pep_);
   if (auto contact = nic::Contact::instance()) (*contact)->refuse(request.id, {});
 }
 
@@ -323,7 +280,8 @@ int open_passive(fid_fabric* fid, fi_info* info, fid_pep** out, void* context) n
       pep->info->fabric_attr->name = new_text(kFabricName);
     pep->fabric = &object_of<Fabric>(fid);
     if (const int rc = take_keys(*pep, *info); rc != 0) return rc;
-    if (const int rc = set_local(*pep, *info); rc != 0) return rc;
+    const int taken = take_source("fi_passive_ep", *info, info->addr_format, pep->local);
+    if (taken != 0) return taken;
     if (pep->info->addr_format == FI_FORMAT_UNSPEC)
       pep->info->addr_format = pep->local.is_v4() ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
     pep->backlog = kDefaultBacklog;
@@ -347,6 +305,7 @@ int take_passive(const fid* handle, Address& local) noexcept {
         pep.spent ? "has given its address away" : "listens");
     return -FI_EOPBADSTATE;
   }
+  assert(!pep.listening && !pep.spent);
   local = pep.local;
   pep.spent = true;
   if (pep.eq != nullptr) pep.eq->uses.drop();  // "no longer bound to any fabric resources"

@@ -1,7 +1,8 @@
-// Poll sets: several CQs and counters driven and looked at by one call. man 3 fi_poll.
+// Poll sets: several CQs and counters progressed and looked at by one call. man 3 fi_poll.
 #include <rdma/fi_eq.h>
 
 #include <algorithm>
+#include <cassert>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -28,18 +29,19 @@ struct PollSet {
 
 Uses* uses_of(struct fid* what) noexcept {
   if (what == nullptr) return nullptr;
-  if (what->fclass == FI_CLASS_CQ) return &object_of<Cq>(what).uses;
+  if (what->fclass == FI_CLASS_CQ) return &object_of<FabricCq>(what).uses;
   if (what->fclass == FI_CLASS_CNTR) return &object_of<Cntr>(what).uses;
   return nullptr;
 }
 
 Domain* domain_of(struct fid* what) noexcept {
-  return what->fclass == FI_CLASS_CQ ? object_of<Cq>(what).domain : object_of<Cntr>(what).domain;
+  return what->fclass == FI_CLASS_CQ ? object_of<FabricCq>(what).domain
+                                     : object_of<Cntr>(what).domain;
 }
 
 // Engine lock held.
 bool has_news(PollSet::Member& m) noexcept {
-  if (m.fid->fclass == FI_CLASS_CQ) return !object_of<Cq>(m.fid).core.empty();
+  if (m.fid->fclass == FI_CLASS_CQ) return !object_of<FabricCq>(m.fid).core.empty();
   const qp::Counter& counter = object_of<Cntr>(m.fid).core;
   const uint64_t value = counter.value();
   const uint64_t errors = counter.errors();
@@ -100,6 +102,7 @@ int add(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
     }
     set.members.push_back(member);
     uses_of(what)->add();
+    assert(find(set, what) == std::prev(set.members.end()));
     return 0;
   });
 }
@@ -114,6 +117,7 @@ int del(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
       APERTURE_WARN("fi_poll_del: it is not a member of this poll set");
       return -FI_EINVAL;
     }
+    assert(uses_of(what)->count() != 0);
     set.members.erase(at);
     uses_of(what)->drop();
     return 0;
@@ -121,7 +125,7 @@ int del(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
 }
 
 int close_set(fid* fid) noexcept {
-  return guarded("fi_close(poll set)", [&]() -> int {
+  return guarded_close("fi_close(poll set)", [&]() -> int {
     auto& set = object_of<PollSet>(fid);
     if (!set.members.empty()) {
       APERTURE_WARN("fi_close(poll set): %zu member(s) are still in it; fi_poll_del them first",
@@ -134,15 +138,9 @@ int close_set(fid* fid) noexcept {
   });
 }
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_set,
-    .bind = NotOffered<"fi_bind(poll set): use fi_poll_add">{},
-    .control = NotOffered<"fi_control(poll set): a poll set has no controls">{},
-    .ops_open = NotOffered<"fi_open_ops(poll set): Aperture has no extension of that name">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(poll set): nothing can be overridden here">{},
-};
+fi_ops g_fid_ops =
+    fid_ops<"poll set">(close_set, NotOffered<"fi_bind(poll set): use fi_poll_add">{},
+                        NotOffered<"fi_control(poll set): a poll set has no controls">{});
 
 fi_ops_poll g_poll_ops = {
     .size = sizeof(fi_ops_poll), .poll = poll, .poll_add = add, .poll_del = del};

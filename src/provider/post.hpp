@@ -32,7 +32,7 @@ inline bool measure(const iovec* iov, size_t count, size_t limit, uint64_t& len)
 [[gnu::cold]] ssize_t refuse_side(const char* call, const char* cap) noexcept;
 [[gnu::cold]] ssize_t refuse_post(const char* call, Errc why, uint64_t addr) noexcept;
 
-// Posts under the lock; when there is no room, drives the engine once and tries again.
+// Posts under the lock; when there is no room, progresses the engine once and tries again.
 template <typename Fn>
 inline ssize_t post(Ep& ep, const char* call, uint64_t addr, Fn&& fn) noexcept {
   nic::EngineGuard guard(*ep.engine);

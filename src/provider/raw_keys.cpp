@@ -1,6 +1,7 @@
 // Raw keys: see raw_keys.hpp.
 #include "provider/raw_keys.hpp"
 
+#include <cassert>
 #include <cinttypes>
 #include <cstring>
 
@@ -78,6 +79,7 @@ int map_raw_key(Domain& domain, const struct fi_mr_map_raw* map) {
   const uint8_t flags = map->key_size == kRawKeyBytes ? wire::kRaw : 0;
   const auto handle = domain.mapped_keys.raw.map({raw.key, raw.secret, flags});
   if (!handle) return fi_code(handle.error());
+  assert(domain.mapped_keys.counts.empty());
   *map->key = handle.value();
   return 0;
 }
@@ -88,6 +90,7 @@ int unmap_key(Domain& domain, const uint64_t* key) {
   MappedKeys& mapped = domain.mapped_keys;
   const auto it = mapped.counts.find(*key);
   if (it != mapped.counts.end()) {
+    assert(it->second != 0 && !domain.region_rules.raw_keys);
     if (--it->second == 0) mapped.counts.erase(it);
     return 0;
   }

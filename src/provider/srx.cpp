@@ -5,6 +5,7 @@
 #include <rdma/fi_cm.h>
 
 #include <algorithm>
+#include <cassert>
 
 #include "provider/ep.hpp"
 #include "provider/offer.hpp"
@@ -61,6 +62,7 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
         asked.iov_limit != 0 ? std::min(asked.iov_limit, qp::kIovLimit) : qp::kIovLimit;
     ep->settle();
     body->handles.push_back(ep.get());
+    assert(body->handles.size() == 1 && body->shared_core != nullptr);
     body->domain->uses.add();
     static_cast<void>(body.release());  // its handle leads to it
     *out = &ep.release()->fid;
@@ -83,30 +85,15 @@ int bind_shared_receive(EpBody& body, EpBody& shared) {
     APERTURE_WARN("fi_ep_bind: a shared receive context is bound already; an endpoint has one");
     return -FI_EINVAL;
   }
+  assert(body.core == nullptr && shared.shared_core != nullptr);
   shared.uses.add();
   body.shared = &shared;
   return 0;
 }
 
-namespace {
-constexpr NotOffered<
-    "fi_cm: a shared receive context has no address and no connection; its "
-    "endpoints have",
-    -FI_EOPNOTSUPP>
-    kNoConnection;
-}
-
-fi_ops_cm g_srx_cm_ops = {
-    .size = sizeof(fi_ops_cm),
-    .setname = kNoConnection,
-    .getname = kNoConnection,
-    .getpeer = kNoConnection,
-    .connect = kNoConnection,
-    .listen = kNoConnection,
-    .accept = kNoConnection,
-    .reject = kNoConnection,
-    .shutdown = kNoConnection,
-    .join = kNoConnection,
-};
+fi_ops_cm g_srx_cm_ops = refusing<fi_ops_cm>(
+    NotOffered<"fi_cm: a shared receive context has no address and no connection; its endpoints "
+               "have",
+               -FI_EOPNOTSUPP>{});
 
 }  // namespace aperture::provider

@@ -5,9 +5,12 @@
 // that returns a number; it logs the sentence and returns the code. No state, any thread.
 #pragma once
 
+#include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "base/log.hpp"
 
@@ -16,11 +19,21 @@ namespace aperture::provider {
 // A sentence as a template argument.
 template <size_t N>
 struct Sentence {
-  char text[N];
+  char text[N] = {};
+  constexpr Sentence() noexcept = default;
   constexpr Sentence(const char (&t)[N]) noexcept {  // NOLINT: conversion is the point
-    for (size_t i = 0; i < N; ++i) text[i] = t[i];
+    std::copy_n(t, N, text);
   }
 };
+
+template <size_t A, size_t B, size_t C>
+constexpr auto join(const char (&a)[A], const Sentence<B>& b, const char (&c)[C]) noexcept {
+  Sentence<A + B + C - 2> whole;
+  char* end = std::copy_n(a, A - 1, whole.text);
+  end = std::copy_n(b.text, B - 1, end);
+  std::copy_n(c, C, end);
+  return whole;
+}
 
 template <Sentence Why, int Code = -FI_ENOSYS>
 struct NotOffered {
@@ -37,5 +50,30 @@ struct NotOffered {
     return &refuse<R, Args...>;
   }
 };
+
+// A table of libfabric's, which is its size and then slots, with that refusal in each slot.
+template <typename Ops, typename Refusal>
+constexpr Ops refusing(Refusal refusal) noexcept {
+  constexpr size_t kSlots = (sizeof(Ops) - sizeof(size_t)) / sizeof(void*);
+  return [&]<size_t... kSlot>(std::index_sequence<kSlot...>) noexcept {
+    return Ops{sizeof(Ops), (static_cast<void>(kSlot), refusal)...};
+  }
+  (std::make_index_sequence<kSlots>());
+}
+
+// The calls that every object has; Kind is the object's name in refusals.
+template <Sentence Kind, typename Bind, typename Control>
+constexpr fi_ops fid_ops(int (*close)(fid*), Bind bind, Control control) noexcept {
+  return {
+      .size = sizeof(fi_ops),
+      .close = close,
+      .bind = bind,
+      .control = control,
+      .ops_open =
+          NotOffered<join("fi_open_ops(", Kind, "): Aperture has no extension of that name")>{},
+      .tostr = NotOffered<"fi_tostr is libfabric's own">{},
+      .ops_set = NotOffered<join("fi_set_ops(", Kind, "): nothing can be overridden here")>{},
+  };
+}
 
 }  // namespace aperture::provider

@@ -1,15 +1,16 @@
 // Wait objects and sleeping: see wait.hpp. Wait sets are in wait_set.cpp.
 #include "provider/wait.hpp"
 
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 
+#include "base/cancellable.h"
 #include "provider/errors.hpp"
 
 namespace aperture::provider {
@@ -86,6 +87,13 @@ bool has_fd(fi_wait_obj obj) noexcept {
   return obj == FI_WAIT_FD || obj == FI_WAIT_POLLFD || obj == FI_WAIT_SET;
 }
 
+int check_blocking(const char* call, fi_wait_obj obj) noexcept {
+  if (obj != FI_WAIT_NONE && obj != FI_WAIT_SET) return 0;
+  APERTURE_WARN("%s: the object was opened with %s; open it with FI_WAIT_UNSPEC to block", call,
+                wait_name(obj));
+  return -FI_EINVAL;
+}
+
 int control_wait(const char* call, fi_wait_obj obj, int fd, int command, void* arg) noexcept {
   if (command != FI_GETWAIT && command != FI_GETWAITOBJ) {
     APERTURE_WARN("%s: command %d is not offered", call, command);
@@ -119,9 +127,13 @@ int Deadline::remaining_ms() const noexcept {
   return static_cast<int>(std::min<uint64_t>(ms, std::numeric_limits<int>::max()));
 }
 
-Slept sleep_on(int fd, const Deadline& deadline) noexcept {
+Slept sleep_on(fi_wait_obj obj, int fd, const Deadline& deadline) {
+  if (obj == FI_WAIT_YIELD) {
+    aperture_cancellable_yield();
+    return Slept::woken;
+  }
   pollfd p{fd, POLLIN, 0};
-  const int n = ::poll(&p, 1, deadline.remaining_ms());
+  const int n = aperture_cancellable_poll(&p, 1, deadline.remaining_ms(), nullptr, nullptr);
   if (n > 0) return Slept::woken;
   return n == 0 ? Slept::timed_out : Slept::interrupted;
 }
@@ -133,6 +145,7 @@ Sleeper::~Sleeper() {
 }
 
 int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::Cq* cq, qp::Counter* counter) {
+  assert(domain_ == nullptr && (cq == nullptr) != (counter == nullptr));
   domain_ = &domain;
   cq_ = cq;
   counter_ = counter;
@@ -148,7 +161,7 @@ int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::Cq* cq, qp::Counter* coun
   }
   epoll_ = move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   const int wake = cq != nullptr ? cq->wake_fd() : counter->wake_fd();
-  if (!epoll_ || !watch(epoll_.get(), wake) || !watch(epoll_.get(), domain.engine->doorbell_fd())) {
+  if (!epoll_ || !watch(epoll_.get(), wake) || !watch(epoll_.get(), domain.engine->sleep_fd())) {
     APERTURE_WARN("opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   std::strerror(errno));
     return -FI_EMFILE;
@@ -171,6 +184,7 @@ bool Sleeper::try_sleep(bool (*ready)(const void*), const void* what) noexcept {
 void Sleeper::arm() noexcept {
   if (!armed_) {
     armed_ = true;
+    assert(domain_->sleepers.size() < domain_->sleepers.capacity());
     domain_->sleepers.push_back(this);
     // what an earlier hand_back() left there: whoever it was for is covered by what is armed now
     if (domain_->engine->lock().threaded()) cq_ != nullptr ? cq_->disarm() : counter_->disarm();
@@ -180,7 +194,8 @@ void Sleeper::arm() noexcept {
 
 void Sleeper::disarm() noexcept {
   armed_ = false;
-  std::erase(domain_->sleepers, this);
+  [[maybe_unused]] const size_t gone = std::erase(domain_->sleepers, this);
+  assert(gone == 1);
   if (domain_->engine->lock().threaded()) {
     cq_ != nullptr ? cq_->hand_back() : counter_->hand_back();
   } else {

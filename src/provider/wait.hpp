@@ -11,6 +11,7 @@
 
 #include <rdma/fi_eq.h>
 
+#include <cassert>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -47,7 +48,9 @@ class Deadline {
 };
 
 enum class Slept { woken, timed_out, interrupted };
-Slept sleep_on(int fd, const Deadline& deadline) noexcept;
+// Until fd is readable; yields once if the object was opened with FI_WAIT_YIELD. A cancellation
+// point: neither the caller nor its callers may have anything to clean up (base/cancellable.h).
+Slept sleep_on(fi_wait_obj obj, int fd, const Deadline& deadline);
 
 // The sleeping side of one CQ or counter.
 class Sleeper {
@@ -106,5 +109,69 @@ void leave_set(WaitSet& set, fid* member, int fd) noexcept;
 
 // 0: it is safe to block on this CQ, counter, event queue or wait set. -FI_EAGAIN: read it first.
 int try_wait_one(fid* what) noexcept;
+
+// 0, or the code with which a blocking read of an object with that wait object is refused.
+int check_blocking(const char* call, fi_wait_obj obj) noexcept;
+
+// What a CQ and a counter have in common: they belong to a domain, and one can sleep until they
+// have something.
+template <typename Fid>
+struct Waited {
+  Fid fid{};
+  nic::Engine* engine = nullptr;
+  Domain* domain = nullptr;
+  Sleeper sleeper;
+  fi_wait_obj wait_obj = FI_WAIT_NONE;
+  WaitSet* wait_set = nullptr;
+  Uses uses;  // endpoints and poll sets
+
+  // As Sleeper::open, and joins the wait set if that is the wait object.
+  int open(Domain& of, fi_wait_obj obj, fid_wait* set, qp::Cq* cq, qp::Counter* counter) {
+    assert(domain == nullptr && of.engine != nullptr);
+    domain = &of;
+    engine = of.engine.get();
+    wait_obj = settle_wait_obj(obj);
+    if (const int rc = sleeper.open(of, wait_obj, cq, counter); rc != 0) return rc;
+    return wait_obj == FI_WAIT_SET ? join_set(set, &fid.fid, sleeper.fd(), wait_set) : 0;
+  }
+  int check_unused(const char* call) const noexcept {
+    const uint32_t n = uses.count();
+    if (n == 0) return 0;
+    APERTURE_WARN("%s: %u endpoint(s) or poll set(s) use it; close them first", call, n);
+    return -FI_EBUSY;
+  }
+  template <typename Object>
+  static void end(Object& object) noexcept {
+    assert(object.uses.count() == 0 && object.domain->uses.count() != 0);
+    if (object.wait_set != nullptr) {
+      leave_set(*object.wait_set, &object.fid.fid, object.sleeper.fd());
+    }
+    Uses& domain_uses = object.domain->uses;
+    delete &object;
+    domain_uses.drop();
+  }
+  // 0: safe to block; -FI_EAGAIN: ready(what) says there is something, read first; -FI_EINVAL:
+  // opened without a wait object.
+  int try_sleep_unless(bool (*ready)(const void*), const void* what) noexcept {
+    if (wait_obj == FI_WAIT_NONE) return -FI_EINVAL;
+    nic::EngineGuard guard(*engine);
+    if (has_fd(wait_obj)) return sleeper.try_sleep(ready, what) ? 0 : -FI_EAGAIN;
+    engine->poll();
+    Sleeper::keep_asleep(*domain);
+    return ready(what) ? -FI_EAGAIN : 0;
+  }
+  // Spins for about the price of a sleep and a wake-up, then makes ready for sleep_on(). False:
+  // look again.
+  template <typename Ready, typename TrySleep>
+  bool may_sleep(Ready&& ready, TrySleep&& try_sleep) noexcept {
+    constexpr uint64_t kSpinNs = 20'000;
+    if (wait_obj == FI_WAIT_YIELD) return true;
+    const uint64_t spin_until = now_ns() + kSpinNs;
+    while (now_ns() < spin_until) {
+      if (ready()) return false;
+    }
+    return try_sleep() == 0;
+  }
+};
 
 }  // namespace aperture::provider

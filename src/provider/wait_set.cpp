@@ -1,8 +1,8 @@
 // Wait sets and fi_trywait: see wait.hpp. man 3 fi_poll.
-#include <sched.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -26,24 +26,26 @@ bool set_try_sleep(WaitSet& set) {
   return true;
 }
 
-int wait_on_set(fid_wait* fid, int timeout) noexcept {
+// What fi_wait returns if it returns now; 1: it sleeps first.
+[[gnu::noinline]] int answer(WaitSet& set, const Deadline& deadline) noexcept {
   return guarded("fi_wait", [&]() -> int {
-    auto& set = object_of<WaitSet>(fid);
-    const Deadline deadline(timeout);
-    for (;;) {
-      if (!set_try_sleep(set)) return 0;
-      if (deadline.passed()) return -FI_ETIMEDOUT;
-      if (set.wait_obj == FI_WAIT_YIELD) {
-        ::sched_yield();
-      } else if (sleep_on(set.epoll.get(), deadline) == Slept::interrupted) {
-        return -FI_EAGAIN;
-      }
-    }
+    if (!set_try_sleep(set)) return 0;
+    return deadline.passed() ? -FI_ETIMEDOUT : 1;
   });
 }
 
+// A cancellation point while it sleeps.
+int wait_on_set(fid_wait* fid, int timeout) {
+  auto& set = object_of<WaitSet>(fid);
+  const Deadline deadline(timeout);
+  for (;;) {
+    if (const int rc = answer(set, deadline); rc != 1) return rc;
+    if (sleep_on(set.wait_obj, set.epoll.get(), deadline) == Slept::interrupted) return -FI_EAGAIN;
+  }
+}
+
 int close_set(fid* fid) noexcept {
-  return guarded("fi_close(wait set)", [&]() -> int {
+  return guarded_close("fi_close(wait set)", [&]() -> int {
     auto& set = object_of<WaitSet>(fid);
     if (const uint32_t n = set.uses.count(); n != 0) {
       APERTURE_WARN("fi_close(wait set): %u queue(s) or counter(s) use it; close them first", n);
@@ -60,15 +62,9 @@ int control_set(fid* fid, int command, void* arg) noexcept {
   return control_wait("fi_control(wait set)", set.wait_obj, set.epoll.get(), command, arg);
 }
 
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_set,
-    .bind = NotOffered<"fi_bind(wait set): name the set in the attributes of a queue instead">{},
-    .control = control_set,
-    .ops_open = NotOffered<"fi_open_ops(wait set): Aperture has no extension of that name">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(wait set): nothing can be overridden here">{},
-};
+fi_ops g_fid_ops = fid_ops<"wait set">(
+    close_set, NotOffered<"fi_bind(wait set): name the set in the attributes of a queue instead">{},
+    control_set);
 
 fi_ops_wait g_wait_ops = {.size = sizeof(fi_ops_wait), .wait = wait_on_set};
 
@@ -119,6 +115,7 @@ int join_set(fid_wait* fid, struct fid* member, int fd, WaitSet*& joined) {
     APERTURE_WARN("joining a wait set: %s", std::strerror(errno));
     return errno == ENOMEM ? -FI_ENOMEM : -FI_ENOSPC;
   }
+  assert(joined == nullptr);
   set.members.push_back(member);
   set.uses.add();
   joined = &set;
@@ -128,14 +125,15 @@ int join_set(fid_wait* fid, struct fid* member, int fd, WaitSet*& joined) {
 void leave_set(WaitSet& set, struct fid* member, int fd) noexcept {
   std::lock_guard guard(set.mutex);
   ::epoll_ctl(set.epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
-  std::erase(set.members, member);
+  [[maybe_unused]] const size_t gone = std::erase(set.members, member);
+  assert(gone == 1);
   set.uses.drop();
 }
 
 int try_wait_one(fid* what) noexcept {
   if (what == nullptr) return -FI_EINVAL;
   switch (what->fclass) {
-    case FI_CLASS_CQ: return object_of<Cq>(what).try_sleep();
+    case FI_CLASS_CQ: return object_of<FabricCq>(what).try_sleep();
     case FI_CLASS_CNTR: return object_of<Cntr>(what).try_sleep();
     case FI_CLASS_EQ: return object_of<Eq>(what).empty() ? 0 : -FI_EAGAIN;
     case FI_CLASS_WAIT: return set_try_sleep(object_of<WaitSet>(what)) ? 0 : -FI_EAGAIN;

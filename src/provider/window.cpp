@@ -2,6 +2,7 @@
 #include "provider/window.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cinttypes>
 #include <cstring>
 #include <memory>
@@ -214,7 +215,10 @@ Result<protect::EndpointId> holder_of(const Region& region, const aperture_windo
 
 // It is bound to nothing any more. Engine lock held.
 void leave_region(Window& window) noexcept {
-  if (window.region != nullptr) std::erase(window.region->windows, &window);
+  if (window.region != nullptr) {
+    [[maybe_unused]] const size_t gone = std::erase(window.region->windows, &window);
+    assert(gone == 1);
+  }
   window.region = nullptr;
   window.entry = {};
 }
@@ -243,6 +247,7 @@ int bind_now(Window& window, const aperture_window_bind& bind, const void* calle
     return fi_code(entry.error());
   }
   leave_region(window);  // what a peer has invalidated
+  assert(window.region == nullptr && entry->generation != 0);
   window.entry = *entry;
   window.region = &region;
   window.of_one = spec.bound_to != 0;
@@ -283,7 +288,7 @@ int end_binding(Window& window) {
 // ---- the calls ----------------------------------------------------------------------------------
 
 int close_window(fid* fid) noexcept {
-  return guarded("fi_close(window)", [&]() -> int {
+  return guarded_close("fi_close(window)", [&]() -> int {
     auto& window = object_of<Window>(fid);
     if (window.entry.generation != 0) {
       if (const int rc = end_binding(window); rc != 0) return rc;
@@ -295,15 +300,9 @@ int close_window(fid* fid) noexcept {
   });
 }
 
-fi_ops g_window_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_window,
-    .bind = NotOffered<"fi_bind(window): a window is bound by the bind call of its ops">{},
-    .control = NotOffered<"fi_control(window): no command is offered">{},
-    .ops_open = NotOffered<"fi_open_ops(window): open the ops of the domain">{},
-    .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-    .ops_set = NotOffered<"fi_set_ops(window): nothing can be overridden here">{},
-};
+fi_ops g_window_fid_ops = fid_ops<"window">(
+    close_window, NotOffered<"fi_bind(window): a window is bound by the bind call of its ops">{},
+    NotOffered<"fi_control(window): no command is offered">{});
 
 int allocate(fid_domain* fid, const aperture_window_attr* attr, aperture_window** out) noexcept {
   return guarded("aperture_window allocate", [&]() -> int {

@@ -46,6 +46,7 @@ constexpr protect::Wording make() noexcept {
   w.right_names.set(Rights::local_read, "FI_WRITE");
   w.right_names.set(Rights::remote_read, "FI_REMOTE_READ");
   w.right_names.set(Rights::remote_write, "FI_REMOTE_WRITE");
+  w.inline_calls[0] = "fi_mr_reg";
   return w;
 }
 

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 
+#include <cassert>
 #include <cstring>
 
 #include "verbs/gids.hpp"
@@ -62,6 +63,7 @@ int init_from_wc(uint8_t port_num, const ibv_wc& wc, const ibv_grh* grh, ibv_ah_
                            "ibv_init_ah_from_wc: the datagram was not sent to an address of this "
                            "host");
   }
+  assert(static_cast<uint32_t>(index) < gid_count());
   attr.is_global = 1;
   attr.grh.dgid = ends.source;
   attr.grh.sgid_index = static_cast<uint8_t>(index);
@@ -107,6 +109,7 @@ APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
     ah->base.pd = pd;
     ah->base.handle = ours.context->next_handle();
     ah->use_pd = Use(ours.uses);
+    assert(!ah->route.remote.is_any_ip() && ours.uses.count() != 0);
     out = ah.release();
     return 0;
   });

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 
 #include "base/event_fd.hpp"
@@ -62,6 +63,7 @@ void AsyncQueue::push(const ibv_async_event& event) noexcept {
           events_.size());
       return;
     }
+    assert(events_.size() < kMaxEvents);
     events_.push_back(event);
     ready_.set(true);
   } catch (...) {
@@ -142,10 +144,10 @@ void note_handed(const ibv_async_event& event) noexcept {
   if (who.mutex == nullptr) return;
   ::pthread_mutex_lock(who.mutex);
   switch (event.event_type) {
-    case IBV_EVENT_CQ_ERR: ++object_of<Cq>(event.element.cq).handed_async; break;
+    case IBV_EVENT_CQ_ERR: ++object_of<DeviceCq>(event.element.cq).handed_async; break;
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_SRQ_LIMIT_REACHED: ++object_of<Srq>(event.element.srq).handed_async; break;
-    default: ++object_of<Qp>(event.element.qp).handed_async; break;
+    default: ++object_of<DeviceQp>(event.element.qp).handed_async; break;
   }
   ::pthread_mutex_unlock(who.mutex);
 }
@@ -156,7 +158,7 @@ using namespace aperture::verbs;
 
 namespace {
 
-// Not inlined: see cancellable.h.
+// Not inlined: see base/cancellable.h.
 [[gnu::noinline]] int look_for_event(AsyncQueue& events, ibv_async_event& event,
                                      bool& taken) noexcept {
   return guarded("ibv_get_async_event", [&] {
@@ -192,6 +194,7 @@ APERTURE_VERB void ibv_ack_async_event(ibv_async_event* event) {
     return;
   }
   ::pthread_mutex_lock(who.mutex);
+  assert(who.completed != nullptr && who.condition != nullptr);
   ++*who.completed;
   ::pthread_cond_signal(who.condition);
   ::pthread_mutex_unlock(who.mutex);

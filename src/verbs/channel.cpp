@@ -1,11 +1,12 @@
 // Raising and fetching completion events: see channel.hpp.
 #include "verbs/channel.hpp"
 
+#include <cassert>
 #include <cerrno>
 #include <memory>
 
+#include "base/cancellable.h"
 #include "base/clock.hpp"
-#include "verbs/cancellable.h"
 #include "verbs/cq.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/real.hpp"
@@ -26,7 +27,7 @@ void rest(nic::Engine& engine) noexcept {
 
 }  // namespace
 
-void Channel::raise(Cq& cq) noexcept {
+void Channel::raise(DeviceCq& cq) noexcept {
   std::lock_guard guard(mutex);
   if (cq.events_waiting++ == 0) {
     cq.next_in_channel = nullptr;
@@ -36,12 +37,13 @@ void Channel::raise(Cq& cq) noexcept {
   if (looking == 0) ready.set(true);
 }
 
-bool Channel::take_first(Cq*& cq) noexcept {
+bool Channel::take_first(DeviceCq*& cq) noexcept {
   std::lock_guard guard(mutex);
   if (first == nullptr) return false;
   cq = first;
   first = cq->next_in_channel;
   if (first == nullptr) last = nullptr;
+  assert(cq->events_waiting != 0);
   if (--cq->events_waiting != 0) {  // the others have their turn before its next one
     cq->next_in_channel = nullptr;
     (last != nullptr ? last->next_in_channel : first) = cq;
@@ -57,7 +59,7 @@ bool Channel::take_first(Cq*& cq) noexcept {
 
 // A peer that answers at once is met here, without the two wake-ups (control thread, then we) that
 // a sleep costs.
-bool Channel::look_a_while(Cq*& cq) noexcept {
+bool Channel::look_a_while(DeviceCq*& cq) noexcept {
   {
     std::lock_guard guard(mutex);
     ++looking;
@@ -71,12 +73,13 @@ bool Channel::look_a_while(Cq*& cq) noexcept {
     taken = take_first(cq);
   }
   std::lock_guard guard(mutex);
+  assert(looking != 0);
   --looking;
   ready.set(first != nullptr);  // others who sleep on the descriptor
   return taken;
 }
 
-Channel::Taken Channel::take(Cq*& cq) noexcept {
+Channel::Taken Channel::take(DeviceCq*& cq) noexcept {
   if (take_first(cq)) return Taken::event;
   if (ready.blocks()) return look_a_while(cq) ? Taken::event : Taken::must_sleep;
   rest(context->engine());
@@ -102,15 +105,14 @@ void Channel::end_sleep(void* channel) noexcept {
 
 int Channel::sleep() {
   const bool asleep = begin_sleep();
-  pollfd either[] = {{ready.get(), POLLIN, 0}, {context->engine().doorbell_fd(), POLLIN, 0}};
+  pollfd either[] = {{ready.get(), POLLIN, 0}, {context->engine().sleep_fd(), POLLIN, 0}};
   if (has_event()) {
     if (asleep) end_sleep(this);
     return 0;
   }
-  const auto nothing = [](void*) {};
   // where a lane must be polled, the control thread does that, and raises the event
-  const int n = asleep ? aperture_cancellable_poll(either, 2, &end_sleep, this)
-                       : aperture_cancellable_poll(either, 1, nothing, nullptr);
+  const int n = asleep ? aperture_cancellable_poll(either, 2, -1, &end_sleep, this)
+                       : aperture_cancellable_poll(either, 1, -1, nullptr, nullptr);
   return n < 0 ? errno : 0;
 }
 
@@ -119,16 +121,17 @@ bool Channel::has_event() noexcept {
   return first != nullptr;
 }
 
-void Channel::forget(Cq& cq) noexcept {
+void Channel::forget(DeviceCq& cq) noexcept {
   std::lock_guard guard(mutex);
-  Cq* before = nullptr;
-  for (Cq* at = first; at != nullptr; before = at, at = at->next_in_channel) {
+  DeviceCq* before = nullptr;
+  for (DeviceCq* at = first; at != nullptr; before = at, at = at->next_in_channel) {
     if (at != &cq) continue;
     (before != nullptr ? before->next_in_channel : first) = cq.next_in_channel;
     if (last == &cq) last = before;
     break;
   }
   cq.events_waiting = 0;
+  assert((first == nullptr) == (last == nullptr));
   ready.set(first != nullptr);
 }
 
@@ -184,8 +187,9 @@ APERTURE_VERB int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
 
 namespace {
 
-// Not inlined: see cancellable.h.
-[[gnu::noinline]] int look_for_event(Channel& channel, Channel::Taken& answer, Cq*& cq) noexcept {
+// Not inlined: see base/cancellable.h.
+[[gnu::noinline]] int look_for_event(Channel& channel, Channel::Taken& answer,
+                                     DeviceCq*& cq) noexcept {
   return guarded("ibv_get_cq_event", [&] {
     answer = channel.take(cq);
     return answer == Channel::Taken::none ? EAGAIN : 0;
@@ -200,7 +204,7 @@ APERTURE_VERB int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void*
   if (!is_ours(channel->context)) return real.call_or(-1, channel, cq, cq_context);
   auto& ours = object_of<Channel>(channel);
   while (true) {
-    Cq* taken = nullptr;
+    DeviceCq* taken = nullptr;
     Channel::Taken answer = Channel::Taken::none;
     int error = look_for_event(ours, answer, taken);
     if (error == 0 && answer == Channel::Taken::event) {

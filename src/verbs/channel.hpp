@@ -12,11 +12,11 @@
 
 namespace aperture::verbs {
 
-struct Cq;
+struct DeviceCq;
 
 struct Channel {
   // Engine lock held.
-  void raise(Cq& cq) noexcept;
+  void raise(DeviceCq& cq) noexcept;
   enum class Taken {
     event,
     must_sleep,  // there is none, and the descriptor blocks
@@ -24,30 +24,30 @@ struct Channel {
   };
   // Hands out an event, which is to be acknowledged; looks for one for a while before it lets the
   // caller sleep.
-  Taken take(Cq*& cq) noexcept;
+  Taken take(DeviceCq*& cq) noexcept;
   // Until it is worth looking again. 0 or an errno. A cancellation point.
   int sleep();
   // The events of a CQ that is being destroyed are taken back.
-  void forget(Cq& cq) noexcept;
+  void forget(DeviceCq& cq) noexcept;
 
   ibv_comp_channel base{};  // first: object_of(). refcnt is guarded by mutex
   Context* context = nullptr;
   ContextUse use_context;
   std::mutex mutex;
   ReadyFd ready;
-  Cq* first = nullptr;  // guarded by mutex, as is what links them
-  Cq* last = nullptr;
+  DeviceCq* first = nullptr;  // guarded by mutex, as is what links them
+  DeviceCq* last = nullptr;
   // Threads that look for themselves before they sleep; guarded by mutex. They take what is raised
   // meanwhile, and the descriptor, which costs three system calls an event, is left alone.
   uint32_t looking = 0;
 
  private:
-  // What the sleep does that is not to be unwound: cancellable.h.
+  // What the sleep does that is not to be unwound: base/cancellable.h.
   [[gnu::noinline]] bool begin_sleep() noexcept;
   [[gnu::noinline]] static void end_sleep(void* channel) noexcept;
   [[gnu::noinline]] bool has_event() noexcept;
-  bool take_first(Cq*& cq) noexcept;
-  bool look_a_while(Cq*& cq) noexcept;
+  bool take_first(DeviceCq*& cq) noexcept;
+  bool look_a_while(DeviceCq*& cq) noexcept;
 };
 
 }  // namespace aperture::verbs

@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <sched.h>
 
+#include <cassert>
 #include <cstdlib>
 #include <cstring>
 
+#include "nic/host_identity.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr.hpp"
 #include "verbs/qp.hpp"
@@ -33,6 +35,7 @@ int processors() noexcept {
 }
 
 int open_device(Context*& made) {
+  nic::host_addresses();  // from here on asking for them cannot fail
   auto nic = nic::VerbsNic::create();
   if (!nic.ok()) {
     return APERTURE_REFUSE(errno_of(nic.error()), "ibv_open_device: the software NIC: %s",
@@ -54,13 +57,14 @@ int open_device(Context*& made) {
 // What is left in a context that its application has closed must not be reached any more.
 void stop_members(Context& context) {
   std::lock_guard guard(context.members_mutex);
-  for (Qp* qp : context.qps) stop(*qp);
+  for (DeviceQp* qp : context.qps) stop(*qp);
   for (Mr* mr : context.mrs) stop(*mr);
 }
 
 int close_device(Context& context) {
   // SYNC POINT: verbs-context: what other threads did to objects that have gone is seen
   const uint32_t left = context.holders.load(std::memory_order_acquire) - 1;
+  assert(left != UINT32_MAX);
   if (left != 0) {
     APERTURE_WARN(
         "ibv_close_device: %u objects of the context are still there; nobody reaches them any "
@@ -77,6 +81,7 @@ int close_device(Context& context) {
 uint32_t ContextUse::drop(Context& context) noexcept {
   // SYNC POINT: verbs-context: whoever frees it sees what all others did to it before
   const uint32_t left = context.holders.fetch_sub(1, std::memory_order_acq_rel) - 1;
+  assert(left != UINT32_MAX);
   if (left == 0) delete &context;
   return left;
 }

@@ -24,7 +24,7 @@
 namespace aperture::verbs {
 
 struct Mr;
-struct Qp;
+struct DeviceQp;
 
 enum class WindowType2 : uint8_t { a, b };
 
@@ -48,8 +48,8 @@ struct Context {
   std::atomic<uint32_t> holders{1};  // its objects, and the application until it closes it
 
   std::mutex members_mutex;
-  std::unordered_set<Mr*> mrs;  // guarded by members_mutex
-  std::unordered_set<Qp*> qps;  // guarded by members_mutex
+  std::unordered_set<Mr*> mrs;        // guarded by members_mutex
+  std::unordered_set<DeviceQp*> qps;  // guarded by members_mutex
 };
 
 inline Context& context_of(ibv_context* context) noexcept {

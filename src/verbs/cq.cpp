@@ -1,6 +1,8 @@
 // Making, polling and destroying completion queues: see cq.hpp.
 #include "verbs/cq.hpp"
 
+#include <cassert>
+
 #include "verbs/errors.hpp"
 #include "verbs/pd.hpp"
 #include "verbs/query.hpp"
@@ -39,11 +41,11 @@ static_assert(offsetof(ibv_cq_ex, mutex) == offsetof(ibv_cq, mutex));
 static_assert(offsetof(ibv_cq_ex, async_events_completed) ==
               offsetof(ibv_cq, async_events_completed));
 
-void Cq::Events::on_completion_event() noexcept {
+void DeviceCq::Events::on_completion_event() noexcept {
   if (cq.channel != nullptr) cq.channel->raise(cq);
 }
 
-void Cq::Events::on_overrun() noexcept {
+void DeviceCq::Events::on_overrun() noexcept {
   APERTURE_WARN(
       "a completion queue of %d entries has overrun: completions are lost, and their queue "
       "pairs go to the error state; make it larger, or poll it more often",
@@ -72,7 +74,7 @@ void fill(ibv_wc& to, const ib::Wc& wc) noexcept {
   to.dlid_path_bits = 0;
 }
 
-int take_some(ib::Cq& queue, int count, ibv_wc* wc) noexcept {
+int take_some(ib::CompletionQueue& queue, int count, ibv_wc* wc) noexcept {
   int taken = 0;
   for (; taken < count && !queue.empty(); ++taken) {
     fill(wc[taken], queue.front());
@@ -94,7 +96,7 @@ struct Wish {
   Pd* parent_domain = nullptr;
 };
 
-int judge(Context& context, const Wish& wish) noexcept {
+int validate(Context& context, const Wish& wish) noexcept {
   if (wish.entries < 1 || wish.entries > int64_t{kMaxCqe}) {
     return APERTURE_REFUSE(EINVAL, "%s: %lld entries; a completion queue has 1 to %u", wish.call,
                            static_cast<long long>(wish.entries), kMaxCqe);
@@ -110,14 +112,14 @@ int judge(Context& context, const Wish& wish) noexcept {
   return 0;
 }
 
-int make_cq(Context& context, const Wish& wish, Cq*& made) {
-  if (const int error = judge(context, wish); error != 0) return error;
+int make_cq(Context& context, const Wish& wish, DeviceCq*& made) {
+  if (const int error = validate(context, wish); error != 0) return error;
   constexpr uint64_t kTimes =
       IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-  auto cq = std::make_unique<Cq>();
-  cq->queue = std::make_unique<ib::Cq>(static_cast<uint32_t>(wish.entries), cq->events,
-                                       (wish.wc_flags & kTimes) != 0,
-                                       memory_of(wish.parent_domain, Resource::cq));
+  auto cq = std::make_unique<DeviceCq>();
+  cq->queue = std::make_unique<ib::CompletionQueue>(static_cast<uint32_t>(wish.entries), cq->events,
+                                                    (wish.wc_flags & kTimes) != 0,
+                                                    memory_of(wish.parent_domain, Resource::cq));
   cq->context = &context;
   cq->single_threaded = wish.single_threaded;
   cq->ex.context = context.base();
@@ -139,7 +141,7 @@ int make_cq(Context& context, const Wish& wish, Cq*& made) {
   return 0;
 }
 
-int judge_extended(const ibv_context* context, const ibv_cq_init_attr_ex& attr) noexcept {
+int validate_extended(const ibv_context* context, const ibv_cq_init_attr_ex& attr) noexcept {
   constexpr const char* kCall = "ibv_create_cq_ex";
   constexpr uint64_t kServed = uint64_t{IBV_WC_STANDARD_FLAGS} |
                                IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
@@ -166,7 +168,7 @@ int judge_extended(const ibv_context* context, const ibv_cq_init_attr_ex& attr) 
   return 0;
 }
 
-int resize(Cq& cq, int entries) {
+int resize(DeviceCq& cq, int entries) {
   if (entries < 1 || entries > static_cast<int>(kMaxCqe)) {
     return APERTURE_REFUSE(EINVAL, "ibv_resize_cq: %d entries; a completion queue has 1 to %u",
                            entries, kMaxCqe);
@@ -177,11 +179,12 @@ int resize(Cq& cq, int entries) {
     return APERTURE_REFUSE(errno_of(s), "ibv_resize_cq: %u completions are in the queue: %s",
                            cq.queue->size(), describe(s.error()));
   }
+  assert(cq.queue->size() <= static_cast<uint32_t>(entries));
   cq.ex.cqe = entries;
   return 0;
 }
 
-int destroy(Cq& cq) {
+int destroy(DeviceCq& cq) {
   if (const uint32_t uses = cq.uses.count(); uses != 0) {
     return APERTURE_REFUSE(EBUSY, "ibv_destroy_cq: %u queue pairs or SRQs still use it", uses);
   }
@@ -189,6 +192,7 @@ int destroy(Cq& cq) {
   if (cq.channel != nullptr) {
     cq.channel->forget(cq);
     std::lock_guard guard(cq.channel->mutex);
+    assert(cq.channel->base.refcnt > 0);
     --cq.channel->base.refcnt;
   }
   cq.context->async.forget(cq.base());
@@ -200,7 +204,7 @@ int destroy(Cq& cq) {
 
 }  // namespace
 
-bool take_one(Cq& cq, ib::Wc& wc) noexcept {
+bool take_one(DeviceCq& cq, ib::Wc& wc) noexcept {
   if (cq.queue->empty()) cq.context->engine().poll();
   if (cq.queue->empty()) return false;
   wc = cq.queue->front();
@@ -211,10 +215,10 @@ bool take_one(Cq& cq, ib::Wc& wc) noexcept {
 int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
   if (nic::in_forked_child()) [[unlikely]]
     return -1;
-  Cq& ours = cq_of(cq);
+  DeviceCq& ours = cq_of(cq);
   nic::Engine& engine = ours.context->engine();
   nic::EngineGuard guard(engine);
-  ib::Cq& queue = *ours.queue;
+  ib::CompletionQueue& queue = *ours.queue;
   if (!queue.empty()) return take_some(queue, count, wc);
   engine.poll();
   // armed and empty: next the application waits, so what arrives shall ring the doorbell at once
@@ -227,7 +231,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept {
   if (nic::in_forked_child()) return EOPNOTSUPP;
-  Cq& ours = cq_of(cq);
+  DeviceCq& ours = cq_of(cq);
   nic::EngineGuard guard(ours.context->engine());
   ours.queue->arm(solicited_only != 0);
   ours.about_to_wait = true;
@@ -235,8 +239,8 @@ int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept {
 }
 
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) noexcept {
-  auto* made = guarded_new<Cq>("ibv_create_cq_ex", [&](Cq*& out) {
-    if (const int error = judge_extended(context, *attr); error != 0) return error;
+  auto* made = guarded_new<DeviceCq>("ibv_create_cq_ex", [&](DeviceCq*& out) {
+    if (const int error = validate_extended(context, *attr); error != 0) return error;
     const bool with_flags = (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
     Wish wish{"ibv_create_cq_ex", attr->cqe, attr->cq_context, attr->channel, attr->comp_vector};
     wish.wc_flags = attr->wc_flags;
@@ -265,7 +269,7 @@ APERTURE_VERB ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_cont
   if (!is_ours(context)) {
     return real.call_or<ibv_cq*>(nullptr, context, cqe, cq_context, channel, comp_vector);
   }
-  auto* made = guarded_new<Cq>("ibv_create_cq", [&](Cq*& out) {
+  auto* made = guarded_new<DeviceCq>("ibv_create_cq", [&](DeviceCq*& out) {
     return make_cq(context_of(context), {"ibv_create_cq", cqe, cq_context, channel, comp_vector},
                    out);
   });

@@ -12,12 +12,12 @@ namespace aperture::verbs {
 
 namespace {
 
-Cq& ours(ibv_cq_ex* cq) noexcept {
-  return object_of<Cq>(cq);
+DeviceCq& ours(ibv_cq_ex* cq) noexcept {
+  return object_of<DeviceCq>(cq);
 }
 
 // 0, ENOENT when there is no completion, or another errno.
-int take_next(Cq& cq) noexcept {
+int take_next(DeviceCq& cq) noexcept {
   if (nic::in_forked_child()) [[unlikely]]
     return EOPNOTSUPP;
   nic::EngineGuard guard(cq.context->engine());
@@ -29,7 +29,7 @@ int take_next(Cq& cq) noexcept {
 
 int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) noexcept {
   if (attr != nullptr && attr->comp_mask != 0) return EINVAL;
-  Cq& queue = ours(cq);
+  DeviceCq& queue = ours(cq);
   if (!queue.single_threaded) queue.poll_mutex.lock();
   const int error = take_next(queue);
   if (error != 0 && !queue.single_threaded) queue.poll_mutex.unlock();
@@ -41,7 +41,7 @@ int next_poll(ibv_cq_ex* cq) noexcept {
 }
 
 void end_poll(ibv_cq_ex* cq) noexcept {
-  Cq& queue = ours(cq);
+  DeviceCq& queue = ours(cq);
   if (!queue.single_threaded) queue.poll_mutex.unlock();
 }
 

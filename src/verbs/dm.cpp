@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cassert>
 #include <cstring>
 #include <memory>
 
@@ -62,6 +63,7 @@ int allocate(Context& context, const ibv_alloc_dm_attr& attr, Dm*& made) {
   dm->base.comp_mask = IBV_DM_MASK_HANDLE;
   dm->base.handle = context.next_handle();
   dm->memory = std::move(memory).value();
+  assert(dm->memory.size() >= attr.length && attr.length != 0);
   dm->length = attr.length;
   dm->use_context = ContextUse(context);
   made = dm.release();
@@ -82,6 +84,7 @@ int free_dm(ibv_dm* dm) noexcept {
     if (ours.uses.count() != 0) {
       return APERTURE_REFUSE(EBUSY, "ibv_free_dm: a region of it is still registered");
     }
+    assert(ours.length <= ours.memory.size());
     delete &ours;
     return 0;
   });

@@ -4,17 +4,20 @@
 // Data-path entries call only noexcept code and need no wrapping. No state, any thread.
 #pragma once
 
-#include <pthread.h>
-
-#include <atomic>
 #include <cerrno>
 #include <new>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/not_cancelled.hpp"
+#include "base/uses.hpp"
 #include "nic/fork_guard.hpp"
 
 namespace aperture::verbs {
+
+// for the calls, which stand in the global namespace
+using aperture::object_of;
+using aperture::Use;
 
 // A refusal: logs the sentence (printf-style) and is the errno.
 #define APERTURE_REFUSE(error, ...) \
@@ -24,19 +27,7 @@ namespace aperture::verbs {
   }())
 
 // Of control calls none is a cancellation point, as none is in libibverbs but the two that wait for
-// events: a thread that is cancelled inside would leave its locks behind.
-class NotCancelled {
- public:
-  NotCancelled() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
-  NotCancelled(const NotCancelled&) = delete;
-  NotCancelled& operator=(const NotCancelled&) = delete;
-
- private:
-  int before_ = PTHREAD_CANCEL_ENABLE;
-};
-
-// Runs fn, which returns 0 or an errno; so does this.
+// events. Runs fn, which returns 0 or an errno; so does this.
 template <typename Fn>
 int guarded(const char* call, Fn&& fn) noexcept {
   if (nic::in_forked_child()) {
@@ -71,48 +62,6 @@ Object* guarded_new(const char* call, Fn&& fn) noexcept {
   if (error == 0) return made;
   errno = error;
   return nullptr;
-}
-
-// How many objects refer to this one: it cannot be destroyed until there is none.
-class Uses {
- public:
-  // relaxed: a count alone; what is behind it is published by whoever handed the object over
-  void add() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
-  void drop() noexcept {
-    // SYNC POINT: verbs-uses: what the child did to its parent is visible before the parent goes
-    count_.fetch_sub(1, std::memory_order_release);
-  }
-  uint32_t count() const noexcept {
-    // SYNC POINT: verbs-uses: a destruction that reads 0 sees what every child did
-    return count_.load(std::memory_order_acquire);
-  }
-
- private:
-  std::atomic<uint32_t> count_{0};
-};
-
-// One use of an object, for as long as this lives.
-class Use {
- public:
-  Use() noexcept = default;
-  explicit Use(Uses& uses) noexcept : uses_(&uses) { uses.add(); }
-  Use(Use&& other) noexcept : uses_(std::exchange(other.uses_, nullptr)) {}
-  Use& operator=(Use&& other) noexcept {
-    std::swap(uses_, other.uses_);
-    return *this;
-  }
-  ~Use() {
-    if (uses_ != nullptr) uses_->drop();
-  }
-
- private:
-  Uses* uses_ = nullptr;
-};
-
-// The object of ours whose first member is this one of libibverbs'.
-template <typename Object, typename Base>
-Object& object_of(Base* base) noexcept {
-  return *reinterpret_cast<Object*>(base);
 }
 
 }  // namespace aperture::verbs

@@ -28,6 +28,7 @@ constexpr int errno_of(Errc e) noexcept {
     case Errc::no_key: return EEXIST;
     case Errc::key_rejected: return EINVAL;
     case Errc::access_denied: return EACCES;
+    case Errc::bad_buffer: return EFAULT;
     case Errc::truncated: return EMSGSIZE;
     case Errc::canceled: return ECANCELED;
     case Errc::refused: return ECONNREFUSED;

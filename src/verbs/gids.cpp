@@ -3,16 +3,16 @@
 #include "verbs/gids.hpp"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <net/if.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
-#include <memory>
 
 #include "nic/host_identity.hpp"
 #include "verbs/device.hpp"
 #include "verbs/entry.hpp"
+#include "verbs/path_table.hpp"
 #include "verbs/real.hpp"
 
 namespace aperture::verbs {
@@ -22,6 +22,7 @@ uint32_t gid_count() noexcept {
 }
 
 ibv_gid gid_at(uint32_t index) noexcept {
+  assert(index < gid_count());
   ibv_gid gid;
   std::memcpy(gid.raw, nic::host_addresses()[index].ip.data(), sizeof gid.raw);
   return gid;
@@ -31,21 +32,6 @@ Address address_of(const ibv_gid& gid) noexcept {
   Address address;
   std::memcpy(address.ip.data(), gid.raw, sizeof gid.raw);
   return address;
-}
-
-uint32_t interface_of(uint32_t index) noexcept {
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return 0;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(first, ::freeifaddrs);
-  const Address& wanted = nic::host_addresses()[index];
-  for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr) continue;
-    const size_t length =
-        at->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    auto address = Address::from_sockaddr(at->ifa_addr, length);
-    if (address.ok() && address->ip == wanted.ip) return ::if_nametoindex(at->ifa_name);
-  }
-  return 0;
 }
 
 namespace {
@@ -60,7 +46,8 @@ ibv_gid_entry entry_at(uint32_t index) noexcept {
   entry.gid_index = index;
   entry.port_num = kPort;
   entry.gid_type = IBV_GID_TYPE_ROCE_V2;
-  entry.ndev_ifindex = interface_of(index);
+  // 0: no interface has it now
+  entry.ndev_ifindex = ::if_nametoindex(interface_of(nic::host_addresses()[index]).c_str());
   return entry;
 }
 
@@ -100,6 +87,7 @@ APERTURE_VERB int _ibv_query_gid_ex(ibv_context* context, uint32_t port_num, uin
   if (flags != 0) return EOPNOTSUPP;
   if (port_num != kPort) return EINVAL;
   if (!is_gid(port_num, gid_index)) return ENODATA;
+  assert(gid_index < gid_count());
   put_entry(entry, entry_size, entry_at(gid_index));
   return 0;
 }

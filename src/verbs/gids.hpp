@@ -14,8 +14,6 @@ uint32_t gid_count() noexcept;
 ibv_gid gid_at(uint32_t index) noexcept;
 // The address behind a GID, port 0.
 Address address_of(const ibv_gid& gid) noexcept;
-// The index of the interface that has this GID's address, 0 if none has it now.
-uint32_t interface_of(uint32_t index) noexcept;
 
 inline constexpr uint32_t kPort = 1;  // the only one
 inline constexpr uint16_t kPkey = 0xffff;

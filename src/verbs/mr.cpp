@@ -4,10 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cinttypes>
 #include <memory>
 
 #include "base/clock.hpp"
+#include "base/no_throw.hpp"
 #include "ib/words.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr_keys.hpp"
@@ -23,7 +25,8 @@ constexpr unsigned kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRI
                                   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                                   IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
                                   IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
-constexpr uint64_t kPatienceNs = 1'000'000'000;  // of a deregistration, with who is still inside
+constexpr uint64_t kQuietTimeoutNs =
+    1'000'000'000;  // of a deregistration, with who is still inside
 
 // What an application asks for, whatever the call.
 struct Wish {
@@ -34,7 +37,7 @@ struct Wish {
   unsigned access;
 };
 
-int judge_access(const char* call, unsigned access) noexcept {
+int validate_access(const char* call, unsigned access) noexcept {
   if ((access & ~kKnownAccess) != 0) {
     return APERTURE_REFUSE(EINVAL, "%s: access 0x%x has bits that this device does not know", call,
                            access);
@@ -59,7 +62,7 @@ bool is_mapped(uint64_t start, uint64_t length) noexcept {
   return mapped;
 }
 
-int judge_range(const Wish& wish) noexcept {
+int validate_range(const Wish& wish) noexcept {
   const bool everything = wish.length == SIZE_MAX && wish.start == 0;
   if (everything) {
     if ((wish.access & IBV_ACCESS_ON_DEMAND) != 0) return 0;
@@ -145,23 +148,28 @@ int revoke(Context& context, protect::RegionHandle region, bool& revoking) noexc
     if (s.error() != Errc::busy) return errno_of(s);
   }
   revoking = true;
-  if (!keys.wait_until_quiet(region, now_ns() + kPatienceNs) || !keys.revoke_poll(region)) {
+  if (!keys.wait_until_quiet(region, now_ns() + kQuietTimeoutNs) || !keys.revoke_poll(region)) {
     return EBUSY;
   }
   return 0;
 }
 
-// Windows are bound to it by the number of its key from now on.
-Status make_bindable(Mr& mr) noexcept {
-  nic::EngineGuard guard(mr.pd->context->engine());
-  return mr.pd->context->nic->windows().enter_region(mr.base.lkey, mr.bindable);
+// It is one of its context's, and windows are bound to it by the number of its key from now on.
+Status enter_books(Mr& mr) noexcept {
+  Context& context = *mr.pd->context;
+  const std::lock_guard members(context.members_mutex);
+  if (const Status s = no_throw([&] { context.mrs.insert(&mr); }); !s) return s;
+  nic::EngineGuard guard(context.engine());
+  const Status s = context.nic->windows().enter_region(mr.base.lkey, mr.bindable);
+  if (!s) context.mrs.erase(&mr);
+  return s;
 }
 
 int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
   wish.access &= ~IBV_ACCESS_OPTIONAL_RANGE;
-  if (const int error = judge_access(wish.call, wish.access); error != 0) return error;
+  if (const int error = validate_access(wish.call, wish.access); error != 0) return error;
   if ((wish.access & IBV_ACCESS_ZERO_BASED) != 0) wish.origin = 0;
-  if (const int error = judge_range(wish); error != 0) return error;
+  if (const int error = validate_range(wish); error != 0) return error;
   Pd& ours = pd_of(pd);
   KeyNumber number;
   if (!number.draw()) {
@@ -178,13 +186,12 @@ int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
   mr->pd = &ours;
   fill(*mr, wish, ours, region);
   mr->use_pd = Use(ours.uses);
-  if (const Status s = make_bindable(*mr); !s.ok()) {
+  assert(mr->base.lkey == mr->base.rkey && !mr->revoking);
+  if (const Status s = enter_books(*mr); !s.ok()) {
     bool revoking = false;
     revoke(*ours.context, region, revoking);
     return APERTURE_REFUSE(errno_of(s), "%s: out of memory", wish.call);
   }
-  std::lock_guard guard(ours.context->members_mutex);
-  ours.context->mrs.insert(mr.get());
   number.keep();
   made = mr.release();
   return 0;
@@ -235,7 +242,8 @@ int deregister(Mr& mr) {
   KeyNumber::give_back(mr.base.rkey);
   {
     std::lock_guard guard(context.members_mutex);
-    context.mrs.erase(&mr);
+    [[maybe_unused]] const size_t gone = context.mrs.erase(&mr);
+    assert(gone == 1);
   }
   delete &mr;
   return 0;
@@ -251,7 +259,7 @@ struct Change {
   unsigned access;
 };
 
-int judge_change(Mr& mr, const Change& change) noexcept {
+int validate_change(Mr& mr, const Change& change) noexcept {
   constexpr const char* kCall = "ibv_rereg_mr";
   if (change.flags == 0 || (change.flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) != 0) {
     return APERTURE_REFUSE(EINVAL, "%s: flags 0x%x are none, or unknown", kCall, change.flags);
@@ -278,18 +286,18 @@ int reregister(Mr& mr, const Change& change, const void* caller) {
     errno = error;
     return int{IBV_REREG_MR_ERR_INPUT};
   };
-  if (const int error = judge_change(mr, change); error != 0) return refuse(error);
+  if (const int error = validate_change(mr, change); error != 0) return refuse(error);
   Wish wish{"ibv_rereg_mr", mr.bindable.base, mr.base.length, mr.bindable.origin, mr.access};
   if ((change.flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) {
     wish.access = change.access & ~IBV_ACCESS_OPTIONAL_RANGE;
-    if (const int error = judge_access(wish.call, wish.access); error != 0) return refuse(error);
+    if (const int error = validate_access(wish.call, wish.access); error != 0) return refuse(error);
   }
   if ((change.flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
     wish.start = wish.origin = reinterpret_cast<uint64_t>(change.addr);
     wish.length = change.length;
   }
   if ((wish.access & IBV_ACCESS_ZERO_BASED) != 0) wish.origin = 0;
-  if (const int error = judge_range(wish); error != 0) return refuse(error);
+  if (const int error = validate_range(wish); error != 0) return refuse(error);
   Pd& pd = (change.flags & IBV_REREG_MR_CHANGE_PD) != 0 ? pd_of(change.pd) : *mr.pd;
   protect::RegionHandle fresh;
   if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0) {

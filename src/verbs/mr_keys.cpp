@@ -2,16 +2,24 @@
 // objects may outlive whatever would free it.
 #include "verbs/mr_keys.hpp"
 
+#include <new>
+
+#include "base/no_throw.hpp"
 #include "base/random.hpp"
 
 namespace aperture::verbs {
 
 protect::KeyNumbers* key_numbers() noexcept {
-  static protect::KeyNumbers* const made = [] {
-    auto created = protect::KeyNumbers::create();
-    return created.ok() ? std::move(created).value().release() : nullptr;
-  }();
-  return made;
+  protect::KeyNumbers* book = nullptr;
+  [[maybe_unused]] const Status s = no_throw([&] {
+    static protect::KeyNumbers* const made = [] {
+      auto created = protect::KeyNumbers::create();
+      if (!created) throw std::bad_alloc();  // not made: the next one to ask tries again
+      return std::move(created).value().release();
+    }();
+    book = made;
+  });
+  return book;
 }
 
 KeyNumber::~KeyNumber() {

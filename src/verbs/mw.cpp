@@ -1,6 +1,8 @@
 // Allocating, binding and freeing memory windows: see mw.hpp.
 #include "verbs/mw.hpp"
 
+#include <cassert>
+
 #include "base/clock.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr.hpp"
@@ -13,7 +15,7 @@ namespace {
 
 using protect::WindowAnswer;
 
-constexpr uint64_t kPatienceNs = 1'000'000'000;  // of a deallocation, with who is still inside
+constexpr uint64_t kQuietTimeoutNs = 1'000'000'000;  // of a deallocation, with who is still inside
 constexpr long kPauseNs = 20'000;
 
 protect::WindowType type_of(const Context& context, ibv_mw_type type) noexcept {
@@ -42,6 +44,7 @@ int allocate(ibv_pd* pd, ibv_mw_type type, Mw*& made) {
   context.nic->windows().windows.add(*mw->window);
   mw->base.context = pd->context;
   mw->base.pd = pd;
+  assert(!mw->window->is_bound());
   mw->base.rkey = mw->window->key();
   mw->base.handle = context.next_handle();
   mw->base.type = type;
@@ -59,7 +62,7 @@ int close(Mw& mw) {
     nic::EngineGuard guard(context.engine());
     answer = mw.window->close();
   }
-  const uint64_t deadline_ns = now_ns() + kPatienceNs;
+  const uint64_t deadline_ns = now_ns() + kQuietTimeoutNs;
   while (answer == WindowAnswer::waits) {
     if (now_ns() > deadline_ns) return EBUSY;
     const timespec pause{0, kPauseNs};
@@ -68,6 +71,7 @@ int close(Mw& mw) {
     answer = mw.window->poll();
   }
   nic::EngineGuard guard(context.engine());
+  assert(!mw.window->is_bound());
   context.nic->windows().windows.remove(*mw.window);
   mw.window.reset();
   return 0;
@@ -116,8 +120,8 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
         pd_of(mw->pd).id != pd_of(qp->pd).id) {
       return APERTURE_REFUSE(EPERM, "%s: the window and the queue pair are of two PDs", kCall);
     }
-    if (const int error = judge_bind(kCall, BindBy::call, *mw, info); error != 0) return error;
-    Qp& ours = qp_of(qp);
+    if (const int error = validate_bind(kCall, BindBy::call, *mw, info); error != 0) return error;
+    DeviceQp& ours = qp_of(qp);
     nic::EngineGuard guard(ours.engine());
     ib::BindWr bind;
     fill_bind(bind, mw, info, 0, caller);
@@ -138,8 +142,8 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
   });
 }
 
-int judge_bind(const char* call, BindBy by, const ibv_mw& mw,
-               const ibv_mw_bind_info& info) noexcept {
+int validate_bind(const char* call, BindBy by, const ibv_mw& mw,
+                  const ibv_mw_bind_info& info) noexcept {
   constexpr unsigned kGivable = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
                                 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
   if ((by == BindBy::work_request) == (mw.type == IBV_MW_TYPE_1)) {

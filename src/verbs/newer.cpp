@@ -25,44 +25,23 @@ APERTURE_VERB ibv_context* ibv_import_device(int cmd_fd) {
   return real.call_or<ibv_context*>(nullptr, cmd_fd);
 }
 
-APERTURE_VERB ibv_pd* ibv_import_pd(ibv_context* context, uint32_t pd_handle) {
-  APERTURE_REAL(ibv_import_pd, "IBVERBS_1.10");
-  if (!is_ours(context)) return real.call_or<ibv_pd*>(nullptr, context, pd_handle);
-  refuse_import("ibv_import_pd");
-  return nullptr;
-}
-
-APERTURE_VERB void ibv_unimport_pd(ibv_pd* pd) {
-  APERTURE_REAL(ibv_unimport_pd, "IBVERBS_1.10");
-  auto* real_unimport = real.get();
-  if (!is_ours(pd->context) && real_unimport != nullptr) real_unimport(pd);
-}
-
-APERTURE_VERB ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t mr_handle) {
-  APERTURE_REAL(ibv_import_mr, "IBVERBS_1.10");
-  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, mr_handle);
-  refuse_import("ibv_import_mr");
-  return nullptr;
-}
-
-APERTURE_VERB void ibv_unimport_mr(ibv_mr* mr) {
-  APERTURE_REAL(ibv_unimport_mr, "IBVERBS_1.10");
-  auto* real_unimport = real.get();
-  if (!is_ours(mr->context) && real_unimport != nullptr) real_unimport(mr);
-}
-
-APERTURE_VERB ibv_dm* ibv_import_dm(ibv_context* context, uint32_t dm_handle) {
-  APERTURE_REAL(ibv_import_dm, "IBVERBS_1.13");
-  if (!is_ours(context)) return real.call_or<ibv_dm*>(nullptr, context, dm_handle);
-  refuse_import("ibv_import_dm");
-  return nullptr;
-}
-
-APERTURE_VERB void ibv_unimport_dm(ibv_dm* dm) {
-  APERTURE_REAL(ibv_unimport_dm, "IBVERBS_1.13");
-  auto* real_unimport = real.get();
-  if (!is_ours(dm->context) && real_unimport != nullptr) real_unimport(dm);
-}
+// Importing an object by its handle, and giving it back. `from` is what the import is given;
+// `context_of_it` leads from there to the context.
+#define APERTURE_IMPORT(object, version, From, from, context_of_it)                         \
+  APERTURE_VERB ibv_##object* ibv_import_##object(From* from, uint32_t handle) {            \
+    APERTURE_REAL(ibv_import_##object, version);                                            \
+    if (!is_ours(context_of_it)) return real.call_or<ibv_##object*>(nullptr, from, handle); \
+    refuse_import("ibv_import_" #object);                                                   \
+    return nullptr;                                                                         \
+  }                                                                                         \
+  APERTURE_VERB void ibv_unimport_##object(ibv_##object* object) {                          \
+    APERTURE_REAL(ibv_unimport_##object, version);                                          \
+    auto* real_unimport = real.get();                                                       \
+    if (!is_ours(object->context) && real_unimport != nullptr) real_unimport(object);       \
+  }
+APERTURE_IMPORT(pd, "IBVERBS_1.10", ibv_context, context, context)
+APERTURE_IMPORT(mr, "IBVERBS_1.10", ibv_pd, pd, pd->context)
+APERTURE_IMPORT(dm, "IBVERBS_1.13", ibv_context, context, context)
 
 // --- younger than rdma-core 44 ---
 // Their structs need not be known: nobody of ours looks into them.

@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "base/guarded_copy.hpp"
+#include "base/no_throw.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/rdma_cm_channel.hpp"
 #include "verbs/rdma_cm_commands.hpp"
@@ -26,15 +29,26 @@ struct Table {
 };
 
 Table& table() noexcept {
-  static auto* const the_one = new Table;  // descriptors are closed until the very end
+  // never destroyed, since descriptors are closed until the very end; and nobody has to allocate it
+  alignas(Table) static std::byte place[sizeof(Table)];
+  static auto* const the_one = new (place) Table;
   return *the_one;
 }
 
 std::atomic<pid_t> owner{0};
 
 void mark(int fd, bool on) noexcept {
+  assert(fd >= 0 && fd < kMaxMarkedFd);
   // relaxed: see is_marked()
   fd_marks[static_cast<size_t>(fd)].store(on ? 1 : 0, std::memory_order_relaxed);
+}
+
+// Errors: no_memory.
+Status enter(int fd, const std::shared_ptr<rdma_cm::Channel>& channel) noexcept {
+  const std::lock_guard guard(table().mutex);
+  const Status s = no_throw([&] { table().channels[fd] = channel; });
+  if (s.ok()) mark(fd, true);
+  return s;
 }
 
 // Takes it out; the channel if that was its last descriptor.
@@ -72,10 +86,10 @@ int open_channel(int flags) noexcept {
   }
   own_channels();
   forget(fd.get());  // a number whose last owner was closed behind our back
-  Table& t = table();
-  const std::lock_guard guard(t.mutex);
-  t.channels[fd.get()] = *std::move(channel);
-  mark(fd.get(), true);
+  if (const Status s = enter(fd.get(), *channel); !s) {
+    errno = errno_of(s);
+    return -1;
+  }
   return fd.release();
 }
 
@@ -102,13 +116,15 @@ Status copied(int fd, int copy) noexcept {
   if (!owns_channels()) return {};
   if (copy >= kMaxMarkedFd) return Errc::no_fds;
   forget(copy);
-  Table& t = table();
-  const std::lock_guard guard(t.mutex);
-  const auto at = t.channels.find(fd);
-  if (at == t.channels.end()) return {};
-  t.channels[copy] = at->second;
-  mark(copy, true);
-  return {};
+  std::shared_ptr<rdma_cm::Channel> channel;
+  {
+    const std::lock_guard guard(table().mutex);
+    const auto at = table().channels.find(fd);
+    if (at == table().channels.end()) return {};
+    channel = at->second;
+  }
+  assert(channel != nullptr && copy != fd);
+  return enter(copy, channel);
 }
 
 void forget(int fd) noexcept {

@@ -37,8 +37,8 @@ bool owns_channels() noexcept;
 // From now on this process does: it was forked before its parent had made anything of them.
 void own_channels() noexcept;
 
-// `copy` has become another descriptor of the same open file as `fd`. Errors: no_fds: the number is
-// too high.
+// `copy` has become another descriptor of the same open file as `fd`. Errors: no_fds (the number is
+// too high), no_memory.
 Status copied(int fd, int copy) noexcept;
 // The descriptor is about to be closed, or has been. The channel ends with its last one.
 void forget(int fd) noexcept;

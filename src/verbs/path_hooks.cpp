@@ -69,49 +69,41 @@ class Next {
   std::atomic<void*> found_{nullptr};
 };
 
+// The types of the functions that are hooked.
 using Open = int(const char*, int, ...);
 using OpenAt = int(int, const char*, int, ...);
 using Open2 = int(const char*, int);
 using OpenAt2 = int(int, const char*, int);
+using FOpen = FILE*(const char*, const char*);
+using Fcntl = int(int, int, ...);
 using Stat = int(const char*, struct stat*);
 using FdStat = int(int, struct stat*);
+using Write = ssize_t(int, const void*, size_t);
+using OfFd = int(int);
+using Dup2 = int(int, int);
+using Dup3 = int(int, int, int);
+using CloseRange = int(unsigned, unsigned, int);
+using CloseFrom = void(int);
 
-constinit Next<ssize_t(int, const void*, size_t)> next_write("write");
-constinit Next<int(int)> next_close("close");
-constinit Next<int(int)> next_dup("dup");
-constinit Next<int(int, int)> next_dup2("dup2");
-constinit Next<int(int, int, int)> next_dup3("dup3");
-constinit Next<int(int, int, ...)> next_fcntl("fcntl");
-constinit Next<int(int, int, ...)> next_fcntl64("fcntl64");
-constinit Next<int(unsigned, unsigned, int)> next_close_range("close_range");
-constinit Next<void(int)> next_closefrom("closefrom");
-constinit Next<Open> next_open("open");
-constinit Next<Open> next_open64("open64");
-constinit Next<OpenAt> next_openat("openat");
-constinit Next<OpenAt> next_openat64("openat64");
-constinit Next<Open2> next_open_2("__open_2");
-constinit Next<Open2> next_open64_2("__open64_2");
-constinit Next<OpenAt2> next_openat_2("__openat_2");
-constinit Next<OpenAt2> next_openat64_2("__openat64_2");
-constinit Next<FILE*(const char*, const char*)> next_fopen("fopen");
-constinit Next<FILE*(const char*, const char*)> next_fopen64("fopen64");
-constinit Next<int(const char*, int)> next_access("access");
-constinit Next<Stat> next_stat("stat");
-constinit Next<Stat> next_stat64("stat64");
-constinit Next<Stat> next_lstat("lstat");
-constinit Next<Stat> next_lstat64("lstat64");
-constinit Next<FdStat> next_fstat("fstat");
-constinit Next<FdStat> next_fstat64("fstat64");
+// Each function that is hooked, and its type.
+// clang-format off
+#define APERTURE_EACH_HOOK(EACH)                                                         \
+  EACH(write, Write) EACH(close, OfFd) EACH(dup, OfFd) EACH(dup2, Dup2) EACH(dup3, Dup3) \
+  EACH(fcntl, Fcntl) EACH(fcntl64, Fcntl) EACH(close_range, CloseRange)                  \
+  EACH(closefrom, CloseFrom) EACH(open, Open) EACH(open64, Open) EACH(openat, OpenAt)    \
+  EACH(openat64, OpenAt) EACH(__open_2, Open2) EACH(__open64_2, Open2)                   \
+  EACH(__openat_2, OpenAt2) EACH(__openat64_2, OpenAt2) EACH(fopen, FOpen)               \
+  EACH(fopen64, FOpen) EACH(access, Open2) EACH(stat, Stat) EACH(stat64, Stat)           \
+  EACH(lstat, Stat) EACH(lstat64, Stat) EACH(fstat, FdStat) EACH(fstat64, FdStat)
+// clang-format on
+
+#define APERTURE_DEFINE_NEXT(name, Type) constinit Next<Type> next_##name(#name);
+APERTURE_EACH_HOOK(APERTURE_DEFINE_NEXT)
 
 // So that the first call of a hook in a signal handler does not have to look anything up.
 [[gnu::constructor]] void find_all() noexcept {
-  next_write.get(), next_close.get(), next_dup.get(), next_dup2.get(), next_dup3.get();
-  next_fcntl.get(), next_fcntl64.get(), next_close_range.get(), next_closefrom.get();
-  next_open.get(), next_open64.get(), next_openat.get(), next_openat64.get();
-  next_open_2.get(), next_open64_2.get(), next_openat_2.get(), next_openat64_2.get();
-  next_fopen.get(), next_fopen64.get(), next_access.get();
-  next_stat.get(), next_stat64.get(), next_lstat.get(), next_lstat64.get();
-  next_fstat.get(), next_fstat64.get();
+#define APERTURE_FIND_NEXT(name, Type) next_##name.get();
+  APERTURE_EACH_HOOK(APERTURE_FIND_NEXT)
 }
 
 int failed(int error) noexcept {
@@ -153,6 +145,13 @@ bool open_ours(const char* path, int flags, int& fd) noexcept {
   return false;
 }
 
+// The same for fopen(): only files can be ours there, and only to be read.
+bool fopen_ours(const char* path, const char* mode, int& fd) noexcept {
+  const bool reads = mode[0] == 'r' && std::strchr(mode, '+') == nullptr;
+  return reads && may_be_ours(path) && kind_of_path(path) == PathKind::file &&
+         open_ours(path, O_RDONLY | O_CLOEXEC, fd);
+}
+
 bool stat_ours(const char* path, struct stat* out) noexcept {
   if (!may_be_ours(path)) [[likely]]
     return false;
@@ -172,9 +171,11 @@ bool fstat_ours(int fd, struct stat* out) noexcept {
 
 // What a call has made another descriptor of fd.
 int copy_made(int fd, int copy) noexcept {
-  if (copy < 0 || copied(fd, copy).ok()) return copy;
+  if (copy < 0) return copy;
+  const Status s = copied(fd, copy);
+  if (s.ok()) return copy;
   next_close.get()(copy);
-  return failed(EMFILE);
+  return failed(s.error() == Errc::no_memory ? ENOMEM : EMFILE);
 }
 
 bool has_mode(int flags) noexcept {
@@ -238,25 +239,18 @@ APERTURE_HOOK int dup3(int fd, int copy, int flags) noexcept {
 
 // Its third argument is an int, a long or a pointer, all passed alike on the machines that we run
 // on; where there is none, what is passed on is not looked at.
-APERTURE_HOOK int fcntl(int fd, int command, ...) {
-  va_list args;
-  va_start(args, command);
-  void* const argument = va_arg(args, void*);
-  va_end(args);
-  if (!is_marked(fd)) [[likely]]
-    return next_fcntl.get()(fd, command, argument);
-  return fcntl_ours(fd, command, argument);
-}
-
-APERTURE_HOOK int fcntl64(int fd, int command, ...) {
-  va_list args;
-  va_start(args, command);
-  void* const argument = va_arg(args, void*);
-  va_end(args);
-  if (!is_marked(fd)) [[likely]]
-    return next_fcntl64.get()(fd, command, argument);
-  return fcntl_ours(fd, command, argument);
-}
+#define APERTURE_FCNTL_HOOK(name)                      \
+  APERTURE_HOOK int name(int fd, int command, ...) {   \
+    va_list args;                                      \
+    va_start(args, command);                           \
+    void* const argument = va_arg(args, void*);        \
+    va_end(args);                                      \
+    if (!is_marked(fd)) [[likely]]                     \
+      return next_##name.get()(fd, command, argument); \
+    return fcntl_ours(fd, command, argument);          \
+  }
+APERTURE_FCNTL_HOOK(fcntl)
+APERTURE_FCNTL_HOOK(fcntl64)
 
 APERTURE_HOOK int close_range(unsigned first, unsigned last, int flags) noexcept {
   constexpr int kCloseOnExec = 4;  // CLOSE_RANGE_CLOEXEC: nothing is closed now
@@ -270,89 +264,44 @@ APERTURE_HOOK void closefrom(int first) noexcept {
   if (const auto next = next_closefrom.get(); next != nullptr) next(first);
 }
 
-APERTURE_HOOK int open(const char* path, int flags, ...) {
-  int fd;
-  if (open_ours(path, flags, fd)) [[unlikely]]
-    return fd;
-  va_list args;
-  va_start(args, flags);
-  const mode_t mode = mode_of(flags, args);
-  va_end(args);
-  return next_open.get()(path, flags, mode);
-}
-
-APERTURE_HOOK int open64(const char* path, int flags, ...) {
-  int fd;
-  if (open_ours(path, flags, fd)) [[unlikely]]
-    return fd;
-  va_list args;
-  va_start(args, flags);
-  const mode_t mode = mode_of(flags, args);
-  va_end(args);
-  return next_open64.get()(path, flags, mode);
-}
-
-APERTURE_HOOK int openat(int at, const char* path, int flags, ...) {
-  int fd;
-  if (open_ours(path, flags, fd)) [[unlikely]]
-    return fd;
-  va_list args;
-  va_start(args, flags);
-  const mode_t mode = mode_of(flags, args);
-  va_end(args);
-  return next_openat.get()(at, path, flags, mode);
-}
-
-APERTURE_HOOK int openat64(int at, const char* path, int flags, ...) {
-  int fd;
-  if (open_ours(path, flags, fd)) [[unlikely]]
-    return fd;
-  va_list args;
-  va_start(args, flags);
-  const mode_t mode = mode_of(flags, args);
-  va_end(args);
-  return next_openat64.get()(at, path, flags, mode);
-}
-
-APERTURE_HOOK int __open_2(const char* path, int flags) {
-  int fd;
-  return open_ours(path, flags, fd) ? fd : next_open_2.get()(path, flags);
-}
-
-APERTURE_HOOK int __open64_2(const char* path, int flags) {
-  int fd;
-  return open_ours(path, flags, fd) ? fd : next_open64_2.get()(path, flags);
-}
-
-APERTURE_HOOK int __openat_2(int at, const char* path, int flags) {
-  int fd;
-  return open_ours(path, flags, fd) ? fd : next_openat_2.get()(at, path, flags);
-}
-
-APERTURE_HOOK int __openat64_2(int at, const char* path, int flags) {
-  int fd;
-  return open_ours(path, flags, fd) ? fd : next_openat64_2.get()(at, path, flags);
-}
-
-APERTURE_HOOK FILE* fopen(const char* path, const char* mode) {
-  int fd;
-  const bool reads = mode[0] == 'r' && std::strchr(mode, '+') == nullptr;
-  if (!reads || !may_be_ours(path) || kind_of_path(path) != PathKind::file ||
-      !open_ours(path, O_RDONLY | O_CLOEXEC, fd)) {
-    return next_fopen.get()(path, mode);
+// open() and openat(), for files of any size: the arguments in parentheses stand before the path.
+#define APERTURE_UNPACK(...) __VA_ARGS__
+#define APERTURE_OPEN_HOOK(name, parameter, argument)                                  \
+  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags, ...) { \
+    int fd;                                                                            \
+    if (open_ours(path, flags, fd)) [[unlikely]]                                       \
+      return fd;                                                                       \
+    va_list args;                                                                      \
+    va_start(args, flags);                                                             \
+    const mode_t mode = mode_of(flags, args);                                          \
+    va_end(args);                                                                      \
+    return next_##name.get()(APERTURE_UNPACK argument path, flags, mode);              \
   }
-  return fd < 0 ? nullptr : ::fdopen(fd, "r");
-}
+APERTURE_OPEN_HOOK(open, (), ())
+APERTURE_OPEN_HOOK(open64, (), ())
+APERTURE_OPEN_HOOK(openat, (int at, ), (at, ))
+APERTURE_OPEN_HOOK(openat64, (int at, ), (at, ))
 
-APERTURE_HOOK FILE* fopen64(const char* path, const char* mode) {
-  int fd;
-  const bool reads = mode[0] == 'r' && std::strchr(mode, '+') == nullptr;
-  if (!reads || !may_be_ours(path) || kind_of_path(path) != PathKind::file ||
-      !open_ours(path, O_RDONLY | O_CLOEXEC, fd)) {
-    return next_fopen64.get()(path, mode);
+// What a program calls that was compiled with _FORTIFY_SOURCE and gives no mode.
+#define APERTURE_OPEN_2_HOOK(name, parameter, argument)                                          \
+  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags) {                \
+    int fd;                                                                                      \
+    return open_ours(path, flags, fd) ? fd                                                       \
+                                      : next_##name.get()(APERTURE_UNPACK argument path, flags); \
   }
-  return fd < 0 ? nullptr : ::fdopen(fd, "r");
-}
+APERTURE_OPEN_2_HOOK(__open_2, (), ())
+APERTURE_OPEN_2_HOOK(__open64_2, (), ())
+APERTURE_OPEN_2_HOOK(__openat_2, (int at, ), (at, ))
+APERTURE_OPEN_2_HOOK(__openat64_2, (int at, ), (at, ))
+
+#define APERTURE_FOPEN_HOOK(name)                                          \
+  APERTURE_HOOK FILE* name(const char* path, const char* mode) {           \
+    int fd;                                                                \
+    if (!fopen_ours(path, mode, fd)) return next_##name.get()(path, mode); \
+    return fd < 0 ? nullptr : ::fdopen(fd, "r");                           \
+  }
+APERTURE_FOPEN_HOOK(fopen)
+APERTURE_FOPEN_HOOK(fopen64)
 
 APERTURE_HOOK int access(const char* path, int how) noexcept {
   struct stat st;
@@ -362,53 +311,22 @@ APERTURE_HOOK int access(const char* path, int how) noexcept {
   return (st.st_mode & wanted) == wanted ? 0 : failed(EACCES);
 }
 
-APERTURE_HOOK int stat(const char* path, struct stat* out) noexcept {
-  return stat_ours(path, out) ? 0 : next_stat.get()(path, out);
-}
-
-APERTURE_HOOK int lstat(const char* path, struct stat* out) noexcept {
-  return stat_ours(path, out) ? 0 : next_lstat.get()(path, out);
-}
-
-APERTURE_HOOK int fstat(int fd, struct stat* out) noexcept {
-  return fstat_ours(fd, out) ? 0 : next_fstat.get()(fd, out);
-}
-
 // On 64-bit machines struct stat64 is struct stat under another name.
 static_assert(sizeof(struct stat) == sizeof(struct stat64));
 
-APERTURE_HOOK int stat64(const char* path, struct stat64* out) noexcept {
-  auto* same = reinterpret_cast<struct stat*>(out);
-  return stat_ours(path, same) ? 0 : next_stat64.get()(path, same);
-}
-
-APERTURE_HOOK int lstat64(const char* path, struct stat64* out) noexcept {
-  auto* same = reinterpret_cast<struct stat*>(out);
-  return stat_ours(path, same) ? 0 : next_lstat64.get()(path, same);
-}
-
-APERTURE_HOOK int fstat64(int fd, struct stat64* out) noexcept {
-  auto* same = reinterpret_cast<struct stat*>(out);
-  return fstat_ours(fd, same) ? 0 : next_fstat64.get()(fd, same);
-}
-
-// What programs built against a libc before 2.33 call. The version says which layout they mean, and
-// there is one.
-APERTURE_HOOK int __xstat(int, const char* path, struct stat* out) {
-  return stat(path, out);
-}
-APERTURE_HOOK int __xstat64(int, const char* path, struct stat64* out) {
-  return stat64(path, out);
-}
-APERTURE_HOOK int __lxstat(int, const char* path, struct stat* out) {
-  return lstat(path, out);
-}
-APERTURE_HOOK int __lxstat64(int, const char* path, struct stat64* out) {
-  return lstat64(path, out);
-}
-APERTURE_HOOK int __fxstat(int, int fd, struct stat* out) {
-  return fstat(fd, out);
-}
-APERTURE_HOOK int __fxstat64(int, int fd, struct stat64* out) {
-  return fstat64(fd, out);
-}
+// The second name of each pair is what programs call that were built against a libc before 2.33.
+// Its version says which layout they mean, and there is one.
+#define APERTURE_STAT_HOOK(name, old_name, Which, ours, buffer)    \
+  APERTURE_HOOK int name(Which which, buffer* out) noexcept {      \
+    auto* same = reinterpret_cast<struct stat*>(out);              \
+    return ours(which, same) ? 0 : next_##name.get()(which, same); \
+  }                                                                \
+  APERTURE_HOOK int old_name(int, Which which, buffer* out) {      \
+    return name(which, out);                                       \
+  }
+APERTURE_STAT_HOOK(stat, __xstat, const char*, stat_ours, struct stat)
+APERTURE_STAT_HOOK(stat64, __xstat64, const char*, stat_ours, struct stat64)
+APERTURE_STAT_HOOK(lstat, __lxstat, const char*, stat_ours, struct stat)
+APERTURE_STAT_HOOK(lstat64, __lxstat64, const char*, stat_ours, struct stat64)
+APERTURE_STAT_HOOK(fstat, __fxstat, int, fstat_ours, struct stat)
+APERTURE_STAT_HOOK(fstat64, __fxstat64, int, fstat_ours, struct stat64)

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string_view>
 
+#include "base/no_throw.hpp"
 #include "nic/host_identity.hpp"
 
 namespace aperture::verbs {
@@ -60,8 +61,8 @@ bool starts(string_view text, string_view head) noexcept {
   return text.substr(0, head.size()) == head;
 }
 
-// The address with that index in decimal digits behind `head`; null: it is another path, or there
-// is no such index.
+// The address with that index in decimal digits behind `head`; null: it is another path, there is
+// no such index, or no memory for the list of addresses.
 const Address* indexed(string_view path, string_view head) noexcept {
   if (!starts(path, head)) return nullptr;
   const string_view digits = path.substr(head.size());
@@ -71,8 +72,12 @@ const Address* indexed(string_view path, string_view head) noexcept {
     if (c < '0' || c > '9') return nullptr;
     index = index * 10 + static_cast<size_t>(c - '0');
   }
-  const auto& table = nic::host_addresses();
-  return index < table.size() ? &table[index] : nullptr;
+  const Address* found = nullptr;
+  [[maybe_unused]] const Status s = no_throw([&] {
+    const auto& table = nic::host_addresses();
+    if (index < table.size()) found = &table[index];
+  });
+  return found;
 }
 
 // "0000:0000:0000:0000:0000:ffff:7f00:0001"
@@ -85,20 +90,6 @@ std::string hex_groups(const uint8_t* bytes, size_t n) {
     out += kDigits[bytes[i] & 15];
   }
   return out + '\n';
-}
-
-std::string interface_of(const Address& address) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr) continue;
-    const bool four = i->ifa_addr->sa_family == AF_INET;
-    if (!four && i->ifa_addr->sa_family != AF_INET6) continue;
-    auto a = Address::from_sockaddr(i->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (a && a->ip == address.ip) return std::string(i->ifa_name) + '\n';
-  }
-  return {};
 }
 
 // APERTURE_RDMA_CM=kernel: connections are managed by the kernel, for its own devices.
@@ -142,6 +133,20 @@ PathKind kind_of_path(const char* path) noexcept {
   return kind;
 }
 
+std::string interface_of(const Address& address) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr) continue;
+    const bool four = i->ifa_addr->sa_family == AF_INET;
+    if (!four && i->ifa_addr->sa_family != AF_INET6) continue;
+    auto a = Address::from_sockaddr(i->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (a && a->ip == address.ip) return i->ifa_name;
+  }
+  return {};
+}
+
 std::string text_of_path(const char* path) {
   const string_view text(path);
   if (text == kAbiVersion) return "4\n";
@@ -151,7 +156,7 @@ std::string text_of_path(const char* path) {
   }
   if (is_guid(below)) return hex_groups(nic::node_guid().data(), nic::node_guid().size());
   if (const Address* a = indexed(below, kGids)) return hex_groups(a->ip.data(), a->ip.size());
-  if (const Address* a = indexed(below, kNdevs)) return interface_of(*a);
+  if (const Address* a = indexed(below, kNdevs)) return interface_of(*a) + '\n';
   return "RoCE v2\n";
 }
 

@@ -10,6 +10,8 @@
 
 #include <string>
 
+#include "base/address.hpp"
+
 namespace aperture::verbs {
 
 enum class PathKind {
@@ -29,6 +31,9 @@ inline bool may_be_ours(const char* path) noexcept {
 
 // Not async-signal-safe for paths of ours; errno is kept.
 PathKind kind_of_path(const char* path) noexcept;
+// The name of the interface that has that address; empty: none has it. 15 characters at most, which
+// need no memory.
+std::string interface_of(const Address& address);
 // The text of a file of ours, with its newline.
 std::string text_of_path(const char* path);
 void fill_stat(PathKind kind, struct stat& out) noexcept;

@@ -1,6 +1,7 @@
 // Making and freeing domains: see pd.hpp.
 #include "verbs/pd.hpp"
 
+#include <cassert>
 #include <memory>
 
 #include "verbs/real.hpp"
@@ -53,6 +54,7 @@ int make_parent_domain(Context& context, const ibv_parent_domain_init_attr& attr
     return APERTURE_REFUSE(EINVAL, "ibv_alloc_parent_domain: its PD is itself a parent domain");
   }
   auto pd = make_pd(context);
+  assert(inner.id != 0 && inner.context == &context);
   pd->id = inner.id;
   pd->parent_of = &inner;
   if ((attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0) {
@@ -108,6 +110,7 @@ APERTURE_VERB ibv_pd* ibv_alloc_pd(ibv_context* context) {
   auto* made = guarded_new<Pd>("ibv_alloc_pd", [&](Pd*& out) {
     auto pd = make_pd(context_of(context));
     pd->id = aperture::protect::new_domain();
+    assert(pd->id != 0 && pd->parent_of == nullptr);
     out = pd.release();
     return 0;
   });

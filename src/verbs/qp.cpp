@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "verbs/errors.hpp"
@@ -26,7 +27,7 @@ static_assert(static_cast<int>(ib::AsyncEvent::qp_last_wqe_reached) ==
               IBV_EVENT_QP_LAST_WQE_REACHED);
 
 void QpCore::on_async_event(ib::AsyncEvent event) noexcept {
-  for (Qp* face : faces) {
+  for (DeviceQp* face : faces) {
     ibv_async_event told{};
     told.element.qp = face->base();
     told.event_type = static_cast<ibv_event_type>(event);
@@ -100,7 +101,7 @@ bool has_own_receives(const Wish& wish) noexcept {
   return has_receives(wish) && wish.attr->srq == nullptr;
 }
 
-int judge_caps(const Wish& wish) noexcept {
+int validate_caps(const Wish& wish) noexcept {
   const ibv_qp_cap& cap = wish.attr->cap;
   if (!has_sends(wish)) return 0;
   const bool own_receives = has_own_receives(wish);
@@ -121,7 +122,7 @@ int judge_caps(const Wish& wish) noexcept {
 }
 
 // What it works with: completion queues, SRQ, PD, XRC domain.
-int judge_parts(const Wish& wish) noexcept {
+int validate_parts(const Wish& wish) noexcept {
   const ibv_qp_init_attr& attr = *wish.attr;
   if (!has_sends(wish)) {
     if (wish.xrcd != nullptr && wish.xrcd->context == wish.context) return 0;
@@ -154,23 +155,23 @@ int judge_parts(const Wish& wish) noexcept {
   return 0;
 }
 
-int judge(const Wish& wish) noexcept {
+int validate(const Wish& wish) noexcept {
   const ibv_qp_init_attr& attr = *wish.attr;
   if (!is_served(attr.qp_type)) {
     return REFUSE_WISH(wish, EOPNOTSUPP, "%s: queue pairs of type %d are not to be had", wish.call,
                        static_cast<int>(attr.qp_type));
   }
-  if (const int error = judge_parts(wish); error != 0) return error;
+  if (const int error = validate_parts(wish); error != 0) return error;
   const uint64_t offered = send_ops_of(static_cast<ib::QpType>(attr.qp_type));
   if (wish.extended && (wish.send_ops & ~offered) != 0) {
     return REFUSE_WISH(wish, EOPNOTSUPP,
                        "%s: send_ops_flags 0x%llx ask for operations that this type has not",
                        wish.call, static_cast<unsigned long long>(wish.send_ops & ~offered));
   }
-  return judge_caps(wish);
+  return validate_caps(wish);
 }
 
-ib::QpSpec spec_of(const Wish& wish, Qp& qp) noexcept {
+ib::QpSpec spec_of(const Wish& wish, DeviceQp& qp) noexcept {
   const ibv_qp_init_attr& attr = *wish.attr;
   ib::QpSpec spec;
   spec.type = qp.type;
@@ -195,7 +196,7 @@ ib::QpSpec spec_of(const Wish& wish, Qp& qp) noexcept {
   return spec;
 }
 
-void fill_base(Qp& qp, const Wish& wish) noexcept {
+void fill_base(DeviceQp& qp, const Wish& wish) noexcept {
   ibv_qp& base = *qp.base();
   base.context = wish.context;
   base.qp_context = wish.attr->qp_context;
@@ -218,7 +219,7 @@ void adjust_caps(const Wish& wish) noexcept {
 }
 
 // It keeps what it works with.
-void hold_parts(Qp& qp, const Wish& wish) noexcept {
+void hold_parts(DeviceQp& qp, const Wish& wish) noexcept {
   const ibv_qp_init_attr& attr = *wish.attr;
   qp.use_context = ContextUse(*qp.context);
   if (qp.xrcd != nullptr) {
@@ -232,19 +233,19 @@ void hold_parts(Qp& qp, const Wish& wish) noexcept {
 }
 
 // Programs see it from here on.
-void enter(std::unique_ptr<Qp> qp, Qp*& made) {
-  {
-    nic::EngineGuard guard(qp->engine());
-    qp->shared->faces.push_back(qp.get());
-  }
-  std::lock_guard guard(qp->context->members_mutex);
+void enter(std::unique_ptr<DeviceQp> qp, DeviceQp*& made) {
+  std::lock_guard members(qp->context->members_mutex);
+  nic::EngineGuard guard(qp->engine());
+  auto& faces = qp->shared->faces;
+  faces.reserve(faces.size() + 1);  // before anything is changed
   qp->context->qps.insert(qp.get());
+  faces.push_back(qp.get());
   made = qp.release();
 }
 
-int make_qp(const Wish& wish, Qp*& made) {
-  if (const int error = judge(wish); error != 0) return error;
-  auto qp = std::make_unique<Qp>();
+int make_qp(const Wish& wish, DeviceQp*& made) {
+  if (const int error = validate(wish); error != 0) return error;
+  auto qp = std::make_unique<DeviceQp>();
   qp->shared = std::make_shared<QpCore>();
   if (has_sends(wish)) {
     qp->pd = &pd_of(wish.pd);
@@ -271,7 +272,7 @@ int make_qp(const Wish& wish, Qp*& made) {
   return 0;
 }
 
-int judge_extended(const ibv_qp_init_attr_ex& attr) noexcept {
+int validate_extended(const ibv_qp_init_attr_ex& attr) noexcept {
   constexpr const char* kCall = "ibv_create_qp_ex";
   constexpr uint32_t kTaken = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
                               IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -290,12 +291,12 @@ int judge_extended(const ibv_qp_init_attr_ex& attr) noexcept {
   return 0;
 }
 
-uint32_t windows_bound(Qp& qp) noexcept {
+uint32_t windows_bound(DeviceQp& qp) noexcept {
   nic::EngineGuard guard(qp.engine());
   return qp.core().windows_bound().bound;
 }
 
-int destroy(Qp& qp) {
+int destroy(DeviceQp& qp) {
   if (!qp.groups.empty()) {
     return APERTURE_REFUSE(EBUSY, "ibv_destroy_qp: it is still attached to %zu multicast groups",
                            qp.groups.size());
@@ -309,12 +310,15 @@ int destroy(Qp& qp) {
   }
   {
     std::lock_guard guard(context.members_mutex);
-    context.qps.erase(&qp);
+    [[maybe_unused]] const size_t gone = context.qps.erase(&qp);
+    assert(gone == 1);
   }
   {
     nic::EngineGuard guard(qp.engine());
     auto& faces = qp.shared->faces;
-    faces.erase(std::find(faces.begin(), faces.end(), &qp));  // no events from here on
+    const auto face = std::find(faces.begin(), faces.end(), &qp);
+    assert(face != faces.end());
+    faces.erase(face);  // no events from here on
   }
   qp.shared.reset();
   context.async.forget(qp.base());
@@ -328,8 +332,8 @@ int destroy(Qp& qp) {
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept {
   const void* caller = __builtin_return_address(0);
-  auto* made = guarded_new<Qp>("ibv_create_qp_ex", [&](Qp*& out) {
-    if (const int error = judge_extended(*attr); error != 0) return error;
+  auto* made = guarded_new<DeviceQp>("ibv_create_qp_ex", [&](DeviceQp*& out) {
+    if (const int error = validate_extended(*attr); error != 0) return error;
     const auto has = [&](uint32_t bit) noexcept { return (attr->comp_mask & bit) != 0; };
     return make_qp(
         {"ibv_create_qp_ex", context, has(IBV_QP_INIT_ATTR_PD) ? attr->pd : nullptr,
@@ -344,16 +348,16 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept {
 namespace {
 
 // The queue pair of that number in that domain; members_mutex held.
-Qp* find_shared(const Context& context, const ibv_qp_open_attr& attr) noexcept {
+DeviceQp* find_shared(const Context& context, const ibv_qp_open_attr& attr) noexcept {
   const XrcDomain* domain = object_of<Xrcd>(attr.xrcd).domain.get();
-  const auto at = std::find_if(context.qps.begin(), context.qps.end(), [&](Qp* qp) noexcept {
+  const auto at = std::find_if(context.qps.begin(), context.qps.end(), [&](DeviceQp* qp) noexcept {
     return qp->xrcd != nullptr && qp->xrcd->domain.get() == domain &&
            qp->base()->qp_num == attr.qp_num;
   });
   return at != context.qps.end() ? *at : nullptr;
 }
 
-int judge_open(const ibv_context* context, const ibv_qp_open_attr& attr) noexcept {
+int validate_open(const ibv_context* context, const ibv_qp_open_attr& attr) noexcept {
   constexpr const char* kCall = "ibv_open_qp";
   constexpr uint32_t kNeeded = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
   if ((attr.comp_mask & ~uint32_t{IBV_QP_OPEN_ATTR_CONTEXT}) != kNeeded ||
@@ -366,9 +370,9 @@ int judge_open(const ibv_context* context, const ibv_qp_open_attr& attr) noexcep
   return 0;
 }
 
-int open_shared(Context& context, const ibv_qp_open_attr& attr, Qp*& made) {
-  if (const int error = judge_open(context.base(), attr); error != 0) return error;
-  auto qp = std::make_unique<Qp>();
+int open_shared(Context& context, const ibv_qp_open_attr& attr, DeviceQp*& made) {
+  if (const int error = validate_open(context.base(), attr); error != 0) return error;
+  auto qp = std::make_unique<DeviceQp>();
   ibv_qp_init_attr init{};
   init.qp_type = IBV_QPT_XRC_RECV;
   init.qp_context = (attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0 ? attr.qp_context : nullptr;
@@ -381,7 +385,7 @@ int open_shared(Context& context, const ibv_qp_open_attr& attr, Qp*& made) {
   qp->init = init;
   {
     std::lock_guard guard(context.members_mutex);
-    Qp* const of = find_shared(context, attr);
+    DeviceQp* const of = find_shared(context, attr);
     if (of == nullptr) {
       return APERTURE_REFUSE(ENOENT,
                              "ibv_open_qp: this context has no XRC receive queue pair 0x%x in that "
@@ -400,12 +404,12 @@ int open_shared(Context& context, const ibv_qp_open_attr& attr, Qp*& made) {
 }  // namespace
 
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) noexcept {
-  auto* made = guarded_new<Qp>(
-      "ibv_open_qp", [&](Qp*& out) { return open_shared(context_of(context), *attr, out); });
+  auto* made = guarded_new<DeviceQp>(
+      "ibv_open_qp", [&](DeviceQp*& out) { return open_shared(context_of(context), *attr, out); });
   return made != nullptr ? made->base() : nullptr;
 }
 
-void stop(Qp& qp) noexcept {
+void stop(DeviceQp& qp) noexcept {
   nic::EngineGuard guard(qp.engine());
   qp.core().fail();
 }
@@ -418,7 +422,7 @@ APERTURE_VERB ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   APERTURE_REAL(ibv_create_qp, "IBVERBS_1.1");
   if (!is_ours(pd->context)) return real.call_or<ibv_qp*>(nullptr, pd, attr);
   const void* caller = __builtin_return_address(0);
-  auto* made = guarded_new<Qp>("ibv_create_qp", [&](Qp*& out) {
+  auto* made = guarded_new<DeviceQp>("ibv_create_qp", [&](DeviceQp*& out) {
     return make_qp({"ibv_create_qp", pd->context, pd, attr, caller}, out);
   });
   return made != nullptr ? made->base() : nullptr;

@@ -20,28 +20,28 @@
 
 namespace aperture::verbs {
 
-struct Qp;
+struct DeviceQp;
 
 // What all faces of a queue pair have in common.
 struct QpCore final : ib::QpEvents {
   void on_async_event(ib::AsyncEvent event) noexcept override;
 
-  std::vector<Qp*> faces;  // who is told of its events; guarded by the engine lock
+  std::vector<DeviceQp*> faces;  // who is told of its events; guarded by the engine lock
   std::mutex modify_mutex;
   ibv_qp_attr attributes{};              // guarded by modify_mutex
   std::unique_ptr<nic::VerbsQp> nic_qp;  // last: destroyed first
 };
 
-struct Qp {
+struct DeviceQp {
   ibv_qp* base() noexcept { return &ex.qp_base; }
-  ib::Qp& core() noexcept { return *queue; }  // engine lock held
+  ib::QueuePair& core() noexcept { return *queue; }  // engine lock held
   nic::Engine& engine() noexcept { return context->engine(); }
 
   ibv_qp_ex ex{};  // first: object_of(), of either face
   Context* context = nullptr;
-  Pd* pd = nullptr;         // null: XRC receive
-  Xrcd* xrcd = nullptr;     // XRC receive
-  ib::Qp* queue = nullptr;  // of the core
+  Pd* pd = nullptr;                // null: XRC receive
+  Xrcd* xrcd = nullptr;            // XRC receive
+  ib::QueuePair* queue = nullptr;  // of the core
   ib::QpType type{};
   bool extended = false;  // made with send_ops_flags: ibv_qp_to_qp_ex() hands its other face out
   ContextUse use_context;
@@ -58,19 +58,19 @@ struct Qp {
   std::shared_ptr<QpCore> shared;
 };
 
-inline Qp& qp_of(ibv_qp* qp) noexcept {
-  return object_of<Qp>(qp);
+inline DeviceQp& qp_of(ibv_qp* qp) noexcept {
+  return object_of<DeviceQp>(qp);
 }
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept;
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) noexcept;
-int modify(Qp& qp, const ibv_qp_attr& attr, uint32_t mask);
+int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t mask);
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept;
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
 // The functions of the extended face; those that were not asked for, or that its type has not, are
 // there too and refuse.
 void fill_builders(ibv_qp_ex& ex) noexcept;
 // Of a context that is being closed: nobody reaches it any more.
-void stop(Qp& qp) noexcept;
+void stop(DeviceQp& qp) noexcept;
 
 }  // namespace aperture::verbs

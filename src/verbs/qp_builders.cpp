@@ -14,8 +14,8 @@ namespace {
 
 using Entry = Batch::Entry;
 
-Qp& ours(ibv_qp_ex* qp) noexcept {
-  return object_of<Qp>(qp);
+DeviceQp& ours(ibv_qp_ex* qp) noexcept {
+  return object_of<DeviceQp>(qp);
 }
 
 // Runs fn on the batch; what is thrown is its error.
@@ -113,7 +113,7 @@ void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info
     if (mw == nullptr || mw->context != qp->qp_base.context) {
       return APERTURE_REFUSE(EINVAL, "ibv_wr_bind_mw: it needs a window of the same context");
     }
-    if (const int error = judge_bind("ibv_wr_bind_mw", BindBy::work_request, *mw, *info);
+    if (const int error = validate_bind("ibv_wr_bind_mw", BindBy::work_request, *mw, *info);
         error != 0)
       return error;
     entry.bind = {};
@@ -218,7 +218,7 @@ void settle(const Batch& batch, Entry& entry, ib::InlinePart& part) noexcept {
   }
 }
 
-int refuse(const Qp& qp, size_t at, Status s) noexcept {
+int refuse(const DeviceQp& qp, size_t at, Status s) noexcept {
   return APERTURE_REFUSE(errno_of(s),
                          "ibv_wr_complete: work request %zu: %s (the queue is full, the state is "
                          "before RTS, or it is larger than what was asked for) on queue pair 0x%x; "
@@ -226,7 +226,7 @@ int refuse(const Qp& qp, size_t at, Status s) noexcept {
                          at, describe(s.error()), qp.ex.qp_base.qp_num);
 }
 
-int post_all(Qp& qp) noexcept {
+int post_all(DeviceQp& qp) noexcept {
   Batch& batch = qp.batch;
   if (batch.error != 0) return batch.error;
   nic::EngineGuard guard(qp.engine());
@@ -248,7 +248,7 @@ int post_all(Qp& qp) noexcept {
 }
 
 int wr_complete(ibv_qp_ex* qp) noexcept {
-  Qp& queue = ours(qp);
+  DeviceQp& queue = ours(qp);
   const int error = post_all(queue);
   queue.batch.clear();
   queue.batch.mutex.unlock();

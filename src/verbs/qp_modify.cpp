@@ -1,5 +1,6 @@
 // Modifying and querying queue pairs: ibv_modify_qp(3), ibv_query_qp(3). IBTA vol. 1, 11.2.5.2 (the
-// table of transitions is ib/attributes.cpp's; the values are judged here).
+// table of transitions is ib/attributes.cpp's; the values are validated here).
+#include <cassert>
 #include <cstring>
 
 #include "verbs/ah.hpp"
@@ -57,7 +58,7 @@ struct Limit {
   uint32_t most;
 };
 
-int judge_limits(const ibv_qp_attr& attr, uint32_t mask) noexcept {
+int validate_limits(const ibv_qp_attr& attr, uint32_t mask) noexcept {
   const Limit limits[] = {
       {IBV_QP_PORT, "port_num", attr.port_num, kPort, kPort},
       {IBV_QP_PKEY_INDEX, "pkey_index", attr.pkey_index, 0, 0},
@@ -85,8 +86,8 @@ int judge_limits(const ibv_qp_attr& attr, uint32_t mask) noexcept {
   return 0;
 }
 
-int judge_values(const ibv_qp_attr& attr, uint32_t mask, ib::Route& route) noexcept {
-  if (const int error = judge_limits(attr, mask); error != 0) return error;
+int validate_values(const ibv_qp_attr& attr, uint32_t mask, ib::Route& route) noexcept {
+  if (const int error = validate_limits(attr, mask); error != 0) return error;
   constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                                IBV_ACCESS_MW_BIND | IBV_ACCESS_RELAXED_ORDERING;
@@ -101,8 +102,8 @@ int judge_values(const ibv_qp_attr& attr, uint32_t mask, ib::Route& route) noexc
   return (mask & IBV_QP_ALT_PATH) != 0 ? resolve(kCall, attr.alt_ah_attr, ignored) : 0;
 }
 
-int judge_transition(const Qp& qp, ib::QpState now, const ibv_qp_attr& attr,
-                     uint32_t mask) noexcept {
+int validate_transition(const DeviceQp& qp, ib::QpState now, const ibv_qp_attr& attr,
+                        uint32_t mask) noexcept {
   if ((mask & ~kKnownMask) != 0) {
     return APERTURE_REFUSE(EINVAL, "%s: attr_mask 0x%x has unknown bits", kCall, mask);
   }
@@ -116,18 +117,18 @@ int judge_transition(const Qp& qp, ib::QpState now, const ibv_qp_attr& attr,
                            static_cast<int>(attr.qp_state));
   }
   const auto next = (mask & IBV_QP_STATE) != 0 ? static_cast<ib::QpState>(attr.qp_state) : now;
-  const ib::ModifyVerdict verdict = ib::judge_modify(qp.type, now, next, mask);
+  const ib::ModifyVerdict verdict = ib::validate_modify(qp.type, now, next, mask);
   switch (verdict.fault) {
     case ib::ModifyFault::none: return 0;
     case ib::ModifyFault::no_such_transition:
       return APERTURE_REFUSE(EINVAL, "%s: there is no way from %s to %s", kCall,
                              ib::state_name(now), ib::state_name(next));
     case ib::ModifyFault::attribute_missing:
-      return APERTURE_REFUSE(EINVAL, "%s: from %s to %s needs %s in attr_mask", kCall,
+      return APERTURE_REFUSE(EINVAL, "%s: from %s to %s needs IBV_QP_%s in attr_mask", kCall,
                              ib::state_name(now), ib::state_name(next),
                              ib::attribute_name(verdict.bits));
     case ib::ModifyFault::attribute_not_allowed:
-      return APERTURE_REFUSE(EINVAL, "%s: from %s to %s does not take %s", kCall,
+      return APERTURE_REFUSE(EINVAL, "%s: from %s to %s does not take IBV_QP_%s", kCall,
                              ib::state_name(now), ib::state_name(next),
                              ib::attribute_name(verdict.bits));
   }
@@ -187,12 +188,12 @@ void remember(ibv_qp_attr& to, const ibv_qp_attr& attr, uint32_t mask) noexcept 
   to.dest_qp_num &= k24Bits;
 }
 
-ib::QpState state_of(Qp& qp) noexcept {
+ib::QpState state_of(DeviceQp& qp) noexcept {
   nic::EngineGuard guard(qp.engine());
   return qp.core().state();
 }
 
-int query(Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
+int query(DeviceQp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
   std::lock_guard guard(qp.shared->modify_mutex);
   attr = qp.shared->attributes;
   {
@@ -209,11 +210,12 @@ int query(Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
 
 }  // namespace
 
-int modify(Qp& qp, const ibv_qp_attr& attr, uint32_t mask) {
+int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t mask) {
   std::lock_guard guard(qp.shared->modify_mutex);
   ib::Route route;
-  if (const int error = judge_transition(qp, state_of(qp), attr, mask); error != 0) return error;
-  if (const int error = judge_values(attr, mask, route); error != 0) return error;
+  if (const int error = validate_transition(qp, state_of(qp), attr, mask); error != 0) return error;
+  if (const int error = validate_values(attr, mask, route); error != 0) return error;
+  assert((mask & ~kKnownMask) == 0);
   const Status s = qp.shared->nic_qp->modify(core_attributes(attr, route), mask);
   if (!s.ok()) {
     return APERTURE_REFUSE(errno_of(s), "%s: the software NIC: %s", kCall, describe(s.error()));
@@ -224,6 +226,7 @@ int modify(Qp& qp, const ibv_qp_attr& attr, uint32_t mask) {
   } else {
     remember(qp.shared->attributes, attr, mask);
   }
+  assert(qp.shared->attributes.rq_psn <= k24Bits && qp.shared->attributes.sq_psn <= k24Bits);
   if (new_state) qp.base()->state = attr.qp_state;
   return 0;
 }

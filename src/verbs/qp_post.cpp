@@ -26,7 +26,7 @@ constexpr uint32_t kKnownFlags =
     IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
 // What cannot be said in the core's words. 0 or an errno.
-int judge(const Qp& qp, const ibv_send_wr& wr) noexcept {
+int validate(const DeviceQp& qp, const ibv_send_wr& wr) noexcept {
   if (static_cast<uint32_t>(wr.opcode) >= ib::kSendOps) {
     return APERTURE_REFUSE(EINVAL, "ibv_post_send: opcode %d is unknown",
                            static_cast<int>(wr.opcode));
@@ -42,11 +42,11 @@ int judge(const Qp& qp, const ibv_send_wr& wr) noexcept {
   if (wr.bind_mw.mw == nullptr || wr.bind_mw.mw->context != qp.ex.qp_base.context) {
     return APERTURE_REFUSE(EINVAL, "ibv_post_send: a bind needs a window of the same context");
   }
-  return judge_bind("ibv_post_send", BindBy::work_request, *wr.bind_mw.mw, wr.bind_mw.bind_info);
+  return validate_bind("ibv_post_send", BindBy::work_request, *wr.bind_mw.mw, wr.bind_mw.bind_info);
 }
 
 // The parts of it that not every operation has.
-void fill_rest(const Qp& qp, const ibv_send_wr& wr, const void* caller, ib::SendWr& out,
+void fill_rest(const DeviceQp& qp, const ibv_send_wr& wr, const void* caller, ib::SendWr& out,
                ib::BindWr& bind) noexcept {
   switch (out.op) {
     case ib::SendOp::cmp_swap:
@@ -71,7 +71,7 @@ void fill_rest(const Qp& qp, const ibv_send_wr& wr, const void* caller, ib::Send
   }
 }
 
-int refuse(const Qp& qp, Status s) noexcept {
+int refuse(const DeviceQp& qp, Status s) noexcept {
   return APERTURE_REFUSE(errno_of(s),
                          "ibv_post_send: %s (the queue is full, the state is before RTS, this type "
                          "has no such operation, or it is larger than max_send_sge, "
@@ -109,7 +109,7 @@ ib::SendWr plain_part(const ibv_send_wr& wr) noexcept {
 }
 
 // Out of the way of those that have no more parts.
-[[gnu::noinline]] Status post_with_rest(Qp& qp, const ibv_send_wr& wr,
+[[gnu::noinline]] Status post_with_rest(DeviceQp& qp, const ibv_send_wr& wr,
                                         const void* caller) noexcept {
   ib::SendWr out = plain_part(wr);
   ib::BindWr bind;
@@ -117,11 +117,11 @@ ib::SendWr plain_part(const ibv_send_wr& wr) noexcept {
   return qp.core().post_send(out);
 }
 
-int post_one(Qp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
-  if (const int error = judge(qp, wr); error != 0) [[unlikely]]
+int post_one(DeviceQp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
+  if (const int error = validate(qp, wr); error != 0) [[unlikely]]
     return error;
-  const bool plain = (wr.opcode <= IBV_WR_RDMA_READ || wr.opcode == IBV_WR_LOCAL_INV) &&
-                     qp.type <= ib::QpType::uc;
+  const bool plain =
+      (wr.opcode <= IBV_WR_RDMA_READ || wr.opcode == IBV_WR_LOCAL_INV) && qp.type <= ib::QpType::uc;
   const Status s = plain ? qp.core().post_send(plain_part(wr)) : post_with_rest(qp, wr, caller);
   return s.ok() ? 0 : refuse(qp, s);
 }
@@ -134,7 +134,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
     *bad_wr = wr;
     return EOPNOTSUPP;
   }
-  Qp& ours = qp_of(qp);
+  DeviceQp& ours = qp_of(qp);
   nic::EngineGuard guard(ours.engine());
   for (; wr != nullptr; wr = wr->next) {
     const int error = post_one(ours, *wr, caller);
@@ -147,7 +147,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
 }
 
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
-  Qp& ours = qp_of(qp);
+  DeviceQp& ours = qp_of(qp);
   return post_receives(
       ours.engine(), "ibv_post_recv", wr, bad_wr,
       [&](const ib::RecvWr& recv) noexcept { return ours.core().post_recv(recv); });

@@ -65,13 +65,29 @@ class Call {
 
 using Handler = int (*)(const Call& call);
 
+// The handler that reads the command for `Do`, which may end after kRequired bytes; 0: not before
+// it is whole.
+template <typename Command>
+int read_and_do(const Call& call, size_t required, int (*run)(const Call&, const Command&)) {
+  Command command;
+  const int error = call.read(command, required != 0 ? required : sizeof command);
+  return error != 0 ? error : run(call, command);
+}
+template <auto Do, size_t kRequired = 0>
+int handle(const Call& call) {
+  return read_and_do(call, kRequired, Do);
+}
+
 // Connections (rdma_cm_connect.cpp).
-int do_connect(const Call& call);
-int do_accept(const Call& call);
-int do_reject(const Call& call);
-int do_disconnect(const Call& call);
-int do_notify(const Call& call);
-int do_init_qp_attr(const Call& call);
+// What precedes the fields that newer libraries write: commands may end there.
+inline constexpr size_t kConnectBytes = offsetof(rdma_ucm_connect, ece);
+inline constexpr size_t kAcceptBytes = offsetof(rdma_ucm_accept, ece);
+int do_connect(const Call& call, const rdma_ucm_connect& command);
+int do_accept(const Call& call, const rdma_ucm_accept& command);
+int do_reject(const Call& call, const rdma_ucm_reject& command);
+int do_disconnect(const Call& call, const rdma_ucm_disconnect& command);
+int do_notify(const Call& call, const rdma_ucm_notify& command);
+int do_init_qp_attr(const Call& call, const rdma_ucm_init_qp_attr& command);
 
 // An address that the application gave, of `size` bytes at most. Empty: no family that we know.
 std::optional<Address> address_of(const void* sockaddr_bytes, size_t size) noexcept;

@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
+
+#include "base/no_throw.hpp"
 
 namespace aperture::verbs::rdma_cm {
 
@@ -39,7 +42,10 @@ Result<std::shared_ptr<Channel>> Channel::open(int flags, UniqueFd& fd) noexcept
   }
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
-  auto channel = std::make_shared<Channel>();
+  std::shared_ptr<Channel> channel;
+  if (const Status s = no_throw([&] { channel = std::make_shared<Channel>(); }); !s) {
+    return s.error();
+  }
   channel->unsignal_ =
       nic::ParentOnlyFd(move_high(UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 3))));
   channel->signal_ = nic::ParentOnlyFd(move_high(std::move(ours)));
@@ -64,8 +70,10 @@ void Channel::adopt() noexcept {
   pid_ = ::getpid();
 }
 
-void Channel::push(QueuedEvent&& event) noexcept {
-  events_.push_back(std::move(event));
+void Channel::push(Events&& events) noexcept {
+  assert(std::all_of(events.begin(), events.end(),
+                     [](const QueuedEvent& e) { return e.reporter != nullptr; }));
+  events_.splice(events_.end(), events);
   show_count();
 }
 
@@ -74,6 +82,7 @@ const rdma_ucm_event_resp* Channel::first() const noexcept {
 }
 
 void Channel::pop() noexcept {
+  assert(!events_.empty());
   const QueuedEvent& event = events_.front();
   ++event.reporter->events_reported;
   if (event.membership != nullptr) ++event.membership->events_reported;
@@ -81,9 +90,8 @@ void Channel::pop() noexcept {
   show_count();
 }
 
-std::list<QueuedEvent> Channel::extract(
-    const std::function<bool(const QueuedEvent&)>& which) noexcept {
-  std::list<QueuedEvent> out;
+Events Channel::extract(const std::function<bool(const QueuedEvent&)>& which) noexcept {
+  Events out;
   for (auto at = events_.begin(); at != events_.end();) {
     const auto next = std::next(at);
     if (which(*at)) out.splice(out.end(), events_, at);

@@ -17,6 +17,7 @@
 #include <mutex>
 
 #include "base/errc.hpp"
+#include "base/reserve.hpp"
 #include "nic/fork_guard.hpp"
 
 namespace aperture::verbs::rdma_cm {
@@ -36,6 +37,10 @@ struct QueuedEvent {
 
   static constexpr uint32_t kNoChild = 0xffff'ffff;
 };
+
+// An event that has nobody to go to would be waited for in vain: where the heap has no memory they
+// are taken from the reserve. Once that is used up as well the process ends.
+using Events = std::list<QueuedEvent, reserve::Allocator<QueuedEvent>>;
 
 std::mutex& events_mutex() noexcept;
 
@@ -57,16 +62,16 @@ class Channel {
   void adopt() noexcept;
 
   // --- with events_mutex() held ---
-  void push(QueuedEvent&& event) noexcept;
+  void push(Events&& events) noexcept;
   const rdma_ucm_event_resp* first() const noexcept;  // null: no event waits
   void pop() noexcept;                                // counts it for its reporters
   // Takes out all events for which `which` is true.
-  std::list<QueuedEvent> extract(const std::function<bool(const QueuedEvent&)>& which) noexcept;
+  Events extract(const std::function<bool(const QueuedEvent&)>& which) noexcept;
 
  private:
   void show_count() noexcept;
 
-  std::list<QueuedEvent> events_;
+  Events events_;
   size_t bytes_ = 0;            // in the socket pair
   nic::ParentOnlyFd signal_;    // the other end: a byte written here can be read by the application
   nic::ParentOnlyFd unsignal_;  // the application's end, under a number of our own

@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 
@@ -22,9 +23,7 @@ constexpr size_t kRouteBytes = offsetof(rdma_ucm_query_route_resp, ibdev_index);
 constexpr size_t kAddrBytes = offsetof(rdma_ucm_query_addr_resp, ibdev_index);
 constexpr size_t kEventBytes = offsetof(rdma_ucm_event_resp, reserved);
 
-int do_create_id(const Call& call) {
-  rdma_ucm_create_id command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_create_id(const Call& call, const rdma_ucm_create_id& command) {
   if (call.out_bytes() < sizeof(rdma_ucm_create_id_resp)) return ENOSPC;
   switch (command.ps) {
     case RDMA_PS_TCP:
@@ -41,6 +40,7 @@ int do_create_id(const Call& call) {
   int error = 0;
   (*ids)->control().run([&] {
     auto app = (*ids)->create(call.channel(), command.ps, command.uid);
+    assert(!app || (*app)->channel == call.channel());
     if (app) {
       answer.id = (*app)->handle;
     } else {
@@ -58,13 +58,11 @@ int do_create_id(const Call& call) {
   return error;
 }
 
-int do_destroy_id(const Call& call) {
-  rdma_ucm_destroy_id command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_destroy_id(const Call& call, const rdma_ucm_destroy_id& command) {
   if (call.out_bytes() < sizeof(rdma_ucm_destroy_id_resp)) return ENOSPC;
   rdma_ucm_destroy_id_resp answer{};
   const int error = call.with_id(command.id, [&](AppId& app) {
-    answer.events_reported = (*Ids::instance())->destroy(app);
+    answer.events_reported = Ids::existing()->destroy(app);
     return 0;
   });
   return error != 0 ? error : call.answer(command.response, answer);
@@ -78,7 +76,7 @@ int explain_address(const char* call, const Address& address, Status s) noexcept
   switch (s.error()) {
     case Errc::ok: return 0;
     case Errc::unreachable:
-      APERTURE_WARN("%s: no route to %s", call, address.text().c_str());
+      APERTURE_WARN("%s: no route to %s", call, address.print().c_str());
       return ENETUNREACH;
     case Errc::bad_state:
       APERTURE_WARN("%s: the id has been bound or connected already", call);
@@ -87,9 +85,9 @@ int explain_address(const char* call, const Address& address, Status s) noexcept
       // libfabric tries every address of the host in every process that looks for a provider
       if (is_link_local(address)) {
         APERTURE_DEBUG("%s: %s is link-local, and no GID of aperture0", call,
-                       address.text().c_str());
+                       address.print().c_str());
       } else {
-        APERTURE_WARN("%s: %s: %s", call, address.text().c_str(), describe(s.error()));
+        APERTURE_WARN("%s: %s: %s", call, address.print().c_str(), describe(s.error()));
       }
       break;
   }
@@ -107,15 +105,11 @@ int bind_to(const Call& call, uint32_t id, const std::optional<Address>& at) {
       id, [&](AppId& app) { return explain_address("rdma_bind_addr", *at, app.id->bind(*at)); });
 }
 
-int do_bind_ip(const Call& call) {
-  rdma_ucm_bind_ip command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_bind_ip(const Call& call, const rdma_ucm_bind_ip& command) {
   return bind_to(call, command.id, address_of(&command.addr, sizeof command.addr));
 }
 
-int do_bind(const Call& call) {
-  rdma_ucm_bind command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_bind(const Call& call, const rdma_ucm_bind& command) {
   if (command.reserved != 0 || command.addr_size == 0 ||
       command.addr_size != sockaddr_bytes_of(&command.addr)) {
     return refuse_family("rdma_bind_addr");
@@ -131,16 +125,12 @@ int resolve(const Call& call, uint32_t id, const std::optional<Address>& from,
   });
 }
 
-int do_resolve_ip(const Call& call) {
-  rdma_ucm_resolve_ip command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_resolve_ip(const Call& call, const rdma_ucm_resolve_ip& command) {
   return resolve(call, command.id, address_of(&command.src_addr, sizeof command.src_addr),
                  address_of(&command.dst_addr, sizeof command.dst_addr));
 }
 
-int do_resolve_addr(const Call& call) {
-  rdma_ucm_resolve_addr command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_resolve_addr(const Call& call, const rdma_ucm_resolve_addr& command) {
   if (command.reserved != 0 || command.dst_size == 0 ||
       command.dst_size != sockaddr_bytes_of(&command.dst_addr) ||
       (command.src_size != 0 && command.src_size != sockaddr_bytes_of(&command.src_addr))) {
@@ -150,16 +140,12 @@ int do_resolve_addr(const Call& call) {
                  address_of(&command.dst_addr, command.dst_size));
 }
 
-int do_resolve_route(const Call& call) {
-  rdma_ucm_resolve_route command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_resolve_route(const Call& call, const rdma_ucm_resolve_route& command) {
   return call.with_id(command.id, [](AppId& app) { return errno_of(app.id->resolve_route()); });
 }
 
-int do_query_route(const Call& call) {
-  rdma_ucm_query command;
-  // `option` is not looked at, and old libraries do not write it
-  if (const int e = call.read(command, offsetof(rdma_ucm_query, option)); e != 0) return e;
+// `option` is not looked at, and old libraries do not write it
+int do_query_route(const Call& call, const rdma_ucm_query& command) {
   rdma_ucm_query_route_resp answer{};
   const int error = call.with_id(command.id, [&](AppId& app) {
     query_route(app, answer);
@@ -184,9 +170,7 @@ int do_query_path(const Call& call, const rdma_ucm_query& command) {
   return call.answer(command.response, answer, kHeadBytes);
 }
 
-int do_query(const Call& call) {
-  rdma_ucm_query command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_query(const Call& call, const rdma_ucm_query& command) {
   if (command.option == RDMA_USER_CM_QUERY_PATH) return do_query_path(call, command);
   if (command.option > RDMA_USER_CM_QUERY_GID) return ENOSYS;
   rdma_ucm_query_addr_resp answer{};
@@ -197,9 +181,7 @@ int do_query(const Call& call) {
   return error != 0 ? error : call.answer(command.response, answer, kAddrBytes);
 }
 
-int do_listen(const Call& call) {
-  rdma_ucm_listen command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_listen(const Call& call, const rdma_ucm_listen& command) {
   const auto asked = static_cast<int32_t>(command.backlog);
   const size_t backlog = asked > 0 && static_cast<size_t>(asked) < kMaxBacklog
                              ? static_cast<size_t>(asked)
@@ -247,9 +229,7 @@ int set_path(const Call& call, const rdma_ucm_set_option& command) {
   return EINVAL;
 }
 
-int do_set_option(const Call& call) {
-  rdma_ucm_set_option command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_set_option(const Call& call, const rdma_ucm_set_option& command) {
   if (command.level == RDMA_OPTION_IB) return set_path(call, command);
   if (command.level != RDMA_OPTION_ID) return ENOSYS;
   uint32_t value = 0;
@@ -275,22 +255,20 @@ int join(const Call& call, uint64_t response, uint64_t uid, uint32_t id,
           "to an address of the device");
       return EINVAL;
     }
-    answer.id = (*Ids::instance())->join(app, *group, uid, kUdpQkey).handle;
+    auto joined = Ids::existing()->join(app, *group, uid, kUdpQkey);
+    if (!joined) return errno_of(joined.error());
+    answer.id = *joined;
     return 0;
   });
   return error != 0 ? error : call.answer(response, answer);
 }
 
-int do_join_ip(const Call& call) {
-  rdma_ucm_join_ip_mcast command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_join_ip(const Call& call, const rdma_ucm_join_ip_mcast& command) {
   return join(call, command.response, command.uid, command.id,
               address_of(&command.addr, sizeof command.addr));
 }
 
-int do_join(const Call& call) {
-  rdma_ucm_join_mcast command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_join(const Call& call, const rdma_ucm_join_mcast& command) {
   if (command.addr_size == 0 || command.addr_size != sockaddr_bytes_of(&command.addr) ||
       command.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) {
     return refuse_family("rdma_join_multicast");
@@ -299,9 +277,7 @@ int do_join(const Call& call) {
               address_of(&command.addr, command.addr_size));
 }
 
-int do_leave(const Call& call) {
-  rdma_ucm_destroy_id command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_leave(const Call& call, const rdma_ucm_destroy_id& command) {
   if (call.out_bytes() < sizeof(rdma_ucm_destroy_id_resp)) return ENOSPC;
   auto ids = Ids::instance();
   if (!ids) return ENODEV;
@@ -312,16 +288,14 @@ int do_leave(const Call& call) {
   return error != 0 ? error : call.answer(command.response, answer);
 }
 
-int do_migrate(const Call& call) {
-  rdma_ucm_migrate_id command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_migrate(const Call& call, const rdma_ucm_migrate_id& command) {
   if (call.out_bytes() < sizeof(rdma_ucm_migrate_resp)) return ENOSPC;
   const std::shared_ptr<Channel> from = channel_behind(static_cast<int>(command.fd));
   if (from == nullptr) return ENOENT;
   rdma_ucm_migrate_resp answer{};
   const Call there(from, nullptr, 0, 0);
   const int error = there.with_id(command.id, [&](AppId& app) {
-    answer.events_reported = (*Ids::instance())->migrate(app, call.channel());
+    answer.events_reported = Ids::existing()->migrate(app, call.channel());
     return 0;
   });
   return error != 0 ? error : call.answer(command.response, answer);
@@ -348,12 +322,17 @@ int get_event(const std::shared_ptr<Channel>& channel, int fd, const Call& call)
   }
 }
 
+// As they are numbered.
+// clang-format off
 constexpr Handler kHandlers[] = {
-    do_create_id, do_destroy_id, do_bind_ip,    do_resolve_ip,   do_resolve_route, do_query_route,
-    do_connect,   do_listen,     do_accept,     do_reject,       do_disconnect,    do_init_qp_attr,
-    nullptr,      nullptr,       do_set_option, do_notify,       do_join_ip,       do_leave,
-    do_migrate,   do_query,      do_bind,       do_resolve_addr, do_join,
+    handle<do_create_id>, handle<do_destroy_id>, handle<do_bind_ip>, handle<do_resolve_ip>,
+    handle<do_resolve_route>, handle<do_query_route, offsetof(rdma_ucm_query, option)>,
+    handle<do_connect, kConnectBytes>, handle<do_listen>, handle<do_accept, kAcceptBytes>,
+    handle<do_reject>, handle<do_disconnect>, handle<do_init_qp_attr>, nullptr, nullptr,
+    handle<do_set_option>, handle<do_notify>, handle<do_join_ip>, handle<do_leave>,
+    handle<do_migrate>, handle<do_query>, handle<do_bind>, handle<do_resolve_addr>, handle<do_join>,
 };
+// clang-format on
 static_assert(std::size(kHandlers) == RDMA_USER_CM_CMD_JOIN_MCAST + 1);
 
 }  // namespace
@@ -386,6 +365,7 @@ int carry_out(const std::shared_ptr<Channel>& channel, int fd, const void* bytes
   if (head.cmd >= std::size(kHandlers) || head.in + sizeof head > size) return EINVAL;
   const Call call(channel, static_cast<const std::byte*>(bytes) + sizeof head, head.in, head.out);
   if (head.cmd == RDMA_USER_CM_CMD_GET_EVENT) return get_event(channel, fd, call);
+  assert(channel->is_of_this_process());
   const Handler handler = kHandlers[head.cmd];
   return handler == nullptr ? ENOSYS : handler(call);
 }

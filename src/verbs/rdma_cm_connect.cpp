@@ -12,9 +12,6 @@ namespace aperture::verbs::rdma_cm {
 
 namespace {
 
-// What precedes the fields that newer libraries write: commands may end there.
-constexpr size_t kConnectBytes = offsetof(rdma_ucm_connect, ece);
-constexpr size_t kAcceptBytes = offsetof(rdma_ucm_accept, ece);
 constexpr uint32_t kRejVendorOption = 35;
 
 int params_from(const char* call, const rdma_ucm_conn_param& from, const rdma_ucm_ece& ece,
@@ -56,9 +53,7 @@ int explain(const char* call, const AppId& app, Status s) noexcept {
 
 }  // namespace
 
-int do_connect(const Call& call) {
-  rdma_ucm_connect command;
-  if (const int e = call.read(command, kConnectBytes); e != 0) return e;
+int do_connect(const Call& call, const rdma_ucm_connect& command) {
   if (command.conn_param.valid == 0) return EINVAL;
   cm::Params params;
   if (const int e = params_from("rdma_connect", command.conn_param, command.ece, params); e != 0) {
@@ -69,9 +64,7 @@ int do_connect(const Call& call) {
   });
 }
 
-int do_accept(const Call& call) {
-  rdma_ucm_accept command;
-  if (const int e = call.read(command, kAcceptBytes); e != 0) return e;
+int do_accept(const Call& call, const rdma_ucm_accept& command) {
   cm::Params params;
   const bool passive = command.conn_param.valid != 0;
   if (passive) {
@@ -89,9 +82,7 @@ int do_accept(const Call& call) {
   });
 }
 
-int do_reject(const Call& call) {
-  rdma_ucm_reject command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_reject(const Call& call, const rdma_ucm_reject& command) {
   const uint32_t reason = command.reason == 0 ? cm::kRejConsumer : command.reason;
   if (reason != cm::kRejConsumer && reason != kRejVendorOption) return EINVAL;
   return call.with_id(command.id, [&](AppId& app) {
@@ -100,17 +91,13 @@ int do_reject(const Call& call) {
   });
 }
 
-int do_disconnect(const Call& call) {
-  rdma_ucm_disconnect command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_disconnect(const Call& call, const rdma_ucm_disconnect& command) {
   return call.with_id(command.id, [&](AppId& app) {
     return explain("rdma_disconnect", app, app.id->disconnect());
   });
 }
 
-int do_notify(const Call& call) {
-  rdma_ucm_notify command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_notify(const Call& call, const rdma_ucm_notify& command) {
   if (command.event != IBV_EVENT_COMM_EST) return EINVAL;
   return call.with_id(command.id, [&](AppId& app) {
     if (app.id->state() == cm::State::established) return EISCONN;
@@ -118,9 +105,7 @@ int do_notify(const Call& call) {
   });
 }
 
-int do_init_qp_attr(const Call& call) {
-  rdma_ucm_init_qp_attr command;
-  if (const int e = call.read(command); e != 0) return e;
+int do_init_qp_attr(const Call& call, const rdma_ucm_init_qp_attr& command) {
   if (command.qp_state > IBV_QPS_ERR) return EINVAL;
   ib_uverbs_qp_attr answer{};
   const int error = call.with_id(

@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
+
+#include "base/log.hpp"
+#include "base/no_throw.hpp"
+#include "nic/host_identity.hpp"
 
 namespace aperture::verbs::rdma_cm {
 
@@ -64,7 +69,7 @@ void fill_datagram(const cm::Id& id, cm::EventKind kind, const cm::Params& from,
 
 }  // namespace
 
-uint32_t Numbers::take() noexcept {
+uint32_t Numbers::take() {
   while (lowest_free_ < taken_.size() && taken_[lowest_free_]) ++lowest_free_;
   if (lowest_free_ == taken_.size()) taken_.push_back(false);
   taken_[lowest_free_] = true;
@@ -72,6 +77,7 @@ uint32_t Numbers::take() noexcept {
 }
 
 void Numbers::give_back(uint32_t number) noexcept {
+  assert(number < taken_.size() && taken_[number]);
   taken_[number] = false;
   lowest_free_ = std::min<size_t>(lowest_free_, number);
 }
@@ -79,10 +85,14 @@ void Numbers::give_back(uint32_t number) noexcept {
 Result<Ids*> Ids::instance() noexcept {
   auto control = nic::ControlThread::instance();
   if (!control) return control.error();
-  static auto* const made = new Ids(**control);  // lives until the process ends
-  // SYNC POINT: rdma-cm-ids: the object is whole before it is found
-  the_one.store(made, std::memory_order_release);
-  return made;
+  const Status s = no_throw([&] {
+    nic::host_addresses();                         // from here on asking for them cannot fail
+    static auto* const made = new Ids(**control);  // lives until the process ends
+    // SYNC POINT: rdma-cm-ids: the object is whole before it is found
+    the_one.store(made, std::memory_order_release);
+  });
+  if (!s) return s.error();
+  return existing();
 }
 
 Ids* Ids::existing() noexcept {
@@ -90,18 +100,20 @@ Ids* Ids::existing() noexcept {
   return the_one.load(std::memory_order_acquire);
 }
 
-AppId& Ids::add(std::shared_ptr<Channel> channel, uint16_t port_space, uint64_t uid,
-                std::unique_ptr<cm::Id> id) noexcept {
-  auto app = std::make_unique<AppId>();
-  AppId& it = *app;
-  it.handle = id_numbers_.take();
-  it.uid = uid;
-  it.port_space = port_space;
-  it.channel = std::move(channel);
-  it.id = std::move(id);
-  it.id->tell([this, &it](cm::Event&& event) { on_event(it, std::move(event)); });
-  ids_.emplace(it.handle, std::move(app));
-  return it;
+Result<AppId*> Ids::add(std::shared_ptr<Channel> channel, uint16_t port_space, uint64_t uid,
+                        std::unique_ptr<cm::Id> id) noexcept {
+  return no_throw([&]() -> Result<AppId*> {
+    auto app = std::make_unique<AppId>(id_numbers_);
+    AppId* const it = app.get();
+    it->uid = uid;
+    it->port_space = port_space;
+    it->channel = std::move(channel);
+    it->id = std::move(id);
+    it->id->tell([this, it](cm::Event&& event) { on_event(*it, std::move(event)); });
+    [[maybe_unused]] const bool is_new = ids_.emplace(it->handle, std::move(app)).second;
+    assert(is_new);
+    return it;
+  });
 }
 
 Result<AppId*> Ids::create(std::shared_ptr<Channel> channel, uint16_t port_space,
@@ -109,7 +121,7 @@ Result<AppId*> Ids::create(std::shared_ptr<Channel> channel, uint16_t port_space
   const bool connected = port_space == RDMA_PS_TCP;
   auto id = cm::Id::create(control_, connected ? cm::PortSpace::tcp : cm::PortSpace::udp);
   if (!id) return id.error();
-  return &add(std::move(channel), port_space, uid, *std::move(id));
+  return add(std::move(channel), port_space, uid, *std::move(id));
 }
 
 int Ids::find(const Channel& channel, uint32_t handle, AppId*& found) noexcept {
@@ -121,7 +133,8 @@ int Ids::find(const Channel& channel, uint32_t handle, AppId*& found) noexcept {
 }
 
 void Ids::on_event(AppId& app, cm::Event&& event) noexcept {
-  QueuedEvent queued;
+  Events events;
+  QueuedEvent& queued = events.emplace_back();
   queued.response.event = event_of(event.kind);
   queued.response.status = static_cast<uint32_t>(event.status);
   queued.response.uid = app.uid;
@@ -135,18 +148,22 @@ void Ids::on_event(AppId& app, cm::Event&& event) noexcept {
     fill_connected(event.params, queued.response.param.conn);
   }
   if (event.kind == cm::EventKind::connect_request) {
-    AppId& child = add(app.channel, app.port_space, 0, std::move(event.child));
-    queued.response.id = queued.child = child.handle;
+    auto child = add(app.channel, app.port_space, 0, std::move(event.child));
+    if (!child) {  // its id is gone, which has rejected it
+      APERTURE_WARN("rdma_listen: a request is rejected: %s", describe(child.error()));
+      return;
+    }
+    queued.response.id = queued.child = (*child)->handle;
     queued.place = std::move(event.place);
   } else if (app.uid == 0) {
     return;  // its request has not been accepted; accepting will fail, and tell
   }
   const std::lock_guard guard(events_mutex());
-  app.channel->push(std::move(queued));
+  app.channel->push(std::move(events));
 }
 
 uint32_t Ids::destroy(AppId& app) noexcept {
-  std::list<QueuedEvent> unheard;
+  Events unheard;
   uint32_t reported;
   {
     const std::lock_guard guard(events_mutex());
@@ -158,12 +175,9 @@ uint32_t Ids::destroy(AppId& app) noexcept {
     const auto child = ids_.find(e.child);
     if (child != ids_.end()) destroy(*child->second);
   }
-  for (const auto& [handle, membership] : app.memberships) {
-    members_.erase(handle);
-    membership_numbers_.give_back(handle);
-  }
-  id_numbers_.give_back(app.handle);
-  ids_.erase(app.handle);
+  std::erase_if(members_, [&](const auto& entry) { return entry.second->of == &app; });
+  [[maybe_unused]] const size_t gone = ids_.erase(app.handle);
+  assert(gone == 1);
   return reported;
 }
 
@@ -173,8 +187,8 @@ uint32_t Ids::migrate(AppId& app, std::shared_ptr<Channel> to) noexcept {
     auto moved = app.channel->extract([&](const QueuedEvent& e) { return e.reporter == &app; });
     for (QueuedEvent& e : moved) {
       if (const auto child = ids_.find(e.child); child != ids_.end()) child->second->channel = to;
-      to->push(std::move(e));
     }
+    to->push(std::move(moved));
     app.channel = std::move(to);
   }
   return app.events_reported;
@@ -190,45 +204,45 @@ void Ids::close(const Channel& channel) noexcept {
   }
 }
 
-Membership& Ids::join(AppId& app, const Address& group, uint64_t uid, uint32_t qkey) noexcept {
-  auto membership = std::make_unique<Membership>();
-  Membership& it = *membership;
-  it.handle = membership_numbers_.take();
-  it.uid = uid;
-  it.group = group;
-  members_.emplace(it.handle, &app);
-  app.memberships.emplace(it.handle, std::move(membership));
-  QueuedEvent queued;
+Result<uint32_t> Ids::join(AppId& app, const Address& group, uint64_t uid, uint32_t qkey) noexcept {
+  Membership* it = nullptr;
+  const Status s = no_throw([&] {
+    auto membership = std::make_unique<Membership>(membership_numbers_);
+    it = membership.get();
+    it->uid = uid;
+    it->of = &app;
+    members_.emplace(it->handle, std::move(membership));
+  });
+  if (!s) return s.error();
+  Events events;
+  QueuedEvent& queued = events.emplace_back();
   queued.response.event = kEventMulticastJoin;
   queued.response.uid = uid;
-  queued.response.id = it.handle;
+  queued.response.id = it->handle;
   queued.reporter = &app;
-  queued.membership = &it;
+  queued.membership = it;
   rdma_ucm_ud_param& ud = queued.response.param.ud;
   ud.qp_num = 0xff'ffff;
   ud.qkey = qkey;
   fill_ah(*app.id->local(), group, ud.ah_attr);
   ud.ah_attr.dlid = 0xc000;  // no subnet manager gives it out: the first of all multicast LIDs
   const std::lock_guard guard(events_mutex());
-  app.channel->push(std::move(queued));
-  return it;
+  app.channel->push(std::move(events));
+  return it->handle;
 }
 
 int Ids::leave(const Channel& channel, uint32_t handle, uint32_t& reported) noexcept {
   const auto at = members_.find(handle);
   if (at == members_.end()) return ENOENT;
-  AppId& app = *at->second;
-  if (app.channel.get() != &channel) return EINVAL;
-  const auto membership = app.memberships.find(handle);
+  Membership* const gone = at->second.get();
+  assert(gone->handle == handle && gone->of != nullptr);
+  if (gone->of->channel.get() != &channel) return EINVAL;
   {
     const std::lock_guard guard(events_mutex());
-    Reporter* const gone = membership->second.get();
-    app.channel->extract([&](const QueuedEvent& e) { return e.membership == gone; });
+    gone->of->channel->extract([&](const QueuedEvent& e) { return e.membership == gone; });
     reported = gone->events_reported;
   }
-  app.memberships.erase(membership);
   members_.erase(at);
-  membership_numbers_.give_back(handle);
   return 0;
 }
 

@@ -15,33 +15,44 @@
 
 namespace aperture::verbs::rdma_cm {
 
-struct Membership : Reporter {
-  uint32_t handle = 0;
-  uint64_t uid = 0;
-  Address group;
-};
-
-struct AppId : Reporter {
-  uint32_t handle = 0;
-  uint64_t uid = 0;  // 0: a request that nobody has accepted; its events are dropped
-  uint16_t port_space = 0;
-  std::shared_ptr<Channel> channel;
-  std::unique_ptr<cm::Id> id;
-  std::map<uint32_t, std::unique_ptr<Membership>> memberships;
-  bool ack_timeout_set = false;
-  uint8_t ack_timeout = 0;
-  uint8_t tos = 0;
-};
-
 // The lowest free number for each new object, as a kernel gives them.
 class Numbers {
  public:
-  uint32_t take() noexcept;
+  uint32_t take();  // errors by exception std::bad_alloc
   void give_back(uint32_t number) noexcept;
 
  private:
   std::vector<bool> taken_;
   size_t lowest_free_ = 0;
+};
+
+// What applications know by a number, which it has for as long as it lives.
+struct Numbered : Reporter {
+  explicit Numbered(Numbers& from) : numbers(from), handle(from.take()) {}
+  ~Numbered() { numbers.give_back(handle); }
+  Numbered(const Numbered&) = delete;
+  Numbered& operator=(const Numbered&) = delete;
+
+  Numbers& numbers;
+  const uint32_t handle;
+  uint64_t uid = 0;  // what the application has given for it
+};
+
+// One for which it has given none is a request that nobody has accepted; its events are dropped.
+struct AppId : Numbered {
+  using Numbered::Numbered;
+  uint16_t port_space = 0;
+  std::shared_ptr<Channel> channel;
+  std::unique_ptr<cm::Id> id;
+  bool ack_timeout_set = false;
+  uint8_t ack_timeout = 0;
+  uint8_t tos = 0;
+};
+
+// Of an id in a multicast group.
+struct Membership : Numbered {
+  using Numbered::Numbered;
+  AppId* of = nullptr;
 };
 
 class Ids {
@@ -62,22 +73,24 @@ class Ids {
   uint32_t migrate(AppId& app, std::shared_ptr<Channel> to) noexcept;
   void close(const Channel& channel) noexcept;
 
-  Membership& join(AppId& app, const Address& group, uint64_t uid, uint32_t qkey) noexcept;
+  // The number of the membership. Errors: no_memory.
+  Result<uint32_t> join(AppId& app, const Address& group, uint64_t uid, uint32_t qkey) noexcept;
   // As find(); how many events of it have been handed out is in `reported`.
   int leave(const Channel& channel, uint32_t handle, uint32_t& reported) noexcept;
 
  private:
   explicit Ids(nic::ControlThread& control) noexcept : control_(control) {}
 
-  AppId& add(std::shared_ptr<Channel> channel, uint16_t port_space, uint64_t uid,
-             std::unique_ptr<cm::Id> id) noexcept;
+  // Errors: no_memory.
+  Result<AppId*> add(std::shared_ptr<Channel> channel, uint16_t port_space, uint64_t uid,
+                     std::unique_ptr<cm::Id> id) noexcept;
   void on_event(AppId& app, cm::Event&& event) noexcept;
 
   nic::ControlThread& control_;
   Numbers id_numbers_;
   Numbers membership_numbers_;
   std::map<uint32_t, std::unique_ptr<AppId>> ids_;
-  std::map<uint32_t, AppId*> members_;  // by number of the membership
+  std::map<uint32_t, std::unique_ptr<Membership>> members_;
 };
 
 // --- what the kernel's interface says about an id ---

@@ -2,6 +2,7 @@
 #include "verbs/srq.hpp"
 
 #include <algorithm>
+#include <cassert>
 
 #include "verbs/errors.hpp"
 #include "verbs/real.hpp"
@@ -18,7 +19,7 @@ void Srq::Events::on_limit_reached() noexcept {
 
 namespace {
 
-int judge(const char* call, const ibv_srq_attr& attr) noexcept {
+int validate(const char* call, const ibv_srq_attr& attr) noexcept {
   if (attr.max_wr == 0 || attr.max_wr > ib::kMaxQueueWrs || attr.max_sge > ib::kMaxSge) {
     return APERTURE_REFUSE(EINVAL, "%s: max_wr %u and max_sge %u; an SRQ has 1 to %u and up to %u",
                            call, attr.max_wr, attr.max_sge, ib::kMaxQueueWrs, ib::kMaxSge);
@@ -27,7 +28,7 @@ int judge(const char* call, const ibv_srq_attr& attr) noexcept {
 }
 
 int make_srq(const char* call, ibv_pd* pd, void* srq_context, ibv_srq_attr& attr, Srq*& made) {
-  if (const int error = judge(call, attr); error != 0) return error;
+  if (const int error = validate(call, attr); error != 0) return error;
   Pd& ours = pd_of(pd);
   attr.max_sge = std::max(attr.max_sge, 1u);
   auto srq = std::make_unique<Srq>();
@@ -64,8 +65,9 @@ int make_xrc(ibv_context* context, ibv_srq_init_attr_ex& attr, Srq*& made) {
     return error;
   }
   std::unique_ptr<Srq> owned(srq);
-  Cq& cq = cq_of(attr.cq);
+  DeviceCq& cq = cq_of(attr.cq);
   srq->xrcd = &object_of<Xrcd>(attr.xrcd);
+  assert(srq->xrcd->domain != nullptr && srq->base.handle != 0);
   srq->number = srq->base.handle;
   srq->use_cq = Use(cq.uses);
   srq->use_xrcd = Use(srq->xrcd->uses);
@@ -111,6 +113,7 @@ int destroy(Srq& srq) {
   if (srq.xrcd != nullptr) {
     nic::EngineGuard guard(srq.pd->context->engine());
     srq.pd->context->nic->windows().remove_srq(srq.number);
+    assert(srq.number != 0);
     srq.queue->retire();
   }
   srq.pd->context->async.forget(&srq.base);

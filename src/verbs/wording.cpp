@@ -112,6 +112,9 @@ constexpr Wording make() noexcept {
   Wording w;
   put_accesses(w);
   put_windows(w);
+  w.inline_calls[0] = "__ibv_reg_mr";
+  w.inline_calls[1] = "ibv_bind_mw";
+  w.inline_calls[2] = "ibv_post_send";
   return w;
 }
 

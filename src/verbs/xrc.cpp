@@ -1,6 +1,8 @@
 // Opening and closing XRC domains: see xrc.hpp.
 #include "verbs/xrc.hpp"
 
+#include <cassert>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -10,7 +12,7 @@ namespace {
 
 constexpr const char* kCall = "ibv_open_xrcd";
 
-int judge(const ibv_xrcd_init_attr& attr) noexcept {
+int validate(const ibv_xrcd_init_attr& attr) noexcept {
   constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
   if (attr.comp_mask != kNeeded) {
     return APERTURE_REFUSE(EINVAL, "%s: comp_mask 0x%x; it needs IBV_XRCD_INIT_ATTR_FD and _OFLAGS",
@@ -46,13 +48,14 @@ int find_or_make(Context& context, const ibv_xrcd_init_attr& attr,
 
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) noexcept {
   auto* made = guarded_new<Xrcd>(kCall, [&](Xrcd*& out) {
-    if (const int error = judge(*attr); error != 0) return error;
+    if (const int error = validate(*attr); error != 0) return error;
     auto xrcd = std::make_unique<Xrcd>();
     xrcd->context = &context_of(context);
     xrcd->base.context = context;
     if (const int error = find_or_make(*xrcd->context, *attr, xrcd->domain); error != 0) {
       return error;
     }
+    assert(xrcd->domain != nullptr && xrcd->domain->context == xrcd->context);
     xrcd->use_context = ContextUse(*xrcd->context);
     out = xrcd.release();
     return 0;
@@ -67,6 +70,7 @@ int close_xrcd(ibv_xrcd* xrcd) noexcept {
       return APERTURE_REFUSE(EBUSY, "ibv_close_xrcd: %u SRQs and queue pairs still use it", uses);
     }
     close_xrc_domain(ours.domain);
+    assert(ours.domain == nullptr);
     delete &ours;
     return 0;
   });

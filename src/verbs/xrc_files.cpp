@@ -6,6 +6,7 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdio>
 #include <mutex>
@@ -53,7 +54,7 @@ std::shared_ptr<const XrcDomain> find(const struct stat& file) noexcept {
   return nullptr;
 }
 
-int judge_found(const Context& context, const XrcDomain& found, int oflags) noexcept {
+int validate_found(const Context& context, const XrcDomain& found, int oflags) noexcept {
   if ((oflags & O_EXCL) != 0) {
     return APERTURE_REFUSE(EINVAL, "%s: O_EXCL, and the domain of this file is open already",
                            kCall);
@@ -67,7 +68,7 @@ int judge_found(const Context& context, const XrcDomain& found, int oflags) noex
   return 0;
 }
 
-int judge_claimed(int error, int oflags) noexcept {
+int validate_claimed(int error, int oflags) noexcept {
   if (error == 0 && (oflags & O_CREAT) == 0) {
     return APERTURE_REFUSE(EAGAIN, "%s: no domain of this file is open, and O_CREAT is not set",
                            kCall);
@@ -102,12 +103,13 @@ int open_xrc_domain(Context& context, const struct stat& file, int oflags,
                     std::shared_ptr<const XrcDomain>& domain) {
   const std::lock_guard guard(files().mutex);
   if (auto found = find(file); found != nullptr) {
-    const int error = judge_found(context, *found, oflags);
+    const int error = validate_found(context, *found, oflags);
     if (error == 0) domain = std::move(found);
     return error;
   }
   auto made = std::make_shared<XrcDomain>();
-  if (const int error = judge_claimed(claim(file, made->claim), oflags); error != 0) return error;
+  if (const int error = validate_claimed(claim(file, made->claim), oflags); error != 0)
+    return error;
   made->number = context.next_handle();
   made->context = &context;
   made->device = file.st_dev;
@@ -116,6 +118,7 @@ int open_xrc_domain(Context& context, const struct stat& file, int oflags,
   open.erase(std::remove_if(open.begin(), open.end(),
                             [](const auto& weak) noexcept { return weak.expired(); }),
              open.end());
+  assert(find(file) == nullptr);
   open.push_back(made);
   domain = std::move(made);
   return 0;
@@ -124,6 +127,7 @@ int open_xrc_domain(Context& context, const struct stat& file, int oflags,
 // Under the lock, so that nobody finds it gone and its name still taken.
 void close_xrc_domain(std::shared_ptr<const XrcDomain>& domain) noexcept {
   const std::lock_guard guard(files().mutex);
+  assert(domain != nullptr);
   domain.reset();
 }
 

@@ -47,7 +47,7 @@ class Abi(unittest.TestCase):
         self.assertRegex(readelf("--segments"), r"GNU_STACK.* RW +0x")
         self.assertNotIn("TEXTREL", readelf("--dynamic"))
 
-    def test_stays_loaded(self):
+    def test_it_stays_loaded(self):
         """The control thread runs in this code, so a dlclose must not take it away."""
         self.assertRegex(readelf("--dynamic"), r"FLAGS_1.*NODELETE")
 

@@ -16,10 +16,7 @@ constexpr int kTypes = kUint128 + 1;
 constexpr int kOps = kMswap + 1;
 
 Options options_for(int mr_mode, uint64_t caps = FI_MSG | FI_RMA | FI_ATOMIC) {
-  Options o;
-  o.caps = caps;
-  o.mr_mode = mr_mode;
-  return o;
+  return {.caps = caps, .mr_mode = mr_mode};
 }
 
 int ask_valid(fid_ep* ep, int kind, int type, int op, size_t* count) {
@@ -36,15 +33,18 @@ class AtomicCall : public testing::TestWithParam<int> {
   uint64_t at(size_t offset) { return region.remote().base + offset; }
   uint64_t key() { return region.remote().key; }
   uint64_t& word(size_t n = 0) { return reinterpret_cast<uint64_t*>(region.memory().data())[n]; }
-  void SetUp() override { std::memset(region.memory().data(), 0, 4096); }
+  // Of one element at the start of the region, which is zero.
+  ssize_t base(int type, int what) {
+    return fi_atomic(p.a.ep(), &one, 1, nullptr, p.to_b, at(0), key(),
+                     no_such_value<fi_datatype>(type), no_such_value<fi_op>(what), &op);
+  }
 
   NodePair p{options_for(GetParam())};
-  Region region{p.b, 4096};
+  Region region{p.b, 4096, kAllAccess, 0};
+  uint64_t one = 1;
   Op op;
 };
-INSTANTIATE_TEST_SUITE_P(Modes, AtomicCall, testing::Values(0, kBasicMr), [](const auto& m) {
-  return m.param == 0 ? std::string("scalable") : std::string("basic");
-});
+INSTANTIATE_TEST_SUITE_P(Modes, AtomicCall, testing::Values(0, kBasicMr), kByMrMode);
 
 TEST_P(AtomicCall, valid_and_query_agree_with_the_page) {
   for (int kind = 0; kind < kRefKinds; ++kind) {
@@ -75,19 +75,14 @@ TEST_P(AtomicCall, valid_and_query_agree_with_the_page) {
   }
 }
 
-TEST_P(AtomicCall, numbers_that_name_nothing) {
+TEST_P(AtomicCall, numbers_that_name_nothing_are_refused) {
   size_t count = 0;
   fi_atomic_attr attr{};
   for (const int nonsense : {-1, int{kRefTypes}, int{FI_VOID}, 1 << 30}) {
     EXPECT_EQ(ask_valid(p.a.ep(), kBase, nonsense, FI_SUM, &count), -FI_EOPNOTSUPP);
     EXPECT_EQ(ask_valid(p.a.ep(), kBase, FI_UINT64, nonsense, &count), -FI_EOPNOTSUPP);
-    uint64_t one = 1;
-    EXPECT_EQ(fi_atomic(p.a.ep(), &one, 1, nullptr, p.to_b, at(0), key(),
-                        no_such_value<fi_datatype>(nonsense), FI_SUM, &op),
-              -FI_EOPNOTSUPP);
-    EXPECT_EQ(fi_atomic(p.a.ep(), &one, 1, nullptr, p.to_b, at(0), key(), FI_UINT64,
-                        no_such_value<fi_op>(nonsense), &op),
-              -FI_EOPNOTSUPP);
+    EXPECT_EQ(base(nonsense, FI_SUM), -FI_EOPNOTSUPP);
+    EXPECT_EQ(base(FI_UINT64, nonsense), -FI_EOPNOTSUPP);
   }
   // FI_DIFF and the short floating-point types are of API 2.0: here their numbers end the list
   EXPECT_EQ(ask_valid(p.a.ep(), kBase, FI_UINT64, kDiff, &count), -FI_EOPNOTSUPP);
@@ -101,59 +96,40 @@ TEST_P(AtomicCall, numbers_that_name_nothing) {
   EXPECT_EQ(fi_query_atomic(p.a.domain(), FI_UINT64, FI_SUM, &attr, FI_MULTICAST), -FI_EBADFLAGS);
 }
 
-TEST_P(AtomicCall, the_wrong_kind_of_call_for_an_operation) {
-  uint64_t one = 1, result = 0;
-  EXPECT_EQ(fi_atomic(p.a.ep(), &one, 1, nullptr, p.to_b, at(0), key(), FI_UINT64, FI_CSWAP, &op),
-            -FI_EOPNOTSUPP);
-  EXPECT_EQ(
-      fi_atomic(p.a.ep(), &one, 1, nullptr, p.to_b, at(0), key(), FI_UINT64, FI_ATOMIC_READ, &op),
-      -FI_EOPNOTSUPP);
+TEST_P(AtomicCall, the_wrong_kind_of_call_for_an_operation_is_refused) {
+  uint64_t result = 0;
+  EXPECT_EQ(base(FI_UINT64, FI_CSWAP), -FI_EOPNOTSUPP);
+  EXPECT_EQ(base(FI_UINT64, FI_ATOMIC_READ), -FI_EOPNOTSUPP);
   EXPECT_EQ(fi_fetch_atomic(p.a.ep(), &one, 1, nullptr, &result, nullptr, p.to_b, at(0), key(),
                             FI_UINT64, FI_MSWAP, &op),
             -FI_EOPNOTSUPP);
   EXPECT_EQ(fi_compare_atomic(p.a.ep(), &one, 1, nullptr, &one, nullptr, &result, nullptr, p.to_b,
                               at(0), key(), FI_UINT64, FI_SUM, &op),
             -FI_EOPNOTSUPP);
-  EXPECT_EQ(fi_atomic(p.a.ep(), &one, 1, nullptr, p.to_b, at(0), key(), FI_DOUBLE, FI_BOR, &op),
-            -FI_EOPNOTSUPP)
-      << "bits of a floating-point number";
+  EXPECT_EQ(base(FI_DOUBLE, FI_BOR), -FI_EOPNOTSUPP) << "bits of a floating-point number";
   EXPECT_EQ(word(), 0u);
 }
 
-TEST_P(AtomicCall, vectors) {
+TEST_P(AtomicCall, vectors_are_taken_element_by_element) {
   uint64_t operand[4] = {1, 2, 3, 4}, compare[4] = {1, 0, 3, 0}, result[4] = {};
   fi_ioc from[2] = {{operand, 3}, {operand + 3, 1}};
-  ASSERT_EQ(post([&] {
-              return fi_atomicv(p.a.ep(), from, nullptr, 2, p.to_b, at(64), key(), FI_UINT64,
-                                FI_SUM, &op);
-            }),
-            0);
-  ASSERT_EQ(p.a.wait(&op).err, 0);
+  ASSERT_EQ(p.a.run(fi_atomicv, from, nullptr, 2, p.to_b, at(64), key(), FI_UINT64, FI_SUM), 0);
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(word(8 + i), operand[i]);
   fi_ioc to[2] = {{result + 2, 2}, {result, 2}};
-  ASSERT_EQ(post([&] {
-              return fi_fetch_atomicv(p.a.ep(), from, nullptr, 2, to, nullptr, 2, p.to_b, at(64),
-                                      key(), FI_UINT64, FI_PROD, &op);
-            }),
+  ASSERT_EQ(p.a.run(fi_fetch_atomicv, from, nullptr, 2, to, nullptr, 2, p.to_b, at(64), key(),
+                    FI_UINT64, FI_PROD),
             0);
-  ASSERT_EQ(p.a.wait(&op).err, 0);
   EXPECT_EQ(result[2], 1u);
   EXPECT_EQ(result[1], 4u);
   EXPECT_EQ(word(11), 16u);
   // an FI_ATOMIC_READ has no operand
-  ASSERT_EQ(post([&] {
-              return fi_fetch_atomicv(p.a.ep(), nullptr, nullptr, 0, to, nullptr, 2, p.to_b, at(64),
-                                      key(), FI_UINT64, FI_ATOMIC_READ, &op);
-            }),
+  ASSERT_EQ(p.a.run(fi_fetch_atomicv, nullptr, nullptr, 0, to, nullptr, 2, p.to_b, at(64), key(),
+                    FI_UINT64, FI_ATOMIC_READ),
             0);
-  ASSERT_EQ(p.a.wait(&op).err, 0);
   EXPECT_EQ(result[1], 16u);
   fi_ioc against[2] = {{compare, 2}, {compare + 2, 2}};
-  ASSERT_EQ(post([&] {
-              return fi_compare_atomicv(p.a.ep(), from, nullptr, 2, against, nullptr, 2, to,
-                                        nullptr, 2, p.to_b, at(64), key(), FI_UINT64, FI_CSWAP,
-                                        &op);
-            }),
+  ASSERT_EQ(p.a.post(fi_compare_atomicv, from, nullptr, 2, against, nullptr, 2, to, nullptr, 2,
+                     p.to_b, at(64), key(), FI_UINT64, FI_CSWAP, &op),
             0);
   const Completion c = p.a.wait(&op);
   ASSERT_EQ(c.err, 0);
@@ -163,7 +139,7 @@ TEST_P(AtomicCall, vectors) {
   EXPECT_TRUE(region.memory().intact());
 }
 
-TEST_P(AtomicCall, shapes_that_do_not_fit_together) {
+TEST_P(AtomicCall, shapes_that_do_not_fit_together_are_refused) {
   uint64_t b[16] = {};
   fi_ioc one[1] = {{b, 1}}, two[1] = {{b, 2}}, null[1] = {{nullptr, 1}};
   std::vector<fi_ioc> many(p.a.info()->tx_attr->iov_limit + 1, fi_ioc{b, 1});
@@ -201,29 +177,24 @@ TEST_P(AtomicCall, shapes_that_do_not_fit_together) {
 }
 
 TEST_P(AtomicCall, flags_that_the_page_does_not_have) {
-  uint64_t one = 1;
   fi_ioc from{&one, 1};
   fi_rma_ioc range{at(0), 1, key()};
   fi_msg_atomic m{&from, nullptr, 1, p.to_b, &range, 1, FI_UINT64, FI_SUM, &op, 0};
   EXPECT_EQ(fi_atomicmsg(p.a.ep(), &m, FI_REMOTE_CQ_DATA), -FI_EBADFLAGS);
   EXPECT_EQ(fi_atomicmsg(p.a.ep(), &m, FI_PEEK), -FI_EBADFLAGS);
   EXPECT_EQ(fi_atomicmsg(p.a.ep(), &m, FI_TAGGED), -FI_EOPNOTSUPP);
-  ASSERT_EQ(post([&] { return fi_atomicmsg(p.a.ep(), &m, FI_MORE | FI_COMPLETION); }), 0);
-  EXPECT_EQ(p.a.wait(&op).err, 0);
+  ASSERT_EQ(p.a.run_message(fi_atomicmsg, &m, FI_MORE | FI_COMPLETION), 0);
   EXPECT_EQ(word(), 1u);
 }
 
 TEST(AtomicCaps, counters_count_fetches_as_reads_and_the_others_as_writes) {
   Options o = options_for(0);
   NodePair p(o);
-  Region region(p.b, 64);
-  std::memset(region.memory().data(), 0, 64);
+  Region region(p.b, 64, kAllAccess, 0);
   Node counting(o);
-  fi_cntr_attr attr{};
-  fid_cntr *reads = nullptr, *writes = nullptr;
-  DOOR(fi_cntr_open(counting.domain(), &attr, &reads, nullptr));
-  DOOR(fi_cntr_open(counting.domain(), &attr, &writes, nullptr));
-  const Fid<fid_cntr> read_owner(reads), write_owner(writes);
+  const Fid<fid_cntr> read_owner = open_counter(counting.domain());
+  const Fid<fid_cntr> write_owner = open_counter(counting.domain());
+  fid_cntr *reads = read_owner.get(), *writes = write_owner.get();
   Options unopened = o;
   unopened.enable = false;
   Node node(unopened, counting);
@@ -232,34 +203,20 @@ TEST(AtomicCaps, counters_count_fetches_as_reads_and_the_others_as_writes) {
   DOOR(fi_enable(node.ep()));
   const fi_addr_t to = node.insert(p.b.name());
   uint64_t one = 1, result = 0;
-  Op op;
   const uint64_t key = region.remote().key;
-  ASSERT_EQ(post([&] {
-              return fi_atomic(node.ep(), &one, 1, nullptr, to, 0, key, FI_UINT64, FI_SUM, &op);
-            }),
-            0);
-  ASSERT_EQ(node.wait(&op).err, 0);
+  ASSERT_EQ(node.run(fi_atomic, &one, 1, nullptr, to, 0, key, FI_UINT64, FI_SUM), 0);
   EXPECT_EQ(fi_cntr_read(writes), 1u);
   EXPECT_EQ(fi_cntr_read(reads), 0u);
-  ASSERT_EQ(post([&] {
-              return fi_fetch_atomic(node.ep(), &one, 1, nullptr, &result, nullptr, to, 0, key,
-                                     FI_UINT64, FI_SUM, &op);
-            }),
+  ASSERT_EQ(
+      node.run(fi_fetch_atomic, &one, 1, nullptr, &result, nullptr, to, 0, key, FI_UINT64, FI_SUM),
+      0);
+  ASSERT_EQ(node.run(fi_compare_atomic, &one, 1, nullptr, &one, nullptr, &result, nullptr, to, 0,
+                     key, FI_UINT64, FI_CSWAP),
             0);
-  ASSERT_EQ(node.wait(&op).err, 0);
-  ASSERT_EQ(post([&] {
-              return fi_compare_atomic(node.ep(), &one, 1, nullptr, &one, nullptr, &result, nullptr,
-                                       to, 0, key, FI_UINT64, FI_CSWAP, &op);
-            }),
-            0);
-  ASSERT_EQ(node.wait(&op).err, 0);
   EXPECT_EQ(fi_cntr_read(writes), 1u);
   EXPECT_EQ(fi_cntr_read(reads), 2u);
-  ASSERT_EQ(post([&] {
-              return fi_atomic(node.ep(), &one, 1, nullptr, to, 1, key, FI_UINT64, FI_SUM, &op);
-            }),
-            0);
-  ASSERT_EQ(node.wait(&op).err, FI_EACCES) << "misaligned";
+  ASSERT_EQ(node.run(fi_atomic, &one, 1, nullptr, to, 1, key, FI_UINT64, FI_SUM), FI_EACCES)
+      << "misaligned";
   EXPECT_EQ(fi_cntr_readerr(writes), 1u);
 }
 
@@ -267,27 +224,21 @@ TEST(AtomicCaps, completions_only_where_asked_for) {
   Options o = options_for(0);
   o.cq_flags = FI_SELECTIVE_COMPLETION;
   NodePair p(o);
-  Region region(p.b, 64);
-  std::memset(region.memory().data(), 0, 64);
+  Region region(p.b, 64, kAllAccess, 0);
   uint64_t one = 1, result = 0;
   Op op;
-  ASSERT_EQ(post([&] {
-              return fi_atomic(p.a.ep(), &one, 1, nullptr, p.to_b, 0, region.remote().key,
-                               FI_UINT64, FI_SUM, &op);
-            }),
-            0);
+  ASSERT_EQ(
+      p.a.post(fi_atomic, &one, 1, nullptr, p.to_b, 0, region.remote().key, FI_UINT64, FI_SUM, &op),
+      0);
   fi_ioc from{&one, 1}, to{&result, 1};
   fi_rma_ioc range{0, 1, region.remote().key};
   fi_msg_atomic m{&from, nullptr, 1, p.to_b, &range, 1, FI_UINT64, FI_SUM, &op, 0};
-  ASSERT_EQ(post([&] { return fi_fetch_atomicmsg(p.a.ep(), &m, &to, nullptr, 1, FI_COMPLETION); }),
-            0);
-  EXPECT_EQ(p.a.wait(&op).err, 0);
+  ASSERT_EQ(p.a.run_message(fi_fetch_atomicmsg, &m, &to, nullptr, 1, FI_COMPLETION), 0);
   EXPECT_EQ(result, 1u);
   EXPECT_TRUE(p.a.quiet(2));
   // errors are told always
   range.key ^= 12345;
-  ASSERT_EQ(post([&] { return fi_atomicmsg(p.a.ep(), &m, 0); }), 0);
-  EXPECT_EQ(p.a.wait(&op).err, FI_EACCES);
+  ASSERT_EQ(p.a.run_message(fi_atomicmsg, &m, 0), FI_EACCES);
 }
 
 TEST(AtomicCaps, what_was_not_asked_for_is_refused) {
@@ -301,31 +252,23 @@ TEST(AtomicCaps, what_was_not_asked_for_is_refused) {
   EXPECT_EQ(fi_atomicvalid(without.ep(), FI_UINT64, FI_SUM, &count), -FI_EOPNOTSUPP);
   Node writer(options_for(0, FI_ATOMIC | FI_WRITE | FI_REMOTE_WRITE));
   self = writer.insert(writer.name());
-  Region region(writer, 64);
-  std::memset(region.memory().data(), 0, 64);
+  Region region(writer, 64, kAllAccess, 0);
   const uint64_t key = region.remote().key;
   EXPECT_EQ(fi_fetch_atomic(writer.ep(), &one, 1, nullptr, &result, nullptr, self, 0, key,
                             FI_UINT64, FI_SUM, &op),
             -FI_EOPNOTSUPP);
   EXPECT_EQ(fi_write(writer.ep(), &one, 8, nullptr, self, 0, key, &op), -FI_EOPNOTSUPP)
       << "FI_RMA was not asked for";
-  ASSERT_EQ(post([&] {
-              return fi_atomic(writer.ep(), &one, 1, nullptr, self, 0, key, FI_UINT64, FI_SUM, &op);
-            }),
-            0);
-  EXPECT_EQ(writer.wait(&op).err, 0);
+  ASSERT_EQ(writer.run(fi_atomic, &one, 1, nullptr, self, 0, key, FI_UINT64, FI_SUM), 0);
   Node reader(options_for(0, FI_ATOMIC | FI_READ | FI_REMOTE_READ));
   self = reader.insert(reader.name());
   Region readable(reader, 64);
   EXPECT_EQ(fi_atomic(reader.ep(), &one, 1, nullptr, self, 0, readable.remote().key, FI_UINT64,
                       FI_SUM, &op),
             -FI_EOPNOTSUPP);
-  ASSERT_EQ(post([&] {
-              return fi_fetch_atomic(reader.ep(), nullptr, 1, nullptr, &result, nullptr, self, 0,
-                                     readable.remote().key, FI_UINT64, FI_ATOMIC_READ, &op);
-            }),
+  ASSERT_EQ(reader.run(fi_fetch_atomic, nullptr, 1, nullptr, &result, nullptr, self, 0,
+                       readable.remote().key, FI_UINT64, FI_ATOMIC_READ),
             0);
-  EXPECT_EQ(reader.wait(&op).err, 0);
   Options closed = options_for(0);
   closed.enable = false;
   Node not_enabled(closed);
@@ -337,23 +280,15 @@ TEST(AtomicCaps, what_was_not_asked_for_is_refused) {
 TEST(AtomicCaps, an_atomic_may_be_the_first_that_a_peer_hears) {
   for (int round = 0; round < 5; ++round) {
     NodePair p(options_for(0));
-    Region region(p.b, 8192);
-    std::memset(region.memory().data(), 0, 8192);
+    Region region(p.b, 8192, kAllAccess, 0);
     std::vector<uint64_t> ones(1000, 1), results(1000, 7);
     uint64_t injected = 1;
-    Op op[2];
     const uint64_t key = region.remote().key;
-    ASSERT_EQ(post([&] {
-                return fi_inject_atomic(p.a.ep(), &injected, 1, p.to_b, 0, key, FI_UINT64, FI_SUM);
-              }),
-              0);
+    ASSERT_EQ(p.a.post(fi_inject_atomic, &injected, 1, p.to_b, 0, key, FI_UINT64, FI_SUM), 0);
     injected = 1000;
-    ASSERT_EQ(post([&] {
-                return fi_fetch_atomic(p.a.ep(), ones.data(), 1000, nullptr, results.data(),
-                                       nullptr, p.to_b, 0, key, FI_UINT64, FI_SUM, &op[0]);
-              }),
+    ASSERT_EQ(p.a.run(fi_fetch_atomic, ones.data(), 1000, nullptr, results.data(), nullptr, p.to_b,
+                      0, key, FI_UINT64, FI_SUM),
               0);
-    ASSERT_EQ(p.a.wait(&op[0]).err, 0);
     EXPECT_EQ(results[0], 1u);
     EXPECT_EQ(results[999], 0u);
   }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -344,6 +343,7 @@ inline constexpr unsigned kRefValues = 14;
 
 template <typename T>
 T ref_real_value(unsigned i) {
+  using Limits = std::numeric_limits<T>;
   const T values[kRefValues] = {0,
                                 -T(0),
                                 1,
@@ -353,10 +353,10 @@ T ref_real_value(unsigned i) {
                                 T(3),
                                 T(1e3),
                                 T(-7e-3),
-                                std::numeric_limits<T>::max(),
-                                std::numeric_limits<T>::denorm_min(),
-                                std::numeric_limits<T>::infinity(),
-                                std::numeric_limits<T>::quiet_NaN(),
+                                Limits::max(),
+                                Limits::denorm_min(),
+                                Limits::infinity(),
+                                Limits::quiet_NaN(),
                                 T(0.1)};
   return values[i % kRefValues];
 }
@@ -395,20 +395,9 @@ inline void ref_value(int type, unsigned i, void* to) {
     default: break;
   }
   const RefUint top = RefUint{1} << (8 * size - 1);
-  const RefUint values[kRefValues] = {0,
-                                      1,
-                                      ~RefUint{0},
-                                      top,
-                                      top - 1,
-                                      2,
-                                      0x5a,
-                                      100,
-                                      ~RefUint{0} - 4,
-                                      top + 1,
-                                      0x7f,
-                                      RefUint{0x0123456789abcdef} << 60 | 0x33,
-                                      ~RefUint{0} / 3,
-                                      0xf0};
+  const RefUint mixed = RefUint{0x0123456789abcdef} << 60 | 0x33, ones = ~RefUint{0};
+  const RefUint values[kRefValues] = {0,   1,        ones,    top,  top - 1, 2,        0x5a,
+                                      100, ones - 4, top + 1, 0x7f, mixed,   ones / 3, 0xf0};
   std::memcpy(to, &values[i % kRefValues], size);
 }
 

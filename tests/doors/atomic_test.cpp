@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -22,9 +21,7 @@ constexpr int kTypes = kUint128 + 1;  // those of 1.17
 constexpr int kOps = kMswap + 1;
 
 Options atomic_options() {
-  Options o;
-  o.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
-  return o;
+  return {.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC};
 }
 
 fi_datatype type_of(int type) {
@@ -71,45 +68,38 @@ class Atomics : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
     duo = open_setting(GetParam(), atomic_options());
-    Remote opened = duo.second->region_open(kRegion, kBytes, kAllAccess, kSeed);
-    remote = opened;
-    // a place in it that is a multiple of 64 in the owner's memory: asked of the owner, since
-    // offsets do not tell
-    aligned = 0;
-    while (!accepts(aligned)) ++aligned;
+    remote = duo.second->region_open(kRegion, kBytes, kAllAccess, kSeed);
+    aligned = first_aligned(remote);
   }
   Node& node() { return *duo.first->node(); }
-  bool accepts(uint64_t offset) {
-    unsigned char result[32];
+  // The first place in a region that is a multiple of 16 in its owner's memory: asked of the owner,
+  // since offsets do not tell.
+  uint64_t first_aligned(const Remote& region) {
+    unsigned char result[16];
     const Atomic a{kFetch, kRead, kInt128, 1, nullptr, nullptr, result};
-    return finish(node(), duo.to_second, remote.base + offset, remote.key, a).err == 0;
+    uint64_t offset = 0;
+    while (run(a, offset, region).err != 0) ++offset;
+    return offset;
   }
-  Completion run(const Atomic& a, uint64_t offset) {
-    return finish(node(), duo.to_second, remote.base + offset, remote.key, a);
+  Completion run(const Atomic& a, uint64_t offset, const Remote& region) {
+    return finish(node(), duo.to_second, region.base + offset, region.key, a);
   }
+  Completion run(const Atomic& a, uint64_t offset) { return run(a, offset, remote); }
   void put(const std::vector<uint8_t>& bytes, uint64_t offset) {
-    Op op;
-    ASSERT_EQ(post([&] {
-                return fi_write(node().ep(), bytes.data(), bytes.size(), nullptr, duo.to_second,
-                                remote.base + offset, remote.key, &op);
-              }),
+    ASSERT_EQ(node().run(fi_write, bytes.data(), bytes.size(), nullptr, duo.to_second,
+                         remote.base + offset, remote.key),
               0);
-    ASSERT_EQ(node().wait(&op).err, 0);
   }
   std::vector<uint8_t> get(uint64_t offset, size_t len) {
     std::vector<uint8_t> out(len);
-    Op op;
-    EXPECT_EQ(post([&] {
-                return fi_read(node().ep(), out.data(), len, nullptr, duo.to_second,
-                               remote.base + offset, remote.key, &op);
-              }),
+    EXPECT_EQ(node().run(fi_read, out.data(), len, nullptr, duo.to_second, remote.base + offset,
+                         remote.key),
               0);
-    EXPECT_EQ(node().wait(&op).err, 0);
     return out;
   }
   void refused(const char* what, const Atomic& a, const Remote& to, uint64_t offset) {
     SCOPED_TRACE(what);
-    EXPECT_EQ(finish(node(), duo.to_second, to.base + offset, to.key, a).err, FI_EACCES);
+    EXPECT_EQ(run(a, offset, to).err, FI_EACCES);
     EXPECT_TRUE(node().quiet(1)) << "exactly one completion";
   }
   // An atomic of each kind must be refused and its result be left alone.
@@ -129,12 +119,12 @@ class Atomics : public testing::TestWithParam<Setting> {
   void alive() {
     uint64_t one = 1, old = 0;
     ASSERT_EQ(run({kFetch, kSum, kUint64, 1, &one, nullptr, &old}, aligned).err, 0);
-    duo.second->drive(true);
+    duo.second->progress(true);
     duo.second->receive(50, 100);
     duo.first->send(51, duo.to_second, 100, 7);
     ASSERT_EQ(duo.second->wait(50).err, 0);
     ASSERT_EQ(duo.first->wait(51).err, 0);
-    if (!GetParam().target_polls) duo.second->drive(false);
+    if (!GetParam().target_polls) duo.second->progress(false);
   }
   static constexpr size_t kBytes = 3 * 8192;
   Duo duo;
@@ -258,12 +248,7 @@ TEST_P(Atomics, many_outstanding_are_each_executed_once_and_in_order) {
 TEST_P(Atomics, outside_the_region_is_refused) {  // [9] [10] [14]
   constexpr size_t kLength = 4096 + 8;
   const Remote small = duo.second->region_open(3, kLength, kAllAccess, kSeed);
-  uint64_t at = 0;  // the first multiple of 16 in it
-  for (;; ++at) {
-    unsigned char result[16];
-    const Atomic a{kFetch, kRead, kInt128, 1, nullptr, nullptr, result};
-    if (finish(node(), duo.to_second, small.base + at, small.key, a).err == 0) break;
-  }
+  const uint64_t at = first_aligned(small);
   all_refused("just before the start", small, at - 16);
   all_refused("behind the end", small, at + kLength);
   all_refused("a page further", small, at + 8192);
@@ -315,14 +300,14 @@ TEST_P(Atomics, hostile_8_rights_that_were_not_given) {  // [8]
   refused("base on a readable region", base, readable, 0);
   refused("fetch on a readable region", fetch, readable, 0);
   refused("compare on a readable region", compare, readable, 0);
-  EXPECT_EQ(finish(node(), duo.to_second, readable.base, readable.key, read).err, 0);
+  EXPECT_EQ(run(read, 0, readable).err, 0);
   EXPECT_TRUE(duo.second->region_verify(6, kSeed));
   const Remote writable = duo.second->region_open(7, 4096, FI_REMOTE_WRITE, kSeed);
   refused("fetch on a writable region", fetch, writable, 0);
   refused("compare on a writable region", compare, writable, 0);
   refused("read on a writable region", read, writable, 0);
   EXPECT_TRUE(duo.second->region_verify(7, kSeed));
-  EXPECT_EQ(finish(node(), duo.to_second, writable.base, writable.key, base).err, 0);
+  EXPECT_EQ(run(base, 0, writable).err, 0);
   const Remote local =
       duo.second->region_open(8, 4096, FI_READ | FI_WRITE | FI_SEND | FI_RECV, kSeed);
   all_refused("a region for local use", local, 0, kUint8);
@@ -332,18 +317,10 @@ TEST_P(Atomics, hostile_8_rights_that_were_not_given) {  // [8]
 
 TEST_P(Atomics, several_ranges_at_once_or_none_of_them) {
   const Remote other = duo.second->region_open(9, 4096, FI_REMOTE_WRITE | FI_REMOTE_READ, kSeed);
-  uint64_t at = 0;
-  unsigned char probe[16];
-  while (finish(node(), duo.to_second, other.base + at, other.key,
-                {kFetch, kRead, kInt128, 1, nullptr, nullptr, probe})
-             .err != 0)
-    ++at;
+  const uint64_t at = first_aligned(other);
   uint64_t operand[6] = {1, 2, 3, 4, 5, 6}, compare[6] = {}, result[6] = {}, zeros[6] = {};
   ASSERT_EQ(run({kBase, kWrite, kUint64, 6, zeros, nullptr, nullptr}, aligned).err, 0);
-  ASSERT_EQ(finish(node(), duo.to_second, other.base + at, other.key,
-                   {kBase, kWrite, kUint64, 6, zeros, nullptr, nullptr})
-                .err,
-            0);
+  ASSERT_EQ(run({kBase, kWrite, kUint64, 6, zeros, nullptr, nullptr}, at, other).err, 0);
   fi_ioc from[2] = {{operand, 1}, {operand + 1, 5}},
          against[3] = {{compare, 2}, {compare + 2, 2}, {compare + 4, 2}},
          to[2] = {{result, 4}, {result + 4, 2}};
@@ -352,21 +329,14 @@ TEST_P(Atomics, several_ranges_at_once_or_none_of_them) {
                           {remote.base + aligned + 32, 1, remote.key}};
   Op op;
   fi_msg_atomic m{from, nullptr, 2, duo.to_second, ranges, 3, FI_UINT64, FI_SUM, &op, 0};
-  ASSERT_EQ(post([&] { return fi_atomicmsg(node().ep(), &m, FI_COMPLETION); }), 0);
-  ASSERT_EQ(node().wait(&op).err, 0);
-  ASSERT_EQ(post([&] {
-              return fi_fetch_atomicmsg(node().ep(), &m, to, nullptr, 2,
-                                        FI_COMPLETION | FI_DELIVERY_COMPLETE);
-            }),
+  ASSERT_EQ(node().run_message(fi_atomicmsg, &m, FI_COMPLETION), 0);
+  ASSERT_EQ(node().run_message(fi_fetch_atomicmsg, &m, to, nullptr, 2,
+                               FI_COMPLETION | FI_DELIVERY_COMPLETE),
             0);
-  ASSERT_EQ(node().wait(&op).err, 0);
   for (int i = 0; i < 6; ++i) EXPECT_EQ(result[i], operand[i]) << i;
   m.op = FI_CSWAP_NE;
-  ASSERT_EQ(post([&] {
-              return fi_compare_atomicmsg(node().ep(), &m, against, nullptr, 3, to, nullptr, 2, 0);
-            }),
+  ASSERT_EQ(node().run_message(fi_compare_atomicmsg, &m, against, nullptr, 3, to, nullptr, 2, 0),
             0);
-  ASSERT_EQ(node().wait(&op).err, 0);
   for (int i = 0; i < 6; ++i) EXPECT_EQ(result[i], 2 * operand[i]) << i;
 
   // one bad range of three: nothing has changed, also not before it
@@ -376,8 +346,7 @@ TEST_P(Atomics, several_ranges_at_once_or_none_of_them) {
                                 fi_rma_ioc{ranges[2].addr + 1, 1, remote.key},
                                 fi_rma_ioc{remote.base + kBytes, 1, remote.key}}) {
     ranges[2] = bad;
-    ASSERT_EQ(post([&] { return fi_atomicmsg(node().ep(), &m, FI_COMPLETION); }), 0);
-    EXPECT_EQ(node().wait(&op).err, FI_EACCES);
+    ASSERT_EQ(node().run_message(fi_atomicmsg, &m, FI_COMPLETION), FI_EACCES);
     EXPECT_EQ(get(aligned, 64), before);
   }
   alive();
@@ -389,10 +358,8 @@ TEST_P(Atomics, inject_takes_the_operand_at_once) {
   ASSERT_EQ(run({kBase, kWrite, kUint64, 1, &zero, nullptr, nullptr}, aligned).err, 0);
   for (int i = 0; i < 100; ++i) {
     operand = 5;
-    ASSERT_EQ(post([&] {
-                return fi_inject_atomic(node().ep(), &operand, 1, duo.to_second,
-                                        remote.base + aligned, remote.key, FI_UINT64, FI_SUM);
-              }),
+    ASSERT_EQ(node().post(fi_inject_atomic, &operand, 1, duo.to_second, remote.base + aligned,
+                          remote.key, FI_UINT64, FI_SUM),
               0);
     operand = ~uint64_t{0};
   }
@@ -411,10 +378,8 @@ TEST_P(Atomics, inject_takes_the_operand_at_once) {
   fi_rma_ioc range{remote.base + aligned, 1, remote.key};
   Op op;
   fi_msg_atomic m{&from, nullptr, 1, duo.to_second, &range, 1, FI_UINT64, FI_CSWAP, &op, 0};
-  ASSERT_EQ(post([&] {
-              return fi_compare_atomicmsg(node().ep(), &m, &against, nullptr, 1, &to, nullptr, 1,
-                                          FI_INJECT | FI_COMPLETION);
-            }),
+  ASSERT_EQ(node().post(fi_compare_atomicmsg, &m, &against, nullptr, 1, &to, nullptr, 1,
+                        FI_INJECT | FI_COMPLETION),
             0);
   operand = compare = 0;
   ASSERT_EQ(node().wait(&op).err, 0);
@@ -423,30 +388,24 @@ TEST_P(Atomics, inject_takes_the_operand_at_once) {
   EXPECT_EQ(seen, 7u);
 }
 
-TEST_P(Atomics, between_writes_and_messages_with_fences) {
+TEST_P(Atomics, stand_between_writes_and_messages_with_fences) {
   uint64_t one = 1, seen = 0;
   for (uint64_t round = 1; round < 60; ++round) {
     std::vector<uint8_t> value(round % 2 == 0 ? 8 : 20000, 0);
     std::memcpy(value.data(), &round, 8);
     Op op[3];
-    ASSERT_EQ(post([&] {
-                return fi_write(node().ep(), value.data(), value.size(), nullptr, duo.to_second,
-                                remote.base + aligned, remote.key, &op[0]);
-              }),
+    ASSERT_EQ(node().post(fi_write, value.data(), value.size(), nullptr, duo.to_second,
+                          remote.base + aligned, remote.key, &op[0]),
               0);
     fi_ioc from{&one, 1}, to{&seen, 1};
     fi_rma_ioc range{remote.base + aligned, 1, remote.key};
     fi_msg_atomic m{&from, nullptr, 1, duo.to_second, &range, 1, FI_UINT64, FI_SUM, &op[1], 0};
-    ASSERT_EQ(post([&] {
-                return fi_fetch_atomicmsg(node().ep(), &m, &to, nullptr, 1,
-                                          FI_FENCE | FI_COMPLETION);
-              }),
-              0);
+    ASSERT_EQ(node().post(fi_fetch_atomicmsg, &m, &to, nullptr, 1, FI_FENCE | FI_COMPLETION), 0);
     uint64_t back = 0;
     iovec iov{&back, 8};
     fi_rma_iov rma{remote.base + aligned, 8, remote.key};
     fi_msg_rma r{&iov, nullptr, 1, duo.to_second, &rma, 1, &op[2], 0};
-    ASSERT_EQ(post([&] { return fi_readmsg(node().ep(), &r, FI_FENCE | FI_COMPLETION); }), 0);
+    ASSERT_EQ(node().post(fi_readmsg, &r, FI_FENCE | FI_COMPLETION), 0);
     for (Op& o : op) ASSERT_EQ(node().wait(&o).err, 0);
     ASSERT_EQ(seen, round) << "the fetch saw the write before it";
     ASSERT_EQ(back, round + 1) << "the read saw the atomic before it";
@@ -460,9 +419,7 @@ TEST(AtomicsTogether, processes_and_the_owners_own_atomics_lose_nothing) {
   constexpr uint64_t kEach = 20000;
   for (const bool denied : {false, true}) {
     LocalSide owner;
-    ChildOptions child;
-    if (denied) child.env.push_back({"APERTURE_CMA", "deny"});
-    RemoteSide first(child), second(child);
+    RemoteSide first(child_denying(denied)), second(child_denying(denied));
     Options options = atomic_options();
     const auto name = owner.open(options);
     RemoteSide* others[] = {&first, &second};
@@ -475,22 +432,13 @@ TEST(AtomicsTogether, processes_and_the_owners_own_atomics_lose_nothing) {
                      {kBase, kWrite, kUint64, 2, zeros, nullptr, nullptr})
                   .err,
               0);
-    Request add;
-    add.ask = Ask::add;
-    add.size = kEach;
-    add.remote = remote;
     for (RemoteSide* side : others) {
       const auto its_name = side->open(options);
       owner.insert(its_name);
-      add.addr = side->insert(name);
-      side->begin(add);
+      side->begin<&Performer::add>(side->insert(name), remote, kEach);
     }
-    Request here;
-    here.ask = Ask::add_here;
-    here.id = 1;
-    here.size = kEach;
-    owner.ask(here);
-    for (RemoteSide* side : others) side->answer();
+    owner.call<&Performer::add_here>(1u, kEach);
+    for (RemoteSide* side : others) side->finish();
     uint64_t sums[2] = {};
     ASSERT_EQ(finish(node, self, remote.base, remote.key,
                      {kFetch, kRead, kUint64, 2, nullptr, nullptr, sums})

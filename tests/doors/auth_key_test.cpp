@@ -1,14 +1,11 @@
 // Authorization keys, through the door: who may talk to whom, who may reach which region, and what
 // the calls say. man 3 fi_domain, fi_endpoint, fi_mr, "auth_key". The forged proofs of hostile_5
 // and hostile_41 are in tests/nic/auth_key_test.cpp; here is what an application sees.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "doors/connected.hpp"
@@ -18,9 +15,7 @@ namespace aperture::doors {
 namespace {
 
 Options with_keys(const char* domain_key, const char* ep_key = "") {
-  Options o;
-  o.mr_mode = kBasicMr;
-  o.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
+  Options o{.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC, .mr_mode = kBasicMr};
   std::snprintf(o.domain_key, sizeof o.domain_key, "%s", domain_key);
   std::snprintf(o.ep_key, sizeof o.ep_key, "%s", ep_key);
   return o;
@@ -29,11 +24,11 @@ Options with_keys(const char* domain_key, const char* ep_key = "") {
 // One side here and one in another process, each with its own options.
 struct Two {
   Two(const Options& here_options, const Options& there_options, bool direct = true)
-      : there(direct ? ChildOptions{} : ChildOptions{.env = {{"APERTURE_CMA", "deny"}}}) {
+      : there(child_denying(!direct)) {
     const auto name = here.open(here_options);
     to_there = here.insert(there.open(there_options));
     to_here = there.insert(name);
-    there.drive(true);
+    there.progress(true);
   }
   void expect_talk() {
     there.receive(1, 100);
@@ -132,9 +127,7 @@ TEST_F(AuthKey, the_error_of_an_operation_says_that_the_keys_differ) {
     }
     ASSERT_EQ(got, -FI_EAVAIL);
     char text[512] = {};
-    fi_cq_err_entry error{};
-    error.err_data = text;
-    error.err_data_size = sizeof text;
+    fi_cq_err_entry error{.err_data = text, .err_data_size = sizeof text};
     ASSERT_EQ(fi_cq_readerr(p.a.cq(), &error, 0), 1);
     EXPECT_EQ(error.err, FI_EACCES);
     EXPECT_EQ(error.op_context, &ops[i]);
@@ -156,16 +149,14 @@ TEST_F(AuthKey, two_endpoints_of_one_domain_obey_their_keys) {
   Node a(with_keys("domain", "one"));
   Node b(with_keys("domain", "one"), a);
   Node c(with_keys("domain", "two"), a);
-  Op op, in;
+  Op in;
   char got[8] = {};
   ASSERT_EQ(fi_recv(b.ep(), got, sizeof got, nullptr, FI_ADDR_UNSPEC, &in), 0);
   const fi_addr_t to_b = a.insert(b.name());
   const fi_addr_t to_c = a.insert(c.name());
-  ASSERT_EQ(post([&] { return fi_send(a.ep(), "same", 5, nullptr, to_b, &op); }), 0);
-  EXPECT_EQ(a.wait(&op).err, 0);
+  ASSERT_EQ(a.run(fi_send, "same", 5, nullptr, to_b), 0);
   EXPECT_EQ(b.wait(&in).err, 0);
-  ASSERT_EQ(post([&] { return fi_send(a.ep(), "other", 6, nullptr, to_c, &op); }), 0);
-  EXPECT_EQ(a.wait(&op).err, FI_EACCES);
+  ASSERT_EQ(a.run(fi_send, "other", 6, nullptr, to_c), FI_EACCES);
   EXPECT_TRUE(c.quiet());
 }
 
@@ -198,11 +189,7 @@ TEST_F(AuthKey, a_region_of_auth_key_size_0_takes_the_domains) {
 int register_as(fid_domain* domain, void* buf, size_t len, uint64_t key, const char* auth_key,
                 size_t auth_key_size, Fid<fid_mr>* out = nullptr) {
   const iovec iov{buf, len};
-  fi_mr_attr attr{};
-  attr.mr_iov = &iov;
-  attr.iov_count = 1;
-  attr.access = kAllAccess;
-  attr.requested_key = key;
+  fi_mr_attr attr{.mr_iov = &iov, .iov_count = 1, .access = kAllAccess, .requested_key = key};
   std::string text(auth_key != nullptr ? auth_key : "");
   attr.auth_key = auth_key != nullptr ? reinterpret_cast<uint8_t*>(text.data()) : nullptr;
   attr.auth_key_size = auth_key_size;
@@ -240,15 +227,13 @@ TEST_F(AuthKey, a_size_without_a_key_and_a_key_too_long_are_refused) {
   EXPECT_EQ(register_as(node.domain(), memory, 64, 1, longer.c_str(), 1025), -FI_EINVAL);
 
   Info info = get_info(with_keys(""));
-  fid_domain* domain = nullptr;
   info->domain_attr->auth_key_size = 4;
-  EXPECT_EQ(fi_domain(node.fabric(), info.get(), &domain, nullptr), -FI_EINVAL);
+  EXPECT_EQ(code_of(fi_domain, node.fabric(), info.get()), -FI_EINVAL);
   info->domain_attr->auth_key_size = 0;
-  fid_ep* ep = nullptr;
-  info->ep_attr->auth_key_size = 4;
-  EXPECT_EQ(fi_endpoint(node.domain(), info.get(), &ep, nullptr), -FI_EINVAL);
-  info->ep_attr->auth_key_size = SIZE_MAX;  // FI_AV_AUTH_KEY of later libraries
-  EXPECT_EQ(fi_endpoint(node.domain(), info.get(), &ep, nullptr), -FI_EINVAL);
+  for (const size_t size : {size_t{4}, SIZE_MAX}) {  // FI_AV_AUTH_KEY of later libraries
+    info->ep_attr->auth_key_size = size;
+    EXPECT_EQ(code_of(fi_endpoint, node.domain(), info.get()), -FI_EINVAL);
+  }
 }
 
 TEST_F(AuthKey, fi_getinfo_gives_back_what_is_asked_in_memory_of_its_own) {
@@ -292,33 +277,28 @@ TEST_F(AuthKey, is_ignored_before_api_1_5) {
   EXPECT_EQ(old.info()->ep_attr->auth_key_size, 0u);
   // fields that such an application never set
   old.info()->ep_attr->auth_key_size = 4;
-  fid_ep* ep = nullptr;
-  EXPECT_EQ(fi_endpoint(old.domain(), old.info(), &ep, nullptr), 0);
-  if (ep != nullptr) fi_close(&ep->fid);
+  EXPECT_EQ(code_of(fi_endpoint, old.domain(), old.info()), 0);
   old.info()->ep_attr->auth_key_size = 0;
   Node plain(with_keys(""));
-  Op op, in;
+  Op in;
   char got[8];
   ASSERT_EQ(fi_recv(plain.ep(), got, sizeof got, nullptr, FI_ADDR_UNSPEC, &in), 0);
   const fi_addr_t to = old.insert(plain.name());
-  ASSERT_EQ(post([&] { return fi_send(old.ep(), "hello", 6, nullptr, to, &op); }), 0);
-  EXPECT_EQ(old.wait(&op).err, 0);
+  ASSERT_EQ(old.run(fi_send, "hello", 6, nullptr, to), 0);
   EXPECT_EQ(plain.wait(&in).err, 0);
 }
 
 // --- connected endpoints ---
 
 TEST_F(AuthKey, a_connection_needs_the_same_key) {
-  StationOptions keyed;
-  keyed.domain_key = "of job one";
+  StationOptions keyed{.domain_key = "of job one"};
   Station a(keyed);
   Station b(keyed);
   Connected c(a, b);  // the answering endpoint is opened with the info of FI_CONNREQ
-  Op op, in;
+  Op in;
   char got[8] = {};
   ASSERT_EQ(fi_recv(c.at_b.get(), got, sizeof got, nullptr, FI_ADDR_UNSPEC, &in), 0);
-  ASSERT_EQ(post_to([&] { return fi_send(c.at_a.get(), "hello", 6, nullptr, 0, &op); }), 0);
-  EXPECT_EQ(a.wait(&op).err, 0);
+  ASSERT_EQ(a.run_at(c.at_a.get(), fi_send, "hello", 6, nullptr, 0), 0);
   EXPECT_EQ(b.wait(&in).err, 0);
   EXPECT_STREQ(got, "hello");
 }
@@ -356,8 +336,7 @@ TEST_F(AuthKey, a_connection_with_another_key_ends_with_an_error_event) {
 }
 
 TEST_F(AuthKey, accepting_with_an_endpoint_of_another_key_is_refused) {
-  StationOptions keyed;
-  keyed.ep_key = "of job one";
+  StationOptions keyed{.ep_key = "of job one"};
   Station from(keyed);
   Station to(keyed);
   auto pep = to.passive();
@@ -374,11 +353,10 @@ TEST_F(AuthKey, accepting_with_an_endpoint_of_another_key_is_refused) {
 TEST_F(AuthKey, a_passive_endpoint_refuses_a_size_without_a_key) {
   Station s;
   s.info()->ep_attr->auth_key_size = 3;
-  fid_pep* pep = nullptr;
-  EXPECT_EQ(fi_passive_ep(s.fabric(), s.info(), &pep, nullptr), -FI_EINVAL);
+  EXPECT_EQ(code_of(fi_passive_ep, s.fabric(), s.info()), -FI_EINVAL);
   s.info()->ep_attr->auth_key_size = 0;
   s.info()->domain_attr->auth_key_size = 3;
-  EXPECT_EQ(fi_passive_ep(s.fabric(), s.info(), &pep, nullptr), -FI_EINVAL);
+  EXPECT_EQ(code_of(fi_passive_ep, s.fabric(), s.info()), -FI_EINVAL);
   s.info()->domain_attr->auth_key_size = 0;
 }
 
@@ -388,26 +366,20 @@ constexpr char kSpoken[] = "zq7Kx!pW9vB2#tL5mJ8";
 
 // Everything that can be done with a key, with stderr in the file that the parent named.
 DOOR_ROLE(keyed) {
-  const char* path = std::getenv("APERTURE_TEST_STDERR");
-  const int fd = path != nullptr ? open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600) : -1;
-  if (fd < 0 || dup2(fd, STDERR_FILENO) < 0) return 1;
+  if (!say_to_parent()) return 1;
   bool right = false;
   {
     NodePair p(with_keys(kSpoken));
     Node stranger(with_keys("another key"));
     Region region(p.b, 64, FI_REMOTE_READ, 1, kSpoken);
     Op op;
-    post([&] {
-      return fi_write(p.a.ep(), "12345678", 8, nullptr, p.to_b, region.remote().base,
-                      region.remote().key, &op);
-    });
+    p.a.post(fi_write, "12345678", 8, nullptr, p.to_b, region.remote().base, region.remote().key,
+             &op);
     right = p.a.wait(&op).err == FI_EACCES;
     const fi_addr_t to = stranger.insert(p.b.name());
-    post([&] { return fi_send(stranger.ep(), "x", 1, nullptr, to, &op); });
+    stranger.post(fi_send, "x", 1, nullptr, to, &op);
     right = right && stranger.wait(&op).err == FI_EACCES;
-    StationOptions keyed;
-    keyed.domain_key = kSpoken;
-    Station s(keyed);
+    Station s({.domain_key = kSpoken});
     Connected c(s, s);
     Info info = get_info(with_keys(kSpoken));
     const std::string words = fi_tostr(info.get(), FI_TYPE_INFO);
@@ -418,21 +390,7 @@ DOOR_ROLE(keyed) {
 }
 
 TEST_F(AuthKey, hostile_41_is_in_no_log_at_any_level) {
-  char path[] = "/tmp/aperture-door-key-XXXXXX";
-  const int fd = mkstemp(path);
-  ASSERT_GE(fd, 0);
-  ChildOptions options;
-  options.env = {{"APERTURE_TEST_STDERR", path}, {"APERTURE_LOG", "debug"}};
-  {
-    Child child("keyed", options);
-    EXPECT_EQ(child.join(30000), 0);
-  }
-  close(fd);
-  std::ifstream in(path);
-  std::stringstream said;
-  said << in.rdbuf();
-  unlink(path);
-  const std::string text = said.str();
+  const std::string text = said_by("keyed", "debug");
   EXPECT_NE(text.find("authorization key"), std::string::npos) << "the refusal is explained";
   EXPECT_NE(text.find("give both endpoints the same auth_key"), std::string::npos);
   const std::string key = kSpoken;

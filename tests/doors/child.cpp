@@ -18,7 +18,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <stdexcept>
@@ -176,6 +175,27 @@ int run_role(const char* name, int fd) {
     std::fprintf(stderr, "role %s: %s\n", name, e.what());
     return 1;
   }
+}
+
+std::string said_by(const char* role, const char* level) {
+  char path[] = "/tmp/aperture-door-said-XXXXXX";
+  const int fd = mkstemp(path);
+  if (fd < 0) throw std::runtime_error("mkstemp failed");
+  Child child(role, {.env = {{"APERTURE_TEST_STDERR", path}, {"APERTURE_LOG", level}}});
+  const int status = child.join(30000);
+  std::string text(1 << 20, '\0');
+  const ssize_t n = pread(fd, text.data(), text.size(), 0);
+  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  close(fd);
+  unlink(path);
+  if (status != 0) throw std::runtime_error(std::string(role) + " has failed: " + text);
+  return text;
+}
+
+bool say_to_parent() {
+  const char* path = std::getenv("APERTURE_TEST_STDERR");
+  const int fd = path != nullptr ? open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600) : -1;
+  return fd >= 0 && dup2(fd, STDERR_FILENO) >= 0;
 }
 
 void kill_children() noexcept {

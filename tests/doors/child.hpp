@@ -7,7 +7,6 @@
 #include <sys/types.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +43,11 @@ struct ChildOptions {
   bool not_dumpable = false;  // PR_SET_DUMPABLE 0: others may not read its memory
   uid_t uid = 0;              // 0: ours
 };
+// A child whose memory is not reached directly, if `denied`.
+inline ChildOptions child_denying(bool denied) {
+  if (!denied) return {};
+  return {.env = {{"APERTURE_CMA", "deny"}}};
+}
 
 class Child {
  public:
@@ -78,6 +82,11 @@ void kill_children() noexcept;
   static int role##_role(::aperture::doors::Control& control);                 \
   static const ::aperture::doors::RoleEntry role##_entry{#role, &role##_role}; \
   static int role##_role(::aperture::doors::Control& control)
+
+// What a child of that role said until it ended, as it must, with 0: the role calls
+// say_to_parent() first. APERTURE_LOG is `level`.
+std::string said_by(const char* role, const char* level);
+bool say_to_parent();
 
 // What a process holds, to compare before and after.
 struct Holdings {

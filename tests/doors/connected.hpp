@@ -1,16 +1,10 @@
 // What the tests of connected endpoints share: a station (fabric, domain, event queue, completion
 // queue), endpoints that belong to it, and reading the events of connections.
 //
-// The pump drives the completion queues of all stations of this process. Owned by the test's
-// thread.
+// Owned by the test's thread.
 #pragma once
 
 #include <netinet/in.h>
-#include <sys/socket.h>
-
-#include <algorithm>
-#include <deque>
-#include <list>
 
 #include "doors/fixture.hpp"
 #include "doors/payload.hpp"
@@ -37,22 +31,16 @@ struct CmEvent {
   std::vector<uint8_t> data;  // private data, or err_data of an error
 };
 
-class Station {
+class Station : public Polled {
  public:
   explicit Station(const StationOptions& options = {}) : Station(options, nullptr) {}
   // Another event queue and completion queue in the same domain.
   Station(const StationOptions& options, Station& host) : Station(options, &host) {}
-  ~Station();
-  Station(const Station&) = delete;
-  Station& operator=(const Station&) = delete;
 
-  fid_fabric* fabric() { return fabric_; }
-  fid_domain* domain() { return domain_; }
   fid_eq* eq() { return eq_.get(); }
   fid_cq* cq() { return cq_.get(); }
   fid_cntr* tx_cntr() { return tx_cntr_.get(); }
   fid_cntr* rx_cntr() { return rx_cntr_.get(); }
-  fi_info* info() { return info_.get(); }
 
   // fi_getinfo for FI_EP_MSG; throws when nothing matches.
   static Info ask(const StationOptions& options);
@@ -62,40 +50,31 @@ class Station {
   Fid<fid_ep> open(fi_info* info = nullptr, fid_ep* shared = nullptr);
   Fid<fid_ep> shared_receive();
 
-  // The next event, driving all stations meanwhile; code -FI_EAGAIN: none came in time.
+  // The next event, polling all stations meanwhile; code -FI_EAGAIN: none came in time.
   CmEvent event(int timeout_ms = 20000);
   // The next event is of that type (and fid): it, or a failed expectation and whatever came.
   CmEvent expect(uint32_t type, const fid* about = nullptr);
   CmEvent expect_error(int err, const fid* about = nullptr);
   bool no_event(int for_ms = 30) { return event(for_ms).code == -FI_EAGAIN; }
 
-  void poll();
-  Completion wait(const void* context, int timeout_ms = 20000);
-  std::deque<Completion>& done() { return done_; }
+  void poll() override;
 
  private:
   Station(const StationOptions& options, Station* host);
-  void open_queues();
 
   StationOptions options_;
-  Info info_;
-  Fid<fid_fabric> own_fabric_;
-  Fid<fid_domain> own_domain_;
-  fid_fabric* fabric_ = nullptr;
-  fid_domain* domain_ = nullptr;
   Fid<fid_eq> eq_;
   Fid<fid_cq> cq_;
   Fid<fid_cntr> tx_cntr_;
   Fid<fid_cntr> rx_cntr_;
-  std::deque<Completion> done_;
 };
 
-bool drive_until(const std::function<bool()>& condition, int timeout_ms = 20000);
-int64_t post_to(const std::function<int64_t()>& call, int timeout_ms = 20000);
-
-std::vector<uint8_t> name_of(fid* object);
 // Asks `to` for a connection from a new endpoint of `from`.
 Fid<fid_ep> ask_for_connection(Station& from, fid_pep* to, const std::vector<uint8_t>& data = {});
+
+// The next request of a passive endpoint of `at` (if it is named, of that one), accepted;
+// FI_CONNECTED is still to be read.
+Fid<fid_ep> accept_next(Station& at, const fid_pep* pep = nullptr, fid_ep* shared = nullptr);
 
 // Two endpoints connected through a passive one, all in this process.
 struct Connected {

@@ -19,7 +19,7 @@ class ConnectedInput : public testing::Test {
   }
 };
 
-TEST_F(ConnectedInput, opening_passive_endpoints) {
+TEST_F(ConnectedInput, passive_endpoints_of_bad_info_are_refused) {
   fid_pep* pep = nullptr;
   EXPECT_EQ(fi_passive_ep(s.fabric(), nullptr, &pep, nullptr), -FI_EINVAL);
   EXPECT_EQ(fi_passive_ep(s.fabric(), s.info(), nullptr, nullptr), -FI_EINVAL);
@@ -36,10 +36,9 @@ TEST_F(ConnectedInput, opening_passive_endpoints) {
   EXPECT_EQ(fi_close(&pep->fid), 0);
 }
 
-TEST_F(ConnectedInput, binding_and_listening) {
-  fid_pep* raw = nullptr;
-  ASSERT_EQ(fi_passive_ep(s.fabric(), s.info(), &raw, nullptr), 0);
-  Fid<fid_pep> pep(raw);
+TEST_F(ConnectedInput, bad_bindings_are_refused_and_listen_needs_an_event_queue) {
+  const Fid<fid_pep> pep = DOOR_MADE(fi_passive_ep, s.fabric(), s.info());
+  fid_pep* raw = pep.get();
   EXPECT_EQ(fi_listen(raw), -FI_ENOEQ);
   EXPECT_EQ(fi_pep_bind(raw, nullptr, 0), -FI_EINVAL);
   EXPECT_EQ(fi_pep_bind(raw, &s.cq()->fid, 0), -FI_EINVAL);
@@ -66,7 +65,7 @@ TEST_F(ConnectedInput, an_address_in_use_is_refused_by_listen) {
   EXPECT_EQ(fi_listen(second.get()), 0) << "free again";
 }
 
-TEST_F(ConnectedInput, names_of_passive_endpoints) {
+TEST_F(ConnectedInput, a_passive_endpoint_has_a_name_once_it_has_a_port) {
   Fid<fid_pep> pep = s.passive(false);
   uint8_t name[64];
   size_t len = sizeof name;
@@ -81,7 +80,7 @@ TEST_F(ConnectedInput, names_of_passive_endpoints) {
   EXPECT_EQ(fi_getname(&pep->fid, name, &len), 0);
 }
 
-TEST_F(ConnectedInput, options_and_controls_of_passive_endpoints) {
+TEST_F(ConnectedInput, bad_options_and_controls_of_passive_endpoints_are_refused) {
   Fid<fid_pep> pep = s.passive();
   size_t size = 0, len = sizeof size;
   EXPECT_EQ(fi_getopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &size, &len), 0);
@@ -102,9 +101,8 @@ TEST_F(ConnectedInput, options_and_controls_of_passive_endpoints) {
 }
 
 TEST_F(ConnectedInput, enabling_needs_both_queues) {
-  fid_ep* raw = nullptr;
-  ASSERT_EQ(fi_endpoint(s.domain(), s.info(), &raw, nullptr), 0);
-  Fid<fid_ep> ep(raw);
+  const Fid<fid_ep> ep = DOOR_MADE(fi_endpoint, s.domain(), s.info());
+  fid_ep* raw = ep.get();
   sockaddr_in at = nowhere();
   EXPECT_EQ(fi_enable(raw), -FI_ENOCQ);
   ASSERT_EQ(fi_ep_bind(raw, &s.cq()->fid, FI_TRANSMIT), 0);
@@ -116,15 +114,13 @@ TEST_F(ConnectedInput, enabling_needs_both_queues) {
   ASSERT_EQ(fi_ep_bind(raw, &s.eq()->fid, 0), 0);
   EXPECT_EQ(fi_enable(raw), 0);
   EXPECT_EQ(fi_enable(raw), 0) << "already";
-  fid_av* av = nullptr;
   fi_av_attr attr{};
-  ASSERT_EQ(fi_av_open(s.domain(), &attr, &av, nullptr), 0);
-  Fid<fid_av> keep(av);
+  const Fid<fid_av> av = DOOR_MADE(fi_av_open, s.domain(), &attr);
   Fid<fid_ep> other = s.open();
   EXPECT_EQ(fi_ep_bind(other.get(), &av->fid, 0), -FI_EINVAL) << "no addresses here";
 }
 
-TEST_F(ConnectedInput, connecting) {
+TEST_F(ConnectedInput, bad_addresses_and_states_are_refused_by_connect) {
   Fid<fid_pep> pep = s.passive();
   Fid<fid_ep> ep = s.open();
   sockaddr_in bad = nowhere();
@@ -151,19 +147,17 @@ TEST_F(ConnectedInput, connecting) {
   EXPECT_EQ(fi_setname(&other->fid, &at, sizeof at), -FI_EOPBADSTATE);
 }
 
-TEST_F(ConnectedInput, handles_that_are_none) {
+TEST_F(ConnectedInput, handles_that_are_none_are_refused) {
   Fid<fid_pep> pep = s.passive();
   Info info(fi_dupinfo(s.info()));
-  fid_ep* raw = nullptr;
-  fid made_up{};
-  made_up.fclass = FI_CLASS_CONNREQ;
+  fid made_up{.fclass = FI_CLASS_CONNREQ};
   for (fid_t handle : {&made_up, &s.cq()->fid, reinterpret_cast<fid_t>(uintptr_t{64})}) {
     info->handle = handle;
-    EXPECT_EQ(fi_endpoint(s.domain(), info.get(), &raw, nullptr), -FI_EINVAL);
+    EXPECT_EQ(code_of(fi_endpoint, s.domain(), info.get()), -FI_EINVAL);
     EXPECT_EQ(fi_reject(pep.get(), handle, nullptr, 0), -FI_EINVAL);
   }
   info->handle = &pep->fid;
-  EXPECT_EQ(fi_endpoint(s.domain(), info.get(), &raw, nullptr), -FI_EOPBADSTATE) << "it listens";
+  EXPECT_EQ(code_of(fi_endpoint, s.domain(), info.get()), -FI_EOPBADSTATE) << "it listens";
   EXPECT_EQ(fi_reject(pep.get(), nullptr, nullptr, 0), -FI_EINVAL);
   Fid<fid_pep> other = s.passive();
   Fid<fid_ep> ep = ask_for_connection(s, pep.get());
@@ -197,9 +191,7 @@ TEST_F(ConnectedInput, closing_at_every_state_leaves_no_event_behind) {
 // --- fi_getinfo ---
 
 Info hints_of(fi_ep_type type, uint64_t caps) {
-  Options o;
-  o.caps = caps;
-  Info hints = make_hints(o);
+  Info hints = make_hints({.caps = caps});
   hints->ep_attr->type = type;
   return hints;
 }

@@ -8,19 +8,6 @@
 namespace aperture::doors {
 namespace {
 
-struct Name {
-  uint32_t len = 0;
-  uint8_t bytes[64] = {};
-};
-
-Name as_name(fid* object) {
-  const auto bytes = name_of(object);
-  Name name;
-  name.len = static_cast<uint32_t>(bytes.size());
-  std::copy(bytes.begin(), bytes.end(), name.bytes);
-  return name;
-}
-
 enum class Play : uint32_t {
   echo,        // accept everybody, send back what comes, until the parent goes
   look_away,   // listen and never answer
@@ -33,7 +20,7 @@ DOOR_ROLE(passive) {
   if (!control.get(&play)) return 1;
   Station s;
   Fid<fid_pep> pep = s.passive();
-  if (!control.put(as_name(&pep->fid))) return 1;
+  if (!control.put(Name(name_of(&pep->fid)))) return 1;
   std::vector<Fid<fid_ep>> all;
   std::vector<uint8_t> box(kMiB);
   Op receive, answer;
@@ -56,9 +43,7 @@ DOOR_ROLE(passive) {
     if (e.type != FI_CONNECTED || play != Play::echo) continue;
     const Completion got = s.wait(&receive);
     if (got.err != 0) return 5;
-    if (post_to([&] {
-          return fi_send(all.back().get(), box.data(), got.len, nullptr, 0, &answer);
-        }) != 0) {
+    if (post(fi_send, all.back().get(), box.data(), got.len, nullptr, 0, &answer) != 0) {
       return 6;
     }
     if (s.wait(&answer).err != 0) return 7;
@@ -72,22 +57,19 @@ DOOR_ROLE(active) {
   if (!control.get(&to)) return 1;
   Station s;
   Fid<fid_ep> ep = s.open();
-  if (fi_connect(ep.get(), to.bytes, "hello", 5) != 0) return 2;
+  if (fi_connect(ep.get(), to.data(), "hello", 5) != 0) return 2;
   uint32_t asked = 1;
   if (!control.put(asked)) return 1;
-  drive_until([&] { return control.ready(); }, 60000);
+  pump_until([&] { return control.ready(); }, 60000);
   return 0;
 }
 
 class ConnectedProcesses : public testing::Test {
  protected:
-  std::unique_ptr<Child> passive(Play play, std::vector<uint8_t>* name,
-                                 const ChildOptions& options = {}) {
+  std::unique_ptr<Child> passive(Play play, Name* name, const ChildOptions& options = {}) {
     auto child = std::make_unique<Child>("passive", options);
     child->control().put(play);
-    Name at;
-    EXPECT_TRUE(child->control().get(&at, 20000));
-    name->assign(at.bytes, at.bytes + at.len);
+    EXPECT_TRUE(child->control().get(name, 20000));
     return child;
   }
   static bool said(Child& child) {
@@ -102,10 +84,8 @@ INSTANTIATE_TEST_SUITE_P(Direct, Talk, testing::Bool(),
                          [](const auto& param) { return param.param ? "allowed" : "denied"; });
 
 TEST_P(Talk, messages_go_there_and_back) {
-  ChildOptions child_options;
-  if (!GetParam()) child_options.env.push_back({"APERTURE_CMA", "deny"});
-  std::vector<uint8_t> name;
-  auto child = passive(Play::echo, &name, child_options);
+  Name name;
+  auto child = passive(Play::echo, &name, child_denying(!GetParam()));
   for (const size_t size : {size_t{0}, size_t{8}, size_t{4096}, kMiB}) {
     Fid<fid_ep> ep = s.open();
     ASSERT_EQ(fi_connect(ep.get(), name.data(), "ask", 3), 0);
@@ -114,17 +94,16 @@ TEST_P(Talk, messages_go_there_and_back) {
     EXPECT_EQ(up.data, (std::vector<uint8_t>{'a', 's', 'k'})) << "the child accepts with our words";
     std::vector<uint8_t> out(size), in(size);
     fill(out, seed_of(size));
-    Op sent, received;
+    Op received;
     ASSERT_EQ(fi_recv(ep.get(), in.data(), size, nullptr, 0, &received), 0);
-    ASSERT_EQ(post_to([&] { return fi_send(ep.get(), out.data(), size, nullptr, 0, &sent); }), 0);
-    EXPECT_EQ(s.wait(&sent).err, 0);
+    ASSERT_EQ(s.run_at(ep.get(), fi_send, out.data(), size, nullptr, 0), 0);
     EXPECT_EQ(s.wait(&received).len, size);
     EXPECT_EQ(in, out);
   }
 }
 
 TEST_F(ConnectedProcesses, the_passive_side_is_killed_before_it_answers) {
-  std::vector<uint8_t> name;
+  Name name;
   auto child = passive(Play::look_away, &name);
   Fid<fid_ep> ep = s.open();
   uint64_t box = 0;
@@ -140,7 +119,7 @@ TEST_F(ConnectedProcesses, the_passive_side_is_killed_before_it_answers) {
 }
 
 TEST_F(ConnectedProcesses, the_passive_side_is_killed_when_connected) {
-  std::vector<uint8_t> name;
+  Name name;
   auto child = passive(Play::accept_all, &name);
   Fid<fid_ep> ep = s.open();
   ASSERT_EQ(fi_connect(ep.get(), name.data(), nullptr, 0), 0);
@@ -150,8 +129,7 @@ TEST_F(ConnectedProcesses, the_passive_side_is_killed_when_connected) {
   Op receive, sends[3];
   ASSERT_EQ(fi_recv(ep.get(), &box, 8, nullptr, 0, &receive), 0);
   for (Op& op : sends) {
-    ASSERT_EQ(
-        post_to([&] { return fi_send(ep.get(), large.data(), large.size(), nullptr, 0, &op); }), 0);
+    ASSERT_EQ(post(fi_send, ep.get(), large.data(), large.size(), nullptr, 0, &op), 0);
   }
   child->kill_now();
   s.expect(FI_SHUTDOWN, &ep->fid);
@@ -166,7 +144,7 @@ TEST_F(ConnectedProcesses, the_active_side_is_killed_before_it_is_answered) {
   Fid<fid_pep> pep = s.passive();
   for (const bool opened : {false, true}) {
     Child child("active");
-    child.control().put(as_name(&pep->fid));
+    child.control().put(Name(name_of(&pep->fid)));
     ASSERT_TRUE(said(child));
     const CmEvent request = s.expect(FI_CONNREQ);
     EXPECT_EQ(request.data.size(), 5u);
@@ -186,10 +164,8 @@ TEST_F(ConnectedProcesses, the_active_side_is_killed_before_it_is_answered) {
 TEST_F(ConnectedProcesses, the_active_side_is_killed_when_connected) {
   Fid<fid_pep> pep = s.passive();
   Child child("active");
-  child.control().put(as_name(&pep->fid));
-  const CmEvent request = s.expect(FI_CONNREQ);
-  Fid<fid_ep> ep = s.open(request.info.get());
-  ASSERT_EQ(fi_accept(ep.get(), nullptr, 0), 0);
+  child.control().put(Name(name_of(&pep->fid)));
+  const Fid<fid_ep> ep = accept_next(s);
   s.expect(FI_CONNECTED, &ep->fid);
   uint64_t box = 0;
   Op op;
@@ -201,7 +177,7 @@ TEST_F(ConnectedProcesses, the_active_side_is_killed_when_connected) {
 }
 
 TEST_F(ConnectedProcesses, a_thousand_connections_leave_nothing) {
-  std::vector<uint8_t> name;
+  Name name;
   auto child = passive(Play::accept_all, &name);
   Fid<fid_pep> pep = s.passive();
   const auto one = [&](int i) {
@@ -232,7 +208,7 @@ TEST_F(ConnectedProcesses, a_thousand_connections_leave_nothing) {
   const Holdings before = settled();
   for (int i = 0; i < 1000 && !HasFailure(); ++i) one(i);
   Holdings after = settled();
-  EXPECT_TRUE(drive_until([&] {
+  EXPECT_TRUE(pump_until([&] {
     after = count_holdings();
     return after.fds <= before.fds && after.mappings <= before.mappings + 8;
   })) << "fds "

@@ -106,7 +106,7 @@ TEST_P(Conn, an_event_buffer_without_room_for_the_data_gets_what_fits) {
   uint32_t type = 0;
   alignas(8) uint8_t room[sizeof(fi_eq_cm_entry) + 8];
   ssize_t n = -FI_EAGAIN;
-  drive_until([&] {
+  pump_until([&] {
     return (n = fi_eq_read(b.eq(), &type, room, sizeof(fi_eq_cm_entry) - 1, 0)) != -FI_EAGAIN;
   });
   EXPECT_EQ(n, -FI_ETOOSMALL);
@@ -127,14 +127,13 @@ TEST_P(Conn, messages_of_every_size_go_both_ways) {
     for (const bool there : {true, false}) {
       Guarded out(size, seed_of(size)), in(size);
       fill(out.span(), seed_of(size));
-      Op sent, received;
+      Op received;
       fid_ep* from = there ? c.at_a.get() : c.at_b.get();
       fid_ep* to = there ? c.at_b.get() : c.at_a.get();
       Station& sender = there ? a : b;
       Station& receiver = there ? b : a;
-      ASSERT_EQ(post_to([&] { return fi_recv(to, in.data(), size, nullptr, 0, &received); }), 0);
-      ASSERT_EQ(post_to([&] { return fi_send(from, out.data(), size, nullptr, 0, &sent); }), 0);
-      EXPECT_EQ(sender.wait(&sent).err, 0) << size;
+      ASSERT_EQ(post(fi_recv, to, in.data(), size, nullptr, 0, &received), 0);
+      ASSERT_EQ(sender.run_at(from, fi_send, out.data(), size, nullptr, 0), 0) << size;
       const Completion got = receiver.wait(&received);
       EXPECT_EQ(got.err, 0) << size;
       EXPECT_EQ(got.len, size);
@@ -145,8 +144,7 @@ TEST_P(Conn, messages_of_every_size_go_both_ways) {
 }
 
 TEST_P(Conn, tags_data_inject_counters_and_cancel_work_as_on_datagram_endpoints) {
-  StationOptions counted;
-  counted.counters = true;
+  StationOptions counted{.counters = true};
   Station one(counted), two(counted);
   Connected c(one, two);
   uint64_t box[4] = {};
@@ -156,10 +154,9 @@ TEST_P(Conn, tags_data_inject_counters_and_cancel_work_as_on_datagram_endpoints)
   ASSERT_EQ(fi_recv(c.at_b.get(), &box[2], 8, nullptr, 0, &r2), 0);
   ASSERT_EQ(fi_recv(c.at_b.get(), &box[3], 8, nullptr, 0, &never), 0);
   const uint64_t six = 66, five = 55, plain = 77;
-  ASSERT_EQ(post_to([&] { return fi_tinject(c.at_a.get(), &six, 8, 0, 6); }), 0);
-  ASSERT_EQ(
-      post_to([&] { return fi_tsenddata(c.at_a.get(), &five, 8, nullptr, 0xfeed, 0, 5, &s0); }), 0);
-  ASSERT_EQ(post_to([&] { return fi_inject(c.at_a.get(), &plain, 8, 0); }), 0);
+  ASSERT_EQ(post(fi_tinject, c.at_a.get(), &six, 8, 0, 6), 0);
+  ASSERT_EQ(post(fi_tsenddata, c.at_a.get(), &five, 8, nullptr, 0xfeed, 0, 5, &s0), 0);
+  ASSERT_EQ(post(fi_inject, c.at_a.get(), &plain, 8, 0), 0);
   EXPECT_EQ(one.wait(&s0).err, 0);
   EXPECT_EQ(two.wait(&r1).tag, 6u);
   const Completion with_data = two.wait(&r0);
@@ -169,7 +166,7 @@ TEST_P(Conn, tags_data_inject_counters_and_cancel_work_as_on_datagram_endpoints)
   EXPECT_EQ(box[0], 55u);
   EXPECT_EQ(box[1], 66u);
   EXPECT_EQ(box[2], 77u);
-  EXPECT_TRUE(drive_until([&] { return fi_cntr_read(one.tx_cntr()) == 3; }));
+  EXPECT_TRUE(pump_until([&] { return fi_cntr_read(one.tx_cntr()) == 3; }));
   EXPECT_EQ(fi_cntr_read(two.rx_cntr()), 3u);
   EXPECT_EQ(fi_cancel(&c.at_b->fid, &never), 0);
   EXPECT_EQ(two.wait(&never).err, FI_ECANCELED);
@@ -179,30 +176,21 @@ TEST_P(Conn, tags_data_inject_counters_and_cancel_work_as_on_datagram_endpoints)
 TEST_P(Conn, remote_access_reads_writes_and_is_refused_with_a_wrong_key) {
   Connected c(a, b);
   Guarded target(65536, 9);
-  fid_mr* raw = nullptr;
-  DOOR(fi_mr_reg(b.domain(), target.data(), target.size(), FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0,
-                 0, &raw, nullptr));
-  Fid<fid_mr> mr(raw);
-  const uint64_t key = fi_mr_key(raw), at = reinterpret_cast<uint64_t>(target.data());
+  const Fid<fid_mr> mr =
+      registered(b.domain(), target.data(), target.size(), FI_REMOTE_READ | FI_REMOTE_WRITE, 0);
+  const uint64_t key = fi_mr_key(mr.get()), at = reinterpret_cast<uint64_t>(target.data());
   for (const size_t size : {size_t{8}, size_t{4096}, size_t{65536}}) {
     Guarded out(size), in(size);
     fill(out.span(), seed_of(size));
-    Op w, r;
     fid_ep* ep = c.at_a.get();
-    ASSERT_EQ(post_to([&] { return fi_write(ep, out.data(), size, nullptr, 0, at, key, &w); }), 0);
-    EXPECT_EQ(a.wait(&w).err, 0);
-    ASSERT_EQ(post_to([&] { return fi_read(ep, in.data(), size, nullptr, 0, at, key, &r); }), 0);
-    EXPECT_EQ(a.wait(&r).err, 0);
+    ASSERT_EQ(a.run_at(ep, fi_write, out.data(), size, nullptr, 0, at, key), 0);
+    ASSERT_EQ(a.run_at(ep, fi_read, in.data(), size, nullptr, 0, at, key), 0);
     EXPECT_FALSE(first_difference(in.span(), seed_of(size)));
   }
-  Op bad, good;
   uint64_t word = 1;
-  ASSERT_EQ(
-      post_to([&] { return fi_write(c.at_a.get(), &word, 8, nullptr, 0, at, key + 1, &bad); }), 0);
-  EXPECT_EQ(a.wait(&bad).err, FI_EACCES);
-  ASSERT_EQ(post_to([&] { return fi_write(c.at_a.get(), &word, 8, nullptr, 0, at, key, &good); }),
-            0);
-  EXPECT_EQ(a.wait(&good).err, 0) << "the connection lives on";
+  ASSERT_EQ(a.run_at(c.at_a.get(), fi_write, &word, 8, nullptr, 0, at, key + 1), FI_EACCES);
+  ASSERT_EQ(a.run_at(c.at_a.get(), fi_write, &word, 8, nullptr, 0, at, key), 0)
+      << "the connection lives on";
   EXPECT_TRUE(target.intact());
 }
 
@@ -225,9 +213,9 @@ TEST_P(Conn, receives_posted_before_connect_and_accept_get_the_first_messages) {
   ASSERT_EQ(fi_accept(at_b.get(), nullptr, 0), 0);
   a.expect(FI_CONNECTED);
   b.expect(FI_CONNECTED);
-  ASSERT_EQ(post_to([&] { return fi_inject(at_a.get(), &word, 8, 0); }), 0);
+  ASSERT_EQ(post(fi_inject, at_a.get(), &word, 8, 0), 0);
   word = 2;
-  ASSERT_EQ(post_to([&] { return fi_inject(at_b.get(), &word, 8, 0); }), 0);
+  ASSERT_EQ(post(fi_inject, at_b.get(), &word, 8, 0), 0);
   EXPECT_EQ(b.wait(&rb).err, 0);
   EXPECT_EQ(a.wait(&ra).err, 0);
   EXPECT_EQ(box_b, 1u);
@@ -290,9 +278,7 @@ TEST_P(Conn, shutdown_ends_both_sides_once) {
   std::vector<uint8_t> large(4 * kMiB);
   ASSERT_EQ(fi_recv(c.at_a.get(), &box[0], 8, nullptr, 0, &ra), 0);
   ASSERT_EQ(fi_trecv(c.at_b.get(), &box[1], 8, nullptr, 0, 1, 0, &rb), 0);
-  ASSERT_EQ(
-      post_to([&] { return fi_send(c.at_a.get(), large.data(), large.size(), nullptr, 0, &s); }),
-      0);
+  ASSERT_EQ(post(fi_send, c.at_a.get(), large.data(), large.size(), nullptr, 0, &s), 0);
   EXPECT_EQ(fi_shutdown(c.at_a.get(), 1), -FI_EBADFLAGS);
   ASSERT_EQ(fi_shutdown(c.at_a.get(), 0), 0);
   // "all canceled completions will be written before fi_shutdown returns"
@@ -318,7 +304,7 @@ TEST_P(Conn, what_was_sent_before_the_end_arrives) {
   for (const bool by_shutdown : {true, false}) {
     Connected c(a, b);
     uint64_t word = 41;
-    ASSERT_EQ(post_to([&] { return fi_inject(c.at_a.get(), &word, 8, 0); }), 0);
+    ASSERT_EQ(post(fi_inject, c.at_a.get(), &word, 8, 0), 0);
     if (by_shutdown) {
       ASSERT_EQ(fi_shutdown(c.at_a.get(), 0), 0);
     } else {
@@ -327,11 +313,9 @@ TEST_P(Conn, what_was_sent_before_the_end_arrives) {
     b.expect(FI_SHUTDOWN, &c.at_b->fid);
     uint64_t box = 0;
     Op late;
-    ASSERT_EQ(post_to([&] { return fi_recv(c.at_b.get(), &box, 8, nullptr, 0, &late); }), 0);
-    EXPECT_EQ(b.wait(&late).err, 0);
+    ASSERT_EQ(b.run_at(c.at_b.get(), fi_recv, &box, 8, nullptr, 0), 0);
     EXPECT_EQ(box, 41u);
-    EXPECT_EQ(post_to([&] { return fi_recv(c.at_b.get(), &box, 8, nullptr, 0, &late); }),
-              -FI_ESHUTDOWN);
+    EXPECT_EQ(post(fi_recv, c.at_b.get(), &box, 8, nullptr, 0, &late), -FI_ESHUTDOWN);
   }
 }
 
@@ -341,12 +325,12 @@ TEST_P(Conn, who_closes_before_the_answer_has_withdrawn) {
   // it is there, and goes unread
   uint32_t type = 0;
   fi_eq_cm_entry entry{};
-  ASSERT_TRUE(drive_until([&] {
+  ASSERT_TRUE(pump_until([&] {
     return fi_eq_read(b.eq(), &type, &entry, sizeof entry, FI_PEEK) ==
            static_cast<ssize_t>(sizeof entry);
   }));
   unread.reset();
-  EXPECT_TRUE(drive_until([&] {
+  EXPECT_TRUE(pump_until([&] {
     return fi_eq_read(b.eq(), &type, &entry, sizeof entry, FI_PEEK) == -FI_EAGAIN;
   })) << "nobody is to be bothered with it";
 
@@ -365,9 +349,7 @@ TEST_P(Conn, who_closes_before_the_answer_has_withdrawn) {
 TEST_P(Conn, who_closes_right_after_the_accept_is_seen_to_go) {
   Fid<fid_pep> pep = b.passive();
   Fid<fid_ep> at_a = ask_for_connection(a, pep.get());
-  const CmEvent request = b.expect(FI_CONNREQ);
-  Fid<fid_ep> at_b = b.open(request.info.get());
-  ASSERT_EQ(fi_accept(at_b.get(), nullptr, 0), 0);
+  const Fid<fid_ep> at_b = accept_next(b);
   at_a.reset();
   b.expect(FI_CONNECTED, &at_b->fid);
   b.expect(FI_SHUTDOWN, &at_b->fid);
@@ -379,12 +361,10 @@ TEST_P(Conn, who_leaves_without_looking_is_seen_to_go) {
   {
     Station hasty(options());
     Fid<fid_ep> ep = ask_for_connection(hasty, pep.get());
-    const CmEvent request = b.expect(FI_CONNREQ);
-    at_b = b.open(request.info.get());
-    ASSERT_EQ(fi_accept(at_b.get(), nullptr, 0), 0);
+    at_b = accept_next(b);
     uint32_t type = 0;
     fi_eq_cm_entry entry{};
-    // waits for its event, and never drives its domain
+    // waits for its event, and never progresses its domain
     EXPECT_GT(fi_eq_sread(hasty.eq(), &type, &entry, sizeof entry, 20000, 0), 0);
   }
   b.expect(FI_CONNECTED, &at_b->fid);
@@ -411,8 +391,7 @@ TEST_P(Conn, closing_the_passive_endpoint_refuses_who_waits_but_not_who_is_serve
   const CmEvent second = b.expect(FI_CONNREQ);
   pep.reset();
   a.expect_error(FI_ECONNREFUSED, &waiting->fid);
-  fid_ep* raw = nullptr;
-  EXPECT_EQ(fi_endpoint(b.domain(), second.info.get(), &raw, nullptr), -FI_EINVAL);
+  EXPECT_EQ(code_of(fi_endpoint, b.domain(), second.info.get()), -FI_EINVAL);
   ASSERT_EQ(fi_accept(at_b.get(), nullptr, 0), 0);
   a.expect(FI_CONNECTED);
   b.expect(FI_CONNECTED);
@@ -423,8 +402,7 @@ TEST_P(Conn, an_endpoint_for_a_request_that_is_closed_leaves_the_request) {
   Fid<fid_ep> at_a = ask_for_connection(a, pep.get());
   const CmEvent request = b.expect(FI_CONNREQ);
   Fid<fid_ep> first = b.open(request.info.get());
-  fid_ep* raw = nullptr;
-  EXPECT_EQ(fi_endpoint(b.domain(), request.info.get(), &raw, nullptr), -FI_EINVAL) << "taken";
+  EXPECT_EQ(code_of(fi_endpoint, b.domain(), request.info.get()), -FI_EINVAL) << "taken";
   ASSERT_EQ(fi_enable(first.get()), 0);
   first.reset();
   Fid<fid_ep> second = b.open(request.info.get());
@@ -447,8 +425,7 @@ TEST_P(Conn, an_active_endpoint_takes_the_address_of_a_passive_one) {
   info->handle = &reserved->fid;
   Fid<fid_ep> at_a = a.open(info.get());
   EXPECT_EQ(fi_listen(reserved.get()), -FI_EOPBADSTATE) << "must no longer be used";
-  fid_ep* raw = nullptr;
-  EXPECT_EQ(fi_endpoint(a.domain(), info.get(), &raw, nullptr), -FI_EOPBADSTATE);
+  EXPECT_EQ(code_of(fi_endpoint, a.domain(), info.get()), -FI_EOPBADSTATE);
   reserved.reset();
   Fid<fid_pep> pep = b.passive();
   ASSERT_EQ(fi_connect(at_a.get(), name_of(&pep->fid).data(), nullptr, 0), 0);
@@ -469,9 +446,7 @@ TEST_P(Conn, a_full_backlog_makes_the_next_wait) {
   EXPECT_TRUE(b.no_event(100));
   ASSERT_EQ(fi_reject(pep.get(), one.info->handle, nullptr, 0), 0);
   a.expect_error(FI_ECONNREFUSED, &first->fid);
-  const CmEvent two = b.expect(FI_CONNREQ);
-  Fid<fid_ep> at_b = b.open(two.info.get());
-  ASSERT_EQ(fi_accept(at_b.get(), nullptr, 0), 0);
+  const Fid<fid_ep> at_b = accept_next(b);
   a.expect(FI_CONNECTED);
   b.expect(FI_CONNECTED);
 }
@@ -512,7 +487,7 @@ TEST_P(Conn, many_connections_of_one_passive_endpoint_do_not_mix) {
     b.expect(FI_CONNECTED);
   }
   for (uint64_t i = 0; i < kMany; ++i) {
-    ASSERT_EQ(post_to([&] { return fi_inject(here[i].get(), &i, 8, 0); }), 0);
+    ASSERT_EQ(post(fi_inject, here[i].get(), &i, 8, 0), 0);
   }
   for (size_t i = 0; i < kMany; ++i) {
     EXPECT_EQ(b.wait(&ops[i]).err, 0);

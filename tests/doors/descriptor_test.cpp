@@ -48,138 +48,99 @@ fi_ioc element(void* buf) {
   return {buf, 1};
 }
 
-std::vector<Argument> send_arguments() {
-  return {
-      {"send", Kind::send, FI_SEND,
-       [](Play& y, void* buf, void* desc) {
-         return fi_send(y.p.a.ep(), buf, kLen, desc, y.p.to_b, &y.op);
-       }},
-      {"sendv", Kind::send, FI_SEND,
-       [](Play& y, void* buf, void* desc) {
-         const iovec iov[2] = {piece(y.spare(0)), piece(buf)};
-         void* descs[2] = {y.good.desc(), desc};
-         return fi_sendv(y.p.a.ep(), iov, descs, 2, y.p.to_b, &y.op);
-       }},
-      {"sendmsg", Kind::send, FI_SEND,
-       [](Play& y, void* buf, void* desc) {
-         const iovec iov = piece(buf);
-         const fi_msg msg{&iov, &desc, 1, y.p.to_b, &y.op, 0};
-         return fi_sendmsg(y.p.a.ep(), &msg, FI_COMPLETION);
-       }},
-      {"senddata", Kind::send, FI_SEND,
-       [](Play& y, void* buf, void* desc) {
-         return fi_senddata(y.p.a.ep(), buf, kLen, desc, 1, y.p.to_b, &y.op);
-       }},
-      {"tsend", Kind::tagged_send, FI_SEND,
-       [](Play& y, void* buf, void* desc) {
-         return fi_tsend(y.p.a.ep(), buf, kLen, desc, y.p.to_b, kTag, &y.op);
-       }},
-      {"tsendv", Kind::tagged_send, FI_SEND,
-       [](Play& y, void* buf, void* desc) {
-         const iovec iov = piece(buf);
-         return fi_tsendv(y.p.a.ep(), &iov, &desc, 1, y.p.to_b, kTag, &y.op);
-       }},
-      {"tsendmsg", Kind::tagged_send, FI_SEND,
-       [](Play& y, void* buf, void* desc) {
-         const iovec iov = piece(buf);
-         const fi_msg_tagged msg{&iov, &desc, 1, y.p.to_b, kTag, 0, &y.op, 0};
-         return fi_tsendmsg(y.p.a.ep(), &msg, FI_COMPLETION);
-       }},
-      {"tsenddata", Kind::tagged_send, FI_SEND,
-       [](Play& y, void* buf, void* desc) {
-         return fi_tsenddata(y.p.a.ep(), buf, kLen, desc, 1, y.p.to_b, kTag, &y.op);
-       }},
+using Post = std::function<ssize_t(Play&, void* buf, void* desc)>;
+
+// What stands behind buffers and descriptors in a call.
+fi_addr_t to_b(Play& y) {
+  return y.p.to_b;
+}
+uint64_t base(Play& y) {
+  return y.target.remote().base;
+}
+uint64_t key(Play& y) {
+  return y.target.remote().key;
+}
+template <uint64_t Value>
+uint64_t value(Play&) {
+  return Value;
+}
+constexpr auto kAnybody = value<FI_ADDR_UNSPEC>, kTagged = value<kTag>, kNoMask = value<0>,
+               kData = value<1>;
+
+// A call that takes the buffer itself, and then `more`.
+template <typename Call, typename... More>
+Post plain(Call call, More... more) {
+  return [=](Play& y, void* buf, void* desc) {
+    return call(y.p.a.ep(), buf, kLen, desc, more(y)..., &y.op);
   };
 }
 
-std::vector<Argument> receive_arguments() {
-  return {
-      {"recv", Kind::recv, FI_RECV,
-       [](Play& y, void* buf, void* desc) {
-         return fi_recv(y.p.a.ep(), buf, kLen, desc, FI_ADDR_UNSPEC, &y.op);
-       }},
-      {"recvv", Kind::recv, FI_RECV,
-       [](Play& y, void* buf, void* desc) {
-         const iovec iov[2] = {piece(buf), piece(y.spare(0))};
-         void* descs[2] = {desc, y.good.desc()};
-         return fi_recvv(y.p.a.ep(), iov, descs, 2, FI_ADDR_UNSPEC, &y.op);
-       }},
-      {"recvmsg", Kind::recv, FI_RECV,
-       [](Play& y, void* buf, void* desc) {
-         const iovec iov = piece(buf);
-         const fi_msg msg{&iov, &desc, 1, FI_ADDR_UNSPEC, &y.op, 0};
-         return fi_recvmsg(y.p.a.ep(), &msg, FI_COMPLETION);
-       }},
-      {"multi_recv", Kind::multi_recv, FI_RECV,
-       [](Play& y, void* buf, void* desc) {
-         const iovec iov = piece(buf);
-         const fi_msg msg{&iov, &desc, 1, FI_ADDR_UNSPEC, &y.op, 0};
-         return fi_recvmsg(y.p.a.ep(), &msg, FI_COMPLETION | FI_MULTI_RECV);
-       }},
-      {"trecv", Kind::tagged_recv, FI_RECV,
-       [](Play& y, void* buf, void* desc) {
-         return fi_trecv(y.p.a.ep(), buf, kLen, desc, FI_ADDR_UNSPEC, kTag, 0, &y.op);
-       }},
-      {"trecvv", Kind::tagged_recv, FI_RECV,
-       [](Play& y, void* buf, void* desc) {
-         const iovec iov = piece(buf);
-         return fi_trecvv(y.p.a.ep(), &iov, &desc, 1, FI_ADDR_UNSPEC, kTag, 0, &y.op);
-       }},
-      {"trecvmsg", Kind::tagged_recv, FI_RECV,
-       [](Play& y, void* buf, void* desc) {
-         const iovec iov = piece(buf);
-         const fi_msg_tagged msg{&iov, &desc, 1, FI_ADDR_UNSPEC, kTag, 0, &y.op, 0};
-         return fi_trecvmsg(y.p.a.ep(), &msg, FI_COMPLETION);
-       }},
+// A call that takes a list: the buffer alone, or behind or before another.
+enum class Place { alone, second, first };
+template <typename Call, typename... More>
+Post listed(Place place, Call call, More... more) {
+  return [=](Play& y, void* buf, void* desc) {
+    iovec iov[2] = {piece(buf), piece(y.spare(0))};
+    void* descs[2] = {desc, y.good.desc()};
+    if (place == Place::second) std::swap(iov[0], iov[1]), std::swap(descs[0], descs[1]);
+    const size_t count = place == Place::alone ? 1 : 2;
+    return call(y.p.a.ep(), iov, descs, count, more(y)..., &y.op);
+  };
+}
+
+Post with_message(decltype(fi_sendmsg)* call, fi_addr_t (*peer)(Play&), uint64_t flags) {
+  return [=](Play& y, void* buf, void* desc) {
+    const iovec iov = piece(buf);
+    const fi_msg msg{&iov, &desc, 1, peer(y), &y.op, 0};
+    return call(y.p.a.ep(), &msg, flags | FI_COMPLETION);
+  };
+}
+Post with_tagged_message(decltype(fi_tsendmsg)* call, fi_addr_t (*peer)(Play&)) {
+  return [=](Play& y, void* buf, void* desc) {
+    const iovec iov = piece(buf);
+    const fi_msg_tagged msg{&iov, &desc, 1, peer(y), kTag, 0, &y.op, 0};
+    return call(y.p.a.ep(), &msg, FI_COMPLETION);
+  };
+}
+Post with_rma_message(decltype(fi_readmsg)* call) {
+  return [=](Play& y, void* buf, void* desc) {
+    const iovec iov = piece(buf);
+    const fi_rma_iov range{base(y), kLen, key(y)};
+    const fi_msg_rma msg{&iov, &desc, 1, y.p.to_b, &range, 1, &y.op, 0};
+    return call(y.p.a.ep(), &msg, FI_COMPLETION);
   };
 }
 
 std::vector<Argument> rma_arguments() {
   return {
-      {"read", Kind::one_sided, FI_READ,
-       [](Play& y, void* buf, void* desc) {
-         const Remote& r = y.target.remote();
-         return fi_read(y.p.a.ep(), buf, kLen, desc, y.p.to_b, r.base, r.key, &y.op);
-       }},
-      {"readv", Kind::one_sided, FI_READ,
-       [](Play& y, void* buf, void* desc) {
-         const Remote& r = y.target.remote();
-         const iovec iov[2] = {piece(y.spare(0)), piece(buf)};
-         void* descs[2] = {y.good.desc(), desc};
-         return fi_readv(y.p.a.ep(), iov, descs, 2, y.p.to_b, r.base, r.key, &y.op);
-       }},
-      {"readmsg", Kind::one_sided, FI_READ,
-       [](Play& y, void* buf, void* desc) {
-         const Remote& r = y.target.remote();
-         const iovec iov = piece(buf);
-         const fi_rma_iov range{r.base, kLen, r.key};
-         const fi_msg_rma msg{&iov, &desc, 1, y.p.to_b, &range, 1, &y.op, 0};
-         return fi_readmsg(y.p.a.ep(), &msg, FI_COMPLETION);
-       }},
-      {"write", Kind::one_sided, FI_WRITE,
-       [](Play& y, void* buf, void* desc) {
-         const Remote& r = y.target.remote();
-         return fi_write(y.p.a.ep(), buf, kLen, desc, y.p.to_b, r.base, r.key, &y.op);
-       }},
-      {"writev", Kind::one_sided, FI_WRITE,
-       [](Play& y, void* buf, void* desc) {
-         const Remote& r = y.target.remote();
-         const iovec iov = piece(buf);
-         return fi_writev(y.p.a.ep(), &iov, &desc, 1, y.p.to_b, r.base, r.key, &y.op);
-       }},
-      {"writemsg", Kind::one_sided, FI_WRITE,
-       [](Play& y, void* buf, void* desc) {
-         const Remote& r = y.target.remote();
-         const iovec iov = piece(buf);
-         const fi_rma_iov range{r.base, kLen, r.key};
-         const fi_msg_rma msg{&iov, &desc, 1, y.p.to_b, &range, 1, &y.op, 0};
-         return fi_writemsg(y.p.a.ep(), &msg, FI_COMPLETION);
-       }},
-      {"writedata", Kind::one_sided, FI_WRITE,
-       [](Play& y, void* buf, void* desc) {
-         const Remote& r = y.target.remote();
-         return fi_writedata(y.p.a.ep(), buf, kLen, desc, 1, y.p.to_b, r.base, r.key, &y.op);
-       }},
+      {"read", Kind::one_sided, FI_READ, plain(fi_read, to_b, base, key)},
+      {"readv", Kind::one_sided, FI_READ, listed(Place::second, fi_readv, to_b, base, key)},
+      {"readmsg", Kind::one_sided, FI_READ, with_rma_message(fi_readmsg)},
+      {"write", Kind::one_sided, FI_WRITE, plain(fi_write, to_b, base, key)},
+      {"writev", Kind::one_sided, FI_WRITE, listed(Place::alone, fi_writev, to_b, base, key)},
+      {"writemsg", Kind::one_sided, FI_WRITE, with_rma_message(fi_writemsg)},
+      {"writedata", Kind::one_sided, FI_WRITE, plain(fi_writedata, kData, to_b, base, key)},
+  };
+}
+
+std::vector<Argument> message_arguments() {
+  return {
+      {"send", Kind::send, FI_SEND, plain(fi_send, to_b)},
+      {"sendv", Kind::send, FI_SEND, listed(Place::second, fi_sendv, to_b)},
+      {"sendmsg", Kind::send, FI_SEND, with_message(fi_sendmsg, to_b, 0)},
+      {"senddata", Kind::send, FI_SEND, plain(fi_senddata, kData, to_b)},
+      {"tsend", Kind::tagged_send, FI_SEND, plain(fi_tsend, to_b, kTagged)},
+      {"tsendv", Kind::tagged_send, FI_SEND, listed(Place::alone, fi_tsendv, to_b, kTagged)},
+      {"tsendmsg", Kind::tagged_send, FI_SEND, with_tagged_message(fi_tsendmsg, to_b)},
+      {"tsenddata", Kind::tagged_send, FI_SEND, plain(fi_tsenddata, kData, to_b, kTagged)},
+      {"recv", Kind::recv, FI_RECV, plain(fi_recv, kAnybody)},
+      {"recvv", Kind::recv, FI_RECV, listed(Place::first, fi_recvv, kAnybody)},
+      {"recvmsg", Kind::recv, FI_RECV, with_message(fi_recvmsg, kAnybody, 0)},
+      {"multi_recv", Kind::multi_recv, FI_RECV, with_message(fi_recvmsg, kAnybody, FI_MULTI_RECV)},
+      {"trecv", Kind::tagged_recv, FI_RECV, plain(fi_trecv, kAnybody, kTagged, kNoMask)},
+      {"trecvv", Kind::tagged_recv, FI_RECV,
+       listed(Place::alone, fi_trecvv, kAnybody, kTagged, kNoMask)},
+      {"trecvmsg", Kind::tagged_recv, FI_RECV, with_tagged_message(fi_trecvmsg, kAnybody)},
   };
 }
 
@@ -274,19 +235,17 @@ std::vector<Argument> atomic_arguments() {
 }
 
 std::vector<Argument> all_arguments() {
-  std::vector<Argument> all = send_arguments();
-  for (const auto& part : {receive_arguments(), rma_arguments(), atomic_arguments()}) {
+  std::vector<Argument> all = message_arguments();
+  for (const auto& part : {rma_arguments(), atomic_arguments()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;
 }
 
 Options options_for(int mr_mode, uint64_t caps = 0) {
-  Options o;
-  o.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTI_RECV | caps;
-  o.mr_mode = mr_mode;
-  o.min_multi_recv = kLen;
-  return o;
+  return {.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTI_RECV | caps,
+          .mr_mode = mr_mode,
+          .min_multi_recv = kLen};
 }
 
 // Posts with a descriptor that is to be taken, and sees the operation through.
@@ -303,10 +262,10 @@ void expect_taken(Play& y, const Argument& arg, void* buf, void* desc) {
   }
   ASSERT_EQ(post([&] { return arg.call(y, buf, desc); }), 0);
   if (arg.kind == Kind::recv || arg.kind == Kind::multi_recv) {
-    ASSERT_EQ(post([&] { return fi_inject(ep, at, kLen, y.p.to_a); }), 0);
+    ASSERT_EQ(post(fi_inject, ep, at, kLen, y.p.to_a), 0);
   }
   if (arg.kind == Kind::tagged_recv) {
-    ASSERT_EQ(post([&] { return fi_tinject(ep, at, kLen, y.p.to_a, kTag); }), 0);
+    ASSERT_EQ(post(fi_tinject, ep, at, kLen, y.p.to_a, kTag), 0);
   }
   EXPECT_EQ(y.p.a.wait(&y.op).err, 0);
   if (arg.kind == Kind::send || arg.kind == Kind::tagged_send) {
@@ -358,10 +317,9 @@ void expect_wrong_ones_refused(Play& y, const Argument& arg) {
   }
   {
     SCOPED_TRACE("of another domain");
-    fid_mr* mr = nullptr;
-    ASSERT_EQ(fi_mr_reg(y.p.b.domain(), buf, kLen, kLocalAccess, 0, 4711, 0, &mr, nullptr), 0);
-    refused(buf, fi_mr_desc(mr));
-    ASSERT_EQ(fi_close(&mr->fid), 0);
+    Fid<fid_mr> mr = registered(y.p.b.domain(), buf, kLen, kLocalAccess, 4711);
+    refused(buf, fi_mr_desc(mr.get()));
+    ASSERT_EQ(fi_close(&mr.release()->fid), 0);
   }
   {
     SCOPED_TRACE("made up");
@@ -453,19 +411,17 @@ TEST_F(Descriptors, of_any_authorization_key_of_the_domain_are_taken) {
     SCOPED_TRACE(key);
     uint64_t word = 1;
     const iovec iov{&word, sizeof word};
-    fi_mr_attr attr{};
-    attr.mr_iov = &iov;
-    attr.iov_count = 1;
-    attr.access = FI_SEND;
-    attr.requested_key = 1;
-    attr.auth_key_size = std::strlen(key);
+    fi_mr_attr attr{.mr_iov = &iov,
+                    .iov_count = 1,
+                    .access = FI_SEND,
+                    .requested_key = 1,
+                    .auth_key_size = std::strlen(key)};
     std::string bytes(key);
     attr.auth_key = reinterpret_cast<uint8_t*>(bytes.data());
     fid_mr* mr = nullptr;
     ASSERT_EQ(fi_mr_regattr(p.a.domain(), &attr, 0, &mr), 0);
     Op op;
-    EXPECT_EQ(post([&] { return fi_send(p.a.ep(), &word, kLen, fi_mr_desc(mr), p.to_b, &op); }), 0);
-    EXPECT_EQ(p.a.wait(&op).err, 0);
+    EXPECT_EQ(p.a.run(fi_send, &word, kLen, fi_mr_desc(mr), p.to_b), 0);
     EXPECT_EQ(fi_send(p.a.ep(), &word, kLen, other.desc(), p.to_b, &op), -FI_EACCES);
     EXPECT_EQ(fi_close(&mr->fid), 0);
   }
@@ -477,18 +433,13 @@ TEST_F(Descriptors, empty_buffers_need_none) {
   fid_ep* ep = y.p.a.ep();
   const Remote& r = y.target.remote();
   ASSERT_EQ(fi_recv(ep, nullptr, 0, nullptr, FI_ADDR_UNSPEC, &ops[0]), 0);
-  ASSERT_EQ(post([&] { return fi_inject(y.p.b.ep(), nullptr, 0, y.p.to_a); }), 0);
+  ASSERT_EQ(y.p.b.post(fi_inject, nullptr, 0, y.p.to_a), 0);
   EXPECT_EQ(y.p.a.wait(&ops[0]).err, 0);
-  ASSERT_EQ(post([&] { return fi_tsend(ep, nullptr, 0, nullptr, y.p.to_b, 1, &ops[1]); }), 0);
-  EXPECT_EQ(y.p.a.wait(&ops[1]).err, 0);
-  ASSERT_EQ(
-      post([&] { return fi_read(ep, nullptr, 0, nullptr, y.p.to_b, r.base, r.key, &ops[2]); }), 0);
-  EXPECT_EQ(y.p.a.wait(&ops[2]).err, 0);
+  ASSERT_EQ(y.p.a.run_at(ep, fi_tsend, nullptr, 0, nullptr, y.p.to_b, 1), 0);
+  ASSERT_EQ(y.p.a.run_at(ep, fi_read, nullptr, 0, nullptr, y.p.to_b, r.base, r.key), 0);
   const iovec iov[2] = {{y.spare(0), 0}, {y.spare(0), kLen}};
   void* descs[2] = {nullptr, y.good.desc()};
-  EXPECT_EQ(post([&] { return fi_writev(ep, iov, descs, 2, y.p.to_b, r.base, r.key, &ops[0]); }),
-            0);
-  EXPECT_EQ(y.p.a.wait(&ops[0]).err, 0);
+  EXPECT_EQ(y.p.a.run_at(ep, fi_writev, iov, descs, 2, y.p.to_b, r.base, r.key), 0);
 }
 
 TEST_F(Descriptors, what_is_injected_needs_none) {
@@ -496,20 +447,17 @@ TEST_F(Descriptors, what_is_injected_needs_none) {
   fid_ep* ep = y.p.a.ep();
   const Remote& r = y.target.remote();
   uint64_t word = 1;
-  EXPECT_EQ(post([&] { return fi_inject(ep, &word, kLen, y.p.to_b); }), 0);
-  EXPECT_EQ(post([&] { return fi_tinjectdata(ep, &word, kLen, 1, y.p.to_b, 1); }), 0);
-  EXPECT_EQ(post([&] { return fi_inject_write(ep, &word, kLen, y.p.to_b, r.base, r.key); }), 0);
-  EXPECT_EQ(post([&] {
-              return fi_inject_atomic(ep, &word, 1, y.p.to_b, r.base, r.key, FI_UINT64, FI_SUM);
-            }),
-            0);
+  EXPECT_EQ(post(fi_inject, ep, &word, kLen, y.p.to_b), 0);
+  EXPECT_EQ(post(fi_tinjectdata, ep, &word, kLen, 1, y.p.to_b, 1), 0);
+  EXPECT_EQ(post(fi_inject_write, ep, &word, kLen, y.p.to_b, r.base, r.key), 0);
+  EXPECT_EQ(post(fi_inject_atomic, ep, &word, 1, y.p.to_b, r.base, r.key, FI_UINT64, FI_SUM), 0);
   const iovec iov{&word, kLen};
   const fi_msg msg{&iov, nullptr, 1, y.p.to_b, &y.op, 0};
-  ASSERT_EQ(post([&] { return fi_sendmsg(ep, &msg, FI_INJECT | FI_COMPLETION); }), 0);
+  ASSERT_EQ(post(fi_sendmsg, ep, &msg, FI_INJECT | FI_COMPLETION), 0);
   EXPECT_EQ(y.p.a.wait(&y.op).err, 0);
   const fi_rma_iov range{r.base, kLen, r.key};
   const fi_msg_rma write{&iov, nullptr, 1, y.p.to_b, &range, 1, &y.op, 0};
-  ASSERT_EQ(post([&] { return fi_writemsg(ep, &write, FI_INJECT | FI_COMPLETION); }), 0);
+  ASSERT_EQ(post(fi_writemsg, ep, &write, FI_INJECT | FI_COMPLETION), 0);
   EXPECT_EQ(y.p.a.wait(&y.op).err, 0);
   EXPECT_EQ(fi_sendmsg(ep, &msg, FI_COMPLETION), -FI_EINVAL) << "the neighbour that is not";
   // an injected fetch still lands somewhere
@@ -520,10 +468,7 @@ TEST_F(Descriptors, what_is_injected_needs_none) {
   EXPECT_EQ(fi_fetch_atomicmsg(ep, &fetch, &result, nullptr, 1, FI_INJECT), -FI_EINVAL);
   void* desc = y.good.desc();
   result.addr = y.spare(0);
-  ASSERT_EQ(post([&] {
-              return fi_fetch_atomicmsg(ep, &fetch, &result, &desc, 1, FI_INJECT | FI_COMPLETION);
-            }),
-            0);
+  ASSERT_EQ(post(fi_fetch_atomicmsg, ep, &fetch, &result, &desc, 1, FI_INJECT | FI_COMPLETION), 0);
   EXPECT_EQ(y.p.a.wait(&y.op).err, 0);
 }
 
@@ -533,8 +478,7 @@ TEST_F(Descriptors, endpoints_that_inject_by_default_need_none) {
   Play y(o);
   const Remote& r = y.target.remote();
   uint64_t word = 1;
-  ASSERT_EQ(post([&] { return fi_send(y.p.a.ep(), &word, kLen, nullptr, y.p.to_b, &y.op); }), 0);
-  EXPECT_EQ(y.p.a.wait(&y.op).err, 0);
+  ASSERT_EQ(y.p.a.run(fi_send, &word, kLen, nullptr, y.p.to_b), 0);
   EXPECT_EQ(fi_read(y.p.a.ep(), &word, kLen, nullptr, y.p.to_b, r.base, r.key, &y.op), -FI_EINVAL)
       << "what is read lands somewhere";
 }
@@ -551,7 +495,7 @@ TEST_F(Descriptors, of_receives_that_take_many_messages_by_default_are_looked_at
             -FI_EACCES);
   EXPECT_EQ(fi_recvv(y.p.a.ep(), &iov, nullptr, 1, FI_ADDR_UNSPEC, &y.op), -FI_EINVAL);
   ASSERT_EQ(fi_recvv(y.p.a.ep(), &iov, &desc, 1, FI_ADDR_UNSPEC, &y.op), 0);
-  ASSERT_EQ(post([&] { return fi_inject(y.p.b.ep(), "eight...", kLen, y.p.to_a); }), 0);
+  ASSERT_EQ(y.p.b.post(fi_inject, "eight...", kLen, y.p.to_a), 0);
   const Completion c = y.p.a.wait(&y.op);
   EXPECT_EQ(c.err, 0);
   EXPECT_EQ(c.flags & FI_MULTI_RECV, uint64_t{FI_MULTI_RECV}) << "it is full";
@@ -560,9 +504,8 @@ TEST_F(Descriptors, of_receives_that_take_many_messages_by_default_are_looked_at
 TEST_F(Descriptors, of_shared_receives_are_looked_at) {
   Play y(options_for(FI_MR_LOCAL));
   fi_rx_attr attr{};
-  fid_ep* made = nullptr;
-  ASSERT_EQ(fi_srx_context(y.p.a.domain(), &attr, &made, nullptr), 0);
-  const Fid<fid_ep> srx(made);
+  const Fid<fid_ep> srx = DOOR_MADE(fi_srx_context, y.p.a.domain(), &attr);
+  fid_ep* made = srx.get();
   EXPECT_EQ(fi_recv(made, y.spare(0), kLen, nullptr, FI_ADDR_UNSPEC, &y.op), -FI_EINVAL);
   EXPECT_EQ(fi_trecv(made, y.spare(0), kLen, y.helper.desc(), FI_ADDR_UNSPEC, 1, 0, &y.op),
             -FI_EACCES);
@@ -572,7 +515,7 @@ TEST_F(Descriptors, of_shared_receives_are_looked_at) {
 TEST_F(Descriptors, peeks_and_discards_place_nothing) {
   Play y(options_for(FI_MR_LOCAL));
   uint64_t word = 1;
-  ASSERT_EQ(post([&] { return fi_tinject(y.p.b.ep(), &word, kLen, y.p.to_a, kTag); }), 0);
+  ASSERT_EQ(y.p.b.post(fi_tinject, &word, kLen, y.p.to_a, kTag), 0);
   const iovec iov{&word, kLen};
   const fi_msg_tagged msg{&iov, nullptr, 1, FI_ADDR_UNSPEC, kTag, 0, &y.op, 0};
   bool seen = false;

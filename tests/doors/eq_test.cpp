@@ -11,29 +11,30 @@
 namespace aperture::doors {
 namespace {
 
+constexpr ssize_t kWhole = sizeof(fi_eq_entry);  // what reading gives
+
 class Eq : public testing::TestWithParam<fi_wait_obj> {
  protected:
   void SetUp() override {
-    fi_eq_attr attr{};
-    attr.size = 16;
-    attr.flags = FI_WRITE;
-    attr.wait_obj = GetParam();
+    fi_eq_attr attr{.size = 16, .flags = FI_WRITE, .wait_obj = GetParam()};
     fid_eq* raw = nullptr;
     const int code = fi_eq_open(node.fabric(), &attr, &raw, this);
     if (code != 0) {
       EXPECT_TRUE(code == -FI_ENOSYS || code == -FI_EOPNOTSUPP || code == -FI_EINVAL) << code;
       EXPECT_TRUE(GetParam() == FI_WAIT_MUTEX_COND || GetParam() == FI_WAIT_YIELD)
           << "cannot be refused";
+      EXPECT_TRUE(!on_aperture() || GetParam() == FI_WAIT_MUTEX_COND) << "offered here";
       GTEST_SKIP() << "refused with " << code;
     }
     eq.reset(raw);
   }
   void write(uint64_t data) {
-    fi_eq_entry out{};
-    out.fid = &eq->fid;
-    out.data = data;
-    ASSERT_EQ(fi_eq_write(eq.get(), FI_NOTIFY, &out, sizeof out, 0),
-              static_cast<ssize_t>(sizeof out));
+    fi_eq_entry out{.fid = &eq->fid, .data = data};
+    ASSERT_EQ(fi_eq_write(eq.get(), FI_NOTIFY, &out, sizeof out, 0), kWhole);
+  }
+  // The next event, into `event` and `entry`.
+  ssize_t read(uint64_t flags = 0) {
+    return fi_eq_read(eq.get(), &event, &entry, sizeof entry, flags);
   }
   bool blocks() const { return GetParam() != FI_WAIT_NONE; }
   Node node;
@@ -42,9 +43,9 @@ class Eq : public testing::TestWithParam<fi_wait_obj> {
   fi_eq_entry entry{};
 };
 
-TEST_P(Eq, reading_nothing) {
-  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
-  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, FI_PEEK), -FI_EAGAIN);
+TEST_P(Eq, reading_an_empty_queue_is_eagain) {
+  EXPECT_EQ(read(), -FI_EAGAIN);
+  EXPECT_EQ(read(FI_PEEK), -FI_EAGAIN);
   fi_eq_err_entry error{};
   EXPECT_EQ(fi_eq_readerr(eq.get(), &error, 0), -FI_EAGAIN);
   EXPECT_EQ(eq->fid.context, this);
@@ -53,26 +54,23 @@ TEST_P(Eq, reading_nothing) {
 TEST_P(Eq, written_events_come_back_in_order) {
   for (uint64_t i = 0; i < 5; ++i) write(i);
   for (uint64_t i = 0; i < 5; ++i) {
-    ASSERT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0),
-              static_cast<ssize_t>(sizeof entry));
+    ASSERT_EQ(read(), kWhole);
     EXPECT_EQ(event, static_cast<uint32_t>(FI_NOTIFY));
     EXPECT_EQ(entry.data, i);
     EXPECT_EQ(entry.fid, &eq->fid);
   }
-  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+  EXPECT_EQ(read(), -FI_EAGAIN);
 }
 
 TEST_P(Eq, peeking_leaves_the_event) {
   write(9);
   for (int i = 0; i < 3; ++i) {
     entry = {};
-    ASSERT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, FI_PEEK),
-              static_cast<ssize_t>(sizeof entry));
+    ASSERT_EQ(read(FI_PEEK), kWhole);
     EXPECT_EQ(entry.data, 9u);
   }
-  ASSERT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0),
-            static_cast<ssize_t>(sizeof entry));
-  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, FI_PEEK), -FI_EAGAIN);
+  ASSERT_EQ(read(), kWhole);
+  EXPECT_EQ(read(FI_PEEK), -FI_EAGAIN);
 }
 
 TEST_P(Eq, a_buffer_that_is_too_small_is_refused_and_the_event_stays) {
@@ -80,8 +78,7 @@ TEST_P(Eq, a_buffer_that_is_too_small_is_refused_and_the_event_stays) {
   uint8_t small[4] = {1, 1, 1, 1};
   EXPECT_EQ(fi_eq_read(eq.get(), &event, small, sizeof small, 0), -FI_ETOOSMALL);
   EXPECT_EQ(small[0], 1);
-  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0),
-            static_cast<ssize_t>(sizeof entry));
+  EXPECT_EQ(read(), kWhole);
 }
 
 TEST_P(Eq, sread_returns_what_is_there_and_times_out_otherwise) {
@@ -95,8 +92,7 @@ TEST_P(Eq, sread_returns_what_is_there_and_times_out_otherwise) {
   EXPECT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 40, 0), -FI_EAGAIN);
   EXPECT_GE(now_ns() - start, 35'000'000);
   write(3);
-  EXPECT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 5000, 0),
-            static_cast<ssize_t>(sizeof entry));
+  EXPECT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 5000, 0), kWhole);
   EXPECT_EQ(entry.data, 3u);
 }
 
@@ -106,8 +102,7 @@ TEST_P(Eq, sread_wakes_up_for_an_event) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     write(4);
   });
-  EXPECT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 8000, 0),
-            static_cast<ssize_t>(sizeof entry));
+  EXPECT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 8000, 0), kWhole);
   writer.join();
 }
 
@@ -122,8 +117,7 @@ TEST_P(Eq, the_file_descriptor_follows_the_events) {
   write(1);
   EXPECT_EQ(fi_trywait(node.fabric(), fids, 1), -FI_EAGAIN);
   EXPECT_EQ(poll(&p, 1, 1000), 1);
-  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0),
-            static_cast<ssize_t>(sizeof entry));
+  EXPECT_EQ(read(), kWhole);
   EXPECT_EQ(fi_trywait(node.fabric(), fids, 1), 0);
 }
 
@@ -143,43 +137,35 @@ TEST(EqOpen, writing_needs_the_flag) {
   if (!on_aperture()) GTEST_SKIP() << "others let it pass";
   Node node;
   fi_eq_attr attr{};
-  fid_eq* raw = nullptr;
-  ASSERT_EQ(fi_eq_open(node.fabric(), &attr, &raw, nullptr), 0);
-  const Fid<fid_eq> eq(raw);
+  const Fid<fid_eq> eq = DOOR_MADE(fi_eq_open, node.fabric(), &attr);
   fi_eq_entry entry{};
-  EXPECT_LT(fi_eq_write(raw, FI_NOTIFY, &entry, sizeof entry, 0), 0);
+  EXPECT_LT(fi_eq_write(eq.get(), FI_NOTIFY, &entry, sizeof entry, 0), 0);
   uint32_t event = 0;
-  EXPECT_EQ(fi_eq_read(raw, &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+  EXPECT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
 }
 
 TEST(EqOpen, bad_attributes_are_refused) {
   if (!on_aperture()) GTEST_SKIP() << "others let it pass";
   Node node;
   fi_eq_attr attr{};
-  fid_eq* raw = nullptr;
   attr.flags = 1ull << 60;
-  EXPECT_EQ(fi_eq_open(node.fabric(), &attr, &raw, nullptr), -FI_EBADFLAGS);
-  attr.flags = 0;
-  attr.wait_obj = no_such_value<fi_wait_obj>(77);
-  const int code = fi_eq_open(node.fabric(), &attr, &raw, nullptr);
+  EXPECT_EQ(code_of(fi_eq_open, node.fabric(), &attr), -FI_EBADFLAGS);
+  attr = {.wait_obj = no_such_value<fi_wait_obj>(77)};
+  const int code = code_of(fi_eq_open, node.fabric(), &attr);
   EXPECT_TRUE(code == -FI_EINVAL || code == -FI_ENOSYS) << code;
   attr.wait_obj = FI_WAIT_SET;
-  EXPECT_LT(fi_eq_open(node.fabric(), &attr, &raw, nullptr), 0) << "without its wait set";
-  EXPECT_EQ(raw, nullptr);
+  EXPECT_LT(code_of(fi_eq_open, node.fabric(), &attr), 0) << "without its wait set";
 }
 
 TEST(EqOpen, bound_to_endpoint_and_domain_it_cannot_be_closed_first) {
   if (!on_aperture()) GTEST_SKIP() << "others let it pass";
-  Options options;
-  options.enable = false;
-  Node node(options);
+  Node node({.enable = false});
   fi_eq_attr attr{};
-  fid_eq* raw = nullptr;
-  ASSERT_EQ(fi_eq_open(node.fabric(), &attr, &raw, nullptr), 0);
-  ASSERT_EQ(fi_ep_bind(node.ep(), &raw->fid, 0), 0);
-  EXPECT_EQ(fi_close(&raw->fid), -FI_EBUSY);
+  Fid<fid_eq> eq = DOOR_MADE(fi_eq_open, node.fabric(), &attr);
+  ASSERT_EQ(fi_ep_bind(node.ep(), &eq->fid, 0), 0);
+  EXPECT_EQ(fi_close(&eq->fid), -FI_EBUSY);
   node.close_endpoint();
-  EXPECT_EQ(fi_close(&raw->fid), 0);
+  EXPECT_EQ(fi_close(&eq.release()->fid), 0);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ Fid<fid_mr> register_memory(Node& node) {
 std::string refusal_of(Node& from, fi_addr_t to) {
   Op op;
   const uint64_t value = 1;
-  DOOR(post([&] { return fi_write(from.ep(), &value, sizeof value, nullptr, to, 60, 77, &op); }));
+  DOOR(from.post(fi_write, &value, sizeof value, nullptr, to, 60, 77, &op));
   fi_cq_tagged_entry entry;
   int64_t rc = -FI_EAGAIN;
   const int64_t until = now_ns() + 20'000'000'000;

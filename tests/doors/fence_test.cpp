@@ -10,15 +10,13 @@ namespace {
 class Fence : public testing::TestWithParam<Setting> {
  protected:
   Request request(Ask what, uint32_t id, size_t size, uint64_t seed, uint64_t flags) {
-    Request q;
-    q.ask = what;
-    q.id = id;
-    q.addr = duo.to_second;
-    q.size = size;
-    q.seed = seed;
-    q.flags = flags;
-    q.tag = 7;
-    return q;
+    return {.ask = what,
+            .id = id,
+            .addr = duo.to_second,
+            .size = size,
+            .seed = seed,
+            .tag = 7,
+            .flags = flags};
   }
   Duo duo;
 };
@@ -45,8 +43,8 @@ TEST_P(Fence, a_fenced_write_replaces_what_was_written_before_it) {
       first.remote = over.remote = back.remote = remote;
       for (const Request* q : {&first, &over, &back}) duo.first->ask(*q);
       for (const Request* q : {&first, &over, &back}) ASSERT_EQ(duo.first->wait(q->id).err, 0);
-      const Request look = request(Ask::verify, back.id, size, 2, 0);
-      EXPECT_EQ(duo.first->ask(look).status, 1) << "a fenced read sees the fenced write: " << size;
+      EXPECT_TRUE(duo.first->verify(back.id, size, 2))
+          << "a fenced read sees the fenced write: " << size;
       for (const Request* q : {&first, &over, &back}) duo.first->release(q->id);
     }
   }
@@ -109,8 +107,7 @@ TEST_P(Fence, without_a_fence_messages_pass_an_offer_that_waits) {
 }
 
 TEST(FenceCalls, it_is_a_capability_and_a_flag_of_single_transmits) {
-  Options options;
-  options.caps = FI_MSG | FI_RMA | FI_FENCE;
+  Options options{.caps = FI_MSG | FI_RMA | FI_FENCE};
   EXPECT_NE(get_info(options)->caps & FI_FENCE, 0u);
   EXPECT_NE(get_info(options)->tx_attr->caps & FI_FENCE, 0u);
   Node node(options);
@@ -124,21 +121,18 @@ TEST(FenceCalls, it_is_a_capability_and_a_flag_of_single_transmits) {
 }
 
 TEST(FenceCalls, another_peer_is_not_waited_for) {
-  Options options;
-  Node a(options), b(options), c(options);
+  Node a, b, c;
   const fi_addr_t to_b = a.insert(b.name()), to_c = a.insert(c.name());
   std::vector<uint8_t> large(300000);
   uint8_t in = 0;
   Op waits, fenced, receive, late;
   ASSERT_EQ(fi_recv(c.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
-  ASSERT_EQ(
-      post([&] { return fi_tsend(a.ep(), large.data(), large.size(), nullptr, to_b, 1, &waits); }),
-      0);
+  ASSERT_EQ(a.post(fi_tsend, large.data(), large.size(), nullptr, to_b, 1, &waits), 0);
   iovec iov{&in, 1};
   uint8_t out = 9;
   iov.iov_base = &out;
   fi_msg m{&iov, nullptr, 1, to_c, &fenced, 0};
-  ASSERT_EQ(post([&] { return fi_sendmsg(a.ep(), &m, FI_FENCE | FI_COMPLETION); }), 0);
+  ASSERT_EQ(a.post(fi_sendmsg, &m, FI_FENCE | FI_COMPLETION), 0);
   EXPECT_EQ(c.wait(&receive).err, 0);
   EXPECT_EQ(a.wait(&fenced).err, 0);
   EXPECT_FALSE(a.take(&waits).has_value());

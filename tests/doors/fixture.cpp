@@ -9,15 +9,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 
 #include "doors/demand.hpp"
 
 namespace aperture::doors {
 namespace {
 
-std::vector<Node*>& live_nodes() {
-  static std::vector<Node*> nodes;
-  return nodes;
+std::vector<Polled*>& live() {
+  static std::vector<Polled*> all;
+  return all;
 }
 
 }  // namespace
@@ -31,13 +32,14 @@ bool on_aperture() {
   return std::strcmp(provider_name(), "aperture") == 0;
 }
 
-DoorError::DoorError(const std::string& call, int64_t code)
-    : std::runtime_error(call + " -> " + std::to_string(code) + " (" +
-                         fi_strerror(static_cast<int>(code < 0 ? -code : code)) + ")"),
+DoorError::DoorError(const std::string& call, int64_t code, Line line)
+    : std::runtime_error(std::filesystem::path(line.file_name()).filename().string() + ":" +
+                         std::to_string(line.line()) + ": " + call + " -> " + std::to_string(code) +
+                         " (" + fi_strerror(static_cast<int>(code < 0 ? -code : code)) + ")"),
       code_(code) {}
 
-void check(int64_t code, const char* call) {
-  if (code < 0) throw DoorError(call, code);
+void check(int64_t code, const char* call, Line line) {
+  if (code < 0) throw DoorError(call, code, line);
 }
 
 int64_t now_ns() {
@@ -90,69 +92,60 @@ Info get_info(const Options& o) {
   return Info(info);
 }
 
-Node::Node(const Options& options, Node* host) : options_(options), info_(get_info(options)) {
+Polled::Polled(Info info, Polled* host) : info_(std::move(info)) {
   if (host == nullptr) {
-    fid_fabric* fabric = nullptr;
-    DOOR(fi_fabric(info_->fabric_attr, &fabric, nullptr));
-    own_fabric_.reset(fabric);
-    fid_domain* domain = nullptr;
-    DOOR(fi_domain(fabric, info_.get(), &domain, nullptr));
-    own_domain_.reset(domain);
-    fabric_ = fabric;
-    domain_ = domain;
+    DOOR(fi_fabric(info_->fabric_attr, &fabric_, nullptr));
+    own_fabric_.reset(fabric_);
+    own_domain_ = DOOR_MADE(fi_domain, fabric_, info_.get());
+    domain_ = own_domain_.get();
   } else {
     fabric_ = host->fabric_;
     domain_ = host->domain_;
   }
-  open_queues();
-  open_endpoint();
-  live_nodes().push_back(this);
+  live().push_back(this);
 }
 
-Node::~Node() {
-  std::erase(live_nodes(), this);
+Polled::~Polled() {
+  std::erase(live(), this);
+}
+
+Fid<fid_mr> registered(fid_domain* domain, const void* at, size_t len, uint64_t access,
+                       uint64_t key, uint64_t flags, Line line) {
+  fid_mr* mr = nullptr;
+  check(fi_mr_reg(domain, at, len, access, 0, key, flags, &mr, nullptr), "fi_mr_reg", line);
+  return Fid<fid_mr>(mr);
+}
+
+Fid<fid_cntr> open_counter(fid_domain* domain, Line line) {
+  fi_cntr_attr attr{.wait_obj = FI_WAIT_UNSPEC};
+  return made(line, "fi_cntr_open", fi_cntr_open, domain, &attr);
+}
+
+Node::Node(const Options& options, Node* host)
+    : Polled(get_info(options), host), options_(options) {
+  open_queues();
+  open_endpoint();
 }
 
 void Node::open_queues() {
-  fi_av_attr av_attr{};
-  av_attr.type = options_.av_type;
-  fid_av* av = nullptr;
-  DOOR(fi_av_open(domain_, &av_attr, &av, nullptr));
-  av_.reset(av);
-
-  fi_cq_attr cq_attr{};
-  cq_attr.format = options_.cq_format;
-  cq_attr.wait_obj = options_.wait;
-  cq_attr.size = options_.cq_size;
-  fid_cq* cq = nullptr;
-  DOOR(fi_cq_open(domain_, &cq_attr, &cq, nullptr));
-  cq_.reset(cq);
-  if (options_.split_cq) {
-    DOOR(fi_cq_open(domain_, &cq_attr, &cq, nullptr));
-    rx_cq_.reset(cq);
-  }
+  fi_av_attr av_attr{.type = options_.av_type};
+  av_ = DOOR_MADE(fi_av_open, domain_, &av_attr);
+  fi_cq_attr cq_attr{.format = options_.cq_format, .wait_obj = options_.wait};
+  cq_ = DOOR_MADE(fi_cq_open, domain_, &cq_attr);
+  if (options_.split_cq) rx_cq_ = DOOR_MADE(fi_cq_open, domain_, &cq_attr);
   if (options_.counters) {
-    tx_cntr_ = open_counter();
-    rx_cntr_ = open_counter();
+    tx_cntr_ = open_counter(domain_);
+    rx_cntr_ = open_counter(domain_);
   }
   if (options_.remote_counters) {
-    remote_read_cntr_ = open_counter();
-    remote_write_cntr_ = open_counter();
+    remote_read_cntr_ = open_counter(domain_);
+    remote_write_cntr_ = open_counter(domain_);
   }
-}
-
-Fid<fid_cntr> Node::open_counter() {
-  fi_cntr_attr attr{};
-  attr.wait_obj = FI_WAIT_UNSPEC;
-  fid_cntr* cntr = nullptr;
-  DOOR(fi_cntr_open(domain_, &attr, &cntr, nullptr));
-  return Fid<fid_cntr>(cntr);
 }
 
 void Node::open_endpoint() {
-  fid_ep* ep = nullptr;
-  DOOR(fi_endpoint(domain_, info_.get(), &ep, nullptr));
-  ep_.reset(ep);
+  ep_ = DOOR_MADE(fi_endpoint, domain_, info_.get());
+  fid_ep* ep = ep_.get();
   DOOR(fi_ep_bind(ep, &av_->fid, 0));
   if (options_.split_cq) {
     DOOR(fi_ep_bind(ep, &cq_->fid, FI_TRANSMIT | options_.cq_flags));
@@ -175,10 +168,10 @@ void Node::open_endpoint() {
   if (options_.enable) DOOR(fi_enable(ep));
 }
 
-std::vector<uint8_t> Node::name() {
+std::vector<uint8_t> name_of(fid* object) {
   std::vector<uint8_t> bytes(256);
   size_t len = bytes.size();
-  DOOR(fi_getname(&ep_->fid, bytes.data(), &len));
+  DOOR(fi_getname(object, bytes.data(), &len));
   bytes.resize(len);
   return bytes;
 }
@@ -190,19 +183,17 @@ fi_addr_t Node::insert(const std::vector<uint8_t>& name) {
   return addr;
 }
 
-bool Node::read_one(fid_cq* cq) {
+bool Polled::read_one(fid_cq* cq, fi_cq_format format, bool with_source) {
   fi_cq_tagged_entry entry{};
   fi_addr_t source = FI_ADDR_NOTAVAIL;
-  const bool with_source = (options_.caps & FI_SOURCE) != 0;
   const ssize_t got =
       with_source ? fi_cq_readfrom(cq, &entry, 1, &source) : fi_cq_read(cq, &entry, 1);
   if (got == -FI_EAGAIN) return false;
   if (got == 1) {
-    Completion c;
-    c.context = entry.op_context;
-    if (options_.cq_format >= FI_CQ_FORMAT_MSG) c.flags = entry.flags, c.len = entry.len;
-    if (options_.cq_format >= FI_CQ_FORMAT_DATA) c.buf = entry.buf, c.data = entry.data;
-    if (options_.cq_format >= FI_CQ_FORMAT_TAGGED) c.tag = entry.tag;
+    Completion c{.context = entry.op_context};
+    if (format >= FI_CQ_FORMAT_MSG) c.flags = entry.flags, c.len = entry.len;
+    if (format >= FI_CQ_FORMAT_DATA) c.buf = entry.buf, c.data = entry.data;
+    if (format >= FI_CQ_FORMAT_TAGGED) c.tag = entry.tag;
     c.source = source;
     done_.push_back(c);
     return true;
@@ -211,29 +202,30 @@ bool Node::read_one(fid_cq* cq) {
   fi_cq_err_entry error{};
   const ssize_t errors = fi_cq_readerr(cq, &error, 0);
   if (errors != 1) throw DoorError("fi_cq_readerr after -FI_EAVAIL", errors);
-  Completion c;
-  c.err = error.err != 0 ? error.err : FI_EOTHER;
-  c.context = error.op_context;
-  c.flags = error.flags;
-  c.len = error.len;
-  c.buf = error.buf;
-  c.data = error.data;
-  c.tag = error.tag;
-  c.olen = error.olen;
+  Completion c{.err = error.err != 0 ? error.err : FI_EOTHER,
+               .context = error.op_context,
+               .flags = error.flags,
+               .len = error.len,
+               .buf = error.buf,
+               .data = error.data,
+               .tag = error.tag,
+               .olen = error.olen};
   done_.push_back(c);
   return true;
 }
 
-void Node::poll() {
-  if (!cq_) return;
-  for (int i = 0; i < 64 && read_one(cq_.get()); ++i) {
+void Polled::read(fid_cq* cq, fi_cq_format format, bool with_source) {
+  for (int i = 0; i < 64 && read_one(cq, format, with_source); ++i) {
   }
-  if (rx_cq_)
-    for (int i = 0; i < 64 && read_one(rx_cq_.get()); ++i) {
-    }
 }
 
-std::optional<Completion> Node::take(const void* context) {
+void Node::poll() {
+  for (fid_cq* cq : {cq_.get(), rx_cq_.get()}) {
+    if (cq != nullptr) read(cq, options_.cq_format, (options_.caps & FI_SOURCE) != 0);
+  }
+}
+
+std::optional<Completion> Polled::take(const void* context) {
   const auto it = std::find_if(done_.begin(), done_.end(),
                                [&](const Completion& c) { return c.context == context; });
   if (it == done_.end()) return std::nullopt;
@@ -242,17 +234,15 @@ std::optional<Completion> Node::take(const void* context) {
   return c;
 }
 
-Completion Node::wait(const void* context, int timeout_ms) {
+Completion Polled::wait(const void* context, int timeout_ms) {
   std::optional<Completion> found;
   pump_until([&] { return (found = take(context)).has_value(); }, timeout_ms);
-  Completion none;
-  none.err = -1;
+  Completion none{.err = -1};
   return found.value_or(none);
 }
 
 Completion Node::wait_any(int timeout_ms) {
-  Completion c;
-  c.err = -1;
+  Completion c{.err = -1};
   if (!pump_until([&] { return !done_.empty(); }, timeout_ms)) return c;
   c = done_.front();
   done_.pop_front();
@@ -267,8 +257,15 @@ bool Node::quiet(int for_ms) {
 NodePair::NodePair(const Options& a_options, const Options& b_options)
     : a(a_options), b(b_options), to_b(a.insert(b.name())), to_a(b.insert(a.name())) {}
 
+Completion NodePair::pass(const char* text) {
+  Op op;
+  DOOR(fi_recv(b.ep(), &passed, 1, nullptr, FI_ADDR_UNSPEC, &op));
+  DOOR(a.post(fi_inject, text, std::strlen(text), to_b));
+  return b.wait(&op);
+}
+
 void pump() {
-  for (Node* node : live_nodes()) node->poll();
+  for (Polled* one : live()) one->poll();
 }
 
 bool pump_until(const std::function<bool()>& condition, int timeout_ms) {

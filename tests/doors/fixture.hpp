@@ -1,5 +1,5 @@
 // One libfabric endpoint with everything under it, opened from one struct of options, and the pump
-// that drives every endpoint of this process while a test waits.
+// that progresses every endpoint of this process while a test waits.
 //
 // The provider under test is APERTURE_TEST_PROVIDER (default "aperture"); nothing here knows it
 // otherwise, so the same tests can be tried over libfabric's own providers. Not thread-safe: the
@@ -15,12 +15,14 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -43,32 +45,36 @@ struct FidClose {
 template <typename T>
 using Fid = std::unique_ptr<T, FidClose<T>>;
 
-// A failed set-up: carries the call and its code. gtest reports it as the test's failure.
+// A line of the tests; as a helper's last parameter, that of its caller.
+using Line = std::source_location;
+
+// A failed set-up: carries the call, its code and its line. gtest reports it as the test's failure.
 class DoorError : public std::runtime_error {
  public:
-  DoorError(const std::string& call, int64_t code);
+  DoorError(const std::string& call, int64_t code, Line line = Line::current());
   int64_t code() const { return code_; }
 
  private:
   int64_t code_;
 };
 
-void check(int64_t code, const char* call);
+void check(int64_t code, const char* call, Line line = Line::current());
 #define DOOR(call) ::aperture::doors::check((call), #call)
 
 inline constexpr int kBasicMr = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
+inline constexpr uint64_t kUsualCaps = FI_MSG | FI_TAGGED | FI_RMA;
+
 // How to open a node. Trivially copyable: it travels to other processes as it is.
 struct Options {
   uint32_t api = FI_VERSION(1, 17);
-  uint64_t caps = FI_MSG | FI_TAGGED | FI_RMA;
+  uint64_t caps = kUsualCaps;
   uint64_t mode = FI_CONTEXT | FI_CONTEXT2;
   int mr_mode = 0;           // offered; what of it is newer than API 1.5 is demanded too
   int demanded_mr_mode = 0;  // demanded beyond that
   fi_av_type av_type = FI_AV_MAP;
   fi_cq_format cq_format = FI_CQ_FORMAT_TAGGED;
   fi_wait_obj wait = FI_WAIT_NONE;
-  size_t cq_size = 0;
   uint64_t cq_flags = 0;  // FI_SELECTIVE_COMPLETION
   uint64_t tx_op_flags = 0;
   uint64_t rx_op_flags = 0;
@@ -111,37 +117,119 @@ struct Op {
   fi_context2 space{};
 };
 
-class Node {
+std::vector<uint8_t> name_of(fid* object);
+
+// An endpoint's name as it travels to other processes.
+class Name {
+ public:
+  Name() = default;
+  Name(const std::vector<uint8_t>& bytes) : len_(bytes.size()) {
+    std::memcpy(bytes_, bytes.data(), std::min(len_, sizeof bytes_));
+  }
+  operator std::vector<uint8_t>() const { return {bytes_, bytes_ + len_}; }
+  const uint8_t* data() const { return bytes_; }
+
+ private:
+  size_t len_ = 0;
+  uint8_t bytes_[256] = {};
+};
+
+// Opens an object by one of libfabric's calls that give it a context; throws when that fails.
+template <typename Parent, typename Attr, typename T>
+Fid<T> made(Line line, const char* call, int (*open)(Parent*, Attr*, T**, void*), Parent* parent,
+            Attr* attr, void* context = nullptr) {
+  T* object = nullptr;
+  const int code = open(parent, attr, &object, context);
+  if (code != 0 || object == nullptr) throw DoorError(call, code, line);
+  return Fid<T>(object);
+}
+#define DOOR_MADE(open, ...) \
+  ::aperture::doors::made(::aperture::doors::Line::current(), #open, open, __VA_ARGS__)
+
+// What such a call answers. What it opened is closed; what it refuses it leaves unwritten.
+template <typename Parent, typename Attr, typename T>
+int code_of(int (*open)(Parent*, Attr*, T**, void*), Parent* parent, Attr* attr,
+            Line line = Line::current()) {
+  T* object = nullptr;
+  const int code = open(parent, attr, &object, nullptr);
+  if ((code == 0) != (object != nullptr))
+    throw DoorError("an output of a refused call", code, line);
+  const Fid<T> owner(object);
+  return code;
+}
+
+// A region of a domain, and a counter; they throw when there is none.
+Fid<fid_mr> registered(fid_domain* domain, const void* at, size_t len, uint64_t access,
+                       uint64_t key, uint64_t flags = 0, Line line = Line::current());
+Fid<fid_cntr> open_counter(fid_domain* domain, Line line = Line::current());
+
+// A fabric and a domain with queues that pump() polls, and the completions that it found there.
+class Polled {
+ public:
+  Polled(const Polled&) = delete;
+  Polled& operator=(const Polled&) = delete;
+
+  fid_fabric* fabric() { return fabric_; }
+  fid_domain* domain() { return domain_; }
+  fi_info* info() { return info_.get(); }
+
+  // Reads what the queues hold into done().
+  virtual void poll() = 0;
+  std::deque<Completion>& done() { return done_; }
+  std::optional<Completion> take(const void* context);
+  // Waits for the completion of `context`, polling all that pump() polls.
+  Completion wait(const void* context, int timeout_ms = 20000);
+  // Posts at `ep` by a call of libfabric, the context left out, which is its last argument, and
+  // waits for the completion. 0, the negative code of the call, or the error of the completion.
+  template <typename Call, typename... Args>
+  int64_t run_at(fid_ep* ep, Call call, Args... args);
+
+ protected:
+  // In the fabric and domain of `host`, where there is one.
+  Polled(Info info, Polled* host);
+  virtual ~Polled();
+  // Up to 64 completions.
+  void read(fid_cq* cq, fi_cq_format format, bool with_source = false);
+
+  Info info_;
+  Fid<fid_fabric> own_fabric_;
+  Fid<fid_domain> own_domain_;
+  fid_fabric* fabric_ = nullptr;
+  fid_domain* domain_ = nullptr;
+  std::deque<Completion> done_;
+
+ private:
+  bool read_one(fid_cq* cq, fi_cq_format format, bool with_source);
+};
+
+class Node : public Polled {
  public:
   explicit Node(const Options& options = {}) : Node(options, nullptr) {}
   // A second endpoint in the fabric and domain of `host`, which must outlive it.
   Node(const Options& options, Node& host) : Node(options, &host) {}
-  ~Node();
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
-
-  fid_fabric* fabric() { return fabric_; }
-  fid_domain* domain() { return domain_; }
   fid_av* av() { return av_.get(); }
   fid_cq* cq() { return cq_.get(); }
-  fid_cq* rx_cq() { return rx_cq_ ? rx_cq_.get() : cq_.get(); }
   fid_cntr* tx_cntr() { return tx_cntr_.get(); }
   fid_cntr* rx_cntr() { return rx_cntr_.get(); }
   fid_cntr* remote_read_cntr() { return remote_read_cntr_.get(); }
   fid_cntr* remote_write_cntr() { return remote_write_cntr_.get(); }
   fid_ep* ep() { return ep_.get(); }
-  fi_info* info() { return info_.get(); }
   bool virtual_addresses() const { return (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0; }
 
-  std::vector<uint8_t> name();
+  std::vector<uint8_t> name() { return name_of(&ep_->fid); }
   fi_addr_t insert(const std::vector<uint8_t>& name);
 
-  // Reads what the queues hold into done().
-  void poll();
-  std::deque<Completion>& done() { return done_; }
-  std::optional<Completion> take(const void* context);
-  // Waits for the completion of `context`, driving all nodes of this process.
-  Completion wait(const void* context, int timeout_ms = 20000);
+  // Posts at this endpoint: see post() below.
+  template <typename Call, typename... Args>
+  int64_t post(Call call, Args... args);
+  // Posts and waits: see run_at(). The context is left out.
+  template <typename Call, typename... Args>
+  int64_t run(Call call, Args... args);
+  // The same of a call that takes a message, which has a context.
+  template <typename Call, typename Message, typename... Args>
+  int64_t run_message(Call call, const Message* message, Args... args);
+
+  void poll() override;
   Completion wait_any(int timeout_ms = 20000);
   // No completion may be left, and none may come within a moment.
   bool quiet(int for_ms = 20);
@@ -150,16 +238,9 @@ class Node {
  private:
   Node(const Options& options, Node* host);
   void open_queues();
-  Fid<fid_cntr> open_counter();
   void open_endpoint();
-  bool read_one(fid_cq* cq);
 
   Options options_;
-  Info info_;
-  Fid<fid_fabric> own_fabric_;
-  Fid<fid_domain> own_domain_;
-  fid_fabric* fabric_ = nullptr;
-  fid_domain* domain_ = nullptr;
   Fid<fid_av> av_;
   Fid<fid_cq> cq_;
   Fid<fid_cq> rx_cq_;
@@ -168,30 +249,66 @@ class Node {
   Fid<fid_cntr> remote_read_cntr_;
   Fid<fid_cntr> remote_write_cntr_;
   Fid<fid_ep> ep_;
-  std::deque<Completion> done_;
 };
 
 // Two nodes of this process, in two domains, that know each other.
 struct NodePair {
   explicit NodePair(const Options& options = {}) : NodePair(options, options) {}
   NodePair(const Options& a_options, const Options& b_options);
+  // Injects a text at a for b, which has one byte for it: how the receive ended.
+  Completion pass(const char* text);
   Node a;
   Node b;
   fi_addr_t to_b;
   fi_addr_t to_a;
+  char passed = 0;
 };
 
-// Polls every node of this process once.
+// Polls every node and station of this process once.
 void pump();
 bool pump_until(const std::function<bool()>& condition, int timeout_ms = 20000);
 void pump_for(int for_ms);
 
 // Calls until the answer is not -FI_EAGAIN, driving the nodes of this process meanwhile.
 int64_t post(const std::function<int64_t()>& call, int timeout_ms = 20000);
+// The same of one call with the arguments behind its endpoint: post(fi_send, ep, buf, len, ...).
+template <typename Call, typename... Args>
+int64_t post(Call call, fid_ep* ep, Args... args) {
+  return post([&] { return call(ep, args...); });
+}
+
+template <typename Call, typename... Args>
+int64_t Polled::run_at(fid_ep* ep, Call call, Args... args) {
+  Op op;
+  const int64_t posted = doors::post(call, ep, args..., &op);
+  return posted != 0 ? posted : wait(&op).err;
+}
+
+template <typename Call, typename... Args>
+int64_t Node::post(Call call, Args... args) {
+  return doors::post(call, ep(), args...);
+}
+
+template <typename Call, typename... Args>
+int64_t Node::run(Call call, Args... args) {
+  return run_at(ep(), call, args...);
+}
+
+template <typename Call, typename Message, typename... Args>
+int64_t Node::run_message(Call call, const Message* message, Args... args) {
+  const int64_t posted = post(call, message, args...);
+  return posted != 0 ? posted : wait(message->context).err;
+}
 
 int64_t now_ns();
 
 const char* wait_name(fi_wait_obj wait);
+
+// Names the instances of a suite after their parameters, which have names.
+inline constexpr auto kByName = [](const auto& info) { return std::string(info.param.name); };
+inline constexpr auto kByMrMode = [](const auto& info) {
+  return std::string(info.param == 0 ? "scalable" : "basic");
+};
 
 // A value that an enumeration does not have, for calls that must refuse it.
 template <typename Enum>

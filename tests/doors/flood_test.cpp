@@ -23,8 +23,7 @@ struct Plan {
   uint32_t count = 0;
   uint32_t size = 0;
   uint32_t peer = 0;
-  uint32_t name_len = 0;
-  uint8_t name[256] = {};
+  Name name;
 };
 
 struct Report {
@@ -33,10 +32,7 @@ struct Report {
 };
 
 Options flood_options() {
-  Options options;
-  options.caps |= FI_SOURCE | FI_DIRECTED_RECV;
-  options.cq_data_size = 4;
-  return options;
+  return {.caps = kUsualCaps | FI_SOURCE | FI_DIRECTED_RECV, .cq_data_size = 4};
 }
 
 size_t resident_bytes() {
@@ -49,11 +45,10 @@ size_t resident_bytes() {
 // Sends `count` messages of tag A, each with its number as CQ data, then one of tag B.
 DOOR_ROLE(flooder) {
   Node node(flood_options());
-  const std::vector<uint8_t> own = node.name();
-  if (!control.send(own.data(), own.size())) return 1;
+  if (!control.put(Name(node.name()))) return 1;
   Plan plan;
   if (!control.get(&plan)) return 1;
-  const fi_addr_t to = node.insert({plan.name, plan.name + plan.name_len});
+  const fi_addr_t to = node.insert(plan.name);
   std::vector<uint8_t> payload(plan.size);
   fill(payload, plan.peer);
   std::vector<Op> ops(plan.count + 1);
@@ -105,33 +100,19 @@ class Unexpected : public testing::TestWithParam<Flood> {
   void start() {
     for (int i = 0; i < GetParam().peers; ++i) {
       auto child = std::make_unique<Child>("flooder");
-      uint8_t name[256];
-      const ssize_t len = recv_name(child.get(), name);
-      ASSERT_GT(len, 0);
-      from.push_back(node.insert({name, name + len}));
+      Name name;
+      ASSERT_TRUE(pump_until([&] { return child->control().ready(); }));
+      ASSERT_TRUE(child->control().get(&name));
+      from.push_back(node.insert(name));
       children.push_back(std::move(child));
     }
-    const std::vector<uint8_t> own = node.name();
     for (size_t i = 0; i < children.size(); ++i) {
-      Plan plan;
-      plan.count = GetParam().count;
-      plan.size = GetParam().size;
-      plan.peer = static_cast<uint32_t>(i + 1);
-      plan.name_len = static_cast<uint32_t>(own.size());
-      std::copy(own.begin(), own.end(), plan.name);
+      const Plan plan{GetParam().count, GetParam().size, static_cast<uint32_t>(i + 1), node.name()};
       ASSERT_TRUE(children[i]->control().put(plan));
     }
   }
-  ssize_t recv_name(Child* child, uint8_t* name) {
-    return pump_until([&] { return child->control().ready(); }, 20000)
-               ? ::read(child->control().fd(), name, 256)
-               : -1;
-  }
   Completion receive(uint64_t tag, fi_addr_t source, Guarded* in, Op* op) {
-    EXPECT_EQ(post([&] {
-                return fi_trecv(node.ep(), in->data(), in->size(), nullptr, source, tag, 0, op);
-              }),
-              0);
+    EXPECT_EQ(node.post(fi_trecv, in->data(), in->size(), nullptr, source, tag, 0, op), 0);
     return node.wait(op, 40000);
   }
   // From whoever comes: each peer's messages keep their order among themselves.
@@ -197,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Floods, Unexpected,
                                          Flood{"three_peers", 3, 100000, 8, 300 * kMiB},
                                          Flood{"large_messages", 1, 500, 256 * kKiB, 96 * kMiB},
                                          Flood{"large_from_three", 3, 200, kMiB, 200 * kMiB}),
-                         [](const auto& p) { return std::string(p.param.name); });
+                         kByName);
 
 }  // namespace
 }  // namespace aperture::doors

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <set>
 #include <string>
@@ -53,8 +52,7 @@ TEST_P(Names, hostile_40_nothing_that_is_shared_has_a_name_in_the_file_system) {
   setenv("TMPDIR", private_folder, 1);
   const std::set<std::string> files = writable_files("self");
   open(mr::options_of(FI_MR_MMU_NOTIFY));
-  ASSERT_EQ(target->reg(1, {{0, 8 * mr::kPage}}), 0);
-  allowed(target->remote(), 0, 8 * mr::kPage);
+  allowed(registered(1, {{0, 8 * mr::kPage}}), 0, 8 * mr::kPage);
   EXPECT_EQ(writable_files("self"), files);
   EXPECT_EQ(names_in(private_folder), (std::set<std::string>{".", ".."}));
   node.reset();
@@ -79,8 +77,7 @@ TEST_P(Names, hostile_40_nothing_is_left_in_dev_shm) {
   };
   const std::set<std::string> before = ours();
   open(mr::options_of(0));
-  ASSERT_EQ(target->reg(1, {{0, mr::kPage}}), 0);
-  allowed(target->remote(), 0, mr::kPage);
+  allowed(registered(1, {{0, mr::kPage}}), 0, mr::kPage);
   EXPECT_EQ(ours(), before);
 }
 

@@ -11,8 +11,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <memory>
 #include <vector>
 
 #include "doors/child.hpp"
@@ -44,8 +42,7 @@ const char* name_of(Scene scene) {
 
 struct Hello {
   uint32_t scene = 0;
-  uint32_t name_len = 0;
-  uint8_t name[256] = {};
+  Name name;
   Remote remote;
 };
 
@@ -54,9 +51,7 @@ constexpr size_t kSmall = 64;
 constexpr int kDepth = 16;
 
 Options kill_options() {
-  Options options;
-  options.mr_mode = kBasicMr;
-  return options;
+  return {.mr_mode = kBasicMr};
 }
 
 DOOR_ROLE(kill_nursery) {
@@ -70,13 +65,9 @@ DOOR_ROLE(victim) {
   Node node(kill_options());
   if (!control.get(&hello)) return 1;
   const auto scene = static_cast<Scene>(hello.scene);
-  const fi_addr_t to = node.insert({hello.name, hello.name + hello.name_len});
+  const fi_addr_t to = node.insert(hello.name);
   Region region(node, 4 * kLarge, kAllAccess, 1);
-  Hello answer;
-  const std::vector<uint8_t> own = node.name();
-  answer.name_len = static_cast<uint32_t>(own.size());
-  std::copy(own.begin(), own.end(), answer.name);
-  answer.remote = region.remote();
+  const Hello answer{.name = node.name(), .remote = region.remote()};
   std::vector<uint8_t> memory(kDepth * kLarge), source(kLarge, 7);
   std::vector<Op> receives(kDepth), sends(kDepth);
   uint8_t greeting = 0;
@@ -84,7 +75,7 @@ DOOR_ROLE(victim) {
   if (fi_recv(node.ep(), &greeting, 1, nullptr, FI_ADDR_UNSPEC, &greet) != 0) return 2;
   if (!control.put(answer)) return 1;
   if (node.wait(&greet).err != 0) return 3;
-  if (post([&] { return fi_inject(node.ep(), "h", 1, to); }) != 0) return 4;
+  if (node.post(fi_inject, "h", 1, to) != 0) return 4;
   pump_for(1);
   if (scene == Scene::idle_target)
     for (;;) pause();
@@ -146,20 +137,16 @@ class Kill : public testing::Test {
 };
 
 void Kill::introduce(Seedling* victim, Scene scene) {
-  Hello hello;
-  hello.scene = static_cast<uint32_t>(scene);
-  const std::vector<uint8_t> own = node.name();
-  hello.name_len = static_cast<uint32_t>(own.size());
-  std::copy(own.begin(), own.end(), hello.name);
+  Hello hello{.scene = static_cast<uint32_t>(scene), .name = node.name()};
   ASSERT_TRUE(victim->control().put(hello));
   ASSERT_TRUE(pump_until([&] { return victim->control().ready(); }));
   ASSERT_TRUE(victim->control().get(&hello, 0)) << "the victim ended by itself";
-  to = node.insert({hello.name, hello.name + hello.name_len});
+  to = node.insert(hello.name);
   remote = hello.remote;
   uint8_t greeting = 0;
   Op op;
   ASSERT_EQ(fi_recv(node.ep(), &greeting, 1, nullptr, FI_ADDR_UNSPEC, &op), 0);
-  ASSERT_EQ(post([&] { return fi_inject(node.ep(), "h", 1, to); }), 0);
+  ASSERT_EQ(node.post(fi_inject, "h", 1, to), 0);
   ASSERT_EQ(node.wait(&op).err, 0) << "a new peer cannot be talked to";
 }
 

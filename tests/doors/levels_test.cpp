@@ -10,21 +10,10 @@
 namespace aperture::doors {
 namespace {
 
-struct Place {
-  const char* name;
-  Topology topology;
-  bool denied = false;
-};
-void PrintTo(const Place& p, std::ostream* out) {
-  *out << p.name;
-}
-
 class Levels : public testing::TestWithParam<Place> {
  protected:
   void open_without_greeting(const Options& options) {
-    ChildOptions child;
-    if (GetParam().denied) child.env.push_back({"APERTURE_CMA", "deny"});
-    duo = make_duo(GetParam().topology, options, child);
+    duo = make_duo(GetParam().topology, options, child_denying(GetParam().denied));
   }
   void open() {
     open_without_greeting({});
@@ -35,15 +24,13 @@ class Levels : public testing::TestWithParam<Place> {
     EXPECT_EQ(duo.first->wait(2).err, 0);
   }
   void send(uint32_t id, size_t size, uint64_t flags, bool tagged = false) {
-    Request q;
-    q.ask = tagged ? Ask::tagged_send : Ask::send;
-    q.id = id;
-    q.addr = duo.to_second;
-    q.size = size;
-    q.seed = id;
-    q.tag = 7;
-    q.flags = flags;
-    duo.first->ask(q);
+    duo.first->ask({.ask = tagged ? Ask::tagged_send : Ask::send,
+                    .id = id,
+                    .addr = duo.to_second,
+                    .size = size,
+                    .seed = id,
+                    .tag = 7,
+                    .flags = flags});
   }
   Duo duo;
 };
@@ -52,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(places, Levels,
                                          Place{"two_domains", Topology::two_domains},
                                          Place{"processes", Topology::two_processes},
                                          Place{"processes_denied", Topology::two_processes, true}),
-                         [](const auto& p) { return std::string(p.param.name); });
+                         kByName);
 
 TEST_P(Levels, every_level_completes_messages_of_every_size) {
   open();
@@ -111,17 +98,12 @@ TEST_P(Levels, delivery_finds_the_data_in_the_buffer_that_was_ready) {
 TEST_P(Levels, levels_may_be_defaults_of_the_endpoint) {
   for (const uint64_t level :
        {FI_INJECT_COMPLETE, FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE}) {
-    Options options;
-    options.tx_op_flags = level;
-    open_without_greeting(options);
+    open_without_greeting({.tx_op_flags = level});
     for (const size_t size : {size_t{8}, size_t{5000}, size_t{300000}}) {
       Node* node = duo.first->node();
       Guarded out(size, 5);
       Op op;
-      ASSERT_EQ(post([&] {
-                  return fi_tsend(node->ep(), out.data(), size, nullptr, duo.to_second, 7, &op);
-                }),
-                0);
+      ASSERT_EQ(node->post(fi_tsend, out.data(), size, nullptr, duo.to_second, 7, &op), 0);
       if (level == FI_MATCH_COMPLETE) {
         EXPECT_EQ(node->wait(&op, 30).err, -1);
       }
@@ -140,15 +122,13 @@ TEST_P(Levels, rma_of_every_level_is_in_place_when_it_completes) {
   uint32_t id = 50;
   for (const uint64_t level : {FI_INJECT_COMPLETE, FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE}) {
     for (const Ask what : {Ask::write, Ask::read}) {
-      Request q;
-      q.ask = what;
-      q.id = ++id;
-      q.addr = duo.to_second;
-      q.size = kMiB;
-      q.seed = 77;
-      q.flags = FI_COMPLETION | level;
-      q.remote = remote;
-      duo.first->ask(q);
+      duo.first->ask({.ask = what,
+                      .id = ++id,
+                      .addr = duo.to_second,
+                      .size = kMiB,
+                      .seed = 77,
+                      .flags = FI_COMPLETION | level,
+                      .remote = remote});
       EXPECT_EQ(duo.first->wait(id).err, 0);
       EXPECT_TRUE(duo.first->verify(id, kMiB, 77));
       EXPECT_TRUE(duo.second->region_verify(1, 77));
@@ -164,10 +144,7 @@ TEST_P(Levels, inject_with_a_level_frees_the_buffer_at_once_and_completes_at_the
   iovec iov{bytes, sizeof bytes};
   Op op;
   fi_msg_tagged m{&iov, nullptr, 1, duo.to_second, 7, 0, &op, 0};
-  ASSERT_EQ(post([&] {
-              return fi_tsendmsg(node->ep(), &m, FI_INJECT | FI_COMPLETION | FI_MATCH_COMPLETE);
-            }),
-            0);
+  ASSERT_EQ(node->post(fi_tsendmsg, &m, FI_INJECT | FI_COMPLETION | FI_MATCH_COMPLETE), 0);
   std::fill(std::begin(bytes), std::end(bytes), uint8_t{0});
   EXPECT_EQ(node->wait(&op, 30).err, -1);
   duo.second->tagged_receive(60, sizeof bytes, 7);
@@ -177,8 +154,7 @@ TEST_P(Levels, inject_with_a_level_frees_the_buffer_at_once_and_completes_at_the
 }
 
 TEST(LevelCalls, commit_is_refused) {
-  Options options;
-  options.tx_op_flags = FI_COMMIT_COMPLETE;
+  Options options{.tx_op_flags = FI_COMMIT_COMPLETE};
   EXPECT_THROW(get_info(options), DoorError);
   Node node;
   const fi_addr_t self = node.insert(node.name());

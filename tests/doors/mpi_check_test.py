@@ -64,13 +64,13 @@ class MpiCheck(unittest.TestCase):
         self.assertIn(f"mpi_check: ok, {ranks} ranks", output)
         self.assertEqual(set(os.listdir("/dev/shm")) - before, set(), "left behind")
 
-    def test_as_an_ordinary_user(self):
+    def test_every_rank_is_right_as_an_ordinary_user(self):
         for ranks in (2, 4):
             with self.subTest(ranks=ranks):
                 self.run_ranks(ranks)
 
     @unittest.skipUnless(IS_ROOT, "this is not root")
-    def test_as_root(self):
+    def test_every_rank_is_right_as_root(self):
         for ranks in (2, 4):
             with self.subTest(ranks=ranks):
                 self.run_ranks(ranks, ordinary=False)
@@ -80,10 +80,10 @@ class MpiCheck(unittest.TestCase):
             with self.subTest(ranks=ranks):
                 self.run_ranks(ranks, APERTURE_CMA="deny")
 
-    def test_with_threads(self):
+    def test_every_rank_is_right_with_threads(self):
         self.run_ranks(2, "--threads")
 
-    def test_one_rank_alone(self):
+    def test_one_rank_is_right_alone(self):
         self.run_ranks(1)
 
 

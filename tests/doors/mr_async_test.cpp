@@ -18,11 +18,8 @@ class Later : public testing::Test {
  protected:
   explicit Later(int mr_mode = 0)
       : pair(std::make_unique<NodePair>(options_of(mr_mode, FI_RMA_EVENT))) {
-    fi_eq_attr attr{};
-    attr.wait_obj = FI_WAIT_UNSPEC;
-    fid_eq* made = nullptr;
-    DOOR(fi_eq_open(node.fabric(), &attr, &made, nullptr));
-    eq.reset(made);
+    fi_eq_attr attr{.wait_obj = FI_WAIT_UNSPEC};
+    eq = DOOR_MADE(fi_eq_open, node.fabric(), &attr);
     DOOR(fi_domain_bind(node.domain(), &eq->fid, FI_REG_MR));
   }
   ~Later() override {
@@ -68,9 +65,7 @@ class Later : public testing::Test {
   Completion write(uint64_t key) {
     Op op;
     const uint64_t word = 7;
-    EXPECT_EQ(
-        post([&] { return fi_write(peers.a.ep(), &word, 8, nullptr, peers.to_b, 0, key, &op); }),
-        0);
+    EXPECT_EQ(peers.a.post(fi_write, &word, 8, nullptr, peers.to_b, 0, key, &op), 0);
     return peers.a.wait(&op);
   }
   std::unique_ptr<NodePair> pair;
@@ -100,10 +95,7 @@ TEST_F(Later, there_is_no_key_and_no_descriptor_before_the_event) {
 
 TEST_F(Later, nothing_can_be_done_with_it_before_the_event) {
   hold_back();
-  fi_cntr_attr attr{};
-  fid_cntr* made = nullptr;
-  DOOR(fi_cntr_open(node.domain(), &attr, &made, nullptr));
-  const Fid<fid_cntr> counter(made);
+  const Fid<fid_cntr> counter = open_counter(node.domain());
   fid_mr* mr = nullptr;
   ASSERT_EQ(reg(&mr, nullptr), 0);
   uint64_t base = 1;

@@ -18,12 +18,10 @@ struct OwnDomain {
   OwnDomain(const Options& options, const std::function<void(fi_info&)>& edit)
       : info(get_info(options)) {
     edit(*info);
-    fid_fabric* made_fabric = nullptr;
-    DOOR(fi_fabric(info->fabric_attr, &made_fabric, nullptr));
-    fabric.reset(made_fabric);
-    fid_domain* made = nullptr;
-    DOOR(fi_domain(made_fabric, info.get(), &made, nullptr));
-    domain.reset(made);
+    fid_fabric* made = nullptr;
+    DOOR(fi_fabric(info->fabric_attr, &made, nullptr));
+    fabric.reset(made);
+    domain = DOOR_MADE(fi_domain, made, info.get());
   }
   Info info;
   Fid<fid_fabric> fabric;
@@ -44,13 +42,12 @@ class Calls {
   explicit Calls(fid_domain* domain) : domain_(domain) {}
   int operator()(const Asked& q) {
     const iovec iov{memory_, q.len};
-    fi_mr_attr attr{};
-    attr.mr_iov = &iov;
-    attr.iov_count = 1;
-    attr.access = q.access;
-    attr.offset = q.offset;
-    attr.requested_key = q.key;
-    attr.context = this;
+    fi_mr_attr attr{.mr_iov = &iov,
+                    .iov_count = 1,
+                    .access = q.access,
+                    .offset = q.offset,
+                    .requested_key = q.key,
+                    .context = this};
     fid_mr* mr[3] = {};
     const int one = keep(mr[0], fi_mr_reg(domain_, memory_, q.len, q.access, q.offset, q.key,
                                           q.flags, &mr[0], this));
@@ -124,12 +121,11 @@ TEST(RegionCall, a_requested_key_in_use_is_refused) {
   Node node(options_of(0)), other(options_of(0));
   Calls reg(node.domain());
   uint8_t memory[8];
-  fid_mr* mr = nullptr;
-  ASSERT_EQ(fi_mr_reg(node.domain(), memory, 8, 0, 0, 42, 0, &mr, nullptr), 0);
+  Fid<fid_mr> mr = registered(node.domain(), memory, 8, 0, 42);
   EXPECT_EQ(reg({.key = 42}), -FI_ENOKEY);
   EXPECT_EQ(reg({.key = 43}), 0);
   EXPECT_EQ(Calls(other.domain())({.key = 42}), 0) << "another domain's keys are its own";
-  EXPECT_EQ(fi_close(&mr->fid), 0);
+  EXPECT_EQ(fi_close(&mr.release()->fid), 0);
   EXPECT_EQ(reg({.key = 42}), 0) << "free when the region is closed";
 }
 
@@ -164,14 +160,12 @@ TEST(RegionCall, with_fi_mr_prov_key_a_request_is_ignored_and_keys_cannot_be_gue
 TEST(RegionCall, of_no_bytes_gives_access_to_none) {
   NodePair p(options_of(0));
   uint8_t memory[16] = {};
-  fid_mr* mr = nullptr;
   for (uint8_t* at : {memory, static_cast<uint8_t*>(nullptr)}) {
-    ASSERT_EQ(fi_mr_reg(p.b.domain(), at, 0, kAllAccess, 0, 6, 0, &mr, nullptr), 0);
+    Fid<fid_mr> mr = registered(p.b.domain(), at, 0, kAllAccess, 6);
     const auto write = [&](size_t len, uint64_t to) {
       Op op;
       const uint8_t from[16] = {1, 1, 1};
-      EXPECT_EQ(post([&] { return fi_write(p.a.ep(), from, len, nullptr, p.to_b, to, 6, &op); }),
-                0);
+      EXPECT_EQ(p.a.post(fi_write, from, len, nullptr, p.to_b, to, 6, &op), 0);
       return p.a.wait(&op).err;
     };
     EXPECT_EQ(write(0, 0), 0);
@@ -180,7 +174,7 @@ TEST(RegionCall, of_no_bytes_gives_access_to_none) {
     EXPECT_EQ(write(0, 1), FI_EACCES);
     EXPECT_EQ(write(1, ~uint64_t{0}), FI_EACCES);
     EXPECT_EQ(memory[0], 0);
-    EXPECT_EQ(fi_close(&mr->fid), 0);
+    EXPECT_EQ(fi_close(&mr.release()->fid), 0);
   }
 }
 
@@ -224,10 +218,7 @@ TEST(RegionAttr, iface_and_device_are_not_read_unless_fi_hmem_was_granted) {
   EXPECT_EQ(fi_close(&mr->fid), 0);
   uint8_t memory[8];
   const iovec iov{memory, 8};
-  fi_mr_attr attr{};
-  attr.mr_iov = &iov;
-  attr.iov_count = 1;
-  attr.iface = FI_HMEM_CUDA;
+  fi_mr_attr attr{.mr_iov = &iov, .iov_count = 1, .iface = FI_HMEM_CUDA};
   ASSERT_EQ(fi_mr_regattr(node.domain(), &attr, 0, &mr), 0) << "ignored";
   EXPECT_EQ(fi_close(&mr->fid), 0);
 }
@@ -237,10 +228,7 @@ TEST(RegionAttr, with_fi_hmem_system_memory_is_taken_and_devices_are_refused) {
   ASSERT_NE(node.info()->caps & FI_HMEM, 0u);
   uint8_t memory[8];
   const iovec iov{memory, 8};
-  fi_mr_attr attr{};
-  attr.mr_iov = &iov;
-  attr.iov_count = 1;
-  attr.iface = FI_HMEM_SYSTEM;
+  fi_mr_attr attr{.mr_iov = &iov, .iov_count = 1, .iface = FI_HMEM_SYSTEM};
   fid_mr* mr = nullptr;
   ASSERT_EQ(fi_mr_regattr(node.domain(), &attr, 0, &mr), 0);
   EXPECT_EQ(fi_close(&mr->fid), 0);
@@ -291,8 +279,7 @@ class MappedFile {
 };
 
 TEST(RegionFlag, fi_rma_pmem_is_for_memory_that_is_mapped_from_a_file) {
-  Options options = options_of(0);
-  Node node(options);
+  Node node(options_of(0));
   const auto reg = [&](void* at, size_t len) {
     fid_mr* mr = nullptr;
     const int rc = fi_mr_reg(node.domain(), at, len, kAllAccess, 0, 1, FI_RMA_PMEM, &mr, nullptr);
@@ -317,12 +304,11 @@ TEST(RegionRange, memory_that_is_cut_off_its_file_is_an_error_and_not_a_signal) 
   ASSERT_EQ(ftruncate(fd, 2 * kPage), 0);
   void* at = mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ASSERT_NE(at, MAP_FAILED);
-  fid_mr* mr = nullptr;
-  ASSERT_EQ(fi_mr_reg(p.b.domain(), at, 2 * kPage, kAllAccess, 0, 6, 0, &mr, nullptr), 0);
+  Fid<fid_mr> mr = registered(p.b.domain(), at, 2 * kPage, kAllAccess, 6);
   const auto write = [&](uint64_t to) {
     Op op;
     const uint64_t word = 7;
-    EXPECT_EQ(post([&] { return fi_write(p.a.ep(), &word, 8, nullptr, p.to_b, to, 6, &op); }), 0);
+    EXPECT_EQ(p.a.post(fi_write, &word, 8, nullptr, p.to_b, to, 6, &op), 0);
     return p.a.wait(&op).err;
   };
   EXPECT_EQ(write(kPage), 0);
@@ -331,7 +317,7 @@ TEST(RegionRange, memory_that_is_cut_off_its_file_is_an_error_and_not_a_signal) 
   EXPECT_EQ(write(0), 0);
   ASSERT_EQ(ftruncate(fd, 2 * kPage), 0);
   EXPECT_EQ(write(kPage), 0);
-  EXPECT_EQ(fi_close(&mr->fid), 0);
+  EXPECT_EQ(fi_close(&mr.release()->fid), 0);
   munmap(at, 2 * kPage);
   close(fd);
 }

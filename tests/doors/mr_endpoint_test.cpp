@@ -7,17 +7,21 @@ namespace {
 class RegionOfEndpoint : public Regions {
  protected:
   Options options(int more_modes = 0, uint64_t more_caps = 0) {
-    Options o = options_of(FI_MR_ENDPOINT | more_modes, more_caps);
-    if (GetParam().idle) o.progress = FI_PROGRESS_AUTO;
-    return o;
+    return progressing(options_of(FI_MR_ENDPOINT | more_modes, more_caps));
+  }
+  // A page of the arena, bound to an endpoint and enabled.
+  Remote bound(uint32_t id, uint64_t page, bool sibling = false) {
+    const Remote r = registered(id, {{page * kPage, kPage}});
+    EXPECT_EQ(target->bind_endpoint(id, sibling), 0);
+    EXPECT_EQ(target->enable(id), 0);
+    return r;
   }
 };
 INSTANTIATE_TEST_SUITE_P(reach, RegionOfEndpoint, every_reach(), reach_name);
 
 TEST_P(RegionOfEndpoint, waits_to_be_bound_and_enabled) {
   open(options());
-  ASSERT_EQ(target->reg(1, {{0, kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, kPage}});
   refused(r, 0, 8);
   EXPECT_EQ(target->enable(1), -FI_EOPBADSTATE) << "to be bound first";
   refused(r, 0, 8);
@@ -32,14 +36,8 @@ TEST_P(RegionOfEndpoint, waits_to_be_bound_and_enabled) {
 TEST_P(RegionOfEndpoint, is_reached_through_that_endpoint_only) {
   open(options());
   const std::vector<uint8_t> sibling = target->open_sibling(options());
-  ASSERT_EQ(target->reg(1, {{0, kPage}}), 0);
-  const Remote of_first = target->remote();
-  ASSERT_EQ(target->bind_endpoint(1), 0);
-  ASSERT_EQ(target->enable(1), 0);
-  ASSERT_EQ(target->reg(2, {{kPage, kPage}}), 0);
-  const Remote of_sibling = target->remote();
-  ASSERT_EQ(target->bind_endpoint(2, true), 0);
-  ASSERT_EQ(target->enable(2), 0);
+  const Remote of_first = bound(1, 0);
+  const Remote of_sibling = bound(2, 1, true);
   allowed(of_first, 0, kPage);
   refused(of_sibling, 0, 8);
   reach(sibling);
@@ -51,10 +49,7 @@ TEST_P(RegionOfEndpoint, is_reached_through_that_endpoint_only) {
 TEST_P(RegionOfEndpoint, is_reached_by_nobody_once_that_is_closed) {
   open(options());
   const std::vector<uint8_t> sibling = target->open_sibling(options());
-  ASSERT_EQ(target->reg(1, {{0, kPage}}), 0);
-  const Remote r = target->remote();
-  ASSERT_EQ(target->bind_endpoint(1), 0);
-  ASSERT_EQ(target->enable(1), 0);
+  const Remote r = bound(1, 0);
   allowed(r, 0, 8);
   EXPECT_EQ(target->close(1), -FI_EBUSY) << "the endpoint is open";
   allowed(r, 0, 8);
@@ -71,8 +66,7 @@ TEST_P(RegionOfEndpoint, is_reached_by_nobody_once_that_is_closed) {
 TEST_P(RegionOfEndpoint, may_have_counters_too) {
   open(options(FI_MR_RMA_EVENT, FI_RMA_EVENT));
   target->open_counter(0);
-  ASSERT_EQ(target->reg(1, {{0, kPage}}, kAllAccess, FI_RMA_EVENT), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, kPage}}, kAllAccess, FI_RMA_EVENT);
   ASSERT_EQ(target->bind_counter(1, 0), 0);
   EXPECT_EQ(target->enable(1), -FI_EOPBADSTATE);
   ASSERT_EQ(target->bind_endpoint(1), 0);
@@ -88,10 +82,7 @@ TEST_P(RegionOfEndpoint, may_have_counters_too) {
 
 TEST_P(RegionOfEndpoint, a_lenient_close_lets_it_go) {
   open(options(), 8, {{"APERTURE_MR_CLOSE", "lenient"}});
-  ASSERT_EQ(target->reg(1, {{0, kPage}}), 0);
-  const Remote r = target->remote();
-  ASSERT_EQ(target->bind_endpoint(1), 0);
-  ASSERT_EQ(target->enable(1), 0);
+  const Remote r = bound(1, 0);
   allowed(r, 0, 8);
   EXPECT_EQ(target->close(1), 0);
   refused(r, 0, 8);
@@ -101,12 +92,12 @@ TEST_P(RegionOfEndpoint, a_lenient_close_lets_it_go) {
 TEST(RegionOfEndpointCall, is_bound_without_flags_to_one_of_its_domain) {
   Node node(options_of(FI_MR_ENDPOINT)), other(options_of(FI_MR_ENDPOINT));
   uint8_t memory[64];
-  fid_mr* made = nullptr;
-  ASSERT_EQ(fi_mr_reg(node.domain(), memory, 64, kAllAccess, 0, 1, 0, &made, nullptr), 0);
+  Fid<fid_mr> owner = registered(node.domain(), memory, 64, kAllAccess, 1);
+  fid_mr* made = owner.get();
   EXPECT_EQ(fi_mr_bind(made, &node.ep()->fid, FI_REMOTE_WRITE), -FI_EBADFLAGS);
   EXPECT_EQ(fi_mr_bind(made, &node.ep()->fid, 1), -FI_EBADFLAGS);
   EXPECT_EQ(fi_mr_bind(made, &other.ep()->fid, 0), -FI_EDOMAIN);
-  EXPECT_EQ(fi_close(&made->fid), 0) << "nothing was bound";
+  EXPECT_EQ(fi_close(&owner.release()->fid), 0) << "nothing was bound";
 }
 
 }  // namespace

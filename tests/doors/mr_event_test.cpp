@@ -9,16 +9,22 @@ namespace {
 
 constexpr uint64_t kEvent = FI_RMA_EVENT;
 
-class RegionEvents : public Regions {};
+class RegionEvents : public Regions {
+ protected:
+  // Region 1, of that many pages from the first, enabled and with counter 0.
+  Remote counted(uint64_t pages = 1) {
+    const Remote r = registered(1, {{0, pages * kPage}}, kAllAccess, kEvent);
+    target->open_counter(0);
+    EXPECT_EQ(target->bind_counter(1, 0), 0);
+    EXPECT_EQ(target->enable(1), 0);
+    return r;
+  }
+};
 INSTANTIATE_TEST_SUITE_P(reach, RegionEvents, every_reach(), reach_name);
 
 TEST_P(RegionEvents, of_each_remote_write_and_atomic_count_once) {
   open(options_of(FI_MR_RMA_EVENT, kEvent), 300);
-  ASSERT_EQ(target->reg(1, {{0, 300 * kPage}}, kAllAccess, kEvent), 0);
-  const Remote r = target->remote();
-  target->open_counter(0);
-  ASSERT_EQ(target->bind_counter(1, 0), 0);
-  ASSERT_EQ(target->enable(1), 0);
+  const Remote r = counted(300);
   uint64_t n = 0;
   for (const size_t size : {size_t{1}, size_t{8}, size_t{257}, size_t{40000}, 300 * kPage}) {
     ASSERT_EQ(write(r, 0, size), 0);
@@ -40,11 +46,7 @@ TEST_P(RegionEvents, of_an_operation_on_several_ranges_count_once) {
   Options options = options_of(FI_MR_RMA_EVENT, kEvent);
   options.remote_counters = true;
   open(options, 64);
-  ASSERT_EQ(target->reg(1, {{0, 64 * kPage}}, kAllAccess, kEvent), 0);
-  const Remote r = target->remote();
-  target->open_counter(0);
-  ASSERT_EQ(target->bind_counter(1, 0), 0);
-  ASSERT_EQ(target->enable(1), 0);
+  const Remote r = counted(64);
   uint64_t n = 0;
   for (const size_t len : {size_t{8}, size_t{3000}, size_t{100'000}}) {
     std::vector<uint8_t> bytes(2 * len, 1);
@@ -52,8 +54,7 @@ TEST_P(RegionEvents, of_an_operation_on_several_ranges_count_once) {
     fi_rma_iov ranges[] = {{r.base, len, r.key}, {r.base + 32 * kPage, len, r.key}};
     Op op;
     fi_msg_rma message{&iov, nullptr, 1, to, ranges, 2, &op, 0};
-    ASSERT_EQ(post([&] { return fi_writemsg(node->ep(), &message, FI_COMPLETION); }), 0);
-    ASSERT_EQ(node->wait(&op).err, 0);
+    ASSERT_EQ(node->run_message(fi_writemsg, &message, FI_COMPLETION), 0);
     EXPECT_TRUE(target->counts_to(0, ++n)) << len;
   }
   uint64_t words[2] = {1, 1};
@@ -61,20 +62,17 @@ TEST_P(RegionEvents, of_an_operation_on_several_ranges_count_once) {
   fi_rma_ioc places[] = {{r.base, 1, r.key}, {r.base + 64, 1, r.key}};
   Op op;
   fi_msg_atomic message{&ioc, nullptr, 1, to, places, 2, FI_UINT64, FI_SUM, &op, 0};
-  ASSERT_EQ(post([&] { return fi_atomicmsg(node->ep(), &message, FI_COMPLETION); }), 0);
-  ASSERT_EQ(node->wait(&op).err, 0);
+  ASSERT_EQ(node->run_message(fi_atomicmsg, &message, FI_COMPLETION), 0);
   EXPECT_TRUE(target->counts_to(0, ++n));
 }
 
 TEST_P(RegionEvents, go_to_every_counter_of_the_region_and_to_no_other) {
   open(options_of(FI_MR_RMA_EVENT, kEvent));
   for (uint32_t i = 0; i < 3; ++i) target->open_counter(i);
-  ASSERT_EQ(target->reg(1, {{0, kPage}}, kAllAccess, kEvent), 0);
-  const Remote first = target->remote();
+  const Remote first = registered(1, {{0, kPage}}, kAllAccess, kEvent);
   ASSERT_EQ(target->bind_counter(1, 0), 0);
   ASSERT_EQ(target->bind_counter(1, 1), 0);
-  ASSERT_EQ(target->reg(2, {{kPage, kPage}}, kAllAccess, kEvent), 0);
-  const Remote second = target->remote();
+  const Remote second = registered(2, {{kPage, kPage}}, kAllAccess, kEvent);
   ASSERT_EQ(target->bind_counter(2, 1), 0);
   ASSERT_EQ(target->bind_counter(2, 2), 0);
   ASSERT_EQ(target->enable(1), 0);
@@ -88,16 +86,10 @@ TEST_P(RegionEvents, go_to_every_counter_of_the_region_and_to_no_other) {
 
 TEST_P(RegionEvents, count_only_through_endpoints_with_the_capability) {
   open(options_of(FI_MR_RMA_EVENT, kEvent));
-  target->open_counter(0);
-  ASSERT_EQ(target->reg(1, {{0, kPage}}, kAllAccess, kEvent), 0);
-  const Remote r = target->remote();
-  ASSERT_EQ(target->bind_counter(1, 0), 0);
-  ASSERT_EQ(target->enable(1), 0);
+  const Remote r = counted();
   ASSERT_EQ(write(r, 0, 8), 0);
   EXPECT_TRUE(target->counts_to(0, 1));
-  Options without = options_of(FI_MR_RMA_EVENT);
-  if (GetParam().idle) without.progress = FI_PROGRESS_AUTO;
-  reach(target->open_sibling(without));
+  reach(target->open_sibling(progressing(options_of(FI_MR_RMA_EVENT))));
   ASSERT_EQ(write(r, 0, 8), 0) << "the region is reached all the same";
   ASSERT_EQ(add(r, 0), 0);
   EXPECT_TRUE(target->counts_to(0, 1));
@@ -106,8 +98,7 @@ TEST_P(RegionEvents, count_only_through_endpoints_with_the_capability) {
 TEST_P(RegionEvents, a_region_with_the_flag_waits_to_be_enabled) {
   open(options_of(FI_MR_RMA_EVENT, kEvent));
   target->open_counter(0);
-  ASSERT_EQ(target->reg(1, {{0, kPage}}, kAllAccess, kEvent), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, kPage}}, kAllAccess, kEvent);
   refused(r, 0, 8);
   ASSERT_EQ(target->bind_counter(1, 0), 0);
   refused(r, 0, 8);
@@ -123,8 +114,7 @@ TEST_P(RegionEvents, a_region_with_the_flag_waits_to_be_enabled) {
 TEST_P(RegionEvents, a_region_without_the_flag_is_enabled_at_once_and_has_none) {
   open(options_of(FI_MR_RMA_EVENT, kEvent));
   target->open_counter(0);
-  ASSERT_EQ(target->reg(1, {{0, kPage}}), 0);
-  allowed(target->remote(), 0, 8);
+  allowed(registered(1, {{0, kPage}}), 0, 8);
   EXPECT_EQ(target->bind_counter(1, 0), -FI_EINVAL);
   ASSERT_EQ(write(target->remote(), 0, 8), 0);
   EXPECT_TRUE(target->counts_to(0, 0));
@@ -134,8 +124,7 @@ TEST_P(RegionEvents, end_with_the_counter) {
   open(options_of(FI_MR_RMA_EVENT, kEvent));
   target->open_counter(0);
   target->open_counter(1);
-  ASSERT_EQ(target->reg(1, {{0, kPage}}, kAllAccess, kEvent), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, kPage}}, kAllAccess, kEvent);
   ASSERT_EQ(target->bind_counter(1, 0), 0);
   ASSERT_EQ(target->bind_counter(1, 1), 0);
   ASSERT_EQ(target->enable(1), 0);
@@ -154,11 +143,7 @@ TEST_P(RegionEvents, end_with_the_counter) {
 
 TEST_P(RegionEvents, a_lenient_close_lets_the_counter_go) {
   open(options_of(FI_MR_RMA_EVENT, kEvent), 8, {{"APERTURE_MR_CLOSE", "lenient"}});
-  target->open_counter(0);
-  ASSERT_EQ(target->reg(1, {{0, kPage}}, kAllAccess, kEvent), 0);
-  const Remote r = target->remote();
-  ASSERT_EQ(target->bind_counter(1, 0), 0);
-  ASSERT_EQ(target->enable(1), 0);
+  const Remote r = counted();
   ASSERT_EQ(write(r, 0, 8), 0);
   EXPECT_EQ(target->close(1), 0);
   EXPECT_EQ(write(r, 0, 8), FI_EACCES);
@@ -170,8 +155,7 @@ TEST_P(RegionEvents, a_lenient_close_lets_the_counter_go) {
 TEST_P(RegionEvents, without_fi_mr_rma_event_need_no_flag_and_no_enabling) {
   open(options_of(0, kEvent));
   target->open_counter(0);
-  ASSERT_EQ(target->reg(1, {{0, kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, kPage}});
   ASSERT_EQ(write(r, 0, 8), 0);
   ASSERT_EQ(target->bind_counter(1, 0), 0);
   ASSERT_EQ(write(r, 0, 8), 0);
@@ -181,24 +165,12 @@ TEST_P(RegionEvents, without_fi_mr_rma_event_need_no_flag_and_no_enabling) {
 
 class EventCall : public testing::Test {
  protected:
-  explicit EventCall(int mr_mode = FI_MR_RMA_EVENT) : node(options_of(mr_mode, kEvent)) {
-    counter = open_counter(node);
-  }
-  static Fid<fid_cntr> open_counter(Node& of) {
-    fi_cntr_attr attr{};
-    fid_cntr* made = nullptr;
-    DOOR(fi_cntr_open(of.domain(), &attr, &made, nullptr));
-    return Fid<fid_cntr>(made);
-  }
-  Fid<fid_mr> reg(uint64_t flags = kEvent) {
+  Fid<fid_mr> reg() {
     static uint64_t key = 1;
-    fid_mr* made = nullptr;
-    DOOR(fi_mr_reg(node.domain(), memory, sizeof memory, kAllAccess, 0, key++, flags, &made,
-                   nullptr));
-    return Fid<fid_mr>(made);
+    return registered(node.domain(), memory, sizeof memory, kAllAccess, key++, kEvent);
   }
-  Node node;
-  Fid<fid_cntr> counter;
+  Node node{options_of(FI_MR_RMA_EVENT, kEvent)};
+  Fid<fid_cntr> counter = open_counter(node.domain());
   uint8_t memory[64] = {};
 };
 
@@ -217,7 +189,7 @@ TEST_F(EventCall, a_counter_is_bound_with_fi_remote_write_alone) {
 TEST_F(EventCall, what_is_bound_is_of_the_same_domain) {
   const Fid<fid_mr> mr = reg();
   Node other(options_of(FI_MR_RMA_EVENT, kEvent));
-  const Fid<fid_cntr> foreign = open_counter(other);
+  const Fid<fid_cntr> foreign = open_counter(other.domain());
   EXPECT_EQ(fi_mr_bind(mr.get(), &foreign->fid, FI_REMOTE_WRITE), -FI_EDOMAIN);
 }
 

@@ -13,8 +13,7 @@ INSTANTIATE_TEST_SUITE_P(reach, Memory, every_reach(), reach_name);
 TEST_P(Memory, need_not_be_backed_when_it_is_registered) {
   open(options_of(0));
   target->unmap(2, 3);
-  ASSERT_EQ(target->reg(1, {{0, 8 * kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, 8 * kPage}});
   refused(r, 2 * kPage, 8);
   refused(r, 3 * kPage, kPage);
   EXPECT_EQ(write(r, 2 * kPage - 8, 16), FI_EACCES) << "half of it is there";
@@ -29,8 +28,7 @@ TEST_P(Memory, need_not_be_backed_when_it_is_registered) {
 
 TEST_P(Memory, that_goes_away_in_long_accesses_is_an_error_and_not_a_signal) {
   open(options_of(FI_MR_VIRT_ADDR), 300);
-  ASSERT_EQ(target->reg(1, {{0, 300 * kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, 300 * kPage}});
   target->unmap(200);
   EXPECT_EQ(write(r, 0, 300 * kPage), FI_EACCES);
   EXPECT_EQ(write(r, 100, 201 * kPage), FI_EACCES);
@@ -45,8 +43,7 @@ TEST_P(Memory, that_goes_away_in_long_accesses_is_an_error_and_not_a_signal) {
 TEST_P(Memory, that_is_for_reading_is_not_written) {
   open(options_of(0));
   target->fill({0, 4 * kPage}, 3);
-  ASSERT_EQ(target->reg(1, {{0, 4 * kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, 4 * kPage}});
   target->protect(1, 2, PROT_READ);
   EXPECT_EQ(write(r, kPage, 8), FI_EACCES);
   EXPECT_EQ(write(r, kPage, 2 * kPage), FI_EACCES);
@@ -106,8 +103,7 @@ TEST_P(Memory, must_be_told_of_with_fi_mr_mmu_notify) {
   open(options_of(FI_MR_MMU_NOTIFY));
   target->unmap(1);
   target->unmap(3, 2);
-  ASSERT_EQ(target->reg(1, {{0, 8 * kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, 8 * kPage}});
   allowed(r, 0, kPage);
   allowed(r, 2 * kPage, kPage);
   refused(r, kPage, 8);
@@ -127,8 +123,7 @@ TEST_P(Memory, must_be_told_of_with_fi_mr_mmu_notify) {
 
 TEST_P(Memory, that_went_away_is_refused_after_a_refresh) {
   open(options_of(FI_MR_MMU_NOTIFY));
-  ASSERT_EQ(target->reg(1, {{0, 4 * kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, 4 * kPage}});
   allowed(r, 0, 4 * kPage);
   target->unmap(2);
   ASSERT_EQ(target->refresh(1, {{2 * kPage, kPage}}), 0);
@@ -142,8 +137,7 @@ TEST_P(Memory, that_went_away_is_refused_after_a_refresh) {
 TEST_P(Memory, a_refresh_names_parts_of_the_region) {
   open(options_of(FI_MR_MMU_NOTIFY));
   target->unmap(2);
-  ASSERT_EQ(target->reg(1, {{kPage, 2 * kPage}, {5 * kPage, kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{kPage, 2 * kPage}, {5 * kPage, kPage}});
   target->map(2);
   EXPECT_EQ(target->refresh(1, {{0, kPage}}), -FI_EINVAL) << "outside";
   EXPECT_EQ(target->refresh(1, {{kPage - 1, 2}}), -FI_EINVAL) << "one byte before";
@@ -160,8 +154,7 @@ TEST_P(Memory, a_refresh_names_parts_of_the_region) {
 
 TEST_P(Memory, a_refresh_where_nobody_keeps_pages_leaves_the_region_as_it_is) {
   open(options_of(0));
-  ASSERT_EQ(target->reg(1, {{0, 4 * kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, 4 * kPage}});
   EXPECT_EQ(target->refresh(1), 0);
   EXPECT_EQ(target->refresh(1, {{kPage, 1}}), 0);
   EXPECT_EQ(target->refresh(1, {{4 * kPage, 1}}), -FI_EINVAL);
@@ -170,8 +163,7 @@ TEST_P(Memory, a_refresh_where_nobody_keeps_pages_leaves_the_region_as_it_is) {
 
 TEST_P(Memory, a_refresh_with_fi_mr_allocated_backs_the_pages_again) {
   open(options_of(FI_MR_ALLOCATED));
-  ASSERT_EQ(target->reg(1, {{0, 4 * kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, 4 * kPage}});
   target->map(1, 2);
   EXPECT_EQ(target->resident(1, 2), 0u);
   ASSERT_EQ(target->refresh(1, {{kPage, kPage}}), 0);
@@ -184,8 +176,7 @@ TEST_P(Memory, a_refresh_with_fi_mr_allocated_backs_the_pages_again) {
 TEST_P(Memory, accesses_during_a_refresh_land_or_fail_and_work_afterwards) {
   for (const int mode : {FI_MR_MMU_NOTIFY, FI_MR_ALLOCATED}) {
     open(options_of(mode), 64);
-    ASSERT_EQ(target->reg(1, {{0, 64 * kPage}}), 0);
-    const Remote r = target->remote();
+    const Remote r = registered(1, {{0, 64 * kPage}});
     std::vector<uint8_t> bytes(64 * kPage);
     fill(bytes, 77);
     int landed = 0;
@@ -193,10 +184,7 @@ TEST_P(Memory, accesses_during_a_refresh_land_or_fail_and_work_afterwards) {
       const size_t len = round % 3 == 0 ? 8 : bytes.size();
       Op ops[4];
       for (Op& op : ops) {
-        ASSERT_EQ(post([&] {
-                    return fi_write(node->ep(), bytes.data(), len, nullptr, to, r.base, r.key, &op);
-                  }),
-                  0);
+        ASSERT_EQ(node->post(fi_write, bytes.data(), len, nullptr, to, r.base, r.key, &op), 0);
       }
       ASSERT_EQ(target->refresh(1), 0);
       for (Op& op : ops) {
@@ -224,9 +212,8 @@ TEST(MemoryCall, of_every_kind_can_be_registered_in_scalable_mode) {
   } ranges[] = {{hole, 4 * kPage}, {nullptr, 1}, {nullptr, SIZE_MAX}, {hole, 0}};
   uint64_t key = 1;
   for (const auto& r : ranges) {
-    fid_mr* mr = nullptr;
-    ASSERT_EQ(fi_mr_reg(node.domain(), r.at, r.len, kAllAccess, 0, key++, 0, &mr, nullptr), 0);
-    EXPECT_EQ(fi_close(&mr->fid), 0);
+    Fid<fid_mr> mr = registered(node.domain(), r.at, r.len, kAllAccess, key++);
+    EXPECT_EQ(fi_close(&mr.release()->fid), 0);
   }
 }
 

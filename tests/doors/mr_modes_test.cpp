@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "doors/demand.hpp"
@@ -84,9 +83,7 @@ int answer_to(fi_info& hints, int offered) {
 }
 
 void MrModes::ask_about(const Caps& c) {
-  Options options;
-  options.caps = c.caps;
-  const Info hints = make_hints(options);
+  const Info hints = make_hints({.caps = c.caps});
   for (int n = 0; n < kSettings; ++n) {
     const int demanded = bits_of_setting(n);
     const Demand demand(demanded);
@@ -180,12 +177,7 @@ class Trial {
   fid_cntr* counter = nullptr;
 
  private:
-  static Options options(int demanded) {
-    Options o;
-    o.caps = kEverybody;
-    o.mr_mode = demanded;
-    return o;
-  }
+  static Options options(int demanded) { return {.caps = kEverybody, .mr_mode = demanded}; }
   int mode_;
   NodePair p_;
   std::vector<fid_mr*> regions_;
@@ -205,12 +197,11 @@ Trial::~Trial() {
 int Trial::add(Node& node, Page& page, uint64_t access, fid_mr** out, Omit omit) {
   const bool counts = demands(FI_MR_RMA_EVENT) && !omit.event_flag && &node == &b();
   const iovec iov{page.data(), Page::kSize};
-  fi_mr_attr attr{};
-  attr.mr_iov = &iov;
-  attr.iov_count = 1;
-  attr.access = access;
-  attr.requested_key = kRequested + regions_.size();
-  attr.iface = FI_HMEM_SYSTEM;
+  fi_mr_attr attr{.mr_iov = &iov,
+                  .iov_count = 1,
+                  .access = access,
+                  .requested_key = kRequested + regions_.size(),
+                  .iface = FI_HMEM_SYSTEM};
   const uint64_t flags = counts ? FI_RMA_EVENT : 0;
   if (const int rc = fi_mr_regattr(node.domain(), &attr, flags, out); rc != 0) return rc;
   regions_.push_back(*out);
@@ -244,8 +235,7 @@ void Trial::publish(fid_mr* mr, const Page& page) {
 
 int64_t Trial::write(void* with, uint64_t to_key, uint64_t to_addr) {
   Op op;
-  const int64_t code = post(
-      [&] { return fi_write(a().ep(), source.data(), kLen, with, p_.to_b, to_addr, to_key, &op); });
+  const int64_t code = a().post(fi_write, source.data(), kLen, with, p_.to_b, to_addr, to_key, &op);
   return code != 0 ? code : a().wait(&op).err;
 }
 
@@ -347,12 +337,11 @@ void break_endpoint(Trial& t) {
 void break_hmem(Trial& t) {
   Page page;
   const iovec iov{page.data(), Page::kSize};
-  fi_mr_attr attr{};
-  attr.mr_iov = &iov;
-  attr.iov_count = 1;
-  attr.access = FI_REMOTE_WRITE;
-  attr.requested_key = kRequested + 1000;
-  attr.iface = FI_HMEM_CUDA;
+  fi_mr_attr attr{.mr_iov = &iov,
+                  .iov_count = 1,
+                  .access = FI_REMOTE_WRITE,
+                  .requested_key = kRequested + 1000,
+                  .iface = FI_HMEM_CUDA};
   fid_mr* mr = nullptr;
   EXPECT_EQ(fi_mr_regattr(t.b().domain(), &attr, 0, &mr), -FI_ENOSYS) << "no device memory yet";
   EXPECT_EQ(t.write(page.data(), t.key, t.addr), -FI_EACCES) << "a descriptor is valid or NULL";

@@ -12,8 +12,7 @@ TEST_P(SeveralBuffers, are_one_range_in_the_order_given) {
   target->fill({0, 8 * kPage}, 7);
   const std::vector<Part> parts = {
       {4 * kPage + 100, 50}, {0, 0}, {kPage + 4000, 200}, {64, 1}, {5 * kPage, 2 * kPage}};
-  ASSERT_EQ(target->reg(1, parts), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, parts);
   ASSERT_EQ(r.size, 251 + 2 * kPage);
   ASSERT_EQ(write(r, 0, r.size, 5), 0);
   uint64_t at = 0;
@@ -47,8 +46,7 @@ TEST_P(SeveralBuffers, are_one_range_in_the_order_given) {
 
 TEST_P(SeveralBuffers, are_addressed_from_the_first_ones_address_with_fi_mr_virt_addr) {
   open(options_of(FI_MR_VIRT_ADDR));
-  ASSERT_EQ(target->reg(1, {{5 * kPage, 100}, {0, 100}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{5 * kPage, 100}, {0, 100}});
   ASSERT_NE(r.base, 0u);
   ASSERT_EQ(write(r, 0, 200, 6), 0);
   EXPECT_TRUE(target->holds({5 * kPage, 100}, 6));
@@ -69,8 +67,7 @@ TEST_P(SeveralBuffers, may_be_sixteen) {
     parts.push_back({(15 - i) * 24 * kPage + i * 8, i % 4 == 3 ? 20 * kPage + 3 : 100 + i});
     total += parts.back().len;
   }
-  ASSERT_EQ(target->reg(1, parts), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, parts);
   ASSERT_EQ(write(r, 0, total, 8), 0);
   uint64_t at = 0;
   for (const Part& p : parts) {
@@ -87,8 +84,7 @@ TEST_P(SeveralBuffers, may_be_sixteen) {
 
 TEST_P(SeveralBuffers, atomics_stay_in_one_of_them) {
   open(options_of(0));
-  ASSERT_EQ(target->reg(1, {{0, 12}, {kPage, 12}, {2 * kPage + 4, 24}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{0, 12}, {kPage, 12}, {2 * kPage + 4, 24}});
   const auto all_refused = [&](uint64_t offset) {
     EXPECT_EQ(add(r, offset), FI_EACCES) << offset;
     EXPECT_EQ(fetch(r, offset, FI_SUM), FI_EACCES) << offset;
@@ -108,8 +104,7 @@ TEST_P(SeveralBuffers, atomics_stay_in_one_of_them) {
 
 TEST_P(SeveralBuffers, long_accesses_run_over_all_of_them) {
   open(options_of(FI_MR_VIRT_ADDR), 300);
-  ASSERT_EQ(target->reg(1, {{100 * kPage + 5, 100 * kPage}, {3, 90 * kPage}}), 0);
-  const Remote r = target->remote();
+  const Remote r = registered(1, {{100 * kPage + 5, 100 * kPage}, {3, 90 * kPage}});
   ASSERT_EQ(write(r, 0, r.size, 11), 0);
   EXPECT_TRUE(target->holds({3, 90 * kPage}, 11, 100 * kPage));
   ASSERT_EQ(read(r, 0, r.size), 0);

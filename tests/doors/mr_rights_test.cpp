@@ -19,8 +19,7 @@ TEST_P(Rights, each_combination_allows_what_it_says_and_nothing_else) {
     for (size_t i = 0; i < std::size(kFlags); ++i) access |= (set >> i & 1) != 0 ? kFlags[i] : 0;
     SCOPED_TRACE(access);
     target->fill({0, 64}, 3);
-    ASSERT_EQ(target->reg(1, {{0, 64}}, access), 0);
-    const Remote r = target->remote();
+    const Remote r = registered(1, {{0, 64}}, access);
     const auto needs = [&](uint64_t rights) { return (access & rights) == rights ? 0 : FI_EACCES; };
     EXPECT_EQ(read(r, 0, 64), needs(kGet));
     EXPECT_EQ(fetch(r, 0, FI_ATOMIC_READ), needs(kGet)) << "it only reads";
@@ -57,10 +56,8 @@ TEST_P(Rights, of_long_accesses_are_the_same) {
 
 TEST_P(Rights, one_memory_may_have_several_regions_with_their_own) {
   open(options_of(0));
-  ASSERT_EQ(target->reg(1, {{0, kPage}}, FI_REMOTE_READ), 0);
-  const Remote reading = target->remote();
-  ASSERT_EQ(target->reg(2, {{0, kPage}}, FI_REMOTE_WRITE), 0);
-  const Remote writing = target->remote();
+  const Remote reading = registered(1, {{0, kPage}}, FI_REMOTE_READ);
+  const Remote writing = registered(2, {{0, kPage}}, FI_REMOTE_WRITE);
   EXPECT_EQ(write(reading, 0, 8), FI_EACCES);
   EXPECT_EQ(write(writing, 0, 8, 6), 0);
   EXPECT_EQ(read(reading, 0, 8), 0);
@@ -77,8 +74,7 @@ TEST_P(Rights, hostile_6_guesses_are_counted_and_harm_only_who_guesses) {
   options.counters = true;
   open(options);
   target->fill({0, kPage}, 3);
-  ASSERT_EQ(target->reg(1, {{0, kPage}}), 0);
-  const Remote right = target->remote();
+  const Remote right = registered(1, {{0, kPage}});
   Node other(options);
   const std::vector<uint8_t> name = target->open_sibling(options);
   const fi_addr_t from_other = other.insert(name);
@@ -93,13 +89,8 @@ TEST_P(Rights, hostile_6_guesses_are_counted_and_harm_only_who_guesses) {
   EXPECT_EQ(fi_cntr_readerr(other.tx_cntr()), 0u);
   EXPECT_TRUE(target->holds({0, kPage}, 3));
   uint64_t word = 7;
-  Op op;
-  ASSERT_EQ(post([&] {
-              return fi_write(other.ep(), &word, 8, nullptr, from_other, right.base, right.key,
-                              &op);
-            }),
-            0);
-  EXPECT_EQ(other.wait(&op).err, 0) << "others are served as before";
+  ASSERT_EQ(other.run(fi_write, &word, 8, nullptr, from_other, right.base, right.key), 0)
+      << "others are served as before";
   allowed(right, 0, kPage);
 }
 
@@ -107,10 +98,8 @@ TEST_P(Rights, end_with_fi_close_and_both_endpoints_live) {
   for (const int mode : {0, FI_MR_VIRT_ADDR | FI_MR_PROV_KEY, FI_MR_MMU_NOTIFY}) {
     open(options_of(mode));
     target->fill({0, 2 * kPage}, 3);
-    ASSERT_EQ(target->reg(1, {{0, kPage}, {kPage, kPage}}), 0);
-    const Remote two = target->remote();
-    ASSERT_EQ(target->reg(2, {{0, kPage}}), 0);
-    const Remote one = target->remote();
+    const Remote two = registered(1, {{0, kPage}, {kPage, kPage}});
+    const Remote one = registered(2, {{0, kPage}});
     ASSERT_EQ(target->close(1), 0);
     refused(two, 0, 8);
     refused(two, 0, 2 * kPage);

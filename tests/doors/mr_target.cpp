@@ -1,409 +1,163 @@
-// Carrying out requests of mr_target.hpp, here or in a child.
+// Carrying out what a Target is asked for, and reaching for it: see mr_target.hpp.
 #include "doors/mr_target.hpp"
 
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
-#include <map>
 #include <ostream>
 
-#include "aperture/fi_window.h"
-#include "doors/child.hpp"
+#include "doors/window.hpp"
 
 namespace aperture::doors::mr {
 namespace {
 
 constexpr int kAnonymous = MAP_PRIVATE | MAP_ANONYMOUS;
 
-std::vector<uint8_t> name_in(const Reply& r) {
-  return {r.name, r.name + r.name_len};
-}
-
-class Servant {
- public:
-  ~Servant() {
-    // what is bound to a region goes before it
-    for (const auto& node : {node_.get(), sibling_.get()}) {
-      if (node != nullptr) node->close_endpoint();
-    }
-    counters_.clear();
-    windows_.clear();
-    regions_.clear();
-    sibling_.reset();
-    node_.reset();
-    if (arena_ != nullptr) munmap(arena_, pages_ * kPage);
-  }
-  Reply perform(const Request& q) noexcept {
-    Reply r;
-    try {
-      if (q.what <= Do::insert) {
-        nodes(q, &r);
-      } else if (q.what <= Do::resident) {
-        memory(q, &r);
-      } else if (q.what <= Do::close) {
-        regions(q, &r);
-      } else if (q.what <= Do::drop) {
-        windows(q, &r);
-      } else if (q.what <= Do::received) {
-        messages(q, &r);
-      }
-    } catch (const std::exception& e) {
-      std::snprintf(r.text, sizeof r.text, "%s", e.what());
-    }
-    return r;
-  }
-
- private:
-  void nodes(const Request& q, Reply* r) {
-    if (q.what == Do::insert) {
-      peer_ = node_->insert({q.name, q.name + q.name_len});
-      return;
-    }
-    std::unique_ptr<Node>& made = q.what == Do::open ? node_ : sibling_;
-    made = q.what == Do::open ? std::make_unique<Node>(q.options)
-                              : std::make_unique<Node>(q.options, *node_);
-    const std::vector<uint8_t> name = made->name();
-    r->name_len = static_cast<uint32_t>(name.size());
-    std::memcpy(r->name, name.data(), name.size());
-  }
-
-  void memory(const Request& q, Reply* r) {
-    if (q.what == Do::arena) {
-      pages_ = q.value;
-      void* made = mmap(nullptr, pages_ * kPage, PROT_READ | PROT_WRITE, kAnonymous, -1, 0);
-      if (made == MAP_FAILED) throw DoorError("mmap", -FI_ENOMEM);
-      arena_ = static_cast<uint8_t*>(made);
-      return;
-    }
-    const Part part = q.parts[0];
-    uint8_t* at = arena_ + part.offset;
-    if (q.what == Do::unmap) {
-      munmap(at, part.len);
-    } else if (q.what == Do::map) {
-      mmap(at, part.len, PROT_READ | PROT_WRITE, kAnonymous | MAP_FIXED, -1, 0);
-    } else if (q.what == Do::protect) {
-      mprotect(at, part.len, static_cast<int>(q.flags));
-    } else if (q.what == Do::fill) {
-      doors::fill({at, part.len}, q.value);
-    } else if (q.what == Do::holds) {
-      r->code = first_difference({at, part.len}, q.value, q.flags) ? 0 : 1;
-    } else {
-      std::vector<unsigned char> in(part.len / kPage);
-      if (mincore(at, part.len, in.data()) != 0) throw DoorError("mincore", -FI_ENOMEM);
-      r->value = static_cast<uint64_t>(
-          std::count_if(in.begin(), in.end(), [](unsigned char c) { return (c & 1) != 0; }));
-    }
-  }
-
-  std::vector<iovec> iovs_of(const Request& q) {
-    std::vector<iovec> out;
-    for (uint32_t i = 0; i < q.part_count; ++i)
-      out.push_back({arena_ + q.parts[i].offset, q.parts[i].len});
-    return out;
-  }
-
-  void reg(const Request& q, Reply* r) {
-    static uint64_t next_key = (static_cast<uint64_t>(getpid()) & 0xFFF) << 20 | 1;
-    const std::vector<iovec> iov = iovs_of(q);
-    const uint64_t key = q.key != 0 ? q.key : next_key++;
-    fid_mr* mr = nullptr;
-    r->code = fi_mr_regv(node_->domain(), iov.data(), iov.size(), q.access, 0, key, q.flags, &mr,
-                         nullptr);
-    if (r->code != 0) return;
-    regions_[q.id].reset(mr);
-    r->remote.base =
-        node_->virtual_addresses() ? reinterpret_cast<uint64_t>(iov.front().iov_base) : 0;
-    r->remote.key = fi_mr_key(mr);
-    bases_[mr] = r->remote.base;
-    for (const iovec& part : iov) r->remote.size += part.iov_len;
-  }
-
-  void regions(const Request& q, Reply* r) {
-    const auto counter = [&] { return counters_.at(q.value).get(); };
-    const auto region = [&] { return regions_.at(q.id).get(); };
-    const auto endpoint = [&]() -> Node& { return q.value == 1 ? *sibling_ : *node_; };
-    switch (q.what) {
-      case Do::reg: reg(q, r); break;
-      case Do::enable: r->code = fi_mr_enable(region()); break;
-      case Do::bind_ep: r->code = fi_mr_bind(region(), &endpoint().ep()->fid, q.flags); break;
-      case Do::bind_cntr: r->code = fi_mr_bind(region(), &counter()->fid, q.flags); break;
-      case Do::count: r->value = fi_cntr_read(counter()); break;
-      case Do::close_ep: endpoint().close_endpoint(); break;
-      case Do::open_cntr: {
-        fi_cntr_attr attr{};
-        fid_cntr* made = nullptr;
-        DOOR(fi_cntr_open(node_->domain(), &attr, &made, nullptr));
-        counters_[q.value].reset(made);
-        break;
-      }
-      case Do::close_cntr:
-        r->code = fi_close(&counter()->fid);
-        if (r->code == 0) (void)counters_.at(q.value).release();
-        break;
-      case Do::refresh: {
-        const std::vector<iovec> iov = iovs_of(q);
-        r->code = fi_mr_refresh(region(), iov.empty() ? nullptr : iov.data(), iov.size(), 0);
-        break;
-      }
-      default:
-        r->code = fi_close(&region()->fid);
-        if (r->code == 0) (void)regions_.at(q.id).release();
-    }
-  }
-
-  void windows(const Request& q, Reply* r) {
-    if (ops_ == nullptr) {
-      void* ops = nullptr;
-      DOOR(fi_open_ops(&node_->domain()->fid, APERTURE_WINDOW_OPS, 0, &ops, nullptr));
-      ops_ = static_cast<aperture_window_ops*>(ops);
-    }
-    Fid<aperture_window>& window = windows_[q.id];
-    if (window == nullptr) {
-      aperture_window* made = nullptr;
-      DOOR(ops_->allocate(node_->domain(), nullptr, &made));
-      window.reset(made);
-    }
-    if (q.what == Do::invalidate) {
-      r->code = ops_->invalidate(window.get());
-    } else if (q.what == Do::drop) {
-      r->code = fi_close(&window->fid);
-      if (r->code == 0) (void)window.release();
-    } else {
-      bind(q, window.get(), r);
-    }
-  }
-
-  void bind(const Request& q, aperture_window* window, Reply* r) {
-    fid_mr* mr = regions_.at(static_cast<uint32_t>(q.value)).get();
-    const uint64_t base = bases_.at(mr);
-    aperture_window_bind bind{};
-    bind.size = sizeof bind;
-    bind.mr = mr;
-    bind.addr = base + q.parts[0].offset;
-    bind.length = q.parts[0].len;
-    bind.access = q.access;
-    bind.peer = (q.flags & kToPeer) != 0 ? peer_ : FI_ADDR_UNSPEC;
-    if ((q.flags & kToEndpoint) != 0) bind.ep = node_->ep();
-    if ((q.flags & kToSibling) != 0) bind.ep = sibling_->ep();
-    if ((q.flags & kFromZero) != 0) bind.flags = APERTURE_WINDOW_ZERO_BASED;
-    const bool addresses = node_->virtual_addresses() && (q.flags & kFromZero) == 0;
-    r->remote.base = addresses ? bind.addr : 0;
-    r->remote.size = bind.length;
-    r->code = ops_->bind(window, &bind, &r->remote.key);
-  }
-
-  void messages(const Request& q, Reply* r) {
-    Inbox& inbox = inboxes_[q.id];
-    if (q.what == Do::recv) {
-      inbox.bytes.assign(q.value + 1, 0);
-      DOOR(post([&] {
-        return fi_recv(node_->ep(), inbox.bytes.data(), q.value, nullptr, FI_ADDR_UNSPEC,
-                       &inbox.op);
-      }));
-      return;
-    }
-    const Completion c = node_->wait(&inbox.op, q.value == 1 ? 30 : 20000);
-    r->code = c.err;
-    r->value = c.data;
-    r->flags = c.flags;
-    r->remote.size = c.len;
-    // what was sent is the contents of its length
-    if (first_difference({inbox.bytes.data(), c.len}, c.len)) r->code = FI_EIO;
-  }
-
-  struct Inbox {
-    Op op;
-    std::vector<uint8_t> bytes;
-  };
-  std::unique_ptr<Node> node_;
-  std::unique_ptr<Node> sibling_;
-  fi_addr_t peer_ = FI_ADDR_UNSPEC;
-  aperture_window_ops* ops_ = nullptr;
-  std::map<uint32_t, Fid<aperture_window>> windows_;
-  std::map<uint32_t, Inbox> inboxes_;
-  std::map<fid_mr*, uint64_t> bases_;
-  uint8_t* arena_ = nullptr;
-  uint64_t pages_ = 0;
-  std::map<uint32_t, Fid<fid_mr>> regions_;
-  std::map<uint64_t, Fid<fid_cntr>> counters_;
-};
-
-Reply checked(const Reply& r) {
-  if (r.text[0] != '\0') throw DoorError(std::string("the target: ") + r.text, -FI_EOTHER);
-  return r;
-}
-
-class LocalTarget : public Target {
- public:
-  Reply ask(const Request& q) override { return checked(servant_.perform(q)); }
-
- private:
-  Servant servant_;
-};
-
-class RemoteTarget : public Target {
- public:
-  explicit RemoteTarget(const ChildOptions& options) : child_("mr_target", options) {}
-  Reply ask(const Request& q) override {
-    if (!child_.control().put(q)) throw DoorError("asking the target", -FI_ENOTCONN);
-    Reply r;
-    if (!pump_until([&] { return child_.control().ready(); }, 30000) ||
-        !child_.control().get(&r, 0))
-      throw DoorError("the target is silent, or has ended", -FI_ENOTCONN);
-    return checked(r);
-  }
-
- private:
-  Child child_;
-};
-
-Request request(Do what, uint32_t id = 0, uint64_t value = 0) {
-  Request q;
-  q.what = what, q.id = id, q.value = value;
-  return q;
-}
-
-void put_parts(Request& q, const std::vector<Part>& parts) {
-  q.part_count = static_cast<uint32_t>(std::min(parts.size(), kMostParts));
-  std::copy_n(parts.begin(), q.part_count, q.parts);
-}
-
-Request on_pages(Do what, uint64_t page, uint64_t count) {
-  Request q = request(what);
-  q.parts[0] = {page * kPage, count * kPage};
-  return q;
+Part pages(uint64_t page, uint64_t count) {
+  return {page * kPage, count * kPage};
 }
 
 }  // namespace
 
-DOOR_ROLE(mr_target) {
-  Servant servant;
-  bool driving = true, open = false;
-  for (Request q;;) {
-    if (driving && open) pump_until([&] { return control.ready(); }, 1'000'000'000);
-    if (!control.get(&q) || q.what == Do::quit) return 0;
-    open = true;
-    if (q.what == Do::drive) driving = q.value != 0;
-    if (!control.put(servant.perform(q))) return 0;
+Servant::~Servant() {
+  // what is bound to a region goes before it
+  for (const auto& node : {node_.get(), sibling_.get()}) {
+    if (node != nullptr) node->close_endpoint();
   }
+  counters_.clear();
+  windows_.clear();
+  regions_.clear();
+  sibling_.reset();
+  node_.reset();
+  if (arena_ != nullptr) munmap(arena_, pages_ * kPage);
 }
 
-std::vector<uint8_t> Target::open(const Options& options) {
-  Request q = request(Do::open);
-  q.options = options;
-  return name_in(ask(q));
+Name Servant::open(const Options& options) {
+  node_ = std::make_unique<Node>(options);
+  return node_->name();
 }
-std::vector<uint8_t> Target::open_sibling(const Options& options) {
-  Request q = request(Do::sibling);
-  q.options = options;
-  return name_in(ask(q));
+
+Name Servant::open_sibling(const Options& options) {
+  sibling_ = std::make_unique<Node>(options, *node_);
+  return sibling_->name();
 }
-void Target::arena(uint64_t pages) {
-  ask(request(Do::arena, 0, pages));
+
+void Servant::arena(uint64_t pages) {
+  pages_ = pages;
+  void* made = mmap(nullptr, pages_ * kPage, PROT_READ | PROT_WRITE, kAnonymous, -1, 0);
+  if (made == MAP_FAILED) throw DoorError("mmap", -FI_ENOMEM);
+  arena_ = static_cast<uint8_t*>(made);
 }
-void Target::unmap(uint64_t page, uint64_t count) {
-  ask(on_pages(Do::unmap, page, count));
+
+void Servant::unmap(uint64_t page, uint64_t count) {
+  munmap(at(pages(page, count)), count * kPage);
 }
-void Target::map(uint64_t page, uint64_t count) {
-  ask(on_pages(Do::map, page, count));
+
+void Servant::map(uint64_t page, uint64_t count) {
+  mmap(at(pages(page, count)), count * kPage, PROT_READ | PROT_WRITE, kAnonymous | MAP_FIXED, -1,
+       0);
 }
-void Target::protect(uint64_t page, uint64_t count, int prot) {
-  Request q = on_pages(Do::protect, page, count);
-  q.flags = static_cast<uint64_t>(prot);
-  ask(q);
+
+void Servant::protect(uint64_t page, uint64_t count, int prot) {
+  mprotect(at(pages(page, count)), count * kPage, prot);
 }
-void Target::fill(Part part, uint64_t seed) {
-  Request q = request(Do::fill, 0, seed);
-  q.parts[0] = part;
-  ask(q);
+
+bool Servant::holds(Part part, uint64_t seed, uint64_t skip) {
+  return !first_difference({at(part), part.len}, seed, skip);
 }
-bool Target::holds(Part part, uint64_t seed, uint64_t skip) {
-  Request q = request(Do::holds, 0, seed);
-  q.flags = skip;
-  q.parts[0] = part;
-  return ask(q).code == 1;
+
+uint64_t Servant::resident(uint64_t page, uint64_t count) {
+  std::vector<unsigned char> in(count);
+  if (mincore(at(pages(page, count)), count * kPage, in.data()) != 0)
+    throw DoorError("mincore", -FI_ENOMEM);
+  return static_cast<uint64_t>(
+      std::count_if(in.begin(), in.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
-uint64_t Target::resident(uint64_t page, uint64_t count) {
-  return ask(on_pages(Do::resident, page, count)).value;
+
+std::vector<iovec> Servant::iovs_of(const Parts& parts) {
+  std::vector<iovec> out;
+  for (const Part& part : parts) out.push_back({at(part), part.len});
+  return out;
 }
-int Target::reg(uint32_t id, std::initializer_list<Part> parts, uint64_t access, uint64_t flags) {
-  return reg(id, std::vector<Part>(parts), access, flags);
+
+Reply Servant::reg(uint32_t id, const Parts& parts, uint64_t access, uint64_t flags) {
+  // one that nobody else has
+  static uint64_t next_key = (static_cast<uint64_t>(getpid()) & 0xFFF) << 20 | 1;
+  const std::vector<iovec> iov = iovs_of(parts);
+  fid_mr* mr = nullptr;
+  Reply r;
+  r.code = fi_mr_regv(node_->domain(), iov.data(), iov.size(), access, 0, next_key++, flags, &mr,
+                      nullptr);
+  if (r.code != 0) return r;
+  regions_[id].reset(mr);
+  if (node_->virtual_addresses()) {
+    r.remote.base = reinterpret_cast<uint64_t>(iov.front().iov_base);
+  }
+  r.remote.key = fi_mr_key(mr);
+  bases_[mr] = r.remote.base;
+  for (const iovec& part : iov) r.remote.size += part.iov_len;
+  return r;
 }
-int Target::reg(uint32_t id, const std::vector<Part>& parts, uint64_t access, uint64_t flags) {
-  Request q = request(Do::reg, id);
-  q.access = access, q.flags = flags;
-  put_parts(q, parts);
-  const Reply r = ask(q);
-  remote_ = r.remote;
-  return static_cast<int>(r.code);
+
+int Servant::bind_endpoint(uint32_t id, bool sibling) {
+  return fi_mr_bind(regions_.at(id).get(), &(sibling ? sibling_ : node_)->ep()->fid, 0);
 }
-int Target::enable(uint32_t id) {
-  return static_cast<int>(ask(request(Do::enable, id)).code);
+
+int Servant::refresh(uint32_t id, const Parts& parts) {
+  const std::vector<iovec> iov = iovs_of(parts);
+  return fi_mr_refresh(regions_.at(id).get(), iov.empty() ? nullptr : iov.data(), iov.size(), 0);
 }
-int Target::bind_endpoint(uint32_t id, bool sibling) {
-  return static_cast<int>(ask(request(Do::bind_ep, id, sibling ? 1 : 0)).code);
+
+int Servant::bind_counter(uint32_t id, uint32_t number, uint64_t flags) {
+  return fi_mr_bind(regions_.at(id).get(), &counters_.at(number)->fid, flags);
 }
-void Target::open_counter(uint32_t number) {
-  ask(request(Do::open_cntr, 0, number));
+
+aperture_window_ops& Servant::ops() {
+  return window_ops(node_->domain());
 }
-int Target::bind_counter(uint32_t id, uint32_t number, uint64_t flags) {
-  Request q = request(Do::bind_cntr, id, number);
-  q.flags = flags;
-  return static_cast<int>(ask(q).code);
+
+Fid<aperture_window>& Servant::window(uint32_t id) {
+  Fid<aperture_window>& window = windows_[id];
+  if (window == nullptr) window = make_window(node_->domain());
+  return window;
 }
-uint64_t Target::count(uint32_t number) {
-  return ask(request(Do::count, 0, number)).value;
+
+Reply Servant::bind_window(uint32_t id, uint32_t of, Part part, uint64_t access, uint64_t flags) {
+  fid_mr* mr = regions_.at(of).get();
+  aperture_window_bind bind = part_of(mr, bases_.at(mr) + part.offset, part.len, access);
+  if ((flags & kToPeer) != 0) bind.peer = peer_;
+  if ((flags & kToEndpoint) != 0) bind.ep = node_->ep();
+  if ((flags & kToSibling) != 0) bind.ep = sibling_->ep();
+  if ((flags & kFromZero) != 0) bind.flags = APERTURE_WINDOW_ZERO_BASED;
+  const bool addresses = node_->virtual_addresses() && (flags & kFromZero) == 0;
+  Reply r{.remote = {.base = addresses ? bind.addr : 0, .size = bind.length}};
+  r.code = ops().bind(window(id).get(), &bind, &r.remote.key);
+  return r;
 }
+
+void Servant::recv(uint32_t id, uint64_t size) {
+  Inbox& inbox = inboxes_[id];
+  inbox.bytes.assign(size + 1, 0);
+  DOOR(node_->post(fi_recv, inbox.bytes.data(), size, nullptr, FI_ADDR_UNSPEC, &inbox.op));
+}
+
+Reply Servant::received(uint32_t id, int timeout_ms) {
+  Inbox& inbox = inboxes_[id];
+  const Completion c = node_->wait(&inbox.op, timeout_ms);
+  // what was sent is the contents of its length
+  const bool whole = !first_difference({inbox.bytes.data(), c.len}, c.len);
+  return {whole ? c.err : FI_EIO, c.data, c.flags, {.size = c.len}};
+}
+
+DOOR_ROLE(mr_target) {
+  Servant servant;
+  return serve_calls(control, &servant, [&] { return servant.polls(); });
+}
+
 bool Target::counts_to(uint32_t number, uint64_t value) {
   if (!pump_until([&] { return count(number) >= value; }, 10000)) return false;
   pump_for(5);
   return count(number) == value;
-}
-int Target::close_counter(uint32_t number) {
-  return static_cast<int>(ask(request(Do::close_cntr, 0, number)).code);
-}
-void Target::close_endpoint(bool sibling) {
-  ask(request(Do::close_ep, 0, sibling ? 1 : 0));
-}
-int Target::refresh(uint32_t id, const std::vector<Part>& parts) {
-  Request q = request(Do::refresh, id);
-  put_parts(q, parts);
-  return static_cast<int>(ask(q).code);
-}
-int Target::close(uint32_t id) {
-  return static_cast<int>(ask(request(Do::close, id)).code);
-}
-
-void Target::insert(const std::vector<uint8_t>& name) {
-  Request q = request(Do::insert);
-  q.name_len = static_cast<uint32_t>(name.size());
-  std::copy(name.begin(), name.end(), q.name);
-  ask(q);
-}
-int Target::bind_window(uint32_t id, uint32_t of, Part part, uint64_t access, uint64_t flags) {
-  Request q = request(Do::window, id, of);
-  q.access = access, q.flags = flags;
-  put_parts(q, {part});
-  const Reply r = ask(q);
-  if (r.code == 0) window_ = r.remote;
-  return static_cast<int>(r.code);
-}
-int Target::invalidate(uint32_t id) {
-  return static_cast<int>(ask(request(Do::invalidate, id)).code);
-}
-int Target::close_window(uint32_t id) {
-  return static_cast<int>(ask(request(Do::drop, id)).code);
-}
-void Target::recv(uint32_t id, uint64_t size) {
-  ask(request(Do::recv, id, size));
-}
-Reply Target::received(uint32_t id) {
-  return ask(request(Do::received, id));
-}
-bool Target::still_waits(uint32_t id) {
-  return ask(request(Do::received, id, 1)).code == -1;
 }
 
 void PrintTo(const Reached& r, std::ostream* out) {
@@ -411,63 +165,56 @@ void PrintTo(const Reached& r, std::ostream* out) {
 }
 
 Options options_of(int mr_mode, uint64_t more_caps) {
-  Options o;
-  o.caps = FI_MSG | FI_RMA | FI_ATOMIC | more_caps;
-  o.mr_mode = mr_mode;
-  return o;
+  return {.caps = FI_MSG | FI_RMA | FI_ATOMIC | more_caps, .mr_mode = mr_mode};
 }
 
 void Regions::open(const Options& wanted, uint64_t pages,
                    std::vector<std::pair<std::string, std::string>> env) {
-  Options options = wanted;
-  if (GetParam().idle) options.progress = FI_PROGRESS_AUTO;
+  const Options options = progressing(wanted);
   node = std::make_unique<Node>(options);
   if (GetParam().two_processes) {
-    ChildOptions child;
-    child.env = std::move(env);
+    ChildOptions child{.env = std::move(env)};
     if (GetParam().denied) child.env.push_back({"APERTURE_CMA", "deny"});
-    target = std::make_unique<RemoteTarget>(child);
+    target = std::make_unique<Target>("mr_target", child);
   } else {
     for (const auto& [name, value] : env) setenv(name.c_str(), value.c_str(), 1);
     set_here = std::move(env);
-    target = std::make_unique<LocalTarget>();
+    target = std::make_unique<Target>(std::make_unique<Servant>());
   }
   reach(target->open(options));
   target->arena(pages);
   alive();
-  if (GetParam().idle) target->ask(request(Do::drive, 0, 0));
+  if (GetParam().idle) target->stop_polling();
 }
 
 void Regions::TearDown() {
   for (const auto& setting : set_here) unsetenv(setting.first.c_str());
 }
 
-int Regions::settle(int64_t posted, Op& op) {
-  if (posted != 0) throw DoorError("posting", posted);
-  const Completion c = node->wait(&op);
+Remote Regions::registered(uint32_t id, const Parts& parts, uint64_t access, uint64_t flags,
+                           std::source_location where) {
+  const testing::ScopedTrace trace(where.file_name(), static_cast<int>(where.line()), "registered");
+  EXPECT_EQ(target->reg(id, parts, access, flags), 0);
+  return target->remote();
+}
+
+template <typename Call, typename... Args>
+int Regions::carry_out(Call call, Args... args) {
+  const int64_t code = node->run(call, args...);
+  if (code < 0) throw DoorError("posting, or waiting for the completion", code);
   EXPECT_TRUE(node->quiet(1)) << "exactly one completion";
-  return c.err;
+  return static_cast<int>(code);
 }
 
 int Regions::write(const Remote& r, uint64_t offset, size_t len, uint64_t seed) {
   std::vector<uint8_t> bytes(len);
   fill(bytes, seed);
-  Op op;
-  return settle(post([&] {
-                  return fi_write(node->ep(), bytes.data(), len, nullptr, to, r.base + offset,
-                                  r.key, &op);
-                }),
-                op);
+  return carry_out(fi_write, bytes.data(), len, nullptr, to, r.base + offset, r.key);
 }
 
 int Regions::read(const Remote& r, uint64_t offset, size_t len) {
   got.assign(len, 0xcd);
-  Op op;
-  const int err = settle(post([&] {
-                           return fi_read(node->ep(), got.data(), len, nullptr, to, r.base + offset,
-                                          r.key, &op);
-                         }),
-                         op);
+  const int err = carry_out(fi_read, got.data(), len, nullptr, to, r.base + offset, r.key);
   if (err != 0) {
     EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](uint8_t b) { return b == 0xcd; }));
   }
@@ -475,35 +222,21 @@ int Regions::read(const Remote& r, uint64_t offset, size_t len) {
 }
 
 int Regions::add(const Remote& r, uint64_t offset, uint64_t operand) {
-  Op op;
-  return settle(post([&] {
-                  return fi_atomic(node->ep(), &operand, 1, nullptr, to, r.base + offset, r.key,
-                                   FI_UINT64, FI_SUM, &op);
-                }),
-                op);
+  return carry_out(fi_atomic, &operand, 1, nullptr, to, r.base + offset, r.key, FI_UINT64, FI_SUM);
 }
 
 int Regions::fetch(const Remote& r, uint64_t offset, fi_op what) {
   const uint64_t operand = 1;
   got.assign(8, 0xcd);
-  Op op;
-  return settle(post([&] {
-                  return fi_fetch_atomic(node->ep(), &operand, 1, nullptr, got.data(), nullptr, to,
-                                         r.base + offset, r.key, FI_UINT64, what, &op);
-                }),
-                op);
+  return carry_out(fi_fetch_atomic, &operand, 1, nullptr, got.data(), nullptr, to, r.base + offset,
+                   r.key, FI_UINT64, what);
 }
 
 int Regions::compare(const Remote& r, uint64_t offset) {
   const uint64_t operand = 1, with = 2;
   uint64_t result = 0;
-  Op op;
-  return settle(post([&] {
-                  return fi_compare_atomic(node->ep(), &operand, 1, nullptr, &with, nullptr,
-                                           &result, nullptr, to, r.base + offset, r.key, FI_UINT64,
-                                           FI_CSWAP, &op);
-                }),
-                op);
+  return carry_out(fi_compare_atomic, &operand, 1, nullptr, &with, nullptr, &result, nullptr, to,
+                   r.base + offset, r.key, FI_UINT64, FI_CSWAP);
 }
 
 void Regions::refused(const Remote& r, uint64_t offset, size_t len, int err) {
@@ -529,12 +262,9 @@ bool Regions::got_is(uint64_t seed, size_t skip) const {
 
 // A key that nobody has is refused by whoever lives.
 void Regions::alive() {
-  Op op;
   got.assign(8, 0);
-  const int64_t posted = post([&] {
-    return fi_read(node->ep(), got.data(), 8, nullptr, to, 0, 0xdead'0000'0000'0000, &op);
-  });
-  EXPECT_EQ(settle(posted, op), FI_EACCES) << "it answers";
+  EXPECT_EQ(carry_out(fi_read, got.data(), 8, nullptr, to, 0, 0xdead'0000'0000'0000), FI_EACCES)
+      << "it answers";
 }
 
 }  // namespace aperture::doors::mr

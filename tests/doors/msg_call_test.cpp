@@ -3,10 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <memory>
-#include <numeric>
 #include <vector>
 
 #include "doors/fixture.hpp"
@@ -39,16 +36,10 @@ TEST(MsgCall, sendv_and_recvv_gather_and_scatter_up_to_the_limit) {
       std::vector<iovec> in_iov = cut(&in, std::min(parts, rx_limit), size + 99);
       std::vector<void*> desc(parts, nullptr);
       Op send, receive;
-      ASSERT_EQ(post([&] {
-                  return fi_recvv(p.b.ep(), in_iov.data(), desc.data(), in_iov.size(),
-                                  FI_ADDR_UNSPEC, &receive);
-                }),
-                0);
-      ASSERT_EQ(post([&] {
-                  return fi_sendv(p.a.ep(), out_iov.data(), desc.data(), out_iov.size(), p.to_b,
-                                  &send);
-                }),
-                0);
+      ASSERT_EQ(
+          p.b.post(fi_recvv, in_iov.data(), desc.data(), in_iov.size(), FI_ADDR_UNSPEC, &receive),
+          0);
+      ASSERT_EQ(p.a.post(fi_sendv, out_iov.data(), desc.data(), out_iov.size(), p.to_b, &send), 0);
       ASSERT_EQ(p.b.wait(&receive).err, 0);
       ASSERT_EQ(p.a.wait(&send).err, 0);
       ASSERT_FALSE(first_difference(in.span(), seed_of(size))) << size << " in " << parts;
@@ -82,11 +73,9 @@ TEST(MsgCall, inject_takes_every_size_up_to_its_limit_and_the_buffer_is_free_at_
   for (size_t size = 0; size <= limit; size += (size < 300 ? 1 : 97)) {
     Guarded in(size);
     Op receive;
-    ASSERT_EQ(
-        post([&] { return fi_recv(p.b.ep(), in.data(), size, nullptr, FI_ADDR_UNSPEC, &receive); }),
-        0);
+    ASSERT_EQ(p.b.post(fi_recv, in.data(), size, nullptr, FI_ADDR_UNSPEC, &receive), 0);
     fill({source.data(), size}, seed_of(size));
-    ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), source.data(), size, p.to_b); }), 0);
+    ASSERT_EQ(p.a.post(fi_inject, source.data(), size, p.to_b), 0);
     std::memset(source.data(), 0xEE, size);
     ASSERT_EQ(p.b.wait(&receive).err, 0);
     ASSERT_FALSE(first_difference(in.span(), seed_of(size))) << size;
@@ -125,23 +114,15 @@ TEST(MsgCall, a_message_above_max_msg_size_is_refused) {
 }
 
 TEST(MsgCall, remote_cq_data_arrives_with_the_message) {
-  Options options;
-  options.cq_data_size = 4;
-  NodePair p(options);
+  NodePair p({.cq_data_size = 4});
   ASSERT_GE(p.a.info()->domain_attr->cq_data_size, 4u);
   const bool wide = p.a.info()->domain_attr->cq_data_size >= 8;
   for (uint64_t data : {0ull, 1ull, 0xFFFFFFFFull, wide ? 0x8000000000000001ull : 7ull}) {
     for (size_t size : few_sizes()) {
       Guarded out(size, 5), in(size);
       Op send, receive;
-      ASSERT_EQ(post([&] {
-                  return fi_recv(p.b.ep(), in.data(), size, nullptr, FI_ADDR_UNSPEC, &receive);
-                }),
-                0);
-      ASSERT_EQ(post([&] {
-                  return fi_senddata(p.a.ep(), out.data(), size, nullptr, data, p.to_b, &send);
-                }),
-                0);
+      ASSERT_EQ(p.b.post(fi_recv, in.data(), size, nullptr, FI_ADDR_UNSPEC, &receive), 0);
+      ASSERT_EQ(p.a.post(fi_senddata, out.data(), size, nullptr, data, p.to_b, &send), 0);
       const Completion c = p.b.wait(&receive);
       ASSERT_EQ(c.err, 0);
       ASSERT_TRUE(c.flags & FI_REMOTE_CQ_DATA);
@@ -152,22 +133,17 @@ TEST(MsgCall, remote_cq_data_arrives_with_the_message) {
     Op receive;
     uint8_t byte = 0;
     ASSERT_EQ(fi_recv(p.b.ep(), &byte, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
-    ASSERT_EQ(post([&] { return fi_injectdata(p.a.ep(), "x", 1, data, p.to_b); }), 0);
+    ASSERT_EQ(p.a.post(fi_injectdata, "x", 1, data, p.to_b), 0);
     const Completion c = p.b.wait(&receive);
     ASSERT_EQ(c.data, data);
     ASSERT_TRUE(c.flags & FI_REMOTE_CQ_DATA);
     // and a message without data does not carry the flag
-    ASSERT_EQ(fi_recv(p.b.ep(), &byte, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
-    ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "y", 1, p.to_b); }), 0);
-    ASSERT_FALSE(p.b.wait(&receive).flags & FI_REMOTE_CQ_DATA);
+    ASSERT_FALSE(p.pass("y").flags & FI_REMOTE_CQ_DATA);
   }
 }
 
 TEST(MsgCall, selective_completion_reports_only_what_was_asked) {
-  Options options;
-  options.cq_flags = FI_SELECTIVE_COMPLETION;
-  options.counters = true;
-  NodePair p(options);
+  NodePair p({.cq_flags = FI_SELECTIVE_COMPLETION, .counters = true});
   uint8_t in[4] = {};
   Op silent_receive, loud_receive, silent, loud;
   iovec in_iov{&in[1], 1};
@@ -177,8 +153,8 @@ TEST(MsgCall, selective_completion_reports_only_what_was_asked) {
   uint8_t byte = 3;
   iovec out_iov{&byte, 1};
   fi_msg out_message{&out_iov, nullptr, 1, p.to_b, &loud, 0};
-  ASSERT_EQ(post([&] { return fi_send(p.a.ep(), &byte, 1, nullptr, p.to_b, &silent); }), 0);
-  ASSERT_EQ(post([&] { return fi_sendmsg(p.a.ep(), &out_message, FI_COMPLETION); }), 0);
+  ASSERT_EQ(p.a.post(fi_send, &byte, 1, nullptr, p.to_b, &silent), 0);
+  ASSERT_EQ(p.a.post(fi_sendmsg, &out_message, FI_COMPLETION), 0);
   EXPECT_EQ(p.b.wait(&loud_receive).err, 0);
   EXPECT_EQ(p.a.wait(&loud).err, 0);
   EXPECT_EQ(in[0], 3) << "the silent receive did take place";
@@ -189,62 +165,46 @@ TEST(MsgCall, selective_completion_reports_only_what_was_asked) {
 }
 
 TEST(MsgCall, selective_completion_still_reports_errors) {
-  Options options;
-  options.cq_flags = FI_SELECTIVE_COMPLETION;
-  NodePair p(options);
-  uint8_t in = 0;
-  Op receive;
-  ASSERT_EQ(fi_recv(p.b.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
-  ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "12", 2, p.to_b); }), 0);
-  EXPECT_EQ(p.b.wait(&receive).err, FI_ETRUNC);
+  NodePair p({.cq_flags = FI_SELECTIVE_COMPLETION});
+  EXPECT_EQ(p.pass("12").err, FI_ETRUNC);
 }
 
 TEST(MsgCall, op_flags_of_the_endpoint_ask_for_completions) {
-  Options options;
-  options.cq_flags = FI_SELECTIVE_COMPLETION;
-  options.tx_op_flags = FI_COMPLETION;
-  options.rx_op_flags = FI_COMPLETION;
-  NodePair p(options);
+  NodePair p({.cq_flags = FI_SELECTIVE_COMPLETION,
+              .tx_op_flags = FI_COMPLETION,
+              .rx_op_flags = FI_COMPLETION});
   uint8_t in = 0, out = 9;
   Op send, receive;
   ASSERT_EQ(fi_recv(p.b.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
-  ASSERT_EQ(post([&] { return fi_send(p.a.ep(), &out, 1, nullptr, p.to_b, &send); }), 0);
+  ASSERT_EQ(p.a.post(fi_send, &out, 1, nullptr, p.to_b, &send), 0);
   EXPECT_EQ(p.b.wait(&receive).err, 0);
   EXPECT_EQ(p.a.wait(&send).err, 0);
 }
 
 TEST(MsgCall, source_is_reported_where_asked) {
-  Options options;
-  options.caps |= FI_SOURCE;
-  NodePair p(options);
-  uint8_t in = 0, out = 9;
+  NodePair p({.caps = kUsualCaps | FI_SOURCE});
   for (int round = 0; round < 3; ++round) {
-    Op receive;
-    ASSERT_EQ(fi_recv(p.b.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
-    ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), &out, 1, p.to_b); }), 0);
-    const Completion c = p.b.wait(&receive);
+    const Completion c = p.pass("x");
     EXPECT_EQ(c.err, 0);
     EXPECT_EQ(c.source, p.to_a);
   }
 }
 
 TEST(MsgCall, source_of_a_stranger_is_not_available) {
-  Options options;
-  options.caps |= FI_SOURCE;
+  const Options options{.caps = kUsualCaps | FI_SOURCE};
   Node a(options), b(options);
   const fi_addr_t to_b = a.insert(b.name());
   uint8_t in = 0;
   Op receive;
   ASSERT_EQ(fi_recv(b.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
-  ASSERT_EQ(post([&] { return fi_inject(a.ep(), "x", 1, to_b); }), 0);
+  ASSERT_EQ(a.post(fi_inject, "x", 1, to_b), 0);
   const Completion c = b.wait(&receive);
   EXPECT_EQ(c.err, 0);
   EXPECT_EQ(c.source, FI_ADDR_NOTAVAIL);
 }
 
 TEST(MsgCall, directed_receive_takes_only_its_sender) {
-  Options options;
-  options.caps |= FI_DIRECTED_RECV | FI_SOURCE;
+  const Options options{.caps = kUsualCaps | FI_DIRECTED_RECV | FI_SOURCE};
   Node target(options), one(options), two(options);
   const fi_addr_t from_one = target.insert(one.name());
   const fi_addr_t from_two = target.insert(two.name());
@@ -257,12 +217,12 @@ TEST(MsgCall, directed_receive_takes_only_its_sender) {
       ASSERT_EQ(fi_recv(target.ep(), &in_one, 1, nullptr, from_one, &receive_one), 0);
     };
     if (expected) post_receives();
-    ASSERT_EQ(post([&] { return fi_inject(one.ep(), "1", 1, one_to); }), 0);
+    ASSERT_EQ(one.post(fi_inject, "1", 1, one_to), 0);
     pump_for(5);
     if (expected) {
       EXPECT_EQ(in_two, 0) << "a message of `one` went into the receive for `two`";
     }
-    ASSERT_EQ(post([&] { return fi_inject(two.ep(), "2", 1, two_to); }), 0);
+    ASSERT_EQ(two.post(fi_inject, "2", 1, two_to), 0);
     pump_for(5);
     if (!expected) post_receives();
     EXPECT_EQ(target.wait(&receive_two).source, from_two);
@@ -280,7 +240,7 @@ TEST(MsgCall, cancel_ends_a_receive_once_and_the_next_one_gets_the_message) {
   ASSERT_EQ(fi_recv(p.b.ep(), &second, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
   EXPECT_EQ(fi_cancel(&p.b.ep()->fid, &canceled), 0);
   EXPECT_EQ(p.b.wait(&canceled).err, FI_ECANCELED);
-  ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "m", 1, p.to_b); }), 0);
+  ASSERT_EQ(p.a.post(fi_inject, "m", 1, p.to_b), 0);
   EXPECT_EQ(p.b.wait(&receive).err, 0);
   EXPECT_EQ(first, 0);
   EXPECT_EQ(second, 'm');
@@ -295,11 +255,7 @@ TEST(MsgCall, cancel_ends_a_receive_once_and_the_next_one_gets_the_message) {
 
 TEST(MsgCall, back_pressure_is_eagain_and_nothing_is_lost) {
   NodePair p;
-  uint8_t hello = 0;
-  Op first;
-  ASSERT_EQ(fi_recv(p.b.ep(), &hello, 1, nullptr, FI_ADDR_UNSPEC, &first), 0);
-  ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "h", 1, p.to_b); }), 0);
-  ASSERT_EQ(p.b.wait(&first).err, 0) << "now they are connected";
+  ASSERT_EQ(p.pass("h").err, 0) << "now they are connected";
   constexpr size_t kTarget = 20000;
   size_t sent = 0, refused = 0;
   // nobody reads the target's queue and no receive is posted: the sender must be held up or be
@@ -320,11 +276,7 @@ TEST(MsgCall, back_pressure_is_eagain_and_nothing_is_lost) {
   ASSERT_GT(sent, 0u);
   for (uint64_t i = 0; i < sent; ++i) {
     uint64_t in = ~0ull;
-    Op receive;
-    ASSERT_EQ(
-        post([&] { return fi_recv(p.b.ep(), &in, sizeof in, nullptr, FI_ADDR_UNSPEC, &receive); }),
-        0);
-    ASSERT_EQ(p.b.wait(&receive).err, 0) << i;
+    ASSERT_EQ(p.b.run(fi_recv, &in, sizeof in, nullptr, FI_ADDR_UNSPEC), 0) << i;
     ASSERT_EQ(in, i);
   }
   EXPECT_TRUE(p.b.quiet());
@@ -345,8 +297,7 @@ TEST(MsgCall, more_receives_than_the_queue_holds_are_eagain_and_all_taken_in_are
     EXPECT_GE(posted, p.b.info()->rx_attr->size);
   }
   const size_t n = std::min<size_t>(posted, 5000);
-  for (uint64_t i = 0; i < n; ++i)
-    ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), &i, sizeof i, p.to_b); }), 0);
+  for (uint64_t i = 0; i < n; ++i) ASSERT_EQ(p.a.post(fi_inject, &i, sizeof i, p.to_b), 0);
   for (uint64_t i = 0; i < n; ++i) ASSERT_EQ(p.b.wait(&ops[i]).err, 0);
   for (uint64_t i = 0; i < n; ++i) ASSERT_EQ(in[i], i);
 }

@@ -2,8 +2,6 @@
 // data, selective completion, truncation, order and back-pressure.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "doors/side.hpp"
 
 namespace aperture::doors {

@@ -13,58 +13,29 @@ constexpr uint64_t kMessage = FI_RECV | FI_MSG;
 constexpr uint64_t kCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_MULTI_RECV;
 
 Options multi_options(size_t min_multi_recv = 0) {
-  Options o;
-  o.caps = kCaps | FI_SOURCE;
-  o.min_multi_recv = min_multi_recv;
-  o.counters = true;
-  return o;
-}
-
-struct Place {
-  const char* name;
-  Topology topology;
-  bool denied = false;
-};
-void PrintTo(const Place& p, std::ostream* out) {
-  *out << p.name;
+  return {.caps = kCaps | FI_SOURCE, .counters = true, .min_multi_recv = min_multi_recv};
 }
 
 class MultiRecv : public testing::TestWithParam<Place> {
  protected:
   void open(const Options& options) {
-    ChildOptions child;
-    if (GetParam().denied) child.env.push_back({"APERTURE_CMA", "deny"});
-    duo = make_duo(GetParam().topology, options, child);
+    duo = make_duo(GetParam().topology, options, child_denying(GetParam().denied));
   }
   Side& to() { return *duo.second; }
   Side& from() { return *duo.first; }
   void post(uint32_t id, size_t size, uint64_t flags = FI_MULTI_RECV,
             fi_addr_t peer = FI_ADDR_UNSPEC) {
-    Request q;
-    q.ask = Ask::receive;
-    q.id = id;
-    q.size = size;
-    q.flags = flags;
-    q.addr = peer;
-    to().ask(q);
+    to().ask({.ask = Ask::receive, .id = id, .addr = peer, .size = size, .flags = flags});
   }
   // The next completion of the receiving side that belongs to a receive.
   Reply next() {
-    Request q;
-    q.ask = Ask::wait_any;
     for (;;) {
-      const Reply r = to().ask(q);
+      const Reply r = to().wait_any();
       if (r.completion.err != 0 || (r.completion.flags & FI_SEND) == 0) return r;
     }
   }
   bool holds(uint32_t id, uint64_t offset, size_t size, uint64_t seed) {
-    Request q;
-    q.ask = Ask::verify;
-    q.id = id;
-    q.offset = offset;
-    q.size = size;
-    q.seed = seed;
-    return to().ask(q).status == 1;
+    return to().verify(id, size, seed, offset);
   }
   void send(uint32_t id, size_t size, uint64_t seed) { from().send(id, duo.to_second, size, seed); }
   Duo duo;
@@ -75,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(places, MultiRecv,
                                          Place{"two_domains", Topology::two_domains},
                                          Place{"processes", Topology::two_processes},
                                          Place{"processes_denied", Topology::two_processes, true}),
-                         [](const auto& p) { return std::string(p.param.name); });
+                         kByName);
 
 TEST_P(MultiRecv, messages_of_all_sizes_are_packed_and_the_last_releases) {
   open(multi_options(1000));
@@ -106,7 +77,7 @@ TEST_P(MultiRecv, messages_of_all_sizes_are_packed_and_the_last_releases) {
   EXPECT_TRUE(to().counts_to(FI_RECV, few_sizes().size() + 1));
 }
 
-TEST_P(MultiRecv, many_at_once_and_large_ones_among_them) {
+TEST_P(MultiRecv, takes_many_at_once_and_large_ones_among_them) {
   open(multi_options(301 * kKiB));
   constexpr uint32_t kMessages = 60;
   const size_t sizes[] = {8, 3000, 300 * kKiB, 100, 20000};
@@ -280,13 +251,13 @@ TEST(MultiRecvCalls, a_change_of_the_option_is_for_buffers_posted_later) {
   ASSERT_EQ(fi_setopt(&node.ep()->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &larger, 8), 0);
   m.context = &late;
   ASSERT_EQ(fi_recvmsg(node.ep(), &m, FI_MULTI_RECV), 0);
-  ASSERT_EQ(post([&] { return fi_inject(node.ep(), "12345678", 8, self); }), 0);
+  ASSERT_EQ(node.post(fi_inject, "12345678", 8, self), 0);
   EXPECT_EQ(node.wait(&early).flags, kMessage) << "56 of 64 are left";
   for (int i = 0; i < 7; ++i) {
-    ASSERT_EQ(post([&] { return fi_inject(node.ep(), "12345678", 8, self); }), 0);
+    ASSERT_EQ(node.post(fi_inject, "12345678", 8, self), 0);
     EXPECT_EQ(node.wait(&early).flags, i == 6 ? kMessage | FI_MULTI_RECV : kMessage);
   }
-  ASSERT_EQ(post([&] { return fi_inject(node.ep(), "12345678", 8, self); }), 0);
+  ASSERT_EQ(node.post(fi_inject, "12345678", 8, self), 0);
   EXPECT_EQ(node.wait(&late).flags, kMessage | FI_MULTI_RECV) << "56 are less than 60";
 }
 
@@ -330,7 +301,7 @@ TEST(MultiRecvCalls, closing_the_endpoint_leaves_its_buffer_alone) {
   Op op;
   fi_msg m{&iov, nullptr, 1, FI_ADDR_UNSPEC, &op, 0};
   ASSERT_EQ(fi_recvmsg(p.b.ep(), &m, FI_MULTI_RECV), 0);
-  ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "1", 1, p.to_b); }), 0);
+  ASSERT_EQ(p.a.post(fi_inject, "1", 1, p.to_b), 0);
   EXPECT_EQ(p.b.wait(&op).flags, kMessage);
   p.b.close_endpoint();
   const Completion c = p.b.wait(&op);

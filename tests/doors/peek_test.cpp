@@ -11,28 +11,19 @@ namespace {
 class Peek : public testing::TestWithParam<size_t> {
  protected:
   static Options with_source() {
-    Options options;
-    options.caps |= FI_SOURCE | FI_DIRECTED_RECV;
-    options.cq_data_size = 4;
-    return options;
+    return {.caps = kUsualCaps | FI_SOURCE | FI_DIRECTED_RECV, .cq_data_size = 4};
   }
   void send(uint64_t tag, size_t size, uint64_t seed, uint64_t data = 0x77) {
     out_ = std::make_unique<Guarded>(size, seed);
-    ASSERT_EQ(post([&] {
-                return fi_tsenddata(p.a.ep(), out_->data(), size, nullptr, data, p.to_b, tag,
-                                    &send_op_);
-              }),
-              0);
+    ASSERT_EQ(p.a.post(fi_tsenddata, out_->data(), size, nullptr, data, p.to_b, tag, &send_op_), 0);
   }
   // One request; waits for what it finds.
   Completion look(uint64_t tag, uint64_t flags, Op* op, uint64_t ignore = 0,
                   fi_addr_t from = FI_ADDR_UNSPEC) {
     fi_msg_tagged m{nullptr, nullptr, 0, from, tag, ignore, op, 0};
-    const int64_t r = post([&] { return fi_trecvmsg(p.b.ep(), &m, flags); });
+    const int64_t r = p.b.post(fi_trecvmsg, &m, flags);
     if (r == -FI_ENOMSG) {  // some providers answer at once
-      Completion c;
-      c.err = FI_ENOMSG;
-      return c;
+      return {.err = FI_ENOMSG};
     }
     EXPECT_EQ(r, 0);
     return p.b.wait(op);
@@ -50,7 +41,7 @@ class Peek : public testing::TestWithParam<size_t> {
     Guarded in(size);
     iovec iov{in.data(), size};
     fi_msg_tagged m{&iov, nullptr, 1, FI_ADDR_UNSPEC, tag, 0, op, 0};
-    ASSERT_EQ(post([&] { return fi_trecvmsg(p.b.ep(), &m, flags); }), 0);
+    ASSERT_EQ(p.b.post(fi_trecvmsg, &m, flags), 0);
     const Completion c = p.b.wait(op);
     ASSERT_EQ(c.err, 0);
     ASSERT_EQ(c.len, size);

@@ -7,13 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <vector>
 
-#include "aperture/fi_window.h"
-#include "doors/fixture.hpp"
+#include "doors/window.hpp"
 
 namespace {
 
@@ -76,11 +74,9 @@ class MappedFile {
 };
 
 Options pmem_options() {
-  Options o;
-  o.caps = FI_MSG | FI_RMA | FI_RMA_PMEM | FI_RMA_EVENT;
-  o.remote_counters = true;
-  o.counters = true;
-  return o;
+  return {.caps = FI_MSG | FI_RMA | FI_RMA_PMEM | FI_RMA_EVENT,
+          .counters = true,
+          .remote_counters = true};
 }
 
 class Persistent : public testing::Test {
@@ -101,7 +97,7 @@ class Persistent : public testing::Test {
     iovec iov{source.data(), n};
     Op op;
     fi_msg_rma m{&iov, nullptr, 1, pair.to_b, ranges.data(), ranges.size(), &op, data};
-    const int64_t rc = post([&] { return fi_writemsg(pair.a.ep(), &m, flags | FI_COMPLETION); });
+    const int64_t rc = pair.a.post(fi_writemsg, &m, flags | FI_COMPLETION);
     return rc != 0 ? static_cast<int>(rc) : pair.a.wait(&op).err;
   }
   NodePair pair{pmem_options()};
@@ -200,22 +196,12 @@ TEST_F(Persistent, memory_that_is_no_file_cannot_be_registered_so) {
 class PersistentWindow : public Persistent {
  protected:
   void SetUp() override {
-    void* ops = nullptr;
-    ASSERT_EQ(fi_open_ops(&pair.b.domain()->fid, APERTURE_WINDOW_OPS, 0, &ops, nullptr), 0);
-    ops_ = static_cast<aperture_window_ops*>(ops);
-    aperture_window* made = nullptr;
-    ASSERT_EQ(ops_->allocate(pair.b.domain(), nullptr, &made), 0);
-    window_.reset(made);
+    ops_ = &mr::window_ops(pair.b.domain());
+    window_ = mr::make_window(pair.b.domain());
   }
   // Over the region's bytes from 8192 to 16384; peers give offsets from its own start.
   uint64_t bind_to(fid_mr* mr) {
-    aperture_window_bind bind{};
-    bind.size = sizeof bind;
-    bind.mr = mr;
-    bind.addr = 8192;
-    bind.length = 8192;
-    bind.access = FI_REMOTE_WRITE;
-    bind.peer = FI_ADDR_UNSPEC;
+    const aperture_window_bind bind = mr::part_of(mr, 8192, 8192, FI_REMOTE_WRITE);
     uint64_t key = 0;
     EXPECT_EQ(ops_->bind(window_.get(), &bind, &key), 0);
     return key;
@@ -260,17 +246,11 @@ TEST(PersistentCaps, the_level_can_be_the_default_of_an_endpoint) {
   o.tx_op_flags = FI_COMMIT_COMPLETE;
   NodePair pair(o);
   MappedFile file;
-  fid_mr* mr = nullptr;
-  ASSERT_EQ(fi_mr_reg(pair.b.domain(), file.at(), kSize, FI_REMOTE_WRITE, 0, 1, FI_RMA_PMEM, &mr,
-                      nullptr),
-            0);
-  const Fid<fid_mr> region(mr);
+  const Fid<fid_mr> mr =
+      registered(pair.b.domain(), file.at(), kSize, FI_REMOTE_WRITE, 1, FI_RMA_PMEM);
   forget_syncs();
-  Op op;
   const uint64_t value = 1;
-  ASSERT_EQ(post([&] { return fi_write(pair.a.ep(), &value, 8, nullptr, pair.to_b, 64, 1, &op); }),
-            0);
-  ASSERT_EQ(pair.a.wait(&op).err, 0);
+  ASSERT_EQ(pair.a.run(fi_write, &value, 8, nullptr, pair.to_b, 64, 1), 0);
   EXPECT_TRUE(was_synced(file.at() + 64, 8));
 }
 

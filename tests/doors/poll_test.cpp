@@ -1,9 +1,6 @@
 // fi_poll(3): poll sets and wait sets; real, or refused with a code.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <vector>
-
 #include "doors/fixture.hpp"
 
 namespace aperture::doors {
@@ -17,22 +14,14 @@ class PollSet : public testing::Test {
     const int code = fi_poll_open(node.domain(), &attr, &raw);
     if (code != 0) {
       EXPECT_TRUE(code == -FI_ENOSYS || code == -FI_EOPNOTSUPP) << code;
+      EXPECT_FALSE(on_aperture()) << "offered here";
       GTEST_SKIP() << "refused with " << code;
     }
     set.reset(raw);
   }
   Fid<fid_cq> open_cq(void* context) {
-    fi_cq_attr attr{};
-    attr.format = FI_CQ_FORMAT_TAGGED;
-    fid_cq* cq = nullptr;
-    EXPECT_EQ(fi_cq_open(node.domain(), &attr, &cq, context), 0);
-    return Fid<fid_cq>(cq);
-  }
-  Fid<fid_cntr> open_cntr(void* context) {
-    fi_cntr_attr attr{};
-    fid_cntr* cntr = nullptr;
-    EXPECT_EQ(fi_cntr_open(node.domain(), &attr, &cntr, context), 0);
-    return Fid<fid_cntr>(cntr);
+    fi_cq_attr attr{.format = FI_CQ_FORMAT_TAGGED};
+    return DOOR_MADE(fi_cq_open, node.domain(), &attr, context);
   }
   Node node;
   Fid<fid_cq> own_cq;
@@ -47,7 +36,8 @@ TEST_F(PollSet, of_nothing_has_nothing) {
 
 TEST_F(PollSet, tells_the_context_of_a_counter_that_moved) {
   int mark = 0;
-  own_cntr = open_cntr(&mark);
+  fi_cntr_attr attr{};
+  own_cntr = DOOR_MADE(fi_cntr_open, node.domain(), &attr, &mark);
   ASSERT_EQ(fi_poll_add(set.get(), &own_cntr->fid, 0), 0);
   fi_poll(set.get(), contexts, 8);
   fi_cntr_add(own_cntr.get(), 1);
@@ -62,23 +52,19 @@ TEST_F(PollSet, tells_the_context_of_a_queue_with_entries) {
   int mark = 0;
   own_cq = open_cq(&mark);
   Info info(fi_dupinfo(node.info()));
-  fid_ep* raw = nullptr;
-  ASSERT_EQ(fi_endpoint(node.domain(), info.get(), &raw, nullptr), 0);
-  Fid<fid_ep> ep(raw);
+  Fid<fid_ep> ep = DOOR_MADE(fi_endpoint, node.domain(), info.get());
+  fid_ep* raw = ep.get();
   ASSERT_EQ(fi_ep_bind(raw, &node.av()->fid, 0), 0);
   ASSERT_EQ(fi_ep_bind(raw, &own_cq->fid, FI_TRANSMIT | FI_RECV), 0);
   ASSERT_EQ(fi_enable(raw), 0);
   ASSERT_EQ(fi_poll_add(set.get(), &own_cq->fid, 0), 0);
   EXPECT_EQ(fi_poll(set.get(), contexts, 8), 0);
-  uint8_t name[256];
-  size_t len = sizeof name;
-  ASSERT_EQ(fi_getname(&raw->fid, name, &len), 0);
-  const fi_addr_t to = node.insert({name, name + len});
+  const fi_addr_t to = node.insert(name_of(&raw->fid));
   uint8_t in = 0;
   Op op;
   ASSERT_EQ(fi_recv(raw, &in, 1, nullptr, FI_ADDR_UNSPEC, &op), 0);
-  ASSERT_EQ(post([&] { return fi_inject(node.ep(), "x", 1, to); }), 0);
-  // the poll set drives the queue by itself
+  ASSERT_EQ(node.post(fi_inject, "x", 1, to), 0);
+  // the poll set progresses the queue by itself
   int got = 0;
   EXPECT_TRUE(pump_until([&] { return (got = fi_poll(set.get(), contexts, 8)) != 0; }));
   EXPECT_EQ(got, 1);
@@ -110,8 +96,7 @@ TEST(WaitSet, opens_for_each_object_or_refuses_it) {
   Node node;
   for (fi_wait_obj wait :
        {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD, FI_WAIT_POLLFD}) {
-    fi_wait_attr attr{};
-    attr.wait_obj = wait;
+    fi_wait_attr attr{.wait_obj = wait};
     fid_wait* raw = nullptr;
     const int code = fi_wait_open(node.fabric(), &attr, &raw);
     if (code != 0) {
@@ -131,13 +116,10 @@ TEST(WaitSet, bad_attributes_are_refused) {
   Node node;
   fid_wait* raw = nullptr;
   for (fi_wait_obj wait : {FI_WAIT_NONE, FI_WAIT_SET, no_such_value<fi_wait_obj>(66)}) {
-    fi_wait_attr attr{};
-    attr.wait_obj = wait;
+    fi_wait_attr attr{.wait_obj = wait};
     EXPECT_LT(fi_wait_open(node.fabric(), &attr, &raw), 0) << wait;
   }
-  fi_wait_attr attr{};
-  attr.wait_obj = FI_WAIT_UNSPEC;
-  attr.flags = 1ull << 60;
+  fi_wait_attr attr{.wait_obj = FI_WAIT_UNSPEC, .flags = 1ull << 60};
   EXPECT_LT(fi_wait_open(node.fabric(), &attr, &raw), 0);
   EXPECT_EQ(raw, nullptr);
 }

@@ -4,7 +4,6 @@
 #include <rdma/fi_atomic.h>
 
 #include <algorithm>
-#include <ostream>
 #include <string>
 
 #include "doors/rma_setting.hpp"
@@ -12,7 +11,6 @@
 namespace aperture::doors {
 namespace {
 
-constexpr uint32_t kOp = 1;
 constexpr uint32_t kRegion = 2;
 constexpr uint64_t kSeed = 4321;
 
@@ -29,9 +27,7 @@ class RawKey : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
     if (!on_aperture()) GTEST_SKIP() << provider_name() << " has no raw keys";
-    Options options;
-    options.caps |= FI_ATOMIC;
-    duo = open_setting(GetParam(), options);
+    duo = open_setting(GetParam(), {.caps = kUsualCaps | FI_ATOMIC});
   }
   void TearDown() override {
     for (const uint64_t key : mapped) EXPECT_EQ(fi_mr_unmap_key(domain(), key), 0);
@@ -52,21 +48,17 @@ class RawKey : public testing::TestWithParam<Setting> {
     std::erase(mapped, remote.key);
   }
   void expect_reach(const Remote& remote) {
-    duo.first->write(kOp, duo.to_second, remote.size, 99, remote);
-    EXPECT_EQ(duo.first->wait(kOp).err, 0);
-    duo.first->read(kOp, duo.to_second, remote.size, remote);
-    EXPECT_EQ(duo.first->wait(kOp).err, 0);
-    EXPECT_TRUE(duo.first->verify(kOp, remote.size, 99));
+    EXPECT_EQ(duo.write(remote.size, 99, remote).err, 0);
+    EXPECT_EQ(duo.read(remote.size, remote).err, 0);
+    EXPECT_TRUE(duo.first->verify(Duo::kRead, remote.size, 99));
   }
   // Accepted by the call, refused by the owner.
   void expect_refused(const Remote& remote) {
-    duo.first->write(kOp, duo.to_second, remote.size, 99, remote);
-    EXPECT_EQ(duo.first->wait(kOp).err, FI_EACCES);
+    EXPECT_EQ(duo.write(remote.size, 99, remote).err, FI_EACCES);
     EXPECT_TRUE(duo.first->quiet(2)) << "exactly one completion";
-    duo.first->read(kOp, duo.to_second, remote.size, remote);
-    EXPECT_EQ(duo.first->wait(kOp).err, FI_EACCES);
+    EXPECT_EQ(duo.read(remote.size, remote).err, FI_EACCES);
     EXPECT_TRUE(duo.first->quiet(2)) << "exactly one completion";
-    EXPECT_TRUE(duo.first->untouched(kOp));
+    EXPECT_TRUE(duo.first->untouched(Duo::kRead));
   }
   void expect_not_posted(uint64_t key, uint64_t addr) {
     fid_ep* ep = duo.first->node()->ep();
@@ -74,19 +66,13 @@ class RawKey : public testing::TestWithParam<Setting> {
     char memory[16] = {};
     uint64_t one = 1, old = 0;
     Op op;
-    EXPECT_EQ(post([&] { return fi_write(ep, memory, 8, nullptr, to, addr, key, &op); }),
+    EXPECT_EQ(post(fi_write, ep, memory, 8, nullptr, to, addr, key, &op), -FI_ENOKEY);
+    EXPECT_EQ(post(fi_read, ep, memory, 8, nullptr, to, addr, key, &op), -FI_ENOKEY);
+    EXPECT_EQ(post(fi_inject_write, ep, memory, 8, to, addr, key), -FI_ENOKEY);
+    EXPECT_EQ(post(fi_atomic, ep, &one, 1, nullptr, to, addr, key, FI_UINT64, FI_SUM, &op),
               -FI_ENOKEY);
-    EXPECT_EQ(post([&] { return fi_read(ep, memory, 8, nullptr, to, addr, key, &op); }),
-              -FI_ENOKEY);
-    EXPECT_EQ(post([&] { return fi_inject_write(ep, memory, 8, to, addr, key); }), -FI_ENOKEY);
-    EXPECT_EQ(post([&] {
-                return fi_atomic(ep, &one, 1, nullptr, to, addr, key, FI_UINT64, FI_SUM, &op);
-              }),
-              -FI_ENOKEY);
-    EXPECT_EQ(post([&] {
-                return fi_fetch_atomic(ep, &one, 1, nullptr, &old, nullptr, to, addr, key,
-                                       FI_UINT64, FI_SUM, &op);
-              }),
+    EXPECT_EQ(post(fi_fetch_atomic, ep, &one, 1, nullptr, &old, nullptr, to, addr, key, FI_UINT64,
+                   FI_SUM, &op),
               -FI_ENOKEY);
     EXPECT_TRUE(duo.first->quiet(2)) << "no completion";
   }
@@ -159,10 +145,8 @@ TEST_P(RawKey, atomics_need_it_too) {
   uint64_t value = 40, old = 0, cmp = 42;
   Op op;
   const auto fetch = [&](const Remote& r, fi_op what) {
-    return post([&] {
-      return fi_fetch_atomic(ep, &value, 1, nullptr, &old, nullptr, duo.to_second, r.base, r.key,
-                             FI_UINT64, what, &op);
-    });
+    return post(fi_fetch_atomic, ep, &value, 1, nullptr, &old, nullptr, duo.to_second, r.base,
+                r.key, FI_UINT64, what, &op);
   };
   ASSERT_EQ(fetch(good, FI_ATOMIC_WRITE), 0);
   ASSERT_EQ(node.wait(&op).err, 0);
@@ -173,13 +157,9 @@ TEST_P(RawKey, atomics_need_it_too) {
   ASSERT_EQ(node.wait(&op).err, 0);
   EXPECT_EQ(old, 40u);
   value = 7;
-  ASSERT_EQ(post([&] {
-              return fi_compare_atomic(ep, &value, 1, nullptr, &cmp, nullptr, &old, nullptr,
-                                       duo.to_second, good.base, good.key, FI_UINT64, FI_CSWAP,
-                                       &op);
-            }),
+  ASSERT_EQ(node.run_at(ep, fi_compare_atomic, &value, 1, nullptr, &cmp, nullptr, &old, nullptr,
+                        duo.to_second, good.base, good.key, FI_UINT64, FI_CSWAP),
             0);
-  ASSERT_EQ(node.wait(&op).err, 0);
   EXPECT_EQ(old, 42u);
 
   // several ranges: each shows its own
@@ -187,10 +167,10 @@ TEST_P(RawKey, atomics_need_it_too) {
   fi_ioc operand{two, 2};
   fi_rma_ioc ranges[2] = {{good.base, 1, good.key}, {good.base + 64, 1, wrong.key}};
   fi_msg_atomic message{&operand, nullptr, 1, duo.to_second, ranges, 2, FI_UINT64, FI_SUM, &op, 0};
-  ASSERT_EQ(post([&] { return fi_atomicmsg(ep, &message, 0); }), 0);
+  ASSERT_EQ(post(fi_atomicmsg, ep, &message, 0), 0);
   EXPECT_EQ(node.wait(&op).err, FI_EACCES);
   ranges[1] = {good.base + 64, 1, map(good).key};
-  ASSERT_EQ(post([&] { return fi_atomicmsg(ep, &message, 0); }), 0);
+  ASSERT_EQ(post(fi_atomicmsg, ep, &message, 0), 0);
   EXPECT_EQ(node.wait(&op).err, 0);
   value = 0;
   ASSERT_EQ(fetch(good, FI_ATOMIC_READ), 0);
@@ -212,7 +192,7 @@ TEST_P(RawKey, several_ranges_show_a_key_each) {
     fi_rma_iov ranges[2] = {{first.base, half, first.key}, {wrong.base, half, wrong.key}};
     Op op;
     fi_msg_rma message{&iov, nullptr, 1, duo.to_second, ranges, 2, &op, 0};
-    ASSERT_EQ(post([&] { return fi_writemsg(ep, &message, 0); }), 0);
+    ASSERT_EQ(post(fi_writemsg, ep, &message, 0), 0);
     EXPECT_EQ(node.wait(&op).err, FI_EACCES);
     EXPECT_TRUE(duo.second->region_verify(kRegion, kSeed)) << "all ranges, or none";
     EXPECT_TRUE(duo.second->region_verify(kRegion + 1, kSeed));
@@ -222,11 +202,11 @@ TEST_P(RawKey, several_ranges_show_a_key_each) {
   fi_rma_iov ranges[2] = {{first.base, 100, first.key}, {second.base, 100, second.key}};
   Op op;
   fi_msg_rma message{&iov, nullptr, 1, duo.to_second, ranges, 2, &op, 0};
-  ASSERT_EQ(post([&] { return fi_writemsg(ep, &message, 0); }), 0);
+  ASSERT_EQ(post(fi_writemsg, ep, &message, 0), 0);
   EXPECT_EQ(node.wait(&op).err, 0);
   std::vector<uint8_t> back(200);
   iov.iov_base = back.data();
-  ASSERT_EQ(post([&] { return fi_readmsg(ep, &message, 0); }), 0);
+  ASSERT_EQ(post(fi_readmsg, ep, &message, 0), 0);
   EXPECT_EQ(node.wait(&op).err, 0);
   EXPECT_EQ(back, memory);
 }
@@ -253,11 +233,7 @@ class RawKeyCall : public testing::Test {
   void SetUp() override {
     if (!on_aperture()) GTEST_SKIP() << provider_name() << " has no raw keys";
   }
-  static Options raw(int mr_mode = FI_MR_RAW) {
-    Options o;
-    o.mr_mode = mr_mode;
-    return o;
-  }
+  static Options raw(int mr_mode = FI_MR_RAW) { return {.mr_mode = mr_mode}; }
 };
 
 TEST_F(RawKeyCall, mr_key_size_tells_the_size) {
@@ -331,8 +307,7 @@ TEST_F(RawKeyCall, a_domain_waits_for_its_mapped_keys) {
     Info info = get_info(raw(is_raw ? FI_MR_RAW : 0));
     fid_fabric* fabric = nullptr;
     DOOR(fi_fabric(info->fabric_attr, &fabric, nullptr));
-    fid_domain* domain = nullptr;
-    DOOR(fi_domain(fabric, info.get(), &domain, nullptr));
+    fid_domain* domain = DOOR_MADE(fi_domain, fabric, info.get()).release();
     const uint8_t bytes[16] = {1, 2, 3};
     const size_t size = is_raw ? 16 : 8;
     const uint64_t first = map_raw(domain, bytes, size);
@@ -360,7 +335,7 @@ TEST_F(RawKeyCall, without_the_bit_a_key_can_be_used_mapped_or_not) {
   EXPECT_EQ(key, fi_mr_key(region.mr()));
   Op op;
   const auto write = [&] {
-    return post([&] { return fi_write(p.a.ep(), "12345678", 8, nullptr, p.to_b, base, key, &op); });
+    return p.a.post(fi_write, "12345678", 8, nullptr, p.to_b, base, key, &op);
   };
   ASSERT_EQ(write(), 0);
   EXPECT_EQ(p.a.wait(&op).err, 0);
@@ -381,7 +356,7 @@ TEST_F(RawKeyCall, a_domain_with_raw_keys_reaches_regions_of_one_without) {
   ASSERT_EQ(fi_mr_raw_attr(region.mr(), &base, bytes, &size, 0), 0);
   Op op;
   const auto write = [&](uint64_t key) {
-    return post([&] { return fi_write(with.ep(), "12345678", 8, nullptr, to, base, key, &op); });
+    return with.post(fi_write, "12345678", 8, nullptr, to, base, key, &op);
   };
   EXPECT_EQ(write(fi_mr_key(region.mr())), -FI_ENOKEY);
   const uint64_t key = map_raw(with.domain(), bytes, size);

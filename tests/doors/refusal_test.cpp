@@ -14,7 +14,6 @@
 namespace aperture::doors {
 namespace {
 
-constexpr uint32_t kOp = 1;
 constexpr uint32_t kRegion = 2;
 constexpr uint64_t kSeed = 1234;
 
@@ -33,21 +32,20 @@ class Refusal : public testing::TestWithParam<Setting> {
     read_refused(remote, offset, len);
   }
   void write_refused(const Remote& remote, uint64_t offset, size_t len) {
-    duo.first->write(kOp, duo.to_second, len, 99, remote, offset);
-    EXPECT_EQ(duo.first->wait(kOp).err, FI_EACCES) << "write";
+    EXPECT_EQ(duo.write(len, 99, remote, offset).err, FI_EACCES) << "write";
     EXPECT_TRUE(duo.first->quiet(2)) << "exactly one completion";
   }
   void read_refused(const Remote& remote, uint64_t offset, size_t len) {
-    duo.first->read(kOp, duo.to_second, len, remote, offset);
-    EXPECT_EQ(duo.first->wait(kOp).err, FI_EACCES) << "read";
+    EXPECT_EQ(duo.read(len, remote, offset).err, FI_EACCES) << "read";
     EXPECT_TRUE(duo.first->quiet(2)) << "exactly one completion";
-    EXPECT_TRUE(duo.first->untouched(kOp)) << "the refused read wrote into the initiator's buffer";
+    EXPECT_TRUE(duo.first->untouched(Duo::kRead))
+        << "the refused read wrote into the initiator's buffer";
   }
 
   // Both endpoints live: a message each way and a proper write.
   void alive() {
     EXPECT_TRUE(duo.first->quiet(20));
-    duo.second->drive(true);
+    duo.second->progress(true);
     duo.second->receive(50, 100);
     duo.first->send(51, duo.to_second, 100, 7);
     ASSERT_EQ(duo.second->wait(50).err, 0);
@@ -63,7 +61,7 @@ class Refusal : public testing::TestWithParam<Setting> {
       ASSERT_EQ(duo.first->wait(55).err, 0);
       ASSERT_TRUE(duo.second->region_verify(54, 9));
     }
-    if (!GetParam().target_polls) duo.second->drive(false);
+    if (!GetParam().target_polls) duo.second->progress(false);
   }
 
   bool basic() const { return (GetParam().mr_mode & FI_MR_VIRT_ADDR) != 0; }
@@ -71,7 +69,7 @@ class Refusal : public testing::TestWithParam<Setting> {
   Duo duo;
 };
 
-TEST_P(Refusal, a_bad_key) {
+TEST_P(Refusal, a_bad_key_is_refused) {
   for (size_t size : kSizes) {
     Remote remote = duo.second->region_open(kRegion, size, kAllAccess, kSeed);
     for (int bit : {0, 1, 7, 8, 15, 24, 31}) {
@@ -90,7 +88,7 @@ TEST_P(Refusal, a_bad_key) {
   alive();
 }
 
-TEST_P(Refusal, hostile_9_one_byte_outside) {  // [9]
+TEST_P(Refusal, hostile_9_one_byte_outside_is_refused) {  // [9]
   for (size_t size : kSizes) {
     const Remote remote = duo.second->region_open(kRegion, size, kAllAccess, kSeed);
     refused("one byte before the start", remote, ~0ull, 1);
@@ -119,7 +117,7 @@ TEST_P(Refusal, hostile_10_a_range_that_wraps) {  // [10]
   alive();
 }
 
-TEST_P(Refusal, hostile_12_the_wrong_kind_of_address) {  // [12]
+TEST_P(Refusal, hostile_12_the_wrong_kind_of_address_is_refused) {  // [12]
   const Remote remote = duo.second->region_open(kRegion, 4096, kAllAccess, kSeed);
   Remote mixed = remote;
   mixed.base = basic() ? 0 : 0x7f0000001000ull;
@@ -128,18 +126,16 @@ TEST_P(Refusal, hostile_12_the_wrong_kind_of_address) {  // [12]
   alive();
 }
 
-TEST_P(Refusal, hostile_8_a_right_that_was_not_given) {  // [8]
+TEST_P(Refusal, hostile_8_a_right_that_was_not_given_is_refused) {  // [8]
   for (size_t size : kSizes) {
     Remote remote = duo.second->region_open(kRegion, size, FI_REMOTE_READ, kSeed);
     write_refused(remote, 0, size);
     EXPECT_TRUE(duo.second->region_verify(kRegion, kSeed)) << "a read-only region was written";
-    duo.first->read(kOp, duo.to_second, size, remote);
-    EXPECT_EQ(duo.first->wait(kOp).err, 0) << "what it does allow";
+    EXPECT_EQ(duo.read(size, remote).err, 0) << "what it does allow";
 
     remote = duo.second->region_open(kRegion + 1, size, FI_REMOTE_WRITE, kSeed);
     read_refused(remote, 0, size);
-    duo.first->write(kOp, duo.to_second, size, 4, remote);
-    EXPECT_EQ(duo.first->wait(kOp).err, 0) << "what it does allow";
+    EXPECT_EQ(duo.write(size, 4, remote).err, 0) << "what it does allow";
     EXPECT_TRUE(duo.second->region_verify(kRegion + 1, 4));
 
     remote =
@@ -150,7 +146,7 @@ TEST_P(Refusal, hostile_8_a_right_that_was_not_given) {  // [8]
   alive();
 }
 
-TEST_P(Refusal, hostile_7_the_key_of_another_domain) {  // [7]
+TEST_P(Refusal, hostile_7_the_key_of_another_domain_is_refused) {  // [7]
   for (size_t size : kSizes) {
     const Remote remote = duo.second->region_open_elsewhere(kRegion, size, kAllAccess, kSeed);
     refused("a region of the same process, in another domain", remote, 0, size);
@@ -159,7 +155,7 @@ TEST_P(Refusal, hostile_7_the_key_of_another_domain) {  // [7]
   alive();
 }
 
-TEST_P(Refusal, hostile_3_a_key_of_the_initiator) {  // [3]
+TEST_P(Refusal, hostile_3_a_key_of_the_initiator_is_refused) {  // [3]
   if (GetParam().topology == Topology::self || GetParam().topology == Topology::one_domain)
     GTEST_SKIP() << "there the initiator's key is a key of the target's domain";
   const Remote own = duo.first->region_open(kRegion, 4096, kAllAccess, kSeed);
@@ -168,11 +164,10 @@ TEST_P(Refusal, hostile_3_a_key_of_the_initiator) {  // [3]
   alive();
 }
 
-TEST_P(Refusal, hostile_15_a_closed_region) {  // [15]
+TEST_P(Refusal, hostile_15_a_closed_region_is_refused) {  // [15]
   for (size_t size : kSizes) {
     const Remote closed = duo.second->region_open(kRegion, size, kAllAccess, kSeed);
-    duo.first->write(kOp, duo.to_second, size, 5, closed);
-    ASSERT_EQ(duo.first->wait(kOp).err, 0) << "while it is open";
+    ASSERT_EQ(duo.write(size, 5, closed).err, 0) << "while it is open";
     duo.second->region_close(kRegion);
     refused("after close", closed, 0, size);
     EXPECT_TRUE(duo.second->region_verify(kRegion, 5)) << "written after close";
@@ -188,10 +183,8 @@ TEST_P(Refusal, hostile_15_a_closed_region) {  // [15]
 
 TEST_P(Refusal, hostile_13_zero_bytes_need_a_good_key_too) {  // [13]
   const Remote remote = duo.second->region_open(kRegion, 64, kAllAccess, kSeed);
-  duo.first->write(kOp, duo.to_second, 0, 5, remote);
-  EXPECT_EQ(duo.first->wait(kOp).err, 0);
-  duo.first->read(kOp, duo.to_second, 0, remote, 64);
-  EXPECT_EQ(duo.first->wait(kOp).err, 0) << "zero bytes at the very end are inside";
+  EXPECT_EQ(duo.write(0, 5, remote).err, 0);
+  EXPECT_EQ(duo.read(0, remote, 64).err, 0) << "zero bytes at the very end are inside";
   if (on_aperture()) {
     Remote bad = remote;
     bad.key ^= 1ull << 30;
@@ -207,19 +200,14 @@ INSTANTIATE_TEST_SUITE_P(Settings, Refusal, all_settings(), setting_name);
 // Cases that need more than one write and one read; two domains of one process, or a child.
 class RefusalCall : public testing::TestWithParam<int> {
  protected:
-  static Options options() {
-    Options o;
-    o.mr_mode = GetParam();
-    o.cq_data_size = 4;
-    return o;
-  }
+  static Options options() { return {.mr_mode = GetParam(), .cq_data_size = 4}; }
   void SetUp() override {
     if (!on_aperture()) GTEST_SKIP() << "other providers do not check";
   }
   NodePair p{options()};
 };
 
-TEST_P(RefusalCall, hostile_11_very_long_lengths) {  // [11]
+TEST_P(RefusalCall, hostile_11_very_long_lengths_are_refused) {  // [11]
   Region region(p.b, 4096, kAllAccess, kSeed);
   constexpr size_t kRoom = (1ull << 32) + 8192;
   void* room = mmap(nullptr, kRoom, PROT_READ | PROT_WRITE,
@@ -263,8 +251,7 @@ TEST_P(RefusalCall, hostile_16_one_bad_part_of_a_list_changes_nothing) {
       fi_rma_iov rma[2] = {last ? part : bad, last ? bad : part};
       Op op;
       fi_msg_rma m{&iov, nullptr, 1, p.to_b, rma, 2, &op, 0};
-      ASSERT_EQ(post([&] { return fi_writemsg(p.a.ep(), &m, FI_COMPLETION); }), 0);
-      EXPECT_EQ(p.a.wait(&op).err, FI_EACCES);
+      ASSERT_EQ(p.a.run_message(fi_writemsg, &m, FI_COMPLETION), FI_EACCES);
       EXPECT_TRUE(p.a.quiet());
       EXPECT_FALSE(first_difference(read_only.memory().span(), kSeed));
       EXPECT_FALSE(first_difference(good.memory().span(), kSeed)) << "the good part was written";
@@ -275,10 +262,7 @@ TEST_P(RefusalCall, hostile_16_one_bad_part_of_a_list_changes_nothing) {
 TEST_P(RefusalCall, a_refused_inject_still_gives_one_error) {
   Region region(p.b, 64, kAllAccess, kSeed);
   const uint64_t bad = region.remote().key ^ (1ull << 30);
-  ASSERT_EQ(post([&] {
-              return fi_inject_write(p.a.ep(), "12345678", 8, p.to_b, region.remote().base, bad);
-            }),
-            0);
+  ASSERT_EQ(p.a.post(fi_inject_write, "12345678", 8, p.to_b, region.remote().base, bad), 0);
   EXPECT_EQ(p.a.wait_any().err, FI_EACCES);
   EXPECT_TRUE(p.a.quiet());
   EXPECT_FALSE(first_difference(region.memory().span(), kSeed));
@@ -286,13 +270,9 @@ TEST_P(RefusalCall, a_refused_inject_still_gives_one_error) {
 
 TEST_P(RefusalCall, a_refused_write_with_data_tells_the_target_nothing) {
   Region region(p.b, 64, FI_REMOTE_READ, kSeed);
-  Op op;
-  ASSERT_EQ(post([&] {
-              return fi_writedata(p.a.ep(), "12345678", 8, nullptr, 5, p.to_b, region.remote().base,
-                                  region.remote().key, &op);
-            }),
-            0);
-  EXPECT_EQ(p.a.wait(&op).err, FI_EACCES);
+  ASSERT_EQ(p.a.run(fi_writedata, "12345678", 8, nullptr, 5, p.to_b, region.remote().base,
+                    region.remote().key),
+            FI_EACCES);
   EXPECT_TRUE(p.b.quiet()) << "a notice of a write that did not happen";
 }
 
@@ -326,13 +306,8 @@ TEST_P(RefusalCall, an_error_counts_in_the_error_counter_once) {
   Node a(with_counters);
   const fi_addr_t to_b = a.insert(p.b.name());
   Region region(p.b, 64, FI_REMOTE_READ, kSeed);
-  Op op;
-  ASSERT_EQ(post([&] {
-              return fi_write(a.ep(), "1", 1, nullptr, to_b, region.remote().base,
-                              region.remote().key, &op);
-            }),
-            0);
-  EXPECT_EQ(a.wait(&op).err, FI_EACCES);
+  ASSERT_EQ(a.run(fi_write, "1", 1, nullptr, to_b, region.remote().base, region.remote().key),
+            FI_EACCES);
   EXPECT_EQ(fi_cntr_readerr(a.tx_cntr()), 1u);
   EXPECT_EQ(fi_cntr_read(a.tx_cntr()), 0u);
 }
@@ -342,10 +317,7 @@ TEST_P(RefusalCall, keys_of_the_provider_are_not_neighbours) {
   std::vector<uint8_t> memory(4096);
   std::vector<uint64_t> keys;
   for (int i = 0; i < 2000; ++i) {
-    fid_mr* mr = nullptr;
-    ASSERT_EQ(fi_mr_reg(p.b.domain(), memory.data(), 4096, kAllAccess, 0, 0, 0, &mr, nullptr), 0);
-    keys.push_back(fi_mr_key(mr));
-    fi_close(&mr->fid);
+    keys.push_back(fi_mr_key(registered(p.b.domain(), memory.data(), 4096, kAllAccess, 0).get()));
   }
   std::vector<uint64_t> sorted = keys, deltas;
   std::sort(sorted.begin(), sorted.end());
@@ -356,9 +328,7 @@ TEST_P(RefusalCall, keys_of_the_provider_are_not_neighbours) {
       << "the step between two keys came twice";
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, RefusalCall, testing::Values(0, kBasicMr), [](const auto& p) {
-  return p.param == 0 ? std::string("scalable") : std::string("basic");
-});
+INSTANTIATE_TEST_SUITE_P(Modes, RefusalCall, testing::Values(0, kBasicMr), kByMrMode);
 
 }  // namespace
 }  // namespace aperture::doors

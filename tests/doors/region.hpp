@@ -36,13 +36,12 @@ class Region {
     } else {
       std::string text = auth_key;
       const iovec iov{memory_.data(), size};
-      fi_mr_attr attr{};
-      attr.mr_iov = &iov;
-      attr.iov_count = 1;
-      attr.access = access;
-      attr.requested_key = next_key++;
-      attr.auth_key = reinterpret_cast<uint8_t*>(text.data());
-      attr.auth_key_size = text.size();
+      fi_mr_attr attr{.mr_iov = &iov,
+                      .iov_count = 1,
+                      .access = access,
+                      .requested_key = next_key++,
+                      .auth_key_size = text.size(),
+                      .auth_key = reinterpret_cast<uint8_t*>(text.data())};
       DOOR(fi_mr_regattr(node.domain(), &attr, 0, &mr));
     }
     mr_.reset(mr);

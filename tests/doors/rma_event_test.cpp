@@ -13,17 +13,15 @@ constexpr size_t kSize = 1 * kMiB;
 const size_t kSizes[] = {0, 1, 8, 256, 257, 5000, 40000, kSize};
 
 Options event_options() {
-  Options o;
-  o.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_RMA_EVENT;
-  o.counters = true;
-  o.remote_counters = true;
-  return o;
+  return {.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_RMA_EVENT,
+          .counters = true,
+          .remote_counters = true};
 }
 
 class RmaEvent : public testing::TestWithParam<Setting> {
  protected:
   void open(Options options) {
-    // an idle target is one that nobody drives
+    // an idle target is one that nobody progresses
     if (!GetParam().target_polls && GetParam().progress == FI_PROGRESS_UNSPEC)
       options.threading = FI_THREAD_DOMAIN;
     duo = open_setting(GetParam(), options);
@@ -31,23 +29,16 @@ class RmaEvent : public testing::TestWithParam<Setting> {
   }
   Completion access(Ask what, uint32_t id, size_t size, uint64_t seed = 1, uint64_t flags = 0,
                     uint64_t data = 0, uint64_t offset = 0) {
-    Request q;
-    q.ask = what;
-    q.id = id;
-    q.addr = duo.to_second;
-    q.size = size;
-    q.seed = seed;
-    q.flags = flags;
-    q.data = data;
-    q.remote = remote;
-    q.offset = offset;
-    duo.first->ask(q);
+    duo.first->ask({.ask = what,
+                    .id = id,
+                    .addr = duo.to_second,
+                    .size = size,
+                    .seed = seed,
+                    .flags = flags,
+                    .data = data,
+                    .offset = offset,
+                    .remote = remote});
     return duo.first->wait(id);
-  }
-  Reply next_of_target() {
-    Request q;
-    q.ask = Ask::wait_any;
-    return duo.second->ask(q);
   }
   Duo duo;
   Remote remote;
@@ -76,7 +67,7 @@ TEST_P(RmaEvent, every_write_and_read_of_a_peer_counts_once) {
 
 TEST_P(RmaEvent, refused_accesses_do_not_count) {
   open(event_options());
-  if (!GetParam().target_polls) duo.second->drive(true);
+  if (!GetParam().target_polls) duo.second->progress(true);
   EXPECT_EQ(access(Ask::write, 100, 8, 1, 0, 0, kSize - 7).err, FI_EACCES);
   EXPECT_EQ(access(Ask::write, 101, 100000, 1, 0, 0, 1 + kSize - 100000).err, FI_EACCES);
   EXPECT_EQ(access(Ask::read, 102, 8, 1, 0, 0, kSize - 7).err, FI_EACCES);
@@ -104,7 +95,7 @@ TEST_P(RmaEvent, data_of_writes_arrives_once_and_after_the_bytes) {
       ASSERT_EQ(c.err, 0) << size << ": " << (GetParam().target_polls ? "" : "an idle target");
     }
     for (const size_t size : kSizes) {
-      const Reply r = next_of_target();
+      const Reply r = duo.second->wait_any();
       ASSERT_EQ(r.completion.err, 0);
       EXPECT_EQ(r.completion.flags, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA);
       EXPECT_EQ(r.completion.data, 0xABCD000000000000 + size);
@@ -127,8 +118,7 @@ TEST(RmaEventCalls, counters_of_remote_access_need_the_capability) {
 }
 
 TEST(RmaEventCalls, the_capability_is_for_targets) {
-  Options options;
-  options.caps = FI_MSG | FI_RMA_EVENT;
+  Options options{.caps = FI_MSG | FI_RMA_EVENT};
   EXPECT_THROW(get_info(options), DoorError);
   options.caps = FI_RMA | FI_WRITE | FI_RMA_EVENT;
   EXPECT_THROW(get_info(options), DoorError);
@@ -144,12 +134,7 @@ TEST(RmaEventCalls, one_counter_may_count_everything_and_no_kind_has_two) {
   Options options = event_options();
   options.counters = options.remote_counters = options.enable = false;
   Node node(options);
-  fi_cntr_attr attr{};
-  fid_cntr* raw = nullptr;
-  ASSERT_EQ(fi_cntr_open(node.domain(), &attr, &raw, nullptr), 0);
-  const Fid<fid_cntr> all(raw);
-  ASSERT_EQ(fi_cntr_open(node.domain(), &attr, &raw, nullptr), 0);
-  const Fid<fid_cntr> other(raw);
+  const Fid<fid_cntr> all = open_counter(node.domain()), other = open_counter(node.domain());
   constexpr uint64_t kAll =
       FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
   EXPECT_EQ(fi_ep_bind(node.ep(), &all->fid, kAll | FI_MULTI_RECV), -FI_EBADFLAGS);
@@ -160,13 +145,8 @@ TEST(RmaEventCalls, one_counter_may_count_everything_and_no_kind_has_two) {
   const fi_addr_t self = node.insert(node.name());
   Region region(node, 100);
   uint8_t buf[8] = {};
-  Op op;
-  ASSERT_EQ(post([&] {
-              return fi_write(node.ep(), buf, 8, nullptr, self, region.remote().base,
-                              region.remote().key, &op);
-            }),
+  ASSERT_EQ(node.run(fi_write, buf, 8, nullptr, self, region.remote().base, region.remote().key),
             0);
-  ASSERT_EQ(node.wait(&op).err, 0);
   EXPECT_TRUE(pump_until([&] { return fi_cntr_read(all.get()) == 2; }, 2000)) << "both ends of it";
   node.close_endpoint();
 }
@@ -179,10 +159,8 @@ TEST(RmaEventCalls, waiting_on_a_remote_counter_sees_the_bytes) {
   std::vector<uint8_t> out(4096);
   for (uint64_t i = 1; i <= 20; ++i) {
     fill(out, seed_of(i));
-    ASSERT_EQ(post([&] {
-                return fi_write(p.a.ep(), out.data(), out.size(), nullptr, p.to_b,
-                                region.remote().base, region.remote().key, nullptr);
-              }),
+    ASSERT_EQ(p.a.post(fi_write, out.data(), out.size(), nullptr, p.to_b, region.remote().base,
+                       region.remote().key, nullptr),
               0);
     ASSERT_EQ(fi_cntr_wait(p.b.remote_write_cntr(), i, 10000), 0);
     EXPECT_FALSE(first_difference(region.memory().span(), seed_of(i)));

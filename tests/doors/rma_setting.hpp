@@ -36,8 +36,7 @@ inline void PrintTo(const Setting& s, std::ostream* out) {
 inline Duo open_setting(const Setting& setting, Options options = {}) {
   options.mr_mode = setting.mr_mode;
   options.progress = setting.progress;
-  ChildOptions child;
-  if (setting.reach == Reach::denied) child.env.push_back({"APERTURE_CMA", "deny"});
+  ChildOptions child = child_denying(setting.reach == Reach::denied);
   child.not_dumpable = setting.reach == Reach::not_dumpable;
   if (setting.reach == Reach::other_user && geteuid() == 0) child.uid = 65534;
   Duo duo = make_duo(setting.topology, options, child);
@@ -46,7 +45,7 @@ inline Duo open_setting(const Setting& setting, Options options = {}) {
   duo.first->send(91, duo.to_second, 1, 1);
   if (duo.second->wait(90).err != 0 || duo.first->wait(91).err != 0)
     throw DoorError("the first message", -FI_EOTHER);
-  if (!setting.target_polls) duo.second->drive(false);
+  if (!setting.target_polls) duo.second->progress(false);
   return duo;
 }
 

@@ -4,7 +4,6 @@
 // The watchdog is a thread: a test that takes longer than its limit is named, its children are
 // killed, and the program ends with status 124 (a hang is a failure, never a hanging CI).
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>

@@ -9,12 +9,10 @@ namespace aperture::doors {
 namespace {
 
 Options selective(uint64_t tx_op_flags = 0, uint64_t rx_op_flags = 0) {
-  Options o;
-  o.cq_flags = FI_SELECTIVE_COMPLETION;
-  o.tx_op_flags = tx_op_flags;
-  o.rx_op_flags = rx_op_flags;
-  o.counters = true;
-  return o;
+  return {.cq_flags = FI_SELECTIVE_COMPLETION,
+          .tx_op_flags = tx_op_flags,
+          .rx_op_flags = rx_op_flags,
+          .counters = true};
 }
 
 // Every way to post, as one list: from `a` to `b`.
@@ -54,10 +52,10 @@ class Selective : public testing::Test {
     const fi_msg m{&iov, nullptr, 1, pair->to_b, context, 0};
     const fi_msg_tagged t{&iov, nullptr, 1, pair->to_b, 1, 0, context, 0};
     const fi_msg_rma r{&iov, nullptr, 1, pair->to_b, &range, 1, context, 0};
-    EXPECT_EQ(post([&] { return fi_sendmsg(ep, &m, flags); }), 0);
-    EXPECT_EQ(post([&] { return fi_tsendmsg(ep, &t, flags); }), 0);
-    EXPECT_EQ(post([&] { return fi_writemsg(ep, &r, flags); }), 0);
-    EXPECT_EQ(post([&] { return fi_readmsg(ep, &r, flags & ~uint64_t{FI_INJECT}); }), 0);
+    EXPECT_EQ(post(fi_sendmsg, ep, &m, flags), 0);
+    EXPECT_EQ(post(fi_tsendmsg, ep, &t, flags), 0);
+    EXPECT_EQ(post(fi_writemsg, ep, &r, flags), 0);
+    EXPECT_EQ(post(fi_readmsg, ep, &r, flags & ~uint64_t{FI_INJECT}), 0);
     return 4;
   }
   void expect_told(const void* context, int n) {
@@ -126,13 +124,12 @@ TEST_F(Selective, inject_is_never_told_and_the_flag_is_not_the_call) {
     open(options);
     fid_ep* ep = pair->a.ep();
     const Remote& r = region->remote();
-    EXPECT_EQ(post([&] { return fi_inject(ep, out, 8, pair->to_b); }), 0);
-    EXPECT_EQ(post([&] { return fi_injectdata(ep, out, 8, 5, pair->to_b); }), 0);
-    EXPECT_EQ(post([&] { return fi_tinject(ep, out, 8, pair->to_b, 1); }), 0);
-    EXPECT_EQ(post([&] { return fi_tinjectdata(ep, out, 8, 5, pair->to_b, 1); }), 0);
-    EXPECT_EQ(post([&] { return fi_inject_write(ep, out, 8, pair->to_b, r.base, r.key); }), 0);
-    EXPECT_EQ(post([&] { return fi_inject_writedata(ep, out, 8, 5, pair->to_b, r.base, r.key); }),
-              0);
+    EXPECT_EQ(post(fi_inject, ep, out, 8, pair->to_b), 0);
+    EXPECT_EQ(post(fi_injectdata, ep, out, 8, 5, pair->to_b), 0);
+    EXPECT_EQ(post(fi_tinject, ep, out, 8, pair->to_b, 1), 0);
+    EXPECT_EQ(post(fi_tinjectdata, ep, out, 8, 5, pair->to_b, 1), 0);
+    EXPECT_EQ(post(fi_inject_write, ep, out, 8, pair->to_b, r.base, r.key), 0);
+    EXPECT_EQ(post(fi_inject_writedata, ep, out, 8, 5, pair->to_b, r.base, r.key), 0);
     expect_counted(6);
     expect_quiet();
     // FI_INJECT as a flag: the buffer is free, and the completion as asked for
@@ -157,8 +154,8 @@ TEST_F(Selective, receives_are_told_only_where_they_ask) {
   ASSERT_EQ(fi_trecv(ep, in[2], 8, nullptr, FI_ADDR_UNSPEC, 1, 0, &quiet), 0);
   ASSERT_EQ(fi_trecvmsg(ep, &t, FI_COMPLETION), 0);
   for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(post([&] { return fi_inject(pair->a.ep(), out, 8, pair->to_b); }), 0);
-    ASSERT_EQ(post([&] { return fi_tinject(pair->a.ep(), out, 8, pair->to_b, 1); }), 0);
+    ASSERT_EQ(pair->a.post(fi_inject, out, 8, pair->to_b), 0);
+    ASSERT_EQ(pair->a.post(fi_tinject, out, 8, pair->to_b, 1), 0);
   }
   EXPECT_EQ(pair->b.wait(&loud).err, 0);
   EXPECT_EQ(pair->b.wait(&loud).err, 0);
@@ -172,27 +169,19 @@ TEST_F(Selective, a_default_of_receives_asks_too) {
   open(selective(0, FI_COMPLETION));
   uint8_t in[8];
   ASSERT_EQ(fi_recv(pair->b.ep(), in, 8, nullptr, FI_ADDR_UNSPEC, &op), 0);
-  ASSERT_EQ(post([&] { return fi_inject(pair->a.ep(), out, 8, pair->to_b); }), 0);
+  ASSERT_EQ(pair->a.post(fi_inject, out, 8, pair->to_b), 0);
   EXPECT_EQ(pair->b.wait(&op).err, 0);
 }
 
 TEST_F(Selective, errors_are_told_always) {
   open(selective());
   const Remote& r = region->remote();
-  ASSERT_EQ(post([&] {
-              return fi_write(pair->a.ep(), out, 8, nullptr, pair->to_b, r.base + 60, r.key, &op);
-            }),
-            0);
-  EXPECT_EQ(pair->a.wait(&op).err, FI_EACCES);
-  ASSERT_EQ(post([&] {
-              return fi_read(pair->a.ep(), out, 8, nullptr, pair->to_b, r.base, r.key + 1, &op);
-            }),
-            0);
-  EXPECT_EQ(pair->a.wait(&op).err, FI_EACCES);
+  ASSERT_EQ(pair->a.run(fi_write, out, 8, nullptr, pair->to_b, r.base + 60, r.key), FI_EACCES);
+  ASSERT_EQ(pair->a.run(fi_read, out, 8, nullptr, pair->to_b, r.base, r.key + 1), FI_EACCES);
   EXPECT_EQ(fi_cntr_readerr(pair->a.tx_cntr()), 2u);
   uint8_t in[4];
   ASSERT_EQ(fi_recv(pair->b.ep(), in, 4, nullptr, FI_ADDR_UNSPEC, &op), 0);
-  ASSERT_EQ(post([&] { return fi_inject(pair->a.ep(), out, 8, pair->to_b); }), 0);
+  ASSERT_EQ(pair->a.post(fi_inject, out, 8, pair->to_b), 0);
   EXPECT_EQ(pair->b.wait(&op).err, FI_ETRUNC);
   ASSERT_EQ(fi_trecv(pair->b.ep(), in, 4, nullptr, FI_ADDR_UNSPEC, 9, 0, &op), 0);
   ASSERT_EQ(fi_cancel(&pair->b.ep()->fid, &op), 0);
@@ -203,10 +192,7 @@ TEST_F(Selective, errors_are_told_always) {
 TEST_F(Selective, data_of_a_write_is_told_to_its_target_always) {
   open(selective());
   const Remote& r = region->remote();
-  ASSERT_EQ(post([&] {
-              return fi_inject_writedata(pair->a.ep(), out, 8, 0x77, pair->to_b, r.base, r.key);
-            }),
-            0);
+  ASSERT_EQ(pair->a.post(fi_inject_writedata, out, 8, 0x77, pair->to_b, r.base, r.key), 0);
   const Completion c = pair->b.wait(nullptr);
   EXPECT_EQ(c.err, 0);
   EXPECT_EQ(c.data, 0x77u);
@@ -217,29 +203,20 @@ TEST_F(Selective, one_direction_may_be_selective_alone) {
   options.cq_flags = 0;
   options.enable = false;
   Node host(options);
-  fi_cq_attr attr{};
-  attr.format = FI_CQ_FORMAT_TAGGED;
-  fid_cq* raw = nullptr;
-  ASSERT_EQ(fi_cq_open(host.domain(), &attr, &raw, nullptr), 0);
-  const Fid<fid_cq> tx(raw);
-  ASSERT_EQ(fi_cq_open(host.domain(), &attr, &raw, nullptr), 0);
-  const Fid<fid_cq> rx(raw);
-  fid_ep* made = nullptr;
-  ASSERT_EQ(fi_endpoint(host.domain(), host.info(), &made, nullptr), 0);
-  const Fid<fid_ep> ep(made);
+  fi_cq_attr attr{.format = FI_CQ_FORMAT_TAGGED};
+  const Fid<fid_cq> tx = DOOR_MADE(fi_cq_open, host.domain(), &attr);
+  const Fid<fid_cq> rx = DOOR_MADE(fi_cq_open, host.domain(), &attr);
+  const Fid<fid_ep> ep = DOOR_MADE(fi_endpoint, host.domain(), host.info());
+  fid_ep* made = ep.get();
   ASSERT_EQ(fi_ep_bind(made, &host.av()->fid, 0), 0);
   EXPECT_LT(fi_ep_bind(made, &tx->fid, FI_SELECTIVE_COMPLETION), 0) << "of which direction?";
   ASSERT_EQ(fi_ep_bind(made, &tx->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION), 0);
   ASSERT_EQ(fi_ep_bind(made, &rx->fid, FI_RECV), 0);
   ASSERT_EQ(fi_enable(made), 0);
-  uint8_t name[64];
-  size_t len = sizeof name;
-  ASSERT_EQ(fi_getname(&made->fid, name, &len), 0);
-  fi_addr_t self = FI_ADDR_NOTAVAIL;
-  ASSERT_EQ(fi_av_insert(host.av(), name, 1, &self, 0, nullptr), 1);
+  const fi_addr_t self = host.insert(name_of(&made->fid));
   uint8_t in[8];
   ASSERT_EQ(fi_recv(made, in, 8, nullptr, FI_ADDR_UNSPEC, &op), 0);
-  ASSERT_EQ(post([&] { return fi_send(made, out, 8, nullptr, self, &other); }), 0);
+  ASSERT_EQ(post(fi_send, made, out, 8, nullptr, self, &other), 0);
   fi_cq_tagged_entry entry{};
   ASSERT_TRUE(pump_until([&] { return fi_cq_read(rx.get(), &entry, 1) == 1; }));
   EXPECT_EQ(entry.op_context, &op);

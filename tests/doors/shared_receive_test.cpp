@@ -9,10 +9,7 @@ namespace aperture::doors {
 namespace {
 
 StationOptions sharing() {
-  StationOptions o;
-  o.shared_receive = true;
-  o.counters = true;
-  return o;
+  return {.shared_receive = true, .counters = true};
 }
 
 // A server whose connections receive in one context, and a client with two endpoints.
@@ -22,9 +19,7 @@ class SharedReceive : public testing::Test {
   void connect(size_t n) {
     for (size_t i = 0; i < n; ++i) {
       here.push_back(ask_for_connection(client, pep.get()));
-      const CmEvent request = server.expect(FI_CONNREQ);
-      there.push_back(server.open(request.info.get(), srx.get()));
-      ASSERT_EQ(fi_accept(there.back().get(), nullptr, 0), 0);
+      there.push_back(accept_next(server, nullptr, srx.get()));
       client.expect(FI_CONNECTED);
       server.expect(FI_CONNECTED);
     }
@@ -47,11 +42,11 @@ TEST_F(SharedReceive, any_endpoint_takes_the_next_receive) {
   connect(2);
   uint64_t word = 10;
   for (size_t i = 0; i < 3; ++i, ++word) {
-    ASSERT_EQ(post_to([&] { return fi_inject(here[i % 2].get(), &word, 8, 0); }), 0);
+    ASSERT_EQ(post(fi_inject, here[i % 2].get(), &word, 8, 0), 0);
     EXPECT_EQ(server.wait(&ops[i]).err, 0);
     EXPECT_EQ(box[i], word);
   }
-  ASSERT_EQ(post_to([&] { return fi_tinject(here[1].get(), &word, 8, 0, 7); }), 0);
+  ASSERT_EQ(post(fi_tinject, here[1].get(), &word, 8, 0, 7), 0);
   EXPECT_EQ(server.wait(&tagged).tag, 7u);
   EXPECT_EQ(fi_cntr_read(server.rx_cntr()), 4u) << "counted at the endpoints";
 }
@@ -62,11 +57,9 @@ TEST_F(SharedReceive, unexpected_and_large_messages_are_matched_too) {
   fill(out, 3);
   Op sent;
   const uint64_t word = 5;
-  ASSERT_EQ(post_to([&] { return fi_inject(here[0].get(), &word, 8, 0); }), 0);
-  ASSERT_EQ(
-      post_to([&] { return fi_send(here[1].get(), out.data(), out.size(), nullptr, 0, &sent); }),
-      0);
-  drive_until([] { return false; }, 30);  // both are there, unexpected
+  ASSERT_EQ(post(fi_inject, here[0].get(), &word, 8, 0), 0);
+  ASSERT_EQ(post(fi_send, here[1].get(), out.data(), out.size(), nullptr, 0, &sent), 0);
+  pump_until([] { return false; }, 30);  // both are there, unexpected
   // the order between two connections is free
   Op first, second;
   ASSERT_EQ(fi_recv(srx.get(), in.data(), in.size(), nullptr, 0, &first), 0);
@@ -90,19 +83,19 @@ TEST_F(SharedReceive, one_connection_ends_and_the_receives_stay) {
   server.expect(FI_SHUTDOWN, &there[0]->fid);
   there[0].reset();
   const uint64_t word = 6;
-  ASSERT_EQ(post_to([&] { return fi_inject(here[1].get(), &word, 8, 0); }), 0);
+  ASSERT_EQ(post(fi_inject, here[1].get(), &word, 8, 0), 0);
   EXPECT_EQ(server.wait(&ops[0]).err, 0);
   EXPECT_EQ(box[0], 6u);
   // what came to an endpoint that is closed is gone with it
-  ASSERT_EQ(post_to([&] { return fi_inject(here[1].get(), &word, 8, 0); }), 0);
-  drive_until([] { return false; }, 20);
+  ASSERT_EQ(post(fi_inject, here[1].get(), &word, 8, 0), 0);
+  pump_until([] { return false; }, 20);
   there[1].reset();
   ASSERT_EQ(fi_recv(srx.get(), &box[1], 8, nullptr, 0, &ops[1]), 0);
-  drive_until([] { return false; }, 20);
+  pump_until([] { return false; }, 20);
   EXPECT_EQ(box[1], 0u);
 }
 
-TEST_F(SharedReceive, cancel_and_close) {
+TEST_F(SharedReceive, a_receive_is_canceled_once_and_a_queue_in_use_stays_open) {
   connect(1);
   Op op;
   uint64_t box = 0;
@@ -116,8 +109,7 @@ TEST_F(SharedReceive, cancel_and_close) {
 TEST_F(SharedReceive, what_does_not_go_together_is_refused) {
   fid_ep* raw = nullptr;
   EXPECT_EQ(fi_srx_context(server.domain(), server.info()->rx_attr, nullptr, nullptr), -FI_EINVAL);
-  fi_rx_attr attr{};
-  attr.caps = FI_SOURCE;
+  fi_rx_attr attr{.caps = FI_SOURCE};
   EXPECT_EQ(fi_srx_context(server.domain(), &attr, &raw, nullptr), -FI_EINVAL);
   attr.caps = 0;
   attr.op_flags = FI_MULTICAST;
@@ -147,40 +139,7 @@ TEST_F(SharedReceive, what_does_not_go_together_is_refused) {
   EXPECT_EQ(fi_stx_context(server.domain(), server.info()->tx_attr, &stx, nullptr), -FI_ENOSYS);
 }
 
-// A window of the server's domain, over a region that grants nothing by itself. It can be bound for
-// one connection after another.
-struct Window {
-  explicit Window(Station& station) : domain(station.domain()), bytes(4096, 1) {
-    static uint64_t next_key = 1000;
-    fid_mr* made = nullptr;
-    DOOR(fi_mr_reg(domain, bytes.data(), bytes.size(), mr::kLocal, 0, next_key++, 0, &made,
-                   nullptr));
-    region.reset(made);
-    aperture_window* window_made = nullptr;
-    DOOR(mr::window_ops(domain).allocate(domain, nullptr, &window_made));
-    window.reset(window_made);
-    const bool virtual_addresses = (station.info()->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
-    addr = virtual_addresses ? reinterpret_cast<uint64_t>(bytes.data()) : 0;
-  }
-  uint64_t bind_to(fid_ep* ep) {
-    aperture_window_bind bind{};
-    bind.size = sizeof bind;
-    bind.mr = region.get();
-    bind.addr = addr;
-    bind.length = bytes.size();
-    bind.access = mr::kBoth;
-    bind.ep = ep;
-    bind.peer = FI_ADDR_UNSPEC;
-    uint64_t key = 0;
-    EXPECT_EQ(mr::window_ops(domain).bind(window.get(), &bind, &key), 0);
-    return key;
-  }
-  fid_domain* domain;
-  Guarded bytes;
-  uint64_t addr = 0;
-  Fid<fid_mr> region;
-  Fid<aperture_window> window;
-};
+using Window = mr::WindowedMemory;
 
 // aperture_fi_window(3) where the receives are those of a shared context.
 class SharedReceiveWindows : public SharedReceive {
@@ -189,17 +148,13 @@ class SharedReceiveWindows : public SharedReceive {
     uint8_t bytes[8];
     fill(bytes, 5);
     Op op;
-    EXPECT_EQ(post_to([&] {
-                return fi_write(from, bytes, 8, nullptr, FI_ADDR_UNSPEC, window.addr, key, &op);
-              }),
+    EXPECT_EQ(post(fi_write, from, bytes, 8, nullptr, FI_ADDR_UNSPEC, window.want.addr, key, &op),
               0);
     return client.wait(&op).err;
   }
   void post_inv(fid_ep* from, uint64_t key, std::span<const uint8_t> bytes, Op& op) {
-    EXPECT_EQ(post_to([&] {
-                return mr::window_ops(client.domain())
-                    .send_inv(from, bytes.data(), bytes.size(), nullptr, FI_ADDR_UNSPEC, key, &op);
-              }),
+    EXPECT_EQ(post(mr::window_ops(client.domain()).send_inv, from, bytes.data(), bytes.size(),
+                   nullptr, FI_ADDR_UNSPEC, key, &op),
               0);
   }
   void expect_invalidated(Op& receive, uint64_t key, size_t len) {
@@ -244,7 +199,7 @@ TEST_F(SharedReceiveWindows, are_invalidated_before_there_is_a_receive) {
   ASSERT_EQ(fi_recv(srx.get(), in_.data(), in_.size(), nullptr, 0, &received[0]), 0);
   expect_invalidated(received[0], keys[0], 8);
   post_inv(here[1].get(), keys[1], out, sent[1]);  // offered: it waits
-  drive_until([] { return false; }, 30);
+  pump_until([] { return false; }, 30);
   ASSERT_EQ(fi_recv(srx.get(), in_.data(), in_.size(), nullptr, 0, &received[1]), 0);
   expect_invalidated(received[1], keys[1], kMiB);
   EXPECT_EQ(client.wait(&sent[1]).err, 0);
@@ -274,7 +229,7 @@ TEST_F(SharedReceiveWindows, are_not_invalidated_through_another_connection) {
   EXPECT_EQ(write(here[1].get(), window, key), FI_EACCES);
   EXPECT_EQ(write(here[1].get(), of_nobody, open), 0);
   const uint64_t word = 9;
-  ASSERT_EQ(post_to([&] { return fi_inject(here[1].get(), &word, 8, 0); }), 0);
+  ASSERT_EQ(post(fi_inject, here[1].get(), &word, 8, 0), 0);
   const Completion c = server.wait(&received);
   EXPECT_EQ(c.err, 0);
   EXPECT_EQ(c.flags, FI_RECV | FI_MSG);

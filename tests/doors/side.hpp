@@ -1,103 +1,84 @@
-// One end of a conversation, in this process or in another: the same requests either way, so that
-// a test is written once and runs over every topology.
+// One end of a conversation, in this process or in another (called.hpp): the same requests either
+// way, so that a test is written once and runs over every topology.
 //
-// A Request is carried out by a Performer, which owns one Node, its buffers and its regions.
-// LocalSide calls its Performer; RemoteSide sends the bytes to a child process (see child.hpp).
+// What is asked is carried out by a Performer, which owns one Node, its buffers and its regions.
 #pragma once
 
 #include <iosfwd>
 #include <map>
 #include <memory>
-#include <string>
-#include <utility>
 
-#include "doors/child.hpp"
-#include "doors/fixture.hpp"
+#include "doors/called.hpp"
 #include "doors/region.hpp"
 
 namespace aperture::doors {
 
-enum class Ask : uint32_t {
-  open,            // the node, from options
-  insert,          // name -> addr
-  send,            // id, addr, size, seed [flags, data]
-  tagged_send,     // as send, and tag
-  receive,         // id, size [addr, flags]
-  tagged_receive,  // id, size, tag, ignore [addr]
-  wait,            // id -> completion
-  wait_any,        // -> completion with its id; offset = where its buf lies in the buffer
-  quiet,           // -> status 1 if nothing completes
-  verify,          // id, size, seed [offset]: the buffer holds the contents and its canaries
-  untouched,       // id: the buffer is all zeros and its canaries hold (status 1), else 0
-  release,         // id: forget the buffer
-  region_open,     // id, size, flags = access, seed [auth_key] -> remote; data = 1: in another
-                   // domain
-  region_close,    // id
-  region_verify,   // id, seed: contents and canaries (status 1), else 0
-  write,           // id, addr, size, seed, remote, offset [flags, data]
-  read,            // id, addr, size, remote, offset [flags]
-  count,           // flags = FI_RECV, FI_SEND, FI_REMOTE_READ or FI_REMOTE_WRITE -> offset = value
-  cancel,          // id
-  add,             // size atomic additions of 1 to a uint64 and to a double behind it: addr, remote
-  add_here,        // id, size: the same to its own region, with the CPU's atomics
-  drive,           // size != 0: poll between requests; 0: leave the queue alone
-  quit,
-};
+enum class Ask : uint32_t { send, tagged_send, receive, tagged_receive, write, read };
 
+// An operation to post. Its buffer is a new one, with canaries, known by its id from then on.
 struct Request {
-  Ask ask = Ask::quit;
+  Ask ask = Ask::send;
   uint32_t id = 0;
-  Options options;
   fi_addr_t addr = FI_ADDR_UNSPEC;
   uint64_t size = 0;
-  uint64_t seed = 0;
+  uint64_t seed = 0;  // of what is sent or written
   uint64_t tag = 0;
   uint64_t ignore = 0;
-  uint64_t flags = 0;
+  uint64_t flags = 0;  // 0: the call without flags, where there is one
   uint64_t data = 0;
-  uint64_t offset = 0;
+  uint64_t offset = 0;  // in the remote region
   Remote remote;
-  char auth_key[24] = {};
-  int timeout_ms = 20000;
-  uint32_t name_len = 0;
-  uint8_t name[256] = {};
 };
 
+// A completion, of which operation, and where its buf lies in that one's buffer.
 struct Reply {
-  int64_t status = 0;
-  uint32_t id = 0;
-  uint32_t name_len = 0;
-  fi_addr_t addr = FI_ADDR_UNSPEC;
-  uint64_t offset = 0;
   Completion completion;
-  Remote remote;
-  uint8_t name[256] = {};
-  char text[200] = {};  // why status is negative
+  uint32_t id = 0;
+  uint64_t offset = 0;
+};
+
+struct RegionWanted {
+  uint32_t id = 0;
+  uint64_t size = 0;
+  uint64_t access = 0;
+  uint64_t seed = 0;
+  bool elsewhere = false;  // in another domain of the process
+  char auth_key[24] = {};
 };
 
 class Performer {
  public:
   explicit Performer(Node* share_domain_of = nullptr) : host_(share_domain_of) {}
-  Reply perform(const Request& request) noexcept;
   Node* node() { return node_.get(); }
+  bool polls() const { return polls_ && node_ != nullptr; }
+
+  Name open(const Options& options);
+  fi_addr_t insert(const Name& name) { return node_->insert(name); }
+  void ask(const Request& request);
+  Completion wait(uint32_t id, int timeout_ms);
+  Reply wait_any();
+  bool quiet(int for_ms) { return node_->quiet(for_ms); }
+  bool verify(uint32_t id, uint64_t size, uint64_t seed, uint64_t offset);
+  bool untouched(uint32_t id);
+  void release(uint32_t id) { buffers_.erase(id); }
+  void cancel(uint32_t id) { DOOR(fi_cancel(&node_->ep()->fid, &buffers_.at(id)->op)); }
+  Remote region_open(const RegionWanted& wanted);
+  void region_close(uint32_t id) { DOOR(regions_.at(id)->close()); }
+  bool region_verify(uint32_t id, uint64_t seed);
+  uint64_t count(uint64_t kind);
+  void progress(bool on) { polls_ = on; }
+  void add(fi_addr_t to, const Remote& remote, uint64_t count);
+  void add_here(uint32_t region, uint64_t count);
 
  private:
   struct Buffer {
     Op op;
-    uint32_t id;
     std::unique_ptr<Guarded> memory;
   };
-  void open(const Request& q, Reply* r);
-  void transfer(const Request& q, Reply* r);
-  void receive(const Request& q, Reply* r);
-  void remote_access(const Request& q, Reply* r);
-  void add(const Request& q, Reply* r);
-  void settle(const Request& q, Reply* r);
-  uint64_t count(uint64_t kind);
-  void regions(const Request& q, Reply* r);
-  Buffer& fresh(uint32_t id, size_t size, uint64_t seed);
+  int64_t start(const Request& request, Buffer& buffer);
 
   Node* host_;
+  bool polls_ = true;
   Options options_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<Node> elsewhere_;  // opened when a region in another domain is asked for
@@ -105,68 +86,74 @@ class Performer {
   std::map<uint32_t, std::unique_ptr<Region>> regions_;
 };
 
-class Side {
+// Every method throws a DoorError when what it asks for fails.
+class Side : public Called<Performer> {
  public:
-  virtual ~Side() = default;
-  // Carries out and returns the answer; a negative status is thrown as DoorError.
-  virtual Reply ask(const Request& request) = 0;
-  virtual Node* node() { return nullptr; }  // when it lives in this process
+  using Called::Called;
+  Node* node() { return here() != nullptr ? here()->node() : nullptr; }
 
-  std::vector<uint8_t> open(const Options& options);
-  fi_addr_t insert(const std::vector<uint8_t>& name);
+  std::vector<uint8_t> open(const Options& options) { return call<&Performer::open>(options); }
+  fi_addr_t insert(const Name& name) { return call<&Performer::insert>(name); }
+  void ask(const Request& request) { call<&Performer::ask>(request); }
   void send(uint32_t id, fi_addr_t to, size_t size, uint64_t seed);
   void tagged_send(uint32_t id, fi_addr_t to, size_t size, uint64_t seed, uint64_t tag);
   void receive(uint32_t id, size_t size, fi_addr_t from = FI_ADDR_UNSPEC);
-  void tagged_receive(uint32_t id, size_t size, uint64_t tag, uint64_t ignore = 0,
-                      fi_addr_t from = FI_ADDR_UNSPEC);
-  Completion wait(uint32_t id, int timeout_ms = 20000);
-  bool verify(uint32_t id, size_t size, uint64_t seed);
-  bool untouched(uint32_t id);
-  void release(uint32_t id);
-  bool quiet(int for_ms = 20);
-  Remote region_open(uint32_t id, size_t size, uint64_t access, uint64_t seed,
-                     const char* auth_key = "");
-  // In another domain of the same process, which has its own endpoint.
-  Remote region_open_elsewhere(uint32_t id, size_t size, uint64_t access, uint64_t seed);
-  void region_close(uint32_t id);
-  bool region_verify(uint32_t id, uint64_t seed);
+  void tagged_receive(uint32_t id, size_t size, uint64_t tag);
   void write(uint32_t id, fi_addr_t to, size_t size, uint64_t seed, const Remote& remote,
              uint64_t offset = 0);
   void read(uint32_t id, fi_addr_t to, size_t size, const Remote& remote, uint64_t offset = 0);
-  void drive(bool on);
-  uint64_t count(uint64_t kind);
+  Completion wait(uint32_t id, int timeout_ms = 20000) {
+    return call<&Performer::wait>(id, timeout_ms);
+  }
+  Reply wait_any() { return call<&Performer::wait_any>(); }
+  bool quiet(int for_ms = 20) { return call<&Performer::quiet>(for_ms); }
+  // The buffer has those contents from the offset on, and its canaries hold.
+  bool verify(uint32_t id, size_t size, uint64_t seed, uint64_t offset = 0) {
+    return call<&Performer::verify>(id, size, seed, offset);
+  }
+  // The buffer is all zeros and its canaries hold.
+  bool untouched(uint32_t id) { return call<&Performer::untouched>(id); }
+  void release(uint32_t id) { call<&Performer::release>(id); }
+  void cancel(uint32_t id) { call<&Performer::cancel>(id); }
+  Remote region_open(uint32_t id, size_t size, uint64_t access, uint64_t seed,
+                     const char* auth_key = "");
+  // In another domain of the same process, which has its own endpoint.
+  Remote region_open_elsewhere(uint32_t id, size_t size, uint64_t access, uint64_t seed) {
+    return call<&Performer::region_open>(RegionWanted{id, size, access, seed, true, {}});
+  }
+  void region_close(uint32_t id) { call<&Performer::region_close>(id); }
+  // The whole region has those contents, and its canaries hold.
+  bool region_verify(uint32_t id, uint64_t seed) {
+    return call<&Performer::region_verify>(id, seed);
+  }
+  // Whether it polls while nothing is asked.
+  void progress(bool on) { call<&Performer::progress>(on); }
+  // FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE; any other: what was transmitted.
+  uint64_t count(uint64_t kind) { return call<&Performer::count>(kind); }
+  // Comes to the value, and stays there for a moment.
   bool counts_to(uint64_t kind, uint64_t value);
-  void cancel(uint32_t id);
-  // Asks without waiting for the answer, which answer() takes: several sides at work at once.
-  virtual void begin(const Request& request);
-  virtual void answer() {}
 };
 
-class LocalSide : public Side {
- public:
-  explicit LocalSide(Node* share_domain_of = nullptr) : performer_(share_domain_of) {}
-  Reply ask(const Request& request) override;
-  Node* node() override { return performer_.node(); }
-
- private:
-  Performer performer_;
+struct LocalSide : Side {
+  explicit LocalSide(Node* share_domain_of = nullptr)
+      : Side(std::make_unique<Performer>(share_domain_of)) {}
 };
 
-class RemoteSide : public Side {
- public:
-  explicit RemoteSide(const ChildOptions& options = {});
-  Reply ask(const Request& request) override;
-  void begin(const Request& request) override;
-  void answer() override;
-  Child& child() { return child_; }
-
- private:
-  Child child_;
+struct RemoteSide : Side {
+  explicit RemoteSide(const ChildOptions& options = {}) : Side("side", options) {}
 };
 
 enum class Topology { self, one_domain, two_domains, two_processes };
 const char* name_of(Topology topology);
 void PrintTo(Topology topology, std::ostream* out);  // for gtest
+
+// A topology, and whether the child denies direct access.
+struct Place {
+  const char* name;
+  Topology topology;
+  bool denied = false;
+};
+void PrintTo(const Place& place, std::ostream* out);
 
 // Two opened sides that know each other. With Topology::self both are the same.
 struct Duo {
@@ -182,6 +169,10 @@ struct Duo {
     to_first = other.to_first;
     return *this;
   }
+  // Posts from the first side to the region, and waits. What was read is known by kRead.
+  Completion write(size_t size, uint64_t seed, const Remote& remote, uint64_t offset = 0);
+  Completion read(size_t size, const Remote& remote, uint64_t offset = 0);
+  static constexpr uint32_t kWritten = 1'000'001, kRead = 1'000'002;
   std::unique_ptr<Side> first;
   std::unique_ptr<Side> second_owner;
   Side* second = nullptr;

@@ -34,8 +34,7 @@ struct Introduction {
   Stream stream;
   Remote remote;
   uint64_t seed;
-  uint32_t name_len = 0;
-  uint8_t name[256] = {};
+  Name name;
 };
 
 constexpr size_t kRegionBytes = 512 * kKiB;
@@ -45,18 +44,11 @@ class End {
  public:
   End() : node_(options()), region_(node_, kRegionBytes, kAllAccess, 1) {}
 
-  Introduction introduce() {
-    Introduction i{};
-    const std::vector<uint8_t> own = node_.name();
-    i.name_len = static_cast<uint32_t>(own.size());
-    std::copy(own.begin(), own.end(), i.name);
-    i.remote = region_.remote();
-    return i;
-  }
+  Introduction introduce() { return {.remote = region_.remote(), .name = node_.name()}; }
 
   // `mine` and `theirs` are the seeds of the two directions.
   std::string run(const Introduction& peer, const Stream& s, uint64_t mine, uint64_t theirs) {
-    to_ = node_.insert({peer.name, peer.name + peer.name_len});
+    to_ = node_.insert(peer.name);
     slots_.clear();
     for (uint32_t i = 0; i < s.window; ++i) slots_.push_back(std::make_unique<Slot>(s));
     uint32_t done = 0;
@@ -83,11 +75,7 @@ class End {
     std::vector<uint8_t> out;
     Guarded in;
   };
-  static Options options() {
-    Options o;
-    o.mr_mode = kBasicMr;
-    return o;
-  }
+  static Options options() { return {.mr_mode = kBasicMr}; }
   static size_t size_of(uint32_t i, const Stream& s, uint64_t seed) {
     uint64_t x = (seed + i) * 0x9E3779B97F4A7C15ull;
     x ^= x >> 29;
@@ -97,13 +85,8 @@ class End {
     Slot& slot = *slots_[i % s.window];
     const size_t incoming = size_of(i, s, theirs), outgoing = size_of(i, s, mine);
     fill({slot.out.data(), outgoing}, mine + i);
-    return post([&] {
-             return fi_trecv(node_.ep(), slot.in.data(), incoming, nullptr, to_, i, 0,
-                             &slot.receive);
-           }) == 0 &&
-           post([&] {
-             return fi_tsend(node_.ep(), slot.out.data(), outgoing, nullptr, to_, i, &slot.send);
-           }) == 0;
+    return node_.post(fi_trecv, slot.in.data(), incoming, nullptr, to_, i, 0, &slot.receive) == 0 &&
+           node_.post(fi_tsend, slot.out.data(), outgoing, nullptr, to_, i, &slot.send) == 0;
   }
   std::string end(uint32_t i, const Stream& s, uint64_t theirs) {
     Slot& slot = *slots_[i % s.window];
@@ -123,15 +106,11 @@ class End {
     std::vector<uint8_t> out(size), in(size);
     fill(out, i);
     Op write, read;
-    if (post([&] {
-          return fi_write(node_.ep(), out.data(), size, nullptr, to_, remote.base, remote.key,
-                          &write);
-        }) != 0 ||
+    if (node_.post(fi_write, out.data(), size, nullptr, to_, remote.base, remote.key, &write) !=
+            0 ||
         node_.wait(&write).err != 0)
       return false;
-    if (post([&] {
-          return fi_read(node_.ep(), in.data(), size, nullptr, to_, remote.base, remote.key, &read);
-        }) != 0 ||
+    if (node_.post(fi_read, in.data(), size, nullptr, to_, remote.base, remote.key, &read) != 0 ||
         node_.wait(&read).err != 0)
       return false;
     return in == out;
@@ -163,9 +142,7 @@ class BothWays : public testing::TestWithParam<Stream> {};
 
 TEST_P(BothWays, every_message_arrives_whole) {
   const Stream& s = GetParam();
-  ChildOptions options;
-  if (s.denied) options.env.push_back({"APERTURE_CMA", "deny"});
-  Child child("streamer", options);
+  Child child("streamer", child_denying(s.denied));
   End end;
   Introduction peer{};
   ASSERT_TRUE(child.control().get(&peer, 20000));
@@ -190,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Stream{"with_remote_access", 2000, 8, 0, 100000, true, false},
                     Stream{"denied", 3000, 8, 0, 300000, false, true},
                     Stream{"denied_with_remote_access", 1000, 8, 0, 100000, true, true}),
-    [](const auto& p) { return std::string(p.param.name); });
+    kByName);
 
 }  // namespace
 }  // namespace aperture::doors

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "doors/side.hpp"
@@ -94,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Topologies, Tagged,
 
 // A message of one byte to b, tagged.
 void inject(NodePair* p, uint64_t tag, uint8_t value) {
-  ASSERT_EQ(post([&] { return fi_tinject(p->a.ep(), &value, 1, p->to_b, tag); }), 0);
+  ASSERT_EQ(p->a.post(fi_tinject, &value, 1, p->to_b, tag), 0);
 }
 
 TEST(TaggedCall, a_tag_that_differs_in_any_bit_does_not_match) {
@@ -153,7 +152,7 @@ TEST(TaggedCall, tagged_and_untagged_messages_never_meet) {
   NodePair p;
   uint8_t tagged = 0, plain = 0;
   Op tagged_receive, plain_receive;
-  ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "p", 1, p.to_b); }), 0);
+  ASSERT_EQ(p.a.post(fi_inject, "p", 1, p.to_b), 0);
   inject(&p, 0, 't');
   ASSERT_EQ(fi_trecv(p.b.ep(), &tagged, 1, nullptr, FI_ADDR_UNSPEC, 0, ~0ull, &tagged_receive), 0);
   ASSERT_EQ(fi_recv(p.b.ep(), &plain, 1, nullptr, FI_ADDR_UNSPEC, &plain_receive), 0);
@@ -164,9 +163,7 @@ TEST(TaggedCall, tagged_and_untagged_messages_never_meet) {
 }
 
 TEST(TaggedCall, every_way_to_send_carries_tag_and_data) {
-  Options options;
-  options.cq_data_size = 4;
-  NodePair p(options);
+  NodePair p({.cq_data_size = 4});
   uint8_t in = 0, out = 0x5A;
   Op send, receive;
   iovec iov{&out, 1};
@@ -222,26 +219,20 @@ TEST(TaggedCall, trecvv_scatters_and_trecvmsg_takes_a_mask) {
   fill(out, 77);
   Op send, receive;
   ASSERT_EQ(fi_trecvv(p.b.ep(), iov.data(), nullptr, parts, FI_ADDR_UNSPEC, 1, 0, &receive), 0);
-  ASSERT_EQ(
-      post([&] { return fi_tsend(p.a.ep(), out.data(), out.size(), nullptr, p.to_b, 1, &send); }),
-      0);
+  ASSERT_EQ(p.a.post(fi_tsend, out.data(), out.size(), nullptr, p.to_b, 1, &send), 0);
   EXPECT_EQ(p.b.wait(&receive).err, 0);
   EXPECT_EQ(in, out);
   EXPECT_EQ(p.a.wait(&send).err, 0);
   std::fill(in.begin(), in.end(), 0);
   fi_msg_tagged m{iov.data(), nullptr, parts, FI_ADDR_UNSPEC, 0xF0, 0x0F, &receive, 0};
   ASSERT_EQ(fi_trecvmsg(p.b.ep(), &m, FI_COMPLETION), 0);
-  ASSERT_EQ(post([&] {
-              return fi_tsend(p.a.ep(), out.data(), out.size(), nullptr, p.to_b, 0xF7, &send);
-            }),
-            0);
+  ASSERT_EQ(p.a.post(fi_tsend, out.data(), out.size(), nullptr, p.to_b, 0xF7, &send), 0);
   EXPECT_EQ(p.b.wait(&receive).tag, 0xF7u);
   EXPECT_EQ(in, out);
 }
 
 TEST(TaggedCall, directed_receive_takes_only_its_sender) {
-  Options options;
-  options.caps |= FI_DIRECTED_RECV | FI_SOURCE;
+  const Options options{.caps = kUsualCaps | FI_DIRECTED_RECV | FI_SOURCE};
   Node target(options), one(options), two(options);
   const fi_addr_t from_one = target.insert(one.name());
   const fi_addr_t from_two = target.insert(two.name());
@@ -254,9 +245,9 @@ TEST(TaggedCall, directed_receive_takes_only_its_sender) {
       ASSERT_EQ(fi_trecv(target.ep(), &in_one, 1, nullptr, from_one, 3, 0, &op_one), 0);
     };
     if (expected) receives();
-    ASSERT_EQ(post([&] { return fi_tinject(one.ep(), "1", 1, one_to, 3); }), 0);
+    ASSERT_EQ(one.post(fi_tinject, "1", 1, one_to, 3), 0);
     pump_for(5);
-    ASSERT_EQ(post([&] { return fi_tinject(two.ep(), "2", 1, two_to, 3); }), 0);
+    ASSERT_EQ(two.post(fi_tinject, "2", 1, two_to, 3), 0);
     pump_for(5);
     if (!expected) receives();
     EXPECT_EQ(target.wait(&op_two).source, from_two);
@@ -299,7 +290,7 @@ TEST(TaggedCall, many_tags_posted_backwards_all_match) {
     ++posted;
   }
   for (uint64_t tag = kCount - posted; tag < kCount; ++tag)
-    ASSERT_EQ(post([&] { return fi_tinject(p.a.ep(), &tag, 8, p.to_b, tag); }), 0);
+    ASSERT_EQ(p.a.post(fi_tinject, &tag, 8, p.to_b, tag), 0);
   for (uint64_t tag = kCount - posted; tag < kCount; ++tag) {
     ASSERT_EQ(p.b.wait(&ops[tag]).err, 0);
     ASSERT_EQ(in[tag], tag);

@@ -13,10 +13,7 @@ namespace {
 constexpr uint32_t kMessages = 1500;
 
 Options options_of(fi_threading level) {
-  Options o;
-  o.caps = FI_MSG | FI_RMA;
-  o.threading = level;
-  return o;
+  return {.caps = FI_MSG | FI_RMA, .threading = level};
 }
 
 class Threads : public testing::TestWithParam<fi_threading> {};
@@ -27,13 +24,13 @@ TEST_P(Threads, the_level_asked_for_is_given) {
   EXPECT_EQ(get_info(options_of(GetParam()))->domain_attr->threading, GetParam());
 }
 
-TEST_P(Threads, in_one_domain) {
+TEST_P(Threads, play_a_pair_in_one_domain) {
   if (GetParam() == FI_THREAD_DOMAIN) GTEST_SKIP() << "one thread at a time in one domain";
   Node host(options_of(GetParam()));
   thread_play::play_pair(host.domain(), host.domain(), host.info(), GetParam(), kMessages);
 }
 
-TEST_P(Threads, across_two_domains) {
+TEST_P(Threads, play_a_pair_across_two_domains) {
   Node first(options_of(GetParam())), second(options_of(GetParam()));
   thread_play::play_pair(first.domain(), second.domain(), first.info(), GetParam(), kMessages);
 }
@@ -53,9 +50,7 @@ TEST(ThreadsOfAll, a_sleeper_is_woken_although_others_read_the_same_queue_and_st
   NodePair p(options);
   Op op;
   uint8_t in = 0;
-  ASSERT_EQ(fi_recv(p.b.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &op), 0);
-  ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "x", 1, p.to_b); }), 0);
-  ASSERT_EQ(p.b.wait(&op).err, 0);  // connected
+  ASSERT_EQ(p.pass("x").err, 0);  // connected
   for (int round = 0; round < 20; ++round) {
     ASSERT_EQ(fi_recv(p.b.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &op), 0);
     ssize_t slept = 0;

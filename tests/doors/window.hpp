@@ -16,14 +16,57 @@ inline aperture_window_ops& window_ops(fid_domain* domain) {
   return *static_cast<aperture_window_ops*>(ops);
 }
 
+inline Fid<aperture_window> make_window(fid_domain* domain) {
+  aperture_window* window = nullptr;
+  DOOR(window_ops(domain).allocate(domain, nullptr, &window));
+  return Fid<aperture_window>(window);
+}
+
+// Part of a region, for any peer that comes to `ep` (nullptr: to any endpoint of the domain).
+inline aperture_window_bind part_of(fid_mr* mr, uint64_t addr, uint64_t length, uint64_t access,
+                                    fid_ep* ep = nullptr) {
+  return {.size = sizeof(aperture_window_bind),
+          .mr = mr,
+          .addr = addr,
+          .length = length,
+          .access = access,
+          .ep = ep,
+          .peer = FI_ADDR_UNSPEC};
+}
+
+// Memory of a station with a window over all of it; the region grants nothing by itself. It can be
+// bound for one connection after another.
+struct WindowedMemory {
+  explicit WindowedMemory(Polled& owner)
+      : domain(owner.domain()),
+        bytes(4096, 1),
+        region(registered(domain, bytes.data(), bytes.size(), kLocal, next_key++)),
+        window(make_window(domain)),
+        want(part_of(region.get(), 0, bytes.size(), kBoth)) {
+    if ((owner.info()->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0)
+      want.addr = reinterpret_cast<uint64_t>(bytes.data());
+  }
+  uint64_t bind_to(fid_ep* ep) {
+    want.ep = ep;
+    uint64_t key = 0;
+    EXPECT_EQ(window_ops(domain).bind(window.get(), &want, &key), 0);
+    return key;
+  }
+  static inline uint64_t next_key = 1000;
+  fid_domain* domain;
+  Guarded bytes;
+  Fid<fid_mr> region;
+  Fid<aperture_window> window;
+  aperture_window_bind want;
+};
+
 class Windows : public Regions {
  protected:
   // Region 1: pages 1 and 2 of the arena, with local rights alone; both sides know each other.
   void open_with_region(int mr_mode = 0, uint64_t access = kLocal) {
     open(options_of(mr_mode));
     target->insert(node->name());
-    ASSERT_EQ(target->reg(1, {{kPage, 2 * kPage}}, access), 0);
-    region = target->remote();
+    region = registered(1, {{kPage, 2 * kPage}}, access);
   }
   Remote bind(uint32_t id, Part part, uint64_t access, uint64_t flags = 0) {
     EXPECT_EQ(target->bind_window(id, 1, part, access, flags), 0);
@@ -34,10 +77,8 @@ class Windows : public Regions {
     std::vector<uint8_t> bytes(len + 1);
     fill({bytes.data(), len}, len);
     Op op;
-    const int64_t posted = post([&] {
-      return window_ops(from.domain())
-          .send_inv(from.ep(), bytes.data(), len, nullptr, dest, key, &op);
-    });
+    const int64_t posted =
+        from.post(window_ops(from.domain()).send_inv, bytes.data(), len, nullptr, dest, key, &op);
     if (posted != 0) throw DoorError("send_inv", posted);
     const Completion c = from.wait(&op);
     EXPECT_EQ(c.flags & (FI_SEND | FI_MSG), FI_SEND | FI_MSG);
@@ -47,9 +88,7 @@ class Windows : public Regions {
   void send_plain(size_t len) {
     std::vector<uint8_t> bytes(len + 1);
     fill({bytes.data(), len}, len);
-    Op op;
-    ASSERT_EQ(post([&] { return fi_send(node->ep(), bytes.data(), len, nullptr, to, &op); }), 0);
-    EXPECT_EQ(node->wait(&op).err, 0);
+    ASSERT_EQ(node->run(fi_send, bytes.data(), len, nullptr, to), 0);
   }
 
   std::vector<uint8_t> target_name() {
@@ -64,11 +103,9 @@ class Windows : public Regions {
   class Other {
    public:
     explicit Other(Windows& test) : test_(test), there_(test.to) {
-      Options options = options_of(0);
-      if (GetParam().idle) options.progress = FI_PROGRESS_AUTO;
       const std::vector<uint8_t> name = test.target_name();
       first_ = std::move(test.node);
-      test.node = std::make_unique<Node>(options);
+      test.node = std::make_unique<Node>(progressing(options_of(0)));
       test.reach(name);
     }
     ~Other() { back(); }

@@ -12,23 +12,14 @@ class WindowCalls : public testing::Test {
  protected:
   WindowCalls() : node(options_of(0)), memory(4096) {
     register_with(kLocal);
-    aperture_window* made = nullptr;
-    DOOR(ops().allocate(node.domain(), nullptr, &made));
-    window.reset(made);
+    window = make_window(node.domain());
   }
   aperture_window_ops& ops() { return window_ops(node.domain()); }
   void register_with(uint64_t access) {
     static uint64_t next_key = 77;
     mr.reset();
-    fid_mr* made = nullptr;
-    DOOR(fi_mr_reg(node.domain(), memory.data(), 4096, access, 0, next_key++, 0, &made, nullptr));
-    mr.reset(made);
-    want = {};
-    want.size = sizeof want;
-    want.mr = made;
-    want.length = 4096;
-    want.access = kBoth;
-    want.peer = FI_ADDR_UNSPEC;
+    mr = registered(node.domain(), memory.data(), 4096, access, next_key++);
+    want = part_of(mr.get(), 0, 4096, kBoth);
   }
   // What a changed wish gives; a refusal leaves everything as it was.
   int bind(const aperture_window_bind& wish) {
@@ -184,9 +175,7 @@ TEST_F(WindowCalls, send_inv_takes_an_endpoint_that_may_send_messages) {
   options.enable = false;
   Node asleep(options);
   EXPECT_EQ(send(asleep.ep(), bytes, 8, 0), -FI_EOPBADSTATE);
-  Options no_messages;
-  no_messages.caps = FI_TAGGED | FI_RMA;
-  Node tagged(no_messages);
+  Node tagged({.caps = FI_TAGGED | FI_RMA});
   const fi_addr_t self = tagged.insert(tagged.name());
   EXPECT_EQ(send(tagged.ep(), bytes, 8, self), -FI_EOPNOTSUPP);
   EXPECT_TRUE(node.quiet());
@@ -200,13 +189,11 @@ TEST_F(WindowCalls, windows_are_invalidated_through_any_link_to_oneself) {
   uint64_t key = 0;
   ASSERT_EQ(ops().bind(window.get(), &wish, &key), 0);
   uint8_t bytes[8] = {1, 2, 3}, inbox[8] = {};
-  Op receive, send, write;
-  ASSERT_EQ(post([&] { return fi_write(node.ep(), bytes, 8, nullptr, self, 0, key, &write); }), 0);
-  EXPECT_EQ(node.wait(&write).err, 0);
+  Op receive, send;
+  ASSERT_EQ(node.run(fi_write, bytes, 8, nullptr, self, 0, key), 0);
   EXPECT_EQ(memory.data()[2], 3);
-  ASSERT_EQ(post([&] { return fi_recv(node.ep(), inbox, 8, nullptr, self, &receive); }), 0);
-  ASSERT_EQ(post([&] { return ops().send_inv(node.ep(), bytes, 8, nullptr, self, key, &send); }),
-            0);
+  ASSERT_EQ(node.post(fi_recv, inbox, 8, nullptr, self, &receive), 0);
+  ASSERT_EQ(node.post(ops().send_inv, bytes, 8, nullptr, self, key, &send), 0);
   const Completion c = node.wait(&receive);
   EXPECT_EQ(c.data, key);
   EXPECT_EQ(c.flags & APERTURE_INVALIDATED, APERTURE_INVALIDATED);
@@ -222,10 +209,8 @@ TEST(WindowWithDescriptors, sends_what_is_registered) {
   Region buffer(node, 64, FI_SEND);
   Op op;
   const auto send = [&](void* desc) {
-    return post([&] {
-      return window_ops(node.domain())
-          .send_inv(node.ep(), buffer.memory().data(), 64, desc, self, 1, &op);
-    });
+    return node.post(window_ops(node.domain()).send_inv, buffer.memory().data(), 64, desc, self, 1,
+                     &op);
   };
   EXPECT_EQ(send(nullptr), -FI_EINVAL);
   EXPECT_EQ(send(buffer.desc()), 0);
@@ -237,44 +222,32 @@ TEST(WindowWithRawKeys, is_reached_by_its_key_once_that_is_mapped) {
   NodePair pair(options);
   Region region(pair.b, 64, kLocal);
   aperture_window_ops& ops = window_ops(pair.b.domain());
-  aperture_window* window = nullptr;
-  ASSERT_EQ(ops.allocate(pair.b.domain(), nullptr, &window), 0);
-  aperture_window_bind wish{};
-  wish.size = sizeof wish;
-  wish.mr = region.mr();
-  wish.addr = region.remote().base;
-  wish.length = 64;
-  wish.access = kBoth;
-  wish.ep = pair.b.ep();
-  wish.peer = FI_ADDR_UNSPEC;
+  Fid<aperture_window> window = make_window(pair.b.domain());
+  const aperture_window_bind wish =
+      part_of(region.mr(), region.remote().base, 64, kBoth, pair.b.ep());
   uint64_t key = 0;
-  ASSERT_EQ(ops.bind(window, &wish, &key), 0);
+  ASSERT_EQ(ops.bind(window.get(), &wish, &key), 0);
   uint64_t mapped = 0;
   ASSERT_EQ(fi_mr_map_raw(pair.a.domain(), wish.addr, reinterpret_cast<uint8_t*>(&key), sizeof key,
                           &mapped, 0),
             0);
   uint8_t bytes[8] = {}, inbox[8] = {};
-  Op write, receive, send;
-  ASSERT_EQ(post([&] {
-              return fi_write(pair.a.ep(), bytes, 8, nullptr, pair.to_b, wish.addr, mapped, &write);
-            }),
-            0);
-  EXPECT_EQ(pair.a.wait(&write).err, 0);
-  ASSERT_EQ(post([&] { return fi_recv(pair.b.ep(), inbox, 8, nullptr, pair.to_a, &receive); }), 0);
+  Op receive, send;
+  ASSERT_EQ(pair.a.run(fi_write, bytes, 8, nullptr, pair.to_b, wish.addr, mapped), 0);
+  ASSERT_EQ(pair.b.post(fi_recv, inbox, 8, nullptr, pair.to_a, &receive), 0);
   const auto invalidate = [&](uint64_t with) {
-    return post(
-        [&] { return ops.send_inv(pair.a.ep(), bytes, 8, nullptr, pair.to_b, with, &send); });
+    return pair.a.post(ops.send_inv, bytes, 8, nullptr, pair.to_b, with, &send);
   };
   EXPECT_EQ(invalidate(key), -FI_ENOKEY) << "what is not mapped names nothing";
   ASSERT_EQ(invalidate(mapped), 0);
   EXPECT_EQ(pair.a.wait(&send).err, 0);
   EXPECT_EQ(pair.b.wait(&receive).data, key) << "the key itself, as its owner knows it";
   EXPECT_EQ(fi_mr_unmap_key(pair.a.domain(), mapped), 0);
-  EXPECT_EQ(fi_close(&window->fid), 0);
+  EXPECT_EQ(fi_close(&window.release()->fid), 0);
 }
 
 // Windows of different threads do not get in each other's way.
-TEST(WindowThreads, bind_and_invalidate_at_once) {
+TEST(WindowThreads, may_bind_and_invalidate_at_once) {
   Node node(options_of(0));
   Region region(node, 4096, kLocal);
   aperture_window_ops& ops = window_ops(node.domain());
@@ -285,14 +258,8 @@ TEST(WindowThreads, bind_and_invalidate_at_once) {
       aperture_window* window = nullptr;
       if (ops.allocate(node.domain(), nullptr, &window) != 0) ++failures;
       for (int i = 0; i < 500; ++i) {
-        aperture_window_bind wish{};
-        wish.size = sizeof wish;
-        wish.mr = region.mr();
-        wish.addr = region.remote().base;
-        wish.length = 64;
-        wish.access = kGet;
-        wish.ep = i % 2 == 0 ? node.ep() : nullptr;
-        wish.peer = FI_ADDR_UNSPEC;
+        const aperture_window_bind wish =
+            part_of(region.mr(), region.remote().base, 64, kGet, i % 2 == 0 ? node.ep() : nullptr);
         uint64_t key = 0;
         if (ops.bind(window, &wish, &key) != 0 || ops.invalidate(window) != 0) ++failures;
       }

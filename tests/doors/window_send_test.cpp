@@ -21,6 +21,13 @@ class WindowSends : public Windows {
     EXPECT_EQ(r.flags & APERTURE_INVALIDATED, 0u);
     EXPECT_EQ(r.value, 0u);
   }
+  // Binds window 1 to the endpoint, and a message of 8 bytes ends it.
+  void bound_and_ended(uint32_t window = 1) {
+    const Remote w = bind(window, {0, 64}, kBoth, kToEndpoint);
+    target->recv(1, 64);
+    EXPECT_EQ(send_inv(w.key, 8), 0);
+    arrives(1, w.key, 8);
+  }
   void arrives(uint32_t id, uint64_t key, size_t len) {
     const Reply r = target->received(id);
     EXPECT_EQ(r.code, 0) << len;
@@ -58,11 +65,9 @@ TEST_P(WindowSends, may_come_before_their_receive) {
   std::vector<uint8_t> bytes(kMiB);
   fill(bytes, kMiB);
   Op op;
-  ASSERT_EQ(post([&] {
-              return window_ops(node->domain())
-                  .send_inv(node->ep(), bytes.data(), kMiB, nullptr, to, w.key, &op);
-            }),
-            0);
+  ASSERT_EQ(
+      node->post(window_ops(node->domain()).send_inv, bytes.data(), kMiB, nullptr, to, w.key, &op),
+      0);
   pump_for(20);
   target->recv(1, 1 << 21);
   arrives(1, w.key, kMiB);
@@ -72,18 +77,10 @@ TEST_P(WindowSends, may_come_before_their_receive) {
 // A window that a peer has invalidated is free: for the next bind, for its region, for closing.
 TEST_P(WindowSends, leave_the_window_to_be_bound_again) {
   open_with_region();
-  for (int i = 0; i < 3; ++i) {
-    const Remote w = bind(1, {0, 64}, kBoth, kToEndpoint);
-    target->recv(1, 64);
-    EXPECT_EQ(send_inv(w.key, 8), 0);
-    arrives(1, w.key, 8);
-  }
+  for (int i = 0; i < 3; ++i) bound_and_ended();
   EXPECT_EQ(target->invalidate(1), 0) << "the peer was first";
   EXPECT_EQ(target->invalidate(1), -FI_EOPBADSTATE);
-  const Remote w = bind(1, {0, 64}, kBoth, kToEndpoint);
-  target->recv(1, 64);
-  EXPECT_EQ(send_inv(w.key, 8), 0);
-  arrives(1, w.key, 8);
+  bound_and_ended();
   EXPECT_EQ(target->close(1), 0) << "nothing is bound to the region";
   EXPECT_EQ(target->close_window(1), 0);
 }
@@ -101,15 +98,10 @@ TEST_P(WindowSends, stand_in_order_with_writes) {
     fill(message, sizeof message);
     Op before, inv, after;
     const auto write_of = [&](const std::vector<uint8_t>& bytes, Op& op) {
-      return post([&] {
-        return fi_write(node->ep(), bytes.data(), bytes.size(), nullptr, to, w.base, w.key, &op);
-      });
+      return node->post(fi_write, bytes.data(), bytes.size(), nullptr, to, w.base, w.key, &op);
     };
     ASSERT_EQ(write_of(first, before), 0);
-    ASSERT_EQ(post([&] {
-                return window_ops(node->domain())
-                    .send_inv(node->ep(), message, 8, nullptr, to, w.key, &inv);
-              }),
+    ASSERT_EQ(node->post(window_ops(node->domain()).send_inv, message, 8, nullptr, to, w.key, &inv),
               0);
     ASSERT_EQ(write_of(second, after), 0);
     EXPECT_EQ(node->wait(&before).err, 0);
@@ -124,8 +116,7 @@ TEST_P(WindowSends, stand_in_order_with_writes) {
 TEST_P(WindowSends, invalidate_nothing_but_what_is_bound_to_their_connection) {
   open_with_region();
   target->open_sibling(options_of(0));
-  ASSERT_EQ(target->reg(2, {{0, kPage}}), 0);
-  const Remote open_region = target->remote();
+  const Remote open_region = registered(2, {{0, kPage}});
   const Remote of_all = bind(1, {0, 64}, kBoth);
   const Remote of_sibling = bind(2, {0, 64}, kBoth, kToSibling);
   const Remote gone = bind(3, {0, 64}, kBoth, kToEndpoint);
@@ -140,10 +131,7 @@ TEST_P(WindowSends, invalidate_nothing_but_what_is_bound_to_their_connection) {
   }
   allowed(of_all, 0, 64);
   allowed(open_region, 0, 64);
-  const Remote good = bind(3, {0, 64}, kBoth, kToEndpoint);
-  target->recv(1, 64);
-  EXPECT_EQ(send_inv(good.key, 8), 0);
-  arrives(1, good.key, 8);
+  bound_and_ended(3);
 }
 
 // 19 and 23: another peer of the same endpoint.
@@ -195,56 +183,28 @@ TEST_P(WindowSends, end_each_with_its_own_result) {
 
 // ---- connected endpoints, in this process -------------------------------------------------------
 
-struct Memory {
-  explicit Memory(fid_domain* domain) : bytes(4096, 1) {
-    static uint64_t next_key = 1;
-    fid_mr* made = nullptr;
-    DOOR(fi_mr_reg(domain, bytes.data(), bytes.size(), kLocal, 0, next_key++, 0, &made, nullptr));
-    mr.reset(made);
-    aperture_window* window_made = nullptr;
-    DOOR(window_ops(domain).allocate(domain, nullptr, &window_made));
-    window.reset(window_made);
-    bind.size = sizeof bind;
-    bind.mr = made;
-    bind.length = bytes.size();
-    bind.access = kBoth;
-    bind.peer = FI_ADDR_UNSPEC;
-  }
-  Guarded bytes;
-  Fid<fid_mr> mr;
-  Fid<aperture_window> window;
-  aperture_window_bind bind{};
-};
-
 void expect_connected_window(Station& b, fid_ep* from, Station& at, fid_ep* to, fid_ep* receiver) {
-  Memory memory(b.domain());
-  if ((b.info()->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
-    memory.bind.addr = reinterpret_cast<uint64_t>(memory.bytes.data());
-  }
+  WindowedMemory memory(b);
   aperture_window_ops& ops = window_ops(b.domain());
-  memory.bind.ep = to;
+  memory.want.ep = to;
   uint64_t key = 0;
-  memory.bind.peer = 0;
-  EXPECT_EQ(ops.bind(memory.window.get(), &memory.bind, &key), -FI_EINVAL) << "it has one peer";
-  memory.bind.peer = FI_ADDR_UNSPEC;
-  ASSERT_EQ(ops.bind(memory.window.get(), &memory.bind, &key), 0);
+  memory.want.peer = 0;
+  EXPECT_EQ(ops.bind(memory.window.get(), &memory.want, &key), -FI_EINVAL) << "it has one peer";
+  memory.want.peer = FI_ADDR_UNSPEC;
+  ASSERT_EQ(ops.bind(memory.window.get(), &memory.want, &key), 0);
   uint8_t bytes[8];
   fill(bytes, 5);
   Op write, send, wrong, receive, late;
   const auto put = [&](Op& op) {
-    return post_to([&] {
-      return fi_write(from, bytes, 8, nullptr, FI_ADDR_UNSPEC, memory.bind.addr, key, &op);
-    });
+    return post(fi_write, from, bytes, 8, nullptr, FI_ADDR_UNSPEC, memory.want.addr, key, &op);
   };
   ASSERT_EQ(put(write), 0);
   EXPECT_EQ(at.wait(&write).err, 0);
   EXPECT_FALSE(first_difference({memory.bytes.data(), 8}, 5));
   uint8_t inbox[16] = {};
-  ASSERT_EQ(
-      post_to([&] { return fi_recv(receiver, inbox, 16, nullptr, FI_ADDR_UNSPEC, &receive); }), 0);
+  ASSERT_EQ(post(fi_recv, receiver, inbox, 16, nullptr, FI_ADDR_UNSPEC, &receive), 0);
   const auto invalidate = [&](uint64_t what, Op& op) {
-    return post_to(
-        [&] { return ops.send_inv(from, bytes, 8, nullptr, FI_ADDR_UNSPEC, what, &op); });
+    return post(ops.send_inv, from, bytes, 8, nullptr, FI_ADDR_UNSPEC, what, &op);
   };
   ASSERT_EQ(invalidate(key ^ 1, wrong), 0);
   EXPECT_EQ(at.wait(&wrong).err, FI_EACCES);
@@ -269,30 +229,17 @@ TEST(WindowOfConnection, is_reached_and_invalidated_by_its_peer) {
 TEST(WindowOfConnection, is_not_reached_by_another_connection) {
   Station a, b;
   Connected first(a, b), second(a, b);
-  Memory memory(b.domain());
-  if ((b.info()->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
-    memory.bind.addr = reinterpret_cast<uint64_t>(memory.bytes.data());
-  }
+  WindowedMemory memory(b);
   aperture_window_ops& ops = window_ops(b.domain());
-  memory.bind.ep = first.at_b.get();
-  uint64_t key = 0;
-  ASSERT_EQ(ops.bind(memory.window.get(), &memory.bind, &key), 0);
+  const uint64_t key = memory.bind_to(first.at_b.get());
   uint8_t bytes[8] = {};
   for (Connected* pair : {&first, &second}) {
-    Op op;
-    ASSERT_EQ(post_to([&] {
-                return fi_write(pair->at_a.get(), bytes, 8, nullptr, FI_ADDR_UNSPEC,
-                                memory.bind.addr, key, &op);
-              }),
-              0);
-    EXPECT_EQ(a.wait(&op).err, pair == &first ? 0 : FI_EACCES);
+    ASSERT_EQ(a.run_at(pair->at_a.get(), fi_write, bytes, 8, nullptr, FI_ADDR_UNSPEC,
+                       memory.want.addr, key),
+              pair == &first ? 0 : FI_EACCES);
   }
-  Op op;
-  ASSERT_EQ(post_to([&] {
-              return ops.send_inv(second.at_a.get(), bytes, 8, nullptr, FI_ADDR_UNSPEC, key, &op);
-            }),
-            0);
-  EXPECT_EQ(a.wait(&op).err, FI_EACCES);
+  ASSERT_EQ(a.run_at(second.at_a.get(), ops.send_inv, bytes, 8, nullptr, FI_ADDR_UNSPEC, key),
+            FI_EACCES);
   EXPECT_EQ(ops.invalidate(memory.window.get()), 0);
 }
 

@@ -171,9 +171,7 @@ TEST_P(Windows, of_a_peer_end_with_its_connection) {
   allowed(w, 0, 64);
   const std::vector<uint8_t> there = target_name();
   node->close_endpoint();
-  Options again = options_of(0);
-  if (GetParam().idle) again.progress = FI_PROGRESS_AUTO;
-  node = std::make_unique<Node>(again);
+  node = std::make_unique<Node>(progressing(options_of(0)));
   reach(there);
   refused(w, 0, 8);
   EXPECT_EQ(target->invalidate(1), 0);
@@ -190,10 +188,7 @@ TEST_P(Windows, let_nothing_land_once_they_are_invalidated) {
     Op ops[kWrites];
     const size_t len = round % 2 == 0 ? 8 : bytes.size();
     for (Op& op : ops) {
-      ASSERT_EQ(post([&] {
-                  return fi_write(node->ep(), bytes.data(), len, nullptr, to, w.base, w.key, &op);
-                }),
-                0);
+      ASSERT_EQ(node->post(fi_write, bytes.data(), len, nullptr, to, w.base, w.key, &op), 0);
     }
     ASSERT_EQ(target->invalidate(1), 0);
     target->fill({kPage, 2 * kPage}, 1000u + static_cast<unsigned>(round));

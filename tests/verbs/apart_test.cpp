@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kWithWindows = kEverything | IBV_ACCESS_MW_BIND;
 
-// Waits for it and judges it.
+// Waits for it and validates it.
 void expect_success(const ibv_wc& wc, ibv_wc_opcode opcode) {
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
   EXPECT_EQ(wc.opcode, opcode);
@@ -47,9 +47,8 @@ class Window {
 
  private:
   static void post(ibv_qp* qp, ibv_send_wr& wr) {
-    ibv_send_wr* bad = nullptr;
     wr.send_flags = IBV_SEND_SIGNALED;
-    ASSERT_EQ(ibv_post_send(qp, &wr, &bad), 0);
+    ASSERT_EQ(post_wr(qp, wr), 0);
   }
 
   const Memory& memory_;
@@ -96,8 +95,7 @@ void talk(const End& end, uint32_t count, uint32_t length) {
 
 TEST_F(Apart, both_send_and_receive_at_once) {
   End here(here_.context, here_pd_), there(there_.context, there_pd_);
-  bring_up(here.qp, there.qp->qp_num);
-  bring_up(there.qp, here.qp->qp_num);
+  connect(here.qp, there.qp);
   for (const uint32_t length : {64u, 20'000u}) {
     std::thread other([&] { talk(there, 200, length); });
     talk(here, 200, length);
@@ -113,8 +111,7 @@ TEST_F(Apart, several_threads_read_write_and_add_to_memory_that_its_owner_leaves
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       End here(here_.context, here_pd_), there(there_.context, there_pd_);
-      bring_up(here.qp, there.qp->qp_num);
-      bring_up(there.qp, here.qp->qp_num);
+      connect(here.qp, there.qp);
       Memory near(here_pd_, 256);
       const uint64_t own = 1024 + 128 * t;
       for (uint64_t i = 0; i < kRounds; ++i) {
@@ -124,15 +121,9 @@ TEST_F(Apart, several_threads_read_write_and_add_to_memory_that_its_owner_leaves
         for (int k = 0; k < 2; ++k) ASSERT_EQ(here.completion().status, IBV_WC_SUCCESS);
         ASSERT_EQ(near.text(0, 128), near.text(128, 128));
         ibv_sge sge = near.sge(0, 8);
-        ibv_send_wr wr{}, *bad = nullptr;
-        wr.sg_list = &sge;
-        wr.num_sge = 1;
-        wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-        wr.send_flags = IBV_SEND_SIGNALED;
-        wr.wr.atomic.remote_addr = far.at();
-        wr.wr.atomic.rkey = far.mr->rkey;
-        wr.wr.atomic.compare_add = 1;
-        ASSERT_EQ(ibv_post_send(here.qp, &wr, &bad), 0);
+        ibv_send_wr wr = send_wr(IBV_WR_ATOMIC_FETCH_AND_ADD, sge);
+        wr.wr.atomic = {far.at(), 1, 0, far.mr->rkey};
+        ASSERT_EQ(post_wr(here.qp, wr), 0);
         ASSERT_EQ(here.completion().status, IBV_WC_SUCCESS);
       }
     });
@@ -147,8 +138,7 @@ TEST_F(Apart, several_threads_read_write_and_add_to_memory_that_its_owner_leaves
 TEST_F(Apart, nothing_lands_once_a_window_is_invalidated) {
   for (int round = 0; round < 20; ++round) {
     End here(here_.context, here_pd_), there(there_.context, there_pd_);
-    bring_up(here.qp, there.qp->qp_num);
-    bring_up(there.qp, here.qp->qp_num);
+    connect(here.qp, there.qp);
     Memory memory(there_pd_, 4096, '.', kWithWindows);
     Window window(there_pd_, memory);
     const uint32_t rkey = window.bind(there.qp, there.cq);
@@ -158,8 +148,8 @@ TEST_F(Apart, nothing_lands_once_a_window_is_invalidated) {
       Memory from(here_pd_, 4096);
       while (last == IBV_WC_SUCCESS) {
         std::memset(from.bytes.data(), 'a' + written % 26, 4096);
-        ASSERT_EQ(here.post(IBV_WR_RDMA_WRITE, from.sge(0, 4096), 1, memory.at(), rkey), 0);
-        last = here.completion().status;
+        last = here.run(IBV_WR_RDMA_WRITE, from.sge(0, 4096), memory.at(), rkey);
+        ASSERT_NE(last, IBV_WC_FATAL_ERR);
         ++written;
       }
     });
@@ -195,8 +185,7 @@ class SharedReceives : public Apart {
       receivers_[i] = ibv_create_qp(there_pd_, &attr);
       ASSERT_NE(receivers_[i], nullptr);
       senders_[i] = std::make_unique<End>(here_.context, here_pd_);
-      bring_up(receivers_[i], senders_[i]->qp->qp_num);
-      bring_up(senders_[i]->qp, receivers_[i]->qp_num);
+      connect(receivers_[i], senders_[i]->qp);
       windows_[i] = std::make_unique<Window>(there_pd_, *memory_);
       rkeys_[i] = windows_[i]->bind(receivers_[i], cq_);
     }
@@ -219,17 +208,12 @@ class SharedReceives : public Apart {
   }
   void send_inv(int from, uint32_t rkey, uint32_t length = 100) {
     ibv_sge sge = from_->sge(0, length);
-    ibv_send_wr wr{}, *bad = nullptr;
-    wr.sg_list = &sge;
-    wr.num_sge = 1;
-    wr.opcode = IBV_WR_SEND_WITH_INV;
-    wr.send_flags = IBV_SEND_SIGNALED;
+    ibv_send_wr wr = send_wr(IBV_WR_SEND_WITH_INV, sge);
     wr.invalidate_rkey = rkey;
-    ASSERT_EQ(ibv_post_send(senders_[from]->qp, &wr, &bad), 0);
+    ASSERT_EQ(post_wr(senders_[from]->qp, wr), 0);
   }
   ibv_wc_status write(int from, uint32_t rkey) {
-    EXPECT_EQ(senders_[from]->post(IBV_WR_RDMA_WRITE, from_->sge(0, 8), 2, memory_->at(), rkey), 0);
-    return senders_[from]->completion().status;
+    return senders_[from]->run(IBV_WR_RDMA_WRITE, from_->sge(0, 8), memory_->at(), rkey);
   }
   void expect_invalidated(int at, uint64_t id, uint32_t rkey, uint32_t length = 100) {
     const ibv_wc wc = End::completion_of(cq_);

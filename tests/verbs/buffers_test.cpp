@@ -99,19 +99,14 @@ class Buffers : public Verbs {
     attr.srq = srq;
     return ibv_create_qp(pd, &attr);
   }
-  static int send(ibv_qp* qp, const ibv_sge& sge, unsigned flags) {
-    ibv_sge pieces[] = {sge};
-    ibv_send_wr wr{}, *bad = nullptr;
-    wr.sg_list = pieces;
-    wr.num_sge = 1;
-    wr.opcode = IBV_WR_SEND;
-    wr.send_flags = IBV_SEND_SIGNALED | flags;
-    return ibv_post_send(qp, &wr, &bad);
+  static int send(ibv_qp* qp, ibv_sge sge, unsigned flags) {
+    ibv_send_wr wr = send_wr(IBV_WR_SEND, sge);
+    wr.send_flags |= flags;
+    return post_wr(qp, wr);
   }
   // As many messages as go round each queue several times.
   void exchange(ibv_qp* one, ibv_qp* other, ibv_cq* cq, ibv_srq* srq = nullptr) {
-    bring_up(one, other->qp_num);
-    bring_up(other, one->qp_num);
+    connect(one, other);
     Memory from(pd_, 96, 'b'), to(pd_, 96);
     for (uint64_t i = 0; i < 70; ++i) {
       ibv_sge pieces[] = {to.sge(0, 32), to.sge(32, 32), to.sge(64, 32)};
@@ -184,15 +179,12 @@ TEST_F(Buffers, may_be_left_to_the_default_all_or_some) {
 TEST_F(Buffers, that_are_not_to_be_had_refuse_the_object) {
   for (const auto mood : {Arena::Mood::has_none, Arena::Mood::gives_askew}) {
     arena_.mood = mood;
-    EXPECT_EQ(make_cq(parent_), nullptr);
-    EXPECT_EQ(errno, ENOMEM);
+    EXPECT_EQ(refusal_of(make_cq(parent_)), ENOMEM);
     for (const auto type : {IBV_QPT_RC, IBV_QPT_UD}) {
-      EXPECT_EQ(make_qp(parent_, here_->cq, type), nullptr);
-      EXPECT_EQ(errno, ENOMEM);
+      EXPECT_EQ(refusal_of(make_qp(parent_, here_->cq, type)), ENOMEM);
     }
     ibv_srq_init_attr init{nullptr, {20, 3, 0}};
-    EXPECT_EQ(ibv_create_srq(parent_, &init), nullptr);
-    EXPECT_EQ(errno, ENOMEM);
+    EXPECT_EQ(refusal_of(ibv_create_srq(parent_, &init)), ENOMEM);
     EXPECT_TRUE(arena_.live.empty());
   }
 }
@@ -228,8 +220,7 @@ TEST_F(Buffers, are_not_asked_for_where_no_allocator_was_given) {
   ASSERT_NE(cq, nullptr);
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
   EXPECT_EQ(ibv_dealloc_pd(without), 0);
-  EXPECT_EQ(make_cq(pd_), nullptr) << "no parent domain";
-  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(refusal_of(make_cq(pd_)), EINVAL) << "no parent domain";
   // other objects have no queues
   Memory memory(parent_, 64);
   EXPECT_TRUE(arena_.of_type.empty());

@@ -1,6 +1,5 @@
 // Calls that pyverbs has not, on the wire: extended batches, timestamps, events for a receiver that
 // sleeps, regions with an iova, null MRs, XRC, contexts that are closed early.
-#include <fcntl.h>
 #include <poll.h>
 
 #include <filesystem>
@@ -109,20 +108,14 @@ TEST_F(Times, an_extended_completion_queue_says_when) {
   ibv_qp* one = ibv_create_qp(pd_, &init);
   ibv_qp* other = ibv_create_qp(pd_, &init);
   ASSERT_TRUE(one != nullptr && other != nullptr);
-  bring_up(one, other->qp_num);
-  bring_up(other, one->qp_num);
+  connect(one, other);
   Memory memory(pd_, 16);
   uint64_t before = 0, before_wall = 0;
   for (uint64_t id = 1; id <= 3; ++id) {
     ibv_sge sge = memory.sge(0, 8);
-    ibv_send_wr wr{}, *bad = nullptr;
-    wr.wr_id = id;
-    wr.sg_list = &sge;
-    wr.num_sge = 1;
-    wr.opcode = IBV_WR_RDMA_WRITE;
-    wr.send_flags = IBV_SEND_SIGNALED;
+    ibv_send_wr wr = send_wr(IBV_WR_RDMA_WRITE, sge, id);
     wr.wr.rdma = {memory.at(8), memory.mr->rkey};
-    ASSERT_EQ(ibv_post_send(one, &wr, &bad), 0);
+    ASSERT_EQ(post_wr(one, wr), 0);
     ibv_poll_cq_attr poll{};
     while (ibv_start_poll(cq, &poll) == ENOENT) {
     }
@@ -179,8 +172,7 @@ TEST_F(Sleepers, who_wait_for_solicited_messages_sleep_through_others) {
   ASSERT_EQ(here_->receive(to.sge(0, 8), 1), 0);
   ASSERT_EQ(here_->receive(to.sge(8, 8), 2), 0);
   ASSERT_EQ(ibv_req_notify_cq(here_->cq, 1), 0);
-  ASSERT_EQ(there_->post(IBV_WR_SEND, from.sge(0, 8)), 0);
-  EXPECT_EQ(there_->completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(there_->run(IBV_WR_SEND, from.sge(0, 8)), IBV_WC_SUCCESS);
   EXPECT_FALSE(sleeps_until_event(100));
   ASSERT_EQ(
       there_->post(IBV_WR_SEND, from.sge(0, 8), 0, 0, 0, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED),
@@ -192,8 +184,8 @@ TEST_F(Sleepers, who_wait_for_solicited_messages_sleep_through_others) {
 
 TEST_F(Sleepers, memory_of_a_process_that_sleeps_is_written) {
   Memory from(pd_, 1 << 20, 'w'), to(pd_, 1 << 20);
-  ASSERT_EQ(there_->post(IBV_WR_RDMA_WRITE, from.sge(0, 1 << 20), 1, to.at(), to.mr->rkey), 0);
-  EXPECT_EQ(there_->completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(there_->run(IBV_WR_RDMA_WRITE, from.sge(0, 1 << 20), to.at(), to.mr->rkey),
+            IBV_WC_SUCCESS);
   EXPECT_EQ(to.bytes, from.bytes);
 }
 
@@ -205,16 +197,14 @@ TEST_F(Special, a_region_with_an_iova_is_reached_there_and_not_at_its_address) {
   ibv_mr* mr = ibv_reg_mr_iova(pd_, bytes.data(), bytes.size(), kIova, kEverything);
   ASSERT_NE(mr, nullptr);
   Memory from(pd_, 8, 'i');
-  ASSERT_EQ(there_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 1, kIova + 56, mr->rkey), 0);
-  EXPECT_EQ(there_->completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(there_->run(IBV_WR_RDMA_WRITE, from.sge(0, 8), kIova + 56, mr->rkey), IBV_WC_SUCCESS);
   EXPECT_EQ(std::string(bytes.data() + 56, 8), "iiiiiiii");
-  ASSERT_EQ(here_->post(IBV_WR_RDMA_READ, {kIova + 8, 8, mr->lkey}, 2, from.at(), from.mr->rkey),
-            0);
-  EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(here_->run(IBV_WR_RDMA_READ, {kIova + 8, 8, mr->lkey}, from.at(), from.mr->rkey),
+            IBV_WC_SUCCESS);
   EXPECT_EQ(std::string(bytes.data() + 8, 8), "iiiiiiii");
   const auto address = reinterpret_cast<uint64_t>(bytes.data());
-  ASSERT_EQ(there_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 3, address, mr->rkey), 0);
-  EXPECT_EQ(there_->completion().status, IBV_WC_REM_ACCESS_ERR);
+  ASSERT_EQ(there_->run(IBV_WR_RDMA_WRITE, from.sge(0, 8), address, mr->rkey),
+            IBV_WC_REM_ACCESS_ERR);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
@@ -223,11 +213,10 @@ TEST_F(Special, a_null_region_gives_zeros_and_swallows_what_is_written) {
   ASSERT_NE(null, nullptr);
   for (const uint32_t length : {8u, 100'000u}) {
     Memory far(pd_, length, 'n');
-    ASSERT_EQ(here_->post(IBV_WR_RDMA_READ, {0, length, null->lkey}, 1, far.at(), far.mr->rkey), 0);
-    EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
-    ASSERT_EQ(here_->post(IBV_WR_RDMA_WRITE, {8, length, null->lkey}, 2, far.at(), far.mr->rkey),
-              0);
-    EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(here_->run(IBV_WR_RDMA_READ, {0, length, null->lkey}, far.at(), far.mr->rkey),
+              IBV_WC_SUCCESS);
+    ASSERT_EQ(here_->run(IBV_WR_RDMA_WRITE, {8, length, null->lkey}, far.at(), far.mr->rkey),
+              IBV_WC_SUCCESS);
     EXPECT_EQ(far.bytes, std::vector<char>(length, 0));
     ASSERT_EQ(there_->receive({0, length, null->lkey}, 3), 0);
     ASSERT_EQ(here_->post(IBV_WR_SEND, far.sge(0, length)), 0);
@@ -235,8 +224,7 @@ TEST_F(Special, a_null_region_gives_zeros_and_swallows_what_is_written) {
     EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
   }
   Memory from(pd_, 8);
-  ASSERT_EQ(here_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 4, 0, null->rkey), 0);
-  EXPECT_EQ(here_->completion().status, IBV_WC_REM_ACCESS_ERR);
+  ASSERT_EQ(here_->run(IBV_WR_RDMA_WRITE, from.sge(0, 8), 0, null->rkey), IBV_WC_REM_ACCESS_ERR);
   EXPECT_EQ(ibv_dereg_mr(null), 0);
 }
 

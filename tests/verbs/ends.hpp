@@ -6,6 +6,7 @@
 #include <infiniband/verbs.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -17,6 +18,27 @@ namespace aperture::test {
 constexpr int kEverything = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 constexpr uint32_t kDepth = 64;
+
+// A signaled work request of one piece, which must outlive it.
+inline ibv_send_wr send_wr(ibv_wr_opcode opcode, ibv_sge& sge, uint64_t id = 0) {
+  ibv_send_wr wr{};
+  wr.wr_id = id;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  return wr;
+}
+
+inline int post_wr(ibv_qp* qp, ibv_send_wr wr) {
+  ibv_send_wr* bad = nullptr;
+  return ibv_post_send(qp, &wr, &bad);
+}
+
+// Why a call made nothing; 0 if it has made something.
+inline int refusal_of(const void* made) {
+  return made == nullptr ? errno : 0;
+}
 
 struct Device {
   Device() {
@@ -79,15 +101,15 @@ struct End {
 
   int post(ibv_wr_opcode opcode, ibv_sge sge, uint64_t id = 0, uint64_t remote = 0,
            uint32_t rkey = 0, unsigned flags = IBV_SEND_SIGNALED) const {
-    ibv_send_wr wr{};
-    ibv_send_wr* bad = nullptr;
-    wr.wr_id = id;
-    wr.sg_list = &sge;
-    wr.num_sge = 1;
-    wr.opcode = opcode;
+    ibv_send_wr wr = send_wr(opcode, sge, id);
     wr.send_flags = flags;
     wr.wr.rdma = {remote, rkey};
-    return ibv_post_send(qp, &wr, &bad);
+    return post_wr(qp, wr);
+  }
+  // Posts and waits: how it ended; IBV_WC_FATAL_ERR if it could not be posted.
+  ibv_wc_status run(ibv_wr_opcode opcode, ibv_sge sge, uint64_t remote = 0,
+                    uint32_t rkey = 0) const {
+    return post(opcode, sge, 0, remote, rkey) == 0 ? completion().status : IBV_WC_FATAL_ERR;
   }
   int receive(ibv_sge sge, uint64_t id = 0) const {
     ibv_recv_wr wr{id, nullptr, &sge, 1};
@@ -141,6 +163,11 @@ inline void bring_up(ibv_qp* qp, uint32_t peer) {
   ASSERT_EQ(ibv_modify_qp(qp, &attr, mask), 0);
 }
 
+inline void connect(ibv_qp* one, ibv_qp* other) {
+  bring_up(one, other->qp_num);
+  bring_up(other, one->qp_num);
+}
+
 // A device, a protection domain, and two connected ends of it.
 class Verbs : public ::testing::Test {
  protected:
@@ -153,8 +180,7 @@ class Verbs : public ::testing::Test {
     here_ = std::make_unique<End>(device_.context, pd_, channel_);
     there_ = std::make_unique<End>(device_.context, pd_);
     ASSERT_TRUE(here_->qp != nullptr && there_->qp != nullptr);
-    bring_up(here_->qp, there_->qp->qp_num);
-    bring_up(there_->qp, here_->qp->qp_num);
+    connect(here_->qp, there_->qp);
   }
   void TearDown() override {
     here_.reset();

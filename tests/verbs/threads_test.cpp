@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "verbs/ends.hpp"
@@ -12,7 +13,12 @@ namespace {
 
 constexpr int kThreads = 4;
 
-class Threads : public Verbs {};
+class Threads : public Verbs {
+ protected:
+  // Runs `post(t)` and a poller of the first completion queue in kThreads threads each, until there
+  // are that many completions with the ids from 0 on, each once.
+  void expect_each_once(size_t completions, const std::function<void(int)>& post);
+};
 
 // Polls the completion queue and counts what it finds, until all are in.
 void poll_until(ibv_cq* cq, std::vector<std::atomic<int>>& seen, std::atomic<size_t>& found) {
@@ -30,58 +36,52 @@ void poll_until(ibv_cq* cq, std::vector<std::atomic<int>>& seen, std::atomic<siz
   }
 }
 
-TEST_F(Threads, post_to_one_queue_pair_and_poll_one_completion_queue) {
-  constexpr size_t kEach = 1000;
-  Memory from(pd_, kThreads * 8), to(pd_, kThreads * 8);
-  std::vector<std::atomic<int>> seen(kThreads * kEach);
+void Threads::expect_each_once(size_t completions, const std::function<void(int)>& post) {
+  std::vector<std::atomic<int>> seen(completions);
   std::atomic<size_t> found{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      const ibv_sge sge = from.sge(t * 8, 8);
-      for (size_t i = 0; i < kEach; ++i) {
-        while (here_->post(IBV_WR_RDMA_WRITE, sge, t * kEach + i, to.at(t * 8), to.mr->rkey) != 0) {
-          std::this_thread::yield();  // full: the pollers make room
-        }
-      }
-    });
+    threads.emplace_back([&, t] { post(t); });
     threads.emplace_back([&] { poll_until(here_->cq, seen, found); });
   }
   for (auto& thread : threads) thread.join();
   for (const auto& times : seen) {
     EXPECT_EQ(times, 1);
   }
+}
+
+TEST_F(Threads, post_to_one_queue_pair_and_poll_one_completion_queue) {
+  constexpr size_t kEach = 1000;
+  Memory from(pd_, kThreads * 8), to(pd_, kThreads * 8);
+  expect_each_once(kThreads * kEach, [&](int t) {
+    const ibv_sge sge = from.sge(t * 8, 8);
+    for (size_t i = 0; i < kEach; ++i) {
+      while (here_->post(IBV_WR_RDMA_WRITE, sge, t * kEach + i, to.at(t * 8), to.mr->rkey) != 0) {
+        std::this_thread::yield();  // full: the pollers make room
+      }
+    }
+  });
   EXPECT_EQ(to.text(0, kThreads * 8), from.text(0, kThreads * 8));
 }
 
 TEST_F(Threads, batches_of_several_threads_are_not_mixed) {
   constexpr size_t kEach = 300;
   Memory to(pd_, 64);
-  std::vector<std::atomic<int>> seen(kThreads * kEach);
-  std::atomic<size_t> found{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      ibv_qp_ex* ex = here_->ex();
-      std::string text(32, static_cast<char>('a' + t));
-      for (size_t i = 0; i < kEach; ++i) {
-        do {
-          ibv_wr_start(ex);
-          for (int half = 0; half < 2; ++half) {
-            ex->wr_id = t * kEach + i;
-            ex->wr_flags = half == 1 ? IBV_SEND_SIGNALED : 0;
-            ibv_wr_rdma_write(ex, to.mr->rkey, to.at(half * 32));
-            ibv_wr_set_inline_data(ex, text.data(), text.size());
-          }
-        } while (ibv_wr_complete(ex) != 0);
-      }
-    });
-    threads.emplace_back([&] { poll_until(here_->cq, seen, found); });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& times : seen) {
-    EXPECT_EQ(times, 1);
-  }
+  expect_each_once(kThreads * kEach, [&](int t) {
+    ibv_qp_ex* ex = here_->ex();
+    std::string text(32, static_cast<char>('a' + t));
+    for (size_t i = 0; i < kEach; ++i) {
+      do {
+        ibv_wr_start(ex);
+        for (int half = 0; half < 2; ++half) {
+          ex->wr_id = t * kEach + i;
+          ex->wr_flags = half == 1 ? IBV_SEND_SIGNALED : 0;
+          ibv_wr_rdma_write(ex, to.mr->rkey, to.at(half * 32));
+          ibv_wr_set_inline_data(ex, text.data(), text.size());
+        }
+      } while (ibv_wr_complete(ex) != 0);
+    }
+  });
   // the last batch wrote both halves
   EXPECT_EQ(to.text(0, 32), to.text(32, 32));
   EXPECT_EQ(to.text(0, 32), std::string(32, to.bytes[0]));
@@ -93,12 +93,11 @@ void make_and_destroy(ibv_context* context) {
   {
     Memory memory(pd, 4096);
     End one(context, pd), other(context, pd);
-    bring_up(one.qp, other.qp->qp_num);
-    bring_up(other.qp, one.qp->qp_num);
+    connect(one.qp, other.qp);
     ibv_mw* window = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
     ASSERT_NE(window, nullptr);
-    EXPECT_EQ(one.post(IBV_WR_RDMA_WRITE, memory.sge(0, 8), 5, memory.at(64), memory.mr->rkey), 0);
-    EXPECT_EQ(one.completion().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(one.run(IBV_WR_RDMA_WRITE, memory.sge(0, 8), memory.at(64), memory.mr->rkey),
+              IBV_WC_SUCCESS);
     EXPECT_EQ(ibv_dealloc_mw(window), 0);
   }
   EXPECT_EQ(ibv_dealloc_pd(pd), 0);
@@ -109,8 +108,8 @@ TEST_F(Threads, make_and_destroy_objects_while_others_work) {
   std::thread working([&] {
     Memory from(pd_, 8), to(pd_, 8);
     while (!stop) {
-      EXPECT_EQ(here_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 1, to.at(), to.mr->rkey), 0);
-      EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+      EXPECT_EQ(here_->run(IBV_WR_RDMA_WRITE, from.sge(0, 8), to.at(), to.mr->rkey),
+                IBV_WC_SUCCESS);
     }
   });
   std::vector<std::thread> threads;
@@ -143,8 +142,7 @@ TEST_F(Threads, a_forked_child_has_no_device_and_does_not_disturb_its_parents) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
-  ASSERT_EQ(here_->post(IBV_WR_RDMA_WRITE, from.sge(0, 8), 1, to.at(), to.mr->rkey), 0);
-  EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(here_->run(IBV_WR_RDMA_WRITE, from.sge(0, 8), to.at(), to.mr->rkey), IBV_WC_SUCCESS);
   EXPECT_EQ(to.text(0, 8), "ffffffff");
 }
 

@@ -23,8 +23,7 @@ struct Line {
         peer(std::make_unique<End>(there, there_pd)),
         to(here_pd, 8),
         from(there_pd, 8, 'w') {
-    bring_up(end->qp, peer->qp->qp_num);
-    bring_up(peer->qp, end->qp->qp_num);
+    connect(end->qp, peer->qp);
   }
   ~Line() {
     end.reset();
@@ -97,15 +96,10 @@ TEST_F(Waiting, memory_is_served_while_every_thread_waits_or_is_elsewhere) {
   // an atomic is executed by its target's process: the thread that waits there is woken for it
   Memory counter(here_pd_, 8, 0);
   for (int i = 0; i < 3; ++i) {
-    ibv_send_wr wr{};
-    ibv_send_wr* bad = nullptr;
     ibv_sge sge = line.from.sge(0, 8);
-    wr.sg_list = &sge;
-    wr.num_sge = 1;
-    wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-    wr.send_flags = IBV_SEND_SIGNALED;
+    ibv_send_wr wr = send_wr(IBV_WR_ATOMIC_FETCH_AND_ADD, sge);
     wr.wr.atomic = {counter.at(), 1, 0, counter.mr->rkey};
-    ASSERT_EQ(ibv_post_send(line.peer->qp, &wr, &bad), 0);
+    ASSERT_EQ(post_wr(line.peer->qp, wr), 0);
     EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
     fall_asleep();
   }
