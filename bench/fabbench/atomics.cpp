@@ -5,12 +5,8 @@
 // is over when the word that is fetched holds every one of its additions.
 #include "fabbench/atomics.hpp"
 
-#include <cstring>
-#include <vector>
-
 #include "fabbench/messenger.hpp"
-#include "stopwatch/failure.hpp"
-#include "stopwatch/pages.hpp"
+#include "harness/contents.hpp"
 
 namespace aperture::bench {
 
@@ -31,11 +27,10 @@ class Adding : public FabricTask {
 
   void verify(uint64_t seed, Channel& channel) override {
     if (rank_ == 1) {
-      std::memcpy(word(), &seed, sizeof seed);
+      store_word(word(), seed);
       channel.send_word(0);
       await_word(channel);
-      uint64_t now;
-      std::memcpy(&now, word(), sizeof now);
+      const uint64_t now = load_word(word());
       if (now != seed + 1) throw Failure("the word holds %lu instead of %lu", now, seed + 1);
       channel.send_word(0);
       return;
@@ -51,17 +46,15 @@ class Adding : public FabricTask {
  protected:
   // What was there before.
   uint64_t fetch_add(uint64_t value) {
-    std::memcpy(operand(), &value, sizeof value);
+    store_word(operand(), value);
     session_.post("room for an atomic", [&] {
       return fi_fetch_atomic(session_.ep(), operand(), 1, local_.desc, result(), local_.desc,
                              session_.peer(), remote_.base, remote_.key, FI_UINT64, FI_SUM,
                              &slot_.context);
     });
     session_.await_tx("the completion of a fetching atomic");
-    uint64_t before;
-    std::memcpy(&before, result(), sizeof before);
     sum_ += value;
-    return before;
+    return load_word(result());
   }
 
   std::byte* operand() const noexcept { return memory_.data(); }
@@ -102,16 +95,13 @@ class Posted final : public Adding {
   Posted(const Setup& setup, Side& side, size_t window)
       : Adding(setup, side, Target::polling),
         inject_(session_.can_inject(sizeof(uint64_t))),
-        slots_(window) {
-    for (size_t i = 0; i < window; i++) free_.push_back(i);
-  }
+        slots_(session_, window) {}
 
   void initiate(uint64_t count, Samples&) override {
-    const uint64_t one = 1;
-    std::memcpy(operand(), &one, sizeof one);
+    store_word(operand(), 1);
     for (uint64_t i = 0; i < count; i++) inject_ ? inject_one() : post_one();
     sum_ += count;
-    settle();
+    slots_.settle("the completions of the last atomics");
     Patience patience("the target's word to hold every addition");
     while (fetch_add(0) != sum_) patience.tick();
   }
@@ -132,39 +122,18 @@ class Posted final : public Adding {
   }
 
   void post_one() {
-    Patience patience("the completion of an atomic");
-    while (free_.empty()) {
-      reap();
-      session_.linger(patience);
-    }
-    const size_t slot = free_.back();
-    free_.pop_back();
+    const size_t slot = slots_.take("the completion of an atomic");
     session_.post(
         "room for an atomic",
         [&] {
           return fi_atomic(session_.ep(), operand(), 1, local_.desc, session_.peer(), remote_.base,
-                           remote_.key, FI_UINT64, FI_SUM, &slots_[slot].context);
+                           remote_.key, FI_UINT64, FI_SUM, slots_.context(slot));
         },
-        [this] { reap(); });
-  }
-
-  void reap() {
-    session_.poll_tx([this](const void* context) {
-      free_.push_back(static_cast<size_t>(static_cast<const Slot*>(context) - slots_.data()));
-    });
-  }
-
-  void settle() {
-    Patience patience("the completions of the last atomics");
-    while (free_.size() != slots_.size()) {
-      reap();
-      session_.linger(patience);
-    }
+        [this] { slots_.reap(); });
   }
 
   const bool inject_;
-  std::vector<Slot> slots_;
-  std::vector<size_t> free_;
+  Slots slots_;
 };
 
 }  // namespace

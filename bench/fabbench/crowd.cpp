@@ -214,7 +214,7 @@ Row measure_peer_memory(const Setup& setup, Side& side, size_t peers) {
     side.channel.send(name.data(), name.size());
     uint64_t word;
     await_datagram(side.channel, Target::polling, &word, sizeof word,
-                   [&session](int calls) { session.drive(calls); });
+                   [&session](int calls) { session.progress(calls); });
     return Row{};
   }
   const std::string other = receive_name(side.channel);

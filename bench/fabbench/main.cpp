@@ -2,15 +2,12 @@
 //
 // The supervising process never calls into libfabric; every measure is a fresh pair of processes,
 // so a provider that crashes, hangs or answers wrongly costs one row.
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "fabbench/measures.hpp"
-#include "stopwatch/failure.hpp"
-#include "stopwatch/row_options.hpp"
+#include "harness/program.hpp"
 
 namespace aperture::bench {
 
@@ -36,18 +33,6 @@ constexpr char kMore[] =
     "  fabbench -p aperture --only 'send_*' --mr scalable\n"
     "  fabbench -p tcp --only read_lat/8,write_bw --seconds 1\n";
 
-struct Options {
-  RowOptions rows;
-  Setup setup;
-  bool may_be_strict = true, may_be_lenient = true;
-};
-
-bool parse_rigour(const std::string& text, Options& options) {
-  options.may_be_strict = text != "lenient";
-  options.may_be_lenient = text != "strict";
-  return text == "auto" || text == "strict" || text == "lenient";
-}
-
 bool parse_registration(const std::string& text, Registration& out) {
   if (text == "any") {
     out = Registration::any;
@@ -61,26 +46,36 @@ bool parse_registration(const std::string& text, Registration& out) {
   return true;
 }
 
-bool take_option(int c, Options& options) {
-  switch (c) {
-    case 'p': options.setup.provider = optarg; return true;
-    case 'd': options.setup.domain = optarg; return true;
-    case 'm': return parse_registration(optarg, options.setup.registration);
-    case 'r': return parse_rigour(optarg, options);
-    default: return take_row_option(c, optarg, options.rows);
+struct Options {
+  bool take(int letter, const char* value) {
+    switch (letter) {
+      case 'p': setup.provider = value; return true;
+      case 'd': setup.domain = value; return true;
+      case 'm': return parse_registration(value, setup.registration);
+      case 'r': return take_rigour(value);
+      default: return take_row_option(letter, value, rows);
+    }
   }
-}
+  bool complete() const { return rows.list || !setup.provider.empty(); }
+  bool take_rigour(const std::string& text) {
+    may_be_strict = text != "lenient";
+    may_be_lenient = text != "strict";
+    return text == "auto" || text == "strict" || text == "lenient";
+  }
 
-bool parse(int argc, char** argv, Options& options) {
-  const std::vector<option> longs = with_row_options({{"provider", required_argument, nullptr, 'p'},
-                                                      {"domain", required_argument, nullptr, 'd'},
-                                                      {"mr", required_argument, nullptr, 'm'},
-                                                      {"rigour", required_argument, nullptr, 'r'}});
-  for (int c; (c = ::getopt_long(argc, argv, "p:d:h", longs.data(), nullptr)) != -1;) {
-    if (!take_option(c, options)) return false;
-  }
-  return optind == argc && (options.rows.list || !options.setup.provider.empty());
-}
+  RowOptions rows;
+  Setup setup;
+  bool may_be_strict = true, may_be_lenient = true;
+};
+
+const Program kProgram{"fabbench",
+                       kUsage,
+                       kMore,
+                       "p:d:h",
+                       {{"provider", required_argument, nullptr, 'p'},
+                        {"domain", required_argument, nullptr, 'd'},
+                        {"mr", required_argument, nullptr, 'm'},
+                        {"rigour", required_argument, nullptr, 'r'}}};
 
 // With FI_PROVIDER_PATH unset, aperture is that of the build tree that this program lies in.
 void find_aperture(const Options& options) {
@@ -95,15 +90,13 @@ void find_aperture(const Options& options) {
 }
 
 Row measure_once(const Measure& m, const Options& options, Rigour rigour) {
-  Row row = run_pair(options.rows.pair, [&](Side& side) {
+  return take_row(options.rows.pair, m, [&](Side& side) {
     return take_measure(m, options.setup, side, options.rows.extent, rigour);
   });
-  row.measure = m.name;
-  row.size_bytes = m.size_bytes;
-  return row;
 }
 
 Row measure(const Measure& m, const Options& options) {
+  find_aperture(options);
   Row strict;
   if (options.may_be_strict || m.target != Target::asleep) {
     strict = measure_once(m, options, Rigour::strict);
@@ -124,18 +117,5 @@ Row measure(const Measure& m, const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace aperture::bench;
-  Options options;
-  if (!parse(argc, argv, options)) {
-    std::fprintf(stderr, "%s%s%s", kUsage, kRowOptionsUsage, kMore);
-    return 2;
-  }
-  try {
-    find_aperture(options);
-    set_patience(options.rows.pair.timeout_s / 5);
-    return run_rows("fabbench", options.rows, all_measures(),
-                    [&](const Measure& m) { return measure(m, options); });
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "fabbench: %s\n", e.what());
-    return 2;
-  }
+  return run_program<Options>(kProgram, argc, argv, all_measures(), measure);
 }

@@ -139,7 +139,7 @@ Setup setup_of(const Measure& measure, const Setup& base, Rigour rigour) {
   setup.caps = caps_of(measure);
   setup.delivery_complete = measure.pattern == Pattern::one_sided && measure.verb == Verb::write &&
                             rigour == Rigour::strict;
-  // only the owner's process executes atomics: one that sleeps must be driven by its provider
+  // only the owner's process executes atomics: one that sleeps must be progressed by its provider
   if (measure.pattern == Pattern::fetching && measure.target == Target::asleep) {
     setup.progress = FI_PROGRESS_AUTO;
   }

@@ -14,6 +14,46 @@ struct alignas(64) Slot {
   fi_context2 context;  // first, so that a completion's op_context is the slot
 };
 
+// The slots of a window: those that are taken belong to operations under way.
+class Slots {
+ public:
+  Slots(Session& session, size_t count) : session_(session), slots_(count) {
+    for (size_t i = 0; i < count; i++) free_.push_back(i);
+  }
+
+  size_t size() const noexcept { return slots_.size(); }
+  void* context(size_t slot) noexcept { return &slots_[slot].context; }
+
+  // Completed operations give their slots back.
+  void reap() {
+    session_.poll_tx([this](const void* context) {
+      free_.push_back(static_cast<size_t>(static_cast<const Slot*>(context) - slots_.data()));
+    });
+  }
+
+  size_t take(const char* awaited) {
+    await_free(1, awaited);
+    const size_t slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+
+  void settle(const char* awaited) { await_free(slots_.size(), awaited); }
+
+ private:
+  void await_free(size_t count, const char* awaited) {
+    Patience patience(awaited);
+    while (free_.size() < count) {
+      reap();
+      session_.linger(patience);
+    }
+  }
+
+  Session& session_;
+  std::vector<Slot> slots_;
+  std::vector<size_t> free_;
+};
+
 class Messenger {
  public:
   Messenger(Session& session, Matching matching, size_t slots)

@@ -6,19 +6,19 @@
 #include "fabbench/one_sided.hpp"
 
 #include <cstring>
-#include <vector>
 
 #include "fabbench/messenger.hpp"
-#include "stopwatch/failure.hpp"
-#include "stopwatch/pages.hpp"
+#include "harness/contents.hpp"
+#include "harness/one_sided.hpp"
+#include "harness/ping_pong.hpp"
 
 namespace aperture::bench {
 
 namespace {
 
-class WritePingPong final : public FabricTask {
+class Writes : public FabricTask {
  public:
-  WritePingPong(const Setup& setup, Side& side, size_t size_bytes)
+  Writes(const Setup& setup, Side& side, size_t size_bytes)
       : FabricTask(setup, side),
         size_(size_bytes),
         inject_(session_.can_inject(size_bytes)),
@@ -35,30 +35,8 @@ class WritePingPong final : public FabricTask {
     await_word(channel);
     if (rank_ == 0) write(seed);
     take(seed);
-    const uint64_t theirs = seed + static_cast<uint64_t>(1 - rank_);
-    const size_t at = first_mismatch(in_.data(), size_, theirs);
-    if (at != size_) throw Failure("wrong data at byte %zu of %zu", at, size_);
+    expect_pattern(in_.data(), size_, seed + static_cast<uint64_t>(1 - rank_));
     if (rank_ == 1) write(seed);
-    settle();
-  }
-
-  void initiate(uint64_t count, Samples& samples) override {
-    uint64_t last = ticks();
-    for (uint64_t i = 1; i <= count; i++) {
-      write_stamped(i);
-      const uint64_t now = ticks();  // while the write travels
-      if (i > 1) samples.add(now - last);
-      last = now;
-      take_stamped(i);
-    }
-    settle();
-  }
-
-  void respond(uint64_t count) override {
-    for (uint64_t i = 1; i <= count; i++) {
-      take_stamped(i);
-      write_stamped(i);
-    }
     settle();
   }
 
@@ -67,7 +45,7 @@ class WritePingPong final : public FabricTask {
            session_.registration_text();
   }
 
- private:
+ protected:
   void write(uint64_t data) {
     if (inject_) {
       session_.post("room to inject", [&] {
@@ -95,76 +73,45 @@ class WritePingPong final : public FabricTask {
     if (entry.data != data) throw Failure("CQ data %lu instead of %lu", entry.data, data);
   }
 
-  // Four bytes of CQ data are all that was asked for.
-  void write_stamped(uint64_t sequence) {
+  void stamp(uint64_t sequence) {
     settle();
-    std::memcpy(out_.data(), &sequence, sizeof sequence);
-    write(sequence & UINT32_MAX);
+    store_word(out_.data(), sequence);
+    sequence_ = sequence;
   }
+  // Four bytes of CQ data are all that was asked for.
+  void send() { write(sequence_ & UINT32_MAX); }
+  static void post_receive() {}  // a write with data takes none here
 
   void take_stamped(uint64_t sequence) {
     take(sequence & UINT32_MAX);
-    uint64_t seen;
-    std::memcpy(&seen, in_.data(), sizeof seen);
-    if (seen != sequence) throw Failure("the completion of write %lu came before it", sequence);
+    if (load_word(in_.data()) != sequence)
+      throw Failure("the completion of write %lu came before it", sequence);
   }
 
+ private:
   const size_t size_;
   const bool inject_;
   bool pending_ = false;
+  uint64_t sequence_ = 0;
   Slot slot_{};
   Pages out_, in_;
   RemoteRegion remote_{};
   Region out_region_, in_region_;
 };
 
-class OneSided final : public FabricTask {
+class Operations : public FabricTask {
  public:
-  OneSided(const Setup& setup, Side& side, Target target, Verb verb, size_t size_bytes,
-           size_t window)
+  Operations(const Setup& setup, Side& side, Target target, Verb verb, size_t size_bytes,
+             size_t window)
       : FabricTask(setup, side, target),
         read_(verb == Verb::read),
         size_(size_bytes),
         window_(window),
         memory_(size_bytes, Pages::Kind::own),
-        slots_(window),
+        slots_(session_, window),
         // Rank 0's memory is the local end, rank 1's the target; regions on both for symmetry.
         local_region_(session_.register_local(memory_.data(), size_bytes)),
-        region_(session_.register_remote(memory_.data(), size_bytes, side.channel, remote_)) {
-    for (size_t i = 0; i < window; i++) free_.push_back(i);
-  }
-
-  void greet() override { operate_once(); }
-
-  void verify(uint64_t seed, Channel& channel) override {
-    const bool source = read_ == (rank_ == 1);
-    if (source) {
-      fill_pattern(memory_.data(), size_, seed);
-    } else {
-      std::memset(memory_.data(), 0, size_);
-    }
-    if (rank_ == 0) {
-      channel.receive_word();  // the target's memory is ready
-      operate_once();
-      if (!source) expect_pattern(seed);
-      channel.send_word(0);  // done: the target may look
-      return;
-    }
-    channel.send_word(0);
-    await_word(channel);
-    if (!source) expect_pattern(seed);
-  }
-
-  void initiate(uint64_t count, Samples& samples) override {
-    if (window_ == 1) {
-      one_by_one(count, samples);
-      return;
-    }
-    for (uint64_t i = 0; i < count; i++) post_operation(take_slot());
-    settle();
-  }
-
-  uint64_t granule() const override { return window_; }
+        region_(session_.register_remote(memory_.data(), size_bytes, side.channel, remote_)) {}
 
   std::string note() const override {
     std::string text = target_ == Target::asleep ? "target asleep, " : "target polling, ";
@@ -175,23 +122,18 @@ class OneSided final : public FabricTask {
     return text + session_.registration_text();
   }
 
- private:
-  void one_by_one(uint64_t count, Samples& samples) {
-    uint64_t last = ticks();
-    for (uint64_t i = 0; i < count; i++) {
-      // A read must bring the target's word back, whatever lay here before.
-      if (read_) std::memset(memory_.data(), 0, sizeof(uint64_t));
-      post_operation(0);
-      session_.await_tx(awaited());
-      const uint64_t now = ticks();
-      samples.add(now - last);
-      last = now;
-      if (read_) {
-        uint64_t word;
-        std::memcpy(&word, memory_.data(), sizeof word);
-        if (word == 0) throw Failure("a read completed before its data came");
-      }
+ protected:
+  bool fetches() const noexcept { return read_; }
+  static void begin_samples() {}
+  void check_fetched() const {
+    if (read_ && load_word(memory_.data()) == 0) {
+      throw Failure("a read completed before its data came");
     }
+  }
+
+  void stream(uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) post_operation(slots_.take(awaited()));
+    slots_.settle(awaited());
   }
 
   void operate_once() {
@@ -199,19 +141,15 @@ class OneSided final : public FabricTask {
     session_.await_tx(awaited());
   }
 
+ private:
   const char* awaited() const noexcept {
     if (target_ == Target::asleep)
       return read_ ? "a read (target asleep)" : "a write (target asleep)";
     return read_ ? "the completion of a read" : "the completion of a write";
   }
 
-  void expect_pattern(uint64_t seed) const {
-    const size_t at = first_mismatch(memory_.data(), size_, seed);
-    if (at != size_) throw Failure("wrong data at byte %zu of %zu", at, size_);
-  }
-
   ssize_t try_post(size_t slot) {
-    void* context = &slots_[slot].context;
+    void* context = slots_.context(slot);
     if (read_) {
       return fi_read(session_.ep(), memory_.data(), size_, local_region_.desc, session_.peer(),
                      remote_.base, remote_.key, context);
@@ -223,53 +161,31 @@ class OneSided final : public FabricTask {
   void post_operation(size_t slot) {
     session_.post(
         read_ ? "room to read" : "room to write", [&] { return try_post(slot); },
-        [this] { window_ > 1 ? reap() : session_.progress(); });
-  }
-
-  void reap() {
-    session_.poll_tx([this](const void* context) {
-      free_.push_back(static_cast<size_t>(static_cast<const Slot*>(context) - slots_.data()));
-    });
-  }
-
-  size_t take_slot() {
-    Patience patience(awaited());
-    while (free_.empty()) {
-      reap();
-      session_.linger(patience);
-    }
-    const size_t slot = free_.back();
-    free_.pop_back();
-    return slot;
-  }
-
-  void settle() {
-    Patience patience(awaited());
-    while (free_.size() != window_) {
-      reap();
-      session_.linger(patience);
-    }
+        [this] { window_ > 1 ? slots_.reap() : session_.progress(); });
   }
 
   const bool read_;
+
+ protected:
   const size_t size_, window_;
   Pages memory_;
-  std::vector<Slot> slots_;
+
+ private:
+  Slots slots_;
   RemoteRegion remote_{};
   Region local_region_, region_;
-  std::vector<size_t> free_;
 };
 
 }  // namespace
 
 std::unique_ptr<FabricTask> make_write_ping_pong(const Setup& setup, Side& side,
                                                  size_t size_bytes) {
-  return std::make_unique<WritePingPong>(setup, side, size_bytes);
+  return std::make_unique<Turns<Writes>>(setup, side, size_bytes);
 }
 
 std::unique_ptr<FabricTask> make_one_sided(const Setup& setup, Side& side, Target target, Verb verb,
                                            size_t size_bytes, size_t window) {
-  return std::make_unique<OneSided>(setup, side, target, verb, size_bytes, window);
+  return std::make_unique<OneSided<Operations>>(setup, side, target, verb, size_bytes, window);
 }
 
 }  // namespace aperture::bench

@@ -1,6 +1,6 @@
 // register_lat and read_any_lat with their companions: a million regions over one 64 MiB buffer.
 //
-// Registering is judged on what it costs, so nothing else is done between the two calls; that the
+// The row is what registering costs, so nothing else is done between the two calls. That the
 // regions are real is verified by a read of the peer. The reads go through all regions in a random
 // order that is made beforehand: the initiator walks its list of keys from front to back, so that
 // the misses that are measured are those of the key table and of the target's memory.
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fabbench/messenger.hpp"
+#include "harness/contents.hpp"
 #include "stopwatch/failure.hpp"
 #include "stopwatch/pages.hpp"
 
@@ -55,10 +56,7 @@ class Registering final : public FabricTask {
       await_word(channel);
       return;
     }
-    RemoteRegion theirs{};
-    if (await_datagram(channel, &theirs, sizeof theirs) != sizeof theirs) {
-      throw Failure("a torn region");
-    }
+    const auto theirs = await_whole<RemoteRegion>(channel, "region");
     std::memset(memory_.data(), 0, size_);
     const Region local = session_.register_local(memory_.data(), size_);
     session_.post("room to read", [&] {
@@ -66,8 +64,7 @@ class Registering final : public FabricTask {
                      theirs.key, &slot_.context);
     });
     session_.await_tx("the completion of a read");
-    const size_t wrong = first_mismatch(memory_.data(), size_, seed);
-    if (wrong != size_) throw Failure("wrong data at byte %zu of %zu", wrong, size_);
+    expect_pattern(memory_.data(), size_, seed);
     channel.send_word(0);
   }
 
@@ -116,8 +113,7 @@ class ManyRegions final : public FabricTask {
     seed_ = seed;
     if (rank_ == 1) {
       for (size_t i = 0; i < kManyRegions; i++) {
-        const uint64_t value = value_of(i);
-        std::memcpy(targets_->at(i), &value, sizeof value);
+        store_word(targets_->at(i), value_of(i));
       }
       channel.send_word(0);
       await_word(channel);
@@ -189,9 +185,8 @@ class ManyRegions final : public FabricTask {
 
   void read_checked(const Remote& remote) {
     read(remote);
-    uint64_t word;
-    std::memcpy(&word, word_.data(), sizeof word);
-    if (word != value_of(remote.index)) throw Failure("wrong data from region %lu", remote.index);
+    if (load_word(word_.data()) != value_of(remote.index))
+      throw Failure("wrong data from region %lu", remote.index);
   }
 
   const bool random_;

@@ -1,7 +1,7 @@
 // revoke_lat and revoke_stopped_lat: fi_close of a region into which the peer writes without pause.
 //
 // Here rank 0 owns the memory, and rank 1 writes. Between its registration and its close the owner
-// makes no call into the provider: bytes that arrive were written by the peer's own hand. Each
+// makes no call into the provider: bytes that arrive were written by the peer directly. Each
 // close comes at a random moment after the first of them, and is believed only as far as it is
 // seen to hold: nothing may change in the memory after it, until the writer has had its refusal.
 #include "fabbench/revoking.hpp"
@@ -16,6 +16,7 @@
 #include <random>
 
 #include "fabbench/messenger.hpp"
+#include "harness/contents.hpp"
 #include "stopwatch/failure.hpp"
 #include "stopwatch/pages.hpp"
 
@@ -90,8 +91,7 @@ class Revoking final : public FabricTask {
     const Region region = session_.register_target(memory_.data(), size_);
     tell(region);
     await_word(channel);
-    const size_t at = first_mismatch(memory_.data(), size_, seed);
-    if (at != size_) throw Failure("wrong data at byte %zu of %zu", at, size_);
+    expect_pattern(memory_.data(), size_, seed);
   }
 
   void initiate(uint64_t count, Samples& samples) override {
@@ -156,13 +156,7 @@ class Revoking final : public FabricTask {
     channel_.send(&mine, sizeof mine);
   }
 
-  RemoteRegion await_region() {
-    RemoteRegion theirs{};
-    if (await_datagram(channel_, &theirs, sizeof theirs) != sizeof theirs) {
-      throw Failure("a torn region");
-    }
-    return theirs;
-  }
+  RemoteRegion await_region() { return await_whole<RemoteRegion>(channel_, "region"); }
 
   void write(const RemoteRegion& theirs) {
     session_.post("room to write", [&] {
@@ -176,10 +170,7 @@ class Revoking final : public FabricTask {
     auto* words = reinterpret_cast<uint64_t*>(memory_.data());
     return std::atomic_ref(words[index]).load(std::memory_order_acquire);
   }
-  void stamp(uint64_t value) noexcept {
-    std::memcpy(memory_.data(), &value, sizeof value);
-    std::memcpy(memory_.data() + size_ - sizeof value, &value, sizeof value);
-  }
+  void stamp(uint64_t value) noexcept { stamp_ends(memory_.data(), size_, value); }
 
   Channel& channel_;
   const bool stopped_;

@@ -164,9 +164,7 @@ RemoteRegion Session::remote_of(const Region& region, const void* base) const {
 Region Session::register_remote(void* base, size_t len_bytes, Channel& channel,
                                 RemoteRegion& peers) {
   Region region = register_target(base, len_bytes);
-  const RemoteRegion mine = remote_of(region, base);
-  channel.send(&mine, sizeof mine);
-  if (channel.receive(&peers, sizeof peers) != sizeof peers) throw Failure("a torn region");
+  peers = channel.exchange(remote_of(region, base), "region");
   return region;
 }
 

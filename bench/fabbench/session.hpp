@@ -121,13 +121,13 @@ class Session {
   int await_tx_or_error(const char* awaited);
   fi_cq_tagged_entry await_rx(const char* awaited);
 
-  // Drives the provider without taking completions.
+  // Progresses the provider without taking completions.
   void progress() {
     fi_cq_read(rx_.get(), nullptr, 0);
     fi_cq_read(tx_.get(), nullptr, 0);
   }
 
-  void drive(int calls) {
+  void progress(int calls) {
     for (int i = 0; i < calls; i++) progress();
   }
 

@@ -1,23 +1,21 @@
 // send_rate, tagged_rate, send_bw and tagged_bw: a stream of messages in acknowledged windows.
-#include <cstring>
 #include <vector>
 
 #include "fabbench/messages.hpp"
 #include "fabbench/messenger.hpp"
-#include "stopwatch/failure.hpp"
-#include "stopwatch/pages.hpp"
+#include "harness/contents.hpp"
+#include "harness/stream.hpp"
 
 namespace aperture::bench {
 
 namespace {
 
-constexpr size_t kSmall = 64;   // up to here every message has a buffer of its own
 constexpr size_t kAck = 8;      // bytes of an acknowledgement
 constexpr size_t kWindows = 2;  // in flight
 
-class Stream final : public FabricTask {
+class Ends : public FabricTask {
  public:
-  Stream(const Setup& setup, Side& side, Matching matching, size_t size_bytes, size_t window)
+  Ends(const Setup& setup, Side& side, Matching matching, size_t size_bytes, size_t window)
       : FabricTask(setup, side),
         size_(size_bytes),
         window_(window),
@@ -39,27 +37,6 @@ class Stream final : public FabricTask {
     }
   }
 
-  uint64_t granule() const override { return window_; }
-
-  // One window of messages that all hold the pattern; each is looked at on its own.
-  void verify(uint64_t seed, Channel& channel) override {
-    if (rank_ == 0) {
-      settle();
-      for (size_t i = 0; i < slots_; i++) fill_pattern(buffer(i), size_, seed);
-      channel.receive_word();  // the target has wiped its buffers
-      for (size_t i = 0; i < window_; i++) send_from(take_slot());
-      await_acks(1);
-      settle();
-      return;
-    }
-    std::memset(memory_.data(), 0, memory_.size());
-    channel.send_word(0);
-    receive(window_, [&](size_t slot) {
-      const size_t at = first_mismatch(buffer(slot), size_, seed);
-      if (at != size_) throw Failure("wrong data at byte %zu of %zu", at, size_);
-    });
-  }
-
   void initiate(uint64_t count, Samples&) override {
     const uint64_t windows = count / window_;
     uint64_t acked = 0, sequence = 0;
@@ -71,30 +48,43 @@ class Stream final : public FabricTask {
     settle();
   }
 
-  void respond(uint64_t count) override {
-    uint64_t sum = 0;
-    if (small_) {
-      receive(count, [&](size_t slot) {
-        uint64_t word;
-        std::memcpy(&word, buffer(slot), sizeof word);
-        sum += word;
-      });
-      const uint64_t expected = count * (count - 1) / 2;
-      if (sum != expected) throw Failure("%lu messages arrived with wrong contents", count);
-    } else {
-      receive(count, [](size_t) {});
-    }
-  }
-
   std::string note() const override {
     return std::string(inject_ ? "inject, " : "send, ") + "window " + std::to_string(window_) +
            (small_ ? ", " : ", one buffer reused, ") + session_.registration_text();
   }
 
- private:
-  std::byte* buffer(size_t slot) const noexcept {
-    return memory_.data() + (small_ ? slot * kSmall : 0);
+ protected:
+  void fill(uint64_t seed) {
+    settle();
+    for (size_t i = 0; i < slots_; i++) fill_pattern(buffer(i), size_, seed);
   }
+  void send_window() {
+    for (size_t i = 0; i < window_; i++) send_from(take_slot());
+    await_acks(1);
+    settle();
+  }
+
+  template <typename Look>
+  size_t take_some(Look& look) {
+    return session_.poll_rx([&](const fi_cq_tagged_entry& entry) {
+      expect_length(entry.len, size_);
+      const size_t slot = messenger_.slot_of(entry.op_context);
+      look(buffer(slot));
+      post_receive(slot);
+    });
+  }
+  void taken(size_t got, uint64_t) {
+    for (in_window_ += got; in_window_ >= window_; in_window_ -= window_) acknowledge();
+  }
+
+  const size_t size_, window_;
+  const bool small_, inject_;
+  const size_t slots_;
+  Messenger messenger_;
+  Pages memory_, acks_;
+
+ private:
+  std::byte* buffer(size_t slot) const noexcept { return stream_buffer(memory_, small_, slot); }
   std::byte* ack_buffer(size_t slot) const noexcept {
     return acks_.data() + (slot - slots_) * kSmall;
   }
@@ -147,14 +137,14 @@ class Stream final : public FabricTask {
 
   void send_next(uint64_t sequence) {
     if (inject_) {
-      std::memcpy(memory_.data(), &sequence, sizeof sequence);
+      store_word(memory_.data(), sequence);
       session_.post(
           "room to inject", [&] { return messenger_.try_inject(memory_.data(), size_); },
           [this] { relieve(); });
       return;
     }
     const size_t slot = take_slot();
-    if (small_) std::memcpy(buffer(slot), &sequence, sizeof sequence);
+    if (small_) store_word(buffer(slot), sequence);
     send_from(slot);
   }
 
@@ -195,42 +185,16 @@ class Stream final : public FabricTask {
     });
   }
 
-  // count messages, each shown to look(slot) before its buffer is posted again.
-  template <typename Look>
-  void receive(uint64_t count, Look&& look) {
-    uint64_t in_window = 0;
-    for (uint64_t left = count; left > 0;) {
-      Patience patience("a message");
-      size_t got;
-      while ((got = session_.poll_rx([&](const fi_cq_tagged_entry& entry) {
-               if (entry.len != size_) {
-                 throw Failure("%zu bytes arrived instead of %zu", entry.len, size_);
-               }
-               const size_t slot = messenger_.slot_of(entry.op_context);
-               look(slot);
-               post_receive(slot);
-             })) == 0) {
-        session_.linger(patience);
-      }
-      left -= got;
-      for (in_window += got; in_window >= window_; in_window -= window_) acknowledge();
-    }
-  }
-
-  const size_t size_, window_;
-  const bool small_, inject_;
-  const size_t slots_;
-  Messenger messenger_;
-  Pages memory_, acks_;
   Region region_, ack_region_;
   std::vector<size_t> free_, free_acks_;
+  size_t in_window_ = 0;  // messages taken and not yet acknowledged
 };
 
 }  // namespace
 
 std::unique_ptr<FabricTask> make_stream(const Setup& setup, Side& side, Matching matching,
                                         size_t size_bytes, size_t window) {
-  return std::make_unique<Stream>(setup, side, matching, size_bytes, window);
+  return std::make_unique<Stream<Ends>>(setup, side, matching, size_bytes, window);
 }
 
 }  // namespace aperture::bench

@@ -11,7 +11,7 @@ class FabricTask : public Task {
   FabricTask(const Setup& setup, Side& side, Target target = Target::polling)
       : Task(side, target), session_(setup, side.channel) {}
 
-  void drive(int calls) override { session_.drive(calls); }
+  void progress(int calls) override { session_.progress(calls); }
   Session& session() noexcept { return session_; }
 
  protected:

@@ -19,6 +19,7 @@ struct LimitSpec {
   // Runs in both processes of a pair; what it shares was made before the fork.
   Row (*body)(Side& side, const Pages& shared, size_t size_bytes, double seconds);
   size_t shared_bytes;
+  bool hidden = false;  // only when asked for by name
 };
 
 const std::vector<LimitSpec>& all_limits();

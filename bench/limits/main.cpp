@@ -1,14 +1,9 @@
 // limits: what this machine's caches, copies and kernel allow between two pinned processes.
-#include <getopt.h>
-
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
+#include <exception>
 
+#include "harness/program.hpp"
 #include "limits/limit.hpp"
-#include "stopwatch/failure.hpp"
-#include "stopwatch/select.hpp"
 
 namespace aperture::bench {
 
@@ -32,61 +27,22 @@ constexpr char kUsage[] =
     "  limits\n"
     "  limits --only line_lat,pair_copy --seconds 1\n";
 
-struct Options {
-  std::string only;
-  double seconds = 0.3;
-  PairOptions pair;
-  bool list = false;
-};
-
-bool parse(int argc, char** argv, Options& options) {
-  const option longs[] = {{"only", required_argument, nullptr, 'o'},
-                          {"seconds", required_argument, nullptr, 's'},
-                          {"cpus", required_argument, nullptr, 'c'},
-                          {"json", no_argument, nullptr, 'j'},
-                          {"list", no_argument, nullptr, 'l'},
-                          {"help", no_argument, nullptr, 'h'},
-                          {nullptr, 0, nullptr, 0}};
-  for (int c; (c = ::getopt_long(argc, argv, "h", longs, nullptr)) != -1;) {
-    switch (c) {
-      case 'o': options.only = optarg; break;
-      case 's': options.seconds = std::atof(optarg); break;
-      case 'c':
-        if (!parse_cpus(optarg, options.pair.cpus)) return false;
-        break;
-      case 'j': options.pair.format = Format::json; break;
-      case 'l': options.list = true; break;
-      default: return false;
-    }
+// Of the options that all programs have, those that a limit can honour.
+bool parse(int argc, char** argv, RowOptions& options) {
+  const std::vector<option> longs = with_row_options({});
+  for (int c; (c = ::getopt_long(argc, argv, "h", longs.data(), nullptr)) != -1;) {
+    if (c == 'n' || c == 't' || !take_row_option(c, optarg, options)) return false;
   }
-  return optind == argc && options.seconds > 0;
+  return optind == argc;
 }
 
-int run(const Options& options) {
-  const Format format = options.pair.format;
-  int failed = 0, taken = 0;
-  if (!options.list) std::fputs(heading(format).c_str(), stdout);
-  for (const LimitSpec& limit : all_limits()) {
-    if (!selected(options.only, limit.name, limit.size_bytes)) continue;
-    taken++;
-    if (options.list) {
-      std::printf("%s/%zu\t%s\n", limit.name, limit.size_bytes, limit.about);
-      continue;
-    }
-    const Pages shared(limit.shared_bytes, Pages::Kind::shared);
-    PairOptions pair = options.pair;
-    pair.timeout_s = 10 + 3 * options.seconds;
-    Row row = run_pair(pair, [&](Side& side) {
-      return limit.body(side, shared, limit.size_bytes, options.seconds);
-    });
-    row.measure = limit.name;
-    row.size_bytes = limit.size_bytes;
-    failed += row.ok ? 0 : 1;
-    std::fputs(print(row, format).c_str(), stdout);
-    std::fflush(stdout);
-  }
-  if (taken == 0) std::fprintf(stderr, "limits: nothing is called '%s'\n", options.only.c_str());
-  return taken == 0 ? 2 : (failed != 0 ? 1 : 0);
+Row measure(const LimitSpec& limit, const RowOptions& options) {
+  const double seconds = options.extent.seconds;
+  const Pages shared(limit.shared_bytes, Pages::Kind::shared);
+  PairOptions pair = options.pair;
+  pair.timeout_s = 10 + 3 * seconds;
+  return take_row(pair, limit,
+                  [&](Side& side) { return limit.body(side, shared, limit.size_bytes, seconds); });
 }
 
 }  // namespace
@@ -125,13 +81,14 @@ const std::vector<LimitSpec>& all_limits() {
 
 int main(int argc, char** argv) {
   using namespace aperture::bench;
-  Options options;
+  RowOptions options;
   if (!parse(argc, argv, options)) {
     std::fputs(kUsage, stderr);
     return 2;
   }
   try {
-    return run(options);
+    return run_rows("limits", options, all_limits(),
+                    [&](const LimitSpec& limit) { return measure(limit, options); });
   } catch (const std::exception& e) {
     std::fprintf(stderr, "limits: %s\n", e.what());
     return 2;

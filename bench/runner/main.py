@@ -24,7 +24,7 @@ EPILOG = """subjects:
   ucx-cma                   UCX's CMA transport alone (one-sided rows)
   verbs:NAME                a verbs device (rows of verbs_*), where the machine has one: verbs:rxe0
   ompi, ompi-nocma          Open MPI's own shared memory, with and without CMA (rows of mpi_*)
-The first subject is the one that is judged. The limits are always measured beside them.
+The first subject is the one that is validated. The limits are always measured beside them.
 
 examples:
   bench/run                                   the whole table, about ten minutes

@@ -50,4 +50,9 @@ size_t first_mismatch(const std::byte* at, size_t len_bytes, unsigned long seed)
   return len_bytes;
 }
 
+void expect_pattern(const std::byte* at, size_t len_bytes, unsigned long seed) {
+  const size_t wrong = first_mismatch(at, len_bytes, seed);
+  if (wrong != len_bytes) throw Failure("wrong data at byte %zu of %zu", wrong, len_bytes);
+}
+
 }  // namespace aperture::bench

@@ -36,5 +36,7 @@ class Pages {
 void fill_pattern(std::byte* at, size_t len_bytes, unsigned long seed) noexcept;
 // The first offset that does not hold the seed's pattern, or len_bytes when all do.
 size_t first_mismatch(const std::byte* at, size_t len_bytes, unsigned long seed) noexcept;
+// Throws Failure when not all do.
+void expect_pattern(const std::byte* at, size_t len_bytes, unsigned long seed);
 
 }  // namespace aperture::bench

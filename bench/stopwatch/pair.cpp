@@ -202,8 +202,12 @@ bool Channel::try_receive(void* data, size_t capacity, size_t& len_bytes) {
 
 uint64_t Channel::receive_word() {
   uint64_t word = 0;
-  if (receive(&word, sizeof word) != sizeof word) throw Failure("a torn word between the sides");
+  expect_whole(receive(&word, sizeof word), sizeof word, "word between the sides");
   return word;
+}
+
+void Channel::expect_whole(size_t len_bytes, size_t expected, const char* what) {
+  if (len_bytes != expected) throw Failure("a torn %s", what);
 }
 
 void pin_to_cpu(int cpu) {

@@ -31,6 +31,17 @@ class Channel {
   void send_word(uint64_t word) { send(&word, sizeof word); }
   uint64_t receive_word();
 
+  // The other side's `mine`, when both make the same call; `what` it is, if it comes torn.
+  template <typename T>
+  T exchange(const T& mine, const char* what) {
+    send(&mine, sizeof mine);
+    T theirs{};
+    expect_whole(receive(&theirs, sizeof theirs), sizeof theirs, what);
+    return theirs;
+  }
+  // Throws Failure for a datagram of another length.
+  static void expect_whole(size_t len_bytes, size_t expected, const char* what);
+
  private:
   UniqueFd fd_;
 };

@@ -132,8 +132,8 @@ Row lead(Task& task, Side& side, const Plan& plan) {
 
 Command next_command(Task& task, Channel& channel, Target target) {
   Command c{};
-  const auto drive = [&task](int calls) { task.drive(calls); };
-  if (await_datagram(channel, target, &c, sizeof c, drive) != sizeof c) {
+  const auto progress = [&task](int calls) { task.progress(calls); };
+  if (await_datagram(channel, target, &c, sizeof c, progress) != sizeof c) {
     throw Failure("a torn command");
   }
   return c;
@@ -149,7 +149,7 @@ void follow(Task& task, Side& side) {
       case Order::verify: task.verify(c.argument, side.channel); break;
       case Order::run: task.respond(c.argument); break;
       case Order::drain:
-        task.drive(kCallsBetweenLooks);
+        task.progress(kCallsBetweenLooks);
         side.channel.send_word(0);
         break;
       case Order::end: side.channel.send_word(0); return;
@@ -160,15 +160,7 @@ void follow(Task& task, Side& side) {
 }  // namespace
 
 size_t Task::await_datagram(Channel& channel, void* data, size_t len) {
-  return bench::await_datagram(channel, target_, data, len, [this](int calls) { drive(calls); });
-}
-
-uint64_t Task::await_word(Channel& channel) {
-  uint64_t word = 0;
-  if (await_datagram(channel, &word, sizeof word) != sizeof word) {
-    throw Failure("a torn word between the sides");
-  }
-  return word;
+  return bench::await_datagram(channel, target_, data, len, [this](int calls) { progress(calls); });
 }
 
 Row direct(Task& task, Side& side, const Plan& plan) {

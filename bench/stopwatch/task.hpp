@@ -1,7 +1,7 @@
 // What both sides of a measure do, and the director that times it.
 //
 // Rank 0 leads: it verifies, warms up, chooses how many operations fill the wanted time, times
-// them, verifies again and reports. Rank 1 follows commands; between them it either drives the
+// them, verifies again and reports. Rank 1 follows commands; between them it either progresses the
 // provider (polling) or sleeps in a read of the channel (asleep), where it makes no call into it.
 #pragma once
 
@@ -18,13 +18,14 @@ enum class Target { polling, asleep };
 // A look at the channel costs about 30 calls into a provider; this makes it unimportant.
 inline constexpr int kCallsBetweenLooks = 4096;
 
-// Has drive(calls) called until something lies in the channel, or sleeps until then.
-template <typename Drive>
-size_t await_datagram(Channel& channel, Target target, void* data, size_t len, Drive&& drive) {
+// Has progress(calls) called until something lies in the channel, or sleeps until then.
+template <typename Progress>
+size_t await_datagram(Channel& channel, Target target, void* data, size_t len,
+                      Progress&& progress) {
   if (target == Target::asleep) return channel.receive(data, len);
   size_t got = 0;
   do {
-    drive(kCallsBetweenLooks);
+    progress(kCallsBetweenLooks);
   } while (!channel.try_receive(data, len, got));
   return got;
 }
@@ -45,7 +46,7 @@ class Task {
   // Rank 1's part in initiate(); one-sided measures have none.
   virtual void respond(uint64_t) {}
   // That many calls into what is measured, without taking completions.
-  virtual void drive(int calls) = 0;
+  virtual void progress(int calls) = 0;
 
   virtual uint64_t granule() const { return 1; }  // counts are multiples of this
   virtual std::string note() const { return {}; }
@@ -55,7 +56,15 @@ class Task {
  protected:
   // The next datagram on the channel, waited for as the target of this measure waits.
   size_t await_datagram(Channel& channel, void* data, size_t len);
-  uint64_t await_word(Channel& channel);
+  template <typename T>
+  T await_whole(Channel& channel, const char* what) {
+    T theirs{};
+    Channel::expect_whole(await_datagram(channel, &theirs, sizeof theirs), sizeof theirs, what);
+    return theirs;
+  }
+  uint64_t await_word(Channel& channel) {
+    return await_whole<uint64_t>(channel, "word between the sides");
+  }
 
   int rank_;
   Target target_;

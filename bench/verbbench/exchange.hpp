@@ -3,10 +3,7 @@
 // Owned by one side. `in` is where the peer's messages land: by a receive, or by its write.
 #pragma once
 
-#include <cstring>
-
-#include "stopwatch/failure.hpp"
-#include "stopwatch/pages.hpp"
+#include "harness/contents.hpp"
 #include "verbbench/messages.hpp"
 
 namespace aperture::bench {
@@ -38,13 +35,7 @@ class Exchange {
     return {reinterpret_cast<uint64_t>(in_.data()), in_mr_->rkey, 0};
   }
   void learn(const RemoteRegion& theirs) noexcept { send_.wr.rdma = {theirs.addr, theirs.rkey}; }
-  void tell(Channel& channel) {
-    const RemoteRegion own = mine();
-    channel.send(&own, sizeof own);
-    RemoteRegion theirs{};
-    if (channel.receive(&theirs, sizeof theirs) != sizeof theirs) throw Failure("a torn region");
-    learn(theirs);
-  }
+  void tell(Channel& channel) { learn(channel.exchange(mine(), "region")); }
 
   std::byte* out() const noexcept { return out_.data(); }
   std::byte* in() const noexcept { return in_.data(); }
@@ -55,19 +46,13 @@ class Exchange {
 
   // The sequence number lies in the first and the last eight bytes, and in the immediate data.
   void stamp(uint64_t sequence) {
-    std::memcpy(out(), &sequence, sizeof sequence);
-    std::memcpy(out() + size_ - sizeof sequence, &sequence, sizeof sequence);
+    stamp_ends(out(), size_, sequence);
     send_.imm_data = static_cast<uint32_t>(sequence);
   }
 
   void expect_stamp(const ibv_wc& wc, uint64_t sequence) const {
     expect_kind(wc);
-    uint64_t first, last;
-    std::memcpy(&first, in(), sizeof first);
-    std::memcpy(&last, in() + size_ - sizeof last, sizeof last);
-    if (first != sequence || last != sequence) {
-      throw Failure("message %lu arrived with the contents of %lu", sequence, first);
-    }
+    expect_stamped_ends(in(), size_, sequence);
     if (message_ == Message::write_with_imm && wc.imm_data != static_cast<uint32_t>(sequence)) {
       throw Failure("immediate data %u instead of %u", wc.imm_data,
                     static_cast<uint32_t>(sequence));
@@ -76,8 +61,7 @@ class Exchange {
 
   void expect_pattern(const ibv_wc& wc, uint64_t seed) const {
     expect_kind(wc);
-    const size_t at = first_mismatch(in(), size_, seed);
-    if (at != size_) throw Failure("wrong data at byte %zu of %zu", at, size_);
+    bench::expect_pattern(in(), size_, seed);
   }
 
   const char* text() const noexcept {
@@ -87,7 +71,7 @@ class Exchange {
  private:
   void expect_kind(const ibv_wc& wc) const {
     const bool send = message_ == Message::send;
-    if (wc.byte_len != size_) throw Failure("%u bytes arrived instead of %zu", wc.byte_len, size_);
+    expect_length(wc.byte_len, size_);
     if (wc.opcode != (send ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM)) {
       throw Failure("a completion of opcode %d", static_cast<int>(wc.opcode));
     }

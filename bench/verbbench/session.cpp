@@ -60,11 +60,7 @@ Link::Link(Session& session) : session_(session) {
 }
 
 Link::Link(Session& session, Channel& channel) : Link(session) {
-  const LinkEnd mine = end();
-  channel.send(&mine, sizeof mine);
-  LinkEnd theirs{};
-  if (channel.receive(&theirs, sizeof theirs) != sizeof theirs) throw Failure("a torn address");
-  connect(theirs);
+  connect(channel.exchange(end(), "address"));
   channel.send_word(0);  // ready to receive
   channel.receive_word();
 }
@@ -173,9 +169,7 @@ Mr Session::register_target(void* base, size_t len_bytes) {
 
 Mr Session::register_remote(void* base, size_t len_bytes, Channel& channel, RemoteRegion& theirs) {
   Mr mr = register_target(base, len_bytes);
-  const RemoteRegion mine{reinterpret_cast<uint64_t>(base), mr->rkey, 0};
-  channel.send(&mine, sizeof mine);
-  if (channel.receive(&theirs, sizeof theirs) != sizeof theirs) throw Failure("a torn region");
+  theirs = channel.exchange(RemoteRegion{reinterpret_cast<uint64_t>(base), mr->rkey, 0}, "region");
   return mr;
 }
 

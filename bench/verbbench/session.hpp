@@ -126,9 +126,12 @@ class Session {
   ibv_wc await_tx_or_error(const char* awaited) { return await(tx_.get(), awaited); }
 
   // Calls into the device that take no completions.
-  void drive(int calls) {
+  void progress(int calls) {
     for (int i = 0; i < calls; i++) ibv_poll_cq(rx_.get(), 0, nullptr);
   }
+
+  // Between two polls of one queue.
+  static void linger(Patience& patience) { patience.tick(); }
 
   static constexpr int kBatch = 16;
   static constexpr uint32_t kInlineBytes = 64;

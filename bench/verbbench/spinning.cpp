@@ -3,8 +3,7 @@
 #include <cstring>
 
 #include "base/clock.hpp"
-#include "stopwatch/failure.hpp"
-#include "stopwatch/pages.hpp"
+#include "harness/contents.hpp"
 #include "verbbench/one_sided.hpp"
 
 namespace aperture::bench {
@@ -39,8 +38,7 @@ class Spinning final : public VerbsTask {
     write();
     channel.send_word(0);
     await_word(channel);
-    const size_t at = first_mismatch(in_.data(), size_, seed + static_cast<uint64_t>(1 - rank_));
-    if (at != size_) throw Failure("wrong data at byte %zu of %zu", at, size_);
+    expect_pattern(in_.data(), size_, seed + static_cast<uint64_t>(1 - rank_));
     std::memset(in_.data(), 0, size_);
     channel.send_word(0);
     await_word(channel);
@@ -75,7 +73,7 @@ class Spinning final : public VerbsTask {
   }
 
   void write_stamped(uint64_t sequence) {
-    std::memcpy(out_.data() + size_ - sizeof sequence, &sequence, sizeof sequence);
+    store_word(out_.data() + size_ - sizeof sequence, sequence);
     write();
   }
 

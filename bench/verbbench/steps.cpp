@@ -77,9 +77,9 @@ class Steps final : public Task {
     }
   }
 
-  void drive(int calls) override {
+  void progress(int calls) override {
     for (auto& end : ends_) {
-      if (end) end->session.drive(calls);
+      if (end) end->session.progress(calls);
     }
   }
 
@@ -94,14 +94,14 @@ class Steps final : public Task {
  private:
   static constexpr uint64_t kMeetings = 100;
 
-  // Both ends are driven: they meet only if both are.
+  // Both ends are progressed: they meet only if both are.
   ibv_wc await(int at) {
     ibv_wc seen{};
     bool here = false;
     Patience patience("a message");
     while (!here) {
       patience.tick();
-      drive(1);
+      progress(1);
       here = ibv_poll_cq(ends_[at]->session.rx_cq(), 1, &seen) == 1;
     }
     if (seen.status != IBV_WC_SUCCESS) throw_completion_error(seen);

@@ -3,21 +3,17 @@
 // The completions of a reliable connection are its acknowledgements, so nothing else limits the
 // sender; a receiver that is late with its receives holds it up (receiver not ready). A part of the
 // measure ends when the receiver has looked at everything, so that the next does not overtake it.
-#include <cstring>
-
-#include "stopwatch/failure.hpp"
-#include "stopwatch/pages.hpp"
+#include "harness/stream.hpp"
+#include "harness/contents.hpp"
 #include "verbbench/messages.hpp"
 
 namespace aperture::bench {
 
 namespace {
 
-constexpr size_t kSmall = 64;  // up to here every message has a buffer of its own
-
-class Stream final : public VerbsTask {
+class Ends : public VerbsTask {
  public:
-  Stream(const Setup& setup, Side& side, size_t size_bytes, size_t window)
+  Ends(const Setup& setup, Side& side, size_t size_bytes, size_t window)
       : VerbsTask(setup, side),
         size_(size_bytes),
         window_(window),
@@ -36,39 +32,10 @@ class Stream final : public VerbsTask {
     }
   }
 
-  uint64_t granule() const override { return window_; }
-
-  void verify(uint64_t seed, Channel& channel) override {
-    if (rank_ == 0) {
-      fill_pattern(memory_.data(), size_, seed);
-      channel.receive_word();  // the target has wiped its buffers
-      send(window_, [](uint64_t) {});
-      return;
-    }
-    std::memset(memory_.data(), 0, memory_.size());
-    channel.send_word(0);
-    receive(window_, [&](const std::byte* at) {
-      const size_t wrong = first_mismatch(at, size_, seed);
-      if (wrong != size_) throw Failure("wrong data at byte %zu of %zu", wrong, size_);
-    });
-  }
-
   void initiate(uint64_t count, Samples&) override {
     send(count, [this](uint64_t i) {
-      if (small_) std::memcpy(memory_.data(), &i, sizeof i);
+      if (small_) store_word(memory_.data(), i);
     });
-  }
-
-  void respond(uint64_t count) override {
-    uint64_t sum = 0;
-    receive(count, [&](const std::byte* at) {
-      uint64_t word;
-      std::memcpy(&word, at, sizeof word);
-      sum += word;
-    });
-    if (small_ && sum != count * (count - 1) / 2) {
-      throw Failure("%lu messages arrived with wrong contents", count);
-    }
   }
 
   std::string note() const override {
@@ -76,7 +43,24 @@ class Stream final : public VerbsTask {
            (small_ ? ", inline" : ", one buffer reused");
   }
 
- private:
+ protected:
+  void fill(uint64_t seed) { fill_pattern(memory_.data(), size_, seed); }
+  void send_window() {
+    send(window_, [](uint64_t) {});
+  }
+
+  template <typename Look>
+  size_t take_some(Look& look) {
+    return session_.poll_rx([&](const ibv_wc& wc) {
+      expect_length(wc.byte_len, size_);
+      look(buffer(wc.wr_id));
+      post_receive(wc.wr_id);
+    });
+  }
+  void taken(size_t, uint64_t left) {
+    if (left == 0) channel_.send_word(0);
+  }
+
   template <typename Prepare>
   void send(uint64_t count, Prepare&& prepare) {
     uint64_t acked = 0;
@@ -102,29 +86,14 @@ class Stream final : public VerbsTask {
     channel_.receive_word();  // the target has looked at all of them
   }
 
-  // count messages, each shown to look(buffer) before its receive is posted again.
-  template <typename Look>
-  void receive(uint64_t count, Look&& look) {
-    for (uint64_t left = count; left > 0;) {
-      Patience patience("a message");
-      size_t got;
-      while ((got = session_.poll_rx([&](const ibv_wc& wc) {
-               if (wc.byte_len != size_) {
-                 throw Failure("%u bytes arrived instead of %zu", wc.byte_len, size_);
-               }
-               look(buffer(wc.wr_id));
-               post_receive(wc.wr_id);
-             })) == 0) {
-        patience.tick();
-      }
-      left -= got;
-    }
-    channel_.send_word(0);
-  }
+  const size_t size_, window_;
+  const bool small_;
+  Channel& channel_;
+  const size_t receives_;
+  Pages memory_;
 
-  std::byte* buffer(size_t slot) const noexcept {
-    return memory_.data() + (small_ ? slot * kSmall : 0);
-  }
+ private:
+  std::byte* buffer(size_t slot) const noexcept { return stream_buffer(memory_, small_, slot); }
 
   void post_receive(size_t slot) {
     ibv_sge piece = piece_of(buffer(slot), size_, mr_);
@@ -135,11 +104,6 @@ class Stream final : public VerbsTask {
     link_.post(wr);
   }
 
-  const size_t size_, window_;
-  const bool small_;
-  Channel& channel_;
-  const size_t receives_;
-  Pages memory_;
   Mr mr_;
   ibv_sge piece_;
   ibv_send_wr send_{};
@@ -149,7 +113,7 @@ class Stream final : public VerbsTask {
 
 std::unique_ptr<VerbsTask> make_stream(const Setup& setup, Side& side, size_t size_bytes,
                                        size_t window) {
-  return std::make_unique<Stream>(setup, side, size_bytes, window);
+  return std::make_unique<Stream<Ends>>(setup, side, size_bytes, window);
 }
 
 }  // namespace aperture::bench

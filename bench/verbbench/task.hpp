@@ -11,7 +11,7 @@ class VerbsTask : public Task {
   VerbsTask(const Setup& setup, Side& side, Target target = Target::polling)
       : Task(side, target), session_(setup), link_(session_, side.channel) {}
 
-  void drive(int calls) override { session_.drive(calls); }
+  void progress(int calls) override { session_.progress(calls); }
 
  protected:
   Session session_;

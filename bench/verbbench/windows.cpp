@@ -144,15 +144,11 @@ class Binding final : public VerbsTask {
 
   // Rank 1's part.
   void look(Link& link, uint64_t seed, Channel& channel) {
-    RemoteRegion theirs{};
-    if (await_datagram(channel, &theirs, sizeof theirs) != sizeof theirs) {
-      throw Failure("a torn window");
-    }
+    const auto theirs = await_whole<RemoteRegion>(channel, "window");
     std::memset(memory_.data(), 0, each_);
     const ibv_wc good = read_through(link, theirs);
     if (good.status != IBV_WC_SUCCESS) throw_completion_error(good);
-    const size_t at = first_mismatch(memory_.data(), each_, seed);
-    if (at != each_) throw Failure("wrong data at byte %zu of %zu", at, each_);
+    expect_pattern(memory_.data(), each_, seed);
     channel.send_word(0);
     await_word(channel);
     const ibv_wc refused = read_through(link, theirs);

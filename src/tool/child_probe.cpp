@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 
@@ -59,6 +60,7 @@ ProbeAnswer probe_in_child(const std::function<std::string()>& probe, int timeou
   const pid_t child = ::fork();
   if (child < 0) return {false, std::strerror(errno)};
   if (child == 0) be_the_child(out.get(), probe);
+  assert(in && out);
   out.reset();
   ProbeAnswer answer;
   const bool in_time = read_until_closed(in.get(), timeout_ms, answer.text);
@@ -70,6 +72,7 @@ ProbeAnswer probe_in_child(const std::function<std::string()>& probe, int timeou
   if (WIFSIGNALED(status)) {
     return {false, std::string("it crashed: ") + ::strsignal(WTERMSIG(status))};
   }
+  assert(in_time && WIFEXITED(status) && answer.text.size() <= kAnswerLimitBytes);
   answer.answered = true;
   return answer;
 }

@@ -42,7 +42,7 @@ const char* machine_name(uint16_t machine) {
 }
 
 // What stands at one path: an empty problem means that it can be executed.
-Program judge(const std::string& path) {
+Program validate(const std::string& path) {
   struct stat st;
   if (::stat(path.c_str(), &st) != 0) {
     return {"", std::string(std::strerror(errno)),
@@ -72,11 +72,11 @@ bool has_interpreter(int fd, const Elf64_Ehdr& header) {
 
 Program find_program(const std::string& command, const std::string& search_path) {
   if (command.empty()) return {"", "an empty name is no program", kExitNotFound};
-  if (command.find('/') != std::string::npos) return judge(command);
+  if (command.find('/') != std::string::npos) return validate(command);
   Program first_refusal;
   std::istringstream folders(search_path);
   for (std::string folder; std::getline(folders, folder, ':');) {
-    Program found = judge((folder.empty() ? "." : folder) + "/" + command);
+    Program found = validate((folder.empty() ? "." : folder) + "/" + command);
     if (found.problem.empty()) return found;
     const bool refused = found.exit_code == kExitNotExecutable;
     if (refused && first_refusal.problem.empty()) first_refusal = std::move(found);

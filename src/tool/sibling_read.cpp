@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -35,6 +36,7 @@ std::string read_from(pid_t owner) {
 }
 
 [[noreturn]] void be_the_owner(int ready, int hold) {
+  assert(the_word != kMark);
   the_word = kMark;
   char byte = 0;
   if (::write(ready, &byte, 1) == 1) {
@@ -61,6 +63,7 @@ int try_sibling_read() {
     hold_out.reset();  // else it would hold itself open
     be_the_owner(ready_out.get(), hold_in.get());
   }
+  assert(the_word != kMark);  // of the owner's copy alone
   ready_out.reset();
   char byte = 0;
   ProbeAnswer answer{false, ""};

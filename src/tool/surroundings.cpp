@@ -11,7 +11,7 @@ namespace aperture::tool {
 
 namespace {
 
-// A setting that chooses among components: made if the user has not, judged if he has.
+// A setting that chooses among components: made if the user has not, validated if he has.
 struct Choice {
   const char* variable;
   const char* value;
