@@ -74,7 +74,7 @@ static struct side open_side(void) {
   return side;
 }
 
-/* Waits for one completion of `side`; the other has to be driven too. */
+/* Waits for one completion of `side`; the other has to make progress too. */
 static void wait_for(struct side* side, struct side* other) {
   struct fi_cq_entry entry;
   const time_t until = time(NULL) + kTimeoutSeconds;

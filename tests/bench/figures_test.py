@@ -26,6 +26,11 @@ def group(measure, number, limit=None, lines=(50, 50), **values):
     return g
 
 
+def of_three(measure, limit=None, **values):
+    """The result of three groups alike, of the subjects that have values."""
+    return summarise(measure, [group(measure, i, limit, **values) for i in range(3)], list(values))
+
+
 class Figures(unittest.TestCase):
     def test_quantile_lies_between_neighbours(self):
         self.assertEqual(quantile([], 0.5), 0)
@@ -42,17 +47,14 @@ class Figures(unittest.TestCase):
         self.assertEqual(result.verdict, "met")
 
     def test_goal_that_is_missed_by_one_criterion_is_not_met(self):
-        groups = [group(LAT, i, 50, aperture=55, ucx=54) for i in range(3)]
-        self.assertEqual(summarise(LAT, groups, ["aperture", "ucx"]).verdict, "NOT met")
+        self.assertEqual(of_three(LAT, 50, aperture=55, ucx=54).verdict, "NOT met")
 
     def test_verdict_is_unknown_without_the_peer(self):
-        groups = [group(LAT, i, 50, aperture=55) for i in range(3)]
-        self.assertEqual(summarise(LAT, groups, ["aperture"]).verdict, "unknown")
+        self.assertEqual(of_three(LAT, 50, aperture=55).verdict, "unknown")
 
     def test_rates_want_to_be_large(self):
         for value, verdict in ((61, "met"), (59, "NOT met")):
-            groups = [group(RATE, i, aperture=value, shm=20) for i in range(3)]
-            result = summarise(RATE, groups, ["aperture", "shm"])
+            result = of_three(RATE, aperture=value, shm=20)
             self.assertEqual(result.verdict, verdict)
             self.assertAlmostEqual(result.gains["shm"], value / 20)
 
@@ -71,8 +73,7 @@ class Figures(unittest.TestCase):
         self.assertTrue(result.noisy)
 
     def test_failure_keeps_its_reason(self):
-        groups = [group(LAT, i, 50, aperture="target: wrong data", ucx=60) for i in range(3)]
-        result = summarise(LAT, groups, ["aperture", "ucx"])
+        result = of_three(LAT, 50, aperture="target: wrong data", ucx=60)
         self.assertEqual(result.verdict, "failed")
         text = report.table([result], ["aperture", "ucx"])
         self.assertIn("aperture: send_lat/8: target: wrong data", text)
@@ -103,8 +104,7 @@ class Figures(unittest.TestCase):
     def test_memory_wants_to_be_small(self):
         memory = Measure("peer_memory", 64, "KiB", goal=(Criterion("value", 64.0),))
         for value, verdict in ((63, "met"), (65, "NOT met")):
-            groups = [group(memory, i, aperture=value) for i in range(3)]
-            self.assertEqual(summarise(memory, groups, ["aperture"]).verdict, verdict)
+            self.assertEqual(of_three(memory, aperture=value).verdict, verdict)
 
     def test_goal_of_the_slowest_is_judged_by_the_99th_percentile(self):
         revoke = Measure("revoke_lat", 4096, "ns",

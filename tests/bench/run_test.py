@@ -1,6 +1,6 @@
 """A short bench over libfabric's shm provider ends with sane rows; a bad one says why.
 
-Figures are not judged here, only that there are some and that they are of the right kind.
+Figures are not validated here, only that there are some and that they are of the right kind.
 """
 import json
 import os

@@ -13,7 +13,7 @@ TEST(Samples, quantiles_of_none_and_of_one) {
   EXPECT_EQ(quantile({3}, 0.99), 3);
 }
 
-TEST(Samples, median_and_tails) {
+TEST(Samples, quantiles_are_the_median_and_the_tails) {
   const std::vector<double> values = {9, 1, 5, 3, 7};
   EXPECT_EQ(quantile(values, 0), 1);
   EXPECT_EQ(quantile(values, 0.5), 5);

@@ -10,7 +10,7 @@ TEST(Select, empty_list_selects_all) {
   EXPECT_TRUE(selected("", "send_lat", 8));
 }
 
-TEST(Select, name_size_and_glob) {
+TEST(Select, a_measure_is_selected_by_name_size_or_glob) {
   EXPECT_TRUE(selected("send_lat", "send_lat", 4096));
   EXPECT_TRUE(selected("x,send_lat/8", "send_lat", 8));
   EXPECT_TRUE(selected("send_*", "send_lat", 8));
@@ -23,7 +23,7 @@ TEST(Select, neighbours_are_not_selected) {
   EXPECT_FALSE(selected("tagged_lat,read_lat", "send_lat", 8));
 }
 
-TEST(Select, cpus) {
+TEST(Select, a_pair_of_cpus_is_two_numbers_or_none) {
   int cpus[2] = {0, 1};
   EXPECT_TRUE(parse_cpus("2,3", cpus));
   EXPECT_EQ(cpus[0], 2);

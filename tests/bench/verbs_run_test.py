@@ -1,6 +1,6 @@
 """verbbench over aperture0: every row comes out, with its data checked; a bad one says why.
 
-Figures are not judged here, only that there are some and that they are of the right kind. What
+Figures are not validated here, only that there are some and that they are of the right kind. What
 arrives is compared byte by byte, and sequence numbers, fetched sums and refused windows are
 checked, inside verbbench: a row is ok only if they were right.
 """

@@ -41,7 +41,6 @@ class OneDatagram final : public link::Datagrams {
   bool anything_arrived() const noexcept override { return there; }
   void ask_wake(bool) noexcept override {}
   int wake_fd() const noexcept override { return -1; }
-  void take_wake() noexcept override {}
   Status join(const Address&, const Address&) noexcept override { return {}; }
   Status leave(const Address&) noexcept override { return {}; }
 };
@@ -68,7 +67,7 @@ void receive(std::span<const std::byte> in, bool to_group) {
   }();
   std::fill(memory.begin(), memory.end(), kUntouched);
   Events events;
-  ib::Cq cq(8, events, false);
+  ib::CompletionQueue cq(8, events, false);
   auto link = std::make_unique<OneDatagram>();
   OneDatagram& one = *link;
   ib::QpSpec spec;

@@ -102,7 +102,7 @@ void attack(File& file, Input& in) {
   const uint8_t what = in.byte();
   file.reset();
   auto* header = reinterpret_cast<KeyHeader*>(file_bytes);
-  if ((what & 1) != 0) in.pour(file_bytes, 64);  // the constant part: map() judges it
+  if ((what & 1) != 0) in.pour(file_bytes, 64);  // the constant part: map() validates it
   Result<PeerKeyView> view =
       PeerKeyView::map(UniqueFd(::fcntl(file.fd.get(), F_DUPFD_CLOEXEC, 0)), kBytes);
   if (!view) return;

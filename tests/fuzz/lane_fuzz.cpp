@@ -4,86 +4,48 @@
 // the polls of the victim), and calls that the victim's application makes. Values are raw or chosen
 // from what a clever peer would know: positions, ids, keys, addresses. Never may the victim crash,
 // hang, leak, write outside its buffers and its one region, or end an operation other than once.
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
 
-#include "fuzz/steps.hpp"
-#include "link/loopback/loopback.hpp"
-#include "link/shm/segment.hpp"
+#include "fuzz/lane_game.hpp"
 #include "msg/matcher.hpp"
 
 namespace aperture {
 namespace {
 
-using aperture::Errc;
 using fuzz::require;
 using fuzz::Steps;
 using wire::Op;
 
 // What outlives an input: the key table with regions between canaries (one of them with a raw key),
 // and one segment.
-struct World {
+struct World : fuzz::LaneWorld {
   static constexpr uint64_t kKey = 0x11;
   static constexpr uint64_t kPeerKey = 0x22;
   static constexpr uint64_t kRawKey = 0x33;
   static constexpr uint64_t kSecret = 0x5ec12e7;
   static constexpr uint64_t kWindowKey = 0x44;  // a window of the victim's endpoint
   static constexpr protect::EndpointId kEndpoint = 0x7001;
-  static constexpr size_t kRegion = 8192;
-  static constexpr std::byte kMark{0xa5};
+  static constexpr auto kReadWrite = protect::Rights::remote_read | protect::Rights::remote_write;
+  static constexpr auto kEverything = kReadWrite | protect::Rights::remote_atomic;
 
-  World() {
-    keys = std::move(protect::KeyTable::create(64)).value();
-    bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    own = protect::new_domain();
-    theirs = protect::new_domain();
-    std::fill(std::begin(memory), std::end(memory), kMark);
-    std::fill(std::begin(peer_memory), std::end(peer_memory), kMark);
-    std::fill(std::begin(raw_memory), std::end(raw_memory), kMark);
-    add(own, memory, kKey);
-    add(theirs, peer_memory, kPeerKey);
+  World() : LaneWorld(64) {
+    add(spec_of(own, memory.data(), kRegion, kKey, kEverything));
+    add(spec_of(theirs, peer_memory.data(), kRegion, kPeerKey, kEverything));
     auto side = std::make_unique<protect::SideRecord>();
-    side->segments.push_back({raw_memory + kRegion, kRegion, std::nullopt});
+    side->segments.push_back({raw_memory.data(), kRegion, std::nullopt});
     side->secret = kSecret;
-    add(own, raw_memory, kRawKey, std::move(side));
-    view = std::make_unique<protect::PeerKeyView>(
-        std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
-            .value());
-    segment = *link::shm::Segment::create();
-    attached = *link::shm::Segment::attach(UniqueFd(::dup(segment->fd())));
-    auto* slots = static_cast<protect::SlotArray*>(segment->slots_of(link::shm::Side::creator));
-    require(keys->attach_slots(slots, ::getpid()).ok(), "no slots");
-  }
-  void add(protect::DomainId pd, std::byte* at, uint64_t key,
-           std::unique_ptr<protect::SideRecord> side = nullptr) {
-    protect::RegionSpec spec;
-    spec.pd = pd;
-    spec.base = reinterpret_cast<uint64_t>(at + kRegion);
-    spec.length = kRegion;
-    spec.rights = protect::Rights::remote_read | protect::Rights::remote_write |
-                  protect::Rights::remote_atomic;
-    spec.requested_key = key;
-    spec.zero_based = side != nullptr;
-    require(keys->add(spec, std::move(side)).ok(), "no region");
+    auto raw = spec_of(own, raw_memory.data(), kRegion, kRawKey, kEverything);
+    raw.zero_based = true;
+    add(raw, std::move(side));
+    open_segment();
   }
   // Bound anew for each input: the peer may have invalidated it.
   void bind_window() {
-    protect::RegionSpec spec;
-    spec.pd = own;
-    spec.base = reinterpret_cast<uint64_t>(memory + kRegion);
-    spec.length = kRegion / 2;
-    spec.rights = protect::Rights::remote_read | protect::Rights::remote_write;
-    spec.requested_key = kWindowKey;
+    auto spec = spec_of(own, memory.data(), kRegion / 2, kWindowKey, kReadWrite);
     spec.bound_to = kEndpoint;
-    auto made = keys->add(spec);
-    require(made.ok(), "no window");
-    window = *made;
+    window = add(spec);
   }
   void end_window() {
     const bool was_bound = !keys->is_over(window);
@@ -91,22 +53,11 @@ struct World {
             "a window did not end");
   }
   void check() const {
-    for (const std::byte* m : {memory, peer_memory, raw_memory}) {
-      for (size_t i = 0; i < kRegion; ++i) {
-        require(m[i] == kMark && m[2 * kRegion + i] == kMark, "a canary has changed");
-      }
-    }
+    for (const auto* m : {&memory, &peer_memory, &raw_memory}) m->check();
   }
 
-  std::unique_ptr<protect::KeyTable> keys;
   protect::RegionHandle window;
-  std::unique_ptr<protect::PeerKeyView> view;
-  std::shared_ptr<link::shm::Segment> segment, attached;
-  int bell = -1;
-  protect::DomainId own = 0, theirs = 0;
-  std::byte memory[3 * kRegion];  // the region is the middle third
-  std::byte peer_memory[3 * kRegion];
-  std::byte raw_memory[3 * kRegion];
+  fuzz::GuardedMemory raw_memory;
 };
 
 World& world() {
@@ -114,10 +65,10 @@ World& world() {
   return w;
 }
 
-class Game final : public msg::Matcher::Host {
+class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
  public:
-  Game(Steps& steps, bool direct, bool raw)
-      : steps_(steps), direct_(direct), tx_cq_(64), rx_cq_(64), port_(*world().keys, 16) {
+  Game(Steps& steps, uint8_t how)
+      : LaneGame(steps, world(), how % 2 != 0), tx_cq_(64), rx_cq_(64), port_(*world().keys, 16) {
     World& w = world();
     w.bind_window();
     port_.domain = w.own;
@@ -130,30 +81,14 @@ class Game final : public msg::Matcher::Host {
     port_.remote_read_counter = &remote_reads_;
     port_.remote_write_counter = &remote_writes_;
     port_.tx_size = 64;
-    if (raw) {
+    if (how / 2 % 2 != 0) {
       port_.raw_keys = &mapped_;
       peer_key_ = *mapped_.map({World::kPeerKey, World::kSecret, wire::kRaw});
     }
     matcher_ = std::make_unique<msg::Matcher>(port_, *this, 16, true, true);
     port_.sink = matcher_.get();
     qp_ = std::make_unique<qp::Qp>(port_, Address{});
-    std::unique_ptr<link::Lane> ours;
-    if (direct) {
-      lane_index_ = *w.segment->reserve_lane();
-      link::shm::LanePeer them, us;
-      them.doorbell_fd = us.doorbell_fd = w.bell;
-      them.remote_domain = w.theirs;
-      them.direct = {true, ::getpid(), w.view.get(), w.segment->slots_of(link::shm::Side::creator)};
-      ours = *w.segment->open_lane(lane_index_, them);
-      peer_ = *w.attached->open_lane(lane_index_, us);
-      require(peer_->prepare_request_bytes() && peer_->prepare_response_bytes(), "no memory");
-    } else {
-      auto pair = std::move(link::loopback::make_lane_pair(w.bell, w.bell)).value();
-      ours = std::move(pair.first);
-      ours->remote_domain = w.theirs;
-      peer_ = std::move(pair.second);
-    }
-    qp_->attach(std::move(ours));
+    qp_->attach(connect());
   }
 
   ~Game() override {
@@ -170,79 +105,63 @@ class Game final : public msg::Matcher::Host {
     require(port_.queued == 0, "the count of queued operations is wrong");
     qp_.reset();
     matcher_.reset();
-    peer_.reset();
-    if (direct_) world().segment->release_lane(lane_index_);
+    disconnect();
     world().end_window();
     world().check();
   }
 
-  void play() {
-    for (int budget = 0; steps_.more() && budget < 2000; ++budget) {
-      switch (steps_.take<uint8_t>() % 12) {
-        case 0: put(peer_->request_tx); break;
-        case 1: put(peer_->response_tx); break;
-        case 2: scribble_word(); break;
-        case 3: scribble_bytes(); break;
-        case 4: poll(); break;
-        case 5: post_recv(); break;
-        case 6: post_send(); break;
-        case 7: post_rma(); break;
-        case 8: drain(); break;
-        case 9: ask_matcher(); break;
-        case 10: peer_acknowledges(); break;
-        case 11:
-          switch (steps_.take<uint8_t>()) {
-            case 0xee: qp_->lose(Errc::peer_lost); break;
-            case 0xa0: put_atomic(0); break;
-            case 0xa1: put_atomic_bytes(0); break;
-            case 0xa2: post_atomic(); break;
-            case 0xa3: put_atomic(wire::kRaw); break;
-            case 0xa4: put_atomic_bytes(wire::kRaw); break;
-            case 0xa5: (void)mapped_.unmap(peer_key_); break;
-            case 0xa6: put_invalidate(); break;
-            case 0xa7: put_invalidating_send(); break;
-          }
-          break;
-      }
+  void step(unsigned what) {
+    switch (what) {
+      case 0: put(peer_->request_tx); break;
+      case 1: put(peer_->response_tx); break;
+      case 2: scribble_word(8, [this] { return value(); }); break;
+      case 3: scribble_bytes(); break;
+      case 4: poll(); break;
+      case 5: post_recv(); break;
+      case 6: post_send(); break;
+      case 7: post_rma(); break;
+      case 8: drain(); break;
+      case 9: ask_matcher(); break;
+      case 10: acknowledge(); break;
+      case 11:
+        switch (steps_.take<uint8_t>()) {
+          case 0xee: qp_->lose(Errc::peer_lost); break;
+          case 0xa0: put_atomic(0); break;
+          case 0xa1: put_atomic_bytes(0); break;
+          case 0xa2: post_atomic(); break;
+          case 0xa3: put_atomic(wire::kRaw); break;
+          case 0xa4: put_atomic_bytes(wire::kRaw); break;
+          case 0xa5: (void)mapped_.unmap(peer_key_); break;
+          case 0xa6: put_invalidate(); break;
+          case 0xa7: put_invalidating_send(); break;
+        }
+        break;
     }
+  }
+
+ private:
+  // A number as a peer would choose it.
+  uint64_t value() {
+    return choose([this](unsigned which, uint64_t small) -> uint64_t {
+      if (which == 3) return peer_->request_rx.cells.pos() + small;
+      if (which == 6) return last_offer_ - small / 128;
+      if (which == 7) return last_receive_;
+      return small == World::kRawKey      ? World::kRawKey
+             : small == World::kWindowKey ? World::kWindowKey
+             : small == 1                 ? World::kSecret
+                                          : World::kKey;
+    });
   }
 
   uint64_t source_of(qp::Qp&) noexcept override { return 3; }
   void set_pressure(bool on) noexcept override { qp_->set_pressure(on); }
 
- private:
   struct Operation {
     std::unique_ptr<std::byte[]> buffer;  // on the heap, so that ASan guards its ends
     iovec iov;
     int ended = 0;
     bool multi = false;  // ends with its release, after any number of messages
   };
-
-  // A number as a peer would choose it.
-  uint64_t value() {
-    const uint8_t how = steps_.take<uint8_t>();
-    const uint64_t small = steps_.take<uint8_t>();
-    switch (how % 12) {
-      case 0: return steps_.take<uint64_t>();
-      case 1: return small;
-      case 2: return peer_->request_tx.cells.pos() - small;
-      case 3: return peer_->request_rx.cells.pos() + small;
-      case 4:
-        return small == World::kRawKey      ? World::kRawKey
-               : small == World::kWindowKey ? World::kWindowKey
-               : small == 1                 ? World::kSecret
-                                            : World::kKey;
-      case 5: return reinterpret_cast<uint64_t>(world().memory + World::kRegion) + small;
-      case 6: return last_offer_ - small / 128;
-      case 7: return last_receive_;
-      case 8: return ~uint64_t{0} - small;
-      case 9: return small << 12;
-      case 10:
-        return qp::claim_word(peer_->request_tx.cells.pos() - small / 4,
-                              static_cast<qp::ClaimState>(small % 4));
-      default: return uint64_t{1} << (small % 64);
-    }
-  }
 
   void put(ring::ChannelTx& tx) {
     const uint8_t op = steps_.take<uint8_t>();
@@ -259,8 +178,7 @@ class Game final : public msg::Matcher::Host {
     if ((flags & wire::kRaw) != 0 && wire::names_key(static_cast<Op>(op))) {
       wire::store_secret(tx.cells.body(), static_cast<Op>(op), flags, value());
     }
-    const uint32_t n = wire::cells_of(static_cast<Op>(op), flags, len);
-    tx.cells.publish(n == 0 ? 1 : n);
+    publish(tx, wire::cells_of(static_cast<Op>(op), flags, len));
   }
 
   void put_invalidate() {
@@ -294,16 +212,16 @@ class Game final : public msg::Matcher::Host {
       const uint8_t v = steps_.take<uint8_t>();
       return static_cast<uint8_t>(v < 250 ? v % limit : v);
     };
-    return {pick(qp::kAtomicOps + 1), pick(qp::kAtomicTypes + 1), pick(qp::kAtomicKinds),
-            static_cast<uint8_t>(pick(4) + 1)};
+    return {pick(transport::kAtomicOps + 1), pick(transport::kAtomicTypes + 1),
+            pick(transport::kAtomicKinds), static_cast<uint8_t>(pick(4) + 1)};
   }
   // The length that would be right, most of the time.
   uint64_t atomic_len(const wire::AtomicCode& code, uint64_t count) {
     const uint8_t off = steps_.take<uint8_t>();
-    const auto type = static_cast<qp::AtomicType>(code.type);
-    const uint64_t len =
-        count * qp::atomic_size(type) *
-        qp::operands_of(static_cast<qp::AtomicKind>(code.kind), static_cast<qp::AtomicOp>(code.op));
+    const auto type = static_cast<transport::AtomicType>(code.type);
+    const uint64_t len = count * transport::atomic_size(type) *
+                         transport::operands_of(static_cast<transport::AtomicKind>(code.kind),
+                                                static_cast<transport::AtomicOp>(code.op));
     return off < 240 ? len : len + off - 248;
   }
   void put_atomic(uint8_t flags) {
@@ -316,8 +234,7 @@ class Game final : public msg::Matcher::Host {
     std::memcpy(tx.cells.body(), &head, sizeof head);
     wire::store_fields(tx.cells.body(), wire::AtomicFields{value(), code, count});
     if (flags != 0) wire::store_secret(tx.cells.body(), Op::atomic, flags, value());
-    const uint32_t n = wire::cells_of(Op::atomic, flags, len);
-    tx.cells.publish(n == 0 ? 1 : n);
+    publish(tx, wire::cells_of(Op::atomic, flags, len));
   }
   void put_atomic_bytes(uint8_t flags) {
     const wire::AtomicCode code = atomic_code();
@@ -345,65 +262,28 @@ class Game final : public msg::Matcher::Host {
     tx.cells.publish(1);
   }
 
-  void scribble_word() {
-    ring::ChannelWords* words[4] = {&peer_->request_tx.words(), &peer_->request_rx.words(),
-                                    &peer_->response_tx.words(), &peer_->response_rx.words()};
-    const uint8_t which = steps_.take<uint8_t>();
-    ring::ChannelWords& w = *words[which % 4];
-    const uint64_t v = value();
-    switch (which / 4 % 8) {
-      case 0: w.consumed.store(v); break;
-      case 1: w.bytes_consumed.store(v); break;
-      case 2: w.executing.store(v); break;
-      case 3: w.state.store(static_cast<uint32_t>(v)); break;
-      case 4:
-        w.polls.store(v);
-        w.notices.store(static_cast<uint32_t>(v >> 5));
-        break;
-      case 5: w.claim.store(v); break;
-      case 6:
-        if (peer_->claims_in != nullptr) peer_->claims_in[v % link::Lane::kClaims].store(v >> 5);
-        break;
-      case 7:
-        if (peer_->claims_out != nullptr) peer_->claims_out[v % link::Lane::kClaims].store(v >> 5);
-        break;
-    }
-  }
-
-  void scribble_bytes() {
-    ring::ChannelTx& tx = steps_.take<uint8_t>() % 2 == 0 ? peer_->request_tx : peer_->response_tx;
-    const uint64_t at = steps_.take<uint16_t>() % (tx.bytes.size() - 64);
-    std::memset(tx.bytes.at(at), steps_.take<uint8_t>(), 64);
-  }
-
   // Lets the victim do a bounded amount of work, and looks at what it said, as a peer can.
   void poll() {
     for (int n = steps_.take<uint8_t>() % 4 + 1; n > 0; --n) {
       if (qp_->needs_wind_up()) end();
       qp_->poll(++polls_);
     }
-    for (int n = 0; n < 64 && peer_->request_rx.cells.ready(); ++n) {
-      const auto head = wire::load_head(peer_->request_rx.cells.body());
+    look(peer_->request_rx, [this](const std::byte* body) {
+      const auto head = wire::load_head(body);
       const auto op = static_cast<Op>(head.op);
       if (op == Op::send_offer) {
-        last_offer_ = wire::load_fields<wire::SendOfferFields>(peer_->request_rx.cells.body()).id;
+        last_offer_ = wire::load_fields<wire::SendOfferFields>(body).id.unchecked();
       }
-      peer_->request_rx.cells.advance(wire::cells_of(op, head.flags, head.len));
-    }
-    for (int n = 0; n < 64 && peer_->response_rx.cells.ready(); ++n) {
-      const auto head = wire::load_head(peer_->response_rx.cells.body());
+      return wire::cells_of(op, head.flags, head.len);
+    });
+    look(peer_->response_rx, [this](const std::byte* body) {
+      const auto head = wire::load_head(body);
       const auto op = static_cast<Op>(head.op);
       if (op == Op::grant) {
-        last_receive_ =
-            wire::load_fields<wire::GrantFields>(peer_->response_rx.cells.body()).receive_id;
+        last_receive_ = wire::load_fields<wire::GrantFields>(body).receive_id.unchecked();
       }
-      peer_->response_rx.cells.advance(wire::cells_of(op, head.flags, head.len));
-    }
-  }
-
-  void peer_acknowledges() {
-    peer_->request_rx.publish_consumed();
-    peer_->response_rx.publish_consumed();
+      return wire::cells_of(op, head.flags, head.len);
+    });
   }
 
   Operation* make_operation(size_t size) {
@@ -462,7 +342,7 @@ class Game final : public msg::Matcher::Host {
     Operation* o =
         make_operation(std::min<size_t>(a_size(), how % 16 == 0 ? 200000 : World::kRegion));
     if (o == nullptr) return;
-    const uint64_t base = reinterpret_cast<uint64_t>(world().peer_memory + World::kRegion);
+    const uint64_t base = world().peer_memory.address();
     const uint64_t half = o->iov.iov_len / 2;
     const qp::RemoteRange ranges[2] = {
         {base, how % 4 == 0 ? o->iov.iov_len : half, peer_key_},
@@ -486,23 +366,23 @@ class Game final : public msg::Matcher::Host {
     const uint8_t how = steps_.take<uint8_t>();
     constexpr size_t kCounts[] = {1, 1, 2, 32, 33, 100, 1024, 3};
     qp::AtomicWr wr;
-    wr.kind = static_cast<qp::AtomicKind>(how % 3);
-    wr.op = wr.kind == qp::AtomicKind::compare                 ? qp::AtomicOp::cswap
-            : how % 4 == 1 && wr.kind == qp::AtomicKind::fetch ? qp::AtomicOp::read
-                                                               : qp::AtomicOp::sum;
+    wr.kind = static_cast<transport::AtomicKind>(how % 3);
+    wr.op = wr.kind == transport::AtomicKind::compare                 ? transport::AtomicOp::cswap
+            : how % 4 == 1 && wr.kind == transport::AtomicKind::fetch ? transport::AtomicOp::read
+                                                                      : transport::AtomicOp::sum;
     Operation* o = make_operation(kCounts[how / 3 % 8] * 8);
     if (o == nullptr) return;
     wr.len = o->iov.iov_len;
-    const uint64_t base = reinterpret_cast<uint64_t>(world().peer_memory + World::kRegion);
+    const uint64_t base = world().peer_memory.address();
     const bool two = wr.len > 8 && how >= 128;
     const qp::RemoteRange ranges[2] = {{base, two ? 8 : wr.len, peer_key_},
                                        {base + 64, wr.len - 8, peer_key_}};
     wr.ranges = ranges;
     wr.range_count = two ? 2 : 1;
     wr.operand = wr.compare = wr.result = &o->iov;
-    wr.operand_count = wr.op == qp::AtomicOp::read ? 0 : 1;
-    wr.compare_count = wr.kind == qp::AtomicKind::compare ? 1 : 0;
-    wr.result_count = wr.kind == qp::AtomicKind::base ? 0 : 1;
+    wr.operand_count = wr.op == transport::AtomicOp::read ? 0 : 1;
+    wr.compare_count = wr.kind == transport::AtomicKind::compare ? 1 : 0;
+    wr.result_count = wr.kind == transport::AtomicKind::base ? 0 : 1;
     wr.inject = wr.len <= qp::kInjectBytes && how % 5 == 0;
     wr.fence = how % 7 == 0;
     wr.context = context();
@@ -569,8 +449,6 @@ class Game final : public msg::Matcher::Host {
   static constexpr uint64_t kProbe = 1'000'000;
   static constexpr uint64_t kRelease = 1u << 16;
 
-  Steps& steps_;
-  const bool direct_;
   qp::Cq tx_cq_, rx_cq_;
   qp::Counter remote_reads_, remote_writes_;
   qp::RawKeys mapped_;
@@ -578,11 +456,8 @@ class Game final : public msg::Matcher::Host {
   qp::Port port_;
   std::unique_ptr<msg::Matcher> matcher_;
   std::unique_ptr<qp::Qp> qp_;
-  std::unique_ptr<link::Lane> peer_;
-  uint32_t lane_index_ = 0;
   std::vector<Operation> operations_;
   std::vector<size_t> probes_;
-  uint64_t polls_ = 0;
   uint64_t last_offer_ = 0;
   uint64_t last_invalidated_ = 0;
   uint64_t last_receive_ = 0;
@@ -592,9 +467,5 @@ class Game final : public msg::Matcher::Host {
 }  // namespace aperture
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size > 8192) return 0;
-  aperture::Steps steps(data, size);
-  const auto how = steps.take<uint8_t>();
-  aperture::Game(steps, how % 2 != 0, how / 2 % 2 != 0).play();
-  return 0;
+  return aperture::fuzz::play<aperture::Game>(data, size);
 }

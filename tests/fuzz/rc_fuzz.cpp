@@ -5,23 +5,15 @@
 // windows bound and invalidated, a lane lost and a new one. Values are raw or chosen from what a
 // clever peer would know: positions, keys, addresses. Never may the victim crash, hang, leak, write
 // outside its buffers and its region, or end a work request other than once.
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "base/clock.hpp"
-#include "fuzz/steps.hpp"
+#include "fuzz/lane_game.hpp"
 #include "ib/rc_qp.hpp"
 #include "ib/window_book.hpp"
-#include "link/loopback/loopback.hpp"
-#include "link/shm/segment.hpp"
-#include "protect/peer_key_view.hpp"
 
 namespace aperture {
 namespace {
@@ -38,67 +30,30 @@ constexpr Rights kLocal = Rights::local_read | Rights::local_write;
 constexpr Rights kRemote = Rights::remote_read | Rights::remote_write | Rights::remote_atomic;
 
 // What outlives an input: the key table with regions between canaries, and one segment.
-struct World {
+struct World : fuzz::LaneWorld {
   static constexpr uint32_t kKey = 0x1101;
   static constexpr uint32_t kPeerKey = 0x2201;
   static constexpr uint32_t kFirstBuffer = 0x4000;
-  static constexpr size_t kRegion = 8192;
-  static constexpr std::byte kMark{0xa5};
 
-  World() {
-    keys = std::move(protect::KeyTable::create(256)).value();
+  World() : LaneWorld(256) {
     numbers = std::move(protect::KeyNumbers::create(16)).value();
-    bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    own = protect::new_domain();
-    theirs = protect::new_domain();
-    std::fill(std::begin(memory), std::end(memory), kMark);
-    std::fill(std::begin(peer_memory), std::end(peer_memory), kMark);
-    region.entry =
-        add(own, memory + kRegion, kRegion, kKey, kLocal | kRemote | Rights::bind_window);
     region.pd = own;
-    region.base = region.origin = reinterpret_cast<uint64_t>(memory + kRegion);
+    region.base = region.origin = memory.address();
     region.length = kRegion;
     region.rights = kLocal | kRemote | Rights::bind_window;
     region.windows = &windows_of_region;
-    add(theirs, peer_memory + kRegion, kRegion, kPeerKey, kRemote);
-    view = std::make_unique<protect::PeerKeyView>(
-        std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
-            .value());
-    segment = *link::shm::Segment::create();
-    attached = *link::shm::Segment::attach(UniqueFd(::dup(segment->fd())));
-    auto* slots = static_cast<protect::SlotArray*>(segment->slots_of(link::shm::Side::creator));
-    require(keys->attach_slots(slots, ::getpid()).ok(), "no slots");
-  }
-  protect::RegionHandle add(protect::DomainId pd, std::byte* at, size_t n, uint64_t key,
-                            Rights rights) {
-    protect::RegionSpec spec;
-    spec.pd = pd;
-    spec.base = reinterpret_cast<uint64_t>(at);
-    spec.length = n;
-    spec.rights = rights;
-    spec.requested_key = key;
-    const auto made = keys->add(spec);
-    require(made.ok(), "no region");
-    return made.value();
+    region.entry = add(spec_of(own, memory.data(), kRegion, kKey, region.rights));
+    add(spec_of(theirs, peer_memory.data(), kRegion, kPeerKey, kRemote));
+    open_segment();
   }
   void check() const {
-    for (const std::byte* m : {memory, peer_memory}) {
-      for (size_t i = 0; i < kRegion; ++i) {
-        require(m[i] == kMark && m[2 * kRegion + i] == kMark, "a canary has changed");
-      }
-    }
+    memory.check();
+    peer_memory.check();
   }
 
-  std::unique_ptr<protect::KeyTable> keys;
   std::unique_ptr<protect::KeyNumbers> numbers;
-  std::unique_ptr<protect::PeerKeyView> view;
-  std::shared_ptr<link::shm::Segment> segment, attached;
-  int bell = -1;
-  protect::DomainId own = 0, theirs = 0;
   protect::BindableRegion region;
   protect::WindowCount windows_of_region;
-  std::byte memory[3 * kRegion];  // the region is the middle third
-  std::byte peer_memory[3 * kRegion];
 };
 
 World& world() {
@@ -106,11 +61,13 @@ World& world() {
   return w;
 }
 
-class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents {
+class Game final : public ib::LaneHost,
+                   public ib::CqEvents,
+                   public ib::QpEvents,
+                   private fuzz::LaneGame {
  public:
   Game(Steps& steps, uint8_t how)
-      : steps_(steps),
-        direct_(how % 2 != 0),
+      : LaneGame(steps, world(), how % 2 != 0),
         send_cq_(128, *this, false),
         recv_cq_(128, *this, false) {
     World& w = world();
@@ -135,7 +92,7 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
     spec.events = this;
     qp_ = std::make_unique<ib::RcQp>(spec, *this);
     bring_up();
-    connect();
+    join();
   }
 
   ~Game() override {
@@ -151,7 +108,7 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
     require(window_->close() == protect::WindowAnswer::done, "a window does not close");
     window_.reset();
     qp_.reset();
-    disconnect();
+    part();
     World& w = world();
     for (const Operation& o : operations_) {
       require(w.keys->revoke(o.region, now_ns() + 1'000'000'000).ok(), "a region does not close");
@@ -159,22 +116,26 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
     w.check();
   }
 
-  void play() {
-    for (int budget = 0; steps_.more() && budget < 2000; ++budget) {
-      switch (steps_.take<uint8_t>() % 12) {
-        case 0: put_request(); break;
-        case 1: put_response(); break;
-        case 2: scribble_word(); break;
-        case 3: scribble_bytes(); break;
-        case 4: poll(); break;
-        case 5: post_recv(); break;
-        case 6: post_send(); break;
-        case 7: put_request(); break;
-        case 8: drain(); break;
-        case 9: post_local(); break;
-        case 10: acknowledge(); break;
-        case 11: change_state(); break;
-      }
+  void step(unsigned what) {
+    switch (what) {
+      case 0: put_request(); break;
+      case 1: put_response(); break;
+      case 2:
+        if (peer_ != nullptr) scribble_word(6, [this] { return value(); });
+        break;
+      case 3:
+        if (peer_ != nullptr) scribble_bytes();
+        break;
+      case 4: poll(); break;
+      case 5: post_recv(); break;
+      case 6: post_send(); break;
+      case 7: put_request(); break;
+      case 8: drain(); break;
+      case 9: post_local(); break;
+      case 10:
+        if (peer_ != nullptr) acknowledge();
+        break;
+      case 11: change_state(); break;
     }
   }
 
@@ -213,55 +174,24 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
                             ib::kAttrMaxRdAtomic | ib::kAttrMaxDestRdAtomic);
     }
   }
-  void connect() {
-    World& w = world();
-    std::unique_ptr<link::Lane> ours;
-    if (direct_) {
-      lane_index_ = *w.segment->reserve_lane();
-      link::shm::LanePeer them, us;
-      them.doorbell_fd = us.doorbell_fd = w.bell;
-      them.direct = {true, ::getpid(), w.view.get(), w.segment->slots_of(link::shm::Side::creator)};
-      ours = *w.segment->open_lane(lane_index_, them);
-      peer_ = *w.attached->open_lane(lane_index_, us);
-      require(peer_->prepare_request_bytes() && peer_->prepare_response_bytes(), "no memory");
-    } else {
-      auto pair = std::move(link::loopback::make_lane_pair(w.bell, w.bell)).value();
-      ours = std::move(pair.first);
-      peer_ = std::move(pair.second);
-    }
-    ours->remote_domain = w.theirs;
-    peer_->request_rx.want_notices(3);
+  void join() {
     wanted_ = false;
-    qp_->attach(std::move(ours));
+    qp_->attach(connect());
   }
-  void disconnect() {
+  void part() {
     if (peer_ == nullptr) return;
     require(returned_ != nullptr, "a lane was not given back");
     returned_.reset();
-    peer_.reset();
-    if (direct_) world().segment->release_lane(lane_index_);
+    disconnect();
   }
 
   // A number as a peer would choose it.
   uint64_t value() {
-    const uint8_t how = steps_.take<uint8_t>();
-    const uint64_t small = steps_.take<uint8_t>();
-    switch (how % 12) {
-      case 0: return steps_.take<uint64_t>();
-      case 1: return small;
-      case 2: return peer_->request_tx.cells.pos() - small;
-      case 3: return peer_->request_rx.cells.pos() - small / 32;
-      case 4: return World::kKey;
-      case 5: return reinterpret_cast<uint64_t>(world().memory + World::kRegion) + small;
-      case 6: return window_->key() + small / 128;
-      case 7: return World::kRegion - small;
-      case 8: return ~uint64_t{0} - small;
-      case 9: return small << 12;
-      case 10:
-        return qp::claim_word(peer_->request_tx.cells.pos() - small / 4,
-                              static_cast<qp::ClaimState>(small % 4));
-      default: return uint64_t{1} << (small % 64);
-    }
+    return choose([this](unsigned which, uint64_t small) -> uint64_t {
+      if (which == 3) return peer_->request_rx.cells.pos() - small / 32;
+      if (which == 6) return window_->key() + small / 128;
+      return which == 7 ? World::kRegion - small : World::kKey;
+    });
   }
   uint32_t value32() { return static_cast<uint32_t>(value()); }
 
@@ -273,16 +203,14 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
     const uint8_t how = steps_.take<uint8_t>();
     const wire::RcHead head{static_cast<uint8_t>(op), flags, len, how < 128 ? how : value32()};
     wire::store_rc(tx.cells.body(), head, f);
-    const uint32_t n = wire::rc_cells_of(op, flags, len);
-    tx.cells.publish(n == 0 ? 1 : n);
+    publish(tx, wire::rc_cells_of(op, flags, len));
   }
-  uint64_t address() { return reinterpret_cast<uint64_t>(world().memory) + World::kRegion; }
 
   void put_request() {
     if (peer_ == nullptr) return;
     ring::ChannelTx& tx = peer_->request_tx;
     const uint8_t how = steps_.take<uint8_t>();
-    const uint64_t at = address() + steps_.take<uint8_t>() * 8u;
+    const uint64_t at = world().memory.address() + steps_.take<uint8_t>() * 8u;
     const bool plain = how / 16 % 4 != 0;
     const uint32_t key = plain ? World::kKey : value32();
     const uint64_t addr = plain ? at : value();
@@ -334,49 +262,17 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
     }
   }
 
-  void scribble_word() {
-    if (peer_ == nullptr) return;
-    ring::ChannelWords* words[4] = {&peer_->request_tx.words(), &peer_->request_rx.words(),
-                                    &peer_->response_tx.words(), &peer_->response_rx.words()};
-    const uint8_t which = steps_.take<uint8_t>();
-    ring::ChannelWords& w = *words[which % 4];
-    const uint64_t v = value();
-    switch (which / 4 % 6) {
-      case 0: w.consumed.store(v); break;
-      case 1: w.bytes_consumed.store(v); break;
-      case 2: w.executing.store(v); break;
-      case 3: w.state.store(static_cast<uint32_t>(v)); break;
-      case 4:
-        w.polls.store(v);
-        w.notices.store(static_cast<uint32_t>(v >> 5));
-        break;
-      case 5: w.claim.store(v); break;
-    }
-  }
-  void scribble_bytes() {
-    if (peer_ == nullptr) return;
-    ring::ChannelTx& tx = steps_.take<uint8_t>() % 2 == 0 ? peer_->request_tx : peer_->response_tx;
-    const uint64_t at = steps_.take<uint16_t>() % (tx.bytes.size() - 64);
-    std::memset(tx.bytes.at(at), steps_.take<uint8_t>(), 64);
-  }
-
   // Lets the victim do a bounded amount of work, and looks at what it said, as a peer can.
   void poll() {
     for (int n = steps_.take<uint8_t>() % 4 + 1; n > 0; --n) qp_->poll(++polls_);
     if (peer_ == nullptr) return;
-    for (int n = 0; n < 64 && peer_->request_rx.cells.ready(); ++n) step_over(peer_->request_rx);
-    for (int n = 0; n < 64 && peer_->response_rx.cells.ready(); ++n) step_over(peer_->response_rx);
-  }
-  void step_over(ring::ChannelRx& rx) {
-    const wire::RcHead head = wire::load_rc_head(rx.cells.body());
-    const uint32_t n = wire::rc_cells_of(static_cast<RcOp>(head.op), head.flags, head.len);
-    require(n != 0, "the victim said nonsense");
-    rx.cells.advance(n);
-  }
-  void acknowledge() {
-    if (peer_ == nullptr) return;
-    peer_->request_rx.publish_consumed();
-    peer_->response_rx.publish_consumed();
+    for (ring::ChannelRx* rx : {&peer_->request_rx, &peer_->response_rx}) {
+      look(*rx, [](const std::byte* body) {
+        wire::RcMessage m;
+        require(wire::read_rc_head(body, m), "the victim said nonsense");
+        return m.n_cells;
+      });
+    }
   }
 
   Operation* make_operation(size_t size) {
@@ -384,8 +280,8 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
     Operation o;
     o.buffer = std::make_unique<std::byte[]>(size);
     o.size = size;
-    o.region = world().add(world().own, o.buffer.get(), std::max<size_t>(size, 1),
-                           World::kFirstBuffer + operations_.size(), kLocal);
+    o.region = world().add(World::spec_of(world().own, o.buffer.get(), std::max<size_t>(size, 1),
+                                          World::kFirstBuffer + operations_.size(), kLocal));
     operations_.push_back(std::move(o));
     return &operations_.back();
   }
@@ -438,7 +334,7 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
                (how % 16 == 2 && !is_atomic && op != SendOp::read ? ib::kInline : 0);
     wr.sge = sge;
     wr.sge_count = pieces_of(*o, how, sge);
-    wr.remote_addr = reinterpret_cast<uint64_t>(world().peer_memory + World::kRegion);
+    wr.remote_addr = world().peer_memory.address();
     wr.rkey = which < 240 ? World::kPeerKey : World::kKey;
     wr.compare_add = 1;
     if (!qp_->post_send(wr)) give_up_last();
@@ -490,13 +386,13 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
   void renew() {
     if (qp_->state() == QpState::reset) bring_up();
     if (qp_->lane() != nullptr) return;
-    disconnect();
+    part();
     if (qp_->state() == QpState::err) return;
-    connect();
+    join();
   }
 
   void drain() {
-    for (ib::Cq* cq : {&send_cq_, &recv_cq_}) {
+    for (ib::CompletionQueue* cq : {&send_cq_, &recv_cq_}) {
       for (; !cq->empty(); cq->pop()) {
         const uint64_t nth = cq->front().id;
         require(nth >= 1 && nth <= operations_.size(), "a completion of nothing");
@@ -505,27 +401,18 @@ class Game final : public ib::LaneHost, public ib::CqEvents, public ib::QpEvents
     }
   }
 
-  Steps& steps_;
-  const bool direct_;
-  ib::Cq send_cq_, recv_cq_;
+  ib::CompletionQueue send_cq_, recv_cq_;
   ib::WindowBook book_;
   std::unique_ptr<protect::Window> window_;
   std::unique_ptr<ib::RcQp> qp_;
-  std::unique_ptr<link::Lane> peer_;
   std::unique_ptr<link::Lane> returned_;
-  uint32_t lane_index_ = 0;
   bool wanted_ = false;
   std::vector<Operation> operations_;
-  uint64_t polls_ = 0;
 };
 
 }  // namespace
 }  // namespace aperture
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size > 8192) return 0;
-  aperture::Steps steps(data, size);
-  const auto how = steps.take<uint8_t>();
-  aperture::Game(steps, how).play();
-  return 0;
+  return aperture::fuzz::play<aperture::Game>(data, size);
 }

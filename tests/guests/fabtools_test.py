@@ -29,21 +29,21 @@ class Fabtools(Guest):
         output, _ = listed.communicate(timeout=20)
         self.assertIn("fi_getinfo: -61", output)
 
-    def test_pingpong_of_all_sizes_with_data_checked(self):
+    def test_pingpong_checks_the_data_of_all_sizes(self):
         for user in users():
             rows = self.pingpong("-S", "all", "-I", "20", user=user)
             for size in ("64", "1k", "64k", "1m"):
                 self.assertRegex(rows, rf"(?m)^{size}\s+20\s", rows)
 
-    def test_pingpong_with_tags(self):
+    def test_pingpong_plays_with_tags(self):
         self.assertRegex(self.pingpong("-m", "tagged", "-S", "1024"), r"(?m)^1k\s")
 
-    def test_pingpong_where_direct_copies_are_denied(self):
+    def test_pingpong_plays_where_direct_copies_are_denied(self):
         for how in ({"denied": DIRECT_COPIES}, {"env": {"APERTURE_CMA": "deny"}}):
             rows = self.pingpong("-S", "1048576", **how)
             self.assertRegex(rows, r"(?m)^1m\s")
 
-    def test_connected_pingpong_of_all_sizes_with_data_checked(self):
+    def test_connected_pingpong_checks_the_data_of_all_sizes(self):
         for user in users():
             rows = self.pingpong("-S", "all", "-I", "20", endpoint="msg", user=user)
             for size in ("64", "1k", "64k", "1m"):

@@ -68,7 +68,7 @@ class OpenMpi(Guest):
         output = self.mpirun(2, "NPopenmpi", "-n", "20", "-u", "4194304", "-p", "0")
         self.assertRegex(output, r"4194304 bytes")
 
-    def test_benchmarks_of_mpi4py(self):
+    def test_benchmarks_of_mpi4py_run(self):
         for ranks in (2, 4):
             self.mpirun(ranks, PYTHON, "-m", "mpi4py.bench", "helloworld")
             ring = self.mpirun(ranks, PYTHON, "-m", "mpi4py.bench", "ringtest", "-n", "65536", "-l",

@@ -36,31 +36,31 @@ class Perftest(Guest):
                                   options=options):
                     self.run_one(operation, kind, "-c", transport, "-n", "1000", *options)
 
-    def test_write(self):
+    def test_writes_run_over_each_transport(self):
         self.each_transport("write")
 
-    def test_read(self):
+    def test_reads_run_over_each_transport(self):
         self.each_transport("read")
 
-    def test_send(self):
+    def test_sends_run_over_each_transport(self):
         self.each_transport("send")
 
-    def test_atomic(self):
+    def test_atomics_run_over_each_transport(self):
         for what in ("FETCH_AND_ADD", "CMP_AND_SWAP"):
             self.each_transport("atomic", "-A", what)
 
-    def test_large_messages(self):
+    def test_large_messages_get_through(self):
         for operation in ("write", "read", "send"):
             with self.subTest(operation=operation):
                 self.run_one(operation, "bw", "-n", "100", size=1 << 20)
 
-    def test_with_rdma_cm(self):
+    def test_each_operation_runs_with_rdma_cm(self):
         for operation in TRANSPORTS:
             for kind in ("lat", "bw"):
                 with self.subTest(operation=operation, kind=kind):
                     self.run_one(operation, kind, "-R", "-n", "500")
 
-    def test_64_queue_pairs(self):
+    def test_64_queue_pairs_run_at_once(self):
         for operation in ("write", "send"):
             with self.subTest(operation=operation):
                 self.run_one(operation, "bw", "-q", "64", "-n", "500")
@@ -85,7 +85,7 @@ class Perftest(Guest):
                 self.fail(f"{process.args} printed no {pattern!r}, but\n{printed.decode()}")
             printed += chunk
 
-    def test_events_instead_of_polling(self):
+    def test_events_serve_instead_of_polling(self):
         self.run_one("send", "lat", "-e", "-n", "500")
 
 

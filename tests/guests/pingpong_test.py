@@ -41,31 +41,31 @@ class Ibverbs(Guest):
             self.assertIn("MEM_WINDOW_TYPE_2B", told)
             self.assertIn("RoCE v2", told)
 
-    def test_rc(self):
+    def test_rc_plays_each_way(self):
         self.each_way("rc", "-c")
 
-    def test_rc_with_messages_of_many_pieces(self):
+    def test_rc_plays_with_messages_of_many_pieces(self):
         self.pingpong("rc", "-c", "-s", "1048576", "-n", "50")
 
     def test_rc_where_direct_copies_are_denied(self):
         self.pingpong("rc", "-c", env={"APERTURE_CMA": "deny"})
         self.pingpong("rc", "-c", denied=DIRECT_COPIES)
 
-    def test_uc(self):
+    def test_uc_plays_each_way(self):
         self.each_way("uc", "-c")
 
-    def test_ud(self):
+    def test_ud_plays_each_way(self):
         self.each_way("ud", "-c", "-s", "1024")
 
-    def test_srq(self):
+    def test_shared_receives_play_each_way(self):
         self.each_way("srq", "-c")
 
-    def test_xrc(self):
+    def test_xrc_plays_each_way(self):
         if not os.path.exists(XRC_FILE):
             self.addCleanup(lambda: os.path.exists(XRC_FILE) and os.unlink(XRC_FILE))
         self.each_way("xsrq", ends=r"(?m)^success$")
 
-    def test_xrc_with_messages_of_many_pieces(self):
+    def test_xrc_plays_with_messages_of_many_pieces(self):
         if not os.path.exists(XRC_FILE):
             self.addCleanup(lambda: os.path.exists(XRC_FILE) and os.unlink(XRC_FILE))
         self.pingpong("xsrq", "-s", "262144", "-n", "50", ends=r"(?m)^success$")

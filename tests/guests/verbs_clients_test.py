@@ -18,7 +18,7 @@ class Qperf(Guest):
              "ud_lat", "ud_bw", "ver_rc_compare_swap", "ver_rc_fetch_add")
     BY_CONNECTION_MANAGER = ("rc_lat", "rc_bw", "rc_rdma_write_bw")
 
-    def test_each_measure(self):
+    def test_each_measure_ends_with_a_figure(self):
         port = random.randrange(20000, 30000)
         server = self.start("qperf", "-lp", str(port))
         self.wait_until_listening(port)
@@ -155,7 +155,7 @@ class Ucx(Guest):
                   "-w", "200", "-p", str(port), *self.alone, *options)
         return self.run_pair(common, (*common, "127.0.0.1"), port, env=settings)[1]
 
-    def test_over_rc_verbs(self):
+    def test_each_measure_runs_over_rc_verbs(self):
         for test, options in (("am_lat", ()), ("am_bw", ("-s", "1024", "-D", "bcopy")),
                               ("put_lat", ()),
                               ("put_bw", ("-s", "65536", "-D", "zcopy")),
@@ -163,14 +163,14 @@ class Ucx(Guest):
             with self.subTest(test=test):
                 self.assertIn("Final:", self.measure("rc_verbs", test, *options))
 
-    def test_over_ud_verbs(self):
+    def test_each_measure_runs_over_ud_verbs(self):
         for test, options in (("am_lat", ()), ("am_bw", ("-s", "1024", "-D", "bcopy"))):
             with self.subTest(test=test):
                 self.assertIn("Final:", self.measure("ud_verbs", test, *options))
 
 
 class Libfabric(Guest):
-    def test_fi_pingpong_over_its_own_verbs_provider(self):
+    def test_fi_pingpong_runs_over_its_own_verbs_provider(self):
         port = random.randrange(20000, 30000)
         settings = {"FI_PROVIDER": "verbs"}
         common = ("fi_pingpong", "-p", "verbs", "-e", "msg", "-c", "-S", "all", "-I", "20")

@@ -21,10 +21,6 @@ T* part() {
   return static_cast<T*>(std::calloc(1, sizeof(T) + kRoom));
 }
 
-void check(int code, const char* what) {
-  if (code != 0) throw std::runtime_error(std::string(what) + ": " + std::to_string(code));
-}
-
 }  // namespace
 
 std::string module_path() {
@@ -93,43 +89,33 @@ Answer ask(uint32_t version, const Edit& edit, uint64_t flags) {
 
 Bench::Bench(const Edit& edit, uint32_t version, fi_wait_obj wait) {
   Answer answer = ask(version, edit);
-  check(answer.code, "getinfo");
+  must(answer.code, "getinfo");
   info = std::move(answer.info);
   info->fabric_attr->api_version = version;
   fid_fabric* f = nullptr;
-  check(provider().fabric(info->fabric_attr, &f, nullptr), "fabric");
+  must(provider().fabric(info->fabric_attr, &f, nullptr), "fabric");
   fabric.reset(f);
-  fid_domain* d = nullptr;
-  check(fi_domain(f, info.get(), &d, nullptr), "domain");
-  domain.reset(d);
+  domain = opened("domain", fi_domain, f, info.get());
   fi_av_attr av_attr{};
-  fid_av* a = nullptr;
-  check(fi_av_open(d, &av_attr, &a, nullptr), "av");
-  av.reset(a);
+  av = opened("av", fi_av_open, domain.get(), &av_attr);
   fi_cq_attr cq_attr{};
   cq_attr.format = FI_CQ_FORMAT_TAGGED;
   cq_attr.wait_obj = wait;
-  fid_cq* c = nullptr;
-  check(fi_cq_open(d, &cq_attr, &c, nullptr), "cq");
-  cq.reset(c);
+  cq = opened("cq", fi_cq_open, domain.get(), &cq_attr);
   fi_cntr_attr cntr_attr{};
   cntr_attr.wait_obj = wait;
-  fid_cntr* n = nullptr;
-  check(fi_cntr_open(d, &cntr_attr, &n, nullptr), "cntr");
-  cntr.reset(n);
-  fid_ep* e = nullptr;
-  check(fi_endpoint(d, info.get(), &e, &ep_context), "ep");
-  ep.reset(e);
+  cntr = opened("cntr", fi_cntr_open, domain.get(), &cntr_attr);
+  ep = opened("ep", fi_endpoint, domain.get(), info.get(), &ep_context);
 }
 
 fi_addr_t Bench::enable() {
-  check(fi_ep_bind(ep.get(), &av->fid, 0), "bind av");
-  check(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV), "bind cq");
-  check(fi_ep_bind(ep.get(), &cntr->fid, FI_SEND), "bind cntr");
-  check(fi_enable(ep.get()), "enable");
+  must(fi_ep_bind(ep.get(), &av->fid, 0), "bind av");
+  must(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV), "bind cq");
+  must(fi_ep_bind(ep.get(), &cntr->fid, FI_SEND), "bind cntr");
+  must(fi_enable(ep.get()), "enable");
   char name[64];
   size_t len = sizeof name;
-  check(fi_getname(&ep->fid, name, &len), "getname");
+  must(fi_getname(&ep->fid, name, &len), "getname");
   fi_addr_t own = FI_ADDR_NOTAVAIL;
   if (fi_av_insert(av.get(), name, 1, &own, 0, nullptr) != 1) throw std::runtime_error("av_insert");
   return own;

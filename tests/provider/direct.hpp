@@ -12,10 +12,11 @@
 #include <rdma/fi_tagged.h>
 #include <rdma/providers/fi_prov.h>
 
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+
+#include "provider/opened.hpp"
 
 namespace aperture::provider_tests {
 
@@ -44,13 +45,6 @@ using Edit = std::function<void(fi_info&)>;
 // Offers these mr_mode bits, which the provider is told to demand.
 Edit offering(int mr_mode);
 Answer ask(uint32_t version, const Edit& edit = {}, uint64_t flags = 0);
-
-template <typename Fid>
-struct CloseFid {
-  void operator()(Fid* fid) const noexcept { fid->fid.ops->close(&fid->fid); }
-};
-template <typename Fid>
-using Opened = std::unique_ptr<Fid, CloseFid<Fid>>;
 
 // Everything up to an enabled endpoint that has itself in its AV.
 struct Bench {

@@ -143,9 +143,7 @@ ssize_t read_eq(fid_eq* eq, uint32_t& event, fi_eq_entry& entry) {
 TEST(RegionCalls, asynchronous_registration_reports_to_the_event_queue) {
   Registering b;
   fi_eq_attr attr{};
-  fid_eq* opened = nullptr;
-  ASSERT_EQ(fi_eq_open(b.fabric.get(), &attr, &opened, nullptr), 0);
-  Opened<fid_eq> eq(opened);
+  const Opened<fid_eq> eq = opened("event queue", fi_eq_open, b.fabric.get(), &attr);
   EXPECT_EQ(fi_domain_bind(b.domain.get(), &b.cq->fid, kRegionsReport), -FI_EINVAL);
   EXPECT_EQ(fi_domain_bind(b.domain.get(), &eq->fid, FI_SEND), -FI_EBADFLAGS);
   ASSERT_EQ(fi_domain_bind(b.domain.get(), &eq->fid, kRegionsReport), 0);

@@ -27,22 +27,13 @@
 #include <thread>
 #include <vector>
 
+#include "provider/opened.hpp"
+
 namespace aperture::thread_play {
 
 inline const size_t kSizes[] = {16, 16, 100, 16, 3000, 16, 40000, 300};
 inline constexpr size_t kMost = 40000;
 inline constexpr size_t kSlots = 16;
-
-inline void must(int64_t code, const char* what) {
-  if (code < 0) throw std::runtime_error(std::string(what) + ": " + std::to_string(code));
-}
-
-template <typename T>
-struct CloseFid {
-  void operator()(T* fid) const { fid->fid.ops->close(&fid->fid); }
-};
-template <typename T>
-using Fid = std::unique_ptr<T, CloseFid<T>>;
 
 // What a message says: who sent it, and which of its messages it is; the rest follows from that.
 struct Words {
@@ -59,29 +50,21 @@ class Station {
   Station(fid_domain* domain, fi_info* info, uint32_t senders, uint32_t messages)
       : senders_(senders), messages_(messages), seen_(senders * messages), next_(senders) {
     fi_av_attr av_attr{};
-    fid_av* av = nullptr;
-    must(fi_av_open(domain, &av_attr, &av, nullptr), "fi_av_open");
-    av_.reset(av);
+    av_ = opened("fi_av_open", fi_av_open, domain, &av_attr);
     fi_cq_attr cq_attr{};
     cq_attr.format = FI_CQ_FORMAT_DATA;
     cq_attr.wait_obj = FI_WAIT_UNSPEC;
-    for (Fid<fid_cq>* place : {&tx_, &rx_}) {
-      fid_cq* cq = nullptr;
-      must(fi_cq_open(domain, &cq_attr, &cq, nullptr), "fi_cq_open");
-      place->reset(cq);
-    }
+    tx_ = opened("fi_cq_open", fi_cq_open, domain, &cq_attr);
+    rx_ = opened("fi_cq_open", fi_cq_open, domain, &cq_attr);
     fi_cntr_attr cntr_attr{};
     cntr_attr.wait_obj = FI_WAIT_UNSPEC;
-    fid_cntr* cntr = nullptr;
-    must(fi_cntr_open(domain, &cntr_attr, &cntr, nullptr), "fi_cntr_open");
-    count_.reset(cntr);
-    fid_ep* ep = nullptr;
-    must(fi_endpoint(domain, info, &ep, nullptr), "fi_endpoint");
-    ep_.reset(ep);
-    must(fi_ep_bind(ep, &av->fid, 0), "bind av");
+    count_ = opened("fi_cntr_open", fi_cntr_open, domain, &cntr_attr);
+    ep_ = opened("fi_endpoint", fi_endpoint, domain, info);
+    fid_ep* ep = ep_.get();
+    must(fi_ep_bind(ep, &av_->fid, 0), "bind av");
     must(fi_ep_bind(ep, &tx_->fid, FI_TRANSMIT), "bind tx");
     must(fi_ep_bind(ep, &rx_->fid, FI_RECV), "bind rx");
-    must(fi_ep_bind(ep, &cntr->fid, FI_RECV), "bind counter");
+    must(fi_ep_bind(ep, &count_->fid, FI_RECV), "bind counter");
     must(fi_enable(ep), "fi_enable");
     for (auto* slots : {&out_, &in_}) {
       slots->resize(kSlots);
@@ -290,12 +273,12 @@ class Station {
   const uint32_t senders_;
   const uint32_t messages_;
   fid_domain* domain_ = nullptr;
-  Fid<fid_av> av_;
-  Fid<fid_cq> tx_;
-  Fid<fid_cq> rx_;
-  Fid<fid_cntr> count_;
-  Fid<fid_mr> mr_;
-  Fid<fid_ep> ep_;
+  Opened<fid_av> av_;
+  Opened<fid_cq> tx_;
+  Opened<fid_cq> rx_;
+  Opened<fid_cntr> count_;
+  Opened<fid_mr> mr_;
+  Opened<fid_ep> ep_;
   fi_addr_t peer_ = FI_ADDR_NOTAVAIL;
   std::vector<std::unique_ptr<Slot>> out_, in_;
   std::atomic<uint64_t> received_{0}, completed_{0};

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
-#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -59,15 +58,13 @@ TEST(Waiting, mutex_and_condition_are_refused_not_taken_as_none) {
 TEST(Waiting, a_wait_set_over_a_queue_and_a_counter) {
   Bench b;
   fi_wait_attr set_attr{FI_WAIT_FD, 0};
-  fid_wait* opened = nullptr;
-  ASSERT_EQ(fi_wait_open(b.fabric.get(), &set_attr, &opened), 0);
-  Opened<fid_wait> set(opened);
+  fid_wait* made = nullptr;
+  ASSERT_EQ(fi_wait_open(b.fabric.get(), &set_attr, &made), 0);
+  Opened<fid_wait> set(made);
   fi_cntr_attr attr{};
   attr.wait_obj = FI_WAIT_SET;
   attr.wait_set = set.get();
-  fid_cntr* counter = nullptr;
-  ASSERT_EQ(fi_cntr_open(b.domain.get(), &attr, &counter, nullptr), 0);
-  Opened<fid_cntr> cntr(counter);
+  const Opened<fid_cntr> cntr = opened("counter", fi_cntr_open, b.domain.get(), &attr);
   EXPECT_EQ(fi_close(&set->fid), -FI_EBUSY);
   EXPECT_EQ(fi_wait(set.get(), 20), -FI_ETIMEDOUT);
   std::thread other([&] {
@@ -103,9 +100,7 @@ TEST(Waiting, a_sleeper_is_not_forgotten_when_another_thread_stops_polling) {
   Bench b({}, kApi117, FI_WAIT_FD);
   fi_cq_attr attr{};
   attr.format = FI_CQ_FORMAT_TAGGED;
-  fid_cq* opened = nullptr;
-  ASSERT_EQ(fi_cq_open(b.domain.get(), &attr, &opened, nullptr), 0);
-  Opened<fid_cq> idle(opened);
+  const Opened<fid_cq> idle = opened("queue", fi_cq_open, b.domain.get(), &attr);
   Bench sender;
   sender.enable();
   b.enable();
@@ -131,7 +126,8 @@ TEST(Waiting, a_sleeper_is_not_forgotten_when_another_thread_stops_polling) {
       (void)fi_cq_read(sender.cq.get(), &entry, 1);
     }
     ASSERT_EQ(posted, 0);
-    for (int i = 0; i < 1000 && !readable(fd, 0); ++i) {  // manual progress: the sender is driven
+    for (int i = 0; i < 1000 && !readable(fd, 0);
+         ++i) {  // manual progress: the sender is progressed
       (void)fi_cq_read(sender.cq.get(), &entry, 1);
       std::this_thread::sleep_for(1ms);
     }
@@ -147,10 +143,7 @@ TEST(Waiting, a_threshold_waits_for_so_many) {
   attr.format = FI_CQ_FORMAT_TAGGED;
   attr.wait_obj = FI_WAIT_UNSPEC;
   attr.wait_cond = FI_CQ_COND_THRESHOLD;
-  fid_cq* opened = nullptr;
-  ASSERT_EQ(fi_cq_open(b.domain.get(), &attr, &opened, nullptr), 0);
-  Opened<fid_cq> cq(opened);
-  b.cq = std::move(cq);
+  b.cq = opened("queue", fi_cq_open, b.domain.get(), &attr);
   const fi_addr_t own = b.enable();
   char in[4];
   for (char& c : in) {

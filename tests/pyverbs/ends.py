@@ -178,6 +178,11 @@ class Ends(unittest.TestCase):
         self.assert_done(self.here, e.IBV_WC_BIND_MW)
         return window
 
+    def reachable(self, kind, access=WRITE, **where):
+        """A region without remote rights, and a window over it that gives some."""
+        region = self.region()
+        return region, self.bound(kind, region, access, **where)
+
     # --- what the peer does ---
 
     def reach(self, opcode, address, key, length=8, end=None):
@@ -203,6 +208,11 @@ class Ends(unittest.TestCase):
         return self.reach(e.IBV_WR_ATOMIC_FETCH_AND_ADD, address, key, **how)
 
     # --- what is expected ---
+
+    def assert_errno(self, error, call, *arguments, **named):
+        with self.assertRaises(PyverbsRDMAError) as refused:
+            call(*arguments, **named)
+        self.assertEqual(refused.exception.error_code, error)
 
     def assert_done(self, end, opcode):
         found = end.completion()

@@ -71,29 +71,29 @@ class Case(unittest.TestCase):
 
 
 class Connections(Case):
-    def test_rping_with_its_data_verified(self):
+    def test_rping_verifies_its_data(self):
         common = ("-a", "127.0.0.1", "-p", self.port, "-C", 10, "-V", "-v")
         _, said = self.both(("rping", "-s") + common, ("rping", "-c") + common)
         self.assertEqual(said.count("ping data: rdma-ping-"), 10)
 
-    def test_rping_finds_nobody(self):
+    def test_rping_says_that_nobody_is_there(self):
         client = self.start("rping", "-c", "-a", "127.0.0.1", "-p", self.port, "-C", 1)
         out, _ = client.communicate(timeout=LIMIT_S)
         self.assertIn("RDMA_CM_EVENT_REJECTED", out)
 
-    def test_ucmatose_with_many_connections(self):
+    def test_ucmatose_makes_many_connections(self):
         options = ("-p", self.port, "-c", 8)
         for said in self.both(("ucmatose",) + options,
                               ("ucmatose", "-s", "127.0.0.1") + options):
             self.assertIn("return status 0", said)
 
-    def test_rdma_client_and_server(self):
+    def test_rdma_client_and_server_end_well(self):
         server, client = self.both(("rdma_server", "-p", self.port),
                                    ("rdma_client", "-s", "127.0.0.1", "-p", self.port))
         self.assertIn("rdma_server: end 0", server)
         self.assertIn("rdma_client: end 0", client)
 
-    def test_rstream_with_large_transfers_verified(self):
+    def test_rstream_verifies_large_transfers(self):
         options = ("-p", self.port, "-S", 1 << 20, "-I", 8, "-C", 8, "-T", "v")
         _, said = self.both(("rstream", "-b", "127.0.0.1") + options,
                             ("rstream", "-s", "127.0.0.1") + options)
@@ -117,12 +117,12 @@ class Datagrams(Case):
                 self.assertLess(time.monotonic(), deadline, "another run has the port for so long")
                 time.sleep(0.1)
 
-    def test_udaddy(self):
+    def test_udaddy_ends_well_on_both_sides(self):
         for said in self.both(("udaddy", "-b", "127.0.0.1"),
                               ("udaddy", "-s", "127.0.0.1"), wait=False):
             self.assertIn("return status 0", said)
 
-    def test_mckey(self):
+    def test_mckey_sends_to_a_group(self):
         options = ("-m", "239.255.7.1", "-b", "127.0.0.1")
         for said in self.both(("mckey",) + options, ("mckey", "-s") + options, wait=False):
             self.assertIn("return status 0", said)

@@ -36,18 +36,11 @@ class Case(unittest.TestCase):
         self.assertEqual(errno.errorcode[caught.exception.errno], errno.errorcode[error])
 
     def listener(self, ps=ucma.PS_TCP, ip=LOOPBACK, backlog=0, uid=100):
-        handle = self.a.create(uid, ps)
-        self.a.bind(handle, ip, 0)
-        self.a.listen(handle, backlog)
-        return handle, self.a.query_route(handle)["src"][1]
+        handle = self.a.listening(uid, ip, 0, ps, backlog)
+        return handle, self.a.port_of(handle)
 
     def resolved(self, port, ps=ucma.PS_TCP, ip=LOOPBACK, uid=200):
-        handle = self.b.create(uid, ps)
-        self.b.resolve(handle, ip, port)
-        self.assertEqual(self.b.event(ucma.ADDR_RESOLVED).uid, uid)
-        self.b.route(handle)
-        self.b.event(ucma.ROUTE_RESOLVED)
-        return handle
+        return self.b.resolved(uid, ip, port, ps)
 
     def requested(self, ip=LOOPBACK, **params):
         """A request under way: the client's id, the event at the server."""
@@ -106,7 +99,7 @@ class Connecting(Case):
             self.assertEqual(side["dgid"], ucma.mapped(LOOPBACK))
             self.assertNotEqual(side["guid"], bytes(8))
 
-    def test_ipv6(self):
+    def test_a_connection_is_made_over_ipv6(self):
         client, request = self.requested(ip="::1")
         self.assertEqual(self.a.query_route(request.id)["src"], ("::1", self.port))
         self.assertEqual(self.b.query_route(client)["dgid"], ucma.mapped("::1"))
@@ -132,7 +125,7 @@ class Connecting(Case):
         self.assertEqual(event.data[:8], b"go away\0")
         self.refused(errno.EINVAL, self.a.accept, request.id, 101)
 
-    def test_nobody_listens(self):
+    def test_a_connect_is_refused_where_nobody_listens(self):
         with socket.socket() as probe:
             probe.bind((LOOPBACK, 0))
             port = probe.getsockname()[1]
@@ -144,14 +137,12 @@ class Connecting(Case):
         for ps in (ucma.PS_TCP, ucma.PS_UDP):
             late = self.a.create(100, ps)
             self.a.bind(late, LOOPBACK)
-            port = self.a.query_route(late)["src"][1]
+            port = self.a.port_of(late)
             self.a.destroy(late)
             client = self.resolved(port, ps)
             self.b.connect(client)
             self.assertFalse(self.b.is_ready(100))
-            late = self.a.create(100, ps)
-            self.a.bind(late, LOOPBACK, port)
-            self.a.listen(late)
+            self.a.listening(100, LOOPBACK, port, ps)
             request = self.a.event(ucma.CONNECT_REQUEST)
             self.assertEqual(self.a.query_route(request.id)["dst"],
                              self.b.query_route(client)["src"])
@@ -259,9 +250,7 @@ class Ending(Case):
     def test_the_port_is_free_again_while_its_connections_live(self):
         self.established()
         self.a.destroy(self.listening)
-        again = self.a.create(300)
-        self.a.bind(again, LOOPBACK, self.port)
-        self.a.listen(again)
+        self.a.listening(300, LOOPBACK, self.port)
 
 
 class Ports(Case):
@@ -272,7 +261,7 @@ class Ports(Case):
         with socket.socket() as other:
             self.refused(errno.EADDRINUSE, other.bind, (LOOPBACK, port))
 
-    def test_bound_twice(self):
+    def test_an_address_is_not_bound_twice(self):
         _, port = self.listener()
         second = self.b.create(1)
         self.refused(errno.EADDRINUSE, self.b.bind, second, LOOPBACK, port)
@@ -280,28 +269,24 @@ class Ports(Case):
         self.a.bind(bound, LOOPBACK, 0)
         third = self.b.create(3)
         self.refused(errno.EADDRINUSE, self.b.bind, third, LOOPBACK,
-                     self.a.query_route(bound)["src"][1])
+                     self.a.port_of(bound))
 
     def test_udp_and_tcp_ports_of_one_number_do_not_meet(self):
         _, port = self.listener()
-        other = self.b.create(1, ucma.PS_UDP)
-        self.b.bind(other, LOOPBACK, port)
-        self.b.listen(other)
+        self.b.listening(1, LOOPBACK, port, ucma.PS_UDP)
 
     def test_reuse_lets_two_bind_but_one_listen(self):
         first, second = self.a.create(1), self.b.create(2)
         for channel, handle in ((self.a, first), (self.b, second)):
             channel.set_option(handle, 0, 1, struct.pack("<i", 1))
         self.a.bind(first, LOOPBACK, 0)
-        port = self.a.query_route(first)["src"][1]
+        port = self.a.port_of(first)
         self.b.bind(second, LOOPBACK, port)
         self.a.listen(first)
         self.refused(errno.EADDRINUSE, self.b.listen, second)
 
     def test_a_wildcard_has_no_device_and_a_request_to_it_has(self):
-        listening = self.a.create(100)
-        self.a.bind(listening, "0.0.0.0", 0)
-        self.a.listen(listening)
+        listening = self.a.listening(100, "0.0.0.0")
         route = self.a.query_route(listening)
         self.assertEqual((route["guid"], route["src"][0]), (bytes(8), "0.0.0.0"))
         client = self.resolved(route["src"][1])
@@ -315,7 +300,7 @@ class Ports(Case):
             self.a.set_option(listening, 0, 2, struct.pack("<i", only))
             self.a.bind(listening, "::", 0)
             self.a.listen(listening)
-            client = self.resolved(self.a.query_route(listening)["src"][1])
+            client = self.resolved(self.a.port_of(listening))
             self.b.connect(client)
             if expect is None:
                 self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
@@ -325,7 +310,7 @@ class Ports(Case):
     def test_listening_unbound_takes_any_port(self):
         listening = self.a.create(100)
         self.a.listen(listening)
-        self.assertNotEqual(self.a.query_route(listening)["src"][1], 0)
+        self.assertNotEqual(self.a.port_of(listening), 0)
 
     def test_an_address_that_is_not_ours(self):
         self.refused(errno.EADDRNOTAVAIL, self.a.bind, self.a.create(1), "203.0.113.9")
@@ -335,7 +320,7 @@ class Ports(Case):
         listening = self.a.create(100)
         self.a.bind_new(listening, LOOPBACK, 0)
         self.a.listen(listening)
-        port = self.a.query_route(listening)["src"][1]
+        port = self.a.port_of(listening)
         client = self.b.create(200)
         self.b.resolve_new(client, LOOPBACK, port)
         self.b.event(ucma.ADDR_RESOLVED)
@@ -367,7 +352,7 @@ class Ports(Case):
 
 
 class QueuePairs(Case):
-    def test_attributes_of_a_connection(self):
+    def test_attributes_of_a_connection_are_those_agreed(self):
         client, request = self.requested(qpn=0x1234, resources=3, depth=2, retry=5, rnr=4)
         init = self.a.qp_attr(request.id, ucma.INIT)
         # state, access flags, pkey index, port; remote write, read and atomic
@@ -397,13 +382,13 @@ class QueuePairs(Case):
         self.refused(errno.EINVAL, self.b.qp_attr, client, 7)
         self.refused(errno.EINVAL, self.b.qp_attr, self.b.create(9), ucma.INIT)
 
-    def test_attributes_of_a_datagram_id(self):
+    def test_attributes_of_a_datagram_id_are_told(self):
         handle = self.a.create(1, ucma.PS_UDP, 4)
         self.a.bind(handle, LOOPBACK)
         attr = self.a.qp_attr(handle, ucma.INIT)
         self.assertEqual((attr.mask, attr.qkey), (0x1 | 0x10 | 0x20 | 0x40, 0x01234567))
 
-    def test_a_timeout_that_was_set(self):
+    def test_a_timeout_that_was_set_is_in_force(self):
         _, port = self.listener()
         client = self.resolved(port)
         self.refused(errno.EINVAL, self.b.set_option, client, 0, 3, b"\x20")
@@ -421,7 +406,7 @@ class Datagrams(Case):
         self.b.connect(client, data=data)
         return client, self.a.event(ucma.CONNECT_REQUEST)
 
-    def test_resolution(self):
+    def test_a_service_is_resolved(self):
         client, request = self.asked(b"who are you")
         self.assertEqual((request.ud_size, request.ud_data[:12]), (180, b"who are you\0"))
         self.a.accept(request.id, 101, qpn=0x77, data=b"me")
@@ -431,7 +416,7 @@ class Datagrams(Case):
         self.assertEqual(event.ah[0], ucma.mapped(LOOPBACK))
         self.assertFalse(self.a.is_ready(50))
 
-    def test_resolution_over_ipv6(self):
+    def test_a_service_is_resolved_over_ipv6(self):
         _, request = self.asked(ip="::1")
         self.a.accept(request.id, 101, qpn=0x77)
         self.assertEqual(self.b.event(ucma.ESTABLISHED).ah[0], ucma.mapped("::1"))
@@ -442,12 +427,12 @@ class Datagrams(Case):
         self.a.accept(request.id, 101, qpn=0x77)
         self.assertEqual(self.b.event(ucma.ESTABLISHED).id, client)
 
-    def test_refusal(self):
+    def test_a_refusal_ends_the_asking(self):
         _, request = self.asked()
         self.a.reject(request.id, b"no")
         self.assertEqual(self.b.event(ucma.UNREACHABLE).status, 2)
 
-    def test_nobody_there(self):
+    def test_a_resolution_fails_where_nobody_is(self):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.bind((LOOPBACK, 0))
             port = probe.getsockname()[1]
@@ -455,7 +440,7 @@ class Datagrams(Case):
         self.b.connect(client)
         self.assertEqual(self.b.event(ucma.UNREACHABLE).status, 1)
 
-    def test_private_data_above_the_limit(self):
+    def test_private_data_above_the_limit_is_refused(self):
         _, port = self.listener(ucma.PS_UDP)
         client = self.resolved(port, ucma.PS_UDP)
         self.refused(errno.EINVAL, self.b.connect, client, data=bytes(181))
@@ -470,7 +455,7 @@ class Datagrams(Case):
                 stranger.sendto(os.urandom(size), (LOOPBACK, port))
         self.assertFalse(self.a.is_ready(100))
 
-    def test_groups(self):
+    def test_groups_are_joined_and_left(self):
         handle = self.a.create(1, ucma.PS_UDP)
         self.a.bind(handle, LOOPBACK)
         membership = self.a.join(handle, "239.1.2.3", 55)
@@ -490,7 +475,7 @@ class Datagrams(Case):
         unbound = self.a.create(2, ucma.PS_UDP)
         self.refused(errno.EINVAL, self.a.join, unbound, "239.1.2.3", 5)
 
-    def test_a_group_as_destination(self):
+    def test_a_group_is_resolved_as_a_destination(self):
         handle = self.b.create(1, ucma.PS_UDP)
         self.b.bind(handle, LOOPBACK)
         self.b.resolve(handle, "239.1.2.3", 7)
@@ -569,7 +554,7 @@ class Events(Case):
 
 
 class Interface(Case):
-    def test_commands_that_do_not_exist(self):
+    def test_commands_that_do_not_exist_are_refused(self):
         self.refused(errno.EINVAL, self.a.raw, 23, bytes(64))
         self.refused(errno.ENOSYS, self.a.raw, ucma.GET_OPTION, bytes(64))
         self.refused(errno.EINVAL, os.write, self.a.fd, b"1234567")
@@ -583,31 +568,31 @@ class Interface(Case):
                 self.a.raw(cmd, bytes(3), 512)
             self.assertEqual(caught.exception.errno, errno.EINVAL, cmd)
 
-    def test_answers_without_room(self):
+    def test_answers_without_room_are_refused(self):
         body = struct.pack("<QQHB5x", 1, 1, ucma.PS_TCP, 2)
         message = struct.pack("<IHH", ucma.CREATE_ID, len(body), 3) + body
         self.refused(errno.ENOSPC, os.write, self.a.fd, message)
 
-    def test_bad_pointers(self):
+    def test_bad_pointers_are_refused(self):
         for pointer in (0, 8, 2**64 - 8):
             body = struct.pack("<QQHB5x", 1, pointer, ucma.PS_TCP, 2)
             message = struct.pack("<IHH", ucma.CREATE_ID, len(body), 4) + body
             self.refused(errno.EFAULT, os.write, self.a.fd, message)
         self.assertEqual(self.a.create(1), 0)  # nothing is left of the others
 
-    def test_port_spaces(self):
+    def test_unknown_port_spaces_are_refused(self):
         for ps in (ucma.PS_IB, 0, 0xFFFF):
             self.refused(errno.EINVAL, self.a.create, 1, ps)
         self.a.create(1, ucma.PS_IPOIB, 4)
 
-    def test_ids_of_another_channel_and_of_nobody(self):
+    def test_ids_of_another_channel_and_of_nobody_are_refused(self):
         handle = self.a.create(1)
         self.refused(errno.EINVAL, self.b.destroy, handle)
         self.refused(errno.ENOENT, self.b.destroy, 12345)
         self.a.destroy(handle)
         self.refused(errno.ENOENT, self.a.destroy, handle)
 
-    def test_options_that_do_not_exist(self):
+    def test_options_that_do_not_exist_are_refused(self):
         handle = self.a.create(1)
         self.refused(errno.ENOSYS, self.a.set_option, handle, 0, 77, b"1")
         self.refused(errno.ENOSYS, self.a.set_option, handle, 5, 0, b"1")
@@ -640,11 +625,7 @@ class Child:
 def connect_and_wait(port):
     signal.alarm(60)
     channel = Channel()
-    handle = channel.create(1)
-    channel.resolve(handle, LOOPBACK, port)
-    channel.event(ucma.ADDR_RESOLVED)
-    channel.route(handle)
-    channel.event(ucma.ROUTE_RESOLVED)
+    handle = channel.resolved(1, LOOPBACK, port)
     channel.connect(handle)
     channel.event(ucma.CONNECT_RESPONSE)
     channel.establish(handle)

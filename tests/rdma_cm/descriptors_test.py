@@ -37,15 +37,9 @@ class Case(unittest.TestCase):
 
     def client_of(self, server):
         """An established connection between a new channel and `server`; the new channel."""
-        listening = server.create(1)
-        server.bind(listening, "127.0.0.1")
-        server.listen(listening)
+        listening = server.listening(1)
         client = Channel()
-        handle = client.create(2)
-        client.resolve(handle, "127.0.0.1", server.query_route(listening)["src"][1])
-        client.event(ucma.ADDR_RESOLVED)
-        client.route(handle)
-        client.event(ucma.ROUTE_RESOLVED)
+        handle = client.resolved(2, "127.0.0.1", server.port_of(listening))
         client.connect(handle)
         server.accept(server.event(ucma.CONNECT_REQUEST).id, 3)
         client.event(ucma.CONNECT_RESPONSE)
@@ -111,7 +105,7 @@ class Descriptors(Case):
         os.close(null)
         server.close()
 
-    def test_close_range_and_closefrom(self):
+    def test_close_range_and_closefrom_close_a_channel(self):
         for name, arguments in (("close_range", lambda fd: (fd, fd, 0)),
                                 ("closefrom", lambda fd: (fd,))):
             server = Channel()
@@ -191,7 +185,7 @@ class Children(Case):
 
 
 class Paths(Case):
-    def test_files_of_the_device(self):
+    def test_files_of_the_device_are_there(self):
         def text(name):
             with open(SYSFS + name, encoding="ascii") as file:
                 return file.read()
@@ -255,13 +249,13 @@ class Strangers(Case):
         return subprocess.run(words, capture_output=True, text=True, timeout=50, check=True,
                               **kwargs).stdout
 
-    def test_shells(self):
+    def test_shells_use_their_descriptors_as_ever(self):
         script = ("x=$(echo one | cat); exec 3>&1; echo $x >&3; exec 3>&-; "
                   "cat </dev/null; (echo two) 2>&1")
         for shell in ("/bin/sh", "/bin/bash"):
             self.assertEqual(self.run_it(shell, "-c", script), "one\ntwo\n")
 
-    def test_python(self):
+    def test_python_uses_its_descriptors_as_ever(self):
         code = ("import subprocess,tempfile,os; f=tempfile.TemporaryFile(); f.write(b'12'); "
                 "f.seek(0); print(f.read(), subprocess.check_output(['echo','hi']), "
                 "os.stat('/').st_ino > 0, os.path.exists('/nowhere'))")

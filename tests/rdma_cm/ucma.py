@@ -134,6 +134,25 @@ class Channel:
         self.raw(RESOLVE_ADDR, struct.pack("<IIHHI", handle, 2000, 0, size, 0) + bytes(128) +
                  sockaddr(ip, port, 128))
 
+    def resolved(self, uid, ip, port, ps=PS_TCP):
+        """A new id that may connect to that address."""
+        handle = self.create(uid, ps)
+        self.resolve(handle, ip, port)
+        event = self.event(ADDR_RESOLVED)
+        assert event.uid == uid, f"{event} of another id than {uid}"
+        self.route(handle)
+        self.event(ROUTE_RESOLVED)
+        return handle
+
+    def listening(self, uid, ip="127.0.0.1", port=0, ps=PS_TCP, backlog=0):
+        handle = self.create(uid, ps)
+        self.bind(handle, ip, port)
+        self.listen(handle, backlog)
+        return handle
+
+    def port_of(self, handle):
+        return self.query_route(handle)["src"][1]
+
     def route(self, handle):
         self.raw(RESOLVE_ROUTE, struct.pack("<II", handle, 2000))
 

@@ -1,4 +1,4 @@
-/* Claims: src/qp/claim.hpp. The owner polls its request ring, the initiator may take over the request
+/* Claims: src/transport/claim.hpp. The owner polls its request ring, the initiator may take over the request
  * at the head; REQUESTS of them follow one another. Claim: each is done by exactly one side, never
  * by both at once, in order, and whoever does the next sees what was done before; and nobody waits
  * for ever.
@@ -8,7 +8,8 @@
  *
  * Mutations that must fail: NO_LIGHT_BARRIER (either order), LATE_EXECUTING (always the wrong
  * order), NO_HEAVY_BARRIER, NO_RETRACT (a lost claim is not taken back), RETRACT_TO_NOTHING (it is,
- * but the claim that was finished before is forgotten). See ./run. */
+ * but the claim that was finished before is forgotten), WITHDRAW_BEGUN (the owner takes its
+ * announcement back in the middle of a request). See ./run. */
 
 #ifndef REQUESTS
 #define REQUESTS 2
@@ -63,6 +64,7 @@ proctype Owner() {
   byte pos = 0;
   byte word = 0;
   byte seen = 0;
+  bool begun = false;            /* this request: the announcement stands, part may be done */
 
   do
   :: pos < REQUESTS ->
@@ -80,12 +82,25 @@ proctype Owner() {
 #endif
      if
      :: word / 4 == pos + 1 && word % 4 != DONE ->
-        mem[CLAIM] != word       /* wait: the next polls see the same until it changes */
-     :: else ->
         if
-        :: word / 4 < pos + 1 -> work(OWNER, pos, seen)
+#ifndef WITHDRAW_BEGUN
+        :: begun
+#endif
+        :: else -> STORE(OWNER, EXECUTING, pos)
+        fi;
+        mem[CLAIM] != word       /* wait: the next polls see the same until it changes */
+     :: word / 4 < pos + 1 && !begun ->
+        at_it[pos]++;            /* there is no room for more: the rest at a later poll */
+        assert(at_it[pos] == 1 && done[pos] == 0);
+        begun = true
+     :: !(word / 4 == pos + 1 && word % 4 != DONE) ->
+        if
+        :: word / 4 < pos + 1 ->
+           d_step { if :: begun -> at_it[pos]-- :: else fi };
+           work(OWNER, pos, seen)
         :: else                  /* skip */
         fi;
+        begun = false;
         pos++;
         STORE(OWNER, CONSUMED, pos)
      fi
@@ -106,7 +121,7 @@ proctype Initiator() {
      load(INITIATOR, CONSUMED, x);
      if
      :: x > pos -> pos = x; tries = 0
-     :: x <= pos && tries < ATTEMPTS ->
+     :: x <= pos && tries < ATTEMPTS && mem[EXECUTING] <= pos ->
         tries++;
         STORE(INITIATOR, CLAIM, WORD(pos, ASK));
 #ifndef NO_HEAVY_BARRIER

@@ -102,7 +102,7 @@ proctype Locker(byte t) {
         :: else
         fi;
         critical_section();
-        /* unlock_slow: any judgement */
+        /* unlock_slow(): next_bias() may grant the bias to this thread, drop it or keep it */
         if
         :: granted < GENERATIONS && x != t + 1 ->
            granted++;

@@ -1,5 +1,6 @@
 /* Revocation of a region while peers copy into it by process_vm_writev: src/protect/peer_key_view.cpp
- * (piece) against src/protect/revoke.cpp (revoke_begin, revoke_poll).
+ * (piece) against src/protect/revoke.cpp (revoke_begin, revoke_poll). docs/revocation.md draws the
+ * protocol and says what each step is for.
  *
  * Accessors may be stopped, stopped for ever, or killed between any two of their steps. A region
  * that was revoked comes back VALID under the next generation (rereg), in the same entry and the
@@ -7,8 +8,7 @@
  * revoke returns.
  *
  * Mutations that must fail: NO_FENCE_A, NO_FENCE_R, NO_ZEROING, NO_SECOND_LOOK, NO_CHUNK_RECHECK
- * (an assertion), NO_STOP_RULE and NO_DEATH_RULE (an invalid end state: revoke hangs). See ./run.
- * */
+ * (an assertion), NO_STOP_RULE and NO_DEATH_RULE (an invalid end state: revoke hangs). See ./run. */
 
 #ifndef ACCESSORS
 #define ACCESSORS 2

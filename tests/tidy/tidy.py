@@ -25,14 +25,16 @@ BENEATH = {
     "wire": ("base", "ring"),
     "protect": ("base", "ring", "wire"),
     "link": ("base", "ring", "wire"),
-    "qp": ("base", "ring", "wire", "protect", "link"),
-    "msg": ("base", "ring", "wire", "protect", "link", "qp"),
-    "ib": ("base", "ring", "wire", "protect", "link", "qp"),
-    "nic": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib"),
-    "cm": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib", "nic"),
-    "provider": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib", "nic"),
-    "verbs": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib", "nic", "cm"),
-    "tool": ("base", "ring", "wire", "protect", "link", "qp", "msg", "ib", "nic"),
+    "transport": ("base", "ring", "wire", "protect", "link"),
+    "qp": ("base", "ring", "wire", "protect", "link", "transport"),
+    "ib": ("base", "ring", "wire", "protect", "link", "transport"),
+    "msg": ("base", "ring", "wire", "protect", "link", "transport", "qp"),
+    "nic": ("base", "ring", "wire", "protect", "link", "transport", "qp", "msg", "ib"),
+    "cm": ("base", "ring", "wire", "protect", "link", "transport", "qp", "msg", "ib", "nic"),
+    "provider": ("base", "ring", "wire", "protect", "link", "transport", "qp", "msg", "ib", "nic"),
+    "verbs": ("base", "ring", "wire", "protect", "link",
+              "transport", "qp", "msg", "ib", "nic", "cm"),
+    "tool": ("base",),
 }
 # Foreign headers that only one room of src/ may know.
 SOLE_USER = {"rdma": "provider", "infiniband": "verbs"}
@@ -47,6 +49,12 @@ MACHINE_PATHS = re.compile(r"(?<![\w.$}])/(?:wo" r"rk|ro" r"ot|ho" r"me)/[\w.]")
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SYNC_POINT = re.compile(r"SYNC POINT: ([A-Za-z0-9_.-]*[A-Za-z0-9_])")
+# ARCHITECTURE.md's drawing: a room on a floor of its own line, on the one of the line above, or
+# beside all floors. What is described stands further to the right.
+FLOOR = re.compile(r"^    (?:floor +(\d+)|(beside)|) +([a-z]+)/ ")
+ROOM_COLUMN = 14
+NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:hpp|cpp|h|c|pml|py|sh|md))`")
+NAMED_DOCUMENT = re.compile(r"[\w./-]+\.md\b")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -175,6 +183,52 @@ def check_relaxed(source: Source) -> Iterator[Breach]:
             yield Breach(source.path, number, "relaxed", "say why relaxed is enough")
 
 
+def floors_of(source: Source) -> dict[str, tuple[int, int]]:
+    """Each room that is drawn, with its floor (-1: beside them all) and its line."""
+    drawn, floor = {}, -1
+    for number, line in enumerate(source.lines, 1):
+        match = FLOOR.match(line)
+        if not match or match.start(3) != ROOM_COLUMN:
+            continue
+        if match.group(1) or match.group(2):
+            floor = int(match.group(1) or -1)
+        drawn[match.group(3)] = (floor, number)
+    return drawn
+
+
+def check_floors(source: Source) -> Iterator[Breach]:
+    """ARCHITECTURE.md draws each room once: over all rooms that it may know and no higher."""
+    if source.path != "ARCHITECTURE.md":
+        return
+    drawn = floors_of(source)
+    for room in sorted(set(BENEATH) - set(drawn)):
+        yield Breach(source.path, 1, "floors", f"draw room '{room}', as tidy.py has it")
+    for room, (floor, line) in drawn.items():
+        if room not in BENEATH:
+            yield Breach(source.path, line, "floors", f"tidy.py's BENEATH has no room '{room}'")
+            continue
+        known = [drawn[other][0] for other in BENEATH[room] if other in drawn]
+        lowest = 1 + max(known, default=-1)
+        if floor != lowest and floor != -1:
+            yield Breach(source.path, line, "floors", f"room '{room}' stands on floor {lowest}")
+        elif floor == -1 and (lowest > 1 or any(room in each for each in BENEATH.values())):
+            yield Breach(source.path, line, "floors", f"room '{room}' is part of a floor")
+
+
+def check_named_files(source: Source, exists) -> Iterator[Breach]:
+    """A document names a file as it is called from the root, from src/ or from include/; a comment
+    of the code names a document as it is called from the root."""
+    pattern, roots = NAMED_FILE, ("", "src/", "include/")
+    if source.path.endswith(C_FAMILY + (".pml",)):
+        pattern, roots = NAMED_DOCUMENT, ("",)
+    elif not source.path.endswith(".md") or source.path == "CHANGELOG.md":
+        return
+    for number, line in enumerate(source.lines, 1):
+        for name in pattern.findall(line):
+            if not any(exists(root + name) for root in roots):
+                yield Breach(source.path, number, "named-file", f"there is no {name}")
+
+
 def check_links(source: Source, exists) -> Iterator[Breach]:
     if not source.path.endswith(".md"):
         return
@@ -200,12 +254,13 @@ def check_sync_points(sources: Iterable[Source]) -> Iterator[Breach]:
 
 
 PER_FILE = (check_includes, check_size, check_functions, check_name, check_opening, check_words,
-            check_relaxed)
+            check_relaxed, check_floors)
 
 
 def check(sources: list[Source], exists=os.path.exists) -> list[Breach]:
     breaches = [breach for source in sources for rule in PER_FILE for breach in rule(source)]
-    breaches += [breach for source in sources for breach in check_links(source, exists)]
+    for rule in (check_links, check_named_files):
+        breaches += [breach for source in sources for breach in rule(source, exists)]
     breaches += check_sync_points(sources)
     return sorted(breaches)
 

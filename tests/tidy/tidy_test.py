@@ -33,8 +33,9 @@ class Rules(unittest.TestCase):
                    '#include "protect/b.hpp"\n')
         self.fires("include", "src/link/shm/a.hpp", '#include "nic/b.hpp"\n',
                    '#include "link/lane.hpp"\n')
-        self.fires("include", "src/tool/a.hpp", '#include "provider/b.hpp"\n',
-                   '#include "nic/b.hpp"\n')
+        self.fires("include", "src/ib/a.hpp", '#include "qp/b.hpp"\n',
+                   '#include "transport/b.hpp"\n')
+        self.fires("include", "src/tool/a.hpp", '#include "nic/b.hpp"\n', '#include "base/b.hpp"\n')
 
     def test_includes_name_their_room(self):
         self.fires("include", "src/base/a.cpp", '#include "a.hpp"\n', '#include "base/a.hpp"\n')
@@ -117,6 +118,47 @@ class Rules(unittest.TestCase):
         self.fires("link", "README.md", "[a](docs/y.md)\n",
                    "[a](docs/x.md#part), [b](https://a.b/c)\n")
         self.fires("link", "docs/a.md", "[a](docs/x.md)\n", "[a](x.md)\n")
+
+    def test_files_that_a_document_names_are_there(self):
+        self.fires("named-file", "docs/a.md", "| `ring/y.hpp` |\n",
+                   "`docs/x.md`, `y.hpp`, `tests/<room>/y.hpp`, `docs/`\n")
+        self.fires("named-file", "src/base/a.cpp", "// What: x.md.\n", "// What: docs/x.md.\n")
+
+
+class Floors(unittest.TestCase):
+    """ARCHITECTURE.md's drawing against tidy.py's own table."""
+    TREE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
+
+    def faults(self, old: str = "", new: str = "") -> list[str]:
+        text = self.TREE.read_text()
+        self.assertIn(old, text)
+        changed = Source("ARCHITECTURE.md", text.replace(old, new, 1))
+        return [each.advice for each in tidy.check_floors(changed)]
+
+    def test_the_tree_is_drawn_as_it_is(self):
+        self.assertEqual(self.faults(), [])
+
+    def test_a_room_on_another_floor(self):
+        self.assertCountEqual(self.faults("    floor 4   transport/", "    floor 5   transport/"),
+                              ["room 'transport' stands on floor 4", "room 'qp' stands on floor 6",
+                               "room 'ib' stands on floor 6"])
+        self.assertCountEqual(self.faults("    floor 6   msg/", "              msg/"),
+                              ["room 'msg' stands on floor 6", "room 'nic' stands on floor 8"])
+
+    def test_a_room_that_is_not_drawn_or_does_not_exist(self):
+        self.assertEqual(self.faults("              protect/", "              shelter/"),
+                         ["draw room 'protect', as tidy.py has it",
+                          "tidy.py's BENEATH has no room 'shelter'"])
+
+    def test_who_stands_beside_knows_base_alone_and_is_known_to_nobody(self):
+        self.assertEqual(self.faults("    floor 9   verbs/", "    beside    verbs/"),
+                         ["room 'verbs' is part of a floor"])
+        self.assertIn("room 'ring' is part of a floor",
+                      self.faults("    floor 1   ring/", "    beside    ring/"))
+
+    def test_no_drawing_at_all(self):
+        found = list(tidy.check_floors(Source("ARCHITECTURE.md", "# Architecture\n")))
+        self.assertEqual(len(found), len(tidy.BENEATH))
 
 
 class Shape(unittest.TestCase):

@@ -12,9 +12,9 @@ using Settings = std::map<std::string, std::string>;
 
 const Place kPlace{"/opt/ap/lib", "/usr/lib/libfabric", false};
 
-Surroundings plan_with(const Settings& present, bool root = false) {
+Surroundings plan_with(const Settings& present, bool Place::*wish = nullptr) {
   Place place = kPlace;
-  place.root = root;
+  if (wish != nullptr) place.*wish = true;
   return plan(place, [&](const char* name) -> const char* {
     const auto found = present.find(name);
     return found == present.end() ? nullptr : found->second.c_str();
@@ -40,7 +40,7 @@ TEST(Surroundings, nothing_set_gets_everything_that_leads_to_aperture) {
 
 TEST(Surroundings, root_also_gets_open_mpi_leave_to_run) {
   EXPECT_EQ(made(plan_with({})).count("OMPI_ALLOW_RUN_AS_ROOT"), 0u);
-  const Settings settings = made(plan_with({}, true));
+  const Settings settings = made(plan_with({}, &Place::root));
   EXPECT_EQ(settings.at("OMPI_ALLOW_RUN_AS_ROOT"), "1");
   EXPECT_EQ(settings.at("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1");
 }
@@ -77,12 +77,7 @@ TEST(Surroundings, exclusions_of_aperture_are_remarked_on) {
 
 TEST(Surroundings, one_sided_leads_mpi_windows_and_messages_to_btl_ofi) {
   const auto plan_one_sided = [](const Settings& present) {
-    Place place = kPlace;
-    place.one_sided = true;
-    return plan(place, [&](const char* name) -> const char* {
-      const auto found = present.find(name);
-      return found == present.end() ? nullptr : found->second.c_str();
-    });
+    return plan_with(present, &Place::one_sided);
   };
   const Settings settings = made(plan_one_sided({}));
   EXPECT_EQ(settings.at("OMPI_MCA_pml"), "ob1");
@@ -103,12 +98,7 @@ TEST(Surroundings, one_sided_leads_mpi_windows_and_messages_to_btl_ofi) {
 }
 
 Surroundings explain_with(const Settings& present) {
-  Place place = kPlace;
-  place.explain = true;
-  return plan(place, [&](const char* name) -> const char* {
-    const auto found = present.find(name);
-    return found == present.end() ? nullptr : found->second.c_str();
-  });
+  return plan_with(present, &Place::explain);
 }
 
 TEST(Surroundings, explain_makes_the_provider_speak) {

@@ -1,0 +1,20 @@
+"""`python3 tests/tidy/compiled_once.py BUILD_DIR`: no source file is compiled twice in one build.
+
+Who needs a file in two programs makes it a library (aperture_objects).
+"""
+import collections
+import json
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    commands = json.loads((Path(sys.argv[1]) / "compile_commands.json").read_text())
+    times = collections.Counter(command["file"] for command in commands)
+    twice = [f"{file}: compiled {n} times" for file, n in sorted(times.items()) if n > 1]
+    print(*twice, f"compiled_once: {len(times)} files, {len(twice)} faults", sep="\n")
+    return 1 if twice or not times else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
