@@ -169,6 +169,11 @@ void RcDirect::claim_stalled_head() noexcept {
   const RcPiece piece = q_.inflight_.empty() ? RcPiece{} : q_.inflight_.oldest();
   const uint64_t len = piece.pos == head ? piece.len : 0;
   const bool claimable = len != 0 && one_sided.is_allowed() && !q_.sq_.wqe(piece.at).owner_only;
+  if (!claimable) {
+    one_sided.ask_to_wake([](std::byte* body) {
+      wire::store_rc(body, wire::RcHead{static_cast<uint8_t>(wire::RcOp::wake), 0, 0, 0});
+    });
+  }
   if (!(claimable && one_sided.is_known_away()) && !one_sided.has_stalled(head, len)) return;
   if (!claimable || !one_sided.has_slot()) return one_sided.ring_stalled_owner();
   if (!may_claim(piece)) {

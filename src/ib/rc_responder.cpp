@@ -189,12 +189,14 @@ bool RcResponder::execute(const RcMessage& m) noexcept {
     case RcOp::notice: return on_notice(m);
     case RcOp::read: return on_read();
     case RcOp::atomic: return on_atomic();
+    case RcOp::wake: q_.spec_.keys->wake_slots(q_.lane_->direct.watched); return true;
     default: q_.break_protocol("a response among the requests"); return false;
   }
 }
 
 // An XRC request works for the receive queue that it names: in its domain, with its completions.
 bool RcResponder::serve_xrc(const RcMessage& m) noexcept {
+  if (m.op == RcOp::wake) return true;  // of the lane, and of no receive queue
   const ReceiveQueue* queue = queue_for(m);
   if (queue == nullptr || queue->cq() == nullptr) return false;
   q_.memory_.set_pd(queue->pd());

@@ -3,8 +3,8 @@
 //
 // They lie in memory that both processes may write (the link's shared segment), a SlotArray for
 // each (accessor process, owner process). One slot serves one thread at a time: whoever holds the
-// engine lock that claimed it. The accessor writes all of it; the owner only zeroes riov_len and
-// sets `closed`. The owner believes nothing here but the pin: a wild peer can only harm the promise
+// engine lock that claimed it. The accessor writes all of it; the owner only sets riov_len and
+// `closed`. The owner believes nothing here but the pin: a wild peer can only harm the promise
 // that was made about itself, and whoever is offered slots may ptrace us anyway.
 #pragma once
 
@@ -25,10 +25,15 @@ struct alignas(64) AccessorSlot {
   std::atomic<uint32_t> tid;         // thread that pins, in the pid namespace of both
   std::atomic<uint32_t> taken;       // accessor's own: the slot belongs to one of its engines
   std::atomic<uint64_t> start_time;  // of that thread: field 22 of its stat, against reuse of tid
-  std::atomic<uint32_t> closed;      // owner: this slot is no longer scanned, pin no more
+  std::atomic<uint32_t> closed;      // owner: not 0: this slot is not looked at, pin no more
   std::atomic<uint32_t> lane;        // accessor: of which lane of the segment
   uint64_t reserved1[2];
 
+  static constexpr uint32_t kClosed = 1;   // for good
+  static constexpr uint32_t kDormant = 2;  // until the accessor asks to be woken (accessors.hpp)
+
+  // relaxed: a hint, for who has been sent through the ring
+  bool is_dormant() const noexcept { return closed.load(std::memory_order_relaxed) == kDormant; }
   const iovec* remote_iovec() const noexcept { return reinterpret_cast<const iovec*>(&riov_base); }
 };
 static_assert(sizeof(AccessorSlot) == 64);

@@ -25,13 +25,12 @@
 #include "base/fd.hpp"
 #include "base/lock.hpp"
 #include "base/wild.hpp"
-#include "protect/accessor_slot.hpp"
+#include "protect/accessors.hpp"
 #include "protect/grant.hpp"
 #include "protect/image_watch.hpp"
 #include "protect/key_file.hpp"
 #include "protect/rights.hpp"
 #include "protect/side_record.hpp"
-#include "protect/thread_probe.hpp"
 
 namespace aperture::protect {
 
@@ -174,10 +173,15 @@ class KeyTable {
   // The slots through which process `accessor` will reach us. They must stay mapped until
   // detach_slots has said true. Errors: not_supported (its threads cannot be watched through /proc:
   // serve it through the ring), no_memory.
-  Status attach_slots(SlotArray* slots, pid_t accessor);
+  Status attach_slots(SlotArray* slots, pid_t accessor) {
+    return accessors_.attach(slots, accessor);
+  }
   // True once no access through them is under way or can begin: only then unmap them. Not blocking;
   // call it again after a while when it says false.
-  bool detach_slots(SlotArray* slots);
+  bool detach_slots(SlotArray* slots) { return accessors_.detach(slots); }
+  // The peer has found its slots dormant and would copy by itself again: they are open when this
+  // returns. Null, or slots that are not attached: nothing happens.
+  void wake_slots(const SlotArray* slots) noexcept { accessors_.wake(slots); }
 
   // Puts a number into the gate of a lane, and returns once no direct access that began under the
   // number before can land any more: so ends what a peer may do through that lane. `watched`: the
@@ -196,13 +200,10 @@ class KeyTable {
                                    const Wording& door = kNeutralWording) const;
 
   // Tests put their own in. Not owned.
-  void set_thread_probe(ThreadProbe* probe) noexcept { probe_ = probe; }
+  void set_thread_probe(ThreadProbe* probe) noexcept { accessors_.set_thread_probe(probe); }
+  Accessors& accessors() noexcept { return accessors_; }
 
  private:
-  struct Attached {
-    SlotArray* slots;
-    pid_t accessor;
-  };
   struct
       Resting {  // an entry in quarantine: FREE, but still in its chain, so that it says "closed"
     uint32_t index = 0;
@@ -264,9 +265,6 @@ class KeyTable {
   Checked grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept;
   uint64_t origin_of(uint32_t index, uint32_t flags) const noexcept;  // where peers count from
   uint64_t next_generation() noexcept { return next_generation_++; }
-  bool quiet(uint64_t generation) noexcept;
-  bool is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept;
-  bool slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;
   void set_free(RegionHandle region) noexcept;
   void free_entry(const RegionHandle& region) noexcept;
   bool being_closed(const RegionHandle& region) const noexcept {
@@ -275,7 +273,6 @@ class KeyTable {
                state_gen_of(region.generation, EntryState::revoking);
   }
   Status begin_under_mutex(const RegionHandle& region) noexcept;
-  bool is_pinned(uint64_t generation) noexcept;
   const KeyEntry* entry_to_explain(DomainId pd, uint64_t key) const;
 
   UniqueFd fd_;
@@ -312,12 +309,7 @@ class KeyTable {
   std::unique_ptr<uint64_t[], Free> origins_;  // by index, where kFlagOrigin is set; as sides_
   std::unique_ptr<Shadow[], Free> shadows_;    // by index; guarded by mutex_
 
-  // attached_ and the mappings behind it stand still for whoever holds this or mutex_: both are
-  // taken to change them, this one first. For looks that take long.
-  std::mutex slots_mutex_;
-  std::vector<Attached> attached_;
-  ProcThreadProbe proc_probe_;
-  ThreadProbe* probe_ = &proc_probe_;
+  Accessors accessors_{mutex_};
 };
 
 }  // namespace aperture::protect

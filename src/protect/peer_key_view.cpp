@@ -175,9 +175,10 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   // SYNC POINT: revocation (FENCE_A; pairs with FENCE_R in revoke_begin())
   slot.pin.store(generation, std::memory_order_release);
   full_fence();
-  const uint64_t now = file_.entries[entry.index].state_gen.load(std::memory_order_acquire);
-  // SYNC POINT: slot-closed (pairs with the fence in detach_slots())
+  // SYNC POINT: slot-closed, dormant (pairs with the fences of detach() and make_dormant()). Before
+  // the second look: a slot that is open again only now belongs to an older look at the entry
   uint32_t gone = slot.closed.load(std::memory_order_acquire);
+  const uint64_t now = file_.entries[entry.index].state_gen.load(std::memory_order_acquire);
   // SYNC POINT: image-ended (the kernel's mark, before the addresses are another program's)
   gone |= file_.header->image.load(std::memory_order_acquire) & kImageEnded;
   bool closed = gone != 0;

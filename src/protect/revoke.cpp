@@ -1,4 +1,4 @@
-// Closing regions, and the accessor slots of peers: see key_table.hpp and docs/revocation.md.
+// Closing regions, and moving the gate of a lane: see key_table.hpp and docs/revocation.md.
 #include <sched.h>
 #include <time.h>
 
@@ -18,7 +18,6 @@ namespace {
 constexpr int kSpins = 200;
 constexpr int kYields = 50;
 constexpr uint64_t kSleepNs = 1'000'000;
-constexpr int kSpinsBeforeLook = 50;  // a copy that is under way takes about a microsecond
 
 void wait_a_little(int round) noexcept {
   if (round < kSpins) {
@@ -51,43 +50,14 @@ Status KeyTable::revoke_begin(RegionHandle region) {
   {
     std::lock_guard guard(mutex_);
     if (Status s = begin_under_mutex(region); s.error() == Errc::no_entry) return s;
-    // a peer that attaches after this, under the same mutex, finds the entry REVOKING
-    if (attached_.empty()) return {};
+    // a peer that attaches or wakes after this, under the same mutex, finds the entry REVOKING
+    if (accessors_.none_awake()) return {};
   }
   // SYNC POINT: revocation (FENCE_R; pairs with FENCE_A in PeerKeyView: either we see the pin, or
   // the accessor sees REVOKING)
   full_fence();
-  std::lock_guard guard(slots_mutex_);
-  (void)is_pinned(region.generation);
+  accessors_.cut_short(region.generation);
   return {};
-}
-
-// Whether nothing pinned under `pin` can land through this slot any more.
-bool KeyTable::slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept {
-  // SYNC POINT: revocation (pairs with the release store that unpins: the copy is over)
-  if (slot.pin.load(std::memory_order_acquire) != pin) return true;
-  // once more, for a thread that was stopped between its pin and its second look: its call, if it
-  // still makes one, copies nothing
-  slot.riov_len.store(0, std::memory_order_seq_cst);
-  full_fence();
-  const auto tid = static_cast<pid_t>(slot.tid.load(std::memory_order_acquire));
-  const uint64_t start = slot.start_time.load(std::memory_order_acquire);
-  // most copies are over before /proc could be read, which takes several times as long
-  for (int spin = 0; spin <= kSpinsBeforeLook; ++spin) {
-    if (slot.pin.load(std::memory_order_acquire) != pin) return true;
-    cpu_relax();
-  }
-  return probe_->look(accessor, tid, start) != ThreadState::running;
-}
-
-bool KeyTable::quiet(uint64_t generation) noexcept {
-  std::lock_guard guard(slots_mutex_);
-  for (const Attached& a : attached_) {
-    for (AccessorSlot& slot : a.slots->slots) {
-      if (!slot_quiet(slot, generation, a.accessor)) return false;
-    }
-  }
-  return true;
 }
 
 bool KeyTable::is_quiet(RegionHandle region) {
@@ -96,7 +66,7 @@ bool KeyTable::is_quiet(RegionHandle region) {
   const uint64_t revoking = state_gen_of(region.generation, EntryState::revoking);
   const uint64_t now = entry.state_gen.load(std::memory_order_acquire);
   if (now != revoking) return now != state_gen_of(region.generation, EntryState::valid);
-  return quiet(region.generation);
+  return accessors_.is_quiet(region.generation);
 }
 
 bool KeyTable::revoke_poll(RegionHandle region) {
@@ -116,35 +86,24 @@ Result<RegionHandle> KeyTable::revive(RegionHandle region) {
   return next;
 }
 
-// Whether a peer stands in that life of a region; its copy is cut short. slots_mutex_
-// or mutex_ held.
-bool KeyTable::is_pinned(uint64_t generation) noexcept {
-  bool pinned = false;
-  for (const Attached& a : attached_) {
-    for (AccessorSlot& slot : a.slots->slots) {
-      // SYNC POINT: revocation (acquire: pairs with the release store that unpins)
-      if (slot.pin.load(std::memory_order_acquire) != generation) continue;
-      slot.riov_len.store(0, std::memory_order_seq_cst);
-      pinned = true;
-    }
-  }
-  return pinned;
-}
-
 Status KeyTable::revoke_now(const RegionHandle& region) {
   if (region.generation == 0 || region.index >= file_.capacity) return Errc::no_entry;
-  // nobody attaches or detaches meanwhile: both take this lock too
-  std::lock_guard guard(mutex_);
-  if (attached_.empty()) {  // nobody can be inside
-    if (!in_force(region) && !being_closed(region)) return Errc::no_entry;
+  {
+    // nobody attaches, wakes or detaches meanwhile: that takes this lock too
+    std::lock_guard guard(mutex_);
+    if (accessors_.none_awake()) {  // nobody can be inside
+      if (!in_force(region) && !being_closed(region)) return Errc::no_entry;
+      free_entry(region);
+      return {};
+    }
+    if (Status s = begin_under_mutex(region); s.error() == Errc::no_entry) return s;
+    // SYNC POINT: revocation (FENCE_R)
+    full_fence();
+    if (accessors_.is_inside(region.generation)) return Errc::busy;
     free_entry(region);
-    return {};
+    if (!accessors_.count_close()) return {};
   }
-  if (Status s = begin_under_mutex(region); s.error() == Errc::no_entry) return s;
-  // SYNC POINT: revocation (FENCE_R)
-  full_fence();
-  if (is_pinned(region.generation)) return Errc::busy;
-  free_entry(region);
+  accessors_.look_for_idle(now_ns());
   return {};
 }
 
@@ -216,55 +175,7 @@ void KeyTable::wake_oldest() noexcept {
   }
 }
 
-// ---- accessor slots -----------------------------------------------------------------------------
-
-Status KeyTable::attach_slots(SlotArray* slots, pid_t accessor) {
-  if (slots == nullptr || accessor <= 0) return Errc::invalid;
-  // without /proc a dead accessor could not be told from a running one
-  if (thread_start_time(accessor, accessor) == 0) return Errc::not_supported;
-  std::lock_guard slots_guard(slots_mutex_);
-  std::lock_guard guard(mutex_);
-  try {
-    attached_.push_back({slots, accessor});
-  } catch (const std::bad_alloc&) {
-    return Errc::no_memory;
-  }
-  return {};
-}
-
-bool KeyTable::detach_slots(SlotArray* slots) {
-  std::lock_guard slots_guard(slots_mutex_);
-  const auto at = std::find_if(attached_.begin(), attached_.end(),
-                               [slots](const Attached& a) { return a.slots == slots; });
-  if (at == attached_.end()) return true;
-  // as revoking every region for this one accessor: either it sees `closed`, or we see its pin
-  for (AccessorSlot& slot : slots->slots) slot.closed.store(1, std::memory_order_seq_cst);
-  // SYNC POINT: slot-closed (pairs with FENCE_A in PeerKeyView)
-  full_fence();
-  for (AccessorSlot& slot : slots->slots) {
-    const uint64_t pin = slot.pin.load(std::memory_order_acquire);
-    if (pin != 0 && !slot_quiet(slot, pin, at->accessor)) return false;
-  }
-  std::lock_guard guard(mutex_);
-  attached_.erase(at);
-  return true;
-}
-
 // ---- the gate of a lane -------------------------------------------------------------------------
-
-bool KeyTable::is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept {
-  std::lock_guard guard(slots_mutex_);
-  for (const Attached& a : attached_) {
-    if (a.slots != watched) continue;
-    for (AccessorSlot& slot : a.slots->slots) {
-      // relaxed: published by the pin that follows it
-      if (slot.lane.load(std::memory_order_relaxed) != lane) continue;
-      const uint64_t pin = slot.pin.load(std::memory_order_acquire);
-      if (pin != 0 && !slot_quiet(slot, pin, a.accessor)) return false;
-    }
-  }
-  return true;
-}
 
 Status KeyTable::set_gate(std::atomic<uint64_t>& gate, uint64_t number, const SlotArray* watched,
                           uint32_t lane, uint64_t deadline_ns) {
@@ -273,7 +184,7 @@ Status KeyTable::set_gate(std::atomic<uint64_t>& gate, uint64_t number, const Sl
   gate.store(number, std::memory_order_seq_cst);
   if (watched == nullptr) return {};
   full_fence();
-  for (int round = 0; !is_lane_quiet(watched, lane); ++round) {
+  for (int round = 0; !accessors_.is_lane_quiet(watched, lane); ++round) {
     if (now_ns() >= deadline_ns) return Errc::busy;
     wait_a_little(round);
   }

@@ -114,6 +114,8 @@ void DirectRma::claim_stalled_head() noexcept {
     // Its owner may have stopped polling without having gone to sleep: its doorbell then wakes the
     // control thread, if that may progress.
     if (path.has_stalled(piece.pos, 0)) path.ring_stalled_owner();
+    path.ask_to_wake(
+        [](std::byte* body) { wire::store(body, wire::Head::make(wire::Op::wake, 0, 0, 0)); });
     return;
   }
   if (!path.is_possible(permit_for(wqe))) return;

@@ -56,6 +56,7 @@ bool Responder::execute(const Head& head, Op op) noexcept {
     case Op::atomic: return atomics_.on_atomic(head);
     case Op::atomic_bytes: return atomics_.on_atomic_bytes(head);
     case Op::invalidate: return invalidations_.on_invalidate(head);
+    case Op::wake: core_.port.keys.wake_slots(core_.lane->direct.watched); return true;
     default: core_.break_protocol("a response among the requests"); return false;
   }
 }

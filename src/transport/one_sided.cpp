@@ -16,7 +16,7 @@ void OneSided::begin() noexcept {
   gate_number_ = permitted_ = 0;
   target_is_there();
   away_times_ = 0;
-  away_polls_ = stall_pos_ = rung_at_ = 0;
+  away_polls_ = stall_pos_ = rung_at_ = wake_asked_ = 0;
   claim_side_ = {};
 }
 

@@ -96,6 +96,18 @@ class OneSided {
     aim(ask);
     return lane_->direct.keys->read(lane_->direct.pid, *slot_, ask, &hint_);
   }
+  // To be called while an access that would have gone directly waits in the ring: if its owner has
+  // made our slots dormant, the wish to be woken follows in the ring. put(body): the record of it,
+  // in one cell.
+  template <typename PutRecord>
+  void ask_to_wake(PutRecord&& put) noexcept {
+    if (slot_ == nullptr || !slot_->is_dormant()) return;
+    ring::ChannelTx& tx = lane_->request_tx;
+    if (tx.consumed_seen() < wake_asked_ || !tx.room(1)) return;  // asked, or later
+    put(tx.cells.body());
+    lane_.publish_request(1);
+    wake_asked_ = tx.cells.pos();
+  }
   // On which side a copy of those local pieces has faulted. reads: into them.
   static Fault side_of_fault(const iovec* local, size_t count, bool reads) noexcept;
   // A direct access to that key is likely: what it looks at first is fetched meanwhile.
@@ -164,6 +176,7 @@ class OneSided {
   uint64_t stall_pos_ = 0;
   uint64_t stall_since_ = 0;  // ticks; 0: not stalled
   uint64_t rung_at_ = 0;      // ticks when a stalled head last rang
+  uint64_t wake_asked_ = 0;   // position behind the last wish to be woken
   ClaimSide claim_side_;
 };
 

@@ -38,6 +38,7 @@ enum class RcOp : uint8_t {
   read = 5,
   atomic = 6,
   notice = 7,  // of a write with immediate data whose bytes moved otherwise
+  wake = 8,    // open our accessor slots, which you have made dormant
   // responses
   nak = 16,          // the request at that position was refused; len = status, imm = denial
   rnr = 17,          // the request at that position waits for a receive; imm = timer code
@@ -135,7 +136,8 @@ using RcReadData = RcReadDataFields<Plain>;
 // Body bytes of the fixed fields, or SIZE_MAX for an operation that does not exist.
 constexpr size_t rc_field_bytes(RcOp op) noexcept {
   switch (op) {
-    case RcOp::send: return 0;
+    case RcOp::send:
+    case RcOp::wake: return 0;
     case RcOp::send_bytes: return sizeof(RcSendBytes);
     case RcOp::write: return sizeof(RcWrite);
     case RcOp::write_bytes: return sizeof(RcWriteBytes);
@@ -209,10 +211,13 @@ inline Fields<Wild> load_rc(const std::byte* body) noexcept {
   std::memcpy(&f, body + kRcHeadBytes, sizeof f);
   return f;
 }
+inline void store_rc(std::byte* body, const RcHead& head) noexcept {
+  std::memcpy(body, &head, sizeof head);
+}
 template <typename Fields>
 inline void store_rc(std::byte* body, const RcHead& head, const Fields& f) noexcept {
   static_assert(kRcHeadBytes + sizeof(Fields) + 4 <= ring::kBodyBytes);
-  std::memcpy(body, &head, sizeof head);
+  store_rc(body, head);
   std::memcpy(body + kRcHeadBytes, &f, sizeof f);
 }
 // Without the flag nobody reads it; it may be stored all the same where no payload lies behind.

@@ -40,6 +40,7 @@ enum class Op : uint8_t {
   atomic_bytes = 10,  // atomic on several ranges, or with more operands: in the request byte ring
   commit = 11,        // this range, just written, into the file behind it; word = address
   invalidate = 12,    // a memory window that was bound for its sender; word = key
+  wake = 13,          // open our accessor slots, which you have made dormant
   // responses
   grant = 16,        // rendezvous: send now; word = message id
   data = 17,         // rendezvous payload in the response byte ring; word = receive id
@@ -216,6 +217,7 @@ constexpr size_t field_bytes(Op op) noexcept {
     case Op::send:
     case Op::notice:
     case Op::invalidate:
+    case Op::wake:
     case Op::finished:
     case Op::nak:
     case Op::read_inline:

@@ -24,12 +24,13 @@ PARTS = ("src", "tests", "cmake")
 LIMIT_S = 120  # of one test program; the slowest takes a few seconds
 
 PROTECT_TESTS = ("check", "side_record", "bound", "key_table", "peer_key_view", "revoke",
-                 "interleave", "descriptor", "rights", "explain", "wording", "steps", "keys",
-                 "key_numbers", "window", "threads", "processes")
+                 "interleave", "dormant", "descriptor", "rights", "explain", "wording", "steps",
+                 "keys", "key_numbers", "window", "threads", "processes")
 NEAREST = {  # the test program that most likely notices, by file
     "protect/side_record.cpp": "side_record", "protect/side_record.hpp": "side_record",
     "protect/beside.cpp": "side_record", "protect/grant.hpp": "side_record",
-    "protect/revoke.cpp": "revoke", "protect/thread_probe.cpp": "revoke",
+    "protect/accessors.cpp": "revoke", "protect/revoke.cpp": "revoke",
+    "protect/thread_probe.cpp": "revoke",
     "protect/peer_key_view.cpp": "peer_key_view", "protect/key_file.cpp": "peer_key_view",
     "protect/key_table.cpp": "key_table", "protect/key_table.hpp": "key_table",
     "protect/key_numbers.cpp": "key_numbers", "protect/key_numbers.hpp": "key_numbers",

@@ -19,6 +19,7 @@ key_table = in_file("protect/key_table.cpp")
 beside = in_file("protect/beside.cpp")
 side_record = in_file("protect/side_record.cpp")
 revoke = in_file("protect/revoke.cpp")
+accessors = in_file("protect/accessors.cpp")
 peer_key_view = in_file("protect/peer_key_view.cpp")
 descriptor = in_file("protect/descriptor.cpp")
 
@@ -326,33 +327,35 @@ SIDE = [
 REVOKE = [
     revoke("a close begins with a refusal",
            "  entry.state_gen.store(revoking, std::memory_order_release);\n"),
-    revoke("a close fences what is pinned",
-           "      slot.riov_len.store(0, std::memory_order_seq_cst);\n      pinned = true;",
-           "      pinned = true;"),
-    revoke("a close fences no other region",
-           "if (slot.pin.load(std::memory_order_acquire) != generation) continue;",
-           "if (slot.pin.load(std::memory_order_acquire) == 0) continue;"),
+    accessors("a close fences what is pinned",
+              "      slot.riov_len.store(0, std::memory_order_seq_cst);\n      inside = true;",
+              "      inside = true;"),
+    accessors("a close fences no other region",
+              "if (slot.pin.load(std::memory_order_acquire) != generation) continue;",
+              "if (slot.pin.load(std::memory_order_acquire) == 0) continue;"),
     revoke("a close at once waits for who is inside",
-           "  if (is_pinned(region.generation)) return Errc::busy;\n"),
-    revoke("FENCE_R of a close at once", "  // SYNC POINT: revocation (FENCE_R)\n  full_fence();\n",
-           reason=MODEL),
+           "    if (accessors_.is_inside(region.generation)) return Errc::busy;\n"),
+    revoke("FENCE_R of a close at once",
+           "    // SYNC POINT: revocation (FENCE_R)\n    full_fence();\n", reason=MODEL),
     revoke("FENCE_R", "  // the accessor sees REVOKING)\n  full_fence();\n", reason=MODEL),
-    revoke("a pin holds up a close",
-           "  if (slot.pin.load(std::memory_order_acquire) != pin) return true;\n  // once more",
-           "  return true;\n  // once more"),
-    revoke("a pin of another region holds up no close",
-           "  if (slot.pin.load(std::memory_order_acquire) != pin) return true;\n  // once more",
-           "  if (slot.pin.load(std::memory_order_acquire) == 0) return true;\n  // once more"),
-    revoke("a late pin is fenced too",
-           "  slot.riov_len.store(0, std::memory_order_seq_cst);\n  full_fence();\n"
-           "  const auto tid", "  full_fence();\n  const auto tid"),
-    revoke("a thread that runs is waited for",
-           "return probe_->look(accessor, tid, start) != ThreadState::running;", "return true;"),
-    revoke("a thread that stands or is dead is not",
-           "return probe_->look(accessor, tid, start) != ThreadState::running;", "return false;"),
-    revoke("every slot is looked at",
-           "      if (!slot_quiet(slot, generation, a.accessor)) return false;\n",
-           "      return slot_quiet(slot, generation, a.accessor);\n"),
+    accessors("a pin holds up a close",
+              "  if (slot.pin.load(std::memory_order_acquire) != pin) return true;\n  // once more",
+              "  return true;\n  // once more"),
+    accessors("a pin of another region holds up no close",
+              "  if (slot.pin.load(std::memory_order_acquire) != pin) return true;\n  // once more",
+              "  if (slot.pin.load(std::memory_order_acquire) == 0) return true;\n"
+              "  // once more"),
+    accessors("a late pin is fenced too",
+              "  slot.riov_len.store(0, std::memory_order_seq_cst);\n  full_fence();\n"
+              "  const auto tid", "  full_fence();\n  const auto tid"),
+    accessors("a thread that runs is waited for",
+              "return probe_->look(accessor, tid, start) != ThreadState::running;", "return true;"),
+    accessors("a thread that stands or is dead is not",
+              "return probe_->look(accessor, tid, start) != ThreadState::running;",
+              "return false;"),
+    accessors("every slot is looked at",
+              "      if (!is_slot_quiet(slot, generation, a.pid)) return false;\n",
+              "      return is_slot_quiet(slot, generation, a.pid);\n"),
     revoke("a region in force is not quiet",
            "if (now != revoking) return now != state_gen_of(region.generation, EntryState::valid);",
            "if (now != revoking) return true;"),
@@ -364,9 +367,9 @@ REVOKE = [
     revoke("only what is being closed is revived",
            "if (region.generation == 0 || !being_closed(region)) return Errc::no_entry;"),
     revoke("a close at once is for when nobody is attached",
-           "  if (attached_.empty()) {  // nobody can be inside\n", "  if (true) {\n"),
+           "    if (accessors_.none_awake()) {  // nobody can be inside\n", "    if (true) {\n"),
     revoke("closing twice",
-           "    if (!in_force(region) && !being_closed(region)) return Errc::no_entry;\n"),
+           "      if (!in_force(region) && !being_closed(region)) return Errc::no_entry;\n"),
     revoke("a close with a stale handle",
            "  if (now != revoking && now != state_gen_of(region.generation, EntryState::valid)) "
            "{\n"
@@ -377,13 +380,27 @@ REVOKE = [
     revoke("a resting entry that lives again is left alone",
            "state_gen_of(oldest.generation, EntryState::free)) {\n      continue;",
            "state_gen_of(oldest.generation, EntryState::free) && false) {\n      continue;"),
-    revoke("detached slots are closed",
-           "  for (AccessorSlot& slot : slots->slots) slot.closed.store(1, "
-           "std::memory_order_seq_cst);\n"),
-    revoke("detaching waits for pins",
-           "    if (pin != 0 && !slot_quiet(slot, pin, at->accessor)) return false;\n"),
-    revoke("an accessor that cannot be watched",
-           "  if (thread_start_time(accessor, accessor) == 0) return Errc::not_supported;\n"),
+    accessors("detached slots are closed",
+              "    slot.closed.store(AccessorSlot::kClosed, std::memory_order_seq_cst);\n"),
+    accessors("detaching waits for pins",
+              "    if (pin != 0 && !is_slot_quiet(slot, pin, at->pid)) return false;\n"
+              "  }\n  std::lock_guard table_guard(table_lock_);\n  in->erase", "  }\n"
+              "  std::lock_guard table_guard(table_lock_);\n  in->erase"),
+    accessors("an accessor that cannot be watched",
+              "  if (thread_start_time(accessor, accessor) == 0) return Errc::not_supported;\n"),
+    accessors("who is inside is not made dormant",
+              "    if (slot.pin.load(std::memory_order_acquire) == 0) continue;\n    for",
+              "    continue;\n    for"),
+    accessors("who makes accesses is not made dormant",
+              "if (was_used(slots) || !make_dormant(slots)) {", "if (!make_dormant(slots)) {"),
+    accessors("dormant slots are closed",
+              "    slot.closed.store(AccessorSlot::kDormant, std::memory_order_relaxed);\n"),
+    accessors("whoever wakes is asked again", "  awake_.push_back(*at);\n"),
+    accessors("slots that wake are open", "    slot.closed.store(0, std::memory_order_release);\n"
+              "  }\n  *at", "  }\n  *at"),
+    accessors("the fence before a peer is dormant",
+              "  // sees its slot dormant)\n  full_fence();\n", "  // sees its slot dormant)\n",
+              reason=MODEL),
 ]
 
 PEER = [

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <string>
 #include <thread>
 
@@ -54,10 +55,13 @@ TEST(Owner, DISABLED_registers_and_becomes_another_program) {
   told.can_write = map_the_place();
   if (std::getenv(kStage) == nullptr) {
     auto table = *KeyTable::create(64);
+    std::promise<void> begun;
     std::thread([&] {
       table->end_with_this_thread();
+      begun.set_value();
       for (;;) ::pause();
     }).detach();
+    begun.get_future().wait();
     told.key_file = table->fd();
     told.key_bytes = table->size_bytes();
     told.key = table->add(spec_of(kPlace, kLength))->key;

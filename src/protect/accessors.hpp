@@ -1,0 +1,91 @@
+// The owner's side of the accessor slots: the peers that copy from and to our memory by themselves.
+//
+// A close asks each of them whether it is inside. So that a thousand peers that do nothing cost
+// nothing, those who have made no access for a while are made dormant: their slots are closed, they
+// are no longer asked, and their next access goes through the ring, with the wish to be woken
+// (transport/one_sided.hpp). docs/revocation.md, "Dormant peers"; tests/spin/dormant.pml.
+//
+// Threads: any. Two locks: the key table's, which a close holds anyway, and one of its own for
+// looks that take long. Which arrays there are, and which of them are awake, changes with both held
+// (the latter is taken first) and stands still for whoever holds either.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "base/errc.hpp"
+#include "base/lock.hpp"
+#include "protect/accessor_slot.hpp"
+#include "protect/thread_probe.hpp"
+
+namespace aperture::protect {
+
+class Accessors {
+ public:
+  // So many peers are asked at each close whatever they do: it costs less than to wake them.
+  static constexpr size_t kAlwaysAwake = 4;
+  // Looks for idle ones: after that many closes, and this time since the last look.
+  static constexpr uint32_t kClosesBetweenLooks = 1024;
+  static constexpr uint64_t kLookPauseNs = 100'000'000;
+
+  explicit Accessors(EngineLock& table_lock) noexcept : table_lock_(table_lock) {}
+  Accessors(const Accessors&) = delete;
+  Accessors& operator=(const Accessors&) = delete;
+
+  // KeyTable::attach_slots() and so on.
+  Status attach(SlotArray* slots, pid_t accessor);
+  bool detach(SlotArray* slots);
+  void wake(const SlotArray* slots) noexcept;
+
+  // --- with the table's lock held ---
+
+  bool none_awake() const noexcept { return awake_.empty(); }
+  // Whether a peer stands in that life of a region; its copy is cut short. The caller has made the
+  // region REVOKING and passed a full fence.
+  bool is_inside(uint64_t generation) noexcept;
+  // To be called at each close. True: look_for_idle() is due, once the lock is given back.
+  bool count_close() noexcept {
+    return ++closes_ % kClosesBetweenLooks == 0 && awake_.size() > kAlwaysAwake;
+  }
+
+  // --- with no lock held ---
+
+  // As is_inside(), with the lock of its own.
+  void cut_short(uint64_t generation) noexcept;
+  // Nothing that was begun in that life of a region can land any more.
+  bool is_quiet(uint64_t generation) noexcept;
+  // The same of everything that was begun through that lane of the segment.
+  bool is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept;
+  // Makes those dormant who have made no access since the last look, kLookPauseNs before now_ns at
+  // least. Some 0.3 us for each peer that is awake.
+  void look_for_idle(uint64_t now_ns) noexcept;
+
+  size_t awake() const noexcept { return awake_.size(); }  // for tests, with nobody else about
+  void set_thread_probe(ThreadProbe* probe) noexcept { probe_ = probe; }
+
+ private:
+  struct Accessor {
+    SlotArray* slots;
+    pid_t pid;
+  };
+
+  std::vector<Accessor>::iterator find(std::vector<Accessor>& in, const SlotArray* slots) noexcept;
+  bool is_slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;
+  static bool was_used(SlotArray& slots) noexcept;
+  static bool make_dormant(SlotArray& slots) noexcept;
+
+  EngineLock& table_lock_;
+  std::mutex mutex_;
+  std::vector<Accessor> awake_;    // their slots are open
+  std::vector<Accessor> dormant_;  // there is room for all of them in either
+  uint32_t closes_ = 0;            // guarded by table_lock_
+  uint64_t looked_at_ns_ = 0;      // guarded by mutex_
+  ProcThreadProbe proc_probe_;
+  ThreadProbe* probe_ = &proc_probe_;
+};
+
+}  // namespace aperture::protect
