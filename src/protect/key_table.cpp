@@ -68,7 +68,7 @@ KeyTable::KeyTable(PublishedFile file) noexcept
   file_.max_buckets = file_.header->max_buckets;
   buckets_backed_ = kBucketsAtStart;
   // address space only: pages come with the records
-  sides_.reset(static_cast<SideRecord**>(std::calloc(file_.capacity, sizeof sides_[0])));
+  sides_.reset(static_cast<SideRecord**>(std::calloc(file_.capacity, sizeof(void*))));
   shadows_.reset(static_cast<Shadow*>(std::calloc(file_.capacity, sizeof(Shadow))));
   origins_.reset(static_cast<uint64_t*>(std::calloc(file_.capacity, sizeof(uint64_t))));
 }

@@ -75,8 +75,9 @@ struct AccessAsk {
 class KeyTable {
  public:
   static constexpr uint32_t kDefaultRegions = 1u << 21;
-  // A table for that many regions at once; memory is taken only as they come. Errors: no_fds,
-  // no_memory, invalid (0, or above 2^24).
+  // A table for that many regions at once; memory is taken only as they come, some 80 bytes each,
+  // and kept for those to come: the seal by which peers cannot write the file forbids the kernel to
+  // take pages out of it. Errors: no_fds, no_memory, invalid (0, or above 2^24).
   static Result<std::unique_ptr<KeyTable>> create(uint32_t max_regions = kDefaultRegions);
   ~KeyTable();
   KeyTable(const KeyTable&) = delete;
