@@ -25,6 +25,7 @@ class List {
   List& operator=(const List&) = delete;
 
   bool empty() const noexcept { return head_.next == &head_; }
+  const T* front() const noexcept { return empty() ? nullptr : static_cast<const T*>(head_.next); }
   T* front() noexcept { return empty() ? nullptr : static_cast<T*>(head_.next); }
   T* after(T* at) noexcept {
     Hook* n = static_cast<Hook*>(at)->next;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace aperture::ib {
 
@@ -184,6 +185,15 @@ void RcDirect::claim_stalled_head() noexcept {
   if (claimed != transport::OneSided::Claimed::done) return;
   q_.inflight_.retire_through(piece.pos + piece.cells);
   answers_.retire();
+}
+
+bool RcDirect::may_claim_head() const noexcept {
+  const transport::OneSided& one_sided = q_.one_sided_;
+  if (q_.inflight_.empty() || !one_sided.is_allowed()) return false;
+  const RcPiece& piece = std::as_const(q_.inflight_).oldest();
+  const Wqe& w = q_.sq_.wqe(piece.at);
+  return piece.pos == q_.inflight_.done_through() && piece.len != 0 && !w.owner_only &&
+         one_sided.is_permitted(permit_for(w.op)) && !one_sided.is_owner_at(piece.pos);
 }
 
 // What would be refused, or is for the owner to validate, is left to it; so is immediate data,

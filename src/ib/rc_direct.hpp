@@ -33,6 +33,8 @@ class RcDirect {
   // too long? An RDMA of ours is then done directly if the owner is not at it; for all else its
   // doorbell is rung.
   void claim_stalled_head() noexcept;
+  // It does that RDMA soon, unless the owner does.
+  bool may_claim_head() const noexcept;
 
  private:
   // What a copy came to. Neither done nor failed: it is for its owner.

@@ -228,18 +228,24 @@ void RcQp::set_consumer_state(ring::ConsumerState state) noexcept {
 bool RcQp::anything_arrived() const noexcept {
   if (!lane_) return false;
   if (lane_->response_rx.cells.ready()) return true;
-  if (lane_->request_rx.cells.ready() && !responder_.is_waiting()) return true;
+  const bool held = responder_.is_held();
+  if (lane_->request_rx.cells.ready() && !responder_.is_waiting() && !held) return true;
   return (!sq_.is_empty() && transport::LaneEnd::has_moved(lane_->request_tx)) ||
-         (responder_.is_streaming() && transport::LaneEnd::has_moved(lane_->response_tx));
+         ((responder_.is_streaming() || held) && transport::LaneEnd::has_moved(lane_->response_tx));
 }
 
 bool RcQp::needs_polling() const noexcept {
   if (windows_.is_waiting()) return true;
   if (!lane_) return false;
-  if (rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 || responder_.is_ending()) return true;
+  if (lost_until_ns_ != 0) return false;
   // something is to be begun or goes on directly, and nothing is out that would wake us
   if (!sq_.is_posted() && may_go_on() && is_ring_done()) return true;
-  return one_sided_.is_allowed() && !inflight_.empty();
+  return responder_.is_ending() || direct_.may_claim_head();
+}
+
+bool RcQp::needs_later_look() const noexcept {
+  return lane_ && (rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 || !inflight_.empty() ||
+                   (responder_.is_held() && !responder_.is_waiting()));
 }
 
 void RcQp::on_receive_posted() noexcept {

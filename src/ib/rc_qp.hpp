@@ -49,6 +49,7 @@ class RcQp final : public RcCore {
   void set_consumer_state(ring::ConsumerState state) noexcept override;
   bool anything_arrived() const noexcept override;
   bool needs_polling() const noexcept override;
+  bool needs_later_look() const noexcept override;
   bool needs_wind_up() const noexcept override { return false; }
 
   void on_receive_posted() noexcept override;

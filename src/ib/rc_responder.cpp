@@ -160,7 +160,10 @@ bool RcResponder::poll() noexcept {
       return true;
     }
     if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
-    if (!execute(m)) break;
+    if (!execute(m)) {
+      held_at_ = rx.cells.pos();
+      break;
+    }
     rnr_told_ = waiting_ = false;
     rx.cells.advance(m.n_cells);
     any = true;
@@ -268,6 +271,7 @@ void RcResponder::begin_anew() noexcept {
   access_.begin_range();
   rnr_told_ = dropping_ = placed_ = write_refused_ = false;
   got_ = 0;
+  held_at_ = kNowhere;
 }
 
 void RcResponder::stop() noexcept {

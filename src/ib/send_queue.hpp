@@ -70,6 +70,7 @@ class SendQueue {
     return signal_all_ || (wr.flags & kSignaled) != 0;
   }
   Wqe& wqe(uint32_t at) noexcept { return wqes_[at & mask_]; }
+  const Wqe& wqe(uint32_t at) const noexcept { return wqes_[at & mask_]; }
   Sge* sges_of(uint32_t at) noexcept { return &sges_[size_t{at & mask_} * max_sge_]; }
   std::byte* inline_of(uint32_t at) noexcept {
     return &inline_[size_t{at & mask_} * max_inline_bytes_];

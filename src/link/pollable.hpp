@@ -29,6 +29,9 @@ class Pollable {
   virtual bool anything_arrived() const noexcept = 0;
   // Something goes on only while it is polled, so the engine may not sleep.
   virtual bool needs_polling() const noexcept = 0;
+  // It waits for the other side, which may go on without ringing, or for a time: a sleeping engine
+  // looks at it now and then.
+  virtual bool needs_later_look() const noexcept { return false; }
   // It waits for the other side: it keeps its place among the hot ones.
   virtual bool has_pending() const noexcept = 0;
   // It is over: its owner is told after the poll, and takes it from the engine or mends it.

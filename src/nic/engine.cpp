@@ -2,6 +2,7 @@
 #include "nic/engine.hpp"
 
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <cassert>
@@ -25,6 +26,10 @@ constexpr uint64_t kLookEvery = 16;
 // Once woken, the control thread goes on until so long after its last work.
 constexpr uint64_t kLingerNs = 50'000;
 constexpr uint64_t kTickNs = 2'000'000;
+// Asleep, what waits for a peer that may not ring is looked at after the first time, and each time
+// after twice as long, up to the second.
+constexpr uint64_t kLookAgainNs = 2'000'000;
+constexpr uint64_t kLookAtLeastNs = 16'000'000;
 constexpr uint32_t kIdleTicks = 25;  // then it ticks no more until it is woken
 
 }  // namespace
@@ -181,13 +186,45 @@ bool Engine::prepare_to_sleep() noexcept {
   heavy_barrier();  // pairs with the producers' light_barrier() in ChannelTx::must_ring
   bool any = has_posted_.load(std::memory_order_acquire);
   any = any || qps_.any_has_work() || pollables_.any_has_work();
+  if (!any && (qps_.any_needs_later_look() || pollables_.any_needs_later_look())) {
+    any = !look_again_later();
+  } else {
+    look_again_ns_ = 0;
+  }
   if (any) wake_up();
   return !any;
+}
+
+// False: there is no timer to be had.
+bool Engine::look_again_later() noexcept {
+  if (!alarm_) {
+    alarm_ = ParentOnlyFd(
+        move_high(UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))));
+    if (!alarm_) return false;
+    if (!wake_on(alarm_.get())) {
+      alarm_ = {};
+      return false;
+    }
+  }
+  look_again_ns_ = std::clamp(2 * look_again_ns_, kLookAgainNs, kLookAtLeastNs);
+  set_alarm(look_again_ns_);
+  return true;
+}
+
+// 0: none; the descriptor is quiet then, whatever it was before.
+void Engine::set_alarm(uint64_t after_ns) noexcept {
+  assert(alarm_ && after_ns < 1'000'000'000);
+  alarm_set_ = after_ns != 0;
+  if (in_forked_child()) return;
+  itimerspec at{};
+  at.it_value.tv_nsec = static_cast<long>(after_ns);
+  ::timerfd_settime(alarm_.get(), 0, &at, nullptr);
 }
 
 void Engine::wake_up() noexcept {
   assert(asleep_);
   set_asleep(false);
+  if (alarm_set_) set_alarm(0);
   arm_links(false);
   qps_.set_consumer_state(ring::ConsumerState::hot);
   pollables_.set_consumer_state(ring::ConsumerState::hot);

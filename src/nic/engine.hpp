@@ -11,6 +11,8 @@
 // readable: an epoll that holds the doorbell, which peers in shared memory ring, and the
 // descriptors of links and datagram sockets. Nobody takes events from it. Draining the doorbell is
 // all that a round of sleep costs; a descriptor of a link is quiet once the link has been polled.
+// Where something waits for a peer that may go on without ringing (it is stopped, or in the middle
+// of a claim), or for a time, sleep_fd() also becomes readable after a while.
 #pragma once
 
 #include <cstdint>
@@ -92,6 +94,8 @@ class Engine {
  private:
   Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep) noexcept;
   void set_asleep(bool asleep) noexcept;
+  bool look_again_later() noexcept;
+  void set_alarm(uint64_t after_ns) noexcept;
   void arm_links(bool armed) noexcept;
   void attend() noexcept;
   void wake_up() noexcept;
@@ -108,7 +112,10 @@ class Engine {
   protect::KeyTable& keys_;  // the contact's, at hand: registering asks for it each time
   const uint32_t domain_;
   UniqueFd doorbell_;
-  ParentOnlyFd sleep_;                  // epoll: the doorbell, links, datagram sockets
+  ParentOnlyFd sleep_;                  // epoll: the doorbell, links, datagram sockets, the alarm
+  ParentOnlyFd alarm_;                  // timer, from its first use on; guarded by lock_
+  bool alarm_set_ = false;              // guarded by lock_
+  uint64_t look_again_ns_ = 0;          // what it was set to last; guarded by lock_
   bool attend_ = false;                 // asleep_, or there are links; guarded by lock_
   bool asleep_ = false;                 // guarded by lock_
   uint64_t polls_ = 0;                  // guarded by lock_

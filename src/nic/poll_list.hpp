@@ -84,6 +84,12 @@ class PollList {
     }
     return false;
   }
+  bool any_needs_later_look() const noexcept {
+    for (const Entry& e : all_) {
+      if (e.one->needs_later_look()) return true;
+    }
+    return false;
+  }
   bool any_has_work() const noexcept {
     for (const Entry& e : all_) {
       if (e.one->anything_arrived() || e.one->needs_wind_up()) return true;

@@ -2,6 +2,7 @@
 #include "qp/direct.hpp"
 
 #include <array>
+#include <utility>
 
 namespace aperture::qp {
 
@@ -122,6 +123,14 @@ void DirectRma::claim_stalled_head() noexcept {
   if (!path.is_known_away() && !path.has_stalled(piece.pos, piece.range.len)) return;
   const auto claimed = path.claim(piece.pos, [&] { return copy_claimed(piece); });
   if (claimed == OneSided::Claimed::done) pending_.retire(piece.pos + piece.cells);
+}
+
+bool DirectRma::may_claim_head() const noexcept {
+  if (core_.pieces.empty()) return false;
+  const Piece& piece = std::as_const(core_.pieces).oldest();
+  return piece.pos == pending_.done_through() && !is_atomic(piece.wqe->kind) &&
+         !piece.wqe->through_ring && core_.one_sided.is_possible(permit_for(*piece.wqe)) &&
+         !core_.one_sided.is_owner_at(piece.pos);
 }
 
 // True: it is executed by that, as far as it ever will be. False: it is for its owner after all.

@@ -28,6 +28,14 @@ class DirectRma {
   // If the first request that is not executed has stood there for too long: does it directly, or
   // wakes its owner.
   void claim_stalled_head() noexcept;
+  // It does so soon, unless the owner executes that request first.
+  bool may_claim_head() const noexcept;
+  // That one, which has found no room in the ring, goes directly once there is time for it.
+  bool may_go_soon(const Wqe& wqe) const noexcept {
+    return wqe.kind != WqeKind::send && !is_atomic(wqe.kind) && !wqe.through_ring &&
+           core_.one_sided.is_possible(permit_for(wqe)) &&
+           pending_.done_through() == core_.lane->request_tx.cells.pos();
+  }
 
  private:
   // What became of one chunk: more is to be done, nothing is, or it is for the owner.

@@ -122,14 +122,23 @@ Status Qp::cancel(void* context) noexcept {
 bool Qp::anything_arrived() const noexcept {
   const transport::LaneEnd& lane = core_.lane;
   if (!lane) return false;
-  if (lane->request_rx.cells.ready() || lane->response_rx.cells.ready()) return true;
+  const bool held = responder_.is_held();
+  if ((lane->request_rx.cells.ready() && !held) || lane->response_rx.cells.ready()) return true;
   if ((!core_.pending.empty() || has_queued()) && lane.has_moved(lane->request_tx)) return true;
-  return (sender_.has_granted() || core_.replies_waiting) && lane.has_moved(lane->response_tx);
+  return (sender_.has_granted() || core_.replies_waiting || held) &&
+         lane.has_moved(lane->response_tx);
 }
 
 bool Qp::needs_polling() const noexcept {
   if (core_.state != QpState::ready || !core_.one_sided.is_allowed()) return false;
-  return has_queued() || !core_.pieces.empty() || receiver_.could_pull();
+  const Wqe* next = core_.queue.front();
+  return direct_.may_claim_head() || (next != nullptr && direct_.may_go_soon(*next)) ||
+         receiver_.could_pull();
+}
+
+bool Qp::needs_later_look() const noexcept {
+  return core_.state == QpState::ready &&
+         (has_queued() || !core_.pieces.empty() || responder_.is_held());
 }
 
 void Qp::set_pressure(bool on) noexcept {

@@ -100,6 +100,8 @@ class Qp {
   Errc why_over() const noexcept { return lost_why_ != Errc::ok ? lost_why_ : Errc::protocol; }
   // Something goes on only while we poll (claims and pulls have no doorbell): do not sleep.
   bool needs_polling() const noexcept;
+  // Something waits for the peer, which may go on without ringing: look again after a while.
+  bool needs_later_look() const noexcept;
 
   // For msg/: takes an offered message into `receive` (on_received follows, maybe at once), or
   // drops it. Also from inside on_message.

@@ -28,7 +28,10 @@ bool Responder::poll() noexcept {
       return true;
     }
     rx.cells.prefetch(n_cells);
-    if (!execute(head, op)) break;
+    if (!execute(head, op)) {
+      held_at_ = rx.cells.pos();
+      break;
+    }
     rx.cells.advance(n_cells);
     any = true;
     // pieces of a large write at once: their initiator waits for room, and must not think us away

@@ -20,6 +20,12 @@ class Responder {
 
   // Executes requests of any kind, and acknowledges them. True: there was one.
   bool poll() noexcept;
+  // The head of the ring was looked at and stays: it waits for room for its answer, for a claim to
+  // end, or for what the application has to give.
+  bool is_held() const noexcept {
+    const ring::CellReader& cells = core_.lane->request_rx.cells;
+    return held_at_ == cells.pos() && cells.ready();
+  }
 
  private:
   bool execute(const wire::Head& head, wire::Op op) noexcept;
@@ -46,6 +52,7 @@ class Responder {
   InvalidationResponder& invalidations_;
   uint64_t range_addr_ = 0;  // of the range whose pieces are being written
   uint64_t range_key_ = 0;
+  uint64_t held_at_ = ~uint64_t{0};  // where the head was when it was left there
 };
 
 }  // namespace aperture::qp

@@ -41,6 +41,10 @@ class Inflight {
     assert(!empty());
     return pieces_[head_ % pieces_.size()];
   }
+  const Piece& oldest() const noexcept {
+    assert(!empty());
+    return pieces_[head_ % pieces_.size()];
+  }
   Piece& newest() noexcept {
     assert(!empty());
     return pieces_[(tail_ - 1) % pieces_.size()];

@@ -74,6 +74,10 @@ class OneSided {
   // The owner is at it.
   void restart_clock() noexcept { stall_since_ = 0; }
   bool is_known_away() const noexcept { return target_away_; }
+  // It says that it is executing the request there, or has. relaxed: a hint; claims ask again
+  bool is_owner_at(uint64_t pos) const noexcept {
+    return lane_->request_tx.words().executing.load(std::memory_order_relaxed) > pos;
+  }
   // Wakes an owner that has stopped polling without going to sleep, every kRingEveryNs at most.
   void ring_stalled_owner() noexcept;
 

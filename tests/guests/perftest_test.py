@@ -88,6 +88,35 @@ class Perftest(Guest):
     def test_events_serve_instead_of_polling(self):
         self.run_one("send", "lat", "-e", "-n", "500")
 
+    def test_a_client_sleeps_while_its_server_is_stopped(self):
+        # reads are done directly, and go on
+        for operation, count in (("send", 600_000), ("atomic", 300_000)):
+            with self.subTest(operation=operation):
+                port = random.randrange(20000, 30000)
+                sized = () if operation == "atomic" else ("-s", "4096")
+                common = (f"ib_{operation}_bw", "-d", DEVICE, "-p", str(port), "-F", "-e", *sized,
+                          "-n", str(count))
+                server = self.start(*common)
+                self.wait_until_listening(port)
+                client = self.start(*common, "127.0.0.1")
+                time.sleep(0.7)
+                os.kill(server.pid, signal.SIGSTOP)
+                time.sleep(0.3)
+                before = self.cpu_seconds(client)
+                time.sleep(0.5)
+                used = self.cpu_seconds(client) - before
+                self.assertIsNone(client.poll(), "it ended before the server was stopped")
+                os.kill(server.pid, signal.SIGCONT)
+                self.output_of(client)
+                self.output_of(server)
+                print(f"{operation}: {used / 0.5:.0%} of a core while the server is stopped")
+                self.assertLess(used, 0.2, "it did not sleep")
+
+    def cpu_seconds(self, process: subprocess.Popen) -> float:
+        with open(f"/proc/{process.pid}/stat", encoding="ascii") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
 
 if __name__ == "__main__":
     sys.exit(unittest.main())

@@ -228,7 +228,7 @@ TEST_P(Rc, what_a_lost_peer_has_not_executed_is_retried_before_it_fails) {
   ASSERT_TRUE(p.until([&] { return p.b->recv_cq.size() == 1; }, false, true));
   const uint64_t lost = now_ns();
   p.a->qp->lose();
-  EXPECT_TRUE(p.a->qp->needs_polling());
+  EXPECT_TRUE(p.a->qp->needs_later_look());
   ASSERT_TRUE(p.a->post(SendOp::send, 4, 0, 8));  // is not begun any more
   EXPECT_EQ(ends_of(p.a->send_cq), Ends{success});
   ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 3; }, true, false));

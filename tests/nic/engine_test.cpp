@@ -28,6 +28,7 @@ struct Recorder final : link::Pollable {
   void set_consumer_state(ring::ConsumerState to) noexcept override { state = to; }
   bool anything_arrived() const noexcept override { return work != 0; }
   bool needs_polling() const noexcept override { return restless; }
+  bool needs_later_look() const noexcept override { return waits; }
   bool has_pending() const noexcept override { return pending; }
   bool needs_wind_up() const noexcept override { return over; }
 
@@ -35,6 +36,7 @@ struct Recorder final : link::Pollable {
   uint64_t looked = 0;
   int work = 0;
   bool restless = false;
+  bool waits = false;
   bool pending = false;
   bool over = false;
   ring::ConsumerState state = ring::ConsumerState::hot;
@@ -160,6 +162,23 @@ TEST_F(LaneInUse, no_sleep_while_one_has_work_or_must_be_polled_or_is_over) {
   EXPECT_FALSE(engine_->prepare_to_sleep());
   one.over = false;
   EXPECT_TRUE(engine_->prepare_to_sleep());
+}
+
+TEST_F(LaneInUse, sleeping_engine_looks_again_while_one_waits_for_its_peer) {
+  Recorder& one = add();
+  one.waits = true;
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(engine_->prepare_to_sleep());
+    EXPECT_EQ(one.state, ring::ConsumerState::asleep);
+    pollfd p{engine_->sleep_fd(), POLLIN, 0};
+    EXPECT_EQ(::poll(&p, 1, 10'000), 1) << "nobody rang, and no time has passed";
+    engine_->poll();
+    EXPECT_FALSE(rung()) << "quiet while it polls";
+  }
+  one.waits = false;
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  pollfd p{engine_->sleep_fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&p, 1, 20), 0);
 }
 
 TEST_F(LaneInUse, a_newcomer_wakes_a_sleeping_engine) {
