@@ -60,7 +60,7 @@ APERTURE_VERB ibv_device** ibv_get_device_list(int* num_devices) {
   int real_count = 0;
   ibv_device** real_list = real.call_or<ibv_device**>(nullptr, &real_count);
   const size_t count = real_list != nullptr ? static_cast<size_t>(real_count) : 0;
-  auto** list = static_cast<ibv_device**>(std::realloc(real_list, (count + 2) * sizeof real_list));
+  auto** list = static_cast<ibv_device**>(std::realloc(real_list, (count + 2) * sizeof(void*)));
   if (list == nullptr) {
     std::free(real_list);
     errno = ENOMEM;

@@ -249,7 +249,7 @@ int make_qp(const Wish& wish, DeviceQp*& made) {
   qp->shared = std::make_shared<QpCore>();
   if (has_sends(wish)) {
     qp->pd = &pd_of(wish.pd);
-  } else {
+  } else if (wish.xrcd != nullptr) {  // validate() has seen to it
     qp->xrcd = &object_of<Xrcd>(wish.xrcd);
   }
   qp->context = &context_of(wish.context);

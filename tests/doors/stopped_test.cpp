@@ -101,7 +101,64 @@ double cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-class Stopped : public testing::TestWithParam<Case> {};
+class Stopped : public testing::TestWithParam<Case> {
+ protected:
+  // The peer is connected, has begun what the scene has it do, and is stopped.
+  void SetUp() override {
+    if (!on_aperture()) GTEST_SKIP() << "others poll";
+    ASSERT_TRUE(peer_.control().get(&there_, 20000));
+    to_ = node_.insert(there_.name);
+    Op greeting;
+    ASSERT_EQ(fi_recv(node_.ep(), in_.data(), 1, nullptr, FI_ADDR_UNSPEC, &greeting), 0);
+    ASSERT_TRUE(peer_.control().put(Asked{GetParam().scene, {node_.name(), region_.remote()}}));
+    ASSERT_EQ(node_.wait(&greeting).err, 0);
+    ASSERT_TRUE(pump_until([&] { return peer_.control().ready(); }));
+    bool ready = false;
+    ASSERT_TRUE(peer_.control().get(&ready, 20000));
+    if (GetParam().scene == Scene::reads_of_it) {
+      pump_for(100);  // the answers fill their ring
+    } else {
+      pump_for(5);
+      peer_.signal(SIGSTOP);
+      pump_for(20);
+    }
+  }
+  // How many completions there will be.
+  size_t post_the_scene() {
+    switch (GetParam().scene) {
+      case Scene::many_sends: {
+        size_t n = 0;
+        flood([&] {
+          if (n == ops_.size()) return int64_t{-FI_EAGAIN};
+          const int64_t s = fi_send(node_.ep(), out_.data(), 64, nullptr, to_, &ops_[n]);
+          if (s == 0) ++n;
+          return s;
+        });
+        return n;
+      }
+      case Scene::large_send:
+        return 0 == fi_send(node_.ep(), out_.data(), kLarge, nullptr, to_, &ops_[0]);
+      case Scene::atomic:
+        return 0 == fi_atomic(node_.ep(), out_.data(), 1, nullptr, to_, there_.remote.base,
+                              there_.remote.key, FI_UINT64, FI_SUM, &ops_[0]);
+      case Scene::write:
+        return 0 == fi_write(node_.ep(), out_.data(), kLarge, nullptr, to_, there_.remote.base,
+                             there_.remote.key, &ops_[0]);
+      case Scene::receive:
+        return 0 == fi_recv(node_.ep(), in_.data(), kLarge, nullptr, FI_ADDR_UNSPEC, &ops_[0]);
+      case Scene::reads_of_it: break;
+    }
+    return 0;
+  }
+
+  std::vector<uint8_t> in_ = std::vector<uint8_t>(kLarge), out_ = std::vector<uint8_t>(kLarge, 5);
+  std::vector<Op> ops_ = std::vector<Op>(100'000);
+  Child peer_{"is_stopped", child_denying(GetParam().denied)};
+  Node node_{kOptions};
+  Region region_{node_, kLarge};
+  Told there_;
+  fi_addr_t to_ = FI_ADDR_UNSPEC;
+};
 INSTANTIATE_TEST_SUITE_P(Scenes, Stopped,
                          testing::Values(Case{Scene::many_sends, false, "many_sends"},
                                          Case{Scene::large_send, false, "large_send"},
@@ -113,80 +170,27 @@ INSTANTIATE_TEST_SUITE_P(Scenes, Stopped,
                          kByName);
 
 TEST_P(Stopped, peer_is_waited_for_asleep_and_taken_up_again) {
-  if (!on_aperture()) GTEST_SKIP() << "others poll";
-  const Case& c = GetParam();
-  Child peer("is_stopped", child_denying(c.denied));
-  Node node(kOptions);
-  Region region(node, kLarge);
-  Told there;
-  ASSERT_TRUE(peer.control().get(&there, 20000));
-  const fi_addr_t to = node.insert(there.name);
-  Op greeting, last;
-  std::vector<uint8_t> in(kLarge), out(kLarge, 5);
-  ASSERT_EQ(fi_recv(node.ep(), in.data(), 1, nullptr, FI_ADDR_UNSPEC, &greeting), 0);
-  ASSERT_TRUE(peer.control().put(Asked{c.scene, {node.name(), region.remote()}}));
-  ASSERT_EQ(node.wait(&greeting).err, 0);
-  bool ready = false;
-  ASSERT_TRUE(pump_until([&] { return peer.control().ready(); }));
-  ASSERT_TRUE(peer.control().get(&ready, 20000));
-  if (c.scene == Scene::reads_of_it) {
-    pump_for(100);  // the answers fill their ring
-  } else {
-    pump_for(5);
-    peer.signal(SIGSTOP);
-    pump_for(20);
-  }
-  size_t pending = 1;
-  std::vector<Op> ops(100'000);
-  switch (c.scene) {
-    case Scene::many_sends:
-      pending = 0;
-      flood([&] {
-        const int64_t s = pending == ops.size()
-                              ? -FI_EAGAIN
-                              : fi_send(node.ep(), out.data(), 64, nullptr, to, &ops[pending]);
-        if (s == 0) ++pending;
-        return s;
-      });
-      ASSERT_GT(pending, 0u);
-      break;
-    case Scene::large_send:
-      ASSERT_EQ(fi_send(node.ep(), out.data(), kLarge, nullptr, to, &last), 0);
-      break;
-    case Scene::atomic:
-      ASSERT_EQ(fi_atomic(node.ep(), out.data(), 1, nullptr, to, there.remote.base,
-                          there.remote.key, FI_UINT64, FI_SUM, &last),
-                0);
-      break;
-    case Scene::write:
-      ASSERT_EQ(fi_write(node.ep(), out.data(), kLarge, nullptr, to, there.remote.base,
-                         there.remote.key, &last),
-                0);
-      break;
-    case Scene::reads_of_it: pending = 0; break;
-    case Scene::receive:
-      ASSERT_EQ(fi_recv(node.ep(), in.data(), kLarge, nullptr, FI_ADDR_UNSPEC, &last), 0);
-      break;
-  }
+  size_t pending = post_the_scene();
+  ASSERT_EQ(pending == 0, GetParam().scene == Scene::reads_of_it);
   // completions that came without the peer
   pump_for(50);
-  pending -= std::min(pending, node.done().size());
-  node.done().clear();
+  pending -= std::min(pending, node_.done().size());
+  node_.done().clear();
 
   fi_cq_tagged_entry entry;
   constexpr int kWaitMs = 400;
   const double before = cpu_seconds();
-  const ssize_t got = fi_cq_sread(node.cq(), &entry, 1, nullptr, kWaitMs);
+  const ssize_t got = fi_cq_sread(node_.cq(), &entry, 1, nullptr, kWaitMs);
   const double share = (cpu_seconds() - before) / (kWaitMs / 1000.0);
-  std::printf("%s: %.1f %% of a core\n", c.name, 100 * share);
+  std::printf("%s: %.1f %% of a core\n", GetParam().name, 100 * share);
   EXPECT_EQ(got, -FI_EAGAIN) << "it did not have to wait";
   EXPECT_LT(share, 0.25) << "it did not sleep";
 
-  peer.signal(SIGCONT);
-  ASSERT_TRUE(peer.control().put(true));
+  peer_.signal(SIGCONT);
+  ASSERT_TRUE(peer_.control().put(true));
   // and by sleeping alone
   for (size_t i = 0; i < pending; ++i) {
-    ASSERT_EQ(fi_cq_sread(node.cq(), &entry, 1, nullptr, 20000), 1) << i << " of " << pending;
+    ASSERT_EQ(fi_cq_sread(node_.cq(), &entry, 1, nullptr, 20000), 1) << i << " of " << pending;
   }
 }
 
