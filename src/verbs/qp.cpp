@@ -247,9 +247,10 @@ int make_qp(const Wish& wish, DeviceQp*& made) {
   if (const int error = validate(wish); error != 0) return error;
   auto qp = std::make_unique<DeviceQp>();
   qp->shared = std::make_shared<QpCore>();
-  if (has_sends(wish)) {
+  // validate() has seen to it that the one that it needs is there
+  if (has_sends(wish) && wish.pd != nullptr) {
     qp->pd = &pd_of(wish.pd);
-  } else if (wish.xrcd != nullptr) {  // validate() has seen to it
+  } else if (wish.xrcd != nullptr) {
     qp->xrcd = &object_of<Xrcd>(wish.xrcd);
   }
   qp->context = &context_of(wish.context);
