@@ -19,7 +19,7 @@ namespace aperture::protect {
 //   0        8          16         24    28     32           40      44      48      64
 //   | pin    | riov_base | riov_len | tid | taken | start_time | closed | lane | 0    |
 struct alignas(64) AccessorSlot {
-  std::atomic<uint64_t> pin;         // generation being accessed, 0 = none
+  std::atomic<uint64_t> pin;         // generation being accessed, or kPullPin; 0 = none
   std::atomic<uint64_t> riov_base;   // these two are the remote iovec that the kernel reads at the
   std::atomic<uint64_t> riov_len;    // start of process_vm_writev(2): the owner zeroes the length
   std::atomic<uint32_t> tid;         // thread that pins, in the pid namespace of both
@@ -39,6 +39,9 @@ struct alignas(64) AccessorSlot {
 static_assert(sizeof(AccessorSlot) == 64);
 static_assert(offsetof(AccessorSlot, riov_base) == 8 && offsetof(AccessorSlot, riov_len) == 16);
 static_assert(sizeof(iovec) == 16 && std::atomic<uint64_t>::is_always_lock_free);
+
+// Pinned by who pulls a message that was offered: no generation of a region, which has 62 bits.
+constexpr uint64_t kPullPin = ~uint64_t{0};
 
 constexpr size_t kSlotsPerPeer = 16;
 

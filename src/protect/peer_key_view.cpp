@@ -37,6 +37,17 @@ const Self& self() noexcept {
   return me;
 }
 
+// Whose pin the next one in that slot is.
+void note_thread(AccessorSlot& slot) noexcept {
+  const Self& me = self();
+  // relaxed: published by the pin; stored again only when another thread takes the slot over
+  if (slot.tid.load(std::memory_order_relaxed) != me.tid ||
+      slot.start_time.load(std::memory_order_relaxed) != me.start_time) {
+    slot.tid.store(me.tid, std::memory_order_relaxed);
+    slot.start_time.store(me.start_time, std::memory_order_relaxed);
+  }
+}
+
 // The local side of what is still to be copied.
 class LocalCursor {
  public:
@@ -146,6 +157,18 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
          (answer == Search::valid && (entry.rights & kFlagAskOwner) != 0);
 }
 
+// Behind the pin and the fence: may a copy begin at all?
+[[gnu::always_inline]] inline bool PeerKeyView::is_open(const AccessorSlot& slot,
+                                                        const std::atomic<uint64_t>* gate,
+                                                        uint64_t gate_number) const noexcept {
+  // SYNC POINT: slot-closed, dormant (pairs with the fences of detach() and make_dormant())
+  uint32_t gone = slot.closed.load(std::memory_order_acquire);
+  // SYNC POINT: image-ended (the kernel's mark, before the addresses are another program's)
+  gone |= file_.header->image.load(std::memory_order_acquire) & kImageEnded;
+  // SYNC POINT: lane-gate (pairs with the fence in set_gate())
+  return gone == 0 && (gate == nullptr || gate->load(std::memory_order_acquire) == gate_number);
+}
+
 // One system call at most: steps A1 to A6 of docs/revocation.md. `done` with bytes == 0: look
 // again. always_inline: what is asked stays in registers.
 [[gnu::always_inline]] inline DirectResult PeerKeyView::piece(pid_t owner, AccessorSlot& slot,
@@ -175,19 +198,12 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   // SYNC POINT: revocation (FENCE_A; pairs with FENCE_R in revoke_begin())
   slot.pin.store(generation, std::memory_order_release);
   full_fence();
-  // SYNC POINT: slot-closed, dormant (pairs with the fences of detach() and make_dormant()). Before
-  // the second look: a slot that is open again only now belongs to an older look at the entry
-  uint32_t gone = slot.closed.load(std::memory_order_acquire);
+  // before the second look: a slot that is open again only now belongs to an older look at the
+  // entry
+  const bool open = is_open(slot, ask.gate, ask.gate_number);
   const uint64_t now = file_.entries[entry.index].state_gen.load(std::memory_order_acquire);
-  // SYNC POINT: image-ended (the kernel's mark, before the addresses are another program's)
-  gone |= file_.header->image.load(std::memory_order_acquire) & kImageEnded;
-  bool closed = gone != 0;
-  // SYNC POINT: lane-gate (pairs with the fence in set_gate())
-  if (ask.gate != nullptr && ask.gate->load(std::memory_order_acquire) != ask.gate_number) {
-    closed = true;
-  }
   DirectResult result{Outcome::done, Denial::none, 0, generation};
-  if (closed) {
+  if (!open) {
     result.outcome = Outcome::through_ring;
   } else if (now != entry.state_gen) {
     const bool revoking = state_of(now) == EntryState::revoking && generation_of(now) == generation;
@@ -205,6 +221,27 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   return result;
 }
 
+DirectResult PeerKeyView::pull(pid_t owner, AccessorSlot& slot, const PullAsk& ask) const {
+  using Outcome = DirectResult::Outcome;
+  assert(ask.local_count <= kMaxLocalSegments && ask.len != 0);
+  note_thread(slot);
+  // relaxed: as in piece()
+  slot.riov_base.store(ask.addr, std::memory_order_relaxed);
+  slot.riov_len.store(ask.len, std::memory_order_relaxed);
+  // SYNC POINT: lane-gate (FENCE_A; pairs with the fence in set_gate())
+  slot.pin.store(kPullPin, std::memory_order_release);
+  full_fence();
+  DirectResult result{Outcome::through_ring, Denial::none};
+  if (is_open(slot, ask.gate, ask.gate_number)) {
+    const ssize_t n = read_call_(owner, ask.local, ask.local_count, slot.remote_iovec(), 1, 0);
+    result.outcome = n >= 0 ? Outcome::done : outcome_of(errno);
+    if (n >= 0) result.bytes = std::min(static_cast<uint64_t>(n), ask.len);
+  }
+  // SYNC POINT: lane-gate (the sender that sees us unpinned may have its buffer back)
+  slot.pin.store(0, std::memory_order_release);
+  return result;
+}
+
 DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, Rights need,
                                  CopyCall call, LookupHint* hint) const {
   using Outcome = DirectResult::Outcome;
@@ -215,13 +252,7 @@ DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAs
     if (len > kChunkBytes - total) return {Outcome::through_ring, Denial::none};
     total += len;
   }
-  // relaxed: published by the pin; stored again only when another thread takes the slot over
-  const Self& me = self();
-  if (slot.tid.load(std::memory_order_relaxed) != me.tid ||
-      slot.start_time.load(std::memory_order_relaxed) != me.start_time) {
-    slot.tid.store(me.tid, std::memory_order_relaxed);
-    slot.start_time.store(me.start_time, std::memory_order_relaxed);
-  }
+  note_thread(slot);
   const Piece whole{ask.pd,    ask.key,         ask.addr,       total,    need,
                     ask.local, ask.local_count, ask.generation, ask.gate, ask.gate_number};
   DirectResult first = piece(owner, slot, whole, call, hint);

@@ -53,6 +53,16 @@ struct DirectAsk {
   uint64_t gate_number = 0;
 };
 
+// A piece of a message that its sender has offered: it names bytes of its own, and no key.
+struct PullAsk {
+  uint64_t addr = 0;  // in the sender
+  const iovec* local = nullptr;
+  size_t local_count = 0;                       // at most kMaxLocalSegments
+  uint64_t len = 0;                             // bytes, as many as the local side has
+  const std::atomic<uint64_t>* gate = nullptr;  // as in DirectAsk
+  uint64_t gate_number = 0;
+};
+
 // The same for an accessor that sees nothing of the owner's regions: what would make it legal, and
 // who knows more.
 std::string explain_unseen(Denial denial, Rights need = Rights::none,
@@ -77,6 +87,11 @@ class PeerKeyView {
   // left. `hint` is the caller's own and may be null.
   DirectResult write(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
   DirectResult read(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
+
+  // Copies such a piece, or a part of it, under a pin and behind the gate as read() does: nothing of
+  // it begins once its sender has moved the gate, and the sender waits for what has begun. Never
+  // `denied`; `done` with less than was asked for: go on.
+  DirectResult pull(pid_t owner, AccessorSlot& slot, const PullAsk& ask) const;
 
   // An access to that key is coming: fetches what the hint says it will look at first.
   void foresee(const LookupHint& hint, uint64_t key) const noexcept {
@@ -120,6 +135,8 @@ class PeerKeyView {
   };
 
   PeerKeyView(Mapping mapping, const KeyFile& file) noexcept;
+  bool is_open(const AccessorSlot& slot, const std::atomic<uint64_t>* gate,
+               uint64_t gate_number) const noexcept;
   DirectResult access(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, Rights need,
                       CopyCall call, LookupHint* hint) const;
   DirectResult piece(pid_t owner, AccessorSlot& slot, const Piece& ask, CopyCall call,

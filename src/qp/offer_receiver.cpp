@@ -1,8 +1,6 @@
 // Offered messages, as their receiver sees them: see offer_receiver.hpp.
 #include "qp/offer_receiver.hpp"
 
-#include <sys/uio.h>
-
 #include <array>
 #include <new>
 
@@ -100,7 +98,8 @@ void OfferReceiver::end_all(Errc why) noexcept {
 }
 
 bool OfferReceiver::could_pull() const noexcept {
-  return std::any_of(incoming_.begin(), incoming_.end(),
+  return core_.one_sided.may_pull() &&
+         std::any_of(incoming_.begin(), incoming_.end(),
                      [](const Incoming& in) { return in.can_be_pulled(); });
 }
 
@@ -129,41 +128,50 @@ bool OfferReceiver::take_chunk_number(Incoming& in, uint64_t& chunk) noexcept {
   return chunk < chunks_of(in.receive.want);
 }
 
-// One chunk by CMA from the sender's buffer. No key is asked for: the sender offered these bytes,
-// and the kernel asks whether we may reach into it.
+// One chunk directly from the sender's buffer. No key is asked for: the sender offered these bytes.
+// It has them back when its end of the lane is over: the gate is shut then, and waits for us.
 void OfferReceiver::pull_chunk(Incoming& in, uint32_t index) noexcept {
-  const uint64_t want = in.receive.want;
-  uint64_t chunk = 0;
-  if (!take_chunk_number(in, chunk)) {
-    in.claim = wire::kNoClaim;
+  transport::OneSided& path = core_.one_sided;
+  if (!path.may_pull() || !path.has_slot()) return;
+  if (path.is_dormant()) {
+    path.ask_to_wake([](std::byte* body) { wire::store(body, Head::make(Op::wake, 0, 0, 0)); });
     return;
   }
-  uint64_t offset = chunk * transport::kClaimChunk;
-  const uint64_t end_offset = std::min(want, offset + transport::kClaimChunk);
-  while (offset < end_offset) {
-    std::array<iovec, kIovLimit> local;
-    size_t count = 0;
-    each_iov_piece(in.receive.iov, in.receive.iov_count, offset, end_offset - offset,
-                   [&](std::byte* piece, size_t n) {
-                     local[count++] = {piece, n};
-                   });
-    const iovec remote{reinterpret_cast<void*>(in.address + offset), end_offset - offset};
-    const ssize_t n =
-        ::process_vm_readv(core_.lane->direct.pid, local.data(), count, &remote, 1, 0);
-    if (n <= 0) {
-      // claimed and not to be had: the message cannot be completed any more
-      APERTURE_WARN(
-          "reading a message from %s failed in its middle; its sender has gone or has "
-          "freed the buffer too early",
-          core_.remote.print().c_str());
-      end(index, Errc::peer_lost);
-      core_.break_protocol("a message whose buffer is not there");  // or its sender waits for ever
+  const uint64_t want = in.receive.want;
+  if (in.chunk_left == 0) {
+    uint64_t chunk = 0;
+    if (!take_chunk_number(in, chunk)) {
+      in.claim = wire::kNoClaim;
       return;
     }
-    offset += static_cast<uint64_t>(n);
+    in.chunk_at = chunk * transport::kClaimChunk;
+    in.chunk_left = std::min(want - in.chunk_at, transport::kClaimChunk);
   }
-  ++in.pulled;
-  in.got += end_offset - chunk * transport::kClaimChunk;
+  std::array<iovec, kIovLimit> local;
+  size_t count = 0;
+  each_iov_piece(in.receive.iov, in.receive.iov_count, in.chunk_at, in.chunk_left,
+                 [&](std::byte* piece, size_t n) {
+                   local[count++] = {piece, n};
+                 });
+  protect::PullAsk ask{in.address + in.chunk_at, local.data(), count, in.chunk_left};
+  const protect::DirectResult r = path.pull(ask);
+  // gone dormant, or cut short by a close: what is left of the chunk stays ours
+  if (r.outcome == protect::DirectResult::Outcome::through_ring && path.is_dormant()) return;
+  if (r.outcome != protect::DirectResult::Outcome::done) {
+    // claimed and not to be had: the message cannot be completed any more
+    APERTURE_WARN(
+        "reading a message from %s failed in its middle; its sender has gone or has freed the "
+        "buffer too early",
+        core_.remote.print().c_str());
+    end(index, Errc::peer_lost);
+    core_.break_protocol("a message whose buffer is not there");  // or its sender waits for ever
+    return;
+  }
+  assert(r.bytes <= in.chunk_left);
+  in.chunk_at += r.bytes;
+  in.chunk_left -= r.bytes;
+  in.got += r.bytes;
+  if (in.chunk_left == 0) ++in.pulled;
   if (in.got == want) end(index, Errc::ok);
 }
 

@@ -40,6 +40,8 @@ class OfferReceiver {
     uint32_t offer_id = 0;
     uint32_t claim = wire::kNoClaim;
     uint64_t address = 0;        // in the sender
+    uint64_t chunk_at = 0;       // of the chunk that we pull, what is left of it begins here
+    uint64_t chunk_left = 0;     // bytes; 0: there is none
     uint64_t stalled_since = 0;  // ticks when we first waited for it
 
     bool can_be_pulled() const noexcept { return used && claim != wire::kNoClaim && address != 0; }

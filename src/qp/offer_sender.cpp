@@ -168,7 +168,11 @@ void OfferSender::end(Wqe& wqe, Errc err) noexcept {
   assert(offers_[slot] == &wqe && core_.offers_out > 0);
   offers_[slot] = nullptr;
   free_.push_back(slot);
-  if (wqe.claim != wire::kNoClaim) claims_used_ &= ~(1u << wqe.claim);
+  if (wqe.claim != wire::kNoClaim) {
+    claims_used_ &= ~(1u << wqe.claim);
+    // nothing more is taken from it; relaxed: who has taken a chunk before is waited for at the gate
+    core_.lane->claims_out[wqe.claim].store(0, std::memory_order_relaxed);
+  }
   --core_.offers_out;
   wqe.error = err;
   pending_.complete(wqe);

@@ -138,7 +138,7 @@ bool Qp::needs_polling() const noexcept {
 
 bool Qp::needs_later_look() const noexcept {
   return core_.state == QpState::ready &&
-         (has_queued() || !core_.pieces.empty() || responder_.is_held());
+         (has_queued() || !core_.pieces.empty() || core_.incoming > 0 || responder_.is_held());
 }
 
 void Qp::set_pressure(bool on) noexcept {

@@ -14,6 +14,7 @@ void OneSided::begin() noexcept {
   assert(slot_ == nullptr);
   hint_ = {};
   gate_number_ = permitted_ = 0;
+  no_slot_ = false;
   target_is_there();
   away_times_ = 0;
   away_polls_ = stall_pos_ = rung_at_ = wake_asked_ = 0;
@@ -27,6 +28,7 @@ void OneSided::end() noexcept {
 
 void OneSided::find_slot() noexcept {
   if (lane_->direct.slots != nullptr) slot_ = lane_->direct.slots->claim(lane_->direct.lane);
+  no_slot_ = slot_ == nullptr;
 }
 
 void OneSided::give_up() noexcept {

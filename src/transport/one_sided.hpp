@@ -84,6 +84,9 @@ class OneSided {
   // --- copies ---
 
   // False: there is no slot to be had, and everything goes through the ring.
+  // A permit has come and slots are not known to be lacking: a message that was offered may be
+  // pulled.
+  bool may_pull() const noexcept { return gate_number_ != 0 && !no_slot_; }
   bool has_slot() noexcept {
     if (slot_ == nullptr) [[unlikely]]
       find_slot();
@@ -100,12 +103,21 @@ class OneSided {
     aim(ask);
     return lane_->direct.keys->read(lane_->direct.pid, *slot_, ask, &hint_);
   }
+  // A piece of a message that the other side has offered: PeerKeyView::pull().
+  protect::DirectResult pull(protect::PullAsk& ask) noexcept {
+    assert(slot_ != nullptr);
+    ask.gate = &lane_->request_tx.words().gate;
+    ask.gate_number = gate_number_;
+    return lane_->direct.keys->pull(lane_->direct.pid, *slot_, ask);
+  }
+  // Our slots are closed until we ask to be woken.
+  bool is_dormant() const noexcept { return slot_ != nullptr && slot_->is_dormant(); }
   // To be called while an access that would have gone directly waits in the ring: if its owner has
   // made our slots dormant, the wish to be woken follows in the ring. put(body): the record of it,
   // in one cell.
   template <typename PutRecord>
   void ask_to_wake(PutRecord&& put) noexcept {
-    if (slot_ == nullptr || !slot_->is_dormant()) return;
+    if (!is_dormant()) return;
     ring::ChannelTx& tx = lane_->request_tx;
     if (tx.consumed_seen() < wake_asked_ || !tx.room(1)) return;  // asked, or later
     put(tx.cells.body());
@@ -174,6 +186,7 @@ class OneSided {
   protect::LookupHint hint_;
   uint64_t gate_number_ = 0;  // of the permit in force; 0: none has come
   uint16_t permitted_ = 0;    // kPermit..., kTellOf...
+  bool no_slot_ = false;      // there was none to be had
   bool target_away_ = false;  // it did not execute when we last waited for it
   uint32_t away_times_ = 0;   // so often in a row it had to be done directly
   uint64_t away_polls_ = 0;   // the target's count of polls then

@@ -24,6 +24,7 @@ struct HeldCopy {
 };
 HeldCopy held;
 
+template <auto Copy>
 ssize_t copy_late(pid_t pid, const iovec* local, unsigned long n_local, const iovec* remote,
                   unsigned long n_remote, unsigned long flags) {
   const iovec there = *remote;  // as the kernel takes it in when a copy begins
@@ -35,7 +36,7 @@ ssize_t copy_late(pid_t pid, const iovec* local, unsigned long n_local, const io
     std::this_thread::sleep_for(milliseconds(20));
     held.was_overtaken = held.is_finished.load();
   }
-  const ssize_t copied = ::process_vm_writev(pid, local, n_local, &there, n_remote, flags);
+  const ssize_t copied = Copy(pid, local, n_local, &there, n_remote, flags);
   if (gate != nullptr) held.has_landed = true;
   return copied;
 }
@@ -88,7 +89,7 @@ TEST_F(Fence, nothing_lands_after_finish_of_what_was_written_in_a_loop) {
 
 TEST_F(Fence, finish_waits_for_a_copy_in_its_middle) {
   auto* view = const_cast<protect::PeerKeyView*>(a().qp->lane()->direct.keys);
-  view->set_copy_calls(&copy_late, nullptr);
+  view->set_copy_calls(&copy_late<::process_vm_writev>, nullptr);
   held.gate = &b().qp->lane()->request_rx.words().gate;
   std::thread writer([this] { write_on(); });
   while (!held.begun) std::this_thread::yield();
@@ -101,6 +102,31 @@ TEST_F(Fence, finish_waits_for_a_copy_in_its_middle) {
   expect_nothing_lands_any_more(before);
   writer.join();
   EXPECT_TRUE(memory_.all(3));
+}
+
+TEST_F(Fence, sender_has_its_buffer_back_when_nobody_pulls_from_it_any_more) {
+  auto* view = const_cast<protect::PeerKeyView*>(b().qp->lane()->direct.keys);
+  view->set_copy_calls(nullptr, &copy_late<::process_vm_readv>);
+  std::vector<std::byte> data(1 << 20, std::byte{9});
+  ASSERT_TRUE(a().send(iov_of(data), 1));
+  held.begun = held.has_landed = held.is_finished = held.was_overtaken = false;
+  held.gate = &a().qp->lane()->request_rx.words().gate;
+  std::thread receiver([this] {  // which pulls, since the sender does not push
+    while (!stop_) b().poll();
+  });
+  while (!held.begun) std::this_thread::yield();
+  const auto lane = a().qp->finish(Errc::shut_down);
+  held.is_finished = true;
+  EXPECT_TRUE(held.has_landed) << "a chunk was being pulled";
+  EXPECT_FALSE(held.was_overtaken);
+  std::fill(data.begin(), data.end(), std::byte{3});
+  std::this_thread::sleep_for(milliseconds(50));
+  stop_ = true;
+  receiver.join();
+  ASSERT_EQ(b().sink.messages.size(), 1u);
+  const Received& message = b().sink.messages[0];
+  EXPECT_NE(message.err, Errc::ok) << "it was complete";
+  for (const std::byte byte : message.payload) ASSERT_NE(byte, std::byte{3});
 }
 
 }  // namespace

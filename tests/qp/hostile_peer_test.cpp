@@ -387,6 +387,8 @@ TEST_P(HostilePeer, offer_of_memory_that_is_not_there) {
 
 TEST_P(HostilePeer, offer_of_memory_that_is_not_there_and_may_be_pulled) {
   if (GetParam() != LinkKind::loopback) peer().claims_out[3].store(uint64_t{77} << 32);
+  peer().request_rx.words().gate.store(5);
+  put(peer().response_tx, Head::make(Op::permit, 0, 0xffff, 5));
   request(Op::send_offer, wire::SendOfferFields{100000, 4096, 77, 3});
   if (GetParam() == LinkKind::direct) {
     ASSERT_TRUE(pair_.until([&] { return a().qp->broken(); }, true, false));
