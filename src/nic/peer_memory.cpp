@@ -124,6 +124,12 @@ void PeerMemory::watch_slots(SharedSegment& shared) {
   protect::SlotArray* slots = slots_of(*shared.segment, other(shared.segment->side()));
   shared.slots_watched = own_keys_.attach_slots(slots, channel_.pid()).ok();
   if (shared.slots_watched) watched_.splice(watched_.end(), one);
+  tell_whose(shared);
+}
+
+void PeerMemory::tell_whose(const SharedSegment& shared) noexcept {
+  if (!shared.slots_watched || keys_ == nullptr) return;
+  own_keys_.know_accessor(slots_of(*shared.segment, other(shared.segment->side())), keys_);
 }
 
 uint64_t PeerMemory::key_bytes_for(const Place& place) const noexcept {
@@ -139,6 +145,9 @@ bool PeerMemory::learn_keys(uint64_t size_bytes, UniqueFd fd) {
   const bool probed = view->probe(channel_.pid()).ok();
   keys_ = std::make_shared<const protect::PeerKeyView>(*std::move(view));
   keys_probed_ = probed;
+  for (const auto* segments : {&created_, &attached_}) {
+    for (const auto& [its_number, shared] : *segments) tell_whose(shared);
+  }
   if (!probed) explain_not_direct(channel_.pid());
   return probed;
 }

@@ -78,6 +78,7 @@ class PeerMemory {
 
   const SharedSegment& at(const Place& place) const noexcept;
   void watch_slots(SharedSegment& shared);
+  void tell_whose(const SharedSegment& shared) noexcept;
 
   PeerChannel& channel_;
   Shares::Share share_;  // of another user

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cassert>
 #include <new>
+#include <utility>
 
 #include "base/barrier.hpp"
 #include "base/clock.hpp"
+#include "protect/peer_key_view.hpp"
 
 namespace aperture::protect {
 
@@ -38,8 +40,15 @@ Status Accessors::attach(SlotArray* slots, pid_t accessor) {
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
   }
-  awake_.push_back({slots, accessor});
+  awake_.push_back({slots, accessor, nullptr});
   return {};
+}
+
+void Accessors::know(const SlotArray* slots, std::shared_ptr<const PeerKeyView> its_keys) noexcept {
+  std::lock_guard guard(mutex_);
+  for (std::vector<Accessor>* in : {&awake_, &dormant_}) {
+    if (const auto at = find(*in, slots); at != in->end()) at->its_keys = std::move(its_keys);
+  }
 }
 
 bool Accessors::detach(SlotArray* slots) {
@@ -59,7 +68,7 @@ bool Accessors::detach(SlotArray* slots) {
   full_fence();
   for (AccessorSlot& slot : slots->slots) {
     const uint64_t pin = slot.pin.load(std::memory_order_acquire);
-    if (pin != 0 && !is_slot_quiet(slot, pin, at->pid)) return false;
+    if (pin != 0 && !is_slot_quiet(slot, pin, *at)) return false;
   }
   std::lock_guard table_guard(table_lock_);
   in->erase(at);
@@ -87,7 +96,7 @@ void Accessors::cut_short(uint64_t generation) noexcept {
 }
 
 // Whether nothing pinned under `pin` can land through this slot any more.
-bool Accessors::is_slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept {
+bool Accessors::is_slot_quiet(AccessorSlot& slot, uint64_t pin, const Accessor& accessor) noexcept {
   // SYNC POINT: revocation (pairs with the release store that unpins: the copy is over)
   if (slot.pin.load(std::memory_order_acquire) != pin) return true;
   // once more, for a thread that was stopped between its pin and its second look: its call, if it
@@ -101,14 +110,17 @@ bool Accessors::is_slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) 
     if (slot.pin.load(std::memory_order_acquire) != pin) return true;
     cpu_relax();
   }
-  return probe_->look(accessor, tid, start) != ThreadState::running;
+  if (probe_->look(accessor.pid, tid, start) != ThreadState::running) return true;
+  // a process that has become another program has its first thread's number and age still
+  return tid == accessor.pid && accessor.its_keys != nullptr &&
+         accessor.its_keys->has_become_another(accessor.pid);
 }
 
 bool Accessors::is_quiet(uint64_t generation) noexcept {
   std::lock_guard guard(mutex_);
   for (const Accessor& a : awake_) {
     for (AccessorSlot& slot : a.slots->slots) {
-      if (!is_slot_quiet(slot, generation, a.pid)) return false;
+      if (!is_slot_quiet(slot, generation, a)) return false;
     }
   }
   return true;
@@ -122,7 +134,7 @@ bool Accessors::is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept 
     // relaxed: published by the pin that follows it
     if (slot.lane.load(std::memory_order_relaxed) != lane) continue;
     const uint64_t pin = slot.pin.load(std::memory_order_acquire);
-    if (pin != 0 && !is_slot_quiet(slot, pin, at->pid)) return false;
+    if (pin != 0 && !is_slot_quiet(slot, pin, *at)) return false;
   }
   return true;
 }
@@ -172,8 +184,8 @@ void Accessors::look_for_idle(uint64_t now_ns) noexcept {
       continue;
     }
     assert(dormant_.size() < dormant_.capacity());  // attach() has seen to it
-    dormant_.push_back(awake_[i]);
-    awake_[i] = awake_.back();
+    dormant_.push_back(std::move(awake_[i]));
+    std::swap(awake_[i], awake_.back());
     awake_.pop_back();
   }
 }
@@ -184,13 +196,13 @@ void Accessors::wake(const SlotArray* slots) noexcept {
   const auto at = find(dormant_, slots);
   if (at == dormant_.end()) return;
   assert(awake_.size() < awake_.capacity());
-  awake_.push_back(*at);
-  for (AccessorSlot& slot : at->slots->slots) {
+  awake_.push_back(std::move(*at));
+  for (AccessorSlot& slot : awake_.back().slots->slots) {
     // SYNC POINT: dormant (release: whoever finds the slot open finds REVOKING what was closed
     // while nobody asked for its pins)
     slot.closed.store(0, std::memory_order_release);
   }
-  *at = dormant_.back();
+  std::swap(*at, dormant_.back());
   dormant_.pop_back();
 }
 

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -23,6 +24,8 @@
 #include "protect/thread_probe.hpp"
 
 namespace aperture::protect {
+
+class PeerKeyView;
 
 class Accessors {
  public:
@@ -38,6 +41,7 @@ class Accessors {
 
   // KeyTable::attach_slots() and so on.
   Status attach(SlotArray* slots, pid_t accessor);
+  void know(const SlotArray* slots, std::shared_ptr<const PeerKeyView> its_keys) noexcept;
   bool detach(SlotArray* slots);
   void wake(const SlotArray* slots) noexcept;
 
@@ -71,10 +75,11 @@ class Accessors {
   struct Accessor {
     SlotArray* slots;
     pid_t pid;
+    std::shared_ptr<const PeerKeyView> its_keys;  // null: not known
   };
 
   std::vector<Accessor>::iterator find(std::vector<Accessor>& in, const SlotArray* slots) noexcept;
-  bool is_slot_quiet(AccessorSlot& slot, uint64_t pin, pid_t accessor) noexcept;
+  bool is_slot_quiet(AccessorSlot& slot, uint64_t pin, const Accessor& accessor) noexcept;
   static bool was_used(SlotArray& slots) noexcept;
   static bool make_dormant(SlotArray& slots) noexcept;
 

@@ -19,6 +19,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/errc.hpp"
@@ -176,6 +177,11 @@ class KeyTable {
   // serve it through the ring), no_memory.
   Status attach_slots(SlotArray* slots, pid_t accessor) {
     return accessors_.attach(slots, accessor);
+  }
+  // Its key file, once that is known: who pins with its first thread and then becomes another
+  // program is told by it. Null, or slots that are not attached: nothing happens.
+  void know_accessor(const SlotArray* slots, std::shared_ptr<const PeerKeyView> its_keys) noexcept {
+    accessors_.know(slots, std::move(its_keys));
   }
   // True once no access through them is under way or can begin: only then unmap them. Not blocking;
   // call it again after a while when it says false.

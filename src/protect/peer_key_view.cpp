@@ -129,14 +129,25 @@ PeerKeyView::PeerKeyView(Mapping mapping, const KeyFile& file) noexcept
       write_call_(&::process_vm_writev),
       read_call_(&::process_vm_readv) {}
 
-Status PeerKeyView::probe(pid_t owner) const noexcept {
-  uint64_t found = 0;
+// What the owner has in its memory where it made the file.
+ssize_t PeerKeyView::read_nonce(pid_t owner, uint64_t& found) const noexcept {
   const iovec local{&found, sizeof found};
   const uint64_t there = file_.header->self_address + offsetof(KeyHeader, nonce);
   const iovec remote{reinterpret_cast<void*>(there), sizeof found};
+  return read_call_(owner, &local, 1, &remote, 1, 0);
+}
+
+Status PeerKeyView::probe(pid_t owner) const noexcept {
+  uint64_t found = 0;
   // the same number in its memory and in its file: it is that process, and we are let in
-  if (read_call_(owner, &local, 1, &remote, 1, 0) != sizeof found) return Errc::not_supported;
+  if (read_nonce(owner, found) != sizeof found) return Errc::not_supported;
   return found == file_.header->nonce ? Status{} : Status{Errc::not_supported};
+}
+
+bool PeerKeyView::has_become_another(pid_t owner) const noexcept {
+  uint64_t found = 0;
+  const ssize_t n = read_nonce(owner, found);
+  return n == sizeof found ? found != file_.header->nonce : n >= 0 || errno == EFAULT;
 }
 
 Denial PeerKeyView::would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint64_t len,

@@ -82,15 +82,17 @@ class PeerKeyView {
   // Whether the kernel lets us copy from `owner`, and whether that number means, in our pid
   // namespace, the process that made this file. Errors: not_supported.
   Status probe(pid_t owner) const noexcept;
+  // Whether that process surely has another program's memory by now (exec).
+  bool has_become_another(pid_t owner) const noexcept;
 
   // One chunk: check, pin, full fence, check again, copy, unpin; over again for what a short copy
   // left. `hint` is the caller's own and may be null.
   DirectResult write(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
   DirectResult read(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
 
-  // Copies such a piece, or a part of it, under a pin and behind the gate as read() does: nothing of
-  // it begins once its sender has moved the gate, and the sender waits for what has begun. Never
-  // `denied`; `done` with less than was asked for: go on.
+  // Copies such a piece, or a part of it, under a pin and behind the gate as read() does: nothing
+  // of it begins once its sender has moved the gate, and the sender waits for what has begun.
+  // Never `denied`; `done` with less than was asked for: go on.
   DirectResult pull(pid_t owner, AccessorSlot& slot, const PullAsk& ask) const;
 
   // An access to that key is coming: fetches what the hint says it will look at first.
@@ -135,6 +137,7 @@ class PeerKeyView {
   };
 
   PeerKeyView(Mapping mapping, const KeyFile& file) noexcept;
+  ssize_t read_nonce(pid_t owner, uint64_t& found) const noexcept;
   bool is_open(const AccessorSlot& slot, const std::atomic<uint64_t>* gate,
                uint64_t gate_number) const noexcept;
   DirectResult access(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, Rights need,

@@ -170,7 +170,7 @@ void OfferSender::end(Wqe& wqe, Errc err) noexcept {
   free_.push_back(slot);
   if (wqe.claim != wire::kNoClaim) {
     claims_used_ &= ~(1u << wqe.claim);
-    // nothing more is taken from it; relaxed: who has taken a chunk before is waited for at the gate
+    // relaxed: nothing more is taken; who has taken a chunk before is waited for at the gate
     core_.lane->claims_out[wqe.claim].store(0, std::memory_order_relaxed);
   }
   --core_.offers_out;
