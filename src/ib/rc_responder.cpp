@@ -148,6 +148,7 @@ void RcResponder::complete_fast(const WildHead& head, WcOpcode opcode, uint16_t 
 bool RcResponder::poll() noexcept {
   ring::ChannelRx& rx = q_.lane_->request_rx;
   bool any = take_fast();
+  const uint64_t bytes_before = rx.freed_bytes();
   if (!established_ && rx.cells.ready()) [[unlikely]] {
     established_ = true;
     if (q_.attr_.state == QpState::rtr) q_.raise(AsyncEvent::comm_est);
@@ -171,6 +172,7 @@ bool RcResponder::poll() noexcept {
     if (rx.unpublished() >= transport::kAckCells || m.op == RcOp::write_bytes ||
         m.op == RcOp::send_bytes) {
       q_.lane_.acknowledge_requests();
+      if (rx.freed_bytes() - bytes_before >= transport::kPollBytes) break;
     }
   }
   q_.lane_.acknowledge_requests();

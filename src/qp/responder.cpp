@@ -19,6 +19,7 @@ bool Responder::poll() noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   bool any = false;
   atomics_.begin_look();
+  const uint64_t bytes_before = rx.freed_bytes();
   for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
     const Head head = wire::load_head(rx.cells.body());
     const Op op = static_cast<Op>(head.op);
@@ -39,6 +40,7 @@ bool Responder::poll() noexcept {
       core_.lane.acknowledge_requests();
     }
     if (core_.state == QpState::dead) return true;
+    if (rx.freed_bytes() - bytes_before >= transport::kPollBytes) break;
   }
   core_.lane.acknowledge_requests();
   return any;

@@ -42,6 +42,9 @@ inline constexpr uint64_t kLookEvery = 16;
 
 // Messages executed from one ring in one poll.
 inline constexpr int kPollBudget = 64;
+// And so many bytes from the ring behind it, or a little more: without that a peer that sends long
+// messages would have a poll for 100 us and more, and one that sends short ones for a few.
+inline constexpr uint64_t kPollBytes = 128 * 1024;
 
 // So many cells ahead are fetched while a batch of small messages is worked on: a line takes as
 // long to come from the other core as several messages take.

@@ -445,6 +445,20 @@ TEST_P(Queues, each_retry_count_gives_up_but_seven) {
   }
 }
 
+// hostile 37: what a peer sends takes no more of a poll for being long.
+TEST_P(Queues, hostile_37_a_poll_takes_fewer_long_messages_than_short_ones) {
+  constexpr uint32_t kLong = 32 * 1024;
+  ConnectedPair p(GetParam());
+  for (uint64_t id = 1; id <= 40; ++id) {
+    ASSERT_TRUE(p.b->post_recv(id, 0, kLong));
+    ASSERT_TRUE(p.a->post(SendOp::send, id, 0, kLong));
+  }
+  p.b->poll();
+  const size_t taken = p.b->recv_cq.size();
+  EXPECT_EQ(taken, transport::kPollBytes / kLong);
+  EXPECT_TRUE(p.until([&] { return p.b->recv_cq.size() == 40; }));
+}
+
 TEST_P(Queues, a_receive_that_comes_in_time_ends_the_count) {
   ConnectedPair p(GetParam(), {.rnr_retry = 6, .min_rnr_timer = 31});  // about three seconds
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));

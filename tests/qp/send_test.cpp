@@ -17,6 +17,20 @@ class Send : public OnePair<LinkKind> {
 
 INSTANTIATE_TEST_SUITE_P(links, Send, kEachLink, link_name);
 
+// hostile 37: what a peer sends takes no more of a poll for being long.
+TEST_P(Send, hostile_37_a_poll_takes_fewer_long_messages_than_short_ones) {
+  for (const size_t size : {size_t{300}, size_t{transport::kEagerBytes}}) {
+    SCOPED_TRACE(size);
+    Pair pair(GetParam());
+    pair.attach();
+    const auto data = pattern(size, 1);
+    for (uint64_t i = 0; i < 12; ++i) ASSERT_TRUE(pair.a->send(iov_of(data), i));
+    pair.b->poll();
+    EXPECT_EQ(pair.b->sink.messages.size(), size == 300 ? 12u : 8u);
+    ASSERT_TRUE(pair.until([&] { return pair.b->sink.messages.size() == 12; }));
+  }
+}
+
 const size_t kSizes[] = {0,      1,      7,      8,       9,      47,    48,    49,
                          59,     60,     61,     108,     109,    255,   256,   257,
                          4096,   16383,  16384,  16385,   32768,  65536, 65537, 131072,
