@@ -24,7 +24,7 @@ using doors::Child;
 using doors::ChildOptions;
 using doors::Seedling;
 
-constexpr int64_t kStandstill_ns = 10'000'000'000;
+constexpr int64_t kStandstill_ns = 5'000'000'000;
 constexpr int kWait_ms = 30000;
 constexpr uid_t kUser = 4711;
 
