@@ -85,7 +85,9 @@ TEST(Connects, of_many_endpoints_leave_nothing_behind) {
   EXPECT_LE(after.threads, before.threads);
   EXPECT_LE(after.mappings, before.mappings + 8) << "a few for the allocator's arenas";
   const size_t grown = std::max(resident_bytes(), resident) - resident;
+#ifndef __SANITIZE_ADDRESS__  // it keeps what was freed
   EXPECT_LE(grown, size_t{8} << 20) << "bytes";
+#endif
   std::printf("%llu connects, %.0f us each with opening and closing; %.1f MB more\n",
               static_cast<unsigned long long>(count), took_us / static_cast<double>(count),
               static_cast<double>(grown) / 1e6);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -210,7 +211,7 @@ void Scribbler::poke(int fd) {
   const size_t size = below(sizeof bytes) + 1;
   if (below(4) == 0) {
     (void)!read(fd, bytes, size);
-  } else {
+  } else if (send(fd, bytes, size, MSG_NOSIGNAL) < 0 && errno == ENOTSOCK) {
     (void)!write(fd, bytes, size);
   }
   if (below(2) == 0) fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
