@@ -56,8 +56,9 @@ class RemoteAccess {
     region_ = {};
     read_done_ = 0;
   }
-  // The first look at the whole of it.
+  // The first look at the whole of it. A peer that has rewritten its request begins anew.
   protect::Denial check_whole(const protect::AccessAsk& whole) noexcept {
+    read_done_ = 0;
     const protect::Checked checked = keys_.check(whole, &hint_);
     region_ = checked ? checked.grant().region() : protect::RegionRef{};
     return checked.denial();

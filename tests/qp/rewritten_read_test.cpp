@@ -12,7 +12,7 @@ class RewrittenRead : public Attacked {
   RewrittenRead() : Attacked(kBytes, Rights::remote_read | Rights::remote_write) {
     request_ = peer().request_tx.cells.body();
     request(Op::read, wire::ReadFields{region_.key, kBytes, 3}, wire::kFirst | wire::kLast,
-            reinterpret_cast<uint64_t>(memory_.data()));
+            memory_.address());
     poll();
     EXPECT_FALSE(a().qp->broken());
     EXPECT_GT(take_responses(), 1) << "a part of it has been answered";
@@ -64,9 +64,25 @@ TEST_P(RewrittenRead, that_is_small_by_now_is_answered_or_refused_and_no_more) {
   poll();
   take_responses();
   request(Op::read, wire::ReadFields{region_.key, 40'000, 4}, wire::kFirst | wire::kLast,
-          reinterpret_cast<uint64_t>(memory_.data()));
+          memory_.address());
   poll();
   EXPECT_TRUE(memory_.all(7));
+}
+
+TEST_P(RewrittenRead, that_is_a_refused_check_by_now_leaves_nothing_for_the_next_read) {
+  const Head check = Head::make(Op::check, wire::kFirst | wire::kLast, 0, memory_.address());
+  std::memcpy(request_, &check, sizeof check);
+  wire::store_fields(request_, wire::CheckFields{region_.key, 2 * kBytes, 0});
+  poll();
+  take_responses();
+  request(Op::read, wire::ReadFields{region_.key, kBytes, 4}, wire::kFirst | wire::kLast,
+          memory_.address());
+  for (int i = 0; i < 20; ++i) {
+    poll();
+    take_responses();
+  }
+  EXPECT_FALSE(a().qp->broken());
+  EXPECT_EQ(a().qp->lane()->request_rx.cells.pos(), 2u);
 }
 
 TEST_P(RewrittenRead, that_leaves_its_region_by_now_is_refused) {
