@@ -351,7 +351,9 @@ DOOR_ROLE(verbs_attacker) {
     }
     report.strokes = scribbler.strokes();
   }
-  return control.put(report) ? 0 : 1;
+  // a socket that is closed with something unread resets, and what was said last is lost
+  char word = 0;
+  return control.get(&word) && control.put(report) ? 0 : 1;
 }
 
 }  // namespace
