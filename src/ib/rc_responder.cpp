@@ -516,6 +516,9 @@ bool RcResponder::on_read() noexcept {
     if (streamed == transport::RemoteAccess::Streamed::denied) {
       return refuse(WcStatus::rem_access_err, &whole, denial);
     }
+    if (streamed == transport::RemoteAccess::Streamed::changed) {
+      q_.break_protocol("a read that became shorter while it was answered");
+    }
     return streamed == transport::RemoteAccess::Streamed::all;
   }
   std::byte flat[wire::kRcMaxInline];

@@ -232,7 +232,12 @@ void Engine::wake_up() noexcept {
   // who went to sleep and is woken again and again finds it ticking still, and wakes nobody
   ticking_ = true;
   auto thread = ControlThread::instance();
-  if (thread) (*thread)->post([this] { tick_again(); });
+  if (!thread) return;
+  if ((*thread)->is_current()) {  // what it posts to itself comes after what ~Engine has posted
+    tick_again();
+  } else {
+    (*thread)->post([this] { tick_again(); });
+  }
 }
 
 void Engine::begin_wait() noexcept {

@@ -55,6 +55,8 @@ bool read_stat(pid_t pid, pid_t tid, ThreadStat& out) noexcept {
 }  // namespace
 
 ThreadState ProcThreadProbe::look(pid_t pid, pid_t tid, uint64_t start_time) noexcept {
+  // the peer says it: no thread has such a number, and tgkill(2) would call it an invalid argument
+  if (tid <= 0) return ThreadState::gone;
   ThreadStat stat;
   if (!read_stat(pid, tid, stat)) {
     // an unmounted or hidden /proc also reads as "no such file": the kernel has the last word

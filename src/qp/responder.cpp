@@ -253,7 +253,10 @@ bool Responder::put_result(const wire::Loaded<wire::ReadFields>& f,
         [&](std::byte* body, uint64_t offset, uint64_t pos, uint32_t n) {
           wire::store(body, Head::make(Op::read_data, 0, 0, id), wire::DataFields{offset, pos, n});
         });
-    if (streamed == RemoteAccess::Streamed::no_room) return false;
+    if (streamed == RemoteAccess::Streamed::changed) {
+      core_.break_protocol("a read that became shorter while it was answered");
+    }
+    if (streamed == RemoteAccess::Streamed::no_room || core_.lane.broken()) return false;
   }
   if (denial != Denial::none) execution_.refuse(whole, denial);
   return true;

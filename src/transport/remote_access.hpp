@@ -56,8 +56,9 @@ class RemoteAccess {
     region_ = {};
     read_done_ = 0;
   }
-  // The first look at the whole of it.
+  // The first look at the whole of it. A peer that has rewritten its request begins anew.
   protect::Denial check_whole(const protect::AccessAsk& whole) noexcept {
+    read_done_ = 0;
     const protect::Checked checked = keys_.check(whole, &hint_);
     region_ = checked ? checked.grant().region() : protect::RegionRef{};
     return checked.denial();
@@ -69,13 +70,15 @@ class RemoteAccess {
                              uint64_t n) noexcept;
 
   // What became of a long read for now.
-  enum class Streamed : uint8_t { all, no_room, denied };
+  enum class Streamed : uint8_t { all, no_room, denied, changed };
   // Puts pieces of the result of a read of len bytes into the response ring, going on where it was:
   // record(body, offset, pos, n) lays out the record of each in one cell. `whole` was checked.
+  // changed: a part was sent, and the request, which lies in the peer's reach, is shorter by now.
   template <typename Record>
   Streamed stream_read(LaneEnd& lane, const protect::AccessAsk& whole, uint64_t len,
                        protect::Denial& denial, Record&& record) noexcept {
     ring::ChannelTx& tx = lane->response_tx;
+    if (read_done_ > len) return Streamed::changed;
     while (read_done_ < len) {
       const auto n = static_cast<uint32_t>(std::min(len - read_done_, kPieceBytes));
       if (!tx.room(2)) return Streamed::no_room;

@@ -469,6 +469,8 @@ PEER = [
     Mutation("a thread's number may serve again",
              "  if (start_time != 0 && stat.start_time != start_time) return ThreadState::gone;\n",
              file="protect/thread_probe.cpp"),
+    Mutation("no thread has a number of 0 or less",
+             "  if (tid <= 0) return ThreadState::gone;\n", file="protect/thread_probe.cpp"),
     Mutation("a dead thread is gone",
              "  if (stat.state == 'Z' || stat.state == 'X' || stat.state == 'x') return "
              "ThreadState::gone;\n",

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <limits>
 #include <thread>
 
 #include "protect/table_fixture.hpp"
@@ -236,6 +237,16 @@ TEST(ProcThreadProbe, another_start_time_is_another_thread) {
   ProcThreadProbe probe;
   EXPECT_EQ(probe.look(child.pid(), child.pid(), child.start_time() + 1), ThreadState::gone);
   EXPECT_EQ(probe.look(child.pid(), child.pid(), 0), ThreadState::running);  // unknown: no verdict
+}
+
+// A hostile peer may write any number beside its pin; nobody may wait for what cannot end.
+TEST(ProcThreadProbe, what_is_no_number_of_a_thread_is_gone) {
+  const Child child;
+  ProcThreadProbe probe;
+  for (const pid_t tid : {0, -1, -child.pid(), std::numeric_limits<pid_t>::min()}) {
+    EXPECT_EQ(probe.look(child.pid(), tid, child.start_time()), ThreadState::gone) << tid;
+    EXPECT_EQ(probe.look(child.pid(), tid, 0), ThreadState::gone) << tid;
+  }
 }
 
 TEST(ProcThreadProbe, absent_thread_is_gone_and_names_with_brackets_do_not_confuse) {

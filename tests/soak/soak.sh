@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # The long tests: tests/soak/soak.sh MINUTES BUILD_DIR (what `./dev soak MINUTES` runs).
 #
-# Keeps everything it prints under out/soak/<date>-<seed>/ and ends with a summary. Five parts:
-#   1. full counts: the tests labelled `kill` with 10,000 kills (or what APERTURE_KILLS says)
-#   2. clients: the tests labelled `client`, each with other people's programs over the verbs door,
+# Keeps everything it prints under out/soak/<date>-<seed>/ and ends with a summary. Six parts:
+#   1. full counts: the tests labelled `kill` with 10,000 kills (or what APERTURE_KILLS says),
+#      100,000 connects, as many that stay half open, and a minute of starvation
+#   2. live attackers: the tests labelled `live`, for those minutes
+#   3. clients: the tests labelled `client`, each with other people's programs over the verbs door,
 #      20 times in a row (or what APERTURE_CLIENT_ROUNDS says); what each printed last, and whatever
 #      one printed that failed, is in clients/. On two cores a round takes two or three minutes
-#   3. repetitions: all tests in random order with new seeds, until the minutes are over
-#   4. mutation: checks of src/protect/ are taken out one at a time, and a test must notice; in
+#   4. repetitions: all tests in random order with new seeds, until the minutes are over
+#   5. mutation: checks of src/protect/ are taken out one at a time, and a test must notice; in
 #      random order, as many as the same minutes allow (tests/mutation/mutate.py takes all)
-#   5. a bare Debian 12, then a bare Debian 13: clones of this tree in debootstrapped roots, where
+#   6. a bare Debian 12, then a bare Debian 13: clones of this tree in debootstrapped roots, where
 #      `./dev demo` and `./dev test` must be all the set-up there is; the provider built in the
 #      first must also load in the second (bare_root.sh). Needs root and a package mirror; left
 #      out with APERTURE_SOAK_BARE=0.
@@ -42,8 +44,11 @@ uname -a >"$keep/machine.txt"
 git rev-parse HEAD >>"$keep/machine.txt" 2>/dev/null
 readonly repeat=(python3 tests/soak/repeat.py "$build")
 export APERTURE_ALLOCATIONS=all  # out_of_memory_test.cpp
-APERTURE_KILLS=${APERTURE_KILLS:-10000} part full-counts "${repeat[@]}" \
+APERTURE_KILLS=${APERTURE_KILLS:-10000} APERTURE_CONNECTS=100000 APERTURE_HALF_OPEN=100000 \
+  APERTURE_STARVE_SECONDS=60 part full-counts "${repeat[@]}" \
   --label kill --rounds 1 --limit-factor 200 --seed "$seed" --keep "$keep"
+APERTURE_LIVE_FUZZ_SECONDS=$((minutes * 10)) part live-attackers "${repeat[@]}" \
+  --label live --rounds 1 --limit-factor $((minutes + 2)) --seed "$seed" --keep "$keep"
 mkdir -p "$keep/clients"
 part clients "${repeat[@]}" --label client --rounds "${APERTURE_CLIENT_ROUNDS:-20}" \
   --seed "$seed" --keep "$keep/clients"

@@ -135,8 +135,8 @@ struct End {
   ibv_qp* qp = nullptr;
 };
 
-// One end of a connection, ready to send.
-inline void bring_up(ibv_qp* qp, uint32_t peer) {
+// One end of a connection, ready to send. rnr_retry: 7 is for ever.
+inline void bring_up(ibv_qp* qp, uint32_t peer, uint8_t rnr_retry = 7) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = 1;
@@ -154,7 +154,8 @@ inline void bring_up(ibv_qp* qp, uint32_t peer) {
   ASSERT_EQ(ibv_modify_qp(qp, &attr, mask), 0);
   attr.qp_state = IBV_QPS_RTS;
   attr.timeout = 14;
-  attr.retry_cnt = attr.rnr_retry = 7;
+  attr.retry_cnt = 7;
+  attr.rnr_retry = rnr_retry;
   attr.max_rd_atomic = 4;
   mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT;
   if (qp->qp_type != IBV_QPT_XRC_RECV) {

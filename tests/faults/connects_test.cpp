@@ -1,0 +1,99 @@
+// Endpoint after endpoint of a peer connects, passes a message and goes: each is served, and what
+// the one that stays holds (descriptors, mappings, threads, memory) does not grow.
+//
+// APERTURE_CONNECTS sets their number (default 300; ./dev soak: 100,000).
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "doors/child.hpp"
+#include "doors/region.hpp"
+
+namespace aperture::faults {
+namespace {
+
+using doors::Child;
+using doors::Node;
+using doors::Op;
+
+constexpr uint64_t kWarm = 100;  // until all that is kept for reuse is there
+
+doors::Options options() {
+  return {.mr_mode = doors::kBasicMr};
+}
+
+struct Errand {
+  doors::Name server;
+  uint64_t count = 0;
+};
+
+// Opens and closes an endpoint for each. What it answers is how many.
+DOOR_ROLE(connector) {
+  Node host(options());
+  for (Errand errand; control.get(&errand) && errand.count != 0;) {
+    for (uint64_t i = 0; i < errand.count; ++i) {
+      Node node(options(), host);
+      const fi_addr_t to = node.insert(errand.server);
+      if (const int64_t code = node.run(fi_send, &i, sizeof i, nullptr, to); code != 0) {
+        std::fprintf(stderr, "connect %llu: %lld\n", static_cast<unsigned long long>(i),
+                     static_cast<long long>(code));
+        return 1;
+      }
+    }
+    if (!control.put(errand.count)) return 1;
+  }
+  return 0;
+}
+
+size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+void serve(Node& node, Child& connector, uint64_t count) {
+  ASSERT_TRUE(connector.control().put(Errand{node.name(), count}));
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t word = ~uint64_t{0};
+    Op op;
+    ASSERT_EQ(fi_recv(node.ep(), &word, sizeof word, nullptr, FI_ADDR_UNSPEC, &op), 0);
+    ASSERT_EQ(node.wait(&op).err, 0) << "connect " << i;
+    ASSERT_EQ(word, i);
+  }
+  uint64_t served = 0;
+  ASSERT_TRUE(doors::pump_until([&] { return connector.control().ready(); }));
+  ASSERT_TRUE(connector.control().get(&served, 0)) << "it has ended";
+  ASSERT_EQ(served, count);
+  doors::pump_for(200);  // the last one has gone
+}
+
+TEST(Connects, of_many_endpoints_leave_nothing_behind) {
+  const char* text = std::getenv("APERTURE_CONNECTS");
+  const uint64_t count = text != nullptr ? std::strtoull(text, nullptr, 0) : 300;
+  Node node(options());
+  Child connector("connector");
+  ASSERT_NO_FATAL_FAILURE(serve(node, connector, kWarm));
+  const doors::Holdings before = doors::count_holdings();
+  const size_t resident = resident_bytes();
+  const int64_t began = doors::now_ns();
+  ASSERT_NO_FATAL_FAILURE(serve(node, connector, count));
+  const auto took_us = static_cast<double>(doors::now_ns() - began) / 1e3;
+  const doors::Holdings after = doors::count_holdings();
+  EXPECT_LE(after.fds, before.fds);
+  EXPECT_LE(after.threads, before.threads);
+  EXPECT_LE(after.mappings, before.mappings + 8) << "a few for the allocator's arenas";
+  const size_t grown = std::max(resident_bytes(), resident) - resident;
+#ifndef __SANITIZE_ADDRESS__  // it keeps what was freed
+  EXPECT_LE(grown, size_t{8} << 20) << "bytes";
+#endif
+  std::printf("%llu connects, %.0f us each with opening and closing; %.1f MB more\n",
+              static_cast<unsigned long long>(count), took_us / static_cast<double>(count),
+              static_cast<double>(grown) / 1e6);
+  ASSERT_TRUE(connector.control().put(Errand{}));
+  EXPECT_EQ(connector.join(), 0);
+}
+
+}  // namespace
+}  // namespace aperture::faults
