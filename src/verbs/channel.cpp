@@ -139,10 +139,9 @@ namespace {
 
 int make_channel(Context& context, Channel*& made) {
   auto channel = std::make_unique<Channel>();
-  if (const Status opened = channel->ready.open(); !opened.ok()) {
-    return APERTURE_REFUSE(errno_of(opened), "ibv_create_comp_channel: its descriptor: %s",
-                           describe(opened.error()));
-  }
+  if (const Status opened = channel->ready.open(); !opened.ok())
+    return refuse(errno_of(opened), "ibv_create_comp_channel: its descriptor: %s",
+                  describe(opened.error()));
   channel->base.context = context.base();
   channel->base.fd = channel->ready.get();
   channel->context = &context;
@@ -154,10 +153,9 @@ int make_channel(Context& context, Channel*& made) {
 int destroy(Channel& channel) {
   {
     std::lock_guard guard(channel.mutex);
-    if (channel.base.refcnt != 0) {
-      return APERTURE_REFUSE(EBUSY, "ibv_destroy_comp_channel: %d completion queues still use it",
-                             channel.base.refcnt);
-    }
+    if (channel.base.refcnt != 0)
+      return refuse(EBUSY, "ibv_destroy_comp_channel: %d completion queues still use it",
+                    channel.base.refcnt);
   }
   delete &channel;
   return 0;
@@ -172,10 +170,9 @@ using namespace aperture::verbs;
 APERTURE_VERB ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
   APERTURE_REAL(ibv_create_comp_channel, "IBVERBS_1.0");
   if (!is_ours(context)) return real.call_or<ibv_comp_channel*>(nullptr, context);
-  auto* made = guarded_new<Channel>("ibv_create_comp_channel", [&](Channel*& out) {
+  return guarded_new_base<Channel>("ibv_create_comp_channel", [&](Channel*& out) {
     return make_channel(context_of(context), out);
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 APERTURE_VERB int ibv_destroy_comp_channel(ibv_comp_channel* channel) {

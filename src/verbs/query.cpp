@@ -105,8 +105,7 @@ void fill(ibv_port_attr& attr) noexcept {
 }
 
 int refuse_port(uint32_t port) noexcept {
-  return APERTURE_REFUSE(EINVAL, "ibv_query_port: there is no port %u; the device has port 1",
-                         port);
+  return refuse(EINVAL, "ibv_query_port: there is no port %u; the device has port 1", port);
 }
 
 }  // namespace
@@ -175,7 +174,7 @@ APERTURE_VERB int ibv_query_port(ibv_context* context, uint8_t port_num,
 APERTURE_VERB int ibv_query_port_speed(ibv_context* context, uint32_t port_num, uint64_t* speed) {
   APERTURE_REAL(ibv_query_port_speed, "IBVERBS_1.16");
   if (!is_ours(context)) return real.call_or(EOPNOTSUPP, context, port_num, speed);
-  return APERTURE_REFUSE(EOPNOTSUPP,
-                         "ibv_query_port_speed: a software NIC has no speed of its "
-                         "own; ibv_query_port tells what it passes for");
+  return refuse(EOPNOTSUPP,
+                "ibv_query_port_speed: a software NIC has no speed of its own; ibv_query_port "
+                "tells what it passes for");
 }
