@@ -4,7 +4,6 @@
 // Owned by the test's thread.
 #pragma once
 
-#include <netinet/in.h>
 
 #include "doors/fixture.hpp"
 #include "doors/payload.hpp"

@@ -13,13 +13,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <exception>
-#include <memory>
 #include <new>
 #include <random>
-#include <vector>
 
-#include "base/clock.hpp"
 #include "base/reserve.hpp"
 #include "nic/datagram_end.hpp"
 #include "nic/endpoint.hpp"

@@ -9,14 +9,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "link/bytes.hpp"
 #include "link/lane_pair.hpp"
 #include "qp/qp.hpp"
-#include "transport/tuning.hpp"
 
 namespace aperture::qp::test {
 

@@ -7,7 +7,6 @@
 #include <rdma/rdma_verbs.h>
 
 #include <memory>
-#include <optional>
 
 #include "doors/nth_allocation.hpp"
 

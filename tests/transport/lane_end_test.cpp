@@ -3,7 +3,6 @@
 #include "transport/lane_end.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cstring>
