@@ -92,8 +92,7 @@ int resolve(const char* call, const ibv_ah_attr& attr, ib::Route& route) noexcep
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
-  APERTURE_REAL(ibv_create_ah, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_ah*>(nullptr, pd, attr);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_ah, "IBVERBS_1.1", pd, attr);
   return guarded_new_base<Ah>("ibv_create_ah", [&](Ah*& out) {
     Pd& ours = pd_of(pd);
     auto ah = std::make_unique<Ah>();
@@ -109,8 +108,7 @@ APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
 }
 
 APERTURE_VERB int ibv_destroy_ah(ibv_ah* ah) {
-  APERTURE_REAL(ibv_destroy_ah, "IBVERBS_1.1");
-  if (!is_ours(ah->context)) return real.call_or(EOPNOTSUPP, ah);
+  APERTURE_FORWARD(is_ours(ah->context), EOPNOTSUPP, ibv_destroy_ah, "IBVERBS_1.1", ah);
   return guarded_release("ibv_destroy_ah", [&] {
     delete &object_of<Ah>(ah);
     return 0;
@@ -119,8 +117,8 @@ APERTURE_VERB int ibv_destroy_ah(ibv_ah* ah) {
 
 APERTURE_VERB int ibv_init_ah_from_wc(ibv_context* context, uint8_t port_num, ibv_wc* wc,
                                       ibv_grh* grh, ibv_ah_attr* attr) {
-  APERTURE_REAL(ibv_init_ah_from_wc, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(-1, context, port_num, wc, grh, attr);
+  APERTURE_FORWARD(is_ours(context), -1, ibv_init_ah_from_wc, "IBVERBS_1.1", context, port_num, wc,
+                   grh, attr);
   const int error =
       guarded("ibv_init_ah_from_wc", [&] { return init_from_wc(port_num, *wc, grh, *attr); });
   if (error == 0) return 0;
@@ -130,8 +128,8 @@ APERTURE_VERB int ibv_init_ah_from_wc(ibv_context* context, uint8_t port_num, ib
 
 APERTURE_VERB ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh,
                                             uint8_t port_num) {
-  APERTURE_REAL(ibv_create_ah_from_wc, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_ah*>(nullptr, pd, wc, grh, port_num);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_ah_from_wc, "IBVERBS_1.1", pd, wc, grh,
+                   port_num);
   ibv_ah_attr attr;
   if (::ibv_init_ah_from_wc(pd->context, port_num, wc, grh, &attr) != 0) return nullptr;
   return ::ibv_create_ah(pd, &attr);
@@ -139,8 +137,8 @@ APERTURE_VERB ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh
 
 APERTURE_VERB int ibv_resolve_eth_l2_from_gid(ibv_context* context, ibv_ah_attr* attr,
                                               uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t* vid) {
-  APERTURE_REAL(ibv_resolve_eth_l2_from_gid, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(EOPNOTSUPP, context, attr, eth_mac, vid);
+  APERTURE_FORWARD(is_ours(context), EOPNOTSUPP, ibv_resolve_eth_l2_from_gid, "IBVERBS_1.1",
+                   context, attr, eth_mac, vid);
   return refuse(EOPNOTSUPP,
                 "ibv_resolve_eth_l2_from_gid: a software NIC has no Ethernet addresses");
 }

@@ -168,16 +168,15 @@ int destroy(Channel& channel) {
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
-  APERTURE_REAL(ibv_create_comp_channel, "IBVERBS_1.0");
-  if (!is_ours(context)) return real.call_or<ibv_comp_channel*>(nullptr, context);
+  APERTURE_FORWARD(is_ours(context), nullptr, ibv_create_comp_channel, "IBVERBS_1.0", context);
   return guarded_new_base<Channel>("ibv_create_comp_channel", [&](Channel*& out) {
     return make_channel(context_of(context), out);
   });
 }
 
 APERTURE_VERB int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
-  APERTURE_REAL(ibv_destroy_comp_channel, "IBVERBS_1.0");
-  if (!is_ours(channel->context)) return real.call_or(EOPNOTSUPP, channel);
+  APERTURE_FORWARD(is_ours(channel->context), EOPNOTSUPP, ibv_destroy_comp_channel, "IBVERBS_1.0",
+                   channel);
   return guarded_release("ibv_destroy_comp_channel",
                          [&] { return destroy(object_of<Channel>(channel)); });
 }
@@ -197,8 +196,8 @@ namespace {
 
 // A cancellation point while it sleeps, as read(2) of the kernel's descriptor is.
 APERTURE_VERB int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
-  APERTURE_REAL(ibv_get_cq_event, "IBVERBS_1.1");
-  if (!is_ours(channel->context)) return real.call_or(-1, channel, cq, cq_context);
+  APERTURE_FORWARD(is_ours(channel->context), -1, ibv_get_cq_event, "IBVERBS_1.1", channel, cq,
+                   cq_context);
   auto& ours = object_of<Channel>(channel);
   while (true) {
     DeviceCq* taken = nullptr;

@@ -100,13 +100,11 @@ Context::Context(std::unique_ptr<nic::VerbsNic> its_nic)
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_context* ibv_open_device(ibv_device* device) {
-  APERTURE_REAL(ibv_open_device, "IBVERBS_1.1");
-  if (!is_ours(device)) return real.call_or<ibv_context*>(nullptr, device);
+  APERTURE_FORWARD(is_ours(device), nullptr, ibv_open_device, "IBVERBS_1.1", device);
   return guarded_new_base<Context>("ibv_open_device", open_device);
 }
 
 APERTURE_VERB int ibv_close_device(ibv_context* context) {
-  APERTURE_REAL(ibv_close_device, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(-1, context);
+  APERTURE_FORWARD(is_ours(context), -1, ibv_close_device, "IBVERBS_1.1", context);
   return guarded_release("ibv_close_device", [&] { return close_device(context_of(context)); });
 }

@@ -266,13 +266,11 @@ APERTURE_VERB ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_cont
 }
 
 APERTURE_VERB int ibv_resize_cq(ibv_cq* cq, int cqe) {
-  APERTURE_REAL(ibv_resize_cq, "IBVERBS_1.1");
-  if (!is_ours(cq->context)) return real.call_or(EOPNOTSUPP, cq, cqe);
+  APERTURE_FORWARD(is_ours(cq->context), EOPNOTSUPP, ibv_resize_cq, "IBVERBS_1.1", cq, cqe);
   return guarded("ibv_resize_cq", [&] { return resize(cq_of(cq), cqe); });
 }
 
 APERTURE_VERB int ibv_destroy_cq(ibv_cq* cq) {
-  APERTURE_REAL(ibv_destroy_cq, "IBVERBS_1.1");
-  if (!is_ours(cq->context)) return real.call_or(EOPNOTSUPP, cq);
+  APERTURE_FORWARD(is_ours(cq->context), EOPNOTSUPP, ibv_destroy_cq, "IBVERBS_1.1", cq);
   return guarded_release("ibv_destroy_cq", [&] { return destroy(cq_of(cq)); });
 }

@@ -89,8 +89,7 @@ using namespace aperture::verbs;
 
 // Since rdma-core 62. -1 and errno, or a descriptor.
 APERTURE_VERB int ibv_dm_export_dmabuf_fd(ibv_dm* dm) {
-  APERTURE_REAL(ibv_dm_export_dmabuf_fd, "IBVERBS_1.16");
-  if (!is_ours(dm->context)) return real.call_or(-1, dm);
+  APERTURE_FORWARD(is_ours(dm->context), -1, ibv_dm_export_dmabuf_fd, "IBVERBS_1.16", dm);
   errno = refuse(EOPNOTSUPP,
                  "ibv_dm_export_dmabuf_fd: the memory of a software NIC is no dma-buf; use "
                  "ibv_memcpy_from_dm");

@@ -389,8 +389,8 @@ void stop(Mr& mr) noexcept {
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, size_t length, int access) {
-  APERTURE_REAL(ibv_reg_mr, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, addr, length, access);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_reg_mr, "IBVERBS_1.1", pd, addr, length,
+                   access);
   const auto start = reinterpret_cast<uint64_t>(addr);
   return registered({"ibv_reg_mr", start, length, start, static_cast<unsigned>(access)}, pd,
                     __builtin_return_address(0));
@@ -398,8 +398,8 @@ APERTURE_VERB ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, size_t length, int acce
 
 APERTURE_VERB ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
                                       int access) {
-  APERTURE_REAL(ibv_reg_mr_iova, "IBVERBS_1.7");
-  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, addr, length, iova, access);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_reg_mr_iova, "IBVERBS_1.7", pd, addr, length,
+                   iova, access);
   return registered({"ibv_reg_mr_iova", reinterpret_cast<uint64_t>(addr), length, iova,
                      static_cast<unsigned>(access)},
                     pd, __builtin_return_address(0));
@@ -407,8 +407,8 @@ APERTURE_VERB ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, size_t length, uin
 
 APERTURE_VERB ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
                                        unsigned access) {
-  APERTURE_REAL(ibv_reg_mr_iova2, "IBVERBS_1.8");
-  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, addr, length, iova, access);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_reg_mr_iova2, "IBVERBS_1.8", pd, addr, length,
+                   iova, access);
   return registered({"ibv_reg_mr_iova2", reinterpret_cast<uint64_t>(addr), length, iova, access},
                     pd, __builtin_return_address(0));
 }
@@ -443,7 +443,6 @@ APERTURE_VERB int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, si
 }
 
 APERTURE_VERB int ibv_dereg_mr(ibv_mr* mr) {
-  APERTURE_REAL(ibv_dereg_mr, "IBVERBS_1.1");
-  if (!is_ours(mr->context)) return real.call_or(EOPNOTSUPP, mr);
+  APERTURE_FORWARD(is_ours(mr->context), EOPNOTSUPP, ibv_dereg_mr, "IBVERBS_1.1", mr);
   return guarded_release("ibv_dereg_mr", [&] { return deregister(object_of<Mr>(mr)); });
 }

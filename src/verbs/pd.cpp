@@ -94,8 +94,7 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* a
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_pd* ibv_alloc_pd(ibv_context* context) {
-  APERTURE_REAL(ibv_alloc_pd, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or<ibv_pd*>(nullptr, context);
+  APERTURE_FORWARD(is_ours(context), nullptr, ibv_alloc_pd, "IBVERBS_1.1", context);
   return guarded_new_base<Pd>("ibv_alloc_pd", [&](Pd*& out) {
     auto pd = make_pd(context_of(context));
     pd->id = aperture::protect::new_domain();
@@ -106,7 +105,6 @@ APERTURE_VERB ibv_pd* ibv_alloc_pd(ibv_context* context) {
 }
 
 APERTURE_VERB int ibv_dealloc_pd(ibv_pd* pd) {
-  APERTURE_REAL(ibv_dealloc_pd, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or(EOPNOTSUPP, pd);
+  APERTURE_FORWARD(is_ours(pd->context), EOPNOTSUPP, ibv_dealloc_pd, "IBVERBS_1.1", pd);
   return guarded_release("ibv_dealloc_pd", [&] { return dealloc(pd_of(pd)); });
 }

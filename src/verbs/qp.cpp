@@ -411,8 +411,7 @@ void stop(DeviceQp& qp) noexcept {
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
-  APERTURE_REAL(ibv_create_qp, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_qp*>(nullptr, pd, attr);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_qp, "IBVERBS_1.1", pd, attr);
   const void* caller = __builtin_return_address(0);
   return guarded_new_base<DeviceQp>("ibv_create_qp", [&](DeviceQp*& out) {
     return make_qp({"ibv_create_qp", pd->context, pd, attr, caller}, out);
@@ -420,31 +419,27 @@ APERTURE_VERB ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 }
 
 APERTURE_VERB int ibv_destroy_qp(ibv_qp* qp) {
-  APERTURE_REAL(ibv_destroy_qp, "IBVERBS_1.1");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_destroy_qp, "IBVERBS_1.1", qp);
   return guarded_release("ibv_destroy_qp", [&] { return destroy(qp_of(qp)); });
 }
 
 APERTURE_VERB ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
-  APERTURE_REAL(ibv_qp_to_qp_ex, "IBVERBS_1.6");
-  if (!is_ours(qp->context)) return real.call_or<ibv_qp_ex*>(nullptr, qp);
+  APERTURE_FORWARD(is_ours(qp->context), nullptr, ibv_qp_to_qp_ex, "IBVERBS_1.6", qp);
   return qp_of(qp).extended ? &qp_of(qp).ex : nullptr;
 }
 
 APERTURE_VERB int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, uint32_t flags) {
-  APERTURE_REAL(ibv_query_qp_data_in_order, "IBVERBS_1.14");
-  if (!is_ours(qp->context)) return real.call_or(0, qp, op, flags);
+  APERTURE_FORWARD(is_ours(qp->context), 0, ibv_query_qp_data_in_order, "IBVERBS_1.14", qp, op,
+                   flags);
   return 0;  // memory is written in whatever order copying takes
 }
 
 APERTURE_VERB int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
-  APERTURE_REAL(ibv_set_ece, "IBVERBS_1.10");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, ece);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_set_ece, "IBVERBS_1.10", qp, ece);
   return EOPNOTSUPP;  // librdmacm asks each device: no sentence
 }
 
 APERTURE_VERB int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
-  APERTURE_REAL(ibv_query_ece, "IBVERBS_1.10");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, ece);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_query_ece, "IBVERBS_1.10", qp, ece);
   return EOPNOTSUPP;
 }

@@ -227,15 +227,15 @@ int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t mask) {
 using namespace aperture::verbs;
 
 APERTURE_VERB int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
-  APERTURE_REAL(ibv_modify_qp, "IBVERBS_1.1");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, attr, attr_mask);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_modify_qp, "IBVERBS_1.1", qp, attr,
+                   attr_mask);
   return guarded("ibv_modify_qp",
                  [&] { return modify(qp_of(qp), *attr, static_cast<uint32_t>(attr_mask)); });
 }
 
 APERTURE_VERB int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask,
                                ibv_qp_init_attr* init_attr) {
-  APERTURE_REAL(ibv_query_qp, "IBVERBS_1.1");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, attr, attr_mask, init_attr);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_query_qp, "IBVERBS_1.1", qp, attr,
+                   attr_mask, init_attr);
   return guarded("ibv_query_qp", [&] { return query(qp_of(qp), *attr, *init_attr); });
 }

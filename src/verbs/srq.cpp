@@ -153,22 +153,20 @@ int get_srq_num(ibv_srq* srq, uint32_t* number) noexcept {
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
-  APERTURE_REAL(ibv_create_srq, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_srq*>(nullptr, pd, attr);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_srq, "IBVERBS_1.1", pd, attr);
   return guarded_new_base<Srq>("ibv_create_srq", [&](Srq*& out) {
     return make_srq("ibv_create_srq", pd, attr->srq_context, attr->attr, out);
   });
 }
 
 APERTURE_VERB int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
-  APERTURE_REAL(ibv_modify_srq, "IBVERBS_1.1");
-  if (!is_ours(srq->context)) return real.call_or(EOPNOTSUPP, srq, attr, mask);
+  APERTURE_FORWARD(is_ours(srq->context), EOPNOTSUPP, ibv_modify_srq, "IBVERBS_1.1", srq, attr,
+                   mask);
   return guarded("ibv_modify_srq", [&] { return modify(object_of<Srq>(srq), *attr, mask); });
 }
 
 APERTURE_VERB int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
-  APERTURE_REAL(ibv_query_srq, "IBVERBS_1.1");
-  if (!is_ours(srq->context)) return real.call_or(EOPNOTSUPP, srq, attr);
+  APERTURE_FORWARD(is_ours(srq->context), EOPNOTSUPP, ibv_query_srq, "IBVERBS_1.1", srq, attr);
   return guarded("ibv_query_srq", [&] {
     auto& ours = object_of<Srq>(srq);
     aperture::nic::EngineGuard guard(ours.pd->context->engine());
@@ -178,7 +176,6 @@ APERTURE_VERB int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
 }
 
 APERTURE_VERB int ibv_destroy_srq(ibv_srq* srq) {
-  APERTURE_REAL(ibv_destroy_srq, "IBVERBS_1.1");
-  if (!is_ours(srq->context)) return real.call_or(EOPNOTSUPP, srq);
+  APERTURE_FORWARD(is_ours(srq->context), EOPNOTSUPP, ibv_destroy_srq, "IBVERBS_1.1", srq);
   return guarded_release("ibv_destroy_srq", [&] { return destroy(object_of<Srq>(srq)); });
 }

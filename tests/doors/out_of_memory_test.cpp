@@ -153,7 +153,7 @@ void load() {
 }
 
 TEST(OutOfMemory, the_nth_allocation_of_connected_endpoints_may_fail) {
-  fail_each(load, "libaperture-fi.so", play, 6);
+  fail_each<load, play>("libaperture-fi.so", 6);
 }
 
 }  // namespace
