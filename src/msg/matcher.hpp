@@ -105,7 +105,7 @@ class Matcher final : public qp::MessageSink {
   static constexpr size_t kPayloadLimit = 16 * 1024 * 1024;
 
  private:
-  List<Receive>& posted(bool tagged) noexcept { return posted_[tagged ? 1 : 0]; }
+  List<Receive>& posted(bool tagged) noexcept { return tagged ? tagged_ : plain_; }
   bool source_matches(uint64_t want, uint64_t source) const noexcept {
     return !directed_ || want == qp::kAnySource || want == source;
   }
@@ -130,7 +130,8 @@ class Matcher final : public qp::MessageSink {
   const bool report_source_;
   const bool shared_;
   bool pressure_ = false;
-  List<Receive> posted_[2];  // untagged, tagged
+  List<Receive> plain_;   // posted
+  List<Receive> tagged_;  // posted
   UnexpectedMessages early_;
   List<Receive> receiving_;  // matched with an offer, bytes on their way
   Pool<Receive> receives_;

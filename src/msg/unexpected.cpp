@@ -15,14 +15,14 @@ UnexpectedMessages::UnexpectedMessages(bool directed) noexcept
     : directed_(directed), pool_(kPlanned, kMost) {}
 
 UnexpectedMessages::~UnexpectedMessages() {
-  for (List<Unexpected>* list : {&books_[0].all, &books_[1].all, &claimed_}) {
+  for (List<Unexpected>* list : {&plain_.all, &tagged_.all, &claimed_}) {
     while (list->pop_front() != nullptr) {
     }
   }
 }
 
 Unexpected* UnexpectedMessages::find(const qp::RecvWr& wr) noexcept {
-  Book& b = books_[wr.tagged ? 1 : 0];
+  Book& b = book(wr.tagged);
   const auto first_of = [&wr](auto& list) {
     Unexpected* u = list.front();
     while (u != nullptr && wr.tagged && !tags_match(u->tag, wr.tag, wr.ignore)) u = list.after(u);
@@ -42,7 +42,7 @@ Unexpected* UnexpectedMessages::find_claimed(const void* context) noexcept {
 // False: out of memory.
 bool UnexpectedMessages::list_by_source(Unexpected& u) noexcept {
   if (!directed_ || u.source == qp::kNoSource) return true;
-  auto& lists = book_of(u).by_source;
+  auto& lists = book(u.tagged).by_source;
   try {
     if (u.source >= lists.size()) lists.resize(u.source + 1);
     if (lists[u.source] == nullptr) lists[u.source] = std::make_unique<SourceList>();
@@ -87,7 +87,9 @@ bool UnexpectedMessages::keep(qp::Qp& qp, const qp::Arrival& a, uint64_t source)
     drop(*u);
     return false;
   }
-  book_of(*u).all.push_back(u);
+  Book& b = book(u->tagged);
+  b.all.push_back(u);
+  ++b.count;
   assert(u->qp == nullptr || u->payload == nullptr);  // on offer, or here
   return true;
 }
@@ -102,8 +104,11 @@ void UnexpectedMessages::claim(Unexpected& u, void* context) noexcept {
 
 void UnexpectedMessages::remove(Unexpected& u) noexcept {
   if (u.claimed) return claimed_.remove(&u);
-  book_of(u).all.remove(&u);
-  if (in_source_list(u)) book_of(u).by_source[u.source]->remove(&u);
+  Book& b = book(u.tagged);
+  assert(b.count != 0);
+  b.all.remove(&u);
+  --b.count;
+  if (in_source_list(u)) b.by_source[u.source]->remove(&u);
 }
 
 void UnexpectedMessages::drop(Unexpected& u) noexcept {
@@ -116,7 +121,7 @@ void UnexpectedMessages::drop(Unexpected& u) noexcept {
 
 template <typename Which>
 void UnexpectedMessages::drop_if(Which which) noexcept {
-  for (List<Unexpected>* list : {&books_[1].all, &books_[0].all, &claimed_}) {
+  for (List<Unexpected>* list : {&tagged_.all, &plain_.all, &claimed_}) {
     for (Unexpected *u = list->front(), *next = nullptr; u != nullptr; u = next) {
       next = list->after(u);
       if (!which(*u)) continue;
@@ -136,10 +141,10 @@ void UnexpectedMessages::drop_offers_of(const qp::Qp& qp) noexcept {
 
 void UnexpectedMessages::rename_source(uint64_t source, uint64_t now) noexcept {
   assert(source != qp::kNoSource && source != now);
-  for (List<Unexpected>* list : {&books_[1].all, &books_[0].all, &claimed_}) {
+  for (List<Unexpected>* list : {&tagged_.all, &plain_.all, &claimed_}) {
     for (Unexpected* u = list->front(); u != nullptr; u = list->after(u)) {
       if (u->source != source) continue;
-      if (in_source_list(*u)) book_of(*u).by_source[source]->remove(u);
+      if (in_source_list(*u)) book(u->tagged).by_source[source]->remove(u);
       u->source = now;
       // without memory it is nobody's
       if (!u->claimed && !list_by_source(*u)) u->source = qp::kNoSource;

@@ -44,9 +44,9 @@ class UnexpectedMessages {
   explicit UnexpectedMessages(bool directed) noexcept;
   ~UnexpectedMessages();
 
-  bool empty(bool tagged) const noexcept { return books_[tagged ? 1 : 0].all.empty(); }
-  Unexpected* front(bool tagged) noexcept { return books_[tagged ? 1 : 0].all.front(); }
-  Unexpected* after(Unexpected& u) noexcept { return books_[u.tagged ? 1 : 0].all.after(&u); }
+  bool empty(bool tagged) const noexcept { return (tagged ? tagged_ : plain_).count == 0; }
+  Unexpected* front(bool tagged) noexcept { return book(tagged).all.front(); }
+  Unexpected* after(Unexpected& u) noexcept { return book(u.tagged).all.after(&u); }
   // The oldest that this receive would take; null: none.
   Unexpected* find(const qp::RecvWr& wr) noexcept;
   Unexpected* find_claimed(const void* context) noexcept;
@@ -69,6 +69,7 @@ class UnexpectedMessages {
  private:
   using SourceList = List<Unexpected, BySource>;
   struct Book {
+    size_t count = 0;  // of all: what each receive looks at
     List<Unexpected> all;
     std::vector<std::unique_ptr<SourceList>> by_source;
   };
@@ -76,14 +77,15 @@ class UnexpectedMessages {
   static bool in_source_list(const Unexpected& u) noexcept {
     return static_cast<const BasicListHook<BySource>&>(u).linked();
   }
-  Book& book_of(const Unexpected& u) noexcept { return books_[u.tagged ? 1 : 0]; }
+  Book& book(bool tagged) noexcept { return tagged ? tagged_ : plain_; }
   bool list_by_source(Unexpected& u) noexcept;
   template <typename Which>
   void drop_if(Which which) noexcept;
 
   const bool directed_;
   size_t payload_bytes_ = 0;
-  Book books_[2];  // untagged, tagged
+  Book plain_;
+  Book tagged_;
   List<Unexpected> claimed_;
   Pool<Unexpected> pool_;
 };
