@@ -16,12 +16,7 @@
 
 namespace aperture::ib::test {
 
-using link::test::kEachLink;
-using link::test::kTsan;
-using link::test::link_name;
-using link::test::LinkKind;
-using link::test::name_of;
-using link::test::pattern;
+using namespace link::test;  // NOLINT: what those tests have, these have
 using protect::Rights;
 
 constexpr Rights kLocal = Rights::local_read | Rights::local_write;
