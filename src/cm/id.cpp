@@ -1,7 +1,6 @@
 // The commands of an id: see id.hpp.
 #include "cm/id.hpp"
 
-#include <algorithm>
 #include <cassert>
 #include <cerrno>
 

@@ -3,8 +3,6 @@
 
 #include <cassert>
 
-#include <rdma/fi_domain.h>
-
 #include "protect/domain_keys.hpp"
 #include "provider/domain.hpp"
 #include "provider/info_memory.hpp"

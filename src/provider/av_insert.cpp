@@ -4,12 +4,10 @@
 // and its result is reported through the event queue.
 #include <arpa/inet.h>
 
-#include <algorithm>
 #include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 
 #include "provider/addressing.hpp"
 #include "provider/av.hpp"

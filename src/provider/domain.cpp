@@ -4,7 +4,6 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
 
-#include <algorithm>
 #include <cassert>
 #include <cstring>
 

@@ -3,7 +3,6 @@
 
 #include <rdma/fi_collective.h>
 
-#include <algorithm>
 #include <cassert>
 
 #include "provider/addressing.hpp"

@@ -1,7 +1,5 @@
 // Connections of FI_EP_MSG endpoints: fi_connect, fi_accept, fi_shutdown, fi_getpeer. man 3 fi_cm.
-#include <rdma/fi_cm.h>
 
-#include <algorithm>
 #include <cassert>
 
 #include "provider/addressing.hpp"

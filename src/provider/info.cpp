@@ -5,8 +5,6 @@
 #include <strings.h>
 
 #include <cinttypes>
-#include <cstdlib>
-#include <string>
 
 #include "provider/addressing.hpp"
 #include "provider/hints.hpp"

@@ -5,8 +5,6 @@
 #include <charconv>
 #include <cinttypes>
 #include <cstdlib>
-#include <cstring>
-#include <string_view>
 
 #include "base/clock.hpp"
 #include "base/invariant.hpp"

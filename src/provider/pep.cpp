@@ -1,7 +1,6 @@
 // Passive endpoints: see pep.hpp.
 #include "provider/pep.hpp"
 
-#include <algorithm>
 #include <cassert>
 #include <cstring>
 

@@ -1,11 +1,8 @@
 // Poll sets: several CQs and counters progressed and looked at by one call. man 3 fi_poll.
-#include <rdma/fi_eq.h>
 
-#include <algorithm>
 #include <cassert>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "provider/cntr.hpp"
 #include "provider/cq.hpp"

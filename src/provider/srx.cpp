@@ -4,7 +4,6 @@
 // start; they complete in the queue of the endpoint that the message came to.
 #include <rdma/fi_cm.h>
 
-#include <algorithm>
 #include <cassert>
 
 #include "provider/ep.hpp"

@@ -1,8 +1,6 @@
 // Wait sets and fi_trywait: see wait.hpp. man 3 fi_poll.
 #include <sys/epoll.h>
 
-#include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <memory>

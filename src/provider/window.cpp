@@ -1,12 +1,8 @@
 // Allocating, binding, invalidating and closing memory windows: see window.hpp. Control path.
 #include "provider/window.hpp"
 
-#include <algorithm>
 #include <cassert>
 #include <cinttypes>
-#include <cstring>
-#include <memory>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "provider/caller.hpp"

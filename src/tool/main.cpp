@@ -3,8 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
-#include <string>
-#include <vector>
 
 #include "tool/host.hpp"
 #include "tool/places.hpp"

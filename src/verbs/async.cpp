@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
 
 #include "base/event_fd.hpp"
 #include "verbs/context.hpp"

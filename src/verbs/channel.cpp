@@ -2,8 +2,6 @@
 #include "verbs/channel.hpp"
 
 #include <cassert>
-#include <cerrno>
-#include <memory>
 
 #include "base/cancellable.h"
 #include "base/clock.hpp"

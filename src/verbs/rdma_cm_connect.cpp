@@ -2,8 +2,6 @@
 // rdma_reject(3), rdma_disconnect(3), rdma_notify(3).
 #include <infiniband/verbs.h>
 
-#include <cerrno>
-
 #include "base/log.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/rdma_cm_call.hpp"

@@ -2,11 +2,7 @@
 // and a context would give them, in one process.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <functional>
-#include <memory>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "ib/rc_qp.hpp"

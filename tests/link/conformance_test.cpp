@@ -2,7 +2,6 @@
 // and once, room comes back only by `consumed`, requests and responses do not stand in each
 // other's way, the doorbell rings only for who sleeps, and what was published before a loss can
 // still be read.
-#include <gtest/gtest.h>
 #include <poll.h>
 
 #include <cstring>

@@ -2,9 +2,7 @@
 // allocation fails while everything is opened, connected, sent and closed. Nobody crashes or hangs;
 // whatever fails says so; and the same process then does all of it without a fault.
 #include <execinfo.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <new>
 
 #include "base/each_allocation.hpp"

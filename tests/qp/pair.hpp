@@ -3,13 +3,8 @@
 // (the other is this very process), with a real key view and real accessor slots.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstring>
 #include <deque>
 #include <functional>
-#include <memory>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "link/bytes.hpp"

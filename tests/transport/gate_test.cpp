@@ -1,6 +1,5 @@
 // The gate of a lane: what an older permit allowed does not land once it has moved. Direct copies
 // are played by calls of our own, so that each order of events is met on purpose.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>

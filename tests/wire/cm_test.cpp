@@ -1,8 +1,5 @@
 // The codecs of connection management: what is written is what is read, and every neighbour of it
 // is refused.
-#include "wire/cm.hpp"
-
-#include <gtest/gtest.h>
 
 #include <cstring>
 #include <functional>

@@ -2,8 +2,6 @@
 // refused.
 #include "wire/hello.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <string_view>
 #include <vector>
