@@ -4,6 +4,7 @@
 // Owned by the test's thread.
 #pragma once
 
+#include <netinet/in.h>
 
 #include "doors/fixture.hpp"
 #include "doors/payload.hpp"

@@ -24,7 +24,10 @@ inline auto plain(const Ece& ece) {
 template <typename Message, typename... Field>
 void expect_same(const Message& got, const Message& want, Field Message::*... field) {
   int n = 0;
-  ((EXPECT_EQ(plain(got.*field), plain(want.*field)) << "field " << n++), ...);
+  const auto same = [&n](const auto& is, const auto& should_be) {
+    EXPECT_EQ(plain(is), plain(should_be)) << "field " << n++;
+  };
+  (same(got.*field, want.*field), ...);
 }
 
 }  // namespace aperture::wire::test
