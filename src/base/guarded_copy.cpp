@@ -6,7 +6,6 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <mutex>
 
 #if defined(__SANITIZE_THREAD__)

@@ -35,6 +35,20 @@ const char* name_of(LogLevel level) noexcept {
   return "off";
 }
 
+void write_line(LogLevel level, const char* format, std::va_list args) noexcept {
+  const int saved = errno;
+  char line[1024];
+  const int head =
+      std::snprintf(line, sizeof line, "aperture: [%d] %s: ", ::getpid(), name_of(level));
+  const size_t room = sizeof line - static_cast<size_t>(head) - 1;
+  const int body = std::vsnprintf(line + head, room, format, args);
+  size_t len =
+      static_cast<size_t>(head) + std::min(static_cast<size_t>(std::max(body, 0)), room - 1);
+  line[len++] = '\n';
+  (void)!::syscall(SYS_write, STDERR_FILENO, line, len);  // no cancellation point: event_fd.hpp
+  errno = saved;
+}
+
 }  // namespace
 
 LogLevel log_level() noexcept {
@@ -43,20 +57,26 @@ LogLevel log_level() noexcept {
 }
 
 void log_line(LogLevel level, const char* format, ...) noexcept {
-  const int saved = errno;
-  char line[1024];
-  const int head =
-      std::snprintf(line, sizeof line, "aperture: [%d] %s: ", ::getpid(), name_of(level));
   std::va_list args;
   va_start(args, format);
-  const size_t room = sizeof line - static_cast<size_t>(head) - 1;
-  const int body = std::vsnprintf(line + head, room, format, args);
+  write_line(level, format, args);
   va_end(args);
-  size_t len =
-      static_cast<size_t>(head) + std::min(static_cast<size_t>(std::max(body, 0)), room - 1);
-  line[len++] = '\n';
-  (void)!::syscall(SYS_write, STDERR_FILENO, line, len);  // no cancellation point: event_fd.hpp
-  errno = saved;
+}
+
+int refuse(int error, const char* format, ...) noexcept {
+  std::va_list args;
+  va_start(args, format);
+  if (log_level() >= LogLevel::warn) write_line(LogLevel::warn, format, args);
+  va_end(args);
+  return error;
+}
+
+Errc refuse(Errc error, const char* format, ...) noexcept {
+  std::va_list args;
+  va_start(args, format);
+  if (log_level() >= LogLevel::warn) write_line(LogLevel::warn, format, args);
+  va_end(args);
+  return error;
 }
 
 }  // namespace aperture

@@ -6,6 +6,8 @@
 // good cases.
 #pragma once
 
+#include "base/errc.hpp"
+
 namespace aperture {
 
 enum class LogLevel : int { off = 0, warn = 1, info = 2, debug = 3 };
@@ -14,6 +16,10 @@ LogLevel log_level() noexcept;
 
 // printf-style; "aperture: [pid] warn: <text>\n".
 [[gnu::format(printf, 2, 3)]] void log_line(LogLevel level, const char* format, ...) noexcept;
+
+// Warns, and hands back the error for the caller to return; an int is that of a door's own API.
+[[gnu::format(printf, 2, 3), gnu::cold]] int refuse(int error, const char* format, ...) noexcept;
+[[gnu::format(printf, 2, 3), gnu::cold]] Errc refuse(Errc error, const char* format, ...) noexcept;
 
 }  // namespace aperture
 

@@ -6,7 +6,6 @@
 
 #include <cassert>
 #include <cerrno>
-#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <span>
 
 #include "base/errc.hpp"

@@ -1,10 +1,8 @@
 // The commands of an id: see id.hpp.
 #include "cm/id.hpp"
 
-#include <algorithm>
 #include <cassert>
 #include <cerrno>
-#include <cstring>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
@@ -38,9 +36,9 @@ Address loopback_of(bool four) noexcept {
 
 Status require_gid(const Address& a) noexcept {
   if (is_gid(a)) return {};
-  APERTURE_WARN("rdma_cm: %s is none of this device's addresses: use one that ibv_devinfo -v lists",
+  return refuse(Errc::addr_not_avail,
+                "rdma_cm: %s is none of this device's addresses: use one that ibv_devinfo -v lists",
                 a.print().c_str());
-  return Errc::addr_not_avail;
 }
 
 Result<Address> pick_source(const Address& dest) noexcept {

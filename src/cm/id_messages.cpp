@@ -1,6 +1,5 @@
 // What an id makes of its peer's messages, of their absence, and of the connection's end: see
 // id.hpp. The statuses are those that a kernel reports.
-#include <algorithm>
 #include <cassert>
 #include <cerrno>
 

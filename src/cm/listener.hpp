@@ -8,7 +8,6 @@
 #include <atomic>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 
 #include "base/address.hpp"

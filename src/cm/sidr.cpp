@@ -3,7 +3,6 @@
 
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <cassert>
 #include <cerrno>
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "base/address.hpp"
-#include "base/errc.hpp"
 #include "ib/words.hpp"
 
 namespace aperture::ib {

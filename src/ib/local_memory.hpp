@@ -5,7 +5,6 @@
 // whole list first, where a bad piece must not change the others.
 #pragma once
 
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 

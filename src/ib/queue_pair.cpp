@@ -1,8 +1,6 @@
 // What every kind of queue pair does the same way: see queue_pair.hpp.
 #include "ib/queue_pair.hpp"
 
-#include <cassert>
-
 #include "ib/window_book.hpp"
 #include "wire/datagram.hpp"
 

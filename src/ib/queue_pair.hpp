@@ -11,7 +11,6 @@
 #include <cassert>
 #include <cstdint>
 
-#include "base/clock.hpp"
 #include "ib/local_memory.hpp"
 #include "ib/qp_spec.hpp"
 #include "ib/receive_side.hpp"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cassert>
 #include <new>
 
 #include "ib/queue_pair.hpp"

@@ -1,8 +1,6 @@
 // The receiving half of a queue pair: see receive_side.hpp.
 #include "ib/receive_side.hpp"
 
-#include <cassert>
-
 #include "ib/queue_pair.hpp"
 
 namespace aperture::ib {

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 
 namespace aperture::ib {

@@ -20,7 +20,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 
 #include "base/address.hpp"
 #include "ring/channel.hpp"

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <new>
 
 #include "base/copy.hpp"
 #include "base/iov.hpp"
@@ -17,7 +16,6 @@ using qp::RecvWr;
 
 namespace {
 constexpr size_t kMostReceives = 1u << 20;
-constexpr size_t kMostUnexpected = 1u << 24;
 }  // namespace
 
 Matcher::Matcher(qp::Port& port, Host& host, size_t planned_receives, bool directed,
@@ -27,38 +25,31 @@ Matcher::Matcher(qp::Port& port, Host& host, size_t planned_receives, bool direc
       directed_(directed),
       report_source_(report_source),
       shared_(shared),
-      receives_(planned_receives, kMostReceives),
-      messages_(64, kMostUnexpected) {}
+      early_(directed),
+      receives_(planned_receives, kMostReceives) {}
 
-Matcher::~Matcher() {
-  for (List<Unexpected>* list : {&plain_.unexpected, &tagged_.unexpected, &claimed_}) {
-    while (list->pop_front() != nullptr) {
-    }
-  }
-}
-
-void Matcher::fill(Recv& r, const RecvWr& wr) noexcept {
+void Receive::fill(const RecvWr& wr) noexcept {
   assert(wr.iov_count <= qp::kIovLimit);
-  *static_cast<ListHook*>(&r) = {};
-  r.tag = wr.tag;
-  r.ignore = wr.ignore;
-  r.source = wr.source;
-  r.len = wr.len;
-  r.context = wr.context;
-  r.flags = wr.flags;
-  r.completion = wr.completion;
-  r.tagged = wr.tagged;
-  r.multi = false;
-  r.iov_count = static_cast<uint8_t>(wr.iov_count);
-  r.plain = wr.iov_count == 1 && wr.completion;
-  if (r.plain) [[likely]] {
-    r.iov[0] = wr.iov[0];
+  *static_cast<ListHook*>(this) = {};
+  tag = wr.tag;
+  ignore = wr.ignore;
+  source = wr.source;
+  len = wr.len;
+  context = wr.context;
+  flags = wr.flags;
+  completion = wr.completion;
+  tagged = wr.tagged;
+  multi = false;
+  iov_count = static_cast<uint8_t>(wr.iov_count);
+  plain = wr.iov_count == 1 && wr.completion;
+  if (plain) [[likely]] {
+    iov[0] = wr.iov[0];
   } else {
-    std::copy_n(wr.iov, wr.iov_count, r.iov);
+    std::copy_n(wr.iov, wr.iov_count, iov);
   }
 }
 
-[[gnu::always_inline]] inline void Matcher::deliver(Recv& r) noexcept {
+[[gnu::always_inline]] inline void Matcher::deliver(Receive& r) noexcept {
   const uint64_t flags = r.flags | port_.flag_of(r.msg_beside);
   void* buf = r.iov_count > 0 ? r.iov[0].iov_base : nullptr;
   if (r.msg_len > r.len) [[unlikely]] {
@@ -66,8 +57,7 @@ void Matcher::fill(Recv& r, const RecvWr& wr) noexcept {
     e.entry = {r.context, flags, r.len, buf, r.msg_imm, r.msg_tag, r.msg_source};
     e.err = Errc::truncated;
     e.overflow = r.msg_len - r.len;
-    if (port_.rx_cq != nullptr) port_.rx_cq->push_error(std::move(e));
-    if (port_.recv_counter != nullptr) port_.recv_counter->add_error(1);
+    port_.fail_receive(std::move(e));
   } else {
     if (r.completion) {
       port_.rx_cq->push({r.context, flags, r.msg_len, buf, r.msg_imm, r.msg_tag, r.msg_source});
@@ -78,77 +68,20 @@ void Matcher::fill(Recv& r, const RecvWr& wr) noexcept {
 }
 
 Status Matcher::recv(const RecvWr& wr) noexcept {
-  Book& b = book(wr.tagged);
-  if (!b.unexpected.empty()) {
-    if (Unexpected* u = find_unexpected(b, wr)) return take(*u, wr);
+  if (!early_.empty(wr.tagged)) {
+    if (Unexpected* u = early_.find(wr)) return take(*u, wr);
   }
-  Recv* r = receives_.take();
+  Receive* r = receives_.take();
   if (r == nullptr) return Errc::again;
-  fill(*r, wr);
-  b.posted.push_back(r);
+  r->fill(wr);
+  posted(wr.tagged).push_back(r);
   return {};
 }
 
-// False: out of memory.
-bool Matcher::list_by_source(Book& b, Unexpected& u) noexcept {
-  if (!directed_ || u.source == qp::kNoSource) return true;
-  try {
-    if (u.source >= b.by_source.size()) b.by_source.resize(u.source + 1);
-    if (b.by_source[u.source] == nullptr) b.by_source[u.source] = std::make_unique<SourceList>();
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  b.by_source[u.source]->push_back(&u);
-  return true;
-}
-
-bool Matcher::list(Book& b, Unexpected& u) noexcept {
-  if (!list_by_source(b, u)) return false;
-  b.unexpected.push_back(&u);
-  return true;
-}
-
-void Matcher::unlist(Book& b, Unexpected& u) noexcept {
-  b.unexpected.remove(&u);
-  if (static_cast<BasicListHook<BySource>&>(u).linked()) b.by_source[u.source]->remove(&u);
-}
-
-void Matcher::forget_source(uint64_t source, uint64_t now) noexcept {
-  assert(source != qp::kNoSource && source != now);
-  for (Book* b : {&tagged_, &plain_}) {
-    for (Unexpected* u = b->unexpected.front(); u != nullptr; u = b->unexpected.after(u)) {
-      if (u->source != source) continue;
-      if (static_cast<BasicListHook<BySource>&>(*u).linked()) b->by_source[source]->remove(u);
-      u->source = now;
-      // without memory it is nobody's
-      if (!list_by_source(*b, *u)) u->source = qp::kNoSource;
-    }
-  }
-  for (Unexpected* u = claimed_.front(); u != nullptr; u = claimed_.after(u)) {
-    if (u->source == source) u->source = now;
-  }
-}
-
-Matcher::Unexpected* Matcher::find_unexpected(Book& b, const RecvWr& wr) noexcept {
-  if (directed_ && wr.source != qp::kAnySource) {
-    if (wr.source >= b.by_source.size() || b.by_source[wr.source] == nullptr) return nullptr;
-    SourceList& from = *b.by_source[wr.source];
-    Unexpected* found = from.front();
-    while (found != nullptr && wr.tagged && !tags_match(found->tag, wr.tag, wr.ignore)) {
-      found = from.after(found);
-    }
-    return found;
-  }
-  for (Unexpected* u = b.unexpected.front(); u != nullptr; u = b.unexpected.after(u)) {
-    if (wr.tagged && !tags_match(u->tag, wr.tag, wr.ignore)) continue;
-    return u;
-  }
-  return nullptr;
-}
-
-Matcher::Recv* Matcher::find_posted(Book& b, const Arrival& a, Qp& qp) noexcept {
+Receive* Matcher::find_posted(const Arrival& a, Qp& qp) noexcept {
   const uint64_t source = directed_ ? host_.source_of(qp) : qp::kNoSource;
-  for (Recv* r = b.posted.front(); r != nullptr; r = b.posted.after(r)) {
+  List<Receive>& list = posted(a.tagged);
+  for (Receive* r = list.front(); r != nullptr; r = list.after(r)) {
     if (a.tagged && !tags_match(a.tag, r->tag, r->ignore)) continue;
     if (source_matches(r->source, source)) return r;
   }
@@ -156,18 +89,18 @@ Matcher::Recv* Matcher::find_posted(Book& b, const Arrival& a, Qp& qp) noexcept 
 }
 
 bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
-  Book& b = book(a.tagged);
-  Recv* r = find_posted(b, a, qp);
-  if (r == nullptr) return keep(b, qp, a);
+  Receive* r = find_posted(a, qp);
+  if (r == nullptr) {
+    const bool named = directed_ || report_source_;
+    const bool kept = early_.keep(qp, a, named ? host_.source_of(qp) : qp::kNoSource);
+    weigh_pressure();
+    return kept;
+  }
   if (r->multi) [[unlikely]]
     return on_multi_message(qp, a, *r);
   if (r->completion && !port_.rx_cq->has_room()) return false;
-  b.posted.remove(r);
-  r->msg_len = a.len;
-  r->msg_tag = a.tag;
-  r->msg_imm = a.imm;
-  r->msg_beside = a.beside;
-  r->msg_source = report_source_ ? host_.source_of(qp) : qp::kNoSource;
+  posted(a.tagged).remove(r);
+  r->meet(a, source_to_report(qp));
   if (a.where == Arrival::Where::offered) {
     begin(qp, a, *r);
     return true;
@@ -182,14 +115,13 @@ bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
 bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
   const bool tagged = (head.flags & wire::kTagged) != 0;
   const uint64_t tag = head.word().unchecked();  // matched
-  Book& b = book(tagged);
-  Recv* r = b.posted.front();
+  Receive* r = posted(tagged).front();
   if (r == nullptr || !r->plain || head.len > r->len ||
       (tagged && !tags_match(tag, r->tag, r->ignore)) ||
       (directed_ && r->source != qp::kAnySource) || !port_.rx_cq->has_room()) [[unlikely]] {
     return on_message(qp, qp::arrival_of_line(head, body));
   }
-  b.posted.remove(r);
+  posted(tagged).remove(r);
   uint64_t imm = 0;
   uint64_t flags = r->flags;
   body += wire::kHeadBytes;
@@ -207,7 +139,7 @@ bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
 }
 
 // An offered message has found its receive: the bytes come now.
-void Matcher::begin(Qp& qp, const Arrival& offer, Recv& r) noexcept {
+void Matcher::begin(Qp& qp, const Arrival& offer, Receive& r) noexcept {
   if (r.completion) port_.rx_cq->reserve();
   receiving_.push_back(&r);
   const Status s = qp.begin_receive(offer, {r.iov, r.iov_count, std::min(r.msg_len, r.len), &r});
@@ -215,12 +147,12 @@ void Matcher::begin(Qp& qp, const Arrival& offer, Recv& r) noexcept {
 }
 
 void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
-  Recv& r = *static_cast<Recv*>(cookie);
+  Receive& r = *static_cast<Receive*>(cookie);
   assert(static_cast<ListHook&>(r).linked());
   receiving_.remove(&r);
   if (r.completion) port_.rx_cq->unreserve();
   if (r.multi) {
-    end_multi_message(r, err);
+    end_part(r, err);
     receives_.give(&r);
     return;
   }
@@ -231,70 +163,29 @@ void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
   }
 }
 
-void Matcher::fail(Recv& r, Errc why) noexcept {
-  if (r.multi) return close_multi(r, why);
+void Matcher::fail(Receive& r, Errc why) noexcept {
+  if (r.multi) {
+    if (r.close(why, port_)) receives_.give(&r);
+    return;
+  }
   qp::CompletionError e;
   e.entry = {r.context, r.flags,      0, r.iov_count > 0 ? r.iov[0].iov_base : nullptr, 0,
              r.tag,     qp::kNoSource};
   e.err = why;
-  if (port_.rx_cq != nullptr) port_.rx_cq->push_error(std::move(e));
-  if (port_.recv_counter != nullptr) port_.recv_counter->add_error(1);
+  port_.fail_receive(std::move(e));
   receives_.give(&r);
 }
 
-// False: no memory for it now; it stays in the ring.
-bool Matcher::keep(Book& b, Qp& qp, const Arrival& a) noexcept {
-  Unexpected* u = messages_.take();
-  if (u == nullptr) return false;
-  *static_cast<ListHook*>(u) = {};
-  *static_cast<BasicListHook<BySource>*>(u) = {};
-  u->tag = a.tag;
-  u->imm = a.imm;
-  u->len = a.len;
-  u->beside = a.beside;
-  u->claimed = false;
-  u->claimed_by = nullptr;
-  u->source = directed_ || report_source_ ? host_.source_of(qp) : qp::kNoSource;
-  u->qp = nullptr;
-  u->port = &qp.port();
-  u->counted = false;
-  u->payload.reset();
-  if (a.where == Arrival::Where::offered) {
-    u->qp = &qp;
-    u->offer = a;
-  } else if (a.len > 0) {
-    u->payload.reset(new (std::nothrow) std::byte[a.len]);
-    if (u->payload == nullptr) {
-      messages_.give(u);
-      return false;
-    }
-    a.copy_to(u->payload.get(), a.len);
-    u->counted = a.len > wire::kMaxInline;
-    if (u->counted) payload_bytes_ += a.len;
-  }
-  if (!list(b, *u)) {
-    forget(*u);
-    return false;
-  }
-  assert(u->qp == nullptr || u->payload == nullptr);  // on offer, or here
-  if (!pressure_ && payload_bytes_ > kPayloadLimit) {
-    pressure_ = true;
-    host_.set_pressure(true);
-  }
-  return true;
+void Matcher::drop(Unexpected& u) noexcept {
+  early_.drop(u);
+  weigh_pressure();
 }
 
-// Takes an unexpected message out of its list for good.
-void Matcher::forget(Unexpected& u) noexcept {
-  assert(!u.counted || payload_bytes_ >= u.len);
-  assert(!static_cast<ListHook&>(u).linked());
-  if (u.counted) payload_bytes_ -= u.len;
-  u.payload.reset();
-  messages_.give(&u);
-  if (pressure_ && payload_bytes_ <= kPayloadLimit / 2) {
-    pressure_ = false;
-    host_.set_pressure(false);
-  }
+void Matcher::weigh_pressure() noexcept {
+  const size_t limit = pressure_ ? kPayloadLimit / 2 : kPayloadLimit;
+  if (pressure_ == (early_.payload_bytes() > limit)) return;
+  pressure_ = !pressure_;
+  host_.set_pressure(pressure_);
 }
 
 // A receive meets a message that was there before.
@@ -302,28 +193,20 @@ Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
   if (shared_) [[unlikely]]
     host_.completes_at(*u.port);
   if (wr.completion && !port_.rx_cq->has_room()) return Errc::again;
-  Recv* r = receives_.take();
+  Receive* r = receives_.take();
   if (r == nullptr) return Errc::again;
-  fill(*r, wr);
-  r->msg_len = u.len;
-  r->msg_tag = u.tag;
-  r->msg_imm = u.imm;
-  r->msg_beside = u.beside;
-  r->msg_source = report_source_ ? u.source : qp::kNoSource;
-  if (u.claimed) {
-    claimed_.remove(&u);
-  } else {
-    unlist(book(wr.tagged), u);
-  }
+  r->fill(wr);
+  r->meet(u, report_source_ ? u.source : qp::kNoSource);
+  early_.remove(u);
   if (u.qp != nullptr) {
     Qp& qp = *u.qp;
     const Arrival offer = u.offer;
-    forget(u);
+    drop(u);
     begin(qp, offer, *r);
     return {};
   }
   scatter(r->iov, r->iov_count, 0, u.payload.get(), std::min(u.len, r->len));
-  forget(u);
+  drop(u);
   deliver(*r);
   return {};
 }
@@ -339,11 +222,9 @@ Status Matcher::probe(const Probe& probe) noexcept {
   using Action = Probe::Action;
   if (port_.rx_cq == nullptr) return Errc::bad_state;
   if (!port_.rx_cq->has_room()) return Errc::again;
-  if (probe.action == Action::claim || probe.action == Action::claim_discard) {
-    return probe_claimed(probe);
-  }
-  Book& b = book(probe.match.tagged);
-  Unexpected* u = find_unexpected(b, probe.match);
+  const bool claims = probe.action == Action::claim || probe.action == Action::claim_discard;
+  Unexpected* u = claims ? early_.find_claimed(probe.match.context) : early_.find(probe.match);
+  if (u == nullptr && claims) return Errc::invalid;
   if (u == nullptr) {
     qp::CompletionError e;
     e.entry.context = probe.match.context;
@@ -353,45 +234,25 @@ Status Matcher::probe(const Probe& probe) noexcept {
     port_.rx_cq->push_error(std::move(e));
     return {};
   }
+  if (probe.action == Action::claim) return take(*u, probe.match);
   complete_probe(*u, probe.match);
   if (probe.action == Action::peek_claim) {
-    unlist(b, *u);
-    u->claimed = true;
-    u->claimed_by = probe.match.context;
-    claimed_.push_back(u);
-  } else if (probe.action == Action::peek_discard) {
-    unlist(b, *u);
+    early_.claim(*u, probe.match.context);
+  } else if (probe.action != Action::peek) {  // discarded
+    early_.remove(*u);
     if (u->qp != nullptr) u->qp->drop_offer(u->offer.offer_id);
-    forget(*u);
+    drop(*u);
   }
-  return {};
-}
-
-Matcher::Unexpected* Matcher::find_claimed(const RecvWr& wr) noexcept {
-  for (Unexpected* u = claimed_.front(); u != nullptr; u = claimed_.after(u)) {
-    if (u->claimed_by == wr.context) return u;
-  }
-  return nullptr;
-}
-
-Status Matcher::probe_claimed(const Probe& probe) noexcept {
-  Unexpected* u = find_claimed(probe.match);
-  if (u == nullptr) return Errc::invalid;
-  if (probe.action == Probe::Action::claim) return take(*u, probe.match);
-  claimed_.remove(u);
-  complete_probe(*u, probe.match);
-  if (u->qp != nullptr) u->qp->drop_offer(u->offer.offer_id);
-  forget(*u);
   return {};
 }
 
 // --- ends ---
 
 Status Matcher::cancel(void* context) noexcept {
-  for (Book* b : {&tagged_, &plain_}) {
-    for (Recv* r = b->posted.front(); r != nullptr; r = b->posted.after(r)) {
+  for (List<Receive>* list : {&posted(true), &posted(false)}) {
+    for (Receive* r = list->front(); r != nullptr; r = list->after(r)) {
       if (r->context != context) continue;
-      b->posted.remove(r);
+      list->remove(r);
       fail(*r, Errc::canceled);
       return {};
     }
@@ -400,50 +261,28 @@ Status Matcher::cancel(void* context) noexcept {
 }
 
 void Matcher::cancel_all(Errc why) noexcept {
-  for (Book* b : {&tagged_, &plain_}) {
-    while (Recv* r = b->posted.pop_front()) fail(*r, why);
+  for (List<Receive>* list : {&posted(true), &posted(false)}) {
+    while (Receive* r = list->pop_front()) fail(*r, why);
   }
 }
 
 void Matcher::forget_port(const qp::Port& port) noexcept {
-  for (Book* b : {&tagged_, &plain_}) {
-    for (Unexpected *u = b->unexpected.front(), *next = nullptr; u != nullptr; u = next) {
-      next = b->unexpected.after(u);
-      if (u->port != &port) continue;
-      unlist(*b, *u);
-      forget(*u);
-    }
-  }
-  for (Unexpected *u = claimed_.front(), *next = nullptr; u != nullptr; u = next) {
-    next = claimed_.after(u);
-    if (u->port != &port) continue;
-    claimed_.remove(u);
-    forget(*u);
-  }
+  early_.drop_all_to(port);
+  weigh_pressure();
 }
 
 void Matcher::on_lost(Qp& qp, Errc why) noexcept {
+  early_.drop_offers_of(qp);
+  weigh_pressure();
   const uint64_t source = directed_ ? host_.source_of(qp) : qp::kNoSource;
-  for (Book* b : {&tagged_, &plain_}) {
-    for (Unexpected *u = b->unexpected.front(), *next = nullptr; u != nullptr; u = next) {
-      next = b->unexpected.after(u);
-      if (u->qp != &qp) continue;
-      unlist(*b, *u);
-      forget(*u);
-    }
-    if (source == qp::kNoSource) continue;
-    for (Recv *r = b->posted.front(), *next = nullptr; r != nullptr; r = next) {
-      next = b->posted.after(r);
+  if (source == qp::kNoSource) return;
+  for (List<Receive>* list : {&posted(true), &posted(false)}) {
+    for (Receive *r = list->front(), *next = nullptr; r != nullptr; r = next) {
+      next = list->after(r);
       if (r->source != source) continue;
-      b->posted.remove(r);
+      list->remove(r);
       fail(*r, why);
     }
-  }
-  for (Unexpected *u = claimed_.front(), *next = nullptr; u != nullptr; u = next) {
-    next = claimed_.after(u);
-    if (u->qp != &qp) continue;
-    claimed_.remove(u);
-    forget(*u);
   }
 }
 

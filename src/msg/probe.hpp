@@ -1,8 +1,6 @@
 // A look at the unexpected messages: peek, claim and discard of fi_tagged(3).
 #pragma once
 
-#include <cstdint>
-
 #include "qp/work_request.hpp"
 
 namespace aperture::msg {

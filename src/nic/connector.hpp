@@ -12,7 +12,6 @@
 
 #include <array>
 #include <cstddef>
-#include <memory>
 #include <optional>
 
 #include "nic/control_thread.hpp"

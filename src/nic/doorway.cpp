@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
@@ -108,8 +107,8 @@ bool Doorway::is_served(int tcp) const noexcept {
   const Address from = remote_address(tcp);
   if (from.ip == local_address(tcp).ip || link::udp::is_of_this_host(from)) return true;
   APERTURE_INFO(
-      "%s of another host connected to queue pairs of this process, which serve this host "
-      "alone so far: the connection is closed",
+      "%s of another host connected to queue pairs of this process, which serve this host alone so "
+      "far: the connection is closed",
       from.print().c_str());
   return false;
 }
@@ -194,8 +193,8 @@ wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
   if (!self_.same_host(hello.boot_id, hello.net_ns)) {
     // the TCP link will go on from here
     APERTURE_INFO(
-        "%s on another host, or in another network namespace, wants to connect to %s: "
-        "only peers on this host can be reached so far",
+        "%s on another host, or in another network namespace, wants to connect to %s: only peers "
+        "on this host can be reached so far",
         hello.source.print().c_str(), to.print().c_str());
     return wire::Verdict::other_host;
   }

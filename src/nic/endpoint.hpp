@@ -7,8 +7,6 @@
 // error.
 #pragma once
 
-#include <sys/uio.h>
-
 #include <cstdint>
 #include <memory>
 

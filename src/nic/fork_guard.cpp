@@ -6,10 +6,8 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cassert>
-#include <cstdint>
 
 namespace aperture::nic {
 

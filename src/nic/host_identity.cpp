@@ -1,14 +1,13 @@
 // Reading the host's GUID and addresses: see host_identity.hpp.
 #include "nic/host_identity.hpp"
 
-#include <ifaddrs.h>
 #include <net/if.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 
+#include "base/interfaces.hpp"
 #include "base/log.hpp"
 #include "nic/identity.hpp"
 
@@ -55,24 +54,16 @@ int rank_of(const Address& a, bool loopback, bool wished) noexcept {
 
 std::vector<Candidate> candidates(const char* wish) {
   std::vector<Candidate> found;
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return found;
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0) continue;
-    const bool four = i->ifa_addr->sa_family == AF_INET;
-    if (!four && i->ifa_addr->sa_family != AF_INET6) continue;
-    Result<Address> a =
-        Address::from_sockaddr(i->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (!a || is_link_local(*a)) continue;
-    a->port = 0;
+  visit_interfaces([&](const ifaddrs& interface, const Address& a) {
+    if ((interface.ifa_flags & IFF_UP) == 0 || is_link_local(a)) return false;
     const std::string port_text = ":0";
-    const std::string text = a->text();
-    const bool wished =
-        wish != nullptr && (std::strcmp(i->ifa_name, wish) == 0 || text == wish + port_text ||
-                            text == "[" + std::string(wish) + "]" + port_text);
-    found.push_back({rank_of(*a, (i->ifa_flags & IFF_LOOPBACK) != 0, wished), *a});
-  }
+    const std::string text = a.text();
+    const bool wished = wish != nullptr &&
+                        (std::strcmp(interface.ifa_name, wish) == 0 || text == wish + port_text ||
+                         text == "[" + std::string(wish) + "]" + port_text);
+    found.push_back({rank_of(a, (interface.ifa_flags & IFF_LOOPBACK) != 0, wished), a});
+    return false;
+  });
   return found;
 }
 

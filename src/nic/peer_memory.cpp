@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <cassert>
-#include <cstdio>
-#include <cstring>
 
 #include "base/doorbell.hpp"
 #include "base/log.hpp"
@@ -39,10 +37,8 @@ void explain_not_direct(pid_t pid) noexcept {
   if (has_yama && scope[0] != '0') {
     APERTURE_INFO(
         "the kernel does not let this process copy from or to process %d: Yama's ptrace_scope is "
-        "%s. "
-        "The owner of the memory copies instead; with APERTURE_CMA=allow in the environment of "
-        "both, "
-        "large transfers take one copy and no turn of the owner",
+        "%s. The owner of the memory copies instead; with APERTURE_CMA=allow in the environment of "
+        "both, large transfers take one copy and no turn of the owner",
         pid, scope);
     return;
   }

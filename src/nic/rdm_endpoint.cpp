@@ -3,7 +3,6 @@
 
 #include <cassert>
 #include <new>
-#include <utility>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"

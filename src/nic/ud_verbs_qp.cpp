@@ -17,11 +17,10 @@ Result<std::unique_ptr<VerbsQp>> UdVerbsQp::create(Engine& engine, ib::QpSpec sp
   try {
     const link::udp::FdWatcher watcher{close_in_forked_children, forget_for_forked_children};
     auto datagrams = link::udp::open(queue_pair_ips(), watcher);
-    if (!datagrams) {
-      APERTURE_WARN("a datagram queue pair finds no UDP port that is free on every address: %s",
+    if (!datagrams)
+      return refuse(datagrams.error(),
+                    "a datagram queue pair finds no UDP port that is free on every address: %s",
                     describe(datagrams.error()));
-      return datagrams.error();
-    }
     spec.qpn = qp_number((*datagrams)->port(), 0);
     auto made = std::make_unique<UdVerbsQp>(engine, spec, *std::move(datagrams));
     if (Status s = made->start(); !s) return s.error();

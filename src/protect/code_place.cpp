@@ -9,7 +9,6 @@
 #include <elfutils/libdwfl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <cassert>
 #include <cinttypes>

@@ -2,7 +2,6 @@
 #include "protect/key_file.hpp"
 
 #include "base/clock.hpp"
-#include "base/invariant.hpp"
 
 namespace aperture::protect {
 

@@ -2,7 +2,6 @@
 #include "protect/rights.hpp"
 
 #include <atomic>
-#include <cstddef>
 
 namespace aperture::protect {
 

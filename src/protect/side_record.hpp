@@ -9,15 +9,12 @@
 // persistent memory.
 #pragma once
 
-#include <sys/uio.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "base/errc.hpp"
 #include "protect/rights.hpp"
 
 namespace aperture::protect {

@@ -2,9 +2,8 @@
 #include "provider/addressing.hpp"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <netdb.h>
-#include <unistd.h>
+
 #include <algorithm>
 
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include <memory>
 
 #include "base/fd.hpp"
+#include "base/interfaces.hpp"
 #include "base/log.hpp"
 
 namespace aperture::provider {
@@ -81,22 +81,15 @@ bool parse_number(const char* text, Address& out) noexcept {
 
 // The first address of that interface which fits the format, IPv4 before IPv6.
 bool interface_address(const char* name, uint32_t format, Address& out) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return false;
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
-      if (std::strcmp(i->ifa_name, name) != 0) continue;
-      const size_t len = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      Result<Address> found = Address::from_sockaddr(i->ifa_addr, len);
-      if (!found || !format_fits(format, *found)) continue;
-      out = *found;
-      out.port = 0;
-      return true;
-    }
-  }
-  return false;
+  bool found = false;
+  visit_interfaces([&](const ifaddrs& interface, const Address& a) {
+    if (std::strcmp(interface.ifa_name, name) != 0 || !format_fits(format, a)) return false;
+    if (found && !a.is_v4()) return false;
+    out = a;
+    found = true;
+    return a.is_v4();
+  });
+  return found;
 }
 
 // "fi_sockaddr_in://host:port" and its relatives; fi_getinfo(3), FI_ADDR_STR.
@@ -188,10 +181,8 @@ bool format_fits(uint32_t format, const Address& address) noexcept {
 
 int take_own_address(const void* addr, size_t len, uint32_t format, Address& local) noexcept {
   Result<Address> a = addr != nullptr ? Address::from_sockaddr(addr, len) : Errc::invalid;
-  if (!a || !format_fits(format, *a)) {
-    APERTURE_WARN("fi_setname: no sockaddr of the address format in use");
-    return -FI_EINVAL;
-  }
+  if (!a || !format_fits(format, *a))
+    return refuse(-FI_EINVAL, "fi_setname: no sockaddr of the address format in use");
   if (a->is_any_ip()) {
     local.port = a->port;  // the host part keeps its default
   } else {
@@ -202,8 +193,7 @@ int take_own_address(const void* addr, size_t len, uint32_t format, Address& loc
 
 int check_address_room(const char* call, const void* addr, const size_t* len) noexcept {
   if (len != nullptr && (addr != nullptr || *len == 0)) return 0;
-  APERTURE_WARN("%s: addr or addrlen is NULL", call);
-  return -FI_EINVAL;
+  return refuse(-FI_EINVAL, "%s: addr or addrlen is NULL", call);
 }
 
 int write_address(const Address& address, void* addr, size_t* len) noexcept {
@@ -306,19 +296,14 @@ bool find_addresses(const InfoQuestion& q, Endpoints& out, std::string& why) {
 int take_source(const char* call, const fi_info& info, uint32_t format, Address& local) {
   if (info.src_addr != nullptr) {
     const Result<Address> a = Address::from_sockaddr(info.src_addr, info.src_addrlen);
-    if (!a) {
-      APERTURE_WARN("%s: info->src_addr is no sockaddr_in or sockaddr_in6", call);
-      return -FI_EINVAL;
-    }
+    if (!a) return refuse(-FI_EINVAL, "%s: info->src_addr is no sockaddr_in or sockaddr_in6", call);
     local = a.value();
     if (!local.is_any_ip()) return 0;
   }
   const uint16_t port = local.port;
   std::string why;
-  if (!default_source(format, std::nullopt, local, why)) {
-    APERTURE_WARN("%s: %s", call, why.c_str());
-    return -FI_EADDRNOTAVAIL;
-  }
+  if (!default_source(format, std::nullopt, local, why))
+    return refuse(-FI_EADDRNOTAVAIL, "%s: %s", call, why.c_str());
   local.port = port;
   return 0;
 }

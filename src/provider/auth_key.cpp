@@ -3,8 +3,6 @@
 
 #include <cassert>
 
-#include <rdma/fi_domain.h>
-
 #include "protect/domain_keys.hpp"
 #include "provider/domain.hpp"
 #include "provider/info_memory.hpp"
@@ -15,23 +13,19 @@ namespace aperture::provider {
 Result<std::shared_ptr<const Secret>> take_auth_key(const char* what, const uint8_t* key,
                                                     size_t size) {
   if (size == 0) return std::shared_ptr<const Secret>();
-  if (size > kMaxAuthKeyBytes) {
-    APERTURE_WARN(
-        "%s_size is %zu; a key has at most %zu bytes (keys of address vectors, "
-        "FI_AV_AUTH_KEY, are not offered)",
-        what, size, kMaxAuthKeyBytes);
-    return Errc::invalid;
-  }
-  if (key == nullptr) {
-    APERTURE_WARN("%s is NULL, but %s_size is %zu; pass the key, or set the size to 0", what, what,
+  if (size > kMaxAuthKeyBytes)
+    return refuse(Errc::invalid,
+                  "%s_size is %zu; a key has at most %zu bytes (keys of address vectors, "
+                  "FI_AV_AUTH_KEY, are not offered)",
+                  what, size, kMaxAuthKeyBytes);
+  if (key == nullptr)
+    return refuse(Errc::invalid,
+                  "%s is NULL, but %s_size is %zu; pass the key, or set the size to 0", what, what,
                   size);
-    return Errc::invalid;
-  }
   auto secret = Secret::copy_of({key, size});
-  if (!secret) {
-    APERTURE_WARN("%s: there is no memory for the key: %s", what, describe(secret.error()));
-    return secret.error();
-  }
+  if (!secret)
+    return refuse(secret.error(), "%s: there is no memory for the key: %s", what,
+                  describe(secret.error()));
   return std::shared_ptr<const Secret>(std::make_shared<Secret>(*std::move(secret)));
 }
 
@@ -61,11 +55,10 @@ Result<AuthKey> auth_key_of(Domain& domain, const char* what, const uint8_t* key
     if (k.secret != nullptr && k.secret->equals((*taken)->bytes())) known = &k;
   }
   if (known != nullptr) return *known;
-  if (keys.all.size() == kMaxAuthKeys) {
-    APERTURE_WARN("%s: %zu different keys are in use in this domain already; open another domain",
+  if (keys.all.size() == kMaxAuthKeys)
+    return refuse(Errc::no_space,
+                  "%s: %zu different keys are in use in this domain already; open another domain",
                   what, kMaxAuthKeys);
-    return Errc::no_space;
-  }
   assert(!keys.all.empty() && keys.all.size() < kMaxAuthKeys);
   keys.all.push_back({*std::move(taken), protect::new_domain()});
   keys.several.store(true, std::memory_order_release);

@@ -14,10 +14,8 @@ namespace {
 int close_av(fid* fid) noexcept {
   return guarded_close("fi_close(av)", [&]() -> int {
     auto& av = object_of<Av>(fid);
-    if (const uint32_t n = av.uses.count(); n != 0) {
-      APERTURE_WARN("fi_close(av): %u endpoint(s) use it; close them first", n);
-      return -FI_EBUSY;
-    }
+    if (const uint32_t n = av.uses.count(); n != 0)
+      return refuse(-FI_EBUSY, "fi_close(av): %u endpoint(s) use it; close them first", n);
     if (av.eq != nullptr) av.eq->uses.drop();
     av.domain->uses.drop();
     delete &av;
@@ -34,34 +32,27 @@ fi_ops g_fid_ops = fid_ops<"av">(close_av, bind_av,
                                  NotOffered<"fi_control(av): an address vector has no controls">{});
 
 int check_attr(const Domain& domain, const fi_av_attr& attr) {
-  if (attr.type > FI_AV_TABLE) {
-    APERTURE_WARN("fi_av_open: type %d is none that fi_av(3) knows", static_cast<int>(attr.type));
-    return -FI_EINVAL;
-  }
-  if (attr.type != FI_AV_UNSPEC && domain.av_type != FI_AV_UNSPEC && attr.type != domain.av_type) {
-    APERTURE_WARN(
-        "fi_av_open: the domain was opened for %s only; ask for that type, or leave "
-        "domain_attr->av_type FI_AV_UNSPEC",
-        domain.av_type == FI_AV_MAP ? "FI_AV_MAP" : "FI_AV_TABLE");
-    return -FI_EINVAL;
-  }
-  if (attr.name != nullptr || (attr.flags & FI_READ) != 0) {
-    APERTURE_WARN(
-        "fi_av_open: named (shared) address vectors are not offered; leave attr.name NULL "
-        "and FI_READ unset");
-    return -FI_ENOSYS;
-  }
-  if (attr.rx_ctx_bits != 0) {
-    APERTURE_WARN(
+  if (attr.type > FI_AV_TABLE)
+    return refuse(-FI_EINVAL, "fi_av_open: type %d is none that fi_av(3) knows",
+                  static_cast<int>(attr.type));
+  if (attr.type != FI_AV_UNSPEC && domain.av_type != FI_AV_UNSPEC && attr.type != domain.av_type)
+    return refuse(-FI_EINVAL,
+                  "fi_av_open: the domain was opened for %s only; ask for that type, or leave "
+                  "domain_attr->av_type FI_AV_UNSPEC",
+                  domain.av_type == FI_AV_MAP ? "FI_AV_MAP" : "FI_AV_TABLE");
+  if (attr.name != nullptr || (attr.flags & FI_READ) != 0)
+    return refuse(
+        -FI_ENOSYS,
+        "fi_av_open: named (shared) address vectors are not offered; leave attr.name NULL and "
+        "FI_READ unset");
+  if (attr.rx_ctx_bits != 0)
+    return refuse(
+        -FI_EINVAL,
         "fi_av_open: rx_ctx_bits %d; endpoints here have one receive context, set it to 0",
         attr.rx_ctx_bits);
-    return -FI_EINVAL;
-  }
-  if ((attr.flags & ~(FI_EVENT | FI_SYMMETRIC)) != 0) {
-    APERTURE_WARN("fi_av_open: flags 0x%llx; FI_EVENT and FI_SYMMETRIC are offered",
+  if ((attr.flags & ~(FI_EVENT | FI_SYMMETRIC)) != 0)
+    return refuse(-FI_EBADFLAGS, "fi_av_open: flags 0x%llx; FI_EVENT and FI_SYMMETRIC are offered",
                   static_cast<unsigned long long>(attr.flags));
-    return -FI_EBADFLAGS;
-  }
   return 0;
 }
 
@@ -69,10 +60,8 @@ int check_attr(const Domain& domain, const fi_av_attr& attr) {
 
 int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noexcept {
   return guarded("fi_av_open", [&]() -> int {
-    if (fid == nullptr || attr == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_av_open: domain, attr or av is NULL");
-      return -FI_EINVAL;
-    }
+    if (fid == nullptr || attr == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_av_open: domain, attr or av is NULL");
     auto& domain = object_of<Domain>(fid);
     if (const int rc = check_attr(domain, *attr); rc != 0) return rc;
     auto av = std::make_unique<Av>();

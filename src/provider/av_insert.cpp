@@ -4,12 +4,10 @@
 // and its result is reported through the event queue.
 #include <arpa/inet.h>
 
-#include <algorithm>
 #include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 
 #include "provider/addressing.hpp"
 #include "provider/av.hpp"
@@ -70,27 +68,22 @@ class Insertion {
 };
 
 int check_call(const Av& av, uint64_t flags, const void* context, bool has_fi_addr) {
-  if ((av.flags & FI_EVENT) != 0 && av.eq == nullptr) {
-    APERTURE_WARN(
+  if ((av.flags & FI_EVENT) != 0 && av.eq == nullptr)
+    return refuse(
+        -FI_ENOEQ,
         "fi_av_insert: the AV was opened with FI_EVENT; bind an event queue with fi_av_bind");
-    return -FI_ENOEQ;
-  }
-  if ((flags & ~(FI_MORE | FI_SYNC_ERR)) != 0) {
-    APERTURE_WARN("fi_av_insert: flags 0x%llx; FI_MORE and FI_SYNC_ERR are offered",
+  if ((flags & ~(FI_MORE | FI_SYNC_ERR)) != 0)
+    return refuse(-FI_EBADFLAGS, "fi_av_insert: flags 0x%llx; FI_MORE and FI_SYNC_ERR are offered",
                   static_cast<unsigned long long>(flags));
-    return -FI_EBADFLAGS;
-  }
   if ((flags & FI_SYNC_ERR) != 0 && ((av.flags & FI_EVENT) != 0 || context == nullptr)) {
     APERTURE_WARN(
-        "fi_av_insert: FI_SYNC_ERR needs an array of int as context and an AV without "
-        "FI_EVENT");
+        "fi_av_insert: FI_SYNC_ERR needs an array of int as context and an AV without FI_EVENT");
     return (av.flags & FI_EVENT) != 0 ? -FI_EBADFLAGS : -FI_EINVAL;
   }
-  if (!has_fi_addr && av.type == FI_AV_MAP) {
-    APERTURE_WARN(
+  if (!has_fi_addr && av.type == FI_AV_MAP)
+    return refuse(
+        -FI_EINVAL,
         "fi_av_insert: an AV of type FI_AV_MAP needs an fi_addr array for what it returns");
-    return -FI_EINVAL;
-  }
   return 0;
 }
 
@@ -111,10 +104,7 @@ int insert(fid_av* fid, const void* addr, size_t count, fi_addr_t* fi_addr, uint
     auto& av = object_of<Av>(fid);
     if (const int rc = check_call(av, flags, context, fi_addr != nullptr || count == 0); rc != 0)
       return rc;
-    if (addr == nullptr && count != 0) {
-      APERTURE_WARN("fi_av_insert: addr is NULL");
-      return -FI_EINVAL;
-    }
+    if (addr == nullptr && count != 0) return refuse(-FI_EINVAL, "fi_av_insert: addr is NULL");
     Insertion insertion(av, fi_addr, flags, context);
     const uint32_t format = av.domain->addr_format;
     const size_t size = count != 0 ? address_bytes(format, addr) : 0;
@@ -131,12 +121,10 @@ int insert_service(fid_av* fid, const char* node, const char* service, fi_addr_t
     auto& av = object_of<Av>(fid);
     if (const int rc = check_call(av, flags, context, fi_addr != nullptr); rc != 0) return rc;
     const bool is_text = node != nullptr && std::strncmp(node, "fi_sockaddr", 11) == 0;
-    if (node == nullptr || (service == nullptr) != is_text) {
-      APERTURE_WARN(
-          "fi_av_insertsvc: node and service are both needed (an FI_ADDR_STR text stands "
-          "alone as node)");
-      return -FI_EINVAL;
-    }
+    if (node == nullptr || (service == nullptr) != is_text)
+      return refuse(-FI_EINVAL,
+                    "fi_av_insertsvc: node and service are both needed (an FI_ADDR_STR text stands "
+                    "alone as node)");
     Insertion insertion(av, fi_addr, flags, context);
     Address address;
     std::string why;
@@ -179,17 +167,14 @@ int insert_symmetric(fid_av* fid, const char* node, size_t node_count, const cha
   return guarded("fi_av_insertsym", [&]() -> int {
     auto& av = object_of<Av>(fid);
     if (const int rc = check_call(av, flags, context, fi_addr != nullptr); rc != 0) return rc;
-    if (node == nullptr || service == nullptr || node_count == 0 || service_count == 0) {
-      APERTURE_WARN("fi_av_insertsym: node, service, nodecnt and svccnt are all needed");
-      return -FI_EINVAL;
-    }
+    if (node == nullptr || service == nullptr || node_count == 0 || service_count == 0)
+      return refuse(-FI_EINVAL,
+                    "fi_av_insertsym: node, service, nodecnt and svccnt are all needed");
     char* end = nullptr;
     const unsigned long first_port = std::strtoul(service, &end, 10);
-    if (end == service || *end != '\0' || first_port + service_count - 1 > 65535) {
-      APERTURE_WARN("fi_av_insertsym: ports \"%s\" and %zu more are not port numbers", service,
-                    service_count - 1);
-      return -FI_EINVAL;
-    }
+    if (end == service || *end != '\0' || first_port + service_count - 1 > 65535)
+      return refuse(-FI_EINVAL, "fi_av_insertsym: ports \"%s\" and %zu more are not port numbers",
+                    service, service_count - 1);
     Insertion insertion(av, fi_addr, flags, context);
     const uint32_t format = av.domain->addr_format;
     for (size_t n = 0; n < node_count; ++n) {
@@ -215,21 +200,15 @@ int insert_symmetric(fid_av* fid, const char* node, size_t node_count, const cha
 int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexcept {
   return guarded("fi_av_remove", [&]() -> int {
     auto& av = object_of<Av>(fid);
-    if (fi_addr == nullptr && count != 0) {
-      APERTURE_WARN("fi_av_remove: fi_addr is NULL");
-      return -FI_EINVAL;
-    }
-    if (flags != 0) {
-      APERTURE_WARN("fi_av_remove: flags must be 0");
-      return -FI_EBADFLAGS;
-    }
+    if (fi_addr == nullptr && count != 0)
+      return refuse(-FI_EINVAL, "fi_av_remove: fi_addr is NULL");
+    if (flags != 0) return refuse(-FI_EBADFLAGS, "fi_av_remove: flags must be 0");
     nic::EngineGuard guard(*av.domain->engine);
     for (size_t i = 0; i < count; ++i) {
-      if (av.table.find(fi_addr[i]) == nullptr) {
-        APERTURE_WARN("fi_av_remove: %llu is not in this address vector; nothing was removed",
+      if (av.table.find(fi_addr[i]) == nullptr)
+        return refuse(-FI_EINVAL,
+                      "fi_av_remove: %llu is not in this address vector; nothing was removed",
                       static_cast<unsigned long long>(fi_addr[i]));
-        return -FI_EINVAL;
-      }
     }
     for (size_t i = count; i-- > 0;) {  // backwards: the lowest index is the next to be given
       for (EpBody* body : av.endpoints) {
@@ -244,20 +223,16 @@ int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexce
 int lookup(fid_av* fid, fi_addr_t fi_addr, void* addr, size_t* addrlen) noexcept {
   return guarded("fi_av_lookup", [&]() -> int {
     auto& av = object_of<Av>(fid);
-    if (addrlen == nullptr || (addr == nullptr && *addrlen != 0)) {
-      APERTURE_WARN("fi_av_lookup: addr or addrlen is NULL");
-      return -FI_EINVAL;
-    }
+    if (addrlen == nullptr || (addr == nullptr && *addrlen != 0))
+      return refuse(-FI_EINVAL, "fi_av_lookup: addr or addrlen is NULL");
     sockaddr_storage sa;
     socklen_t len = 0;
     {
       nic::EngineGuard guard(*av.domain->engine);
       const Address* found = av.table.find(fi_addr);
-      if (found == nullptr) {
-        APERTURE_WARN("fi_av_lookup: %llu is not in this address vector",
+      if (found == nullptr)
+        return refuse(-FI_EINVAL, "fi_av_lookup: %llu is not in this address vector",
                       static_cast<unsigned long long>(fi_addr));
-        return -FI_EINVAL;
-      }
       len = found->to_sockaddr(sa);
     }
     if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(len, *addrlen));

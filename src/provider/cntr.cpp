@@ -118,10 +118,7 @@ int check_attr(const fi_cntr_attr& attr) {
     // 1: FI_CNTR_EVENTS_BYTES of libfabric 2.x, which these headers need not know
     return static_cast<unsigned>(attr.events) == 1 ? -FI_ENOSYS : -FI_EINVAL;
   }
-  if (attr.flags != 0) {
-    APERTURE_WARN("fi_cntr_open: flags must be 0");
-    return -FI_EBADFLAGS;
-  }
+  if (attr.flags != 0) return refuse(-FI_EBADFLAGS, "fi_cntr_open: flags must be 0");
   return check_wait_obj("fi_cntr_open", attr.wait_obj, attr.wait_set);
 }
 
@@ -153,10 +150,8 @@ int Cntr::try_sleep() noexcept {
 
 int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** out, void* context) noexcept {
   return guarded("fi_cntr_open", [&]() -> int {
-    if (fid == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_cntr_open: domain or cntr is NULL");
-      return -FI_EINVAL;
-    }
+    if (fid == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_cntr_open: domain or cntr is NULL");
     const fi_cntr_attr defaults{};
     const fi_cntr_attr& asked = attr != nullptr ? *attr : defaults;
     if (const int rc = check_attr(asked); rc != 0) return rc;

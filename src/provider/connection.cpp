@@ -23,10 +23,8 @@ void tell(const char* event, Fn&& fn) noexcept {
 
 int take_private(const char* call, const void* param, size_t len,
                  wire::PrivateData& data) noexcept {
-  if (param == nullptr && len != 0) {
-    APERTURE_WARN("%s: param is NULL but paramlen is %zu", call, len);
-    return -FI_EINVAL;
-  }
+  if (param == nullptr && len != 0)
+    return refuse(-FI_EINVAL, "%s: param is NULL but paramlen is %zu", call, len);
   if (len > wire::kPrivateBytes) {  // "will silently truncate", fi_cm(3), NOTES
     APERTURE_INFO("%s: of %zu bytes of private data %zu are sent (FI_OPT_CM_DATA_SIZE)", call, len,
                   wire::kPrivateBytes);

@@ -45,11 +45,6 @@ std::optional<ConnReq> take_request(const fid* handle) {
   return *it->second;
 }
 
-bool is_request(const fid* handle) {
-  std::lock_guard guard(requests().mutex);
-  return requests().by_handle.contains(handle);
-}
-
 nic::RequestId put_back_request(const fid* handle) {
   std::lock_guard guard(requests().mutex);
   const auto it = requests().by_handle.find(handle);

@@ -29,7 +29,6 @@ struct ConnReq {
 fid* add_request(Pep& pep, const nic::ConnectionRequest& request);
 // For a new endpoint: nothing if the handle is none, or taken.
 std::optional<ConnReq> take_request(const fid* handle);
-bool is_request(const fid* handle);
 // The endpoint is closed without having accepted. The request to refuse, or 0 if the passive
 // endpoint still has it.
 nic::RequestId put_back_request(const fid* handle);

@@ -30,27 +30,21 @@ fi_ops g_fid_ops = fid_ops<"cq">(
     control_cq);
 
 int check_attr(const fi_cq_attr& attr) {
-  if ((attr.flags & ~FI_AFFINITY) != 0) {
-    APERTURE_WARN(
+  if ((attr.flags & ~FI_AFFINITY) != 0)
+    return refuse(
+        -FI_EBADFLAGS,
         "fi_cq_open: flags 0x%llx; only FI_AFFINITY is known (peer queues are not offered)",
         static_cast<unsigned long long>(attr.flags));
-    return -FI_EBADFLAGS;
-  }
-  if (attr.format > FI_CQ_FORMAT_TAGGED) {
-    APERTURE_WARN("fi_cq_open: format %d is none that fi_cq(3) knows",
+  if (attr.format > FI_CQ_FORMAT_TAGGED)
+    return refuse(-FI_EINVAL, "fi_cq_open: format %d is none that fi_cq(3) knows",
                   static_cast<int>(attr.format));
-    return -FI_EINVAL;
-  }
-  if (attr.size > kMaxCqSize) {
-    APERTURE_WARN("fi_cq_open: size %zu; at most %zu is offered", attr.size, kMaxCqSize);
-    return -FI_EINVAL;
-  }
+  if (attr.size > kMaxCqSize)
+    return refuse(-FI_EINVAL, "fi_cq_open: size %zu; at most %zu is offered", attr.size,
+                  kMaxCqSize);
   if (const int rc = check_wait_obj("fi_cq_open", attr.wait_obj, attr.wait_set); rc != 0) return rc;
-  if (attr.wait_obj != FI_WAIT_NONE && attr.wait_cond > FI_CQ_COND_THRESHOLD) {
-    APERTURE_WARN("fi_cq_open: wait condition %d is none that fi_cq(3) knows",
+  if (attr.wait_obj != FI_WAIT_NONE && attr.wait_cond > FI_CQ_COND_THRESHOLD)
+    return refuse(-FI_EINVAL, "fi_cq_open: wait condition %d is none that fi_cq(3) knows",
                   static_cast<int>(attr.wait_cond));
-    return -FI_EINVAL;
-  }
   return 0;
 }
 
@@ -72,10 +66,8 @@ int FabricCq::try_sleep(size_t threshold) noexcept {
 
 int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noexcept {
   return guarded("fi_cq_open", [&]() -> int {
-    if (fid == nullptr || attr == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_cq_open: domain, attr or cq is NULL");
-      return -FI_EINVAL;
-    }
+    if (fid == nullptr || attr == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_cq_open: domain, attr or cq is NULL");
     if (const int rc = check_attr(*attr); rc != 0) return rc;
     auto& domain = object_of<Domain>(fid);
     auto cq = std::make_unique<FabricCq>(attr->size != 0 ? attr->size : kDefaultCqSize);

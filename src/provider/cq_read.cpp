@@ -184,10 +184,9 @@ ssize_t sread(fid_cq* fid, void* buf, size_t count, const void* cond, int timeou
 
 int signal(fid_cq* fid) noexcept {
   auto& cq = object_of<FabricCq>(fid);
-  if (cq.wait_obj == FI_WAIT_NONE) {
-    APERTURE_WARN("fi_cq_signal: the queue was opened with FI_WAIT_NONE; nobody can be waiting");
-    return -FI_EINVAL;
-  }
+  if (cq.wait_obj == FI_WAIT_NONE)
+    return refuse(-FI_EINVAL,
+                  "fi_cq_signal: the queue was opened with FI_WAIT_NONE; nobody can be waiting");
   // SYNC POINT: cq-signal: the flag is seen by whoever the descriptor wakes
   cq.signaled.store(true, std::memory_order_release);
   if (has_fd(cq.wait_obj)) cq.sleeper.ring();

@@ -4,7 +4,6 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
 
-#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -34,20 +33,18 @@ uint32_t open_regions(Domain& domain) noexcept {
 int close_domain(fid* fid) noexcept {
   return guarded_close("fi_close(domain)", [&]() -> int {
     auto& domain = object_of<Domain>(fid);
-    if (const uint32_t n = domain.uses.count() + open_regions(domain); n != 0) {
-      APERTURE_WARN(
-          "fi_close(domain): %u object(s) opened from it are still open; close endpoints, "
-          "AVs, CQs, counters, windows and regions first",
+    if (const uint32_t n = domain.uses.count() + open_regions(domain); n != 0)
+      return refuse(
+          -FI_EBUSY,
+          "fi_close(domain): %u object(s) opened from it are still open; close endpoints, AVs, "
+          "CQs, counters, windows and regions first",
           n);
-      return -FI_EBUSY;
-    }
-    if (const size_t n = domain.mapped_keys.count(); n != 0) {
-      APERTURE_WARN(
+    if (const size_t n = domain.mapped_keys.count(); n != 0)
+      return refuse(
+          -FI_EBUSY,
           "fi_close(domain): %zu key(s) of peers are still mapped; call fi_mr_unmap_key for each "
           "that fi_mr_map_raw returned",
           n);
-      return -FI_EBUSY;
-    }
     domains().remove(&domain.fid);
     if (domain.eq != nullptr) domain.eq->uses.drop();
     domain.fabric->uses.drop();
@@ -69,9 +66,7 @@ int control_domain(fid* fid, int command, void* arg) noexcept {
     switch (command) {
       case FI_MAP_RAW_MR: return map_raw_key(domain, static_cast<const struct fi_mr_map_raw*>(arg));
       case FI_UNMAP_KEY: return unmap_key(domain, static_cast<const uint64_t*>(arg));
-      default:
-        APERTURE_WARN("fi_control(domain): command %d is not offered", command);
-        return -FI_ENOSYS;
+      default: return refuse(-FI_ENOSYS, "fi_control(domain): command %d is not offered", command);
     }
   });
 }
@@ -104,18 +99,16 @@ fi_ops_domain g_domain_ops = {
 // The rules that the application chose, as they stand in the info it hands back to us.
 int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options) {
   const fi_domain_attr& attr = *info.domain_attr;
-  if (attr.name != nullptr && std::strcmp(attr.name, kDomainName) != 0) {
-    APERTURE_WARN("fi_domain: \"%s\" is not a domain of this provider; its only one is \"%s\"",
+  if (attr.name != nullptr && std::strcmp(attr.name, kDomainName) != 0)
+    return refuse(-FI_EINVAL,
+                  "fi_domain: \"%s\" is not a domain of this provider; its only one is \"%s\"",
                   attr.name, kDomainName);
-    return -FI_EINVAL;
-  }
-  if (!rules_of(info, domain.api_version, domain.region_rules)) {
-    APERTURE_WARN(
+  if (!rules_of(info, domain.api_version, domain.region_rules))
+    return refuse(
+        -FI_EINVAL,
         "fi_domain: mr_mode 0x%x has bits that are not offered, or that exclude each other; open "
         "the domain with the mr_mode that fi_getinfo returned",
         static_cast<unsigned>(attr.mr_mode));
-    return -FI_EINVAL;
-  }
   // an application may narrow it; FI_MR_RAW widens only what travels between applications
   if (attr.mr_key_size != 0) domain.key_bytes = std::min(attr.mr_key_size, kKeyBytes);
   domain.av_type = attr.av_type;
@@ -130,25 +123,21 @@ int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options
 int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t flags,
                 void* context) noexcept {
   return guarded("fi_domain", [&]() -> int {
-    if (fabric == nullptr || info == nullptr || info->domain_attr == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_domain: fabric, info, info->domain_attr or domain is NULL");
-      return -FI_EINVAL;
-    }
-    if (flags != 0) {
-      APERTURE_WARN("fi_domain2: flags 0x%llx are not offered (peer domains); use fi_domain",
+    if (fabric == nullptr || info == nullptr || info->domain_attr == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_domain: fabric, info, info->domain_attr or domain is NULL");
+    if (flags != 0)
+      return refuse(-FI_EBADFLAGS,
+                    "fi_domain2: flags 0x%llx are not offered (peer domains); use fi_domain",
                     static_cast<unsigned long long>(flags));
-      return -FI_EBADFLAGS;
-    }
     auto domain = std::make_unique<Domain>();
     domain->fabric = &object_of<Fabric>(fabric);
     domain->api_version = domain->fabric->fid.api_version;
     nic::Engine::Options options;
     if (const int rc = configure(*domain, *info, options); rc != 0) return rc;
     Result<std::unique_ptr<nic::Engine>> engine = nic::Engine::create(options);
-    if (!engine) {
-      APERTURE_WARN("fi_domain: the engine could not start (%s)", describe(engine.error()));
-      return fi_code(engine.error());
-    }
+    if (!engine)
+      return refuse(fi_code(engine.error()), "fi_domain: the engine could not start (%s)",
+                    describe(engine.error()));
     domain->engine = std::move(*engine);
     if (const Status s = turn_away_in_forked_children(); !s) return fi_code(s);
     if (const Status s = set_default_auth_key(*domain, *info); !s) return fi_code(s);

@@ -25,19 +25,14 @@ inline constexpr char kForked[] =
 // It is no cancellation point, and a forked child is turned away (fork.hpp).
 template <typename Fn>
 auto guarded(const char* call, Fn&& fn) noexcept -> decltype(fn()) {
-  if (nic::in_forked_child()) {
-    APERTURE_WARN("%s: %s", call, kForked);
-    return -FI_EOPNOTSUPP;
-  }
+  if (nic::in_forked_child()) return refuse(-FI_EOPNOTSUPP, "%s: %s", call, kForked);
   const NotCancelled section;
   try {
     return std::forward<Fn>(fn)();
   } catch (const std::bad_alloc&) {
-    APERTURE_WARN("%s: out of memory", call);
-    return -FI_ENOMEM;
+    return refuse(-FI_ENOMEM, "%s: out of memory", call);
   } catch (...) {
-    APERTURE_WARN("%s: an unexpected internal error; please report it", call);
-    return -FI_EOTHER;
+    return refuse(-FI_EOTHER, "%s: an unexpected internal error; please report it", call);
   }
 }
 

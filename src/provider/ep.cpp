@@ -3,12 +3,10 @@
 
 #include <rdma/fi_collective.h>
 
-#include <algorithm>
 #include <cassert>
 
 #include "provider/addressing.hpp"
 #include "provider/errors.hpp"
-#include "provider/offer.hpp"
 #include "provider/stubs.hpp"
 #include "provider/window.hpp"
 #include "provider/wording.hpp"
@@ -43,10 +41,8 @@ int close_ep(fid* fid) noexcept {
   return guarded_close("fi_close(ep)", [&]() -> int {
     auto& ep = object_of<Ep>(fid);
     EpBody* body = ep.body;
-    if (const uint32_t n = body->uses.count(); n != 0) {
-      APERTURE_WARN("fi_close(srx): %u endpoint(s) use it; close them first", n);
-      return -FI_EBUSY;
-    }
+    if (const uint32_t n = body->uses.count(); n != 0)
+      return refuse(-FI_EBUSY, "fi_close(srx): %u endpoint(s) use it; close them first", n);
     if (body->handles.size() == 1) {
       let_go(*body);
       delete body;
@@ -63,20 +59,16 @@ int close_ep(fid* fid) noexcept {
 fi_ops g_fid_ops = fid_ops<"ep">(close_ep, bind_ep, control_ep);
 
 int check_contexts(const fi_ep_attr& attr) {
-  if (attr.type != FI_EP_RDM && attr.type != FI_EP_MSG && attr.type != FI_EP_UNSPEC) {
-    APERTURE_WARN("fi_endpoint: FI_EP_RDM and FI_EP_MSG are offered; type %d was given",
+  if (attr.type != FI_EP_RDM && attr.type != FI_EP_MSG && attr.type != FI_EP_UNSPEC)
+    return refuse(-FI_EINVAL, "fi_endpoint: FI_EP_RDM and FI_EP_MSG are offered; type %d was given",
                   static_cast<int>(attr.type));
-    return -FI_EINVAL;
-  }
-  if (attr.tx_ctx_cnt == FI_SHARED_CONTEXT) {
-    APERTURE_WARN("fi_endpoint: shared transmit contexts are not offered; leave tx_ctx_cnt 0");
-    return -FI_EINVAL;
-  }
-  if (attr.rx_ctx_cnt == FI_SHARED_CONTEXT && attr.type != FI_EP_MSG) {
-    APERTURE_WARN(
+  if (attr.tx_ctx_cnt == FI_SHARED_CONTEXT)
+    return refuse(-FI_EINVAL,
+                  "fi_endpoint: shared transmit contexts are not offered; leave tx_ctx_cnt 0");
+  if (attr.rx_ctx_cnt == FI_SHARED_CONTEXT && attr.type != FI_EP_MSG)
+    return refuse(
+        -FI_EINVAL,
         "fi_endpoint: shared receive contexts are offered for FI_EP_MSG only; leave rx_ctx_cnt 0");
-    return -FI_EINVAL;
-  }
   return 0;
 }
 
@@ -84,28 +76,25 @@ int check_info(const fi_info& info) {
   if (info.ep_attr != nullptr) {
     if (const int rc = check_contexts(*info.ep_attr); rc != 0) return rc;
   }
-  if ((info.caps & ~kAllCaps) != 0) {
-    APERTURE_WARN(
-        "fi_endpoint: info->caps has bits that fi_getinfo did not return (0x%llx); pass the "
-        "info that it returned",
+  if ((info.caps & ~kAllCaps) != 0)
+    return refuse(
+        -FI_EINVAL,
+        "fi_endpoint: info->caps has bits that fi_getinfo did not return (0x%llx); pass the info "
+        "that it returned",
         static_cast<unsigned long long>(info.caps & ~kAllCaps));
-    return -FI_EINVAL;
-  }
   const uint64_t tx = info.tx_attr != nullptr ? info.tx_attr->op_flags : 0;
   const uint64_t rx = info.rx_attr != nullptr ? info.rx_attr->op_flags : 0;
-  if ((tx & ~kTxOpFlags) != 0 || (rx & ~kRxOpFlags) != 0) {
-    APERTURE_WARN("fi_endpoint: op_flags 0x%llx (transmit) or 0x%llx (receive) are not offered",
+  if ((tx & ~kTxOpFlags) != 0 || (rx & ~kRxOpFlags) != 0)
+    return refuse(-FI_EBADFLAGS,
+                  "fi_endpoint: op_flags 0x%llx (transmit) or 0x%llx (receive) are not offered",
                   static_cast<unsigned long long>(tx), static_cast<unsigned long long>(rx));
-    return -FI_EBADFLAGS;
-  }
   if (info.tx_attr != nullptr &&
       (info.tx_attr->inject_size > qp::kInjectBytes || info.tx_attr->iov_limit > qp::kIovLimit ||
        info.tx_attr->rma_iov_limit > qp::kRmaIovLimit)) {
-    APERTURE_WARN(
-        "fi_endpoint: tx_attr asks for more than fi_getinfo returned (inject_size %zu, "
-        "iov_limit %zu)",
-        info.tx_attr->inject_size, info.tx_attr->iov_limit);
-    return -FI_EINVAL;
+    return refuse(-FI_EINVAL,
+                  "fi_endpoint: tx_attr asks for more than fi_getinfo returned (inject_size %zu, "
+                  "iov_limit %zu)",
+                  info.tx_attr->inject_size, info.tx_attr->iov_limit);
   }
   return 0;
 }
@@ -231,11 +220,10 @@ namespace {
 
 int enable_datagram(EpBody& body) {
   Result<std::unique_ptr<nic::Endpoint>> made = nic::Endpoint::create(options_of(body));
-  if (!made) {
-    APERTURE_WARN("fi_enable: cannot listen at %s: %s; choose another address or port",
+  if (!made)
+    return refuse(fi_code(made.error()),
+                  "fi_enable: cannot listen at %s: %s; choose another address or port",
                   body.local.print().c_str(), describe(made.error()));
-    return fi_code(made.error());
-  }
   body.core = std::move(*made);
   return 0;
 }
@@ -245,22 +233,17 @@ int enable_datagram(EpBody& body) {
 int enable_ep(Ep& ep) {
   EpBody& body = *ep.body;
   if (body.core) return 0;
-  if (body.av == nullptr && body.kind == EpKind::datagram) {
-    APERTURE_WARN("fi_enable: no address vector is bound; bind one with fi_ep_bind");
-    return -FI_ENOAV;
-  }
-  if (needs_tx_cq(body) && body.tx_cq == nullptr) {
-    APERTURE_WARN(
-        "fi_enable: no completion queue is bound with FI_TRANSMIT, and errors need one even "
-        "where counters do; bind one, or ask for fewer caps");
-    return -FI_ENOCQ;
-  }
-  if (needs_rx_cq(body) && body.rx_cq == nullptr) {
-    APERTURE_WARN(
-        "fi_enable: no completion queue is bound with FI_RECV; bind one, or ask for fewer "
-        "caps");
-    return -FI_ENOCQ;
-  }
+  if (body.av == nullptr && body.kind == EpKind::datagram)
+    return refuse(-FI_ENOAV, "fi_enable: no address vector is bound; bind one with fi_ep_bind");
+  if (needs_tx_cq(body) && body.tx_cq == nullptr)
+    return refuse(
+        -FI_ENOCQ,
+        "fi_enable: no completion queue is bound with FI_TRANSMIT, and errors need one even where "
+        "counters do; bind one, or ask for fewer caps");
+  if (needs_rx_cq(body) && body.rx_cq == nullptr)
+    return refuse(
+        -FI_ENOCQ,
+        "fi_enable: no completion queue is bound with FI_RECV; bind one, or ask for fewer caps");
   const int rc = body.kind == EpKind::connected ? enable_connected(body) : enable_datagram(body);
   if (rc != 0) return rc;
   {
@@ -276,19 +259,13 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
   if (alias == nullptr || alias->fid == nullptr) return -FI_EINVAL;
   const uint64_t side = alias->flags & (FI_TRANSMIT | FI_RECV);
   const uint64_t flags = alias->flags & ~side;
-  if (side != FI_TRANSMIT && side != FI_RECV) {
-    APERTURE_WARN("fi_ep_alias: flags must hold one of FI_TRANSMIT and FI_RECV");
-    return -FI_EINVAL;
-  }
-  if ((flags & ~(side == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) != 0) {
-    APERTURE_WARN("fi_ep_alias: operation flags 0x%llx are not all offered",
+  if (side != FI_TRANSMIT && side != FI_RECV)
+    return refuse(-FI_EINVAL, "fi_ep_alias: flags must hold one of FI_TRANSMIT and FI_RECV");
+  if ((flags & ~(side == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) != 0)
+    return refuse(-FI_EBADFLAGS, "fi_ep_alias: operation flags 0x%llx are not all offered",
                   static_cast<unsigned long long>(flags));
-    return -FI_EBADFLAGS;
-  }
-  if (ep.body->kind == EpKind::shared_receive) {
-    APERTURE_WARN("fi_ep_alias: a shared receive context has no aliases");
-    return -FI_ENOSYS;
-  }
+  if (ep.body->kind == EpKind::shared_receive)
+    return refuse(-FI_ENOSYS, "fi_ep_alias: a shared receive context has no aliases");
   auto made = new_ep_handle(*ep.body, ep.fid.fid.context);
   made->inject_size = ep.inject_size;
   made->tx_iov_limit = ep.tx_iov_limit;
@@ -304,10 +281,8 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
 
 int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcept {
   return guarded("fi_endpoint", [&]() -> int {
-    if (fid == nullptr || info == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_endpoint: domain, info or ep is NULL");
-      return -FI_EINVAL;
-    }
+    if (fid == nullptr || info == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_endpoint: domain, info or ep is NULL");
     if (const int rc = check_info(*info); rc != 0) return rc;
     auto body = std::make_unique<EpBody>();
     body->domain = &object_of<Domain>(fid);

@@ -66,30 +66,28 @@ struct InBytes {
 
 [[gnu::cold]] ssize_t refuse_operation(const Ep& ep, const char* call, int op, int type) noexcept {
   const uint32_t api = ep.body->domain->api_version;
-  APERTURE_WARN(
-      "%s: operation %d on datatype %d is not offered for this call with API %u.%u; "
-      "fi_query_atomic tells which are",
-      call, op, type, FI_MAJOR(api), FI_MINOR(api));
-  return -FI_EOPNOTSUPP;
+  return refuse(-FI_EOPNOTSUPP,
+                "%s: operation %d on datatype %d is not offered for this call with API %u.%u; "
+                "fi_query_atomic tells which are",
+                call, op, type, FI_MAJOR(api), FI_MINOR(api));
 }
 
 [[gnu::cold]] ssize_t refuse_elements(const char* call, uint64_t elements, size_t most) noexcept {
-  if (elements == 0) {
-    APERTURE_WARN("%s: no elements; the count is 1 to %zu for this datatype", call, most);
-    return -FI_EINVAL;
-  }
-  APERTURE_WARN(
+  if (elements == 0)
+    return refuse(-FI_EINVAL, "%s: no elements; the count is 1 to %zu for this datatype", call,
+                  most);
+  return refuse(
+      -FI_EMSGSIZE,
       "%s: %llu elements; at most %zu of this datatype go into one call (fi_query_atomic)", call,
       static_cast<unsigned long long>(elements), most);
-  return -FI_EMSGSIZE;
 }
 
 [[gnu::cold]] ssize_t refuse_shape(const char* call, const char* what, uint64_t has,
                                    uint64_t target) noexcept {
-  APERTURE_WARN(
+  return refuse(
+      -FI_EINVAL,
       "%s: the %s has %llu elements and the target %llu; each must have as many as the target",
       call, what, static_cast<unsigned long long>(has), static_cast<unsigned long long>(target));
-  return -FI_EINVAL;
 }
 
 // What the remote side of a call covers.
@@ -118,10 +116,10 @@ struct Target {
 };
 
 [[gnu::cold]] ssize_t refuse_ranges(const char* call, size_t count, size_t limit) noexcept {
-  APERTURE_WARN(
+  return refuse(
+      -FI_EINVAL,
       "%s: %zu remote ranges (1 to %zu are allowed: rma_iov_limit), or one of them has no elements",
       call, count, limit);
-  return -FI_EINVAL;
 }
 
 template <AtomicKind kind>
@@ -244,12 +242,11 @@ ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const
     }
   }
   if (c.ranges == nullptr) [[unlikely]] {
-    APERTURE_WARN("%s: msg or msg->rma_iov is NULL", call);
-    return -FI_EINVAL;
+    return refuse(-FI_EINVAL, "%s: msg or msg->rma_iov is NULL", call);
   }
   if ((flags & FI_TAGGED) != 0) [[unlikely]] {
-    APERTURE_WARN("%s: atomics on tagged receive buffers (FI_TAGGED) are not offered", call);
-    return -FI_EOPNOTSUPP;
+    return refuse(-FI_EOPNOTSUPP,
+                  "%s: atomics on tagged receive buffers (FI_TAGGED) are not offered", call);
   }
   if ((flags & ~kFlags) != 0) [[unlikely]]
     return refuse_flags(call, flags, kFlags);
@@ -363,10 +360,7 @@ ssize_t compwritemsg(fid_ep* fid, const fi_msg_atomic* msg, const fi_ioc* compar
 template <AtomicKind kind>
 int valid(fid_ep* fid, fi_datatype type, fi_op op, size_t* count) noexcept {
   auto& ep = object_of<Ep>(fid);
-  if (count == nullptr) {
-    APERTURE_WARN("fi_atomicvalid: count is NULL");
-    return -FI_EINVAL;
-  }
+  if (count == nullptr) return refuse(-FI_EINVAL, "fi_atomicvalid: count is NULL");
   if (!is_offered(ep.body->domain->api_version, kind, op, type)) {
     APERTURE_INFO("fi_atomicvalid: operation %d on datatype %d is not offered for such calls",
                   static_cast<int>(op), static_cast<int>(type));
@@ -421,16 +415,14 @@ fi_ops_atomic* atomic_ops(const Ep& ep) noexcept {
 int query_atomic(fid_domain* fid, fi_datatype type, fi_op op, fi_atomic_attr* attr,
                  uint64_t flags) noexcept {
   constexpr uint64_t kinds = FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC;
-  if (attr == nullptr || (flags & kinds) == kinds) {
-    APERTURE_WARN(
+  if (attr == nullptr || (flags & kinds) == kinds)
+    return refuse(
+        -FI_EINVAL,
         "fi_query_atomic: attr is NULL, or FI_FETCH_ATOMIC and FI_COMPARE_ATOMIC are both set");
-    return -FI_EINVAL;
-  }
-  if ((flags & ~(kinds | FI_TAGGED)) != 0) {
-    APERTURE_WARN("fi_query_atomic: flags 0x%llx are none that fi_atomic(3) knows for it",
+  if ((flags & ~(kinds | FI_TAGGED)) != 0)
+    return refuse(-FI_EBADFLAGS,
+                  "fi_query_atomic: flags 0x%llx are none that fi_atomic(3) knows for it",
                   static_cast<unsigned long long>(flags & ~(kinds | FI_TAGGED)));
-    return -FI_EBADFLAGS;
-  }
   const AtomicKind kind = (flags & FI_FETCH_ATOMIC) != 0     ? AtomicKind::fetch
                           : (flags & FI_COMPARE_ATOMIC) != 0 ? AtomicKind::compare
                                                              : AtomicKind::base;

@@ -15,27 +15,24 @@ constexpr uint64_t kFlagOfKind[kCounterKinds] = {FI_SEND,  FI_RECV,        FI_RE
                                                  FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE};
 
 int wrong_domain(const char* what) {
-  APERTURE_WARN("fi_ep_bind: the %s belongs to another domain than the endpoint", what);
-  return -FI_EDOMAIN;
+  return refuse(-FI_EDOMAIN, "fi_ep_bind: the %s belongs to another domain than the endpoint",
+                what);
 }
 
 int bind_cq(EpBody& body, FabricCq& cq, uint64_t flags) {
-  if ((flags & ~kCqFlags) != 0) {
-    APERTURE_WARN(
-        "fi_ep_bind: flags 0x%llx; a CQ is bound with FI_TRANSMIT, FI_RECV and "
-        "FI_SELECTIVE_COMPLETION",
-        static_cast<unsigned long long>(flags));
-    return -FI_EBADFLAGS;
-  }
-  if ((flags & (FI_TRANSMIT | FI_RECV)) == 0) {
-    APERTURE_WARN("fi_ep_bind: say which completions go to this CQ: FI_TRANSMIT, FI_RECV or both");
-    return -FI_EINVAL;
-  }
+  if ((flags & ~kCqFlags) != 0)
+    return refuse(-FI_EBADFLAGS,
+                  "fi_ep_bind: flags 0x%llx; a CQ is bound with FI_TRANSMIT, FI_RECV and "
+                  "FI_SELECTIVE_COMPLETION",
+                  static_cast<unsigned long long>(flags));
+  if ((flags & (FI_TRANSMIT | FI_RECV)) == 0)
+    return refuse(-FI_EINVAL,
+                  "fi_ep_bind: say which completions go to this CQ: FI_TRANSMIT, FI_RECV or both");
   if (cq.domain != body.domain) return wrong_domain("completion queue");
   if (((flags & FI_TRANSMIT) != 0 && body.tx_cq != nullptr) ||
       ((flags & FI_RECV) != 0 && body.rx_cq != nullptr)) {
-    APERTURE_WARN("fi_ep_bind: a CQ is bound for that direction already; an endpoint has one each");
-    return -FI_EINVAL;
+    return refuse(-FI_EINVAL,
+                  "fi_ep_bind: a CQ is bound for that direction already; an endpoint has one each");
   }
   const bool selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
   if ((flags & FI_TRANSMIT) != 0) {
@@ -52,31 +49,25 @@ int bind_cq(EpBody& body, FabricCq& cq, uint64_t flags) {
 }
 
 int bind_counter(EpBody& body, Cntr& counter, uint64_t flags) {
-  if ((flags & ~kCounterFlags) != 0) {
-    APERTURE_WARN(
-        "fi_ep_bind: flags 0x%llx; a counter is bound with FI_SEND, FI_RECV, FI_READ, "
-        "FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE",
-        static_cast<unsigned long long>(flags));
-    return -FI_EBADFLAGS;
-  }
-  if (flags == 0) {
-    APERTURE_WARN(
-        "fi_ep_bind: say what the counter counts: FI_SEND, FI_RECV, FI_READ, FI_WRITE, "
-        "FI_REMOTE_READ, FI_REMOTE_WRITE");
-    return -FI_EINVAL;
-  }
-  if ((flags & kRemoteCounterFlags) != 0 && (body.rx_caps & FI_RMA_EVENT) == 0) {
-    APERTURE_WARN(
+  if ((flags & ~kCounterFlags) != 0)
+    return refuse(-FI_EBADFLAGS,
+                  "fi_ep_bind: flags 0x%llx; a counter is bound with FI_SEND, FI_RECV, FI_READ, "
+                  "FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE",
+                  static_cast<unsigned long long>(flags));
+  if (flags == 0)
+    return refuse(-FI_EINVAL,
+                  "fi_ep_bind: say what the counter counts: FI_SEND, FI_RECV, FI_READ, FI_WRITE, "
+                  "FI_REMOTE_READ, FI_REMOTE_WRITE");
+  if ((flags & kRemoteCounterFlags) != 0 && (body.rx_caps & FI_RMA_EVENT) == 0)
+    return refuse(
+        -FI_EINVAL,
         "fi_ep_bind: the endpoint was opened without FI_RMA_EVENT, so it cannot count remote "
         "accesses; ask for it in hints->caps, or bind without FI_REMOTE_READ and FI_REMOTE_WRITE");
-    return -FI_EINVAL;
-  }
   if (counter.domain != body.domain) return wrong_domain("counter");
   for (int kind = 0; kind < kCounterKinds; ++kind) {
-    if ((flags & kFlagOfKind[kind]) != 0 && body.counters[kind] != nullptr) {
-      APERTURE_WARN("fi_ep_bind: a counter is bound for that kind of operation already");
-      return -FI_EINVAL;
-    }
+    if ((flags & kFlagOfKind[kind]) != 0 && body.counters[kind] != nullptr)
+      return refuse(-FI_EINVAL,
+                    "fi_ep_bind: a counter is bound for that kind of operation already");
   }
   for (int kind = 0; kind < kCounterKinds; ++kind) {
     if ((flags & kFlagOfKind[kind]) == 0) continue;
@@ -88,19 +79,13 @@ int bind_counter(EpBody& body, Cntr& counter, uint64_t flags) {
 }
 
 int bind_av(EpBody& body, Av& av, uint64_t flags) {
-  if (flags != 0) {
-    APERTURE_WARN("fi_ep_bind: flags must be 0 for an address vector");
-    return -FI_EBADFLAGS;
-  }
+  if (flags != 0) return refuse(-FI_EBADFLAGS, "fi_ep_bind: flags must be 0 for an address vector");
   if (av.domain != body.domain) return wrong_domain("address vector");
-  if (body.kind != EpKind::datagram) {
-    APERTURE_WARN("fi_ep_bind: a connected endpoint (FI_EP_MSG) has no address vector");
-    return -FI_EINVAL;
-  }
-  if (body.av != nullptr) {
-    APERTURE_WARN("fi_ep_bind: an address vector is bound already; an endpoint has one");
-    return -FI_EINVAL;
-  }
+  if (body.kind != EpKind::datagram)
+    return refuse(-FI_EINVAL, "fi_ep_bind: a connected endpoint (FI_EP_MSG) has no address vector");
+  if (body.av != nullptr)
+    return refuse(-FI_EINVAL,
+                  "fi_ep_bind: an address vector is bound already; an endpoint has one");
   nic::EngineGuard guard(*body.domain->engine);
   assert(body.av == nullptr && body.kind == EpKind::datagram);
   av.endpoints.push_back(&body);
@@ -115,20 +100,14 @@ int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
   return guarded("fi_ep_bind", [&]() -> int {
     auto& ep = object_of<Ep>(fid);
     EpBody& body = *ep.body;
-    if (what == nullptr) {
-      APERTURE_WARN("fi_ep_bind: bfid is NULL");
-      return -FI_EINVAL;
-    }
-    if (body.kind == EpKind::shared_receive) {
-      APERTURE_WARN(
+    if (what == nullptr) return refuse(-FI_EINVAL, "fi_ep_bind: bfid is NULL");
+    if (body.kind == EpKind::shared_receive)
+      return refuse(
+          -FI_EINVAL,
           "fi_ep_bind: nothing is bound to a shared receive context; bind it to endpoints, whose "
           "queues its receives complete in");
-      return -FI_EINVAL;
-    }
-    if (body.core && what->fclass != FI_CLASS_EQ) {
-      APERTURE_WARN("fi_ep_bind: the endpoint is enabled; bind before fi_enable");
-      return -FI_EOPBADSTATE;
-    }
+    if (body.core && what->fclass != FI_CLASS_EQ)
+      return refuse(-FI_EOPBADSTATE, "fi_ep_bind: the endpoint is enabled; bind before fi_enable");
     switch (what->fclass) {
       case FI_CLASS_CQ: return bind_cq(body, object_of<FabricCq>(what), flags);
       case FI_CLASS_CNTR: return bind_counter(body, object_of<Cntr>(what), flags);
@@ -136,17 +115,16 @@ int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
       case FI_CLASS_EQ: return bind_eq("fi_ep_bind", what, flags, 0, body.domain->fabric, body.eq);
       case FI_CLASS_SRX_CTX:
         if (flags == 0) return bind_shared_receive(body, *object_of<Ep>(what).body);
-        APERTURE_WARN("fi_ep_bind: flags must be 0 for a shared receive context");
-        return -FI_EBADFLAGS;
+        return refuse(-FI_EBADFLAGS, "fi_ep_bind: flags must be 0 for a shared receive context");
       case FI_CLASS_STX_CTX:
       case FI_CLASS_MR:
-        APERTURE_WARN(
+        return refuse(
+            -FI_ENOSYS,
             "fi_ep_bind: shared transmit contexts and regions cannot be bound to an endpoint here");
-        return -FI_ENOSYS;
       default:
-        APERTURE_WARN("fi_ep_bind: an object of class %zu cannot be bound to an endpoint",
+        return refuse(-FI_EINVAL,
+                      "fi_ep_bind: an object of class %zu cannot be bound to an endpoint",
                       what->fclass);
-        return -FI_EINVAL;
     }
   });
 }

@@ -1,9 +1,6 @@
 // Names of endpoints: fi_ops_cm. man 3 fi_cm. Connections are not for FI_EP_RDM.
 #include <rdma/fi_cm.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "provider/addressing.hpp"
 #include "provider/ep.hpp"
 #include "provider/stubs.hpp"
@@ -12,25 +9,22 @@ namespace aperture::provider {
 
 int set_ep_name(fid_t fid, void* addr, size_t len) noexcept {
   auto& body = *object_of<Ep>(fid).body;
-  if (body.request != nullptr) {
-    APERTURE_WARN("fi_setname: an endpoint that accepts a request has the address that it came to");
-    return -FI_EOPBADSTATE;
-  }
-  if (body.core) {
-    APERTURE_WARN(
+  if (body.request != nullptr)
+    return refuse(-FI_EOPBADSTATE,
+                  "fi_setname: an endpoint that accepts a request has the address that it came to");
+  if (body.core)
+    return refuse(
+        -FI_EOPBADSTATE,
         "fi_setname: the endpoint is enabled and has its address; set it before fi_enable");
-    return -FI_EOPBADSTATE;
-  }
   return take_own_address(addr, len, body.domain->addr_format, body.local);
 }
 
 int get_ep_name(fid_t fid, void* addr, size_t* len) noexcept {
   const auto& body = *object_of<Ep>(fid).body;
   if (const int rc = check_address_room("fi_getname", addr, len); rc != 0) return rc;
-  if (!body.core && body.local.port == 0) {
-    APERTURE_WARN("fi_getname: the endpoint has no port before fi_enable; enable it first");
-    return -FI_EOPBADSTATE;
-  }
+  if (!body.core && body.local.port == 0)
+    return refuse(-FI_EOPBADSTATE,
+                  "fi_getname: the endpoint has no port before fi_enable; enable it first");
   return write_address(body.local, addr, len);
 }
 

@@ -1,9 +1,6 @@
 // Connections of FI_EP_MSG endpoints: fi_connect, fi_accept, fi_shutdown, fi_getpeer. man 3 fi_cm.
-#include <rdma/fi_cm.h>
 
-#include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include "provider/addressing.hpp"
 #include "provider/connreq.hpp"
@@ -20,8 +17,7 @@ namespace {
 int make_enabled(const char* call, Ep& ep) {
   if (ep.body->core) return 0;
   const int rc = enable_ep(ep);
-  if (rc != 0) APERTURE_WARN("%s: the endpoint cannot be enabled, see above", call);
-  return rc;
+  return rc == 0 ? 0 : refuse(rc, "%s: the endpoint cannot be enabled, see above", call);
 }
 
 int connect(fid_ep* fid, const void* addr, const void* param, size_t len) noexcept {
@@ -30,24 +26,20 @@ int connect(fid_ep* fid, const void* addr, const void* param, size_t len) noexce
     EpBody& body = *ep.body;
     wire::PrivateData data;
     if (const int rc = take_private("fi_connect", param, len, data); rc != 0) return rc;
-    if (body.request != nullptr) {
-      APERTURE_WARN("fi_connect: the endpoint was opened to accept a request; call fi_accept");
-      return -FI_EOPBADSTATE;
-    }
+    if (body.request != nullptr)
+      return refuse(-FI_EOPBADSTATE,
+                    "fi_connect: the endpoint was opened to accept a request; call fi_accept");
     const size_t bytes = addr != nullptr ? address_bytes(body.domain->addr_format, addr) : 0;
     Result<Address> to = bytes != 0 ? Address::from_sockaddr(addr, bytes) : Errc::invalid;
-    if (!to || to->port == 0 || to->is_any_ip() || to->is_v4() != body.local.is_v4()) {
-      APERTURE_WARN(
+    if (!to || to->port == 0 || to->is_any_ip() || to->is_v4() != body.local.is_v4())
+      return refuse(
+          -FI_EINVAL,
           "fi_connect: addr is no sockaddr of the endpoint's address format with a host and a "
-          "port; "
-          "pass info->dest_addr");
-      return -FI_EINVAL;
-    }
+          "port; pass info->dest_addr");
     if (const int rc = make_enabled("fi_connect", ep); rc != 0) return rc;
-    if (const Status s = body.connection->connect(*to, data); !s) {
-      APERTURE_WARN("fi_connect: it may be called once in an endpoint's life; open another one");
-      return fi_code(s);
-    }
+    if (const Status s = body.connection->connect(*to, data); !s)
+      return refuse(fi_code(s),
+                    "fi_connect: it may be called once in an endpoint's life; open another one");
     return 0;
   });
 }
@@ -58,58 +50,46 @@ int accept(fid_ep* fid, const void* param, size_t len) noexcept {
     EpBody& body = *ep.body;
     wire::PrivateData data;
     if (const int rc = take_private("fi_accept", param, len, data); rc != 0) return rc;
-    if (body.request == nullptr) {
-      APERTURE_WARN(
+    if (body.request == nullptr)
+      return refuse(
+          -FI_EOPBADSTATE,
           "fi_accept: the endpoint was not opened for a connection request; open one with the info "
           "of an FI_CONNREQ");
-      return -FI_EOPBADSTATE;
-    }
     if (const int rc = make_enabled("fi_accept", ep); rc != 0) return rc;
     const Status s = body.connection->accept(data);
-    if (s.error() == Errc::bad_state) {
-      APERTURE_WARN("fi_accept: the endpoint has accepted its request already");
-      return -FI_EOPBADSTATE;
-    }
+    if (s.error() == Errc::bad_state)
+      return refuse(-FI_EOPBADSTATE, "fi_accept: the endpoint has accepted its request already");
     end_request(body.request, nullptr);  // answered, whatever became of it
     body.request_id = 0;
-    if (s.error() == Errc::no_entry) {
-      APERTURE_WARN("fi_accept: nobody waits for the answer any more: %s has withdrawn or died",
+    if (s.error() == Errc::no_entry)
+      return refuse(-FI_ECONNABORTED,
+                    "fi_accept: nobody waits for the answer any more: %s has withdrawn or died",
                     body.peer.print().c_str());
-      return -FI_ECONNABORTED;
-    }
-    if (s.error() == Errc::access_denied) {
-      APERTURE_WARN(
+    if (s.error() == Errc::access_denied)
+      return refuse(
+          -FI_EACCES,
           "fi_accept: the endpoint has another authorization key than the passive endpoint that %s "
           "asked; open it with the info of the FI_CONNREQ",
           body.peer.print().c_str());
-      return -FI_EACCES;
-    }
-    if (!s) APERTURE_WARN("fi_accept: %s", describe(s.error()));
-    return fi_code(s);
+    return s ? 0 : refuse(fi_code(s), "fi_accept: %s", describe(s.error()));
   });
 }
 
 int shutdown(fid_ep* fid, uint64_t flags) noexcept {
   return guarded("fi_shutdown", [&]() -> int {
     auto& body = *object_of<Ep>(fid).body;
-    if (flags != 0) {
-      APERTURE_WARN("fi_shutdown: flags must be 0");
-      return -FI_EBADFLAGS;
-    }
+    if (flags != 0) return refuse(-FI_EBADFLAGS, "fi_shutdown: flags must be 0");
     const Status s =
         body.connection != nullptr ? body.connection->shutdown() : Status(Errc::not_connected);
-    if (!s) APERTURE_WARN("fi_shutdown: the endpoint is not connected");
-    return fi_code(s);
+    return s ? 0 : refuse(fi_code(s), "fi_shutdown: the endpoint is not connected");
   });
 }
 
 int get_peer(fid_ep* fid, void* addr, size_t* len) noexcept {
   const auto& body = *object_of<Ep>(fid).body;
   if (const int rc = check_address_room("fi_getpeer", addr, len); rc != 0) return rc;
-  if (body.connection == nullptr || body.connection->connection() != nic::Connection::connected) {
-    APERTURE_WARN("fi_getpeer: the endpoint is not connected");
-    return -FI_ENOTCONN;
-  }
+  if (body.connection == nullptr || body.connection->connection() != nic::Connection::connected)
+    return refuse(-FI_ENOTCONN, "fi_getpeer: the endpoint is not connected");
   return write_address(body.connection->peer(), addr, len);
 }
 
@@ -126,10 +106,10 @@ int take_handle(EpBody& body, const fi_info& info) {
   }
   const int rc = take_passive(info.handle, body.local);
   if (rc != -FI_ENOENT) return rc;
-  APERTURE_WARN(
+  return refuse(
+      -FI_EINVAL,
       "fi_endpoint: info->handle is no connection request that waits for an answer, and no passive "
       "endpoint; pass the info of an FI_CONNREQ once, or set handle to NULL");
-  return -FI_EINVAL;
 }
 
 void leave_request(EpBody& body) noexcept {
@@ -140,20 +120,17 @@ void leave_request(EpBody& body) noexcept {
 }
 
 int enable_connected(EpBody& body) {
-  if (body.eq == nullptr) {
-    APERTURE_WARN("fi_enable: no event queue is bound, and connections report there; bind one");
-    return -FI_ENOEQ;
-  }
-  if (body.wants_shared_receive && body.shared == nullptr) {
-    APERTURE_WARN("fi_enable: no shared receive context is bound; bind one with fi_ep_bind");
-    return -FI_EOPBADSTATE;
-  }
-  if (body.shared != nullptr && body.rx_cq == nullptr) {
-    APERTURE_WARN(
+  if (body.eq == nullptr)
+    return refuse(-FI_ENOEQ,
+                  "fi_enable: no event queue is bound, and connections report there; bind one");
+  if (body.wants_shared_receive && body.shared == nullptr)
+    return refuse(-FI_EOPBADSTATE,
+                  "fi_enable: no shared receive context is bound; bind one with fi_ep_bind");
+  if (body.shared != nullptr && body.rx_cq == nullptr)
+    return refuse(
+        -FI_ENOCQ,
         "fi_enable: no completion queue is bound with FI_RECV; receives of the shared context "
         "complete there");
-    return -FI_ENOCQ;
-  }
   assert(body.core == nullptr && body.connection == nullptr && !body.handles.empty());
   body.reports.begin(body.eq, &body.handles.front()->fid.fid);
   nic::MsgEndpoint::Wish wish;
@@ -162,11 +139,10 @@ int enable_connected(EpBody& body) {
   wish.request = body.request_id;
   wish.peer = body.peer;
   auto made = nic::MsgEndpoint::create(options_of(body), wish);
-  if (!made) {
-    APERTURE_WARN("fi_enable: cannot have the address %s: %s; choose another address or port",
+  if (!made)
+    return refuse(fi_code(made.error()),
+                  "fi_enable: cannot have the address %s: %s; choose another address or port",
                   body.local.print().c_str(), describe(made.error()));
-    return fi_code(made.error());
-  }
   body.connection = made->get();
   body.core = *std::move(made);
   return 0;

@@ -11,11 +11,11 @@
 namespace aperture::provider {
 
 ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noexcept {
-  APERTURE_WARN(
+  return refuse(
+      -FI_EINVAL,
       "%s: no descriptor for the %zu bytes at %p, and the domain was opened with FI_MR_LOCAL (or "
       "FI_LOCAL_MR); register the buffer and pass its fi_mr_desc()",
       call, len, buf);
-  return -FI_EINVAL;
 }
 
 ssize_t validate_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
@@ -38,9 +38,8 @@ ssize_t validate_descriptor(const Ep& ep, const char* call, protect::LocalAsk as
     if (denial == protect::Denial::none) return 0;
   }
   return guarded(call, [&]() -> int {
-    APERTURE_WARN("%s: %s", call,
+    return refuse(-FI_EACCES, "%s: %s", call,
                   protect::explain_local(keys.file(), ask, denial, kFabricWording).c_str());
-    return -FI_EACCES;
   });
 }
 

@@ -27,17 +27,15 @@ ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t sou
 
 ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) noexcept {
   if (!ep.may_recv) return refuse_side(call, "FI_RECV");
-  if ((ep.body->rx_caps & FI_MULTI_RECV) == 0) {
-    APERTURE_WARN(
+  if ((ep.body->rx_caps & FI_MULTI_RECV) == 0)
+    return refuse(
+        -FI_EBADFLAGS,
         "%s: FI_MULTI_RECV on an endpoint that was opened without it; ask for it in hints->caps",
         call);
-    return -FI_EBADFLAGS;
-  }
-  if (m.count != 1) {
-    APERTURE_WARN("%s: FI_MULTI_RECV with %zu buffers; it takes a single one, post each by itself",
+  if (m.count != 1)
+    return refuse(-FI_EINVAL,
+                  "%s: FI_MULTI_RECV with %zu buffers; it takes a single one, post each by itself",
                   call, m.count);
-    return -FI_EINVAL;
-  }
   qp::RecvWr wr;
   if (const ssize_t rc = make_receive(ep, call, m, completion, wr); rc != 0) return rc;
   return post(ep, call, m.addr, [&](nic::Endpoint& core) noexcept {
@@ -62,11 +60,10 @@ void turn_away_receives() noexcept {
 
 int set_min_multi_recv(EpBody& body, const void* value, size_t len) noexcept {
   size_t wanted = 0;
-  if (len != sizeof wanted) {
-    APERTURE_WARN("fi_setopt: FI_OPT_MIN_MULTI_RECV is a size_t (%zu bytes); optlen is %zu",
+  if (len != sizeof wanted)
+    return refuse(-FI_EINVAL,
+                  "fi_setopt: FI_OPT_MIN_MULTI_RECV is a size_t (%zu bytes); optlen is %zu",
                   sizeof wanted, len);
-    return -FI_EINVAL;
-  }
   std::memcpy(&wanted, value, sizeof wanted);
   nic::EngineGuard guard(*body.domain->engine);
   body.min_multi_recv = wanted;  // of receives posted from now on

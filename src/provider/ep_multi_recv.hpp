@@ -1,8 +1,6 @@
 // Multi-receive buffers at the door: see ep_multi_recv.cpp. man 3 fi_msg, fi_endpoint.
 #pragma once
 
-#include <cstring>
-
 #include "provider/post_message.hpp"
 
 namespace aperture::provider {

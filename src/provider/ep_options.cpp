@@ -60,10 +60,8 @@ int set_option(fid_t fid, int level, int name, const void* value, size_t len) no
 int get_flags(const Ep& ep, uint64_t* flags) noexcept {
   if (flags == nullptr) return -FI_EINVAL;
   const uint64_t side = *flags & (FI_TRANSMIT | FI_RECV);
-  if (side != FI_TRANSMIT && side != FI_RECV) {
-    APERTURE_WARN("fi_control(ep): FI_GETOPSFLAG needs one of FI_TRANSMIT and FI_RECV");
-    return -FI_EINVAL;
-  }
+  if (side != FI_TRANSMIT && side != FI_RECV)
+    return refuse(-FI_EINVAL, "fi_control(ep): FI_GETOPSFLAG needs one of FI_TRANSMIT and FI_RECV");
   *flags = side == FI_TRANSMIT ? ep.tx_flags : ep.rx_flags;
   return 0;
 }
@@ -72,15 +70,11 @@ int set_flags(Ep& ep, const uint64_t* flags) noexcept {
   if (flags == nullptr) return -FI_EINVAL;
   const uint64_t side = *flags & (FI_TRANSMIT | FI_RECV);
   const uint64_t wanted = *flags & ~side;
-  if (side != FI_TRANSMIT && side != FI_RECV) {
-    APERTURE_WARN("fi_control(ep): FI_SETOPSFLAG needs one of FI_TRANSMIT and FI_RECV");
-    return -FI_EINVAL;
-  }
-  if ((wanted & ~(side == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) != 0) {
-    APERTURE_WARN("fi_control(ep): operation flags 0x%llx are not all offered",
+  if (side != FI_TRANSMIT && side != FI_RECV)
+    return refuse(-FI_EINVAL, "fi_control(ep): FI_SETOPSFLAG needs one of FI_TRANSMIT and FI_RECV");
+  if ((wanted & ~(side == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) != 0)
+    return refuse(-FI_EBADFLAGS, "fi_control(ep): operation flags 0x%llx are not all offered",
                   static_cast<unsigned long long>(wanted));
-    return -FI_EBADFLAGS;
-  }
   (side == FI_TRANSMIT ? ep.tx_flags : ep.rx_flags) = wanted;
   ep.settle();
   return 0;
@@ -96,9 +90,7 @@ int control_ep(fid* fid, int command, void* arg) noexcept {
       case FI_ALIAS: return alias_ep(ep, static_cast<const struct fi_alias*>(arg));
       case FI_GETOPSFLAG: return get_flags(ep, static_cast<uint64_t*>(arg));
       case FI_SETOPSFLAG: return set_flags(ep, static_cast<const uint64_t*>(arg));
-      default:
-        APERTURE_WARN("fi_control(ep): command %d is not offered", command);
-        return -FI_ENOSYS;
+      default: return refuse(-FI_ENOSYS, "fi_control(ep): command %d is not offered", command);
     }
   });
 }

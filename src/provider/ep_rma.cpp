@@ -33,11 +33,11 @@ struct Access {
 };
 
 [[gnu::cold]] ssize_t refuse_ranges(const char* call, size_t count, size_t limit) noexcept {
-  APERTURE_WARN(
-      "%s: %zu remote ranges (1 to %zu are allowed: rma_iov_limit), or their lengths do not "
-      "add up to that of the local buffers",
+  return refuse(
+      -FI_EINVAL,
+      "%s: %zu remote ranges (1 to %zu are allowed: rma_iov_limit), or their lengths do not add up "
+      "to that of the local buffers",
       call, count, limit);
-  return -FI_EINVAL;
 }
 
 bool measure_ranges(const Access& a, uint64_t& len) noexcept {
@@ -106,8 +106,7 @@ ssize_t access_msg(fid_ep* fid, const char* call, const fi_msg_rma* msg, uint64_
                    uint64_t known) noexcept {
   auto& ep = object_of<Ep>(fid);
   if (msg == nullptr || msg->rma_iov == nullptr) [[unlikely]] {
-    APERTURE_WARN("%s: msg or msg->rma_iov is NULL", call);
-    return -FI_EINVAL;
+    return refuse(-FI_EINVAL, "%s: msg or msg->rma_iov is NULL", call);
   }
   if ((flags & ~known) != 0) [[unlikely]]
     return refuse_flags(call, flags, known);

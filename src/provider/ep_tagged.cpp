@@ -27,17 +27,14 @@ bool action_of(uint64_t flags, msg::Probe::Action& action) noexcept {
 
 ssize_t probe(Ep& ep, Message m, uint64_t flags) noexcept {
   msg::Probe what;
-  if (!action_of(flags, what.action)) {
-    APERTURE_WARN(
-        "fi_trecvmsg: FI_PEEK, FI_CLAIM and FI_DISCARD go together as peek, peek+claim, "
-        "peek+discard, claim, claim+discard; flags 0x%llx are none of these",
-        static_cast<unsigned long long>(flags));
-    return -FI_EINVAL;
-  }
-  if ((flags & FI_CLAIM) != 0 && m.context == nullptr) {
-    APERTURE_WARN("fi_trecvmsg: FI_CLAIM needs the struct fi_context of the peek as context");
-    return -FI_EINVAL;
-  }
+  if (!action_of(flags, what.action))
+    return refuse(-FI_EINVAL,
+                  "fi_trecvmsg: FI_PEEK, FI_CLAIM and FI_DISCARD go together as peek, peek+claim, "
+                  "peek+discard, claim, claim+discard; flags 0x%llx are none of these",
+                  static_cast<unsigned long long>(flags));
+  if ((flags & FI_CLAIM) != 0 && m.context == nullptr)
+    return refuse(-FI_EINVAL,
+                  "fi_trecvmsg: FI_CLAIM needs the struct fi_context of the peek as context");
   if ((flags & (FI_PEEK | FI_DISCARD)) != 0) {  // nothing is placed
     m.iov = nullptr;
     m.count = 0;

@@ -12,15 +12,11 @@ constexpr const char* kCall = "aperture_window send_inv";
 
 ssize_t send_inv(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t dest, uint64_t key,
                  void* context) noexcept {
-  if (fid == nullptr || fid->fid.fclass != FI_CLASS_EP) {
-    APERTURE_WARN("%s: it is no endpoint", kCall);
-    return -FI_EINVAL;
-  }
+  if (fid == nullptr || fid->fid.fclass != FI_CLASS_EP)
+    return refuse(-FI_EINVAL, "%s: it is no endpoint", kCall);
   auto& ep = object_of<Ep>(fid);
-  if (ep.core == nullptr) {
-    APERTURE_WARN("%s: the endpoint is not enabled; call fi_enable first", kCall);
-    return -FI_EOPBADSTATE;
-  }
+  if (ep.core == nullptr)
+    return refuse(-FI_EOPBADSTATE, "%s: the endpoint is not enabled; call fi_enable first", kCall);
   if ((ep.body->tx_caps & FI_MSG) == 0) return refuse_side(kCall, "FI_MSG");
   if (!ep.may_send) return refuse_side(kCall, "FI_SEND");
   if (ep.descriptors != DescriptorRule::ignored && !ep.tx.inject) {

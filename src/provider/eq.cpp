@@ -1,17 +1,13 @@
 // fid_eq: see eq.hpp.
 #include "provider/eq.hpp"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
-#include "base/clock.hpp"
 #include "base/no_throw.hpp"
 #include "provider/error_text.hpp"
 #include "provider/errors.hpp"
@@ -203,11 +199,10 @@ struct EqCalls {
                        uint64_t flags) noexcept {
     return guarded("fi_eq_write", [&]() -> ssize_t {
       auto& eq = object_of<Eq>(fid);
-      if (!eq.writable) {
-        APERTURE_WARN(
+      if (!eq.writable)
+        return refuse(
+            -FI_EINVAL,
             "fi_eq_write: the event queue was opened without FI_WRITE; set it in attr.flags");
-        return -FI_EINVAL;
-      }
       if (buf == nullptr && len != 0) return -FI_EINVAL;
       if (flags != 0) return -FI_EBADFLAGS;
       Eq::Event made;
@@ -246,10 +241,8 @@ struct EqCalls {
   static int close(fid* fid) noexcept {
     return guarded_close("fi_close(eq)", [&]() -> int {
       auto& eq = object_of<Eq>(fid);
-      if (const uint32_t n = eq.uses.count(); n != 0) {
-        APERTURE_WARN("fi_close(eq): %u object(s) are bound to it; close them first", n);
-        return -FI_EBUSY;
-      }
+      if (const uint32_t n = eq.uses.count(); n != 0)
+        return refuse(-FI_EBUSY, "fi_close(eq): %u object(s) are bound to it; close them first", n);
       if (eq.wait_set != nullptr) leave_set(*eq.wait_set, fid, eq.event_fd.get());
       eq.fabric->uses.drop();
       delete &eq;
@@ -282,15 +275,13 @@ constexpr size_t kDefaultEqSize = 256;
 constexpr size_t kMaxEqSize = size_t{1} << 20;
 
 int check_attr(const fi_eq_attr& attr) {
-  if ((attr.flags & ~(FI_WRITE | FI_AFFINITY)) != 0) {
-    APERTURE_WARN("fi_eq_open: flags 0x%llx; only FI_WRITE and FI_AFFINITY are known",
+  if ((attr.flags & ~(FI_WRITE | FI_AFFINITY)) != 0)
+    return refuse(-FI_EBADFLAGS,
+                  "fi_eq_open: flags 0x%llx; only FI_WRITE and FI_AFFINITY are known",
                   static_cast<unsigned long long>(attr.flags));
-    return -FI_EBADFLAGS;
-  }
-  if (attr.size > kMaxEqSize) {
-    APERTURE_WARN("fi_eq_open: size %zu; at most %zu is offered", attr.size, kMaxEqSize);
-    return -FI_EINVAL;
-  }
+  if (attr.size > kMaxEqSize)
+    return refuse(-FI_EINVAL, "fi_eq_open: size %zu; at most %zu is offered", attr.size,
+                  kMaxEqSize);
   return check_wait_obj("fi_eq_open", attr.wait_obj, attr.wait_set);
 }
 
@@ -298,10 +289,8 @@ int check_attr(const fi_eq_attr& attr) {
 
 int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** out, void* context) noexcept {
   return guarded("fi_eq_open", [&]() -> int {
-    if (fabric == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_eq_open: fabric or eq is NULL");
-      return -FI_EINVAL;
-    }
+    if (fabric == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_eq_open: fabric or eq is NULL");
     const fi_eq_attr defaults{};
     const fi_eq_attr& asked = attr != nullptr ? *attr : defaults;
     if (const int rc = check_attr(asked); rc != 0) return rc;
@@ -311,11 +300,10 @@ int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** out, void* context) n
     eq->capacity = asked.size != 0 ? asked.size : kDefaultEqSize;
     if (has_fd(eq->wait_obj)) {
       eq->event_fd = move_high(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
-      if (!eq->event_fd) {
-        APERTURE_WARN("fi_eq_open: no file descriptor left (%s); raise the limit (ulimit -n)",
+      if (!eq->event_fd)
+        return refuse(-FI_EMFILE,
+                      "fi_eq_open: no file descriptor left (%s); raise the limit (ulimit -n)",
                       std::strerror(errno));
-        return -FI_EMFILE;
-      }
     }
     eq->fid.fid = {FI_CLASS_EQ, context, &g_fid_ops};
     eq->fid.ops = &g_eq_ops;
@@ -332,21 +320,16 @@ int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** out, void* context) n
 
 int bind_eq(const char* call, struct fid* what, uint64_t flags, uint64_t known,
             const Fabric* fabric, Eq*& bound) noexcept {
-  if (what == nullptr || what->fclass != FI_CLASS_EQ) {
-    APERTURE_WARN("%s: only an event queue can be bound to it", call);
-    return -FI_EINVAL;
-  }
-  if ((flags & ~known) != 0) {
-    APERTURE_WARN("%s: flags 0x%llx; 0x%llx are known for an event queue", call,
+  if (what == nullptr || what->fclass != FI_CLASS_EQ)
+    return refuse(-FI_EINVAL, "%s: only an event queue can be bound to it", call);
+  if ((flags & ~known) != 0)
+    return refuse(-FI_EBADFLAGS, "%s: flags 0x%llx; 0x%llx are known for an event queue", call,
                   static_cast<unsigned long long>(flags), static_cast<unsigned long long>(known));
-    return -FI_EBADFLAGS;
-  }
   auto& eq = object_of<Eq>(what);
-  if (bound != nullptr || eq.fabric != fabric) {
-    APERTURE_WARN(
+  if (bound != nullptr || eq.fabric != fabric)
+    return refuse(
+        -FI_EINVAL,
         "%s: an event queue is bound already, or this one belongs to another fabric object", call);
-    return -FI_EINVAL;
-  }
   eq.uses.add();
   bound = &eq;
   assert(eq.uses.count() != 0);

@@ -22,11 +22,10 @@ Registry<fid_fabric>& fabrics() {
 int close_fabric(fid* fid) noexcept {
   return guarded_close("fi_close(fabric)", [&]() -> int {
     auto& fabric = object_of<Fabric>(fid);
-    if (const uint32_t n = fabric.uses.count(); n != 0) {
-      APERTURE_WARN(
+    if (const uint32_t n = fabric.uses.count(); n != 0)
+      return refuse(
+          -FI_EBUSY,
           "fi_close(fabric): %u object(s) opened from it are still open; close them first", n);
-      return -FI_EBUSY;
-    }
     assert(is_open_fabric(&fabric.fid));
     fabrics().remove(&fabric.fid);
     delete &fabric;
@@ -59,15 +58,12 @@ static_assert(sizeof(fi_ops_fabric) == 7 * sizeof(void*));
 }  // namespace
 
 int open_fabric(fi_fabric_attr* attr, fid_fabric** fabric, void* context) {
-  if (attr == nullptr || fabric == nullptr) {
-    APERTURE_WARN("fi_fabric: attr or fabric is NULL");
-    return -FI_EINVAL;
-  }
-  if (attr->name != nullptr && std::strcmp(attr->name, kFabricName) != 0) {
-    APERTURE_WARN("fi_fabric: \"%s\" is not a fabric of this provider; its only one is \"%s\"",
+  if (attr == nullptr || fabric == nullptr)
+    return refuse(-FI_EINVAL, "fi_fabric: attr or fabric is NULL");
+  if (attr->name != nullptr && std::strcmp(attr->name, kFabricName) != 0)
+    return refuse(-FI_EINVAL,
+                  "fi_fabric: \"%s\" is not a fabric of this provider; its only one is \"%s\"",
                   attr->name, kFabricName);
-    return -FI_EINVAL;
-  }
   auto made = std::make_unique<Fabric>();
   made->fid.fid = {FI_CLASS_FABRIC, context, &g_fid_ops};
   made->fid.ops = &g_fabric_ops;

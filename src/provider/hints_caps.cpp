@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstdarg>
 #include <cstdio>
-#include <cstring>
 
 #include "provider/fabric.hpp"
 #include "provider/hints.hpp"

@@ -1,7 +1,4 @@
 // The domain part of the hints: see hints.hpp. man 3 fi_domain, "DOMAIN ATTRIBUTES".
-#include <rdma/fi_domain.h>
-
-#include <cstring>
 
 #include "provider/domain.hpp"
 #include "provider/hints.hpp"

@@ -5,8 +5,6 @@
 #include <strings.h>
 
 #include <cinttypes>
-#include <cstdlib>
-#include <string>
 
 #include "provider/addressing.hpp"
 #include "provider/hints.hpp"
@@ -99,15 +97,12 @@ int get_info(const InfoQuestion& question, fi_info** info) {
   const bool explaining = is_explaining();
   Matching m{question.version, question.hints,
              names_us(question.hints) || explaining ? LogLevel::warn : LogLevel::info};
-  if (std::string why; !parse_mr_mode(std::getenv("APERTURE_MR_MODE"), m.demanded_mr_mode, why)) {
-    APERTURE_WARN("fi_getinfo: %s", why.c_str());
-    return -FI_ENODATA;
-  }
+  if (std::string why; !parse_mr_mode(std::getenv("APERTURE_MR_MODE"), m.demanded_mr_mode, why))
+    return refuse(-FI_ENODATA, "fi_getinfo: %s", why.c_str());
   const uint64_t known = kFlags | (question.version >= FI_VERSION(2, 0) ? kRescan : 0);
   if ((question.flags & ~known) != 0) {
     m.refuse("flags 0x%" PRIx64
-             " are asked for; FI_SOURCE, FI_NUMERICHOST and FI_PROV_ATTR_ONLY are "
-             "offered",
+             " are asked for; FI_SOURCE, FI_NUMERICHOST and FI_PROV_ATTR_ONLY are offered",
              question.flags & ~known);
     return -FI_EBADFLAGS;
   }

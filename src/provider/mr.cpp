@@ -5,8 +5,6 @@
 #include <charconv>
 #include <cinttypes>
 #include <cstdlib>
-#include <cstring>
-#include <string_view>
 
 #include "base/clock.hpp"
 #include "base/invariant.hpp"
@@ -54,10 +52,9 @@ void register_now(Region& region) noexcept {
 
 int begin_registration(Region& region) {
   Result<nic::ControlThread*> control = nic::ControlThread::instance();
-  if (!control) {
-    APERTURE_WARN("fi_mr_reg: no control thread (%s)", describe(control.error()));
-    return fi_code(control.error());
-  }
+  if (!control)
+    return refuse(fi_code(control.error()), "fi_mr_reg: no control thread (%s)",
+                  describe(control.error()));
   (*control)->post([&region, thread = *control] {
     if (const uint64_t delay = delay_ns(); delay != 0) {
       region.timer = thread->add_timer(now_ns() + delay, [&region] { register_now(region); });
@@ -129,14 +126,12 @@ OpenRegion open_region(Domain& domain) {
 }
 
 int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd, fid_mr** out) {
-  if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || out == nullptr) {
-    APERTURE_WARN("fi_mr_reg: the domain or mr is NULL, or something else than a domain is given");
-    return -FI_EINVAL;
-  }
-  if (call.offset != 0) {
-    APERTURE_WARN("fi_mr_reg: offset %" PRIu64 "; fi_mr(3) reserves it, it must be 0", call.offset);
-    return -FI_EINVAL;
-  }
+  if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || out == nullptr)
+    return refuse(-FI_EINVAL,
+                  "fi_mr_reg: the domain or mr is NULL, or something else than a domain is given");
+  if (call.offset != 0)
+    return refuse(-FI_EINVAL, "fi_mr_reg: offset %" PRIu64 "; fi_mr(3) reserves it, it must be 0",
+                  call.offset);
   auto& domain = object_of<Domain>(fid);
   OpenRegion region = open_region(domain);
   take_wish(call, region->wish);
@@ -178,23 +173,20 @@ int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t off
 // The tail of the structure has the application's layout: auth_key is there since 1.5, and iface
 // and device are looked at only where FI_HMEM was granted.
 int check_attr(const Domain& domain, const fi_mr_attr& attr) {
-  if (domain.region_rules.hmem && attr.iface != FI_HMEM_SYSTEM) {
-    APERTURE_WARN(
+  if (domain.region_rules.hmem && attr.iface != FI_HMEM_SYSTEM)
+    return refuse(
+        -FI_ENOSYS,
         "fi_mr_regattr: iface %d is device memory, which this version cannot register yet; use "
         "FI_HMEM_SYSTEM and copy",
         static_cast<int>(attr.iface));
-    return -FI_ENOSYS;
-  }
   return 0;
 }
 
 int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
   return guarded("fi_mr_regattr", [&]() -> int {
-    if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || attr == nullptr) {
-      APERTURE_WARN("fi_mr_regattr: domain or attr is NULL");
-      return -FI_EINVAL;
-    }
+    if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || attr == nullptr)
+      return refuse(-FI_EINVAL, "fi_mr_regattr: domain or attr is NULL");
     auto& domain = object_of<Domain>(fid);
     if (const int rc = check_attr(domain, *attr); rc != 0) return rc;
     const bool keyed = domain.api_version >= kApi15;
@@ -215,19 +207,19 @@ bool closes_leniently() noexcept {
 }
 
 int refuse_busy(const Region& region) {
-  APERTURE_WARN("fi_close(mr): %s is bound to this region (key 0x%" PRIx64
+  return refuse(-FI_EBUSY,
+                "fi_close(mr): %s is bound to this region (key 0x%" PRIx64
                 "); close that first, or set APERTURE_MR_CLOSE=lenient",
                 what_is_bound(region).c_str(), region.handle.key);
-  return -FI_EBUSY;
 }
 
 int refuse_windows(const Region& region) {
   const Window& window = *region.windows.front();
-  APERTURE_WARN(
+  return refuse(
+      -FI_EBUSY,
       "fi_close(mr): %zu memory window(s) are bound to this region (key 0x%" PRIx64
       "), such as the one with key 0x%" PRIx64 " (context %p); invalidate or close them first",
       region.windows.size(), region.handle.key, window.entry.key, window.handle.fid.context);
-  return -FI_EBUSY;
 }
 
 // Revocation: docs/revocation.md. The begin is inside the engine's lock, the wait outside every
@@ -247,13 +239,12 @@ int revoke(Region& region) {
     const Status s = keys.revoke_now(region.handle);
     if (s.error() != Errc::busy) return fi_code(s);
   }
-  if (!wait_until_quiet(region)) {
-    APERTURE_WARN(
+  if (!wait_until_quiet(region))
+    return refuse(
+        -FI_EBUSY,
         "fi_close(mr): a peer is still inside this region (key 0x%" PRIx64
         ") and cannot be fenced; it is refused to everybody from now on, call fi_close again",
         region.handle.key);
-    return -FI_EBUSY;
-  }
   return keys.revoke_poll(region.handle) ? 0 : -FI_EBUSY;
 }
 
@@ -280,10 +271,10 @@ int control_region(fid* fid, int command, void* arg) noexcept {
     auto& region = object_of<Region>(fid);
     if (region.state.load(std::memory_order_acquire) != RegionState::ready &&
         (command == FI_GET_RAW_MR || command == FI_REFRESH || command == FI_ENABLE)) {
-      APERTURE_WARN(
-          "fi_mr: the registration has not completed, or the region is being closed; wait for "
-          "its FI_MR_COMPLETE event");
-      return -FI_EOPBADSTATE;
+      return refuse(
+          -FI_EOPBADSTATE,
+          "fi_mr: the registration has not completed, or the region is being closed; wait for its "
+          "FI_MR_COMPLETE event");
     }
     switch (command) {
       case FI_GET_RAW_MR:
@@ -292,9 +283,7 @@ int control_region(fid* fid, int command, void* arg) noexcept {
         if (arg == nullptr) return -FI_EINVAL;
         return refresh_region(region, *static_cast<const struct fi_mr_modify*>(arg));
       case FI_ENABLE: return enable_region(region);
-      default:
-        APERTURE_WARN("fi_control(mr): command %d is not offered", command);
-        return -FI_ENOSYS;
+      default: return refuse(-FI_ENOSYS, "fi_control(mr): command %d is not offered", command);
     }
   });
 }

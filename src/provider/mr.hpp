@@ -10,7 +10,6 @@
 #include <rdma/fi_domain.h>
 
 #include <atomic>
-#include <memory>
 #include <string>
 #include <vector>
 

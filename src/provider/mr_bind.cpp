@@ -3,7 +3,6 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
-#include <string>
 #include <string_view>
 
 #include "base/clock.hpp"
@@ -23,40 +22,33 @@ bool events_are_off() noexcept {
 }
 
 int refuse_state(const char* why) {
-  APERTURE_WARN("fi_mr_bind: %s", why);
-  return -FI_EOPBADSTATE;
+  return refuse(-FI_EOPBADSTATE, "fi_mr_bind: %s", why);
 }
 
 int bind_counter(Region& region, Cntr& counter, uint64_t flags) {
   const RegionRules& rules = region.domain->region_rules;
-  if (events_are_off()) {
-    APERTURE_WARN(
+  if (events_are_off())
+    return refuse(
+        -FI_ENOSYS,
         "fi_mr_bind: events of regions are switched off (APERTURE_RMA_EVENT=off); unset that");
-    return -FI_ENOSYS;
-  }
-  if (flags != FI_REMOTE_WRITE) {
-    APERTURE_WARN("fi_mr_bind: flags 0x%" PRIx64 "; a counter is bound with FI_REMOTE_WRITE",
+  if (flags != FI_REMOTE_WRITE)
+    return refuse(-FI_EBADFLAGS,
+                  "fi_mr_bind: flags 0x%" PRIx64 "; a counter is bound with FI_REMOTE_WRITE",
                   flags);
-    return -FI_EBADFLAGS;
-  }
-  if (counter.domain != region.domain) {
-    APERTURE_WARN("fi_mr_bind: the counter belongs to another domain than the region");
-    return -FI_EDOMAIN;
-  }
-  if (rules.rma_event && (region.wish.flags & FI_RMA_EVENT) == 0) {
-    APERTURE_WARN(
+  if (counter.domain != region.domain)
+    return refuse(-FI_EDOMAIN, "fi_mr_bind: the counter belongs to another domain than the region");
+  if (rules.rma_event && (region.wish.flags & FI_RMA_EVENT) == 0)
+    return refuse(
+        -FI_EINVAL,
         "fi_mr_bind: the region was registered without FI_RMA_EVENT, and the domain was opened "
         "with FI_MR_RMA_EVENT; pass that flag to fi_mr_reg");
-    return -FI_EINVAL;
-  }
   if (rules.rma_event && region.enabled) {
     return refuse_state("the region is enabled; bind its counters before fi_mr_enable");
   }
   nic::EngineGuard guard(*region.domain->engine);
   for (const Cntr* bound : region.counters) {
     if (bound != &counter) continue;
-    APERTURE_WARN("fi_mr_bind: that counter is bound to this region already");
-    return -FI_EINVAL;
+    return refuse(-FI_EINVAL, "fi_mr_bind: that counter is bound to this region already");
   }
   Result<protect::SideRecord*> side = region.domain->engine->keys().add_side(region.handle);
   if (!side) return fi_code(side.error());
@@ -72,18 +64,15 @@ int bind_counter(Region& region, Cntr& counter, uint64_t flags) {
 
 int bind_endpoint(Region& region, Ep& ep, uint64_t flags) {
   EpBody& body = *ep.body;
-  if (flags != 0) {
-    APERTURE_WARN("fi_mr_bind: flags 0x%" PRIx64 "; they must be 0 for an endpoint", flags);
-    return -FI_EBADFLAGS;
-  }
-  if (body.domain != region.domain) {
-    APERTURE_WARN("fi_mr_bind: the endpoint belongs to another domain than the region");
-    return -FI_EDOMAIN;
-  }
-  if (region.endpoint != nullptr) {
-    APERTURE_WARN("fi_mr_bind: an endpoint is bound to this region already; it can have one");
-    return -FI_EINVAL;
-  }
+  if (flags != 0)
+    return refuse(-FI_EBADFLAGS, "fi_mr_bind: flags 0x%" PRIx64 "; they must be 0 for an endpoint",
+                  flags);
+  if (body.domain != region.domain)
+    return refuse(-FI_EDOMAIN,
+                  "fi_mr_bind: the endpoint belongs to another domain than the region");
+  if (region.endpoint != nullptr)
+    return refuse(-FI_EINVAL,
+                  "fi_mr_bind: an endpoint is bound to this region already; it can have one");
   const RegionRules& rules = region.domain->region_rules;
   if ((rules.per_endpoint || rules.rma_event) && region.enabled) {
     return refuse_state("the region is enabled; bind its endpoint before fi_mr_enable");
@@ -114,22 +103,19 @@ bool lies_in_region(const Region& region, const iovec& part) noexcept {
 }
 
 int check_parts(const Region& region, const struct fi_mr_modify& what) {
-  if (what.flags != 0) {
-    APERTURE_WARN("fi_mr_refresh: flags 0x%" PRIx64 "; there are none", what.flags);
-    return -FI_EBADFLAGS;
-  }
-  if (what.attr.mr_iov == nullptr && what.attr.iov_count != 0) {
-    APERTURE_WARN("fi_mr_refresh: iov is NULL with a count of %zu", what.attr.iov_count);
-    return -FI_EINVAL;
-  }
+  if (what.flags != 0)
+    return refuse(-FI_EBADFLAGS, "fi_mr_refresh: flags 0x%" PRIx64 "; there are none", what.flags);
+  if (what.attr.mr_iov == nullptr && what.attr.iov_count != 0)
+    return refuse(-FI_EINVAL, "fi_mr_refresh: iov is NULL with a count of %zu",
+                  what.attr.iov_count);
   for (size_t i = 0; i < what.attr.iov_count; ++i) {
     const iovec& part = what.attr.mr_iov[i];
     if (lies_in_region(region, part)) continue;
-    APERTURE_WARN(
+    return refuse(
+        -FI_EINVAL,
         "fi_mr_refresh: %p and %zu bytes (iov %zu) do not lie inside one buffer of the region; "
         "give parts of what was registered",
         part.iov_base, part.iov_len, i);
-    return -FI_EINVAL;
   }
   return 0;
 }
@@ -150,10 +136,7 @@ void verify(protect::SideRecord& side, const iovec& part) {
 int bind_region(fid* fid, struct fid* what, uint64_t flags) noexcept {
   return guarded("fi_mr_bind", [&]() -> int {
     auto& region = object_of<Region>(fid);
-    if (what == nullptr) {
-      APERTURE_WARN("fi_mr_bind: bfid is NULL");
-      return -FI_EINVAL;
-    }
+    if (what == nullptr) return refuse(-FI_EINVAL, "fi_mr_bind: bfid is NULL");
     // SYNC POINT: region-state
     if (region.state.load(std::memory_order_acquire) != RegionState::ready) {
       return refuse_state(
@@ -164,22 +147,21 @@ int bind_region(fid* fid, struct fid* what, uint64_t flags) noexcept {
       case FI_CLASS_CNTR: return bind_counter(region, object_of<Cntr>(what), flags);
       case FI_CLASS_EP: return bind_endpoint(region, object_of<Ep>(what), flags);
       default:
-        APERTURE_WARN(
+        return refuse(
+            -FI_EINVAL,
             "fi_mr_bind: an object of class %zu; counters and endpoints can be bound to a region",
             what->fclass);
-        return -FI_EINVAL;
     }
   });
 }
 
 int enable_region(Region& region) {
   if (region.enabled) return 0;
-  if (region.domain->region_rules.per_endpoint && region.endpoint == nullptr) {
-    APERTURE_WARN(
+  if (region.domain->region_rules.per_endpoint && region.endpoint == nullptr)
+    return refuse(
+        -FI_EOPBADSTATE,
         "fi_mr_enable: no endpoint is bound to the region, and the domain was opened with "
         "FI_MR_ENDPOINT; call fi_mr_bind with an endpoint first");
-    return -FI_EOPBADSTATE;
-  }
   if (Status s = region.domain->engine->keys().enable(region.handle); !s) return fi_code(s);
   region.enabled = true;
   return 0;
@@ -212,12 +194,11 @@ int refresh_region(Region& region, const struct fi_mr_modify& what) {
     nic::EngineGuard guard(*region.domain->engine);
     if (Status s = keys.revoke_begin(region.handle); !s) return fi_code(s);
   }
-  if (!wait_until_quiet(region)) {
-    APERTURE_WARN("fi_mr_refresh: a peer is still inside this region (key 0x%" PRIx64
+  if (!wait_until_quiet(region))
+    return refuse(-FI_EBUSY,
+                  "fi_mr_refresh: a peer is still inside this region (key 0x%" PRIx64
                   ") and cannot be fenced; it is refused to everybody from now on, close it",
                   region.handle.key);
-    return -FI_EBUSY;
-  }
   if (protect::SideRecord* side = keys.side(region.handle); side != nullptr) {
     for (size_t i = 0; i < count; ++i) verify(*side, first[i]);
   }

@@ -48,22 +48,17 @@ uint64_t total_of(const RegionWish& wish) noexcept {
 }
 
 int refuse_wrap(const iovec& iov) {
-  APERTURE_WARN(
+  return refuse(
+      -FI_EINVAL,
       "fi_mr_reg: %p and %zu bytes run past the end of memory, or all buffers together do",
       iov.iov_base, iov.iov_len);
-  return -FI_EINVAL;
 }
 
 int check_buffers(const Domain& domain, const RegionWish& wish) {
-  if (wish.buffers.size() == 0) {
-    APERTURE_WARN("fi_mr_reg: no buffer is given");
-    return -FI_EINVAL;
-  }
-  if (wish.buffers.size() > kRegionIovLimit) {
-    APERTURE_WARN("fi_mr_regv: more than %zu buffers for one region (mr_iov_limit)",
+  if (wish.buffers.size() == 0) return refuse(-FI_EINVAL, "fi_mr_reg: no buffer is given");
+  if (wish.buffers.size() > kRegionIovLimit)
+    return refuse(-FI_EINVAL, "fi_mr_regv: more than %zu buffers for one region (mr_iov_limit)",
                   kRegionIovLimit);
-    return -FI_EINVAL;
-  }
   uint64_t total = 0;
   for (const iovec& iov : wish.buffers) {
     const auto start = reinterpret_cast<uintptr_t>(iov.iov_base);
@@ -80,13 +75,12 @@ int check_buffers(const Domain& domain, const RegionWish& wish) {
 int check_key(const Domain& domain, const RegionWish& wish) {
   if (domain.region_rules.provider_keys) return 0;
   const size_t bits = 8 * domain.key_bytes;
-  if (wish.requested_key == FI_KEY_NOTAVAIL || (bits < 64 && wish.requested_key >> bits != 0)) {
-    APERTURE_WARN("fi_mr_reg: key 0x%" PRIx64
+  if (wish.requested_key == FI_KEY_NOTAVAIL || (bits < 64 && wish.requested_key >> bits != 0))
+    return refuse(-FI_EKEYREJECTED,
+                  "fi_mr_reg: key 0x%" PRIx64
                   " cannot be requested: it is FI_KEY_NOTAVAIL, or does not fit into the "
                   "mr_key_size of the domain (%zu); choose another",
                   wish.requested_key, domain.key_bytes);
-    return -FI_EKEYREJECTED;
-  }
   return 0;
 }
 
@@ -125,13 +119,12 @@ int check_pages(const Domain& domain, const RegionWish& wish) {
     if (domain.region_rules.must_be_mapped) {
       if (const int rc = populate(iov, wish.access); rc != 0) return rc;
     }
-    if ((wish.flags & FI_RMA_PMEM) != 0 && !is_mapped_from_files(iov)) {
-      APERTURE_WARN(
+    if ((wish.flags & FI_RMA_PMEM) != 0 && !is_mapped_from_files(iov))
+      return refuse(
+          -FI_EINVAL,
           "fi_mr_reg: FI_RMA_PMEM, but not all of %p and %zu bytes is a shared mapping of a file "
           "that has a name; map such a file, or leave the flag out",
           iov.iov_base, iov.iov_len);
-      return -FI_EINVAL;
-    }
   }
   return 0;
 }
@@ -177,13 +170,12 @@ int explain_refusal(Errc e, const RegionWish& wish) {
 int populate(const iovec& iov, uint64_t access) {
   const bool for_writing = (access & kWrittenInto) != 0;
   if (iov.iov_len == 0) return 0;
-  if (!protect::is_mapped(bytes_of(iov), iov.iov_len)) {
-    APERTURE_WARN(
+  if (!protect::is_mapped(bytes_of(iov), iov.iov_len))
+    return refuse(
+        -FI_EFAULT,
         "fi_mr_reg: not all of %p and %zu bytes is mapped, and the domain was opened with "
         "FI_MR_ALLOCATED; allocate it first, or do not offer that bit",
         iov.iov_base, iov.iov_len);
-    return -FI_EFAULT;
-  }
 #ifdef MADV_POPULATE_WRITE
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto from = reinterpret_cast<uintptr_t>(iov.iov_base) & ~(page - 1);
@@ -195,28 +187,26 @@ int populate(const iovec& iov, uint64_t access) {
 #endif
   // before Linux 5.14, or where it refuses: by hand, page by page
   if (guarded_touch(iov.iov_base, iov.iov_len, for_writing)) return 0;
-  APERTURE_WARN(
+  return refuse(
+      -FI_EFAULT,
       "fi_mr_reg: %p and %zu bytes cannot be %s, as the access flags demand, and the domain was "
       "opened with FI_MR_ALLOCATED; map it so, or ask for fewer rights",
       iov.iov_base, iov.iov_len, for_writing ? "written" : "read");
-  return -FI_EFAULT;
 }
 
 int check_wish(const Domain& domain, const RegionWish& wish) {
   if (const int rc = check_buffers(domain, wish); rc != 0) return rc;
-  if ((wish.access & ~kAccess) != 0) {
-    APERTURE_WARN("fi_mr_reg: access 0x%" PRIx64
+  if ((wish.access & ~kAccess) != 0)
+    return refuse(-FI_EINVAL,
+                  "fi_mr_reg: access 0x%" PRIx64
                   " has bits that fi_mr(3) does not know; use FI_SEND, FI_RECV, FI_READ, FI_WRITE, "
                   "FI_REMOTE_READ, FI_REMOTE_WRITE",
                   wish.access);
-    return -FI_EINVAL;
-  }
-  if ((wish.flags & ~kFlags) != 0) {
-    APERTURE_WARN("fi_mr_reg: flags 0x%" PRIx64
+  if ((wish.flags & ~kFlags) != 0)
+    return refuse(-FI_EBADFLAGS,
+                  "fi_mr_reg: flags 0x%" PRIx64
                   " are not offered; FI_RMA_EVENT and FI_RMA_PMEM are",
                   wish.flags & ~kFlags);
-    return -FI_EBADFLAGS;
-  }
   return check_key(domain, wish);
 }
 

@@ -1,7 +1,6 @@
 // Passive endpoints: see pep.hpp.
 #include "provider/pep.hpp"
 
-#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -59,10 +58,8 @@ int bind_pep(fid* fid, struct fid* what, uint64_t flags) noexcept {
 }
 
 int set_backlog(Pep& pep, const int* value) noexcept {
-  if (value == nullptr || *value < 0) {
-    APERTURE_WARN("fi_control(pep): FI_BACKLOG needs a number that is not negative");
-    return -FI_EINVAL;
-  }
+  if (value == nullptr || *value < 0)
+    return refuse(-FI_EINVAL, "fi_control(pep): FI_BACKLOG needs a number that is not negative");
   pep.backlog = std::clamp<size_t>(static_cast<size_t>(*value), 1, kMaxBacklog);
   if (!pep.listening) return 0;
   auto contact = contact_of("fi_control(pep)");
@@ -74,8 +71,7 @@ int set_backlog(Pep& pep, const int* value) noexcept {
 int control_pep(fid* fid, int command, void* arg) noexcept {
   auto& pep = object_of<Pep>(fid);
   if (command == FI_BACKLOG) return set_backlog(pep, static_cast<const int*>(arg));
-  APERTURE_WARN("fi_control(pep): command %d is not offered; FI_BACKLOG is", command);
-  return -FI_ENOSYS;
+  return refuse(-FI_ENOSYS, "fi_control(pep): command %d is not offered; FI_BACKLOG is", command);
 }
 
 int get_option(fid_t, int level, int name, void* value, size_t* len) noexcept {
@@ -94,35 +90,28 @@ int get_option(fid_t, int level, int name, void* value, size_t* len) noexcept {
 
 int set_name(fid_t fid, void* addr, size_t len) noexcept {
   auto& pep = object_of<Pep>(fid);
-  if (pep.listening || pep.spent) {
-    APERTURE_WARN("fi_setname: the passive endpoint has its address; set it before fi_listen");
-    return -FI_EOPBADSTATE;
-  }
+  if (pep.listening || pep.spent)
+    return refuse(-FI_EOPBADSTATE,
+                  "fi_setname: the passive endpoint has its address; set it before fi_listen");
   return take_own_address(addr, len, pep.info->addr_format, pep.local);
 }
 
 int get_name(fid_t fid, void* addr, size_t* len) noexcept {
   const auto& pep = object_of<Pep>(fid);
   if (const int rc = check_address_room("fi_getname", addr, len); rc != 0) return rc;
-  if (pep.local.port == 0) {
-    APERTURE_WARN("fi_getname: the passive endpoint has no port before fi_listen");
-    return -FI_EOPBADSTATE;
-  }
+  if (pep.local.port == 0)
+    return refuse(-FI_EOPBADSTATE, "fi_getname: the passive endpoint has no port before fi_listen");
   return write_address(pep.local, addr, len);
 }
 
 int listen(fid_pep* fid) noexcept {
   return guarded("fi_listen", [&]() -> int {
     auto& pep = object_of<Pep>(fid);
-    if (pep.listening || pep.spent) {
-      APERTURE_WARN("fi_listen: the passive endpoint %s",
+    if (pep.listening || pep.spent)
+      return refuse(-FI_EOPBADSTATE, "fi_listen: the passive endpoint %s",
                     pep.spent ? "has given its address to an active one" : "listens already");
-      return -FI_EOPBADSTATE;
-    }
-    if (pep.eq == nullptr) {
-      APERTURE_WARN("fi_listen: no event queue is bound; bind one with fi_pep_bind");
-      return -FI_ENOEQ;
-    }
+    if (pep.eq == nullptr)
+      return refuse(-FI_ENOEQ, "fi_listen: no event queue is bound; bind one with fi_pep_bind");
     auto contact = contact_of("fi_listen");
     if (!contact) return fi_code(contact.error());
     nic::ListenSpec spec;
@@ -132,11 +121,10 @@ int listen(fid_pep* fid) noexcept {
     spec.backlog = pep.backlog;
     spec.auth_key = pep.auth_key;
     auto listener = (*contact)->listen(spec, pep.local);
-    if (!listener) {
-      APERTURE_WARN("fi_listen: cannot listen at %s: %s; choose another address or port",
+    if (!listener)
+      return refuse(fi_code(listener.error()),
+                    "fi_listen: cannot listen at %s: %s; choose another address or port",
                     pep.local.print().c_str(), describe(listener.error()));
-      return fi_code(listener.error());
-    }
     pep.listener = *listener;
     pep.listening = true;
     return 0;
@@ -151,12 +139,11 @@ int reject(fid_pep* fid, fid_t handle, const void* param, size_t len) noexcept {
     auto contact = contact_of("fi_reject");
     if (!contact) return fi_code(contact.error());
     const nic::RequestId id = end_request(handle, &pep);
-    if (id == 0) {
-      APERTURE_WARN(
+    if (id == 0)
+      return refuse(
+          -FI_EINVAL,
           "fi_reject: the handle is no connection request of this passive endpoint, or has been "
           "answered; pass the one of its FI_CONNREQ");
-      return -FI_EINVAL;
-    }
     (*contact)->refuse(id, data);
     return 0;
   });
@@ -260,15 +247,13 @@ void RequestReports::on_request_gone(nic::RequestId id) noexcept {
 
 int open_passive(fid_fabric* fid, fi_info* info, fid_pep** out, void* context) noexcept {
   return guarded("fi_passive_ep", [&]() -> int {
-    if (fid == nullptr || info == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_passive_ep: fabric, info or pep is NULL");
-      return -FI_EINVAL;
-    }
+    if (fid == nullptr || info == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_passive_ep: fabric, info or pep is NULL");
     if (info->ep_attr != nullptr && info->ep_attr->type != FI_EP_MSG &&
         info->ep_attr->type != FI_EP_UNSPEC) {
-      APERTURE_WARN("fi_passive_ep: endpoint type %d has no connections; ask for FI_EP_MSG",
+      return refuse(-FI_EINVAL,
+                    "fi_passive_ep: endpoint type %d has no connections; ask for FI_EP_MSG",
                     static_cast<int>(info->ep_attr->type));
-      return -FI_EINVAL;
     }
     auto pep = std::make_unique<Pep>();
     pep->info = copy_info(*info);
@@ -298,13 +283,12 @@ int open_passive(fid_fabric* fid, fi_info* info, fid_pep** out, void* context) n
 int take_passive(const fid* handle, Address& local) noexcept {
   if (!passive_endpoints().has(handle)) return -FI_ENOENT;
   auto& pep = object_of<Pep>(const_cast<fid*>(handle));
-  if (pep.listening || pep.spent) {
-    APERTURE_WARN(
+  if (pep.listening || pep.spent)
+    return refuse(
+        -FI_EOPBADSTATE,
         "fi_endpoint: info->handle is a passive endpoint that %s; only an unused one can give its "
         "address away",
         pep.spent ? "has given its address away" : "listens");
-    return -FI_EOPBADSTATE;
-  }
   assert(!pep.listening && !pep.spent);
   local = pep.local;
   pep.spent = true;

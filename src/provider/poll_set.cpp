@@ -1,11 +1,8 @@
 // Poll sets: several CQs and counters progressed and looked at by one call. man 3 fi_poll.
-#include <rdma/fi_eq.h>
 
-#include <algorithm>
 #include <cassert>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "provider/cntr.hpp"
 #include "provider/cq.hpp"
@@ -54,10 +51,8 @@ bool has_news(PollSet::Member& m) noexcept {
 int poll(fid_poll* fid, void** context, int count) noexcept {
   return guarded("fi_poll", [&]() -> int {
     auto& set = object_of<PollSet>(fid);
-    if (count < 0 || (context == nullptr && count != 0)) {
-      APERTURE_WARN("fi_poll: context is NULL or count is negative");
-      return -FI_EINVAL;
-    }
+    if (count < 0 || (context == nullptr && count != 0))
+      return refuse(-FI_EINVAL, "fi_poll: context is NULL or count is negative");
     std::lock_guard guard(set.mutex);
     nic::EngineGuard engine_guard(*set.domain->engine);
     set.domain->engine->poll();
@@ -72,15 +67,11 @@ int poll(fid_poll* fid, void** context, int count) noexcept {
 }
 
 int check_member(const PollSet& set, const char* call, struct fid* what, uint64_t flags) {
-  if (uses_of(what) == nullptr || domain_of(what) != set.domain) {
-    APERTURE_WARN("%s: only completion queues and counters of the set's domain can be members",
+  if (uses_of(what) == nullptr || domain_of(what) != set.domain)
+    return refuse(-FI_EINVAL,
+                  "%s: only completion queues and counters of the set's domain can be members",
                   call);
-    return -FI_EINVAL;
-  }
-  if (flags != 0) {
-    APERTURE_WARN("%s: flags must be 0", call);
-    return -FI_EBADFLAGS;
-  }
+  if (flags != 0) return refuse(-FI_EBADFLAGS, "%s: flags must be 0", call);
   return 0;
 }
 
@@ -113,10 +104,8 @@ int del(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
     if (const int rc = check_member(set, "fi_poll_del", what, flags); rc != 0) return rc;
     std::lock_guard guard(set.mutex);
     const auto at = find(set, what);
-    if (at == set.members.end()) {
-      APERTURE_WARN("fi_poll_del: it is not a member of this poll set");
-      return -FI_EINVAL;
-    }
+    if (at == set.members.end())
+      return refuse(-FI_EINVAL, "fi_poll_del: it is not a member of this poll set");
     assert(uses_of(what)->count() != 0);
     set.members.erase(at);
     uses_of(what)->drop();
@@ -127,11 +116,10 @@ int del(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
 int close_set(fid* fid) noexcept {
   return guarded_close("fi_close(poll set)", [&]() -> int {
     auto& set = object_of<PollSet>(fid);
-    if (!set.members.empty()) {
-      APERTURE_WARN("fi_close(poll set): %zu member(s) are still in it; fi_poll_del them first",
+    if (!set.members.empty())
+      return refuse(-FI_EBUSY,
+                    "fi_close(poll set): %zu member(s) are still in it; fi_poll_del them first",
                     set.members.size());
-      return -FI_EBUSY;
-    }
     set.domain->uses.drop();
     delete &set;
     return 0;
@@ -149,14 +137,10 @@ fi_ops_poll g_poll_ops = {
 
 int open_poll_set(fid_domain* fid, fi_poll_attr* attr, fid_poll** out) noexcept {
   return guarded("fi_poll_open", [&]() -> int {
-    if (fid == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_poll_open: domain or pollset is NULL");
-      return -FI_EINVAL;
-    }
-    if (attr != nullptr && attr->flags != 0) {
-      APERTURE_WARN("fi_poll_open: flags must be 0");
-      return -FI_EBADFLAGS;
-    }
+    if (fid == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_poll_open: domain or pollset is NULL");
+    if (attr != nullptr && attr->flags != 0)
+      return refuse(-FI_EBADFLAGS, "fi_poll_open: flags must be 0");
     auto set = std::make_unique<PollSet>();
     set->domain = &object_of<Domain>(fid);
     set->fid.fid = {FI_CLASS_POLL, nullptr, &g_fid_ops};

@@ -16,44 +16,37 @@ ssize_t refuse_pieces(const char* call, size_t count, size_t limit) noexcept {
 }
 
 ssize_t refuse_length(const char* call, uint64_t len, uint64_t limit) noexcept {
-  APERTURE_WARN("%s: %llu bytes; the limit is %llu (inject_size or max_msg_size)", call,
-                static_cast<unsigned long long>(len), static_cast<unsigned long long>(limit));
-  return -FI_EMSGSIZE;
+  return refuse(-FI_EMSGSIZE, "%s: %llu bytes; the limit is %llu (inject_size or max_msg_size)",
+                call, static_cast<unsigned long long>(len), static_cast<unsigned long long>(limit));
 }
 
 ssize_t refuse_flags(const char* call, uint64_t flags, uint64_t known) noexcept {
-  if ((flags & ~known & FI_COMMIT_COMPLETE) != 0) {
-    APERTURE_WARN(
+  if ((flags & ~known & FI_COMMIT_COMPLETE) != 0)
+    return refuse(
+        -FI_EBADFLAGS,
         "%s: FI_COMMIT_COMPLETE is for RMA writes of endpoints that were opened with FI_RMA_PMEM; "
         "FI_DELIVERY_COMPLETE is the highest level here",
         call);
-    return -FI_EBADFLAGS;
-  }
-  APERTURE_WARN("%s: flags 0x%llx are not offered for this call", call,
+  return refuse(-FI_EBADFLAGS, "%s: flags 0x%llx are not offered for this call", call,
                 static_cast<unsigned long long>(flags & ~known));
-  return -FI_EBADFLAGS;
 }
 
 ssize_t refuse_side(const char* call, const char* cap) noexcept {
-  APERTURE_WARN("%s: the endpoint was opened without %s; ask for it in hints->caps", call, cap);
-  return -FI_EOPNOTSUPP;
+  return refuse(-FI_EOPNOTSUPP, "%s: the endpoint was opened without %s; ask for it in hints->caps",
+                call, cap);
 }
 
 ssize_t refuse_post(const char* call, Errc why, uint64_t addr) noexcept {
-  if (why == Errc::no_entry || why == Errc::addr_not_avail) {
-    APERTURE_WARN("%s: address %llu is not in the address vector; insert it first", call,
-                  static_cast<unsigned long long>(addr));
-    return -FI_EINVAL;
-  }
-  if (why == Errc::no_key) {
-    APERTURE_WARN(
+  if (why == Errc::no_entry || why == Errc::addr_not_avail)
+    return refuse(-FI_EINVAL, "%s: address %llu is not in the address vector; insert it first",
+                  call, static_cast<unsigned long long>(addr));
+  if (why == Errc::no_key)
+    return refuse(
+        fi_code(why),
         "%s: the key is not one that is mapped in this domain, which was opened with FI_MR_RAW; "
         "map the peer's raw key with fi_mr_map_raw and pass what that returns",
         call);
-    return fi_code(why);
-  }
-  APERTURE_WARN("%s: %s", call, describe(why));
-  return fi_code(why);
+  return refuse(fi_code(why), "%s: %s", call, describe(why));
 }
 
 }  // namespace aperture::provider

@@ -4,7 +4,6 @@
 // start; they complete in the queue of the endpoint that the message came to.
 #include <rdma/fi_cm.h>
 
-#include <algorithm>
 #include <cassert>
 
 #include "provider/ep.hpp"
@@ -17,21 +16,17 @@ namespace aperture::provider {
 namespace {
 
 int check_attr(const fi_rx_attr& attr) {
-  if ((attr.op_flags & ~kRxOpFlags) != 0) {
-    APERTURE_WARN("fi_srx_context: op_flags 0x%llx are not offered",
+  if ((attr.op_flags & ~kRxOpFlags) != 0)
+    return refuse(-FI_EBADFLAGS, "fi_srx_context: op_flags 0x%llx are not offered",
                   static_cast<unsigned long long>(attr.op_flags));
-    return -FI_EBADFLAGS;
-  }
-  if ((attr.caps & ~kRxCaps) != 0 || (attr.caps & (FI_DIRECTED_RECV | FI_SOURCE)) != 0) {
-    APERTURE_WARN("fi_srx_context: caps 0x%llx; FI_MSG, FI_TAGGED and FI_RECV are offered",
+  if ((attr.caps & ~kRxCaps) != 0 || (attr.caps & (FI_DIRECTED_RECV | FI_SOURCE)) != 0)
+    return refuse(-FI_EINVAL,
+                  "fi_srx_context: caps 0x%llx; FI_MSG, FI_TAGGED and FI_RECV are offered",
                   static_cast<unsigned long long>(attr.caps));
-    return -FI_EINVAL;
-  }
-  if (attr.size > kMaxQueueSize || attr.iov_limit > qp::kIovLimit) {
-    APERTURE_WARN("fi_srx_context: size %zu, iov_limit %zu; at most %zu and %zu are offered",
+  if (attr.size > kMaxQueueSize || attr.iov_limit > qp::kIovLimit)
+    return refuse(-FI_EINVAL,
+                  "fi_srx_context: size %zu, iov_limit %zu; at most %zu and %zu are offered",
                   attr.size, attr.iov_limit, kMaxQueueSize, qp::kIovLimit);
-    return -FI_EINVAL;
-  }
   return 0;
 }
 
@@ -39,10 +34,8 @@ int check_attr(const fi_rx_attr& attr) {
 
 int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noexcept {
   return guarded("fi_srx_context", [&]() -> int {
-    if (fid == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_srx_context: domain or rx_ep is NULL");
-      return -FI_EINVAL;
-    }
+    if (fid == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_srx_context: domain or rx_ep is NULL");
     const fi_rx_attr defaults{};
     const fi_rx_attr& asked = attr != nullptr ? *attr : defaults;
     if (const int rc = check_attr(asked); rc != 0) return rc;
@@ -71,20 +64,16 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
 }
 
 int bind_shared_receive(EpBody& body, EpBody& shared) {
-  if (body.kind != EpKind::connected || !body.wants_shared_receive) {
-    APERTURE_WARN(
+  if (body.kind != EpKind::connected || !body.wants_shared_receive)
+    return refuse(
+        -FI_EINVAL,
         "fi_ep_bind: the endpoint has receives of its own; open it with ep_attr->type FI_EP_MSG "
         "and rx_ctx_cnt FI_SHARED_CONTEXT");
-    return -FI_EINVAL;
-  }
-  if (shared.domain != body.domain) {
-    APERTURE_WARN("fi_ep_bind: the shared receive context belongs to another domain");
-    return -FI_EDOMAIN;
-  }
-  if (body.shared != nullptr) {
-    APERTURE_WARN("fi_ep_bind: a shared receive context is bound already; an endpoint has one");
-    return -FI_EINVAL;
-  }
+  if (shared.domain != body.domain)
+    return refuse(-FI_EDOMAIN, "fi_ep_bind: the shared receive context belongs to another domain");
+  if (body.shared != nullptr)
+    return refuse(-FI_EINVAL,
+                  "fi_ep_bind: a shared receive context is bound already; an endpoint has one");
   assert(body.core == nullptr && shared.shared_core != nullptr);
   shared.uses.add();
   body.shared = &shared;

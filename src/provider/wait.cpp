@@ -2,10 +2,8 @@
 #include "provider/wait.hpp"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -63,20 +61,19 @@ int check_wait_obj(const char* call, fi_wait_obj obj, const fid_wait* set) noexc
     case FI_WAIT_POLLFD: return 0;
     case FI_WAIT_SET:
       if (set != nullptr && set->fid.fclass == FI_CLASS_WAIT) return 0;
-      APERTURE_WARN(
+      return refuse(
+          -FI_EINVAL,
           "%s: FI_WAIT_SET is asked for, but attr->wait_set is no wait set; open one with "
           "fi_wait_open or use FI_WAIT_FD",
           call);
-      return -FI_EINVAL;
     case FI_WAIT_MUTEX_COND:
-      APERTURE_WARN(
-          "%s: FI_WAIT_MUTEX_COND is not offered: nothing could signal a condition while "
-          "progress is the application's; use FI_WAIT_FD or FI_WAIT_UNSPEC",
-          call);
-      return -FI_ENOSYS;
+      return refuse(-FI_ENOSYS,
+                    "%s: FI_WAIT_MUTEX_COND is not offered: nothing could signal a condition while "
+                    "progress is the application's; use FI_WAIT_FD or FI_WAIT_UNSPEC",
+                    call);
   }
-  APERTURE_WARN("%s: wait object %d is none that fi_cq(3) knows", call, static_cast<int>(obj));
-  return -FI_EINVAL;
+  return refuse(-FI_EINVAL, "%s: wait object %d is none that fi_cq(3) knows", call,
+                static_cast<int>(obj));
 }
 
 fi_wait_obj settle_wait_obj(fi_wait_obj obj) noexcept {
@@ -89,20 +86,15 @@ bool has_fd(fi_wait_obj obj) noexcept {
 
 int check_blocking(const char* call, fi_wait_obj obj) noexcept {
   if (obj != FI_WAIT_NONE && obj != FI_WAIT_SET) return 0;
-  APERTURE_WARN("%s: the object was opened with %s; open it with FI_WAIT_UNSPEC to block", call,
+  return refuse(-FI_EINVAL,
+                "%s: the object was opened with %s; open it with FI_WAIT_UNSPEC to block", call,
                 wait_name(obj));
-  return -FI_EINVAL;
 }
 
 int control_wait(const char* call, fi_wait_obj obj, int fd, int command, void* arg) noexcept {
-  if (command != FI_GETWAIT && command != FI_GETWAITOBJ) {
-    APERTURE_WARN("%s: command %d is not offered", call, command);
-    return -FI_ENOSYS;
-  }
-  if (arg == nullptr) {
-    APERTURE_WARN("%s: arg is NULL", call);
-    return -FI_EINVAL;
-  }
+  if (command != FI_GETWAIT && command != FI_GETWAITOBJ)
+    return refuse(-FI_ENOSYS, "%s: command %d is not offered", call, command);
+  if (arg == nullptr) return refuse(-FI_EINVAL, "%s: arg is NULL", call);
   if (command == FI_GETWAITOBJ) {
     *static_cast<fi_wait_obj*>(arg) = obj;
     return 0;
@@ -112,11 +104,10 @@ int control_wait(const char* call, fi_wait_obj obj, int fd, int command, void* a
     *static_cast<int*>(arg) = fd;
     return 0;
   }
-  APERTURE_WARN(
-      "%s: FI_GETWAIT: the object was opened with %s, which has nothing to wait on "
-      "natively; open it with FI_WAIT_FD",
-      call, wait_name(obj));
-  return -FI_ENODATA;
+  return refuse(-FI_ENODATA,
+                "%s: FI_GETWAIT: the object was opened with %s, which has nothing to wait on "
+                "natively; open it with FI_WAIT_FD",
+                call, wait_name(obj));
 }
 
 int Deadline::remaining_ms() const noexcept {
@@ -154,18 +145,16 @@ int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::Cq* cq, qp::Counter* coun
     nic::EngineGuard guard(*domain.engine);
     domain.sleepers.reserve(++domain.sleepers_opened);  // so that arm() never allocates
   }
-  if (Status s = cq != nullptr ? cq->open_wake_fd() : counter->open_wake_fd(); !s) {
-    APERTURE_WARN("opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
+  if (Status s = cq != nullptr ? cq->open_wake_fd() : counter->open_wake_fd(); !s)
+    return refuse(fi_code(s),
+                  "opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   describe(s.error()));
-    return fi_code(s);
-  }
   epoll_ = move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   const int wake = cq != nullptr ? cq->wake_fd() : counter->wake_fd();
-  if (!epoll_ || !watch(epoll_.get(), wake) || !watch(epoll_.get(), domain.engine->sleep_fd())) {
-    APERTURE_WARN("opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
+  if (!epoll_ || !watch(epoll_.get(), wake) || !watch(epoll_.get(), domain.engine->sleep_fd()))
+    return refuse(-FI_EMFILE,
+                  "opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   std::strerror(errno));
-    return -FI_EMFILE;
-  }
   return 0;
 }
 

@@ -137,8 +137,7 @@ struct Waited {
   int check_unused(const char* call) const noexcept {
     const uint32_t n = uses.count();
     if (n == 0) return 0;
-    APERTURE_WARN("%s: %u endpoint(s) or poll set(s) use it; close them first", call, n);
-    return -FI_EBUSY;
+    return refuse(-FI_EBUSY, "%s: %u endpoint(s) or poll set(s) use it; close them first", call, n);
   }
   template <typename Object>
   static void end(Object& object) noexcept {

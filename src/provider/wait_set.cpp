@@ -1,8 +1,6 @@
 // Wait sets and fi_trywait: see wait.hpp. man 3 fi_poll.
 #include <sys/epoll.h>
 
-#include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -47,10 +45,9 @@ int wait_on_set(fid_wait* fid, int timeout) {
 int close_set(fid* fid) noexcept {
   return guarded_close("fi_close(wait set)", [&]() -> int {
     auto& set = object_of<WaitSet>(fid);
-    if (const uint32_t n = set.uses.count(); n != 0) {
-      APERTURE_WARN("fi_close(wait set): %u queue(s) or counter(s) use it; close them first", n);
-      return -FI_EBUSY;
-    }
+    if (const uint32_t n = set.uses.count(); n != 0)
+      return refuse(-FI_EBUSY,
+                    "fi_close(wait set): %u queue(s) or counter(s) use it; close them first", n);
     set.fabric->uses.drop();
     delete &set;
     return 0;
@@ -72,29 +69,21 @@ fi_ops_wait g_wait_ops = {.size = sizeof(fi_ops_wait), .wait = wait_on_set};
 
 int open_wait_set(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** out) noexcept {
   return guarded("fi_wait_open", [&]() -> int {
-    if (fabric == nullptr || attr == nullptr || out == nullptr) {
-      APERTURE_WARN("fi_wait_open: fabric, attr or waitset is NULL");
-      return -FI_EINVAL;
-    }
-    if (attr->flags != 0) {
-      APERTURE_WARN("fi_wait_open: flags must be 0");
-      return -FI_EBADFLAGS;
-    }
-    if (attr->wait_obj == FI_WAIT_NONE || attr->wait_obj == FI_WAIT_SET) {
-      APERTURE_WARN(
+    if (fabric == nullptr || attr == nullptr || out == nullptr)
+      return refuse(-FI_EINVAL, "fi_wait_open: fabric, attr or waitset is NULL");
+    if (attr->flags != 0) return refuse(-FI_EBADFLAGS, "fi_wait_open: flags must be 0");
+    if (attr->wait_obj == FI_WAIT_NONE || attr->wait_obj == FI_WAIT_SET)
+      return refuse(
+          -FI_EINVAL,
           "fi_wait_open: %s is no wait object for a set; use FI_WAIT_FD or FI_WAIT_UNSPEC",
           wait_name(attr->wait_obj));
-      return -FI_EINVAL;
-    }
     if (const int rc = check_wait_obj("fi_wait_open", attr->wait_obj, nullptr); rc != 0) return rc;
     auto set = std::make_unique<WaitSet>();
     set->wait_obj = settle_wait_obj(attr->wait_obj);
     set->epoll = move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
-    if (!set->epoll) {
-      APERTURE_WARN("fi_wait_open: %s; raise the limit of descriptors (ulimit -n)",
+    if (!set->epoll)
+      return refuse(-FI_EMFILE, "fi_wait_open: %s; raise the limit of descriptors (ulimit -n)",
                     std::strerror(errno));
-      return -FI_EMFILE;
-    }
     set->fid.fid = {FI_CLASS_WAIT, nullptr, &g_fid_ops};
     set->fid.ops = &g_wait_ops;
     set->fabric = &object_of<Fabric>(fabric);
@@ -143,16 +132,14 @@ int try_wait_one(fid* what) noexcept {
 
 int try_wait(fid_fabric*, fid** fids, int count) noexcept {
   return guarded("fi_trywait", [&]() -> int {
-    if (fids == nullptr || count < 0) {
-      APERTURE_WARN("fi_trywait: fids is NULL or count is negative");
-      return -FI_EINVAL;
-    }
+    if (fids == nullptr || count < 0)
+      return refuse(-FI_EINVAL, "fi_trywait: fids is NULL or count is negative");
     for (int i = 0; i < count; ++i) {
       const int rc = try_wait_one(fids[i]);
       if (rc == -FI_EINVAL) {
         APERTURE_WARN(
-            "fi_trywait: entry %d is no event queue, completion queue, counter or wait set "
-            "that was opened with a wait object",
+            "fi_trywait: entry %d is no event queue, completion queue, counter or wait set that "
+            "was opened with a wait object",
             i);
       }
       if (rc != 0) return rc;

@@ -1,12 +1,8 @@
 // Allocating, binding, invalidating and closing memory windows: see window.hpp. Control path.
 #include "provider/window.hpp"
 
-#include <algorithm>
 #include <cassert>
 #include <cinttypes>
-#include <cstring>
-#include <memory>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "provider/caller.hpp"
@@ -37,46 +33,41 @@ uint64_t length_of(const Region& region) noexcept {
 // ---- what a bind may ask for --------------------------------------------------------------------
 
 int check_region(const Window& window, const aperture_window_bind& bind) {
-  if (bind.mr == nullptr || bind.mr->fid.fclass != FI_CLASS_MR) {
-    APERTURE_WARN("aperture_window bind: mr is not a memory region");
-    return -FI_EINVAL;
-  }
+  if (bind.mr == nullptr || bind.mr->fid.fclass != FI_CLASS_MR)
+    return refuse(-FI_EINVAL, "aperture_window bind: mr is not a memory region");
   const auto& region = object_of<Region>(bind.mr);
-  if (region.domain != window.domain) {
-    APERTURE_WARN(
+  if (region.domain != window.domain)
+    return refuse(
+        -FI_EDOMAIN,
         "aperture_window bind: the region belongs to another domain than the window; allocate the "
         "window there");
-    return -FI_EDOMAIN;
-  }
   // SYNC POINT: region-state
-  if (region.state.load(std::memory_order_acquire) != RegionState::ready || !region.enabled) {
-    APERTURE_WARN(
+  if (region.state.load(std::memory_order_acquire) != RegionState::ready || !region.enabled)
+    return refuse(
+        -FI_EOPBADSTATE,
         "aperture_window bind: the region is not registered yet, not enabled, or being closed; "
         "wait for its FI_MR_COMPLETE event and call fi_mr_enable first, where the domain's mr_mode "
         "asks for that");
-    return -FI_EOPBADSTATE;
-  }
   return 0;
 }
 
 int check_rights(const Region& region, uint64_t access) {
-  if (access == 0 || (access & ~(FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0) {
-    APERTURE_WARN("aperture_window bind: access 0x%" PRIx64
+  if (access == 0 || (access & ~(FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0)
+    return refuse(-FI_EINVAL,
+                  "aperture_window bind: access 0x%" PRIx64
                   "; a window gives FI_REMOTE_READ, FI_REMOTE_WRITE or both",
                   access);
-    return -FI_EINVAL;
-  }
   const bool reads = (access & FI_REMOTE_READ) != 0;
   const bool writes = (access & FI_REMOTE_WRITE) != 0;
   if ((reads && (region.wish.access & kLetsOut) == 0) ||
       (writes && (region.wish.access & kLetsIn) == 0)) {
-    APERTURE_WARN("aperture_window bind: the region was registered with access 0x%" PRIx64
+    return refuse(-FI_EACCES,
+                  "aperture_window bind: the region was registered with access 0x%" PRIx64
                   ", which lets no bytes %s it; register it with %s",
                   region.wish.access,
                   reads && (region.wish.access & kLetsOut) == 0 ? "out of" : "into",
                   reads && (region.wish.access & kLetsOut) == 0 ? "FI_SEND or FI_WRITE as well"
                                                                 : "FI_RECV or FI_READ as well");
-    return -FI_EACCES;
   }
   return 0;
 }
@@ -86,59 +77,51 @@ int check_range(const Region& region, const aperture_window_bind& bind) {
   // what lies before the region wraps to beyond its end; below, subtract and never add
   const uint64_t offset = bind.addr - region.base;
   if (bind.length != 0 && offset <= total && bind.length <= total - offset) return 0;
-  APERTURE_WARN("aperture_window bind: 0x%" PRIx64 " and %" PRIu64
+  return refuse(-FI_EINVAL,
+                "aperture_window bind: 0x%" PRIx64 " and %" PRIu64
                 " bytes; give more than 0 bytes inside the region, which has %" PRIu64
                 " from 0x%" PRIx64,
                 bind.addr, bind.length, total, region.base);
-  return -FI_EINVAL;
 }
 
 int check_endpoint(const Region& region, const aperture_window_bind& bind) {
   if (bind.ep == nullptr) {
     if (bind.peer == FI_ADDR_UNSPEC) return 0;
-    APERTURE_WARN("aperture_window bind: a peer without an endpoint; name the endpoint too");
-    return -FI_EINVAL;
+    return refuse(-FI_EINVAL,
+                  "aperture_window bind: a peer without an endpoint; name the endpoint too");
   }
-  if (bind.ep->fid.fclass != FI_CLASS_EP) {
-    APERTURE_WARN("aperture_window bind: ep is not an endpoint");
-    return -FI_EINVAL;
-  }
+  if (bind.ep->fid.fclass != FI_CLASS_EP)
+    return refuse(-FI_EINVAL, "aperture_window bind: ep is not an endpoint");
   const auto& ep = object_of<Ep>(bind.ep);
   const EpBody& body = *ep.body;
-  if (body.domain != region.domain) {
-    APERTURE_WARN("aperture_window bind: the endpoint belongs to another domain than the region");
-    return -FI_EDOMAIN;
-  }
-  if (body.auth_key.pd != region.wish.pd) {
-    APERTURE_WARN(
+  if (body.domain != region.domain)
+    return refuse(-FI_EDOMAIN,
+                  "aperture_window bind: the endpoint belongs to another domain than the region");
+  if (body.auth_key.pd != region.wish.pd)
+    return refuse(
+        -FI_EDOMAIN,
         "aperture_window bind: endpoint and region have different authorization keys, so nobody "
         "could reach the region through it; register the region with the endpoint's auth_key");
-    return -FI_EDOMAIN;
-  }
   if (bind.peer == FI_ADDR_UNSPEC) return 0;
-  if (body.kind == EpKind::connected) {
-    APERTURE_WARN(
+  if (body.kind == EpKind::connected)
+    return refuse(
+        -FI_EINVAL,
         "aperture_window bind: a connected endpoint has one peer; give FI_ADDR_UNSPEC for it");
-    return -FI_EINVAL;
-  }
-  if (body.core == nullptr) {
-    APERTURE_WARN("aperture_window bind: the endpoint is not enabled; call fi_enable first");
-    return -FI_EOPBADSTATE;
-  }
+  if (body.core == nullptr)
+    return refuse(-FI_EOPBADSTATE,
+                  "aperture_window bind: the endpoint is not enabled; call fi_enable first");
   return 0;
 }
 
 int check_bind(const Window& window, const aperture_window_bind& bind) {
-  if (bind.size < sizeof bind) {
-    APERTURE_WARN("aperture_window bind: size %zu; set it to sizeof(struct aperture_window_bind)",
+  if (bind.size < sizeof bind)
+    return refuse(-FI_EINVAL,
+                  "aperture_window bind: size %zu; set it to sizeof(struct aperture_window_bind)",
                   bind.size);
-    return -FI_EINVAL;
-  }
-  if ((bind.flags & ~APERTURE_WINDOW_ZERO_BASED) != 0) {
-    APERTURE_WARN("aperture_window bind: flags 0x%" PRIx64 "; APERTURE_WINDOW_ZERO_BASED is all",
+  if ((bind.flags & ~APERTURE_WINDOW_ZERO_BASED) != 0)
+    return refuse(-FI_EBADFLAGS,
+                  "aperture_window bind: flags 0x%" PRIx64 "; APERTURE_WINDOW_ZERO_BASED is all",
                   bind.flags);
-    return -FI_EBADFLAGS;
-  }
   if (const int rc = check_region(window, bind); rc != 0) return rc;
   const auto& region = object_of<Region>(bind.mr);
   if (const int rc = check_rights(region, bind.access); rc != 0) return rc;
@@ -195,12 +178,11 @@ protect::RegionSpec spec_of(const Region& region, const aperture_window_bind& bi
 // Who alone may use it: an endpoint, a queue pair of it, or (0) everybody. Engine lock held.
 Result<protect::EndpointId> holder_of(const Region& region, const aperture_window_bind& bind) {
   EpBody* body = bind.ep != nullptr ? object_of<Ep>(bind.ep).body : region.endpoint;
-  if (region.endpoint != nullptr && body != region.endpoint) {
-    APERTURE_WARN(
+  if (region.endpoint != nullptr && body != region.endpoint)
+    return refuse(
+        Errc::invalid,
         "aperture_window bind: the region is bound to another endpoint; windows of it are reached "
         "through that one");
-    return Errc::invalid;
-  }
   if (body == nullptr) return protect::EndpointId{0};
   if (bind.peer == FI_ADDR_UNSPEC) return body->id;
   const Result<protect::EndpointId> number = body->core->queue_pair_number(bind.peer);
@@ -231,21 +213,18 @@ int bind_now(Window& window, const aperture_window_bind& bind, const void* calle
   spec.registered_at = caller;
   const nic::EngineGuard guard(*window.domain->engine);
   protect::KeyTable& keys = keys_of(window);
-  if (window.entry.generation != 0 && !keys.is_over(window.entry)) {
-    APERTURE_WARN("aperture_window bind: the window is bound (key 0x%" PRIx64
+  if (window.entry.generation != 0 && !keys.is_over(window.entry))
+    return refuse(-FI_EBUSY,
+                  "aperture_window bind: the window is bound (key 0x%" PRIx64
                   "); invalidate it first",
                   window.entry.key);
-    return -FI_EBUSY;
-  }
   const Result<protect::EndpointId> holder = holder_of(region, bind);
   if (!holder) return fi_code(holder.error());
   spec.bound_to = holder.value();
   region.windows.reserve(region.windows.size() + 1);
   Result<protect::RegionHandle> entry = keys.add(spec, std::move(side));
-  if (!entry) {
-    APERTURE_WARN("aperture_window bind: %s", describe(entry.error()));
-    return fi_code(entry.error());
-  }
+  if (!entry)
+    return refuse(fi_code(entry.error()), "aperture_window bind: %s", describe(entry.error()));
   leave_region(window);  // what a peer has invalidated
   assert(window.region == nullptr && entry->generation != 0);
   window.entry = *entry;
@@ -273,10 +252,10 @@ int end_binding(Window& window) {
   if (waits) {
     if (!keys.wait_until_quiet(window.entry, now_ns() + kRevokeNs) ||
         !keys.revoke_poll(window.entry)) {
-      APERTURE_WARN("aperture_window: a peer is still inside this window (key 0x%" PRIx64
+      return refuse(-FI_EBUSY,
+                    "aperture_window: a peer is still inside this window (key 0x%" PRIx64
                     ") and cannot be fenced; it is refused to everybody from now on, call again",
                     window.entry.key);
-      return -FI_EBUSY;
     }
     const nic::EngineGuard guard(*window.domain->engine);
     leave_region(window);
@@ -306,20 +285,17 @@ fi_ops g_window_fid_ops = fid_ops<"window">(
 
 int allocate(fid_domain* fid, const aperture_window_attr* attr, aperture_window** out) noexcept {
   return guarded("aperture_window allocate", [&]() -> int {
-    if (fid == nullptr || fid->fid.fclass != FI_CLASS_DOMAIN || out == nullptr) {
-      APERTURE_WARN("aperture_window allocate: domain or window is NULL, or it is no domain");
-      return -FI_EINVAL;
-    }
-    if (attr != nullptr && attr->size < sizeof *attr) {
-      APERTURE_WARN(
+    if (fid == nullptr || fid->fid.fclass != FI_CLASS_DOMAIN || out == nullptr)
+      return refuse(-FI_EINVAL,
+                    "aperture_window allocate: domain or window is NULL, or it is no domain");
+    if (attr != nullptr && attr->size < sizeof *attr)
+      return refuse(
+          -FI_EINVAL,
           "aperture_window allocate: size %zu; set it to sizeof(struct aperture_window_attr)",
           attr->size);
-      return -FI_EINVAL;
-    }
-    if (attr != nullptr && attr->flags != 0) {
-      APERTURE_WARN("aperture_window allocate: flags 0x%" PRIx64 "; they must be 0", attr->flags);
-      return -FI_EBADFLAGS;
-    }
+    if (attr != nullptr && attr->flags != 0)
+      return refuse(-FI_EBADFLAGS, "aperture_window allocate: flags 0x%" PRIx64 "; they must be 0",
+                    attr->flags);
     auto window = std::make_unique<Window>();
     window->domain = &object_of<Domain>(fid);
     window->handle.fid = {APERTURE_CLASS_WINDOW, attr != nullptr ? attr->context : nullptr,
@@ -338,25 +314,20 @@ bool is_window(const aperture_window* handle) noexcept {
 int bind_window(aperture_window* handle, const aperture_window_bind* bind, uint64_t* key) noexcept {
   const void* caller = __builtin_return_address(0);
   return guarded("aperture_window bind", [&]() -> int {
-    if (!is_window(handle) || bind == nullptr || key == nullptr) {
-      APERTURE_WARN("aperture_window bind: window, bind or key is NULL, or it is no window");
-      return -FI_EINVAL;
-    }
+    if (!is_window(handle) || bind == nullptr || key == nullptr)
+      return refuse(-FI_EINVAL,
+                    "aperture_window bind: window, bind or key is NULL, or it is no window");
     return bind_now(object_of<Window>(handle), *bind, caller, key);
   });
 }
 
 int invalidate(aperture_window* handle) noexcept {
   return guarded("aperture_window invalidate", [&]() -> int {
-    if (!is_window(handle)) {
-      APERTURE_WARN("aperture_window invalidate: it is no window");
-      return -FI_EINVAL;
-    }
+    if (!is_window(handle))
+      return refuse(-FI_EINVAL, "aperture_window invalidate: it is no window");
     auto& window = object_of<Window>(handle);
-    if (window.entry.generation == 0) {
-      APERTURE_WARN("aperture_window invalidate: the window is not bound");
-      return -FI_EOPBADSTATE;
-    }
+    if (window.entry.generation == 0)
+      return refuse(-FI_EOPBADSTATE, "aperture_window invalidate: the window is not bound");
     return end_binding(window);
   });
 }
@@ -372,19 +343,14 @@ aperture_window_ops g_window_ops = {
 }  // namespace
 
 int open_domain_ops(fid* fid, const char* name, uint64_t flags, void** ops, void*) noexcept {
-  if (fid == nullptr || name == nullptr || ops == nullptr) {
-    APERTURE_WARN("fi_open_ops(domain): the domain, name or ops is NULL");
-    return -FI_EINVAL;
-  }
-  if (flags != 0) {
-    APERTURE_WARN("fi_open_ops(domain): flags 0x%" PRIx64 "; they must be 0", flags);
-    return -FI_EBADFLAGS;
-  }
-  if (std::strcmp(name, APERTURE_WINDOW_OPS) != 0) {
-    APERTURE_WARN("fi_open_ops(domain): \"%s\" is not offered; \"%s\" is, see aperture/fi_window.h",
+  if (fid == nullptr || name == nullptr || ops == nullptr)
+    return refuse(-FI_EINVAL, "fi_open_ops(domain): the domain, name or ops is NULL");
+  if (flags != 0)
+    return refuse(-FI_EBADFLAGS, "fi_open_ops(domain): flags 0x%" PRIx64 "; they must be 0", flags);
+  if (std::strcmp(name, APERTURE_WINDOW_OPS) != 0)
+    return refuse(-FI_ENOSYS,
+                  "fi_open_ops(domain): \"%s\" is not offered; \"%s\" is, see aperture/fi_window.h",
                   name, APERTURE_WINDOW_OPS);
-    return -FI_ENOSYS;
-  }
   *ops = &g_window_ops;
   return 0;
 }

@@ -4,7 +4,6 @@
 #include <sys/eventfd.h>
 
 #include <bit>
-#include <cassert>
 #include <cerrno>
 #include <new>
 

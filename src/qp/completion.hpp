@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cassert>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 

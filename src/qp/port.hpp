@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "base/pool.hpp"
 #include "protect/key_table.hpp"
@@ -131,6 +132,12 @@ struct Port {
   size_t queued = 0;  // WQEs in send queues, for the bound while a connection comes up
   Pool<Wqe> wqes;
   Pool<WaitingAtomic> atomics;
+
+  // A receive ends in error.
+  void fail_receive(CompletionError&& e) noexcept {
+    if (rx_cq != nullptr) rx_cq->push_error(std::move(e));
+    if (recv_counter != nullptr) recv_counter->add_error(1);
+  }
 
   // Direct accesses of peers that we want to be told of: those that are counted here.
   uint16_t told_accesses() const noexcept {

@@ -1,11 +1,8 @@
 // The `aperture` command: reads the words and hands over. Manual page: docs/man/aperture.1.
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
-#include <string>
-#include <vector>
 
 #include "tool/host.hpp"
 #include "tool/places.hpp"
@@ -17,26 +14,22 @@
 namespace {
 
 constexpr const char* kRunFooter =
-    "examples:\n"
-    "  aperture run -- fi_info -p aperture\n"
-    "  aperture run -- mpirun.openmpi -n 2 ./my_mpi_program\n"
-    "  aperture run --one-sided -- mpirun.openmpi -n 2 ./my_program_with_windows\n"
-    "  aperture run -- env | grep -E '^(FI|OMPI)_'     what it sets\n\n"
-    "Settings of yours are kept; one that keeps Aperture from being chosen is named on stderr.\n"
+    "examples:\n  aperture run -- fi_info -p aperture\n  aperture run -- mpirun.openmpi -n 2 "
+    "./my_mpi_program\n  aperture run --one-sided -- mpirun.openmpi -n 2 "
+    "./my_program_with_windows\n  aperture run -- env | grep -E '^(FI|OMPI)_'     what it "
+    "sets\n\nSettings of yours are kept; one that keeps Aperture from being chosen is named on "
+    "stderr.\n"
     "Exit code: that of CMD; 127 not found, 126 not executable, 125 the provider is missing.\n";
 
 constexpr const char* kExplainFooter =
     "Like run, and each refusal is a line on stderr: which hint excluded Aperture from the answer "
-    "of\n"
-    "fi_getinfo, which rule a call or a remote access broke, and what would make it legal.\n\n"
-    "examples:\n"
-    "  aperture explain -- fi_info -p aperture -c FI_COLLECTIVE\n"
-    "  APERTURE_MR_MODE=verbs aperture explain -- ./my_program     as on a verbs NIC\n\n"
+    "of\nfi_getinfo, which rule a call or a remote access broke, and what would make it "
+    "legal.\n\nexamples:\n  aperture explain -- fi_info -p aperture -c FI_COLLECTIVE\n  "
+    "APERTURE_MR_MODE=verbs aperture explain -- ./my_program     as on a verbs NIC\n\n"
     "Exit code: that of CMD; 127 not found, 126 not executable, 125 the provider is missing.\n";
 
 constexpr const char* kInfoFooter =
-    "examples:\n"
-    "  aperture info\n"
+    "examples:\n  aperture info\n"
     "  aperture info --json | jq .cma\n";
 
 constexpr int kExitUsage = 2;

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <string>
 
 #include "base/fd.hpp"
 #include "tool/child_probe.hpp"

@@ -11,7 +11,9 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <thread>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -27,32 +29,11 @@ namespace {
 struct Word32 {
   std::byte bytes[32];
 };
+// Of that many bytes: a power of two.
 template <size_t N>
-struct WordOf;
-template <>
-struct WordOf<1> {
-  using Type = uint8_t;
-};
-template <>
-struct WordOf<2> {
-  using Type = uint16_t;
-};
-template <>
-struct WordOf<4> {
-  using Type = uint32_t;
-};
-template <>
-struct WordOf<8> {
-  using Type = uint64_t;
-};
-template <>
-struct WordOf<16> {
-  using Type = Uint128;
-};
-template <>
-struct WordOf<32> {
-  using Type = Word32;
-};
+using WordOf =
+    std::tuple_element_t<std::countr_zero(N),
+                         std::tuple<uint8_t, uint16_t, uint32_t, uint64_t, Uint128, Word32>>;
 
 template <typename Word>
 Word load_plain(const std::byte* from) noexcept {
@@ -297,7 +278,7 @@ bool is_lock_free(const std::byte* at) noexcept {
 template <AtomicOp op, typename V>
 void run(std::byte* target, const std::byte* operand, const std::byte* compare, std::byte* result,
          size_t count) noexcept {
-  using Word = typename WordOf<V::kBytes>::Type;
+  using Word = WordOf<V::kBytes>;
   constexpr size_t n = V::kBytes;
   for (size_t i = 0; i < count; ++i, target += n) {
     Word old, with{}, against{};

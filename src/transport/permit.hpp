@@ -10,7 +10,6 @@
 // An initiator without a permit goes through the ring. Guarded by the engine's lock.
 #pragma once
 
-#include <cassert>
 #include <cstdint>
 
 #include "protect/key_table.hpp"

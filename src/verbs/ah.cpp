@@ -2,8 +2,6 @@
 // bytes and the IPv4 header behind them (IBTA annex A17, "RoCEv2").
 #include "verbs/ah.hpp"
 
-#include <arpa/inet.h>
-
 #include <cassert>
 #include <cstring>
 
@@ -58,11 +56,9 @@ int init_from_wc(uint8_t port_num, const ibv_wc& wc, const ibv_grh* grh, ibv_ah_
   if ((wc.wc_flags & IBV_WC_GRH) == 0) return 0;
   const Ends ends = ends_of(*grh);
   const int index = index_of(ends.target);
-  if (index < 0) {
-    return APERTURE_REFUSE(EINVAL,
-                           "ibv_init_ah_from_wc: the datagram was not sent to an address of this "
-                           "host");
-  }
+  if (index < 0)
+    return refuse(EINVAL,
+                  "ibv_init_ah_from_wc: the datagram was not sent to an address of this host");
   assert(static_cast<uint32_t>(index) < gid_count());
   attr.is_global = 1;
   attr.grh.dgid = ends.source;
@@ -74,23 +70,20 @@ int init_from_wc(uint8_t port_num, const ibv_wc& wc, const ibv_grh* grh, ibv_ah_
 }  // namespace
 
 int resolve(const char* call, const ibv_ah_attr& attr, ib::Route& route) noexcept {
-  if (attr.port_num != kPort) {
-    return APERTURE_REFUSE(EINVAL, "%s: port_num %u of the address; the device has port 1", call,
-                           attr.port_num);
-  }
+  if (attr.port_num != kPort)
+    return refuse(EINVAL, "%s: port_num %u of the address; the device has port 1", call,
+                  attr.port_num);
   if (attr.is_global == 0) {  // without a global route the other end is on this host
     route.local = route.remote = Address::v4(INADDR_LOOPBACK, 0);
     return 0;
   }
-  if (attr.grh.sgid_index >= gid_count()) {
-    return APERTURE_REFUSE(EINVAL, "%s: sgid_index %u; the port has %u GIDs", call,
-                           attr.grh.sgid_index, gid_count());
-  }
+  if (attr.grh.sgid_index >= gid_count())
+    return refuse(EINVAL, "%s: sgid_index %u; the port has %u GIDs", call, attr.grh.sgid_index,
+                  gid_count());
   route.local = address_of(gid_at(attr.grh.sgid_index));
   route.remote = address_of(attr.grh.dgid);
-  if (route.remote.is_any_ip()) {
-    return APERTURE_REFUSE(EINVAL, "%s: a destination GID of zeros is no address", call);
-  }
+  if (route.remote.is_any_ip())
+    return refuse(EINVAL, "%s: a destination GID of zeros is no address", call);
   return 0;
 }
 
@@ -99,9 +92,8 @@ int resolve(const char* call, const ibv_ah_attr& attr, ib::Route& route) noexcep
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
-  APERTURE_REAL(ibv_create_ah, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_ah*>(nullptr, pd, attr);
-  auto* made = guarded_new<Ah>("ibv_create_ah", [&](Ah*& out) {
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_ah, "IBVERBS_1.1", pd, attr);
+  return guarded_new_base<Ah>("ibv_create_ah", [&](Ah*& out) {
     Pd& ours = pd_of(pd);
     auto ah = std::make_unique<Ah>();
     if (const int error = resolve("ibv_create_ah", *attr, ah->route); error != 0) return error;
@@ -113,12 +105,10 @@ APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
     out = ah.release();
     return 0;
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 APERTURE_VERB int ibv_destroy_ah(ibv_ah* ah) {
-  APERTURE_REAL(ibv_destroy_ah, "IBVERBS_1.1");
-  if (!is_ours(ah->context)) return real.call_or(EOPNOTSUPP, ah);
+  APERTURE_FORWARD(is_ours(ah->context), EOPNOTSUPP, ibv_destroy_ah, "IBVERBS_1.1", ah);
   return guarded_release("ibv_destroy_ah", [&] {
     delete &object_of<Ah>(ah);
     return 0;
@@ -127,8 +117,8 @@ APERTURE_VERB int ibv_destroy_ah(ibv_ah* ah) {
 
 APERTURE_VERB int ibv_init_ah_from_wc(ibv_context* context, uint8_t port_num, ibv_wc* wc,
                                       ibv_grh* grh, ibv_ah_attr* attr) {
-  APERTURE_REAL(ibv_init_ah_from_wc, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(-1, context, port_num, wc, grh, attr);
+  APERTURE_FORWARD(is_ours(context), -1, ibv_init_ah_from_wc, "IBVERBS_1.1", context, port_num, wc,
+                   grh, attr);
   const int error =
       guarded("ibv_init_ah_from_wc", [&] { return init_from_wc(port_num, *wc, grh, *attr); });
   if (error == 0) return 0;
@@ -138,8 +128,8 @@ APERTURE_VERB int ibv_init_ah_from_wc(ibv_context* context, uint8_t port_num, ib
 
 APERTURE_VERB ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh,
                                             uint8_t port_num) {
-  APERTURE_REAL(ibv_create_ah_from_wc, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_ah*>(nullptr, pd, wc, grh, port_num);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_ah_from_wc, "IBVERBS_1.1", pd, wc, grh,
+                   port_num);
   ibv_ah_attr attr;
   if (::ibv_init_ah_from_wc(pd->context, port_num, wc, grh, &attr) != 0) return nullptr;
   return ::ibv_create_ah(pd, &attr);
@@ -147,8 +137,8 @@ APERTURE_VERB ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh
 
 APERTURE_VERB int ibv_resolve_eth_l2_from_gid(ibv_context* context, ibv_ah_attr* attr,
                                               uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t* vid) {
-  APERTURE_REAL(ibv_resolve_eth_l2_from_gid, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(EOPNOTSUPP, context, attr, eth_mac, vid);
-  return APERTURE_REFUSE(EOPNOTSUPP,
-                         "ibv_resolve_eth_l2_from_gid: a software NIC has no Ethernet addresses");
+  APERTURE_FORWARD(is_ours(context), EOPNOTSUPP, ibv_resolve_eth_l2_from_gid, "IBVERBS_1.1",
+                   context, attr, eth_mac, vid);
+  return refuse(EOPNOTSUPP,
+                "ibv_resolve_eth_l2_from_gid: a software NIC has no Ethernet addresses");
 }

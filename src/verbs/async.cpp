@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
 
 #include "base/event_fd.hpp"
 #include "verbs/context.hpp"
@@ -170,8 +169,7 @@ namespace {
 }  // namespace
 
 APERTURE_VERB int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
-  APERTURE_REAL(ibv_get_async_event, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(-1, context, event);
+  APERTURE_FORWARD(is_ours(context), -1, ibv_get_async_event, "IBVERBS_1.1", context, event);
   AsyncQueue& events = context_of(context).async;
   while (true) {
     bool taken = false;

@@ -9,7 +9,6 @@
 #include <mutex>
 
 #include "base/fd.hpp"
-#include "ib/words.hpp"
 #include "verbs/api.hpp"
 
 namespace aperture::verbs {

@@ -2,8 +2,6 @@
 #include "verbs/channel.hpp"
 
 #include <cassert>
-#include <cerrno>
-#include <memory>
 
 #include "base/cancellable.h"
 #include "base/clock.hpp"
@@ -139,10 +137,9 @@ namespace {
 
 int make_channel(Context& context, Channel*& made) {
   auto channel = std::make_unique<Channel>();
-  if (const Status opened = channel->ready.open(); !opened.ok()) {
-    return APERTURE_REFUSE(errno_of(opened), "ibv_create_comp_channel: its descriptor: %s",
-                           describe(opened.error()));
-  }
+  if (const Status opened = channel->ready.open(); !opened.ok())
+    return refuse(errno_of(opened), "ibv_create_comp_channel: its descriptor: %s",
+                  describe(opened.error()));
   channel->base.context = context.base();
   channel->base.fd = channel->ready.get();
   channel->context = &context;
@@ -154,10 +151,9 @@ int make_channel(Context& context, Channel*& made) {
 int destroy(Channel& channel) {
   {
     std::lock_guard guard(channel.mutex);
-    if (channel.base.refcnt != 0) {
-      return APERTURE_REFUSE(EBUSY, "ibv_destroy_comp_channel: %d completion queues still use it",
-                             channel.base.refcnt);
-    }
+    if (channel.base.refcnt != 0)
+      return refuse(EBUSY, "ibv_destroy_comp_channel: %d completion queues still use it",
+                    channel.base.refcnt);
   }
   delete &channel;
   return 0;
@@ -170,17 +166,15 @@ int destroy(Channel& channel) {
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
-  APERTURE_REAL(ibv_create_comp_channel, "IBVERBS_1.0");
-  if (!is_ours(context)) return real.call_or<ibv_comp_channel*>(nullptr, context);
-  auto* made = guarded_new<Channel>("ibv_create_comp_channel", [&](Channel*& out) {
+  APERTURE_FORWARD(is_ours(context), nullptr, ibv_create_comp_channel, "IBVERBS_1.0", context);
+  return guarded_new_base<Channel>("ibv_create_comp_channel", [&](Channel*& out) {
     return make_channel(context_of(context), out);
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 APERTURE_VERB int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
-  APERTURE_REAL(ibv_destroy_comp_channel, "IBVERBS_1.0");
-  if (!is_ours(channel->context)) return real.call_or(EOPNOTSUPP, channel);
+  APERTURE_FORWARD(is_ours(channel->context), EOPNOTSUPP, ibv_destroy_comp_channel, "IBVERBS_1.0",
+                   channel);
   return guarded_release("ibv_destroy_comp_channel",
                          [&] { return destroy(object_of<Channel>(channel)); });
 }
@@ -200,8 +194,8 @@ namespace {
 
 // A cancellation point while it sleeps, as read(2) of the kernel's descriptor is.
 APERTURE_VERB int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
-  APERTURE_REAL(ibv_get_cq_event, "IBVERBS_1.1");
-  if (!is_ours(channel->context)) return real.call_or(-1, channel, cq, cq_context);
+  APERTURE_FORWARD(is_ours(channel->context), -1, ibv_get_cq_event, "IBVERBS_1.1", channel, cq,
+                   cq_context);
   auto& ours = object_of<Channel>(channel);
   while (true) {
     DeviceCq* taken = nullptr;

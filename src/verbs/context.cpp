@@ -37,16 +37,14 @@ int processors() noexcept {
 int open_device(Context*& made) {
   nic::host_addresses();  // from here on asking for them cannot fail
   auto nic = nic::VerbsNic::create();
-  if (!nic.ok()) {
-    return APERTURE_REFUSE(errno_of(nic.error()), "ibv_open_device: the software NIC: %s",
-                           describe(nic.error()));
-  }
+  if (!nic.ok())
+    return refuse(errno_of(nic.error()), "ibv_open_device: the software NIC: %s",
+                  describe(nic.error()));
   auto context = std::make_unique<Context>(std::move(nic).value());
   const Status opened = context->async.open();
-  if (!opened.ok()) {
-    return APERTURE_REFUSE(errno_of(opened), "ibv_open_device: the descriptor of its events: %s",
-                           describe(opened.error()));
-  }
+  if (!opened.ok())
+    return refuse(errno_of(opened), "ibv_open_device: the descriptor of its events: %s",
+                  describe(opened.error()));
   context->command_fd = move_high(UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)));
   context->base()->async_fd = context->async.fd();
   context->base()->cmd_fd = context->command_fd.get();
@@ -102,14 +100,11 @@ Context::Context(std::unique_ptr<nic::VerbsNic> its_nic)
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_context* ibv_open_device(ibv_device* device) {
-  APERTURE_REAL(ibv_open_device, "IBVERBS_1.1");
-  if (!is_ours(device)) return real.call_or<ibv_context*>(nullptr, device);
-  auto* made = guarded_new<Context>("ibv_open_device", open_device);
-  return made != nullptr ? made->base() : nullptr;
+  APERTURE_FORWARD(is_ours(device), nullptr, ibv_open_device, "IBVERBS_1.1", device);
+  return guarded_new_base<Context>("ibv_open_device", open_device);
 }
 
 APERTURE_VERB int ibv_close_device(ibv_context* context) {
-  APERTURE_REAL(ibv_close_device, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(-1, context);
+  APERTURE_FORWARD(is_ours(context), -1, ibv_close_device, "IBVERBS_1.1", context);
   return guarded_release("ibv_close_device", [&] { return close_device(context_of(context)); });
 }

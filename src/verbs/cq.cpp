@@ -47,8 +47,8 @@ void DeviceCq::Events::on_completion_event() noexcept {
 
 void DeviceCq::Events::on_overrun() noexcept {
   APERTURE_WARN(
-      "a completion queue of %d entries has overrun: completions are lost, and their queue "
-      "pairs go to the error state; make it larger, or poll it more often",
+      "a completion queue of %d entries has overrun: completions are lost, and their queue pairs "
+      "go to the error state; make it larger, or poll it more often",
       cq.ex.cqe);
   ibv_async_event event{};
   event.element.cq = cq.base();
@@ -97,18 +97,14 @@ struct Wish {
 };
 
 int validate(Context& context, const Wish& wish) noexcept {
-  if (wish.entries < 1 || wish.entries > int64_t{kMaxCqe}) {
-    return APERTURE_REFUSE(EINVAL, "%s: %lld entries; a completion queue has 1 to %u", wish.call,
-                           static_cast<long long>(wish.entries), kMaxCqe);
-  }
-  if (wish.comp_vector < 0 || wish.comp_vector >= context.base()->num_comp_vectors) {
-    return APERTURE_REFUSE(EINVAL, "%s: completion vector %lld; the context has %d", wish.call,
-                           static_cast<long long>(wish.comp_vector),
-                           context.base()->num_comp_vectors);
-  }
-  if (wish.channel != nullptr && wish.channel->context != context.base()) {
-    return APERTURE_REFUSE(EINVAL, "%s: the completion channel is of another context", wish.call);
-  }
+  if (wish.entries < 1 || wish.entries > int64_t{kMaxCqe})
+    return refuse(EINVAL, "%s: %lld entries; a completion queue has 1 to %u", wish.call,
+                  static_cast<long long>(wish.entries), kMaxCqe);
+  if (wish.comp_vector < 0 || wish.comp_vector >= context.base()->num_comp_vectors)
+    return refuse(EINVAL, "%s: completion vector %lld; the context has %d", wish.call,
+                  static_cast<long long>(wish.comp_vector), context.base()->num_comp_vectors);
+  if (wish.channel != nullptr && wish.channel->context != context.base())
+    return refuse(EINVAL, "%s: the completion channel is of another context", wish.call);
   return 0;
 }
 
@@ -146,48 +142,43 @@ int validate_extended(const ibv_context* context, const ibv_cq_init_attr_ex& att
   constexpr uint64_t kServed = uint64_t{IBV_WC_STANDARD_FLAGS} |
                                IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
                                IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-  if ((attr.comp_mask & ~uint32_t{IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD}) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: comp_mask 0x%x has unknown bits", kCall, attr.comp_mask);
-  }
+  if ((attr.comp_mask & ~uint32_t{IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD}) != 0)
+    return refuse(EINVAL, "%s: comp_mask 0x%x has unknown bits", kCall, attr.comp_mask);
   if ((attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 &&
       (attr.flags &
        ~uint32_t{IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN}) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: flags 0x%x have unknown bits", kCall, attr.flags);
+    return refuse(EINVAL, "%s: flags 0x%x have unknown bits", kCall, attr.flags);
   }
-  if ((attr.wc_flags & ~kServed) != 0) {
-    return APERTURE_REFUSE(EOPNOTSUPP,
-                           "%s: wc_flags 0x%llx ask for what this device has not (VLAN, flow tag, "
-                           "tag matching)",
-                           kCall, static_cast<unsigned long long>(attr.wc_flags));
-  }
+  if ((attr.wc_flags & ~kServed) != 0)
+    return refuse(EOPNOTSUPP,
+                  "%s: wc_flags 0x%llx ask for what this device has not (VLAN, flow tag, tag "
+                  "matching)",
+                  kCall, static_cast<unsigned long long>(attr.wc_flags));
   if ((attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0 &&
       (attr.parent_domain == nullptr || attr.parent_domain->context != context ||
        pd_of(attr.parent_domain).parent_of == nullptr)) {
-    return APERTURE_REFUSE(EINVAL, "%s: what it names is no parent domain of this context", kCall);
+    return refuse(EINVAL, "%s: what it names is no parent domain of this context", kCall);
   }
   return 0;
 }
 
 int resize(DeviceCq& cq, int entries) {
-  if (entries < 1 || entries > static_cast<int>(kMaxCqe)) {
-    return APERTURE_REFUSE(EINVAL, "ibv_resize_cq: %d entries; a completion queue has 1 to %u",
-                           entries, kMaxCqe);
-  }
+  if (entries < 1 || entries > static_cast<int>(kMaxCqe))
+    return refuse(EINVAL, "ibv_resize_cq: %d entries; a completion queue has 1 to %u", entries,
+                  kMaxCqe);
   nic::EngineGuard guard(cq.context->engine());
   const Status s = cq.queue->resize(static_cast<uint32_t>(entries));
-  if (!s.ok()) {
-    return APERTURE_REFUSE(errno_of(s), "ibv_resize_cq: %u completions are in the queue: %s",
-                           cq.queue->size(), describe(s.error()));
-  }
+  if (!s.ok())
+    return refuse(errno_of(s), "ibv_resize_cq: %u completions are in the queue: %s",
+                  cq.queue->size(), describe(s.error()));
   assert(cq.queue->size() <= static_cast<uint32_t>(entries));
   cq.ex.cqe = entries;
   return 0;
 }
 
 int destroy(DeviceCq& cq) {
-  if (const uint32_t uses = cq.uses.count(); uses != 0) {
-    return APERTURE_REFUSE(EBUSY, "ibv_destroy_cq: %u queue pairs or SRQs still use it", uses);
-  }
+  if (const uint32_t uses = cq.uses.count(); uses != 0)
+    return refuse(EBUSY, "ibv_destroy_cq: %u queue pairs or SRQs still use it", uses);
   // nobody raises events any more: what was not fetched is forgotten, what was is waited for
   if (cq.channel != nullptr) {
     cq.channel->forget(cq);
@@ -255,8 +246,7 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) noexcep
 }
 
 int modify_cq(ibv_cq*, ibv_modify_cq_attr*) noexcept {
-  return APERTURE_REFUSE(EOPNOTSUPP,
-                         "ibv_modify_cq: completion events of a software NIC are not moderated");
+  return refuse(EOPNOTSUPP, "ibv_modify_cq: completion events of a software NIC are not moderated");
 }
 
 }  // namespace aperture::verbs
@@ -269,21 +259,18 @@ APERTURE_VERB ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_cont
   if (!is_ours(context)) {
     return real.call_or<ibv_cq*>(nullptr, context, cqe, cq_context, channel, comp_vector);
   }
-  auto* made = guarded_new<DeviceCq>("ibv_create_cq", [&](DeviceCq*& out) {
+  return guarded_new_base<DeviceCq>("ibv_create_cq", [&](DeviceCq*& out) {
     return make_cq(context_of(context), {"ibv_create_cq", cqe, cq_context, channel, comp_vector},
                    out);
   });
-  return made != nullptr ? made->base() : nullptr;
 }
 
 APERTURE_VERB int ibv_resize_cq(ibv_cq* cq, int cqe) {
-  APERTURE_REAL(ibv_resize_cq, "IBVERBS_1.1");
-  if (!is_ours(cq->context)) return real.call_or(EOPNOTSUPP, cq, cqe);
+  APERTURE_FORWARD(is_ours(cq->context), EOPNOTSUPP, ibv_resize_cq, "IBVERBS_1.1", cq, cqe);
   return guarded("ibv_resize_cq", [&] { return resize(cq_of(cq), cqe); });
 }
 
 APERTURE_VERB int ibv_destroy_cq(ibv_cq* cq) {
-  APERTURE_REAL(ibv_destroy_cq, "IBVERBS_1.1");
-  if (!is_ours(cq->context)) return real.call_or(EOPNOTSUPP, cq);
+  APERTURE_FORWARD(is_ours(cq->context), EOPNOTSUPP, ibv_destroy_cq, "IBVERBS_1.1", cq);
   return guarded_release("ibv_destroy_cq", [&] { return destroy(cq_of(cq)); });
 }

@@ -102,8 +102,7 @@ APERTURE_VERB int ibv_get_device_index(ibv_device* device) {
 }
 
 APERTURE_VERB __be64 ibv_get_device_guid(ibv_device* device) {
-  APERTURE_REAL(ibv_get_device_guid, "IBVERBS_1.1");
-  if (!is_ours(device)) return real.call_or<__be64>(0, device);
+  APERTURE_FORWARD(is_ours(device), 0, ibv_get_device_guid, "IBVERBS_1.1", device);
   __be64 guid;
   static_assert(sizeof guid == sizeof(aperture::nic::NodeGuid));
   std::memcpy(&guid, aperture::nic::node_guid().data(), sizeof guid);

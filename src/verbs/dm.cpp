@@ -19,10 +19,9 @@ bool fits(const Dm& dm, uint64_t offset, uint64_t length) noexcept {
 }
 
 int refuse_range(const char* call, const Dm& dm, uint64_t offset, uint64_t length) noexcept {
-  return APERTURE_REFUSE(EINVAL, "%s: %llu bytes at %llu leave the device memory, which has %llu",
-                         call, static_cast<unsigned long long>(length),
-                         static_cast<unsigned long long>(offset),
-                         static_cast<unsigned long long>(dm.length));
+  return refuse(EINVAL, "%s: %llu bytes at %llu leave the device memory, which has %llu", call,
+                static_cast<unsigned long long>(length), static_cast<unsigned long long>(offset),
+                static_cast<unsigned long long>(dm.length));
 }
 
 int memcpy_to_dm(ibv_dm* dm, uint64_t offset, const void* from, size_t length) noexcept {
@@ -41,21 +40,17 @@ int memcpy_from_dm(void* to, ibv_dm* dm, uint64_t offset, size_t length) noexcep
 
 int allocate(Context& context, const ibv_alloc_dm_attr& attr, Dm*& made) {
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  if (attr.comp_mask != 0) {
-    return APERTURE_REFUSE(EINVAL, "ibv_alloc_dm: comp_mask 0x%x has unknown bits", attr.comp_mask);
-  }
-  if (attr.length == 0 || attr.log_align_req > 63 || (uint64_t{1} << attr.log_align_req) > page) {
-    return APERTURE_REFUSE(EINVAL,
-                           "ibv_alloc_dm: it takes at least one byte and an alignment of at most "
-                           "%llu bytes",
-                           static_cast<unsigned long long>(page));
-  }
-  if (attr.length > kMaxDmBytes) {
-    return APERTURE_REFUSE(ENOMEM, "ibv_alloc_dm: at most %llu bytes can be had at once",
-                           static_cast<unsigned long long>(kMaxDmBytes));
-  }
+  if (attr.comp_mask != 0)
+    return refuse(EINVAL, "ibv_alloc_dm: comp_mask 0x%x has unknown bits", attr.comp_mask);
+  if (attr.length == 0 || attr.log_align_req > 63 || (uint64_t{1} << attr.log_align_req) > page)
+    return refuse(EINVAL,
+                  "ibv_alloc_dm: it takes at least one byte and an alignment of at most %llu bytes",
+                  static_cast<unsigned long long>(page));
+  if (attr.length > kMaxDmBytes)
+    return refuse(ENOMEM, "ibv_alloc_dm: at most %llu bytes can be had at once",
+                  static_cast<unsigned long long>(kMaxDmBytes));
   auto memory = Mapping::map_anonymous((attr.length + page - 1) / page * page);
-  if (!memory.ok()) return APERTURE_REFUSE(ENOMEM, "ibv_alloc_dm: out of memory");
+  if (!memory.ok()) return refuse(ENOMEM, "ibv_alloc_dm: out of memory");
   auto dm = std::make_unique<Dm>();
   dm->base.context = context.base();
   dm->base.memcpy_to_dm = memcpy_to_dm;
@@ -73,17 +68,15 @@ int allocate(Context& context, const ibv_alloc_dm_attr& attr, Dm*& made) {
 }  // namespace
 
 ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) noexcept {
-  auto* made = guarded_new<Dm>("ibv_alloc_dm",
-                               [&](Dm*& out) { return allocate(context_of(context), *attr, out); });
-  return made != nullptr ? &made->base : nullptr;
+  return guarded_new_base<Dm>("ibv_alloc_dm",
+                              [&](Dm*& out) { return allocate(context_of(context), *attr, out); });
 }
 
 int free_dm(ibv_dm* dm) noexcept {
   return guarded_release("ibv_free_dm", [&] {
     auto& ours = object_of<Dm>(dm);
-    if (ours.uses.count() != 0) {
-      return APERTURE_REFUSE(EBUSY, "ibv_free_dm: a region of it is still registered");
-    }
+    if (ours.uses.count() != 0)
+      return refuse(EBUSY, "ibv_free_dm: a region of it is still registered");
     assert(ours.length <= ours.memory.size());
     delete &ours;
     return 0;
@@ -96,10 +89,9 @@ using namespace aperture::verbs;
 
 // Since rdma-core 62. -1 and errno, or a descriptor.
 APERTURE_VERB int ibv_dm_export_dmabuf_fd(ibv_dm* dm) {
-  APERTURE_REAL(ibv_dm_export_dmabuf_fd, "IBVERBS_1.16");
-  if (!is_ours(dm->context)) return real.call_or(-1, dm);
-  errno = APERTURE_REFUSE(EOPNOTSUPP,
-                          "ibv_dm_export_dmabuf_fd: the memory of a software NIC is no "
-                          "dma-buf; use ibv_memcpy_from_dm");
+  APERTURE_FORWARD(is_ours(dm->context), -1, ibv_dm_export_dmabuf_fd, "IBVERBS_1.16", dm);
+  errno = refuse(EOPNOTSUPP,
+                 "ibv_dm_export_dmabuf_fd: the memory of a software NIC is no dma-buf; use "
+                 "ibv_memcpy_from_dm");
   return -1;
 }

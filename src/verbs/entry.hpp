@@ -17,32 +17,26 @@ namespace aperture::verbs {
 
 // for the calls, which stand in the global namespace
 using aperture::object_of;
+using aperture::refuse;
 using aperture::Use;
-
-// A refusal: logs the sentence (printf-style) and is the errno.
-#define APERTURE_REFUSE(error, ...) \
-  ([&]() noexcept -> int {          \
-    APERTURE_WARN(__VA_ARGS__);     \
-    return (error);                 \
-  }())
 
 // Of control calls none is a cancellation point, as none is in libibverbs but the two that wait for
 // events. Runs fn, which returns 0 or an errno; so does this.
 template <typename Fn>
 int guarded(const char* call, Fn&& fn) noexcept {
   if (nic::in_forked_child()) {
-    return APERTURE_REFUSE(EOPNOTSUPP,
-                           "%s: this process was forked after the device had been opened, and the "
-                           "device stays with the parent; open it again after an exec",
-                           call);
+    return refuse(EOPNOTSUPP,
+                  "%s: this process was forked after the device had been opened, and the device "
+                  "stays with the parent; open it again after an exec",
+                  call);
   }
   const NotCancelled section;
   try {
     return std::forward<Fn>(fn)();
   } catch (const std::bad_alloc&) {
-    return APERTURE_REFUSE(ENOMEM, "%s: out of memory", call);
+    return refuse(ENOMEM, "%s: out of memory", call);
   } catch (...) {
-    return APERTURE_REFUSE(EIO, "%s: an unexpected internal error; please report it", call);
+    return refuse(EIO, "%s: an unexpected internal error; please report it", call);
   }
 }
 
@@ -62,6 +56,17 @@ Object* guarded_new(const char* call, Fn&& fn) noexcept {
   if (error == 0) return made;
   errno = error;
   return nullptr;
+}
+
+// The same, and returns libibverbs' part of it.
+template <typename Object, typename Fn>
+auto guarded_new_base(const char* call, Fn&& fn) noexcept {
+  Object* made = guarded_new<Object>(call, std::forward<Fn>(fn));
+  if constexpr (requires { made->base(); }) {
+    return made != nullptr ? made->base() : nullptr;
+  } else {
+    return made != nullptr ? &made->base : nullptr;
+  }
 }
 
 }  // namespace aperture::verbs

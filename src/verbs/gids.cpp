@@ -71,8 +71,8 @@ int refuse_index(const char* call, uint32_t port, int64_t index) noexcept {
 using namespace aperture::verbs;
 
 APERTURE_VERB int ibv_query_gid(ibv_context* context, uint8_t port_num, int index, ibv_gid* gid) {
-  APERTURE_REAL(ibv_query_gid, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(-1, context, port_num, index, gid);
+  APERTURE_FORWARD(is_ours(context), -1, ibv_query_gid, "IBVERBS_1.1", context, port_num, index,
+                   gid);
   if (!is_gid(port_num, index)) return refuse_index("ibv_query_gid", port_num, index);
   *gid = gid_at(static_cast<uint32_t>(index));
   return 0;
@@ -108,8 +108,8 @@ APERTURE_VERB ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* 
 }
 
 APERTURE_VERB int ibv_query_pkey(ibv_context* context, uint8_t port_num, int index, __be16* pkey) {
-  APERTURE_REAL(ibv_query_pkey, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(-1, context, port_num, index, pkey);
+  APERTURE_FORWARD(is_ours(context), -1, ibv_query_pkey, "IBVERBS_1.1", context, port_num, index,
+                   pkey);
   if (port_num != kPort || index != 0) {
     APERTURE_WARN("ibv_query_pkey: port %u has no P_Key %d; port 1 has one, index 0", port_num,
                   index);
@@ -121,8 +121,8 @@ APERTURE_VERB int ibv_query_pkey(ibv_context* context, uint8_t port_num, int ind
 }
 
 APERTURE_VERB int ibv_get_pkey_index(ibv_context* context, uint8_t port_num, __be16 pkey) {
-  APERTURE_REAL(ibv_get_pkey_index, "IBVERBS_1.5");
-  if (!is_ours(context)) return real.call_or(-1, context, port_num, pkey);
+  APERTURE_FORWARD(is_ours(context), -1, ibv_get_pkey_index, "IBVERBS_1.5", context, port_num,
+                   pkey);
   if (port_num == kPort && pkey == htons(kPkey)) return 0;
   errno = EINVAL;
   return -1;
@@ -135,8 +135,8 @@ extern "C" {
 int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index, int* type);
 
 int gid_type(ibv_context* context, uint8_t port_num, unsigned int index, int* type) {
-  APERTURE_REAL(ibv_query_gid_type, "IBVERBS_PRIVATE_34");
-  if (!is_ours(context)) return real.call_or(-1, context, port_num, index, type);
+  APERTURE_FORWARD(is_ours(context), -1, ibv_query_gid_type, "IBVERBS_PRIVATE_34", context,
+                   port_num, index, type);
   if (!is_gid(port_num, index)) return refuse_index("ibv_query_gid_type", port_num, index);
   *type = 1;
   return 0;

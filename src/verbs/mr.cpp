@@ -38,14 +38,11 @@ struct Wish {
 };
 
 int validate_access(const char* call, unsigned access) noexcept {
-  if ((access & ~kKnownAccess) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: access 0x%x has bits that this device does not know", call,
-                           access);
-  }
+  if ((access & ~kKnownAccess) != 0)
+    return refuse(EINVAL, "%s: access 0x%x has bits that this device does not know", call, access);
   if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
       (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: remote write or atomic needs IBV_ACCESS_LOCAL_WRITE too",
-                           call);
+    return refuse(EINVAL, "%s: remote write or atomic needs IBV_ACCESS_LOCAL_WRITE too", call);
   }
   return 0;
 }
@@ -66,24 +63,20 @@ int validate_range(const Wish& wish) noexcept {
   const bool everything = wish.length == SIZE_MAX && wish.start == 0;
   if (everything) {
     if ((wish.access & IBV_ACCESS_ON_DEMAND) != 0) return 0;
-    return APERTURE_REFUSE(EINVAL,
-                           "%s: the whole address space is an implicit on-demand region; it needs "
-                           "IBV_ACCESS_ON_DEMAND",
-                           wish.call);
+    return refuse(EINVAL,
+                  "%s: the whole address space is an implicit on-demand region; it needs "
+                  "IBV_ACCESS_ON_DEMAND",
+                  wish.call);
   }
-  if (wish.length == 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: a region has at least one byte", wish.call);
-  }
-  if (wish.start + wish.length < wish.start || wish.origin + wish.length < wish.origin) {
-    return APERTURE_REFUSE(EINVAL, "%s: %" PRIu64 " bytes at 0x%" PRIx64 " wrap around", wish.call,
-                           wish.length, wish.start);
-  }
-  if ((wish.access & IBV_ACCESS_ON_DEMAND) == 0 && !is_mapped(wish.start, wish.length)) {
-    return APERTURE_REFUSE(EFAULT,
-                           "%s: not all of the %" PRIu64 " bytes at 0x%" PRIx64
-                           " are mapped memory; map them first, or register on demand",
-                           wish.call, wish.length, wish.start);
-  }
+  if (wish.length == 0) return refuse(EINVAL, "%s: a region has at least one byte", wish.call);
+  if (wish.start + wish.length < wish.start || wish.origin + wish.length < wish.origin)
+    return refuse(EINVAL, "%s: %" PRIu64 " bytes at 0x%" PRIx64 " wrap around", wish.call,
+                  wish.length, wish.start);
+  if ((wish.access & IBV_ACCESS_ON_DEMAND) == 0 && !is_mapped(wish.start, wish.length))
+    return refuse(EFAULT,
+                  "%s: not all of the %" PRIu64 " bytes at 0x%" PRIx64
+                  " are mapped memory; map them first, or register on demand",
+                  wish.call, wish.length, wish.start);
   return 0;
 }
 
@@ -122,10 +115,9 @@ int enter(const Wish& wish, Pd& pd, uint32_t key, const void* caller,
   spec.requested_key = key;
   spec.registered_at = caller;
   auto added = pd.context->nic->keys().add(spec);
-  if (!added.ok()) {
-    return APERTURE_REFUSE(errno_of(added.error()), "%s: the key table: %s", wish.call,
-                           describe(added.error()));
-  }
+  if (!added.ok())
+    return refuse(errno_of(added.error()), "%s: the key table: %s", wish.call,
+                  describe(added.error()));
   region = *added;
   return 0;
 }
@@ -172,9 +164,8 @@ int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
   if (const int error = validate_range(wish); error != 0) return error;
   Pd& ours = pd_of(pd);
   KeyNumber number;
-  if (!number.draw()) {
-    return APERTURE_REFUSE(ENOMEM, "%s: all of the 16 million key numbers are taken", wish.call);
-  }
+  if (!number.draw())
+    return refuse(ENOMEM, "%s: all of the 16 million key numbers are taken", wish.call);
   auto mr = std::make_unique<Mr>();
   protect::RegionHandle region;
   if (const int error = enter(wish, ours, number.first_key(), caller, region); error != 0) {
@@ -190,7 +181,7 @@ int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
   if (const Status s = enter_books(*mr); !s.ok()) {
     bool revoking = false;
     revoke(*ours.context, region, revoking);
-    return APERTURE_REFUSE(errno_of(s), "%s: out of memory", wish.call);
+    return refuse(errno_of(s), "%s: out of memory", wish.call);
   }
   number.keep();
   made = mr.release();
@@ -198,9 +189,8 @@ int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
 }
 
 ibv_mr* registered(Wish wish, ibv_pd* pd, const void* caller) noexcept {
-  auto* made =
-      guarded_new<Mr>(wish.call, [&](Mr*& out) { return register_region(wish, pd, caller, out); });
-  return made != nullptr ? &made->base : nullptr;
+  return guarded_new_base<Mr>(wish.call,
+                              [&](Mr*& out) { return register_region(wish, pd, caller, out); });
 }
 
 bool is_null(const Mr& mr) noexcept {
@@ -226,19 +216,16 @@ int deregister(Mr& mr) {
     delete &mr;
     return 0;
   }
-  if (!leave_book(mr)) {
-    return APERTURE_REFUSE(
-        EBUSY,
-        "ibv_dereg_mr: %u memory windows are still bound to the region with rkey "
-        "0x%x; invalidate or deallocate them first",
-        windows_bound(mr), mr.base.rkey);
-  }
-  if (const int error = revoke(context, mr.bindable.entry, mr.revoking); error == EBUSY) {
-    return APERTURE_REFUSE(EBUSY,
-                           "ibv_dereg_mr: a peer is still inside the region with rkey 0x%x and "
-                           "cannot be fenced; everybody is refused from now on, call again",
-                           mr.base.rkey);
-  }
+  if (!leave_book(mr))
+    return refuse(EBUSY,
+                  "ibv_dereg_mr: %u memory windows are still bound to the region with rkey 0x%x; "
+                  "invalidate or deallocate them first",
+                  windows_bound(mr), mr.base.rkey);
+  if (const int error = revoke(context, mr.bindable.entry, mr.revoking); error == EBUSY)
+    return refuse(EBUSY,
+                  "ibv_dereg_mr: a peer is still inside the region with rkey 0x%x and cannot be "
+                  "fenced; everybody is refused from now on, call again",
+                  mr.base.rkey);
   KeyNumber::give_back(mr.base.rkey);
   {
     std::lock_guard guard(context.members_mutex);
@@ -261,48 +248,45 @@ struct Change {
 
 int validate_change(Mr& mr, const Change& change) noexcept {
   constexpr const char* kCall = "ibv_rereg_mr";
-  if (change.flags == 0 || (change.flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: flags 0x%x are none, or unknown", kCall, change.flags);
-  }
+  if (change.flags == 0 || (change.flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) != 0)
+    return refuse(EINVAL, "%s: flags 0x%x are none, or unknown", kCall, change.flags);
   if ((change.flags & IBV_REREG_MR_CHANGE_PD) != 0 &&
       (change.pd == nullptr || change.pd->context != mr.base.context)) {
-    return APERTURE_REFUSE(EINVAL, "%s: the new PD must be of the region's context", kCall);
+    return refuse(EINVAL, "%s: the new PD must be of the region's context", kCall);
   }
   if ((change.flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0 &&
       (change.addr == nullptr || change.length == 0)) {
-    return APERTURE_REFUSE(EINVAL, "%s: a new translation needs an address and a length", kCall);
+    return refuse(EINVAL, "%s: a new translation needs an address and a length", kCall);
   }
-  if (is_null(mr)) return APERTURE_REFUSE(EINVAL, "%s: a null MR stays what it is", kCall);
-  if (windows_bound(mr) != 0) {
-    return APERTURE_REFUSE(EBUSY, "%s: a memory window is bound to the region", kCall);
-  }
+  if (is_null(mr)) return refuse(EINVAL, "%s: a null MR stays what it is", kCall);
+  if (windows_bound(mr) != 0)
+    return refuse(EBUSY, "%s: a memory window is bound to the region", kCall);
   return 0;
 }
 
 // The new region is in force before the old one is revoked, under the next tag of its key: whoever
 // holds the old key is refused from then on. 0 or IBV_REREG_MR_ERR_..., with errno.
 int reregister(Mr& mr, const Change& change, const void* caller) {
-  const auto refuse = [](int error) {
+  const auto failed = [](int error) {
     errno = error;
     return int{IBV_REREG_MR_ERR_INPUT};
   };
-  if (const int error = validate_change(mr, change); error != 0) return refuse(error);
+  if (const int error = validate_change(mr, change); error != 0) return failed(error);
   Wish wish{"ibv_rereg_mr", mr.bindable.base, mr.base.length, mr.bindable.origin, mr.access};
   if ((change.flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) {
     wish.access = change.access & ~IBV_ACCESS_OPTIONAL_RANGE;
-    if (const int error = validate_access(wish.call, wish.access); error != 0) return refuse(error);
+    if (const int error = validate_access(wish.call, wish.access); error != 0) return failed(error);
   }
   if ((change.flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
     wish.start = wish.origin = reinterpret_cast<uint64_t>(change.addr);
     wish.length = change.length;
   }
   if ((wish.access & IBV_ACCESS_ZERO_BASED) != 0) wish.origin = 0;
-  if (const int error = validate_range(wish); error != 0) return refuse(error);
+  if (const int error = validate_range(wish); error != 0) return failed(error);
   Pd& pd = (change.flags & IBV_REREG_MR_CHANGE_PD) != 0 ? pd_of(change.pd) : *mr.pd;
   protect::RegionHandle fresh;
-  if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0) {
-    return refuse(error);
-  }
+  if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0)
+    return failed(error);
   bool revoking = mr.revoking;
   const int error = revoke(*mr.pd->context, mr.bindable.entry, revoking);
   {
@@ -316,8 +300,8 @@ int reregister(Mr& mr, const Change& change, const void* caller) {
   }
   if (error == 0) return 0;
   APERTURE_WARN(
-      "ibv_rereg_mr: the region is registered anew, but a peer is still inside its old "
-      "place and cannot be fenced");
+      "ibv_rereg_mr: the region is registered anew, but a peer is still inside its old place and "
+      "cannot be fenced");
   errno = error;
   return IBV_REREG_MR_ERR_CMD;
 }
@@ -326,7 +310,7 @@ int reregister(Mr& mr, const Change& change, const void* caller) {
 
 // All null MRs have one lkey, which no key table knows; nothing is to be revoked at their end.
 ibv_mr* alloc_null_mr(ibv_pd* pd) noexcept {
-  auto* made = guarded_new<Mr>("ibv_alloc_null_mr", [&](Mr*& out) {
+  return guarded_new_base<Mr>("ibv_alloc_null_mr", [&](Mr*& out) {
     auto mr = std::make_unique<Mr>();
     mr->base.context = pd->context;
     mr->base.pd = pd;
@@ -338,7 +322,6 @@ ibv_mr* alloc_null_mr(ibv_pd* pd) noexcept {
     out = mr.release();
     return 0;
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t dm_offset, size_t length,
@@ -347,15 +330,14 @@ ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t dm_offset, size_t length,
   constexpr const char* kCall = "ibv_reg_dm_mr";
   auto& memory = object_of<Dm>(dm);
   if ((access & IBV_ACCESS_ZERO_BASED) == 0 || dm->context != pd->context) {
-    errno = APERTURE_REFUSE(EINVAL,
-                            "%s: regions of device memory are IBV_ACCESS_ZERO_BASED, and of its "
-                            "own context",
-                            kCall);
+    errno = refuse(EINVAL,
+                   "%s: regions of device memory are IBV_ACCESS_ZERO_BASED, and of its own context",
+                   kCall);
     return nullptr;
   }
   if (dm_offset > memory.length || length > memory.length - dm_offset) {
-    errno = APERTURE_REFUSE(EINVAL, "%s: the range leaves the device memory, which has %llu bytes",
-                            kCall, static_cast<unsigned long long>(memory.length));
+    errno = refuse(EINVAL, "%s: the range leaves the device memory, which has %llu bytes", kCall,
+                   static_cast<unsigned long long>(memory.length));
     return nullptr;
   }
   const auto start = reinterpret_cast<uint64_t>(memory.memory.data()) + dm_offset;
@@ -370,14 +352,10 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
     const bool known = advice == IBV_ADVISE_MR_ADVICE_PREFETCH ||
                        advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ||
                        advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
-    if (!known) {
-      return APERTURE_REFUSE(EOPNOTSUPP, "ibv_advise_mr: advice %d is unknown",
-                             static_cast<int>(advice));
-    }
-    if ((flags & ~uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0 || sges == nullptr || count == 0) {
-      return APERTURE_REFUSE(EINVAL, "ibv_advise_mr: unknown flags 0x%x, or nothing to advise on",
-                             flags);
-    }
+    if (!known)
+      return refuse(EOPNOTSUPP, "ibv_advise_mr: advice %d is unknown", static_cast<int>(advice));
+    if ((flags & ~uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0 || sges == nullptr || count == 0)
+      return refuse(EINVAL, "ibv_advise_mr: unknown flags 0x%x, or nothing to advise on", flags);
     const Rights need = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE
                             ? Rights::local_read | Rights::local_write
                             : Rights::local_read;
@@ -393,9 +371,9 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
       ask.need = need;
       const protect::Checked checked = ours.context->nic->keys().check(ask);
       if (checked) continue;
-      return APERTURE_REFUSE(checked.denial() == protect::Denial::missing_right ? EPERM : EFAULT,
-                             "ibv_advise_mr: entry %u (lkey 0x%x): %s", i, sges[i].lkey,
-                             protect::sentence(checked.denial()));
+      return refuse(checked.denial() == protect::Denial::missing_right ? EPERM : EFAULT,
+                    "ibv_advise_mr: entry %u (lkey 0x%x): %s", i, sges[i].lkey,
+                    protect::sentence(checked.denial()));
     }
     return 0;  // pages come when they are touched; there is nothing to be fetched before
   });
@@ -411,8 +389,8 @@ void stop(Mr& mr) noexcept {
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, size_t length, int access) {
-  APERTURE_REAL(ibv_reg_mr, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, addr, length, access);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_reg_mr, "IBVERBS_1.1", pd, addr, length,
+                   access);
   const auto start = reinterpret_cast<uint64_t>(addr);
   return registered({"ibv_reg_mr", start, length, start, static_cast<unsigned>(access)}, pd,
                     __builtin_return_address(0));
@@ -420,8 +398,8 @@ APERTURE_VERB ibv_mr* ibv_reg_mr(ibv_pd* pd, void* addr, size_t length, int acce
 
 APERTURE_VERB ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
                                       int access) {
-  APERTURE_REAL(ibv_reg_mr_iova, "IBVERBS_1.7");
-  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, addr, length, iova, access);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_reg_mr_iova, "IBVERBS_1.7", pd, addr, length,
+                   iova, access);
   return registered({"ibv_reg_mr_iova", reinterpret_cast<uint64_t>(addr), length, iova,
                      static_cast<unsigned>(access)},
                     pd, __builtin_return_address(0));
@@ -429,8 +407,8 @@ APERTURE_VERB ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* addr, size_t length, uin
 
 APERTURE_VERB ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t iova,
                                        unsigned access) {
-  APERTURE_REAL(ibv_reg_mr_iova2, "IBVERBS_1.8");
-  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, addr, length, iova, access);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_reg_mr_iova2, "IBVERBS_1.8", pd, addr, length,
+                   iova, access);
   return registered({"ibv_reg_mr_iova2", reinterpret_cast<uint64_t>(addr), length, iova, access},
                     pd, __builtin_return_address(0));
 }
@@ -441,9 +419,9 @@ APERTURE_VERB ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t leng
   if (!is_ours(pd->context)) {
     return real.call_or<ibv_mr*>(nullptr, pd, offset, length, iova, fd, access);
   }
-  errno = APERTURE_REFUSE(EOPNOTSUPP,
-                          "ibv_reg_dmabuf_mr: a software NIC cannot reach the memory behind a "
-                          "dma-buf; map it and register the mapping");
+  errno = refuse(EOPNOTSUPP,
+                 "ibv_reg_dmabuf_mr: a software NIC cannot reach the memory behind a dma-buf; map "
+                 "it and register the mapping");
   return nullptr;
 }
 
@@ -465,7 +443,6 @@ APERTURE_VERB int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, si
 }
 
 APERTURE_VERB int ibv_dereg_mr(ibv_mr* mr) {
-  APERTURE_REAL(ibv_dereg_mr, "IBVERBS_1.1");
-  if (!is_ours(mr->context)) return real.call_or(EOPNOTSUPP, mr);
+  APERTURE_FORWARD(is_ours(mr->context), EOPNOTSUPP, ibv_dereg_mr, "IBVERBS_1.1", mr);
   return guarded_release("ibv_dereg_mr", [&] { return deregister(object_of<Mr>(mr)); });
 }

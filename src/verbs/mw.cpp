@@ -25,21 +25,18 @@ protect::WindowType type_of(const Context& context, ibv_mw_type type) noexcept {
 }
 
 int allocate(ibv_pd* pd, ibv_mw_type type, Mw*& made) {
-  if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2) {
-    return APERTURE_REFUSE(EINVAL, "ibv_alloc_mw: there is no window of type %d",
-                           static_cast<int>(type));
-  }
+  if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
+    return refuse(EINVAL, "ibv_alloc_mw: there is no window of type %d", static_cast<int>(type));
   Pd& ours = pd_of(pd);
   Context& context = *ours.context;
   protect::KeyNumbers* numbers = key_numbers();
-  if (numbers == nullptr) return APERTURE_REFUSE(ENOMEM, "ibv_alloc_mw: out of memory");
+  if (numbers == nullptr) return refuse(ENOMEM, "ibv_alloc_mw: out of memory");
   auto mw = std::make_unique<Mw>();
   nic::EngineGuard guard(context.engine());
   auto window =
       protect::Window::create(context.nic->keys(), *numbers, ours.id, type_of(context, type));
-  if (!window.ok()) {
-    return APERTURE_REFUSE(errno_of(window.error()), "ibv_alloc_mw: %s", describe(window.error()));
-  }
+  if (!window.ok())
+    return refuse(errno_of(window.error()), "ibv_alloc_mw: %s", describe(window.error()));
   mw->window = std::move(window).value();
   context.nic->windows().windows.add(*mw->window);
   mw->base.context = pd->context;
@@ -80,19 +77,17 @@ int close(Mw& mw) {
 }  // namespace
 
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) noexcept {
-  auto* made = guarded_new<Mw>("ibv_alloc_mw", [&](Mw*& out) { return allocate(pd, type, out); });
-  return made != nullptr ? &made->base : nullptr;
+  return guarded_new_base<Mw>("ibv_alloc_mw", [&](Mw*& out) { return allocate(pd, type, out); });
 }
 
 int dealloc_mw(ibv_mw* mw) noexcept {
   return guarded_release("ibv_dealloc_mw", [&] {
     auto& ours = object_of<Mw>(mw);
-    if (close(ours) != 0) {
-      return APERTURE_REFUSE(EBUSY,
-                             "ibv_dealloc_mw: a peer is still inside the window with rkey 0x%x and "
-                             "cannot be fenced; everybody is refused from now on, call again",
-                             mw->rkey);
-    }
+    if (close(ours) != 0)
+      return refuse(EBUSY,
+                    "ibv_dealloc_mw: a peer is still inside the window with rkey 0x%x and cannot "
+                    "be fenced; everybody is refused from now on, call again",
+                    mw->rkey);
     delete &ours;
     return 0;
   });
@@ -118,7 +113,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
     const ibv_mw_bind_info& info = asked->bind_info;
     if (mw->pd->context != qp->context || qp->pd == nullptr ||
         pd_of(mw->pd).id != pd_of(qp->pd).id) {
-      return APERTURE_REFUSE(EPERM, "%s: the window and the queue pair are of two PDs", kCall);
+      return refuse(EPERM, "%s: the window and the queue pair are of two PDs", kCall);
     }
     if (const int error = validate_bind(kCall, BindBy::call, *mw, info); error != 0) return error;
     DeviceQp& ours = qp_of(qp);
@@ -131,12 +126,11 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
     wr.op = ib::SendOp::bind_mw;
     wr.flags = asked->send_flags;
     wr.bind = &bind;
-    if (const Status s = ours.core().may_post(wr, 0); !s.ok()) {
-      return APERTURE_REFUSE(errno_of(s), "%s: %s", kCall, describe(s.error()));
-    }
+    if (const Status s = ours.core().may_post(wr, 0); !s.ok())
+      return refuse(errno_of(s), "%s: %s", kCall, describe(s.error()));
     bind.rkey = object_of<Mw>(mw).window->next_key();
     const Status s = ours.core().post_send(wr);
-    if (!s.ok()) return APERTURE_REFUSE(errno_of(s), "%s: %s", kCall, describe(s.error()));
+    if (!s.ok()) return refuse(errno_of(s), "%s: %s", kCall, describe(s.error()));
     mw->rkey = bind.rkey;
     return 0;
   });
@@ -146,25 +140,20 @@ int validate_bind(const char* call, BindBy by, const ibv_mw& mw,
                   const ibv_mw_bind_info& info) noexcept {
   constexpr unsigned kGivable = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
                                 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
-  if ((by == BindBy::work_request) == (mw.type == IBV_MW_TYPE_1)) {
-    return APERTURE_REFUSE(EINVAL,
-                           "%s: windows of type 1 are bound by ibv_bind_mw(), those of type "
-                           "2 by IBV_WR_BIND_MW or ibv_wr_bind_mw()",
-                           call);
-  }
-  if ((info.mw_access_flags & ~kGivable) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: mw_access_flags 0x%x; a window gives remote rights alone",
-                           call, info.mw_access_flags);
-  }
-  if (mw.type == IBV_MW_TYPE_1 && (info.mw_access_flags & IBV_ACCESS_ZERO_BASED) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: a window of type 1 is not zero-based", call);
-  }
-  if (info.mr == nullptr && info.length != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: a range without an MR", call);
-  }
-  if (info.mr != nullptr && info.mr->context != mw.context) {
-    return APERTURE_REFUSE(EINVAL, "%s: the window and the MR are of two contexts", call);
-  }
+  if ((by == BindBy::work_request) == (mw.type == IBV_MW_TYPE_1))
+    return refuse(EINVAL,
+                  "%s: windows of type 1 are bound by ibv_bind_mw(), those of type 2 by "
+                  "IBV_WR_BIND_MW or ibv_wr_bind_mw()",
+                  call);
+  if ((info.mw_access_flags & ~kGivable) != 0)
+    return refuse(EINVAL, "%s: mw_access_flags 0x%x; a window gives remote rights alone", call,
+                  info.mw_access_flags);
+  if (mw.type == IBV_MW_TYPE_1 && (info.mw_access_flags & IBV_ACCESS_ZERO_BASED) != 0)
+    return refuse(EINVAL, "%s: a window of type 1 is not zero-based", call);
+  if (info.mr == nullptr && info.length != 0)
+    return refuse(EINVAL, "%s: a range without an MR", call);
+  if (info.mr != nullptr && info.mr->context != mw.context)
+    return refuse(EINVAL, "%s: the window and the MR are of two contexts", call);
   return 0;
 }
 

@@ -10,10 +10,10 @@ using namespace aperture::verbs;
 namespace {
 
 void refuse_import(const char* call) noexcept {
-  errno = APERTURE_REFUSE(EOPNOTSUPP,
-                          "%s: objects of a software NIC belong to their process and cannot be "
-                          "imported into another",
-                          call);
+  errno = refuse(EOPNOTSUPP,
+                 "%s: objects of a software NIC belong to their process and cannot be imported "
+                 "into another",
+                 call);
 }
 
 }  // namespace
@@ -53,9 +53,8 @@ struct ibv_dmah {  // as far as it is known: it begins with its context
 };
 
 APERTURE_VERB ibv_dmah* ibv_alloc_dmah(ibv_context* context, ibv_dmah_init_attr* attr) {
-  APERTURE_REAL(ibv_alloc_dmah, "IBVERBS_1.15");
-  if (!is_ours(context)) return real.call_or<ibv_dmah*>(nullptr, context, attr);
-  errno = APERTURE_REFUSE(EOPNOTSUPP, "ibv_alloc_dmah: a software NIC does no DMA to be hinted");
+  APERTURE_FORWARD(is_ours(context), nullptr, ibv_alloc_dmah, "IBVERBS_1.15", context, attr);
+  errno = refuse(EOPNOTSUPP, "ibv_alloc_dmah: a software NIC does no DMA to be hinted");
   return nullptr;
 }
 
@@ -65,18 +64,15 @@ APERTURE_VERB int ibv_dealloc_dmah(ibv_dmah* dmah) {
 }
 
 APERTURE_VERB ibv_mr* ibv_reg_mr_ex(ibv_pd* pd, ibv_mr_init_attr* attr) {
-  APERTURE_REAL(ibv_reg_mr_ex, "IBVERBS_1.15");
-  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, attr);
-  errno = APERTURE_REFUSE(EOPNOTSUPP,
-                          "ibv_reg_mr_ex: regions are registered with ibv_reg_mr or "
-                          "ibv_reg_mr_iova");
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_reg_mr_ex, "IBVERBS_1.15", pd, attr);
+  errno = refuse(EOPNOTSUPP,
+                 "ibv_reg_mr_ex: regions are registered with ibv_reg_mr or ibv_reg_mr_iova");
   return nullptr;
 }
 
 APERTURE_VERB void* ibv_alloc_buf(ibv_pd* pd, size_t size, ibv_buf** buf) {
-  APERTURE_REAL(ibv_alloc_buf, "IBVERBS_1.17");
-  if (!is_ours(pd->context)) return real.call_or<void*>(nullptr, pd, size, buf);
-  errno = APERTURE_REFUSE(EOPNOTSUPP, "ibv_alloc_buf: any memory will do; allocate it yourself");
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_alloc_buf, "IBVERBS_1.17", pd, size, buf);
+  errno = refuse(EOPNOTSUPP, "ibv_alloc_buf: any memory will do; allocate it yourself");
   return nullptr;
 }
 
@@ -89,8 +85,8 @@ APERTURE_VERB void ibv_free_buf(ibv_buf* buf) {
 
 APERTURE_VERB ibv_mr* ibv_reg_buf_mr(ibv_pd* pd, ibv_buf* buf, void* addr, size_t length,
                                      int access) {
-  APERTURE_REAL(ibv_reg_buf_mr, "IBVERBS_1.17");
-  if (!is_ours(pd->context)) return real.call_or<ibv_mr*>(nullptr, pd, buf, addr, length, access);
-  errno = APERTURE_REFUSE(EOPNOTSUPP, "ibv_reg_buf_mr: register memory with ibv_reg_mr");
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_reg_buf_mr, "IBVERBS_1.17", pd, buf, addr,
+                   length, access);
+  errno = refuse(EOPNOTSUPP, "ibv_reg_buf_mr: register memory with ibv_reg_mr");
   return nullptr;
 }

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
 #include <map>
-#include <mutex>
 #include <new>
 
 #include "base/guarded_copy.hpp"

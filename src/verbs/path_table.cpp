@@ -1,14 +1,13 @@
 // Paths of ours and what stands behind them: see path_table.hpp.
 #include "verbs/path_table.hpp"
 
-#include <ifaddrs.h>
 #include <sys/sysmacros.h>
 
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string_view>
 
+#include "base/interfaces.hpp"
 #include "base/no_throw.hpp"
 #include "nic/host_identity.hpp"
 
@@ -134,17 +133,13 @@ PathKind kind_of_path(const char* path) noexcept {
 }
 
 std::string interface_of(const Address& address) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr) continue;
-    const bool four = i->ifa_addr->sa_family == AF_INET;
-    if (!four && i->ifa_addr->sa_family != AF_INET6) continue;
-    auto a = Address::from_sockaddr(i->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (a && a->ip == address.ip) return i->ifa_name;
-  }
-  return {};
+  std::string name;
+  visit_interfaces([&](const ifaddrs& interface, const Address& a) {
+    if (a.ip != address.ip) return false;
+    name = interface.ifa_name;
+    return true;
+  });
+  return name;
 }
 
 std::string text_of_path(const char* path) {

@@ -2,7 +2,6 @@
 #include "verbs/pd.hpp"
 
 #include <cassert>
-#include <memory>
 
 #include "verbs/real.hpp"
 
@@ -20,13 +19,11 @@ std::unique_ptr<Pd> make_pd(Context& context) {
 }
 
 int dealloc(Pd& pd) noexcept {
-  if (const uint32_t uses = pd.uses.count(); uses != 0) {
-    return APERTURE_REFUSE(
-        EBUSY,
-        "ibv_dealloc_pd: %u objects of this PD are still there; destroy its MRs, "
-        "windows, queue pairs, SRQs and address handles first",
-        uses);
-  }
+  if (const uint32_t uses = pd.uses.count(); uses != 0)
+    return refuse(EBUSY,
+                  "ibv_dealloc_pd: %u objects of this PD are still there; destroy its MRs, "
+                  "windows, queue pairs, SRQs and address handles first",
+                  uses);
   delete &pd;
   return 0;
 }
@@ -34,25 +31,22 @@ int dealloc(Pd& pd) noexcept {
 int make_parent_domain(Context& context, const ibv_parent_domain_init_attr& attr, Pd*& made) {
   constexpr uint32_t kKnown =
       IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
-  if ((attr.comp_mask & ~kKnown) != 0) {
-    return APERTURE_REFUSE(EINVAL, "ibv_alloc_parent_domain: comp_mask 0x%x has unknown bits",
-                           attr.comp_mask);
-  }
+  if ((attr.comp_mask & ~kKnown) != 0)
+    return refuse(EINVAL, "ibv_alloc_parent_domain: comp_mask 0x%x has unknown bits",
+                  attr.comp_mask);
   if (attr.pd == nullptr || attr.pd->context != context.base() ||
       (attr.td != nullptr && attr.td->context != context.base())) {
-    return APERTURE_REFUSE(EINVAL,
-                           "ibv_alloc_parent_domain: it needs a PD, and the PD and the thread "
-                           "domain must be of the same context");
+    return refuse(EINVAL,
+                  "ibv_alloc_parent_domain: it needs a PD, and the PD and the thread domain must "
+                  "be of the same context");
   }
   if ((attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0 &&
       (attr.alloc == nullptr || attr.free == nullptr)) {
-    return APERTURE_REFUSE(EINVAL,
-                           "ibv_alloc_parent_domain: allocators come as two, alloc and free");
+    return refuse(EINVAL, "ibv_alloc_parent_domain: allocators come as two, alloc and free");
   }
   Pd& inner = pd_of(attr.pd);
-  if (inner.parent_of != nullptr) {
-    return APERTURE_REFUSE(EINVAL, "ibv_alloc_parent_domain: its PD is itself a parent domain");
-  }
+  if (inner.parent_of != nullptr)
+    return refuse(EINVAL, "ibv_alloc_parent_domain: its PD is itself a parent domain");
   auto pd = make_pd(context);
   assert(inner.id != 0 && inner.context == &context);
   pd->id = inner.id;
@@ -69,35 +63,30 @@ int make_parent_domain(Context& context, const ibv_parent_domain_init_attr& attr
 }  // namespace
 
 ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) noexcept {
-  auto* made = guarded_new<Td>("ibv_alloc_td", [&](Td*& out) {
-    if (attr->comp_mask != 0) {
-      return APERTURE_REFUSE(EINVAL, "ibv_alloc_td: comp_mask 0x%x has unknown bits",
-                             attr->comp_mask);
-    }
+  return guarded_new_base<Td>("ibv_alloc_td", [&](Td*& out) {
+    if (attr->comp_mask != 0)
+      return refuse(EINVAL, "ibv_alloc_td: comp_mask 0x%x has unknown bits", attr->comp_mask);
     out = new Td;
     out->base.context = context;
     out->use_context = ContextUse(context_of(context));
     return 0;
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 int dealloc_td(ibv_td* td) noexcept {
   return guarded_release("ibv_dealloc_td", [&] {
     auto& ours = object_of<Td>(td);
-    if (ours.uses.count() != 0) {
-      return APERTURE_REFUSE(EBUSY, "ibv_dealloc_td: a parent domain still uses it");
-    }
+    if (ours.uses.count() != 0)
+      return refuse(EBUSY, "ibv_dealloc_td: a parent domain still uses it");
     delete &ours;
     return 0;
   });
 }
 
 ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* attr) noexcept {
-  auto* made = guarded_new<Pd>("ibv_alloc_parent_domain", [&](Pd*& out) {
+  return guarded_new_base<Pd>("ibv_alloc_parent_domain", [&](Pd*& out) {
     return make_parent_domain(context_of(context), *attr, out);
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 }  // namespace aperture::verbs
@@ -105,20 +94,17 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* a
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_pd* ibv_alloc_pd(ibv_context* context) {
-  APERTURE_REAL(ibv_alloc_pd, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or<ibv_pd*>(nullptr, context);
-  auto* made = guarded_new<Pd>("ibv_alloc_pd", [&](Pd*& out) {
+  APERTURE_FORWARD(is_ours(context), nullptr, ibv_alloc_pd, "IBVERBS_1.1", context);
+  return guarded_new_base<Pd>("ibv_alloc_pd", [&](Pd*& out) {
     auto pd = make_pd(context_of(context));
     pd->id = aperture::protect::new_domain();
     assert(pd->id != 0 && pd->parent_of == nullptr);
     out = pd.release();
     return 0;
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 APERTURE_VERB int ibv_dealloc_pd(ibv_pd* pd) {
-  APERTURE_REAL(ibv_dealloc_pd, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or(EOPNOTSUPP, pd);
+  APERTURE_FORWARD(is_ours(pd->context), EOPNOTSUPP, ibv_dealloc_pd, "IBVERBS_1.1", pd);
   return guarded_release("ibv_dealloc_pd", [&] { return dealloc(pd_of(pd)); });
 }

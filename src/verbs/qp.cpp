@@ -260,10 +260,9 @@ int make_qp(const Wish& wish, DeviceQp*& made) {
   fill_builders(qp->ex);
   adjust_caps(wish);
   auto nic_qp = qp->context->nic->make_qp(spec_of(wish, *qp));
-  if (!nic_qp.ok()) {
-    return APERTURE_REFUSE(errno_of(nic_qp.error()), "%s: the software NIC: %s", wish.call,
-                           describe(nic_qp.error()));
-  }
+  if (!nic_qp.ok())
+    return refuse(errno_of(nic_qp.error()), "%s: the software NIC: %s", wish.call,
+                  describe(nic_qp.error()));
   qp->shared->nic_qp = std::move(nic_qp).value();
   qp->queue = &qp->shared->nic_qp->qp();
   qp->base()->qp_num = qp->queue->qpn();
@@ -277,18 +276,16 @@ int validate_extended(const ibv_qp_init_attr_ex& attr) noexcept {
   constexpr const char* kCall = "ibv_create_qp_ex";
   constexpr uint32_t kTaken = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
                               IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-  if ((attr.comp_mask & ~kTaken) != 0) {
-    return APERTURE_REFUSE(
+  if ((attr.comp_mask & ~kTaken) != 0)
+    return refuse(
         EOPNOTSUPP,
         "%s: comp_mask 0x%x asks for what this device has not (TSO, indirection tables, RX "
         "hashing)",
         kCall, attr.comp_mask);
-  }
   constexpr uint32_t kFlags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
-  if ((attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && (attr.create_flags & ~kFlags) != 0) {
-    return APERTURE_REFUSE(EOPNOTSUPP, "%s: create_flags 0x%x are of raw packet queue pairs", kCall,
-                           attr.create_flags);
-  }
+  if ((attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && (attr.create_flags & ~kFlags) != 0)
+    return refuse(EOPNOTSUPP, "%s: create_flags 0x%x are of raw packet queue pairs", kCall,
+                  attr.create_flags);
   return 0;
 }
 
@@ -298,17 +295,15 @@ uint32_t windows_bound(DeviceQp& qp) noexcept {
 }
 
 int destroy(DeviceQp& qp) {
-  if (!qp.groups.empty()) {
-    return APERTURE_REFUSE(EBUSY, "ibv_destroy_qp: it is still attached to %zu multicast groups",
-                           qp.groups.size());
-  }
+  if (!qp.groups.empty())
+    return refuse(EBUSY, "ibv_destroy_qp: it is still attached to %zu multicast groups",
+                  qp.groups.size());
   Context& context = *qp.context;
-  if (const uint32_t bound = windows_bound(qp); bound != 0) {
-    return APERTURE_REFUSE(EBUSY,
-                           "ibv_destroy_qp: %u memory windows of type 2A are still bound to it; "
-                           "invalidate or deallocate them first",
-                           bound);
-  }
+  if (const uint32_t bound = windows_bound(qp); bound != 0)
+    return refuse(EBUSY,
+                  "ibv_destroy_qp: %u memory windows of type 2A are still bound to it; invalidate "
+                  "or deallocate them first",
+                  bound);
   {
     std::lock_guard guard(context.members_mutex);
     [[maybe_unused]] const size_t gone = context.qps.erase(&qp);
@@ -333,7 +328,7 @@ int destroy(DeviceQp& qp) {
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept {
   const void* caller = __builtin_return_address(0);
-  auto* made = guarded_new<DeviceQp>("ibv_create_qp_ex", [&](DeviceQp*& out) {
+  return guarded_new_base<DeviceQp>("ibv_create_qp_ex", [&](DeviceQp*& out) {
     if (const int error = validate_extended(*attr); error != 0) return error;
     const auto has = [&](uint32_t bit) noexcept { return (attr->comp_mask & bit) != 0; };
     return make_qp(
@@ -343,7 +338,6 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept {
          has(IBV_QP_INIT_ATTR_CREATE_FLAGS) ? attr->create_flags : 0},
         out);
   });
-  return made != nullptr ? made->base() : nullptr;
 }
 
 namespace {
@@ -363,10 +357,10 @@ int validate_open(const ibv_context* context, const ibv_qp_open_attr& attr) noex
   constexpr uint32_t kNeeded = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
   if ((attr.comp_mask & ~uint32_t{IBV_QP_OPEN_ATTR_CONTEXT}) != kNeeded ||
       attr.qp_type != IBV_QPT_XRC_RECV || attr.xrcd == nullptr || attr.xrcd->context != context) {
-    return APERTURE_REFUSE(EINVAL,
-                           "%s: it needs the number of a queue pair, an XRC domain of this context "
-                           "and the type IBV_QPT_XRC_RECV (comp_mask 0x%x, type %d)",
-                           kCall, attr.comp_mask, static_cast<int>(attr.qp_type));
+    return refuse(EINVAL,
+                  "%s: it needs the number of a queue pair, an XRC domain of this context and the "
+                  "type IBV_QPT_XRC_RECV (comp_mask 0x%x, type %d)",
+                  kCall, attr.comp_mask, static_cast<int>(attr.qp_type));
   }
   return 0;
 }
@@ -387,12 +381,11 @@ int open_shared(Context& context, const ibv_qp_open_attr& attr, DeviceQp*& made)
   {
     std::lock_guard guard(context.members_mutex);
     DeviceQp* const of = find_shared(context, attr);
-    if (of == nullptr) {
-      return APERTURE_REFUSE(ENOENT,
-                             "ibv_open_qp: this context has no XRC receive queue pair 0x%x in that "
-                             "domain; queue pairs are not shared with other processes",
-                             attr.qp_num);
-    }
+    if (of == nullptr)
+      return refuse(ENOENT,
+                    "ibv_open_qp: this context has no XRC receive queue pair 0x%x in that domain; "
+                    "queue pairs are not shared with other processes",
+                    attr.qp_num);
     qp->shared = of->shared;
   }
   qp->queue = &qp->shared->nic_qp->qp();
@@ -405,9 +398,8 @@ int open_shared(Context& context, const ibv_qp_open_attr& attr, DeviceQp*& made)
 }  // namespace
 
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) noexcept {
-  auto* made = guarded_new<DeviceQp>(
+  return guarded_new_base<DeviceQp>(
       "ibv_open_qp", [&](DeviceQp*& out) { return open_shared(context_of(context), *attr, out); });
-  return made != nullptr ? made->base() : nullptr;
 }
 
 void stop(DeviceQp& qp) noexcept {
@@ -420,41 +412,35 @@ void stop(DeviceQp& qp) noexcept {
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
-  APERTURE_REAL(ibv_create_qp, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_qp*>(nullptr, pd, attr);
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_qp, "IBVERBS_1.1", pd, attr);
   const void* caller = __builtin_return_address(0);
-  auto* made = guarded_new<DeviceQp>("ibv_create_qp", [&](DeviceQp*& out) {
+  return guarded_new_base<DeviceQp>("ibv_create_qp", [&](DeviceQp*& out) {
     return make_qp({"ibv_create_qp", pd->context, pd, attr, caller}, out);
   });
-  return made != nullptr ? made->base() : nullptr;
 }
 
 APERTURE_VERB int ibv_destroy_qp(ibv_qp* qp) {
-  APERTURE_REAL(ibv_destroy_qp, "IBVERBS_1.1");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_destroy_qp, "IBVERBS_1.1", qp);
   return guarded_release("ibv_destroy_qp", [&] { return destroy(qp_of(qp)); });
 }
 
 APERTURE_VERB ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
-  APERTURE_REAL(ibv_qp_to_qp_ex, "IBVERBS_1.6");
-  if (!is_ours(qp->context)) return real.call_or<ibv_qp_ex*>(nullptr, qp);
+  APERTURE_FORWARD(is_ours(qp->context), nullptr, ibv_qp_to_qp_ex, "IBVERBS_1.6", qp);
   return qp_of(qp).extended ? &qp_of(qp).ex : nullptr;
 }
 
 APERTURE_VERB int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, uint32_t flags) {
-  APERTURE_REAL(ibv_query_qp_data_in_order, "IBVERBS_1.14");
-  if (!is_ours(qp->context)) return real.call_or(0, qp, op, flags);
+  APERTURE_FORWARD(is_ours(qp->context), 0, ibv_query_qp_data_in_order, "IBVERBS_1.14", qp, op,
+                   flags);
   return 0;  // memory is written in whatever order copying takes
 }
 
 APERTURE_VERB int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
-  APERTURE_REAL(ibv_set_ece, "IBVERBS_1.10");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, ece);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_set_ece, "IBVERBS_1.10", qp, ece);
   return EOPNOTSUPP;  // librdmacm asks each device: no sentence
 }
 
 APERTURE_VERB int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
-  APERTURE_REAL(ibv_query_ece, "IBVERBS_1.10");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, ece);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_query_ece, "IBVERBS_1.10", qp, ece);
   return EOPNOTSUPP;
 }

@@ -1,6 +1,5 @@
 // The extended face of a queue pair: wr_start, what builds work requests, wr_complete and wr_abort.
 // ibv_wr_post(3). Gathered in the batch, posted together or not at all.
-#include <cstring>
 
 #include "verbs/ah.hpp"
 #include "verbs/errors.hpp"
@@ -25,7 +24,7 @@ void build(ibv_qp_ex* qp, Fn&& fn) noexcept {
   try {
     if (batch.error == 0) batch.error = fn(batch);
   } catch (...) {
-    batch.error = APERTURE_REFUSE(ENOMEM, "ibv_wr_*: out of memory");
+    batch.error = refuse(ENOMEM, "ibv_wr_*: out of memory");
   }
 }
 
@@ -47,11 +46,8 @@ void begin(ibv_qp_ex* qp, ib::SendOp op, Fn&& fn) noexcept {
 template <typename Fn>
 void set(ibv_qp_ex* qp, Fn&& fn) noexcept {
   build(qp, [&](Batch& batch) {
-    if (batch.entries.empty()) {
-      return APERTURE_REFUSE(EINVAL,
-                             "ibv_wr_set_*: it belongs behind the call that begins a work "
-                             "request");
-    }
+    if (batch.entries.empty())
+      return refuse(EINVAL, "ibv_wr_set_*: it belongs behind the call that begins a work request");
     return fn(batch, batch.entries.back());
   });
 }
@@ -110,9 +106,8 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t a
 void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) noexcept {
   const void* caller = __builtin_return_address(0);
   begin(qp, ib::SendOp::bind_mw, [&](Entry& entry) {
-    if (mw == nullptr || mw->context != qp->qp_base.context) {
-      return APERTURE_REFUSE(EINVAL, "ibv_wr_bind_mw: it needs a window of the same context");
-    }
+    if (mw == nullptr || mw->context != qp->qp_base.context)
+      return refuse(EINVAL, "ibv_wr_bind_mw: it needs a window of the same context");
     if (const int error = validate_bind("ibv_wr_bind_mw", BindBy::work_request, *mw, *info);
         error != 0)
       return error;
@@ -125,7 +120,7 @@ void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info
 
 // What this device has not: the batch is refused.
 void refuse_operation(ibv_qp_ex* qp, const char* what) noexcept {
-  build(qp, [&](Batch&) { return APERTURE_REFUSE(EOPNOTSUPP, "%s is not to be had", what); });
+  build(qp, [&](Batch&) { return refuse(EOPNOTSUPP, "%s is not to be had", what); });
 }
 void wr_send_tso(ibv_qp_ex* qp, void*, uint16_t, uint16_t) noexcept {
   refuse_operation(qp, "ibv_wr_send_tso");
@@ -136,9 +131,8 @@ void wr_atomic_write(ibv_qp_ex* qp, uint32_t, uint64_t, const void*) noexcept {
 
 void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t qpn, uint32_t qkey) noexcept {
   set(qp, [&](Batch&, Entry& entry) {
-    if (ah == nullptr) {
-      return APERTURE_REFUSE(EINVAL, "ibv_wr_set_ud_addr: a datagram needs an address handle");
-    }
+    if (ah == nullptr)
+      return refuse(EINVAL, "ibv_wr_set_ud_addr: a datagram needs an address handle");
     entry.wr.route = &object_of<Ah>(ah).route;
     entry.wr.remote_qpn = qpn;
     entry.wr.remote_qkey = qkey;
@@ -155,10 +149,8 @@ void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t number) noexcept {
 
 void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) noexcept {
   set(qp, [&](Batch& batch, Entry& entry) {
-    if (count > ib::kMaxSge) {
-      return APERTURE_REFUSE(EINVAL, "ibv_wr_set_sge_list: %zu pieces; at most %u", count,
-                             ib::kMaxSge);
-    }
+    if (count > ib::kMaxSge)
+      return refuse(EINVAL, "ibv_wr_set_sge_list: %zu pieces; at most %u", count, ib::kMaxSge);
     entry.first_sge = batch.sges.size();
     entry.wr.sge_count = static_cast<uint32_t>(count);
     batch.sges.insert(batch.sges.end(), sges_of(list), sges_of(list) + count);
@@ -177,10 +169,8 @@ void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* li
     entry.inline_bytes = 0;
     const uint32_t room = ours(qp).init.cap.max_inline_data;
     for (size_t i = 0; i < count; ++i) {
-      if (list[i].length > room - entry.inline_bytes) {
-        return APERTURE_REFUSE(EINVAL, "ibv_wr_set_inline_data: more than max_inline_data, %u",
-                               room);
-      }
+      if (list[i].length > room - entry.inline_bytes)
+        return refuse(EINVAL, "ibv_wr_set_inline_data: more than max_inline_data, %u", room);
       const auto* from = static_cast<const std::byte*>(list[i].addr);
       batch.bytes.insert(batch.bytes.end(), from, from + list[i].length);
       entry.inline_bytes += list[i].length;
@@ -218,12 +208,11 @@ void settle(const Batch& batch, Entry& entry, ib::InlinePart& part) noexcept {
   }
 }
 
-int refuse(const DeviceQp& qp, size_t at, Status s) noexcept {
-  return APERTURE_REFUSE(errno_of(s),
-                         "ibv_wr_complete: work request %zu: %s (the queue is full, the state is "
-                         "before RTS, or it is larger than what was asked for) on queue pair 0x%x; "
-                         "none was posted",
-                         at, describe(s.error()), qp.ex.qp_base.qp_num);
+int refuse_post(const DeviceQp& qp, size_t at, Status s) noexcept {
+  return refuse(errno_of(s),
+                "ibv_wr_complete: work request %zu: %s (the queue is full, the state is before "
+                "RTS, or it is larger than what was asked for) on queue pair 0x%x; none was posted",
+                at, describe(s.error()), qp.ex.qp_base.qp_num);
 }
 
 int post_all(DeviceQp& qp) noexcept {
@@ -233,16 +222,15 @@ int post_all(DeviceQp& qp) noexcept {
   ib::InlinePart part{};
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     settle(batch, batch.entries[i], part);
-    if (qp.type == ib::QpType::ud && batch.entries[i].wr.route == nullptr) {
-      return refuse(qp, i, Errc::invalid);
-    }
+    if (qp.type == ib::QpType::ud && batch.entries[i].wr.route == nullptr)
+      return refuse_post(qp, i, Errc::invalid);
     const Status s = qp.core().may_post(batch.entries[i].wr, static_cast<uint32_t>(i));
-    if (!s.ok()) return refuse(qp, i, s);
+    if (!s.ok()) return refuse_post(qp, i, s);
   }
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     settle(batch, batch.entries[i], part);
     const Status s = qp.core().post_send(batch.entries[i].wr);
-    if (!s.ok()) return refuse(qp, i, s);
+    if (!s.ok()) return refuse_post(qp, i, s);
   }
   return 0;
 }

@@ -1,7 +1,6 @@
 // Modifying and querying queue pairs: ibv_modify_qp(3), ibv_query_qp(3). IBTA vol. 1, 11.2.5.2 (the
 // table of transitions is ib/attributes.cpp's; the values are validated here).
 #include <cassert>
-#include <cstring>
 
 #include "verbs/ah.hpp"
 #include "verbs/errors.hpp"
@@ -80,8 +79,8 @@ int validate_limits(const ibv_qp_attr& attr, uint32_t mask) noexcept {
     if ((mask & limit.bit) == 0 || (limit.value >= limit.least && limit.value <= limit.most)) {
       continue;
     }
-    return APERTURE_REFUSE(EINVAL, "%s: %s is %u; it may be %u to %u", kCall, limit.name,
-                           limit.value, limit.least, limit.most);
+    return refuse(EINVAL, "%s: %s is %u; it may be %u to %u", kCall, limit.name, limit.value,
+                  limit.least, limit.most);
   }
   return 0;
 }
@@ -91,10 +90,9 @@ int validate_values(const ibv_qp_attr& attr, uint32_t mask, ib::Route& route) no
   constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                                IBV_ACCESS_MW_BIND | IBV_ACCESS_RELAXED_ORDERING;
-  if ((mask & IBV_QP_ACCESS_FLAGS) != 0 && (attr.qp_access_flags & ~kAccess) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: qp_access_flags 0x%x have bits of no meaning here", kCall,
-                           attr.qp_access_flags);
-  }
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0 && (attr.qp_access_flags & ~kAccess) != 0)
+    return refuse(EINVAL, "%s: qp_access_flags 0x%x have bits of no meaning here", kCall,
+                  attr.qp_access_flags);
   if ((mask & IBV_QP_AV) != 0) {
     if (const int error = resolve(kCall, attr.ah_attr, route); error != 0) return error;
   }
@@ -104,33 +102,28 @@ int validate_values(const ibv_qp_attr& attr, uint32_t mask, ib::Route& route) no
 
 int validate_transition(const DeviceQp& qp, ib::QpState now, const ibv_qp_attr& attr,
                         uint32_t mask) noexcept {
-  if ((mask & ~kKnownMask) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: attr_mask 0x%x has unknown bits", kCall, mask);
-  }
+  if ((mask & ~kKnownMask) != 0)
+    return refuse(EINVAL, "%s: attr_mask 0x%x has unknown bits", kCall, mask);
   if ((mask & IBV_QP_CUR_STATE) != 0 &&
       static_cast<uint32_t>(attr.cur_qp_state) != static_cast<uint32_t>(now)) {
-    return APERTURE_REFUSE(EINVAL, "%s: cur_qp_state is %d, and the queue pair is in %s", kCall,
-                           static_cast<int>(attr.cur_qp_state), ib::state_name(now));
+    return refuse(EINVAL, "%s: cur_qp_state is %d, and the queue pair is in %s", kCall,
+                  static_cast<int>(attr.cur_qp_state), ib::state_name(now));
   }
-  if ((mask & IBV_QP_STATE) != 0 && static_cast<uint32_t>(attr.qp_state) > IBV_QPS_ERR) {
-    return APERTURE_REFUSE(EINVAL, "%s: qp_state %d is no state", kCall,
-                           static_cast<int>(attr.qp_state));
-  }
+  if ((mask & IBV_QP_STATE) != 0 && static_cast<uint32_t>(attr.qp_state) > IBV_QPS_ERR)
+    return refuse(EINVAL, "%s: qp_state %d is no state", kCall, static_cast<int>(attr.qp_state));
   const auto next = (mask & IBV_QP_STATE) != 0 ? static_cast<ib::QpState>(attr.qp_state) : now;
   const ib::ModifyVerdict verdict = ib::validate_modify(qp.type, now, next, mask);
   switch (verdict.fault) {
     case ib::ModifyFault::none: return 0;
     case ib::ModifyFault::no_such_transition:
-      return APERTURE_REFUSE(EINVAL, "%s: there is no way from %s to %s", kCall,
-                             ib::state_name(now), ib::state_name(next));
+      return refuse(EINVAL, "%s: there is no way from %s to %s", kCall, ib::state_name(now),
+                    ib::state_name(next));
     case ib::ModifyFault::attribute_missing:
-      return APERTURE_REFUSE(EINVAL, "%s: from %s to %s needs IBV_QP_%s in attr_mask", kCall,
-                             ib::state_name(now), ib::state_name(next),
-                             ib::attribute_name(verdict.bits));
+      return refuse(EINVAL, "%s: from %s to %s needs IBV_QP_%s in attr_mask", kCall,
+                    ib::state_name(now), ib::state_name(next), ib::attribute_name(verdict.bits));
     case ib::ModifyFault::attribute_not_allowed:
-      return APERTURE_REFUSE(EINVAL, "%s: from %s to %s does not take IBV_QP_%s", kCall,
-                             ib::state_name(now), ib::state_name(next),
-                             ib::attribute_name(verdict.bits));
+      return refuse(EINVAL, "%s: from %s to %s does not take IBV_QP_%s", kCall, ib::state_name(now),
+                    ib::state_name(next), ib::attribute_name(verdict.bits));
   }
   return EINVAL;
 }
@@ -217,9 +210,7 @@ int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t mask) {
   if (const int error = validate_values(attr, mask, route); error != 0) return error;
   assert((mask & ~kKnownMask) == 0);
   const Status s = qp.shared->nic_qp->modify(core_attributes(attr, route), mask);
-  if (!s.ok()) {
-    return APERTURE_REFUSE(errno_of(s), "%s: the software NIC: %s", kCall, describe(s.error()));
-  }
+  if (!s.ok()) return refuse(errno_of(s), "%s: the software NIC: %s", kCall, describe(s.error()));
   const bool new_state = (mask & IBV_QP_STATE) != 0;
   if (new_state && attr.qp_state == IBV_QPS_RESET) {
     qp.shared->attributes = {};
@@ -236,15 +227,15 @@ int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t mask) {
 using namespace aperture::verbs;
 
 APERTURE_VERB int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
-  APERTURE_REAL(ibv_modify_qp, "IBVERBS_1.1");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, attr, attr_mask);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_modify_qp, "IBVERBS_1.1", qp, attr,
+                   attr_mask);
   return guarded("ibv_modify_qp",
                  [&] { return modify(qp_of(qp), *attr, static_cast<uint32_t>(attr_mask)); });
 }
 
 APERTURE_VERB int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask,
                                ibv_qp_init_attr* init_attr) {
-  APERTURE_REAL(ibv_query_qp, "IBVERBS_1.1");
-  if (!is_ours(qp->context)) return real.call_or(EOPNOTSUPP, qp, attr, attr_mask, init_attr);
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_query_qp, "IBVERBS_1.1", qp, attr,
+                   attr_mask, init_attr);
   return guarded("ibv_query_qp", [&] { return query(qp_of(qp), *attr, *init_attr); });
 }

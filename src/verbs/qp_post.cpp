@@ -27,21 +27,15 @@ constexpr uint32_t kKnownFlags =
 
 // What cannot be said in the core's words. 0 or an errno.
 int validate(const DeviceQp& qp, const ibv_send_wr& wr) noexcept {
-  if (static_cast<uint32_t>(wr.opcode) >= ib::kSendOps) {
-    return APERTURE_REFUSE(EINVAL, "ibv_post_send: opcode %d is unknown",
-                           static_cast<int>(wr.opcode));
-  }
-  if ((wr.send_flags & ~kKnownFlags) != 0 || wr.num_sge < 0) {
-    return APERTURE_REFUSE(EINVAL, "ibv_post_send: send_flags 0x%x, %d pieces", wr.send_flags,
-                           wr.num_sge);
-  }
-  if (qp.type == ib::QpType::ud && wr.wr.ud.ah == nullptr) {
-    return APERTURE_REFUSE(EINVAL, "ibv_post_send: a datagram needs an address handle");
-  }
+  if (static_cast<uint32_t>(wr.opcode) >= ib::kSendOps)
+    return refuse(EINVAL, "ibv_post_send: opcode %d is unknown", static_cast<int>(wr.opcode));
+  if ((wr.send_flags & ~kKnownFlags) != 0 || wr.num_sge < 0)
+    return refuse(EINVAL, "ibv_post_send: send_flags 0x%x, %d pieces", wr.send_flags, wr.num_sge);
+  if (qp.type == ib::QpType::ud && wr.wr.ud.ah == nullptr)
+    return refuse(EINVAL, "ibv_post_send: a datagram needs an address handle");
   if (wr.opcode != IBV_WR_BIND_MW) return 0;
-  if (wr.bind_mw.mw == nullptr || wr.bind_mw.mw->context != qp.ex.qp_base.context) {
-    return APERTURE_REFUSE(EINVAL, "ibv_post_send: a bind needs a window of the same context");
-  }
+  if (wr.bind_mw.mw == nullptr || wr.bind_mw.mw->context != qp.ex.qp_base.context)
+    return refuse(EINVAL, "ibv_post_send: a bind needs a window of the same context");
   return validate_bind("ibv_post_send", BindBy::work_request, *wr.bind_mw.mw, wr.bind_mw.bind_info);
 }
 
@@ -71,12 +65,12 @@ void fill_rest(const DeviceQp& qp, const ibv_send_wr& wr, const void* caller, ib
   }
 }
 
-int refuse(const DeviceQp& qp, Status s) noexcept {
-  return APERTURE_REFUSE(errno_of(s),
-                         "ibv_post_send: %s (the queue is full, the state is before RTS, this type "
-                         "has no such operation, or it is larger than max_send_sge, "
-                         "max_inline_data or 2 GiB) on queue pair 0x%x",
-                         describe(s.error()), qp.ex.qp_base.qp_num);
+int refuse_post(const DeviceQp& qp, Status s) noexcept {
+  return refuse(errno_of(s),
+                "ibv_post_send: %s (the queue is full, the state is before RTS, this type has no "
+                "such operation, or it is larger than max_send_sge, max_inline_data or 2 GiB) on "
+                "queue pair 0x%x",
+                describe(s.error()), qp.ex.qp_base.qp_num);
 }
 
 // A field by itself. Two in one wide load would wait for the two stores with which the program has
@@ -123,7 +117,7 @@ int post_one(DeviceQp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
   const bool plain =
       (wr.opcode <= IBV_WR_RDMA_READ || wr.opcode == IBV_WR_LOCAL_INV) && qp.type <= ib::QpType::uc;
   const Status s = plain ? qp.core().post_send(plain_part(wr)) : post_with_rest(qp, wr, caller);
-  return s.ok() ? 0 : refuse(qp, s);
+  return s.ok() ? 0 : refuse_post(qp, s);
 }
 
 }  // namespace

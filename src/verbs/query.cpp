@@ -105,8 +105,7 @@ void fill(ibv_port_attr& attr) noexcept {
 }
 
 int refuse_port(uint32_t port) noexcept {
-  return APERTURE_REFUSE(EINVAL, "ibv_query_port: there is no port %u; the device has port 1",
-                         port);
+  return refuse(EINVAL, "ibv_query_port: there is no port %u; the device has port 1", port);
 }
 
 }  // namespace
@@ -159,23 +158,22 @@ int query_rt_values(ibv_context*, ibv_values_ex* values) noexcept {
 using namespace aperture::verbs;
 
 APERTURE_VERB int ibv_query_device(ibv_context* context, ibv_device_attr* attr) {
-  APERTURE_REAL(ibv_query_device, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(EOPNOTSUPP, context, attr);
+  APERTURE_FORWARD(is_ours(context), EOPNOTSUPP, ibv_query_device, "IBVERBS_1.1", context, attr);
   return compat_query_device(context, attr);
 }
 
 APERTURE_VERB int ibv_query_port(ibv_context* context, uint8_t port_num,
                                  _compat_ibv_port_attr* attr) {
-  APERTURE_REAL(ibv_query_port, "IBVERBS_1.1");
-  if (!is_ours(context)) return real.call_or(EOPNOTSUPP, context, port_num, attr);
+  APERTURE_FORWARD(is_ours(context), EOPNOTSUPP, ibv_query_port, "IBVERBS_1.1", context, port_num,
+                   attr);
   return compat_query_port(context, port_num, attr);
 }
 
 // In units of 100 Mbit/s; since rdma-core 62.
 APERTURE_VERB int ibv_query_port_speed(ibv_context* context, uint32_t port_num, uint64_t* speed) {
-  APERTURE_REAL(ibv_query_port_speed, "IBVERBS_1.16");
-  if (!is_ours(context)) return real.call_or(EOPNOTSUPP, context, port_num, speed);
-  return APERTURE_REFUSE(EOPNOTSUPP,
-                         "ibv_query_port_speed: a software NIC has no speed of its "
-                         "own; ibv_query_port tells what it passes for");
+  APERTURE_FORWARD(is_ours(context), EOPNOTSUPP, ibv_query_port_speed, "IBVERBS_1.16", context,
+                   port_num, speed);
+  return refuse(EOPNOTSUPP,
+                "ibv_query_port_speed: a software NIC has no speed of its own; ibv_query_port "
+                "tells what it passes for");
 }

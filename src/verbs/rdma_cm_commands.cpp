@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 
 #include <cassert>
-#include <cerrno>
 #include <cstring>
 
 #include "base/log.hpp"

@@ -2,8 +2,6 @@
 // rdma_reject(3), rdma_disconnect(3), rdma_notify(3).
 #include <infiniband/verbs.h>
 
-#include <cerrno>
-
 #include "base/log.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/rdma_cm_call.hpp"
@@ -16,12 +14,10 @@ constexpr uint32_t kRejVendorOption = 35;
 
 int params_from(const char* call, const rdma_ucm_conn_param& from, const rdma_ucm_ece& ece,
                 cm::Params& to) noexcept {
-  if (from.private_data_len > cm::kMaxPrivateBytes) {
-    APERTURE_WARN(
-        "%s: %u bytes of private data are more than any message carries; see the man page", call,
-        from.private_data_len);
-    return EINVAL;
-  }
+  if (from.private_data_len > cm::kMaxPrivateBytes)
+    return refuse(
+        EINVAL, "%s: %u bytes of private data are more than any message carries; see the man page",
+        call, from.private_data_len);
   to.qpn = from.qp_num & wire::kMax24Bits;
   to.qkey = kUdpQkey;
   to.responder_resources = from.responder_resources;
@@ -39,13 +35,13 @@ int params_from(const char* call, const rdma_ucm_conn_param& from, const rdma_uc
 int explain(const char* call, const AppId& app, Status s) noexcept {
   if (s.error() == Errc::bad_state) {
     APERTURE_WARN(
-        "%s: id %u is not in a state for it (%d): one step before it is missing or its "
-        "connection has ended",
+        "%s: id %u is not in a state for it (%d): one step before it is missing or its connection "
+        "has ended",
         call, app.handle, static_cast<int>(app.id->state()));
   } else if (s.error() == Errc::too_big) {
     APERTURE_WARN(
-        "%s: more private data than this message carries: 56 bytes to connect, 196 to "
-        "accept, 148 to reject; 180 and 136 for RDMA_PS_UDP",
+        "%s: more private data than this message carries: 56 bytes to connect, 196 to accept, 148 "
+        "to reject; 180 and 136 for RDMA_PS_UDP",
         call);
   }
   return errno_of(s);

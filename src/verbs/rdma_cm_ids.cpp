@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cassert>
 #include <cerrno>
-#include <cstring>
 
 #include "base/log.hpp"
 #include "base/no_throw.hpp"

@@ -51,3 +51,9 @@ class Real {
   static constinit ::aperture::verbs::Real<decltype(function)> real { \
 #function, version                                                \
   }
+
+// The first statement of a function of ours that is about an object: what is not `ours` goes to the
+// real function, with those arguments; `otherwise` is the answer where there is none.
+#define APERTURE_FORWARD(ours, otherwise, function, version, ...) \
+  APERTURE_REAL(function, version);                               \
+  if (!(ours)) return real.call_or<decltype(function(__VA_ARGS__))>(otherwise, __VA_ARGS__)

@@ -39,9 +39,9 @@ int post_receives(nic::Engine& engine, const char* call, ibv_recv_wr* wr, ibv_re
     if (s.ok()) [[likely]]
       continue;
     *bad_wr = wr;
-    return APERTURE_REFUSE(errno_of(s),
-                           "%s: %s (full, in the reset state, or more than its number of pieces)",
-                           call, describe(s.error()));
+    return refuse(errno_of(s),
+                  "%s: %s (full, in the reset state, or more than its number of pieces)", call,
+                  describe(s.error()));
   }
   return 0;
 }

@@ -20,10 +20,9 @@ void Srq::Events::on_limit_reached() noexcept {
 namespace {
 
 int validate(const char* call, const ibv_srq_attr& attr) noexcept {
-  if (attr.max_wr == 0 || attr.max_wr > ib::kMaxQueueWrs || attr.max_sge > ib::kMaxSge) {
-    return APERTURE_REFUSE(EINVAL, "%s: max_wr %u and max_sge %u; an SRQ has 1 to %u and up to %u",
-                           call, attr.max_wr, attr.max_sge, ib::kMaxQueueWrs, ib::kMaxSge);
-  }
+  if (attr.max_wr == 0 || attr.max_wr > ib::kMaxQueueWrs || attr.max_sge > ib::kMaxSge)
+    return refuse(EINVAL, "%s: max_wr %u and max_sge %u; an SRQ has 1 to %u and up to %u", call,
+                  attr.max_wr, attr.max_sge, ib::kMaxQueueWrs, ib::kMaxSge);
   return 0;
 }
 
@@ -54,12 +53,11 @@ int make_xrc(ibv_context* context, ibv_srq_init_attr_ex& attr, Srq*& made) {
   const auto is_here = [&](const auto* part) noexcept {
     return part != nullptr && part->context == context;
   };
-  if (attr.comp_mask != kNeeded || !is_here(attr.pd) || !is_here(attr.xrcd) || !is_here(attr.cq)) {
-    return APERTURE_REFUSE(EINVAL,
-                           "%s: an XRC SRQ takes a type, and a PD, an XRC domain and a completion "
-                           "queue of its context (comp_mask 0x%x)",
-                           kCall, attr.comp_mask);
-  }
+  if (attr.comp_mask != kNeeded || !is_here(attr.pd) || !is_here(attr.xrcd) || !is_here(attr.cq))
+    return refuse(EINVAL,
+                  "%s: an XRC SRQ takes a type, and a PD, an XRC domain and a completion queue of "
+                  "its context (comp_mask 0x%x)",
+                  kCall, attr.comp_mask);
   Srq* srq = nullptr;
   if (const int error = make_srq(kCall, attr.pd, attr.srq_context, attr.attr, srq); error != 0) {
     return error;
@@ -75,41 +73,35 @@ int make_xrc(ibv_context* context, ibv_srq_init_attr_ex& attr, Srq*& made) {
   nic::EngineGuard guard(srq->pd->context->engine());
   const Status s = srq->pd->context->nic->windows().enter_srq(
       srq->number, srq->xrcd->domain->number, *srq->queue);
-  if (!s.ok()) return APERTURE_REFUSE(errno_of(s), "%s: %s", kCall, describe(s.error()));
+  if (!s.ok()) return refuse(errno_of(s), "%s: %s", kCall, describe(s.error()));
   made = owned.release();
   return 0;
 }
 
 int modify(Srq& srq, const ibv_srq_attr& attr, int mask) {
   constexpr const char* kCall = "ibv_modify_srq";
-  if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: mask 0x%x has unknown bits", kCall, mask);
-  }
+  if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0)
+    return refuse(EINVAL, "%s: mask 0x%x has unknown bits", kCall, mask);
   nic::EngineGuard guard(srq.pd->context->engine());
   const bool resize = (mask & IBV_SRQ_MAX_WR) != 0;
-  if (resize && (attr.max_wr == 0 || attr.max_wr > ib::kMaxQueueWrs)) {
-    return APERTURE_REFUSE(EINVAL, "%s: max_wr %u; an SRQ has 1 to %u", kCall, attr.max_wr,
-                           ib::kMaxQueueWrs);
-  }
+  if (resize && (attr.max_wr == 0 || attr.max_wr > ib::kMaxQueueWrs))
+    return refuse(EINVAL, "%s: max_wr %u; an SRQ has 1 to %u", kCall, attr.max_wr,
+                  ib::kMaxQueueWrs);
   const uint32_t room = resize ? attr.max_wr : srq.queue->max_wr();
-  if ((mask & IBV_SRQ_LIMIT) != 0 && attr.srq_limit > room) {
-    return APERTURE_REFUSE(EINVAL, "%s: a limit of %u on a queue of %u", kCall, attr.srq_limit,
-                           room);
-  }
+  if ((mask & IBV_SRQ_LIMIT) != 0 && attr.srq_limit > room)
+    return refuse(EINVAL, "%s: a limit of %u on a queue of %u", kCall, attr.srq_limit, room);
   if (resize) {
-    if (const Status s = srq.queue->resize(attr.max_wr); !s.ok()) {
-      return APERTURE_REFUSE(errno_of(s), "%s: %u receives are posted: %s", kCall,
-                             srq.queue->size(), describe(s.error()));
-    }
+    if (const Status s = srq.queue->resize(attr.max_wr); !s.ok())
+      return refuse(errno_of(s), "%s: %u receives are posted: %s", kCall, srq.queue->size(),
+                    describe(s.error()));
   }
   if ((mask & IBV_SRQ_LIMIT) != 0) return errno_of(srq.queue->set_limit(attr.srq_limit));
   return 0;
 }
 
 int destroy(Srq& srq) {
-  if (const uint32_t uses = srq.uses.count(); uses != 0) {
-    return APERTURE_REFUSE(EBUSY, "ibv_destroy_srq: %u queue pairs still use it", uses);
-  }
+  if (const uint32_t uses = srq.uses.count(); uses != 0)
+    return refuse(EBUSY, "ibv_destroy_srq: %u queue pairs still use it", uses);
   if (srq.xrcd != nullptr) {
     nic::EngineGuard guard(srq.pd->context->engine());
     srq.pd->context->nic->windows().remove_srq(srq.number);
@@ -133,28 +125,25 @@ int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept 
 
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) noexcept {
   constexpr const char* kCall = "ibv_create_srq_ex";
-  auto* made = guarded_new<Srq>(kCall, [&](Srq*& out) {
+  return guarded_new_base<Srq>(kCall, [&](Srq*& out) {
     const bool typed = (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0;
     if (typed && attr->srq_type == IBV_SRQT_XRC) return make_xrc(context, *attr, out);
-    if (typed && attr->srq_type != IBV_SRQT_BASIC) {
-      return APERTURE_REFUSE(EOPNOTSUPP, "%s: SRQs of type %d are not to be had", kCall,
-                             static_cast<int>(attr->srq_type));
-    }
+    if (typed && attr->srq_type != IBV_SRQT_BASIC)
+      return refuse(EOPNOTSUPP, "%s: SRQs of type %d are not to be had", kCall,
+                    static_cast<int>(attr->srq_type));
     if ((attr->comp_mask & ~uint32_t{IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD}) != 0 ||
         (attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || attr->pd == nullptr ||
         attr->pd->context != context) {
-      return APERTURE_REFUSE(EINVAL, "%s: a basic SRQ takes a type and a PD of its context", kCall);
+      return refuse(EINVAL, "%s: a basic SRQ takes a type and a PD of its context", kCall);
     }
     return make_srq(kCall, attr->pd, attr->srq_context, attr->attr, out);
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 int get_srq_num(ibv_srq* srq, uint32_t* number) noexcept {
   const Srq& ours = object_of<Srq>(srq);
-  if (ours.xrcd == nullptr) {
-    return APERTURE_REFUSE(EOPNOTSUPP, "ibv_get_srq_num: only XRC receive queues have a number");
-  }
+  if (ours.xrcd == nullptr)
+    return refuse(EOPNOTSUPP, "ibv_get_srq_num: only XRC receive queues have a number");
   *number = ours.number;
   return 0;
 }
@@ -164,23 +153,20 @@ int get_srq_num(ibv_srq* srq, uint32_t* number) noexcept {
 using namespace aperture::verbs;
 
 APERTURE_VERB ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
-  APERTURE_REAL(ibv_create_srq, "IBVERBS_1.1");
-  if (!is_ours(pd->context)) return real.call_or<ibv_srq*>(nullptr, pd, attr);
-  auto* made = guarded_new<Srq>("ibv_create_srq", [&](Srq*& out) {
+  APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_srq, "IBVERBS_1.1", pd, attr);
+  return guarded_new_base<Srq>("ibv_create_srq", [&](Srq*& out) {
     return make_srq("ibv_create_srq", pd, attr->srq_context, attr->attr, out);
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 APERTURE_VERB int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
-  APERTURE_REAL(ibv_modify_srq, "IBVERBS_1.1");
-  if (!is_ours(srq->context)) return real.call_or(EOPNOTSUPP, srq, attr, mask);
+  APERTURE_FORWARD(is_ours(srq->context), EOPNOTSUPP, ibv_modify_srq, "IBVERBS_1.1", srq, attr,
+                   mask);
   return guarded("ibv_modify_srq", [&] { return modify(object_of<Srq>(srq), *attr, mask); });
 }
 
 APERTURE_VERB int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
-  APERTURE_REAL(ibv_query_srq, "IBVERBS_1.1");
-  if (!is_ours(srq->context)) return real.call_or(EOPNOTSUPP, srq, attr);
+  APERTURE_FORWARD(is_ours(srq->context), EOPNOTSUPP, ibv_query_srq, "IBVERBS_1.1", srq, attr);
   return guarded("ibv_query_srq", [&] {
     auto& ours = object_of<Srq>(srq);
     aperture::nic::EngineGuard guard(ours.pd->context->engine());
@@ -190,7 +176,6 @@ APERTURE_VERB int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
 }
 
 APERTURE_VERB int ibv_destroy_srq(ibv_srq* srq) {
-  APERTURE_REAL(ibv_destroy_srq, "IBVERBS_1.1");
-  if (!is_ours(srq->context)) return real.call_or(EOPNOTSUPP, srq);
+  APERTURE_FORWARD(is_ours(srq->context), EOPNOTSUPP, ibv_destroy_srq, "IBVERBS_1.1", srq);
   return guarded_release("ibv_destroy_srq", [&] { return destroy(object_of<Srq>(srq)); });
 }

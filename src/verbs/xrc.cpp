@@ -14,17 +14,14 @@ constexpr const char* kCall = "ibv_open_xrcd";
 
 int validate(const ibv_xrcd_init_attr& attr) noexcept {
   constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
-  if (attr.comp_mask != kNeeded) {
-    return APERTURE_REFUSE(EINVAL, "%s: comp_mask 0x%x; it needs IBV_XRCD_INIT_ATTR_FD and _OFLAGS",
-                           kCall, attr.comp_mask);
-  }
-  if ((attr.oflags & ~(O_CREAT | O_EXCL)) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: oflags 0x%x; O_CREAT and O_EXCL alone are known", kCall,
-                           static_cast<unsigned>(attr.oflags));
-  }
-  if (attr.fd == -1 && attr.oflags != O_CREAT) {
-    return APERTURE_REFUSE(EINVAL, "%s: without a file (fd -1) oflags is O_CREAT", kCall);
-  }
+  if (attr.comp_mask != kNeeded)
+    return refuse(EINVAL, "%s: comp_mask 0x%x; it needs IBV_XRCD_INIT_ATTR_FD and _OFLAGS", kCall,
+                  attr.comp_mask);
+  if ((attr.oflags & ~(O_CREAT | O_EXCL)) != 0)
+    return refuse(EINVAL, "%s: oflags 0x%x; O_CREAT and O_EXCL alone are known", kCall,
+                  static_cast<unsigned>(attr.oflags));
+  if (attr.fd == -1 && attr.oflags != O_CREAT)
+    return refuse(EINVAL, "%s: without a file (fd -1) oflags is O_CREAT", kCall);
   return 0;
 }
 
@@ -38,16 +35,14 @@ int find_or_make(Context& context, const ibv_xrcd_init_attr& attr,
     return 0;
   }
   struct stat file;
-  if (::fstat(attr.fd, &file) != 0) {
-    return APERTURE_REFUSE(EBADF, "%s: %d is no open file", kCall, attr.fd);
-  }
+  if (::fstat(attr.fd, &file) != 0) return refuse(EBADF, "%s: %d is no open file", kCall, attr.fd);
   return open_xrc_domain(context, file, attr.oflags, domain);
 }
 
 }  // namespace
 
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) noexcept {
-  auto* made = guarded_new<Xrcd>(kCall, [&](Xrcd*& out) {
+  return guarded_new_base<Xrcd>(kCall, [&](Xrcd*& out) {
     if (const int error = validate(*attr); error != 0) return error;
     auto xrcd = std::make_unique<Xrcd>();
     xrcd->context = &context_of(context);
@@ -60,15 +55,13 @@ ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) noexcept {
     out = xrcd.release();
     return 0;
   });
-  return made != nullptr ? &made->base : nullptr;
 }
 
 int close_xrcd(ibv_xrcd* xrcd) noexcept {
   return guarded_release("ibv_close_xrcd", [&] {
     auto& ours = object_of<Xrcd>(xrcd);
-    if (const uint32_t uses = ours.uses.count(); uses != 0) {
-      return APERTURE_REFUSE(EBUSY, "ibv_close_xrcd: %u SRQs and queue pairs still use it", uses);
-    }
+    if (const uint32_t uses = ours.uses.count(); uses != 0)
+      return refuse(EBUSY, "ibv_close_xrcd: %u SRQs and queue pairs still use it", uses);
     close_xrc_domain(ours.domain);
     assert(ours.domain == nullptr);
     delete &ours;

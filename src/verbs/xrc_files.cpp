@@ -55,45 +55,35 @@ std::shared_ptr<const XrcDomain> find(const struct stat& file) noexcept {
 }
 
 int validate_found(const Context& context, const XrcDomain& found, int oflags) noexcept {
-  if ((oflags & O_EXCL) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: O_EXCL, and the domain of this file is open already",
-                           kCall);
-  }
-  if (found.context != &context) {
-    return APERTURE_REFUSE(EOPNOTSUPP,
-                           "%s: the domain of this file is open in another context of this "
-                           "process, and is not shared between contexts; open it in that one",
-                           kCall);
-  }
+  if ((oflags & O_EXCL) != 0)
+    return refuse(EINVAL, "%s: O_EXCL, and the domain of this file is open already", kCall);
+  if (found.context != &context)
+    return refuse(EOPNOTSUPP,
+                  "%s: the domain of this file is open in another context of this process, and is "
+                  "not shared between contexts; open it in that one",
+                  kCall);
   return 0;
 }
 
 int validate_claimed(int error, int oflags) noexcept {
-  if (error == 0 && (oflags & O_CREAT) == 0) {
-    return APERTURE_REFUSE(EAGAIN, "%s: no domain of this file is open, and O_CREAT is not set",
-                           kCall);
-  }
-  if (error == EADDRINUSE && (oflags & O_EXCL) != 0) {
-    return APERTURE_REFUSE(EINVAL, "%s: O_EXCL, and another process has this file's domain open",
-                           kCall);
-  }
-  if (error == EADDRINUSE && (oflags & O_CREAT) == 0) {
-    return APERTURE_REFUSE(EOPNOTSUPP,
-                           "%s: another process has the domain of this file open, and it is not "
-                           "shared between processes",
-                           kCall);
-  }
+  if (error == 0 && (oflags & O_CREAT) == 0)
+    return refuse(EAGAIN, "%s: no domain of this file is open, and O_CREAT is not set", kCall);
+  if (error == EADDRINUSE && (oflags & O_EXCL) != 0)
+    return refuse(EINVAL, "%s: O_EXCL, and another process has this file's domain open", kCall);
+  if (error == EADDRINUSE && (oflags & O_CREAT) == 0)
+    return refuse(EOPNOTSUPP,
+                  "%s: another process has the domain of this file open, and it is not shared "
+                  "between processes",
+                  kCall);
   if (error == EADDRINUSE) {  // ibv_xsrq_pingpong's two sides have one file, and share nothing
     APERTURE_WARN(
-        "%s: another process has the domain of this file open; it is not shared between "
-        "processes, so this one has a domain of its own, without the other's queues",
+        "%s: another process has the domain of this file open; it is not shared between processes, "
+        "so this one has a domain of its own, without the other's queues",
         kCall);
     return 0;
   }
-  if (error != 0) {
-    return APERTURE_REFUSE(error, "%s: the socket that marks its file as taken: errno %d", kCall,
-                           error);
-  }
+  if (error != 0)
+    return refuse(error, "%s: the socket that marks its file as taken: errno %d", kCall, error);
   return 0;
 }
 

@@ -1,8 +1,6 @@
 // The codec of datagrams and the places of groups: see datagram.hpp.
 #include "wire/datagram.hpp"
 
-#include <cstring>
-
 #include "wire/codec.hpp"
 
 namespace aperture::wire {

@@ -1,9 +1,7 @@
 // Codecs of first contact: see hello.hpp for the layouts.
 #include "wire/hello.hpp"
 
-#include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include "wire/codec.hpp"
 

@@ -104,8 +104,6 @@ template <template <typename> class As>
 struct SendBytesFieldsOf {
   As<uint64_t> byte_pos;
   As<uint64_t> len;
-
-  using Loaded = SendBytesFieldsOf<Wild>;
 };
 using SendBytesFields = SendBytesFieldsOf<Plain>;
 template <template <typename> class As>
@@ -114,15 +112,11 @@ struct SendOfferFieldsOf {
   As<uint64_t> address;  // of the payload in the sender, 0: not to be reached by CMA
   As<uint32_t> id;       // message id of the sender
   As<uint32_t> claim;    // index of the claim word, or kNoClaim
-
-  using Loaded = SendOfferFieldsOf<Wild>;
 };
 using SendOfferFields = SendOfferFieldsOf<Plain>;
 template <template <typename> class As>
 struct WriteFieldsOf {
   As<uint64_t> key;
-
-  using Loaded = WriteFieldsOf<Wild>;
 };
 using WriteFields = WriteFieldsOf<Plain>;
 template <template <typename> class As>
@@ -132,8 +126,6 @@ struct WriteBytesFieldsOf {  // piece [offset, offset + len) of [word, word + to
   As<uint64_t> offset;
   As<uint64_t> byte_pos;
   As<uint64_t> len;
-
-  using Loaded = WriteBytesFieldsOf<Wild>;
 };
 using WriteBytesFields = WriteBytesFieldsOf<Plain>;
 template <template <typename> class As>
@@ -141,8 +133,6 @@ struct ReadFieldsOf {
   As<uint64_t> key;
   As<uint64_t> len;
   As<uint64_t> id;
-
-  using Loaded = ReadFieldsOf<Wild>;
 };
 using ReadFields = ReadFieldsOf<Plain>;
 template <template <typename> class As>
@@ -150,8 +140,6 @@ struct CheckFieldsOf {  // of check and commit
   As<uint64_t> key;
   As<uint64_t> len;
   As<uint64_t> write;  // 1: for writing, 0: for reading
-
-  using Loaded = CheckFieldsOf<Wild>;
 };
 using CheckFields = CheckFieldsOf<Plain>;
 struct AtomicCode {  // what an atomic does: numbers of transport/atomic_op.hpp
@@ -167,8 +155,6 @@ struct AtomicFieldsOf {
   As<uint64_t> key;
   As<AtomicCode> code;
   As<uint32_t> count;  // elements
-
-  using Loaded = AtomicFieldsOf<Wild>;
 };
 using AtomicFields = AtomicFieldsOf<Plain>;
 // In the byte ring: that many AtomicRange, with kRaw as many secrets (u64 each), then the operands
@@ -178,8 +164,6 @@ struct AtomicBytesFieldsOf {
   As<uint64_t> byte_pos;
   As<AtomicCode> code;
   As<uint32_t> len;  // bytes in the byte ring
-
-  using Loaded = AtomicBytesFieldsOf<Wild>;
 };
 using AtomicBytesFields = AtomicBytesFieldsOf<Plain>;
 template <template <typename> class As>
@@ -195,8 +179,6 @@ template <template <typename> class As>
 struct GrantFieldsOf {
   As<uint64_t> receive_id;
   As<uint64_t> len;  // bytes wanted, from the message's beginning
-
-  using Loaded = GrantFieldsOf<Wild>;
 };
 using GrantFields = GrantFieldsOf<Plain>;
 template <template <typename> class As>
@@ -204,8 +186,6 @@ struct DataFieldsOf {
   As<uint64_t> offset;
   As<uint64_t> byte_pos;
   As<uint64_t> len;
-
-  using Loaded = DataFieldsOf<Wild>;
 };
 using DataFields = DataFieldsOf<Plain>;
 

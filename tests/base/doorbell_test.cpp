@@ -5,10 +5,8 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <string>
 
 namespace aperture {

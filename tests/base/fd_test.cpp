@@ -2,15 +2,11 @@
 #include "base/fd.hpp"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <string>
 
 #include "base/forked.hpp"
 #include "base/value_of.hpp"

@@ -2,14 +2,10 @@
 // still where it belongs.
 #include "base/guarded_copy.hpp"
 
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <vector>
 
 #include "base/forked.hpp"
 

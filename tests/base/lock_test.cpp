@@ -6,7 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.hpp"
 
 namespace aperture {
 namespace {

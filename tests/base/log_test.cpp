@@ -1,9 +1,6 @@
 // Log lines: one write each, their level, their limit, and silence by default.
 #include "base/log.hpp"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdlib>
 #include <string>

@@ -1,11 +1,8 @@
 // Random keys: never the parent's in a child, never again after a restart, all bits alive.
 #include "base/random.hpp"
 
-#include <gtest/gtest.h>
-
 #include <set>
 #include <thread>
-#include <vector>
 
 #include "base/fork.hpp"
 #include "base/forked.hpp"

@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <fstream>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "base/value_of.hpp"

@@ -1,6 +1,5 @@
 // Peers of a connection manager that mean no good, or are broken: nothing of theirs is more than
 // the end of their own connection. The numbers are those of the project's list of hostile inputs.
-#include <gtest/gtest.h>
 
 #include "base/random.hpp"
 #include "cm/both_sides.hpp"

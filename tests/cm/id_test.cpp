@@ -1,5 +1,4 @@
 // Two ids of one process: timeouts that expire, and what the commands above do not show.
-#include <gtest/gtest.h>
 
 #include "cm/both_sides.hpp"
 

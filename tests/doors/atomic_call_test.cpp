@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 #include <rdma/fi_atomic.h>
 
-#include <string>
-#include <vector>
-
 #include "doors/atomic_reference.hpp"
 #include "doors/region.hpp"
 

@@ -1,13 +1,7 @@
 // FI_ATOMIC through the door: fi_atomic(3). Every operation on every type and in every kind of call
 // against a reference, over every topology, with CMA allowed and denied, the target polling or not;
 // what is refused; and that no update is lost between processes and the owner's own atomics.
-#include <gtest/gtest.h>
 #include <rdma/fi_atomic.h>
-
-#include <algorithm>
-#include <cstring>
-#include <string>
-#include <vector>
 
 #include "doors/atomic_reference.hpp"
 #include "doors/rma_setting.hpp"

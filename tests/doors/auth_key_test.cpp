@@ -2,7 +2,6 @@
 // the calls say. man 3 fi_domain, fi_endpoint, fi_mr, "auth_key". The forged proofs of hostile_5
 // and hostile_41 are in tests/nic/auth_key_test.cpp; here is what an application sees.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>

@@ -5,10 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
-#include <cstring>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "doors/fixture.hpp"
 

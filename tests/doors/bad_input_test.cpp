@@ -5,11 +5,6 @@
 #include <rdma/fi_atomic.h>
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <cstring>
-#include <vector>
-
-#include "doors/fixture.hpp"
 #include "doors/region.hpp"
 
 namespace aperture::doors {

@@ -6,9 +6,6 @@
 // functions, since the program may lie elsewhere in the other process. One thread calls an object.
 #pragma once
 
-#include <cstring>
-#include <memory>
-#include <stdexcept>
 #include <tuple>
 #include <type_traits>
 

@@ -4,8 +4,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <string>
-
 #include "doors/fixture.hpp"
 
 namespace aperture::doors {

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <thread>
 
-#include "doors/fixture.hpp"
 #include "doors/region.hpp"
 
 namespace aperture::doors {

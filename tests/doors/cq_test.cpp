@@ -5,10 +5,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "doors/fixture.hpp"
 

@@ -3,7 +3,6 @@
 #include <poll.h>
 
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "doors/fixture.hpp"

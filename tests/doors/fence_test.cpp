@@ -1,6 +1,5 @@
 // FI_FENCE: the fenced operation and those after it wait for all before it to the same peer.
 // fi_cq(3), "FI_FENCE"; fi_msg(3), fi_tagged(3), fi_rma(3).
-#include <gtest/gtest.h>
 
 #include "doors/rma_setting.hpp"
 

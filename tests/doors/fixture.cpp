@@ -5,9 +5,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 

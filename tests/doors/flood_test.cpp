@@ -3,11 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <memory>
-#include <vector>
 
 #include "doors/child.hpp"
 #include "doors/fixture.hpp"

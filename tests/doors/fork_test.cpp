@@ -6,10 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "doors/fixture.hpp"
 
 namespace aperture::doors {

@@ -4,10 +4,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 
-#include <cstring>
-#include <functional>
-#include <string>
-
 #include "doors/fixture.hpp"
 #include "doors/old_names.hpp"
 

@@ -3,11 +3,9 @@
 // names of sockets, and those are not believed (tests/nic/hostile_test.cpp, hostile_4).
 #include <dirent.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <set>
-#include <string>
 
 #include "doors/mr_target.hpp"
 

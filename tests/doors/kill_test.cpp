@@ -8,15 +8,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
 
-#include "doors/child.hpp"
-#include "doors/fixture.hpp"
 #include "doors/nursery.hpp"
-#include "doors/payload.hpp"
 #include "doors/region.hpp"
 
 namespace aperture::doors {

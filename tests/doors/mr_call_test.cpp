@@ -1,7 +1,6 @@
 // What the registering calls take and refuse: fi_mr(3), "fi_mr_reg" and the others, "MEMORY REGION
 // ATTRIBUTES", "FLAGS" and "ERRORS".
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>

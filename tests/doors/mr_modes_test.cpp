@@ -4,9 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <cstring>
-#include <vector>
-
 #include "doors/demand.hpp"
 #include "doors/fixture.hpp"
 

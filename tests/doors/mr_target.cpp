@@ -1,5 +1,4 @@
 // Carrying out what a Target is asked for, and reaching for it: see mr_target.hpp.
-#include "doors/mr_target.hpp"
 
 #include <sys/mman.h>
 

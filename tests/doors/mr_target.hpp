@@ -5,13 +5,11 @@
 // back, and regions over parts of it. One thread owns each side.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <rdma/fi_atomic.h>
 
 #include <map>
 #include <memory>
 #include <source_location>
-#include <string>
 #include <vector>
 
 #include "aperture/fi_window.h"

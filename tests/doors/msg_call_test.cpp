@@ -2,10 +2,6 @@
 // directed receive, fi_cancel and back-pressure; each with what must be refused.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstring>
-#include <vector>
-
 #include "doors/fixture.hpp"
 #include "doors/payload.hpp"
 

@@ -2,8 +2,6 @@
 // FI_OPT_MIN_MULTI_RECV.
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "doors/side.hpp"
 
 namespace aperture::doors {

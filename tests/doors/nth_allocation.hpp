@@ -2,47 +2,25 @@
 // or hangs, whatever fails says so, and the same process then does all of it without a fault
 // (docs/adr/0006). Included by the one source of a program, which gets its malloc() from here; what
 // libfabric, librdmacm and libc allocate for themselves never fails.
-//
-// A seeded sample of all N runs for kSampleSeconds; APERTURE_ALLOCATIONS=all runs them all, and a
-// number that one alone.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <link.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <numeric>
-#include <random>
-#include <string>
 #include <thread>
-#include <vector>
+
+#include "base/each_allocation.hpp"
 
 namespace aperture::nth {
 
-inline constexpr uint64_t kNever = ~uint64_t{0};
-inline constexpr unsigned kWatchdogSeconds = 60;
-inline std::atomic<uint64_t> allocations{0};
-inline std::atomic<uint64_t> fails_at{kNever};
 // Where the door's library lies; written before there is a second thread.
 inline uintptr_t library_from = 0;
 inline uintptr_t library_end = 0;
 
 inline bool must_fail(const void* caller) noexcept {
   const auto at = reinterpret_cast<uintptr_t>(caller);
-  if (at < library_from || at >= library_end) return false;
-  // relaxed: a count, and which thread's allocation is the Nth does not matter
-  if (allocations.fetch_add(1, std::memory_order_relaxed) + 1 !=
-      fails_at.load(std::memory_order_relaxed)) {
-    return false;
-  }
+  if (at < library_from || at >= library_end || !is_the_nth()) return false;
   errno = ENOMEM;
   return true;
 }
@@ -117,57 +95,24 @@ inline Outcome outcome_of(Play play) {
   }
 }
 
-// In a process of its own. With n 0 nothing fails, and `count` is how much was allocated.
-inline int run_in_child(Play load, const char* library, Play play, uint64_t n, uint64_t* count) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(kWatchdogSeconds);
+// `load` sees to it that the library, whose file name `library` is part of, is there.
+template <Play load, Play play>
+void fail_each(const char* library, int sample_seconds) {
+  static const char* name;
+  name = library;
+  const auto run = [](uint64_t n) -> int {
     load();
-    ::dl_iterate_phdr(find_library, const_cast<char*>(library));
-    if (library_end == 0) ::_exit(does_not_recover);
-    allocations = 0;
-    fails_at = n != 0 ? n : kNever;
+    ::dl_iterate_phdr(find_library, const_cast<char*>(name));
+    if (library_end == 0) return does_not_recover;
+    fail_from_now_on(n);
     const Outcome first = outcome_of(play);
     fails_at = kNever;
-    if (n == 0) *count = allocations;
-    if (n == 0 || first >= hangs) ::_exit(first);
+    if (n == 0 || first >= hangs) return first;
     Outcome again = refused;  // a connection may be in its last gasps
     for (int tries = 0; tries < 2 && again == refused; ++tries) again = outcome_of(play);
-    ::_exit(again == refused ? does_not_recover : again);
-  }
-  int status = -1;
-  if (::waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-// `load` sees to it that the library, whose file name `library` is part of, is there.
-inline void fail_each(Play load, const char* library, Play play, int sample_seconds) {
-  auto* const shared = static_cast<uint64_t*>(
-      ::mmap(nullptr, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  ASSERT_NE(shared, MAP_FAILED);
-  ASSERT_EQ(run_in_child(load, library, play, 0, shared), fine) << "without a failure all works";
-  ASSERT_GT(*shared, 50u);
-  std::vector<uint64_t> order(*shared);
-  std::iota(order.begin(), order.end(), 1);
-  const char* all = std::getenv("APERTURE_ALLOCATIONS");
-  const bool sample = all == nullptr || std::string(all) != "all";
-  if (all != nullptr && sample) order = {std::strtoull(all, nullptr, 10)};
-  const char* given = std::getenv("APERTURE_SEED");
-  const auto seed = static_cast<unsigned>(given != nullptr ? std::strtoul(given, nullptr, 10)
-                                                           : std::random_device{}());
-  if (sample) std::shuffle(order.begin(), order.end(), std::mt19937(seed));
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(sample_seconds);
-  size_t tried = 0;
-  for (const uint64_t n : order) {
-    if (sample && std::chrono::steady_clock::now() > end) break;
-    EXPECT_EQ(run_in_child(load, library, play, n, shared), fine)
-        << "allocation " << n << " of " << *shared
-        << " fails; a negative number is a signal, 10 a hang, 11 that it does not work afterwards, "
-           "12 that something cannot be closed";
-    ++tried;
-  }
-  std::printf("seed %u: %zu of %zu allocations failed in turn\n", seed, tried,
-              static_cast<size_t>(*shared));
+    return again == refused ? does_not_recover : again;
+  };
+  fail_each(run, sample_seconds, "12 that something cannot be closed");
 }
 
 }  // namespace aperture::nth

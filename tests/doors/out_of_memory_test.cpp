@@ -40,10 +40,10 @@ Info get_info() {
   return Info(found);
 }
 
-template <typename T, typename Fn>
-Own<T> made(const char* call, Fn&& fn) {
+template <typename Parent, typename Attr, typename T>
+Own<T> made(const char* call, int (*open)(Parent*, Attr*, T**, void*), Parent* parent, Attr* attr) {
   T* object = nullptr;
-  must(call, fn(&object));
+  must(call, open(parent, attr, &object, nullptr));
   return Own<T>(object);
 }
 
@@ -52,18 +52,13 @@ struct End {
   End(fid_fabric* fabric, fi_info* info) {
     fi_eq_attr eq_attr{};
     eq_attr.wait_obj = FI_WAIT_NONE;
-    eq = made<fid_eq>("fi_eq_open",
-                      [&](fid_eq** out) { return fi_eq_open(fabric, &eq_attr, out, nullptr); });
-    domain = made<fid_domain>(
-        "fi_domain", [&](fid_domain** out) { return fi_domain(fabric, info, out, nullptr); });
+    eq = made("fi_eq_open", fi_eq_open, fabric, &eq_attr);
+    domain = made("fi_domain", fi_domain, fabric, info);
     fi_cq_attr cq_attr{};
-    cq = made<fid_cq>("fi_cq_open", [&](fid_cq** out) {
-      return fi_cq_open(domain.get(), &cq_attr, out, nullptr);
-    });
+    cq = made("fi_cq_open", fi_cq_open, domain.get(), &cq_attr);
   }
   void open(fi_info* info) {
-    ep = made<fid_ep>("fi_endpoint",
-                      [&](fid_ep** out) { return fi_endpoint(domain.get(), info, out, nullptr); });
+    ep = made("fi_endpoint", fi_endpoint, domain.get(), info);
     must("fi_ep_bind", fi_ep_bind(ep.get(), &eq->fid, 0));
     must("fi_ep_bind", fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
     must("fi_enable", fi_enable(ep.get()));
@@ -117,12 +112,11 @@ void send_one(End& from, End& to) {
 
 void play() {
   const Info info = get_info();
-  const auto fabric = made<fid_fabric>(
-      "fi_fabric", [&](fid_fabric** out) { return fi_fabric(info->fabric_attr, out, nullptr); });
+  fid_fabric* opened = nullptr;
+  must("fi_fabric", fi_fabric(info->fabric_attr, &opened, nullptr));
+  const Own<fid_fabric> fabric(opened);
   End server(fabric.get(), info.get()), client(fabric.get(), info.get());
-  const auto pep = made<fid_pep>("fi_passive_ep", [&](fid_pep** out) {
-    return fi_passive_ep(fabric.get(), info.get(), out, nullptr);
-  });
+  const auto pep = made("fi_passive_ep", fi_passive_ep, fabric.get(), info.get());
   must("fi_pep_bind", fi_pep_bind(pep.get(), &server.eq->fid, 0));
   must("fi_listen", fi_listen(pep.get()));
   char address[64];
@@ -153,7 +147,7 @@ void load() {
 }
 
 TEST(OutOfMemory, the_nth_allocation_of_connected_endpoints_may_fail) {
-  fail_each(load, "libaperture-fi.so", play, 6);
+  fail_each<load, play>("libaperture-fi.so", 6);
 }
 
 }  // namespace

@@ -1,10 +1,8 @@
 // Raw keys (FI_MR_RAW): 16 bytes that are a capability, mapped by the peer before use. man 3 fi_mr,
 // "FI_MR_RAW", "fi_mr_raw_attr", "fi_mr_map_raw", "fi_mr_unmap_key".
-#include <gtest/gtest.h>
 #include <rdma/fi_atomic.h>
 
 #include <algorithm>
-#include <string>
 
 #include "doors/rma_setting.hpp"
 

@@ -3,7 +3,6 @@
 //
 // The oracle of each case: exactly one completion, with FI_EACCES; the region, its canaries and the
 // initiator's buffer unchanged; afterwards both endpoints exchange messages and a proper write.
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include <algorithm>

@@ -1,10 +1,6 @@
 // A registered region between canaries, as the tests of remote access need it.
 #pragma once
 
-#include <unistd.h>
-
-#include <string>
-
 #include "doors/fixture.hpp"
 #include "doors/payload.hpp"
 

@@ -1,7 +1,6 @@
 // FI_RMA_EVENT and remote counters, and writes that bring remote CQ data: what the target of
 // remote access hears of it, whoever copied the bytes. fi_getinfo(3), fi_endpoint(3) "fi_ep_bind",
 // fi_rma(3), fi_cntr(3).
-#include <gtest/gtest.h>
 
 #include "doors/rma_setting.hpp"
 

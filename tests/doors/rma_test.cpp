@@ -1,6 +1,5 @@
 // FI_RMA through the door: fi_rma(3), fi_mr(3). Writes and reads that are allowed, in scalable and
 // in basic mode, over every topology, with CMA allowed and denied, the target polling or not.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>

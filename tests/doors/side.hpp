@@ -6,7 +6,6 @@
 
 #include <iosfwd>
 #include <map>
-#include <memory>
 
 #include "doors/called.hpp"
 #include "doors/region.hpp"

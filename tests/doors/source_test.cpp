@@ -2,9 +2,6 @@
 // for them, when the peer is taken out of the address vector or dies. man 3 fi_av, fi_msg.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <vector>
-
 #include "doors/child.hpp"
 #include "doors/fixture.hpp"
 

@@ -4,13 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "doors/child.hpp"
-#include "doors/fixture.hpp"
-#include "doors/payload.hpp"
 #include "doors/region.hpp"
 
 namespace aperture::doors {

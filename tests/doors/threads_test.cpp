@@ -1,8 +1,5 @@
 // Each threading level through libfabric, with as many threads as it permits, and what several
 // threads may do with one object. fi_domain(3), "Multi-threading Support".
-#include <gtest/gtest.h>
-
-#include <thread>
 
 #include "doors/fixture.hpp"
 #include "provider/thread_play.hpp"

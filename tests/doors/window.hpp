@@ -2,7 +2,6 @@
 // sending with invalidation from the initiator.
 #pragma once
 
-#include "aperture/fi_window.h"
 #include "doors/mr_target.hpp"
 
 namespace aperture::doors::mr {

@@ -4,8 +4,6 @@
 // the polls of the victim), and calls that the victim's application makes. Values are raw or chosen
 // from what a clever peer would know: positions, ids, keys, addresses. Never may the victim crash,
 // hang, leak, write outside its buffers and its one region, or end an operation other than once.
-#include <cstring>
-#include <memory>
 #include <vector>
 
 #include "fuzz/lane_game.hpp"

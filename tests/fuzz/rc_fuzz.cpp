@@ -5,9 +5,6 @@
 // windows bound and invalidated, a lane lost and a new one. Values are raw or chosen from what a
 // clever peer would know: positions, keys, addresses. Never may the victim crash, hang, leak, write
 // outside its buffers and its region, or end a work request other than once.
-#include <algorithm>
-#include <cstring>
-#include <memory>
 #include <vector>
 
 #include "base/clock.hpp"

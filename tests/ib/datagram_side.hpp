@@ -2,13 +2,9 @@
 // would give it; and a stranger with a socket.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <thread>
 
 #include "ib/pair.hpp"
 #include "ib/ud_qp.hpp"

@@ -144,6 +144,11 @@ class Victim {
 
 using Hostile = OverEachLink;
 INSTANTIATE_TEST_SUITE_P(Links, Hostile, kEachLink, link_name);
+class OneVictim : public Hostile {
+ protected:
+  Victim v{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Links, OneVictim, kEachLink, link_name);
 
 const wire::RcAnswer kNothing{0};
 
@@ -172,8 +177,7 @@ TEST_P(Hostile, hostile_25_unknown_requests_and_responses) {
 }
 
 // It names no gate: whatever it says to permit, the owner is asked through the ring.
-TEST_P(Hostile, a_permit_without_a_number_permits_nothing) {
-  Victim v(GetParam());
+TEST_P(OneVictim, a_permit_without_a_number_permits_nothing) {
   v.response(RcOp::permit, kNothing, 0xffff);
   v.poll();
   v.post(SendOp::write, 5000);
@@ -212,8 +216,7 @@ TEST_P(Hostile, hostile_24_inline_payload_at_and_above_the_limit) {
   }
 }
 
-TEST_P(Hostile, hostile_25_flags_that_mean_nothing_here) {
-  Victim v(GetParam());
+TEST_P(OneVictim, hostile_25_flags_that_mean_nothing_here) {
   v.post_recv(64);
   v.send(wire::kRcXrc | 0xc0);  // a receive queue's number, on a reliable connection
   // invalidating is for sends
@@ -287,8 +290,7 @@ TEST_P(Hostile, hostile_28_pieces_of_a_message_that_do_not_fit_together) {
   }
 }
 
-TEST_P(Hostile, a_message_that_never_ends_keeps_its_receive_until_the_lane_goes) {
-  Victim v(GetParam());
+TEST_P(OneVictim, a_message_that_never_ends_keeps_its_receive_until_the_lane_goes) {
   v.post_recv(64);
   v.request(RcOp::send_bytes, wire::RcSendBytes{0, 8, 0, 24, 0}, wire::kRcFirst);
   for (int i = 0; i < 50; ++i) v.request(RcOp::send_bytes, wire::RcSendBytes{0, 0, 8, 24, 0});
@@ -300,8 +302,7 @@ TEST_P(Hostile, a_message_that_never_ends_keeps_its_receive_until_the_lane_goes)
   EXPECT_NE(v.received[0].status, WcStatus::success);
 }
 
-TEST_P(Hostile, a_message_that_grows_beyond_its_receive_is_refused) {
-  Victim v(GetParam());
+TEST_P(OneVictim, a_message_that_grows_beyond_its_receive_is_refused) {
   v.post_recv(64);
   v.request(RcOp::send_bytes, wire::RcSendBytes{0, 8, 0, 24, 0}, wire::kRcFirst);
   v.request(RcOp::send_bytes, wire::RcSendBytes{64, 8, 8, 65, 0});
@@ -309,8 +310,7 @@ TEST_P(Hostile, a_message_that_grows_beyond_its_receive_is_refused) {
   EXPECT_EQ(v.received[0].status, WcStatus::loc_len_err);
 }
 
-TEST_P(Hostile, a_message_within_a_message_ends_each_receive_once) {
-  Victim v(GetParam());
+TEST_P(OneVictim, a_message_within_a_message_ends_each_receive_once) {
   v.post_recv(64);
   v.post_recv(64);
   v.request(RcOp::send_bytes, wire::RcSendBytes{0, 8, 0, 24, 0}, wire::kRcFirst);
@@ -367,8 +367,7 @@ TEST_P(Hostile, hostile_29_addresses_that_wrap) {
   }
 }
 
-TEST_P(Hostile, a_piece_that_continues_another_life_of_a_write_is_judged_by_itself) {
-  Victim v(GetParam());
+TEST_P(OneVictim, a_piece_that_continues_another_life_of_a_write_is_judged_by_itself) {
   v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address, 0, v.key, 8, 0, 16});
   // the same place in its operation, of another key and another address
   v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address - 100'000, 0, v.key, 8, 8, 16});
@@ -410,8 +409,7 @@ TEST_P(Hostile, reads_and_atomics_of_what_is_not_granted) {
   }
 }
 
-TEST_P(Hostile, notices_of_writes_that_never_were_take_a_receive_and_touch_nothing) {
-  Victim v(GetParam());
+TEST_P(OneVictim, notices_of_writes_that_never_were_take_a_receive_and_touch_nothing) {
   v.post_recv(64);
   v.request(RcOp::notice, wire::RcNotice{1u << 31}, wire::kRcImm, 0, 5);
   v.expect_alive();
@@ -423,8 +421,7 @@ TEST_P(Hostile, notices_of_writes_that_never_were_take_a_receive_and_touch_nothi
   v.expect_broken();
 }
 
-TEST_P(Hostile, a_notice_without_immediate_data) {
-  Victim v(GetParam());
+TEST_P(OneVictim, a_notice_without_immediate_data) {
   v.post_recv(64);
   v.request(RcOp::notice, wire::RcNotice{8});
   v.expect_broken();
@@ -457,8 +454,7 @@ TEST_P(Hostile, hostile_27_answers_that_nobody_waits_for) {
   }
 }
 
-TEST_P(Hostile, hostile_27_a_result_for_what_is_no_read) {
-  Victim v(GetParam());
+TEST_P(OneVictim, hostile_27_a_result_for_what_is_no_read) {
   v.response(RcOp::read_inline, wire::RcAnswer{v.post(SendOp::send, 8)}, 8);
   v.expect_broken();
   EXPECT_EQ(v.sent, std::vector{WcStatus::wr_flush_err});
@@ -489,8 +485,7 @@ TEST_P(Hostile, hostile_27_results_longer_than_asked_repeated_and_out_of_order) 
   v.expect_broken();
 }
 
-TEST_P(Hostile, an_acknowledgement_without_the_data) {
-  Victim v(GetParam());
+TEST_P(OneVictim, an_acknowledgement_without_the_data) {
   v.post(SendOp::read, 1000);
   v.acknowledge(1);
   v.poll();
@@ -498,8 +493,7 @@ TEST_P(Hostile, an_acknowledgement_without_the_data) {
   EXPECT_EQ(v.a->qp->state(), QpState::err);
 }
 
-TEST_P(Hostile, a_result_that_is_never_finished_and_then_refused) {
-  Victim v(GetParam());
+TEST_P(OneVictim, a_result_that_is_never_finished_and_then_refused) {
   const uint64_t pos = v.post(SendOp::read, 1000);
   v.post(SendOp::send, 8);
   v.response(RcOp::read_data, wire::RcReadData{pos, 0, 0, 500});
@@ -520,8 +514,7 @@ TEST_P(Hostile, refusals_with_reasons_that_do_not_exist) {
   }
 }
 
-TEST_P(Hostile, refused_and_acknowledged_at_once_is_refused) {
-  Victim v(GetParam());
+TEST_P(OneVictim, refused_and_acknowledged_at_once_is_refused) {
   const uint64_t pos = v.post(SendOp::send, 8);
   v.response(RcOp::nak, wire::RcAnswer{pos}, static_cast<uint16_t>(WcStatus::rem_op_err));
   v.acknowledge(1);
@@ -545,8 +538,7 @@ TEST_P(Hostile, receiver_not_ready_for_nothing_is_ignored) {
 
 // --- 35, 38: the words of a channel, floods ---
 
-TEST_P(Hostile, hostile_38_words_that_jump_are_ignored) {
-  Victim v(GetParam());
+TEST_P(OneVictim, hostile_38_words_that_jump_are_ignored) {
   v.post(SendOp::read, 1000);
   ring::ChannelWords& words = v.peer->request_rx.words();
   link::test::scribble_words(words, [&] {
@@ -560,14 +552,12 @@ TEST_P(Hostile, hostile_38_words_that_jump_are_ignored) {
   EXPECT_EQ(v.sent[0], WcStatus::bad_resp_err);
 }
 
-TEST_P(Hostile, claims_of_every_kind_hold_up_only_their_lane) {
-  Victim v(GetParam());
+TEST_P(OneVictim, claims_of_every_kind_hold_up_only_their_lane) {
   v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address, 0, v.key, 0, 0, 0});
   link::test::try_claims(*v.peer, *v.a->qp->lane(), [&] { v.expect_alive(); });
 }
 
-TEST_P(Hostile, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
-  Victim v(GetParam());
+TEST_P(OneVictim, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
   int posted = 0;
   for (int round = 0; round < 20; ++round) {
     for (int i = 0; i < 12; ++i, ++posted) {
@@ -591,8 +581,7 @@ TEST_P(Hostile, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
   v.expect_alive();
 }
 
-TEST_P(Hostile, hostile_35_a_flood_of_messages_takes_no_more_receives_than_there_are) {
-  Victim v(GetParam());
+TEST_P(OneVictim, hostile_35_a_flood_of_messages_takes_no_more_receives_than_there_are) {
   for (int i = 0; i < 3; ++i) v.post_recv(64);
   for (int i = 0; i < 100; ++i) v.send();
   v.expect_alive();

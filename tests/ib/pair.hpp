@@ -2,12 +2,7 @@
 // and a context would give them, in one process.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstring>
 #include <functional>
-#include <memory>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "ib/rc_qp.hpp"
@@ -17,12 +12,7 @@
 
 namespace aperture::ib::test {
 
-using link::test::kEachLink;
-using link::test::kTsan;
-using link::test::link_name;
-using link::test::LinkKind;
-using link::test::name_of;
-using link::test::pattern;
+using namespace link::test;  // NOLINT: what those tests have, these have
 using protect::Rights;
 
 constexpr Rights kLocal = Rights::local_read | Rights::local_write;

@@ -2,24 +2,21 @@
 // and once, room comes back only by `consumed`, requests and responses do not stand in each
 // other's way, the doorbell rings only for who sleeps, and what was published before a loss can
 // still be read.
-#include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 
 #include <cstring>
 #include <thread>
-#include <tuple>
 
 #include "base/barrier.hpp"
-#include "base/fd.hpp"
 #include "base/value_of.hpp"
-#include "link/loopback/loopback.hpp"
-#include "link/shm/segment.hpp"
+#include "link/lane_pair.hpp"
 
 namespace aperture::link {
 namespace {
 
-using test::value_of;
+using aperture::test::value_of;
+using test::LanePair;
+using test::LinkKind;
 
 enum class Kind { shm, loopback_pair, loopback_self };
 
@@ -34,31 +31,20 @@ std::string name_of(const testing::TestParamInfo<Kind>& info) {
 
 class LinkContract : public testing::TestWithParam<Kind> {
  protected:
-  void SetUp() override {
-    bell_of_left_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    bell_of_right_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (GetParam() == Kind::shm) {
-      creator_ = value_of(shm::Segment::create());
-      attacher_ = value_of(shm::Segment::attach(UniqueFd(::dup(creator_->fd()))));
-      const uint32_t index = value_of(creator_->reserve_lane());
-      shm::LanePeer right{}, left{};
-      right.doorbell_fd = bell_of_right_.get();
-      left.doorbell_fd = bell_of_left_.get();
-      left_ = value_of(creator_->open_lane(index, right));
-      right_ = value_of(attacher_->open_lane(index, left));
-    } else if (GetParam() == Kind::loopback_pair) {
-      std::tie(left_, right_) =
-          value_of(loopback::make_lane_pair(bell_of_left_.get(), bell_of_right_.get()));
+  LinkContract() : pair_(GetParam() == Kind::shm ? LinkKind::shm : LinkKind::loopback) {
+    if (GetParam() == Kind::loopback_self) {
+      const Address own = Address::v4(0x7f000001, 1);
+      pair_.lane_a = value_of(loopback::make_self_lane(own, 1, pair_.bell_b()));
     } else {
-      left_ =
-          value_of(loopback::make_self_lane(Address::v4(0x7f000001, 1), 1, bell_of_right_.get()));
+      pair_.make(1, 2);
     }
   }
 
-  Lane& left() { return *left_; }
-  Lane& right() { return right_ != nullptr ? *right_ : *left_; }  // a lane to oneself has one end
+  Lane& left() { return *pair_.lane_a; }
+  // a lane to oneself has one end
+  Lane& right() { return pair_.lane_b != nullptr ? *pair_.lane_b : *pair_.lane_a; }
   bool bell_rang() {
-    pollfd p{bell_of_right_.get(), POLLIN, 0};
+    pollfd p{pair_.bell_b(), POLLIN, 0};
     return ::poll(&p, 1, 0) == 1;
   }
 
@@ -75,12 +61,7 @@ class LinkContract : public testing::TestWithParam<Kind> {
     return true;
   }
 
-  UniqueFd bell_of_left_;
-  UniqueFd bell_of_right_;
-  std::shared_ptr<shm::Segment> creator_;
-  std::shared_ptr<shm::Segment> attacher_;
-  std::unique_ptr<Lane> left_;
-  std::unique_ptr<Lane> right_;
+  LanePair pair_;
 };
 
 TEST_P(LinkContract, messages_arrive_in_order_and_once) {
@@ -173,7 +154,8 @@ TEST_P(LinkContract, what_was_published_before_a_loss_can_be_read) {
   ASSERT_TRUE(put(left().request_tx, 5));
   right().mark_lost();
   EXPECT_TRUE(right().lost());
-  if (GetParam() != Kind::loopback_self) left_.reset();  // the other side is gone, its mapping too
+  if (GetParam() != Kind::loopback_self)
+    pair_.lane_a.reset();  // the other side is gone, its mapping too
   uint64_t value = 0;
   ASSERT_TRUE(take(right().request_rx, value));
   EXPECT_EQ(value, 5u);

@@ -91,20 +91,11 @@ class LanePair {
     to_a.doorbell_fd = bell_a_.get();
     const uint32_t index = *segment_a_->reserve_lane();
     if (kind_ == LinkKind::direct) {
-      const auto creator = shm::Side::creator;
-      const auto attacher = shm::Side::attacher;
-      to_b.direct = {true,
-                     ::getpid(),
-                     view_.get(),
-                     segment_a_->slots_of(creator),
-                     segment_a_->slots_of(attacher),
-                     index};
-      to_a.direct = {true,
-                     ::getpid(),
-                     view_.get(),
-                     segment_b_->slots_of(attacher),
-                     segment_a_->slots_of(creator),
-                     index};
+      auto* const creators = slots(*segment_a_, shm::Side::creator);
+      auto* const attachers = slots(*segment_a_, shm::Side::attacher);
+      auto* const mapped = slots(*segment_b_, shm::Side::attacher);
+      to_b.direct = {true, ::getpid(), view_.get(), creators, attachers, index};
+      to_a.direct = {true, ::getpid(), view_.get(), mapped, creators, index};
     }
     lane_a = *segment_a_->open_lane(index, to_b);
     lane_b = *segment_b_->open_lane(index, to_a);

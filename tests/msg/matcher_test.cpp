@@ -9,9 +9,14 @@ class Match : public testing::TestWithParam<LinkKind> {
   Scene scene(size_t peers = 1) { return {.link = GetParam(), .peers = peers}; }
 };
 INSTANTIATE_TEST_SUITE_P(links, Match, kEachLink, link_name);
+// With one sender.
+class MatchOne : public Match {
+ protected:
+  Receiver r{scene()};
+};
+INSTANTIATE_TEST_SUITE_P(links, MatchOne, kEachLink, link_name);
 
-TEST_P(Match, posted_first_or_arrived_first_is_all_the_same) {
-  Receiver r(scene());
+TEST_P(MatchOne, posted_first_or_arrived_first_is_all_the_same) {
   for (const bool has_imm : {false, true}) {
     r.with_imm = has_imm;
     for (const bool tagged : {true, false}) {
@@ -39,8 +44,7 @@ TEST_P(Match, posted_first_or_arrived_first_is_all_the_same) {
   EXPECT_EQ(r.matcher->unexpected_payload_bytes(), 0u);
 }
 
-TEST_P(Match, first_posted_receive_that_matches_takes_it) {
-  Receiver r(scene());
+TEST_P(MatchOne, first_posted_receive_that_matches_takes_it) {
   Guarded a(8), b(8), c(8), d(8);
   const auto data = pattern(8, 1);
   ASSERT_TRUE(r.recv(5, a, 1));
@@ -57,8 +61,7 @@ TEST_P(Match, first_posted_receive_that_matches_takes_it) {
   r.expect(1);
 }
 
-TEST_P(Match, receive_takes_the_oldest_message_that_matches) {
-  Receiver r(scene());
+TEST_P(MatchOne, receive_takes_the_oldest_message_that_matches) {
   std::vector<std::vector<std::byte>> data;
   for (unsigned i = 0; i < 8; ++i) data.push_back(pattern(kWays[i % 4], i));
   for (unsigned i = 0; i < 8; ++i) r.deliver(i % 2, data[i]);
@@ -75,8 +78,7 @@ TEST_P(Match, receive_takes_the_oldest_message_that_matches) {
   }
 }
 
-TEST_P(Match, ignored_bits_do_not_count_and_all_others_do) {
-  Receiver r(scene());
+TEST_P(MatchOne, ignored_bits_do_not_count_and_all_others_do) {
   const auto data = pattern(8, 1);
   Guarded into(8);
   for (int bit = 0; bit < 64; ++bit) {
@@ -94,8 +96,7 @@ TEST_P(Match, ignored_bits_do_not_count_and_all_others_do) {
   }
 }
 
-TEST_P(Match, tagged_and_untagged_never_meet) {
-  Receiver r(scene());
+TEST_P(MatchOne, tagged_and_untagged_never_meet) {
   const auto data = pattern(8, 1);
   Guarded a(8), b(8);
   ASSERT_TRUE(r.recv(0, a, 1, ~uint64_t{0}, qp::kAnySource, true));
@@ -144,8 +145,7 @@ TEST_P(Match, sender_that_is_in_no_table_has_no_source) {
   EXPECT_TRUE(r.cq().empty());
 }
 
-TEST_P(Match, message_longer_than_its_receive_is_cut_and_says_so) {
-  Receiver r(scene());
+TEST_P(MatchOne, message_longer_than_its_receive_is_cut_and_says_so) {
   r.with_imm = true;
   for (const size_t size : kWays) {
     for (const size_t room : {size_t{0}, size_t{1}, size - 1}) {
@@ -177,8 +177,7 @@ TEST_P(Match, message_longer_than_its_receive_is_cut_and_says_so) {
   EXPECT_EQ(r.received.errors(), 4u * 3 * 2 * 2);
 }
 
-TEST_P(Match, several_pieces_are_filled_in_order) {
-  Receiver r(scene());
+TEST_P(MatchOne, several_pieces_are_filled_in_order) {
   for (const size_t size : kWays) {
     for (const bool posted_first : {true, false}) {
       Guarded a(3), b(size), c(10);
@@ -199,8 +198,7 @@ TEST_P(Match, several_pieces_are_filled_in_order) {
   }
 }
 
-TEST_P(Match, cancelled_receive_ends_once_and_takes_nothing) {
-  Receiver r(scene());
+TEST_P(MatchOne, cancelled_receive_ends_once_and_takes_nothing) {
   Guarded a(8), b(8);
   ASSERT_TRUE(r.recv(1, a, 1));
   ASSERT_TRUE(r.recv(1, b, 2));
@@ -213,8 +211,7 @@ TEST_P(Match, cancelled_receive_ends_once_and_takes_nothing) {
   EXPECT_EQ(r.matcher->cancel(reinterpret_cast<void*>(2)).error(), Errc::no_entry);
 }
 
-TEST_P(Match, receive_whose_bytes_are_on_their_way_cannot_be_cancelled) {
-  Receiver r(scene());
+TEST_P(MatchOne, receive_whose_bytes_are_on_their_way_cannot_be_cancelled) {
   Guarded into(1000000);
   const auto data = pattern(1000000, 1);
   r.deliver(1, data);
@@ -279,8 +276,7 @@ TEST_P(Match, errors_in_a_full_cq_displace_nothing) {
   for (auto& memory : into) EXPECT_TRUE(begins_with(*memory, data));
 }
 
-TEST_P(Match, receive_without_a_completion_is_silent_and_counted) {
-  Receiver r(scene());
+TEST_P(MatchOne, receive_without_a_completion_is_silent_and_counted) {
   for (const size_t size : kWays) {
     Guarded into(size);
     const iovec iov = iov_of(into);
@@ -381,8 +377,7 @@ TEST_P(Match, lost_peer_takes_its_offers_along_and_ends_receives_that_name_it) {
   EXPECT_TRUE(begins_with(b, large));
 }
 
-TEST_P(Match, peer_lost_in_the_middle_of_a_large_message_ends_the_receive_once) {
-  Receiver r(scene());
+TEST_P(MatchOne, peer_lost_in_the_middle_of_a_large_message_ends_the_receive_once) {
   const auto large = pattern(4000000, 1);
   r.deliver(1, large);
   Guarded into(4000000);
@@ -395,8 +390,7 @@ TEST_P(Match, peer_lost_in_the_middle_of_a_large_message_ends_the_receive_once) 
   EXPECT_TRUE(into.canaries_intact());
 }
 
-TEST_P(Match, cancel_all_ends_what_is_posted) {
-  Receiver r(scene());
+TEST_P(MatchOne, cancel_all_ends_what_is_posted) {
   Guarded into(8);
   for (uint64_t i = 0; i < 5; ++i) {
     ASSERT_TRUE(r.recv(i, into, i, 0, qp::kAnySource, i % 2 == 0));

@@ -7,27 +7,13 @@
 
 namespace aperture::msg::test {
 
-using link::test::kEachLink;
-using link::test::link_name;
+using namespace qp::test;  // NOLINT: what those tests have, these have
 using qp::CompletionError;
 using qp::RecvWr;
 using qp::SendWr;
-using qp::test::Guarded;
-using qp::test::iov_of;
-using qp::test::LinkKind;
-using qp::test::pattern;
-using qp::test::same_bytes;
-using qp::test::send_of;
 
 // A receive into one piece of memory.
-inline RecvWr recv_of(const iovec& iov, uint64_t context) {
-  RecvWr wr;
-  wr.iov = &iov;
-  wr.iov_count = 1;
-  wr.len = iov.iov_len;
-  wr.context = reinterpret_cast<void*>(context);
-  return wr;
-}
+inline constexpr auto recv_of = work_of<RecvWr>;
 
 struct Scene {
   LinkKind link = LinkKind::loopback;

@@ -2,16 +2,13 @@
 #include "nic/control_thread.hpp"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <thread>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "base/forked.hpp"

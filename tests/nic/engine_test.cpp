@@ -9,7 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "base/clock.hpp"
 #include "base/event_fd.hpp"
 
 namespace aperture::nic {

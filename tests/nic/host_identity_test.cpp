@@ -1,8 +1,6 @@
 // The node GUID and the GID table's addresses: what they promise, on whatever host this runs.
 #include "nic/host_identity.hpp"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
 #include "base/forked.hpp"

@@ -1,5 +1,7 @@
 // First contact with peers that mean no good, or are broken. The numbers are those of the project's
 // list of hostile inputs.
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 

@@ -1,25 +1,11 @@
 // Out of memory on the control plane (docs/adr/0006): in a process of its own for each N, the Nth
 // allocation fails while everything is opened, connected, sent and closed. Nobody crashes or hangs;
 // whatever fails says so; and the same process then does all of it without a fault.
-//
-// A seeded sample of all N runs for kSampleSeconds; APERTURE_ALLOCATIONS=all runs them all, and a
-// number that one alone.
 #include <execinfo.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <exception>
-#include <memory>
 #include <new>
-#include <random>
-#include <vector>
 
-#include "base/clock.hpp"
+#include "base/each_allocation.hpp"
 #include "base/reserve.hpp"
 #include "nic/datagram_end.hpp"
 #include "nic/endpoint.hpp"
@@ -27,15 +13,8 @@
 
 namespace {
 
-constexpr uint64_t kNever = ~uint64_t{0};
-std::atomic<uint64_t> allocations{0};
-std::atomic<uint64_t> fails_at{kNever};
-
 void* allocate(size_t bytes) noexcept {
-  // relaxed: a count, and which thread's allocation is the Nth does not matter
-  const uint64_t now = allocations.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (now == fails_at.load(std::memory_order_relaxed)) return nullptr;
-  return std::malloc(bytes != 0 ? bytes : 1);
+  return aperture::nth::is_the_nth() ? nullptr : std::malloc(bytes != 0 ? bytes : 1);
 }
 
 }  // namespace
@@ -72,8 +51,6 @@ namespace {
 
 constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kHangNs = 8000 * kMs;
-constexpr unsigned kWatchdogSeconds = 40;
-constexpr uint64_t kSampleSeconds = 25;
 
 // What a run ends with, as a process's exit status.
 enum Outcome : int { fine = 0, hangs = 10, does_not_recover = 11, keeps_the_reserve = 12 };
@@ -176,81 +153,33 @@ Errc do_everything() noexcept {
   }
 }
 
-// In a process of its own: the allocation that fails is the Nth of it.
-[[noreturn]] void run_in_child(uint64_t n) {
-  ::alarm(kWatchdogSeconds);
+// In a process of its own.
+int outcome_of(uint64_t n) {
   std::set_terminate([] {  // who did not catch
     void* frames[32];
     ::backtrace_symbols_fd(frames, ::backtrace(frames, 32), STDERR_FILENO);
     std::abort();
   });
-  allocations = 0;
-  fails_at = n;
-  do_everything();
-  fails_at = kNever;
-  if (g_hung) ::_exit(hangs);
-  Errc again = Errc::ok;
-  for (int tries = 0; tries < 2; ++tries) {  // a connection may be in its last gasps
-    if (again = do_everything(); again == Errc::ok) break;
+  nth::fail_from_now_on(n);
+  Errc ended = do_everything();
+  nth::fails_at = nth::kNever;
+  if (n == 0) {
+    if (ended != Errc::ok) std::fprintf(stderr, "without a failure: %s\n", describe(ended));
+    return ended == Errc::ok ? fine : does_not_recover;
   }
-  if (g_hung) ::_exit(hangs);
-  if (again != Errc::ok) ::_exit(does_not_recover);
+  if (g_hung) return hangs;
+  for (int tries = 0; tries < 2; ++tries) {  // a connection may be in its last gasps
+    if (ended = do_everything(); ended == Errc::ok) break;
+  }
+  if (g_hung) return hangs;
+  if (ended != Errc::ok) return does_not_recover;
   // the longest-lived block is the timer over a newcomer, 5 s
   for (int ms = 0; ms < 8000 && reserve::in_use() != 0; ++ms) ::usleep(1000);
-  ::_exit(reserve::in_use() != 0 ? keeps_the_reserve : fine);
-}
-
-int outcome_of(uint64_t n) {
-  const pid_t child = ::fork();
-  if (child == 0) run_in_child(n);
-  int status = -1;
-  if (::waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-// How many allocations there are when none fails.
-uint64_t count_allocations() {
-  int fds[2];
-  if (::pipe(fds) != 0) return 0;
-  if (::fork() == 0) {
-    ::alarm(kWatchdogSeconds);
-    allocations = 0;
-    const Errc e = do_everything();
-    if (e != Errc::ok) std::fprintf(stderr, "without a failure: %s\n", describe(e));
-    const uint64_t count = e == Errc::ok ? allocations.load() : 0;
-    static_cast<void>(!::write(fds[1], &count, sizeof count));
-    ::_exit(0);
-  }
-  ::close(fds[1]);
-  uint64_t count = 0;
-  if (::read(fds[0], &count, sizeof count) != sizeof count) count = 0;
-  ::close(fds[0]);
-  ::wait(nullptr);
-  return count;
+  return reserve::in_use() != 0 ? keeps_the_reserve : fine;
 }
 
 TEST(OutOfMemory, the_nth_allocation_may_fail_wherever_it_is) {
-  const uint64_t count = count_allocations();
-  ASSERT_GT(count, 50u) << "without a failure everything works";
-  std::vector<uint64_t> order(count);
-  for (uint64_t i = 0; i < count; ++i) order[i] = i + 1;
-  const char* all = std::getenv("APERTURE_ALLOCATIONS");
-  const bool sample = all == nullptr || std::string(all) != "all";
-  if (all != nullptr && sample) order = {std::strtoull(all, nullptr, 10)};
-  const unsigned seed = std::random_device{}();
-  if (sample) std::shuffle(order.begin(), order.end(), std::mt19937(seed));
-  const uint64_t until = sample ? now_ns() + kSampleSeconds * 1000 * kMs : kNever;
-  uint64_t tried = 0;
-  for (const uint64_t n : order) {
-    if (now_ns() > until) break;
-    EXPECT_EQ(outcome_of(n), fine)
-        << "allocation " << n << " of " << count
-        << " fails; a negative number is a signal, 10 a hang, 11 that it does not work afterwards, "
-           "12 that blocks of the reserve are not given back";
-    ++tried;
-  }
-  std::printf("seed %u: %llu of %llu allocations failed in turn\n", seed,
-              static_cast<unsigned long long>(tried), static_cast<unsigned long long>(count));
+  nth::fail_each(outcome_of, 25, "12 that blocks of the reserve are not given back");
 }
 
 }  // namespace

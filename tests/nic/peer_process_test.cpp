@@ -1,5 +1,4 @@
 // First contact between two processes: lanes, crossing connects, the ways in which a peer ends.
-#include <sys/syscall.h>
 
 #include <filesystem>
 #include <fstream>

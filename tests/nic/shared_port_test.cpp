@@ -67,11 +67,13 @@ size_t open_descriptors() {
 class SharedPort : public ::testing::Test {
  protected:
   void TearDown() override {
+    port.close();
     contact().listener_limits = {};
     EXPECT_EQ(contact().census().listeners, 0u);
     EXPECT_EQ(contact().census().doorways, 0u);
     EXPECT_EQ(contact().census().handshakes, 0u);
   }
+  OpenPort port;
 };
 
 TEST_F(SharedPort, each_end_of_a_port_is_found_under_its_index) {
@@ -85,14 +87,12 @@ TEST_F(SharedPort, each_end_of_a_port_is_found_under_its_index) {
 }
 
 TEST_F(SharedPort, ends_of_one_port_reach_each_other) {
-  OpenPort port;
   Side a(1, port[1]), b(2, port[2]);
   expect_lane(a, b);
   expect_lane(b, a);
 }
 
 TEST_F(SharedPort, two_ends_have_lanes_to_one_at_the_same_time) {
-  OpenPort port;
   Side hub(1, port[1]), a(2, port[2]), b(3, port[3]);
   a.connect(hub);
   b.connect(hub);
@@ -102,7 +102,6 @@ TEST_F(SharedPort, two_ends_have_lanes_to_one_at_the_same_time) {
 }
 
 TEST_F(SharedPort, crossing_connects_end_with_one_lane) {
-  OpenPort port;
   for (int i = 0; i < 200; ++i) {
     Side a(1, port[1]), b(2, port[2]);
     a.connect(b);
@@ -114,7 +113,6 @@ TEST_F(SharedPort, crossing_connects_end_with_one_lane) {
 }
 
 TEST_F(SharedPort, whoever_comes_too_early_is_let_in_once_the_end_is_there) {
-  OpenPort port;
   Side early(1, port[1]);
   early.connect(port[2]);
   EXPECT_TRUE(early.silent(60));
@@ -126,7 +124,6 @@ TEST_F(SharedPort, whoever_comes_too_early_is_let_in_once_the_end_is_there) {
 }
 
 TEST_F(SharedPort, the_one_that_came_too_early_can_be_reached_meanwhile) {
-  OpenPort port;
   Side early(1, port[1]);
   early.connect(port[2]);
   EXPECT_TRUE(early.silent(30));
@@ -138,7 +135,6 @@ TEST_F(SharedPort, the_one_that_came_too_early_can_be_reached_meanwhile) {
 }
 
 TEST_F(SharedPort, an_index_that_nobody_takes_times_out_when_the_caller_says) {
-  OpenPort port;
   Side a(1, port[1]);
   const uint64_t began = now_ns();
   a.connect_within(port[2], 100 * kMs);
@@ -151,7 +147,6 @@ TEST_F(SharedPort, an_index_that_nobody_takes_times_out_when_the_caller_says) {
 }
 
 TEST_F(SharedPort, a_port_that_nobody_has_refuses_at_once) {
-  OpenPort port;
   Side a(1, port[1]);
   Address gone;
   {
@@ -163,7 +158,6 @@ TEST_F(SharedPort, a_port_that_nobody_has_refuses_at_once) {
 }
 
 TEST_F(SharedPort, those_with_an_index_and_those_without_never_meet) {
-  OpenPort port;
   Side with(1, port[1]);
   Side without;
   with.connect(without);
@@ -173,7 +167,6 @@ TEST_F(SharedPort, those_with_an_index_and_those_without_never_meet) {
 }
 
 TEST_F(SharedPort, an_index_is_had_once_and_only_where_a_port_is_open) {
-  OpenPort port;
   std::optional<Side> first(std::in_place, 1, port[1]);
   EXPECT_EQ(Side(1, port[1]).listen_error(), Errc::addr_in_use);
   EXPECT_EQ(Side(1, at(port.number(), 1, 0x7f000002)).listen_error(), Errc::addr_in_use);
@@ -188,7 +181,6 @@ TEST_F(SharedPort, an_index_is_had_once_and_only_where_a_port_is_open) {
 }
 
 TEST_F(SharedPort, passive_endpoints_do_not_share_ports) {
-  OpenPort port;
   Side events;
   ListenSpec spec;
   spec.local = port[1];
@@ -202,7 +194,6 @@ TEST_F(SharedPort, passive_endpoints_do_not_share_ports) {
 }
 
 TEST_F(SharedPort, a_port_is_the_same_on_every_address) {
-  OpenPort port;
   Side first(1, at(port.number(), 1, 0x7f000001));
   Side second(2, at(port.number(), 2, 0x7f000002));
   expect_lane(first, second);
@@ -230,12 +221,12 @@ TEST_F(SharedPort, opening_says_what_it_cannot_do_and_keeps_nothing) {
 TEST_F(SharedPort, a_port_that_is_closed_stays_for_those_that_listen_there) {
   const size_t before = open_descriptors();
   {
-    OpenPort port;
+    OpenPort mine;
     OpenPort other;
-    Side a(1, port[1]);
+    Side a(1, mine[1]);
     Side b(2, other[1]);
-    port.close();
-    EXPECT_EQ(Side(1, port[2]).listen_error(), Errc::addr_not_avail);
+    mine.close();
+    EXPECT_EQ(Side(1, mine[2]).listen_error(), Errc::addr_not_avail);
     expect_lane(b, a);
     a.stop();
     b.connect(a);
@@ -246,7 +237,6 @@ TEST_F(SharedPort, a_port_that_is_closed_stays_for_those_that_listen_there) {
 }
 
 TEST_F(SharedPort, a_hello_must_name_the_address_that_it_came_to) {
-  OpenPort port;
   Side end(1, port[1]);
   Side alone;
   struct Case {
@@ -283,7 +273,6 @@ TEST_F(SharedPort, a_hello_must_name_the_address_that_it_came_to) {
 }
 
 TEST_F(SharedPort, somebody_on_another_host_learns_nothing_of_the_indices) {
-  OpenPort port;
   Side end(1, port[1]);
   for (const uint8_t index : {uint8_t{1}, uint8_t{2}}) {
     RawClient far(port[index]);
@@ -294,7 +283,6 @@ TEST_F(SharedPort, somebody_on_another_host_learns_nothing_of_the_indices) {
 }
 
 TEST_F(SharedPort, hostile_4_a_ticket_is_good_for_the_end_that_it_was_given_for) {
-  OpenPort port;
   Side one(1, port[1]), two(2, port[2]);
   RawClient thief(port[1]);
   thief.hello.source.index = 9;
@@ -309,7 +297,6 @@ TEST_F(SharedPort, hostile_4_a_ticket_is_good_for_the_end_that_it_was_given_for)
 }
 
 TEST_F(SharedPort, tickets_end_with_the_end_that_gave_them) {
-  OpenPort port;
   std::optional<Side> one(std::in_place, 1, port[1]);
   Side two(2, port[2]);
   RawClient client(port[1]), other(port[2]);
@@ -325,11 +312,11 @@ TEST_F(SharedPort, tickets_end_with_the_end_that_gave_them) {
 
 TEST_F(SharedPort, hostile_31_strangers_at_one_end_do_not_keep_others_from_the_next) {
   contact().listener_limits.handshakes = 16;
-  OpenPort port, elsewhere;
-  Side victim(1, port[1]), other(2, port[2]);
+  OpenPort limited, elsewhere;
+  Side victim(1, limited[1]), other(2, limited[2]);
   std::vector<std::unique_ptr<RawClient>> strangers;
   for (int i = 0; i < 64; ++i) {
-    strangers.push_back(std::make_unique<RawClient>(port[1]));
+    strangers.push_back(std::make_unique<RawClient>(limited[1]));
     strangers.back()->hello.source.index = 9;
     const bool heard = i % 2 != 0 || strangers.back()->greet();
     ASSERT_TRUE(heard);

@@ -2,15 +2,12 @@
 // next one finds nothing. Hostile input 34 and its like.
 #include "nic/shares.hpp"
 
-#include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 
 #include "nic/child_process.hpp"
 #include "nic/raw_client.hpp"

@@ -13,9 +13,6 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "base/doorbell.hpp"

@@ -1,7 +1,5 @@
 // Datagram queue pairs of the verbs door: between processes, progressed by the application or by
 // the control thread, in groups, and after a fork.
-#include <gtest/gtest.h>
-#include <poll.h>
 
 #include <random>
 

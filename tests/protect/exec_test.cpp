@@ -1,7 +1,5 @@
 // An owner that becomes another program, or is killed: its number and its addresses may be somebody
 // else's, and no peer copies by its keys any more. man 2 execve, set_robust_list.
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -9,13 +7,11 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <future>
 #include <string>
 #include <thread>
 
-#include "protect/peer_key_view.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {

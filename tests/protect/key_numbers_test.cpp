@@ -2,14 +2,11 @@
 // keys of 32 bits.
 #include "protect/key_numbers.hpp"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <deque>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "base/forked.hpp"
 #include "base/random.hpp"

@@ -1,6 +1,5 @@
 // The accessor's side: which files are mapped, what hostile content can do (nothing), one-sided
 // copies.
-#include "protect/peer_key_view.hpp"
 
 #include <sys/mman.h>
 

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "base/random.hpp"
-#include "protect/peer_key_view.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {

@@ -3,16 +3,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "protect/key_table.hpp"

@@ -1,5 +1,4 @@
 // Threads over one mapping, for ThreadSanitizer: searches beside growth, copies beside closing.
-#include <sys/mman.h>
 
 #include <atomic>
 #include <thread>

@@ -108,6 +108,15 @@ class WindowTest : public TableTest {
   uint32_t consumer_key = 0;
 };
 
+// Each test for each type of window, of which one is there.
+class WindowOfType : public WindowTest, public testing::WithParamInterface<WindowType> {
+ protected:
+  void SetUp() override {
+    WindowTest::SetUp();
+    use(GetParam());
+  }
+};
+
 constexpr WindowType kTypes[] = {WindowType::type_1, WindowType::type_2a, WindowType::type_2b};
 constexpr WindowType kType2[] = {WindowType::type_2a, WindowType::type_2b};
 

@@ -5,6 +5,10 @@ namespace aperture::protect {
 namespace {
 
 class HostileWindow : public WindowTest {};
+class HostileAnyWindow : public WindowOfType {};
+INSTANTIATE_TEST_SUITE_P(types, HostileAnyWindow, testing::ValuesIn(kTypes));
+class HostileType2Window : public WindowOfType {};
+INSTANTIATE_TEST_SUITE_P(types, HostileType2Window, testing::ValuesIn(kType2));
 
 TEST_F(HostileWindow, hostile_17_bind_outside_the_region) {
   struct Case {
@@ -42,141 +46,117 @@ TEST_F(HostileWindow, hostile_17_bind_outside_the_region) {
   }
 }
 
-TEST_F(HostileWindow, hostile_17_bind_to_a_region_that_does_not_allow_it) {
+TEST_P(HostileAnyWindow, hostile_17_bind_to_a_region_that_does_not_allow_it) {
   const BindableRegion plain = region(Rights::local_write | kWrite | kRead | kAtomic);
-  for (const WindowType type : kTypes) {
-    use(type);
-    WindowBind bind = good();
-    bind.region = &plain;
-    expect_refused(bind, A::not_bindable);
-    bind.region = &mr;
-    EXPECT_EQ(window->bind(bind), A::done);
-  }
+  WindowBind bind = good();
+  bind.region = &plain;
+  expect_refused(bind, A::not_bindable);
+  bind.region = &mr;
+  EXPECT_EQ(window->bind(bind), A::done);
 }
 
-TEST_F(HostileWindow, hostile_17_writable_over_a_region_without_local_write) {
+TEST_P(HostileAnyWindow, hostile_17_writable_over_a_region_without_local_write) {
   const BindableRegion read_only = region(Rights::bind_window);
-  for (const WindowType type : kTypes) {
-    use(type);
-    for (const Rights rights : {kWrite, kAtomic, kWrite | kRead, kAtomic | kRead}) {
-      WindowBind bind = good();
-      bind.region = &read_only;
-      bind.rights = rights;
-      expect_refused(bind, A::not_writable);
-    }
+  for (const Rights rights : {kWrite, kAtomic, kWrite | kRead, kAtomic | kRead}) {
     WindowBind bind = good();
     bind.region = &read_only;
-    bind.rights = kRead;
-    EXPECT_EQ(window->bind(bind), A::done);
-    EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, kRead), Denial::none);
-    EXPECT_EQ(reach(bind.key), Denial::missing_right);
+    bind.rights = rights;
+    expect_refused(bind, A::not_writable);
   }
+  WindowBind bind = good();
+  bind.region = &read_only;
+  bind.rights = kRead;
+  EXPECT_EQ(window->bind(bind), A::done);
+  EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, kRead), Denial::none);
+  EXPECT_EQ(reach(bind.key), Denial::missing_right);
 }
 
-TEST_F(HostileWindow, hostile_17_bind_to_a_region_that_is_gone) {
-  for (const WindowType type : kTypes) {
-    use(type);
-    BindableRegion gone = region(kBindable);
-    ASSERT_TRUE(table->revoke_begin(gone.entry));
-    WindowBind bind = good();
-    bind.region = &gone;
-    expect_refused(bind, A::no_region);
-    ASSERT_TRUE(table->revoke_poll(gone.entry));
-    expect_refused(bind, A::no_region);
-    bind.region = nullptr;
-    expect_refused(bind, A::no_region);
-  }
+TEST_P(HostileAnyWindow, hostile_17_bind_to_a_region_that_is_gone) {
+  BindableRegion gone = region(kBindable);
+  ASSERT_TRUE(table->revoke_begin(gone.entry));
+  WindowBind bind = good();
+  bind.region = &gone;
+  expect_refused(bind, A::no_region);
+  ASSERT_TRUE(table->revoke_poll(gone.entry));
+  expect_refused(bind, A::no_region);
+  bind.region = nullptr;
+  expect_refused(bind, A::no_region);
 }
 
-TEST_F(HostileWindow, hostile_18_type_2_bind_when_it_is_bound) {
-  for (const WindowType type : kType2) {
-    use(type);
-    const uint32_t key = bind_now();
-    expect_refused(good(), A::already_bound);
-    WindowBind same = good();
-    same.key = key;
-    expect_refused(same, A::already_bound);
-    EXPECT_EQ(reach(key), Denial::none) << "as it was";
-  }
+TEST_P(HostileType2Window, hostile_18_type_2_bind_when_it_is_bound) {
+  const uint32_t key = bind_now();
+  expect_refused(good(), A::already_bound);
+  WindowBind same = good();
+  same.key = key;
+  expect_refused(same, A::already_bound);
+  EXPECT_EQ(reach(key), Denial::none) << "as it was";
 }
 
-TEST_F(HostileWindow, hostile_18_type_2_bind_to_no_bytes) {
-  for (const WindowType type : kType2) {
-    use(type);
-    WindowBind bind = good();
-    bind.length = 0;
-    expect_refused(bind, A::no_length);
-    EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 0), Denial::unknown_key);
-    const uint32_t key = bind_now();
-    bind = good();
-    bind.length = 0;
-    expect_refused(bind, A::no_length);
-    EXPECT_EQ(reach(key), Denial::none) << "type 2 is not unbound so";
-  }
+TEST_P(HostileType2Window, hostile_18_type_2_bind_to_no_bytes) {
+  WindowBind bind = good();
+  bind.length = 0;
+  expect_refused(bind, A::no_length);
+  EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 0), Denial::unknown_key);
+  const uint32_t key = bind_now();
+  bind = good();
+  bind.length = 0;
+  expect_refused(bind, A::no_length);
+  EXPECT_EQ(reach(key), Denial::none) << "type 2 is not unbound so";
 }
 
-TEST_F(HostileWindow, hostile_18_bind_over_domains) {
+TEST_P(HostileAnyWindow, hostile_18_bind_over_domains) {
   const BindableRegion theirs = region(kBindable, kOtherPd);
-  for (const WindowType type : kTypes) {
-    use(type);
-    WindowBind bind = good();
-    bind.pd = kOtherPd;
-    expect_refused(bind, A::other_domain);
-    bind = good();
-    bind.region = &theirs;
-    expect_refused(bind, A::region_domain);
-    bind.pd = kOtherPd;
-    expect_refused(bind, A::other_domain);
-    EXPECT_EQ(window->close(), A::done);
-    use(type, kOtherPd);
-    bind = good();
-    bind.region = &theirs;
-    EXPECT_EQ(window->bind(bind), A::done);
-    EXPECT_EQ(reach(bind.key), Denial::wrong_domain);
-    EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, kWrite, kOtherPd), Denial::none);
-  }
+  WindowBind bind = good();
+  bind.pd = kOtherPd;
+  expect_refused(bind, A::other_domain);
+  bind = good();
+  bind.region = &theirs;
+  expect_refused(bind, A::region_domain);
+  bind.pd = kOtherPd;
+  expect_refused(bind, A::other_domain);
+  EXPECT_EQ(window->close(), A::done);
+  use(GetParam(), kOtherPd);
+  bind = good();
+  bind.region = &theirs;
+  EXPECT_EQ(window->bind(bind), A::done);
+  EXPECT_EQ(reach(bind.key), Denial::wrong_domain);
+  EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, kWrite, kOtherPd), Denial::none);
 }
 
-TEST_F(HostileWindow, hostile_19_type_2_through_another_queue_pair) {
-  for (const WindowType type : kType2) {
-    use(type);
-    const uint32_t key = bind_now();
-    EXPECT_EQ(reach(key, kOtherQp), Denial::wrong_endpoint);
-    EXPECT_EQ(reach(key, 0), Denial::wrong_endpoint);
-    EXPECT_EQ(reach(key, kQp, kBase + 1024, 8, kWrite, kOtherPd), Denial::wrong_domain);
-    EXPECT_EQ(window->invalidate(key, kPd, kOtherQp), A::other_endpoint);
-    EXPECT_EQ(window->invalidate(key, kOtherPd, kQp), A::other_domain);
-    EXPECT_EQ(window->invalidate(key, kOtherPd, kOtherQp), A::other_domain);
-    EXPECT_EQ(reach(key), Denial::none) << "nothing of that touched it";
-    EXPECT_EQ(count.bound, 1u);
+TEST_P(HostileType2Window, hostile_19_type_2_through_another_queue_pair) {
+  const uint32_t key = bind_now();
+  EXPECT_EQ(reach(key, kOtherQp), Denial::wrong_endpoint);
+  EXPECT_EQ(reach(key, 0), Denial::wrong_endpoint);
+  EXPECT_EQ(reach(key, kQp, kBase + 1024, 8, kWrite, kOtherPd), Denial::wrong_domain);
+  EXPECT_EQ(window->invalidate(key, kPd, kOtherQp), A::other_endpoint);
+  EXPECT_EQ(window->invalidate(key, kOtherPd, kQp), A::other_domain);
+  EXPECT_EQ(window->invalidate(key, kOtherPd, kOtherQp), A::other_domain);
+  EXPECT_EQ(reach(key), Denial::none) << "nothing of that touched it";
+  EXPECT_EQ(count.bound, 1u);
+  EXPECT_EQ(window->invalidate(key, kPd, kQp), A::done);
+}
+
+TEST_P(HostileAnyWindow, hostile_20_use_after_invalidate_unbind_and_dealloc) {
+  const uint32_t key = bind_now();
+  const uint64_t generation = generation_of_key(key);
+  AccessAsk ask = ask_with({.key = key, .addr = kBase + 1024, .through = kQp});
+  LookupHint hint;
+  EXPECT_EQ(denial(ask, &hint), Denial::none);
+  if (GetParam() == WindowType::type_1) {
+    WindowBind none = good();
+    none.length = 0;
+    EXPECT_EQ(window->bind(none), A::done);
+  } else {
     EXPECT_EQ(window->invalidate(key, kPd, kQp), A::done);
   }
-}
-
-TEST_F(HostileWindow, hostile_20_use_after_invalidate_unbind_and_dealloc) {
-  for (const WindowType type : kTypes) {
-    use(type);
-    const uint32_t key = bind_now();
-    const uint64_t generation = generation_of_key(key);
-    AccessAsk ask = ask_with({.key = key, .addr = kBase + 1024, .through = kQp});
-    LookupHint hint;
-    EXPECT_EQ(denial(ask, &hint), Denial::none);
-    if (type == WindowType::type_1) {
-      WindowBind none = good();
-      none.length = 0;
-      EXPECT_EQ(window->bind(none), A::done);
-    } else {
-      EXPECT_EQ(window->invalidate(key, kPd, kQp), A::done);
-    }
-    EXPECT_EQ(denial(ask, &hint), Denial::closed);
-    EXPECT_EQ(reach(key), Denial::closed);
-    const uint32_t next = bind_now();
-    EXPECT_NE(generation_of_key(next), generation);
-    EXPECT_EQ(denial(ask, &hint), Denial::closed) << "bound anew over the same bytes";
-    EXPECT_EQ(window->close(), A::done);
-    EXPECT_EQ(reach(next), Denial::closed);
-    EXPECT_NE(window->bind(good()), A::done);
-  }
+  EXPECT_EQ(denial(ask, &hint), Denial::closed);
+  EXPECT_EQ(reach(key), Denial::closed);
+  const uint32_t next = bind_now();
+  EXPECT_NE(generation_of_key(next), generation);
+  EXPECT_EQ(denial(ask, &hint), Denial::closed) << "bound anew over the same bytes";
+  EXPECT_EQ(window->close(), A::done);
+  EXPECT_EQ(reach(next), Denial::closed);
+  EXPECT_NE(window->bind(good()), A::done);
 }
 
 // The middle of a long operation, for which the owner asks again.
@@ -211,32 +191,29 @@ TEST_F(HostileWindow, hostile_21_a_queue_pair_that_is_gone_and_its_successor) {
   EXPECT_EQ(count.bound, 0u);
 }
 
-TEST_F(HostileWindow, hostile_22_none_of_255_old_keys_comes_back) {
-  for (const WindowType type : kTypes) {
-    use(type);
-    std::vector<uint32_t> keys;
-    std::set<uint64_t> generations;
-    for (int i = 0; i < 256; ++i) {
-      if (type != WindowType::type_1 && i > 0) {
-        ASSERT_EQ(window->invalidate(keys.back(), kPd, kQp), A::done);
-      }
-      const uint32_t key = bind_now();
-      for (const uint32_t old : keys) {
-        ASSERT_NE(old, key);
-        ASSERT_NE(reach(old), Denial::none) << "bind " << i;
-      }
-      ASSERT_EQ(reach(key), Denial::none);
-      EXPECT_TRUE(generations.insert(generation_of_key(key)).second);
-      keys.push_back(key);
-    }
-    EXPECT_EQ(keys.size(), 256u);
-    if (type != WindowType::type_1) {
+TEST_P(HostileAnyWindow, hostile_22_none_of_255_old_keys_comes_back) {
+  std::vector<uint32_t> keys;
+  std::set<uint64_t> generations;
+  for (int i = 0; i < 256; ++i) {
+    if (GetParam() != WindowType::type_1 && i > 0) {
       ASSERT_EQ(window->invalidate(keys.back(), kPd, kQp), A::done);
     }
-    // 8 bits wrap here, which is inherent
-    EXPECT_EQ(bind_now(), keys.front());
-    EXPECT_TRUE(generations.insert(generation_of_key(keys.front())).second);
+    const uint32_t key = bind_now();
+    for (const uint32_t old : keys) {
+      ASSERT_NE(old, key);
+      ASSERT_NE(reach(old), Denial::none) << "bind " << i;
+    }
+    ASSERT_EQ(reach(key), Denial::none);
+    EXPECT_TRUE(generations.insert(generation_of_key(key)).second);
+    keys.push_back(key);
   }
+  EXPECT_EQ(keys.size(), 256u);
+  if (GetParam() != WindowType::type_1) {
+    ASSERT_EQ(window->invalidate(keys.back(), kPd, kQp), A::done);
+  }
+  // 8 bits wrap here, which is inherent
+  EXPECT_EQ(bind_now(), keys.front());
+  EXPECT_TRUE(generations.insert(generation_of_key(keys.front())).second);
 }
 
 TEST_F(HostileWindow, hostile_22_announced_keys_pass_over_the_one_in_force) {
@@ -252,15 +229,12 @@ TEST_F(HostileWindow, hostile_22_announced_keys_pass_over_the_one_in_force) {
   EXPECT_EQ(reach(key), Denial::none);
 }
 
-TEST_F(HostileWindow, hostile_23_a_region_knows_of_its_windows) {
-  for (const WindowType type : kTypes) {
-    use(type);
-    EXPECT_EQ(count.bound, 0u);
-    bind_now();
-    EXPECT_EQ(count.bound, 1u);
-    EXPECT_EQ(window->close(), A::done);
-    EXPECT_EQ(count.bound, 0u);
-  }
+TEST_P(HostileAnyWindow, hostile_23_a_region_knows_of_its_windows) {
+  EXPECT_EQ(count.bound, 0u);
+  bind_now();
+  EXPECT_EQ(count.bound, 1u);
+  EXPECT_EQ(window->close(), A::done);
+  EXPECT_EQ(count.bound, 0u);
 }
 
 TEST_F(HostileWindow, hostile_23_only_a_bound_window_of_type_2_is_invalidated_by_key) {

@@ -1,11 +1,15 @@
 // Memory windows rule by rule, each beside its forbidden neighbour: the tables of types 1, 2A and
 // 2B. Hostile inputs are in window_hostile_test.cpp.
-#include "protect/window.hpp"
 
 #include "protect/window_fixture.hpp"
 
 namespace aperture::protect {
 namespace {
+
+using AnyWindow = WindowOfType;
+INSTANTIATE_TEST_SUITE_P(types, AnyWindow, testing::ValuesIn(kTypes));
+class Type2Window : public WindowOfType {};
+INSTANTIATE_TEST_SUITE_P(types, Type2Window, testing::ValuesIn(kType2));
 
 // ---- what a window is ---------------------------------------------------------------------------
 
@@ -16,13 +20,10 @@ TEST_F(WindowTest, every_answer_has_a_sentence_of_its_own) {
   EXPECT_EQ(texts.count(sentence(static_cast<A>(kWindowAnswers))), 0u);
 }
 
-TEST_F(WindowTest, unbound_window_grants_nothing) {
-  for (const WindowType type : kTypes) {
-    use(type);
-    EXPECT_FALSE(window->is_bound());
-    EXPECT_NE(window->key(), 0u);
-    EXPECT_EQ(reach(window->key()), Denial::unknown_key);
-  }
+TEST_P(AnyWindow, unbound_window_grants_nothing) {
+  EXPECT_FALSE(window->is_bound());
+  EXPECT_NE(window->key(), 0u);
+  EXPECT_EQ(reach(window->key()), Denial::unknown_key);
 }
 
 TEST_F(WindowTest, keys_are_of_its_number_and_nobody_elses) {
@@ -42,39 +43,33 @@ TEST_F(WindowTest, no_window_without_a_number) {
   for (const uint32_t n : taken) numbers->give_back(n);
 }
 
-TEST_F(WindowTest, grants_its_range_and_rights_and_no_more) {
-  for (const WindowType type : kTypes) {
-    use(type);
-    const uint32_t key = bind_now();
-    EXPECT_TRUE(window->is_bound());
-    EXPECT_EQ(reach(key), Denial::none);
-    EXPECT_EQ(reach(key, kQp, kBase + 1023, 1), Denial::out_of_range);
-    EXPECT_EQ(reach(key, kQp, kBase + 1024, 2049), Denial::out_of_range);
-    EXPECT_EQ(reach(key, kQp, kBase + 1024, ~uint64_t{0}), Denial::out_of_range);
-    EXPECT_EQ(reach(key, kQp, 0, 8), Denial::out_of_range);
-    EXPECT_EQ(reach(key, kQp, kBase + 1024, 8, kRead), Denial::missing_right);
-    EXPECT_EQ(reach(key, kQp, kBase + 1024, 8, kAtomic), Denial::missing_right);
-    EXPECT_EQ(reach(key, kQp, kBase + 1024, 8, Rights::local_write), Denial::missing_right);
-    EXPECT_EQ(reach(key ^ 0x100), Denial::unknown_key);
-    EXPECT_EQ(reach(next_tag(key)), Denial::unknown_key);
-    EXPECT_EQ(window->close(), A::done);
-    EXPECT_EQ(reach(key), Denial::closed);
-  }
+TEST_P(AnyWindow, grants_its_range_and_rights_and_no_more) {
+  const uint32_t key = bind_now();
+  EXPECT_TRUE(window->is_bound());
+  EXPECT_EQ(reach(key), Denial::none);
+  EXPECT_EQ(reach(key, kQp, kBase + 1023, 1), Denial::out_of_range);
+  EXPECT_EQ(reach(key, kQp, kBase + 1024, 2049), Denial::out_of_range);
+  EXPECT_EQ(reach(key, kQp, kBase + 1024, ~uint64_t{0}), Denial::out_of_range);
+  EXPECT_EQ(reach(key, kQp, 0, 8), Denial::out_of_range);
+  EXPECT_EQ(reach(key, kQp, kBase + 1024, 8, kRead), Denial::missing_right);
+  EXPECT_EQ(reach(key, kQp, kBase + 1024, 8, kAtomic), Denial::missing_right);
+  EXPECT_EQ(reach(key, kQp, kBase + 1024, 8, Rights::local_write), Denial::missing_right);
+  EXPECT_EQ(reach(key ^ 0x100), Denial::unknown_key);
+  EXPECT_EQ(reach(next_tag(key)), Denial::unknown_key);
+  EXPECT_EQ(window->close(), A::done);
+  EXPECT_EQ(reach(key), Denial::closed);
 }
 
 // The whole point: the MR itself lets nobody in, and its own key still does not.
-TEST_F(WindowTest, grants_what_the_region_does_not) {
-  for (const WindowType type : kTypes) {
-    use(type);
-    WindowBind bind = good();
-    bind.rights = kWrite | kRead | kAtomic;
-    ASSERT_EQ(window->bind(bind), A::done);
-    for (const Rights need : {kWrite, kRead, kAtomic}) {
-      EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, need), Denial::none);
-      EXPECT_EQ(denial(ask_with(
-                    {.key = mr.entry.key, .addr = kBase + 1024, .need = need, .through = kQp})),
-                Denial::missing_right);
-    }
+TEST_P(AnyWindow, grants_what_the_region_does_not) {
+  WindowBind bind = good();
+  bind.rights = kWrite | kRead | kAtomic;
+  ASSERT_EQ(window->bind(bind), A::done);
+  for (const Rights need : {kWrite, kRead, kAtomic}) {
+    EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, need), Denial::none);
+    EXPECT_EQ(
+        denial(ask_with({.key = mr.entry.key, .addr = kBase + 1024, .need = need, .through = kQp})),
+        Denial::missing_right);
   }
 }
 
@@ -103,36 +98,30 @@ TEST_F(WindowTest, several_windows_of_one_region_are_apart) {
   EXPECT_EQ(count.bound, 1u);
 }
 
-TEST_F(WindowTest, addresses_are_the_regions_own) {
+TEST_P(AnyWindow, addresses_are_the_regions_own) {
   constexpr uint64_t kIova = 0x5000'0000'0000;
   mr = region(kBindable, kPd, kIova);
-  for (const WindowType type : kTypes) {
-    use(type);
-    const uint32_t key = bind_now();
-    EXPECT_EQ(place_of(ask_with({.key = key, .addr = kIova + 1024, .len = 2048, .through = kQp})),
-              reinterpret_cast<std::byte*>(kBase + 1024));
-    EXPECT_EQ(reach(key), Denial::out_of_range) << "by its virtual address";
-    WindowBind outside = good();
-    outside.addr = kBase + 1024;
-    if (type != WindowType::type_1) {
-      EXPECT_EQ(window->close(), A::done);
-    } else {
-      expect_refused(outside, A::out_of_range);
-    }
+  const uint32_t key = bind_now();
+  EXPECT_EQ(place_of(ask_with({.key = key, .addr = kIova + 1024, .len = 2048, .through = kQp})),
+            reinterpret_cast<std::byte*>(kBase + 1024));
+  EXPECT_EQ(reach(key), Denial::out_of_range) << "by its virtual address";
+  WindowBind outside = good();
+  outside.addr = kBase + 1024;
+  if (GetParam() != WindowType::type_1) {
+    EXPECT_EQ(window->close(), A::done);
+  } else {
+    expect_refused(outside, A::out_of_range);
   }
 }
 
 // ---- calls and types ----------------------------------------------------------------------------
 
-TEST_F(WindowTest, type_1_has_its_own_call_and_type_2_is_a_work_request) {
-  for (const WindowType type : kTypes) {
-    use(type);
-    WindowBind bind = good();
-    bind.by_work_request = !bind.by_work_request;
-    expect_refused(bind, A::wrong_call);
-    bind.by_work_request = !bind.by_work_request;
-    EXPECT_EQ(window->bind(bind), A::done);
-  }
+TEST_P(AnyWindow, type_1_has_its_own_call_and_type_2_is_a_work_request) {
+  WindowBind bind = good();
+  bind.by_work_request = !bind.by_work_request;
+  expect_refused(bind, A::wrong_call);
+  bind.by_work_request = !bind.by_work_request;
+  EXPECT_EQ(window->bind(bind), A::done);
 }
 
 TEST_F(WindowTest, zero_based_is_for_type_2) {
@@ -153,20 +142,17 @@ TEST_F(WindowTest, zero_based_is_for_type_2) {
   }
 }
 
-TEST_F(WindowTest, local_rights_cannot_be_given) {
-  for (const WindowType type : kTypes) {
-    use(type);
-    for (const Rights more : {Rights::local_read, Rights::local_write, Rights::bind_window,
-                              Rights::send, Rights::recv}) {
-      WindowBind bind = good();
-      bind.rights |= more;
-      expect_refused(bind, A::unknown_right);
-    }
-    WindowBind none = good();
-    none.rights = Rights::none;
-    EXPECT_EQ(window->bind(none), A::done);
-    EXPECT_EQ(reach(none.key), Denial::missing_right);
+TEST_P(AnyWindow, local_rights_cannot_be_given) {
+  for (const Rights more :
+       {Rights::local_read, Rights::local_write, Rights::bind_window, Rights::send, Rights::recv}) {
+    WindowBind bind = good();
+    bind.rights |= more;
+    expect_refused(bind, A::unknown_right);
   }
+  WindowBind none = good();
+  none.rights = Rights::none;
+  EXPECT_EQ(window->bind(none), A::done);
+  EXPECT_EQ(reach(none.key), Denial::missing_right);
 }
 
 // ---- type 1 -------------------------------------------------------------------------------------
@@ -362,36 +348,30 @@ TEST_F(PinnedWindow, peers_reach_type_1_themselves_and_leave_type_2_to_the_owner
 
 // ---- type 2 -------------------------------------------------------------------------------------
 
-TEST_F(WindowTest, type_2_keys_are_the_consumers_but_for_the_number) {
-  for (const WindowType type : kType2) {
-    use(type);
-    WindowBind bind = good();
-    bind.key = verbs_key(window->number() ^ 1, 9);
-    expect_refused(bind, A::other_number);
-    bind.key = verbs_key(window->number() ^ 1u << 23, 9);
-    expect_refused(bind, A::other_number);
-    for (const unsigned tag : {0u, 9u, 255u}) {
-      bind.key = verbs_key(window->number(), static_cast<uint8_t>(tag));
-      ASSERT_EQ(window->bind(bind), A::done);
-      EXPECT_EQ(reach(bind.key), Denial::none);
-      EXPECT_EQ(window->invalidate(bind.key, kPd, kQp), A::done);
-    }
+TEST_P(Type2Window, type_2_keys_are_the_consumers_but_for_the_number) {
+  WindowBind bind = good();
+  bind.key = verbs_key(window->number() ^ 1, 9);
+  expect_refused(bind, A::other_number);
+  bind.key = verbs_key(window->number() ^ 1u << 23, 9);
+  expect_refused(bind, A::other_number);
+  for (const unsigned tag : {0u, 9u, 255u}) {
+    bind.key = verbs_key(window->number(), static_cast<uint8_t>(tag));
+    ASSERT_EQ(window->bind(bind), A::done);
+    EXPECT_EQ(reach(bind.key), Denial::none);
+    EXPECT_EQ(window->invalidate(bind.key, kPd, kQp), A::done);
   }
 }
 
-TEST_F(WindowTest, type_2_is_invalidated_and_bound_again) {
-  for (const WindowType type : kType2) {
-    use(type);
-    const uint32_t first = bind_now();
-    EXPECT_EQ(window->invalidate(first, kPd, kQp), A::done);
-    EXPECT_FALSE(window->is_bound());
-    EXPECT_EQ(count.bound, 0u);
-    EXPECT_EQ(qp_count.bound, 0u);
-    EXPECT_EQ(window->invalidate(first, kPd, kQp), A::not_bound);
-    const uint32_t next = bind_now();
-    EXPECT_EQ(reach(next), Denial::none);
-    EXPECT_EQ(reach(first), Denial::closed);
-  }
+TEST_P(Type2Window, type_2_is_invalidated_and_bound_again) {
+  const uint32_t first = bind_now();
+  EXPECT_EQ(window->invalidate(first, kPd, kQp), A::done);
+  EXPECT_FALSE(window->is_bound());
+  EXPECT_EQ(count.bound, 0u);
+  EXPECT_EQ(qp_count.bound, 0u);
+  EXPECT_EQ(window->invalidate(first, kPd, kQp), A::not_bound);
+  const uint32_t next = bind_now();
+  EXPECT_EQ(reach(next), Denial::none);
+  EXPECT_EQ(reach(first), Denial::closed);
 }
 
 TEST_F(WindowTest, type_2a_alone_holds_its_queue_pair) {

@@ -7,8 +7,12 @@
 namespace aperture::provider_tests {
 namespace {
 
-TEST(Calls, domains_are_opened_from_what_getinfo_returned) {
+class Calls : public testing::Test {
+ protected:
   Bench b;
+};
+
+TEST_F(Calls, domains_are_opened_from_what_getinfo_returned) {
   fid_domain* d = nullptr;
   EXPECT_EQ(fi_domain(b.fabric.get(), nullptr, &d, nullptr), -FI_EINVAL);
   EXPECT_EQ(fi_domain(b.fabric.get(), b.info.get(), nullptr, nullptr), -FI_EINVAL);
@@ -18,8 +22,7 @@ TEST(Calls, domains_are_opened_from_what_getinfo_returned) {
   EXPECT_EQ(d, nullptr);
 }
 
-TEST(Calls, parents_cannot_be_closed_before_their_children) {
-  Bench b;
+TEST_F(Calls, parents_cannot_be_closed_before_their_children) {
   EXPECT_EQ(fi_close(&b.fabric->fid), -FI_EBUSY);
   EXPECT_EQ(fi_close(&b.domain->fid), -FI_EBUSY);
   b.enable();
@@ -28,8 +31,7 @@ TEST(Calls, parents_cannot_be_closed_before_their_children) {
   EXPECT_EQ(fi_close(&b.cntr->fid), -FI_EBUSY);
 }
 
-TEST(Calls, an_endpoint_says_what_is_missing) {
-  Bench b;
+TEST_F(Calls, an_endpoint_says_what_is_missing) {
   EXPECT_EQ(fi_enable(b.ep.get()), -FI_ENOAV);
   EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.av->fid, 0), 0);
   EXPECT_EQ(fi_enable(b.ep.get()), -FI_ENOCQ);
@@ -39,19 +41,20 @@ TEST(Calls, an_endpoint_says_what_is_missing) {
   EXPECT_EQ(fi_enable(b.ep.get()), 0);
 }
 
-TEST(Calls, an_endpoint_that_only_sends_needs_no_receive_queue) {
-  Bench b([](fi_info& h) { h.caps = FI_MSG | FI_SEND; });
-  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.av->fid, 0), 0);
-  EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cq->fid, FI_TRANSMIT), 0);
-  EXPECT_EQ(fi_enable(b.ep.get()), 0);
+TEST_F(Calls, an_endpoint_that_only_sends_needs_no_receive_queue) {
+  Bench sender([](fi_info& h) { h.caps = FI_MSG | FI_SEND; });
+  EXPECT_EQ(fi_ep_bind(sender.ep.get(), &sender.av->fid, 0), 0);
+  EXPECT_EQ(fi_ep_bind(sender.ep.get(), &sender.cq->fid, FI_TRANSMIT), 0);
+  EXPECT_EQ(fi_enable(sender.ep.get()), 0);
   char c;
-  EXPECT_EQ(fi_recv(b.ep.get(), &c, 1, nullptr, FI_ADDR_UNSPEC, nullptr), -FI_EOPNOTSUPP);
-  EXPECT_EQ(fi_trecv(b.ep.get(), &c, 1, nullptr, FI_ADDR_UNSPEC, 0, 0, nullptr), -FI_EOPNOTSUPP);
-  EXPECT_EQ(fi_write(b.ep.get(), &c, 1, nullptr, 0, 0, 0, nullptr), -FI_EOPNOTSUPP);
+  EXPECT_EQ(fi_recv(sender.ep.get(), &c, 1, nullptr, FI_ADDR_UNSPEC, nullptr), -FI_EOPNOTSUPP);
+  EXPECT_EQ(fi_trecv(sender.ep.get(), &c, 1, nullptr, FI_ADDR_UNSPEC, 0, 0, nullptr),
+            -FI_EOPNOTSUPP);
+  EXPECT_EQ(fi_write(sender.ep.get(), &c, 1, nullptr, 0, 0, 0, nullptr), -FI_EOPNOTSUPP);
 }
 
-TEST(Calls, bindings_are_checked) {
-  Bench b, other;
+TEST_F(Calls, bindings_are_checked) {
+  Bench other;
   fid_ep* ep = b.ep.get();
   EXPECT_EQ(fi_ep_bind(ep, nullptr, 0), -FI_EINVAL);
   EXPECT_EQ(fi_ep_bind(ep, &b.domain->fid, 0), -FI_EINVAL);
@@ -66,8 +69,7 @@ TEST(Calls, bindings_are_checked) {
   EXPECT_EQ(fi_ep_bind(ep, &b.av->fid, 0), -FI_EOPBADSTATE);
 }
 
-TEST(Calls, bound_twice_is_refused) {
-  Bench b;
+TEST_F(Calls, bound_twice_is_refused) {
   EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.av->fid, 0), 0);
   EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.av->fid, 0), -FI_EINVAL);
   EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cq->fid, FI_RECV), 0);
@@ -76,8 +78,7 @@ TEST(Calls, bound_twice_is_refused) {
   EXPECT_EQ(fi_ep_bind(b.ep.get(), &b.cntr->fid, FI_WRITE), -FI_EINVAL);
 }
 
-TEST(Calls, data_before_enable_is_the_wrong_state) {
-  Bench b;
+TEST_F(Calls, data_before_enable_is_the_wrong_state) {
   char c = 0;
   EXPECT_EQ(fi_send(b.ep.get(), &c, 1, nullptr, 0, nullptr), -FI_EOPBADSTATE);
   EXPECT_EQ(fi_trecv(b.ep.get(), &c, 1, nullptr, 0, 0, 0, nullptr), -FI_EOPBADSTATE);
@@ -85,8 +86,7 @@ TEST(Calls, data_before_enable_is_the_wrong_state) {
   EXPECT_EQ(fi_cancel(&b.ep->fid, nullptr), -FI_EOPBADSTATE);
 }
 
-TEST(Calls, names_before_and_after_enable) {
-  Bench b;
+TEST_F(Calls, names_before_and_after_enable) {
   sockaddr_in name{};
   size_t len = sizeof name;
   EXPECT_EQ(fi_getname(&b.ep->fid, &name, &len), -FI_EOPBADSTATE);
@@ -100,8 +100,7 @@ TEST(Calls, names_before_and_after_enable) {
   EXPECT_EQ(fi_getpeer(b.ep.get(), &name, &len), -FI_EOPNOTSUPP);
 }
 
-TEST(Calls, flags_of_the_data_path_are_checked) {
-  Bench b;
+TEST_F(Calls, flags_of_the_data_path_are_checked) {
   const fi_addr_t own = b.enable();
   char c = 0;
   iovec iov{&c, 1};
@@ -119,8 +118,7 @@ TEST(Calls, flags_of_the_data_path_are_checked) {
   EXPECT_EQ(fi_cq_read(b.cq.get(), &entry, 1), -FI_EAGAIN) << "nothing was posted";
 }
 
-TEST(Calls, pieces_and_addresses_are_checked) {
-  Bench b;
+TEST_F(Calls, pieces_and_addresses_are_checked) {
   const fi_addr_t own = b.enable();
   char c = 0;
   iovec many[9];
@@ -144,8 +142,7 @@ TEST(Calls, pieces_and_addresses_are_checked) {
   EXPECT_EQ(fi_cntr_readerr(b.cntr.get()), 0u);
 }
 
-TEST(Calls, an_alias_differs_in_its_flags_only) {
-  Bench b;
+TEST_F(Calls, an_alias_differs_in_its_flags_only) {
   const fi_addr_t own = b.enable();
   fid_ep* alias = nullptr;
   EXPECT_EQ(fi_ep_alias(b.ep.get(), &alias, 0), -FI_EINVAL);
@@ -174,8 +171,7 @@ TEST(Calls, an_alias_differs_in_its_flags_only) {
   EXPECT_EQ(fi_close(&alias->fid), 0);
 }
 
-TEST(Calls, options) {
-  Bench b;
+TEST_F(Calls, options) {
   size_t value = 0;
   size_t len = sizeof value;
   EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &value, &len), 0);
@@ -194,8 +190,7 @@ TEST(Calls, options) {
   EXPECT_EQ(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, nullptr, 0), -FI_EINVAL);
 }
 
-TEST(Calls, an_error_of_an_injected_message_has_the_context_of_the_endpoint) {
-  Bench b;
+TEST_F(Calls, an_error_of_an_injected_message_has_the_context_of_the_endpoint) {
   b.enable();
   sockaddr_in nobody{};
   nobody.sin_family = AF_INET;

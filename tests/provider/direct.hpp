@@ -5,16 +5,11 @@
 
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_eq.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 #include <rdma/providers/fi_prov.h>
 
 #include <functional>
-#include <memory>
-#include <string>
 
 #include "provider/opened.hpp"
 

@@ -6,8 +6,6 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
 
-#include <string>
-
 #include "direct.hpp"
 
 namespace aperture::provider_tests {

@@ -2,9 +2,6 @@
 // "MODE". The modes' behaviour is in tests/doors.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <string>
-
 #include "direct.hpp"
 #include "doors/demand.hpp"
 #include "provider/header_names.hpp"

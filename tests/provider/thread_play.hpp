@@ -11,9 +11,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
@@ -21,9 +18,6 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
-#include <memory>
-#include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 

@@ -170,6 +170,14 @@ class Ends(unittest.TestCase):
         wr.imm_data = key
         (end or self.here).qp.post_send(wr)
 
+    def invalidated(self, key):
+        self.invalidate(key)
+        return self.assert_done(self.here, e.IBV_WC_LOCAL_INV)
+
+    def unbound(self, kind):
+        """A region without remote rights, and a window."""
+        return self.region(), self.window(kind)
+
     def bound(self, kind, region, access, **where):
         """A window that is bound, and whose bind has been polled."""
         window = self.window(kind)

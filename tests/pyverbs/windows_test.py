@@ -45,8 +45,7 @@ class Purpose(Ends):
                     self.assertEqual(status, wanted)
 
     def test_binding_is_posted_to_the_send_queue_and_completes_in_order(self):
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_1)
+        region, window = self.unbound(e.IBV_MW_TYPE_1)
         self.bind_type_1(window, region, WRITE)
         first = self.assert_done(self.here, e.IBV_WC_BIND_MW)
         self.assertEqual(first.wr_id, 1)
@@ -78,8 +77,7 @@ class Capabilities(Ends):
 
 class Type1(Ends):
     def test_the_key_is_seen_at_once_and_in_force_when_the_bind_completes(self):
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_1)
+        region, window = self.unbound(e.IBV_MW_TYPE_1)
         before = window.key
         self.bind_type_1(window, region, WRITE)
         self.assertNotEqual(window.key, before)
@@ -87,8 +85,7 @@ class Type1(Ends):
         self.assert_lands(self.write(region.buf, window.key), region)
 
     def test_a_key_of_a_window_that_was_never_bound_is_refused(self):
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_1)
+        region, window = self.unbound(e.IBV_MW_TYPE_1)
         self.assert_refused(self.write(region.buf, window.key), region)
 
     def test_it_may_be_bound_again_at_will_and_the_old_key_is_refused(self):
@@ -124,8 +121,7 @@ class Type1(Ends):
         return landing
 
     def test_a_message_behind_the_bind_may_tell_the_key(self):
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_1)
+        region, window = self.unbound(e.IBV_MW_TYPE_1)
         self.bind_type_1(window, region, WRITE)
         landing = self.tell(window.key, self.here, self.there)
         self.assert_done(self.there, e.IBV_WC_RECV)
@@ -146,8 +142,7 @@ class Type1(Ends):
 
     def test_a_bind_that_is_not_signaled_completes_in_silence_and_one_that_is_does_not(self):
         quiet, peer = self.pair(self.here.pd, self.there.pd, signal_all=False)
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_1)
+        region, window = self.unbound(e.IBV_MW_TYPE_1)
         self.bind_type_1(window, region, READ, end=quiet, flags=0)
         self.assertTrue(quiet.has_no_completion())
         self.bind_type_1(window, region, WRITE, end=quiet)
@@ -178,18 +173,15 @@ class Type1(Ends):
         self.assert_refused(self.write(region.buf, window.key, end=fourth), region)
 
     def test_zero_based_addresses_are_not_for_it(self):
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_1)
+        region, window = self.unbound(e.IBV_MW_TYPE_1)
         self.assert_errno(errno.EINVAL, self.bind_type_1, window, region, WRITE | ZERO_BASED)
 
     def test_it_is_not_bound_by_post_send(self):
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_1)
+        region, window = self.unbound(e.IBV_MW_TYPE_1)
         self.assert_errno(errno.EINVAL, self.bind_type_2, window, region, WRITE)
 
     def test_it_is_not_bound_by_ibv_wr_bind_mw(self):
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_1)
+        region, window = self.unbound(e.IBV_MW_TYPE_1)
         with self.assertRaises(PyverbsRDMAError):
             self.bind_type_2(window, region, WRITE, key=next_key(window.key))
 
@@ -217,8 +209,7 @@ def send_and_invalidate(test, key, here=None, there=None):
 
 class Type2(Ends):
     def test_it_is_bound_by_post_send_with_the_consumers_key(self):
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_2)
+        region, window = self.unbound(e.IBV_MW_TYPE_2)
         before = window.key
         self.bind_type_2(window, region, WRITE)
         self.assert_done(self.here, e.IBV_WC_BIND_MW)
@@ -231,8 +222,7 @@ class Type2(Ends):
                                (1 << 31, e.IBV_WC_MW_BIND_ERR)):
             with self.subTest(change=change):
                 self.setUp()
-                region = self.region()
-                window = self.window(e.IBV_MW_TYPE_2)
+                region, window = self.unbound(e.IBV_MW_TYPE_2)
                 self.bind_type_2(window, region, WRITE, key=window.key ^ change)
                 self.assertEqual(self.here.completion().status, wanted)
                 if wanted == e.IBV_WC_SUCCESS:
@@ -249,8 +239,7 @@ class Type2(Ends):
         self.assert_lands(self.write(region.buf, key), region)
 
     def test_it_is_not_bound_by_ibv_bind_mw(self):
-        region = self.region()
-        window = self.window(e.IBV_MW_TYPE_2)
+        region, window = self.unbound(e.IBV_MW_TYPE_2)
         self.assert_errno(errno.EINVAL, self.bind_type_1, window, region, WRITE)
 
     def test_zero_based_addresses_count_from_the_window(self):
@@ -265,16 +254,14 @@ class Type2(Ends):
 
     def test_a_local_invalidate_ends_it_and_says_which_key(self):
         region, window = self.reachable(e.IBV_MW_TYPE_2)
-        self.invalidate(window.key)
-        ended = self.assert_done(self.here, e.IBV_WC_LOCAL_INV)
+        ended = self.invalidated(window.key)
         self.assertEqual(ended.imm_data, window.key)
         self.assert_refused(self.write(region.buf, window.key), region)
 
     def test_after_a_local_invalidate_it_is_bound_anew_under_another_key(self):
         region, window = self.reachable(e.IBV_MW_TYPE_2)
         old = window.key
-        self.invalidate(old)
-        self.assert_done(self.here, e.IBV_WC_LOCAL_INV)
+        self.invalidated(old)
         self.bind_type_2(window, region, WRITE, key=next_key(old))
         self.assert_done(self.here, e.IBV_WC_BIND_MW)
         self.assert_lands(self.write(region.buf, window.key), region)
@@ -380,8 +367,7 @@ class Type2Ties(Ends):
 
     def test_a_queue_pair_whose_windows_were_invalidated_is_destroyed(self):
         window = self.bound(e.IBV_MW_TYPE_2, self.region(), WRITE)
-        self.invalidate(window.key)
-        self.assert_done(self.here, e.IBV_WC_LOCAL_INV)
+        self.invalidated(window.key)
         self.here.qp.close()
 
     def test_a_window_without_its_queue_pair_keeps_its_region(self):

@@ -2,7 +2,6 @@
 // Each operation completes exactly once, and nothing is written afterwards.
 #include <map>
 
-#include "base/random.hpp"
 #include "qp/one_sided.hpp"
 
 namespace aperture::qp::test {

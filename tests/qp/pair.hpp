@@ -3,29 +3,17 @@
 // (the other is this very process), with a real key view and real accessor slots.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstring>
 #include <deque>
 #include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "link/bytes.hpp"
 #include "link/lane_pair.hpp"
 #include "qp/qp.hpp"
-#include "transport/tuning.hpp"
 
 namespace aperture::qp::test {
 
-using link::test::kEachLink;
-using link::test::kTsan;
-using link::test::link_name;
-using link::test::LinkKind;
-using link::test::name_of;
-using link::test::pattern;
+using namespace link::test;  // NOLINT: what those tests have, these have
 
 inline bool same_bytes(const std::byte* a, const std::byte* b, size_t n) {
   return n == 0 || std::memcmp(a, b, n) == 0;
@@ -72,22 +60,20 @@ inline iovec iov_of(Guarded& memory) {
 }
 
 // A work request over one piece of memory.
-inline SendWr send_of(const iovec& iov, uint64_t context) {
-  SendWr wr;
+template <typename Wr>
+Wr work_of(const iovec& iov, uint64_t context) {
+  Wr wr;
   wr.iov = &iov;
   wr.iov_count = 1;
   wr.len = iov.iov_len;
   wr.context = reinterpret_cast<void*>(context);
   return wr;
 }
+inline constexpr auto send_of = work_of<SendWr>;
 inline RmaWr rma_of(const iovec& iov, const RemoteRange& range, uint64_t context) {
-  RmaWr wr;
-  wr.iov = &iov;
-  wr.iov_count = 1;
-  wr.len = iov.iov_len;
+  RmaWr wr = work_of<RmaWr>(iov, context);
   wr.ranges = &range;
   wr.range_count = 1;
-  wr.context = reinterpret_cast<void*>(context);
   return wr;
 }
 

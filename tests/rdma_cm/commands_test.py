@@ -42,6 +42,11 @@ class Case(unittest.TestCase):
     def resolved(self, port, ps=ucma.PS_TCP, ip=LOOPBACK, uid=200):
         return self.b.resolved(uid, ip, port, ps)
 
+    def connecting(self, *where):
+        client = self.resolved(*where)
+        self.b.connect(client)
+        return client
+
     def requested(self, ip=LOOPBACK, **params):
         """A request under way: the client's id, the event at the server."""
         self.listening, self.port = self.listener(ip=ip)
@@ -129,8 +134,7 @@ class Connecting(Case):
         with socket.socket() as probe:
             probe.bind((LOOPBACK, 0))
             port = probe.getsockname()[1]
-        client = self.resolved(port)
-        self.b.connect(client)
+        client = self.connecting(port)
         self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
 
     def test_a_server_that_listens_a_moment_later_is_found(self):
@@ -139,8 +143,7 @@ class Connecting(Case):
             self.a.bind(late, LOOPBACK)
             port = self.a.port_of(late)
             self.a.destroy(late)
-            client = self.resolved(port, ps)
-            self.b.connect(client)
+            client = self.connecting(port, ps)
             self.assertFalse(self.b.is_ready(100))
             self.a.listening(100, LOOPBACK, port, ps)
             request = self.a.event(ucma.CONNECT_REQUEST)
@@ -150,8 +153,7 @@ class Connecting(Case):
     def test_another_kind_of_server_that_talks_or_hangs_up_is_no_service(self):
         for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b""):
             with socket.create_server((LOOPBACK, 0)) as server:
-                client = self.resolved(server.getsockname()[1])
-                self.b.connect(client)
+                client = self.connecting(server.getsockname()[1])
                 connection, _ = server.accept()
                 connection.recv(1000)
                 connection.sendall(answer)
@@ -232,8 +234,7 @@ class Ending(Case):
 
     def test_destroying_a_listener_rejects_requests_that_nobody_has_heard_of(self):
         listening, port = self.listener()
-        client = self.resolved(port)
-        self.b.connect(client)
+        client = self.connecting(port)
         self.assertTrue(self.a.is_ready(ucma.WAIT_MS))
         self.assertEqual(self.a.destroy(listening), 0)
         self.assertFalse(self.a.is_ready())
@@ -289,8 +290,7 @@ class Ports(Case):
         listening = self.a.listening(100, "0.0.0.0")
         route = self.a.query_route(listening)
         self.assertEqual((route["guid"], route["src"][0]), (bytes(8), "0.0.0.0"))
-        client = self.resolved(route["src"][1])
-        self.b.connect(client)
+        client = self.connecting(route["src"][1])
         request = self.a.event(ucma.CONNECT_REQUEST)
         self.assertEqual(self.a.query_route(request.id)["src"], (LOOPBACK, route["src"][1]))
 
@@ -300,8 +300,7 @@ class Ports(Case):
             self.a.set_option(listening, 0, 2, struct.pack("<i", only))
             self.a.bind(listening, "::", 0)
             self.a.listen(listening)
-            client = self.resolved(self.a.port_of(listening))
-            self.b.connect(client)
+            client = self.connecting(self.a.port_of(listening))
             if expect is None:
                 self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
             else:
@@ -436,8 +435,7 @@ class Datagrams(Case):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.bind((LOOPBACK, 0))
             port = probe.getsockname()[1]
-        client = self.resolved(port, ucma.PS_UDP)
-        self.b.connect(client)
+        client = self.connecting(port, ucma.PS_UDP)
         self.assertEqual(self.b.event(ucma.UNREACHABLE).status, 1)
 
     def test_private_data_above_the_limit_is_refused(self):

@@ -7,7 +7,6 @@
 #include <rdma/rdma_verbs.h>
 
 #include <memory>
-#include <optional>
 
 #include "doors/nth_allocation.hpp"
 
@@ -139,7 +138,7 @@ void play() {
 void load() {}  // linked, and put in its place by `aperture run`
 
 TEST(OutOfMemory, the_nth_allocation_of_a_connection_by_rdma_cm_may_fail) {
-  fail_each(load, "lib/aperture/libibverbs.so", play, 6);
+  fail_each<load, play>("lib/aperture/libibverbs.so", 6);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // The gate of a lane: what an older permit allowed does not land once it has moved. Direct copies
 // are played by calls of our own, so that each order of events is met on purpose.
-#include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.hpp"
 #include "link/lane_pair.hpp"
 #include "transport/one_sided.hpp"
 #include "transport/permit.hpp"

@@ -2,10 +2,6 @@
 // refusals are taken before `consumed` is believed.
 #include "transport/lane_end.hpp"
 
-#include <gtest/gtest.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <cstring>
 
 #include "link/lane_pair.hpp"

@@ -1,8 +1,6 @@
 // The owner's steps of a remote write and read: the whole is checked first, each piece again.
 #include "transport/remote_access.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <vector>
 

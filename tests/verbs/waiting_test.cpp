@@ -5,7 +5,6 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cerrno>
 #include <thread>
 
 #include "verbs/ends.hpp"

@@ -1,19 +1,18 @@
 // The codecs of connection management: what is written is what is read, and every neighbour of it
 // is refused.
-#include "wire/cm.hpp"
-
-#include <gtest/gtest.h>
 
 #include <cstring>
 #include <functional>
 #include <vector>
 
 #include "base/value_of.hpp"
+#include "wire/same_fields.hpp"
 
 namespace aperture::wire {
 namespace {
 
-using test::value_of;
+using aperture::test::value_of;
+using test::expect_same;
 
 using Bytes = std::vector<std::byte>;
 
@@ -98,11 +97,6 @@ Bytes bytes_of(const CmPacket& p) {
   return {p.bytes.begin(), p.bytes.begin() + p.size};
 }
 
-void expect_same(const Ece& got, const Ece& want) {
-  EXPECT_EQ(got.vendor.unchecked(), want.vendor.unchecked());
-  EXPECT_EQ(got.attributes.unchecked(), want.attributes.unchecked());
-}
-
 TEST(WireCm, lies_as_drawn) {
   const Bytes req = bytes_of(encode(some_req()));
   const uint8_t drawn[] = {0xba, 0xdc, 0xfe, 0,  0x56, 0x34, 0x12, 0, 0xb3, 0x15, 0, 0, 0xef,
@@ -121,57 +115,35 @@ TEST(WireCm, lies_as_drawn) {
 
 TEST(WireCm, req_goes_there_and_back) {
   const Req want = some_req();
-  auto got = value_of(decode_req(encode(want).view()));
-  EXPECT_EQ(got.source, want.source);
-  EXPECT_EQ(got.destination, want.destination);
-  EXPECT_EQ(got.qpn.unchecked(), want.qpn.unchecked());
-  EXPECT_EQ(got.psn.unchecked(), want.psn.unchecked());
-  expect_same(got.ece, want.ece);
-  EXPECT_EQ(got.responder_resources.unchecked(), want.responder_resources.unchecked());
-  EXPECT_EQ(got.initiator_depth.unchecked(), want.initiator_depth.unchecked());
-  EXPECT_EQ(got.flow_control, want.flow_control);
-  EXPECT_EQ(got.retry_count.unchecked(), want.retry_count.unchecked());
-  EXPECT_EQ(got.rnr_retry_count.unchecked(), want.rnr_retry_count.unchecked());
-  EXPECT_EQ(got.srq, want.srq);
-  EXPECT_EQ(got.data, want.data);
+  expect_same(value_of(decode_req(encode(want).view())), want, &Req::source, &Req::destination,
+              &Req::qpn, &Req::psn, &Req::ece, &Req::responder_resources, &Req::initiator_depth,
+              &Req::flow_control, &Req::retry_count, &Req::rnr_retry_count, &Req::srq, &Req::data);
 }
 
 TEST(WireCm, rep_goes_there_and_back) {
   const Rep want = some_rep();
-  auto got = value_of(decode_rep(encode(want).view()));
-  EXPECT_EQ(got.qpn.unchecked(), want.qpn.unchecked());
-  EXPECT_EQ(got.psn.unchecked(), want.psn.unchecked());
-  expect_same(got.ece, want.ece);
-  EXPECT_EQ(got.responder_resources.unchecked(), want.responder_resources.unchecked());
-  EXPECT_EQ(got.initiator_depth.unchecked(), want.initiator_depth.unchecked());
-  EXPECT_EQ(got.flow_control, want.flow_control);
-  EXPECT_EQ(got.rnr_retry_count.unchecked(), want.rnr_retry_count.unchecked());
-  EXPECT_EQ(got.srq, want.srq);
-  EXPECT_EQ(got.data, want.data);
+  expect_same(value_of(decode_rep(encode(want).view())), want, &Rep::qpn, &Rep::psn, &Rep::ece,
+              &Rep::responder_resources, &Rep::initiator_depth, &Rep::flow_control,
+              &Rep::rnr_retry_count, &Rep::srq, &Rep::data);
 }
 
 TEST(WireCm, rejections_and_resolutions_go_there_and_back) {
-  auto rej = value_of(decode_rej(encode(some_rej()).view()));
+  const Rej rej = some_rej();
   EXPECT_EQ(rej.reason.unchecked(), 28u);
-  EXPECT_EQ(rej.data, some_rej().data);
-  auto req = value_of(decode_sidr_req(encode(some_sidr_req()).view()));
-  EXPECT_EQ(req.request_id.unchecked(), some_sidr_req().request_id.unchecked());
-  EXPECT_EQ(req.data, some_sidr_req().data);
-  auto rep = value_of(decode_sidr_rep(encode(some_sidr_rep()).view()));
-  EXPECT_EQ(rep.request_id.unchecked(), some_sidr_rep().request_id.unchecked());
-  EXPECT_EQ(rep.qpn.unchecked(), some_sidr_rep().qpn.unchecked());
-  EXPECT_EQ(rep.qkey.unchecked(), some_sidr_rep().qkey.unchecked());
-  expect_same(rep.ece, some_sidr_rep().ece);
-  EXPECT_EQ(rep.status.unchecked(), some_sidr_rep().status.unchecked());
-  EXPECT_EQ(rep.data, some_sidr_rep().data);
+  expect_same(value_of(decode_rej(encode(rej).view())), rej, &Rej::reason, &Rej::data);
+  const SidrReq req = some_sidr_req();
+  expect_same(value_of(decode_sidr_req(encode(req).view())), req, &SidrReq::request_id,
+              &SidrReq::data);
+  const SidrRep rep = some_sidr_rep();
+  expect_same(value_of(decode_sidr_rep(encode(rep).view())), rep, &SidrRep::request_id,
+              &SidrRep::qpn, &SidrRep::qkey, &SidrRep::ece, &SidrRep::status, &SidrRep::data);
 }
 
 TEST(WireCm, bare_messages_are_their_heads) {
   for (const CmKind kind : {CmKind::mra, CmKind::rtu, CmKind::dreq, CmKind::drep}) {
     const CmPacket p = encode_bare(kind);
     EXPECT_EQ(p.size, kCmHeadBytes);
-    auto got = value_of(decode_cm_head(p.view()));
-    EXPECT_EQ(got, kind);
+    EXPECT_EQ(value_of(decode_cm_head(p.view())), kind);
   }
 }
 

@@ -2,18 +2,18 @@
 // refused.
 #include "wire/hello.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <string_view>
 #include <vector>
 
 #include "base/value_of.hpp"
+#include "wire/same_fields.hpp"
 
 namespace aperture::wire {
 namespace {
 
-using test::value_of;
+using aperture::test::value_of;
+using test::expect_same;
 
 Id128 id(uint8_t seed) {
   Id128 out;
@@ -91,13 +91,8 @@ void expect_neighbours_refused(const Bytes& good, size_t size, Decode decode,
 
 TEST(Hello, is_read_as_it_was_written) {
   const Hello h = some_hello();
-  const auto back = value_of(decode_hello(encode(h)));
-  EXPECT_EQ(back.boot_id, h.boot_id);
-  EXPECT_EQ(back.net_ns, h.net_ns);
-  EXPECT_EQ(back.incarnation, h.incarnation);
-  EXPECT_EQ(back.nonce, h.nonce);
-  EXPECT_EQ(back.source, h.source);
-  EXPECT_EQ(back.destination, h.destination);
+  expect_same(value_of(decode_hello(encode(h))), h, &Hello::boot_id, &Hello::net_ns,
+              &Hello::incarnation, &Hello::nonce, &Hello::source, &Hello::destination);
 }
 
 TEST(Hello, lies_on_the_wire_as_drawn) {
@@ -144,14 +139,9 @@ TEST(Hello, rubbish_is_seen_from_its_first_byte) {
 
 TEST(Answer, is_read_as_it_was_written) {
   const Answer a = some_answer();
-  const auto back = value_of(decode_answer(encode(a)));
-  EXPECT_EQ(back.verdict, a.verdict);
-  EXPECT_EQ(back.boot_id, a.boot_id);
-  EXPECT_EQ(back.net_ns, a.net_ns);
-  EXPECT_EQ(back.incarnation, a.incarnation);
-  EXPECT_EQ(back.nonce, a.nonce);
-  EXPECT_EQ(back.socket_name, a.socket_name);
-  EXPECT_EQ(back.ticket, a.ticket);
+  expect_same(value_of(decode_answer(encode(a))), a, &Answer::verdict, &Answer::boot_id,
+              &Answer::net_ns, &Answer::incarnation, &Answer::nonce, &Answer::socket_name,
+              &Answer::ticket);
 }
 
 TEST(Answer, neighbours_are_refused) {
@@ -199,14 +189,9 @@ TEST(Join, is_read_as_it_was_written_and_neighbours_are_refused) {
     for (const bool denied : {false, true}) {
       j.heavy_barriers = barriers;
       j.direct_denied = denied;
-      const auto back = value_of(decode_join(encode_join(j).view()));
-      EXPECT_EQ(back.nonce, j.nonce);
-      EXPECT_EQ(back.incarnation, j.incarnation);
-      EXPECT_EQ(back.pid_ns, 3u);
-      EXPECT_EQ(back.start_time.unchecked(), 4u);
-      EXPECT_EQ(back.time_ns, 5u);
-      EXPECT_EQ(back.heavy_barriers, barriers);
-      EXPECT_EQ(back.direct_denied, denied);
+      expect_same(value_of(decode_join(encode_join(j).view())), j, &Join::nonce, &Join::incarnation,
+                  &Join::pid_ns, &Join::start_time, &Join::time_ns, &Join::heavy_barriers,
+                  &Join::direct_denied);
     }
   }
   EXPECT_FALSE(decode_joined(encode_join(j).view()).ok());
@@ -219,18 +204,9 @@ TEST(Join, is_read_as_it_was_written_and_neighbours_are_refused) {
 
 TEST(Open, is_read_as_it_was_written_and_neighbours_are_refused) {
   const Open o = some_open();
-  const auto back = value_of(decode_open(encode(o).view()));
-  EXPECT_EQ(back.nonce, o.nonce);
-  EXPECT_EQ(back.ticket.unchecked(), 11u);
-  EXPECT_EQ(back.source, o.source);
-  EXPECT_EQ(back.destination, o.destination);
-  EXPECT_EQ(back.lane.unchecked(), 5u);
-  EXPECT_EQ(back.segment.unchecked(), 6u);
-  EXPECT_EQ(back.domain.unchecked(), 7u);
-  EXPECT_EQ(back.engine.unchecked(), 8u);
-  EXPECT_EQ(back.key_file_bytes.unchecked(), uint64_t{1} << 20);
-  EXPECT_EQ(back.attempt.unchecked(), 10u);
-  EXPECT_EQ(back.proof, o.proof);
+  expect_same(value_of(decode_open(encode(o).view())), o, &Open::nonce, &Open::ticket,
+              &Open::source, &Open::destination, &Open::lane, &Open::segment, &Open::domain,
+              &Open::engine, &Open::key_file_bytes, &Open::attempt, &Open::proof);
   expect_neighbours_refused(encode(o).bytes, kOpenBytes, decode_open, {{0, 8}, {102, 104}});
 }
 
@@ -241,12 +217,8 @@ TEST(Accept, is_read_as_it_was_written_and_neighbours_are_refused) {
   a.engine = Wild<uint64_t>(3);
   a.key_file_bytes = Wild<uint64_t>(4);
   a.proof = proof(2);
-  const auto back = value_of(decode_accept(encode(a).view()));
-  EXPECT_EQ(back.attempt.unchecked(), 1u);
-  EXPECT_EQ(back.domain.unchecked(), 2u);
-  EXPECT_EQ(back.engine.unchecked(), 3u);
-  EXPECT_EQ(back.key_file_bytes.unchecked(), 4u);
-  EXPECT_EQ(back.proof, a.proof);
+  expect_same(value_of(decode_accept(encode(a).view())), a, &Accept::attempt, &Accept::domain,
+              &Accept::engine, &Accept::key_file_bytes, &Accept::proof);
   expect_neighbours_refused(encode(a).bytes, kAcceptBytes, decode_accept, {{0, 8}});
 }
 
@@ -258,8 +230,7 @@ TEST(Reject, is_read_as_it_was_written_and_unknown_reasons_are_refused) {
     const auto back = decode_reject(encode(r).view());
     EXPECT_EQ(back.ok(), why >= 1 && why <= 7) << why;
     if (!back.ok()) continue;
-    EXPECT_EQ(back.value().attempt.unchecked(), 77u);
-    EXPECT_EQ(back.value().why, r.why);
+    expect_same(back.value(), r, &Reject::attempt, &Reject::why);
   }
   r.why = Why::crossing;
   expect_neighbours_refused(encode(r).bytes, kRejectBytes, decode_reject, {{0, 8}});
@@ -271,10 +242,8 @@ TEST(LaneClose, is_read_as_it_was_written_and_neighbours_are_refused) {
   c.lane = Wild<uint32_t>(6);
   for (const bool of_sender : {false, true}) {
     c.of_sender = of_sender;
-    const auto back = value_of(decode_lane_close(encode(c).view()));
-    EXPECT_EQ(back.segment.unchecked(), 5u);
-    EXPECT_EQ(back.lane.unchecked(), 6u);
-    EXPECT_EQ(back.of_sender, of_sender);
+    expect_same(value_of(decode_lane_close(encode(c).view())), c, &LaneClose::segment,
+                &LaneClose::lane, &LaneClose::of_sender);
   }
   expect_neighbours_refused(encode(c).bytes, kLaneCloseBytes, decode_lane_close, {{0, 2}, {3, 8}});
 }

@@ -3,8 +3,6 @@
 
 #include "base/no_throw.hpp"
 
-#include <unistd.h>
-
 #include <new>
 
 #include "base/doorbell.hpp"

@@ -1,5 +1,4 @@
 // Opening UDP sockets: see udp.hpp.
-#include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -7,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/interfaces.hpp"
 #include "link/udp/udp.hpp"
-#include "wire/datagram.hpp"
 
 namespace aperture::link::udp {
 
@@ -98,21 +97,15 @@ Result<UniqueFd> open_group(const Address& at, const Interface& interface) noexc
 }
 
 Interface interface_of(const Address& ip) noexcept {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
-  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr) continue;
-    const bool four = i->ifa_addr->sa_family == AF_INET;
-    if (!four && i->ifa_addr->sa_family != AF_INET6) continue;
-    const auto a =
-        Address::from_sockaddr(i->ifa_addr, four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (!a || a.value().ip != ip.ip) continue;
-    return {::if_nametoindex(i->ifa_name), (i->ifa_flags & IFF_LOOPBACK) != 0};
-  }
+  Interface found{};
   // any of 127.0.0.0/8 is an address of loopback, whether it is in the list or not
-  if (ip.is_v4() && ip.ip[12] == 127) return {::if_nametoindex("lo"), true};
-  return {};
+  if (ip.is_v4() && ip.ip[12] == 127) found = {::if_nametoindex("lo"), true};
+  visit_interfaces([&](const ifaddrs& interface, const Address& a) {
+    if (a.ip != ip.ip) return false;
+    found = {::if_nametoindex(interface.ifa_name), (interface.ifa_flags & IFF_LOOPBACK) != 0};
+    return true;
+  });
+  return found;
 }
 
 bool is_of_this_host(const Address& ip) noexcept {

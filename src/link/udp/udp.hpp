@@ -18,7 +18,6 @@
 
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "base/fd.hpp"
 #include "link/datagram.hpp"

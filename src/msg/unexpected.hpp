@@ -1,0 +1,93 @@
+// Messages that came before their receive, oldest first: tagged and untagged ones, and those that a
+// probe has claimed for its context.
+//
+// Guarded by the engine's lock, as all of the matcher. Every message is in exactly one list, or out
+// of all between remove() and drop(). Where receives may name a source, each also stands in the
+// list of its source: many peers may flood one. Headers come from a pool; payload that is here is
+// counted, so that the matcher can ask peers to keep theirs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/list.hpp"
+#include "base/pool.hpp"
+#include "qp/qp.hpp"
+
+namespace aperture::msg {
+
+inline bool tags_match(uint64_t tag, uint64_t want, uint64_t ignore) noexcept {
+  return ((tag ^ want) & ~ignore) == 0;
+}
+
+struct BySource;  // tag of the second list
+struct Unexpected : ListHook, BasicListHook<BySource> {
+  uint64_t tag;
+  uint64_t imm;
+  uint64_t len;
+  uint64_t source;
+  qp::Qp* qp;         // of an offer; nullptr for payload that is here
+  qp::Arrival offer;  // of an offer
+  qp::Port* port;     // of the endpoint that it came to
+  qp::Beside beside;
+  bool counted;  // in payload_bytes()
+  bool tagged;
+  bool claimed;
+  void* claimed_by;  // context of the claim
+  std::unique_ptr<std::byte[]> payload;
+};
+
+class UnexpectedMessages {
+ public:
+  // directed: receives may name a source.
+  explicit UnexpectedMessages(bool directed) noexcept;
+  ~UnexpectedMessages();
+
+  bool empty(bool tagged) const noexcept { return (tagged ? tagged_ : plain_).count == 0; }
+  Unexpected* front(bool tagged) noexcept { return book(tagged).all.front(); }
+  Unexpected* after(Unexpected& u) noexcept { return book(u.tagged).all.after(&u); }
+  // The oldest that this receive would take; null: none.
+  Unexpected* find(const qp::RecvWr& wr) noexcept;
+  Unexpected* find_claimed(const void* context) noexcept;
+
+  // Copies the payload unless it is on offer. False: no memory, and nothing is kept.
+  bool keep(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept;
+  // From now on only find_claimed finds it.
+  void claim(Unexpected& u, void* context) noexcept;
+  // Takes it out of its list; drop() is to follow.
+  void remove(Unexpected& u) noexcept;
+  void drop(Unexpected& u) noexcept;
+  // Those that came to an endpoint, or are on offer by a queue pair.
+  void drop_all_to(const qp::Port& port) noexcept;
+  void drop_offers_of(const qp::Qp& qp) noexcept;
+  // Those of `source` are of `now` from here on; kNoSource: only receives from anybody find them.
+  void rename_source(uint64_t source, uint64_t now) noexcept;
+
+  size_t payload_bytes() const noexcept { return payload_bytes_; }
+
+ private:
+  using SourceList = List<Unexpected, BySource>;
+  struct Book {
+    size_t count = 0;  // of all: what each receive looks at
+    List<Unexpected> all;
+    std::vector<std::unique_ptr<SourceList>> by_source;
+  };
+
+  static bool in_source_list(const Unexpected& u) noexcept {
+    return static_cast<const BasicListHook<BySource>&>(u).linked();
+  }
+  Book& book(bool tagged) noexcept { return tagged ? tagged_ : plain_; }
+  bool list_by_source(Unexpected& u) noexcept;
+  template <typename Which>
+  void drop_if(Which which) noexcept;
+
+  const bool directed_;
+  size_t payload_bytes_ = 0;
+  Book plain_;
+  Book tagged_;
+  List<Unexpected> claimed_;
+  Pool<Unexpected> pool_;
+};
+
+}  // namespace aperture::msg
