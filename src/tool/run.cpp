@@ -51,9 +51,10 @@ int run(char* const* argv, const RunOptions& options) {
   place.one_sided = options.one_sided;
   place.explain = options.explain;
   if (place.provider_folder.empty()) {
-    return fail(kExitOwnFailure, std::string("the provider ") + kProviderFile + " is neither in " +
-                                     searched_provider_folders(folder) +
-                                     "; build it (./dev build) or install Aperture again");
+    std::string problem = "the provider ";
+    problem.append(kProviderFile).append(" is neither in ");
+    problem.append(searched_provider_folders(folder));
+    return fail(kExitOwnFailure, problem + "; build it (./dev build) or install Aperture again");
   }
   // ld.so would complain of a preload library for another machine in every process
   const VerbsDoor door = is_for_other_machine(program.path) ? VerbsDoor{} : open_verbs_door(folder);

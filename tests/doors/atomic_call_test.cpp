@@ -138,26 +138,26 @@ TEST_P(AtomicCall, vectors_are_taken_element_by_element) {
 
 TEST_P(AtomicCall, shapes_that_do_not_fit_together_are_refused) {
   uint64_t b[16] = {};
-  fi_ioc one[1] = {{b, 1}}, two[1] = {{b, 2}}, null[1] = {{nullptr, 1}};
+  fi_ioc short_run[1] = {{b, 1}}, long_run[1] = {{b, 2}}, no_run[1] = {{nullptr, 1}};
   std::vector<fi_ioc> many(p.a.info()->tx_attr->iov_limit + 1, fi_ioc{b, 1});
   const auto fetchv = [&](const fi_ioc* from, size_t n, fi_ioc* to, size_t results) {
     return fi_fetch_atomicv(p.a.ep(), from, nullptr, n, to, nullptr, results, p.to_b, at(0), key(),
                             FI_UINT64, FI_SUM, &op);
   };
-  EXPECT_EQ(fetchv(one, 1, two, 1), -FI_EINVAL) << "a result that is too long";
-  EXPECT_EQ(fetchv(two, 1, one, 1), -FI_EINVAL) << "a result that is too short";
-  EXPECT_EQ(fetchv(null, 1, one, 1), -FI_EINVAL) << "no operand";
-  EXPECT_EQ(fetchv(one, 1, null, 1), -FI_EINVAL) << "no result";
-  EXPECT_EQ(fetchv(one, 1, nullptr, 1), -FI_EINVAL);
+  EXPECT_EQ(fetchv(short_run, 1, long_run, 1), -FI_EINVAL) << "a result that is too long";
+  EXPECT_EQ(fetchv(long_run, 1, short_run, 1), -FI_EINVAL) << "a result that is too short";
+  EXPECT_EQ(fetchv(no_run, 1, short_run, 1), -FI_EINVAL) << "no operand";
+  EXPECT_EQ(fetchv(short_run, 1, no_run, 1), -FI_EINVAL) << "no result";
+  EXPECT_EQ(fetchv(short_run, 1, nullptr, 1), -FI_EINVAL);
   EXPECT_EQ(fetchv(many.data(), many.size(), many.data(), many.size()), -FI_EINVAL) << "iov_limit";
-  EXPECT_EQ(fi_compare_atomicv(p.a.ep(), one, nullptr, 1, two, nullptr, 1, one, nullptr, 1, p.to_b,
-                               at(0), key(), FI_UINT64, FI_CSWAP, &op),
+  EXPECT_EQ(fi_compare_atomicv(p.a.ep(), short_run, nullptr, 1, long_run, nullptr, 1, short_run,
+                               nullptr, 1, p.to_b, at(0), key(), FI_UINT64, FI_CSWAP, &op),
             -FI_EINVAL);
   fi_ioc huge[2] = {{b, SIZE_MAX}, {b, 2}};
-  EXPECT_LT(fetchv(huge, 2, one, 1), 0) << "the sum wraps";
+  EXPECT_LT(fetchv(huge, 2, short_run, 1), 0) << "the sum wraps";
   fi_rma_ioc ranges[9];
   for (fi_rma_ioc& r : ranges) r = {at(0), 1, key()};
-  fi_msg_atomic m{two, nullptr, 1, p.to_b, ranges, 1, FI_UINT64, FI_SUM, &op, 0};
+  fi_msg_atomic m{long_run, nullptr, 1, p.to_b, ranges, 1, FI_UINT64, FI_SUM, &op, 0};
   EXPECT_EQ(fi_atomicmsg(p.a.ep(), &m, 0), -FI_EINVAL) << "remote and local counts differ";
   m.rma_iov_count = 0;
   EXPECT_EQ(fi_atomicmsg(p.a.ep(), &m, 0), -FI_EINVAL);
