@@ -41,18 +41,22 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) noexcept 
   if (!doorbell) return doorbell.error();
   ParentOnlyFd sleep(move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))));
   if (!sleep) return errc_from_errno(errno);
-  std::unique_ptr<Engine> engine(
-      new (std::nothrow) Engine(options, **contact, *std::move(doorbell), std::move(sleep)));
+  ParentOnlyFd alarm(
+      move_high(UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))));
+  if (!alarm) return errc_from_errno(errno);
+  std::unique_ptr<Engine> engine(new (std::nothrow) Engine(options, **contact, *std::move(doorbell),
+                                                           std::move(sleep), std::move(alarm)));
   if (engine == nullptr) return Errc::no_memory;
   if (Status s = engine->wake_on(engine->doorbell_fd()); !s) return s.error();
+  if (Status s = engine->wake_on(engine->alarm_.get()); !s) return s.error();
   if (engine->auto_progress_) {
     if (Status s = engine->begin_watch(); !s) return s.error();
   }
   return engine;
 }
 
-Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell,
-               ParentOnlyFd sleep) noexcept
+Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep,
+               ParentOnlyFd alarm) noexcept
     : lock_(options.threaded || options.auto_progress),
       // where a lock is there anyway, a target that never polls shall not hang its peers
       auto_progress_(options.threaded || options.auto_progress),
@@ -60,8 +64,9 @@ Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell,
       keys_(contact.keys()),
       domain_(protect::new_domain()),
       doorbell_(std::move(doorbell)),
-      sleep_(std::move(sleep)) {
-  assert(doorbell_ && sleep_);
+      sleep_(std::move(sleep)),
+      alarm_(std::move(alarm)) {
+  assert(doorbell_ && sleep_ && alarm_);
 }
 
 Engine::~Engine() {
@@ -187,7 +192,7 @@ bool Engine::prepare_to_sleep() noexcept {
   bool any = has_posted_.load(std::memory_order_acquire);
   any = any || qps_.any_has_work() || pollables_.any_has_work();
   if (!any && (qps_.any_needs_later_look() || pollables_.any_needs_later_look())) {
-    any = !look_again_later();
+    look_again_later();
   } else {
     look_again_ns_ = 0;
   }
@@ -195,25 +200,14 @@ bool Engine::prepare_to_sleep() noexcept {
   return !any;
 }
 
-// False: there is no timer to be had.
-bool Engine::look_again_later() noexcept {
-  if (!alarm_) {
-    alarm_ = ParentOnlyFd(
-        move_high(UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))));
-    if (!alarm_) return false;
-    if (!wake_on(alarm_.get())) {
-      alarm_ = {};
-      return false;
-    }
-  }
+void Engine::look_again_later() noexcept {
   look_again_ns_ = std::clamp(2 * look_again_ns_, kLookAgainNs, kLookAtLeastNs);
   set_alarm(look_again_ns_);
-  return true;
 }
 
 // 0: none; the descriptor is quiet then, whatever it was before.
 void Engine::set_alarm(uint64_t after_ns) noexcept {
-  assert(alarm_ && after_ns < 1'000'000'000);
+  assert(after_ns < 1'000'000'000);
   alarm_set_ = after_ns != 0;
   if (in_forked_child()) return;
   itimerspec at{};

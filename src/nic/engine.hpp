@@ -92,9 +92,10 @@ class Engine {
   void forget_fd(int fd) noexcept;
 
  private:
-  Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep) noexcept;
+  Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep,
+         ParentOnlyFd alarm) noexcept;
   void set_asleep(bool asleep) noexcept;
-  bool look_again_later() noexcept;
+  void look_again_later() noexcept;
   void set_alarm(uint64_t after_ns) noexcept;
   void arm_links(bool armed) noexcept;
   void attend() noexcept;
@@ -113,7 +114,7 @@ class Engine {
   const uint32_t domain_;
   UniqueFd doorbell_;
   ParentOnlyFd sleep_;                  // epoll: the doorbell, links, datagram sockets, the alarm
-  ParentOnlyFd alarm_;                  // timer, from its first use on; guarded by lock_
+  ParentOnlyFd alarm_;                  // timer; guarded by lock_
   bool alarm_set_ = false;              // guarded by lock_
   uint64_t look_again_ns_ = 0;          // what it was set to last; guarded by lock_
   bool attend_ = false;                 // asleep_, or there are links; guarded by lock_

@@ -47,7 +47,10 @@ Status Accessors::attach(SlotArray* slots, pid_t accessor) {
 void Accessors::know(const SlotArray* slots, std::shared_ptr<const PeerKeyView> its_keys) noexcept {
   std::lock_guard guard(mutex_);
   for (std::vector<Accessor>* in : {&awake_, &dormant_}) {
-    if (const auto at = find(*in, slots); at != in->end()) at->its_keys = std::move(its_keys);
+    const auto at = find(*in, slots);
+    if (at == in->end()) continue;
+    at->its_keys = std::move(its_keys);
+    return;
   }
 }
 

@@ -75,7 +75,7 @@ std::string own_runtime_folder(std::string& why_not) {
     }
   }
   if (base == nullptr) base = "/tmp";
-  const std::string folder = std::string(base) + "/aperture-" + std::to_string(::geteuid());
+  std::string folder = std::string(base) + "/aperture-" + std::to_string(::geteuid());
   struct stat st;
   if ((::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) ||
       ::lstat(folder.c_str(), &st) != 0) {
