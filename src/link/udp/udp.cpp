@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "wire/datagram.hpp"
 
