@@ -16,6 +16,12 @@ namespace {
 
 constexpr int kSpinsBeforeLook = 50;  // a copy that is under way takes about a microsecond
 
+// detach() has closed them, and waits for who was inside: they never open again.
+bool is_detaching(const SlotArray& slots) noexcept {
+  // relaxed: only the owner writes it, under the lock of its own
+  return slots.slots[0].closed.load(std::memory_order_relaxed) == AccessorSlot::kClosed;
+}
+
 }  // namespace
 
 std::vector<Accessors::Accessor>::iterator Accessors::find(std::vector<Accessor>& in,
@@ -182,7 +188,7 @@ void Accessors::look_for_idle(uint64_t now_ns) noexcept {
   std::lock_guard table_guard(table_lock_);
   for (size_t i = 0; i < awake_.size();) {
     SlotArray& slots = *awake_[i].slots;
-    if (was_used(slots) || !make_dormant(slots)) {
+    if (is_detaching(slots) || was_used(slots) || !make_dormant(slots)) {
       ++i;
       continue;
     }
@@ -197,7 +203,7 @@ void Accessors::wake(const SlotArray* slots) noexcept {
   std::lock_guard guard(mutex_);
   std::lock_guard table_guard(table_lock_);
   const auto at = find(dormant_, slots);
-  if (at == dormant_.end()) return;
+  if (at == dormant_.end() || is_detaching(*at->slots)) return;
   assert(awake_.size() < awake_.capacity());
   awake_.push_back(std::move(*at));
   for (AccessorSlot& slot : awake_.back().slots->slots) {

@@ -395,7 +395,7 @@ REVOKE = [
               "    if (slot.pin.load(std::memory_order_acquire) == 0) continue;\n    for",
               "    continue;\n    for"),
     accessors("who makes accesses is not made dormant",
-              "if (was_used(slots) || !make_dormant(slots)) {", "if (!make_dormant(slots)) {"),
+              "|| was_used(slots) || !make_dormant(slots)) {", "|| !make_dormant(slots)) {"),
     accessors("dormant slots are closed",
               "    slot.closed.store(AccessorSlot::kDormant, std::memory_order_relaxed);\n"),
     accessors("whoever wakes is asked again", "  std::swap(*at, dormant_.back());\n",

@@ -140,6 +140,20 @@ TEST_F(Dormant, detached_slots_never_open_again) {
   EXPECT_EQ(write(0, 'x'), Outcome::through_ring);
 }
 
+TEST_F(Dormant, slots_that_wait_to_be_detached_are_not_opened_by_a_look) {
+  StagedProbe probe;  // it runs
+  table->set_thread_probe(&probe);
+  slots[0]->pin.store(region.generation);
+  ASSERT_FALSE(table->detach_slots(&peers[0]));
+  look();
+  EXPECT_EQ(slots[0]->closed.load(), AccessorSlot::kClosed);
+  EXPECT_EQ(write(0, 'x'), Outcome::through_ring);
+  slots[0]->pin.store(0);
+  for (int round = 0; round < 3; ++round) look();
+  EXPECT_EQ(slots[0]->closed.load(), AccessorSlot::kClosed);
+  EXPECT_TRUE(table->detach_slots(&peers[0]));
+}
+
 TEST_F(Dormant, closing_regions_finds_the_idle_peers) {
   const auto close_many = [&] {
     for (uint32_t i = 0; i < Accessors::kClosesBetweenLooks; ++i) {
