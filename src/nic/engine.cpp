@@ -191,13 +191,28 @@ bool Engine::prepare_to_sleep() noexcept {
   heavy_barrier();  // pairs with the producers' light_barrier() in ChannelTx::must_ring
   bool any = has_posted_.load(std::memory_order_acquire);
   any = any || qps_.any_has_work() || pollables_.any_has_work();
-  if (!any && (qps_.any_needs_later_look() || pollables_.any_needs_later_look())) {
+  if (!any && needs_later_look()) {
     look_again_later();
   } else {
     look_again_ns_ = 0;
   }
   if (any) wake_up();
   return !any;
+}
+
+// What prepare_to_sleep() has found then is not so any more. Where it is peers that are waited for,
+// they ring.
+void Engine::look_at_posted() noexcept {
+  assert(asleep_);
+  if (qps_.any_needs_polling() || pollables_.any_needs_polling()) {
+    ring_doorbell(doorbell_.get());
+  } else if (!alarm_set_ && needs_later_look()) {
+    look_again_later();
+  }
+}
+
+bool Engine::needs_later_look() const noexcept {
+  return qps_.any_needs_later_look() || pollables_.any_needs_later_look();
 }
 
 void Engine::look_again_later() noexcept {

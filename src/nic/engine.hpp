@@ -61,6 +61,13 @@ class Engine {
   // wakes up by itself.
   bool prepare_to_sleep() noexcept;
 
+  // Lock held, after operations were posted. What they left for this side to do goes on although
+  // the engine sleeps: whoever waits on sleep_fd(), or the control thread, is woken for it.
+  void on_posted() noexcept {
+    if (asleep_) [[unlikely]]
+      look_at_posted();
+  }
+
   // A thread of the application's sleeps on sleep_fd() itself, and polls when it is readable: the
   // control thread, which would have to be woken first, leaves that to it meanwhile. Lock held.
   void begin_wait() noexcept;
@@ -95,6 +102,8 @@ class Engine {
   Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep,
          ParentOnlyFd alarm) noexcept;
   void set_asleep(bool asleep) noexcept;
+  [[gnu::cold]] void look_at_posted() noexcept;
+  bool needs_later_look() const noexcept;
   void look_again_later() noexcept;
   void set_alarm(uint64_t after_ns) noexcept;
   void arm_links(bool armed) noexcept;

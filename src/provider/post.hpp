@@ -37,12 +37,15 @@ template <typename Fn>
 inline ssize_t post(Ep& ep, const char* call, uint64_t addr, Fn&& fn) noexcept {
   nic::EngineGuard guard(*ep.engine);
   Status s = fn(*ep.core);
-  if (s.ok()) [[likely]]
+  if (s.ok()) [[likely]] {
+    ep.engine->on_posted();
     return 0;
+  }
   if (s.error() == Errc::again) {
     ep.engine->poll();
     Sleeper::keep_asleep(*ep.body->domain);
     s = fn(*ep.core);
+    ep.engine->on_posted();  // or earlier
     if (s.ok()) return 0;
     if (s.error() == Errc::again) return -FI_EAGAIN;
   }

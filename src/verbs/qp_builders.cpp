@@ -232,6 +232,7 @@ int post_all(DeviceQp& qp) noexcept {
     const Status s = qp.core().post_send(batch.entries[i].wr);
     if (!s.ok()) return refuse_post(qp, i, s);
   }
+  qp.engine().on_posted();
   return 0;
 }
 

@@ -135,8 +135,10 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
     if (error == 0) [[likely]]
       continue;
     *bad_wr = wr;
+    ours.engine().on_posted();
     return error;
   }
+  ours.engine().on_posted();
   return 0;
 }
 
