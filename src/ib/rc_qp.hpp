@@ -77,7 +77,7 @@ class RcQp final : public RcCore {
   RcWindows windows_{*this, answers_};
   RcDirect direct_{*this, answers_};
   RcRequester requester_{*this, answers_, direct_, windows_};
-  RcResponder responder_{*this, windows_};
+  RcResponder responder_{*this, answers_, windows_};
 };
 
 }  // namespace aperture::ib

@@ -61,6 +61,15 @@ inline AccessAsk RcResponder::ask_of(Wild<uint32_t> rkey, Wild<uint64_t> addr, u
           q_.id_};
 }
 
+// A NIC's acknowledgement of a send comes before the message that answers it, and programs with one
+// queue for both count on it: the peer has published what it executed before it published what is
+// at the head of our ring, so whatever that answers completes first.
+[[gnu::noinline]] void RcResponder::complete_answered_sends() noexcept {
+  assert(q_.lane_uses_ != 0);  // a failure ends the use of the lane
+  answers_.learn_executed();
+  if (q_.is_up()) answers_.retire();
+}
+
 // ---- the fast path ------------------------------------------------------------------------------
 
 // flatten: the calls would be a tenth of it.
@@ -73,6 +82,10 @@ inline AccessAsk RcResponder::ask_of(Wild<uint32_t> rkey, Wild<uint64_t> addr, u
   ring::ChannelRx& rx = q_.lane_->request_rx;
   int budget = transport::kPollBudget;
   for (; budget > 0 && rx.cells.ready(); --budget) {
+    if (q_.sq_.signaled_out != 0) {
+      complete_answered_sends();
+      if (!q_.is_up()) break;
+    }
     const std::byte* body = rx.cells.body();
     const WildHead head = wire::load_rc_head(body);
     if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
@@ -155,6 +168,10 @@ bool RcResponder::poll() noexcept {
   }
   for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready() && q_.is_up();
        --budget) {
+    if (q_.sq_.signaled_out != 0) {
+      complete_answered_sends();
+      if (!q_.is_up()) break;
+    }
     RcMessage m;
     if (!wire::read_rc_head(rx.cells.body(), m)) [[unlikely]] {
       q_.break_protocol("an unknown request");

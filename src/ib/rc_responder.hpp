@@ -10,6 +10,7 @@
 // if taken_ is true, and then it completes before another is taken.
 #pragma once
 
+#include "ib/rc_answers.hpp"
 #include "ib/rc_windows.hpp"
 #include "transport/remote_access.hpp"
 
@@ -17,8 +18,8 @@ namespace aperture::ib {
 
 class RcResponder {
  public:
-  RcResponder(RcCore& core, RcWindows& windows) noexcept
-      : q_(core), windows_(windows), access_(*core.spec().keys) {}
+  RcResponder(RcCore& core, RcAnswers& answers, RcWindows& windows) noexcept
+      : q_(core), answers_(answers), windows_(windows), access_(*core.spec().keys) {}
 
   // The fast path. True: some of the requests at the head of the ring were of that kind, and are
   // done.
@@ -53,6 +54,7 @@ class RcResponder {
  private:
   static constexpr uint64_t kNowhere = ~uint64_t{0};
 
+  void complete_answered_sends() noexcept;
   bool take_one(const wire::RcHeadFields<Wild>& head, const std::byte* body) noexcept;
   bool receive_fast(const wire::RcHeadFields<Wild>& head, uint16_t len,
                     const std::byte* payload) noexcept;
@@ -85,6 +87,7 @@ class RcResponder {
                             protect::Rights need) const noexcept;
 
   RcCore& q_;
+  RcAnswers& answers_;
   RcWindows& windows_;
   transport::RemoteAccess access_;
   bool established_ = false;     // comm_est was raised

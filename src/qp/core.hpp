@@ -137,6 +137,9 @@ struct QpCore {
   bool is_unhurried() const noexcept {
     return awaited == 0 && returning == 0 && queue.empty() && state == QpState::ready;
   }
+  // Somebody waits for the end of an operation, which is told before what the peer has sent since:
+  // it publishes what it has executed first, and acknowledgements of a NIC's come first, too.
+  bool awaits_end() const noexcept { return awaited + offers_out != 0; }
   bool has_more_to_do() const noexcept {
     return awaited > 0 || !queue.empty() || offers_out > 0 || incoming > 0 || replies_waiting;
   }

@@ -113,6 +113,8 @@ bool OfferSender::next_chunk(Wqe& wqe) noexcept {
 bool OfferSender::push_chunks(Wqe& wqe) noexcept {
   ring::ChannelTx& tx = core_.lane->response_tx;
   for (;;) {
+    // at once, not with the next piece's room: the receiver may answer already
+    if (wqe.pushed == wqe.granted) return true;
     // room first: a chunk that was claimed has to be pushed, nobody else will
     uint64_t pos = 0;
     if (!tx.room(2) || !tx.reserve_bytes(transport::kPieceBytes, pos)) return false;

@@ -41,6 +41,11 @@ bool Qp::poll_lines() noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   MessageSink& sink = *core_.port.sink;
   for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
+    if (core_.awaits_end()) {
+      // what the peer answers comes after the end of what it answers
+      responses_.learn_executed();
+      if (broken()) break;
+    }
     const std::byte* body = rx.cells.body();
     const wire::Head head = wire::load_head(body);
     // A stream: fetch what comes while this one is worked on. The first of a batch may be the only
@@ -62,6 +67,7 @@ bool Qp::poll(uint64_t polls) noexcept {
   if (lane.response_rx.cells.ready()) any = responses_.poll();
   if (lane.request_rx.cells.ready()) {
     const bool lines = poll_lines();
+    if (broken()) return true;
     any = responder_.poll() || lines || any;
   }
   if ((!core_.pending.empty() || !core_.pieces.empty()) &&

@@ -139,7 +139,7 @@ class Qp {
   Execution execution_{core_};
   AtomicResponder atomic_responder_{core_, execution_};
   InvalidationResponder invalidations_{core_, execution_};
-  Responder responder_{core_, execution_, atomic_responder_, invalidations_};
+  Responder responder_{core_, responses_, execution_, atomic_responder_, invalidations_};
 };
 
 }  // namespace aperture::qp

@@ -21,6 +21,10 @@ bool Responder::poll() noexcept {
   atomics_.begin_look();
   const uint64_t bytes_before = rx.freed_bytes();
   for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
+    if (core_.awaits_end()) {  // as in Qp::poll_lines()
+      responses_.learn_executed();
+      if (core_.lane.broken()) return true;
+    }
     const Head head = wire::load_head(rx.cells.body());
     const Op op = static_cast<Op>(head.op);
     const uint32_t n_cells = wire::cells_of(op, head.flags, head.len);

@@ -9,14 +9,19 @@
 
 #include "qp/atomic_responder.hpp"
 #include "qp/invalidation_responder.hpp"
+#include "qp/responses.hpp"
 
 namespace aperture::qp {
 
 class Responder {
  public:
-  Responder(QpCore& core, Execution& execution, AtomicResponder& atomics,
+  Responder(QpCore& core, Responses& responses, Execution& execution, AtomicResponder& atomics,
             InvalidationResponder& invalidations) noexcept
-      : core_(core), execution_(execution), atomics_(atomics), invalidations_(invalidations) {}
+      : core_(core),
+        responses_(responses),
+        execution_(execution),
+        atomics_(atomics),
+        invalidations_(invalidations) {}
 
   // Executes requests of any kind, and acknowledges them. True: there was one.
   bool poll() noexcept;
@@ -47,6 +52,7 @@ class Responder {
   void deliver_notice(uint64_t len, uint64_t imm) noexcept;
 
   QpCore& core_;
+  Responses& responses_;
   Execution& execution_;
   AtomicResponder& atomics_;
   InvalidationResponder& invalidations_;

@@ -193,5 +193,45 @@ TEST_F(Waiting, a_thread_that_is_cancelled_while_it_works_ends_between_two_calls
   }
 }
 
+// A NIC's acknowledgement of a send comes before the message that answers it.
+void expect_ends_before_answers(const Line& line, bool with_events) {
+  constexpr int kRounds = 3000;
+  std::thread peer([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      ASSERT_EQ(line.peer->receive(line.from.sge(0, 8), 1), 0);
+      ibv_wc wc;
+      do {  // the end of the answer before this one, and the next question
+        wc = line.peer->completion();
+        ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      } while (wc.opcode != IBV_WC_RECV);
+      ASSERT_EQ(line.peer->post(IBV_WR_SEND, line.from.sge(0, 8)), 0);
+    }
+  });
+  int early = 0;
+  for (int i = 0; i < kRounds; ++i) {
+    ASSERT_EQ(line.end->receive(line.to.sge(0, 8), 7), 0);
+    if (with_events) {
+      ASSERT_EQ(ibv_req_notify_cq(line.end->cq, 0), 0);
+    }
+    ASSERT_EQ(line.end->post(IBV_WR_SEND, line.to.sge(0, 8), 8), 0);
+    if (with_events) {
+      ASSERT_TRUE(line.wait());
+    }
+    const ibv_wc first = line.end->completion();
+    ASSERT_EQ(line.end->completion().status, IBV_WC_SUCCESS);
+    early += first.wr_id == 8 ? 0 : 1;
+  }
+  peer.join();
+  EXPECT_EQ(early, 0) << "of " << kRounds;
+}
+
+TEST_F(Waiting, a_send_completes_before_its_answer_is_received_by_polling) {
+  expect_ends_before_answers(Line(here_.context, here_pd_, there_.context, there_pd_), false);
+}
+
+TEST_F(Waiting, a_send_completes_before_its_answer_is_received_with_events) {
+  expect_ends_before_answers(Line(here_.context, here_pd_, there_.context, there_pd_), true);
+}
+
 }  // namespace
 }  // namespace aperture::test
