@@ -270,6 +270,21 @@ class QueuePairs(Objects):
         qp.modify(QPAttr(qp_state=e.IBV_QPS_RESET), e.IBV_QP_STATE)
         self.assertEqual(qp.query(e.IBV_QP_STATE)[0].qp_state, e.IBV_QPS_RESET)
 
+    def test_rights_that_change_nothing_here(self):
+        qp = QP(self.pd, self.qp_init(self.cq))
+        everything = e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS
+        init = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=1)
+        flushes = 1 << 8 | 1 << 9  # IBV_ACCESS_FLUSH_GLOBAL and _PERSISTENT, younger than this file
+        optional = 0x3ff00000  # IBV_ACCESS_OPTIONAL_RANGE
+        for access in (e.IBV_ACCESS_ON_DEMAND, flushes, e.IBV_ACCESS_RELAXED_ORDERING, optional,
+                       ALL | flushes | optional | e.IBV_ACCESS_ON_DEMAND):
+            init.qp_access_flags = access
+            qp.modify(init, everything)
+            self.assertEqual(qp.query(e.IBV_QP_ACCESS_FLAGS)[0].qp_access_flags, access)
+        for unknown in (1 << 15, 1 << 30):
+            init.qp_access_flags = unknown
+            self.assert_errno(errno.EINVAL, qp.modify, init, everything)
+
     def test_posting_before_the_state_allows_it(self):
         qp = QP(self.pd, self.qp_init(self.cq))
         mr = MR(self.pd, 64, e.IBV_ACCESS_LOCAL_WRITE)
