@@ -57,6 +57,17 @@ constexpr uint32_t kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRI
                                   IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND | kFlushes |
                                   IBV_ACCESS_OPTIONAL_RANGE;
 
+// The attributes that a type has: those of the other half of an XRC connection are dropped, as the
+// kernel does (modify_qp_mask() of its uverbs_cmd.c), so that programs may name all of RC's.
+constexpr uint32_t own_attributes(ib::QpType type, uint32_t mask) noexcept {
+  switch (type) {
+    case ib::QpType::xrc_send: return mask & ~(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    case ib::QpType::xrc_recv:
+      return mask & ~(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY);
+    default: return mask;
+  }
+}
+
 // One attribute whose value is a number up to a limit.
 struct Limit {
   uint32_t bit;
@@ -209,7 +220,8 @@ int query(DeviceQp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
 
 }  // namespace
 
-int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t mask) {
+int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t named) {
+  const uint32_t mask = own_attributes(qp.type, named);
   std::lock_guard guard(qp.shared->modify_mutex);
   ib::Route route;
   if (const int error = validate_transition(qp, state_of(qp), attr, mask); error != 0) return error;
