@@ -225,6 +225,11 @@ class QueuePairs(Objects):
         cap = qp.query(e.IBV_QP_CAP)[0].cap
         self.assertGreaterEqual(cap.max_send_wr, 3)
         self.assertGreaterEqual(cap.max_inline_data, 100)
+        for asked in (0, 1, 63):  # 64 bytes are always granted
+            init = self.qp_init(self.cq, cap=QPCap(3, 5, 2, 1, asked))
+            qp = QP(self.pd, init)
+            self.assertGreaterEqual(init.cap.max_inline_data, 64)
+            self.assertGreaterEqual(qp.query(e.IBV_QP_CAP)[0].cap.max_inline_data, 64)
 
     def test_types_that_are_not_to_be_had(self):
         for kind in (e.IBV_QPT_RAW_PACKET, e.IBV_QPT_DRIVER):
