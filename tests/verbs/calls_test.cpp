@@ -320,6 +320,63 @@ TEST_F(Empty, batches_send_inline_what_was_not_asked_for) {
   EXPECT_EQ(ibv_destroy_qp(peer), 0);
 }
 
+class Datagrams : public Verbs {
+ protected:
+  static constexpr uint32_t kQkey = 0x1234;
+
+  ibv_qp* make(ibv_cq* cq) {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq;
+    init.cap = {4, 4, 1, 1, 0};
+    init.qp_type = IBV_QPT_UD;
+    ibv_qp* qp = ibv_create_qp(pd_, &init);
+    ibv_qp_attr attr{};
+    attr.port_num = 1;
+    attr.qkey = kQkey;
+    attr.qp_state = IBV_QPS_INIT;
+    EXPECT_EQ(
+        ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
+    attr.qp_state = IBV_QPS_RTR;
+    EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+    attr.qp_state = IBV_QPS_RTS;
+    EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+    return qp;
+  }
+};
+
+TEST_F(Datagrams, tell_the_traffic_class_of_their_sender) {
+  ibv_qp* from = make(here_->cq);
+  ibv_qp* to = make(there_->cq);
+  Memory source(pd_, 8, 'd'), target(pd_, 64);
+  ibv_ah_attr route{};
+  route.port_num = 1;
+  route.is_global = 1;
+  ASSERT_EQ(ibv_query_gid(device_.context, 1, 0, &route.grh.dgid), 0);
+  for (const uint8_t traffic_class : {0, 0xa5, 0xff}) {
+    route.grh.traffic_class = traffic_class;
+    ibv_ah* ah = ibv_create_ah(pd_, &route);
+    ASSERT_NE(ah, nullptr);
+    ibv_sge landing = target.sge(0, 64);
+    ibv_recv_wr recv{1, nullptr, &landing, 1}, *bad = nullptr;
+    ASSERT_EQ(ibv_post_recv(to, &recv, &bad), 0);
+    ibv_sge sge = source.sge(0, 8);
+    ibv_send_wr wr = send_wr(IBV_WR_SEND, sge);
+    wr.wr.ud = {ah, to->qp_num, kQkey};
+    ASSERT_EQ(post_wr(from, wr), 0);
+    ibv_wc got = there_->completion();
+    ASSERT_EQ(got.status, IBV_WC_SUCCESS);
+    auto* grh = reinterpret_cast<ibv_grh*>(target.bytes.data());
+    EXPECT_EQ(be32toh(grh->version_tclass_flow), 6u << 28 | uint32_t{traffic_class} << 20);
+    ibv_ah_attr back{};
+    ASSERT_EQ(ibv_init_ah_from_wc(device_.context, 1, &got, grh, &back), 0);
+    EXPECT_EQ(back.grh.traffic_class, traffic_class);
+    EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(ibv_destroy_ah(ah), 0);
+  }
+  EXPECT_EQ(ibv_destroy_qp(from), 0);
+  EXPECT_EQ(ibv_destroy_qp(to), 0);
+}
+
 size_t open_files() {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
