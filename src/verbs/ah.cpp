@@ -99,6 +99,10 @@ APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
   return guarded_new_base<Ah>("ibv_create_ah", [&](Ah*& out) {
     Pd& ours = pd_of(pd);
     auto ah = std::make_unique<Ah>();
+    if (attr->is_global == 0)
+      return refuse(EINVAL,
+                    "ibv_create_ah: the port is an Ethernet port, whose addresses are GIDs: set "
+                    "is_global and grh.dgid");
     if (const int error = resolve("ibv_create_ah", *attr, ah->route); error != 0) return error;
     ah->base.context = pd->context;
     ah->base.pd = pd;

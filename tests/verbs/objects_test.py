@@ -147,8 +147,9 @@ class Domains(Objects):
         gid = str(self.context.query_gid(1, 0))
         route = GlobalRoute(dgid=GID(gid), sgid_index=0)
         AH(self.pd, attr=AHAttr(gr=route, is_global=1, port_num=1)).close()
-        AH(self.pd, attr=AHAttr(is_global=0, port_num=1)).close()
-        self.assert_errno(errno.EINVAL, AH, self.pd, attr=AHAttr(is_global=0, port_num=2))
+        self.assert_errno(errno.EINVAL, AH, self.pd, attr=AHAttr(is_global=0, port_num=1))
+        self.assert_errno(errno.EINVAL, AH, self.pd,
+                          attr=AHAttr(gr=route, is_global=1, port_num=2))
         beyond = GlobalRoute(dgid=GID(gid), sgid_index=200)
         self.assert_errno(errno.EINVAL, AH, self.pd,
                           attr=AHAttr(gr=beyond, is_global=1, port_num=1))
