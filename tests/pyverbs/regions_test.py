@@ -264,6 +264,20 @@ class Kinds(Regions):
                     self.assertEqual(bytes(self.memory.copy_from_dm(8 + address, 8)), b"written!")
                     self.memory.copy_to_dm(8 + address, b"replaced", 8)
 
+    def test_device_memory_is_copied_by_words_of_4_bytes(self):
+        with DM(self.context, AllocDmAttr(length=128)) as memory:
+            memory.copy_to_dm(124, b"last", 4)
+            self.assertEqual(bytes(memory.copy_from_dm(124, 4)), b"last")
+            memory.copy_to_dm(128, b"", 0)
+            wrong = [(0, 3, errno.EINVAL), (2, 4, errno.EINVAL), (1, 0, errno.EINVAL),
+                     (128, 4, errno.EFAULT), (124, 8, errno.EFAULT), (132, 0, errno.EFAULT),
+                     (2**64 - 4, 8, errno.EFAULT)]
+            for offset, length, error in wrong:
+                with self.subTest(offset=offset, length=length):
+                    self.assert_errno(error, memory.copy_to_dm, offset, b"x" * length, length)
+                    self.assert_errno(error, memory.copy_from_dm, offset, length)
+            self.assertEqual(bytes(memory.copy_from_dm(120, 8)), b"\0\0\0\0last")
+
     def test_device_memory_has_zero_based_regions_only(self):
         with self.assertRaises(PyverbsRDMAError):
             self.device_memory(LOCAL)

@@ -117,10 +117,10 @@ class Regions(Objects):
 
     def test_device_memory(self):
         with DM(self.context, AllocDmAttr(4096)) as dm:
-            dm.copy_to_dm(16, b"hello", 5)
-            self.assertEqual(dm.copy_from_dm(16, 5), b"hello")
+            dm.copy_to_dm(16, b"hello, 8", 8)
+            self.assertEqual(dm.copy_from_dm(16, 8), b"hello, 8")
             with self.assertRaises((PyverbsRDMAError, PyverbsError)):
-                dm.copy_to_dm(4092, b"hello", 5)
+                dm.copy_to_dm(4092, b"hello, 8", 8)
             zero_based = e.IBV_ACCESS_ZERO_BASED | e.IBV_ACCESS_LOCAL_WRITE
             DMMR(self.pd, 64, zero_based, dm=dm, offset=4032).close()
             self.assert_errno(errno.EINVAL, DMMR, self.pd, 64, e.IBV_ACCESS_LOCAL_WRITE, dm=dm,
