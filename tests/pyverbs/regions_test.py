@@ -183,7 +183,7 @@ class Changes(Regions):
         region.rereg(e.IBV_REREG_MR_CHANGE_ACCESS, None, 0, 0, LOCAL | READ)
         self.assertEqual(self.read(region.buf, region.rkey).status, e.IBV_WC_SUCCESS)
         self.assert_refused(self.write(region.buf, region.rkey))
-        self.assertNotEqual(region.rkey, old)
+        self.assertEqual((region.lkey, region.rkey), (old, old))
 
     def test_a_changed_translation_is_in_force_at_once(self):
         region, other = self.region(LOCAL | WRITE), self.region(LOCAL)
@@ -200,11 +200,22 @@ class Changes(Regions):
         self.assert_lands(self.write(region.buf, region.rkey, end=fourth), region)
         self.assert_refused(self.write(region.buf, region.rkey, "bypassed"))
 
-    def test_the_key_before_is_refused(self):
-        region = self.region(LOCAL | WRITE)
+    def test_the_key_stays_unless_the_place_changes(self):
+        region, domain = self.region(LOCAL | WRITE), self.domain()
         old = region.rkey
-        region.rereg(e.IBV_REREG_MR_CHANGE_ACCESS, None, 0, 0, LOCAL | WRITE)
-        self.assert_refused(self.write(region.buf, old), region)
+        for flags, how in ((e.IBV_REREG_MR_CHANGE_ACCESS, (None, 0, 0, LOCAL | WRITE | READ)),
+                           (e.IBV_REREG_MR_CHANGE_PD, (domain, 0, 0, 0)),
+                           (e.IBV_REREG_MR_CHANGE_PD | e.IBV_REREG_MR_CHANGE_ACCESS,
+                            (self.here.pd, 0, 0, LOCAL | WRITE))):
+            region.rereg(flags, *how)
+            self.assertEqual((region.lkey, region.rkey), (old, old))
+        self.assert_lands(self.write(region.buf, old), region)
+
+    def test_the_key_of_the_place_before_is_refused(self):
+        region, other = self.region(LOCAL | WRITE), self.region(LOCAL)
+        old = region.rkey
+        region.rereg(e.IBV_REREG_MR_CHANGE_TRANSLATION, None, other.buf, SIZE, 0)
+        self.assert_refused(self.write(other.buf, old), other)
 
     def test_wrong_ones_change_nothing(self):
         region = self.region(LOCAL | WRITE)
