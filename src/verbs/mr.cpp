@@ -1,9 +1,6 @@
 // Registering and deregistering: see mr.hpp. IBTA vol. 1, 11.2.8 (memory management verbs).
 #include "verbs/mr.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cassert>
 #include <cinttypes>
 #include <memory>
@@ -13,6 +10,7 @@
 #include "ib/words.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr_keys.hpp"
+#include "verbs/pages.hpp"
 #include "verbs/real.hpp"
 
 namespace aperture::verbs {
@@ -47,18 +45,6 @@ int validate_access(const char* call, unsigned access) noexcept {
   return 0;
 }
 
-// Whether memory is mapped there: what a NIC that pins pages would find out.
-bool is_mapped(uint64_t start, uint64_t length) noexcept {
-  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const uint64_t first = start & ~(page - 1);
-  const uint64_t bytes = start + length - first;
-  const int kept = errno;
-  // MS_ASYNC writes nothing: it looks whether the range has mappings
-  const bool mapped = ::msync(reinterpret_cast<void*>(first), bytes, MS_ASYNC) == 0;
-  errno = kept;
-  return mapped;
-}
-
 int validate_range(const Wish& wish) noexcept {
   const bool everything = wish.length == SIZE_MAX && wish.start == 0;
   if (everything) {
@@ -68,15 +54,17 @@ int validate_range(const Wish& wish) noexcept {
                   "IBV_ACCESS_ON_DEMAND",
                   wish.call);
   }
-  if (wish.length == 0) return refuse(EINVAL, "%s: a region has at least one byte", wish.call);
   if (wish.start + wish.length < wish.start || wish.origin + wish.length < wish.origin)
     return refuse(EINVAL, "%s: %" PRIu64 " bytes at 0x%" PRIx64 " wrap around", wish.call,
                   wish.length, wish.start);
-  if ((wish.access & IBV_ACCESS_ON_DEMAND) == 0 && !is_mapped(wish.start, wish.length))
+  const bool for_writing = (wish.access & IBV_ACCESS_LOCAL_WRITE) != 0;  // remote rights need it
+  if ((wish.access & IBV_ACCESS_ON_DEMAND) == 0 &&
+      !may_be_pinned(wish.start, wish.length, for_writing))
     return refuse(EFAULT,
                   "%s: not all of the %" PRIu64 " bytes at 0x%" PRIx64
-                  " are mapped memory; map them first, or register on demand",
-                  wish.call, wish.length, wish.start);
+                  " are mapped memory that can be %s; map them so first, %sor register on demand",
+                  wish.call, wish.length, wish.start, for_writing ? "read and written" : "read",
+                  for_writing ? "leave out IBV_ACCESS_LOCAL_WRITE, " : "");
   return 0;
 }
 
