@@ -39,8 +39,9 @@ enum AttrMask : uint32_t {
 
 // Where a datagram, or the other end of a connection, is: an address handle, resolved.
 struct Route {
-  Address local;   // IP of the GID that is used; port 0
-  Address remote;  // IP; the port comes with the queue pair number
+  Address local;              // IP of the GID that is used; port 0
+  Address remote;             // IP; the port comes with the queue pair number
+  uint8_t traffic_class = 0;  // of the global route header: datagrams tell it, nothing acts on it
 };
 
 struct QpAttributes {

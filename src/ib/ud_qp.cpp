@@ -58,6 +58,7 @@ bool UdQp::send(uint32_t at) noexcept {
                                     (w.solicited ? wire::kDatagramSolicited : 0));
   head.length = Wild(static_cast<uint16_t>(w.len));
   head.dest_qpn = Wild(w.remote_qpn);
+  head.traffic_class = w.route.traffic_class;
   head.src_qpn = Wild(spec_.qpn);
   head.qkey = Wild((w.remote_qkey & kOwnQkey) != 0 ? attr_.qkey : w.remote_qkey);
   head.imm = w.op == SendOp::send_with_imm ? w.imm : 0;

@@ -23,19 +23,20 @@ ibv_gid mapped(const uint8_t* ipv4) noexcept {
   return gid;
 }
 
-// Where a datagram came from and went to.
+// Where a datagram came from and went to, and of which class it was.
 struct Ends {
   ibv_gid source;
   ibv_gid target;
+  uint8_t traffic_class;
 };
 
 Ends ends_of(const ibv_grh& grh) noexcept {
   uint8_t bytes[sizeof grh];
   std::memcpy(bytes, &grh, sizeof grh);
   if (bytes[0] >> 4 != 6 && bytes[kIpv4At] >> 4 == 4) {
-    return {mapped(&bytes[kIpv4SourceAt]), mapped(&bytes[kIpv4TargetAt])};
+    return {mapped(&bytes[kIpv4SourceAt]), mapped(&bytes[kIpv4TargetAt]), bytes[kIpv4At + 1]};
   }
-  return {grh.sgid, grh.dgid};
+  return {grh.sgid, grh.dgid, static_cast<uint8_t>(bytes[0] << 4 | bytes[1] >> 4)};
 }
 
 // -1 if it is none of ours.
@@ -64,6 +65,7 @@ int init_from_wc(uint8_t port_num, const ibv_wc& wc, const ibv_grh* grh, ibv_ah_
   attr.grh.dgid = ends.source;
   attr.grh.sgid_index = static_cast<uint8_t>(index);
   attr.grh.hop_limit = 0xff;
+  attr.grh.traffic_class = ends.traffic_class;
   return 0;
 }
 
@@ -82,6 +84,7 @@ int resolve(const char* call, const ibv_ah_attr& attr, ib::Route& route) noexcep
                   gid_count());
   route.local = address_of(gid_at(attr.grh.sgid_index));
   route.remote = address_of(attr.grh.dgid);
+  route.traffic_class = attr.grh.traffic_class;
   if (route.remote.is_any_ip())
     return refuse(EINVAL, "%s: a destination GID of zeros is no address", call);
   return 0;
@@ -96,6 +99,10 @@ APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
   return guarded_new_base<Ah>("ibv_create_ah", [&](Ah*& out) {
     Pd& ours = pd_of(pd);
     auto ah = std::make_unique<Ah>();
+    if (attr->is_global == 0)
+      return refuse(EINVAL,
+                    "ibv_create_ah: the port is an Ethernet port, whose addresses are GIDs: set "
+                    "is_global and grh.dgid");
     if (const int error = resolve("ibv_create_ah", *attr, ah->route); error != 0) return error;
     ah->base.context = pd->context;
     ah->base.pd = pd;

@@ -5,6 +5,7 @@
 // that free() it themselves and programs that hand it to the real library both do no harm.
 #include "verbs/device.hpp"
 
+#include <cassert>
 #include <cstdlib>
 #include <cstring>
 
@@ -41,10 +42,25 @@ constexpr PaddedDevice make_device() noexcept {
 
 constinit PaddedDevice the_device = make_device();
 
+constinit thread_local unsigned real_devices_alone = 0;  // how many of them stand
+
 }  // namespace
 
 ibv_device* our_device() noexcept {
   return &the_device.device;
+}
+
+RealDevicesAlone::RealDevicesAlone() noexcept {
+  ++real_devices_alone;
+}
+
+bool are_real_devices_alone() noexcept {
+  return real_devices_alone != 0;
+}
+
+RealDevicesAlone::~RealDevicesAlone() {
+  assert(real_devices_alone != 0);
+  --real_devices_alone;
 }
 
 }  // namespace aperture::verbs
@@ -57,6 +73,7 @@ extern "C" const char aperture_verbs_door[] = APERTURE_VERSION;
 
 APERTURE_VERB ibv_device** ibv_get_device_list(int* num_devices) {
   APERTURE_REAL(ibv_get_device_list, "IBVERBS_1.1");
+  if (are_real_devices_alone()) return real.call_or<ibv_device**>(nullptr, num_devices);
   int real_count = 0;
   ibv_device** real_list = real.call_or<ibv_device**>(nullptr, &real_count);
   const size_t count = real_list != nullptr ? static_cast<size_t>(real_count) : 0;

@@ -15,6 +15,18 @@ ibv_device* our_device() noexcept;
 inline bool is_ours(const ibv_device* device) noexcept {
   return device == our_device();
 }
+// While one stands, this thread's ibv_get_device_list() is the real library's: for its functions
+// that look into each device of the list.
+class RealDevicesAlone {
+ public:
+  RealDevicesAlone() noexcept;
+  ~RealDevicesAlone();
+  RealDevicesAlone(const RealDevicesAlone&) = delete;
+  RealDevicesAlone& operator=(const RealDevicesAlone&) = delete;
+};
+
+bool are_real_devices_alone() noexcept;
+
 inline bool is_ours(const ibv_context* context) noexcept {
   return is_ours(context->device);
 }

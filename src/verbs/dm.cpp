@@ -14,26 +14,37 @@ namespace aperture::verbs {
 
 namespace {
 
-bool fits(const Dm& dm, uint64_t offset, uint64_t length) noexcept {
-  return offset <= dm.length && length <= dm.length - offset;
-}
+constexpr uint64_t kWordBytes = 4;
 
-int refuse_range(const char* call, const Dm& dm, uint64_t offset, uint64_t length) noexcept {
-  return refuse(EINVAL, "%s: %llu bytes at %llu leave the device memory, which has %llu", call,
-                static_cast<unsigned long long>(length), static_cast<unsigned long long>(offset),
-                static_cast<unsigned long long>(dm.length));
+// The same as mlx5 says, so that what runs here runs there. 0 or an errno.
+int validate_copy(const char* call, const Dm& dm, uint64_t offset, uint64_t length) noexcept {
+  if (offset > dm.length || length > dm.length - offset)
+    return refuse(EFAULT, "%s: %llu bytes at %llu leave the device memory, which has %llu", call,
+                  static_cast<unsigned long long>(length), static_cast<unsigned long long>(offset),
+                  static_cast<unsigned long long>(dm.length));
+  if (offset % kWordBytes != 0 || length % kWordBytes != 0)
+    return refuse(EINVAL, "%s: %llu bytes at %llu; offset and length are multiples of 4 bytes",
+                  call, static_cast<unsigned long long>(length),
+                  static_cast<unsigned long long>(offset));
+  return 0;
 }
 
 int memcpy_to_dm(ibv_dm* dm, uint64_t offset, const void* from, size_t length) noexcept {
   auto& ours = object_of<Dm>(dm);
-  if (!fits(ours, offset, length)) return refuse_range("ibv_memcpy_to_dm", ours, offset, length);
+  if (const int error = validate_copy("ibv_memcpy_to_dm", ours, offset, length); error != 0) {
+    return error;
+  }
+  if (length == 0) return 0;  // memcpy takes no null pointer
   std::memcpy(ours.memory.data() + offset, from, length);
   return 0;
 }
 
 int memcpy_from_dm(void* to, ibv_dm* dm, uint64_t offset, size_t length) noexcept {
   auto& ours = object_of<Dm>(dm);
-  if (!fits(ours, offset, length)) return refuse_range("ibv_memcpy_from_dm", ours, offset, length);
+  if (const int error = validate_copy("ibv_memcpy_from_dm", ours, offset, length); error != 0) {
+    return error;
+  }
+  if (length == 0) return 0;
   std::memcpy(to, ours.memory.data() + offset, length);
   return 0;
 }

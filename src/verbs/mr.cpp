@@ -1,9 +1,6 @@
 // Registering and deregistering: see mr.hpp. IBTA vol. 1, 11.2.8 (memory management verbs).
 #include "verbs/mr.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cassert>
 #include <cinttypes>
 #include <memory>
@@ -13,6 +10,7 @@
 #include "ib/words.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr_keys.hpp"
+#include "verbs/pages.hpp"
 #include "verbs/real.hpp"
 
 namespace aperture::verbs {
@@ -47,18 +45,6 @@ int validate_access(const char* call, unsigned access) noexcept {
   return 0;
 }
 
-// Whether memory is mapped there: what a NIC that pins pages would find out.
-bool is_mapped(uint64_t start, uint64_t length) noexcept {
-  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const uint64_t first = start & ~(page - 1);
-  const uint64_t bytes = start + length - first;
-  const int kept = errno;
-  // MS_ASYNC writes nothing: it looks whether the range has mappings
-  const bool mapped = ::msync(reinterpret_cast<void*>(first), bytes, MS_ASYNC) == 0;
-  errno = kept;
-  return mapped;
-}
-
 int validate_range(const Wish& wish) noexcept {
   const bool everything = wish.length == SIZE_MAX && wish.start == 0;
   if (everything) {
@@ -68,15 +54,17 @@ int validate_range(const Wish& wish) noexcept {
                   "IBV_ACCESS_ON_DEMAND",
                   wish.call);
   }
-  if (wish.length == 0) return refuse(EINVAL, "%s: a region has at least one byte", wish.call);
   if (wish.start + wish.length < wish.start || wish.origin + wish.length < wish.origin)
     return refuse(EINVAL, "%s: %" PRIu64 " bytes at 0x%" PRIx64 " wrap around", wish.call,
                   wish.length, wish.start);
-  if ((wish.access & IBV_ACCESS_ON_DEMAND) == 0 && !is_mapped(wish.start, wish.length))
+  const bool for_writing = (wish.access & IBV_ACCESS_LOCAL_WRITE) != 0;  // remote rights need it
+  if ((wish.access & IBV_ACCESS_ON_DEMAND) == 0 &&
+      !may_be_pinned(wish.start, wish.length, for_writing))
     return refuse(EFAULT,
                   "%s: not all of the %" PRIu64 " bytes at 0x%" PRIx64
-                  " are mapped memory; map them first, or register on demand",
-                  wish.call, wish.length, wish.start);
+                  " are mapped memory that can be %s; map them so first, %sor register on demand",
+                  wish.call, wish.length, wish.start, for_writing ? "read and written" : "read",
+                  for_writing ? "leave out IBV_ACCESS_LOCAL_WRITE, " : "");
   return 0;
 }
 
@@ -264,46 +252,84 @@ int validate_change(Mr& mr, const Change& change) noexcept {
   return 0;
 }
 
-// The new region is in force before the old one is revoked, under the next tag of its key: whoever
-// holds the old key is refused from then on. 0 or IBV_REREG_MR_ERR_..., with errno.
-int reregister(Mr& mr, const Change& change, const void* caller) {
-  const auto failed = [](int error) {
-    errno = error;
-    return int{IBV_REREG_MR_ERR_INPUT};
-  };
-  if (const int error = validate_change(mr, change); error != 0) return failed(error);
-  Wish wish{"ibv_rereg_mr", mr.bindable.base, mr.base.length, mr.bindable.origin, mr.access};
+int failed(int answer, int error) noexcept {
+  errno = error;
+  return answer;
+}
+
+// What it will be. 0 or an errno.
+int wish_of(Mr& mr, const Change& change, Wish& wish) noexcept {
+  if (const int error = validate_change(mr, change); error != 0) return error;
+  wish = {"ibv_rereg_mr", mr.bindable.base, mr.base.length, mr.bindable.origin, mr.access};
   if ((change.flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) {
     wish.access = change.access & ~IBV_ACCESS_OPTIONAL_RANGE;
-    if (const int error = validate_access(wish.call, wish.access); error != 0) return failed(error);
+    if (const int error = validate_access(wish.call, wish.access); error != 0) return error;
   }
   if ((change.flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
     wish.start = wish.origin = reinterpret_cast<uint64_t>(change.addr);
     wish.length = change.length;
   }
   if ((wish.access & IBV_ACCESS_ZERO_BASED) != 0) wish.origin = 0;
-  if (const int error = validate_range(wish); error != 0) return failed(error);
-  Pd& pd = (change.flags & IBV_REREG_MR_CHANGE_PD) != 0 ? pd_of(change.pd) : *mr.pd;
-  protect::RegionHandle fresh;
-  if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0)
-    return failed(error);
-  bool revoking = mr.revoking;
-  const int error = revoke(*mr.pd->context, mr.bindable.entry, revoking);
+  return validate_range(wish);
+}
+
+void become(Mr& mr, const Wish& wish, Pd& pd, protect::RegionHandle fresh) noexcept {
   {
     nic::EngineGuard guard(mr.pd->context->engine());
     fill(mr, wish, pd, fresh);
   }
-  if (&pd != mr.pd) {
-    mr.pd = &pd;
-    mr.base.pd = &pd.base;
-    mr.use_pd = Use(pd.uses);
+  mr.revoking = false;
+  if (&pd == mr.pd) return;
+  mr.pd = &pd;
+  mr.base.pd = &pd.base;
+  mr.use_pd = Use(pd.uses);
+}
+
+// The same place keeps its key, as devices do: the old region is over before the new one is in
+// force, and whoever comes between the two is refused.
+int reregister_place(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
+  if (const int error = revoke(*mr.pd->context, mr.bindable.entry, mr.revoking); error == EBUSY) {
+    APERTURE_WARN(
+        "ibv_rereg_mr: a peer is still inside the region with rkey 0x%x and cannot be fenced; "
+        "everybody is refused from now on, call again",
+        mr.base.rkey);
+    return failed(IBV_REREG_MR_ERR_CMD, error);
   }
+  protect::RegionHandle fresh;
+  if (const int error = enter(wish, pd, mr.base.rkey, caller, fresh); error != 0) {
+    return failed(IBV_REREG_MR_ERR_CMD, error);  // nobody reaches it; it can be deregistered
+  }
+  become(mr, wish, pd, fresh);
+  return 0;
+}
+
+// Another place gets the next tag of the key, and is in force before the old one is revoked: whoever
+// holds the old key is refused from then on.
+int reregister_elsewhere(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
+  protect::RegionHandle fresh;
+  if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0) {
+    return failed(IBV_REREG_MR_ERR_INPUT, error);
+  }
+  bool revoking = mr.revoking;
+  const int error = revoke(*mr.pd->context, mr.bindable.entry, revoking);
+  become(mr, wish, pd, fresh);
   if (error == 0) return 0;
   APERTURE_WARN(
       "ibv_rereg_mr: the region is registered anew, but a peer is still inside its old place and "
       "cannot be fenced");
-  errno = error;
-  return IBV_REREG_MR_ERR_CMD;
+  return failed(IBV_REREG_MR_ERR_CMD, error);
+}
+
+// 0 or IBV_REREG_MR_ERR_..., with errno.
+int reregister(Mr& mr, const Change& change, const void* caller) {
+  Wish wish{};
+  if (const int error = wish_of(mr, change, wish); error != 0) {
+    return failed(IBV_REREG_MR_ERR_INPUT, error);
+  }
+  Pd& pd = (change.flags & IBV_REREG_MR_CHANGE_PD) != 0 ? pd_of(change.pd) : *mr.pd;
+  return (change.flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0
+             ? reregister_elsewhere(mr, wish, pd, caller)
+             : reregister_place(mr, wish, pd, caller);
 }
 
 }  // namespace

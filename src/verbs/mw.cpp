@@ -138,8 +138,11 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
 
 int validate_bind(const char* call, BindBy by, const ibv_mw& mw,
                   const ibv_mw_bind_info& info) noexcept {
+  // Local writes are the region's matter: a window has no lkey, so they are taken, as devices do,
+  // and give nothing.
   constexpr unsigned kGivable = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-                                IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
+                                IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED |
+                                IBV_ACCESS_LOCAL_WRITE;
   if ((by == BindBy::work_request) == (mw.type == IBV_MW_TYPE_1))
     return refuse(EINVAL,
                   "%s: windows of type 1 are bound by ibv_bind_mw(), those of type 2 by "

@@ -1,6 +1,9 @@
 // Functions of libibverbs that this device has no answer to, and those that are younger than the
 // headers we may be built with: for the objects of real devices they are handed to the real
 // library, for ours they are refused with EOPNOTSUPP. ibv_import_device(3), ibv_attach_mcast(3).
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
 #include "verbs/device.hpp"
 #include "verbs/entry.hpp"
 #include "verbs/real.hpp"
@@ -16,12 +19,27 @@ void refuse_import(const char* call) noexcept {
                  call);
 }
 
+bool is_descriptor_of_ours(int fd) noexcept {
+  struct stat found {};
+  constexpr unsigned kNullMajor = 1;
+  constexpr unsigned kNullMinor = 3;
+  return ::fstat(fd, &found) == 0 && S_ISCHR(found.st_mode) &&
+         found.st_rdev == makedev(kNullMajor, kNullMinor);
+}
+
 }  // namespace
 
 // --- import: a descriptor or a context ---
-// ibv_import_device is given nothing but a descriptor, and none of ours leads to a device.
+// ibv_import_device is given nothing but a descriptor. That of a context of ours is /dev/null, which
+// is no device of anybody else's. The real function looks for the device in the list, which is ours
+// by then, and behind each for what that library has there.
 APERTURE_VERB ibv_context* ibv_import_device(int cmd_fd) {
   APERTURE_REAL(ibv_import_device, "IBVERBS_1.10");
+  if (is_descriptor_of_ours(cmd_fd)) {
+    refuse_import("ibv_import_device");
+    return nullptr;
+  }
+  const RealDevicesAlone section;
   return real.call_or<ibv_context*>(nullptr, cmd_fd);
 }
 

@@ -211,9 +211,14 @@ void fill_base(DeviceQp& qp, const Wish& wish) noexcept {
   ::pthread_cond_init(&base.cond, nullptr);
 }
 
+// Granted whatever is asked for, as devices round up: programs ask for none and send a few bytes
+// inline all the same (rdma_xclient: 16).
+constexpr uint32_t kLeastInlineBytes = 64;
+
 // What it has none of is not counted, and ibv_query_qp tells so.
 void adjust_caps(const Wish& wish) noexcept {
   ibv_qp_cap& cap = wish.attr->cap;
+  cap.max_inline_data = std::max(cap.max_inline_data, kLeastInlineBytes);
   if (!has_own_receives(wish)) cap.max_recv_wr = cap.max_recv_sge = 0;
   if (!has_sends(wish)) cap = {};
 }

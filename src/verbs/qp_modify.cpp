@@ -48,6 +48,26 @@ constexpr const char* kCall = "ibv_modify_qp";
 constexpr uint32_t k24Bits = 0xffffff;
 constexpr uint32_t kKnownMask = ((IBV_QP_DEST_QPN << 1) - 1) | IBV_QP_RATE_LIMIT;
 
+// IBV_ACCESS_FLUSH_GLOBAL and IBV_ACCESS_FLUSH_PERSISTENT, by number: younger than rdma-core 44.
+constexpr uint32_t kFlushes = 1u << 8 | 1u << 9;
+// Of these the three remote rights alone mean something here. Programs pass the flags of their
+// regions, and devices take those.
+constexpr uint32_t kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                                  IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND | kFlushes |
+                                  IBV_ACCESS_OPTIONAL_RANGE;
+
+// The attributes that a type has: those of the other half of an XRC connection are dropped, as the
+// kernel does (modify_qp_mask() of its uverbs_cmd.c), so that programs may name all of RC's.
+constexpr uint32_t own_attributes(ib::QpType type, uint32_t mask) noexcept {
+  switch (type) {
+    case ib::QpType::xrc_send: return mask & ~(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    case ib::QpType::xrc_recv:
+      return mask & ~(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY);
+    default: return mask;
+  }
+}
+
 // One attribute whose value is a number up to a limit.
 struct Limit {
   uint32_t bit;
@@ -87,10 +107,7 @@ int validate_limits(const ibv_qp_attr& attr, uint32_t mask) noexcept {
 
 int validate_values(const ibv_qp_attr& attr, uint32_t mask, ib::Route& route) noexcept {
   if (const int error = validate_limits(attr, mask); error != 0) return error;
-  constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                               IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-                               IBV_ACCESS_MW_BIND | IBV_ACCESS_RELAXED_ORDERING;
-  if ((mask & IBV_QP_ACCESS_FLAGS) != 0 && (attr.qp_access_flags & ~kAccess) != 0)
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0 && (attr.qp_access_flags & ~kKnownAccess) != 0)
     return refuse(EINVAL, "%s: qp_access_flags 0x%x have bits of no meaning here", kCall,
                   attr.qp_access_flags);
   if ((mask & IBV_QP_AV) != 0) {
@@ -203,7 +220,8 @@ int query(DeviceQp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
 
 }  // namespace
 
-int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t mask) {
+int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t named) {
+  const uint32_t mask = own_attributes(qp.type, named);
   std::lock_guard guard(qp.shared->modify_mutex);
   ib::Route route;
   if (const int error = validate_transition(qp, state_of(qp), attr, mask); error != 0) return error;

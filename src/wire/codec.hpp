@@ -51,6 +51,11 @@ class Writer {
   void number(size_t at, Wild<T> v, T = 0) noexcept {
     store<T>(out_, at, v.unchecked());
   }
+  // A number of three bytes.
+  void low_24(size_t at, Wild<uint32_t> v) noexcept {
+    number(at, static_cast<uint16_t>(v.unchecked()));
+    number(at + 2, static_cast<uint8_t>(v.unchecked() >> 16));
+  }
   template <typename Enum>
   void one_of(size_t at, Enum v, Enum, Enum) noexcept {
     number(at, static_cast<std::underlying_type_t<Enum>>(v));
@@ -91,6 +96,9 @@ class Reader {
     T raw = 0;
     number(at, raw, limit);
     v = Wild<T>(raw);
+  }
+  void low_24(size_t at, Wild<uint32_t>& v) noexcept {
+    v = Wild<uint32_t>(load<uint16_t>(in_, at) | uint32_t{load<uint8_t>(in_, at + 2)} << 16);
   }
   template <typename Enum>
   void one_of(size_t at, Enum& v, Enum first, Enum last) noexcept {

@@ -26,7 +26,8 @@ uint64_t hash_of(const Address& group) noexcept {
 static void fields(auto& io, Like<DatagramHead> auto& head) noexcept {
   io.number(5, head.flags, kAllFlags);
   io.number(6, head.length);
-  io.number(8, head.dest_qpn, kQpnMask);
+  io.low_24(8, head.dest_qpn);
+  io.number(11, head.traffic_class);
   io.number(12, head.src_qpn, kQpnMask);
   io.number(16, head.qkey);
   io.number(20, head.imm);
@@ -74,7 +75,8 @@ std::array<std::byte, kGrhBytes> grh_of(const DatagramHead& head, const Address&
   const size_t imm = (head.flags & kDatagramImm) != 0 ? 4 : 0;
   const size_t length = kBth + kDeth + imm + (head.length.unchecked() + 3u) / 4 * 4 + kIcrc;
   std::array<std::byte, kGrhBytes> grh{};
-  grh[0] = std::byte{6 << 4};
+  grh[0] = static_cast<std::byte>(6 << 4 | head.traffic_class >> 4);
+  grh[1] = static_cast<std::byte>(head.traffic_class << 4);
   grh[4] = static_cast<std::byte>(length >> 8);
   grh[5] = static_cast<std::byte>(length);
   grh[6] = std::byte{0x1b};

@@ -6,11 +6,12 @@
 // decode. What decodes is still a stranger's word: the receiver compares queue pair, Q_Key and
 // group with its own. No I/O and no state: any thread.
 //
-//   0       4         5       6        8          12        16      20    24      28
-//   | magic | version | flags | length | dest QPN | src QPN | Q_Key | imm | group | payload, length
+//   0       4         5       6        8          11      12        16      20    24      28
+//   | magic | version | flags | length | dest QPN | class | src QPN | Q_Key | imm | group | payload
 //
 //   length: bytes of the payload, all that follows the header; at most kDatagramMtu
 //   QPNs:   24 bits; dest is kMulticastQpn for a multicast group
+//   class:  the traffic class of the sender's route
 //   imm:    as the application gave it, 0 without kDatagramImm
 //   group:  group_tag() of the MGID, 0 if it is for one queue pair
 #pragma once
@@ -43,6 +44,7 @@ struct DatagramHead {
   uint8_t flags = 0;
   Wild<uint16_t> length;
   Wild<uint32_t> dest_qpn;
+  uint8_t traffic_class = 0;  // handed on and never used
   Wild<uint32_t> src_qpn;
   Wild<uint32_t> qkey;
   uint32_t imm = 0;  // handed on and never used

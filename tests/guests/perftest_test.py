@@ -12,8 +12,8 @@ import unittest
 from guest import SECONDS, Guest
 
 DEVICE = "aperture0"
-TRANSPORTS = {"write": ("RC", "UC"), "read": ("RC",), "send": ("RC", "UC", "UD"),
-              "atomic": ("RC",)}
+TRANSPORTS = {"write": ("RC", "UC", "XRC"), "read": ("RC", "XRC"),
+              "send": ("RC", "UC", "UD", "XRC"), "atomic": ("RC", "XRC")}
 LATENCY_ROW = r"(?m)^\s*{size}\s+\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+"
 BANDWIDTH_ROW = r"(?m)^\s*{size}\s+\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+"
 

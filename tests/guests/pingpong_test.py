@@ -23,8 +23,8 @@ class Ibverbs(Guest):
             self.assertRegex(output, ends)
         return printed
 
-    def each_way(self, kind: str, *options, **how):
-        for events, route in itertools.product(((), ("-e",)), ((), ("-g", "0"))):
+    def each_way(self, kind: str, *options, routes=((), ("-g", "0")), **how):
+        for events, route in itertools.product(((), ("-e",)), routes):
             with self.subTest(kind=kind, options=(*options, *events, *route)):
                 self.pingpong(kind, *options, *events, *route, **how)
 
@@ -55,7 +55,16 @@ class Ibverbs(Guest):
         self.each_way("uc", "-c")
 
     def test_ud_plays_each_way(self):
-        self.each_way("ud", "-c", "-s", "1024")
+        self.each_way("ud", "-c", "-s", "1024", routes=(("-g", "0"),))
+
+    def test_ud_needs_a_route_as_on_every_ethernet_port(self):
+        port = random.randrange(20000, 30000)
+        common = ("ibv_ud_pingpong", "-d", DEVICE, "-p", str(port))
+        serving = self.start(*common)
+        self.wait_until_listening(port)
+        ends = [self.ended(self.start(*common, "127.0.0.1")), self.ended(serving)]
+        self.assertNotIn(0, [status for _, status in ends])
+        self.assertIn("Failed to create AH", "".join(printed for printed, _ in ends))
 
     def test_shared_receives_play_each_way(self):
         self.each_way("srq", "-c")

@@ -1,6 +1,8 @@
 """Memory regions: each right, range, domain and lifetime, with its forbidden neighbour. What
 pyverbs has no call for (iova, null MRs) is in tests/verbs."""
+import ctypes
 import errno
+import mmap
 import unittest
 
 from pyverbs.device import DM, AllocDmAttr
@@ -26,8 +28,8 @@ class Regions(Ends):
         end.qp.post_send(wr)
         return end.completion()
 
-    def assert_registration_refused(self, error, access, **how):
-        self.assert_errno(error, MR, self.here.pd, SIZE, access, **how)
+    def assert_registration_refused(self, error, access, length=SIZE, **how):
+        self.assert_errno(error, MR, self.here.pd, length, access, **how)
 
 
 class RemoteRights(Regions):
@@ -138,9 +140,16 @@ class Ranges(Regions):
         self.assert_lands(self.write(16, region.rkey), region, offset=16)
         self.assert_refused(self.write(region.buf, region.rkey))
 
-    def test_no_region_is_empty(self):
-        with self.assertRaises(PyverbsError):
-            MR(self.here.pd, 0, LOCAL)
+    def test_of_an_empty_region_no_byte_is_reached(self):
+        memory = self.region(LOCAL)
+        empty = self.keep(MR(self.here.pd, 0, EVERYTHING, address=memory.buf))
+        self.assertEqual(self.write(memory.buf, empty.rkey, "").status, e.IBV_WC_SUCCESS)
+        self.assert_refused(self.write(memory.buf, empty.rkey, "!"), memory)
+        self.setUp()
+        memory = self.region(LOCAL)
+        empty = self.keep(MR(self.here.pd, 0, LOCAL, address=memory.buf))
+        done = self.post(self.here, memory, key=empty.lkey, opcode=e.IBV_WR_RDMA_WRITE)
+        self.assertEqual(done.status, PROTECTION)
 
 
 class Lifetimes(Regions):
@@ -183,7 +192,7 @@ class Changes(Regions):
         region.rereg(e.IBV_REREG_MR_CHANGE_ACCESS, None, 0, 0, LOCAL | READ)
         self.assertEqual(self.read(region.buf, region.rkey).status, e.IBV_WC_SUCCESS)
         self.assert_refused(self.write(region.buf, region.rkey))
-        self.assertNotEqual(region.rkey, old)
+        self.assertEqual((region.lkey, region.rkey), (old, old))
 
     def test_a_changed_translation_is_in_force_at_once(self):
         region, other = self.region(LOCAL | WRITE), self.region(LOCAL)
@@ -200,11 +209,22 @@ class Changes(Regions):
         self.assert_lands(self.write(region.buf, region.rkey, end=fourth), region)
         self.assert_refused(self.write(region.buf, region.rkey, "bypassed"))
 
-    def test_the_key_before_is_refused(self):
-        region = self.region(LOCAL | WRITE)
+    def test_the_key_stays_unless_the_place_changes(self):
+        region, domain = self.region(LOCAL | WRITE), self.domain()
         old = region.rkey
-        region.rereg(e.IBV_REREG_MR_CHANGE_ACCESS, None, 0, 0, LOCAL | WRITE)
-        self.assert_refused(self.write(region.buf, old), region)
+        for flags, how in ((e.IBV_REREG_MR_CHANGE_ACCESS, (None, 0, 0, LOCAL | WRITE | READ)),
+                           (e.IBV_REREG_MR_CHANGE_PD, (domain, 0, 0, 0)),
+                           (e.IBV_REREG_MR_CHANGE_PD | e.IBV_REREG_MR_CHANGE_ACCESS,
+                            (self.here.pd, 0, 0, LOCAL | WRITE))):
+            region.rereg(flags, *how)
+            self.assertEqual((region.lkey, region.rkey), (old, old))
+        self.assert_lands(self.write(region.buf, old), region)
+
+    def test_the_key_of_the_place_before_is_refused(self):
+        region, other = self.region(LOCAL | WRITE), self.region(LOCAL)
+        old = region.rkey
+        region.rereg(e.IBV_REREG_MR_CHANGE_TRANSLATION, None, other.buf, SIZE, 0)
+        self.assert_refused(self.write(other.buf, old), other)
 
     def test_wrong_ones_change_nothing(self):
         region = self.region(LOCAL | WRITE)
@@ -241,6 +261,28 @@ class Kinds(Regions):
     def test_memory_that_is_not_mapped_is_refused(self):
         self.assert_registration_refused(errno.EFAULT, LOCAL, address=4096)
 
+    def protect(self, page, protection):
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.assertEqual(libc.mprotect(ctypes.c_void_p(page), SIZE, protection), 0)
+
+    def test_memory_that_cannot_be_written_is_registered_for_reading_alone(self):
+        for pages in (1, 1024):  # the range is looked at in two ways, by its size
+            memory = mmap.mmap(-1, (pages + 2) * SIZE)
+            start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            for protection, refused in ((mmap.PROT_READ, (LOCAL, LOCAL | WRITE)),
+                                        (0, (LOCAL, 0, READ))):
+                self.protect(start + pages * SIZE, protection)
+                for access in refused:
+                    for length in (pages * SIZE + 1, (pages + 2) * SIZE):
+                        with self.subTest(protection=protection, access=access, length=length):
+                            self.assert_registration_refused(errno.EFAULT, access, length=length,
+                                                             address=start)
+                            on_demand = access | ON_DEMAND
+                            MR(self.here.pd, length, on_demand, address=start).close()
+                MR(self.here.pd, pages * SIZE, LOCAL | WRITE, address=start).close()
+                if protection != 0:
+                    MR(self.here.pd, (pages + 2) * SIZE, READ, address=start).close()
+
     def test_a_dma_buf_is_refused(self):
         with open("/dev/null", "rb") as file, self.assertRaises(PyverbsRDMAError) as refused:
             DmaBufMR(self.here.pd, SIZE, LOCAL, file.fileno())
@@ -263,6 +305,28 @@ class Kinds(Regions):
                 if wanted == e.IBV_WC_SUCCESS:
                     self.assertEqual(bytes(self.memory.copy_from_dm(8 + address, 8)), b"written!")
                     self.memory.copy_to_dm(8 + address, b"replaced", 8)
+
+    def test_device_memory_has_empty_regions_too(self):
+        for offset in (0, 64, 128):
+            with self.subTest(offset=offset):
+                self.setUp()
+                region = self.device_memory(LOCAL | WRITE | ZERO_BASED, offset=offset, length=0)
+                self.assertEqual(self.write(0, region.rkey, "").status, e.IBV_WC_SUCCESS)
+                self.assert_refused(self.write(0, region.rkey, "!"))
+
+    def test_device_memory_is_copied_by_words_of_4_bytes(self):
+        with DM(self.context, AllocDmAttr(length=128)) as memory:
+            memory.copy_to_dm(124, b"last", 4)
+            self.assertEqual(bytes(memory.copy_from_dm(124, 4)), b"last")
+            memory.copy_to_dm(128, b"", 0)
+            wrong = [(0, 3, errno.EINVAL), (2, 4, errno.EINVAL), (1, 0, errno.EINVAL),
+                     (128, 4, errno.EFAULT), (124, 8, errno.EFAULT), (132, 0, errno.EFAULT),
+                     (2**64 - 4, 8, errno.EFAULT)]
+            for offset, length, error in wrong:
+                with self.subTest(offset=offset, length=length):
+                    self.assert_errno(error, memory.copy_to_dm, offset, b"x" * length, length)
+                    self.assert_errno(error, memory.copy_from_dm, offset, length)
+            self.assertEqual(bytes(memory.copy_from_dm(120, 8)), b"\0\0\0\0last")
 
     def test_device_memory_has_zero_based_regions_only(self):
         with self.assertRaises(PyverbsRDMAError):

@@ -44,6 +44,21 @@ class Purpose(Ends):
                     wanted = e.IBV_WC_SUCCESS if granted == asked else e.IBV_WC_REM_ACCESS_ERR
                     self.assertEqual(status, wanted)
 
+    def test_local_writes_among_the_rights_of_a_window_are_taken_and_change_nothing(self):
+        for kind in (e.IBV_MW_TYPE_1, e.IBV_MW_TYPE_2):
+            with self.subTest(kind=kind):
+                self.setUp()
+                region, window = self.reachable(kind, LOCAL | WRITE)
+                self.assert_lands(self.write(region.buf, window.key), region)
+                self.assertEqual(self.read(region.buf, window.key).status,
+                                 e.IBV_WC_REM_ACCESS_ERR)
+
+    def test_local_writes_are_taken_by_ibv_wr_bind_mw_too(self):
+        region, window = self.unbound(e.IBV_MW_TYPE_2)
+        self.bind_type_2(window, region, LOCAL | WRITE, key=next_key(window.rkey))
+        self.assert_done(self.here, e.IBV_WC_BIND_MW)
+        self.assert_lands(self.write(region.buf, window.key), region)
+
     def test_binding_is_posted_to_the_send_queue_and_completes_in_order(self):
         region, window = self.unbound(e.IBV_MW_TYPE_1)
         self.bind_type_1(window, region, WRITE)

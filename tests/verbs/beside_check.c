@@ -5,10 +5,12 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DEMAND(so)                                                               \
   do {                                                                           \
@@ -49,6 +51,33 @@ static void everything_of_the_other_device(struct ibv_device* device) {
   DEMAND(ibv_create_srq(pd, &srq) == NULL && errno == EOPNOTSUPP);
   DEMAND(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
   DEMAND(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+  /* that library looks for the device in a list, in which it must find its own alone */
+  int fd = open("/dev/zero", O_RDWR | O_CLOEXEC); /* stands in for its uverbs file */
+  struct ibv_context* imported = ibv_import_device(fd);
+  DEMAND(imported != NULL && imported->device == device && imported->cmd_fd == fd);
+  DEMAND((pd = ibv_import_pd(imported, 7)) != NULL && pd->handle == 7);
+  ibv_unimport_pd(pd);
+  DEMAND(calls("ibv_unimport_pd") == 1 && ibv_close_device(imported) == 0 && close(fd) == 0);
+  int count = 0;
+  struct ibv_device** list = ibv_get_device_list(&count);
+  DEMAND(list != NULL && count == 2);
+  ibv_free_device_list(list);
+}
+
+static void nothing_of_ours_is_imported(struct ibv_context* context, struct ibv_pd* pd) {
+  int fd = dup(context->cmd_fd);
+  for (int at = 0; at < 2; ++at) {
+    errno = 0;
+    DEMAND(ibv_import_device(at == 0 ? fd : context->cmd_fd) == NULL && errno == EOPNOTSUPP);
+  }
+  errno = 0;
+  DEMAND(ibv_import_pd(context, pd->handle) == NULL && errno == EOPNOTSUPP);
+  errno = 0;
+  DEMAND(ibv_import_mr(pd, 1) == NULL && errno == EOPNOTSUPP);
+  errno = 0;
+  DEMAND(ibv_import_dm(context, 1) == NULL && errno == EOPNOTSUPP);
+  ibv_unimport_pd(pd);
+  DEMAND(close(fd) == 0);
 }
 
 static void everything_of_ours(struct ibv_device* device) {
@@ -65,6 +94,7 @@ static void everything_of_ours(struct ibv_device* device) {
   DEMAND(cq != NULL);
   struct ibv_wc wc;
   DEMAND(ibv_poll_cq(cq, 1, &wc) == 0);
+  nothing_of_ours_is_imported(context, pd);
   struct ibv_qp_init_attr init = {.send_cq = cq,
                                   .recv_cq = cq,
                                   .cap = {.max_send_wr = 1, .max_recv_wr = 1},
@@ -84,17 +114,21 @@ int main(void) {
                                      "ibv_alloc_pd",    "ibv_dealloc_pd",   "ibv_reg_mr",
                                      "ibv_dereg_mr",    "ibv_create_cq",    "ibv_destroy_cq",
                                      "ibv_create_qp",   "ibv_destroy_qp",   "poll_cq"};
+  static const char* const imports[] = {"ibv_import_device", "ibv_import_pd", "ibv_unimport_pd"};
   int n = 0;
   struct ibv_device** list = ibv_get_device_list(&n);
   DEMAND(list != NULL && n == 2 && list[2] == NULL);
   DEMAND(calls("ibv_get_device_list") == 1);
   everything_of_ours(list[1]); /* appended: the real ones keep their places */
   for (size_t i = 0; i < sizeof both / sizeof *both; ++i) DEMAND(calls(both[i]) == 0);
+  for (size_t i = 0; i < sizeof imports / sizeof *imports; ++i) DEMAND(calls(imports[i]) == 0);
   everything_of_the_other_device(list[0]);
-  for (size_t i = 0; i < sizeof both / sizeof *both; ++i) DEMAND(calls(both[i]) == 1);
+  for (size_t i = 0; i < sizeof both / sizeof *both; ++i) {
+    DEMAND(calls(both[i]) == (strcmp(both[i], "ibv_close_device") == 0 ? 2 : 1));
+  }
   DEMAND(calls("post_send") == 1 && calls("ibv_modify_qp") == 1);
   ibv_free_device_list(list);
-  DEMAND(calls("ibv_free_device_list") == 1);
+  DEMAND(calls("ibv_free_device_list") == 3);
   puts("both devices answer");
   return 0;
 }

@@ -261,6 +261,45 @@ TEST_F(Xrc, messages_go_to_the_queue_that_they_name) {
   EXPECT_EQ(ibv_destroy_srq(second), 0);
 }
 
+// As ib_uverbs does: what a type has nothing of is left out, so that programs may give all of RC's.
+TEST_F(Xrc, attributes_that_a_type_has_not_are_dropped) {
+  receiver_ = make_receiver(domain_);
+  sender_ = make_sender();
+  ASSERT_TRUE(receiver_ != nullptr && sender_ != nullptr);
+  const int to_rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  const int to_rts = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                     IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  for (ibv_qp* qp : {receiver_, sender_}) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_INIT;
+    attr.port_num = attr.ah_attr.port_num = 1;
+    const int to_init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    ASSERT_EQ(ibv_modify_qp(qp, &attr, to_init), 0);
+    attr.qp_state = IBV_QPS_RTR;
+    attr.path_mtu = IBV_MTU_1024;
+    attr.dest_qp_num = qp == sender_ ? receiver_->qp_num : sender_->qp_num;
+    attr.max_dest_rd_atomic = attr.max_rd_atomic = 3;
+    attr.min_rnr_timer = attr.timeout = 12;
+    attr.retry_cnt = attr.rnr_retry = 7;
+    ASSERT_EQ(ibv_modify_qp(qp, &attr, to_rtr), 0);
+    attr.qp_state = IBV_QPS_RTS;
+    ASSERT_EQ(ibv_modify_qp(qp, &attr, to_rts), 0);
+    ibv_qp_attr told{};
+    ibv_qp_init_attr init{};
+    ASSERT_EQ(ibv_query_qp(qp, &told, to_rtr | to_rts, &init), 0);
+    EXPECT_EQ(told.max_dest_rd_atomic, qp == sender_ ? 0 : 3);
+    EXPECT_EQ(told.max_rd_atomic, qp == sender_ ? 3 : 0);
+    EXPECT_EQ(told.rnr_retry, qp == sender_ ? 7 : 0);
+  }
+  ibv_srq* srq = make_srq(domain_, there_->cq);
+  ASSERT_EQ(receive(srq, 1, 0), 0);
+  ASSERT_EQ(send(number_of(srq)), 0);
+  EXPECT_EQ(there_->completion().byte_len, 16u);
+  EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
 TEST_F(Xrc, a_queue_of_another_domain_is_not_reached) {
   connect_in(domain_);
   ibv_xrcd* other = open_domain(device_.context, kNoFile, O_CREAT);
