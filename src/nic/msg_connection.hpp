@@ -26,7 +26,7 @@ class ConnectionEvents {
   virtual void on_connected(const wire::PrivateData& data) noexcept = 0;
   // The connect came to nothing. `data`: what the application there said; nullptr if it was not it.
   virtual void on_refused(Errc why, const wire::PrivateData* data) noexcept = 0;
-  // Once at most: the other side has shut down or is lost.
+  // Once at most: the other side has shut down or is lost; Errc::ok: we have shut down.
   virtual void on_shut_down(Errc why) noexcept = 0;
 };
 
@@ -43,6 +43,8 @@ class MsgConnection final : private ContactEvents {
   Status accept(const wire::PrivateData& data) noexcept;
   // By ourselves. False: it was over already, or never there.
   bool shut_down() noexcept;
+  // After that: the door is told too. Lock not held.
+  void tell_own_end() noexcept { events_.on_shut_down(Errc::ok); }
   // The other side has shut down, or the lane is lost: the door is told, unless it was before.
   void over(Errc why) noexcept;
   // Nobody is told anything from here on.

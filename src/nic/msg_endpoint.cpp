@@ -60,11 +60,14 @@ Status MsgEndpoint::shutdown() noexcept {
   if (now == Connection::unconnected || now == Connection::connecting) return Errc::not_connected;
   if (now == Connection::over) return {};
   flush(now_ns() + kFlushNs);
-  const EngineGuard guard(engine_);
-  engine_.poll();  // the lane may not be handed over yet
-  if (!connection_.shut_down()) return {};
-  drop(Errc::canceled);
-  if (own_) own_->cancel_all(Errc::canceled);
+  {
+    const EngineGuard guard(engine_);
+    engine_.poll();  // the lane may not be handed over yet
+    if (!connection_.shut_down()) return {};
+    drop(Errc::canceled);
+    if (own_) own_->cancel_all(Errc::canceled);
+  }
+  connection_.tell_own_end();
   return {};
 }
 

@@ -57,10 +57,13 @@ int change(fid_cntr* fid, uint64_t value) noexcept {
   return deadline.passed() ? -FI_ETIMEDOUT : -FI_EAGAIN;
 }
 
-// A cancellation point while it sleeps.
+// A cancellation point while it sleeps. The page has no such call for FI_WAIT_NONE, which is the
+// default; there it polls and yields, as other providers do.
 int wait(fid_cntr* fid, uint64_t threshold, int timeout) {
   auto& cntr = object_of<Cntr>(fid);
-  if (const int rc = check_blocking("fi_cntr_wait", cntr.wait_obj); rc != 0) return rc;
+  const bool yields = cntr.wait_obj == FI_WAIT_NONE || cntr.wait_obj == FI_WAIT_YIELD;
+  const fi_wait_obj wait_obj = yields ? FI_WAIT_YIELD : cntr.wait_obj;
+  if (const int rc = check_blocking("fi_cntr_wait", wait_obj); rc != 0) return rc;
   const Deadline deadline(timeout);
   const uint64_t errors_before = cntr.core.errors();
   for (bool interrupted = false;;) {
@@ -68,8 +71,8 @@ int wait(fid_cntr* fid, uint64_t threshold, int timeout) {
     if (rc == 0 || rc == -FI_EAVAIL) return rc;
     if (interrupted) return -FI_EINTR;
     if (rc != -FI_EAGAIN) return rc;
-    if (!may_sleep(cntr, threshold)) continue;
-    interrupted = sleep_on(cntr.wait_obj, cntr.sleeper.fd(), deadline) == Slept::interrupted;
+    if (!yields && !may_sleep(cntr, threshold)) continue;
+    interrupted = sleep_on(wait_obj, cntr.sleeper.fd(), deadline) == Slept::interrupted;
   }
 }
 

@@ -45,8 +45,9 @@ void ConnectionReports::on_refused(Errc why, const wire::PrivateData* data) noex
 }
 
 void ConnectionReports::on_shut_down(Errc why) noexcept {
-  APERTURE_INFO("FI_SHUTDOWN: %s",
-                why == Errc::shut_down ? "the peer has ended the connection" : describe(why));
+  APERTURE_INFO("FI_SHUTDOWN: %s", why == Errc::ok          ? "fi_shutdown was called here"
+                                   : why == Errc::shut_down ? "the peer has ended the connection"
+                                                            : describe(why));
   tell("FI_SHUTDOWN", [&] { eq_->report_connection(FI_SHUTDOWN, endpoint(), nullptr, {}); });
 }
 

@@ -86,6 +86,9 @@ size_t error_entry_bytes(uint32_t api) noexcept {
   return api < kApi120 ? sizeof(fi_cq_err_entry) : sizeof(ErrorEntry);
 }
 
+// The sentence goes into the buffer that the application gave, or is lent out. Into a buffer goes
+// only what prov_errno does not say by itself: that there was no message, that one was truncated or
+// canceled is an answer that programs ask for, with an entry that they have not filled in.
 void put_error(FabricCq& cq, qp::CompletionError e, fi_cq_err_entry* buf) noexcept {
   const bool own_buffer =
       cq.api_version < kApi15 || buf->err_data_size == 0 || buf->err_data == nullptr;
@@ -101,15 +104,15 @@ void put_error(FabricCq& cq, qp::CompletionError e, fi_cq_err_entry* buf) noexce
   out.known.prov_errno = provider_code(e.vendor, e.err);
   out.src_addr = e.entry.source;
   cq.last_sentence = std::move(e.sentence);
-  if (cq.last_sentence.empty()) {  // and it stays empty where there is no memory
-    [[maybe_unused]] const Status s = no_throw([&] { cq.last_sentence = describe(e.err); });
-  }
-  if (own_buffer) {
+  if (!own_buffer) {
+    out.known.err_data_size = copy_text(cq.last_sentence, buf->err_data, buf->err_data_size);
+    if (out.known.err_data_size != 0) out.known.err_data = buf->err_data;
+  } else {
+    if (cq.last_sentence.empty()) {  // and it stays empty where there is no memory
+      [[maybe_unused]] const Status s = no_throw([&] { cq.last_sentence = describe(e.err); });
+    }
     out.known.err_data = cq.last_sentence.data();
     out.known.err_data_size = cq.last_sentence.size() + 1;
-  } else {
-    out.known.err_data = buf->err_data;
-    out.known.err_data_size = copy_text(cq.last_sentence, buf->err_data, buf->err_data_size);
   }
   std::memcpy(static_cast<void*>(buf), &out, error_entry_bytes(cq.api_version));
 }

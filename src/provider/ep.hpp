@@ -53,6 +53,7 @@ struct EpBody {
   size_t tx_size = 0;
   size_t rx_size = 0;
   size_t min_multi_recv = kDefaultMinMultiRecv;  // guarded by the engine's lock
+  int peer_to_peer = FI_HMEM_P2P_ENABLED;        // FI_OPT_FI_HMEM_P2P, kept and told only
   Address local;                                 // port 0 until enabled, unless one was given
   AuthKey auth_key;
   Av* av = nullptr;

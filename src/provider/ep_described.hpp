@@ -35,7 +35,7 @@ inline constexpr protect::Rights kWriteSource = protect::Rights::local_read;  //
 // One buffer and its descriptor; 0 or the refusal.
 inline ssize_t check_buffer(const Ep& ep, const char* call, const void* buf, size_t len, void* desc,
                             protect::Rights need) noexcept {
-  if (len == 0) return 0;
+  if (len == 0 || buf == nullptr) return 0;  // the call takes no bytes there, or refuses it
   if (desc == nullptr) [[likely]] {
     if (ep.descriptors != DescriptorRule::required) [[likely]]
       return 0;

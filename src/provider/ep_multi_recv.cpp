@@ -36,6 +36,8 @@ ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) n
     return refuse(-FI_EINVAL,
                   "%s: FI_MULTI_RECV with %zu buffers; it takes a single one, post each by itself",
                   call, m.count);
+  if (m.iov == nullptr || (m.iov->iov_base == nullptr && m.iov->iov_len != 0))
+    return refuse_pieces(call, m.count, ep.rx_iov_limit);
   qp::RecvWr wr;
   if (const ssize_t rc = make_receive(ep, call, m, completion, wr); rc != 0) return rc;
   return post(ep, call, m.addr, [&](nic::Endpoint& core) noexcept {

@@ -3,6 +3,7 @@
 
 #include "provider/ep_multi_recv.hpp"
 #include "provider/errors.hpp"
+#include "provider/header_names.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
 
@@ -19,7 +20,7 @@ ssize_t cancel(fid_t fid, void* context) noexcept {
   });
 }
 
-// The options that this provider has; all are of type size_t.
+// The options that this provider has; those that are of type size_t.
 bool option_value(const EpBody& body, int name, size_t& value) noexcept {
   switch (name) {
     case FI_OPT_CM_DATA_SIZE:
@@ -32,14 +33,8 @@ bool option_value(const EpBody& body, int name, size_t& value) noexcept {
   }
 }
 
-int get_option(fid_t fid, int level, int name, void* value, size_t* len) noexcept {
-  const EpBody& body = *object_of<Ep>(fid).body;
-  size_t found = 0;
-  if (value == nullptr || len == nullptr) return -FI_EINVAL;
-  if (level != FI_OPT_ENDPOINT || !option_value(body, name, found)) {
-    APERTURE_INFO("fi_getopt: option %d of level %d is not offered", name, level);
-    return -FI_ENOPROTOOPT;
-  }
+template <typename T>
+int give(const T& found, void* value, size_t* len) noexcept {
   const size_t room = *len;
   *len = sizeof found;
   if (room < sizeof found) return -FI_ETOOSMALL;
@@ -47,14 +42,72 @@ int get_option(fid_t fid, int level, int name, void* value, size_t* len) noexcep
   return 0;
 }
 
+int get_option(fid_t fid, int level, int name, void* value, size_t* len) noexcept {
+  const EpBody& body = *object_of<Ep>(fid).body;
+  if (value == nullptr || len == nullptr) return -FI_EINVAL;
+  if (level == FI_OPT_ENDPOINT) {
+    if (size_t found = 0; option_value(body, name, found)) return give(found, value, len);
+    if (name == FI_OPT_FI_HMEM_P2P) return give(body.peer_to_peer, value, len);
+    if (name == FI_OPT_XPU_TRIGGER)
+      return refuse(-FI_EOPNOTSUPP, "fi_getopt: FI_OPT_XPU_TRIGGER: no device triggers operations");
+  }
+  return refuse(-FI_ENOPROTOOPT, "fi_getopt: option %d of level %d is not offered", name, level);
+}
+
+// A value of type T; false, with a sentence: it has another length.
+template <typename T>
+bool take(const char* option, const void* value, size_t len, T& out) noexcept {
+  if (len != sizeof out) {
+    APERTURE_WARN("fi_setopt: %s has %zu bytes; optlen is %zu", option, sizeof out, len);
+    return false;
+  }
+  std::memcpy(&out, value, sizeof out);
+  return true;
+}
+
+// How device memory moves: there is none, so every mode but the one that excludes copies is kept.
+int set_peer_to_peer(EpBody& body, const void* value, size_t len) noexcept {
+  int mode = 0;
+  if (!take("FI_OPT_FI_HMEM_P2P", value, len, mode)) return -FI_EINVAL;
+  if (mode == FI_HMEM_P2P_REQUIRED)
+    return refuse(-FI_EOPNOTSUPP,
+                  "fi_setopt: FI_HMEM_P2P_REQUIRED: no device memory is reached directly here; "
+                  "leave FI_HMEM_P2P_ENABLED");
+  if (mode < FI_HMEM_P2P_ENABLED || mode > FI_HMEM_P2P_DISABLED)
+    return refuse(-FI_EINVAL, "fi_setopt: FI_OPT_FI_HMEM_P2P %d is none that fi_endpoint(3) knows",
+                  mode);
+  body.peer_to_peer = mode;
+  return 0;
+}
+
+int set_shared_memory(const void* value, size_t len) noexcept {
+  static_assert(sizeof(bool) == sizeof(uint8_t));  // of which any value may have been given
+  uint8_t permitted = 0;
+  if (!take("FI_OPT_SHARED_MEMORY_PERMITTED", value, len, permitted)) return -FI_EINVAL;
+  if (permitted != 0) return 0;
+  return refuse(-FI_EOPNOTSUPP,
+                "fi_setopt: FI_OPT_SHARED_MEMORY_PERMITTED cannot be false: peers on one host "
+                "share memory here, and nothing else carries bytes to them");
+}
+
 int set_option(fid_t fid, int level, int name, const void* value, size_t len) noexcept {
   if (value == nullptr) return -FI_EINVAL;
-  if (level == FI_OPT_ENDPOINT && name == FI_OPT_MIN_MULTI_RECV) {
-    return guarded("fi_setopt",
-                   [&] { return set_min_multi_recv(*object_of<Ep>(fid).body, value, len); });
-  }
-  APERTURE_INFO("fi_setopt: option %d of level %d cannot be set", name, level);
-  return -FI_ENOPROTOOPT;
+  return guarded("fi_setopt", [&]() -> int {
+    EpBody& body = *object_of<Ep>(fid).body;
+    if (level == FI_OPT_ENDPOINT) {
+      switch (name) {
+        case FI_OPT_MIN_MULTI_RECV: return set_min_multi_recv(body, value, len);
+        case FI_OPT_FI_HMEM_P2P: return set_peer_to_peer(body, value, len);
+        case kSharedMemoryPermitted: return set_shared_memory(value, len);
+        case kCudaApiPermitted:  // "If either CUDA library or CUDA device is not available"
+          return refuse(-FI_EINVAL,
+                        "fi_setopt: FI_OPT_CUDA_API_PERMITTED: CUDA is never called here; there is "
+                        "nothing to permit");
+        default: break;
+      }
+    }
+    return refuse(-FI_ENOPROTOOPT, "fi_setopt: option %d of level %d cannot be set", name, level);
+  });
 }
 
 int get_flags(const Ep& ep, uint64_t* flags) noexcept {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/guarded_copy.hpp"
 #include "base/no_throw.hpp"
 #include "provider/error_text.hpp"
 #include "provider/errors.hpp"
@@ -128,14 +129,13 @@ struct EqCalls {
   static void put_rejected(Eq& eq, bool own_buffer, const fi_eq_err_entry& asked,
                            fi_eq_err_entry& entry) {
     wire::PrivateData& data = eq.last_rejected;
-    entry.err_data = own_buffer ? nullptr : asked.err_data;
-    entry.err_data_size = own_buffer ? data.size : std::min<size_t>(data.size, asked.err_data_size);
+    entry.err_data = nullptr;
+    entry.err_data_size = 0;
     if (data.size == 0) return;
-    if (own_buffer) {
-      entry.err_data = data.bytes.data();
-    } else {
-      std::memcpy(asked.err_data, data.bytes.data(), entry.err_data_size);
-    }
+    const size_t size = own_buffer ? data.size : std::min<size_t>(data.size, asked.err_data_size);
+    if (!own_buffer && !guarded_copy(asked.err_data, data.bytes.data(), size)) return;
+    entry.err_data = own_buffer ? data.bytes.data() : asked.err_data;
+    entry.err_data_size = size;
   }
 
   static ssize_t read_event(Eq& eq, uint32_t* event, void* buf, size_t len, uint64_t flags) {
@@ -184,8 +184,8 @@ struct EqCalls {
         entry.err_data = eq.last_sentence.empty() ? nullptr : eq.last_sentence.data();
         entry.err_data_size = eq.last_sentence.empty() ? 0 : eq.last_sentence.size() + 1;
       } else {
-        entry.err_data = buf->err_data;
         entry.err_data_size = copy_text(eq.last_sentence, buf->err_data, buf->err_data_size);
+        entry.err_data = entry.err_data_size != 0 ? buf->err_data : nullptr;
       }
       // before 1.5 the entry ended with err_data
       std::memcpy(buf, &entry,

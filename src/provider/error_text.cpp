@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/guarded_copy.hpp"
 #include "protect/rights.hpp"
 #include "provider/wording.hpp"
 
@@ -21,9 +22,8 @@ int provider_code(uint32_t denial, Errc err) noexcept {
 size_t copy_text(const std::string& text, void* to, size_t size) noexcept {
   if (text.empty() || to == nullptr || size == 0) return 0;
   const size_t n = std::min(text.size(), size - 1);
-  std::memcpy(to, text.data(), n);
-  static_cast<char*>(to)[n] = '\0';
-  return n + 1;
+  if (!guarded_copy(to, text.data(), n)) return 0;
+  return guarded_copy(static_cast<char*>(to) + n, "", 1) ? n + 1 : 0;
 }
 
 const char* error_text(int prov_errno, const void* err_data, char* buf, size_t len) noexcept {

@@ -10,7 +10,8 @@
 
 namespace aperture::provider {
 
-// Copies at most size - 1 bytes and a terminating zero; returns the bytes written.
+// Copies at most size - 1 bytes and a terminating zero; returns the bytes written. 0: there is no
+// text, no room, or no memory there (an entry that the application left as it found it).
 size_t copy_text(const std::string& text, void* to, size_t size) noexcept;
 
 // The provider error code of an entry: the protect::Denial if there is one, else which Errc it was.

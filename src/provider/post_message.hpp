@@ -89,9 +89,12 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
   return send_flat_message(ep, call, m, buf, len, wish);
 }
 
-// Fills a receive; 0 or the refusal.
-[[gnu::always_inline]] inline ssize_t make_receive(const Ep& ep, const char* call, const Message& m,
+// Fills a receive; 0 or the refusal. One without a buffer takes no bytes, whatever its length says.
+[[gnu::always_inline]] inline ssize_t make_receive(const Ep& ep, const char* call, Message m,
                                                    bool completion, qp::RecvWr& wr) noexcept {
+  static constexpr iovec kNoBytes{};
+  if (m.count == 1 && m.iov != nullptr && m.iov->iov_base == nullptr) [[unlikely]]
+    m.iov = &kNoBytes;
   if (!measure(m.iov, m.count, ep.rx_iov_limit, wr.len)) [[unlikely]]
     return refuse_pieces(call, m.count, ep.rx_iov_limit);
   wr.iov = m.iov;

@@ -290,6 +290,8 @@ TEST_P(Conn, shutdown_ends_both_sides_once) {
   EXPECT_EQ(fi_recv(c.at_a.get(), box, 8, nullptr, 0, &ra), -FI_ESHUTDOWN);
   EXPECT_EQ(fi_shutdown(c.at_a.get(), 0), 0) << "over already";
 
+  EXPECT_EQ(a.expect(FI_SHUTDOWN, &c.at_a->fid).code, static_cast<int64_t>(sizeof(fi_eq_cm_entry)))
+      << "whoever waits for it before closing is told as well";
   const CmEvent down = b.expect(FI_SHUTDOWN, &c.at_b->fid);
   EXPECT_EQ(down.code, static_cast<int64_t>(sizeof(fi_eq_cm_entry)));
   EXPECT_EQ(b.wait(&rb).err, FI_ESHUTDOWN);

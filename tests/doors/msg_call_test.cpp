@@ -97,6 +97,46 @@ TEST(MsgCall, inject_above_its_limit_is_refused_and_sends_nothing) {
   EXPECT_TRUE(p.b.quiet());
 }
 
+TEST(MsgCall, a_receive_without_a_buffer_takes_no_bytes) {
+  if (!on_aperture()) GTEST_SKIP() << "others write to NULL";
+  for (const int mr_mode : {0, FI_MR_LOCAL}) {
+    NodePair p({.mr_mode = mr_mode});
+    iovec none{nullptr, 64};
+    Op op;
+    const fi_msg message{&none, nullptr, 1, FI_ADDR_UNSPEC, &op, 0};
+    const fi_msg_tagged tagged{&none, nullptr, 1, FI_ADDR_UNSPEC, 5, 0, &op, 0};
+    const std::function<int64_t()> calls[] = {
+        [&] { return fi_recv(p.b.ep(), nullptr, 64, nullptr, FI_ADDR_UNSPEC, &op); },
+        [&] { return fi_recvv(p.b.ep(), &none, nullptr, 1, FI_ADDR_UNSPEC, &op); },
+        [&] { return fi_recvmsg(p.b.ep(), &message, FI_COMPLETION); },
+        [&] { return fi_trecv(p.b.ep(), nullptr, 64, nullptr, FI_ADDR_UNSPEC, 5, 0, &op); },
+        [&] { return fi_trecvmsg(p.b.ep(), &tagged, FI_COMPLETION); }};
+    for (size_t i = 0; i < std::size(calls); ++i) {
+      for (const std::string& text : {std::string(), std::string("four")}) {
+        for (const bool early : {false, true}) {
+          SCOPED_TRACE(i);
+          const auto send = [&] {
+            return i < 3 ? p.a.post(fi_inject, text.data(), text.size(), p.to_b)
+                         : p.a.post(fi_tinject, text.data(), text.size(), p.to_b, uint64_t{5});
+          };
+          if (early) {
+            ASSERT_EQ(send(), 0);
+            pump_for(3);
+          }
+          ASSERT_EQ(calls[i](), 0);
+          if (!early) {
+            ASSERT_EQ(send(), 0);
+          }
+          const Completion c = p.b.wait(&op);
+          EXPECT_EQ(c.err, text.empty() ? 0 : FI_ETRUNC);
+          EXPECT_EQ(c.len, 0u);
+          EXPECT_EQ(c.olen, text.size());
+        }
+      }
+    }
+  }
+}
+
 TEST(MsgCall, a_message_above_max_msg_size_is_refused) {
   if (!on_aperture()) GTEST_SKIP() << "other providers do not check";
   NodePair p;

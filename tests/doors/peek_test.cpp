@@ -66,6 +66,25 @@ TEST_P(Peek, finds_nothing_where_nothing_is) {
   EXPECT_TRUE(p.b.quiet()) << "a peek does not stay posted";
 }
 
+TEST_P(Peek, that_finds_nothing_asks_for_no_buffer) {
+  Op op;
+  fi_msg_tagged m{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 1, 0, &op, 0};
+  const int64_t posted = p.b.post(fi_trecvmsg, &m, FI_PEEK);
+  if (posted == -FI_ENOMSG) GTEST_SKIP() << "answers at once";
+  ASSERT_EQ(posted, 0);
+  fi_cq_tagged_entry entry;
+  int64_t read = -FI_EAGAIN;
+  for (const int64_t end = now_ns() + 5'000'000'000; read == -FI_EAGAIN && now_ns() < end;) {
+    read = fi_cq_read(p.b.cq(), &entry, 1);
+  }
+  ASSERT_EQ(read, -FI_EAVAIL);
+  fi_cq_err_entry error;
+  std::memset(&error, 0xEE, sizeof error);  // as it lies on a stack
+  ASSERT_EQ(fi_cq_readerr(p.b.cq(), &error, 0), 1);
+  EXPECT_EQ(error.err, FI_ENOMSG);
+  EXPECT_EQ(error.op_context, &op);
+}
+
 TEST_P(Peek, tells_of_a_message_and_leaves_it) {
   const size_t size = GetParam();
   send(42, size, 5);

@@ -190,6 +190,39 @@ TEST_F(Calls, options) {
   EXPECT_EQ(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, nullptr, 0), -FI_EINVAL);
 }
 
+// Programs ask every provider for what one kind of hardware has: fi_endpoint(3) says what to answer
+// where it is not there.
+TEST_F(Calls, options_of_other_hardware) {
+  constexpr int kCudaApiPermitted = 11, kSharedMemoryPermitted = 12;  // of 1.18 and 1.19
+  constexpr int kEfaRnrRetry = -(0xefa << 16);
+  const auto set = [&](int name, auto value) {
+    return fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, name, &value, sizeof value);
+  };
+  EXPECT_EQ(set(kCudaApiPermitted, false), -FI_EINVAL) << "no CUDA library here";
+  EXPECT_EQ(set(kCudaApiPermitted, true), -FI_EINVAL);
+  EXPECT_EQ(set(kSharedMemoryPermitted, true), 0);
+  EXPECT_EQ(set(kSharedMemoryPermitted, false), -FI_EOPNOTSUPP);
+  EXPECT_EQ(set(kSharedMemoryPermitted, 1.5), -FI_EINVAL) << "no bool";
+  EXPECT_EQ(set(kEfaRnrRetry, size_t{7}), -FI_ENOPROTOOPT);
+  int p2p = 99;
+  size_t len = sizeof p2p;
+  EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, &len), 0);
+  EXPECT_EQ(p2p, FI_HMEM_P2P_ENABLED);
+  EXPECT_EQ(len, sizeof p2p);
+  for (const int mode : {FI_HMEM_P2P_DISABLED, FI_HMEM_P2P_PREFERRED, FI_HMEM_P2P_ENABLED}) {
+    EXPECT_EQ(set(FI_OPT_FI_HMEM_P2P, mode), 0);
+    EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, &len), 0);
+    EXPECT_EQ(p2p, mode);
+  }
+  EXPECT_EQ(set(FI_OPT_FI_HMEM_P2P, int{FI_HMEM_P2P_REQUIRED}), -FI_EOPNOTSUPP);
+  EXPECT_EQ(set(FI_OPT_FI_HMEM_P2P, 77), -FI_EINVAL);
+  EXPECT_EQ(set(FI_OPT_FI_HMEM_P2P, size_t{0}), -FI_EINVAL) << "no int";
+  char trigger[64] = {};
+  len = sizeof trigger;
+  EXPECT_EQ(fi_getopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, trigger, &len),
+            -FI_EOPNOTSUPP);
+}
+
 TEST_F(Calls, an_error_of_an_injected_message_has_the_context_of_the_endpoint) {
   b.enable();
   sockaddr_in nobody{};

@@ -80,12 +80,19 @@ struct ErrorEntry {
   uint64_t beyond;
 };
 
-ErrorEntry error_entry(uint32_t version, void* data, size_t size) {
+// A truncated message, of which err says all; a refused write, of which there is a sentence.
+enum class Fault { truncated, refused };
+
+ErrorEntry error_entry(uint32_t version, Fault fault, void* data, size_t size) {
   Bench b({}, version);
   const fi_addr_t own = b.enable();
   char in[2];
-  EXPECT_EQ(fi_recv(b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, &b), 0);
-  EXPECT_EQ(fi_inject(b.ep.get(), "12345", 5, own), 0);
+  if (fault == Fault::truncated) {
+    EXPECT_EQ(fi_recv(b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, &b), 0);
+    EXPECT_EQ(fi_inject(b.ep.get(), "12345", 5, own), 0);
+  } else {
+    EXPECT_EQ(fi_write(b.ep.get(), in, sizeof in, nullptr, own, 0, 77, &b), 0);
+  }
   fi_cq_tagged_entry entry;
   EXPECT_EQ(read_cq(b.cq.get(), &entry), -FI_EAVAIL);
   ErrorEntry e;
@@ -93,11 +100,16 @@ ErrorEntry error_entry(uint32_t version, void* data, size_t size) {
   e.known.err_data = data;
   e.known.err_data_size = size;
   EXPECT_EQ(fi_cq_readerr(b.cq.get(), &e.known, 0), 1);
-  EXPECT_EQ(e.known.err, FI_ETRUNC);
-  EXPECT_EQ(e.known.olen, 3u);
+  if (fault == Fault::truncated) {
+    EXPECT_EQ(e.known.err, FI_ETRUNC);
+    EXPECT_EQ(e.known.len, sizeof in);
+    EXPECT_EQ(e.known.olen, 3u);
+  } else {
+    EXPECT_EQ(e.known.err, FI_EACCES);
+  }
   EXPECT_EQ(e.beyond, 0xEEEEEEEEEEEEEEEEull);
   // text that the provider lends out is valid until the next read of this queue
-  if (e.known.err_data != data) {
+  if (e.known.err_data != data && e.known.err_data != nullptr) {
     EXPECT_NE(std::strlen(static_cast<const char*>(e.known.err_data)), 0u);
   }
   return e;
@@ -105,22 +117,41 @@ ErrorEntry error_entry(uint32_t version, void* data, size_t size) {
 
 TEST(Versions, an_error_entry_ends_where_the_application_thinks) {
   char data[8];
-  EXPECT_EQ(error_entry(kApi117, data, sizeof data).src_addr, 0xEEEEEEEEEEEEEEEEull);
-  EXPECT_NE(error_entry(kApi20, data, sizeof data).src_addr, 0xEEEEEEEEEEEEEEEEull);
-  EXPECT_EQ(error_entry(kApi14, data, 77).known.err_data_size, 77u) << "not there before 1.5";
+  const auto entry = [&](uint32_t version, size_t size) {
+    return error_entry(version, Fault::truncated, data, size);
+  };
+  EXPECT_EQ(entry(kApi117, sizeof data).src_addr, 0xEEEEEEEEEEEEEEEEull);
+  EXPECT_NE(entry(kApi20, sizeof data).src_addr, 0xEEEEEEEEEEEEEEEEull);
+  EXPECT_EQ(entry(kApi14, 77).known.err_data_size, 77u) << "not there before 1.5";
 }
 
 TEST(Versions, error_text_goes_where_the_version_says) {
   char data[8] = "#######";
-  ErrorEntry e = error_entry(kApi117, data, sizeof data);
+  ErrorEntry e = error_entry(kApi117, Fault::refused, data, sizeof data);
   EXPECT_EQ(e.known.err_data, data);
   EXPECT_EQ(e.known.err_data_size, sizeof data) << "cut to fit";
   EXPECT_EQ(data[7], '\0');
   EXPECT_NE(data[0], '#');
   std::strcpy(data, "#######");
-  EXPECT_NE(error_entry(kApi14, data, sizeof data).known.err_data, data) << "lent out";
-  EXPECT_NE(error_entry(kApi117, data, 0).known.err_data, data) << "lent out";
+  for (const Fault fault : {Fault::refused, Fault::truncated}) {
+    EXPECT_NE(error_entry(kApi14, fault, data, sizeof data).known.err_data, data) << "lent out";
+    EXPECT_NE(error_entry(kApi117, fault, data, 0).known.err_data, data) << "lent out";
+  }
   EXPECT_STREQ(data, "#######");
+}
+
+// Programs leave the entry as it lies on the stack, and other providers have nothing to write for
+// what is no fault but an answer.
+TEST(Versions, an_entry_that_nobody_filled_in_is_written_to_only_where_there_is_a_sentence) {
+  char data[8] = "#######";
+  const ErrorEntry e = error_entry(kApi117, Fault::truncated, data, sizeof data);
+  EXPECT_STREQ(data, "#######");
+  EXPECT_EQ(e.known.err_data, nullptr);
+  EXPECT_EQ(e.known.err_data_size, 0u);
+  auto* const nowhere = reinterpret_cast<void*>(uintptr_t{0xEEEEEEEEEEEEEEEE});
+  for (const Fault fault : {Fault::truncated, Fault::refused}) {
+    EXPECT_EQ(error_entry(kApi117, fault, nowhere, SIZE_MAX / 3).known.err_data_size, 0u);
+  }
 }
 
 // ---- atomics: numbers by the API that defines them ----------------------------------------------
