@@ -1,7 +1,7 @@
 #!/bin/sh
 # precompile.sh COMPILER ARGUMENT...: compiles a header, and leaves a checksum beside what it wrote:
-# ccache then reads 64 bytes for each file that includes the header, and not 100 MB. It is the sum of
-# the text and its macros: what the compiler wrote differs between two trees, by their paths alone.
+# ccache then reads 64 bytes for each file that includes the header, and not 100 MB. It is the sum
+# of the text and its macros: what the compiler wrote differs between two trees, by paths alone.
 "$@" || exit
 header=
 n=$#

@@ -303,8 +303,8 @@ int reregister_place(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
   return 0;
 }
 
-// Another place gets the next tag of the key, and is in force before the old one is revoked: whoever
-// holds the old key is refused from then on.
+// Another place gets the next tag of the key, and is in force before the old one is revoked:
+// whoever holds the old key is refused from then on.
 int reregister_elsewhere(Mr& mr, const Wish& wish, Pd& pd, const void* caller) {
   protect::RegionHandle fresh;
   if (const int error = enter(wish, pd, ibv_inc_rkey(mr.base.rkey), caller, fresh); error != 0) {

@@ -30,9 +30,9 @@ bool is_descriptor_of_ours(int fd) noexcept {
 }  // namespace
 
 // --- import: a descriptor or a context ---
-// ibv_import_device is given nothing but a descriptor. That of a context of ours is /dev/null, which
-// is no device of anybody else's. The real function looks for the device in the list, which is ours
-// by then, and behind each for what that library has there.
+// ibv_import_device is given nothing but a descriptor. That of a context of ours is /dev/null,
+// which is no device of anybody else's. The real function looks for the device in the list, which
+// is ours by then, and behind each for what that library has there.
 APERTURE_VERB ibv_context* ibv_import_device(int cmd_fd) {
   APERTURE_REAL(ibv_import_device, "IBVERBS_1.10");
   if (is_descriptor_of_ours(cmd_fd)) {

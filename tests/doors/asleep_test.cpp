@@ -175,6 +175,50 @@ std::vector<Case> all_cases() {
 }
 INSTANTIATE_TEST_SUITE_P(Scenes, Asleep, testing::ValuesIn(all_cases()), name_of_case);
 
+// Sleeps until what was posted has come here, or has been said to have arrived there.
+void expect_done(Scene scene, int64_t posted, Node& node, Region& region, std::vector<uint8_t>& in,
+                 std::vector<Op>& ops, Control& poster) {
+  fi_cq_tagged_entry entry{};
+  const auto completes = [&] { return fi_cq_sread(node.cq(), &entry, 1, nullptr, 10000) == 1; };
+  const auto counts_to = [&](uint64_t n) {
+    return fi_cntr_wait(node.remote_write_cntr(), n, 10000) == 0;
+  };
+  switch (scene) {
+    case Scene::counted_write:
+    case Scene::large_counted_write: EXPECT_TRUE(counts_to(1)); break;
+    case Scene::fenced_write: EXPECT_TRUE(counts_to(2)); break;
+    case Scene::written_data:
+      EXPECT_TRUE(completes());
+      EXPECT_EQ(entry.data, 77u);
+      break;
+    case Scene::large_send:
+      ASSERT_EQ(fi_recv(node.ep(), in.data(), kLarge, nullptr, FI_ADDR_UNSPEC, &ops[0]), 0);
+      EXPECT_TRUE(completes());
+      break;
+    case Scene::many_sends:
+      for (int64_t i = 0; i < posted; ++i) {
+        ASSERT_EQ(fi_recv(node.ep(), in.data(), 512, nullptr, FI_ADDR_UNSPEC, &ops[i]), 0);
+        ASSERT_TRUE(completes()) << i << " of " << posted;
+      }
+      break;
+    case Scene::receive_of_offer: EXPECT_TRUE(completes()); break;
+    case Scene::write_to_idle:
+    case Scene::large_write_to_idle:
+    case Scene::atomic: {
+      for (int tries = 0; !first_difference(region.memory().span(), 1) && tries < 1000; ++tries) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      EXPECT_TRUE(first_difference(region.memory().span(), 1));
+      break;
+    }
+    case Scene::large_read: {
+      bool all_there = false;
+      EXPECT_TRUE(poster.get(&all_there, 15000) && all_there);
+      break;
+    }
+  }
+}
+
 TEST_P(Asleep, what_is_posted_goes_on_by_itself) {
   const Case c = GetParam();
   Options options = options_of(c);
@@ -205,45 +249,7 @@ TEST_P(Asleep, what_is_posted_goes_on_by_itself) {
   ASSERT_TRUE(poster.control().get(&told, 20000));
   const int64_t posted = told.result;
   ASSERT_GE(posted, 0) << fi_strerror(static_cast<int>(-posted));
-  fi_cq_tagged_entry entry{};
-  const auto completes = [&] { return fi_cq_sread(node.cq(), &entry, 1, nullptr, 10000) == 1; };
-  const auto counts_to = [&](uint64_t n) {
-    return fi_cntr_wait(node.remote_write_cntr(), n, 10000) == 0;
-  };
-  switch (c.scene) {
-    case Scene::counted_write:
-    case Scene::large_counted_write: EXPECT_TRUE(counts_to(1)); break;
-    case Scene::fenced_write: EXPECT_TRUE(counts_to(2)); break;
-    case Scene::written_data:
-      EXPECT_TRUE(completes());
-      EXPECT_EQ(entry.data, 77u);
-      break;
-    case Scene::large_send:
-      ASSERT_EQ(fi_recv(node.ep(), in.data(), kLarge, nullptr, FI_ADDR_UNSPEC, &ops[0]), 0);
-      EXPECT_TRUE(completes());
-      break;
-    case Scene::many_sends:
-      for (int64_t i = 0; i < posted; ++i) {
-        ASSERT_EQ(fi_recv(node.ep(), in.data(), 512, nullptr, FI_ADDR_UNSPEC, &ops[i]), 0);
-        ASSERT_TRUE(completes()) << i << " of " << posted;
-      }
-      break;
-    case Scene::receive_of_offer: EXPECT_TRUE(completes()); break;
-    case Scene::write_to_idle:
-    case Scene::large_write_to_idle:
-    case Scene::atomic: {
-      for (int tries = 0; !first_difference(region.memory().span(), 1) && tries < 1000; ++tries) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
-      EXPECT_TRUE(first_difference(region.memory().span(), 1));
-      break;
-    }
-    case Scene::large_read: {
-      bool all_there = false;
-      EXPECT_TRUE(poster.control().get(&all_there, 15000) && all_there);
-      break;
-    }
-  }
+  expect_done(c.scene, posted, node, region, in, ops, poster.control());
   std::printf("after %.3f ms\n", static_cast<double>(now_ns() - told.at_ns) / 1e6);
   EXPECT_TRUE(poster.control().put(true));
   EXPECT_EQ(poster.join(), 0);
