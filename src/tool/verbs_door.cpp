@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/runtime_folder.hpp"
 #include "tool/child_probe.hpp"
 #include "tool/places.hpp"
 #include "tool/surroundings.hpp"
@@ -63,30 +63,6 @@ std::string find_real() {
     if (answer.answered && !answer.text.empty()) return answer.text;
   }
   return {};
-}
-
-// A folder that this user alone can write, the same for every run: it never grows.
-std::string own_runtime_folder(std::string& why_not) {
-  const char* base = nullptr;
-  for (const char* variable : {"XDG_RUNTIME_DIR", "TMPDIR"}) {
-    const char* folder = ::getenv(variable);
-    if (base == nullptr && folder != nullptr && *folder == '/' && ::access(folder, W_OK) == 0) {
-      base = folder;
-    }
-  }
-  if (base == nullptr) base = "/tmp";
-  std::string folder = std::string(base) + "/aperture-" + std::to_string(::geteuid());
-  struct stat st;
-  if ((::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) ||
-      ::lstat(folder.c_str(), &st) != 0) {
-    why_not = folder + " cannot be made: " + std::strerror(errno);
-    return {};
-  }
-  if (!S_ISDIR(st.st_mode) || st.st_uid != ::geteuid() || (st.st_mode & 022) != 0) {
-    why_not = folder + " belongs to somebody else, or others may write it; remove it";
-    return {};
-  }
-  return folder;
 }
 
 bool make_link(const std::string& folder, const std::string& real, std::string& why_not) {
@@ -140,7 +116,7 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
     door.why_not = "this host has no libibverbs.so.1 (on Debian: apt-get install libibverbs1)";
     return door;
   }
-  door.real_folder = own_runtime_folder(door.why_not);
+  door.real_folder = runtime_folder(door.why_not);
   if (door.real_folder.empty() || !make_link(door.real_folder, door.real, door.why_not)) {
     return door;
   }

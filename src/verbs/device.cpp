@@ -11,6 +11,7 @@
 
 #include "nic/host_identity.hpp"
 #include "verbs/entry.hpp"
+#include "verbs/path_table.hpp"
 #include "verbs/real.hpp"
 
 namespace aperture::verbs {
@@ -73,9 +74,15 @@ extern "C" const char aperture_verbs_door[] = APERTURE_VERSION;
 
 APERTURE_VERB ibv_device** ibv_get_device_list(int* num_devices) {
   APERTURE_REAL(ibv_get_device_list, "IBVERBS_1.1");
-  if (are_real_devices_alone()) return real.call_or<ibv_device**>(nullptr, num_devices);
+  if (are_real_devices_alone()) {
+    const KernelPathsAlone section;
+    return real.call_or<ibv_device**>(nullptr, num_devices);
+  }
   int real_count = 0;
-  ibv_device** real_list = real.call_or<ibv_device**>(nullptr, &real_count);
+  ibv_device** real_list = [&] {
+    const KernelPathsAlone section;  // where it finds no kernel to ask it looks into /sys
+    return real.call_or<ibv_device**>(nullptr, &real_count);
+  }();
   const size_t count = real_list != nullptr ? static_cast<size_t>(real_count) : 0;
   auto** list = static_cast<ibv_device**>(std::realloc(real_list, (count + 2) * sizeof(void*)));
   if (list == nullptr) {

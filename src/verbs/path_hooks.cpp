@@ -1,178 +1,131 @@
-// The functions of libc that this library stands in front of, so that /dev/infiniband/rdma_cm and a
-// few files of /sys exist: see path_fds.hpp and path_table.hpp for what is ours.
-//
-// For everything else a hook is a load and a jump to the next definition: it works before
-// constructors have run, in signal handlers and in children of vfork(), leaves errno alone and is a
-// cancellation point where libc's is. None is noexcept: cancellation unwinds through them. They are
-// exported without a version, so that they stand in for every version of their names
-// (path_hooks.map.in). Any thread.
+// The functions of libc that take a path, so that /dev/infiniband and the device's folders of /sys
+// exist: see path_table.hpp for what is ours, path_next.hpp for what a hook is. What is done with a
+// path of ours the kernel does with one of the tree of path_tree.hpp.
 
 // The plain functions are defined here, so no header may give them other names or bodies.
 #undef _FORTIFY_SOURCE
 #undef _FILE_OFFSET_BITS
 
-#include <dlfcn.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/mman.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdarg>
 #include <cstring>
-#include <new>
 
-#include "base/fd.hpp"
 #include "base/log.hpp"
 #include "verbs/path_fds.hpp"
-#include "verbs/path_table.hpp"
-#include "verbs/rdma_cm_commands.hpp"
-
-#define APERTURE_HOOK extern "C" [[gnu::visibility("default"), gnu::used]]
+#include "verbs/path_next.hpp"
+#include "verbs/path_tree.hpp"
 
 namespace aperture::verbs {
 
 namespace {
 
-void* find_next(const char* name) noexcept {
-  const int saved = errno;
-  void* found = ::dlsym(RTLD_NEXT, name);
-  if (found == nullptr) {
-    // loaded behind libc, with dlopen()
-    void* libc = ::dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-    if (libc != nullptr) found = ::dlsym(libc, name);
-  }
-  errno = saved;
-  return found;
-}
-
-// The next definition of a function, looked up once.
-template <typename Function>
-class Next {
- public:
-  constexpr explicit Next(const char* name) noexcept : name_(name) {}
-  Function* get() noexcept {
-    // relaxed: the same value whoever finds it, and code is always there
-    void* found = found_.load(std::memory_order_relaxed);
-    if (found == nullptr) [[unlikely]] {
-      found = find_next(name_);
-      found_.store(found, std::memory_order_relaxed);
-    }
-    return reinterpret_cast<Function*>(found);
-  }
-
- private:
-  const char* const name_;
-  std::atomic<void*> found_{nullptr};
-};
-
-// The types of the functions that are hooked.
 using Open = int(const char*, int, ...);
 using OpenAt = int(int, const char*, int, ...);
 using Open2 = int(const char*, int);
 using OpenAt2 = int(int, const char*, int);
 using FOpen = FILE*(const char*, const char*);
-using Fcntl = int(int, int, ...);
 using Stat = int(const char*, struct stat*);
-using FdStat = int(int, struct stat*);
-using Write = ssize_t(int, const void*, size_t);
-using OfFd = int(int);
-using Dup2 = int(int, int);
-using Dup3 = int(int, int, int);
-using CloseRange = int(unsigned, unsigned, int);
-using CloseFrom = void(int);
+using StatAt = int(int, const char*, struct stat*, int);
+using StatX = int(int, const char*, int, unsigned, struct statx*);
+using AccessAt = int(int, const char*, int, int);
+using ReadLink = ssize_t(const char*, char*, size_t);
+using ReadLinkAt = ssize_t(int, const char*, char*, size_t);
+using ReadLinkChk = ssize_t(const char*, char*, size_t, size_t);
+using ReadLinkAtChk = ssize_t(int, const char*, char*, size_t, size_t);
+using RealPath = char*(const char*, char*);
+using RealPathChk = char*(const char*, char*, size_t);
+using CanonicalName = char*(const char*);
+using OpenDir = DIR*(const char*);
+template <typename Entry>
+using Choose = int(const Entry*);
+template <typename Entry>
+using Order = int(const Entry**, const Entry**);
+using ScanDir = int(const char*, dirent***, Choose<dirent>*, Order<dirent>*);
+using ScanDir64 = int(const char*, dirent64***, Choose<dirent64>*, Order<dirent64>*);
+using ScanDirAt = int(int, const char*, dirent***, Choose<dirent>*, Order<dirent>*);
+using ScanDirAt64 = int(int, const char*, dirent64***, Choose<dirent64>*, Order<dirent64>*);
+using ChDir = int(const char*);
+using GetAttribute = ssize_t(const char*, const char*, void*, size_t);
+using ListAttributes = ssize_t(const char*, char*, size_t);
+using GetCwd = char*(char*, size_t);
+using GetCwdChk = char*(char*, size_t, size_t);
 
-// Each function that is hooked, and its type.
 // clang-format off
-#define APERTURE_EACH_HOOK(EACH)                                                         \
-  EACH(write, Write) EACH(close, OfFd) EACH(dup, OfFd) EACH(dup2, Dup2) EACH(dup3, Dup3) \
-  EACH(fcntl, Fcntl) EACH(fcntl64, Fcntl) EACH(close_range, CloseRange)                  \
-  EACH(closefrom, CloseFrom) EACH(open, Open) EACH(open64, Open) EACH(openat, OpenAt)    \
-  EACH(openat64, OpenAt) EACH(__open_2, Open2) EACH(__open64_2, Open2)                   \
-  EACH(__openat_2, OpenAt2) EACH(__openat64_2, OpenAt2) EACH(fopen, FOpen)               \
-  EACH(fopen64, FOpen) EACH(access, Open2) EACH(stat, Stat) EACH(stat64, Stat)           \
-  EACH(lstat, Stat) EACH(lstat64, Stat) EACH(fstat, FdStat) EACH(fstat64, FdStat)
+#define APERTURE_EACH_HOOK(EACH) \
+  EACH(open, Open) EACH(open64, Open) EACH(openat, OpenAt) EACH(openat64, OpenAt) \
+  EACH(__open_2, Open2) EACH(__open64_2, Open2) EACH(__openat_2, OpenAt2) \
+  EACH(__openat64_2, OpenAt2) EACH(fopen, FOpen) EACH(fopen64, FOpen) \
+  EACH(access, Open2) EACH(eaccess, Open2) EACH(euidaccess, Open2) \
+  EACH(faccessat, AccessAt) EACH(stat, Stat) EACH(stat64, Stat) EACH(lstat, Stat) \
+  EACH(lstat64, Stat) EACH(fstatat, StatAt) EACH(fstatat64, StatAt) EACH(statx, StatX) \
+  EACH(readlink, ReadLink) EACH(readlinkat, ReadLinkAt) \
+  EACH(__readlink_chk, ReadLinkChk) EACH(__readlinkat_chk, ReadLinkAtChk) \
+  EACH(realpath, RealPath) EACH(__realpath_chk, RealPathChk) \
+  EACH(canonicalize_file_name, CanonicalName) EACH(opendir, OpenDir) \
+  EACH(scandir, ScanDir) EACH(scandir64, ScanDir64) EACH(scandirat, ScanDirAt) \
+  EACH(scandirat64, ScanDirAt64) EACH(chdir, ChDir) EACH(getcwd, GetCwd) \
+  EACH(__getcwd_chk, GetCwdChk) EACH(getxattr, GetAttribute) \
+  EACH(lgetxattr, GetAttribute) EACH(listxattr, ListAttributes) \
+  EACH(llistxattr, ListAttributes)
 // clang-format on
+APERTURE_DEFINE_EACH_NEXT(APERTURE_EACH_HOOK)
 
-#define APERTURE_DEFINE_NEXT(name, Type) constinit Next<Type> next_##name(#name);
-APERTURE_EACH_HOOK(APERTURE_DEFINE_NEXT)
-
-// So that the first call of a hook in a signal handler does not have to look anything up.
-[[gnu::constructor]] void find_all() noexcept {
-#define APERTURE_FIND_NEXT(name, Type) next_##name.get();
-  APERTURE_EACH_HOOK(APERTURE_FIND_NEXT)
+// Calls `call` with the place of a path that may be ours.
+template <typename Call>
+[[gnu::noinline, gnu::cold]] auto at_its_place(const char* path, Call&& call) {
+  const OurPath place(path);
+  return call(place);
 }
 
-int failed(int error) noexcept {
-  errno = error;
-  return -1;
-}
-
-// A descriptor from which the text can be read, as from a file of /sys.
-int open_text(const char* path, int flags) noexcept {
-  if ((flags & O_ACCMODE) != O_RDONLY) return failed(EACCES);
-  try {
-    const std::string text = text_of_path(path);
-    UniqueFd fd(::memfd_create("aperture-sysfs", (flags & O_CLOEXEC) != 0 ? MFD_CLOEXEC : 0));
-    if (!fd) return -1;
-    if (next_write.get()(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        ::lseek(fd.get(), 0, SEEK_SET) != 0) {
-      return failed(EIO);
-    }
-    return fd.release();
-  } catch (const std::bad_alloc&) {
-    return failed(ENOMEM);
-  }
-}
-
-// Opens what is ours into `fd`; false: it is not.
-bool open_ours(const char* path, int flags, int& fd) noexcept {
-  if (!may_be_ours(path)) [[likely]]
-    return false;
-  switch (kind_of_path(path)) {
+// Opens what is ours and none of the tree's, or refuses what is not done there; false: the kernel
+// opens it.
+bool open_ours(const OurPath& place, const char* path, int flags, int& fd) noexcept {
+  switch (place.kind()) {
     case PathKind::rdma_cm: fd = open_channel(flags); return true;
-    case PathKind::file: fd = open_text(path, flags); return true;
     case PathKind::device:
       APERTURE_WARN("%s: programs reach the device through libibverbs, not by opening it", path);
-      fd = failed(ENXIO);
+      fd = hook_failed(ENXIO);
       return true;
-    case PathKind::folder:
+    case PathKind::in_tree:
+      if ((flags & O_ACCMODE) == O_RDONLY) return false;
+      fd = hook_failed(EACCES);
+      return true;
     case PathKind::foreign: break;
   }
   return false;
 }
 
-// The same for fopen(): only files can be ours there, and only to be read.
-bool fopen_ours(const char* path, const char* mode, int& fd) noexcept {
-  const bool reads = mode[0] == 'r' && std::strchr(mode, '+') == nullptr;
-  return reads && may_be_ours(path) && kind_of_path(path) == PathKind::file &&
-         open_ours(path, O_RDONLY | O_CLOEXEC, fd);
+void fill_statx(PathKind kind, struct statx& out) noexcept {
+  struct stat st;
+  fill_stat(kind, st);
+  std::memset(&out, 0, sizeof out);
+  out.stx_mask = STATX_BASIC_STATS;
+  out.stx_blksize = static_cast<uint32_t>(st.st_blksize);
+  out.stx_nlink = static_cast<uint32_t>(st.st_nlink);
+  out.stx_mode = static_cast<uint16_t>(st.st_mode);
+  out.stx_rdev_major = major(st.st_rdev);
+  out.stx_rdev_minor = minor(st.st_rdev);
 }
 
-bool stat_ours(const char* path, struct stat* out) noexcept {
-  if (!may_be_ours(path)) [[likely]]
-    return false;
-  const PathKind kind = kind_of_path(path);
-  if (kind == PathKind::foreign) return false;
-  fill_stat(kind, *out);
-  return true;
+// What access() says of it; 1: the kernel says it.
+int access_ours(const OurPath& place, int how) noexcept {
+  if (place.is_node()) return (how & X_OK) == 0 ? 0 : hook_failed(EACCES);
+  if (place.is_ours() && (how & W_OK) != 0) return hook_failed(EACCES);  // root could
+  return 1;
 }
 
-bool fstat_ours(int fd, struct stat* out) noexcept {
-  if (!is_marked(fd)) [[likely]]
-    return false;
-  if (channel_behind(fd) == nullptr) return false;
-  fill_stat(PathKind::rdma_cm, *out);
-  return true;
-}
-
-// What a call has made another descriptor of fd.
-int copy_made(int fd, int copy) noexcept {
-  if (copy < 0) return copy;
-  const Status s = copied(fd, copy);
-  if (s.ok()) return copy;
-  next_close.get()(copy);
-  return failed(s.error() == Errc::no_memory ? ENOMEM : EMFILE);
+// What a call that resolves paths has given back.
+char* out_of_tree(const OurPath& place, char* resolved) noexcept {
+  if (resolved != nullptr && place.is_ours()) leave_tree(resolved);
+  return resolved;
 }
 
 bool has_mode(int flags) noexcept {
@@ -183,147 +136,171 @@ mode_t mode_of(int flags, va_list args) noexcept {
   return has_mode(flags) ? static_cast<mode_t>(va_arg(args, int)) : 0;
 }
 
-int fcntl_ours(int fd, int command, void* argument) noexcept {
-  const int result = next_fcntl.get()(fd, command, argument);
-  const bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
-  return copies ? copy_made(fd, result) : result;
-}
-
 }  // namespace
 
 }  // namespace aperture::verbs
 
 using namespace aperture::verbs;  // NOLINT: the hooks have to stand in the global namespace
 
-APERTURE_HOOK ssize_t write(int fd, const void* bytes, size_t size) {
-  if (!is_marked(fd)) [[likely]]
-    return next_write.get()(fd, bytes, size);
-  const auto channel = channel_behind(fd);
-  if (channel == nullptr) return next_write.get()(fd, bytes, size);
-  const int saved = errno;
-  const int error = rdma_cm::carry_out(channel, fd, bytes, size);
-  if (error != 0) return failed(error);
-  errno = saved;
-  return static_cast<ssize_t>(size);
-}
-
-APERTURE_HOOK int close(int fd) {
-  if (is_marked(fd)) [[unlikely]]
-    forget(fd);
-  return next_close.get()(fd);
-}
-
-APERTURE_HOOK int dup(int fd) noexcept {
-  const int copy = next_dup.get()(fd);
-  return is_marked(fd) ? copy_made(fd, copy) : copy;
-}
-
-APERTURE_HOOK int dup2(int fd, int copy) noexcept {
-  const int made = next_dup2.get()(fd, copy);
-  if (made < 0 || fd == copy) return made;
-  if (is_marked(copy)) [[unlikely]]
-    forget(copy);
-  return is_marked(fd) ? copy_made(fd, made) : made;
-}
-
-APERTURE_HOOK int dup3(int fd, int copy, int flags) noexcept {
-  const int made = next_dup3.get()(fd, copy, flags);
-  if (made < 0) return made;
-  if (is_marked(copy)) [[unlikely]]
-    forget(copy);
-  return is_marked(fd) ? copy_made(fd, made) : made;
-}
-
-// Its third argument is an int, a long or a pointer, all passed alike on the machines that we run
-// on; where there is none, what is passed on is not looked at.
-#define APERTURE_FCNTL_HOOK(name)                      \
-  APERTURE_HOOK int name(int fd, int command, ...) {   \
-    va_list args;                                      \
-    va_start(args, command);                           \
-    void* const argument = va_arg(args, void*);        \
-    va_end(args);                                      \
-    if (!is_marked(fd)) [[likely]]                     \
-      return next_##name.get()(fd, command, argument); \
-    return fcntl_ours(fd, command, argument);          \
-  }
-APERTURE_FCNTL_HOOK(fcntl)
-APERTURE_FCNTL_HOOK(fcntl64)
-
-APERTURE_HOOK int close_range(unsigned first, unsigned last, int flags) noexcept {
-  constexpr int kCloseOnExec = 4;  // CLOSE_RANGE_CLOEXEC: nothing is closed now
-  if ((flags & kCloseOnExec) == 0 && first <= last) forget_range(first, last);
-  const auto next = next_close_range.get();
-  return next != nullptr ? next(first, last, flags) : failed(ENOSYS);
-}
-
-APERTURE_HOOK void closefrom(int first) noexcept {
-  forget_range(first < 0 ? 0 : static_cast<unsigned>(first), ~0u);
-  if (const auto next = next_closefrom.get(); next != nullptr) next(first);
-}
-
 // open() and openat(), for files of any size: the arguments in parentheses stand before the path.
 #define APERTURE_UNPACK(...) __VA_ARGS__
-#define APERTURE_OPEN_HOOK(name, parameter, argument)                                  \
-  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags, ...) { \
-    int fd;                                                                            \
-    if (open_ours(path, flags, fd)) [[unlikely]]                                       \
-      return fd;                                                                       \
-    va_list args;                                                                      \
-    va_start(args, flags);                                                             \
-    const mode_t mode = mode_of(flags, args);                                          \
-    va_end(args);                                                                      \
-    return next_##name.get()(APERTURE_UNPACK argument path, flags, mode);              \
+#define APERTURE_OPEN_HOOK(name, parameter, argument)                                    \
+  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags, ...) {   \
+    va_list args;                                                                        \
+    va_start(args, flags);                                                               \
+    const mode_t mode = mode_of(flags, args);                                            \
+    va_end(args);                                                                        \
+    if (!may_be_ours(path)) [[likely]]                                                   \
+      return next_##name.get()(APERTURE_UNPACK argument path, flags, mode);              \
+    return at_its_place(path, [&](const OurPath& place) {                                \
+      int fd;                                                                            \
+      return open_ours(place, path, flags, fd)                                           \
+                 ? fd                                                                    \
+                 : next_##name.get()(APERTURE_UNPACK argument place.get(), flags, mode); \
+    });                                                                                  \
   }
-APERTURE_OPEN_HOOK(open, (), ())
-APERTURE_OPEN_HOOK(open64, (), ())
-APERTURE_OPEN_HOOK(openat, (int at, ), (at, ))
-APERTURE_OPEN_HOOK(openat64, (int at, ), (at, ))
+APERTURE_OPEN_HOOK(open, (), ());
+APERTURE_OPEN_HOOK(open64, (), ());
+APERTURE_OPEN_HOOK(openat, (int at, ), (at, ));
+APERTURE_OPEN_HOOK(openat64, (int at, ), (at, ));
 
 // What a program calls that was compiled with _FORTIFY_SOURCE and gives no mode.
-#define APERTURE_OPEN_2_HOOK(name, parameter, argument)                                          \
-  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags) {                \
-    int fd;                                                                                      \
-    return open_ours(path, flags, fd) ? fd                                                       \
-                                      : next_##name.get()(APERTURE_UNPACK argument path, flags); \
+#define APERTURE_OPEN_2_HOOK(name, parameter, argument)                            \
+  APERTURE_HOOK int name(APERTURE_UNPACK parameter const char* path, int flags) {  \
+    if (!may_be_ours(path)) [[likely]]                                             \
+      return next_##name.get()(APERTURE_UNPACK argument path, flags);              \
+    return at_its_place(path, [&](const OurPath& place) {                          \
+      int fd;                                                                      \
+      return open_ours(place, path, flags, fd)                                     \
+                 ? fd                                                              \
+                 : next_##name.get()(APERTURE_UNPACK argument place.get(), flags); \
+    });                                                                            \
   }
-APERTURE_OPEN_2_HOOK(__open_2, (), ())
-APERTURE_OPEN_2_HOOK(__open64_2, (), ())
-APERTURE_OPEN_2_HOOK(__openat_2, (int at, ), (at, ))
-APERTURE_OPEN_2_HOOK(__openat64_2, (int at, ), (at, ))
+APERTURE_OPEN_2_HOOK(__open_2, (), ());
+APERTURE_OPEN_2_HOOK(__open64_2, (), ());
+APERTURE_OPEN_2_HOOK(__openat_2, (int at, ), (at, ));
+APERTURE_OPEN_2_HOOK(__openat64_2, (int at, ), (at, ));
 
-#define APERTURE_FOPEN_HOOK(name)                                          \
-  APERTURE_HOOK FILE* name(const char* path, const char* mode) {           \
-    int fd;                                                                \
-    if (!fopen_ours(path, mode, fd)) return next_##name.get()(path, mode); \
-    return fd < 0 ? nullptr : ::fdopen(fd, "r");                           \
+// Nodes are not opened by it, and what is in the tree is only read.
+#define APERTURE_FOPEN_HOOK(name)                                           \
+  APERTURE_HOOK FILE* name(const char* path, const char* mode) {            \
+    if (!may_be_ours(path)) [[likely]]                                      \
+      return next_##name.get()(path, mode);                                 \
+    return at_its_place(path, [&](const OurPath& place) -> FILE* {          \
+      const bool reads = mode[0] == 'r' && !std::strchr(mode, '+');         \
+      if (!place.is_ours() || (reads && place.kind() == PathKind::in_tree)) \
+        return next_##name.get()(place.get(), mode);                        \
+      errno = EACCES;                                                       \
+      return nullptr;                                                       \
+    });                                                                     \
   }
-APERTURE_FOPEN_HOOK(fopen)
-APERTURE_FOPEN_HOOK(fopen64)
+APERTURE_FOPEN_HOOK(fopen);
+APERTURE_FOPEN_HOOK(fopen64);
 
-APERTURE_HOOK int access(const char* path, int how) noexcept {
-  struct stat st;
-  if (!stat_ours(path, &st)) [[likely]]
-    return next_access.get()(path, how);
-  const unsigned wanted = static_cast<unsigned>(how) & 7;  // R_OK, W_OK, X_OK as the mode has them
-  return (st.st_mode & wanted) == wanted ? 0 : failed(EACCES);
-}
+// A function whose arguments before the path, and behind it, are in parentheses, and which is
+// carried out at the path's place; `first` answers before.
+#define APERTURE_PATH_HOOK(Result, name, before, after, arguments_before, arguments_after, first) \
+  APERTURE_HOOK Result name(APERTURE_UNPACK before const char* path APERTURE_UNPACK after) {      \
+    if (!may_be_ours(path)) [[likely]]                                                            \
+      return next_##name.get()(                                                                   \
+          APERTURE_UNPACK arguments_before path APERTURE_UNPACK arguments_after);                 \
+    return at_its_place(path, [&](const OurPath& place) -> Result {                               \
+      first;                                                                                      \
+      return next_##name.get()(APERTURE_UNPACK arguments_before place.get()                       \
+                                   APERTURE_UNPACK arguments_after);                              \
+    });                                                                                           \
+  }
+#define APERTURE_IF_ACCESS \
+  if (const int answer = access_ours(place, how); answer <= 0) return answer
+APERTURE_PATH_HOOK(int, access, (), (, int how), (), (, how), APERTURE_IF_ACCESS);
+APERTURE_PATH_HOOK(int, eaccess, (), (, int how), (), (, how), APERTURE_IF_ACCESS);
+APERTURE_PATH_HOOK(int, euidaccess, (), (, int how), (), (, how), APERTURE_IF_ACCESS);
+APERTURE_PATH_HOOK(int, faccessat, (int at, ), (, int how, int flags), (at, ), (, how, flags),
+                   APERTURE_IF_ACCESS);
+
+APERTURE_PATH_HOOK(ssize_t, readlink, (), (, char* to, size_t n), (), (, to, n), );
+APERTURE_PATH_HOOK(ssize_t, readlinkat, (int at, ), (, char* to, size_t n), (at, ), (, to, n), );
+APERTURE_PATH_HOOK(ssize_t, __readlink_chk, (), (, char* to, size_t n, size_t room), (),
+                   (, to, n, room), );
+APERTURE_PATH_HOOK(ssize_t, __readlinkat_chk, (int at, ), (, char* to, size_t n, size_t room),
+                   (at, ), (, to, n, room), );
+APERTURE_PATH_HOOK(DIR*, opendir, (), (), (), (), );
+#define APERTURE_SCAN_HOOK(name, parameter, argument, Entry)                                     \
+  APERTURE_PATH_HOOK(int, name, parameter,                                                       \
+                     (, Entry * **list, Choose<Entry> * choose, Order<Entry> * order), argument, \
+                     (, list, choose, order), )
+APERTURE_SCAN_HOOK(scandir, (), (), dirent);
+APERTURE_SCAN_HOOK(scandir64, (), (), dirent64);
+APERTURE_SCAN_HOOK(scandirat, (int at, ), (at, ), dirent);
+APERTURE_SCAN_HOOK(scandirat64, (int at, ), (at, ), dirent64);
+APERTURE_PATH_HOOK(int, chdir, (), (), (), (), );
+APERTURE_PATH_HOOK(char*, realpath, (), (, char* to), (), (, to),
+                   return out_of_tree(place, next_realpath.get()(place.get(), to)));
+APERTURE_PATH_HOOK(char*, __realpath_chk, (), (, char* to, size_t room), (), (, to, room),
+                   return out_of_tree(place, next___realpath_chk.get()(place.get(), to, room)));
+APERTURE_PATH_HOOK(char*, canonicalize_file_name, (), (), (), (),
+                   return out_of_tree(place, next_canonicalize_file_name.get()(place.get())));
+
+// `ls -l` asks for access lists.
+#define APERTURE_ATTRIBUTE_HOOKS(get, list)                                          \
+  APERTURE_PATH_HOOK(ssize_t, get, (), (, const char* name, void* to, size_t n), (), \
+                     (, name, to, n), )                                              \
+  APERTURE_PATH_HOOK(ssize_t, list, (), (, char* to, size_t n), (), (, to, n), )
+APERTURE_ATTRIBUTE_HOOKS(getxattr, listxattr);
+APERTURE_ATTRIBUTE_HOOKS(lgetxattr, llistxattr);
+
+#define APERTURE_GETCWD_HOOK(name, more, argument)                    \
+  APERTURE_HOOK char* name(char* to, size_t n APERTURE_UNPACK more) { \
+    char* found = next_##name.get()(to, n APERTURE_UNPACK argument);  \
+    if (found != nullptr) leave_tree(found);                          \
+    return found;                                                     \
+  }
+APERTURE_GETCWD_HOOK(getcwd, (), ());
+APERTURE_GETCWD_HOOK(__getcwd_chk, (, size_t room), (, room));
 
 // On 64-bit machines struct stat64 is struct stat under another name.
 static_assert(sizeof(struct stat) == sizeof(struct stat64));
 
+#define APERTURE_IF_NODE(fill, Type)                   \
+  if (place.is_node()) {                               \
+    fill(place.kind(), *reinterpret_cast<Type*>(out)); \
+    return 0;                                          \
+  }
 // The second name of each pair is what programs call that were built against a libc before 2.33.
 // Its version says which layout they mean, and there is one.
-#define APERTURE_STAT_HOOK(name, old_name, Which, ours, buffer)    \
-  APERTURE_HOOK int name(Which which, buffer* out) noexcept {      \
+#define APERTURE_STAT_HOOK(name, old_name, Buffer)                 \
+  APERTURE_HOOK int name(const char* path, Buffer* out) noexcept { \
     auto* same = reinterpret_cast<struct stat*>(out);              \
-    return ours(which, same) ? 0 : next_##name.get()(which, same); \
+    if (!may_be_ours(path)) [[likely]]                             \
+      return next_##name.get()(path, same);                        \
+    return at_its_place(path, [&](const OurPath& place) {          \
+      APERTURE_IF_NODE(fill_stat, struct stat)                     \
+      return next_##name.get()(place.get(), same);                 \
+    });                                                            \
   }                                                                \
-  APERTURE_HOOK int old_name(int, Which which, buffer* out) {      \
-    return name(which, out);                                       \
+  APERTURE_HOOK int old_name(int, const char* path, Buffer* out) { \
+    return name(path, out);                                        \
   }
-APERTURE_STAT_HOOK(stat, __xstat, const char*, stat_ours, struct stat)
-APERTURE_STAT_HOOK(stat64, __xstat64, const char*, stat_ours, struct stat64)
-APERTURE_STAT_HOOK(lstat, __lxstat, const char*, stat_ours, struct stat)
-APERTURE_STAT_HOOK(lstat64, __lxstat64, const char*, stat_ours, struct stat64)
-APERTURE_STAT_HOOK(fstat, __fxstat, int, fstat_ours, struct stat)
-APERTURE_STAT_HOOK(fstat64, __fxstat64, int, fstat_ours, struct stat64)
+APERTURE_STAT_HOOK(stat, __xstat, struct stat);
+APERTURE_STAT_HOOK(stat64, __xstat64, struct stat64);
+APERTURE_STAT_HOOK(lstat, __lxstat, struct stat);
+APERTURE_STAT_HOOK(lstat64, __lxstat64, struct stat64);
+
+#define APERTURE_STAT_AT_HOOK(name, old_name, Buffer)                                 \
+  APERTURE_HOOK int name(int at, const char* path, Buffer* out, int flags) noexcept { \
+    auto* same = reinterpret_cast<struct stat*>(out);                                 \
+    if (!may_be_ours(path)) [[likely]]                                                \
+      return next_##name.get()(at, path, same, flags);                                \
+    return at_its_place(path, [&](const OurPath& place) {                             \
+      APERTURE_IF_NODE(fill_stat, struct stat)                                        \
+      return next_##name.get()(at, place.get(), same, flags);                         \
+    });                                                                               \
+  }                                                                                   \
+  APERTURE_HOOK int old_name(int, int at, const char* path, Buffer* out, int flags) { \
+    return name(at, path, out, flags);                                                \
+  }
+APERTURE_STAT_AT_HOOK(fstatat, __fxstatat, struct stat);
+APERTURE_STAT_AT_HOOK(fstatat64, __fxstatat64, struct stat64);
+
+APERTURE_PATH_HOOK(int, statx, (int at, ), (, int flags, unsigned mask, struct statx* out), (at, ),
+                   (, flags, mask, out), APERTURE_IF_NODE(fill_statx, struct statx));

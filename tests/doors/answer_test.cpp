@@ -53,15 +53,14 @@ namespace {
 class Answers : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     Sends, Answers,
-    testing::Values(
-        Case{64, FI_TRANSMIT_COMPLETE, false, false, "small"},
-        Case{64, FI_DELIVERY_COMPLETE, false, false, "delivered"},
-        Case{64, FI_DELIVERY_COMPLETE, true, false, "delivered_asleep"},
-        Case{64, FI_DELIVERY_COMPLETE, false, true, "delivered_denied"},
-        Case{16384, FI_DELIVERY_COMPLETE, false, false, "middling"},
-        Case{kLarge, FI_TRANSMIT_COMPLETE, false, false, "large"},
-        Case{kLarge, FI_TRANSMIT_COMPLETE, true, false, "large_asleep"},
-        Case{kLarge, FI_TRANSMIT_COMPLETE, false, true, "large_denied"}),
+    testing::Values(Case{64, FI_TRANSMIT_COMPLETE, false, false, "small"},
+                    Case{64, FI_DELIVERY_COMPLETE, false, false, "delivered"},
+                    Case{64, FI_DELIVERY_COMPLETE, true, false, "delivered_asleep"},
+                    Case{64, FI_DELIVERY_COMPLETE, false, true, "delivered_denied"},
+                    Case{16384, FI_DELIVERY_COMPLETE, false, false, "middling"},
+                    Case{kLarge, FI_TRANSMIT_COMPLETE, false, false, "large"},
+                    Case{kLarge, FI_TRANSMIT_COMPLETE, true, false, "large_asleep"},
+                    Case{kLarge, FI_TRANSMIT_COMPLETE, false, true, "large_denied"}),
     kByName);
 
 TEST_P(Answers, complete_after_what_they_answer) {

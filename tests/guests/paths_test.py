@@ -1,0 +1,89 @@
+"""How programs look for devices beside asking libibverbs: ibstat, ibstatus, ls, find, shells and
+Python's os, over the folders of /sys and /dev that the device has under `aperture run`.
+"""
+import unittest
+
+from guest import Guest, users
+
+DEVICE = "/sys/class/infiniband/aperture0"
+RESOLVED = "/sys/devices/virtual/infiniband/aperture0"
+
+
+class Paths(Guest):
+    def shell(self, script: str, **how) -> list[str]:
+        said = self.run_guest("bash", "-c", script, **how).splitlines()
+        return [line for line in said if not line.startswith("aperture: ")]
+
+    def python(self, expression: str) -> str:
+        return self.run_guest("python3", "-c", f"import os; print({expression})").splitlines()[-1]
+
+    def test_ibstat_and_ibstatus_tell_of_the_port(self):
+        for user in users():
+            told = self.run_guest("ibstat", user=user)
+            for part in ("CA 'aperture0'", "State: Active", "Link layer: Ethernet"):
+                self.assertIn(part, told)
+            told = self.run_guest("ibstatus", user=user)
+            self.assertRegex(told, r"'aperture0' port 1 status(?s:.*)state:\s+4: ACTIVE")
+
+    def test_tools_list_the_folders(self):
+        self.assertEqual(self.shell("ls /sys/class/infiniband"), ["aperture0"])
+        self.assertEqual(self.shell("ls /sys/class/infiniband_verbs"),
+                         ["abi_version", "uverbs-aperture0"])
+        nodes = self.shell("ls -l /dev/infiniband")
+        self.assertEqual([line[0] + line.split()[-1] for line in nodes[1:]],
+                         ["crdma_cm", "cuverbs-aperture0"])
+        self.assertIn(f"{DEVICE}/ports/1/gids/0", self.shell(f"find {DEVICE}/"))
+        self.assertEqual(self.shell("cat /sys/class/infiniband/*/ports/*/state"), ["4: ACTIVE"])
+        self.assertIn("lo", self.shell(f"ls {DEVICE}/device/net"))
+
+    def test_links_resolve_as_the_kernels_do(self):
+        for given, found in ((DEVICE, RESOLVED), (f"{DEVICE}/", RESOLVED),
+                             (f"{DEVICE}/device", f"{RESOLVED}/device"),
+                             (f"{DEVICE}//ports/./1/../1", f"{RESOLVED}/ports/1"),
+                             (f"{DEVICE}/../..", "/sys/devices/virtual"),
+                             ("/sys/class/infiniband", "/sys/class/infiniband"),
+                             ("/sys/class/infiniband/..", "/sys/class"),
+                             (f"{RESOLVED}/device/net/lo", "/sys/devices/virtual/net/lo"),
+                             ("/dev/infiniband/rdma_cm", "/dev/infiniband/rdma_cm")):
+            self.assertEqual(self.shell(f"realpath {given}; readlink -f {given}"), [found] * 2)
+            self.assertEqual(self.python(f"os.path.realpath('{given}')"), found)
+        self.assertEqual(self.shell(f"readlink {DEVICE}"),
+                         ["../../devices/virtual/infiniband/aperture0"])
+        # what a resolved path leads to
+        for below in (f"{DEVICE}/../..", DEVICE + "/device"):
+            self.assertEqual(self.shell(f"cat $(realpath {below})/numa_node"), ["-1"])
+
+    def test_shells_can_go_there(self):
+        self.assertEqual(self.shell(f"cd {DEVICE}; pwd -P; cat node_type; cd -P ../..; pwd"),
+                         [RESOLVED, "1: CA", "/sys/devices/virtual"])
+
+    def test_python_sees_the_device(self):
+        self.assertEqual(self.python("os.listdir('/sys/class/infiniband')"), "['aperture0']")
+        self.assertEqual(self.python(f"os.path.exists('{DEVICE}'), os.path.isdir('{DEVICE}')"),
+                         "True True")
+        self.assertEqual(
+            self.python("[e.is_symlink() for e in os.scandir('/sys/class/infiniband')]"), "[True]")
+        self.assertEqual(
+            self.python(f"sum('gids' in names for _, names, _ in os.walk('{DEVICE}'))"), "1")
+        # beside a descriptor
+        self.assertEqual(
+            self.python(f"os.read(os.open('ports/1/rate', 0, dir_fd=os.open('{DEVICE}', 0)), 9)"),
+            "b'100 Gb/se'")
+
+    def test_nothing_there_can_be_written(self):
+        for user in users():
+            tried = self.shell(f"echo x >{DEVICE}/node_desc; test -w {DEVICE}/node_desc || echo no",
+                               user=user)
+            self.assertIn("Permission denied", tried[0])
+            self.assertEqual(tried[1:], ["no"])
+
+    def test_explain_names_what_was_looked_for_in_vain(self):
+        told = self.run_guest("bash", "-c", f"test -e {DEVICE}/ports/1/counters; "
+                              f"test -e {DEVICE}/ports/1/gids/999 || true",
+                              env={"APERTURE_LOG": "warn"})
+        self.assertIn(f"{DEVICE}/ports/1/counters: the device has no such file", told)
+        self.assertNotIn("999", told)
+
+
+if __name__ == "__main__":
+    unittest.main()
