@@ -47,18 +47,50 @@ void forget(pid_t pid) {
   }
 }
 
-[[noreturn]] void become_child(const std::string& role, const ChildOptions& options, int fd,
-                               pid_t parent) {
+// What exec takes, put together before the fork: other threads of a test may hold the allocator's
+// locks at that moment, and then nothing in the child could allocate.
+class Command {
+ public:
+  Command(const std::string& role, const ChildOptions& options, int fd)
+      : words_{"door-child", "--role=" + role, std::to_string(fd)} {
+    std::map<std::string, std::string> values;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string text = *entry;
+      const size_t name_len = text.find('=');
+      if (name_len != std::string::npos)
+        values[text.substr(0, name_len)] = text.substr(name_len + 1);
+    }
+    for (const auto& [name, value] : options.env) values[name] = value;
+    // dumpable is reset by exec: the role does it, told by the environment
+    values["APERTURE_TEST_NOT_DUMPABLE"] = options.not_dumpable ? "1" : "0";
+    values["APERTURE_TEST_UID"] = std::to_string(options.uid);
+    for (const auto& [name, value] : values) settings_.push_back(name + "=" + value);
+    argv_ = pointers(&words_);
+    envp_ = pointers(&settings_);
+  }
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+
+  // Returns when it cannot be done.
+  void exec() const { execve("/proc/self/exe", argv_.data(), envp_.data()); }
+
+ private:
+  static std::vector<char*> pointers(std::vector<std::string>* texts) {
+    std::vector<char*> all;
+    for (std::string& text : *texts) all.push_back(text.data());
+    all.push_back(nullptr);
+    return all;
+  }
+
+  std::vector<std::string> words_, settings_;
+  std::vector<char*> argv_, envp_;
+};
+
+[[noreturn]] void become_child(const Command& command, int fd, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(125);
   fcntl(fd, F_SETFD, 0);
-  for (const auto& [name, value] : options.env) setenv(name.c_str(), value.c_str(), 1);
-  // dumpable is reset by exec: the role does it, told by the environment
-  setenv("APERTURE_TEST_NOT_DUMPABLE", options.not_dumpable ? "1" : "0", 1);
-  setenv("APERTURE_TEST_UID", std::to_string(options.uid).c_str(), 1);
-  const std::string fd_text = std::to_string(fd);
-  const std::string role_arg = "--role=" + role;
-  execl("/proc/self/exe", "door-child", role_arg.c_str(), fd_text.c_str(), nullptr);
+  command.exec();
   _exit(126);
 }
 
@@ -107,9 +139,10 @@ Child::Child(const std::string& role, const ChildOptions& options) : pid_(-1), c
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
     throw std::runtime_error("socketpair failed");
+  const Command command(role, options, pair[1]);
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become_child(role, options, pair[1], parent);
+  if (pid_ == 0) become_child(command, pair[1], parent);
   close(pair[1]);
   control_.~Control();
   new (&control_) Control(pair[0]);

@@ -180,17 +180,19 @@ int survive() {
   return survivor.checked() != 0 ? 0 : 2;
 }
 
-// In new namespaces for numbers and mounts, with a /proc that shows them.
-[[noreturn]] void begin_anew() {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) _exit(77);
+constexpr int kNoNamespace = 77;
+
+// Goes on in new namespaces for numbers and mounts, with a /proc that shows them. It is a program
+// of its own with one thread: in what is forked where other threads are, nothing can be allocated.
+DOOR_ROLE(survivor_in_namespaces) {
+  if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) return control.put(kNoNamespace) ? 0 : 5;
   const pid_t first = fork();
   if (first == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount("proc", "/proc", "proc", 0, nullptr) != 0 ||
         access("/proc/sys/kernel/ns_last_pid", W_OK) != 0) {
-      _exit(77);
+      _exit(kNoNamespace);
     }
     int code = 3;
     try {
@@ -202,19 +204,18 @@ int survive() {
   }
   int status = 0;
   waitpid(first, &status, 0);
-  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 4);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 4;
+  return control.put(code) ? 0 : 5;
 }
 
 TEST(PidReuse, reaches_nothing_in_the_process_that_has_the_number_now) {
   if (geteuid() != 0) GTEST_SKIP() << "needs a pid namespace of its own: root";
   doors::run_seed();
-  const pid_t outer = fork();
-  if (outer == 0) begin_anew();
-  int status = 0;
-  ASSERT_EQ(waitpid(outer, &status, 0), outer);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no pid namespace in which numbers can be chosen";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  Child survivor("survivor_in_namespaces");
+  int code = -1;
+  ASSERT_TRUE(survivor.control().get(&code)) << "it has ended";
+  if (code == kNoNamespace) GTEST_SKIP() << "no pid namespace in which numbers can be chosen";
+  EXPECT_EQ(code, 0);
 }
 
 }  // namespace
