@@ -11,18 +11,21 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/settings.hpp"
+
 namespace aperture {
 
 namespace {
 
+// A word of APERTURE_LOG that is none is taken as warn; settings.cpp says so.
 LogLevel read_level() noexcept {
-  const char* v = std::getenv("APERTURE_LOG");
-  if (v == nullptr || *v == '\0') v = std::getenv("FI_LOG_LEVEL");
+  const char* ours = setting_text("APERTURE_LOG");
+  const char* v = ours != nullptr ? ours : std::getenv("FI_LOG_LEVEL");
   if (v == nullptr) return LogLevel::off;
   if (std::strcmp(v, "warn") == 0) return LogLevel::warn;
   if (std::strcmp(v, "info") == 0 || std::strcmp(v, "trace") == 0) return LogLevel::info;
   if (std::strcmp(v, "debug") == 0) return LogLevel::debug;
-  return LogLevel::off;
+  return ours != nullptr && std::strcmp(v, "off") != 0 ? LogLevel::warn : LogLevel::off;
 }
 
 const char* name_of(LogLevel level) noexcept {

@@ -4,11 +4,11 @@
 #include <net/if.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/interfaces.hpp"
 #include "base/log.hpp"
+#include "base/settings.hpp"
 #include "nic/identity.hpp"
 
 namespace aperture::nic {
@@ -68,8 +68,7 @@ std::vector<Candidate> candidates(const char* wish) {
 }
 
 std::vector<Address> read_addresses() {
-  const char* wish = std::getenv(kIfaceVariable);
-  if (wish != nullptr && *wish == '\0') wish = nullptr;
+  const char* wish = setting_text(kIfaceVariable);
   std::vector<Candidate> found = candidates(wish);
   std::stable_sort(found.begin(), found.end(),
                    [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });

@@ -8,13 +8,13 @@
 
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/barrier.hpp"
 #include "base/fd.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "base/settings.hpp"
 #include "protect/thread_probe.hpp"
 
 namespace aperture::nic {
@@ -49,12 +49,8 @@ bool may_be_overflow_user(uid_t uid) noexcept {
 }
 
 DirectWish read_wish() noexcept {
-  const char* v = std::getenv("APERTURE_CMA");
-  if (v == nullptr || *v == '\0') return DirectWish::if_possible;
-  if (std::strcmp(v, "deny") == 0) return DirectWish::deny;
-  if (std::strcmp(v, "allow") == 0) return DirectWish::allow;
-  APERTURE_WARN("APERTURE_CMA=%s is not known: use deny or allow", v);
-  return DirectWish::if_possible;
+  if (setting_is("APERTURE_CMA", "deny")) return DirectWish::deny;
+  return setting_is("APERTURE_CMA", "allow") ? DirectWish::allow : DirectWish::if_possible;
 }
 
 void carry_out(DirectWish wish) noexcept {

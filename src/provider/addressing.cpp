@@ -5,14 +5,13 @@
 #include <netdb.h>
 
 #include <algorithm>
-
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "base/fd.hpp"
 #include "base/interfaces.hpp"
 #include "base/log.hpp"
+#include "base/settings.hpp"
 
 namespace aperture::provider {
 
@@ -252,8 +251,7 @@ bool default_source(uint32_t format, const std::optional<Address>& dest, Address
                     std::string& why) {
   const uint32_t wanted =
       dest && format != FI_SOCKADDR_IN && !dest->is_v4() ? uint32_t{FI_SOCKADDR_IN6} : format;
-  const char* iface = std::getenv(kIfaceVariable);
-  if (iface != nullptr && *iface != '\0') {
+  if (const char* iface = setting_text(kIfaceVariable)) {
     if (parse_number(iface, out) ? format_fits(wanted, out) && is_local(out)
                                  : interface_address(iface, wanted, out)) {
       return true;

@@ -6,6 +6,7 @@
 
 #include <cinttypes>
 
+#include "base/settings.hpp"
 #include "provider/addressing.hpp"
 #include "provider/hints.hpp"
 #include "provider/info_memory.hpp"
@@ -53,8 +54,7 @@ bool match_addresses(const Matching& m, const InfoQuestion& question, fi_info& a
 
 // `aperture explain`: whoever asks, the refusal is said, and so is an answer.
 bool is_explaining() noexcept {
-  const char* text = std::getenv("APERTURE_EXPLAIN");
-  return text != nullptr && *text != '\0';
+  return setting_is("APERTURE_EXPLAIN", "1");
 }
 
 void say_answer(const fi_info& first) noexcept {
@@ -93,11 +93,12 @@ InfoPtr offer_type(Matching m, const InfoQuestion& question, fi_ep_type type) {
 int get_info(const InfoQuestion& question, fi_info** info) {
   if (info == nullptr) return -FI_EINVAL;
   *info = nullptr;
+  check_settings();
   if ((question.flags & kCoreProvidersOnly) != 0) return -FI_ENODATA;
   const bool explaining = is_explaining();
   Matching m{question.version, question.hints,
              names_us(question.hints) || explaining ? LogLevel::warn : LogLevel::info};
-  if (std::string why; !parse_mr_mode(std::getenv("APERTURE_MR_MODE"), m.demanded_mr_mode, why))
+  if (std::string why; !parse_mr_mode(setting_text("APERTURE_MR_MODE"), m.demanded_mr_mode, why))
     return refuse(-FI_ENODATA, "fi_getinfo: %s", why.c_str());
   const uint64_t known = kFlags | (question.version >= FI_VERSION(2, 0) ? kRescan : 0);
   if ((question.flags & ~known) != 0) {

@@ -2,12 +2,11 @@
 #include "provider/mr.hpp"
 
 #include <cassert>
-#include <charconv>
 #include <cinttypes>
-#include <cstdlib>
 
 #include "base/clock.hpp"
 #include "base/invariant.hpp"
+#include "base/settings.hpp"
 #include "nic/control_thread.hpp"
 #include "provider/caller.hpp"
 #include "provider/eq.hpp"
@@ -25,11 +24,7 @@ extern fi_ops g_region_fid_ops;
 // APERTURE_MR_DELAY_MS: asynchronous registrations end at least that late, so that a program that
 // reads its key before the event is found out.
 uint64_t delay_ns() noexcept {
-  const char* text = std::getenv("APERTURE_MR_DELAY_MS");
-  if (text == nullptr) return 0;
-  uint64_t ms = 0;
-  std::from_chars(text, text + std::strlen(text), ms);
-  return ms * 1'000'000;
+  return setting_number("APERTURE_MR_DELAY_MS") * 1'000'000;
 }
 
 // On the control thread. Ends the process where the event finds no memory, not even in the reserve:
@@ -202,8 +197,7 @@ int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexc
 
 // cxi lets regions go while something is bound to them; programs written for it rely on that.
 bool closes_leniently() noexcept {
-  const char* text = std::getenv("APERTURE_MR_CLOSE");
-  return text != nullptr && std::string_view(text) == "lenient";
+  return setting_is("APERTURE_MR_CLOSE", "lenient");
 }
 
 int refuse_busy(const Region& region) {

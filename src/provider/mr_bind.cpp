@@ -2,10 +2,9 @@
 #include <cassert>
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
 
 #include "base/clock.hpp"
+#include "base/settings.hpp"
 #include "provider/cntr.hpp"
 #include "provider/ep.hpp"
 #include "provider/errors.hpp"
@@ -16,18 +15,13 @@ namespace aperture::provider {
 
 namespace {
 
-bool events_are_off() noexcept {
-  const char* text = std::getenv("APERTURE_RMA_EVENT");
-  return text != nullptr && std::string_view(text) == "off";
-}
-
 int refuse_state(const char* why) {
   return refuse(-FI_EOPBADSTATE, "fi_mr_bind: %s", why);
 }
 
 int bind_counter(Region& region, Cntr& counter, uint64_t flags) {
   const RegionRules& rules = region.domain->region_rules;
-  if (events_are_off())
+  if (setting_is("APERTURE_RMA_EVENT", "off"))
     return refuse(
         -FI_ENOSYS,
         "fi_mr_bind: events of regions are switched off (APERTURE_RMA_EVENT=off); unset that");

@@ -8,7 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <vector>
 
+#include "base/settings.hpp"
 #include "tool/places.hpp"
 #include "tool/program.hpp"
 #include "tool/surroundings.hpp"
@@ -18,8 +21,12 @@ namespace aperture::tool {
 
 namespace {
 
-int fail(int exit_code, const std::string& sentence) {
+void say(const std::string& sentence) {
   std::fprintf(stderr, "aperture: %s\n", sentence.c_str());
+}
+
+int fail(int exit_code, const std::string& sentence) {
+  say(sentence);
   return exit_code;
 }
 
@@ -62,18 +69,16 @@ int run(char* const* argv, const RunOptions& options) {
     place.verbs_library = door.library;
     place.real_folder = door.real_folder;
   }
+  const std::vector<std::string> faults = faults_of_settings(environ);  // as the user has made them
   const Surroundings surroundings = plan(place, [](const char* name) { return ::getenv(name); });
   if (!apply(surroundings)) return fail(kExitOwnFailure, "out of memory for the environment");
 
-  std::fputs("aperture: software NIC, no RDMA hardware is in use\n", stderr);
+  say("software NIC, no RDMA hardware is in use");
   const std::string out_of_reach = why_out_of_reach(program.path);
-  if (!door.why_not.empty()) {
-    std::fprintf(stderr, "aperture: running without the verbs door: %s\n", door.why_not.c_str());
-  }
-  if (!out_of_reach.empty()) std::fprintf(stderr, "aperture: %s\n", out_of_reach.c_str());
-  for (const std::string& note : surroundings.notes) {
-    std::fprintf(stderr, "aperture: %s\n", note.c_str());
-  }
+  if (!door.why_not.empty()) say("running without the verbs door: " + door.why_not);
+  if (!out_of_reach.empty()) say(out_of_reach);
+  for (const std::string& fault : faults) say(fault);
+  for (const std::string& note : surroundings.notes) say(note);
   ::execvp(argv[0], argv);
   return explain_exec_failure(argv[0], errno);
 }

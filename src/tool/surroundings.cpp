@@ -62,15 +62,14 @@ void add_explanations(const Lookup& lookup, Surroundings& out) {
     const char* value = lookup(name);
     return value != nullptr && *value != '\0';
   };
-  const auto speaks = [&](const char* name) {
-    const std::string value = lookup(name);
+  const auto speaks = [](const std::string& value) {
     return value == "warn" || value == "info" || value == "trace" || value == "debug";
   };
   if (is_set("APERTURE_LOG")) {
-    if (speaks("APERTURE_LOG")) return;
-    out.notes.push_back(std::string("APERTURE_LOG=") + lookup("APERTURE_LOG") +
-                        " is set, so nothing will be explained; unset it, or set it to warn.");
-  } else if (!is_set("FI_LOG_LEVEL") || !speaks("FI_LOG_LEVEL")) {
+    if (std::string(lookup("APERTURE_LOG")) != "off") return;  // what is no level is taken as warn
+    out.notes.emplace_back(
+        "APERTURE_LOG=off is set, so nothing will be explained; unset it, or set it to warn.");
+  } else if (!is_set("FI_LOG_LEVEL") || !speaks(lookup("FI_LOG_LEVEL"))) {
     out.settings.emplace_back("APERTURE_LOG", "warn");
   }
 }

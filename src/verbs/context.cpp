@@ -5,9 +5,8 @@
 #include <sched.h>
 
 #include <cassert>
-#include <cstdlib>
-#include <cstring>
 
+#include "base/settings.hpp"
 #include "nic/host_identity.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr.hpp"
@@ -18,14 +17,9 @@ namespace aperture::verbs {
 
 namespace {
 
-// APERTURE_MW_TYPE=2A or 2B: which type 2 windows the device has.
+// Which type 2 windows the device has.
 WindowType2 wanted_windows() noexcept {
-  const char* wanted = std::getenv("APERTURE_MW_TYPE");
-  if (wanted == nullptr || *wanted == '\0' || std::strcmp(wanted, "2B") == 0) return WindowType2::b;
-  if (std::strcmp(wanted, "2A") == 0) return WindowType2::a;
-  APERTURE_WARN("APERTURE_MW_TYPE=%s is neither 2A nor 2B; the device has windows of type 2B",
-                wanted);
-  return WindowType2::b;
+  return setting_is("APERTURE_MW_TYPE", "2A") ? WindowType2::a : WindowType2::b;
 }
 
 int processors() noexcept {
@@ -35,6 +29,7 @@ int processors() noexcept {
 }
 
 int open_device(Context*& made) {
+  check_settings();
   nic::host_addresses();  // from here on asking for them cannot fail
   auto nic = nic::VerbsNic::create();
   if (!nic.ok())

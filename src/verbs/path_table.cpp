@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <string_view>
 
 #include "base/interfaces.hpp"
+#include "base/settings.hpp"
 #include "nic/host_identity.hpp"
 
 namespace aperture::verbs {
@@ -104,8 +104,7 @@ string hex_groups(const uint8_t* bytes, size_t n) {
 
 // APERTURE_RDMA_CM=kernel: connections are managed by the kernel, for its own devices.
 bool is_left_to_kernel() noexcept {
-  const char* v = std::getenv("APERTURE_RDMA_CM");
-  return v != nullptr && std::strcmp(v, "kernel") == 0;
+  return setting_is("APERTURE_RDMA_CM", "kernel");
 }
 
 string joined(string_view a, string_view b) {

@@ -31,10 +31,16 @@ void one_of_each() {
   APERTURE_DEBUG("d%d", 3);
 }
 
-TEST(Log, is_silent_by_default_and_when_off_or_misspelt) {
+TEST(Log, is_silent_by_default_and_when_off) {
   EXPECT_EQ(stderr_of(nullptr, nullptr, one_of_each), "");
   EXPECT_EQ(stderr_of("off", "debug", one_of_each), "");
-  EXPECT_EQ(stderr_of("loud", nullptr, one_of_each), "");
+  EXPECT_EQ(stderr_of(nullptr, "loud", one_of_each), "");
+}
+
+TEST(Log, a_level_that_there_is_not_is_taken_as_warn) {
+  const std::string text = stderr_of("loud", nullptr, one_of_each);
+  EXPECT_NE(text.find("w1"), std::string::npos);
+  EXPECT_EQ(text.find("i2"), std::string::npos);
 }
 
 TEST(Log, each_level_brings_those_above_it) {

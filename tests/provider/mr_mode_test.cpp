@@ -2,6 +2,7 @@
 // "MODE". The modes' behaviour is in tests/doors.
 #include <gtest/gtest.h>
 
+#include "base/settings.hpp"
 #include "direct.hpp"
 #include "doors/demand.hpp"
 #include "provider/header_names.hpp"
@@ -48,6 +49,20 @@ int demanded_by(const char* setting) {
     ::setenv("APERTURE_MR_MODE", setting, 1);
   });
   return a.code == 0 ? a.info->domain_attr->mr_mode : a.code;
+}
+
+TEST(MrModeSetting, the_words_are_those_that_the_table_of_settings_has) {
+  const auto is_sound = [](const std::string& value) {
+    std::string line = "APERTURE_MR_MODE=" + value;
+    char* environment[] = {line.data(), nullptr};
+    return faults_of_settings(environment).empty();
+  };
+  std::vector<std::string> values = {"",  "none", "verbs",      " verbs , raw ", "none,raw",
+                                     "x", "raw,", "raw,,local", "RAW",           "basic"};
+  for (const auto& w : kMrWords) values.emplace_back(mr_words(w.bit));
+  for (const std::string& value : values) {
+    EXPECT_EQ(is_sound(value), demanded_by(value.c_str()) >= 0) << '"' << value << '"';
+  }
 }
 
 TEST(MrModeSetting, its_words_are_the_bits) {

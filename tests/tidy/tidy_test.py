@@ -191,16 +191,20 @@ class Shape(unittest.TestCase):
 
 class Settings(unittest.TestCase):
     PAGE = ".Sh ENVIRONMENT\n.It Ev APERTURE_A , XDG_HOME , \\\nFI_APERTURE_B\nSets APERTURE_C.\n"
-    CODE = 'f(std::getenv("APERTURE_A"), getenv("TMPDIR")); g(::secure_getenv(kB));\n'
+    CODE = 'f(setting_is("APERTURE_A", "x"), getenv("TMPDIR")); g(setting_text(kB));\n'
     CONSTANT = 'constexpr char kB[] = "FI_APERTURE_B";\n'
+    TABLE = ('    {"APERTURE_A", Kind::word, "Sets", kNotSet},\n'
+             '    {"FI_APERTURE_B", Kind::list,\n     "Sets, "\n     "ENVIRONMENT", kNotSet},\n')
 
-    def faults(self, code: str, page: str = PAGE, room: str = "nic") -> list[str]:
+    def faults(self, code: str, page: str = PAGE, room: str = "nic",
+               table: str = TABLE) -> list[str]:
         with tempfile.TemporaryDirectory() as name:
             root = Path(name)
             for folder in (f"src/{room}", "src/base", "docs/man"):
                 (root / folder).mkdir(parents=True)
             (root / f"src/{room}/x.cpp").write_text(code)
             (root / "src/base/names.hpp").write_text(self.CONSTANT)
+            (root / settings.TABLE).write_text(table)
             (root / "docs/man/aperture.1").write_text(page)
             return settings.faults_in(root)
 
@@ -208,10 +212,26 @@ class Settings(unittest.TestCase):
         self.assertEqual(self.faults(self.CODE), [])
 
     def test_a_variable_that_no_page_names(self):
-        self.assertEqual(len(self.faults(self.CODE + 'getenv("APERTURE_C");\n')), 1)
+        row = '    {"APERTURE_C", Kind::number, "", kNotSet},\n'
+        read = self.CODE + 'setting_number("APERTURE_C");\n'
+        self.assertEqual(len(self.faults(read, table=self.TABLE + row)), 1)
 
     def test_a_variable_that_nobody_reads(self):
-        self.assertEqual(len(self.faults(self.CODE, self.PAGE + ".It Ev APERTURE_D\n")), 1)
+        row = '    {"APERTURE_D", Kind::number, "", kNotSet},\n'
+        page = self.PAGE + ".It Ev APERTURE_D\n"
+        self.assertEqual(len(self.faults(self.CODE, page, table=self.TABLE + row)), 1)
+
+    def test_a_variable_that_is_not_in_the_table(self):
+        page = self.PAGE + ".It Ev APERTURE_D\n"
+        self.assertEqual(len(self.faults(self.CODE + 'setting_text("APERTURE_D");\n', page)), 1)
+
+    def test_a_word_that_no_page_says(self):
+        table = self.TABLE.replace('"Sets"', '"Sets, forgotten"')
+        self.assertEqual(len(self.faults(self.CODE, table=table)), 1)
+
+    def test_a_variable_that_is_read_beside_the_table(self):
+        for name in ('"APERTURE_A"', "kB"):
+            self.assertEqual(len(self.faults(self.CODE + f"::secure_getenv({name});\n")), 1)
 
     def test_a_computed_name_outside_the_tool(self):
         computed = self.CODE + "getenv(name);\n"
@@ -219,7 +239,7 @@ class Settings(unittest.TestCase):
         self.assertEqual(self.faults(computed, room="tool"), [])
 
     def test_a_tree_that_reads_nothing(self):
-        self.assertTrue(self.faults("", ".Sh ENVIRONMENT\n"))
+        self.assertTrue(self.faults("", ".Sh ENVIRONMENT\n", table=""))
 
 
 class Tree(unittest.TestCase):

@@ -73,6 +73,31 @@ class Command(unittest.TestCase):
         self.assertEqual(done.stdout, "ob1\n")
         self.assertIn("OMPI_MCA_pml=ob1 is set, so Open MPI will not choose Aperture", done.stderr)
 
+    def test_run_names_a_setting_with_a_value_that_means_nothing(self):
+        for line, legal in (("APERTURE_LOG=loud", "one of off, warn, info, debug, trace"),
+                            ("APERTURE_CMA=x", "one of deny, allow"),
+                            ("APERTURE_MR_MODE=lokal", "some of local, raw"),
+                            ("FI_APERTURE_IFACE=nonsense", "an interface of this host"),
+                            ("APERTURE_MW_TYPE=3", "one of 2A, 2B")):
+            name, value = line.split("=")
+            said = self.call("run", "--", "true", env={name: value}).stderr.splitlines()
+            self.assertEqual(len(said), 3, said)
+            self.assertTrue(said[2].startswith(f"aperture: {line} means nothing, so "), said)
+            self.assertIn(legal, said[2])
+            self.assertIn(said[2], self.call("explain", "--", "true", env={name: value}).stderr)
+
+    def test_run_names_a_setting_that_is_misspelt(self):
+        said = self.call("run", "--", "true", env={"APERTURE_MRMODE": "local"}).stderr.splitlines()
+        self.assertEqual(len(said), 3, said)
+        self.assertIn("APERTURE_MRMODE is set", said[2])
+        self.assertIn("APERTURE_MR_MODE is perhaps what is meant", said[2])
+
+    def test_run_says_nothing_of_settings_that_are_sound(self):
+        sound = {"APERTURE_LOG": "warn", "APERTURE_CMA": "deny", "APERTURE_MR_MODE": "verbs",
+                 "FI_APERTURE_IFACE": "lo", "APERTURE_MW_TYPE": "2A"}
+        done = self.call("run", "--", "true", env=sound)
+        self.assertEqual(done.stderr.splitlines(), [NOTICE, NO_DOOR])
+
     def test_run_of_nothing(self):
         for arguments in (["run"], ["run", "--"]):
             self.assertIn("run what?", self.call(*arguments, code=2).stderr)

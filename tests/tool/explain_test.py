@@ -63,7 +63,10 @@ class Explain(unittest.TestCase):
         self.assertIn("met by FI_EP_MSG", lines[1])
 
     def test_a_setting_that_cannot_be_read_is_told(self):
-        line = self.refused("fi_info", "-p", "aperture", mr_mode="local,lokal")
+        (command, line), code = self.say("fi_info", "-p", "aperture", mr_mode="local,lokal")
+        self.assertNotEqual(code, 0)
+        self.assertIn("APERTURE_MR_MODE=local,lokal means nothing", command)
+        self.assertIn("fi_getinfo: ", line)
         for word in ("'lokal'", "local", "raw", "virt_addr", "allocated", "prov_key", "mmu_notify",
                      "rma_event", "endpoint", "hmem", "verbs", "none"):
             self.assertIn(word, line)

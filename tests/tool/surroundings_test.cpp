@@ -112,9 +112,11 @@ TEST(Surroundings, explain_makes_the_provider_speak) {
 
 TEST(Surroundings, explain_leaves_a_log_that_says_more) {
   for (const char* level : {"warn", "info", "debug"}) {
-    const Surroundings s = explain_with({{"APERTURE_LOG", level}});
-    EXPECT_EQ(made(s).count("APERTURE_LOG"), 0u);
-    EXPECT_TRUE(s.notes.empty());
+    for (const char* ours : {level, "loud"}) {  // what is no level is taken as warn
+      const Surroundings s = explain_with({{"APERTURE_LOG", ours}});
+      EXPECT_EQ(made(s).count("APERTURE_LOG"), 0u);
+      EXPECT_TRUE(s.notes.empty());
+    }
     EXPECT_EQ(made(explain_with({{"FI_LOG_LEVEL", level}})).count("APERTURE_LOG"), 0u);
   }
   const Surroundings silent = explain_with({{"APERTURE_LOG", "off"}});

@@ -1,0 +1,267 @@
+// The table of settings, and what is said of wrong ones: see settings.hpp.
+#include "base/settings.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <string_view>
+
+#include "base/interfaces.hpp"
+#include "base/log.hpp"
+#include "base/no_throw.hpp"
+
+namespace aperture {
+
+namespace {
+
+using std::string;
+using std::string_view;
+
+enum class Kind : uint8_t {
+  word,       // one of its words
+  list,       // several, with commas between them
+  number,     // a whole number
+  interface,  // of this host, or one of its addresses
+  provider,   // how libfabric names providers
+};
+
+struct Setting {
+  string_view name;
+  Kind kind;
+  string_view words;      // the legal ones, with ", " between them
+  string_view otherwise;  // what any other value does
+};
+constexpr string_view kNotSet = "it is taken as not set";
+constexpr string_view kNothingFound = "fi_getinfo finds nothing";
+constexpr Setting kSettings[] = {
+    {"APERTURE_LOG", Kind::word, "off, warn, info, debug, trace", "it is taken as warn"},
+    {"APERTURE_EXPLAIN", Kind::word, "1", kNotSet},
+    {"APERTURE_CMA", Kind::word, "deny, allow", kNotSet},
+    {"APERTURE_MR_MODE", Kind::list,
+     "local, raw, virt_addr, allocated, prov_key, mmu_notify, rma_event, endpoint, hmem, verbs, "
+     "none",
+     kNothingFound},
+    {"APERTURE_MR_CLOSE", Kind::word, "lenient", kNotSet},
+    {"APERTURE_MR_DELAY_MS", Kind::number, "", kNotSet},
+    {"APERTURE_RMA_EVENT", Kind::word, "on, off", kNotSet},
+    {"APERTURE_MW_TYPE", Kind::word, "2A, 2B", "the device has windows of type 2B"},
+    {"APERTURE_RDMA_CM", Kind::word, "kernel", kNotSet},
+    {"FI_APERTURE_IFACE", Kind::interface, "", "no libfabric endpoint is found by it"},
+};
+
+const Setting* find(string_view name) noexcept {
+  const auto* found = std::find_if(std::begin(kSettings), std::end(kSettings),
+                                   [name](const Setting& s) { return s.name == name; });
+  return found != std::end(kSettings) ? found : nullptr;
+}
+
+string_view trimmed(string_view text) noexcept {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// Calls visit(word) for what is between commas until it returns false; whether it never did.
+template <typename Visit>
+bool all_words(string_view list, Visit visit) {
+  for (;;) {
+    const size_t comma = list.find(',');
+    if (!visit(trimmed(list.substr(0, comma)))) return false;
+    if (comma == string_view::npos) return true;
+    list.remove_prefix(comma + 1);
+  }
+}
+
+bool has_word(string_view words, string_view word) noexcept {
+  return !all_words(words, [word](string_view w) { return w != word; });
+}
+
+bool is_legal_list(string_view words, string_view list) noexcept {
+  if (list == "none") return true;
+  return all_words(list, [words](string_view w) { return w != "none" && has_word(words, w); });
+}
+
+bool is_number(string_view text, uint64_t& out) noexcept {
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), out);
+  return read.ec == std::errc() && read.ptr == text.data() + text.size();
+}
+
+bool is_on_this_host(string_view text) {
+  bool found = false;
+  visit_interfaces([&](const ifaddrs& interface, const Address& a) {
+    const string address = a.text();
+    const string bare = address.substr(0, address.rfind(':'));
+    found = text == interface.ifa_name || text == bare || '[' + string(text) + ']' == bare;
+    return found;
+  });
+  return found;
+}
+
+// "tcp", or layers with semicolons between them: "verbs;ofi_rxm".
+bool is_provider_name(string_view text) noexcept {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == ';';
+  };
+  return text.front() != ';' && text.back() != ';' && text.find(";;") == string_view::npos &&
+         std::all_of(text.begin(), text.end(), fits);
+}
+
+bool is_legal(const Setting& setting, string_view value) {
+  uint64_t number = 0;
+  if (trimmed(value).empty()) return true;
+  switch (setting.kind) {
+    case Kind::word: return has_word(setting.words, value);
+    case Kind::list: return is_legal_list(setting.words, trimmed(value));
+    case Kind::number: return is_number(value, number);
+    case Kind::interface: return is_on_this_host(value);
+    case Kind::provider: return is_provider_name(value);
+  }
+  return false;
+}
+
+string wish_of(const Setting& setting) {
+  switch (setting.kind) {
+    case Kind::word:
+    case Kind::list: break;
+    case Kind::number: return "a whole number";
+    case Kind::interface: return "an interface of this host or an address of one";
+    case Kind::provider: return "the name of a provider, such as tcp or verbs;ofi_rxm";
+  }
+  const char* before = setting.words.find(',') == string_view::npos ? ""
+                       : setting.kind == Kind::word                 ? "one of "
+                                                                    : "some of ";
+  return before + string(setting.words);
+}
+
+// The doors refuse these with a sentence of their own.
+bool is_refused_where_read(const Setting& setting) noexcept {
+  return setting.kind == Kind::list || setting.kind == Kind::interface;
+}
+
+// What people get wrong besides letters: case, underscores, and which names begin with FI_.
+string core_of(string_view name) {
+  if (name.substr(0, 3) == "FI_") name.remove_prefix(3);
+  name.remove_prefix(std::min(std::strlen("APERTURE"), name.size()));
+  string core;
+  for (const char c : name) {
+    if (c != '_') core += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  return core;
+}
+
+// How many letters have to be put in, taken out or changed.
+size_t distance(const string& a, const string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j < row.size(); ++j) row[j] = j;
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+bool begins_like_ours(string_view name) noexcept {
+  return name.substr(0, 9) == "APERTURE_" || name.substr(0, 12) == "FI_APERTURE_";
+}
+
+// The setting that was probably meant: one letter of three may be wrong.
+const Setting* meant_by(string_view name) {
+  const string core = core_of(name);
+  const Setting* best = nullptr;
+  size_t least = SIZE_MAX;
+  for (const Setting& s : kSettings) {
+    const string other = core_of(s.name);
+    const size_t d = distance(core, other);
+    if (d > other.size() / 3 || d >= least) continue;
+    best = &s;
+    least = d;
+  }
+  return best;
+}
+
+// Empty: nothing is wrong with it, or it is not ours.
+string fault_of(string_view name, string_view value, const Setting* setting) {
+  if (setting != nullptr) {
+    if (is_legal(*setting, value)) return {};
+    return string(name) + "=" + string(value) + " means nothing, so " + string(setting->otherwise) +
+           "; set it to " + wish_of(*setting) + ", or unset it";
+  }
+  if (!begins_like_ours(name)) return {};
+  const Setting* meant = meant_by(name);
+  // FI_APERTURE_ is a prefix that nobody else has; APERTURE_ may be
+  if (meant == nullptr && name.front() != 'F') return {};
+  return string(name) + " is set, and no setting of Aperture has that name; " +
+         (meant != nullptr ? string(meant->name) + " is perhaps what is meant"
+                           : "man 7 fi_aperture lists them");
+}
+
+template <typename Visit>
+void each_fault(char* const* environment, Visit visit) {
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const string_view text = *environment;
+    const size_t equals = text.find('=');
+    if (equals == string_view::npos) continue;
+    const string_view name = text.substr(0, equals);
+    const Setting* setting = find(name);
+    if (const string fault = fault_of(name, text.substr(equals + 1), setting); !fault.empty()) {
+      visit(fault, setting);
+    }
+  }
+}
+
+}  // namespace
+
+bool setting_is(const char* name, const char* word) noexcept {
+  assert(find(name) != nullptr && has_word(find(name)->words, word));
+  const char* value = std::getenv(name);
+  return value != nullptr && std::strcmp(value, word) == 0;
+}
+
+const char* setting_text(const char* name) noexcept {
+  assert(find(name) != nullptr);
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+uint64_t setting_number(const char* name) noexcept {
+  assert(find(name)->kind == Kind::number);
+  const char* text = setting_text(name);
+  uint64_t number = 0;
+  return text != nullptr && is_number(text, number) ? number : 0;
+}
+
+std::vector<string> faults_of_settings(char* const* environment) {
+  std::vector<string> out;
+  each_fault(environment, [&out](const string& fault, const Setting*) { out.push_back(fault); });
+  return out;
+}
+
+void check_settings() noexcept {
+  static const bool said = [] {
+    if (setting_is("APERTURE_LOG", "off")) return true;
+    // out of memory: what is wrong with a setting is the least that is to be said then
+    return no_throw([]() -> Status {
+             each_fault(environ, [](const string& fault, const Setting* setting) {
+               if (setting != nullptr && is_refused_where_read(*setting)) return;
+               log_line(LogLevel::warn, "%s", fault.c_str());
+             });
+             return Errc::ok;
+           })
+        .ok();
+  }();
+  (void)said;
+}
+
+}  // namespace aperture
