@@ -42,6 +42,7 @@ constexpr string_view kNothingFound = "fi_getinfo finds nothing";
 constexpr Setting kSettings[] = {
     {"APERTURE_LOG", Kind::word, "off, warn, info, debug, trace", "it is taken as warn"},
     {"APERTURE_EXPLAIN", Kind::word, "1", kNotSet},
+    {"APERTURE_AS", Kind::provider, "", "only the name aperture is answered under"},
     {"APERTURE_CMA", Kind::word, "deny, allow", kNotSet},
     {"APERTURE_MR_MODE", Kind::list,
      "local, raw, virt_addr, allocated, prov_key, mmu_notify, rma_event, endpoint, hmem, verbs, "
@@ -59,6 +60,10 @@ const Setting* find(string_view name) noexcept {
   const auto* found = std::find_if(std::begin(kSettings), std::end(kSettings),
                                    [name](const Setting& s) { return s.name == name; });
   return found != std::end(kSettings) ? found : nullptr;
+}
+
+bool begins(string_view text, string_view head) noexcept {
+  return text.substr(0, head.size()) == head;
 }
 
 string_view trimmed(string_view text) noexcept {
@@ -103,14 +108,25 @@ bool is_on_this_host(string_view text) {
   return found;
 }
 
-// "tcp", or layers with semicolons between them: "verbs;ofi_rxm".
+// "tcp", or a utility provider over another one: "verbs;ofi_rxm". libfabric never asks offload
+// providers (off_) by themselves, nor utility providers (ofi_) without what is beneath; "aperture"
+// is answered under anyhow.
 bool is_provider_name(string_view text) noexcept {
   const auto fits = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == ';';
+           c == '-';
   };
-  return text.front() != ';' && text.back() != ';' && text.find(";;") == string_view::npos &&
-         std::all_of(text.begin(), text.end(), fits);
+  const auto is_word = [fits](string_view word) {
+    return !word.empty() && std::all_of(word.begin(), word.end(), fits);
+  };
+  const size_t delimiter = text.find(';');
+  const string_view core = text.substr(0, delimiter);
+  if (!is_word(core) || begins(core, "ofi_") || begins(core, "off_") || text == "aperture") {
+    return false;
+  }
+  if (delimiter == string_view::npos) return true;
+  const string_view above = text.substr(delimiter + 1);
+  return is_word(above) && begins(above, "ofi_") && above.size() > std::strlen("ofi_");
 }
 
 bool is_legal(const Setting& setting, string_view value) {
@@ -132,7 +148,7 @@ string wish_of(const Setting& setting) {
     case Kind::list: break;
     case Kind::number: return "a whole number";
     case Kind::interface: return "an interface of this host or an address of one";
-    case Kind::provider: return "the name of a provider, such as tcp or verbs;ofi_rxm";
+    case Kind::provider: return "the name of another provider, such as tcp or verbs;ofi_rxm";
   }
   const char* before = setting.words.find(',') == string_view::npos ? ""
                        : setting.kind == Kind::word                 ? "one of "
@@ -147,7 +163,7 @@ bool is_refused_where_read(const Setting& setting) noexcept {
 
 // What people get wrong besides letters: case, underscores, and which names begin with FI_.
 string core_of(string_view name) {
-  if (name.substr(0, 3) == "FI_") name.remove_prefix(3);
+  if (begins(name, "FI_")) name.remove_prefix(3);
   name.remove_prefix(std::min(std::strlen("APERTURE"), name.size()));
   string core;
   for (const char c : name) {
@@ -173,7 +189,7 @@ size_t distance(const string& a, const string& b) {
 }
 
 bool begins_like_ours(string_view name) noexcept {
-  return name.substr(0, 9) == "APERTURE_" || name.substr(0, 12) == "FI_APERTURE_";
+  return begins(name, "APERTURE_") || begins(name, "FI_APERTURE_");
 }
 
 // The setting that was probably meant: one letter of three may be wrong.
@@ -240,6 +256,11 @@ uint64_t setting_number(const char* name) noexcept {
   const char* text = setting_text(name);
   uint64_t number = 0;
   return text != nullptr && is_number(text, number) ? number : 0;
+}
+
+bool is_legal_setting(const char* name, const char* value) {
+  assert(find(name) != nullptr);
+  return is_legal(*find(name), value);
 }
 
 std::vector<string> faults_of_settings(char* const* environment) {

@@ -18,6 +18,9 @@ const char* setting_text(const char* name) noexcept;
 // 0 where it is unset, or no number.
 uint64_t setting_number(const char* name) noexcept;
 
+// Whether the setting may have that value. An empty one is as good as none.
+bool is_legal_setting(const char* name, const char* value);
+
 // A sentence for each variable in `environment` (as environ(7) has it) that is a setting of ours
 // with a value that means nothing, or that is nearly spelt like one.
 std::vector<std::string> faults_of_settings(char* const* environment);

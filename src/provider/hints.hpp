@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "base/log.hpp"
+#include "provider/names.hpp"
 
 namespace aperture::provider {
 
@@ -21,8 +22,9 @@ struct Matching {
   uint32_t version = 0;
   const fi_info* hints = nullptr;
   LogLevel level = LogLevel::info;
-  fi_ep_type type = FI_EP_RDM;  // what is being offered
-  int demanded_mr_mode = 0;     // APERTURE_MR_MODE
+  const Name& name = own_name();  // what we are asked as
+  fi_ep_type type = FI_EP_RDM;    // what is being offered
+  int demanded_mr_mode = 0;       // APERTURE_MR_MODE
 
   // Logs "fi_getinfo: <sentence>" and returns false.
   [[gnu::format(printf, 2, 3)]] bool refuse(const char* format, ...) const noexcept;

@@ -1,5 +1,4 @@
 // Capabilities and the fabric part of the hints: see hints.hpp.
-#include <strings.h>
 
 #include <bit>
 #include <cstdarg>
@@ -135,25 +134,26 @@ bool match_caps(const Matching& m, fi_info& answer) {
 
 bool match_fabric(const Matching& m, fi_info& answer) {
   answer.fabric_attr->name = new_text(kFabricName);
-  answer.fabric_attr->prov_version = kProviderVersion;
+  answer.fabric_attr->prov_version = m.name.version;
   answer.fabric_attr->api_version = m.version;
   answer.fabric_attr->fabric = first_open_fabric();
-  // prov_name is left for libfabric, which writes it
+  // libfabric writes prov_name, behind what a layered name begins with
+  if (!m.name.core.empty()) answer.fabric_attr->prov_name = new_text(m.name.core.c_str());
   if (m.hints == nullptr || m.hints->fabric_attr == nullptr) return true;
   const fi_fabric_attr& asked = *m.hints->fabric_attr;
-  if (asked.prov_name != nullptr && ::strcasestr(asked.prov_name, kProviderName) == nullptr) {
+  if (asked.prov_name != nullptr && !m.name.is_meant_by(asked.prov_name)) {
     return m.refuse(
         "fabric_attr->prov_name \"%s\" means somebody else; set \"%s\", or leave it NULL",
-        asked.prov_name, kProviderName);
+        asked.prov_name, m.name.whole.c_str());
   }
   if (asked.name != nullptr && std::strcmp(asked.name, kFabricName) != 0) {
     return m.refuse("fabric \"%s\" is asked for; the only one here is \"%s\"", asked.name,
                     kFabricName);
   }
-  if (asked.prov_version > kProviderVersion) {
+  if (asked.prov_version > m.name.version) {
     return m.refuse("provider version %u.%u is asked for; this is %u.%u",
                     FI_MAJOR(asked.prov_version), FI_MINOR(asked.prov_version),
-                    FI_MAJOR(kProviderVersion), FI_MINOR(kProviderVersion));
+                    FI_MAJOR(m.name.version), FI_MINOR(m.name.version));
   }
   if (asked.fabric != nullptr) {
     if (!is_open_fabric(asked.fabric)) {

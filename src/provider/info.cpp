@@ -2,7 +2,6 @@
 #include "provider/info.hpp"
 
 #include <rdma/fi_errno.h>
-#include <strings.h>
 
 #include <cinttypes>
 
@@ -57,20 +56,20 @@ bool is_explaining() noexcept {
   return setting_is("APERTURE_EXPLAIN", "1");
 }
 
-void say_answer(const fi_info& first) noexcept {
+void say_answer(const fi_info& first, const Name& name) noexcept {
   if (log_level() == LogLevel::off) return;
   for (const fi_info* info = &first; info != nullptr; info = info->next) {
     log_line(LogLevel::info,
-             "fi_getinfo: the hints are met by %s with caps 0x%" PRIx64 ", mr_mode 0x%x",
-             info->ep_attr->type == FI_EP_MSG ? "FI_EP_MSG" : "FI_EP_RDM", info->caps,
-             static_cast<unsigned>(info->domain_attr->mr_mode));
+             "fi_getinfo: the hints are met by %s of %s with caps 0x%" PRIx64 ", mr_mode 0x%x",
+             info->ep_attr->type == FI_EP_MSG ? "FI_EP_MSG" : "FI_EP_RDM", name.whole.c_str(),
+             info->caps, static_cast<unsigned>(info->domain_attr->mr_mode));
   }
 }
 
-bool names_us(const fi_info* hints) noexcept {
+bool names(const fi_info* hints, const Name& name) noexcept {
   return hints != nullptr && hints->fabric_attr != nullptr &&
          hints->fabric_attr->prov_name != nullptr &&
-         ::strcasestr(hints->fabric_attr->prov_name, kProviderName) != nullptr;
+         name.is_meant_by(hints->fabric_attr->prov_name);
 }
 
 // The answer for one type of endpoint; null: refused.
@@ -97,7 +96,8 @@ int get_info(const InfoQuestion& question, fi_info** info) {
   if ((question.flags & kCoreProvidersOnly) != 0) return -FI_ENODATA;
   const bool explaining = is_explaining();
   Matching m{question.version, question.hints,
-             names_us(question.hints) || explaining ? LogLevel::warn : LogLevel::info};
+             names(question.hints, question.name) || explaining ? LogLevel::warn : LogLevel::info,
+             question.name};
   if (std::string why; !parse_mr_mode(setting_text("APERTURE_MR_MODE"), m.demanded_mr_mode, why))
     return refuse(-FI_ENODATA, "fi_getinfo: %s", why.c_str());
   const uint64_t known = kFlags | (question.version >= FI_VERSION(2, 0) ? kRescan : 0);
@@ -124,7 +124,7 @@ int get_info(const InfoQuestion& question, fi_info** info) {
   if (datagram != nullptr) datagram->next = connected.release();
   *info = datagram != nullptr ? datagram.release() : connected.release();
   if (*info == nullptr) return -FI_ENODATA;
-  if (explaining) say_answer(**info);
+  if (explaining) say_answer(**info, question.name);
   return 0;
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "provider/names.hpp"
+
 namespace aperture::provider {
 
 struct InfoQuestion {
@@ -13,6 +15,7 @@ struct InfoQuestion {
   const char* service = nullptr;
   uint64_t flags = 0;
   const fi_info* hints = nullptr;
+  const Name& name = own_name();  // under which it is asked
 };
 
 // 0 and *info (to be freed with fi_freeinfo), or -FI_ENODATA and a logged sentence, -FI_ENOMEM.

@@ -1,9 +1,12 @@
 // The `aperture` command: reads the words and hands over. Manual page: docs/man/aperture.1.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <string>
 
+#include "base/settings.hpp"
 #include "tool/host.hpp"
 #include "tool/places.hpp"
 #include "tool/program.hpp"
@@ -16,7 +19,9 @@ namespace {
 constexpr const char* kRunFooter =
     "examples:\n  aperture run -- fi_info -p aperture\n  aperture run -- mpirun.openmpi -n 2 "
     "./my_mpi_program\n  aperture run --one-sided -- mpirun.openmpi -n 2 "
-    "./my_program_with_windows\n  aperture run -- env | grep -E '^(FI|OMPI)_'     what it "
+    "./my_program_with_windows\n  aperture run --as tcp -- fi_pingpong -p tcp     for programs "
+    "that "
+    "know other names only\n  aperture run -- env | grep -E '^(FI|OMPI)_'     what it "
     "sets\n\nSettings of yours are kept; one that keeps Aperture from being chosen is named on "
     "stderr.\n"
     "Exit code: that of CMD; 127 not found, 126 not executable, 125 the provider is missing.\n";
@@ -50,11 +55,19 @@ bool is(const char* argument, const char* word) {
   return std::strcmp(argument, word) == 0;
 }
 
-// Where CMD begins: behind the first "--", or at the first argument that is no option.
+// Where CMD begins: behind the first "--", or at the first argument that is no option and no value
+// of one.
 int command_index(int argc, char** argv) {
   int at = 2;
-  while (at < argc && argv[at][0] == '-' && std::strcmp(argv[at], "--") != 0) ++at;
-  return at < argc && std::strcmp(argv[at], "--") == 0 ? at + 1 : at;
+  while (at < argc && argv[at][0] == '-' && !is(argv[at], "--")) at += is(argv[at], "--as") ? 2 : 1;
+  at = std::min(at, argc);
+  return at < argc && is(argv[at], "--") ? at + 1 : at;
+}
+
+// Empty: it is one, as the parser wants it.
+std::string is_name_of_provider(const std::string& text) {
+  if (!text.empty() && aperture::is_legal_setting("APERTURE_AS", text.c_str())) return {};
+  return "'" + text + "' is no name of another provider, such as tcp or 'verbs;ofi_rxm'";
 }
 
 }  // namespace
@@ -71,11 +84,14 @@ int main(int argc, char** argv) {
   aperture::tool::RunOptions options;
   constexpr const char* one_sided = "for MPI programs that open windows (btl ofi)";
   run->add_flag("--one-sided", options.one_sided, one_sided);
+  constexpr const char* as = "another name to answer under too: tcp, 'verbs;ofi_rxm' ...";
+  run->add_option("--as", options.as, as)->type_name("NAME")->check(is_name_of_provider);
   run->footer(kRunFooter);
 
   CLI::App* explain = app.add_subcommand("explain", "run CMD and say why anything is refused");
   explain->add_option("CMD", shown_in_help, "the program and its arguments, best behind --");
   explain->add_flag("--one-sided", options.one_sided, one_sided);
+  explain->add_option("--as", options.as, as)->type_name("NAME")->check(is_name_of_provider);
   explain->footer(kExplainFooter);
 
   bool json = false;

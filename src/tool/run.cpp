@@ -57,6 +57,7 @@ int run(char* const* argv, const RunOptions& options) {
   place.root = ::geteuid() == 0;
   place.one_sided = options.one_sided;
   place.explain = options.explain;
+  place.as = options.as;
   if (place.provider_folder.empty()) {
     std::string problem = "the provider ";
     problem.append(kProviderFile).append(" is neither in ");
@@ -74,6 +75,9 @@ int run(char* const* argv, const RunOptions& options) {
   if (!apply(surroundings)) return fail(kExitOwnFailure, "out of memory for the environment");
 
   say("software NIC, no RDMA hardware is in use");
+  if (!options.as.empty()) {
+    say("answering under the name " + options.as + " too, which is another provider's own");
+  }
   const std::string out_of_reach = why_out_of_reach(program.path);
   if (!door.why_not.empty()) say("running without the verbs door: " + door.why_not);
   if (!out_of_reach.empty()) say(out_of_reach);

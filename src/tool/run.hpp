@@ -2,11 +2,14 @@
 // that lead to the provider, and in which the provider says why it refuses.
 #pragma once
 
+#include <string>
+
 namespace aperture::tool {
 
 struct RunOptions {
   bool one_sided = false;  // Open MPI's one-sided communication is led to the provider too
   bool explain = false;
+  std::string as{};  // another name that the provider answers under too; empty: none
 };
 
 // argv is CMD and its arguments, ended by nullptr. Returns only on failure, with the exit code

@@ -74,16 +74,22 @@ void add_explanations(const Lookup& lookup, Surroundings& out) {
   }
 }
 
-bool contains(const std::string& list, char separator, const std::string& name) {
+size_t count(const std::string& list, char separator, const std::string& name) {
+  size_t n = 0;
   std::istringstream items(list);
   for (std::string item; std::getline(items, item, separator);) {
-    if (item == name) return true;
+    if (item == name) ++n;
   }
-  return false;
+  return n;
+}
+
+bool contains(const std::string& list, char separator, const std::string& name) {
+  return count(list, separator, name) != 0;
 }
 
 // Ours first, then what the user has; if he has nothing, what libfabric would have scanned. A
-// leading '@' ("prefer by order of discovery") stays in front.
+// leading '@' ("prefer by order of discovery") stays in front. Ours stands there once for each
+// name that it answers under, as libfabric asks for one each time that it finds the provider.
 std::string provider_path(const Place& place, const char* current) {
   std::string rest = current != nullptr && *current != '\0' ? current : place.libfabric_folder;
   std::string mark;
@@ -91,12 +97,27 @@ std::string provider_path(const Place& place, const char* current) {
     mark = "@";
     rest.erase(0, 1);
   }
-  if (rest.empty()) return mark + place.provider_folder;
-  if (contains(rest, ':', place.provider_folder)) return mark + rest;
-  return mark + place.provider_folder + ":" + rest;
+  std::string path = mark;
+  for (size_t n = count(rest, ':', place.provider_folder); n < (place.as.empty() ? 1u : 2u); ++n) {
+    path += place.provider_folder + ":";
+  }
+  path += rest;
+  if (rest.empty()) path.pop_back();
+  return path;
 }
 
-std::string note_on(const Choice& choice, const std::string& current) {
+// A provider list that leads past ours to libfabric's verbs provider leads to the device.
+bool leads_to_device(const Place& place, const Choice& choice, const std::string& current) {
+  return !place.verbs_library.empty() && choice.variable == std::string("FI_PROVIDER") &&
+         current.front() != '^' && ("," + current).find(",verbs") != std::string::npos;
+}
+
+std::string note_on(const Place& place, const Choice& choice, const std::string& current) {
+  if (leads_to_device(place, choice, current)) {
+    return "FI_PROVIDER=" + current +
+           " is set, so libfabric goes over aperture0 by its own verbs provider; unset it to have "
+           "the provider aperture.";
+  }
   return std::string(choice.variable) + "=" + current + " is set, so " + choice.who +
          " will not choose Aperture; unset it, or set it to " +
          (choice.list != nullptr ? choice.list : choice.value) + ".";
@@ -123,6 +144,28 @@ bool list_admits(const std::string& list, const std::string& name) {
   return contains(list, ',', name);
 }
 
+namespace {
+
+// The other name is set anew, as this command line asks for it. libfabric's list of providers has
+// to let it through.
+void add_other_name(const Place& place, const Lookup& lookup, Surroundings& out) {
+  out.settings.emplace_back("APERTURE_AS", place.as);
+  const char* current = lookup("FI_PROVIDER");
+  if (current == nullptr || *current == '\0' || list_admits(current, place.as)) return;
+  out.notes.push_back(std::string("FI_PROVIDER=") + current + " is set and leaves out " + place.as +
+                      ", so nothing is answered under that name; unset it, or add " + place.as +
+                      " to it.");
+}
+
+// What a choice is made to be where the user has not made it.
+std::string value_of(const Choice& choice, const Place& place) {
+  const std::string value = choice.list != nullptr ? choice.list : choice.value;
+  const bool names_providers = choice.variable == std::string("FI_PROVIDER");
+  return names_providers && !place.as.empty() ? value + "," + place.as : value;
+}
+
+}  // namespace
+
 Surroundings plan(const Place& place, const Lookup& lookup) {
   Surroundings out;
   out.settings.emplace_back("FI_PROVIDER_PATH", provider_path(place, lookup("FI_PROVIDER_PATH")));
@@ -130,10 +173,9 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
   for (const Choice& choice : choices) {
     const char* current = lookup(choice.variable);
     if (current == nullptr || *current == '\0') {
-      out.settings.emplace_back(choice.variable,
-                                choice.list != nullptr ? choice.list : choice.value);
+      out.settings.emplace_back(choice.variable, value_of(choice, place));
     } else if (choice.who != nullptr && !list_admits(current, choice.value)) {
-      out.notes.push_back(note_on(choice, current));
+      out.notes.push_back(note_on(place, choice, current));
     }
   }
   const char* excluded = lookup("OMPI_MCA_mtl_ofi_provider_exclude");
@@ -142,6 +184,7 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
         "OMPI_MCA_mtl_ofi_provider_exclude names aperture, so Open MPI will not choose it; unset "
         "it.");
   }
+  if (!place.as.empty()) add_other_name(place, lookup, out);
   if (place.explain) add_explanations(lookup, out);
   if (!place.verbs_library.empty()) {
     add_verbs_door(place.verbs_library, place.real_folder, lookup, out);

@@ -97,6 +97,56 @@ TEST(Surroundings, one_sided_leads_mpi_windows_and_messages_to_btl_ofi) {
   EXPECT_EQ(plan_one_sided({{"OMPI_MCA_pml", "cm"}}).notes.size(), 1u);
 }
 
+Surroundings plan_as(const char* name, const Settings& present) {
+  Place place = kPlace;
+  place.as = name;
+  return plan(place, [&](const char* variable) -> const char* {
+    const auto found = present.find(variable);
+    return found == present.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(Surroundings, another_name_has_libfabric_find_the_provider_twice_and_let_it_through) {
+  const Settings settings = made(plan_as("tcp", {}));
+  EXPECT_EQ(settings.at("APERTURE_AS"), "tcp");
+  EXPECT_EQ(settings.at("FI_PROVIDER"), "aperture,tcp");
+  EXPECT_EQ(settings.at("FI_PROVIDER_PATH"), "/opt/ap/lib:/opt/ap/lib:/usr/lib/libfabric");
+  EXPECT_EQ(made(plan_with({})).count("APERTURE_AS"), 0u);
+
+  const auto path = [](const char* theirs) {
+    return made(plan_as("tcp", {{"FI_PROVIDER_PATH", theirs}})).at("FI_PROVIDER_PATH");
+  };
+  EXPECT_EQ(path("/mine:/opt/ap/lib"), "/opt/ap/lib:/mine:/opt/ap/lib");
+  EXPECT_EQ(path("/opt/ap/lib:/opt/ap/lib:/mine"), "/opt/ap/lib:/opt/ap/lib:/mine");
+  EXPECT_EQ(path("@"), "@/opt/ap/lib:/opt/ap/lib");
+}
+
+TEST(Surroundings, a_provider_list_of_the_user_that_leaves_the_other_name_out_is_remarked_on) {
+  EXPECT_TRUE(plan_as("tcp", {{"FI_PROVIDER", "aperture,tcp"}}).notes.empty());
+  const Surroundings s = plan_as("verbs;ofi_rxm", {{"FI_PROVIDER", "aperture,tcp"}});
+  EXPECT_EQ(made(s).count("FI_PROVIDER"), 0u);
+  ASSERT_EQ(s.notes.size(), 1u);
+  EXPECT_NE(s.notes[0].find("leaves out verbs;ofi_rxm"), std::string::npos);
+}
+
+TEST(Surroundings, a_provider_list_that_leads_to_the_device_is_told_from_one_that_leads_nowhere) {
+  const auto note = [](const char* list, const char* library) {
+    Place place = kPlace;
+    place.verbs_library = library;
+    return plan(place,
+                [&](const char* name) {
+                  return name == std::string("FI_PROVIDER") ? list : nullptr;
+                })
+        .notes.at(0);
+  };
+  const char* ours = "/opt/ap/lib/libibverbs.so.1";
+  EXPECT_NE(note("verbs;ofi_rxm", ours).find("goes over aperture0"), std::string::npos);
+  EXPECT_NE(note("tcp,verbs", ours).find("goes over aperture0"), std::string::npos);
+  EXPECT_NE(note("verbs", "").find("will not choose Aperture"), std::string::npos);
+  EXPECT_NE(note("tcp", ours).find("will not choose Aperture"), std::string::npos);
+  EXPECT_NE(note("^aperture,verbs", ours).find("will not choose Aperture"), std::string::npos);
+}
+
 Surroundings explain_with(const Settings& present) {
   return plan_with(present, &Place::explain);
 }
