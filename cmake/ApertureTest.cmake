@@ -24,7 +24,7 @@
 # labelled_room_FOLDER and runs what has that label.
 
 # What `./dev build` makes for users: the NEEDS of tests that start programs over either door.
-set(APERTURE_PRODUCT aperture aperture-fi aperture-verbs)
+set(APERTURE_PRODUCT aperture aperture-fi aperture-explain aperture-verbs)
 
 set(APERTURE_PROVIDER_DIR ${CMAKE_BINARY_DIR}/lib/libfabric)
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <charconv>
 #include <cstdlib>
@@ -15,6 +14,7 @@
 #include "base/interfaces.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
+#include "base/spelling.hpp"
 
 namespace aperture {
 
@@ -161,46 +161,30 @@ bool is_refused_where_read(const Setting& setting) noexcept {
   return setting.kind == Kind::list || setting.kind == Kind::interface;
 }
 
-// What people get wrong besides letters: case, underscores, and which names begin with FI_.
+// What people get wrong besides letters: underscores, and which names begin with FI_.
 string core_of(string_view name) {
   if (begins(name, "FI_")) name.remove_prefix(3);
   name.remove_prefix(std::min(std::strlen("APERTURE"), name.size()));
   string core;
   for (const char c : name) {
-    if (c != '_') core += c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+    if (c != '_') core += c;
   }
   return core;
-}
-
-// How many letters have to be put in, taken out or changed.
-size_t distance(const string& a, const string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j < row.size(); ++j) row[j] = j;
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 bool begins_like_ours(string_view name) noexcept {
   return begins(name, "APERTURE_") || begins(name, "FI_APERTURE_");
 }
 
-// The setting that was probably meant: one letter of three may be wrong.
+// The setting that was probably meant.
 const Setting* meant_by(string_view name) {
   const string core = core_of(name);
   const Setting* best = nullptr;
   size_t least = SIZE_MAX;
   for (const Setting& s : kSettings) {
     const string other = core_of(s.name);
-    const size_t d = distance(core, other);
-    if (d > other.size() / 3 || d >= least) continue;
+    const size_t d = spelling_distance(core, other);
+    if (!is_nearly(core, other) || d >= least) continue;
     best = &s;
     least = d;
   }

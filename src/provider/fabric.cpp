@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "provider/info.hpp"
 #include "provider/offer.hpp"
 #include "provider/pep.hpp"
 #include "provider/registry.hpp"
@@ -71,6 +72,7 @@ int open_fabric(fi_fabric_attr* attr, fid_fabric** fabric, void* context) {
   made->fid.api_version = attr->api_version;
   assert(!is_open_fabric(&made->fid) && made->uses.count() == 0);
   fabrics().add(&made->fid);
+  note_opened();
   *fabric = &made.release()->fid;
   return 0;
 }

@@ -3,6 +3,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include <atomic>
 #include <cinttypes>
 
 #include "base/settings.hpp"
@@ -55,6 +56,10 @@ bool match_addresses(const Matching& m, const InfoQuestion& question, fi_info& a
 bool is_explaining() noexcept {
   return setting_is("APERTURE_EXPLAIN", "1");
 }
+
+// Whether somebody who named no provider has been answered, and whether a fabric was opened.
+std::atomic<bool> g_answered{false};
+std::atomic<bool> g_opened{false};
 
 void say_answer(const fi_info& first, const Name& name) noexcept {
   if (log_level() == LogLevel::off) return;
@@ -124,8 +129,30 @@ int get_info(const InfoQuestion& question, fi_info** info) {
   if (datagram != nullptr) datagram->next = connected.release();
   *info = datagram != nullptr ? datagram.release() : connected.release();
   if (*info == nullptr) return -FI_ENODATA;
-  if (explaining) say_answer(**info, question.name);
+  if (explaining) {
+    say_answer(**info, question.name);
+    // relaxed: it is looked at as the process ends, by its last thread
+    if (!names(question.hints, question.name)) g_answered.store(true, std::memory_order_relaxed);
+  }
   return 0;
+}
+
+void note_opened() noexcept {
+  // relaxed: as above
+  g_opened.store(true, std::memory_order_relaxed);
+}
+
+void explain_what_was_left() noexcept {
+  // relaxed: no other thread is left
+  if (!g_answered.exchange(false, std::memory_order_relaxed) ||
+      g_opened.load(std::memory_order_relaxed) || other_name() != nullptr) {
+    return;
+  }
+  APERTURE_WARN(
+      "fi_getinfo answered with the provider %s, and no fabric of it was opened: a program that "
+      "knows providers by name and has not this one among them is run with --as, and a name that "
+      "it knows",
+      own_name().whole.c_str());
 }
 
 }  // namespace aperture::provider

@@ -21,4 +21,9 @@ struct InfoQuestion {
 // 0 and *info (to be freed with fi_freeinfo), or -FI_ENODATA and a logged sentence, -FI_ENOMEM.
 int get_info(const InfoQuestion& question, fi_info** info);
 
+// For `aperture explain`, as libfabric ends: says so where a program that named no provider was
+// answered and took none of it.
+void explain_what_was_left() noexcept;
+void note_opened() noexcept;  // a fabric has been
+
 }  // namespace aperture::provider

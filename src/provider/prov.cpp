@@ -38,7 +38,9 @@ uint32_t version_of_library(const void* caller) noexcept {
   return found != nullptr ? found() : kBuiltAgainst;
 }
 
-void cleanup() noexcept {}  // the control thread lives until the process ends
+void cleanup() noexcept {  // the control thread lives until the process ends
+  explain_what_was_left();
+}
 
 int getinfo_entry(uint32_t version, const char* node, const char* service, uint64_t flags,
                   const fi_info* hints, fi_info** info) noexcept {

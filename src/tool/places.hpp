@@ -9,6 +9,7 @@
 namespace aperture::tool {
 
 inline constexpr const char* kProviderFile = "libaperture-fi.so";
+inline constexpr const char* kExplainFile = "libaperture-explain.so";  // beside it
 
 // The version of this build: "0.1.0".
 const char* version() noexcept;

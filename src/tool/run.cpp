@@ -65,7 +65,12 @@ int run(char* const* argv, const RunOptions& options) {
     return fail(kExitOwnFailure, problem + "; build it (./dev build) or install Aperture again");
   }
   // ld.so would complain of a preload library for another machine in every process
-  const VerbsDoor door = is_for_other_machine(program.path) ? VerbsDoor{} : open_verbs_door(folder);
+  const bool preloads = !is_for_other_machine(program.path);
+  const VerbsDoor door = preloads ? open_verbs_door(folder) : VerbsDoor{};
+  const std::string explain_library = place.provider_folder + "/" + kExplainFile;
+  if (preloads && ::access(explain_library.c_str(), R_OK) == 0) {
+    place.explain_library = explain_library;
+  }
   if (door.why_not.empty()) {
     place.verbs_library = door.library;
     place.real_folder = door.real_folder;

@@ -3,9 +3,12 @@
 // launcher passes its own on.
 #include "tool/surroundings.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <span>
 #include <sstream>
+
+#include "base/spelling.hpp"
 
 namespace aperture::tool {
 
@@ -106,6 +109,20 @@ std::string provider_path(const Place& place, const char* current) {
   return path;
 }
 
+// " ('x' is perhaps ...)" where an item of the list is nearly the name that it should have.
+std::string misspelt_in(const std::string& list, const std::string& name) {
+  std::istringstream items(list);
+  for (std::string item; std::getline(items, item, ',');) {
+    if (!is_nearly(item, name)) continue;
+    return std::string(" ('")
+        .append(item)
+        .append("' is perhaps ")
+        .append(name)
+        .append(", misspelt)");
+  }
+  return {};
+}
+
 // A provider list that leads past ours to libfabric's verbs provider leads to the device.
 bool leads_to_device(const Place& place, const Choice& choice, const std::string& current) {
   return !place.verbs_library.empty() && choice.variable == std::string("FI_PROVIDER") &&
@@ -119,8 +136,8 @@ std::string note_on(const Place& place, const Choice& choice, const std::string&
            "the provider aperture.";
   }
   return std::string(choice.variable) + "=" + current + " is set, so " + choice.who +
-         " will not choose Aperture; unset it, or set it to " +
-         (choice.list != nullptr ? choice.list : choice.value) + ".";
+         " will not choose Aperture" + misspelt_in(current, choice.value) +
+         "; unset it, or set it to " + (choice.list != nullptr ? choice.list : choice.value) + ".";
 }
 
 // What the user has, behind our part; once.
@@ -138,6 +155,21 @@ void add_verbs_door(const std::string& library, const std::string& real_folder,
   out.settings.emplace_back("ASAN_OPTIONS",
                             in_front("verify_asan_link_order=0", lookup("ASAN_OPTIONS")));
 }
+
+namespace {
+
+// Behind our other library, if that is preloaded, and before what the user has.
+void preload_behind(const std::string& library, const Lookup& lookup, Surroundings& out) {
+  for (auto& [name, value] : out.settings) {
+    if (name != "LD_PRELOAD") continue;
+    if (!contains(value, ':', library))
+      value.insert(std::min(value.find(':'), value.size()), ":" + library);
+    return;
+  }
+  out.settings.emplace_back("LD_PRELOAD", in_front(library, lookup("LD_PRELOAD")));
+}
+
+}  // namespace
 
 bool list_admits(const std::string& list, const std::string& name) {
   if (!list.empty() && list.front() == '^') return !contains(list.substr(1), ',', name);
@@ -188,6 +220,9 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
   if (place.explain) add_explanations(lookup, out);
   if (!place.verbs_library.empty()) {
     add_verbs_door(place.verbs_library, place.real_folder, lookup, out);
+  }
+  if (place.explain && !place.explain_library.empty()) {
+    preload_behind(place.explain_library, lookup, out);
   }
   for (const Permission& permission : kPermissions) {
     if (permission.for_root && !place.root) continue;

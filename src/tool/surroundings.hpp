@@ -23,13 +23,14 @@ struct Surroundings {
 
 struct Place {
   std::string provider_folder;
-  std::string libfabric_folder;  // scanned by libfabric when FI_PROVIDER_PATH is unset
-  bool root = false;             // Open MPI refuses root unless told otherwise
-  bool one_sided = false;        // MPI windows shall go through Aperture, not only messages
-  bool explain = false;          // the provider shall say why it refuses
-  std::string as{};              // another name to answer under; empty: none
-  std::string verbs_library{};   // our libibverbs.so.1; empty: without the verbs door
-  std::string real_folder{};     // where it finds the real one under its private name
+  std::string libfabric_folder;   // scanned by libfabric when FI_PROVIDER_PATH is unset
+  bool root = false;              // Open MPI refuses root unless told otherwise
+  bool one_sided = false;         // MPI windows shall go through Aperture, not only messages
+  bool explain = false;           // the provider shall say why it refuses
+  std::string as{};               // another name to answer under; empty: none
+  std::string explain_library{};  // what says why libfabric refuses; empty: there is none
+  std::string verbs_library{};    // our libibverbs.so.1; empty: without the verbs door
+  std::string real_folder{};      // where it finds the real one under its private name
 };
 
 Surroundings plan(const Place& place, const Lookup& lookup);

@@ -1,6 +1,6 @@
 // A program that knows providers by name only, and four of them: cxi, efa, tcp and sockets. Takes
 // the first endpoint of such a name, writes to itself through it, and says which provider, fabric
-// and domain it was. Exit code 3 where there is none.
+// and domain it was. Exit code 3 where there is none. Its argument is the API that it asks for.
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -65,13 +65,15 @@ static void write_to_itself(struct fid_domain* domain, const struct fi_info* inf
   fi_close(&av->fid);
 }
 
-int main(void) {
+int main(int argc, char** argv) {
+  unsigned major = 1, minor = 17;
   struct fid_fabric* fabric;
   struct fid_domain* domain;
   struct fi_info *hints = fi_allocinfo(), *all = NULL;
   hints->caps = FI_MSG | FI_RMA;
   hints->ep_attr->type = FI_EP_RDM;
-  const int rc = fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &all);
+  if (argc > 1 && sscanf(argv[1], "%u.%u", &major, &minor) != 2) return 2;
+  const int rc = fi_getinfo(FI_VERSION(major, minor), NULL, NULL, 0, hints, &all);
   const struct fi_info* info = rc == 0 ? supported(all) : NULL;
   if (info == NULL) {
     puts("not supported");

@@ -7,16 +7,18 @@ import time
 import unittest
 
 BUILD = sys.argv.pop(1)
+KNOWN_NAMES = sys.argv.pop(1)  # tests/guests/known_names.c
 COMMAND = f"{BUILD}/bin/aperture"
 
 
 class Explain(unittest.TestCase):
-    def start(self, word, *client, mr_mode=None):
+    def start(self, word, *client, mr_mode=None, env=None, options=()):
         clean = {k: v for k, v in os.environ.items()
                  if not k.startswith(("FI_", "OMPI_", "APERTURE_"))}
         if mr_mode is not None:
             clean["APERTURE_MR_MODE"] = mr_mode
-        return subprocess.Popen([COMMAND, word, "--", *client], env=clean,
+        return subprocess.Popen([COMMAND, word, *options, "--", *client],
+                                env={**clean, **(env or {})},
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
 
@@ -28,11 +30,12 @@ class Explain(unittest.TestCase):
             process.kill()
             process.communicate()
             raise
-        lines = [line for line in said.splitlines() if "software NIC" not in line]
+        lines = [line for line in said.splitlines()
+                 if "software NIC" not in line and "answering under" not in line]
         return [line for line in lines if line.startswith("aperture:")], process.returncode
 
-    def say(self, *client, word="explain", mr_mode=None):
-        return self.finish(self.start(word, *client, mr_mode=mr_mode))
+    def say(self, *client, word="explain", **how):
+        return self.finish(self.start(word, *client, **how))
 
     def refused(self, *client, mr_mode=None):
         """The one sentence of a client whose only fi_getinfo finds nothing."""
@@ -70,6 +73,61 @@ class Explain(unittest.TestCase):
         for word in ("'lokal'", "local", "raw", "virt_addr", "allocated", "prov_key", "mmu_notify",
                      "rma_event", "endpoint", "hmem", "verbs", "none"):
             self.assertIn(word, line)
+
+    def test_another_providers_name_is_told_with_the_option_that_answers_under_it(self):
+        for name in ("tcp", "efa", "sockets", "cxi", "verbs;ofi_rxm"):
+            line = self.refused("fi_info", "-p", name)
+            self.assertIn(f'provider "{name}" is asked for', line)
+            self.assertIn(f"run with --as '{name}'", line)
+            quiet, _ = self.say("fi_info", "-p", name, word="run")
+            self.assertEqual(quiet, [])
+
+    def test_a_misspelt_provider_is_told_with_the_one_that_is_meant(self):
+        line = self.refused("fi_info", "-p", "apertrue")
+        self.assertIn('"apertrue" is asked for', line)
+        self.assertIn('"aperture" is perhaps what is meant', line)
+        lines, code = self.say("fi_info", "-p", "Aperture")  # libfabric minds no capitals
+        self.assertEqual(code, 0)
+        self.assertIn("met by FI_EP_RDM of aperture", lines[0])
+
+    def test_a_misspelt_provider_in_the_list_is_told_with_the_one_that_is_meant(self):
+        lines, _ = self.say("fi_info", "-p", "aperture", env={"FI_PROVIDER": "apertrue"})
+        self.assertIn("'apertrue' is perhaps aperture, misspelt", lines[0])
+        lines, _ = self.say("fi_info", "-p", "aperture", env={"FI_PROVIDER": "shm"})
+        self.assertIn("FI_PROVIDER=shm is set, so libfabric will not choose Aperture; unset it",
+                      lines[0])
+
+    def test_a_program_that_takes_none_of_the_answer_is_told_of_the_option(self):
+        lines, code = self.say(KNOWN_NAMES)
+        self.assertEqual(code, 3)
+        self.assertEqual(len(lines), 2, lines)
+        self.assertIn("no fabric of it was opened", lines[1])
+        self.assertIn("run with --as", lines[1])
+        lines, code = self.say(KNOWN_NAMES, options=("--as", "tcp"))
+        self.assertEqual(code, 0)
+        self.assertTrue(all("met by FI_EP_RDM of" in line for line in lines[1:]), lines)
+
+    def test_an_api_that_libfabric_does_not_know_is_told(self):
+        line = self.refused(KNOWN_NAMES, "99.0")
+        self.assertRegex(line, r"API 99\.0 is asked of libfabric \d+\.\d+, which refuses a newer")
+
+    def test_a_plugins_own_libfabric_is_asked_too(self):
+        ask = ("import ctypes; f = ctypes.CDLL('libfabric.so.1', mode=ctypes.RTLD_LOCAL); "
+               "import sys; i = ctypes.c_void_p(); "
+               "g = ctypes.CDLL(None).fi_getinfo; "
+               "sys.exit(-g(99 << 16, None, None, ctypes.c_uint64(0), None, ctypes.byref(i)))")
+        self.assertIn("API 99.0 is asked of libfabric", self.refused("python3", "-c", ask))
+
+    def test_a_look_up_below_the_devices_paths_that_cannot_be_answered_is_named(self):
+        for path in ("/sys/class/infiniband/aperture0/nonsense",
+                     "/sys/class/infiniband/aperture0/ports/7/state"):
+            lines, code = self.say("cat", path)
+            self.assertEqual(code, 1)
+            self.assertEqual(len(lines), 1, lines)
+            self.assertIn(path, lines[0])
+            self.assertIn("the device has no such file", lines[0])
+            self.assertEqual(self.say("cat", path, word="run"), ([], 1))
+        self.assertEqual(self.say("cat", "/sys/class/infiniband/aperture0/ports/1/state"), ([], 0))
 
     def pingpong(self, mr_mode):
         port = str(random.randrange(20000, 30000))

@@ -160,6 +160,26 @@ TEST(Surroundings, explain_makes_the_provider_speak) {
   EXPECT_EQ(made(plan_with({})).count("APERTURE_LOG"), 0u);
 }
 
+TEST(Surroundings, explain_preloads_behind_the_verbs_door_and_before_what_the_user_has) {
+  Place place = kPlace;
+  place.explain = true;
+  place.explain_library = "/opt/ap/lib/explain.so";
+  const auto preloaded = [&](const char* users) {
+    return made(plan(place,
+                     [&](const char* name) {
+                       return name == std::string("LD_PRELOAD") ? users : nullptr;
+                     }))
+        .at("LD_PRELOAD");
+  };
+  EXPECT_EQ(preloaded(nullptr), "/opt/ap/lib/explain.so");
+  EXPECT_EQ(preloaded("/mine.so"), "/opt/ap/lib/explain.so:/mine.so");
+  place.verbs_library = "/opt/ap/lib/verbs.so";
+  EXPECT_EQ(preloaded(nullptr), "/opt/ap/lib/verbs.so:/opt/ap/lib/explain.so");
+  EXPECT_EQ(preloaded("/mine.so"), "/opt/ap/lib/verbs.so:/opt/ap/lib/explain.so:/mine.so");
+  place.explain = false;
+  EXPECT_EQ(preloaded("/mine.so"), "/opt/ap/lib/verbs.so:/mine.so");
+}
+
 TEST(Surroundings, explain_leaves_a_log_that_says_more) {
   for (const char* level : {"warn", "info", "debug"}) {
     for (const char* ours : {level, "loud"}) {  // what is no level is taken as warn
