@@ -112,6 +112,8 @@ bool Accessors::is_slot_quiet(AccessorSlot& slot, uint64_t pin, const Accessor& 
   // still makes one, copies nothing
   slot.riov_len.store(0, std::memory_order_seq_cst);
   full_fence();
+  // SYNC POINT: slot-thread (pairs with take_over(). With the numbers of two threads mixed, the
+  // pin was one's whose copy is over, or is a later one's that finds the entry or the gate closed)
   const auto tid = static_cast<pid_t>(slot.tid.load(std::memory_order_acquire));
   const uint64_t start = slot.start_time.load(std::memory_order_acquire);
   // most copies are over before /proc could be read, which takes several times as long

@@ -30,22 +30,34 @@ struct Self {
 const Self& self() noexcept {
   static thread_local Self me;
   if (const uint64_t epoch = process_epoch(); me.epoch != epoch) {
-    me.epoch = epoch;
     me.tid = static_cast<uint32_t>(::syscall(SYS_gettid));
     me.start_time = thread_start_time(::getpid(), static_cast<pid_t>(me.tid));
+    me.epoch = me.start_time != 0 ? epoch : 0;  // not to be read just now: asked again
   }
   return me;
 }
 
-// Whose pin the next one in that slot is.
-void note_thread(AccessorSlot& slot) noexcept {
+// The slot was another thread's, or nobody's. False: see note_thread().
+[[gnu::noinline]] bool take_over(AccessorSlot& slot, const Self& me) noexcept {
+  if (me.start_time == 0) return false;
+  // SYNC POINT: slot-thread: who finds us here while it looks for the thread before us also finds
+  // what that one has copied
+  slot.tid.store(me.tid, std::memory_order_release);
+  slot.start_time.store(me.start_time, std::memory_order_release);
+  return true;
+}
+
+// Whose pin the next one in that slot is. False: nobody could tell whether this thread lives, and a
+// pin of a number that is used again would hold up the owner for ever. always_inline: it is asked
+// before each access.
+[[gnu::always_inline]] inline bool note_thread(AccessorSlot& slot) noexcept {
   const Self& me = self();
-  // relaxed: published by the pin; stored again only when another thread takes the slot over
-  if (slot.tid.load(std::memory_order_relaxed) != me.tid ||
-      slot.start_time.load(std::memory_order_relaxed) != me.start_time) {
-    slot.tid.store(me.tid, std::memory_order_relaxed);
-    slot.start_time.store(me.start_time, std::memory_order_relaxed);
+  // relaxed: our process alone writes them, and the slot was handed to us
+  if (slot.tid.load(std::memory_order_relaxed) == me.tid &&
+      slot.start_time.load(std::memory_order_relaxed) == me.start_time) [[likely]] {
+    return true;
   }
+  return take_over(slot, me);
 }
 
 // The local side of what is still to be copied.
@@ -232,10 +244,15 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   return result;
 }
 
+bool PeerKeyView::can_pin() noexcept {
+  return self().start_time != 0;
+}
+
 DirectResult PeerKeyView::pull(pid_t owner, AccessorSlot& slot, const PullAsk& ask) const {
   using Outcome = DirectResult::Outcome;
   assert(ask.local_count <= kMaxLocalSegments && ask.len != 0);
-  note_thread(slot);
+  [[maybe_unused]] const bool known = note_thread(slot);
+  assert(known);  // can_pin()
   // relaxed: as in piece()
   slot.riov_base.store(ask.addr, std::memory_order_relaxed);
   slot.riov_len.store(ask.len, std::memory_order_relaxed);
@@ -263,7 +280,7 @@ DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAs
     if (len > kChunkBytes - total) return {Outcome::through_ring, Denial::none};
     total += len;
   }
-  note_thread(slot);
+  if (!note_thread(slot)) return {Outcome::through_ring, Denial::none};
   const Piece whole{ask.pd,    ask.key,         ask.addr,       total,    need,
                     ask.local, ask.local_count, ask.generation, ask.gate, ask.gate_number};
   DirectResult first = piece(owner, slot, whole, call, hint);

@@ -90,9 +90,13 @@ class PeerKeyView {
   DirectResult write(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
   DirectResult read(pid_t owner, AccessorSlot& slot, const DirectAsk& ask, LookupHint* hint) const;
 
-  // Copies such a piece, or a part of it, under a pin and behind the gate as read() does: nothing
-  // of it begins once its sender has moved the gate, and the sender waits for what has begun.
-  // Never `denied`; `done` with less than was asked for: go on.
+  // Whether this thread can say when it was started, so that its death is noticed whoever has its
+  // number then. False while /proc cannot be read: its copies go through the ring.
+  static bool can_pin() noexcept;
+
+  // Only where can_pin(). Copies such a piece, or a part of it, under a pin and behind the gate as
+  // read() does: nothing of it begins once its sender has moved the gate, and the sender waits for
+  // what has begun. Never `denied`; `done` with less than was asked for: go on.
   DirectResult pull(pid_t owner, AccessorSlot& slot, const PullAsk& ask) const;
 
   // An access to that key is coming: fetches what the hint says it will look at first.

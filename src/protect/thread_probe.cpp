@@ -63,7 +63,7 @@ ThreadState ProcThreadProbe::look(pid_t pid, pid_t tid, uint64_t start_time) noe
     const bool dead = ::syscall(SYS_tgkill, pid, tid, 0) != 0 && errno == ESRCH;
     return dead ? ThreadState::gone : ThreadState::running;
   }
-  if (start_time != 0 && stat.start_time != start_time) return ThreadState::gone;
+  if (stat.start_time != start_time) return ThreadState::gone;
   if ((stat.flags & kExiting) != 0) return ThreadState::gone;
   if (stat.state == 'Z' || stat.state == 'X' || stat.state == 'x') return ThreadState::gone;
   if (stat.state == 'T' || stat.state == 't') return ThreadState::stopped;

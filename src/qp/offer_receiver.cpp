@@ -132,7 +132,7 @@ bool OfferReceiver::take_chunk_number(Incoming& in, uint64_t& chunk) noexcept {
 // It has them back when its end of the lane is over: the gate is shut then, and waits for us.
 void OfferReceiver::pull_chunk(Incoming& in, uint32_t index) noexcept {
   transport::OneSided& path = core_.one_sided;
-  if (!path.may_pull() || !path.has_slot()) return;
+  if (!path.may_pull() || !path.has_slot() || !protect::PeerKeyView::can_pin()) return;
   if (path.is_dormant()) {
     path.ask_to_wake([](std::byte* body) { wire::store(body, Head::make(Op::wake, 0, 0, 0)); });
     return;

@@ -467,7 +467,7 @@ PEER = [
     peer_key_view("a copy that stays empty ends", "if (copied == 0 && ++empty > kEmptyCopies) {",
                   "if (false && ++empty > 0) {"),
     Mutation("a thread's number may serve again",
-             "  if (start_time != 0 && stat.start_time != start_time) return ThreadState::gone;\n",
+             "  if (stat.start_time != start_time) return ThreadState::gone;\n",
              file="protect/thread_probe.cpp"),
     Mutation("no thread has a number of 0 or less",
              "  if (tid <= 0) return ThreadState::gone;\n", file="protect/thread_probe.cpp"),

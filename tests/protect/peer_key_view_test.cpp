@@ -2,8 +2,10 @@
 // copies.
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <cerrno>
+#include <thread>
 
 #include "protect/table_fixture.hpp"
 
@@ -61,6 +63,29 @@ TEST_F(PeerKeyViewTest, write_and_read_land_exactly) {
   EXPECT_EQ(std::memcmp(a, "he", 2), 0);
   EXPECT_EQ(std::memcmp(b, "llo", 3), 0);
   EXPECT_EQ(slot.pin.load(), 0u);
+}
+
+// Its pin would be believed for as long as any thread has its number.
+TEST_F(PeerKeyViewTest, thread_that_cannot_say_when_it_was_started_pins_nothing) {
+  view->set_copy_calls([](pid_t, const iovec* local, unsigned long, const iovec*, unsigned long,
+                          unsigned long) { return static_cast<ssize_t>(local->iov_len); },
+                       nullptr);
+  const RegionHandle r = add(spec);
+  std::thread([&] {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit none{0, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);  // /proc cannot be opened
+    const bool could = PeerKeyView::can_pin();
+    const Outcome without = write(r.key, spec.base, "x", 1).outcome;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_FALSE(could);
+    EXPECT_EQ(without, Outcome::through_ring);
+    EXPECT_EQ(slot.tid.load(), 0u);
+    EXPECT_TRUE(PeerKeyView::can_pin());
+    EXPECT_EQ(write(r.key, spec.base, "x", 1).outcome, Outcome::done);
+    EXPECT_NE(slot.start_time.load(), 0u);
+  }).join();
 }
 
 TEST_F(PeerKeyViewTest, each_denial_is_seen_and_changes_nothing) {

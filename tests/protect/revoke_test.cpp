@@ -236,7 +236,9 @@ TEST(ProcThreadProbe, another_start_time_is_another_thread) {
   const Child child;
   ProcThreadProbe probe;
   EXPECT_EQ(probe.look(child.pid(), child.pid(), child.start_time() + 1), ThreadState::gone);
-  EXPECT_EQ(probe.look(child.pid(), child.pid(), 0), ThreadState::running);  // unknown: no verdict
+  EXPECT_EQ(probe.look(child.pid(), child.pid(), child.start_time()), ThreadState::running);
+  // no accessor pins without one, and 0 would be every thread that comes to have the number
+  EXPECT_EQ(probe.look(child.pid(), child.pid(), 0), ThreadState::gone);
 }
 
 // A hostile peer may write any number beside its pin; nobody may wait for what cannot end.
