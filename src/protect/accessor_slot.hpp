@@ -4,8 +4,8 @@
 // They lie in memory that both processes may write (the link's shared segment), a SlotArray for
 // each (accessor process, owner process). One slot serves one thread at a time: whoever holds the
 // engine lock that claimed it. The accessor writes all of it; the owner only sets riov_len and
-// `closed`. The owner believes nothing here but the pin: a wild peer can only harm the promise
-// that was made about itself, and whoever is offered slots may ptrace us anyway.
+// `closed`. The owner believes nothing here but the pin: a wild peer that may ptrace us can only
+// harm the promise that was made about itself, and one that may not can only hold up a close.
 #pragma once
 
 #include <sys/uio.h>
@@ -53,16 +53,19 @@ struct SlotArray {
   AccessorSlot* claim(uint32_t lane = 0) noexcept {
     for (AccessorSlot& slot : slots) {
       uint32_t expected = 0;
-      // relaxed: the slot's fields are only this process's until it pins
-      if (!slot.taken.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) continue;
-      // relaxed: published by the pin
-      slot.lane.store(lane, std::memory_order_relaxed);
+      // SYNC POINT: slot-taken: our pins come after the last one of who had the slot before
+      if (!slot.taken.compare_exchange_strong(expected, 1, std::memory_order_acquire)) continue;
+      // SYNC POINT: slot-lane: the owner that finds another lane here may take its memory back:
+      // what was copied through the lane before is there
+      slot.lane.store(lane, std::memory_order_release);
       return &slot;
     }
     return nullptr;
   }
   static void give_back(AccessorSlot* slot) noexcept {
-    slot->taken.store(0, std::memory_order_relaxed);  // relaxed: as in claim()
+    // SYNC POINT: slot-taken: a store after it may not pass the one that unpinned, or that one
+    // would take the next holder's pin away
+    slot->taken.store(0, std::memory_order_release);
   }
 };
 static_assert(sizeof(SlotArray) == 64 * kSlotsPerPeer);

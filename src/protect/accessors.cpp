@@ -142,8 +142,9 @@ bool Accessors::is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept 
   const auto at = find(awake_, watched);
   if (at == awake_.end()) return true;  // dormant: nobody was inside, and nobody gets in
   for (AccessorSlot& slot : at->slots->slots) {
-    // relaxed: published by the pin that follows it
-    if (slot.lane.load(std::memory_order_relaxed) != lane) continue;
+    // SYNC POINT: slot-lane (pairs with claim(); that a lane of ours is seen here at all, the
+    // fences of the gate see to)
+    if (slot.lane.load(std::memory_order_acquire) != lane) continue;
     const uint64_t pin = slot.pin.load(std::memory_order_acquire);
     if (pin != 0 && !is_slot_quiet(slot, pin, *at)) return false;
   }

@@ -133,6 +133,31 @@ TEST_F(Threads, no_copy_lands_after_revoke_returned) {
   EXPECT_TRUE(table->detach_slots(slots.get()));
 }
 
+// A slot goes from one engine's thread to another's with no lock between them: were its last pin
+// and copies not over for the next holder, they could take that one's pin away.
+TEST_F(Threads, slot_comes_to_its_next_holder_with_all_that_the_last_one_did) {
+  auto slots = std::make_unique<SlotArray>();
+  for (size_t i = 1; i < kSlotsPerPeer; ++i) ASSERT_NE(slots->claim(), nullptr);
+  uint64_t in_turn = 0;  // what only the holder of the last slot touches
+  const auto hold = [&] {
+    for (int round = 0; round < 2000;) {
+      AccessorSlot* slot = slots->claim(7);
+      if (slot == nullptr) {
+        std::this_thread::yield();
+        continue;
+      }
+      ++in_turn;
+      SlotArray::give_back(slot);
+      ++round;
+    }
+  };
+  std::thread a(hold);
+  std::thread b(hold);
+  a.join();
+  b.join();
+  EXPECT_EQ(in_turn, 4000u);
+}
+
 TEST_F(Threads, many_threads_register_and_close) {
   std::vector<std::thread> all;
   for (int t = 0; t < 4; ++t) {
