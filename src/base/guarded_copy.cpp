@@ -22,11 +22,13 @@ namespace {
 
 constexpr size_t kPage = 4096;  // the smallest there is; smaller steps than needed do no harm
 
+// Leaf functions that keep nothing on the stack and only use registers that a call may change:
+// wherever a fault stops them, they can be left through aperture_guarded_fault, which returns 1 to
+// the caller. Two moves that may overlap in their middle stand for each range of lengths, as in
+// copy.hpp.
 #if defined(__x86_64__)
+#define APERTURE_GUARDED_CODE
 
-// Leaf functions that keep nothing on the stack: wherever a fault stops them, they can be left
-// through aperture_guarded_fault, which returns 1 to the caller. Two moves that may overlap in
-// their middle stand for each range of lengths, as in copy.hpp.
 asm(R"(
         .pushsection .text.aperture_guarded, "ax", @progbits
         .p2align 6
@@ -135,6 +137,125 @@ aperture_guarded_end:
         .popsection
 )");
 
+uintptr_t place_of_fault(const ucontext_t& at) noexcept {
+  return static_cast<uintptr_t>(at.uc_mcontext.gregs[REG_RIP]);
+}
+void go_on_at(ucontext_t& at, const char* place) noexcept {
+  at.uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(place);
+}
+
+#elif defined(__aarch64__)
+#define APERTURE_GUARDED_CODE
+
+// A data abort is precise: the context names the load or store itself. `hint #34` is `bti c`, a
+// no-op where the CPU does not check where calls land; nothing is signed, since nothing is saved.
+asm(R"(
+        .pushsection .text.aperture_guarded, "ax", %progbits
+        .p2align 6
+        .hidden aperture_guarded_begin, aperture_guarded_end, aperture_guarded_fault
+        .hidden aperture_guarded_copy, aperture_guarded_read, aperture_guarded_write
+        .globl  aperture_guarded_begin, aperture_guarded_end, aperture_guarded_fault
+        .globl  aperture_guarded_copy, aperture_guarded_read, aperture_guarded_write
+aperture_guarded_begin:
+        .type   aperture_guarded_copy, %function
+aperture_guarded_copy:                          // x0: to, x1: from, x2: bytes
+        hint    #34
+        add     x4, x1, x2                      // where both end
+        add     x5, x0, x2
+        cmp     x2, #8
+        b.lo    2f
+        cmp     x2, #16
+        b.hi    1f
+        ldr     x6, [x1]
+        ldr     x7, [x4, #-8]
+        str     x6, [x0]
+        str     x7, [x5, #-8]
+        mov     w0, #0
+        ret
+1:      cmp     x2, #32
+        b.hi    5f
+        ldr     q0, [x1]
+        ldr     q1, [x4, #-16]
+        str     q0, [x0]
+        str     q1, [x5, #-16]
+        mov     w0, #0
+        ret
+2:      cmp     x2, #4
+        b.lo    3f
+        ldr     w6, [x1]
+        ldr     w7, [x4, #-4]
+        str     w6, [x0]
+        str     w7, [x5, #-4]
+        mov     w0, #0
+        ret
+3:      cbz     x2, 4f
+        ldrb    w6, [x1]
+        ldrb    w7, [x4, #-1]
+        strb    w6, [x0]
+        strb    w7, [x5, #-1]
+        cmp     x2, #3
+        b.lo    4f
+        ldrb    w6, [x1, #1]
+        strb    w6, [x0, #1]
+4:      mov     w0, #0
+        ret
+5:      cmp     x2, #64
+        b.ls    7f
+        sub     x4, x4, #64                     // the last 64 bytes
+        sub     x5, x5, #64
+6:      ldp     q0, q1, [x1]
+        ldp     q2, q3, [x1, #32]
+        stp     q0, q1, [x0]
+        stp     q2, q3, [x0, #32]
+        add     x1, x1, #64
+        add     x0, x0, #64
+        cmp     x1, x4
+        b.lo    6b
+        ldp     q0, q1, [x4]
+        ldp     q2, q3, [x4, #32]
+        stp     q0, q1, [x5]
+        stp     q2, q3, [x5, #32]
+        mov     w0, #0
+        ret
+7:      ldp     q0, q1, [x1]                    // 33 to 64
+        ldp     q2, q3, [x4, #-32]
+        stp     q0, q1, [x0]
+        stp     q2, q3, [x5, #-32]
+        mov     w0, #0
+        ret
+        .type   aperture_guarded_read, %function
+aperture_guarded_read:                          // x0: at
+        hint    #34
+        ldrb    w1, [x0]
+        mov     w0, #0
+        ret
+        .type   aperture_guarded_write, %function
+aperture_guarded_write:                         // x0: at; changes nothing, whoever else writes
+        hint    #34
+1:      ldxrb   w1, [x0]
+        stxrb   w2, w1, [x0]
+        cbnz    w2, 1b
+        mov     w0, #0
+        ret
+        .type   aperture_guarded_fault, %function
+aperture_guarded_fault:
+        mov     w0, #1
+        ret
+aperture_guarded_end:
+        .popsection
+)");
+
+uintptr_t place_of_fault(const ucontext_t& at) noexcept {
+  return at.uc_mcontext.pc;
+}
+void go_on_at(ucontext_t& at, const char* place) noexcept {
+  at.uc_mcontext.pc = reinterpret_cast<uintptr_t>(place);
+}
+
+#endif
+
+#if defined(APERTURE_GUARDED_CODE)
+
 extern "C" {
 extern const char aperture_guarded_begin[];
 extern const char aperture_guarded_end[];
@@ -150,13 +271,13 @@ void __tsan_write_range(void* at, unsigned long n);
 }
 
 bool leave_guarded_code(void* context) noexcept {
-  auto& regs = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  const auto at = static_cast<uintptr_t>(regs[REG_RIP]);
+  auto& stopped = *static_cast<ucontext_t*>(context);
+  const uintptr_t at = place_of_fault(stopped);
   if (at < reinterpret_cast<uintptr_t>(aperture_guarded_begin) ||
       at >= reinterpret_cast<uintptr_t>(aperture_guarded_end)) {
     return false;
   }
-  regs[REG_RIP] = reinterpret_cast<greg_t>(aperture_guarded_fault);
+  go_on_at(stopped, aperture_guarded_fault);
   return true;
 }
 
@@ -184,7 +305,7 @@ void hand_on(const Former& former, int signal, siginfo_t* info, void* context) n
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
-#if defined(__x86_64__)
+#if defined(APERTURE_GUARDED_CODE)
   if (leave_guarded_code(context)) return;
 #endif
   for (const Former& former : g_former) {
@@ -206,7 +327,7 @@ void install_fault_guard() noexcept {
   });
 }
 
-#if defined(__x86_64__)
+#if defined(APERTURE_GUARDED_CODE)
 
 bool guarded_copy(void* to, const void* from, size_t n) noexcept {
 #if defined(APERTURE_TSAN)

@@ -2,8 +2,11 @@
 // still where it belongs.
 #include "base/guarded_copy.hpp"
 
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 
@@ -111,6 +114,25 @@ TEST_F(GuardedCopy, a_file_that_was_cut_short_is_an_answer) {
   EXPECT_FALSE(guarded_copy(at, other, sizeof other));  // SIGBUS
   ::munmap(at, kPage);
   ::close(fd);
+}
+
+// Copies are on the data path. In a child that the kernel kills at any call but the return from a
+// signal.
+TEST_F(GuardedCopy, asks_nothing_of_the_kernel) {
+  Edge edge;
+  constexpr int kNoSuchMode = 77;
+  const int status = test::status_of_child([&] {
+    std::byte other[100] = {};
+    if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0) ::_exit(kNoSuchMode);
+    const bool right =
+        guarded_copy(edge.end() - 100, other, 100) && !guarded_copy(other, edge.end() - 99, 100) &&
+        guarded_touch(edge.end() - 1, 1, true) && !guarded_touch(edge.end(), 1, false);
+    ::syscall(SYS_exit, right ? 0 : 1);
+  });
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoSuchMode) {
+    GTEST_SKIP() << "the kernel has no strict seccomp here (or this is an emulator)";
+  }
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 // In a child, since it ends the process. ASan and TSan have a handler of their own, which exits.
