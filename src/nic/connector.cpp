@@ -54,6 +54,17 @@ void Connector::dial() noexcept {
   auto watch = control_.watch(tcp_.get(), EPOLLOUT | EPOLLIN, [this](uint32_t) { on_tcp(); });
   if (!watch) return fail(watch.error());
   watch_ = watch.value();
+  assert(pause_timer_ == 0);
+  const uint32_t doublings = std::clamp(tries_, kSoonDials, kSoonDials + 10) - kSoonDials;
+  pause_timer_ = control_.add_timer(now_ns() + (kDialNs << doublings), [this] {
+    pause_timer_ = 0;
+    if (stage_ == Stage::dialing) on_not_answered();
+  });
+}
+
+void Connector::on_not_answered() noexcept {
+  hang_up();
+  dial();
 }
 
 void Connector::on_tcp() noexcept {

@@ -4,8 +4,8 @@
 //      ^                   |  \--crossing or yield()--> waiting (for the other side's connect)
 //      '--- after a pause --'
 //
-// What ends a try (a reset, a peer that vanished, "busy", "not yet") is tried again until the
-// deadline; that nobody listens is an answer. joining and opening happen on a Peer, so the host
+// What ends a try (a reset, a peer that vanished, "busy", "not yet", no answer to the dialing) is
+// tried again until the deadline; that nobody listens is an answer. joining and opening happen on a Peer, so the host
 // takes those steps and says with enter() and try_again() what came of them. A connected endpoint's
 // request has no deadline while it is opening: an application decides. Owned by the control thread.
 #pragma once
@@ -82,6 +82,7 @@ class Connector {
   void try_again_within(uint64_t longest_pause_ns) noexcept;
   void set_deadline() noexcept;
   void set_pause(uint64_t pause_ns) noexcept;
+  void on_not_answered() noexcept;
   void on_deadline() noexcept;
   void fail(Errc why) noexcept;
 
@@ -101,6 +102,10 @@ class Connector {
   static constexpr uint64_t kLongestPauseNs = 100'000'000;
   // The other side is about to be there, and somebody waits for it.
   static constexpr uint64_t kLongestNotYetNs = 20'000'000;
+  // A full queue of connections drops ours without a word, and TCP alone would ask again after 1 s.
+  // So many times we do sooner; after that each time after twice as long.
+  static constexpr uint64_t kDialNs = 10'000'000;
+  static constexpr uint32_t kSoonDials = 16;
   uint32_t tries_ = 0;
   uint32_t yields_ = 0;
   ParentOnlyFd tcp_;

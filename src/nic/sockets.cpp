@@ -18,7 +18,9 @@ namespace aperture::nic {
 
 namespace {
 
-constexpr int kBacklog = 1024;
+// What waits here has to be taken before what comes after it, whoever it is from: not more than is
+// taken in a moment. Whoever finds it full dials anew (nic/connector.hpp).
+constexpr int kBacklog = 128;
 constexpr int kPortTries = 16;
 constexpr int kSharedPortTries = 64;
 

@@ -1,5 +1,12 @@
 // First contact within one process: everything that two listeners of it can do to each other.
+#include <sys/socket.h>
+
+#include <fstream>
+#include <set>
+#include <thread>
+
 #include "nic/side.hpp"
+#include "nic/sockets.hpp"
 
 namespace aperture::nic::test {
 namespace {
@@ -33,6 +40,49 @@ TEST(Contact, nobody_listening_is_refused) {
   }
   a.connect(nowhere);
   EXPECT_EQ(a.failure(), Errc::refused);
+}
+
+// Our ports that dial `to` and have no answer, as /proc says.
+std::set<uint16_t> dialing(const Address& to) {
+  std::set<uint16_t> ports;
+  std::ifstream file("/proc/self/net/tcp");
+  for (std::string line; std::getline(file, line);) {
+    unsigned own = 0, remote = 0, state = 0;
+    const char* format = "%*u: %*8x:%x %*8x:%x %x";
+    if (std::sscanf(line.c_str(), format, &own, &remote, &state) != 3) continue;
+    constexpr unsigned kSynSent = 2;
+    if (remote == to.port && state == kSynSent) ports.insert(static_cast<uint16_t>(own));
+  }
+  return ports;
+}
+
+// The kernel drops what comes to a queue of connections that is full, and whoever dialled would not
+// ask again for a second.
+TEST(Contact, whose_dialing_is_not_answered_dials_anew) {
+  const UniqueFd full(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage name;
+  const socklen_t len = loopback_v4().to_sockaddr(name);
+  ASSERT_EQ(::bind(full.get(), reinterpret_cast<sockaddr*>(&name), len), 0);
+  ASSERT_EQ(::listen(full.get(), 0), 0);
+  const Address there = local_address(full.get());
+  std::vector<ParentOnlyFd> waiting;
+  for (int i = 0; i < 100 && dialing(there).empty(); ++i) {
+    auto one = connect_tcp(there);
+    ASSERT_TRUE(one.ok());
+    waiting.push_back(*std::move(one));
+  }
+  const std::set<uint16_t> before = dialing(there);
+  ASSERT_FALSE(before.empty());
+  Side side;
+  side.connect(there);
+  std::set<uint16_t> its_own;
+  for (int ms = 0; ms < 4000 && its_own.size() < 3; ++ms) {
+    for (const uint16_t port : dialing(there)) {
+      if (!before.contains(port)) its_own.insert(port);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GE(its_own.size(), 3u);
 }
 
 TEST(Contact, crossing_connects_end_with_one_lane) {
