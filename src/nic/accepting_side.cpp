@@ -30,8 +30,13 @@ bool speaks_for(const PeerChannel& channel, const Address& source) noexcept {
 
 // --- at a doorway --------------------------------------------------------------------------------
 
-wire::Verdict AcceptingSide::validate(ListeningEnd& listener, const wire::Hello& hello) noexcept {
+wire::Verdict AcceptingSide::validate(ListeningEnd& listener, const wire::Hello& hello,
+                                      uid_t user) noexcept {
   if (listener.what() == ListenFor::nobody) return wire::Verdict::wrong_destination;
+  // whose user holds its share is told so before it costs more than that
+  if (parts_.peers.find(hello.incarnation) == nullptr && !parts_.peers.has_place_for(user)) {
+    return wire::Verdict::busy;
+  }
   Connector* const ours = parts_.connecting.find({listener.end.listener, hello.source});
   if (ours == nullptr || ours->stage() == Connector::Stage::waiting) return wire::Verdict::offered;
   // a lane of ours is about to be there: the other side's turn is over

@@ -26,7 +26,8 @@ class AcceptingSide final : public DoorwayHost, public PeerAsks {
 
  private:
   // DoorwayHost
-  wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello) noexcept override;
+  wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello,
+                         uid_t user) noexcept override;
   void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
                  const Credentials& credentials) noexcept override;
   void on_ticket_lost(ListenerId listener, const wire::Hello& hello) noexcept override;

@@ -5,9 +5,10 @@
 //      '--- after a pause --'
 //
 // What ends a try (a reset, a peer that vanished, "busy", "not yet", no answer to the dialing) is
-// tried again until the deadline; that nobody listens is an answer. joining and opening happen on a Peer, so the host
-// takes those steps and says with enter() and try_again() what came of them. A connected endpoint's
-// request has no deadline while it is opening: an application decides. Owned by the control thread.
+// tried again until the deadline; that nobody listens is an answer. joining and opening happen on a
+// Peer, so the host takes those steps and says with enter() and try_again() what came of them. A
+// connected endpoint's request has no deadline while it is opening: an application decides. Owned
+// by the control thread.
 #pragma once
 
 #include <array>

@@ -11,6 +11,7 @@
 #include "base/no_throw.hpp"
 #include "base/random.hpp"
 #include "link/udp/udp.hpp"
+#include "nic/port_owner.hpp"
 
 namespace aperture::nic {
 
@@ -94,8 +95,8 @@ void Doorway::on_arrivals(const Door& door) noexcept {
       continue;
     }
     if (tcp.error() == Errc::again) return;
-    // out of descriptors or memory: the oldest half-open connection is worth least
-    if (!handshakes_.empty()) drop(handshakes_.begin()->first);
+    // out of descriptors or memory: a half-open connection is worth least
+    make_room_for(kNobody);
     return pause_accepting();
   }
 }
@@ -122,11 +123,29 @@ void Doorway::pause_accepting() noexcept {
   });
 }
 
+// Ends the oldest handshake of the user who would have most of them with one more of this one's;
+// of two who would have as many, of this one.
+void Doorway::make_room_for(uid_t user) noexcept {
+  auto most = by_user_.end();
+  const auto would_have = [&](auto of) { return of->second + (of->first == user ? 1 : 0); };
+  for (auto of = by_user_.begin(); of != by_user_.end(); ++of) {
+    if (most == by_user_.end() || would_have(of) > would_have(most) ||
+        (would_have(of) == would_have(most) && of->first == user)) {
+      most = of;
+    }
+  }
+  for (const auto& [ticket, handshake] : handshakes_) {
+    if (handshake->user.at->first == most->first) return drop(ticket);
+  }
+}
+
 void Doorway::admit(ParentOnlyFd tcp) noexcept {
-  while (handshakes_.size() >= limits_.handshakes) drop(handshakes_.begin()->first);
+  const auto owner = owner_of_connection(remote_address(tcp.get()), local_address(tcp.get()));
+  const uid_t user = owner ? owner.value() : kNobody;
+  while (handshakes_.size() >= limits_.handshakes) make_room_for(user);
   const uint64_t ticket = uint64_t{id_} << 32 | next_ticket_++;
   const Status admitted = no_throw([&] {
-    auto made = std::make_unique<Handshake>();
+    auto made = std::make_unique<Handshake>(by_user_, user);
     Handshake& handshake = *made;
     handshake.ticket = ticket;
     handshake.tcp = std::move(tcp);
@@ -203,7 +222,7 @@ wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
                     (it->second->end.address.is_any_ip() || it->second->end.address.ip == to.ip);
   if (!here) return shared_ ? wire::Verdict::not_yet : wire::Verdict::wrong_destination;
   end = it->second->end.listener;
-  return host_.validate(*it->second, hello);
+  return host_.validate(*it->second, hello, h.user.at->first);
 }
 
 // The answer that was decided; a handshake without an offer ends with it.

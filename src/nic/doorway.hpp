@@ -10,10 +10,13 @@
 // come again. Queue pairs serve this host alone so far, though they listen at all its addresses: a
 // connection from an address that is none of its own is closed before a byte of it is read.
 //
-// Everything here is bounded, for all ends of a doorway together: handshakes in number (the oldest
-// makes room) and in time, bytes read to one hello, knocks at one socket name. Rubbish ends a
-// handshake and nothing else. Owned by the control thread.
+// Everything here is bounded, for all ends of a doorway together: handshakes in number and in time,
+// bytes read to one hello, knocks at one socket name. Where there are too many handshakes, the
+// oldest of the user who has most makes room: however many one user begins, those of another come
+// to their end. Rubbish ends a handshake and nothing else. Owned by the control thread.
 #pragma once
+
+#include <sys/types.h>
 
 #include <array>
 #include <cstddef>
@@ -30,8 +33,10 @@ namespace aperture::nic {
 class DoorwayHost {
  public:
   virtual ~DoorwayHost() = default;
-  // A hello for this end from this host: offered, crossing or wrong_destination.
-  virtual wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello) noexcept = 0;
+  // A hello for this end from a process of that user (kNobody: not known) on this host: offered,
+  // crossing, wrong_destination, or busy.
+  virtual wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello,
+                                 uid_t user) noexcept = 0;
   // A process came with the right nonce: it becomes a peer.
   virtual void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
                          const Credentials& credentials) noexcept = 0;
@@ -40,6 +45,7 @@ class DoorwayHost {
 };
 
 using DoorwayId = uint32_t;
+inline constexpr uid_t kNobody = static_cast<uid_t>(-1);  // no user has this number
 
 class Doorway {
  public:
@@ -90,7 +96,22 @@ class Doorway {
     ParentOnlyFd socket;
     ControlThread::WatchId watch = 0;
   };
+  using CountByUser = std::map<uid_t, size_t>;
+  struct Counted {  // for as long as it lives
+    Counted(CountByUser& counts, uid_t user) : all(counts), at(counts.try_emplace(user, 0).first) {
+      ++at->second;
+    }
+    ~Counted() {
+      if (--at->second == 0) all.erase(at);
+    }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+    CountByUser& all;
+    const CountByUser::iterator at;
+  };
   struct Handshake {
+    Handshake(CountByUser& counts, uid_t whose) : user(counts, whose) {}
+    const Counted user;
     uint64_t ticket = 0;
     ParentOnlyFd tcp;
     ControlThread::WatchId tcp_watch = 0;
@@ -109,6 +130,7 @@ class Doorway {
   bool is_served(int tcp) const noexcept;
   void pause_accepting() noexcept;
   void admit(ParentOnlyFd tcp) noexcept;
+  void make_room_for(uid_t user) noexcept;
   void on_tcp(uint64_t ticket) noexcept;
   void on_hello(Handshake& handshake) noexcept;
   wire::Verdict consider(const Handshake& handshake, ListenerId& end) noexcept;
@@ -133,6 +155,7 @@ class Doorway {
   ControlThread::TimerId resume_timer_ = 0;
   ControlThread::TimerId deadline_timer_ = 0;
   uint32_t next_ticket_ = 1;
+  CountByUser by_user_;                                        // of handshakes_
   std::map<uint64_t, std::unique_ptr<Handshake>> handshakes_;  // by ticket, so the oldest is first
 };
 

@@ -105,7 +105,7 @@ class Peer final : public std::enable_shared_from_this<Peer>, private PeerChanne
                const wire::Id128& incarnation) noexcept;
   Status answer(const wire::Join& join, const wire::Id128& nonce) noexcept;
   const PeerChannel& channel() const noexcept { return channel_; }
-  bool may_hold(size_t descriptors) { return memory_.may_hold(descriptors); }  // PeerMemory
+  bool may_hold(const Holding& more) { return memory_.may_hold(more); }  // PeerMemory
 
   const Lanes& lanes() const noexcept { return lanes_; }
   bool ever_opened() const noexcept { return ever_opened_; }

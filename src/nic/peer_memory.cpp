@@ -97,7 +97,8 @@ void PeerMemory::release(const Place& place) noexcept {
 Status PeerMemory::attach(uint32_t number, UniqueFd fd) {
   if (attached_.contains(number)) return {};
   if (!fd) return Errc::no_fds;
-  if (attached_.size() == kMaxSegments || !may_hold(1)) return Errc::no_space;
+  constexpr Holding kSegment{.descriptors = 1, .bytes = link::shm::Segment::kBytes};
+  if (attached_.size() == kMaxSegments || !may_hold(kSegment)) return Errc::no_space;
   auto segment = link::shm::Segment::attach(std::move(fd));
   if (!segment) return segment.error();
   SharedSegment& shared = attached_[number];

@@ -44,9 +44,8 @@ class PeerMemory {
   PeerMemory(PeerChannel& channel, protect::KeyTable& keys, const UniqueFd& keys_read_only,
              Shares& shares) noexcept;
 
-  // Whether we may hold so many descriptors more for this peer: Shares. By exception
-  // std::bad_alloc.
-  bool may_hold(size_t descriptors) { return channel_.same_user() || share_.take(descriptors); }
+  // Whether we may hold so much more for this peer: Shares. By exception std::bad_alloc.
+  bool may_hold(const Holding& more) { return channel_.same_user() || share_.take(more); }
 
   // A free lane in a segment of ours. Errors: no_fds, no_memory, no_space. Throws.
   Result<Place> reserve();

@@ -18,18 +18,24 @@ constexpr uint64_t kWatchIdleNs = 20 * kMs;
 constexpr uint64_t kRecentNs = 1000 * kMs;
 constexpr uint64_t kWatchShare = 20;  // the watch takes at most 1/20 of the thread's time
 constexpr uint64_t kDetachAgainNs = 5 * kMs;
+// A peer's socket, twice, and its stat file.
+constexpr Holding kHeldForPeer{.descriptors = 3, .bytes = 0};
 
 }  // namespace
 
 std::shared_ptr<Peer> Peers::make(ParentOnlyFd socket, const Credentials& credentials) const {
-  constexpr size_t kDescriptors = 3;  // its socket, twice, and its stat file
   auto peer = std::make_shared<Peer>(context_, std::move(socket), credentials);
-  if (peer->may_hold(kDescriptors)) return peer;
+  if (peer->may_hold(kHeldForPeer)) return peer;
   APERTURE_WARN(
       "process %d of user %u is turned away: that user's processes hold as many of our descriptors "
       "as they may; raise the limit (ulimit -n) if they are many",
       credentials.pid, credentials.uid);
   return nullptr;
+}
+
+bool Peers::has_place_for(uid_t user) const noexcept {
+  return user == kNobody || user == context_.self.uid ||
+         context_.shares.has_room(user, kHeldForPeer);
 }
 
 void Peers::adopt(std::shared_ptr<Peer> peer) {

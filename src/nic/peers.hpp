@@ -23,6 +23,8 @@ class Peers {
   // One at the other end of that socket, not taken in yet; null if its user holds its share of what
   // we have (Shares). By exception std::bad_alloc.
   std::shared_ptr<Peer> make(ParentOnlyFd socket, const Credentials& credentials) const;
+  // Whether make() would refuse a process of that user, as far as that can be told before it comes.
+  bool has_place_for(uid_t user) const noexcept;
   // Takes it in, until remove(). By exception std::bad_alloc.
   void adopt(std::shared_ptr<Peer> peer);
   // One that is not down; nullptr: there is none.

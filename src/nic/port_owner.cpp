@@ -23,7 +23,16 @@ struct Question {
   inet_diag_req_v2 request;
 };
 
-Question question_about(const Address& at) noexcept {
+void put_ip(const Address& at, bool v4, __be32 (&out)[4]) noexcept {
+  if (v4) {
+    std::memcpy(out, at.ip.data() + 12, 4);
+  } else {
+    std::memcpy(out, at.ip.data(), 16);
+  }
+}
+
+// to: null for a socket that listens.
+Question question_about(const Address& at, const Address* to) noexcept {
   Question q;
   std::memset(&q, 0, sizeof q);
   q.header.nlmsg_len = sizeof q;
@@ -31,26 +40,22 @@ Question question_about(const Address& at) noexcept {
   q.header.nlmsg_flags = NLM_F_REQUEST;
   q.request.sdiag_family = at.is_v4() ? AF_INET : AF_INET6;
   q.request.sdiag_protocol = IPPROTO_TCP;
-  q.request.idiag_states = 1u << TCP_LISTEN;
+  q.request.idiag_states = to == nullptr ? 1u << TCP_LISTEN : ~0u;
   q.request.id.idiag_sport = htons(at.port);
   q.request.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
   q.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  if (at.is_v4()) {
-    std::memcpy(q.request.id.idiag_src, at.ip.data() + 12, 4);
-  } else {
-    std::memcpy(q.request.id.idiag_src, at.ip.data(), 16);
-  }
+  put_ip(at, at.is_v4(), q.request.id.idiag_src);
+  if (to == nullptr) return q;
+  q.request.id.idiag_dport = htons(to->port);
+  put_ip(*to, at.is_v4(), q.request.id.idiag_dst);
   return q;
 }
 
-}  // namespace
-
-Result<uid_t> owner_of_port(const Address& at) noexcept {
+Result<inet_diag_msg> ask(const Question& question) noexcept {
   const UniqueFd socket(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (!socket) return Errc::io;
   const timeval patience{0, 100'000};  // the kernel answers within the send
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  const Question question = question_about(at);
   sockaddr_nl kernel{};
   kernel.nl_family = AF_NETLINK;
   if (::sendto(socket.get(), &question, sizeof question, 0,
@@ -71,9 +76,27 @@ Result<uid_t> owner_of_port(const Address& at) noexcept {
     return Errc::io;
   }
   std::memcpy(&found, reply + NLMSG_HDRLEN, sizeof found);
+  return found;
+}
+
+}  // namespace
+
+Result<uid_t> owner_of_port(const Address& at) noexcept {
+  const auto found = ask(question_about(at, nullptr));
+  if (!found) return found.error();
   // an established connection with that local port is not a listener
-  if (found.idiag_state != TCP_LISTEN) return Errc::no_entry;
-  return static_cast<uid_t>(found.idiag_uid);
+  if (found.value().idiag_state != TCP_LISTEN) return Errc::no_entry;
+  return static_cast<uid_t>(found.value().idiag_uid);
+}
+
+Result<uid_t> owner_of_connection(const Address& there, const Address& here) noexcept {
+  const auto found = ask(question_about(there, &here));
+  if (!found) return found.error();
+  // where there is no such connection, the kernel tells of who listens at that port; and what has
+  // been closed belongs to nobody
+  if (found.value().idiag_state == TCP_LISTEN || found.value().idiag_inode == 0)
+    return Errc::no_entry;
+  return static_cast<uid_t>(found.value().idiag_uid);
 }
 
 }  // namespace aperture::nic

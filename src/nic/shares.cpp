@@ -2,6 +2,7 @@
 #include "nic/shares.hpp"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cassert>
@@ -16,28 +17,61 @@ size_t half_of_descriptors() noexcept {
   return static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur, 65536)) / 2;
 }
 
+// Of a segment that is mapped, its pages come into being as they are used, and ours are half.
+size_t mapped_bytes() noexcept {
+  const auto memory =
+      static_cast<rlim_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return memory;
+  return std::min(limit.rlim_cur / 2, memory);
+}
+
+Holding sum(const Holding& a, const Holding& b) noexcept {
+  return {a.descriptors + b.descriptors, a.bytes + b.bytes};
+}
+
+Holding difference(const Holding& a, const Holding& b) noexcept {
+  assert(a.descriptors >= b.descriptors && a.bytes >= b.bytes);
+  return {a.descriptors - b.descriptors, a.bytes - b.bytes};
+}
+
 }  // namespace
 
-Shares::Shares() noexcept : Shares(half_of_descriptors()) {}
+Shares::Shares() noexcept : Shares({half_of_descriptors(), mapped_bytes()}) {}
 
-bool Shares::take(uid_t user, size_t count) {
+Holding Shares::held_by(uid_t user) const noexcept {
   const auto found = by_user_.find(user);
-  const size_t own = found != by_user_.end() ? found->second : 0;
-  assert(own <= taken_ && taken_ <= total_);
-  const size_t left_by_others = total_ - (taken_ - own);
-  if (own + count > left_by_others / 2) return false;  // and nothing is kept of who asked
-  by_user_[user] = own + count;
-  taken_ += count;
+  return found != by_user_.end() ? found->second : Holding{};
+}
+
+bool Shares::has_room(uid_t user, const Holding& more) const noexcept {
+  const Holding own = held_by(user);
+  const Holding left_by_others = difference(total_, difference(taken_, own));
+  const Holding wanted = sum(own, more);
+  return wanted.descriptors <= left_by_others.descriptors / 2 &&
+         wanted.bytes <= left_by_others.bytes / 2;
+}
+
+bool Shares::take(uid_t user, const Holding& more) {
+  if (!has_room(user, more)) return false;  // and nothing is kept of who asked
+  Holding& own = by_user_[user];
+  own = sum(own, more);
+  taken_ = sum(taken_, more);
   return true;
 }
 
-void Shares::give_back(uid_t user, size_t count) noexcept {
+void Shares::give_back(uid_t user, const Holding& held) noexcept {
   const auto found = by_user_.find(user);
   if (found == by_user_.end()) return;
-  assert(found->second >= count && taken_ >= count);
-  found->second -= count;
-  taken_ -= count;
-  if (found->second == 0) by_user_.erase(found);
+  found->second = difference(found->second, held);
+  taken_ = difference(taken_, held);
+  if (found->second.descriptors == 0 && found->second.bytes == 0) by_user_.erase(found);
+}
+
+bool Shares::Share::take(const Holding& more) {
+  if (!all_.take(user_, more)) return false;
+  held_ = sum(held_, more);
+  return true;
 }
 
 }  // namespace aperture::nic

@@ -53,15 +53,20 @@ struct RawClient {
   wire::Hello hello;
   wire::Answer answer;
 
-  explicit RawClient(const Address& to) {
-    auto identity = Identity::read();
+  // What a process of this host may say there.
+  static wire::Hello hello_to(const Address& to) {
+    static Result<Identity> identity = Identity::read();
     EXPECT_TRUE(identity.ok());
-    hello.boot_id = identity->boot_id;
-    hello.net_ns = identity->net_ns;
+    wire::Hello hello;
+    hello.boot_id = identity.value().boot_id;
+    hello.net_ns = identity.value().net_ns;
     hello.incarnation = random_id();
     hello.nonce = random_id();
     hello.source = Address::v4(0x7f000001, 9);  // nobody listens there
     hello.destination = to;
+    return hello;
+  }
+  explicit RawClient(const Address& to) : hello(hello_to(to)) {
     auto socket = connect_tcp(to);
     EXPECT_TRUE(socket.ok());
     tcp = *std::move(socket);

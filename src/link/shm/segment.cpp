@@ -38,6 +38,7 @@ constexpr size_t kLaneStride = kResponseBytesAt + 2 * kResponseBytes;
 constexpr size_t kLaneOpenBytes = kRequestBytesAt;  // allocated when the lane opens
 constexpr size_t kLanesAt = 3 * kPage;
 constexpr size_t kSegmentBytes = kLanesAt + kLanes * kLaneStride;
+static_assert(kSegmentBytes == Segment::kBytes);
 static_assert(kLaneOpenBytes <= 64 * 1024, "an idle peer costs at most 64 KiB");
 
 struct Header {

@@ -55,6 +55,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   // Memory of the accessor slots that `side` writes: one page, zero at first.
   protect::SlotArray* slots_of(Side side) const noexcept;
   static constexpr size_t kSlotBytes = 4096;
+  static constexpr size_t kBytes = 12288 + kLanes * 1'626'112;  // mapped, as drawn above
 
   // The creator picks a free lane, zeroes it and has its pages allocated. Errors: no_space (all in
   // use), no_memory.
