@@ -161,7 +161,8 @@ void RcResponder::complete_fast(const WildHead& head, WcOpcode opcode, uint16_t 
 bool RcResponder::poll() noexcept {
   ring::ChannelRx& rx = q_.lane_->request_rx;
   bool any = take_fast();
-  const uint64_t bytes_before = rx.freed_bytes();
+  const uint64_t moved_before = q_.lane_.moved_for_peer();
+  turn_over_ = false;
   if (!established_ && rx.cells.ready()) [[unlikely]] {
     established_ = true;
     if (q_.attr_.state == QpState::rtr) q_.raise(AsyncEvent::comm_est);
@@ -179,7 +180,11 @@ bool RcResponder::poll() noexcept {
     }
     if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
     if (!execute(m)) {
-      held_at_ = rx.cells.pos();
+      if (turn_over_) {
+        any = true;
+      } else {
+        held_at_ = rx.cells.pos();
+      }
       break;
     }
     rnr_told_ = waiting_ = false;
@@ -189,8 +194,8 @@ bool RcResponder::poll() noexcept {
     if (rx.unpublished() >= transport::kAckCells || m.op == RcOp::write_bytes ||
         m.op == RcOp::send_bytes) {
       q_.lane_.acknowledge_requests();
-      if (rx.freed_bytes() - bytes_before >= transport::kPollBytes) break;
     }
+    if (q_.lane_.moved_for_peer() - moved_before >= transport::kPollBytes) break;
   }
   q_.lane_.acknowledge_requests();
   return any;
@@ -536,6 +541,7 @@ bool RcResponder::on_read() noexcept {
     if (streamed == transport::RemoteAccess::Streamed::changed) {
       q_.break_protocol("a read that became shorter while it was answered");
     }
+    turn_over_ = streamed == transport::RemoteAccess::Streamed::turn_over;
     return streamed == transport::RemoteAccess::Streamed::all;
   }
   std::byte flat[wire::kRcMaxInline];

@@ -98,6 +98,7 @@ class RcResponder {
   bool placed_ = false;          // its bytes are in place: its invalidation is under way
   bool write_refused_ = false;   // UC: of the write under way
   uint64_t got_ = 0;             // bytes of the message under way
+  bool turn_over_ = false;       // what is at the head goes on with the next poll
   uint64_t held_at_ = kNowhere;  // where the head was when it was left there
   uint32_t recv_srq_ = 0;        // XRC: number of the queue that recv_ is of, or is waited for
   TakenRecv recv_;

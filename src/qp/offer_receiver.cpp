@@ -106,12 +106,20 @@ bool OfferReceiver::could_pull() const noexcept {
 void OfferReceiver::pull_stalled() noexcept {
   static const uint64_t limit = ticks_from_ns(transport::kPullStallNs);
   const uint64_t now = ticks();
-  for (uint32_t i = 0; i < incoming_.size(); ++i) {
+  const auto count = static_cast<uint32_t>(incoming_.size());
+  bool pulled = false;  // one pull is enough for a poll; the next begins behind it
+  const uint32_t first = next_pull_;
+  for (uint32_t n = 0; n < count; ++n) {
+    const uint32_t i = (first + n) % count;
     Incoming& in = incoming_[i];
     if (!in.can_be_pulled()) continue;
     if (in.stalled_since == 0) in.stalled_since = now;
     // a sender that pushes anything at all is there: this message will have its turn
-    if (now - std::max(in.stalled_since, last_data_) >= limit) pull_chunk(in, i);
+    if (pulled || now - std::max(in.stalled_since, last_data_) < limit) continue;
+    pulled = true;
+    next_pull_ = i + 1;
+    pull_piece(in, i);
+    if (core_.incoming == 0) return;
   }
 }
 
@@ -128,9 +136,9 @@ bool OfferReceiver::take_chunk_number(Incoming& in, uint64_t& chunk) noexcept {
   return chunk < chunks_of(in.receive.want);
 }
 
-// One chunk directly from the sender's buffer. No key is asked for: the sender offered these bytes.
-// It has them back when its end of the lane is over: the gate is shut then, and waits for us.
-void OfferReceiver::pull_chunk(Incoming& in, uint32_t index) noexcept {
+// A piece of a chunk directly from the sender's buffer. No key is asked for: the sender offered it.
+// It has it back when its end of the lane is over: the gate is shut then, and waits for us.
+void OfferReceiver::pull_piece(Incoming& in, uint32_t index) noexcept {
   transport::OneSided& path = core_.one_sided;
   if (!path.may_pull() || !path.has_slot() || !protect::PeerKeyView::can_pin()) return;
   if (path.is_dormant()) {
@@ -149,11 +157,12 @@ void OfferReceiver::pull_chunk(Incoming& in, uint32_t index) noexcept {
   }
   std::array<iovec, kIovLimit> local;
   size_t count = 0;
-  each_iov_piece(in.receive.iov, in.receive.iov_count, in.chunk_at, in.chunk_left,
+  const uint64_t len = std::min(in.chunk_left, transport::kPollBytes);
+  each_iov_piece(in.receive.iov, in.receive.iov_count, in.chunk_at, len,
                  [&](std::byte* piece, size_t n) {
                    local[count++] = {piece, n};
                  });
-  protect::PullAsk ask{in.address + in.chunk_at, local.data(), count, in.chunk_left};
+  protect::PullAsk ask{in.address + in.chunk_at, local.data(), count, len};
   const protect::DirectResult r = path.pull(ask);
   // gone dormant, or cut short by a close: what is left of the chunk stays ours
   if (r.outcome == protect::DirectResult::Outcome::through_ring && path.is_dormant()) return;

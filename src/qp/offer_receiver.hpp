@@ -47,11 +47,12 @@ class OfferReceiver {
     bool can_be_pulled() const noexcept { return used && claim != wire::kNoClaim && address != 0; }
   };
   bool take_chunk_number(Incoming& in, uint64_t& chunk) noexcept;
-  void pull_chunk(Incoming& in, uint32_t index) noexcept;
+  void pull_piece(Incoming& in, uint32_t index) noexcept;
   void end(uint32_t index, Errc err) noexcept;
 
   QpCore& core_;
   Replies& replies_;
+  uint32_t next_pull_ = 0;          // whose turn it is
   std::vector<Incoming> incoming_;  // QpCore::incoming of them are used
   uint64_t last_data_ = 0;          // ticks when a piece of any message last came
 };

@@ -19,7 +19,8 @@ bool Responder::poll() noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   bool any = false;
   atomics_.begin_look();
-  const uint64_t bytes_before = rx.freed_bytes();
+  const uint64_t moved_before = core_.lane.moved_for_peer();
+  turn_over_ = false;
   for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
     if (core_.awaits_end()) {  // as in Qp::poll_lines()
       responses_.learn_executed();
@@ -34,7 +35,11 @@ bool Responder::poll() noexcept {
     }
     rx.cells.prefetch(n_cells);
     if (!execute(head, op)) {
-      held_at_ = rx.cells.pos();
+      if (turn_over_) {
+        any = true;
+      } else {
+        held_at_ = rx.cells.pos();
+      }
       break;
     }
     rx.cells.advance(n_cells);
@@ -44,7 +49,7 @@ bool Responder::poll() noexcept {
       core_.lane.acknowledge_requests();
     }
     if (core_.state == QpState::dead) return true;
-    if (rx.freed_bytes() - bytes_before >= transport::kPollBytes) break;
+    if (core_.lane.moved_for_peer() - moved_before >= transport::kPollBytes) break;
   }
   core_.lane.acknowledge_requests();
   return any;
@@ -237,13 +242,13 @@ bool Responder::on_read(const Head& head) noexcept {
       execution_.refuse(whole, denial);
       return true;
     }
-    if (!put_result(f, whole)) return execution_.wait_for_peer();
+    if (!put_result(f, whole)) return turn_over_ ? false : execution_.wait_for_peer();
   }
   if ((head.flags & wire::kLast) != 0 && !execution_.is_refused()) execution_.count_read();
   return true;
 }
 
-// The range was checked. False: the rest of it has to wait for room.
+// The range was checked. False: the rest of it has to wait, for room or for another turn.
 bool Responder::put_result(const wire::Loaded<wire::ReadFields>& f,
                            const AccessAsk& whole) noexcept {
   const uint64_t len = f.len.unchecked();  // it lies in its region
@@ -260,7 +265,10 @@ bool Responder::put_result(const wire::Loaded<wire::ReadFields>& f,
     if (streamed == RemoteAccess::Streamed::changed) {
       core_.break_protocol("a read that became shorter while it was answered");
     }
-    if (streamed == RemoteAccess::Streamed::no_room || core_.lane.broken()) return false;
+    turn_over_ = streamed == RemoteAccess::Streamed::turn_over;
+    if (streamed == RemoteAccess::Streamed::no_room || turn_over_ || core_.lane.broken()) {
+      return false;
+    }
   }
   if (denial != Denial::none) execution_.refuse(whole, denial);
   return true;

@@ -58,6 +58,7 @@ class Responder {
   InvalidationResponder& invalidations_;
   uint64_t range_addr_ = 0;  // of the range whose pieces are being written
   uint64_t range_key_ = 0;
+  bool turn_over_ = false;           // what is at the head goes on with the next poll
   uint64_t held_at_ = ~uint64_t{0};  // where the head was when it was left there
 };
 

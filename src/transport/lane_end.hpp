@@ -95,8 +95,15 @@ class LaneEnd {
   }
   template <typename Fill>
   Put put_response_bytes(uint32_t n, uint64_t& pos, Fill&& fill) noexcept {
-    return put_bytes(lane_->response_tx, n, pos, fill,
-                     [this] { return lane_->prepare_response_bytes(); });
+    const Put put = put_bytes(lane_->response_tx, n, pos, fill,
+                              [this] { return lane_->prepare_response_bytes(); });
+    if (put == Put::done) response_bytes_ += n;
+    return put;
+  }
+  // The bytes that have been copied for the peer so far: a count, to be compared with a later one
+  // (kPollBytes).
+  uint64_t moved_for_peer() const noexcept {
+    return response_bytes_ + lane_->request_rx.freed_bytes();
   }
   // What a record says to lie in the byte ring, `limit` bytes at most.
   static BytesIn take_bytes(const ring::ChannelRx& rx, Wild<uint64_t> pos, uint64_t len,
@@ -117,12 +124,13 @@ class LaneEnd {
 
   // --- responses, and what was executed ---
 
-  // Takes the responses that are there: take(body) executes one and says how many cells it has; 0:
-  // no sound peer says that. True: there was one.
+  // Takes the responses that are there, as many as one poll may: take(body) executes one and says
+  // how many cells it has; 0: no sound peer says that. True: there was one.
   template <typename Take>
   bool take_responses(Take&& take) noexcept {
     ring::ChannelRx& rx = lane_->response_rx;
     bool any = false;
+    const uint64_t freed_before = rx.freed_bytes();
     for (int budget = kPollBudget; budget > 0 && rx.cells.ready() && !broken_; --budget) {
       const uint32_t n_cells = take(rx.cells.body());
       if (n_cells == 0) [[unlikely]] {
@@ -132,6 +140,7 @@ class LaneEnd {
       rx.cells.advance(n_cells);
       any = true;
       if (rx.unpublished() >= kAckCells / 4) acknowledge_responses();
+      if (rx.freed_bytes() - freed_before >= kPollBytes) break;
     }
     if (any) acknowledge_responses();
     return any;
@@ -178,6 +187,8 @@ class LaneEnd {
 
   // The peer has said what no sound peer says: nothing more is taken from this lane.
   void break_protocol(const char* what) noexcept;
+  // The same without a word: the queue pair is about to end.
+  void cease() noexcept { broken_ = true; }
   bool broken() const noexcept { return broken_; }
 
  private:
@@ -201,6 +212,7 @@ class LaneEnd {
   }
 
   std::unique_ptr<link::Lane> lane_;
+  uint64_t response_bytes_ = 0;
   bool broken_ = false;
 };
 

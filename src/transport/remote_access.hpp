@@ -69,8 +69,8 @@ class RemoteAccess {
   protect::Denial read_piece(const protect::AccessAsk& whole, uint64_t offset, std::byte* to,
                              uint64_t n) noexcept;
 
-  // What became of a long read for now.
-  enum class Streamed : uint8_t { all, no_room, denied, changed };
+  // What became of a long read for now. turn_over: the rest comes with the next polls.
+  enum class Streamed : uint8_t { all, no_room, turn_over, denied, changed };
   // Puts pieces of the result of a read of len bytes into the response ring, going on where it was:
   // record(body, offset, pos, n) lays out the record of each in one cell. `whole` was checked.
   // changed: a part was sent, and the request, which lies in the peer's reach, is shorter by now.
@@ -79,7 +79,9 @@ class RemoteAccess {
                        protect::Denial& denial, Record&& record) noexcept {
     ring::ChannelTx& tx = lane->response_tx;
     if (read_done_ > len) return Streamed::changed;
+    const uint64_t moved_before = lane.moved_for_peer();
     while (read_done_ < len) {
+      if (lane.moved_for_peer() - moved_before >= kPollBytes) return Streamed::turn_over;
       const auto n = static_cast<uint32_t>(std::min(len - read_done_, kPieceBytes));
       if (!tx.room(2)) return Streamed::no_room;
       uint64_t pos = 0;
@@ -101,7 +103,7 @@ class RemoteAccess {
     read_done_ = 0;
     return Streamed::all;
   }
-  // Part of a result has been sent, and the rest waits for room.
+  // Part of a result has been sent, and the rest waits for room, or for the next poll.
   bool is_streaming() const noexcept { return read_done_ != 0; }
 
  private:

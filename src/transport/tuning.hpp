@@ -42,9 +42,10 @@ inline constexpr uint64_t kLookEvery = 16;
 
 // Messages executed from one ring in one poll.
 inline constexpr int kPollBudget = 64;
-// And so many bytes from the ring behind it, or a little more: without that a peer that sends long
-// messages would have a poll for 100 us and more, and one that sends short ones for a few.
-inline constexpr uint64_t kPollBytes = 128 * 1024;
+// And so many bytes taken from or put into the rings behind it, or pulled: to copy them takes about
+// as long as kPollBudget short messages, so that a peer that moves much has no more of a poll than
+// one that sends short messages.
+inline constexpr uint64_t kPollBytes = 32 * 1024;
 
 // So many cells ahead are fetched while a batch of small messages is worked on: a line takes as
 // long to come from the other core as several messages take.

@@ -459,6 +459,27 @@ TEST_P(Queues, hostile_37_a_poll_takes_fewer_long_messages_than_short_ones) {
   EXPECT_TRUE(p.until([&] { return p.b->recv_cq.size() == 40; }));
 }
 
+// And what it writes or reads no more than that: a piece is as much as a turn.
+TEST_P(Queues, hostile_37_a_poll_moves_a_turn_of_a_long_operation) {
+  constexpr size_t kLong = 256 * 1024;
+  static_assert(transport::kPollBytes == transport::kPieceBytes);
+  for (const SendOp op : {SendOp::send, SendOp::write, SendOp::read}) {
+    SCOPED_TRACE(static_cast<int>(op));
+    ConnectedPair p(GetParam());
+    ASSERT_TRUE(p.b->post_recv(1, 0, kLong));
+    ASSERT_TRUE(p.a->post(op, 1, 0, kLong, p.b->address(), p.b->key()));
+    link::Lane& lane = *p.b->qp->lane();
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t taken = lane.request_rx.freed_bytes();
+      const uint64_t room = lane.response_tx.bytes.free_bytes();
+      p.b->poll();
+      EXPECT_LE(lane.request_rx.freed_bytes() - taken, transport::kPollBytes);
+      EXPECT_LE(room, lane.response_tx.bytes.free_bytes() + transport::kPollBytes);
+    }
+    EXPECT_EQ(p.ends(p.a->send_cq, 1), Ends{success});
+  }
+}
+
 TEST_P(Queues, a_receive_that_comes_in_time_ends_the_count) {
   ConnectedPair p(GetParam(), {.rnr_retry = 6, .min_rnr_timer = 31});  // about three seconds
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
