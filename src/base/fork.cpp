@@ -6,7 +6,6 @@
 #include <sys/random.h>
 
 #include <cassert>
-#include <cstdlib>
 
 namespace aperture::fork_detail {
 
@@ -19,13 +18,18 @@ void forget_in_child() noexcept {
   epoch_word.load(std::memory_order_relaxed)->store(0, std::memory_order_relaxed);
 }
 
+// Zeroes of the program's own, so that nothing has to be had for it.
+struct alignas(4096) Page {
+  std::atomic<uint64_t> epoch{0};
+};
+static_assert(sizeof(Page) == 4096);
+constinit Page the_page;
+
 std::atomic<uint64_t>* make_page() noexcept {
-  void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) std::abort();  // 4 KiB: nothing else would work either
   // before Linux 4.14: fork() as libc makes it is noticed, raw clone() is not
-  if (::madvise(page, 4096, MADV_WIPEONFORK) != 0)
+  if (::madvise(&the_page, sizeof the_page, MADV_WIPEONFORK) != 0)
     ::pthread_atfork(nullptr, nullptr, &forget_in_child);
-  return static_cast<std::atomic<uint64_t>*>(page);
+  return &the_page.epoch;
 }
 
 }  // namespace

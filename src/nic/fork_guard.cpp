@@ -8,6 +8,7 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <mutex>
 
 namespace aperture::nic {
 
@@ -37,7 +38,10 @@ Status install() noexcept {
     ::munmap(page, kPage);
     return Errc::not_supported;
   }
-  if (::pthread_atfork(nullptr, nullptr, close_in_child) != 0) return Errc::no_memory;
+  if (::pthread_atfork(nullptr, nullptr, close_in_child) != 0) {
+    ::munmap(page, kPage);
+    return Errc::no_memory;
+  }
   auto* word = static_cast<uint64_t*>(page);
   assert(*word == 0 && *g_alive_word.load(std::memory_order_relaxed) == 1);  // relaxed: ours
   *word = 1;
@@ -51,8 +55,13 @@ Status install() noexcept {
 std::atomic<const uint64_t*> g_alive_word{&kAlive};
 
 Status guard_against_fork() noexcept {
-  static const Status installed = install();
-  return installed;
+  static constinit std::mutex mutex;   // has nothing to destroy: used until the process ends
+  static bool is_installed = false;    // guarded by mutex
+  const std::lock_guard guard(mutex);  // whoever could not is not for ever without
+  if (is_installed) return {};
+  const Status s = install();
+  is_installed = s.ok();
+  return s;
 }
 
 void close_in_forked_children(int fd) noexcept {

@@ -1,5 +1,5 @@
-// The Nth allocation fails, for each N, in a process of its own (docs/adr/0006). What counts as an
-// allocation, and what is done meanwhile, the including program says.
+// The Nth allocation (or whatever else a program counts) fails, for each N, in a process of its own
+// (docs/adr/0006). What counts, and what is done meanwhile, the including program says.
 //
 // A seeded sample of all N runs for so many seconds; APERTURE_ALLOCATIONS=all runs them all, and a
 // number that one alone.
@@ -25,6 +25,7 @@ inline constexpr uint64_t kNever = ~uint64_t{0};
 inline constexpr unsigned kWatchdogSeconds = 60;
 inline std::atomic<uint64_t> allocations{0};
 inline std::atomic<uint64_t> fails_at{kNever};
+inline bool is_one_alone = false;  // somebody wants to know about it
 
 // Counts an allocation: whether it is the one that fails.
 inline bool is_the_nth() noexcept {
@@ -65,6 +66,7 @@ inline void fail_each(Run run, int sample_seconds, const char* meaning) {
   const char* all = std::getenv("APERTURE_ALLOCATIONS");
   const bool sample = all == nullptr || std::string(all) != "all";
   if (all != nullptr && sample) order = {std::strtoull(all, nullptr, 10)};
+  is_one_alone = order.size() == 1;
   const char* given = std::getenv("APERTURE_SEED");
   const auto seed = static_cast<unsigned>(given != nullptr ? std::strtoul(given, nullptr, 10)
                                                            : std::random_device{}());
@@ -74,13 +76,12 @@ inline void fail_each(Run run, int sample_seconds, const char* meaning) {
   for (const uint64_t n : order) {
     if (sample && std::chrono::steady_clock::now() > end) break;
     EXPECT_EQ(run_in_child(run, n, shared), 0)
-        << "allocation " << n << " of " << *shared
+        << "number " << n << " of " << *shared
         << " fails; a negative number is a signal, 10 a hang, 11 that it does not work afterwards, "
         << meaning;
     ++tried;
   }
-  std::printf("seed %u: %zu of %zu allocations failed in turn\n", seed, tried,
-              static_cast<size_t>(*shared));
+  std::printf("seed %u: %zu of %zu failed in turn\n", seed, tried, static_cast<size_t>(*shared));
 }
 
 }  // namespace aperture::nth

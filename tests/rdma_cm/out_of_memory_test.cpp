@@ -1,5 +1,5 @@
-// A connection of rdma_cm while memory runs out: ids, addresses, a connection of two RC queue
-// pairs, a send, disconnect, destroy. Run under `aperture run`.
+// A connection of rdma_cm while memory runs out, or descriptors and the like: ids, addresses, a
+// connection of two RC queue pairs, a send, disconnect, destroy. Run under `aperture run`.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -8,7 +8,11 @@
 
 #include <memory>
 
+#ifdef APERTURE_FAILING_CALLS  // the same program twice
+#include "doors/nth_call.hpp"
+#else
 #include "doors/nth_allocation.hpp"
+#endif
 
 namespace aperture::nth {
 namespace {
@@ -137,7 +141,7 @@ void play() {
 
 void load() {}  // linked, and put in its place by `aperture run`
 
-TEST(OutOfMemory, the_nth_allocation_of_a_connection_by_rdma_cm_may_fail) {
+TEST(OutOfResources, the_nth_call_for_more_of_a_connection_by_rdma_cm_may_fail) {
   fail_each<load, play>("lib/aperture/libibverbs.so", 6);
 }
 

@@ -43,7 +43,7 @@ echo "soak of $minutes minutes, seed $seed, kept in ${keep#"$PWD"/}"
 uname -a >"$keep/machine.txt"
 git rev-parse HEAD >>"$keep/machine.txt" 2>/dev/null
 readonly repeat=(python3 tests/soak/repeat.py "$build")
-export APERTURE_ALLOCATIONS=all  # out_of_memory_test.cpp
+export APERTURE_ALLOCATIONS=all  # out_of_memory_test.cpp, failing_calls_test.cpp
 APERTURE_KILLS=${APERTURE_KILLS:-10000} APERTURE_CONNECTS=100000 APERTURE_HALF_OPEN=100000 \
   APERTURE_STARVE_SECONDS=60 part full-counts "${repeat[@]}" \
   --label kill --rounds 1 --limit-factor 200 --seed "$seed" --keep "$keep"
