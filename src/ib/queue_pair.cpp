@@ -119,6 +119,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) noexcept {
     if (spec_.send_cq != nullptr) spec_.send_cq->forget(*this);
     if (spec_.recv_cq != nullptr) spec_.recv_cq->forget(*this);
     attr_ = {};
+    fatal_ = false;
   } else if (attr.state == QpState::sqd) {
     if (before != QpState::sqd) {
       drain_told_ = false;
@@ -175,9 +176,13 @@ void QueuePair::fail_send_queue() noexcept {
 // A completion of this queue pair is lost. True: that has brought it into the error state.
 bool QueuePair::on_overrun() noexcept {
   if (attr_.state == QpState::err) return false;
-  fail();
-  raise(AsyncEvent::qp_fatal);
+  fail_fatally();
   return true;
+}
+
+void QueuePair::fail_fatally() noexcept {
+  fatal_ = attr_.state != QpState::err && attr_.state != QpState::reset;
+  fail();
 }
 
 void QueuePair::fail() noexcept {
@@ -185,10 +190,12 @@ void QueuePair::fail() noexcept {
     if (attr_.state == QpState::reset) attr_.state = QpState::err;
     return;
   }
+  if (!may_fail_now()) return;
   attr_.state = QpState::err;
   stop();
   flush();
   if (spec_.srq != nullptr) raise(AsyncEvent::qp_last_wqe_reached);
+  if (std::exchange(fatal_, false)) raise(AsyncEvent::qp_fatal);
 }
 
 void QueuePair::flush() noexcept {

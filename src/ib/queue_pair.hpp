@@ -45,10 +45,17 @@ class QueuePair : public link::Pollable {
 
   // Takes the attributes that the mask names; validate_modify() has found nothing wrong with it.
   void modify(const QpAttributes& attr, uint32_t mask) noexcept;
-  // -> err: everything that is posted completes as flushed.
+  // -> err: everything that is posted completes as flushed. Where a peer is still inside memory of
+  // ours, it goes on ending in its polls and is in that state once the peer is not.
   void fail() noexcept;
   // Its completions are gone from its CQs, and its lane is given back; before it is destroyed.
   void leave() noexcept;
+  // To be asked, with nothing else in between but polls (nic::until), before a call that brings it
+  // to reset or err, or destroys it: no peer begins a direct access through it any more; true once
+  // nothing that one has begun can land.
+  virtual bool end_access() noexcept { return true; }
+  // The same after modify(), of what a peer had begun under the access flags before.
+  virtual bool is_older_access_over() noexcept { return true; }
 
   // Windows of type 2A that are bound to it: it cannot be destroyed while there are any.
   protect::WindowCount& windows_bound() noexcept { return windows_bound_; }
@@ -65,6 +72,8 @@ class QueuePair : public link::Pollable {
   virtual void run_send_queue() noexcept = 0;
   // Reset, error or end: nothing comes in or goes out any more.
   virtual void stop() noexcept = 0;
+  // Before it fails by itself. False: fail() is to be called again, from a poll.
+  virtual bool may_fail_now() noexcept { return true; }
   // What has reached this end is executed before it goes, or is stopped by its program: a NIC would
   // have done so long ago.
   virtual void take_what_arrived() noexcept {}
@@ -105,11 +114,14 @@ class QueuePair : public link::Pollable {
     spec_.send_cq->push();
   }
   void check_drained() noexcept;
+  // As fail(), for a reason that the application has to be told.
+  void fail_fatally() noexcept;
   void raise(AsyncEvent event) noexcept { spec_.events->on_async_event(event); }
 
   const QpSpec spec_;
   const protect::EndpointId id_;
   QpAttributes attr_;
+  bool fatal_ = false;  // qp_fatal follows when it is in the error state
   ReceiveSide receiving_;
   SendQueue sq_;
   LocalMemory memory_;

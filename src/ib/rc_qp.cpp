@@ -158,6 +158,15 @@ void RcQp::on_access_changed() noexcept {
   gate_.permit(lane_, *spec_.keys, allowed, put_permit);
 }
 
+// Not quiet: the lane ceases, and each poll finds it so and asks again, in end_if_broken().
+bool RcQp::may_fail_now() noexcept {
+  if (end_access()) return true;
+  is_ending_ = is_ending_ || !lane_.broken();
+  lane_.cease();
+  busy_ = stopped_ = true;
+  return false;
+}
+
 void RcQp::stop() noexcept {
   if (lane_) {
     gate_.shut(lane_, *spec_.keys);
@@ -167,7 +176,7 @@ void RcQp::stop() noexcept {
       release_lane();
     }
   }
-  stopped_ = false;
+  stopped_ = is_ending_ = false;
   windows_.forget_waiting();
   results_out_ = 0;
   had_lane_ = busy_ = false;
@@ -211,8 +220,11 @@ bool RcQp::poll(uint64_t polls) noexcept {
 void RcQp::end_if_broken() noexcept {
   if (!lane_ || !lane_.broken()) [[likely]]
     return;
-  fail();
-  raise(AsyncEvent::qp_fatal);
+  if (is_ending_) {
+    fail();
+  } else {
+    fail_fatally();
+  }
 }
 
 void RcQp::update_pending() noexcept {
@@ -226,7 +238,7 @@ void RcQp::set_consumer_state(ring::ConsumerState state) noexcept {
 }
 
 bool RcQp::anything_arrived() const noexcept {
-  if (!lane_) return false;
+  if (!lane_ || lane_.broken()) return false;
   if (lane_->response_rx.cells.ready()) return true;
   const bool held = responder_.is_held();
   if (lane_->request_rx.cells.ready() && !responder_.is_waiting() && !held) return true;
@@ -236,7 +248,7 @@ bool RcQp::anything_arrived() const noexcept {
 
 bool RcQp::needs_polling() const noexcept {
   if (windows_.is_waiting()) return true;
-  if (!lane_) return false;
+  if (!lane_ || lane_.broken()) return false;
   if (lost_until_ns_ != 0) return false;
   // something is to be begun or goes on directly, and nothing is out that would wake us
   if (!sq_.is_posted() && may_go_on() && is_ring_done()) return true;
@@ -244,8 +256,8 @@ bool RcQp::needs_polling() const noexcept {
 }
 
 bool RcQp::needs_later_look() const noexcept {
-  return lane_ && (rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 || !inflight_.empty() ||
-                   (responder_.is_held() && !responder_.is_waiting()));
+  return lane_ && (lane_.broken() || rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 ||
+                   !inflight_.empty() || (responder_.is_held() && !responder_.is_waiting()));
 }
 
 void RcQp::on_receive_posted() noexcept {

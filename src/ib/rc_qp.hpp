@@ -53,12 +53,17 @@ class RcQp final : public RcCore {
   bool needs_wind_up() const noexcept override { return false; }
 
   void on_receive_posted() noexcept override;
+  bool end_access() noexcept override { return !lane_ || gate_.begin_to_shut(lane_, *spec_.keys); }
+  bool is_older_access_over() noexcept override {
+    return !lane_ || gate_.is_quiet(lane_, *spec_.keys);
+  }
 
  protected:
   bool post_fast(const SendWr& wr) noexcept override;
   void run_send_queue() noexcept override;
   // From here on nothing of the peer's lands in our memory, whatever it has begun.
   void stop() noexcept override;
+  bool may_fail_now() noexcept override;
   void take_what_arrived() noexcept override;
   void take_answers() noexcept override;
   void on_access_changed() noexcept override;
@@ -73,6 +78,7 @@ class RcQp final : public RcCore {
   void update_pending() noexcept;
 
   transport::Gate gate_;
+  bool is_ending_ = false;  // the lane has ceased, and a peer is inside
   RcAnswers answers_{*this};
   RcWindows windows_{*this, answers_};
   RcDirect direct_{*this, answers_};

@@ -15,6 +15,9 @@
 // of a claim), or for a time, sleep_fd() also becomes readable after a while.
 #pragma once
 
+#include <time.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -158,5 +161,19 @@ class EngineGuard {
  private:
   EngineLock& lock_;
 };
+
+// Calls over() with the engine's lock until it says true, and sleeps without it in between: for
+// calls that wait for a peer. Not from a callback of the engine.
+template <typename Over>
+void until(Engine& engine, Over&& over) noexcept {
+  for (long nap_ns = 10'000;; nap_ns = std::min(2 * nap_ns, 1'000'000L)) {
+    {
+      const EngineGuard guard(engine);
+      if (over()) return;
+    }
+    const timespec nap{0, nap_ns};
+    ::nanosleep(&nap, nullptr);
+  }
+}
 
 }  // namespace aperture::nic

@@ -49,6 +49,7 @@ MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
 MsgEndpoint::~MsgEndpoint() {
   flush(now_ns() + kFlushNs);
   connection_.close();
+  end_access();
   const EngineGuard guard(engine_);
   drop(Errc::canceled);
   if (own_) own_->cancel_all(Errc::canceled);
@@ -63,12 +64,21 @@ Status MsgEndpoint::shutdown() noexcept {
   {
     const EngineGuard guard(engine_);
     engine_.poll();  // the lane may not be handed over yet
+  }
+  end_access();
+  {
+    const EngineGuard guard(engine_);
     if (!connection_.shut_down()) return {};
     drop(Errc::canceled);
     if (own_) own_->cancel_all(Errc::canceled);
   }
   connection_.tell_own_end();
   return {};
+}
+
+// Before drop(), so that a peer which is inside our memory holds nobody up but the caller.
+void MsgEndpoint::end_access() noexcept {
+  until(engine_, [this] { return only_ == nullptr || only_->end_access(); });
 }
 
 // Sends what was accepted: an injected message may be all that the peer waits for.

@@ -73,6 +73,7 @@ class MsgEndpoint final : public Endpoint,
   void set_pressure(bool on) noexcept override { set_pressure_of(on); }
 
   void drop(Errc why) noexcept;
+  void end_access() noexcept;
   void flush(uint64_t deadline_ns) noexcept;
 
   Engine& engine_;

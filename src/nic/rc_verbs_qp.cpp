@@ -20,6 +20,7 @@ Status RcVerbsQp::start() noexcept {
 }
 
 RcVerbsQp::~RcVerbsQp() {
+  until(engine_, [this] { return qp_.end_access(); });
   {
     const EngineGuard guard(engine_);
     qp_.leave();
@@ -35,12 +36,15 @@ Status RcVerbsQp::modify(const ib::QpAttributes& attr, uint32_t mask) noexcept {
   if (to && attr.state == QpState::rtr) {
     if (Status s = expect(attr); !s) return s;
   }
+  const bool ends = to && (attr.state == QpState::reset || attr.state == QpState::err);
+  if (ends) until(engine_, [this] { return qp_.end_access(); });
   {
     const EngineGuard guard(engine_);
     qp_.modify(attr, mask);
     if (early_ != nullptr) qp_.attach(std::move(early_));
   }
-  if (to && (attr.state == QpState::reset || attr.state == QpState::err)) {
+  until(engine_, [this] { return qp_.is_older_access_over(); });
+  if (ends) {
     endpoint_.close();
     if (early_ != nullptr) endpoint_.give_back(std::move(early_));
   }

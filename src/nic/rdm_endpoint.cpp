@@ -8,7 +8,6 @@
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
 #include "link/loopback/loopback.hpp"
-#include "nic/lane_holder.hpp"
 
 namespace aperture::nic {
 
@@ -56,8 +55,14 @@ RdmEndpoint::~RdmEndpoint() {
   if (!listening_) return;
   flush(now_ns() + kFlushNs);
   engine_.contact().unlisten(listener_);  // no upcall from here on
+  until(engine_, [this] {
+    *alive_ = false;
+    bool quiet = true;
+    for (const auto& [remote, qp] : by_remote_) quiet = qp->end_access() && quiet;
+    return quiet;
+  });
   const EngineGuard guard(engine_);
-  *alive_ = false;
+  next_lives_.clear();
   while (!by_remote_.empty()) drop(*by_remote_.begin()->second, Errc::canceled);
   matcher_.cancel_all(Errc::canceled);
 }
@@ -219,7 +224,13 @@ void RdmEndpoint::drop(Qp& qp, Errc why) noexcept {
 }
 
 void RdmEndpoint::wind_up(Qp& qp) noexcept {
+  const Address remote = qp.remote();
   drop(qp, qp.why_over());
+  const auto next = next_lives_.find(remote);
+  if (next == next_lives_.end()) return;
+  LaneHolder holder = std::move(next->second);
+  next_lives_.erase(next);
+  adopt(remote, std::move(holder.lane));
 }
 
 // The connection stays, since the peer may go on sending; what it sends has no source from now on.
@@ -254,12 +265,22 @@ void RdmEndpoint::on_lane_up(const Address& remote, std::unique_ptr<link::Lane> 
 void RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
   auto known = by_remote_.find(remote);
   if (known != by_remote_.end() && known->second->state() != QpState::connecting) {
-    drop(*known->second, Errc::peer_lost);  // an old life of the peer
+    // an old life of the peer, which may have to be waited for
+    if (!known->second->end_access()) return adopt_later(*known->second, std::move(lane));
+    drop(*known->second, Errc::peer_lost);
   }
   auto qp = qp_to(remote);
   if (!qp) return engine_.contact().close_lane(std::move(lane));  // the peer may come again
   (*qp)->attach(std::move(lane));
   if (matcher_.under_pressure()) (*qp)->set_pressure(true);
+}
+
+void RdmEndpoint::adopt_later(Qp& old_life, std::unique_ptr<link::Lane> lane) noexcept {
+  old_life.abandon(Errc::peer_lost);
+  LaneHolder holder(engine_.contact(), std::move(lane));
+  next_lives_.erase(old_life.remote());
+  // without memory the lane goes back, and the peer may come again
+  static_cast<void>(no_throw([&] { next_lives_.emplace(old_life.remote(), std::move(holder)); }));
 }
 
 void RdmEndpoint::on_connect_failed(const Address& remote, Errc why) noexcept {
@@ -285,6 +306,7 @@ void RdmEndpoint::on_lane_down(link::Lane* lane, Errc why) noexcept {
 }
 
 void RdmEndpoint::lose(link::Lane* lane, Errc why) noexcept {
+  std::erase_if(next_lives_, [&](const auto& next) { return next.second.lane.get() == lane; });
   for (auto& [remote, qp] : by_remote_) {
     if (qp->lane() != lane) continue;
     APERTURE_INFO("connection to %s is gone: %s", remote.print().c_str(), describe(why));

@@ -12,6 +12,7 @@
 
 #include "msg/matcher.hpp"
 #include "nic/endpoint.hpp"
+#include "nic/lane_holder.hpp"
 #include "qp/qp.hpp"
 
 namespace aperture::nic {
@@ -49,6 +50,7 @@ class RdmEndpoint final : public Endpoint,
   Result<qp::Qp*> connect(uint64_t index) noexcept;
   Result<qp::Qp*> qp_to(const Address& remote) noexcept;
   void adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept;
+  void adopt_later(qp::Qp& old_life, std::unique_ptr<link::Lane> lane) noexcept;
   void fail_connect(const Address& remote, Errc why) noexcept;
   void lose(link::Lane* lane, Errc why) noexcept;
   void drop(qp::Qp& qp, Errc why) noexcept;
@@ -64,6 +66,8 @@ class RdmEndpoint final : public Endpoint,
   qp::Port port_;
   msg::Matcher matcher_;
   std::unordered_map<Address, std::unique_ptr<qp::Qp>, AddressHash> by_remote_;
+  // Lanes that came while a peer was still inside by an older queue pair to the same address.
+  std::unordered_map<Address, LaneHolder, AddressHash> next_lives_;
   std::vector<qp::Qp*> by_index_;  // a cache over by_remote_: nullptr is looked up
   std::shared_ptr<bool> alive_;    // false once we are gone, for work posted to the engine
 };

@@ -190,12 +190,14 @@ class KeyTable {
   // returns. Null, or slots that are not attached: nothing happens.
   void wake_slots(const SlotArray* slots) noexcept { accessors_.wake(slots); }
 
-  // Puts a number into the gate of a lane, and returns once no direct access that began under the
-  // number before can land any more: so ends what a peer may do through that lane. `watched`: the
-  // slots of its segment, null if the peer has none. Blocks for a chunk's copy as a rule. Errors:
-  // busy (past the deadline one is still under way; the gate is closed to all that follow).
-  Status set_gate(std::atomic<uint64_t>& gate, uint64_t number, const SlotArray* watched,
-                  uint32_t lane, uint64_t deadline_ns);
+  // Puts a number into the gate of a lane: no direct access under the number before begins then.
+  static void move_gate(std::atomic<uint64_t>& gate, uint64_t number) noexcept;
+  // Asked after that: true once none that had begun under it can land any more. So ends what a
+  // peer may do through that lane. `watched`: the slots of its segment. Not blocking; as a rule the
+  // first call says true, and one that says false has looked at /proc.
+  bool is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept {
+    return accessors_.is_lane_quiet(watched, lane);
+  }
 
   // One sentence: what was attempted, the key, the address, the region that it met or how near, the
   // rule, where that region was registered, and what would make it legal, in the words of the door

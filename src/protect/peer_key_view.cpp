@@ -188,7 +188,7 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   uint32_t gone = slot.closed.load(std::memory_order_acquire);
   // SYNC POINT: image-ended (the kernel's mark, before the addresses are another program's)
   gone |= file_.header->image.load(std::memory_order_acquire) & kImageEnded;
-  // SYNC POINT: lane-gate (pairs with the fence in set_gate())
+  // SYNC POINT: lane-gate (pairs with the fence in move_gate())
   return gone == 0 && (gate == nullptr || gate->load(std::memory_order_acquire) == gate_number);
 }
 
@@ -256,7 +256,7 @@ DirectResult PeerKeyView::pull(pid_t owner, AccessorSlot& slot, const PullAsk& a
   // relaxed: as in piece()
   slot.riov_base.store(ask.addr, std::memory_order_relaxed);
   slot.riov_len.store(ask.len, std::memory_order_relaxed);
-  // SYNC POINT: lane-gate (FENCE_A; pairs with the fence in set_gate())
+  // SYNC POINT: lane-gate (FENCE_A; pairs with the fence in move_gate())
   slot.pin.store(kPullPin, std::memory_order_release);
   full_fence();
   DirectResult result{Outcome::through_ring, Denial::none};

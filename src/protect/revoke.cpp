@@ -177,18 +177,11 @@ void KeyTable::wake_oldest() noexcept {
 
 // ---- the gate of a lane -------------------------------------------------------------------------
 
-Status KeyTable::set_gate(std::atomic<uint64_t>& gate, uint64_t number, const SlotArray* watched,
-                          uint32_t lane, uint64_t deadline_ns) {
+void KeyTable::move_gate(std::atomic<uint64_t>& gate, uint64_t number) noexcept {
   // SYNC POINT: lane-gate (pairs with FENCE_A in PeerKeyView: either we see the pin, or the
   // accessor sees another number)
   gate.store(number, std::memory_order_seq_cst);
-  if (watched == nullptr) return {};
   full_fence();
-  for (int round = 0; !accessors_.is_lane_quiet(watched, lane); ++round) {
-    if (now_ns() >= deadline_ns) return Errc::busy;
-    wait_a_little(round);
-  }
-  return {};
 }
 
 }  // namespace aperture::protect

@@ -23,6 +23,7 @@ void Qp::attach(std::unique_ptr<link::Lane> lane) noexcept {
   set_consumer_state(ring::ConsumerState::hot);
   core_.one_sided.begin();
   core_.state = QpState::ready;
+  access_over_ = false;
   // pieces in flight are as many as there are request cells at most
   const Status begun = core_.pieces.begin(core_.lane->request_tx.cells.capacity());
   if (!begun) {
@@ -58,6 +59,13 @@ bool Qp::poll_lines() noexcept {
 }
 
 bool Qp::poll(uint64_t polls) noexcept {
+  const bool any = progress(polls);
+  if (is_over() && !access_over_) [[unlikely]]
+    end_access();
+  return any;
+}
+
+bool Qp::progress(uint64_t polls) noexcept {
   if (!core_.lane || broken()) return false;
   link::Lane& lane = *core_.lane.get();
   if ((polls & (transport::kLookEvery - 1)) == 0) {
@@ -127,7 +135,7 @@ Status Qp::cancel(void* context) noexcept {
 
 bool Qp::anything_arrived() const noexcept {
   const transport::LaneEnd& lane = core_.lane;
-  if (!lane) return false;
+  if (!lane || broken()) return false;
   const bool held = responder_.is_held();
   if ((lane->request_rx.cells.ready() && !held) || lane->response_rx.cells.ready()) return true;
   if ((!core_.pending.empty() || has_queued()) && lane.has_moved(lane->request_tx)) return true;
@@ -143,6 +151,7 @@ bool Qp::needs_polling() const noexcept {
 }
 
 bool Qp::needs_later_look() const noexcept {
+  if (is_over()) return true;
   return core_.state == QpState::ready &&
          (has_queued() || !core_.pieces.empty() || core_.incoming > 0 || responder_.is_held());
 }

@@ -92,9 +92,19 @@ class Qp {
     core_.lane.set_consumer_state(state);
   }
   bool anything_arrived() const noexcept;
-  // It is over and its owner should finish() it: broken, or lost and drained.
-  bool needs_wind_up() const noexcept {
-    return broken() || (core_.state == QpState::draining && drained());
+  // It is over and its owner should finish() it: broken, or lost and drained; and nobody is inside.
+  bool needs_wind_up() const noexcept { return is_over() && access_over_; }
+  // Before finish(), without anything in between but polls (nic::until): no peer begins a direct
+  // access through it any more; true once nothing that one has begun can land.
+  bool end_access() noexcept {
+    access_over_ = !core_.lane || gate_.begin_to_shut(core_.lane, core_.port.keys);
+    core_.busy = core_.busy || !access_over_;
+    return access_over_;
+  }
+  // Its owner has no use for it any more: nothing more is taken in, and it is over with its polls.
+  void abandon(Errc why) noexcept {
+    lost_why_ = why;
+    core_.lane.cease();
   }
   // Why, for its owner: the loss, or that the peer broke the protocol.
   Errc why_over() const noexcept { return lost_why_ != Errc::ok ? lost_why_ : Errc::protocol; }
@@ -117,6 +127,10 @@ class Qp {
   uint64_t source_version = 0;
 
  private:
+  bool is_over() const noexcept {
+    return broken() || (core_.state == QpState::draining && drained());
+  }
+  bool progress(uint64_t polls) noexcept;
   bool poll_lines() noexcept;
   void acknowledge() noexcept;
   void run_queue() noexcept;
@@ -125,6 +139,7 @@ class Qp {
   QpCore core_;
   transport::Gate gate_;
   Errc lost_why_ = Errc::ok;
+  bool access_over_ = false;  // end_access() has said so
 
   Pending pending_{core_};
   Replies replies_{core_};

@@ -7,6 +7,10 @@
 // ends every access that an older permit allowed: a queue pair or endpoint that is in error or gone
 // is fenced as a region's close is. docs/revocation.md, "The gate of a lane".
 //
+// As a rule nobody is inside, or leaves at once. Whoever stays inside must not hold up the others
+// of the engine: nobody waits with its lock. A queue pair that ends by itself goes on ending in its
+// polls; a call that ends one waits between its looks (Engine::until).
+//
 // An initiator without a permit goes through the ring. Guarded by the engine's lock.
 #pragma once
 
@@ -26,8 +30,8 @@ inline constexpr uint16_t kTellOfWrites = 8;
 class Gate {
  public:
   // Another permit is in force from now on, and the peer hears of it as soon as there is room:
-  // put(body, number, flags) lays the record out in one cell. Blocks until accesses under the
-  // permit before are over.
+  // put(body, number, flags) lays the record out in one cell. Accesses under the permit before are
+  // over when is_quiet() says so.
   template <typename PutRecord>
   void permit(LaneEnd& lane, protect::KeyTable& keys, uint16_t flags, PutRecord&& put) noexcept {
     move_to(lane, keys, ++last_number_);
@@ -46,20 +50,30 @@ class Gate {
     due_ = false;
     return true;
   }
-  // Nothing that the peer has begun lands once this has returned, and nothing else begins.
-  void shut(LaneEnd& lane, protect::KeyTable& keys) noexcept {
-    if (!in_force_) return;
-    move_to(lane, keys, kShut);
+  // Nothing else of the peer's begins. True: and nothing that it has begun lands any more.
+  bool begin_to_shut(LaneEnd& lane, protect::KeyTable& keys) noexcept {
+    if (in_force_) move_to(lane, keys, kShut);
     due_ = in_force_ = false;
+    return is_quiet(lane, keys);
+  }
+  // The same at once, for whoever has not begun before: blocks for as long as it takes.
+  void shut(LaneEnd& lane, protect::KeyTable& keys) noexcept;
+  // Nothing lands that began before the gate last moved. Looks itself at most every millisecond.
+  // True also when the kernel has held the peer in its copy for a second, which is told in the log.
+  bool is_quiet(LaneEnd& lane, protect::KeyTable& keys) noexcept {
+    return moved_at_ns_ == 0 || look(lane, keys);
   }
   bool is_due() const noexcept { return due_; }
 
  private:
   static constexpr uint64_t kShut = 0;
-  static void move_to(LaneEnd& lane, protect::KeyTable& keys, uint64_t number) noexcept;
+  void move_to(LaneEnd& lane, protect::KeyTable& keys, uint64_t number) noexcept;
+  bool look(LaneEnd& lane, protect::KeyTable& keys) noexcept;
 
   uint64_t last_number_ = 0;  // of our permits: none is used twice, whatever lanes come and go
-  bool in_force_ = false;     // the gate is open
+  uint64_t moved_at_ns_ = 0;  // somebody may be inside since before then; 0: nobody
+  uint64_t look_after_ns_ = 0;
+  bool in_force_ = false;  // the gate is open
   uint16_t flags_ = 0;
   bool due_ = false;  // the peer has not heard of it
 };

@@ -408,8 +408,11 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) noexcept {
 }
 
 void stop(DeviceQp& qp) noexcept {
-  nic::EngineGuard guard(qp.engine());
-  qp.core().fail();
+  nic::until(qp.engine(), [&] {
+    if (!qp.core().end_access()) return false;
+    qp.core().fail();
+    return true;
+  });
 }
 
 }  // namespace aperture::verbs

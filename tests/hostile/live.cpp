@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 namespace aperture::hostile {
@@ -79,13 +81,14 @@ class Rounds {
 
 }  // namespace
 
-bool be_honest(Connection& connection, doors::Control& control, uint64_t seed) {
+bool be_honest(Connection& connection, doors::Control& control, uint64_t seed, pid_t victim) {
   Report report;
+  Stopwatch stopwatch({::getpid(), victim});
   Rounds rounds(connection, seed);
   while (report.ok() && !control.ready()) {
-    const int64_t began = doors::now_ns();
+    stopwatch.begin();
     report.fail(rounds.run(report));
-    report.worst_ns = std::max(report.worst_ns, doors::now_ns() - began);
+    stopwatch.end(report);
     ++report.rounds;
   }
   if (report.ok()) report.fail(rounds.whole_region());
@@ -104,12 +107,45 @@ Moods::Mood Moods::mood() {
   return mood_;
 }
 
-void Moods::begin() {
+// --- time ----------------------------------------------------------------------------------------
+
+void Stopwatch::begin() {
+  constexpr int64_t kNoteEvery_ns = 20'000'000;
   began_ns_ = doors::now_ns();
+  if (began_ns_ - noted_at_ns_ >= kNoteEvery_ns) note();
 }
 
-void Moods::end(Report& report) const {
-  report.worst_ns = std::max(report.worst_ns, doors::now_ns() - began_ns_);
+void Stopwatch::end(Report& report) {
+  constexpr int64_t kLong_ns = 50'000'000;
+  const int64_t took = doors::now_ns() - began_ns_;
+  report.worst_ns = std::max(report.worst_ns, took);
+  if (took <= std::max(kLong_ns, report.standstill_ns)) {
+    report.standstill_ns = std::max(report.standstill_ns, std::min(took, kLong_ns));
+    return;
+  }
+  const int64_t waited = std::max<int64_t>(0, waited_ns() - noted_ns_);
+  report.standstill_ns = std::max(report.standstill_ns, took - waited);
+}
+
+void Stopwatch::note() {
+  noted_ns_ = waited_ns();
+  noted_at_ns_ = doors::now_ns();
+}
+
+// As /proc/PID/task/TID/schedstat says: time on a processor, time waiting for one, turns.
+int64_t Stopwatch::waited_ns() const {
+  namespace fs = std::filesystem;
+  int64_t sum = 0;
+  for (const pid_t pid : processes_) {
+    std::error_code gone;
+    for (const auto& thread :
+         fs::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
+      std::ifstream file(thread.path() / "schedstat");
+      int64_t ran = 0, waited = 0;
+      if (file >> ran >> waited) sum += waited;
+    }
+  }
+  return sum;
 }
 
 }  // namespace aperture::hostile

@@ -7,6 +7,8 @@
 //   attacker  is an ordinary program at the same door; at the same time its Scribbler writes
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -28,6 +30,7 @@ struct Introduction {
   doors::Name name;         // libfabric
   uint32_t queue_pair = 0;  // verbs
   doors::Remote remote;
+  pid_t pid = ::getpid();
 };
 
 // To a victim.
@@ -48,7 +51,8 @@ struct Report {
   uint64_t rounds = 0;
   uint64_t bytes = 0;
   uint64_t strokes = 0;
-  int64_t worst_ns = 0;  // the longest round, or the longest call
+  int64_t worst_ns = 0;       // the longest round, or the longest call
+  int64_t standstill_ns = 0;  // the same without what Stopwatch leaves out
   char trouble[240] = {};
 
   bool ok() const { return trouble[0] == '\0'; }
@@ -71,9 +75,26 @@ class Connection {
   virtual std::string add(size_t offset, uint64_t value, uint64_t* before) = 0;
 };
 
+// Measures what takes long, and how long of it the threads of those processes did not wait for a
+// processor: a machine that is busy must not look like a process that stands still.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::vector<pid_t> processes) : processes_(std::move(processes)) {}
+  void begin();
+  void end(Report& report);
+
+ private:
+  void note();
+  int64_t waited_ns() const;
+
+  std::vector<pid_t> processes_;
+  int64_t began_ns_ = 0;
+  int64_t noted_at_ns_ = 0, noted_ns_ = 0;  // what they had waited then: shortly before began_ns_
+};
+
 // Passes bytes until something comes from the test, and looks at each of them. Tells how it went,
 // and stays until it is told to leave: the victim has receives for it. False: the test is gone.
-bool be_honest(Connection& connection, doors::Control& control, uint64_t seed);
+bool be_honest(Connection& connection, doors::Control& control, uint64_t seed, pid_t victim);
 
 // Sleeps, polls and stays away by turns, and measures how long the calls take that it makes.
 class Moods {
@@ -82,12 +103,13 @@ class Moods {
   enum class Mood { polls, sleeps, away };
   Mood mood();
   // Between two of these lies one round of calls that do not wait.
-  void begin();
-  void end(Report& report) const;
+  void begin() { stopwatch_.begin(); }
+  void end(Report& report) { stopwatch_.end(report); }
 
  private:
   uint64_t seed_;
-  int64_t until_ns_ = 0, began_ns_ = 0;
+  int64_t until_ns_ = 0;
+  Stopwatch stopwatch_{{::getpid()}};
   Mood mood_ = Mood::polls;
 };
 

@@ -296,7 +296,7 @@ DOOR_ROLE(fabric_honest) {
   Introduction victim;
   if (!control.put(Introduction{.name = node.name()}) || !control.get(&victim)) return 1;
   FabricConnection connection(node, victim);
-  const bool heard = be_honest(connection, control, doors::run_seed());
+  const bool heard = be_honest(connection, control, doors::run_seed(), victim.pid);
   node.close_endpoint();  // before its buffers
   return heard ? 0 : 1;
 }

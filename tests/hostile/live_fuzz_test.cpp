@@ -2,10 +2,10 @@
 // that they share with a victim, while an honest peer passes bytes with it. Nobody crashes, no byte
 // of the honest peer is wrong, nothing beside a buffer is touched, and it goes on.
 //
-// APERTURE_LIVE_FUZZ_SECONDS for each case (default 1). Standstills of the honest peer are printed;
-// only a generous limit fails, since timing never fails a build. The seed decides what is written;
-// what it meets differs from run to run, so that a failure may take several runs with its seed, or
-// a longer one.
+// APERTURE_LIVE_FUZZ_SECONDS for each case (default 1). Neither the honest peer nor the victim's
+// own calls stand still for 250 ms; what their threads waited for a processor is not counted, since
+// a busy machine fails no build. The seed decides what is written; what it meets differs from run
+// to run, so that a failure may take several runs with its seed, or a longer one.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ using doors::Child;
 using doors::ChildOptions;
 using doors::Seedling;
 
-constexpr int64_t kStandstill_ns = 5'000'000'000;
+constexpr int64_t kStandstill_ns = 250'000'000;
 constexpr int kWait_ms = 30000;
 constexpr uid_t kUser = 4711;
 
@@ -167,17 +167,19 @@ TEST_P(LiveFuzz, hostile_38_garbage_in_shared_words_harms_its_writer_alone) {
   expect_end(victim_, "the victim");
   honest_.control().put(uint64_t{0});
   expect_end(honest_, "the honest peer");
-  EXPECT_LT(honest.worst_ns, kStandstill_ns) << "ns: a standstill of the honest peer";
+  EXPECT_LT(honest.standstill_ns, kStandstill_ns) << "ns: of the honest peer";
+  EXPECT_LT(victim.standstill_ns, kStandstill_ns) << "ns: of the victim's calls";
   EXPECT_GT(honest.rounds, 0u);
   EXPECT_GT(struck_, 0u) << "no attacker has shared anything with the victim";
   const auto ms = [](int64_t ns) { return static_cast<double>(ns) / 1e6; };
   std::printf(
       "%s: %llu attackers, %llu of them wrote (%llu strokes of those that say); honest: "
-      "%llu rounds, %.1f MB, longest %.1f ms; longest round of the victim's calls %.1f ms\n",
+      "%llu rounds, %.1f MB, longest %.1f ms (%.1f without waiting for a processor); longest round "
+      "of the victim's calls %.1f ms (%.1f)\n",
       GetParam().name, static_cast<unsigned long long>(let_in_),
       static_cast<unsigned long long>(struck_), static_cast<unsigned long long>(strokes_),
       static_cast<unsigned long long>(honest.rounds), static_cast<double>(honest.bytes) / 1e6,
-      ms(honest.worst_ns), ms(victim.worst_ns));
+      ms(honest.worst_ns), ms(honest.standstill_ns), ms(victim.worst_ns), ms(victim.standstill_ns));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, LiveFuzz, testing::ValuesIn(cases()), doors::kByName);

@@ -323,7 +323,7 @@ DOOR_ROLE(verbs_honest) {
   Introduction victim;
   if (!control.put(Introduction{.queue_pair = end.qp->qp_num}) || !control.get(&victim)) return 1;
   VerbsConnection connection(opened, end, victim);
-  return be_honest(connection, control, doors::run_seed()) ? 0 : 1;
+  return be_honest(connection, control, doors::run_seed(), victim.pid) ? 0 : 1;
 }
 
 DOOR_ROLE(verbs_nursery) {

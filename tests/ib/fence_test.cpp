@@ -4,7 +4,10 @@
 // that they can be held up in their middle, and so that ThreadSanitizer sees them.
 #include <sys/uio.h>
 
+#include <unistd.h>
+
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "base/barrier.hpp"
@@ -19,15 +22,22 @@ std::string name_of_end(const testing::TestParamInfo<End>& info) {
   return kNames[static_cast<int>(info.param)];
 }
 
-// The owner does that, and when it returns nothing of its peer's is under way.
+// The owner does that as its program would have it done, and when it returns nothing of its peer's
+// is under way.
 void end_by(End how, Side& owner) {
   QpAttributes attr;
   attr.access = kAllowRemoteRead;
+  if (how == End::access) {
+    owner.qp->modify(attr, kAttrAccessFlags);
+    while (!owner.qp->is_older_access_over()) cpu_relax();
+    return;
+  }
+  while (!owner.qp->end_access()) cpu_relax();
   switch (how) {
     case End::error: return owner.go_to(QpState::err);
     case End::reset: return owner.go_to(QpState::reset);
     case End::leave: return owner.qp->leave();
-    case End::access: return owner.qp->modify(attr, kAttrAccessFlags);
+    case End::access: return;
   }
 }
 
@@ -157,6 +167,75 @@ TEST_P(BusyFence, nothing_lands_after_the_end_however_busy_the_writer) {
     ASSERT_TRUE(untouched) << "in round " << round;
     ASSERT_EQ(p.b->bytes(kTarget, kBytes), after);
   }
+}
+
+// A peer that says a living thread of its own is inside, for as long as this lives.
+class Liar {
+ public:
+  explicit Liar(const link::Lane& lane) : slot_(lane.direct.watched->slots[15]) {
+    slot_.lane = lane.direct.lane;
+    slot_.tid = ::getpid();
+    slot_.start_time = 0;
+    slot_.pin = 4711;
+  }
+  ~Liar() { slot_.pin = 0; }
+
+ private:
+  protect::AccessorSlot& slot_;
+};
+
+// One poll of the owner, and whether it ended in the error state; it must not wait in it.
+bool has_failed(Side& owner) {
+  owner.poll();
+  return owner.qp->state() == QpState::err;
+}
+
+TEST(FenceByItself, a_peer_that_stays_inside_does_not_hold_up_the_polls_of_its_owner) {
+  ASSERT_TRUE(register_for_heavy_barriers());
+  ConnectedPair p(LinkKind::direct);
+  p.settle();
+  ASSERT_TRUE(p.b->post_recv(9, 0, 64));
+  std::optional<Liar> liar(*p.b->qp->lane());
+  p.a->fill(0, pattern(kBytes, 1));
+  const auto before = p.b->bytes(kTarget, kBytes);
+  ASSERT_TRUE(p.a->post(SendOp::write, 1, 0, kBytes, p.b->address(kTarget), p.b->key()));
+  const uint64_t began = now_ns();
+  p.b->qp->fail();
+  int polls = 0;
+  for (; now_ns() - began < 200'000'000; ++polls) ASSERT_FALSE(has_failed(*p.b)) << polls;
+  EXPECT_GT(polls, 50) << "a poll that waits takes a second";
+  EXPECT_TRUE(p.b->recv_cq.empty()) << "flushed too early";
+  EXPECT_TRUE(p.b->qp->needs_later_look());
+  EXPECT_FALSE(p.b->qp->needs_polling());
+  EXPECT_EQ(p.b->bytes(kTarget, kBytes), before) << "nothing is taken in any more";
+  liar.reset();
+  while (!has_failed(*p.b) && now_ns() - began < kPatienceNs) cpu_relax();
+  EXPECT_EQ(p.b->qp->state(), QpState::err);
+  EXPECT_EQ(p.b->recv_cq.front().status, WcStatus::wr_flush_err);
+  EXPECT_EQ(p.b->qp->lane(), nullptr);
+  EXPECT_TRUE(p.b->events.async.empty());
+}
+
+TEST(FenceByItself, whoever_stays_inside_for_a_second_is_not_waited_for_any_longer) {
+  ASSERT_TRUE(register_for_heavy_barriers());
+  ConnectedPair p(LinkKind::direct);
+  p.settle();
+  const Liar liar(*p.b->qp->lane());
+  const uint64_t began = now_ns();
+  EXPECT_FALSE(p.b->qp->end_access());
+  while (!p.b->qp->end_access() && now_ns() - began < kPatienceNs) p.b->poll();
+  EXPECT_GE(now_ns() - began, 1'000'000'000u);
+  EXPECT_LT(now_ns() - began, kPatienceNs);
+  p.b->go_to(QpState::err);
+  EXPECT_EQ(p.b->qp->state(), QpState::err);
+}
+
+TEST(FenceByItself, a_lane_that_is_attached_waits_for_nobody) {
+  ASSERT_TRUE(register_for_heavy_barriers());
+  ConnectedPair p(LinkKind::direct);
+  for (Side* s : {p.a.get(), p.b.get()}) s->go_to(QpState::reset);
+  p.connect();
+  EXPECT_TRUE(p.b->qp->is_older_access_over());
 }
 
 }  // namespace

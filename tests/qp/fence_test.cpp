@@ -2,6 +2,8 @@
 // returns, and nothing lands afterwards, though the region stays registered.
 #include <sys/uio.h>
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -127,6 +129,30 @@ TEST_F(Fence, sender_has_its_buffer_back_when_nobody_pulls_from_it_any_more) {
   const Received& message = b().sink.messages[0];
   EXPECT_NE(message.err, Errc::ok) << "it was complete";
   for (const std::byte byte : message.payload) ASSERT_NE(byte, std::byte{3});
+}
+
+TEST_F(Fence, a_peer_that_stays_inside_holds_up_its_own_wind_up_and_no_poll) {
+  b().qp->set_consumer_state(ring::ConsumerState::hot);
+  b().poll();
+  const link::Lane& lane = *b().qp->lane();
+  protect::AccessorSlot& slot = lane.direct.watched->slots[15];  // it says that a thread is inside
+  slot.lane = lane.direct.lane;
+  slot.tid = ::getpid();
+  slot.start_time = 0;
+  slot.pin = 4711;
+  const uint64_t began = now_ns();
+  b().qp->lose(Errc::shut_down);
+  int polls = 0;
+  for (; now_ns() - began < 200'000'000; ++polls) {
+    b().qp->poll(0);
+    ASSERT_FALSE(b().qp->needs_wind_up());
+  }
+  EXPECT_GT(polls, 50) << "a poll that waits takes a second";
+  EXPECT_TRUE(b().qp->needs_later_look());
+  slot.pin = 0;
+  while (!b().qp->needs_wind_up() && now_ns() - began < 20'000'000'000) b().qp->poll(0);
+  EXPECT_TRUE(b().qp->needs_wind_up());
+  EXPECT_NE(b().qp->finish(Errc::shut_down), nullptr);
 }
 
 }  // namespace

@@ -1,14 +1,14 @@
 /* The gate of a lane that moves while the peer copies through it: src/protect/peer_key_view.cpp
- * (piece) against src/protect/revoke.cpp (set_gate, is_lane_quiet). docs/revocation.md, "The gate of a
- * lane".
+ * (piece) against src/protect/revoke.cpp (move_gate) and src/protect/accessors.cpp (is_lane_quiet).
+ * docs/revocation.md, "The gate of a lane".
  *
  * The accessor goes from region to region, so what it pins changes; the gate asks only whether a slot
  * of the lane is pinned, and waits until that pin has changed once. Accessors may be stopped, stopped
- * for ever, or killed between any two of their steps. Claim: when set_gate has returned, no copy that
+ * for ever, or killed between any two of their steps. Claim: when the lane was quiet, no copy that
  * was checked under the permit before lands; and it returns.
  *
  * Mutations that must fail: NO_FENCE_A, NO_FENCE_G, NO_ZEROING, NO_GATE_LOOK, NO_CHUNK_RECHECK (an
- * assertion), NO_STOP_RULE and NO_DEATH_RULE (an invalid end state: set_gate hangs). See ./run. */
+ * assertion), NO_STOP_RULE and NO_DEATH_RULE (an invalid end state: it never is). See ./run. */
 
 #ifndef ACCESSORS
 #define ACCESSORS 1
