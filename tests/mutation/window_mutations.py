@@ -43,6 +43,11 @@ WINDOWS = [
     window("the region is writable",
            "  if (changes && !includes(region->rights, Rights::local_write)) return "
            "WindowAnswer::not_writable;\n"),
+    window("persistence is the region's to have",
+           "  if (persists && !includes(region->rights, Rights::flush_persistent)) {\n"
+           "    return WindowAnswer::not_persistent;\n  }\n"),
+    window("windows give flushes", "Rights::remote_atomic | Rights::flush_global |",
+           "Rights::remote_atomic |"),
     window("atomics write", "Rights kChanging = Rights::remote_write | Rights::remote_atomic;",
            "Rights kChanging = Rights::remote_write;"),
     window("writes write", "Rights kChanging = Rights::remote_write | Rights::remote_atomic;",
