@@ -96,6 +96,35 @@ TEST_F(Refusals, a_receive_that_never_comes_is_named_once_where_rnr_retry_has_no
   EXPECT_EQ(here_->completion().status, IBV_WC_SUCCESS);
 }
 
+// --- what is not here ---
+
+TEST_F(Refusals, raw_packets_flow_steering_and_tag_matching_are_not_supported) {
+  ibv_device_attr_ex attr{};
+  ASSERT_EQ(ibv_query_device_ex(device_.context, nullptr, &attr), 0);
+  EXPECT_EQ(attr.raw_packet_caps, 0u);
+  EXPECT_EQ(attr.tm_caps.max_num_tags, 0u);
+  EXPECT_EQ(refusal_of(idle(IBV_QPT_RAW_PACKET)), EOPNOTSUPP);
+  ibv_flow_attr flow{};
+  flow.size = sizeof flow;
+  flow.port = 1;
+  errno = 0;
+  EXPECT_EQ(refusal_of(ibv_create_flow(here_->qp, &flow)), EOPNOTSUPP);
+  ibv_srq_init_attr_ex tagged{};
+  tagged.attr = {4, 1, 0};
+  tagged.comp_mask =
+      IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
+  tagged.srq_type = IBV_SRQT_TM;
+  tagged.pd = pd_;
+  tagged.cq = here_->cq;
+  tagged.tm_cap = {8, 8};
+  EXPECT_EQ(refusal_of(ibv_create_srq_ex(device_.context, &tagged)), EOPNOTSUPP);
+  ibv_srq* srq = make_srq();
+  ibv_ops_wr op{};
+  ibv_ops_wr* bad = nullptr;
+  EXPECT_EQ(ibv_post_srq_ops(srq, &op, &bad), EOPNOTSUPP);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
 // --- what devices take ---
 
 TEST_F(Refusals, an_atomic_may_have_more_room_than_the_former_value_takes) {
