@@ -412,7 +412,12 @@ class Type2Ties(Ends):
             self.here.qp.close()
             return
         self.here.qp.close()
+        # nobody reaches it there any more, though it is bound until it is deallocated
+        self.assertNotEqual(self.write(region.buf, window.key).status, e.IBV_WC_SUCCESS)
+        self.assertEqual(set(region.read(SIZE, 0).decode()), {"."})
+        self.assert_errno(errno.EBUSY, region.close)
         window.close()
+        region.close()
 
     def test_a_window_outlives_no_queue_pair_for_another(self):
         if TYPE_2A:
