@@ -40,6 +40,13 @@ Attempt attempt_of(const Wqe& w) noexcept {
 
 }  // namespace
 
+void explain_no_place(const QpSpec& spec, const Wqe& w) noexcept {
+  APERTURE_WARN(
+      "queue pair 0x%x: %s, and max_rd_atomic is 0; set it when modifying "
+      "the queue pair to RTS, and max_dest_rd_atomic at the other end",
+      spec.qpn, attempt_of(w).what);
+}
+
 void explain_too_long(const RcEnd& end, uint64_t len, uint64_t room) noexcept {
   APERTURE_WARN(
       "queue pair 0x%x: a message of %llu bytes from %s does not fit a receive of %llu; post "

@@ -21,6 +21,8 @@ void explain_refused(const RcEnd& end, const transport::LaneEnd& lane, const Wqe
                      std::optional<uint32_t> room) noexcept;
 // We refuse a message that does not fit the receive whose turn it is.
 void explain_too_long(const RcEnd& end, uint64_t len, uint64_t room) noexcept;
+// Our own attributes allow no such request.
+void explain_no_place(const QpSpec& spec, const Wqe& w) noexcept;
 // We refuse that access; denial none: the queue pair takes no such request, whatever its key.
 void explain_refusing(const RcEnd& end, const protect::AccessAsk& ask,
                       protect::Denial denial) noexcept;

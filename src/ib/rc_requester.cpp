@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/copy.hpp"
+#include "ib/rc_explain.hpp"
 
 namespace aperture::ib {
 
@@ -123,6 +124,7 @@ bool RcRequester::begin(Wqe& w, uint32_t at) noexcept {
   const bool returns = returns_data(w.op);
   const bool counts = takes_place(w.op);
   if (counts && q_.attr_.max_rd_atomic == 0) {
+    explain_no_place(q_.spec_, w);
     q_.fail_wqe(w, WcStatus::loc_qp_op_err);
     return true;
   }

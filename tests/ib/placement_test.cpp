@@ -301,10 +301,13 @@ TEST_P(Placement, without_places_for_reads_a_flush_goes_and_an_atomic_write_does
   ASSERT_TRUE(p.a->post(atomic_write(2, p.b->address(), key), {p.a->sge(0, 8)}));
   EXPECT_EQ(p.next_end(p.a->send_cq), rem_inv_req_err);
   ConnectedPair other(GetParam());
+  testing::internal::CaptureStderr();
   set(*other.a, 0);
   ASSERT_TRUE(
       other.a->post(atomic_write(3, other.b->address(), other.b->key()), {other.a->sge(0, 8)}));
   EXPECT_EQ(other.next_end(other.a->send_cq), loc_qp_op_err);
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("atomic write, and max_rd_atomic is 0"), std::string::npos) << told;
 }
 
 TEST(PlacementTypes, unreliable_connections_have_neither) {
