@@ -8,41 +8,61 @@ namespace aperture::ib {
 
 namespace {
 
+constexpr bool exists(SendOp op) noexcept {
+  return op <= SendOp::send_with_inv || op == SendOp::flush || op == SendOp::atomic_write;
+}
+
 constexpr bool offered(QpType type, SendOp op) noexcept {
   switch (type) {
     case QpType::rc:
     case QpType::xrc_send: return true;
-    case QpType::uc: return op != SendOp::read && !is_atomic(op);
+    case QpType::uc: return !is_fenced(op);
     case QpType::ud: return op == SendOp::send || op == SendOp::send_with_imm;
     case QpType::xrc_recv: return false;
   }
   return false;
 }
 
-Status validate(const QpSpec& spec, QpState state, const SendWr& wr) noexcept {
-  if (state < QpState::rts) return Errc::bad_state;
-  if (static_cast<unsigned>(wr.op) >= kSendOps || !offered(spec.type, wr.op)) {
-    return Errc::invalid;
-  }
+// It has no bytes of its own, a placement type and no bit that means nothing.
+constexpr bool is_sound_flush(const SendWr& wr) noexcept {
+  constexpr uint64_t kTypes = kFlushGlobal | kFlushPersistent;
+  return wr.sge_count == 0 && wr.inline_parts == nullptr && (wr.swap & kTypes) != 0 &&
+         (wr.swap & ~(kTypes | kFlushWhole)) == 0;
+}
+
+PostFault fault_of_inline(const QpSpec& spec, SendOp op, uint64_t len) noexcept {
+  if (!may_be_inline(op)) return PostFault::inline_data;
+  return len > spec.max_inline_bytes ? PostFault::inline_bytes : PostFault::none;
+}
+
+PostFault fault_of(const QpSpec& spec, QpState state, const SendWr& wr) noexcept {
+  if (state < QpState::rts) return PostFault::state;
+  if (!exists(wr.op)) return PostFault::operation;
+  if (!offered(spec.type, wr.op)) return PostFault::of_type;
   uint64_t len = 0;
-  if (wr.inline_parts != nullptr) {
-    if (!is_send(wr.op) && !is_write(wr.op)) return Errc::invalid;
+  bool is_inline = wr.inline_parts != nullptr;
+  if (is_inline) {
     for (uint32_t i = 0; i < wr.inline_count; ++i) len += wr.inline_parts[i].len;
-    if (len > spec.max_inline_bytes) return Errc::invalid;
   } else {
-    if (wr.sge_count > spec.max_send_sge) return Errc::invalid;
+    if (wr.sge_count > spec.max_send_sge) return PostFault::pieces;
     for (uint32_t i = 0; i < wr.sge_count; ++i) len += wr.sge[i].length;
-    const bool may_be_inline = (is_send(wr.op) || is_write(wr.op)) && len <= spec.max_inline_bytes;
-    if ((wr.flags & kInline) != 0 && !may_be_inline) return Errc::invalid;
+    is_inline = (wr.flags & kInline) != 0;
+  }
+  if (is_inline) {
+    const PostFault fault = fault_of_inline(spec, wr.op, len);
+    if (fault != PostFault::none) return fault;
   }
   if (spec.type == QpType::ud) {
-    if (wr.route == nullptr || wr.remote_qpn > wire::kMulticastQpn) return Errc::invalid;
-    if (len > wire::kDatagramMtu) return Errc::invalid;
+    if (wr.route == nullptr) return PostFault::route;
+    if (wr.remote_qpn > wire::kMulticastQpn) return PostFault::number;
+    if (len > wire::kDatagramMtu) return PostFault::datagram_bytes;
   }
-  if (len > kMaxMessageBytes) return Errc::invalid;
-  if (is_atomic(wr.op) && len != sizeof(uint64_t)) return Errc::invalid;
-  if (wr.op == SendOp::bind_mw && wr.bind == nullptr) return Errc::invalid;
-  return {};
+  if (len > kMaxMessageBytes) return PostFault::message_bytes;
+  // more room than the former value takes is none of its faults
+  if (is_atomic(wr.op) && len < sizeof(uint64_t)) return PostFault::word_bytes;
+  if (wr.op == SendOp::atomic_write && len != sizeof(uint64_t)) return PostFault::word_bytes;
+  if (wr.op == SendOp::bind_mw && wr.bind == nullptr) return PostFault::window;
+  return wr.op == SendOp::flush && !is_sound_flush(wr) ? PostFault::placement : PostFault::none;
 }
 
 }  // namespace
@@ -56,16 +76,15 @@ QueuePair::QueuePair(const QpSpec& spec)
 
 QueuePair::~QueuePair() = default;
 
-Status QueuePair::may_post(const SendWr& wr, uint32_t ahead) const noexcept {
-  if (Status s = validate(spec_, attr_.state, wr); !s) [[unlikely]]
-    return s;
-  return sq_.is_full(ahead) ? Errc::no_space : Errc::ok;
+PostFault QueuePair::fault_of(const SendWr& wr, uint32_t ahead) const noexcept {
+  const PostFault fault = ib::fault_of(spec_, attr_.state, wr);
+  return fault == PostFault::none && sq_.is_full(ahead) ? PostFault::full : fault;
 }
 
 Status QueuePair::post_send(const SendWr& wr) noexcept {
   if (post_fast(wr)) return {};
-  if (Status s = may_post(wr, 0); !s) [[unlikely]]
-    return s;
+  if (const PostFault fault = fault_of(wr, 0); fault != PostFault::none) [[unlikely]]
+    return error_of(fault);
   sq_.post(wr);
   if (attr_.state == QpState::err || attr_.state == QpState::sqe) [[unlikely]] {
     flush();

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "ib/local_memory.hpp"
+#include "ib/post_fault.hpp"
 #include "ib/qp_spec.hpp"
 #include "ib/receive_side.hpp"
 #include "ib/send_queue.hpp"
@@ -38,8 +39,8 @@ class QueuePair : public link::Pollable {
   // Errors: invalid (an operation that this type has not, too many pieces, too long, inline where
   // there is none), bad_state (before RTS), no_space (the queue is full).
   Status post_send(const SendWr& wr) noexcept;
-  // Whether it would take it behind `ahead` others that are still to be posted.
-  Status may_post(const SendWr& wr, uint32_t ahead) const noexcept;
+  // Why it would not take it behind `ahead` others that are still to be posted.
+  PostFault fault_of(const SendWr& wr, uint32_t ahead) const noexcept;
   // Errors: bad_state (reset), invalid, no_space. Not with an SRQ: invalid.
   Status post_recv(const RecvWr& wr) noexcept;
 

@@ -10,6 +10,13 @@ namespace aperture::ib {
 using wire::RcMessage;
 using wire::RcOp;
 
+namespace {
+
+constexpr uint8_t kEndlessly = 7;                // rnr_retry
+constexpr uint64_t kPatienceNs = 2'000'000'000;  // of it, before something is said
+
+}  // namespace
+
 bool RcAnswers::poll() noexcept {
   const bool any = q_.lane_.take_responses([this](const std::byte* body) -> uint32_t {
     RcMessage m;
@@ -48,9 +55,12 @@ void RcAnswers::on_nak(const RcMessage& m, uint64_t pos) noexcept {
       break;
     }
     w.denial = 0;
-    m.imm.bounded(protect::kDenials - 1, w.denial);
+    const bool too_long = m.has(wire::kRcRoom);
+    if (!too_long) m.imm.bounded(protect::kDenials - 1, w.denial);
     q_.fail_wqe(w, known ? status : WcStatus::rem_op_err);
-    explain_refused({q_.spec(), q_.remote_}, q_.lane_, w);
+    // the room there is said, and not used
+    explain_refused({q_.spec(), q_.remote_}, q_.lane_, w,
+                    too_long ? std::optional(m.imm.unchecked()) : std::nullopt);
     return;
   }
   q_.break_protocol("a refusal of a request that is not under way");
@@ -63,12 +73,27 @@ void RcAnswers::on_nak(const RcMessage& m, uint64_t pos) noexcept {
 // responder's own word for how soon it may be ready, before that counts as not ready. The retries
 // follow, as many periods.
 void RcAnswers::on_rnr(const RcMessage& m, uint64_t pos) noexcept {
-  if (q_.attr_.rnr_retry == 7 || q_.sq_.is_empty()) return;
+  const bool endless = q_.attr_.rnr_retry == kEndlessly;
+  if ((endless && endless_told_) || q_.sq_.is_empty()) return;
   if (q_.rnr_deadline_ns_ != 0 && rnr_pos_ == pos) return;
   rnr_pos_ = pos;
+  if (endless) {
+    q_.rnr_deadline_ns_ = now_ns() + kPatienceNs;
+    return;
+  }
   const uint64_t period =
       rnr_timer_ns(static_cast<uint8_t>(m.imm.unchecked()));  // any code will do
   q_.rnr_deadline_ns_ = now_ns() + period * (uint64_t{q_.attr_.rnr_retry} + 1);
+}
+
+// Nothing fails; but a program that hangs here shall find out why.
+void RcAnswers::tell_endless() noexcept {
+  endless_told_ = true;
+  APERTURE_WARN(
+      "queue pair 0x%x: a message waits for %s to post a receive, and has done so for %u s; "
+      "rnr_retry is 7, so it waits for ever: post receives there before sending, or set rnr_retry "
+      "to less than 7 to be told by a completion",
+      q_.qpn(), q_.remote_.print().c_str(), static_cast<unsigned>(kPatienceNs / 1'000'000'000));
 }
 
 void RcAnswers::look_at_rnr_timer() noexcept {
@@ -79,6 +104,7 @@ void RcAnswers::look_at_rnr_timer() noexcept {
   }
   if (now_ns() < q_.rnr_deadline_ns_) return;
   q_.rnr_deadline_ns_ = 0;
+  if (q_.attr_.rnr_retry == kEndlessly) return tell_endless();
   for (uint32_t at = q_.sq_.head; at != q_.sq_.tail; ++at) {
     Wqe& w = q_.sq_.wqe(at);
     if (!q_.holds(w, rnr_pos_) || w.stage == Wqe::Stage::finished) continue;

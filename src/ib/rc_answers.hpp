@@ -25,6 +25,7 @@ class RcAnswers {
  private:
   void on_nak(const wire::RcMessage& m, uint64_t pos) noexcept;
   void on_rnr(const wire::RcMessage& m, uint64_t pos) noexcept;
+  void tell_endless() noexcept;
   void on_read_inline(const wire::RcMessage& m, uint64_t pos) noexcept;
   void on_read_data() noexcept;
   bool place_result(uint64_t pos, uint64_t offset, const std::byte* from, uint64_t len) noexcept;
@@ -32,7 +33,8 @@ class RcAnswers {
   void complete_oldest(const Wqe& w) noexcept;
 
   RcCore& q_;
-  uint64_t rnr_pos_ = 0;  // of the request that RcCore::rnr_deadline_ns_ is for
+  bool endless_told_ = false;  // rnr_retry 7: that a message waits and waits
+  uint64_t rnr_pos_ = 0;       // of the request that RcCore::rnr_deadline_ns_ is for
 };
 
 }  // namespace aperture::ib

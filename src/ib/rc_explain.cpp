@@ -20,32 +20,63 @@ struct Attempt {
   Rights need;
 };
 
-Attempt attempt_of(SendOp op) noexcept {
-  switch (op) {
+Attempt attempt_of(const Wqe& w) noexcept {
+  switch (w.op) {
     case SendOp::write:
     case SendOp::write_with_imm: return {"RDMA write", Rights::remote_write};
     case SendOp::read: return {"RDMA read", Rights::remote_read};
     case SendOp::cmp_swap: return {"compare and swap", Rights::remote_atomic};
     case SendOp::fetch_add: return {"fetch and add", Rights::remote_atomic};
     case SendOp::send_with_inv: return {"send with invalidate", Rights::none};
+    case SendOp::atomic_write: return {"atomic write", Rights::remote_write};
+    case SendOp::flush:
+      return {"flush", (w.swap & kFlushPersistent) == 0 ? Rights::flush_global
+                       : (w.swap & kFlushGlobal) == 0
+                           ? Rights::flush_persistent
+                           : Rights::flush_global | Rights::flush_persistent};
     default: return {"send", Rights::none};
   }
 }
 
 }  // namespace
 
-void explain_refused(const RcEnd& end, const transport::LaneEnd& lane, const Wqe& w) noexcept {
+void explain_no_place(const QpSpec& spec, const Wqe& w) noexcept {
+  APERTURE_WARN(
+      "queue pair 0x%x: %s, and max_rd_atomic is 0; set it when modifying "
+      "the queue pair to RTS, and max_dest_rd_atomic at the other end",
+      spec.qpn, attempt_of(w).what);
+}
+
+void explain_too_long(const RcEnd& end, uint64_t len, uint64_t room) noexcept {
+  APERTURE_WARN(
+      "queue pair 0x%x: a message of %llu bytes from %s does not fit a receive of %llu; post "
+      "receives as long as the longest message",
+      end.spec.qpn, static_cast<unsigned long long>(len), end.remote.print().c_str(),
+      static_cast<unsigned long long>(room));
+}
+
+void explain_refused(const RcEnd& end, const transport::LaneEnd& lane, const Wqe& w,
+                     std::optional<uint32_t> room) noexcept {
   if (log_level() < LogLevel::warn) return;
-  const Attempt attempt = attempt_of(w.op);
+  const Attempt attempt = attempt_of(w);
+  const uint64_t len = w.op == SendOp::flush ? w.compare_add : w.len;
   const auto denial = static_cast<Denial>(w.denial);
   char text[320];
+  if (room) {
+    APERTURE_WARN(
+        "queue pair 0x%x: %s of %llu bytes was refused by %s: the receive there has room for %u; "
+        "post longer receives there, or send less at once",
+        end.spec.qpn, attempt.what, static_cast<unsigned long long>(len),
+        end.remote.print().c_str(), *room);
+    return;
+  }
   if (denial == Denial::none) {
     std::snprintf(text, sizeof text, "queue pair 0x%x: %s of %llu bytes was refused by %s: %s",
-                  end.spec.qpn, attempt.what, static_cast<unsigned long long>(w.len),
+                  end.spec.qpn, attempt.what, static_cast<unsigned long long>(len),
                   end.remote.print().c_str(),
                   w.status == WcStatus::rem_inv_req_err
                       ? "the queue pair there does not take such requests (qp_access_flags, "
-                        "max_dest_rd_atomic), or its receive is too short for the message"
+                        "max_dest_rd_atomic)"
                   : w.status == WcStatus::rem_access_err
                       ? "the rkey to invalidate is not that of a window of type 2 that is bound to "
                         "the queue pair there"
@@ -58,13 +89,13 @@ void explain_refused(const RcEnd& end, const transport::LaneEnd& lane, const Wqe
   if (invalidates) {
     std::snprintf(text, sizeof text,
                   "queue pair 0x%x: %s of %llu bytes and rkey 0x%x was refused by %s: %s",
-                  end.spec.qpn, attempt.what, static_cast<unsigned long long>(w.len), w.imm,
+                  end.spec.qpn, attempt.what, static_cast<unsigned long long>(len), w.imm,
                   end.remote.print().c_str(), protect::rule(*end.spec.wording, denial));
   } else {
     std::snprintf(
         text, sizeof text,
         "queue pair 0x%x: %s of %llu bytes at 0x%llx with rkey 0x%x was refused by %s: %s",
-        end.spec.qpn, attempt.what, static_cast<unsigned long long>(w.len),
+        end.spec.qpn, attempt.what, static_cast<unsigned long long>(len),
         static_cast<unsigned long long>(w.remote_addr), w.rkey, end.remote.print().c_str(),
         protect::rule(*end.spec.wording, denial));
   }
@@ -73,7 +104,7 @@ void explain_refused(const RcEnd& end, const transport::LaneEnd& lane, const Wqe
                                  0,
                                  Wild<uint64_t>(w.rkey),
                                  Wild<uint64_t>(w.remote_addr),
-                                 Wild<uint64_t>(w.len),
+                                 Wild<uint64_t>(len),
                                  attempt.need,
                                  0};
     std::string more;

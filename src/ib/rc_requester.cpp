@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/copy.hpp"
+#include "ib/rc_explain.hpp"
 
 namespace aperture::ib {
 
@@ -121,11 +122,13 @@ Status RcRequester::run() noexcept {
 bool RcRequester::begin(Wqe& w, uint32_t at) noexcept {
   if (w.fence && q_.results_out_ != 0) return false;
   const bool returns = returns_data(w.op);
-  if (returns && q_.attr_.max_rd_atomic == 0) {
+  const bool counts = takes_place(w.op);
+  if (counts && q_.attr_.max_rd_atomic == 0) {
+    explain_no_place(q_.spec_, w);
     q_.fail_wqe(w, WcStatus::loc_qp_op_err);
     return true;
   }
-  if (returns && q_.results_out_ >= q_.attr_.max_rd_atomic) return false;
+  if (counts && q_.results_out_ >= q_.attr_.max_rd_atomic) return false;
   if (returns || w.len > wire::kRcMaxInline || w.sge_count > kOneCopy) {
     const WcStatus s = q_.memory_.check_all(q_.sq_.sges_of(at), w.sge_count, w.len,
                                             returns ? Rights::local_write : Rights::local_read);
@@ -134,8 +137,8 @@ bool RcRequester::begin(Wqe& w, uint32_t at) noexcept {
       return true;
     }
   }
-  if (returns) ++q_.results_out_;
-  w.result_out = returns;
+  w.result_out = is_fenced(w.op);
+  if (w.result_out) ++q_.results_out_;
   w.stage = Wqe::Stage::begun;
   // which regions XRC reaches depends on the receive queue that it names: for its owner to validate
   if (q_.spec_.type == QpType::xrc_send) w.owner_only = true;
@@ -158,6 +161,8 @@ bool RcRequester::start(uint32_t at) noexcept {
   }
   if (w.op == SendOp::read) return put_read(at);
   if (is_atomic(w.op)) return put_atomic(at);
+  if (w.op == SendOp::atomic_write) return put_atomic_write(at);
+  if (w.op == SendOp::flush) return put_flush(at);
   if (w.len <= wire::kRcMaxInline) return put_inline(at, is_write(w.op) ? RcOp::write : RcOp::send);
   return put_pieces(at, is_write(w.op) ? RcOp::write_bytes : RcOp::send_bytes);
 }
@@ -284,6 +289,35 @@ bool RcRequester::put_atomic(uint32_t at) noexcept {
   put_one_cell(w, RcOp::atomic, flags_of(w) & wire::kRcXrc,
                wire::RcAtomic{w.remote_addr, w.rkey, w.op == SendOp::cmp_swap ? 1u : 0u,
                               w.compare_add, w.swap});
+  posted(w);
+  return true;
+}
+
+bool RcRequester::put_atomic_write(uint32_t at) noexcept {
+  Wqe& w = q_.sq_.wqe(at);
+  if (!room_for_piece(1)) return false;
+  std::byte bytes[sizeof(uint64_t)];
+  if (q_.sq_.gather(q_.memory_, at, 0, bytes, sizeof bytes) != WcStatus::success) {
+    q_.fail_wqe(w, WcStatus::loc_prot_err);
+    return true;
+  }
+  uint64_t value;
+  std::memcpy(&value, bytes, sizeof value);
+  w.begin_pos = q_.lane_->request_tx.cells.pos();
+  note_piece(at, 1, 0, 0);
+  put_one_cell(w, RcOp::atomic_write, flags_of(w) & wire::kRcXrc,
+               wire::RcAtomicWrite{w.remote_addr, value, w.rkey, 0});
+  posted(w);
+  return true;
+}
+
+bool RcRequester::put_flush(uint32_t at) noexcept {
+  Wqe& w = q_.sq_.wqe(at);
+  if (!room_for_piece(1)) return false;
+  w.begin_pos = q_.lane_->request_tx.cells.pos();
+  note_piece(at, 1, 0, 0);
+  put_one_cell(w, RcOp::flush, flags_of(w) & wire::kRcXrc,
+               wire::RcFlush{w.remote_addr, w.compare_add, w.rkey, static_cast<uint32_t>(w.swap)});
   posted(w);
   return true;
 }

@@ -37,6 +37,8 @@ class RcRequester {
   bool put_pieces(uint32_t at, wire::RcOp op) noexcept;
   bool put_read(uint32_t at) noexcept;
   bool put_atomic(uint32_t at) noexcept;
+  bool put_atomic_write(uint32_t at) noexcept;
+  bool put_flush(uint32_t at) noexcept;
   bool put_notice(uint32_t at) noexcept;
   template <typename Fields>
   void put_one_cell(Wqe& w, wire::RcOp op, uint8_t flags, const Fields& f) noexcept;

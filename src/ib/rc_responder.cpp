@@ -4,11 +4,10 @@
 // have done it directly while it was allowed, and then there is nothing left to refuse.
 #include "ib/rc_responder.hpp"
 
+#include <algorithm>
 #include <cstring>
 
-#include "base/guarded_copy.hpp"
 #include "ib/rc_explain.hpp"
-#include "transport/atomic_op.hpp"
 
 namespace aperture::ib {
 
@@ -54,12 +53,6 @@ void say(Wc& wc, uint8_t flags, Wild<uint32_t> imm) noexcept {
 }
 
 }  // namespace
-
-inline AccessAsk RcResponder::ask_of(Wild<uint32_t> rkey, Wild<uint64_t> addr, uint64_t len,
-                                     Rights need) const noexcept {
-  return {q_.memory_.pd(), 0, Wild<uint64_t>(rkey.unchecked()), addr, Wild<uint64_t>(len), need,
-          q_.id_};
-}
 
 // A NIC's acknowledgement of a send comes before the message that answers it, and programs with one
 // queue for both count on it: the peer has published what it executed before it published what is
@@ -216,6 +209,8 @@ bool RcResponder::execute(const RcMessage& m) noexcept {
     case RcOp::notice: return on_notice(m);
     case RcOp::read: return on_read();
     case RcOp::atomic: return on_atomic();
+    case RcOp::atomic_write: return on_atomic_write();
+    case RcOp::flush: return on_flush();
     case RcOp::wake: q_.spec_.keys->wake_slots(q_.lane_->direct.watched); return true;
     default: q_.break_protocol("a response among the requests"); return false;
   }
@@ -278,14 +273,29 @@ RcResponder::Receive RcResponder::take_receive(const RcMessage& m) noexcept {
   return Receive::waits;
 }
 
-void RcResponder::fail_receive(WcStatus mine, WcStatus theirs) noexcept {
+// The receive that was taken completes so.
+void RcResponder::end_receive(WcStatus mine) noexcept {
   assert(taken_ && mine != WcStatus::success);
   taken_ = false;
   // XRC: the queue of the receive that was taken may be gone, and where it completes with it
   const bool has_queue = q_.spec_.type != QpType::xrc_recv ||
                          q_.spec_.windows->find_srq(recv_srq_, q_.spec_.xrc_domain) != nullptr;
   if (has_queue) q_.receiving_.fail(recv_, mine);
+}
+
+void RcResponder::fail_receive(WcStatus mine, WcStatus theirs) noexcept {
+  end_receive(mine);
   if (theirs != WcStatus::success) refuse(theirs, nullptr, Denial::none);
+  q_.fail();
+}
+
+// Both ends are told both lengths.
+void RcResponder::fail_too_long(uint64_t len) noexcept {
+  const uint64_t room = recv_.room;
+  explain_too_long({q_.spec_, q_.remote_}, len, room);
+  end_receive(WcStatus::loc_len_err);
+  refuse(WcStatus::rem_inv_req_err, wire::kRcRoom,
+         static_cast<uint32_t>(std::min<uint64_t>(room, ~0u)));
   q_.fail();
 }
 
@@ -339,21 +349,18 @@ bool RcResponder::deliver(const RcMessage& m, uint64_t len, WcOpcode opcode) noe
 // Answers, if it is reliable, and takes nothing more: true, the request is over.
 bool RcResponder::refuse(WcStatus status, const AccessAsk* ask, Denial denial) noexcept {
   if (ask != nullptr) explain_refusing({q_.spec_, q_.remote_}, *ask, denial);
+  return refuse(status, 0, static_cast<uint32_t>(denial));
+}
+
+// imm: a denial, or as the flags say.
+bool RcResponder::refuse(WcStatus status, uint8_t flags, uint32_t imm) noexcept {
   if (!q_.is_reliable()) return true;
-  respond({static_cast<uint8_t>(RcOp::nak), 0, static_cast<uint16_t>(status),
-           static_cast<uint32_t>(denial)},
+  respond({static_cast<uint8_t>(RcOp::nak), flags, static_cast<uint16_t>(status), imm},
           wire::RcAnswer{q_.lane_->request_rx.cells.pos()});
   q_.lane_.acknowledge_requests();
   q_.fail();
   q_.raise(status == WcStatus::rem_access_err ? AsyncEvent::qp_access_err : AsyncEvent::qp_req_err);
   return true;
-}
-
-// Room has been seen to.
-template <typename Fields>
-void RcResponder::respond(const RcHead& head, const Fields& f, uint32_t n_cells) noexcept {
-  wire::store_rc(q_.lane_->response_tx.cells.body(), head, f);
-  q_.lane_.publish_response(n_cells);
 }
 
 // Inline payload into the receive that was taken, which has room for it.
@@ -378,7 +385,7 @@ bool RcResponder::on_send(const RcMessage& m) noexcept {
   if (placed_) return deliver(m, m.len, WcOpcode::recv);
   if (const Receive r = take_receive(m); r != Receive::taken) return r != Receive::waits;
   if (m.len > recv_.room) {
-    fail_receive(WcStatus::loc_len_err, WcStatus::rem_inv_req_err);
+    fail_too_long(m.len);
     return true;
   }
   const WcStatus s = place_inline(m);
@@ -418,7 +425,7 @@ bool RcResponder::on_send_bytes(const RcMessage& m) noexcept {
     return false;
   }
   if (part.total > recv_.room) {
-    fail_receive(WcStatus::loc_len_err, WcStatus::rem_inv_req_err);
+    fail_too_long(part.total);
     return true;
   }
   WcStatus s = WcStatus::success;
@@ -551,47 +558,6 @@ bool RcResponder::on_read() noexcept {
   ring::BodyWriter(tx.cells, wire::rc_payload_offset(RcOp::read_inline, 0)).copy_in(flat, n);
   respond({static_cast<uint8_t>(RcOp::read_inline), 0, n, 0}, wire::RcAnswer{pos},
           wire::rc_cells_of(RcOp::read_inline, 0, n));
-  return true;
-}
-
-bool RcResponder::on_atomic() noexcept {
-  const auto f = wire::load_rc<wire::RcAtomicFields>(q_.lane_->request_rx.cells.body());
-  const AccessAsk ask = ask_of(f.rkey, f.addr, sizeof(uint64_t), Rights::remote_atomic);
-  uint32_t is_swap = 0;
-  if (!q_.is_reliable() || !q_.allows(kAllowRemoteAtomic) || q_.attr_.max_dest_rd_atomic == 0 ||
-      !f.is_swap.bounded(1, is_swap)) {
-    return refuse(WcStatus::rem_inv_req_err, &ask, Denial::none);
-  }
-  if (q_.lane_.may_execute() == ClaimVerdict::wait) return false;
-  // the number alone; whether it may be reached is for the key to say
-  if (f.addr.unchecked() % sizeof(uint64_t) != 0) {
-    return refuse(WcStatus::rem_inv_req_err, &ask, Denial::misaligned);
-  }
-  const protect::Checked checked = q_.spec_.keys->check(ask, &access_.hint());
-  if (!checked) return refuse(WcStatus::rem_access_err, &ask, checked.denial());
-  std::byte former[sizeof(uint64_t)];
-  std::byte compare_add[sizeof(uint64_t)];
-  std::byte swap[sizeof(uint64_t)];
-  // operands are values of the peer's, for memory that it may write
-  std::memcpy(compare_add, &f.compare_add, sizeof compare_add);
-  std::memcpy(swap, &f.swap, sizeof swap);
-  const bool done = checked.grant().each_piece([&](std::byte* target, size_t n) {
-    // the range of an offset-addressed region need not begin where its addresses say
-    if (n != sizeof(uint64_t) || reinterpret_cast<uintptr_t>(target) % sizeof(uint64_t) != 0 ||
-        !guarded_touch(target, n, true)) {
-      return false;
-    }
-    transport::execute_atomic(is_swap != 0 ? transport::AtomicOp::cswap : transport::AtomicOp::sum,
-                              transport::AtomicType::uint64, target,
-                              is_swap != 0 ? swap : compare_add,
-                              is_swap != 0 ? compare_add : nullptr, former, 1);
-    return true;
-  });
-  if (!done) return refuse(WcStatus::rem_access_err, &ask, Denial::not_backed);
-  ring::BodyWriter(q_.lane_->response_tx.cells, wire::rc_payload_offset(RcOp::read_inline, 0))
-      .copy_in(former, sizeof former);
-  respond({static_cast<uint8_t>(RcOp::read_inline), 0, sizeof former, 0},
-          wire::RcAnswer{q_.lane_->request_rx.cells.pos()});
   return true;
 }
 

@@ -70,7 +70,11 @@ class RcResponder {
   bool on_write_bytes(const wire::RcMessage& m) noexcept;
   bool on_notice(const wire::RcMessage& m) noexcept;
   bool on_read() noexcept;
+  template <typename Fn>
+  bool work_on_word(const protect::AccessAsk& ask, Fn&& fn) noexcept;
   bool on_atomic() noexcept;
+  bool on_atomic_write() noexcept;
+  bool on_flush() noexcept;
 
   bool serve_xrc(const wire::RcMessage& m) noexcept;
   ReceiveQueue* queue_for(const wire::RcMessage& m) noexcept;
@@ -80,11 +84,21 @@ class RcResponder {
   Receive take_receive(const wire::RcMessage& m) noexcept;
   WcStatus place_inline(const wire::RcMessage& m) noexcept;
   bool deliver(const wire::RcMessage& m, uint64_t len, WcOpcode opcode) noexcept;
+  void fail_too_long(uint64_t len) noexcept;
+  void end_receive(WcStatus mine) noexcept;
   bool refuse(WcStatus status, const protect::AccessAsk* ask, protect::Denial denial) noexcept;
+  bool refuse(WcStatus status, uint8_t flags, uint32_t imm) noexcept;
+  // Room has been seen to.
   template <typename Fields>
-  void respond(const wire::RcHead& head, const Fields& f, uint32_t n_cells = 1) noexcept;
+  void respond(const wire::RcHead& head, const Fields& f, uint32_t n_cells = 1) noexcept {
+    wire::store_rc(q_.lane_->response_tx.cells.body(), head, f);
+    q_.lane_.publish_response(n_cells);
+  }
   protect::AccessAsk ask_of(Wild<uint32_t> rkey, Wild<uint64_t> addr, uint64_t len,
-                            protect::Rights need) const noexcept;
+                            protect::Rights need) const noexcept {
+    return {q_.memory_.pd(), 0, Wild<uint64_t>(rkey.unchecked()), addr, Wild<uint64_t>(len), need,
+            q_.id_};
+  }
 
   RcCore& q_;
   RcAnswers& answers_;

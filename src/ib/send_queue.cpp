@@ -56,6 +56,7 @@ void SendQueue::post(const SendWr& wr) noexcept {
       w.len += wr.sge[i].length;
     }
   }
+  if (is_atomic(w.op)) w.len = sizeof(uint64_t);  // of the room that there may be
   assert(!w.is_inline || w.len <= max_inline_bytes_);
   ++tail;
 }

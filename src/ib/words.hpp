@@ -23,8 +23,10 @@ enum class SendOp : uint8_t {
   local_inv = 7,
   bind_mw = 8,
   send_with_inv = 9,
+  flush = 14,
+  atomic_write = 15,
 };
-inline constexpr unsigned kSendOps = 10;
+inline constexpr unsigned kSendOps = 16;  // the numbers between them are other devices'
 constexpr bool is_send(SendOp op) noexcept {
   return op == SendOp::send || op == SendOp::send_with_imm || op == SendOp::send_with_inv;
 }
@@ -40,6 +42,19 @@ constexpr bool returns_data(SendOp op) noexcept {
 constexpr bool has_imm(SendOp op) noexcept {
   return op == SendOp::send_with_imm || op == SendOp::write_with_imm;
 }
+// What a fence waits for: whatever is answered with more than an acknowledgement.
+constexpr bool is_fenced(SendOp op) noexcept {
+  return returns_data(op) || op == SendOp::atomic_write || op == SendOp::flush;
+}
+// Takes one of the places that max_rd_atomic and max_dest_rd_atomic count. A flush takes none: it
+// is repeated as it is.
+constexpr bool takes_place(SendOp op) noexcept {
+  return returns_data(op) || op == SendOp::atomic_write;
+}
+// What may have its bytes inline.
+constexpr bool may_be_inline(SendOp op) noexcept {
+  return is_send(op) || is_write(op) || op == SendOp::atomic_write;
+}
 // Done at this end, without a peer.
 constexpr bool is_local(SendOp op) noexcept {
   return op == SendOp::bind_mw || op == SendOp::local_inv;
@@ -50,6 +65,12 @@ inline constexpr uint32_t kFence = 1;
 inline constexpr uint32_t kSignaled = 2;
 inline constexpr uint32_t kSolicited = 4;
 inline constexpr uint32_t kInline = 8;
+
+// How a flush is done (SendWr::swap): its placement types, one at least, and whether it is of all
+// that the key reaches.
+inline constexpr uint32_t kFlushGlobal = 1;
+inline constexpr uint32_t kFlushPersistent = 2;
+inline constexpr uint32_t kFlushWhole = 4;
 
 enum class WcStatus : uint8_t {
   success = 0,
@@ -78,14 +99,30 @@ enum class WcOpcode : uint8_t {
   fetch_add = 4,
   bind_mw = 5,
   local_inv = 6,
+  flush = 8,
+  atomic_write = 9,
   recv = 128,
   recv_write_with_imm = 129,
 };
 
 // Of the completion of each operation, by its number.
 inline constexpr WcOpcode kOpcodeOf[kSendOps] = {
-    WcOpcode::write,    WcOpcode::write,     WcOpcode::send,      WcOpcode::send,    WcOpcode::read,
-    WcOpcode::cmp_swap, WcOpcode::fetch_add, WcOpcode::local_inv, WcOpcode::bind_mw, WcOpcode::send,
+    WcOpcode::write,
+    WcOpcode::write,
+    WcOpcode::send,
+    WcOpcode::send,
+    WcOpcode::read,
+    WcOpcode::cmp_swap,
+    WcOpcode::fetch_add,
+    WcOpcode::local_inv,
+    WcOpcode::bind_mw,
+    WcOpcode::send,
+    {},
+    {},
+    {},
+    {},  // of other devices
+    WcOpcode::flush,
+    WcOpcode::atomic_write,
 };
 constexpr WcOpcode opcode_of(SendOp op) noexcept {
   return kOpcodeOf[static_cast<unsigned>(op)];
@@ -111,6 +148,8 @@ enum class AsyncEvent : uint8_t {
 inline constexpr uint32_t kAllowRemoteWrite = 2;
 inline constexpr uint32_t kAllowRemoteRead = 4;
 inline constexpr uint32_t kAllowRemoteAtomic = 8;
+inline constexpr uint32_t kAllowFlushGlobal = 256;
+inline constexpr uint32_t kAllowFlushPersistent = 512;
 
 // The lkey of null MRs: what is read there is zero, what is written is gone. Keys have numbers from
 // 1 on, so no key table has it, and peers never reach it.

@@ -47,10 +47,10 @@ struct SendWr {
   uint32_t inline_count = 0;
   uint64_t remote_addr = 0;
   uint32_t rkey = 0;
-  uint32_t imm = 0;  // network order, as given; or the rkey to invalidate
-  uint64_t compare_add = 0;
-  uint64_t swap = 0;
-  uint32_t srq_number = 0;  // XRC: of the receive queue over there
+  uint32_t imm = 0;          // network order, as given; or the rkey to invalidate
+  uint64_t compare_add = 0;  // or the bytes to flush
+  uint64_t swap = 0;         // or how they are: kFlush...
+  uint32_t srq_number = 0;   // XRC: of the receive queue over there
   const BindWr* bind = nullptr;
   // UD
   const Route* route = nullptr;

@@ -111,16 +111,31 @@ Denial KeyTable::commit(const AccessAsk& ask) const noexcept {
   // relaxed: constant for as long as the engine lock is held, but for the flag
   const uint32_t flags = entry.rights.load(std::memory_order_relaxed);
   const SideRecord* side = (flags & kFlagAskOwner) != 0 ? sides_[index] : nullptr;
-  if (side == nullptr || !side->persistent) return Denial::not_persistent;
-  const uint64_t offset = ask.addr.unchecked() - origin_of(index, flags);
+  // where it is a right of its own, check() has seen to it
+  const bool granted = includes(ask.need, Rights::flush_persistent);
+  if (!granted && (side == nullptr || !side->persistent)) return Denial::not_persistent;
+  const uint64_t len = ask.len.unchecked();  // all of it lies inside
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto sync = [page](std::byte* piece, size_t n) {
     const auto from = reinterpret_cast<uintptr_t>(piece) & ~(page - 1);
     const auto end = reinterpret_cast<uintptr_t>(piece) + n;
     return ::msync(reinterpret_cast<void*>(from), end - from, MS_SYNC) == 0;
   };
-  return each_run(side->segments, offset, ask.len.unchecked(), sync) ? Denial::none
-                                                                     : Denial::not_backed;
+  if (len == 0) return Denial::none;
+  const bool synced =
+      side == nullptr
+          ? sync(checked.grant().data(), len)
+          : each_run(side->segments, ask.addr.unchecked() - origin_of(index, flags), len, sync);
+  return synced ? Denial::none : Denial::not_backed;
+}
+
+Denial KeyTable::widen(AccessAsk& ask) const noexcept {
+  EntryCopy entry;
+  const Denial denial = find(ask, nullptr, entry);
+  if (denial != Denial::none) return denial;
+  ask.addr = Wild<uint64_t>(origin_of(entry.index, entry.rights));
+  ask.len = Wild<uint64_t>(entry.length);
+  return Denial::none;
 }
 
 uint64_t KeyTable::origin_of(uint32_t index, uint32_t flags) const noexcept {

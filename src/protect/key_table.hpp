@@ -162,6 +162,9 @@ class KeyTable {
   // Sees to it that what lies in the range is in the file behind it: system calls. none, or why
   // not.
   Denial commit(const AccessAsk& ask) const noexcept;
+  // The ask becomes one for every byte that its key reaches. none, or why the key reaches nothing;
+  // whether that is allowed is for check() to say.
+  Denial widen(AccessAsk& ask) const noexcept;
 
   // Descriptor and size of the key file, to be handed to peers that may map it.
   int fd() const noexcept { return fd_.get(); }

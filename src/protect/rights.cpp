@@ -28,9 +28,9 @@ const char* sentence(Denial denial) noexcept {
 }
 
 void describe_rights(Rights rights, char* out, unsigned len) noexcept {
-  static constexpr const char* kNames[] = {"local read",   "local write",   "remote read",
-                                           "remote write", "remote atomic", "send",
-                                           "receive",      "window binding"};
+  static constexpr const char* kNames[] = {
+      "local read", "local write", "remote read",    "remote write", "remote atomic",
+      "send",       "receive",     "window binding", "global flush", "persistent flush"};
   unsigned used = 0;
   const auto put = [&](const char* text) {
     while (*text != '\0' && used + 1 < len) out[used++] = *text++;

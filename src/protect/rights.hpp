@@ -20,9 +20,12 @@ enum class Rights : uint32_t {
   send = 32,          // source of messages
   recv = 64,          // landing place of messages
   bind_window = 128,  // a memory window may be bound to it
+  // flushed from the other side: what was written there can be seen by everybody here ...
+  flush_global = 256,
+  flush_persistent = 512,  // ... or has reached the file that is mapped there
 };
 
-constexpr uint32_t kAllRights = 0xff;
+constexpr uint32_t kAllRights = 0x3ff;
 
 constexpr Rights operator|(Rights a, Rights b) noexcept {
   return static_cast<Rights>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b));

@@ -12,7 +12,9 @@ namespace aperture::protect {
 
 namespace {
 
-constexpr Rights kWindowRights = Rights::remote_read | Rights::remote_write | Rights::remote_atomic;
+constexpr Rights kWindowRights = Rights::remote_read | Rights::remote_write |
+                                 Rights::remote_atomic | Rights::flush_global |
+                                 Rights::flush_persistent;
 constexpr Rights kChanging = Rights::remote_write | Rights::remote_atomic;
 
 }  // namespace
@@ -25,8 +27,7 @@ const char* sentence(WindowAnswer answer) noexcept {
     case WindowAnswer::wrong_call:
       return "windows of type 1 are bound by their own call, those of type 2 by a work request";
     case WindowAnswer::other_domain: return "window and queue pair are of two protection domains";
-    case WindowAnswer::unknown_right:
-      return "a window gives remote read, remote write and remote atomic, and nothing else";
+    case WindowAnswer::unknown_right: return "a window gives remote rights, and nothing else";
     case WindowAnswer::zero_based: return "a window of type 1 cannot be zero-based";
     case WindowAnswer::no_length: return "a window of type 2 cannot be bound to no bytes";
     case WindowAnswer::already_bound:
@@ -46,6 +47,8 @@ const char* sentence(WindowAnswer answer) noexcept {
     case WindowAnswer::not_bound: return "the window is not bound";
     case WindowAnswer::other_tag: return "the window is bound under another key";
     case WindowAnswer::other_endpoint: return "the window is bound to another queue pair";
+    case WindowAnswer::not_persistent:
+      return "the memory region is not registered for persistent flushes";
   }
   return "refused for a reason that this version does not know";
 }
@@ -114,6 +117,11 @@ WindowAnswer Window::validate_region(const WindowBind& bind) const noexcept {
   if (!includes(region->rights, Rights::bind_window)) return WindowAnswer::not_bindable;
   const bool changes = (bind.rights & kChanging) != Rights::none;
   if (changes && !includes(region->rights, Rights::local_write)) return WindowAnswer::not_writable;
+  // it says what memory lies there, and not what peers may do with it
+  const bool persists = includes(bind.rights, Rights::flush_persistent);
+  if (persists && !includes(region->rights, Rights::flush_persistent)) {
+    return WindowAnswer::not_persistent;
+  }
   // what lies before the MR wraps to beyond its end; below, subtract and never add
   const uint64_t offset = bind.addr - region->origin;
   if (offset > region->length || bind.length > region->length - offset) {

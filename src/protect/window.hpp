@@ -60,8 +60,10 @@ enum class WindowAnswer : uint8_t {
   not_bound,
   other_tag,       // a key of this window, not the one in force
   other_endpoint,  // bound to another QP
+  // no, of a bind
+  not_persistent,  // persistent flushes over an MR without them
 };
-constexpr uint8_t kWindowAnswers = 22;
+constexpr uint8_t kWindowAnswers = 23;
 
 // The rule that was broken, in a few words. Static storage.
 const char* sentence(WindowAnswer answer) noexcept;

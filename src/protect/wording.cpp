@@ -47,6 +47,8 @@ constexpr Wording make_neutral() noexcept {
   w.right_names.set(Rights::send, "send");
   w.right_names.set(Rights::recv, "receive");
   w.right_names.set(Rights::bind_window, "window binding");
+  w.right_names.set(Rights::flush_global, "global flush");
+  w.right_names.set(Rights::flush_persistent, "persistent flush");
 
   using A = WindowAnswer;
   w.window_remedies[A::in_progress] = "wait for the completion of its last bind";
@@ -61,6 +63,7 @@ constexpr Wording make_neutral() noexcept {
   w.window_remedies[A::region_domain] = "use a region of the window's protection domain";
   w.window_remedies[A::not_bindable] = "register the region so that windows may be bound to it";
   w.window_remedies[A::not_writable] = "register the region with local write";
+  w.window_remedies[A::not_persistent] = "register the region for persistent flushes";
   w.window_remedies[A::out_of_range] = "bind it to bytes inside the region";
   w.window_remedies[A::key_in_force] = "carry binds out before 256 of them are announced";
   w.window_remedies[A::no_room] = "close regions or windows that are not needed";

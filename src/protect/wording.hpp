@@ -24,7 +24,7 @@ struct TextBy {
 
 // A text for each right.
 struct TextByRight {
-  static constexpr size_t kRights = 8;
+  static constexpr size_t kRights = 10;
   const char* text[kRights] = {};
   constexpr void set(Rights right, const char* to) noexcept { text[bit_of(right)] = to; }
   constexpr const char* of(Rights right) const noexcept { return text[bit_of(right)]; }

@@ -4,10 +4,9 @@
 #include <unistd.h>
 
 #include <cinttypes>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 
+#include "base/file_mappings.hpp"
 #include "base/guarded_copy.hpp"
 #include "base/invariant.hpp"
 #include "base/random.hpp"
@@ -86,40 +85,13 @@ int check_key(const Domain& domain, const RegionWish& wish) {
 
 // ---- pages --------------------------------------------------------------------------------------
 
-// Whether [from, end) is one shared mapping of a file that has a name.
-bool is_line_of_file(const char* line, uintptr_t& from, uintptr_t& end) {
-  char sharing[5] = {};
-  unsigned long inode = 0;
-  int name_at = 0;
-  if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s %*x %*s %lu %n", &from, &end, sharing,
-                  &inode, &name_at) < 4) {
-    return false;
-  }
-  return sharing[3] == 's' && inode != 0 && std::strstr(line + name_at, "(deleted)") == nullptr;
-}
-
-// FI_RMA_PMEM: what is committed is in a file. /proc/self/maps is in the order of addresses.
-bool is_mapped_from_files(const iovec& iov) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"),
-                                                   &std::fclose);
-  if (maps == nullptr) return false;
-  auto at = reinterpret_cast<uintptr_t>(iov.iov_base);
-  const uintptr_t end = at + iov.iov_len;
-  char line[4352];
-  while (at < end && std::fgets(line, sizeof line, maps.get()) != nullptr) {
-    uintptr_t from = 0;
-    uintptr_t to = 0;
-    if (is_line_of_file(line, from, to) && from <= at && at < to) at = to;
-  }
-  return at >= end;
-}
-
 int check_pages(const Domain& domain, const RegionWish& wish) {
   for (const iovec& iov : wish.buffers) {
     if (domain.region_rules.must_be_mapped) {
       if (const int rc = populate(iov, wish.access); rc != 0) return rc;
     }
-    if ((wish.flags & FI_RMA_PMEM) != 0 && !is_mapped_from_files(iov))
+    // what is committed is in a file
+    if ((wish.flags & FI_RMA_PMEM) != 0 && !is_mapped_from_files(iov.iov_base, iov.iov_len))
       return refuse(
           -FI_EINVAL,
           "fi_mr_reg: FI_RMA_PMEM, but not all of %p and %zu bytes is a shared mapping of a file "

@@ -4,13 +4,16 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <system_error>
 
 #include "base/runtime_folder.hpp"
@@ -65,13 +68,24 @@ std::string find_real() {
   return {};
 }
 
-bool make_link(const std::string& folder, const std::string& real, std::string& why_not) {
-  const std::string link = folder + "/" + kRealVerbsName;
+// In the user's own folder, one for each place of our library: two that are there at once must not
+// be led to each other's.
+std::string make_folder(const std::string& library, std::string& why_not) {
+  const std::string base = runtime_folder(why_not);
+  if (base.empty()) return {};
+  char name[32];
+  std::snprintf(name, sizeof name, "/verbs-%016zx", std::hash<std::string>()(library));
+  if (::mkdir((base + name).c_str(), 0700) == 0 || errno == EEXIST) return base + name;
+  why_not = base + name + " cannot be made: " + std::strerror(errno);
+  return {};
+}
+
+bool make_link(const std::string& link, const std::string& target, std::string& why_not) {
   std::error_code ec;
-  if (fs::read_symlink(link, ec) == real && !ec) return true;
+  if (fs::read_symlink(link, ec) == target && !ec) return true;
   // made beside it and moved over it, so that whoever starts at this moment finds one or the other
   const std::string fresh = link + "." + std::to_string(::getpid());
-  if (::symlink(real.c_str(), fresh.c_str()) == 0 && ::rename(fresh.c_str(), link.c_str()) == 0) {
+  if (::symlink(target.c_str(), fresh.c_str()) == 0 && ::rename(fresh.c_str(), link.c_str()) == 0) {
     return true;
   }
   why_not = link + " cannot be made: " + std::strerror(errno);
@@ -116,8 +130,10 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
     door.why_not = "this host has no libibverbs.so.1 (on Debian: apt-get install libibverbs1)";
     return door;
   }
-  door.real_folder = runtime_folder(door.why_not);
-  if (door.real_folder.empty() || !make_link(door.real_folder, door.real, door.why_not)) {
+  door.real_folder = make_folder(door.library, door.why_not);
+  if (door.real_folder.empty() ||
+      !make_link(door.real_folder + "/" + kRealVerbsName, door.real, door.why_not) ||
+      !make_link(door.real_folder + "/" + kPlainVerbsName, door.library, door.why_not)) {
     return door;
   }
   door.why_not = try_out(door);

@@ -11,12 +11,14 @@ namespace aperture::tool {
 
 inline constexpr const char* kVerbsFile = "libibverbs.so.1";
 inline constexpr const char* kRealVerbsName = "libaperture-real-ibverbs.so.1";
+// By which some programs ask first (NCCL), though it is there for linkers.
+inline constexpr const char* kPlainVerbsName = "libibverbs.so";
 inline constexpr const char* kVerbsProbeWord = "probe-verbs-door";
 
 struct VerbsDoor {
   std::string library;      // absolute path of ours
   std::string real;         // of the real libibverbs
-  std::string real_folder;  // where kRealVerbsName is a link to it
+  std::string real_folder;  // where kRealVerbsName is a link to it, and kPlainVerbsName to ours
   std::string why_not;      // a sentence; empty: the door is open
 };
 

@@ -4,6 +4,7 @@
 #include <cassert>
 
 #include "verbs/errors.hpp"
+#include "verbs/newer.hpp"
 #include "verbs/pd.hpp"
 #include "verbs/query.hpp"
 #include "verbs/real.hpp"
@@ -32,6 +33,8 @@ static_assert(static_cast<int>(ib::WcOpcode::cmp_swap) == IBV_WC_COMP_SWAP);
 static_assert(static_cast<int>(ib::WcOpcode::fetch_add) == IBV_WC_FETCH_ADD);
 static_assert(static_cast<int>(ib::WcOpcode::bind_mw) == IBV_WC_BIND_MW);
 static_assert(static_cast<int>(ib::WcOpcode::local_inv) == IBV_WC_LOCAL_INV);
+static_assert(static_cast<int>(ib::WcOpcode::flush) == kWcFlush);
+static_assert(static_cast<int>(ib::WcOpcode::atomic_write) == kWcAtomicWrite);
 static_assert(static_cast<int>(ib::WcOpcode::recv) == IBV_WC_RECV);
 static_assert(static_cast<int>(ib::WcOpcode::recv_write_with_imm) == IBV_WC_RECV_RDMA_WITH_IMM);
 static_assert(ib::kWcGrh == IBV_WC_GRH && ib::kWcWithImm == IBV_WC_WITH_IMM);

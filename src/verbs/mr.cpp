@@ -6,10 +6,12 @@
 #include <memory>
 
 #include "base/clock.hpp"
+#include "base/file_mappings.hpp"
 #include "base/no_throw.hpp"
 #include "ib/words.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr_keys.hpp"
+#include "verbs/newer.hpp"
 #include "verbs/pages.hpp"
 #include "verbs/real.hpp"
 
@@ -22,7 +24,7 @@ namespace {
 constexpr unsigned kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                                   IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
-                                  IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
+                                  IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB | kAccessFlushes;
 constexpr uint64_t kQuietTimeoutNs =
     1'000'000'000;  // of a deregistration, with who is still inside
 
@@ -48,6 +50,9 @@ int validate_access(const char* call, unsigned access) noexcept {
 int validate_range(const Wish& wish) noexcept {
   const bool everything = wish.length == SIZE_MAX && wish.start == 0;
   if (everything) {
+    if ((wish.access & kAccessFlushPersistent) != 0)
+      return refuse(EINVAL, "%s: the whole address space is no file that could be flushed",
+                    wish.call);
     if ((wish.access & IBV_ACCESS_ON_DEMAND) != 0) return 0;
     return refuse(EINVAL,
                   "%s: the whole address space is an implicit on-demand region; it needs "
@@ -65,6 +70,14 @@ int validate_range(const Wish& wish) noexcept {
                   " are mapped memory that can be %s; map them so first, %sor register on demand",
                   wish.call, wish.length, wish.start, for_writing ? "read and written" : "read",
                   for_writing ? "leave out IBV_ACCESS_LOCAL_WRITE, " : "");
+  if ((wish.access & kAccessFlushPersistent) != 0 &&
+      !is_mapped_from_files(reinterpret_cast<const void*>(wish.start), wish.length))
+    return refuse(EINVAL,
+                  "%s: IBV_ACCESS_FLUSH_PERSISTENT, but not all of the %" PRIu64
+                  " bytes at 0x%" PRIx64
+                  " is a shared mapping of a file that has a name; map such a file, or leave the "
+                  "flag out",
+                  wish.call, wish.length, wish.start);
   return 0;
 }
 
@@ -75,6 +88,8 @@ Rights remote_rights_of(unsigned access) noexcept {
   if ((access & IBV_ACCESS_REMOTE_READ) != 0) rights |= Rights::remote_read;
   if ((access & IBV_ACCESS_REMOTE_WRITE) != 0) rights |= Rights::remote_write;
   if ((access & IBV_ACCESS_REMOTE_ATOMIC) != 0) rights |= Rights::remote_atomic;
+  if ((access & kAccessFlushGlobal) != 0) rights |= Rights::flush_global;
+  if ((access & kAccessFlushPersistent) != 0) rights |= Rights::flush_persistent;
   return rights;
 }
 

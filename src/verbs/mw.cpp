@@ -7,6 +7,8 @@
 #include "verbs/errors.hpp"
 #include "verbs/mr.hpp"
 #include "verbs/mr_keys.hpp"
+#include "verbs/newer.hpp"
+#include "verbs/post_fault.hpp"
 #include "verbs/qp.hpp"
 
 namespace aperture::verbs {
@@ -126,8 +128,8 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
     wr.op = ib::SendOp::bind_mw;
     wr.flags = asked->send_flags;
     wr.bind = &bind;
-    if (const Status s = ours.core().may_post(wr, 0); !s.ok())
-      return refuse(errno_of(s), "%s: %s", kCall, describe(s.error()));
+    if (const ib::PostFault fault = ours.core().fault_of(wr, 0); fault != ib::PostFault::none)
+      return refuse_post(kCall, ours, wr, fault);
     bind.rkey = object_of<Mw>(mw).window->next_key();
     const Status s = ours.core().post_send(wr);
     if (!s.ok()) return refuse(errno_of(s), "%s: %s", kCall, describe(s.error()));
@@ -138,11 +140,12 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
 
 int validate_bind(const char* call, BindBy by, const ibv_mw& mw,
                   const ibv_mw_bind_info& info) noexcept {
-  // Local writes are the region's matter: a window has no lkey, so they are taken, as devices do,
-  // and give nothing.
+  // What else there is of regions' flags is taken, as devices do, and gives nothing: a window has
+  // no lkey, and the memory is the region's matter.
   constexpr unsigned kGivable = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
                                 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED |
-                                IBV_ACCESS_LOCAL_WRITE;
+                                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND |
+                                IBV_ACCESS_HUGETLB | kAccessFlushes | IBV_ACCESS_OPTIONAL_RANGE;
   if ((by == BindBy::work_request) == (mw.type == IBV_MW_TYPE_1))
     return refuse(EINVAL,
                   "%s: windows of type 1 are bound by ibv_bind_mw(), those of type 2 by "

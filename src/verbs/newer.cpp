@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include <cstring>
+
 #include "verbs/device.hpp"
 #include "verbs/entry.hpp"
 #include "verbs/real.hpp"
@@ -66,9 +68,18 @@ APERTURE_IMPORT(dm, "IBVERBS_1.13", ibv_context, context, context)
 struct ibv_dmah_init_attr;
 struct ibv_mr_init_attr;
 struct ibv_buf;
-struct ibv_dmah {  // as far as it is known: it begins with its context
-  ibv_context* context;
-};
+struct ibv_dmah;
+
+namespace {
+
+// It begins with its context.
+ibv_context* context_of_dmah(const ibv_dmah* dmah) noexcept {
+  ibv_context* context = nullptr;
+  std::memcpy(&context, dmah, sizeof context);
+  return context;
+}
+
+}  // namespace
 
 APERTURE_VERB ibv_dmah* ibv_alloc_dmah(ibv_context* context, ibv_dmah_init_attr* attr) {
   APERTURE_FORWARD(is_ours(context), nullptr, ibv_alloc_dmah, "IBVERBS_1.15", context, attr);
@@ -78,7 +89,7 @@ APERTURE_VERB ibv_dmah* ibv_alloc_dmah(ibv_context* context, ibv_dmah_init_attr*
 
 APERTURE_VERB int ibv_dealloc_dmah(ibv_dmah* dmah) {
   APERTURE_REAL(ibv_dealloc_dmah, "IBVERBS_1.15");
-  return is_ours(dmah->context) ? EOPNOTSUPP : real.call_or(EOPNOTSUPP, dmah);
+  return is_ours(context_of_dmah(dmah)) ? EOPNOTSUPP : real.call_or(EOPNOTSUPP, dmah);
 }
 
 APERTURE_VERB ibv_mr* ibv_reg_mr_ex(ibv_pd* pd, ibv_mr_init_attr* attr) {

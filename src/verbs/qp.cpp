@@ -37,20 +37,21 @@ void QpCore::on_async_event(ib::AsyncEvent event) noexcept {
 
 namespace {
 
-constexpr uint64_t kServedSendOps = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
-                                    IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
-                                    IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                                    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV |
-                                    IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV;
+constexpr uint64_t kServedSendOps =
+    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
+    IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
+    IBV_QP_EX_WITH_SEND_WITH_INV | kWithFlush | kWithAtomicWrite;
 
 // Which of them each type has.
 uint64_t send_ops_of(ib::QpType type) noexcept {
-  constexpr uint64_t kAtomics =
-      IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+  constexpr uint64_t kReliable = IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                                 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_RDMA_READ |
+                                 kWithFlush | kWithAtomicWrite;
   switch (type) {
     case ib::QpType::rc:
     case ib::QpType::xrc_send: return kServedSendOps;
-    case ib::QpType::uc: return kServedSendOps & ~(kAtomics | IBV_QP_EX_WITH_RDMA_READ);
+    case ib::QpType::uc: return kServedSendOps & ~kReliable;
     case ib::QpType::ud: return IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     case ib::QpType::xrc_recv: return 0;
   }
@@ -101,6 +102,11 @@ bool has_own_receives(const Wish& wish) noexcept {
   return has_receives(wish) && wish.attr->srq == nullptr;
 }
 
+// The other half of an XRC connection has none, whatever is named: the kernel does not look.
+ibv_srq* srq_of(const Wish& wish) noexcept {
+  return has_receives(wish) ? wish.attr->srq : nullptr;
+}
+
 int validate_caps(const Wish& wish) noexcept {
   const ibv_qp_cap& cap = wish.attr->cap;
   if (!has_sends(wish)) return 0;
@@ -143,11 +149,7 @@ int validate_parts(const Wish& wish) noexcept {
                        "IBV_QPT_XRC_SEND send_cq alone) of the PD's context",
                        wish.call);
   }
-  if (attr.srq == nullptr) return 0;
-  if (!has_receives(wish)) {
-    return REFUSE_WISH(wish, EINVAL, "%s: IBV_QPT_XRC_SEND receives nothing, and takes no SRQ",
-                       wish.call);
-  }
+  if (srq_of(wish) == nullptr) return 0;
   if (attr.srq->context != wish.context || object_of<Srq>(attr.srq).xrcd != nullptr) {
     return REFUSE_WISH(wish, EINVAL, "%s: the SRQ is of another context, or of type XRC",
                        wish.call);
@@ -185,7 +187,7 @@ ib::QpSpec spec_of(const Wish& wish, DeviceQp& qp) noexcept {
   spec.memory = memory_of(qp.pd, Resource::qp);
   spec.send_cq = cq_of(attr.send_cq).queue.get();
   if (has_receives(wish)) spec.recv_cq = cq_of(attr.recv_cq).queue.get();
-  spec.srq = attr.srq != nullptr ? object_of<Srq>(attr.srq).queue.get() : nullptr;
+  if (ibv_srq* const srq = srq_of(wish)) spec.srq = object_of<Srq>(srq).queue.get();
   spec.max_send_wr = attr.cap.max_send_wr;
   spec.max_recv_wr = attr.cap.max_recv_wr;
   spec.max_send_sge = attr.cap.max_send_sge;
@@ -203,7 +205,7 @@ void fill_base(DeviceQp& qp, const Wish& wish) noexcept {
   base.pd = wish.pd;
   base.send_cq = wish.attr->send_cq;
   base.recv_cq = wish.attr->recv_cq;
-  base.srq = wish.attr->srq;
+  base.srq = srq_of(wish);
   base.handle = qp.context->next_handle();
   base.state = IBV_QPS_RESET;
   base.qp_type = wish.attr->qp_type;
@@ -234,7 +236,7 @@ void hold_parts(DeviceQp& qp, const Wish& wish) noexcept {
   qp.use_pd = Use(qp.pd->uses);
   qp.use_send_cq = Use(cq_of(attr.send_cq).uses);
   if (has_receives(wish)) qp.use_recv_cq = Use(cq_of(attr.recv_cq).uses);
-  if (attr.srq != nullptr) qp.use_srq = Use(object_of<Srq>(attr.srq).uses);
+  if (ibv_srq* const srq = srq_of(wish)) qp.use_srq = Use(object_of<Srq>(srq).uses);
 }
 
 // Programs see it from here on.

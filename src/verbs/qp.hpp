@@ -13,6 +13,7 @@
 
 #include "nic/verbs_nic.hpp"
 #include "verbs/cq.hpp"
+#include "verbs/newer.hpp"
 #include "verbs/pd.hpp"
 #include "verbs/qp_batch.hpp"
 #include "verbs/srq.hpp"
@@ -37,7 +38,7 @@ struct DeviceQp {
   ib::QueuePair& core() noexcept { return *queue; }  // engine lock held
   nic::Engine& engine() noexcept { return context->engine(); }
 
-  ibv_qp_ex ex{};  // first: object_of(), of either face
+  NewestQpEx ex{};  // first: object_of(), of either face
   Context* context = nullptr;
   Pd* pd = nullptr;                // null: XRC receive
   Xrcd* xrcd = nullptr;            // XRC receive
@@ -69,7 +70,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept;
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept;
 // The functions of the extended face; those that were not asked for, or that its type has not, are
 // there too and refuse.
-void fill_builders(ibv_qp_ex& ex) noexcept;
+void fill_builders(NewestQpEx& ex) noexcept;
 // Of a context that is being closed: nobody reaches it any more.
 void stop(DeviceQp& qp) noexcept;
 

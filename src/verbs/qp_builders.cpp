@@ -1,9 +1,11 @@
 // The extended face of a queue pair: wr_start, what builds work requests, wr_complete and wr_abort.
 // ibv_wr_post(3). Gathered in the batch, posted together or not at all.
+#include <cstdio>
 
 #include "verbs/ah.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mw.hpp"
+#include "verbs/post_fault.hpp"
 #include "verbs/qp.hpp"
 #include "verbs/receives.hpp"
 
@@ -28,7 +30,19 @@ void build(ibv_qp_ex* qp, Fn&& fn) noexcept {
   }
 }
 
-// Begins a work request; fn fills in what this operation has.
+// Inline data of the work request.
+void take_inline(Batch& batch, Entry& entry, const void* from, size_t n) {
+  const auto* bytes = static_cast<const std::byte*>(from);
+  batch.bytes.insert(batch.bytes.end(), bytes, bytes + n);
+  entry.inline_bytes += n;
+}
+void begin_inline(Batch& batch, Entry& entry) noexcept {
+  entry.is_inline = true;
+  entry.first_byte = batch.bytes.size();
+  entry.inline_bytes = 0;
+}
+
+// Begins a work request; fn(entry, batch) fills in what this operation has.
 template <typename Fn>
 void begin(ibv_qp_ex* qp, ib::SendOp op, Fn&& fn) noexcept {
   build(qp, [&](Batch& batch) {
@@ -36,7 +50,7 @@ void begin(ibv_qp_ex* qp, ib::SendOp op, Fn&& fn) noexcept {
     entry.wr.id = qp->wr_id;
     entry.wr.flags = qp->wr_flags & ~uint32_t{IBV_SEND_INLINE};
     entry.wr.op = op;
-    const int error = fn(entry);
+    const int error = fn(entry, batch);
     if (error == 0) batch.entries.push_back(entry);
     return error;
   });
@@ -54,7 +68,7 @@ void set(ibv_qp_ex* qp, Fn&& fn) noexcept {
 
 void begin_remote(ibv_qp_ex* qp, ib::SendOp op, uint32_t rkey, uint64_t addr,
                   uint32_t imm) noexcept {
-  begin(qp, op, [&](Entry& entry) {
+  begin(qp, op, [&](Entry& entry, Batch&) {
     entry.wr.rkey = rkey;
     entry.wr.remote_addr = addr;
     entry.wr.imm = imm;
@@ -86,7 +100,7 @@ void wr_local_inv(ibv_qp_ex* qp, uint32_t rkey) noexcept {
 
 void wr_atomic_cmp_swp(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t compare,
                        uint64_t swap) noexcept {
-  begin(qp, ib::SendOp::cmp_swap, [&](Entry& entry) {
+  begin(qp, ib::SendOp::cmp_swap, [&](Entry& entry, Batch&) {
     entry.wr.rkey = rkey;
     entry.wr.remote_addr = addr;
     entry.wr.compare_add = compare;
@@ -95,7 +109,7 @@ void wr_atomic_cmp_swp(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t com
   });
 }
 void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t add) noexcept {
-  begin(qp, ib::SendOp::fetch_add, [&](Entry& entry) {
+  begin(qp, ib::SendOp::fetch_add, [&](Entry& entry, Batch&) {
     entry.wr.rkey = rkey;
     entry.wr.remote_addr = addr;
     entry.wr.compare_add = add;
@@ -103,9 +117,40 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t a
   });
 }
 
+// Its 8 bytes are taken now.
+void wr_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, const void* value) noexcept {
+  begin(qp, ib::SendOp::atomic_write, [&](Entry& entry, Batch& batch) {
+    entry.wr.rkey = rkey;
+    entry.wr.remote_addr = addr;
+    begin_inline(batch, entry);
+    take_inline(batch, entry, value, sizeof(uint64_t));
+    return 0;
+  });
+}
+
+static_assert(kPlaceGlobal == ib::kFlushGlobal && kPlacePersistent == ib::kFlushPersistent);
+
+void wr_flush(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, size_t len, uint8_t type,
+              uint8_t level) noexcept {
+  begin(qp, ib::SendOp::flush, [&](Entry& entry, Batch&) {
+    constexpr unsigned kTypes = kPlaceGlobal | kPlacePersistent;
+    if ((type & kTypes) == 0 || (type & ~kTypes) != 0 || level > kLevelMr)
+      return refuse(EINVAL,
+                    "ibv_wr_flush: placement type %u, selectivity level %u; the type is "
+                    "IBV_FLUSH_GLOBAL, IBV_FLUSH_PERSISTENT or both, the level IBV_FLUSH_RANGE or "
+                    "IBV_FLUSH_MR",
+                    type, level);
+    entry.wr.rkey = rkey;
+    entry.wr.remote_addr = addr;
+    entry.wr.compare_add = len;
+    entry.wr.swap = type | (level == kLevelMr ? ib::kFlushWhole : 0);
+    return 0;
+  });
+}
+
 void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) noexcept {
   const void* caller = __builtin_return_address(0);
-  begin(qp, ib::SendOp::bind_mw, [&](Entry& entry) {
+  begin(qp, ib::SendOp::bind_mw, [&](Entry& entry, Batch&) {
     if (mw == nullptr || mw->context != qp->qp_base.context)
       return refuse(EINVAL, "ibv_wr_bind_mw: it needs a window of the same context");
     if (const int error = validate_bind("ibv_wr_bind_mw", BindBy::work_request, *mw, *info);
@@ -124,9 +169,6 @@ void refuse_operation(ibv_qp_ex* qp, const char* what) noexcept {
 }
 void wr_send_tso(ibv_qp_ex* qp, void*, uint16_t, uint16_t) noexcept {
   refuse_operation(qp, "ibv_wr_send_tso");
-}
-void wr_atomic_write(ibv_qp_ex* qp, uint32_t, uint64_t, const void*) noexcept {
-  refuse_operation(qp, "ibv_wr_atomic_write");
 }
 
 void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t qpn, uint32_t qkey) noexcept {
@@ -151,6 +193,7 @@ void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) noexcept 
   set(qp, [&](Batch& batch, Entry& entry) {
     if (count > ib::kMaxSge)
       return refuse(EINVAL, "ibv_wr_set_sge_list: %zu pieces; at most %u", count, ib::kMaxSge);
+    if (entry.wr.op == ib::SendOp::flush) return 0;  // which may have data, and moves none
     entry.first_sge = batch.sges.size();
     entry.wr.sge_count = static_cast<uint32_t>(count);
     batch.sges.insert(batch.sges.end(), sges_of(list), sges_of(list) + count);
@@ -164,16 +207,13 @@ void wr_set_sge(ibv_qp_ex* qp, uint32_t lkey, uint64_t addr, uint32_t length) no
 
 void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* list) noexcept {
   set(qp, [&](Batch& batch, Entry& entry) {
-    entry.is_inline = true;
-    entry.first_byte = batch.bytes.size();
-    entry.inline_bytes = 0;
+    if (entry.wr.op == ib::SendOp::flush) return 0;
+    begin_inline(batch, entry);
     const uint32_t room = ours(qp).init.cap.max_inline_data;
     for (size_t i = 0; i < count; ++i) {
       if (list[i].length > room - entry.inline_bytes)
         return refuse(EINVAL, "ibv_wr_set_inline_data: more than max_inline_data, %u", room);
-      const auto* from = static_cast<const std::byte*>(list[i].addr);
-      batch.bytes.insert(batch.bytes.end(), from, from + list[i].length);
-      entry.inline_bytes += list[i].length;
+      take_inline(batch, entry, list[i].addr, list[i].length);
     }
     return 0;
   });
@@ -208,11 +248,12 @@ void settle(const Batch& batch, Entry& entry, ib::InlinePart& part) noexcept {
   }
 }
 
-int refuse_post(const DeviceQp& qp, size_t at, Status s) noexcept {
-  return refuse(errno_of(s),
-                "ibv_wr_complete: work request %zu: %s (the queue is full, the state is before "
-                "RTS, or it is larger than what was asked for) on queue pair 0x%x; none was posted",
-                at, describe(s.error()), qp.ex.qp_base.qp_num);
+// The call, and which of the batch; none was posted.
+int refuse_one(const DeviceQp& qp, size_t at, const ib::SendWr& wr, ib::PostFault fault) noexcept {
+  char call[80];
+  std::snprintf(call, sizeof call, "ibv_wr_complete: work request %zu, and so none of the batch",
+                at);
+  return refuse_post(call, qp, wr, fault);
 }
 
 int post_all(DeviceQp& qp) noexcept {
@@ -222,15 +263,14 @@ int post_all(DeviceQp& qp) noexcept {
   ib::InlinePart part{};
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     settle(batch, batch.entries[i], part);
-    if (qp.type == ib::QpType::ud && batch.entries[i].wr.route == nullptr)
-      return refuse_post(qp, i, Errc::invalid);
-    const Status s = qp.core().may_post(batch.entries[i].wr, static_cast<uint32_t>(i));
-    if (!s.ok()) return refuse_post(qp, i, s);
+    const ib::SendWr& wr = batch.entries[i].wr;
+    const ib::PostFault fault = qp.core().fault_of(wr, static_cast<uint32_t>(i));
+    if (fault != ib::PostFault::none) return refuse_one(qp, i, wr, fault);
   }
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     settle(batch, batch.entries[i], part);
-    const Status s = qp.core().post_send(batch.entries[i].wr);
-    if (!s.ok()) return refuse_post(qp, i, s);
+    const ib::SendWr& wr = batch.entries[i].wr;
+    if (!qp.core().post_send(wr).ok()) return refuse_one(qp, i, wr, qp.core().fault_of(wr, 0));
   }
   qp.engine().on_posted();
   return 0;
@@ -246,7 +286,7 @@ int wr_complete(ibv_qp_ex* qp) noexcept {
 
 }  // namespace
 
-void fill_builders(ibv_qp_ex& ex) noexcept {
+void fill_builders(NewestQpEx& ex) noexcept {
   ex.wr_atomic_cmp_swp = wr_atomic_cmp_swp;
   ex.wr_atomic_fetch_add = wr_atomic_fetch_add;
   ex.wr_bind_mw = wr_bind_mw;
@@ -267,7 +307,7 @@ void fill_builders(ibv_qp_ex& ex) noexcept {
   ex.wr_start = wr_start;
   ex.wr_complete = wr_complete;
   ex.wr_abort = wr_abort;
-  ex.wr_atomic_write = wr_atomic_write;
+  ex.set(wr_atomic_write, wr_flush);
 }
 
 }  // namespace aperture::verbs

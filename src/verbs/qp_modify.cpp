@@ -41,6 +41,8 @@ static_assert(static_cast<int>(ib::QpState::err) == IBV_QPS_ERR);
 static_assert(same(ib::kAllowRemoteWrite, IBV_ACCESS_REMOTE_WRITE));
 static_assert(same(ib::kAllowRemoteRead, IBV_ACCESS_REMOTE_READ));
 static_assert(same(ib::kAllowRemoteAtomic, IBV_ACCESS_REMOTE_ATOMIC));
+static_assert(same(ib::kAllowFlushGlobal, kAccessFlushGlobal));
+static_assert(same(ib::kAllowFlushPersistent, kAccessFlushPersistent));
 
 namespace {
 
@@ -48,14 +50,13 @@ constexpr const char* kCall = "ibv_modify_qp";
 constexpr uint32_t k24Bits = 0xffffff;
 constexpr uint32_t kKnownMask = ((IBV_QP_DEST_QPN << 1) - 1) | IBV_QP_RATE_LIMIT;
 
-// IBV_ACCESS_FLUSH_GLOBAL and IBV_ACCESS_FLUSH_PERSISTENT, by number: younger than rdma-core 44.
-constexpr uint32_t kFlushes = 1u << 8 | 1u << 9;
-// Of these the three remote rights alone mean something here. Programs pass the flags of their
+// What peers may do. Of the others none means anything here. Programs pass the flags of their
 // regions, and devices take those.
-constexpr uint32_t kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-                                  IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND | kFlushes |
-                                  IBV_ACCESS_OPTIONAL_RANGE;
+constexpr uint32_t kMeaningful = ib::kAllowRemoteWrite | ib::kAllowRemoteRead |
+                                 ib::kAllowRemoteAtomic | ib::kAllowFlushGlobal |
+                                 ib::kAllowFlushPersistent;
+constexpr uint32_t kKnownAccess = kMeaningful | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND |
+                                  IBV_ACCESS_ON_DEMAND | IBV_ACCESS_OPTIONAL_RANGE;
 
 // The attributes that a type has: those of the other half of an XRC connection are dropped, as the
 // kernel does (modify_qp_mask() of its uverbs_cmd.c), so that programs may name all of RC's.
@@ -150,8 +151,7 @@ ib::QpAttributes core_attributes(const ibv_qp_attr& attr, const ib::Route& route
   core.state = static_cast<ib::QpState>(attr.qp_state);
   core.cur_state = static_cast<ib::QpState>(attr.cur_qp_state);
   core.en_sqd_async = attr.en_sqd_async_notify != 0;
-  core.access = attr.qp_access_flags &
-                (ib::kAllowRemoteWrite | ib::kAllowRemoteRead | ib::kAllowRemoteAtomic);
+  core.access = attr.qp_access_flags & kMeaningful;
   core.qkey = attr.qkey;
   core.route = route;
   core.dest_qpn = attr.dest_qp_num & k24Bits;

@@ -2,6 +2,7 @@
 // for a whole list, sentences only for what is refused.
 #include "verbs/ah.hpp"
 #include "verbs/mw.hpp"
+#include "verbs/post_fault.hpp"
 #include "verbs/qp.hpp"
 #include "verbs/receives.hpp"
 
@@ -19,9 +20,12 @@ static_assert(static_cast<int>(ib::SendOp::fetch_add) == IBV_WR_ATOMIC_FETCH_AND
 static_assert(static_cast<int>(ib::SendOp::local_inv) == IBV_WR_LOCAL_INV);
 static_assert(static_cast<int>(ib::SendOp::bind_mw) == IBV_WR_BIND_MW);
 static_assert(static_cast<int>(ib::SendOp::send_with_inv) == IBV_WR_SEND_WITH_INV);
+static_assert(static_cast<int>(ib::SendOp::flush) == kWrFlush);
+static_assert(static_cast<int>(ib::SendOp::atomic_write) == kWrAtomicWrite);
 
 namespace {
 
+constexpr const char* kCall = "ibv_post_send";
 constexpr uint32_t kKnownFlags =
     IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
@@ -29,6 +33,11 @@ constexpr uint32_t kKnownFlags =
 int validate(const DeviceQp& qp, const ibv_send_wr& wr) noexcept {
   if (static_cast<uint32_t>(wr.opcode) >= ib::kSendOps)
     return refuse(EINVAL, "ibv_post_send: opcode %d is unknown", static_cast<int>(wr.opcode));
+  if (wr.opcode == static_cast<ibv_wr_opcode>(kWrFlush))
+    return refuse(
+        EINVAL,
+        "ibv_post_send: IBV_WR_FLUSH is posted by ibv_wr_flush(); a struct ibv_send_wr has "
+        "no place for what it needs");
   if ((wr.send_flags & ~kKnownFlags) != 0 || wr.num_sge < 0)
     return refuse(EINVAL, "ibv_post_send: send_flags 0x%x, %d pieces", wr.send_flags, wr.num_sge);
   if (qp.type == ib::QpType::ud && wr.wr.ud.ah == nullptr)
@@ -65,14 +74,6 @@ void fill_rest(const DeviceQp& qp, const ibv_send_wr& wr, const void* caller, ib
   }
 }
 
-int refuse_post(const DeviceQp& qp, Status s) noexcept {
-  return refuse(errno_of(s),
-                "ibv_post_send: %s (the queue is full, the state is before RTS, this type has no "
-                "such operation, or it is larger than max_send_sge, max_inline_data or 2 GiB) on "
-                "queue pair 0x%x",
-                describe(s.error()), qp.ex.qp_base.qp_num);
-}
-
 // A field by itself. Two in one wide load would wait for the two stores with which the program has
 // just written them to reach the cache: 13 cycles a post.
 template <typename T>
@@ -103,12 +104,17 @@ ib::SendWr plain_part(const ibv_send_wr& wr) noexcept {
 }
 
 // Out of the way of those that have no more parts.
-[[gnu::noinline]] Status post_with_rest(DeviceQp& qp, const ibv_send_wr& wr,
-                                        const void* caller) noexcept {
+[[gnu::noinline]] int post_with_rest(DeviceQp& qp, const ibv_send_wr& wr,
+                                     const void* caller) noexcept {
   ib::SendWr out = plain_part(wr);
   ib::BindWr bind;
   fill_rest(qp, wr, caller, out, bind);
-  return qp.core().post_send(out);
+  if (qp.core().post_send(out).ok()) return 0;
+  return refuse_post(kCall, qp, out, qp.core().fault_of(out, 0));
+}
+[[gnu::cold, gnu::noinline]] int refuse_plain(DeviceQp& qp, const ibv_send_wr& wr) noexcept {
+  const ib::SendWr out = plain_part(wr);
+  return refuse_post(kCall, qp, out, qp.core().fault_of(out, 0));
 }
 
 int post_one(DeviceQp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
@@ -116,8 +122,22 @@ int post_one(DeviceQp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
     return error;
   const bool plain =
       (wr.opcode <= IBV_WR_RDMA_READ || wr.opcode == IBV_WR_LOCAL_INV) && qp.type <= ib::QpType::uc;
-  const Status s = plain ? qp.core().post_send(plain_part(wr)) : post_with_rest(qp, wr, caller);
-  return s.ok() ? 0 : refuse_post(qp, s);
+  if (!plain) return post_with_rest(qp, wr, caller);
+  if (qp.core().post_send(plain_part(wr)).ok()) [[likely]]
+    return 0;
+  return refuse_plain(qp, wr);
+}
+
+[[gnu::cold, gnu::noinline]] int refuse_receive_of(const DeviceQp& qp, const ibv_recv_wr& wr,
+                                                   Status why) noexcept {
+  constexpr const char* kRecvCall = "ibv_post_recv";
+  const ib::QpSpec& spec = qp.queue->spec();
+  const bool receives = qp.type <= ib::QpType::ud;
+  if (receives && spec.srq == nullptr)
+    return refuse_receive(kRecvCall, why, wr, spec.max_recv_wr, spec.max_recv_sge);
+  return refuse(EINVAL, "%s: queue pair 0x%x %s", kRecvCall, qp.ex.qp_base.qp_num,
+                receives ? "takes its receives from an SRQ; post them by ibv_post_srq_recv()"
+                         : "is of a type of XRC, which has no receives of its own");
 }
 
 }  // namespace
@@ -145,8 +165,11 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
   DeviceQp& ours = qp_of(qp);
   return post_receives(
-      ours.engine(), "ibv_post_recv", wr, bad_wr,
-      [&](const ib::RecvWr& recv) noexcept { return ours.core().post_recv(recv); });
+      ours.engine(), wr, bad_wr,
+      [&](const ib::RecvWr& recv) noexcept { return ours.core().post_recv(recv); },
+      [&](const ibv_recv_wr& recv, Status why) noexcept {
+        return refuse_receive_of(ours, recv, why);
+      });
 }
 
 }  // namespace aperture::verbs

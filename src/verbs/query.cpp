@@ -14,6 +14,7 @@
 #include "verbs/dm.hpp"
 #include "verbs/gids.hpp"
 #include "verbs/mr.hpp"
+#include "verbs/newer.hpp"
 #include "verbs/real.hpp"
 
 namespace aperture::verbs {
@@ -76,14 +77,16 @@ void fill(const Context& context, ibv_device_attr_ex& attr) noexcept {
   attr.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
   const uint32_t two_sided = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV;
   const uint32_t all = two_sided | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
-                       IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+                       IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV | kOdpFlush |
+                       kOdpAtomicWrite;
   attr.odp_caps.per_transport_caps.rc_odp_caps = all;
   attr.odp_caps.per_transport_caps.uc_odp_caps = two_sided | IBV_ODP_SUPPORT_WRITE;
   attr.odp_caps.per_transport_caps.ud_odp_caps = two_sided;
   attr.xrc_odp_caps = all;
   attr.completion_timestamp_mask = ~uint64_t{0};
   attr.hca_core_clock = ticks_from_ns(1'000'000);  // ticks in a millisecond: kHz
-  attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags;
+  attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags | kDeviceFlushGlobal |
+                             kDeviceFlushPersistent | kDeviceAtomicWrite;
   attr.max_dm_size = kMaxDmBytes;
   attr.phys_port_cnt_ex = 1;
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "nic/host_identity.hpp"
+#include "verbs/newer.hpp"
 #include "verbs/rdma_cm_ids.hpp"
 
 namespace aperture::verbs::rdma_cm {
@@ -116,7 +117,8 @@ void init_attr(const AppId& app, ib_uverbs_qp_attr& out) noexcept {
   if (!is_connecting(app.id->state())) return;
   out.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   if (app.id->agreed().responder_resources != 0) {
-    out.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    // and flushes, as the kernel allows them where the device has them
+    out.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | kAccessFlushes;
   }
 }
 

@@ -21,11 +21,15 @@ inline const ib::Sge* sges_of(const ibv_sge* sges) noexcept {
   return reinterpret_cast<const ib::Sge*>(sges);
 }
 
+// The sentence for a receive that was not taken: what is wrong with it. Returns the errno.
+int refuse_receive(const char* call, Status why, const ibv_recv_wr& wr, uint32_t max_wr,
+                   uint32_t max_sge) noexcept;
+
 // post(RecvWr) under the engine lock for each of the list, until one is refused: bad_wr is that
-// one. 0 or a positive errno.
-template <typename Post>
-int post_receives(nic::Engine& engine, const char* call, ibv_recv_wr* wr, ibv_recv_wr** bad_wr,
-                  Post&& post) noexcept {
+// one, and refuse_one(wr, Status) says why. 0 or a positive errno.
+template <typename Post, typename Refuse>
+int post_receives(nic::Engine& engine, ibv_recv_wr* wr, ibv_recv_wr** bad_wr, Post&& post,
+                  Refuse&& refuse_one) noexcept {
   if (nic::in_forked_child()) [[unlikely]] {
     *bad_wr = wr;
     return EOPNOTSUPP;
@@ -39,9 +43,7 @@ int post_receives(nic::Engine& engine, const char* call, ibv_recv_wr* wr, ibv_re
     if (s.ok()) [[likely]]
       continue;
     *bad_wr = wr;
-    return refuse(errno_of(s),
-                  "%s: %s (full, in the reset state, or more than its number of pieces)", call,
-                  describe(s.error()));
+    return refuse_one(*wr, s);
   }
   return 0;
 }

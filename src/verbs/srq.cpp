@@ -119,8 +119,13 @@ int destroy(Srq& srq) {
 
 int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
   Srq& ours = object_of<Srq>(srq);
-  return post_receives(ours.pd->context->engine(), "ibv_post_srq_recv", wr, bad_wr,
-                       [&](const ib::RecvWr& recv) noexcept { return ours.queue->post(recv); });
+  return post_receives(
+      ours.pd->context->engine(), wr, bad_wr,
+      [&](const ib::RecvWr& recv) noexcept { return ours.queue->post(recv); },
+      [&](const ibv_recv_wr& recv, Status why) noexcept {
+        return refuse_receive("ibv_post_srq_recv", why, recv, ours.queue->max_wr(),
+                              ours.queue->max_sge());
+      });
 }
 
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) noexcept {

@@ -51,6 +51,13 @@ constexpr void put_accesses(Wording& w) noexcept {
                        "add IBV_ACCESS_REMOTE_ATOMIC (and IBV_ACCESS_LOCAL_WRITE) to the access "
                        "flags of ibv_reg_mr() or ibv_rereg_mr(), or bind a memory window with it "
                        "(ibv_bind_mw(), IBV_WR_BIND_MW)");
+  w.right_remedies.set(Rights::flush_global,
+                       "add IBV_ACCESS_FLUSH_GLOBAL to the access flags of ibv_reg_mr() or "
+                       "ibv_rereg_mr(), or bind a memory window with it");
+  w.right_remedies.set(
+      Rights::flush_persistent,
+      "add IBV_ACCESS_FLUSH_PERSISTENT to the access flags of ibv_reg_mr(), over a "
+      "shared mapping of a file");
   w.remedies[Denial::out_of_range] =
       "give addresses inside the MR (from the addr of ibv_reg_mr() or the iova of "
       "ibv_reg_mr_iova() on) or inside the memory window, or register or bind more";
@@ -71,6 +78,8 @@ constexpr void put_accesses(Wording& w) noexcept {
   w.right_names.set(Rights::remote_write, "IBV_ACCESS_REMOTE_WRITE");
   w.right_names.set(Rights::remote_atomic, "IBV_ACCESS_REMOTE_ATOMIC");
   w.right_names.set(Rights::bind_window, "IBV_ACCESS_MW_BIND");
+  w.right_names.set(Rights::flush_global, "IBV_ACCESS_FLUSH_GLOBAL");
+  w.right_names.set(Rights::flush_persistent, "IBV_ACCESS_FLUSH_PERSISTENT");
 }
 
 constexpr void put_windows(Wording& w) noexcept {
@@ -82,8 +91,8 @@ constexpr void put_windows(Wording& w) noexcept {
       "ibv_post_send()";
   to[WindowAnswer::other_domain] = "use a queue pair of the PD that ibv_alloc_mw() was called with";
   to[WindowAnswer::unknown_right] =
-      "ask for IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_ATOMIC and "
-      "IBV_ACCESS_ZERO_BASED alone";
+      "ask for IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_ATOMIC, "
+      "IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT and IBV_ACCESS_ZERO_BASED alone";
   to[WindowAnswer::zero_based] = "use IBV_MW_TYPE_2, or leave IBV_ACCESS_ZERO_BASED out";
   to[WindowAnswer::no_length] = "post IBV_WR_LOCAL_INV to take an IBV_MW_TYPE_2 window away";
   to[WindowAnswer::already_bound] =
@@ -94,6 +103,8 @@ constexpr void put_windows(Wording& w) noexcept {
   to[WindowAnswer::region_domain] = "call ibv_reg_mr() and ibv_alloc_mw() with the same PD";
   to[WindowAnswer::not_bindable] = "add IBV_ACCESS_MW_BIND to the access flags of ibv_reg_mr()";
   to[WindowAnswer::not_writable] = "add IBV_ACCESS_LOCAL_WRITE to the access flags of ibv_reg_mr()";
+  to[WindowAnswer::not_persistent] =
+      "add IBV_ACCESS_FLUSH_PERSISTENT to the access flags of ibv_reg_mr()";
   to[WindowAnswer::out_of_range] =
       "give bind_info.addr and bind_info.length inside the MR, as its own addresses count";
   to[WindowAnswer::key_in_force] =

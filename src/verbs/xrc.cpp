@@ -20,8 +20,6 @@ int validate(const ibv_xrcd_init_attr& attr) noexcept {
   if ((attr.oflags & ~(O_CREAT | O_EXCL)) != 0)
     return refuse(EINVAL, "%s: oflags 0x%x; O_CREAT and O_EXCL alone are known", kCall,
                   static_cast<unsigned>(attr.oflags));
-  if (attr.fd == -1 && attr.oflags != O_CREAT)
-    return refuse(EINVAL, "%s: without a file (fd -1) oflags is O_CREAT", kCall);
   return 0;
 }
 

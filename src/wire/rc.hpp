@@ -37,8 +37,10 @@ enum class RcOp : uint8_t {
   write_bytes = 4,  // one piece of an RDMA write, in the request byte ring
   read = 5,
   atomic = 6,
-  notice = 7,  // of a write with immediate data whose bytes moved otherwise
-  wake = 8,    // open our accessor slots, which you have made dormant
+  notice = 7,        // of a write with immediate data whose bytes moved otherwise
+  wake = 8,          // open our accessor slots, which you have made dormant
+  atomic_write = 9,  // 8 bytes, as one
+  flush = 10,        // what was written there is placed, or persistent, before this is executed
   // responses
   nak = 16,          // the request at that position was refused; len = status, imm = denial
   rnr = 17,          // the request at that position waits for a receive; imm = timer code
@@ -53,6 +55,7 @@ inline constexpr uint8_t kRcSolicited = 4;
 inline constexpr uint8_t kRcFirst = 8;  // first piece of a message
 inline constexpr uint8_t kRcLast = 16;  // last piece of a message
 inline constexpr uint8_t kRcXrc = 32;   // the number of a shared receive queue is there
+inline constexpr uint8_t kRcRoom = 64;  // of a nak: the message was too long for a receive of imm
 
 inline constexpr size_t kRcHeadBytes = 8;
 inline constexpr uint16_t kRcMaxInline = 256;
@@ -115,6 +118,22 @@ struct RcAtomicFields {
 };
 using RcAtomic = RcAtomicFields<Plain>;
 template <template <typename> class As>
+struct RcAtomicWriteFields {
+  As<uint64_t> addr;
+  As<uint64_t> value;
+  As<uint32_t> rkey;
+  uint32_t reserved;
+};
+using RcAtomicWrite = RcAtomicWriteFields<Plain>;
+template <template <typename> class As>
+struct RcFlushFields {
+  As<uint64_t> addr;
+  As<uint64_t> len;
+  As<uint32_t> rkey;
+  As<uint32_t> how;  // ib::kFlush...
+};
+using RcFlush = RcFlushFields<Plain>;
+template <template <typename> class As>
 struct RcNoticeFields {
   As<uint64_t> len;  // bytes that were written
 };
@@ -143,6 +162,8 @@ constexpr size_t rc_field_bytes(RcOp op) noexcept {
     case RcOp::write_bytes: return sizeof(RcWriteBytes);
     case RcOp::read: return sizeof(RcRead);
     case RcOp::atomic: return sizeof(RcAtomic);
+    case RcOp::atomic_write: return sizeof(RcAtomicWrite);
+    case RcOp::flush: return sizeof(RcFlush);
     case RcOp::notice: return sizeof(RcNotice);
     case RcOp::nak:
     case RcOp::rnr:

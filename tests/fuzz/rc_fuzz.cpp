@@ -24,7 +24,9 @@ using protect::Rights;
 using wire::RcOp;
 
 constexpr Rights kLocal = Rights::local_read | Rights::local_write;
-constexpr Rights kRemote = Rights::remote_read | Rights::remote_write | Rights::remote_atomic;
+constexpr Rights kRemote = Rights::remote_read | Rights::remote_write | Rights::remote_atomic |
+                           Rights::flush_global | Rights::flush_persistent;
+constexpr uint32_t kAllowAll = 14 | ib::kAllowFlushGlobal | ib::kAllowFlushPersistent;
 
 // What outlives an input: the key table with regions between canaries, and one segment.
 struct World : fuzz::LaneWorld {
@@ -162,7 +164,7 @@ class Game final : public ib::LaneHost,
   void bring_up() {
     ib::QpAttributes attr;
     const uint8_t how = steps_.take<uint8_t>();
-    attr.access = how % 8 == 7 ? 0 : 14;
+    attr.access = how % 8 == 7 ? 0 : kAllowAll;
     attr.rnr_retry = how / 8 % 8;
     attr.max_rd_atomic = attr.max_dest_rd_atomic = how < 250 ? 4 : 0;
     for (const QpState state : {QpState::init, QpState::rtr, QpState::rts}) {
@@ -234,6 +236,11 @@ class Game final : public ib::LaneHost,
         const uint32_t n = steps_.take<uint8_t>();
         return put(tx, RcOp::send_bytes, wire::RcSendBytes{0, n, 0, n, 0});
       }
+      case 9: return put(tx, RcOp::atomic_write, wire::RcAtomicWrite{addr, value(), key, 0});
+      case 10:
+        return put(
+            tx, RcOp::flush,
+            wire::RcFlush{addr, value(), key, plain ? steps_.take<uint8_t>() % 9u : value32()});
       default: return put(tx, RcOp::send, wire::RcNotice{0});
     }
   }
@@ -316,12 +323,14 @@ class Game final : public ib::LaneHost,
     constexpr SendOp kOps[] = {SendOp::write, SendOp::write_with_imm, SendOp::send,
                                SendOp::read,  SendOp::cmp_swap,       SendOp::fetch_add,
                                SendOp::read,  SendOp::send_with_imm,  SendOp::send_with_inv,
-                               SendOp::write};
+                               SendOp::write, SendOp::atomic_write,   SendOp::flush};
     const uint8_t which = steps_.take<uint8_t>();
     const uint8_t how = steps_.take<uint8_t>();
-    const SendOp op = kOps[which % 10];
-    const bool is_atomic = op == SendOp::cmp_swap || op == SendOp::fetch_add;
-    const Operation* o = make_operation(is_atomic ? 8 : a_size());
+    const SendOp op = kOps[which % 12];
+    const bool is_atomic =
+        op == SendOp::cmp_swap || op == SendOp::fetch_add || op == SendOp::atomic_write;
+    const bool flushes = op == SendOp::flush;
+    const Operation* o = make_operation(is_atomic ? 8 : flushes ? 0 : a_size());
     if (o == nullptr) return;
     ib::Sge sge[3];
     ib::SendWr wr;
@@ -330,7 +339,8 @@ class Game final : public ib::LaneHost,
     wr.flags = (how % 4 == 0 ? ib::kFence : 0) | (how % 8 == 1 ? ib::kSolicited : 0) |
                (how % 16 == 2 && !is_atomic && op != SendOp::read ? ib::kInline : 0);
     wr.sge = sge;
-    wr.sge_count = pieces_of(*o, how, sge);
+    wr.sge_count = flushes ? 0 : pieces_of(*o, how, sge);
+    wr.swap = how % 8;
     wr.remote_addr = world().peer_memory.address();
     wr.rkey = which < 240 ? World::kPeerKey : World::kKey;
     wr.compare_add = 1;

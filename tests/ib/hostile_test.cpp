@@ -159,7 +159,7 @@ wire::RcWrite write_to(uint64_t addr, uint32_t key) {
 // --- 24, 25: operations and lengths ---
 
 TEST_P(Hostile, hostile_25_unknown_requests_and_responses) {
-  for (const unsigned op : {0u, 9u, 15u, 21u, 99u, 255u}) {
+  for (const unsigned op : {0u, 11u, 15u, 21u, 99u, 255u}) {
     for (const bool as_response : {false, true}) {
       SCOPED_TRACE(op);
       Victim v(GetParam());
@@ -191,7 +191,8 @@ TEST_P(Hostile, hostile_28_what_belongs_into_the_other_ring) {
     v.request(op, kNothing);
     v.expect_broken();
   }
-  for (const RcOp op : {RcOp::send, RcOp::write, RcOp::read, RcOp::atomic, RcOp::notice}) {
+  for (const RcOp op : {RcOp::send, RcOp::write, RcOp::read, RcOp::atomic, RcOp::notice,
+                        RcOp::atomic_write, RcOp::flush}) {
     Victim v(GetParam());
     v.response(op, kNothing);
     v.expect_broken();
@@ -306,7 +307,9 @@ TEST_P(OneVictim, a_message_that_grows_beyond_its_receive_is_refused) {
   v.post_recv(64);
   v.request(RcOp::send_bytes, wire::RcSendBytes{0, 8, 0, 24, 0}, wire::kRcFirst);
   v.request(RcOp::send_bytes, wire::RcSendBytes{64, 8, 8, 65, 0});
-  v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none);
+  // with the room that there was in place of a denial
+  v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial{64});
+  EXPECT_EQ(wire::load_rc_head(v.peer->response_rx.cells.body()).flags, wire::kRcRoom);
   EXPECT_EQ(v.received[0].status, WcStatus::loc_len_err);
 }
 
@@ -406,6 +409,46 @@ TEST_P(Hostile, reads_and_atomics_of_what_is_not_granted) {
     Victim v(GetParam());
     v.request(RcOp::atomic, wire::RcAtomic{v.address + b.at, v.key, b.op, 1, 0});
     v.expect_refused(b.status, b.event, b.denial);
+  }
+}
+
+TEST_P(Hostile, hostile_25_atomic_writes_and_flushes_of_what_is_not_granted) {
+  const auto misaligned = protect::Denial::misaligned;
+  const auto outside = protect::Denial::out_of_range;
+  for (const uint64_t at : {uint64_t{4}, uint64_t{kRegion}, 0 - uint64_t{8}}) {
+    SCOPED_TRACE(at);
+    Victim v(GetParam());
+    v.request(RcOp::atomic_write, wire::RcAtomicWrite{v.address + at, 1, v.key, ~0u});
+    if (at == 4) {
+      v.expect_refused(rem_inv_req_err, AsyncEvent::qp_req_err, misaligned);
+    } else {
+      v.expect_refused_access(outside);
+    }
+  }
+  Options o;
+  o.access |= kAllowFlushGlobal | kAllowFlushPersistent;
+  const struct {
+    uint64_t at, len;
+    uint32_t key_off, how;
+    WcStatus status;
+    protect::Denial denial;
+  } bad[] = {
+      {0, 8, 0, 1, rem_access_err, protect::Denial::missing_right},
+      {0, 8, 0, 2, rem_access_err, protect::Denial::missing_right},
+      {0, 0, 0, 7, rem_access_err, protect::Denial::missing_right},
+      {0, 8, 0x777, 5, rem_access_err, protect::Denial::unknown_key},
+      {0, 8, 0, 0, rem_inv_req_err, protect::Denial::none},
+      {0, 8, 0, 4, rem_inv_req_err, protect::Denial::none},
+      {0, 8, 0, 8, rem_inv_req_err, protect::Denial::none},
+      {0, 8, 0, ~0u, rem_inv_req_err, protect::Denial::none},
+  };
+  for (const auto& b : bad) {
+    SCOPED_TRACE(b.how);
+    Victim v(GetParam(), o);
+    v.request(RcOp::flush, wire::RcFlush{v.address + b.at, b.len, v.key + b.key_off, b.how});
+    const bool access = b.status == rem_access_err;
+    v.expect_refused(b.status, access ? AsyncEvent::qp_access_err : AsyncEvent::qp_req_err,
+                     b.denial);
   }
 }
 

@@ -126,6 +126,55 @@ TEST_P(WindowQueue, what_is_done_here_completes_in_the_order_of_the_queue) {
             (Ended{{1, success}, {2, success}, {3, success}, {4, success}}));
 }
 
+TEST_P(WindowQueue, a_fenced_bind_waits_for_the_read_before_it_and_one_without_does_not) {
+  for (const WindowType type : {WindowType::type_1, WindowType::type_2a, WindowType::type_2b}) {
+    for (const uint32_t fence : {kFence, 0u}) {
+      SCOPED_TRACE(fence);
+      WindowPair p(GetParam(), type);
+      const bool by_call = type == WindowType::type_1;
+      const BindWr bind = p.bind_of(by_call ? p.window->next_key() : p.window->key());
+      // a has not been polled: the read is not answered
+      ASSERT_TRUE(p.b->post(SendOp::read, 1, 200, 300, p.a->address(), p.a->key()));
+      SendWr wr = Side::work(SendOp::bind_mw, 2);
+      wr.flags |= fence;
+      wr.bind = &bind;
+      ASSERT_TRUE(p.b->qp->post_send(wr));
+      // by itself, where the other does not come to it
+      for (int i = 0; i < 100 && GetParam() != LinkKind::direct; ++i) p.b->poll();
+      EXPECT_EQ(p.window->is_bound(), fence == 0);
+      EXPECT_TRUE(p.b->send_cq.empty());
+      EXPECT_EQ(p.ended_of(p.b->send_cq, 2), (Ended{{1, success}, {2, success}}));
+      EXPECT_TRUE(p.window->is_bound());
+    }
+  }
+}
+
+TEST_P(WindowQueue, a_bind_that_is_not_signaled_completes_in_silence_unless_it_fails) {
+  Options o;
+  o.sig_all = false;
+  for (const bool behind_a_read : {false, true}) {  // the slow path
+    for (const bool fails : {false, true}) {
+      SCOPED_TRACE(std::to_string(behind_a_read) + std::to_string(fails));
+      WindowPair p(GetParam(), WindowType::type_2b, o);
+      if (behind_a_read) {
+        ASSERT_TRUE(p.b->post(SendOp::read, 1, 200, 300, p.a->address(), p.a->key()));
+      }
+      BindWr bind = p.bind_of(p.window->key());
+      if (fails) bind.region_key = 0x77700;
+      SendWr wr = Side::work(SendOp::bind_mw, 2);
+      wr.flags = 0;
+      wr.bind = &bind;
+      ASSERT_TRUE(p.b->qp->post_send(wr));
+      p.settle();
+      EXPECT_EQ(p.window->is_bound(), !fails);
+      Ended wanted;
+      if (behind_a_read) wanted.emplace_back(1, success);
+      if (fails) wanted.emplace_back(2, WcStatus::mw_bind_err);
+      EXPECT_EQ(ended(p.b->send_cq), wanted);
+    }
+  }
+}
+
 TEST_P(WindowQueue, bad_binds_fail_and_flush_the_rest) {
   const struct {
     const char* what;

@@ -12,6 +12,7 @@ import math
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -78,7 +79,9 @@ class Scratch:
         """Touches only what differs, so that a second run need not build everything again."""
         for path in sorted(p for p in source.rglob("*") if p.is_file()):
             if "__pycache__" not in path.parts:
-                self.write(to / path.relative_to(source), path.read_text(errors="surrogateescape"))
+                target = to / path.relative_to(source)
+                self.write(target, path.read_text(errors="surrogateescape"))
+                shutil.copymode(path, target)  # the build runs scripts
 
     @staticmethod
     def write(path: Path, text: str) -> None:

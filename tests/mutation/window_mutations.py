@@ -4,6 +4,9 @@ from mutation import Mutation, in_file
 revoke = in_file("protect/revoke.cpp")
 window = in_file("protect/window.cpp")
 key_numbers = in_file("protect/key_numbers.cpp")
+QUEUE = ("ib_window_queue",)
+PLACEMENT = ("ib_placement", "ib_hostile")
+words = in_file("ib/rc_word_requests.cpp")
 
 WINDOWS = [
     window("one bind at a time",
@@ -43,6 +46,11 @@ WINDOWS = [
     window("the region is writable",
            "  if (changes && !includes(region->rights, Rights::local_write)) return "
            "WindowAnswer::not_writable;\n"),
+    window("persistence is the region's to have",
+           "  if (persists && !includes(region->rights, Rights::flush_persistent)) {\n"
+           "    return WindowAnswer::not_persistent;\n  }\n"),
+    window("windows give flushes", "Rights::remote_atomic | Rights::flush_global |",
+           "Rights::remote_atomic |"),
     window("atomics write", "Rights kChanging = Rights::remote_write | Rights::remote_atomic;",
            "Rights kChanging = Rights::remote_write;"),
     window("writes write", "Rights kChanging = Rights::remote_write | Rights::remote_atomic;",
@@ -121,6 +129,42 @@ WINDOWS = [
              "constexpr unsigned kSpellsBefore = 3;", file="protect/key_numbers.hpp"),
     key_numbers("numbers are drawn", "number = static_cast<uint32_t>(random_u64()) & (count_ - 1);",
                 "static uint32_t count = 0;\n    number = (count += 7) & (count_ - 1);"),
+    Mutation("a fenced bind waits", "  if (w.fence && q_.results_out_ != 0) return false;\n",
+             "  if (w.fence && q_.results_out_ != 0 && !is_local(w.op)) return false;\n",
+             file="ib/rc_requester.cpp", tests=QUEUE),
+    Mutation("a fence is no matter of the fast path", "if ((wr.flags & ~kSignaled) != 0 || ",
+             "if (", file="ib/rc_windows.cpp", tests=QUEUE),
+    Mutation("an unsignaled bind is silent", "    if (!sq_.signals(wr)) return;\n",
+             file="ib/queue_pair.hpp", tests=QUEUE),
+    Mutation("an unsignaled bind is silent behind others", "  if (w.signaled || failed) {",
+             "  if (true) {", file="ib/queue_pair.cpp", tests=QUEUE),
+    Mutation("an unsignaled bind that fails is told", "  if (w.signaled || failed) {",
+             "  if (w.signaled) {", file="ib/queue_pair.cpp", tests=QUEUE),
+    words("atomic writes are aligned", "ask.addr.unchecked() % sizeof(uint64_t) != 0", "false",
+          tests=PLACEMENT),
+    words("an atomic write is an access", "!q_.allows(kAllowRemoteWrite) ||", "false ||",
+          tests=PLACEMENT),
+    words("an atomic write takes a place",
+          "!q_.allows(kAllowRemoteWrite) || q_.attr_.max_dest_rd_atomic == 0",
+          "!q_.allows(kAllowRemoteWrite)", tests=PLACEMENT),
+    words("an atomic write needs the right to write",
+          "ask_of(f.rkey, f.addr, sizeof(uint64_t), Rights::remote_write);",
+          "ask_of(f.rkey, f.addr, sizeof(uint64_t), Rights::none);", tests=PLACEMENT),
+    words("a flush has a placement type", " && (how & kTypes) != 0;", ";", tests=PLACEMENT),
+    words("a flush is one that the queue pair takes", " || !q_.allows(allowed)", "",
+          tests=PLACEMENT),
+    words("a global flush needs its right", "    ask.need |= Rights::flush_global;\n",
+          tests=PLACEMENT),
+    words("a persistent flush needs its right", "    ask.need |= Rights::flush_persistent;\n",
+          tests=PLACEMENT),
+    words("a persistent flush reaches the file", "persists ? keys.commit(ask) : ", "",
+          tests=PLACEMENT),
+    words("a flush of the whole is widened",
+          "(how & kFlushWhole) != 0 ? keys.widen(ask) : Denial::none;", "Denial::none;",
+          tests=PLACEMENT),
+    words("a refused flush is refused",
+          "return denial == Denial::none || refuse(WcStatus::rem_access_err, &ask, denial);",
+          "return true;", tests=PLACEMENT),
     revoke("a bound entry is revoked in its own life",
            "  if (!in_force(region) && !being_closed(region)) return Errc::no_entry;\n"
            "  // relaxed: written under mutex_\n"),

@@ -23,6 +23,8 @@ static_assert(static_cast<int>(Denial::out_of_range) == 7);
 static_assert(static_cast<int>(Denial::not_backed) == 8);
 static_assert(static_cast<int>(Rights::remote_atomic) == 16);
 static_assert(static_cast<int>(Rights::bind_window) == 128);
+static_assert(static_cast<int>(Rights::flush_global) == 256);
+static_assert(static_cast<int>(Rights::flush_persistent) == 512);
 
 // A Grant cannot be kept.
 static_assert(!std::is_copy_constructible_v<Grant> && !std::is_move_constructible_v<Grant>);

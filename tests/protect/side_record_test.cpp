@@ -377,6 +377,43 @@ TEST_F(Side, a_commit_needs_a_persistent_region_and_memory) {
   EXPECT_EQ(table->commit(ask_of(add().key)), Denial::not_persistent) << "no record at all";
 }
 
+TEST_F(Side, a_commit_by_right_needs_no_record_and_reaches_all_of_its_range) {
+  constexpr size_t kPages = 3 * kChunkBytes / kPage;
+  Pages pages(kPages);
+  const Rights right = Rights::flush_persistent;
+  RegionSpec spec = spec_with({.base = pages.address(), .length = kPages * kPage});
+  spec.rights = right | Rights::remote_write;
+  const RegionHandle r = add(spec);
+  const auto ask = [&](uint64_t at, uint64_t len, Rights need) {
+    return ask_of(r.key, pages.address() + at, len, need);
+  };
+  EXPECT_EQ(table->commit(ask(0, kPages * kPage, right)), Denial::none);
+  EXPECT_EQ(table->commit(ask(0, 8, Rights::remote_write)), Denial::not_persistent);
+  EXPECT_EQ(table->commit(ask(0, 8, right | Rights::flush_global)), Denial::missing_right);
+  EXPECT_EQ(table->commit(ask(8, kPages * kPage, right)), Denial::out_of_range);
+  pages.unmap(kPages - 1);  // beyond the first chunk
+  EXPECT_EQ(table->commit(ask(0, kPages * kPage, right)), Denial::not_backed);
+  EXPECT_EQ(table->commit(ask(kPages * kPage, 0, right)), Denial::none);
+  close(r);
+}
+
+TEST_F(Side, a_widened_ask_is_of_all_that_the_key_reaches) {
+  for (const uint64_t origin : {kBase, uint64_t{0}, uint64_t{0x70000}}) {
+    const RegionHandle r = add(spec_with({.rights = Rights::flush_global, .origin = origin}));
+    AccessAsk ask = ask_of(r.key, 12345, ~uint64_t{0}, Rights::flush_global);
+    EXPECT_EQ(table->widen(ask), Denial::none);
+    EXPECT_EQ(ask.addr.unchecked(), origin);
+    EXPECT_EQ(ask.len.unchecked(), kLength);
+    EXPECT_EQ(denial(ask), Denial::none);
+    ask.need = Rights::flush_persistent;
+    EXPECT_EQ(denial(ask), Denial::missing_right);
+    close(r);
+    EXPECT_EQ(table->widen(ask), Denial::closed);
+  }
+  AccessAsk nothing = ask_of(0x999, 0, 0);
+  EXPECT_EQ(table->widen(nothing), Denial::unknown_key);
+}
+
 TEST_F(Side, peers_leave_such_a_region_to_its_owner) {
   const std::unique_ptr<PeerKeyView> made = peer_view();
   ASSERT_TRUE(made);

@@ -155,6 +155,24 @@ TEST_P(AnyWindow, local_rights_cannot_be_given) {
   EXPECT_EQ(reach(none.key), Denial::missing_right);
 }
 
+TEST_P(AnyWindow, flushes_are_given_and_those_that_persist_where_the_region_has_them) {
+  WindowBind bind = good();
+  bind.rights = Rights::flush_global;
+  ASSERT_EQ(window->bind(bind), A::done);
+  EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, Rights::flush_global), Denial::none);
+  EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, Rights::remote_write), Denial::missing_right);
+  EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, Rights::flush_persistent), Denial::missing_right);
+  use(GetParam());
+  bind = good();
+  bind.rights = Rights::flush_persistent;
+  expect_refused(bind, A::not_persistent);
+  mr = region(kBindable | Rights::flush_persistent);
+  bind = good();
+  bind.rights = Rights::flush_persistent;
+  EXPECT_EQ(window->bind(bind), A::done);
+  EXPECT_EQ(reach(bind.key, kQp, kBase + 1024, 8, Rights::flush_persistent), Denial::none);
+}
+
 // ---- type 1 -------------------------------------------------------------------------------------
 
 TEST_F(WindowTest, type_1_announces_its_key_and_the_bind_puts_it_in_force) {

@@ -13,9 +13,11 @@ using provider::kFabricWording;
 using verbs::kVerbsWording;
 
 constexpr const Wording* kDoors[] = {&kNeutralWording, &kFabricWording, &kVerbsWording};
-constexpr Rights kEach[] = {Rights::local_read,   Rights::local_write,   Rights::remote_read,
-                            Rights::remote_write, Rights::remote_atomic, Rights::send,
-                            Rights::recv,         Rights::bind_window};
+constexpr Rights kEach[] = {Rights::local_read,    Rights::local_write,
+                            Rights::remote_read,   Rights::remote_write,
+                            Rights::remote_atomic, Rights::send,
+                            Rights::recv,          Rights::bind_window,
+                            Rights::flush_global,  Rights::flush_persistent};
 
 bool is_fabric(const std::string& text) {
   return text.find("fi_") != std::string::npos || text.find("FI_") != std::string::npos;

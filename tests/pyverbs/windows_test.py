@@ -53,6 +53,16 @@ class Purpose(Ends):
                 self.assertEqual(self.read(region.buf, window.key).status,
                                  e.IBV_WC_REM_ACCESS_ERR)
 
+    def test_other_flags_of_regions_are_taken_too_as_devices_do(self):
+        others = e.IBV_ACCESS_MW_BIND | e.IBV_ACCESS_ON_DEMAND | e.IBV_ACCESS_RELAXED_ORDERING
+        for kind in (e.IBV_MW_TYPE_1, e.IBV_MW_TYPE_2):
+            with self.subTest(kind=kind):
+                self.setUp()
+                region, window = self.reachable(kind, others | WRITE)
+                self.assert_lands(self.write(region.buf, window.key), region)
+                self.assertEqual(self.read(region.buf, window.key).status,
+                                 e.IBV_WC_REM_ACCESS_ERR)
+
     def test_local_writes_are_taken_by_ibv_wr_bind_mw_too(self):
         region, window = self.unbound(e.IBV_MW_TYPE_2)
         self.bind_type_2(window, region, LOCAL | WRITE, key=next_key(window.rkey))
@@ -402,7 +412,12 @@ class Type2Ties(Ends):
             self.here.qp.close()
             return
         self.here.qp.close()
+        # nobody reaches it there any more, though it is bound until it is deallocated
+        self.assertNotEqual(self.write(region.buf, window.key).status, e.IBV_WC_SUCCESS)
+        self.assertEqual(set(region.read(SIZE, 0).decode()), {"."})
+        self.assert_errno(errno.EBUSY, region.close)
         window.close()
+        region.close()
 
     def test_a_window_outlives_no_queue_pair_for_another(self):
         if TYPE_2A:

@@ -29,7 +29,7 @@ class BesideRealDevices(Door):
         self.assertNotIn("aperture0", done.stdout)
 
     def test_the_link_follows_when_the_real_library_changes(self):
-        link = f"{self.folder}/aperture-{os.geteuid()}/libaperture-real-ibverbs.so.1"
+        link = f"{self.real_folder()}/libaperture-real-ibverbs.so.1"
         for environment, is_stand_in in ((self.environment(), False), (self.stand_in(), True),
                                          (self.environment(), False)):
             done = self.run_in("ibv_devices", env=environment)

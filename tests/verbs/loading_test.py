@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import unittest
 
-from door import APERTURE, LIBRARY, Door
+from door import APERTURE, BUILD, LIBRARY, Door
 
 GO_BUILD_SECONDS = 100  # where Go's own library has to be compiled first
 
@@ -59,6 +59,27 @@ class Loading(Door):
         done = self.run_in("/usr/bin/python3", "-c", LIST_DEVICES)
         self.assert_finds(done)
         self.assertIn("success", done.stdout)
+
+    def test_the_name_without_a_version_is_the_same_library(self):
+        done = self.run_in("/usr/bin/python3", "-c", LIST_DEVICES.replace("libibverbs.so.1",
+                                                                          "libibverbs.so"))
+        self.assert_finds(done)
+        script = ("import ctypes; plain, one = map(ctypes.CDLL, ('libibverbs.so', "
+                  "'libibverbs.so.1')); print('aperture0', plain._handle == one._handle)")
+        done = self.run_in("/usr/bin/python3", "-c", script)
+        self.assertEqual(done.stdout.strip(), "aperture0 True", done.stderr)
+
+    def test_two_places_of_the_library_are_not_led_to_each_other(self):
+        copy = f"{self.folder}/elsewhere"
+        os.makedirs(f"{copy}/bin")
+        shutil.copy(APERTURE, f"{copy}/bin/aperture")
+        for part in ("aperture", "libfabric"):
+            shutil.copytree(f"{BUILD}/lib/{part}", f"{copy}/lib/{part}")
+        script = "readlink ${LD_LIBRARY_PATH%%:*}/libibverbs.so"
+        for own in (APERTURE, f"{copy}/bin/aperture", APERTURE):
+            done = self.call(own, "run", "--", "sh", "-c", script)
+            wanted = os.path.normpath(f"{os.path.dirname(own)}/../lib/aperture/libibverbs.so.1")
+            self.assertEqual(done.stdout.strip(), wanted, done.stderr)
 
     def test_without_the_door_there_is_no_aperture0(self):
         done = self.call("ibv_devices")
@@ -122,8 +143,10 @@ class WithoutTheDoor(Door):
     def test_the_runtime_folder_does_not_grow(self):
         for _ in range(3):
             self.run_in("true")
-        names = os.listdir(f"{self.folder}/aperture-{os.geteuid()}")
-        self.assertEqual(names, ["libaperture-real-ibverbs.so.1"])
+        folder = f"{self.folder}/aperture-{os.geteuid()}"
+        (inner,) = os.listdir(folder)
+        self.assertEqual(sorted(os.listdir(f"{folder}/{inner}")),
+                         ["libaperture-real-ibverbs.so.1", "libibverbs.so"])
 
     def test_info_tells_of_the_door(self):
         done = self.call(APERTURE, "info")

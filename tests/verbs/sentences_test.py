@@ -7,6 +7,7 @@ from door import BUILD, Door
 
 PROGRAM = f"{BUILD}/tests/verbs/verbs_calls_check"
 WINDOWS = f"{BUILD}/tests/verbs/verbs_apart_check"
+REFUSALS = f"{BUILD}/tests/verbs/verbs_refusals_check"
 
 
 class Sentences(Door):
@@ -51,6 +52,40 @@ class Sentences(Door):
         ours = re.search(r"send with invalidate of 100 bytes and rkey (0x[0-9a-f]+) was refused",
                          lines[1])
         self.assertEqual(theirs.group(1), ours.group(1))
+
+    def assert_in_order(self, lines: list[str], *parts: str):
+        self.assertEqual(len(lines), len(parts), lines)
+        for line, part in zip(lines, parts):
+            self.assertIn(part, line)
+
+    def test_a_refused_send_says_the_one_thing_that_was_wrong(self):
+        full = "the send queue is full: max_send_wr is 64"
+        self.assert_in_order(
+            self.told_by("Refusals.each_send*", REFUSALS),
+            "the queue pair is in RESET", "5 pieces, and max_send_sge is 4",
+            "129 bytes inline, and max_inline_data is 128", "operation 4 takes no inline data",
+            "7 bytes for an operation on 8", "2147483656 bytes, and max_msg_sz is 2147483648",
+            "there is no operation 10", full, full)
+
+    def test_a_refused_receive_says_the_one_thing_that_was_wrong(self):
+        self.assert_in_order(
+            self.told_by("Refusals.each_receive*", REFUSALS),
+            "the queue pair is in RESET", "5 pieces, and max_sge is 4",
+            "the queue is full: its max_wr is 64", "post them by ibv_post_srq_recv()")
+
+    def test_a_message_too_long_says_both_lengths_at_both_ends(self):
+        lines = self.told_by("Refusals.a_message_too_long*", REFUSALS)
+        self.assertEqual(len(lines), 4, lines)
+        for length, (one, other) in zip((64, 100000), (lines[:2], lines[2:])):
+            self.assertIn(f"a message of {length} bytes", one)
+            self.assertIn("a receive of 48", one)
+            self.assertIn(f"send of {length} bytes was refused", other)
+            self.assertIn("the receive there has room for 48", other)
+
+    def test_a_receive_that_never_comes_is_told_once(self):
+        lines = self.told_by("Refusals.a_receive_that_never_comes*", REFUSALS)
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn("rnr_retry is 7", lines[0])
 
     def test_nothing_is_said_unless_it_is_asked_for(self):
         done = self.run_in(PROGRAM, "--gtest_filter=Special.*",
