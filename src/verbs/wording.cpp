@@ -51,7 +51,7 @@ constexpr void put_accesses(Wording& w) noexcept {
                        "add IBV_ACCESS_REMOTE_ATOMIC (and IBV_ACCESS_LOCAL_WRITE) to the access "
                        "flags of ibv_reg_mr() or ibv_rereg_mr(), or bind a memory window with it "
                        "(ibv_bind_mw(), IBV_WR_BIND_MW)");
-  w.remedies[Denial::out_of_range] =
+  w.range_remedy = w.remedies[Denial::out_of_range] =
       "give addresses inside the MR (from the addr of ibv_reg_mr() or the iova of "
       "ibv_reg_mr_iova() on) or inside the memory window, or register or bind more";
   w.offset_remedy =
