@@ -333,6 +333,45 @@ TEST_P(WindowQueue, a_window_that_is_gone_when_its_bind_has_its_turn_fails_the_b
   EXPECT_EQ(p.ends(p.b->send_cq, 2), (Ends{success, mw_bind_err}));
 }
 
+TEST_P(WindowQueue, a_fenced_bind_waits_for_the_result_before_it_and_no_other_does) {
+  for (const bool fenced : {false, true}) {
+    WindowPair p(GetParam());
+    const BindWr bind = p.bind_of(p.window->key());
+    SendWr wr = Side::work(SendOp::bind_mw, 2);
+    wr.bind = &bind;
+    if (fenced) wr.flags |= kFence;
+    ASSERT_TRUE(p.b->post(SendOp::fetch_add, 1, 0, 8, p.a->address(), p.a->key()));
+    ASSERT_TRUE(p.b->qp->post_send(wr));
+    for (int i = 0; i < 100; ++i) p.b->poll();  // its peer has not looked yet
+    EXPECT_EQ(p.window->is_bound(), !fenced);
+    EXPECT_EQ(p.ends(p.b->send_cq, 2), (Ends{success, success}));
+    EXPECT_TRUE(p.window->is_bound());
+  }
+}
+
+TEST_P(WindowQueue, a_bind_that_asks_for_no_completion_has_one_only_if_it_fails) {
+  for (const bool behind_another : {false, true}) {
+    WindowPair p(GetParam(), WindowType::type_2b, {.sig_all = false});
+    BindWr bind = p.bind_of(p.window->key());
+    SendWr quiet = Side::work(SendOp::bind_mw, 2);
+    quiet.bind = &bind;
+    quiet.flags = 0;
+    if (behind_another) {
+      ASSERT_TRUE(p.b->post(SendOp::fetch_add, 1, 0, 8, p.a->address(), p.a->key()));
+      quiet.flags = kFence;
+    }
+    ASSERT_TRUE(p.b->qp->post_send(quiet));
+    if (behind_another) {
+      EXPECT_EQ(p.next_end(p.b->send_cq), success);
+    }
+    p.settle();
+    EXPECT_TRUE(p.window->is_bound());
+    EXPECT_TRUE(p.b->send_cq.empty());
+    ASSERT_TRUE(p.b->qp->post_send(quiet));  // it is bound already
+    EXPECT_EQ(p.next_end(p.b->send_cq), mw_bind_err);
+  }
+}
+
 // --- the ordering rule, with what is done at one end ---
 
 TEST_P(WindowQueue, a_write_behind_the_send_that_invalidates_its_key_is_refused) {
