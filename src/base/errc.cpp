@@ -16,7 +16,7 @@ const char* describe(Errc e) noexcept {
     case Errc::too_small: return "buffer too small";
     case Errc::too_big: return "message above the limit";
     case Errc::not_supported: return "operation not supported by this object";
-    case Errc::no_sys: return "not offered by this provider";
+    case Errc::no_sys: return "not offered here";
     case Errc::no_data: return "nothing matches the hints";
     case Errc::bad_state: return "object in the wrong state";
     case Errc::busy: return "object still in use";

@@ -56,6 +56,12 @@ Result<UniqueFd> make_memfd(const char* debug_name, size_t size_bytes) noexcept 
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   UniqueFd fd(::memfd_create(debug_name, kFlags | MFD_NOEXEC_SEAL));
   if (!fd && errno == EINVAL) fd = UniqueFd(::memfd_create(debug_name, kFlags));
+  if (!fd && errno == ENOSYS)
+    return refuse(
+        Errc::no_sys,
+        "there is no memfd_create (ENOSYS): this kernel, or the sandbox that plays it, is "
+        "without it, and nothing else here shares memory; run outside of that sandbox, "
+        "or let its filter pass the call");
   if (!fd) return errc_from_errno(errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(size_bytes)) != 0) return errc_from_errno(errno);
   return move_high(std::move(fd));

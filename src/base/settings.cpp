@@ -48,7 +48,7 @@ constexpr Setting kSettings[] = {
      "local, raw, virt_addr, allocated, prov_key, mmu_notify, rma_event, endpoint, hmem, verbs, "
      "none",
      kNothingFound},
-    {"APERTURE_MR_CLOSE", Kind::word, "lenient", kNotSet},
+    {"APERTURE_MR_CLOSE", Kind::word, "lenient, strict", kNotSet},
     {"APERTURE_MR_DELAY_MS", Kind::number, "", kNotSet},
     {"APERTURE_RMA_EVENT", Kind::word, "on, off", kNotSet},
     {"APERTURE_MW_TYPE", Kind::word, "2A, 2B", "the device has windows of type 2B"},

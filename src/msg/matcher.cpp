@@ -266,6 +266,16 @@ void Matcher::cancel_all(Errc why) noexcept {
   }
 }
 
+void Matcher::name_source(const Address& remote, uint64_t before, uint64_t source) noexcept {
+  early_.name_source(remote, source);
+  if (before == qp::kNoSource) return;
+  for (List<Receive>* list : {&posted(true), &posted(false)}) {
+    for (Receive* r = list->front(); r != nullptr; r = list->after(r)) {
+      if (r->source == before) r->source = source;
+    }
+  }
+}
+
 void Matcher::forget_port(const qp::Port& port) noexcept {
   early_.drop_all_to(port);
   weigh_pressure();

@@ -87,6 +87,9 @@ class Matcher final : public qp::MessageSink {
   // That source is nobody's any more: messages that wait under it are found under `now` from here
   // on, or, where that is kNoSource, only by receives from anybody.
   void forget_source(uint64_t source, uint64_t now) noexcept { early_.rename_source(source, now); }
+  // That peer is in the table now, under `source`, or under a lower index than before, which was
+  // `before`: its messages and the receives that name it are found there from here on.
+  void name_source(const Address& remote, uint64_t before, uint64_t source) noexcept;
   // The endpoint goes: what came to it and was not received is dropped.
   void forget_port(const qp::Port& port) noexcept;
   // A message is here that this receive would take.

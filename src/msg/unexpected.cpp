@@ -66,6 +66,7 @@ bool UnexpectedMessages::keep(qp::Qp& qp, const qp::Arrival& a, uint64_t source)
   u->claimed = false;
   u->claimed_by = nullptr;
   u->source = source;
+  u->remote = qp.remote();
   u->qp = nullptr;
   u->port = &qp.port();
   u->counted = false;
@@ -139,17 +140,28 @@ void UnexpectedMessages::drop_offers_of(const qp::Qp& qp) noexcept {
   drop_if([&qp](const Unexpected& u) { return u.qp == &qp; });
 }
 
-void UnexpectedMessages::rename_source(uint64_t source, uint64_t now) noexcept {
-  assert(source != qp::kNoSource && source != now);
+template <typename Which>
+void UnexpectedMessages::rename_if(Which which, uint64_t now) noexcept {
   for (List<Unexpected>* list : {&tagged_.all, &plain_.all, &claimed_}) {
     for (Unexpected* u = list->front(); u != nullptr; u = list->after(u)) {
-      if (u->source != source) continue;
-      if (in_source_list(*u)) book(u->tagged).by_source[source]->remove(u);
+      if (!which(*u)) continue;
+      if (in_source_list(*u)) book(u->tagged).by_source[u->source]->remove(u);
       u->source = now;
       // without memory it is nobody's
       if (!u->claimed && !list_by_source(*u)) u->source = qp::kNoSource;
     }
   }
+}
+
+void UnexpectedMessages::rename_source(uint64_t source, uint64_t now) noexcept {
+  assert(source != qp::kNoSource && source != now);
+  rename_if([source](const Unexpected& u) { return u.source == source; }, now);
+}
+
+// In the order in which they came, and before any other of that source.
+void UnexpectedMessages::name_source(const Address& remote, uint64_t source) noexcept {
+  assert(source != qp::kNoSource);
+  rename_if([&remote](const Unexpected& u) { return u.remote == remote; }, source);
 }
 
 }  // namespace aperture::msg

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/address.hpp"
 #include "base/list.hpp"
 #include "base/pool.hpp"
 #include "qp/qp.hpp"
@@ -27,6 +28,7 @@ struct Unexpected : ListHook, BasicListHook<BySource> {
   uint64_t imm;
   uint64_t len;
   uint64_t source;
+  Address remote;     // who sent it, in the address table or not
   qp::Qp* qp;         // of an offer; nullptr for payload that is here
   qp::Arrival offer;  // of an offer
   qp::Port* port;     // of the endpoint that it came to
@@ -63,6 +65,8 @@ class UnexpectedMessages {
   void drop_offers_of(const qp::Qp& qp) noexcept;
   // Those of `source` are of `now` from here on; kNoSource: only receives from anybody find them.
   void rename_source(uint64_t source, uint64_t now) noexcept;
+  // Those that `remote` sent are of `source` from here on.
+  void name_source(const Address& remote, uint64_t source) noexcept;
 
   size_t payload_bytes() const noexcept { return payload_bytes_; }
 
@@ -81,6 +85,8 @@ class UnexpectedMessages {
   bool list_by_source(Unexpected& u) noexcept;
   template <typename Which>
   void drop_if(Which which) noexcept;
+  template <typename Which>
+  void rename_if(Which which, uint64_t now) noexcept;
 
   const bool directed_;
   size_t payload_bytes_ = 0;

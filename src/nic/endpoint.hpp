@@ -88,6 +88,8 @@ class Endpoint {
   // Cancels the first operation with that context that can still be (receives, and sends not
   // begun); it completes with Errc::canceled. Errors: no_entry.
   virtual Status cancel(void* context) noexcept = 0;
+  // The address table has this index anew: what its owner sent before is a message of it.
+  virtual void learn(uint64_t /*index*/) noexcept {}
   // The address table has lost this index: its connection is closed, pending operations end with
   // Errc::canceled.
   virtual void forget(uint64_t index) noexcept = 0;

@@ -233,6 +233,14 @@ void RdmEndpoint::wind_up(Qp& qp) noexcept {
   adopt(remote, std::move(holder.lane));
 }
 
+// Receives name a peer by the lowest index that it has: canonical().
+void RdmEndpoint::learn(uint64_t index) noexcept {
+  const Address* address = addresses_.find(index);
+  assert(address != nullptr);
+  const uint64_t before = addresses_.index_of(*address, index);
+  if (before > index) matcher_.name_source(*address, before, index);
+}
+
 // The connection stays, since the peer may go on sending; what it sends has no source from now on.
 void RdmEndpoint::forget(uint64_t index) noexcept {
   if (index < by_index_.size()) by_index_[index] = nullptr;

@@ -35,6 +35,7 @@ class RdmEndpoint final : public Endpoint,
   Status atomic(const qp::AtomicWr& wr) noexcept override;
   Status probe(const msg::Probe& probe) noexcept override;
   Status cancel(void* context) noexcept override;
+  void learn(uint64_t index) noexcept override;
   void forget(uint64_t index) noexcept override;
   Result<protect::EndpointId> queue_pair_number(uint64_t index) noexcept override;
   bool has_pending() const noexcept override;

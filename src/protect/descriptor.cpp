@@ -137,11 +137,10 @@ std::string explain_local(const KeyFile& file, const LocalAsk& ask, Denial denia
   EntryCopy entry;
   DomainId owner = 0;
   if (resolve(file, ask.descriptor, entry, owner) == Denial::none) {
-    char granted[160];
-    describe_rights(static_cast<Rights>(entry.rights & kRightsMask), granted, sizeof granted);
+    const auto rights = static_cast<Rights>(entry.rights & kRightsMask);
     std::snprintf(text, sizeof text,
                   " (it has %" PRIu64 " bytes at 0x%" PRIx64 " for %s, registered ", entry.length,
-                  entry.base, granted);
+                  entry.base, names_of(door, rights).c_str());
     // relaxed: for people to read
     const uint64_t place = file.entries[entry.index].registered_at.load(std::memory_order_relaxed);
     region = text + describe_code(::getpid(), place, door) + ")";

@@ -141,7 +141,7 @@ std::string explain_unseen(Denial denial, Rights need, const Wording& door) {
   std::string out;
   append(out,
          "; to make it legal, %s; the log of its owner (APERTURE_LOG=warn there) has the region",
-         remedy(door, denial, need, false));
+         remedy(door, denial, need, std::nullopt));
   return out;
 }
 
@@ -187,7 +187,8 @@ std::string PeerKeyView::explain(pid_t owner, const AccessAsk& ask, Denial denia
     }
     out += ", registered " + describe_code(owner, entry_place(entry), door);
   }
-  append(out, "; to make it legal, %s", remedy(door, denial, ask.need, zero_based));
+  append(out, "; to make it legal, %s",
+         remedy(door, denial, ask.need, found ? std::optional(zero_based) : std::nullopt));
   return out;
 }
 

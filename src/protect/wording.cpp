@@ -18,6 +18,7 @@ constexpr Wording make_neutral() noexcept {
   w.remedies[Denial::missing_right] = "add that right to the access flags of the registration";
   w.remedies[Denial::out_of_range] = "give virtual addresses inside the region, or register more";
   w.offset_remedy = "give offsets from the start of the region, or register more";
+  w.range_remedy = "stay inside the region, or register more";
   w.remedies[Denial::not_backed] = "map the memory before it is accessed";
   w.remedies[Denial::misaligned] =
       "place the target of atomics at a multiple of the datatype's alignment in C";
@@ -87,8 +88,12 @@ const char* rule(const Wording& door, Denial denial) noexcept {
   return first_of(door.rules[denial], sentence(denial));
 }
 
-const char* remedy(const Wording& door, Denial denial, Rights need, bool zero_based) noexcept {
-  if (denial == Denial::out_of_range && zero_based) {
+const char* remedy(const Wording& door, Denial denial, Rights need,
+                   std::optional<bool> zero_based) noexcept {
+  if (denial == Denial::out_of_range && !zero_based) {
+    return first_of(door.range_remedy, kNeutralWording.range_remedy);
+  }
+  if (denial == Denial::out_of_range && *zero_based) {
     return first_of(door.offset_remedy, kNeutralWording.offset_remedy);
   }
   if (denial == Denial::missing_right && need != Rights::none) {
@@ -107,6 +112,17 @@ const char* remedy(const Wording& door, WindowAnswer answer) noexcept {
 
 const char* name_of(const Wording& door, Rights right) noexcept {
   return first_of(door.right_names.of(right), kNeutralWording.right_names.of(right));
+}
+
+std::string names_of(const Wording& door, Rights rights) {
+  std::string out;
+  for (size_t bit = 0; bit < TextByRight::kRights; ++bit) {
+    const auto right = static_cast<Rights>(uint32_t{1} << bit);
+    if (!includes(rights, right)) continue;
+    if (!out.empty()) out += " and ";
+    out += name_of(door, right);
+  }
+  return out.empty() ? "nothing" : out;
 }
 
 }  // namespace aperture::protect

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string>
 
 #include "protect/rights.hpp"
 #include "protect/window.hpp"
@@ -42,6 +44,7 @@ struct Wording {
   TextBy<Denial, kDenials> remedies;    // what would make it legal
   TextByRight right_remedies;           // of missing_right, before remedies
   const char* offset_remedy = nullptr;  // of out_of_range where peers give offsets
+  const char* range_remedy = nullptr;   // of out_of_range where nobody here knows which they give
   TextBy<Denial, kDenials> local_remedies;  // of local buffers: descriptor.hpp
   TextByRight right_names;                  // as the application asks for them
   TextBy<WindowAnswer, kWindowAnswers> window_remedies;
@@ -55,9 +58,13 @@ extern const Wording kNeutralWording;
 
 // Each in the door's words, else in the field's.
 const char* rule(const Wording& door, Denial denial) noexcept;
-const char* remedy(const Wording& door, Denial denial, Rights need, bool zero_based) noexcept;
+// zero_based: whether peers give offsets; nothing if that is not known.
+const char* remedy(const Wording& door, Denial denial, Rights need,
+                   std::optional<bool> zero_based) noexcept;
 const char* local_remedy(const Wording& door, Denial denial) noexcept;
 const char* remedy(const Wording& door, WindowAnswer answer) noexcept;
 const char* name_of(const Wording& door, Rights right) noexcept;
+// All of them: "FI_SEND and FI_READ", or "nothing".
+std::string names_of(const Wording& door, Rights rights);
 
 }  // namespace aperture::protect

@@ -28,8 +28,7 @@ int bind_av(fid* fid, struct fid* what, uint64_t flags) noexcept {
   return bind_eq("fi_av_bind", what, flags, 0, av.domain->fabric, av.eq);
 }
 
-fi_ops g_fid_ops = fid_ops<"av">(close_av, bind_av,
-                                 NotOffered<"fi_control(av): an address vector has no controls">{});
+fi_ops g_fid_ops = fid_ops<"av">(close_av, bind_av, refuse_control<"av">);
 
 int check_attr(const Domain& domain, const fi_av_attr& attr) {
   if (attr.type > FI_AV_TABLE)
@@ -73,7 +72,7 @@ int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noex
     av->fid.fid = {FI_CLASS_AV, context, &g_fid_ops};
     av->fid.ops = &g_av_ops;
     assert(av->type != FI_AV_UNSPEC && domain.engine != nullptr);
-    attr->type = av->type;
+    if (attr->type == FI_AV_UNSPEC) attr->type = av->type;
     domain.uses.add();
     *out = &av.release()->fid;
     return 0;

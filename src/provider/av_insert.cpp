@@ -35,6 +35,9 @@ class Insertion {
       Result<uint64_t> r = av_.table.insert(address);
       if (!r) return fail(fi_error(r.error()), "the address vector is out of memory");
       index = *r;
+      for (EpBody* body : av_.endpoints) {
+        if (body->core) body->core->learn(index);
+      }
     }
     if (fi_addr_ != nullptr) fi_addr_[at_] = index;
     if (errors_ != nullptr) errors_[at_] = 0;

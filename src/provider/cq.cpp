@@ -79,7 +79,8 @@ int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noex
     const int rc = cq->open(domain, attr->wait_obj, attr->wait_set, &cq->core, nullptr);
     if (rc != 0) return rc;
     assert(cq->entries >= attr->size && cq->core.empty());
-    attr->format = cq->format;  // what FI_CQ_FORMAT_UNSPEC has become
+    // what it has become; attributes that left nothing open are not written to
+    if (attr->format == FI_CQ_FORMAT_UNSPEC) attr->format = cq->format;
     domain.uses.add();
     *out = &cq.release()->fid;
     return 0;

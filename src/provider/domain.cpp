@@ -74,8 +74,6 @@ int control_domain(fid* fid, int command, void* arg) noexcept {
 fi_ops g_fid_ops = [] {
   fi_ops ops = fid_ops<"domain">(close_domain, bind_domain, control_domain);
   ops.ops_open = open_domain_ops;
-  ops.ops_set =
-      NotOffered<"fi_set_ops(domain): FI_HMEM is not offered, so nothing can be overridden">{};
   return ops;
 }();
 
@@ -111,6 +109,7 @@ int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options
         static_cast<unsigned>(attr.mr_mode));
   // an application may narrow it; FI_MR_RAW widens only what travels between applications
   if (attr.mr_key_size != 0) domain.key_bytes = std::min(attr.mr_key_size, kKeyBytes);
+  domain.counts_regions = (info.caps & FI_RMA_EVENT) != 0;
   domain.av_type = attr.av_type;
   if (info.addr_format != FI_FORMAT_UNSPEC) domain.addr_format = info.addr_format;
   options.auto_progress = attr.data_progress == FI_PROGRESS_AUTO;

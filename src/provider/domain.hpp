@@ -31,6 +31,8 @@ struct Domain {
   uint32_t addr_format = FI_SOCKADDR_IN;
   fi_av_type av_type = FI_AV_UNSPEC;
   RegionRules region_rules;
+  // FI_RMA_EVENT among its capabilities, or those of an endpoint that was opened in it
+  bool counts_regions = false;
   size_t key_bytes = 8;  // mr_key_size that the domain was opened with, at most 8
   AuthKeys auth_keys;
   MappedKeys mapped_keys;

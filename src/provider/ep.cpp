@@ -44,6 +44,7 @@ int close_ep(fid* fid) noexcept {
     if (const uint32_t n = body->uses.count(); n != 0)
       return refuse(-FI_EBUSY, "fi_close(srx): %u endpoint(s) use it; close them first", n);
     if (body->handles.size() == 1) {
+      if (const int rc = body->check_regions(); rc != 0) return rc;
       let_go(*body);
       delete body;
     } else {
@@ -304,6 +305,7 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
     }
     assert(body->handles.size() == 1 && body->core == nullptr);
     body->domain->uses.add();
+    if ((body->rx_caps & FI_RMA_EVENT) != 0) body->domain->counts_regions = true;
     static_cast<void>(body.release());  // its handles lead to it
     *out = &ep.release()->fid;
     return 0;

@@ -65,8 +65,11 @@ struct EpBody {
   bool rx_selective = false;
   std::unique_ptr<nic::Endpoint> core;  // from fi_enable on
   std::vector<Ep*> handles;
-  std::vector<Region*> regions;   // bound to it; guarded by the engine's lock
-  void leave_regions() noexcept;  // mr_bind.cpp; nobody reaches them any more. Lock held
+  std::vector<Region*> regions;  // bound to it; guarded by the engine's lock
+  // mr_bind.cpp: whether it may be closed before them, 0 or -FI_EBUSY (lock not held); and nobody
+  // reaches them any more (lock held).
+  int check_regions() const noexcept;
+  void leave_regions() noexcept;
   // connected:
   const struct fid* request = nullptr;  // handle of the FI_CONNREQ that it is to accept
   nic::RequestId request_id = 0;

@@ -41,7 +41,7 @@ int open_domain_plain(fid_fabric* fabric, fi_info* info, fid_domain** domain,
 
 fi_ops g_fid_ops = fid_ops<"fabric">(
     close_fabric, NotOffered<"fi_bind(fabric): nothing can be bound to a fabric">{},
-    NotOffered<"fi_control(fabric): a fabric has no controls">{});
+    refuse_control<"fabric">);
 
 fi_ops_fabric g_fabric_ops = {
     .size = sizeof(fi_ops_fabric),

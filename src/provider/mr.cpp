@@ -45,19 +45,14 @@ void register_now(Region& region) noexcept {
   region.reported.store(true, std::memory_order_release);
 }
 
-int begin_registration(Region& region) {
-  Result<nic::ControlThread*> control = nic::ControlThread::instance();
-  if (!control)
-    return refuse(fi_code(control.error()), "fi_mr_reg: no control thread (%s)",
-                  describe(control.error()));
-  (*control)->post([&region, thread = *control] {
+void begin_registration(Region& region, nic::ControlThread& control) {
+  control.post([&region, &control] {
     if (const uint64_t delay = delay_ns(); delay != 0) {
-      region.timer = thread->add_timer(now_ns() + delay, [&region] { register_now(region); });
+      region.timer = control.add_timer(now_ns() + delay, [&region] { register_now(region); });
     } else {
       register_now(region);
     }
   });
-  return 0;
 }
 
 // Sees to it that the control thread does not touch the region any more.
@@ -134,15 +129,19 @@ int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd, fid_mr*
   if (const int rc = check_wish(domain, region->wish); rc != 0) return rc;
   region->fid.fid = {FI_CLASS_MR, call.context, &g_region_fid_ops};
   region->fid.key = FI_KEY_NOTAVAIL;
-  const bool later = domain.async_regions;
-  if (!later) {
+  nic::ControlThread* later = nullptr;  // which registers, or this call does
+  if (domain.async_regions) {
+    Result<nic::ControlThread*> control = nic::ControlThread::instance();
+    if (!control)
+      return refuse(fi_code(control.error()), "fi_mr_reg: no control thread (%s)",
+                    describe(control.error()));
+    later = *control;
+  } else {
     if (const int rc = register_region(*region); rc != 0) return rc;
     region->state.store(RegionState::ready, std::memory_order_release);
   }
-  *out = &region->fid;  // before the event can be read, as the page says
-  if (later) {
-    if (const int rc = begin_registration(*region); rc != 0) return rc;
-  }
+  *out = &region->fid;  // nothing fails any more; before the event can be read, as the page says
+  if (later != nullptr) begin_registration(*region, *later);
   (void)region.release();
   return 0;
 }
@@ -195,16 +194,22 @@ int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexc
   });
 }
 
-// cxi lets regions go while something is bound to them; programs written for it rely on that.
-bool closes_leniently() noexcept {
-  return setting_is("APERTURE_MR_CLOSE", "lenient");
-}
-
-int refuse_busy(const Region& region) {
-  return refuse(-FI_EBUSY,
-                "fi_close(mr): %s is bound to this region (key 0x%" PRIx64
-                "); close that first, or set APERTURE_MR_CLOSE=lenient",
-                what_is_bound(region).c_str(), region.handle.key);
+// The region lets go of what is bound to it, or it does not: -FI_EBUSY. Engine lock held.
+int let_go(Region& region) {
+  const bool in_order = region.counters.empty() && closes_regions_first(*region.domain);
+  if (!in_order && closes_strictly())
+    return refuse(-FI_EBUSY,
+                  "fi_close(mr): %s is bound to this region (key 0x%" PRIx64
+                  "); close that first, as fi_mr(3) has it, or set APERTURE_MR_CLOSE=lenient",
+                  what_is_bound(region).c_str(), region.handle.key);
+  if (!in_order) {
+    APERTURE_WARN("fi_close(mr): %s was bound to this region (key 0x%" PRIx64
+                  ") and is no more; fi_mr(3) lets a provider answer -FI_EBUSY, so close that "
+                  "first",
+                  what_is_bound(region).c_str(), region.handle.key);
+  }
+  unbind_region(region);
+  return 0;
 }
 
 int refuse_windows(const Region& region) {
@@ -227,8 +232,7 @@ int revoke(Region& region) {
       if (!region.windows.empty()) return refuse_windows(region);
     }
     if (region.endpoint != nullptr || !region.counters.empty()) {
-      if (!closes_leniently()) return refuse_busy(region);
-      unbind_region(region);
+      if (const int rc = let_go(region); rc != 0) return rc;
     }
     const Status s = keys.revoke_now(region.handle);
     if (s.error() != Errc::busy) return fi_code(s);

@@ -102,6 +102,11 @@ int refresh_region(Region& region, const struct fi_mr_modify& what);
 bool wait_until_quiet(Region& region);
 // The region lets go of all that is bound to it. Engine lock held.
 void unbind_region(Region& region) noexcept;
+// What is closed while something is bound to it is -FI_EBUSY, not merely worth a sentence: by the
+// setting APERTURE_MR_CLOSE, or else where the rules of a verbs NIC are demanded.
+bool closes_strictly() noexcept;
+// Whether a region that is bound to an endpoint is to be closed before that, as from API 2.5 on.
+bool closes_regions_first(const Domain& domain) noexcept;
 // "counter (context 0x...) and endpoint (context 0x...)"; empty if nothing is bound.
 std::string what_is_bound(const Region& region);
 

@@ -9,6 +9,8 @@
 #include "provider/ep.hpp"
 #include "provider/errors.hpp"
 #include "provider/mr.hpp"
+#include "provider/mr_mode.hpp"
+#include "provider/offer.hpp"
 #include "provider/window.hpp"
 
 namespace aperture::provider {
@@ -29,6 +31,10 @@ int bind_counter(Region& region, Cntr& counter, uint64_t flags) {
     return refuse(-FI_EBADFLAGS,
                   "fi_mr_bind: flags 0x%" PRIx64 "; a counter is bound with FI_REMOTE_WRITE",
                   flags);
+  if (!region.domain->counts_regions)
+    return refuse(-FI_EINVAL,
+                  "fi_mr_bind: neither the domain nor an endpoint in it was opened with "
+                  "FI_RMA_EVENT, so nothing would ever be counted; ask for it in hints->caps");
   if (counter.domain != region.domain)
     return refuse(-FI_EDOMAIN, "fi_mr_bind: the counter belongs to another domain than the region");
   if (rules.rma_event && (region.wish.flags & FI_RMA_EVENT) == 0)
@@ -209,6 +215,15 @@ int refresh_region(Region& region, const struct fi_mr_modify& what) {
   return 0;
 }
 
+bool closes_strictly() noexcept {
+  if (setting_is("APERTURE_MR_CLOSE", "strict")) return true;
+  return !setting_is("APERTURE_MR_CLOSE", "lenient") && demands_verbs();
+}
+
+bool closes_regions_first(const Domain& domain) noexcept {
+  return domain.api_version >= kApi25;
+}
+
 void unbind_region(Region& region) noexcept {
   protect::SideRecord* side = region.domain->engine->keys().side(region.handle);
   for (Cntr* counter : region.counters) {
@@ -222,12 +237,36 @@ void unbind_region(Region& region) noexcept {
 
 void Cntr::leave_regions() noexcept {
   nic::EngineGuard guard(*engine);
+  // the pages of both would have the other closed first, so this order is there under all rules
+  if (!regions.empty() && !closes_strictly()) {
+    APERTURE_WARN("fi_close(cntr): it was bound to %zu region(s), the first with key 0x%" PRIx64
+                  ", whose remote writes nobody counts from now on",
+                  regions.size(), regions.front()->handle.key);
+  }
   for (Region* region : regions) {
     std::erase(region->counters, this);
     protect::SideRecord* side = engine->keys().side(region->handle);
     if (side != nullptr) std::erase(side->watchers, &watcher);
   }
   regions.clear();
+}
+
+int EpBody::check_regions() const noexcept {
+  nic::EngineGuard guard(*domain->engine);
+  if (regions.empty() || !closes_regions_first(*domain)) return 0;
+  const uint64_t key = regions.front()->handle.key;
+  if (closes_strictly())
+    return refuse(
+        -FI_EBUSY,
+        "fi_close(ep): %zu region(s) are bound to this endpoint, such as the one with key "
+        "0x%" PRIx64
+        "; from API 2.5 on they are closed first; do so, or set APERTURE_MR_CLOSE=lenient",
+        regions.size(), key);
+  APERTURE_WARN(
+      "fi_close(ep): %zu region(s) were bound to this endpoint, such as the one with key "
+      "0x%" PRIx64 ", and are reached by nobody any more; from API 2.5 on they are closed first",
+      regions.size(), key);
+  return 0;
 }
 
 void EpBody::leave_regions() noexcept {

@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include "base/no_throw.hpp"
+#include "base/settings.hpp"
 #include "provider/header_names.hpp"
 #include "provider/offer.hpp"
 
@@ -199,6 +201,15 @@ bool parse_mr_mode(const char* text, int& bits, std::string& why) {
     bits |= found;
   }
   return true;
+}
+
+bool demands_verbs() noexcept {
+  int bits = 0;
+  const Status read = no_throw([&]() -> Status {
+    std::string why;
+    return parse_mr_mode(setting_text("APERTURE_MR_MODE"), bits, why) ? Status() : Errc::invalid;
+  });
+  return read.ok() && (bits & kVerbsBits) == kVerbsBits;
 }
 
 bool match_mr_mode(const Matching& m, uint64_t caps, MrAnswer& answer) {

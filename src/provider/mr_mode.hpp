@@ -44,6 +44,9 @@ struct MrAnswer {
 // wrong with it and which words there are.
 bool parse_mr_mode(const char* text, int& bits, std::string& why);
 
+// Whether APERTURE_MR_MODE demands all that a verbs NIC does, by that word or by its parts.
+bool demands_verbs() noexcept;
+
 // The answer for those capabilities, given that the hints are read as m says. False: refused.
 bool match_mr_mode(const Matching& m, uint64_t caps, MrAnswer& answer);
 

@@ -79,10 +79,11 @@ inline constexpr uint64_t kGenericTag = 0xaaaaaaaaaaaaaaaaull;  // 64 separate o
 
 // Since 1.5 there are mr_mode bits, authorization keys and err_data_size; since 1.10 FI_HMEM and
 // FI_MR_HMEM; since 1.20 src_addr in error entries; since 1.22 descriptors that need not be given
-// are valid or NULL.
+// are valid or NULL; since 2.5 regions that are bound to an endpoint are closed before it.
 inline constexpr uint32_t kApi15 = FI_VERSION(1, 5);
 inline constexpr uint32_t kApiHmem = FI_VERSION(1, 10);
 inline constexpr uint32_t kApi120 = FI_VERSION(1, 20);
 inline constexpr uint32_t kApi122 = FI_VERSION(1, 22);
+inline constexpr uint32_t kApi25 = FI_VERSION(2, 5);
 
 }  // namespace aperture::provider

@@ -126,9 +126,8 @@ int close_set(fid* fid) noexcept {
   });
 }
 
-fi_ops g_fid_ops =
-    fid_ops<"poll set">(close_set, NotOffered<"fi_bind(poll set): use fi_poll_add">{},
-                        NotOffered<"fi_control(poll set): a poll set has no controls">{});
+fi_ops g_fid_ops = fid_ops<"poll set">(
+    close_set, NotOffered<"fi_bind(poll set): use fi_poll_add">{}, refuse_control<"poll set">);
 
 fi_ops_poll g_poll_ops = {
     .size = sizeof(fi_ops_poll), .poll = poll, .poll_add = add, .poll_del = del};

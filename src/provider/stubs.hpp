@@ -26,15 +26,6 @@ struct Sentence {
   }
 };
 
-template <size_t A, size_t B, size_t C>
-constexpr auto join(const char (&a)[A], const Sentence<B>& b, const char (&c)[C]) noexcept {
-  Sentence<A + B + C - 2> whole;
-  char* end = std::copy_n(a, A - 1, whole.text);
-  end = std::copy_n(b.text, B - 1, end);
-  std::copy_n(c, C, end);
-  return whole;
-}
-
 template <Sentence Why, int Code = -FI_ENOSYS>
 struct NotOffered {
   template <typename R, typename... Args>
@@ -61,6 +52,25 @@ constexpr Ops refusing(Refusal refusal) noexcept {
   (std::make_index_sequence<kSlots>());
 }
 
+// Those that open and override tables by their name: no object but a domain has any (window.cpp).
+template <Sentence Kind>
+int refuse_extension(fid*, const char* name, uint64_t, void**, void*) noexcept {
+  return refuse(-FI_ENOSYS, "fi_open_ops(%s): there is no extension \"%s\"", Kind.text,
+                name != nullptr ? name : "NULL");
+}
+template <Sentence Kind>
+int refuse_ops(fid*, const char* name, uint64_t, void*, void*) noexcept {
+  return refuse(-FI_ENOSYS, "fi_set_ops(%s): \"%s\" cannot be overridden; nothing can", Kind.text,
+                name != nullptr ? name : "NULL");
+}
+
+// Of an object that has no controls at all.
+template <Sentence Kind>
+int refuse_control(fid*, int command, void*) noexcept {
+  return refuse(-FI_ENOSYS, "fi_control(%s): command %d is not offered, nor any other", Kind.text,
+                command);
+}
+
 // The calls that every object has; Kind is the object's name in refusals.
 template <Sentence Kind, typename Bind, typename Control>
 constexpr fi_ops fid_ops(int (*close)(fid*), Bind bind, Control control) noexcept {
@@ -69,10 +79,9 @@ constexpr fi_ops fid_ops(int (*close)(fid*), Bind bind, Control control) noexcep
       .close = close,
       .bind = bind,
       .control = control,
-      .ops_open =
-          NotOffered<join("fi_open_ops(", Kind, "): Aperture has no extension of that name")>{},
+      .ops_open = refuse_extension<Kind>,
       .tostr = NotOffered<"fi_tostr is libfabric's own">{},
-      .ops_set = NotOffered<join("fi_set_ops(", Kind, "): nothing can be overridden here")>{},
+      .ops_set = refuse_ops<Kind>,
   };
 }
 

@@ -27,10 +27,11 @@ bool watch(int epoll, int fd) noexcept {
 
 int get_pollfds(fi_wait_pollfd* out, int fd) noexcept {
   const size_t room = out->nfds;
+  if (room != 0 && out->fd == nullptr) return -FI_EINVAL;
+  // both also where there is no room: that is how the index is asked for
   out->change_index = 1;  // the one descriptor never changes
   out->nfds = 1;
-  if (room < 1) return -FI_ETOOSMALL;
-  if (out->fd == nullptr) return -FI_EINVAL;
+  if (room == 0) return -FI_ETOOSMALL;
   out->fd[0].fd = fd;
   out->fd[0].events = POLLIN;
   out->fd[0].revents = 0;

@@ -281,7 +281,7 @@ int close_window(fid* fid) noexcept {
 
 fi_ops g_window_fid_ops = fid_ops<"window">(
     close_window, NotOffered<"fi_bind(window): a window is bound by the bind call of its ops">{},
-    NotOffered<"fi_control(window): no command is offered">{});
+    refuse_control<"window">);
 
 int allocate(fid_domain* fid, const aperture_window_attr* attr, aperture_window** out) noexcept {
   return guarded("aperture_window allocate", [&]() -> int {

@@ -30,6 +30,9 @@ constexpr protect::Wording make() noexcept {
       "give virtual addresses inside the region (FI_MR_VIRT_ADDR is set), or register more";
   w.offset_remedy =
       "give offsets from the start of the region (FI_MR_VIRT_ADDR is not set), or register more";
+  w.range_remedy =
+      "stay inside the region, by offsets from its start or, where its domain was opened with "
+      "FI_MR_VIRT_ADDR, by its virtual addresses; or register more";
   w.remedies[Denial::not_persistent] =
       "register file-backed memory with FI_RMA_PMEM, or ask for no more than delivery";
   w.remedies[Denial::not_verified] = "call fi_mr_refresh() for these pages once they are mapped";

@@ -100,6 +100,9 @@ Fact memfd_fact() {
                         : "no sealed memory files";
   if (!made.ok()) {
     fact.why_not = std::string("memfd_create: ") + describe(made.error());
+    if (made.error() == Errc::no_sys) {
+      fact.why_not = "this kernel, or the sandbox that plays it, has no memfd_create";
+    }
     fact.gain = "shared memory between processes, without which there is no Aperture";
   }
   return fact;

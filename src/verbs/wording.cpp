@@ -58,7 +58,7 @@ constexpr void put_accesses(Wording& w) noexcept {
       Rights::flush_persistent,
       "add IBV_ACCESS_FLUSH_PERSISTENT to the access flags of ibv_reg_mr(), over a "
       "shared mapping of a file");
-  w.remedies[Denial::out_of_range] =
+  w.range_remedy = w.remedies[Denial::out_of_range] =
       "give addresses inside the MR (from the addr of ibv_reg_mr() or the iova of "
       "ibv_reg_mr_iova() on) or inside the memory window, or register or bind more";
   w.offset_remedy =

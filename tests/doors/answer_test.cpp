@@ -5,7 +5,7 @@
 #include <string>
 
 #include "doors/child.hpp"
-#include "doors/fixture.hpp"
+#include "doors/connected.hpp"
 #include "doors/payload.hpp"
 
 namespace aperture::doors {
@@ -54,6 +54,8 @@ class Answers : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     Sends, Answers,
     testing::Values(Case{64, FI_TRANSMIT_COMPLETE, false, false, "small"},
+                    Case{200, FI_TRANSMIT_COMPLETE, false, false, "of_several_cells"},
+                    Case{5000, FI_TRANSMIT_COMPLETE, false, false, "of_the_byte_ring"},
                     Case{64, FI_DELIVERY_COMPLETE, false, false, "delivered"},
                     Case{64, FI_DELIVERY_COMPLETE, true, false, "delivered_asleep"},
                     Case{64, FI_DELIVERY_COMPLETE, false, true, "delivered_denied"},
@@ -99,6 +101,65 @@ TEST_P(Answers, complete_after_what_they_answer) {
   }
   EXPECT_EQ(early, 0) << "of " << rounds;
   EXPECT_EQ(post([&] { return fi_inject(node.ep(), "l", 1, to); }), 0);
+  pump_for(1);
+  EXPECT_EQ(peer.join(), 0);
+}
+
+}  // namespace
+
+DOOR_ROLE(answers_over_a_connection) {
+  Asked asked;
+  if (!control.get(&asked)) return 1;
+  std::vector<uint8_t> bytes(kLarge);
+  Station s;
+  const Fid<fid_ep> ep = s.open();
+  if (fi_connect(ep.get(), asked.name.data(), nullptr, 0) != 0) return 2;
+  if (s.event().type != FI_CONNECTED) return 3;
+  for (int i = 0; i < asked.rounds; ++i) {
+    if (s.run_at(ep.get(), fi_recv, bytes.data(), asked.size, nullptr, 0) != 0) return 4;
+    if (post([&] { return fi_inject(ep.get(), "a", 1, 0); }) != 0) return 5;
+  }
+  char last = 0;
+  return s.run_at(ep.get(), fi_recv, &last, 1, nullptr, 0) == 0 ? 0 : 6;
+}
+
+namespace {
+
+class ConnectedAnswers : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(
+    Sends, ConnectedAnswers,
+    testing::Values(Case{64, FI_TRANSMIT_COMPLETE, false, false, "small"},
+                    Case{200, FI_TRANSMIT_COMPLETE, false, false, "of_several_cells"},
+                    Case{5000, FI_DELIVERY_COMPLETE, false, false, "of_the_byte_ring"},
+                    Case{kLarge, FI_TRANSMIT_COMPLETE, false, false, "large"},
+                    Case{kLarge, FI_DELIVERY_COMPLETE, false, true, "large_denied"}),
+    kByName);
+
+TEST_P(ConnectedAnswers, complete_after_what_they_answer) {
+  const Case c = GetParam();
+  const int rounds = c.size > 100'000 ? 200 : 2000;
+  std::vector<uint8_t> out(c.size, 7);
+  char in = 0;
+  Op sent, received;
+  Station s;
+  const Fid<fid_pep> pep = s.passive();
+  Child peer("answers_over_a_connection", child_denying(c.denied));
+  ASSERT_TRUE(peer.control().put(Asked{name_of(&pep->fid), c.size, rounds}));
+  const Fid<fid_ep> ep = accept_next(s, pep.get());
+  s.expect(FI_CONNECTED, &ep->fid);
+  const iovec iov{out.data(), out.size()};
+  const fi_msg msg{.msg_iov = &iov, .iov_count = 1, .context = &sent};
+  int early = 0;
+  for (int i = 0; i < rounds; ++i) {
+    ASSERT_EQ(fi_recv(ep.get(), &in, 1, nullptr, 0, &received), 0);
+    ASSERT_EQ(post(fi_sendmsg, ep.get(), &msg, FI_COMPLETION | c.level), 0);
+    ASSERT_TRUE(pump_until([&] { return s.done().size() == 2; }));
+    for (const Completion& done : s.done()) ASSERT_EQ(done.err, 0);
+    if (s.done().front().context != &sent) ++early;
+    s.done().clear();
+  }
+  EXPECT_EQ(early, 0) << "of " << rounds;
+  EXPECT_EQ(post([&] { return fi_inject(ep.get(), "l", 1, 0); }), 0);
   pump_for(1);
   EXPECT_EQ(peer.join(), 0);
 }

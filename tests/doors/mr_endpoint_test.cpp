@@ -47,7 +47,7 @@ TEST_P(RegionOfEndpoint, is_reached_through_that_endpoint_only) {
 }
 
 TEST_P(RegionOfEndpoint, is_reached_by_nobody_once_that_is_closed) {
-  open(options());
+  open(options(), 8, kStrictly);
   const std::vector<uint8_t> sibling = target->open_sibling(options());
   const Remote r = bound(1, 0);
   allowed(r, 0, 8);
@@ -64,7 +64,7 @@ TEST_P(RegionOfEndpoint, is_reached_by_nobody_once_that_is_closed) {
 }
 
 TEST_P(RegionOfEndpoint, may_have_counters_too) {
-  open(options(FI_MR_RMA_EVENT, FI_RMA_EVENT));
+  open(options(FI_MR_RMA_EVENT, FI_RMA_EVENT), 8, kStrictly);
   target->open_counter(0);
   const Remote r = registered(1, {{0, kPage}}, kAllAccess, FI_RMA_EVENT);
   ASSERT_EQ(target->bind_counter(1, 0), 0);
@@ -80,13 +80,25 @@ TEST_P(RegionOfEndpoint, may_have_counters_too) {
   EXPECT_EQ(target->close(1), 0);
 }
 
-TEST_P(RegionOfEndpoint, a_lenient_close_lets_it_go) {
-  open(options(), 8, {{"APERTURE_MR_CLOSE", "lenient"}});
-  const Remote r = bound(1, 0);
-  allowed(r, 0, 8);
-  EXPECT_EQ(target->close(1), 0);
-  refused(r, 0, 8);
+TEST_P(RegionOfEndpoint, is_closed_before_it_or_after_it) {
+  open(options());
+  const Remote first = bound(1, 0), last = bound(2, 1);
+  allowed(first, 0, 8);
+  EXPECT_EQ(target->close(1), 0) << "its endpoint is open";
+  refused(first, 0, 8);
+  allowed(last, 0, 8);
   alive();
+  target->close_endpoint();
+  EXPECT_EQ(target->close(2), 0);
+}
+
+TEST_P(RegionOfEndpoint, strictly_is_closed_after_it) {
+  open(options(), 8, kStrictly);
+  const Remote r = bound(1, 0);
+  EXPECT_EQ(target->close(1), -FI_EBUSY);
+  allowed(r, 0, 8);
+  target->close_endpoint();
+  EXPECT_EQ(target->close(1), 0);
 }
 
 TEST(RegionOfEndpointCall, is_bound_without_flags_to_one_of_its_domain) {

@@ -121,7 +121,7 @@ TEST_P(RegionEvents, a_region_without_the_flag_is_enabled_at_once_and_has_none) 
 }
 
 TEST_P(RegionEvents, end_with_the_counter) {
-  open(options_of(FI_MR_RMA_EVENT, kEvent));
+  open(options_of(FI_MR_RMA_EVENT, kEvent), 8, kStrictly);
   target->open_counter(0);
   target->open_counter(1);
   const Remote r = registered(1, {{0, kPage}}, kAllAccess, kEvent);
@@ -141,8 +141,16 @@ TEST_P(RegionEvents, end_with_the_counter) {
   alive();
 }
 
-TEST_P(RegionEvents, a_lenient_close_lets_the_counter_go) {
-  open(options_of(FI_MR_RMA_EVENT, kEvent), 8, {{"APERTURE_MR_CLOSE", "lenient"}});
+TEST_P(RegionEvents, the_rules_of_verbs_hold_up_a_region_too) {
+  open(options_of(FI_MR_RMA_EVENT, kEvent), 8, {{"APERTURE_MR_MODE", "verbs"}});
+  counted();
+  EXPECT_EQ(target->close(1), -FI_EBUSY);
+  EXPECT_EQ(target->close_counter(0), 0);
+  EXPECT_EQ(target->close(1), 0);
+}
+
+TEST_P(RegionEvents, end_with_the_region_where_that_is_closed_first) {
+  open(options_of(FI_MR_RMA_EVENT, kEvent));
   const Remote r = counted();
   ASSERT_EQ(write(r, 0, 8), 0);
   EXPECT_EQ(target->close(1), 0);
@@ -199,6 +207,17 @@ TEST_F(EventCall, only_counters_and_endpoints_are_bound) {
   EXPECT_EQ(fi_mr_bind(mr.get(), &node.av()->fid, 0), -FI_EINVAL);
   EXPECT_EQ(fi_mr_bind(mr.get(), &second->fid, 0), -FI_EINVAL);
   EXPECT_EQ(fi_mr_bind(mr.get(), nullptr, FI_REMOTE_WRITE), -FI_EINVAL);
+}
+
+TEST_F(EventCall, nothing_is_bound_where_nothing_would_be_counted) {
+  Node silent(options_of(0));
+  uint8_t bytes[64];
+  const Fid<fid_mr> mr = registered(silent.domain(), bytes, sizeof bytes, kAllAccess, 1);
+  const Fid<fid_cntr> there = open_counter(silent.domain());
+  EXPECT_EQ(fi_mr_bind(mr.get(), &there->fid, FI_REMOTE_WRITE), -FI_EINVAL);
+  const Node listening(options_of(0, kEvent), silent);
+  EXPECT_EQ(fi_mr_bind(mr.get(), &there->fid, FI_REMOTE_WRITE), 0)
+      << "an endpoint of the domain has the capability now";
 }
 
 TEST_F(EventCall, is_not_offered_while_events_are_switched_off) {

@@ -167,8 +167,7 @@ Options options_of(int mr_mode, uint64_t more_caps) {
   return {.caps = FI_MSG | FI_RMA | FI_ATOMIC | more_caps, .mr_mode = mr_mode};
 }
 
-void Regions::open(const Options& wanted, uint64_t pages,
-                   std::vector<std::pair<std::string, std::string>> env) {
+void Regions::open(const Options& wanted, uint64_t pages, Environment env) {
   const Options options = progressing(wanted);
   node = std::make_unique<Node>(options);
   if (GetParam().two_processes) {

@@ -209,11 +209,14 @@ inline std::string reach_name(const testing::TestParamInfo<Reached>& p) {
 
 Options options_of(int mr_mode, uint64_t more_caps = 0);
 
+using Environment = std::vector<std::pair<std::string, std::string>>;
+// What is bound keeps a region from being closed.
+inline const Environment kStrictly = {{"APERTURE_MR_CLOSE", "strict"}};
+
 class Regions : public testing::TestWithParam<Reached> {
  protected:
   // Both sides and an arena of `pages`; the target answers. `env` is of the target's process.
-  void open(const Options& options, uint64_t pages = 8,
-            std::vector<std::pair<std::string, std::string>> env = {});
+  void open(const Options& options, uint64_t pages = 8, Environment env = {});
   // Where nobody polls at the target, its endpoints progress by themselves.
   static Options progressing(Options options) {
     if (GetParam().idle) options.progress = FI_PROGRESS_AUTO;
@@ -249,7 +252,7 @@ class Regions : public testing::TestWithParam<Reached> {
   void TearDown() override;
   template <typename Call, typename... Args>
   int carry_out(Call call, Args... args);
-  std::vector<std::pair<std::string, std::string>> set_here;
+  Environment set_here;
 };
 
 }  // namespace aperture::doors::mr

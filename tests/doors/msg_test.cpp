@@ -58,6 +58,7 @@ TEST_P(Msg, a_longer_message_is_truncated_with_its_overflow) {
       if (!expected) duo.second->receive(kReceive, room);
       const Completion received = duo.second->wait(kReceive);
       ASSERT_EQ(received.err, FI_ETRUNC) << "size " << size << " expected " << expected;
+      ASSERT_EQ(received.len, room) << "what has been delivered";
       ASSERT_EQ(received.olen, size - room);
       ASSERT_TRUE(duo.second->verify(kReceive, 0, 0)) << "canaries";
       ASSERT_NE(duo.first->wait(kSend).err, -1);

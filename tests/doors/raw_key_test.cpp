@@ -96,6 +96,19 @@ TEST_P(RawKey, a_value_that_was_not_mapped_is_refused) {
   EXPECT_TRUE(duo.second->region_verify(kRegion, kSeed));
 }
 
+TEST_P(RawKey, a_value_that_was_mapped_in_another_domain_is_refused) {
+  const Remote remote = open_region(kRegion, 4096);
+  Node other({.caps = kUsualCaps | FI_ATOMIC, .mr_mode = FI_MR_RAW});
+  const uint64_t elsewhere = map_raw(other.domain(), remote.raw);
+  expect_not_posted(elsewhere, remote.base);
+  EXPECT_EQ(fi_mr_unmap_key(domain(), elsewhere), -FI_EINVAL) << "it is not mapped here";
+  const Remote here = map(remote);
+  EXPECT_EQ(fi_mr_unmap_key(other.domain(), here.key), -FI_EINVAL) << "nor that there";
+  expect_reach(here);
+  EXPECT_EQ(fi_mr_unmap_key(other.domain(), elsewhere), 0);
+  expect_reach(here);
+}
+
 TEST_P(RawKey, an_unmapped_value_is_refused) {
   const Remote remote = map(open_region(kRegion, 4096));
   const Remote again = map(remote);

@@ -64,6 +64,98 @@ TEST(Source, messages_follow_their_address_to_the_other_index_that_it_has) {
   }
 }
 
+// Sends before the receiver knows it, and is inserted then.
+class EarlySender : public testing::Test {
+ protected:
+  EarlySender() { b.insert(a.name()); }  // not at index 0
+  // From a node that b does not know yet.
+  void send(Node& from, uint64_t tag, std::vector<uint8_t>& bytes, Op& op) {
+    const fi_addr_t to = from.insert(b.name());
+    ASSERT_EQ(from.post(fi_tsend, bytes.data(), bytes.size(), nullptr, to, tag, &op), 0);
+    pump_for(50);  // it has arrived
+  }
+  // A directed receive of b's gets exactly those bytes, and tells their source.
+  void expect_from(fi_addr_t source, uint64_t tag, const std::vector<uint8_t>& bytes) {
+    Op op;
+    std::vector<uint8_t> in(bytes.size());
+    ASSERT_EQ(b.post(fi_trecv, in.data(), in.size(), nullptr, source, tag, 0, &op), 0);
+    const Completion got = b.wait(&op, 5000);
+    EXPECT_EQ(got.err, 0);
+    EXPECT_EQ(got.source, source);
+    EXPECT_EQ(in, bytes);
+  }
+  Node a{kOptions}, b{kOptions}, c{kOptions};
+  Op first, second;
+};
+
+TEST_F(EarlySender, is_found_by_a_receive_from_it_once_it_is_inserted) {
+  for (const size_t size : {size_t{1}, size_t{3000}, size_t{1} << 20}) {
+    Node late(kOptions);
+    std::vector<uint8_t> one(size, 1), two(size, 2);
+    send(late, 5, one, first);
+    send(late, 5, two, second);
+    const fi_addr_t source = b.insert(late.name());
+    expect_from(source, 5, one);
+    expect_from(source, 5, two);
+  }
+}
+
+TEST_F(EarlySender, is_not_taken_for_another_that_is_inserted) {
+  std::vector<uint8_t> bytes(8, 7);
+  send(c, 5, bytes, first);
+  Node other(kOptions);
+  const fi_addr_t another = b.insert(other.name());
+  Op op;
+  uint8_t in[8] = {};
+  ASSERT_EQ(b.post(fi_trecv, in, sizeof in, nullptr, another, 5, 0, &op), 0);
+  EXPECT_TRUE(b.quiet());
+  expect_from(b.insert(c.name()), 5, bytes);
+}
+
+TEST_F(EarlySender, is_found_by_a_peek_and_by_untagged_receives) {
+  const fi_addr_t to = c.insert(b.name());
+  ASSERT_EQ(post([&] { return fi_inject(c.ep(), "u", 1, to); }), 0);
+  ASSERT_EQ(post([&] { return fi_tinject(c.ep(), "t", 1, to, 9); }), 0);
+  pump_for(50);
+  const fi_addr_t source = b.insert(c.name());
+  Op peek, op;
+  const fi_msg_tagged look{.addr = source, .tag = 9, .context = &peek};
+  ASSERT_EQ(b.post(fi_trecvmsg, &look, FI_PEEK), 0);
+  EXPECT_EQ(b.wait(&peek).err, 0);
+  char in = 0;
+  ASSERT_EQ(b.post(fi_recv, &in, 1, nullptr, source, &op), 0);
+  EXPECT_EQ(b.wait(&op, 5000).err, 0);
+  EXPECT_EQ(in, 'u');
+}
+
+TEST_F(EarlySender, removed_and_inserted_again_is_itself) {
+  std::vector<uint8_t> bytes(8, 7);
+  fi_addr_t before = b.insert(c.name());
+  send(c, 5, bytes, first);
+  ASSERT_EQ(fi_av_remove(b.av(), &before, 1, 0), 0);
+  expect_from(b.insert(c.name()), 5, bytes);
+}
+
+TEST_F(EarlySender, inserted_again_at_a_lower_index_keeps_messages_and_receives) {
+  Node gap(kOptions);
+  fi_addr_t hole = b.insert(gap.name());
+  const fi_addr_t source = b.insert(c.name());
+  std::vector<uint8_t> bytes(8, 7);
+  send(c, 5, bytes, first);
+  Op posted;
+  uint8_t in = 0;
+  ASSERT_EQ(b.post(fi_trecv, &in, 1, nullptr, source, 6, 0, &posted), 0);
+  ASSERT_EQ(fi_av_remove(b.av(), &hole, 1, 0), 0);
+  const fi_addr_t lower = b.insert(c.name());
+  ASSERT_LT(lower, source);
+  Op op;
+  uint8_t got[8] = {};
+  ASSERT_EQ(b.post(fi_trecv, got, sizeof got, nullptr, source, 5, 0, &op), 0);
+  EXPECT_EQ(b.wait(&op, 5000).err, 0);
+  ASSERT_EQ(post([&] { return fi_tinject(c.ep(), "p", 1, 0, 6); }), 0);
+  EXPECT_EQ(b.wait(&posted, 5000).err, 0);
+}
+
 struct Named {
   uint32_t name_len = 0;
   uint8_t name[256] = {};

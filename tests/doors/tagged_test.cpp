@@ -47,6 +47,7 @@ TEST_P(Tagged, a_longer_message_is_truncated_with_its_overflow) {
       if (!expected) duo.second->tagged_receive(kReceive, size - 1, 7);
       const Completion received = duo.second->wait(kReceive);
       ASSERT_EQ(received.err, FI_ETRUNC) << size;
+      ASSERT_EQ(received.len, size - 1) << "what has been delivered";
       ASSERT_EQ(received.olen, 1u);
       ASSERT_EQ(received.tag, 7u);
       ASSERT_TRUE(duo.second->verify(kReceive, 0, 0)) << "canaries";

@@ -168,4 +168,18 @@ WINDOWS = [
     revoke("a bound entry is revoked in its own life",
            "  if (!in_force(region) && !being_closed(region)) return Errc::no_entry;\n"
            "  // relaxed: written under mutex_\n"),
+    Mutation("a fenced bind waits", "  if (w.fence && q_.results_out_ != 0) return false;\n",
+             tests=("ib_window_queue",), file="ib/rc_requester.cpp"),
+    Mutation("an unsignaled bind is silent", "    w.signaled = signals(wr);",
+             "    w.signaled = true;", tests=("ib_window_queue",), file="ib/send_queue.hpp"),
+    Mutation("type 2B lets its queue pair go",
+             "if (type_ == WindowType::type_2a && bind.of_endpoint != nullptr) {",
+             "if (bind.of_endpoint != nullptr) {", tests=("pyverbs_windows_2B",),
+             file="protect/window.cpp"),
+    Mutation("the key of a region is no window's",
+             "  return q_.spec_.windows->windows.invalidate(key, q_.spec_.pd, q_.id_);",
+             "  const WindowAnswer answer =\n"
+             "      q_.spec_.windows->windows.invalidate(key, q_.spec_.pd, q_.id_);\n"
+             "  return answer == WindowAnswer::not_a_window ? WindowAnswer::done : answer;",
+             tests=("pyverbs_windows_2B",), file="ib/rc_windows.cpp"),
 ]

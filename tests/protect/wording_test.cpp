@@ -36,6 +36,7 @@ std::string all_of(const Wording& door) {
     for (const Rights right : kEach) {
       all += remedy(door, denial, right, false);
       all += remedy(door, denial, right, true);
+      all += remedy(door, denial, right, std::nullopt);
     }
   }
   for (const Rights right : kEach) all += name_of(door, right);
@@ -135,6 +136,15 @@ TEST_F(WordingDoors, the_accessor_does_not_reckon_where_an_origin_is_the_owners)
   expect_part(table->explain(ask, Denial::out_of_range, kVerbsWording), "before it");
 }
 
+// Who sees nothing of the region does not know how peers count in it.
+TEST_F(WordingDoors, an_unseen_region_is_not_said_to_have_virtual_addresses) {
+  const std::string text =
+      explain_unseen(Denial::out_of_range, Rights::remote_write, kFabricWording);
+  EXPECT_EQ(text.find("is set"), std::string::npos) << text;
+  expect_part(text, "stay inside the region, by offsets");
+  expect_part(explain_unseen(Denial::out_of_range, Rights::remote_write, kVerbsWording), "the MR");
+}
+
 TEST_F(WordingDoors, local_buffers_of_libfabric) {
   const RegionHandle r = add(spec_of(kBase, kLength, Rights::send));
   const LocalAsk ask{kPd, descriptor_of(r), kBase, 8, Rights::local_read, 0};
@@ -142,6 +152,8 @@ TEST_F(WordingDoors, local_buffers_of_libfabric) {
       explain_local(table->file(), ask, Denial::missing_right, kFabricWording);
   expect_part(right, "FI_WRITE");
   expect_part(right, "access flags");
+  expect_part(right, "for FI_SEND, registered");
+  EXPECT_EQ(right.find("local"), std::string::npos) << right;
   const LocalAsk made_up{kPd, &ask, kBase, 8, Rights::send, 0};
   expect_part(explain_local(table->file(), made_up, Denial::unknown_key, kFabricWording),
               "fi_mr_desc()");

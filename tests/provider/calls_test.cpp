@@ -1,6 +1,7 @@
 // Calls that are wrong, early, late or twice: the page's code, and nothing changed.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 
 #include "direct.hpp"
 
@@ -239,6 +240,26 @@ TEST_F(Calls, an_error_of_an_injected_message_has_the_context_of_the_endpoint) {
   EXPECT_EQ(error.op_context, &b.ep_context);
   EXPECT_NE(error.err, 0);
   EXPECT_EQ(fi_cntr_readerr(b.cntr.get()), 1u);
+}
+
+// Attributes that leave nothing open may lie where nothing can be written.
+TEST_F(Calls, attributes_that_leave_nothing_open_are_not_written_to) {
+  struct Attributes {
+    fi_cq_attr queue;
+    fi_av_attr table;
+  };
+  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto* attr = static_cast<Attributes*>(page);
+  attr->queue.format = FI_CQ_FORMAT_DATA;
+  attr->table.type = FI_AV_TABLE;
+  ASSERT_EQ(mprotect(page, 4096, PROT_READ), 0);
+  opened("queue", fi_cq_open, b.domain.get(), &attr->queue);
+  opened("table", fi_av_open, b.domain.get(), &attr->table);
+  munmap(page, 4096);
+  fi_cq_attr open_queue{};
+  opened("queue", fi_cq_open, b.domain.get(), &open_queue);
+  EXPECT_EQ(open_queue.format, FI_CQ_FORMAT_CONTEXT) << "what it has become";
 }
 
 }  // namespace

@@ -100,6 +100,29 @@ TEST(RegionCalls, with_fi_mr_allocated_memory_must_be_there) {
   munmap(page, 3 * 4096);
 }
 
+// FI_MR_BASIC in what the domain is opened with, whatever fi_getinfo says of it.
+TEST(RegionCalls, fi_mr_basic_chooses_keys_and_wants_memory_that_is_there) {
+  for (const uint32_t api : {uint32_t{FI_VERSION(1, 4)}, kApi117, kApi20}) {
+    Registering b([](fi_info& hints) { hints.domain_attr->mr_mode = provider::kMrModeBasic; }, api);
+    EXPECT_EQ(b.info->domain_attr->mr_mode, provider::kMrModeBasic);
+    void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(page, MAP_FAILED);
+    ASSERT_EQ(b.reg(page, 4096, FI_REMOTE_READ, 4711), 0);
+    EXPECT_NE(fi_mr_key(b.last.get()), 4711u) << "the provider chooses";
+    uint8_t raw[16];
+    uint64_t base = 0;
+    size_t size = sizeof raw;
+    ASSERT_EQ(fi_mr_raw_attr(b.last.get(), &base, raw, &size, 0), 0);
+    EXPECT_EQ(base, reinterpret_cast<uint64_t>(page)) << "peers give addresses";
+    b.last.reset();
+    munmap(page, 4096);
+    EXPECT_EQ(b.reg(page, 4096, FI_REMOTE_READ, 1), -FI_EFAULT) << "it is not mapped";
+    Registering scalable({}, api);
+    ASSERT_EQ(scalable.reg(page, 4096, FI_REMOTE_READ, 4711), 0);
+    EXPECT_EQ(fi_mr_key(scalable.last.get()), 4711u);
+  }
+}
+
 TEST(RegionCalls, raw_keys_work_with_every_region) {
   Registering b(offering(kBasicBits));
   char c[8];
@@ -118,16 +141,68 @@ TEST(RegionCalls, raw_keys_work_with_every_region) {
   EXPECT_EQ(fi_mr_unmap_key(b.domain.get(), key), 0);
 }
 
+// Sets APERTURE_MR_CLOSE as long as it lives.
+struct ClosingRule {
+  explicit ClosingRule(const char* word) { ::setenv("APERTURE_MR_CLOSE", word, 1); }
+  ~ClosingRule() { ::unsetenv("APERTURE_MR_CLOSE"); }
+};
+
 TEST(RegionCalls, what_other_modes_need_works_without_them) {
-  Registering b;
+  Registering b([](fi_info& hints) { hints.caps |= FI_RMA_EVENT; });
   char c[8];
   ASSERT_EQ(b.reg(c, 8, FI_REMOTE_READ, 1), 0);
   EXPECT_EQ(fi_mr_bind(b.last.get(), &b.cntr->fid, FI_REMOTE_WRITE), 0);
   EXPECT_EQ(fi_mr_enable(b.last.get()), 0);
   EXPECT_EQ(fi_mr_refresh(b.last.get(), nullptr, 0, 0), 0);
-  EXPECT_EQ(fi_close(&b.last->fid), -FI_EBUSY) << "a counter is bound";
-  b.cntr.reset();
+  {
+    const ClosingRule strict("strict");
+    EXPECT_EQ(fi_close(&b.last->fid), -FI_EBUSY) << "a counter is bound";
+  }
   EXPECT_NE(fi_mr_desc(b.last.get()), nullptr);
+  EXPECT_EQ(fi_close(&b.last.release()->fid), 0);
+  b.cntr.reset();
+}
+
+// A region that is bound to the endpoint of a bench, which answers with that API.
+struct BoundToEndpoint : Registering {
+  explicit BoundToEndpoint(uint32_t api) : Registering(offering(FI_MR_ENDPOINT), api) {
+    enable();
+    EXPECT_EQ(reg(bytes, sizeof bytes, FI_REMOTE_READ, 1), 0);
+    EXPECT_EQ(fi_mr_bind(last.get(), &ep->fid, 0), 0);
+  }
+  int close_endpoint() {
+    const int code = fi_close(&ep->fid);
+    if (code == 0) static_cast<void>(ep.release());
+    return code;
+  }
+  int close_region() {
+    const int code = fi_close(&last->fid);
+    if (code == 0) static_cast<void>(last.release());
+    return code;
+  }
+  char bytes[8];
+};
+
+TEST(RegionCalls, an_endpoint_and_its_regions_are_closed_in_either_order) {
+  for (const uint32_t api : {kApi117, uint32_t{FI_VERSION(2, 4)}, uint32_t{FI_VERSION(2, 5)}}) {
+    BoundToEndpoint endpoint_first(api), region_first(api);
+    EXPECT_EQ(endpoint_first.close_endpoint(), 0) << api;
+    EXPECT_EQ(endpoint_first.close_region(), 0) << api;
+    EXPECT_EQ(region_first.close_region(), 0) << api;
+    EXPECT_EQ(region_first.close_endpoint(), 0) << api;
+  }
+}
+
+TEST(RegionCalls, strictly_the_api_says_which_of_the_two_is_closed_first) {
+  const ClosingRule strict("strict");
+  BoundToEndpoint old(FI_VERSION(2, 4));
+  EXPECT_EQ(old.close_region(), -FI_EBUSY);
+  EXPECT_EQ(old.close_endpoint(), 0);
+  EXPECT_EQ(old.close_region(), 0);
+  BoundToEndpoint newer(FI_VERSION(2, 5));
+  EXPECT_EQ(newer.close_endpoint(), -FI_EBUSY);
+  EXPECT_EQ(newer.close_region(), 0);
+  EXPECT_EQ(newer.close_endpoint(), 0);
 }
 
 // Reads until something but -FI_EAGAIN comes, for at most 5 s.

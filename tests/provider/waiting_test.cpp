@@ -28,6 +28,11 @@ TEST(Waiting, getwait_and_getwaitobj_by_kind) {
       fi_wait_pollfd list{0, 0, fds};
       EXPECT_EQ(fi_control(&b.cq->fid, FI_GETWAIT, &list), -FI_ETOOSMALL);
       ASSERT_EQ(list.nfds, 1u);
+      EXPECT_EQ(list.change_index, 1) << "which is asked for so";
+      fi_wait_pollfd nowhere{77, 2, nullptr};
+      EXPECT_EQ(fi_control(&b.cq->fid, FI_GETWAIT, &nowhere), -FI_EINVAL);
+      EXPECT_EQ(nowhere.nfds, 2u) << "nothing is written";
+      EXPECT_EQ(nowhere.change_index, 77);
       list.nfds = 2;
       EXPECT_EQ(fi_control(&b.cq->fid, FI_GETWAIT, &list), 0);
       EXPECT_EQ(list.nfds, 1u);

@@ -318,7 +318,17 @@ class Type2(Ends):
 
     def test_the_key_of_a_region_cannot_be_invalidated(self):
         region = self.region(BINDABLE | WRITE)
-        self.assertNotEqual(send_and_invalidate(self, region.rkey).status, e.IBV_WC_SUCCESS)
+        refused = send_and_invalidate(self, region.rkey)
+        self.assertEqual(refused.status, e.IBV_WC_REM_ACCESS_ERR)
+        _, fourth = self.pair(self.here.pd, self.there.pd)
+        self.assert_lands(self.write(region.buf, region.rkey, end=fourth), region)
+
+    def test_the_key_of_a_region_cannot_be_invalidated_here(self):
+        region = self.region(BINDABLE | WRITE)
+        self.invalidate(region.rkey)
+        self.assertEqual(self.here.completion().status, e.IBV_WC_MW_BIND_ERR)
+        _, fourth = self.pair(self.here.pd, self.there.pd)
+        self.assert_lands(self.write(region.buf, region.rkey, end=fourth), region)
 
     def test_a_bind_outside_its_region_is_refused(self):
         for where in ({"offset": 1}, {"length": SIZE + 1}, {"addr": 0}):

@@ -33,11 +33,12 @@ class Command(unittest.TestCase):
         with open(self.provider, "w", encoding="ascii") as stand_in:
             stand_in.write("not a library\n" * 100)
 
-    def call(self, *arguments, env=None, code=0, denied=()):
+    def call(self, *arguments, env=None, code=0, denied=(),
+             error=errno.EPERM):
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("FI_", "OMPI_"))}
         done = subprocess.run([self.command, *arguments], env={**clean, **(env or {})},
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
-                              check=False, preexec_fn=denied_calls.deny(*denied))
+                              check=False, preexec_fn=denied_calls.deny(*denied, error=error))
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done
 
@@ -182,6 +183,12 @@ class Command(unittest.TestCase):
         memfd = json.loads(self.call("info", "--json", denied=("memfd_create",)).stdout)["memfd"]
         self.assertIs(memfd["available"], False)
         self.assertIn("memfd_create", memfd["why_not"])
+
+    def test_info_where_nobody_knows_memory_files(self):
+        memfd = json.loads(self.call("info", "--json", denied=("memfd_create",),
+                                     error=errno.ENOSYS).stdout)["memfd"]
+        self.assertIs(memfd["available"], False)
+        self.assertIn("has no memfd_create", memfd["why_not"])
 
     def test_info_that_cannot_be_written_fails(self):
         with open("/dev/full", "w", encoding="ascii") as full:
