@@ -26,7 +26,7 @@ inline const ib::Sge* sges_of(const ibv_sge* sges) noexcept {
 template <typename Post>
 int post_receives(nic::Engine& engine, const char* call, ibv_recv_wr* wr, ibv_recv_wr** bad_wr,
                   Post&& post) noexcept {
-  if (nic::in_forked_child()) [[unlikely]] {
+  if (engine.life().is_over()) [[unlikely]] {
     *bad_wr = wr;
     return EOPNOTSUPP;
   }
