@@ -5,10 +5,13 @@
 // that free() it themselves and programs that hand it to the real library both do no harm.
 #include "verbs/device.hpp"
 
+#include <pthread.h>
+
 #include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "base/per_process.hpp"
 #include "nic/host_identity.hpp"
@@ -28,6 +31,16 @@ void fill(ibv_device& device) noexcept {
   put(device.dev_name, kUverbsName);
   put(device.dev_path, "/sys/class/infiniband_verbs/uverbs-aperture0");
   put(device.ibdev_path, "/sys/class/infiniband/aperture0");
+}
+
+// The real library makes its list under a lock of its own, which would stay taken for ever in a
+// child that was forked meanwhile.
+constinit std::mutex real_list_mutex;
+
+// After path_fds.cpp's, so that this one is taken before the one that may be taken within.
+[[gnu::constructor(202)]] void hold_real_list_across_forks() noexcept {
+  (void)::pthread_atfork([] { real_list_mutex.lock(); }, [] { real_list_mutex.unlock(); },
+                         [] { real_list_mutex.unlock(); });
 }
 
 constinit thread_local unsigned real_devices_alone = 0;  // how many of them stand
@@ -71,11 +84,13 @@ APERTURE_VERB ibv_device** ibv_get_device_list(int* num_devices) {
   APERTURE_REAL(ibv_get_device_list, "IBVERBS_1.1");
   if (are_real_devices_alone()) {
     const KernelPathsAlone section;
+    const std::lock_guard guard(real_list_mutex);
     return real.call_or<ibv_device**>(nullptr, num_devices);
   }
   int real_count = 0;
   ibv_device** real_list = [&] {
     const KernelPathsAlone section;  // where it finds no kernel to ask it looks into /sys
+    const std::lock_guard guard(real_list_mutex);
     return real.call_or<ibv_device**>(nullptr, &real_count);
   }();
   const size_t count = real_list != nullptr ? static_cast<size_t>(real_count) : 0;

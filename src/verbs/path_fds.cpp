@@ -36,7 +36,7 @@ Table& table() noexcept {
 
 // A child shall know which of its descriptors are its parent's channels: the table is whole when it
 // is copied.
-[[gnu::constructor]] void hold_table_across_forks() noexcept {
+[[gnu::constructor(201)]] void hold_table_across_forks() noexcept {
   (void)::pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
                          [] { table().mutex.unlock(); });
 }
