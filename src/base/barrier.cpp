@@ -16,8 +16,7 @@ int membarrier(int cmd) noexcept {
 }  // namespace
 
 bool register_for_heavy_barriers() noexcept {
-  static const bool registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
-  return registered;
+  return membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
 }
 
 void heavy_barrier() noexcept {

@@ -1,6 +1,8 @@
 // Calibration of the tick counter against CLOCK_MONOTONIC.
 #include "base/clock.hpp"
 
+#include "base/per_process.hpp"
+
 namespace aperture {
 
 namespace {
@@ -16,11 +18,12 @@ double measure_ticks_per_ns() noexcept {
   return ratio > 0 ? ratio : 1.0;
 }
 
+constinit FoundOnce<double> ratio;
+
 }  // namespace
 
 uint64_t ticks_from_ns(uint64_t ns) noexcept {
-  static const double ratio = measure_ticks_per_ns();
-  return static_cast<uint64_t>(static_cast<double>(ns) * ratio);
+  return static_cast<uint64_t>(static_cast<double>(ns) * ratio.get(measure_ticks_per_ns));
 }
 
 }  // namespace aperture

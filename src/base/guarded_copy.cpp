@@ -6,7 +6,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include <mutex>
+#include "base/per_process.hpp"
 
 #if defined(__SANITIZE_THREAD__)
 #define APERTURE_TSAN
@@ -316,14 +316,15 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 }  // namespace
 
 void install_fault_guard() noexcept {
-  static std::once_flag once;
-  std::call_once(once, [] {
+  static constinit FoundOnce<bool> installed;
+  installed.get([] {
     struct sigaction action {};
     action.sa_sigaction = on_fault;
     // on the alternate stack where there is one: a fault that we hand on may be a full stack
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     ::sigemptyset(&action.sa_mask);
     for (Former& former : g_former) ::sigaction(former.signal, &action, &former.action);
+    return true;
   });
 }
 

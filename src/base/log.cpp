@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/per_process.hpp"
 #include "base/settings.hpp"
 
 namespace aperture {
@@ -55,8 +56,8 @@ void write_line(LogLevel level, const char* format, std::va_list args) noexcept 
 }  // namespace
 
 LogLevel log_level() noexcept {
-  static const LogLevel level = read_level();
-  return level;
+  static constinit FoundOnce<LogLevel> level;
+  return level.get(read_level);
 }
 
 void log_line(LogLevel level, const char* format, ...) noexcept {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/fork.hpp"
+#include "base/per_process.hpp"
 
 namespace aperture {
 
@@ -41,11 +42,14 @@ void fill(void* out, size_t len) noexcept {
 
 thread_local Pool pool;
 
+// libsodium takes a lock each time it is asked, which a forked child might find taken.
+constinit FoundOnce<bool> sodium;
+
 // A stream under the seed, of which the first bytes are the next seed: whoever reads this memory
 // learns nothing of what was handed out before.
 void refill(uint64_t epoch) noexcept {
   if (pool.epoch != epoch || pool.refills == kRefillsOfOneSeed) {
-    if (::sodium_init() < 0) std::abort();  // no entropy, as below
+    if (!sodium.get([] { return ::sodium_init() >= 0; })) std::abort();  // no entropy, as below
     fill(pool.seed, sizeof pool.seed);
     pool.refills = 0;
     pool.epoch = epoch;

@@ -7,7 +7,9 @@
 namespace aperture {
 
 // "$XDG_RUNTIME_DIR/aperture-UID", or in $TMPDIR, or in /tmp: made if it is not there, and the same
-// for every process of the user, who alone can write it. Empty, with a sentence: there is none.
+// for every process of the user, who alone can write it. In a user namespace UID is the number that
+// the user has outside; where that one's folder is not the user's, the namespace's number follows.
+// Empty, with a sentence: there is none.
 std::string runtime_folder(std::string& why_not);
 
 }  // namespace aperture

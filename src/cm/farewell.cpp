@@ -17,7 +17,10 @@ constexpr uint64_t kHoldNs = 2'000'000'000;
 Farewell& Farewell::instance(nic::ControlThread& control) noexcept {
   // lives until the process ends, in a place that nobody has to allocate
   alignas(Farewell) static std::byte place[sizeof(Farewell)];
-  static auto* const the_one = new (place) Farewell(control);
+  static Farewell* the_one = nullptr;
+  if (the_one == nullptr || &the_one->control_ != &control) {  // not there, or a parent's
+    the_one = new (place) Farewell(control);
+  }
   return *the_one;
 }
 

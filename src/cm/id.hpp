@@ -44,7 +44,7 @@ class Id {
  public:
   using OnEvent = std::function<void(Event&&)>;
 
-  // Errors: no_fds, no_memory, not_supported (in a forked child).
+  // Errors: no_fds, no_memory.
   static Result<std::unique_ptr<Id>> create(nic::ControlThread& control, PortSpace space) noexcept;
   // The other side is told: a connection ends, a request is rejected.
   ~Id();

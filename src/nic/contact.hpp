@@ -76,7 +76,8 @@ class Contact {
  public:
   virtual ~Contact() = default;
 
-  // The process's one; starts the control thread at first use and lives until the process ends.
+  // The process's one, another in a forked child; starts the control thread at first use and lives
+  // until the process ends.
   // Errors: no_fds, no_memory.
   static Result<Contact*> instance() noexcept;
 

@@ -20,6 +20,7 @@
 #include "base/clock.hpp"
 #include "base/event_fd.hpp"
 #include "base/no_throw.hpp"
+#include "base/per_process.hpp"
 
 namespace aperture::nic {
 
@@ -53,19 +54,13 @@ void ask_for_short_turns() noexcept {
 }  // namespace
 
 ControlThread::ControlThread(ParentOnlyFd epoll, ParentOnlyFd wake) noexcept
-    : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+    : life_(Life::now()), epoll_(std::move(epoll)), wake_(std::move(wake)) {
+  assert(life_.has_begun());
+}
 
 Result<ControlThread*> ControlThread::instance() noexcept {
-  static constinit std::mutex mutex;        // has nothing to destroy: used until the process ends
-  static ControlThread* the_one = nullptr;  // guarded by mutex
-  if (in_forked_child()) return Errc::not_supported;
-  const std::lock_guard guard(mutex);
-  if (the_one == nullptr) {
-    auto created = create();
-    if (!created) return created.error();
-    the_one = *created;
-  }
-  return the_one;
+  static constinit PerProcess<ControlThread> the_one;
+  return the_one.get(create);
 }
 
 Result<ControlThread*> ControlThread::create() noexcept {
@@ -109,7 +104,7 @@ Status ControlThread::start() noexcept {
 }
 
 void ControlThread::post(Work work) noexcept {
-  if (in_forked_child()) return;
+  if (life_.is_over()) return;
   bool first;
   {
     const std::lock_guard guard(mutex_);
@@ -120,7 +115,7 @@ void ControlThread::post(Work work) noexcept {
 }
 
 void ControlThread::run(Work work) noexcept {
-  if (in_forked_child()) return;
+  if (life_.is_over()) return;
   if (is_current()) {
     work();
     return;
@@ -167,7 +162,7 @@ void ControlThread::rewatch(WatchId id, uint32_t epoll_events) noexcept {
 }
 
 void ControlThread::heed(WatchId id, int fd, bool heeded) noexcept {
-  if (in_forked_child()) return;
+  if (life_.is_over()) return;
   epoll_event event{};
   if (heeded) event.events = EPOLLIN;
   event.data.u64 = id;

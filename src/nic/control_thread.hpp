@@ -1,7 +1,8 @@
 // The control thread: one per process, asleep in epoll. It connects, accepts, watches for death and
 // runs timers, and the engine lets it progress data when nobody polls.
 //
-// Started at first use with all signals blocked, never stopped: it lives until the process ends.
+// Started at first use with all signals blocked, never stopped: it lives until the process ends. A
+// forked child that opens something starts its own; its parent's is not looked at there.
 // The callbacks run one at a time on it, must not block and must not throw. post() and run() are
 // for any thread; everything else is called on the control thread only (from a callback).
 //
@@ -32,12 +33,13 @@ class ControlThread {
   using WatchId = uint64_t;             // never 0
   using TimerId = uint64_t;             // never 0
 
-  // Errors: no_fds, no_memory; not_supported in a forked child.
+  // Errors: no_fds, no_memory.
   static Result<ControlThread*> instance() noexcept;
 
+  const Life& life() const noexcept { return life_; }
   bool is_current() const noexcept { return std::this_thread::get_id() == thread_id_; }
 
-  // Runs the work soon, in the order of the posts of each thread. Dropped in a forked child.
+  // Runs the work soon, in the order of the posts of each thread. Dropped where it is the parent's.
   void post(Work work) noexcept;
   // Runs the work and returns when it is done; at once when called on the control thread.
   void run(Work work) noexcept;
@@ -61,7 +63,7 @@ class ControlThread {
     OnEvents on_events;
   };
 
-  ControlThread(ParentOnlyFd epoll, ParentOnlyFd wake) noexcept;
+  ControlThread(ParentOnlyFd epoll, ParentOnlyFd wake) noexcept;  // its life has begun
   static Result<ControlThread*> create() noexcept;
   Status start() noexcept;
   void loop() noexcept;
@@ -70,6 +72,7 @@ class ControlThread {
   void run_timers() noexcept;
   int timeout_ms() const noexcept;
 
+  const Life life_;
   ParentOnlyFd epoll_;
   ParentOnlyFd wake_;  // eventfd; watched under id 0
   std::thread::id thread_id_;

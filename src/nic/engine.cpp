@@ -58,6 +58,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) noexcept 
 Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep,
                ParentOnlyFd alarm) noexcept
     : lock_(options.threaded || options.auto_progress),
+      life_(Life::now()),
       // where a lock is there anyway, a target that never polls shall not hang its peers
       auto_progress_(options.threaded || options.auto_progress),
       contact_(contact),
@@ -66,7 +67,7 @@ Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell, Pare
       doorbell_(std::move(doorbell)),
       sleep_(std::move(sleep)),
       alarm_(std::move(alarm)) {
-  assert(doorbell_ && sleep_ && alarm_);
+  assert(doorbell_ && sleep_ && alarm_ && life_.has_begun());
 }
 
 Engine::~Engine() {
@@ -160,13 +161,13 @@ Status Engine::wake_on(int fd) noexcept {
 }
 
 void Engine::forget_fd(int fd) noexcept {
-  if (in_forked_child()) return;  // the epoll is the parent's
+  if (life_.is_over()) return;  // the epoll is the parent's
   ::epoll_ctl(sleep_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
 // Whoever watches sleep_fd() all the time shall not be woken for what polls find anyway.
 void Engine::arm_links(bool armed) noexcept {
-  if (in_forked_child()) return;
+  if (life_.is_over()) return;
   epoll_event event{};
   if (armed) event.events = EPOLLIN;
   for (const link::Progress* link : links_) {
@@ -224,7 +225,7 @@ void Engine::look_again_later() noexcept {
 void Engine::set_alarm(uint64_t after_ns) noexcept {
   assert(after_ns < 1'000'000'000);
   alarm_set_ = after_ns != 0;
-  if (in_forked_child()) return;
+  if (life_.is_over()) return;
   itimerspec at{};
   at.it_value.tv_nsec = static_cast<long>(after_ns);
   ::timerfd_settime(alarm_.get(), 0, &at, nullptr);

@@ -54,6 +54,9 @@ class Engine {
   protect::KeyTable& keys() noexcept { return keys_; }
   Contact& contact() noexcept { return contact_; }
 
+  // Whose calls are turned away when it is over.
+  const Life& life() const noexcept { return life_; }
+
   // Progresses every lane once. Lock held.
   void poll() noexcept;
   // Opened anew for each peer: whoever has published something for a sleeping engine rings it.
@@ -120,6 +123,7 @@ class Engine {
   void progress() noexcept;
 
   EngineLock lock_;
+  const Life life_;
   const bool auto_progress_;
   Contact& contact_;
   protect::KeyTable& keys_;  // the contact's, at hand: registering asks for it each time

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdio>
-#include <mutex>
 #include <new>
 
 #include "base/doorbell.hpp"
+#include "base/per_process.hpp"
 
 namespace aperture::nic {
 
@@ -34,16 +34,12 @@ size_t most_handshakes() noexcept {
 }  // namespace
 
 Result<Contact*> Contact::instance() noexcept {
-  static constinit std::mutex mutex;       // has nothing to destroy: used until the process ends
-  static FirstContact* the_one = nullptr;  // guarded by mutex
-  if (in_forked_child()) return Errc::not_supported;
-  const std::lock_guard guard(mutex);
-  if (the_one == nullptr) {
+  static constinit PerProcess<Contact> the_one;
+  return the_one.get([]() -> Result<Contact*> {
     auto created = FirstContact::create();
     if (!created) return created.error();
-    the_one = *created;
-  }
-  return the_one;
+    return *created;
+  });
 }
 
 Result<FirstContact*> FirstContact::create() noexcept {
@@ -80,7 +76,7 @@ FirstContact::FirstContact(ControlThread& control, std::unique_ptr<protect::KeyT
 // --- ends and ports ------------------------------------------------------------------------------
 
 Result<ListenerId> FirstContact::listen(const ListenSpec& spec, Address& bound) noexcept {
-  if (in_forked_child()) return Errc::not_supported;
+  if (control_.life().is_over()) return Errc::not_supported;
   if (spec.events == nullptr) return Errc::invalid;
   if (spec.doorbell_fd < 0 && spec.what != ListenFor::requests) return Errc::invalid;
   Result<ListenerId> id = Errc::no_memory;
@@ -117,7 +113,7 @@ void FirstContact::set_backlog(ListenerId id, size_t backlog) noexcept {
 }
 
 Result<PortId> FirstContact::open_port(std::span<const Address> ips, uint16_t& port) noexcept {
-  if (in_forked_child()) return Errc::not_supported;
+  if (control_.life().is_over()) return Errc::not_supported;
   const bool any = std::any_of(ips.begin(), ips.end(), [](const auto& a) { return a.is_any_ip(); });
   if (ips.empty() || any) return Errc::invalid;  // who connects is told apart by where he came to
   uint16_t number = 0;
@@ -150,7 +146,7 @@ Status FirstContact::request(ListenerId id, const Address& remote,
 
 Status FirstContact::accept(RequestId request, const ListenSpec& spec,
                             const wire::PrivateData& data, ListenerId& id) noexcept {
-  if (in_forked_child()) return Errc::not_supported;
+  if (control_.life().is_over()) return Errc::not_supported;
   if (spec.events == nullptr || spec.doorbell_fd < 0) return Errc::invalid;
   Result<ListenerId> end = Errc::no_entry;
   control_.run([&] { end = requests_.accept(request, spec, data); });
@@ -168,7 +164,7 @@ void FirstContact::keep_request(RequestId request) noexcept {
 
 void FirstContact::close_lane(std::unique_ptr<link::Lane> lane) noexcept {
   link::Lane* raw = lane.release();  // in a forked child nothing of it is there to be unmapped
-  if (raw == nullptr || in_forked_child()) return;
+  if (raw == nullptr || control_.life().is_over()) return;
   control_.post([this, raw] { lanes_.close(std::unique_ptr<link::Lane>(raw)); });
 }
 

@@ -1,4 +1,4 @@
-// The registry of descriptors and the word that a fork wipes: see fork_guard.hpp.
+// The registry of descriptors and the words that a fork wipes: see fork_guard.hpp.
 #include "nic/fork_guard.hpp"
 
 #include <pthread.h>
@@ -8,7 +8,8 @@
 #include <array>
 #include <bit>
 #include <cassert>
-#include <mutex>
+
+#include "base/per_process.hpp"
 
 namespace aperture::nic {
 
@@ -16,12 +17,17 @@ namespace {
 
 constexpr int kMaxFd = 65536;  // higher numbers are not registered, so a child keeps them
 std::array<std::atomic<uint64_t>, kMaxFd / 64> registered;
+// How often they have been closed in this process and those before it: a descriptor of an earlier
+// round is gone.
+std::atomic<uint32_t> rounds{0};
 
-constexpr uint64_t kAlive = 1;  // until the guard is installed
+constinit PerProcess<const uint64_t> life;
+constinit std::atomic<bool> handles_forks{false};
 
 void close_in_child() noexcept {
+  rounds.fetch_add(1, std::memory_order_relaxed);  // relaxed: the child has one thread
   for (size_t i = 0; i < registered.size(); ++i) {
-    // relaxed: the child has one thread
+    // relaxed: as above
     uint64_t bits = registered[i].exchange(0, std::memory_order_relaxed);
     while (bits != 0) {
       ::close(static_cast<int>(i * 64) + std::countr_zero(bits));
@@ -30,7 +36,13 @@ void close_in_child() noexcept {
   }
 }
 
-Status install() noexcept {
+// A page for each life, never given back: what belongs to it asks there for as long as it is held.
+Result<const uint64_t*> begin_life() noexcept {
+  // relaxed: PerProcess's lock is held; a child has what its parent had installed
+  if (!handles_forks.load(std::memory_order_relaxed)) {
+    if (::pthread_atfork(nullptr, nullptr, close_in_child) != 0) return Errc::no_memory;
+    handles_forks.store(true, std::memory_order_relaxed);
+  }
   constexpr size_t kPage = 4096;
   void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return Errc::no_memory;
@@ -38,30 +50,29 @@ Status install() noexcept {
     ::munmap(page, kPage);
     return Errc::not_supported;
   }
-  if (::pthread_atfork(nullptr, nullptr, close_in_child) != 0) {
-    ::munmap(page, kPage);
-    return Errc::no_memory;
-  }
   auto* word = static_cast<uint64_t*>(page);
-  assert(*word == 0 && *g_alive_word.load(std::memory_order_relaxed) == 1);  // relaxed: ours
+  assert(*word == 0);
   *word = 1;
-  // SYNC POINT: fork-guard: the word is set before anyone can find it
-  g_alive_word.store(word, std::memory_order_release);
-  return {};
+  return word;
 }
 
 }  // namespace
 
-std::atomic<const uint64_t*> g_alive_word{&kAlive};
+Life Life::now() noexcept {
+  const uint64_t* const word = life.existing();
+  return word != nullptr ? Life(word) : Life();
+}
 
 Status guard_against_fork() noexcept {
-  static constinit std::mutex mutex;   // has nothing to destroy: used until the process ends
-  static bool is_installed = false;    // guarded by mutex
-  const std::lock_guard guard(mutex);  // whoever could not is not for ever without
-  if (is_installed) return {};
-  const Status s = install();
-  is_installed = s.ok();
-  return s;
+  return life.get(begin_life).error();
+}
+
+ForkRound::ForkRound() noexcept
+    // relaxed: changed before a child's fork() returns, and never after
+    : number_(rounds.load(std::memory_order_relaxed)) {}
+
+bool ForkRound::is_over() const noexcept {
+  return rounds.load(std::memory_order_relaxed) != number_;  // relaxed: as above
 }
 
 void close_in_forked_children(int fd) noexcept {
@@ -72,8 +83,8 @@ void close_in_forked_children(int fd) noexcept {
   }
 }
 
-bool forget_for_forked_children(int fd) noexcept {
-  if (in_forked_child()) return false;
+bool forget_for_forked_children(int fd, ForkRound opened_in) noexcept {
+  if (opened_in.is_over()) return false;
   if (fd >= 0 && fd < kMaxFd) {  // relaxed: as above
     registered[static_cast<size_t>(fd) / 64].fetch_and(~(uint64_t{1} << (fd % 64)),
                                                        std::memory_order_relaxed);
@@ -89,6 +100,7 @@ ParentOnlyFd& ParentOnlyFd::operator=(ParentOnlyFd&& other) noexcept {
   if (this != &other) {
     reset();
     fd_ = std::move(other.fd_);
+    round_ = other.round_;
     assert(!other.fd_);
   }
   return *this;
@@ -96,7 +108,7 @@ ParentOnlyFd& ParentOnlyFd::operator=(ParentOnlyFd&& other) noexcept {
 
 void ParentOnlyFd::reset() noexcept {
   if (!fd_) return;
-  if (forget_for_forked_children(fd_.get())) {
+  if (forget_for_forked_children(fd_.get(), round_)) {
     fd_.reset();
   } else {
     static_cast<void>(fd_.release());

@@ -8,6 +8,7 @@
 
 #include "base/interfaces.hpp"
 #include "base/log.hpp"
+#include "base/per_process.hpp"
 #include "base/settings.hpp"
 #include "nic/identity.hpp"
 
@@ -90,14 +91,14 @@ std::vector<Address> read_addresses() {
 }  // namespace
 
 const NodeGuid& node_guid() noexcept {
-  static const NodeGuid guid = make_guid();
-  return guid;
+  static constinit FoundOnce<NodeGuid> guid;
+  return guid.get(make_guid);
 }
 
 const std::vector<Address>& host_addresses() {
   // never destroyed: asked for until the very end of the process
-  static const auto* const table = new std::vector<Address>(read_addresses());
-  return *table;
+  static constinit FoundOnce<const std::vector<Address>*> table;
+  return *table.get([] { return new std::vector<Address>(read_addresses()); });
 }
 
 }  // namespace aperture::nic

@@ -7,6 +7,7 @@
 
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
+#include "base/per_process.hpp"
 #include "base/random.hpp"
 #include "nic/host_identity.hpp"
 #include "wire/datagram.hpp"
@@ -42,8 +43,8 @@ std::deque<uint8_t> QpNumbers::indices_of(uint16_t port) {
 }
 
 QpNumbers& QpNumbers::instance() {
-  static auto* the_one = new QpNumbers(queue_pair_ips());  // never destroyed: used until the end
-  return *the_one;
+  static constinit PerProcess<QpNumbers> the_one;
+  return **the_one.get([]() -> Result<QpNumbers*> { return new QpNumbers(queue_pair_ips()); });
 }
 
 QpNumbers::QpNumbers(std::vector<Address> ips) noexcept : ips_(std::move(ips)) {}

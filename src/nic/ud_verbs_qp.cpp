@@ -13,9 +13,14 @@
 namespace aperture::nic {
 
 Result<std::unique_ptr<VerbsQp>> UdVerbsQp::create(Engine& engine, ib::QpSpec spec) noexcept {
-  if (in_forked_child()) return Errc::not_supported;
+  if (engine.life().is_over()) return Errc::not_supported;
   try {
-    const link::udp::FdWatcher watcher{close_in_forked_children, forget_for_forked_children};
+    const link::udp::FdWatcher watcher{
+        [](int fd) {
+          close_in_forked_children(fd);
+          return ForkRound().number();
+        },
+        [](int fd, uint32_t round) { return forget_for_forked_children(fd, ForkRound(round)); }};
     auto datagrams = link::udp::open(queue_pair_ips(), watcher);
     if (!datagrams)
       return refuse(datagrams.error(),

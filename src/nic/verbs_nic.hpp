@@ -17,7 +17,7 @@ class VerbsQp;
 
 class VerbsNic {
  public:
-  // Errors: no_fds, no_memory, not_supported (a forked child).
+  // Errors: no_fds, no_memory.
   static Result<std::unique_ptr<VerbsNic>> create() noexcept;
   virtual ~VerbsNic() = default;
 

@@ -23,6 +23,7 @@
 #include <tuple>
 
 #include "base/not_cancelled.hpp"
+#include "base/per_process.hpp"
 
 namespace aperture::protect {
 
@@ -223,8 +224,15 @@ std::string from_mappings(pid_t pid, uint64_t address) {
   return {};
 }
 
-std::string look(pid_t pid, uint64_t address, const Wording& door) {
-  static const Libdw libdw;
+// libdw is for one thread at a time.
+struct CodeSearch {
+  std::mutex mutex;  // guards what follows
+  const Libdw libdw;
+  std::map<std::tuple<pid_t, uint64_t, const Wording*>, std::string> known;
+};
+constinit PerProcess<CodeSearch> code_search;
+
+std::string look(const Libdw& libdw, pid_t pid, uint64_t address, const Wording& door) {
   char number[32];
   std::snprintf(number, sizeof number, "0x%" PRIx64, address);
   const std::string place_in_source =
@@ -239,14 +247,14 @@ std::string look(pid_t pid, uint64_t address, const Wording& door) {
 std::string describe_code(pid_t pid, uint64_t address, const Wording& door) {
   if (address == 0) return "at a place that was not recorded";
   const NotCancelled section;  // reading files and waiting for the search are cancellation points
-  static std::mutex mutex;
-  static std::map<std::tuple<pid_t, uint64_t, const Wording*>, std::string> known;
-  std::lock_guard guard(mutex);  // libdw is for one thread at a time
+  CodeSearch& ours = code_search.get();
+  auto& known = ours.known;
+  std::lock_guard guard(ours.mutex);
   const std::tuple key{pid, address, &door};
   if (const auto it = known.find(key); it != known.end()) return it->second;
   if (known.size() >= kRemembered) known.clear();
   assert(known.size() < kRemembered && known.find(key) == known.end());
-  return known[key] = look(pid, address, door);
+  return known[key] = look(ours.libdw, pid, address, door);
 }
 
 }  // namespace aperture::protect

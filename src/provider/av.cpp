@@ -12,7 +12,7 @@ namespace aperture::provider {
 namespace {
 
 int close_av(fid* fid) noexcept {
-  return guarded_close("fi_close(av)", [&]() -> int {
+  return guarded_close("fi_close(av)", fid, [&]() -> int {
     auto& av = object_of<Av>(fid);
     if (const uint32_t n = av.uses.count(); n != 0)
       return refuse(-FI_EBUSY, "fi_close(av): %u endpoint(s) use it; close them first", n);
@@ -58,7 +58,7 @@ int check_attr(const Domain& domain, const fi_av_attr& attr) {
 }  // namespace
 
 int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noexcept {
-  return guarded("fi_av_open", [&]() -> int {
+  return guarded("fi_av_open", fid, [&]() -> int {
     if (fid == nullptr || attr == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_av_open: domain, attr or av is NULL");
     auto& domain = object_of<Domain>(fid);

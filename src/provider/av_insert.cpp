@@ -103,7 +103,7 @@ void insert_one(Insertion& insertion, uint32_t format, const void* addr, size_t 
 
 int insert(fid_av* fid, const void* addr, size_t count, fi_addr_t* fi_addr, uint64_t flags,
            void* context) noexcept {
-  return guarded("fi_av_insert", [&]() -> int {
+  return guarded("fi_av_insert", fid, [&]() -> int {
     auto& av = object_of<Av>(fid);
     if (const int rc = check_call(av, flags, context, fi_addr != nullptr || count == 0); rc != 0)
       return rc;
@@ -120,7 +120,7 @@ int insert(fid_av* fid, const void* addr, size_t count, fi_addr_t* fi_addr, uint
 
 int insert_service(fid_av* fid, const char* node, const char* service, fi_addr_t* fi_addr,
                    uint64_t flags, void* context) noexcept {
-  return guarded("fi_av_insertsvc", [&]() -> int {
+  return guarded("fi_av_insertsvc", fid, [&]() -> int {
     auto& av = object_of<Av>(fid);
     if (const int rc = check_call(av, flags, context, fi_addr != nullptr); rc != 0) return rc;
     const bool is_text = node != nullptr && std::strncmp(node, "fi_sockaddr", 11) == 0;
@@ -167,7 +167,7 @@ bool nth_node(const std::string& node, size_t i, std::string& out) {
 int insert_symmetric(fid_av* fid, const char* node, size_t node_count, const char* service,
                      size_t service_count, fi_addr_t* fi_addr, uint64_t flags,
                      void* context) noexcept {
-  return guarded("fi_av_insertsym", [&]() -> int {
+  return guarded("fi_av_insertsym", fid, [&]() -> int {
     auto& av = object_of<Av>(fid);
     if (const int rc = check_call(av, flags, context, fi_addr != nullptr); rc != 0) return rc;
     if (node == nullptr || service == nullptr || node_count == 0 || service_count == 0)
@@ -201,7 +201,7 @@ int insert_symmetric(fid_av* fid, const char* node, size_t node_count, const cha
 }
 
 int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexcept {
-  return guarded("fi_av_remove", [&]() -> int {
+  return guarded("fi_av_remove", fid, [&]() -> int {
     auto& av = object_of<Av>(fid);
     if (fi_addr == nullptr && count != 0)
       return refuse(-FI_EINVAL, "fi_av_remove: fi_addr is NULL");
@@ -224,7 +224,7 @@ int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexce
 }
 
 int lookup(fid_av* fid, fi_addr_t fi_addr, void* addr, size_t* addrlen) noexcept {
-  return guarded("fi_av_lookup", [&]() -> int {
+  return guarded("fi_av_lookup", fid, [&]() -> int {
     auto& av = object_of<Av>(fid);
     if (addrlen == nullptr || (addr == nullptr && *addrlen != 0))
       return refuse(-FI_EINVAL, "fi_av_lookup: addr or addrlen is NULL");

@@ -77,7 +77,7 @@ int wait(fid_cntr* fid, uint64_t threshold, int timeout) {
 }
 
 int close_cntr(fid* fid) noexcept {
-  return guarded_close("fi_close(cntr)", [&]() -> int {
+  return guarded_close("fi_close(cntr)", fid, [&]() -> int {
     auto& cntr = object_of<Cntr>(fid);
     if (const int rc = cntr.check_unused("fi_close(cntr)"); rc != 0) return rc;
     cntr.leave_regions();
@@ -103,7 +103,7 @@ fi_ops g_fid_ops = fid_ops<"cntr">(
     close_cntr, NotOffered<"fi_bind(cntr): bind the counter to an endpoint with fi_ep_bind">{},
     control_cntr);
 
-fi_ops_cntr g_cntr_ops = {
+const fi_ops_cntr g_cntr_ops = {
     .size = sizeof(fi_ops_cntr),
     .read = read,
     .readerr = readerr,
@@ -127,10 +127,14 @@ int check_attr(const fi_cntr_attr& attr) {
 
 }  // namespace
 
+void fill_counters(CallTables& tables) noexcept {
+  tables.cntr = g_cntr_ops;
+}
+
 // What was counted before the fork can still be read.
-void turn_away_counters() noexcept {
+void turn_away_counters(CallTables& tables) noexcept {
   const InForkedChild refusal;
-  g_cntr_ops = {
+  tables.cntr = {
       .size = sizeof(fi_ops_cntr),
       .read = [](fid_cntr* fid) { return object_of<Cntr>(fid).core.value(); },
       .readerr = [](fid_cntr* fid) { return object_of<Cntr>(fid).core.errors(); },
@@ -152,7 +156,7 @@ int Cntr::try_sleep() noexcept {
 }
 
 int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** out, void* context) noexcept {
-  return guarded("fi_cntr_open", [&]() -> int {
+  return guarded("fi_cntr_open", fid, [&]() -> int {
     if (fid == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_cntr_open: domain or cntr is NULL");
     const fi_cntr_attr defaults{};
@@ -161,7 +165,7 @@ int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** out, void* context
     auto& domain = object_of<Domain>(fid);
     auto cntr = std::make_unique<Cntr>();
     cntr->fid.fid = {FI_CLASS_CNTR, context, &g_fid_ops};
-    cntr->fid.ops = &g_cntr_ops;
+    cntr->fid.ops = &domain.calls->cntr;
     const int rc = cntr->open(domain, asked.wait_obj, asked.wait_set, nullptr, &cntr->core);
     if (rc != 0) return rc;
     domain.uses.add();

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "base/per_process.hpp"
+
 namespace aperture::provider {
 
 namespace {
@@ -16,8 +18,8 @@ struct Requests {
 };
 
 Requests& requests() {
-  static Requests& all = *new Requests;  // never destroyed: the control thread may come late
-  return all;
+  static constinit PerProcess<Requests> all;
+  return all.get();
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace aperture::provider {
 namespace {
 
 int close_cq(fid* fid) noexcept {
-  return guarded_close("fi_close(cq)", [&]() -> int {
+  return guarded_close("fi_close(cq)", fid, [&]() -> int {
     auto& cq = object_of<FabricCq>(fid);
     if (const int rc = cq.check_unused("fi_close(cq)"); rc != 0) return rc;
     FabricCq::end(cq);
@@ -65,7 +65,7 @@ int FabricCq::try_sleep(size_t threshold) noexcept {
 }
 
 int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noexcept {
-  return guarded("fi_cq_open", [&]() -> int {
+  return guarded("fi_cq_open", fid, [&]() -> int {
     if (fid == nullptr || attr == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_cq_open: domain, attr or cq is NULL");
     if (const int rc = check_attr(*attr); rc != 0) return rc;
@@ -75,7 +75,7 @@ int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noex
     cq->format = attr->format != FI_CQ_FORMAT_UNSPEC ? attr->format : FI_CQ_FORMAT_CONTEXT;
     cq->wait_cond = attr->wait_obj != FI_WAIT_NONE ? attr->wait_cond : FI_CQ_COND_NONE;
     cq->fid.fid = {FI_CLASS_CQ, context, &g_fid_ops};
-    cq->fid.ops = cq_ops(cq->format);
+    cq->fid.ops = cq_ops(*domain.calls, cq->format);
     const int rc = cq->open(domain, attr->wait_obj, attr->wait_set, &cq->core, nullptr);
     if (rc != 0) return rc;
     assert(cq->entries >= attr->size && cq->core.empty());

@@ -30,6 +30,6 @@ struct FabricCq : Waited<fid_cq> {
 };
 
 // cq_read.cpp
-fi_ops_cq* cq_ops(fi_cq_format format) noexcept;
+fi_ops_cq* cq_ops(CallTables& tables, fi_cq_format format) noexcept;
 
 }  // namespace aperture::provider

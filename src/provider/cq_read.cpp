@@ -118,7 +118,7 @@ void put_error(FabricCq& cq, qp::CompletionError e, fi_cq_err_entry* buf) noexce
 }
 
 ssize_t read_error(fid_cq* fid, fi_cq_err_entry* buf, uint64_t flags) noexcept {
-  return guarded("fi_cq_readerr", [&]() -> ssize_t {
+  return guarded("fi_cq_readerr", fid, [&]() -> ssize_t {
     auto& cq = object_of<FabricCq>(fid);
     if (buf == nullptr) return -FI_EINVAL;
     if (flags != 0) return -FI_EBADFLAGS;
@@ -202,7 +202,7 @@ const char* strerror(fid_cq*, int prov_errno, const void* err_data, char* buf,
 }
 
 template <typename Entry>
-fi_ops_cq g_ops = {
+const fi_ops_cq g_ops = {
     .size = sizeof(fi_ops_cq),
     .read = read_plain<Entry>,
     .readfrom = read_from<Entry>,
@@ -213,34 +213,37 @@ fi_ops_cq g_ops = {
     .strerror = strerror,
 };
 
-template <typename Entry>
-void turn_away() noexcept {
+fi_ops_cq make_refusing() noexcept {
   const InForkedChild refusal;
-  g_ops<Entry> = {.size = sizeof(fi_ops_cq),
-                  .read = refusal,
-                  .readfrom = refusal,
-                  .readerr = refusal,
-                  .sread = refusal,
-                  .sreadfrom = refusal,
-                  .signal = refusal,
-                  .strerror = strerror};
+  return {.size = sizeof(fi_ops_cq),
+          .read = refusal,
+          .readfrom = refusal,
+          .readerr = refusal,
+          .sread = refusal,
+          .sreadfrom = refusal,
+          .signal = refusal,
+          .strerror = strerror};
 }
 
 }  // namespace
 
-void turn_away_cq_reads() noexcept {
-  turn_away<fi_cq_entry>();
-  turn_away<fi_cq_msg_entry>();
-  turn_away<fi_cq_data_entry>();
-  turn_away<fi_cq_tagged_entry>();
+void fill_cq_reads(CallTables& tables) noexcept {
+  tables.cq_context = g_ops<fi_cq_entry>;
+  tables.cq_msg = g_ops<fi_cq_msg_entry>;
+  tables.cq_data = g_ops<fi_cq_data_entry>;
+  tables.cq_tagged = g_ops<fi_cq_tagged_entry>;
 }
 
-fi_ops_cq* cq_ops(fi_cq_format format) noexcept {
+void turn_away_cq_reads(CallTables& tables) noexcept {
+  tables.cq_context = tables.cq_msg = tables.cq_data = tables.cq_tagged = make_refusing();
+}
+
+fi_ops_cq* cq_ops(CallTables& tables, fi_cq_format format) noexcept {
   switch (format) {
-    case FI_CQ_FORMAT_MSG: return &g_ops<fi_cq_msg_entry>;
-    case FI_CQ_FORMAT_DATA: return &g_ops<fi_cq_data_entry>;
-    case FI_CQ_FORMAT_TAGGED: return &g_ops<fi_cq_tagged_entry>;
-    default: return &g_ops<fi_cq_entry>;
+    case FI_CQ_FORMAT_MSG: return &tables.cq_msg;
+    case FI_CQ_FORMAT_DATA: return &tables.cq_data;
+    case FI_CQ_FORMAT_TAGGED: return &tables.cq_tagged;
+    default: return &tables.cq_context;
   }
 }
 

@@ -21,7 +21,7 @@ namespace aperture::provider {
 namespace {
 
 Registry<fid_domain>& domains() {
-  static Registry<fid_domain> all;
+  static constinit Registry<fid_domain> all;
   return all;
 }
 
@@ -31,7 +31,7 @@ uint32_t open_regions(Domain& domain) noexcept {
 }
 
 int close_domain(fid* fid) noexcept {
-  return guarded_close("fi_close(domain)", [&]() -> int {
+  return guarded_close("fi_close(domain)", fid, [&]() -> int {
     auto& domain = object_of<Domain>(fid);
     if (const uint32_t n = domain.uses.count() + open_regions(domain); n != 0)
       return refuse(
@@ -61,7 +61,7 @@ int bind_domain(fid* fid, struct fid* what, uint64_t flags) noexcept {
 }
 
 int control_domain(fid* fid, int command, void* arg) noexcept {
-  return guarded("fi_control(domain)", [&]() -> int {
+  return guarded("fi_control(domain)", fid, [&]() -> int {
     auto& domain = object_of<Domain>(fid);
     switch (command) {
       case FI_MAP_RAW_MR: return map_raw_key(domain, static_cast<const struct fi_mr_map_raw*>(arg));
@@ -121,7 +121,7 @@ int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options
 
 int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t flags,
                 void* context) noexcept {
-  return guarded("fi_domain", [&]() -> int {
+  return guarded("fi_domain", fabric, [&]() -> int {
     if (fabric == nullptr || info == nullptr || info->domain_attr == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_domain: fabric, info, info->domain_attr or domain is NULL");
     if (flags != 0)
@@ -138,7 +138,9 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t fl
       return refuse(fi_code(engine.error()), "fi_domain: the engine could not start (%s)",
                     describe(engine.error()));
     domain->engine = std::move(*engine);
-    if (const Status s = turn_away_in_forked_children(); !s) return fi_code(s);
+    const auto calls = call_tables();
+    if (!calls) return fi_code(calls.error());
+    domain->calls = calls.value();
     if (const Status s = set_default_auth_key(*domain, *info); !s) return fi_code(s);
     domain->fid.fid = {FI_CLASS_DOMAIN, context, &g_fid_ops};
     domain->fid.ops = &g_domain_ops;

@@ -20,6 +20,7 @@ namespace aperture::provider {
 
 inline constexpr size_t kRegionBytes = 384;  // at least a Region: mr.hpp
 
+struct CallTables;
 struct Eq;
 class Sleeper;
 
@@ -27,6 +28,7 @@ struct Domain {
   fid_domain fid{};
   Fabric* fabric = nullptr;
   std::unique_ptr<nic::Engine> engine;
+  CallTables* calls = nullptr;  // fork.hpp
   uint32_t api_version = 0;
   uint32_t addr_format = FI_SOCKADDR_IN;
   fi_av_type av_type = FI_AV_UNSPEC;
@@ -57,6 +59,7 @@ int open_cntr(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* con
 int open_srx(fid_domain* domain, fi_rx_attr* attr, fid_ep** ep, void* context) noexcept;
 int open_ep(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) noexcept;
 int open_poll_set(fid_domain* domain, fi_poll_attr* attr, fid_poll** set) noexcept;
+const Domain& domain_of_poll_set(const struct fid* set) noexcept;
 extern fi_ops_mr g_region_ops;
 
 }  // namespace aperture::provider

@@ -38,7 +38,7 @@ void let_go(EpBody& body) noexcept {
 }
 
 int close_ep(fid* fid) noexcept {
-  return guarded_close("fi_close(ep)", [&]() -> int {
+  return guarded_close("fi_close(ep)", fid, [&]() -> int {
     auto& ep = object_of<Ep>(fid);
     EpBody* body = ep.body;
     if (const uint32_t n = body->uses.count(); n != 0)
@@ -281,7 +281,7 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
 }
 
 int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcept {
-  return guarded("fi_endpoint", [&]() -> int {
+  return guarded("fi_endpoint", fid, [&]() -> int {
     if (fid == nullptr || info == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_endpoint: domain, info or ep is NULL");
     if (const int rc = check_info(*info); rc != 0) return rc;

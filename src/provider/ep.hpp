@@ -135,11 +135,11 @@ fi_ops_msg* msg_ops(const Ep& ep) noexcept;
 fi_ops_tagged* tagged_ops(const Ep& ep) noexcept;
 fi_ops_rma* rma_ops(const Ep& ep) noexcept;
 fi_ops_atomic* atomic_ops(const Ep& ep) noexcept;
-const fi_ops_msg& live_msg_ops() noexcept;  // those of an enabled endpoint
-extern fi_ops_cm g_ep_cm_ops;               // ep_cm.cpp
-extern fi_ops_cm g_msg_cm_ops;              // ep_connect.cpp
-extern fi_ops_cm g_srx_cm_ops;              // srx.cpp
-extern fi_ops_ep g_ep_ops;                  // ep_options.cpp
+const fi_ops_msg& plain_msg_ops() noexcept;  // those of an enabled endpoint
+extern fi_ops_cm g_ep_cm_ops;                // ep_cm.cpp
+extern fi_ops_cm g_msg_cm_ops;               // ep_connect.cpp
+extern fi_ops_cm g_srx_cm_ops;               // srx.cpp
+extern fi_ops_ep g_ep_ops;                   // ep_options.cpp
 extern fi_ops_collective g_collective_ops;
 
 int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept;  // ep_bind.cpp

@@ -385,7 +385,7 @@ fi_ops_atomic g_not_enabled = with_valid(refusing<fi_ops_atomic>(
     NotOffered<"fi_atomic: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>{}));
 
 template <bool kDescribed>
-fi_ops_atomic g_live = with_valid({
+const fi_ops_atomic g_plain = with_valid({
     .size = sizeof(fi_ops_atomic),
     .write = write<kDescribed>,
     .writev = writev<kDescribed>,
@@ -401,15 +401,21 @@ fi_ops_atomic g_live = with_valid({
 
 }  // namespace
 
-void turn_away_atomics() noexcept {
-  g_live<false> = g_live<true> = with_valid(refusing<fi_ops_atomic>(InForkedChild{}));
+void fill_atomics(CallTables& tables) noexcept {
+  tables.atomic = g_plain<false>;
+  tables.atomic_described = g_plain<true>;
+}
+
+void turn_away_atomics(CallTables& tables) noexcept {
+  tables.atomic = tables.atomic_described = with_valid(refusing<fi_ops_atomic>(InForkedChild{}));
 }
 
 fi_ops_atomic* atomic_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_ATOMIC) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  return ep.descriptors == DescriptorRule::ignored ? &g_live<false> : &g_live<true>;
+  CallTables& calls = *body.domain->calls;
+  return ep.descriptors == DescriptorRule::ignored ? &calls.atomic : &calls.atomic_described;
 }
 
 int query_atomic(fid_domain* fid, fi_datatype type, fi_op op, fi_atomic_attr* attr,

@@ -97,7 +97,7 @@ int bind_av(EpBody& body, Av& av, uint64_t flags) {
 }  // namespace
 
 int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
-  return guarded("fi_ep_bind", [&]() -> int {
+  return guarded("fi_ep_bind", fid, [&]() -> int {
     auto& ep = object_of<Ep>(fid);
     EpBody& body = *ep.body;
     if (what == nullptr) return refuse(-FI_EINVAL, "fi_ep_bind: bfid is NULL");

@@ -21,7 +21,7 @@ int make_enabled(const char* call, Ep& ep) {
 }
 
 int connect(fid_ep* fid, const void* addr, const void* param, size_t len) noexcept {
-  return guarded("fi_connect", [&]() -> int {
+  return guarded("fi_connect", fid, [&]() -> int {
     auto& ep = object_of<Ep>(fid);
     EpBody& body = *ep.body;
     wire::PrivateData data;
@@ -45,7 +45,7 @@ int connect(fid_ep* fid, const void* addr, const void* param, size_t len) noexce
 }
 
 int accept(fid_ep* fid, const void* param, size_t len) noexcept {
-  return guarded("fi_accept", [&]() -> int {
+  return guarded("fi_accept", fid, [&]() -> int {
     auto& ep = object_of<Ep>(fid);
     EpBody& body = *ep.body;
     wire::PrivateData data;
@@ -76,7 +76,7 @@ int accept(fid_ep* fid, const void* param, size_t len) noexcept {
 }
 
 int shutdown(fid_ep* fid, uint64_t flags) noexcept {
-  return guarded("fi_shutdown", [&]() -> int {
+  return guarded("fi_shutdown", fid, [&]() -> int {
     auto& body = *object_of<Ep>(fid).body;
     if (flags != 0) return refuse(-FI_EBADFLAGS, "fi_shutdown: flags must be 0");
     const Status s =

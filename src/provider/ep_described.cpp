@@ -61,12 +61,12 @@ constexpr Use kWrites{kWriteSource, false, FI_INJECT};
 template <Use use, typename Ops>
 const Ops& plain([[maybe_unused]] const Ep& ep) noexcept {
   if constexpr (std::is_same_v<Ops, fi_ops_rma>) {
-    return live_rma_ops();
+    return plain_rma_ops();
   } else if constexpr (std::is_same_v<Ops, fi_ops_tagged>) {
-    return live_tagged_ops();
+    return plain_tagged_ops();
   } else {
     const bool many = use.receives && (ep.rx_flags & FI_MULTI_RECV) != 0;
-    return many ? *multi_recv_ops() : live_msg_ops();
+    return many ? multi_recv_ops() : plain_msg_ops();
   }
 }
 
@@ -119,52 +119,43 @@ struct Described<Call, use, Slot> {
 
 }  // namespace
 
-fi_ops_msg* described_msg_ops() noexcept {
-  static fi_ops_msg ops = [] {
-    using Ops = fi_ops_msg;
-    Ops made = live_msg_ops();
-    made.recv = Described<"fi_recv", kReceives, &Ops::recv>::call;
-    made.recvv = Described<"fi_recvv", kReceives, &Ops::recvv>::call;
-    made.recvmsg = Described<"fi_recvmsg", kReceives, &Ops::recvmsg>::call;
-    made.send = Described<"fi_send", kSends, &Ops::send>::call;
-    made.sendv = Described<"fi_sendv", kSends, &Ops::sendv>::call;
-    made.sendmsg = Described<"fi_sendmsg", kSends, &Ops::sendmsg>::call;
-    made.senddata = Described<"fi_senddata", kSends, &Ops::senddata>::call;
-    return made;
-  }();
-  return &ops;
+fi_ops_msg described_msg_ops() noexcept {
+  using Ops = fi_ops_msg;
+  Ops made = plain_msg_ops();
+  made.recv = Described<"fi_recv", kReceives, &Ops::recv>::call;
+  made.recvv = Described<"fi_recvv", kReceives, &Ops::recvv>::call;
+  made.recvmsg = Described<"fi_recvmsg", kReceives, &Ops::recvmsg>::call;
+  made.send = Described<"fi_send", kSends, &Ops::send>::call;
+  made.sendv = Described<"fi_sendv", kSends, &Ops::sendv>::call;
+  made.sendmsg = Described<"fi_sendmsg", kSends, &Ops::sendmsg>::call;
+  made.senddata = Described<"fi_senddata", kSends, &Ops::senddata>::call;
+  return made;
 }
 
-fi_ops_tagged* described_tagged_ops() noexcept {
-  static fi_ops_tagged ops = [] {
-    using Ops = fi_ops_tagged;
-    Ops made = live_tagged_ops();
-    made.recv = Described<"fi_trecv", kTaggedReceives, &Ops::recv>::call;
-    made.recvv = Described<"fi_trecvv", kTaggedReceives, &Ops::recvv>::call;
-    made.recvmsg = Described<"fi_trecvmsg", kTaggedReceives, &Ops::recvmsg>::call;
-    made.send = Described<"fi_tsend", kSends, &Ops::send>::call;
-    made.sendv = Described<"fi_tsendv", kSends, &Ops::sendv>::call;
-    made.sendmsg = Described<"fi_tsendmsg", kSends, &Ops::sendmsg>::call;
-    made.senddata = Described<"fi_tsenddata", kSends, &Ops::senddata>::call;
-    return made;
-  }();
-  return &ops;
+fi_ops_tagged described_tagged_ops() noexcept {
+  using Ops = fi_ops_tagged;
+  Ops made = plain_tagged_ops();
+  made.recv = Described<"fi_trecv", kTaggedReceives, &Ops::recv>::call;
+  made.recvv = Described<"fi_trecvv", kTaggedReceives, &Ops::recvv>::call;
+  made.recvmsg = Described<"fi_trecvmsg", kTaggedReceives, &Ops::recvmsg>::call;
+  made.send = Described<"fi_tsend", kSends, &Ops::send>::call;
+  made.sendv = Described<"fi_tsendv", kSends, &Ops::sendv>::call;
+  made.sendmsg = Described<"fi_tsendmsg", kSends, &Ops::sendmsg>::call;
+  made.senddata = Described<"fi_tsenddata", kSends, &Ops::senddata>::call;
+  return made;
 }
 
-fi_ops_rma* described_rma_ops() noexcept {
-  static fi_ops_rma ops = [] {
-    using Ops = fi_ops_rma;
-    Ops made = live_rma_ops();
-    made.read = Described<"fi_read", kReads, &Ops::read>::call;
-    made.readv = Described<"fi_readv", kReads, &Ops::readv>::call;
-    made.readmsg = Described<"fi_readmsg", kReads, &Ops::readmsg>::call;
-    made.write = Described<"fi_write", kWrites, &Ops::write>::call;
-    made.writev = Described<"fi_writev", kWrites, &Ops::writev>::call;
-    made.writemsg = Described<"fi_writemsg", kWrites, &Ops::writemsg>::call;
-    made.writedata = Described<"fi_writedata", kWrites, &Ops::writedata>::call;
-    return made;
-  }();
-  return &ops;
+fi_ops_rma described_rma_ops() noexcept {
+  using Ops = fi_ops_rma;
+  Ops made = plain_rma_ops();
+  made.read = Described<"fi_read", kReads, &Ops::read>::call;
+  made.readv = Described<"fi_readv", kReads, &Ops::readv>::call;
+  made.readmsg = Described<"fi_readmsg", kReads, &Ops::readmsg>::call;
+  made.write = Described<"fi_write", kWrites, &Ops::write>::call;
+  made.writev = Described<"fi_writev", kWrites, &Ops::writev>::call;
+  made.writemsg = Described<"fi_writemsg", kWrites, &Ops::writemsg>::call;
+  made.writedata = Described<"fi_writedata", kWrites, &Ops::writedata>::call;
+  return made;
 }
 
 }  // namespace aperture::provider

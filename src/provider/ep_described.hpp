@@ -12,13 +12,13 @@
 namespace aperture::provider {
 
 // The tables, for endpoints that are enabled. Atomics have both kinds in ep_atomic.cpp.
-fi_ops_msg* described_msg_ops() noexcept;
-fi_ops_tagged* described_tagged_ops() noexcept;
-fi_ops_rma* described_rma_ops() noexcept;
+fi_ops_msg described_msg_ops() noexcept;
+fi_ops_tagged described_tagged_ops() noexcept;
+fi_ops_rma described_rma_ops() noexcept;
 
 // The plain tables.
-const fi_ops_tagged& live_tagged_ops() noexcept;  // ep_tagged.cpp
-const fi_ops_rma& live_rma_ops() noexcept;        // ep_rma.cpp
+const fi_ops_tagged& plain_tagged_ops() noexcept;  // ep_tagged.cpp
+const fi_ops_rma& plain_rma_ops() noexcept;        // ep_rma.cpp
 
 // What the buffers of a call are used for, as the registration has to allow it.
 inline constexpr protect::Rights kSendSource = protect::Rights::send;

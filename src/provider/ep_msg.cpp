@@ -32,24 +32,27 @@ fi_ops_msg g_not_enabled = refusing<fi_ops_msg>(
 fi_ops_msg g_not_asked = refusing<fi_ops_msg>(
     NotOffered<"fi_msg: the endpoint was opened without FI_MSG; ask for it in hints->caps",
                -FI_EOPNOTSUPP>{});
-fi_ops_msg g_live = Calls::table(recvmsg);
+const fi_ops_msg g_plain = Calls::table(recvmsg);
 
 }  // namespace
 
-void turn_away_messages() noexcept {
-  g_live = *described_msg_ops() = refusing<fi_ops_msg>(InForkedChild{});
+void fill_messages(CallTables& tables) noexcept {
+  tables.msg = g_plain;
+  tables.msg_described = described_msg_ops();
+  tables.msg_many = multi_recv_ops();
 }
 
-const fi_ops_msg& live_msg_ops() noexcept {
-  return g_live;
+const fi_ops_msg& plain_msg_ops() noexcept {
+  return g_plain;
 }
 
 fi_ops_msg* msg_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_MSG) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  if (ep.descriptors != DescriptorRule::ignored) return described_msg_ops();
-  return (ep.rx_flags & FI_MULTI_RECV) != 0 ? multi_recv_ops() : &g_live;
+  CallTables& calls = *body.domain->calls;
+  if (ep.descriptors != DescriptorRule::ignored) return &calls.msg_described;
+  return (ep.rx_flags & FI_MULTI_RECV) != 0 ? &calls.msg_many : &calls.msg;
 }
 
 }  // namespace aperture::provider

@@ -45,19 +45,14 @@ ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) n
   });
 }
 
-fi_ops_msg* multi_recv_ops() noexcept {
-  static fi_ops_msg ops = [] {
-    fi_ops_msg made = live_msg_ops();
+const fi_ops_msg& multi_recv_ops() noexcept {
+  static const fi_ops_msg ops = [] {
+    fi_ops_msg made = plain_msg_ops();
     made.recv = recv;
     made.recvv = recvv;
     return made;
   }();
-  return &ops;
-}
-
-// After the plain table, from which this one is made.
-void turn_away_receives() noexcept {
-  *multi_recv_ops() = live_msg_ops();
+  return ops;
 }
 
 int set_min_multi_recv(EpBody& body, const void* value, size_t len) noexcept {

@@ -8,7 +8,7 @@ namespace aperture::provider {
 // A receive with FI_MULTI_RECV, by flag or by default.
 ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) noexcept;
 // The calls of an endpoint whose receives have FI_MULTI_RECV by default.
-fi_ops_msg* multi_recv_ops() noexcept;
+const fi_ops_msg& multi_recv_ops() noexcept;
 // FI_OPT_MIN_MULTI_RECV.
 int set_min_multi_recv(EpBody& body, const void* value, size_t len) noexcept;
 

@@ -12,7 +12,7 @@ namespace aperture::provider {
 namespace {
 
 ssize_t cancel(fid_t fid, void* context) noexcept {
-  return guarded("fi_cancel", [&]() -> ssize_t {
+  return guarded("fi_cancel", fid, [&]() -> ssize_t {
     auto& ep = object_of<Ep>(fid);
     if (ep.core == nullptr) return -FI_EOPBADSTATE;
     nic::EngineGuard guard(*ep.engine);
@@ -92,7 +92,7 @@ int set_shared_memory(const void* value, size_t len) noexcept {
 
 int set_option(fid_t fid, int level, int name, const void* value, size_t len) noexcept {
   if (value == nullptr) return -FI_EINVAL;
-  return guarded("fi_setopt", [&]() -> int {
+  return guarded("fi_setopt", fid, [&]() -> int {
     EpBody& body = *object_of<Ep>(fid).body;
     if (level == FI_OPT_ENDPOINT) {
       switch (name) {
@@ -136,7 +136,7 @@ int set_flags(Ep& ep, const uint64_t* flags) noexcept {
 }  // namespace
 
 int control_ep(fid* fid, int command, void* arg) noexcept {
-  return guarded("fi_control(ep)", [&]() -> int {
+  return guarded("fi_control(ep)", fid, [&]() -> int {
     auto& ep = object_of<Ep>(fid);
     switch (command) {
       case FI_ENABLE: return enable_ep(ep);

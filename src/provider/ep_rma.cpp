@@ -173,7 +173,7 @@ fi_ops_rma g_not_asked = refusing<fi_ops_rma>(
     NotOffered<"fi_rma: the endpoint was opened without FI_RMA; ask for it in hints->caps",
                -FI_EOPNOTSUPP>{});
 
-fi_ops_rma g_live = {
+const fi_ops_rma g_plain = {
     .size = sizeof(fi_ops_rma),
     .read = read,
     .readv = readv,
@@ -188,19 +188,21 @@ fi_ops_rma g_live = {
 
 }  // namespace
 
-void turn_away_rma() noexcept {
-  g_live = *described_rma_ops() = refusing<fi_ops_rma>(InForkedChild{});
+void fill_rma(CallTables& tables) noexcept {
+  tables.rma = g_plain;
+  tables.rma_described = described_rma_ops();
 }
 
-const fi_ops_rma& live_rma_ops() noexcept {
-  return g_live;
+const fi_ops_rma& plain_rma_ops() noexcept {
+  return g_plain;
 }
 
 fi_ops_rma* rma_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_RMA) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  return ep.descriptors == DescriptorRule::ignored ? &g_live : described_rma_ops();
+  CallTables& calls = *body.domain->calls;
+  return ep.descriptors == DescriptorRule::ignored ? &calls.rma : &calls.rma_described;
 }
 
 }  // namespace aperture::provider

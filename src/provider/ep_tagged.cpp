@@ -75,23 +75,25 @@ fi_ops_tagged g_not_enabled = refusing<fi_ops_tagged>(
 fi_ops_tagged g_not_asked = refusing<fi_ops_tagged>(
     NotOffered<"fi_tagged: the endpoint was opened without FI_TAGGED; ask for it in hints->caps",
                -FI_EOPNOTSUPP>{});
-fi_ops_tagged g_live = Calls::table(recvmsg);
+const fi_ops_tagged g_plain = Calls::table(recvmsg);
 
 }  // namespace
 
-void turn_away_tagged() noexcept {
-  g_live = *described_tagged_ops() = refusing<fi_ops_tagged>(InForkedChild{});
+void fill_tagged(CallTables& tables) noexcept {
+  tables.tagged = g_plain;
+  tables.tagged_described = described_tagged_ops();
 }
 
-const fi_ops_tagged& live_tagged_ops() noexcept {
-  return g_live;
+const fi_ops_tagged& plain_tagged_ops() noexcept {
+  return g_plain;
 }
 
 fi_ops_tagged* tagged_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  return ep.descriptors == DescriptorRule::ignored ? &g_live : described_tagged_ops();
+  CallTables& calls = *body.domain->calls;
+  return ep.descriptors == DescriptorRule::ignored ? &calls.tagged : &calls.tagged_described;
 }
 
 }  // namespace aperture::provider

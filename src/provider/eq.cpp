@@ -160,12 +160,12 @@ struct EqCalls {
 
   [[gnu::noinline]] static ssize_t read(fid_eq* fid, uint32_t* event, void* buf, size_t len,
                                         uint64_t flags) noexcept {
-    return guarded("fi_eq_read",
+    return guarded("fi_eq_read", fid,
                    [&] { return read_event(object_of<Eq>(fid), event, buf, len, flags); });
   }
 
   static ssize_t readerr(fid_eq* fid, fi_eq_err_entry* buf, uint64_t flags) noexcept {
-    return guarded("fi_eq_readerr", [&]() -> ssize_t {
+    return guarded("fi_eq_readerr", fid, [&]() -> ssize_t {
       auto& eq = object_of<Eq>(fid);
       if (buf == nullptr) return -FI_EINVAL;
       if ((flags & ~FI_PEEK) != 0) return -FI_EBADFLAGS;
@@ -197,7 +197,7 @@ struct EqCalls {
 
   static ssize_t write(fid_eq* fid, uint32_t event, const void* buf, size_t len,
                        uint64_t flags) noexcept {
-    return guarded("fi_eq_write", [&]() -> ssize_t {
+    return guarded("fi_eq_write", fid, [&]() -> ssize_t {
       auto& eq = object_of<Eq>(fid);
       if (!eq.writable)
         return refuse(
@@ -239,7 +239,7 @@ struct EqCalls {
   }
 
   static int close(fid* fid) noexcept {
-    return guarded_close("fi_close(eq)", [&]() -> int {
+    return guarded_close("fi_close(eq)", fid, [&]() -> int {
       auto& eq = object_of<Eq>(fid);
       if (const uint32_t n = eq.uses.count(); n != 0)
         return refuse(-FI_EBUSY, "fi_close(eq): %u object(s) are bound to it; close them first", n);
@@ -288,7 +288,7 @@ int check_attr(const fi_eq_attr& attr) {
 }  // namespace
 
 int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** out, void* context) noexcept {
-  return guarded("fi_eq_open", [&]() -> int {
+  return guarded("fi_eq_open", fabric, [&]() -> int {
     if (fabric == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_eq_open: fabric or eq is NULL");
     const fi_eq_attr defaults{};

@@ -16,18 +16,17 @@ namespace aperture::provider {
 namespace {
 
 Registry<fid_fabric>& fabrics() {
-  static Registry<fid_fabric> all;
+  static constinit Registry<fid_fabric> all;
   return all;
 }
 
 int close_fabric(fid* fid) noexcept {
-  return guarded_close("fi_close(fabric)", [&]() -> int {
+  return guarded_close("fi_close(fabric)", fid, [&]() -> int {
     auto& fabric = object_of<Fabric>(fid);
     if (const uint32_t n = fabric.uses.count(); n != 0)
       return refuse(
           -FI_EBUSY,
           "fi_close(fabric): %u object(s) opened from it are still open; close them first", n);
-    assert(is_open_fabric(&fabric.fid));
     fabrics().remove(&fabric.fid);
     delete &fabric;
     return 0;

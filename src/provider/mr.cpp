@@ -149,7 +149,7 @@ int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd, fid_mr*
 int reg(fid* fid, const void* buf, size_t len, uint64_t access, uint64_t offset,
         uint64_t requested_key, uint64_t flags, fid_mr** mr, void* context) noexcept {
   const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
-  return guarded("fi_mr_reg", [&] {
+  return guarded("fi_mr_reg", fid, [&] {
     const iovec iov{const_cast<void*>(buf), len};
     return add_region(fid, {&iov, 1, access, offset, requested_key, flags, context, caller}, 0, mr);
   });
@@ -158,7 +158,7 @@ int reg(fid* fid, const void* buf, size_t len, uint64_t access, uint64_t offset,
 int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t offset,
          uint64_t requested_key, uint64_t flags, fid_mr** mr, void* context) noexcept {
   const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
-  return guarded("fi_mr_regv", [&] {
+  return guarded("fi_mr_regv", fid, [&] {
     return add_region(fid, {iov, count, access, offset, requested_key, flags, context, caller}, 0,
                       mr);
   });
@@ -178,7 +178,7 @@ int check_attr(const Domain& domain, const fi_mr_attr& attr) {
 
 int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
-  return guarded("fi_mr_regattr", [&]() -> int {
+  return guarded("fi_mr_regattr", fid, [&]() -> int {
     if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || attr == nullptr)
       return refuse(-FI_EINVAL, "fi_mr_regattr: domain or attr is NULL");
     auto& domain = object_of<Domain>(fid);
@@ -247,7 +247,7 @@ int revoke(Region& region) {
 }
 
 int close_region(fid* fid) noexcept {
-  return guarded_close("fi_close(mr)", [&]() -> int {
+  return guarded_close("fi_close(mr)", fid, [&]() -> int {
     auto& region = object_of<Region>(fid);
     // SYNC POINT: region-reported (a region in force may have its event still to come)
     if (region.domain->async_regions && !region.reported.load(std::memory_order_acquire)) {
@@ -265,7 +265,7 @@ int close_region(fid* fid) noexcept {
 }
 
 int control_region(fid* fid, int command, void* arg) noexcept {
-  return guarded("fi_control(mr)", [&]() -> int {
+  return guarded("fi_control(mr)", fid, [&]() -> int {
     auto& region = object_of<Region>(fid);
     if (region.state.load(std::memory_order_acquire) != RegionState::ready &&
         (command == FI_GET_RAW_MR || command == FI_REFRESH || command == FI_ENABLE)) {

@@ -134,7 +134,7 @@ void verify(protect::SideRecord& side, const iovec& part) {
 }  // namespace
 
 int bind_region(fid* fid, struct fid* what, uint64_t flags) noexcept {
-  return guarded("fi_mr_bind", [&]() -> int {
+  return guarded("fi_mr_bind", fid, [&]() -> int {
     auto& region = object_of<Region>(fid);
     if (what == nullptr) return refuse(-FI_EINVAL, "fi_mr_bind: bfid is NULL");
     // SYNC POINT: region-state

@@ -21,7 +21,7 @@ constexpr size_t kDefaultBacklog = 1024;
 constexpr size_t kMaxBacklog = 65536;
 
 Registry<const fid>& passive_endpoints() {
-  static Registry<const fid> all;
+  static constinit Registry<const fid> all;
   return all;
 }
 
@@ -32,7 +32,7 @@ Result<nic::Contact*> contact_of(const char* call) noexcept {
 }
 
 int close_pep(fid* fid) noexcept {
-  return guarded_close("fi_close(pep)", [&]() -> int {
+  return guarded_close("fi_close(pep)", fid, [&]() -> int {
     auto& pep = object_of<Pep>(fid);
     if (pep.listening) {
       if (auto contact = nic::Contact::instance()) {
@@ -105,7 +105,7 @@ int get_name(fid_t fid, void* addr, size_t* len) noexcept {
 }
 
 int listen(fid_pep* fid) noexcept {
-  return guarded("fi_listen", [&]() -> int {
+  return guarded("fi_listen", fid, [&]() -> int {
     auto& pep = object_of<Pep>(fid);
     if (pep.listening || pep.spent)
       return refuse(-FI_EOPBADSTATE, "fi_listen: the passive endpoint %s",
@@ -132,7 +132,7 @@ int listen(fid_pep* fid) noexcept {
 }
 
 int reject(fid_pep* fid, fid_t handle, const void* param, size_t len) noexcept {
-  return guarded("fi_reject", [&]() -> int {
+  return guarded("fi_reject", fid, [&]() -> int {
     auto& pep = object_of<Pep>(fid);
     wire::PrivateData data;
     if (const int rc = take_private("fi_reject", param, len, data); rc != 0) return rc;
@@ -246,7 +246,7 @@ void RequestReports::on_request_gone(nic::RequestId id) noexcept {
 }
 
 int open_passive(fid_fabric* fid, fi_info* info, fid_pep** out, void* context) noexcept {
-  return guarded("fi_passive_ep", [&]() -> int {
+  return guarded("fi_passive_ep", fid, [&]() -> int {
     if (fid == nullptr || info == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_passive_ep: fabric, info or pep is NULL");
     if (info->ep_attr != nullptr && info->ep_attr->type != FI_EP_MSG &&

@@ -49,7 +49,7 @@ bool has_news(PollSet::Member& m) noexcept {
 }
 
 int poll(fid_poll* fid, void** context, int count) noexcept {
-  return guarded("fi_poll", [&]() -> int {
+  return guarded("fi_poll", fid, [&]() -> int {
     auto& set = object_of<PollSet>(fid);
     if (count < 0 || (context == nullptr && count != 0))
       return refuse(-FI_EINVAL, "fi_poll: context is NULL or count is negative");
@@ -81,7 +81,7 @@ auto find(PollSet& set, const struct fid* what) {
 }
 
 int add(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
-  return guarded("fi_poll_add", [&]() -> int {
+  return guarded("fi_poll_add", fid, [&]() -> int {
     auto& set = object_of<PollSet>(fid);
     if (const int rc = check_member(set, "fi_poll_add", what, flags); rc != 0) return rc;
     std::lock_guard guard(set.mutex);
@@ -99,7 +99,7 @@ int add(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
 }
 
 int del(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
-  return guarded("fi_poll_del", [&]() -> int {
+  return guarded("fi_poll_del", fid, [&]() -> int {
     auto& set = object_of<PollSet>(fid);
     if (const int rc = check_member(set, "fi_poll_del", what, flags); rc != 0) return rc;
     std::lock_guard guard(set.mutex);
@@ -114,7 +114,7 @@ int del(fid_poll* fid, struct fid* what, uint64_t flags) noexcept {
 }
 
 int close_set(fid* fid) noexcept {
-  return guarded_close("fi_close(poll set)", [&]() -> int {
+  return guarded_close("fi_close(poll set)", fid, [&]() -> int {
     auto& set = object_of<PollSet>(fid);
     if (!set.members.empty())
       return refuse(-FI_EBUSY,
@@ -134,8 +134,12 @@ fi_ops_poll g_poll_ops = {
 
 }  // namespace
 
+const Domain& domain_of_poll_set(const struct fid* set) noexcept {
+  return *object_of<const PollSet>(set).domain;
+}
+
 int open_poll_set(fid_domain* fid, fi_poll_attr* attr, fid_poll** out) noexcept {
-  return guarded("fi_poll_open", [&]() -> int {
+  return guarded("fi_poll_open", fid, [&]() -> int {
     if (fid == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_poll_open: domain or pollset is NULL");
     if (attr != nullptr && attr->flags != 0)

@@ -1,10 +1,15 @@
 // The open objects of one kind in this process, for fi_getinfo: it answers with an open instance of
-// the fabric and domain that it names. Guarded by its own mutex; opening and closing only.
+// the fabric and domain that it names. Each process has its own. Guarded by its own mutex; opening
+// and closing only.
 #pragma once
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <vector>
+
+#include "base/per_process.hpp"
+#include "nic/fork_guard.hpp"
 
 namespace aperture::provider {
 
@@ -13,23 +18,36 @@ class Registry {
  public:
   void add(Fid* fid) {
     std::lock_guard guard(mutex_);
+    begin_anew_in_a_child();
     open_.push_back(fid);
   }
   void remove(const Fid* fid) noexcept {
     std::lock_guard guard(mutex_);
+    begin_anew_in_a_child();
     std::erase(open_, fid);
   }
   Fid* first() noexcept {
     std::lock_guard guard(mutex_);
+    begin_anew_in_a_child();
     return open_.empty() ? nullptr : open_.front();
   }
   bool has(const Fid* fid) noexcept {
     std::lock_guard guard(mutex_);
+    begin_anew_in_a_child();
     return std::find(open_.begin(), open_.end(), fid) != open_.end();
   }
 
  private:
-  std::mutex mutex_;
+  // What the parent had opened is not open here, and one of its threads may have been changing the
+  // list.
+  void begin_anew_in_a_child() noexcept {
+    if (!round_.is_over()) return;
+    new (&open_) std::vector<Fid*>;
+    round_ = nic::ForkRound();
+  }
+
+  ProcessLock mutex_;  // guards what follows
+  nic::ForkRound round_{0};
   std::vector<Fid*> open_;
 };
 

@@ -33,7 +33,7 @@ int check_attr(const fi_rx_attr& attr) {
 }  // namespace
 
 int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noexcept {
-  return guarded("fi_srx_context", [&]() -> int {
+  return guarded("fi_srx_context", fid, [&]() -> int {
     if (fid == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_srx_context: domain or rx_ep is NULL");
     const fi_rx_attr defaults{};

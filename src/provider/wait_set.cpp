@@ -26,7 +26,7 @@ bool set_try_sleep(WaitSet& set) {
 
 // What fi_wait returns if it returns now; 1: it sleeps first.
 [[gnu::noinline]] int answer(WaitSet& set, const Deadline& deadline) noexcept {
-  return guarded("fi_wait", [&]() -> int {
+  return guarded("fi_wait", &set.fid, [&]() -> int {
     if (!set_try_sleep(set)) return 0;
     return deadline.passed() ? -FI_ETIMEDOUT : 1;
   });
@@ -43,7 +43,7 @@ int wait_on_set(fid_wait* fid, int timeout) {
 }
 
 int close_set(fid* fid) noexcept {
-  return guarded_close("fi_close(wait set)", [&]() -> int {
+  return guarded_close("fi_close(wait set)", fid, [&]() -> int {
     auto& set = object_of<WaitSet>(fid);
     if (const uint32_t n = set.uses.count(); n != 0)
       return refuse(-FI_EBUSY,
@@ -68,7 +68,7 @@ fi_ops_wait g_wait_ops = {.size = sizeof(fi_ops_wait), .wait = wait_on_set};
 }  // namespace
 
 int open_wait_set(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** out) noexcept {
-  return guarded("fi_wait_open", [&]() -> int {
+  return guarded("fi_wait_open", fabric, [&]() -> int {
     if (fabric == nullptr || attr == nullptr || out == nullptr)
       return refuse(-FI_EINVAL, "fi_wait_open: fabric, attr or waitset is NULL");
     if (attr->flags != 0) return refuse(-FI_EBADFLAGS, "fi_wait_open: flags must be 0");
@@ -95,6 +95,7 @@ int open_wait_set(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** out) noexce
 
 int join_set(fid_wait* fid, struct fid* member, int fd, WaitSet*& joined) {
   auto& set = object_of<WaitSet>(fid);
+  if (set.round.is_over()) return refuse(-FI_EOPNOTSUPP, "joining a wait set: %s", kForked);
   std::lock_guard guard(set.mutex);
   set.members.reserve(set.members.size() + 1);
   epoll_event event{};
@@ -130,11 +131,12 @@ int try_wait_one(fid* what) noexcept {
   }
 }
 
-int try_wait(fid_fabric*, fid** fids, int count) noexcept {
-  return guarded("fi_trywait", [&]() -> int {
+int try_wait(fid_fabric* fabric, fid** fids, int count) noexcept {
+  return guarded("fi_trywait", fabric, [&]() -> int {
     if (fids == nullptr || count < 0)
       return refuse(-FI_EINVAL, "fi_trywait: fids is NULL or count is negative");
     for (int i = 0; i < count; ++i) {
+      if (is_of_parent(fids[i])) return refuse(-FI_EOPNOTSUPP, "fi_trywait: %s", kForked);
       const int rc = try_wait_one(fids[i]);
       if (rc == -FI_EINVAL) {
         APERTURE_WARN(

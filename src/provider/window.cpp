@@ -267,7 +267,7 @@ int end_binding(Window& window) {
 // ---- the calls ----------------------------------------------------------------------------------
 
 int close_window(fid* fid) noexcept {
-  return guarded_close("fi_close(window)", [&]() -> int {
+  return guarded_close("fi_close(window)", fid, [&]() -> int {
     auto& window = object_of<Window>(fid);
     if (window.entry.generation != 0) {
       if (const int rc = end_binding(window); rc != 0) return rc;
@@ -284,7 +284,7 @@ fi_ops g_window_fid_ops = fid_ops<"window">(
     refuse_control<"window">);
 
 int allocate(fid_domain* fid, const aperture_window_attr* attr, aperture_window** out) noexcept {
-  return guarded("aperture_window allocate", [&]() -> int {
+  return guarded("aperture_window allocate", fid, [&]() -> int {
     if (fid == nullptr || fid->fid.fclass != FI_CLASS_DOMAIN || out == nullptr)
       return refuse(-FI_EINVAL,
                     "aperture_window allocate: domain or window is NULL, or it is no domain");
@@ -313,7 +313,7 @@ bool is_window(const aperture_window* handle) noexcept {
 
 int bind_window(aperture_window* handle, const aperture_window_bind* bind, uint64_t* key) noexcept {
   const void* caller = __builtin_return_address(0);
-  return guarded("aperture_window bind", [&]() -> int {
+  return guarded("aperture_window bind", handle, [&]() -> int {
     if (!is_window(handle) || bind == nullptr || key == nullptr)
       return refuse(-FI_EINVAL,
                     "aperture_window bind: window, bind or key is NULL, or it is no window");
@@ -322,7 +322,7 @@ int bind_window(aperture_window* handle, const aperture_window_bind* bind, uint6
 }
 
 int invalidate(aperture_window* handle) noexcept {
-  return guarded("aperture_window invalidate", [&]() -> int {
+  return guarded("aperture_window invalidate", handle, [&]() -> int {
     if (!is_window(handle))
       return refuse(-FI_EINVAL, "aperture_window invalidate: it is no window");
     auto& window = object_of<Window>(handle);

@@ -6,6 +6,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/per_process.hpp"
 
 namespace aperture::qp {
 
@@ -104,7 +105,8 @@ bool OfferReceiver::could_pull() const noexcept {
 }
 
 void OfferReceiver::pull_stalled() noexcept {
-  static const uint64_t limit = ticks_from_ns(transport::kPullStallNs);
+  static constinit FoundOnce<uint64_t> stall;
+  const uint64_t limit = stall.get([] { return ticks_from_ns(transport::kPullStallNs); });
   const uint64_t now = ticks();
   const auto count = static_cast<uint32_t>(incoming_.size());
   bool pulled = false;  // one pull is enough for a poll; the next begins behind it

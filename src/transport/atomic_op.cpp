@@ -8,6 +8,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#include <pthread.h>
 
 #include <array>
 #include <atomic>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/per_process.hpp"
 #include "transport/atomic_value.hpp"
 
 namespace aperture::transport {
@@ -56,11 +58,11 @@ const std::byte* bytes_of(const Word& w) noexcept {
 // cmpxchg16b, and AVX: with it the vendors promise that an aligned load of 16 bytes is atomic.
 // Memory that is only read may be mapped read-only, and cmpxchg16b always writes.
 bool has_16_bytes() noexcept {
-  static const bool has = [] {
+  static constinit FoundOnce<bool> has;
+  return has.get([] {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_CMPXCHG16B) != 0 && (c & bit_AVX) != 0;
-  }();
-  return has;
+  });
 }
 Uint128 load_16(const std::byte* at) noexcept {
   __attribute__((vector_size(16))) long long v;
@@ -114,6 +116,11 @@ class StripeGuard {
   StripeGuard(const StripeGuard&) = delete;
   StripeGuard& operator=(const StripeGuard&) = delete;
 
+  static void free_all() noexcept {
+    // relaxed: a child has one thread
+    for (Stripe& stripe : stripes_) stripe.held.store(false, std::memory_order_relaxed);
+  }
+
  private:
   static constexpr size_t kStripes = 64;
   static constexpr unsigned kSpins = 1000;
@@ -124,6 +131,11 @@ class StripeGuard {
   std::atomic<bool>& held_;
 };
 std::array<StripeGuard::Stripe, StripeGuard::kStripes> StripeGuard::stripes_;
+
+// What a thread of the parent's held would never be given back in a forked child.
+[[gnu::constructor]] void free_stripes_in_children() noexcept {
+  (void)::pthread_atfork(nullptr, nullptr, StripeGuard::free_all);
+}
 
 // ---- one element --------------------------------------------------------------------------------
 

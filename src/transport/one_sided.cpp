@@ -7,6 +7,7 @@
 #include "base/clock.hpp"
 #include "base/guarded_copy.hpp"
 #include "base/log.hpp"
+#include "base/per_process.hpp"
 
 namespace aperture::transport {
 
@@ -44,15 +45,17 @@ bool OneSided::has_stalled(uint64_t pos, uint64_t len) noexcept {
     stall_since_ = now;
     return false;
   }
-  static const uint64_t limit = ticks_from_ns(kStallNs);
+  static constinit FoundOnce<uint64_t> limit;
   // a large piece takes the owner a while: at most about 2 ticks for 4 bytes
-  return now - stall_since_ >= limit + std::min(len, kPieceBytes) / 2;
+  return now - stall_since_ >=
+         limit.get([] { return ticks_from_ns(kStallNs); }) + std::min(len, kPieceBytes) / 2;
 }
 
 void OneSided::ring_stalled_owner() noexcept {
-  static const uint64_t pause = ticks_from_ns(kRingEveryNs);
+  static constinit FoundOnce<uint64_t> pause;
   const uint64_t now = ticks();
-  if (rung_at_ != 0 && now - rung_at_ < pause) return;
+  if (rung_at_ != 0 && now - rung_at_ < pause.get([] { return ticks_from_ns(kRingEveryNs); }))
+    return;
   rung_at_ = now;
   lane_->ring_doorbell();
 }

@@ -96,7 +96,7 @@ using namespace aperture::verbs;
 
 APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
   APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_ah, "IBVERBS_1.1", pd, attr);
-  return guarded_new_base<Ah>("ibv_create_ah", [&](Ah*& out) {
+  return guarded_new_base<Ah>("ibv_create_ah", life_of(pd), [&](Ah*& out) {
     Pd& ours = pd_of(pd);
     auto ah = std::make_unique<Ah>();
     if (attr->is_global == 0)
@@ -116,7 +116,7 @@ APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
 
 APERTURE_VERB int ibv_destroy_ah(ibv_ah* ah) {
   APERTURE_FORWARD(is_ours(ah->context), EOPNOTSUPP, ibv_destroy_ah, "IBVERBS_1.1", ah);
-  return guarded_release("ibv_destroy_ah", [&] {
+  return guarded_release("ibv_destroy_ah", life_of(ah), [&] {
     delete &object_of<Ah>(ah);
     return 0;
   });
@@ -126,8 +126,8 @@ APERTURE_VERB int ibv_init_ah_from_wc(ibv_context* context, uint8_t port_num, ib
                                       ibv_grh* grh, ibv_ah_attr* attr) {
   APERTURE_FORWARD(is_ours(context), -1, ibv_init_ah_from_wc, "IBVERBS_1.1", context, port_num, wc,
                    grh, attr);
-  const int error =
-      guarded("ibv_init_ah_from_wc", [&] { return init_from_wc(port_num, *wc, grh, *attr); });
+  const int error = guarded("ibv_init_ah_from_wc", life_of(context),
+                            [&] { return init_from_wc(port_num, *wc, grh, *attr); });
   if (error == 0) return 0;
   errno = error;
   return -1;

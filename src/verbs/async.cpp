@@ -158,10 +158,10 @@ using namespace aperture::verbs;
 namespace {
 
 // Not inlined: see base/cancellable.h.
-[[gnu::noinline]] int look_for_event(AsyncQueue& events, ibv_async_event& event,
+[[gnu::noinline]] int look_for_event(Context& context, ibv_async_event& event,
                                      bool& taken) noexcept {
-  return guarded("ibv_get_async_event", [&] {
-    taken = events.take(event);
+  return guarded("ibv_get_async_event", context.its_engine.life(), [&] {
+    taken = context.async.take(event);
     return 0;
   });
 }
@@ -173,7 +173,7 @@ APERTURE_VERB int ibv_get_async_event(ibv_context* context, ibv_async_event* eve
   AsyncQueue& events = context_of(context).async;
   while (true) {
     bool taken = false;
-    int error = look_for_event(events, *event, taken);
+    int error = look_for_event(context_of(context), *event, taken);
     if (error == 0 && taken) return 0;
     if (error == 0) error = events.wait();  // threads that wait here are commonly cancelled
     if (error == 0) continue;
@@ -191,6 +191,7 @@ APERTURE_VERB void ibv_ack_async_event(ibv_async_event* event) {
     if (real_ack != nullptr) real_ack(event);
     return;
   }
+  if (life_of(who.context).is_over()) return;
   ::pthread_mutex_lock(who.mutex);
   assert(who.completed != nullptr && who.condition != nullptr);
   ++*who.completed;

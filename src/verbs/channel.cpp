@@ -167,7 +167,7 @@ using namespace aperture::verbs;
 
 APERTURE_VERB ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
   APERTURE_FORWARD(is_ours(context), nullptr, ibv_create_comp_channel, "IBVERBS_1.0", context);
-  return guarded_new_base<Channel>("ibv_create_comp_channel", [&](Channel*& out) {
+  return guarded_new_base<Channel>("ibv_create_comp_channel", life_of(context), [&](Channel*& out) {
     return make_channel(context_of(context), out);
   });
 }
@@ -175,7 +175,7 @@ APERTURE_VERB ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
 APERTURE_VERB int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
   APERTURE_FORWARD(is_ours(channel->context), EOPNOTSUPP, ibv_destroy_comp_channel, "IBVERBS_1.0",
                    channel);
-  return guarded_release("ibv_destroy_comp_channel",
+  return guarded_release("ibv_destroy_comp_channel", life_of(channel),
                          [&] { return destroy(object_of<Channel>(channel)); });
 }
 
@@ -184,7 +184,7 @@ namespace {
 // Not inlined: see base/cancellable.h.
 [[gnu::noinline]] int look_for_event(Channel& channel, Channel::Taken& answer,
                                      DeviceCq*& cq) noexcept {
-  return guarded("ibv_get_cq_event", [&] {
+  return guarded("ibv_get_cq_event", life_of(&channel.base), [&] {
     answer = channel.take(cq);
     return answer == Channel::Taken::none ? EAGAIN : 0;
   });
@@ -220,6 +220,7 @@ APERTURE_VERB void ibv_ack_cq_events(ibv_cq* cq, unsigned int nevents) {
     if (real_ack != nullptr) real_ack(cq, nevents);
     return;
   }
+  if (life_of(cq).is_over()) return;  // a thread of the parent's may hold the mutex for ever
   ::pthread_mutex_lock(&cq->mutex);
   cq->comp_events_completed += nevents;
   ::pthread_cond_signal(&cq->cond);

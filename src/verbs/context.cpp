@@ -96,10 +96,11 @@ using namespace aperture::verbs;
 
 APERTURE_VERB ibv_context* ibv_open_device(ibv_device* device) {
   APERTURE_FORWARD(is_ours(device), nullptr, ibv_open_device, "IBVERBS_1.1", device);
-  return guarded_new_base<Context>("ibv_open_device", open_device);
+  return guarded_new_base<Context>("ibv_open_device", aperture::nic::Life(), open_device);
 }
 
 APERTURE_VERB int ibv_close_device(ibv_context* context) {
   APERTURE_FORWARD(is_ours(context), -1, ibv_close_device, "IBVERBS_1.1", context);
-  return guarded_release("ibv_close_device", [&] { return close_device(context_of(context)); });
+  return guarded_release("ibv_close_device", life_of(context),
+                         [&] { return close_device(context_of(context)); });
 }

@@ -56,6 +56,15 @@ inline Context& context_of(ibv_context* context) noexcept {
   return object_of<Context>(verbs_get_ctx(context));
 }
 
+// Whose it is: of a context, and of what was made under it.
+inline const nic::Life& life_of(ibv_context* context) noexcept {
+  return context_of(context).its_engine.life();
+}
+template <typename Object>
+const nic::Life& life_of(Object* object) noexcept {
+  return life_of(object->context);
+}
+
 // One object of a context, for as long as this lives. The last to go frees a context that is
 // closed: no lock of the context may be held then.
 class ContextUse {

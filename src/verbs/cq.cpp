@@ -207,10 +207,10 @@ bool take_one(DeviceCq& cq, ib::Wc& wc) noexcept {
 }
 
 int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
-  if (nic::in_forked_child()) [[unlikely]]
-    return -1;
   DeviceCq& ours = cq_of(cq);
   nic::Engine& engine = ours.context->engine();
+  if (engine.life().is_over()) [[unlikely]]
+    return -1;
   nic::EngineGuard guard(engine);
   ib::CompletionQueue& queue = *ours.queue;
   if (!queue.empty()) return take_some(queue, count, wc);
@@ -224,8 +224,8 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
 }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept {
-  if (nic::in_forked_child()) return EOPNOTSUPP;
   DeviceCq& ours = cq_of(cq);
+  if (ours.context->engine().life().is_over()) return EOPNOTSUPP;
   nic::EngineGuard guard(ours.context->engine());
   ours.queue->arm(solicited_only != 0);
   ours.about_to_wait = true;
@@ -233,7 +233,7 @@ int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept {
 }
 
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) noexcept {
-  auto* made = guarded_new<DeviceCq>("ibv_create_cq_ex", [&](DeviceCq*& out) {
+  auto* made = guarded_new<DeviceCq>("ibv_create_cq_ex", life_of(context), [&](DeviceCq*& out) {
     if (const int error = validate_extended(context, *attr); error != 0) return error;
     const bool with_flags = (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
     Wish wish{"ibv_create_cq_ex", attr->cqe, attr->cq_context, attr->channel, attr->comp_vector};
@@ -262,7 +262,7 @@ APERTURE_VERB ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_cont
   if (!is_ours(context)) {
     return real.call_or<ibv_cq*>(nullptr, context, cqe, cq_context, channel, comp_vector);
   }
-  return guarded_new_base<DeviceCq>("ibv_create_cq", [&](DeviceCq*& out) {
+  return guarded_new_base<DeviceCq>("ibv_create_cq", life_of(context), [&](DeviceCq*& out) {
     return make_cq(context_of(context), {"ibv_create_cq", cqe, cq_context, channel, comp_vector},
                    out);
   });
@@ -270,10 +270,10 @@ APERTURE_VERB ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_cont
 
 APERTURE_VERB int ibv_resize_cq(ibv_cq* cq, int cqe) {
   APERTURE_FORWARD(is_ours(cq->context), EOPNOTSUPP, ibv_resize_cq, "IBVERBS_1.1", cq, cqe);
-  return guarded("ibv_resize_cq", [&] { return resize(cq_of(cq), cqe); });
+  return guarded("ibv_resize_cq", life_of(cq), [&] { return resize(cq_of(cq), cqe); });
 }
 
 APERTURE_VERB int ibv_destroy_cq(ibv_cq* cq) {
   APERTURE_FORWARD(is_ours(cq->context), EOPNOTSUPP, ibv_destroy_cq, "IBVERBS_1.1", cq);
-  return guarded_release("ibv_destroy_cq", [&] { return destroy(cq_of(cq)); });
+  return guarded_release("ibv_destroy_cq", life_of(cq), [&] { return destroy(cq_of(cq)); });
 }

@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "base/clock.hpp"
+#include "base/per_process.hpp"
 #include "verbs/cq.hpp"
 
 namespace aperture::verbs {
@@ -18,8 +19,6 @@ DeviceCq& ours(ibv_cq_ex* cq) noexcept {
 
 // 0, ENOENT when there is no completion, or another errno.
 int take_next(DeviceCq& cq) noexcept {
-  if (nic::in_forked_child()) [[unlikely]]
-    return EOPNOTSUPP;
   nic::EngineGuard guard(cq.context->engine());
   if (!take_one(cq, cq.current)) return ENOENT;
   cq.ex.wr_id = cq.current.id;
@@ -30,6 +29,8 @@ int take_next(DeviceCq& cq) noexcept {
 int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) noexcept {
   if (attr != nullptr && attr->comp_mask != 0) return EINVAL;
   DeviceCq& queue = ours(cq);
+  if (queue.context->engine().life().is_over()) [[unlikely]]
+    return EOPNOTSUPP;
   if (!queue.single_threaded) queue.poll_mutex.lock();
   const int error = take_next(queue);
   if (error != 0 && !queue.single_threaded) queue.poll_mutex.unlock();
@@ -37,7 +38,10 @@ int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) noexcept {
 }
 
 int next_poll(ibv_cq_ex* cq) noexcept {
-  return take_next(ours(cq));
+  DeviceCq& queue = ours(cq);
+  if (queue.context->engine().life().is_over()) [[unlikely]]
+    return EOPNOTSUPP;
+  return take_next(queue);
 }
 
 void end_poll(ibv_cq_ex* cq) noexcept {
@@ -47,7 +51,8 @@ void end_poll(ibv_cq_ex* cq) noexcept {
 
 // Nanoseconds of the wall clock at which the completion was written.
 uint64_t read_wallclock(ibv_cq_ex* cq) noexcept {
-  static const uint64_t ticks_per_ms = ticks_from_ns(1'000'000);
+  static constinit FoundOnce<uint64_t> found;
+  const uint64_t ticks_per_ms = found.get([] { return ticks_from_ns(1'000'000); });
   timespec now;
   ::clock_gettime(CLOCK_REALTIME, &now);
   const uint64_t now_wall_ns =

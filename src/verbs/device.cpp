@@ -5,10 +5,15 @@
 // that free() it themselves and programs that hand it to the real library both do no harm.
 #include "verbs/device.hpp"
 
+#include <pthread.h>
+
 #include <cassert>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
+#include "base/per_process.hpp"
 #include "nic/host_identity.hpp"
 #include "verbs/entry.hpp"
 #include "verbs/path_table.hpp"
@@ -18,37 +23,40 @@ namespace aperture::verbs {
 
 namespace {
 
-// Provider libraries (libmlx5, libefa) look behind an ibv_device for their own fields, to find out
-// whether it is theirs: they must find zeros there.
-constexpr size_t kBehindBytes = 4096;
-
-struct PaddedDevice {
-  ibv_device device;
-  char behind[kBehindBytes];
-};
-
-constexpr PaddedDevice make_device() noexcept {
-  PaddedDevice made{};
-  made.device.node_type = IBV_NODE_CA;
-  made.device.transport_type = IBV_TRANSPORT_IB;
-  const auto put = [](char* to, const char* text) {
-    while (*text != '\0') *to++ = *text++;
-  };
-  put(made.device.name, kDeviceName);
-  put(made.device.dev_name, kUverbsName);
-  put(made.device.dev_path, "/sys/class/infiniband_verbs/uverbs-aperture0");
-  put(made.device.ibdev_path, "/sys/class/infiniband/aperture0");
-  return made;
+void fill(ibv_device& device) noexcept {
+  device.node_type = IBV_NODE_CA;
+  device.transport_type = IBV_TRANSPORT_IB;
+  const auto put = [](auto& to, const char* text) { std::snprintf(to, sizeof to, "%s", text); };
+  put(device.name, kDeviceName);
+  put(device.dev_name, kUverbsName);
+  put(device.dev_path, "/sys/class/infiniband_verbs/uverbs-aperture0");
+  put(device.ibdev_path, "/sys/class/infiniband/aperture0");
 }
 
-constinit PaddedDevice the_device = make_device();
+// The real library makes its list under a lock of its own, which would stay taken for ever in a
+// child that was forked meanwhile.
+constinit std::mutex real_list_mutex;
+
+// After path_fds.cpp's, so that this one is taken before the one that may be taken within.
+[[gnu::constructor(202)]] void hold_real_list_across_forks() noexcept {
+  (void)::pthread_atfork([] { real_list_mutex.lock(); }, [] { real_list_mutex.unlock(); },
+                         [] { real_list_mutex.unlock(); });
+}
 
 constinit thread_local unsigned real_devices_alone = 0;  // how many of them stand
 
 }  // namespace
 
+std::array<PaddedDevice, kDevices> devices;
+
 ibv_device* our_device() noexcept {
-  return &the_device.device;
+  static constinit std::array<FoundOnce<bool>, kDevices> filled;
+  const size_t at = device_in_list();
+  filled[at].get([at] {
+    fill(devices[at].device);
+    return true;
+  });
+  return &devices[at].device;
 }
 
 RealDevicesAlone::RealDevicesAlone() noexcept {
@@ -76,11 +84,13 @@ APERTURE_VERB ibv_device** ibv_get_device_list(int* num_devices) {
   APERTURE_REAL(ibv_get_device_list, "IBVERBS_1.1");
   if (are_real_devices_alone()) {
     const KernelPathsAlone section;
+    const std::lock_guard guard(real_list_mutex);
     return real.call_or<ibv_device**>(nullptr, num_devices);
   }
   int real_count = 0;
   ibv_device** real_list = [&] {
     const KernelPathsAlone section;  // where it finds no kernel to ask it looks into /sys
+    const std::lock_guard guard(real_list_mutex);
     return real.call_or<ibv_device**>(nullptr, &real_count);
   }();
   const size_t count = real_list != nullptr ? static_cast<size_t>(real_count) : 0;
@@ -121,7 +131,10 @@ APERTURE_VERB const char* ibv_get_device_name(ibv_device* device) {
 
 APERTURE_VERB int ibv_get_device_index(ibv_device* device) {
   APERTURE_REAL(ibv_get_device_index, "IBVERBS_1.9");
-  if (is_ours(device)) return -1;  // the kernel knows no number for it
+  if (is_ours(device)) {
+    const auto* padded = reinterpret_cast<const PaddedDevice*>(device);
+    return index_of_device(static_cast<size_t>(padded - devices.data()));
+  }
   return real.call_or(-1, device);
 }
 

@@ -79,12 +79,12 @@ int allocate(Context& context, const ibv_alloc_dm_attr& attr, Dm*& made) {
 }  // namespace
 
 ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) noexcept {
-  return guarded_new_base<Dm>("ibv_alloc_dm",
+  return guarded_new_base<Dm>("ibv_alloc_dm", life_of(context),
                               [&](Dm*& out) { return allocate(context_of(context), *attr, out); });
 }
 
 int free_dm(ibv_dm* dm) noexcept {
-  return guarded_release("ibv_free_dm", [&] {
+  return guarded_release("ibv_free_dm", life_of(dm), [&] {
     auto& ours = object_of<Dm>(dm);
     if (ours.uses.count() != 0)
       return refuse(EBUSY, "ibv_free_dm: a region of it is still registered");

@@ -1,5 +1,6 @@
 // What every C entry of this door is wrapped in: nothing thrown ever reaches the C caller, and a
-// forked child, which has neither the control thread nor the lanes, is turned away.
+// forked child, which has neither the control thread nor the lanes of its parent, is turned away
+// from what the parent had opened.
 //
 // Data-path entries call only noexcept code and need no wrapping. No state, any thread.
 #pragma once
@@ -23,11 +24,11 @@ using aperture::Use;
 // Of control calls none is a cancellation point, as none is in libibverbs but the two that wait for
 // events. Runs fn, which returns 0 or an errno; so does this.
 template <typename Fn>
-int guarded(const char* call, Fn&& fn) noexcept {
-  if (nic::in_forked_child()) {
+int guarded(const char* call, const nic::Life& life, Fn&& fn) noexcept {
+  if (life.is_over()) {
     return refuse(EOPNOTSUPP,
-                  "%s: this process was forked after the device had been opened, and the device "
-                  "stays with the parent; open it again after an exec",
+                  "%s: this process was forked after that context had been opened, and it stays "
+                  "with the parent; open the device anew with ibv_open_device",
                   call);
   }
   const NotCancelled section;
@@ -40,19 +41,20 @@ int guarded(const char* call, Fn&& fn) noexcept {
   }
 }
 
-// The same where an object is given up: in a forked child there is nothing to be done, and no harm.
+// The same where an object is given up: of an inherited one there is nothing to be given up, and no
+// harm.
 template <typename Fn>
-int guarded_release(const char* call, Fn&& fn) noexcept {
-  if (nic::in_forked_child()) return 0;
-  return guarded(call, std::forward<Fn>(fn));
+int guarded_release(const char* call, const nic::Life& life, Fn&& fn) noexcept {
+  if (life.is_over()) return 0;
+  return guarded(call, life, std::forward<Fn>(fn));
 }
 
 // Runs fn(out), which returns 0 or an errno; this returns what it has put into out, or nullptr with
 // errno set.
 template <typename Object, typename Fn>
-Object* guarded_new(const char* call, Fn&& fn) noexcept {
+Object* guarded_new(const char* call, const nic::Life& life, Fn&& fn) noexcept {
   Object* made = nullptr;
-  const int error = guarded(call, [&] { return fn(made); });
+  const int error = guarded(call, life, [&] { return fn(made); });
   if (error == 0) return made;
   errno = error;
   return nullptr;
@@ -60,8 +62,8 @@ Object* guarded_new(const char* call, Fn&& fn) noexcept {
 
 // The same, and returns libibverbs' part of it.
 template <typename Object, typename Fn>
-auto guarded_new_base(const char* call, Fn&& fn) noexcept {
-  Object* made = guarded_new<Object>(call, std::forward<Fn>(fn));
+auto guarded_new_base(const char* call, const nic::Life& life, Fn&& fn) noexcept {
+  Object* made = guarded_new<Object>(call, life, std::forward<Fn>(fn));
   if constexpr (requires { made->base(); }) {
     return made != nullptr ? made->base() : nullptr;
   } else {

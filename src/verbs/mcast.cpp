@@ -51,10 +51,10 @@ using namespace aperture::verbs;
 
 APERTURE_VERB int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
   APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_attach_mcast, "IBVERBS_1.1", qp, gid, lid);
-  return guarded("ibv_attach_mcast", [&] { return attach(qp_of(qp), *gid); });
+  return guarded("ibv_attach_mcast", life_of(qp), [&] { return attach(qp_of(qp), *gid); });
 }
 
 APERTURE_VERB int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
   APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_detach_mcast, "IBVERBS_1.1", qp, gid, lid);
-  return guarded("ibv_detach_mcast", [&] { return detach(qp_of(qp), *gid); });
+  return guarded("ibv_detach_mcast", life_of(qp), [&] { return detach(qp_of(qp), *gid); });
 }

@@ -192,7 +192,7 @@ int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
 }
 
 ibv_mr* registered(Wish wish, ibv_pd* pd, const void* caller) noexcept {
-  return guarded_new_base<Mr>(wish.call,
+  return guarded_new_base<Mr>(wish.call, life_of(pd),
                               [&](Mr*& out) { return register_region(wish, pd, caller, out); });
 }
 
@@ -351,7 +351,7 @@ int reregister(Mr& mr, const Change& change, const void* caller) {
 
 // All null MRs have one lkey, which no key table knows; nothing is to be revoked at their end.
 ibv_mr* alloc_null_mr(ibv_pd* pd) noexcept {
-  return guarded_new_base<Mr>("ibv_alloc_null_mr", [&](Mr*& out) {
+  return guarded_new_base<Mr>("ibv_alloc_null_mr", life_of(pd), [&](Mr*& out) {
     auto mr = std::make_unique<Mr>();
     mr->base.context = pd->context;
     mr->base.pd = pd;
@@ -389,7 +389,7 @@ ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t dm_offset, size_t length,
 
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
               uint32_t count) noexcept {
-  return guarded("ibv_advise_mr", [&]() -> int {
+  return guarded("ibv_advise_mr", life_of(pd), [&]() -> int {
     const bool known = advice == IBV_ADVISE_MR_ADVICE_PREFETCH ||
                        advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ||
                        advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
@@ -474,7 +474,7 @@ APERTURE_VERB int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, si
   }
   const void* caller = __builtin_return_address(0);
   int answer = IBV_REREG_MR_ERR_INPUT;
-  const int error = guarded("ibv_rereg_mr", [&] {
+  const int error = guarded("ibv_rereg_mr", life_of(mr), [&] {
     answer = reregister(object_of<Mr>(mr), {flags, pd, addr, length, static_cast<unsigned>(access)},
                         caller);
     return 0;
@@ -485,5 +485,6 @@ APERTURE_VERB int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, si
 
 APERTURE_VERB int ibv_dereg_mr(ibv_mr* mr) {
   APERTURE_FORWARD(is_ours(mr->context), EOPNOTSUPP, ibv_dereg_mr, "IBVERBS_1.1", mr);
-  return guarded_release("ibv_dereg_mr", [&] { return deregister(object_of<Mr>(mr)); });
+  return guarded_release("ibv_dereg_mr", life_of(mr),
+                         [&] { return deregister(object_of<Mr>(mr)); });
 }

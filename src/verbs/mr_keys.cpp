@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/no_throw.hpp"
+#include "base/per_process.hpp"
 #include "base/random.hpp"
 
 namespace aperture::verbs {
@@ -12,12 +13,13 @@ namespace aperture::verbs {
 protect::KeyNumbers* key_numbers() noexcept {
   protect::KeyNumbers* book = nullptr;
   [[maybe_unused]] const Status s = no_throw([&] {
-    static protect::KeyNumbers* const made = [] {
+    static constinit PerProcess<protect::KeyNumbers> made;
+    auto found = made.get([]() -> Result<protect::KeyNumbers*> {
       auto created = protect::KeyNumbers::create();
-      if (!created) throw std::bad_alloc();  // not made: the next one to ask tries again
+      if (!created) return created.error();  // not made: the next one to ask tries again
       return std::move(created).value().release();
-    }();
-    book = made;
+    });
+    if (found) book = *found;
   });
   return book;
 }

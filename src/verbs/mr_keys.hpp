@@ -1,4 +1,4 @@
-// The numbers behind lkeys and rkeys, one book for the whole process: protect/key_numbers.hpp.
+// The numbers behind lkeys and rkeys, one book for each process: protect/key_numbers.hpp.
 // Any thread.
 #pragma once
 

@@ -79,11 +79,12 @@ int close(Mw& mw) {
 }  // namespace
 
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) noexcept {
-  return guarded_new_base<Mw>("ibv_alloc_mw", [&](Mw*& out) { return allocate(pd, type, out); });
+  return guarded_new_base<Mw>("ibv_alloc_mw", life_of(pd),
+                              [&](Mw*& out) { return allocate(pd, type, out); });
 }
 
 int dealloc_mw(ibv_mw* mw) noexcept {
-  return guarded_release("ibv_dealloc_mw", [&] {
+  return guarded_release("ibv_dealloc_mw", life_of(mw), [&] {
     auto& ours = object_of<Mw>(mw);
     if (close(ours) != 0)
       return refuse(EBUSY,
@@ -110,7 +111,7 @@ void fill_bind(ib::BindWr& bind, const ibv_mw* mw, const ibv_mw_bind_info& info,
 // The inline ibv_bind_mw has seen to it that the window is of type 1, and of the MR's PD.
 int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
   constexpr const char* kCall = "ibv_bind_mw";
-  return guarded(kCall, [&]() -> int {
+  return guarded(kCall, life_of(qp), [&]() -> int {
     const void* caller = __builtin_return_address(0);
     const ibv_mw_bind_info& info = asked->bind_info;
     if (mw->pd->context != qp->context || qp->pd == nullptr ||

@@ -1,6 +1,7 @@
 // The descriptors that are event channels: see path_fds.hpp.
 #include "verbs/path_fds.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,13 @@ Table& table() noexcept {
   alignas(Table) static std::byte place[sizeof(Table)];
   static auto* const the_one = new (place) Table;
   return *the_one;
+}
+
+// A child shall know which of its descriptors are its parent's channels: the table is whole when it
+// is copied.
+[[gnu::constructor(201)]] void hold_table_across_forks() noexcept {
+  (void)::pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
+                         [] { table().mutex.unlock(); });
 }
 
 std::atomic<pid_t> owner{0};
@@ -100,7 +108,7 @@ std::shared_ptr<rdma_cm::Channel> channel_behind(int fd) noexcept {
     const auto at = t.channels.find(fd);
     if (at != t.channels.end()) channel = at->second;
   } else {
-    // a child has one thread, or runs while its parent stands still
+    // a child that has opened none yet, or that runs while its parent stands still
     const auto& channels = table().channels;
     const auto at = channels.find(fd);
     if (at != channels.end()) channel = at->second;
@@ -127,7 +135,10 @@ Status copied(int fd, int copy) noexcept {
 
 void forget(int fd) noexcept {
   if (!is_marked(fd) || !owns_channels()) return;
-  if (const auto last = take_out(fd)) rdma_cm::close(*last);
+  auto last = take_out(fd);
+  if (last == nullptr) return;
+  if (last->is_of_this_process()) return rdma_cm::close(*last);
+  static_cast<void>(new (std::nothrow) std::shared_ptr<rdma_cm::Channel>(std::move(last)));
 }
 
 void forget_range(unsigned first, unsigned last) noexcept {

@@ -2,8 +2,8 @@
 //
 // For any other descriptor the question costs one load. A mark may be stale, when a descriptor was
 // closed by a bare system call, or in a child: so whoever acts on one asks channel_behind(), which
-// looks at the open file itself. Children (of fork(), and of vfork(), which shares our memory)
-// change nothing here. Any thread.
+// looks at the open file itself. Children of fork() change nothing here until they open a channel
+// of their own, children of vfork(), which shares our memory, never. Any thread.
 #pragma once
 
 #include <array>

@@ -63,7 +63,7 @@ int make_parent_domain(Context& context, const ibv_parent_domain_init_attr& attr
 }  // namespace
 
 ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) noexcept {
-  return guarded_new_base<Td>("ibv_alloc_td", [&](Td*& out) {
+  return guarded_new_base<Td>("ibv_alloc_td", life_of(context), [&](Td*& out) {
     if (attr->comp_mask != 0)
       return refuse(EINVAL, "ibv_alloc_td: comp_mask 0x%x has unknown bits", attr->comp_mask);
     out = new Td;
@@ -74,7 +74,7 @@ ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) noexcept {
 }
 
 int dealloc_td(ibv_td* td) noexcept {
-  return guarded_release("ibv_dealloc_td", [&] {
+  return guarded_release("ibv_dealloc_td", life_of(td), [&] {
     auto& ours = object_of<Td>(td);
     if (ours.uses.count() != 0)
       return refuse(EBUSY, "ibv_dealloc_td: a parent domain still uses it");
@@ -84,7 +84,7 @@ int dealloc_td(ibv_td* td) noexcept {
 }
 
 ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* attr) noexcept {
-  return guarded_new_base<Pd>("ibv_alloc_parent_domain", [&](Pd*& out) {
+  return guarded_new_base<Pd>("ibv_alloc_parent_domain", life_of(context), [&](Pd*& out) {
     return make_parent_domain(context_of(context), *attr, out);
   });
 }
@@ -95,7 +95,7 @@ using namespace aperture::verbs;
 
 APERTURE_VERB ibv_pd* ibv_alloc_pd(ibv_context* context) {
   APERTURE_FORWARD(is_ours(context), nullptr, ibv_alloc_pd, "IBVERBS_1.1", context);
-  return guarded_new_base<Pd>("ibv_alloc_pd", [&](Pd*& out) {
+  return guarded_new_base<Pd>("ibv_alloc_pd", life_of(context), [&](Pd*& out) {
     auto pd = make_pd(context_of(context));
     pd->id = aperture::protect::new_domain();
     assert(pd->id != 0 && pd->parent_of == nullptr);
@@ -106,5 +106,5 @@ APERTURE_VERB ibv_pd* ibv_alloc_pd(ibv_context* context) {
 
 APERTURE_VERB int ibv_dealloc_pd(ibv_pd* pd) {
   APERTURE_FORWARD(is_ours(pd->context), EOPNOTSUPP, ibv_dealloc_pd, "IBVERBS_1.1", pd);
-  return guarded_release("ibv_dealloc_pd", [&] { return dealloc(pd_of(pd)); });
+  return guarded_release("ibv_dealloc_pd", life_of(pd), [&] { return dealloc(pd_of(pd)); });
 }

@@ -335,7 +335,7 @@ int destroy(DeviceQp& qp) {
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) noexcept {
   const void* caller = __builtin_return_address(0);
-  return guarded_new_base<DeviceQp>("ibv_create_qp_ex", [&](DeviceQp*& out) {
+  return guarded_new_base<DeviceQp>("ibv_create_qp_ex", life_of(context), [&](DeviceQp*& out) {
     if (const int error = validate_extended(*attr); error != 0) return error;
     const auto has = [&](uint32_t bit) noexcept { return (attr->comp_mask & bit) != 0; };
     return make_qp(
@@ -405,8 +405,9 @@ int open_shared(Context& context, const ibv_qp_open_attr& attr, DeviceQp*& made)
 }  // namespace
 
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) noexcept {
-  return guarded_new_base<DeviceQp>(
-      "ibv_open_qp", [&](DeviceQp*& out) { return open_shared(context_of(context), *attr, out); });
+  return guarded_new_base<DeviceQp>("ibv_open_qp", life_of(context), [&](DeviceQp*& out) {
+    return open_shared(context_of(context), *attr, out);
+  });
 }
 
 void stop(DeviceQp& qp) noexcept {
@@ -424,14 +425,14 @@ using namespace aperture::verbs;
 APERTURE_VERB ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_qp, "IBVERBS_1.1", pd, attr);
   const void* caller = __builtin_return_address(0);
-  return guarded_new_base<DeviceQp>("ibv_create_qp", [&](DeviceQp*& out) {
+  return guarded_new_base<DeviceQp>("ibv_create_qp", life_of(pd), [&](DeviceQp*& out) {
     return make_qp({"ibv_create_qp", pd->context, pd, attr, caller}, out);
   });
 }
 
 APERTURE_VERB int ibv_destroy_qp(ibv_qp* qp) {
   APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_destroy_qp, "IBVERBS_1.1", qp);
-  return guarded_release("ibv_destroy_qp", [&] { return destroy(qp_of(qp)); });
+  return guarded_release("ibv_destroy_qp", life_of(qp), [&] { return destroy(qp_of(qp)); });
 }
 
 APERTURE_VERB ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {

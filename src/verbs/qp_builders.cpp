@@ -2,6 +2,8 @@
 // ibv_wr_post(3). Gathered in the batch, posted together or not at all.
 #include <cstdio>
 
+#include <new>
+
 #include "verbs/ah.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mw.hpp"
@@ -224,10 +226,16 @@ void wr_set_inline_data(ibv_qp_ex* qp, void* addr, size_t length) noexcept {
 }
 
 void wr_start(ibv_qp_ex* qp) noexcept {
-  Batch& batch = ours(qp).batch;
+  DeviceQp& queue = ours(qp);
+  Batch& batch = queue.batch;
+  if (queue.engine().life().is_over()) [[unlikely]] {
+    new (&batch) Batch;  // a thread of the parent's may have been in the middle of it
+    batch.mutex.lock();
+    batch.error = EOPNOTSUPP;
+    return;
+  }
   batch.mutex.lock();
   batch.clear();
-  if (nic::in_forked_child()) batch.error = EOPNOTSUPP;
 }
 
 void wr_abort(ibv_qp_ex* qp) noexcept {

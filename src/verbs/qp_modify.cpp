@@ -247,7 +247,7 @@ using namespace aperture::verbs;
 APERTURE_VERB int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
   APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_modify_qp, "IBVERBS_1.1", qp, attr,
                    attr_mask);
-  return guarded("ibv_modify_qp",
+  return guarded("ibv_modify_qp", life_of(qp),
                  [&] { return modify(qp_of(qp), *attr, static_cast<uint32_t>(attr_mask)); });
 }
 
@@ -255,5 +255,5 @@ APERTURE_VERB int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask,
                                ibv_qp_init_attr* init_attr) {
   APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_query_qp, "IBVERBS_1.1", qp, attr,
                    attr_mask, init_attr);
-  return guarded("ibv_query_qp", [&] { return query(qp_of(qp), *attr, *init_attr); });
+  return guarded("ibv_query_qp", life_of(qp), [&] { return query(qp_of(qp), *attr, *init_attr); });
 }

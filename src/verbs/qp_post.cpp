@@ -144,11 +144,11 @@ int post_one(DeviceQp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
   const void* caller = __builtin_return_address(0);
-  if (nic::in_forked_child()) [[unlikely]] {
+  DeviceQp& ours = qp_of(qp);
+  if (ours.engine().life().is_over()) [[unlikely]] {
     *bad_wr = wr;
     return EOPNOTSUPP;
   }
-  DeviceQp& ours = qp_of(qp);
   nic::EngineGuard guard(ours.engine());
   for (; wr != nullptr; wr = wr->next) {
     const int error = post_one(ours, *wr, caller);

@@ -30,31 +30,38 @@ bool inode_of(int fd, uint64_t& inode) noexcept {
 
 }  // namespace
 
-std::mutex& events_mutex() noexcept {
-  static constinit std::mutex mutex;
+ProcessLock& events_mutex() noexcept {
+  static constinit ProcessLock mutex;
   return mutex;
 }
 
 Result<std::shared_ptr<Channel>> Channel::open(int flags, UniqueFd& fd) noexcept {
+  std::shared_ptr<Channel> channel;
+  if (const Status s = no_throw([&] { channel = std::make_shared<Channel>(); }); !s) {
+    return s.error();
+  }
+  auto theirs = channel->make_ends();
+  if (!theirs) return theirs.error();
+  if ((flags & O_CLOEXEC) == 0) ::fcntl(theirs->get(), F_SETFD, 0);
+  if ((flags & O_NONBLOCK) != 0) ::fcntl(theirs->get(), F_SETFL, O_NONBLOCK);
+  fd = *std::move(theirs);
+  return channel;
+}
+
+Result<UniqueFd> Channel::make_ends() noexcept {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return errc_from_errno(errno);
   }
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
-  std::shared_ptr<Channel> channel;
-  if (const Status s = no_throw([&] { channel = std::make_shared<Channel>(); }); !s) {
-    return s.error();
-  }
-  channel->unsignal_ =
-      nic::ParentOnlyFd(move_high(UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 3))));
-  channel->signal_ = nic::ParentOnlyFd(move_high(std::move(ours)));
-  if (!channel->unsignal_ || !inode_of(theirs.get(), channel->inode_)) return Errc::no_fds;
-  channel->pid_ = ::getpid();
-  if ((flags & O_CLOEXEC) == 0) ::fcntl(theirs.get(), F_SETFD, 0);
-  if ((flags & O_NONBLOCK) != 0) ::fcntl(theirs.get(), F_SETFL, O_NONBLOCK);
-  fd = std::move(theirs);
-  return channel;
+  nic::ParentOnlyFd copy(move_high(UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 3))));
+  if (!copy || !inode_of(theirs.get(), inode_)) return Errc::no_fds;
+  unsignal_ = std::move(copy);
+  signal_ = nic::ParentOnlyFd(move_high(std::move(ours)));
+  bytes_ = 0;
+  epoch_ = process_epoch();
+  return theirs;
 }
 
 bool Channel::is_behind(int fd) const noexcept {
@@ -63,11 +70,33 @@ bool Channel::is_behind(int fd) const noexcept {
 }
 
 bool Channel::is_of_this_process() const noexcept {
-  return pid_ == ::getpid();
+  return epoch_ == process_epoch();
 }
 
-void Channel::adopt() noexcept {
-  pid_ = ::getpid();
+// Where the guard has closed its ends, the application's descriptor becomes one of a pair that this
+// process has for itself; who has it in an epoll of before the fork waits there in vain.
+bool Channel::adopt(int fd) noexcept {
+  // relaxed: written before the fork, if at all
+  if (used_.load(std::memory_order_relaxed)) return false;
+  if (signal_.is_here()) {
+    epoch_ = process_epoch();
+    return true;
+  }
+  const int flags = ::fcntl(fd, F_GETFL);
+  const int fd_flags = ::fcntl(fd, F_GETFD);
+  const uint64_t former_inode = inode_;
+  auto theirs = make_ends();
+  if (!theirs || flags < 0 || fd_flags < 0) return false;
+  ::fcntl(theirs->get(), F_SETFL, flags & O_NONBLOCK);
+  const int close_on_exec = (fd_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0;
+  // not through dup3(), which would take the descriptor for closed
+  if (::syscall(SYS_dup3, theirs->get(), fd, close_on_exec) != fd) {
+    inode_ = former_inode;
+    epoch_ = 0;
+    return false;
+  }
+  assert(is_behind(fd) && is_of_this_process());
+  return true;
 }
 
 void Channel::push(Events&& events) noexcept {

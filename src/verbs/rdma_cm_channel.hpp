@@ -8,15 +8,15 @@
 #pragma once
 
 #include <rdma/rdma_user_cm.h>
-#include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 
 #include "base/errc.hpp"
+#include "base/per_process.hpp"
 #include "base/reserve.hpp"
 #include "nic/fork_guard.hpp"
 
@@ -42,7 +42,7 @@ struct QueuedEvent {
 // are taken from the reserve. Once that is used up as well the process ends.
 using Events = std::list<QueuedEvent, reserve::Allocator<QueuedEvent>>;
 
-std::mutex& events_mutex() noexcept;
+ProcessLock& events_mutex() noexcept;
 
 class Channel {
  public:
@@ -56,10 +56,15 @@ class Channel {
   // True if that descriptor is still the one that was made here, and not another file that has got
   // its number behind our back.
   bool is_behind(int fd) const noexcept;
-  // False in a child of the process that opened it.
+  // False in a child of the process that opened it, or adopted it.
   bool is_of_this_process() const noexcept;
-  // The parent had opened it and made no id yet: programs fork to become daemons.
-  void adopt() noexcept;
+  // The parent had opened it and made no id on it: programs fork to become daemons. It is this
+  // process's from now on; the parent must not go on with it. With events_mutex() held. False: it
+  // has been used, or there is no memory or descriptor.
+  bool adopt(int fd) noexcept;
+  // An id has been made on it.
+  // relaxed: looked at in a forked child alone
+  void note_use() noexcept { used_.store(true, std::memory_order_relaxed); }
 
   // --- with events_mutex() held ---
   void push(Events&& events) noexcept;
@@ -69,6 +74,8 @@ class Channel {
   Events extract(const std::function<bool(const QueuedEvent&)>& which) noexcept;
 
  private:
+  // The socket pair; the application's end. Errors: no_fds.
+  Result<UniqueFd> make_ends() noexcept;
   void show_count() noexcept;
 
   Events events_;
@@ -76,7 +83,8 @@ class Channel {
   nic::ParentOnlyFd signal_;    // the other end: a byte written here can be read by the application
   nic::ParentOnlyFd unsignal_;  // the application's end, under a number of our own
   uint64_t inode_ = 0;
-  pid_t pid_ = 0;
+  uint64_t epoch_ = 0;  // process_epoch() of whose it is
+  std::atomic<bool> used_{false};
 };
 
 }  // namespace aperture::verbs::rdma_cm

@@ -36,6 +36,7 @@ int do_create_id(const Call& call, const rdma_ucm_create_id& command) {
   auto ids = Ids::instance();
   if (!ids) return ids.error() == Errc::no_memory ? ENOMEM : ENODEV;
   rdma_ucm_create_id_resp answer{};
+  call.channel()->note_use();
   int error = 0;
   (*ids)->control().run([&] {
     auto app = (*ids)->create(call.channel(), command.ps, command.uid);
@@ -347,15 +348,24 @@ size_t sockaddr_bytes_of(const void* sockaddr_bytes) noexcept {
   return family == AF_INET ? sizeof(sockaddr_in) : family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
 }
 
+namespace {
+
+bool may_use(Channel& channel, int fd) noexcept {
+  if (channel.is_of_this_process()) return true;
+  const std::lock_guard guard(events_mutex());
+  if (channel.is_of_this_process()) return true;
+  if (!channel.adopt(fd)) return false;
+  own_channels();
+  return true;
+}
+
+}  // namespace
+
 int carry_out(const std::shared_ptr<Channel>& channel, int fd, const void* bytes, size_t size) {
-  if (!channel->is_of_this_process() && Ids::existing() == nullptr && !nic::in_forked_child()) {
-    channel->adopt();
-    own_channels();
-  }
-  if (!channel->is_of_this_process()) {
+  if (!may_use(*channel, fd)) {
     APERTURE_WARN(
-        "rdma_cm: this process was forked from the one that opened the event channel, and "
-        "connections stay with the parent; make a new channel in the child's own program");
+        "rdma_cm: this process was forked from the one that opened the event channel, and its "
+        "connections stay with the parent; make a new channel with rdma_create_event_channel");
     return EOPNOTSUPP;
   }
   rdma_ucm_cmd_hdr head;

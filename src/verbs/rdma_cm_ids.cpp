@@ -2,12 +2,12 @@
 #include "verbs/rdma_cm_ids.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
 #include <cerrno>
 
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
+#include "base/per_process.hpp"
 #include "nic/host_identity.hpp"
 
 namespace aperture::verbs::rdma_cm {
@@ -27,7 +27,7 @@ constexpr uint32_t kEventDisconnected = 10;
 constexpr uint32_t kEventMulticastJoin = 12;
 constexpr uint32_t kEventTimewaitExit = 15;
 
-constinit std::atomic<Ids*> the_one{nullptr};
+constinit PerProcess<Ids> the_one;
 
 uint32_t event_of(cm::EventKind kind) noexcept {
   switch (kind) {
@@ -84,19 +84,14 @@ void Numbers::give_back(uint32_t number) noexcept {
 Result<Ids*> Ids::instance() noexcept {
   auto control = nic::ControlThread::instance();
   if (!control) return control.error();
-  const Status s = no_throw([&] {
-    nic::host_addresses();                         // from here on asking for them cannot fail
-    static auto* const made = new Ids(**control);  // lives until the process ends
-    // SYNC POINT: rdma-cm-ids: the object is whole before it is found
-    the_one.store(made, std::memory_order_release);
+  return no_throw([&]() -> Result<Ids*> {
+    nic::host_addresses();  // from here on asking for them cannot fail
+    return the_one.get([&]() -> Result<Ids*> { return new Ids(**control); });
   });
-  if (!s) return s.error();
-  return existing();
 }
 
 Ids* Ids::existing() noexcept {
-  // SYNC POINT: rdma-cm-ids
-  return the_one.load(std::memory_order_acquire);
+  return the_one.existing();
 }
 
 Result<AppId*> Ids::add(std::shared_ptr<Channel> channel, uint16_t port_space, uint64_t uid,
@@ -188,6 +183,7 @@ uint32_t Ids::migrate(AppId& app, std::shared_ptr<Channel> to) noexcept {
       if (const auto child = ids_.find(e.child); child != ids_.end()) child->second->channel = to;
     }
     to->push(std::move(moved));
+    to->note_use();
     app.channel = std::move(to);
   }
   return app.events_reported;

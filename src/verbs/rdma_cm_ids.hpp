@@ -57,9 +57,9 @@ struct Membership : Numbered {
 
 class Ids {
  public:
-  // Errors: no_memory, no_fds, not_supported (a forked child).
+  // Of this process. Errors: no_memory, no_fds.
   static Result<Ids*> instance() noexcept;
-  // Null: no id has been made so far.
+  // Null: no id has been made in this process so far.
   static Ids* existing() noexcept;
   nic::ControlThread& control() noexcept { return control_; }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "nic/host_identity.hpp"
+#include "verbs/device.hpp"
 #include "verbs/newer.hpp"
 #include "verbs/rdma_cm_ids.hpp"
 
@@ -194,7 +195,7 @@ void query_route(const AppId& app, rdma_ucm_query_route_resp& out) noexcept {
   const cm::Id& id = *app.id;
   fill_sockaddr(id.local(), out.src_addr);
   fill_sockaddr(id.remote(), out.dst_addr);
-  out.ibdev_index = ~0u;  // the GUID alone says which device it is
+  out.ibdev_index = static_cast<uint32_t>(index_of_device(device_in_list()));
   if (!id.has_device()) return;
   out.node_guid = guid_word();
   out.port_num = kPortNumber;
@@ -220,7 +221,7 @@ void query_addr(const AppId& app, rdma_ucm_query_addr_resp& out) noexcept {
   const cm::Id& id = *app.id;
   out.src_size = fill_sockaddr(id.local(), out.src_addr);
   out.dst_size = fill_sockaddr(id.remote(), out.dst_addr);
-  out.ibdev_index = ~0u;
+  out.ibdev_index = static_cast<uint32_t>(index_of_device(device_in_list()));
   if (!id.has_device()) return;
   out.node_guid = guid_word();
   out.port_num = kPortNumber;

@@ -30,7 +30,7 @@ int refuse_receive(const char* call, Status why, const ibv_recv_wr& wr, uint32_t
 template <typename Post, typename Refuse>
 int post_receives(nic::Engine& engine, ibv_recv_wr* wr, ibv_recv_wr** bad_wr, Post&& post,
                   Refuse&& refuse_one) noexcept {
-  if (nic::in_forked_child()) [[unlikely]] {
+  if (engine.life().is_over()) [[unlikely]] {
     *bad_wr = wr;
     return EOPNOTSUPP;
   }

@@ -130,7 +130,7 @@ int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept 
 
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) noexcept {
   constexpr const char* kCall = "ibv_create_srq_ex";
-  return guarded_new_base<Srq>(kCall, [&](Srq*& out) {
+  return guarded_new_base<Srq>(kCall, life_of(context), [&](Srq*& out) {
     const bool typed = (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0;
     if (typed && attr->srq_type == IBV_SRQT_XRC) return make_xrc(context, *attr, out);
     if (typed && attr->srq_type != IBV_SRQT_BASIC)
@@ -159,7 +159,7 @@ using namespace aperture::verbs;
 
 APERTURE_VERB ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
   APERTURE_FORWARD(is_ours(pd->context), nullptr, ibv_create_srq, "IBVERBS_1.1", pd, attr);
-  return guarded_new_base<Srq>("ibv_create_srq", [&](Srq*& out) {
+  return guarded_new_base<Srq>("ibv_create_srq", life_of(pd), [&](Srq*& out) {
     return make_srq("ibv_create_srq", pd, attr->srq_context, attr->attr, out);
   });
 }
@@ -167,12 +167,13 @@ APERTURE_VERB ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
 APERTURE_VERB int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
   APERTURE_FORWARD(is_ours(srq->context), EOPNOTSUPP, ibv_modify_srq, "IBVERBS_1.1", srq, attr,
                    mask);
-  return guarded("ibv_modify_srq", [&] { return modify(object_of<Srq>(srq), *attr, mask); });
+  return guarded("ibv_modify_srq", life_of(srq),
+                 [&] { return modify(object_of<Srq>(srq), *attr, mask); });
 }
 
 APERTURE_VERB int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
   APERTURE_FORWARD(is_ours(srq->context), EOPNOTSUPP, ibv_query_srq, "IBVERBS_1.1", srq, attr);
-  return guarded("ibv_query_srq", [&] {
+  return guarded("ibv_query_srq", life_of(srq), [&] {
     auto& ours = object_of<Srq>(srq);
     aperture::nic::EngineGuard guard(ours.pd->context->engine());
     *attr = {ours.queue->max_wr(), ours.queue->max_sge(), ours.queue->limit()};
@@ -182,5 +183,6 @@ APERTURE_VERB int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
 
 APERTURE_VERB int ibv_destroy_srq(ibv_srq* srq) {
   APERTURE_FORWARD(is_ours(srq->context), EOPNOTSUPP, ibv_destroy_srq, "IBVERBS_1.1", srq);
-  return guarded_release("ibv_destroy_srq", [&] { return destroy(object_of<Srq>(srq)); });
+  return guarded_release("ibv_destroy_srq", life_of(srq),
+                         [&] { return destroy(object_of<Srq>(srq)); });
 }

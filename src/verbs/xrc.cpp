@@ -40,7 +40,7 @@ int find_or_make(Context& context, const ibv_xrcd_init_attr& attr,
 }  // namespace
 
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) noexcept {
-  return guarded_new_base<Xrcd>(kCall, [&](Xrcd*& out) {
+  return guarded_new_base<Xrcd>(kCall, life_of(context), [&](Xrcd*& out) {
     if (const int error = validate(*attr); error != 0) return error;
     auto xrcd = std::make_unique<Xrcd>();
     xrcd->context = &context_of(context);
@@ -56,7 +56,7 @@ ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) noexcept {
 }
 
 int close_xrcd(ibv_xrcd* xrcd) noexcept {
-  return guarded_release("ibv_close_xrcd", [&] {
+  return guarded_release("ibv_close_xrcd", life_of(xrcd), [&] {
     auto& ours = object_of<Xrcd>(xrcd);
     if (const uint32_t uses = ours.uses.count(); uses != 0)
       return refuse(EBUSY, "ibv_close_xrcd: %u SRQs and queue pairs still use it", uses);

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <vector>
 
+#include "base/per_process.hpp"
+
 namespace aperture::verbs {
 
 namespace {
@@ -24,8 +26,8 @@ struct Files {
 };
 
 Files& files() {
-  static auto* the_one = new Files;  // never destroyed: used until the process ends
-  return *the_one;
+  static constinit PerProcess<Files> the_one;
+  return the_one.get();
 }
 
 // The name of an inode's domain, taken. Errno, EADDRINUSE: another process has it.

@@ -265,6 +265,10 @@ void pump() {
   for (Polled* one : live()) one->poll();
 }
 
+void leave_nodes_to_parent() {
+  live().clear();
+}
+
 bool pump_until(const std::function<bool()>& condition, int timeout_ms) {
   const int64_t deadline = now_ns() + int64_t{timeout_ms} * 1'000'000;
   for (int spins = 0;; ++spins) {

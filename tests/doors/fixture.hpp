@@ -266,6 +266,8 @@ struct NodePair {
 
 // Polls every node and station of this process once.
 void pump();
+// In a forked child: those of the parent are not polled.
+void leave_nodes_to_parent();
 bool pump_until(const std::function<bool()>& condition, int timeout_ms = 20000);
 void pump_for(int for_ms);
 

@@ -1,11 +1,18 @@
-// libfabric's objects in a forked child: the engine stays with the parent, so that every call is
-// turned away with a code, none crashes or hangs, and the parent goes on undisturbed.
+// libfabric's objects in a forked child: what the parent had opened stays with it, so that every
+// call on that is turned away with a code, none crashes or hangs, and the parent goes on
+// undisturbed. What the child opens anew works, and talks with its parent and with others.
 #include <gtest/gtest.h>
 #include <rdma/fi_atomic.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "doors/child.hpp"
 #include "doors/fixture.hpp"
 
 namespace aperture::doors {
@@ -137,6 +144,170 @@ TEST_F(Fork, lets_a_child_close_and_read_what_needs_no_engine) {
        }},
   };
   for (const ChildCall& call : harmless) expect_turned_away(call, 0);
+}
+
+// --- what a child opens anew ---------------------------------------------------------------------
+
+struct Greeting {
+  Name name;
+  uint64_t key = 0;
+  uint64_t base = 0;
+};
+
+// Both sides of a pair of sockets call it: each sends the other 8 of its letters and writes 8 into
+// its memory.
+void talk(Node& node, int fd, char ours, char theirs) {
+  Control control(::dup(fd));
+  uint8_t bytes[32] = {};
+  std::fill_n(bytes, 8, static_cast<uint8_t>(ours));
+  const Fid<fid_mr> mr =
+      registered(node.domain(), bytes, sizeof bytes, FI_REMOTE_WRITE | FI_SEND | FI_RECV, 77);
+  const uint64_t base = node.virtual_addresses() ? reinterpret_cast<uint64_t>(bytes) : 0;
+  ASSERT_TRUE(control.put(Greeting{node.name(), fi_mr_key(mr.get()), base}));
+  Greeting peer;
+  ASSERT_TRUE(control.get(&peer, 20000));
+  const fi_addr_t to = node.insert(peer.name);
+  Op received;
+  ASSERT_EQ(node.post(fi_recv, bytes + 8, 8, nullptr, FI_ADDR_UNSPEC, &received), 0);
+  EXPECT_EQ(node.run(fi_send, bytes, 8, nullptr, to), 0);
+  EXPECT_EQ(node.wait(&received).err, 0);
+  EXPECT_EQ(node.run(fi_write, bytes, 8, nullptr, to, peer.base + 16, peer.key), 0);
+  char done = 'd';
+  ASSERT_TRUE(control.put(done));
+  // the other side may still need our progress
+  ASSERT_TRUE(pump_until([&] { return control.ready(); }));
+  ASSERT_TRUE(control.get(&done, 20000));
+  EXPECT_EQ(std::string(bytes + 8, bytes + 16), std::string(8, theirs));
+  EXPECT_EQ(std::string(bytes + 16, bytes + 24), std::string(8, theirs));
+}
+
+void open_and_talk(int fd, char ours, char theirs) {
+  Node own;
+  talk(own, fd, ours, theirs);
+}
+
+// A forked child that opens what it needs; it must find nothing wrong.
+class Offspring {
+ public:
+  template <typename Body>
+  explicit Offspring(Body body) {
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends_), 0);
+    pid_ = ::fork();
+    EXPECT_GE(pid_, 0);
+    if (pid_ == 0) {
+      ::alarm(60);
+      leave_nodes_to_parent();
+      ::close(ends_[0]);
+      try {
+        body(ends_[1]);
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << e.what();
+      }
+      ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    ::close(ends_[1]);
+  }
+  ~Offspring() {
+    ::close(ends_[0]);
+    int status = -1;
+    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
+    EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+  }
+  Offspring(const Offspring&) = delete;
+  Offspring& operator=(const Offspring&) = delete;
+  int fd() const { return ends_[0]; }
+
+ private:
+  int ends_[2] = {-1, -1};
+  pid_t pid_ = -1;
+};
+
+TEST_F(Fork, lets_a_child_open_its_own_and_talk_with_its_parent) {
+  const Offspring child([&](int fd) {
+    EXPECT_EQ(fi_inject(ep, bytes, 8, p.to_b), -FI_EOPNOTSUPP);
+    Node own;
+    talk(own, fd, 'c', 'p');
+    EXPECT_EQ(fi_inject(ep, bytes, 8, p.to_b), -FI_EOPNOTSUPP);
+    fid* slept_on[] = {&a.cq()->fid};
+    EXPECT_EQ(fi_trywait(own.fabric(), slept_on, 1), -FI_EOPNOTSUPP);
+    const Fid<fid_ep> fresh = DOOR_MADE(fi_endpoint, own.domain(), own.info());
+    EXPECT_EQ(fi_ep_bind(fresh.get(), &a.cq()->fid, FI_RECV), -FI_EDOMAIN);
+    EXPECT_EQ(fi_domain(a.fabric(), own.info(), std::array<fid_domain*, 1>{}.data(), nullptr),
+              -FI_EOPNOTSUPP);
+  });
+  talk(a, child.fd(), 'p', 'c');
+}
+
+TEST_F(Fork, lets_two_children_talk_with_each_other) {
+  int between[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, between), 0);
+  {
+    const Offspring one([&](int) { open_and_talk(between[0], 'a', 'b'); });
+    const Offspring other([&](int) { open_and_talk(between[1], 'b', 'a'); });
+  }
+  ::close(between[0]);
+  ::close(between[1]);
+}
+
+TEST_F(Fork, lets_twenty_children_in_turn_talk_with_their_parent) {
+  for (int i = 0; i < 20; ++i) {
+    const Offspring child([](int fd) { open_and_talk(fd, 'c', 'p'); });
+    talk(a, child.fd(), 'p', 'c');
+  }
+}
+
+TEST_F(Fork, lets_a_grandchild_open_its_own_and_talk_with_both) {
+  const Offspring child([&](int fd) {
+    Node own;
+    talk(own, fd, 'c', 'p');
+    const Offspring grandchild([&](int to_child) {
+      EXPECT_EQ(fi_inject(ep, bytes, 8, p.to_b), -FI_EOPNOTSUPP);
+      EXPECT_EQ(fi_inject(own.ep(), bytes, 8, 0), -FI_EOPNOTSUPP);
+      open_and_talk(to_child, 'g', 'c');
+      open_and_talk(fd, 'g', 'p');
+    });
+    talk(own, grandchild.fd(), 'c', 'g');
+  });
+  talk(a, child.fd(), 'p', 'c');
+  talk(a, child.fd(), 'p', 'g');
+}
+
+TEST(ForkAfterClosing, lets_a_child_open_what_its_parent_had_open_and_closed) {
+  { NodePair pair; }
+  const Offspring child([](int) {
+    NodePair own;
+    EXPECT_EQ(own.pass("s").err, 0);
+    EXPECT_EQ(own.passed, 's');
+  });
+}
+
+// Threads of the parent's are anywhere, with our locks held, when one of them forks.
+TEST_F(Fork, lets_a_child_of_a_process_with_busy_threads_open_its_own) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's own locks may be held when the process is forked";
+#endif
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    fid_mr* region = nullptr;
+    uint8_t own[8];
+    for (uint64_t key = 100; !stop; ++key) {
+      EXPECT_EQ(fi_mr_reg(a.domain(), own, sizeof own, FI_SEND, 0, key, 0, &region, nullptr), 0);
+      EXPECT_EQ(fi_close(&region->fid), 0);
+      fid_cq* queue = nullptr;
+      fi_cq_attr attr{};
+      EXPECT_EQ(fi_cq_open(a.domain(), &attr, &queue, nullptr), 0);
+      EXPECT_EQ(fi_close(&queue->fid), 0);
+    }
+  });
+  for (int i = 0; i < 10; ++i) {
+    const Offspring child([](int) {
+      NodePair own;
+      EXPECT_EQ(own.pass("s").err, 0);
+    });
+  }
+  stop = true;
+  busy.join();
 }
 
 }  // namespace

@@ -6,6 +6,9 @@ set(left_out
   Secret.does_not_go_into_a_core_dump
   Random.forked_child_does_not_repeat_its_parent_or_its_siblings
   ProcessEpoch.is_constant_here_and_another_in_a_child
+  PerProcess.a_forked_child_has_another_one_and_so_has_its_child
+  ProcessLock.is_free_in_a_forked_child_whoever_holds_it_in_the_parent
+  FoundOnce.a_child_that_was_forked_in_the_middle_finds_it_by_itself
   KeyNumbers.hostile_2_a_hundred_restarts_share_no_sequence
   Keys.hostile_2_and_3_restarted_and_forked_processes_share_no_key
   # setsockopt(2): multicast groups are refused

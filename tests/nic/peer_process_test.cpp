@@ -416,12 +416,17 @@ TEST(PeerProcess, another_user_is_served_without_keys_and_without_descriptors_th
   }
 }
 
-TEST(PeerProcess, a_forked_child_gets_a_clean_no_and_does_not_disturb_us) {
+TEST(PeerProcess, a_forked_child_has_a_contact_of_its_own_and_does_not_disturb_us) {
   Side here;
   ChildProcess child;
   HeldLane lane = here.lane_to(loopback_v4(child.new_endpoint()));
-  EXPECT_TRUE(aperture::test::holds_in_child(
-      [] { return Contact::instance().error() == Errc::not_supported && in_forked_child(); }));
+  Contact* const ours = Contact::instance().value();
+  EXPECT_TRUE(aperture::test::holds_in_child([&] {
+    const auto own = Contact::instance();
+    Address bound;
+    return own.ok() && own.value() != ours && &own.value()->keys() != &ours->keys() &&
+           ours->listen({}, bound).error() == Errc::not_supported;
+  }));
   EXPECT_TRUE(here.silent(50));
   EXPECT_EQ(child.ask("lane").substr(0, 2), "up");
   send_word(*lane, 3);

@@ -130,6 +130,45 @@ class Loading(Door):
         self.assertNotEqual(self.call(program).returncode, 0, "without the door")
 
 
+class Rootless(Door):
+    """Root of a user namespace that another user has made: `unshare -Ur`, rootless containers."""
+    USER = 61234  # nobody's
+
+    def as_root_of_a_namespace(self, *command) -> subprocess.CompletedProcess:
+        return self.call("setpriv", f"--reuid={self.USER}", f"--regid={self.USER}",
+                         "--clear-groups", "unshare", "-Ur", *command)
+
+    def setUp(self):
+        super().setUp()
+        if os.geteuid() != 0:
+            self.skipTest("needs two users, so it needs root")
+        os.chmod(self.folder, 0o1777)
+        may = self.as_root_of_a_namespace("test", "-r", LIBRARY)
+        if may.returncode != 0:
+            self.skipTest(f"another user may not make a user namespace here, or does not reach "
+                          f"the build folder: {may.stderr.strip()}")
+
+    def device(self) -> str:
+        done = self.as_root_of_a_namespace(APERTURE, "run", "--", "ls",
+                                           "/sys/class/infiniband/aperture0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("without the verbs door", done.stderr)
+        return done.stdout
+
+    def test_the_door_is_open_beside_the_folder_of_the_real_root(self):
+        os.mkdir(f"{self.folder}/aperture-0", 0o700)
+        self.assertIn("node_guid", self.device())
+        self.assertEqual(sorted(os.listdir(self.folder)), ["aperture-0", f"aperture-{self.USER}"])
+        self.assertEqual(os.stat(f"{self.folder}/aperture-{self.USER}").st_uid, self.USER)
+
+    def test_the_door_is_open_beside_somebody_elses_folder_of_that_name(self):
+        os.mkdir(f"{self.folder}/aperture-{self.USER}", 0o700)
+        self.assertIn("node_guid", self.device())
+        made, = set(os.listdir(self.folder)) - {f"aperture-{self.USER}"}
+        self.assertRegex(made, f"^aperture-{self.USER}-[0-9]+$")
+        self.assertEqual(os.stat(f"{self.folder}/{made}").st_uid, self.USER)
+
+
 class WithoutTheDoor(Door):
     def test_a_runtime_folder_that_others_may_write_is_not_used(self):
         folder = f"{self.folder}/aperture-{os.geteuid()}"

@@ -123,29 +123,6 @@ TEST_F(Threads, make_and_destroy_objects_while_others_work) {
   working.join();
 }
 
-// What a forked child can do with the objects of its parent: 0 if that is nothing, and no harm.
-int use_in_child(const End& end, const Memory& memory) {
-  if (ibv_reg_mr(end.pd, const_cast<char*>(memory.bytes.data()), 8, 0) != nullptr) return 1;
-  if (end.post(IBV_WR_RDMA_WRITE, memory.sge(0, 8), 1, memory.at(), memory.mr->rkey) == 0) return 2;
-  ibv_wc wc;
-  if (ibv_poll_cq(end.cq, 1, &wc) > 0) return 3;
-  if (ibv_destroy_qp(end.qp) != 0) return 4;  // nothing to be done
-  return 0;
-}
-
-TEST_F(Threads, a_forked_child_has_no_device_and_does_not_disturb_its_parents) {
-  Memory from(pd_, 8, 'f'), to(pd_, 8);
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) ::_exit(use_in_child(*here_, from));
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-  ASSERT_EQ(here_->run(IBV_WR_RDMA_WRITE, from.sge(0, 8), to.at(), to.mr->rkey), IBV_WC_SUCCESS);
-  EXPECT_EQ(to.text(0, 8), "ffffffff");
-}
-
 TEST_F(Threads, a_forked_child_may_become_another_program) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);

@@ -319,11 +319,11 @@ Status UdpDatagrams::leave(const Address& group) noexcept {
 
 WatchedFd::WatchedFd(UniqueFd fd, const FdWatcher& watcher) noexcept
     : fd_(std::move(fd)), watcher_(watcher) {
-  if (fd_ && watcher_.opened != nullptr) watcher_.opened(fd_.get());
+  if (fd_ && watcher_.opened != nullptr) round_ = watcher_.opened(fd_.get());
 }
 
 WatchedFd::~WatchedFd() {
-  if (!fd_ || watcher_.may_close == nullptr || watcher_.may_close(fd_.get())) return;
+  if (!fd_ || watcher_.may_close == nullptr || watcher_.may_close(fd_.get(), round_)) return;
   static_cast<void>(fd_.release());
 }
 

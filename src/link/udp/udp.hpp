@@ -26,8 +26,8 @@ namespace aperture::link::udp {
 
 // Told of each descriptor, so that forked children need not keep them. Both may be null.
 struct FdWatcher {
-  void (*opened)(int fd) = nullptr;
-  bool (*may_close)(int fd) = nullptr;  // false: the number is not ours any more
+  uint32_t (*opened)(int fd) = nullptr;                 // what it returns is for the other one
+  bool (*may_close)(int fd, uint32_t round) = nullptr;  // false: the number is not ours any more
 };
 
 class WatchedFd {
@@ -42,6 +42,7 @@ class WatchedFd {
  private:
   UniqueFd fd_;
   FdWatcher watcher_;
+  uint32_t round_ = 0;
 };
 
 struct Interface {
