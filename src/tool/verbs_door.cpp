@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <system_error>
 
 #include "base/runtime_folder.hpp"
@@ -65,6 +67,16 @@ std::string find_real() {
   return {};
 }
 
+// One for each real library: of two programs that run at once, each may have its own.
+std::string folder_for(const std::string& real, std::string& why_not) {
+  std::string folder = runtime_folder(why_not);
+  if (folder.empty()) return {};
+  folder += "/" + std::to_string(std::hash<std::string>()(real));
+  if (::mkdir(folder.c_str(), S_IRWXU) == 0 || errno == EEXIST) return folder;
+  why_not = folder + " cannot be made: " + std::strerror(errno);
+  return {};
+}
+
 bool make_link(const std::string& folder, const std::string& real, std::string& why_not) {
   const std::string link = folder + "/" + kRealVerbsName;
   std::error_code ec;
@@ -116,7 +128,7 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
     door.why_not = "this host has no libibverbs.so.1 (on Debian: apt-get install libibverbs1)";
     return door;
   }
-  door.real_folder = runtime_folder(door.why_not);
+  door.real_folder = folder_for(door.real, door.why_not);
   if (door.real_folder.empty() || !make_link(door.real_folder, door.real, door.why_not)) {
     return door;
   }
