@@ -101,7 +101,7 @@ class Suite:
     @staticmethod
     def reason(said: str) -> str:
         """What a process of the test has met, else the exception of the first traceback."""
-        found = (re.search(r"Player \w+ got: (.*)", said) or
+        found = (re.search(r"Player \w+ got: (.*?)(?=Player|$)", said, re.M) or
                  re.search(r"^Traceback.*?\n(\w[^\n]*)", said, re.MULTILINE | re.DOTALL))
         return found.group(1) if found else said.strip().splitlines()[-1]
 
