@@ -1,4 +1,4 @@
-// Messages over TCP: see connection.hpp.
+// Messages over a stream: see connection.hpp.
 #include "cm/connection.hpp"
 
 #include <cassert>
@@ -9,12 +9,10 @@
 
 namespace aperture::cm {
 
-Status Connection::start(bool connecting) noexcept {
+Status Connection::start() noexcept {
   assert(watch_ == 0 && got_ == 0);
-  connecting_ = connecting;
   // the watch does not keep the connection: its destructor ends the watch
-  auto watch = control_.watch(socket_.get(), connecting ? EPOLLOUT : EPOLLIN,
-                              [this](uint32_t events) { on_events(events); });
+  auto watch = control_.watch(socket_.get(), EPOLLIN, [this](uint32_t) { on_readable(); });
   if (!watch) return watch.error();
   watch_ = *watch;
   return {};
@@ -32,17 +30,8 @@ void Connection::close() noexcept {
   socket_.reset();
 }
 
-void Connection::on_events(uint32_t) noexcept {
-  const auto keep = shared_from_this();  // a callback may let go of us
-  if (!connecting_) return on_readable();
-  const Status outcome = nic::connect_outcome(socket_.get());
-  connecting_ = false;
-  if (outcome.ok()) control_.rewatch(watch_, EPOLLIN);
-  const auto tell = on_connected;
-  tell(outcome);
-}
-
 void Connection::on_readable() noexcept {
+  const auto keep = shared_from_this();  // a callback may let go of us
   while (socket_) {
     const std::span<std::byte> all(bytes_);
     if (got_ < wire::kCmHeadBytes) {

@@ -1,4 +1,4 @@
-// The TCP connection that a connection of two ids is: whole messages out and in.
+// The connection of two sockets that a connection of two ids is: whole messages out and in.
 //
 // The control thread's own. Whoever holds it sets what is called; after close() nothing is called
 // any more, and a callback may close it. A callback holds two pointers at most: then it lies within
@@ -26,28 +26,24 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // The socket is connected already, or (connecting) will be: then on_connected says what became of
-  // it, once. Errors: no_memory, no_fds.
-  Status start(bool connecting) noexcept;
+  // Errors: no_memory, no_fds.
+  Status start() noexcept;
   // All at once: messages are few and small. Errors: peer_lost.
   Status send(const wire::CmPacket& packet) noexcept;
   void close() noexcept;
   int fd() const noexcept { return socket_.get(); }
 
-  std::function<void(Status)> on_connected;
   std::function<void(wire::CmKind, Bytes)> on_message;  // its bytes, head and all, not decoded
   // The other side has closed or died (peer_lost), or said what cannot be (protocol).
   std::function<void(Errc)> on_lost;
 
  private:
-  void on_events(uint32_t epoll_events) noexcept;
   void on_readable() noexcept;
   void lose(Errc why) noexcept;
 
   nic::ControlThread& control_;
   nic::ParentOnlyFd socket_;
   nic::ControlThread::WatchId watch_ = 0;
-  bool connecting_ = false;
   std::array<std::byte, wire::kMaxCmBytes> bytes_;
   size_t got_ = 0;
 };

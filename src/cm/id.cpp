@@ -11,9 +11,7 @@
 #include "cm/farewell.hpp"
 #include "cm/listener.hpp"
 #include "cm/params_on_wire.hpp"
-#include "cm/sidr.hpp"
 #include "nic/host_identity.hpp"
-#include "nic/sockets.hpp"
 
 namespace aperture::cm {
 
@@ -63,14 +61,15 @@ bool copy_data(std::span<const uint8_t> from, std::array<uint8_t, N>& to) noexce
 
 }  // namespace
 
-Result<std::unique_ptr<Id>> Id::create(nic::ControlThread& control, PortSpace space) noexcept {
-  std::unique_ptr<Id> id(new (std::nothrow) Id(control, space));
+Result<std::unique_ptr<Id>> Id::create(nic::ControlThread& control,
+                                       const Service& service) noexcept {
+  std::unique_ptr<Id> id(new (std::nothrow) Id(control, service));
   if (id == nullptr) return Errc::no_memory;
   return id;
 }
 
-Id::Id(nic::ControlThread& control, PortSpace space) noexcept
-    : control_(control), farewell_(Farewell::instance(control)), space_(space) {}
+Id::Id(nic::ControlThread& control, const Service& service) noexcept
+    : control_(control), farewell_(Farewell::instance(control)), service_(service) {}
 
 Id::~Id() {
   control_.cancel_timer(timer_);
@@ -81,7 +80,7 @@ Id::~Id() {
     case State::req_received:
     case State::rep_sent:
     case State::rep_received: reject_with(kRejConsumer, {}); break;
-    case State::sidr_received: sidr_->answer(kSidrReject, {}); break;
+    case State::sidr_received: answer_question(kSidrReject, {}); break;
     case State::established:
       if (connection_ && connection_->send(wire::encode_bare(wire::CmKind::dreq)).ok()) part();
       break;
@@ -119,20 +118,13 @@ Status Id::set_six_only(bool six_only) noexcept {
 }
 
 Status Id::take_port(const Address& at) noexcept {
-  Address bound;
-  auto socket = open_port(space_, at, options_, bound);
-  if (!socket) return socket.error();
-  if (!bound.is_any_ip()) {
-    if (const Status s = require_gid(bound); !s) return s;
+  if (!at.is_any_ip()) {
+    if (const Status s = require_gid(at); !s) return s;
   }
-  if (space_ == PortSpace::udp) {
-    const Status made =
-        no_throw([&] { udp_ = std::make_shared<UdpPort>(control_, *std::move(socket), bound); });
-    if (!made) return made;
-  } else {
-    socket_ = *std::move(socket);
-  }
-  local_ = bound;
+  auto port = Port::take(service_.space, at, options_);
+  if (!port) return port.error();
+  local_ = port->bound();
+  port_ = *std::move(port);
   return {};
 }
 
@@ -182,17 +174,15 @@ Status Id::listen(size_t backlog) noexcept {
   }
   std::unique_ptr<Listener> listener;
   const Status made = no_throw([&] {
-    listener = std::make_unique<Listener>(control_, timeouts_, backlog, [this](Event&& event) {
-      if (on_event_) on_event_(std::move(event));
-    });
+    listener =
+        std::make_unique<Listener>(control_, service_, timeouts_, backlog, [this](Event&& event) {
+          if (on_event_) on_event_(std::move(event));
+        });
   });
   if (!made) return made;
-  const bool udp = space_ == PortSpace::udp;
-  if (!udp) {
-    if (const Status s = listen_on(socket_.get()); !s) return s;
-  }
-  const Status s = udp ? listener->start(udp_) : listener->start(socket_);
-  if (!s) return s;
+  auto sockets = port_->listen();
+  if (!sockets) return sockets.error();
+  if (const Status s = listener->start(*std::move(sockets)); !s) return s;
   assert(listener_ == nullptr);
   listener_ = std::move(listener);
   step(Input::listen);
@@ -202,73 +192,64 @@ Status Id::listen(size_t backlog) noexcept {
 Status Id::connect(const Params& params) noexcept {
   const Input input = is_datagram() ? Input::ask : Input::connect;
   if (!after(state_, input)) return Errc::bad_state;
-  if (!is_datagram()) return begin_connect(params);
-  if (params.data_bytes > wire::kSidrReqPrivateBytes) return Errc::too_big;
-  const Status made =
-      no_throw([&] { sidr_ = std::make_unique<Sidr>(control_, udp_, *local_, *remote_); });
-  if (!made) return made;
-  const Status s = sidr_->ask(params.private_data(),
-                              {timeouts_.sidr_ns, timeouts_.sidr_tries, timeouts_.refused_ns},
-                              [this](const Params* reply, int status) { on_sidr(reply, status); });
-  if (!s) return s;
-  step(Input::ask);
+  const Status prepared = is_datagram() ? prepare_sidr_req(params) : prepare_req(params);
+  if (!prepared) return prepared;
+  step(input);
+  refused_until_ns_ = now_ns() + timeouts_.refused_ns;
+  wait_at_most(is_datagram() ? timeouts_.sidr_ns : timeouts_.connect_ns);
+  try_connect();
   return {};
 }
 
-Status Id::begin_connect(const Params& params) noexcept {
+Status Id::prepare_req(const Params& params) noexcept {
   if (params.qpn > wire::kMax24Bits || params.ece.vendor > wire::kMax24Bits) return Errc::invalid;
-  req_ = {};
-  if (!copy_data(params.private_data(), req_.data)) return Errc::too_big;
-  put(params, req_);
+  wire::Req req;
+  if (!copy_data(params.private_data(), req.data)) return Errc::too_big;
+  put(params, req);
+  req.source = *local_;
+  req.destination = *remote_;
   agreed_.rq_psn = random_psn();
-  req_.psn = Wild(agreed_.rq_psn);
+  req.psn = Wild(agreed_.rq_psn);
   agreed_.responder_resources = params.responder_resources;
   agreed_.initiator_depth = params.initiator_depth;
   agreed_.retry_count = std::min(params.retry_count, wire::kMaxRetries);
   agreed_.rnr_retry_count = std::min(params.rnr_retry_count, wire::kMaxRetries);
-  const Status begun = start_connect();
-  if (begun.error() == Errc::invalid) return Errc::invalid;
-  step(Input::connect);
-  refused_until_ns_ = now_ns() + timeouts_.refused_ns;
-  wait_at_most(timeouts_.connect_ns);
-  if (!begun) on_connected(begun);
+  request_ = wire::encode(req);
   return {};
 }
 
-Status Id::start_connect() noexcept {
-  assert(connection_ == nullptr && remote_.has_value());
-  if (const Status s = connect_from(socket_.get(), *remote_); !s) return s;
+Status Id::prepare_sidr_req(const Params& params) noexcept {
+  wire::SidrReq req;
+  if (!copy_data(params.private_data(), req.data)) return Errc::too_big;
+  request_id_ = random_u64();
+  req.request_id = Wild(request_id_);
+  request_ = wire::encode(req);
+  return {};
+}
+
+void Id::try_connect() noexcept {
+  retry_timer_ = 0;
+  if (state_ != State::req_sent && state_ != State::sidr_sent) return;
+  if (const Status s = begin_connection(); !s) return on_not_connected(s.error());
+  if (!connection_->send(request_)) on_lost(Errc::peer_lost);
+}
+
+Status Id::begin_connection() noexcept {
+  assert(connection_ == nullptr && port_.has_value() && remote_.has_value());
+  auto socket = port_->connect(*local_, *remote_);
+  if (!socket) return socket.error();
+  std::shared_ptr<Connection> connection;
   const Status made =
-      no_throw([&] { adopt(std::make_shared<Connection>(control_, std::move(socket_))); });
+      no_throw([&] { connection = std::make_shared<Connection>(control_, *std::move(socket)); });
   if (!made) return made;
-  connection_->on_connected = [this](Status outcome) { on_connected(outcome); };
-  return connection_->start(true);
+  if (const Status s = connection->start(); !s) return s;
+  adopt(std::move(connection));
+  return {};
 }
 
-bool Id::try_again_later() noexcept {
-  constexpr uint64_t kPauseNs = 10'000'000;
-  const uint64_t at = now_ns() + kPauseNs;
-  if (at > refused_until_ns_) return false;
-  retry_timer_ = control_.add_timer(at, [this] {
-    retry_timer_ = 0;
-    try_again();
-  });
-  return true;
-}
-
-void Id::try_again() noexcept {
-  if (state_ != State::req_sent) return;
-  Address bound;
-  auto socket = open_port(space_, *local_, options_, bound);
-  if (!socket) {  // somebody has taken it in between
-    Address other = *local_;
-    other.port = 0;
-    socket = open_port(space_, other, options_, bound);
-  }
-  if (!socket) return on_connected(socket.error());
-  socket_ = *std::move(socket);
-  local_->port = bound.port;
-  if (const Status s = start_connect(); !s) on_connected(s);
+void Id::try_again_in(uint64_t ns) noexcept {
+  control_.cancel_timer(retry_timer_);
+  retry_timer_ = control_.add_timer(now_ns() + ns, [this] { try_connect(); });
 }
 
 Status Id::accept(const Params& params) noexcept {
@@ -276,7 +257,7 @@ Status Id::accept(const Params& params) noexcept {
   if (params.qpn > wire::kMax24Bits || params.ece.vendor > wire::kMax24Bits) return Errc::invalid;
   if (is_datagram()) {
     if (params.data_bytes > wire::kSidrRepPrivateBytes) return Errc::too_big;
-    sidr_->answer(kSidrOk, params);
+    answer_question(kSidrOk, params);
     step(Input::accept);
     return {};
   }
@@ -318,7 +299,7 @@ Status Id::reject(uint32_t reason, std::span<const uint8_t> data) noexcept {
     Params params;
     params.data_bytes = static_cast<uint8_t>(data.size());
     std::copy(data.begin(), data.end(), params.data.begin());
-    sidr_->answer(kSidrReject, params);
+    answer_question(kSidrReject, params);
   } else {
     if (data.size() > wire::kRejPrivateBytes) return Errc::too_big;
     reject_with(reason, data);
@@ -326,6 +307,21 @@ Status Id::reject(uint32_t reason, std::span<const uint8_t> data) noexcept {
   control_.cancel_timer(timer_);
   step(Input::reject);
   return {};
+}
+
+void Id::answer_question(uint32_t status, const Params& params) noexcept {
+  if (connection_ == nullptr) return;  // who asked has gone
+  wire::SidrRep rep;
+  rep.request_id = Wild(request_id_);
+  rep.status = Wild(status);
+  if (status == kSidrOk) {
+    rep.qpn = Wild(params.qpn);
+    rep.qkey = Wild(params.qkey);
+    rep.ece = on_wire(params.ece);
+  }
+  copy_data(params.private_data(), rep.data);
+  if (connection_->send(wire::encode(rep)).ok()) return part();
+  connection_.reset();
 }
 
 void Id::reject_with(uint32_t reason, std::span<const uint8_t> data) noexcept {

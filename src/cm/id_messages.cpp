@@ -10,14 +10,13 @@
 #include "cm/id.hpp"
 #include "cm/listener.hpp"
 #include "cm/params_on_wire.hpp"
-#include "cm/sidr.hpp"
-#include "nic/sockets.hpp"
 
 namespace aperture::cm {
 
 namespace {
 
 constexpr uint32_t kRejTimeout = 4;
+constexpr uint64_t kPauseNs = 10'000'000;  // before a port that did not take us is tried again
 
 }  // namespace
 
@@ -35,12 +34,13 @@ void Id::become_requested(std::shared_ptr<Connection> connection, const Params& 
   if (!connection_->send(wire::encode_bare(wire::CmKind::mra))) on_lost(Errc::peer_lost);
 }
 
-void Id::become_asked(std::unique_ptr<Sidr> sidr, const Address& local,
-                      const Address& remote) noexcept {
+void Id::become_asked(std::shared_ptr<Connection> connection, uint64_t request_id,
+                      const Address& local, const Address& remote) noexcept {
   local_ = local;
   remote_ = remote;
-  sidr_ = std::move(sidr);
+  request_id_ = request_id;
   state_ = State::sidr_received;
+  adopt(std::move(connection));
 }
 
 void Id::adopt(std::shared_ptr<Connection> connection) noexcept {
@@ -69,23 +69,17 @@ void Id::enter_timewait() noexcept {
   wait_at_most(timeouts_.timewait_ns);
 }
 
-void Id::on_connected(Status outcome) noexcept {
-  if (outcome.ok()) {
-    make_hasty(connection_->fd());
-    req_.source = nic::local_address(connection_->fd());
-    req_.destination = *remote_;
-    if (!connection_->send(wire::encode(req_))) on_lost(Errc::peer_lost);
-    return;
-  }
-  connection_.reset();
-  if (outcome.error() == Errc::refused && try_again_later()) return;
+void Id::on_not_connected(Errc why) noexcept {
+  assert(connection_ == nullptr);
+  const bool in_time = now_ns() + kPauseNs <= refused_until_ns_;
+  // `again`: it is there, and busy; the time that this state may last ends it
+  if (why == Errc::again || (why == Errc::refused && in_time)) return try_again_in(kPauseNs);
   control_.cancel_timer(timer_);
-  if (outcome.error() == Errc::refused) {
-    step(Input::rej);
-    return emit(EventKind::rejected, static_cast<int>(kRejInvalidServiceId));
-  }
-  step(Input::expired);
-  emit(EventKind::unreachable, -ETIMEDOUT);
+  const bool refused = why == Errc::refused || why == Errc::access_denied;
+  step(refused ? Input::rej : Input::expired);
+  if (!refused) return emit(EventKind::unreachable, -ETIMEDOUT);
+  if (is_datagram()) return emit(EventKind::unreachable, static_cast<int>(kSidrUnsupported));
+  emit(EventKind::rejected, static_cast<int>(kRejInvalidServiceId));
 }
 
 void Id::on_message(wire::CmKind kind, Connection::Bytes bytes) noexcept {
@@ -95,14 +89,12 @@ void Id::on_message(wire::CmKind kind, Connection::Bytes bytes) noexcept {
       answered_by_cm_ = true;
       return wait_at_most(timeouts_.answer_ns);
     case wire::CmKind::rep:
-      if (auto rep = wire::decode_rep(bytes); rep.ok() && after(state_, Input::rep)) {
-        return on_rep(*rep);
-      }
+      if (state_ != State::req_sent) break;
+      if (auto rep = wire::decode_rep(bytes)) return on_rep(*rep);
       break;
     case wire::CmKind::rej:
-      if (auto rej = wire::decode_rej(bytes); rej.ok() && after(state_, Input::rej)) {
-        return on_rej(*rej);
-      }
+      if (is_datagram() || !after(state_, Input::rej)) break;
+      if (auto rej = wire::decode_rej(bytes)) return on_rej(*rej);
       break;
     case wire::CmKind::rtu: {
       const bool news = state_ == State::rep_sent;
@@ -121,9 +113,15 @@ void Id::on_message(wire::CmKind kind, Connection::Bytes bytes) noexcept {
       connection_.reset();
       emit(EventKind::disconnected);
       return enter_timewait();
+    case wire::CmKind::sidr_rep:
+      if (state_ != State::sidr_sent) break;
+      if (auto rep = wire::decode_sidr_rep(bytes);
+          rep.ok() && rep->request_id.unchecked() == request_id_) {
+        return on_sidr_rep(*rep);
+      }
+      break;
     case wire::CmKind::req:
-    case wire::CmKind::sidr_req:
-    case wire::CmKind::sidr_rep: break;
+    case wire::CmKind::sidr_req: break;
   }
   APERTURE_WARN("rdma_cm: %s says what makes no sense now: the connection ends",
                 remote_->print().c_str());
@@ -172,6 +170,7 @@ void Id::on_lost(Errc) noexcept {
   const State before = state_;
   if (connection_ != nullptr) connection_->close();
   connection_.reset();
+  if (before == State::sidr_sent) return try_again_in(timeouts_.ask_again_ns);
   if (!step(Input::lost)) return;
   control_.cancel_timer(timer_);
   switch (before) {
@@ -195,6 +194,7 @@ void Id::on_expired() noexcept {
     case State::rep_sent:
       reject_with(kRejTimeout, {});
       return emit(EventKind::unreachable, -ETIMEDOUT);
+    case State::sidr_sent: connection_.reset(); return emit(EventKind::unreachable, -ETIMEDOUT);
     case State::dreq_sent:
       connection_.reset();
       emit(EventKind::disconnected, -ETIMEDOUT);
@@ -204,14 +204,19 @@ void Id::on_expired() noexcept {
   }
 }
 
-void Id::on_sidr(const Params* reply, int status) noexcept {
-  if (reply == nullptr) {
+void Id::on_sidr_rep(const wire::SidrRep& rep) noexcept {
+  control_.cancel_timer(timer_);
+  connection_->close();
+  connection_.reset();
+  const uint32_t status = rep.status.unchecked();  // 8 bits, for the application to see
+  if (status != kSidrOk) {
     step(Input::rej);
-    return emit(EventKind::unreachable, status);
+    return emit(EventKind::unreachable, static_cast<int>(status));
   }
   step(Input::rep);
-  agreed_.remote_qpn = reply->qpn;
-  emit(EventKind::established, 0, reply);
+  const Params params = params_of(rep);
+  agreed_.remote_qpn = params.qpn;
+  emit(EventKind::established, 0, &params);
 }
 
 }  // namespace aperture::cm

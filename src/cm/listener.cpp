@@ -21,69 +21,77 @@ constexpr uint64_t kPauseNs = 10'000'000;  // without descriptors, accept would 
 
 }  // namespace
 
-Listener::Listener(nic::ControlThread& control, const Timeouts& timeouts, size_t backlog,
-                   OnRequest on_request)
+Listener::Listener(nic::ControlThread& control, const Service& service, const Timeouts& timeouts,
+                   size_t backlog, OnRequest on_request)
     : control_(control),
+      service_(service),
       timeouts_(timeouts),
       backlog_(backlog),
       on_request_(std::move(on_request)) {}
 
 Listener::~Listener() {
-  control_.unwatch(watch_);
+  for (const Watched& w : sockets_) control_.unwatch(w.watch);
   control_.cancel_timer(deadline_timer_);
   control_.cancel_timer(resume_timer_);
-  if (udp_ != nullptr) {
-    udp_->stop();
-    udp_->on_datagram = nullptr;
-  }
 }
 
-Status Listener::start(nic::ParentOnlyFd& socket) noexcept {
-  auto watch = control_.watch(socket.get(), EPOLLIN, [this](uint32_t) { on_arrivals(); });
-  if (!watch) return watch.error();
-  watch_ = *watch;
-  socket_ = std::move(socket);
+Status Listener::start(std::vector<NamedSocket> sockets) noexcept {
+  assert(sockets_.empty() && !sockets.empty());
+  const Status kept = no_throw([&] {
+    sockets_.reserve(sockets.size());
+    for (NamedSocket& named : sockets) sockets_.push_back({std::move(named), 0});
+  });
+  if (!kept) return kept;
+  for (Watched& w : sockets_) {
+    if (w.named.at.is_any_ip()) continue;
+    auto watch = control_.watch(w.named.socket.get(), EPOLLIN,
+                                [this, &w](uint32_t) { on_arrivals(w.named); });
+    if (!watch) return watch.error();
+    w.watch = *watch;
+  }
   return {};
 }
 
-Status Listener::start(std::shared_ptr<UdpPort> port) noexcept {
-  udp_ = std::move(port);
-  udp_->on_datagram = [this](const Datagram& datagram) { on_sidr_req(datagram); };
-  return udp_->start();
-}
-
-void Listener::on_arrivals() noexcept {
+void Listener::on_arrivals(const NamedSocket& named) noexcept {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    auto socket = nic::accept_one(socket_.get());
+    auto socket = nic::accept_one(named.socket.get());
     if (socket) {
-      admit(*std::move(socket));
+      admit(*std::move(socket), named.at);
       continue;
     }
     if (socket.error() == Errc::again) return;
     // out of descriptors or memory: the oldest half-open connection is worth least
     if (!half_open_.empty()) half_open_.pop_front();
-    if (resume_timer_ != 0) return;
-    control_.rewatch(watch_, 0);
-    resume_timer_ = control_.add_timer(now_ns() + kPauseNs, [this] {
-      resume_timer_ = 0;
-      control_.rewatch(watch_, EPOLLIN);
-    });
-    return;
+    return pause();
   }
 }
 
-void Listener::admit(nic::ParentOnlyFd socket) noexcept {
+void Listener::pause() noexcept {
+  if (resume_timer_ != 0) return;
+  for (const Watched& w : sockets_) {
+    if (w.watch != 0) control_.rewatch(w.watch, 0);
+  }
+  resume_timer_ = control_.add_timer(now_ns() + kPauseNs, [this] {
+    resume_timer_ = 0;
+    for (const Watched& w : sockets_) {
+      if (w.watch != 0) control_.rewatch(w.watch, EPOLLIN);
+    }
+  });
+}
+
+void Listener::admit(nic::ParentOnlyFd socket, const Address& local) noexcept {
+  auto remote = connected_from(socket.get(), service_.space);
+  if (!remote) return;  // whoever connects from no port is no id
   while (half_open_.size() >= kMaxHalfOpen) half_open_.pop_front();
-  make_hasty(socket.get());
   std::shared_ptr<Connection> connection;
   const Status kept = no_throw([&] {
     connection = std::make_shared<Connection>(control_, std::move(socket));
-    half_open_.push_back({connection, now_ns() + timeouts_.request_ns});
+    half_open_.push_back({connection, local, *remote, now_ns() + timeouts_.request_ns});
   });
   if (!kept) return;  // who connects is turned away, as beyond the number
   const auto at = std::prev(half_open_.end());
   assert(half_open_.size() <= kMaxHalfOpen && at->connection == connection);
-  if (!connection->start(false)) {
+  if (!connection->start()) {
     half_open_.erase(at);
     return;
   }
@@ -96,33 +104,41 @@ void Listener::admit(nic::ParentOnlyFd socket) noexcept {
 
 void Listener::on_first_message(HalfOpens::iterator at, wire::CmKind kind,
                                 Connection::Bytes bytes) noexcept {
-  const std::shared_ptr<Connection> connection = at->connection;
+  const HalfOpen from = std::move(*at);
   half_open_.erase(at);
-  const auto refuse = [&](uint32_t reason) {
-    wire::Rej rej;
-    rej.reason = Wild(reason);
-    if (connection->send(wire::encode(rej)).ok()) Farewell::instance(control_).keep(connection);
-  };
-  auto req = wire::decode_req(bytes);
-  if (kind != wire::CmKind::req || !req) return connection->close();
-  const Address local = nic::local_address(connection->fd());
-  const Address remote = remote_address(connection->fd());
-  if (req->source != remote || req->destination != local) return refuse(kRejInvalidServiceId);
-  if (!is_gid(local)) {
-    APERTURE_WARN("rdma_cm: a request came to %s, which is none of this device's addresses",
-                  local.print().c_str());
-    return refuse(kRejInvalidGid);
-  }
+  if (kind == wire::CmKind::req && !service_.datagram) return on_req(from, bytes);
+  if (kind == wire::CmKind::sidr_req && service_.datagram) return on_sidr_req(from, bytes);
+  from.connection->close();
+}
+
+Event Listener::make_request() noexcept {
   Event event;
   event.kind = EventKind::connect_request;
   event.place = take_place();
-  if (event.place == nullptr) return refuse(kRejConsumer);
-  auto child = Id::create(control_, PortSpace::tcp);
-  if (!child) return refuse(kRejConsumer);
+  if (event.place == nullptr) return event;
+  auto child = Id::create(control_, service_);
+  if (!child) return event;
   event.child = *std::move(child);
   event.child->timeouts() = timeouts_;
+  return event;
+}
+
+void Listener::on_req(const HalfOpen& from, Connection::Bytes bytes) noexcept {
+  const auto refuse = [&](uint32_t reason) {
+    wire::Rej rej;
+    rej.reason = Wild(reason);
+    if (!from.connection->send(wire::encode(rej))) return from.connection->close();
+    Farewell::instance(control_).keep(from.connection);
+  };
+  auto req = wire::decode_req(bytes);
+  if (!req) return from.connection->close();
+  if (req->source != from.remote || req->destination != from.local) {
+    return refuse(kRejInvalidServiceId);
+  }
+  Event event = make_request();
+  if (event.child == nullptr) return refuse(kRejConsumer);
   event.params = params_of(*req);
-  event.child->become_requested(connection, event.params, req->psn, local, remote);
+  event.child->become_requested(from.connection, event.params, req->psn, from.local, from.remote);
   on_request_(std::move(event));
 }
 
@@ -154,31 +170,14 @@ void Listener::on_deadline() noexcept {
   set_timer();
 }
 
-void Listener::on_sidr_req(const Datagram& datagram) noexcept {
-  auto req = wire::decode_sidr_req(datagram.view());
-  if (!req || datagram.from.port == 0 || !is_gid(datagram.to)) return;
-  const uint64_t request_id = req->request_id.unchecked();  // compared, and echoed
-  if (const UdpPort::Asked* known = udp_->find(datagram.from, request_id)) {
-    if (!known->answered) return;
-    [[maybe_unused]] const Status s =
-        send_datagram(udp_->fd(), known->answer.view(), datagram.to, datagram.from);
-    return;
-  }
+void Listener::on_sidr_req(const HalfOpen& from, Connection::Bytes bytes) noexcept {
+  auto req = wire::decode_sidr_req(bytes);
   Event event;
-  event.kind = EventKind::connect_request;
-  event.place = take_place();
-  if (event.place == nullptr) return;  // it asks again
-  auto child = Id::create(control_, PortSpace::udp);
-  if (!child) return;
-  event.child = *std::move(child);
-  std::unique_ptr<Sidr> sidr;
-  const Status made =
-      no_throw([&] { sidr = std::make_unique<Sidr>(control_, udp_, datagram.to, datagram.from); });
-  // last: a request that is remembered is taken for one that is going to be answered
-  if (!made || udp_->remember(datagram.from, request_id) == nullptr) return;
-  sidr->was_asked(request_id);
-  event.child->become_asked(std::move(sidr), datagram.to, datagram.from);
+  if (req) event = make_request();
+  if (event.child == nullptr) return from.connection->close();  // it asks again
+  const uint64_t request_id = req->request_id.unchecked();      // echoed
   event.params = params_of(*req);
+  event.child->become_asked(from.connection, request_id, from.local, from.remote);
   on_request_(std::move(event));
 }
 

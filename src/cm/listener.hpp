@@ -1,5 +1,5 @@
-// A listening id: TCP connections that have not said REQ yet, and the requests that came of them;
-// in the UDP port space, SIDR REQs.
+// A listening id: connections that have not said REQ yet (of a datagram id: SIDR REQ), and the
+// requests that came of them.
 //
 // The control thread's own. Half-open connections are bounded in number and in time: beyond the
 // number the oldest is dropped, so that 100,000 of them cost an honest peer nothing but a moment.
@@ -9,12 +9,13 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <vector>
 
 #include "base/address.hpp"
 #include "cm/connection.hpp"
 #include "cm/event.hpp"
 #include "cm/id.hpp"
-#include "cm/sidr.hpp"
+#include "cm/ports.hpp"
 
 namespace aperture::cm {
 
@@ -23,46 +24,56 @@ class Listener {
   using OnRequest = std::function<void(Event&&)>;
   static constexpr size_t kMaxHalfOpen = 256;
 
-  // Errors by exception std::bad_alloc.
-  Listener(nic::ControlThread& control, const Timeouts& timeouts, size_t backlog,
-           OnRequest on_request);
+  // Its children are ids as that one is. Errors by exception std::bad_alloc.
+  Listener(nic::ControlThread& control, const Service& service, const Timeouts& timeouts,
+           size_t backlog, OnRequest on_request);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Takes the socket unless it fails. Errors: addr_in_use, no_memory, no_fds.
-  Status start(nic::ParentOnlyFd& socket) noexcept;
-  Status start(std::shared_ptr<UdpPort> port) noexcept;
+  // Errors: no_memory, no_fds.
+  Status start(std::vector<NamedSocket> sockets) noexcept;
 
  private:
   struct HalfOpen {
     std::shared_ptr<Connection> connection;
+    Address local;
+    Address remote;
     uint64_t deadline_ns = 0;
   };
   using HalfOpens = std::list<HalfOpen>;
 
-  void on_arrivals() noexcept;
-  void admit(nic::ParentOnlyFd socket) noexcept;
+  // One that is watched, or (a wildcard itself) only held.
+  struct Watched {
+    NamedSocket named;
+    nic::ControlThread::WatchId watch = 0;
+  };
+
+  void on_arrivals(const NamedSocket& named) noexcept;
+  void pause() noexcept;
+  void admit(nic::ParentOnlyFd socket, const Address& local) noexcept;
   void on_first_message(HalfOpens::iterator at, wire::CmKind kind,
                         Connection::Bytes bytes) noexcept;
   void on_deadline() noexcept;
   void set_timer() noexcept;
-  void on_sidr_req(const Datagram& datagram) noexcept;
+  void on_req(const HalfOpen& from, Connection::Bytes bytes) noexcept;
+  void on_sidr_req(const HalfOpen& from, Connection::Bytes bytes) noexcept;
+  // A request with a place and an id of its own; no child: there is no room for it.
+  Event make_request() noexcept;
   // Nothing: as many requests wait as may, or there is no memory.
   std::shared_ptr<void> take_place() noexcept;
 
   nic::ControlThread& control_;
+  const Service service_;
   const Timeouts timeouts_;
   const size_t backlog_;
   const OnRequest on_request_;
   // requests whose events nobody has taken yet; given back by any thread
   std::shared_ptr<std::atomic<size_t>> waiting_ = std::make_shared<std::atomic<size_t>>(0);
-  nic::ParentOnlyFd socket_;
-  nic::ControlThread::WatchId watch_ = 0;
+  std::vector<Watched> sockets_;  // fixed from start() on
   nic::ControlThread::TimerId deadline_timer_ = 0;
   nic::ControlThread::TimerId resume_timer_ = 0;
   HalfOpens half_open_;  // oldest first
-  std::shared_ptr<UdpPort> udp_;
 };
 
 }  // namespace aperture::cm

@@ -1,16 +1,20 @@
-// Sockets of connection management: see ports.hpp.
+// Taking ports and connecting between them: see ports.hpp.
 #include "cm/ports.hpp"
 
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
-#include <cstring>
+#include <cstdio>
 
+#include "base/log.hpp"
+#include "base/no_throw.hpp"
+#include "base/random.hpp"
+#include "link/udp/udp.hpp"
 #include "nic/host_identity.hpp"
+#include "nic/identity.hpp"
 #include "nic/sockets.hpp"
 
 namespace aperture::cm {
@@ -18,132 +22,197 @@ namespace aperture::cm {
 namespace {
 
 constexpr int kBacklog = 1024;
+// Where a port is drawn from that nobody asked for by number: as the kernel draws its own.
+constexpr uint16_t kFirstDrawn = 32768;
+constexpr uint16_t kLastDrawn = 60999;
 
-nic::ParentOnlyFd open_socket(int family, int type) noexcept {
-  return nic::ParentOnlyFd(
-      move_high(UniqueFd(::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))));
+Address without_index(Address a) noexcept {
+  a.index = 0;
+  return a;
 }
 
-void set(int fd, int level, int name, int value) noexcept {
-  ::setsockopt(fd, level, name, &value, sizeof value);  // advisory: the socket works without
+UniqueFd open_socket() noexcept {
+  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-int family_of(int fd) noexcept {
-  int family = AF_INET;
-  socklen_t len = sizeof family;
-  ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len);
-  return family;
-}
-
-// As a socket of that family wants it: one for both families takes IPv4 addresses mapped.
-socklen_t to_sockaddr(const Address& a, int family, sockaddr_storage& out) noexcept {
-  if (family == AF_INET || !a.is_v4()) return a.to_sockaddr(out);
-  sockaddr_in6 six{};
-  six.sin6_family = AF_INET6;
-  six.sin6_port = htons(a.port);
-  std::memcpy(&six.sin6_addr, a.ip.data(), a.ip.size());
-  std::memset(&out, 0, sizeof out);
-  std::memcpy(&out, &six, sizeof six);
-  return sizeof six;
-}
-
-Status bind_to(int fd, const Address& at) noexcept {
-  sockaddr_storage sa;
-  const socklen_t len = at.to_sockaddr(sa);
+Status bind_to(int fd, const PortName& name) noexcept {
+  sockaddr_un sa;
+  const socklen_t len = name.to_sockaddr(sa);
   if (::bind(fd, reinterpret_cast<sockaddr*>(&sa), len) == 0) return {};
   return errc_from_errno(errno);
 }
 
-// Which of our addresses a datagram came to.
-void take_destination(const msghdr& message, Address& to) noexcept {
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
-       c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
-    if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO) {
-      in_pktinfo info;
-      std::memcpy(&info, CMSG_DATA(c), sizeof info);
-      to = Address::v4(ntohl(info.ipi_addr.s_addr), to.port);
-    } else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
-      in6_pktinfo info;
-      std::memcpy(&info, CMSG_DATA(c), sizeof info);
-      std::memcpy(to.ip.data(), &info.ipi6_addr, to.ip.size());
-    }
-  }
+Result<nic::ParentOnlyFd> open_named(const PortName& name) noexcept {
+  nic::ParentOnlyFd fd(move_high(open_socket()));
+  if (!fd) return errc_from_errno(errno);
+  if (const Status s = bind_to(fd.get(), name); !s) return s.error();
+  return fd;
 }
 
-size_t put_source(int family, const Address& from, msghdr& message) noexcept {
-  cmsghdr* c = CMSG_FIRSTHDR(&message);
-  if (family == AF_INET) {
-    in_pktinfo info{};
-    std::memcpy(&info.ipi_spec_dst, from.ip.data() + 12, 4);
-    c->cmsg_level = IPPROTO_IP;
-    c->cmsg_type = IP_PKTINFO;
-    c->cmsg_len = CMSG_LEN(sizeof info);
-    std::memcpy(CMSG_DATA(c), &info, sizeof info);
-    return CMSG_SPACE(sizeof info);
+// Only binding it tells whether somebody has a name who does not listen.
+Status require_free(const PortName& name) noexcept {
+  const nic::ParentOnlyFd probe(open_socket());
+  if (!probe) return errc_from_errno(errno);
+  return bind_to(probe.get(), name);
+}
+
+unsigned first_unprivileged() noexcept {
+  unsigned first = IPPORT_RESERVED;
+  FILE* file = std::fopen("/proc/sys/net/ipv4/ip_unprivileged_port_start", "re");
+  if (file == nullptr) return first;
+  if (std::fscanf(file, "%u", &first) != 1) first = IPPORT_RESERVED;
+  std::fclose(file);
+  return first;
+}
+
+bool is_privileged(uint16_t port) noexcept {
+  return port != 0 && port < first_unprivileged();
+}
+
+// The kernel judges whether this process may have a port of that number: it looks at the privilege
+// before it looks whether the port is free.
+Status require_privilege(uint16_t port) noexcept {
+  if (!is_privileged(port)) return {};
+  const UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int one = 1;
+  ::setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);  // advisory
+  sockaddr_storage sa;
+  const socklen_t len = Address::v4(INADDR_LOOPBACK, port).to_sockaddr(sa);
+  if (::bind(probe.get(), reinterpret_cast<sockaddr*>(&sa), len) == 0 || errno != EACCES) return {};
+  return refuse(Errc::access_denied,
+                "rdma_cm: port %u needs CAP_NET_BIND_SERVICE, as a TCP port of that number does",
+                unsigned{port});
+}
+
+// Abstract names are for everybody: who has that of a privileged port need not have the privilege.
+Status require_rightful(int fd, const Address& to) noexcept {
+  if (!is_privileged(to.port)) return {};
+  const auto owner = nic::peer_credentials(fd);
+  auto us = nic::Identity::read();
+  if (!owner.ok() || !us.ok()) return Errc::refused;
+  if (owner.value().uid == 0 || us->same_user(owner.value().pid, owner.value().uid)) return {};
+  return refuse(Errc::refused,
+                "rdma_cm: %s is held by user %u, who is neither root nor us, and the port is a "
+                "privileged one: not connecting",
+                to.print().c_str(), unsigned{owner.value().uid});
+}
+
+// What a port covers: its address; of a wildcard, those of the device, and (so that two wildcards
+// always meet) the wildcard itself.
+std::vector<Address> covered(const Address& at, bool six_only) {
+  std::vector<Address> all{at};
+  if (!at.is_any_ip()) return all;
+  const bool four = at.is_v4() || !six_only;
+  if (!at.is_v4() && four) all.push_back(Address::v4(INADDR_ANY, at.port));
+  for (Address a : nic::host_addresses()) {
+    if (a.is_v4() ? !four : at.is_v4()) continue;
+    a.port = at.port;
+    all.push_back(a);
   }
-  in6_pktinfo info{};
-  std::memcpy(&info.ipi6_addr, from.ip.data(), from.ip.size());
-  c->cmsg_level = IPPROTO_IPV6;
-  c->cmsg_type = IPV6_PKTINFO;
-  c->cmsg_len = CMSG_LEN(sizeof info);
-  std::memcpy(CMSG_DATA(c), &info, sizeof info);
-  return CMSG_SPACE(sizeof info);
+  return all;
+}
+
+bool is_of_this_host(const Address& a) noexcept {
+  return is_gid(a) || link::udp::is_of_this_host(a);
 }
 
 }  // namespace
 
-Result<nic::ParentOnlyFd> open_port(PortSpace space, const Address& at, const PortOptions& options,
-                                    Address& bound) noexcept {
-  const int family = at.is_v4() ? AF_INET : AF_INET6;
-  const bool tcp = space == PortSpace::tcp;
-  nic::ParentOnlyFd fd = open_socket(family, tcp ? SOCK_STREAM : SOCK_DGRAM);
-  if (!fd) return errc_from_errno(errno);
-  if (family == AF_INET6) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, options.six_only ? 1 : 0);
-  if (options.reuse) set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (!tcp) {
-    if (family == AF_INET) set(fd.get(), IPPROTO_IP, IP_PKTINFO, 1);
-    if (family == AF_INET6) set(fd.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
+Status Port::hold_at(const Address& at) noexcept {
+  Address part = at;
+  Result<nic::ParentOnlyFd> socket = Errc::addr_in_use;
+  part.index = shared_ ? 1 : 0;
+  do {
+    socket = open_named({space_, part});
+  } while (socket.error() == Errc::addr_in_use && shared_ && part.index++ < kShares);
+  if (!socket) return socket.error();
+  // Both hold before they look, so that of two who come at once one sees the other at least.
+  Address others = at;
+  for (others.index = shared_ ? 0 : 1; others.index <= (shared_ ? 0 : kShares); ++others.index) {
+    if (const Status s = require_free({space_, others}); !s) return s;
   }
-  Status status = bind_to(fd.get(), at);
-  if (status.error() == Errc::addr_in_use && tcp && at.port != 0) {
-    // Connections that a listener of this port has accepted are no reason to refuse, and only they
-    // allow reuse (listen_on): whoever has bound the port, or listens there, still does not.
-    set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-    status = bind_to(fd.get(), at);
-    if (!options.reuse) set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 0);
+  return no_throw([&] { held_.push_back({part, *std::move(socket)}); });
+}
+
+Status Port::hold(bool six_only) noexcept {
+  held_.clear();
+  Status status;
+  const Status listed = no_throw([&] {
+    for (const Address& a : covered(bound_, six_only)) {
+      if (status = hold_at(a); !status) break;
+    }
+  });
+  if (!listed) status = listed;
+  if (!status) held_.clear();
+  return status;
+}
+
+Result<Port> Port::take(PortSpace space, const Address& at, const PortOptions& options) noexcept {
+  if (const Status s = require_privilege(at.port); !s) return s.error();
+  Port port(space, without_index(at), options.reuse);
+  if (at.port != 0) {
+    if (const Status s = port.hold(options.six_only); !s) return s.error();
+    return port;
   }
-  if (!status) return status.error();
-  if (tcp) make_hasty(fd.get());
-  bound = nic::local_address(fd.get());
-  return fd;
+  constexpr uint32_t kDrawn = kLastDrawn - kFirstDrawn + 1u;
+  const auto start = static_cast<uint32_t>(random_u64() % kDrawn);
+  for (uint32_t i = 0; i < kDrawn; ++i) {
+    port.bound_.port = static_cast<uint16_t>(kFirstDrawn + (start + i) % kDrawn);
+    const Status s = port.hold(options.six_only);
+    if (s.ok()) return port;
+    if (s.error() != Errc::addr_in_use) return s.error();
+  }
+  return Errc::addr_in_use;
 }
 
-Status listen_on(int fd) noexcept {
-  set(fd, SOL_SOCKET, SO_REUSEADDR, 1);  // accepted sockets inherit it: see open_port()
-  if (::listen(fd, kBacklog) == 0) return {};
-  return errc_from_errno(errno);
+Status Port::renew(NamedSocket& held) noexcept {
+  if (held.socket) return {};
+  auto socket = open_named({space_, held.at});
+  if (!socket) return socket.error();
+  held.socket = *std::move(socket);
+  return {};
 }
 
-Status connect_from(int fd, const Address& to) noexcept {
-  sockaddr_storage sa;
-  const socklen_t len = to_sockaddr(to, family_of(fd), sa);
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&sa), len) == 0) return {};
-  if (errno == EINPROGRESS || errno == EINTR) return {};
-  const Errc e = errc_from_errno(errno);
-  return e == Errc::refused || e == Errc::invalid ? e : Errc::unreachable;
+Result<std::vector<NamedSocket>> Port::listen() noexcept {
+  std::vector<NamedSocket> all;
+  if (const Status s = no_throw([&] { all.reserve(held_.size()); }); !s) return s.error();
+  for (NamedSocket& held : held_) {
+    NamedSocket own{without_index(held.at), {}};  // of those who share, beside the part of each
+    NamedSocket& named = shared_ ? own : held;
+    if (const Status s = renew(named); !s) return s.error();
+    if (!named.at.is_any_ip() && ::listen(named.socket.get(), kBacklog) != 0) {
+      return errc_from_errno(errno);
+    }
+    all.push_back({named.at, std::move(named.socket)});
+  }
+  return all;
 }
 
-void make_hasty(int fd) noexcept {
-  nic::close_without_waiting(fd);
-  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+Result<nic::ParentOnlyFd> Port::connect(const Address& from, const Address& to) noexcept {
+  if (!is_of_this_host(to)) return Errc::unreachable;
+  const auto held = std::find_if(held_.begin(), held_.end(),
+                                 [&](const NamedSocket& h) { return h.at.ip == from.ip; });
+  if (held == held_.end()) return Errc::unreachable;
+  if (const Status s = renew(*held); !s) return s.error();
+  sockaddr_un sa;
+  const socklen_t len = PortName{space_, without_index(to)}.to_sockaddr(sa);
+  while (::connect(held->socket.get(), reinterpret_cast<sockaddr*>(&sa), len) != 0) {
+    if (errno != EINTR) return errc_from_errno(errno);
+  }
+  nic::ParentOnlyFd connected = std::move(held->socket);
+  if (const Status s = require_rightful(connected.get(), to); !s) return s.error();
+  return connected;
 }
 
-Address remote_address(int fd) noexcept {
-  sockaddr_storage sa;
+Result<Address> connected_from(int fd, PortSpace space) noexcept {
+  sockaddr_un sa{};
   socklen_t len = sizeof sa;
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&sa), &len) != 0) return {};
-  auto a = Address::from_sockaddr(&sa, len);
-  return a.ok() ? a.value() : Address{};
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&sa), &len) != 0) return Errc::addr_not_avail;
+  const auto name = PortName::parse(sa, len);
+  if (!name || name->space != space) return Errc::addr_not_avail;
+  const Address from = without_index(name->address);
+  if (from.port == 0 || from.is_any_ip() || !is_of_this_host(from)) return Errc::addr_not_avail;
+  return from;
 }
 
 Result<Address> source_for(const Address& dest) noexcept {
@@ -164,53 +233,6 @@ Result<Address> source_for(const Address& dest) noexcept {
 bool is_gid(const Address& a) noexcept {
   const auto& table = nic::host_addresses();
   return std::any_of(table.begin(), table.end(), [&](const Address& g) { return g.ip == a.ip; });
-}
-
-Status receive_datagram(int fd, const Address& bound, Datagram& got) noexcept {
-  sockaddr_storage from;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(in6_pktinfo)) * 2];
-  iovec iov{got.bytes.data(), got.bytes.size()};
-  msghdr message{};
-  message.msg_name = &from;
-  message.msg_namelen = sizeof from;
-  message.msg_iov = &iov;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  ssize_t n;
-  do {
-    n = ::recvmsg(fd, &message, MSG_DONTWAIT);
-  } while (n < 0 && errno == EINTR);
-  if (n < 0) return errno == ECONNREFUSED ? Errc::refused : errc_from_errno(errno);
-  const auto sender = Address::from_sockaddr(&from, message.msg_namelen);
-  if (!sender.ok()) return Errc::io;
-  got.size = static_cast<size_t>(n);
-  got.from = Result<Address>(sender).value();
-  got.to = bound;
-  take_destination(message, got.to);
-  return {};
-}
-
-Status send_datagram(int fd, std::span<const std::byte> bytes, const Address& from,
-                     const Address& to) noexcept {
-  const int family = family_of(fd);
-  sockaddr_storage sa;
-  iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(in6_pktinfo))] = {};
-  msghdr message{};
-  message.msg_name = &sa;
-  message.msg_namelen = to_sockaddr(to, family, sa);
-  message.msg_iov = &iov;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  message.msg_controllen = put_source(family, from, message);
-  for (;;) {
-    if (::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
-    if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == ENOBUFS) return Errc::again;
-    return errno == ECONNREFUSED ? Errc::refused : Errc::unreachable;
-  }
 }
 
 }  // namespace aperture::cm

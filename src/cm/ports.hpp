@@ -1,58 +1,73 @@
-// The sockets of connection management: a port of the TCP port space is a TCP port of that address,
-// a port of the UDP port space a UDP port, so that the two spaces do not meet, and nobody but a
-// port's owner answers there.
+// The ports of connection management, and the sockets that have their names (port_name.hpp).
 //
-// All are non-blocking, CLOEXEC, moved high and closed in forked children. TCP sockets linger for
-// nothing: a connection leaves no TIME_WAIT behind that would keep a port busy. No state; called by
-// the control thread.
+// Every id binds the name of its port. Who listens does so under it, and who connects does so from
+// it, so that either side learns from the kernel which port the other one has. A wildcard is every
+// address of the device. Ports below net.ipv4.ip_unprivileged_port_start want the privilege that a
+// TCP port of that number wants; who connects to one sees to it that its owner can have had it.
+//
+// All sockets are non-blocking, CLOEXEC, moved high and closed in forked children. The control
+// thread's own.
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <span>
+#include <vector>
 
 #include "base/address.hpp"
 #include "base/errc.hpp"
+#include "cm/port_name.hpp"
 #include "nic/fork_guard.hpp"
-#include "wire/cm.hpp"
 
 namespace aperture::cm {
-
-enum class PortSpace : uint8_t { tcp, udp };
 
 struct PortOptions {
   bool reuse = false;     // rdma_set_option(3): a port that others hold may be shared
   bool six_only = false;  // rdma_set_option(3): of an IPv6 port, that IPv4 is not heard too
 };
 
-// A socket that has this port, port 0: any. Errors: addr_in_use, addr_not_avail, access_denied,
-// no_fds, no_memory.
-Result<nic::ParentOnlyFd> open_port(PortSpace space, const Address& at, const PortOptions& options,
-                                    Address& bound) noexcept;
-// Errors: addr_in_use.
-Status listen_on(int fd) noexcept;
-// Begins to connect; writable when decided. Errors: refused, unreachable, invalid.
-Status connect_from(int fd, const Address& to) noexcept;
-// Of an accepted or connected socket.
-void make_hasty(int fd) noexcept;
-Address remote_address(int fd) noexcept;
+// A socket under the name of that address.
+struct NamedSocket {
+  Address at;
+  nic::ParentOnlyFd socket;
+};
+
+class Port {
+ public:
+  // So many may share an address.
+  static constexpr uint8_t kShares = 4;
+
+  // Port 0: any that is free. Errors: addr_in_use, access_denied, no_fds, no_memory.
+  static Result<Port> take(PortSpace space, const Address& at, const PortOptions& options) noexcept;
+
+  const Address& bound() const noexcept { return bound_; }
+  // What hears whoever connects, at each of its addresses; that of a wildcard itself is held and
+  // hears nobody. Of those who share a port one may listen. Errors: addr_in_use, no_fds, no_memory.
+  Result<std::vector<NamedSocket>> listen() noexcept;
+  // From that address of it. Errors: refused (nobody listens there), again (too many wait there),
+  // unreachable (no address of this host), addr_in_use, no_fds, no_memory.
+  Result<nic::ParentOnlyFd> connect(const Address& from, const Address& to) noexcept;
+
+ private:
+  Port(PortSpace space, const Address& bound, bool shared) noexcept
+      : space_(space), bound_(bound), shared_(shared) {}
+  Status hold(bool six_only) noexcept;
+  Status hold_at(const Address& at) noexcept;
+  // A socket under its name again, where a connection or a listener has the one before it.
+  Status renew(NamedSocket& held) noexcept;
+
+  PortSpace space_;
+  Address bound_;
+  bool shared_;
+  std::vector<NamedSocket> held_;  // index of `at`: as in the name
+};
+
+// Who connected to such a socket, by what it has accepted. Errors: addr_not_avail (no port of that
+// space, or not of this host).
+Result<Address> connected_from(int fd, PortSpace space) noexcept;
+
 // The address from which the kernel would reach `dest`, port 0; sends nothing. Errors: unreachable.
 Result<Address> source_for(const Address& dest) noexcept;
 
 // Whether queue pairs can be addressed by it.
 bool is_gid(const Address& a) noexcept;
-
-struct Datagram {
-  std::array<std::byte, wire::kMaxCmBytes + 1> bytes;
-  size_t size = 0;
-  Address from;
-  Address to;  // port: that of the socket
-  std::span<const std::byte> view() const noexcept { return {bytes.data(), size}; }
-};
-// Errors: again; refused (nobody has the port that we sent to); io.
-Status receive_datagram(int fd, const Address& bound, Datagram& got) noexcept;
-// `from` says which of our addresses it comes from. Errors: again, refused, unreachable.
-Status send_datagram(int fd, std::span<const std::byte> bytes, const Address& from,
-                     const Address& to) noexcept;
 
 }  // namespace aperture::cm

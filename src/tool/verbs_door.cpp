@@ -68,13 +68,14 @@ std::string find_real() {
   return {};
 }
 
-// In the user's own folder, one for each place of our library: two that are there at once must not
-// be led to each other's.
-std::string make_folder(const std::string& library, std::string& why_not) {
+// In the user's own folder, one for each place of our library and of the real one: of programs that
+// run at once, each may have its own.
+std::string make_folder(const std::string& library, const std::string& real,
+                        std::string& why_not) {
   const std::string base = runtime_folder(why_not);
   if (base.empty()) return {};
   char name[32];
-  std::snprintf(name, sizeof name, "/verbs-%016zx", std::hash<std::string>()(library));
+  std::snprintf(name, sizeof name, "/verbs-%016zx", std::hash<std::string>()(library + ' ' + real));
   if (::mkdir((base + name).c_str(), 0700) == 0 || errno == EEXIST) return base + name;
   why_not = base + name + " cannot be made: " + std::strerror(errno);
   return {};
@@ -130,7 +131,7 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
     door.why_not = "this host has no libibverbs.so.1 (on Debian: apt-get install libibverbs1)";
     return door;
   }
-  door.real_folder = make_folder(door.library, door.why_not);
+  door.real_folder = make_folder(door.library, door.real, door.why_not);
   if (door.real_folder.empty() ||
       !make_link(door.real_folder + "/" + kRealVerbsName, door.real, door.why_not) ||
       !make_link(door.real_folder + "/" + kPlainVerbsName, door.library, door.why_not)) {

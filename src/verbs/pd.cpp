@@ -29,8 +29,11 @@ int dealloc(Pd& pd) noexcept {
 }
 
 int make_parent_domain(Context& context, const ibv_parent_domain_init_attr& attr, Pd*& made) {
-  constexpr uint32_t kKnown =
-      IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+  // IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC, of rdma-core 64: buffers may lie
+  // outside the protected memory of a confidential guest. It is a leave, and we need none.
+  constexpr uint32_t kAllowUnprotected = 1u << 2;
+  constexpr uint32_t kKnown = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
+                              IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | kAllowUnprotected;
   if ((attr.comp_mask & ~kKnown) != 0)
     return refuse(EINVAL, "ibv_alloc_parent_domain: comp_mask 0x%x has unknown bits",
                   attr.comp_mask);

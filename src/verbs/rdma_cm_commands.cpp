@@ -2,6 +2,7 @@
 // rdma_cm_commands.hpp; connections are in rdma_cm_connect.cpp.
 #include "verbs/rdma_cm_commands.hpp"
 
+#include <infiniband/verbs.h>
 #include <sys/socket.h>
 
 #include <cassert>
@@ -22,24 +23,28 @@ constexpr size_t kRouteBytes = offsetof(rdma_ucm_query_route_resp, ibdev_index);
 constexpr size_t kAddrBytes = offsetof(rdma_ucm_query_addr_resp, ibdev_index);
 constexpr size_t kEventBytes = offsetof(rdma_ucm_event_resp, reserved);
 
+// rdma_create_id(3): in RDMA_PS_IB, what kind of queue pair the id will have decides.
+std::optional<cm::Service> service_of(uint16_t port_space, uint8_t qp_type) noexcept {
+  switch (port_space) {
+    case RDMA_PS_TCP: return cm::PortSpace::tcp;
+    case RDMA_PS_UDP: return cm::PortSpace::udp;
+    case RDMA_PS_IPOIB: return cm::PortSpace::ipoib;
+    case RDMA_PS_IB: return cm::Service(cm::PortSpace::ib, qp_type == IBV_QPT_UD);
+    default: return std::nullopt;
+  }
+}
+
 int do_create_id(const Call& call, const rdma_ucm_create_id& command) {
   if (call.out_bytes() < sizeof(rdma_ucm_create_id_resp)) return ENOSPC;
-  switch (command.ps) {
-    case RDMA_PS_TCP:
-    case RDMA_PS_UDP:
-    case RDMA_PS_IPOIB: break;
-    case RDMA_PS_IB:  // librdmacm tries it in every process, to learn whether AF_IB is known
-      APERTURE_INFO("rdma_create_id: RDMA_PS_IB is not offered: use RDMA_PS_TCP or RDMA_PS_UDP");
-      return EINVAL;
-    default: return EINVAL;
-  }
+  const auto service = service_of(command.ps, command.qp_type);
+  if (!service) return EINVAL;
   auto ids = Ids::instance();
   if (!ids) return ids.error() == Errc::no_memory ? ENOMEM : ENODEV;
   rdma_ucm_create_id_resp answer{};
   call.channel()->note_use();
   int error = 0;
   (*ids)->control().run([&] {
-    auto app = (*ids)->create(call.channel(), command.ps, command.uid);
+    auto app = (*ids)->create(call.channel(), command.ps, *service, command.uid);
     assert(!app || (*app)->channel == call.channel());
     if (app) {
       answer.id = (*app)->handle;

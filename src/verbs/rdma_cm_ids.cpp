@@ -111,9 +111,8 @@ Result<AppId*> Ids::add(std::shared_ptr<Channel> channel, uint16_t port_space, u
 }
 
 Result<AppId*> Ids::create(std::shared_ptr<Channel> channel, uint16_t port_space,
-                           uint64_t uid) noexcept {
-  const bool connected = port_space == RDMA_PS_TCP;
-  auto id = cm::Id::create(control_, connected ? cm::PortSpace::tcp : cm::PortSpace::udp);
+                           const cm::Service& service, uint64_t uid) noexcept {
+  auto id = cm::Id::create(control_, service);
   if (!id) return id.error();
   return add(std::move(channel), port_space, uid, *std::move(id));
 }

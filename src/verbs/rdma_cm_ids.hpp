@@ -65,7 +65,7 @@ class Ids {
 
   // --- on the control thread ---
   Result<AppId*> create(std::shared_ptr<Channel> channel, uint16_t port_space,
-                        uint64_t uid) noexcept;
+                        const cm::Service& service, uint64_t uid) noexcept;
   // 0 and the id, ENOENT (there is none of that number) or EINVAL (it is another channel's).
   int find(const Channel& channel, uint32_t handle, AppId*& found) noexcept;
   // How many events of it have been handed out.

@@ -1,5 +1,5 @@
-// What connection managers say to each other: REQ, REP, RTU, REJ, MRA, DREQ and DREP over the TCP
-// connection that a connection is, SIDR REQ and SIDR REP as datagrams between UDP ports.
+// What connection managers say to each other over a connection of their ports: REQ, REP, RTU, REJ,
+// MRA, DREQ and DREP, or SIDR REQ and SIDR REP.
 //
 // IBTA volume 1, chapter 12 names the messages and their fields; the layout is our own. Every
 // message of a kind has the same length, all integers are little-endian, private data is followed

@@ -24,8 +24,8 @@ inline nic::ControlThread& control() {
 
 class Side {
  public:
-  explicit Side(PortSpace space) {
-    control().run([&] { adopt(*Id::create(control(), space)); });
+  explicit Side(const Service& service) {
+    control().run([&] { adopt(*Id::create(control(), service)); });
   }
   explicit Side(std::unique_ptr<Id> id) {
     control().run([&] { adopt(std::move(id)); });
@@ -48,9 +48,9 @@ class Side {
     }
   }
 
-  Address listen(size_t backlog = 8) {
+  Address listen(size_t backlog = 8, const Address& at = Address::v4(INADDR_LOOPBACK, 0)) {
     return run([&](Id& id) {
-      const bool ok = id.bind(Address::v4(INADDR_LOOPBACK, 0)).ok() && id.listen(backlog).ok();
+      const bool ok = id.bind(at).ok() && id.listen(backlog).ok();
       return ok ? *id.local() : Address{};
     });
   }
@@ -115,7 +115,7 @@ class Side {
   int status_ = 0;
 };
 
-// Bytes over TCP, as they are.
+// Bytes of a stream, as they are.
 class RawSocket {
  public:
   RawSocket() = default;
@@ -154,31 +154,37 @@ class RawSocket {
   nic::ParentOnlyFd fd_;
 };
 
+inline Port loopback_port(PortSpace space = PortSpace::tcp) {
+  return *Port::take(space, Address::v4(INADDR_LOOPBACK, 0), {});
+}
+
 // A client.
 struct RawClient : RawSocket {
-  explicit RawClient(const Address& to) : RawSocket(*nic::connect_tcp(to)), peer(to) {
-    pollfd p{fd_.get(), POLLOUT, 0};
-    ::poll(&p, 1, 10000);
+  explicit RawClient(const Address& to, PortSpace space = PortSpace::tcp)
+      : port(loopback_port(space)), peer(to) {
+    fd_ = *port.connect(port.bound(), to);
   }
   wire::Req req() const {
     wire::Req r;
-    r.source = nic::local_address(fd_.get());
+    r.source = port.bound();
     r.destination = peer;
     return r;
   }
+  Port port;
   Address peer;
 };
 
 // A server, for one connection.
 struct RawPeer : RawSocket {
-  RawPeer() : listening(*nic::listen_tcp(Address::v4(INADDR_LOOPBACK, 0), address)) {}
+  RawPeer() : port(loopback_port()), address(port.bound()), listening(*port.listen()) {}
   void accept() {
-    pollfd p{listening.get(), POLLIN, 0};
+    pollfd p{listening.front().socket.get(), POLLIN, 0};
     ::poll(&p, 1, 10000);
-    fd_ = *nic::accept_one(listening.get());
+    fd_ = *nic::accept_one(listening.front().socket.get());
   }
+  Port port;
   Address address;
-  nic::ParentOnlyFd listening;
+  std::vector<NamedSocket> listening;
 };
 
 // Connects whoever comes, and never says a word.

@@ -129,25 +129,42 @@ TEST_F(CmHostile, a_server_that_answers_nonsense_is_no_server) {
   }
 }
 
-TEST_F(CmHostile, answers_to_a_question_from_anybody_else_are_not_heard) {
-  Side answers(PortSpace::udp), client(PortSpace::udp);
-  client.resolve(answers.listen());
-  auto child = answers.asked_by(client);
-  const Address asks = client.run([](Id& id) { return *id.local(); });
-  const Address asked = answers.run([](Id& id) { return *id.local(); });
-  Address bound;
-  auto stranger = open_port(PortSpace::udp, Address::v4(INADDR_LOOPBACK, 0), {}, bound);
-  ASSERT_TRUE(stranger.ok());
+TEST_F(CmHostile, an_answer_to_another_question_is_none) {
+  Port port = loopback_port(PortSpace::udp);
+  const auto sockets = *port.listen();
+  Side client(PortSpace::udp);
+  client.run([](Id& id) { id.timeouts().sidr_ns = 200'000'000; });
+  client.resolve(port.bound());
+  EXPECT_TRUE(client.connect({}));
+  pollfd p{sockets.front().socket.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&p, 1, 10000), 1);
+  RawSocket answers(*nic::accept_one(sockets.front().socket.get()));
+  const auto asked = wire::decode_sidr_req(answers.receive(wire::kSidrReqBytes));
+  ASSERT_TRUE(asked.ok());
   wire::SidrRep forged;
-  forged.request_id = Wild(random_u64());
-  EXPECT_TRUE(send_datagram(stranger->get(), wire::encode(forged).view(), bound, asks));
-  EXPECT_TRUE(client.is_quiet(50));
-  EXPECT_NE(asked, bound);
-  Params params;
-  params.qpn = 9;
-  EXPECT_TRUE(child->run([&](Id& id) { return id.accept(params); }));
-  EXPECT_EQ(client.next(), EventKind::established);
-  EXPECT_EQ(client.run([](Id& id) { return id.agreed().remote_qpn; }), 9u);
+  forged.request_id = Wild(asked.value().request_id.unchecked() ^ 1);
+  answers.send(wire::encode(forged).view());
+  EXPECT_TRUE(answers.is_closed());
+  EXPECT_EQ(client.next(), EventKind::unreachable);
+  EXPECT_EQ(client.status(), -ETIMEDOUT);
+}
+
+TEST_F(CmHostile, hostile_24_25_rubbish_at_the_port_of_a_datagram_id_is_no_question) {
+  Side answers(PortSpace::udp);
+  const Address there = answers.listen();
+  for (const wire::CmPacket& packet : {wire::encode(wire::Req{}), wire::encode(wire::SidrRep{}),
+                                       wire::encode_bare(CmKind::dreq)}) {
+    RawClient client(there, PortSpace::udp);
+    client.send(packet.view());
+    EXPECT_TRUE(client.is_closed());
+  }
+  RawClient twice(there, PortSpace::udp);
+  twice.send(wire::encode(wire::SidrReq{}).view());
+  auto child = answers.request();
+  twice.send(wire::encode(wire::SidrReq{}).view());
+  EXPECT_TRUE(twice.is_closed());
+  EXPECT_TRUE(child->run([](Id& id) { return id.accept({}); }));
+  EXPECT_TRUE(answers.is_quiet(50));
 }
 
 }  // namespace

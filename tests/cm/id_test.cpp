@@ -101,17 +101,47 @@ TEST(CmId, an_answer_and_the_end_at_once_let_go_of_a_connection_once) {
 }
 
 TEST(CmId, a_question_that_nobody_answers_is_unreachable) {
-  Side client(PortSpace::udp);
-  client.run([](Id& id) {
-    id.timeouts().sidr_ns = 5'000'000;
-    id.timeouts().sidr_tries = 3;
-  });
-  Side deaf(PortSpace::udp);  // has the port, and does not listen
-  EXPECT_TRUE(deaf.run([](Id& id) { return id.bind(Address::v4(INADDR_LOOPBACK, 0)); }));
-  client.resolve(deaf.run([](Id& id) { return *id.local(); }));
-  EXPECT_TRUE(client.connect({}));
+  Side server(PortSpace::udp), client(PortSpace::udp);
+  client.run([](Id& id) { id.timeouts().sidr_ns = 50'000'000; });
+  client.resolve(server.listen());
+  auto child = server.asked_by(client);
   EXPECT_EQ(client.next(), EventKind::unreachable);
   EXPECT_EQ(client.status(), -ETIMEDOUT);
+  EXPECT_TRUE(child->run([](Id& id) { return id.accept({}); }));  // nobody is there to hear it
+  EXPECT_TRUE(client.is_quiet(50));
+}
+
+TEST(CmId, a_question_is_asked_again_where_there_was_no_room_for_it) {
+  Side server(PortSpace::udp), first(PortSpace::udp), second(PortSpace::udp);
+  const Address at = server.listen(1);
+  second.run([](Id& id) { id.timeouts().ask_again_ns = 5'000'000; });
+  first.resolve(at);
+  second.resolve(at);
+  EXPECT_TRUE(first.connect({}));
+  EXPECT_FALSE(server.is_quiet(10000));
+  EXPECT_TRUE(second.connect({}));
+  EXPECT_TRUE(second.is_quiet(50));
+  auto child = server.request();  // its place is free again
+  ASSERT_TRUE(child != nullptr);
+  auto later = server.request();
+  ASSERT_TRUE(later != nullptr);
+  EXPECT_TRUE(later->run([](Id& id) { return id.accept({}); }));
+  EXPECT_EQ(second.next(), EventKind::established);
+}
+
+TEST(CmId, a_port_that_has_no_room_for_more_is_tried_until_it_has) {
+  RawPeer busy;
+  std::vector<std::unique_ptr<RawClient>> crowd;
+  ::listen(busy.listening.front().socket.get(), 0);
+  crowd.push_back(std::make_unique<RawClient>(busy.address));
+  Side client(PortSpace::tcp);
+  client.run([](Id& id) { id.timeouts().refused_ns = 1'000'000; });
+  client.resolve(busy.address);
+  EXPECT_TRUE(client.connect({}));
+  EXPECT_TRUE(client.is_quiet(50));
+  busy.accept();
+  busy.accept();
+  EXPECT_EQ(busy.receive(wire::kReqBytes).size(), wire::kReqBytes);
 }
 
 TEST(CmId, commands_that_the_state_does_not_allow_change_nothing) {

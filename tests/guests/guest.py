@@ -117,13 +117,17 @@ class Guest(unittest.TestCase):
         return output
 
     def wait_until_listening(self, port: int):
-        """Clients of most tools do not wait for their server."""
+        """By TCP or as an rdma_cm id. Clients of most tools do not wait for their server."""
         for _ in range(400):
             for table in ("/proc/net/tcp", "/proc/net/tcp6"):
                 with open(table, encoding="ascii") as file:
                     rows = [line.split() for line in file]
                 if any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows):
                     return
+            with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+                ids = [line.split() for line in file if "@aperture/rdma_cm/" in line]
+            if any(row[3] == "00010000" and row[7].endswith(f":{port}") for row in ids):
+                return  # flags: it listens
             time.sleep(0.05)
         self.fail(f"nobody listens on port {port}")
 

@@ -1,7 +1,6 @@
 """Connection management as librdmacm speaks it: every command, each with what is forbidden beside
 it. Runs under the preloaded library; two sides are two channels of one process, or two processes.
 """
-import ctypes
 import errno
 import os
 import signal
@@ -11,56 +10,8 @@ import sys
 import unittest
 
 import ucma
+from two_sides import LOOPBACK, Case, name_of
 from ucma import Channel
-
-LOOPBACK = "127.0.0.1"
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        signal.alarm(60)  # whatever hangs is a failure
-        self.a = Channel()
-        self.b = Channel()
-
-    def tearDown(self):
-        for channel in (self.a, self.b):
-            try:
-                channel.close()
-            except OSError:
-                pass
-        signal.alarm(0)
-
-    def refused(self, error, call, *args, **kwargs):
-        with self.assertRaises(OSError) as caught:
-            call(*args, **kwargs)
-        self.assertEqual(errno.errorcode[caught.exception.errno], errno.errorcode[error])
-
-    def listener(self, ps=ucma.PS_TCP, ip=LOOPBACK, backlog=0, uid=100):
-        handle = self.a.listening(uid, ip, 0, ps, backlog)
-        return handle, self.a.port_of(handle)
-
-    def resolved(self, port, ps=ucma.PS_TCP, ip=LOOPBACK, uid=200):
-        return self.b.resolved(uid, ip, port, ps)
-
-    def connecting(self, *where):
-        client = self.resolved(*where)
-        self.b.connect(client)
-        return client
-
-    def requested(self, ip=LOOPBACK, **params):
-        """A request under way: the client's id, the event at the server."""
-        self.listening, self.port = self.listener(ip=ip)
-        client = self.resolved(self.port, ip=ip)
-        self.b.connect(client, **params)
-        return client, self.a.event(ucma.CONNECT_REQUEST)
-
-    def established(self):
-        client, request = self.requested(qpn=0x1234)
-        self.a.accept(request.id, 101, qpn=0x5678)
-        self.b.event(ucma.CONNECT_RESPONSE)
-        self.b.establish(client)
-        self.assertEqual(self.a.event(ucma.ESTABLISHED).uid, 101)
-        return client, request.id
 
 
 class Connecting(Case):
@@ -131,18 +82,12 @@ class Connecting(Case):
         self.refused(errno.EINVAL, self.a.accept, request.id, 101)
 
     def test_a_connect_is_refused_where_nobody_listens(self):
-        with socket.socket() as probe:
-            probe.bind((LOOPBACK, 0))
-            port = probe.getsockname()[1]
-        client = self.connecting(port)
+        self.connecting(self.a_free_port())
         self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
 
     def test_a_server_that_listens_a_moment_later_is_found(self):
         for ps in (ucma.PS_TCP, ucma.PS_UDP):
-            late = self.a.create(100, ps)
-            self.a.bind(late, LOOPBACK)
-            port = self.a.port_of(late)
-            self.a.destroy(late)
+            port = self.a_free_port(ps)
             client = self.connecting(port, ps)
             self.assertFalse(self.b.is_ready(100))
             self.a.listening(100, LOOPBACK, port, ps)
@@ -152,13 +97,29 @@ class Connecting(Case):
 
     def test_another_kind_of_server_that_talks_or_hangs_up_is_no_service(self):
         for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b""):
-            with socket.create_server((LOOPBACK, 0)) as server:
-                client = self.connecting(server.getsockname()[1])
+            with socket.socket(socket.AF_UNIX) as server:
+                port = self.a_free_port()
+                server.bind(name_of("tcp", LOOPBACK, port))
+                server.listen()
+                self.connecting(port)
                 connection, _ = server.accept()
                 connection.recv(1000)
                 connection.sendall(answer)
                 connection.close()
                 self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
+
+    def test_another_host_is_out_of_reach(self):
+        client = self.b.create(200)
+        try:
+            self.b.resolve(client, "203.0.113.9", 7471)
+        except OSError as error:
+            self.assertEqual(error.errno, errno.ENETUNREACH)  # nor is there a route
+            return
+        self.b.event(ucma.ADDR_RESOLVED)
+        self.b.route(client)
+        self.b.event(ucma.ROUTE_RESOLVED)
+        self.b.connect(client)
+        self.assertEqual(self.b.event(ucma.UNREACHABLE).status, -errno.ETIMEDOUT)
 
     def test_steps_out_of_order_are_refused(self):
         one = self.b.create(1)
@@ -254,67 +215,7 @@ class Ending(Case):
         self.a.listening(300, LOOPBACK, self.port)
 
 
-class Ports(Case):
-    def test_a_listening_port_is_a_tcp_port(self):
-        _, port = self.listener()
-        with socket.create_connection((LOOPBACK, port)):
-            pass
-        with socket.socket() as other:
-            self.refused(errno.EADDRINUSE, other.bind, (LOOPBACK, port))
-
-    def test_an_address_is_not_bound_twice(self):
-        _, port = self.listener()
-        second = self.b.create(1)
-        self.refused(errno.EADDRINUSE, self.b.bind, second, LOOPBACK, port)
-        bound = self.a.create(2)
-        self.a.bind(bound, LOOPBACK, 0)
-        third = self.b.create(3)
-        self.refused(errno.EADDRINUSE, self.b.bind, third, LOOPBACK,
-                     self.a.port_of(bound))
-
-    def test_udp_and_tcp_ports_of_one_number_do_not_meet(self):
-        _, port = self.listener()
-        self.b.listening(1, LOOPBACK, port, ucma.PS_UDP)
-
-    def test_reuse_lets_two_bind_but_one_listen(self):
-        first, second = self.a.create(1), self.b.create(2)
-        for channel, handle in ((self.a, first), (self.b, second)):
-            channel.set_option(handle, 0, 1, struct.pack("<i", 1))
-        self.a.bind(first, LOOPBACK, 0)
-        port = self.a.port_of(first)
-        self.b.bind(second, LOOPBACK, port)
-        self.a.listen(first)
-        self.refused(errno.EADDRINUSE, self.b.listen, second)
-
-    def test_a_wildcard_has_no_device_and_a_request_to_it_has(self):
-        listening = self.a.listening(100, "0.0.0.0")
-        route = self.a.query_route(listening)
-        self.assertEqual((route["guid"], route["src"][0]), (bytes(8), "0.0.0.0"))
-        client = self.connecting(route["src"][1])
-        request = self.a.event(ucma.CONNECT_REQUEST)
-        self.assertEqual(self.a.query_route(request.id)["src"], (LOOPBACK, route["src"][1]))
-
-    def test_a_wildcard_of_both_families_hears_both_unless_told(self):
-        for only, expect in ((0, ucma.CONNECT_REQUEST), (1, None)):
-            listening = self.a.create(100)
-            self.a.set_option(listening, 0, 2, struct.pack("<i", only))
-            self.a.bind(listening, "::", 0)
-            self.a.listen(listening)
-            client = self.connecting(self.a.port_of(listening))
-            if expect is None:
-                self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
-            else:
-                self.a.event(expect)
-
-    def test_listening_unbound_takes_any_port(self):
-        listening = self.a.create(100)
-        self.a.listen(listening)
-        self.assertNotEqual(self.a.port_of(listening), 0)
-
-    def test_an_address_that_is_not_ours(self):
-        self.refused(errno.EADDRNOTAVAIL, self.a.bind, self.a.create(1), "203.0.113.9")
-        self.refused(errno.EADDRNOTAVAIL, self.a.bind, self.a.create(1), "127.0.0.2")
-
+class Addresses(Case):
     def test_the_newer_commands_say_the_same(self):
         listening = self.a.create(100)
         self.a.bind_new(listening, LOOPBACK, 0)
@@ -432,10 +333,7 @@ class Datagrams(Case):
         self.assertEqual(self.b.event(ucma.UNREACHABLE).status, 2)
 
     def test_a_resolution_fails_where_nobody_is(self):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind((LOOPBACK, 0))
-            port = probe.getsockname()[1]
-        client = self.connecting(port, ucma.PS_UDP)
+        self.connecting(self.a_free_port(ucma.PS_UDP), ucma.PS_UDP)
         self.assertEqual(self.b.event(ucma.UNREACHABLE).status, 1)
 
     def test_private_data_above_the_limit_is_refused(self):
@@ -448,9 +346,17 @@ class Datagrams(Case):
 
     def test_rubbish_at_the_port_is_no_request(self):
         _, port = self.listener(ucma.PS_UDP)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        mine = name_of("udp", LOOPBACK, self.a_free_port(ucma.PS_UDP))
+        for name in (None, "\0another name", mine):
             for size in (0, 1, 16, 204, 205, 236, 2000):
-                stranger.sendto(os.urandom(size), (LOOPBACK, port))
+                with socket.socket(socket.AF_UNIX) as stranger:
+                    if name:
+                        stranger.bind(name)
+                    stranger.connect(name_of("udp", LOOPBACK, port))
+                    try:
+                        stranger.sendall(os.urandom(size))
+                    except OSError as error:  # who has no port is turned away
+                        self.assertIn(error.errno, (errno.EPIPE, errno.ECONNRESET))
         self.assertFalse(self.a.is_ready(100))
 
     def test_groups_are_joined_and_left(self):
@@ -579,9 +485,24 @@ class Interface(Case):
         self.assertEqual(self.a.create(1), 0)  # nothing is left of the others
 
     def test_unknown_port_spaces_are_refused(self):
-        for ps in (ucma.PS_IB, 0, 0xFFFF):
+        for ps in (0, 1, 0xFFFF):
             self.refused(errno.EINVAL, self.a.create, 1, ps)
         self.a.create(1, ucma.PS_IPOIB, 4)
+
+    def test_in_the_ib_space_the_kind_of_queue_pair_decides(self):
+        _, port = self.listener(ucma.PS_IB)
+        self.connecting(port, ucma.PS_IB)
+        self.assertEqual(self.a.event(ucma.CONNECT_REQUEST).size, 56)
+        listening = self.a.create(100, ucma.PS_IB, 4)
+        self.a.bind(listening, LOOPBACK)
+        self.a.listen(listening)
+        client = self.b.create(201, ucma.PS_IB, 4)
+        self.b.resolve(client, LOOPBACK, self.a.port_of(listening))
+        self.b.event(ucma.ADDR_RESOLVED)
+        self.b.route(client)
+        self.b.event(ucma.ROUTE_RESOLVED)
+        self.b.connect(client, data=bytes(180))
+        self.assertEqual(self.a.event(ucma.CONNECT_REQUEST).ud_size, 180)
 
     def test_ids_of_another_channel_and_of_nobody_are_refused(self):
         handle = self.a.create(1)

@@ -7,7 +7,7 @@ import unittest
 
 NO_LIBIBVERBS, STAND_IN, CHECK = sys.argv.pop(), sys.argv.pop(), sys.argv.pop()
 
-from door import Door  # noqa: E402
+from door import APERTURE, Door  # noqa: E402
 
 
 class BesideRealDevices(Door):
@@ -28,13 +28,18 @@ class BesideRealDevices(Door):
         self.assertIn("standin0", done.stdout)
         self.assertNotIn("aperture0", done.stdout)
 
-    def test_the_link_follows_when_the_real_library_changes(self):
-        link = f"{self.real_folder()}/libaperture-real-ibverbs.so.1"
-        for environment, is_stand_in in ((self.environment(), False), (self.stand_in(), True),
-                                         (self.environment(), False)):
-            done = self.run_in("ibv_devices", env=environment)
-            self.assertIn("aperture0", done.stdout)
-            self.assertEqual(os.path.realpath(link).startswith(STAND_IN), is_stand_in)
+    def test_each_real_library_has_a_link_that_no_other_run_changes(self):
+        say = "readlink ${LD_LIBRARY_PATH%%:*}/libaperture-real-ibverbs.so.1"
+        within = f"env -u LD_PRELOAD LD_LIBRARY_PATH={{}} {APERTURE} run -- ibv_devices >&2"
+        for environment, other, is_stand_in in ((self.environment(), STAND_IN, False),
+                                                (self.stand_in(), "/nowhere", True)):
+            before = self.run_in("sh", "-c", say, env=environment).stdout
+            self.assertEqual(before.startswith(STAND_IN), is_stand_in)
+            # while one runs, another one with another library does
+            during = self.run_in("sh", "-c", f"{within.format(other)}; {say}", env=environment)
+            self.assertIn("aperture0", during.stderr)
+            self.assertEqual("standin0" in during.stderr, not is_stand_in)
+            self.assertEqual(during.stdout, before)
 
 
 class WithoutLibibverbs(Door):

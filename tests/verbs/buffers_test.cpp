@@ -207,6 +207,14 @@ TEST_F(Buffers, go_back_when_one_of_an_object_is_not_to_be_had) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
+TEST_F(Buffers, may_lie_outside_of_protected_memory_and_other_leaves_are_not_known) {
+  constexpr uint32_t kAllowUnprotected = 1u << 2;
+  EXPECT_EQ(make_parent(kAllowUnprotected << 1), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  parent_ = make_parent(kAllowUnprotected);
+  EXPECT_NE(parent_, nullptr);
+}
+
 TEST_F(Buffers, are_not_asked_for_where_no_allocator_was_given) {
   arena_.mood = Arena::Mood::has_none;
   ibv_pd* without = make_parent(IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT);
