@@ -2,15 +2,19 @@
 #include "tool/verbs_door.hpp"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <system_error>
 
 #include "base/runtime_folder.hpp"
@@ -65,6 +69,23 @@ std::string find_real() {
   return {};
 }
 
+// A folder for each real library: one of the user's other programs may have found another one (of a
+// container's image, of a tree that is being worked on), and every process that a running program
+// starts follows the link again.
+std::string folder_for(const std::string& real, std::string& why_not) {
+  std::string folder = runtime_folder(why_not);
+  if (folder.empty()) return {};
+  std::array<char, 2 * sizeof(uint64_t) + 1> digits;
+  std::snprintf(digits.data(), digits.size(), "%016" PRIx64,
+                static_cast<uint64_t>(std::hash<std::string>{}(real)));
+  folder.append("/real-").append(digits.data());
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    why_not = folder + " cannot be made: " + std::strerror(errno);
+    return {};
+  }
+  return folder;
+}
+
 bool make_link(const std::string& folder, const std::string& real, std::string& why_not) {
   const std::string link = folder + "/" + kRealVerbsName;
   std::error_code ec;
@@ -116,7 +137,7 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
     door.why_not = "this host has no libibverbs.so.1 (on Debian: apt-get install libibverbs1)";
     return door;
   }
-  door.real_folder = runtime_folder(door.why_not);
+  door.real_folder = folder_for(door.real, door.why_not);
   if (door.real_folder.empty() || !make_link(door.real_folder, door.real, door.why_not)) {
     return door;
   }

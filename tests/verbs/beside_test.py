@@ -7,7 +7,7 @@ import unittest
 
 NO_LIBIBVERBS, STAND_IN, CHECK = sys.argv.pop(), sys.argv.pop(), sys.argv.pop()
 
-from door import Door  # noqa: E402
+from door import APERTURE, Door  # noqa: E402
 
 
 class BesideRealDevices(Door):
@@ -28,13 +28,17 @@ class BesideRealDevices(Door):
         self.assertIn("standin0", done.stdout)
         self.assertNotIn("aperture0", done.stdout)
 
-    def test_the_link_follows_when_the_real_library_changes(self):
-        link = f"{self.folder}/aperture-{os.geteuid()}/libaperture-real-ibverbs.so.1"
+    def test_the_link_leads_to_the_real_library_that_a_program_would_find(self):
+        script = "readlink -f ${LD_LIBRARY_PATH%%:*}/libaperture-real-ibverbs.so.1"
         for environment, is_stand_in in ((self.environment(), False), (self.stand_in(), True),
                                          (self.environment(), False)):
-            done = self.run_in("ibv_devices", env=environment)
-            self.assertIn("aperture0", done.stdout)
-            self.assertEqual(os.path.realpath(link).startswith(STAND_IN), is_stand_in)
+            done = self.run_in("sh", "-c", script, env=environment)
+            self.assertEqual(done.stdout.startswith(STAND_IN), is_stand_in, done.stdout)
+
+    def test_a_running_program_keeps_its_real_library_when_another_run_finds_another(self):
+        another = f"LD_PRELOAD= LD_LIBRARY_PATH= {APERTURE} run -- true"
+        done = self.run_in("sh", "-c", f"{another} && ibv_devices", env=self.stand_in())
+        self.assertRegex(done.stdout, r"(?s)standin0.*aperture0", done.stderr)
 
 
 class WithoutLibibverbs(Door):
