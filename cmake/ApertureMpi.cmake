@@ -3,7 +3,7 @@
 #
 #   aperture_mpi_program(NAME)   the program NAME from NAME.c of this folder; does nothing where
 #                                APERTURE_MPI is false
-#   aperture_openshmem_program(NAME)   the same by OpenSHMEM's compiler wrapper, where Open MPI has it
+#   aperture_openshmem_program(NAME)   the same, by the compiler wrapper of Open MPI's OpenSHMEM
 #
 # A stock program cannot load a sanitized provider without the sanitizer's own library, so there are
 # none in sanitized builds.

@@ -1,4 +1,4 @@
-"""A Ceph cluster of one monitor and one OSD (in memory), whose messenger is async+rdma on aperture0:
+"""A Ceph cluster of one monitor and one OSD in memory, whose messenger is async+rdma on aperture0:
 `rados put` and `rados get` of objects, compared.
 """
 import hashlib

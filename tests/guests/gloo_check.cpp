@@ -2,9 +2,9 @@
 //
 //   gloo_check RANK SIZE FOLDER
 //
-// The processes find each other through files in FOLDER. Each algorithm is kept until the end, as in
-// a training loop: Gloo takes it for an error when one is destroyed before its last send, for which
-// its run does not wait, has completed.
+// The processes find each other through files in FOLDER. Each algorithm is kept until the end, as
+// in a training loop: Gloo takes it for an error when one is destroyed before its last send, for
+// which its run does not wait, has completed.
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring.h>
 #include <gloo/allreduce_ring_chunked.h>

@@ -72,9 +72,9 @@ class Perftest(Guest):
                     self.run_one(operation, "bw", "-n", "500", *options, size=4096)
 
     def test_events_serve_both_directions_at_once_and_16_queue_pairs(self):
-        # So few that one look at a queue takes all of it: for each event perftest 4.5 looks once, at
-        # 16 sends and rx_depth receives, and then sleeps on what it has left in the queue. (Both
-        # options together leave more than that there; later versions look until it is empty.)
+        # So few that one look at a queue takes all of it: for each event perftest 4.5 looks once,
+        # at 16 sends and rx_depth receives, and then sleeps on what it has left in the queue. (All
+        # three options together leave more than that there; later versions look until it is empty.)
         for operation, options in (("send", ("-b", "-e", "-n", "500")),
                                    ("send", ("-e", "-q", "16", "-n", "100"))):
             with self.subTest(operation=operation, options=options):
