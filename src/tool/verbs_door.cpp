@@ -2,6 +2,7 @@
 #include "tool/verbs_door.hpp"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/stat.h>

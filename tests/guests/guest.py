@@ -118,7 +118,8 @@ class Guest(unittest.TestCase):
 
     def wait_until_listening(self, port: int):
         """By TCP or as an rdma_cm id. Clients of most tools do not wait for their server."""
-        for _ in range(400):
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
             for table in ("/proc/net/tcp", "/proc/net/tcp6"):
                 with open(table, encoding="ascii") as file:
                     rows = [line.split() for line in file]

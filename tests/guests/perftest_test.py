@@ -65,6 +65,21 @@ class Perftest(Guest):
             with self.subTest(operation=operation):
                 self.run_one(operation, "bw", "-q", "64", "-n", "500")
 
+    def test_both_directions_at_once_over_one_and_16_queue_pairs(self):
+        for operation in ("write", "send", "read"):
+            for options in (("-b",), ("-b", "-q", "16")):
+                with self.subTest(operation=operation, options=options):
+                    self.run_one(operation, "bw", "-n", "500", *options, size=4096)
+
+    def test_events_serve_both_directions_at_once_and_16_queue_pairs(self):
+        # So few that one look at a queue takes all of it: for each event perftest 4.5 looks once,
+        # at 16 sends and rx_depth receives, and then sleeps on what it has left in the queue. (All
+        # three options together leave more than that there; later versions look until it is empty.)
+        for operation, options in (("send", ("-b", "-e", "-n", "500")),
+                                   ("send", ("-e", "-q", "16", "-n", "100"))):
+            with self.subTest(operation=operation, options=options):
+                self.run_one(operation, "bw", *options, size=4096)
+
     def test_run_infinitely_is_cut_by_a_signal(self):
         port = random.randrange(20000, 30000)
         common = ("ib_write_bw", "-d", DEVICE, "-p", str(port), "-F", "--run_infinitely", "-D", "1")

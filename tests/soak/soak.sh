@@ -6,9 +6,11 @@
 #      100,000 connects, as many that stay half open, a minute of starvation, and ten minutes of
 #      crowds of threads
 #   2. live attackers: the tests labelled `live`, for those minutes
-#   3. clients: the tests labelled `client`, each with other people's programs over the verbs door,
-#      20 times in a row (or what APERTURE_CLIENT_ROUNDS says); what each printed last, and whatever
-#      one printed that failed, is in clients/. On two cores a round takes two or three minutes
+#   3. clients: the tests labelled `client`, each with other people's programs, 20 times in a row
+#      (or what APERTURE_CLIENT_ROUNDS says); what each printed last, and whatever one printed that
+#      failed, is in clients/. On two cores a round takes four or five minutes. Where
+#      APERTURE_RPMA_SOURCE and APERTURE_VALKEY_SOURCE say where the sources are, librpma's examples
+#      and Valkey's own tests are among them
 #   4. repetitions: all tests in random order with new seeds, until the minutes are over
 #   5. mutation: checks of src/protect/ are taken out one at a time, and a test must notice; in
 #      random order, as many as the same minutes allow (tests/mutation/mutate.py takes all)

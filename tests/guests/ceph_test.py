@@ -1,0 +1,130 @@
+"""A Ceph cluster of one monitor and one OSD in memory, whose messenger is async+rdma on aperture0:
+`rados put` and `rados get` of objects, compared.
+"""
+import hashlib
+import os
+import random
+import sys
+import time
+import unittest
+import uuid
+
+from guest import SECONDS, Guest
+
+CONFIGURATION = """
+[global]
+fsid = {fsid}
+mon host = v1:127.0.0.1:{port}
+ms type = async+rdma
+ms async rdma device name = aperture0
+ms async rdma receive buffers = 1024
+ms async rdma receive queue len = 512
+ms bind msgr2 = false
+public network = 127.0.0.0/8
+auth cluster required = none
+auth service required = none
+auth client required = none
+run dir = {folder}
+crash dir = {folder}
+admin socket = {folder}/$name.asok
+log file = {folder}/$name.log
+pid file = {folder}/$name.pid
+keyring = {folder}/keyring
+mon data = {folder}/mon
+mon data avail crit = 1
+mon allow pool size one = true
+osd data = {folder}/osd
+osd journal = {folder}/journal
+osd objectstore = memstore
+osd pool default size = 1
+osd pool default min size = 1
+osd crush chooseleaf type = 0
+"""
+
+
+class Ceph(Guest):
+    def setUp(self):
+        super().setUp()
+        self.port = random.randrange(20000, 30000)
+        self.osd = str(uuid.uuid4())
+        self.fsid = str(uuid.uuid4())
+        with open(f"{self.folder}/ceph.conf", "w", encoding="ascii") as file:
+            file.write(CONFIGURATION.format(fsid=self.fsid, port=self.port, folder=self.folder))
+        os.chmod(f"{self.folder}/ceph.conf", 0o644)
+
+    def begin(self, *command):
+        return self.start(*command, env={"CEPH_CONF": f"{self.folder}/ceph.conf"})
+
+    def ceph(self, *command, seconds=SECONDS) -> str:
+        """A client's command. One that is sent before the cluster's map has arrived is refused with
+        EPERM, whatever the messenger, so it is given again."""
+        end = time.monotonic() + seconds
+        while True:
+            printed, status = self.ended(self.begin(*command))
+            if status == 0:
+                return printed
+            self.assertLess(time.monotonic(), end, f"{command}\n{printed[-4000:]}")
+            time.sleep(0.2)
+
+    def monitor(self):
+        for made in ("mon", "osd"):
+            os.mkdir(f"{self.folder}/{made}")
+            os.chmod(f"{self.folder}/{made}", 0o777)
+        self.ceph("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a",
+                  f"[v1:127.0.0.1:{self.port}]", "monmap")
+        self.ceph("ceph-mon", "-i", "a", "--mkfs", "--monmap", "monmap")
+        daemon = self.begin("ceph-mon", "-f", "-i", "a")
+        self.wait_until_listening(self.port)
+        return daemon
+
+    def object_store(self):
+        self.ceph("ceph", "osd", "new", self.osd)
+        self.ceph("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", self.osd)
+        daemon = self.begin("ceph-osd", "-f", "-i", "0")
+        end = time.monotonic() + SECONDS
+        while "1 up" not in self.ceph("ceph", "osd", "stat"):
+            self.assertLess(time.monotonic(), end, "the OSD is not up")
+            time.sleep(0.3)
+        return daemon
+
+    def put_and_get(self, name: str, length: int):
+        content = random.randbytes(length)
+        with open(f"{self.folder}/{name}", "wb") as file:
+            file.write(content)
+        os.chmod(f"{self.folder}/{name}", 0o644)
+        self.ceph("rados", "-p", "pool", "put", name, name)
+        self.ceph("rados", "-p", "pool", "get", name, f"{name}.got")
+        with open(f"{self.folder}/{name}.got", "rb") as file:
+            got = file.read()
+        self.assertEqual(hashlib.sha256(got).hexdigest(), hashlib.sha256(content).hexdigest())
+
+    def test_objects_come_back_as_they_were_put(self):
+        daemons = [self.monitor(), self.object_store()]
+        self.ceph("ceph", "osd", "pool", "create", "pool", "1")
+        for name, length in (("small", 1), ("middle", 70001), ("large", 5 << 20)):
+            self.put_and_get(name, length)
+        listed = self.ceph("rados", "-p", "pool", "ls").splitlines()
+        self.assertLessEqual({"small", "middle", "large"}, set(listed))
+        for daemon in daemons:
+            self.assertIsNone(daemon.poll(), "it has ended")
+            with open(f"/proc/{daemon.pid}/maps", encoding="ascii", errors="replace") as maps:
+                self.assertIn("/lib/aperture/libibverbs.so.1", maps.read())
+
+    def test_a_cluster_without_the_device_does_not_come_up(self):
+        path = f"{self.folder}/ceph.conf"
+        with open(path, encoding="ascii") as file:
+            other = file.read().replace("aperture0", "aperture9")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(other)
+        os.mkdir(f"{self.folder}/mon")
+        os.chmod(f"{self.folder}/mon", 0o777)
+        self.ceph("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a",
+                  f"[v1:127.0.0.1:{self.port}]", "monmap")
+        _, status = self.ended(self.begin("ceph-mon", "-i", "a", "--mkfs", "--monmap", "monmap"))
+        if status == 0:
+            _, status = self.ended(self.begin("ceph-mon", "-f", "-i", "a"))
+        self.assertNotEqual(status, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
