@@ -58,11 +58,17 @@ std::string load_real(const char* name) {
 // As a program would find it (ld.so's cache, the multiarch folders); where ours already stands in
 // front of it, the link that was made for ours, and then the usual folders.
 std::string find_real() {
-  const std::string triplet = "/usr/lib/" APERTURE_MULTIARCH "/";
-  const std::array<std::string, 5> names = {kVerbsFile, kRealVerbsName, triplet + kVerbsFile,
-                                            std::string("/usr/lib64/") + kVerbsFile,
-                                            std::string("/usr/lib/") + kVerbsFile};
-  for (const std::string& name : names) {
+  struct Place {
+    const char* folder;
+    const char* file;
+  };
+  constexpr std::array<Place, 5> kPlaces = {{{"", kVerbsFile},
+                                             {"", kRealVerbsName},
+                                             {"/usr/lib/" APERTURE_MULTIARCH "/", kVerbsFile},
+                                             {"/usr/lib64/", kVerbsFile},
+                                             {"/usr/lib/", kVerbsFile}}};
+  for (const Place& place : kPlaces) {
+    const fs::path name = fs::path(place.folder) / place.file;
     const ProbeAnswer answer = probe_in_child([&] { return load_real(name.c_str()); });
     if (answer.answered && !answer.text.empty()) return answer.text;
   }
