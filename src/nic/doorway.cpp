@@ -45,6 +45,7 @@ Doorway::~Doorway() {
 
 Status Doorway::start() noexcept {
   for (Door& door : doors_) {
+    if (door.address.port == 0) return Errc::no_memory;  // the kernel has not told where it is
     auto watch =
         control_.watch(door.socket.get(), EPOLLIN, [this, &door](uint32_t) { on_arrivals(door); });
     if (!watch) return watch.error();

@@ -93,6 +93,7 @@ Result<ParentOnlyFd> listen_tcp(const Address& at, Address& bound) noexcept {
     status = bind_and_listen(fd.get(), at);
     if (status.ok()) {
       bound = local_address(fd.get());
+      if (bound.port == 0) return Errc::no_memory;  // nobody could be told where it listens
       return fd;
     }
     if (at.port != 0 || status.error() != Errc::addr_in_use) break;

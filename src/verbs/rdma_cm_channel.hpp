@@ -70,13 +70,14 @@ class Channel {
   void push(Events&& events) noexcept;
   const rdma_ucm_event_resp* first() const noexcept;  // null: no event waits
   void pop() noexcept;                                // counts it for its reporters
+  // The descriptor is readable if events wait, and otherwise not; again, where that failed before.
+  void show_count() noexcept;
   // Takes out all events for which `which` is true.
   Events extract(const std::function<bool(const QueuedEvent&)>& which) noexcept;
 
  private:
   // The socket pair; the application's end. Errors: no_fds.
   Result<UniqueFd> make_ends() noexcept;
-  void show_count() noexcept;
 
   Events events_;
   size_t bytes_ = 0;            // in the socket pair

@@ -318,6 +318,7 @@ int get_event(const std::shared_ptr<Channel>& channel, int fd, const Call& call)
         if (error == 0) channel->pop();  // who has no place for it finds it again
         return error;
       }
+      channel->show_count();
     }
     char byte;
     // waits, or not, as the descriptor's flags say; restarted, interrupted and cancelled as write()

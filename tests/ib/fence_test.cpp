@@ -12,6 +12,7 @@
 
 #include "base/barrier.hpp"
 #include "ib/pair.hpp"
+#include "protect/thread_probe.hpp"
 
 namespace aperture::ib::test {
 namespace {
@@ -175,7 +176,7 @@ class Liar {
   explicit Liar(const link::Lane& lane) : slot_(lane.direct.watched->slots[15]) {
     slot_.lane = lane.direct.lane;
     slot_.tid = ::getpid();
-    slot_.start_time = 0;
+    slot_.start_time = protect::thread_start_time(::getpid(), ::getpid());
     slot_.pin = 4711;
   }
   ~Liar() { slot_.pin = 0; }

@@ -362,7 +362,7 @@ REVOKE = [
               "  // once more"),
     accessors("a late pin is fenced too",
               "  slot.riov_len.store(0, std::memory_order_seq_cst);\n  full_fence();\n"
-              "  const auto tid", "  full_fence();\n  const auto tid"),
+              "  // SYNC POINT: slot-thread", "  full_fence();\n  // SYNC POINT: slot-thread"),
     accessors("a thread that runs is waited for",
               "if (probe_->look(accessor.pid, tid, start) != ThreadState::running) return true;",
               "return true;"),

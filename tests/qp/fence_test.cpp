@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "protect/thread_probe.hpp"
 #include "qp/pair.hpp"
 
 namespace aperture::qp::test {
@@ -138,7 +139,7 @@ TEST_F(Fence, a_peer_that_stays_inside_holds_up_its_own_wind_up_and_no_poll) {
   protect::AccessorSlot& slot = lane.direct.watched->slots[15];  // it says that a thread is inside
   slot.lane = lane.direct.lane;
   slot.tid = ::getpid();
-  slot.start_time = 0;
+  slot.start_time = protect::thread_start_time(::getpid(), ::getpid());
   slot.pin = 4711;
   const uint64_t began = now_ns();
   b().qp->lose(Errc::shut_down);
