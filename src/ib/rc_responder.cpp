@@ -184,10 +184,9 @@ bool RcResponder::poll() noexcept {
     rx.cells.advance(m.n_cells);
     any = true;
     // pieces of a large message at once: who sends them waits for room
-    if (rx.unpublished() >= transport::kAckCells || m.op == RcOp::write_bytes ||
-        m.op == RcOp::send_bytes) {
-      q_.lane_.acknowledge_requests();
-    }
+    const bool is_piece = m.op == RcOp::write_bytes || m.op == RcOp::send_bytes;
+    if (is_piece || rx.unpublished() >= transport::kAckCells) q_.lane_.acknowledge_requests();
+    if (!is_piece && m.op != RcOp::read) continue;
     if (q_.lane_.moved_for_peer() - moved_before >= transport::kPollBytes) break;
   }
   q_.lane_.acknowledge_requests();
