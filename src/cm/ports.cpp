@@ -189,7 +189,13 @@ Result<std::vector<NamedSocket>> Port::listen() noexcept {
 }
 
 Result<nic::ParentOnlyFd> Port::connect(const Address& from, const Address& to) noexcept {
-  if (!is_of_this_host(to)) return Errc::unreachable;
+  if (!is_of_this_host(to)) {
+    APERTURE_WARN(
+        "rdma_cm: %s is on another host, or in another network namespace: only peers on this host "
+        "can be reached",
+        to.print().c_str());
+    return Errc::unreachable;
+  }
   const auto held = std::find_if(held_.begin(), held_.end(),
                                  [&](const NamedSocket& h) { return h.at.ip == from.ip; });
   if (held == held_.end()) return Errc::unreachable;

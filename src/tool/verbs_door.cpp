@@ -77,8 +77,7 @@ std::string find_real() {
 
 // In the user's own folder, one for each place of our library and of the real one: of programs that
 // run at once, each may have its own.
-std::string make_folder(const std::string& library, const std::string& real,
-                        std::string& why_not) {
+std::string make_folder(const std::string& library, const std::string& real, std::string& why_not) {
   const std::string base = runtime_folder(why_not);
   if (base.empty()) return {};
   char name[32];

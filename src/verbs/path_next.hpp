@@ -48,8 +48,8 @@ inline int hook_failed(int error) noexcept {
 // not have to look anything up. EACH: a list of APERTURE_..(NAME, Type).
 #define APERTURE_DEFINE_NEXT(name, Type) constinit Next<Type> next_##name(#name);
 #define APERTURE_FIND_NEXT(name, Type) next_##name.get();
-#define APERTURE_DEFINE_EACH_NEXT(EACH)          \
-  EACH(APERTURE_DEFINE_NEXT)                     \
+#define APERTURE_DEFINE_EACH_NEXT(EACH)           \
+  EACH(APERTURE_DEFINE_NEXT)                      \
   [[gnu::constructor]] void find_all() noexcept { \
-    EACH(APERTURE_FIND_NEXT)                     \
+    EACH(APERTURE_FIND_NEXT)                      \
   }
