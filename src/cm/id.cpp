@@ -34,6 +34,11 @@ Address loopback_of(bool four) noexcept {
 
 Status require_gid(const Address& a) noexcept {
   if (is_gid(a)) return {};
+  // libfabric tries every address of the host in every process that looks for a provider
+  if (nic::is_link_local(a)) {
+    APERTURE_DEBUG("rdma_cm: %s is link-local, and no GID of aperture0", a.print().c_str());
+    return Errc::addr_not_avail;
+  }
   return refuse(Errc::addr_not_avail,
                 "rdma_cm: %s is none of this device's addresses: use one that ibv_devinfo -v lists",
                 a.print().c_str());

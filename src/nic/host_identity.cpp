@@ -44,10 +44,6 @@ NodeGuid make_guid() noexcept {
   return guid;
 }
 
-bool is_link_local(const Address& a) noexcept {
-  return a.ip[0] == 0xfe && (a.ip[1] & 0xc0) == 0x80;
-}
-
 int rank_of(const Address& a, bool loopback, bool wished) noexcept {
   const int rank = (a.is_v4() ? 0 : 2) + (loopback ? 1 : 0);
   return wished ? rank - 4 : rank;
@@ -89,6 +85,10 @@ std::vector<Address> read_addresses() {
 }
 
 }  // namespace
+
+bool is_link_local(const Address& a) noexcept {
+  return a.ip[0] == 0xfe && (a.ip[1] & 0xc0) == 0x80;
+}
 
 const NodeGuid& node_guid() noexcept {
   static constinit FoundOnce<NodeGuid> guid;

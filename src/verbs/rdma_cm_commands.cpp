@@ -73,10 +73,6 @@ int do_destroy_id(const Call& call, const rdma_ucm_destroy_id& command) {
   return error != 0 ? error : call.answer(command.response, answer);
 }
 
-bool is_link_local(const Address& a) noexcept {
-  return a.ip[0] == 0xfe && (a.ip[1] & 0xc0) == 0x80;
-}
-
 int explain_address(const char* call, const Address& address, Status s) noexcept {
   switch (s.error()) {
     case Errc::ok: return 0;
@@ -86,15 +82,8 @@ int explain_address(const char* call, const Address& address, Status s) noexcept
     case Errc::bad_state:
       APERTURE_WARN("%s: the id has been bound or connected already", call);
       break;
-    default:
-      // libfabric tries every address of the host in every process that looks for a provider
-      if (is_link_local(address)) {
-        APERTURE_DEBUG("%s: %s is link-local, and no GID of aperture0", call,
-                       address.print().c_str());
-      } else {
-        APERTURE_WARN("%s: %s: %s", call, address.print().c_str(), describe(s.error()));
-      }
-      break;
+    case Errc::addr_not_avail: break;  // cm/ says which
+    default: APERTURE_WARN("%s: %s: %s", call, address.print().c_str(), describe(s.error())); break;
   }
   return errno_of(s);
 }

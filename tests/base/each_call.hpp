@@ -1,5 +1,5 @@
 // The Nth system call fails, for each N, as each_allocation.hpp has allocations fail: for want of
-// descriptors, memory or the like. Included by the one source of a program, whose functions stand
+// descriptors, memory or the like. Included by one source of a program, whose functions stand
 // before the C library's. What does not concern resources (close, read, write, polling) succeeds.
 //
 // Which callers count, the including program says: may_fail(caller).

@@ -1,4 +1,4 @@
-// The Nth allocation of a door's library fails: nth_play.hpp. Included by the one source of a
+// The Nth allocation of a door's library fails: nth_play.hpp. Included by one source of a
 // program, which gets its malloc() from here.
 #pragma once
 

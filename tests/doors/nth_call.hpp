@@ -1,4 +1,4 @@
-// The Nth system call of a door's library fails: nth_play.hpp. Included by the one source of a
+// The Nth system call of a door's library fails: nth_play.hpp. Included by one source of a
 // program, whose functions stand before the C library's.
 #pragma once
 

@@ -1,8 +1,8 @@
 // A play that a door's library is led through while something of it fails, for each N, in a process
 // of its own: nobody crashes or hangs, whatever fails says so, the same process then does all of it
 // without a fault, and holds no more than one in which nothing has failed (docs/adr/0006). What
-// fails is in nth_allocation.hpp and nth_call.hpp, one of which the one source of a program
-// includes; what libfabric, librdmacm and libc do for themselves never fails.
+// fails is in nth_allocation.hpp and nth_call.hpp, one of which one source of a program includes;
+// what libfabric, librdmacm and libc do for themselves never fails.
 #pragma once
 
 #include <link.h>
@@ -66,6 +66,10 @@ inline int find_library(dl_phdr_info* info, size_t, void* name) {
 }
 
 using Play = void (*)();
+
+// Each program's own: connected_play.cpp of doors/, connection_play.cpp of rdma_cm/.
+void load_door();
+void play_connection();
 
 inline Outcome outcome_of(Play play) {
   try {

