@@ -44,8 +44,7 @@ void RcEndpoint::close() noexcept {
   if (listener_ == 0) return;
   engine_.contact().unlisten(listener_);  // no upcall from here on
   const EngineGuard guard(engine_);
-  assert(*expecting_);
-  *expecting_ = false;
+  ignore_all();
   listener_ = 0;
   connecting_ = false;
   lane_ = nullptr;

@@ -42,6 +42,11 @@ class RcEndpoint final : private ContactEvents {
   // Nobody may come, and no upcall comes after it has returned. A lane that was handed over is
   // given back apart, before or after. Nothing to do if it expects nobody. Lock not held.
   void close() noexcept;
+  // No upcall comes any more, and a lane that is on its way is given back when it comes; close()
+  // follows. Lock held: what is told of nothing can be taken apart under the same lock.
+  void ignore_all() noexcept {
+    if (expecting_ != nullptr) *expecting_ = false;
+  }
 
   // Lock held. Asks for a lane, unless it is asking already or there is one. Errors: bad_state (it
   // expects nobody), no_memory.

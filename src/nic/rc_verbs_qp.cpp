@@ -23,6 +23,7 @@ RcVerbsQp::~RcVerbsQp() {
   until(engine_, [this] { return qp_.end_access(); });
   {
     const EngineGuard guard(engine_);
+    endpoint_.ignore_all();  // a lane may be on its way, for which nobody would be there
     qp_.leave();
     if (pollables_) engine_.remove_pollable(qp_);
   }

@@ -97,6 +97,22 @@ TEST_F(Batches, one_that_cannot_be_posted_keeps_the_others_back) {
   }
 }
 
+// The first post asks for the connection, which comes while the queue pair goes.
+TEST_F(Batches, may_be_destroyed_while_their_connection_comes) {
+  Memory m(pd_, 64);
+  for (int round = 0; round < 100; ++round) {
+    End here(device_.context, pd_), there(device_.context, pd_);
+    ASSERT_TRUE(here.qp != nullptr && there.qp != nullptr);
+    connect(here.qp, there.qp);
+    ASSERT_EQ(here.post(IBV_WR_SEND, m.sge(0, 8)), 0);
+    for (int polls = 0; polls < round % 10; ++polls) {
+      ibv_wc wc;
+      ASSERT_GE(ibv_poll_cq(here.cq, 1, &wc), 0);
+      ::usleep(20);
+    }
+  }
+}
+
 class Times : public Verbs {};
 
 TEST_F(Times, an_extended_completion_queue_says_when) {
