@@ -13,13 +13,20 @@ int membarrier(int cmd) noexcept {
   return static_cast<int>(::syscall(SYS_membarrier, cmd, 0, 0));
 }
 
+std::atomic<uint64_t> g_passed{0};
+
 }  // namespace
+
+uint64_t heavy_barriers_passed() noexcept {
+  return g_passed.load(std::memory_order_relaxed);  // relaxed: a count, which orders nothing
+}
 
 bool register_for_heavy_barriers() noexcept {
   return membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
 }
 
 void heavy_barrier() noexcept {
+  g_passed.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count, which orders nothing
   full_fence();
   if (membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) full_fence();
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 namespace aperture {
 
@@ -17,6 +18,10 @@ bool register_for_heavy_barriers() noexcept;
 // Every registered process's running threads pass a full fence before this returns (about 0.4 us
 // and more). Falls back to a plain seq_cst fence where membarrier is missing.
 void heavy_barrier() noexcept;
+
+// How many of them this process has passed: each interrupts every core on which a registered
+// process runs, so they are to be rare.
+uint64_t heavy_barriers_passed() noexcept;
 
 inline void light_barrier() noexcept {
   std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -4,12 +4,21 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "base/guarded_copy.hpp"
 #include "base/log.hpp"
 #include "base/per_process.hpp"
 
 namespace aperture::transport {
+
+namespace {
+
+template <uint64_t kNs>
+uint64_t ticks_in() noexcept {
+  static constinit FoundOnce<uint64_t> found;
+  return found.get([] { return ticks_from_ns(kNs); });
+}
+
+}  // namespace
 
 void OneSided::begin() noexcept {
   assert(slot_ == nullptr);
@@ -18,7 +27,8 @@ void OneSided::begin() noexcept {
   no_slot_ = false;
   target_is_there();
   away_times_ = 0;
-  away_polls_ = stall_pos_ = rung_at_ = wake_asked_ = 0;
+  away_polls_ = stall_pos_ = stall_polls_ = rung_at_ = wake_asked_ = claim_cost_ = 0;
+  contested_ = 0;
   claim_side_ = {};
 }
 
@@ -40,22 +50,34 @@ void OneSided::give_up() noexcept {
 
 bool OneSided::has_stalled(uint64_t pos, uint64_t len) noexcept {
   const uint64_t now = ticks();
-  if (stall_since_ == 0 || stall_pos_ != pos) {
+  const uint64_t polls = lane_->request_tx.consumer_polls();
+  if (stall_since_ == 0 || stall_pos_ != pos || stall_polls_ != polls) {
     stall_pos_ = pos;
+    stall_polls_ = polls;
     stall_since_ = now;
     return false;
   }
-  static constinit FoundOnce<uint64_t> limit;
   // a large piece takes the owner a while: at most about 2 ticks for 4 bytes
-  return now - stall_since_ >=
-         limit.get([] { return ticks_from_ns(kStallNs); }) + std::min(len, kPieceBytes) / 2;
+  const uint64_t limit =
+      std::min(std::max(ticks_in<kStallNs>(), claim_cost_ * kClaimsPatience) << contested_,
+               ticks_in<kStallAtMostNs>());
+  return now - stall_since_ >= limit + std::min(len, kPieceBytes) / 2;
+}
+
+void OneSided::learn_claim(uint64_t cost, bool ours) noexcept {
+  // one that lost its core in the middle says nothing of what a barrier costs
+  cost = std::min(cost, ticks_in<kClaimCostAtMostNs>());
+  claim_cost_ = claim_cost_ == 0 ? cost : (3 * claim_cost_ + cost) / 4;
+  if (!ours) {
+    contested_ = std::min(contested_ + 1, kContestedAtMost);
+  } else if (contested_ > 0) {
+    --contested_;
+  }
 }
 
 void OneSided::ring_stalled_owner() noexcept {
-  static constinit FoundOnce<uint64_t> pause;
   const uint64_t now = ticks();
-  if (rung_at_ != 0 && now - rung_at_ < pause.get([] { return ticks_from_ns(kRingEveryNs); }))
-    return;
+  if (rung_at_ != 0 && now - rung_at_ < ticks_in<kRingEveryNs>()) return;
   rung_at_ = now;
   lane_->ring_doorbell();
 }

@@ -13,6 +13,7 @@
 #include <cassert>
 #include <cstdint>
 
+#include "base/clock.hpp"
 #include "protect/peer_key_view.hpp"
 #include "transport/lane_end.hpp"
 #include "transport/permit.hpp"
@@ -68,12 +69,21 @@ class OneSided {
   bool does_target_poll() const noexcept {
     return !target_away_ && away_times_ == 0 && lane_->request_tx.consumer_hot();
   }
-  // The head of the request ring, a piece of len bytes at `pos`, has stood there for longer than an
-  // owner that polls takes. To be asked again and again; the first call starts the clock.
+  // The head of the request ring, a piece of len bytes at `pos`, has stood there for longer than a
+  // claim costs several times over, and its owner has not been seen to poll meanwhile: it posts or
+  // computes for some microseconds and is not away. To be asked again and again; the first call
+  // starts the clock.
   bool has_stalled(uint64_t pos, uint64_t len) noexcept;
   // The owner is at it.
   void restart_clock() noexcept { stall_since_ = 0; }
-  bool is_known_away() const noexcept { return target_away_; }
+  // It was when we last claimed, and has not polled since.
+  bool is_known_away() noexcept {
+    if (target_away_ && away_times_ < kSurelyAway &&
+        lane_->request_tx.consumer_polls() != away_polls_) {
+      target_is_there();
+    }
+    return target_away_;
+  }
   // It says that it is executing the request there, or has. relaxed: a hint; claims ask again
   bool is_owner_at(uint64_t pos) const noexcept {
     return lane_->request_tx.words().executing.load(std::memory_order_relaxed) > pos;
@@ -150,7 +160,10 @@ class OneSided {
   Claimed claim(uint64_t pos, Copy&& copy) noexcept {
     ring::ChannelWords& words = lane_->request_tx.words();
     if (!has_slot()) return Claimed::returned;
-    if (!claim_side_.begin(words, pos)) {
+    const uint64_t begun = ticks();
+    const bool ours = claim_side_.begin(words, pos);
+    learn_claim(ticks() - begun, ours);
+    if (!ours) {
       target_is_there();
       away_times_ = 0;
       return Claimed::not_ours;
@@ -176,6 +189,9 @@ class OneSided {
 
  private:
   void find_slot() noexcept;
+  // What a claim has cost (its heavy barrier above all, which interrupts the owner's core), and
+  // whether the owner had come to the request by itself.
+  void learn_claim(uint64_t cost, bool ours) noexcept;
   void target_is_there() noexcept {
     stall_since_ = 0;
     target_away_ = false;
@@ -192,6 +208,9 @@ class OneSided {
   uint64_t away_polls_ = 0;   // the target's count of polls then
   uint64_t stall_pos_ = 0;
   uint64_t stall_since_ = 0;  // ticks; 0: not stalled
+  uint64_t stall_polls_ = 0;  // the target's count of polls then
+  uint64_t claim_cost_ = 0;   // ticks, a moving average; 0: none was made
+  uint32_t contested_ = 0;    // claims that the owner had come to first, less those it had not
   uint64_t rung_at_ = 0;      // ticks when a stalled head last rang
   uint64_t wake_asked_ = 0;   // position behind the last wish to be woken
   ClaimSide claim_side_;

@@ -16,8 +16,15 @@ inline constexpr uint64_t kPieceBytes = 32 * 1024;
 // One claim covers this much of an offered message; also the unit of a pull by CMA.
 inline constexpr uint64_t kClaimChunk = 64 * 1024;
 
-// How long the head of a ring may stand still before its initiator reaches out itself.
+// How long the head of a ring may stand still, at least, before its initiator reaches out itself:
+// longer than so many claims cost, as measured on this lane. Twice as long for each claim of late
+// that the owner had come to by itself, up to kContestedAtMost times and the upper bound.
 inline constexpr uint64_t kStallNs = 2'000;
+inline constexpr uint64_t kClaimsPatience = 4;
+inline constexpr uint32_t kContestedAtMost = 6;
+inline constexpr uint64_t kStallAtMostNs = 1'000'000;
+// What a claim is taken to cost at most: a barrier that took longer was a lost core.
+inline constexpr uint64_t kClaimCostAtMostNs = 20'000;
 
 // A target that does not execute an atomic in that time has its doorbell rung, but not more often
 // than this: its control thread goes on by itself once it is awake.
