@@ -74,6 +74,25 @@ void add_one_sided(std::vector<Measure>& all, Verb verb, Target target) {
   }
 }
 
+// Sizes whose way one way is no row of its own have one here, for the ratio.
+void add_both_ways(std::vector<Measure>& all) {
+  for (const Verb verb : {Verb::write, Verb::read}) {
+    const bool read = verb == Verb::read;
+    for (const size_t n : {size_t{8}, size_t{512}, 4 * kKiB, 64 * kKiB, kMiB}) {
+      Measure m{read ? "read_bw" : "write_bw", n, Pattern::one_sided,
+                n == 8 ? "operations per second" : "bytes per second"};
+      m.verb = verb;
+      m.window = window_of(n);
+      if (n < 64 * kKiB) all.push_back(m);
+      m.name = read ? "read_bw_both" : "write_bw_both";
+      m.about = n == 8 ? "operations per second of both sides, each on the other's memory at once"
+                       : "bytes per second of both sides, each on the other's memory at once";
+      m.ways = Ways::both;
+      all.push_back(m);
+    }
+  }
+}
+
 void add_registrations(std::vector<Measure>& all) {
   Measure m{"register_lat", 4 * kKiB, Pattern::registering, "fi_mr_reg and fi_close of one region"};
   all.push_back(m);
@@ -161,7 +180,7 @@ std::unique_ptr<FabricTask> make_task(const Measure& m, const Setup& setup, Side
     case Pattern::steps: return make_steps(setup, side, m.matching, m.size_bytes);
     case Pattern::write_ping_pong: return make_write_ping_pong(setup, side, m.size_bytes);
     case Pattern::one_sided:
-      return make_one_sided(setup, side, m.target, m.verb, m.size_bytes, m.window);
+      return make_one_sided(setup, side, m.target, m.verb, m.size_bytes, m.window, m.ways);
     case Pattern::registering:
       return make_registering(setup, side, m.size_bytes, m.many ? kManyRegions : 0);
     case Pattern::many_regions:
@@ -187,6 +206,7 @@ const std::vector<Measure>& all_measures() {
       add_one_sided(all, Verb::write, target);
       add_one_sided(all, Verb::read, target);
     }
+    add_both_ways(all);
     add_registrations(all);
     add_atomics(all);
     add_crowds(all);
@@ -221,6 +241,7 @@ Row take_measure(const Measure& measure, const Setup& base, Side& side, const Ex
   plan.latency = measure.window == 1;
   plan.scale = is_whole(measure.pattern) ? 1.0 : 0.5;
   plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;
+  plan.ways = measure.ways;
   if (rigour == Rigour::lenient) plan.burst = std::max(kLenientBurst, measure.window);
   Row row = direct(*task, side, plan);
   // the goal is set for a single close; a block's mean would be that of the rare slow one in it

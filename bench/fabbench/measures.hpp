@@ -33,6 +33,7 @@ struct Measure {
   Verb verb = Verb::write;
   Target target = Target::polling;
   size_t window = 1;
+  Ways ways = Ways::one;
   bool thread_safe = false;  // FI_THREAD_SAFE instead of FI_THREAD_DOMAIN
   bool many = false;         // regions: kManyRegions others are open, or a random one is read
   Writer writer = Writer::running;  // when its region is closed

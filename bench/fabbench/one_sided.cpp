@@ -102,11 +102,12 @@ class Writes : public FabricTask {
 class Operations : public FabricTask {
  public:
   Operations(const Setup& setup, Side& side, Target target, Verb verb, size_t size_bytes,
-             size_t window)
+             size_t window, Ways ways)
       : FabricTask(setup, side, target),
         read_(verb == Verb::read),
         size_(size_bytes),
         window_(window),
+        ways_(ways),
         memory_(size_bytes, Pages::Kind::own),
         slots_(session_, window),
         // Rank 0's memory is the local end, rank 1's the target; regions on both for symmetry.
@@ -115,6 +116,7 @@ class Operations : public FabricTask {
 
   std::string note() const override {
     std::string text = target_ == Target::asleep ? "target asleep, " : "target polling, ";
+    if (ways_ == Ways::both) text = "both ways, ";
     if (window_ > 1) text += "window " + std::to_string(window_) + ", ";
     if ((session_.info().tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0) {
       text += "delivery complete, ";
@@ -168,6 +170,7 @@ class Operations : public FabricTask {
 
  protected:
   const size_t size_, window_;
+  const Ways ways_;
   Pages memory_;
 
  private:
@@ -184,8 +187,9 @@ std::unique_ptr<FabricTask> make_write_ping_pong(const Setup& setup, Side& side,
 }
 
 std::unique_ptr<FabricTask> make_one_sided(const Setup& setup, Side& side, Target target, Verb verb,
-                                           size_t size_bytes, size_t window) {
-  return std::make_unique<OneSided<Operations>>(setup, side, target, verb, size_bytes, window);
+                                           size_t size_bytes, size_t window, Ways ways) {
+  return std::make_unique<OneSided<Operations>>(setup, side, target, verb, size_bytes, window,
+                                                ways);
 }
 
 }  // namespace aperture::bench

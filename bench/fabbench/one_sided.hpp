@@ -13,8 +13,9 @@ enum class Verb { read, write };
 // Each side writes into the other with remote CQ data and waits for the data of the other's write.
 std::unique_ptr<FabricTask> make_write_ping_pong(const Setup&, Side&, size_t size_bytes);
 
-// Rank 0 keeps `window` operations outstanding (1: latency) against one region of the target.
+// Rank 0 keeps `window` operations outstanding (1: latency) against one region of the target, or
+// each side does.
 std::unique_ptr<FabricTask> make_one_sided(const Setup&, Side&, Target, Verb, size_t size_bytes,
-                                           size_t window);
+                                           size_t window, Ways = Ways::one);
 
 }  // namespace aperture::bench

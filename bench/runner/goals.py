@@ -103,6 +103,22 @@ def _one_sided() -> list:
     return rows
 
 
+def _both_ways(prefix: str) -> list:
+    """Each side on the other's memory at once, beside one way in the same round."""
+    rows = []
+    for verb in ("write", "read"):
+        for size in (8, 512, 4 * KIB, 64 * KIB, MIB):
+            one_way = f"{prefix}{verb}_bw"
+            unit = "M/s" if size == 8 else "GB/s"
+            known = _one_sided() + _verbs_bandwidths()
+            if not any(row.key == f"{one_way}/{size}" for row in known):
+                rows.append(Measure(one_way, size, unit, extended=True))
+            goal = (Criterion("base", 1.6 if size < 64 * KIB else 1.0),)
+            rows.append(Measure(f"{one_way}_both", size, unit, "", 1.0, goal, True,
+                                base=f"{one_way}/{size}"))
+    return rows
+
+
 def _registrations() -> list:
     """A million regions are over one buffer of 64 MiB; a miss is one of memory, measured there."""
     miss = "miss_lat/67108864"
@@ -191,9 +207,9 @@ def _verbs_windows() -> list:
     ]
 
 
-MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _registrations()
-            + _atomics() + _crowds() + _mpi() + _verbs_latencies() + _verbs_bandwidths()
-            + _verbs_windows())
+MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _both_ways("")
+            + _registrations() + _atomics() + _crowds() + _mpi() + _verbs_latencies()
+            + _verbs_bandwidths() + _both_ways("verbs_") + _verbs_windows())
 
 # Limits that no measure above refers to, shown for their own sake.
 OTHER_LIMITS = [

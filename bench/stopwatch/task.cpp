@@ -103,7 +103,8 @@ Row time_latency(Leader& leader, const Plan& plan, uint64_t count) {
 Row time_rate(Leader& leader, const Plan& plan, uint64_t count) {
   Samples unused(0);
   std::vector<double> values;
-  const double each = plan.bytes_each != 0 ? plan.bytes_each * 1e-9 : 1e-6;
+  const double each =
+      (plan.bytes_each != 0 ? plan.bytes_each * 1e-9 : 1e-6) * (plan.ways == Ways::both ? 2 : 1);
   const uint64_t until = now_ns() + static_cast<uint64_t>(plan.extent.seconds * 1e9);
   do {
     values.push_back(static_cast<double>(count) * each / leader.run(count, unused));

@@ -14,6 +14,8 @@
 namespace aperture::bench {
 
 enum class Target { polling, asleep };
+// Who operates on the other's memory in a one-sided measure.
+enum class Ways { one, both };
 
 // A look at the channel costs about 30 calls into a provider; this makes it unimportant.
 inline constexpr int kCallsBetweenLooks = 4096;
@@ -32,7 +34,8 @@ size_t await_datagram(Channel& channel, Target target, void* data, size_t len,
 
 class Task {
  public:
-  explicit Task(Side& side, Target target = Target::polling) : rank_(side.rank), target_(target) {}
+  explicit Task(Side& side, Target target = Target::polling)
+      : rank_(side.rank), target_(target), channel_(side.channel) {}
   virtual ~Task() = default;
 
   // Rank 0, once and first, while rank 1 polls whatever the measure: an operation that makes the
@@ -68,6 +71,7 @@ class Task {
 
   int rank_;
   Target target_;
+  Channel& channel_;
 };
 
 struct Extent {
@@ -80,6 +84,7 @@ struct Plan {
   bool latency = true;    // else a rate: operations or bytes per time
   double scale = 0.5;     // latency: part of an operation that is reported (0.5: one way)
   double bytes_each = 0;  // bandwidth; 0: a message rate
+  Ways ways = Ways::one;  // both: rank 1 does as many operations beside
   uint64_t burst = 0;     // most operations before a sleeping target is let poll; 0: never
 };
 

@@ -82,6 +82,26 @@ void add_bandwidths(std::vector<Measure>& all) {
   }
 }
 
+// As perftest's -b. Sizes whose way one way is no row of its own have one here, for the ratio.
+void add_both_ways(std::vector<Measure>& all) {
+  for (const Verb verb : {Verb::write, Verb::read}) {
+    for (const size_t n : {size_t{8}, size_t{512}, size_t{4096}, size_t{65536}, kMiB}) {
+      for (const Ways ways : {Ways::one, Ways::both}) {
+        if (ways == Ways::one && (n == 8 || n == kMiB)) continue;
+        const char* const names[2][2] = {{"verbs_read_bw", "verbs_read_bw_both"},
+                                         {"verbs_write_bw", "verbs_write_bw_both"}};
+        all.push_back(
+            {names[verb == Verb::write][ways == Ways::both], n,
+             ways == Ways::both ? "both sides, each on the other's memory at once" : "one way",
+             [=](const Setup& setup, Side& side) {
+               return make_one_sided(setup, side, Target::polling, verb, n, window_of(n), ways);
+             },
+             1, false, false, ways});
+      }
+    }
+  }
+}
+
 void add_windows(std::vector<Measure>& all) {
   const auto binding = [](WindowType type, size_t regions) {
     return [=](const Setup& setup, Side& side) { return make_binding(setup, side, type, regions); };
@@ -102,6 +122,7 @@ const std::vector<Measure>& all_measures() {
     add_messages(all);
     add_latencies(all);
     add_bandwidths(all);
+    add_both_ways(all);
     add_windows(all);
     for (const Message message : {Message::send, Message::write_with_imm}) {
       all.push_back({message == Message::send ? "verbs_send_steps" : "verbs_write_imm_steps", 8,
@@ -123,6 +144,7 @@ Row take_measure(const Measure& measure, const Setup& setup, Side& side, const E
   plan.latency = measure.latency;
   plan.scale = measure.scale;
   plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;
+  plan.ways = measure.ways;
   return direct(*task, side, plan);
 }
 

@@ -17,6 +17,7 @@ struct Measure {
   double scale = 0.5;   // of a sample: 0.5 is one way of a round trip, 1 a whole operation
   bool latency = true;  // else a rate, or a bandwidth
   bool hidden = false;  // only when asked for by name
+  Ways ways = Ways::one;
 };
 
 const std::vector<Measure>& all_measures();

@@ -23,10 +23,11 @@ ibv_wr_opcode opcode_of(Verb verb) noexcept {
 class Operations : public VerbsTask {
  public:
   Operations(const Setup& setup, Side& side, Target target, Verb verb, size_t size_bytes,
-             size_t window)
+             size_t window, Ways ways)
       : VerbsTask(setup, side, target),
         size_(size_bytes),
         window_(window),
+        ways_(ways),
         memory_(size_bytes, Pages::Kind::own),
         verb_(verb),
         span_(window >= 4 && size_bytes <= kFewBytes ? window / 4 : 1),
@@ -45,6 +46,7 @@ class Operations : public VerbsTask {
 
   std::string note() const override {
     std::string text = target_ == Target::asleep ? "target asleep" : "target polling";
+    if (ways_ == Ways::both) text = "both ways";
     if (inline_) text += ", inline";
     if (window_ == 1) return text;
     return text + ", window " + std::to_string(window_) + ", one in " + std::to_string(span_) +
@@ -87,6 +89,7 @@ class Operations : public VerbsTask {
   }
 
   const size_t size_, window_;
+  const Ways ways_;
   Pages memory_;
 
  private:
@@ -115,8 +118,9 @@ class Operations : public VerbsTask {
 }  // namespace
 
 std::unique_ptr<VerbsTask> make_one_sided(const Setup& setup, Side& side, Target target, Verb verb,
-                                          size_t size_bytes, size_t window) {
-  return std::make_unique<OneSided<Operations>>(setup, side, target, verb, size_bytes, window);
+                                          size_t size_bytes, size_t window, Ways ways) {
+  return std::make_unique<OneSided<Operations>>(setup, side, target, verb, size_bytes, window,
+                                                ways);
 }
 
 }  // namespace aperture::bench

@@ -14,8 +14,9 @@ enum class Verb { read, write, fetch_add };
 // own, and looks at its completion queue for that one alone.
 std::unique_ptr<VerbsTask> make_spinning(const Setup&, Side&, size_t size_bytes);
 
-// Rank 0 keeps `window` operations outstanding (1: latency) against one region of the target.
+// Rank 0 keeps `window` operations outstanding (1: latency) against one region of the target, or
+// each side does.
 std::unique_ptr<VerbsTask> make_one_sided(const Setup&, Side&, Target, Verb, size_t size_bytes,
-                                          size_t window);
+                                          size_t window, Ways = Ways::one);
 
 }  // namespace aperture::bench
