@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-
 #include "verbs/device.hpp"
 #include "verbs/entry.hpp"
 #include "verbs/real.hpp"
