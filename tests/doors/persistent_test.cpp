@@ -3,50 +3,26 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
 
+#include "base/synced.hpp"
 #include "doors/window.hpp"
-
-namespace {
-
-struct Synced {
-  uintptr_t from;
-  uintptr_t end;
-};
-std::mutex g_mutex;
-std::vector<Synced> g_synced;
-
-}  // namespace
-
-// The program's own msync stands before the C library's, also for what it loads.
-extern "C" __attribute__((visibility("default"))) int msync(void* at, size_t n, int flags) {
-  if ((flags & MS_SYNC) != 0) {
-    std::lock_guard guard(g_mutex);
-    const auto from = reinterpret_cast<uintptr_t>(at);
-    g_synced.push_back({from, from + n});
-  }
-  return static_cast<int>(::syscall(SYS_msync, at, n, flags));
-}
 
 namespace aperture::doors {
 namespace {
 
 constexpr size_t kSize = 1 << 20;
 
+using test::forget_syncs;
+
 bool was_synced(const void* at, size_t n) {
-  std::lock_guard guard(g_mutex);
+  const std::vector<test::Synced> all = test::synced();
   const auto from = reinterpret_cast<uintptr_t>(at);
-  return std::any_of(g_synced.begin(), g_synced.end(),
-                     [&](const Synced& s) { return s.from <= from && from + n <= s.end; });
-}
-void forget_syncs() {
-  std::lock_guard guard(g_mutex);
-  g_synced.clear();
+  return std::any_of(all.begin(), all.end(),
+                     [&](const test::Synced& s) { return s.from <= from && from + n <= s.end; });
 }
 
 // A file that is mapped shared, and gone in the end.

@@ -2,34 +2,12 @@
 // written before is placed, or in the file behind it, when the flush completes. IBTA vol. 1, annex
 // A19.
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <mutex>
 
+#include "base/synced.hpp"
 #include "ib/pair.hpp"
-
-namespace {
-
-struct Synced {
-  uintptr_t from;
-  uintptr_t end;
-};
-std::mutex g_mutex;
-std::vector<Synced> g_synced;
-
-}  // namespace
-
-// The program's own msync stands before the C library's.
-extern "C" __attribute__((visibility("default"))) int msync(void* at, size_t n, int flags) {
-  if ((flags & MS_SYNC) != 0) {
-    std::lock_guard guard(g_mutex);
-    const auto from = reinterpret_cast<uintptr_t>(at);
-    g_synced.push_back({from, from + n});
-  }
-  return static_cast<int>(::syscall(SYS_msync, at, n, flags));
-}
 
 namespace aperture::ib::test {
 namespace {
@@ -49,13 +27,12 @@ Options flushable() {
 
 // What was synced since the last call touches [at, at + n), and how much it was.
 size_t synced_bytes(uint64_t at, size_t n) {
-  std::lock_guard guard(g_mutex);
   size_t bytes = 0;
-  for (const Synced& s : g_synced) {
+  for (const aperture::test::Synced& s : aperture::test::synced()) {
     EXPECT_TRUE(s.from < at + n && at < s.end);
     bytes += s.end - s.from;
   }
-  g_synced.clear();
+  aperture::test::forget_syncs();
   return bytes;
 }
 
