@@ -14,6 +14,7 @@
 #include "base/interfaces.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
+#include "base/per_process.hpp"
 #include "base/spelling.hpp"
 
 namespace aperture {
@@ -254,7 +255,8 @@ std::vector<string> faults_of_settings(char* const* environment) {
 }
 
 void check_settings() noexcept {
-  static const bool said = [] {
+  static constinit FoundOnce<bool> said;
+  said.get([] {
     if (setting_is("APERTURE_LOG", "off")) return true;
     // out of memory: what is wrong with a setting is the least that is to be said then
     return no_throw([]() -> Status {
@@ -265,8 +267,7 @@ void check_settings() noexcept {
              return Errc::ok;
            })
         .ok();
-  }();
-  (void)said;
+  });
 }
 
 }  // namespace aperture

@@ -3,6 +3,7 @@
 
 #include <strings.h>
 
+#include "base/per_process.hpp"
 #include "base/settings.hpp"
 #include "provider/offer.hpp"
 
@@ -47,18 +48,19 @@ bool Name::is_meant_by(const char* prov_name) const noexcept {
 
 const Name& own_name() noexcept {
   // never destroyed: libfabric keeps the text of it to the end
-  static const Name* const name =
-      new Name{kProviderName, kProviderName, std::string(), kProviderVersion};
-  return *name;
+  static constinit FoundOnce<const Name*> name;
+  return *name.get([] {
+    return new Name{kProviderName, kProviderName, std::string(), kProviderVersion};
+  });
 }
 
 const Name* other_name() noexcept {
-  static const Name* const name = []() -> const Name* {
+  static constinit FoundOnce<const Name*> name;
+  return name.get([]() -> const Name* {
     const char* text = setting_text("APERTURE_AS");
     return text != nullptr && is_legal_setting("APERTURE_AS", text) ? new Name(name_of(text))
                                                                     : nullptr;
-  }();
-  return name;
+  });
 }
 
 }  // namespace aperture::provider
