@@ -40,7 +40,7 @@ void RcQp::attach(std::unique_ptr<link::Lane> lane) noexcept {
   one_sided_.begin();
   begin_anew();
   on_access_changed();
-  set_consumer_state(ring::ConsumerState::hot);
+  lane_.wake_up();
   run_send_queue();
 }
 
@@ -233,8 +233,10 @@ void RcQp::update_pending() noexcept {
   lane_.note_pending(sq_.head != sq_.next || responder_.has_begun());
 }
 
-void RcQp::set_consumer_state(ring::ConsumerState state) noexcept {
-  lane_.set_consumer_state(state);
+void RcQp::fall_asleep() noexcept {
+  if (!lane_) return;
+  lane_.fall_asleep({.for_executed = awaits_answers(),
+                     .for_room = responder_.is_streaming() || responder_.is_held()});
 }
 
 bool RcQp::anything_arrived() const noexcept {
@@ -242,7 +244,7 @@ bool RcQp::anything_arrived() const noexcept {
   if (lane_->response_rx.cells.ready()) return true;
   const bool held = responder_.is_held();
   if (lane_->request_rx.cells.ready() && !responder_.is_waiting() && !held) return true;
-  return (!sq_.is_empty() && transport::LaneEnd::has_moved(lane_->request_tx)) ||
+  return (awaits_answers() && transport::LaneEnd::has_moved(lane_->request_tx)) ||
          ((responder_.is_streaming() || held) && transport::LaneEnd::has_moved(lane_->response_tx));
 }
 

@@ -46,7 +46,10 @@ class RcQp final : public RcCore {
     if (!lane_->request_rx.cells.ready() || responder_.is_waiting()) return Look::nothing;
     return responder_.take_fast() ? Look::taken : Look::poll;
   }
-  void set_consumer_state(ring::ConsumerState state) noexcept override;
+  void fall_asleep() noexcept override;
+  void wake_up() noexcept override { lane_.wake_up(); }
+  bool sleeps_too_deep() noexcept override { return lane_.sleeps_too_deep(awaits_answers()); }
+  bool peer_fences() const noexcept override { return lane_.producer_fences(); }
   bool anything_arrived() const noexcept override;
   bool needs_polling() const noexcept override;
   bool needs_later_look() const noexcept override;

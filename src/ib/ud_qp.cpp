@@ -209,9 +209,14 @@ void UdQp::explain_too_long(uint64_t len, uint64_t room) noexcept {
 
 // --- sleeping ---
 
-void UdQp::set_consumer_state(ring::ConsumerState state) noexcept {
-  asleep_ = state == ring::ConsumerState::asleep;
-  datagrams_->ask_wake(asleep_ && !is_waiting_for_receive());
+void UdQp::fall_asleep() noexcept {
+  asleep_ = true;
+  datagrams_->ask_wake(!is_waiting_for_receive());
+}
+
+void UdQp::wake_up() noexcept {
+  asleep_ = false;
+  datagrams_->ask_wake(false);
 }
 
 bool UdQp::anything_arrived() const noexcept {

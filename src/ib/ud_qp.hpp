@@ -53,7 +53,8 @@ class UdQp final : public QueuePair, private link::DatagramSink {
   // link::Pollable
   bool poll(uint64_t polls) noexcept override;
   Look look() noexcept override;
-  void set_consumer_state(ring::ConsumerState state) noexcept override;
+  void fall_asleep() noexcept override;
+  void wake_up() noexcept override;
   bool anything_arrived() const noexcept override;
   bool needs_polling() const noexcept override;
   bool needs_wind_up() const noexcept override { return false; }

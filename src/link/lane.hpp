@@ -77,8 +77,8 @@ class Lane {
   uint32_t remote_domain = 0;  // protection domain that our RMA requests meet there
   bool to_self = false;        // both ends are one endpoint
   // True if heavy_barrier() of the other side does not reach our threads, or its own does not
-  // exist: then a full_fence() stands between publishing and looking at the consumer's state.
-  bool fence_sends = false;
+  // exist: then a full_fence() of ours stands wherever it would have to.
+  bool fence_always = false;
   // Operations of ours that wait for the other side, for the watch over silent peers. Written by
   // the engine's thread, read by the control thread; a hint, so relaxed is enough.
   std::atomic<uint32_t> pending{0};

@@ -7,8 +7,6 @@
 
 #include <cstdint>
 
-#include "ring/channel.hpp"
-
 namespace aperture::link {
 
 class Pollable {
@@ -25,7 +23,14 @@ class Pollable {
   enum class Look : uint8_t { nothing, taken, poll };
   virtual Look look() noexcept { return Look::poll; }
 
-  virtual void set_consumer_state(ring::ConsumerState state) noexcept = 0;
+  // The engine goes to sleep, with the peers ringing its doorbell from now on, or is awake again.
+  virtual void fall_asleep() noexcept = 0;
+  virtual void wake_up() noexcept = 0;
+  // Asked while asleep, after something was posted: what it waits for now would not ring.
+  virtual bool sleeps_too_deep() noexcept { return false; }
+  // The peer does its part of the fence, and going to sleep needs no heavy barrier. Asked after a
+  // fence of our own.
+  virtual bool peer_fences() const noexcept { return true; }
   virtual bool anything_arrived() const noexcept = 0;
   // Something goes on only while it is polled, so the engine may not sleep.
   virtual bool needs_polling() const noexcept = 0;

@@ -161,14 +161,6 @@ void ControlThread::rewatch(WatchId id, uint32_t epoll_events) noexcept {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, it->second->fd, &event);
 }
 
-void ControlThread::heed(WatchId id, int fd, bool heeded) noexcept {
-  if (life_.is_over()) return;
-  epoll_event event{};
-  if (heeded) event.events = EPOLLIN;
-  event.data.u64 = id;
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
-}
-
 void ControlThread::unwatch(WatchId id) noexcept {
   const auto it = watched_.find(id);
   if (it == watched_.end()) return;

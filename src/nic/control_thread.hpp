@@ -49,8 +49,6 @@ class ControlThread {
   // itself. Errors: no_memory, io.
   Result<WatchId> watch(int fd, uint32_t epoll_events, OnEvents on_events) noexcept;
   void rewatch(WatchId id, uint32_t epoll_events) noexcept;
-  // Whether a watch for EPOLLIN that is in force, over that fd, is heeded for now. Any thread.
-  void heed(WatchId id, int fd, bool heeded) noexcept;
   void unwatch(WatchId id) noexcept;  // 0 and unknown ids are ignored
 
   // Once, at now_ns() time `at_ns` or soon after (about a millisecond's grain).

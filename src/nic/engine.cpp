@@ -11,9 +11,7 @@
 #include <utility>
 
 #include "base/barrier.hpp"
-#include "base/clock.hpp"
 #include "base/doorbell.hpp"
-#include "nic/control_thread.hpp"
 #include "protect/rights.hpp"
 
 namespace aperture::nic {
@@ -23,14 +21,10 @@ namespace {
 // Each poll looks at the hot rings; everything else about a queue pair (the peer's view of our
 // polls, what only time moves) is due every so many polls, a power of two.
 constexpr uint64_t kLookEvery = 16;
-// Once woken, the control thread goes on until so long after its last work.
-constexpr uint64_t kLingerNs = 50'000;
-constexpr uint64_t kTickNs = 2'000'000;
 // Asleep, what waits for a peer that may not ring is looked at after the first time, and each time
 // after twice as long, up to the second.
 constexpr uint64_t kLookAgainNs = 2'000'000;
 constexpr uint64_t kLookAtLeastNs = 16'000'000;
-constexpr uint32_t kIdleTicks = 25;  // then it ticks no more until it is woken
 
 }  // namespace
 
@@ -50,7 +44,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) noexcept 
   if (Status s = engine->wake_on(engine->doorbell_fd()); !s) return s.error();
   if (Status s = engine->wake_on(engine->alarm_.get()); !s) return s.error();
   if (engine->auto_progress_) {
-    if (Status s = engine->begin_watch(); !s) return s.error();
+    if (Status s = engine->auto_.begin(); !s) return s.error();
   }
   return engine;
 }
@@ -72,13 +66,7 @@ Engine::Engine(const Options& options, Contact& contact, UniqueFd doorbell, Pare
 
 Engine::~Engine() {
   assert(links_.empty());  // they are owned by what is gone by now
-  if (!auto_progress_) return;
-  auto thread = ControlThread::instance();
-  if (!thread) return;
-  (*thread)->run([this, control = *thread] {
-    control->unwatch(watch_);
-    control->cancel_timer(timer_);
-  });
+  if (auto_progress_) auto_.end();
 }
 
 void Engine::poll() noexcept {
@@ -91,8 +79,7 @@ void Engine::poll() noexcept {
   const bool due = (polls & (kLookEvery - 1)) == 0;
   if (!pollables_.empty()) pollables_.poll(polls, due);
   qps_.poll(polls, due);
-  // relaxed: the control thread only wants to know whether it moves
-  if (auto_progress_) polls_told_.store(polls, std::memory_order_relaxed);
+  if (auto_progress_) auto_.note_polls(polls);
 }
 
 // What few polls have to do, apart so that the others ask for it with one compare.
@@ -182,16 +169,19 @@ void Engine::set_asleep(bool asleep) noexcept {
   attend_ = asleep || !links_.empty();
 }
 
-bool Engine::prepare_to_sleep() noexcept {
+// A ring that comes late, or from post(), stays for the next sleep, which it ends for nothing.
+void Engine::hush_doorbell() noexcept {
+  if (!may_be_rung_) return;
+  may_be_rung_ = false;
   drain_doorbell(doorbell_.get());
+}
+
+bool Engine::prepare_to_sleep() noexcept {
+  hush_doorbell();
   if (qps_.any_needs_polling() || pollables_.any_needs_polling()) return false;
-  qps_.set_consumer_state(ring::ConsumerState::asleep);
-  pollables_.set_consumer_state(ring::ConsumerState::asleep);
   arm_links(true);
   set_asleep(true);
-  heavy_barrier();  // pairs with the producers' light_barrier() in ChannelTx::must_ring
-  bool any = has_posted_.load(std::memory_order_acquire);
-  any = any || qps_.any_has_work() || pollables_.any_has_work();
+  const bool any = fall_asleep();
   if (!any && needs_later_look()) {
     look_again_later();
   } else {
@@ -201,11 +191,27 @@ bool Engine::prepare_to_sleep() noexcept {
   return !any;
 }
 
+// The peers ring from now on. True: something had arrived before.
+bool Engine::fall_asleep() noexcept {
+  may_be_rung_ = true;
+  qps_.fall_asleep();
+  pollables_.fall_asleep();
+  full_fence();  // pairs with the producers' fence between publishing and ChannelTx::must_ring
+  if (!qps_.all_peers_fence() || !pollables_.all_peers_fence()) heavy_barrier();
+  return has_posted_.load(std::memory_order_acquire) || qps_.any_has_work() ||
+         pollables_.any_has_work();
+}
+
 // What prepare_to_sleep() has found then is not so any more. Where it is peers that are waited for,
 // they ring.
 void Engine::look_at_posted() noexcept {
   assert(asleep_);
   if (qps_.any_needs_polling() || pollables_.any_needs_polling()) {
+    ring_doorbell(doorbell_.get());
+    return;
+  }
+  const bool qps_too_deep = qps_.any_sleeps_too_deep();
+  if ((pollables_.any_sleeps_too_deep() || qps_too_deep) && fall_asleep()) {
     ring_doorbell(doorbell_.get());
   } else if (!alarm_set_ && needs_later_look()) {
     look_again_later();
@@ -236,29 +242,9 @@ void Engine::wake_up() noexcept {
   set_asleep(false);
   if (alarm_set_) set_alarm(0);
   arm_links(false);
-  qps_.set_consumer_state(ring::ConsumerState::hot);
-  pollables_.set_consumer_state(ring::ConsumerState::hot);
-  if (!auto_progress_ || ticking_) return;
-  // who went to sleep and is woken again and again finds it ticking still, and wakes nobody
-  ticking_ = true;
-  auto thread = ControlThread::instance();
-  if (!thread) return;
-  if ((*thread)->is_current()) {  // what it posts to itself comes after what ~Engine has posted
-    tick_again();
-  } else {
-    (*thread)->post([this] { tick_again(); });
-  }
-}
-
-void Engine::begin_wait() noexcept {
-  if (waits_++ != 0 || !auto_progress_) return;
-  if (auto thread = ControlThread::instance()) (*thread)->heed(watch_, sleep_.get(), false);
-}
-
-void Engine::end_wait() noexcept {
-  assert(waits_ != 0);
-  if (--waits_ != 0 || !auto_progress_) return;
-  if (auto thread = ControlThread::instance()) (*thread)->heed(watch_, sleep_.get(), true);
+  qps_.wake_up();
+  pollables_.wake_up();
+  if (auto_progress_) auto_.start_ticking();
 }
 
 void Engine::post(Callback<> fn) noexcept {
@@ -280,78 +266,6 @@ void Engine::run_posted() noexcept {
     has_posted_.store(false, std::memory_order_relaxed);  // relaxed: under the mutex
   }
   for (auto& fn : work) fn();
-}
-
-// --- automatic progress: everything below runs on the control thread ---
-
-Status Engine::begin_watch() noexcept {
-  auto thread = ControlThread::instance();
-  if (!thread) return thread.error();
-  Status status;
-  (*thread)->run([&, control = *thread] {
-    auto watch = control->watch(sleep_.get(), EPOLLIN, [this](uint32_t) { on_woken(); });
-    status = watch.error();
-    if (!watch) return;
-    watch_ = *watch;
-    ticking_ = true;  // nobody else has this engine yet
-    tick_again();
-  });
-  return status;
-}
-
-void Engine::tick_again() noexcept {
-  if (timer_ != 0) return;
-  auto thread = ControlThread::instance();
-  if (thread) timer_ = (*thread)->add_timer(now_ns() + kTickNs, [this] { on_tick(); });
-}
-
-void Engine::on_tick() noexcept {
-  timer_ = 0;
-  // relaxed: a count that is compared with itself; it orders nothing
-  const uint64_t told = polls_told_.load(std::memory_order_relaxed);
-  if (told != polls_seen_) {
-    polls_seen_ = told;
-    idle_ticks_ = 0;
-    tick_again();
-    return;
-  }
-  if (!lock_.try_lock()) {  // somebody polls, if slowly
-    tick_again();
-    return;
-  }
-  const bool resting = asleep_;
-  if (resting && ++idle_ticks_ > kIdleTicks) ticking_ = false;
-  const bool goes_on = ticking_;
-  lock_.unlock();
-  if (!goes_on) return;
-  if (!resting) progress();
-  tick_again();
-}
-
-void Engine::on_woken() noexcept {
-  idle_ticks_ = 0;
-  progress();
-  {
-    const EngineGuard guard(*this);
-    if (!ticking_ && asleep_) return;
-    ticking_ = true;
-  }
-  tick_again();
-}
-
-// Progresses in the application's place until there has been nothing to do for a while, then
-// sleeps: until something makes sleep_fd() readable, or the application polls and stops again,
-// which on_tick() finds.
-void Engine::progress() noexcept {
-  uint64_t until = now_ns() + kLingerNs;
-  const uint64_t at_most = until + kTickNs;
-  bool asleep = false;
-  while (!asleep && now_ns() < at_most) {
-    const EngineGuard guard(*this);
-    poll();
-    if (now_ns() >= until) asleep = prepare_to_sleep();
-  }
-  polls_seen_ = polls_told_.load(std::memory_order_relaxed);  // relaxed: our own thread's polls
 }
 
 }  // namespace aperture::nic

@@ -6,8 +6,9 @@
 // nobody else does; in all other cases the control thread takes over when no one has polled for a
 // while.
 //
-// Sleep: prepare_to_sleep() marks all incoming channels asleep, arms the descriptors of links,
-// passes a heavy barrier and looks once more. From then on the first arrival makes sleep_fd()
+// Sleep: prepare_to_sleep() arms the descriptors of links, marks all incoming channels asleep,
+// passes a fence (a heavy barrier where a peer does not promise one of its own) and looks once
+// more. From then on the first arrival makes sleep_fd()
 // readable: an epoll that holds the doorbell, which peers in shared memory ring, and the
 // descriptors of links and datagram sockets. Nobody takes events from it. Draining the doorbell is
 // all that a round of sleep costs; a descriptor of a link is quiet once the link has been polled.
@@ -30,6 +31,7 @@
 #include "base/reserve.hpp"
 #include "link/pollable.hpp"
 #include "link/progress.hpp"
+#include "nic/auto_progress.hpp"
 #include "nic/contact.hpp"
 #include "nic/fork_guard.hpp"
 #include "nic/poll_list.hpp"
@@ -74,10 +76,18 @@ class Engine {
       look_at_posted();
   }
 
-  // A thread of the application's sleeps on sleep_fd() itself, and polls when it is readable: the
-  // control thread, which would have to be woken first, leaves that to it meanwhile. Lock held.
-  void begin_wait() noexcept;
-  void end_wait() noexcept;
+  // The engine sleeps, and a thread of the application's is about to wait on a descriptor that
+  // sleep_fd() makes readable, and polls then: the control thread leaves that to it, unless it is
+  // late. Lock held.
+  void leave_to_application() noexcept {
+    if (auto_progress_) auto_.leave_to_application();
+  }
+  bool is_asleep() const noexcept { return asleep_; }  // lock held
+  // Lock held, after a poll that has found what the doorbell was rung for: sleep_fd() is quiet
+  // again, although the engine is not put to sleep yet.
+  void hush() noexcept {
+    if (!asleep_) hush_doorbell();
+  }
 
   // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread. Cannot fail: it
   // takes memory from the reserve where the heap has none (base/reserve.hpp), and ends the process
@@ -108,6 +118,8 @@ class Engine {
   Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep,
          ParentOnlyFd alarm) noexcept;
   void set_asleep(bool asleep) noexcept;
+  bool fall_asleep() noexcept;
+  void hush_doorbell() noexcept;
   [[gnu::cold]] void look_at_posted() noexcept;
   bool needs_later_look() const noexcept;
   void look_again_later() noexcept;
@@ -116,11 +128,6 @@ class Engine {
   void attend() noexcept;
   void wake_up() noexcept;
   void run_posted() noexcept;
-  Status begin_watch() noexcept;
-  void tick_again() noexcept;
-  void on_tick() noexcept;
-  void on_woken() noexcept;
-  void progress() noexcept;
 
   EngineLock lock_;
   const Life life_;
@@ -131,12 +138,12 @@ class Engine {
   UniqueFd doorbell_;
   ParentOnlyFd sleep_;                  // epoll: the doorbell, links, datagram sockets, the alarm
   ParentOnlyFd alarm_;                  // timer; guarded by lock_
+  bool may_be_rung_ = false;            // since it was drained last; guarded by lock_
   bool alarm_set_ = false;              // guarded by lock_
   uint64_t look_again_ns_ = 0;          // what it was set to last; guarded by lock_
   bool attend_ = false;                 // asleep_, or there are links; guarded by lock_
   bool asleep_ = false;                 // guarded by lock_
   uint64_t polls_ = 0;                  // guarded by lock_
-  uint32_t waits_ = 0;                  // begin_wait() without end_wait(); guarded by lock_
   PollList<qp::Qp> qps_;                // guarded by lock_
   PollList<link::Pollable> pollables_;  // all other kinds; guarded by lock_
   std::vector<link::Progress*> links_;  // guarded by lock_
@@ -145,13 +152,7 @@ class Engine {
   using Posted = std::list<Callback<>, reserve::Allocator<Callback<>>>;
   Posted posted_;  // guarded by posted_mutex_
 
-  // automatic progress: the control thread's view
-  std::atomic<uint64_t> polls_told_{0};  // polls_ as of the application's last poll
-  uint64_t polls_seen_ = 0;              // control thread only
-  uint64_t timer_ = 0;                   // control thread only
-  uint32_t idle_ticks_ = 0;              // in a row, asleep all the time; control thread only
-  bool ticking_ = false;                 // the timer is set, or about to be; guarded by lock_
-  uint64_t watch_ = 0;                   // control thread only
+  AutoProgress auto_{*this};
 };
 
 // Holds the engine's lock for a scope.

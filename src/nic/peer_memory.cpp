@@ -183,7 +183,7 @@ Result<std::unique_ptr<link::Lane>> PeerMemory::make_lane(const Place& place, co
   there.remote_domain = domain;
   there.doorbell_fd = doorbell->socket ? doorbell->socket.get() : doorbell->pipe.get();
   there.doorbell_message = doorbell->ring.view();  // empty beside a pipe
-  there.fence_sends = channel_.fence_sends();
+  there.fence_always = channel_.fence_sends();
   const link::shm::Side ours = shared.segment->side();
   there.direct.lane = place.index;
   if (shared.slots_watched) there.direct.watched = slots_of(*shared.segment, other(ours));

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/errc.hpp"
-#include "ring/channel.hpp"
 
 namespace aperture::nic {
 
@@ -96,8 +95,22 @@ class PollList {
     }
     return false;
   }
-  void set_consumer_state(ring::ConsumerState state) noexcept {
-    for (Entry& e : all_) e.one->set_consumer_state(state);
+  void fall_asleep() noexcept {
+    for (Entry& e : all_) e.one->fall_asleep();
+  }
+  void wake_up() noexcept {
+    for (Entry& e : all_) e.one->wake_up();
+  }
+  bool any_sleeps_too_deep() noexcept {
+    bool any = false;  // each notes it for itself
+    for (Entry& e : all_) any = e.one->sleeps_too_deep() || any;
+    return any;
+  }
+  bool all_peers_fence() const noexcept {
+    for (const Entry& e : all_) {
+      if (!e.one->peer_fences()) return false;
+    }
+    return true;
   }
 
  private:

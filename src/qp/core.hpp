@@ -140,6 +140,10 @@ struct QpCore {
   // Somebody waits for the end of an operation, which is told before what the peer has sent since:
   // it publishes what it has executed first, and acknowledgements of a NIC's come first, too.
   bool awaits_end() const noexcept { return awaited + offers_out != 0; }
+  // The same, or it goes on only when the other side has executed more.
+  bool awaits_executed() const noexcept {
+    return !is_unhurried() || offers_out != 0 || !pieces.empty();
+  }
   bool has_more_to_do() const noexcept {
     return awaited > 0 || !queue.empty() || offers_out > 0 || incoming > 0 || replies_waiting;
   }

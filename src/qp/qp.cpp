@@ -20,7 +20,7 @@ Qp::~Qp() {
 void Qp::attach(std::unique_ptr<link::Lane> lane) noexcept {
   assert(core_.state == QpState::connecting);
   core_.lane.attach(std::move(lane));
-  set_consumer_state(ring::ConsumerState::hot);
+  core_.lane.wake_up();
   core_.one_sided.begin();
   core_.state = QpState::ready;
   access_over_ = false;
@@ -133,12 +133,19 @@ Status Qp::cancel(void* context) noexcept {
   return Errc::no_entry;
 }
 
+void Qp::fall_asleep() noexcept {
+  if (!core_.lane) return;
+  core_.lane.fall_asleep(
+      {.for_executed = core_.awaits_executed(),
+       .for_room = sender_.has_granted() || core_.replies_waiting || responder_.is_held()});
+}
+
 bool Qp::anything_arrived() const noexcept {
   const transport::LaneEnd& lane = core_.lane;
   if (!lane || broken()) return false;
   const bool held = responder_.is_held();
   if ((lane->request_rx.cells.ready() && !held) || lane->response_rx.cells.ready()) return true;
-  if ((!core_.pending.empty() || has_queued()) && lane.has_moved(lane->request_tx)) return true;
+  if (core_.awaits_executed() && lane.has_moved(lane->request_tx)) return true;
   return (sender_.has_granted() || core_.replies_waiting || held) &&
          lane.has_moved(lane->response_tx);
 }

@@ -88,9 +88,10 @@ class Qp {
     if (core_.lane->request_rx.cells.ready() && !responder_.poll() && !lines) return Look::poll;
     return core_.busy ? Look::poll : Look::taken;
   }
-  void set_consumer_state(ring::ConsumerState state) noexcept {
-    core_.lane.set_consumer_state(state);
-  }
+  void fall_asleep() noexcept;
+  void wake_up() noexcept { core_.lane.wake_up(); }
+  bool sleeps_too_deep() noexcept { return core_.lane.sleeps_too_deep(core_.awaits_executed()); }
+  bool peer_fences() const noexcept { return core_.lane.producer_fences(); }
   bool anything_arrived() const noexcept;
   // It is over and its owner should finish() it: broken, or lost and drained; and nobody is inside.
   bool needs_wind_up() const noexcept { return is_over() && access_over_; }

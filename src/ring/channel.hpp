@@ -2,11 +2,11 @@
 // tell each other. A lane (link/) is four of them: requests and responses, each way.
 //
 //   line 0   written by the consumer   consumed, bytes_consumed
-//   line 1   written by the consumer   state (hot or asleep), marked rung by the producer; gate
+//   line 1   written by the consumer   state (hot, asleep...), marked rung by the producer; gate
 //   line 2   written by the consumer   polls, which grows while the consumer polls; executing. The
 //                                      producer reads them only when the consumer seems to be away,
 //                                      so the consumer's stores wait for nobody
-//   line 3   written by the producer   claim
+//   line 3   written by the producer   claim; fences
 //
 // Words of the consumer are a peer's words to the producer and the other way round. Positions are
 // used only through grant(), which ignores nonsense; all others are compared and lead nowhere.
@@ -22,12 +22,19 @@
 
 namespace aperture::ring {
 
-// What the consumer does about arrivals.
+// What the consumer does about arrivals. Whatever it says with the first bit set is asleep.
+inline constexpr uint32_t kAsleep = 1;
 enum class ConsumerState : uint32_t {
-  hot = 0,     // it polls: publish and be gone
-  asleep = 1,  // ring its doorbell
-  rung = 2,    // the doorbell was rung since it fell asleep
+  hot = 0,                 // it polls: publish and be gone
+  asleep = 1,              // ring its doorbell
+  rung = 2,                // the doorbell was rung since it fell asleep
+  asleep_for_records = 3,  // ring for what is published, not for acknowledgements
 };
+
+// Who goes to sleep has to know that its producers either see that, or are seen. A producer that
+// promises to pass a full fence between publishing and looking at the state makes that cheap: else
+// the sleeper pays for both sides with a heavy barrier.
+enum class FencePromise : uint64_t { none = 0, given = 1 };
 
 struct ChannelWords {
   alignas(64) std::atomic<uint64_t> consumed;  // cells executed: the acknowledgement
@@ -37,6 +44,7 @@ struct ChannelWords {
   alignas(64) std::atomic<uint64_t> polls;
   std::atomic<uint64_t> executing;          // 1 + cell position of the RMA request under way
   alignas(64) std::atomic<uint64_t> claim;  // transport/claim.hpp
+  std::atomic<uint64_t> fences;             // FencePromise
 };
 static_assert(sizeof(ChannelWords) == 256);
 
@@ -76,25 +84,37 @@ class ChannelTx {
 
   // After publishing: true if the consumer sleeps and this caller has to ring its doorbell.
   bool must_ring() noexcept {
-    light_barrier();  // pairs with the sleeper's heavy_barrier in ChannelRx::set_state callers
-    // relaxed: ordered by the barrier pair; the word carries no data
-    if (words_->state.load(std::memory_order_relaxed) != uint32_t(ConsumerState::asleep)) {
-      return false;
-    }
+    light_barrier();  // pairs with the sleeper's barrier, Engine::prepare_to_sleep()
+    return (static_cast<uint32_t>(consumer_state()) & kAsleep) != 0;
+  }
+  // The same after an acknowledgement, without a record.
+  bool must_ring_for_acknowledgement() noexcept {
+    light_barrier();
+    return consumer_state() == ConsumerState::asleep;
+  }
+  // Before the doorbell is rung. Whatever has become of the consumer meanwhile, it hears the ring.
+  void note_rung() noexcept {
     words_->state.store(uint32_t(ConsumerState::rung), std::memory_order_relaxed);
-    return true;
+  }
+  // From now on, or no longer. Where it is taken back, a full fence follows before anything is
+  // published without one.
+  void promise_fences(FencePromise promise) noexcept {
+    // SYNC POINT: fence-promise: what was published before it is seen by who relies on it
+    words_->fences.store(uint64_t(promise), std::memory_order_release);
   }
   // relaxed: a hint about the other side's mood
   uint64_t consumer_polls() const noexcept { return words_->polls.load(std::memory_order_relaxed); }
-  bool consumer_hot() const noexcept {
-    return words_->state.load(std::memory_order_relaxed) == uint32_t(ConsumerState::hot);
-  }
+  bool consumer_hot() const noexcept { return consumer_state() == ConsumerState::hot; }
   ChannelWords& words() noexcept { return *words_; }
 
   CellWriter cells;
   ByteWriter bytes;
 
  private:
+  // relaxed: ordered by the barrier pair; the word carries no data
+  ConsumerState consumer_state() const noexcept {
+    return static_cast<ConsumerState>(words_->state.load(std::memory_order_relaxed));
+  }
   ChannelWords* words_ = nullptr;
   uint64_t seen_ = 0;
 };
@@ -122,9 +142,14 @@ class ChannelRx {
   // Of the byte ring: a position, to be compared with a later one.
   uint64_t freed_bytes() const noexcept { return bytes_pos_; }
 
-  // relaxed: the caller passes a heavy_barrier() before it looks at the cells again
+  // relaxed: the caller passes a barrier before it looks at the cells again
   void set_state(ConsumerState s) noexcept {
     words_->state.store(uint32_t(s), std::memory_order_relaxed);
+  }
+  // To be asked after the sleeper's own fence, and before it looks at the cells.
+  // SYNC POINT: fence-promise
+  bool producer_fences() const noexcept {
+    return words_->fences.load(std::memory_order_acquire) == uint64_t(FencePromise::given);
   }
   // relaxed: a hint for the producer
   void count_poll(uint64_t polls) noexcept {

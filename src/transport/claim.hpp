@@ -34,7 +34,7 @@ constexpr uint64_t claim_word(uint64_t pos, ClaimState state) noexcept {
 }
 
 // Owner: may the request at pos be executed? Announces it first. fence: the initiator's heavy
-// barrier does not reach us (Lane::fence_sends).
+// barrier does not reach us (Lane::fence_always).
 inline ClaimVerdict claim_verdict(ring::ChannelWords& words, uint64_t pos, bool fence) noexcept {
   // relaxed: our own word, and ordered before the load below by the barrier pair
   const bool begun = words.executing.load(std::memory_order_relaxed) == pos + 1;

@@ -50,6 +50,10 @@ class LaneEnd {
     assert(lane_ == nullptr && lane != nullptr);
     lane_ = std::move(lane);
     broken_ = false;
+    fences_ = true;
+    fenced_ = rings_ = 0;
+    rung_at_ = 0;
+    lane_->request_tx.promise_fences(ring::FencePromise::given);
   }
   std::unique_ptr<link::Lane> release() noexcept { return std::move(lane_); }
 
@@ -59,12 +63,12 @@ class LaneEnd {
   void publish_request(uint32_t n_cells) noexcept {
     link::Lane& lane = *lane_;  // asked for once: what is published might be anything to a compiler
     lane.request_tx.cells.publish(n_cells);
-    wake_consumer(lane, lane.request_tx);
+    wake_consumer(lane.request_tx);
   }
   void publish_response(uint32_t n_cells) noexcept {
     link::Lane& lane = *lane_;
     lane.response_tx.cells.publish(n_cells);
-    wake_consumer(lane, lane.response_tx);
+    wake_consumer(lane.response_tx);
   }
   // Everything before the head of the request ring is executed. False: that was told before.
   bool acknowledge_requests() noexcept {
@@ -72,7 +76,7 @@ class LaneEnd {
     if (rx.unpublished() == 0) return false;
     rx.publish_consumed();
     // the requester may sleep until its operation is acknowledged
-    wake_consumer(*lane_, lane_->response_tx);
+    wake_acknowledged(lane_->response_tx);
     return true;
   }
   bool acknowledge_responses() noexcept {
@@ -80,7 +84,7 @@ class LaneEnd {
     if (rx.unpublished() == 0) return false;
     rx.publish_consumed();
     // whoever waits for room in its response ring may sleep
-    wake_consumer(*lane_, lane_->request_tx);
+    wake_acknowledged(lane_->request_tx);
     return true;
   }
 
@@ -159,15 +163,44 @@ class LaneEnd {
   // May the request at the head of the ring be executed, which its initiator might have claimed?
   ClaimVerdict may_execute() noexcept {
     return claim_verdict(lane_->request_rx.words(), lane_->request_rx.cells.pos(),
-                         lane_->fence_sends);
+                         lane_->fence_always);
   }
 
   // --- polling and sleep ---
 
-  void set_consumer_state(ring::ConsumerState state) noexcept {
+  void wake_up() noexcept {
     if (lane_ == nullptr) return;
-    lane_->request_rx.set_state(state);
-    lane_->response_rx.set_state(state);
+    lane_->request_rx.set_state(ring::ConsumerState::hot);
+    lane_->response_rx.set_state(ring::ConsumerState::hot);
+    sleeps_lightly_ = true;
+  }
+  // Records ring the doorbell from now on; what else does:
+  struct Sleep {
+    bool for_executed;  // the execution of our requests, which somebody waits for
+    bool for_room;      // room in the response ring
+  };
+  // Who is woken for what nobody asks about sleeps again at once, and has disturbed a core twice.
+  // A ring more than half full counts as asked about: its room will be wanted.
+  void fall_asleep(Sleep sleep) noexcept {
+    if (lane_ == nullptr) return;
+    ring::ChannelTx& tx = lane_->request_tx;
+    // relaxed: a hint. What has been seen of it stays as it is: has_moved() asks for the rest
+    const uint64_t consumed = tx.words().consumed.load(std::memory_order_relaxed);
+    sleeps_lightly_ = sleep.for_executed || light_sleeps_ != 0 ||
+                      tx.cells.pos() - consumed > tx.cells.capacity() / 2;
+    if (light_sleeps_ != 0) --light_sleeps_;
+    lane_->request_rx.set_state(asleep(sleep.for_room));
+    lane_->response_rx.set_state(asleep(sleeps_lightly_));
+  }
+  // Asked while asleep: what was posted meanwhile is waited for, and its execution would not ring.
+  bool sleeps_too_deep(bool for_executed) noexcept {
+    if (lane_ == nullptr || sleeps_lightly_ || !for_executed) return false;
+    light_sleeps_ = kLightSleeps;  // who posts so now does so again
+    return true;
+  }
+  // No heavy barrier is needed to go to sleep: the producer fences. Asked after our own fence.
+  bool producer_fences() const noexcept {
+    return lane_ == nullptr || lane_->request_rx.producer_fences();
   }
   // Acknowledgements and room ring the doorbell too, without a cell.
   // SYNC POINT: channel-consumed: only looked at here, refresh() acts on it
@@ -192,12 +225,25 @@ class LaneEnd {
   bool broken() const noexcept { return broken_; }
 
  private:
-  static void wake_consumer(link::Lane& lane, ring::ChannelTx& tx) noexcept {
-    if (lane.fence_sends) [[unlikely]]
-      full_fence();
-    if (tx.must_ring()) [[unlikely]]
-      lane.ring_doorbell();
+  static ring::ConsumerState asleep(bool for_all) noexcept {
+    return for_all ? ring::ConsumerState::asleep : ring::ConsumerState::asleep_for_records;
   }
+  void wake_consumer(ring::ChannelTx& tx) noexcept {
+    if (fences_) [[unlikely]]
+      fence();
+    if (tx.must_ring()) [[unlikely]]
+      ring_consumer();
+  }
+  void wake_acknowledged(ring::ChannelTx& tx) noexcept {
+    if (fences_) [[unlikely]]
+      fence();
+    if (tx.must_ring_for_acknowledgement()) [[unlikely]]
+      ring_consumer();
+  }
+  // Between publishing and looking at the consumer's state: a consumer that sleeps often relies on
+  // it, one that polls has no use for it.
+  [[gnu::noinline]] void fence() noexcept;
+  [[gnu::cold]] void ring_consumer() noexcept;
   template <typename Fill, typename Prepare>
   static Put put_bytes(ring::ChannelTx& tx, uint32_t n, uint64_t& pos, Fill&& fill,
                        Prepare&& prepare) noexcept {
@@ -214,6 +260,12 @@ class LaneEnd {
   std::unique_ptr<link::Lane> lane_;
   uint64_t response_bytes_ = 0;
   bool broken_ = false;
+  bool fences_ = true;          // as promised to the consumer
+  bool sleeps_lightly_ = true;  // the execution of our requests rings
+  uint32_t fenced_ = 0;         // publications with a fence since the consumer was last rung
+  uint32_t rings_ = 0;          // without a promise, and with few publications between them
+  uint64_t rung_at_ = 0;        // publications when it last was
+  uint32_t light_sleeps_ = 0;   // to come
 };
 
 }  // namespace aperture::transport

@@ -65,4 +65,14 @@ inline constexpr uint64_t kSeldomPolls = 256;
 // Acknowledge in the middle of a batch once this many cells are executed (a quarter of a ring).
 inline constexpr uint64_t kAckCells = 64;
 
+// A new lane's publications are fenced until so many in a row met a consumer that did not sleep. A
+// fence costs the producer some 8 ns, its absence each sleeper a heavy barrier of a microsecond or
+// more. From so many doorbells on they are fenced again.
+inline constexpr uint32_t kFencedSends = 512;
+inline constexpr uint32_t kRingsToFence = 4;
+
+// Sleeps in which acknowledgements are heard too, once somebody has posted while asleep and waits
+// for one.
+inline constexpr uint32_t kLightSleeps = 4;
+
 }  // namespace aperture::transport

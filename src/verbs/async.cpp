@@ -20,6 +20,11 @@
 
 namespace aperture::verbs {
 
+bool blocks(int fd) noexcept {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && (flags & O_NONBLOCK) == 0;
+}
+
 Status ReadyFd::open() noexcept {
   UniqueFd made(::eventfd(0, EFD_CLOEXEC));
   if (!made) return errc_from_errno(errno);
@@ -41,13 +46,8 @@ void ReadyFd::set(bool ready) noexcept {
   if (::syscall(SYS_ppoll, &look, 1, &now, nullptr, 0) == 1) drain_eventfd(fd_.get());
 }
 
-bool ReadyFd::blocks() const noexcept {
-  const int flags = ::fcntl(fd_.get(), F_GETFL);
-  return flags >= 0 && (flags & O_NONBLOCK) == 0;
-}
-
 int ReadyFd::wait() const {
-  if (!blocks()) return EAGAIN;
+  if (!blocks(fd_.get())) return EAGAIN;
   pollfd wanted{fd_.get(), POLLIN, 0};
   return ::poll(&wanted, 1, -1) < 0 ? errno : 0;
 }

@@ -13,16 +13,17 @@
 
 namespace aperture::verbs {
 
+// Whether a read(2) of it would wait: not if the application has set O_NONBLOCK on it.
+bool blocks(int fd) noexcept;
+
 // The descriptor. Guarded by the mutex of the queue it belongs to, but for wait().
 class ReadyFd {
  public:
   Status open() noexcept;  // Errors: no_fds, no_memory
   int get() const noexcept { return fd_.get(); }
   void set(bool ready) noexcept;
-  // Whether a read(2) of it would wait: not if the application has set O_NONBLOCK on it.
-  bool blocks() const noexcept;
-  // Until it is readable. 0, or the errno that a read(2) of it would have: EAGAIN unless it
-  // blocks(), EINTR. A cancellation point.
+  // Until it is readable. 0, or the errno that a read(2) of it would have: EAGAIN unless it blocks,
+  // EINTR. A cancellation point.
   int wait() const;
 
  private:

@@ -1,7 +1,10 @@
 // Raising and fetching completion events: see channel.hpp.
 #include "verbs/channel.hpp"
 
+#include <sys/epoll.h>
+
 #include <cassert>
+#include <cerrno>
 
 #include "base/cancellable.h"
 #include "base/clock.hpp"
@@ -14,18 +17,90 @@ namespace aperture::verbs {
 namespace {
 
 constexpr uint64_t kLookNs = 20'000;  // what a sleep and a wake-up cost
+constexpr int kRestRounds = 4;
 
-// For a thread that sleeps on the descriptor next: what arrives shall ring the doorbell at once,
-// rather than when the control thread notices that nobody polls.
-void rest(nic::Engine& engine) noexcept {
-  nic::EngineGuard guard(engine);
-  engine.poll();
-  (void)engine.prepare_to_sleep();
+bool watch(int epoll, int fd, uint32_t events) noexcept {
+  epoll_event event{};
+  event.events = events;
+  return ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 }  // namespace
 
+Status Channel::open(Context& its_context) noexcept {
+  if (const Status s = ready.open(); !s) return s;
+  fd = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!fd || !watch(fd.get(), ready.get(), EPOLLIN) ||
+      !watch(fd.get(), its_context.engine().sleep_fd(), 0)) {
+    return errc_from_errno(errno);
+  }
+  base.context = its_context.base();
+  base.fd = fd.get();
+  context = &its_context;
+  use_context = ContextUse(its_context);
+  return {};
+}
+
+// --- who is woken, the application or the control thread ---
+
+void Channel::set_direct(bool direct) noexcept {
+  if (direct == is_direct) return;
+  is_direct = direct;
+  epoll_event event{};
+  if (direct) event.events = EPOLLIN;
+  ::epoll_ctl(fd.get(), EPOLL_CTL_MOD, context->engine().sleep_fd(), &event);
+}
+
+void Channel::on_armed(DeviceCq& cq, bool any) noexcept {
+  idle_looks = 0;
+  if (any && !cq.counts_as_armed) {
+    cq.counts_as_armed = true;
+    ++armed;
+  }
+  if (armed == 0) {
+    set_direct(false);  // it wants to sleep through what is not solicited
+  } else if (!is_direct) {
+    set_direct(!blocks(fd.get()));
+  }
+}
+
+void Channel::disarm(DeviceCq& cq) noexcept {
+  if (!cq.counts_as_armed) return;
+  cq.counts_as_armed = false;
+  assert(armed != 0);
+  --armed;
+}
+
+void Channel::rest() noexcept {
+  nic::Engine& engine = context->engine();
+  for (int round = 0; round < kRestRounds; ++round) {
+    if (engine.prepare_to_sleep()) {
+      if (is_direct) engine.leave_to_application();
+      return;
+    }
+    engine.poll();
+    if (has_event()) return;
+  }
+  // a lane must be polled, which the control thread does
+}
+
+// --- events ---
+
+// Of the engine's lock's holder: raised while it looks, an event needs no descriptor.
+void Channel::begin_look() noexcept {
+  std::lock_guard guard(mutex);
+  ++looking;
+}
+
+void Channel::end_look() noexcept {
+  std::lock_guard guard(mutex);
+  assert(looking != 0);
+  --looking;
+  ready.set(first != nullptr);  // others who sleep on the descriptor
+}
+
 void Channel::raise(DeviceCq& cq) noexcept {
+  disarm(cq);
   std::lock_guard guard(mutex);
   if (cq.events_waiting++ == 0) {
     cq.next_in_channel = nullptr;
@@ -58,10 +133,7 @@ bool Channel::take_first(DeviceCq*& cq) noexcept {
 // A peer that answers at once is met here, without the two wake-ups (control thread, then we) that
 // a sleep costs.
 bool Channel::look_a_while(DeviceCq*& cq) noexcept {
-  {
-    std::lock_guard guard(mutex);
-    ++looking;
-  }
+  begin_look();
   bool taken = false;
   for (const uint64_t until = now_ns() + kLookNs; !taken && now_ns() < until;) {
     {
@@ -70,18 +142,46 @@ bool Channel::look_a_while(DeviceCq*& cq) noexcept {
     }
     taken = take_first(cq);
   }
-  std::lock_guard guard(mutex);
-  assert(looking != 0);
-  --looking;
-  ready.set(first != nullptr);  // others who sleep on the descriptor
+  end_look();
   return taken;
 }
 
+// What a peer's ring was for, without a detour over the descriptor.
+bool Channel::look_once(DeviceCq*& cq) noexcept {
+  begin_look();
+  {
+    nic::EngineGuard guard(context->engine());
+    context->engine().poll();
+    context->engine().hush();
+  }
+  const bool taken = take_first(cq);
+  end_look();
+  return taken;
+}
+
+// There is no event, and the application is told so. Where no CQ is armed none can be raised: its
+// program is about to arm one, and rests then, or wants no more of them.
+void Channel::on_none() noexcept {
+  nic::EngineGuard guard(context->engine());
+  if (armed != 0) {
+    set_direct(true);
+    rest();
+  } else if (++idle_looks >= 2) {
+    set_direct(false);
+  }
+}
+
 Channel::Taken Channel::take(DeviceCq*& cq) noexcept {
-  if (take_first(cq)) return Taken::event;
-  if (ready.blocks()) return look_a_while(cq) ? Taken::event : Taken::must_sleep;
-  rest(context->engine());
-  return take_first(cq) ? Taken::event : Taken::none;
+  if (take_first(cq) || look_once(cq)) return Taken::event;
+  if (!blocks(fd.get())) {
+    on_none();
+    return take_first(cq) ? Taken::event : Taken::none;
+  }
+  {
+    nic::EngineGuard guard(context->engine());
+    set_direct(false);
+  }
+  return look_a_while(cq) ? Taken::event : Taken::must_sleep;
 }
 
 // The application's thread in place of the control thread, which would have to be woken first.
@@ -90,27 +190,17 @@ bool Channel::begin_sleep() noexcept {
   nic::Engine& engine = context->engine();
   nic::EngineGuard guard(engine);
   engine.poll();
-  const bool asleep = engine.prepare_to_sleep();
-  if (asleep) engine.begin_wait();
-  return asleep;
-}
-
-void Channel::end_sleep(void* channel) noexcept {
-  nic::Engine& engine = static_cast<Channel*>(channel)->context->engine();
-  nic::EngineGuard guard(engine);
-  engine.end_wait();
+  if (!engine.prepare_to_sleep()) return false;
+  engine.leave_to_application();
+  return true;
 }
 
 int Channel::sleep() {
   const bool asleep = begin_sleep();
   pollfd either[] = {{ready.get(), POLLIN, 0}, {context->engine().sleep_fd(), POLLIN, 0}};
-  if (has_event()) {
-    if (asleep) end_sleep(this);
-    return 0;
-  }
+  if (has_event()) return 0;
   // where a lane must be polled, the control thread does that, and raises the event
-  const int n = asleep ? aperture_cancellable_poll(either, 2, -1, &end_sleep, this)
-                       : aperture_cancellable_poll(either, 1, -1, nullptr, nullptr);
+  const int n = aperture_cancellable_poll(either, asleep ? 2 : 1, -1, nullptr, nullptr);
   return n < 0 ? errno : 0;
 }
 
@@ -137,13 +227,9 @@ namespace {
 
 int make_channel(Context& context, Channel*& made) {
   auto channel = std::make_unique<Channel>();
-  if (const Status opened = channel->ready.open(); !opened.ok())
+  if (const Status opened = channel->open(context); !opened.ok())
     return refuse(errno_of(opened), "ibv_create_comp_channel: its descriptor: %s",
                   describe(opened.error()));
-  channel->base.context = context.base();
-  channel->base.fd = channel->ready.get();
-  channel->context = &context;
-  channel->use_context = ContextUse(context);
   made = channel.release();
   return 0;
 }

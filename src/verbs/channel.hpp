@@ -3,6 +3,13 @@
 // The descriptor is a real one, readable while events wait. Each CQ stands in the channel's list at
 // most once, with the number of its events, so that raising one never allocates. Any thread; the
 // channel's own mutex, taken inside the engine lock by whoever raises an event.
+//
+// It is an epoll descriptor over two others: one that is readable while events wait, and the
+// engine's sleep_fd(). The latter is heeded only while the application has set O_NONBLOCK and a CQ
+// is armed for any completion: then a peer wakes the application directly, without the control
+// thread in between, and ibv_get_cq_event polls before it answers. What has come may turn out to be
+// no event, and the answer EAGAIN; a descriptor that blocks would then have promised too much, so
+// there the control thread looks first and raises what there is.
 #pragma once
 
 #include <mutex>
@@ -27,14 +34,27 @@ struct Channel {
   Taken take(DeviceCq*& cq) noexcept;
   // Until it is worth looking again. 0 or an errno. A cancellation point.
   int sleep();
+  // Engine lock held. A CQ is armed: for any completion, or for solicited ones only.
+  void on_armed(DeviceCq& cq, bool any) noexcept;
+  void disarm(DeviceCq& cq) noexcept;  // engine lock held; it has raised its event, or ends
+  // Engine lock held. Before the application waits for the descriptor: what arrives from now on
+  // wakes it, or the control thread.
+  void rest() noexcept;
   // The events of a CQ that is being destroyed are taken back.
   void forget(DeviceCq& cq) noexcept;
+
+  // Errors: no_fds, no_memory.
+  Status open(Context& its_context) noexcept;
 
   ibv_comp_channel base{};  // first: object_of(). refcnt is guarded by mutex
   Context* context = nullptr;
   ContextUse use_context;
   std::mutex mutex;
   ReadyFd ready;
+  UniqueFd fd;                // the application's: epoll, over ready and the engine's sleep_fd()
+  bool is_direct = false;     // the latter is heeded; guarded by the engine lock
+  uint32_t armed = 0;         // CQs, for any completion; guarded by the engine lock
+  uint32_t idle_looks = 0;    // in a row, with no CQ armed; guarded by the engine lock
   DeviceCq* first = nullptr;  // guarded by mutex, as is what links them
   DeviceCq* last = nullptr;
   // Threads that look for themselves before they sleep; guarded by mutex. They take what is raised
@@ -44,10 +64,14 @@ struct Channel {
  private:
   // What the sleep does that is not to be unwound: base/cancellable.h.
   [[gnu::noinline]] bool begin_sleep() noexcept;
-  [[gnu::noinline]] static void end_sleep(void* channel) noexcept;
   [[gnu::noinline]] bool has_event() noexcept;
   bool take_first(DeviceCq*& cq) noexcept;
   bool look_a_while(DeviceCq*& cq) noexcept;
+  bool look_once(DeviceCq*& cq) noexcept;
+  void on_none() noexcept;
+  void begin_look() noexcept;
+  void end_look() noexcept;
+  void set_direct(bool direct) noexcept;
 };
 
 }  // namespace aperture::verbs

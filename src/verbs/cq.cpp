@@ -184,6 +184,10 @@ int destroy(DeviceCq& cq) {
     return refuse(EBUSY, "ibv_destroy_cq: %u queue pairs or SRQs still use it", uses);
   // nobody raises events any more: what was not fetched is forgotten, what was is waited for
   if (cq.channel != nullptr) {
+    {
+      nic::EngineGuard guard(cq.context->engine());
+      cq.channel->disarm(cq);
+    }
     cq.channel->forget(cq);
     std::lock_guard guard(cq.channel->mutex);
     assert(cq.channel->base.refcnt > 0);
@@ -198,8 +202,26 @@ int destroy(DeviceCq& cq) {
 
 }  // namespace
 
+namespace {
+
+// A program that polls once more before it waits finds the engine awake again, and one that polls
+// without end although its queue is armed shall not put it to sleep each time.
+constexpr uint8_t kRestsOfOneArming = 2;
+
+// Progress for an empty queue. Armed and still empty: next the application waits, so what arrives
+// shall ring the doorbell at once.
+[[gnu::always_inline]] inline void look_for_one(DeviceCq& cq, nic::Engine& engine) noexcept {
+  engine.poll();
+  if (cq.rests_due != 0 && cq.queue->empty()) [[unlikely]] {
+    --cq.rests_due;
+    if (cq.channel != nullptr) cq.channel->rest();
+  }
+}
+
+}  // namespace
+
 bool take_one(DeviceCq& cq, ib::Wc& wc) noexcept {
-  if (cq.queue->empty()) cq.context->engine().poll();
+  if (cq.queue->empty()) look_for_one(cq, cq.context->engine());
   if (cq.queue->empty()) return false;
   wc = cq.queue->front();
   cq.queue->pop();
@@ -214,12 +236,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
   nic::EngineGuard guard(engine);
   ib::CompletionQueue& queue = *ours.queue;
   if (!queue.empty()) return take_some(queue, count, wc);
-  engine.poll();
-  // armed and empty: next the application waits, so what arrives shall ring the doorbell at once
-  if (ours.about_to_wait && queue.empty()) [[unlikely]] {
-    ours.about_to_wait = false;
-    if (!engine.prepare_to_sleep()) engine.poll();
-  }
+  look_for_one(ours, engine);
   return queue.empty() ? 0 : take_some(queue, count, wc);
 }
 
@@ -228,7 +245,8 @@ int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept {
   if (ours.context->engine().life().is_over()) return EOPNOTSUPP;
   nic::EngineGuard guard(ours.context->engine());
   ours.queue->arm(solicited_only != 0);
-  ours.about_to_wait = true;
+  ours.rests_due = kRestsOfOneArming;
+  if (ours.channel != nullptr) ours.channel->on_armed(ours, solicited_only == 0);
   return 0;
 }
 

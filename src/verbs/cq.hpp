@@ -28,7 +28,10 @@ struct DeviceCq {
   Context* context = nullptr;
   Channel* channel = nullptr;
   Events events{*this};
-  bool about_to_wait = false;  // armed, and not found empty since; guarded by the engine lock
+  // Guarded by the engine lock. Armed: when it is found empty, so often, its program is about to
+  // wait.
+  uint8_t rests_due = 0;
+  bool counts_as_armed = false;  // in the channel
   ContextUse use_context;
   Use use_parent_domain;
   Uses uses;  // queue pairs and SRQs

@@ -80,7 +80,7 @@ void set_copy(Side& side, protect::PeerKeyView::CopyCall call) {
 // a reaches b directly: b sleeps, and its permit has been taken.
 void make_direct(Pair& p) {
   p.a->poll();
-  p.b->qp->set_consumer_state(ring::ConsumerState::asleep);
+  p.b->qp->fall_asleep();
 }
 
 constexpr size_t kBytes = 64 * 1024;  // not one that goes by a cell
@@ -119,7 +119,7 @@ TEST_P(Fence, waits_for_the_copy_that_is_under_way_and_lets_none_begin) {
   }
   EXPECT_EQ(p.b->bytes(kTarget, kBytes), after) << "a write that began later has landed";
   if (GetParam() != End::access) return;
-  p.b->qp->set_consumer_state(ring::ConsumerState::hot);
+  p.b->qp->wake_up();
   p.settle();
   EXPECT_EQ(p.b->bytes(kTarget, kBytes), after) << "nor does the owner execute it";
   EXPECT_EQ(p.b->events.async, std::vector{AsyncEvent::qp_req_err});

@@ -78,8 +78,8 @@ class History {
       for (uint64_t n = random_() % 6; n > 0; --n) p_.a->poll();
       ASSERT_NO_FATAL_FAILURE(reap());
       const auto mood = random_() % 8;
-      if (mood == 0) p_.b->qp->set_consumer_state(ring::ConsumerState::asleep);
-      if (mood == 1) p_.b->qp->set_consumer_state(ring::ConsumerState::hot);
+      if (mood == 0) p_.b->qp->fall_asleep();
+      if (mood == 1) p_.b->qp->wake_up();
       if (mood < 3) (void)p_.b->post_recv(0, kReceiveAt, kTarget);
       for (uint64_t n = mood < 4 ? random_() % 40 : 0; n > 0; --n) p_.b->poll();
       for (; !p_.b->recv_cq.empty(); p_.b->recv_cq.pop()) {
@@ -152,8 +152,7 @@ TEST_P(Order, each_pair_of_operations_over_each_change_of_path) {
                        std::to_string(static_cast<int>(second)) + " " + std::to_string(moods));
           ConnectedPair p(GetParam());
           const auto state = [&](bool asleep) {
-            p.b->qp->set_consumer_state(asleep ? ring::ConsumerState::asleep
-                                               : ring::ConsumerState::hot);
+            asleep ? p.b->qp->fall_asleep() : p.b->qp->wake_up();
           };
           const auto len = [&](SendOp op) { return op == SendOp::fetch_add ? size_t{8} : n; };
           for (uint64_t i = 0; i < 2; ++i) {

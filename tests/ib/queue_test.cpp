@@ -333,7 +333,7 @@ TEST_P(Queues, a_queue_pair_takes_what_its_access_flags_allow_whatever_its_keys_
         SCOPED_TRACE(std::to_string(static_cast<int>(c.op)) + (asleep ? " asleep" : " hot"));
         ConnectedPair p(GetParam(), {.access = 14 & ~c.needs});
         ASSERT_TRUE(p.b->post_recv(1, 0, 64));
-        if (asleep) p.b->qp->set_consumer_state(ring::ConsumerState::asleep);
+        if (asleep) p.b->qp->fall_asleep();
         p.a->fill(0, pattern(n, 1));
         ASSERT_TRUE(p.a->post(c.op, 1, 0, n, p.b->address(64), p.b->key()));
         p.settle();
@@ -399,9 +399,9 @@ TEST_P(Queues, results_find_their_request_behind_work_that_has_no_place_in_the_r
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
   p.b->fill(1000, pattern(300, 5));
   for (int i = 0; i < 5; ++i) p.b->poll();  // executed, and not yet told
-  p.b->qp->set_consumer_state(ring::ConsumerState::asleep);
+  p.b->qp->fall_asleep();
   ASSERT_TRUE(p.a->post(SendOp::read, 2, 100, 300, p.b->address(1000), p.b->key()));
-  p.b->qp->set_consumer_state(ring::ConsumerState::hot);
+  p.b->qp->wake_up();
   ASSERT_TRUE(p.a->post(SendOp::read, 3, 500, 300, p.b->address(1000), p.b->key()));
   for (int i = 0; i < 5; ++i) p.b->poll();
   EXPECT_EQ(p.ended_of(p.a->send_cq, 3), (Ended{{1, success}, {2, success}, {3, success}}));

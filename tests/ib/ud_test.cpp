@@ -132,11 +132,11 @@ TEST(Ud, who_sleeps_is_not_woken_for_what_waits_but_for_its_receive) {
   ASSERT_TRUE(a.send(1, b.qp->qpn(), 0, 8));
   b.qp->poll(1);
   EXPECT_FALSE(b.qp->anything_arrived());
-  b.qp->set_consumer_state(ring::ConsumerState::asleep);
+  b.qp->fall_asleep();
   EXPECT_FALSE(is_readable(wake));
   ASSERT_TRUE(b.post_recv(1, 0));
   EXPECT_TRUE(is_readable(wake));
-  b.qp->set_consumer_state(ring::ConsumerState::hot);
+  b.qp->wake_up();
   ASSERT_TRUE(b.received(1));
 }
 
@@ -152,14 +152,14 @@ TEST(Ud, what_has_waited_too_long_while_all_slept_is_dropped_by_the_next_receive
     };
     for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(a.send(i, b.qp->qpn(), 0, 8));
     b.qp->poll(1);
-    b.qp->set_consumer_state(ring::ConsumerState::asleep);
+    b.qp->fall_asleep();
     std::this_thread::sleep_for(std::chrono::nanoseconds(UdQp::kReceiveTimeoutNs));
     ASSERT_TRUE(post());
     EXPECT_EQ(b.qp->drops().no_receive, 20u);
     EXPECT_FALSE(is_readable(b.qp->datagrams().wake_fd()));
     ASSERT_TRUE(a.send(21, b.qp->qpn(), 0, 8));
     EXPECT_TRUE(is_readable(b.qp->datagrams().wake_fd())) << "this one has its receive";
-    b.qp->set_consumer_state(ring::ConsumerState::hot);
+    b.qp->wake_up();
     EXPECT_TRUE(b.received(1));
   }
 }
@@ -303,16 +303,16 @@ TEST(Ud, who_sleeps_is_woken_and_who_is_awake_is_not) {
   ASSERT_TRUE(a.send(1, b.qp->qpn(), 0, 8));
   EXPECT_FALSE(is_readable(link.wake_fd())) << "it is awake";
   EXPECT_TRUE(b.qp->anything_arrived());
-  b.qp->set_consumer_state(ring::ConsumerState::asleep);
+  b.qp->fall_asleep();
   EXPECT_TRUE(is_readable(link.wake_fd())) << "what was there before counts";
-  b.qp->set_consumer_state(ring::ConsumerState::hot);
+  b.qp->wake_up();
   ASSERT_TRUE(b.received(1));
   EXPECT_FALSE(b.qp->anything_arrived());
-  b.qp->set_consumer_state(ring::ConsumerState::asleep);
+  b.qp->fall_asleep();
   EXPECT_FALSE(is_readable(link.wake_fd()));
   ASSERT_TRUE(a.send(2, b.qp->qpn(), 0, 8));
   EXPECT_TRUE(is_readable(link.wake_fd()));
-  b.qp->set_consumer_state(ring::ConsumerState::hot);
+  b.qp->wake_up();
   EXPECT_FALSE(is_readable(link.wake_fd()));
 }
 

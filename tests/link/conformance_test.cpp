@@ -145,6 +145,7 @@ TEST_P(LinkContract, only_a_sleeping_consumer_is_rung_and_only_once) {
   heavy_barrier();
   ASSERT_TRUE(put(left().request_tx, 2));
   ASSERT_TRUE(left().request_tx.must_ring());
+  left().request_tx.note_rung();
   left().ring_doorbell();
   EXPECT_TRUE(bell_rang());
   EXPECT_FALSE(left().request_tx.must_ring()) << "rung already";

@@ -142,7 +142,7 @@ struct Child {
         say("none");
       } else {
         say(std::string("up ") + (lane->direct.allowed ? "direct" : "owner") +
-            (lane->fence_sends ? " fence" : " nofence"));
+            (lane->fence_always ? " fence" : " nofence"));
       }
     } else if (verb == "send") {
       send_word(*lane, n);

@@ -83,7 +83,7 @@ TEST_F(Hostile, hostile_25_reserved_bits_and_other_versions_are_not_understood) 
   {
     RawClient newer(victim.address());
     auto bytes = wire::encode(newer.hello);
-    bytes[8] = std::byte{3};
+    bytes[8] = std::byte{wire::kVersion + 1};
     ASSERT_TRUE(newer.say(bytes));
     std::array<std::byte, wire::kAnswerBytes> answer;
     size_t got = 0;

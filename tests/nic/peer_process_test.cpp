@@ -6,6 +6,7 @@
 
 #include "base/forked.hpp"
 #include "nic/child_process.hpp"
+#include "nic/eventually.hpp"
 #include "nic/side.hpp"
 
 namespace aperture::nic::test {
@@ -31,15 +32,6 @@ bool cma_works() {
   char word = 1, copy = 0;
   iovec local{&copy, 1}, remote{&word, 1};
   return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
-}
-
-template <typename Condition>
-bool eventually(Condition condition, int timeout_ms = 3000) {
-  for (int i = 0; i < timeout_ms; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return condition();
 }
 
 TEST(PeerProcess, a_lane_carries_words_between_two_processes) {

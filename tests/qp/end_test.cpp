@@ -145,7 +145,7 @@ TEST_P(End, head_that_waits_for_a_dead_peer_is_given_up) {
   Guarded memory(400000, 7);
   const auto region = pair_.region(b(), memory, Rights::remote_write | Rights::remote_read);
   const auto data = pattern(400, 1);
-  b().qp->set_consumer_state(ring::ConsumerState::hot);
+  b().qp->wake_up();
   ASSERT_TRUE(a().write(iov_of(data), {memory.address(), 400, region.key}, 1));
   auto& words = a().qp->lane()->request_tx.words();
   words.claim.store(transport::claim_word(0, transport::ClaimState::taken));
@@ -160,7 +160,7 @@ TEST_P(End, head_whose_answer_has_no_room_is_given_up) {
   Guarded memory(4'000'000, 7);
   const auto region = pair_.region(b(), memory, Rights::remote_read);
   Guarded local(4'000'000);
-  b().qp->set_consumer_state(ring::ConsumerState::hot);
+  b().qp->wake_up();
   ASSERT_TRUE(a().read(iov_of(local), {memory.address(), local.size(), region.key}, 1));
   for (int i = 0; i < 100; ++i) b().poll();  // the response ring is full now
   EXPECT_FALSE(b().qp->drained() && !b().qp->lane()->request_rx.cells.ready());

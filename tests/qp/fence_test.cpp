@@ -49,7 +49,7 @@ class Fence : public testing::Test {
   Fence() : pair_(LinkKind::direct), memory_(64 * 1024, 7) {
     region_ = pair_.region(b(), memory_, Rights::remote_write);
     pair_.attach();
-    b().qp->set_consumer_state(ring::ConsumerState::asleep);
+    b().qp->fall_asleep();
   }
   Side& a() { return *pair_.a; }
   Side& b() { return *pair_.b; }
@@ -133,7 +133,7 @@ TEST_F(Fence, sender_has_its_buffer_back_when_nobody_pulls_from_it_any_more) {
 }
 
 TEST_F(Fence, a_peer_that_stays_inside_holds_up_its_own_wind_up_and_no_poll) {
-  b().qp->set_consumer_state(ring::ConsumerState::hot);
+  b().qp->wake_up();
   b().poll();
   const link::Lane& lane = *b().qp->lane();
   protect::AccessorSlot& slot = lane.direct.watched->slots[15];  // it says that a thread is inside

@@ -100,8 +100,8 @@ void run_history(LinkKind link, uint64_t seed) {
     }
     for (uint64_t n = random() % 6; n > 0; --n) pair.a->poll();
     const auto mood = random() % 8;
-    if (mood == 0) pair.b->qp->set_consumer_state(ring::ConsumerState::asleep);
-    if (mood == 1) pair.b->qp->set_consumer_state(ring::ConsumerState::hot);
+    if (mood == 0) pair.b->qp->fall_asleep();
+    if (mood == 1) pair.b->qp->wake_up();
     if (mood < 4) {
       for (uint64_t n = random() % 40; n > 0; --n) {
         const size_t notices = pair.b->rx_cq.size();
@@ -146,8 +146,7 @@ TEST_P(Order, fenced_operation_waits_for_everything_before_it) {
   for (const size_t len : {8u, 3000u, 60000u}) {
     for (const bool asleep : {false, true}) {
       const auto data = pattern(len, static_cast<unsigned>(len + asleep));
-      pair.b->qp->set_consumer_state(asleep ? ring::ConsumerState::asleep
-                                            : ring::ConsumerState::hot);
+      asleep ? pair.b->qp->fall_asleep() : pair.b->qp->wake_up();
       const iovec from = iov_of(data);
       Guarded result(len);
       const iovec to{result.data(), len};

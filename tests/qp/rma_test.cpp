@@ -248,15 +248,15 @@ TEST_P(Rma, large_operation_over_changing_paths_arrives_whole) {
     ASSERT_TRUE(pair_.until(
         [&] {
           ++round;
-          if (round % 4 == 1) b().qp->set_consumer_state(ring::ConsumerState::asleep);
+          if (round % 4 == 1) b().qp->fall_asleep();
           if (round % 4 == 3) {
-            b().qp->set_consumer_state(ring::ConsumerState::hot);
+            b().qp->wake_up();
             for (int i = 0; i < 20; ++i) b().poll();
           }
           return a().tx_cq.size() == 1;
         },
         true, false));
-    b().qp->set_consumer_state(ring::ConsumerState::hot);
+    b().qp->wake_up();
     expect_success(1, kSize);
     EXPECT_TRUE(kind == WqeKind::read ? local.get() == data : memory.get() == source);
   }

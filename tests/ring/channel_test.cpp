@@ -75,17 +75,29 @@ TEST(Channel, doorbell_is_rung_once_for_each_sleep) {
   Ends e;
   EXPECT_FALSE(e.tx.must_ring());
   EXPECT_TRUE(e.tx.consumer_hot());
-  e.rx.set_state(ConsumerState::asleep);
-  EXPECT_FALSE(e.tx.consumer_hot());
-  EXPECT_TRUE(e.tx.must_ring());
-  EXPECT_FALSE(e.tx.must_ring());
-  EXPECT_FALSE(e.tx.consumer_hot());
-  e.rx.set_state(ConsumerState::asleep);
-  EXPECT_TRUE(e.tx.must_ring());
-  for (const uint32_t nonsense : {3u, 77u, ~0u}) {
+  for (int sleep = 0; sleep < 2; ++sleep) {
+    e.rx.set_state(ConsumerState::asleep);
+    EXPECT_FALSE(e.tx.consumer_hot());
+    EXPECT_TRUE(e.tx.must_ring());
+    EXPECT_TRUE(e.tx.must_ring_for_acknowledgement());
+    e.tx.note_rung();
+    EXPECT_FALSE(e.tx.must_ring());
+    EXPECT_FALSE(e.tx.must_ring_for_acknowledgement());
+    EXPECT_FALSE(e.tx.consumer_hot());
+  }
+  for (const uint32_t nonsense : {4u, 78u, ~1u}) {
     e.memory->words.state.store(nonsense);
     EXPECT_FALSE(e.tx.must_ring());
+    EXPECT_FALSE(e.tx.must_ring_for_acknowledgement());
   }
+}
+
+TEST(Channel, who_sleeps_for_records_hears_no_acknowledgement) {
+  Ends e;
+  e.rx.set_state(ConsumerState::asleep_for_records);
+  EXPECT_FALSE(e.tx.consumer_hot());
+  EXPECT_FALSE(e.tx.must_ring_for_acknowledgement());
+  EXPECT_TRUE(e.tx.must_ring());
 }
 
 // Messages of 1 to 5 cells, some with a piece of the byte ring behind them.
@@ -148,6 +160,7 @@ TEST(Channel, sleeper_is_woken_by_every_message) {
       while (!e.tx.room(1)) std::this_thread::yield();
       e.tx.cells.publish(1);
       if (e.tx.must_ring()) {
+        e.tx.note_rung();
         const uint64_t one = 1;
         EXPECT_EQ(::write(bell, &one, sizeof one), ssize_t{sizeof one});
       }

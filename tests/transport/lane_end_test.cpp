@@ -33,18 +33,18 @@ INSTANTIATE_TEST_SUITE_P(links, Ends, testing::Values(LinkKind::loopback, LinkKi
 TEST_P(Ends, what_is_published_wakes_a_sleeper_once_and_nobody_who_polls) {
   a_.publish_request(1);
   EXPECT_FALSE(has_rung(pair_.bell_b()));
-  b_.set_consumer_state(ring::ConsumerState::asleep);
+  b_.fall_asleep({true, true});
   a_.publish_request(1);
   EXPECT_TRUE(has_rung(pair_.bell_b()));
   a_.publish_response(1);  // another channel of the same sleeper
-  EXPECT_TRUE(has_rung(pair_.bell_b()));
+  EXPECT_FALSE(has_rung(pair_.bell_b()));
   a_.publish_request(1);
   EXPECT_FALSE(has_rung(pair_.bell_b()));
 }
 
 TEST_P(Ends, an_acknowledgement_wakes_the_requester_that_sleeps) {
   a_.publish_request(1);
-  a_.set_consumer_state(ring::ConsumerState::asleep);
+  a_.fall_asleep({true, true});
   EXPECT_FALSE(b_.acknowledge_requests());  // nothing has been executed
   EXPECT_FALSE(has_rung(pair_.bell_a()));
   b_->request_rx.cells.advance(1);
@@ -54,9 +54,73 @@ TEST_P(Ends, an_acknowledgement_wakes_the_requester_that_sleeps) {
   EXPECT_EQ(a_->request_tx.refresh(), 1u);
 }
 
+TEST_P(Ends, an_acknowledgement_that_nobody_waits_for_wakes_nobody) {
+  a_.publish_request(1);
+  a_.fall_asleep({.for_executed = false, .for_room = false});
+  b_->request_rx.cells.advance(1);
+  EXPECT_TRUE(b_.acknowledge_requests());
+  EXPECT_FALSE(has_rung(pair_.bell_a()));
+  EXPECT_TRUE(LaneEnd::has_moved(a_->request_tx));
+  b_.publish_response(1);  // a refusal, say
+  EXPECT_TRUE(has_rung(pair_.bell_a()));
+}
+
+TEST_P(Ends, an_acknowledgement_wakes_who_has_filled_half_of_the_ring) {
+  const auto half = static_cast<uint32_t>(a_->request_tx.cells.capacity() / 2);
+  for (uint32_t i = 0; i <= half; ++i) a_.publish_request(1);
+  a_.fall_asleep({.for_executed = false, .for_room = false});
+  b_->request_rx.cells.advance(1);
+  EXPECT_TRUE(b_.acknowledge_requests());
+  EXPECT_TRUE(has_rung(pair_.bell_a()));
+}
+
+TEST_P(Ends, who_posts_while_asleep_sleeps_lightly_for_a_while) {
+  constexpr LaneEnd::Sleep kDeep{.for_executed = false, .for_room = false};
+  a_.publish_request(1);
+  a_.fall_asleep(kDeep);
+  EXPECT_FALSE(a_.sleeps_too_deep(false));
+  EXPECT_TRUE(a_.sleeps_too_deep(true));
+  for (uint32_t sleeps = 0; sleeps < kLightSleeps; ++sleeps) {
+    a_.fall_asleep(kDeep);
+    EXPECT_FALSE(a_.sleeps_too_deep(true)) << sleeps;
+    a_.wake_up();
+  }
+  a_.fall_asleep(kDeep);
+  EXPECT_TRUE(a_.sleeps_too_deep(true));
+}
+
+TEST_P(Ends, fences_are_promised_until_the_consumer_polls_for_long_and_again_when_it_sleeps) {
+  EXPECT_TRUE(b_.producer_fences());
+  const auto publish = [&](uint32_t times) {
+    for (uint32_t i = 0; i < times; ++i) {
+      ASSERT_TRUE(a_->request_tx.room(1));
+      a_.publish_request(1);
+      b_->request_rx.cells.advance(1);
+      b_.acknowledge_requests();
+    }
+  };
+  publish(kFencedSends - 1);
+  EXPECT_TRUE(b_.producer_fences());
+  publish(1);
+  EXPECT_FALSE(b_.producer_fences());
+  for (uint32_t rings = 0; rings < kRingsToFence; ++rings) {
+    EXPECT_FALSE(b_.producer_fences()) << rings;
+    b_.fall_asleep({true, true});
+    publish(1);
+    b_.wake_up();
+  }
+  EXPECT_TRUE(b_.producer_fences());
+  publish(kFencedSends - 2);
+  b_.fall_asleep({true, true});
+  publish(1);
+  b_.wake_up();
+  publish(kFencedSends - 1);
+  EXPECT_TRUE(b_.producer_fences()) << "it has been found asleep";
+}
+
 TEST_P(Ends, room_in_the_response_ring_wakes_the_responder_that_sleeps) {
   b_.publish_response(1);
-  b_.set_consumer_state(ring::ConsumerState::asleep);
+  b_.fall_asleep({true, true});
   EXPECT_TRUE(a_.take_responses([](const std::byte*) { return 1u; }));
   EXPECT_TRUE(has_rung(pair_.bell_b()));
 }

@@ -121,6 +121,49 @@ TEST_F(Waiting, a_descriptor_that_does_not_block_answers_at_once_and_becomes_rea
   EXPECT_EQ(::poll(&readable, 1, 0), 0);
 }
 
+// Nobody asks for the end of an unsignalled send, so its acknowledgement is no reason to wake up.
+TEST_F(Waiting, an_acknowledgement_that_nobody_asked_for_leaves_a_descriptor_quiet) {
+  const Line line(here_.context, here_pd_, there_.context, there_pd_);
+  ASSERT_EQ(::fcntl(line.channel->fd, F_SETFL, ::fcntl(line.channel->fd, F_GETFL) | O_NONBLOCK), 0);
+  pollfd readable{line.channel->fd, POLLIN, 0};
+  for (int round = 0; round < 5; ++round) {
+    line.expect_message();
+    EXPECT_FALSE(line.wait());
+    ASSERT_EQ(line.peer->receive(line.from.sge(0, 8), 9), 0);
+    ibv_sge sge = line.to.sge(0, 8);
+    ibv_send_wr unsignalled = send_wr(IBV_WR_SEND, sge);
+    unsignalled.send_flags = 0;
+    ASSERT_EQ(post_wr(line.end->qp, unsignalled), 0);
+    EXPECT_EQ(line.peer->completion().wr_id, 9u);  // it has executed it, and acknowledged
+    EXPECT_EQ(::poll(&readable, 1, 20), 0) << "round " << round;
+    line.send();
+    ASSERT_EQ(::poll(&readable, 1, 20000), 1);
+    while (!line.wait()) ASSERT_EQ(::poll(&readable, 1, 20000), 1);
+    EXPECT_EQ(line.end->completion().wr_id, 7u);
+    EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
+  }
+}
+
+// The doorbell of what is not solicited wakes the control thread alone.
+TEST_F(Waiting, who_waits_for_solicited_events_sleeps_through_the_others) {
+  const Line line(here_.context, here_pd_, there_.context, there_pd_);
+  ASSERT_EQ(::fcntl(line.channel->fd, F_SETFL, ::fcntl(line.channel->fd, F_GETFL) | O_NONBLOCK), 0);
+  ASSERT_EQ(line.end->receive(line.to.sge(0, 8), 7), 0);
+  ASSERT_EQ(line.end->receive(line.to.sge(0, 8), 8), 0);
+  ASSERT_EQ(ibv_req_notify_cq(line.end->cq, 1), 0);
+  EXPECT_FALSE(line.wait());
+  line.send();
+  EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
+  pollfd readable{line.channel->fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&readable, 1, 20), 0);
+  ibv_sge sge = line.from.sge(0, 8);
+  ibv_send_wr solicited = send_wr(IBV_WR_SEND, sge);
+  solicited.send_flags |= IBV_SEND_SOLICITED;
+  ASSERT_EQ(post_wr(line.peer->qp, solicited), 0);
+  ASSERT_EQ(::poll(&readable, 1, 20000), 1);
+  EXPECT_TRUE(line.wait());
+}
+
 void* wait_for_cq_event(void* line) {
   (void)static_cast<const Line*>(line)->wait();
   return nullptr;

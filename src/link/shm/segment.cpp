@@ -69,7 +69,7 @@ class ShmLane final : public Lane {
     remote = peer.remote;
     remote_domain = peer.remote_domain;
     direct = peer.direct;
-    fence_sends = peer.fence_sends;
+    fence_always = peer.fence_always;
     const Side out = segment_->side_;
     const Side in = other(out);
     claims_out = claims(out);

@@ -38,7 +38,7 @@ struct LanePeer {
   int doorbell_fd = -1;
   std::span<const std::byte> doorbell_message;
   DirectPath direct;
-  bool fence_sends = false;
+  bool fence_always = false;
   // Owns doorbell_fd, doorbell_message and what direct points to; goes with the lane.
   std::shared_ptr<const void> keep;
 };
