@@ -166,7 +166,7 @@ int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** out, void* context
     auto cntr = std::make_unique<Cntr>();
     cntr->fid.fid = {FI_CLASS_CNTR, context, &g_fid_ops};
     cntr->fid.ops = &domain.calls->cntr;
-    const int rc = cntr->open(domain, asked.wait_obj, asked.wait_set, nullptr, &cntr->core);
+    const int rc = cntr->open(domain, asked.wait_obj, asked.wait_set, cntr->core.wake_fd);
     if (rc != 0) return rc;
     domain.uses.add();
     *out = &cntr.release()->fid;

@@ -76,7 +76,7 @@ int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noex
     cq->wait_cond = attr->wait_obj != FI_WAIT_NONE ? attr->wait_cond : FI_CQ_COND_NONE;
     cq->fid.fid = {FI_CLASS_CQ, context, &g_fid_ops};
     cq->fid.ops = cq_ops(*domain.calls, cq->format);
-    const int rc = cq->open(domain, attr->wait_obj, attr->wait_set, &cq->core, nullptr);
+    const int rc = cq->open(domain, attr->wait_obj, attr->wait_set, cq->core.wake_fd);
     if (rc != 0) return rc;
     assert(cq->entries >= attr->size && cq->core.empty());
     // what it has become; attributes that left nothing open are not written to

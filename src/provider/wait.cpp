@@ -136,23 +136,22 @@ Sleeper::~Sleeper() {
   disarm();
 }
 
-int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::Cq* cq, qp::Counter* counter) {
-  assert(domain_ == nullptr && (cq == nullptr) != (counter == nullptr));
+int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::WakeFd& wake_fd) {
+  assert(domain_ == nullptr);
   domain_ = &domain;
-  cq_ = cq;
-  counter_ = counter;
+  wake_fd_ = &wake_fd;
   if (!has_fd(obj)) return 0;
   {
     nic::EngineGuard guard(*domain.engine);
     domain.sleepers.reserve(++domain.sleepers_opened);  // so that arm() never allocates
   }
-  if (Status s = cq != nullptr ? cq->open_wake_fd() : counter->open_wake_fd(); !s)
+  if (Status s = wake_fd.open(); !s)
     return refuse(fi_code(s),
                   "opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   describe(s.error()));
   epoll_ = move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
-  const int wake = cq != nullptr ? cq->wake_fd() : counter->wake_fd();
-  if (!epoll_ || !watch(epoll_.get(), wake) || !watch(epoll_.get(), domain.engine->sleep_fd()))
+  if (!epoll_ || !watch(epoll_.get(), wake_fd.get()) ||
+      !watch(epoll_.get(), domain.engine->sleep_fd()))
     return refuse(-FI_EMFILE,
                   "opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   std::strerror(errno));
@@ -164,32 +163,49 @@ bool Sleeper::try_sleep(bool (*ready)(const void*), const void* what) noexcept {
     domain_->engine->poll();
     if (ready(what)) break;
     arm();
-    if (domain_->engine->prepare_to_sleep()) return true;
+    if (domain_->engine->prepare_to_sleep()) {
+      domain_->engine->leave_to_application();
+      return true;
+    }
   }
   wake_up();
   keep_asleep(*domain_);
   return false;
 }
 
+// Once two threads have been seen at it, either may be blocked on it whenever the other is not.
+void Sleeper::note_thread() noexcept {
+  const pthread_t self = ::pthread_self();
+  if (!has_thread_) {
+    has_thread_ = true;
+    thread_ = self;
+  } else if (::pthread_equal(thread_, self) == 0) {
+    several_ = true;
+  }
+}
+
 void Sleeper::arm() noexcept {
+  note_thread();
   if (!armed_) {
     armed_ = true;
     assert(domain_->sleepers.size() < domain_->sleepers.capacity());
     domain_->sleepers.push_back(this);
     // what an earlier hand_back() left there: whoever it was for is covered by what is armed now
-    if (domain_->engine->lock().threaded()) cq_ != nullptr ? cq_->disarm() : counter_->disarm();
+    if (domain_->engine->lock().threaded()) wake_fd_->disarm();
   }
-  cq_ != nullptr ? cq_->arm() : counter_->arm();
+  wake_fd_->arm();
 }
 
 void Sleeper::disarm() noexcept {
+  assert(armed_);
+  note_thread();
   armed_ = false;
   [[maybe_unused]] const size_t gone = std::erase(domain_->sleepers, this);
   assert(gone == 1);
-  if (domain_->engine->lock().threaded()) {
-    cq_ != nullptr ? cq_->hand_back() : counter_->hand_back();
+  if (domain_->engine->lock().threaded() && several_) {
+    wake_fd_->hand_back();
   } else {
-    cq_ != nullptr ? cq_->disarm() : counter_->disarm();
+    wake_fd_->disarm();
   }
 }
 
@@ -204,7 +220,7 @@ void Sleeper::put_back_to_sleep(Domain& domain) noexcept {
 }
 
 void Sleeper::ring() noexcept {
-  cq_ != nullptr ? cq_->wake() : counter_->wake();
+  wake_fd_->wake();
 }
 
 }  // namespace aperture::provider

@@ -5,10 +5,12 @@
 // asleep. Before anyone blocks, try_sleep() puts the engine to sleep and looks once more. Several
 // threads may sleep in one domain while another polls: whoever polls puts the engine back to sleep
 // (Sleeper::keep_asleep), so that nobody misses the doorbell. Several may even sleep on one object:
-// where threads are allowed, whoever reads it ends that sleep for all of them, by making the
-// descriptor readable; the next one to go to sleep drains it, and what it arms covers everybody.
+// where threads are allowed and more than one has been seen at it, whoever reads it ends that sleep
+// for all of them, by making the descriptor readable; the next one to go to sleep drains it, and
+// what it arms covers everybody.
 #pragma once
 
+#include <pthread.h>
 #include <rdma/fi_eq.h>
 
 #include <cassert>
@@ -60,8 +62,9 @@ class Sleeper {
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
 
-  // One of cq and counter. Opens what `obj` needs; 0 or a negative fi_errno. Lock not held.
-  int open(Domain& domain, fi_wait_obj obj, qp::Cq* cq, qp::Counter* counter);
+  // Of a CQ's or counter's descriptor. Opens what `obj` needs; 0 or a negative fi_errno. Lock not
+  // held.
+  int open(Domain& domain, fi_wait_obj obj, qp::WakeFd& wake_fd);
   int fd() const noexcept { return epoll_.get(); }
 
   // Lock held by the caller for all of these.
@@ -85,12 +88,16 @@ class Sleeper {
   void arm() noexcept;
   void disarm() noexcept;
   static void put_back_to_sleep(Domain& domain) noexcept;
+  void note_thread() noexcept;
 
   Domain* domain_ = nullptr;
-  qp::Cq* cq_ = nullptr;
-  qp::Counter* counter_ = nullptr;
+  qp::WakeFd* wake_fd_ = nullptr;
   UniqueFd epoll_;
-  bool armed_ = false;  // guarded by the engine's lock
+  // guarded by the engine's lock
+  bool armed_ = false;
+  bool has_thread_ = false;
+  bool several_ = false;  // threads have armed or read it
+  pthread_t thread_{};    // the first that has
 };
 
 // A wait set: one epoll descriptor over those of its members. Guarded by its mutex.
@@ -127,12 +134,12 @@ struct Waited {
   Uses uses;  // endpoints and poll sets
 
   // As Sleeper::open, and joins the wait set if that is the wait object.
-  int open(Domain& of, fi_wait_obj obj, fid_wait* set, qp::Cq* cq, qp::Counter* counter) {
+  int open(Domain& of, fi_wait_obj obj, fid_wait* set, qp::WakeFd& wake_fd) {
     assert(domain == nullptr && of.engine != nullptr);
     domain = &of;
     engine = of.engine.get();
     wait_obj = settle_wait_obj(obj);
-    if (const int rc = sleeper.open(of, wait_obj, cq, counter); rc != 0) return rc;
+    if (const int rc = sleeper.open(of, wait_obj, wake_fd); rc != 0) return rc;
     return wait_obj == FI_WAIT_SET ? join_set(set, &fid.fid, sleeper.fd(), wait_set) : 0;
   }
   int check_unused(const char* call) const noexcept {

@@ -1,25 +1,12 @@
 // Completion queues and counters: see completion.hpp.
 #include "qp/completion.hpp"
 
-#include <sys/eventfd.h>
-
 #include <bit>
-#include <cerrno>
 #include <new>
-
-#include "base/event_fd.hpp"
 
 namespace aperture::qp {
 
 namespace {
-
-Status open_eventfd(UniqueFd& fd) noexcept {
-  if (fd) return {};
-  UniqueFd made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!made) return errc_from_errno(errno);
-  fd = move_high(std::move(made));
-  return {};
-}
 
 // Stands for an error that there was no memory to describe.
 CompletionError untold{{}, Errc::no_memory, 0, 0, {}};
@@ -45,7 +32,7 @@ void Cq::push_error(CompletionError e) noexcept {
   slots_[tail_ & mask_] = {error != nullptr ? error->entry : Completion{},
                            error != nullptr ? error : &untold};
   ++tail_;
-  if (armed_) wake();
+  wake_fd.on_arrival();
 }
 
 bool Cq::make_room(size_t n) noexcept {
@@ -78,28 +65,6 @@ void Cq::grow() noexcept {
     assert(capacity() == slots_.size() && size() <= capacity() / 2);
   } catch (const std::bad_alloc&) {
   }
-}
-
-Status Cq::open_wake_fd() noexcept {
-  return open_eventfd(wake_fd_);
-}
-void Cq::wake() noexcept {
-  signal_eventfd(wake_fd_.get());
-}
-void Cq::disarm() noexcept {
-  armed_ = false;
-  drain_eventfd(wake_fd_.get());
-}
-
-Status Counter::open_wake_fd() noexcept {
-  return open_eventfd(wake_fd_);
-}
-void Counter::wake() noexcept {
-  signal_eventfd(wake_fd_.get());
-}
-void Counter::disarm() noexcept {
-  armed_ = false;
-  drain_eventfd(wake_fd_.get());
 }
 
 }  // namespace aperture::qp

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/errc.hpp"
-#include "base/fd.hpp"
 #include "base/invariant.hpp"
+#include "qp/wake_fd.hpp"
 
 namespace aperture::qp {
 
@@ -64,8 +64,7 @@ class Cq {
   void push(const Completion& c) noexcept {
     slots_[tail_ & mask_] = {c, nullptr};
     ++tail_;
-    if (armed_) [[unlikely]]
-      wake();
+    wake_fd.on_arrival();
   }
   // Errors grow the queue if they must (they are rare, and must not be lost).
   void push_error(CompletionError e) noexcept;
@@ -81,17 +80,7 @@ class Cq {
   void rewind() noexcept { head_ = tail_ = 0; }
   CompletionError pop_error() noexcept;
 
-  // Wait support: after arm(), the next push makes wake_fd() readable (an eventfd) once.
-  Status open_wake_fd() noexcept;
-  int wake_fd() const noexcept { return wake_fd_.get(); }
-  void arm() noexcept { armed_ = true; }
-  void disarm() noexcept;  // also drains the fd
-  // For when somebody else may be blocked on the fd: it becomes readable, until disarm().
-  void hand_back() noexcept {
-    armed_ = false;
-    wake();
-  }
-  void wake() noexcept;  // makes wake_fd() readable now; any thread
+  WakeFd wake_fd;  // for who sleeps until something is pushed
 
  private:
   struct Slot {
@@ -105,8 +94,6 @@ class Cq {
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
   uint64_t reserved_ = 0;
-  bool armed_ = false;
-  UniqueFd wake_fd_;
 };
 
 // A completion counter. Changed under the engine's lock, read by any thread.
@@ -122,29 +109,18 @@ class Counter {
   void set(uint64_t v) noexcept { store(value_, v); }
   void set_error(uint64_t v) noexcept { store(errors_, v); }
 
-  Status open_wake_fd() noexcept;
-  int wake_fd() const noexcept { return wake_fd_.get(); }
-  void arm() noexcept { armed_ = true; }
-  void disarm() noexcept;
-  void hand_back() noexcept {  // as of Cq
-    armed_ = false;
-    wake();
-  }
-  void wake() noexcept;
+  WakeFd wake_fd;  // for who sleeps until it changes
 
  private:
   void store(std::atomic<uint64_t>& word, uint64_t v) noexcept {
     // SYNC POINT: counter: a reader that sees the value sees what was completed. Only the holder of
     // the engine's lock writes, so the relaxed reads above see the latest value.
     word.store(v, std::memory_order_release);
-    if (armed_) [[unlikely]]
-      wake();
+    wake_fd.on_arrival();
   }
 
   std::atomic<uint64_t> value_{0};
   std::atomic<uint64_t> errors_{0};
-  bool armed_ = false;
-  UniqueFd wake_fd_;
 };
 
 }  // namespace aperture::qp

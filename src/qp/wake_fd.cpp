@@ -1,0 +1,36 @@
+// Waking a thread that sleeps on a completion queue or a counter: see wake_fd.hpp.
+#include "qp/wake_fd.hpp"
+
+#include <sys/eventfd.h>
+
+#include <cassert>
+#include <cerrno>
+
+#include "base/event_fd.hpp"
+
+namespace aperture::qp {
+
+Status WakeFd::open() noexcept {
+  if (fd_) return {};
+  assert(!armed_);
+  UniqueFd made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!made) return errc_from_errno(errno);
+  fd_ = move_high(std::move(made));
+  return {};
+}
+
+void WakeFd::wake() noexcept {
+  signal_eventfd(fd_.get());
+  // relaxed: a hint, which may come late
+  readable_.store(true, std::memory_order_relaxed);
+}
+
+void WakeFd::disarm() noexcept {
+  armed_ = false;
+  // relaxed: as in wake()
+  if (!readable_.load(std::memory_order_relaxed)) return;
+  readable_.store(false, std::memory_order_relaxed);  // before: a signal after it is noted again
+  drain_eventfd(fd_.get());
+}
+
+}  // namespace aperture::qp
