@@ -1,5 +1,11 @@
 """A Ceph cluster of one monitor and one OSD in memory, whose messenger is async+rdma on aperture0:
 `rados put` and `rados get` of objects, compared.
+
+Ceph 16 has a race of its own, by TCP as well: a client whose first command leaves before the
+monitor has sent it the monitors' map says an fsid of zeros (the map that it began with has none,
+even where it was read from a file), and the monitor refuses it: EPERM, "wrong fsid". `ceph` ends
+with that, and so does an OSD that is starting. That answer, and no other failure, has them tried
+again.
 """
 import hashlib
 import os
@@ -55,61 +61,66 @@ class Ceph(Guest):
     def begin(self, *command):
         return self.start(*command, env={"CEPH_CONF": f"{self.folder}/ceph.conf"})
 
-    def ceph(self, *command, seconds=SECONDS) -> str:
-        """A client's command. One that is sent before the cluster's map has arrived is refused with
-        EPERM, whatever the messenger, so it is given again."""
-        end = time.monotonic() + seconds
+    def done(self, *command) -> str:
+        return self.output_of(self.begin(*command))
+
+    def ceph(self, *command) -> str:
+        """A command to the monitor."""
+        end = time.monotonic() + SECONDS
         while True:
-            printed, status = self.ended(self.begin(*command))
+            printed, status = self.ended(self.begin("ceph", *command))
             if status == 0:
                 return printed
-            self.assertLess(time.monotonic(), end, f"{command}\n{printed[-4000:]}")
-            time.sleep(0.2)
+            self.assertRegex(printed, r"Error EPERM: problem getting command descriptions from mon")
+            self.assertLess(time.monotonic(), end, command)
 
     def monitor(self):
         for made in ("mon", "osd"):
             os.mkdir(f"{self.folder}/{made}")
             os.chmod(f"{self.folder}/{made}", 0o777)
-        self.ceph("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a",
+        self.done("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a",
                   f"[v1:127.0.0.1:{self.port}]", "monmap")
-        self.ceph("ceph-mon", "-i", "a", "--mkfs", "--monmap", "monmap")
+        self.done("ceph-mon", "-i", "a", "--mkfs", "--monmap", "monmap")
         daemon = self.begin("ceph-mon", "-f", "-i", "a")
         self.wait_until_listening(self.port)
         return daemon
 
     def object_store(self):
-        self.ceph("ceph", "osd", "new", self.osd)
-        self.ceph("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", self.osd)
-        command = ("ceph-osd", "-f", "-i", "0")
-        daemon = self.begin(*command)
+        self.ceph("osd", "new", self.osd)
+        self.done("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", self.osd)
+        begun = [self.begin("ceph-osd", "-f", "-i", "0")]
         end = time.monotonic() + SECONDS
-        while "1 up" not in self.ceph("ceph", "osd", "stat"):
-            # its first commands may be too early too, then it ends; systemd would start it again
-            if daemon.poll() == 1:
-                daemon = self.begin(*command)
-            if time.monotonic() > end or daemon.poll() is not None:
-                with open(f"{self.folder}/osd.0.log", encoding="utf-8", errors="replace") as log:
-                    self.fail(f"the OSD is not up, status {daemon.poll()}\n{log.read()[-4000:]}")
+        while "1 up" not in self.ceph("osd", "stat"):
+            if begun[-1].poll() is not None:
+                # systemd would start it again
+                self.assertEqual(self.log_of_the_osd().count("wrong fsid"), len(begun),
+                                 self.log_of_the_osd()[-4000:])
+                begun.append(self.begin("ceph-osd", "-f", "-i", "0"))
+            self.assertLess(time.monotonic(), end, self.log_of_the_osd()[-4000:])
             time.sleep(0.3)
-        return daemon
+        return begun[-1]
+
+    def log_of_the_osd(self) -> str:
+        with open(f"{self.folder}/osd.0.log", encoding="utf-8", errors="replace") as log:
+            return log.read()
 
     def put_and_get(self, name: str, length: int):
         content = random.randbytes(length)
         with open(f"{self.folder}/{name}", "wb") as file:
             file.write(content)
         os.chmod(f"{self.folder}/{name}", 0o644)
-        self.ceph("rados", "-p", "pool", "put", name, name)
-        self.ceph("rados", "-p", "pool", "get", name, f"{name}.got")
+        self.done("rados", "-p", "pool", "put", name, name)
+        self.done("rados", "-p", "pool", "get", name, f"{name}.got")
         with open(f"{self.folder}/{name}.got", "rb") as file:
             got = file.read()
         self.assertEqual(hashlib.sha256(got).hexdigest(), hashlib.sha256(content).hexdigest())
 
     def test_objects_come_back_as_they_were_put(self):
         daemons = [self.monitor(), self.object_store()]
-        self.ceph("ceph", "osd", "pool", "create", "pool", "1")
+        self.ceph("osd", "pool", "create", "pool", "1")
         for name, length in (("small", 1), ("middle", 70001), ("large", 5 << 20)):
             self.put_and_get(name, length)
-        listed = self.ceph("rados", "-p", "pool", "ls").splitlines()
+        listed = self.done("rados", "-p", "pool", "ls").splitlines()
         self.assertLessEqual({"small", "middle", "large"}, set(listed))
         for daemon in daemons:
             self.assertIsNone(daemon.poll(), "it has ended")
@@ -124,7 +135,7 @@ class Ceph(Guest):
             file.write(other)
         os.mkdir(f"{self.folder}/mon")
         os.chmod(f"{self.folder}/mon", 0o777)
-        self.ceph("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a",
+        self.done("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a",
                   f"[v1:127.0.0.1:{self.port}]", "monmap")
         _, status = self.ended(self.begin("ceph-mon", "-i", "a", "--mkfs", "--monmap", "monmap"))
         if status == 0:
