@@ -1,7 +1,7 @@
-"""Valkey's own test of its RDMA transport: its server with the module valkey-rdma.so, and its
-client rdma-test with four threads.
+"""Valkey over RDMA: its server with the module valkey-rdma.so, its own client rdma-test with four
+threads, valkey-cli and valkey-benchmark.
 
-APERTURE_VALKEY_SOURCE is a folder with the source, in which src/ has been built with
+APERTURE_VALKEY_SOURCE is a folder with the source of 9.0 or later, built there with
 `make BUILD_RDMA=module`; without it, a skip.
 """
 import os
@@ -14,7 +14,7 @@ import unittest
 from guest import Guest, users
 
 SOURCE = os.environ.get("APERTURE_VALKEY_SOURCE", "")
-BUILT = ("src/valkey-server", "src/valkey-rdma.so")
+BUILT = ("src/valkey-server", "src/valkey-cli", "src/valkey-benchmark", "src/valkey-rdma.so")
 
 
 class Valkey(Guest):
@@ -27,19 +27,55 @@ class Valkey(Guest):
         subprocess.run(["cc", "-O1", f"{SOURCE}/tests/rdma/rdma-test.c", "-o",
                         f"{cls.tree}/rdma-test", "-lrdmacm", "-libverbs", "-lpthread"], check=True)
 
-    def test_its_client_is_served_over_rdma_alone(self):
+    def served(self, user: str) -> tuple[int, subprocess.Popen]:
+        """The port and the process of a server. Without a TCP port it does not start; its clients
+        are given the other one, where nothing listens by TCP."""
+        port = random.randrange(20000, 25000)
+        server = self.start(f"{self.tree}/valkey-server", "--port", str(port + 5000), "--bind",
+                            "127.0.0.1", "--appendonly", "no", "--save", "", "--dir", self.folder,
+                            "--loadmodule", f"{self.tree}/valkey-rdma.so", "--rdma-port", str(port),
+                            "--rdma-bind", "127.0.0.1", user=user)
+        self.wait_until_listening(port)
+        return port, server
+
+    def with_each_user(self, clients):
         for user in users():
             with self.subTest(user=user):
-                port = random.randrange(20000, 30000)
-                server = self.start(f"{self.tree}/valkey-server", "--port", "0", "--appendonly",
-                                    "no", "--save", "", "--dir", self.folder, "--loadmodule",
-                                    f"{self.tree}/valkey-rdma.so", f"port={port}",
-                                    "bind=127.0.0.1", user=user)
-                self.wait_until_listening(port)
-                self.run_guest(f"{self.tree}/rdma-test", "--thread", "4", "-h", "127.0.0.1", "-p",
-                               str(port), user=user)
+                port, server = self.served(user)
+                clients(user, port)
                 self.assertIsNone(server.poll(), "the server has ended")
                 self.end(server)
+
+    def test_its_client_is_served(self):
+        self.with_each_user(lambda user, port: self.run_guest(
+            f"{self.tree}/rdma-test", "--thread", "4", "-h", "127.0.0.1", "-p", str(port),
+            user=user))
+
+    def test_values_come_back_as_they_were_set(self):
+        def clients(user, port):
+            cli = (f"{self.tree}/valkey-cli", "--rdma", "-h", "127.0.0.1", "-p", str(port))
+            for length in (1, 64, 16384, 1 << 20):
+                value = random.randbytes(length // 2).hex() or "x"
+                with open(f"{self.folder}/value", "w", encoding="ascii") as file:
+                    file.write(value)
+                os.chmod(f"{self.folder}/value", 0o644)
+                told = self.run_guest("sh", "-c", '"$@" -x set key <value && "$@" get key', "sh",
+                                      *cli, user=user)
+                self.assertEqual(told.splitlines()[-2:], ["OK", value])
+
+        self.with_each_user(clients)
+
+    def test_fifty_clients_are_served_at_once(self):
+        def clients(user, port):
+            for length, pipeline in ((64, 1), (64, 16), (16384, 1), (16384, 16)):
+                told = self.run_guest(
+                    f"{self.tree}/valkey-benchmark", "--rdma", "-h", "127.0.0.1", "-p", str(port),
+                    "-c", "50", "-d", str(length), "-P", str(pipeline), "-n", "5000", "-t",
+                    "set,get", "--csv", user=user)
+                for name in ("SET", "GET"):
+                    self.assertRegex(told, rf'(?m)^"{name}","[1-9]')
+
+        self.with_each_user(clients)
 
 
 if __name__ == "__main__":
