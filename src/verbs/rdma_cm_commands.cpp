@@ -23,6 +23,30 @@ constexpr size_t kRouteBytes = offsetof(rdma_ucm_query_route_resp, ibdev_index);
 constexpr size_t kAddrBytes = offsetof(rdma_ucm_query_addr_resp, ibdev_index);
 constexpr size_t kEventBytes = offsetof(rdma_ucm_event_resp, reserved);
 
+// Commands that kernels have since 6.17 and older headers have not. The second may be longer: what
+// follows is unused in the events that it may write.
+constexpr uint32_t kCmdWriteEvent = 24;
+struct ResolveIbService {
+  uint32_t id;
+  uint32_t reserved;
+};
+struct WriteEvent {
+  uint32_t id;
+  uint32_t reserved;
+  uint32_t event;
+  uint32_t status;
+  uint64_t arg;
+};
+static_assert(sizeof(WriteEvent) == 24);
+constexpr uint32_t kEventUser = 18;      // RDMA_CM_EVENT_USER
+constexpr uint32_t kEventInternal = 19;  // RDMA_CM_EVENT_INTERNAL: librdmacm to itself
+
+sa_family_t family_of(const void* sockaddr_bytes) noexcept {
+  sa_family_t family;
+  std::memcpy(&family, sockaddr_bytes, sizeof family);
+  return family;
+}
+
 // rdma_create_id(3): in RDMA_PS_IB, what kind of queue pair the id will have decides.
 std::optional<cm::Service> service_of(uint16_t port_space, uint8_t qp_type) noexcept {
   switch (port_space) {
@@ -88,32 +112,43 @@ int explain_address(const char* call, const Address& address, Status s) noexcept
   return errno_of(s);
 }
 
-int refuse_family(const char* call) noexcept {
-  APERTURE_INFO("%s: an address that is neither AF_INET nor AF_INET6", call);
+// librdmacm binds an address of AF_IB once, to learn whether there are any. Told that there are
+// none, it refuses each itself (EINVAL), and rdma_getaddrinfo(3) answers with addresses of IP.
+int refuse_family(const char* call, const void* sockaddr_bytes) noexcept {
+  if (family_of(sockaddr_bytes) == kAfIb) {
+    APERTURE_INFO(
+        "%s: an address of AF_IB: the port is an Ethernet port and has none; ids are addressed by "
+        "IP (AF_INET, AF_INET6), and librdmacm refuses AF_IB from now on (EINVAL)",
+        call);
+  } else {
+    APERTURE_INFO("%s: an address that is neither AF_INET nor AF_INET6", call);
+  }
   return EINVAL;
 }
 
-int bind_to(const Call& call, uint32_t id, const std::optional<Address>& at) {
-  if (!at) return refuse_family("rdma_bind_addr");
+int bind_to(const Call& call, uint32_t id, const void* sockaddr_bytes, size_t size) {
+  const auto at = address_of(sockaddr_bytes, size);
+  if (!at) return refuse_family("rdma_bind_addr", sockaddr_bytes);
   return call.with_id(
       id, [&](AppId& app) { return explain_address("rdma_bind_addr", *at, app.id->bind(*at)); });
 }
 
 int do_bind_ip(const Call& call, const rdma_ucm_bind_ip& command) {
-  return bind_to(call, command.id, address_of(&command.addr, sizeof command.addr));
+  return bind_to(call, command.id, &command.addr, sizeof command.addr);
 }
 
 int do_bind(const Call& call, const rdma_ucm_bind& command) {
   if (command.reserved != 0 || command.addr_size == 0 ||
       command.addr_size != sockaddr_bytes_of(&command.addr)) {
-    return refuse_family("rdma_bind_addr");
+    return refuse_family("rdma_bind_addr", &command.addr);
   }
-  return bind_to(call, command.id, address_of(&command.addr, command.addr_size));
+  return bind_to(call, command.id, &command.addr, command.addr_size);
 }
 
 int resolve(const Call& call, uint32_t id, const std::optional<Address>& from,
-            const std::optional<Address>& to) {
-  if (!to) return refuse_family("rdma_resolve_addr");
+            const void* sockaddr_bytes, size_t size) {
+  const auto to = address_of(sockaddr_bytes, size);
+  if (!to) return refuse_family("rdma_resolve_addr", sockaddr_bytes);
   return call.with_id(id, [&](AppId& app) {
     return explain_address("rdma_resolve_addr", *to, app.id->resolve_addr(from, *to));
   });
@@ -121,17 +156,17 @@ int resolve(const Call& call, uint32_t id, const std::optional<Address>& from,
 
 int do_resolve_ip(const Call& call, const rdma_ucm_resolve_ip& command) {
   return resolve(call, command.id, address_of(&command.src_addr, sizeof command.src_addr),
-                 address_of(&command.dst_addr, sizeof command.dst_addr));
+                 &command.dst_addr, sizeof command.dst_addr);
 }
 
 int do_resolve_addr(const Call& call, const rdma_ucm_resolve_addr& command) {
   if (command.reserved != 0 || command.dst_size == 0 ||
       command.dst_size != sockaddr_bytes_of(&command.dst_addr) ||
       (command.src_size != 0 && command.src_size != sockaddr_bytes_of(&command.src_addr))) {
-    return refuse_family("rdma_resolve_addr");
+    return refuse_family("rdma_resolve_addr", &command.dst_addr);
   }
   return resolve(call, command.id, address_of(&command.src_addr, command.src_size),
-                 address_of(&command.dst_addr, command.dst_size));
+                 &command.dst_addr, command.dst_size);
 }
 
 int do_resolve_route(const Call& call, const rdma_ucm_resolve_route& command) {
@@ -234,10 +269,11 @@ int do_set_option(const Call& call, const rdma_ucm_set_option& command) {
   return call.with_id(command.id, [&](AppId& app) { return set_id_option(app, command, value); });
 }
 
-int join(const Call& call, uint64_t response, uint64_t uid, uint32_t id,
-         const std::optional<Address>& group) {
+int join(const Call& call, uint64_t response, uint64_t uid, uint32_t id, const void* sockaddr_bytes,
+         size_t size) {
   if (call.out_bytes() < sizeof(rdma_ucm_create_id_resp)) return ENOSPC;
-  if (!group) return refuse_family("rdma_join_multicast");
+  const auto group = address_of(sockaddr_bytes, size);
+  if (!group) return refuse_family("rdma_join_multicast", sockaddr_bytes);
   rdma_ucm_create_id_resp answer{};
   const int error = call.with_id(id, [&](AppId& app) {
     const cm::State state = app.id->state();
@@ -258,17 +294,15 @@ int join(const Call& call, uint64_t response, uint64_t uid, uint32_t id,
 }
 
 int do_join_ip(const Call& call, const rdma_ucm_join_ip_mcast& command) {
-  return join(call, command.response, command.uid, command.id,
-              address_of(&command.addr, sizeof command.addr));
+  return join(call, command.response, command.uid, command.id, &command.addr, sizeof command.addr);
 }
 
 int do_join(const Call& call, const rdma_ucm_join_mcast& command) {
   if (command.addr_size == 0 || command.addr_size != sockaddr_bytes_of(&command.addr) ||
       command.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) {
-    return refuse_family("rdma_join_multicast");
+    return refuse_family("rdma_join_multicast", &command.addr);
   }
-  return join(call, command.response, command.uid, command.id,
-              address_of(&command.addr, command.addr_size));
+  return join(call, command.response, command.uid, command.id, &command.addr, command.addr_size);
 }
 
 int do_leave(const Call& call, const rdma_ucm_destroy_id& command) {
@@ -293,6 +327,24 @@ int do_migrate(const Call& call, const rdma_ucm_migrate_id& command) {
     return 0;
   });
   return error != 0 ? error : call.answer(command.response, answer);
+}
+
+int do_resolve_ib_service(const Call& call, const ResolveIbService& command) {
+  return call.with_id(command.id, [](AppId&) {
+    APERTURE_WARN(
+        "rdma_resolve_addrinfo: RAI_SA asks a subnet manager, which an Ethernet port has not; "
+        "RAI_DNS asks for names");
+    return EOPNOTSUPP;
+  });
+}
+
+// rdma_write_cm_event(3)
+int do_write_event(const Call& call, const WriteEvent& command) {
+  if (command.event != kEventUser && command.event != kEventInternal) return EINVAL;
+  return call.with_id(command.id, [&](AppId& app) {
+    Ids::existing()->write_event(app, command.event, command.status, command.arg);
+    return 0;
+  });
 }
 
 int get_event(const std::shared_ptr<Channel>& channel, int fd, const Call& call) {
@@ -326,9 +378,10 @@ constexpr Handler kHandlers[] = {
     handle<do_reject>, handle<do_disconnect>, handle<do_init_qp_attr>, nullptr, nullptr,
     handle<do_set_option>, handle<do_notify>, handle<do_join_ip>, handle<do_leave>,
     handle<do_migrate>, handle<do_query>, handle<do_bind>, handle<do_resolve_addr>, handle<do_join>,
+    handle<do_resolve_ib_service>, handle<do_write_event>,
 };
 // clang-format on
-static_assert(std::size(kHandlers) == RDMA_USER_CM_CMD_JOIN_MCAST + 1);
+static_assert(std::size(kHandlers) == kCmdWriteEvent + 1);
 
 }  // namespace
 
@@ -338,8 +391,7 @@ std::optional<Address> address_of(const void* sockaddr_bytes, size_t size) noexc
 }
 
 size_t sockaddr_bytes_of(const void* sockaddr_bytes) noexcept {
-  sa_family_t family;
-  std::memcpy(&family, sockaddr_bytes, sizeof family);
+  const sa_family_t family = family_of(sockaddr_bytes);
   return family == AF_INET ? sizeof(sockaddr_in) : family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
 }
 

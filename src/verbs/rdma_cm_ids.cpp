@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <cstring>
 
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
@@ -151,6 +152,19 @@ void Ids::on_event(AppId& app, cm::Event&& event) noexcept {
   } else if (app.uid == 0) {
     return;  // its request has not been accepted; accepting will fail, and tell
   }
+  const std::lock_guard guard(events_mutex());
+  app.channel->push(std::move(events));
+}
+
+void Ids::write_event(AppId& app, uint32_t event, uint32_t status, uint64_t arg) noexcept {
+  Events events;
+  QueuedEvent& queued = events.emplace_back();
+  queued.response.event = event;
+  queued.response.status = status;
+  queued.response.uid = app.uid;
+  queued.response.id = app.handle;
+  std::memcpy(&queued.response.param, &arg, sizeof arg);  // arg32 of newer headers
+  queued.reporter = &app;
   const std::lock_guard guard(events_mutex());
   app.channel->push(std::move(events));
 }

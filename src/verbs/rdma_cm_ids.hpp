@@ -72,6 +72,8 @@ class Ids {
   uint32_t destroy(AppId& app) noexcept;
   uint32_t migrate(AppId& app, std::shared_ptr<Channel> to) noexcept;
   void close(const Channel& channel) noexcept;
+  // An event of the application's own, behind those that wait.
+  void write_event(AppId& app, uint32_t event, uint32_t status, uint64_t arg) noexcept;
 
   // The number of the membership. Errors: no_memory.
   Result<uint32_t> join(AppId& app, const Address& group, uint64_t uid, uint32_t qkey) noexcept;
@@ -108,5 +110,6 @@ bool query_path(const AppId& app, ib_path_rec_data& out) noexcept;
 
 inline constexpr uint32_t kUdpQkey = 0x0123'4567;  // RDMA_UDP_QKEY
 inline constexpr uint8_t kPortNumber = 1;
+inline constexpr uint16_t kAfIb = 27;  // AF_IB
 
 }  // namespace aperture::verbs::rdma_cm

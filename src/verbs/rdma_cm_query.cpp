@@ -56,7 +56,6 @@ struct SockaddrIb {
   uint64_t scope_id;
 };
 static_assert(sizeof(SockaddrIb) == 48);
-constexpr uint16_t kAfIb = 27;
 
 void fill_sockaddr_ib(const AppId& app, const std::optional<Address>& a,
                       __kernel_sockaddr_storage& out) noexcept {

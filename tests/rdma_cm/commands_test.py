@@ -451,6 +451,44 @@ class Events(Case):
         other.disconnect(server)
         other.close()
 
+    def test_an_application_writes_events_of_its_own_behind_those_that_wait(self):
+        handle = self.a.create(77)
+        self.a.resolve(handle, LOOPBACK, 7471)
+        self.a.write_event(handle, ucma.USER, status=5, arg=0x1234567890ABCDEF)
+        self.a.write_event(handle, ucma.INTERNAL, arg=16, tail=bytes(280))
+        events = {}
+        for _ in range(3):
+            event = self.a.event()
+            events[event.kind] = event
+        self.assertEqual(set(events), {ucma.ADDR_RESOLVED, ucma.USER, ucma.INTERNAL})
+        own = events[ucma.USER]
+        self.assertEqual((own.uid, own.id, own.status, own.arg),
+                         (77, handle, 5, 0x1234567890ABCDEF))
+        self.assertEqual(events[ucma.INTERNAL].arg, 16)
+        self.assertEqual(self.a.destroy(handle), 3)
+
+    def test_events_of_other_kinds_or_of_other_ids_are_not_written(self):
+        handle = self.a.create(77)
+        for kind in (ucma.ESTABLISHED, ucma.ADDRINFO_RESOLVED, 20):
+            self.refused(errno.EINVAL, self.a.write_event, handle, kind)
+        self.refused(errno.EINVAL, self.b.write_event, handle, ucma.USER)
+        self.refused(errno.ENOENT, self.a.write_event, 999, ucma.USER)
+        self.assertFalse(self.a.is_ready())
+
+    def test_a_subnet_manager_is_not_asked(self):
+        handle = self.a.create(77)
+        self.refused(errno.EOPNOTSUPP, self.a.raw, ucma.RESOLVE_IB_SERVICE,
+                     struct.pack("<II", handle, 0) + bytes(88))
+
+    def test_addresses_of_infiniband_are_refused(self):
+        handle = self.a.create(77, ucma.PS_IB)
+        raw = struct.pack("<H", 27).ljust(128, b"\0")
+        self.refused(errno.EINVAL, self.a.raw, ucma.BIND,
+                     struct.pack("<IHH", handle, 48, 0) + raw)
+        self.refused(errno.EINVAL, self.a.raw, ucma.RESOLVE_ADDR,
+                     struct.pack("<IIHHI", handle, 2000, 0, 48, 0) + bytes(128) + raw)
+        self.a.bind_new(handle, LOOPBACK)
+
     def test_migrating_from_what_is_no_channel(self):
         handle = self.a.create(1)
         self.refused(errno.ENOENT, self.b.migrate, handle, 0)
@@ -459,13 +497,13 @@ class Events(Case):
 
 class Interface(Case):
     def test_commands_that_do_not_exist_are_refused(self):
-        self.refused(errno.EINVAL, self.a.raw, 23, bytes(64))
+        self.refused(errno.EINVAL, self.a.raw, 25, bytes(64))
         self.refused(errno.ENOSYS, self.a.raw, ucma.GET_OPTION, bytes(64))
         self.refused(errno.EINVAL, os.write, self.a.fd, b"1234567")
         self.refused(errno.EINVAL, os.write, self.a.fd, struct.pack("<IHH", 0, 24, 4))
 
     def test_commands_that_are_cut_short(self):
-        for cmd in range(23):
+        for cmd in range(25):
             if cmd in (ucma.GET_OPTION, ucma.GET_EVENT):
                 continue
             with self.assertRaises(OSError) as caught:

@@ -11,11 +11,13 @@ import struct
 DEVICE = "/dev/infiniband/rdma_cm"
 (CREATE_ID, DESTROY_ID, BIND_IP, RESOLVE_IP, RESOLVE_ROUTE, QUERY_ROUTE, CONNECT, LISTEN, ACCEPT,
  REJECT, DISCONNECT, INIT_QP_ATTR, GET_EVENT, GET_OPTION, SET_OPTION, NOTIFY, JOIN_IP_MCAST,
- LEAVE_MCAST, MIGRATE_ID, QUERY, BIND, RESOLVE_ADDR, JOIN_MCAST) = range(23)
+ LEAVE_MCAST, MIGRATE_ID, QUERY, BIND, RESOLVE_ADDR, JOIN_MCAST, RESOLVE_IB_SERVICE,
+ WRITE_EVENT) = range(25)
 PS_IPOIB, PS_IB, PS_TCP, PS_UDP = 0x0002, 0x013F, 0x0106, 0x0111
 (ADDR_RESOLVED, ADDR_ERROR, ROUTE_RESOLVED, ROUTE_ERROR, CONNECT_REQUEST, CONNECT_RESPONSE,
  CONNECT_ERROR, UNREACHABLE, REJECTED, ESTABLISHED, DISCONNECTED, DEVICE_REMOVAL, MULTICAST_JOIN,
- MULTICAST_ERROR, ADDR_CHANGE, TIMEWAIT_EXIT) = range(16)
+ MULTICAST_ERROR, ADDR_CHANGE, TIMEWAIT_EXIT, ADDRINFO_RESOLVED, ADDRINFO_ERROR, USER,
+ INTERNAL) = range(20)
 INIT, RTR, RTS = 1, 2, 3
 # names of the fields of struct ib_uverbs_qp_attr, in order, and their layout
 AH = "16sIBBBxHBBBBBx"
@@ -56,6 +58,7 @@ class Event:
     def __init__(self, raw):
         self.uid, self.id, self.kind, self.status = struct.unpack_from("<QIIi", raw)
         param = raw[20:20 + 304]
+        self.arg = struct.unpack_from("<Q", param)[0]  # of an application's own
         self.qpn, self.qkey = struct.unpack_from("<II", param)
         # as a connection's parameters
         self.data = param[8:264]
@@ -177,6 +180,9 @@ class Channel:
 
     def qp_attr(self, handle, state):
         return QpAttr(self.ask(INIT_QP_ATTR, struct.calcsize(QP_ATTR), "II", handle, state))
+
+    def write_event(self, handle, kind, status=0, arg=0, tail=b""):
+        self.raw(WRITE_EVENT, struct.pack("<IIIIQ", handle, 0, kind, status, arg) + tail)
 
     def set_option(self, handle, level, name, value):
         buffer = ctypes.create_string_buffer(value, len(value))
