@@ -115,3 +115,71 @@ APERTURE_VERB ibv_mr* ibv_reg_buf_mr(ibv_pd* pd, ibv_buf* buf, void* addr, size_
   errno = refuse(EOPNOTSUPP, "ibv_reg_buf_mr: register memory with ibv_reg_mr");
   return nullptr;
 }
+
+// A buffer is nobody's but the real library's.
+APERTURE_VERB int ibv_export_buf_dmabuf_fd(ibv_buf* buf) {
+  APERTURE_REAL(ibv_export_buf_dmabuf_fd, "IBVERBS_1.18");
+  return real.call_or(-1, buf);
+}
+
+// --- counters of completions: a device that has none says so, and makes none ---
+struct ibv_comp_cntr_caps;
+struct ibv_comp_cntr_init_attr;
+struct ibv_qp_attach_comp_cntr_attr;
+struct ibv_comp_cntr;
+
+namespace {
+
+int refuse_counter(const char* call) noexcept {
+  return refuse(EOPNOTSUPP, "%s: this device has no counters of completions; poll the queue", call);
+}
+
+}  // namespace
+
+APERTURE_VERB int _ibv_query_comp_cntr_caps(ibv_context* context, ibv_comp_cntr_caps* caps,
+                                            size_t caps_bytes) {
+  APERTURE_FORWARD(is_ours(context), EOPNOTSUPP, _ibv_query_comp_cntr_caps, "IBVERBS_1.18", context,
+                   caps, caps_bytes);
+  return refuse_counter("ibv_query_comp_cntr_caps");
+}
+
+APERTURE_VERB ibv_comp_cntr* ibv_create_comp_cntr(ibv_context* context,
+                                                  ibv_comp_cntr_init_attr* attr) {
+  APERTURE_FORWARD(is_ours(context), nullptr, ibv_create_comp_cntr, "IBVERBS_1.18", context, attr);
+  errno = refuse_counter("ibv_create_comp_cntr");
+  return nullptr;
+}
+
+APERTURE_VERB int ibv_qp_attach_comp_cntr(ibv_qp* qp, ibv_comp_cntr* counter,
+                                          ibv_qp_attach_comp_cntr_attr* attr) {
+  APERTURE_FORWARD(is_ours(qp->context), EOPNOTSUPP, ibv_qp_attach_comp_cntr, "IBVERBS_1.18", qp,
+                   counter, attr);
+  return refuse_counter("ibv_qp_attach_comp_cntr");
+}
+
+// None of ours exist.
+#define APERTURE_COUNTER(call, ...)    \
+  APERTURE_REAL(call, "IBVERBS_1.18"); \
+  return real.call_or(EOPNOTSUPP, __VA_ARGS__)
+
+APERTURE_VERB int ibv_destroy_comp_cntr(ibv_comp_cntr* counter) {
+  APERTURE_COUNTER(ibv_destroy_comp_cntr, counter);
+}
+APERTURE_VERB int ibv_set_comp_cntr(ibv_comp_cntr* counter, uint64_t value) {
+  APERTURE_COUNTER(ibv_set_comp_cntr, counter, value);
+}
+APERTURE_VERB int ibv_set_err_comp_cntr(ibv_comp_cntr* counter, uint64_t value) {
+  APERTURE_COUNTER(ibv_set_err_comp_cntr, counter, value);
+}
+APERTURE_VERB int ibv_inc_comp_cntr(ibv_comp_cntr* counter, uint64_t amount) {
+  APERTURE_COUNTER(ibv_inc_comp_cntr, counter, amount);
+}
+APERTURE_VERB int ibv_inc_err_comp_cntr(ibv_comp_cntr* counter, uint64_t amount) {
+  APERTURE_COUNTER(ibv_inc_err_comp_cntr, counter, amount);
+}
+APERTURE_VERB int ibv_read_comp_cntr(ibv_comp_cntr* counter, uint64_t* value) {
+  APERTURE_COUNTER(ibv_read_comp_cntr, counter, value);
+}
+APERTURE_VERB int ibv_read_err_comp_cntr(ibv_comp_cntr* counter, uint64_t* value) {
+  APERTURE_COUNTER(ibv_read_err_comp_cntr, counter, value);
+}
