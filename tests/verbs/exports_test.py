@@ -16,7 +16,7 @@ LEFT_TO_THE_REAL = {
 # Private functions that programs of rdma-core's own call with a context.
 PRIVATE = {"ibv_query_gid_type"}
 NODES = ({f"IBVERBS_1.{n}" for n in (0, 1, *range(5, 19))} |
-         {f"IBVERBS_PRIVATE_{n}" for n in (34, 57, 59, 64)})
+         {f"IBVERBS_PRIVATE_{n}" for n in (34, 57, 59, 64, 65)})
 
 
 def symbols(library: str) -> dict[str, set[str]]:
