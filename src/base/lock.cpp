@@ -1,8 +1,12 @@
 // The slow half of the biased lock: see lock.hpp.
 #include "base/lock.hpp"
 
-#include <sched.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cassert>
 
 #include "base/clock.hpp"
@@ -15,7 +19,10 @@ namespace {
 // much more frequent that is: a visit costs some twenty times what the bias saves.
 constexpr uint32_t kVisitsToJudge = 64;
 constexpr uint32_t kWorthIt = 16;
-constexpr uint32_t kSpinsToYield = 256;  // some ten microseconds
+constexpr uint32_t kSpins = 256;  // some ten microseconds
+// What a visitor sleeps at once, the first time and at most.
+constexpr long kFirstNapNs = 20'000;
+constexpr long kLastNapNs = 1'000'000;
 
 }  // namespace
 
@@ -31,19 +38,33 @@ void EngineLock::lock_slow() noexcept {
     // SYNC POINT: engine-lock (pairs with enter_by_bias())
     announced_.store(true, std::memory_order_relaxed);
     heavy_barrier();
-    const Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
-    // SYNC POINT: engine-lock-inside
-    for (uint32_t spins = 1; bias.inside.load(std::memory_order_acquire); ++spins) {
-      // longer than any poll takes: the owner was taken off its CPU, which may be this one
-      if (spins % kSpinsToYield == 0) {
-        ::sched_yield();
-      } else {
-        cpu_relax();
-      }
-    }
+    wait_for_owner(biases_[current_.load(std::memory_order_relaxed)]);
   }
   through_mutex_ = true;
   count_entry();
+}
+
+// The bias is announced against: the owner leaves once, and does not come in again.
+void EngineLock::wait_for_owner(Bias& bias) noexcept {
+  for (uint32_t spins = 0; spins < kSpins; ++spins) {
+    // SYNC POINT: engine-lock-inside
+    if (bias.inside.load(std::memory_order_acquire) == 0) return;
+    cpu_relax();
+  }
+  // longer than any poll takes: the owner was taken off its CPU, which may be this one
+  for (long nap_ns = kFirstNapNs;; nap_ns = std::min(2 * nap_ns, kLastNapNs)) {
+    // SYNC POINT: engine-lock-inside
+    if (bias.inside.load(std::memory_order_acquire) == 0) return;
+    const timespec nap{0, nap_ns};
+    ::syscall(SYS_futex, &bias.inside, FUTEX_WAIT_PRIVATE, 1, &nap, nullptr, 0);
+  }
+}
+
+// The owner has found a visitor announced, who may sleep.
+void EngineLock::retreat(Bias& bias) noexcept {
+  // SYNC POINT: engine-lock-inside
+  bias.inside.store(0, std::memory_order_release);
+  ::syscall(SYS_futex, &bias.inside, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
 
 bool EngineLock::try_lock_slow() noexcept {
@@ -51,11 +72,11 @@ bool EngineLock::try_lock_slow() noexcept {
   if (biased_to_other()) {
     // relaxed: changes under mutex_ only, which we hold
     const Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
-    bool inside = bias.inside.load(std::memory_order_acquire);
+    bool inside = bias.inside.load(std::memory_order_acquire) != 0;
     if (!inside) {  // worth a barrier; as in lock_slow()
       announced_.store(true, std::memory_order_relaxed);
       heavy_barrier();
-      inside = bias.inside.load(std::memory_order_acquire);
+      inside = bias.inside.load(std::memory_order_acquire) != 0;
     }
     if (inside) {
       announced_.store(false, std::memory_order_release);

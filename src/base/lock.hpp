@@ -3,7 +3,10 @@
 // It begins as a plain mutex. A thread that takes it kStreak times in a row gets a bias: from then
 // on that thread enters with two plain stores and two loads, no LOCK prefix. Another thread takes
 // the lock away through the mutex, an announcement and a heavy_barrier(), about a microsecond; if
-// it keeps coming and the owner does not, the bias moves, and if both keep coming, it is dropped.
+// it keeps coming and the owner does not, the bias moves, and if both keep coming, it is dropped. A
+// visitor that meets the owner inside for longer than a poll takes sleeps, so that the owner has
+// the core if it is this one. unlock() pays nothing for that: the owner wakes it when it comes
+// again and finds it announced, or else it looks by itself after a while.
 // Fair enough for a NIC, not a general mutex: critical sections are one poll long, there is no
 // recursion.
 //
@@ -44,7 +47,7 @@ class EngineLock {
       // relaxed: no bias begins or ends while we are inside
       Bias& bias = biases_[current_.load(std::memory_order_relaxed)];
       // SYNC POINT: engine-lock-inside (what was done inside becomes visible to a waiting visitor)
-      bias.inside.store(false, std::memory_order_release);
+      bias.inside.store(0, std::memory_order_release);
       return;
     }
     unlock_slow();
@@ -61,7 +64,7 @@ class EngineLock {
   // Kept a cache line apart by its size: over-aligned objects are a burden to whoever embeds them.
   struct Bias {
     std::atomic<uintptr_t> owner{0};   // written once, before the generation is current
-    std::atomic<bool> inside{false};   // written by the owner only
+    std::atomic<uint32_t> inside{0};   // 0 or 1, written by the owner only; a futex
     std::atomic<uint32_t> entries{0};  // written by the owner only; wraps
     char apart[48];
   };
@@ -84,7 +87,7 @@ class EngineLock {
     const uint32_t generation = current_.load(std::memory_order_acquire);
     Bias& bias = biases_[generation];
     if (bias.owner.load(std::memory_order_relaxed) != self()) return false;
-    bias.inside.store(true, std::memory_order_relaxed);  // relaxed: ordered by the barrier pair
+    bias.inside.store(1, std::memory_order_relaxed);  // relaxed: ordered by the barrier pair
     light_barrier();
     // SYNC POINT: engine-lock (pairs with the visitor's announcement and its heavy_barrier(): we
     // see it, or it sees us inside). In this order: who reads that a visitor has left also reads
@@ -97,11 +100,13 @@ class EngineLock {
       through_mutex_ = false;
       return true;
     }
-    bias.inside.store(false, std::memory_order_release);
+    retreat(bias);
     return false;
   }
 
   void lock_slow() noexcept;
+  [[gnu::cold]] static void retreat(Bias& bias) noexcept;
+  void wait_for_owner(Bias& bias) noexcept;
   bool try_lock_slow() noexcept;
   void unlock_slow() noexcept;
   bool biased_to_other() const noexcept;

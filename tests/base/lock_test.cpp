@@ -2,7 +2,9 @@
 #include "base/lock.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -85,6 +87,42 @@ TEST(EngineLock, try_lock_fails_while_a_visitor_is_inside) {
   visitor.join();
   EXPECT_TRUE(g.lock.try_lock());
   g.lock.unlock();
+}
+
+// Processor time of this thread, user's and kernel's.
+std::chrono::microseconds thread_time() {
+  rusage used{};
+  ::getrusage(RUSAGE_THREAD, &used);
+  const auto of = [](const timeval& t) {
+    return std::chrono::seconds(t.tv_sec) + std::chrono::microseconds(t.tv_usec);
+  };
+  return of(used.ru_utime) + of(used.ru_stime);
+}
+
+TEST(EngineLock, visitor_sleeps_while_the_owner_stays_inside_and_comes_in_when_it_has_left) {
+  if (!register_for_heavy_barriers()) GTEST_SKIP() << "no membarrier(2) here: never biased";
+  using namespace std::chrono_literals;
+  Guarded g;
+  run(g, 1000);  // biased to us
+  for (int round = 0; round < 3; ++round) {
+    g.lock.lock();
+    std::atomic<bool> coming{false};
+    std::chrono::microseconds used{};
+    std::thread visitor([&] {
+      const auto before = thread_time();
+      coming = true;
+      g.lock.lock();
+      g.add();
+      g.lock.unlock();
+      used = thread_time() - before;
+    });
+    while (!coming) std::this_thread::yield();
+    std::this_thread::sleep_for(300ms);
+    g.lock.unlock();
+    visitor.join();
+    EXPECT_LT(used, 100ms);
+  }
+  EXPECT_EQ(g.count, 1003u);
 }
 
 TEST(EngineLock, bias_moves_to_the_thread_that_keeps_coming) {
