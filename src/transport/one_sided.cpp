@@ -77,7 +77,12 @@ void OneSided::learn_claim(uint64_t cost, bool ours) noexcept {
 
 void OneSided::ring_stalled_owner() noexcept {
   const uint64_t now = ticks();
-  if (rung_at_ != 0 && now - rung_at_ < ticks_in<kRingEveryNs>()) return;
+  // of this stall: after twice the time, since an owner that has no core is not helped by it
+  const bool of_this_stall = stall_since_ != 0 && rung_at_ > stall_since_;
+  const uint64_t stood = of_this_stall ? rung_at_ - stall_since_ : 0;
+  const uint64_t pause =
+      std::clamp(stood, ticks_in<kRingEveryNs>(), ticks_in<kRingAtLeastEveryNs>());
+  if (rung_at_ != 0 && now - rung_at_ < pause) return;
   rung_at_ = now;
   lane_->ring_doorbell();
 }

@@ -88,7 +88,8 @@ class OneSided {
   bool is_owner_at(uint64_t pos) const noexcept {
     return lane_->request_tx.words().executing.load(std::memory_order_relaxed) > pos;
   }
-  // Wakes an owner that has stopped polling without going to sleep, every kRingEveryNs at most.
+  // Wakes an owner that has stopped polling without going to sleep: every kRingEveryNs at most, and
+  // more seldom the longer the head has stood.
   void ring_stalled_owner() noexcept;
 
   // --- copies ---

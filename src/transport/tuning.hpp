@@ -29,6 +29,8 @@ inline constexpr uint64_t kClaimCostAtMostNs = 20'000;
 // A target that does not execute an atomic in that time has its doorbell rung, but not more often
 // than this: its control thread goes on by itself once it is awake.
 inline constexpr uint64_t kRingEveryNs = 1'000'000;
+// One that does not get to it then is rung for again after twice the time, up to this.
+inline constexpr uint64_t kRingAtLeastEveryNs = 64'000'000;
 
 // How long a receiver waits for a sender that pushes nothing before it pulls. Longer than a sender
 // that polls ever takes for a round of pieces: two cores copy four times as fast as CMA.
