@@ -82,6 +82,12 @@ void Engine::poll() noexcept {
   if (auto_progress_) auto_.note_polls(polls);
 }
 
+bool Engine::is_idle() noexcept {
+  constexpr uint32_t kPolls = CoreSharing::kPolls;
+  const bool vain = qps_.is_idle_for(kPolls) && pollables_.is_idle_for(kPolls);
+  return core_sharing_.is_due(vain, ticks());
+}
+
 // What few polls have to do, apart so that the others ask for it with one compare.
 void Engine::attend() noexcept {
   assert(asleep_ || !links_.empty());

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/callback.hpp"
+#include "base/core_sharing.hpp"
 #include "base/fd.hpp"
 #include "base/lock.hpp"
 #include "base/reserve.hpp"
@@ -63,6 +64,10 @@ class Engine {
   void poll() noexcept;
   // Opened anew for each peer: whoever has published something for a sleeping engine rings it.
   int doorbell_fd() const noexcept { return doorbell_.get(); }
+  // Lock held, after a poll that has left its caller with nothing. True: nothing has happened here
+  // for a while, and share_core() is to be called once the lock is released (PollGuard does both).
+  bool has_been_idle() noexcept { return core_sharing_.count() && is_idle(); }
+  void share_core() noexcept { core_sharing_.give_away(); }
   // To be waited on, here alone: readable when something may have arrived while asleep.
   int sleep_fd() const noexcept { return sleep_.get(); }
   // Lock held. True: asleep, nothing had arrived. False: poll() and look again. Any later poll()
@@ -117,6 +122,7 @@ class Engine {
  private:
   Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep,
          ParentOnlyFd alarm) noexcept;
+  [[gnu::cold]] bool is_idle() noexcept;
   void set_asleep(bool asleep) noexcept;
   bool fall_asleep() noexcept;
   void hush_doorbell() noexcept;
@@ -144,6 +150,7 @@ class Engine {
   bool attend_ = false;                 // asleep_, or there are links; guarded by lock_
   bool asleep_ = false;                 // guarded by lock_
   uint64_t polls_ = 0;                  // guarded by lock_
+  CoreSharing core_sharing_;            // guarded by lock_, but for share_core()
   PollList<qp::Qp> qps_;                // guarded by lock_
   PollList<link::Pollable> pollables_;  // all other kinds; guarded by lock_
   std::vector<link::Progress*> links_;  // guarded by lock_
@@ -165,6 +172,26 @@ class EngineGuard {
 
  private:
   EngineLock& lock_;
+};
+
+// The same for a call that polls. One that comes back with nothing says so, and gives the core away
+// when that has been so for a while.
+class PollGuard {
+ public:
+  explicit PollGuard(Engine& engine) noexcept : engine_(engine) { engine_.lock().lock(); }
+  ~PollGuard() {
+    engine_.lock().unlock();
+    if (idle_) [[unlikely]]
+      engine_.share_core();
+  }
+  PollGuard(const PollGuard&) = delete;
+  PollGuard& operator=(const PollGuard&) = delete;
+
+  void found_nothing() noexcept { idle_ = engine_.has_been_idle(); }
+
+ private:
+  Engine& engine_;
+  bool idle_ = false;
 };
 
 // Calls over() with the engine's lock until it says true, and sleeps without it in between: for

@@ -112,6 +112,13 @@ class PollList {
     }
     return true;
   }
+  // Nothing has happened in any that is looked at each time, in so many polls.
+  bool is_idle_for(uint32_t polls) const noexcept {
+    for (size_t i = 0; i < hot_; ++i) {
+      if (all_[i].idle_polls < polls) return false;
+    }
+    return true;
+  }
 
  private:
   struct Entry {

@@ -15,24 +15,25 @@ bool has_changed(const void* cntr) {
   return c->core.value() != c->seen_value || c->core.errors() != c->seen_errors;
 }
 
-void progress(Cntr& cntr) noexcept {
+void progress(Cntr& cntr, nic::PollGuard& guard) noexcept {
   cntr.sleeper.wake_up();
   cntr.engine->poll();
   Sleeper::keep_asleep(*cntr.domain);
+  if (!has_changed(&cntr)) guard.found_nothing();
   cntr.note_seen();
 }
 
 uint64_t read(fid_cntr* fid) noexcept {
   auto& cntr = object_of<Cntr>(fid);
-  nic::EngineGuard guard(*cntr.engine);
-  progress(cntr);
+  nic::PollGuard guard(*cntr.engine);
+  progress(cntr, guard);
   return cntr.core.value();
 }
 
 uint64_t readerr(fid_cntr* fid) noexcept {
   auto& cntr = object_of<Cntr>(fid);
-  nic::EngineGuard guard(*cntr.engine);
-  progress(cntr);
+  nic::PollGuard guard(*cntr.engine);
+  progress(cntr, guard);
   return cntr.core.errors();
 }
 

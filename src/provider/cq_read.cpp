@@ -60,13 +60,21 @@ ssize_t read_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source) noexc
   auto& cq = object_of<FabricCq>(fid);
   if (buf == nullptr && count != 0) [[unlikely]]
     return -FI_EINVAL;
-  nic::EngineGuard guard(*cq.engine);
-  cq.sleeper.wake_up();
-  if (cq.core.size() < count || cq.core.empty() || ++cq.reads % kPollEvery == 0) progress(cq);
-  if (cq.core.empty()) return -FI_EAGAIN;
-  if (cq.core.error_first()) [[unlikely]]
-    return -FI_EAVAIL;
-  return take<Entry>(cq.core, buf, count, source);
+  bool idle = false;
+  {
+    nic::EngineGuard guard(*cq.engine);
+    cq.sleeper.wake_up();
+    if (cq.core.size() < count || cq.core.empty() || ++cq.reads % kPollEvery == 0) progress(cq);
+    if (!cq.core.empty()) {
+      if (cq.core.error_first()) [[unlikely]]
+        return -FI_EAVAIL;
+      return take<Entry>(cq.core, buf, count, source);
+    }
+    idle = cq.engine->has_been_idle();
+  }
+  if (idle) [[unlikely]]
+    cq.engine->share_core();
+  return -FI_EAGAIN;
 }
 
 template <typename Entry>
@@ -132,10 +140,12 @@ ssize_t read_error(fid_cq* fid, fi_cq_err_entry* buf, uint64_t flags) noexcept {
 
 // Whether a blocking read is to return now: what it asked for is there, or an error is.
 bool satisfied(FabricCq& cq, size_t threshold) noexcept {
-  nic::EngineGuard guard(*cq.engine);
+  nic::PollGuard guard(*cq.engine);
   cq.sleeper.wake_up();
   if (cq.core.size() < threshold) progress(cq);
-  return cq.core.size() >= threshold || cq.core.error_first();
+  if (cq.core.size() >= threshold || cq.core.error_first()) return true;
+  guard.found_nothing();
+  return false;
 }
 
 [[gnu::noinline]] bool may_sleep(FabricCq& cq, size_t threshold) noexcept {

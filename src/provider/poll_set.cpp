@@ -48,20 +48,30 @@ bool has_news(PollSet::Member& m) noexcept {
   return news;
 }
 
+// idle: share_core() is due.
+int poll_members(PollSet& set, void** context, int count, bool& idle) {
+  nic::Engine& engine = *set.domain->engine;
+  std::lock_guard guard(set.mutex);
+  nic::EngineGuard engine_guard(engine);
+  engine.poll();
+  Sleeper::keep_asleep(*set.domain);
+  int found = 0;
+  for (PollSet::Member& m : set.members) {
+    if (found == count) break;
+    if (has_news(m)) context[found++] = m.fid->context;
+  }
+  if (found == 0) idle = engine.has_been_idle();
+  return found;
+}
+
 int poll(fid_poll* fid, void** context, int count) noexcept {
   return guarded("fi_poll", fid, [&]() -> int {
     auto& set = object_of<PollSet>(fid);
     if (count < 0 || (context == nullptr && count != 0))
       return refuse(-FI_EINVAL, "fi_poll: context is NULL or count is negative");
-    std::lock_guard guard(set.mutex);
-    nic::EngineGuard engine_guard(*set.domain->engine);
-    set.domain->engine->poll();
-    Sleeper::keep_asleep(*set.domain);
-    int found = 0;
-    for (PollSet::Member& m : set.members) {
-      if (found == count) break;
-      if (has_news(m)) context[found++] = m.fid->context;
-    }
+    bool idle = false;
+    const int found = poll_members(set, context, count, idle);
+    if (idle) set.domain->engine->share_core();
     return found;
   });
 }

@@ -233,11 +233,18 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
   nic::Engine& engine = ours.context->engine();
   if (engine.life().is_over()) [[unlikely]]
     return -1;
-  nic::EngineGuard guard(engine);
-  ib::CompletionQueue& queue = *ours.queue;
-  if (!queue.empty()) return take_some(queue, count, wc);
-  look_for_one(ours, engine);
-  return queue.empty() ? 0 : take_some(queue, count, wc);
+  bool idle = false;
+  {
+    nic::EngineGuard guard(engine);
+    ib::CompletionQueue& queue = *ours.queue;
+    if (!queue.empty()) return take_some(queue, count, wc);
+    look_for_one(ours, engine);
+    if (!queue.empty()) return take_some(queue, count, wc);
+    idle = engine.has_been_idle();
+  }
+  if (idle) [[unlikely]]
+    engine.share_core();
+  return 0;
 }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept {

@@ -17,10 +17,14 @@ DeviceCq& ours(ibv_cq_ex* cq) noexcept {
   return object_of<DeviceCq>(cq);
 }
 
-// 0, ENOENT when there is no completion, or another errno.
-int take_next(DeviceCq& cq) noexcept {
-  nic::EngineGuard guard(cq.context->engine());
-  if (!take_one(cq, cq.current)) return ENOENT;
+// 0, ENOENT when there is no completion, or another errno. idle: share_core() is due.
+int take_next(DeviceCq& cq, bool& idle) noexcept {
+  nic::Engine& engine = cq.context->engine();
+  nic::EngineGuard guard(engine);
+  if (!take_one(cq, cq.current)) {
+    idle = engine.has_been_idle();
+    return ENOENT;
+  }
   cq.ex.wr_id = cq.current.id;
   cq.ex.status = static_cast<ibv_wc_status>(cq.current.status);
   return 0;
@@ -32,8 +36,13 @@ int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) noexcept {
   if (queue.context->engine().life().is_over()) [[unlikely]]
     return EOPNOTSUPP;
   if (!queue.single_threaded) queue.poll_mutex.lock();
-  const int error = take_next(queue);
-  if (error != 0 && !queue.single_threaded) queue.poll_mutex.unlock();
+  bool idle = false;
+  const int error = take_next(queue, idle);
+  if (error != 0) {
+    if (!queue.single_threaded) queue.poll_mutex.unlock();
+    if (idle) [[unlikely]]
+      queue.context->engine().share_core();
+  }
   return error;
 }
 
@@ -41,7 +50,8 @@ int next_poll(ibv_cq_ex* cq) noexcept {
   DeviceCq& queue = ours(cq);
   if (queue.context->engine().life().is_over()) [[unlikely]]
     return EOPNOTSUPP;
-  return take_next(queue);
+  bool idle = false;  // who asks for the next one has had one
+  return take_next(queue, idle);
 }
 
 void end_poll(ibv_cq_ex* cq) noexcept {
