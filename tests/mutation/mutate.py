@@ -21,7 +21,7 @@ from pathlib import Path
 from mutations import ALL, Mutation
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("src", "tests", "cmake", "include", "docs")
+PARTS = ("src", "tests", "cmake", "include", "docs", "bench", "examples")
 LIMIT_S = 240  # of one test; most take a few seconds
 PRODUCT = ("aperture", "aperture-fi", "aperture-verbs")  # what tests without a program start
 
