@@ -50,10 +50,10 @@ void ring_doorbell(int fd) noexcept {
   (void)!::syscall(SYS_write, fd, &one, sizeof one);
 }
 
-void drain_doorbell(int fd) noexcept {
+bool drain_doorbell(int fd) noexcept {
   assert(fd >= 0);
   char rings[kPipeBytes];
-  (void)!::syscall(SYS_read, fd, rings, sizeof rings);
+  return ::syscall(SYS_read, fd, rings, sizeof rings) > 0;
 }
 
 }  // namespace aperture

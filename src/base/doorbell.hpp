@@ -19,7 +19,7 @@ Result<UniqueFd> open_doorbell(int fd) noexcept;
 
 // Nothing for -1. A full pipe has been rung often enough. An eventfd can be rung as well.
 void ring_doorbell(int fd) noexcept;
-// Takes back all rings so far.
-void drain_doorbell(int fd) noexcept;
+// Takes back all rings so far. True: there was one.
+bool drain_doorbell(int fd) noexcept;
 
 }  // namespace aperture

@@ -31,6 +31,11 @@ void CompletionQueue::stamp(Cqe& slot) const noexcept {
 
 void CompletionQueue::notify(const Wc& wc) noexcept {
   if (solicited_only_ && !wc.solicited && wc.status == WcStatus::success) return;
+  fire();
+}
+
+void CompletionQueue::fire() noexcept {
+  assert(armed_);
   armed_ = solicited_only_ = false;
   events_.on_completion_event();
 }

@@ -105,6 +105,8 @@ class CompletionQueue {
     solicited_only_ = armed_ ? solicited_only_ && solicited_only : solicited_only;
     armed_ = true;
   }
+  // Armed: its event comes now, without a completion.
+  void fire() noexcept;
   // Errors: invalid (more completions are in it), no_memory.
   Status resize(uint32_t capacity) noexcept;
   // The completions of that queue pair are dropped: it is reset, or gone.

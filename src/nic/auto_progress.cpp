@@ -83,6 +83,12 @@ void AutoProgress::leave_to_application() noexcept {
   if (!left_.load(std::memory_order_relaxed)) left_.store(true, std::memory_order_relaxed);
 }
 
+void AutoProgress::take_back() noexcept {
+  if (!left_.load(std::memory_order_relaxed)) return;  // relaxed: a hint
+  left_.store(false, std::memory_order_relaxed);
+  if (auto thread = ControlThread::instance()) (*thread)->post([this] { heed(true); });
+}
+
 // --- on the control thread ---
 
 void AutoProgress::heed(bool heeded) noexcept {

@@ -12,8 +12,8 @@
 //                            ring and brings no poll. An application that is late like that is not
 //                            relied upon for its next waits, and for twice as many each time.
 //
-// note_polls(), start_ticking() and leave_to_application() are called with the engine's lock held;
-// the rest is the control thread's.
+// note_polls(), start_ticking(), leave_to_application() and take_back() are called with the lock of
+// the engine held; the rest is the control thread's.
 #pragma once
 
 #include <atomic>
@@ -43,6 +43,8 @@ class AutoProgress {
   void start_ticking() noexcept;
   // The engine sleeps, and a thread of the application's is about to wait for sleep_fd().
   void leave_to_application() noexcept;
+  // The engine sleeps, and whoever waits does so for what the control thread raises.
+  void take_back() noexcept;
 
  private:
   void on_readable() noexcept;

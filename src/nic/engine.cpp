@@ -179,7 +179,7 @@ void Engine::set_asleep(bool asleep) noexcept {
 void Engine::hush_doorbell() noexcept {
   if (!may_be_rung_) return;
   may_be_rung_ = false;
-  drain_doorbell(doorbell_.get());
+  if (drain_doorbell(doorbell_.get())) ++wakings_;
 }
 
 bool Engine::prepare_to_sleep() noexcept {
@@ -233,20 +233,22 @@ void Engine::look_again_later() noexcept {
   set_alarm(look_again_ns_);
 }
 
-// 0: none; the descriptor is quiet then, whatever it was before.
-void Engine::set_alarm(uint64_t after_ns) noexcept {
+// 0: none; the descriptor is quiet then, whatever it was before. True: an earlier one was over.
+bool Engine::set_alarm(uint64_t after_ns) noexcept {
   assert(after_ns < 1'000'000'000);
+  const bool was_set = alarm_set_;
   alarm_set_ = after_ns != 0;
-  if (life_.is_over()) return;
-  itimerspec at{};
+  if (life_.is_over()) return false;
+  itimerspec at{}, before{};
   at.it_value.tv_nsec = static_cast<long>(after_ns);
-  ::timerfd_settime(alarm_.get(), 0, &at, nullptr);
+  ::timerfd_settime(alarm_.get(), 0, &at, &before);
+  return was_set && before.it_value.tv_sec == 0 && before.it_value.tv_nsec == 0;
 }
 
 void Engine::wake_up() noexcept {
   assert(asleep_);
   set_asleep(false);
-  if (alarm_set_) set_alarm(0);
+  if (alarm_set_ && set_alarm(0)) ++wakings_;
   arm_links(false);
   qps_.wake_up();
   pollables_.wake_up();

@@ -87,12 +87,20 @@ class Engine {
   void leave_to_application() noexcept {
     if (auto_progress_) auto_.leave_to_application();
   }
+  // The engine sleeps, and who waits does so for what the control thread finds and raises. Lock
+  // held.
+  void leave_to_control_thread() noexcept {
+    if (auto_progress_) auto_.take_back();
+  }
   bool is_asleep() const noexcept { return asleep_; }  // lock held
   // Lock held, after a poll that has found what the doorbell was rung for: sleep_fd() is quiet
   // again, although the engine is not put to sleep yet.
   void hush() noexcept {
     if (!asleep_) hush_doorbell();
   }
+  // Lock held. A count: how often sleep_fd() was readable for the doorbell or the alarm, as far as
+  // that has been quieted since.
+  uint64_t wakings() const noexcept { return wakings_; }
 
   // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread. Cannot fail: it
   // takes memory from the reserve where the heap has none (base/reserve.hpp), and ends the process
@@ -129,7 +137,7 @@ class Engine {
   [[gnu::cold]] void look_at_posted() noexcept;
   bool needs_later_look() const noexcept;
   void look_again_later() noexcept;
-  void set_alarm(uint64_t after_ns) noexcept;
+  bool set_alarm(uint64_t after_ns) noexcept;
   void arm_links(bool armed) noexcept;
   void attend() noexcept;
   void wake_up() noexcept;
@@ -145,6 +153,7 @@ class Engine {
   ParentOnlyFd sleep_;                  // epoll: the doorbell, links, datagram sockets, the alarm
   ParentOnlyFd alarm_;                  // timer; guarded by lock_
   bool may_be_rung_ = false;            // since it was drained last; guarded by lock_
+  uint64_t wakings_ = 0;                // guarded by lock_
   bool alarm_set_ = false;              // guarded by lock_
   uint64_t look_again_ns_ = 0;          // what it was set to last; guarded by lock_
   bool attend_ = false;                 // asleep_, or there are links; guarded by lock_

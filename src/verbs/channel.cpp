@@ -46,6 +46,7 @@ Status Channel::open(Context& its_context) noexcept {
 void Channel::set_direct(bool direct) noexcept {
   if (direct == is_direct) return;
   is_direct = direct;
+  wakings = context->engine().wakings();
   epoll_event event{};
   if (direct) event.events = EPOLLIN;
   ::epoll_ctl(fd.get(), EPOLL_CTL_MOD, context->engine().sleep_fd(), &event);
@@ -53,11 +54,14 @@ void Channel::set_direct(bool direct) noexcept {
 
 void Channel::on_armed(DeviceCq& cq, bool any) noexcept {
   idle_looks = 0;
-  if (any && !cq.counts_as_armed) {
-    cq.counts_as_armed = true;
-    ++armed;
+  context->engine().hush();  // what woke it before was not for this arming
+  wakings = context->engine().wakings();
+  if (any && !cq.is_armed) {
+    cq.is_armed = true;
+    cq.next_armed = armed;
+    armed = &cq;
   }
-  if (armed == 0) {
+  if (armed == nullptr) {
     set_direct(false);  // it wants to sleep through what is not solicited
   } else if (!is_direct) {
     set_direct(!blocks(fd.get()));
@@ -65,23 +69,32 @@ void Channel::on_armed(DeviceCq& cq, bool any) noexcept {
 }
 
 void Channel::disarm(DeviceCq& cq) noexcept {
-  if (!cq.counts_as_armed) return;
-  cq.counts_as_armed = false;
-  assert(armed != 0);
-  --armed;
+  if (!cq.is_armed) return;
+  cq.is_armed = false;
+  DeviceCq** at = &armed;
+  while (*at != &cq) at = &(*at)->next_armed;
+  *at = cq.next_armed;
+}
+
+// True: the engine sleeps. False: there is an event, or a lane that must be polled, which the
+// control thread does.
+bool Channel::put_to_sleep() noexcept {
+  nic::Engine& engine = context->engine();
+  for (int round = 0; round < kRestRounds; ++round) {
+    if (engine.prepare_to_sleep()) return true;
+    engine.poll();
+    if (has_event()) return false;
+  }
+  return false;
 }
 
 void Channel::rest() noexcept {
-  nic::Engine& engine = context->engine();
-  for (int round = 0; round < kRestRounds; ++round) {
-    if (engine.prepare_to_sleep()) {
-      if (is_direct) engine.leave_to_application();
-      return;
-    }
-    engine.poll();
-    if (has_event()) return;
+  if (!put_to_sleep()) return;
+  if (is_direct) {
+    context->engine().leave_to_application();
+  } else {
+    context->engine().leave_to_control_thread();
   }
-  // a lane must be polled, which the control thread does
 }
 
 // --- events ---
@@ -151,8 +164,14 @@ bool Channel::look_once(DeviceCq*& cq) noexcept {
   begin_look();
   {
     nic::EngineGuard guard(context->engine());
-    context->engine().poll();
-    context->engine().hush();
+    nic::Engine& engine = context->engine();
+    engine.poll();
+    engine.hush();
+    // the descriptor has been readable: that is not to be taken back
+    if (is_direct && wakings != engine.wakings() && armed != nullptr && !has_event()) {
+      armed->queue->fire();
+    }
+    wakings = engine.wakings();
   }
   const bool taken = take_first(cq);
   end_look();
@@ -163,7 +182,7 @@ bool Channel::look_once(DeviceCq*& cq) noexcept {
 // program is about to arm one, and rests then, or wants no more of them.
 void Channel::on_none() noexcept {
   nic::EngineGuard guard(context->engine());
-  if (armed != 0) {
+  if (armed != nullptr) {
     set_direct(true);
     rest();
   } else if (++idle_looks >= 2) {
@@ -190,7 +209,7 @@ bool Channel::begin_sleep() noexcept {
   nic::Engine& engine = context->engine();
   nic::EngineGuard guard(engine);
   engine.poll();
-  if (!engine.prepare_to_sleep()) return false;
+  if (has_event() || !put_to_sleep()) return false;
   engine.leave_to_application();
   return true;
 }

@@ -7,9 +7,10 @@
 // It is an epoll descriptor over two others: one that is readable while events wait, and the
 // engine's sleep_fd(). The latter is heeded only while the application has set O_NONBLOCK and a CQ
 // is armed for any completion: then a peer wakes the application directly, without the control
-// thread in between, and ibv_get_cq_event polls before it answers. What has come may turn out to be
-// no event, and the answer EAGAIN; a descriptor that blocks would then have promised too much, so
-// there the control thread looks first and raises what there is.
+// thread in between, and ibv_get_cq_event polls before it answers. Where what has come is no
+// completion it hands out an event all the same, as devices do now and then and programs expect
+// ("if any exist"): the page's own example takes EAGAIN from a readable descriptor for a failure. A
+// descriptor that blocks is made readable by the control thread, for events that there are.
 #pragma once
 
 #include <mutex>
@@ -53,7 +54,8 @@ struct Channel {
   ReadyFd ready;
   UniqueFd fd;                // the application's: epoll, over ready and the engine's sleep_fd()
   bool is_direct = false;     // the latter is heeded; guarded by the engine lock
-  uint32_t armed = 0;         // CQs, for any completion; guarded by the engine lock
+  DeviceCq* armed = nullptr;  // a list: CQs, for any completion; guarded by the engine lock
+  uint64_t wakings = 0;       // of the engine, when one last looked; guarded by the engine lock
   uint32_t idle_looks = 0;    // in a row, with no CQ armed; guarded by the engine lock
   DeviceCq* first = nullptr;  // guarded by mutex, as is what links them
   DeviceCq* last = nullptr;
@@ -65,6 +67,7 @@ struct Channel {
   // What the sleep does that is not to be unwound: base/cancellable.h.
   [[gnu::noinline]] bool begin_sleep() noexcept;
   [[gnu::noinline]] bool has_event() noexcept;
+  bool put_to_sleep() noexcept;
   bool take_first(DeviceCq*& cq) noexcept;
   bool look_a_while(DeviceCq*& cq) noexcept;
   bool look_once(DeviceCq*& cq) noexcept;

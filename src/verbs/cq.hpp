@@ -31,7 +31,8 @@ struct DeviceCq {
   // Guarded by the engine lock. Armed: when it is found empty, so often, its program is about to
   // wait.
   uint8_t rests_due = 0;
-  bool counts_as_armed = false;  // in the channel
+  bool is_armed = false;           // for any completion: in the channel's list of those
+  DeviceCq* next_armed = nullptr;  // in that list
   ContextUse use_context;
   Use use_parent_domain;
   Uses uses;  // queue pairs and SRQs

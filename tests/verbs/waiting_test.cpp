@@ -35,6 +35,15 @@ struct Line {
     ASSERT_EQ(end->receive(to.sge(0, 8), 7), 0);
     ASSERT_EQ(ibv_req_notify_cq(end->cq, 0), 0);
   }
+  // With O_NONBLOCK, and nothing under way: armed and asleep. What had woken it before may still
+  // be handed out as an event, as devices do.
+  void rest() const {
+    for (int looks = 0; looks < 100; ++looks) {
+      ASSERT_EQ(ibv_req_notify_cq(end->cq, 0), 0);
+      if (!wait()) return;
+    }
+    FAIL() << "it is never quiet";
+  }
   void send() const { ASSERT_EQ(peer->post(IBV_WR_SEND, from.sge(0, 8)), 0); }
   // Inside ibv_get_cq_event until it is there.
   bool wait() const {
@@ -111,6 +120,7 @@ TEST_F(Waiting, a_descriptor_that_does_not_block_answers_at_once_and_becomes_rea
   const Line line(here_.context, here_pd_, there_.context, there_pd_);
   ASSERT_EQ(::fcntl(line.channel->fd, F_SETFL, ::fcntl(line.channel->fd, F_GETFL) | O_NONBLOCK), 0);
   line.expect_message();
+  line.rest();
   errno = 0;
   EXPECT_FALSE(line.wait());
   EXPECT_EQ(errno, EAGAIN);
@@ -128,7 +138,7 @@ TEST_F(Waiting, an_acknowledgement_that_nobody_asked_for_leaves_a_descriptor_qui
   pollfd readable{line.channel->fd, POLLIN, 0};
   for (int round = 0; round < 5; ++round) {
     line.expect_message();
-    EXPECT_FALSE(line.wait());
+    line.rest();
     ASSERT_EQ(line.peer->receive(line.from.sge(0, 8), 9), 0);
     ibv_sge sge = line.to.sge(0, 8);
     ibv_send_wr unsignalled = send_wr(IBV_WR_SEND, sge);
@@ -138,8 +148,28 @@ TEST_F(Waiting, an_acknowledgement_that_nobody_asked_for_leaves_a_descriptor_qui
     EXPECT_EQ(::poll(&readable, 1, 20), 0) << "round " << round;
     line.send();
     ASSERT_EQ(::poll(&readable, 1, 20000), 1);
-    while (!line.wait()) ASSERT_EQ(::poll(&readable, 1, 20000), 1);
+    ASSERT_TRUE(line.wait());
     EXPECT_EQ(line.end->completion().wr_id, 7u);
+    EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
+  }
+}
+
+// ibv_get_cq_event(3), "Examples", takes EAGAIN for a failure there. Here it is a read that wakes the
+// engine, and no completion.
+TEST_F(Waiting, a_descriptor_that_has_become_readable_gives_an_event_whatever_it_was_for) {
+  const Line line(here_.context, here_pd_, there_.context, there_pd_);
+  ASSERT_EQ(::fcntl(line.channel->fd, F_SETFL, ::fcntl(line.channel->fd, F_GETFL) | O_NONBLOCK), 0);
+  pollfd readable{line.channel->fd, POLLIN, 0};
+  Memory counter(here_pd_, 8, 0);
+  for (int round = 0; round < 5; ++round) {
+    line.rest();
+    ibv_sge sge = line.from.sge(0, 8);
+    ibv_send_wr wr = send_wr(IBV_WR_ATOMIC_FETCH_AND_ADD, sge);
+    wr.wr.atomic = {counter.at(), 1, 0, counter.mr->rkey};
+    ASSERT_EQ(post_wr(line.peer->qp, wr), 0);
+    if (::poll(&readable, 1, 2000) == 1) {
+      EXPECT_TRUE(line.wait()) << "round " << round;
+    }
     EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
   }
 }
