@@ -106,9 +106,10 @@ class Names(Guest):
 
         After the figures each sends a farewell, waits for the other's and ends. ofi_rxm looks at
         its completions and then at its connections: an end that is preempted between the two finds
-        that the other has gone, and gives its queue pair up with both completions unseen. Then it
-        fails, or waits for ever. A NIC would have had them in time, before it was preempted; here
-        the other end, or a thread of its library, has to come to the farewell first.
+        that the other has gone, and closes its queue pair before it looks at the completions once
+        more, so both are lost. Then it fails, or waits for ever. That can be with any device; it
+        is met more often here, where the other end, or a thread of its library, has to come to the
+        farewell before it is acknowledged.
         """
         port = random.randrange(20000, 30000)
         common = ("stdbuf", "-oL", "fi_pingpong", "-p", "verbs;ofi_rxm", "-e", "rdm", "-c", "-S",
