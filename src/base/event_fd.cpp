@@ -1,8 +1,11 @@
 // Eventfds: see event_fd.hpp.
 #include "base/event_fd.hpp"
 
+#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <ctime>
 
 #include <cstdint>
 
@@ -18,6 +21,12 @@ void drain_eventfd(int fd) noexcept {
   if (fd < 0) return;
   uint64_t count = 0;
   (void)!::syscall(SYS_read, fd, &count, sizeof count);
+}
+
+bool is_readable(int fd) noexcept {
+  pollfd look{fd, POLLIN, 0};
+  const timespec now{};
+  return ::syscall(SYS_ppoll, &look, 1, &now, nullptr, 0) == 1;
 }
 
 }  // namespace aperture

@@ -11,5 +11,7 @@ void signal_eventfd(int fd) noexcept;
 // Takes back all signals so far; only for EFD_NONBLOCK, or one that is known to be readable.
 // Nothing for -1.
 void drain_eventfd(int fd) noexcept;
+// Whether any descriptor is readable now.
+bool is_readable(int fd) noexcept;
 
 }  // namespace aperture

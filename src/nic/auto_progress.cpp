@@ -1,13 +1,13 @@
 // What the control thread does for an engine: see auto_progress.hpp.
 #include "nic/auto_progress.hpp"
 
-#include <poll.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <cassert>
 
 #include "base/clock.hpp"
+#include "base/event_fd.hpp"
 #include "nic/control_thread.hpp"
 #include "nic/engine.hpp"
 
@@ -24,11 +24,6 @@ constexpr uint64_t kLingerNs = 50'000;
 // Waits that a late application is not relied upon, at most, and those that halve it again.
 constexpr uint32_t kMaxDistrust = 64;
 constexpr uint32_t kPromptWaits = 64;
-
-bool is_readable(int fd) noexcept {
-  pollfd look{fd, POLLIN, 0};
-  return ::poll(&look, 1, 0) == 1;
-}
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 
 #include "base/barrier.hpp"
 #include "base/doorbell.hpp"
+#include "base/event_fd.hpp"
 #include "protect/rights.hpp"
 
 namespace aperture::nic {
@@ -150,12 +151,13 @@ Status Engine::wake_on(int fd) noexcept {
   epoll_event event{};
   event.events = EPOLLIN;
   if (::epoll_ctl(sleep_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return errc_from_errno(errno);
+  ++watched_fds_;
   return {};
 }
 
 void Engine::forget_fd(int fd) noexcept {
   if (life_.is_over()) return;  // the epoll is the parent's
-  ::epoll_ctl(sleep_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  if (::epoll_ctl(sleep_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0) --watched_fds_;
 }
 
 // Whoever watches sleep_fd() all the time shall not be woken for what polls find anyway.
@@ -175,7 +177,6 @@ void Engine::set_asleep(bool asleep) noexcept {
   attend_ = asleep || !links_.empty();
 }
 
-// A ring that comes late, or from post(), stays for the next sleep, which it ends for nothing.
 void Engine::hush_doorbell() noexcept {
   if (!may_be_rung_) return;
   may_be_rung_ = false;
@@ -245,8 +246,15 @@ bool Engine::set_alarm(uint64_t after_ns) noexcept {
   return was_set && before.it_value.tv_sec == 0 && before.it_value.tv_nsec == 0;
 }
 
+// To be asked before its link or queue pair is polled, which quiets it.
+bool Engine::is_woken_by_socket() const noexcept {
+  constexpr uint32_t kOwn = 2;  // the doorbell and the alarm, which say it themselves
+  return watched_fds_ > kOwn && is_readable(sleep_.get());
+}
+
 void Engine::wake_up() noexcept {
   assert(asleep_);
+  if (is_woken_by_socket()) ++wakings_;
   set_asleep(false);
   if (alarm_set_ && set_alarm(0)) ++wakings_;
   arm_links(false);

@@ -93,13 +93,15 @@ class Engine {
     if (auto_progress_) auto_.take_back();
   }
   bool is_asleep() const noexcept { return asleep_; }  // lock held
-  // Lock held, after a poll that has found what the doorbell was rung for: sleep_fd() is quiet
-  // again, although the engine is not put to sleep yet.
-  void hush() noexcept {
-    if (!asleep_) hush_doorbell();
+  // Lock held, after a poll: sleep_fd() is quiet again, although the engine is not put to sleep
+  // yet. exactly: also of rings that came late, or from post(), which else stay for the next sleep,
+  // and end it for nothing.
+  void hush(bool exactly) noexcept {
+    if (asleep_) return;
+    may_be_rung_ = may_be_rung_ || exactly;
+    hush_doorbell();
   }
-  // Lock held. A count: how often sleep_fd() was readable for the doorbell or the alarm, as far as
-  // that has been quieted since.
+  // Lock held. A count: how often sleep_fd() was readable, as far as that has been quieted since.
   uint64_t wakings() const noexcept { return wakings_; }
 
   // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread. Cannot fail: it
@@ -134,6 +136,7 @@ class Engine {
   void set_asleep(bool asleep) noexcept;
   bool fall_asleep() noexcept;
   void hush_doorbell() noexcept;
+  bool is_woken_by_socket() const noexcept;
   [[gnu::cold]] void look_at_posted() noexcept;
   bool needs_later_look() const noexcept;
   void look_again_later() noexcept;
@@ -154,6 +157,7 @@ class Engine {
   ParentOnlyFd alarm_;                  // timer; guarded by lock_
   bool may_be_rung_ = false;            // since it was drained last; guarded by lock_
   uint64_t wakings_ = 0;                // guarded by lock_
+  uint32_t watched_fds_ = 0;            // in sleep_; guarded by lock_
   bool alarm_set_ = false;              // guarded by lock_
   uint64_t look_again_ns_ = 0;          // what it was set to last; guarded by lock_
   bool attend_ = false;                 // asleep_, or there are links; guarded by lock_

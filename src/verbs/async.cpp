@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,9 +40,7 @@ void ReadyFd::set(bool ready) noexcept {
   }
   // it is readable, since we have made it so; but if the application has read from it itself,
   // reading would block
-  pollfd look{fd_.get(), POLLIN, 0};
-  const timespec now{};
-  if (::syscall(SYS_ppoll, &look, 1, &now, nullptr, 0) == 1) drain_eventfd(fd_.get());
+  if (is_readable(fd_.get())) drain_eventfd(fd_.get());
 }
 
 int ReadyFd::wait() const {

@@ -154,8 +154,8 @@ TEST_F(Waiting, an_acknowledgement_that_nobody_asked_for_leaves_a_descriptor_qui
   }
 }
 
-// ibv_get_cq_event(3), "Examples", takes EAGAIN for a failure there. Here it is a read that wakes the
-// engine, and no completion.
+// ibv_get_cq_event(3), "Examples", takes EAGAIN for a failure there. Here it is an atomic that
+// wakes the engine, and no completion.
 TEST_F(Waiting, a_descriptor_that_has_become_readable_gives_an_event_whatever_it_was_for) {
   const Line line(here_.context, here_pd_, there_.context, there_pd_);
   ASSERT_EQ(::fcntl(line.channel->fd, F_SETFL, ::fcntl(line.channel->fd, F_GETFL) | O_NONBLOCK), 0);
