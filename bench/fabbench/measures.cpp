@@ -140,6 +140,24 @@ void add_crowds(std::vector<Measure>& all) {
                  "memory per connected peer, both sides; the size is the number of peers"});
 }
 
+// Whole round trips, and requests, of processes that sleep in epoll.
+void add_event_driven(std::vector<Measure>& all) {
+  for (const Cores cores : {Cores::two, Cores::one}) {
+    const bool one = cores == Cores::one;
+    Measure m{one ? "send_lat_epoll_one" : "send_lat_epoll", 64, Pattern::ping_pong,
+              one ? "round trip, both sides asleep in epoll, on one core"
+                  : "round trip, both sides asleep in epoll (FI_WAIT_FD)"};
+    m.waiting = Waiting::epoll;
+    m.cores = cores;
+    all.push_back(m);
+    m.name = one ? "send_rate_epoll_one" : "send_rate_epoll";
+    m.pattern = Pattern::clients;
+    m.about = one ? "requests per second of 50 clients in all, asleep in epoll, on one core"
+                  : "requests per second of 50 clients in all, both sides asleep in epoll";
+    all.push_back(m);
+  }
+}
+
 uint64_t caps_of(const Measure& measure) {
   switch (measure.pattern) {
     case Pattern::write_ping_pong:
@@ -162,21 +180,25 @@ Setup setup_of(const Measure& measure, const Setup& base, Rigour rigour) {
   if (measure.pattern == Pattern::fetching && measure.target == Target::asleep) {
     setup.progress = FI_PROGRESS_AUTO;
   }
+  setup.waiting = measure.waiting;
+  setup.cq_data = measure.pattern == Pattern::clients;
   setup.threading = measure.thread_safe ? FI_THREAD_SAFE : FI_THREAD_DOMAIN;
   return setup;
 }
 
-// True when a sample is a whole operation, not a round trip of two messages.
-bool is_whole(Pattern pattern) {
-  return pattern == Pattern::one_sided || pattern == Pattern::registering ||
-         pattern == Pattern::many_regions || pattern == Pattern::revoking ||
-         pattern == Pattern::fetching;
+// True when a sample is told whole, not as half a round trip of two messages.
+bool is_whole(const Measure& measure) {
+  const Pattern pattern = measure.pattern;
+  return measure.waiting == Waiting::epoll || pattern == Pattern::one_sided ||
+         pattern == Pattern::registering || pattern == Pattern::many_regions ||
+         pattern == Pattern::revoking || pattern == Pattern::fetching;
 }
 
 std::unique_ptr<FabricTask> make_task(const Measure& m, const Setup& setup, Side& side) {
   switch (m.pattern) {
     case Pattern::ping_pong: return make_ping_pong(setup, side, m.matching, m.size_bytes);
     case Pattern::stream: return make_stream(setup, side, m.matching, m.size_bytes, m.window);
+    case Pattern::clients: return make_clients(setup, side, m.size_bytes);
     case Pattern::steps: return make_steps(setup, side, m.matching, m.size_bytes);
     case Pattern::write_ping_pong: return make_write_ping_pong(setup, side, m.size_bytes);
     case Pattern::one_sided:
@@ -210,6 +232,7 @@ const std::vector<Measure>& all_measures() {
     add_registrations(all);
     add_atomics(all);
     add_crowds(all);
+    add_event_driven(all);
     for (const Matching matching : {Matching::plain, Matching::tagged}) {
       Measure m{matching == Matching::plain ? "send_steps" : "tagged_steps", 8, Pattern::steps,
                 "lockstep ping-pong, for bench/instructions", matching};
@@ -238,15 +261,13 @@ Row take_measure(const Measure& measure, const Setup& base, Side& side, const Ex
   }
   Plan plan;
   plan.extent = extent;
-  plan.latency = measure.window == 1;
-  plan.scale = is_whole(measure.pattern) ? 1.0 : 0.5;
+  plan.latency = measure.window == 1 && measure.pattern != Pattern::clients;
+  plan.scale = is_whole(measure) ? 1.0 : 0.5;
   plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;
   plan.ways = measure.ways;
   if (rigour == Rigour::lenient) plan.burst = std::max(kLenientBurst, measure.window);
-  Row row = direct(*task, side, plan);
-  // the goal is set for a single close; a block's mean would be that of the rare slow one in it
-  if (measure.pattern == Pattern::revoking) row.value = row.spread.p50;
-  return row;
+  plan.single = measure.pattern == Pattern::revoking || measure.waiting == Waiting::epoll;
+  return direct(*task, side, plan);
 }
 
 }  // namespace aperture::bench

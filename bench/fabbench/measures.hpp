@@ -13,6 +13,7 @@ namespace aperture::bench {
 enum class Pattern {
   ping_pong,
   stream,
+  clients,
   steps,
   write_ping_pong,
   one_sided,
@@ -37,8 +38,10 @@ struct Measure {
   bool thread_safe = false;  // FI_THREAD_SAFE instead of FI_THREAD_DOMAIN
   bool many = false;         // regions: kManyRegions others are open, or a random one is read
   Writer writer = Writer::running;  // when its region is closed
-  size_t idle_peers = 0;            // connected to rank 0 beside the active one
-  bool hidden = false;              // only when asked for by name
+  Waiting waiting = Waiting::polling;
+  Cores cores = Cores::two;
+  size_t idle_peers = 0;  // connected to rank 0 beside the active one
+  bool hidden = false;    // only when asked for by name
 };
 
 const std::vector<Measure>& all_measures();

@@ -18,6 +18,10 @@ std::unique_ptr<FabricTask> make_ping_pong(const Setup&, Side&, Matching, size_t
 std::unique_ptr<FabricTask> make_stream(const Setup&, Side&, Matching, size_t size_bytes,
                                         size_t window);
 
+// Requests of many clients, an endpoint each, to one server's endpoint; both sides sleep in epoll
+// on their one queue.
+std::unique_ptr<FabricTask> make_clients(const Setup&, Side&, size_t size_bytes);
+
 // A ping-pong in which every message has arrived before its receiver looks: see steps.cpp.
 std::unique_ptr<FabricTask> make_steps(const Setup&, Side&, Matching, size_t size_bytes);
 

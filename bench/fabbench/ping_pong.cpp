@@ -16,7 +16,8 @@ constexpr size_t kMostInjected = 256;
 class Letters : public FabricTask {
  public:
   Letters(const Setup& setup, Side& side, Matching matching, size_t size_bytes)
-      : FabricTask(setup, side),
+      : FabricTask(setup, side, setup.waiting == Waiting::epoll ? Target::asleep : Target::polling),
+        asleep_(setup.waiting == Waiting::epoll),
         messenger_(session_, matching, 2),
         size_(size_bytes),
         inject_(size_bytes <= kMostInjected && session_.can_inject(size_bytes)),
@@ -26,7 +27,8 @@ class Letters : public FabricTask {
         in_region_(session_.register_local(in_.data(), size_bytes)) {}
 
   std::string note() const override {
-    return (inject_ ? "inject, " : "send, ") + session_.registration_text();
+    return std::string(asleep_ ? "epoll, " : "") + (inject_ ? "inject, " : "send, ") +
+           session_.registration_text();
   }
 
  protected:
@@ -72,6 +74,7 @@ class Letters : public FabricTask {
  private:
   void take() { expect_length(session_.await_rx("a message").len, size_); }
 
+  const bool asleep_;
   Messenger messenger_;
   const size_t size_;
   const bool inject_;

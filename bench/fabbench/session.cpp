@@ -37,7 +37,7 @@ InfoPtr find_provider(const Setup& setup) {
   hints->domain_attr->data_progress = setup.progress;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
-  if ((setup.caps & FI_RMA) != 0) hints->domain_attr->cq_data_size = 4;
+  if ((setup.caps & FI_RMA) != 0 || setup.cq_data) hints->domain_attr->cq_data_size = 4;
   if (setup.delivery_complete) hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
   // fi_freeinfo() frees both names.
   hints->fabric_attr->prov_name = ::strdup(setup.provider.c_str());
@@ -62,11 +62,12 @@ Session::Session(const Setup& setup, Channel& channel) : info_(find_provider(set
   fid_domain* domain = nullptr;
   check("fi_domain", fi_domain(fabric, info_.get(), &domain, nullptr));
   domain_.reset(domain);
-  open_endpoint();
+  open_queues(setup.waiting);
+  ep_ = make_endpoint();
   meet_peer(channel);
 }
 
-void Session::open_endpoint() {
+void Session::open_queues(Waiting waiting) {
   fi_av_attr av_attr{};
   av_attr.type = info_->domain_attr->av_type;
   if (av_attr.type == FI_AV_UNSPEC) av_attr.type = FI_AV_MAP;
@@ -82,23 +83,44 @@ void Session::open_endpoint() {
   check("fi_cq_open", fi_cq_open(domain_.get(), &cq_attr, &cq, nullptr));
   tx_.reset(cq);
   cq_attr.format = FI_CQ_FORMAT_TAGGED;
+  if (waiting == Waiting::epoll) cq_attr.wait_obj = FI_WAIT_FD;
   check("fi_cq_open", fi_cq_open(domain_.get(), &cq_attr, &cq, nullptr));
   rx_.reset(cq);
+  if (waiting == Waiting::polling) return;
+  int fd = -1;
+  check("fi_control FI_GETWAIT", fi_control(&cq->fid, FI_GETWAIT, &fd));
+  epoll_ = std::make_unique<Epoll>();
+  epoll_->add(fd, 0);
+}
 
+Owned<fid_ep> Session::make_endpoint() {
   fid_ep* ep = nullptr;
   check("fi_endpoint", fi_endpoint(domain_.get(), info_.get(), &ep, nullptr));
-  ep_.reset(ep);
+  Owned<fid_ep> owned(ep);
   check("fi_ep_bind av", fi_ep_bind(ep, &av_->fid, 0));
   check("fi_ep_bind cq", fi_ep_bind(ep, &tx_->fid, FI_TRANSMIT));
   check("fi_ep_bind cq", fi_ep_bind(ep, &rx_->fid, FI_RECV));
   check("fi_enable", fi_enable(ep));
+  return owned;
 }
 
 std::string Session::name() const {
+  return name_of(ep_.get());
+}
+
+std::string Session::name_of(fid_ep* ep) {
   char name[512];
   size_t len = sizeof name;
-  check("fi_getname", fi_getname(&ep_->fid, name, &len));
+  check("fi_getname", fi_getname(&ep->fid, name, &len));
   return {name, len};
+}
+
+void Session::sleep(const char* awaited) {
+  fid* queues[] = {&rx_->fid};
+  const int ret = fi_trywait(fabric_.get(), queues, 1);
+  if (ret == -FI_EAGAIN) return;
+  check("fi_trywait", ret);
+  epoll_->wait(awaited, [](uint64_t) {});
 }
 
 fi_addr_t Session::insert(const std::string& name) {
@@ -203,7 +225,7 @@ fi_cq_tagged_entry Session::await_rx(const char* awaited) {
     const ssize_t n = fi_cq_read(rx_.get(), &entry, 1);
     if (n == 1) return entry;
     if (n != -FI_EAGAIN) throw_completion_error(rx_.get(), n);
-    linger(patience);
+    await_more(awaited, patience);
   }
 }
 

@@ -18,6 +18,7 @@
 #include <string>
 
 #include "base/clock.hpp"
+#include "stopwatch/epoll.hpp"
 #include "stopwatch/pair.hpp"
 #include "stopwatch/patience.hpp"
 
@@ -38,6 +39,9 @@ using InfoPtr = std::unique_ptr<fi_info, InfoFree>;
 // The registration modes that are offered to the provider; it answers with those it demands.
 enum class Registration { any, basic, scalable };
 
+// How a side waits for messages: it polls, or sleeps in epoll on its queue's descriptor.
+enum class Waiting { polling, epoll };
+
 struct Setup {
   std::string provider;
   std::string domain;  // empty: the provider's first
@@ -46,6 +50,8 @@ struct Setup {
   fi_threading threading = FI_THREAD_DOMAIN;
   fi_progress progress = FI_PROGRESS_MANUAL;
   bool delivery_complete = false;  // writes complete when the bytes are in the target's memory
+  bool cq_data = false;            // messages may carry some
+  Waiting waiting = Waiting::polling;
 };
 
 struct Region {
@@ -88,6 +94,9 @@ class Session {
   // This endpoint's name, and the address of another one by its name: peers beside the first.
   std::string name() const;
   fi_addr_t insert(const std::string& name);
+  // One more endpoint with the same queues, and its name.
+  Owned<fid_ep> make_endpoint();
+  static std::string name_of(fid_ep* ep);
 
   // Up to count completions of operations that this side started; calls done(context) for each.
   template <typename Done>
@@ -137,6 +146,16 @@ class Session {
     if (patience.tick()) progress();
   }
 
+  // Between two polls of the queue of receives, when there is nothing else to do.
+  void await_more(const char* awaited, Patience& patience) {
+    if (!epoll_) {
+      linger(patience);
+    } else {
+      patience.tick();
+      sleep(awaited);
+    }
+  }
+
   // Repeats post() while it answers -FI_EAGAIN; relieve() gives the provider its time between.
   template <typename Post, typename Relieve>
   void post(const char* call, Post&& post, Relieve&& relieve) {
@@ -159,7 +178,9 @@ class Session {
   static constexpr size_t kBatch = 16;
 
  private:
-  void open_endpoint();
+  void open_queues(Waiting waiting);
+  // In epoll until the queue of receives may have something, unless it has already.
+  void sleep(const char* awaited);
   void meet_peer(Channel& channel);
   Region register_memory(void* base, size_t len_bytes, uint64_t access);
   [[noreturn]] static void throw_completion_error(fid_cq* cq, ssize_t ret);
@@ -170,6 +191,7 @@ class Session {
   Owned<fid_av> av_;
   Owned<fid_cq> tx_, rx_;
   Owned<fid_ep> ep_;
+  std::unique_ptr<Epoll> epoll_;  // Waiting::epoll
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
   uint64_t next_key_ = 1;
 };

@@ -33,7 +33,8 @@ bool parse(const Program& program, int argc, char** argv, Options& options) {
 
 // The row of one measure, which body takes in both processes of a pair.
 template <typename Measure, typename Body>
-Row take_row(const PairOptions& pair, const Measure& measure, Body&& body) {
+Row take_row(PairOptions pair, const Measure& measure, Body&& body) {
+  if (measure.cores == Cores::one) pair.cpus[1] = pair.cpus[0];
   Row row = run_pair(pair, std::forward<Body>(body));
   row.measure = measure.name;
   row.size_bytes = measure.size_bytes;

@@ -19,6 +19,7 @@ struct LimitSpec {
   // Runs in both processes of a pair; what it shares was made before the fork.
   Row (*body)(Side& side, const Pages& shared, size_t size_bytes, double seconds);
   size_t shared_bytes;
+  Cores cores = Cores::two;
   bool hidden = false;  // only when asked for by name
 };
 
@@ -36,6 +37,11 @@ Row cma_call(Side&, const Pages&, size_t size_bytes, double seconds);
 Row cma_anywhere(Side&, const Pages&, size_t size_bytes, double seconds);
 Row cma_seen(Side&, const Pages&, size_t size_bytes, double seconds);
 Row cma_bandwidth(Side&, const Pages&, size_t size_bytes, double seconds);
+// limits/sockets.cpp
+Row unix_ping_pong(Side&, const Pages&, size_t size_bytes, double seconds);
+Row tcp_ping_pong(Side&, const Pages&, size_t size_bytes, double seconds);
+Row unix_clients(Side&, const Pages&, size_t size_bytes, double seconds);
+Row tcp_clients(Side&, const Pages&, size_t size_bytes, double seconds);
 // limits/memory.cpp
 Row miss_latency(Side&, const Pages&, size_t size_bytes, double seconds);
 

@@ -45,6 +45,23 @@ Row measure(const LimitSpec& limit, const RowOptions& options) {
                   [&](Side& side) { return limit.body(side, shared, limit.size_bytes, seconds); });
 }
 
+void add_sockets(std::vector<LimitSpec>& all) {
+  const char* const kTrip = "round trip of two processes asleep in epoll";
+  const char* const kTripOne = "the same on one core";
+  const char* const kServed = "requests of 50 clients in all, both sides asleep in epoll";
+  for (const LimitSpec& one :
+       {LimitSpec{"unix_lat_epoll", 64, kTrip, unix_ping_pong, kSharedSmall},
+        LimitSpec{"unix_lat_epoll_one", 64, kTripOne, unix_ping_pong, kSharedSmall, Cores::one},
+        LimitSpec{"unix_rate_epoll", 64, kServed, unix_clients, kSharedSmall},
+        LimitSpec{"unix_rate_epoll_one", 64, kTripOne, unix_clients, kSharedSmall, Cores::one},
+        LimitSpec{"tcp_lat_epoll", 64, kTrip, tcp_ping_pong, kSharedSmall},
+        LimitSpec{"tcp_lat_epoll_one", 64, kTripOne, tcp_ping_pong, kSharedSmall, Cores::one},
+        LimitSpec{"tcp_rate_epoll", 64, kServed, tcp_clients, kSharedSmall},
+        LimitSpec{"tcp_rate_epoll_one", 64, kTripOne, tcp_clients, kSharedSmall, Cores::one}}) {
+    all.push_back(one);
+  }
+}
+
 }  // namespace
 
 const std::vector<LimitSpec>& all_limits() {
@@ -71,6 +88,7 @@ const std::vector<LimitSpec>& all_limits() {
     for (const size_t n : {64 * kKiB, kMiB, 4 * kMiB}) {
       all.push_back({"cma_bw", n, "process_vm_writev, target asleep", cma_bandwidth, kSharedSmall});
     }
+    add_sockets(all);
     all.push_back({"miss_lat", 64 * kMiB, "one of a chain of random loads", miss_latency, 4096});
     return all;
   }();

@@ -53,8 +53,9 @@ def summarise(measure: Measure, groups: list, names: list) -> Result:
     quiet = [g for g in mine if not g.disturbance]
     used = quiet if len(quiet) >= min(FEWEST_QUIET, len(mine)) else mine
     limits = [g.limit.value * measure.limit_times for g in used if g.limit and g.limit.ok]
+    tails = [g.limit.p99 for g in used if g.limit and g.limit.ok and g.limit.p99]
     limit = Figure(quantile(limits, 0.5), quantile(limits, 0.1), quantile(limits, 0.9),
-                   rounds=len(limits))
+                   quantile(tails, 0.5) if measure.tail else 0.0, rounds=len(limits))
     figures = {}
     for name in names:
         seen = [g for g in used if name in g.seen]
@@ -133,6 +134,10 @@ def _holds(result: Result, criterion, figure: Figure, groups: list, first: str):
         ratio = figure.median
     elif criterion.against == "p99":
         ratio = figure.p99
+    elif criterion.against == "limit p99":
+        ratio = quantile([g.seen[first].p99 / g.limit.p99 for g in groups
+                          if first in g.seen and g.seen[first].ok and g.limit and g.limit.ok
+                          and g.limit.p99 > 0], 0.5)
     elif criterion.against == "limit":
         ratio = figure.per_limit
     elif criterion.against == "base":

@@ -14,9 +14,11 @@ SMALLER_IS_BETTER = ("ns", "KiB")
 
 @dataclass(frozen=True)
 class Criterion:
-    against: str  # "limit", "value", "p99", "base", "base+limit" or the name of a subject
+    # "limit", "value", "p99", "limit p99", "base", "base+limit" or the name of a subject
+    against: str
     # At most (latency) or at least (rate) this many times it; "value": the figure itself;
-    # "p99": its 99th percentile; "base+limit": the base measure and this many limits on top
+    # "p99": its 99th percentile; "limit p99": that one, beside the limit's; "base+limit": the base
+    # measure and this many limits on top
     factor: float
 
     def text(self, unit: str) -> str:
@@ -27,6 +29,8 @@ class Criterion:
             return f"p99 {sign} {self.factor:g} {unit}"
         if self.against == "limit":
             return f"{sign} {self.factor:.3g}x limit"
+        if self.against == "limit p99":
+            return f"p99 {sign} {self.factor:.3g}x that of limit"
         if self.against == "base+limit":
             return f"{sign} base + {self.factor:g} limit"
         return f"{sign} {self.factor:.3g}x {self.against}"
@@ -43,10 +47,15 @@ class Measure:
     extended: bool = False  # not part of --quick
     base: str = ""  # key of a measure of the same subject, taken beside it for a ratio
     tail: bool = False  # the 99th percentile is stated beside the figure
+    pattern: bool = False  # of a real program's: more peers stand beside it
 
     @property
     def key(self) -> str:
         return f"{self.name}/{self.size}"
+
+    @property
+    def event_driven(self) -> bool:
+        return "_epoll" in self.name
 
     @property
     def smaller_is_better(self) -> bool:
@@ -154,6 +163,20 @@ def _crowds() -> list:
     ]
 
 
+def _event_driven(prefix: str) -> list:
+    """Both sides asleep in epoll, beside a unix socket with the same loop."""
+    rows = []
+    for cores in ("", "_one"):
+        lat, rate = f"send_lat_epoll{cores}", f"send_rate_epoll{cores}"
+        rows.append(Measure(prefix + lat, 64, "ns", f"unix_lat_epoll{cores}/64", 1.0,
+                            (Criterion("limit", 1.1), Criterion("limit p99", 2.0)), True,
+                            base=f"{lat}/64" if prefix else "", tail=True, pattern=True))
+        rows.append(Measure(prefix + rate, 64, "M/s", f"unix_rate_epoll{cores}/64", 1.0,
+                            (Criterion("limit", 1.0),), True,
+                            base=f"{rate}/64" if prefix else "", pattern=True))
+    return rows
+
+
 def _mpi() -> list:
     """Open MPI over mtl ofi, beside its own shared memory in the same run."""
     return [
@@ -208,8 +231,9 @@ def _verbs_windows() -> list:
 
 
 MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _both_ways("")
-            + _registrations() + _atomics() + _crowds() + _mpi() + _verbs_latencies()
-            + _verbs_bandwidths() + _both_ways("verbs_") + _verbs_windows())
+            + _registrations() + _atomics() + _crowds() + _event_driven("") + _mpi()
+            + _verbs_latencies() + _verbs_bandwidths() + _both_ways("verbs_") + _verbs_windows()
+            + _event_driven("verbs_"))
 
 # Limits that no measure above refers to, shown for their own sake.
 OTHER_LIMITS = [

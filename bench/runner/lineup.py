@@ -1,7 +1,9 @@
-"""Who stands for a name on the command line: a provider, a verbs device, UCX, Open MPI."""
+"""Who stands for a name on the command line: a provider, a verbs device, sockets, UCX, Open MPI."""
 from .goals import Measure
 from .mpi import CHOICES, Mpi
-from .subjects import Fabric, Observation, Settings, Ucx, Verbs
+from .subjects import Fabric, Observation, Settings, Sockets, Ucx, Verbs
+
+SOCKETS = "tcp-socket"
 
 
 class Aperture:
@@ -21,6 +23,19 @@ class Aperture:
         return next(part for part in self._parts if part.offers(measure)).measure(measure)
 
 
+class BesidePatterns:
+    """A peer that is asked only where patterns of real programs are measured."""
+
+    def __init__(self, subject) -> None:
+        self.name, self._subject = subject.name, subject
+
+    def offers(self, measure: Measure) -> bool:
+        return measure.pattern and self._subject.offers(measure)
+
+    def measure(self, measure: Measure) -> Observation:
+        return self._subject.measure(measure)
+
+
 def make_subject(name: str, settings: Settings):
     if name == Aperture.name:
         return Aperture(settings)
@@ -28,6 +43,8 @@ def make_subject(name: str, settings: Settings):
         return Mpi(name, settings)
     if name in Ucx.TRANSPORTS:
         return Ucx(name, settings)
+    if name == SOCKETS:
+        return Sockets(name, settings)
     if name.startswith("verbs:"):
         return Verbs(name, name.removeprefix("verbs:"), settings)
     return Fabric(name, settings)

@@ -9,12 +9,14 @@ import time
 from . import machine, report
 from .figures import Figure, quantile, summarise
 from .goals import MEASURES, OTHER_LIMITS
-from .lineup import make_subject
+from .lineup import BesidePatterns, make_subject
 from .schedule import Group, Schedule, say
 from .subjects import Limits, Settings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEFAULT_SUBJECTS = "aperture,shm,ucx,ucx-nocma,ucx-cma,ompi,ompi-nocma"
+# Asked without being named, where a row is a pattern of real programs.
+PATTERN_PEERS = ("tcp", "tcp-socket")
 
 EPILOG = """subjects:
   aperture, shm, tcp, ...   libfabric providers, by fabbench; NAME:basic and NAME:scalable offer
@@ -23,8 +25,10 @@ EPILOG = """subjects:
   ucx-nocma                 UCX without CMA (rows of send_bw and tagged_bw)
   ucx-cma                   UCX's CMA transport alone (one-sided rows)
   verbs:NAME                a verbs device (rows of verbs_*), where the machine has one: verbs:rxe0
+  tcp-socket                TCP on loopback, without any library (rows of *_epoll)
   ompi, ompi-nocma          Open MPI's own shared memory, with and without CMA (rows of mpi_*)
-The first subject is the one that is validated. The limits are always measured beside them.
+The first subject is the one that is validated. The limits are always measured beside them, and
+unless --subjects says otherwise tcp and tcp-socket beside the patterns of real programs.
 
 examples:
   bench/run                                   the whole table, about ten minutes
@@ -45,7 +49,7 @@ def parse(argv: list) -> argparse.Namespace:
     p.description = ("Measures aperture, its peers and the machine's limits, interleaved in one "
                      "run, and compares them with the goals.")
     p.add_argument("--build", help="build directory (default: build/release, or the newest one)")
-    p.add_argument("--subjects", default=DEFAULT_SUBJECTS, metavar="A,B,...",
+    p.add_argument("--subjects", default="", metavar="A,B,...",
                    help=f"default: {DEFAULT_SUBJECTS}")
     p.add_argument("--only", default="", metavar="LIST",
                    help="measures by name, name/size or glob, comma-separated")
@@ -135,6 +139,14 @@ def tsv_path(facts: dict, keep: bool) -> str:
     return os.path.join(ROOT, "out", "bench", name)
 
 
+def lineup_of(asked: str, measures: list, settings: Settings) -> list:
+    subjects = [make_subject(x.strip(), settings)
+                for x in (asked or DEFAULT_SUBJECTS).split(",") if x.strip()]
+    if not asked and any(m.pattern for m in measures):
+        subjects += [BesidePatterns(make_subject(x, settings)) for x in PATTERN_PEERS]
+    return subjects
+
+
 def list_measures(measures: list) -> None:
     rows = [["measure", "unit", "limit", "goal"]]
     rows += [[m.key, m.unit, (f"{m.limit_times:g} x " if m.limit_times != 1 else "") + m.limit,
@@ -168,15 +180,15 @@ def main() -> int:
         return 2
     cpus = tuple(int(x) for x in options.cpus.split(","))
     settings = Settings(build, options.seconds, cpus, options.timeout)
-    names = [x.strip() for x in options.subjects.split(",") if x.strip()]
+    subjects = lineup_of(options.subjects, measures, settings)
+    names = [x.name for x in subjects]
     facts = machine.describe(ROOT)
     facts["command"] = "bench/run " + " ".join(sys.argv[1:])
 
     # Asked to end, as by an interrupt: what was measured so far is printed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     limits = Limits(settings)
-    schedule = Schedule(measures, [make_subject(n, settings) for n in names], limits,
-                        options.rounds, options.extra)
+    schedule = Schedule(measures, subjects, limits, options.rounds, options.extra)
     try:
         schedule.run(warm_up=not options.quick)
         other_groups, other_figures = measure_limits(limits, others, options.rounds)

@@ -34,6 +34,8 @@ def _cells(result: Result, names: list) -> list:
     mine = result.figures.get(first)
     cells = [f"{m.name} {size_text(m.size)}", m.unit,
              number(result.limit.median) if result.limit.rounds else "-"]
+    if result.limit.p99:
+        cells[2] += f" p99 {number(result.limit.p99)}"
     if mine is None:
         cells += ["-", "-"]
     elif mine.failure:
@@ -52,6 +54,8 @@ def _cells(result: Result, names: list) -> list:
             cells.append("failed")
         else:
             gain = f" ({result.gains[name]:.2f}x)" if name in result.gains else ""
+            if m.tail and figure.p99:
+                gain += f" p99 {number(figure.p99)}"
             cells.append(spread(figure) + star(figure) + gain)
     return cells + [result.goal or "-", result.verdict + (" (noisy)" if result.noisy else "")]
 
@@ -64,8 +68,8 @@ def table(results: list, names: list) -> str:
     text += (f"\nMedians over rounds. /limit: {first} divided by the limit, round by round. gain: "
              f"how many times\nbetter {first} is than that peer, round by round. Latencies are one "
              "way, but *read_*, *atomic_*,\nregister_*, revoke_*, verbs_bind* and *_idle are whole "
-             "operations. base: without what the row\nadds, or over libfabric, in the same round "
-             "(bench/README.md).\n")
+             "operations, and *_lat_epoll* round trips.\nbase: without what the row adds, or over "
+             "libfabric, in the same round (bench/README.md).\n")
     if any(f.note.startswith("LENIENT") for r in results for f in r.figures.values()):
         text += "*: only with a target that wakes between bursts of 128 operations.\n"
     return text + _failures(results) + _notes(results, first)

@@ -101,6 +101,21 @@ class Limits:
         return seen.value if seen.ok else 0.0
 
 
+class Sockets:
+    """TCP on loopback, by the same loop as that of the rows of programs asleep in epoll."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self._limits = Limits(settings)
+
+    def offers(self, measure: Measure) -> bool:
+        return measure.event_driven
+
+    def measure(self, measure: Measure) -> Observation:
+        kind = measure.name.removeprefix("verbs_").removeprefix("send_")
+        return self._limits.measure(f"tcp_{kind}/{measure.size}")
+
+
 class Fabric:
     """One libfabric provider: NAME or NAME:MODE, MODE being a registration mode of fabbench."""
 

@@ -51,6 +51,9 @@ struct Side {
   Channel& channel;
 };
 
+// Whether the two sides have a core each, or share the first one.
+enum class Cores { two, one };
+
 struct PairOptions {
   int cpus[2] = {0, 1};  // -1: not pinned
   double timeout_s = 15;

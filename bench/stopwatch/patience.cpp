@@ -17,6 +17,10 @@ void set_patience(double seconds) {
   patience_ns = static_cast<uint64_t>(seconds * 1e9);
 }
 
+int patience_ms() noexcept {
+  return static_cast<int>(patience_ns / 1'000'000);
+}
+
 void Patience::check() {
   const uint64_t now = now_ns();
   if (until_ns_ == 0) until_ns_ = now + patience_ns;

@@ -9,6 +9,8 @@ namespace aperture::bench {
 
 // For every Patience of this process; three seconds at first.
 void set_patience(double seconds);
+// The same for a wait that sleeps.
+int patience_ms() noexcept;
 
 // Gives up on an operation that takes too long; looks at the clock only now and then.
 class Patience {

@@ -56,7 +56,7 @@ Row latency_row(const Samples& samples, double scale) {
 std::string heading(Format format) {
   if (format == Format::json) return {};
   char line[256];
-  std::snprintf(line, sizeof line, "%-18s %8s %10s %-5s %9s %9s %9s %9s %10s  %s\n", "measure",
+  std::snprintf(line, sizeof line, "%-25s %8s %10s %-5s %9s %9s %9s %9s %10s  %s\n", "measure",
                 "size", "value", "unit", "min", "p50", "p99", "mean", "count", "note");
   return line;
 }
@@ -73,11 +73,11 @@ std::string print(const Row& row, Format format) {
                   unit_text(row.unit), row.value, s.min, s.p50, s.p99, s.mean, s.count,
                   json_string(row.note.substr(0, 500)).c_str());
   } else if (row.ok) {
-    std::snprintf(line, sizeof line, "%-18s %8s %10.4g %-5s %9.4g %9.4g %9.4g %9.4g %10zu  %s\n",
+    std::snprintf(line, sizeof line, "%-25s %8s %10.4g %-5s %9.4g %9.4g %9.4g %9.4g %10zu  %s\n",
                   row.measure.c_str(), size_text(row.size_bytes).c_str(), row.value,
                   unit_text(row.unit), s.min, s.p50, s.p99, s.mean, s.count, row.note.c_str());
   } else {
-    std::snprintf(line, sizeof line, "%-18s %8s %10s        %.900s\n", row.measure.c_str(),
+    std::snprintf(line, sizeof line, "%-25s %8s %10s        %.900s\n", row.measure.c_str(),
                   size_text(row.size_bytes).c_str(), "failed", row.note.c_str());
   }
   return line;

@@ -102,6 +102,34 @@ void add_both_ways(std::vector<Measure>& all) {
   }
 }
 
+// Whole round trips, and requests, of processes that sleep in epoll.
+void add_event_driven(std::vector<Measure>& all) {
+  for (const Cores cores : {Cores::two, Cores::one}) {
+    const bool one = cores == Cores::one;
+    Measure m{one ? "verbs_send_lat_epoll_one" : "verbs_send_lat_epoll", 64,
+              one ? "round trip, both sides asleep in epoll, on one core"
+                  : "round trip, both sides asleep in epoll on a completion channel",
+              [](const Setup& setup, Side& side) {
+                Setup asleep = setup;
+                asleep.waiting = Waiting::epoll;
+                return make_ping_pong(asleep, side, Message::send, Signals::few, 64);
+              },
+              1};
+    m.single = true;
+    m.cores = cores;
+    all.push_back(m);
+    Measure r{one ? "verbs_send_rate_epoll_one" : "verbs_send_rate_epoll",
+              64,
+              one ? "requests per second of 50 clients in all, asleep in epoll, on one core"
+                  : "requests per second of 50 clients in all, both sides asleep in epoll",
+              [](const Setup& setup, Side& side) { return make_clients(setup, side, 64); },
+              1,
+              false};
+    r.cores = cores;
+    all.push_back(r);
+  }
+}
+
 void add_windows(std::vector<Measure>& all) {
   const auto binding = [](WindowType type, size_t regions) {
     return [=](const Setup& setup, Side& side) { return make_binding(setup, side, type, regions); };
@@ -124,6 +152,7 @@ const std::vector<Measure>& all_measures() {
     add_bandwidths(all);
     add_both_ways(all);
     add_windows(all);
+    add_event_driven(all);
     for (const Message message : {Message::send, Message::write_with_imm}) {
       all.push_back({message == Message::send ? "verbs_send_steps" : "verbs_write_imm_steps", 8,
                      "lockstep ping-pong, for bench/instructions",
@@ -145,6 +174,7 @@ Row take_measure(const Measure& measure, const Setup& setup, Side& side, const E
   plan.scale = measure.scale;
   plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;
   plan.ways = measure.ways;
+  plan.single = measure.single;
   return direct(*task, side, plan);
 }
 

@@ -18,6 +18,8 @@ struct Measure {
   bool latency = true;  // else a rate, or a bandwidth
   bool hidden = false;  // only when asked for by name
   Ways ways = Ways::one;
+  bool single = false;  // see Plan
+  Cores cores = Cores::two;
 };
 
 const std::vector<Measure>& all_measures();

@@ -18,6 +18,10 @@ std::unique_ptr<VerbsTask> make_ping_pong(const Setup&, Side&, Message, Signals,
 // Small messages (up to 64 B) have a buffer each and are summed; larger ones reuse one buffer.
 std::unique_ptr<VerbsTask> make_stream(const Setup&, Side&, size_t size_bytes, size_t window);
 
+// Requests of many clients to one server, each over a connection with a completion channel of its
+// own; both sides sleep in epoll.
+std::unique_ptr<VerbsTask> make_clients(const Setup&, Side&, size_t size_bytes);
+
 // A ping-pong inside rank 0, in which every message has arrived before its receiver looks.
 std::unique_ptr<Task> make_steps(const Setup&, Side&, Message, size_t size_bytes);
 

@@ -9,7 +9,7 @@ namespace {
 class Letters : public VerbsTask {
  public:
   Letters(const Setup& setup, Side& side, Message message, Signals signals, size_t size_bytes)
-      : VerbsTask(setup, side),
+      : VerbsTask(setup, side, setup.waiting == Waiting::epoll ? Target::asleep : Target::polling),
         exchange_(session_, link_, message, size_bytes),
         // a buffer that is not copied at the post is not touched before its completion
         posts_(session_, link_,
@@ -18,8 +18,8 @@ class Letters : public VerbsTask {
   }
 
   std::string note() const override {
-    return std::string(exchange_.text()) +
-           (session_.can_inline(exchange_.size()) ? ", inline" : "") +
+    return std::string(session_.setup().waiting == Waiting::epoll ? "epoll, " : "") +
+           exchange_.text() + (session_.can_inline(exchange_.size()) ? ", inline" : "") +
            (posts_.asks_each_time() ? ", each signalled" : ", one in 64 signalled");
   }
 

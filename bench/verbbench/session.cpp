@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "stopwatch/failure.hpp"
+#include "verbbench/event_queue.hpp"
 
 namespace aperture::bench {
 
@@ -50,19 +51,19 @@ ibv_sge piece_of(const void* base, size_t len_bytes, const Mr& mr) {
   return {reinterpret_cast<uint64_t>(base), static_cast<uint32_t>(len_bytes), mr->lkey};
 }
 
-Link::Link(Session& session) : session_(session) {
+Link::Link(Session& session) : Link(session, session.rx_cq()) {}
+
+Link::Link(Session& session, ibv_cq* rx_cq) : session_(session) {
   ibv_qp_init_attr init{};
   init.send_cq = session.tx_cq();
-  init.recv_cq = session.rx_cq();
+  init.recv_cq = rx_cq;
   init.qp_type = IBV_QPT_RC;
   init.cap = {Session::kSendDepth, Session::kReceiveDepth, 1, 1, Session::kInlineBytes};
   qp_.reset(check("ibv_create_qp", ibv_create_qp(session.pd(), &init)));
 }
 
 Link::Link(Session& session, Channel& channel) : Link(session) {
-  connect(channel.exchange(end(), "address"));
-  channel.send_word(0);  // ready to receive
-  channel.receive_word();
+  meet(channel);
 }
 
 ibv_port_attr Link::port() const {
@@ -78,6 +79,16 @@ LinkEnd Link::end() const {
     throw Failure("ibv_query_gid: there is no GID of index %d", setup.gid_index);
   }
   return mine;
+}
+
+Link::Link(Session& session, ibv_cq* rx_cq, Channel& channel) : Link(session, rx_cq) {
+  meet(channel);
+}
+
+void Link::meet(Channel& channel) {
+  connect(channel.exchange(end(), "address"));
+  channel.send_word(0);  // ready to receive
+  channel.receive_word();
 }
 
 void Link::connect(const LinkEnd& theirs) {
@@ -133,20 +144,49 @@ void Link::to_rts() {
                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
+// One queue that is slept for.
+class Sleeper {
+ public:
+  explicit Sleeper(ibv_context* context) : queue(context, 2 * Session::kReceiveDepth) {
+    epoll.add(queue.fd(), 0);
+  }
+
+  EventQueue queue;
+  Epoll epoll;
+};
+
+Session::~Session() = default;
+
 Session::Session(const Setup& setup) : setup_(setup), context_(open_device(setup.device)) {
   pd_.reset(check("ibv_alloc_pd", ibv_alloc_pd(context_.get())));
   tx_.reset(
       check("ibv_create_cq", ibv_create_cq(context_.get(), 2 * kSendDepth, nullptr, nullptr, 0)));
-  rx_.reset(check("ibv_create_cq",
-                  ibv_create_cq(context_.get(), 2 * kReceiveDepth, nullptr, nullptr, 0)));
+  if (setup.waiting == Waiting::epoll) {
+    sleeper_ = std::make_unique<Sleeper>(context_.get());
+    rx_ = sleeper_->queue.cq();
+  } else {
+    polled_rx_.reset(check("ibv_create_cq",
+                           ibv_create_cq(context_.get(), 2 * kReceiveDepth, nullptr, nullptr, 0)));
+    rx_ = polled_rx_.get();
+  }
   ibv_device_attr device{};
   check("ibv_query_device", ibv_query_device(context_.get(), &device));
   most_reads_ = static_cast<uint8_t>(std::clamp(device.max_qp_rd_atom, 1, kMostReads));
 }
 
+ibv_wc Session::sleep(const char* awaited) {
+  while (true) {
+    ibv_wc wc;
+    const int n = ibv_poll_cq(rx_, 1, &wc);
+    if (n < 0) throw_errno("ibv_poll_cq", -n);
+    if (n == 1) return wc;
+    sleeper_->epoll.wait(awaited, [this](uint64_t) { sleeper_->queue.heed(); });
+  }
+}
+
 void Session::give_up(const ibv_wc& wc) {
   if (wc.status != IBV_WC_WR_FLUSH_ERR) throw_completion_error(wc);
-  for (ibv_cq* cq : {tx_.get(), rx_.get()}) {
+  for (ibv_cq* cq : {tx_.get(), rx_}) {
     ibv_wc other;
     while (ibv_poll_cq(cq, 1, &other) == 1) {
       if (other.status != IBV_WC_SUCCESS && other.status != IBV_WC_WR_FLUSH_ERR) {

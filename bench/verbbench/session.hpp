@@ -16,10 +16,14 @@
 
 namespace aperture::bench {
 
+// How a side waits for messages: it polls, or sleeps in epoll on a completion channel.
+enum class Waiting { polling, epoll };
+
 struct Setup {
   std::string device = "aperture0";
   uint8_t port = 1;
   int gid_index = 0;  // used on Ethernet
+  Waiting waiting = Waiting::polling;
 };
 
 template <typename T, int (*destroy)(T*)>
@@ -65,8 +69,10 @@ struct LinkEnd {
 class Link {
  public:
   explicit Link(Session& session);
+  Link(Session& session, ibv_cq* rx_cq);
   // The same, and connected to the one that the other side makes at the same time.
   Link(Session& session, Channel& channel);
+  Link(Session& session, ibv_cq* rx_cq, Channel& channel);
 
   LinkEnd end() const;
   void connect(const LinkEnd& theirs);
@@ -82,6 +88,7 @@ class Link {
   }
 
  private:
+  void meet(Channel& channel);
   void to_init();
   void to_rtr(const LinkEnd& theirs);
   void to_rts();
@@ -91,15 +98,18 @@ class Link {
   OwnedVerbs<ibv_qp, ibv_destroy_qp> qp_;
 };
 
+class Sleeper;
+
 class Session {
  public:
   explicit Session(const Setup& setup);
+  ~Session();
 
   const Setup& setup() const noexcept { return setup_; }
   ibv_pd* pd() const noexcept { return pd_.get(); }
   ibv_context* context() const noexcept { return context_.get(); }
   ibv_cq* tx_cq() const noexcept { return tx_.get(); }
-  ibv_cq* rx_cq() const noexcept { return rx_.get(); }
+  ibv_cq* rx_cq() const noexcept { return rx_; }
   uint8_t most_reads() const noexcept { return most_reads_; }  // and atomics under way
   bool can_inline(size_t len_bytes) const noexcept { return len_bytes <= kInlineBytes; }
 
@@ -116,18 +126,30 @@ class Session {
   }
   template <typename Done>
   size_t poll_rx(Done&& done) {
-    return poll(rx_.get(), done);
+    return poll(rx_, done);
+  }
+
+  // Up to kBatch completions of another queue.
+  template <typename Done>
+  size_t poll(ibv_cq* cq, Done&& done) {
+    ibv_wc some[kBatch];
+    const int n = ibv_poll_cq(cq, kBatch, some);
+    if (n < 0) throw_errno("ibv_poll_cq", -n);
+    for (int i = 0; i < n; i++) done(good(some[i]));
+    return static_cast<size_t>(n);
   }
 
   // Exactly one completion.
   ibv_wc await_tx(const char* awaited) { return good(await(tx_.get(), awaited)); }
-  ibv_wc await_rx(const char* awaited) { return good(await(rx_.get(), awaited)); }
+  ibv_wc await_rx(const char* awaited) {
+    return good(sleeper_ ? sleep(awaited) : await(rx_, awaited));
+  }
   // The same, whatever has become of it.
   ibv_wc await_tx_or_error(const char* awaited) { return await(tx_.get(), awaited); }
 
   // Calls into the device that take no completions.
   void progress(int calls) {
-    for (int i = 0; i < calls; i++) ibv_poll_cq(rx_.get(), 0, nullptr);
+    for (int i = 0; i < calls; i++) ibv_poll_cq(rx_, 0, nullptr);
   }
 
   // Between two polls of one queue.
@@ -146,14 +168,8 @@ class Session {
   // What was flushed is told by its cause, if that lies in the other queue.
   [[noreturn]] void give_up(const ibv_wc& wc);
 
-  template <typename Done>
-  size_t poll(ibv_cq* cq, Done&& done) {
-    ibv_wc some[kBatch];
-    const int n = ibv_poll_cq(cq, kBatch, some);
-    if (n < 0) throw_errno("ibv_poll_cq", -n);
-    for (int i = 0; i < n; i++) done(good(some[i]));
-    return static_cast<size_t>(n);
-  }
+  // The next message, slept for in epoll.
+  ibv_wc sleep(const char* awaited);
 
   static ibv_wc await(ibv_cq* cq, const char* awaited) {
     Patience patience(awaited);
@@ -167,7 +183,9 @@ class Session {
   const Setup setup_;
   OwnedVerbs<ibv_context, ibv_close_device> context_;
   OwnedVerbs<ibv_pd, ibv_dealloc_pd> pd_;
-  OwnedVerbs<ibv_cq, ibv_destroy_cq> tx_, rx_;
+  OwnedVerbs<ibv_cq, ibv_destroy_cq> tx_, polled_rx_;
+  std::unique_ptr<Sleeper> sleeper_;  // Waiting::epoll
+  ibv_cq* rx_ = nullptr;              // of one of them
   uint8_t most_reads_ = 1;
 };
 

@@ -7,6 +7,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 from runner import report  # noqa: E402
 from runner.figures import quantile, summarise  # noqa: E402
+from runner.lineup import BesidePatterns  # noqa: E402
 from runner.goals import MEASURES, Criterion, Measure  # noqa: E402
 from runner.schedule import Group, Schedule  # noqa: E402
 from runner.subjects import Observation, RowProgram, Settings, failed  # noqa: E402
@@ -116,6 +117,23 @@ class Figures(unittest.TestCase):
             result = summarise(revoke, groups, ["aperture"])
             self.assertEqual(result.verdict, verdict)
             self.assertIn("p99 <= 1e+06 ns", result.goal)
+
+    def test_goal_of_the_tail_is_judged_beside_that_of_the_limit(self):
+        asleep = Measure("send_lat_epoll", 64, "ns", "unix_lat_epoll/64",
+                         goal=(Criterion("limit", 1.1), Criterion("limit p99", 2.0)), tail=True)
+        for p99, verdict in ((190, "met"), (210, "NOT met"), (0, "unknown")):
+            groups = [group(asleep, i, 50, aperture=50) for i in range(3)]
+            for g in groups:
+                g.limit.p99, g.seen["aperture"].p99 = 100, p99
+            result = summarise(asleep, groups, ["aperture"])
+            self.assertEqual(result.verdict, verdict)
+            self.assertEqual(result.limit.p99, 100)
+            self.assertIn("50 p99 100", report.table([result], ["aperture"]))
+
+    def test_peers_of_patterns_are_asked_nowhere_else(self):
+        peer = BesidePatterns(Stub("tcp", [Observation(True, 1.0, "ns")]))
+        self.assertFalse(peer.offers(LAT))
+        self.assertTrue(peer.offers(Measure("send_lat_epoll", 64, "ns", pattern=True)))
 
     def test_bases_are_measures_of_fabbench(self):
         for m in MEASURES:
