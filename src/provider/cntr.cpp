@@ -45,9 +45,22 @@ int change(fid_cntr* fid, uint64_t value) noexcept {
   return 0;
 }
 
-[[gnu::noinline]] bool may_sleep(Cntr& cntr, uint64_t threshold) noexcept {
+// What one thread waits for. Whether the counter has changed would not do: another one may have
+// seen that.
+struct Wish {
+  const qp::Counter* core;
+  uint64_t threshold;
+  uint64_t errors_before;
+};
+bool is_fulfilled(const void* what) {
+  const auto& wish = *static_cast<const Wish*>(what);
+  return wish.core->value() >= wish.threshold || wish.core->errors() != wish.errors_before;
+}
+
+[[gnu::noinline]] bool may_sleep(Cntr& cntr, uint64_t threshold, uint64_t errors_before) noexcept {
+  const Wish wish{&cntr.core, threshold, errors_before};
   return cntr.may_sleep([&] { return read(&cntr.fid) >= threshold; },
-                        [&] { return cntr.try_sleep(); });
+                        [&] { return cntr.try_sleep_unless(is_fulfilled, &wish); });
 }
 
 // What fi_cntr_wait returns if it returns now; -FI_EAGAIN: it does not.
@@ -72,7 +85,7 @@ int wait(fid_cntr* fid, uint64_t threshold, int timeout) {
     if (rc == 0 || rc == -FI_EAVAIL) return rc;
     if (interrupted) return -FI_EINTR;
     if (rc != -FI_EAGAIN) return rc;
-    if (!yields && !may_sleep(cntr, threshold)) continue;
+    if (!yields && !may_sleep(cntr, threshold, errors_before)) continue;
     interrupted = sleep_on(wait_obj, cntr.sleeper.fd(), deadline) == Slept::interrupted;
   }
 }

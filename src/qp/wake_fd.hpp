@@ -19,8 +19,7 @@ class WakeFd {
   void arm() noexcept { armed_ = true; }
   // Something has come.
   void on_arrival() noexcept {
-    // relaxed: who takes it back holds the lock, too
-    if (armed_ && !readable_.load(std::memory_order_relaxed)) [[unlikely]]
+    if (armed_) [[unlikely]]
       wake();
   }
   // Nobody sleeps on it any more: it is quiet.
