@@ -183,6 +183,10 @@ void Engine::hush_doorbell() noexcept {
   if (drain_doorbell(doorbell_.get())) ++wakings_;
 }
 
+bool Engine::is_rung() const noexcept {
+  return may_be_rung_ && is_readable(sleep_.get());
+}
+
 bool Engine::prepare_to_sleep() noexcept {
   hush_doorbell();
   if (qps_.any_needs_polling() || pollables_.any_needs_polling()) return false;

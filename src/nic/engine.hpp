@@ -93,6 +93,8 @@ class Engine {
     if (auto_progress_) auto_.take_back();
   }
   bool is_asleep() const noexcept { return asleep_; }  // lock held
+  // Lock held, before a poll: sleep_fd() is readable. A system call, where it may have been rung.
+  bool is_rung() const noexcept;
   // Lock held, after a poll: sleep_fd() is quiet again, although the engine is not put to sleep
   // yet. exactly: also of rings that came late, or from post(), which else stay for the next sleep,
   // and end it for nothing.

@@ -173,19 +173,7 @@ bool Sleeper::try_sleep(bool (*ready)(const void*), const void* what) noexcept {
   return false;
 }
 
-// Once two threads have been seen at it, either may be blocked on it whenever the other is not.
-void Sleeper::note_thread() noexcept {
-  const pthread_t self = ::pthread_self();
-  if (!has_thread_) {
-    has_thread_ = true;
-    thread_ = self;
-  } else if (::pthread_equal(thread_, self) == 0) {
-    several_ = true;
-  }
-}
-
 void Sleeper::arm() noexcept {
-  note_thread();
   if (!armed_) {
     armed_ = true;
     assert(domain_->sleepers.size() < domain_->sleepers.capacity());
@@ -196,16 +184,19 @@ void Sleeper::arm() noexcept {
   wake_fd_->arm();
 }
 
+// The doorbell stays readable until somebody goes to sleep again: whoever is blocked has been woken
+// by it, or will be.
 void Sleeper::disarm() noexcept {
   assert(armed_);
-  note_thread();
   armed_ = false;
   [[maybe_unused]] const size_t gone = std::erase(domain_->sleepers, this);
   assert(gone == 1);
-  if (domain_->engine->lock().threaded() && several_) {
-    wake_fd_->hand_back();
-  } else {
+  if (!domain_->engine->lock().threaded()) {
     wake_fd_->disarm();
+  } else if (domain_->engine->is_rung()) {
+    wake_fd_->stand_down();
+  } else {
+    wake_fd_->hand_back();
   }
 }
 

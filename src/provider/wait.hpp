@@ -4,13 +4,12 @@
 // completion makes readable, and the engine's doorbell, which an arrival rings while the engine is
 // asleep. Before anyone blocks, try_sleep() puts the engine to sleep and looks once more. Several
 // threads may sleep in one domain while another polls: whoever polls puts the engine back to sleep
-// (Sleeper::keep_asleep), so that nobody misses the doorbell. Several may even sleep on one object:
-// where threads are allowed and more than one has been seen at it, whoever reads it ends that sleep
-// for all of them, by making the descriptor readable; the next one to go to sleep drains it, and
-// what it arms covers everybody.
+// (Sleeper::keep_asleep), so that nobody misses the doorbell. Several may even sleep on one object,
+// and not only those that have called us: where threads are allowed, whoever reads it ends that
+// sleep for all of them, by making the descriptor readable unless the doorbell has done so; the
+// next one to go to sleep drains it, and what it arms covers everybody.
 #pragma once
 
-#include <pthread.h>
 #include <rdma/fi_eq.h>
 
 #include <cassert>
@@ -88,16 +87,11 @@ class Sleeper {
   void arm() noexcept;
   void disarm() noexcept;
   static void put_back_to_sleep(Domain& domain) noexcept;
-  void note_thread() noexcept;
 
   Domain* domain_ = nullptr;
   qp::WakeFd* wake_fd_ = nullptr;
   UniqueFd epoll_;
-  // guarded by the engine's lock
-  bool armed_ = false;
-  bool has_thread_ = false;
-  bool several_ = false;  // threads have armed or read it
-  pthread_t thread_{};    // the first that has
+  bool armed_ = false;  // guarded by the engine's lock
 };
 
 // A wait set: one epoll descriptor over those of its members. Guarded by its mutex.

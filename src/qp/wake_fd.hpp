@@ -24,6 +24,8 @@ class WakeFd {
   }
   // Nobody sleeps on it any more: it is quiet.
   void disarm() noexcept;
+  // The same, left as it is.
+  void stand_down() noexcept { armed_ = false; }
   // For when somebody else may be blocked on it: readable until disarm().
   void hand_back() noexcept {
     armed_ = false;

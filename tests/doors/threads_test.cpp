@@ -1,6 +1,8 @@
 // Each threading level through libfabric, with as many threads as it permits, and what several
 // threads may do with one object. fi_domain(3), "Multi-threading Support".
 
+#include <poll.h>
+
 #include "doors/fixture.hpp"
 #include "provider/thread_play.hpp"
 
@@ -66,6 +68,30 @@ TEST(ThreadsOfAll, a_sleeper_is_woken_although_others_read_the_same_queue_and_st
     EXPECT_EQ(slept, 1);
     EXPECT_EQ(entry.op_context, &op);
     EXPECT_LT(now_ns() - start, 10'000'000'000) << "it slept through its completion";
+  }
+}
+
+// One thread has asked whether the descriptor may be waited for, another one waits: it is not left
+// behind when the first one reads the queue by itself, and whatever was to wake them wakes nobody.
+TEST(ThreadsOfAll, who_waits_for_the_descriptor_is_woken_by_a_read_of_the_thread_that_asked) {
+  Options options = options_of(FI_THREAD_SAFE);
+  options.wait = FI_WAIT_FD;
+  Node node(options);
+  int fd = -1;
+  ASSERT_EQ(fi_control(&node.cq()->fid, FI_GETWAIT, &fd), 0);
+  for (int round = 0; round < 5; ++round) {
+    fid* what = &node.cq()->fid;
+    ASSERT_EQ(fi_trywait(node.fabric(), &what, 1), 0);
+    int woken = -1;
+    std::thread waiting([&] {
+      pollfd p{fd, POLLIN, 0};
+      woken = ::poll(&p, 1, 15000);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    fi_cq_tagged_entry none{};
+    EXPECT_EQ(fi_cq_read(node.cq(), &none, 1), -FI_EAGAIN);
+    waiting.join();
+    EXPECT_EQ(woken, 1) << "round " << round;
   }
 }
 
