@@ -5,9 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <ctime>
-
 #include <cstdint>
+#include <ctime>
 
 namespace aperture {
 

@@ -15,7 +15,6 @@ namespace aperture::nic {
 
 namespace {
 
-constexpr uint64_t kTickNs = 2'000'000;
 // While an application serves itself: each tick takes a turn of a core away from it.
 constexpr uint64_t kSeldomTickNs = 8'000'000;
 constexpr uint32_t kIdleTicks = 25;  // then it ticks no more until it is woken

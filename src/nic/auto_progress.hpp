@@ -47,6 +47,8 @@ class AutoProgress {
   void take_back() noexcept;
 
  private:
+  static constexpr uint64_t kTickNs = 2'000'000;
+
   void on_readable() noexcept;
   void tick_again() noexcept;
   void on_tick() noexcept;
@@ -74,8 +76,8 @@ class AutoProgress {
   bool rung_ = false;  // sleep_fd() was readable, and the application has not polled since
   uint64_t polls_seen_ = 0;
   uint64_t timer_ = 0;
-  uint64_t tick_ns_ = 2'000'000;  // until the next tick
-  uint32_t idle_ticks_ = 0;       // in a row, asleep all the time
+  uint64_t tick_ns_ = kTickNs;  // until the next one
+  uint32_t idle_ticks_ = 0;     // in a row, asleep all the time
   uint64_t watch_ = 0;
 };
 

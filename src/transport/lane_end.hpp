@@ -182,7 +182,7 @@ class LaneEnd {
   // Who is woken for what nobody asks about sleeps again at once, and has disturbed a core twice.
   // A ring more than half full counts as asked about: its room will be wanted.
   void fall_asleep(Sleep sleep) noexcept {
-    if (lane_ == nullptr) return;
+    assert(lane_ != nullptr);  // whoever knows what it waits for has asked its lane
     ring::ChannelTx& tx = lane_->request_tx;
     // relaxed: a hint. What has been seen of it stays as it is: has_moved() asks for the rest
     const uint64_t consumed = tx.words().consumed.load(std::memory_order_relaxed);
