@@ -92,9 +92,14 @@ class ChannelTx {
     light_barrier();
     return consumer_state() == ConsumerState::asleep;
   }
-  // Before the doorbell is rung. Whatever has become of the consumer meanwhile, it hears the ring.
+  // Before the doorbell is rung. A consumer that has woken up meanwhile is not said to be rung: it
+  // polls, and would be taken for away until it sleeps again.
   void note_rung() noexcept {
-    words_->state.store(uint32_t(ConsumerState::rung), std::memory_order_relaxed);
+    auto state = uint32_t(consumer_state());
+    if ((state & kAsleep) == 0) return;
+    // relaxed: the ring, a system call, comes after it
+    words_->state.compare_exchange_strong(state, uint32_t(ConsumerState::rung),
+                                          std::memory_order_relaxed);
   }
   // From now on, or no longer. Where it is taken back, a full fence follows before anything is
   // published without one.

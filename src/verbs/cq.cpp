@@ -233,17 +233,12 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
   nic::Engine& engine = ours.context->engine();
   if (engine.life().is_over()) [[unlikely]]
     return -1;
-  bool idle = false;
-  {
-    nic::EngineGuard guard(engine);
-    ib::CompletionQueue& queue = *ours.queue;
-    if (!queue.empty()) return take_some(queue, count, wc);
-    look_for_one(ours, engine);
-    if (!queue.empty()) return take_some(queue, count, wc);
-    idle = engine.has_been_idle();
-  }
-  if (idle) [[unlikely]]
-    engine.share_core();
+  nic::PollGuard guard(engine);
+  ib::CompletionQueue& queue = *ours.queue;
+  if (!queue.empty()) return take_some(queue, count, wc);
+  look_for_one(ours, engine);
+  if (!queue.empty()) return take_some(queue, count, wc);
+  guard.found_nothing();
   return 0;
 }
 

@@ -92,6 +92,15 @@ TEST(Channel, doorbell_is_rung_once_for_each_sleep) {
   }
 }
 
+TEST(Channel, a_consumer_that_has_woken_up_before_it_is_rung_stays_hot) {
+  Ends e;
+  e.rx.set_state(ConsumerState::asleep);
+  ASSERT_TRUE(e.tx.must_ring());
+  e.rx.set_state(ConsumerState::hot);  // by itself, or rung by another channel
+  e.tx.note_rung();
+  EXPECT_TRUE(e.tx.consumer_hot());
+}
+
 TEST(Channel, who_sleeps_for_records_hears_no_acknowledgement) {
   Ends e;
   e.rx.set_state(ConsumerState::asleep_for_records);

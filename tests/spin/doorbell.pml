@@ -72,7 +72,13 @@ proctype Producer() {
      fi;
      if
      :: state == ASLEEP ->
-        STORE(PRODUCER, STATE, RUNG);
+        atomic {                 /* a locked exchange */
+          EMPTY(PRODUCER) ->
+          if
+          :: mem[STATE] == ASLEEP -> mem[STATE] = RUNG
+          :: else
+          fi
+        };
         atomic { EMPTY(PRODUCER) -> mem[BELL] = 1 };
         if
         :: !fences ->            /* it sleeps again and again */
