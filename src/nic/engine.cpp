@@ -177,18 +177,18 @@ void Engine::set_asleep(bool asleep) noexcept {
   attend_ = asleep || !links_.empty();
 }
 
-void Engine::hush_doorbell() noexcept {
-  if (!may_be_rung_) return;
-  may_be_rung_ = false;
+// Each time, since a ring may come late: from a peer that saw us asleep before. Left there, it would
+// end the next sleep for nothing, and that one's rings come late, too.
+void Engine::drain() noexcept {
   if (drain_doorbell(doorbell_.get())) ++wakings_;
 }
 
 bool Engine::is_rung() const noexcept {
-  return may_be_rung_ && is_readable(sleep_.get());
+  return is_readable(sleep_.get());
 }
 
 bool Engine::prepare_to_sleep() noexcept {
-  hush_doorbell();
+  drain();
   if (qps_.any_needs_polling() || pollables_.any_needs_polling()) return false;
   arm_links(true);
   set_asleep(true);
@@ -204,7 +204,6 @@ bool Engine::prepare_to_sleep() noexcept {
 
 // The peers ring from now on. True: something had arrived before.
 bool Engine::fall_asleep() noexcept {
-  may_be_rung_ = true;
   qps_.fall_asleep();
   pollables_.fall_asleep();
   full_fence();  // pairs with the producers' fence between publishing and ChannelTx::must_ring

@@ -93,15 +93,12 @@ class Engine {
     if (auto_progress_) auto_.take_back();
   }
   bool is_asleep() const noexcept { return asleep_; }  // lock held
-  // Lock held, before a poll: sleep_fd() is readable. A system call, where it may have been rung.
+  // Lock held, before a poll: sleep_fd() is readable. A system call.
   bool is_rung() const noexcept;
   // Lock held, after a poll: sleep_fd() is quiet again, although the engine is not put to sleep
-  // yet. exactly: also of rings that came late, or from post(), which else stay for the next sleep,
-  // and end it for nothing.
-  void hush(bool exactly) noexcept {
-    if (asleep_) return;
-    may_be_rung_ = may_be_rung_ || exactly;
-    hush_doorbell();
+  // yet. A system call.
+  void hush() noexcept {
+    if (!asleep_) drain();
   }
   // Lock held. A count: how often sleep_fd() was readable, as far as that has been quieted since.
   uint64_t wakings() const noexcept { return wakings_; }
@@ -137,7 +134,7 @@ class Engine {
   [[gnu::cold]] bool is_idle() noexcept;
   void set_asleep(bool asleep) noexcept;
   bool fall_asleep() noexcept;
-  void hush_doorbell() noexcept;
+  void drain() noexcept;
   bool is_woken_by_socket() const noexcept;
   [[gnu::cold]] void look_at_posted() noexcept;
   bool needs_later_look() const noexcept;
@@ -157,7 +154,6 @@ class Engine {
   UniqueFd doorbell_;
   ParentOnlyFd sleep_;                  // epoll: the doorbell, links, datagram sockets, the alarm
   ParentOnlyFd alarm_;                  // timer; guarded by lock_
-  bool may_be_rung_ = false;            // since it was drained last; guarded by lock_
   uint64_t wakings_ = 0;                // guarded by lock_
   uint32_t watched_fds_ = 0;            // in sleep_; guarded by lock_
   bool alarm_set_ = false;              // guarded by lock_

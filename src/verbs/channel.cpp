@@ -55,7 +55,7 @@ void Channel::set_direct(bool direct) noexcept {
 void Channel::on_armed(DeviceCq& cq, bool any) noexcept {
   idle_looks = 0;
   if (armed == nullptr) {  // nobody has been promised an event by what was rung before
-    context->engine().hush(true);
+    context->engine().hush();
     wakings = context->engine().wakings();
   }
   if (any && !cq.is_armed) {
@@ -168,7 +168,7 @@ bool Channel::look_once(DeviceCq*& cq) noexcept {
     nic::EngineGuard guard(context->engine());
     nic::Engine& engine = context->engine();
     engine.poll();
-    engine.hush(is_direct && !has_event());
+    engine.hush();
     // the descriptor has been readable: that is not to be taken back
     if (is_direct && wakings != engine.wakings() && armed != nullptr && !has_event()) {
       armed->queue->fire();

@@ -222,10 +222,10 @@ TEST_F(LaneInUse, a_doorbell_is_hushed_while_awake_and_never_while_asleep) {
   add();
   ASSERT_TRUE(engine_->prepare_to_sleep());
   engine_->post([] {});
-  engine_->hush(true);
+  engine_->hush();
   EXPECT_TRUE(rung()) << "that would be a lost wake-up";
   engine_->poll();
-  engine_->hush(true);
+  engine_->hush();
   EXPECT_FALSE(rung());
 }
 
