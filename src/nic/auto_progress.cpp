@@ -67,6 +67,7 @@ void AutoProgress::start_ticking() noexcept {
 void AutoProgress::leave_to_application() noexcept {
   if (skips_ != 0) {
     --skips_;
+    note_rested();
     return;
   }
   if (++prompt_ >= kPromptWaits) {
@@ -77,7 +78,13 @@ void AutoProgress::leave_to_application() noexcept {
   if (!left_.load(std::memory_order_relaxed)) left_.store(true, std::memory_order_relaxed);
 }
 
+// relaxed: counts that are compared, and order nothing
+void AutoProgress::note_rested() noexcept {
+  rested_.store(told_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
 void AutoProgress::take_back() noexcept {
+  note_rested();
   if (!left_.load(std::memory_order_relaxed)) return;  // relaxed: a hint
   left_.store(false, std::memory_order_relaxed);
   if (auto thread = ControlThread::instance()) (*thread)->post([this] { heed(true); });
@@ -98,14 +105,19 @@ void AutoProgress::tick_again() noexcept {
   if (thread) timer_ = (*thread)->add_timer(now_ns() + tick_ns_, [this] { on_tick(); });
 }
 
+// Where the application has polled since it rested, or since we put the engine to sleep, it is there
+// and has woken it: sleeping anew under its hands, each of its messages would ring.
 void AutoProgress::on_readable() noexcept {
   idle_ticks_ = 0;
   tick_ns_ = kTickNs;
   ticking_.store(true, std::memory_order_relaxed);  // relaxed: as in start_ticking()
-  if (left_.load(std::memory_order_relaxed)) {      // relaxed: a hint
+  // relaxed, all: as in look_in()
+  const uint64_t told = told_.load(std::memory_order_relaxed);
+  const bool polls = told != polls_seen_ && told != rested_.load(std::memory_order_relaxed);
+  if (polls || left_.load(std::memory_order_relaxed)) {
     heed(false);
     rung_ = true;
-    polls_seen_ = told_.load(std::memory_order_relaxed);  // relaxed: as in look_in()
+    polls_seen_ = told;
   } else {
     step_in();
   }

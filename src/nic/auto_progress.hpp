@@ -5,7 +5,8 @@
 // kIdleTicks without: then it makes no wake-up until sleep_fd() becomes readable or the application
 // polls again. Who waits for what:
 //
-//   nobody does              sleep_fd() wakes the control thread, which progresses at once
+//   nobody does              sleep_fd() wakes the control thread, which progresses at once, unless
+//                            the application has polled since the engine was put to sleep
 //   left to the application  one of its threads waits on a descriptor that sleep_fd() makes
 //                            readable, and polls then. The control thread leaves sleep_fd() alone
 //                            as long as it ticks, and steps in where a whole tick passes after a
@@ -50,6 +51,7 @@ class AutoProgress {
   static constexpr uint64_t kTickNs = 2'000'000;
 
   void on_readable() noexcept;
+  void note_rested() noexcept;
   void tick_again() noexcept;
   void on_tick() noexcept;
   bool look_in() noexcept;
@@ -70,6 +72,8 @@ class AutoProgress {
 
   std::atomic<bool> left_{false};  // to the application; written under the lock, a hint elsewhere
   std::atomic<uint64_t> told_{0};  // polls as of the application's last one
+  // As of when it last went to sleep, and not for itself to be woken; written under the lock.
+  std::atomic<uint64_t> rested_{0};
 
   // the control thread's own
   bool heeded_ = true;
