@@ -65,8 +65,8 @@ class Clients final : public Ends {
     this->send(client);
   }
 
-  // Once the last answer is out, the next requests may come before the server has looked at all that
-  // woke it: what it serves too many counts for the next time.
+  // Once the last answer is out, the next requests may come before the server has looked at all
+  // that woke it: what it serves too many counts for the next time.
   void serve(uint64_t count) {
     while (served_ < count) {
       this->take_some([&](size_t client, const std::byte* message) {

@@ -105,8 +105,8 @@ void AutoProgress::tick_again() noexcept {
   if (thread) timer_ = (*thread)->add_timer(now_ns() + tick_ns_, [this] { on_tick(); });
 }
 
-// Where the application has polled since it rested, or since we put the engine to sleep, it is there
-// and has woken it: sleeping anew under its hands, each of its messages would ring.
+// Where the application has polled since it rested, or since we put the engine to sleep, it is
+// there and has woken it: sleeping anew under its hands, each of its messages would ring.
 void AutoProgress::on_readable() noexcept {
   idle_ticks_ = 0;
   tick_ns_ = kTickNs;

@@ -177,8 +177,8 @@ void Engine::set_asleep(bool asleep) noexcept {
   attend_ = asleep || !links_.empty();
 }
 
-// Each time, since a ring may come late: from a peer that saw us asleep before. Left there, it would
-// end the next sleep for nothing, and that one's rings come late, too.
+// Each time, since a ring may come late: from a peer that saw us asleep before. Left there, it
+// would end the next sleep for nothing, and that one's rings come late, too.
 void Engine::drain() noexcept {
   if (drain_doorbell(doorbell_.get())) ++wakings_;
 }
