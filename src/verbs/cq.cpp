@@ -221,7 +221,8 @@ constexpr uint8_t kRestsOfOneArming = 2;
 }  // namespace
 
 bool take_one(DeviceCq& cq, ib::Wc& wc) noexcept {
-  if (cq.queue->empty()) look_for_one(cq, cq.context->engine());
+  nic::Engine& engine = cq.context->engine();
+  if (cq.queue->empty() || engine.is_asleep()) look_for_one(cq, engine);
   if (cq.queue->empty()) return false;
   wc = cq.queue->front();
   cq.queue->pop();
@@ -235,7 +236,8 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
     return -1;
   nic::PollGuard guard(engine);
   ib::CompletionQueue& queue = *ours.queue;
-  if (!queue.empty()) return take_some(queue, count, wc);
+  // Asleep, its peers would ring for somebody who is here.
+  if (!queue.empty() && !engine.is_asleep()) return take_some(queue, count, wc);
   look_for_one(ours, engine);
   if (!queue.empty()) return take_some(queue, count, wc);
   guard.found_nothing();
