@@ -48,8 +48,9 @@ git rev-parse HEAD >>"$keep/machine.txt" 2>/dev/null
 readonly repeat=(python3 tests/soak/repeat.py "$build")
 export APERTURE_ALLOCATIONS=all  # out_of_memory_test.cpp, failing_calls_test.cpp
 APERTURE_KILLS=${APERTURE_KILLS:-10000} APERTURE_CONNECTS=100000 APERTURE_HALF_OPEN=100000 \
-  APERTURE_STARVE_SECONDS=60 APERTURE_CROWD_SECONDS=100 part full-counts "${repeat[@]}" \
-  --label kill --rounds 1 --limit-factor 200 --seed "$seed" --keep "$keep"
+  APERTURE_STARVE_SECONDS=60 APERTURE_CROWD_SECONDS=100 APERTURE_IDLE_PEERS=1000 \
+  part full-counts "${repeat[@]}" --label kill --rounds 1 --limit-factor 200 --seed "$seed" \
+  --keep "$keep"
 APERTURE_LIVE_FUZZ_SECONDS=$((minutes * 10)) part live-attackers "${repeat[@]}" \
   --label live --rounds 1 --limit-factor $((minutes + 2)) --seed "$seed" --keep "$keep"
 mkdir -p "$keep/clients"

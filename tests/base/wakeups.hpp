@@ -1,0 +1,68 @@
+// How often the threads of a process have gone to sleep, which is how often they were woken: the
+// voluntary context switches of /proc/PID/task/*/status, proc(5).
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+namespace aperture::test {
+
+class Wakeups {
+ public:
+  // As it is now. `except`: a thread that is not looked at, such as the one that looks.
+  explicit Wakeups(pid_t pid, pid_t except = 0) {
+    std::error_code gone;
+    const std::filesystem::path tasks = "/proc/" + std::to_string(pid) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+      const std::string tid = task.path().filename();
+      if (tid != std::to_string(except)) threads_[tid] = read(task.path());
+    }
+  }
+
+  // Since then, and of which threads: "2: reader 1, writer 1". Left out is what the control thread
+  // may look after its peers (kWatchEach_s), so that the answer of who rests is "0".
+  std::string since(const Wakeups& then) const {
+    const double seconds = std::chrono::duration<double>(taken_ - then.taken_).count();
+    uint64_t sum = 0;
+    std::string of_whom;
+    for (const auto& [tid, now] : threads_) {
+      const auto before = then.threads_.find(tid);
+      const uint64_t grown = now.count - (before == then.threads_.end() ? 0 : before->second.count);
+      const double may = now.name == "aperture-ctl" ? kWatchEach_s * seconds + 1 : 0;
+      if (static_cast<double>(grown) <= may) continue;
+      sum += grown;
+      of_whom += (of_whom.empty() ? ": " : ", ") + now.name + " " + std::to_string(grown);
+    }
+    return std::to_string(sum) + of_whom;
+  }
+
+ private:
+  // As long as there are lanes, it looks every 20 ms for peers that have died (nic/peers.cpp).
+  static constexpr double kWatchEach_s = 51;
+
+  struct Thread {
+    std::string name;
+    uint64_t count = 0;
+  };
+
+  static Thread read(const std::filesystem::path& task) {
+    Thread thread;
+    std::ifstream status(task / "status");
+    for (std::string word; status >> word;) {
+      if (word == "Name:") status >> thread.name;
+      if (word == "voluntary_ctxt_switches:") status >> thread.count;
+    }
+    return thread;
+  }
+
+  std::map<std::string, Thread> threads_;
+  std::chrono::steady_clock::time_point taken_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace aperture::test
