@@ -235,6 +235,8 @@ void RcQp::update_pending() noexcept {
 
 void RcQp::fall_asleep() noexcept {
   if (!lane_) return;
+  // what nobody waits for is acknowledged without a ring, and stays open as long as we sleep
+  lane_.note_pending(awaits_answers() || responder_.has_begun());
   lane_.fall_asleep({.for_executed = awaits_answers(),
                      .for_room = responder_.is_streaming() || responder_.is_held()});
 }

@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "base/address.hpp"
+#include "base/barrier.hpp"
 #include "ring/channel.hpp"
 
 namespace aperture::protect {
@@ -41,6 +42,26 @@ struct DirectPath {
   protect::SlotArray* slots = nullptr;         // in which we pin, watched by the other side
   protect::SlotArray* watched = nullptr;       // in which the other side pins, watched by us
   uint32_t lane = 0;  // number that slots of this lane bear: its index in the segment
+};
+
+// Who looks whether the other side of a lane still lives as long as it owes us something, and rests
+// while none does.
+class PendingWatch {
+ public:
+  // Something has become pending. Any thread.
+  void on_pending() noexcept {
+    // SYNC POINT: watch-rests: whoever rests sets the flag, passes a heavy barrier and looks again
+    light_barrier();
+    // relaxed: ordered by the barriers
+    if (rests_.load(std::memory_order_relaxed)) [[unlikely]]
+      wake();
+  }
+
+ protected:
+  ~PendingWatch() = default;
+  virtual void wake() noexcept = 0;
+
+  std::atomic<bool> rests_{false};
 };
 
 class Lane {
@@ -82,6 +103,7 @@ class Lane {
   // Operations of ours that wait for the other side, for the watch over silent peers. Written by
   // the engine's thread, read by the control thread; a hint, so relaxed is enough.
   std::atomic<uint32_t> pending{0};
+  PendingWatch* watch = nullptr;  // null: nobody watches. Outlives the lane
 
  private:
   std::atomic<bool> lost_{false};

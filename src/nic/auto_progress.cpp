@@ -96,7 +96,7 @@ void AutoProgress::heed(bool heeded) noexcept {
   if (heeded == heeded_) return;
   heeded_ = heeded;
   auto thread = ControlThread::instance();
-  if (thread) (*thread)->rewatch(watch_, heeded ? EPOLLIN : 0);
+  if (thread) (*thread)->rewatch(watch_, heeded ? uint32_t{EPOLLIN} : 0);
 }
 
 void AutoProgress::tick_again() noexcept {

@@ -320,6 +320,7 @@ ListenerId Doorway::take_ticket(const wire::Open& open, const wire::Id128& incar
   const ListenerId end = h.offered_to;
   end_in_silence(h);
   handshakes_.erase(it);
+  set_timer();
   return end;
 }
 
@@ -339,12 +340,18 @@ void Doorway::drop(uint64_t ticket) noexcept {
   if (it == handshakes_.end()) return;
   const std::unique_ptr<Handshake> h = std::move(it->second);
   handshakes_.erase(it);
+  set_timer();
   end_in_silence(*h);
   if (h->offered_to != 0) host_.on_ticket_lost(h->offered_to, h->hello);
 }
 
 void Doorway::set_timer() noexcept {
-  if (deadline_timer_ != 0 || handshakes_.empty()) return;
+  if (handshakes_.empty()) {
+    control_.cancel_timer(deadline_timer_);
+    deadline_timer_ = 0;
+    return;
+  }
+  if (deadline_timer_ != 0) return;
   deadline_timer_ = control_.add_timer(handshakes_.begin()->second->deadline_ns, [this] {
     deadline_timer_ = 0;
     on_timer();

@@ -24,7 +24,7 @@ Status LaneTable::up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<li
     return noted;
   }
   if (old != nullptr) down(*old, old->peer == record->peer ? Errc::shut_down : Errc::peer_lost);
-  peers_.keep_watch();
+  peers_.watch(*lane);
   ContactEvents& events = listener->events();
   if (data != nullptr) {
     events.on_connected(record->remote, std::move(lane), *data);

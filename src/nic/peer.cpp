@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 
+#include "base/clock.hpp"
 #include "base/doorbell.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
@@ -53,7 +54,7 @@ bool Peer::on_packet(wire::PeerMessage kind, Packet& packet) noexcept {
   switch (kind) {
     case wire::PeerMessage::open:
       return take(wire::decode_open(packet.view()), [&](const wire::Open& open) {
-        ever_opened_ = true;
+        note_opened();
         asks.on_open(*this, open, packet);
       });
     case wire::PeerMessage::accept:
@@ -66,7 +67,7 @@ bool Peer::on_packet(wire::PeerMessage kind, Packet& packet) noexcept {
       });
     case wire::PeerMessage::connect:
       return take(wire::decode_connect(packet.view()), [&](const wire::Connect& connect) {
-        ever_opened_ = true;
+        note_opened();
         asks.on_connect(*this, connect, packet);
       });
     case wire::PeerMessage::connected:
@@ -162,7 +163,7 @@ Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Id128&
     memory_.release(place);
     return sent;
   }
-  ever_opened_ = true;
+  note_opened();
   return {};
 }
 
@@ -347,29 +348,46 @@ void Peer::finish(PeerLane& lane) noexcept {
 
 // --- life ----------------------------------------------------------------------------------------
 
-bool Peer::look_after_pending() noexcept {
-  bool pending = false;
-  bool moved = false;
+Peer::Pending Peer::look_after_pending() noexcept {
+  Pending pending;
   for (auto& [key, lane] : lanes_) {
     if (lane->lane == nullptr || lane->down) continue;
     // relaxed: hints, all of them
-    if (lane->lane->pending.load(std::memory_order_relaxed) == 0) continue;
-    pending = true;
+    if (lane->lane->pending.load(std::memory_order_relaxed) == 0) {
+      lane->last_progress = PeerLane::kNone;
+      continue;
+    }
+    pending.any = true;
     const ring::ChannelWords& requests = lane->lane->request_tx.words();
     const ring::ChannelWords& responses = lane->lane->response_tx.words();
     const uint64_t progress = requests.consumed.load(std::memory_order_relaxed) +
                               requests.polls.load(std::memory_order_relaxed) +
                               responses.consumed.load(std::memory_order_relaxed);
-    moved = moved || progress != lane->last_progress;
+    pending.stirs = pending.stirs || progress != lane->last_progress;
     lane->last_progress = progress;
   }
   // whoever moves lives: the file is only read when nothing has come for a tick
-  if (pending && !moved && !channel_.is_self() && !channel_.alive()) go_down(Errc::peer_lost);
+  if (pending.any && !pending.stirs && !channel_.is_self() && !channel_.alive()) {
+    go_down(Errc::peer_lost);
+  }
   return pending;
+}
+
+void Peer::open_within(uint64_t ns) noexcept {
+  newcomer_timer_ = context_.control.add_timer(now_ns() + ns, [this] {
+    newcomer_timer_ = 0;
+    go_down(Errc::timed_out);
+  });
+}
+
+void Peer::note_opened() noexcept {
+  context_.control.cancel_timer(newcomer_timer_);
+  newcomer_timer_ = 0;
 }
 
 void Peer::go_down(Errc why) noexcept {
   if (channel_.is_down()) return;
+  note_opened();
   const std::shared_ptr<Peer> keep = shared_from_this();
   if (why == Errc::protocol) {
     APERTURE_WARN("peer %d broke the wire protocol at first contact: its connection is closed",

@@ -44,8 +44,10 @@ struct PeerLane {
   link::Lane* lane = nullptr;  // null before it is up, and once closed here
   bool closed_here = false;
   bool closed_there = false;
-  bool down = false;           // its endpoint has been told
-  uint64_t last_progress = 0;  // words of the other side at the last look
+  bool down = false;  // its endpoint has been told
+  // Words of the other side at the last look; kNone: nothing was pending then.
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  uint64_t last_progress = kNone;
 };
 
 // What becomes of a peer and of its lanes.
@@ -108,7 +110,6 @@ class Peer final : public std::enable_shared_from_this<Peer>, private PeerChanne
   bool may_hold(const Holding& more) { return memory_.may_hold(more); }  // PeerMemory
 
   const Lanes& lanes() const noexcept { return lanes_; }
-  bool ever_opened() const noexcept { return ever_opened_; }
   WatchedSegments take_watched_segments() noexcept { return memory_.take_watched(); }
 
   // Opener: reserves a lane and sends Open, or Connect with what the application says. `nonce` is
@@ -140,12 +141,20 @@ class Peer final : public std::enable_shared_from_this<Peer>, private PeerChanne
   // Our side of the lane is closed: tells the other.
   void close_here(PeerLane& lane) noexcept;
 
-  // Looks whether a peer that owes us something still lives. True if anything is pending.
-  bool look_after_pending() noexcept;
+  // Looks whether a peer that owes us something still lives.
+  struct Pending {
+    bool any = false;
+    bool stirs = false;  // some of it is new, or has moved since the last look
+  };
+  Pending look_after_pending() noexcept;
+  // It goes down unless a lane is asked for within so long.
+  void open_within(uint64_t ns) noexcept;
   // Ends it. The lanes' records forget their peer.
   void go_down(Errc why) noexcept;
 
  private:
+  void note_opened() noexcept;
+
   struct Held {  // what came with Open or Connect, until the lane is made
     std::shared_ptr<PeerMemory::Doorbell> doorbell;
     bool direct = false;
@@ -177,7 +186,7 @@ class Peer final : public std::enable_shared_from_this<Peer>, private PeerChanne
   const PeerContext context_;
   PeerChannel channel_;
   PeerMemory memory_;
-  bool ever_opened_ = false;
+  ControlThread::TimerId newcomer_timer_ = 0;
   Lanes lanes_;
   std::unordered_map<uint32_t, Opening> opening_;  // by attempt
   std::unordered_map<LaneKey, Held> held_;         // the others' openings, not decided yet

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/barrier.hpp"
 #include "base/clock.hpp"
 #include "base/log.hpp"
 
@@ -12,10 +13,11 @@ namespace aperture::nic {
 namespace {
 
 constexpr uint64_t kMs = 1'000'000;
-constexpr uint64_t kWatchPendingNs = 1 * kMs;  // somebody waits for a peer
-constexpr uint64_t kWatchRecentNs = 4 * kMs;   // somebody did within the last second
-constexpr uint64_t kWatchIdleNs = 20 * kMs;
-constexpr uint64_t kRecentNs = 1000 * kMs;
+// Something has become pending, or moved, within so long:
+constexpr uint64_t kStirringNs = 1000 * kMs;
+constexpr uint64_t kWatchStirringNs = 1 * kMs;     // and is pending
+constexpr uint64_t kWatchRecentNs = 4 * kMs;       // and nothing is
+constexpr uint64_t kWatchLongPendingNs = 8 * kMs;  // it is pending longer than that
 constexpr uint64_t kWatchShare = 20;  // the watch takes at most 1/20 of the thread's time
 constexpr uint64_t kDetachAgainNs = 5 * kMs;
 // A peer's socket, twice, and its stat file.
@@ -39,13 +41,9 @@ bool Peers::has_place_for(uid_t user) const noexcept {
 }
 
 void Peers::adopt(std::shared_ptr<Peer> peer) {
-  // whoever has not joined and opened a lane by then will not: it must not cost us a descriptor
-  const std::weak_ptr<Peer> weak = peer;
   peers_.push_back(std::move(peer));
-  context_.control.add_timer(now_ns() + limits_.timeout_ns, [weak] {
-    const auto newcomer = weak.lock();
-    if (newcomer && !newcomer->ever_opened()) newcomer->go_down(Errc::timed_out);
-  });
+  // whoever has not joined and opened a lane by then will not: it must not cost us a descriptor
+  peers_.back()->open_within(limits_.timeout_ns);
 }
 
 std::shared_ptr<Peer> Peers::find(const wire::Id128& incarnation) const noexcept {
@@ -71,32 +69,69 @@ Peers::Count Peers::count() const noexcept {
 
 // --- the watch -----------------------------------------------------------------------------------
 
+void Peers::watch(link::Lane& lane) noexcept {
+  lane.watch = this;
+  keep_watch();
+}
+
+// Any thread.
+void Peers::wake() noexcept {
+  if (rests_.exchange(false)) context_.control.post([this] { keep_watch(); });
+}
+
 void Peers::keep_watch() noexcept {
+  rests_.store(false, std::memory_order_relaxed);  // relaxed: our own; others only take it back
+  last_stir_ns_ = now_ns();
   if (watch_timer_ != 0) return;
-  last_pending_ns_ = now_ns();
-  watch_timer_ = context_.control.add_timer(last_pending_ns_ + kWatchPendingNs,
+  watch_timer_ = context_.control.add_timer(last_stir_ns_ + kWatchStirringNs,
                                             [this] { watch_over_pending(); });
 }
 
 void Peers::watch_over_pending() noexcept {
   watch_timer_ = 0;
   const uint64_t began = now_ns();
-  bool pending = false;
+  Peer::Pending pending;
   bool lanes = false;
   for (size_t i = peers_.size(); i-- != 0;) {  // one that is found dead leaves the list
     const std::shared_ptr<Peer> peer = peers_[i];
-    pending = peer->look_after_pending() || pending;
+    const Peer::Pending more = peer->look_after_pending();
+    pending = {pending.any || more.any, pending.stirs || more.stirs};
     lanes = lanes || !peer->lanes().empty();
     assert(i <= peers_.size());
   }
   if (!lanes) return;  // the next lane starts it again
   const uint64_t now = now_ns();
-  if (pending) last_pending_ns_ = now;
-  uint64_t pause = kWatchIdleNs;
-  if (now - last_pending_ns_ < kRecentNs) pause = kWatchRecentNs;
-  if (pending) pause = kWatchPendingNs;
+  if (pending.stirs) last_stir_ns_ = now;
+  const bool stirring = now - last_stir_ns_ < kStirringNs;
+  if (!pending.any && !stirring && rest()) return;
+  uint64_t pause = kWatchLongPendingNs;
+  if (stirring) pause = pending.any ? kWatchStirringNs : kWatchRecentNs;
   pause = std::max(pause, (now - began) * kWatchShare);
   watch_timer_ = context_.control.add_timer(now + pause, [this] { watch_over_pending(); });
+}
+
+// relaxed, both: ordered by the barriers of PendingWatch::on_pending()
+bool Peers::is_anything_pending() noexcept {
+  for (const auto& peer : peers_) {
+    for (const auto& [key, lane] : peer->lanes()) {
+      if (lane->lane != nullptr && lane->lane->pending.load(std::memory_order_relaxed) != 0) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// True: wake() is called for what becomes pending.
+bool Peers::rest() noexcept {
+  if (!context_.self.heavy_barriers) return false;
+  // SYNC POINT: watch-rests
+  rests_.store(true, std::memory_order_relaxed);
+  heavy_barrier();
+  if (!is_anything_pending()) return true;
+  // whoever saw the flag has posted: that finds it taken back, or us watching
+  rests_.store(false, std::memory_order_relaxed);
+  return false;
 }
 
 void Peers::detach_resting() noexcept {

@@ -1,7 +1,7 @@
 // The processes that this one talks to, and what is left of dead ones.
 //
-// A peer that owes somebody something is looked after often, the others now and then: the pause
-// follows what was pending lately, and the watch takes a bounded share of the thread's time. The
+// A peer that owes somebody something is looked after, the more often the more is going on, and
+// within a bounded share of the thread's time; the watch rests where none has for a while. The
 // segments of a dead peer rest here until the key table is sure that nothing lands through their
 // slots any more. Owned by the control thread.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace aperture::nic {
 
-class Peers {
+class Peers final : private link::PendingWatch {
  public:
   // What is passed outlives it. limits: how long a newcomer may take to open a lane.
   Peers(const PeerContext& context, const Doorway::Limits& limits) noexcept
@@ -31,8 +31,8 @@ class Peers {
   std::shared_ptr<Peer> find(const wire::Id128& incarnation) const noexcept;
   // It is down: its segments come to rest.
   void remove(Peer& peer) noexcept;
-  // A lane is there: watches from now on, for as long as any is.
-  void keep_watch() noexcept;
+  // A lane is there: watches over it, and its owner wakes the watch when that rests.
+  void watch(link::Lane& lane) noexcept;
 
   struct Count {
     size_t peers, lanes, resting;
@@ -40,15 +40,19 @@ class Peers {
   Count count() const noexcept;
 
  private:
+  void wake() noexcept override;
+  void keep_watch() noexcept;
   void watch_over_pending() noexcept;
+  bool is_anything_pending() noexcept;
+  bool rest() noexcept;
   void detach_resting() noexcept;
 
   const PeerContext context_;
   const Doorway::Limits& limits_;
   std::vector<std::shared_ptr<Peer>> peers_;
   ControlThread::TimerId watch_timer_ = 0;
-  uint64_t last_pending_ns_ = 0;  // when anything was last pending
-  WatchedSegments resting_;       // of dead peers
+  uint64_t last_stir_ns_ = 0;  // when anything last became pending, or moved
+  WatchedSegments resting_;    // of dead peers
   ControlThread::TimerId rest_timer_ = 0;
 };
 

@@ -135,6 +135,8 @@ Status Qp::cancel(void* context) noexcept {
 
 void Qp::fall_asleep() noexcept {
   if (!core_.lane) return;
+  // what nobody waits for is acknowledged without a ring, and stays open as long as we sleep
+  core_.lane.note_pending(core_.awaits_executed() || core_.incoming > 0);
   core_.lane.fall_asleep(
       {.for_executed = core_.awaits_executed(),
        .for_room = sender_.has_granted() || core_.replies_waiting || responder_.is_held()});

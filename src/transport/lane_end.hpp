@@ -211,9 +211,9 @@ class LaneEnd {
   void note_pending(bool pending) noexcept {
     const uint32_t now = pending ? 1 : 0;
     // relaxed: a hint
-    if (lane_->pending.load(std::memory_order_relaxed) != now) {
-      lane_->pending.store(now, std::memory_order_relaxed);
-    }
+    if (lane_->pending.load(std::memory_order_relaxed) == now) return;
+    lane_->pending.store(now, std::memory_order_relaxed);
+    if (pending && lane_->watch != nullptr) lane_->watch->on_pending();
   }
 
   // --- the end ---

@@ -4,7 +4,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -25,17 +24,14 @@ class Wakeups {
     }
   }
 
-  // Since then, and of which threads: "2: reader 1, writer 1". Left out is what the control thread
-  // may look after its peers (kWatchEach_s), so that the answer of who rests is "0".
+  // Since then, and of which threads: "2: reader 1, writer 1"; "0" of who rests.
   std::string since(const Wakeups& then) const {
-    const double seconds = std::chrono::duration<double>(taken_ - then.taken_).count();
     uint64_t sum = 0;
     std::string of_whom;
     for (const auto& [tid, now] : threads_) {
       const auto before = then.threads_.find(tid);
       const uint64_t grown = now.count - (before == then.threads_.end() ? 0 : before->second.count);
-      const double may = now.name == "aperture-ctl" ? kWatchEach_s * seconds + 1 : 0;
-      if (static_cast<double>(grown) <= may) continue;
+      if (grown == 0) continue;
       sum += grown;
       of_whom += (of_whom.empty() ? ": " : ", ") + now.name + " " + std::to_string(grown);
     }
@@ -43,9 +39,6 @@ class Wakeups {
   }
 
  private:
-  // As long as there are lanes, it looks every 20 ms for peers that have died (nic/peers.cpp).
-  static constexpr double kWatchEach_s = 51;
-
   struct Thread {
     std::string name;
     uint64_t count = 0;
@@ -62,7 +55,6 @@ class Wakeups {
   }
 
   std::map<std::string, Thread> threads_;
-  std::chrono::steady_clock::time_point taken_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace aperture::test

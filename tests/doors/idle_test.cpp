@@ -1,5 +1,5 @@
 // Who waits sleeps: no thread of a process with open endpoints wakes up until something comes,
-// whichever way it waits and however many peers there are, but for the watch over dead peers.
+// whichever way it waits and however many peers there are.
 //
 // APERTURE_IDLE_PEERS: how many the many are (default 100; ./dev soak: 1000).
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 namespace aperture::doors {
 namespace {
 
-constexpr auto kSettling = std::chrono::seconds(1);
+constexpr auto kSettling = std::chrono::seconds(2);  // the watch over dead peers rests by then
 constexpr auto kLong = std::chrono::seconds(10);
 constexpr int kPatience_ms = 60000;
 constexpr uint32_t kMostEach = 100;  // peers of one process
@@ -168,7 +168,9 @@ void Idle::rest_beside(uint32_t peers) {
   ASSERT_TRUE(peers_[0]->control().get(&done, kPatience_ms));
   for (size_t i = 0; i < peers_.size(); ++i) {
     Control& control = peers_[i]->control();
-    if (i != 0) EXPECT_TRUE(control.put(false) && control.get(&done, kPatience_ms));
+    if (i != 0) {
+      EXPECT_TRUE(control.put(false) && control.get(&done, kPatience_ms));
+    }
     EXPECT_TRUE(control.put(false));
     EXPECT_EQ(peers_[i]->join(), 0);
   }

@@ -1,6 +1,5 @@
 // Who waits on a completion channel sleeps: no thread wakes up until something comes, whether it
-// waits in poll(2) or inside ibv_get_cq_event, and however many peers there are, but for the watch
-// over dead peers.
+// waits in poll(2) or inside ibv_get_cq_event, and however many peers there are.
 //
 // APERTURE_IDLE_PEERS: how many the many are (default 100; ./dev soak: 1000).
 #include <poll.h>
@@ -19,7 +18,7 @@
 namespace aperture::test {
 namespace {
 
-constexpr auto kSettling = std::chrono::seconds(1);
+constexpr auto kSettling = std::chrono::seconds(2);  // the watch over dead peers rests by then
 constexpr auto kLong = std::chrono::seconds(10);
 constexpr int kPatience_ms = 60000;
 
