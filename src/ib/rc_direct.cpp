@@ -181,9 +181,17 @@ void RcDirect::claim_stalled_head() noexcept {
     q_.sq_.wqe(piece.at).owner_only = true;
     return one_sided.restart_clock();
   }
-  const auto claimed = one_sided.claim(piece.pos, [&] { return copy_claimed(piece); });
+  const uint64_t last = transport::OneSided::last_to_claim(
+      q_.inflight_,
+      [this](const RcPiece& p) {
+        return p.len != 0 && !q_.sq_.wqe(p.at).owner_only && may_claim(p);
+      },
+      [](const RcPiece& p) { return p.len; });
+  uint64_t end = 0;
+  const auto claimed = one_sided.claim(q_.inflight_, last, end,
+                                       [this](const RcPiece& p) { return copy_claimed(p); });
   if (claimed != transport::OneSided::Claimed::done) return;
-  q_.inflight_.retire_through(piece.pos + piece.cells);
+  q_.inflight_.retire_through(end);
   answers_.retire();
 }
 

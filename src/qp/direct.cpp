@@ -107,7 +107,7 @@ bool DirectRma::put(Wqe& wqe) noexcept {
 
 void DirectRma::claim_stalled_head() noexcept {
   if (core_.pieces.empty()) return;
-  const Piece piece = core_.pieces.oldest();
+  const Piece& piece = core_.pieces.oldest();
   if (piece.pos != pending_.done_through()) return;
   OneSided& path = core_.one_sided;
   Wqe& wqe = *piece.wqe;
@@ -121,15 +121,19 @@ void DirectRma::claim_stalled_head() noexcept {
   }
   if (!path.is_possible(permit_for(wqe))) return;
   if (!path.is_known_away() && !path.has_stalled(piece.pos, piece.range.len)) return;
-  const auto claimed = path.claim(piece.pos, [&] { return copy_claimed(piece); });
-  if (claimed == OneSided::Claimed::done) pending_.retire(piece.pos + piece.cells);
+  const uint64_t last = OneSided::last_to_claim(
+      core_.pieces, [this](const Piece& p) { return may_claim(p); },
+      [](const Piece& p) { return p.check_only ? 0 : p.range.len; });
+  uint64_t end = 0;
+  const auto claimed =
+      path.claim(core_.pieces, last, end, [this](const Piece& p) { return copy_claimed(p); });
+  if (claimed == OneSided::Claimed::done) pending_.retire(end);
 }
 
 bool DirectRma::may_claim_head() const noexcept {
   if (core_.pieces.empty()) return false;
   const Piece& piece = std::as_const(core_.pieces).oldest();
-  return piece.pos == pending_.done_through() && !is_atomic(piece.wqe->kind) &&
-         !piece.wqe->through_ring && core_.one_sided.is_possible(permit_for(*piece.wqe)) &&
+  return piece.pos == pending_.done_through() && may_claim(piece) &&
          !core_.one_sided.is_owner_at(piece.pos);
 }
 

@@ -44,6 +44,11 @@ class DirectRma {
             uint64_t& bytes) noexcept;
   bool is_refused(Wqe& wqe) noexcept;
   protect::Denial would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept;
+  // Asked of each piece that is to be claimed with those before it.
+  bool may_claim(const Piece& piece) const noexcept {
+    return !is_atomic(piece.wqe->kind) && !piece.wqe->through_ring &&
+           core_.one_sided.is_possible(permit_for(*piece.wqe));
+  }
   bool copy_claimed(const Piece& piece) noexcept;
   static bool has_failed(const Wqe& wqe) noexcept {
     return wqe.denial != protect::Denial::none || wqe.error != Errc::ok;

@@ -1,19 +1,23 @@
-// Claims: who executes the RMA request at the head of a request ring, when the owner may or may not
-// be polling. No LOCK prefix and no fence on the owner's side.
+// Claims: who executes the RMA requests at the head of a request ring, when the owner may or may
+// not be polling. No LOCK prefix and no fence on the owner's side.
+//
+// A claim is of a run: the first RMA request that is not executed and those that adjoin it, as many
+// as the initiator likes, for one barrier. The claim word names the last of them.
 //
 // The owner (responder) stores `executing = position + 1` before it touches memory for an RMA
-// request and then reads the claim word. The initiator stores ASK for that position, passes a heavy
+// request and then reads the claim word. The initiator stores ASK for its run, passes a heavy
 // barrier and reads `executing`. So at least one sees the other:
-//   - the initiator sees the owner at it (or past it): it takes ASK back, the owner goes on;
-//   - otherwise the owner can only come later, sees ASK and waits: the initiator stores TAKEN,
-//     copies by itself, and stores DONE, upon which the owner steps over the request.
+//   - the initiator sees the owner at the first (or past it): it takes ASK back, the owner goes on;
+//   - otherwise the owner can only come later, sees ASK and waits, at whichever of them: the
+//     initiator stores TAKEN, copies by itself, and stores DONE with the last one that it has
+//     copied, upon which the owner steps over all up to that one and executes what follows.
 // Both may see each other. Then the owner takes its announcement back, unless it has begun before,
 // and an initiator does not ask while an announcement stands: else each could keep the other off
 // for long, since a barrier that has to interrupt the owner's core takes longer than both looks.
-// Claims are made in order and only for the first request that is not executed, so a claim word
-// that names a later position means that every RMA request before it has been done.
+// Claims are made in order and begin with the first request that is not executed, so DONE means
+// that every RMA request up to the named one has been done.
 //
-//   claim word   position + 1 << 2 | state
+//   claim word   position of the last + 1 << 2 | state
 //
 // ClaimSide is the initiator's half; verdict() is the owner's. tests/spin/claim.pml has the model.
 #pragma once
@@ -47,7 +51,6 @@ inline ClaimVerdict claim_verdict(ring::ChannelWords& words, uint64_t pos, bool 
   if (word == 0) return ClaimVerdict::execute;
   const uint64_t claimed = word >> 2;
   if (claimed < pos + 1) return ClaimVerdict::execute;
-  if (claimed > pos + 1) return ClaimVerdict::skip;
   if (static_cast<ClaimState>(word & 3) == ClaimState::done) return ClaimVerdict::skip;
   // relaxed: nothing was touched
   if (!begun) words.executing.store(pos, std::memory_order_relaxed);
@@ -56,24 +59,27 @@ inline ClaimVerdict claim_verdict(ring::ChannelWords& words, uint64_t pos, bool 
 
 class ClaimSide {
  public:
-  // True: the request at pos is ours; finish() must follow. False: the owner is at it.
-  bool begin(ring::ChannelWords& words, uint64_t pos) noexcept {
+  // True: the requests from `first` to `last`, both included, are ours; finish() or retract() must
+  // follow. False: the owner is at the first.
+  bool begin(ring::ChannelWords& words, uint64_t first, uint64_t last) noexcept {
     // relaxed: a look ahead, which spares the owner the question and us the barrier
-    if (words.executing.load(std::memory_order_relaxed) > pos) return false;
+    if (words.executing.load(std::memory_order_relaxed) > first) return false;
     // relaxed: the heavy barrier orders it before the loads below
-    words.claim.store(claim_word(pos, ClaimState::ask), std::memory_order_relaxed);
+    words.claim.store(claim_word(last, ClaimState::ask), std::memory_order_relaxed);
     heavy_barrier();
-    const bool owner_at_it = words.executing.load(std::memory_order_acquire) > pos ||
-                             words.consumed.load(std::memory_order_acquire) > pos;
+    const bool owner_at_it = words.executing.load(std::memory_order_acquire) > first ||
+                             words.consumed.load(std::memory_order_acquire) > first;
     // SYNC POINT: rma-claim: back to what stood there, or ours
-    words.claim.store(owner_at_it ? last_ : claim_word(pos, ClaimState::taken),
+    words.claim.store(owner_at_it ? last_ : claim_word(last, ClaimState::taken),
                       std::memory_order_release);
     return !owner_at_it;
   }
-  // Gives the request back to the owner, nothing or part of it done (copying it again is harmless).
+  // Gives all of them back to the owner, nothing or part of the first done (copying it again is
+  // harmless).
   void retract(ring::ChannelWords& words) noexcept {
     words.claim.store(last_, std::memory_order_release);
   }
+  // Those up to pos are done, and what was claimed behind it is given back.
   void finish(ring::ChannelWords& words, uint64_t pos) noexcept {
     last_ = claim_word(pos, ClaimState::done);
     // SYNC POINT: rma-claim: the copy is visible to the owner that sees DONE

@@ -59,6 +59,18 @@ class Inflight {
     return nullptr;
   }
 
+  // The oldest one and those that follow it in the ring without a gap, in order, for as long as
+  // fn(piece) says.
+  template <typename Fn>
+  void each_adjoining(Fn&& fn) const noexcept {
+    uint64_t end = 0;
+    for (uint64_t i = head_; i != tail_; ++i) {
+      const Piece& piece = pieces_[i % pieces_.size()];
+      if ((i != head_ && piece.pos != end) || !fn(piece)) return;
+      end = piece.pos + piece.cells;
+    }
+  }
+
   // Position up to which every request of ours has been executed.
   uint64_t done_through() const noexcept { return done_through_; }
   void retire_through(uint64_t position) noexcept {

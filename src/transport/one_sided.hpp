@@ -15,6 +15,7 @@
 
 #include "base/clock.hpp"
 #include "protect/peer_key_view.hpp"
+#include "transport/inflight.hpp"
 #include "transport/lane_end.hpp"
 #include "transport/permit.hpp"
 
@@ -148,33 +149,61 @@ class OneSided {
     return lane_->direct.keys->asks_owner(lane_->remote_domain, key);
   }
 
-  // --- claims: the request at the head of the ring, done directly (claim.hpp) ---
+  // --- claims: the requests at the head of the ring, done directly (claim.hpp) ---
 
-  // What copying a claimed request came to.
+  // What copying claimed requests came to.
   enum class Claimed : uint8_t {
-    done,      // it is executed
-    returned,  // it is for its owner to execute after all
-    not_ours,  // the owner is at it
+    done,      // they are executed, or the first ones of them
+    returned,  // they are for their owner to execute after all
+    not_ours,  // the owner is at the first
   };
-  // copy() moves the bytes and says whether the request is executed by that.
-  template <typename Copy>
-  Claimed claim(uint64_t pos, Copy&& copy) noexcept {
+  // The pieces that one claim is to have: the oldest, which is the first that is not executed, and
+  // those that adjoin it as long as may_claim(piece), length_of(piece) bytes each. The position of
+  // the last one. Their owner waits meanwhile, so they are a chunk at most, or one.
+  template <typename Piece, typename MayClaim, typename LengthOf>
+  static uint64_t last_to_claim(const Inflight<Piece>& pieces, MayClaim&& may_claim,
+                                LengthOf&& length_of) noexcept {
+    uint64_t last = pieces.oldest().pos;
+    uint64_t bytes = length_of(pieces.oldest());
+    pieces.each_adjoining([&](const Piece& piece) {
+      if (piece.pos == last) return true;
+      bytes += length_of(piece);
+      if (bytes > kClaimChunk || !may_claim(piece)) return false;
+      last = piece.pos;
+      return true;
+    });
+    return last;
+  }
+  // Claims those of `pieces` up to the one at `last`. copy(piece) moves the bytes of one and says
+  // whether it is executed by that. end: the position behind the last one that is.
+  template <typename Piece, typename Copy>
+  Claimed claim(const Inflight<Piece>& pieces, uint64_t last, uint64_t& end, Copy&& copy) noexcept {
     ring::ChannelWords& words = lane_->request_tx.words();
     if (!has_slot()) return Claimed::returned;
+    const uint64_t first = pieces.oldest().pos;
+    assert(first == pieces.done_through() && last >= first);
     const uint64_t begun = ticks();
-    const bool ours = claim_side_.begin(words, pos);
+    const bool ours = claim_side_.begin(words, first, last);
     learn_claim(ticks() - begun, ours);
     if (!ours) {
       target_is_there();
       away_times_ = 0;
       return Claimed::not_ours;
     }
-    if (!copy()) {
+    uint64_t done = first;
+    end = first;
+    pieces.each_adjoining([&](const Piece& piece) {
+      if (piece.pos > last || !copy(piece)) return false;
+      done = piece.pos;
+      end = piece.pos + piece.cells;
+      return true;
+    });
+    if (end == first) {
       claim_side_.retract(words);
       target_is_there();
       return Claimed::returned;
     }
-    claim_side_.finish(words, pos);
+    claim_side_.finish(words, done);
     target_away_ = true;
     if (away_times_ < kSurelyAway) ++away_times_;
     away_polls_ = lane_->request_tx.consumer_polls();

@@ -13,7 +13,8 @@ inline constexpr uint64_t kEagerBytes = 16 * 1024;
 // enough that a cell per piece costs nothing.
 inline constexpr uint64_t kPieceBytes = 32 * 1024;
 
-// One claim covers this much of an offered message; also the unit of a pull by CMA.
+// One claim covers this much of an offered message, or of requests in the ring; also the unit of a
+// pull by CMA.
 inline constexpr uint64_t kClaimChunk = 64 * 1024;
 
 // How long the head of a ring may stand still, at least, before its initiator reaches out itself:

@@ -178,7 +178,7 @@ class Claim : public testing::Test {
 };
 
 TEST_F(Claim, idle_owner_loses_the_request_and_steps_over_it) {
-  ASSERT_TRUE(claims.begin(words, 0));
+  ASSERT_TRUE(claims.begin(words, 0, 0));
   EXPECT_EQ(verdict(0), ClaimVerdict::wait);
   claims.finish(words, 0);
   EXPECT_EQ(verdict(0), ClaimVerdict::skip);
@@ -187,25 +187,36 @@ TEST_F(Claim, idle_owner_loses_the_request_and_steps_over_it) {
 
 TEST_F(Claim, owner_that_has_begun_keeps_the_request) {
   EXPECT_EQ(verdict(5), ClaimVerdict::execute);
-  EXPECT_FALSE(claims.begin(words, 5));
+  EXPECT_FALSE(claims.begin(words, 5, 5));
+  EXPECT_FALSE(claims.begin(words, 5, 7));
   EXPECT_EQ(verdict(5), ClaimVerdict::execute);
   words.consumed.store(6);
-  EXPECT_FALSE(claims.begin(words, 5));
+  EXPECT_FALSE(claims.begin(words, 5, 7));
 }
 
 TEST_F(Claim, request_given_back_is_executed_and_older_ones_stay_done) {
-  ASSERT_TRUE(claims.begin(words, 3));
+  ASSERT_TRUE(claims.begin(words, 3, 3));
   claims.finish(words, 3);
-  ASSERT_TRUE(claims.begin(words, 7));
-  EXPECT_EQ(verdict(3),
-            ClaimVerdict::skip);  // a later claim says so too
+  ASSERT_TRUE(claims.begin(words, 7, 7));
+  EXPECT_EQ(verdict(3), ClaimVerdict::wait);  // whether it is of the run is not known there
   claims.retract(words);
   EXPECT_EQ(verdict(3), ClaimVerdict::skip);
   EXPECT_EQ(verdict(7), ClaimVerdict::execute);
 }
 
+TEST_F(Claim, owner_waits_at_each_of_a_run_and_steps_over_those_that_were_done) {
+  ASSERT_TRUE(claims.begin(words, 2, 5));
+  for (uint64_t pos = 2; pos <= 5; ++pos) EXPECT_EQ(verdict(pos), ClaimVerdict::wait) << pos;
+  EXPECT_EQ(verdict(6), ClaimVerdict::execute);
+  claims.finish(words, 3);
+  EXPECT_EQ(verdict(2), ClaimVerdict::skip);
+  EXPECT_EQ(verdict(3), ClaimVerdict::skip);
+  EXPECT_EQ(verdict(4), ClaimVerdict::execute);
+  EXPECT_FALSE(claims.begin(words, 4, 5));
+}
+
 // Owner and initiator fight over each of many requests: one of them does it, and the other sees
-// what was done.
+// what was done. Of a run that was claimed some are given back now and then.
 TEST_F(Claim, each_request_is_executed_by_exactly_one) {
   ASSERT_TRUE(register_for_heavy_barriers());
   constexpr uint64_t kRequests = 50'000;
@@ -227,15 +238,20 @@ TEST_F(Claim, each_request_is_executed_by_exactly_one) {
     }
   });
   uint64_t done_through = 0;
+  std::mt19937 random(2);
   while (done_through < kRequests) {
+    const uint64_t last = std::min(done_through + random() % 4, kRequests - 1);
     const uint64_t consumed = words.consumed.load(std::memory_order_acquire);
     if (consumed > done_through) {
       done_through = consumed;
-    } else if (claims.begin(words, done_through)) {
-      ++done[done_through];
-      claims.finish(words, done_through);
-      ++done_through;
-      ++claimed;
+    } else if (claims.begin(words, done_through, last)) {
+      const uint64_t end = done_through + random() % (last - done_through + 2);
+      if (end == done_through) {
+        claims.retract(words);
+        continue;
+      }
+      for (; done_through < end; ++done_through, ++claimed) ++done[done_through];
+      claims.finish(words, end - 1);
     }
     if (done_through > words.consumed.load(std::memory_order_acquire) + 100) {
       std::this_thread::yield();

@@ -1,5 +1,5 @@
-/* Claims: src/transport/claim.hpp. The owner polls its request ring, the initiator may take over the request
- * at the head; REQUESTS of them follow one another. Claim: each is done by exactly one side, never
+/* Claims: src/transport/claim.hpp. The owner polls its request ring, the initiator may take over a run of
+ * requests at the head; REQUESTS of them follow one another. Claim: each is done by exactly one side, never
  * by both at once, in order, and whoever does the next sees what was done before; and nobody waits
  * for ever.
  *
@@ -9,7 +9,9 @@
  * Mutations that must fail: NO_LIGHT_BARRIER (either order), LATE_EXECUTING (always the wrong
  * order), NO_HEAVY_BARRIER, NO_RETRACT (a lost claim is not taken back), RETRACT_TO_NOTHING (it is,
  * but the claim that was finished before is forgotten), WITHDRAW_BEGUN (the owner takes its
- * announcement back in the middle of a request). See ./run. */
+ * announcement back in the middle of a request), SKIP_BEFORE (the owner steps over what stands before
+ * the last of a run that is claimed and not done), FINISH_ALL (what is given back of a run is called
+ * done). See ./run. */
 
 #ifndef REQUESTS
 #define REQUESTS 2
@@ -80,8 +82,13 @@ proctype Owner() {
      STORE(OWNER, EXECUTING, pos + 1);
      load(OWNER, CLAIM, word);
 #endif
+#ifdef SKIP_BEFORE
+#define IS_HELD (word / 4 == pos + 1 && word % 4 != DONE)
+#else
+#define IS_HELD (word / 4 >= pos + 1 && word % 4 != DONE)
+#endif
      if
-     :: word / 4 == pos + 1 && word % 4 != DONE ->
+     :: IS_HELD ->
         if
 #ifndef WITHDRAW_BEGUN
         :: begun
@@ -93,7 +100,7 @@ proctype Owner() {
         at_it[pos]++;            /* there is no room for more: the rest at a later poll */
         assert(at_it[pos] == 1 && done[pos] == 0);
         begun = true
-     :: !(word / 4 == pos + 1 && word % 4 != DONE) ->
+     :: !(IS_HELD) ->
         if
         :: word / 4 < pos + 1 ->
            d_step { if :: begun -> at_it[pos]-- :: else fi };
@@ -115,6 +122,7 @@ proctype Initiator() {
   byte y = 0;
   byte seen = 0;
   byte tries = 0;
+  byte end = 0;                  /* of the run: the last one */
 
   do
   :: pos < REQUESTS ->
@@ -123,7 +131,12 @@ proctype Initiator() {
      :: x > pos -> pos = x; tries = 0
      :: x <= pos && tries < ATTEMPTS && mem[EXECUTING] <= pos ->
         tries++;
-        STORE(INITIATOR, CLAIM, WORD(pos, ASK));
+        end = pos;
+        if
+        :: pos + 1 < REQUESTS -> end = pos + 1
+        :: true
+        fi;
+        STORE(INITIATOR, CLAIM, WORD(end, ASK));
 #ifndef NO_HEAVY_BARRIER
         EMPTY(INITIATOR);
         EMPTY(OWNER);
@@ -138,12 +151,20 @@ proctype Initiator() {
            skip
 #endif
         :: else ->
-           STORE(INITIATOR, CLAIM, WORD(pos, TAKEN));
+           STORE(INITIATOR, CLAIM, WORD(end, TAKEN));
            if
            :: work(INITIATOR, pos, seen);
-              last = WORD(pos, DONE);
-              STORE(INITIATOR, CLAIM, last);
               pos++;
+              if
+              :: pos <= end -> work(INITIATOR, pos, seen); pos++
+              :: true            /* the rest is given back */
+              fi;
+#ifdef FINISH_ALL
+              last = WORD(end, DONE);
+#else
+              last = WORD(pos - 1, DONE);
+#endif
+              STORE(INITIATOR, CLAIM, last);
               tries = 0
            :: STORE(INITIATOR, CLAIM, BEFORE)  /* the copy is not permitted: given back */
            fi

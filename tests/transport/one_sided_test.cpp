@@ -11,6 +11,12 @@ namespace {
 using link::test::LanePair;
 using link::test::LinkKind;
 
+struct Piece {
+  uint64_t pos;
+  uint32_t cells;
+  uint64_t len = 0;
+};
+
 class Patience : public testing::Test {
  protected:
   Patience() : pair_(LinkKind::direct) {
@@ -35,7 +41,14 @@ class Patience : public testing::Test {
   // What becomes of a claim of a request that the owner is at, or is not.
   OneSided::Claimed claim(uint64_t pos, bool owner_is_there) {
     b_->request_rx.words().executing.store(pos + (owner_is_there ? 1 : 0));
-    return initiator_.claim(pos, [] { return true; });
+    Inflight<Piece> pieces;
+    EXPECT_TRUE(pieces.begin(1));
+    pieces.retire_through(pos);
+    pieces.note({pos, 1});
+    uint64_t end = 0;
+    const auto claimed = initiator_.claim(pieces, pos, end, [](const Piece&) { return true; });
+    if (claimed == OneSided::Claimed::done) EXPECT_EQ(end, pos + 1);
+    return claimed;
   }
 
   static constexpr uint64_t kLongNs = 50'000'000;
@@ -81,6 +94,65 @@ TEST_F(Patience, is_kept_with_heavy_barriers_that_are_counted) {
   EXPECT_EQ(heavy_barriers_passed(), before + 1);
   EXPECT_EQ(claim(1, true), OneSided::Claimed::not_ours);  // a look ahead spares it
   EXPECT_EQ(heavy_barriers_passed(), before + 1);
+}
+
+class Run : public Patience {
+ protected:
+  Run() {
+    EXPECT_TRUE(pieces_.begin(64));
+    b_->request_rx.words().executing.store(0);
+  }
+  void note(uint64_t pos, uint32_t cells, uint64_t len) { pieces_.note({pos, cells, len}); }
+  // Where the last piece of a claim begins, if the one at `except` must not be claimed.
+  uint64_t last(uint64_t except = ~uint64_t{0}) {
+    return OneSided::last_to_claim(
+        pieces_, [=](const Piece& p) { return p.pos != except; },
+        [](const Piece& p) { return p.len; });
+  }
+  Inflight<Piece> pieces_;
+};
+
+TEST_F(Run, is_of_pieces_that_adjoin_and_may_be_claimed) {
+  note(0, 1, 512);
+  EXPECT_EQ(last(), 0u);
+  note(1, 2, 512);
+  note(3, 1, 512);
+  EXPECT_EQ(last(), 3u);
+  EXPECT_EQ(last(3), 1u);
+  note(5, 1, 512);  // a message stands between
+  EXPECT_EQ(last(), 3u);
+}
+
+TEST_F(Run, is_no_more_than_its_owner_can_wait_for_or_one_piece) {
+  note(0, 1, 10 * kClaimChunk);
+  note(1, 1, 1);
+  EXPECT_EQ(last(), 0u);
+  pieces_.retire_through(1);
+  for (uint64_t pos = 2; pos < 40; ++pos) note(pos, 1, kClaimChunk / 8);
+  EXPECT_EQ(last(), 8u);  // the byte, and seven eighths
+}
+
+TEST_F(Run, ends_with_the_first_that_is_for_its_owner) {
+  for (uint64_t pos = 0; pos < 8; pos += 2) note(pos, 2, 8);
+  std::vector<uint64_t> copied;
+  uint64_t end = 0;
+  const auto copy = [&](const Piece& p) {
+    copied.push_back(p.pos);
+    return p.pos != 4;
+  };
+  EXPECT_EQ(initiator_.claim(pieces_, last(), end, copy), OneSided::Claimed::done);
+  EXPECT_EQ(copied, (std::vector<uint64_t>{0, 2, 4}));
+  EXPECT_EQ(end, 4u);
+  EXPECT_EQ(b_->request_rx.words().claim.load(), claim_word(2, ClaimState::done));
+}
+
+TEST_F(Run, is_given_back_whole_where_its_first_is_for_its_owner) {
+  note(0, 1, 8);
+  note(1, 1, 8);
+  uint64_t end = 0;
+  const auto nothing = [](const Piece&) { return false; };
+  EXPECT_EQ(initiator_.claim(pieces_, last(), end, nothing), OneSided::Claimed::returned);
+  EXPECT_EQ(b_->request_rx.words().claim.load(), 0u);
 }
 
 }  // namespace
