@@ -86,6 +86,9 @@ class RcCore : public QueuePair {
   // holds no position, though it may begin where the next one does.
   bool holds(const Wqe& w, uint64_t pos) const noexcept;
   void release_lane() noexcept;
+  // After a direct copy that was posted: what the other side has put into its ring is executed, and
+  // nothing is looked at that only time moves.
+  virtual void serve_peer() noexcept = 0;
   void break_protocol(const char* what) noexcept;
 
   LaneHost& host_;

@@ -144,8 +144,17 @@ bool RcQp::post_fast(const SendWr& wr) noexcept {
 void RcQp::run_send_queue() noexcept {
   if (lost_until_ns_ != 0) [[unlikely]]
     return;
-  const LaneInUse in_use(*this);
-  if (const Status s = requester_.run(); !s) lane_failed(s.error());
+  {
+    const LaneInUse in_use(*this);
+    if (const Status s = requester_.run(); !s) lane_failed(s.error());
+  }
+  if (one_sided_.has_copied()) serve_peer();
+}
+
+void RcQp::serve_peer() noexcept {
+  if (lane_uses_ != 0) return;  // in a poll, which does so anyway
+  one_sided_.forget_copied();
+  if (is_up() && lane_->request_rx.cells.ready()) poll(1);
 }
 
 // The peer looks at our keys by itself, but only we know what this queue pair lets it do.

@@ -79,6 +79,7 @@ class RcQp final : public RcCore {
   void wind_down(WcStatus status) noexcept;
   void end_if_broken() noexcept;
   void update_pending() noexcept;
+  void serve_peer() noexcept override;
 
   transport::Gate gate_;
   bool is_ending_ = false;  // the lane has ceased, and a peer is inside

@@ -59,7 +59,9 @@ bool RcRequester::post_fast(const SendWr& wr) noexcept {
   }
   const bool send = wr.op == SendOp::send || wr.op == SendOp::send_with_imm;
   if (!send && !q_.one_sided_.does_target_poll()) {
-    return (wr.op == SendOp::write || wr.op == SendOp::read) && direct_.post_fast(wr);
+    if ((wr.op != SendOp::write && wr.op != SendOp::read) || !direct_.post_fast(wr)) return false;
+    q_.serve_peer();
+    return true;
   }
   if ((wr.flags & kInline) == 0 || !(send || is_write(wr.op))) return false;
   SendQueue& sq = q_.sq_;

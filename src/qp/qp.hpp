@@ -60,7 +60,12 @@ class Qp {
   // The hot path of sending: a message of one cell that may go at once (line.hpp). False: nothing
   // was done, take send().
   bool send_line(const LineWr& wr) noexcept;
-  Status rma(WqeKind kind, const RmaWr& wr) noexcept { return rma_.post(kind, wr); }
+  Status rma(WqeKind kind, const RmaWr& wr) noexcept {
+    const Status s = rma_.post(kind, wr);
+    if (core_.one_sided.has_copied()) [[unlikely]]
+      serve_peer();
+    return s;
+  }
   Status atomic(const AtomicWr& wr) noexcept { return atomics_.post(wr); }
   // Cancels a send that has not begun. Errors: no_entry.
   Status cancel(void* context) noexcept;
@@ -128,6 +133,7 @@ class Qp {
   uint64_t source_version = 0;
 
  private:
+  void serve_peer() noexcept;
   bool is_over() const noexcept {
     return broken() || (core_.state == QpState::draining && drained());
   }

@@ -107,14 +107,21 @@ class OneSided {
   // One chunk at most. The ask's gate is filled in here.
   protect::DirectResult write(protect::DirectAsk& ask) noexcept {
     assert(slot_ != nullptr && gate_number_ != 0);
+    copied_ = true;
     aim(ask);
     return lane_->direct.keys->write(lane_->direct.pid, *slot_, ask, &hint_);
   }
   protect::DirectResult read(protect::DirectAsk& ask) noexcept {
     assert(slot_ != nullptr && gate_number_ != 0);
+    copied_ = true;
     aim(ask);
     return lane_->direct.keys->read(lane_->direct.pid, *slot_, ask, &hint_);
   }
+  // There was such a copy. Whoever posts many of them, a microsecond or more each, looks at none of
+  // its rings meanwhile, and two that write into each other take each other for away for ever: so
+  // each serves the other in between.
+  bool has_copied() const noexcept { return copied_; }
+  void forget_copied() noexcept { copied_ = false; }
   // A piece of a message that the other side has offered: PeerKeyView::pull().
   protect::DirectResult pull(protect::PullAsk& ask) noexcept {
     assert(slot_ != nullptr);
@@ -233,6 +240,7 @@ class OneSided {
   uint64_t gate_number_ = 0;  // of the permit in force; 0: none has come
   uint16_t permitted_ = 0;    // kPermit..., kTellOf...
   bool no_slot_ = false;      // there was none to be had
+  bool copied_ = false;       // since it was last asked
   bool target_away_ = false;  // it did not execute when we last waited for it
   uint32_t away_times_ = 0;   // so often in a row it had to be done directly
   uint64_t away_polls_ = 0;   // the target's count of polls then

@@ -47,7 +47,9 @@ class Patience : public testing::Test {
     pieces.note({pos, 1});
     uint64_t end = 0;
     const auto claimed = initiator_.claim(pieces, pos, end, [](const Piece&) { return true; });
-    if (claimed == OneSided::Claimed::done) EXPECT_EQ(end, pos + 1);
+    if (claimed == OneSided::Claimed::done) {
+      EXPECT_EQ(end, pos + 1);
+    }
     return claimed;
   }
 
