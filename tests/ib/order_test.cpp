@@ -184,5 +184,20 @@ TEST_P(Order, each_pair_of_operations_over_each_change_of_path) {
   }
 }
 
+// Of two that write into each other neither is to take the other for away because it is posting.
+TEST(BothWays, requests_of_the_peer_are_executed_between_direct_copies_that_are_posted) {
+  for (const size_t n : {size_t{4096}, size_t{600'000}}) {  // the fast way of posting, and the slow
+    SCOPED_TRACE(n);
+    ConnectedPair p(LinkKind::direct);
+    p.settle();
+    p.b->fill(0, pattern(64, 1));
+    ASSERT_TRUE(p.b->post(SendOp::write, 1, 0, 64, p.a->address(kReceiveAt), p.a->key()));
+    p.b->qp->fall_asleep();
+    ASSERT_TRUE(p.a->post(SendOp::write, 2, 0, n, p.b->address(kReceiveAt), p.b->key()));
+    EXPECT_EQ(p.a->send_cq.size(), 1u) << "it has gone directly";
+    EXPECT_EQ(p.a->bytes(kReceiveAt, 64), pattern(64, 1)) << "and nobody has polled";
+  }
+}
+
 }  // namespace
 }  // namespace aperture::ib::test

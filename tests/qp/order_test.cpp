@@ -164,6 +164,21 @@ TEST_P(Order, fenced_operation_waits_for_everything_before_it) {
   }
 }
 
+// Of two that write into each other neither is to take the other for away because it is posting.
+TEST(BothWays, requests_of_the_peer_are_executed_between_direct_copies_that_are_posted) {
+  Pair pair(LinkKind::direct);
+  pair.attach();
+  Guarded at_a(64), at_b(64);
+  const auto of_a = pair.region(*pair.a, at_a, Rights::remote_write);
+  const auto of_b = pair.region(*pair.b, at_b, Rights::remote_write);
+  auto from_a = pattern(64, 1), from_b = pattern(64, 2);
+  ASSERT_TRUE(pair.b->write(iov_of(from_b), {at_a.address(), 64, of_a.key}, 1));
+  pair.b->qp->fall_asleep();
+  ASSERT_TRUE(pair.a->write(iov_of(from_a), {at_b.address(), 64, of_b.key}, 2));
+  EXPECT_EQ(at_b.get(), from_a) << "it has gone directly";
+  EXPECT_EQ(at_a.get(), from_b) << "and nobody has polled";
+}
+
 // --- the claim word ---
 
 using transport::ClaimVerdict;
