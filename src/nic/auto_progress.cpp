@@ -20,6 +20,8 @@ constexpr uint64_t kSeldomTickNs = 8'000'000;
 constexpr uint32_t kIdleTicks = 25;  // then it ticks no more until it is woken
 // Once woken, it goes on until so long after its last work.
 constexpr uint64_t kLingerNs = 50'000;
+// So long it keeps the lock at a time: to take it from an application costs a heavy barrier.
+constexpr uint64_t kHoldNs = 8'000;
 // Waits that a late application is not relied upon, at most, and those that halve it again.
 constexpr uint32_t kMaxDistrust = 64;
 constexpr uint32_t kPromptWaits = 64;
@@ -172,10 +174,14 @@ void AutoProgress::step_in() noexcept {
   const uint64_t at_most = until + kTickNs;
   bool asleep = false;
   rung_ = false;
-  while (!asleep && now_ns() < at_most) {
+  for (uint64_t now = now_ns(); !asleep && now < at_most;) {
     const EngineGuard guard(engine_);
-    engine_.poll();
-    if (now_ns() >= until) asleep = engine_.prepare_to_sleep();
+    const uint64_t held_until = now + kHoldNs;
+    do {
+      engine_.poll();
+      now = now_ns();
+      if (now >= until) asleep = engine_.prepare_to_sleep();
+    } while (!asleep && now < held_until);
   }
   polls_seen_ = told_.load(std::memory_order_relaxed);  // relaxed: our own thread's polls
 }

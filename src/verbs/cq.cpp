@@ -204,6 +204,10 @@ int destroy(DeviceCq& cq) {
 
 namespace {
 
+// A queue that is never empty must not keep the engine from being progressed, nor the control
+// thread from seeing that somebody polls.
+constexpr uint32_t kPollEvery = 16;
+
 // A program that polls once more before it waits finds the engine awake again, and one that polls
 // without end although its queue is armed shall not put it to sleep each time.
 constexpr uint8_t kRestsOfOneArming = 2;
@@ -218,11 +222,16 @@ constexpr uint8_t kRestsOfOneArming = 2;
   }
 }
 
+// What is asleep would be rung by its peers for somebody who is here.
+[[gnu::always_inline]] inline bool needs_look(DeviceCq& cq, const nic::Engine& engine) noexcept {
+  return cq.queue->empty() || engine.is_asleep() || (++cq.takes & (kPollEvery - 1)) == 0;
+}
+
 }  // namespace
 
 bool take_one(DeviceCq& cq, ib::Wc& wc) noexcept {
   nic::Engine& engine = cq.context->engine();
-  if (cq.queue->empty() || engine.is_asleep()) look_for_one(cq, engine);
+  if (needs_look(cq, engine)) look_for_one(cq, engine);
   if (cq.queue->empty()) return false;
   wc = cq.queue->front();
   cq.queue->pop();
@@ -236,8 +245,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
     return -1;
   nic::PollGuard guard(engine);
   ib::CompletionQueue& queue = *ours.queue;
-  // Asleep, its peers would ring for somebody who is here.
-  if (!queue.empty() && !engine.is_asleep()) return take_some(queue, count, wc);
+  if (!needs_look(ours, engine)) return take_some(queue, count, wc);
   look_for_one(ours, engine);
   if (!queue.empty()) return take_some(queue, count, wc);
   guard.found_nothing();

@@ -31,6 +31,7 @@ struct DeviceCq {
   // Guarded by the engine lock. Armed: when it is found empty, so often, its program is about to
   // wait.
   uint8_t rests_due = 0;
+  uint32_t takes = 0;              // that found the queue not empty; wraps
   bool is_armed = false;           // for any completion: in the channel's list of those
   DeviceCq* next_armed = nullptr;  // in that list
   ContextUse use_context;
