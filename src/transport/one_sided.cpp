@@ -28,6 +28,7 @@ void OneSided::begin() noexcept {
   target_is_there();
   away_times_ = 0;
   away_polls_ = stall_pos_ = stall_polls_ = rung_at_ = wake_asked_ = claim_cost_ = 0;
+  tried_at_ = try_ticks_ = 0;
   contested_ = 0;
   claim_side_ = {};
 }
@@ -52,6 +53,8 @@ bool OneSided::has_stalled(uint64_t pos, uint64_t len) noexcept {
   const uint64_t now = ticks();
   const uint64_t polls = lane_->request_tx.consumer_polls();
   if (stall_since_ == 0 || stall_pos_ != pos || stall_polls_ != polls) {
+    const bool owner_came = stall_since_ != 0 && stall_pos_ != pos;
+    if (owner_came && away_times_ != 0 && --away_times_ == 0) try_ticks_ = 0;
     stall_pos_ = pos;
     stall_polls_ = polls;
     stall_since_ = now;
@@ -59,9 +62,24 @@ bool OneSided::has_stalled(uint64_t pos, uint64_t len) noexcept {
   }
   // a large piece takes the owner a while: at most about 2 ticks for 4 bytes
   const uint64_t limit =
-      std::min(std::max(ticks_in<kStallNs>(), claim_cost_ * kClaimsPatience) << contested_,
+      std::min(std::max(std::max(ticks_in<kStallNs>(), claim_cost_ * kClaimsPatience) << contested_,
+                        try_ticks_),
                ticks_in<kStallAtMostNs>());
   return now - stall_since_ >= limit + std::min(len, kPieceBytes) / 2;
+}
+
+void OneSided::try_again() noexcept {
+  away_times_ = kSurelyAway - 1;
+  const uint64_t now = ticks();
+  try_ticks_ = (now - tried_at_) / kTryShare;
+  tried_at_ = now;
+}
+
+void OneSided::target_has_stalled() noexcept {
+  target_away_ = true;
+  away_polls_ = lane_->request_tx.consumer_polls();
+  stall_since_ = try_ticks_ = 0;
+  if (away_times_ < kSurelyAway && ++away_times_ == kSurelyAway) tried_at_ = ticks();
 }
 
 void OneSided::learn_claim(uint64_t cost, bool ours) noexcept {

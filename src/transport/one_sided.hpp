@@ -5,9 +5,10 @@
 // Holds what belongs to one lane: the accessor slot, the permit, whether the target is away, the
 // clock of a stalled head, and the initiator's half of the claims. A target is away while it does
 // not look at its rings. It is asked for by its own word first (asleep, or its count of polls
-// stands still after it has let us wait). One that has let us wait kSurelyAway times in a row is
-// not waited for any more: it looks at its memory and not at its queues, and is tried again every
-// kTryAgainAfter accesses. Guarded by the engine's lock.
+// stands still after it has let us wait). One that has let us wait kSurelyAway times more than it
+// has come by itself is not waited for any more: it looks at its memory and not at its queues, and
+// is tried again every kTryAgainAfter accesses, for a small share of the time that they took: it
+// may be busy with copies of its own. Guarded by the engine's lock.
 #pragma once
 
 #include <cassert>
@@ -63,7 +64,7 @@ class OneSided {
       return target_away_ || !tx.consumer_hot();
     }
     if (++away_times_ <= kTryAgainAfter) return true;
-    away_times_ = kSurelyAway - 1;
+    try_again();
     return false;
   }
   // It is surely there: no access of ours has had to wait for it of late.
@@ -211,9 +212,7 @@ class OneSided {
       return Claimed::returned;
     }
     claim_side_.finish(words, done);
-    target_away_ = true;
-    if (away_times_ < kSurelyAway) ++away_times_;
-    away_polls_ = lane_->request_tx.consumer_polls();
+    target_has_stalled();
     return Claimed::done;
   }
 
@@ -226,6 +225,8 @@ class OneSided {
 
  private:
   void find_slot() noexcept;
+  void try_again() noexcept;
+  void target_has_stalled() noexcept;
   // What a claim has cost (its heavy barrier above all, which interrupts the owner's core), and
   // whether the owner had come to the request by itself.
   void learn_claim(uint64_t cost, bool ours) noexcept;
@@ -242,13 +243,15 @@ class OneSided {
   bool no_slot_ = false;      // there was none to be had
   bool copied_ = false;       // since it was last asked
   bool target_away_ = false;  // it did not execute when we last waited for it
-  uint32_t away_times_ = 0;   // so often in a row it had to be done directly
+  uint32_t away_times_ = 0;   // so often it had to be done directly, less what it came to by itself
   uint64_t away_polls_ = 0;   // the target's count of polls then
   uint64_t stall_pos_ = 0;
   uint64_t stall_since_ = 0;  // ticks; 0: not stalled
   uint64_t stall_polls_ = 0;  // the target's count of polls then
   uint64_t claim_cost_ = 0;   // ticks, a moving average; 0: none was made
   uint32_t contested_ = 0;    // claims that the owner had come to first, less those it had not
+  uint64_t tried_at_ = 0;     // ticks when one that is surely away was last tried
+  uint64_t try_ticks_ = 0;    // so long it is waited for meanwhile, at least
   uint64_t rung_at_ = 0;      // ticks when a stalled head last rang
   uint64_t wake_asked_ = 0;   // position behind the last wish to be woken
   ClaimSide claim_side_;

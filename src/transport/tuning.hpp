@@ -40,11 +40,13 @@ inline constexpr uint64_t kPullStallNs = 20'000;
 // A direct copy goes on for this much in one call before the engine looks at other things.
 inline constexpr uint64_t kDirectBudget = 8 * 1024 * 1024;
 
-// A target that has let us wait so often in a row is surely away: waiting for it is given up at
-// once. It is tried again after so many accesses. Each try costs a stall, and the target's control
-// thread lingers beside it for as long as some forty copies take.
+// A target that has let us wait so much oftener than it came by itself is surely away: waiting for
+// it is given up at once. It is tried again after so many accesses, for at most this share of the
+// time that they took. Each try costs a stall, and the target's control thread lingers beside it
+// for as long as some forty copies take.
 inline constexpr uint32_t kSurelyAway = 4;
 inline constexpr uint32_t kTryAgainAfter = 1024;
+inline constexpr uint64_t kTryShare = 32;
 
 // What only time moves (the peer's view of our polls, claims, timers) is looked at every so many
 // polls, a power of two.

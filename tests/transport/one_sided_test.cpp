@@ -90,6 +90,33 @@ TEST_F(Patience, begins_anew_once_an_owner_that_was_away_polls) {
   EXPECT_FALSE(initiator_.is_known_away());
 }
 
+TEST_F(Patience, is_lost_with_an_owner_that_lets_wait_and_comes_back_when_it_comes_by_itself) {
+  uint64_t pos = 0;
+  uint64_t polls = 0;
+  for (; pos < kSurelyAway; ++pos) EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
+  uint32_t accesses = 1;
+  for (; initiator_.is_target_away(); ++accesses) b_->request_rx.count_poll(++polls);
+  EXPECT_EQ(accesses, kTryAgainAfter - kSurelyAway + 1) << "that one waits for it";
+  EXPECT_FALSE(initiator_.is_target_away());
+  for (uint32_t i = 0; i < kSurelyAway; ++i, ++pos) {
+    EXPECT_FALSE(initiator_.does_target_poll());
+    EXPECT_FALSE(initiator_.has_stalled(pos, 0));
+  }
+  EXPECT_TRUE(initiator_.does_target_poll());
+  EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
+  EXPECT_FALSE(initiator_.does_target_poll());
+}
+
+// Its posts may be copies as ours are: it is not back within what a claim costs.
+TEST_F(Patience, with_an_owner_that_is_tried_again_is_a_share_of_the_time_since) {
+  uint64_t pos = 0;
+  for (; pos < kSurelyAway; ++pos) EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
+  const uint64_t since = now_ns();
+  while (now_ns() - since < 20'000'000) continue;
+  while (initiator_.is_target_away()) continue;
+  EXPECT_GE(patience_ns(pos), 20'000'000 / kTryShare * 9 / 10);
+}
+
 TEST_F(Patience, is_kept_with_heavy_barriers_that_are_counted) {
   const uint64_t before = heavy_barriers_passed();
   EXPECT_EQ(claim(0, false), OneSided::Claimed::done);
