@@ -33,7 +33,11 @@ bool EngineLock::biased_to_other() const noexcept {
 }
 
 void EngineLock::lock_slow() noexcept {
-  mutex_.lock();
+  if (!mutex_.try_lock()) {
+    wanted_.store(true, std::memory_order_relaxed);  // relaxed, here and below: a hint
+    mutex_.lock();
+    wanted_.store(false, std::memory_order_relaxed);
+  }
   if (biased_to_other()) {
     // SYNC POINT: engine-lock (pairs with enter_by_bias())
     announced_.store(true, std::memory_order_relaxed);

@@ -53,6 +53,9 @@ class EngineLock {
     unlock_slow();
   }
   bool threaded() const noexcept { return threaded_; }
+  // Holder: somebody waits, as far as can be told. Who stays inside for long asks now and then.
+  // relaxed: a hint
+  bool is_wanted() const noexcept { return wanted_.load(std::memory_order_relaxed); }
   // Biases granted so far; for tests and the curious.
   uint32_t generations() const noexcept { return granted_.load(std::memory_order_relaxed); }
 
@@ -120,11 +123,12 @@ class EngineLock {
   std::atomic<uint32_t> current_{kUnbiased};  // index of the bias in force
   Bias biases_[kGenerations + 1];
 
-  std::mutex mutex_;                // guards what follows
-  uintptr_t last_ = 0;              // who came through the mutex last,
-  uint32_t streak_ = 0;             // ... and how often in a row
-  uint32_t visits_ = 0;             // past the bias in force
-  uint32_t entries_at_streak_ = 0;  // what the owner had counted when the streak began
+  std::atomic<bool> wanted_{false};  // somebody waits for mutex_, as a hint
+  std::mutex mutex_;                 // guards what follows
+  uintptr_t last_ = 0;               // who came through the mutex last,
+  uint32_t streak_ = 0;              // ... and how often in a row
+  uint32_t visits_ = 0;              // past the bias in force
+  uint32_t entries_at_streak_ = 0;   // what the owner had counted when the streak began
   std::atomic<uint32_t> granted_{0};
 };
 

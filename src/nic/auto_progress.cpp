@@ -20,8 +20,6 @@ constexpr uint64_t kSeldomTickNs = 8'000'000;
 constexpr uint32_t kIdleTicks = 25;  // then it ticks no more until it is woken
 // Once woken, it goes on until so long after its last work.
 constexpr uint64_t kLingerNs = 50'000;
-// So long it keeps the lock at a time: to take it from an application costs a heavy barrier.
-constexpr uint64_t kHoldNs = 8'000;
 // Waits that a late application is not relied upon, at most, and those that halve it again.
 constexpr uint32_t kMaxDistrust = 64;
 constexpr uint32_t kPromptWaits = 64;
@@ -175,13 +173,13 @@ void AutoProgress::step_in() noexcept {
   bool asleep = false;
   rung_ = false;
   for (uint64_t now = now_ns(); !asleep && now < at_most;) {
+    // kept until it is wanted: to take it from an application costs a heavy barrier
     const EngineGuard guard(engine_);
-    const uint64_t held_until = now + kHoldNs;
     do {
       engine_.poll();
       now = now_ns();
       if (now >= until) asleep = engine_.prepare_to_sleep();
-    } while (!asleep && now < held_until);
+    } while (!asleep && now < at_most && !engine_.lock().is_wanted());
   }
   polls_seen_ = told_.load(std::memory_order_relaxed);  // relaxed: our own thread's polls
 }
