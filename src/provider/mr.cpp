@@ -6,6 +6,7 @@
 
 #include "base/clock.hpp"
 #include "base/invariant.hpp"
+#include "base/later_field.hpp"
 #include "base/settings.hpp"
 #include "nic/control_thread.hpp"
 #include "provider/caller.hpp"
@@ -167,12 +168,14 @@ int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t off
 // The tail of the structure has the application's layout: auth_key is there since 1.5, and iface
 // and device are looked at only where FI_HMEM was granted.
 int check_attr(const Domain& domain, const fi_mr_attr& attr) {
-  if (domain.region_rules.hmem && attr.iface != FI_HMEM_SYSTEM)
+  if (!domain.region_rules.hmem) return 0;
+  const fi_hmem_iface iface = later_field(attr.iface);
+  if (iface != FI_HMEM_SYSTEM)
     return refuse(
         -FI_ENOSYS,
         "fi_mr_regattr: iface %d is device memory, which this version cannot register yet; use "
         "FI_HMEM_SYSTEM and copy",
-        static_cast<int>(attr.iface));
+        static_cast<int>(iface));
   return 0;
 }
 
@@ -184,8 +187,9 @@ int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexc
     auto& domain = object_of<Domain>(fid);
     if (const int rc = check_attr(domain, *attr); rc != 0) return rc;
     const bool keyed = domain.api_version >= kApi15;
-    const auto pd =
-        pd_of_auth_key(domain, keyed ? attr->auth_key : nullptr, keyed ? attr->auth_key_size : 0);
+    const auto pd = keyed ? pd_of_auth_key(domain, later_field(attr->auth_key),
+                                           later_field(attr->auth_key_size))
+                          : pd_of_auth_key(domain, nullptr, 0);
     if (!pd) return fi_code(pd.error());
     return add_region(fid,
                       {attr->mr_iov, attr->iov_count, attr->access, attr->offset,
