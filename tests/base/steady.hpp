@@ -30,6 +30,9 @@ struct SteadyCase {
   bool in_poll = false;  // who waits for a message does so in poll(2)
   uint32_t parties = 2;
   int cores = 0;  // which all keep to; 0: they do not
+  // Where there are more processes than cores, each that is taken off its core is taken for away,
+  // and rightly: how often depends on the scheduler, and is shown only.
+  bool judged() const { return cores == 0; }
 };
 inline constexpr uint32_t kMostPeers = 3;  // of one party
 
@@ -109,11 +112,11 @@ inline bool has_few_barriers(uint32_t party, const Counted& counted) {
 
 // Whoever has no core is taken for away, and rightly: on a machine that others keep busy that costs
 // barriers. What costs them by itself does so each time.
-template <typename Seconds>
-void expect_few_barriers(Seconds&& one_second) {
+template <typename Second>
+void expect_few_barriers(const SteadyCase& c, Second&& one_second) {
   constexpr int kTries = 6;
   for (int i = 0; i < kTries; ++i) {
-    if (one_second() || testing::Test::HasFailure()) return;
+    if (one_second() || !c.judged() || testing::Test::HasFailure()) return;
   }
   ADD_FAILURE() << "more than 1,000 heavy barriers a second, " << kTries << " times in a row";
 }

@@ -233,7 +233,7 @@ void work(const test::SteadyCase& c, bool& few) {
 }
 
 TEST_P(Steady, work_costs_few_heavy_barriers) {
-  test::expect_few_barriers([] {
+  test::expect_few_barriers(GetParam(), [] {
     bool few = true;
     work(GetParam(), few);
     return few;

@@ -288,7 +288,7 @@ void work(const SteadyCase& c, bool& few) {
 
 TEST_P(Steady, work_costs_few_heavy_barriers) {
   ::alarm(60);
-  expect_few_barriers([] {
+  expect_few_barriers(GetParam(), [] {
     bool few = true;
     work(GetParam(), few);
     return few;
