@@ -59,6 +59,12 @@ class Poller {
     set_.reset(set);
     DOOR(fi_poll_add(set, &node_.cq()->fid, 0));
   }
+  ~Poller() {
+    if (set_) fi_poll_del(set_.get(), &node_.cq()->fid, 0);  // it is not closed with members
+  }
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
   Name name() { return node_.name(); }
 
   Seen play(const Plan& plan) {
