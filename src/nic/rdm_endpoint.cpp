@@ -1,6 +1,7 @@
 // The reliable datagram endpoint: see rdm_endpoint.hpp.
 #include "nic/rdm_endpoint.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <new>
 
@@ -226,11 +227,18 @@ void RdmEndpoint::drop(Qp& qp, Errc why) noexcept {
 void RdmEndpoint::wind_up(Qp& qp) noexcept {
   const Address remote = qp.remote();
   drop(qp, qp.why_over());
-  const auto next = next_lives_.find(remote);
+  const auto next = next_life(remote);
   if (next == next_lives_.end()) return;
-  LaneHolder holder = std::move(next->second);
+  NextLife life = std::move(*next);
   next_lives_.erase(next);
-  adopt(remote, std::move(holder.lane));
+  link::Lane* const lane = life.holder.lane.get();
+  adopt(remote, std::move(life.holder.lane));
+  if (life.lost != Errc::ok) lose(lane, life.lost);
+}
+
+std::list<RdmEndpoint::NextLife>::iterator RdmEndpoint::next_life(const Address& remote) noexcept {
+  return std::find_if(next_lives_.begin(), next_lives_.end(),
+                      [&](const NextLife& life) { return life.remote == remote; });
 }
 
 // Receives name a peer by the lowest index that it has: canonical().
@@ -273,9 +281,12 @@ void RdmEndpoint::on_lane_up(const Address& remote, std::unique_ptr<link::Lane> 
 void RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
   auto known = by_remote_.find(remote);
   if (known != by_remote_.end() && known->second->state() != QpState::connecting) {
-    // an old life of the peer, which may have to be waited for
-    if (!known->second->end_access()) return adopt_later(*known->second, std::move(lane));
-    drop(*known->second, Errc::peer_lost);
+    // An old life of the peer: what it has published comes first, and the peer may still be inside.
+    Qp& old_life = *known->second;
+    if (next_life(remote) != next_lives_.end() || !old_life.drained() || !old_life.end_access()) {
+      return adopt_later(old_life, std::move(lane));
+    }
+    drop(old_life, Errc::peer_lost);
   }
   auto qp = qp_to(remote);
   if (!qp) return engine_.contact().close_lane(std::move(lane));  // the peer may come again
@@ -284,11 +295,10 @@ void RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane)
 }
 
 void RdmEndpoint::adopt_later(Qp& old_life, std::unique_ptr<link::Lane> lane) noexcept {
-  old_life.abandon(Errc::peer_lost);
-  LaneHolder holder(engine_.contact(), std::move(lane));
-  next_lives_.erase(old_life.remote());
+  if (old_life.state() == QpState::ready) old_life.lose(Errc::peer_lost);
+  NextLife life{old_life.remote(), {engine_.contact(), std::move(lane)}, Errc::ok};
   // without memory the lane goes back, and the peer may come again
-  static_cast<void>(no_throw([&] { next_lives_.emplace(old_life.remote(), std::move(holder)); }));
+  static_cast<void>(no_throw([&] { next_lives_.push_back(std::move(life)); }));
 }
 
 void RdmEndpoint::on_connect_failed(const Address& remote, Errc why) noexcept {
@@ -314,7 +324,9 @@ void RdmEndpoint::on_lane_down(link::Lane* lane, Errc why) noexcept {
 }
 
 void RdmEndpoint::lose(link::Lane* lane, Errc why) noexcept {
-  std::erase_if(next_lives_, [&](const auto& next) { return next.second.lane.get() == lane; });
+  for (NextLife& life : next_lives_) {
+    if (life.holder.lane.get() == lane) life.lost = why;
+  }
   for (auto& [remote, qp] : by_remote_) {
     if (qp->lane() != lane) continue;
     APERTURE_INFO("connection to %s is gone: %s", remote.print().c_str(), describe(why));

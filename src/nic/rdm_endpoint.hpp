@@ -6,6 +6,7 @@
 // first contact) until its lane is lost; the next operation makes a new one.
 #pragma once
 
+#include <list>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -41,6 +42,14 @@ class RdmEndpoint final : public Endpoint,
   bool has_pending() const noexcept override;
 
  private:
+  // Lanes that came while an older queue pair to the same address was not over: what its peer had
+  // published is not all executed, or the peer is still inside. In the order in which they came.
+  struct NextLife {
+    Address remote;
+    LaneHolder holder;
+    Errc lost;  // ok: it is up
+  };
+
   void on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept override;
   void on_connect_failed(const Address& remote, Errc why) noexcept override;
   void on_lane_down(link::Lane* lane, Errc why) noexcept override;
@@ -51,6 +60,7 @@ class RdmEndpoint final : public Endpoint,
   Result<qp::Qp*> connect(uint64_t index) noexcept;
   Result<qp::Qp*> qp_to(const Address& remote) noexcept;
   void adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept;
+  std::list<NextLife>::iterator next_life(const Address& remote) noexcept;
   void adopt_later(qp::Qp& old_life, std::unique_ptr<link::Lane> lane) noexcept;
   void fail_connect(const Address& remote, Errc why) noexcept;
   void lose(link::Lane* lane, Errc why) noexcept;
@@ -67,8 +77,7 @@ class RdmEndpoint final : public Endpoint,
   qp::Port port_;
   msg::Matcher matcher_;
   std::unordered_map<Address, std::unique_ptr<qp::Qp>, AddressHash> by_remote_;
-  // Lanes that came while a peer was still inside by an older queue pair to the same address.
-  std::unordered_map<Address, LaneHolder, AddressHash> next_lives_;
+  std::list<NextLife> next_lives_;
   std::vector<qp::Qp*> by_index_;  // a cache over by_remote_: nullptr is looked up
   std::shared_ptr<bool> alive_;    // false once we are gone, for work posted to the engine
 };

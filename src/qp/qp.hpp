@@ -107,11 +107,6 @@ class Qp {
     core_.busy = core_.busy || !access_over_;
     return access_over_;
   }
-  // Its owner has no use for it any more: nothing more is taken in, and it is over with its polls.
-  void abandon(Errc why) noexcept {
-    lost_why_ = why;
-    core_.lane.cease();
-  }
   // Why, for its owner: the loss, or that the peer broke the protocol.
   Errc why_over() const noexcept { return lost_why_ != Errc::ok ? lost_why_ : Errc::protocol; }
   // Something goes on only while we poll (claims and pulls have no doorbell): do not sleep.
