@@ -54,8 +54,10 @@ class EngineLock {
   }
   bool threaded() const noexcept { return threaded_; }
   // Holder: somebody waits, as far as can be told. Who stays inside for long asks now and then.
-  // relaxed: a hint
-  bool is_wanted() const noexcept { return wanted_.load(std::memory_order_relaxed); }
+  bool is_wanted() const noexcept {
+    // relaxed: hints. Who came in by a bias does not hold mutex_, and is announced to instead.
+    return (through_mutex_ ? wanted_ : announced_).load(std::memory_order_relaxed);
+  }
   // Biases granted so far; for tests and the curious.
   uint32_t generations() const noexcept { return granted_.load(std::memory_order_relaxed); }
 

@@ -125,6 +125,26 @@ TEST(EngineLock, visitor_sleeps_while_the_owner_stays_inside_and_comes_in_when_i
   EXPECT_EQ(g.count, 1003u);
 }
 
+// Whichever way the holder has come in.
+TEST(EngineLock, holder_is_told_that_another_thread_waits) {
+  for (const int entries_before : {0, 1000}) {
+    SCOPED_TRACE(entries_before);
+    Guarded g;
+    run(g, entries_before);
+    g.lock.lock();
+    EXPECT_FALSE(g.lock.is_wanted());
+    std::thread visitor([&] { run(g, 1); });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!g.lock.is_wanted() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    EXPECT_TRUE(g.lock.is_wanted());
+    g.lock.unlock();
+    visitor.join();
+    g.lock.lock();
+    EXPECT_FALSE(g.lock.is_wanted());
+    g.lock.unlock();
+  }
+}
+
 TEST(EngineLock, bias_moves_to_the_thread_that_keeps_coming) {
   if (!register_for_heavy_barriers()) GTEST_SKIP() << "no membarrier(2) here: never biased";
   Guarded g;
