@@ -30,7 +30,6 @@ struct Yields {
   uint64_t vain = 0;
 };
 inline thread_local Yields yields;
-inline std::atomic<uint64_t> yields_of_all{0};  // of the process
 
 inline int64_t monotonic_ns() {
   timespec now{};
@@ -83,7 +82,6 @@ int sched_yield() noexcept {
   const int result = passed_on();
   aperture::test::Yields& yields = aperture::test::yields;
   ++(aperture::test::monotonic_ns() - begun >= yields.kTakenNs ? yields.taken : yields.vain);
-  aperture::test::yields_of_all.fetch_add(1);
   return result;
 }
 }

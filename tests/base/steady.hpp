@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 
@@ -35,6 +36,7 @@ struct SteadyCase {
   bool judged() const { return cores == 0; }
 };
 inline constexpr uint32_t kMostPeers = 3;  // of one party
+inline constexpr uint32_t kWindow = 32;    // accesses of one under way at once
 
 inline const auto kSteadyCases = testing::Values(
     SteadyCase{"both_write_512_bytes", Doing::writes, Doing::writes, 512},
@@ -98,6 +100,86 @@ inline void compute_a_millisecond() {
   volatile uint64_t sum = 0;
   while (monotonic_ns() < until_ns) sum = sum + 1;
 }
+
+// What a party does. Party is of one door:
+//   bool post_next()      the next access; false: no room
+//   uint32_t take()       polls; so many of its accesses have completed
+//   void post_receive()   for one message of its peer's
+//   void send(bool last)  a message that says whether it is the last one
+//   bool message()        waits for one; what it says
+//   bool is_called()      the others are done
+template <typename Party>
+class SteadyWork {
+ public:
+  SteadyWork(Party& party, uint32_t size) : party_(party), size_(size) {}
+
+  Counted run(Doing doing) {
+    switch (doing) {
+      case Doing::writes:
+      case Doing::reads: return access();
+      case Doing::begins: return begin();
+      case Doing::answers: return answer();
+      default: return stand_by(doing);
+    }
+  }
+
+ private:
+  Counted access() {
+    const uint32_t window = size_ >= 1 << 20 ? 4 : kWindow;
+    uint32_t under_way = 0;
+    SteadyState state;
+    while (state.goes_on()) {
+      while (under_way < window && party_.post_next()) ++under_way;
+      const uint32_t n = party_.take();
+      under_way -= n;
+      state.did(n);
+    }
+    const Counted counted = state.counted();
+    while (under_way != 0 && !testing::Test::HasFailure()) under_way -= party_.take();
+    return counted;
+  }
+  // Its operations are its steps: it has none of its own.
+  Counted stand_by(Doing doing) {
+    SteadyState state;
+    while (state.goes_on() || !party_.is_called()) {
+      if (doing == Doing::polls) {
+        for (int i = 0; i < 64; ++i) (void)party_.take();
+      } else if (doing == Doing::sleeps) {
+        ::usleep(5000);
+      } else {
+        compute_a_millisecond();
+      }
+      state.did(1);
+    }
+    return state.counted();
+  }
+  Counted begin() {
+    SteadyState state(SteadyState::kSettlingOperations);
+    for (bool last = false; !last;) {
+      last = !state.goes_on();
+      party_.post_receive();
+      party_.send(last);
+      (void)party_.message();
+      state.did(1);
+    }
+    return state.counted();
+  }
+  Counted answer() {
+    SteadyState state(SteadyState::kSettlingOperations);
+    party_.post_receive();
+    for (bool last = false; !last;) {
+      last = party_.message();
+      (void)state.goes_on();
+      if (!last) party_.post_receive();
+      party_.send(last);
+      state.did(1);
+    }
+    return state.counted();
+  }
+
+  Party& party_;
+  const uint32_t size_;
+};
 
 // Of one party of a case: at most 1,000 heavy barriers a second. It has to do something.
 inline bool has_few_barriers(uint32_t party, const Counted& counted) {

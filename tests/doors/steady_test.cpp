@@ -14,10 +14,9 @@ namespace {
 
 using test::Counted;
 using test::Doing;
-using test::SteadyState;
+using test::kWindow;
 
 constexpr size_t kRegion = 4 * kMiB;
-constexpr uint32_t kWindow = 32;  // operations under way at once
 constexpr int kPatience_ms = 60000;
 
 struct Told {
@@ -45,28 +44,22 @@ class Party {
   Counted run(const Plan& plan) {
     plan_ = plan;
     for (uint32_t i = 0; i < plan.peers; ++i) to_[i] = node_.insert(plan.others[i].name);
-    switch (plan.doing) {
-      case Doing::writes:
-      case Doing::reads: return access();
-      case Doing::begins: return begin();
-      case Doing::answers: return answer();
-      default: return stand_by();
-    }
+    return test::SteadyWork(*this, plan.size).run(plan.doing);
   }
   // Makes progress until there is something to hear.
   void linger() {
-    while (!conductor_.ready()) {
+    while (!is_called()) {
       for (int i = 0; i < 64; ++i) take();
     }
   }
+  bool is_called() { return conductor_.ready(); }
 
- private:
-  size_t take() {
+  uint32_t take() {
     fi_cq_tagged_entry entries[kWindow];
     const ssize_t n = fi_cq_read(node_.cq(), entries, kWindow);
     if (n == -FI_EAGAIN) return 0;
     if (n < 0) throw DoorError("fi_cq_read", n);
-    return static_cast<size_t>(n);
+    return static_cast<uint32_t>(n);
   }
   bool post_next() {
     const uint32_t peer = next_ % plan_.peers;
@@ -82,61 +75,6 @@ class Party {
     ++next_;
     return true;
   }
-  Counted access() {
-    const uint32_t window = plan_.size >= kMiB ? 4 : kWindow;
-    uint32_t under_way = 0;
-    SteadyState state;
-    while (state.goes_on()) {
-      while (under_way < window && post_next()) ++under_way;
-      const size_t n = take();
-      under_way -= static_cast<uint32_t>(n);
-      state.did(n);
-    }
-    const Counted counted = state.counted();
-    while (under_way != 0) under_way -= static_cast<uint32_t>(take());
-    return counted;
-  }
-
-  // Its operations are its steps: it has none of its own. Until it is called.
-  Counted stand_by() {
-    SteadyState state;
-    while (state.goes_on() || !conductor_.ready()) {
-      if (plan_.doing == Doing::polls) {
-        for (int i = 0; i < 64; ++i) take();
-      } else if (plan_.doing == Doing::sleeps) {
-        ::usleep(5000);
-      } else {
-        test::compute_a_millisecond();
-      }
-      state.did(1);
-    }
-    return state.counted();
-  }
-
-  // The first byte of a message says whether it is the last one.
-  Counted begin() {
-    SteadyState state(SteadyState::kSettlingOperations);
-    for (bool last = false; !last;) {
-      last = !state.goes_on();
-      post_receive();
-      send(last);
-      (void)message();
-      state.did(1);
-    }
-    return state.counted();
-  }
-  Counted answer() {
-    SteadyState state(SteadyState::kSettlingOperations);
-    post_receive();
-    for (bool last = false; !last;) {
-      last = message();
-      (void)state.goes_on();
-      if (!last) post_receive();
-      send(last);
-      state.did(1);
-    }
-    return state.counted();
-  }
   void post_receive() {
     DOOR(fi_recv(node_.ep(), room_, sizeof room_, nullptr, FI_ADDR_UNSPEC, &receive_));
   }
@@ -151,6 +89,8 @@ class Party {
     }
     return room_[0] != 0;
   }
+
+ private:
   void sleep() {
     fid* queue[] = {&node_.cq()->fid};
     if (fi_trywait(node_.fabric(), queue, 1) != 0) return;

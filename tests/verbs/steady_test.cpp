@@ -15,7 +15,6 @@ namespace aperture::test {
 namespace {
 
 constexpr size_t kRegion = 4 << 20;
-constexpr uint32_t kWindow = 32;  // operations under way at once
 constexpr int kPatience_ms = 60000;
 
 struct Told {
@@ -42,11 +41,6 @@ template <typename T>
 void hear(int fd, T* what) {
   ASSERT_EQ(::recv(fd, what, sizeof *what, 0), ssize_t{sizeof *what});
 }
-bool is_called(int fd) {
-  pollfd readable{fd, POLLIN, 0};
-  return ::poll(&readable, 1, 0) != 0;
-}
-
 class Party {
  public:
   Party(int conductor, uint32_t peers) : conductor_(conductor) {
@@ -74,19 +68,41 @@ class Party {
     plan_ = plan;
     for (uint32_t i = 0; i < plan.peers; ++i) bring_up(ends_[i]->qp, plan.others[i].qpn);
   }
-  Counted run() {
-    switch (plan_.doing) {
-      case Doing::writes:
-      case Doing::reads: return access();
-      case Doing::begins: return begin();
-      case Doing::answers: return answer();
-      default: return stand_by();
-    }
-  }
+  Counted run() { return SteadyWork(*this, plan_.size).run(plan_.doing); }
   void linger() {
-    while (!is_called(conductor_)) {
+    while (!is_called()) {
       for (int i = 0; i < 64; ++i) (void)take();
     }
+  }
+
+  bool is_called() const {
+    pollfd readable{conductor_, POLLIN, 0};
+    return ::poll(&readable, 1, 0) != 0;
+  }
+  uint32_t take() { return poll_all().all; }
+  bool post_next() {
+    const uint32_t peer = next_ % plan_.peers;
+    const uint64_t at = uint64_t{next_} * plan_.size % kRegion;
+    const Plan::Peer& to = plan_.others[peer];
+    const auto opcode = plan_.doing == Doing::writes ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+    ++next_;
+    const int error =
+        ends_[peer]->post(opcode, memory_->sge(at, plan_.size), 0, to.addr + at, to.rkey);
+    EXPECT_EQ(error, 0);
+    return error == 0;
+  }
+  void post_receive() { EXPECT_EQ(ends_[0]->receive(memory_->sge(0, 64)), 0); }
+  void send(bool last) {
+    memory_->bytes[64] = last ? 1 : 0;
+    EXPECT_EQ(ends_[0]->post(IBV_WR_SEND, memory_->sge(64, 64), 0, 0, 0,
+                             IBV_SEND_SIGNALED | IBV_SEND_INLINE),
+              0);
+  }
+  bool message() {
+    while (poll_all().messages == 0) {
+      if (plan_.in_poll && sleep()) break;
+    }
+    return memory_->bytes[0] != 0;
   }
 
  private:
@@ -94,7 +110,7 @@ class Party {
   struct Taken {
     uint32_t all = 0, messages = 0;
   };
-  Taken take() {
+  Taken poll_all() {
     Taken taken;
     for (const auto& end : ends_) {
       ibv_wc some[kWindow];
@@ -107,85 +123,10 @@ class Party {
     }
     return taken;
   }
-  void post_next() {
-    const uint32_t peer = next_ % plan_.peers;
-    const uint64_t at = uint64_t{next_} * plan_.size % kRegion;
-    const Plan::Peer& to = plan_.others[peer];
-    const auto opcode = plan_.doing == Doing::writes ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
-    EXPECT_EQ(ends_[peer]->post(opcode, memory_->sge(at, plan_.size), 0, to.addr + at, to.rkey), 0);
-    ++next_;
-  }
-  Counted access() {
-    const uint32_t window = plan_.size >= 1 << 20 ? 4 : kWindow;
-    uint32_t under_way = 0;
-    SteadyState state;
-    while (state.goes_on() && !::testing::Test::HasFailure()) {
-      for (; under_way < window; ++under_way) post_next();
-      const uint32_t n = take().all;
-      under_way -= n;
-      state.did(n);
-    }
-    const Counted counted = state.counted();
-    while (under_way != 0) under_way -= take().all;
-    return counted;
-  }
-  // Its operations are its steps: it has none of its own. Until it is called.
-  Counted stand_by() {
-    SteadyState state;
-    while (state.goes_on() || !is_called(conductor_)) {
-      if (plan_.doing == Doing::polls) {
-        for (int i = 0; i < 64; ++i) (void)take();
-      } else if (plan_.doing == Doing::sleeps) {
-        ::usleep(5000);
-      } else {
-        compute_a_millisecond();
-      }
-      state.did(1);
-    }
-    return state.counted();
-  }
-
-  // The first byte of a message says whether it is the last one.
-  Counted begin() {
-    SteadyState state(SteadyState::kSettlingOperations);
-    for (bool last = false; !last;) {
-      last = !state.goes_on();
-      post_receive();
-      send(last);
-      (void)message();
-      state.did(1);
-    }
-    return state.counted();
-  }
-  Counted answer() {
-    SteadyState state(SteadyState::kSettlingOperations);
-    post_receive();
-    for (bool last = false; !last;) {
-      last = message();
-      (void)state.goes_on();
-      if (!last) post_receive();
-      send(last);
-      state.did(1);
-    }
-    return state.counted();
-  }
-  void post_receive() { EXPECT_EQ(ends_[0]->receive(memory_->sge(0, 64)), 0); }
-  void send(bool last) {
-    memory_->bytes[64] = last ? 1 : 0;
-    EXPECT_EQ(ends_[0]->post(IBV_WR_SEND, memory_->sge(64, 64), 0, 0, 0,
-                             IBV_SEND_SIGNALED | IBV_SEND_INLINE),
-              0);
-  }
-  bool message() {
-    while (take().messages == 0) {
-      if (plan_.in_poll && sleep()) break;
-    }
-    return memory_->bytes[0] != 0;
-  }
   // True: the message was there before it slept.
   bool sleep() {
     EXPECT_EQ(ibv_req_notify_cq(ends_[0]->cq, 0), 0);
-    if (take().messages != 0) return true;
+    if (poll_all().messages != 0) return true;
     pollfd readable{channel_->fd, POLLIN, 0};
     EXPECT_EQ(::poll(&readable, 1, kPatience_ms), 1) << "nobody wakes it";
     ibv_cq* cq = nullptr;
