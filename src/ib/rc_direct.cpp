@@ -182,10 +182,7 @@ void RcDirect::claim_stalled_head() noexcept {
     return one_sided.restart_clock();
   }
   const uint64_t last = transport::OneSided::last_to_claim(
-      q_.inflight_,
-      [this](const RcPiece& p) {
-        return p.len != 0 && !q_.sq_.wqe(p.at).owner_only && may_claim(p);
-      },
+      q_.inflight_, [this](const RcPiece& p) { return may_claim(p); },
       [](const RcPiece& p) { return p.len; });
   uint64_t end = 0;
   const auto claimed = one_sided.claim(q_.inflight_, last, end,
@@ -209,8 +206,9 @@ bool RcDirect::may_claim_head() const noexcept {
 bool RcDirect::may_claim(const RcPiece& piece) noexcept {
   const Wqe& w = q_.sq_.wqe(piece.at);
   const bool tells = w.op == SendOp::write_with_imm && piece.offset + piece.len == w.len;
-  return !tells && q_.one_sided_.is_permitted(permit_for(w.op)) &&
-         !q_.one_sided_.asks_owner(w.rkey) && !would_be_refused(w);
+  return piece.len != 0 && !w.owner_only && !tells &&
+         q_.one_sided_.is_permitted(permit_for(w.op)) && !q_.one_sided_.asks_owner(w.rkey) &&
+         !would_be_refused(w);
 }
 
 // True: the request is executed by that. False: its owner executes it, and refuses it if that is
