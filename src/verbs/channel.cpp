@@ -152,8 +152,9 @@ bool Channel::look_a_while(DeviceCq*& cq) noexcept {
   bool taken = false;
   for (const uint64_t until = now_ns() + kLookNs; !taken && now_ns() < until;) {
     {
-      nic::EngineGuard guard(context->engine());
+      nic::PollGuard guard(context->engine());
       context->engine().poll();
+      if (!has_event()) guard.found_nothing();
     }
     taken = take_first(cq);
   }
