@@ -85,11 +85,12 @@ void MsgEndpoint::end_access() noexcept {
 void MsgEndpoint::flush(uint64_t deadline_ns) noexcept {
   for (;;) {
     {
-      const EngineGuard guard(engine_);
+      PollGuard guard(engine_);
       if (only_ == nullptr) return;
       only_->look_at_acknowledgements();  // what has been done shall not end as canceled
       if (!only_->has_queued()) return;
       engine_.poll();
+      guard.found_nothing();
     }
     if (now_ns() >= deadline_ns) return;
     cpu_relax();

@@ -72,7 +72,7 @@ RdmEndpoint::~RdmEndpoint() {
 void RdmEndpoint::flush(uint64_t deadline_ns) noexcept {
   for (;;) {
     {
-      const EngineGuard guard(engine_);
+      PollGuard guard(engine_);
       engine_.poll();
       bool queued = false;
       for (const auto& [remote, qp] : by_remote_) {
@@ -80,6 +80,7 @@ void RdmEndpoint::flush(uint64_t deadline_ns) noexcept {
         queued = queued || qp->has_queued();
       }
       if (!queued) return;
+      guard.found_nothing();
     }
     if (now_ns() >= deadline_ns) return;
     cpu_relax();

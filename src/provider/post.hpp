@@ -32,10 +32,11 @@ inline bool measure(const iovec* iov, size_t count, size_t limit, uint64_t& len)
 [[gnu::cold]] ssize_t refuse_side(const char* call, const char* cap) noexcept;
 [[gnu::cold]] ssize_t refuse_post(const char* call, Errc why, uint64_t addr) noexcept;
 
-// Posts under the lock; when there is no room, progresses the engine once and tries again.
+// Posts under the lock; when there is no room, progresses the engine once and tries again, and what
+// found none for a while gives the core away.
 template <typename Fn>
 inline ssize_t post(Ep& ep, const char* call, uint64_t addr, Fn&& fn) noexcept {
-  nic::EngineGuard guard(*ep.engine);
+  nic::PollGuard guard(*ep.engine);
   Status s = fn(*ep.core);
   if (s.ok()) [[likely]] {
     ep.engine->on_posted();
@@ -47,7 +48,10 @@ inline ssize_t post(Ep& ep, const char* call, uint64_t addr, Fn&& fn) noexcept {
     s = fn(*ep.core);
     ep.engine->on_posted();  // or earlier
     if (s.ok()) return 0;
-    if (s.error() == Errc::again) return -FI_EAGAIN;
+    if (s.error() == Errc::again) {  // some programs call nothing else until there is room
+      guard.found_nothing();
+      return -FI_EAGAIN;
+    }
   }
   return refuse_post(call, s.error(), addr);
 }

@@ -9,6 +9,7 @@
 #include "base/counted_calls.hpp"
 #include "doors/child.hpp"
 #include "doors/fixture.hpp"
+#include "doors/region.hpp"
 
 namespace aperture::doors {
 namespace {
@@ -23,6 +24,7 @@ enum class Way : uint32_t {
   counter,            // fi_cntr_read, without completions
   queue_and_counter,  // fi_cq_read, without completions: the message itself shows
   poll_set,           // fi_poll
+  blocking_read,      // fi_cq_sread, which polls before it sleeps
 };
 
 struct Case {
@@ -44,8 +46,9 @@ struct Seen {
 
 Options options_of(Way way) {
   Options options{.caps = FI_MSG, .counters = true};
-  const bool completions = way == Way::queue || way == Way::poll_set;
+  const bool completions = way != Way::counter && way != Way::queue_and_counter;
   if (!completions) options.cq_flags = FI_SELECTIVE_COMPLETION;
+  if (way == Way::blocking_read) options.wait = FI_WAIT_FD;
   return options;
 }
 
@@ -71,7 +74,10 @@ class Poller {
     const fi_addr_t to = node_.insert(plan.peer);
     post_receive();
     for (uint32_t round = 1; round <= plan.rounds; ++round) {
-      if (round == plan.rounds / 10) begin_to_count();
+      if (round == plan.rounds / 10) {
+        if (plan.begins) poll_alone();
+        begin_to_count();
+      }
       if (plan.begins) send(to, round);
       await(round);
       post_receive();
@@ -91,6 +97,13 @@ class Poller {
   }
 
  private:
+  // It learns that nobody else wants the core.
+  void poll_alone() {
+    fi_cq_tagged_entry entry{};
+    for (const int64_t end = now_ns() + 20'000'000; now_ns() < end;) {
+      if (fi_cq_read(node_.cq(), &entry, 1) == 1) found_ = true;
+    }
+  }
   void begin_to_count() {
     test::yields = {};
     polls_in_vain_ = 0;
@@ -106,7 +119,7 @@ class Poller {
   void await(uint64_t round) {
     // what a poll has put there is seen after it
     while (std::atomic_ref(room_).load() != round) polls_in_vain_ += !poll();
-    if (way_ == Way::queue || way_ == Way::poll_set) {
+    if (way_ != Way::counter && way_ != Way::queue_and_counter) {
       while (!found_) poll();
       found_ = false;
     }
@@ -118,6 +131,9 @@ class Poller {
     const uint64_t before = received_;
     switch (way_) {
       case Way::counter: received_ = fi_cntr_read(node_.rx_cntr()); return received_ != before;
+      case Way::blocking_read:
+        found_ = fi_cq_sread(node_.cq(), &entry, 1, nullptr, kPatience_ms) == 1 || found_;
+        return found_;
       case Way::poll_set:
         if (fi_poll(set_.get(), &context, 1) == 0) return false;
         [[fallthrough]];
@@ -181,6 +197,7 @@ class Pollers : public testing::TestWithParam<Case> {
     }
     for (size_t i = 0; i < 2; ++i) ASSERT_TRUE(pollers_[i]->control().put(plans[i]));
   }
+  void meet_on_one_core();
   void end() {
     for (auto& child : pollers_) {
       EXPECT_TRUE(child->control().put(true));
@@ -197,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, Pollers,
                                          Case{"of_a_poll_set", Way::poll_set}),
                          kByName);
 
-TEST_P(Pollers, on_one_core_give_it_to_each_other) {
+void Pollers::meet_on_one_core() {
   const Way way = GetParam().way;
   start("poller_on_one_core", {way, true, kRounds, {}}, {way, false, kRounds, {}});
   if (HasFatalFailure()) return;
@@ -213,6 +230,19 @@ TEST_P(Pollers, on_one_core_give_it_to_each_other) {
     EXPECT_LE(seen.polls_in_vain, kCounted * kMostPollsInVain);
   }
   end();
+}
+
+TEST_P(Pollers, on_one_core_give_it_to_each_other) {
+  meet_on_one_core();
+}
+
+class Waiters : public Pollers {};
+INSTANTIATE_TEST_SUITE_P(Ways, Waiters,
+                         testing::Values(Case{"in_a_blocking_read", Way::blocking_read}), kByName);
+
+// Also who has polled alone before.
+TEST_P(Waiters, on_one_core_give_it_to_each_other_before_they_sleep) {
+  meet_on_one_core();
 }
 
 // One yield in the longest patience, 64 us, where nobody takes the core; each time that somebody
@@ -235,6 +265,132 @@ TEST_P(Pollers, alone_yield_seldom) {
   EXPECT_GE(seen.yields.vain + seen.yields.taken, 1u);
   EXPECT_LE(seen.yields.vain, static_cast<uint64_t>(seen.ns) / 50'000 + seen.yields.taken + 8);
   end();
+}
+
+// --- who waits inside of a call ------------------------------------------------------------------
+
+constexpr size_t kPiece = 16 * 1024;
+constexpr uint32_t kPieces = 8192;  // many times what there is room for at once
+
+enum class Scene : uint32_t {
+  posts,   // the same call again and again, and no other, until there is room
+  closes,  // an endpoint that has accepted more than there was room for
+};
+struct SceneCase {
+  const char* name;
+  Scene scene;
+};
+
+struct Place {
+  Name name;
+  Remote remote;
+};
+struct Asked {
+  Scene scene;
+  Place place;
+};
+
+// Nobody but the calls makes progress, and there are no completions to read.
+Options bare_options() {
+  return {.caps = FI_RMA,
+          .cq_flags = FI_SELECTIVE_COMPLETION,
+          .threading = FI_THREAD_DOMAIN,
+          .progress = FI_PROGRESS_MANUAL};
+}
+
+// Writes to memory that it does not reach directly.
+class Initiator {
+ public:
+  explicit Initiator(const Asked& asked)
+      : scene_(asked.scene),
+        node_(bare_options()),
+        to_(node_.insert(asked.place.name)),
+        there_(asked.place.remote) {}
+  // How often it has yielded in calls that wait.
+  uint64_t play() {
+    connect();
+    test::yields = {};
+    uint32_t posted = 0;
+    if (scene_ == Scene::posts) {
+      for (; posted < kPieces; ++posted) {
+        while (!write()) continue;
+      }
+    } else {
+      while (write()) ++posted;
+      node_.close_endpoint();
+    }
+    return test::yields.taken + test::yields.vain;
+  }
+
+ private:
+  void connect() {
+    iovec piece{bytes_.data(), kPiece};
+    fi_rma_iov remote{there_.base, kPiece, there_.key};
+    fi_msg_rma message{};
+    message.msg_iov = &piece;
+    message.iov_count = 1;
+    message.addr = to_;
+    message.rma_iov = &remote;
+    message.rma_iov_count = 1;
+    message.context = &op_;
+    check(node_.run_message(fi_writemsg, &message, uint64_t{FI_COMPLETION}), "fi_writemsg");
+  }
+  bool write() {
+    const ssize_t rc =
+        fi_write(node_.ep(), bytes_.data(), kPiece, nullptr, to_, there_.base, there_.key, &op_);
+    if (rc != -FI_EAGAIN) check(rc, "fi_write");
+    return rc == 0;
+  }
+
+  const Scene scene_;
+  std::vector<uint8_t> bytes_ = std::vector<uint8_t>(kPiece, 7);
+  Op op_;
+  Node node_;
+  const fi_addr_t to_;
+  const Remote there_;
+};
+
+}  // namespace
+
+DOOR_ROLE(initiator_on_one_core) {
+  test::keep_to_cores(1);
+  Asked asked{};
+  if (!control.get(&asked)) return 1;
+  Initiator initiator(asked);
+  return control.put(initiator.play()) ? 0 : 2;
+}
+
+DOOR_ROLE(target_on_one_core) {
+  test::keep_to_cores(1);
+  Node node(bare_options());
+  Region region(node, kPiece);
+  if (!control.put(Place{node.name(), region.remote()})) return 1;
+  fi_cq_tagged_entry entry{};
+  while (!control.ready()) (void)fi_cq_read(node.cq(), &entry, 1);
+  return 0;
+}
+
+namespace {
+
+class Waits : public testing::TestWithParam<SceneCase> {};
+INSTANTIATE_TEST_SUITE_P(Scenes, Waits,
+                         testing::Values(SceneCase{"who_posts", Scene::posts},
+                                         SceneCase{"who_closes", Scene::closes}),
+                         kByName);
+
+TEST_P(Waits, for_a_peer_on_the_same_core_give_it_away) {
+  const ChildOptions denied = child_denying(true);
+  Child target("target_on_one_core", denied), initiator("initiator_on_one_core", denied);
+  Asked asked{GetParam().scene, {}};
+  ASSERT_TRUE(target.control().get(&asked.place, kPatience_ms));
+  ASSERT_TRUE(initiator.control().put(asked));
+  uint64_t yields = 0;
+  ASSERT_TRUE(initiator.control().get(&yields, kPatience_ms));
+  std::printf("%llu yields\n", static_cast<unsigned long long>(yields));
+  EXPECT_GE(yields, 1u);
+  EXPECT_EQ(initiator.join(), 0);
+  ASSERT_TRUE(target.control().put(true));
+  EXPECT_EQ(target.join(), 0);
 }
 
 }  // namespace
