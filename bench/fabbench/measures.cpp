@@ -6,6 +6,7 @@
 #include "fabbench/atomics.hpp"
 #include "fabbench/crowd.hpp"
 #include "fabbench/regions.hpp"
+#include "harness/crowded.hpp"
 
 namespace aperture::bench {
 
@@ -148,12 +149,23 @@ void add_event_driven(std::vector<Measure>& all) {
               one ? "round trip, both sides asleep in epoll, on one core"
                   : "round trip, both sides asleep in epoll (FI_WAIT_FD)"};
     m.waiting = Waiting::epoll;
-    m.cores = cores;
+    m.crowd.cores = cores;
     all.push_back(m);
     m.name = one ? "send_rate_epoll_one" : "send_rate_epoll";
     m.pattern = Pattern::clients;
     m.about = one ? "requests per second of 50 clients in all, asleep in epoll, on one core"
                   : "requests per second of 50 clients in all, both sides asleep in epoll";
+    all.push_back(m);
+  }
+}
+
+// Several pairs of polling processes on two cores, and on one.
+void add_crowded(std::vector<Measure>& all) {
+  for (const CrowdedRow& row : crowded_rows("write_bw", "tagged_rate", "tagged_bw")) {
+    Measure m{row.name.c_str(), row.size_bytes, row.writes ? Pattern::one_sided : Pattern::stream,
+              row.about, Matching::tagged};
+    m.window = window_of(m.size_bytes);
+    m.crowd = row.crowd;
     all.push_back(m);
   }
 }
@@ -233,6 +245,7 @@ const std::vector<Measure>& all_measures() {
     add_atomics(all);
     add_crowds(all);
     add_event_driven(all);
+    add_crowded(all);
     for (const Matching matching : {Matching::plain, Matching::tagged}) {
       Measure m{matching == Matching::plain ? "send_steps" : "tagged_steps", 8, Pattern::steps,
                 "lockstep ping-pong, for bench/instructions", matching};

@@ -7,6 +7,7 @@
 #include "fabbench/one_sided.hpp"
 #include "fabbench/revoking.hpp"
 #include "fabbench/task.hpp"
+#include "stopwatch/pairs.hpp"
 
 namespace aperture::bench {
 
@@ -39,7 +40,7 @@ struct Measure {
   bool many = false;         // regions: kManyRegions others are open, or a random one is read
   Writer writer = Writer::running;  // when its region is closed
   Waiting waiting = Waiting::polling;
-  Cores cores = Cores::two;
+  Crowding crowd{};
   size_t idle_peers = 0;  // connected to rank 0 beside the active one
   bool hidden = false;    // only when asked for by name
 };

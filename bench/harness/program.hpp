@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "stopwatch/pairs.hpp"
 #include "stopwatch/patience.hpp"
 #include "stopwatch/row_options.hpp"
 
@@ -34,8 +35,10 @@ bool parse(const Program& program, int argc, char** argv, Options& options) {
 // The row of one measure, which body takes in both processes of a pair.
 template <typename Measure, typename Body>
 Row take_row(PairOptions pair, const Measure& measure, Body&& body) {
-  if (measure.cores == Cores::one) pair.cpus[1] = pair.cpus[0];
-  Row row = run_pair(pair, std::forward<Body>(body));
+  pair.cores = measure.crowd.cores;
+  if (measure.crowd.pairs > 1) pair.timeout_s *= 2;  // each gets its turns late
+  Row row = measure.crowd.pairs > 1 ? run_pairs(pair, measure.crowd.pairs, body)
+                                    : run_pair(pair, std::forward<Body>(body));
   row.measure = measure.name;
   row.size_bytes = measure.size_bytes;
   return row;

@@ -8,6 +8,7 @@
 
 #include "stopwatch/pages.hpp"
 #include "stopwatch/pair.hpp"
+#include "stopwatch/pairs.hpp"
 #include "stopwatch/row.hpp"
 
 namespace aperture::bench {
@@ -19,7 +20,7 @@ struct LimitSpec {
   // Runs in both processes of a pair; what it shares was made before the fork.
   Row (*body)(Side& side, const Pages& shared, size_t size_bytes, double seconds);
   size_t shared_bytes;
-  Cores cores = Cores::two;
+  Crowding crowd{};
   bool hidden = false;  // only when asked for by name
 };
 

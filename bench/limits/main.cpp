@@ -51,13 +51,13 @@ void add_sockets(std::vector<LimitSpec>& all) {
   const char* const kServed = "requests of 50 clients in all, both sides asleep in epoll";
   for (const LimitSpec& one :
        {LimitSpec{"unix_lat_epoll", 64, kTrip, unix_ping_pong, kSharedSmall},
-        LimitSpec{"unix_lat_epoll_one", 64, kTripOne, unix_ping_pong, kSharedSmall, Cores::one},
+        LimitSpec{"unix_lat_epoll_one", 64, kTripOne, unix_ping_pong, kSharedSmall, {Cores::one}},
         LimitSpec{"unix_rate_epoll", 64, kServed, unix_clients, kSharedSmall},
-        LimitSpec{"unix_rate_epoll_one", 64, kTripOne, unix_clients, kSharedSmall, Cores::one},
+        LimitSpec{"unix_rate_epoll_one", 64, kTripOne, unix_clients, kSharedSmall, {Cores::one}},
         LimitSpec{"tcp_lat_epoll", 64, kTrip, tcp_ping_pong, kSharedSmall},
-        LimitSpec{"tcp_lat_epoll_one", 64, kTripOne, tcp_ping_pong, kSharedSmall, Cores::one},
+        LimitSpec{"tcp_lat_epoll_one", 64, kTripOne, tcp_ping_pong, kSharedSmall, {Cores::one}},
         LimitSpec{"tcp_rate_epoll", 64, kServed, tcp_clients, kSharedSmall},
-        LimitSpec{"tcp_rate_epoll_one", 64, kTripOne, tcp_clients, kSharedSmall, Cores::one}}) {
+        LimitSpec{"tcp_rate_epoll_one", 64, kTripOne, tcp_clients, kSharedSmall, {Cores::one}}}) {
     all.push_back(one);
   }
 }

@@ -4,6 +4,7 @@ A goal is a list of criteria that must all hold. Goals that were set as an absol
 machine whose limit was known are kept as the share of that limit, because only ratios within one
 run can be compared: the limit differs between machines, and on one machine from hour to hour.
 """
+import re
 from dataclasses import dataclass, field
 
 KIB, MIB = 1024, 1024 * 1024
@@ -52,6 +53,17 @@ class Measure:
     @property
     def key(self) -> str:
         return f"{self.name}/{self.size}"
+
+    @property
+    def ranks(self) -> int:
+        """Processes of a measure of MPI: mpi_NAME_4 has four."""
+        return int((re.search(r"_(\d+)$", self.name) or (0, 2))[1])
+
+    @property
+    def crowd(self) -> tuple:
+        """(the measure of one pair, pairs, whether all are on one core)."""
+        match = re.fullmatch(r"(\w+)_crowded_(\d+)(_one)?", self.name)
+        return (match[1], int(match[2]), bool(match[3])) if match else (self.name, 1, False)
 
     @property
     def event_driven(self) -> bool:
@@ -177,6 +189,27 @@ def _event_driven(prefix: str) -> list:
     return rows
 
 
+def _crowded(verbs: bool) -> list:
+    """Several pairs of polling processes on two cores, and on one: the sum of their rates.
+
+    UCX's one-sided counterpart is its CMA: memory of the application's own (bench/README.md).
+    """
+    rows = []
+    for fabric_name, verbs_name, size, unit, ucx in (
+            ("write_bw", "verbs_write_bw", 4 * KIB, "GB/s", "ucx-cma"),
+            ("tagged_rate", "verbs_send_rate", 64, "M/s", "ucx"),
+            ("tagged_bw", "verbs_send_bw", 64 * KIB, "GB/s", "ucx")):
+        for suffix in (f"_crowded_{pairs}{cores}" for pairs in (2, 4, 8) for cores in ("", "_one")):
+            if verbs:
+                rows.append(Measure(verbs_name + suffix, size, unit, extended=True, pattern=True,
+                                    base=f"{fabric_name}{suffix}/{size}"))
+            else:
+                ahead = tuple(Criterion(peer, 1.0) for peer in ("shm", "tcp", ucx))
+                rows.append(Measure(fabric_name + suffix, size, unit, "", 1.0, ahead, True,
+                                    pattern=True))
+    return rows
+
+
 def _mpi() -> list:
     """Open MPI over mtl ofi, beside its own shared memory in the same run."""
     return [
@@ -184,7 +217,11 @@ def _mpi() -> list:
                 (Criterion("limit", 95 / 55), Criterion("ompi", 1.0)), True),
         Measure("mpi_bw", MIB, "GB/s", f"pair_copy/{MIB}", 1.0,
                 (Criterion("limit", 45 / 61), Criterion("ompi", 1.0)), True),
-    ]
+    ] + [Measure(name, size, "ns", "", 1.0, (Criterion("ompi", 1.0),), True, pattern=True)
+         for name, sizes in (("mpi_allreduce_lat", (8, KIB, 8 * KIB)),
+                             ("mpi_allreduce_lat_4", (64 * KIB, 256 * KIB, MIB)),
+                             ("mpi_ring_lat_4", (64 * KIB,)))
+         for size in sizes]
 
 
 def _verbs_latencies() -> list:
@@ -231,9 +268,10 @@ def _verbs_windows() -> list:
 
 
 MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _both_ways("")
-            + _registrations() + _atomics() + _crowds() + _event_driven("") + _mpi()
+            + _registrations() + _atomics() + _crowds() + _event_driven("")
+            + _crowded(verbs=False) + _mpi()
             + _verbs_latencies() + _verbs_bandwidths() + _both_ways("verbs_") + _verbs_windows()
-            + _event_driven("verbs_"))
+            + _event_driven("verbs_") + _crowded(verbs=True))
 
 # Limits that no measure above refers to, shown for their own sake.
 OTHER_LIMITS = [

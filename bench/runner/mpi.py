@@ -1,4 +1,4 @@
-"""Open MPI as a subject: one MPI ping-pong under mpirun, over Aperture or Open MPI's own ways.
+"""Open MPI as a subject: one MPI program under mpirun, over Aperture or Open MPI's own ways.
 
 aperture    over mtl ofi, as `aperture run` leads it there (answers for the provider of that name)
 ompi        Open MPI's own shared memory, as it comes: single copies by CMA where they are allowed
@@ -41,13 +41,13 @@ class Mpi:
     def measure(self, measure: Measure) -> Observation:
         s = self._settings
         launcher = shutil.which("mpirun.openmpi")
-        program = os.path.join(s.build, "bench", "mpi_ping_pong")
+        program = os.path.join(s.build, "bench", "mpi_patterns")
         if launcher is None:
             return failed("mpirun.openmpi is not installed (Debian: openmpi-bin)")
         if not os.access(program, os.X_OK):
-            return failed("mpi_ping_pong was not built (Debian: libopenmpi-dev)")
-        argv = self._lead + [launcher, "-n", "2", program, measure.name, str(measure.size),
-                             f"{s.seconds:g}", str(s.cpus[0]), str(s.cpus[1])]
+            return failed("mpi_patterns was not built (Debian: libopenmpi-dev)")
+        argv = self._lead + [launcher, "-n", str(measure.ranks), program, measure.name,
+                             str(measure.size), f"{s.seconds:g}", str(s.cpus[0]), str(s.cpus[1])]
         code, out, err = run_program(argv, 3 * s.timeout + 20, self._env)
         if code is None:
             return failed("had to be ended")

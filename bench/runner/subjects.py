@@ -218,7 +218,7 @@ class Ucx:
     def offers(self, measure: Measure) -> bool:
         if self.name == "ucx-nocma":
             return measure.name in ("send_bw", "tagged_bw")
-        return measure.name in self._tests
+        return measure.crowd[0] in self._tests
 
     def measure(self, measure: Measure) -> Observation:
         if shutil.which("ucx_perftest") is None:
@@ -231,25 +231,45 @@ class Ucx:
         return self._once(measure, self._iterations[measure.key])
 
     def _once(self, measure: Measure, iterations: int) -> Observation:
-        port = free_port()
-        s = self._settings
-        common = ["ucx_perftest", "-p", str(port), "-f", "-v", *self._alone]
-        if self.name == "ucx-cma":
-            common += ["-d", "memory", "-x", "cma"]
-        server = subprocess.Popen(common + ["-c", str(s.cpus[1])], env=self._env,
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                  start_new_session=True)
+        """As many pairs at once as the measure has; of several, the sum."""
+        name, pairs, one_core = measure.crowd
+        first, second = (str(x) for x in self._settings.cpus)
+        if pairs > 1:
+            first = second = first if one_core else f"{first},{second}"
+        test = [*self._tests[name], "-s", str(measure.size), "-n", str(iterations),
+                "-w", str(max(10, iterations // 10))]
+        servers, clients = [], []
         try:
-            if not await_listener(port, server):
-                return failed("the server of ucx_perftest did not start")
-            argv = common + ["127.0.0.1", "-c", str(s.cpus[0]), "-t", *self._tests[measure.name],
-                             "-s", str(measure.size), "-n", str(iterations),
-                             "-w", str(max(10, iterations // 10))]
-            code, out, err = run_program(argv, s.timeout, self._env)
+            for _ in range(pairs):
+                port = free_port()
+                servers.append(self._start(port, ["-c", second], subprocess.DEVNULL))
+                if not await_listener(port, servers[-1]):
+                    return failed("the server of ucx_perftest did not start")
+                clients.append((port, ["127.0.0.1", "-c", first, "-t", *test]))
+            clients = [self._start(port, words, subprocess.PIPE) for port, words in clients]
+            seen = [self._finish(measure, client) for client in clients]
         finally:
-            end(server)
-        if code is None:
-            return failed(f"did not end within {s.timeout:g} s")
+            for proc in servers + [x for x in clients if isinstance(x, subprocess.Popen)]:
+                end(proc)
+        bad = next((x for x in seen if not x.ok), None)
+        if bad or pairs == 1:
+            return bad or seen[0]
+        seen[0].value = seen[0].mean = sum(x.value for x in seen)
+        seen[0].count, seen[0].note = pairs, f"{pairs} pairs, {seen[0].note}"
+        return seen[0]
+
+    def _start(self, port: int, words: list, out: int) -> subprocess.Popen:
+        argv = ["ucx_perftest", "-p", str(port), "-f", "-v", *self._alone]
+        if self.name == "ucx-cma":
+            argv += ["-d", "memory", "-x", "cma"]
+        return subprocess.Popen(argv + words, env=self._env, stdout=out, stderr=out, text=True,
+                                start_new_session=True)
+
+    def _finish(self, measure: Measure, client: subprocess.Popen) -> Observation:
+        try:
+            out, err = client.communicate(timeout=self._settings.timeout)
+        except subprocess.TimeoutExpired:
+            return failed(f"did not end within {self._settings.timeout:g} s")
         return self._parse(measure, out, err)
 
     def _parse(self, measure: Measure, out: str, err: str) -> Observation:
@@ -268,7 +288,7 @@ class Ucx:
                  "GB/s": measure.size / overall_us / 1e3}[measure.unit]
         p50 = p50_us * 1e3 if measure.unit == "ns" else 0.0
         return Observation(True, value, measure.unit, 0.0, p50, 0.0, value, int(count),
-                           f"{' '.join(self._tests[measure.name])}, mean of the run")
+                           f"{' '.join(self._tests[measure.crowd[0]])}, mean of the run")
 
 
 def free_port() -> int:

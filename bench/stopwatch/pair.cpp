@@ -1,7 +1,7 @@
 // Forking, supervising and burying a pair of processes.
 //
-// A side writes one Report to its pipe: its row, or the reason why it has none. The pipe's end of
-// file without one means that the side died.
+// A side writes one Report to its pipe. The pipe's end of file without one means that the side
+// died.
 #include "stopwatch/pair.hpp"
 
 #include <fcntl.h>
@@ -19,21 +19,13 @@
 #include "base/clock.hpp"
 #include "stopwatch/failure.hpp"
 #include "stopwatch/leftovers.hpp"
+#include "stopwatch/report.hpp"
 
 namespace aperture::bench {
 
 namespace {
 
 constexpr char kPeerGone[] = "the other side went away";
-
-struct Report {
-  bool done = false;
-  bool ok = false;
-  Unit unit = Unit::ns;
-  double value = 0;
-  Summary spread;
-  char text[400] = {};
-};
 
 struct Child {
   pid_t pid = -1;
@@ -43,39 +35,34 @@ struct Child {
   bool reaped = false;
 };
 
-void write_report(int fd, const Report& report) noexcept {
-  // Below PIPE_BUF, so the pipe takes it whole.
-  while (::write(fd, &report, sizeof report) < 0 && errno == EINTR) continue;
+// Throws Failure when a CPU is not ours to use.
+void pin(int rank, const PairOptions& options) {
+  const int own = options.cpus[options.cores == Cores::one ? 0 : rank];
+  if (own < 0) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(own), &set);
+  if (options.cores == Cores::either) {
+    for (const int cpu : options.cpus) CPU_SET(static_cast<unsigned>(cpu), &set);
+  }
+  if (::sched_setaffinity(0, sizeof set, &set) != 0) {
+    throw Failure("CPU %d is not available (%s); choose others with --cpus", own,
+                  std::strerror(errno));
+  }
 }
 
-Report report_of(const Row& row) {
-  Report report;
-  report.done = report.ok = true;
-  report.unit = row.unit;
-  report.value = row.value;
-  report.spread = row.spread;
-  std::strncpy(report.text, row.note.c_str(), sizeof report.text - 1);
-  return report;
-}
-
-Report report_of(const std::exception& e) {
-  Report report;
-  report.done = true;
-  std::strncpy(report.text, e.what(), sizeof report.text - 1);
-  return report;
-}
-
-[[noreturn]] void be_side(int rank, int cpu, UniqueFd socket, UniqueFd pipe, pid_t supervisor,
-                          const std::function<Row(Side&)>& body) {
+[[noreturn]] void be_side(int rank, const PairOptions& options, UniqueFd socket, UniqueFd pipe,
+                          pid_t supervisor, const std::function<Row(Side&)>& body, Gate* gate) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != supervisor) ::_exit(1);
   Report report;
   {
     Channel channel(std::move(socket));
     try {
-      if (cpu >= 0) pin_to_cpu(cpu);
-      Side side{rank, channel};
+      pin(rank, options);
+      Side side{rank, channel, gate};
       report = report_of(body(side));
+      report.ok = true;  // it came to its end: rank 1 has no row of its own
     } catch (const std::exception& e) {
       report = report_of(e);
     }
@@ -84,14 +71,10 @@ Report report_of(const std::exception& e) {
   ::_exit(report.ok ? 0 : 1);
 }
 
-// True once the side has reported or closed its pipe.
-bool take_report(Child& child) {
-  Report report;
-  const ssize_t n = ::read(child.pipe.get(), &report, sizeof report);
-  if (n < 0 && errno == EINTR) return false;
-  if (n == static_cast<ssize_t>(sizeof report)) child.report = report;
+// A side has reported or closed its pipe.
+void take_report(Child& child) {
+  read_report(child.pipe.get(), child.report);
   child.pipe.reset();
-  return true;
 }
 
 // Waits for both reports; after one side failed, the other has half a second to say more.
@@ -103,7 +86,8 @@ bool await_reports(Child (&children)[2], double timeout_s) {
     pollfd fds[2] = {{children[0].pipe.get(), POLLIN, 0}, {children[1].pipe.get(), POLLIN, 0}};
     if (::poll(fds, 2, static_cast<int>((deadline - now) / 1'000'000) + 1) < 0) continue;
     for (int i = 0; i < 2; i++) {
-      if (!children[i].pipe || fds[i].revents == 0 || !take_report(children[i])) continue;
+      if (!children[i].pipe || fds[i].revents == 0) continue;
+      take_report(children[i]);
       const uint64_t grace = now_ns() + 500'000'000;
       if (!children[i].report.ok && grace < deadline) deadline = grace;
     }
@@ -159,17 +143,9 @@ std::string reason_of(const Child (&children)[2], bool ended_in_time, double tim
 }
 
 Row row_of(const Child (&children)[2], bool ended_in_time, double timeout_s) {
+  if (children[0].report.ok && children[1].report.ok) return row_of(children[0].report);
   Row row;
-  if (children[0].report.ok && children[1].report.ok) {
-    const Report& report = children[0].report;
-    row.ok = true;
-    row.unit = report.unit;
-    row.value = report.value;
-    row.spread = report.spread;
-    row.note = report.text;
-  } else {
-    row.note = reason_of(children, ended_in_time, timeout_s);
-  }
+  row.note = reason_of(children, ended_in_time, timeout_s);
   return row;
 }
 
@@ -210,17 +186,7 @@ void Channel::expect_whole(size_t len_bytes, size_t expected, const char* what) 
   if (len_bytes != expected) throw Failure("a torn %s", what);
 }
 
-void pin_to_cpu(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<unsigned>(cpu), &set);
-  if (::sched_setaffinity(0, sizeof set, &set) != 0) {
-    throw Failure("CPU %d is not available (%s); choose others with --cpus", cpu,
-                  std::strerror(errno));
-  }
-}
-
-Row run_pair(const PairOptions& options, const std::function<Row(Side&)>& body) {
+Row run_pair(const PairOptions& options, const std::function<Row(Side&)>& body, Gate* gate) {
   int sockets[2], pipes[2][2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0 ||
       ::pipe2(pipes[0], O_CLOEXEC) != 0 || ::pipe2(pipes[1], O_CLOEXEC) != 0) {
@@ -236,7 +202,7 @@ Row run_pair(const PairOptions& options, const std::function<Row(Side&)>& body) 
     if (children[i].pid == 0) {
       socket[1 - i].reset();
       writers[1 - i].reset();
-      be_side(i, options.cpus[i], std::move(socket[i]), std::move(writers[i]), supervisor, body);
+      be_side(i, options, std::move(socket[i]), std::move(writers[i]), supervisor, body, gate);
     }
     if (children[i].pid < 0) {
       if (i == 1) bury(children[0]);

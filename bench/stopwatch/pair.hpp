@@ -46,24 +46,26 @@ class Channel {
   UniqueFd fd_;
 };
 
+class Gate;
+
 struct Side {
   int rank;  // 0: the one that posts and reports; 1: its target
   Channel& channel;
+  Gate* gate = nullptr;  // where other pairs are met, when there are some
 };
 
-// Whether the two sides have a core each, or share the first one.
-enum class Cores { two, one };
+// Whether the sides have a core each, run on either of the two, or share the first one.
+enum class Cores { two, either, one };
 
 struct PairOptions {
   int cpus[2] = {0, 1};  // -1: not pinned
+  Cores cores = Cores::two;
   double timeout_s = 15;
   Format format = Format::text;
 };
 
 // Runs body once in each process; rank 0's row is the result.
-Row run_pair(const PairOptions& options, const std::function<Row(Side&)>& body);
-
-// Throws Failure when the CPU is not ours to use.
-void pin_to_cpu(int cpu);
+Row run_pair(const PairOptions& options, const std::function<Row(Side&)>& body,
+             Gate* gate = nullptr);
 
 }  // namespace aperture::bench

@@ -5,6 +5,7 @@
 
 #include "base/clock.hpp"
 #include "stopwatch/failure.hpp"
+#include "stopwatch/gate.hpp"
 
 namespace aperture::bench {
 
@@ -22,6 +23,7 @@ constexpr size_t kMostSamples = 1u << 21;
 // A measure is cut into this many parts; more are taken while time is left, because the pace was
 // found in a moment that another process may have disturbed.
 constexpr int kParts = 8;
+constexpr double kTurns = 4;  // as long as one pair alone
 constexpr size_t kFewestValues = 4, kMostValues = 64;
 
 class Leader {
@@ -103,18 +105,40 @@ Row time_latency(Leader& leader, const Plan& plan, uint64_t count) {
   return row;
 }
 
+Unit unit_of(const Plan& plan) noexcept {
+  return plan.bytes_each != 0 ? Unit::gigabytes_per_second : Unit::millions_per_second;
+}
+
+double each_of(const Plan& plan) noexcept {
+  return (plan.bytes_each != 0 ? plan.bytes_each * 1e-9 : 1e-6) * (plan.ways == Ways::both ? 2 : 1);
+}
+
 Row time_rate(Leader& leader, const Plan& plan, uint64_t count) {
   Samples unused(0);
   std::vector<double> values;
-  const double each =
-      (plan.bytes_each != 0 ? plan.bytes_each * 1e-9 : 1e-6) * (plan.ways == Ways::both ? 2 : 1);
+  const double each = each_of(plan);
   const uint64_t until = now_ns() + static_cast<uint64_t>(plan.extent.seconds * 1e9);
   do {
     values.push_back(static_cast<double>(count) * each / leader.run(count, unused));
   } while (plan.extent.count == 0 &&
            (values.size() < kFewestValues || (values.size() < kMostValues && now_ns() < until)));
-  return rate_row(plan.bytes_each != 0 ? Unit::gigabytes_per_second : Unit::millions_per_second,
-                  values);
+  return rate_row(unit_of(plan), values);
+}
+
+// One value, of the time from the moment at which all pairs were ready: shares of a core come in
+// turns of milliseconds, so it is a longer one.
+Row time_together(Leader& leader, const Plan& plan, uint64_t count, Gate& gate) {
+  Samples unused(0);
+  const uint64_t start = gate.pass();
+  const uint64_t until = start + static_cast<uint64_t>(kTurns * plan.extent.seconds * 1e9);
+  uint64_t done = 0, now;
+  do {
+    leader.run(count, unused);
+    done += count;
+    now = now_ns();
+  } while (plan.extent.count == 0 && now < until);
+  return rate_row(unit_of(plan), {static_cast<double>(done) * each_of(plan) /
+                                  (static_cast<double>(now - start) * 1e-9)});
 }
 
 Row lead(Task& task, Side& side, const Plan& plan) {
@@ -127,7 +151,9 @@ Row lead(Task& task, Side& side, const Plan& plan) {
     const double wanted = plan.extent.seconds / kParts / pace;
     count = rounded(plan.latency ? std::max(wanted, 32.0) : wanted, task.granule());
   }
-  Row row = plan.latency ? time_latency(leader, plan, count) : time_rate(leader, plan, count);
+  Row row = side.gate != nullptr ? time_together(leader, plan, count, *side.gate)
+            : plan.latency       ? time_latency(leader, plan, count)
+                                 : time_rate(leader, plan, count);
   leader.verify(2);
   leader.end();
   row.note = task.note();

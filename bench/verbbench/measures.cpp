@@ -1,6 +1,7 @@
 // What is measured, at which sizes, and how each measure is set up.
 #include "verbbench/measures.hpp"
 
+#include "harness/crowded.hpp"
 #include "verbbench/messages.hpp"
 #include "verbbench/one_sided.hpp"
 #include "verbbench/windows.hpp"
@@ -116,7 +117,7 @@ void add_event_driven(std::vector<Measure>& all) {
               },
               1};
     m.single = true;
-    m.cores = cores;
+    m.crowd.cores = cores;
     all.push_back(m);
     Measure r{one ? "verbs_send_rate_epoll_one" : "verbs_send_rate_epoll",
               64,
@@ -125,8 +126,23 @@ void add_event_driven(std::vector<Measure>& all) {
               [](const Setup& setup, Side& side) { return make_clients(setup, side, 64); },
               1,
               false};
-    r.cores = cores;
+    r.crowd.cores = cores;
     all.push_back(r);
+  }
+}
+
+// Several pairs of polling processes on two cores, and on one.
+void add_crowded(std::vector<Measure>& all) {
+  for (const CrowdedRow& row : crowded_rows("verbs_write_bw", "verbs_send_rate", "verbs_send_bw")) {
+    const size_t n = row.size_bytes;
+    all.push_back({row.name.c_str(), n, row.about,
+                   [n, writes = row.writes](const Setup& setup, Side& side) {
+                     if (!writes) return make_stream(setup, side, n, window_of(n));
+                     return make_one_sided(setup, side, Target::polling, Verb::write, n,
+                                           window_of(n));
+                   },
+                   1, false});
+    all.back().crowd = row.crowd;
   }
 }
 
@@ -153,6 +169,7 @@ const std::vector<Measure>& all_measures() {
     add_both_ways(all);
     add_windows(all);
     add_event_driven(all);
+    add_crowded(all);
     for (const Message message : {Message::send, Message::write_with_imm}) {
       all.push_back({message == Message::send ? "verbs_send_steps" : "verbs_write_imm_steps", 8,
                      "lockstep ping-pong, for bench/instructions",

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "stopwatch/pairs.hpp"
 #include "verbbench/task.hpp"
 
 namespace aperture::bench {
@@ -19,7 +20,7 @@ struct Measure {
   bool hidden = false;  // only when asked for by name
   Ways ways = Ways::one;
   bool single = false;  // see Plan
-  Cores cores = Cores::two;
+  Crowding crowd{};
 };
 
 const std::vector<Measure>& all_measures();

@@ -130,6 +130,17 @@ class Figures(unittest.TestCase):
             self.assertEqual(result.limit.p99, 100)
             self.assertIn("50 p99 100", report.table([result], ["aperture"]))
 
+    def test_crowded_row_says_what_it_is_a_crowd_of(self):
+        for name, crowd in (("write_bw_crowded_4", ("write_bw", 4, False)),
+                            ("tagged_rate_crowded_8_one", ("tagged_rate", 8, True)),
+                            ("write_bw", ("write_bw", 1, False)),
+                            ("send_lat_crowd", ("send_lat_crowd", 1, False))):
+            self.assertEqual(Measure(name, 8, "M/s").crowd, crowd)
+
+    def test_measure_of_mpi_says_how_many_ranks_it_has(self):
+        self.assertEqual(Measure("mpi_allreduce_lat_4", 8, "ns").ranks, 4)
+        self.assertEqual(Measure("mpi_bw", 8, "GB/s").ranks, 2)
+
     def test_peers_of_patterns_are_asked_nowhere_else(self):
         peer = BesidePatterns(Stub("tcp", [Observation(True, 1.0, "ns")]))
         self.assertFalse(peer.offers(LAT))
@@ -138,7 +149,7 @@ class Figures(unittest.TestCase):
     def test_bases_are_measures_of_fabbench(self):
         for m in MEASURES:
             if m.base:
-                self.assertRegex(m.base, r"^[a-z_]+/\d+$")
+                self.assertRegex(m.base, r"^[a-z_\d]+/\d+$")
                 self.assertNotEqual(m.base, m.key)
 
     def test_verbs_rows_have_their_goals(self):

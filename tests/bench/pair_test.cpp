@@ -6,10 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 
 #include "stopwatch/failure.hpp"
+#include "stopwatch/gate.hpp"
 #include "stopwatch/pages.hpp"
+#include "stopwatch/pairs.hpp"
+#include "stopwatch/patience.hpp"
 
 namespace aperture::bench {
 namespace {
@@ -96,6 +100,37 @@ TEST(Pages, pattern_is_found_and_its_breach_too) {
   EXPECT_EQ(first_mismatch(pages.data(), pages.size(), 6), 0u);
   pages.data()[4098] ^= std::byte{1};
   EXPECT_EQ(first_mismatch(pages.data(), pages.size(), 5), 4096u);
+}
+
+TEST(Pairs, row_is_the_sum_of_all_and_tells_the_slowest_and_the_fastest) {
+  const Pages shared(4096, Pages::Kind::shared);
+  auto& number = *reinterpret_cast<std::atomic<int>*>(shared.data());
+  const Row row = run_pairs(unpinned(10), 3, [&](Side& side) {
+    if (side.rank == 1) return Row{};
+    side.gate->pass();
+    return ok_row(10.0 * ++number);
+  });
+  ASSERT_TRUE(row.ok) << row.note;
+  EXPECT_EQ(row.value, 60);
+  EXPECT_EQ(row.spread.min, 10);
+  EXPECT_NE(row.note.find("3 pairs, of 10 to 30 each; fine"), std::string::npos) << row.note;
+  expect_no_children();
+}
+
+TEST(Pairs, one_that_fails_before_the_gate_fails_them_all_with_its_reason) {
+  set_patience(0.5);
+  const Pages shared(4096, Pages::Kind::shared);
+  auto& number = *reinterpret_cast<std::atomic<int>*>(shared.data());
+  const Row row = run_pairs(unpinned(10), 2, [&](Side& side) {
+    if (side.rank == 1) return Row{};
+    if (number++ == 0) throw Failure("no device");
+    side.gate->pass();
+    return ok_row(1);
+  });
+  set_patience(3);
+  EXPECT_FALSE(row.ok);
+  EXPECT_NE(row.note.find("no device"), std::string::npos) << row.note;
+  expect_no_children();
 }
 
 }  // namespace
