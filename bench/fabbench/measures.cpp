@@ -162,7 +162,7 @@ void add_event_driven(std::vector<Measure>& all) {
 // Several pairs of polling processes on two cores, and on one.
 void add_crowded(std::vector<Measure>& all) {
   for (const CrowdedRow& row : crowded_rows("write_bw", "tagged_rate", "tagged_bw")) {
-    Measure m{row.name.c_str(), row.size_bytes, row.writes ? Pattern::one_sided : Pattern::stream,
+    Measure m{row.name, row.size_bytes, row.writes ? Pattern::one_sided : Pattern::stream,
               row.about, Matching::tagged};
     m.window = window_of(m.size_bytes);
     m.crowd = row.crowd;

@@ -1,6 +1,7 @@
 // The list of measures, named as perftest names them.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "fabbench/messages.hpp"
@@ -27,7 +28,7 @@ enum class Pattern {
 };
 
 struct Measure {
-  const char* name;
+  std::string name;
   size_t size_bytes;
   Pattern pattern;
   const char* about;

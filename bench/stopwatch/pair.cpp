@@ -18,14 +18,13 @@
 
 #include "base/clock.hpp"
 #include "stopwatch/failure.hpp"
+#include "stopwatch/gate.hpp"
 #include "stopwatch/leftovers.hpp"
 #include "stopwatch/report.hpp"
 
 namespace aperture::bench {
 
 namespace {
-
-constexpr char kPeerGone[] = "the other side went away";
 
 struct Child {
   pid_t pid = -1;
@@ -133,7 +132,7 @@ std::string reason_of(const Child (&children)[2], bool ended_in_time, double tim
     for (int i = 0; i < 2; i++) {
       const Report& r = children[i].report;
       if (!r.done || r.ok) continue;
-      if (pass == 0 && std::strcmp(r.text, kPeerGone) == 0) continue;
+      if (pass == 0 && is_consequence(r.text)) continue;
       return std::string(names[i]) + ": " + r.text;
     }
   }

@@ -46,6 +46,9 @@ class Channel {
   UniqueFd fd_;
 };
 
+// Why a side has failed that was left alone.
+inline constexpr char kPeerGone[] = "the other side went away";
+
 class Gate;
 
 struct Side {

@@ -20,11 +20,6 @@ namespace aperture::bench {
 
 namespace {
 
-struct Supervisor {
-  pid_t pid;
-  UniqueFd pipe;
-};
-
 [[noreturn]] void supervise(const PairOptions& options, const std::function<Row(Side&)>& body,
                             Gate& gate, const UniqueFd& pipe, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -35,37 +30,71 @@ struct Supervisor {
   } catch (const std::exception& e) {
     report = report_of(e);
   }
+  if (!report.ok) gate.give_up();
   write_report(pipe.get(), report);
   ::_exit(0);
 }
 
-Supervisor start(const PairOptions& options, const std::function<Row(Side&)>& body, Gate& gate) {
-  int pipes[2];
-  if (::pipe2(pipes, O_CLOEXEC) != 0) throw Failure("pipe2: %s", std::strerror(errno));
-  UniqueFd reader(pipes[0]), writer(pipes[1]);
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid == 0) supervise(options, body, gate, writer, parent);
-  if (pid < 0) throw Failure("fork: %s", std::strerror(errno));
-  return {pid, std::move(reader)};
-}
-
-// Each ends by itself: it has a deadline.
-Row finish(const Supervisor& supervisor) {
-  Report report;
-  if (!read_report(supervisor.pipe.get(), report)) {
-    report = report_of(Failure("its supervisor ended without a word"));
+// The supervisors of all pairs. None outlives this: each ends by itself, for it has a deadline, and
+// those that wait for one that never came give up.
+class Supervisors {
+ public:
+  explicit Supervisors(Gate& gate) noexcept : gate_(gate) {}
+  ~Supervisors() {
+    if (!started_.empty()) gate_.give_up();
+    for (const Supervisor& one : started_) reap(one);
   }
-  while (::waitpid(supervisor.pid, nullptr, 0) < 0 && errno == EINTR) continue;
-  return row_of(report);
-}
+  Supervisors(const Supervisors&) = delete;
+  Supervisors& operator=(const Supervisors&) = delete;
+
+  void start(const PairOptions& options, const std::function<Row(Side&)>& body) {
+    int pipes[2];
+    if (::pipe2(pipes, O_CLOEXEC) != 0) throw Failure("pipe2: %s", std::strerror(errno));
+    UniqueFd reader(pipes[0]), writer(pipes[1]);
+    started_.push_back({-1, std::move(reader)});
+    const pid_t parent = ::getpid();
+    const pid_t pid = ::fork();
+    if (pid == 0) supervise(options, body, gate_, writer, parent);
+    if (pid < 0) {
+      started_.pop_back();
+      throw Failure("fork: %s", std::strerror(errno));
+    }
+    started_.back().pid = pid;
+  }
+
+  std::vector<Row> finish() {
+    std::vector<Row> rows;
+    for (const Supervisor& one : started_) {
+      Report report;
+      if (!read_report(one.pipe.get(), report)) {
+        report = report_of(Failure("its supervisor ended without a word"));
+        gate_.give_up();
+      }
+      rows.push_back(row_of(report));
+    }
+    return rows;
+  }
+
+ private:
+  struct Supervisor {
+    pid_t pid;
+    UniqueFd pipe;
+  };
+
+  static void reap(const Supervisor& one) noexcept {
+    while (::waitpid(one.pid, nullptr, 0) < 0 && errno == EINTR) continue;
+  }
+
+  Gate& gate_;
+  std::vector<Supervisor> started_;
+};
 
 // What failed by itself before what waited for it.
 const Row* first_cause(const std::vector<Row>& rows) {
   const Row* consequence = nullptr;
   for (const Row& row : rows) {
     if (row.ok) continue;
-    if (row.note.find(kNotAllCame) == std::string::npos) return &row;
+    if (!is_consequence(row.note.c_str())) return &row;
     consequence = &row;
   }
   return consequence;
@@ -93,19 +122,17 @@ Row sum_of(const std::vector<Row>& rows, const char* each) {
   spread.count = rows.size();
   sum.spread = spread;
   char text[128];
-  std::snprintf(text, sizeof text, "%zu %ss, of %.3g to %.3g each; ", rows.size(), each, slowest,
-                fastest);
+  std::snprintf(text, sizeof text, "%zu %s%s, of %.3g to %.3g each; ", rows.size(), each,
+                rows.size() == 1 ? "" : "s", slowest, fastest);
   sum.note = text + rows[0].note;
   return sum;
 }
 
 Row run_pairs(const PairOptions& options, unsigned pairs, const std::function<Row(Side&)>& body) {
   Gate gate(pairs);
-  std::vector<Supervisor> supervisors;
-  for (unsigned i = 0; i < pairs; i++) supervisors.push_back(start(options, body, gate));
-  std::vector<Row> rows;
-  for (const Supervisor& one : supervisors) rows.push_back(finish(one));
-  return sum_of(rows, "pair");
+  Supervisors supervisors(gate);
+  for (unsigned i = 0; i < pairs; i++) supervisors.start(options, body);
+  return sum_of(supervisors.finish(), "pair");
 }
 
 }  // namespace aperture::bench

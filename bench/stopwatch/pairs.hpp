@@ -1,7 +1,7 @@
 // Several pairs of processes at once, that share their cores.
 //
 // Each pair has a supervisor of its own (see pair.hpp), so that nothing outlives it, and all are
-// timed from one gate on.
+// timed over the interval that one gate gives them.
 #pragma once
 
 #include "stopwatch/pair.hpp"

@@ -37,10 +37,11 @@ int run_rows(const char* program, const RowOptions& options, const Measures& all
   int failed = 0, taken = 0;
   for (const auto& m : all) {
     if (m.hidden && options.only.empty()) continue;
-    if (!selected(options.only, m.name, m.size_bytes)) continue;
+    const std::string name = m.name;
+    if (!selected(options.only, name, m.size_bytes)) continue;
     taken++;
     if (options.list) {
-      std::printf("%s/%zu\t%s\n", m.name, m.size_bytes, m.about);
+      std::printf("%s/%zu\t%s\n", name.c_str(), m.size_bytes, m.about);
       continue;
     }
     if (taken == 1) std::fputs(heading(format).c_str(), stdout);

@@ -8,13 +8,13 @@
 
 namespace aperture::bench {
 
-bool selected(const std::string& list, const char* name, size_t size_bytes) {
+bool selected(const std::string& list, const std::string& name, size_t size_bytes) {
   if (list.empty()) return true;
-  const std::string full = std::string(name) + '/' + std::to_string(size_bytes);
+  const std::string full = name + '/' + std::to_string(size_bytes);
   for (size_t from = 0; from <= list.size();) {
     const size_t to = std::min(list.find(',', from), list.size());
     const std::string pattern = list.substr(from, to - from);
-    if (::fnmatch(pattern.c_str(), name, 0) == 0) return true;
+    if (::fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
     if (::fnmatch(pattern.c_str(), full.c_str(), 0) == 0) return true;
     from = to + 1;
   }

@@ -6,6 +6,7 @@
 #include "base/clock.hpp"
 #include "stopwatch/failure.hpp"
 #include "stopwatch/gate.hpp"
+#include "stopwatch/tally.hpp"
 
 namespace aperture::bench {
 
@@ -125,20 +126,26 @@ Row time_rate(Leader& leader, const Plan& plan, uint64_t count) {
   return rate_row(unit_of(plan), values);
 }
 
-// One value, of the time from the moment at which all pairs were ready: shares of a core come in
-// turns of milliseconds, so it is a longer one.
+// One value, of the interval that all pairs have in common: from the moment at which the last was
+// ready to the one at which the last had its time. Until then each goes on, so that nobody has more
+// of a core at the end. Shares of a core come in turns of milliseconds, so it is a longer interval.
 Row time_together(Leader& leader, const Plan& plan, uint64_t count, Gate& gate) {
   Samples unused(0);
+  const bool counted = plan.extent.count != 0;
   const uint64_t start = gate.pass();
   const uint64_t until = start + static_cast<uint64_t>(kTurns * plan.extent.seconds * 1e9);
-  uint64_t done = 0, now;
-  do {
+  Tally tally(start);
+  uint64_t end = 0;
+  for (bool left = false; end == 0; end = counted ? gate.await_closed() : gate.closed_ns()) {
     leader.run(count, unused);
-    done += count;
-    now = now_ns();
-  } while (plan.extent.count == 0 && now < until);
-  return rate_row(unit_of(plan), {static_cast<double>(done) * each_of(plan) /
-                                  (static_cast<double>(now - start) * 1e-9)});
+    const uint64_t now = now_ns();
+    tally.add(count, now);
+    if (left || (!counted && now < until)) continue;
+    gate.leave();
+    left = true;
+  }
+  return rate_row(unit_of(plan),
+                  {tally.at(end) * each_of(plan) / (static_cast<double>(end - start) * 1e-9)});
 }
 
 Row lead(Task& task, Side& side, const Plan& plan) {

@@ -135,7 +135,7 @@ void add_event_driven(std::vector<Measure>& all) {
 void add_crowded(std::vector<Measure>& all) {
   for (const CrowdedRow& row : crowded_rows("verbs_write_bw", "verbs_send_rate", "verbs_send_bw")) {
     const size_t n = row.size_bytes;
-    all.push_back({row.name.c_str(), n, row.about,
+    all.push_back({row.name, n, row.about,
                    [n, writes = row.writes](const Setup& setup, Side& side) {
                      if (!writes) return make_stream(setup, side, n, window_of(n));
                      return make_one_sided(setup, side, Target::polling, Verb::write, n,

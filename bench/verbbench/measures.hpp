@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "stopwatch/pairs.hpp"
@@ -11,7 +12,7 @@
 namespace aperture::bench {
 
 struct Measure {
-  const char* name;
+  std::string name;
   size_t size_bytes;
   const char* about;
   std::function<std::unique_ptr<Task>(const Setup&, Side&)> make;

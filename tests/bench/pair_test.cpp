@@ -3,17 +3,20 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 
+#include "base/clock.hpp"
 #include "stopwatch/failure.hpp"
 #include "stopwatch/gate.hpp"
 #include "stopwatch/pages.hpp"
 #include "stopwatch/pairs.hpp"
-#include "stopwatch/patience.hpp"
+#include "stopwatch/tally.hpp"
+#include "stopwatch/task.hpp"
 
 namespace aperture::bench {
 namespace {
@@ -117,20 +120,107 @@ TEST(Pairs, row_is_the_sum_of_all_and_tells_the_slowest_and_the_fastest) {
   expect_no_children();
 }
 
-TEST(Pairs, one_that_fails_before_the_gate_fails_them_all_with_its_reason) {
-  set_patience(0.5);
+// The two that wait are not waited for: patience is 3 s, and they have several times that.
+TEST(Pairs, one_that_fails_before_the_gate_fails_them_all_with_its_reason_at_once) {
   const Pages shared(4096, Pages::Kind::shared);
   auto& number = *reinterpret_cast<std::atomic<int>*>(shared.data());
-  const Row row = run_pairs(unpinned(10), 2, [&](Side& side) {
+  const uint64_t start = now_ns();
+  const Row row = run_pairs(unpinned(30), 3, [&](Side& side) {
     if (side.rank == 1) return Row{};
     if (number++ == 0) throw Failure("no device");
     side.gate->pass();
     return ok_row(1);
   });
-  set_patience(3);
   EXPECT_FALSE(row.ok);
   EXPECT_NE(row.note.find("no device"), std::string::npos) << row.note;
+  EXPECT_LT(now_ns() - start, 8'000'000'000u);
   expect_no_children();
+}
+
+TEST(Pairs, one_that_fails_between_start_and_end_fails_those_that_wait_for_the_end) {
+  const Pages shared(4096, Pages::Kind::shared);
+  auto& number = *reinterpret_cast<std::atomic<int>*>(shared.data());
+  const Row row = run_pairs(unpinned(30), 2, [&](Side& side) {
+    if (side.rank == 1) return Row{};
+    side.gate->pass();
+    if (number++ == 0) throw Failure("wrong data");
+    side.gate->leave();
+    side.gate->await_closed();
+    return ok_row(1);
+  });
+  EXPECT_FALSE(row.ok);
+  EXPECT_NE(row.note.find("wrong data"), std::string::npos) << row.note;
+  expect_no_children();
+}
+
+TEST(Pairs, none_is_left_when_not_all_can_be_started) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest = ::dup(0);
+  ASSERT_GE(lowest, 0);
+  ::close(lowest);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(lowest) + 4;  // the pipes of three
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  EXPECT_THROW(run_pairs(unpinned(10), 8, [](Side&) { return ok_row(1); }), Failure);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  expect_no_children();
+}
+
+// One operation is a sleep. The pair that is ten times as slow ends last, and what the fast one
+// does beyond the time is no part of its rate.
+class Sleeping final : public Task {
+ public:
+  Sleeping(Side& side, unsigned us) : Task(side), us_(us) {}
+  void verify(uint64_t, Channel&) override {}
+  void initiate(uint64_t count, Samples&) override {
+    for (uint64_t i = 0; i < count; i++) ::usleep(us_);
+  }
+  void progress(int) override { ::usleep(100); }
+
+ private:
+  const unsigned us_;
+};
+
+Row together(const Extent& extent, unsigned slow_us) {
+  static const Pages shared(4096, Pages::Kind::shared);
+  auto& number = *reinterpret_cast<std::atomic<int>*>(shared.data());
+  number = 0;
+  return run_pairs(unpinned(20), 2, [&](Side& side) {
+    Plan plan;
+    plan.extent = extent;
+    plan.latency = false;
+    Sleeping task(side, side.rank == 0 && number++ == 0 ? slow_us : 1000);
+    return direct(task, side, plan);
+  });
+}
+
+TEST(Pairs, rates_of_a_given_count_are_over_the_time_of_the_slowest) {
+  const Row row = together({0, 20}, 20'000);  // 20 operations in 0.4 s, by both
+  ASSERT_TRUE(row.ok) << row.note;
+  EXPECT_GT(row.value, 0);
+  EXPECT_LT(row.value, 2 * 20 / 0.4 * 1e-6 * 1.01);
+  EXPECT_NEAR(row.spread.min * 2, row.value, 1e-9);
+}
+
+TEST(Pairs, rates_of_a_given_time_are_of_each) {
+  const Row row = together({0.1, 0}, 10'000);
+  ASSERT_TRUE(row.ok) << row.note;
+  EXPECT_LE(row.spread.min, 1e-4 * 1.01);      // the slow one: 100 a second at most
+  EXPECT_LT(row.value, (1e-4 + 1e-3) * 1.01);  // and the other 1000
+  EXPECT_GT(row.value, 3 * row.spread.min);
+}
+
+TEST(Tally, what_was_done_between_two_looks_was_done_evenly) {
+  Tally tally(100);
+  EXPECT_EQ(tally.at(100), 0);
+  tally.add(10, 200);
+  tally.add(20, 300);
+  EXPECT_EQ(tally.done(), 30u);
+  EXPECT_EQ(tally.at(300), 30);
+  EXPECT_EQ(tally.at(250), 20);
+  EXPECT_EQ(tally.at(200), 10);
+  EXPECT_EQ(tally.at(400), 30);  // it stood still since
 }
 
 }  // namespace
