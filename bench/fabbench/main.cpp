@@ -90,8 +90,11 @@ void find_aperture(const Options& options) {
 }
 
 Row measure_once(const Measure& m, const Options& options, Rigour rigour) {
+  SharedByThreads<Domain> domain;
+  Setup setup = options.setup;
+  if (m.crowd.shared == Shared::container) setup.shared = &domain;
   return take_row(options.rows.pair, m, [&](Side& side) {
-    return take_measure(m, options.setup, side, options.rows.extent, rigour);
+    return take_measure(m, setup, side, options.rows.extent, rigour);
   });
 }
 

@@ -7,6 +7,7 @@
 #include "fabbench/crowd.hpp"
 #include "fabbench/regions.hpp"
 #include "harness/crowded.hpp"
+#include "harness/threaded.hpp"
 
 namespace aperture::bench {
 
@@ -170,6 +171,18 @@ void add_crowded(std::vector<Measure>& all) {
   }
 }
 
+// Several threads of both processes under FI_THREAD_SAFE.
+void add_threaded(std::vector<Measure>& all) {
+  for (const ThreadedRow& row : threaded_rows("send_rate", "endpoint", "domain")) {
+    const bool one_queue = row.crowd.shared == Shared::queue;
+    Measure m{row.name, 8, one_queue ? Pattern::shared_stream : Pattern::stream, row.about};
+    m.window = window_of(m.size_bytes);
+    m.thread_safe = true;
+    m.crowd = row.crowd;
+    all.push_back(m);
+  }
+}
+
 uint64_t caps_of(const Measure& measure) {
   switch (measure.pattern) {
     case Pattern::write_ping_pong:
@@ -210,6 +223,7 @@ std::unique_ptr<FabricTask> make_task(const Measure& m, const Setup& setup, Side
   switch (m.pattern) {
     case Pattern::ping_pong: return make_ping_pong(setup, side, m.matching, m.size_bytes);
     case Pattern::stream: return make_stream(setup, side, m.matching, m.size_bytes, m.window);
+    case Pattern::shared_stream: return make_shared_stream(setup, side, m.crowd.threads);
     case Pattern::clients: return make_clients(setup, side, m.size_bytes);
     case Pattern::steps: return make_steps(setup, side, m.matching, m.size_bytes);
     case Pattern::write_ping_pong: return make_write_ping_pong(setup, side, m.size_bytes);
@@ -246,6 +260,7 @@ const std::vector<Measure>& all_measures() {
     add_crowds(all);
     add_event_driven(all);
     add_crowded(all);
+    add_threaded(all);
     for (const Matching matching : {Matching::plain, Matching::tagged}) {
       Measure m{matching == Matching::plain ? "send_steps" : "tagged_steps", 8, Pattern::steps,
                 "lockstep ping-pong, for bench/instructions", matching};

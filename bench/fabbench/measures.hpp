@@ -15,6 +15,7 @@ namespace aperture::bench {
 enum class Pattern {
   ping_pong,
   stream,
+  shared_stream,
   clients,
   steps,
   write_ping_pong,

@@ -18,6 +18,9 @@ std::unique_ptr<FabricTask> make_ping_pong(const Setup&, Side&, Matching, size_t
 std::unique_ptr<FabricTask> make_stream(const Setup&, Side&, Matching, size_t size_bytes,
                                         size_t window);
 
+// A stream of 8-byte messages by so many threads of each side, which share an endpoint.
+std::unique_ptr<FabricTask> make_shared_stream(const Setup&, Side&, unsigned threads);
+
 // Requests of many clients, an endpoint each, to one server's endpoint; both sides sleep in epoll
 // on their one queue.
 std::unique_ptr<FabricTask> make_clients(const Setup&, Side&, size_t size_bytes);

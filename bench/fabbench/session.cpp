@@ -55,13 +55,18 @@ void throw_fabric_error(const char* call, int64_t ret) {
   throw Failure("%s: %s (%d)", call, fi_strerror(static_cast<int>(-ret)), static_cast<int>(ret));
 }
 
-Session::Session(const Setup& setup, Channel& channel) : info_(find_provider(setup)) {
+Domain::Domain(const Setup& setup) : info_(find_provider(setup)) {
   fid_fabric* fabric = nullptr;
   check("fi_fabric", fi_fabric(info_->fabric_attr, &fabric, nullptr));
   fabric_.reset(fabric);
   fid_domain* domain = nullptr;
   check("fi_domain", fi_domain(fabric, info_.get(), &domain, nullptr));
   domain_.reset(domain);
+}
+
+Session::Session(const Setup& setup, Channel& channel)
+    : domain_(setup.shared != nullptr ? setup.shared->get(setup)
+                                      : std::make_shared<Domain>(setup)) {
   open_queues(setup.waiting);
   ep_ = make_endpoint();
   meet_peer(channel);
@@ -69,22 +74,22 @@ Session::Session(const Setup& setup, Channel& channel) : info_(find_provider(set
 
 void Session::open_queues(Waiting waiting) {
   fi_av_attr av_attr{};
-  av_attr.type = info_->domain_attr->av_type;
+  av_attr.type = info().domain_attr->av_type;
   if (av_attr.type == FI_AV_UNSPEC) av_attr.type = FI_AV_MAP;
   fid_av* av = nullptr;
-  check("fi_av_open", fi_av_open(domain_.get(), &av_attr, &av, nullptr));
+  check("fi_av_open", fi_av_open(domain_->get(), &av_attr, &av, nullptr));
   av_.reset(av);
 
   fi_cq_attr cq_attr{};
-  cq_attr.size = std::max({kCqSize, info_->tx_attr->size, info_->rx_attr->size});
+  cq_attr.size = std::max({kCqSize, info().tx_attr->size, info().rx_attr->size});
   cq_attr.wait_obj = FI_WAIT_NONE;
   fid_cq* cq = nullptr;
   cq_attr.format = FI_CQ_FORMAT_CONTEXT;
-  check("fi_cq_open", fi_cq_open(domain_.get(), &cq_attr, &cq, nullptr));
+  check("fi_cq_open", fi_cq_open(domain_->get(), &cq_attr, &cq, nullptr));
   tx_.reset(cq);
   cq_attr.format = FI_CQ_FORMAT_TAGGED;
   if (waiting == Waiting::epoll) cq_attr.wait_obj = FI_WAIT_FD;
-  check("fi_cq_open", fi_cq_open(domain_.get(), &cq_attr, &cq, nullptr));
+  check("fi_cq_open", fi_cq_open(domain_->get(), &cq_attr, &cq, nullptr));
   rx_.reset(cq);
   if (waiting == Waiting::polling) return;
   int fd = -1;
@@ -95,7 +100,7 @@ void Session::open_queues(Waiting waiting) {
 
 Owned<fid_ep> Session::make_endpoint() {
   fid_ep* ep = nullptr;
-  check("fi_endpoint", fi_endpoint(domain_.get(), info_.get(), &ep, nullptr));
+  check("fi_endpoint", fi_endpoint(domain_->get(), &domain_->info(), &ep, nullptr));
   Owned<fid_ep> owned(ep);
   check("fi_ep_bind av", fi_ep_bind(ep, &av_->fid, 0));
   check("fi_ep_bind cq", fi_ep_bind(ep, &tx_->fid, FI_TRANSMIT));
@@ -117,7 +122,7 @@ std::string Session::name_of(fid_ep* ep) {
 
 void Session::sleep(const char* awaited) {
   fid* queues[] = {&rx_->fid};
-  const int ret = fi_trywait(fabric_.get(), queues, 1);
+  const int ret = fi_trywait(domain_->fabric(), queues, 1);
   if (ret == -FI_EAGAIN) return;
   check("fi_trywait", ret);
   epoll_->wait(awaited, [](uint64_t) {});
@@ -149,7 +154,7 @@ std::string Session::registration_text() const {
                 {FI_MR_ENDPOINT, "ENDPOINT"}};
   std::string text;
   for (const auto& entry : kNames) {
-    if ((info_->domain_attr->mr_mode & entry.bit) == 0) continue;
+    if ((info().domain_attr->mr_mode & entry.bit) == 0) continue;
     text += (text.empty() ? "mr " : "|") + std::string(entry.name);
   }
   return text.empty() ? "mr scalable" : text;
@@ -157,10 +162,10 @@ std::string Session::registration_text() const {
 
 Region Session::register_memory(void* base, size_t len_bytes, uint64_t access) {
   fid_mr* mr = nullptr;
-  check("fi_mr_reg",
-        fi_mr_reg(domain_.get(), base, len_bytes, access, 0, next_key_++, 0, &mr, nullptr));
+  check("fi_mr_reg", fi_mr_reg(domain_->get(), base, len_bytes, access, 0, domain_->next_key(), 0,
+                               &mr, nullptr));
   Region region{Owned<fid_mr>(mr), nullptr};
-  if ((info_->domain_attr->mr_mode & FI_MR_ENDPOINT) != 0) {
+  if ((info().domain_attr->mr_mode & FI_MR_ENDPOINT) != 0) {
     check("fi_mr_bind", fi_mr_bind(mr, &ep_->fid, 0));
     check("fi_mr_enable", fi_mr_enable(mr));
   }
@@ -169,8 +174,8 @@ Region Session::register_memory(void* base, size_t len_bytes, uint64_t access) {
 }
 
 Region Session::register_local(void* base, size_t len_bytes) {
-  if ((info_->domain_attr->mr_mode & FI_MR_LOCAL) == 0) return {};
-  const bool rma = (info_->caps & FI_RMA) != 0;
+  if ((info().domain_attr->mr_mode & FI_MR_LOCAL) == 0) return {};
+  const bool rma = (info().caps & FI_RMA) != 0;
   return register_memory(base, len_bytes, FI_SEND | FI_RECV | (rma ? FI_READ | FI_WRITE : 0));
 }
 
@@ -179,7 +184,7 @@ Region Session::register_target(void* base, size_t len_bytes) {
 }
 
 RemoteRegion Session::remote_of(const Region& region, const void* base) const {
-  const bool virtual_addresses = (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
+  const bool virtual_addresses = (info().domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
   return {virtual_addresses ? reinterpret_cast<uint64_t>(base) : 0, fi_mr_key(region.mr.get())};
 }
 

@@ -13,11 +13,13 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "base/clock.hpp"
+#include "harness/threads.hpp"
 #include "stopwatch/epoll.hpp"
 #include "stopwatch/pair.hpp"
 #include "stopwatch/patience.hpp"
@@ -42,6 +44,8 @@ enum class Registration { any, basic, scalable };
 // How a side waits for messages: it polls, or sleeps in epoll on its queue's descriptor.
 enum class Waiting { polling, epoll };
 
+class Domain;
+
 struct Setup {
   std::string provider;
   std::string domain;  // empty: the provider's first
@@ -52,6 +56,25 @@ struct Setup {
   bool delivery_complete = false;  // writes complete when the bytes are in the target's memory
   bool cq_data = false;            // messages may carry some
   Waiting waiting = Waiting::polling;
+  SharedByThreads<Domain>* shared = nullptr;  // the domain of all threads of a process
+};
+
+// A domain, and what it was opened with. Threads may share it under FI_THREAD_SAFE.
+class Domain {
+ public:
+  explicit Domain(const Setup& setup);
+
+  fi_info& info() const noexcept { return *info_; }
+  fid_fabric* fabric() const noexcept { return fabric_.get(); }
+  fid_domain* get() const noexcept { return domain_.get(); }
+  // For a region, where the provider does not choose the keys.
+  uint64_t next_key() noexcept { return next_key_.fetch_add(1); }
+
+ private:
+  InfoPtr info_;
+  Owned<fid_fabric> fabric_;
+  Owned<fid_domain> domain_;
+  std::atomic<uint64_t> next_key_{1};
 };
 
 struct Region {
@@ -76,9 +99,9 @@ class Session {
 
   fid_ep* ep() const noexcept { return ep_.get(); }
   fi_addr_t peer() const noexcept { return peer_; }
-  const fi_info& info() const noexcept { return *info_; }
+  const fi_info& info() const noexcept { return domain_->info(); }
   bool can_inject(size_t len_bytes) const noexcept {
-    return len_bytes <= info_->tx_attr->inject_size;
+    return len_bytes <= info().tx_attr->inject_size;
   }
   // "mr_mode VIRT_ADDR|PROV_KEY": what the provider demanded.
   std::string registration_text() const;
@@ -185,15 +208,12 @@ class Session {
   Region register_memory(void* base, size_t len_bytes, uint64_t access);
   [[noreturn]] static void throw_completion_error(fid_cq* cq, ssize_t ret);
 
-  InfoPtr info_;
-  Owned<fid_fabric> fabric_;
-  Owned<fid_domain> domain_;
+  std::shared_ptr<Domain> domain_;
   Owned<fid_av> av_;
   Owned<fid_cq> tx_, rx_;
   Owned<fid_ep> ep_;
   std::unique_ptr<Epoll> epoll_;  // Waiting::epoll
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
-  uint64_t next_key_ = 1;
 };
 
 }  // namespace aperture::bench

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "harness/threads.hpp"
 #include "stopwatch/pairs.hpp"
 #include "stopwatch/patience.hpp"
 #include "stopwatch/row_options.hpp"
@@ -35,10 +36,17 @@ bool parse(const Program& program, int argc, char** argv, Options& options) {
 // The row of one measure, which body takes in both processes of a pair.
 template <typename Measure, typename Body>
 Row take_row(PairOptions pair, const Measure& measure, Body&& body) {
-  pair.cores = measure.crowd.cores;
-  if (measure.crowd.pairs > 1) pair.timeout_s *= 2;  // each gets its turns late
-  Row row = measure.crowd.pairs > 1 ? run_pairs(pair, measure.crowd.pairs, body)
-                                    : run_pair(pair, std::forward<Body>(body));
+  const Crowding& crowd = measure.crowd;
+  pair.cores = crowd.cores;
+  if (crowd.pairs > 1 || crowd.threads > 1) pair.timeout_s *= 2;  // each gets its turns late
+  Row row;
+  if (crowd.pairs > 1) {
+    row = run_pairs(pair, crowd.pairs, body);
+  } else if (crowd.threads != 0 && crowd.shared != Shared::queue) {
+    row = run_pair(pair, [&](Side& side) { return take_in_threads(side, crowd.threads, body); });
+  } else {
+    row = run_pair(pair, std::forward<Body>(body));
+  }
   row.measure = measure.name;
   row.size_bytes = measure.size_bytes;
   return row;

@@ -66,6 +66,12 @@ class Measure:
         return (match[1], int(match[2]), bool(match[3])) if match else (self.name, 1, False)
 
     @property
+    def threads(self) -> tuple:
+        """(the measure of one thread, threads, what each has of its own or nothing)."""
+        match = re.fullmatch(r"(\w+)_threads_(\d+)(?:_(\w+))?", self.name)
+        return (match[1], int(match[2]), match[3] or "") if match else (self.name, 0, "")
+
+    @property
     def event_driven(self) -> bool:
         return "_epoll" in self.name
 
@@ -214,6 +220,21 @@ def _crowded(verbs: bool) -> list:
     return rows
 
 
+def _threaded(verbs: bool) -> list:
+    """Several threads of both processes, beside one of them in the same round."""
+    name, kinds = ("verbs_send_rate", ("", "_cq")) if verbs else (
+        "send_rate", ("", "_endpoint", "_domain"))
+    rows = []
+    for kind in kinds:
+        goal = (Criterion("base", 1.0),)
+        if kind == "_endpoint":  # UCX: a worker each of one context
+            goal += (Criterion("ucx", 1.0),)
+        rows += [Measure(f"{name}_threads_{threads}{kind}", 8, "M/s", "", 1.0, goal, True,
+                         base=f"{name}_threads_1{kind}/8", pattern=True)
+                 for threads in (2, 4, 8)]
+    return rows
+
+
 def _mpi() -> list:
     """Open MPI over mtl ofi, beside its own shared memory in the same run."""
     return [
@@ -273,9 +294,9 @@ def _verbs_windows() -> list:
 
 MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _both_ways("")
             + _registrations() + _atomics() + _crowds() + _event_driven("")
-            + _crowded(verbs=False) + _mpi()
+            + _crowded(verbs=False) + _threaded(verbs=False) + _mpi()
             + _verbs_latencies() + _verbs_bandwidths() + _both_ways("verbs_") + _verbs_windows()
-            + _event_driven("verbs_") + _crowded(verbs=True))
+            + _event_driven("verbs_") + _crowded(verbs=True) + _threaded(verbs=True))
 
 # Limits that no measure above refers to, shown for their own sake.
 OTHER_LIMITS = [

@@ -218,7 +218,7 @@ class Ucx:
     def offers(self, measure: Measure) -> bool:
         if self.name == "ucx-nocma":
             return measure.name in ("send_bw", "tagged_bw")
-        return measure.crowd[0] in self._tests
+        return self._test(measure) is not None
 
     def measure(self, measure: Measure) -> Observation:
         if shutil.which("ucx_perftest") is None:
@@ -230,17 +230,25 @@ class Ucx:
                 return seen
         return self._once(measure, self._iterations[measure.key])
 
+    def _test(self, measure: Measure) -> list:
+        """Its words; None where it has no counterpart: its threads have a worker each."""
+        name, threads, each = measure.threads
+        if not threads:
+            return self._tests.get(measure.crowd[0])
+        test = self._tests.get(name)
+        return [*test, "-T", str(threads)] if test and each == "endpoint" else None
+
     def _once(self, measure: Measure, iterations: int) -> Observation:
         """As many pairs at once as the measure has; of several, the sum.
 
         ucx_perftest times each by itself: what a pair does while others have not begun or have
         ended counts, so that the sum is rather too high.
         """
-        name, pairs, one_core = measure.crowd
+        _, pairs, one_core = measure.crowd
         first, second = (str(x) for x in self._settings.cpus)
-        if pairs > 1:
+        if pairs > 1 or measure.threads[1]:
             first = second = first if one_core else f"{first},{second}"
-        test = [*self._tests[name], "-s", str(measure.size), "-n", str(iterations),
+        test = [*self._test(measure), "-s", str(measure.size), "-n", str(iterations),
                 "-w", str(max(10, iterations // 10))]
         servers, clients = [], []
         try:
@@ -280,8 +288,12 @@ class Ucx:
     def _parse(self, measure: Measure, out: str, err: str) -> Observation:
         try:
             numbers = [float(x) for x in out.strip().splitlines()[-1].split(",")]
-            count, p50_us, _, overall_us = numbers[:4]
-            rate = numbers[7]
+            if len(numbers) == 4:  # of several threads: the mean time of each, the sum of rates
+                count, overall_us, _, rate = numbers
+                p50_us = 0.0
+            else:
+                count, p50_us, _, overall_us = numbers[:4]
+                rate = numbers[7]
         except (ValueError, IndexError):
             return failed(f"ucx_perftest: {last_line(err or out)}")
         if overall_us <= 0:
@@ -293,7 +305,7 @@ class Ucx:
                  "GB/s": measure.size / overall_us / 1e3}[measure.unit]
         p50 = p50_us * 1e3 if measure.unit == "ns" else 0.0
         return Observation(True, value, measure.unit, 0.0, p50, 0.0, value, int(count),
-                           f"{' '.join(self._tests[measure.crowd[0]])}, mean of the run")
+                           f"{' '.join(self._test(measure))}, mean of the run")
 
 
 def free_port() -> int:

@@ -26,6 +26,14 @@ namespace aperture::bench {
 
 namespace {
 
+// A message that passes one descriptor, unix(7).
+struct Passing {
+  char byte = 0;
+  iovec piece{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{nullptr, 0, &piece, 1, control, sizeof control, 0};
+};
+
 struct Child {
   pid_t pid = -1;
   UniqueFd pipe;
@@ -179,6 +187,33 @@ uint64_t Channel::receive_word() {
   uint64_t word = 0;
   expect_whole(receive(&word, sizeof word), sizeof word, "word between the sides");
   return word;
+}
+
+Channel Channel::open_another() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw Failure("no descriptors for a channel: %s", std::strerror(errno));
+  }
+  Channel ours{UniqueFd(ends[0])};
+  const UniqueFd theirs(ends[1]);
+  Passing passing;
+  const cmsghdr header{CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+  std::memcpy(CMSG_FIRSTHDR(&passing.message), &header, sizeof header);
+  std::memcpy(CMSG_DATA(CMSG_FIRSTHDR(&passing.message)), &ends[1], sizeof(int));
+  if (::sendmsg(fd_.get(), &passing.message, MSG_NOSIGNAL) != 1) throw Failure("%s", kPeerGone);
+  return ours;
+}
+
+Channel Channel::take_another() {
+  Passing passing;
+  if (::recvmsg(fd_.get(), &passing.message, MSG_CMSG_CLOEXEC) != 1) {
+    throw Failure("%s", kPeerGone);
+  }
+  const cmsghdr* header = CMSG_FIRSTHDR(&passing.message);
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) throw Failure("no channel was passed");
+  int fd;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  return Channel{UniqueFd(fd)};
 }
 
 void Channel::expect_whole(size_t len_bytes, size_t expected, const char* what) {

@@ -39,6 +39,10 @@ class Channel {
     expect_whole(receive(&theirs, sizeof theirs), sizeof theirs, what);
     return theirs;
   }
+  // One more channel between the same two sides, of which the other one takes its end.
+  Channel open_another();
+  Channel take_another();
+
   // Throws Failure for a datagram of another length.
   static void expect_whole(size_t len_bytes, size_t expected, const char* what);
 

@@ -8,10 +8,16 @@
 
 namespace aperture::bench {
 
-// How many pairs a measure is taken by, and where they run.
+// What the threads of one process have in common: a queue (and endpoint), what queues are made of
+// (a domain, a device), or nothing.
+enum class Shared { queue, container, nothing };
+
+// By how many pairs a measure is taken, or by how many threads of both processes, and where.
 struct Crowding {
   Cores cores = Cores::two;
   unsigned pairs = 1;
+  unsigned threads = 0;  // 0: it is no measure of threads
+  Shared shared = Shared::nothing;
 };
 
 // The sum of the pairs' rates; failed when one of them is.

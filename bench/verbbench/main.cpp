@@ -53,9 +53,11 @@ const Program kProgram{"verbbench",
                         {"gid-index", required_argument, nullptr, 'g'}}};
 
 Row measure(const Measure& m, const Options& options) {
-  return take_row(options.rows.pair, m, [&](Side& side) {
-    return take_measure(m, options.setup, side, options.rows.extent);
-  });
+  SharedByThreads<Device> device;
+  Setup setup = options.setup;
+  if (m.crowd.shared == Shared::container) setup.shared = &device;
+  return take_row(options.rows.pair, m,
+                  [&](Side& side) { return take_measure(m, setup, side, options.rows.extent); });
 }
 
 }  // namespace

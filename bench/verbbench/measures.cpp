@@ -2,6 +2,7 @@
 #include "verbbench/measures.hpp"
 
 #include "harness/crowded.hpp"
+#include "harness/threaded.hpp"
 #include "verbbench/messages.hpp"
 #include "verbbench/one_sided.hpp"
 #include "verbbench/windows.hpp"
@@ -146,6 +147,20 @@ void add_crowded(std::vector<Measure>& all) {
   }
 }
 
+// Several threads of both processes.
+void add_threaded(std::vector<Measure>& all) {
+  for (const ThreadedRow& row : threaded_rows("verbs_send_rate", "cq", nullptr)) {
+    all.push_back({row.name, 8, row.about,
+                   [crowd = row.crowd](const Setup& setup, Side& side) {
+                     return crowd.shared == Shared::queue
+                                ? make_shared_stream(setup, side, crowd.threads)
+                                : make_stream(setup, side, 8, window_of(8));
+                   },
+                   1, false});
+    all.back().crowd = row.crowd;
+  }
+}
+
 void add_windows(std::vector<Measure>& all) {
   const auto binding = [](WindowType type, size_t regions) {
     return [=](const Setup& setup, Side& side) { return make_binding(setup, side, type, regions); };
@@ -170,6 +185,7 @@ const std::vector<Measure>& all_measures() {
     add_windows(all);
     add_event_driven(all);
     add_crowded(all);
+    add_threaded(all);
     for (const Message message : {Message::send, Message::write_with_imm}) {
       all.push_back({message == Message::send ? "verbs_send_steps" : "verbs_write_imm_steps", 8,
                      "lockstep ping-pong, for bench/instructions",

@@ -18,6 +18,9 @@ std::unique_ptr<VerbsTask> make_ping_pong(const Setup&, Side&, Message, Signals,
 // Small messages (up to 64 B) have a buffer each and are summed; larger ones reuse one buffer.
 std::unique_ptr<VerbsTask> make_stream(const Setup&, Side&, size_t size_bytes, size_t window);
 
+// A stream of 8-byte messages by so many threads of each side, which share a completion queue.
+std::unique_ptr<VerbsTask> make_shared_stream(const Setup&, Side&, unsigned threads);
+
 // Requests of many clients to one server, each over a connection with a completion channel of its
 // own; both sides sleep in epoll.
 std::unique_ptr<VerbsTask> make_clients(const Setup&, Side&, size_t size_bytes);

@@ -157,20 +157,25 @@ class Sleeper {
 
 Session::~Session() = default;
 
-Session::Session(const Setup& setup) : setup_(setup), context_(open_device(setup.device)) {
+Device::Device(const std::string& name) : context_(open_device(name)) {
   pd_.reset(check("ibv_alloc_pd", ibv_alloc_pd(context_.get())));
-  tx_.reset(
-      check("ibv_create_cq", ibv_create_cq(context_.get(), 2 * kSendDepth, nullptr, nullptr, 0)));
+}
+
+Session::Session(const Setup& setup)
+    : setup_(setup),
+      device_(setup.shared != nullptr ? setup.shared->get(setup.device)
+                                      : std::make_shared<Device>(setup.device)) {
+  tx_.reset(check("ibv_create_cq", ibv_create_cq(context(), 2 * kSendDepth, nullptr, nullptr, 0)));
   if (setup.waiting == Waiting::epoll) {
-    sleeper_ = std::make_unique<Sleeper>(context_.get());
+    sleeper_ = std::make_unique<Sleeper>(context());
     rx_ = sleeper_->queue.cq();
   } else {
-    polled_rx_.reset(check("ibv_create_cq",
-                           ibv_create_cq(context_.get(), 2 * kReceiveDepth, nullptr, nullptr, 0)));
+    polled_rx_.reset(
+        check("ibv_create_cq", ibv_create_cq(context(), 2 * kReceiveDepth, nullptr, nullptr, 0)));
     rx_ = polled_rx_.get();
   }
   ibv_device_attr device{};
-  check("ibv_query_device", ibv_query_device(context_.get(), &device));
+  check("ibv_query_device", ibv_query_device(context(), &device));
   most_reads_ = static_cast<uint8_t>(std::clamp(device.max_qp_rd_atom, 1, kMostReads));
 }
 
@@ -198,7 +203,7 @@ void Session::give_up(const ibv_wc& wc) {
 }
 
 Mr Session::register_memory(void* base, size_t len_bytes, int access) {
-  return Mr(check("ibv_reg_mr", ibv_reg_mr(pd_.get(), base, len_bytes, access)));
+  return Mr(check("ibv_reg_mr", ibv_reg_mr(pd(), base, len_bytes, access)));
 }
 
 Mr Session::register_target(void* base, size_t len_bytes) {

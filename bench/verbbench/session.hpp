@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "harness/threads.hpp"
 #include "stopwatch/pair.hpp"
 #include "stopwatch/patience.hpp"
 
@@ -19,11 +20,14 @@ namespace aperture::bench {
 // How a side waits for messages: it polls, or sleeps in epoll on a completion channel.
 enum class Waiting { polling, epoll };
 
+class Device;
+
 struct Setup {
   std::string device = "aperture0";
   uint8_t port = 1;
   int gid_index = 0;  // used on Ethernet
   Waiting waiting = Waiting::polling;
+  SharedByThreads<Device>* shared = nullptr;  // the device of all threads of a process
 };
 
 template <typename T, int (*destroy)(T*)>
@@ -32,6 +36,19 @@ struct VerbsCloser {
 };
 template <typename T, int (*destroy)(T*)>
 using OwnedVerbs = std::unique_ptr<T, VerbsCloser<T, destroy>>;
+
+// An open device and a protection domain of it. Threads may share it.
+class Device {
+ public:
+  explicit Device(const std::string& name);
+
+  ibv_context* context() const noexcept { return context_.get(); }
+  ibv_pd* pd() const noexcept { return pd_.get(); }
+
+ private:
+  OwnedVerbs<ibv_context, ibv_close_device> context_;
+  OwnedVerbs<ibv_pd, ibv_dealloc_pd> pd_;
+};
 
 using Mr = OwnedVerbs<ibv_mr, ibv_dereg_mr>;
 using Mw = OwnedVerbs<ibv_mw, ibv_dealloc_mw>;
@@ -106,8 +123,8 @@ class Session {
   ~Session();
 
   const Setup& setup() const noexcept { return setup_; }
-  ibv_pd* pd() const noexcept { return pd_.get(); }
-  ibv_context* context() const noexcept { return context_.get(); }
+  ibv_pd* pd() const noexcept { return device_->pd(); }
+  ibv_context* context() const noexcept { return device_->context(); }
   ibv_cq* tx_cq() const noexcept { return tx_.get(); }
   ibv_cq* rx_cq() const noexcept { return rx_; }
   uint8_t most_reads() const noexcept { return most_reads_; }  // and atomics under way
@@ -181,8 +198,7 @@ class Session {
   }
 
   const Setup setup_;
-  OwnedVerbs<ibv_context, ibv_close_device> context_;
-  OwnedVerbs<ibv_pd, ibv_dealloc_pd> pd_;
+  std::shared_ptr<Device> device_;
   OwnedVerbs<ibv_cq, ibv_destroy_cq> tx_, polled_rx_;
   std::unique_ptr<Sleeper> sleeper_;  // Waiting::epoll
   ibv_cq* rx_ = nullptr;              // of one of them

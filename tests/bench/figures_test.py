@@ -10,7 +10,7 @@ from runner.figures import quantile, summarise  # noqa: E402
 from runner.lineup import BesidePatterns  # noqa: E402
 from runner.goals import MEASURES, Criterion, Measure  # noqa: E402
 from runner.schedule import Group, Schedule  # noqa: E402
-from runner.subjects import Observation, RowProgram, Settings, failed  # noqa: E402
+from runner.subjects import Observation, RowProgram, Settings, Ucx, failed  # noqa: E402
 
 LAT = Measure("send_lat", 8, "ns", "line_lat/8", 1.0,
               (Criterion("limit", 1.15), Criterion("ucx", 1.0)))
@@ -136,6 +136,48 @@ class Figures(unittest.TestCase):
                             ("write_bw", ("write_bw", 1, False)),
                             ("send_lat_crowd", ("send_lat_crowd", 1, False))):
             self.assertEqual(Measure(name, 8, "M/s").crowd, crowd)
+
+    def test_row_of_threads_says_how_many_there_are_and_what_each_has(self):
+        for name, threads in (("send_rate_threads_4", ("send_rate", 4, "")),
+                              ("send_rate_threads_8_endpoint", ("send_rate", 8, "endpoint")),
+                              ("send_rate", ("send_rate", 0, ""))):
+            self.assertEqual(Measure(name, 8, "M/s").threads, threads)
+
+    def test_row_of_threads_that_falls_below_one_thread_misses_its_goal(self):
+        rows = [m for m in MEASURES if m.threads[1]]
+        self.assertEqual(len(rows), 15)
+        for row in rows:
+            name, threads, each = row.threads
+            self.assertEqual(row.base, f"{name}_threads_1{'_' + each if each else ''}/8")
+            for value, verdict in ((10.1, "met"), (9.9, "NOT met")):
+                groups = [group(row, i, aperture=value, ucx=5) for i in range(3)]
+                for g in groups:
+                    g.bases["aperture"] = Observation(True, 10.0, "M/s")
+                result = summarise(row, groups, ["aperture", "ucx"])
+                self.assertEqual(result.verdict, verdict)
+
+    def test_crowded_rows_over_verbs_are_judged_beside_those_over_libfabric(self):
+        for row in (m for m in MEASURES if m.is_verbs and m.crowd[1] > 1):
+            for value, verdict in ((9.0, "met"), (8.0, "NOT met")):
+                groups = [group(row, i, aperture=value) for i in range(3)]
+                for g in groups:
+                    g.bases["aperture"] = Observation(True, 10.0, row.unit)
+                self.assertEqual(summarise(row, groups, ["aperture"]).verdict, verdict)
+
+    def test_ucx_has_a_worker_for_each_thread_and_no_other_way(self):
+        ucx = Ucx("ucx", Settings(build=""))
+        for name, offers in (("send_rate_threads_4_endpoint", True), ("send_rate_threads_4", False),
+                             ("send_rate_threads_4_domain", False), ("send_rate", True),
+                             ("tagged_rate_crowded_4", True), ("send_rate_epoll", False)):
+            self.assertEqual(ucx.offers(Measure(name, 8, "M/s")), offers, name)
+
+    def test_rate_of_several_threads_of_ucx_is_their_sum(self):
+        ucx = Ucx("ucx", Settings(build=""))
+        row = Measure("send_rate_threads_2_endpoint", 8, "M/s")
+        seen = ucx._parse(row, "200000,114.899,0.13,17407\n", "")
+        self.assertTrue(seen.ok)
+        self.assertEqual((seen.value, seen.count), (0.017407, 200000))
+        self.assertFalse(ucx._parse(row, "", "cannot connect").ok)
 
     def test_measure_of_mpi_says_how_many_ranks_it_has(self):
         self.assertEqual(Measure("mpi_allreduce_lat_4", 8, "ns").ranks, 4)

@@ -17,7 +17,7 @@ STOCK = {k: v for k, v in os.environ.items() if k != "FI_PROVIDER_PATH"}
 
 def fabbench(*words):
     done = subprocess.run([FABBENCH, "--json", *words], capture_output=True, text=True,
-                          check=False, env=STOCK, timeout=60)
+                          check=False, env=STOCK, timeout=200)
     return done.returncode, [json.loads(x) for x in done.stdout.splitlines()], done.stderr
 
 
@@ -36,6 +36,21 @@ class Bench(unittest.TestCase):
             self.assertEqual(figure["failure"], "")
             self.assertGreater(figure["median"], 0)
             self.assertGreater(m["limit"]["median"], 0)
+
+    def test_every_row_of_a_pattern_comes_out_over_aperture(self):
+        for only in ("*_crowded_*", "*_threads_*"):
+            code, rows, err = fabbench("-p", "aperture", "--only", only, "--count", "128")
+            self.assertEqual(code, 0, err + str([r for r in rows if not r["ok"]]))
+            self.assertGreaterEqual(len(rows), 12)
+            for row in rows:
+                self.assertGreater(row["value"], 0, row)
+                unit = "GB/s" if "_bw" in row["measure"] else "M/s"
+                self.assertEqual(row["unit"], unit, row)
+
+    def test_threads_with_an_endpoint_each_come_out_over_a_stock_provider(self):
+        code, rows, err = fabbench("-p", "tcp", "--only", "send_rate_threads_2*", "--count", "128")
+        self.assertEqual(code, 0, err + str(rows))
+        self.assertEqual(len(rows), 3)
 
     def test_unknown_provider_is_a_failed_row_with_its_reason(self):
         code, rows, _ = fabbench("-p", "nosuchprovider", "--only", "send_lat/8")
