@@ -20,7 +20,8 @@ constexpr char kUsage[] =
     "  -d, --domain NAME    domain of the provider (default: its first)\n"
     "      --mr MODE        registration offered: any (default), basic, scalable\n"
     "      --rigour R       of sleeping targets: auto (default: strict, then lenient), strict,\n"
-    "                       lenient (the target wakes between bursts of 128 operations)\n";
+    "                       lenient (the target wakes between bursts of 128 operations)\n"
+    "      --version        of the libfabric that is used, and stop\n";
 
 constexpr char kMore[] =
     "\n"
@@ -53,10 +54,16 @@ struct Options {
       case 'd': setup.domain = value; return true;
       case 'm': return parse_registration(value, setup.registration);
       case 'r': return take_rigour(value);
+      case 'v': print_version();
       default: return take_row_option(letter, value, rows);
     }
   }
   bool complete() const { return rows.list || !setup.provider.empty(); }
+  [[noreturn]] static void print_version() {
+    const int unused = 0;  // but null is refused
+    std::printf("libfabric %s\n", fi_tostr(&unused, FI_TYPE_VERSION));
+    std::exit(0);
+  }
   bool take_rigour(const std::string& text) {
     may_be_strict = text != "lenient";
     may_be_lenient = text != "strict";
@@ -75,7 +82,8 @@ const Program kProgram{"fabbench",
                        {{"provider", required_argument, nullptr, 'p'},
                         {"domain", required_argument, nullptr, 'd'},
                         {"mr", required_argument, nullptr, 'm'},
-                        {"rigour", required_argument, nullptr, 'r'}}};
+                        {"rigour", required_argument, nullptr, 'r'},
+                        {"version", no_argument, nullptr, 'v'}}};
 
 // With FI_PROVIDER_PATH unset, aperture is that of the build tree that this program lies in.
 void find_aperture(const Options& options) {

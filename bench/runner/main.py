@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from . import machine, report
+from . import builds, machine, report
 from .figures import Figure, quantile, summarise
 from .goals import MEASURES, OTHER_LIMITS
 from .lineup import BesidePatterns, make_subject
@@ -37,6 +37,8 @@ examples:
   bench/run --subjects aperture,aperture:scalable --only '*write*'
   bench/run --subjects shm,ucx --only send_bw --rounds 3 --json
   bench/run --subjects aperture,verbs:mlx5_0 --only 'verbs_*'
+  bench/run --libfabric ~/libfabric-2 --ucx ~/ucx-1.19 --only '*_crowded_*'
+                                              beside newer builds of the peers
   bench/run --keep                            raw figures to bench/results, to be committed
 
 exit code: 0 measured, 1 the first subject failed at a measure, 2 wrong usage
@@ -60,6 +62,9 @@ def parse(argv: list) -> argparse.Namespace:
     p.add_argument("--timeout", type=float, default=15.0, help="seconds before a measure is ended")
     p.add_argument("--cpus", default="0,1", metavar="A,B",
                    help="CPUs to be pinned to (default 0,1)")
+    p.add_argument("--libfabric", default="", metavar="DIR",
+                   help="prefix of another build of libfabric, for the providers beside aperture")
+    p.add_argument("--ucx", default="", metavar="DIR", help="prefix of another build of UCX")
     p.add_argument("--quick", action="store_true", help="main rows, two short rounds, no warm-up")
     p.add_argument("--keep", action="store_true", help="write the TSV to bench/results")
     p.add_argument("--json", action="store_true", help="print JSON instead of the table")
@@ -179,11 +184,18 @@ def main() -> int:
                          "build first (./dev build) or name one with --build\n")
         return 2
     cpus = tuple(int(x) for x in options.cpus.split(","))
-    settings = Settings(build, options.seconds, cpus, options.timeout)
+    try:
+        fabric, ucx = builds.libfabric(options.libfabric), builds.ucx(options.ucx)
+    except builds.NoBuild as e:
+        sys.stderr.write(f"bench/run: {e}\n")
+        return 2
+    settings = Settings(build, options.seconds, cpus, options.timeout, fabric, ucx)
     subjects = lineup_of(options.subjects, measures, settings)
     names = [x.name for x in subjects]
     facts = machine.describe(ROOT)
-    facts["command"] = "bench/run " + " ".join(sys.argv[1:])
+    facts |= builds.versions(os.path.join(build, "bench", "fabbench"), fabric, ucx)
+    words = builds.without_prefixes(sys.argv[1:], [options.libfabric, options.ucx])
+    facts["command"] = "bench/run " + " ".join(words)
 
     # Asked to end, as by an interrupt: what was measured so far is printed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -5,13 +5,13 @@ Each subject answers measure() with an Observation and never raises for a measur
 """
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from .builds import Build, libfabric, ucx
 from .goals import Measure
 
 
@@ -34,6 +34,8 @@ class Settings:
     seconds: float = 0.25
     cpus: tuple = (0, 1)
     timeout: float = 15.0
+    libfabric: Build = field(default_factory=lambda: libfabric(""))  # of providers, not Aperture's
+    ucx: Build = field(default_factory=lambda: ucx(""))
 
 
 def failed(note: str) -> Observation:
@@ -122,8 +124,9 @@ class Fabric:
     def __init__(self, name: str, settings: Settings) -> None:
         self.name = name
         provider, _, mode = name.partition(":")
-        env = dict(os.environ)
-        if provider == "aperture" and not env.get("FI_PROVIDER_PATH"):
+        ours = provider == "aperture"
+        env = dict(os.environ) if ours else settings.libfabric.env(os.environ)
+        if ours and not env.get("FI_PROVIDER_PATH"):
             env["FI_PROVIDER_PATH"] = os.path.join(settings.build, "lib", "libfabric")
         argv = [os.path.join(settings.build, "bench", "fabbench"), "-p", provider,
                 "--mr", mode or "any", "--timeout", f"{settings.timeout:g}"]
@@ -185,16 +188,16 @@ CMA_TESTS = {
 }
 
 
-def ucx_alone() -> list:
+def ucx_alone(program: str, env: dict) -> list:
     """What keeps a ucx_perftest built with MPI (Debian 13) from taking itself for a rank."""
-    if shutil.which("ucx_perftest") is None:
+    if not program:
         return []
-    asked = subprocess.run(["ucx_perftest", "-h"], capture_output=True, text=True, check=False)
+    asked = subprocess.run([program, "-h"], capture_output=True, text=True, check=False, env=env)
     return ["-P", "0"] if "MPI mode" in asked.stdout + asked.stderr else []
 
 
 class Ucx:
-    """Debian's ucx_perftest over shared memory.
+    """ucx_perftest over shared memory.
 
     ucx        posix, sysv and cma, as UCX would choose; its one-sided tests use memory that UCX
                itself allocated and both processes map
@@ -208,12 +211,13 @@ class Ucx:
         self.name = name
         self._settings = settings
         self._tests = CMA_TESTS if name == "ucx-cma" else UCP_TESTS
-        self._env = dict(os.environ)
+        self._program = settings.ucx.program("ucx_perftest")
+        self._env = settings.ucx.env(os.environ)
         if self.TRANSPORTS[name]:
             self._env["UCX_TLS"] = self.TRANSPORTS[name]
         self._env.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
         self._iterations = {}
-        self._alone = ucx_alone()
+        self._alone = ucx_alone(self._program, self._env)
 
     def offers(self, measure: Measure) -> bool:
         if self.name == "ucx-nocma":
@@ -221,7 +225,7 @@ class Ucx:
         return self._test(measure) is not None
 
     def measure(self, measure: Measure) -> Observation:
-        if shutil.which("ucx_perftest") is None:
+        if not self._program:
             return failed("ucx_perftest is not installed (Debian: ucx-utils)")
         pace = self._iterations.get(measure.key)
         if pace is None:
@@ -272,7 +276,7 @@ class Ucx:
         return seen[0]
 
     def _start(self, port: int, words: list, out: int) -> subprocess.Popen:
-        argv = ["ucx_perftest", "-p", str(port), "-f", "-v", *self._alone]
+        argv = [self._program, "-p", str(port), "-f", "-v", *self._alone]
         if self.name == "ucx-cma":
             argv += ["-d", "memory", "-x", "cma"]
         return subprocess.Popen(argv + words, env=self._env, stdout=out, stderr=out, text=True,

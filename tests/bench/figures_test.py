@@ -1,11 +1,12 @@
 """The driver's arithmetic: quantiles, ratios round by round, disturbed groups, verdicts."""
 import os
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
 
-from runner import report  # noqa: E402
+from runner import builds, report  # noqa: E402
 from runner.figures import quantile, summarise  # noqa: E402
 from runner.lineup import BesidePatterns  # noqa: E402
 from runner.goals import MEASURES, Criterion, Measure  # noqa: E402
@@ -30,6 +31,52 @@ def group(measure, number, limit=None, lines=(50, 50), **values):
 def of_three(measure, limit=None, **values):
     """The result of three groups alike, of the subjects that have values."""
     return summarise(measure, [group(measure, i, limit, **values) for i in range(3)], list(values))
+
+
+class Builds(unittest.TestCase):
+    def made(self, *files):
+        """A prefix with these files, which are programs that say where they look for libraries."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for name in files:
+            path = os.path.join(folder.name, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="ascii") as out:
+                out.write("#!/bin/sh\necho \"version 9.8.7 of $LD_LIBRARY_PATH\"\n")
+            os.chmod(path, 0o755)
+        return folder.name
+
+    def test_build_under_a_prefix_is_found_wherever_its_libraries_lie(self):
+        for where in ("lib", "lib64", "lib/x86_64-linux-gnu"):
+            prefix = self.made(f"{where}/libfabric.so.1")
+            env = builds.libfabric(prefix).env({"LD_LIBRARY_PATH": "/x"})
+            self.assertEqual(env["LD_LIBRARY_PATH"], os.path.join(prefix, where) + ":/x")
+
+    def test_prefix_without_the_build_is_refused(self):
+        with self.assertRaisesRegex(builds.NoBuild, "libfabric.so.1"):
+            builds.libfabric(self.made("lib/libfabric.so.2"))
+        with self.assertRaisesRegex(builds.NoBuild, "ucx_perftest"):
+            builds.ucx(self.made("lib/libucp.so.0"))
+
+    def test_machines_own_build_changes_nothing(self):
+        own = builds.libfabric("")
+        self.assertFalse(own.named)
+        self.assertEqual(own.env({"A": "b"}), {"A": "b"})
+
+    def test_ucx_of_a_prefix_is_what_is_run_and_its_version_is_told(self):
+        prefix = self.made("lib/libucp.so.0", "bin/ucx_perftest", "bin/ucx_info")
+        other = builds.ucx(prefix)
+        self.assertEqual(other.program("ucx_perftest"), os.path.join(prefix, "bin/ucx_perftest"))
+        self.assertEqual(builds.versions("/nonexistent", builds.libfabric(""), other),
+                         {"libfabric": "unknown", "ucx": "9.8.7"})
+        fabric = builds.libfabric(self.made("lib/libfabric.so.1", "fabbench"))
+        self.assertEqual(builds.versions(os.path.join(prefix, "bin/ucx_info"), fabric, other)[
+            "libfabric of the peers"], "9.8.7")
+
+    def test_command_that_is_kept_names_no_folder_of_the_machine(self):
+        self.assertEqual(builds.without_prefixes(["--ucx=/a/b/ucx-1/", "--only", "x"],
+                                                 ["", "/a/b/ucx-1/"]),
+                         ["--ucx=ucx-1", "--only", "x"])
 
 
 class Figures(unittest.TestCase):

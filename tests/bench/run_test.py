@@ -29,6 +29,7 @@ class Bench(unittest.TestCase):
              "--quick", "--seconds", "0.05", "--rounds", "1", "--json", "--subjects", "shm",
              "--only", only], capture_output=True, text=True, check=False, env=STOCK, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        self.assertRegex(json.loads(done.stdout)["facts"]["libfabric"], r"^\d+\.\d+")
         measures = json.loads(done.stdout)["measures"]
         self.assertEqual([f"{m['measure']}/{m['size']}" for m in measures], only.split(","))
         for m in measures:
@@ -51,6 +52,20 @@ class Bench(unittest.TestCase):
         code, rows, err = fabbench("-p", "tcp", "--only", "send_rate_threads_2*", "--count", "128")
         self.assertEqual(code, 0, err + str(rows))
         self.assertEqual(len(rows), 3)
+
+    def test_version_of_the_library_stands_beside_the_figures(self):
+        done = subprocess.run([FABBENCH, "--version"], capture_output=True, text=True, check=False,
+                              env=STOCK, timeout=60)
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stdout, r"^libfabric \d+\.\d+")
+
+    def test_prefix_without_a_build_is_wrong_usage(self):
+        done = subprocess.run(
+            [sys.executable, "-B", os.path.join(SOURCE, "bench", "run"), "--build", BUILD,
+             "--libfabric", "/nonexistent", "--only", "send_lat/8"],
+            capture_output=True, text=True, check=False, env=STOCK, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no libfabric.so.1 under /nonexistent", done.stderr)
 
     def test_unknown_provider_is_a_failed_row_with_its_reason(self):
         code, rows, _ = fabbench("-p", "nosuchprovider", "--only", "send_lat/8")
