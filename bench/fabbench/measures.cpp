@@ -183,10 +183,24 @@ void add_threaded(std::vector<Measure>& all) {
   }
 }
 
+// Four processes, each of which writes to the three others, on two cores.
+void add_all_to_all(std::vector<Measure>& all) {
+  for (const size_t n : {size_t{8}, size_t{512}, 4 * kKiB, 64 * kKiB}) {
+    Measure m{"write_bw_all_to_all", n, Pattern::all_to_all,
+              n == 8 ? "operations per second of four processes, each to all others at once"
+                     : "bytes per second of four processes, each to all others at once"};
+    m.window = window_of(n);
+    m.crowd.cores = Cores::either;
+    m.crowd.ranks = 4;
+    all.push_back(m);
+  }
+}
+
 uint64_t caps_of(const Measure& measure) {
   switch (measure.pattern) {
     case Pattern::write_ping_pong:
     case Pattern::one_sided:
+    case Pattern::all_to_all:
     case Pattern::registering:
     case Pattern::many_regions:
     case Pattern::revoking: return FI_MSG | FI_RMA;
@@ -199,8 +213,9 @@ uint64_t caps_of(const Measure& measure) {
 Setup setup_of(const Measure& measure, const Setup& base, Rigour rigour) {
   Setup setup = base;
   setup.caps = caps_of(measure);
-  setup.delivery_complete = measure.pattern == Pattern::one_sided && measure.verb == Verb::write &&
-                            rigour == Rigour::strict;
+  const bool writes = measure.pattern == Pattern::all_to_all ||
+                      (measure.pattern == Pattern::one_sided && measure.verb == Verb::write);
+  setup.delivery_complete = writes && rigour == Rigour::strict;
   // only the owner's process executes atomics: one that sleeps must be progressed by its provider
   if (measure.pattern == Pattern::fetching && measure.target == Target::asleep) {
     setup.progress = FI_PROGRESS_AUTO;
@@ -229,6 +244,8 @@ std::unique_ptr<FabricTask> make_task(const Measure& m, const Setup& setup, Side
     case Pattern::write_ping_pong: return make_write_ping_pong(setup, side, m.size_bytes);
     case Pattern::one_sided:
       return make_one_sided(setup, side, m.target, m.verb, m.size_bytes, m.window, m.ways);
+    case Pattern::all_to_all:
+      return make_all_to_all(setup, side, m.size_bytes, m.window, m.crowd.ranks);
     case Pattern::registering:
       return make_registering(setup, side, m.size_bytes, m.many ? kManyRegions : 0);
     case Pattern::many_regions:
@@ -261,6 +278,7 @@ const std::vector<Measure>& all_measures() {
     add_event_driven(all);
     add_crowded(all);
     add_threaded(all);
+    add_all_to_all(all);
     for (const Matching matching : {Matching::plain, Matching::tagged}) {
       Measure m{matching == Matching::plain ? "send_steps" : "tagged_steps", 8, Pattern::steps,
                 "lockstep ping-pong, for bench/instructions", matching};
@@ -292,7 +310,9 @@ Row take_measure(const Measure& measure, const Setup& base, Side& side, const Ex
   plan.latency = measure.window == 1 && measure.pattern != Pattern::clients;
   plan.scale = is_whole(measure) ? 1.0 : 0.5;
   plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;
-  plan.ways = measure.ways;
+  plan.initiators = measure.ways == Ways::both ? 2
+                    : measure.crowd.ranks > 2  ? measure.crowd.ranks
+                                               : 1;
   if (rigour == Rigour::lenient) plan.burst = std::max(kLenientBurst, measure.window);
   plan.single = measure.pattern == Pattern::revoking || measure.waiting == Waiting::epoll;
   return direct(*task, side, plan);

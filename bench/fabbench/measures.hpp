@@ -20,6 +20,7 @@ enum class Pattern {
   steps,
   write_ping_pong,
   one_sided,
+  all_to_all,
   registering,
   many_regions,
   revoking,

@@ -38,14 +38,15 @@ template <typename Measure, typename Body>
 Row take_row(PairOptions pair, const Measure& measure, Body&& body) {
   const Crowding& crowd = measure.crowd;
   pair.cores = crowd.cores;
-  if (crowd.pairs > 1 || crowd.threads > 1) pair.timeout_s *= 2;  // each gets its turns late
+  if (crowd.pairs > 1 || crowd.threads > 1 || crowd.ranks > 2)
+    pair.timeout_s *= 2;  // each gets its turns late
   Row row;
   if (crowd.pairs > 1) {
     row = run_pairs(pair, crowd.pairs, body);
   } else if (crowd.threads != 0 && crowd.shared != Shared::queue) {
     row = run_pair(pair, [&](Side& side) { return take_in_threads(side, crowd.threads, body); });
   } else {
-    row = run_pair(pair, std::forward<Body>(body));
+    row = run_group(pair, crowd.ranks, body);
   }
   row.measure = measure.name;
   row.size_bytes = measure.size_bytes;

@@ -235,6 +235,17 @@ def _threaded(verbs: bool) -> list:
     return rows
 
 
+def _all_to_all(prefix: str) -> list:
+    """Four processes, each of which writes to the three others."""
+    rows = []
+    for size in (8, 512, 4 * KIB, 64 * KIB):
+        name = "write_bw_all_to_all"
+        goal = NEAR_BASE_RATE if prefix else tuple(Criterion(x, 1.0) for x in ("shm", "tcp"))
+        rows.append(Measure(prefix + name, size, "M/s" if size == 8 else "GB/s", "", 1.0, goal,
+                            True, base=f"{name}/{size}" if prefix else "", pattern=True))
+    return rows
+
+
 def _mpi() -> list:
     """Open MPI over mtl ofi, beside its own shared memory in the same run."""
     return [
@@ -294,9 +305,11 @@ def _verbs_windows() -> list:
 
 MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _both_ways("")
             + _registrations() + _atomics() + _crowds() + _event_driven("")
-            + _crowded(verbs=False) + _threaded(verbs=False) + _mpi()
+            + _crowded(verbs=False) + _threaded(verbs=False)
+            + _all_to_all("") + _mpi()
             + _verbs_latencies() + _verbs_bandwidths() + _both_ways("verbs_") + _verbs_windows()
-            + _event_driven("verbs_") + _crowded(verbs=True) + _threaded(verbs=True))
+            + _event_driven("verbs_") + _crowded(verbs=True) + _threaded(verbs=True)
+            + _all_to_all("verbs_"))
 
 # Limits that no measure above refers to, shown for their own sake.
 OTHER_LIMITS = [

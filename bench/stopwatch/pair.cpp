@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -44,7 +45,7 @@ struct Child {
 
 // Throws Failure when a CPU is not ours to use.
 void pin(int rank, const PairOptions& options) {
-  const int own = options.cpus[options.cores == Cores::one ? 0 : rank];
+  const int own = options.cpus[options.cores == Cores::one ? 0 : rank % 2];
   if (own < 0) return;
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -58,16 +59,19 @@ void pin(int rank, const PairOptions& options) {
   }
 }
 
-[[noreturn]] void be_side(int rank, const PairOptions& options, UniqueFd socket, UniqueFd pipe,
+using Sockets = std::vector<UniqueFd>;
+
+[[noreturn]] void be_side(int rank, const PairOptions& options, Sockets sockets, UniqueFd pipe,
                           pid_t supervisor, const std::function<Row(Side&)>& body, Gate* gate) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != supervisor) ::_exit(1);
   Report report;
   {
-    Channel channel(std::move(socket));
+    Channel channel(std::move(sockets.at(0)));
     try {
       pin(rank, options);
       Side side{rank, channel, gate};
+      for (size_t i = 1; i < sockets.size(); i++) side.others.emplace_back(std::move(sockets[i]));
       report = report_of(body(side));
       report.ok = true;  // it came to its end: rank 1 has no row of its own
     } catch (const std::exception& e) {
@@ -84,15 +88,20 @@ void take_report(Child& child) {
   child.pipe.reset();
 }
 
-// Waits for both reports; after one side failed, the other has half a second to say more.
-bool await_reports(Child (&children)[2], double timeout_s) {
+using Children = std::vector<Child>;
+
+// Waits for all reports; after one side failed, the others have half a second to say more.
+bool await_reports(Children& children, double timeout_s) {
   uint64_t deadline = now_ns() + static_cast<uint64_t>(timeout_s * 1e9);
-  while (children[0].pipe || children[1].pipe) {
+  const auto waits = [](const Child& child) { return static_cast<bool>(child.pipe); };
+  while (std::any_of(children.begin(), children.end(), waits)) {
     const uint64_t now = now_ns();
     if (now >= deadline) return false;
-    pollfd fds[2] = {{children[0].pipe.get(), POLLIN, 0}, {children[1].pipe.get(), POLLIN, 0}};
-    if (::poll(fds, 2, static_cast<int>((deadline - now) / 1'000'000) + 1) < 0) continue;
-    for (int i = 0; i < 2; i++) {
+    std::vector<pollfd> fds;
+    for (const Child& child : children) fds.push_back({child.pipe.get(), POLLIN, 0});
+    const int wait_ms = static_cast<int>((deadline - now) / 1'000'000) + 1;
+    if (::poll(fds.data(), fds.size(), wait_ms) < 0) continue;
+    for (size_t i = 0; i < fds.size(); i++) {
       if (!children[i].pipe || fds[i].revents == 0) continue;
       take_report(children[i]);
       const uint64_t grace = now_ns() + 500'000'000;
@@ -127,21 +136,25 @@ void bury(Child& child) {
   remove_leftovers(child.pid);
 }
 
+std::string name_of(size_t rank, const Children& children) {
+  if (rank == 0) return "initiator";
+  return children.size() == 2 ? "target" : "target " + std::to_string(rank);
+}
+
 // The most telling reason first: a crash, then what a side said, then a hang.
-std::string reason_of(const Child (&children)[2], bool ended_in_time, double timeout_s) {
-  const char* const names[2] = {"initiator", "target"};
-  for (int i = 0; i < 2; i++) {
+std::string reason_of(const Children& children, bool ended_in_time, double timeout_s) {
+  for (size_t i = 0; i < children.size(); i++) {
     const Child& c = children[i];
     if (!c.report.done && ended_in_time && c.reaped && WIFSIGNALED(c.status)) {
-      return std::string("the ") + names[i] + " died: " + ::strsignal(WTERMSIG(c.status));
+      return "the " + name_of(i, children) + " died: " + ::strsignal(WTERMSIG(c.status));
     }
   }
   for (int pass = 0; pass < 2; pass++) {
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < children.size(); i++) {
       const Report& r = children[i].report;
       if (!r.done || r.ok) continue;
       if (pass == 0 && is_consequence(r.text)) continue;
-      return std::string(names[i]) + ": " + r.text;
+      return name_of(i, children) + ": " + r.text;
     }
   }
   char text[96];
@@ -149,11 +162,26 @@ std::string reason_of(const Child (&children)[2], bool ended_in_time, double tim
   return ended_in_time ? "a side ended without a word" : text;
 }
 
-Row row_of(const Child (&children)[2], bool ended_in_time, double timeout_s) {
-  if (children[0].report.ok && children[1].report.ok) return row_of(children[0].report);
+Row row_of(const Children& children, bool ended_in_time, double timeout_s) {
+  const auto good = [](const Child& child) { return child.report.ok; };
+  if (std::all_of(children.begin(), children.end(), good)) return row_of(children[0].report);
   Row row;
   row.note = reason_of(children, ended_in_time, timeout_s);
   return row;
+}
+
+// The ends of each rank's channels: rank 0 has one to each of the others.
+std::vector<Sockets> connect_ranks(unsigned ranks) {
+  std::vector<Sockets> all(ranks);
+  for (unsigned i = 1; i < ranks; i++) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+      throw Failure("no descriptors for a pair: %s", std::strerror(errno));
+    }
+    all[0].emplace_back(ends[0]);
+    all[i].emplace_back(ends[1]);
+  }
+  return all;
 }
 
 }  // namespace
@@ -221,32 +249,41 @@ void Channel::expect_whole(size_t len_bytes, size_t expected, const char* what) 
 }
 
 Row run_pair(const PairOptions& options, const std::function<Row(Side&)>& body, Gate* gate) {
-  int sockets[2], pipes[2][2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0 ||
-      ::pipe2(pipes[0], O_CLOEXEC) != 0 || ::pipe2(pipes[1], O_CLOEXEC) != 0) {
-    throw Failure("no descriptors for a pair: %s", std::strerror(errno));
+  return run_group(options, 2, body, gate);
+}
+
+Row run_group(const PairOptions& options, unsigned ranks, const std::function<Row(Side&)>& body,
+              Gate* gate) {
+  std::vector<Sockets> sockets = connect_ranks(ranks);
+  std::vector<UniqueFd> writers;
+  Children children(ranks);
+  for (Child& child : children) {
+    int pipe[2];
+    if (::pipe2(pipe, O_CLOEXEC) != 0) {
+      throw Failure("no descriptors for a pair: %s", std::strerror(errno));
+    }
+    child.pipe = UniqueFd(pipe[0]);
+    writers.emplace_back(pipe[1]);
   }
-  UniqueFd socket[2] = {UniqueFd(sockets[0]), UniqueFd(sockets[1])};
-  UniqueFd writers[2] = {UniqueFd(pipes[0][1]), UniqueFd(pipes[1][1])};
-  Child children[2];
   const pid_t supervisor = ::getpid();
-  for (int i = 0; i < 2; i++) children[i].pipe = UniqueFd(pipes[i][0]);
-  for (int i = 0; i < 2; i++) {
+  for (unsigned i = 0; i < ranks; i++) {
     children[i].pid = ::fork();
     if (children[i].pid == 0) {
-      socket[1 - i].reset();
-      writers[1 - i].reset();
-      be_side(i, options, std::move(socket[i]), std::move(writers[i]), supervisor, body, gate);
+      Sockets mine = std::move(sockets[i]);
+      UniqueFd writer = std::move(writers[i]);
+      sockets.clear();
+      writers.clear();
+      be_side(static_cast<int>(i), options, std::move(mine), std::move(writer), supervisor, body,
+              gate);
     }
     if (children[i].pid < 0) {
-      if (i == 1) bury(children[0]);
-      throw Failure("fork: %s", std::strerror(errno));
+      const int error = errno;
+      for (unsigned done = 0; done < i; done++) bury(children[done]);
+      throw Failure("fork: %s", std::strerror(error));
     }
   }
-  for (int i = 0; i < 2; i++) {
-    socket[i].reset();
-    writers[i].reset();
-  }
+  sockets.clear();
+  writers.clear();
   const bool ended = await_reports(children, options.timeout_s);
   for (Child& child : children) bury(child);
   return row_of(children, ended, options.timeout_s);

@@ -56,9 +56,11 @@ inline constexpr char kPeerGone[] = "the other side went away";
 class Gate;
 
 struct Side {
-  int rank;  // 0: the one that posts and reports; 1: its target
+  int rank;  // 0: the one that posts and reports; 1 and above: its targets
   Channel& channel;
   Gate* gate = nullptr;  // where other pairs are met, when there are some
+  // Of rank 0, when there are more than two: to rank 2 and so on. Theirs lead to rank 0, too.
+  std::vector<Channel> others{};
 };
 
 // Whether the sides have a core each, run on either of the two, or share the first one.
@@ -74,5 +76,9 @@ struct PairOptions {
 // Runs body once in each process; rank 0's row is the result.
 Row run_pair(const PairOptions& options, const std::function<Row(Side&)>& body,
              Gate* gate = nullptr);
+
+// The same with more than two processes, of which each may run on either CPU if options say so.
+Row run_group(const PairOptions& options, unsigned ranks, const std::function<Row(Side&)>& body,
+              Gate* gate = nullptr);
 
 }  // namespace aperture::bench

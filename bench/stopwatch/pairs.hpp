@@ -18,6 +18,7 @@ struct Crowding {
   unsigned pairs = 1;
   unsigned threads = 0;  // 0: it is no measure of threads
   Shared shared = Shared::nothing;
+  unsigned ranks = 2;  // processes of one group: more of them are all initiators
 };
 
 // The sum of the pairs' rates; failed when one of them is.

@@ -29,8 +29,7 @@ constexpr size_t kFewestValues = 4, kMostValues = 64;
 
 class Leader {
  public:
-  Leader(Task& task, Side& side, const Plan& plan)
-      : task_(task), channel_(side.channel), burst_(plan.burst) {}
+  Leader(Task& task, Side& side, const Plan& plan) : task_(task), side_(side), burst_(plan.burst) {}
 
   void greet() {
     command(Order::greet, 0);
@@ -39,7 +38,7 @@ class Leader {
 
   void verify(uint64_t seed) {
     command(Order::verify, seed);
-    task_.verify(seed, channel_);
+    task_.verify(seed, side_.channel);
   }
 
   // Seconds for count operations, without the pauses between bursts.
@@ -60,22 +59,28 @@ class Leader {
 
   void end() {
     command(Order::end, 0);
-    channel_.receive_word();
+    await_all();
   }
 
  private:
   void drain() {
     command(Order::drain, 0);
-    channel_.receive_word();
+    await_all();
+  }
+
+  void await_all() {
+    side_.channel.receive_word();
+    for (Channel& other : side_.others) other.receive_word();
   }
 
   void command(Order order, uint64_t argument) {
     const Command c{order, 0, argument};
-    channel_.send(&c, sizeof c);
+    side_.channel.send(&c, sizeof c);
+    for (Channel& other : side_.others) other.send(&c, sizeof c);
   }
 
   Task& task_;
-  Channel& channel_;
+  Side& side_;
   const uint64_t burst_;
 };
 
@@ -111,7 +116,7 @@ Unit unit_of(const Plan& plan) noexcept {
 }
 
 double each_of(const Plan& plan) noexcept {
-  return (plan.bytes_each != 0 ? plan.bytes_each * 1e-9 : 1e-6) * (plan.ways == Ways::both ? 2 : 1);
+  return (plan.bytes_each != 0 ? plan.bytes_each * 1e-9 : 1e-6) * plan.initiators;
 }
 
 Row time_rate(Leader& leader, const Plan& plan, uint64_t count) {

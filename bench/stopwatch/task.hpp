@@ -80,13 +80,13 @@ struct Extent {
 };
 
 struct Plan {
-  Extent extent;          // a count is done in one part; seconds are filled in several
-  bool latency = true;    // else a rate: operations or bytes per time
-  double scale = 0.5;     // latency: part of an operation that is reported (0.5: one way)
-  bool single = false;    // latency: the median of single operations, not of blocks' means
-  double bytes_each = 0;  // bandwidth; 0: a message rate
-  Ways ways = Ways::one;  // both: rank 1 does as many operations beside
-  uint64_t burst = 0;     // most operations before a sleeping target is let poll; 0: never
+  Extent extent;            // a count is done in one part; seconds are filled in several
+  bool latency = true;      // else a rate: operations or bytes per time
+  double scale = 0.5;       // latency: part of an operation that is reported (0.5: one way)
+  bool single = false;      // latency: the median of single operations, not of blocks' means
+  double bytes_each = 0;    // bandwidth; 0: a message rate
+  unsigned initiators = 1;  // sides that do as many operations each
+  uint64_t burst = 0;       // most operations before a sleeping target is let poll; 0: never
 };
 
 Row direct(Task& task, Side& side, const Plan& plan);

@@ -161,6 +161,20 @@ void add_threaded(std::vector<Measure>& all) {
   }
 }
 
+// Four processes, each of which writes to the three others, on two cores.
+void add_all_to_all(std::vector<Measure>& all) {
+  for (const size_t n : {size_t{8}, size_t{512}, size_t{4096}, size_t{65536}}) {
+    const unsigned ranks = 4;
+    all.push_back({"verbs_write_bw_all_to_all", n, "four processes, each to all others at once",
+                   [n](const Setup& setup, Side& side) {
+                     return make_all_to_all(setup, side, n, window_of(n), ranks);
+                   },
+                   1, false});
+    all.back().crowd.cores = Cores::either;
+    all.back().crowd.ranks = ranks;
+  }
+}
+
 void add_windows(std::vector<Measure>& all) {
   const auto binding = [](WindowType type, size_t regions) {
     return [=](const Setup& setup, Side& side) { return make_binding(setup, side, type, regions); };
@@ -186,6 +200,7 @@ const std::vector<Measure>& all_measures() {
     add_event_driven(all);
     add_crowded(all);
     add_threaded(all);
+    add_all_to_all(all);
     for (const Message message : {Message::send, Message::write_with_imm}) {
       all.push_back({message == Message::send ? "verbs_send_steps" : "verbs_write_imm_steps", 8,
                      "lockstep ping-pong, for bench/instructions",
@@ -206,7 +221,9 @@ Row take_measure(const Measure& measure, const Setup& setup, Side& side, const E
   plan.latency = measure.latency;
   plan.scale = measure.scale;
   plan.bytes_each = measure.size_bytes > 64 ? static_cast<double>(measure.size_bytes) : 0;
-  plan.ways = measure.ways;
+  plan.initiators = measure.ways == Ways::both ? 2
+                    : measure.crowd.ranks > 2  ? measure.crowd.ranks
+                                               : 1;
   plan.single = measure.single;
   return direct(*task, side, plan);
 }

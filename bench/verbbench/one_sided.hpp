@@ -19,4 +19,8 @@ std::unique_ptr<VerbsTask> make_spinning(const Setup&, Side&, size_t size_bytes)
 std::unique_ptr<VerbsTask> make_one_sided(const Setup&, Side&, Target, Verb, size_t size_bytes,
                                           size_t window, Ways = Ways::one);
 
+// Each of so many ranks keeps `window` writes outstanding, to all others in turn.
+std::unique_ptr<VerbsTask> make_all_to_all(const Setup&, Side&, size_t size_bytes, size_t window,
+                                           unsigned ranks);
+
 }  // namespace aperture::bench

@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "base/clock.hpp"
+#include "harness/all_to_all.hpp"
 #include "stopwatch/failure.hpp"
 #include "stopwatch/gate.hpp"
 #include "stopwatch/pages.hpp"
@@ -64,6 +65,42 @@ TEST(Pair, failure_of_a_side_is_the_reason) {
   });
   EXPECT_FALSE(row.ok);
   EXPECT_EQ(row.note, "target: byte 7 is wrong");
+  expect_no_children();
+}
+
+TEST(Group, rank_0_has_a_channel_to_each_of_the_others) {
+  const Row row = run_group(unpinned(10), 4, [](Side& side) {
+    if (side.rank != 0) {
+      side.channel.send_word(10u * static_cast<unsigned>(side.rank));
+      return Row{};
+    }
+    double sum = static_cast<double>(side.channel.receive_word());
+    for (Channel& other : side.others) sum = 2 * sum + static_cast<double>(other.receive_word());
+    return ok_row(sum);
+  });
+  EXPECT_TRUE(row.ok) << row.note;
+  EXPECT_EQ(row.value, (10 * 2 + 20) * 2 + 30);
+  expect_no_children();
+}
+
+TEST(Group, each_rank_gathers_what_all_have) {
+  const Row row = run_group(unpinned(10), 4, [](Side& side) {
+    const std::vector<int> all = gather(side, 7 * side.rank);
+    if (all != std::vector<int>{0, 7, 14, 21}) throw Failure("%zu gathered", all.size());
+    return ok_row(1);
+  });
+  EXPECT_TRUE(row.ok) << row.note;
+}
+
+TEST(Group, failure_of_any_side_is_the_reason) {
+  const Row row = run_group(unpinned(10), 4, [](Side& side) -> Row {
+    if (side.rank == 2) throw Failure("byte %d is wrong", 7);
+    if (side.rank == 0) side.others.at(0).receive_word();
+    if (side.rank != 0) side.channel.receive_word();
+    return ok_row(1);
+  });
+  EXPECT_FALSE(row.ok);
+  EXPECT_EQ(row.note, "target 2: byte 7 is wrong");
   expect_no_children();
 }
 

@@ -39,14 +39,16 @@ class Bench(unittest.TestCase):
             self.assertGreater(m["limit"]["median"], 0)
 
     def test_every_row_of_a_pattern_comes_out_over_aperture(self):
-        for only in ("*_crowded_*", "*_threads_*"):
+        for only, count in (("*_crowded_*", 18), ("*_threads_*", 12), ("*_all_to_all", 4),
+                            ("*_both", 10), ("*_epoll*", 4)):
             code, rows, err = fabbench("-p", "aperture", "--only", only, "--count", "128")
             self.assertEqual(code, 0, err + str([r for r in rows if not r["ok"]]))
-            self.assertGreaterEqual(len(rows), 12)
+            self.assertEqual(len(rows), count)
             for row in rows:
                 self.assertGreater(row["value"], 0, row)
-                unit = "GB/s" if "_bw" in row["measure"] else "M/s"
-                self.assertEqual(row["unit"], unit, row)
+                lat = "_lat" in row["measure"]
+                bandwidth = "_bw" in row["measure"] and row["size"] != 8
+                self.assertEqual(row["unit"], "ns" if lat else "GB/s" if bandwidth else "M/s", row)
 
     def test_threads_with_an_endpoint_each_come_out_over_a_stock_provider(self):
         code, rows, err = fabbench("-p", "tcp", "--only", "send_rate_threads_2*", "--count", "128")
