@@ -17,7 +17,7 @@ STOCK = {k: v for k, v in os.environ.items() if k != "FI_PROVIDER_PATH"}
 
 def fabbench(*words):
     done = subprocess.run([FABBENCH, "--json", *words], capture_output=True, text=True,
-                          check=False, env=STOCK, timeout=200)
+                          check=False, env=STOCK, timeout=150)
     return done.returncode, [json.loads(x) for x in done.stdout.splitlines()], done.stderr
 
 
