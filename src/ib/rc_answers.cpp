@@ -139,12 +139,12 @@ void RcAnswers::on_read_data() noexcept {
 // peer sends that.
 bool RcAnswers::place_result(uint64_t pos, uint64_t offset, const std::byte* from,
                              uint64_t len) noexcept {
-  for (uint32_t at = q_.sq_.head; at != q_.sq_.next; ++at) {
+  for (uint32_t at = q_.sq_.head; at != q_.sq_.tail; ++at) {
     Wqe& w = q_.sq_.wqe(at);
     if (!q_.holds(w, pos)) continue;
     // in order and never more than was asked for
     if (!returns_data(w.op) || from == nullptr || offset != w.done || len > w.len - w.done) break;
-    if (w.stage == Wqe::Stage::posted) {
+    if (w.stage != Wqe::Stage::finished) {
       const WcStatus s = q_.memory_.scatter(q_.sq_.sges_of(at), w.sge_count, w.done, from, len);
       if (s != WcStatus::success) q_.fail_wqe(w, s);
     }

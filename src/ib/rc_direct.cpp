@@ -223,7 +223,7 @@ bool RcDirect::copy_claimed(const RcPiece& piece) noexcept {
     w.owner_only = true;
     return false;
   }
-  if (w.op == SendOp::read) w.done = w.len;
+  if (w.op == SendOp::read) w.done = piece.offset + piece.len;
   return true;
 }
 

@@ -159,7 +159,7 @@ bool RcRequester::start(uint32_t at) noexcept {
   }
   if (!w.in_ring) {  // from its beginning, whatever of it was copied directly
     w.in_ring = true;
-    w.done = w.region = 0;
+    w.done = w.asked = w.region = 0;
   }
   if (w.op == SendOp::read) return put_read(at);
   if (is_atomic(w.op)) return put_atomic(at);
@@ -272,13 +272,22 @@ void RcRequester::put_one_cell(Wqe& w, RcOp op, uint8_t flags, const Fields& f) 
   q_.lane_.publish_request(1);
 }
 
+// False: no room now, or enough is under way.
 bool RcRequester::put_read(uint32_t at) noexcept {
   Wqe& w = q_.sq_.wqe(at);
-  if (!room_for_piece(1)) return false;
-  w.begin_pos = q_.lane_->request_tx.cells.pos();
-  note_piece(at, 1, 0, w.len);
-  put_one_cell(w, RcOp::read, flags_of(w) & wire::kRcXrc,
-               wire::RcRead{w.remote_addr, w.rkey, static_cast<uint32_t>(w.len)});
+  const auto total = static_cast<uint32_t>(w.len);
+  w.asked = std::max(w.asked, w.done);  // after a part that was copied directly
+  do {
+    const auto n = static_cast<uint32_t>(std::min(w.len - w.asked, transport::kClaimChunk));
+    if (n != 0 && w.asked - w.done >= transport::kReadAheadBytes) return false;
+    if (!room_for_piece(1)) return false;
+    const auto offset = static_cast<uint32_t>(w.asked);
+    note_piece(at, 1, offset, n);
+    w.asked += n;
+    put_one_cell(w, RcOp::read, flags_of(w) & wire::kRcXrc,
+                 wire::RcRead{w.remote_addr, w.rkey, n, offset, total});
+    if (w.stage == Wqe::Stage::finished) return true;  // refused meanwhile
+  } while (w.asked < w.len);
   posted(w);
   return true;
 }

@@ -518,29 +518,32 @@ bool RcResponder::on_read() noexcept {
   const auto f = wire::load_rc<wire::RcReadFields>(q_.lane_->request_rx.cells.body());
   const ClaimVerdict verdict = q_.lane_.may_execute();
   if (verdict == ClaimVerdict::wait) return false;
+  Part part;
+  const bool is_sound = read_part(f, part);
+  if (part.offset == 0 && !access_.is_streaming()) access_.begin_range();
   if (verdict == ClaimVerdict::skip) {
-    access_.begin_range();
+    access_.end_read();
     return true;
   }
-  uint32_t len = 0;
-  const bool is_sound = f.len.bounded(kMaxMessageBytes, len);
   // Wild again in there
-  const AccessAsk whole = ask_of(f.rkey, f.addr, f.len.unchecked(), Rights::remote_read);
+  const AccessAsk whole = ask_of(f.rkey, f.addr, f.total.unchecked(), Rights::remote_read);
   if (!q_.is_reliable() || !q_.allows(kAllowRemoteRead) || q_.attr_.max_dest_rd_atomic == 0 ||
       !is_sound) {
     return refuse(WcStatus::rem_inv_req_err, &whole, Denial::none);
   }
   const uint64_t pos = q_.lane_->request_rx.cells.pos();
   Denial denial = Denial::none;
-  if (len > wire::kRcMaxInline) {
-    if (!access_.is_streaming()) denial = access_.check_whole(whole);
+  if (part.total > wire::kRcMaxInline || access_.is_streaming()) {
+    // the first part that we execute; the one life of its region that it meets serves all
+    if (access_.region().generation == 0) denial = access_.check_whole(whole);
     if (denial != Denial::none) return refuse(WcStatus::rem_access_err, &whole, denial);
-    const auto streamed = access_.stream_read(
-        q_.lane_, whole, len, denial,
-        [&](std::byte* body, uint64_t offset, uint64_t byte_pos, uint32_t n) {
-          wire::store_rc(body, {static_cast<uint8_t>(RcOp::read_data), 0, 0, 0},
-                         wire::RcReadData{pos, byte_pos, static_cast<uint32_t>(offset), n});
-        });
+    const auto streamed =
+        access_.stream_read(q_.lane_, whole, part.offset, part.len, denial,
+                            [&](std::byte* body, uint64_t done, uint64_t byte_pos, uint32_t n) {
+                              const auto offset = static_cast<uint32_t>(part.offset + done);
+                              wire::store_rc(body, {static_cast<uint8_t>(RcOp::read_data), 0, 0, 0},
+                                             wire::RcReadData{pos, byte_pos, offset, n});
+                            });
     if (streamed == transport::RemoteAccess::Streamed::denied) {
       return refuse(WcStatus::rem_access_err, &whole, denial);
     }
@@ -551,9 +554,9 @@ bool RcResponder::on_read() noexcept {
     return streamed == transport::RemoteAccess::Streamed::all;
   }
   std::byte flat[wire::kRcMaxInline];
-  if (len != 0) denial = access_.read_once(whole, flat, len);
+  if (part.total != 0) denial = access_.read_once(whole, flat, part.total);
   if (denial != Denial::none) return refuse(WcStatus::rem_access_err, &whole, denial);
-  const auto n = static_cast<uint16_t>(len);
+  const auto n = static_cast<uint16_t>(part.total);
   ring::BodyWriter(tx.cells, wire::rc_payload_offset(RcOp::read_inline, 0)).copy_in(flat, n);
   respond({static_cast<uint8_t>(RcOp::read_inline), 0, n, 0}, wire::RcAnswer{pos},
           wire::rc_cells_of(RcOp::read_inline, 0, n));

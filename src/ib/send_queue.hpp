@@ -47,6 +47,7 @@ struct Wqe {
   bool result_out;     // a read or atomic that is counted as under way
   uint32_t denial;     // protect::Denial, or what Wc::vendor_err shall be
   uint64_t done;       // bytes put into the ring, copied, or received
+  uint64_t asked;      // of a read: bytes whose requests are in the ring
   uint64_t begin_pos;  // request position of its first cell
   uint64_t end_pos;    // after its last cell
   uint64_t region;     // generation that the direct path has met; 0: none yet
@@ -95,7 +96,7 @@ class SendQueue {
     w.stage = Wqe::Stage::queued;
     w.status = WcStatus::success;
     w.denial = 0;
-    w.len = w.done = w.begin_pos = w.end_pos = w.region = 0;
+    w.len = w.done = w.asked = w.begin_pos = w.end_pos = w.region = 0;
     return w;
   }
   // The same with its scatter/gather list, inline bytes and what few operations need.

@@ -10,7 +10,7 @@ using protect::Denial;
 using protect::DirectResult;
 using transport::OneSided;
 
-bool DirectRma::may_go(const Wqe& wqe) noexcept {
+bool DirectRma::may_go(Wqe& wqe) noexcept {
   if (wqe.through_ring || !core_.one_sided.is_possible(permit_for(wqe))) return false;
   if (!core_.one_sided.is_target_away()) return false;
   // The ordering rule: every earlier request executed. Pieces of this very operation count too.
@@ -19,6 +19,10 @@ bool DirectRma::may_go(const Wqe& wqe) noexcept {
   if (pending_.done_through() != end && ordered) {
     responses_.learn_executed();
     if (pending_.done_through() != end || has_failed(wqe)) return false;
+  }
+  if (wqe.kind == WqeKind::read && wqe.done != asked_of(wqe)) {
+    wqe.error = Errc::protocol;  // acknowledged without its data
+    return false;
   }
   return core_.one_sided.has_slot();
 }

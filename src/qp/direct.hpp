@@ -22,7 +22,7 @@ class DirectRma {
     if (path.is_allowed() && !path.does_target_poll()) path.foresee(core_.shown(key).key);
   }
   // The operation may go on directly now.
-  bool may_go(const Wqe& wqe) noexcept;
+  bool may_go(Wqe& wqe) noexcept;
   // True: it is over, well or badly. False: more is to be done in a later poll, or by the owner.
   bool put(Wqe& wqe) noexcept;
   // If the first request that is not executed has stood there for too long: does it directly, or

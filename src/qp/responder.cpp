@@ -195,15 +195,8 @@ bool Responder::on_write_bytes(const Head& head) noexcept {
   }
   const ClaimVerdict verdict = core_.lane.may_execute();
   if (verdict == ClaimVerdict::wait) return execution_.wait_for_peer();
-  execution_.begin_request(head);
+  begin_piece(head, f.key, offset);
   RemoteAccess& access = execution_.access();
-  // the first piece that comes of a range need not be its first: what is before was copied directly
-  const uint64_t addr = head.word().unchecked(), key = f.key.unchecked();  // compared
-  if (offset == 0 || (head.flags & wire::kFirst) != 0 || addr != range_addr_ || key != range_key_) {
-    access.begin_range();
-    range_addr_ = addr;
-    range_key_ = key;
-  }
   if (verdict == ClaimVerdict::execute && !execution_.is_refused()) {
     const AccessAsk whole =
         execution_.ask(f.key, head.word(), f.total, Rights::remote_write,
@@ -221,46 +214,64 @@ bool Responder::on_write_bytes(const Head& head) noexcept {
   return true;
 }
 
+// The first piece that comes of a range need not be its first: what is before was copied directly.
+void Responder::begin_piece(const Head& head, Wild<uint64_t> wild_key, uint64_t offset) noexcept {
+  execution_.begin_request(head);
+  const uint64_t addr = head.word().unchecked(), key = wild_key.unchecked();  // compared
+  const bool first = offset == 0 || (head.flags & wire::kFirst) != 0;
+  if (!first && addr == range_addr_ && key == range_key_) return;
+  execution_.access().begin_range();
+  range_addr_ = addr;
+  range_key_ = key;
+}
+
 bool Responder::on_read(const Head& head) noexcept {
   if (!core_.lane->response_tx.room(wire::kMaxCells)) return execution_.wait_for_peer();
   const ClaimVerdict verdict = core_.lane.may_execute();
   if (verdict == ClaimVerdict::wait) return execution_.wait_for_peer();
-  execution_.begin_request(head);
+  const std::byte* body = core_.lane->request_rx.cells.body();
+  const auto f = wire::load_fields<wire::ReadFields>(body);
+  const uint64_t total = f.total.unchecked();  // only compared with, and asked for as a whole
+  Part part;
+  if (!f.offset.bounded(total, part.offset) || !f.len.bounded(total - part.offset, part.len)) {
+    core_.break_protocol("a part outside its operation");
+    return false;
+  }
   RemoteAccess& access = execution_.access();
+  if (!access.is_streaming()) begin_piece(head, f.key, part.offset);
   if (verdict == ClaimVerdict::skip || execution_.is_refused()) {
-    access.begin_range();
+    access.end_read();
   } else {
-    const std::byte* body = core_.lane->request_rx.cells.body();
-    const auto f = wire::load_fields<wire::ReadFields>(body);
-    const AccessAsk whole = execution_.ask(f.key, head.word(), f.len, Rights::remote_read,
+    const AccessAsk whole = execution_.ask(f.key, head.word(), f.total, Rights::remote_read,
                                            wire::load_secret(body, Op::read, head.flags));
     // Once a part of the answer has been sent, only the same life of the region will do.
     Denial denial = execution_.denial_so_far();
-    if (denial == Denial::none && !access.is_streaming()) denial = access.check_whole(whole);
+    if (denial == Denial::none && access.region().generation == 0) {
+      denial = access.check_whole(whole);
+    }
     if (denial != Denial::none) {
-      access.begin_range();
+      access.end_read();
       execution_.refuse(whole, denial);
       return true;
     }
-    if (!put_result(f, whole)) return turn_over_ ? false : execution_.wait_for_peer();
+    if (!put_result(f, part, whole)) return turn_over_ ? false : execution_.wait_for_peer();
   }
   if ((head.flags & wire::kLast) != 0 && !execution_.is_refused()) execution_.count_read();
   return true;
 }
 
-// The range was checked. False: the rest of it has to wait, for room or for another turn.
-bool Responder::put_result(const wire::Loaded<wire::ReadFields>& f,
+// The whole of it was checked. False: the rest has to wait, for room or for another turn.
+bool Responder::put_result(const wire::Loaded<wire::ReadFields>& f, const Part& part,
                            const AccessAsk& whole) noexcept {
-  const uint64_t len = f.len.unchecked();  // it lies in its region
   Denial denial = Denial::none;
-  if (len <= wire::kMaxInline) {
-    denial = put_small_result(whole, f.id, static_cast<uint16_t>(len));
+  if (part.len <= wire::kMaxInline && !execution_.access().is_streaming()) {
+    denial = put_small_result(whole, f.id, part);
   } else {
     const uint64_t id = f.id.unchecked();  // only handed back
     const auto streamed = execution_.access().stream_read(
-        core_.lane, whole, len, denial,
-        [&](std::byte* body, uint64_t offset, uint64_t pos, uint32_t n) {
-          wire::store(body, Head::make(Op::read_data, 0, 0, id), wire::DataFields{offset, pos, n});
+        core_.lane, whole, part.offset, part.len, denial,
+        [&](std::byte* body, uint64_t done, uint64_t pos, uint32_t n) {
+          wire::store(body, Head::make(Op::read_data, 0, 0, id), wire::DataFields{done, pos, n});
         });
     if (streamed == RemoteAccess::Streamed::changed) {
       core_.break_protocol("a read that became shorter while it was answered");
@@ -275,12 +286,13 @@ bool Responder::put_result(const wire::Loaded<wire::ReadFields>& f,
 }
 
 Denial Responder::put_small_result(const AccessAsk& whole, Wild<uint64_t> id,
-                                   uint16_t len) noexcept {
+                                   const Part& part) noexcept {
+  const auto len = static_cast<uint16_t>(part.len);
   ring::CellWriter& cells = core_.lane->response_tx.cells;
   std::array<std::byte, wire::kMaxInline> flat;
   const bool one_cell = wire::kHeadBytes + len <= ring::kBodyBytes;
   std::byte* to = one_cell ? cells.body() + wire::kHeadBytes : flat.data();
-  const Denial denial = execution_.access().read_piece(whole, 0, to, len);
+  const Denial denial = execution_.access().read_piece(whole, part.offset, to, len);
   if (denial != Denial::none) return denial;
   if (!one_cell) ring::BodyWriter(cells, wire::kHeadBytes).copy_in(flat.data(), len);
   wire::store(cells.body(), Head::make(Op::read_inline, 0, len, id.unchecked()));

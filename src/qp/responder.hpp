@@ -42,10 +42,16 @@ class Responder {
   bool on_check(const wire::Head& head) noexcept;
   bool on_commit(const wire::Head& head) noexcept;
   bool on_notice(const wire::Head& head) noexcept;
-  bool put_result(const wire::Loaded<wire::ReadFields>& f,
+  // Of a read: [offset, offset + len) of it.
+  struct Part {
+    uint64_t offset = 0;
+    uint64_t len = 0;
+  };
+  void begin_piece(const wire::Head& head, Wild<uint64_t> key, uint64_t offset) noexcept;
+  bool put_result(const wire::Loaded<wire::ReadFields>& f, const Part& part,
                   const protect::AccessAsk& whole) noexcept;
   protect::Denial put_small_result(const protect::AccessAsk& whole, Wild<uint64_t> id,
-                                   uint16_t len) noexcept;
+                                   const Part& part) noexcept;
   bool room_for_notice() const noexcept {
     return core_.port.rx_cq == nullptr || core_.port.rx_cq->has_room();
   }
@@ -56,7 +62,7 @@ class Responder {
   Execution& execution_;
   AtomicResponder& atomics_;
   InvalidationResponder& invalidations_;
-  uint64_t range_addr_ = 0;  // of the range whose pieces are being written
+  uint64_t range_addr_ = 0;  // of the range whose pieces are being written or read
   uint64_t range_key_ = 0;
   bool turn_over_ = false;           // what is at the head goes on with the next poll
   uint64_t held_at_ = ~uint64_t{0};  // where the head was when it was left there

@@ -174,25 +174,30 @@ bool RmaRequester::put_write_pieces(Wqe& wqe) noexcept {
   return true;
 }
 
+// False: no room now, or enough is under way.
 bool RmaRequester::put_reads(Wqe& wqe) noexcept {
-  // results come for whole ranges: what was read of this one directly is read again
-  assert(wqe.done >= wqe.range_done);
-  wqe.done -= wqe.range_done;
-  wqe.range_done = 0;
+  uint64_t asked = asked_of(wqe);  // done is what has come
   while (wqe.range_at < wqe.range_count) {
-    if (!responses_.room_for_piece(1)) return false;
     const RemoteRange& range = wqe.ranges[wqe.range_at];
-    uint64_t offset = 0;
-    for (size_t i = 0; i < wqe.range_at; ++i) offset += wqe.ranges[i].len;
+    assert(wqe.range_done <= range.len && asked >= wqe.done);
+    const uint64_t left = range.len - wqe.range_done;
+    const uint64_t n = std::min(left, transport::kClaimChunk);
+    if (n != 0 && asked - wqe.done >= transport::kReadAheadBytes) return false;
+    if (!responses_.room_for_piece(1)) return has_failed(wqe);
     const uint64_t id = core_.lane->request_tx.cells.pos();
+    const bool last = wqe.range_at + 1 == wqe.range_count && n == left;
     const ShownKey key = core_.shown(range.key);
-    const auto flags =
-        static_cast<uint8_t>((wqe.range_count == 1 ? wire::kFirst : 0) |
-                             (wqe.range_at + 1 == wqe.range_count ? wire::kLast : 0) | key.flags);
-    core_.note_piece(wqe, 1, range, offset);
+    const auto flags = static_cast<uint8_t>((wqe.in_ring ? 0 : wire::kFirst) |
+                                            (last ? wire::kLast : 0) | key.flags);
+    core_.note_piece(wqe, 1, {range.addr + wqe.range_done, n, range.key}, asked);
     put_request(wqe, Head::make(Op::read, flags, 0, range.addr),
-                wire::ReadFields{key.key, range.len, id}, key.secret);
-    ++wqe.range_at;
+                wire::ReadFields{key.key, range.len, wqe.range_done, n, id}, key.secret);
+    asked += n;
+    wqe.range_done += n;
+    if (wqe.range_done == range.len) {
+      ++wqe.range_at;
+      wqe.range_done = 0;
+    }
   }
   return true;
 }

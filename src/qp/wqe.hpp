@@ -91,6 +91,12 @@ struct Wqe : ListHook, WqeProgress {
   std::array<std::byte, kInjectBytes> injected;
 };
 
+// Of a read: bytes that were asked for through the ring, or read directly.
+inline uint64_t asked_of(const Wqe& wqe) noexcept {
+  uint64_t asked = wqe.range_done;
+  for (size_t i = 0; i < wqe.range_at; ++i) asked += wqe.ranges[i].len;
+  return asked;
+}
 // What it asks of the regions that it names.
 inline protect::Rights need_of(const Wqe& wqe) noexcept {
   using transport::AtomicKind;

@@ -71,12 +71,13 @@ class RemoteAccess {
 
   // What became of a long read for now. turn_over: the rest comes with the next polls.
   enum class Streamed : uint8_t { all, no_room, turn_over, denied, changed };
-  // Puts pieces of the result of a read of len bytes into the response ring, going on where it was:
-  // record(body, offset, pos, n) lays out the record of each in one cell. `whole` was checked.
-  // changed: a part was sent, and the request, which lies in the peer's reach, is shorter by now.
+  // Puts pieces of the result of a read of [offset, offset + len) of `whole`, which was checked,
+  // into the response ring, going on where it was: record(body, done, pos, n) lays out the record
+  // of each, which begins at offset + done, in one cell. changed: a part was sent, and the request,
+  // which lies in the peer's reach, is shorter by now.
   template <typename Record>
-  Streamed stream_read(LaneEnd& lane, const protect::AccessAsk& whole, uint64_t len,
-                       protect::Denial& denial, Record&& record) noexcept {
+  Streamed stream_read(LaneEnd& lane, const protect::AccessAsk& whole, uint64_t offset,
+                       uint64_t len, protect::Denial& denial, Record&& record) noexcept {
     ring::ChannelTx& tx = lane->response_tx;
     if (read_done_ > len) return Streamed::changed;
     const uint64_t moved_before = lane.moved_for_peer();
@@ -86,7 +87,7 @@ class RemoteAccess {
       if (!tx.room(2)) return Streamed::no_room;
       uint64_t pos = 0;
       const Put put = lane.put_response_bytes(n, pos, [&](std::byte* to) {
-        denial = read_piece(whole, read_done_, to, n);
+        denial = read_piece(whole, offset + read_done_, to, n);
         return denial == protect::Denial::none;
       });
       if (put == Put::no_room) return Streamed::no_room;
@@ -105,12 +106,14 @@ class RemoteAccess {
   }
   // Part of a result has been sent, and the rest waits for room, or for the next poll.
   bool is_streaming() const noexcept { return read_done_ != 0; }
+  // That read is not answered any further.
+  void end_read() noexcept { read_done_ = 0; }
 
  private:
   protect::KeyTable& keys_;
   protect::LookupHint hint_;
   protect::RegionRef region_;  // of the range under way
-  uint64_t read_done_ = 0;     // of the read at the head of the ring
+  uint64_t read_done_ = 0;     // of the read, or the part of one, at the head of the ring
 };
 
 }  // namespace aperture::transport

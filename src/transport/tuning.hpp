@@ -17,6 +17,11 @@ inline constexpr uint64_t kPieceBytes = 32 * 1024;
 // pull by CMA.
 inline constexpr uint64_t kClaimChunk = 64 * 1024;
 
+// A read is asked for in requests of a claim's size, so that a target that stops in the midst of it
+// holds up no more than one, and so many bytes ahead of what has come: more than the response ring
+// takes in a poll or two. The rest can still go directly.
+inline constexpr uint64_t kReadAheadBytes = 4 * kClaimChunk;
+
 // How long the head of a ring may stand still, at least, before its initiator reaches out itself:
 // longer than so many claims cost, as measured on this lane. Twice as long for each claim of late
 // that the owner had come to by itself, up to kContestedAtMost times and the upper bound.

@@ -26,7 +26,7 @@ using Proof = std::array<std::byte, 32>;
 bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept;
 
 inline constexpr uint64_t kMagic = 0x4552'5554'5245'5041;  // "APERTURE", little-endian
-inline constexpr uint16_t kVersion = 3;
+inline constexpr uint16_t kVersion = 4;
 
 // --- over TCP ------------------------------------------------------------------------------------
 //

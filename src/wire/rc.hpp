@@ -102,10 +102,12 @@ struct RcWriteBytesFields {  // piece [offset, offset + len) of [addr, addr + to
 };
 using RcWriteBytes = RcWriteBytesFields<Plain>;
 template <template <typename> class As>
-struct RcReadFields {
+struct RcReadFields {  // piece [offset, offset + len) of [addr, addr + total)
   As<uint64_t> addr;
   As<uint32_t> rkey;
   As<uint32_t> len;
+  As<uint32_t> offset;
+  As<uint32_t> total;
 };
 using RcRead = RcReadFields<Plain>;
 template <template <typename> class As>

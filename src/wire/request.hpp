@@ -129,8 +129,10 @@ struct WriteBytesFieldsOf {  // piece [offset, offset + len) of [word, word + to
 };
 using WriteBytesFields = WriteBytesFieldsOf<Plain>;
 template <template <typename> class As>
-struct ReadFieldsOf {
+struct ReadFieldsOf {  // piece [offset, offset + len) of [word, word + total)
   As<uint64_t> key;
+  As<uint64_t> total;
+  As<uint64_t> offset;
   As<uint64_t> len;
   As<uint64_t> id;
 };

@@ -224,7 +224,11 @@ class Game final : public ib::LaneHost,
       case 3:
         return put(tx, RcOp::write_bytes,
                    wire::RcWriteBytes{addr, value(), key, value32(), value32(), value32()});
-      case 4: return put(tx, RcOp::read, wire::RcRead{addr, key, value32()});
+      case 4: {  // a part of a read, mostly its first and only one
+        const uint32_t n = value32();
+        const uint32_t offset = steps_.take<uint8_t>() < 200 ? 0 : value32();
+        return put(tx, RcOp::read, wire::RcRead{addr, key, n, offset, offset + n});
+      }
       case 5:
         return put(tx, RcOp::atomic,
                    wire::RcAtomic{addr, key, steps_.take<uint8_t>() % 3u, value(), value()});

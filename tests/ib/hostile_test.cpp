@@ -361,7 +361,7 @@ TEST_P(Hostile, hostile_29_addresses_that_wrap) {
       if (op == RcOp::write) {
         v.request(op, write_to(addr, v.key), 0, 8);
       } else if (op == RcOp::read) {
-        v.request(op, wire::RcRead{addr, v.key, 8});
+        v.request(op, wire::RcRead{addr, v.key, 8, 0, 8});
       } else {
         v.request(op, wire::RcWriteBytes{addr, 0, v.key, 8, 0, 8});
       }
@@ -386,12 +386,12 @@ TEST_P(Hostile, reads_and_atomics_of_what_is_not_granted) {
   } bad[] = {{kRegion - 7, 8}, {0, static_cast<uint32_t>(kRegion) + 1}, {0, 1u << 31}};
   for (const auto& [at, len] : bad) {
     Victim v(GetParam());
-    v.request(RcOp::read, wire::RcRead{v.address + at, v.key, len});
+    v.request(RcOp::read, wire::RcRead{v.address + at, v.key, len, 0, len});
     v.expect_refused_access();
   }
   {
     Victim v(GetParam());
-    v.request(RcOp::read, wire::RcRead{v.address, v.key, (1u << 31) + 1});
+    v.request(RcOp::read, wire::RcRead{v.address, v.key, 8, 0, (1u << 31) + 1});
     v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none);
   }
   const struct {
@@ -604,7 +604,7 @@ TEST_P(OneVictim, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
   int posted = 0;
   for (int round = 0; round < 20; ++round) {
     for (int i = 0; i < 12; ++i, ++posted) {
-      v.request(RcOp::read, wire::RcRead{v.address, v.key, 30'000});
+      v.request(RcOp::read, wire::RcRead{v.address, v.key, 30'000, 0, 30'000});
     }
     v.expect_alive();
   }

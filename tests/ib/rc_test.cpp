@@ -100,6 +100,30 @@ TEST_P(Rc, writes_and_reads_move_the_bytes) {
   }
 }
 
+// Its owner has begun to answer it, in steps, when it stops: that part alone has to wait for it.
+// Who looks at its ring for a moment now and then holds up no more.
+TEST(LargeRead, of_an_owner_that_hardly_polls_goes_on_without_it) {
+  constexpr size_t n = Pair::kMemory;
+  ConnectedPair p(LinkKind::direct);
+  p.b->fill(0, pattern(n, 3));
+  ASSERT_TRUE(p.a->post(SendOp::read, 1, 0, n, p.b->address(), p.b->key()));
+  int owner_polls = 0;
+  uint64_t next_ns = 0;
+  ASSERT_TRUE(p.until(
+      [&] {
+        if (now_ns() >= next_ns) {
+          next_ns = now_ns() + 20'000'000;
+          p.b->poll();
+          ++owner_polls;
+        }
+        return p.a->send_cq.size() == 1;
+      },
+      true, false));
+  EXPECT_EQ(ends_of(p.a->send_cq), Ends{success});
+  EXPECT_EQ(p.a->bytes(0, n), pattern(n, 3));
+  EXPECT_LE(owner_polls, 20);
+}
+
 TEST_P(Rc, a_write_with_immediate_data_takes_a_receive) {
   for (const size_t n : {size_t{0}, size_t{8}, size_t{1} << 19}) {
     ConnectedPair p(GetParam());

@@ -262,5 +262,34 @@ TEST_P(Rma, large_operation_over_changing_paths_arrives_whole) {
   }
 }
 
+// Its owner has begun to answer it, in steps, when it stops: that part alone has to wait for it.
+// Who looks at its ring for a moment now and then holds up no more.
+TEST(LargeRead, of_an_owner_that_hardly_polls_goes_on_without_it) {
+  constexpr size_t kSize = 16'000'000;
+  Pair pair(LinkKind::direct);
+  pair.attach();
+  Guarded memory(kSize), local(kSize);
+  const auto data = pattern(kSize, 14);
+  memory.set(data);
+  const auto region = pair.region(*pair.b, memory, Rights::remote_read);
+  ASSERT_TRUE(pair.a->read(iov_of(local), {memory.address(), kSize, region.key}, 1));
+  int owner_polls = 0;
+  uint64_t next_ns = 0;
+  ASSERT_TRUE(pair.until(
+      [&] {
+        if (now_ns() >= next_ns) {
+          next_ns = now_ns() + 20'000'000;
+          pair.b->poll();
+          ++owner_polls;
+        }
+        return pair.a->tx_cq.size() == 1;
+      },
+      true, false));
+  EXPECT_EQ(take(pair.a->tx_cq).len, kSize);
+  EXPECT_TRUE(local.get() == data);
+  EXPECT_LE(owner_polls, 20);
+  pair.close(region);
+}
+
 }  // namespace
 }  // namespace aperture::qp::test

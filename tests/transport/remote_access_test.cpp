@@ -101,7 +101,7 @@ TEST_F(Steps, a_long_read_streams_waits_for_room_and_goes_on_where_it_was) {
     std::memcpy(got.data() + offset, in.from, n);
     LaneEnd::done_with(other_->response_rx, in);
   };
-  const auto stream = [&] { return access_.stream_read(lane_, whole, kSize, denial, record); };
+  const auto stream = [&] { return access_.stream_read(lane_, whole, 0, kSize, denial, record); };
   EXPECT_EQ(stream(), RemoteAccess::Streamed::turn_over);  // a piece is what one poll moves
   RemoteAccess::Streamed said;
   do {
@@ -124,7 +124,7 @@ TEST_F(Steps, a_read_whose_region_closes_in_its_middle_is_refused_once) {
   ASSERT_EQ(access_.check_whole(whole), Denial::none);
   close();
   Denial denial = Denial::none;
-  EXPECT_EQ(access_.stream_read(lane_, whole, kSize, denial, [](auto...) { FAIL(); }),
+  EXPECT_EQ(access_.stream_read(lane_, whole, 0, kSize, denial, [](auto...) { FAIL(); }),
             RemoteAccess::Streamed::denied);
   EXPECT_EQ(denial, Denial::closed);
   EXPECT_FALSE(access_.is_streaming());
