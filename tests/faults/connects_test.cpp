@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
+#include <string>
 #include <vector>
 
 #include "doors/child.hpp"
@@ -19,6 +21,9 @@ using doors::Node;
 using doors::Op;
 
 constexpr uint64_t kWarm = 100;  // until all that is kept for reuse is there
+// Where the server is kept from its core, endpoints have come and gone before it hears of the
+// first: it keeps a segment for each 16 of them that were there at once.
+constexpr size_t kSegments = 8;
 
 doors::Options options() {
   return {.mr_mode = doors::kBasicMr};
@@ -74,6 +79,17 @@ void serve(Node& node, Child& connector, uint64_t count) {
   doors::pump_for(200);  // the last one has gone
 }
 
+// What each descriptor is of, a line each.
+std::string open_files() {
+  std::string lines;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    lines += entry.path().filename().string() + " " +
+             std::filesystem::read_symlink(entry.path(), gone).string() + "\n";
+  }
+  return lines;
+}
+
 // Its end is seen soon, or on a busy machine somewhat later.
 doors::Holdings count_when_gone(size_t fds) {
   doors::pump_until([&] { return doors::count_holdings().fds <= fds; });
@@ -91,10 +107,10 @@ TEST(Connects, of_many_endpoints_leave_nothing_behind) {
   const int64_t began = doors::now_ns();
   ASSERT_NO_FATAL_FAILURE(serve(node, connector, count));
   const auto took_us = static_cast<double>(doors::now_ns() - began) / 1e3;
-  const doors::Holdings after = count_when_gone(before.fds);
-  EXPECT_LE(after.fds, before.fds);
+  const doors::Holdings after = count_when_gone(before.fds + kSegments);
+  EXPECT_LE(after.fds, before.fds + kSegments) << open_files();
   EXPECT_LE(after.threads, before.threads);
-  EXPECT_LE(after.mappings, before.mappings + 8) << "a few for the allocator's arenas";
+  EXPECT_LE(after.mappings, before.mappings + kSegments + 8) << "a few for the allocator's arenas";
   const size_t grown = std::max(resident_bytes(), resident) - resident;
 #ifndef __SANITIZE_ADDRESS__  // it keeps what was freed
   EXPECT_LE(grown, size_t{8} << 20) << "bytes";
