@@ -12,10 +12,14 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "sandbox"))
+import own_shm  # noqa: E402
+
 PROGRAM, PROVIDER = sys.argv[1:3]
 del sys.argv[1:3]
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
+own_shm.take()
 LAUNCHER = shutil.which("mpirun.openmpi")
 MCA = {"pml": "cm", "mtl": "ofi", "mtl_ofi_provider_include": "aperture",
        "rmaps_base_oversubscribe": "1", "btl": "self"}

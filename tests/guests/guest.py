@@ -1,7 +1,8 @@
 """What the tests of guests share: a copy of the build that any user may read, and running in it.
 
 Each program runs under `aperture run` in a session of its own, with a time limit, as root or as an
-ordinary user, in a folder of its own; what it leaves behind in /dev/shm fails the test.
+ordinary user, in a folder of its own; what it leaves behind in /dev/shm, which is of its own where
+that is permitted, fails the test.
 """
 import os
 import shutil
@@ -15,6 +16,7 @@ import unittest
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{SOURCE}/tests/sandbox")
 import denied_calls  # noqa: E402
+import own_shm  # noqa: E402
 
 BUILD = sys.argv.pop(1)
 SECONDS = 60
@@ -22,6 +24,7 @@ NOBODY = 65534
 MARK = "APERTURE_TEST_GUEST_OF"  # in the environment of whatever a test starts: that test's folder
 DIRECT_COPIES = ("process_vm_readv", "process_vm_writev")  # what a container may refuse
 IS_ROOT = os.geteuid() == 0
+own_shm.take()
 
 
 def users() -> list[str]:
@@ -67,7 +70,7 @@ class Guest(unittest.TestCase):
 
     @staticmethod
     def left_behind(before: set[str]) -> set[str]:
-        """What has stayed in /dev/shm: not what others on this host are using right now."""
+        """What has stayed in /dev/shm: not what somebody is using right now."""
         end = time.monotonic() + SECONDS
         while True:
             left = set(os.listdir("/dev/shm")) - before
