@@ -126,17 +126,29 @@ Status MsgEndpoint::atomic(const qp::AtomicWr& wr) noexcept {
 Status MsgEndpoint::recv(const qp::RecvWr& wr) noexcept {
   if (shared_ != nullptr) [[unlikely]]
     return Errc::not_supported;  // they are posted to the shared context
-  // what came before the end can still be received
-  if (only_ == nullptr && connection() == Connection::over && !own_->would_match(wr)) [[unlikely]]
-    return connection_.why_not();
+  if (comes_too_late(wr)) [[unlikely]]
+    return lost_ ? cancel_late(own_->recv(wr)) : connection_.why_not();
   return own_->recv(wr);
 }
 
 Status MsgEndpoint::recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept {
   if (shared_ != nullptr) return Errc::not_supported;
-  if (only_ == nullptr && connection() == Connection::over && !own_->would_match(wr))
-    return connection_.why_not();
+  if (comes_too_late(wr))
+    return lost_ ? cancel_late(own_->recv_multi(wr, least_room)) : connection_.why_not();
   return own_->recv_multi(wr, least_room);
+}
+
+// What came before the end can still be received.
+bool MsgEndpoint::comes_too_late(const qp::RecvWr& wr) noexcept {
+  return only_ == nullptr && connection() == Connection::over && !own_->would_match(wr);
+}
+
+// The application cannot know when its peer goes. A receive that crosses the peer's end is no
+// mistake of its, and ends as those do that were posted a moment earlier.
+Status MsgEndpoint::cancel_late(Status posted) noexcept {
+  assert(lost_ && only_ == nullptr);
+  own_->cancel_all(lost_why_);
+  return posted;
 }
 
 Status MsgEndpoint::probe(const msg::Probe& probe) noexcept {
@@ -171,6 +183,8 @@ void MsgEndpoint::on_lane(std::unique_ptr<link::Lane> lane) noexcept {
 void MsgEndpoint::on_no_lane(Errc why) noexcept {
   assert(only_ == nullptr);
   receives_ = nullptr;
+  lost_why_ = why;
+  lost_ = true;
   if (own_) own_->cancel_all(why);
 }
 
@@ -194,10 +208,11 @@ void MsgEndpoint::drop(Errc why) noexcept {
 void MsgEndpoint::wind_up(Qp& qp) noexcept {
   assert(&qp == only_);
   const bool broke = only_->broken();
-  const Errc why = broke ? Errc::protocol : lost_why_;
-  drop(why);
-  if (own_) own_->cancel_all(why);
-  connection_.over(why);
+  if (broke) lost_why_ = Errc::protocol;
+  drop(lost_why_);
+  lost_ = true;
+  if (own_) own_->cancel_all(lost_why_);
+  connection_.over(lost_why_);
 }
 
 void MsgEndpoint::set_pressure_of(bool on) noexcept {

@@ -75,6 +75,8 @@ class MsgEndpoint final : public Endpoint,
   void drop(Errc why) noexcept;
   void end_access() noexcept;
   void flush(uint64_t deadline_ns) noexcept;
+  bool comes_too_late(const qp::RecvWr& wr) noexcept;
+  Status cancel_late(Status posted) noexcept;
 
   Engine& engine_;
   SharedReceive* const shared_;
@@ -84,6 +86,7 @@ class MsgEndpoint final : public Endpoint,
   msg::Matcher* matcher_ = nullptr;
   std::unique_ptr<qp::Qp> qp_;  // only_, and after the end what is left of it
   Errc lost_why_ = Errc::peer_lost;
+  bool lost_ = false;  // not by our own shutdown(): what was posted has ended with lost_why_
 };
 
 }  // namespace aperture::nic

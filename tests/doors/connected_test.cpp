@@ -296,7 +296,6 @@ TEST_P(Conn, shutdown_ends_both_sides_once) {
   EXPECT_EQ(down.code, static_cast<int64_t>(sizeof(fi_eq_cm_entry)));
   EXPECT_EQ(b.wait(&rb).err, FI_ESHUTDOWN);
   EXPECT_EQ(fi_inject(c.at_b.get(), box, 8, 0), -FI_ESHUTDOWN);
-  EXPECT_EQ(fi_trecv(c.at_b.get(), &box[1], 8, nullptr, 0, 1, 0, &rb), -FI_ESHUTDOWN);
   EXPECT_EQ(fi_shutdown(c.at_b.get(), 0), 0);
   EXPECT_TRUE(a.no_event());
   EXPECT_TRUE(b.no_event());
@@ -317,8 +316,42 @@ TEST_P(Conn, what_was_sent_before_the_end_arrives) {
     Op late;
     ASSERT_EQ(b.run_at(c.at_b.get(), fi_recv, &box, 8, nullptr, 0), 0);
     EXPECT_EQ(box, 41u);
-    EXPECT_EQ(post(fi_recv, c.at_b.get(), &box, 8, nullptr, 0, &late), -FI_ESHUTDOWN);
+    ASSERT_EQ(fi_recv(c.at_b.get(), &box, 8, nullptr, 0, &late), 0);
+    EXPECT_EQ(b.wait(&late).err, FI_ESHUTDOWN);
   }
+}
+
+// Whoever posts a receive cannot know whether its peer has gone meanwhile; a send may fail at once.
+TEST_P(Conn, a_receive_that_crosses_the_end_completes_as_one_posted_before_it) {
+  Connected c(a, b);
+  uint8_t box[8] = {};
+  Op plain, tagged;
+  ASSERT_EQ(fi_shutdown(c.at_a.get(), 0), 0);
+  b.expect(FI_SHUTDOWN, &c.at_b->fid);
+  ASSERT_TRUE(pump_until([&] { return fi_inject(c.at_b.get(), box, 8, 0) == -FI_ESHUTDOWN; }));
+  ASSERT_EQ(fi_recv(c.at_b.get(), box, 8, nullptr, 0, &plain), 0);
+  EXPECT_EQ(b.wait(&plain).err, FI_ESHUTDOWN);
+  ASSERT_EQ(fi_trecv(c.at_b.get(), box, 8, nullptr, 0, 1, 0, &tagged), 0);
+  EXPECT_EQ(b.wait(&tagged).err, FI_ESHUTDOWN);
+  EXPECT_EQ(fi_recv(c.at_a.get(), box, 8, nullptr, 0, &plain), -FI_ESHUTDOWN)
+      << "who has shut down knows it";
+}
+
+TEST(ConnMultiRecv, a_buffer_for_many_messages_that_crosses_the_end_is_released) {
+  const StationOptions options{.caps = FI_MSG | FI_MULTI_RECV};
+  Station a(options), b(options);
+  Connected c(a, b);
+  uint8_t box[128];
+  Op many;
+  const iovec iov{box, sizeof box};
+  const fi_msg msg{.msg_iov = &iov, .iov_count = 1, .context = &many};
+  ASSERT_EQ(fi_shutdown(c.at_a.get(), 0), 0);
+  b.expect(FI_SHUTDOWN, &c.at_b->fid);
+  ASSERT_TRUE(pump_until([&] { return fi_inject(c.at_b.get(), box, 8, 0) == -FI_ESHUTDOWN; }));
+  ASSERT_EQ(fi_recvmsg(c.at_b.get(), &msg, FI_MULTI_RECV), 0);
+  const Completion released = b.wait(&many);
+  EXPECT_EQ(released.err, FI_ESHUTDOWN);
+  EXPECT_EQ(released.flags & FI_MULTI_RECV, uint64_t{FI_MULTI_RECV});
 }
 
 TEST_P(Conn, who_closes_before_the_answer_has_withdrawn) {
