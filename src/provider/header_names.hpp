@@ -26,7 +26,7 @@ inline constexpr int kMrModeBasic = 1 << 0;             // FI_MR_BASIC
 inline constexpr int kMrModeScalable = 1 << 1;          // FI_MR_SCALABLE
 
 // Options of endpoints that came after 1.17.
-inline constexpr int kCudaApiPermitted = 11;       // FI_OPT_CUDA_API_PERMITTED, 1.18
-inline constexpr int kSharedMemoryPermitted = 12;  // FI_OPT_SHARED_MEMORY_PERMITTED, 1.19
+inline constexpr int kCudaApiPermitted = 10;       // FI_OPT_CUDA_API_PERMITTED, 1.18
+inline constexpr int kSharedMemoryPermitted = 11;  // FI_OPT_SHARED_MEMORY_PERMITTED, 1.21
 
 }  // namespace aperture::provider

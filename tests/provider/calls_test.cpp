@@ -194,7 +194,9 @@ TEST_F(Calls, options) {
 // Programs ask every provider for what one kind of hardware has: fi_endpoint(3) says what to answer
 // where it is not there.
 TEST_F(Calls, options_of_other_hardware) {
-  constexpr int kCudaApiPermitted = 11, kSharedMemoryPermitted = 12;  // of 1.18 and 1.19
+  // of 1.18 and 1.21, where they follow what 1.17 has last
+  constexpr int kCudaApiPermitted = FI_OPT_XPU_TRIGGER + 1;
+  constexpr int kSharedMemoryPermitted = kCudaApiPermitted + 1;
   constexpr int kEfaRnrRetry = -(0xefa << 16);
   const auto set = [&](int name, auto value) {
     return fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, name, &value, sizeof value);
