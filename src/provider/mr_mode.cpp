@@ -36,8 +36,7 @@ constexpr int kNineBits = FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLO
 constexpr int kBasicBits = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 constexpr int kVerbsBits = kBasicBits | FI_MR_LOCAL;
 constexpr int kOldModes = kMrModeBasic | kMrModeScalable;
-// What fi_info and its like offer: whatever there may ever be.
-constexpr int kEverything = ~kOldModes;
+constexpr int kKnownBits = kNineBits | kOldModes | FI_MR_COLLECTIVE;
 // Bits that concern only the targets of remote access.
 constexpr int kTargetBits = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
 
@@ -144,8 +143,9 @@ bool match_bits(const Offer& offer, MrAnswer& answer) {
 }
 
 bool check_offered_bits(const Offer& offer) {
-  if (offer.mr_mode == kEverything) return true;
-  const int unknown = offer.mr_mode & ~(kNineBits | kOldModes | FI_MR_COLLECTIVE);
+  // "all but these" offers whatever there may ever be; one odd bit is a slip
+  const int unknown = offer.mr_mode & ~kKnownBits;
+  if (unknown == ~kKnownBits) return true;
   if (unknown != 0) {
     return offer.m.refuse("mr_mode bits 0x%x are none that fi_mr(3) knows; clear them",
                           static_cast<unsigned>(unknown));

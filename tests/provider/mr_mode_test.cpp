@@ -167,6 +167,12 @@ TEST(MrModeAnswer, bits_that_no_page_knows_are_refused) {
   EXPECT_EQ(answer({.offered = kBasicBits | 1 << 25}, 0), -FI_ENODATA);
   EXPECT_EQ(answer({.version = kApi15, .offered = ~(kBasic | kScalable)}, 0), 0)
       << "fi_info offers whatever there may be";
+  EXPECT_EQ(answer({.version = kApi117, .offered = ~(kBasic | kScalable | FI_MR_LOCAL)}, 0), 0)
+      << "and others all but what they cannot do";
+  EXPECT_EQ(
+      answer({.version = kApi117, .offered = ~(kBasic | kScalable | FI_MR_LOCAL)}, FI_MR_LOCAL),
+      -FI_ENODATA);
+  EXPECT_EQ(answer({.offered = ~(kBasic | kScalable | 1 << 25)}, 0), -FI_ENODATA);
   EXPECT_EQ(answer({.offered = ~0}, 0), -FI_ENODATA) << "FI_MR_BASIC stands alone";
 }
 
