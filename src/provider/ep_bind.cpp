@@ -58,11 +58,14 @@ int bind_counter(EpBody& body, Cntr& counter, uint64_t flags) {
     return refuse(-FI_EINVAL,
                   "fi_ep_bind: say what the counter counts: FI_SEND, FI_RECV, FI_READ, FI_WRITE, "
                   "FI_REMOTE_READ, FI_REMOTE_WRITE");
-  if ((flags & kRemoteCounterFlags) != 0 && (body.rx_caps & FI_RMA_EVENT) == 0)
-    return refuse(
-        -FI_EINVAL,
+  if ((flags & kRemoteCounterFlags) != 0 && (body.rx_caps & FI_RMA_EVENT) == 0) {
+    constexpr const char* kWhy =
         "fi_ep_bind: the endpoint was opened without FI_RMA_EVENT, so it cannot count remote "
-        "accesses; ask for it in hints->caps, or bind without FI_REMOTE_READ and FI_REMOTE_WRITE");
+        "accesses; ask for it in hints->caps, or bind without FI_REMOTE_READ and FI_REMOTE_WRITE";
+    flags &= kLocalCounterFlags;
+    if (flags == 0) return refuse(-FI_EINVAL, kWhy);
+    APERTURE_INFO("%s", kWhy);  // programs that open all kinds of endpoints bind all kinds at once
+  }
   if (counter.domain != body.domain) return wrong_domain("counter");
   for (int kind = 0; kind < kCounterKinds; ++kind) {
     if ((flags & kFlagOfKind[kind]) != 0 && body.counters[kind] != nullptr)

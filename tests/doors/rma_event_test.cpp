@@ -116,6 +116,31 @@ TEST(RmaEventCalls, counters_of_remote_access_need_the_capability) {
   EXPECT_NO_THROW(Node{options});
 }
 
+// Programs bind one counter for all that the receiving side may count, whatever it was opened for.
+TEST(RmaEventCalls, a_counter_of_receives_may_name_remote_access_and_does_not_count_it) {
+  Options options = event_options();
+  options.caps &= ~uint64_t{FI_RMA_EVENT};
+  options.counters = options.remote_counters = options.enable = false;
+  Node node(options);
+  const Fid<fid_cntr> both = open_counter(node.domain());
+  EXPECT_EQ(fi_ep_bind(node.ep(), &both->fid, FI_REMOTE_READ | FI_REMOTE_WRITE), -FI_EINVAL);
+  ASSERT_EQ(fi_ep_bind(node.ep(), &both->fid, FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE), 0);
+  ASSERT_EQ(fi_enable(node.ep()), 0);
+  const fi_addr_t self = node.insert(node.name());
+  Region region(node, 100);
+  uint8_t buf[8] = {};
+  ASSERT_EQ(node.run(fi_write, buf, 8, nullptr, self, region.remote().base, region.remote().key),
+            0);
+  EXPECT_EQ(fi_cntr_read(both.get()), 0u);
+  Op received;
+  ASSERT_EQ(fi_recv(node.ep(), buf, 8, nullptr, FI_ADDR_UNSPEC, &received), 0);
+  uint8_t out[8] = {};
+  ASSERT_EQ(node.run(fi_send, out, 8, nullptr, self), 0);
+  EXPECT_EQ(node.wait(&received).err, 0);
+  EXPECT_EQ(fi_cntr_read(both.get()), 1u);
+  node.close_endpoint();
+}
+
 TEST(RmaEventCalls, the_capability_is_for_targets) {
   Options options{.caps = FI_MSG | FI_RMA_EVENT};
   EXPECT_THROW(get_info(options), DoorError);
