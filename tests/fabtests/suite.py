@@ -6,7 +6,8 @@ whose name begins with fi_. As it does, a test is a program alone or a server an
 not run where both answer that the provider does not offer what they ask for. fi_ubertest takes its
 configurations from the tree too, with the provider's name put in and what configured() leaves out.
 
-What came of each is kept in out/fabtests/VERSION.tsv, and what a test printed in a file beside it.
+What came of each is kept in out/fabtests/VERSION.tsv, and what the tests printed in the folder
+out/fabtests/VERSION.
 The whole run fails when a test does worse than docs/conformance/fabtests.md says.
 """
 import argparse
@@ -28,11 +29,14 @@ HOST = "127.0.0.1"
 SETS = ["unit", "functional", "short", "ubertest"]
 
 # Whose configurations of fi_ubertest a provider is run with. sockets' ask for all kinds of
-# endpoints, shm's for counters, selective completions and every atomic, tcp's for wait objects.
-CONFIGURATIONS = {"aperture": ["sockets/quick", "sockets/verify", "shm/quick", "tcp/all"],
-                  "shm": ["shm/quick"], "tcp": ["tcp/all"]}
+# endpoints, shm's for counters, selective completions and many atomics, tcp's for wait objects.
+# `verify` is every atomic of every type, some 1,400 processes one after another.
+CONFIGURATIONS = {
+    "ubertest": {"aperture": ["sockets/quick", "shm/quick", "tcp/all"], "shm": ["shm/quick"],
+                 "tcp": ["tcp/all"]},
+    "verify": {"aperture": ["sockets/verify"], "shm": ["shm/verify"]}}
 
-Test = collections.namedtuple("Test", "name kind")  # kind: alone, refused, pair, ubertest
+Test = collections.namedtuple("Test", "name kind")  # kind: one of Suite.outcome()
 Outcome = collections.namedtuple("Outcome", "provider test result reason seconds")
 ORDER = {"fail": 0, "not run": 1, "excluded": 1, "pass": 2}
 NOT_RUN = (errno.ENODATA, errno.ENOSYS)
@@ -50,15 +54,15 @@ def tests_of(tree: str, sets: list[str], provider: str) -> list[Test]:
     lists = listed(tree)
     found = []
     for name in sets:
-        if name == "ubertest":
-            there = [c for c in CONFIGURATIONS.get(provider, [])
+        if name in CONFIGURATIONS:
+            there = [c for c in CONFIGURATIONS[name].get(provider, [])
                      if os.path.exists(f"{tree}/fabtests/test_configs/{c}.test")]
             found += [Test(f"{program} {c}", "ubertest")
                       for program in lists["complex"] for c in there]
             continue
         if name not in lists:
             sys.exit(f"runfabtests.sh has no list '{name}'; it has: {' '.join(lists)}")
-        kind = "alone" if name in ("unit", "regression") else "pair"
+        kind = {"unit": "alone", "regression": "alone", "multinode": "many"}.get(name, "pair")
         found += [Test(test, kind) for test in lists[name]]
         if name == "unit":
             found += [Test(test, "refused") for test in lists["neg_unit"]]
@@ -185,8 +189,8 @@ class Suite:
 
     def outcome(self, provider: str, test: Test) -> Outcome:
         begin = time.monotonic()
-        log = f"{OUT}/log/{provider}-" + re.sub(r"[^\w]+", "-", test.name)
-        run = {"alone": self.alone, "refused": self.alone, "pair": self.pair,
+        log = f"{OUT}/{self.options.version}/{provider}-" + re.sub(r"[^\w]+", "-", test.name)
+        run = {"alone": self.alone, "refused": self.alone, "pair": self.pair, "many": self.many,
                "ubertest": self.ubertest}[test.kind]
         result, reason = run(provider, test, log)
         return Outcome(provider, test.name, result, reason, round(time.monotonic() - begin, 1))
@@ -206,17 +210,26 @@ class Suite:
         server = self.start(provider, [*words, "-s", HOST], f"{log}.server")
         self.head_start(server)
         client = self.start(provider, [*words, "-s", HOST, HOST], f"{log}.client")
-        return self.judged(self.both(server, client, self.options.seconds))
+        return self.judged(self.ended(server, [client], self.options.seconds))
+
+    def many(self, provider: str, test: Test, log: str):
+        words = [*test.name.split(), "-n", "3", "-p", provider, "-s", HOST]
+        server = self.start(provider, words, f"{log}.server")
+        self.head_start(server)
+        clients = [self.start(provider, words, f"{log}.client{n}") for n in (1, 2)]
+        return self.judged(self.ended(server, clients, self.options.seconds))
 
     @staticmethod
-    def both(server: Running, client: Running, seconds: float):
+    def ended(server: Running, clients: list[Running], seconds: float):
+        """(exit status, program) of each; the status of one that was not over in time is None."""
         until = time.monotonic() + seconds
-        client_status = client.wait(until)
-        # who lost its peer does not notice it by itself
-        server_status = server.wait(until if client_status == 0 else time.monotonic() + 2)
-        for program in (client, server):
+        found = [(client.wait(until), client) for client in clients]
+        if any(status != 0 for status, _ in found):
+            until = time.monotonic() + 2  # who lost its peer may never notice it
+        found.append((server.wait(until), server))
+        for _, program in found:
             program.end()
-        return [(client_status, client), (server_status, server)]
+        return found
 
     @staticmethod
     def judged(ended):
@@ -244,7 +257,7 @@ class Suite:
         server = self.start(provider, [program, "-x"], f"{log}.server")
         self.head_start(server)
         client = self.start(provider, [program, "-u", mine, HOST], f"{log}.client")
-        ended = self.both(server, client, self.options.seconds * 10)
+        ended = self.ended(server, [client], self.options.seconds * 10)
         if any(status != 0 for status, _ in ended):
             return "fail", self.judged(ended)[1]
         counts = {name: int(n) for name, n in
@@ -313,10 +326,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--prefix", required=True, help="where fabtests is installed")
     parser.add_argument("--version", required=True, help="of the source tree")
     parser.add_argument("--set", action="append", dest="sets", metavar="LIST",
-                        help=f"a list of runfabtests.sh, or ubertest (default: {', '.join(SETS)})")
-    parser.add_argument("--beside", metavar="PROVIDER", action="append", default=[],
-                        help="shm or tcp as well, for comparison, without what libfabric itself "
-                        "excludes for it")
+                        help="a list of runfabtests.sh, ubertest, or verify; may be given more "
+                        f"than once (default: {', '.join(SETS)})")
+    parser.add_argument("--over", metavar="PROVIDER", action="append", dest="providers",
+                        help="aperture (the default); shm or tcp for comparison, without what "
+                        "libfabric itself excludes for them; may be given more than once")
     parser.add_argument("--seconds", type=float, default=120,
                         help="for one test (default: 120), ten times that for fi_ubertest")
     parser.add_argument("--json", action="store_true", help="the outcomes as JSON, no table")
@@ -327,10 +341,10 @@ def main() -> int:
     options = parsed()
     options.tree = os.path.abspath(options.tree)
     own_network()
-    shutil.rmtree(f"{OUT}/log", ignore_errors=True)
-    os.makedirs(f"{OUT}/log")
+    shutil.rmtree(f"{OUT}/{options.version}", ignore_errors=True)
+    os.makedirs(f"{OUT}/{options.version}")
     suite, outcomes = Suite(options), []
-    for provider in ["aperture", *options.beside]:
+    for provider in options.providers or ["aperture"]:
         excluded = exclusions(options.tree, provider)
         tests = [t for t in tests_of(options.tree, options.sets or SETS, provider)
                  if not options.tests or any(w in t.name for w in options.tests)]
