@@ -261,9 +261,9 @@ class Suite:
         if any(status != 0 for status, _ in ended):
             return "fail", self.judged(ended)[1]
         counts = {name: int(n) for name, n in
-                  re.findall(r"^(Success|ENODATA|ENOSYS|ERROR): (\d+)", client.said(), re.M)}
+                  re.findall(r"^(Success|ENODATA|ENOSYS|EIO|ERROR) *: (\d+)", client.said(), re.M)}
         summary = ", ".join(f"{name} {n}" for name, n in counts.items())
-        if not counts.get("Success") or counts.get("ENOSYS") or counts.get("ERROR"):
+        if not counts.get("Success") or any(counts.get(n) for n in ("ENOSYS", "EIO", "ERROR")):
             return "fail", summary
         return "pass", summary
 
