@@ -103,16 +103,17 @@ def anyone_listens() -> bool:
 
 
 def configured(text: str, provider: str) -> str:
-    """A configuration of fi_ubertest for that provider. For Aperture it leaves out:
+    """A configuration of fi_ubertest for that provider: its own as it is, another's for Aperture.
+    For that it leaves out:
 
     FI_WAIT_MUTEX_COND, which is refused with ENOSYS: the first refusal ends all of fi_ubertest.
     Unit tests of fi_sendv and fi_sendmsg: they compare lengths, and 16 bytes in 6 pieces, of which
     Aperture takes 8, are 17 where fi_ubertest rounds each (_ft_format_iov_weighted). Its latency
     and bandwidth tests of these calls stay.
     """
-    text = re.sub(r"(prov_name:\s*)\w+", rf"\1{provider}", text)
     if provider != "aperture":
         return text
+    text = re.sub(r"(prov_name:\s*)[\w;]+", rf"\1{provider}", text)  # tcp;ofi_rxm among them
     blocks = []
     for block in re.findall(r"\{[^}]*\}", re.sub(r"#:.*\n", "", text)):
         block = re.sub(r"\s*FI_WAIT_MUTEX_COND,?", "", block)
