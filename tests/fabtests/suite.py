@@ -284,7 +284,7 @@ def kept(version: str) -> dict[tuple[str, str], str]:
                 columns = [cell.split() for cell in cells]
             elif columns and (test := re.fullmatch(r"`(.+)`", cells[0])):
                 for column, cell in zip(columns[1:], cells[1:]):
-                    if len(column) == 2 and column[0] == version:
+                    if cell and len(column) == 2 and column[0] == version:
                         said[column[1], test.group(1)] = re.sub(r"[:,(].*", "", cell).strip()
     return said
 
