@@ -64,7 +64,7 @@ int bind_counter(EpBody& body, Cntr& counter, uint64_t flags) {
         "accesses; ask for it in hints->caps, or bind without FI_REMOTE_READ and FI_REMOTE_WRITE";
     flags &= kLocalCounterFlags;
     if (flags == 0) return refuse(-FI_EINVAL, kWhy);
-    APERTURE_INFO("%s", kWhy);  // programs that open all kinds of endpoints bind all kinds at once
+    APERTURE_WARN("%s", kWhy);  // programs that open all kinds of endpoints bind all kinds at once
   }
   if (counter.domain != body.domain) return wrong_domain("counter");
   for (int kind = 0; kind < kCounterKinds; ++kind) {
