@@ -1,8 +1,9 @@
 // The address of an endpoint: an IP (v4 or v6), a TCP port and an index, as a small value.
 //
 // IPv4 is kept v4-mapped, so comparison and hashing know one form. An endpoint that has its port
-// for itself has index 0; the queue pairs that share a port have 1 to 255. A sockaddr has no place
-// for the index. Any thread.
+// for itself has index 0; the queue pairs that share a port have 1 to 255. So do the contexts of a
+// scalable endpoint, with indices above those: its receive context 0 has index 0, so that whoever
+// knows the port alone reaches that. A sockaddr has no place for the index. Any thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -26,9 +27,31 @@ struct AddressText {
 struct Address {
   std::array<uint8_t, 16> ip{};  // network order; ::ffff:a.b.c.d for IPv4
   uint16_t port = 0;             // host order
-  uint8_t index = 0;             // which of those that share the port
+  uint16_t index = 0;            // which of those that share the port
 
   auto operator<=>(const Address&) const = default;  // NOLINT(modernize-use-nullptr): no pointer
+  static constexpr size_t kContexts = 128;           // of each kind, at a port
+  static constexpr uint16_t kRxContexts = 256;  // the index of receive context 0, if it had one
+  static constexpr uint16_t kTxContexts = 384;  // of transmit context 0
+  static constexpr uint16_t kMostIndex = 511;
+  bool is_queue_pair() const noexcept { return index != 0 && index < kRxContexts; }
+  // Whatever is there, without its index.
+  Address of_port() const noexcept {
+    Address a = *this;
+    a.index = 0;
+    return a;
+  }
+  // The receive context of that number there, less than kContexts.
+  Address of_rx_context(size_t number) const noexcept {
+    Address a = of_port();
+    if (number != 0) a.index = static_cast<uint16_t>(kRxContexts + number);
+    return a;
+  }
+  Address of_tx_context(size_t number) const noexcept {
+    Address a = of_port();
+    a.index = static_cast<uint16_t>(kTxContexts + number);
+    return a;
+  }
   bool is_v4() const noexcept;
   bool is_any_ip() const noexcept;
 

@@ -77,7 +77,11 @@ std::optional<PortName> PortName::parse(const sockaddr_un& name, socklen_t len) 
       !take(text, ":") || !take_number(text, found.address.port)) {
     return std::nullopt;
   }
-  if (take(text, "/") && !take_number(text, found.address.index)) return std::nullopt;
+  if (take(text, "/")) {
+    uint8_t index = 0;
+    if (!take_number(text, index)) return std::nullopt;
+    found.address.index = index;
+  }
   // one way to write each: what it would be called is what it is called
   sockaddr_un again;
   if (found.to_sockaddr(again) != len || std::memcmp(&again, &name, len) != 0) return std::nullopt;

@@ -26,11 +26,6 @@ constexpr int kBacklog = 1024;
 constexpr uint16_t kFirstDrawn = 32768;
 constexpr uint16_t kLastDrawn = 60999;
 
-Address without_index(Address a) noexcept {
-  a.index = 0;
-  return a;
-}
-
 UniqueFd open_socket() noexcept {
   return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
@@ -149,7 +144,7 @@ Status Port::hold(bool six_only) noexcept {
 
 Result<Port> Port::take(PortSpace space, const Address& at, const PortOptions& options) noexcept {
   if (const Status s = require_privilege(at.port); !s) return s.error();
-  Port port(space, without_index(at), options.reuse);
+  Port port(space, at.of_port(), options.reuse);
   if (at.port != 0) {
     if (const Status s = port.hold(options.six_only); !s) return s.error();
     return port;
@@ -177,7 +172,7 @@ Result<std::vector<NamedSocket>> Port::listen() noexcept {
   std::vector<NamedSocket> all;
   if (const Status s = no_throw([&] { all.reserve(held_.size()); }); !s) return s.error();
   for (NamedSocket& held : held_) {
-    NamedSocket own{without_index(held.at), {}};  // of those who share, beside the part of each
+    NamedSocket own{held.at.of_port(), {}};  // of those who share, beside the part of each
     NamedSocket& named = shared_ ? own : held;
     if (const Status s = renew(named); !s) return s.error();
     if (!named.at.is_any_ip() && ::listen(named.socket.get(), kBacklog) != 0) {
@@ -201,7 +196,7 @@ Result<nic::ParentOnlyFd> Port::connect(const Address& from, const Address& to) 
   if (held == held_.end()) return Errc::unreachable;
   if (const Status s = renew(*held); !s) return s.error();
   sockaddr_un sa;
-  const socklen_t len = PortName{space_, without_index(to)}.to_sockaddr(sa);
+  const socklen_t len = PortName{space_, to.of_port()}.to_sockaddr(sa);
   while (::connect(held->socket.get(), reinterpret_cast<sockaddr*>(&sa), len) != 0) {
     if (errno != EINTR) return errc_from_errno(errno);
   }
@@ -216,7 +211,7 @@ Result<Address> connected_from(int fd, PortSpace space) noexcept {
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&sa), &len) != 0) return Errc::addr_not_avail;
   const auto name = PortName::parse(sa, len);
   if (!name || name->space != space) return Errc::addr_not_avail;
-  const Address from = without_index(name->address);
+  const Address from = name->address.of_port();
   if (from.port == 0 || from.is_any_ip() || !is_of_this_host(from)) return Errc::addr_not_avail;
   return from;
 }

@@ -21,7 +21,7 @@ void ConnectingSide::begin(ListenerId id, const Address& remote, const wire::Pri
   const EndPair pair{id, remote};
   if (connectors_.contains(pair) || lanes_.is_up(pair)) return;
   const Address& local = listener->end.address;
-  const bool same_kind = (remote.index != 0) == (local.index != 0);
+  const bool same_kind = remote.is_queue_pair() == local.is_queue_pair();
   if (remote == local || remote.port == 0 || remote.is_any_ip() || !same_kind) {
     const bool nobody_there = request != nullptr && remote.port != 0 && !remote.is_any_ip();
     return listener->events().on_connect_failed(remote,

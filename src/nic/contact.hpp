@@ -56,13 +56,14 @@ class ContactEvents {
 enum class ListenFor : uint8_t {
   lanes,     // a datagram endpoint: whoever comes gets a lane
   requests,  // a passive endpoint: the application answers
-  nobody,    // a connecting endpoint: the address is its own, and nobody may come to it
+  nobody,    // one that connects only: the address is its own, and nobody may come to it
 };
 
 struct ListenSpec {
-  Address local;         // port 0: any; with an index: at a port of open_port()
-  uint32_t domain = 0;   // protection domain that requests of peers meet here
-  int doorbell_fd = -1;  // of the endpoint's engine; outlives the listener; requests: none
+  Address local;              // port 0: any; with an index: at an open port
+  bool at_open_port = false;  // also without one
+  uint32_t domain = 0;        // protection domain that requests of peers meet here
+  int doorbell_fd = -1;       // of the endpoint's engine; outlives the listener; requests: none
   ContactEvents* events = nullptr;
   ListenFor what = ListenFor::lanes;
   size_t backlog = 0;  // requests: so many may wait for their answers; the others try again
@@ -83,23 +84,25 @@ class Contact {
 
   // Listens on spec.local (exactly that address). The address with its port is in `bound`.
   // With an index it opens no socket: who says hello to that address (or, with the wildcard IP, to
-  // that port and index) at an open port of this process comes to it. Only for lanes, and only ends
-  // with an index come. Errors: addr_in_use (also the index), addr_not_avail (also: the port is not
-  // open, or not on that IP), no_fds, no_memory, invalid.
+  // that port and index) at an open port of this process comes to it. Not for requests, and at a
+  // port of queue pairs only queue pairs come. Errors: addr_in_use (also the index), addr_not_avail
+  // (also: the port is not open, or not on that IP), no_fds, no_memory, invalid.
   virtual Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept = 0;
   // Stops listening; pending connects of this listener are dropped. No upcall runs or comes after
   // it has returned. Not from an upcall.
   virtual void unlisten(ListenerId id) noexcept = 0;
-  // One TCP port number on all of these addresses, which endpoints with an index share. Whose index
-  // nobody listens for is told to come again. Errors: addr_in_use, addr_not_avail, no_fds,
-  // no_memory, invalid.
+  // One TCP port number on all of these addresses, which queue pairs share. Whose index nobody
+  // listens for is told to come again. Errors: addr_in_use, addr_not_avail, no_fds, no_memory,
+  // invalid.
   virtual Result<PortId> open_port(std::span<const Address> ips, uint16_t& port) noexcept = 0;
+  // The same for the contexts of a scalable endpoint: at exactly that address, as listen() has it.
+  virtual Result<PortId> open_context_port(const Address& at, Address& bound) noexcept = 0;
   // Nobody can listen there any more; the sockets close with the last listener that does.
   virtual void close_port(PortId id) noexcept = 0;
   // Asks for a lane from the listener's endpoint to `remote`. One of on_lane_up and
   // on_connect_failed follows, within so many ns (0: the default, 5 s). Asking again while under
   // way, or while a lane is up, changes nothing. The endpoint's own address fails with invalid:
-  // link/loopback joins an endpoint to itself. So does one with an index, for one without.
+  // link/loopback joins an endpoint to itself. So does a queue pair's, for what is none.
   virtual void connect(ListenerId id, const Address& remote, uint64_t within_ns = 0) noexcept = 0;
   // Asks the passive endpoint at `remote` for a connection, on behalf of a listener for nobody. One
   // of on_connected, on_refused and on_connect_failed follows, however long the application there

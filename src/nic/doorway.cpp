@@ -24,12 +24,7 @@ constexpr uint64_t kPauseNs = 10'000'000;  // without descriptors, accept would 
 
 Doorway::Doorway(ControlThread& control, DoorwayHost& host, const Identity& self, DoorwayId id,
                  Kind kind, std::vector<ParentOnlyFd> sockets, const Limits& limits)
-    : control_(control),
-      host_(host),
-      self_(self),
-      id_(id),
-      shared_(kind == Kind::shared),
-      limits_(limits) {
+    : control_(control), host_(host), self_(self), id_(id), kind_(kind), limits_(limits) {
   for (ParentOnlyFd& socket : sockets) {
     const Address address = local_address(socket.get());
     doors_.push_back({std::move(socket), address, 0});
@@ -64,7 +59,7 @@ bool Doorway::is_at(const Address& address) const noexcept {
 }
 
 Status Doorway::add_end(ListeningEnd& end) noexcept {
-  assert((end.end.address.index != 0) == shared_);
+  assert(is_for(end.end.address));
   return no_throw([&]() -> Status {
     const auto [it, fresh] = ends_.try_emplace(end.end.address.index, &end);
     return fresh ? Status() : Status(Errc::addr_in_use);
@@ -105,7 +100,7 @@ void Doorway::on_arrivals(const Door& door) noexcept {
 // Whether who has connected may say hello: the kernel lets nobody in from elsewhere under an
 // address of this host.
 bool Doorway::is_served(int tcp) const noexcept {
-  if (!shared_) return true;
+  if (kind_ != Kind::of_queue_pairs) return true;
   const Address from = remote_address(tcp);
   if (from.ip == local_address(tcp).ip || link::udp::is_of_this_host(from)) return true;
   APERTURE_INFO(
@@ -203,10 +198,7 @@ void Doorway::on_hello(Handshake& h) noexcept {
 wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
   const wire::Hello& hello = h.hello;
   const Address& to = hello.destination;
-  // those with an index and those without are of different kinds, and never meet
-  if ((to.index != 0) != shared_ || (hello.source.index != 0) != shared_) {
-    return wire::Verdict::wrong_destination;
-  }
+  if (!is_for(to) || !is_for(hello.source)) return wire::Verdict::wrong_destination;
   Address came_to = local_address(h.tcp.get());
   came_to.index = to.index;
   if (to != came_to) return wire::Verdict::wrong_destination;
@@ -221,7 +213,9 @@ wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
   const auto it = ends_.find(to.index);
   const bool here = it != ends_.end() &&
                     (it->second->end.address.is_any_ip() || it->second->end.address.ip == to.ip);
-  if (!here) return shared_ ? wire::Verdict::not_yet : wire::Verdict::wrong_destination;
+  if (!here) {
+    return kind_ == Kind::of_one ? wire::Verdict::wrong_destination : wire::Verdict::not_yet;
+  }
   end = it->second->end.listener;
   return host_.validate(*it->second, hello, h.user.at->first);
 }

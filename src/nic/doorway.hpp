@@ -8,7 +8,9 @@
 // Queue pairs share one: a socket on each address of the host, all with the same port number, and
 // ends found under the index of the hello's destination. Whose index nobody has yet is asked to
 // come again. Queue pairs serve this host alone so far, though they listen at all its addresses: a
-// connection from an address that is none of its own is closed before a byte of it is read.
+// connection from an address that is none of its own is closed before a byte of it is read. The
+// contexts of a scalable endpoint share one as well, with one socket; they meet endpoints of
+// libfabric and their contexts, and never queue pairs of verbs.
 //
 // Everything here is bounded, for all ends of a doorway together: handshakes in number and in time,
 // bytes read to one hello, knocks at one socket name. Where there are too many handshakes, the
@@ -49,7 +51,7 @@ inline constexpr uid_t kNobody = static_cast<uid_t>(-1);  // no user has this nu
 
 class Doorway {
  public:
-  enum class Kind : uint8_t { of_one, shared };
+  enum class Kind : uint8_t { of_one, of_queue_pairs, of_contexts };
   struct Limits {
     size_t handshakes = 1024;  // at once
     uint64_t timeout_ns = 5'000'000'000;
@@ -66,6 +68,10 @@ class Doorway {
 
   // Whether connections to that address, whatever its index, come here.
   bool is_at(const Address& address) const noexcept;
+  // Whether ends with such an index can be here, and come here.
+  bool is_for(const Address& end) const noexcept {
+    return end.is_queue_pair() == (kind_ == Kind::of_queue_pairs);
+  }
   size_t handshakes() const noexcept { return handshakes_.size(); }
 
   // Errors: addr_in_use (another has the index), no_memory. The end outlives its time here.
@@ -148,10 +154,10 @@ class Doorway {
   DoorwayHost& host_;
   const Identity& self_;
   const DoorwayId id_;
-  const bool shared_;
+  const Kind kind_;
   const Limits limits_;
   std::vector<Door> doors_;
-  std::map<uint8_t, ListeningEnd*> ends_;  // by index
+  std::map<uint16_t, ListeningEnd*> ends_;  // by index
   ControlThread::TimerId resume_timer_ = 0;
   ControlThread::TimerId deadline_timer_ = 0;
   uint32_t next_ticket_ = 1;

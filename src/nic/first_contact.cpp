@@ -11,6 +11,7 @@
 #include <new>
 
 #include "base/doorbell.hpp"
+#include "base/no_throw.hpp"
 #include "base/per_process.hpp"
 
 namespace aperture::nic {
@@ -81,8 +82,9 @@ Result<ListenerId> FirstContact::listen(const ListenSpec& spec, Address& bound) 
   if (spec.doorbell_fd < 0 && spec.what != ListenFor::requests) return Errc::invalid;
   Result<ListenerId> id = Errc::no_memory;
   Address where = spec.local;
-  if (spec.local.index != 0) {
-    if (spec.what != ListenFor::lanes) return Errc::invalid;
+  if (spec.local.index != 0 || spec.at_open_port) {
+    const bool of_contexts = spec.at_open_port && spec.what != ListenFor::requests;
+    if (spec.what != ListenFor::lanes && !of_contexts) return Errc::invalid;
     control_.run([&] { id = listeners_.add_at_port(spec); });
   } else {
     auto socket = listen_tcp(spec.local, where);
@@ -120,8 +122,21 @@ Result<PortId> FirstContact::open_port(std::span<const Address> ips, uint16_t& p
   auto sockets = listen_tcp_on_all(ips, number);
   if (!sockets) return sockets.error();
   Result<PortId> id = Errc::no_memory;
-  control_.run([&] { id = listeners_.open_port(*std::move(sockets)); });
+  control_.run(
+      [&] { id = listeners_.open_port(Doorway::Kind::of_queue_pairs, *std::move(sockets)); });
   if (id.ok()) port = number;
+  return id;
+}
+
+Result<PortId> FirstContact::open_context_port(const Address& at, Address& bound) noexcept {
+  if (control_.life().is_over()) return Errc::not_supported;
+  auto socket = listen_tcp(at, bound);
+  if (!socket) return socket.error();
+  std::vector<ParentOnlyFd> sockets;
+  if (const Status s = no_throw([&] { sockets.push_back(*std::move(socket)); }); !s)
+    return s.error();
+  Result<PortId> id = Errc::no_memory;
+  control_.run([&] { id = listeners_.open_port(Doorway::Kind::of_contexts, std::move(sockets)); });
   return id;
 }
 

@@ -23,6 +23,7 @@ class FirstContact final : public Contact, private PeerHost {
   Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept override;
   void unlisten(ListenerId id) noexcept override;
   Result<PortId> open_port(std::span<const Address> ips, uint16_t& port) noexcept override;
+  Result<PortId> open_context_port(const Address& at, Address& bound) noexcept override;
   void close_port(PortId id) noexcept override;
   void connect(ListenerId id, const Address& remote, uint64_t within_ns = 0) noexcept override;
   Status request(ListenerId id, const Address& remote,

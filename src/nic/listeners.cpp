@@ -21,8 +21,9 @@ Result<ListenerId> Listeners::add(const ListenSpec& spec, const Address& bound,
 }
 
 Result<ListenerId> Listeners::add_at_port(const ListenSpec& spec) noexcept {
-  const auto at = std::find_if(ports_.begin(), ports_.end(),
-                               [&](const auto& port) { return port.second->is_at(spec.local); });
+  const auto at = std::find_if(ports_.begin(), ports_.end(), [&](const auto& port) {
+    return port.second->is_at(spec.local) && port.second->is_for(spec.local);
+  });
   return at != ports_.end() ? add_end(spec, spec.local, at->second) : Errc::addr_not_avail;
 }
 
@@ -84,11 +85,12 @@ Result<std::shared_ptr<Doorway>> Listeners::new_doorway(Doorway::Kind kind,
   return doorway;
 }
 
-Result<PortId> Listeners::open_port(std::vector<ParentOnlyFd> sockets) noexcept {
+Result<PortId> Listeners::open_port(Doorway::Kind kind,
+                                    std::vector<ParentOnlyFd> sockets) noexcept {
   return no_throw([&]() -> Result<PortId> {
     const PortId id = next_doorway_;
     assert(!ports_.contains(id));
-    auto doorway = new_doorway(Doorway::Kind::shared, std::move(sockets));
+    auto doorway = new_doorway(kind, std::move(sockets));
     if (!doorway) return doorway.error();
     ports_.emplace(id, *std::move(doorway));
     return id;

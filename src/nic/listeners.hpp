@@ -43,7 +43,7 @@ class Listeners {
 
   // A shared doorway over these sockets, which listen; kept until close_port(). Errors: no_fds,
   // no_memory.
-  Result<PortId> open_port(std::vector<ParentOnlyFd> sockets) noexcept;
+  Result<PortId> open_port(Doorway::Kind kind, std::vector<ParentOnlyFd> sockets) noexcept;
   void close_port(PortId id) noexcept { ports_.erase(id); }
   // The doorway that handed out that ticket; nullptr: it is gone, or never was.
   std::shared_ptr<Doorway> doorway_of(uint64_t ticket) const noexcept;

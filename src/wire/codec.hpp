@@ -56,6 +56,11 @@ class Writer {
     number(at, static_cast<uint16_t>(v.unchecked()));
     number(at + 2, static_cast<uint8_t>(v.unchecked() >> 16));
   }
+  // A number whose two bytes lie apart.
+  void halves(size_t low, size_t high, uint16_t v, uint16_t) noexcept {
+    number(low, static_cast<uint8_t>(v));
+    number(high, static_cast<uint8_t>(v >> 8));
+  }
   template <typename Enum>
   void one_of(size_t at, Enum v, Enum, Enum) noexcept {
     number(at, static_cast<std::underlying_type_t<Enum>>(v));
@@ -99,6 +104,10 @@ class Reader {
   }
   void low_24(size_t at, Wild<uint32_t>& v) noexcept {
     v = Wild<uint32_t>(load<uint16_t>(in_, at) | uint32_t{load<uint8_t>(in_, at + 2)} << 16);
+  }
+  void halves(size_t low, size_t high, uint16_t& v, uint16_t limit) noexcept {
+    v = static_cast<uint16_t>(load<uint8_t>(in_, low) | load<uint8_t>(in_, high) << 8);
+    require(v <= limit);
   }
   template <typename Enum>
   void one_of(size_t at, Enum& v, Enum first, Enum last) noexcept {

@@ -11,8 +11,8 @@ namespace aperture::wire {
 
 // Apart from the addresses themselves: that of the source, then that of the destination.
 static void index_fields(auto& io, size_t at, auto& message) noexcept {
-  io.number(at, message.source.index);
-  io.number(at + 1, message.destination.index);
+  io.halves(at, at + 2, message.source.index, Address::kMostIndex);
+  io.halves(at + 1, at + 3, message.destination.index, Address::kMostIndex);
 }
 
 static void fields(auto& io, Like<Hello> auto& hello) noexcept {
@@ -24,7 +24,6 @@ static void fields(auto& io, Like<Hello> auto& hello) noexcept {
   io.address(72, hello.source);
   io.address(90, hello.destination);
   index_fields(io, 108, hello);
-  io.zeros(110, 112);
 }
 
 static void fields(auto& io, Like<Answer> auto& answer) noexcept {
@@ -65,7 +64,6 @@ static void open_fields(auto& io, Like<Open> auto& open) noexcept {
 static void fields(auto& io, Like<Open> auto& open) noexcept {
   open_fields(io, open);
   index_fields(io, 100, open);
-  io.zeros(102, 104);
 }
 
 static void fields(auto& io, Like<Accept> auto& accept) noexcept {

@@ -32,16 +32,16 @@ inline constexpr uint16_t kVersion = 4;
 //
 //   Hello    0        8         10     11     12       16
 //            | magic  | version | kind | 0    | length | boot id, 16 | net namespace u64 |
-//            40                56          72           90                108           110  112
-//            | incarnation, 16 | nonce, 16 | source, 18 | destination, 18 | indices, 2  | 0  |
+//            40                56          72           90                108                112
+//            | incarnation, 16 | nonce, 16 | source, 18 | destination, 18 | indices, 4       |
 //
 //   Answer   0        8         10     11        12       16
 //            | magic  | version | kind | verdict | length | boot id, 16 | net namespace u64 |
 //            40                56          72                88         96
 //            | incarnation, 16 | nonce, 16 | socket name, 16 | ticket   |
 //
-//   an address is 16 bytes of IP in network order (IPv4 mapped) and its port; its index, one byte,
-//   lies apart: that of the source, then that of the destination.
+//   an address is 16 bytes of IP in network order (IPv4 mapped) and its port; its index lies
+//   apart: the low bytes of that of the source and that of the destination, then the high bytes.
 inline constexpr size_t kHelloBytes = 112;
 inline constexpr size_t kAnswerBytes = 96;
 
@@ -92,8 +92,8 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //
 //   Open        8           24       32           50                68    72        76
 //               | nonce, 16 | ticket | source, 18 | destination, 18 | lane | segment | domain |
-//               80             88               96        100          102    104
-//               | engine u64   | key file bytes | attempt | indices, 2 | 0, 2 | proof, 32 |
+//               80             88               96        100                 104
+//               | engine u64   | key file bytes | attempt | indices, 4        | proof, 32 |
 //               descriptors: segment, doorbell, and the key file if its size is not 0;
 //               between two users the segment only
 //

@@ -17,8 +17,8 @@ std::array<std::byte, kStatementBytes> encode(const Statement& statement, Who wh
   to.bytes(64, statement.acceptor.incarnation);
   to.address(80, statement.connector.address);
   to.address(98, statement.acceptor.address);
-  to.number(116, statement.connector.address.index);
-  to.number(117, statement.acceptor.address.index);
+  to.halves(116, 118, statement.connector.address.index, Address::kMostIndex);
+  to.halves(117, 119, statement.acceptor.address.index, Address::kMostIndex);
   to.number(120, statement.ticket);
   return out;
 }

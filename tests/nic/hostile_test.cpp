@@ -76,7 +76,7 @@ TEST_F(Hostile, hostile_25_reserved_bits_and_other_versions_are_not_understood) 
   {
     RawClient reserved(victim.address());
     auto bytes = wire::encode(reserved.hello);
-    bytes[110] = std::byte{1};
+    bytes[110] = std::byte{2};  // an index has nine bits
     ASSERT_TRUE(reserved.say(bytes));
     EXPECT_TRUE(closed_by_peer(reserved.tcp.get()));
   }

@@ -31,7 +31,7 @@ TEST(QpNumbers, name_a_port_and_an_index_that_can_be_listened_at) {
   EXPECT_EQ(at.port, number >> 8);
   EXPECT_EQ(at.index, number & 255);
   EXPECT_NE(at.index, 0);
-  EXPECT_EQ(qp_number(at.port, at.index), number);
+  EXPECT_EQ(qp_number(at.port, static_cast<uint8_t>(at.index)), number);
   Side side(1, at);
   EXPECT_EQ(side.listen_error(), Errc::ok);
   numbers.give_back(number);

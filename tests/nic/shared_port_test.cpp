@@ -242,7 +242,7 @@ TEST_F(SharedPort, a_hello_must_name_the_address_that_it_came_to) {
   struct Case {
     Address to;           // where TCP goes
     Address destination;  // what the hello says
-    uint8_t source_index;
+    uint16_t source_index;
     Verdict verdict;
   };
   Address with_index = alone.address();
@@ -262,6 +262,11 @@ TEST_F(SharedPort, a_hello_must_name_the_address_that_it_came_to) {
       {alone.address(), with_index, 0, Verdict::wrong_destination},
       {alone.address(), alone.address(), 9, Verdict::wrong_destination},
       {alone.address(), alone.address(), 0, Verdict::offered},
+      // contexts of endpoints meet endpoints, and no queue pairs
+      {alone.address(), alone.address(), Address::kTxContexts, Verdict::offered},
+      {alone.address(), alone.address().of_rx_context(3), 0, Verdict::wrong_destination},
+      {port[1], port[1], Address::kTxContexts, Verdict::wrong_destination},
+      {port[1], port[1].of_rx_context(3), Address::kTxContexts, Verdict::wrong_destination},
   };
   for (const Case& c : cases) {
     RawClient client(c.to);
@@ -270,6 +275,37 @@ TEST_F(SharedPort, a_hello_must_name_the_address_that_it_came_to) {
     EXPECT_EQ(client.verdict(), c.verdict)
         << c.destination.text() << " by " << c.to.text() << " from /" << int{c.source_index};
   }
+}
+
+TEST(ContextPort, is_for_contexts_and_whoever_meets_them) {
+  Address at_port;
+  const auto opened = contact().open_context_port(Address::v4(0x7f000001, 0), at_port);
+  ASSERT_TRUE(opened.ok());
+  Side first(1, at_port, nullptr, true), third(2, at_port.of_rx_context(2), nullptr, true);
+  struct Case {
+    Address destination;
+    uint16_t source_index;
+    Verdict verdict;
+  };
+  Address queue_pair = at_port;
+  queue_pair.index = 1;
+  const Case cases[] = {
+      {at_port, 0, Verdict::offered},
+      {at_port, Address::kTxContexts, Verdict::offered},
+      {at_port.of_rx_context(2), 0, Verdict::offered},
+      {at_port.of_rx_context(1), 0, Verdict::not_yet},
+      {at_port.of_tx_context(0), 0, Verdict::not_yet},
+      {at_port, 9, Verdict::wrong_destination},
+      {queue_pair, 0, Verdict::wrong_destination},
+      {queue_pair, 9, Verdict::wrong_destination},
+  };
+  for (const Case& c : cases) {
+    RawClient client(at_port);
+    client.hello.destination = c.destination;
+    client.hello.source.index = c.source_index;
+    EXPECT_EQ(client.verdict(), c.verdict) << c.destination.text() << " from /" << c.source_index;
+  }
+  contact().close_port(opened.value());
 }
 
 TEST_F(SharedPort, somebody_on_another_host_learns_nothing_of_the_indices) {

@@ -52,7 +52,7 @@ struct Told {
 class Side final : public ContactEvents {
  public:
   explicit Side(uint32_t domain = 1, const Address& at = loopback_v4(),
-                std::shared_ptr<const Secret> auth_key = nullptr)
+                std::shared_ptr<const Secret> auth_key = nullptr, bool at_open_port = false)
       : domain_(domain) {
     doorbell_ = *make_doorbell();
     ListenSpec spec;
@@ -61,6 +61,7 @@ class Side final : public ContactEvents {
     spec.doorbell_fd = doorbell_.get();
     spec.events = this;
     spec.auth_key = std::move(auth_key);
+    spec.at_open_port = at_open_port;
     auto listening = contact().listen(spec, address_);
     listen_error_ = listening.error();
     if (listening.ok()) id_ = listening.value();

@@ -98,7 +98,7 @@ TEST(Hello, is_read_as_it_was_written) {
 TEST(Hello, lies_on_the_wire_as_drawn) {
   const auto bytes = encode(some_hello());
   EXPECT_EQ(std::memcmp(bytes.data(), "APERTURE", 8), 0);
-  EXPECT_EQ(bytes[8], std::byte{3});
+  EXPECT_EQ(bytes[8], std::byte{4});
   EXPECT_EQ(bytes[12], std::byte{112});
   EXPECT_EQ(bytes[32], std::byte{8});
   EXPECT_EQ(bytes[39], std::byte{1});
@@ -109,7 +109,24 @@ TEST(Hello, lies_on_the_wire_as_drawn) {
 }
 
 TEST(Hello, neighbours_are_refused) {
-  expect_neighbours_refused(encode(some_hello()), kHelloBytes, decode_hello, {{0, 16}, {110, 112}});
+  expect_neighbours_refused(encode(some_hello()), kHelloBytes, decode_hello, {{0, 16}});
+}
+
+TEST(Hello, indices_have_nine_bits) {
+  Hello h = some_hello();
+  h.source.index = 511;
+  h.destination.index = 256;
+  auto bytes = encode(h);
+  const Hello back = value_of(decode_hello(bytes));
+  EXPECT_EQ(back.source.index, 511);
+  EXPECT_EQ(back.destination.index, 256);
+  for (const size_t high : {size_t{110}, size_t{111}}) {
+    for (unsigned bit = 1; bit < 8; ++bit) {
+      auto bad = bytes;
+      bad[high] ^= static_cast<std::byte>(1u << bit);
+      EXPECT_FALSE(decode_hello(bad).ok()) << high << " bit " << bit;
+    }
+  }
 }
 
 TEST(Hello, of_another_version_is_told_apart_from_rubbish) {
@@ -207,7 +224,7 @@ TEST(Open, is_read_as_it_was_written_and_neighbours_are_refused) {
   expect_same(value_of(decode_open(encode(o).view())), o, &Open::nonce, &Open::ticket,
               &Open::source, &Open::destination, &Open::lane, &Open::segment, &Open::domain,
               &Open::engine, &Open::key_file_bytes, &Open::attempt, &Open::proof);
-  expect_neighbours_refused(encode(o).bytes, kOpenBytes, decode_open, {{0, 8}, {102, 104}});
+  expect_neighbours_refused(encode(o).bytes, kOpenBytes, decode_open, {{0, 8}});
 }
 
 TEST(Accept, is_read_as_it_was_written_and_neighbours_are_refused) {
