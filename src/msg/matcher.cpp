@@ -131,7 +131,7 @@ bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
     flags |= port_.imm_flag();
   }
   copy_short(r->iov[0].iov_base, body, head.len);
-  const uint64_t source = report_source_ ? host_.source_of(qp) : qp::kNoSource;
+  const uint64_t source = source_to_report(qp);
   port_.rx_cq->push({r->context, flags, head.len, r->iov[0].iov_base, imm, tag, source});
   if (port_.recv_counter != nullptr) port_.recv_counter->add(1);
   receives_.give(r);
@@ -196,7 +196,7 @@ Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
   Receive* r = receives_.take();
   if (r == nullptr) return Errc::again;
   r->fill(wr);
-  r->meet(u, report_source_ ? u.source : qp::kNoSource);
+  r->meet(u, source_to_report(u));
   early_.remove(u);
   if (u.qp != nullptr) {
     Qp& qp = *u.qp;
@@ -215,15 +215,16 @@ Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
 
 void Matcher::complete_probe(const Unexpected& u, const RecvWr& wr) noexcept {
   port_.rx_cq->push({wr.context, wr.flags | port_.flag_of(u.beside), u.len, nullptr, u.imm, u.tag,
-                     report_source_ ? u.source : qp::kNoSource});
+                     source_to_report(u)});
 }
 
 Status Matcher::probe(const Probe& probe) noexcept {
   using Action = Probe::Action;
-  if (port_.rx_cq == nullptr) return Errc::bad_state;
-  if (!port_.rx_cq->has_room()) return Errc::again;
   const bool claims = probe.action == Action::claim || probe.action == Action::claim_discard;
   Unexpected* u = claims ? early_.find_claimed(probe.match.context) : early_.find(probe.match);
+  if (shared_ && u != nullptr) host_.completes_at(*u->port);
+  if (port_.rx_cq == nullptr) return Errc::bad_state;
+  if (!port_.rx_cq->has_room()) return Errc::again;
   if (u == nullptr && claims) return Errc::invalid;
   if (u == nullptr) {
     qp::CompletionError e;
@@ -281,9 +282,13 @@ void Matcher::forget_port(const qp::Port& port) noexcept {
   weigh_pressure();
 }
 
-void Matcher::on_lost(Qp& qp, Errc why) noexcept {
+void Matcher::drop_offers_of(Qp& qp) noexcept {
   early_.drop_offers_of(qp);
   weigh_pressure();
+}
+
+void Matcher::on_lost(Qp& qp, Errc why) noexcept {
+  drop_offers_of(qp);
   const uint64_t source = directed_ ? host_.source_of(qp) : qp::kNoSource;
   if (source == qp::kNoSource) return;
   for (List<Receive>* list : {&posted(true), &posted(false)}) {

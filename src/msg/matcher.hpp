@@ -39,6 +39,9 @@ class Matcher final : public qp::MessageSink {
     virtual ~Host() = default;
     // Address-table index of the queue pair's peer, kNoSource if it is not in the table.
     virtual uint64_t source_of(qp::Qp& qp) noexcept = 0;
+    // What completions say instead: of that peer, and of an index that was found before.
+    virtual uint64_t reported_source_of(qp::Qp& qp) noexcept { return source_of(qp); }
+    virtual uint64_t reported(uint64_t source) noexcept { return source; }
     // Tells all queue pairs.
     virtual void set_pressure(bool on) noexcept = 0;
     // Of a shared receive context: what comes next completes where that endpoint's receives do.
@@ -83,6 +86,8 @@ class Matcher final : public qp::MessageSink {
   // The connection is gone: offers of it cannot be had any more, and receives that name its peer
   // alone end with `why`.
   void on_lost(qp::Qp& qp, Errc why) noexcept;
+  // The first half of that alone.
+  void drop_offers_of(qp::Qp& qp) noexcept;
 
   // That source is nobody's any more: messages that wait under it are found under `now` from here
   // on, or, where that is kNoSource, only by receives from anybody.
@@ -99,7 +104,7 @@ class Matcher final : public qp::MessageSink {
   bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
   void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
   uint64_t source_to_report(qp::Qp& qp) noexcept override {
-    return report_source_ ? host_.source_of(qp) : qp::kNoSource;
+    return report_source_ ? host_.reported_source_of(qp) : qp::kNoSource;
   }
 
   bool under_pressure() const noexcept { return pressure_; }
@@ -120,6 +125,9 @@ class Matcher final : public qp::MessageSink {
   void fail(Receive& r, Errc why) noexcept;
   void begin(qp::Qp& qp, const qp::Arrival& offer, Receive& r) noexcept;
   void complete_probe(const Unexpected& u, const qp::RecvWr& wr) noexcept;
+  uint64_t source_to_report(const Unexpected& u) noexcept {
+    return report_source_ ? host_.reported(u.source) : qp::kNoSource;
+  }
   // multi_recv.cpp
   bool on_multi_message(qp::Qp& qp, const qp::Arrival& a, Receive& buffer) noexcept;
   bool prepare_unexpected(const qp::RecvWr& wr, uint64_t least_room) noexcept;

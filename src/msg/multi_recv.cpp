@@ -185,7 +185,7 @@ void Matcher::take_multi(Unexpected& u, Receive& buffer) noexcept {
   const bool no_memory = part == nullptr;
   if (no_memory) part = &here;
   *static_cast<ListHook*>(part) = {};
-  part->meet(u, report_source_ ? u.source : qp::kNoSource);
+  part->meet(u, source_to_report(u));
   early_.remove(u);
   cut(buffer, *part);
   if (u.qp != nullptr) {

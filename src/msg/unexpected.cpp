@@ -161,7 +161,7 @@ void UnexpectedMessages::rename_source(uint64_t source, uint64_t now) noexcept {
 // In the order in which they came, and before any other of that source.
 void UnexpectedMessages::name_source(const Address& remote, uint64_t source) noexcept {
   assert(source != qp::kNoSource);
-  rename_if([&remote](const Unexpected& u) { return u.remote == remote; }, source);
+  rename_if([&remote](const Unexpected& u) { return u.remote.of_port() == remote; }, source);
 }
 
 }  // namespace aperture::msg

@@ -24,7 +24,7 @@ void Endpoint::set_up(qp::Port& port, const EndpointOptions& options) noexcept {
   port.release_flag = options.release_flag;
   port.remote_write_flags = options.remote_write_flags;
   port.strict_rma_order = options.strict_rma_order;
-  port.tx_size = options.tx_size;
+  if (options.shared_transmit == nullptr) port.tx.size = options.tx_size;
 }
 
 }  // namespace aperture::nic

@@ -19,6 +19,8 @@
 
 namespace aperture::nic {
 
+class SharedReceive;
+
 struct EndpointOptions {
   Engine* engine = nullptr;
   AddressTable* addresses = nullptr;
@@ -39,6 +41,8 @@ struct EndpointOptions {
   protect::EndpointId id = 0;       // for regions that are bound to it; 0: none are
   bool watches_regions = false;     // remote writes through it count in counters of regions
   Address local;                    // port 0: any
+  bool at_open_port = false;        // of Contact::open_context_port(): one context of several
+  bool connects_only = false;       // nobody may come to it
   uint64_t imm_flag = 0;            // or-ed into Completion::flags when imm is valid
   uint64_t invalidated_flag = 0;    // the same when it is the key of a window that is no more
   uint64_t release_flag = 0;        // or-ed into the last entry of a multi-receive buffer
@@ -49,6 +53,8 @@ struct EndpointOptions {
   size_t tx_size = 1024;            // operations in flight that are planned for
   size_t atomics_waiting = 0;       // of tx_size, atomics that wait for a connection or for room
   size_t rx_size = 1024;            // receives posted that are planned for (more are taken)
+  SharedReceive* shared_receive = nullptr;       // where receives are posted; null: here
+  qp::TransmitQueue* shared_transmit = nullptr;  // null: one of its own, of tx_size
 
   protect::DomainId met_by_requests() const noexcept {
     return domain != 0 ? domain : engine->domain();

@@ -16,9 +16,9 @@ Result<std::unique_ptr<MsgEndpoint>> MsgEndpoint::create(const EndpointOptions& 
                                                          const Wish& wish) noexcept {
   try {
     auto endpoint = std::make_unique<MsgEndpoint>(options, wish);
-    if (wish.shared != nullptr) {
+    if (endpoint->member_) {
       const EngineGuard guard(*options.engine);
-      if (Status s = wish.shared->add(*endpoint); !s) return s.error();
+      if (Status s = endpoint->member_->join(); !s) return s.error();
     }
     if (!endpoint->connection_.accepts()) {
       if (Status s = endpoint->connection_.listen(); !s) return s.error();
@@ -32,16 +32,18 @@ Result<std::unique_ptr<MsgEndpoint>> MsgEndpoint::create(const EndpointOptions& 
 MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
     : Endpoint(nullptr, no_addresses()),
       engine_(*options.engine),
-      shared_(wish.shared),
       connection_(options, *wish.events, *this, wish.request, wish.peer),
-      port_(options.engine->keys(), options.tx_size, options.atomics_waiting) {
-  if (shared_ == nullptr) {
-    own_.emplace(port_, static_cast<msg::Matcher::Host&>(*this), options.rx_size, false, false);
+      port_(options.engine->keys(), options.tx_size, options.atomics_waiting,
+            options.shared_transmit) {
+  msg::Matcher::Host& host = *this;
+  if (options.shared_receive == nullptr) {
+    own_.emplace(port_, host, options.rx_size, false, false);
     matcher_ = receives_ = &*own_;
     port_.sink = matcher_;
   } else {
-    matcher_ = &shared_->receives();
-    port_.sink = shared_;
+    member_.emplace(*options.shared_receive, port_, host);
+    matcher_ = &options.shared_receive->receives();
+    port_.sink = &*member_;
   }
   set_up(port_, options);
 }
@@ -53,7 +55,7 @@ MsgEndpoint::~MsgEndpoint() {
   const EngineGuard guard(engine_);
   drop(Errc::canceled);
   if (own_) own_->cancel_all(Errc::canceled);
-  if (shared_ != nullptr) shared_->remove(*this);
+  member_.reset();
 }
 
 Status MsgEndpoint::shutdown() noexcept {
@@ -124,7 +126,7 @@ Status MsgEndpoint::atomic(const qp::AtomicWr& wr) noexcept {
 }
 
 Status MsgEndpoint::recv(const qp::RecvWr& wr) noexcept {
-  if (shared_ != nullptr) [[unlikely]]
+  if (member_) [[unlikely]]
     return Errc::not_supported;  // they are posted to the shared context
   if (comes_too_late(wr)) [[unlikely]]
     return lost_ ? cancel_late(own_->recv(wr)) : connection_.why_not();
@@ -132,7 +134,7 @@ Status MsgEndpoint::recv(const qp::RecvWr& wr) noexcept {
 }
 
 Status MsgEndpoint::recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept {
-  if (shared_ != nullptr) return Errc::not_supported;
+  if (member_) return Errc::not_supported;
   if (comes_too_late(wr))
     return lost_ ? cancel_late(own_->recv_multi(wr, least_room)) : connection_.why_not();
   return own_->recv_multi(wr, least_room);
@@ -152,7 +154,7 @@ Status MsgEndpoint::cancel_late(Status posted) noexcept {
 }
 
 Status MsgEndpoint::probe(const msg::Probe& probe) noexcept {
-  return shared_ != nullptr ? Status(Errc::not_supported) : own_->probe(probe);
+  return member_ ? Status(Errc::not_supported) : own_->probe(probe);
 }
 
 Status MsgEndpoint::cancel(void* context) noexcept {
@@ -201,7 +203,11 @@ void MsgEndpoint::drop(Errc why) noexcept {
   Qp& qp = *std::exchange(only_, nullptr);
   receives_ = nullptr;  // recv() looks at what has come before the end
   engine_.remove_qp(qp);
-  matcher_->on_lost(qp, why);
+  if (member_) {
+    member_->on_lost(qp, why);
+  } else {
+    own_->on_lost(qp, why);
+  }
   if (auto lane = qp.finish(why)) engine_.contact().close_lane(std::move(lane));
 }
 
@@ -215,7 +221,7 @@ void MsgEndpoint::wind_up(Qp& qp) noexcept {
   connection_.over(lost_why_);
 }
 
-void MsgEndpoint::set_pressure_of(bool on) noexcept {
+void MsgEndpoint::set_pressure(bool on) noexcept {
   if (only_ != nullptr) only_->set_pressure(on);
 }
 

@@ -20,14 +20,12 @@ namespace aperture::nic {
 class MsgEndpoint final : public Endpoint,
                           private LaneEvents,
                           private Engine::Owner,
-                          private SharedReceive::Member,
                           private msg::Matcher::Host {
  public:
   struct Wish {
     ConnectionEvents* events = nullptr;
-    SharedReceive* shared = nullptr;  // null: receives of its own
-    RequestId request = 0;            // to be accepted; 0: it will connect
-    Address peer;                     // of the request
+    RequestId request = 0;  // to be accepted; 0: it will connect
+    Address peer;           // of the request
   };
   // One that will connect gets its address here. Lock not held. Errors: those of Contact::listen,
   // no_memory.
@@ -67,10 +65,8 @@ class MsgEndpoint final : public Endpoint,
   void on_no_lane(Errc why) noexcept override;
   void on_lane_down(Errc why) noexcept override;
   void wind_up(qp::Qp& qp) noexcept override;
-  qp::Port& port() noexcept override { return port_; }
-  void set_pressure_of(bool on) noexcept override;
   uint64_t source_of(qp::Qp&) noexcept override { return qp::kNoSource; }
-  void set_pressure(bool on) noexcept override { set_pressure_of(on); }
+  void set_pressure(bool on) noexcept override;
 
   void drop(Errc why) noexcept;
   void end_access() noexcept;
@@ -79,10 +75,10 @@ class MsgEndpoint final : public Endpoint,
   Status cancel_late(Status posted) noexcept;
 
   Engine& engine_;
-  SharedReceive* const shared_;
   MsgConnection connection_;
   qp::Port port_;
-  std::optional<msg::Matcher> own_;  // without a shared receive context
+  std::optional<msg::Matcher> own_;              // without a shared receive context
+  std::optional<SharedReceive::Member> member_;  // with one
   msg::Matcher* matcher_ = nullptr;
   std::unique_ptr<qp::Qp> qp_;  // only_, and after the end what is left of it
   Errc lost_why_ = Errc::peer_lost;

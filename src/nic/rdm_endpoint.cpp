@@ -26,24 +26,41 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const EndpointOptions& option
 }
 
 RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
-    : Endpoint(&matcher_, *options.addresses),
+    : Endpoint(nullptr, *options.addresses),
       engine_(*options.engine),
       addresses_(*options.addresses),
       address_(options.local),
+      at_open_port_(options.at_open_port),
+      connects_only_(options.connects_only),
       auth_key_(options.auth_key),
-      port_(options.engine->keys(), options.tx_size, options.atomics_waiting),
-      matcher_(port_, *this, options.rx_size, options.directed_recv, options.report_source),
+      port_(options.engine->keys(), options.tx_size, options.atomics_waiting,
+            options.shared_transmit),
       alive_(std::make_shared<bool>(true)) {
+  msg::Matcher::Host& host = *this;
+  if (options.shared_receive == nullptr) {
+    own_.emplace(port_, host, options.rx_size, options.directed_recv, options.report_source);
+    matcher_ = receives_ = &*own_;
+    port_.sink = matcher_;
+  } else {
+    member_.emplace(*options.shared_receive, port_, host);
+    matcher_ = &options.shared_receive->receives();
+    port_.sink = &*member_;
+  }
   set_up(port_, options);
-  port_.sink = &matcher_;
 }
 
 Status RdmEndpoint::listen() noexcept {
+  if (member_) {
+    const EngineGuard guard(engine_);
+    if (const Status s = member_->join(); !s) return s;
+  }
   ListenSpec spec;
   spec.local = address_;
   spec.domain = port_.domain;
   spec.doorbell_fd = engine_.doorbell_fd();
   spec.events = this;
+  spec.at_open_port = at_open_port_;
+  spec.what = connects_only_ ? ListenFor::nobody : ListenFor::lanes;
   spec.auth_key = auth_key_;
   auto id = engine_.contact().listen(spec, address_);
   if (!id) return id.error();
@@ -53,7 +70,11 @@ Status RdmEndpoint::listen() noexcept {
 }
 
 RdmEndpoint::~RdmEndpoint() {
-  if (!listening_) return;
+  if (!listening_) {
+    const EngineGuard guard(engine_);
+    member_.reset();
+    return;
+  }
   flush(now_ns() + kFlushNs);
   engine_.contact().unlisten(listener_);  // no upcall from here on
   until(engine_, [this] {
@@ -65,7 +86,8 @@ RdmEndpoint::~RdmEndpoint() {
   const EngineGuard guard(engine_);
   next_lives_.clear();
   while (!by_remote_.empty()) drop(*by_remote_.begin()->second, Errc::canceled);
-  matcher_.cancel_all(Errc::canceled);
+  if (own_) own_->cancel_all(Errc::canceled);
+  member_.reset();
 }
 
 // Sends what was accepted: an injected message may be all that the peer waits for.
@@ -131,28 +153,32 @@ uint64_t RdmEndpoint::canonical(uint64_t index) const noexcept {
 }
 
 Status RdmEndpoint::recv(const qp::RecvWr& wr) noexcept {
+  if (member_) [[unlikely]]
+    return Errc::not_supported;  // they are posted to the shared context
   if (addresses_.has_duplicates()) [[unlikely]] {
     qp::RecvWr same = wr;
     same.source = canonical(wr.source);
-    return matcher_.recv(same);
+    return matcher_->recv(same);
   }
-  return matcher_.recv(wr);
+  return matcher_->recv(wr);
 }
 
 Status RdmEndpoint::recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept {
+  if (member_) return Errc::not_supported;
   qp::RecvWr same = wr;
   same.source = canonical(wr.source);
-  return matcher_.recv_multi(same, least_room);
+  return matcher_->recv_multi(same, least_room);
 }
 
 Status RdmEndpoint::probe(const msg::Probe& probe) noexcept {
+  if (member_) return Errc::not_supported;
   msg::Probe same = probe;
   same.match.source = canonical(probe.match.source);
-  return matcher_.probe(same);
+  return matcher_->probe(same);
 }
 
 Status RdmEndpoint::cancel(void* context) noexcept {
-  if (matcher_.cancel(context)) return {};
+  if (own_ && own_->cancel(context)) return {};
   for (auto& [remote, qp] : by_remote_) {
     if (qp->cancel(context)) return {};
   }
@@ -168,11 +194,15 @@ bool RdmEndpoint::has_pending() const noexcept {
 
 // --- queue pairs ---
 
-// The slow path of an operation: no queue pair is known under this index.
-Result<Qp*> RdmEndpoint::connect(uint64_t index) noexcept {
+// The slow path of an operation: no queue pair is known under this name of a destination. Of what
+// names a receive context other than the first, none ever is.
+Result<Qp*> RdmEndpoint::connect(uint64_t name) noexcept {
+  const auto [index, context] = addresses_.destination(name);
   const Address* address = addresses_.find(index);
-  if (address == nullptr) return Errc::no_entry;
-  auto qp = qp_to(*address);
+  if (address == nullptr && addresses_.refresh()) address = addresses_.find(index);
+  if (address == nullptr || context >= Address::kContexts) return Errc::no_entry;
+  if (context != 0) return connect_to(address->of_rx_context(context));
+  auto qp = connect_to(*address);
   if (!qp) return qp.error();
   try {
     if (index >= by_index_.size()) by_index_.resize(index + 1, nullptr);
@@ -183,8 +213,14 @@ Result<Qp*> RdmEndpoint::connect(uint64_t index) noexcept {
   n_qps_ = by_index_.size();
   assert(index < n_qps_);
   by_index_[index] = *qp;
-  if ((*qp)->state() != QpState::connecting) return *qp;
-  if (*address == address_) {
+  return *qp;
+}
+
+Result<Qp*> RdmEndpoint::connect_to(const Address& remote) noexcept {
+  if (const auto it = by_remote_.find(remote); it != by_remote_.end()) return it->second.get();
+  auto qp = qp_to(remote);
+  if (!qp) return qp;
+  if (remote == address_) {
     auto lane = link::loopback::make_self_lane(address_, port_.domain, engine_.doorbell_fd());
     if (!lane) {
       drop(**qp, lane.error());
@@ -192,7 +228,7 @@ Result<Qp*> RdmEndpoint::connect(uint64_t index) noexcept {
     }
     (*qp)->attach(*std::move(lane));
   } else {
-    engine_.contact().connect(listener_, *address);
+    engine_.contact().connect(listener_, remote);
   }
   return *qp;
 }
@@ -218,7 +254,11 @@ void RdmEndpoint::drop(Qp& qp, Errc why) noexcept {
   for (Qp*& cached : by_index_) {
     if (cached == &qp) cached = nullptr;
   }
-  matcher_.on_lost(qp, why);
+  if (member_) {
+    member_->on_lost(qp, why);
+  } else {
+    own_->on_lost(qp, why);
+  }
   if (auto lane = qp.finish(why)) {
     if (lane->remote != address_) engine_.contact().close_lane(std::move(lane));
   }
@@ -247,23 +287,37 @@ void RdmEndpoint::learn(uint64_t index) noexcept {
   const Address* address = addresses_.find(index);
   assert(address != nullptr);
   const uint64_t before = addresses_.index_of(*address, index);
-  if (before > index) matcher_.name_source(*address, before, index);
+  if (before > index) matcher_->name_source(*address, before, index);
 }
 
 // The connection stays, since the peer may go on sending; what it sends has no source from now on.
 void RdmEndpoint::forget(uint64_t index) noexcept {
   if (index < by_index_.size()) by_index_[index] = nullptr;
   if (const Address* address = addresses_.find(index)) {
-    matcher_.forget_source(index, addresses_.index_of(*address, index));
+    matcher_->forget_source(index, addresses_.index_of(*address, index));
   }
 }
 
+// All contexts of a scalable endpoint have its one address.
+void RdmEndpoint::look_up_source(Qp& qp) noexcept {
+  const Address remote = qp.remote().of_port();
+  qp.source_index = addresses_.index_of(remote);
+  const bool may_come = qp.source_index == qp::kNoSource && addresses_.refresh();
+  if (may_come) qp.source_index = addresses_.index_of(remote);
+  // of a stranger whom another process may be about to insert, each message asks again
+  qp.source_version =
+      may_come && qp.source_index == qp::kNoSource ? uint64_t{0} : addresses_.version();
+  qp.source_reported = addresses_.reported(qp.source_index);
+}
+
 uint64_t RdmEndpoint::source_of(Qp& qp) noexcept {
-  if (qp.source_version != addresses_.version()) {
-    qp.source_version = addresses_.version();
-    qp.source_index = addresses_.index_of(qp.remote());
-  }
+  if (qp.source_version != addresses_.version()) look_up_source(qp);
   return qp.source_index;
+}
+
+uint64_t RdmEndpoint::reported_source_of(Qp& qp) noexcept {
+  if (qp.source_version != addresses_.version()) look_up_source(qp);
+  return qp.source_reported;
 }
 
 void RdmEndpoint::set_pressure(bool on) noexcept {
@@ -292,7 +346,7 @@ void RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane)
   auto qp = qp_to(remote);
   if (!qp) return engine_.contact().close_lane(std::move(lane));  // the peer may come again
   (*qp)->attach(std::move(lane));
-  if (matcher_.under_pressure()) (*qp)->set_pressure(true);
+  if (matcher_->under_pressure()) (*qp)->set_pressure(true);
 }
 
 void RdmEndpoint::adopt_later(Qp& old_life, std::unique_ptr<link::Lane> lane) noexcept {

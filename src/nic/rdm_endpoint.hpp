@@ -4,16 +4,21 @@
 // Everything is guarded by the engine's lock but ContactEvents, which run on the control thread and
 // only post to the engine. A queue pair lives from the first operation to an address (or the peer's
 // first contact) until its lane is lost; the next operation makes a new one.
+//
+// A context of a scalable endpoint is one of these too: it shares its port with the others, and is
+// told apart from them by the index of its address.
 #pragma once
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "msg/matcher.hpp"
 #include "nic/endpoint.hpp"
 #include "nic/lane_holder.hpp"
+#include "nic/shared_receive.hpp"
 #include "qp/qp.hpp"
 
 namespace aperture::nic {
@@ -55,9 +60,13 @@ class RdmEndpoint final : public Endpoint,
   void on_lane_down(link::Lane* lane, Errc why) noexcept override;
   void wind_up(qp::Qp& qp) noexcept override;
   uint64_t source_of(qp::Qp& qp) noexcept override;
+  uint64_t reported_source_of(qp::Qp& qp) noexcept override;
+  uint64_t reported(uint64_t source) noexcept override { return addresses_.reported(source); }
   void set_pressure(bool on) noexcept override;
 
-  Result<qp::Qp*> connect(uint64_t index) noexcept;
+  void look_up_source(qp::Qp& qp) noexcept;
+  Result<qp::Qp*> connect(uint64_t name) noexcept;
+  Result<qp::Qp*> connect_to(const Address& remote) noexcept;
   Result<qp::Qp*> qp_to(const Address& remote) noexcept;
   void adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept;
   std::list<NextLife>::iterator next_life(const Address& remote) noexcept;
@@ -71,11 +80,15 @@ class RdmEndpoint final : public Endpoint,
   Engine& engine_;
   AddressTable& addresses_;
   Address address_;
+  const bool at_open_port_;
+  const bool connects_only_;
   const std::shared_ptr<const Secret> auth_key_;
   bool listening_ = false;
   ListenerId listener_ = 0;
   qp::Port port_;
-  msg::Matcher matcher_;
+  std::optional<msg::Matcher> own_;              // without a shared receive context
+  std::optional<SharedReceive::Member> member_;  // with one
+  msg::Matcher* matcher_ = nullptr;              // of either
   std::unordered_map<Address, std::unique_ptr<qp::Qp>, AddressHash> by_remote_;
   std::list<NextLife> next_lives_;
   std::vector<qp::Qp*> by_index_;  // a cache over by_remote_: nullptr is looked up

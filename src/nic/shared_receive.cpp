@@ -7,21 +7,22 @@
 
 namespace aperture::nic {
 
-SharedReceive::SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag,
-                             uint64_t invalidated_flag)
+SharedReceive::SharedReceive(Engine& engine, const Options& options)
     : Endpoint(&matcher_, no_addresses()),
       engine_(engine),
       port_(engine.keys(), 1),
-      matcher_(port_, *this, rx_size, false, false, true) {
-  port_.set_imm_flag(imm_flag);
-  port_.set_invalidated_flag(invalidated_flag);
+      matcher_(port_, *this, options.rx_size, options.directed_recv, options.report_source, true) {
+  port_.set_imm_flag(options.imm_flag);
+  port_.set_invalidated_flag(options.invalidated_flag);
 }
 
 SharedReceive::~SharedReceive() {
   const EngineGuard guard(engine_);
-  assert(members_.empty());
+  assert(members_.empty() && turn_ == nullptr);
   matcher_.cancel_all(Errc::canceled);
 }
+
+// --- members -------------------------------------------------------------------------------------
 
 Status SharedReceive::add(Member& member) noexcept {
   assert(std::find(members_.begin(), members_.end(), &member) == members_.end());
@@ -30,45 +31,72 @@ Status SharedReceive::add(Member& member) noexcept {
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
   }
-  completes_at(member.port());  // a cancelled receive completes somewhere
+  take_turn(&member);  // a cancelled receive completes somewhere
   return {};
 }
 
 void SharedReceive::remove(Member& member) noexcept {
   if (std::erase(members_, &member) == 0) return;
-  matcher_.forget_port(member.port());
-  if (!members_.empty()) return completes_at(members_.front()->port());
-  port_.rx_cq = nullptr;
-  port_.recv_counter = nullptr;
+  matcher_.forget_port(member.port_);
+  take_turn(members_.empty() ? nullptr : members_.front());
 }
 
-Status SharedReceive::probe(const msg::Probe& probe) noexcept {
-  return matcher_.probe(probe);
+void SharedReceive::take_turn(Member* member) noexcept {
+  turn_ = member;
+  port_.rx_cq = member != nullptr ? member->port_.rx_cq : nullptr;
+  port_.recv_counter = member != nullptr ? member->port_.recv_counter : nullptr;
+  port_.release_flag = member != nullptr ? member->port_.release_flag : 0;
 }
 
-void SharedReceive::completes_at(qp::Port& port) noexcept {
-  port_.rx_cq = port.rx_cq;
-  port_.recv_counter = port.recv_counter;
-  port_.release_flag = port.release_flag;
+void SharedReceive::Member::on_lost(qp::Qp& qp, Errc why) noexcept {
+  shared_.take_turn(this);
+  if (why == Errc::canceled) return shared_.matcher_.drop_offers_of(qp);
+  shared_.matcher_.on_lost(qp, why);
 }
 
-bool SharedReceive::on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept {
-  completes_at(qp.port());
-  return matcher_.on_message(qp, arrival);
+// --- what comes to them --------------------------------------------------------------------------
+
+bool SharedReceive::Member::on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept {
+  shared_.take_turn(this);
+  return shared_.matcher_.on_message(qp, arrival);
 }
 
-bool SharedReceive::on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept {
-  completes_at(qp.port());
-  return matcher_.on_line(qp, head, body);
+bool SharedReceive::Member::on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept {
+  shared_.take_turn(this);
+  return shared_.matcher_.on_line(qp, head, body);
 }
 
-void SharedReceive::on_received(qp::Qp& qp, void* cookie, Errc err) noexcept {
-  completes_at(qp.port());
-  matcher_.on_received(qp, cookie, err);
+void SharedReceive::Member::on_received(qp::Qp& qp, void* cookie, Errc err) noexcept {
+  shared_.take_turn(this);
+  shared_.matcher_.on_received(qp, cookie, err);
+}
+
+uint64_t SharedReceive::Member::source_to_report(qp::Qp& qp) noexcept {
+  shared_.take_turn(this);
+  return shared_.matcher_.source_to_report(qp);
+}
+
+// --- what the matching asks ----------------------------------------------------------------------
+
+uint64_t SharedReceive::source_of(qp::Qp& qp) noexcept {
+  return turn_ != nullptr ? turn_->host_.source_of(qp) : qp::kNoSource;
+}
+
+uint64_t SharedReceive::reported_source_of(qp::Qp& qp) noexcept {
+  return turn_ != nullptr ? turn_->host_.reported_source_of(qp) : qp::kNoSource;
+}
+
+uint64_t SharedReceive::reported(uint64_t source) noexcept {
+  return turn_ != nullptr ? turn_->host_.reported(source) : qp::kNoSource;
 }
 
 void SharedReceive::set_pressure(bool on) noexcept {
-  for (Member* member : members_) member->set_pressure_of(on);
+  for (Member* member : members_) member->host_.set_pressure(on);
+}
+
+void SharedReceive::completes_at(qp::Port& port) noexcept {
+  assert(port.sink != nullptr);
+  take_turn(static_cast<Member*>(port.sink));  // all that is kept here came through one
 }
 
 }  // namespace aperture::nic

@@ -1,5 +1,5 @@
-// A shared receive context: one matching for the messages of several connected endpoints.
-// fi_endpoint(3), "SHARED CONTEXTS".
+// A shared receive context: one matching for the messages of several endpoints, connected ones and
+// reliable datagram ones. fi_endpoint(3), "SHARED CONTEXTS".
 //
 // Guarded by its engine's lock. Receives are posted here and complete at the endpoint that the
 // message came to: in the completion queue and the counter of its port. It outlives its endpoints.
@@ -12,22 +12,45 @@
 
 namespace aperture::nic {
 
-class SharedReceive final : public Endpoint, public qp::MessageSink, private msg::Matcher::Host {
+class SharedReceive final : public Endpoint, private msg::Matcher::Host {
  public:
-  // An endpoint whose messages come here, and its queue pairs.
-  class Member {
-   public:
-    virtual ~Member() = default;
-    virtual qp::Port& port() noexcept = 0;
-    virtual void set_pressure_of(bool on) noexcept = 0;
+  struct Options {
+    size_t rx_size = 1024;
+    uint64_t imm_flag = 0;  // as in EndpointOptions
+    uint64_t invalidated_flag = 0;
+    bool directed_recv = false;  // its endpoints have one address table
+    bool report_source = false;
   };
 
-  // The flags as in EndpointOptions. By exception std::bad_alloc.
-  SharedReceive(Engine& engine, size_t rx_size, uint64_t imm_flag, uint64_t invalidated_flag = 0);
+  // An endpoint whose messages come here, as its queue pairs see it: the sink of its port, from
+  // join() to its end. What came to it and was not received goes with it.
+  class Member final : public qp::MessageSink {
+   public:
+    // The port and the host, which are the endpoint's, outlive it.
+    Member(SharedReceive& shared, qp::Port& port, msg::Matcher::Host& host) noexcept
+        : shared_(shared), port_(port), host_(host) {}
+    ~Member() override { shared_.remove(*this); }
+    Status join() noexcept { return shared_.add(*this); }  // Errors: no_memory
+    // As msg::Matcher has it; receives that anybody else may still fill stay posted when it is the
+    // endpoint that goes (Errc::canceled).
+    void on_lost(qp::Qp& qp, Errc why) noexcept;
+
+    bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
+    bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
+    void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
+    uint64_t source_to_report(qp::Qp& qp) noexcept override;
+
+   private:
+    friend class SharedReceive;
+    SharedReceive& shared_;
+    qp::Port& port_;
+    msg::Matcher::Host& host_;
+  };
+
+  // By exception std::bad_alloc.
+  SharedReceive(Engine& engine, const Options& options);
   ~SharedReceive() override;
 
-  Status add(Member& member) noexcept;   // Errors: no_memory
-  void remove(Member& member) noexcept;  // what came to it and was not received goes with it
   msg::Matcher& receives() noexcept { return matcher_; }
 
   const Address& address() const noexcept override { return no_address_; }
@@ -39,17 +62,19 @@ class SharedReceive final : public Endpoint, public qp::MessageSink, private msg
   Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept override {
     return matcher_.recv_multi(wr, least_room);
   }
-  Status probe(const msg::Probe& probe) noexcept override;
+  Status probe(const msg::Probe& probe) noexcept override { return matcher_.probe(probe); }
   Status cancel(void* context) noexcept override { return matcher_.cancel(context); }
   void forget(uint64_t) noexcept override {}
   bool has_pending() const noexcept override { return false; }
 
-  bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
-  bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
-  void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
-
  private:
-  uint64_t source_of(qp::Qp&) noexcept override { return qp::kNoSource; }
+  Status add(Member& member) noexcept;
+  void remove(Member& member) noexcept;
+  void take_turn(Member* member) noexcept;
+
+  uint64_t source_of(qp::Qp& qp) noexcept override;
+  uint64_t reported_source_of(qp::Qp& qp) noexcept override;
+  uint64_t reported(uint64_t source) noexcept override;
   void set_pressure(bool on) noexcept override;
   void completes_at(qp::Port& port) noexcept override;
 
@@ -58,6 +83,7 @@ class SharedReceive final : public Endpoint, public qp::MessageSink, private msg
   qp::Port port_;  // a stand-in: its receive side is that of the endpoint whose turn it is
   msg::Matcher matcher_;
   std::vector<Member*> members_;
+  Member* turn_ = nullptr;  // null: there is none
 };
 
 }  // namespace aperture::nic

@@ -86,8 +86,7 @@ fi_ops_domain g_domain_ops = {
                               "endpoints with fi_endpoint">{},
     .cntr_open = open_cntr,
     .poll_open = open_poll_set,
-    .stx_ctx = NotOffered<"fi_stx_context: shared transmit contexts are not offered; leave "
-                          "ep_attr->tx_ctx_cnt 0">{},
+    .stx_ctx = open_stx,
     .srx_ctx = open_srx,
     .query_atomic = query_atomic,
     .query_collective = NotOffered<"fi_query_collective: collectives are not offered">{},

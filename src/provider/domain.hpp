@@ -57,6 +57,7 @@ int open_av(fid_domain* domain, fi_av_attr* attr, fid_av** av, void* context) no
 int open_cq(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept;
 int open_cntr(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept;
 int open_srx(fid_domain* domain, fi_rx_attr* attr, fid_ep** ep, void* context) noexcept;
+int open_stx(fid_domain* domain, fi_tx_attr* attr, fid_stx** stx, void* context) noexcept;
 int open_ep(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) noexcept;
 int open_poll_set(fid_domain* domain, fi_poll_attr* attr, fid_poll** set) noexcept;
 const Domain& domain_of_poll_set(const struct fid* set) noexcept;

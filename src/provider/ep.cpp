@@ -8,6 +8,7 @@
 #include "provider/addressing.hpp"
 #include "provider/errors.hpp"
 #include "provider/stubs.hpp"
+#include "provider/stx.hpp"
 #include "provider/window.hpp"
 #include "provider/wording.hpp"
 
@@ -23,7 +24,8 @@ void let_go(EpBody& body) noexcept {
   }
   body.core.reset();  // not under the lock: it may wait for a connection to come up
   leave_request(body);
-  if (body.shared != nullptr) body.shared->uses.drop();
+  if (body.shared != nullptr) leave_shared(body);
+  if (body.stx != nullptr) leave_shared_transmit(body);
   if (body.av != nullptr) body.av->uses.drop();
   if (body.tx_cq != nullptr) body.tx_cq->uses.drop();
   if (body.rx_cq != nullptr) body.rx_cq->uses.drop();
@@ -63,13 +65,6 @@ int check_contexts(const fi_ep_attr& attr) {
   if (attr.type != FI_EP_RDM && attr.type != FI_EP_MSG && attr.type != FI_EP_UNSPEC)
     return refuse(-FI_EINVAL, "fi_endpoint: FI_EP_RDM and FI_EP_MSG are offered; type %d was given",
                   static_cast<int>(attr.type));
-  if (attr.tx_ctx_cnt == FI_SHARED_CONTEXT)
-    return refuse(-FI_EINVAL,
-                  "fi_endpoint: shared transmit contexts are not offered; leave tx_ctx_cnt 0");
-  if (attr.rx_ctx_cnt == FI_SHARED_CONTEXT && attr.type != FI_EP_MSG)
-    return refuse(
-        -FI_EINVAL,
-        "fi_endpoint: shared receive contexts are offered for FI_EP_MSG only; leave rx_ctx_cnt 0");
   return 0;
 }
 
@@ -179,6 +174,8 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.tx_size = body.tx_size;
   if ((body.tx_caps & FI_ATOMIC) != 0) o.atomics_waiting = std::min(body.tx_size, kAtomicsWaiting);
   o.rx_size = body.rx_size;
+  if (body.shared != nullptr) o.shared_receive = body.shared->shared_core;
+  if (body.stx != nullptr) o.shared_transmit = &body.stx->queue;
   return o;
 }
 
@@ -220,6 +217,7 @@ void Ep::settle() noexcept {
 namespace {
 
 int enable_datagram(EpBody& body) {
+  if (const int rc = join_address_vector(body); rc != 0) return rc;
   Result<std::unique_ptr<nic::Endpoint>> made = nic::Endpoint::create(options_of(body));
   if (!made)
     return refuse(fi_code(made.error()),
@@ -230,6 +228,21 @@ int enable_datagram(EpBody& body) {
 }
 
 }  // namespace
+
+int check_shared(const EpBody& body) {
+  if (body.wants_shared_receive && body.shared == nullptr)
+    return refuse(-FI_EOPBADSTATE,
+                  "fi_enable: no shared receive context is bound; bind one with fi_ep_bind");
+  if (body.wants_shared_transmit && body.stx == nullptr)
+    return refuse(-FI_EOPBADSTATE,
+                  "fi_enable: no shared transmit context is bound; bind one with fi_ep_bind");
+  if (body.shared != nullptr && body.rx_cq == nullptr)
+    return refuse(
+        -FI_ENOCQ,
+        "fi_enable: no completion queue is bound with FI_RECV; receives of the shared context "
+        "complete there");
+  return 0;
+}
 
 int enable_ep(Ep& ep) {
   EpBody& body = *ep.body;
@@ -245,6 +258,7 @@ int enable_ep(Ep& ep) {
     return refuse(
         -FI_ENOCQ,
         "fi_enable: no completion queue is bound with FI_RECV; bind one, or ask for fewer caps");
+  if (const int rc = check_shared(body); rc != 0) return rc;
   const int rc = body.kind == EpKind::connected ? enable_connected(body) : enable_datagram(body);
   if (rc != 0) return rc;
   {
@@ -289,7 +303,10 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
     body->domain = &object_of<Domain>(fid);
     if (info->ep_attr != nullptr && info->ep_attr->type == FI_EP_MSG) {
       body->kind = EpKind::connected;
+    }
+    if (info->ep_attr != nullptr) {
       body->wants_shared_receive = info->ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT;
+      body->wants_shared_transmit = info->ep_attr->tx_ctx_cnt == FI_SHARED_CONTEXT;
     }
     auto ep = new_ep_handle(*body, context);
     body->handles.push_back(ep.get());

@@ -42,6 +42,7 @@ enum CounterKind {
 enum class EpKind : uint8_t { datagram, connected, shared_receive };
 
 struct Region;
+struct Stx;
 
 struct EpBody {
   EpKind kind = EpKind::datagram;
@@ -65,7 +66,12 @@ struct EpBody {
   bool rx_selective = false;
   std::unique_ptr<nic::Endpoint> core;  // from fi_enable on
   std::vector<Ep*> handles;
-  std::vector<Region*> regions;  // bound to it; guarded by the engine's lock
+  std::vector<Region*> regions;        // bound to it; guarded by the engine's lock
+  bool wants_shared_receive = false;   // ep_attr->rx_ctx_cnt is FI_SHARED_CONTEXT
+  bool wants_shared_transmit = false;  // ep_attr->tx_ctx_cnt is
+  EpBody* shared = nullptr;            // the shared receive context
+  bool in_av_of_shared = false;        // counted in its av_users
+  Stx* stx = nullptr;                  // the shared transmit context
   // mr_bind.cpp: whether it may be closed before them, 0 or -FI_EBUSY (lock not held); and nobody
   // reaches them any more (lock held).
   int check_regions() const noexcept;
@@ -74,13 +80,12 @@ struct EpBody {
   const struct fid* request = nullptr;  // handle of the FI_CONNREQ that it is to accept
   nic::RequestId request_id = 0;
   Address peer;                            // of the request
-  bool wants_shared_receive = false;       // ep_attr->rx_ctx_cnt is FI_SHARED_CONTEXT
-  EpBody* shared = nullptr;                // the shared receive context
   nic::MsgEndpoint* connection = nullptr;  // `core` again
   ConnectionReports reports;
   // shared receive context:
   nic::SharedReceive* shared_core = nullptr;  // `core` again
   Uses uses;                                  // endpoints bound to it
+  size_t av_users = 0;  // enabled ones that have an address vector: all have the one in `av`
 };
 
 // What an operation asks for, from its flags or from the defaults of its handle.
@@ -152,6 +157,13 @@ int set_ep_name(fid_t fid, void* addr, size_t len) noexcept;       // ep_cm.cpp
 int get_ep_name(fid_t fid, void* addr, size_t* len) noexcept;      // ep_cm.cpp
 int enable_connected(EpBody& body);                                // ep_connect.cpp
 int bind_shared_receive(EpBody& body, EpBody& shared);             // srx.cpp
+int bind_shared_transmit(EpBody& body, struct fid* stx);           // stx.cpp
+// Of an endpoint that is about to be enabled: what it was opened to share is bound. 0 or a negative
+// fi_errno.
+int check_shared(const EpBody& body);               // ep.cpp
+int join_address_vector(EpBody& body);              // srx.cpp
+void leave_shared(EpBody& body) noexcept;           // srx.cpp: of a shared receive context
+void leave_shared_transmit(EpBody& body) noexcept;  // stx.cpp
 // Opening with info->handle: of a connection request, or of a passive endpoint. 0 or a negative
 // fi_errno.
 int take_handle(EpBody& body, const fi_info& info);  // ep_connect.cpp

@@ -120,10 +120,11 @@ int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
         if (flags == 0) return bind_shared_receive(body, *object_of<Ep>(what).body);
         return refuse(-FI_EBADFLAGS, "fi_ep_bind: flags must be 0 for a shared receive context");
       case FI_CLASS_STX_CTX:
+        if (flags == 0) return bind_shared_transmit(body, what);
+        return refuse(-FI_EBADFLAGS, "fi_ep_bind: flags must be 0 for a shared transmit context");
       case FI_CLASS_MR:
-        return refuse(
-            -FI_ENOSYS,
-            "fi_ep_bind: shared transmit contexts and regions cannot be bound to an endpoint here");
+        return refuse(-FI_ENOSYS,
+                      "fi_ep_bind: a region is not bound to an endpoint this way; call fi_mr_bind");
       default:
         return refuse(-FI_EINVAL,
                       "fi_ep_bind: an object of class %zu cannot be bound to an endpoint",

@@ -123,19 +123,10 @@ int enable_connected(EpBody& body) {
   if (body.eq == nullptr)
     return refuse(-FI_ENOEQ,
                   "fi_enable: no event queue is bound, and connections report there; bind one");
-  if (body.wants_shared_receive && body.shared == nullptr)
-    return refuse(-FI_EOPBADSTATE,
-                  "fi_enable: no shared receive context is bound; bind one with fi_ep_bind");
-  if (body.shared != nullptr && body.rx_cq == nullptr)
-    return refuse(
-        -FI_ENOCQ,
-        "fi_enable: no completion queue is bound with FI_RECV; receives of the shared context "
-        "complete there");
   assert(body.core == nullptr && body.connection == nullptr && !body.handles.empty());
   body.reports.begin(body.eq, &body.handles.front()->fid.fid);
   nic::MsgEndpoint::Wish wish;
   wish.events = &body.reports;
-  wish.shared = body.shared != nullptr ? body.shared->shared_core : nullptr;
   wish.request = body.request_id;
   wish.peer = body.peer;
   auto made = nic::MsgEndpoint::create(options_of(body), wish);

@@ -14,6 +14,7 @@
 #include "provider/eq.hpp"
 #include "provider/mr.hpp"
 #include "provider/pep.hpp"
+#include "provider/stx.hpp"
 #include "provider/wait.hpp"
 #include "provider/window.hpp"
 
@@ -78,6 +79,7 @@ bool is_of_parent(const struct fid* what) noexcept {
     case FI_CLASS_DOMAIN: return is_over(object_of<const Domain>(what));
     case FI_CLASS_EP:
     case FI_CLASS_SRX_CTX: return is_over(*object_of<const Ep>(what).body->domain);
+    case FI_CLASS_STX_CTX: return is_over(*object_of<const Stx>(what).domain);
     case FI_CLASS_AV: return is_over(*object_of<const Av>(what).domain);
     case FI_CLASS_CQ: return is_over(*object_of<const FabricCq>(what).domain);
     case FI_CLASS_CNTR: return is_over(*object_of<const Cntr>(what).domain);

@@ -28,6 +28,8 @@ void fill_defaults(fi_domain_attr& a, uint64_t caps) {
   a.rx_ctx_cnt = kMaxEndpoints;
   a.max_ep_tx_ctx = 1;
   a.max_ep_rx_ctx = 1;
+  a.max_ep_stx_ctx = kMaxEndpoints;
+  a.max_ep_srx_ctx = kMaxEndpoints;
   a.cntr_cnt = kMaxCounters;
   a.mr_iov_limit = kRegionIovLimit;
   a.caps = caps & kDomainCaps;
@@ -52,10 +54,8 @@ bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domai
                  mine.max_ep_tx_ctx) &&
          at_most(m, "max_ep_rx_ctx (scalable endpoints are not offered)", asked.max_ep_rx_ctx,
                  mine.max_ep_rx_ctx) &&
-         at_most(m, "max_ep_stx_ctx (shared contexts are not offered)", asked.max_ep_stx_ctx,
-                 mine.max_ep_stx_ctx) &&
-         at_most(m, "max_ep_srx_ctx (shared receive contexts are for FI_EP_MSG)",
-                 asked.max_ep_srx_ctx, mine.max_ep_srx_ctx) &&
+         at_most(m, "max_ep_stx_ctx", asked.max_ep_stx_ctx, mine.max_ep_stx_ctx) &&
+         at_most(m, "max_ep_srx_ctx", asked.max_ep_srx_ctx, mine.max_ep_srx_ctx) &&
          at_most(m, "cntr_cnt", asked.cntr_cnt, mine.cntr_cnt) &&
          (m.version < kApi15 || at_most(m, "mr_iov_limit", asked.mr_iov_limit, mine.mr_iov_limit));
 }
@@ -102,7 +102,6 @@ bool match_models(const Matching& m, const fi_domain_attr& asked, fi_domain_attr
 bool match_domain(const Matching& m, fi_info& answer) {
   fi_domain_attr& mine = *answer.domain_attr;
   fill_defaults(mine, answer.caps);
-  if (m.type == FI_EP_MSG) mine.max_ep_srx_ctx = kMaxEndpoints;
   MrAnswer regions;
   if (!match_mr_mode(m, answer.caps, regions)) return false;
   mine.mr_mode = regions.mr_mode;

@@ -21,14 +21,8 @@ const char* type_name(int type) noexcept {
   }
 }
 
-bool match_contexts(const Matching& m, const char* which, size_t asked, bool may_share) {
-  if (asked == FI_SHARED_CONTEXT) {
-    if (may_share) return true;
-    return m.refuse(
-        "ep_attr->%s is FI_SHARED_CONTEXT; shared contexts are offered for receives of FI_EP_MSG "
-        "only, leave it 0",
-        which);
-  }
+bool match_contexts(const Matching& m, const char* which, size_t asked) {
+  if (asked == FI_SHARED_CONTEXT) return true;
   if (asked > 1) {
     return m.refuse("ep_attr->%s %zu is asked for; an endpoint has one context, leave it 0", which,
                     asked);
@@ -52,8 +46,8 @@ bool match_ep_identity(const Matching& m, const fi_ep_attr& asked) {
     return m.refuse("ep_attr->protocol_version %u is asked for; offered is %u",
                     asked.protocol_version, kProtocolVersion);
   }
-  return match_contexts(m, "tx_ctx_cnt", asked.tx_ctx_cnt, false) &&
-         match_contexts(m, "rx_ctx_cnt", asked.rx_ctx_cnt, m.type == FI_EP_MSG);
+  return match_contexts(m, "tx_ctx_cnt", asked.tx_ctx_cnt) &&
+         match_contexts(m, "rx_ctx_cnt", asked.rx_ctx_cnt);
 }
 
 // Order for RMA and atomics of any size, among those that the bits order; a size asked for is asked
@@ -135,6 +129,7 @@ bool match_ep(const Matching& m, fi_info& answer) {
   answer.rx_attr->msg_order |= answer.tx_attr->msg_order;
   if (asked == nullptr) return true;
   if (asked->mem_tag_format != 0) mine.mem_tag_format = asked->mem_tag_format;
+  if (asked->tx_ctx_cnt == FI_SHARED_CONTEXT) mine.tx_ctx_cnt = FI_SHARED_CONTEXT;
   if (asked->rx_ctx_cnt == FI_SHARED_CONTEXT) mine.rx_ctx_cnt = FI_SHARED_CONTEXT;
   return match_ep_identity(m, *asked) &&
          at_most(m, "ep_attr->max_msg_size", asked->max_msg_size, mine.max_msg_size) &&

@@ -15,13 +15,21 @@ namespace aperture::provider {
 
 namespace {
 
+constexpr uint64_t kSourceCaps = FI_DIRECTED_RECV | FI_SOURCE;
+
 int check_attr(const fi_rx_attr& attr) {
   if ((attr.op_flags & ~kRxOpFlags) != 0)
     return refuse(-FI_EBADFLAGS, "fi_srx_context: op_flags 0x%llx are not offered",
                   static_cast<unsigned long long>(attr.op_flags));
-  if ((attr.caps & ~kRxCaps) != 0 || (attr.caps & (FI_DIRECTED_RECV | FI_SOURCE)) != 0)
+  if ((attr.op_flags & FI_MULTI_RECV) != 0)
+    return refuse(
+        -FI_EBADFLAGS,
+        "fi_srx_context: multi-receive buffers (FI_MULTI_RECV) are not offered in a shared "
+        "context; post them to endpoints with receives of their own");
+  if ((attr.caps & ~kRxCaps) != 0)
     return refuse(-FI_EINVAL,
-                  "fi_srx_context: caps 0x%llx; FI_MSG, FI_TAGGED and FI_RECV are offered",
+                  "fi_srx_context: caps 0x%llx; FI_MSG, FI_TAGGED, FI_RECV, FI_DIRECTED_RECV and "
+                  "FI_SOURCE are offered",
                   static_cast<unsigned long long>(attr.caps));
   if (attr.size > kMaxQueueSize || attr.iov_limit > qp::kIovLimit)
     return refuse(-FI_EINVAL,
@@ -43,10 +51,17 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
     body->kind = EpKind::shared_receive;
     body->domain = &object_of<Domain>(fid);
     const uint64_t messages = asked.caps & (FI_MSG | FI_TAGGED);
-    body->rx_caps = (messages != 0 ? messages : FI_MSG | FI_TAGGED) | FI_RECV;
+    body->rx_caps =
+        (messages != 0 ? messages : FI_MSG | FI_TAGGED) | FI_RECV | (asked.caps & kSourceCaps);
     body->rx_size = asked.size != 0 ? asked.size : kDefaultQueueSize;
-    auto core = std::make_unique<nic::SharedReceive>(*body->domain->engine, body->rx_size,
-                                                     FI_REMOTE_CQ_DATA, APERTURE_INVALIDATED);
+    const nic::SharedReceive::Options options{
+        .rx_size = body->rx_size,
+        .imm_flag = FI_REMOTE_CQ_DATA,
+        .invalidated_flag = APERTURE_INVALIDATED,
+        .directed_recv = (asked.caps & FI_DIRECTED_RECV) != 0,
+        .report_source = (asked.caps & FI_SOURCE) != 0,
+    };
+    auto core = std::make_unique<nic::SharedReceive>(*body->domain->engine, options);
     body->shared_core = core.get();
     body->core = std::move(core);
     auto ep = new_ep_handle(*body, context);
@@ -64,20 +79,49 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
 }
 
 int bind_shared_receive(EpBody& body, EpBody& shared) {
-  if (body.kind != EpKind::connected || !body.wants_shared_receive)
-    return refuse(
-        -FI_EINVAL,
-        "fi_ep_bind: the endpoint has receives of its own; open it with ep_attr->type FI_EP_MSG "
-        "and rx_ctx_cnt FI_SHARED_CONTEXT");
+  if (!body.wants_shared_receive)
+    return refuse(-FI_EINVAL,
+                  "fi_ep_bind: the endpoint has receives of its own; open it with "
+                  "ep_attr->rx_ctx_cnt FI_SHARED_CONTEXT");
   if (shared.domain != body.domain)
     return refuse(-FI_EDOMAIN, "fi_ep_bind: the shared receive context belongs to another domain");
   if (body.shared != nullptr)
     return refuse(-FI_EINVAL,
                   "fi_ep_bind: a shared receive context is bound already; an endpoint has one");
+  constexpr uint64_t kOfReceives = FI_MSG | FI_TAGGED | kSourceCaps;
+  if ((body.rx_caps & kOfReceives & ~shared.rx_caps) != 0)
+    return refuse(-FI_EINVAL,
+                  "fi_ep_bind: the endpoint's receive capabilities 0x%llx are no subset of those "
+                  "of the shared receive context (0x%llx); open that with the rx_attr of the "
+                  "endpoint's info",
+                  static_cast<unsigned long long>(body.rx_caps & kOfReceives),
+                  static_cast<unsigned long long>(shared.rx_caps));
   assert(body.core == nullptr && shared.shared_core != nullptr);
   shared.uses.add();
   body.shared = &shared;
   return 0;
+}
+
+int join_address_vector(EpBody& body) {
+  if (body.shared == nullptr || body.in_av_of_shared) return 0;
+  EpBody& shared = *body.shared;
+  if (shared.av_users != 0 && shared.av != body.av)
+    return refuse(-FI_EINVAL,
+                  "fi_enable: the endpoint has another address vector than the others that share "
+                  "its receive context; bind theirs");
+  shared.av = body.av;
+  ++shared.av_users;
+  body.in_av_of_shared = true;
+  return 0;
+}
+
+void leave_shared(EpBody& body) noexcept {
+  EpBody& shared = *body.shared;
+  if (body.in_av_of_shared) {
+    assert(shared.av_users != 0);
+    if (--shared.av_users == 0) shared.av = nullptr;
+  }
+  shared.uses.drop();
 }
 
 fi_ops_cm g_srx_cm_ops = refusing<fi_ops_cm>(

@@ -41,7 +41,7 @@ Status AtomicRequester::post(const AtomicWr& wr) noexcept {
   if (!begin_now || !put(wr, *wqe)) {
     if (!keep(wr, *wqe)) {
       if (wqe->reserved) core_.port.tx_cq->unreserve();
-      core_.port.wqes.give(wqe);
+      core_.port.tx.wqes.give(wqe);
       return Errc::again;
     }
     core_.enqueue(*wqe);
@@ -52,7 +52,7 @@ Status AtomicRequester::post(const AtomicWr& wr) noexcept {
 
 // Copies what it needs of a work request that has to wait. False: no memory.
 bool AtomicRequester::keep(const AtomicWr& wr, Wqe& wqe) noexcept {
-  WaitingAtomic* w = core_.port.atomics.take();
+  WaitingAtomic* w = core_.port.tx.atomics.take();
   if (w == nullptr) return false;
   wqe.atomic = w;
   w->kind = wr.kind;

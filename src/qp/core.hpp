@@ -64,8 +64,8 @@ struct QpCore {
   // A WQE for that work request, its CQ entry promised; null: there is none to be had now.
   template <typename Wr>
   Wqe* take_wqe(WqeKind kind, const Wr& wr, bool begin_now) noexcept {
-    if (!begin_now && port.queued >= port.tx_size) return nullptr;
-    Wqe* wqe = port.wqes.take();
+    if (!begin_now && port.tx.queued >= port.tx.size) return nullptr;
+    Wqe* wqe = port.tx.wqes.take();
     if (wqe == nullptr) return nullptr;
     assert(!wqe->linked() && wqe->atomic == nullptr);
     *static_cast<WqeProgress*>(wqe) = {};
@@ -102,12 +102,12 @@ struct QpCore {
   }
   void enqueue(Wqe& wqe) noexcept {
     queue.push_back(&wqe);
-    ++port.queued;
+    ++port.tx.queued;
   }
   // To be called once `queued` operations have left the queue.
   void leave_queue() noexcept {
-    assert(port.queued > 0);
-    --port.queued;
+    assert(port.tx.queued > 0);
+    --port.tx.queued;
   }
 
   // --- what is in the ring ---

@@ -129,8 +129,8 @@ void Pending::complete(Wqe& wqe) noexcept {
     if (counter != nullptr) counter->add_error(1);
   }
   if (wqe.atomic != nullptr) [[unlikely]]
-    port.atomics.give(std::exchange(wqe.atomic, nullptr));
-  port.wqes.give(&wqe);
+    port.tx.atomics.give(std::exchange(wqe.atomic, nullptr));
+  port.tx.wqes.give(&wqe);
 }
 
 void Pending::end_all(Errc why) noexcept {

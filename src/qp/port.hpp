@@ -1,5 +1,5 @@
-// What the queue pairs of one endpoint share: completion queues, counters, the WQE pool, the place
-// where messages go, and the protection domain that incoming requests meet.
+// What the queue pairs of one endpoint share: completion queues, counters, the transmit queue, the
+// place where messages go, and the protection domain that incoming requests meet.
 //
 // Guarded by the engine's lock. MessageSink is implemented by msg/ (matching); a queue pair calls
 // it for each message, in order.
@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/pool.hpp"
@@ -99,11 +100,31 @@ class MessageSink {
   virtual uint64_t source_to_report(Qp&) noexcept { return kNoSource; }
 };
 
-struct Port {
-  Port(protect::KeyTable& key_table, size_t planned_wqes, size_t planned_atomics = 0)
-      : keys(key_table), wqes(planned_wqes, kMostWqes), atomics(planned_atomics, kMostWqes) {}
+// What is posted and not done yet. Of one endpoint, or of several in one domain that share it.
+struct TransmitQueue {
+  explicit TransmitQueue(size_t planned_wqes, size_t planned_atomics = 0) noexcept
+      : wqes(planned_wqes, kMostWqes), atomics(planned_atomics, kMostWqes) {}
   static constexpr size_t kMostWqes = 1u << 20;
 
+  size_t size = 1024;
+  size_t queued = 0;  // WQEs in send queues, of which there are at most `size`
+  Pool<Wqe> wqes;
+  Pool<WaitingAtomic> atomics;
+};
+
+struct Port {
+  // shared: its transmit queue, which outlives it; null: one of its own, with so much planned.
+  Port(protect::KeyTable& key_table, size_t planned_wqes, size_t planned_atomics = 0,
+       TransmitQueue* shared = nullptr)
+      : keys(key_table),
+        tx(shared != nullptr ? *shared : own_.emplace(planned_wqes, planned_atomics)) {}
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+ private:
+  std::optional<TransmitQueue> own_;
+
+ public:
   protect::KeyTable& keys;
   protect::DomainId domain = 0;
   protect::EndpointId endpoint = 0;  // regions may be bound to it
@@ -128,10 +149,7 @@ struct Port {
   uint64_t remote_write_flags = 0;
   const protect::Wording* wording = &protect::kNeutralWording;  // of the door that opened it
   bool strict_rma_order = false;
-  size_t tx_size = 1024;
-  size_t queued = 0;  // WQEs in send queues, for the bound while a connection comes up
-  Pool<Wqe> wqes;
-  Pool<WaitingAtomic> atomics;
+  TransmitQueue& tx;
 
   // A receive ends in error.
   void fail_receive(CompletionError&& e) noexcept {

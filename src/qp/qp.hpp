@@ -125,6 +125,7 @@ class Qp {
 
   // The peer's address-table index as last looked up, for the owner of the table.
   uint64_t source_index = kNoSource;
+  uint64_t source_reported = kNoSource;  // what completions say instead
   uint64_t source_version = 0;
 
  private:

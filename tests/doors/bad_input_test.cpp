@@ -83,8 +83,6 @@ TEST_F(Fabric, what_is_not_offered_says_so) {
       << "not for FI_EP_RDM";
   fid_ep* out = nullptr;
   EXPECT_TRUE(is_one_of(fi_scalable_ep(domain(), info(), &out, nullptr), kNotOffered));
-  fid_stx* stx = nullptr;
-  EXPECT_TRUE(is_one_of(fi_stx_context(domain(), info()->tx_attr, &stx, nullptr), kNotOffered));
   EXPECT_TRUE(is_one_of(fi_tx_context(ep(), 0, nullptr, &out, nullptr),
                         {FI_ENOSYS, FI_EOPNOTSUPP, FI_EINVAL}));
   EXPECT_TRUE(is_one_of(fi_rx_context(ep(), 0, nullptr, &out, nullptr),

@@ -14,6 +14,7 @@ Info Station::ask(const StationOptions& o) {
   set_auth_key(*hints->domain_attr, o.domain_key);
   set_auth_key(*hints->ep_attr, o.ep_key);
   if (o.shared_receive) hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+  if (o.shared_transmit) hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
   fi_info* info = nullptr;
   const Demand demand(base.mr_mode);
   DOOR(fi_getinfo(base.api, "127.0.0.1", nullptr, FI_SOURCE, hints.get(), &info));

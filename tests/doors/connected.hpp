@@ -15,6 +15,7 @@ struct StationOptions {
   uint64_t caps = FI_MSG | FI_TAGGED | FI_RMA;
   fi_threading threading = FI_THREAD_UNSPEC;
   bool shared_receive = false;  // ask for FI_SHARED_CONTEXT
+  bool shared_transmit = false;
   bool counters = false;        // bound to every endpoint
   uint64_t cq_flags = 0;        // FI_SELECTIVE_COMPLETION
   const char* domain_key = "";  // authorization keys, as text

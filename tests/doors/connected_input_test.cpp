@@ -235,16 +235,21 @@ TEST(ConnectedInfo, what_one_peer_has_no_use_for_is_refused) {
   EXPECT_EQ(info->next, nullptr);
 }
 
-TEST(ConnectedInfo, shared_contexts_are_offered_for_receiving_only) {
+TEST(ConnectedInfo, shared_contexts_are_offered_and_scalable_ones_are_not) {
   Info hints = hints_of(FI_EP_MSG, FI_MSG), info;
   hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
   ASSERT_EQ(ask(hints, &info), 0);
   EXPECT_EQ(info->ep_attr->rx_ctx_cnt, static_cast<size_t>(FI_SHARED_CONTEXT));
   EXPECT_GT(info->domain_attr->max_ep_srx_ctx, 0u);
-  hints->ep_attr->type = FI_EP_RDM;
-  EXPECT_EQ(ask(hints), -FI_ENODATA);
-  hints = hints_of(FI_EP_MSG, FI_MSG);
   hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
+  ASSERT_EQ(ask(hints, &info), 0);
+  EXPECT_EQ(info->ep_attr->tx_ctx_cnt, static_cast<size_t>(FI_SHARED_CONTEXT));
+  EXPECT_GT(info->domain_attr->max_ep_stx_ctx, 0u);
+  EXPECT_EQ(info->domain_attr->max_ep_tx_ctx, 1u);
+  hints->ep_attr->tx_ctx_cnt = 2;
+  EXPECT_EQ(ask(hints), -FI_ENODATA);
+  hints->ep_attr->tx_ctx_cnt = 0;
+  hints->ep_attr->rx_ctx_cnt = 2;
   EXPECT_EQ(ask(hints), -FI_ENODATA);
 }
 

@@ -109,7 +109,7 @@ TEST_F(SharedReceive, a_receive_is_canceled_once_and_a_queue_in_use_stays_open) 
 TEST_F(SharedReceive, what_does_not_go_together_is_refused) {
   fid_ep* raw = nullptr;
   EXPECT_EQ(fi_srx_context(server.domain(), server.info()->rx_attr, nullptr, nullptr), -FI_EINVAL);
-  fi_rx_attr attr{.caps = FI_SOURCE};
+  fi_rx_attr attr{.caps = FI_MULTICAST};
   EXPECT_EQ(fi_srx_context(server.domain(), &attr, &raw, nullptr), -FI_EINVAL);
   attr.caps = 0;
   attr.op_flags = FI_MULTICAST;
@@ -135,8 +135,35 @@ TEST_F(SharedReceive, what_does_not_go_together_is_refused) {
   uint64_t box = 0;
   EXPECT_EQ(fi_recv(sharer.get(), &box, 8, nullptr, 0, nullptr), -FI_EOPNOTSUPP)
       << "receives are posted to the shared context";
-  fid_stx* stx = nullptr;
-  EXPECT_EQ(fi_stx_context(server.domain(), server.info()->tx_attr, &stx, nullptr), -FI_ENOSYS);
+}
+
+TEST(SharedTransmitOfConnections, endpoints_send_through_one_context) {
+  Station server, client({.shared_transmit = true});
+  Fid<fid_pep> pep = server.passive();
+  Fid<fid_stx> stx = DOOR_MADE(fi_stx_context, client.domain(), client.info()->tx_attr);
+  std::vector<Fid<fid_ep>> here, there;
+  for (int i = 0; i < 2; ++i) {
+    here.push_back(client.open());
+    fid_ep* const ep = here.back().get();
+    const auto name = name_of(&pep->fid);
+    EXPECT_EQ(fi_connect(ep, name.data(), nullptr, 0), -FI_EOPBADSTATE) << "none is bound";
+    ASSERT_EQ(fi_ep_bind(ep, &stx->fid, 0), 0);
+    ASSERT_EQ(fi_connect(ep, name.data(), nullptr, 0), 0);
+    there.push_back(accept_next(server));
+    client.expect(FI_CONNECTED);
+    server.expect(FI_CONNECTED);
+  }
+  for (size_t i = 0; i < 4; ++i) {
+    std::vector<uint8_t> out(i < 2 ? 8 : kMiB), in(out.size());
+    fill(out, i + 1);
+    Op sent, received;
+    ASSERT_EQ(fi_recv(there[i % 2].get(), in.data(), in.size(), nullptr, 0, &received), 0);
+    ASSERT_EQ(post(fi_send, here[i % 2].get(), out.data(), out.size(), nullptr, 0, &sent), 0);
+    EXPECT_EQ(server.wait(&received).err, 0);
+    EXPECT_FALSE(first_difference(in, i + 1));
+    EXPECT_EQ(client.wait(&sent).err, 0);
+  }
+  EXPECT_EQ(fi_close(&stx->fid), -FI_EBUSY);
 }
 
 using Window = mr::WindowedMemory;

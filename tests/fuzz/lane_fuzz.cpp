@@ -78,7 +78,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     port_.release_flag = kRelease;
     port_.remote_read_counter = &remote_reads_;
     port_.remote_write_counter = &remote_writes_;
-    port_.tx_size = 64;
+    port_.tx.size = 64;
     if (how / 2 % 2 != 0) {
       port_.raw_keys = &mapped_;
       peer_key_ = *mapped_.map({World::kPeerKey, World::kSecret, wire::kRaw});
@@ -98,9 +98,9 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     for (size_t i = 0; i < operations_.size(); ++i) {
       require(operations_[i].ended == 1, "an operation did not end exactly once");
     }
-    require(port_.wqes.out() == 0, "a WQE has leaked");
-    require(port_.atomics.out() == 0, "a waiting atomic has leaked");
-    require(port_.queued == 0, "the count of queued operations is wrong");
+    require(port_.tx.wqes.out() == 0, "a WQE has leaked");
+    require(port_.tx.atomics.out() == 0, "a waiting atomic has leaked");
+    require(port_.tx.queued == 0, "the count of queued operations is wrong");
     qp_.reset();
     matcher_.reset();
     disconnect();

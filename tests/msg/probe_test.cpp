@@ -119,7 +119,7 @@ TEST_P(Peek, discard_drops_the_first_match) {
     ASSERT_TRUE(r_.until([&] { return !r_.sender(0).qp->has_pending(); }));
   }
   EXPECT_EQ(r_.matcher->unexpected_payload_bytes(), 0u);
-  EXPECT_EQ(r_.sender(0).port.wqes.out(), 0u);
+  EXPECT_EQ(r_.sender(0).port.tx.wqes.out(), 0u);
 }
 
 TEST_P(Peek, claim_of_a_lost_peer_is_an_error_of_the_call) {

@@ -139,7 +139,7 @@ TEST_P(Atomics, more_than_the_rings_hold_wait_and_keep_their_order) {
   }));
   for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(results[i * 1024], i) << "executed once, in order";
   EXPECT_EQ(word(0), kCount);
-  EXPECT_EQ(a().port.atomics.out(), 0u);
+  EXPECT_EQ(a().port.tx.atomics.out(), 0u);
 }
 
 TEST_P(Atomics, injected_operands_are_taken_at_once_even_when_they_wait) {
@@ -269,13 +269,13 @@ TEST_P(Atomics, pending_ones_end_once_when_the_peer_is_lost) {
   for (uint64_t i = 1; i <= 300; ++i) {
     if (!a().qp->atomic(Atomic(at(0, 8), i).operand(&one).fetch(&old).wr)) break;
   }
-  const size_t accepted = a().port.wqes.out();
+  const size_t accepted = a().port.tx.wqes.out();
   a().qp->lose(Errc::peer_lost);
   a().qp->finish(Errc::peer_lost);
   EXPECT_EQ(a().tx_cq.size(), accepted);
   while (!a().tx_cq.empty()) EXPECT_EQ(take_end(a().tx_cq), Errc::peer_lost);
-  EXPECT_EQ(a().port.wqes.out(), 0u);
-  EXPECT_EQ(a().port.atomics.out(), 0u);
+  EXPECT_EQ(a().port.tx.wqes.out(), 0u);
+  EXPECT_EQ(a().port.tx.atomics.out(), 0u);
 }
 
 TEST_P(Atomics, queued_ones_can_be_cancelled) {
@@ -284,8 +284,8 @@ TEST_P(Atomics, queued_ones_can_be_cancelled) {
   EXPECT_TRUE(fresh.a->qp->atomic(Atomic(at(0, 8), 5).operand(&one).wr));
   EXPECT_TRUE(fresh.a->qp->cancel(reinterpret_cast<void*>(5)));
   EXPECT_EQ(take_end(fresh.a->tx_cq), Errc::canceled);
-  EXPECT_EQ(fresh.a->port.atomics.out(), 0u);
-  EXPECT_EQ(fresh.a->port.wqes.out(), 0u);
+  EXPECT_EQ(fresh.a->port.tx.atomics.out(), 0u);
+  EXPECT_EQ(fresh.a->port.tx.wqes.out(), 0u);
 }
 
 // ---- a hostile peer ----------------------------------------------------------------------------

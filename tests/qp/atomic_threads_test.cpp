@@ -100,8 +100,8 @@ TEST_P(AtomicThreads, lose_nothing_and_see_every_value_once) {
   EXPECT_EQ(second.seen().size(), kRounds / 2);
   for (Side* side : {pair.a.get(), pair.b.get()}) {
     EXPECT_FALSE(side->qp->broken());
-    EXPECT_EQ(side->port.wqes.out(), 0u);
-    EXPECT_EQ(side->port.atomics.out(), 0u);
+    EXPECT_EQ(side->port.tx.wqes.out(), 0u);
+    EXPECT_EQ(side->port.tx.atomics.out(), 0u);
   }
 }
 

@@ -31,7 +31,7 @@ class Attacked : public testing::TestWithParam<LinkKind> {
   ~Attacked() override {
     EXPECT_TRUE(memory_.canaries_intact());
     a().qp->finish(Errc::protocol);
-    EXPECT_EQ(a().port.wqes.out(), 0u);
+    EXPECT_EQ(a().port.tx.wqes.out(), 0u);
     EXPECT_TRUE(a().sink.all_done());
   }
   Side& a() { return *pair_.a; }

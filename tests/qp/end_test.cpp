@@ -40,8 +40,8 @@ class End : public OneSided {
   }
   void expect_each_once() {
     EXPECT_EQ(ended_.size(), posted_);
-    EXPECT_EQ(a().port.wqes.out(), 0u);
-    EXPECT_EQ(a().port.queued, 0u);
+    EXPECT_EQ(a().port.tx.wqes.out(), 0u);
+    EXPECT_EQ(a().port.tx.queued, 0u);
     EXPECT_TRUE(a().tx_cq.has_room());
     EXPECT_FALSE(a().qp->has_pending());
     for (const auto& buffer : buffers_) EXPECT_TRUE(buffer->canaries_intact());
@@ -185,7 +185,7 @@ TEST_P(End, while_connecting) {
   EXPECT_EQ(pair.a->qp->finish(Errc::refused), nullptr);
   ASSERT_EQ(pair.a->tx_cq.size(), 3u);  // errors are told even where success is not
   for (int i = 0; i < 3; ++i) EXPECT_EQ(pair.a->tx_cq.pop_error().err, Errc::refused);
-  EXPECT_EQ(pair.a->port.queued, 0u);
+  EXPECT_EQ(pair.a->port.tx.queued, 0u);
 }
 
 }  // namespace

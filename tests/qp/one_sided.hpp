@@ -59,7 +59,7 @@ class OneSided : public OnePair<Setting> {
   void expect_all_well() {
     EXPECT_TRUE(pair_.until([&] { return !a().qp->has_pending() && !b().qp->has_pending(); }));
     pair_.settle();
-    EXPECT_EQ(a().port.wqes.out(), 0u);
+    EXPECT_EQ(a().port.tx.wqes.out(), 0u);
     EXPECT_FALSE(a().qp->broken());
     EXPECT_FALSE(b().qp->broken());
     uint64_t word = 1;

@@ -214,7 +214,7 @@ struct Side {
     port.set_imm_flag(1);
     port.remote_write_flags = 2;
     port.strict_rma_order = o.strict;
-    port.tx_size = o.tx_size;
+    port.tx.size = o.tx_size;
     qp = std::make_unique<Qp>(port, remote);
   }
   bool poll() { return qp->poll(++polls); }

@@ -67,8 +67,8 @@ TEST_P(Send, every_size_arrives_once_and_unchanged) {
     EXPECT_EQ(take(a().tx_cq).context, reinterpret_cast<void*>(i));
   }
   EXPECT_EQ(a().sends.value(), n);
-  EXPECT_EQ(a().port.wqes.out(), 0u);
-  EXPECT_EQ(a().port.queued, 0u);
+  EXPECT_EQ(a().port.tx.wqes.out(), 0u);
+  EXPECT_EQ(a().port.tx.queued, 0u);
   EXPECT_FALSE(a().qp->has_pending());
   EXPECT_FALSE(a().qp->broken());
   EXPECT_FALSE(b().qp->broken());
@@ -201,7 +201,7 @@ TEST_P(Send, receiver_that_wants_less_gets_less) {
     EXPECT_EQ(b().sink.messages[0].len, data.size());
     EXPECT_TRUE(same_bytes(b().sink.messages[0].payload.data(), data.data(), want));
   }
-  EXPECT_EQ(a().port.wqes.out(), 0u);
+  EXPECT_EQ(a().port.tx.wqes.out(), 0u);
 }
 
 TEST_P(Send, injected_buffer_is_free_at_once) {
@@ -277,7 +277,7 @@ TEST_P(Send, delivery_completes_when_the_other_side_has_dealt_with_the_message) 
     }
   }
   EXPECT_EQ(a().sends.value(), 14u);
-  EXPECT_EQ(a().port.wqes.out(), 0u);
+  EXPECT_EQ(a().port.tx.wqes.out(), 0u);
 }
 
 TEST_P(Send, a_fence_waits_for_deliveries) {
@@ -309,7 +309,7 @@ TEST_P(Send, dropped_offer_completes_its_sender) {
   b().qp->drop_offer(b().sink.held[0].offer_id);
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
   EXPECT_FALSE(a().tx_cq.error_first());
-  EXPECT_EQ(a().port.wqes.out(), 0u);
+  EXPECT_EQ(a().port.tx.wqes.out(), 0u);
 }
 
 TEST_P(Send, offers_taken_in_another_order_do_not_mix) {
@@ -328,7 +328,7 @@ TEST_P(Send, offers_taken_in_another_order_do_not_mix) {
   for (size_t i = kOffers; i-- > 0;) b().sink.begin(*b().qp, b().sink.held[i]);
   ASSERT_TRUE(pair_.until([&] { return b().sink.all_done() && a().tx_cq.size() == kOffers; }));
   for (const Received& r : b().sink.messages) EXPECT_TRUE(r.payload == data[r.tag]) << r.tag;
-  EXPECT_EQ(a().port.wqes.out(), 0u);
+  EXPECT_EQ(a().port.tx.wqes.out(), 0u);
 }
 
 TEST_P(Send, under_pressure_payload_waits_with_its_sender) {
@@ -418,7 +418,7 @@ TEST_P(Send, while_connecting_sends_are_queued_up_to_the_bound) {
   ASSERT_TRUE(pair.until([&] { return pair.b->sink.messages.size() == 10; }));
   for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(pair.b->sink.messages[i].tag, i);
   EXPECT_EQ(pair.a->tx_cq.size(), 10u);
-  EXPECT_EQ(pair.a->port.queued, 0u);
+  EXPECT_EQ(pair.a->port.tx.queued, 0u);
 }
 
 TEST_P(Send, queued_send_can_be_cancelled_once) {
@@ -464,15 +464,15 @@ TEST_P(Send, too_many_wqes_are_again) {
   wr.completion = false;
   wr.iov_count = 0;
   std::vector<Wqe*> taken;
-  while (Wqe* wqe = pair.a->port.wqes.take()) {
+  while (Wqe* wqe = pair.a->port.tx.wqes.take()) {
     taken.push_back(wqe);
     if (taken.size() > 20000) break;  // the rest by hand would need gigabytes
   }
-  for (Wqe* wqe : taken) pair.a->port.wqes.give(wqe);
+  for (Wqe* wqe : taken) pair.a->port.tx.wqes.give(wqe);
   for (int i = 0; i < 5000; ++i) ASSERT_TRUE(pair.a->qp->send(wr)) << i;
   pair.attach();
   ASSERT_TRUE(pair.until([&] { return pair.b->sink.messages.size() == 5000; }));
-  EXPECT_EQ(pair.a->port.wqes.out(), 0u);
+  EXPECT_EQ(pair.a->port.tx.wqes.out(), 0u);
 }
 
 }  // namespace

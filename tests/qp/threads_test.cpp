@@ -130,7 +130,7 @@ TEST_P(Threads, everything_at_once_in_both_directions) {
       EXPECT_TRUE(r.payload == pattern(Actor::size_of(i), static_cast<unsigned>(i))) << i;
       i += 3;
     }
-    EXPECT_EQ(side->port.wqes.out(), 0u);
+    EXPECT_EQ(side->port.tx.wqes.out(), 0u);
   }
   const auto written_b = pattern(200000, 5);
   const auto written_a = pattern(200000, 6);
