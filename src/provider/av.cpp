@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "provider/eq.hpp"
+#include "provider/offer.hpp"
 #include "provider/stubs.hpp"
 
 namespace aperture::provider {
@@ -30,6 +31,8 @@ int bind_av(fid* fid, struct fid* what, uint64_t flags) noexcept {
 
 fi_ops g_fid_ops = fid_ops<"av">(close_av, bind_av, refuse_control<"av">);
 
+constexpr int kMostContextBits = 32;  // as many are left for indices
+
 int check_attr(const Domain& domain, const fi_av_attr& attr) {
   if (attr.type > FI_AV_TABLE)
     return refuse(-FI_EINVAL, "fi_av_open: type %d is none that fi_av(3) knows",
@@ -44,11 +47,10 @@ int check_attr(const Domain& domain, const fi_av_attr& attr) {
         -FI_ENOSYS,
         "fi_av_open: named (shared) address vectors are not offered; leave attr.name NULL and "
         "FI_READ unset");
-  if (attr.rx_ctx_bits != 0)
-    return refuse(
-        -FI_EINVAL,
-        "fi_av_open: rx_ctx_bits %d; endpoints here have one receive context, set it to 0",
-        attr.rx_ctx_bits);
+  if (attr.rx_ctx_bits < 0 || attr.rx_ctx_bits > kMostContextBits)
+    return refuse(-FI_EINVAL,
+                  "fi_av_open: rx_ctx_bits %d; 0 to %d are offered, and %zu contexts take 7",
+                  attr.rx_ctx_bits, kMostContextBits, kMaxContexts);
   if ((attr.flags & ~(FI_EVENT | FI_SYMMETRIC)) != 0)
     return refuse(-FI_EBADFLAGS, "fi_av_open: flags 0x%llx; FI_EVENT and FI_SYMMETRIC are offered",
                   static_cast<unsigned long long>(attr.flags));
@@ -69,6 +71,7 @@ int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noex
                : domain.av_type != FI_AV_UNSPEC ? domain.av_type
                                                 : FI_AV_TABLE;
     av->flags = attr->flags;
+    av->table.set_context_bits(static_cast<unsigned>(attr->rx_ctx_bits));
     av->fid.fid = {FI_CLASS_AV, context, &g_fid_ops};
     av->fid.ops = &g_av_ops;
     assert(av->type != FI_AV_UNSPEC && domain.engine != nullptr);

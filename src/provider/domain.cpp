@@ -82,8 +82,7 @@ fi_ops_domain g_domain_ops = {
     .av_open = open_av,
     .cq_open = open_cq,
     .endpoint = open_ep,
-    .scalable_ep = NotOffered<"fi_scalable_ep: scalable endpoints are not offered; open several "
-                              "endpoints with fi_endpoint">{},
+    .scalable_ep = open_scalable_ep,
     .cntr_open = open_cntr,
     .poll_open = open_poll_set,
     .stx_ctx = open_stx,

@@ -35,7 +35,7 @@ struct Domain {
   RegionRules region_rules;
   // FI_RMA_EVENT among its capabilities, or those of an endpoint that was opened in it
   bool counts_regions = false;
-  size_t key_bytes = 8;  // mr_key_size that the domain was opened with, at most 8
+  size_t key_bytes = 8;   // mr_key_size that the domain was opened with, at most 8
   AuthKeys auth_keys;
   MappedKeys mapped_keys;
   Uses uses;             // endpoints, AVs, CQs, counters, poll sets, windows
@@ -57,6 +57,7 @@ int open_av(fid_domain* domain, fi_av_attr* attr, fid_av** av, void* context) no
 int open_cq(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept;
 int open_cntr(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept;
 int open_srx(fid_domain* domain, fi_rx_attr* attr, fid_ep** ep, void* context) noexcept;
+int open_scalable_ep(fid_domain* domain, fi_info* info, fid_ep** sep, void* context) noexcept;
 int open_stx(fid_domain* domain, fi_tx_attr* attr, fid_stx** stx, void* context) noexcept;
 int open_ep(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) noexcept;
 int open_poll_set(fid_domain* domain, fi_poll_attr* attr, fid_poll** set) noexcept;

@@ -24,6 +24,7 @@ void let_go(EpBody& body) noexcept {
   }
   body.core.reset();  // not under the lock: it may wait for a connection to come up
   leave_request(body);
+  if (body.context_of != nullptr) leave_scalable(body);
   if (body.shared != nullptr) leave_shared(body);
   if (body.stx != nullptr) leave_shared_transmit(body);
   if (body.av != nullptr) body.av->uses.drop();
@@ -44,7 +45,9 @@ int close_ep(fid* fid) noexcept {
     auto& ep = object_of<Ep>(fid);
     EpBody* body = ep.body;
     if (const uint32_t n = body->uses.count(); n != 0)
-      return refuse(-FI_EBUSY, "fi_close(srx): %u endpoint(s) use it; close them first", n);
+      return refuse(-FI_EBUSY, "fi_close(%s): %u %s; close them first",
+                    body->scalable ? "sep" : "srx", n,
+                    body->scalable ? "context(s) of it are open" : "endpoint(s) use it");
     if (body->handles.size() == 1) {
       if (const int rc = body->check_regions(); rc != 0) return rc;
       let_go(*body);
@@ -61,7 +64,7 @@ int close_ep(fid* fid) noexcept {
 
 fi_ops g_fid_ops = fid_ops<"ep">(close_ep, bind_ep, control_ep);
 
-int check_contexts(const fi_ep_attr& attr) {
+int check_type(const fi_ep_attr& attr) {
   if (attr.type != FI_EP_RDM && attr.type != FI_EP_MSG && attr.type != FI_EP_UNSPEC)
     return refuse(-FI_EINVAL, "fi_endpoint: FI_EP_RDM and FI_EP_MSG are offered; type %d was given",
                   static_cast<int>(attr.type));
@@ -70,7 +73,7 @@ int check_contexts(const fi_ep_attr& attr) {
 
 int check_info(const fi_info& info) {
   if (info.ep_attr != nullptr) {
-    if (const int rc = check_contexts(*info.ep_attr); rc != 0) return rc;
+    if (const int rc = check_type(*info.ep_attr); rc != 0) return rc;
   }
   if ((info.caps & ~kAllCaps) != 0)
     return refuse(
@@ -133,11 +136,17 @@ fi_ops_collective g_collective_ops =
 
 std::unique_ptr<Ep> new_ep_handle(EpBody& body, void* context) {
   const bool shared = body.kind == EpKind::shared_receive;
+  const bool scalable = body.kind == EpKind::scalable;
   auto ep = std::make_unique<Ep>();
   ep->body = &body;
   ep->engine = body.domain->engine.get();
-  ep->fid.fid = {shared ? size_t{FI_CLASS_SRX_CTX} : size_t{FI_CLASS_EP}, context, &g_fid_ops};
-  ep->fid.ops = &g_ep_ops;
+  const size_t fclass = shared                            ? FI_CLASS_SRX_CTX
+                        : scalable                        ? FI_CLASS_SEP
+                        : body.part == EpPart::tx_context ? FI_CLASS_TX_CTX
+                        : body.part == EpPart::rx_context ? FI_CLASS_RX_CTX
+                                                          : FI_CLASS_EP;
+  ep->fid.fid = {fclass, context, &g_fid_ops};
+  ep->fid.ops = scalable ? &g_scalable_ep_ops : &g_ep_ops;
   ep->fid.cm = shared                           ? &g_srx_cm_ops
                : body.kind == EpKind::connected ? &g_msg_cm_ops
                                                 : &g_ep_cm_ops;
@@ -176,6 +185,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.rx_size = body.rx_size;
   if (body.shared != nullptr) o.shared_receive = body.shared->shared_core;
   if (body.stx != nullptr) o.shared_transmit = &body.stx->queue;
+  if (body.context_of != nullptr) set_context_options(body, o);
   return o;
 }
 
@@ -194,6 +204,7 @@ bool needs_rx_cq(const EpBody& body) noexcept {
 }  // namespace
 
 void Ep::settle() noexcept {
+  if (body->kind == EpKind::scalable) return settle_scalable(*this);
   tx_selective = body->tx_selective;
   rx_selective = body->rx_selective;
   tx = wish_of(tx_flags);
@@ -246,7 +257,11 @@ int check_shared(const EpBody& body) {
 
 int enable_ep(Ep& ep) {
   EpBody& body = *ep.body;
+  if (body.kind == EpKind::scalable) return enable_scalable(body);
   if (body.core) return 0;
+  if (body.context_of != nullptr) {
+    if (const int rc = enter_port(body); rc != 0) return rc;
+  }
   if (body.av == nullptr && body.kind == EpKind::datagram)
     return refuse(-FI_ENOAV, "fi_enable: no address vector is bound; bind one with fi_ep_bind");
   if (needs_tx_cq(body) && body.tx_cq == nullptr)
@@ -279,8 +294,9 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
   if ((flags & ~(side == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) != 0)
     return refuse(-FI_EBADFLAGS, "fi_ep_alias: operation flags 0x%llx are not all offered",
                   static_cast<unsigned long long>(flags));
-  if (ep.body->kind == EpKind::shared_receive)
-    return refuse(-FI_ENOSYS, "fi_ep_alias: a shared receive context has no aliases");
+  if (ep.body->kind == EpKind::shared_receive || ep.body->kind == EpKind::scalable)
+    return refuse(-FI_ENOSYS,
+                  "fi_ep_alias: shared receive contexts and scalable endpoints have no aliases");
   auto made = new_ep_handle(*ep.body, ep.fid.fid.context);
   made->inject_size = ep.inject_size;
   made->tx_iov_limit = ep.tx_iov_limit;
@@ -294,24 +310,38 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
   return 0;
 }
 
-int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcept {
-  return guarded("fi_endpoint", fid, [&]() -> int {
+namespace {
+
+// What its attributes say of contexts, in an endpoint of fi_endpoint.
+int take_contexts(EpBody& body, const fi_ep_attr* attr) {
+  if (attr == nullptr) return 0;
+  if (attr->type == FI_EP_MSG) body.kind = EpKind::connected;
+  body.wants_shared_receive = attr->rx_ctx_cnt == FI_SHARED_CONTEXT;
+  body.wants_shared_transmit = attr->tx_ctx_cnt == FI_SHARED_CONTEXT;
+  if ((attr->tx_ctx_cnt > 1 && !body.wants_shared_transmit) ||
+      (attr->rx_ctx_cnt > 1 && !body.wants_shared_receive))
+    return refuse(
+        -FI_EINVAL,
+        "fi_endpoint: tx_ctx_cnt %zu, rx_ctx_cnt %zu; an endpoint with several contexts is "
+        "opened with fi_scalable_ep",
+        attr->tx_ctx_cnt, attr->rx_ctx_cnt);
+  return 0;
+}
+
+template <typename Take>
+int open_endpoint(const char* call, fid_domain* fid, const fi_info* info, fid_ep** out,
+                  void* context, Take&& take) noexcept {
+  return guarded(call, fid, [&]() -> int {
     if (fid == nullptr || info == nullptr || out == nullptr)
-      return refuse(-FI_EINVAL, "fi_endpoint: domain, info or ep is NULL");
+      return refuse(-FI_EINVAL, "%s: domain, info or ep is NULL", call);
     if (const int rc = check_info(*info); rc != 0) return rc;
     auto body = std::make_unique<EpBody>();
     body->domain = &object_of<Domain>(fid);
-    if (info->ep_attr != nullptr && info->ep_attr->type == FI_EP_MSG) {
-      body->kind = EpKind::connected;
-    }
-    if (info->ep_attr != nullptr) {
-      body->wants_shared_receive = info->ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT;
-      body->wants_shared_transmit = info->ep_attr->tx_ctx_cnt == FI_SHARED_CONTEXT;
-    }
+    if (const int rc = take(*body); rc != 0) return rc;
     auto ep = new_ep_handle(*body, context);
     body->handles.push_back(ep.get());
     const uint32_t format = body->domain->addr_format;
-    const int taken = take_source("fi_endpoint", *info, format, body->local);
+    const int taken = take_source(call, *info, format, body->local);
     if (taken != 0) return taken;
     if (const int rc = set_auth_key(*body, *info); rc != 0) return rc;
     take_limits(*ep, *body, *info);
@@ -326,6 +356,21 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
     static_cast<void>(body.release());  // its handles lead to it
     *out = &ep.release()->fid;
     return 0;
+  });
+}
+
+}  // namespace
+
+int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcept {
+  return open_endpoint("fi_endpoint", fid, info, out, context,
+                       [&](EpBody& body) { return take_contexts(body, info->ep_attr); });
+}
+
+int open_scalable_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcept {
+  return open_endpoint("fi_scalable_ep", fid, info, out, context, [&](EpBody& body) {
+    if (info->ep_attr != nullptr && info->ep_attr->type == FI_EP_MSG)
+      return refuse(-FI_EINVAL, "fi_scalable_ep: a connected endpoint (FI_EP_MSG) has one context");
+    return make_scalable(*info, body);
   });
 }
 

@@ -1,5 +1,5 @@
-// fid_ep: reliable datagram endpoints, connected ones, and shared receive contexts, which have the
-// receiving calls only. man 3 fi_endpoint.
+// fid_ep: reliable datagram endpoints, connected ones, scalable ones and their contexts, and shared
+// receive contexts, which have the receiving calls only. man 3 fi_endpoint.
 //
 // An endpoint is a body (bindings, limits, the core's endpoint) and one or more handles: the one
 // that fi_endpoint returned and its aliases, which differ in default operation flags only. Control
@@ -23,6 +23,7 @@
 #include "provider/domain.hpp"
 #include "provider/eq.hpp"
 #include "provider/offer.hpp"
+#include "provider/scalable.hpp"
 
 namespace aperture::provider {
 
@@ -39,13 +40,17 @@ enum CounterKind {
   kCounterKinds
 };
 
-enum class EpKind : uint8_t { datagram, connected, shared_receive };
+enum class EpKind : uint8_t { datagram, connected, shared_receive, scalable };
 
 struct Region;
 struct Stx;
 
 struct EpBody {
   EpKind kind = EpKind::datagram;
+  EpPart part = EpPart::whole;
+  EpBody* context_of = nullptr;  // of a context: its scalable endpoint
+  size_t context_number = 0;
+  std::unique_ptr<Scalable> scalable;  // of a scalable endpoint
   protect::EndpointId id = protect::new_endpoint_id();
   Domain* domain = nullptr;
   uint64_t tx_caps = 0;
@@ -84,9 +89,14 @@ struct EpBody {
   ConnectionReports reports;
   // shared receive context:
   nic::SharedReceive* shared_core = nullptr;  // `core` again
-  Uses uses;                                  // endpoints bound to it
+  Uses uses;            // endpoints bound to it; of a scalable endpoint, its contexts
   size_t av_users = 0;  // enabled ones that have an address vector: all have the one in `av`
 };
+
+// Whatever transfers by itself: an endpoint, or a context of one.
+constexpr bool is_endpoint(size_t fclass) noexcept {
+  return fclass == FI_CLASS_EP || fclass == FI_CLASS_TX_CTX || fclass == FI_CLASS_RX_CTX;
+}
 
 // What an operation asks for, from its flags or from the defaults of its handle.
 struct TxWish {

@@ -28,6 +28,11 @@ int bind_cq(EpBody& body, FabricCq& cq, uint64_t flags) {
   if ((flags & (FI_TRANSMIT | FI_RECV)) == 0)
     return refuse(-FI_EINVAL,
                   "fi_ep_bind: say which completions go to this CQ: FI_TRANSMIT, FI_RECV or both");
+  if (body.part != EpPart::whole &&
+      (flags & (body.part == EpPart::tx_context ? FI_RECV : FI_TRANSMIT)) != 0)
+    return refuse(-FI_EINVAL,
+                  "fi_ep_bind: a transmit context has no receives, and a receive context transmits "
+                  "nothing; bind the one with FI_TRANSMIT, the other with FI_RECV");
   if (cq.domain != body.domain) return wrong_domain("completion queue");
   if (((flags & FI_TRANSMIT) != 0 && body.tx_cq != nullptr) ||
       ((flags & FI_RECV) != 0 && body.rx_cq != nullptr)) {
@@ -84,13 +89,17 @@ int bind_counter(EpBody& body, Cntr& counter, uint64_t flags) {
 int bind_av(EpBody& body, Av& av, uint64_t flags) {
   if (flags != 0) return refuse(-FI_EBADFLAGS, "fi_ep_bind: flags must be 0 for an address vector");
   if (av.domain != body.domain) return wrong_domain("address vector");
-  if (body.kind != EpKind::datagram)
+  if (body.kind == EpKind::connected)
     return refuse(-FI_EINVAL, "fi_ep_bind: a connected endpoint (FI_EP_MSG) has no address vector");
+  if (body.context_of != nullptr)
+    return refuse(-FI_EINVAL,
+                  "fi_ep_bind: a context has the address vector of its scalable endpoint; bind it "
+                  "there, with fi_scalable_ep_bind");
   if (body.av != nullptr)
     return refuse(-FI_EINVAL,
                   "fi_ep_bind: an address vector is bound already; an endpoint has one");
   nic::EngineGuard guard(*body.domain->engine);
-  assert(body.av == nullptr && body.kind == EpKind::datagram);
+  assert(body.av == nullptr && body.core == nullptr);
   av.endpoints.push_back(&body);
   av.uses.add();
   body.av = &av;
@@ -109,7 +118,13 @@ int bind_ep(fid* fid, struct fid* what, uint64_t flags) noexcept {
           -FI_EINVAL,
           "fi_ep_bind: nothing is bound to a shared receive context; bind it to endpoints, whose "
           "queues its receives complete in");
-    if (body.core && what->fclass != FI_CLASS_EQ)
+    if (body.kind == EpKind::scalable && what->fclass != FI_CLASS_AV && what->fclass != FI_CLASS_EQ)
+      return refuse(-FI_EINVAL,
+                    "fi_scalable_ep_bind: address vectors and event queues are bound to a scalable "
+                    "endpoint, all else to its contexts");
+    const bool enabled =
+        body.core != nullptr || (body.scalable != nullptr && body.scalable->port != nullptr);
+    if (enabled && what->fclass != FI_CLASS_EQ)
       return refuse(-FI_EOPBADSTATE, "fi_ep_bind: the endpoint is enabled; bind before fi_enable");
     switch (what->fclass) {
       case FI_CLASS_CQ: return bind_cq(body, object_of<FabricCq>(what), flags);

@@ -12,7 +12,10 @@ int set_ep_name(fid_t fid, void* addr, size_t len) noexcept {
   if (body.request != nullptr)
     return refuse(-FI_EOPBADSTATE,
                   "fi_setname: an endpoint that accepts a request has the address that it came to");
-  if (body.core)
+  if (body.context_of != nullptr)
+    return refuse(-FI_EOPBADSTATE,
+                  "fi_setname: a context has the address of its scalable endpoint; set that");
+  if (body.core || (body.scalable && body.scalable->port))
     return refuse(
         -FI_EOPBADSTATE,
         "fi_setname: the endpoint is enabled and has its address; set it before fi_enable");

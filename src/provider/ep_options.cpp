@@ -153,8 +153,10 @@ fi_ops_ep g_ep_ops = {
     .cancel = cancel,
     .getopt = get_option,
     .setopt = set_option,
-    .tx_ctx = NotOffered<"fi_tx_context: scalable endpoints are not offered">{},
-    .rx_ctx = NotOffered<"fi_rx_context: scalable endpoints are not offered">{},
+    .tx_ctx = NotOffered<"fi_tx_context: only a scalable endpoint has contexts; open one with "
+                         "fi_scalable_ep">{},
+    .rx_ctx = NotOffered<"fi_rx_context: only a scalable endpoint has contexts; open one with "
+                         "fi_scalable_ep">{},
     .rx_size_left =
         NotOffered<"fi_rx_size_left: deprecated and not offered; post until -FI_EAGAIN">{},
     .tx_size_left =

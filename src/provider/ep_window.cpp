@@ -12,7 +12,7 @@ constexpr const char* kCall = "aperture_window send_inv";
 
 ssize_t send_inv(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t dest, uint64_t key,
                  void* context) noexcept {
-  if (fid == nullptr || fid->fid.fclass != FI_CLASS_EP)
+  if (fid == nullptr || !is_endpoint(fid->fid.fclass))
     return refuse(-FI_EINVAL, "%s: it is no endpoint", kCall);
   auto& ep = object_of<Ep>(fid);
   if (ep.core == nullptr)

@@ -78,6 +78,9 @@ bool is_of_parent(const struct fid* what) noexcept {
     case FI_CLASS_PEP: return object_of<const Pep>(what).round.is_over();
     case FI_CLASS_DOMAIN: return is_over(object_of<const Domain>(what));
     case FI_CLASS_EP:
+    case FI_CLASS_SEP:
+    case FI_CLASS_TX_CTX:
+    case FI_CLASS_RX_CTX:
     case FI_CLASS_SRX_CTX: return is_over(*object_of<const Ep>(what).body->domain);
     case FI_CLASS_STX_CTX: return is_over(*object_of<const Stx>(what).domain);
     case FI_CLASS_AV: return is_over(*object_of<const Av>(what).domain);

@@ -30,13 +30,6 @@ constexpr CapName kCapNames[] = {
     {52, "FI_REMOTE_COMM"}, {53, "FI_SHARED_AV"},    {56, "FI_RMA_EVENT"},
     {57, "FI_SOURCE"},      {58, "FI_NAMED_RX_CTX"}, {59, "FI_DIRECTED_RECV"}};
 
-uint64_t with_directions(uint64_t caps) noexcept {
-  if ((caps & (FI_MSG | FI_TAGGED)) != 0 && (caps & kMessageModifiers) == 0)
-    caps |= kMessageModifiers;
-  if ((caps & (FI_RMA | FI_ATOMIC)) != 0 && (caps & kRmaModifiers) == 0) caps |= kRmaModifiers;
-  return caps;
-}
-
 // A context's caps: those it was narrowed to, or all of the endpoint's that concern it.
 bool match_context_caps(const Matching& m, const char* which, uint64_t asked, uint64_t mine,
                         uint64_t endpoint_caps, uint64_t& answer) {
@@ -94,7 +87,8 @@ bool match_caps(const Matching& m, fi_info& answer) {
     return m.refuse(
         "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
         "FI_TAGGED, FI_RMA, FI_ATOMIC (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, "
-        "FI_SOURCE, FI_RMA_EVENT, FI_RMA_PMEM, FI_HMEM, FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
+        "FI_SOURCE, FI_RMA_EVENT, FI_RMA_PMEM, FI_HMEM, FI_NAMED_RX_CTX, "
+        "FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
         cap_name(missing, m.version));
   }
   if ((asked & FI_HMEM) != 0 && m.version < kApiHmem) {

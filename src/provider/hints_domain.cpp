@@ -50,10 +50,8 @@ bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domai
          at_most(m, "ep_cnt", asked.ep_cnt, mine.ep_cnt) &&
          at_most(m, "tx_ctx_cnt", asked.tx_ctx_cnt, mine.tx_ctx_cnt) &&
          at_most(m, "rx_ctx_cnt", asked.rx_ctx_cnt, mine.rx_ctx_cnt) &&
-         at_most(m, "max_ep_tx_ctx (scalable endpoints are not offered)", asked.max_ep_tx_ctx,
-                 mine.max_ep_tx_ctx) &&
-         at_most(m, "max_ep_rx_ctx (scalable endpoints are not offered)", asked.max_ep_rx_ctx,
-                 mine.max_ep_rx_ctx) &&
+         at_most(m, "max_ep_tx_ctx", asked.max_ep_tx_ctx, mine.max_ep_tx_ctx) &&
+         at_most(m, "max_ep_rx_ctx", asked.max_ep_rx_ctx, mine.max_ep_rx_ctx) &&
          at_most(m, "max_ep_stx_ctx", asked.max_ep_stx_ctx, mine.max_ep_stx_ctx) &&
          at_most(m, "max_ep_srx_ctx", asked.max_ep_srx_ctx, mine.max_ep_srx_ctx) &&
          at_most(m, "cntr_cnt", asked.cntr_cnt, mine.cntr_cnt) &&
@@ -106,6 +104,7 @@ bool match_domain(const Matching& m, fi_info& answer) {
   if (!match_mr_mode(m, answer.caps, regions)) return false;
   mine.mr_mode = regions.mr_mode;
   if (regions.local_mr) answer.mode |= kLocalMr;
+  if (m.type == FI_EP_RDM) mine.max_ep_tx_ctx = mine.max_ep_rx_ctx = kMaxContexts;
   if ((mine.mr_mode & FI_MR_RAW) != 0) mine.mr_key_size = kRawKeyBytes;
   if (m.hints == nullptr || m.hints->domain_attr == nullptr) return true;
   const fi_domain_attr& asked = *m.hints->domain_attr;

@@ -22,12 +22,10 @@ const char* type_name(int type) noexcept {
 }
 
 bool match_contexts(const Matching& m, const char* which, size_t asked) {
-  if (asked == FI_SHARED_CONTEXT) return true;
-  if (asked > 1) {
-    return m.refuse("ep_attr->%s %zu is asked for; an endpoint has one context, leave it 0", which,
-                    asked);
-  }
-  return true;
+  const size_t most = m.type == FI_EP_MSG ? 1 : kMaxContexts;
+  if (asked == FI_SHARED_CONTEXT || asked <= most) return true;
+  return m.refuse("ep_attr->%s %zu is asked for; at most %zu of such an endpoint are offered",
+                  which, asked, most);
 }
 
 bool match_ep_identity(const Matching& m, const fi_ep_attr& asked) {
@@ -129,8 +127,8 @@ bool match_ep(const Matching& m, fi_info& answer) {
   answer.rx_attr->msg_order |= answer.tx_attr->msg_order;
   if (asked == nullptr) return true;
   if (asked->mem_tag_format != 0) mine.mem_tag_format = asked->mem_tag_format;
-  if (asked->tx_ctx_cnt == FI_SHARED_CONTEXT) mine.tx_ctx_cnt = FI_SHARED_CONTEXT;
-  if (asked->rx_ctx_cnt == FI_SHARED_CONTEXT) mine.rx_ctx_cnt = FI_SHARED_CONTEXT;
+  echo(asked->tx_ctx_cnt, mine.tx_ctx_cnt);
+  echo(asked->rx_ctx_cnt, mine.rx_ctx_cnt);
   return match_ep_identity(m, *asked) &&
          at_most(m, "ep_attr->max_msg_size", asked->max_msg_size, mine.max_msg_size) &&
          at_most(m, "ep_attr->msg_prefix_size", asked->msg_prefix_size, 0) &&

@@ -145,7 +145,9 @@ int bind_region(fid* fid, struct fid* what, uint64_t flags) noexcept {
     }
     switch (what->fclass) {
       case FI_CLASS_CNTR: return bind_counter(region, object_of<Cntr>(what), flags);
-      case FI_CLASS_EP: return bind_endpoint(region, object_of<Ep>(what), flags);
+      case FI_CLASS_EP:
+      case FI_CLASS_TX_CTX:
+      case FI_CLASS_RX_CTX: return bind_endpoint(region, object_of<Ep>(what), flags);
       default:
         return refuse(
             -FI_EINVAL,

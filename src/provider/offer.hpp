@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "base/address.hpp"
 #include "provider/header_names.hpp"
 #include "qp/limits.hpp"
 
@@ -25,20 +26,31 @@ inline constexpr uint64_t kMessageModifiers = FI_SEND | FI_RECV;
 inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;  // always reported
 inline constexpr uint64_t kAskedCaps =                           // reported when asked for
-    FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM;
+    FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM |
+    FI_NAMED_RX_CTX;
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
 // A connected endpoint has one peer, and no addresses to tell it by.
-inline constexpr uint64_t kDatagramOnlyCaps = FI_DIRECTED_RECV | FI_SOURCE;
+inline constexpr uint64_t kDatagramOnlyCaps =
+    FI_DIRECTED_RECV | FI_SOURCE | FI_NAMED_RX_CTX;
 constexpr uint64_t caps_of(fi_ep_type type) noexcept {
   return type == FI_EP_MSG ? kAllCaps & ~kDatagramOnlyCaps : kAllCaps;
 }
-inline constexpr uint64_t kTxCaps =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM;
+inline constexpr uint64_t kTxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ |
+                                    FI_WRITE | FI_FENCE | FI_HMEM | FI_NAMED_RX_CTX;
 inline constexpr uint64_t kRxCaps =
     FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
     FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM;
-inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+inline constexpr uint64_t kDomainCaps =
+    FI_LOCAL_COMM | FI_REMOTE_COMM;
+
+// "If neither direction is specified", both are meant.
+constexpr uint64_t with_directions(uint64_t caps) noexcept {
+  if ((caps & (FI_MSG | FI_TAGGED)) != 0 && (caps & kMessageModifiers) == 0)
+    caps |= kMessageModifiers;
+  if ((caps & (FI_RMA | FI_ATOMIC)) != 0 && (caps & kRmaModifiers) == 0) caps |= kRmaModifiers;
+  return caps;
+}
 
 // Default operation flags that a context can be given.
 inline constexpr uint64_t kCompletionLevels = FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
@@ -74,6 +86,7 @@ inline constexpr size_t kMaxErrorText = 1024;  // bytes of a sentence in err_dat
 inline constexpr size_t kMaxCqs = 65536;
 inline constexpr size_t kMaxCounters = 65536;
 inline constexpr size_t kMaxEndpoints = 16384;
+inline constexpr size_t kMaxContexts = Address::kContexts;  // of each kind, of an endpoint
 inline constexpr size_t kMaxRegions = size_t{1} << 20;
 inline constexpr uint64_t kGenericTag = 0xaaaaaaaaaaaaaaaaull;  // 64 separate one-bit fields
 

@@ -90,7 +90,7 @@ int check_endpoint(const Region& region, const aperture_window_bind& bind) {
     return refuse(-FI_EINVAL,
                   "aperture_window bind: a peer without an endpoint; name the endpoint too");
   }
-  if (bind.ep->fid.fclass != FI_CLASS_EP)
+  if (!is_endpoint(bind.ep->fid.fclass))
     return refuse(-FI_EINVAL, "aperture_window bind: ep is not an endpoint");
   const auto& ep = object_of<Ep>(bind.ep);
   const EpBody& body = *ep.body;

@@ -82,7 +82,6 @@ TEST_F(Fabric, what_is_not_offered_says_so) {
   EXPECT_EQ(fi_passive_ep(pair->a.fabric(), info(), &pep, nullptr), -FI_EINVAL)
       << "not for FI_EP_RDM";
   fid_ep* out = nullptr;
-  EXPECT_TRUE(is_one_of(fi_scalable_ep(domain(), info(), &out, nullptr), kNotOffered));
   EXPECT_TRUE(is_one_of(fi_tx_context(ep(), 0, nullptr, &out, nullptr),
                         {FI_ENOSYS, FI_EOPNOTSUPP, FI_EINVAL}));
   EXPECT_TRUE(is_one_of(fi_rx_context(ep(), 0, nullptr, &out, nullptr),

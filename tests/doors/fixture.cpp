@@ -125,7 +125,7 @@ Node::Node(const Options& options, Node* host)
 }
 
 void Node::open_queues() {
-  fi_av_attr av_attr{.type = options_.av_type};
+  fi_av_attr av_attr{.type = options_.av_type, .rx_ctx_bits = options_.rx_ctx_bits};
   av_ = DOOR_MADE(fi_av_open, domain_, &av_attr);
   fi_cq_attr cq_attr{.format = options_.cq_format, .wait_obj = options_.wait};
   cq_ = DOOR_MADE(fi_cq_open, domain_, &cq_attr);

@@ -86,6 +86,7 @@ struct Options {
   bool remote_counters = false;  // bind counters with FI_REMOTE_READ and FI_REMOTE_WRITE
   size_t min_multi_recv = 0;     // FI_OPT_MIN_MULTI_RECV; 0: as it is
   bool enable = true;
+  int rx_ctx_bits = 0;       // of the address vector
   char domain_key[24] = {};  // authorization keys, as text; empty: none
   char ep_key[24] = {};
 };

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "doors/child.hpp"
+#include "doors/contexts.hpp"
 #include "doors/fixture.hpp"
 
 namespace aperture::doors {
@@ -109,6 +110,41 @@ TEST_F(Fork, turns_a_child_away_from_queues_and_counters) {
       {"fi_eq_write", [&] { return fi_eq_write(eq.get(), FI_NOTIFY, bytes, 8, 0); }},
   };
   for (const ChildCall& call : refused) expect_turned_away(call, -FI_EOPNOTSUPP);
+}
+
+// Shared and scalable contexts.
+TEST_F(Fork, turns_a_child_away_from_contexts) {
+  Hub hub({.tx_contexts = FI_SHARED_CONTEXT, .rx_contexts = FI_SHARED_CONTEXT});
+  const Fid<fid_ep> srx = hub.shared_receive();
+  const Fid<fid_stx> stx = hub.shared_transmit();
+  const Fid<fid_ep> sharer = hub.open(nullptr);
+  const Info info = Hub::ask({.tx_contexts = 2, .rx_contexts = 2});
+  const Fid<fid_ep> sep = DOOR_MADE(fi_scalable_ep, hub.domain(), info.get());
+  fid_ep* raw = nullptr;
+  ASSERT_EQ(fi_tx_context(sep.get(), 0, nullptr, &raw, nullptr), 0);
+  const Fid<fid_ep> tx(raw);
+  fid_stx* new_stx = nullptr;
+  fid_ep* out = nullptr;
+  const std::vector<ChildCall> refused = {
+      {"fi_recv", [&] { return fi_recv(srx.get(), bytes, 8, nullptr, FI_ADDR_UNSPEC, &op); }},
+      {"fi_cancel", [&] { return fi_cancel(&srx->fid, &op); }},
+      {"fi_ep_bind(srx)", [&] { return fi_ep_bind(sharer.get(), &srx->fid, 0); }},
+      {"fi_ep_bind(stx)", [&] { return fi_ep_bind(sharer.get(), &stx->fid, 0); }},
+      {"fi_stx_context",
+       [&] { return fi_stx_context(hub.domain(), hub.info()->tx_attr, &new_stx, nullptr); }},
+      {"fi_srx_context",
+       [&] { return fi_srx_context(hub.domain(), hub.info()->rx_attr, &out, nullptr); }},
+      {"fi_scalable_ep", [&] { return fi_scalable_ep(hub.domain(), info.get(), &out, nullptr); }},
+      {"fi_scalable_ep_bind", [&] { return fi_scalable_ep_bind(sep.get(), &hub.av()->fid, 0); }},
+      {"fi_tx_context", [&] { return fi_tx_context(sep.get(), 1, nullptr, &out, nullptr); }},
+      {"fi_rx_context", [&] { return fi_rx_context(sep.get(), 1, nullptr, &out, nullptr); }},
+      {"fi_ep_bind(tx)", [&] { return fi_ep_bind(tx.get(), &hub.cq()->fid, FI_TRANSMIT); }},
+      {"fi_enable", [&] { return fi_enable(tx.get()); }},
+  };
+  for (const ChildCall& call : refused) expect_turned_away(call, -FI_EOPNOTSUPP);
+  for (fid* const each : {&srx->fid, &stx->fid, &tx->fid, &sep->fid}) {
+    expect_turned_away({"fi_close", [&] { return fi_close(each); }}, 0);
+  }
 }
 
 TEST_F(Fork, turns_a_child_away_from_opening_and_registering) {
