@@ -42,18 +42,30 @@ int check_attr(const Domain& domain, const fi_av_attr& attr) {
                   "fi_av_open: the domain was opened for %s only; ask for that type, or leave "
                   "domain_attr->av_type FI_AV_UNSPEC",
                   domain.av_type == FI_AV_MAP ? "FI_AV_MAP" : "FI_AV_TABLE");
-  if (attr.name != nullptr || (attr.flags & FI_READ) != 0)
-    return refuse(
-        -FI_ENOSYS,
-        "fi_av_open: named (shared) address vectors are not offered; leave attr.name NULL and "
-        "FI_READ unset");
+  if (attr.name == nullptr && (attr.flags & FI_READ) != 0)
+    return refuse(-FI_EINVAL,
+                  "fi_av_open: FI_READ is for a shared address vector; give attr.name its name");
+  if (attr.name != nullptr && (attr.flags & FI_AV_USER_ID) != 0)
+    return refuse(-FI_EINVAL,
+                  "fi_av_open: a shared address vector has no user ids; take one of the two");
   if (attr.rx_ctx_bits < 0 || attr.rx_ctx_bits > kMostContextBits)
     return refuse(-FI_EINVAL,
                   "fi_av_open: rx_ctx_bits %d; 0 to %d are offered, and %zu contexts take 7",
                   attr.rx_ctx_bits, kMostContextBits, kMaxContexts);
-  if ((attr.flags & ~(FI_EVENT | FI_SYMMETRIC)) != 0)
-    return refuse(-FI_EBADFLAGS, "fi_av_open: flags 0x%llx; FI_EVENT and FI_SYMMETRIC are offered",
-                  static_cast<unsigned long long>(attr.flags));
+  // the flag came with 1.20; before, ids are given with each insertion
+  const bool may_set_ids = domain.api_version >= kApi120;
+  const uint64_t offered = FI_EVENT | FI_SYMMETRIC | FI_READ | (may_set_ids ? FI_AV_USER_ID : 0);
+  if ((attr.flags & ~offered) != 0)
+    return refuse(
+        -FI_EBADFLAGS,
+        "fi_av_open: flags 0x%llx; FI_EVENT, FI_SYMMETRIC, FI_READ and, from API 1.20 on, "
+        "FI_AV_USER_ID are offered",
+        static_cast<unsigned long long>(attr.flags));
+  if ((attr.flags & FI_AV_USER_ID) != 0 && !domain.user_ids)
+    return refuse(
+        -FI_EINVAL,
+        "fi_av_open: FI_AV_USER_ID in a domain that was opened without that capability; ask "
+        "for it in hints->domain_attr->caps");
   return 0;
 }
 
@@ -75,6 +87,10 @@ int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noex
     av->fid.fid = {FI_CLASS_AV, context, &g_fid_ops};
     av->fid.ops = &g_av_ops;
     assert(av->type != FI_AV_UNSPEC && domain.engine != nullptr);
+    if (attr->name != nullptr) {
+      if (const int rc = share_addresses(*av, *attr); rc != 0) return rc;
+      if (attr->map_addr == nullptr) attr->map_addr = av->shared->map_addr();
+    }
     if (attr->type == FI_AV_UNSPEC) attr->type = av->type;
     domain.uses.add();
     *out = &av.release()->fid;

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "nic/address_table.hpp"
+#include "provider/av_ops.hpp"
+#include "provider/av_shared.hpp"
 #include "provider/domain.hpp"
 
 namespace aperture::provider {
@@ -16,14 +18,19 @@ struct Av {
   fid_av fid{};
   Domain* domain = nullptr;
   fi_av_type type = FI_AV_TABLE;
-  uint64_t flags = 0;  // of fi_av_attr: FI_EVENT
+  uint64_t flags = 0;  // of fi_av_attr: FI_EVENT, FI_AV_USER_ID, FI_READ
   Eq* eq = nullptr;
   nic::AddressTable table;
+  std::unique_ptr<SharedAddresses> shared;  // null: it has no name
   std::vector<EpBody*> endpoints;  // bound ones, to be told of removals; guarded by the lock
   Uses uses;                       // endpoints
+
+  // The endpoints hear of it. With the lock: av_insert.cpp
+  void tell_inserted(uint64_t index) noexcept;
+  void tell_removed(uint64_t index) noexcept;  // just before it is
 };
 
 // av_insert.cpp
-extern fi_ops_av g_av_ops;
+extern AvOps g_av_ops;
 
 }  // namespace aperture::provider

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "provider/addressing.hpp"
 #include "provider/av.hpp"
@@ -26,18 +27,18 @@ class Insertion {
   Insertion(Av& av, fi_addr_t* fi_addr, uint64_t flags, void* context) noexcept
       : av_(av), fi_addr_(fi_addr), context_(context) {
     if ((flags & FI_SYNC_ERR) != 0) errors_ = static_cast<int*>(context);
+    gives_ids_ = (flags & FI_AV_USER_ID) != 0;
   }
 
   void succeed(const Address& address) {
     uint64_t index = 0;
     {
       nic::EngineGuard guard(*av_.domain->engine);
-      Result<uint64_t> r = av_.table.insert(address);
-      if (!r) return fail(fi_error(r.error()), "the address vector is out of memory");
+      Result<uint64_t> r =
+          av_.shared ? av_.shared->insert(address) : av_.table.insert(address, reported());
+      if (!r) return fail(fi_error(r.error()), describe(r.error()));
       index = *r;
-      for (EpBody* body : av_.endpoints) {
-        if (body->core) body->core->learn(index);
-      }
+      av_.tell_inserted(index);
     }
     if (fi_addr_ != nullptr) fi_addr_[at_] = index;
     if (errors_ != nullptr) errors_[at_] = 0;
@@ -60,12 +61,19 @@ class Insertion {
   }
 
  private:
+  // What completions say of the next one, if not its index.
+  std::optional<uint64_t> reported() const noexcept {
+    if (gives_ids_) return fi_addr_[at_];
+    if ((av_.flags & FI_AV_USER_ID) != 0) return FI_ADDR_NOTAVAIL;  // until fi_av_set_user_id
+    return std::nullopt;
+  }
   bool is_async() const noexcept { return (av_.flags & FI_EVENT) != 0; }
 
   Av& av_;
   fi_addr_t* fi_addr_;
   void* context_;
   int* errors_ = nullptr;
+  bool gives_ids_ = false;  // fi_addr_ holds the user's ids, until they are overwritten
   size_t at_ = 0;
   size_t inserted_ = 0;
 };
@@ -75,9 +83,24 @@ int check_call(const Av& av, uint64_t flags, const void* context, bool has_fi_ad
     return refuse(
         -FI_ENOEQ,
         "fi_av_insert: the AV was opened with FI_EVENT; bind an event queue with fi_av_bind");
-  if ((flags & ~(FI_MORE | FI_SYNC_ERR)) != 0)
-    return refuse(-FI_EBADFLAGS, "fi_av_insert: flags 0x%llx; FI_MORE and FI_SYNC_ERR are offered",
+  if ((flags & ~(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID)) != 0)
+    return refuse(-FI_EBADFLAGS,
+                  "fi_av_insert: flags 0x%llx; FI_MORE, FI_SYNC_ERR and FI_AV_USER_ID are offered",
                   static_cast<unsigned long long>(flags));
+  if (av.shared && av.shared->is_read_only())
+    return refuse(
+        -FI_EACCES,
+        "fi_av_insert: the shared address vector was opened with FI_READ; those insert that "
+        "opened it without");
+  if (av.shared && (flags & FI_AV_USER_ID) != 0)
+    return refuse(-FI_EINVAL, "fi_av_insert: a shared address vector has no user ids");
+  if ((flags & FI_AV_USER_ID) != 0 && ((av.flags & FI_AV_USER_ID) != 0 || !has_fi_addr)) {
+    APERTURE_WARN(
+        "fi_av_insert: FI_AV_USER_ID takes the ids from fi_addr, which must not be NULL; an AV "
+        "that "
+        "was opened with that flag takes them from fi_av_set_user_id alone");
+    return -FI_EINVAL;
+  }
   if ((flags & FI_SYNC_ERR) != 0 && ((av.flags & FI_EVENT) != 0 || context == nullptr)) {
     APERTURE_WARN(
         "fi_av_insert: FI_SYNC_ERR needs an array of int as context and an AV without FI_EVENT");
@@ -200,6 +223,18 @@ int insert_symmetric(fid_av* fid, const char* node, size_t node_count, const cha
   });
 }
 
+int remove_shared(SharedAddresses& shared, const fi_addr_t* fi_addr, size_t count) noexcept {
+  if (shared.is_read_only())
+    return refuse(
+        -FI_EACCES,
+        "fi_av_remove: the shared address vector was opened with FI_READ; those remove that "
+        "opened it without");
+  const Status s = shared.remove(fi_addr, count);
+  if (s.error() == Errc::no_entry)
+    return refuse(-FI_EINVAL, "fi_av_remove: an address is not in this address vector");
+  return s ? 0 : refuse(fi_code(s), "fi_av_remove: %s", describe(s.error()));
+}
+
 int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexcept {
   return guarded("fi_av_remove", fid, [&]() -> int {
     auto& av = object_of<Av>(fid);
@@ -207,6 +242,7 @@ int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexce
       return refuse(-FI_EINVAL, "fi_av_remove: fi_addr is NULL");
     if (flags != 0) return refuse(-FI_EBADFLAGS, "fi_av_remove: flags must be 0");
     nic::EngineGuard guard(*av.domain->engine);
+    if (av.shared) return remove_shared(*av.shared, fi_addr, count);
     for (size_t i = 0; i < count; ++i) {
       if (av.table.find(fi_addr[i]) == nullptr)
         return refuse(-FI_EINVAL,
@@ -214,9 +250,7 @@ int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexce
                       static_cast<unsigned long long>(fi_addr[i]));
     }
     for (size_t i = count; i-- > 0;) {  // backwards: the lowest index is the next to be given
-      for (EpBody* body : av.endpoints) {
-        if (body->core) body->core->forget(fi_addr[i]);
-      }
+      av.tell_removed(fi_addr[i]);
       if (!av.table.remove(fi_addr[i])) return -FI_EINVAL;  // named twice
     }
     return 0;
@@ -232,6 +266,7 @@ int lookup(fid_av* fid, fi_addr_t fi_addr, void* addr, size_t* addrlen) noexcept
     socklen_t len = 0;
     {
       nic::EngineGuard guard(*av.domain->engine);
+      av.table.refresh();
       const Address* found = av.table.find(fi_addr);
       if (found == nullptr)
         return refuse(-FI_EINVAL, "fi_av_lookup: %llu is not in this address vector",
@@ -240,6 +275,25 @@ int lookup(fid_av* fid, fi_addr_t fi_addr, void* addr, size_t* addrlen) noexcept
     }
     if (addr != nullptr) std::memcpy(addr, &sa, std::min<size_t>(len, *addrlen));
     *addrlen = len;
+    return 0;
+  });
+}
+
+int set_user_id(fid_av* fid, fi_addr_t fi_addr, fi_addr_t user_id, uint64_t flags) noexcept {
+  return guarded("fi_av_set_user_id", fid, [&]() -> int {
+    auto& av = object_of<Av>(fid);
+    if (flags != 0)
+      return refuse(
+          -FI_EBADFLAGS,
+          "fi_av_set_user_id: flags must be 0; there are no authorization keys in address "
+          "vectors here");
+    if ((av.flags & FI_AV_USER_ID) == 0)
+      return refuse(-FI_EINVAL,
+                    "fi_av_set_user_id: the address vector was opened without FI_AV_USER_ID");
+    nic::EngineGuard guard(*av.domain->engine);
+    if (!av.table.set_reported(fi_addr, user_id))
+      return refuse(-FI_EINVAL, "fi_av_set_user_id: %llu is not in this address vector",
+                    static_cast<unsigned long long>(fi_addr));
     return 0;
   });
 }
@@ -262,22 +316,34 @@ const char* to_text(fid_av* fid, const void* addr, char* buf, size_t* len) noexc
 
 }  // namespace
 
-fi_ops_av g_av_ops = {
-    .size = sizeof(fi_ops_av),
-    .insert = insert,
-    .insertsvc = insert_service,
-    .insertsym = insert_symmetric,
-    .remove = remove,
-    .lookup = lookup,
-    .straddr = to_text,
-    .av_set = NotOffered<"fi_av_set: collectives are not offered">{},
-#if FI_MAJOR_VERSION >= 2
-    .insert_auth_key = NotOffered<"fi_av_insert_auth_key: FI_AV_AUTH_KEY is not offered; leave "
-                                  "domain_attr->auth_key_size 0">{},
-    .lookup_auth_key = NotOffered<"fi_av_lookup_auth_key: FI_AV_AUTH_KEY is not offered">{},
-    .set_user_id = NotOffered<"fi_av_set_user_id: FI_AV_USER_ID is not offered; a completion's "
-                              "source is the fi_addr_t that fi_av_insert gave">{},
-#endif
-};
+void Av::tell_inserted(uint64_t index) noexcept {
+  for (EpBody* body : endpoints) {
+    if (body->core) body->core->learn(index);
+  }
+}
+
+void Av::tell_removed(uint64_t index) noexcept {
+  for (EpBody* body : endpoints) {
+    if (body->core) body->core->forget(index);
+  }
+}
+
+AvOps g_av_ops = [] {
+  AvOps ops{};
+  ops.size = sizeof ops;
+  ops.insert = insert;
+  ops.insertsvc = insert_service;
+  ops.insertsym = insert_symmetric;
+  ops.remove = remove;
+  ops.lookup = lookup;
+  ops.straddr = to_text;
+  ops.av_set = NotOffered<"fi_av_set: collectives are not offered">{};
+  ops.insert_auth_key = NotOffered<
+      "fi_av_insert_auth_key: FI_AV_AUTH_KEY is not offered; leave "
+      "domain_attr->auth_key_size 0">{};
+  ops.lookup_auth_key = NotOffered<"fi_av_lookup_auth_key: FI_AV_AUTH_KEY is not offered">{};
+  ops.set_user_id = set_user_id;
+  return ops;
+}();
 
 }  // namespace aperture::provider

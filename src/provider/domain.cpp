@@ -109,6 +109,8 @@ int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options
   if (attr.mr_key_size != 0) domain.key_bytes = std::min(attr.mr_key_size, kKeyBytes);
   domain.counts_regions = (info.caps & FI_RMA_EVENT) != 0;
   domain.av_type = attr.av_type;
+  const uint64_t its_caps = domain.api_version >= kApi15 ? attr.caps : 0;
+  domain.user_ids = ((info.caps | its_caps) & FI_AV_USER_ID) != 0;
   if (info.addr_format != FI_FORMAT_UNSPEC) domain.addr_format = info.addr_format;
   options.auto_progress = attr.data_progress == FI_PROGRESS_AUTO;
   options.threaded = attr.threading != FI_THREAD_DOMAIN || options.auto_progress;

@@ -35,6 +35,7 @@ struct Domain {
   RegionRules region_rules;
   // FI_RMA_EVENT among its capabilities, or those of an endpoint that was opened in it
   bool counts_regions = false;
+  bool user_ids = false;  // FI_AV_USER_ID among its capabilities
   size_t key_bytes = 8;   // mr_key_size that the domain was opened with, at most 8
   AuthKeys auth_keys;
   MappedKeys mapped_keys;

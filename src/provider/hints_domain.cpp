@@ -66,8 +66,10 @@ bool match_since_1_5(const Matching& m, const fi_domain_attr& asked, fi_domain_a
   mine.auth_key = new_auth_key(asked.auth_key, asked.auth_key_size);
   const uint64_t beyond = asked.caps & ~kDomainCaps;
   if (beyond != 0) {
-    return m.refuse("domain_attr->caps asks for %s; offered are FI_LOCAL_COMM and FI_REMOTE_COMM",
-                    cap_name(beyond, m.version));
+    return m.refuse(
+        "domain_attr->caps asks for %s; offered are FI_LOCAL_COMM, FI_REMOTE_COMM, "
+        "FI_AV_USER_ID and FI_SHARED_AV",
+        cap_name(beyond, m.version));
   }
   mine.caps |= asked.caps;
   return at_most(m, "max_err_data", asked.max_err_data, mine.max_err_data) &&

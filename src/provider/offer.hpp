@@ -27,12 +27,12 @@ inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | 
 inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;  // always reported
 inline constexpr uint64_t kAskedCaps =                           // reported when asked for
     FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM |
-    FI_NAMED_RX_CTX;
+    FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV;
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
 // A connected endpoint has one peer, and no addresses to tell it by.
 inline constexpr uint64_t kDatagramOnlyCaps =
-    FI_DIRECTED_RECV | FI_SOURCE | FI_NAMED_RX_CTX;
+    FI_DIRECTED_RECV | FI_SOURCE | FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV;
 constexpr uint64_t caps_of(fi_ep_type type) noexcept {
   return type == FI_EP_MSG ? kAllCaps & ~kDatagramOnlyCaps : kAllCaps;
 }
@@ -42,7 +42,7 @@ inline constexpr uint64_t kRxCaps =
     FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
     FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM;
 inline constexpr uint64_t kDomainCaps =
-    FI_LOCAL_COMM | FI_REMOTE_COMM;
+    FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_SHARED_AV;
 
 // "If neither direction is specified", both are meant.
 constexpr uint64_t with_directions(uint64_t caps) noexcept {

@@ -165,8 +165,8 @@ TEST_P(Av, bad_calls_are_refused_and_insert_nothing) {
   EXPECT_EQ(fi_av_insert(av(), &one, 0, &addr, 0, nullptr), 0) << "zero addresses are none";
   EXPECT_EQ(fi_av_insert(av(), nullptr, 1, &addr, 0, nullptr), -FI_EINVAL);
   EXPECT_EQ(fi_av_insert(av(), &one, 1, &addr, 1ull << 60, nullptr), -FI_EBADFLAGS);
-  EXPECT_EQ(fi_av_insert(av(), &one, 1, &addr, FI_AV_USER_ID, nullptr), -FI_EBADFLAGS)
-      << "user ids are not offered";
+  EXPECT_EQ(fi_av_insert(av(), &one, 1, nullptr, FI_AV_USER_ID, nullptr), -FI_EINVAL)
+      << "the array of the ids is missing";
   EXPECT_EQ(fi_av_insert(av(), &one, 1, &addr, FI_SYNC_ERR, nullptr), -FI_EINVAL)
       << "the array for the errors is missing";
   EXPECT_EQ(addr, 1234u);
@@ -211,9 +211,8 @@ TEST_P(Av, is_opened_as_the_type_asked_for) {
   EXPECT_EQ(code_of(fi_av_open, node.domain(), &attr), -FI_EINVAL);
   attr = {.type = GetParam(), .count = 100, .flags = 1ull << 60};
   EXPECT_EQ(code_of(fi_av_open, node.domain(), &attr), -FI_EBADFLAGS);
-  attr = {.type = GetParam(), .count = 100, .name = "shared"};
-  EXPECT_LT(code_of(fi_av_open, node.domain(), &attr), 0)
-      << "shared vectors are not offered, and not silently private";
+  attr = {.type = GetParam(), .count = 100, .flags = FI_READ};
+  EXPECT_EQ(code_of(fi_av_open, node.domain(), &attr), -FI_EINVAL) << "it has no name";
 }
 
 TEST_P(Av, asynchronous_insertion_needs_an_event_queue_and_reports_to_it) {

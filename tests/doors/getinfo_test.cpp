@@ -132,6 +132,18 @@ TEST(Getinfo, caps_that_are_not_offered_are_refused) {
   }
 }
 
+TEST(Getinfo, caps_of_contexts_and_vectors_are_for_endpoints_that_have_them) {
+  if (!on_aperture()) GTEST_SKIP() << "each provider offers something else";
+  for (uint64_t caps : {FI_NAMED_RX_CTX, FI_AV_USER_ID, FI_SHARED_AV}) {
+    SCOPED_TRACE(caps);
+    EXPECT_MET([&](fi_info& h) { h.caps |= caps; });
+    EXPECT_REFUSED([&](fi_info& h) {
+      h.caps |= caps;
+      h.ep_attr->type = FI_EP_MSG;
+    });
+  }
+}
+
 TEST(Getinfo, endpoint_types_that_are_not_offered_are_refused) {
   EXPECT_MET([](fi_info& h) { h.ep_attr->type = FI_EP_UNSPEC; });
   EXPECT_MET([](fi_info& h) { h.ep_attr->type = FI_EP_RDM; });
