@@ -1,11 +1,9 @@
 // Datagrams in and out: see ud_qp.hpp.
 #include "ib/ud_qp.hpp"
 
-#include <algorithm>
 #include <cassert>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "base/log.hpp"
 
 namespace aperture::ib {
@@ -14,11 +12,6 @@ namespace {
 
 // Remote Q_Keys with this bit mean the sender's own (IBTA 10.2.5).
 constexpr uint32_t kOwnQkey = 0x8000'0000;
-constexpr size_t kReceiveBatch = 16;
-constexpr int kDropBatches = 2048;
-// One that had nothing for so many looks costs a system call in every poll no more, only in those
-// that look at everything.
-constexpr uint32_t kIdleLooks = 1024;
 
 // Datagram queue pairs have their port for themselves.
 constexpr bool is_number_of(uint32_t qpn, uint16_t port) noexcept {
@@ -28,22 +21,21 @@ constexpr bool is_number_of(uint32_t qpn, uint16_t port) noexcept {
 }  // namespace
 
 UdQp::UdQp(const QpSpec& spec, std::unique_ptr<link::Datagrams> datagrams)
-    : QueuePair(spec), datagrams_(std::move(datagrams)) {}
+    : QueuePair(spec), end_(std::move(datagrams), *this) {}
 
 UdQp::~UdQp() = default;
 
 Status UdQp::attach_group(const Address& group, const Address& interface_ip) noexcept {
-  return datagrams_->join(group, interface_ip);
+  return end_.link().join(group, interface_ip);
 }
 
 Status UdQp::detach_group(const Address& group) noexcept {
-  return datagrams_->leave(group);
+  return end_.link().leave(group);
 }
 
 // --- sending ---
 
 void UdQp::run_send_queue() noexcept {
-  idle_looks_ = 0;
   while (is_waiting_to_send()) {
     if (!send(sq_.next)) return;
   }
@@ -71,8 +63,8 @@ bool UdQp::send(uint32_t at) noexcept {
   if (w.status == WcStatus::success && !lost) {
     Address to = w.route.remote;
     to.port = port_of(w.remote_qpn);
-    const auto bytes = std::span(out_).first(wire::kDatagramHeaderBytes + w.len);
-    if (Status s = datagrams_->send(w.route.local, to, bytes); s.error() == Errc::again) {
+    const iovec whole{out_.data(), wire::kDatagramHeaderBytes + w.len};
+    if (Status s = end_.send(w.route.local, to, {&whole, 1}); s.error() == Errc::again) {
       return false;
     }
   }
@@ -88,59 +80,27 @@ bool UdQp::poll(uint64_t) noexcept {
   if (is_waiting_to_send()) [[unlikely]]
     run_send_queue();
   const size_t got = receive();
-  if (got != 0) idle_looks_ = 0;
   return got != 0 || sq_.next != before;
 }
 
 link::Pollable::Look UdQp::look() noexcept {
-  if (is_waiting_to_send() || ++idle_looks_ < kIdleLooks) return Look::poll;
-  idle_looks_ = kIdleLooks;
-  return Look::nothing;
+  return is_waiting_to_send() || !end_.is_idle() ? Look::poll : Look::nothing;
 }
 
 size_t UdQp::receive() noexcept {
-  size_t at_most = kReceiveBatch;
-  if (is_receiving()) {
-    if (!receiving_.queue().empty()) [[likely]] {
-      receive_deadline_ns_ = 0;
-      at_most = std::min<size_t>(at_most, receiving_.queue().size());
-    } else if (may_wait_for_receive()) {
-      return 0;
-    }
-  }
-  return datagrams_->receive(*this, at_most);
-}
-
-// There is no receive: whether what has come may wait for one.
-bool UdQp::may_wait_for_receive() noexcept {
-  if (receive_deadline_ns_ == 0) {
-    if (!datagrams_->anything_arrived()) return true;
-    receive_deadline_ns_ = now_ns() + kReceiveTimeoutNs;
-    receiving_.queue().wait(*this);
-  }
-  return now_ns() < receive_deadline_ns_;
+  if (!is_receiving()) return end_.receive_in_vain();
+  const bool was_waiting = end_.is_waiting_for_receive();
+  const size_t got = end_.receive(receiving_.queue().size());
+  if (!was_waiting && end_.is_waiting_for_receive()) receiving_.queue().wait(*this);
+  return got;
 }
 
 void UdQp::on_receive_posted() noexcept {
-  if (!is_waiting_for_receive()) [[likely]]
-    return;
-  if (now_ns() >= receive_deadline_ns_) drop_all();
-  receive_deadline_ns_ = 0;
-  if (asleep_) datagrams_->ask_wake(true);
-}
-
-// What is there came before the receive that is there now. Bounded: more may come all the time.
-void UdQp::drop_all() noexcept {
-  dropping_ = true;
-  for (int i = 0; i < kDropBatches && datagrams_->anything_arrived(); ++i) {
-    datagrams_->receive(*this, kReceiveBatch);
-  }
-  dropping_ = false;
+  end_.on_receive_posted();
 }
 
 void UdQp::stop() noexcept {
-  receive_deadline_ns_ = 0;
-  if (asleep_) datagrams_->ask_wake(true);
+  end_.stop();
 }
 
 void UdQp::on_datagram(const link::Datagram& datagram) noexcept {
@@ -154,14 +114,14 @@ void UdQp::on_datagram(const link::Datagram& datagram) noexcept {
                                               head.group.unchecked() == wire::group_tag(datagram.to)
                                         : head.dest_qpn.unchecked() == spec_.qpn;
   const bool own_echo = spec_.block_self_multicast && datagram.to_group &&
-                        head.src_qpn.unchecked() == spec_.qpn && datagrams_->is_own(datagram.from);
+                        head.src_qpn.unchecked() == spec_.qpn && end_.link().is_own(datagram.from);
   if (!for_us || own_echo) {
     ++drops_.not_for_us;
   } else if (!is_receiving()) {
     ++drops_.not_ready;
   } else if (head.qkey.unchecked() != attr_.qkey) {
     ++drops_.wrong_qkey;
-  } else if (dropping_ || receiving_.queue().empty()) {
+  } else if (end_.is_dropping() || receiving_.queue().empty()) {
     ++drops_.no_receive;
   } else {
     deliver(datagram, head);
@@ -176,7 +136,7 @@ void UdQp::deliver(const link::Datagram& datagram, const wire::DatagramHead& hea
     explain_too_long(len, room);
     return;
   }
-  assert(is_receiving() && !dropping_);
+  assert(is_receiving() && !end_.is_dropping());
   TakenRecv taken;
   receiving_.queue().take(taken);
   const auto grh = wire::grh_of(head, datagram.from, datagram.to);
@@ -210,17 +170,15 @@ void UdQp::explain_too_long(uint64_t len, uint64_t room) noexcept {
 // --- sleeping ---
 
 void UdQp::fall_asleep() noexcept {
-  asleep_ = true;
-  datagrams_->ask_wake(!is_waiting_for_receive());
+  end_.fall_asleep();
 }
 
 void UdQp::wake_up() noexcept {
-  asleep_ = false;
-  datagrams_->ask_wake(false);
+  end_.wake_up();
 }
 
 bool UdQp::anything_arrived() const noexcept {
-  return !is_waiting_for_receive() && datagrams_->anything_arrived();
+  return end_.anything_arrived();
 }
 
 bool UdQp::needs_polling() const noexcept {

@@ -9,23 +9,21 @@
 // counted, and changes nothing (a responder error of class D: the receive stays posted; hardware
 // that ends the queue pair instead lets every stranger do so).
 //
-// A message without a receive is dropped, but not before one has lain in its socket for
-// kReceiveTimeoutNs: the application may be about to post it. Meanwhile the engine may sleep; the
-// next receive that is posted finds what has not waited too long.
+// A message without a receive is dropped, but not at once (transport/datagram_end.hpp).
 #pragma once
 
 #include <array>
 #include <memory>
 
 #include "ib/queue_pair.hpp"
-#include "link/datagram.hpp"
+#include "transport/datagram_end.hpp"
 #include "wire/datagram.hpp"
 
 namespace aperture::ib {
 
 class UdQp final : public QueuePair, private link::DatagramSink {
  public:
-  static constexpr uint64_t kReceiveTimeoutNs = 100'000'000;
+  static constexpr uint64_t kReceiveTimeoutNs = transport::DatagramEnd::kReceiveTimeoutNs;
 
   // Why datagrams were dropped, so often each.
   struct Drops {
@@ -47,7 +45,7 @@ class UdQp final : public QueuePair, private link::DatagramSink {
   Status attach_group(const Address& group, const Address& interface_ip) noexcept;
   Status detach_group(const Address& group) noexcept;
 
-  link::Datagrams& datagrams() noexcept { return *datagrams_; }
+  link::Datagrams& datagrams() noexcept { return end_.link(); }
   const Drops& drops() const noexcept { return drops_; }
 
   // link::Pollable
@@ -71,21 +69,13 @@ class UdQp final : public QueuePair, private link::DatagramSink {
   bool is_receiving() const noexcept {
     return attr_.state >= QpState::rtr && attr_.state != QpState::err;
   }
-  // What has come waits for a receive: whoever sleeps need not be woken for it.
-  bool is_waiting_for_receive() const noexcept { return receive_deadline_ns_ != 0; }
   size_t receive() noexcept;
-  void drop_all() noexcept;
-  bool may_wait_for_receive() noexcept;
   void on_datagram(const link::Datagram& datagram) noexcept override;
   void deliver(const link::Datagram& datagram, const wire::DatagramHead& head) noexcept;
   void explain_too_long(uint64_t len, uint64_t room) noexcept;
 
-  std::unique_ptr<link::Datagrams> datagrams_;
+  transport::DatagramEnd end_;
   Drops drops_;
-  uint32_t idle_looks_ = 0;           // since something was sent or came
-  uint64_t receive_deadline_ns_ = 0;  // 0: no message waits for a receive
-  bool dropping_ = false;
-  bool asleep_ = false;
   bool told_too_long_ = false;
   std::array<std::byte, wire::kMaxDatagramBytes> out_;
 };

@@ -6,6 +6,8 @@
 // engine's lock.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -41,9 +43,11 @@ class Datagrams {
   virtual bool is_own(const Address& address) const noexcept = 0;
 
   // local: the address to send from (port ignored; any: whichever fits). to: an address and port,
-  // or a group. What gets lost on the way is ok. Errors: again (no room now, nothing was sent).
+  // or a group. The datagram is those pieces, at most kMostPieces. What gets lost on the way is ok.
+  // Errors: again (no room now, nothing was sent), bad_buffer (a piece is not mapped; likewise).
+  static constexpr size_t kMostPieces = 16;
   virtual Status send(const Address& local, const Address& to,
-                      std::span<const std::byte> bytes) noexcept = 0;
+                      std::span<const iovec> pieces) noexcept = 0;
   // Hands over what has arrived, at most `at_most`; returns how many.
   virtual size_t receive(DatagramSink& sink, size_t at_most) noexcept = 0;
   virtual bool anything_arrived() const noexcept = 0;

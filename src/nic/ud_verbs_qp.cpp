@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "link/udp/udp.hpp"
-#include "nic/fork_guard.hpp"
+#include "nic/datagram_sockets.hpp"
 #include "nic/qp_numbers.hpp"
 
 namespace aperture::nic {
@@ -15,13 +14,7 @@ namespace aperture::nic {
 Result<std::unique_ptr<VerbsQp>> UdVerbsQp::create(Engine& engine, ib::QpSpec spec) noexcept {
   if (engine.life().is_over()) return Errc::not_supported;
   try {
-    const link::udp::FdWatcher watcher{
-        [](int fd) {
-          close_in_forked_children(fd);
-          return ForkRound().number();
-        },
-        [](int fd, uint32_t round) { return forget_for_forked_children(fd, ForkRound(round)); }};
-    auto datagrams = link::udp::open(queue_pair_ips(), watcher);
+    auto datagrams = open_datagrams(queue_pair_ips());
     if (!datagrams)
       return refuse(datagrams.error(),
                     "a datagram queue pair finds no UDP port that is free on every address: %s",

@@ -30,7 +30,7 @@ class OneDatagram final : public link::Datagrams {
   bool there = false;
   uint16_t port() const noexcept override { return kQpn >> 8; }
   bool is_own(const Address&) const noexcept override { return false; }
-  Status send(const Address&, const Address&, std::span<const std::byte>) noexcept override {
+  Status send(const Address&, const Address&, std::span<const iovec>) noexcept override {
     return {};
   }
   size_t receive(link::DatagramSink& sink, size_t) noexcept override {

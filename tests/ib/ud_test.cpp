@@ -262,7 +262,7 @@ class Narrow final : public link::Datagrams {
   int sent = 0;
   uint16_t port() const noexcept override { return 4000; }
   bool is_own(const Address&) const noexcept override { return false; }
-  Status send(const Address&, const Address&, std::span<const std::byte>) noexcept override {
+  Status send(const Address&, const Address&, std::span<const iovec>) noexcept override {
     if (room == 0) return Errc::again;
     --room;
     ++sent;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -35,7 +36,7 @@ class UdpDatagrams final : public Datagrams {
   uint16_t port() const noexcept override { return port_; }
   bool is_own(const Address& address) const noexcept override;
   Status send(const Address& local, const Address& to,
-              std::span<const std::byte> bytes) noexcept override;
+              std::span<const iovec> pieces) noexcept override;
   size_t receive(DatagramSink& sink, size_t at_most) noexcept override;
   bool anything_arrived() const noexcept override;
   uint64_t strangers() const noexcept override { return strangers_; }
@@ -100,17 +101,18 @@ Status UdpDatagrams::begin() noexcept {
 
 Status UdpDatagrams::take_port(std::span<const Address> ips) noexcept {
   Status status = Errc::addr_not_avail;
-  for (int i = 0; i < kPortTries; ++i) {
+  const bool is_given = !ips.empty() && ips.front().port != 0;
+  for (int i = 0; i < (is_given ? 1 : kPortTries); ++i) {
     status = open_all(ips);
     if (status.ok() || status.error() != Errc::addr_in_use) return status;
   }
   return status;
 }
 
-// The kernel's choice on the first decides for the others.
+// The port of the first, which the kernel chooses if it is 0, is that of the others.
 Status UdpDatagrams::open_all(std::span<const Address> ips) noexcept {
   sockets_.clear();
-  port_ = 0;
+  port_ = ips.empty() ? uint16_t{0} : ips.front().port;
   for (Address at : ips) {
     at.port = port_;
     Socket like;
@@ -172,7 +174,8 @@ const Socket* UdpDatagrams::sender_for(const Address& local, const Address& to,
 }
 
 Status UdpDatagrams::send(const Address& local, const Address& to,
-                          std::span<const std::byte> bytes) noexcept {
+                          std::span<const iovec> pieces) noexcept {
+  assert(pieces.size() <= kMostPieces);
   Address target = to;
   const Socket* from = nullptr;
   if (wire::is_group(to)) {
@@ -188,14 +191,21 @@ Status UdpDatagrams::send(const Address& local, const Address& to,
   }
   if (from == nullptr) return {};  // no way there
   sockaddr_storage addr;
-  const socklen_t len = target.to_sockaddr(addr);
+  msghdr message{};
+  message.msg_name = &addr;
+  message.msg_namelen = target.to_sockaddr(addr);
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = pieces.size();
   for (;;) {
-    if (::syscall(SYS_sendto, from->fd.get(), bytes.data(), bytes.size(),
-                  MSG_DONTWAIT | MSG_NOSIGNAL, &addr, len) >= 0) {
+    if (::syscall(SYS_sendmsg, from->fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
       return {};
     }
-    if (errno == EINTR) continue;
-    return errno == EAGAIN ? Status(Errc::again) : Status();
+    switch (errno) {
+      case EINTR: continue;
+      case EAGAIN: return Errc::again;
+      case EFAULT: return Errc::bad_buffer;
+      default: return {};
+    }
   }
 }
 

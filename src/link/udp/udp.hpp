@@ -59,9 +59,10 @@ struct Socket {
   bool is_v4 = false;
 };
 
-// Takes a port that is free on all of these addresses; those that are not there are left out.
-// Errors: addr_in_use (none in many tries), addr_not_avail (no address is there), no_fds,
-// no_memory.
+// Takes the port of the first of these addresses on all of them, or, where that is 0, one that is
+// free on all; addresses that are not there are left out. Errors: addr_in_use (that port, or none
+// is free in many tries), addr_not_avail (no address is there), access_denied (a port for the
+// privileged), no_fds, no_memory.
 Result<std::unique_ptr<Datagrams>> open(std::span<const Address> ips,
                                         const FdWatcher& watcher) noexcept;
 

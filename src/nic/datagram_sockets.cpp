@@ -1,0 +1,19 @@
+// Opening the sockets of a datagram queue pair: see datagram_sockets.hpp.
+#include "nic/datagram_sockets.hpp"
+
+#include "link/udp/udp.hpp"
+#include "nic/fork_guard.hpp"
+
+namespace aperture::nic {
+
+Result<std::unique_ptr<link::Datagrams>> open_datagrams(std::span<const Address> ips) noexcept {
+  const link::udp::FdWatcher watcher{
+      [](int fd) {
+        close_in_forked_children(fd);
+        return ForkRound().number();
+      },
+      [](int fd, uint32_t round) { return forget_for_forked_children(fd, ForkRound(round)); }};
+  return link::udp::open(ips, watcher);
+}
+
+}  // namespace aperture::nic
