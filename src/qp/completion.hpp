@@ -50,6 +50,10 @@ class Cq {
   bool empty() const noexcept { return head_ == tail_; }
   // Entries that can still be promised.
   bool has_room() const noexcept { return tail_ - head_ + reserved_ <= mask_; }
+  size_t room() const noexcept {
+    const uint64_t used = tail_ - head_ + reserved_;
+    return used < capacity() ? static_cast<size_t>(capacity() - used) : 0;
+  }
 
   // Has room for n entries, growing if it must. False: no memory.
   bool make_room(size_t n) noexcept;

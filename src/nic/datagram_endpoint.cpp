@@ -1,0 +1,228 @@
+// Datagram endpoints: see datagram_endpoint.hpp.
+#include "nic/datagram_endpoint.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <new>
+#include <utility>
+
+#include "base/iov.hpp"
+#include "nic/datagram_sockets.hpp"
+
+namespace aperture::nic {
+
+namespace {
+constexpr uint64_t kGroupBit = uint64_t{1} << 63;
+}  // namespace
+
+Result<std::unique_ptr<DatagramEndpoint>> DatagramEndpoint::create(const EndpointOptions& options,
+                                                                   const Wish& wish) noexcept {
+  if (options.engine->life().is_over()) return Errc::not_supported;
+  auto link = open_datagrams({&options.local, 1});
+  if (!link) return link.error();
+  try {
+    auto made = std::make_unique<DatagramEndpoint>(options, wish, *std::move(link));
+    if (Status s = made->start(); !s) return s.error();
+    return made;
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+}
+
+DatagramEndpoint::DatagramEndpoint(const EndpointOptions& options, const Wish& wish,
+                                   std::unique_ptr<link::Datagrams> link)
+    : Endpoint(nullptr, *options.addresses),
+      engine_(*options.engine),
+      addresses_(*options.addresses),
+      wish_(wish),
+      tells_sources_(options.directed_recv || options.report_source),
+      port_(options.engine->keys(), 0),
+      receives_(port_, options.rx_size,
+                {.directed = options.directed_recv,
+                 .report_source = options.report_source,
+                 .prefix_bytes = wish.prefix_bytes}),
+      end_(std::move(link), *this),
+      address_(options.local) {
+  set_up(port_, options);
+  address_.port = end_.link().port();
+}
+
+Status DatagramEndpoint::start() noexcept {
+  const EngineGuard guard(engine_);
+  assert(!started_ && end_.link().wake_fd() >= 0);
+  if (Status s = engine_.wake_on(end_.link().wake_fd()); !s) return s;
+  const Status s = engine_.add_pollable(*this, *this);
+  if (!s) engine_.forget_fd(end_.link().wake_fd());
+  started_ = s.ok();
+  return s;
+}
+
+DatagramEndpoint::~DatagramEndpoint() {
+  const EngineGuard guard(engine_);
+  if (started_) {
+    engine_.remove_pollable(*this);
+    engine_.forget_fd(end_.link().wake_fd());
+  }
+  receives_.cancel_all(Errc::canceled);
+}
+
+// --- groups ---
+
+// The place behind the others, or one that was left.
+Result<uint64_t> DatagramEndpoint::join(const Address& group, Membership as) noexcept {
+  if (!wire::is_group(group) || (!as.sends && !as.receives)) return Errc::invalid;
+  const EngineGuard guard(engine_);
+  auto place =
+      std::find_if(groups_.begin(), groups_.end(), [](const Group& g) { return !g.joined; });
+  try {
+    if (place == groups_.end()) place = groups_.insert(place, Group{});
+  } catch (const std::bad_alloc&) {
+    return Errc::no_memory;
+  }
+  if (as.receives) {
+    if (Status s = end_.link().join(group, address_); !s) return s.error();
+  }
+  *place = {group, as, true};
+  return kGroupBit | static_cast<uint64_t>(place - groups_.begin());
+}
+
+void DatagramEndpoint::leave(uint64_t dest) noexcept {
+  const EngineGuard guard(engine_);
+  const uint64_t at = dest & ~kGroupBit;
+  if (!is_group(dest) || at >= groups_.size() || !groups_[at].joined) return;
+  const Group left = std::exchange(groups_[at], Group{});
+  if (!left.as.receives || listens_at(left.at)) return;
+  [[maybe_unused]] const Status s = end_.link().leave(left.at);
+  assert(s.ok());
+}
+
+// At that IP, whatever the port.
+bool DatagramEndpoint::listens_at(const Address& group) const noexcept {
+  return std::any_of(groups_.begin(), groups_.end(), [&](const Group& g) {
+    return g.joined && g.as.receives && g.at.ip == group.ip;
+  });
+}
+
+// --- sending ---
+
+Status DatagramEndpoint::destination(uint64_t dest, Address& to,
+                                     wire::MessageHead& head) const noexcept {
+  if (!is_group(dest)) {
+    const Address* found = addresses_.find(dest);
+    if (found == nullptr) return Errc::no_entry;
+    to = *found;
+    return {};
+  }
+  const uint64_t at = dest & ~kGroupBit;
+  if (at >= groups_.size() || !groups_[at].joined) return Errc::no_entry;
+  if (!groups_[at].as.sends) return Errc::access_denied;
+  to = groups_[at].at;
+  head.group = Wild(wire::group_tag(to));
+  head.group_port = Wild(to.port);
+  return {};
+}
+
+Status DatagramEndpoint::send(const qp::SendWr& wr) noexcept {
+  assert(wr.len >= wish_.prefix_bytes && wr.len - wish_.prefix_bytes <= kMostBytes);
+  if (wr.completion && !port_.tx_cq->has_room()) return Errc::again;
+  Address to;
+  wire::MessageHead head;
+  if (Status s = destination(wr.dest, to, head); !s) return s;
+  head.flags = wr.has_imm ? wire::kMessageData : 0;
+  head.length = Wild(static_cast<uint16_t>(wr.len - wish_.prefix_bytes));
+  head.data = wr.has_imm ? wr.imm : 0;
+  std::array<std::byte, wire::kMessageHeaderBytes> header;
+  wire::encode(head, header);
+  static_assert(link::Datagrams::kMostPieces > qp::kIovLimit);
+  std::array<iovec, qp::kIovLimit + 1> pieces;
+  size_t count = 0;
+  pieces[count++] = {header.data(), header.size()};
+  each_iov_piece(wr.iov, wr.iov_count, wish_.prefix_bytes, head.length.unchecked(),
+                 [&](std::byte* piece, size_t n) {
+                   if (n != 0) pieces[count++] = {piece, n};
+                 });
+  const Status s = end_.send(address_, to, {pieces.data(), count});
+  if (!s) return s;
+  if (wr.completion) port_.tx_cq->push({.context = wr.context, .flags = wr.flags});
+  if (port_.send_counter != nullptr) port_.send_counter->add(1);
+  return {};
+}
+
+// --- receiving ---
+
+// Receives name a peer by the lowest index that it has.
+qp::RecvWr DatagramEndpoint::canonical(const qp::RecvWr& wr) const noexcept {
+  qp::RecvWr same = wr;
+  if (wr.source == qp::kAnySource || !addresses_.has_duplicates()) return same;
+  const Address* address = addresses_.find(wr.source);
+  if (address != nullptr) same.source = addresses_.index_of(*address);
+  return same;
+}
+
+void DatagramEndpoint::learn(uint64_t index) noexcept {
+  const Address* address = addresses_.find(index);
+  assert(address != nullptr);
+  const uint64_t before = addresses_.index_of(*address, index);
+  if (before > index && before != qp::kNoSource) receives_.rename_source(before, index);
+}
+
+Status DatagramEndpoint::recv(const qp::RecvWr& wr) noexcept {
+  end_.on_receive_posted();
+  return receives_.recv(canonical(wr));
+}
+
+Status DatagramEndpoint::recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept {
+  end_.on_receive_posted();
+  return receives_.recv_multi(canonical(wr), least_room);
+}
+
+bool DatagramEndpoint::poll(uint64_t) noexcept {
+  return (wish_.receives ? end_.receive(receives_.room()) : end_.receive_in_vain()) != 0;
+}
+
+uint64_t DatagramEndpoint::source_of(const Address& from) noexcept {
+  if (last_version_ != addresses_.version() || last_from_ != from) {
+    last_version_ = addresses_.version();
+    last_from_ = from;
+    last_source_ = addresses_.index_of(from);
+  }
+  return last_source_;
+}
+
+bool DatagramEndpoint::is_for_us(const link::Datagram& datagram,
+                                 const wire::MessageHead& head) const noexcept {
+  if (!datagram.to_group) return head.group.unchecked() == 0;
+  return head.group.unchecked() == wire::group_tag(datagram.to) &&
+         std::any_of(groups_.begin(), groups_.end(), [&](const Group& g) {
+           return g.joined && g.as.receives && g.at.ip == datagram.to.ip &&
+                  g.at.port == head.group_port.unchecked();
+         });
+}
+
+void DatagramEndpoint::on_datagram(const link::Datagram& datagram) noexcept {
+  const auto head = wire::decode_message_datagram(datagram.bytes);
+  if (!head) {
+    ++drops_.malformed;
+    return;
+  }
+  if (!is_for_us(datagram, head.value())) {
+    ++drops_.not_for_us;
+    return;
+  }
+  if (!wish_.receives || end_.is_dropping()) {
+    ++drops_.no_receive;
+    return;
+  }
+  msg::DatagramMessage message;
+  message.payload = datagram.bytes.subspan(wire::kMessageHeaderBytes);
+  if ((head.value().flags & wire::kMessageData) != 0) {
+    message.beside = qp::Beside::imm;
+    message.imm = head.value().data;
+  }
+  if (tells_sources_) message.source = source_of(datagram.from);
+  if (datagram.to_group) message.flags = wish_.group_flag;
+  if (!receives_.take(message)) ++drops_.no_receive;
+}
+
+}  // namespace aperture::nic
