@@ -119,6 +119,8 @@ void insert_one(Insertion& insertion, uint32_t format, const void* addr, size_t 
     insertion.fail(FI_EINVAL, "not a sockaddr of the domain's address format");
   } else if (a->port == 0 || a->is_any_ip()) {
     insertion.fail(FI_EINVAL, a->text() + " names no endpoint: it needs an address and a port");
+  } else if (wire::is_group(*a)) {
+    insertion.fail(FI_EINVAL, a->text() + " is a multicast address; join it with fi_join");
   } else {
     insertion.succeed(*a);
   }

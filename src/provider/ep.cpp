@@ -6,6 +6,7 @@
 #include <cassert>
 
 #include "provider/addressing.hpp"
+#include "provider/ep_dgram.hpp"
 #include "provider/errors.hpp"
 #include "provider/stubs.hpp"
 #include "provider/stx.hpp"
@@ -48,6 +49,9 @@ int close_ep(fid* fid) noexcept {
       return refuse(-FI_EBUSY, "fi_close(%s): %u %s; close them first",
                     body->scalable ? "sep" : "srx", n,
                     body->scalable ? "context(s) of it are open" : "endpoint(s) use it");
+    if (const uint32_t n = body->groups.count(); n != 0 && body->handles.size() == 1)
+      return refuse(-FI_EBUSY, "fi_close(ep): %u multicast group(s) are joined; close them first",
+                    n);
     if (body->handles.size() == 1) {
       if (const int rc = body->check_regions(); rc != 0) return rc;
       let_go(*body);
@@ -64,26 +68,50 @@ int close_ep(fid* fid) noexcept {
 
 fi_ops g_fid_ops = fid_ops<"ep">(close_ep, bind_ep, control_ep);
 
+fi_ep_type type_of(const fi_info& info) noexcept {
+  return info.ep_attr != nullptr ? info.ep_attr->type : FI_EP_UNSPEC;
+}
+
 int check_type(const fi_ep_attr& attr) {
-  if (attr.type != FI_EP_RDM && attr.type != FI_EP_MSG && attr.type != FI_EP_UNSPEC)
-    return refuse(-FI_EINVAL, "fi_endpoint: FI_EP_RDM and FI_EP_MSG are offered; type %d was given",
-                  static_cast<int>(attr.type));
+  if (attr.type != FI_EP_RDM && attr.type != FI_EP_MSG && attr.type != FI_EP_DGRAM &&
+      attr.type != FI_EP_UNSPEC)
+    return refuse(
+        -FI_EINVAL,
+        "fi_endpoint: FI_EP_RDM, FI_EP_MSG and FI_EP_DGRAM are offered; type %d was given",
+        static_cast<int>(attr.type));
   return 0;
+}
+
+// Prefixes are of both directions or of none.
+int check_modes(const fi_info& info) {
+  const uint64_t tx = info.tx_attr != nullptr ? info.tx_attr->mode : info.mode;
+  const uint64_t rx = info.rx_attr != nullptr ? info.rx_attr->mode : info.mode;
+  if (((tx ^ rx) & FI_MSG_PREFIX) != 0)
+    return refuse(
+        -FI_EINVAL,
+        "fi_endpoint: FI_MSG_PREFIX is a mode of one direction alone; leave tx_attr->mode "
+        "and rx_attr->mode as fi_getinfo returned them");
+  if ((tx & FI_MSG_PREFIX) == 0 || type_of(info) == FI_EP_DGRAM) return 0;
+  return refuse(-FI_EINVAL,
+                "fi_endpoint: FI_MSG_PREFIX is for FI_EP_DGRAM; leave the modes as fi_getinfo "
+                "returned them");
 }
 
 int check_info(const fi_info& info) {
   if (info.ep_attr != nullptr) {
     if (const int rc = check_type(*info.ep_attr); rc != 0) return rc;
   }
-  if ((info.caps & ~kAllCaps) != 0)
+  if (const int rc = check_modes(info); rc != 0) return rc;
+  const uint64_t known = caps_of(type_of(info));
+  if ((info.caps & ~known) != 0)
     return refuse(
         -FI_EINVAL,
         "fi_endpoint: info->caps has bits that fi_getinfo did not return (0x%llx); pass the info "
         "that it returned",
-        static_cast<unsigned long long>(info.caps & ~kAllCaps));
+        static_cast<unsigned long long>(info.caps & ~known));
   const uint64_t tx = info.tx_attr != nullptr ? info.tx_attr->op_flags : 0;
   const uint64_t rx = info.rx_attr != nullptr ? info.rx_attr->op_flags : 0;
-  if ((tx & ~kTxOpFlags) != 0 || (rx & ~kRxOpFlags) != 0)
+  if ((tx & ~tx_op_flags_of(type_of(info))) != 0 || (rx & ~kRxOpFlags) != 0)
     return refuse(-FI_EBADFLAGS,
                   "fi_endpoint: op_flags 0x%llx (transmit) or 0x%llx (receive) are not offered",
                   static_cast<unsigned long long>(tx), static_cast<unsigned long long>(rx));
@@ -104,6 +132,10 @@ int set_auth_key(EpBody& body, const fi_info& info) {
                          given ? info.ep_attr->auth_key : nullptr,
                          given ? info.ep_attr->auth_key_size : 0);
   if (!key) return fi_code(key.error());
+  if (body.kind == EpKind::unreliable && key->secret != nullptr)
+    return refuse(-FI_EOPNOTSUPP,
+                  "fi_endpoint: datagrams (FI_EP_DGRAM) prove no authorization key, and the "
+                  "endpoint has one, its own or the domain's; open it without, or an FI_EP_RDM");
   body.auth_key = *std::move(key);
   return 0;
 }
@@ -113,6 +145,8 @@ void take_limits(Ep& ep, EpBody& body, const fi_info& info) {
   const fi_rx_attr* rx = info.rx_attr;
   body.tx_caps = (tx != nullptr && tx->caps != 0 ? tx->caps : info.caps) & kTxCaps;
   body.rx_caps = (rx != nullptr && rx->caps != 0 ? rx->caps : info.caps) & kRxCaps;
+  const uint64_t mode = tx != nullptr ? tx->mode : info.mode;
+  if ((mode & FI_MSG_PREFIX) != 0) body.prefix_bytes = kPrefixBytes;
   body.msg_order = tx != nullptr ? tx->msg_order : 0;
   body.tx_size = tx != nullptr && tx->size != 0 ? tx->size : kDefaultQueueSize;
   body.rx_size = rx != nullptr && rx->size != 0 ? rx->size : kDefaultQueueSize;
@@ -262,7 +296,8 @@ int enable_ep(Ep& ep) {
   if (body.context_of != nullptr) {
     if (const int rc = enter_port(body); rc != 0) return rc;
   }
-  if (body.av == nullptr && body.kind == EpKind::datagram)
+  const bool has_addresses = body.kind == EpKind::datagram || body.kind == EpKind::unreliable;
+  if (body.av == nullptr && has_addresses)
     return refuse(-FI_ENOAV, "fi_enable: no address vector is bound; bind one with fi_ep_bind");
   if (needs_tx_cq(body) && body.tx_cq == nullptr)
     return refuse(
@@ -274,7 +309,9 @@ int enable_ep(Ep& ep) {
         -FI_ENOCQ,
         "fi_enable: no completion queue is bound with FI_RECV; bind one, or ask for fewer caps");
   if (const int rc = check_shared(body); rc != 0) return rc;
-  const int rc = body.kind == EpKind::connected ? enable_connected(body) : enable_datagram(body);
+  const int rc = body.kind == EpKind::connected    ? enable_connected(body)
+                 : body.kind == EpKind::unreliable ? enable_unreliable(body)
+                                                   : enable_datagram(body);
   if (rc != 0) return rc;
   {
     nic::EngineGuard guard(*body.domain->engine);
@@ -291,7 +328,7 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
   const uint64_t flags = alias->flags & ~side;
   if (side != FI_TRANSMIT && side != FI_RECV)
     return refuse(-FI_EINVAL, "fi_ep_alias: flags must hold one of FI_TRANSMIT and FI_RECV");
-  if ((flags & ~(side == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) != 0)
+  if ((flags & ~(side == FI_TRANSMIT ? ep.body->tx_op_flags() : kRxOpFlags)) != 0)
     return refuse(-FI_EBADFLAGS, "fi_ep_alias: operation flags 0x%llx are not all offered",
                   static_cast<unsigned long long>(flags));
   if (ep.body->kind == EpKind::shared_receive || ep.body->kind == EpKind::scalable)
@@ -316,8 +353,13 @@ namespace {
 int take_contexts(EpBody& body, const fi_ep_attr* attr) {
   if (attr == nullptr) return 0;
   if (attr->type == FI_EP_MSG) body.kind = EpKind::connected;
+  if (attr->type == FI_EP_DGRAM) body.kind = EpKind::unreliable;
   body.wants_shared_receive = attr->rx_ctx_cnt == FI_SHARED_CONTEXT;
   body.wants_shared_transmit = attr->tx_ctx_cnt == FI_SHARED_CONTEXT;
+  if (attr->type == FI_EP_DGRAM && (body.wants_shared_receive || body.wants_shared_transmit))
+    return refuse(-FI_EINVAL,
+                  "fi_endpoint: shared contexts are for FI_EP_RDM and FI_EP_MSG; leave tx_ctx_cnt "
+                  "and rx_ctx_cnt 0");
   if ((attr->tx_ctx_cnt > 1 && !body.wants_shared_transmit) ||
       (attr->rx_ctx_cnt > 1 && !body.wants_shared_receive))
     return refuse(
@@ -368,8 +410,9 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
 
 int open_scalable_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcept {
   return open_endpoint("fi_scalable_ep", fid, info, out, context, [&](EpBody& body) {
-    if (info->ep_attr != nullptr && info->ep_attr->type == FI_EP_MSG)
-      return refuse(-FI_EINVAL, "fi_scalable_ep: a connected endpoint (FI_EP_MSG) has one context");
+    if (type_of(*info) == FI_EP_MSG || type_of(*info) == FI_EP_DGRAM)
+      return refuse(-FI_EINVAL, "fi_scalable_ep: an endpoint of FI_EP_MSG or FI_EP_DGRAM has one "
+                    "context; FI_EP_RDM may have several");
     return make_scalable(*info, body);
   });
 }

@@ -1,5 +1,5 @@
-// fid_ep: reliable datagram endpoints, connected ones, scalable ones and their contexts, and shared
-// receive contexts, which have the receiving calls only. man 3 fi_endpoint.
+// fid_ep: reliable datagram, connected and unreliable endpoints, scalable ones and their contexts,
+// and shared receive contexts, which have the receiving calls only. man 3 fi_endpoint.
 //
 // An endpoint is a body (bindings, limits, the core's endpoint) and one or more handles: the one
 // that fi_endpoint returned and its aliases, which differ in default operation flags only. Control
@@ -40,7 +40,8 @@ enum CounterKind {
   kCounterKinds
 };
 
-enum class EpKind : uint8_t { datagram, connected, shared_receive, scalable };
+// datagram: reliable (FI_EP_RDM). unreliable: FI_EP_DGRAM.
+enum class EpKind : uint8_t { datagram, connected, unreliable, shared_receive, scalable };
 
 struct Region;
 struct Stx;
@@ -81,6 +82,15 @@ struct EpBody {
   // reaches them any more (lock held).
   int check_regions() const noexcept;
   void leave_regions() noexcept;
+  // What op_flags a transmit context of it may have.
+  uint64_t tx_op_flags() const noexcept {
+    if (kind != EpKind::unreliable) return kTxOpFlags;
+    return kUnreliableTxOpFlags & ~((tx_caps & FI_MULTICAST) != 0 ? 0 : FI_MULTICAST);
+  }
+  // unreliable:
+  size_t prefix_bytes = 0;                     // FI_MSG_PREFIX
+  nic::DatagramEndpoint* datagrams = nullptr;  // `core` again
+  Uses groups;                                 // that it has joined
   // connected:
   const struct fid* request = nullptr;  // handle of the FI_CONNREQ that it is to accept
   nic::RequestId request_id = 0;

@@ -1,8 +1,10 @@
-// Names of endpoints: fi_ops_cm. man 3 fi_cm. Connections are not for FI_EP_RDM.
+// Names of endpoints: fi_ops_cm. man 3 fi_cm. Connections are not for FI_EP_RDM
+// and FI_EP_DGRAM.
 #include <rdma/fi_cm.h>
 
 #include "provider/addressing.hpp"
 #include "provider/ep.hpp"
+#include "provider/multicast.hpp"
 #include "provider/stubs.hpp"
 
 namespace aperture::provider {
@@ -35,14 +37,15 @@ fi_ops_cm g_ep_cm_ops = {
     .size = sizeof(fi_ops_cm),
     .setname = set_ep_name,
     .getname = get_ep_name,
-    .getpeer = NotOffered<"fi_getpeer: an FI_EP_RDM endpoint has no single peer", -FI_EOPNOTSUPP>{},
-    .connect = NotOffered<"fi_connect: FI_EP_RDM needs no connection; just send">{},
+    .getpeer =
+        NotOffered<"fi_getpeer: a connectionless endpoint has no single peer", -FI_EOPNOTSUPP>{},
+    .connect = NotOffered<"fi_connect: the endpoint needs no connection; just send">{},
     .listen = NotOffered<"fi_listen: only a passive endpoint listens; open one with "
                          "fi_passive_ep">{},
-    .accept = NotOffered<"fi_accept: FI_EP_RDM needs no connection; just send">{},
+    .accept = NotOffered<"fi_accept: the endpoint needs no connection; just send">{},
     .reject = NotOffered<"fi_reject: pass the passive endpoint of the FI_CONNREQ">{},
-    .shutdown = NotOffered<"fi_shutdown: an FI_EP_RDM endpoint has no connection; close it">{},
-    .join = NotOffered<"fi_join: multicast is not offered">{},
+    .shutdown = NotOffered<"fi_shutdown: the endpoint has no connection; close it">{},
+    .join = join,
 };
 
 }  // namespace aperture::provider

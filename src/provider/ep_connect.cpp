@@ -151,7 +151,7 @@ fi_ops_cm g_msg_cm_ops = {
     .reject =
         NotOffered<"fi_reject: pass the passive endpoint of the FI_CONNREQ", -FI_EOPNOTSUPP>{},
     .shutdown = shutdown,
-    .join = NotOffered<"fi_join: multicast is not offered">{},
+    .join = NotOffered<"fi_join: a connected endpoint has one peer; FI_EP_DGRAM has multicast">{},
 };
 
 }  // namespace aperture::provider

@@ -1,5 +1,6 @@
 // Messages: fi_ops_msg. man 3 fi_msg. Data path.
 #include "provider/ep_described.hpp"
+#include "provider/ep_dgram.hpp"
 #include "provider/ep_message_calls.hpp"
 #include "provider/ep_multi_recv.hpp"
 #include "provider/fork.hpp"
@@ -40,6 +41,7 @@ void fill_messages(CallTables& tables) noexcept {
   tables.msg = g_plain;
   tables.msg_described = described_msg_ops();
   tables.msg_many = multi_recv_ops();
+  tables.msg_datagram = datagram_msg_ops();
 }
 
 const fi_ops_msg& plain_msg_ops() noexcept {
@@ -51,6 +53,7 @@ fi_ops_msg* msg_ops(const Ep& ep) noexcept {
   if (((body.tx_caps | body.rx_caps) & FI_MSG) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
   CallTables& calls = *body.domain->calls;
+  if (body.kind == EpKind::unreliable) return &calls.msg_datagram;
   if (ep.descriptors != DescriptorRule::ignored) return &calls.msg_described;
   return (ep.rx_flags & FI_MULTI_RECV) != 0 ? &calls.msg_many : &calls.msg;
 }

@@ -80,11 +80,11 @@ int set_peer_to_peer(EpBody& body, const void* value, size_t len) noexcept {
   return 0;
 }
 
-int set_shared_memory(const void* value, size_t len) noexcept {
+int set_shared_memory(const EpBody& body, const void* value, size_t len) noexcept {
   static_assert(sizeof(bool) == sizeof(uint8_t));  // of which any value may have been given
   uint8_t permitted = 0;
   if (!take("FI_OPT_SHARED_MEMORY_PERMITTED", value, len, permitted)) return -FI_EINVAL;
-  if (permitted != 0) return 0;
+  if (permitted != 0 || body.kind == EpKind::unreliable) return 0;  // datagrams use none
   return refuse(-FI_EOPNOTSUPP,
                 "fi_setopt: FI_OPT_SHARED_MEMORY_PERMITTED cannot be false: peers on one host "
                 "share memory here, and nothing else carries bytes to them");
@@ -98,7 +98,7 @@ int set_option(fid_t fid, int level, int name, const void* value, size_t len) no
       switch (name) {
         case FI_OPT_MIN_MULTI_RECV: return set_min_multi_recv(body, value, len);
         case FI_OPT_FI_HMEM_P2P: return set_peer_to_peer(body, value, len);
-        case kSharedMemoryPermitted: return set_shared_memory(value, len);
+        case kSharedMemoryPermitted: return set_shared_memory(body, value, len);
         case kCudaApiPermitted:  // "If either CUDA library or CUDA device is not available"
           return refuse(-FI_EINVAL,
                         "fi_setopt: FI_OPT_CUDA_API_PERMITTED: CUDA is never called here; there is "
@@ -125,7 +125,7 @@ int set_flags(Ep& ep, const uint64_t* flags) noexcept {
   const uint64_t wanted = *flags & ~side;
   if (side != FI_TRANSMIT && side != FI_RECV)
     return refuse(-FI_EINVAL, "fi_control(ep): FI_SETOPSFLAG needs one of FI_TRANSMIT and FI_RECV");
-  if ((wanted & ~(side == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) != 0)
+  if ((wanted & ~(side == FI_TRANSMIT ? ep.body->tx_op_flags() : kRxOpFlags)) != 0)
     return refuse(-FI_EBADFLAGS, "fi_control(ep): operation flags 0x%llx are not all offered",
                   static_cast<unsigned long long>(wanted));
   (side == FI_TRANSMIT ? ep.tx_flags : ep.rx_flags) = wanted;

@@ -13,6 +13,7 @@
 #include "provider/ep.hpp"
 #include "provider/eq.hpp"
 #include "provider/mr.hpp"
+#include "provider/multicast.hpp"
 #include "provider/pep.hpp"
 #include "provider/stx.hpp"
 #include "provider/wait.hpp"
@@ -32,7 +33,7 @@ void turn_away() noexcept {
   CallTables* const inherited = latest.load(std::memory_order_acquire);
   if (inherited == nullptr) return;
   CallTables& t = *inherited;
-  t.msg = t.msg_described = t.msg_many = refusing<fi_ops_msg>(InForkedChild{});
+  t.msg = t.msg_described = t.msg_many = t.msg_datagram = refusing<fi_ops_msg>(InForkedChild{});
   t.tagged = t.tagged_described = refusing<fi_ops_tagged>(InForkedChild{});
   t.rma = t.rma_described = refusing<fi_ops_rma>(InForkedChild{});
   turn_away_atomics(t);
@@ -87,6 +88,7 @@ bool is_of_parent(const struct fid* what) noexcept {
     case FI_CLASS_CQ: return is_over(*object_of<const FabricCq>(what).domain);
     case FI_CLASS_CNTR: return is_over(*object_of<const Cntr>(what).domain);
     case FI_CLASS_MR: return is_over(*object_of<const Region>(what).domain);
+    case FI_CLASS_MC: return is_over(*object_of<const Joined>(what).domain);
     case FI_CLASS_POLL: return is_over(domain_of_poll_set(what));
     case APERTURE_CLASS_WINDOW: return is_over(*object_of<const Window>(what).domain);
     default: return false;  // no object of ours: the call itself says so

@@ -25,6 +25,7 @@ using InForkedChild = NotOffered<Sentence(kForked), -FI_EOPNOTSUPP>;
 // Every slot that reaches an engine. "described": with descriptors to be looked at.
 struct CallTables {
   fi_ops_msg msg, msg_described, msg_many;  // many: receives have FI_MULTI_RECV by default
+  fi_ops_msg msg_datagram;
   fi_ops_tagged tagged, tagged_described;
   fi_ops_rma rma, rma_described;
   fi_ops_atomic atomic, atomic_described;

@@ -37,7 +37,10 @@ bool match_domain(const Matching& m, fi_info& answer);
 bool match_ep(const Matching& m, fi_info& answer);
 bool match_tx(const Matching& m, fi_info& answer);
 bool match_rx(const Matching& m, fi_info& answer);
+// FI_MSG_PREFIX, once the capabilities are known.
+void match_prefix(const Matching& m, fi_info& answer) noexcept;
 
+const char* type_name(int ep_type) noexcept;  // "FI_EP_RDM"
 // The name of the lowest bit that is set: "FI_ATOMIC", or "bit 44" where none is known. The meaning
 // of some bits depends on the API version.
 const char* cap_name(uint64_t caps, uint32_t version) noexcept;

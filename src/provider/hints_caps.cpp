@@ -83,6 +83,18 @@ bool match_caps(const Matching& m, fi_info& answer) {
         "one peer; clear it, or ask for FI_EP_RDM",
         cap_name(missing & kDatagramOnlyCaps, m.version));
   }
+  if (missing != 0 && m.type == FI_EP_DGRAM) {
+    return m.refuse(
+        "caps ask for %s, which a datagram endpoint (FI_EP_DGRAM) does not have; it has FI_MSG, "
+        "FI_MULTICAST, FI_MULTI_RECV, FI_DIRECTED_RECV, FI_SOURCE, FI_HMEM, FI_FENCE, "
+        "FI_LOCAL_COMM and FI_REMOTE_COMM: clear it, or ask for FI_EP_RDM",
+        cap_name(missing, m.version));
+  }
+  if ((missing & FI_MULTICAST) != 0) {
+    return m.refuse(
+        "caps ask for FI_MULTICAST, which datagram endpoints have alone; clear it, or set "
+        "ep_attr->type to FI_EP_DGRAM");
+  }
   if (missing != 0) {
     return m.refuse(
         "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
@@ -102,11 +114,16 @@ bool match_caps(const Matching& m, fi_info& answer) {
         "caps ask for FI_RMA_PMEM without FI_RMA, which it is a property of; ask for both, or for "
         "neither");
   }
-  constexpr uint64_t wanted_bits = kPrimaryCaps | kMessageModifiers | kRmaModifiers;
-  uint64_t caps = (asked == 0 ? kPrimaryCaps : asked & wanted_bits) & offered;
+  if ((asked & FI_MULTICAST) != 0 && (asked & FI_MSG) == 0) {
+    return m.refuse(
+        "caps ask for FI_MULTICAST without FI_MSG, with which it is paired; ask for both");
+  }
+  constexpr uint64_t primary = kPrimaryCaps | FI_MULTICAST;
+  constexpr uint64_t wanted_bits = primary | kMessageModifiers | kRmaModifiers;
+  uint64_t caps = (asked == 0 ? primary : asked & wanted_bits) & offered;
   // directed or directions alone say nothing about what to transfer
   if ((caps & (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC)) == 0)
-    caps |= kPrimaryCaps & ~FI_DIRECTED_RECV;
+    caps |= kPrimaryCaps & ~FI_DIRECTED_RECV & offered;
   answer.caps = with_directions(caps) | kFreeCaps | (asked & kAskedCaps);
   if (asked == 0) answer.caps |= FI_MULTI_RECV;  // it costs nothing
   if ((asked & FI_RMA_EVENT) != 0 && (answer.caps & (FI_REMOTE_READ | FI_REMOTE_WRITE)) == 0) {

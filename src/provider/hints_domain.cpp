@@ -61,6 +61,12 @@ bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domai
 // Fields that API 1.5 brought.
 bool match_since_1_5(const Matching& m, const fi_domain_attr& asked, fi_domain_attr& mine) {
   if (m.version < kApi15) return true;
+  if (m.type == FI_EP_DGRAM && asked.auth_key_size != 0) {
+    return m.refuse(
+        "domain_attr->auth_key_size %zu is asked for; datagrams (FI_EP_DGRAM) prove no "
+        "authorization key, leave it 0 or ask for FI_EP_RDM",
+        asked.auth_key_size);
+  }
   if (!at_most(m, "auth_key_size", asked.auth_key_size, kMaxAuthKeyBytes)) return false;
   mine.auth_key_size = asked.auth_key_size;
   mine.auth_key = new_auth_key(asked.auth_key, asked.auth_key_size);

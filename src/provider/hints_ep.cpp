@@ -8,8 +8,6 @@
 
 namespace aperture::provider {
 
-namespace {
-
 const char* type_name(int type) noexcept {
   switch (type) {
     case FI_EP_RDM: return "FI_EP_RDM";
@@ -21,9 +19,20 @@ const char* type_name(int type) noexcept {
   }
 }
 
+namespace {
+
+constexpr uint32_t protocol_of(fi_ep_type type) noexcept {
+  return type == FI_EP_DGRAM ? kDatagramProtocol : kProtocol;
+}
+
 bool match_contexts(const Matching& m, const char* which, size_t asked) {
-  const size_t most = m.type == FI_EP_MSG ? 1 : kMaxContexts;
-  if (asked == FI_SHARED_CONTEXT || asked <= most) return true;
+  const size_t most = m.type == FI_EP_RDM ? kMaxContexts : 1;
+  const bool may_share = m.type != FI_EP_DGRAM;
+  if ((asked == FI_SHARED_CONTEXT && may_share) || asked <= most) return true;
+  if (asked == FI_SHARED_CONTEXT)
+    return m.refuse(
+        "ep_attr->%s is FI_SHARED_CONTEXT, which is offered for FI_EP_RDM and FI_EP_MSG; leave it 0",
+        which);
   return m.refuse("ep_attr->%s %zu is asked for; at most %zu of such an endpoint are offered",
                   which, asked, most);
 }
@@ -31,14 +40,15 @@ bool match_contexts(const Matching& m, const char* which, size_t asked) {
 bool match_ep_identity(const Matching& m, const fi_ep_attr& asked) {
   if (asked.type != FI_EP_UNSPEC && asked.type != m.type) {
     return m.refuse(
-        "endpoint type %s is asked for; this version offers FI_EP_RDM and FI_EP_MSG, set "
-        "ep_attr->type to one of them",
+        "endpoint type %s is asked for; this version offers FI_EP_RDM, FI_EP_MSG and FI_EP_DGRAM, "
+        "set ep_attr->type to one of them",
         type_name(asked.type));
   }
-  if (asked.protocol != FI_PROTO_UNSPEC && asked.protocol != kProtocol) {
+  const uint32_t protocol = protocol_of(m.type);
+  if (asked.protocol != FI_PROTO_UNSPEC && asked.protocol != protocol) {
     return m.refuse(
         "ep_attr->protocol 0x%x is asked for; Aperture speaks its own (0x%x), leave it 0",
-        asked.protocol, kProtocol);
+        asked.protocol, protocol);
   }
   if (asked.protocol_version > kProtocolVersion) {
     return m.refuse("ep_attr->protocol_version %u is asked for; offered is %u",
@@ -65,6 +75,13 @@ void set_order_sizes(fi_ep_attr& mine, const fi_ep_attr* asked, uint64_t& order)
 bool match_op_flags(const Matching& m, const char* which, uint64_t asked, uint64_t offered) {
   const uint64_t beyond = asked & ~offered;
   if (beyond == 0) return true;
+  if (m.type == FI_EP_DGRAM && (beyond & kCompletionLevels) != 0) {
+    return m.refuse(
+        "%s->op_flags 0x%" PRIx64
+        " ask for a completion level of reliable endpoints; of a datagram (FI_EP_DGRAM) "
+        "FI_TRANSMIT_COMPLETE is the highest",
+        which, asked);
+  }
   if ((beyond & FI_COMMIT_COMPLETE) != 0) {
     return m.refuse(
         "%s->op_flags ask for FI_COMMIT_COMPLETE, which is for writes to persistent memory; ask "
@@ -78,7 +95,13 @@ bool match_op_flags(const Matching& m, const char* which, uint64_t asked, uint64
 }
 
 bool match_order(const Matching& m, const char* which, uint64_t msg_order, uint64_t comp_order) {
-  const uint64_t beyond = msg_order & ~kAllOrderBits;
+  const uint64_t beyond = msg_order & ~order_bits_of(m.type);
+  if (beyond != 0 && m.type == FI_EP_DGRAM) {
+    return m.refuse("%s->msg_order bits 0x%" PRIx64
+                    " are asked for; datagrams (FI_EP_DGRAM) have no order, clear them or ask for "
+                    "FI_EP_RDM",
+                    which, beyond);
+  }
   if (beyond != 0) {
     return m.refuse("%s->msg_order bits 0x%" PRIx64
                     " are asked for; offered are FI_ORDER_STRICT and "
@@ -101,6 +124,12 @@ bool at_most(const Matching& m, const char* field, size_t asked, size_t offered)
 
 bool match_auth_key(const Matching& m, const fi_ep_attr& asked, fi_ep_attr& mine) {
   if (m.version < kApi15) return true;
+  if (m.type == FI_EP_DGRAM && asked.auth_key_size != 0) {
+    return m.refuse(
+        "ep_attr->auth_key_size %zu is asked for; datagrams (FI_EP_DGRAM) prove no authorization "
+        "key, leave it 0 or ask for FI_EP_RDM",
+        asked.auth_key_size);
+  }
   if (!at_most(m, "ep_attr->auth_key_size", asked.auth_key_size, kMaxAuthKeyBytes)) return false;
   mine.auth_key_size = asked.auth_key_size;
   mine.auth_key = new_auth_key(asked.auth_key, asked.auth_key_size);
@@ -113,31 +142,52 @@ void echo(size_t asked, size_t& mine) noexcept {
 
 }  // namespace
 
+// An application that offers prefix space uses it, unless it wants one buffer for many messages:
+// those have no prefix each. The context's modes, where they are given, are those that count.
+void match_prefix(const Matching& m, fi_info& answer) noexcept {
+  if (m.hints == nullptr || m.type != FI_EP_DGRAM) return;
+  const fi_tx_attr* tx = m.hints->tx_attr;
+  const fi_rx_attr* rx = m.hints->rx_attr;
+  uint64_t mode = m.hints->mode;
+  if (tx != nullptr && tx->mode != 0) mode &= tx->mode;
+  if (rx != nullptr && rx->mode != 0) mode &= rx->mode;
+  if ((mode & FI_MSG_PREFIX) == 0 || (m.hints->caps & FI_MULTI_RECV) != 0) return;
+  answer.mode |= FI_MSG_PREFIX;
+  answer.tx_attr->mode |= FI_MSG_PREFIX;
+  answer.rx_attr->mode |= FI_MSG_PREFIX;
+  answer.caps &= ~FI_MULTI_RECV;
+  answer.rx_attr->caps &= ~FI_MULTI_RECV;
+}
+
 bool match_ep(const Matching& m, fi_info& answer) {
   fi_ep_attr& mine = *answer.ep_attr;
   mine.type = m.type;
-  mine.protocol = kProtocol;
+  mine.protocol = protocol_of(m.type);
   mine.protocol_version = kProtocolVersion;
-  mine.max_msg_size = qp::kMaxMessageBytes;
-  mine.mem_tag_format = kGenericTag;
+  mine.max_msg_size = max_message_of(m.type);
+  mine.msg_prefix_size = (answer.mode & FI_MSG_PREFIX) != 0 ? kPrefixBytes : 0;
+  mine.mem_tag_format = m.type == FI_EP_DGRAM ? 0 : kGenericTag;
   mine.tx_ctx_cnt = 1;
   mine.rx_ctx_cnt = 1;
   const fi_ep_attr* asked = m.hints != nullptr ? m.hints->ep_attr : nullptr;
-  set_order_sizes(mine, asked, answer.tx_attr->msg_order);
+  if (m.type != FI_EP_DGRAM) set_order_sizes(mine, asked, answer.tx_attr->msg_order);
   answer.rx_attr->msg_order |= answer.tx_attr->msg_order;
   if (asked == nullptr) return true;
-  if (asked->mem_tag_format != 0) mine.mem_tag_format = asked->mem_tag_format;
+  if (asked->mem_tag_format != 0 && m.type != FI_EP_DGRAM)
+    mine.mem_tag_format = asked->mem_tag_format;
   echo(asked->tx_ctx_cnt, mine.tx_ctx_cnt);
   echo(asked->rx_ctx_cnt, mine.rx_ctx_cnt);
   return match_ep_identity(m, *asked) &&
          at_most(m, "ep_attr->max_msg_size", asked->max_msg_size, mine.max_msg_size) &&
-         at_most(m, "ep_attr->msg_prefix_size", asked->msg_prefix_size, 0) &&
+         at_most(m, "ep_attr->msg_prefix_size (FI_MSG_PREFIX, of FI_EP_DGRAM)",
+                 asked->msg_prefix_size, mine.msg_prefix_size) &&
          match_auth_key(m, *asked, mine);
 }
 
 bool match_tx(const Matching& m, fi_info& answer) {
   fi_tx_attr& mine = *answer.tx_attr;
-  mine.msg_order = FI_ORDER_SAS | ((answer.caps & FI_ATOMIC) != 0 ? kAtomicOrderBits : 0);
+  mine.msg_order = (FI_ORDER_SAS | ((answer.caps & FI_ATOMIC) != 0 ? kAtomicOrderBits : 0)) &
+                   order_bits_of(m.type);
   mine.comp_order = kNoOrder;
   mine.inject_size = qp::kInjectBytes;
   mine.size = kDefaultQueueSize;
@@ -145,8 +195,9 @@ bool match_tx(const Matching& m, fi_info& answer) {
   mine.rma_iov_limit = (answer.caps & (FI_RMA | FI_ATOMIC)) != 0 ? qp::kRmaIovLimit : 0;
   const fi_tx_attr* asked = m.hints != nullptr ? m.hints->tx_attr : nullptr;
   if (asked == nullptr) return true;
-  const uint64_t no_commit = (answer.caps & FI_RMA_PMEM) != 0 ? 0 : FI_COMMIT_COMPLETE;
-  if (!match_op_flags(m, "tx_attr", asked->op_flags, kTxOpFlags & ~no_commit) ||
+  const uint64_t left_out = ((answer.caps & FI_RMA_PMEM) != 0 ? 0 : FI_COMMIT_COMPLETE) |
+                            ((answer.caps & FI_MULTICAST) != 0 ? 0 : FI_MULTICAST);
+  if (!match_op_flags(m, "tx_attr", asked->op_flags, tx_op_flags_of(m.type) & ~left_out) ||
       !match_order(m, "tx_attr", asked->msg_order, asked->comp_order) ||
       !at_most(m, "tx_attr->inject_size", asked->inject_size, qp::kInjectBytes) ||
       !at_most(m, "tx_attr->size", asked->size, kMaxQueueSize) ||
@@ -166,16 +217,17 @@ bool match_tx(const Matching& m, fi_info& answer) {
 
 bool match_rx(const Matching& m, fi_info& answer) {
   fi_rx_attr& mine = *answer.rx_attr;
-  mine.msg_order = FI_ORDER_SAS;
+  mine.msg_order = FI_ORDER_SAS & order_bits_of(m.type);
   mine.comp_order = kNoOrder;
-  mine.total_buffered_recv = kBufferedBytes;
+  mine.total_buffered_recv = m.type == FI_EP_DGRAM ? 0 : kBufferedBytes;
   mine.size = kDefaultQueueSize;
   mine.iov_limit = qp::kIovLimit;
   const fi_rx_attr* asked = m.hints != nullptr ? m.hints->rx_attr : nullptr;
   if (asked == nullptr) return true;
   if (!match_op_flags(m, "rx_attr", asked->op_flags, kRxOpFlags) ||
       !match_order(m, "rx_attr", asked->msg_order, asked->comp_order) ||
-      !at_most(m, "rx_attr->total_buffered_recv", asked->total_buffered_recv, kBufferedBytes) ||
+      !at_most(m, "rx_attr->total_buffered_recv", asked->total_buffered_recv,
+               mine.total_buffered_recv) ||
       !at_most(m, "rx_attr->size", asked->size, kMaxQueueSize) ||
       !at_most(m, "rx_attr->iov_limit", asked->iov_limit, qp::kIovLimit)) {
     return false;

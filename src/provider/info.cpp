@@ -3,6 +3,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include <array>
 #include <atomic>
 #include <cinttypes>
 
@@ -66,8 +67,8 @@ void say_answer(const fi_info& first, const Name& name) noexcept {
   for (const fi_info* info = &first; info != nullptr; info = info->next) {
     log_line(LogLevel::info,
              "fi_getinfo: the hints are met by %s of %s with caps 0x%" PRIx64 ", mr_mode 0x%x",
-             info->ep_attr->type == FI_EP_MSG ? "FI_EP_MSG" : "FI_EP_RDM", name.whole.c_str(),
-             info->caps, static_cast<unsigned>(info->domain_attr->mr_mode));
+             type_name(info->ep_attr->type), name.whole.c_str(), info->caps,
+             static_cast<unsigned>(info->domain_attr->mr_mode));
   }
 }
 
@@ -81,8 +82,10 @@ bool names(const fi_info* hints, const Name& name) noexcept {
 InfoPtr offer_type(Matching m, const InfoQuestion& question, fi_ep_type type) {
   m.type = type;
   InfoPtr answer = blank_info();
-  if (!match_fabric(m, *answer) || !match_caps(m, *answer) || !match_tx(m, *answer) ||
-      !match_rx(m, *answer) || !match_ep(m, *answer) || !match_domain(m, *answer)) {
+  if (!match_fabric(m, *answer) || !match_caps(m, *answer)) return nullptr;
+  match_prefix(m, *answer);
+  if (!match_tx(m, *answer) || !match_rx(m, *answer) || !match_ep(m, *answer) ||
+      !match_domain(m, *answer)) {
     return nullptr;
   }
   if ((question.flags & FI_PROV_ATTR_ONLY) == 0) {
@@ -90,6 +93,28 @@ InfoPtr offer_type(Matching m, const InfoQuestion& question, fi_ep_type type) {
     if (question.hints != nullptr) answer->handle = question.hints->handle;
   }
   return answer;
+}
+
+// The answers for all types that may be meant, reliable ones first.
+fi_info* offer_types(Matching m, const InfoQuestion& question, int asked) {
+  if (asked == FI_EP_MSG) return offer_type(m, question, FI_EP_MSG).release();
+  if (asked == FI_EP_DGRAM) return offer_type(m, question, FI_EP_DGRAM).release();
+  Matching quiet = m;  // one sentence is enough where all types are looked at
+  quiet.level = LogLevel::debug;
+  std::array<InfoPtr, 3> found;  // chained at the end: each is freed by itself until then
+  if (asked == FI_EP_UNSPEC) {
+    found[2] = offer_type(quiet, question, FI_EP_DGRAM);
+    found[1] = offer_type(quiet, question, FI_EP_MSG);
+  }
+  const bool any = found[1] != nullptr || found[2] != nullptr;
+  found[0] = offer_type(any ? quiet : m, question, FI_EP_RDM);
+  fi_info* first = nullptr;
+  for (size_t i = found.size(); i-- > 0;) {
+    if (found[i] == nullptr) continue;
+    found[i]->next = first;
+    first = found[i].release();
+  }
+  return first;
 }
 
 }  // namespace
@@ -114,20 +139,7 @@ int get_info(const InfoQuestion& question, fi_info** info) {
   }
   if ((question.flags & FI_PROV_ATTR_ONLY) != 0) m.hints = nullptr;
   const fi_ep_attr* ep = m.hints != nullptr ? m.hints->ep_attr : nullptr;
-  const int asked = ep != nullptr ? static_cast<int>(ep->type) : FI_EP_UNSPEC;
-  InfoPtr connected;
-  if (asked == FI_EP_MSG || asked == FI_EP_UNSPEC) {
-    Matching quiet = m;  // one sentence is enough where both types are looked at
-    if (asked == FI_EP_UNSPEC) quiet.level = LogLevel::debug;
-    connected = offer_type(quiet, question, FI_EP_MSG);
-  }
-  InfoPtr datagram;
-  if (asked != FI_EP_MSG) {
-    if (connected != nullptr) m.level = LogLevel::debug;
-    datagram = offer_type(m, question, FI_EP_RDM);
-  }
-  if (datagram != nullptr) datagram->next = connected.release();
-  *info = datagram != nullptr ? datagram.release() : connected.release();
+  *info = offer_types(m, question, ep != nullptr ? static_cast<int>(ep->type) : FI_EP_UNSPEC);
   if (*info == nullptr) return -FI_ENODATA;
   if (explaining) {
     say_answer(**info, question.name);

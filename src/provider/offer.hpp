@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/address.hpp"
+#include "nic/datagram_endpoint.hpp"
 #include "provider/header_names.hpp"
 #include "qp/limits.hpp"
 
@@ -17,6 +18,7 @@ inline constexpr const char* kFabricName = "aperture";
 inline constexpr const char* kDomainName = "aperture0";
 inline constexpr uint32_t kProviderVersion = FI_VERSION(0, 1);
 inline constexpr uint32_t kProtocol = kProviderSpecific | 0xa9e0u;
+inline constexpr uint32_t kDatagramProtocol = kProviderSpecific | 0xa9e1u;  // FI_EP_DGRAM
 inline constexpr uint32_t kProtocolVersion = 1;
 
 // "Capabilities" of fi_getinfo(3): primary ones are given when asked for, modifiers narrow them,
@@ -33,14 +35,20 @@ inline constexpr uint64_t kAllCaps =
 // A connected endpoint has one peer, and no addresses to tell it by.
 inline constexpr uint64_t kDatagramOnlyCaps =
     FI_DIRECTED_RECV | FI_SOURCE | FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV;
+// An unreliable one (FI_EP_DGRAM) carries messages, to one or to a group.
+inline constexpr uint64_t kUnreliableCaps = FI_MSG | FI_MULTICAST | FI_DIRECTED_RECV |
+                                            kMessageModifiers | kFreeCaps | FI_REMOTE_COMM |
+                                            FI_SOURCE | FI_MULTI_RECV | FI_HMEM;
 constexpr uint64_t caps_of(fi_ep_type type) noexcept {
+  if (type == FI_EP_DGRAM) return kUnreliableCaps;
   return type == FI_EP_MSG ? kAllCaps & ~kDatagramOnlyCaps : kAllCaps;
 }
 inline constexpr uint64_t kTxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ |
-                                    FI_WRITE | FI_FENCE | FI_HMEM | FI_NAMED_RX_CTX;
-inline constexpr uint64_t kRxCaps =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
-    FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM;
+                                    FI_WRITE | FI_FENCE | FI_HMEM | FI_NAMED_RX_CTX | FI_MULTICAST;
+inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV |
+                                    FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV |
+                                    FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM |
+                                    FI_RMA_PMEM | FI_MULTICAST;
 inline constexpr uint64_t kDomainCaps =
     FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_SHARED_AV;
 
@@ -57,6 +65,12 @@ inline constexpr uint64_t kCompletionLevels = FI_INJECT_COMPLETE | FI_TRANSMIT_C
                                               FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE |
                                               FI_COMMIT_COMPLETE;
 inline constexpr uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | kCompletionLevels;
+// Nobody answers a datagram: "applies only to reliable endpoints", fi_cq(3).
+inline constexpr uint64_t kUnreliableTxOpFlags =
+    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MULTICAST;
+constexpr uint64_t tx_op_flags_of(fi_ep_type type) noexcept {
+  return type == FI_EP_DGRAM ? kUnreliableTxOpFlags : kTxOpFlags;
+}
 inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
                                        FI_DELIVERY_COMPLETE | FI_MULTI_RECV;
 
@@ -70,6 +84,17 @@ inline constexpr uint64_t kRmaOrderBits = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER
 inline constexpr uint64_t kAtomicOrderBits =
     FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
 inline constexpr uint64_t kAllOrderBits = kRmaOrderBits | kAtomicOrderBits | FI_ORDER_SAS;
+// Datagrams may overtake each other.
+constexpr uint64_t order_bits_of(fi_ep_type type) noexcept {
+  return type == FI_EP_DGRAM ? 0 : kAllOrderBits;
+}
+
+constexpr size_t max_message_of(fi_ep_type type) noexcept {
+  return type == FI_EP_DGRAM ? nic::DatagramEndpoint::kMostBytes : qp::kMaxMessageBytes;
+}
+// Of FI_MSG_PREFIX, which is granted to datagram endpoints whose application offers it.
+inline constexpr size_t kPrefixBytes = 24;
+static_assert(kPrefixBytes % 8 == 0 && kPrefixBytes >= wire::kMessageHeaderBytes);
 
 inline constexpr size_t kDefaultQueueSize = 1024;
 inline constexpr size_t kAtomicsWaiting = 256;  // planned for, per endpoint; more are taken

@@ -176,7 +176,8 @@ fi_ops_cm g_cm_ops = {
     .reject = reject,
     .shutdown =
         NotOffered<"fi_shutdown: a passive endpoint has no connection; close it", -FI_EOPNOTSUPP>{},
-    .join = NotOffered<"fi_join: multicast is not offered">{},
+    .join =
+        NotOffered<"fi_join: a passive endpoint transfers nothing; FI_EP_DGRAM has multicast">{},
 };
 
 // "The domain authorization key will be used if auth_key_size is set to 0": a passive endpoint has

@@ -204,13 +204,15 @@ int ask(const Info& hints, Info* out = nullptr) {
   return code;
 }
 
-TEST(ConnectedInfo, connected_endpoints_stand_behind_datagram_ones) {
+TEST(ConnectedInfo, connected_endpoints_stand_between_reliable_and_unreliable_ones) {
   Info info;
   ASSERT_EQ(ask(hints_of(FI_EP_UNSPEC, FI_MSG), &info), 0);
   ASSERT_NE(info->next, nullptr);
   EXPECT_EQ(info->ep_attr->type, FI_EP_RDM);
   EXPECT_EQ(info->next->ep_attr->type, FI_EP_MSG);
-  EXPECT_EQ(info->next->next, nullptr);
+  ASSERT_NE(info->next->next, nullptr);
+  EXPECT_EQ(info->next->next->ep_attr->type, FI_EP_DGRAM);
+  EXPECT_EQ(info->next->next->next, nullptr);
   EXPECT_EQ(info->next->caps & (FI_SOURCE | FI_DIRECTED_RECV), 0u);
   EXPECT_NE(info->next->dest_addr, nullptr);
   EXPECT_NE(info->next->src_addr, nullptr);
@@ -230,7 +232,7 @@ TEST(ConnectedInfo, what_one_peer_has_no_use_for_is_refused) {
   EXPECT_EQ(ask(hints_of(FI_EP_MSG, FI_MSG | FI_SOURCE)), -FI_ENODATA);
   EXPECT_EQ(ask(hints_of(FI_EP_MSG, FI_TAGGED | FI_DIRECTED_RECV)), -FI_ENODATA);
   Info info;
-  ASSERT_EQ(ask(hints_of(FI_EP_UNSPEC, FI_MSG | FI_SOURCE), &info), 0);
+  ASSERT_EQ(ask(hints_of(FI_EP_UNSPEC, FI_TAGGED | FI_SOURCE), &info), 0);
   EXPECT_EQ(info->ep_attr->type, FI_EP_RDM);
   EXPECT_EQ(info->next, nullptr);
 }

@@ -62,7 +62,7 @@ Info make_hints(const Options& o) {
   Info hints(fi_allocinfo());
   hints->caps = o.caps;
   hints->mode = o.mode;
-  hints->ep_attr->type = FI_EP_RDM;
+  hints->ep_attr->type = o.type;
   hints->fabric_attr->prov_name = strdup(provider_name());
   hints->domain_attr->mr_mode = o.mr_mode;
   hints->domain_attr->av_type = o.av_type;

@@ -68,6 +68,7 @@ inline constexpr uint64_t kUsualCaps = FI_MSG | FI_TAGGED | FI_RMA;
 // How to open a node. Trivially copyable: it travels to other processes as it is.
 struct Options {
   uint32_t api = FI_VERSION(1, 17);
+  fi_ep_type type = FI_EP_RDM;
   uint64_t caps = kUsualCaps;
   uint64_t mode = FI_CONTEXT | FI_CONTEXT2;
   int mr_mode = 0;           // offered; what of it is newer than API 1.5 is demanded too
@@ -215,6 +216,7 @@ class Node : public Polled {
   fid_cntr* remote_read_cntr() { return remote_read_cntr_.get(); }
   fid_cntr* remote_write_cntr() { return remote_write_cntr_.get(); }
   fid_ep* ep() { return ep_.get(); }
+  size_t prefix_bytes() const { return info_->ep_attr->msg_prefix_size; }
   bool virtual_addresses() const { return (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0; }
 
   std::vector<uint8_t> name() { return name_of(&ep_->fid); }

@@ -21,6 +21,7 @@ class Fabtools(Guest):
             self.assertIn("provider: aperture", listed)
             self.assertIn("type: FI_EP_RDM", listed)
             self.assertIn("type: FI_EP_MSG", listed)
+            self.assertIn("type: FI_EP_DGRAM", listed)
             self.assertNotIn("ofi_rxm", listed)
             self.assertNotIn("ofi_rxd", listed)
 
@@ -48,6 +49,14 @@ class Fabtools(Guest):
             rows = self.pingpong("-S", "all", "-I", "20", endpoint="msg", user=user)
             for size in ("64", "1k", "64k", "1m"):
                 self.assertRegex(rows, rf"(?m)^{size}\s+20\s", rows)
+
+    def test_datagram_pingpong_checks_the_data_of_all_sizes(self):
+        # every client of it offers FI_MSG_PREFIX
+        for user in users():
+            rows = self.pingpong("-S", "all", "-I", "20", endpoint="dgram", user=user)
+            for size in ("64", "1k", "4k"):
+                self.assertRegex(rows, rf"(?m)^{size}\s+20\s", rows)
+            self.assertNotRegex(rows, r"(?m)^6k\s", "more than max_msg_size")
 
     def test_connected_pingpong_where_direct_copies_are_denied(self):
         for how in ({"denied": DIRECT_COPIES}, {"env": {"APERTURE_CMA": "deny"}}):

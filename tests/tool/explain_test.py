@@ -48,7 +48,8 @@ class Explain(unittest.TestCase):
     def test_the_hint_that_excluded_aperture_is_named(self):
         self.assertIn("FI_COLLECTIVE", self.refused("fi_info", "-p", "aperture", "-c",
                                                     "FI_COLLECTIVE"))
-        self.assertIn("FI_EP_DGRAM", self.refused("fi_info", "-p", "aperture", "-t", "FI_EP_DGRAM"))
+        self.assertIn("FI_EP_SOCK_DGRAM", self.refused("fi_info", "-p", "aperture", "-t",
+                                                       "FI_EP_SOCK_DGRAM"))
         self.assertIn("domain \"another\"", self.refused("fi_info", "-p", "aperture", "-d",
                                                          "another"))
 
