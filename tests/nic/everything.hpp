@@ -12,6 +12,7 @@
 #include "base/each_allocation.hpp"
 #include "base/reserve.hpp"
 #include "nic/datagram_end.hpp"
+#include "nic/datagram_endpoint.hpp"
 #include "nic/endpoint.hpp"
 #include "nic/first_contact.hpp"
 
@@ -121,12 +122,45 @@ Errc use_queue_pairs() {
   return b.next(true, 2000).text == "word" ? Errc::ok : Errc::peer_lost;
 }
 
+// A datagram to a group, from one member to another.
+Errc send_to_group() {
+  auto made = Engine::create({.threaded = true});
+  if (!made) return made.error();
+  const std::unique_ptr<Engine> engine = *std::move(made);
+  AddressTable addresses;
+  qp::Cq cq(64);
+  EndpointOptions options;
+  options.engine = engine.get();
+  options.addresses = &addresses;
+  options.tx_cq = options.rx_cq = &cq;
+  options.local = Address::v4(0x7f000001, 0);
+  auto from = DatagramEndpoint::create(options, {});
+  if (!from) return from.error();
+  auto to = DatagramEndpoint::create(options, {});
+  if (!to) return to.error();
+  const Address group = Address::v4(0xefc00000 | static_cast<uint32_t>(::getpid() & 0xffff), 5000);
+  auto joined = (*from)->join(group, {.receives = false});
+  if (!joined) return joined.error();
+  if (auto also = (*to)->join(group, {}); !also) return also.error();
+  uint64_t word = 42, got = 0;
+  const iovec out{&word, sizeof word}, in{&got, sizeof got};
+  const EngineGuard guard(*engine);
+  if (Status s = (*to)->recv({.iov = &in, .iov_count = 1, .len = sizeof got}); !s) return s.error();
+  const qp::SendWr send{
+      .iov = &out, .iov_count = 1, .len = sizeof word, .dest = *joined, .completion = false};
+  if (Status s = (*from)->send(send); !s) return s.error();
+  for (const uint64_t until = now_ns() + 2000 * kMs; now_ns() < until && cq.empty();)
+    engine->poll();
+  return got == word ? Errc::ok : Errc::peer_lost;
+}
+
 Errc do_everything() noexcept {
   try {
     auto contact = Contact::instance();
     if (!contact) return contact.error();
     static_cast<FirstContact*>(*contact)->connector_limits.timeout_ns = 2000 * kMs;
     if (const Errc e = send_one(); e != Errc::ok) return e;
+    if (const Errc e = send_to_group(); e != Errc::ok) return e;
     return use_queue_pairs();
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;  // of this program's own
