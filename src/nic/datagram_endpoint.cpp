@@ -124,6 +124,7 @@ Status DatagramEndpoint::destination(uint64_t dest, Address& to,
 }
 
 Status DatagramEndpoint::send(const qp::SendWr& wr) noexcept {
+  if (wr.tagged || wr.delivery != 0) return Errc::not_supported;  // nobody answers
   assert(wr.len >= wish_.prefix_bytes && wr.len - wish_.prefix_bytes <= kMostBytes);
   if (wr.completion && !port_.tx_cq->has_room()) return Errc::again;
   Address to;

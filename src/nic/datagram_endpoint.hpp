@@ -66,7 +66,7 @@ class DatagramEndpoint final : public Endpoint,
 
   const Address& address() const noexcept override { return address_; }
   // Errors: no_entry (also of a group that was left), access_denied (a group that was joined to
-  // receive only), again, bad_buffer.
+  // receive only), again, bad_buffer, not_supported (a tag, or a wish of delivery).
   Status send(const qp::SendWr& wr) noexcept override;
   Status recv(const qp::RecvWr& wr) noexcept override;
   Status recv_multi(const qp::RecvWr& wr, uint64_t least_room) noexcept override;

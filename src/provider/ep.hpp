@@ -25,6 +25,10 @@
 #include "provider/offer.hpp"
 #include "provider/scalable.hpp"
 
+namespace aperture::nic {
+class DatagramEndpoint;
+}
+
 namespace aperture::provider {
 
 struct Ep;

@@ -1,6 +1,10 @@
 // Messages of datagram endpoints: fi_ops_msg of FI_EP_DGRAM, with prefixes, multicast addresses and
 // descriptors. man 3 fi_msg, fi_endpoint. Data path.
 #include "provider/ep_dgram.hpp"
+
+#include <cassert>
+
+#include "nic/datagram_endpoint.hpp"
 #include "provider/ep_described.hpp"
 #include "provider/ep_multi_recv.hpp"
 #include "provider/prefix.hpp"

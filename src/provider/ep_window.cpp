@@ -19,6 +19,11 @@ ssize_t send_inv(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t
     return refuse(-FI_EOPBADSTATE, "%s: the endpoint is not enabled; call fi_enable first", kCall);
   if ((ep.body->tx_caps & FI_MSG) == 0) return refuse_side(kCall, "FI_MSG");
   if (!ep.may_send) return refuse_side(kCall, "FI_SEND");
+  if (ep.body->kind == EpKind::unreliable)
+    return refuse(-FI_EOPNOTSUPP,
+                  "%s: nobody answers a datagram (FI_EP_DGRAM), so no window is known to be "
+                  "invalidated by one; use a reliable endpoint",
+                  kCall);
   if (ep.descriptors != DescriptorRule::ignored && !ep.tx.inject) {
     if (const ssize_t rc = check_buffer(ep, kCall, buf, len, desc, kSendSource); rc != 0) return rc;
   }

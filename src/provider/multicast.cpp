@@ -6,6 +6,7 @@
 
 #include <cassert>
 
+#include "nic/datagram_endpoint.hpp"
 #include "provider/addressing.hpp"
 #include "provider/errors.hpp"
 #include "provider/stubs.hpp"

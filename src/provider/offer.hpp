@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "base/address.hpp"
-#include "nic/datagram_endpoint.hpp"
 #include "provider/header_names.hpp"
 #include "qp/limits.hpp"
+#include "wire/message_datagram.hpp"
 
 namespace aperture::provider {
 
@@ -90,7 +90,7 @@ constexpr uint64_t order_bits_of(fi_ep_type type) noexcept {
 }
 
 constexpr size_t max_message_of(fi_ep_type type) noexcept {
-  return type == FI_EP_DGRAM ? nic::DatagramEndpoint::kMostBytes : qp::kMaxMessageBytes;
+  return type == FI_EP_DGRAM ? wire::kDatagramMtu : qp::kMaxMessageBytes;
 }
 // Of FI_MSG_PREFIX, which is granted to datagram endpoints whose application offers it.
 inline constexpr size_t kPrefixBytes = 24;

@@ -2,6 +2,7 @@
 #include "provider/post.hpp"
 
 #include "base/log.hpp"
+#include "nic/datagram_endpoint.hpp"
 
 namespace aperture::provider {
 

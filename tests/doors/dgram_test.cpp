@@ -1,10 +1,11 @@
 // FI_EP_DGRAM: fi_endpoint(3), fi_msg(3), fi_cq(3). Messages come whole or not at all; on the
 // loopback interface, with room for them, they all come.
-#include "doors/dgram.hpp"
-
 #include <gtest/gtest.h>
 
 #include <thread>
+
+#include "doors/dgram.hpp"
+#include "doors/window.hpp"
 
 namespace aperture::doors {
 namespace {
@@ -242,6 +243,8 @@ TEST(Dgram, what_needs_an_answer_is_refused) {
   EXPECT_EQ(fi_sendmsg(p.a.ep(), nullptr, 0), -FI_EINVAL);
   EXPECT_EQ(fi_tsend(p.a.ep(), &byte, 1, nullptr, p.to_b, 0, &op), -FI_EOPNOTSUPP);
   EXPECT_EQ(fi_write(p.a.ep(), &byte, 1, nullptr, p.to_b, 0, 0, &op), -FI_EOPNOTSUPP);
+  const auto send_inv = mr::window_ops(p.a.domain()).send_inv;
+  EXPECT_EQ(send_inv(p.a.ep(), &byte, 1, nullptr, p.to_b, 1, &op), -FI_EOPNOTSUPP);
   uint64_t flags = FI_TRANSMIT | FI_DELIVERY_COMPLETE;
   EXPECT_EQ(fi_control(&p.a.ep()->fid, FI_SETOPSFLAG, &flags), -FI_EBADFLAGS);
   EXPECT_TRUE(p.a.quiet());
