@@ -35,7 +35,7 @@ void take(std::span<const std::byte> payload, uint64_t data, size_t prefix) {
   require(receives.take({.payload = payload, .beside = qp::Beside::imm, .imm = data}));
   require(cq.size() == 1 && receives.room() == 0);
   const size_t placed = std::min(payload.size(), kRoom);
-  require(cq.error_first() == payload.size() > kRoom);
+  require(cq.error_first() == (payload.size() > kRoom));
   if (cq.error_first()) {
     const qp::CompletionError e = cq.pop_error();
     require(e.err == Errc::truncated && e.overflow == payload.size() - kRoom);
