@@ -411,7 +411,8 @@ int open_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcep
 int open_scalable_ep(fid_domain* fid, fi_info* info, fid_ep** out, void* context) noexcept {
   return open_endpoint("fi_scalable_ep", fid, info, out, context, [&](EpBody& body) {
     if (type_of(*info) == FI_EP_MSG || type_of(*info) == FI_EP_DGRAM)
-      return refuse(-FI_EINVAL, "fi_scalable_ep: an endpoint of FI_EP_MSG or FI_EP_DGRAM has one "
+      return refuse(-FI_EINVAL,
+                    "fi_scalable_ep: an endpoint of FI_EP_MSG or FI_EP_DGRAM has one "
                     "context; FI_EP_RDM may have several");
     return make_scalable(*info, body);
   });

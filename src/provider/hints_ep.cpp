@@ -31,7 +31,8 @@ bool match_contexts(const Matching& m, const char* which, size_t asked) {
   if ((asked == FI_SHARED_CONTEXT && may_share) || asked <= most) return true;
   if (asked == FI_SHARED_CONTEXT)
     return m.refuse(
-        "ep_attr->%s is FI_SHARED_CONTEXT, which is offered for FI_EP_RDM and FI_EP_MSG; leave it 0",
+        "ep_attr->%s is FI_SHARED_CONTEXT, which is offered for FI_EP_RDM and FI_EP_MSG; leave it "
+        "0",
         which);
   return m.refuse("ep_attr->%s %zu is asked for; at most %zu of such an endpoint are offered",
                   which, asked, most);
