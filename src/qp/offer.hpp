@@ -6,6 +6,8 @@
 //   data {receive id, offset, place} ... ->  copies each piece into the posted buffer
 //                                            everything there: done; `finished` if the sender waits
 //
+// A grant may be for a preview: its bytes are pushed, and the message is on offer as before.
+//
 // Both cores copy, pipelined through the response byte ring. The message is cut in chunks of
 // kClaimChunk; with a claim word in shared memory, whoever takes the next number from it moves that
 // chunk: the sender by pushing it, or the receiver by CMA when nothing has come for kPullStallNs.

@@ -15,6 +15,7 @@ using wire::Op;
 
 Status OfferReceiver::begin(const Arrival& offer, const Receive& receive) noexcept {
   assert(offer.where == Arrival::Where::offered && receive.want <= offer.len);
+  assert(!receive.preview || receive.want != 0);
   if (core_.state != QpState::ready) return Errc::peer_lost;
   uint32_t index = 0;
   while (index < incoming_.size() && incoming_[index].used) ++index;
@@ -31,9 +32,10 @@ Status OfferReceiver::begin(const Arrival& offer, const Receive& receive) noexce
   in.used = true;
   in.generation = generation;
   in.receive = receive;
-  in.delivery = offer.delivery;
+  in.delivery = offer.delivery && !receive.preview;
   in.offer_id = offer.offer_id;
-  in.claim = offer.offer_claim < link::Lane::kClaims && core_.lane->claims_in != nullptr
+  in.claim = offer.offer_claim < link::Lane::kClaims && core_.lane->claims_in != nullptr &&
+                     !receive.preview && offer.len <= kMaxMessageBytes
                  ? offer.offer_claim
                  : wire::kNoClaim;
   in.address = offer.offer_address;  // in the peer, whose memory the kernel bounds
@@ -44,7 +46,7 @@ Status OfferReceiver::begin(const Arrival& offer, const Receive& receive) noexce
     end(index, Errc::ok);
     return {};
   }
-  replies_.send(Head::make(Op::grant, 0, 0, offer.offer_id),
+  replies_.send(Head::make(Op::grant, receive.preview ? wire::kPreview : 0, 0, offer.offer_id),
                 {uint64_t{generation} << 32 | index, receive.want});
   return {};
 }

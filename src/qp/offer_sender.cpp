@@ -49,7 +49,8 @@ Wqe* OfferSender::find(Wild<uint64_t> id) noexcept {
 void OfferSender::take_claim_word(Wqe& wqe) noexcept {
   wqe.claim = wire::kNoClaim;
   std::atomic<uint64_t>* words = core_.lane->claims_out;
-  const bool reachable = words != nullptr && wqe.iov_count == 1 && !wqe.inject;
+  const bool reachable =
+      words != nullptr && wqe.iov_count == 1 && !wqe.inject && wqe.len <= kMaxMessageBytes;
   if (!reachable || claims_used_ == ~uint32_t{0}) return;
   static_assert(link::Lane::kClaims == 32);
   wqe.claim = static_cast<uint32_t>(__builtin_ctz(~claims_used_));
@@ -89,6 +90,7 @@ void OfferSender::on_grant(const Head& head) noexcept {
     return;
   }
   wqe->granted_set = true;
+  wqe->preview = (head.flags & wire::kPreview) != 0;
   wqe->receive_id = f.receive_id.unchecked();  // only handed back
   granted_.push_back(wqe);
 }
@@ -96,7 +98,7 @@ void OfferSender::on_grant(const Head& head) noexcept {
 // The next chunk that is ours to push; false: none is left.
 bool OfferSender::next_chunk(Wqe& wqe) noexcept {
   uint64_t chunk = 0;
-  if (wqe.claim != wire::kNoClaim) {
+  if (wqe.claim != wire::kNoClaim && !wqe.preview) {
     std::atomic<uint64_t>& word = core_.lane->claims_out[wqe.claim];
     // relaxed: the number itself is all that is shared; the bytes come by `data`
     chunk = chunk_number(word.fetch_add(1, std::memory_order_relaxed));
@@ -139,6 +141,13 @@ bool OfferSender::push_chunks(Wqe& wqe) noexcept {
   }
 }
 
+// A preview has been pushed: on offer as before.
+void OfferSender::put_back(Wqe& wqe) noexcept {
+  wqe.preview = wqe.granted_set = false;
+  wqe.granted = wqe.pushed = wqe.next_chunk = 0;
+  wqe.chunk_at = wqe.chunk_end = 0;
+}
+
 bool OfferSender::push() noexcept {
   bool any = false;
   while (Wqe* wqe = granted_.front()) {
@@ -147,6 +156,10 @@ bool OfferSender::push() noexcept {
     any = any || wqe->pushed != before;
     if (!all) break;
     granted_.remove(wqe);
+    if (wqe->preview && wqe->error == Errc::ok) {
+      put_back(*wqe);
+      continue;
+    }
     // with chunks pulled by the receiver, or delivery asked for, `finished` tells the end
     if (wqe->error != Errc::ok || (wqe->pushed == wqe->granted && !wqe->delivery)) {
       end(*wqe, wqe->error);

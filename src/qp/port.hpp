@@ -82,6 +82,7 @@ struct Receive {
   size_t iov_count = 0;
   uint64_t want = 0;       // bytes to receive, at most the offered length
   void* cookie = nullptr;  // msg/'s own
+  bool preview = false;    // the first `want` bytes, at least one; the message stays on offer
 };
 
 class MessageSink {

@@ -118,7 +118,7 @@ bool Responder::on_send(const Head& head, Op op) noexcept {
     a.bytes = bytes.from;
   } else {
     const auto f = wire::load_fields<wire::SendOfferFields>(body);
-    if (is_dropped || !f.len.bounded(kMaxMessageBytes, a.len)) {
+    if (is_dropped || !f.len.bounded(kMaxVariableBytes, a.len)) {
       core_.break_protocol(is_dropped ? "an offer after an invalidation that was refused"
                                       : "a message above the limit");
       return false;

@@ -61,6 +61,7 @@ struct WqeProgress {
   uint64_t pushed = 0;      // of those, sent by us
   uint64_t next_chunk = 0;  // of an offer without a claim word
   bool granted_set = false;
+  bool preview = false;   // what is granted is looked at, and granted again afterwards
   uint64_t chunk_at = 0;  // where in the chunk under way; chunk_end == 0: none
   uint64_t chunk_end = 0;
 };

@@ -6,7 +6,7 @@
 // takes. All integers little-endian, unaligned.
 //
 //   0      op        u8
-//   1      flags     u8   kTagged, kImm, kFirst, kLast, kDelivery, kRaw, kInvalidates
+//   1      flags     u8   kTagged, kImm, kFirst or kPreview, kLast, kDelivery, kRaw, kInvalidates
 //   2      len       u16  inline payload in bytes (or a small code, see the operation)
 //   4      word      u64  tag; remote address; id: see the operation
 //   12     fields of the operation
@@ -56,6 +56,7 @@ enum class Op : uint8_t {
 inline constexpr uint8_t kTagged = 1;
 inline constexpr uint8_t kImm = 2;
 inline constexpr uint8_t kFirst = 4;      // first piece of an RMA operation
+inline constexpr uint8_t kPreview = 4;    // of a grant: those bytes, and the message stays on offer
 inline constexpr uint8_t kLast = 8;       // last piece of an RMA operation
 inline constexpr uint8_t kDelivery = 16;  // the sender waits for `finished`
 inline constexpr uint8_t kRaw = 32;       // the key is raw: its second half, the secret, is there

@@ -141,7 +141,7 @@ TEST_P(HostilePeer, write_piece_of_an_operation_that_leaves_the_region_is_refuse
 }
 
 TEST_P(HostilePeer, message_above_the_limit_is_not_taken) {
-  request(Op::send_offer, wire::SendOfferFields{kMaxMessageBytes + 1, 0, 1, wire::kNoClaim});
+  request(Op::send_offer, wire::SendOfferFields{kMaxVariableBytes + 1, 0, 1, wire::kNoClaim});
   expect_broken();
 }
 
@@ -214,6 +214,53 @@ TEST_P(HostilePeer, grant_twice) {
   for (int i = 0; i < 2; ++i) {
     response(Op::grant, wire::GrantFields{1, data.size()}, offer_id());
   }
+  expect_broken();
+}
+
+TEST_P(HostilePeer, a_preview_is_pushed_each_time_and_leaves_the_offer) {
+  const auto data = pattern(100000, 1);
+  post_offer(data);
+  const uint64_t id = offer_id();
+  for (const uint64_t n : {uint64_t{64}, uint64_t{1}, uint64_t{70000}}) {
+    put(peer().response_tx, Head::make(Op::grant, wire::kPreview, 0, id), wire::GrantFields{n, n});
+    uint64_t got = 0;
+    while (got < n) {
+      poll();
+      ring::ChannelRx& rx = peer().response_rx;
+      ASSERT_TRUE(rx.cells.ready());
+      const Head head = wire::load_head(rx.cells.body());
+      ASSERT_EQ(head.op, static_cast<uint8_t>(Op::data));
+      EXPECT_EQ(head.word().unchecked(), n);
+      const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
+      EXPECT_EQ(f.offset.unchecked(), got) << "from the beginning each time";
+      got += f.len.unchecked();
+      rx.cells.advance(1);
+      rx.publish_consumed();
+    }
+    EXPECT_EQ(got, n);
+    EXPECT_TRUE(a().tx_cq.empty()) << "it is on offer as before";
+  }
+  response(Op::finished, 0, id);
+  expect_alive();
+  EXPECT_EQ(a().tx_cq.size(), 1u);
+}
+
+TEST_P(HostilePeer, preview_while_one_is_pushed) {
+  const auto data = pattern(4000000, 1);
+  post_offer(data);
+  const uint64_t id = offer_id();
+  for (int i = 0; i < 2; ++i) {
+    put(peer().response_tx, Head::make(Op::grant, wire::kPreview, 0, id),
+        wire::GrantFields{1, data.size()});
+  }
+  expect_broken();
+}
+
+TEST_P(HostilePeer, preview_of_more_than_was_offered) {
+  const auto data = pattern(100000, 1);
+  post_offer(data);
+  put(peer().response_tx, Head::make(Op::grant, wire::kPreview, 0, offer_id()),
+      wire::GrantFields{1, 100001});
   expect_broken();
 }
 
