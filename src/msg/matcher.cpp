@@ -39,7 +39,7 @@ void Receive::fill(const RecvWr& wr) noexcept {
   flags = wr.flags;
   completion = wr.completion;
   tagged = wr.tagged;
-  multi = false;
+  kind = Kind::single;
   iov_count = static_cast<uint8_t>(wr.iov_count);
   plain = wr.iov_count == 1 && wr.completion;
   if (plain) [[likely]] {
@@ -96,8 +96,8 @@ bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
     weigh_pressure();
     return kept;
   }
-  if (r->multi) [[unlikely]]
-    return on_multi_message(qp, a, *r);
+  if (r->kind != Receive::Kind::single) [[unlikely]]
+    return r->kind == Receive::Kind::multi ? on_multi_message(qp, a, *r) : show_arrival(qp, a, *r);
   if (r->completion && !port_.rx_cq->has_room()) return false;
   posted(a.tagged).remove(r);
   r->meet(a, source_to_report(qp));
@@ -151,7 +151,8 @@ void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
   assert(static_cast<ListHook&>(r).linked());
   receiving_.remove(&r);
   if (r.completion) port_.rx_cq->unreserve();
-  if (r.multi) {
+  if (r.kind != Receive::Kind::single) {
+    if (r.kind == Receive::Kind::buffered) return on_fetched(r, err);
     end_part(r, err);
     receives_.give(&r);
     return;
@@ -164,7 +165,7 @@ void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
 }
 
 void Matcher::fail(Receive& r, Errc why) noexcept {
-  if (r.multi) {
+  if (r.kind == Receive::Kind::multi) {
     if (r.close(why, port_)) receives_.give(&r);
     return;
   }
@@ -205,7 +206,7 @@ Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
     begin(qp, offer, *r);
     return {};
   }
-  scatter(r->iov, r->iov_count, 0, u.payload.get(), std::min(u.len, r->len));
+  scatter(r->iov, r->iov_count, 0, u.bytes(), std::min(u.len, r->len));
   drop(u);
   deliver(*r);
   return {};
@@ -220,12 +221,17 @@ void Matcher::complete_probe(const Unexpected& u, const RecvWr& wr) noexcept {
 
 Status Matcher::probe(const Probe& probe) noexcept {
   using Action = Probe::Action;
+  if (probe.action == Action::show) {  // of an endpoint's own matching
+    if (port_.rx_cq == nullptr) return Errc::bad_state;
+    return port_.rx_cq->has_room() ? show_next(probe.match) : Status(Errc::again);
+  }
   const bool claims = probe.action == Action::claim || probe.action == Action::claim_discard;
   Unexpected* u = claims ? early_.find_claimed(probe.match.context) : early_.find(probe.match);
   if (shared_ && u != nullptr) host_.completes_at(*u->port);
   if (port_.rx_cq == nullptr) return Errc::bad_state;
   if (!port_.rx_cq->has_room()) return Errc::again;
   if (u == nullptr && claims) return Errc::invalid;
+  if (claims && u->shown != nullptr) return end_shown(*u, probe);
   if (u == nullptr) {
     qp::CompletionError e;
     e.entry.context = probe.match.context;
@@ -263,7 +269,9 @@ Status Matcher::cancel(void* context) noexcept {
 
 void Matcher::cancel_all(Errc why) noexcept {
   for (List<Receive>* list : {&posted(true), &posted(false)}) {
-    while (Receive* r = list->pop_front()) fail(*r, why);
+    while (Receive* r = list->pop_front()) {
+      if (r != any_plain_) fail(*r, why);
+    }
   }
 }
 
@@ -284,6 +292,7 @@ void Matcher::forget_port(const qp::Port& port) noexcept {
 
 void Matcher::drop_offers_of(Qp& qp) noexcept {
   early_.drop_offers_of(qp);
+  early_.lose_shown(qp);
   weigh_pressure();
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/list.hpp"
 #include "base/pool.hpp"
+#include "msg/buffered.hpp"
 #include "msg/probe.hpp"
 #include "msg/receive.hpp"
 #include "msg/unexpected.hpp"
@@ -52,6 +53,11 @@ class Matcher final : public qp::MessageSink {
   Matcher(qp::Port& port, Host& host, size_t planned_receives, bool directed, bool report_source,
           bool shared = false) noexcept;
 
+  // Before anything is posted: messages are shown and then claimed or discarded (buffered.hpp), the
+  // untagged ones all, and the tagged ones that a probe with Action::show matches. `rule` outlives
+  // this. Errors: no_memory.
+  Status show_messages(const BufferedRule& rule) noexcept;
+
   Status recv(const qp::RecvWr& wr) noexcept;
   // The hot path of posting: one buffer, nothing unexpected in its book. False: nothing was done,
   // take recv().
@@ -70,7 +76,7 @@ class Matcher final : public qp::MessageSink {
     r->completion = wr.completion;
     r->tagged = wr.tagged;
     r->plain = wr.completion;
-    r->multi = false;
+    r->kind = Receive::Kind::single;
     r->iov_count = 1;
     r->iov[0] = {wr.buf, wr.len};
     posted(wr.tagged).push_back(r);
@@ -134,6 +140,15 @@ class Matcher final : public qp::MessageSink {
   void take_multi(Unexpected& u, Receive& buffer) noexcept;
   void cut(Receive& buffer, Receive& part) noexcept;
   void end_part(const Receive& part, Errc err) noexcept;
+  // buffered.cpp
+  Status show_next(const qp::RecvWr& wr) noexcept;
+  bool show_arrival(qp::Qp& qp, const qp::Arrival& a, Receive& receive) noexcept;
+  bool fetch(Shown& shown) noexcept;
+  void begin_to_show(Shown& shown) noexcept;
+  void on_fetched(Receive& fetch, Errc err) noexcept;
+  void show_in_turn(const Address& from) noexcept;
+  void show(Shown& shown) noexcept;
+  Status end_shown(Unexpected& u, const Probe& probe) noexcept;
 
   qp::Port& port_;
   Host& host_;
@@ -144,7 +159,10 @@ class Matcher final : public qp::MessageSink {
   List<Receive> plain_;   // posted
   List<Receive> tagged_;  // posted
   UnexpectedMessages early_;
-  List<Receive> receiving_;  // matched with an offer, bytes on their way
+  List<Receive> receiving_;             // matched with an offer, bytes on their way
+  const BufferedRule* rule_ = nullptr;  // null: messages are received as usual
+  Receive* any_plain_ = nullptr;        // with a rule: stands for ever among the posted ones
+  List<Shown> coming_;                  // bytes on their way, and those behind them
   Pool<Receive> receives_;
 };
 

@@ -27,7 +27,7 @@ using qp::RecvWr;
 // ---- the buffer ---------------------------------------------------------------------------------
 
 void Receive::make_multi(uint64_t least_room) noexcept {
-  multi = true;
+  kind = Kind::multi;
   plain = false;
   owner = nullptr;
   buffer = {std::max<uint64_t>(least_room, 1),       0, false, false, Errc::ok,
@@ -35,9 +35,9 @@ void Receive::make_multi(uint64_t least_room) noexcept {
 }
 
 bool Receive::cut(Receive& part, qp::Port& port) noexcept {
-  assert(multi && !buffer.closed && iov_count == 1);
+  assert(kind == Kind::multi && !buffer.closed && iov_count == 1);
   part.owner = this;
-  part.multi = true;
+  part.kind = Kind::multi;
   part.context = context;
   part.flags = flags;
   part.completion = completion;
@@ -62,7 +62,7 @@ bool Receive::cut(Receive& part, qp::Port& port) noexcept {
 }
 
 bool Receive::end_part(const Receive& part, Errc err, qp::Port& port) noexcept {
-  assert(multi && buffer.under_way != 0);
+  assert(kind == Kind::multi && buffer.under_way != 0);
   --buffer.under_way;
   const bool last = buffer.closed && buffer.under_way == 0;
   const bool full = last && buffer.why == Errc::ok;  // else the release has an entry of its own

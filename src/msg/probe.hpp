@@ -12,6 +12,7 @@ struct Probe {
     peek_discard,   // peek, and drop the message
     claim,          // receive the message claimed before under this context into match.iov
     claim_discard,  // drop the message claimed before under this context
+    show,           // where messages are shown: the next that matches, here or still to come
   };
   Action action = Action::peek;
   qp::RecvWr match;  // tag, ignore, source, context, flags; the buffer for claim

@@ -14,6 +14,11 @@
 namespace aperture::msg {
 
 struct alignas(64) Receive : ListHook {  // what a match looks at lies in the first lines
+  enum class Kind : uint8_t {
+    single,    // one message
+    multi,     // a multi-receive buffer, or a message on its way into one
+    buffered,  // bytes on their way that are to be shown (buffered.hpp)
+  };
   uint64_t tag;
   uint64_t ignore;
   uint64_t source;
@@ -23,7 +28,7 @@ struct alignas(64) Receive : ListHook {  // what a match looks at lies in the fi
   bool completion;
   bool tagged;
   bool plain;  // one buffer for one message with a completion: the hot path may serve it
-  bool multi;  // a multi-receive buffer, or a message on its way into one
+  Kind kind;
   uint8_t iov_count;
   iovec iov[qp::kIovLimit];
   // of a message under way

@@ -9,10 +9,11 @@ namespace aperture::msg {
 namespace {
 constexpr size_t kPlanned = 64;
 constexpr size_t kMost = 1u << 24;
+constexpr size_t kMostShown = 1u << 16;
 }  // namespace
 
 UnexpectedMessages::UnexpectedMessages(bool directed) noexcept
-    : directed_(directed), pool_(kPlanned, kMost) {}
+    : directed_(directed), pool_(kPlanned, kMost), shown_(0, kMostShown) {}
 
 UnexpectedMessages::~UnexpectedMessages() {
   for (List<Unexpected>* list : {&plain_.all, &tagged_.all, &claimed_}) {
@@ -53,9 +54,9 @@ bool UnexpectedMessages::list_by_source(Unexpected& u) noexcept {
   return true;
 }
 
-bool UnexpectedMessages::keep(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept {
+Unexpected* UnexpectedMessages::make(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept {
   Unexpected* u = pool_.take();
-  if (u == nullptr) return false;
+  if (u == nullptr) return nullptr;
   *static_cast<ListHook*>(u) = {};
   *static_cast<BasicListHook<BySource>*>(u) = {};
   u->tag = a.tag;
@@ -69,22 +70,29 @@ bool UnexpectedMessages::keep(qp::Qp& qp, const qp::Arrival& a, uint64_t source)
   u->remote = qp.remote();
   u->qp = nullptr;
   u->port = &qp.port();
-  u->counted = false;
+  u->counted = 0;
   u->payload.reset();
+  u->shown = nullptr;
   if (a.where == qp::Arrival::Where::offered) {
     u->qp = &qp;
     u->offer = a;
-  } else if (a.len > 0) {
-    u->payload.reset(new (std::nothrow) std::byte[a.len]);
-    if (u->payload == nullptr) {
-      pool_.give(u);
-      return false;
-    }
-    a.copy_to(u->payload.get(), a.len);
-    u->counted = a.len > wire::kMaxInline;
-    if (u->counted) payload_bytes_ += a.len;
   }
-  if (!list_by_source(*u)) {
+  return u;
+}
+
+bool UnexpectedMessages::copy_payload(Unexpected& u, const qp::Arrival& a) noexcept {
+  u.payload.reset(new (std::nothrow) std::byte[a.len]);
+  if (u.payload == nullptr) return false;
+  a.copy_to(u.payload.get(), a.len);
+  if (a.len > wire::kMaxInline) count(u, a.len);
+  return true;
+}
+
+bool UnexpectedMessages::keep(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept {
+  Unexpected* u = make(qp, a, source);
+  if (u == nullptr) return false;
+  const bool is_here = a.where != qp::Arrival::Where::offered && a.len > 0;
+  if ((is_here && !copy_payload(*u, a)) || !list_by_source(*u)) {
     drop(*u);
     return false;
   }
@@ -113,11 +121,76 @@ void UnexpectedMessages::remove(Unexpected& u) noexcept {
 }
 
 void UnexpectedMessages::drop(Unexpected& u) noexcept {
-  assert(!u.counted || payload_bytes_ >= u.len);
+  assert(payload_bytes_ >= u.counted);
   assert(!static_cast<ListHook&>(u).linked());
-  if (u.counted) payload_bytes_ -= u.len;
+  payload_bytes_ -= u.counted;
   u.payload.reset();
+  if (u.shown != nullptr) {
+    assert(!static_cast<ListHook&>(*u.shown).linked());
+    shown_.give(u.shown);
+  }
   pool_.give(&u);
+}
+
+// ---- messages that are shown ----
+
+Shown* UnexpectedMessages::keep_to_show(Unexpected& u) noexcept {
+  assert(u.shown == nullptr);
+  Shown* s = shown_.take();
+  if (s == nullptr) return nullptr;
+  *static_cast<ListHook*>(s) = {};
+  s->recv_context = {};
+  s->message = &u;
+  s->have = u.qp == nullptr ? u.len : 0;
+  s->ready = s->visible = s->lost = false;
+  u.shown = s;
+  if (static_cast<ListHook&>(u).linked()) {
+    claim(u, &s->recv_context);
+  } else {
+    u.claimed = true;
+    u.claimed_by = &s->recv_context;
+    claimed_.push_back(&u);
+  }
+  return s;
+}
+
+Shown* UnexpectedMessages::keep_to_show(qp::Qp& qp, const qp::Arrival& a,
+                                        uint64_t source) noexcept {
+  Unexpected* u = make(qp, a, source);
+  if (u == nullptr) return nullptr;
+  const bool is_here = a.where != qp::Arrival::Where::offered;
+  if (is_here && a.len > Shown::kSmall && !copy_payload(*u, a)) {
+    drop(*u);
+    return nullptr;
+  }
+  Shown* s = keep_to_show(*u);
+  if (s == nullptr) {
+    drop(*u);
+    return nullptr;
+  }
+  if (is_here && a.len <= Shown::kSmall) a.copy_to(s->small.data(), a.len);
+  return s;
+}
+
+std::byte* UnexpectedMessages::room_in(Unexpected& u, uint64_t& n) noexcept {
+  assert(u.shown != nullptr && u.payload == nullptr);
+  if (n > Shown::kSmall) {
+    u.payload.reset(new (std::nothrow) std::byte[n]);
+    if (u.payload == nullptr) {
+      n = Shown::kSmall;
+    } else {
+      count(u, n);
+    }
+  }
+  return u.bytes();
+}
+
+void UnexpectedMessages::lose_shown(const qp::Qp& qp) noexcept {
+  for (Unexpected* u = claimed_.front(); u != nullptr; u = claimed_.after(u)) {
+    if (u->shown == nullptr || u->qp != &qp) continue;
+    u->qp = nullptr;
+    u->shown->lost = true;
+  }
 }
 
 template <typename Which>
@@ -137,7 +210,7 @@ void UnexpectedMessages::drop_all_to(const qp::Port& port) noexcept {
 }
 
 void UnexpectedMessages::drop_offers_of(const qp::Qp& qp) noexcept {
-  drop_if([&qp](const Unexpected& u) { return u.qp == &qp; });
+  drop_if([&qp](const Unexpected& u) { return u.qp == &qp && u.shown == nullptr; });
 }
 
 template <typename Which>

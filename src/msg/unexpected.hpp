@@ -1,5 +1,5 @@
-// Messages that came before their receive, oldest first: tagged and untagged ones, and those that a
-// probe has claimed for its context.
+// Messages that came before their receive, oldest first: tagged and untagged ones, and those that
+// are claimed for a context, by a probe or because they are shown there (buffered.hpp).
 //
 // Guarded by the engine's lock, as all of the matcher. Every message is in exactly one list, or out
 // of all between remove() and drop(). Where receives may name a source, each also stands in the
@@ -14,6 +14,7 @@
 #include "base/address.hpp"
 #include "base/list.hpp"
 #include "base/pool.hpp"
+#include "msg/buffered.hpp"
 #include "qp/qp.hpp"
 
 namespace aperture::msg {
@@ -33,11 +34,16 @@ struct Unexpected : ListHook, BasicListHook<BySource> {
   qp::Arrival offer;  // of an offer
   qp::Port* port;     // of the endpoint that it came to
   qp::Beside beside;
-  bool counted;  // in payload_bytes()
+  uint64_t counted;  // in payload_bytes()
   bool tagged;
   bool claimed;
   void* claimed_by;  // context of the claim
   std::unique_ptr<std::byte[]> payload;
+  Shown* shown;  // to the application, which is to claim it; null: it is not
+
+  std::byte* bytes() const noexcept {
+    return payload != nullptr || shown == nullptr ? payload.get() : shown->small.data();
+  }
 };
 
 class UnexpectedMessages {
@@ -55,6 +61,14 @@ class UnexpectedMessages {
 
   // Copies the payload unless it is on offer. False: no memory, and nothing is kept.
   bool keep(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept;
+  // The same for a message that is to be shown, or one that has been kept; only find_claimed finds
+  // it, under the address of its RecvContext. Null: no memory, and all is as before.
+  Shown* keep_to_show(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept;
+  Shown* keep_to_show(Unexpected& u) noexcept;
+  // Where n bytes of it go that its sender keeps; fewer if there is no memory.
+  std::byte* room_in(Unexpected& u, uint64_t& n) noexcept;
+  // The queue pair that has it on offer goes.
+  void lose_shown(const qp::Qp& qp) noexcept;
   // From now on only find_claimed finds it.
   void claim(Unexpected& u, void* context) noexcept;
   // Takes it out of its list; drop() is to follow.
@@ -82,6 +96,12 @@ class UnexpectedMessages {
     return static_cast<const BasicListHook<BySource>&>(u).linked();
   }
   Book& book(bool tagged) noexcept { return tagged ? tagged_ : plain_; }
+  Unexpected* make(qp::Qp& qp, const qp::Arrival& a, uint64_t source) noexcept;
+  bool copy_payload(Unexpected& u, const qp::Arrival& a) noexcept;
+  void count(Unexpected& u, uint64_t bytes) noexcept {
+    u.counted = bytes;
+    payload_bytes_ += bytes;
+  }
   bool list_by_source(Unexpected& u) noexcept;
   template <typename Which>
   void drop_if(Which which) noexcept;
@@ -94,6 +114,7 @@ class UnexpectedMessages {
   Book tagged_;
   List<Unexpected> claimed_;
   Pool<Unexpected> pool_;
+  Pool<Shown> shown_;
 };
 
 }  // namespace aperture::msg

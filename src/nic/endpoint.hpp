@@ -46,6 +46,7 @@ struct EndpointOptions {
   uint64_t imm_flag = 0;            // or-ed into Completion::flags when imm is valid
   uint64_t invalidated_flag = 0;    // the same when it is the key of a window that is no more
   uint64_t release_flag = 0;        // or-ed into the last entry of a multi-receive buffer
+  const msg::BufferedRule* buffered = nullptr;  // messages are shown; null: they are received
   uint64_t remote_write_flags = 0;  // Completion::flags of an incoming write with immediate data
   bool directed_recv = false;       // honour RecvWr::source
   bool report_source = false;       // fill Completion::source

@@ -38,6 +38,8 @@ MsgEndpoint::MsgEndpoint(const EndpointOptions& options, const Wish& wish)
   msg::Matcher::Host& host = *this;
   if (options.shared_receive == nullptr) {
     own_.emplace(port_, host, options.rx_size, false, false);
+    if (options.buffered != nullptr && !own_->show_messages(*options.buffered))
+      throw std::bad_alloc();
     matcher_ = receives_ = &*own_;
     port_.sink = matcher_;
   } else {

@@ -39,6 +39,8 @@ RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
   msg::Matcher::Host& host = *this;
   if (options.shared_receive == nullptr) {
     own_.emplace(port_, host, options.rx_size, options.directed_recv, options.report_source);
+    if (options.buffered != nullptr && !own_->show_messages(*options.buffered))
+      throw std::bad_alloc();
     matcher_ = receives_ = &*own_;
     port_.sink = matcher_;
   } else {

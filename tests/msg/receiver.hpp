@@ -38,7 +38,11 @@ class Receiver : public Matcher::Host {
     port_->sink = matcher.get();
     for (size_t i = 0; i < scene.peers; ++i) {
       auto& pair = *pairs_[i];
-      if (i > 0) pair.b->qp = std::make_unique<qp::Qp>(*port_, pair.b->qp->remote());
+      if (i > 0) {
+        Address other = pair.b->qp->remote();  // each peer has an address of its own
+        other.port = static_cast<uint16_t>(other.port + i);
+        pair.b->qp = std::make_unique<qp::Qp>(*port_, other);
+      }
       pair.attach();
     }
   }
