@@ -6,6 +6,7 @@
 #include <cassert>
 
 #include "provider/addressing.hpp"
+#include "provider/ep_buffered.hpp"
 #include "provider/ep_dgram.hpp"
 #include "provider/errors.hpp"
 #include "provider/stubs.hpp"
@@ -60,6 +61,8 @@ int close_ep(fid* fid) noexcept {
       [[maybe_unused]] const size_t gone = std::erase(body->handles, &ep);
       assert(gone == 1 && !body->handles.empty());
       body->reports.name(&body->handles.front()->fid.fid);
+      nic::EngineGuard guard(*body->domain->engine);
+      body->buffered_rule.receiver = &body->handles.front()->fid;
     }
     delete &ep;
     return 0;
@@ -152,6 +155,8 @@ void take_limits(Ep& ep, EpBody& body, const fi_info& info) {
   body.rx_size = rx != nullptr && rx->size != 0 ? rx->size : kDefaultQueueSize;
   ep.tx_flags = tx != nullptr ? tx->op_flags : 0;
   ep.rx_flags = rx != nullptr ? rx->op_flags : 0;
+  if (info.ep_attr != nullptr && info.ep_attr->max_msg_size != 0)
+    ep.max_msg_size = std::min<uint64_t>(info.ep_attr->max_msg_size, qp::kMaxMessageBytes);
   ep.inject_size = tx != nullptr ? tx->inject_size : qp::kInjectBytes;
   ep.tx_iov_limit = tx != nullptr && tx->iov_limit != 0 ? tx->iov_limit : qp::kIovLimit;
   ep.rx_iov_limit =
@@ -210,6 +215,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.imm_flag = FI_REMOTE_CQ_DATA;
   o.invalidated_flag = APERTURE_INVALIDATED;
   o.release_flag = FI_MULTI_RECV;
+  if (body.buffered) o.buffered = &body.buffered_rule;
   o.remote_write_flags = FI_REMOTE_WRITE | FI_RMA;
   o.directed_recv = (body.rx_caps & FI_DIRECTED_RECV) != 0;
   o.report_source = (body.rx_caps & FI_SOURCE) != 0;
@@ -248,6 +254,7 @@ void Ep::settle() noexcept {
   may_recv = (body->rx_caps & FI_RECV) != 0;
   may_read = (body->tx_caps & FI_READ) != 0;
   may_write = (body->tx_caps & FI_WRITE) != 0;
+  buffered = body->buffered;
   may_commit = ((body->tx_caps | body->rx_caps) & FI_RMA_PMEM) != 0;
   descriptors = body->domain->region_rules.descriptors;
   pd = body->auth_key.pd != 0 ? body->auth_key.pd : body->domain->engine->domain();
@@ -336,6 +343,7 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
                   "fi_ep_alias: shared receive contexts and scalable endpoints have no aliases");
   auto made = new_ep_handle(*ep.body, ep.fid.fid.context);
   made->inject_size = ep.inject_size;
+  made->max_msg_size = ep.max_msg_size;
   made->tx_iov_limit = ep.tx_iov_limit;
   made->rx_iov_limit = ep.rx_iov_limit;
   made->rma_iov_limit = ep.rma_iov_limit;
@@ -387,6 +395,7 @@ int open_endpoint(const char* call, fid_domain* fid, const fi_info* info, fid_ep
     if (taken != 0) return taken;
     if (const int rc = set_auth_key(*body, *info); rc != 0) return rc;
     take_limits(*ep, *body, *info);
+    if (const int rc = set_buffered(*ep, *info); rc != 0) return rc;
     ep->settle();
     // last: from here on nothing fails
     if (info->handle != nullptr && body->kind == EpKind::connected) {

@@ -64,8 +64,11 @@ struct EpBody {
   size_t tx_size = 0;
   size_t rx_size = 0;
   size_t min_multi_recv = kDefaultMinMultiRecv;  // guarded by the engine's lock
-  int peer_to_peer = FI_HMEM_P2P_ENABLED;        // FI_OPT_FI_HMEM_P2P, kept and told only
-  Address local;                                 // port 0 until enabled, unless one was given
+  // FI_BUFFERED_RECV or FI_VARIABLE_MSG, and how: guarded by the engine's lock.
+  bool buffered = false;
+  msg::BufferedRule buffered_rule;
+  int peer_to_peer = FI_HMEM_P2P_ENABLED;  // FI_OPT_FI_HMEM_P2P, kept and told only
+  Address local;                           // port 0 until enabled, unless one was given
   AuthKey auth_key;
   Av* av = nullptr;
   FabricCq* tx_cq = nullptr;
@@ -134,7 +137,9 @@ struct Ep {
   bool may_read = false;
   bool may_write = false;
   bool may_commit = false;
+  bool buffered = false;  // its messages are shown, and claimed or discarded
   size_t inject_size = 0;
+  uint64_t max_msg_size = qp::kMaxMessageBytes;
   size_t tx_iov_limit = 0;
   size_t rx_iov_limit = 0;
   size_t rma_iov_limit = 0;

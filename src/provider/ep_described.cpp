@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "provider/ep_buffered.hpp"
 #include "provider/ep_multi_recv.hpp"
 #include "provider/stubs.hpp"
 #include "provider/wording.hpp"
@@ -51,7 +52,7 @@ struct Use {
   bool receives;     // so the endpoint's limits of receives hold
   uint64_t unasked;  // with one of these flags no descriptor is looked at
 };
-constexpr Use kReceives{kRecvTarget, true, 0};
+constexpr Use kReceives{kRecvTarget, true, FI_DISCARD};
 constexpr Use kTaggedReceives{kRecvTarget, true, FI_PEEK | FI_DISCARD};  // these place nothing
 constexpr Use kSends{kSendSource, false, FI_INJECT};
 constexpr Use kReads{kReadResult, false, 0};
@@ -63,8 +64,9 @@ const Ops& plain([[maybe_unused]] const Ep& ep) noexcept {
   if constexpr (std::is_same_v<Ops, fi_ops_rma>) {
     return plain_rma_ops();
   } else if constexpr (std::is_same_v<Ops, fi_ops_tagged>) {
-    return plain_tagged_ops();
+    return ep.buffered ? buffered_tagged_ops() : plain_tagged_ops();
   } else {
+    if (ep.buffered) return buffered_msg_ops();
     const bool many = use.receives && (ep.rx_flags & FI_MULTI_RECV) != 0;
     return many ? multi_recv_ops() : plain_msg_ops();
   }
@@ -76,6 +78,7 @@ struct Described;
 template <Sentence Call, Use use, typename Ops, typename Plain, Plain Ops::*Slot>
 struct Described<Call, use, Slot> {
   static bool is_asked(const Ep& ep) noexcept {
+    if (use.receives && ep.buffered) return false;  // of a claim alone: its flag says so
     return (use.unasked & FI_INJECT) == 0 || !ep.tx.inject;
   }
   static size_t limit_of(const Ep& ep) noexcept {
@@ -107,7 +110,8 @@ struct Described<Call, use, Slot> {
   template <typename Msg>
   static ssize_t call(fid_ep* fid, const Msg* msg, uint64_t flags) noexcept {
     auto& ep = object_of<Ep>(fid);
-    if (msg != nullptr && (flags & use.unasked) == 0) {
+    const bool places = !use.receives || !ep.buffered || (flags & FI_CLAIM) != 0;
+    if (msg != nullptr && places && (flags & use.unasked) == 0) {
       if (const ssize_t rc = check_pieces(ep, Call.text, msg->msg_iov, msg->desc, msg->iov_count,
                                           limit_of(ep), use.need);
           rc != 0)

@@ -1,4 +1,5 @@
 // Messages: fi_ops_msg. man 3 fi_msg. Data path.
+#include "provider/ep_buffered.hpp"
 #include "provider/ep_described.hpp"
 #include "provider/ep_dgram.hpp"
 #include "provider/ep_message_calls.hpp"
@@ -42,6 +43,7 @@ void fill_messages(CallTables& tables) noexcept {
   tables.msg_described = described_msg_ops();
   tables.msg_many = multi_recv_ops();
   tables.msg_datagram = datagram_msg_ops();
+  tables.msg_buffered = buffered_msg_ops();
 }
 
 const fi_ops_msg& plain_msg_ops() noexcept {
@@ -55,6 +57,7 @@ fi_ops_msg* msg_ops(const Ep& ep) noexcept {
   CallTables& calls = *body.domain->calls;
   if (body.kind == EpKind::unreliable) return &calls.msg_datagram;
   if (ep.descriptors != DescriptorRule::ignored) return &calls.msg_described;
+  if (ep.buffered) return &calls.msg_buffered;
   return (ep.rx_flags & FI_MULTI_RECV) != 0 ? &calls.msg_many : &calls.msg;
 }
 

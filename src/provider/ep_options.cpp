@@ -1,6 +1,7 @@
 // Options, controls, cancel: fi_ops_ep and fi_control of endpoints. man 3 fi_endpoint.
 #include <cstring>
 
+#include "provider/ep_buffered.hpp"
 #include "provider/ep_multi_recv.hpp"
 #include "provider/errors.hpp"
 #include "provider/header_names.hpp"
@@ -27,6 +28,8 @@ bool option_value(const EpBody& body, int name, size_t& value) noexcept {
       value = body.kind == EpKind::connected ? wire::kPrivateBytes : 0;
       return true;
     case FI_OPT_MIN_MULTI_RECV: value = body.min_multi_recv; return true;
+    case FI_OPT_BUFFERED_LIMIT: value = body.buffered_rule.limit; return body.buffered;
+    case FI_OPT_BUFFERED_MIN: value = body.buffered_rule.least; return body.buffered;
     case FI_OPT_TX_SIZE: value = body.tx_size; return true;
     case FI_OPT_RX_SIZE: value = body.rx_size; return true;
     default: return false;
@@ -97,6 +100,8 @@ int set_option(fid_t fid, int level, int name, const void* value, size_t len) no
     if (level == FI_OPT_ENDPOINT) {
       switch (name) {
         case FI_OPT_MIN_MULTI_RECV: return set_min_multi_recv(body, value, len);
+        case FI_OPT_BUFFERED_LIMIT: return set_buffered_limit(body, value, len);
+        case FI_OPT_BUFFERED_MIN: return set_buffered_min(body, value, len);
         case FI_OPT_FI_HMEM_P2P: return set_peer_to_peer(body, value, len);
         case kSharedMemoryPermitted: return set_shared_memory(body, value, len);
         case kCudaApiPermitted:  // "If either CUDA library or CUDA device is not available"

@@ -1,5 +1,6 @@
 // Tagged messages: fi_ops_tagged, with FI_PEEK, FI_CLAIM, FI_DISCARD. man 3 fi_tagged. Data path.
 #include "msg/probe.hpp"
+#include "provider/ep_buffered.hpp"
 #include "provider/ep_described.hpp"
 #include "provider/ep_message_calls.hpp"
 #include "provider/fork.hpp"
@@ -82,6 +83,7 @@ const fi_ops_tagged g_plain = Calls::table(recvmsg);
 void fill_tagged(CallTables& tables) noexcept {
   tables.tagged = g_plain;
   tables.tagged_described = described_tagged_ops();
+  tables.tagged_buffered = buffered_tagged_ops();
 }
 
 const fi_ops_tagged& plain_tagged_ops() noexcept {
@@ -93,7 +95,8 @@ fi_ops_tagged* tagged_ops(const Ep& ep) noexcept {
   if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
   CallTables& calls = *body.domain->calls;
-  return ep.descriptors == DescriptorRule::ignored ? &calls.tagged : &calls.tagged_described;
+  if (ep.descriptors != DescriptorRule::ignored) return &calls.tagged_described;
+  return ep.buffered ? &calls.tagged_buffered : &calls.tagged;
 }
 
 }  // namespace aperture::provider

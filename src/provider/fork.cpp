@@ -33,8 +33,9 @@ void turn_away() noexcept {
   CallTables* const inherited = latest.load(std::memory_order_acquire);
   if (inherited == nullptr) return;
   CallTables& t = *inherited;
-  t.msg = t.msg_described = t.msg_many = t.msg_datagram = refusing<fi_ops_msg>(InForkedChild{});
-  t.tagged = t.tagged_described = refusing<fi_ops_tagged>(InForkedChild{});
+  t.msg = t.msg_described = t.msg_many = refusing<fi_ops_msg>(InForkedChild{});
+  t.msg_datagram = t.msg_buffered = t.msg;
+  t.tagged = t.tagged_described = t.tagged_buffered = refusing<fi_ops_tagged>(InForkedChild{});
   t.rma = t.rma_described = refusing<fi_ops_rma>(InForkedChild{});
   turn_away_atomics(t);
   turn_away_cq_reads(t);

@@ -17,6 +17,10 @@ inline constexpr int kTypeSockStream =
     4;                                    // FI_EP_SOCK_STREAM; 2.x defines the name as another type
 inline constexpr int kTypeSockDgram = 5;  // FI_EP_SOCK_DGRAM
 
+// Of 1.7 to 1.20, and to 1.22: ours are served for the API versions that have them.
+inline constexpr uint64_t kVariableMsg = 1ull << 48;   // FI_VARIABLE_MSG, a capability
+inline constexpr uint64_t kBufferedRecv = 1ull << 51;  // FI_BUFFERED_RECV, a bit of fi_info's mode
+
 // Deprecated in 2.0: naming them gives a warning for each use.
 inline constexpr uint64_t kNoOrder = 0;                 // FI_ORDER_NONE
 inline constexpr uint64_t kRegionsReport = 1ull << 59;  // FI_REG_MR, a flag of fi_domain_bind
@@ -24,6 +28,8 @@ inline constexpr uint64_t kLocalMr = 1ull << 55;        // FI_LOCAL_MR, a bit of
 inline constexpr int kMrModeUnspec = 0;                 // FI_MR_UNSPEC
 inline constexpr int kMrModeBasic = 1 << 0;             // FI_MR_BASIC
 inline constexpr int kMrModeScalable = 1 << 1;          // FI_MR_SCALABLE
+
+inline constexpr uint64_t kAuthKeyFlag = 1ull << 57;  // FI_AUTH_KEY of receives, 1.20
 
 // Options of endpoints that came after 1.17.
 inline constexpr int kCudaApiPermitted = 10;       // FI_OPT_CUDA_API_PERMITTED, 1.18

@@ -13,6 +13,7 @@
 
 #include "base/log.hpp"
 #include "provider/names.hpp"
+#include "provider/offer.hpp"
 
 namespace aperture::provider {
 
@@ -41,6 +42,11 @@ bool match_rx(const Matching& m, fi_info& answer);
 void match_prefix(const Matching& m, fi_info& answer) noexcept;
 
 const char* type_name(int ep_type) noexcept;  // "FI_EP_RDM"
+// Whether bit 48 of caps is FI_VARIABLE_MSG for applications of that API.
+constexpr bool has_variable_messages(uint32_t version) noexcept {
+  return version >= kApi17 && version < kApi121;
+}
+
 // The name of the lowest bit that is set: "FI_ATOMIC", or "bit 44" where none is known. The meaning
 // of some bits depends on the API version.
 const char* cap_name(uint64_t caps, uint32_t version) noexcept;

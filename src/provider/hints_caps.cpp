@@ -13,8 +13,6 @@ namespace aperture::provider {
 
 namespace {
 
-constexpr uint32_t kApi20 = FI_VERSION(2, 0);
-
 struct CapName {
   int bit;
   const char* name;
@@ -29,6 +27,20 @@ constexpr CapName kCapNames[] = {
     {49, "FI_RMA_PMEM"},    {50, "FI_SOURCE_ERR"},   {51, "FI_LOCAL_COMM"},
     {52, "FI_REMOTE_COMM"}, {53, "FI_SHARED_AV"},    {56, "FI_RMA_EVENT"},
     {57, "FI_SOURCE"},      {58, "FI_NAMED_RX_CTX"}, {59, "FI_DIRECTED_RECV"}};
+
+// FI_BUFFERED_RECV is answered to who asks for it, and knows it. Who sets every bit there is has no
+// wish: it will do what we need, and we need nothing.
+bool buffers_receives(const Matching& m, uint64_t caps) noexcept {
+  if (m.hints == nullptr || m.version < kApi17 || m.version >= kApi20) return false;
+  if ((caps & (FI_MSG | FI_TAGGED)) == 0 || (caps & FI_RECV) == 0) return false;
+  const fi_ep_attr* ep = m.hints->ep_attr;  // of an endpoint's own receives, and one queue of them
+  if (m.type == FI_EP_DGRAM || (ep != nullptr && ep->rx_ctx_cnt > 1)) return false;
+  const auto wishes = [](uint64_t mode) {
+    return mode != ~uint64_t{0} && (mode & kBufferedRecv) != 0;
+  };
+  const fi_rx_attr* rx = m.hints->rx_attr;
+  return wishes(m.hints->mode) && (rx == nullptr || rx->mode == 0 || wishes(rx->mode));
+}
 
 // A context's caps: those it was narrowed to, or all of the endpoint's that concern it.
 bool match_context_caps(const Matching& m, const char* which, uint64_t asked, uint64_t mine,
@@ -75,7 +87,7 @@ const char* cap_name(uint64_t caps, uint32_t version) noexcept {
 bool match_caps(const Matching& m, fi_info& answer) {
   const fi_info* hints = m.hints;
   const uint64_t asked = hints != nullptr ? hints->caps : 0;
-  const uint64_t offered = caps_of(m.type);
+  const uint64_t offered = caps_of(m.type) & ~(has_variable_messages(m.version) ? 0 : kVariableMsg);
   const uint64_t missing = asked & ~offered;
   if ((missing & kDatagramOnlyCaps) != 0) {
     return m.refuse(
@@ -118,6 +130,11 @@ bool match_caps(const Matching& m, fi_info& answer) {
     return m.refuse(
         "caps ask for FI_MULTICAST without FI_MSG, with which it is paired; ask for both");
   }
+  if ((asked & kVariableMsg) != 0 && (asked & (FI_MSG | FI_TAGGED)) == 0) {
+    return m.refuse(
+        "caps ask for FI_VARIABLE_MSG without FI_MSG or FI_TAGGED, which it is a property of; ask "
+        "for one of them too");
+  }
   constexpr uint64_t primary = kPrimaryCaps | FI_MULTICAST;
   constexpr uint64_t wanted_bits = primary | kMessageModifiers | kRmaModifiers;
   uint64_t caps = (asked == 0 ? primary : asked & wanted_bits) & offered;
@@ -131,7 +148,8 @@ bool match_caps(const Matching& m, fi_info& answer) {
         "caps ask for FI_RMA_EVENT on an endpoint that is no target of remote access; ask for "
         "FI_REMOTE_READ or FI_REMOTE_WRITE too, or leave it out");
   }
-  answer.mode = 0;
+  answer.mode = buffers_receives(m, answer.caps) ? kBufferedRecv : 0;
+  answer.rx_attr->mode = answer.mode;
   if ((asked & FI_REMOTE_COMM) != 0) {
     APERTURE_DEBUG(
         "fi_getinfo: FI_REMOTE_COMM is granted, but this version reaches peers on this "

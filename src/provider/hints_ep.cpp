@@ -1,5 +1,6 @@
 // The endpoint and context parts of the hints: see hints.hpp. man 3 fi_endpoint, "ENDPOINT
 // ATTRIBUTES", "TRANSMIT CONTEXT ATTRIBUTES", "RECEIVE CONTEXT ATTRIBUTES".
+#include <algorithm>
 #include <cinttypes>
 
 #include "provider/auth_key.hpp"
@@ -174,12 +175,17 @@ bool match_ep(const Matching& m, fi_info& answer) {
   if (m.type != FI_EP_DGRAM) set_order_sizes(mine, asked, answer.tx_attr->msg_order);
   answer.rx_attr->msg_order |= answer.tx_attr->msg_order;
   if (asked == nullptr) return true;
+  // what is longer passes all the same, so this is where an application begins to call it long
+  const bool variable = (answer.caps & kVariableMsg) != 0;
+  if (variable && asked->max_msg_size != 0)
+    mine.max_msg_size = std::min<size_t>(mine.max_msg_size, asked->max_msg_size);
   if (asked->mem_tag_format != 0 && m.type != FI_EP_DGRAM)
     mine.mem_tag_format = asked->mem_tag_format;
   echo(asked->tx_ctx_cnt, mine.tx_ctx_cnt);
   echo(asked->rx_ctx_cnt, mine.rx_ctx_cnt);
   return match_ep_identity(m, *asked) &&
-         at_most(m, "ep_attr->max_msg_size", asked->max_msg_size, mine.max_msg_size) &&
+         at_most(m, "ep_attr->max_msg_size", asked->max_msg_size,
+                 variable ? qp::kMaxMessageBytes : mine.max_msg_size) &&
          at_most(m, "ep_attr->msg_prefix_size (FI_MSG_PREFIX, of FI_EP_DGRAM)",
                  asked->msg_prefix_size, mine.msg_prefix_size) &&
          match_auth_key(m, *asked, mine);
@@ -237,6 +243,12 @@ bool match_rx(const Matching& m, fi_info& answer) {
     return m.refuse(
         "rx_attr->op_flags ask for FI_MULTI_RECV, which is not among the capabilities; ask for it "
         "in hints->caps too");
+  }
+  if ((asked->op_flags & FI_MULTI_RECV) != 0 && (answer.mode & kBufferedRecv) != 0) {
+    return m.refuse(
+        "rx_attr->op_flags ask for FI_MULTI_RECV, and the mode for FI_BUFFERED_RECV, which takes "
+        "no "
+        "buffers; leave one of them out");
   }
   mine.op_flags = asked->op_flags;
   mine.msg_order |= asked->msg_order;

@@ -29,7 +29,7 @@ inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | 
 inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;  // always reported
 inline constexpr uint64_t kAskedCaps =                           // reported when asked for
     FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM |
-    FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV;
+    FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV | kVariableMsg;
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
 // A connected endpoint has one peer, and no addresses to tell it by.
@@ -44,11 +44,12 @@ constexpr uint64_t caps_of(fi_ep_type type) noexcept {
   return type == FI_EP_MSG ? kAllCaps & ~kDatagramOnlyCaps : kAllCaps;
 }
 inline constexpr uint64_t kTxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ |
-                                    FI_WRITE | FI_FENCE | FI_HMEM | FI_NAMED_RX_CTX | FI_MULTICAST;
+                                    FI_WRITE | FI_FENCE | FI_HMEM | FI_NAMED_RX_CTX | FI_MULTICAST |
+                                    kVariableMsg;
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV |
                                     FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV |
                                     FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM |
-                                    FI_RMA_PMEM | FI_MULTICAST;
+                                    FI_RMA_PMEM | FI_MULTICAST | kVariableMsg;
 inline constexpr uint64_t kDomainCaps =
     FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_SHARED_AV;
 
@@ -100,6 +101,10 @@ inline constexpr size_t kDefaultQueueSize = 1024;
 inline constexpr size_t kAtomicsWaiting = 256;  // planned for, per endpoint; more are taken
 inline constexpr size_t kMaxQueueSize = size_t{1} << 20;
 inline constexpr size_t kDefaultMinMultiRecv = 64;  // FI_OPT_MIN_MULTI_RECV until it is set
+// Of buffered receives: FI_OPT_BUFFERED_LIMIT and _MIN until they are set, and the highest limit.
+inline constexpr size_t kDefaultBufferedLimit = size_t{16} << 10;
+inline constexpr size_t kMaxBufferedLimit = size_t{16} << 20;
+inline constexpr size_t kDefaultBufferedMin = 64;
 inline constexpr size_t kDefaultCqSize = 1024;
 inline constexpr size_t kMaxCqSize = size_t{1} << 22;
 inline constexpr size_t kBufferedBytes = size_t{64} << 20;  // unexpected payload held for receives
@@ -119,9 +124,12 @@ inline constexpr uint64_t kGenericTag = 0xaaaaaaaaaaaaaaaaull;  // 64 separate o
 // FI_MR_HMEM; since 1.20 src_addr in error entries; since 1.22 descriptors that need not be given
 // are valid or NULL; since 2.5 regions that are bound to an endpoint are closed before it.
 inline constexpr uint32_t kApi15 = FI_VERSION(1, 5);
+inline constexpr uint32_t kApi17 = FI_VERSION(1, 7);  // buffered receives, and variable messages
 inline constexpr uint32_t kApiHmem = FI_VERSION(1, 10);
 inline constexpr uint32_t kApi120 = FI_VERSION(1, 20);
+inline constexpr uint32_t kApi121 = FI_VERSION(1, 21);
 inline constexpr uint32_t kApi122 = FI_VERSION(1, 22);
+inline constexpr uint32_t kApi20 = FI_VERSION(2, 0);
 inline constexpr uint32_t kApi25 = FI_VERSION(2, 5);
 
 }  // namespace aperture::provider

@@ -28,6 +28,18 @@ ssize_t refuse_flags(const char* call, uint64_t flags, uint64_t known) noexcept 
         "%s: FI_COMMIT_COMPLETE is for RMA writes of endpoints that were opened with FI_RMA_PMEM; "
         "FI_DELIVERY_COMPLETE is the highest level here",
         call);
+  if ((flags & ~known & kAuthKeyFlag) != 0)
+    return refuse(
+        -FI_EBADFLAGS,
+        "%s: FI_AUTH_KEY is for domains that were opened with FI_AV_AUTH_KEY and endpoints with "
+        "FI_DIRECTED_RECV; a domain has one key of its own here (domain_attr->auth_key)",
+        call);
+  if ((flags & ~known & (FI_CLAIM | FI_DISCARD)) != 0)
+    return refuse(
+        -FI_EBADFLAGS,
+        "%s: FI_CLAIM and FI_DISCARD are for messages that wait to be claimed: those of an "
+        "endpoint that was opened with FI_BUFFERED_RECV or FI_VARIABLE_MSG, or tagged ones",
+        call);
   return refuse(-FI_EBADFLAGS, "%s: flags 0x%llx are not offered for this call", call,
                 static_cast<unsigned long long>(flags & ~known));
 }

@@ -50,7 +50,7 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
   qp::SendWr wr;
   if (!measure(m.iov, m.count, ep.tx_iov_limit, wr.len)) [[unlikely]]
     return refuse_pieces(call, m.count, ep.tx_iov_limit);
-  const uint64_t limit = wish.inject ? ep.inject_size : qp::kMaxMessageBytes;
+  const uint64_t limit = wish.inject ? ep.inject_size : ep.max_msg_size;
   if (wr.len > limit) [[unlikely]]
     return refuse_length(call, wr.len, limit);
   wr.iov = m.iov;

@@ -9,6 +9,7 @@ namespace aperture::doors {
 
 Info Station::ask(const StationOptions& o) {
   Options base{.caps = o.caps, .mr_mode = kBasicMr, .threading = o.threading};
+  base.mode |= o.mode;
   Info hints = make_hints(base);
   hints->ep_attr->type = FI_EP_MSG;
   set_auth_key(*hints->domain_attr, o.domain_key);

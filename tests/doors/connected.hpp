@@ -18,6 +18,7 @@ struct StationOptions {
   bool shared_transmit = false;
   bool counters = false;        // bound to every endpoint
   uint64_t cq_flags = 0;        // FI_SELECTIVE_COMPLETION
+  uint64_t mode = 0;            // beside what all applications here do
   const char* domain_key = "";  // authorization keys, as text
   const char* ep_key = "";
 };

@@ -63,6 +63,7 @@ Info make_hints(const Options& o) {
   hints->caps = o.caps;
   hints->mode = o.mode;
   hints->ep_attr->type = o.type;
+  hints->ep_attr->max_msg_size = o.max_msg_size;
   hints->fabric_attr->prov_name = strdup(provider_name());
   hints->domain_attr->mr_mode = o.mr_mode;
   hints->domain_attr->av_type = o.av_type;
@@ -161,6 +162,14 @@ void Node::open_endpoint() {
   if (options_.min_multi_recv != 0) {
     DOOR(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &options_.min_multi_recv,
                    sizeof options_.min_multi_recv));
+  }
+  if (options_.buffered_limit != 0) {
+    DOOR(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_BUFFERED_LIMIT, &options_.buffered_limit,
+                   sizeof options_.buffered_limit));
+  }
+  if (options_.buffered_min != 0) {
+    DOOR(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_BUFFERED_MIN, &options_.buffered_min,
+                   sizeof options_.buffered_min));
   }
   if (options_.enable) DOOR(fi_enable(ep));
 }

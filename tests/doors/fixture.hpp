@@ -86,6 +86,9 @@ struct Options {
   bool counters = false;         // bind a counter for each kind of operation
   bool remote_counters = false;  // bind counters with FI_REMOTE_READ and FI_REMOTE_WRITE
   size_t min_multi_recv = 0;     // FI_OPT_MIN_MULTI_RECV; 0: as it is
+  size_t buffered_limit = 0;     // FI_OPT_BUFFERED_LIMIT and _MIN, likewise
+  size_t buffered_min = 0;
+  size_t max_msg_size = 0;  // demanded of ep_attr
   bool enable = true;
   int rx_ctx_bits = 0;       // of the address vector
   char domain_key[24] = {};  // authorization keys, as text; empty: none
