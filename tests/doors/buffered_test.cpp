@@ -390,6 +390,14 @@ TEST(BufferedMode, takes_no_buffers_for_many_messages) {
   EXPECT_THROW(get_info(options), DoorError);
 }
 
+TEST(BufferedMode, leaves_max_msg_size_a_limit) {
+  NodePair p(buffered_options());
+  uint8_t byte = 0;
+  Op op;
+  EXPECT_EQ(fi_send(p.a.ep(), &byte, p.a.info()->ep_attr->max_msg_size + 1, nullptr, p.to_b, &op),
+            -FI_EMSGSIZE);
+}
+
 // ---- messages of any length ----
 
 TEST(VariableMessages, pass_above_max_msg_size_and_are_refused_there_without_the_capability) {

@@ -153,6 +153,21 @@ TEST_P(Shows, a_tag_that_is_posted_takes_one_message_here_or_to_come) {
   discard(next());
 }
 
+TEST(ShowsTo, a_full_queue_no_message_until_there_is_room) {
+  BufferedRule rule;
+  rule.limit = 100;
+  Receiver r({.cq_entries = 4});
+  ASSERT_TRUE(r.matcher->show_messages(rule));
+  const auto data = pattern(8, 1);
+  for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(r.send(i, data, 0, false));
+  r.poll(50);
+  EXPECT_EQ(r.cq().size(), 4u);
+  for (uint64_t i = 0; i < 20; ++i) {
+    ASSERT_TRUE(r.until([&] { return !r.cq().empty(); }));
+    EXPECT_EQ(qp::test::take(r.cq()).tag, i);
+  }
+}
+
 TEST_P(Shows, only_what_has_been_shown_can_be_claimed) {
   const auto data = pattern(kLimit, 7);
   Guarded into(kLimit);
