@@ -27,6 +27,7 @@ class List {
   bool empty() const noexcept { return head_.next == &head_; }
   const T* front() const noexcept { return empty() ? nullptr : static_cast<const T*>(head_.next); }
   T* front() noexcept { return empty() ? nullptr : static_cast<T*>(head_.next); }
+  T* back() noexcept { return empty() ? nullptr : static_cast<T*>(head_.prev); }
   T* after(T* at) noexcept {
     Hook* n = static_cast<Hook*>(at)->next;
     return n == &head_ ? nullptr : static_cast<T*>(n);

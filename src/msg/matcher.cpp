@@ -41,7 +41,7 @@ void Receive::fill(const RecvWr& wr) noexcept {
   tagged = wr.tagged;
   kind = Kind::single;
   iov_count = static_cast<uint8_t>(wr.iov_count);
-  plain = wr.iov_count == 1 && wr.completion;
+  plain = wr.iov_count == 1 && wr.completion == qp::kEntry;
   if (plain) [[likely]] {
     iov[0] = wr.iov[0];
   } else {
@@ -57,10 +57,16 @@ void Receive::fill(const RecvWr& wr) noexcept {
     e.entry = {r.context, flags, r.len, buf, r.msg_imm, r.msg_tag, r.msg_source};
     e.err = Errc::truncated;
     e.overflow = r.msg_len - r.len;
-    port_.fail_receive(std::move(e));
+    end_in_error(r, std::move(e));
   } else {
-    if (r.completion) {
-      port_.rx_cq->push({r.context, flags, r.msg_len, buf, r.msg_imm, r.msg_tag, r.msg_source});
+    const qp::Completion entry{r.context, flags,     r.msg_len,   buf,
+                               r.msg_imm, r.msg_tag, r.msg_source};
+    if (r.completion == qp::kEntry) {
+      port_.rx_cq->push(entry);
+    } else if (r.completion > qp::kEntry) [[unlikely]] {
+      qp::Told& told = qp::told_of(r);
+      receives_.give(&r);
+      return told.on_done(entry);
     }
     if (port_.recv_counter != nullptr) port_.recv_counter->add(1);
   }
@@ -98,7 +104,7 @@ bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
   }
   if (r->kind != Receive::Kind::single) [[unlikely]]
     return r->kind == Receive::Kind::multi ? on_multi_message(qp, a, *r) : show_arrival(qp, a, *r);
-  if (r->completion && !port_.rx_cq->has_room()) return false;
+  if ((r->completion & qp::kEntry) != 0 && !port_.rx_cq->has_room()) return false;
   posted(a.tagged).remove(r);
   r->meet(a, source_to_report(qp));
   if (a.where == Arrival::Where::offered) {
@@ -140,7 +146,7 @@ bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
 
 // An offered message has found its receive: the bytes come now.
 void Matcher::begin(Qp& qp, const Arrival& offer, Receive& r) noexcept {
-  if (r.completion) port_.rx_cq->reserve();
+  if ((r.completion & qp::kEntry) != 0) port_.rx_cq->reserve();
   receiving_.push_back(&r);
   const Status s = qp.begin_receive(offer, {r.iov, r.iov_count, std::min(r.msg_len, r.len), &r});
   if (!s) on_received(qp, &r, s.error());
@@ -150,7 +156,7 @@ void Matcher::on_received(Qp&, void* cookie, Errc err) noexcept {
   Receive& r = *static_cast<Receive*>(cookie);
   assert(static_cast<ListHook&>(r).linked());
   receiving_.remove(&r);
-  if (r.completion) port_.rx_cq->unreserve();
+  if ((r.completion & qp::kEntry) != 0) port_.rx_cq->unreserve();
   if (r.kind != Receive::Kind::single) {
     if (r.kind == Receive::Kind::buffered) return on_fetched(r, err);
     end_part(r, err);
@@ -173,8 +179,16 @@ void Matcher::fail(Receive& r, Errc why) noexcept {
   e.entry = {r.context, r.flags,      0, r.iov_count > 0 ? r.iov[0].iov_base : nullptr, 0,
              r.tag,     qp::kNoSource};
   e.err = why;
-  port_.fail_receive(std::move(e));
+  end_in_error(r, std::move(e));
   receives_.give(&r);
+}
+
+void Matcher::end_in_error(const Receive& r, qp::CompletionError&& e) noexcept {
+  if (r.completion == qp::kTold) {
+    qp::told_of(r).on_failed(std::move(e));
+  } else {
+    port_.fail_receive(std::move(e));
+  }
 }
 
 void Matcher::drop(Unexpected& u) noexcept {
@@ -193,7 +207,7 @@ void Matcher::weigh_pressure() noexcept {
 Status Matcher::take(Unexpected& u, const RecvWr& wr) noexcept {
   if (shared_) [[unlikely]]
     host_.completes_at(*u.port);
-  if (wr.completion && !port_.rx_cq->has_room()) return Errc::again;
+  if ((wr.completion & qp::kEntry) != 0 && !port_.rx_cq->has_room()) return Errc::again;
   Receive* r = receives_.take();
   if (r == nullptr) return Errc::again;
   r->fill(wr);

@@ -129,6 +129,7 @@ class Matcher final : public qp::MessageSink {
   void weigh_pressure() noexcept;
   void deliver(Receive& r) noexcept;
   void fail(Receive& r, Errc why) noexcept;
+  void end_in_error(const Receive& r, qp::CompletionError&& e) noexcept;
   void begin(qp::Qp& qp, const qp::Arrival& offer, Receive& r) noexcept;
   void complete_probe(const Unexpected& u, const qp::RecvWr& wr) noexcept;
   uint64_t source_to_report(const Unexpected& u) noexcept {

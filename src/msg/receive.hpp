@@ -25,7 +25,7 @@ struct alignas(64) Receive : ListHook {  // what a match looks at lies in the fi
   uint64_t len;
   void* context;
   uint64_t flags;
-  bool completion;
+  uint8_t completion;  // as in qp::RecvWr
   bool tagged;
   bool plain;  // one buffer for one message with a completion: the hot path may serve it
   Kind kind;

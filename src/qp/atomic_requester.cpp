@@ -40,7 +40,7 @@ Status AtomicRequester::post(const AtomicWr& wr) noexcept {
   wqe->iov_count = copy_iov(wr.result, wr.result_count, wqe->iov);
   if (!begin_now || !put(wr, *wqe)) {
     if (!keep(wr, *wqe)) {
-      if (wqe->reserved) core_.port.tx_cq->unreserve();
+      if ((wqe->reserved & kEntry) != 0) core_.port.tx_cq->unreserve();
       core_.port.tx.wqes.give(wqe);
       return Errc::again;
     }

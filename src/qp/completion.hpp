@@ -106,21 +106,24 @@ class Counter {
   // SYNC POINT: counter (pairs with store(): what was completed is visible to who reads this)
   uint64_t value() const noexcept { return value_.load(std::memory_order_acquire); }
   uint64_t errors() const noexcept { return errors_.load(std::memory_order_acquire); }
-  void add(uint64_t n) noexcept { store(value_, value_.load(std::memory_order_relaxed) + n); }
-  void add_error(uint64_t n) noexcept {
-    store(errors_, errors_.load(std::memory_order_relaxed) + n);
+  // from_call: see ArrivalListener.
+  void add(uint64_t n, bool from_call = false) noexcept {
+    store(value_, value_.load(std::memory_order_relaxed) + n, from_call);
   }
-  void set(uint64_t v) noexcept { store(value_, v); }
-  void set_error(uint64_t v) noexcept { store(errors_, v); }
+  void add_error(uint64_t n, bool from_call = false) noexcept {
+    store(errors_, errors_.load(std::memory_order_relaxed) + n, from_call);
+  }
+  void set(uint64_t v, bool from_call = false) noexcept { store(value_, v, from_call); }
+  void set_error(uint64_t v, bool from_call = false) noexcept { store(errors_, v, from_call); }
 
-  WakeFd wake_fd;  // for who sleeps until it changes
+  WakeFd wake_fd;  // for who waits until it changes
 
  private:
-  void store(std::atomic<uint64_t>& word, uint64_t v) noexcept {
+  void store(std::atomic<uint64_t>& word, uint64_t v, bool from_call) noexcept {
     // SYNC POINT: counter: a reader that sees the value sees what was completed. Only the holder of
     // the engine's lock writes, so the relaxed reads above see the latest value.
     word.store(v, std::memory_order_release);
-    wake_fd.on_arrival();
+    wake_fd.on_arrival(from_call);
   }
 
   std::atomic<uint64_t> value_{0};

@@ -54,11 +54,12 @@ struct QpCore {
   bool under_way() const noexcept { return !pending.empty() || offers_out > 0; }
   bool has_pending() const noexcept { return !queue.empty() || under_way(); }
   // What is asked before an operation on remote ranges is taken. Errors: no_key, again.
-  Status may_post(const RemoteRange* ranges, size_t count, bool completion) const noexcept {
+  Status may_post(const RemoteRange* ranges, size_t count, uint8_t completion) const noexcept {
     if (port.raw_keys != nullptr && !names_mapped_keys(ranges, count)) [[unlikely]]
       return Errc::no_key;
     if (state != QpState::ready && state != QpState::connecting) return Errc::again;
-    if (port.tx_cq == nullptr ? completion : !port.tx_cq->has_room()) return Errc::again;
+    if (port.tx_cq == nullptr ? (completion & kEntry) != 0 : !port.tx_cq->has_room())
+      return Errc::again;
     return {};
   }
   // A WQE for that work request, its CQ entry promised; null: there is none to be had now.
@@ -79,8 +80,8 @@ struct QpCore {
     wqe->context = wr.context;
     wqe->flags = wr.flags;
     // an error of what names remote ranges is told even where success is not
-    wqe->reserved = kind == WqeKind::send ? wr.completion : port.tx_cq != nullptr;
-    if (wqe->reserved) port.tx_cq->reserve();
+    wqe->reserved = kind == WqeKind::send ? wr.completion : uint8_t{port.tx_cq != nullptr};
+    if ((wqe->reserved & kEntry) != 0) port.tx_cq->reserve();
     return wqe;
   }
   template <typename Wr>

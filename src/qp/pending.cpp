@@ -112,10 +112,14 @@ void Pending::complete(Wqe& wqe) noexcept {
   if (wqe.denial != Denial::none && wqe.error == Errc::ok) wqe.error = Errc::access_denied;
   Port& port = core_.port;
   Counter* counter = port.counter_of(wqe.kind);
-  if (wqe.reserved) port.tx_cq->unreserve();
+  if ((wqe.reserved & kEntry) != 0) port.tx_cq->unreserve();
   if (wqe.error == Errc::ok) {
-    if (wqe.completion) {
-      port.tx_cq->push({.context = wqe.context, .flags = wqe.flags, .len = wqe.len});
+    const Completion entry{.context = wqe.context, .flags = wqe.flags, .len = wqe.len};
+    if (wqe.completion == kEntry) {
+      port.tx_cq->push(entry);
+    } else if (wqe.completion > kEntry) [[unlikely]] {
+      counter = nullptr;
+      told_of(wqe).on_done(entry);
     }
     if (counter != nullptr) counter->add(1);
   } else {
@@ -125,8 +129,12 @@ void Pending::complete(Wqe& wqe) noexcept {
     e.err = wqe.error;
     e.vendor = static_cast<uint32_t>(wqe.denial);
     explain(core_, wqe, e);
-    if (port.tx_cq != nullptr) port.tx_cq->push_error(std::move(e));
-    if (counter != nullptr) counter->add_error(1);
+    if (wqe.completion == kTold) {
+      told_of(wqe).on_failed(std::move(e));
+    } else {
+      if (port.tx_cq != nullptr) port.tx_cq->push_error(std::move(e));
+      if (counter != nullptr) counter->add_error(1);
+    }
   }
   if (wqe.atomic != nullptr) [[unlikely]]
     port.tx.atomics.give(std::exchange(wqe.atomic, nullptr));

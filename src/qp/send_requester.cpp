@@ -36,7 +36,7 @@ SendWr as_send_wr(const Wqe& wqe) noexcept {
 Status SendRequester::post(const SendWr& wr) noexcept {
   if (core_.may_begin(wr.fence)) [[likely]] {
     if (goes_unasked(wr)) {
-      if (wr.completion && !core_.port.tx_cq->has_room()) return Errc::again;
+      if ((wr.completion & kEntry) != 0 && !core_.port.tx_cq->has_room()) return Errc::again;
       const Put put = put_message(wr, flags_of(wr));
       if (put == Put::no_room) return Errc::again;
       if (put == Put::done) {
@@ -120,14 +120,17 @@ Put SendRequester::put_in_bytes(const SendWr& wr, uint8_t flags) noexcept {
 
 void SendRequester::complete(const SendWr& wr) noexcept {
   Port& port = core_.port;
-  if (wr.completion) {
-    port.tx_cq->push({.context = wr.context, .flags = wr.flags, .len = wr.len});
+  const Completion entry{.context = wr.context, .flags = wr.flags, .len = wr.len};
+  if (wr.completion == kEntry) {
+    port.tx_cq->push(entry);
+  } else if (wr.completion > kEntry) [[unlikely]] {
+    return told_of(wr).on_done(entry);
   }
   if (port.send_counter != nullptr) port.send_counter->add(1);
 }
 
 Status SendRequester::enqueue(const SendWr& wr) noexcept {
-  if (wr.completion && !core_.port.tx_cq->has_room()) return Errc::again;
+  if ((wr.completion & kEntry) != 0 && !core_.port.tx_cq->has_room()) return Errc::again;
   const bool begin_now = core_.may_begin(wr.fence);
   Wqe* wqe = core_.take_wqe(WqeKind::send, wr, begin_now);
   if (wqe == nullptr) return Errc::again;

@@ -12,11 +12,16 @@ namespace aperture::qp {
 
 Status WakeFd::open() noexcept {
   if (fd_) return {};
-  assert(!armed_);
+  assert((who_waits_ & kThread) == 0);
   UniqueFd made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!made) return errc_from_errno(errno);
   fd_ = move_high(std::move(made));
   return {};
+}
+
+void WakeFd::tell(bool from_call) noexcept {
+  if ((who_waits_ & kThread) != 0) wake();
+  if ((who_waits_ & kListener) != 0) listener_->on_arrival(from_call);
 }
 
 void WakeFd::wake() noexcept {
@@ -26,7 +31,7 @@ void WakeFd::wake() noexcept {
 }
 
 void WakeFd::disarm() noexcept {
-  armed_ = false;
+  stand_down();
   // relaxed: as in wake()
   if (!readable_.load(std::memory_order_relaxed)) return;
   readable_.store(false, std::memory_order_relaxed);  // before: a signal after it is noted again

@@ -4,14 +4,40 @@
 
 #include <sys/uio.h>
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 
+#include "qp/completion.hpp"
 #include "transport/atomic_op.hpp"
 
 namespace aperture::qp {
 
 inline constexpr uint64_t kAnySource = ~uint64_t{0};
+
+// Who hears that an operation is over, where that is neither a completion queue nor a counter. With
+// the engine's lock, in the middle of its progress or of a post: what follows from it is noted, and
+// done in a later poll.
+class Told {
+ public:
+  virtual void on_done(const Completion& entry) noexcept = 0;
+  virtual void on_failed(CompletionError&& error) noexcept = 0;
+
+ protected:
+  ~Told() = default;
+};
+
+// What becomes of an operation's success: nothing but the count, an entry in the queue as well, or
+// its `context` is a Told, which hears of an error too, and nothing is counted. Bit 0 asks for an
+// entry.
+inline constexpr uint8_t kCounted = 0;
+inline constexpr uint8_t kEntry = 1;
+inline constexpr uint8_t kTold = 2;
+template <typename Operation>
+Told& told_of(const Operation& operation) noexcept {
+  assert(operation.completion == kTold && operation.context != nullptr);
+  return *static_cast<Told*>(operation.context);
+}
 
 // SendWr::delivery: when it completes beyond having been sent.
 inline constexpr uint8_t kDelivered = 1;  // in its buffer, or kept for the receive that will come
@@ -30,10 +56,10 @@ struct SendWr {
   uint64_t flags = 0;  // Completion::flags of the completion; the door's word
   bool tagged = false;
   bool has_imm = false;
-  bool inject = false;     // len <= kInjectBytes; the buffer is free when the call returns
-  bool completion = true;  // write a CQ entry on success (errors always do)
-  uint8_t delivery = 0;    // 0, kDelivered or kMatched, the latter two with kInvalidating or not
-  bool fence = false;      // after everything posted before it to that peer
+  bool inject = false;          // len <= kInjectBytes; the buffer is free when the call returns
+  uint8_t completion = kEntry;  // kCounted, kEntry or kTold (errors are entries, or told)
+  uint8_t delivery = 0;  // 0, kDelivered or kMatched, the latter two with kInvalidating or not
+  bool fence = false;    // after everything posted before it to that peer
 };
 
 // A message for the hot path: at most what fits in a cell, without fence and delivery wish.
@@ -58,7 +84,7 @@ struct RecvWr {
   void* context = nullptr;
   uint64_t flags = 0;
   bool tagged = false;
-  bool completion = true;
+  uint8_t completion = kEntry;
 };
 
 // One remote range of an RMA operation.
@@ -81,7 +107,7 @@ struct RmaWr {
   bool has_imm = false;  // write only
   bool inject = false;   // write only
   bool commit = false;   // write only: persistent when it completes
-  bool completion = true;
+  uint8_t completion = kEntry;
   bool fence = false;  // after everything posted before it to that peer
 };
 
@@ -104,7 +130,7 @@ struct AtomicWr {
   void* context = nullptr;
   uint64_t flags = 0;
   bool inject = false;  // len <= kInjectBytes; operands are free when the call returns
-  bool completion = true;
+  uint8_t completion = kEntry;
   bool fence = false;  // after everything posted before it to that peer
 };
 

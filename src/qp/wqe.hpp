@@ -72,12 +72,12 @@ struct Wqe : ListHook, WqeProgress {
   bool tagged = false;
   bool has_imm = false;
   bool inject = false;
-  bool completion = true;
-  uint8_t delivery = 0;  // as in SendWr
+  uint8_t completion = kEntry;  // as in SendWr
+  uint8_t delivery = 0;         // as in SendWr
   bool fence = false;
   bool commit = false;      // a write that is to be persistent
   bool reads_only = false;  // of a fetch: the target is not changed
-  bool reserved = false;    // a CQ entry is promised
+  uint8_t reserved = 0;     // bit 0: a CQ entry is promised
   uint8_t iov_count = 0;
   uint8_t range_count = 0;
   uint64_t len = 0;
