@@ -37,11 +37,11 @@ uint64_t readerr(fid_cntr* fid) noexcept {
   return cntr.core.errors();
 }
 
-template <void (qp::Counter::*Change)(uint64_t)>
+template <void (qp::Counter::*Change)(uint64_t, bool)>
 int change(fid_cntr* fid, uint64_t value) noexcept {
   auto& cntr = object_of<Cntr>(fid);
   nic::EngineGuard guard(*cntr.engine);
-  (cntr.core.*Change)(value);
+  (cntr.core.*Change)(value, true);
   return 0;
 }
 

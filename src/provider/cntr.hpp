@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "base/list.hpp"
 #include "protect/side_record.hpp"
 #include "provider/domain.hpp"
 #include "provider/wait.hpp"
@@ -13,6 +14,26 @@
 namespace aperture::provider {
 
 struct Region;
+struct Work;
+
+// The operations that wait for a counter, by threshold: triggered ones for its value, deferred work
+// for the sum of its value and its errors (work.cpp). Guarded by the engine's lock.
+class CounterWork final : public qp::ArrivalListener {
+ public:
+  explicit CounterWork(qp::Counter& counter) noexcept : counter_(counter) {}
+  bool is_met(const Work& work) const noexcept;
+  void add(Work& work) noexcept;
+  void remove(Work& work) noexcept;
+  void on_arrival(bool from_call) noexcept override;
+
+ private:
+  List<Work>& list_of(const Work& work) noexcept;
+  void settle() noexcept;
+
+  qp::Counter& counter_;
+  List<Work> triggered_;
+  List<Work> deferred_;
+};
 
 // Counts the remote writes of regions that a counter is bound to.
 struct RegionWatcher final : protect::WriteWatcher {
@@ -27,6 +48,7 @@ struct Cntr : Waited<fid_cntr> {
   qp::Counter core;
   uint64_t seen_value = 0;  // at the last read; for fi_trywait; guarded by the engine's lock
   uint64_t seen_errors = 0;
+  CounterWork work{core};
   RegionWatcher watcher{core};   // in the side records of `regions`
   std::vector<Region*> regions;  // that it is bound to; guarded by the engine's lock
 

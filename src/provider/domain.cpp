@@ -15,6 +15,7 @@
 #include "provider/registry.hpp"
 #include "provider/stubs.hpp"
 #include "provider/window.hpp"
+#include "provider/work.hpp"
 
 namespace aperture::provider {
 
@@ -66,6 +67,9 @@ int control_domain(fid* fid, int command, void* arg) noexcept {
     switch (command) {
       case FI_MAP_RAW_MR: return map_raw_key(domain, static_cast<const struct fi_mr_map_raw*>(arg));
       case FI_UNMAP_KEY: return unmap_key(domain, static_cast<const uint64_t*>(arg));
+      case FI_QUEUE_WORK: return queue_work(domain, static_cast<const fi_deferred_work*>(arg));
+      case FI_CANCEL_WORK: return cancel_work(domain, static_cast<const fi_deferred_work*>(arg));
+      case FI_FLUSH_WORK: return flush_work(domain, static_cast<const fi_deferred_work*>(arg));
       default: return refuse(-FI_ENOSYS, "fi_control(domain): command %d is not offered", command);
     }
   });

@@ -23,12 +23,14 @@ inline constexpr size_t kRegionBytes = 384;  // at least a Region: mr.hpp
 struct CallTables;
 struct Eq;
 class Sleeper;
+class WorkQueue;
 
 struct Domain {
   fid_domain fid{};
   Fabric* fabric = nullptr;
   std::unique_ptr<nic::Engine> engine;
-  CallTables* calls = nullptr;  // fork.hpp
+  std::unique_ptr<WorkQueue> work;  // once something in it may wait for a counter
+  CallTables* calls = nullptr;      // fork.hpp
   uint32_t api_version = 0;
   uint32_t addr_format = FI_SOCKADDR_IN;
   fi_av_type av_type = FI_AV_UNSPEC;

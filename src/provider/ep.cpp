@@ -13,6 +13,7 @@
 #include "provider/stx.hpp"
 #include "provider/window.hpp"
 #include "provider/wording.hpp"
+#include "provider/work.hpp"
 
 namespace aperture::provider {
 
@@ -23,6 +24,7 @@ void let_go(EpBody& body) noexcept {
     nic::EngineGuard guard(*body.domain->engine);
     if (body.av != nullptr) std::erase(body.av->endpoints, &body);
     body.leave_regions();
+    if (body.domain->work != nullptr) body.domain->work->forget(body);
   }
   body.core.reset();  // not under the lock: it may wait for a connection to come up
   leave_request(body);
@@ -255,6 +257,7 @@ void Ep::settle() noexcept {
   may_read = (body->tx_caps & FI_READ) != 0;
   may_write = (body->tx_caps & FI_WRITE) != 0;
   buffered = body->buffered;
+  may_trigger = ((body->tx_caps | body->rx_caps) & FI_TRIGGER) != 0;
   may_commit = ((body->tx_caps | body->rx_caps) & FI_RMA_PMEM) != 0;
   descriptors = body->domain->region_rules.descriptors;
   pd = body->auth_key.pd != 0 ? body->auth_key.pd : body->domain->engine->domain();
@@ -338,6 +341,11 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
   if ((flags & ~(side == FI_TRANSMIT ? ep.body->tx_op_flags() : kRxOpFlags)) != 0)
     return refuse(-FI_EBADFLAGS, "fi_ep_alias: operation flags 0x%llx are not all offered",
                   static_cast<unsigned long long>(flags));
+  if ((flags & FI_TRIGGER) != 0 && !ep.may_trigger)
+    return refuse(
+        -FI_EOPNOTSUPP,
+        "fi_ep_alias: FI_TRIGGER on an endpoint that was opened without it; ask for it in "
+        "hints->caps");
   if (ep.body->kind == EpKind::shared_receive || ep.body->kind == EpKind::scalable)
     return refuse(-FI_ENOSYS,
                   "fi_ep_alias: shared receive contexts and scalable endpoints have no aliases");
@@ -397,6 +405,9 @@ int open_endpoint(const char* call, fid_domain* fid, const fi_info* info, fid_ep
     take_limits(*ep, *body, *info);
     if (const int rc = set_buffered(*ep, *info); rc != 0) return rc;
     ep->settle();
+    if (ep->may_trigger) {
+      if (const int rc = begin_work(*body->domain); rc != 0) return rc;
+    }
     // last: from here on nothing fails
     if (info->handle != nullptr && body->kind == EpKind::connected) {
       if (const int rc = take_handle(*body, *info); rc != 0) return rc;

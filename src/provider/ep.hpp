@@ -108,6 +108,9 @@ struct EpBody {
   nic::SharedReceive* shared_core = nullptr;  // `core` again
   Uses uses;            // endpoints bound to it; of a scalable endpoint, its contexts
   size_t av_users = 0;  // enabled ones that have an address vector: all have the one in `av`
+  // of operations that wait for counters: the last round in which one found no room; guarded
+  // by the engine's lock
+  uint64_t work_round = 0;
 };
 
 // Whatever transfers by itself: an endpoint, or a context of one.
@@ -138,6 +141,7 @@ struct Ep {
   bool may_write = false;
   bool may_commit = false;
   bool buffered = false;  // its messages are shown, and claimed or discarded
+  bool may_trigger = false;
   size_t inject_size = 0;
   uint64_t max_msg_size = qp::kMaxMessageBytes;
   size_t tx_iov_limit = 0;

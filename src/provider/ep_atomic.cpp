@@ -8,9 +8,11 @@
 
 #include "provider/atomic_rules.hpp"
 #include "provider/ep_described.hpp"
+#include "provider/ep_triggered.hpp"
 #include "provider/fork.hpp"
 #include "provider/header_names.hpp"
 #include "provider/post_message.hpp"
+#include "provider/work.hpp"
 
 namespace aperture::provider {
 
@@ -128,9 +130,9 @@ bool may(const Ep& ep, AtomicOp op) noexcept {
   return op == AtomicOp::read || ep.may_write;
 }
 
-template <AtomicKind kind>
+template <AtomicKind kind, typename How = Now>
 [[gnu::always_inline]] inline ssize_t start(Ep& ep, const char* call, const Call& c,
-                                            const TxWish& wish) noexcept {
+                                            const TxWish& wish, const How& how = {}) noexcept {
   if (!is_offered(ep.body->domain->api_version, kind, c.op, c.type)) [[unlikely]]
     return refuse_operation(ep, call, c.op, c.type);
   qp::AtomicWr wr;
@@ -181,7 +183,7 @@ template <AtomicKind kind>
   wr.inject = wish.inject;
   wr.completion = wish.completion;
   wr.fence = wish.fence;
-  return post(ep, call, c.peer, [&wr](nic::Endpoint& core) noexcept { return core.atomic(wr); });
+  return how.atomic(ep, call, wr);
 }
 
 // The descriptors of one argument; 0 or the refusal. What the call itself refuses is left to it.
@@ -248,9 +250,32 @@ ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const
     return refuse(-FI_EOPNOTSUPP,
                   "%s: atomics on tagged receive buffers (FI_TAGGED) are not offered", call);
   }
-  if ((flags & ~kFlags) != 0) [[unlikely]]
-    return refuse_flags(call, flags, kFlags);
+  if ((flags & ~kFlags) != 0) [[unlikely]] {
+    if ((flags & ~(kFlags | FI_TRIGGER)) != 0) return refuse_flags(call, flags, kFlags);
+    return trigger(ep, call, c.context, [&](const Later& later) noexcept {
+      return start<kind>(ep, call, c, ep.wish_of(flags), later);
+    });
+  }
   return start<kind>(ep, call, c, ep.wish_of(flags));
+}
+
+template <AtomicKind kind>
+ssize_t keep(Ep& ep, const char* call, Call& c, const fi_msg_atomic& msg, uint64_t flags,
+             const Later& later) noexcept {
+  c.operand = {msg.msg_iov, msg.desc, msg.iov_count};
+  c.peer = msg.addr;
+  c.type = msg.datatype;
+  c.op = msg.op;
+  c.context = msg.context;
+  c.ranges = msg.rma_iov;
+  c.range_count = msg.rma_iov_count;
+  if (c.ranges == nullptr) return refuse(-FI_EINVAL, "%s: msg->rma_iov is NULL", call);
+  if ((flags & ~kFlags) != 0) return refuse_flags(call, flags, kFlags);
+  if (ep.descriptors != DescriptorRule::ignored) {
+    const bool inject = (flags & FI_INJECT) != 0;
+    if (const ssize_t rc = check_descriptors<kind>(ep, call, c, inject); rc != 0) return rc;
+  }
+  return start<kind>(ep, call, c, ep.wish_of(flags), later);
 }
 
 // ---- base ---------------------------------------------------------------------------------------
@@ -401,13 +426,25 @@ const fi_ops_atomic g_plain = with_valid({
 
 }  // namespace
 
+ssize_t atomic_later(Ep& ep, const char* call, const fi_msg_atomic& msg,
+                     const AtomicBuffers& buffers, uint64_t flags, const Later& later) noexcept {
+  const auto pieces = [](const auto* side) {
+    return side != nullptr ? Pieces{side->msg_iov, side->desc, side->iov_count} : Pieces{};
+  };
+  Call c{.compare = pieces(buffers.compare), .result = pieces(buffers.fetch)};
+  if (buffers.compare != nullptr) return keep<AtomicKind::compare>(ep, call, c, msg, flags, later);
+  if (buffers.fetch != nullptr) return keep<AtomicKind::fetch>(ep, call, c, msg, flags, later);
+  return keep<AtomicKind::base>(ep, call, c, msg, flags, later);
+}
+
 void fill_atomics(CallTables& tables) noexcept {
   tables.atomic = g_plain<false>;
   tables.atomic_described = g_plain<true>;
 }
 
 void turn_away_atomics(CallTables& tables) noexcept {
-  tables.atomic = tables.atomic_described = with_valid(refusing<fi_ops_atomic>(InForkedChild{}));
+  tables.atomic = tables.atomic_described = tables.atomic_triggered =
+      with_valid(refusing<fi_ops_atomic>(InForkedChild{}));
 }
 
 fi_ops_atomic* atomic_ops(const Ep& ep) noexcept {
@@ -415,6 +452,7 @@ fi_ops_atomic* atomic_ops(const Ep& ep) noexcept {
   if (((body.tx_caps | body.rx_caps) & FI_ATOMIC) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
   CallTables& calls = *body.domain->calls;
+  if (triggers_by_default(ep)) return &calls.atomic_triggered;
   return ep.descriptors == DescriptorRule::ignored ? &calls.atomic : &calls.atomic_described;
 }
 

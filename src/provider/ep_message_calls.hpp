@@ -4,6 +4,7 @@
 
 #include "provider/post_message.hpp"
 #include "provider/stubs.hpp"
+#include "provider/work.hpp"
 
 namespace aperture::provider {
 
@@ -71,17 +72,20 @@ struct MessageCalls {
       return refuse_side(call, "FI_SEND");
     if (msg == nullptr) [[unlikely]]
       return -FI_EINVAL;
-    if ((flags & ~kKnownSendFlags) != 0) [[unlikely]]
-      return refuse_flags(call, flags, kKnownSendFlags);
-    Message m{.iov = msg->msg_iov,
-              .count = msg->iov_count,
-              .addr = msg->addr,
-              .context = msg->context,
-              .imm = msg->data,
-              .tagged = kTagged,
-              .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0};
-    if constexpr (kTagged) m.tag = msg->tag;
-    return send_message(ep, call, m, ep.wish_of(flags));
+    if ((flags & ~kKnownSendFlags) != 0) [[unlikely]] {
+      if ((flags & FI_TRIGGER) == 0) return refuse_flags(call, flags, kKnownSendFlags);
+      return trigger(ep, call, msg->context, [&](const Later& later) noexcept {
+        return send_later(ep, call, *msg, flags & ~FI_TRIGGER, later);
+      });
+    }
+    return send_message(ep, call, message_of(*msg, flags), ep.wish_of(flags));
+  }
+
+  static ssize_t keep_send(Ep& ep, const char* call, const Msg& msg, uint64_t flags,
+                           const Later& later) noexcept {
+    if (!ep.may_send) return refuse_side(call, "FI_SEND");
+    if ((flags & ~kKnownSendFlags) != 0) return refuse_flags(call, flags, kKnownSendFlags);
+    return send_message(ep, call, message_of(msg, flags), ep.wish_of(flags), later);
   }
 
   static ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest,
@@ -122,6 +126,17 @@ struct MessageCalls {
   }
 
  private:
+  [[gnu::always_inline]] static Message message_of(const Msg& msg, uint64_t flags) noexcept {
+    Message m{.iov = msg.msg_iov,
+              .count = msg.iov_count,
+              .addr = msg.addr,
+              .context = msg.context,
+              .imm = msg.data,
+              .tagged = kTagged,
+              .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0};
+    if constexpr (kTagged) m.tag = msg.tag;
+    return m;
+  }
   [[gnu::always_inline]] static Message flat(fi_addr_t dest, void* context, Tag... tag) noexcept {
     return {.addr = dest, .context = context, .tag = value_of(tag...), .tagged = kTagged};
   }

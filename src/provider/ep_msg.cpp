@@ -4,6 +4,7 @@
 #include "provider/ep_dgram.hpp"
 #include "provider/ep_message_calls.hpp"
 #include "provider/ep_multi_recv.hpp"
+#include "provider/ep_triggered.hpp"
 #include "provider/fork.hpp"
 
 namespace aperture::provider {
@@ -24,6 +25,10 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   if ((flags & ~kRecvFlags) != 0) [[unlikely]] {
     if ((flags & ~(kRecvFlags | FI_MULTI_RECV)) == 0)
       return recv_many(ep, "fi_recvmsg", m, completion);
+    if ((flags & FI_TRIGGER) != 0)
+      return trigger(ep, "fi_recvmsg", msg->context, [&](const Later& later) noexcept {
+        return recv_later(ep, "fi_recvmsg", *msg, flags & ~FI_TRIGGER, later);
+      });
     return refuse_flags("fi_recvmsg", flags, kRecvFlags | FI_MULTI_RECV);
   }
   return recv_message(ep, "fi_recvmsg", m, completion);
@@ -37,6 +42,25 @@ fi_ops_msg g_not_asked = refusing<fi_ops_msg>(
 const fi_ops_msg g_plain = Calls::table(recvmsg);
 
 }  // namespace
+
+ssize_t send_later(Ep& ep, const char* call, const fi_msg& msg, uint64_t flags,
+                   const Later& later) noexcept {
+  return Calls::keep_send(ep, call, msg, flags, later);
+}
+
+ssize_t recv_later(Ep& ep, const char* call, const fi_msg& msg, uint64_t flags,
+                   const Later& later) noexcept {
+  if (!ep.may_recv) return refuse_side(call, "FI_RECV");
+  constexpr uint64_t known = kRecvFlags | FI_MULTI_RECV;
+  if ((flags & ~known) != 0) return refuse_flags(call, flags, known);
+  const bool completion = !ep.rx_selective || (flags & FI_COMPLETION) != 0;
+  const Message m{
+      .iov = msg.msg_iov, .count = msg.iov_count, .addr = msg.addr, .context = msg.context};
+  if ((flags & FI_MULTI_RECV) == 0) return recv_message(ep, call, m, completion, later);
+  qp::RecvWr wr;
+  const ssize_t rc = make_multi_receive(ep, call, m, completion, wr);
+  return rc != 0 ? rc : later.recv_multi(ep, call, wr);
+}
 
 void fill_messages(CallTables& tables) noexcept {
   tables.msg = g_plain;
@@ -56,6 +80,7 @@ fi_ops_msg* msg_ops(const Ep& ep) noexcept {
   if (!body.core) return &g_not_enabled;
   CallTables& calls = *body.domain->calls;
   if (body.kind == EpKind::unreliable) return &calls.msg_datagram;
+  if (triggers_by_default(ep)) return &calls.msg_triggered;
   if (ep.descriptors != DescriptorRule::ignored) return &calls.msg_described;
   if (ep.buffered) return &calls.msg_buffered;
   return (ep.rx_flags & FI_MULTI_RECV) != 0 ? &calls.msg_many : &calls.msg;

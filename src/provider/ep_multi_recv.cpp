@@ -25,7 +25,8 @@ ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t sou
 
 }  // namespace
 
-ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) noexcept {
+ssize_t make_multi_receive(const Ep& ep, const char* call, const Message& m, bool completion,
+                           qp::RecvWr& wr) noexcept {
   if (!ep.may_recv) return refuse_side(call, "FI_RECV");
   if ((ep.body->rx_caps & FI_MULTI_RECV) == 0)
     return refuse(
@@ -38,11 +39,13 @@ ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) n
                   call, m.count);
   if (m.iov == nullptr || (m.iov->iov_base == nullptr && m.iov->iov_len != 0))
     return refuse_pieces(call, m.count, ep.rx_iov_limit);
+  return make_receive(ep, call, m, completion, wr);
+}
+
+ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) noexcept {
   qp::RecvWr wr;
-  if (const ssize_t rc = make_receive(ep, call, m, completion, wr); rc != 0) return rc;
-  return post(ep, call, m.addr, [&](nic::Endpoint& core) noexcept {
-    return core.recv_multi(wr, ep.body->min_multi_recv);
-  });
+  if (const ssize_t rc = make_multi_receive(ep, call, m, completion, wr); rc != 0) return rc;
+  return Now::recv_multi(ep, call, wr);
 }
 
 const fi_ops_msg& multi_recv_ops() noexcept {

@@ -7,6 +7,9 @@ namespace aperture::provider {
 
 // A receive with FI_MULTI_RECV, by flag or by default.
 ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) noexcept;
+// Fills such a receive; 0 or the refusal.
+ssize_t make_multi_receive(const Ep& ep, const char* call, const Message& m, bool completion,
+                           qp::RecvWr& wr) noexcept;
 // The calls of an endpoint whose receives have FI_MULTI_RECV by default.
 const fi_ops_msg& multi_recv_ops() noexcept;
 // FI_OPT_MIN_MULTI_RECV.

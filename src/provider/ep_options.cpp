@@ -7,6 +7,7 @@
 #include "provider/header_names.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
+#include "provider/work.hpp"
 
 namespace aperture::provider {
 
@@ -17,7 +18,10 @@ ssize_t cancel(fid_t fid, void* context) noexcept {
     auto& ep = object_of<Ep>(fid);
     if (ep.core == nullptr) return -FI_EOPBADSTATE;
     nic::EngineGuard guard(*ep.engine);
-    return fi_code(ep.core->cancel(context));
+    const Status s = ep.core->cancel(context);
+    WorkQueue* const work = ep.body->domain->work.get();
+    if (s.error() != Errc::no_entry || work == nullptr) return fi_code(s);
+    return fi_code(work->cancel(*ep.body, context));
   });
 }
 

@@ -2,8 +2,10 @@
 #include <cstddef>
 
 #include "provider/ep_described.hpp"
+#include "provider/ep_triggered.hpp"
 #include "provider/fork.hpp"
 #include "provider/post_message.hpp"
+#include "provider/work.hpp"
 
 namespace aperture::provider {
 
@@ -48,9 +50,9 @@ bool measure_ranges(const Access& a, uint64_t& len) noexcept {
   return true;
 }
 
-template <bool IsWrite>
+template <bool IsWrite, typename How = Now>
 [[gnu::always_inline]] inline ssize_t access(Ep& ep, const char* call, const Access& a,
-                                             const TxWish& wish) noexcept {
+                                             const TxWish& wish, const How& how = {}) noexcept {
   if (!(IsWrite ? ep.may_write : ep.may_read)) [[unlikely]]
     return refuse_side(call, IsWrite ? "FI_WRITE" : "FI_READ");
   qp::RmaWr wr;
@@ -82,9 +84,7 @@ template <bool IsWrite>
   wr.completion = wish.completion;
   wr.fence = wish.fence;
   wr.commit = IsWrite && wish.commit;
-  return post(ep, call, a.peer, [&wr](nic::Endpoint& core) noexcept {
-    return IsWrite ? core.write(wr) : core.read(wr);
-  });
+  return how.template access<IsWrite>(ep, call, wr);
 }
 
 ssize_t read(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t peer, uint64_t addr, uint64_t key,
@@ -100,6 +100,17 @@ ssize_t readv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t pee
   return access<false>(ep, "fi_readv", {iov, count, peer, addr, key, context}, ep.tx);
 }
 
+[[gnu::always_inline]] inline Access access_of(const fi_msg_rma& msg, uint64_t flags) noexcept {
+  return {.iov = msg.msg_iov,
+          .count = msg.iov_count,
+          .peer = msg.addr,
+          .context = msg.context,
+          .imm = msg.data,
+          .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0,
+          .ranges = msg.rma_iov,
+          .range_count = msg.rma_iov_count};
+}
+
 // The part that readmsg and writemsg share.
 template <bool IsWrite>
 ssize_t access_msg(fid_ep* fid, const char* call, const fi_msg_rma* msg, uint64_t flags,
@@ -108,18 +119,17 @@ ssize_t access_msg(fid_ep* fid, const char* call, const fi_msg_rma* msg, uint64_
   if (msg == nullptr || msg->rma_iov == nullptr) [[unlikely]] {
     return refuse(-FI_EINVAL, "%s: msg or msg->rma_iov is NULL", call);
   }
-  if ((flags & ~known) != 0) [[unlikely]]
-    return refuse_flags(call, flags, known);
-  return access<IsWrite>(ep, call,
-                         {.iov = msg->msg_iov,
-                          .count = msg->iov_count,
-                          .peer = msg->addr,
-                          .context = msg->context,
-                          .imm = msg->data,
-                          .has_imm = (flags & FI_REMOTE_CQ_DATA) != 0,
-                          .ranges = msg->rma_iov,
-                          .range_count = msg->rma_iov_count},
-                         ep.wish_of(flags));
+  if ((flags & ~known) != 0) [[unlikely]] {
+    if ((flags & FI_TRIGGER) == 0) return refuse_flags(call, flags, known);
+    return trigger(ep, call, msg->context, [&](const Later& later) noexcept {
+      return access_later(ep, call, *msg, IsWrite, flags & ~FI_TRIGGER, later);
+    });
+  }
+  return access<IsWrite>(ep, call, access_of(*msg, flags), ep.wish_of(flags));
+}
+
+uint64_t known_flags(const Ep& ep, bool is_write) noexcept {
+  return !is_write ? kReadFlags : kWriteFlags | (ep.may_commit ? FI_COMMIT_COMPLETE : 0);
 }
 
 ssize_t readmsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
@@ -127,8 +137,7 @@ ssize_t readmsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
 }
 
 ssize_t writemsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
-  const uint64_t commit = object_of<Ep>(fid).may_commit ? FI_COMMIT_COMPLETE : 0;
-  return access_msg<true>(fid, "fi_writemsg", msg, flags, kWriteFlags | commit);
+  return access_msg<true>(fid, "fi_writemsg", msg, flags, known_flags(object_of<Ep>(fid), true));
 }
 
 ssize_t write(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t peer, uint64_t addr,
@@ -188,6 +197,17 @@ const fi_ops_rma g_plain = {
 
 }  // namespace
 
+ssize_t access_later(Ep& ep, const char* call, const fi_msg_rma& msg, bool is_write, uint64_t flags,
+                     const Later& later) noexcept {
+  if (msg.rma_iov == nullptr) return refuse(-FI_EINVAL, "%s: msg->rma_iov is NULL", call);
+  const uint64_t known = known_flags(ep, is_write);
+  if ((flags & ~known) != 0) return refuse_flags(call, flags, known);
+  const Access a = access_of(msg, flags);
+  const TxWish wish = ep.wish_of(flags);
+  return is_write ? access<true>(ep, call, a, wish, later)
+                  : access<false>(ep, call, a, wish, later);
+}
+
 void fill_rma(CallTables& tables) noexcept {
   tables.rma = g_plain;
   tables.rma_described = described_rma_ops();
@@ -202,6 +222,7 @@ fi_ops_rma* rma_ops(const Ep& ep) noexcept {
   if (((body.tx_caps | body.rx_caps) & FI_RMA) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
   CallTables& calls = *body.domain->calls;
+  if (triggers_by_default(ep)) return &calls.rma_triggered;
   return ep.descriptors == DescriptorRule::ignored ? &calls.rma : &calls.rma_described;
 }
 

@@ -3,6 +3,7 @@
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_described.hpp"
 #include "provider/ep_message_calls.hpp"
+#include "provider/ep_triggered.hpp"
 #include "provider/fork.hpp"
 
 namespace aperture::provider {
@@ -52,21 +53,29 @@ ssize_t probe(Ep& ep, Message m, uint64_t flags) noexcept {
   });
 }
 
+[[gnu::always_inline]] inline Message message_of(const fi_msg_tagged& msg) noexcept {
+  return {.iov = msg.msg_iov,
+          .count = msg.iov_count,
+          .addr = msg.addr,
+          .context = msg.context,
+          .tag = msg.tag,
+          .ignore = msg.ignore,
+          .tagged = true};
+}
+
 ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
   if (!ep.may_recv) [[unlikely]]
     return refuse_side("fi_trecvmsg", "FI_RECV");
   if (msg == nullptr) [[unlikely]]
     return -FI_EINVAL;
-  if ((flags & ~kTaggedRecvFlags) != 0) [[unlikely]]
-    return refuse_flags("fi_trecvmsg", flags, kTaggedRecvFlags);
-  const Message m{.iov = msg->msg_iov,
-                  .count = msg->iov_count,
-                  .addr = msg->addr,
-                  .context = msg->context,
-                  .tag = msg->tag,
-                  .ignore = msg->ignore,
-                  .tagged = true};
+  if ((flags & ~kTaggedRecvFlags) != 0) [[unlikely]] {
+    if ((flags & FI_TRIGGER) == 0) return refuse_flags("fi_trecvmsg", flags, kTaggedRecvFlags);
+    return trigger(ep, "fi_trecvmsg", msg->context, [&](const Later& later) noexcept {
+      return recv_later(ep, "fi_trecvmsg", *msg, flags & ~FI_TRIGGER, later);
+    });
+  }
+  const Message m = message_of(*msg);
   if ((flags & kProbeFlags) != 0) return probe(ep, m, flags);
   return recv_message(ep, "fi_trecvmsg", m, !ep.rx_selective || (flags & FI_COMPLETION) != 0);
 }
@@ -79,6 +88,20 @@ fi_ops_tagged g_not_asked = refusing<fi_ops_tagged>(
 const fi_ops_tagged g_plain = Calls::table(recvmsg);
 
 }  // namespace
+
+ssize_t send_later(Ep& ep, const char* call, const fi_msg_tagged& msg, uint64_t flags,
+                   const Later& later) noexcept {
+  return Calls::keep_send(ep, call, msg, flags, later);
+}
+
+// What a probe answers is true now, and need not be later.
+ssize_t recv_later(Ep& ep, const char* call, const fi_msg_tagged& msg, uint64_t flags,
+                   const Later& later) noexcept {
+  if (!ep.may_recv) return refuse_side(call, "FI_RECV");
+  if ((flags & ~kRecvFlags) != 0) return refuse_flags(call, flags, kRecvFlags);
+  const bool completion = !ep.rx_selective || (flags & FI_COMPLETION) != 0;
+  return recv_message(ep, call, message_of(msg), completion, later);
+}
 
 void fill_tagged(CallTables& tables) noexcept {
   tables.tagged = g_plain;
@@ -95,6 +118,7 @@ fi_ops_tagged* tagged_ops(const Ep& ep) noexcept {
   if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
   CallTables& calls = *body.domain->calls;
+  if (triggers_by_default(ep)) return &calls.tagged_triggered;
   if (ep.descriptors != DescriptorRule::ignored) return &calls.tagged_described;
   return ep.buffered ? &calls.tagged_buffered : &calls.tagged;
 }

@@ -33,10 +33,11 @@ void turn_away() noexcept {
   CallTables* const inherited = latest.load(std::memory_order_acquire);
   if (inherited == nullptr) return;
   CallTables& t = *inherited;
-  t.msg = t.msg_described = t.msg_many = refusing<fi_ops_msg>(InForkedChild{});
+  t.msg = t.msg_described = t.msg_many = t.msg_triggered = refusing<fi_ops_msg>(InForkedChild{});
   t.msg_datagram = t.msg_buffered = t.msg;
-  t.tagged = t.tagged_described = t.tagged_buffered = refusing<fi_ops_tagged>(InForkedChild{});
-  t.rma = t.rma_described = refusing<fi_ops_rma>(InForkedChild{});
+  t.tagged = t.tagged_described = t.tagged_triggered = refusing<fi_ops_tagged>(InForkedChild{});
+  t.tagged_buffered = t.tagged;
+  t.rma = t.rma_described = t.rma_triggered = refusing<fi_ops_rma>(InForkedChild{});
   turn_away_atomics(t);
   turn_away_cq_reads(t);
   turn_away_counters(t);
@@ -54,6 +55,7 @@ Result<CallTables*> make() noexcept {
   fill_tagged(*made);
   fill_rma(*made);
   fill_atomics(*made);
+  fill_triggered(*made);
   fill_cq_reads(*made);
   fill_counters(*made);
   // SYNC POINT: call-tables: they are whole before a fork's handler, on any thread, changes them

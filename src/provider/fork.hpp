@@ -31,6 +31,10 @@ struct CallTables {
   fi_ops_tagged tagged_buffered;
   fi_ops_rma rma, rma_described;
   fi_ops_atomic atomic, atomic_described;
+  fi_ops_msg msg_triggered;  // triggered: operations have FI_TRIGGER by default
+  fi_ops_tagged tagged_triggered;
+  fi_ops_rma rma_triggered;
+  fi_ops_atomic atomic_triggered;
   fi_ops_cq cq_context, cq_msg, cq_data, cq_tagged;
   fi_ops_cntr cntr;
 };
@@ -44,7 +48,8 @@ void fill_tagged(CallTables& tables) noexcept;    // ep_tagged.cpp
 void fill_rma(CallTables& tables) noexcept;       // ep_rma.cpp
 void fill_atomics(CallTables& tables) noexcept;   // ep_atomic.cpp
 void turn_away_atomics(CallTables& tables) noexcept;
-void fill_cq_reads(CallTables& tables) noexcept;  // cq_read.cpp
+void fill_triggered(CallTables& tables) noexcept;  // ep_triggered.cpp, after all of these
+void fill_cq_reads(CallTables& tables) noexcept;   // cq_read.cpp
 void turn_away_cq_reads(CallTables& tables) noexcept;
 void fill_counters(CallTables& tables) noexcept;  // cntr.cpp
 void turn_away_counters(CallTables& tables) noexcept;

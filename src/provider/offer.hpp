@@ -29,7 +29,7 @@ inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | 
 inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;  // always reported
 inline constexpr uint64_t kAskedCaps =                           // reported when asked for
     FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM |
-    FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV | kVariableMsg;
+    FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV | FI_TRIGGER | kVariableMsg;
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
 // A connected endpoint has one peer, and no addresses to tell it by.
@@ -45,11 +45,12 @@ constexpr uint64_t caps_of(fi_ep_type type) noexcept {
 }
 inline constexpr uint64_t kTxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ |
                                     FI_WRITE | FI_FENCE | FI_HMEM | FI_NAMED_RX_CTX | FI_MULTICAST |
-                                    kVariableMsg;
+                                    FI_TRIGGER | kVariableMsg;
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV |
                                     FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV |
                                     FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM |
-                                    FI_RMA_PMEM | FI_MULTICAST | kVariableMsg;
+                                    FI_RMA_PMEM | FI_MULTICAST | FI_TRIGGER |
+                                    kVariableMsg;
 inline constexpr uint64_t kDomainCaps =
     FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_SHARED_AV;
 
@@ -65,7 +66,7 @@ constexpr uint64_t with_directions(uint64_t caps) noexcept {
 inline constexpr uint64_t kCompletionLevels = FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
                                               FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE |
                                               FI_COMMIT_COMPLETE;
-inline constexpr uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | kCompletionLevels;
+inline constexpr uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | FI_TRIGGER | kCompletionLevels;
 // Nobody answers a datagram: "applies only to reliable endpoints", fi_cq(3).
 inline constexpr uint64_t kUnreliableTxOpFlags =
     FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MULTICAST;
@@ -73,7 +74,7 @@ constexpr uint64_t tx_op_flags_of(fi_ep_type type) noexcept {
   return type == FI_EP_DGRAM ? kUnreliableTxOpFlags : kTxOpFlags;
 }
 inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
-                                       FI_DELIVERY_COMPLETE | FI_MULTI_RECV;
+                                       FI_DELIVERY_COMPLETE | FI_MULTI_RECV | FI_TRIGGER;
 
 // Message order. Sends to one peer always keep their order. The bits that involve RMA cost the
 // one-sided path, so they are given when they are asked for.

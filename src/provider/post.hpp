@@ -56,4 +56,29 @@ inline ssize_t post(Ep& ep, const char* call, uint64_t addr, Fn&& fn) noexcept {
   return refuse_post(call, s.error(), addr);
 }
 
+// What becomes of a work request that a call has made: it is posted. Operations that are to wait
+// for a counter have their own of these (work.hpp).
+struct Now {
+  static ssize_t send(Ep& ep, const char* call, const qp::SendWr& wr) noexcept {
+    return post(ep, call, wr.dest, [&wr](nic::Endpoint& core) noexcept { return core.send(wr); });
+  }
+  static ssize_t recv(Ep& ep, const char* call, const qp::RecvWr& wr) noexcept {
+    return post(ep, call, wr.source, [&wr](nic::Endpoint& core) noexcept { return core.recv(wr); });
+  }
+  static ssize_t recv_multi(Ep& ep, const char* call, const qp::RecvWr& wr) noexcept {
+    return post(ep, call, wr.source, [&](nic::Endpoint& core) noexcept {
+      return core.recv_multi(wr, ep.body->min_multi_recv);
+    });
+  }
+  template <bool kIsWrite>
+  static ssize_t access(Ep& ep, const char* call, const qp::RmaWr& wr) noexcept {
+    return post(ep, call, wr.dest, [&wr](nic::Endpoint& core) noexcept {
+      return kIsWrite ? core.write(wr) : core.read(wr);
+    });
+  }
+  static ssize_t atomic(Ep& ep, const char* call, const qp::AtomicWr& wr) noexcept {
+    return post(ep, call, wr.dest, [&wr](nic::Endpoint& core) noexcept { return core.atomic(wr); });
+  }
+};
+
 }  // namespace aperture::provider

@@ -45,8 +45,10 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
                         .completion = wish.completion});
 }
 
+template <typename How = Now>
 [[gnu::always_inline]] inline ssize_t send_message(Ep& ep, const char* call, const Message& m,
-                                                   const TxWish& wish) noexcept {
+                                                   const TxWish& wish,
+                                                   const How& how = {}) noexcept {
   qp::SendWr wr;
   if (!measure(m.iov, m.count, ep.tx_iov_limit, wr.len)) [[unlikely]]
     return refuse_pieces(call, m.count, ep.tx_iov_limit);
@@ -66,7 +68,7 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
   wr.completion = wish.completion;
   wr.delivery = wish.delivery;
   wr.fence = wish.fence;
-  return post(ep, call, m.addr, [&wr](nic::Endpoint& core) noexcept { return core.send(wr); });
+  return how.send(ep, call, wr);
 }
 
 [[gnu::noinline]] inline ssize_t send_flat_message(Ep& ep, const char* call, Message m,
@@ -110,12 +112,13 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
 }
 static_assert(FI_ADDR_UNSPEC == qp::kAnySource && FI_ADDR_NOTAVAIL == qp::kNoSource);
 
+template <typename How = Now>
 [[gnu::always_inline]] inline ssize_t recv_message(Ep& ep, const char* call, const Message& m,
-                                                   bool completion) noexcept {
+                                                   bool completion, const How& how = {}) noexcept {
   qp::RecvWr wr;
   if (const ssize_t rc = make_receive(ep, call, m, completion, wr); rc != 0) [[unlikely]]
     return rc;
-  return post(ep, call, m.addr, [&wr](nic::Endpoint& core) noexcept { return core.recv(wr); });
+  return how.recv(ep, call, wr);
 }
 
 [[gnu::noinline]] inline ssize_t recv_flat_message(Ep& ep, const char* call, Message m, void* buf,

@@ -125,7 +125,7 @@ struct Waited {
   Sleeper sleeper;
   fi_wait_obj wait_obj = FI_WAIT_NONE;
   WaitSet* wait_set = nullptr;
-  Uses uses;  // endpoints and poll sets
+  Uses uses;  // endpoints, poll sets, operations that wait for a counter
 
   // As Sleeper::open, and joins the wait set if that is the wait object.
   int open(Domain& of, fi_wait_obj obj, fid_wait* set, qp::WakeFd& wake_fd) {
@@ -139,7 +139,10 @@ struct Waited {
   int check_unused(const char* call) const noexcept {
     const uint32_t n = uses.count();
     if (n == 0) return 0;
-    return refuse(-FI_EBUSY, "%s: %u endpoint(s) or poll set(s) use it; close them first", call, n);
+    return refuse(-FI_EBUSY,
+                  "%s: %u endpoint(s), poll set(s) or queued operation(s) use it; close or cancel "
+                  "them first",
+                  call, n);
   }
   template <typename Object>
   static void end(Object& object) noexcept {

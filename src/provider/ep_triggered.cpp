@@ -1,0 +1,355 @@
+// The calls of a handle whose operations are triggered by default: an alias that was made with
+// FI_TRIGGER, or an endpoint with that among its op_flags. man 3 fi_trigger, fi_endpoint
+// ("fi_ep_alias").
+//
+// Such handles have their own tables, so that all others pay nothing. A call without flags becomes
+// the one with flags; calls with flags say themselves whether they are triggered, and an inject has
+// no context that could tell what it waits for. No state.
+#include "provider/ep_triggered.hpp"
+
+#include "base/iov.hpp"
+
+#include "provider/ep_described.hpp"
+#include "provider/ep_multi_recv.hpp"
+#include "provider/fork.hpp"
+#include "provider/work.hpp"
+
+namespace aperture::provider {
+
+namespace {
+
+constexpr uint64_t kSends = kSendFlags | FI_TRIGGER;
+constexpr uint64_t kTaggedSends = kSends | FI_MATCH_COMPLETE;
+constexpr uint64_t kReceives = kRecvFlags | FI_TRIGGER;
+
+bool sends(const Ep& ep) noexcept {
+  return (ep.tx_flags & FI_TRIGGER) != 0;
+}
+bool receives(const Ep& ep) noexcept {
+  return (ep.rx_flags & FI_TRIGGER) != 0;
+}
+bool is_plain(const Ep& ep) noexcept {
+  return ep.descriptors == DescriptorRule::ignored;
+}
+
+const fi_ops_msg& under(const Ep& ep, const fi_ops_msg*) noexcept {
+  CallTables& calls = *ep.body->domain->calls;
+  if (!is_plain(ep)) return calls.msg_described;
+  return (ep.rx_flags & FI_MULTI_RECV) != 0 ? calls.msg_many : calls.msg;
+}
+const fi_ops_tagged& under(const Ep& ep, const fi_ops_tagged*) noexcept {
+  CallTables& calls = *ep.body->domain->calls;
+  return is_plain(ep) ? calls.tagged : calls.tagged_described;
+}
+const fi_ops_rma& under(const Ep& ep, const fi_ops_rma*) noexcept {
+  CallTables& calls = *ep.body->domain->calls;
+  return is_plain(ep) ? calls.rma : calls.rma_described;
+}
+const fi_ops_atomic& under(const Ep& ep, const fi_ops_atomic*) noexcept {
+  CallTables& calls = *ep.body->domain->calls;
+  return is_plain(ep) ? calls.atomic : calls.atomic_described;
+}
+template <typename Ops>
+const Ops& under(const Ep& ep) noexcept {
+  return under(ep, static_cast<const Ops*>(nullptr));
+}
+
+// ---- messages: `Tag` as in ep_message_calls.hpp -------------------------------------------------
+
+template <typename Ops, typename Msg, uint64_t kSendKnown, typename... Tag>
+struct Messages {
+  static Msg message(const iovec* iov, void** desc, size_t count, fi_addr_t addr, Tag... tag,
+                     Tag... ignore, void* context) noexcept {
+    Msg m{};
+    m.msg_iov = iov;
+    m.desc = desc;
+    m.iov_count = count;
+    m.addr = addr;
+    m.context = context;
+    if constexpr (sizeof...(Tag) != 0) {
+      m.tag = (uint64_t{0} | ... | tag);
+      m.ignore = (uint64_t{0} | ... | ignore);
+    }
+    return m;
+  }
+
+  static ssize_t recvv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t source,
+                       Tag... tag, Tag... ignore, void* context) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    const Ops& ops = under<Ops>(ep);
+    if (!receives(ep)) return ops.recvv(fid, iov, desc, count, source, tag..., ignore..., context);
+    const Msg m = message(iov, desc, count, source, tag..., ignore..., context);
+    constexpr uint64_t many = sizeof...(Tag) != 0 ? 0 : FI_MULTI_RECV;
+    return ops.recvmsg(fid, &m, ep.rx_flags & (kReceives | many));
+  }
+  static ssize_t recv(fid_ep* fid, void* buf, size_t len, void* desc, fi_addr_t source, Tag... tag,
+                      Tag... ignore, void* context) noexcept {
+    const iovec iov{buf, len};
+    return recvv(fid, &iov, &desc, 1, source, tag..., ignore..., context);
+  }
+
+  static ssize_t sendv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t dest,
+                       Tag... tag, void* context) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    const Ops& ops = under<Ops>(ep);
+    if (!sends(ep)) return ops.sendv(fid, iov, desc, count, dest, tag..., context);
+    const Msg m = message(iov, desc, count, dest, tag..., Tag{}..., context);
+    return ops.sendmsg(fid, &m, ep.tx_flags & kSendKnown);
+  }
+  static ssize_t send(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t dest,
+                      Tag... tag, void* context) noexcept {
+    const iovec iov{const_cast<void*>(buf), len};
+    return sendv(fid, &iov, &desc, 1, dest, tag..., context);
+  }
+  static ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void* desc, uint64_t data,
+                          fi_addr_t dest, Tag... tag, void* context) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    const Ops& ops = under<Ops>(ep);
+    if (!sends(ep)) return ops.senddata(fid, buf, len, desc, data, dest, tag..., context);
+    const iovec iov{const_cast<void*>(buf), len};
+    Msg m = message(&iov, &desc, 1, dest, tag..., Tag{}..., context);
+    m.data = data;
+    return ops.sendmsg(fid, &m, (ep.tx_flags & kSendKnown) | FI_REMOTE_CQ_DATA);
+  }
+
+  template <auto Slot, typename... Args>
+  static ssize_t inject(fid_ep* fid, Args... args) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    return sends(ep) ? refuse_trigger_of_inject() : (under<Ops>(ep).*Slot)(fid, args...);
+  }
+  template <auto Slot>
+  static ssize_t recvmsg(fid_ep* fid, const Msg* msg, uint64_t flags) noexcept {
+    return (under<Ops>(object_of<Ep>(fid)).*Slot)(fid, msg, flags);
+  }
+
+  static constexpr Ops table() noexcept {
+    return {.size = sizeof(Ops),
+            .recv = recv,
+            .recvv = recvv,
+            .recvmsg = recvmsg<&Ops::recvmsg>,
+            .send = send,
+            .sendv = sendv,
+            .sendmsg = recvmsg<&Ops::sendmsg>,
+            .inject = inject<&Ops::inject>,
+            .senddata = senddata,
+            .injectdata = inject<&Ops::injectdata>};
+  }
+};
+
+// ---- remote memory ------------------------------------------------------------------------------
+
+constexpr uint64_t kReadKnown =
+    FI_COMPLETION | FI_TRIGGER | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+constexpr uint64_t kWriteKnown = kReadKnown | FI_INJECT | FI_COMMIT_COMPLETE;
+
+struct Remote {
+  template <auto Slot>
+  static ssize_t start(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
+                       uint64_t addr, uint64_t key, void* context, uint64_t data,
+                       uint64_t flags) noexcept {
+    const fi_rma_iov range{addr, iov != nullptr ? iov_bytes(iov, count) : 0, key};
+    fi_msg_rma m{};
+    m.msg_iov = iov;
+    m.desc = desc;
+    m.iov_count = count;
+    m.addr = peer;
+    m.rma_iov = &range;
+    m.rma_iov_count = 1;
+    m.context = context;
+    m.data = data;
+    return (under<fi_ops_rma>(object_of<Ep>(fid)).*Slot)(fid, &m, flags);
+  }
+
+  static ssize_t readv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
+                       uint64_t addr, uint64_t key, void* context) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    if (!sends(ep))
+      return under<fi_ops_rma>(ep).readv(fid, iov, desc, count, peer, addr, key, context);
+    return start<&fi_ops_rma::readmsg>(fid, iov, desc, count, peer, addr, key, context, 0,
+                                       ep.tx_flags & kReadKnown);
+  }
+  static ssize_t read(fid_ep* fid, void* buf, size_t len, void* desc, fi_addr_t peer, uint64_t addr,
+                      uint64_t key, void* context) noexcept {
+    const iovec iov{buf, len};
+    return readv(fid, &iov, &desc, 1, peer, addr, key, context);
+  }
+  static ssize_t writev(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
+                        uint64_t addr, uint64_t key, void* context) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    if (!sends(ep))
+      return under<fi_ops_rma>(ep).writev(fid, iov, desc, count, peer, addr, key, context);
+    return start<&fi_ops_rma::writemsg>(fid, iov, desc, count, peer, addr, key, context, 0,
+                                        ep.tx_flags & kWriteKnown);
+  }
+  static ssize_t write(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t peer,
+                       uint64_t addr, uint64_t key, void* context) noexcept {
+    const iovec iov{const_cast<void*>(buf), len};
+    return writev(fid, &iov, &desc, 1, peer, addr, key, context);
+  }
+  static ssize_t writedata(fid_ep* fid, const void* buf, size_t len, void* desc, uint64_t data,
+                           fi_addr_t peer, uint64_t addr, uint64_t key, void* context) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    if (!sends(ep))
+      return under<fi_ops_rma>(ep).writedata(fid, buf, len, desc, data, peer, addr, key, context);
+    const iovec iov{const_cast<void*>(buf), len};
+    return start<&fi_ops_rma::writemsg>(fid, &iov, &desc, 1, peer, addr, key, context, data,
+                                        (ep.tx_flags & kWriteKnown) | FI_REMOTE_CQ_DATA);
+  }
+  template <auto Slot, typename... Args>
+  static ssize_t inject(fid_ep* fid, Args... args) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    return sends(ep) ? refuse_trigger_of_inject() : (under<fi_ops_rma>(ep).*Slot)(fid, args...);
+  }
+  template <auto Slot>
+  static ssize_t message(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
+    return (under<fi_ops_rma>(object_of<Ep>(fid)).*Slot)(fid, msg, flags);
+  }
+};
+
+// ---- atomics ------------------------------------------------------------------------------------
+
+struct Atomics {
+  // What the three kinds have in common: the message, without the buffers of its results.
+  struct Built {
+    fi_rma_ioc range{};
+    fi_msg_atomic msg{};
+
+    Built(const fi_ioc* iov, void** desc, size_t count, fi_addr_t peer, uint64_t addr, uint64_t key,
+          fi_datatype type, fi_op op, void* context, size_t elements) noexcept {
+      range = {addr, elements, key};
+      msg.msg_iov = iov;
+      msg.desc = desc;
+      msg.iov_count = count;
+      msg.addr = peer;
+      msg.rma_iov = &range;
+      msg.rma_iov_count = 1;
+      msg.datatype = type;
+      msg.op = op;
+      msg.context = context;
+    }
+    Built(const Built&) = delete;
+    Built& operator=(const Built&) = delete;
+  };
+  static size_t elements_of(const fi_ioc* iov, size_t count) noexcept {
+    size_t sum = 0;
+    for (size_t i = 0; iov != nullptr && i < count; ++i) sum += iov[i].count;
+    return sum;
+  }
+
+  static ssize_t writev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, fi_addr_t peer,
+                        uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
+                        void* context) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    const auto& ops = under<fi_ops_atomic>(ep);
+    if (!sends(ep)) return ops.writev(fid, iov, desc, count, peer, addr, key, type, op, context);
+    const Built b(iov, desc, count, peer, addr, key, type, op, context, elements_of(iov, count));
+    return ops.writemsg(fid, &b.msg, ep.tx_flags & (kReadKnown | FI_INJECT));
+  }
+  static ssize_t write(fid_ep* fid, const void* buf, size_t count, void* desc, fi_addr_t peer,
+                       uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
+                       void* context) noexcept {
+    const fi_ioc one{const_cast<void*>(buf), count};
+    return writev(fid, &one, &desc, 1, peer, addr, key, type, op, context);
+  }
+  static ssize_t readwritev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count,
+                            fi_ioc* result, void** result_desc, size_t result_count, fi_addr_t peer,
+                            uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
+                            void* context) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    const auto& ops = under<fi_ops_atomic>(ep);
+    if (!sends(ep))
+      return ops.readwritev(fid, iov, desc, count, result, result_desc, result_count, peer, addr,
+                            key, type, op, context);
+    const Built b(iov, desc, count, peer, addr, key, type, op, context,
+                  elements_of(result, result_count));
+    return ops.readwritemsg(fid, &b.msg, result, result_desc, result_count,
+                            ep.tx_flags & (kReadKnown | FI_INJECT));
+  }
+  static ssize_t readwrite(fid_ep* fid, const void* buf, size_t count, void* desc, void* result,
+                           void* result_desc, fi_addr_t peer, uint64_t addr, uint64_t key,
+                           fi_datatype type, fi_op op, void* context) noexcept {
+    const fi_ioc one{const_cast<void*>(buf), count};
+    fi_ioc to{result, count};
+    return readwritev(fid, &one, &desc, 1, &to, &result_desc, 1, peer, addr, key, type, op,
+                      context);
+  }
+  static ssize_t compwritev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count,
+                            const fi_ioc* compare, void** compare_desc, size_t compare_count,
+                            fi_ioc* result, void** result_desc, size_t result_count, fi_addr_t peer,
+                            uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
+                            void* context) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    const auto& ops = under<fi_ops_atomic>(ep);
+    if (!sends(ep))
+      return ops.compwritev(fid, iov, desc, count, compare, compare_desc, compare_count, result,
+                            result_desc, result_count, peer, addr, key, type, op, context);
+    const Built b(iov, desc, count, peer, addr, key, type, op, context, elements_of(iov, count));
+    return ops.compwritemsg(fid, &b.msg, compare, compare_desc, compare_count, result, result_desc,
+                            result_count, ep.tx_flags & (kReadKnown | FI_INJECT));
+  }
+  static ssize_t compwrite(fid_ep* fid, const void* buf, size_t count, void* desc,
+                           const void* compare, void* compare_desc, void* result, void* result_desc,
+                           fi_addr_t peer, uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
+                           void* context) noexcept {
+    const fi_ioc one{const_cast<void*>(buf), count};
+    const fi_ioc against{const_cast<void*>(compare), count};
+    fi_ioc to{result, count};
+    return compwritev(fid, &one, &desc, 1, &against, &compare_desc, 1, &to, &result_desc, 1, peer,
+                      addr, key, type, op, context);
+  }
+  template <auto Slot, typename... Args>
+  static ssize_t message(fid_ep* fid, Args... args) noexcept {
+    return (under<fi_ops_atomic>(object_of<Ep>(fid)).*Slot)(fid, args...);
+  }
+  static ssize_t inject(fid_ep* fid, const void* buf, size_t count, fi_addr_t peer, uint64_t addr,
+                        uint64_t key, fi_datatype type, fi_op op) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    if (sends(ep)) return refuse_trigger_of_inject();
+    return under<fi_ops_atomic>(ep).inject(fid, buf, count, peer, addr, key, type, op);
+  }
+};
+
+}  // namespace
+
+ssize_t refuse_trigger_of_inject() noexcept {
+  return refuse(
+      -FI_EOPNOTSUPP,
+      "an inject call through a handle with FI_TRIGGER: it has no context that could tell "
+      "what it waits for; use the call with a context, with FI_INJECT");
+}
+
+bool triggers_by_default(const Ep& ep) noexcept {
+  return sends(ep) || receives(ep);
+}
+
+void fill_triggered(CallTables& tables) noexcept {
+  tables.msg_triggered = Messages<fi_ops_msg, fi_msg, kSends>::table();
+  tables.tagged_triggered = Messages<fi_ops_tagged, fi_msg_tagged, kTaggedSends, uint64_t>::table();
+  using Ops = fi_ops_rma;
+  tables.rma_triggered = {
+      .size = sizeof(Ops),
+      .read = Remote::read,
+      .readv = Remote::readv,
+      .readmsg = Remote::message<&Ops::readmsg>,
+      .write = Remote::write,
+      .writev = Remote::writev,
+      .writemsg = Remote::message<&Ops::writemsg>,
+      .inject = Remote::inject<&Ops::inject>,
+      .writedata = Remote::writedata,
+      .injectdata = Remote::inject<&Ops::injectdata>,
+  };
+  fi_ops_atomic& atomic = tables.atomic_triggered;
+  atomic = tables.atomic;  // those that ask
+  atomic.writemsg = Atomics::message<&fi_ops_atomic::writemsg>;
+  atomic.readwritemsg = Atomics::message<&fi_ops_atomic::readwritemsg>;
+  atomic.compwritemsg = Atomics::message<&fi_ops_atomic::compwritemsg>;
+  atomic.write = Atomics::write;
+  atomic.writev = Atomics::writev;
+  atomic.inject = Atomics::inject;
+  atomic.readwrite = Atomics::readwrite;
+  atomic.readwritev = Atomics::readwritev;
+  atomic.compwrite = Atomics::compwrite;
+  atomic.compwritev = Atomics::compwritev;
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,334 @@
+// Operations that wait for a counter: see work.hpp. How the calls make them: trigger.cpp,
+// deferred_work.cpp.
+#include "provider/work.hpp"
+
+#include <cassert>
+
+#include "base/log.hpp"
+#include "provider/errors.hpp"
+
+namespace aperture::provider {
+
+// ---- what waits for one counter -----------------------------------------------------------------
+
+List<Work>& CounterWork::list_of(const Work& work) noexcept {
+  return work.is_deferred ? deferred_ : triggered_;
+}
+
+bool CounterWork::is_met(const Work& work) const noexcept {
+  const uint64_t value = counter_.value();
+  return (work.is_deferred ? value + counter_.errors() : value) >= work.threshold;
+}
+
+// Behind those of the same threshold.
+void CounterWork::add(Work& work) noexcept {
+  assert(work.state == Work::State::waiting && !is_met(work));
+  List<Work>& list = list_of(work);
+  List<Work> later;
+  while (Work* const last = list.back()) {
+    if (last->threshold <= work.threshold) break;
+    list.remove(last);
+    later.push_front(last);
+  }
+  list.push_back(&work);
+  while (Work* const next = later.pop_front()) list.push_back(next);
+  settle();
+}
+
+void CounterWork::remove(Work& work) noexcept {
+  list_of(work).remove(&work);
+  settle();
+}
+
+void CounterWork::settle() noexcept {
+  const bool any = !triggered_.empty() || !deferred_.empty();
+  counter_.wake_fd.set_listener(any ? this : nullptr);
+}
+
+void CounterWork::on_arrival(bool from_call) noexcept {
+  WorkQueue* queue = nullptr;
+  for (;;) {
+    Work* first = triggered_.front();
+    if (first != nullptr && !is_met(*first)) first = nullptr;
+    Work* const other = deferred_.front();
+    if (other != nullptr && is_met(*other) &&
+        (first == nullptr ||
+         std::pair(other->threshold, other->number) < std::pair(first->threshold, first->number))) {
+      first = other;
+    }
+    if (first == nullptr) break;
+    queue = first->queue;
+    list_of(*first).remove(first);
+    queue->make_due(*first);
+  }
+  settle();
+  if (queue != nullptr) queue->run_soon(from_call);
+}
+
+// ---- one operation ------------------------------------------------------------------------------
+
+uint64_t Work::flags() const noexcept {
+  switch (kind) {
+    case Kind::send: return send.flags;
+    case Kind::recv:
+    case Kind::recv_multi: return recv.flags;
+    case Kind::read:
+    case Kind::write: return rma.flags;
+    case Kind::atomic: return atomic.flags;
+    default: return 0;
+  }
+}
+
+namespace {
+
+// The counter of the endpoint's that would have counted it.
+qp::Counter* counter_of(const Work& w) noexcept {
+  const bool reads = w.kind == Work::Kind::read ||
+                     (w.kind == Work::Kind::atomic && w.atomic.kind != transport::AtomicKind::base);
+  const CounterKind kind = w.is_receive()               ? kRecvCounter
+                           : w.kind == Work::Kind::send ? kSendCounter
+                           : reads                      ? kReadCounter
+                                                        : kWriteCounter;
+  Cntr* const counter = w.body->counters[kind];
+  return counter != nullptr ? &counter->core : nullptr;
+}
+
+qp::Cq* queue_of(const Work& w) noexcept {
+  FabricCq* const cq = w.is_receive() ? w.body->rx_cq : w.body->tx_cq;
+  return cq != nullptr ? &cq->core : nullptr;
+}
+
+}  // namespace
+
+void Work::on_done(const qp::Completion& entry) noexcept {
+  assert(is_deferred && (state == State::starting || state == State::started));
+  if (wants_entry) {
+    qp::Completion own = entry;
+    own.context = context;
+    qp::Cq* const cq = queue_of(*this);
+    if (cq != nullptr && cq->make_room(1)) cq->push(own);
+    if (qp::Counter* counter = counter_of(*this)) counter->add(1);
+  }
+  if (completes != nullptr) completes->core.add(1);
+  queue->end(*this);
+}
+
+// An error is always told, wherever the completion queue is.
+void Work::on_failed(qp::CompletionError&& error) noexcept {
+  assert(state == State::starting || state == State::started);
+  error.entry.context = context;
+  if (qp::Cq* const cq = queue_of(*this)) cq->push_error(std::move(error));
+  if (!is_deferred || wants_entry) {
+    if (qp::Counter* counter = counter_of(*this)) counter->add_error(1);
+  }
+  if (completes != nullptr) completes->core.add_error(1);
+  queue->end(*this);
+}
+
+// ---- all of a domain's --------------------------------------------------------------------------
+
+WorkQueue::~WorkQueue() {
+  if (!begun_) return;
+  nic::EngineGuard guard(engine_);
+  assert(all_.empty());
+  engine_.remove_pollable(*this);
+}
+
+Status WorkQueue::begin() noexcept {
+  assert(!begun_);
+  const Status s = engine_.add_pollable(*this, *this);
+  begun_ = s.ok();
+  return s;
+}
+
+Work* WorkQueue::take() noexcept {
+  Work* const work = works_.take();
+  if (work == nullptr) return nullptr;
+  *work = Work();
+  work->queue = this;
+  return work;
+}
+
+void WorkQueue::add(Work& work) noexcept {
+  assert(begun_ && work.trigger != nullptr);
+  work.number = numbers_++;
+  all_.push_back(&work);
+  work.trigger->uses.add();
+  if (work.completes != nullptr) work.completes->uses.add();
+  if (work.target != nullptr) work.target->uses.add();
+  if (work.trigger->work.is_met(work)) {
+    make_due(work);
+    run_soon(true);
+  } else {
+    work.trigger->work.add(work);
+  }
+}
+
+void WorkQueue::make_due(Work& work) noexcept {
+  assert(work.state == Work::State::waiting);
+  work.state = Work::State::due;
+  due_.push_back(&work);
+  blocked_ = false;
+}
+
+void WorkQueue::run_soon(bool from_call) noexcept {
+  if (from_call) run();
+  engine_.on_posted();  // whoever sleeps is woken for what is due, or was left by what ran
+}
+
+bool WorkQueue::poll(uint64_t) noexcept {
+  if (due_.empty()) return false;
+  const uint64_t before = rounds_;
+  run();
+  return !blocked_ && rounds_ != before;
+}
+
+// What is started may move counters, and so make more due, behind the others.
+void WorkQueue::run() noexcept {
+  if (running_) return;
+  running_ = true;
+  blocked_ = false;
+  const uint64_t round = ++rounds_;
+  for (Work *w = due_.front(), *next = nullptr; w != nullptr; w = next) {
+    EpBody* const body = w->body;
+    const bool waits = body != nullptr && body->work_round == round;
+    const bool gone = !waits && start(*w);
+    next = due_.after(w);
+    if (gone) {
+      due_.remove(w);
+      if (w->state == Work::State::started && !w->over) {
+        started_.push_back(w);
+      } else {
+        drop(*w);
+      }
+    } else {
+      blocked_ = true;
+      body->work_round = round;
+    }
+  }
+  running_ = false;
+}
+
+// False: there is no room now. Else it was posted, or has failed, and may be over.
+bool WorkQueue::start(Work& work) noexcept {
+  work.state = Work::State::starting;
+  const Status s = post(work);
+  if (s.error() == Errc::again) {
+    work.state = Work::State::due;
+    return false;
+  }
+  if (!s) fail(work, s.error());
+  work.state = Work::State::started;
+  work.over = work.over || !work.is_deferred || work.body == nullptr;
+  return true;
+}
+
+Status WorkQueue::post(Work& w) noexcept {
+  switch (w.kind) {
+    case Work::Kind::send: return w.body->core->send(w.send);
+    case Work::Kind::recv: return w.body->core->recv(w.recv);
+    case Work::Kind::recv_multi: return w.body->core->recv_multi(w.recv, w.least_room);
+    case Work::Kind::read: return w.body->core->read(w.rma);
+    case Work::Kind::write: return w.body->core->write(w.rma);
+    case Work::Kind::atomic: return w.body->core->atomic(w.atomic);
+    case Work::Kind::cntr_set: w.target->core.set(w.value); return {};
+    case Work::Kind::cntr_add: w.target->core.add(w.value); return {};
+  }
+  return Errc::invalid;
+}
+
+// It could not be posted, and its call has returned long ago.
+void WorkQueue::fail(Work& work, Errc why) noexcept {
+  APERTURE_WARN("an operation that waited for a counter could not be started: %s", describe(why));
+  qp::CompletionError error;
+  error.entry.context = work.context;
+  error.entry.flags = work.flags();
+  error.err = why;
+  work.on_failed(std::move(error));
+}
+
+// Deferred work has come to its end, maybe before it was all started.
+void WorkQueue::end(Work& work) noexcept {
+  if (work.state == Work::State::starting) {
+    work.over = true;
+    return;
+  }
+  started_.remove(&work);
+  drop(work);
+}
+
+// It is in no list but that of all.
+void WorkQueue::drop(Work& work) noexcept {
+  all_.remove(&work);
+  work.trigger->uses.drop();
+  if (work.completes != nullptr) work.completes->uses.drop();
+  if (work.target != nullptr) work.target->uses.drop();
+  works_.give(&work);
+}
+
+// ---- taking it back -----------------------------------------------------------------------------
+
+namespace {
+
+bool is_queued(const Work& work) noexcept {
+  return work.state == Work::State::waiting || work.state == Work::State::due;
+}
+
+}  // namespace
+
+void WorkQueue::take_back(Work& work) noexcept {
+  assert(is_queued(work) && !running_);
+  if (work.state == Work::State::waiting) {
+    work.trigger->work.remove(work);
+  } else {
+    due_.remove(&work);
+  }
+}
+
+template <typename Which>
+size_t WorkQueue::take_back_all(Which&& which) noexcept {
+  size_t n = 0;
+  for (Work *w = all_.front(), *next = nullptr; w != nullptr; w = next) {
+    next = all_.after(w);
+    if (!is_queued(*w) || !which(*w)) continue;
+    take_back(*w);
+    drop(*w);
+    ++n;
+  }
+  return n;
+}
+
+Status WorkQueue::cancel(const fi_deferred_work* request) noexcept {
+  const size_t n = take_back_all([request](const Work& w) { return w.request == request; });
+  return n != 0 ? Status() : Status(Errc::no_entry);
+}
+
+void WorkQueue::flush(const Cntr* trigger) noexcept {
+  take_back_all([trigger](const Work& w) {
+    return w.is_deferred && (trigger == nullptr || w.trigger == trigger);
+  });
+}
+
+void WorkQueue::forget(const EpBody& body) noexcept {
+  take_back_all([&body](const Work& w) { return w.body == &body; });
+}
+
+Status WorkQueue::cancel(EpBody& body, void* context) noexcept {
+  for (Work* w = all_.front(); w != nullptr; w = all_.after(w)) {
+    if (w->body != &body || w->context != context) continue;
+    if (w->state == Work::State::started) {
+      return body.core->cancel(static_cast<qp::Told*>(w));
+    }
+    take_back(*w);
+    w->state = Work::State::starting;  // and is over at once
+    qp::CompletionError error;
+    error.entry.flags = w->flags();
+    error.err = Errc::canceled;
+    w->on_failed(std::move(error));
+    drop(*w);
+    return {};
+  }
+  return Errc::no_entry;
+}
+
+}  // namespace aperture::provider

@@ -1,0 +1,207 @@
+// Operations that wait for a counter: triggered operations (FI_TRIGGER) and deferred work
+// (FI_QUEUE_WORK). man 3 fi_trigger.
+//
+// A Work is one of them, with copies of all that its work request points to but the payload. It
+// stands in the list of its counter until that has come far enough, then in the domain's list of
+// what is due, from where it is posted: by the engine's next poll, or at once where the counter was
+// moved by a call of the application's. Operations that become due together start in the order of
+// their thresholds, and of their submission where these are equal. One that finds no room is tried
+// again with each poll, and holds up those of its own endpoint only. Everything is guarded by the
+// engine's lock but what has not been added yet.
+#pragma once
+
+#include <rdma/fi_trigger.h>
+
+#include <array>
+#include <utility>
+
+#include "base/list.hpp"
+#include "base/pool.hpp"
+#include "link/pollable.hpp"
+#include "provider/ep.hpp"
+
+namespace aperture::provider {
+
+struct AllWork;  // tag of the list of all
+struct Work final : ListHook, BasicListHook<AllWork>, qp::Told {
+  enum class Kind : uint8_t { send, recv, recv_multi, read, write, atomic, cntr_set, cntr_add };
+  enum class State : uint8_t { waiting, due, starting, started };
+
+  Kind kind = Kind::send;
+  State state = State::waiting;
+  bool over = false;         // it came to its end while it was being started
+  bool is_deferred = false;  // FI_QUEUE_WORK: what counts is `completes`
+  bool wants_entry = false;  // of deferred work: FI_COMPLETION
+  WorkQueue* queue = nullptr;
+  EpBody* body = nullptr;  // null: of a counter
+  Cntr* trigger = nullptr;
+  Cntr* completes = nullptr;  // may be null
+  Cntr* target = nullptr;     // cntr_set, cntr_add
+  uint64_t value = 0;         // cntr_set, cntr_add
+  uint64_t threshold = 0;
+  uint64_t number = 0;                        // of its submission
+  const fi_deferred_work* request = nullptr;  // how the application calls it
+  void* context = nullptr;                    // the application's
+
+  qp::SendWr send;
+  qp::RecvWr recv;
+  uint64_t least_room = 0;  // recv_multi
+  qp::RmaWr rma;
+  qp::AtomicWr atomic;
+  std::array<std::array<iovec, qp::kIovLimit>, 3> iovs;
+  std::array<qp::RemoteRange, qp::kRmaIovLimit> ranges;
+  std::array<std::array<std::byte, qp::kInjectBytes>, 2> injected;
+
+  uint64_t flags() const noexcept;  // of its completion
+  bool is_receive() const noexcept { return kind == Kind::recv || kind == Kind::recv_multi; }
+  // Of deferred work.
+  void on_done(const qp::Completion& entry) noexcept override;
+  void on_failed(qp::CompletionError&& error) noexcept override;
+};
+
+// What becomes of a work request that a call has made: it is kept in `work`.
+class Later {
+ public:
+  explicit Later(Work& work) noexcept : work_(work) {}
+  ssize_t send(Ep& ep, const char* call, const qp::SendWr& wr) const noexcept;
+  ssize_t recv(Ep& ep, const char* call, const qp::RecvWr& wr) const noexcept;
+  ssize_t recv_multi(Ep& ep, const char* call, const qp::RecvWr& wr) const noexcept;
+  template <bool kIsWrite>
+  ssize_t access(Ep& ep, const char*, const qp::RmaWr& wr) const noexcept {
+    return access(ep, kIsWrite ? Work::Kind::write : Work::Kind::read, wr);
+  }
+  ssize_t atomic(Ep& ep, const char* call, const qp::AtomicWr& wr) const noexcept;
+
+ private:
+  ssize_t access(Ep& ep, Work::Kind kind, const qp::RmaWr& wr) const noexcept;
+  void keep_iov(size_t which, const iovec*& iov, size_t& count, bool inject) const noexcept;
+  void keep_ranges(const qp::RemoteRange*& ranges, size_t count) const noexcept;
+  template <typename Wr>
+  void belong(Ep& ep, Wr& wr) const noexcept;
+
+  Work& work_;
+};
+
+// The operations of one domain that wait, are due, or (deferred work alone) are under way.
+class WorkQueue final : private link::Pollable, private nic::Engine::PollableOwner {
+ public:
+  // At most so many at once; more are refused with -FI_EAGAIN.
+  static constexpr size_t kMostWork = size_t{1} << 16;
+
+  explicit WorkQueue(nic::Engine& engine) noexcept : engine_(engine), works_(0, kMostWork) {}
+  ~WorkQueue() override;
+  // Lock held for this and all others. Once. Errors: no_memory.
+  Status begin() noexcept;
+
+  Work* take() noexcept;  // null: there are kMostWork, or no memory
+  void give(Work* work) noexcept { works_.give(work); }
+  // It waits for its counter, or is started now if that has come far enough. From a call.
+  void add(Work& work) noexcept;
+  // FI_CANCEL_WORK. Errors: no_entry (it is not queued any more, or never was).
+  Status cancel(const fi_deferred_work* request) noexcept;
+  // FI_FLUSH_WORK: deferred work that waits for that counter; null: for any.
+  void flush(const Cntr* trigger) noexcept;
+  // fi_cancel. Errors: no_entry.
+  Status cancel(EpBody& body, void* context) noexcept;
+  // The endpoint closes: what waits is dropped.
+  void forget(const EpBody& body) noexcept;
+
+  // For counters: that is due.
+  void make_due(Work& work) noexcept;
+  // from_call: as in qp::ArrivalListener.
+  void run_soon(bool from_call) noexcept;
+
+ private:
+  friend struct Work;
+
+  bool poll(uint64_t polls) noexcept override;
+  Look look() noexcept override { return due_.empty() ? Look::nothing : Look::poll; }
+  void fall_asleep() noexcept override {}
+  void wake_up() noexcept override {}
+  bool anything_arrived() const noexcept override { return !due_.empty() && !blocked_; }
+  bool needs_polling() const noexcept override { return anything_arrived(); }
+  bool needs_later_look() const noexcept override { return !due_.empty(); }
+  bool has_pending() const noexcept override { return true; }  // it is looked at in every poll
+  bool needs_wind_up() const noexcept override { return false; }
+  void wind_up(link::Pollable&) noexcept override {}
+
+  void run() noexcept;
+  bool start(Work& work) noexcept;
+  Status post(Work& work) noexcept;
+  void fail(Work& work, Errc why) noexcept;
+  void end(Work& work) noexcept;
+  void drop(Work& work) noexcept;
+  void take_back(Work& work) noexcept;
+  template <typename Which>
+  size_t take_back_all(Which&& which) noexcept;
+
+  nic::Engine& engine_;
+  Pool<Work> works_;
+  List<Work, AllWork> all_;
+  List<Work> due_;
+  List<Work> started_;  // deferred, to be told of
+  uint64_t numbers_ = 0;
+  uint64_t rounds_ = 0;
+  bool running_ = false;
+  bool blocked_ = false;  // what is due has found no room
+  bool begun_ = false;
+};
+
+// 0, or the refusal of what is no counter of that domain.
+int check_counter(const char* call, const char* what, const fid_cntr* fid,
+                  const Domain& domain) noexcept;
+
+// Makes a Work of a call with FI_TRIGGER: `fill` is given the Later that its work request goes to.
+// 0 or a negative fi_errno.
+int check_trigger(const Ep& ep, const char* call, const void* context, Cntr*& cntr,
+                  uint64_t& threshold) noexcept;
+Work* new_work(Domain& domain, const char* call) noexcept;
+void forget_work(Domain& domain, Work& work) noexcept;
+template <typename Fill>
+[[gnu::cold, gnu::noinline]] ssize_t trigger(Ep& ep, const char* call, void* context,
+                                             Fill&& fill) noexcept {
+  Cntr* cntr = nullptr;
+  uint64_t threshold = 0;
+  if (const int rc = check_trigger(ep, call, context, cntr, threshold); rc != 0) return rc;
+  Domain& domain = *ep.body->domain;
+  Work* const work = new_work(domain, call);
+  if (work == nullptr) return -FI_EAGAIN;
+  work->trigger = cntr;
+  work->threshold = threshold;
+  work->context = context;
+  if (const ssize_t rc = std::forward<Fill>(fill)(Later(*work)); rc != 0) {
+    forget_work(domain, *work);
+    return rc;
+  }
+  nic::EngineGuard guard(*ep.engine);
+  domain.work->add(*work);
+  return 0;
+}
+
+// Keeps an operation of the application's; 0 or the refusal. The endpoint is enabled.
+ssize_t send_later(Ep& ep, const char* call, const fi_msg& msg, uint64_t flags,
+                   const Later& later) noexcept;  // ep_msg.cpp
+ssize_t recv_later(Ep& ep, const char* call, const fi_msg& msg, uint64_t flags,
+                   const Later& later) noexcept;
+ssize_t send_later(Ep& ep, const char* call, const fi_msg_tagged& msg, uint64_t flags,
+                   const Later& later) noexcept;  // ep_tagged.cpp
+ssize_t recv_later(Ep& ep, const char* call, const fi_msg_tagged& msg, uint64_t flags,
+                   const Later& later) noexcept;
+ssize_t access_later(Ep& ep, const char* call, const fi_msg_rma& msg, bool is_write, uint64_t flags,
+                     const Later& later) noexcept;  // ep_rma.cpp
+struct AtomicBuffers {
+  const fi_msg_fetch* fetch = nullptr;
+  const fi_msg_compare* compare = nullptr;
+};
+ssize_t atomic_later(Ep& ep, const char* call, const fi_msg_atomic& msg,
+                     const AtomicBuffers& buffers, uint64_t flags,
+                     const Later& later) noexcept;  // ep_atomic.cpp
+
+// fi_control of a domain: FI_QUEUE_WORK, FI_CANCEL_WORK, FI_FLUSH_WORK (deferred_work.cpp).
+int queue_work(Domain& domain, const fi_deferred_work* work);
+int cancel_work(Domain& domain, const fi_deferred_work* work) noexcept;
+int flush_work(Domain& domain, const fi_deferred_work* of) noexcept;
+// Once in a domain whose endpoints trigger operations. 0 or a negative fi_errno.
+int begin_work(Domain& domain);
+
+}  // namespace aperture::provider
