@@ -35,6 +35,7 @@ class AddressTable {
   // The lowest index of that address but for `except`, or qp::kNoSource (~0) if there is none.
   uint64_t index_of(const Address& address, uint64_t except = ~uint64_t{0}) const noexcept;
   size_t count() const noexcept { return count_; }
+  size_t size() const noexcept { return entries_.size(); }  // above all indices
   // True once an address was inserted while it was there already.
   bool has_duplicates() const noexcept { return has_duplicates_; }
   // Changes with each insert and remove, so that what was looked up can be known to be stale.

@@ -48,6 +48,7 @@ struct EndpointOptions {
   uint64_t release_flag = 0;        // or-ed into the last entry of a multi-receive buffer
   const msg::BufferedRule* buffered = nullptr;  // messages are shown; null: they are received
   uint64_t remote_write_flags = 0;  // Completion::flags of an incoming write with immediate data
+  bool groups = false;              // may be a member of groups
   bool directed_recv = false;       // honour RecvWr::source
   bool report_source = false;       // fill Completion::source
   bool strict_rma_order = false;    // RMA after every earlier operation to the same peer
@@ -95,6 +96,10 @@ class Endpoint {
   // Cancels the first operation with that context that can still be (receives, and sends not
   // begun); it completes with Errc::canceled. Errors: no_entry.
   virtual Status cancel(void* context) noexcept = 0;
+  // Receives for messages of groups (SendWr::has_imm is kOfGroup), with options.groups: tagged, of
+  // a source, kTold, with msg::kGroupReceive; and ending one, as cancel().
+  virtual Status recv_of_group(const qp::RecvWr& /*wr*/) noexcept { return Errc::not_supported; }
+  virtual Status cancel_of_group(void* /*context*/) noexcept { return Errc::not_supported; }
   // The address table has this index anew: what its owner sent before is a message of it.
   virtual void learn(uint64_t /*index*/) noexcept {}
   // The address table has lost this index: its connection is closed, pending operations end with

@@ -49,6 +49,10 @@ RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
     port_.sink = &*member_;
   }
   set_up(port_, options);
+  if (!options.groups) return;
+  groups_ = std::make_unique<msg::GroupMatching>(*port_.sink, port_, host);
+  port_.sink = groups_.get();
+  port_.takes_groups = true;
 }
 
 Status RdmEndpoint::listen() noexcept {
@@ -89,6 +93,7 @@ RdmEndpoint::~RdmEndpoint() {
   next_lives_.clear();
   while (!by_remote_.empty()) drop(*by_remote_.begin()->second, Errc::canceled);
   if (own_) own_->cancel_all(Errc::canceled);
+  if (groups_ != nullptr) groups_->groups().cancel_all(Errc::canceled);
   member_.reset();
 }
 
@@ -187,6 +192,18 @@ Status RdmEndpoint::cancel(void* context) noexcept {
   return Errc::no_entry;
 }
 
+Status RdmEndpoint::recv_of_group(const qp::RecvWr& wr) noexcept {
+  if (groups_ == nullptr) return Errc::not_supported;
+  assert(wr.completion == qp::kTold && (wr.flags & msg::kGroupReceive) != 0);
+  qp::RecvWr same = wr;
+  same.source = canonical(wr.source);
+  return groups_->groups().recv(same);
+}
+
+Status RdmEndpoint::cancel_of_group(void* context) noexcept {
+  return groups_ != nullptr ? groups_->groups().cancel(context) : Status(Errc::no_entry);
+}
+
 bool RdmEndpoint::has_pending() const noexcept {
   for (const auto& [remote, qp] : by_remote_) {
     if (qp->has_pending()) return true;
@@ -261,6 +278,7 @@ void RdmEndpoint::drop(Qp& qp, Errc why) noexcept {
   } else {
     own_->on_lost(qp, why);
   }
+  if (groups_ != nullptr) groups_->groups().on_lost(qp, why);
   if (auto lane = qp.finish(why)) {
     if (lane->remote != address_) engine_.contact().close_lane(std::move(lane));
   }
@@ -289,14 +307,18 @@ void RdmEndpoint::learn(uint64_t index) noexcept {
   const Address* address = addresses_.find(index);
   assert(address != nullptr);
   const uint64_t before = addresses_.index_of(*address, index);
-  if (before > index) matcher_->name_source(*address, before, index);
+  if (before <= index) return;
+  matcher_->name_source(*address, before, index);
+  if (groups_ != nullptr) groups_->groups().name_source(*address, before, index);
 }
 
 // The connection stays, since the peer may go on sending; what it sends has no source from now on.
 void RdmEndpoint::forget(uint64_t index) noexcept {
   if (index < by_index_.size()) by_index_[index] = nullptr;
   if (const Address* address = addresses_.find(index)) {
-    matcher_->forget_source(index, addresses_.index_of(*address, index));
+    const uint64_t now = addresses_.index_of(*address, index);
+    matcher_->forget_source(index, now);
+    if (groups_ != nullptr) groups_->groups().forget_source(index, now);
   }
 }
 
@@ -322,7 +344,8 @@ uint64_t RdmEndpoint::reported_source_of(Qp& qp) noexcept {
   return qp.source_reported;
 }
 
-void RdmEndpoint::set_pressure(bool on) noexcept {
+void RdmEndpoint::set_pressure(bool) noexcept {
+  const bool on = under_pressure();  // of either matching
   for (auto& [remote, qp] : by_remote_) qp->set_pressure(on);
 }
 
@@ -348,7 +371,7 @@ void RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane)
   auto qp = qp_to(remote);
   if (!qp) return engine_.contact().close_lane(std::move(lane));  // the peer may come again
   (*qp)->attach(std::move(lane));
-  if (matcher_->under_pressure()) (*qp)->set_pressure(true);
+  if (under_pressure()) (*qp)->set_pressure(true);
 }
 
 void RdmEndpoint::adopt_later(Qp& old_life, std::unique_ptr<link::Lane> lane) noexcept {

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "msg/group_matching.hpp"
 #include "msg/matcher.hpp"
 #include "nic/endpoint.hpp"
 #include "nic/lane_holder.hpp"
@@ -41,6 +42,8 @@ class RdmEndpoint final : public Endpoint,
   Status atomic(const qp::AtomicWr& wr) noexcept override;
   Status probe(const msg::Probe& probe) noexcept override;
   Status cancel(void* context) noexcept override;
+  Status recv_of_group(const qp::RecvWr& wr) noexcept override;
+  Status cancel_of_group(void* context) noexcept override;
   void learn(uint64_t index) noexcept override;
   void forget(uint64_t index) noexcept override;
   Result<protect::EndpointId> queue_pair_number(uint64_t index) noexcept override;
@@ -76,6 +79,9 @@ class RdmEndpoint final : public Endpoint,
   void drop(qp::Qp& qp, Errc why) noexcept;
   uint64_t canonical(uint64_t index) const noexcept;
   void flush(uint64_t deadline_ns) noexcept;
+  bool under_pressure() const noexcept {
+    return matcher_->under_pressure() || (groups_ != nullptr && groups_->groups().under_pressure());
+  }
 
   Engine& engine_;
   AddressTable& addresses_;
@@ -89,6 +95,7 @@ class RdmEndpoint final : public Endpoint,
   std::optional<msg::Matcher> own_;              // without a shared receive context
   std::optional<SharedReceive::Member> member_;  // with one
   msg::Matcher* matcher_ = nullptr;              // of either
+  std::unique_ptr<msg::GroupMatching> groups_;   // null: it is in none
   std::unordered_map<Address, std::unique_ptr<qp::Qp>, AddressHash> by_remote_;
   std::list<NextLife> next_lives_;
   std::vector<qp::Qp*> by_index_;  // a cache over by_remote_: nullptr is looked up

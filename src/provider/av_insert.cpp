@@ -12,6 +12,7 @@
 
 #include "provider/addressing.hpp"
 #include "provider/av.hpp"
+#include "provider/av_set.hpp"
 #include "provider/ep.hpp"
 #include "provider/eq.hpp"
 #include "provider/errors.hpp"
@@ -339,7 +340,7 @@ AvOps g_av_ops = [] {
   ops.remove = remove;
   ops.lookup = lookup;
   ops.straddr = to_text;
-  ops.av_set = NotOffered<"fi_av_set: collectives are not offered">{};
+  ops.av_set = open_av_set;
   ops.insert_auth_key = NotOffered<
       "fi_av_insert_auth_key: FI_AV_AUTH_KEY is not offered; leave "
       "domain_attr->auth_key_size 0">{};

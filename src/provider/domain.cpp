@@ -2,12 +2,12 @@
 #include "provider/domain.hpp"
 
 #include <rdma/fi_atomic.h>
-#include <rdma/fi_collective.h>
 
 #include <cassert>
 #include <cstring>
 
 #include "provider/atomic_rules.hpp"
+#include "provider/collective.hpp"
 #include "provider/eq.hpp"
 #include "provider/errors.hpp"
 #include "provider/fork.hpp"
@@ -92,7 +92,7 @@ fi_ops_domain g_domain_ops = {
     .stx_ctx = open_stx,
     .srx_ctx = open_srx,
     .query_atomic = query_atomic,
-    .query_collective = NotOffered<"fi_query_collective: collectives are not offered">{},
+    .query_collective = query_collective,
     .endpoint2 = NotOffered<"fi_endpoint2: peer endpoints are not offered; use fi_endpoint">{},
 };
 

@@ -1,11 +1,10 @@
 // Opening, enabling, aliasing and closing endpoints: see ep.hpp.
 #include "provider/ep.hpp"
 
-#include <rdma/fi_collective.h>
-
 #include <cassert>
 
 #include "provider/addressing.hpp"
+#include "provider/collective.hpp"
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_dgram.hpp"
 #include "provider/errors.hpp"
@@ -27,6 +26,7 @@ void let_go(EpBody& body) noexcept {
     if (body.domain->work != nullptr) body.domain->work->forget(body);
   }
   body.core.reset();  // not under the lock: it may wait for a connection to come up
+  body.groups.reset();
   leave_request(body);
   if (body.context_of != nullptr) leave_scalable(body);
   if (body.shared != nullptr) leave_shared(body);
@@ -52,11 +52,16 @@ int close_ep(fid* fid) noexcept {
       return refuse(-FI_EBUSY, "fi_close(%s): %u %s; close them first",
                     body->scalable ? "sep" : "srx", n,
                     body->scalable ? "context(s) of it are open" : "endpoint(s) use it");
-    if (const uint32_t n = body->groups.count(); n != 0 && body->handles.size() == 1)
+    if (const uint32_t n = body->multicasts.count(); n != 0 && body->handles.size() == 1)
       return refuse(-FI_EBUSY, "fi_close(ep): %u multicast group(s) are joined; close them first",
                     n);
     if (body->handles.size() == 1) {
       if (const int rc = body->check_regions(); rc != 0) return rc;
+      if (body->groups != nullptr && !body->groups->joined.empty())
+        return refuse(-FI_EBUSY,
+                      "fi_close(ep): it is a member of %zu group(s) (fi_join_collective); close "
+                      "these first",
+                      body->groups->joined.size());
       let_go(*body);
       delete body;
     } else {
@@ -172,8 +177,8 @@ qp::Counter* core_of(Cntr* counter) noexcept {
 
 }  // namespace
 
-fi_ops_collective g_collective_ops =
-    refusing<fi_ops_collective>(NotOffered<"fi_collective: collectives are not offered">{});
+EpBody::EpBody() noexcept = default;
+EpBody::~EpBody() = default;
 
 std::unique_ptr<Ep> new_ep_handle(EpBody& body, void* context) {
   const bool shared = body.kind == EpKind::shared_receive;
@@ -219,6 +224,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.release_flag = FI_MULTI_RECV;
   if (body.buffered) o.buffered = &body.buffered_rule;
   o.remote_write_flags = FI_REMOTE_WRITE | FI_RMA;
+  o.groups = body.groups != nullptr;
   o.directed_recv = (body.rx_caps & FI_DIRECTED_RECV) != 0;
   o.report_source = (body.rx_caps & FI_SOURCE) != 0;
   o.strict_rma_order = (body.msg_order & kRmaOrderBits) != 0;
@@ -235,7 +241,7 @@ namespace {
 
 bool needs_tx_cq(const EpBody& body) noexcept {
   const uint64_t c = body.tx_caps;
-  return ((c & (FI_MSG | FI_TAGGED)) != 0 && (c & FI_SEND) != 0) ||
+  return ((c & (FI_MSG | FI_TAGGED)) != 0 && (c & FI_SEND) != 0) || (c & FI_COLLECTIVE) != 0 ||
          ((c & (FI_RMA | FI_ATOMIC)) != 0 && (c & (FI_READ | FI_WRITE)) != 0);
 }
 
@@ -407,6 +413,9 @@ int open_endpoint(const char* call, fid_domain* fid, const fi_info* info, fid_ep
     ep->settle();
     if (ep->may_trigger) {
       if (const int rc = begin_work(*body->domain); rc != 0) return rc;
+    }
+    if ((body->tx_caps & FI_COLLECTIVE) != 0) {
+      if (const int rc = begin_groups(*body); rc != 0) return rc;
     }
     // last: from here on nothing fails
     if (info->handle != nullptr && body->kind == EpKind::connected) {

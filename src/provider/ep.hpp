@@ -49,6 +49,7 @@ enum class EpKind : uint8_t { datagram, connected, unreliable, shared_receive, s
 
 struct Region;
 struct Stx;
+class EpGroups;
 
 struct EpBody {
   EpKind kind = EpKind::datagram;
@@ -77,7 +78,10 @@ struct EpBody {
   Cntr* counters[kCounterKinds] = {};
   bool tx_selective = false;
   bool rx_selective = false;
+  std::unique_ptr<EpGroups> groups;     // with FI_COLLECTIVE; it outlives `core`
   std::unique_ptr<nic::Endpoint> core;  // from fi_enable on
+  EpBody() noexcept;
+  ~EpBody();
   std::vector<Ep*> handles;
   std::vector<Region*> regions;        // bound to it; guarded by the engine's lock
   bool wants_shared_receive = false;   // ep_attr->rx_ctx_cnt is FI_SHARED_CONTEXT
@@ -97,7 +101,7 @@ struct EpBody {
   // unreliable:
   size_t prefix_bytes = 0;                     // FI_MSG_PREFIX
   nic::DatagramEndpoint* datagrams = nullptr;  // `core` again
-  Uses groups;                                 // that it has joined
+  Uses multicasts;                             // that it has joined
   // connected:
   const struct fid* request = nullptr;  // handle of the FI_CONNREQ that it is to accept
   nic::RequestId request_id = 0;

@@ -3,6 +3,7 @@
 #include <rdma/fi_cm.h>
 
 #include "provider/addressing.hpp"
+#include "provider/collective.hpp"
 #include "provider/ep.hpp"
 #include "provider/multicast.hpp"
 #include "provider/stubs.hpp"
@@ -32,6 +33,17 @@ int get_ep_name(fid_t fid, void* addr, size_t* len) noexcept {
                   "fi_getname: the endpoint has no port before fi_enable; enable it first");
   return write_address(body.local, addr, len);
 }
+
+namespace {
+
+// Which kind of group it is, the flags say.
+int join(fid_ep* ep, const void* addr, uint64_t flags, fid_mc** mc, void* context) noexcept {
+  if ((flags & FI_COLLECTIVE) != 0)
+    return join_collective(ep, static_cast<const fi_collective_addr*>(addr), flags, mc, context);
+  return join_multicast(ep, addr, flags, mc, context);
+}
+
+}  // namespace
 
 fi_ops_cm g_ep_cm_ops = {
     .size = sizeof(fi_ops_cm),

@@ -8,6 +8,7 @@
 
 #include "base/per_process.hpp"
 #include "provider/av.hpp"
+#include "provider/av_set.hpp"
 #include "provider/cntr.hpp"
 #include "provider/cq.hpp"
 #include "provider/ep.hpp"
@@ -88,6 +89,7 @@ bool is_of_parent(const struct fid* what) noexcept {
     case FI_CLASS_SRX_CTX: return is_over(*object_of<const Ep>(what).body->domain);
     case FI_CLASS_STX_CTX: return is_over(*object_of<const Stx>(what).domain);
     case FI_CLASS_AV: return is_over(*object_of<const Av>(what).domain);
+    case FI_CLASS_AV_SET: return is_over(*object_of<const AvSet>(what).av->domain);
     case FI_CLASS_CQ: return is_over(*object_of<const FabricCq>(what).domain);
     case FI_CLASS_CNTR: return is_over(*object_of<const Cntr>(what).domain);
     case FI_CLASS_MR: return is_over(*object_of<const Region>(what).domain);

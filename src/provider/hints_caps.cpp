@@ -112,7 +112,7 @@ bool match_caps(const Matching& m, fi_info& answer) {
         "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
         "FI_TAGGED, FI_RMA, FI_ATOMIC (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, "
         "FI_SOURCE, FI_RMA_EVENT, FI_RMA_PMEM, FI_HMEM, FI_NAMED_RX_CTX, FI_AV_USER_ID, "
-        "FI_SHARED_AV, FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM",
+        "FI_SHARED_AV, FI_FENCE, FI_TRIGGER, FI_COLLECTIVE, FI_LOCAL_COMM and FI_REMOTE_COMM",
         cap_name(missing, m.version));
   }
   if ((asked & FI_HMEM) != 0 && m.version < kApiHmem) {

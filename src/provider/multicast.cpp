@@ -26,7 +26,7 @@ int close_group(fid* fid) noexcept {
     assert(body.datagrams != nullptr && body.eq != nullptr);
     body.datagrams->leave(group.fid.fi_addr);
     body.eq->forget(&group.fid.fid);
-    body.groups.drop();
+    body.multicasts.drop();
     delete &group;
     return 0;
   });
@@ -74,7 +74,7 @@ int check_group(const EpBody& body, const void* addr, Address& group) {
   return 0;
 }
 
-int join_multicast(fid_ep* fid, const void* addr, uint64_t flags, fid_mc** mc, void* context) {
+int join_group(fid_ep* fid, const void* addr, uint64_t flags, fid_mc** mc, void* context) {
   EpBody& body = *object_of<Ep>(fid).body;
   if (mc == nullptr) return refuse(-FI_EINVAL, "fi_join: mc is NULL");
   if ((flags & ~(FI_SEND | FI_RECV)) != 0)
@@ -100,17 +100,16 @@ int join_multicast(fid_ep* fid, const void* addr, uint64_t flags, fid_mc** mc, v
     body.datagrams->leave(*joined);
     throw;
   }
-  body.groups.add();
+  body.multicasts.add();
   *mc = &group.release()->fid;
   return 0;
 }
 
 }  // namespace
 
-int join(fid_ep* ep, const void* addr, uint64_t flags, fid_mc** mc, void* context) noexcept {
-  if ((flags & FI_COLLECTIVE) != 0)
-    return refuse(-FI_ENOSYS, "fi_join_collective: collectives are not offered");
-  return guarded("fi_join", ep, [&] { return join_multicast(ep, addr, flags, mc, context); });
+int join_multicast(fid_ep* ep, const void* addr, uint64_t flags, fid_mc** mc,
+                   void* context) noexcept {
+  return guarded("fi_join", ep, [&] { return join_group(ep, addr, flags, mc, context); });
 }
 
 }  // namespace aperture::provider

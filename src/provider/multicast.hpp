@@ -17,7 +17,8 @@ struct Joined {
   Domain* domain = nullptr;
 };
 
-// The slot of fi_ops_cm: leaves it to the one or the other by FI_COLLECTIVE.
-int join(fid_ep* ep, const void* addr, uint64_t flags, fid_mc** mc, void* context) noexcept;
+// fi_join without FI_COLLECTIVE.
+int join_multicast(fid_ep* ep, const void* addr, uint64_t flags, fid_mc** mc,
+                   void* context) noexcept;
 
 }  // namespace aperture::provider

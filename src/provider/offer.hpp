@@ -29,12 +29,12 @@ inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | 
 inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;  // always reported
 inline constexpr uint64_t kAskedCaps =                           // reported when asked for
     FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM |
-    FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV | FI_TRIGGER | kVariableMsg;
+    FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV | FI_TRIGGER | FI_COLLECTIVE | kVariableMsg;
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
 // A connected endpoint has one peer, and no addresses to tell it by.
 inline constexpr uint64_t kDatagramOnlyCaps =
-    FI_DIRECTED_RECV | FI_SOURCE | FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV;
+    FI_DIRECTED_RECV | FI_SOURCE | FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV | FI_COLLECTIVE;
 // An unreliable one (FI_EP_DGRAM) carries messages, to one or to a group.
 inline constexpr uint64_t kUnreliableCaps = FI_MSG | FI_MULTICAST | FI_DIRECTED_RECV |
                                             kMessageModifiers | kFreeCaps | FI_REMOTE_COMM |
@@ -45,12 +45,11 @@ constexpr uint64_t caps_of(fi_ep_type type) noexcept {
 }
 inline constexpr uint64_t kTxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ |
                                     FI_WRITE | FI_FENCE | FI_HMEM | FI_NAMED_RX_CTX | FI_MULTICAST |
-                                    FI_TRIGGER | kVariableMsg;
-inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV |
-                                    FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV |
-                                    FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM |
-                                    FI_RMA_PMEM | FI_MULTICAST | FI_TRIGGER |
-                                    kVariableMsg;
+                                    FI_TRIGGER | FI_COLLECTIVE | kVariableMsg;
+inline constexpr uint64_t kRxCaps =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
+    FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM |
+    FI_MULTICAST | FI_TRIGGER | FI_COLLECTIVE | kVariableMsg;
 inline constexpr uint64_t kDomainCaps =
     FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_SHARED_AV;
 

@@ -26,8 +26,8 @@ namespace aperture::qp {
 class Qp;
 
 // What the 8 bytes that come with a message are.
-enum class Beside : uint8_t { nothing, imm, invalidated_key };
-constexpr size_t kBesides = 3;
+enum class Beside : uint8_t { nothing, imm, invalidated_key, group_key };
+constexpr size_t kBesides = 4;
 // Without a branch: the flag is the number.
 constexpr Beside beside_of(uint8_t flags) noexcept {
   static_assert(wire::kImm >> 1 == static_cast<int>(Beside::imm));
@@ -132,6 +132,7 @@ struct Port {
   bool watches_regions = false;  // FI_RMA_EVENT: counters of regions count what comes through it
   const RawKeys* raw_keys = nullptr;  // ranges are named by handles of it; null: by their keys
   MessageSink* sink = nullptr;
+  bool takes_groups = false;  // the sink tells messages of groups from others
   Cq* tx_cq = nullptr;  // null: counters only; then no operation asks for a completion
   Cq* rx_cq = nullptr;  // likewise
   Counter* send_counter = nullptr;

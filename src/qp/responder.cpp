@@ -75,6 +75,19 @@ bool Responder::execute(const Head& head, Op op) noexcept {
   }
 }
 
+// What is beside a message is no immediate data. False: the message stays in the ring, or the
+// protocol is broken.
+bool Responder::is_sound_beside(const Head& head, Arrival& a, bool& is_dropped) noexcept {
+  if ((head.flags & wire::kGroup) == 0) {
+    a.beside = Beside::invalidated_key;
+    return invalidations_.precedes(a.imm, is_dropped);
+  }
+  a.beside = Beside::group_key;
+  if (core_.port.takes_groups && (head.flags & wire::kInvalidates) == 0) return true;
+  core_.break_protocol("a message of a group to an endpoint that is in none");
+  return false;
+}
+
 bool Responder::on_send(const Head& head, Op op) noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   const std::byte* body = rx.cells.body();
@@ -87,9 +100,8 @@ bool Responder::on_send(const Head& head, Op op) noexcept {
   bool is_dropped = false;
   if (a.beside != Beside::nothing) {
     std::memcpy(&a.imm, body + wire::kHeadBytes + wire::field_bytes(op), sizeof a.imm);
-    if ((head.flags & wire::kInvalidates) != 0) [[unlikely]] {
-      if (!invalidations_.precedes(a.imm, is_dropped)) return false;
-      a.beside = Beside::invalidated_key;
+    if ((head.flags & (wire::kInvalidates | wire::kGroup)) != 0) [[unlikely]] {
+      if (!is_sound_beside(head, a, is_dropped)) return false;
     }
   }
   BytesIn bytes;

@@ -35,6 +35,7 @@ class Responder {
  private:
   bool execute(const wire::Head& head, wire::Op op) noexcept;
   bool on_send(const wire::Head& head, wire::Op op) noexcept;
+  bool is_sound_beside(const wire::Head& head, Arrival& a, bool& is_dropped) noexcept;
   bool may_come_unasked(uint64_t len) noexcept;
   bool on_write(const wire::Head& head) noexcept;
   bool on_write_bytes(const wire::Head& head) noexcept;

@@ -12,7 +12,8 @@ using wire::Op;
 namespace {
 
 uint8_t flags_of(const SendWr& wr) noexcept {
-  return static_cast<uint8_t>((wr.tagged ? wire::kTagged : 0) | (wr.has_imm ? wire::kImm : 0));
+  static_assert(kImmediate << 1 == wire::kImm && kOfGroup << 1 == (wire::kImm | wire::kGroup));
+  return static_cast<uint8_t>((wr.tagged ? wire::kTagged : 0) | wr.has_imm << 1);
 }
 
 SendWr as_send_wr(const Wqe& wqe) noexcept {

@@ -45,6 +45,10 @@ inline constexpr uint8_t kMatched = 2;    // in its buffer, or dropped by the ap
 // Beside one of these: only once the peer's memory window of key `imm` is invalidated; has_imm.
 inline constexpr uint8_t kInvalidating = 4;
 
+// SendWr::has_imm. Shifted by one they are the flags of the wire.
+inline constexpr uint8_t kImmediate = 1;
+inline constexpr uint8_t kOfGroup = 65;  // `imm` is a group's key: see wire::kGroup
+
 struct SendWr {
   const iovec* iov = nullptr;
   size_t iov_count = 0;
@@ -55,7 +59,7 @@ struct SendWr {
   void* context = nullptr;
   uint64_t flags = 0;  // Completion::flags of the completion; the door's word
   bool tagged = false;
-  bool has_imm = false;
+  uint8_t has_imm = 0;          // 0, kImmediate or kOfGroup
   bool inject = false;          // len <= kInjectBytes; the buffer is free when the call returns
   uint8_t completion = kEntry;  // kCounted, kEntry or kTold (errors are entries, or told)
   uint8_t delivery = 0;  // 0, kDelivered or kMatched, the latter two with kInvalidating or not

@@ -70,7 +70,7 @@ struct WqeProgress {
 struct Wqe : ListHook, WqeProgress {
   WqeKind kind = WqeKind::send;
   bool tagged = false;
-  bool has_imm = false;
+  uint8_t has_imm = 0;  // as in SendWr
   bool inject = false;
   uint8_t completion = kEntry;  // as in SendWr
   uint8_t delivery = 0;         // as in SendWr

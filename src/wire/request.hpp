@@ -6,7 +6,8 @@
 // takes. All integers little-endian, unaligned.
 //
 //   0      op        u8
-//   1      flags     u8   kTagged, kImm, kFirst or kPreview, kLast, kDelivery, kRaw, kInvalidates
+//   1      flags     u8   kTagged, kImm, kFirst or kPreview, kLast, kDelivery, kRaw, kInvalidates,
+//                         kGroup
 //   2      len       u16  inline payload in bytes (or a small code, see the operation)
 //   4      word      u64  tag; remote address; id: see the operation
 //   12     fields of the operation
@@ -64,6 +65,9 @@ inline constexpr uint8_t kRaw = 32;       // the key is raw: its second half, th
 // Of a send with immediate data, which is the key of the invalidate before it: dropped if that was
 // refused.
 inline constexpr uint8_t kInvalidates = 64;
+// Of a send with immediate data: part of a collective operation, the immediate data its group's
+// key. Matched apart from all that applications send and receive.
+inline constexpr uint8_t kGroup = 128;
 
 // Kinds of a notice.
 inline constexpr uint16_t kNoticeWrite = 0;

@@ -67,6 +67,19 @@ TEST_P(HostilePeer, inline_payload_at_the_limit) {
   EXPECT_EQ(a().sink.messages.size(), 1u);
 }
 
+TEST_P(HostilePeer, message_of_a_group_to_an_endpoint_in_none) {
+  put(peer().request_tx, Head::make(Op::send, wire::kTagged | wire::kImm | wire::kGroup, 0, 5));
+  expect_broken();
+  EXPECT_TRUE(a().sink.messages.empty());
+}
+TEST_P(HostilePeer, message_of_a_group_to_a_member) {
+  a().port.takes_groups = true;
+  put(peer().request_tx, Head::make(Op::send, wire::kTagged | wire::kImm | wire::kGroup, 0, 5));
+  expect_alive();
+  ASSERT_EQ(a().sink.messages.size(), 1u);
+  EXPECT_EQ(a().sink.messages[0].beside, Beside::group_key);
+}
+
 TEST_P(HostilePeer, hostile_38_payload_outside_the_byte_ring) {
   const uint64_t size = peer().request_tx.bytes.size();
   for (const auto& [pos, len] : {std::pair<uint64_t, uint64_t>{size - 64, 65},

@@ -126,6 +126,51 @@ TEST_P(Send, a_line_waits_its_turn_behind_what_is_queued) {
   ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == 2; }));
 }
 
+// Hears of ends, and of what.
+struct Listener final : Told {
+  void on_done(const Completion& entry) noexcept override { done.push_back(entry.len); }
+  void on_failed(CompletionError&& error) noexcept override { failed.push_back(error.err); }
+  std::vector<uint64_t> done;
+  std::vector<Errc> failed;
+};
+
+TEST_P(Send, whoever_is_to_be_told_of_a_message_is_and_nothing_else_is) {
+  pair_.attach();
+  Listener listener;
+  uint64_t n = 0;
+  for (const size_t size : {0u, 40u, 9000u, 300000u}) {
+    const auto data = pattern(size, 3);
+    const iovec iov = iov_of(data);
+    SendWr wr;
+    wr.iov = &iov;
+    wr.iov_count = 1;
+    wr.len = size;
+    wr.context = static_cast<Told*>(&listener);
+    wr.completion = kTold;
+    ASSERT_TRUE(a().qp->send(wr));
+    ++n;
+    ASSERT_TRUE(pair_.until([&] { return listener.done.size() == n; })) << size;
+    EXPECT_EQ(listener.done.back(), size);
+  }
+  EXPECT_TRUE(a().tx_cq.empty());
+  EXPECT_EQ(a().sends.value(), 0u);
+  const auto data = pattern(300000, 4);
+  const iovec iov = iov_of(data);
+  SendWr wr;
+  wr.iov = &iov;
+  wr.iov_count = 1;
+  wr.len = data.size();
+  wr.context = static_cast<Told*>(&listener);
+  wr.completion = kTold;
+  b().sink.accepting = false;
+  ASSERT_TRUE(a().qp->send(wr));
+  a().qp->finish(Errc::canceled);
+  ASSERT_EQ(listener.failed.size(), 1u);
+  EXPECT_EQ(listener.failed[0], Errc::canceled);
+  EXPECT_TRUE(a().tx_cq.empty());
+  EXPECT_EQ(a().sends.errors(), 0u);
+}
+
 TEST_P(Send, several_pieces_are_sent_as_one_message) {
   pair_.attach();
   for (const size_t size : {40u, 200u, 9000u, 300000u}) {
