@@ -61,9 +61,9 @@ void OfferSender::take_claim_word(Wqe& wqe) noexcept {
 
 bool OfferSender::put(Wqe& wqe) noexcept {
   ring::ChannelTx& tx = core_.lane->request_tx;
-  const auto flags = static_cast<uint8_t>(
-      (wqe.tagged ? wire::kTagged : 0) | wqe.has_imm << 1 |
-      (wqe.delivery ? wire::kDelivery : 0) | (is_invalidation(wqe) ? wire::kInvalidates : 0));
+  const auto flags = static_cast<uint8_t>((wqe.tagged ? wire::kTagged : 0) | wqe.has_imm << 1 |
+                                          (wqe.delivery ? wire::kDelivery : 0) |
+                                          (is_invalidation(wqe) ? wire::kInvalidates : 0));
   const uint32_t n_cells = wire::cells_of(Op::send_offer, flags, 0);
   if (!tx.room(n_cells)) return false;
   wqe.id = take_id(wqe);

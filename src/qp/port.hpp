@@ -133,8 +133,8 @@ struct Port {
   const RawKeys* raw_keys = nullptr;  // ranges are named by handles of it; null: by their keys
   MessageSink* sink = nullptr;
   bool takes_groups = false;  // the sink tells messages of groups from others
-  Cq* tx_cq = nullptr;  // null: counters only; then no operation asks for a completion
-  Cq* rx_cq = nullptr;  // likewise
+  Cq* tx_cq = nullptr;        // null: counters only; then no operation asks for a completion
+  Cq* rx_cq = nullptr;        // likewise
   Counter* send_counter = nullptr;
   Counter* recv_counter = nullptr;
   Counter* read_counter = nullptr;
