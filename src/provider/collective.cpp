@@ -10,6 +10,7 @@
 #include "provider/av_set.hpp"
 #include "provider/ep_described.hpp"
 #include "provider/errors.hpp"
+#include "provider/multicast.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
 
@@ -28,8 +29,7 @@ constexpr uint64_t kFlags =
 }  // namespace
 
 // A group that an endpoint has joined, or is joining.
-struct Mc {
-  fid_mc fid{};
+struct Mc : Joined {
   EpBody* body = nullptr;
   uint64_t collectives = 0;
   collective::Group group;
@@ -223,6 +223,7 @@ int join_collective(fid_ep* fid, const fi_collective_addr* addr, uint64_t flags,
     const auto& set = object_of<const AvSet>(addr->set);
     auto mc = std::make_unique<Mc>();
     mc->body = &body;
+    mc->domain = body.domain;
     mc->fid.fid = {FI_CLASS_MC, context, &g_fid_ops};
     nic::EngineGuard guard(*body.domain->engine);
     if (addr->coll_addr != set.address() && body.groups->find(addr->coll_addr) == nullptr)

@@ -84,37 +84,37 @@ const char* cap_name(uint64_t caps, uint32_t version) noexcept {
   return unknown;
 }
 
-bool match_caps(const Matching& m, fi_info& answer) {
-  const fi_info* hints = m.hints;
-  const uint64_t asked = hints != nullptr ? hints->caps : 0;
-  const uint64_t offered = caps_of(m.type) & ~(has_variable_messages(m.version) ? 0 : kVariableMsg);
-  const uint64_t missing = asked & ~offered;
-  if ((missing & kDatagramOnlyCaps) != 0) {
-    return m.refuse(
-        "caps ask for %s, which a connected endpoint (FI_EP_MSG) does not have: it has "
-        "one peer; clear it, or ask for FI_EP_RDM",
-        cap_name(missing & kDatagramOnlyCaps, m.version));
-  }
-  if (missing != 0 && m.type == FI_EP_DGRAM) {
+namespace {
+
+bool refuse_missing(const Matching& m, uint64_t missing) {
+  if (m.type == FI_EP_DGRAM) {
     return m.refuse(
         "caps ask for %s, which a datagram endpoint (FI_EP_DGRAM) does not have; it has FI_MSG, "
         "FI_MULTICAST, FI_MULTI_RECV, FI_DIRECTED_RECV, FI_SOURCE, FI_HMEM, FI_FENCE, "
         "FI_LOCAL_COMM and FI_REMOTE_COMM: clear it, or ask for FI_EP_RDM",
         cap_name(missing, m.version));
   }
+  if (m.type == FI_EP_MSG && (missing & kDatagramOnlyCaps) != 0) {
+    return m.refuse(
+        "caps ask for %s, which a connected endpoint (FI_EP_MSG) does not have: it has "
+        "one peer; clear it, or ask for FI_EP_RDM",
+        cap_name(missing & kDatagramOnlyCaps, m.version));
+  }
   if ((missing & FI_MULTICAST) != 0) {
     return m.refuse(
         "caps ask for FI_MULTICAST, which datagram endpoints have alone; clear it, or set "
         "ep_attr->type to FI_EP_DGRAM");
   }
-  if (missing != 0) {
-    return m.refuse(
-        "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
-        "FI_TAGGED, FI_RMA, FI_ATOMIC (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, "
-        "FI_SOURCE, FI_RMA_EVENT, FI_RMA_PMEM, FI_HMEM, FI_NAMED_RX_CTX, FI_AV_USER_ID, "
-        "FI_SHARED_AV, FI_FENCE, FI_TRIGGER, FI_COLLECTIVE, FI_LOCAL_COMM and FI_REMOTE_COMM",
-        cap_name(missing, m.version));
-  }
+  return m.refuse(
+      "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
+      "FI_TAGGED, FI_RMA, FI_ATOMIC (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, "
+      "FI_SOURCE, FI_RMA_EVENT, FI_RMA_PMEM, FI_HMEM, FI_NAMED_RX_CTX, FI_AV_USER_ID, "
+      "FI_SHARED_AV, FI_FENCE, FI_TRIGGER, FI_COLLECTIVE, FI_LOCAL_COMM and FI_REMOTE_COMM",
+      cap_name(missing, m.version));
+}
+
+// What is there, but not for everybody and not alone.
+bool match_pairs(const Matching& m, uint64_t asked) {
   if ((asked & FI_HMEM) != 0 && m.version < kApiHmem) {
     return m.refuse(
         "caps ask for FI_HMEM (bit 47), which API %u.%u does not know; it came with 1.10: ask for "
@@ -135,6 +135,18 @@ bool match_caps(const Matching& m, fi_info& answer) {
         "caps ask for FI_VARIABLE_MSG without FI_MSG or FI_TAGGED, which it is a property of; ask "
         "for one of them too");
   }
+  return true;
+}
+
+}  // namespace
+
+bool match_caps(const Matching& m, fi_info& answer) {
+  const fi_info* hints = m.hints;
+  const uint64_t asked = hints != nullptr ? hints->caps : 0;
+  const uint64_t offered = caps_of(m.type) & ~(has_variable_messages(m.version) ? 0 : kVariableMsg);
+  const uint64_t missing = asked & ~offered;
+  if (missing != 0) return refuse_missing(m, missing);
+  if (!match_pairs(m, asked)) return false;
   constexpr uint64_t primary = kPrimaryCaps | FI_MULTICAST;
   constexpr uint64_t wanted_bits = primary | kMessageModifiers | kRmaModifiers;
   uint64_t caps = (asked == 0 ? primary : asked & wanted_bits) & offered;
