@@ -42,7 +42,8 @@ Status DatagramReceives::recv_multi(const qp::RecvWr& wr, uint64_t least_room) n
 size_t DatagramReceives::room() const noexcept {
   if (count_ == 0) return 0;
   size_t places = count_;
-  if (const Receive& first = *posted_.front(); first.multi && first.len > first.buffer.least_room) {
+  if (const Receive& first = *posted_.front();
+      first.kind == Receive::Kind::multi && first.len > first.buffer.least_room) {
     places += (first.len - first.buffer.least_room) / wire::kDatagramMtu;
   }
   return port_.rx_cq != nullptr ? std::min(places, port_.rx_cq->room()) : places;
@@ -59,7 +60,7 @@ bool DatagramReceives::take(const DatagramMessage& message) noexcept {
   if (port_.rx_cq != nullptr && !port_.rx_cq->has_room()) return false;
   Receive* r = find(message.source);
   if (r == nullptr) return false;
-  if (r->multi) {
+  if (r->kind == Receive::Kind::multi) {
     take_multi(message, *r);
     return true;
   }
@@ -92,7 +93,7 @@ void DatagramReceives::deliver(Receive& r) noexcept {
     e.overflow = r.msg_len - r.len;
     port_.fail_receive(std::move(e));
   } else {
-    if (r.completion) port_.rx_cq->push(entry);
+    if (r.completion == qp::kEntry) port_.rx_cq->push(entry);
     if (port_.recv_counter != nullptr) port_.recv_counter->add(1);
   }
   pool_.give(&r);
@@ -116,7 +117,7 @@ void DatagramReceives::take_multi(const DatagramMessage& message, Receive& buffe
 }
 
 void DatagramReceives::fail(Receive& r, Errc why) noexcept {
-  if (r.multi) {
+  if (r.kind == Receive::Kind::multi) {
     [[maybe_unused]] const bool over = r.close(why, port_);
     assert(over);  // no message is under way in it
   } else {

@@ -126,7 +126,7 @@ Status DatagramEndpoint::destination(uint64_t dest, Address& to,
 Status DatagramEndpoint::send(const qp::SendWr& wr) noexcept {
   if (wr.tagged || wr.delivery != 0) return Errc::not_supported;  // nobody answers
   assert(wr.len >= wish_.prefix_bytes && wr.len - wish_.prefix_bytes <= kMostBytes);
-  if (wr.completion && !port_.tx_cq->has_room()) return Errc::again;
+  if (wr.completion == qp::kEntry && !port_.tx_cq->has_room()) return Errc::again;
   Address to;
   wire::MessageHead head;
   if (Status s = destination(wr.dest, to, head); !s) return s;
@@ -145,7 +145,7 @@ Status DatagramEndpoint::send(const qp::SendWr& wr) noexcept {
                  });
   const Status s = end_.send(address_, to, {pieces.data(), count});
   if (!s) return s;
-  if (wr.completion) port_.tx_cq->push({.context = wr.context, .flags = wr.flags});
+  if (wr.completion == qp::kEntry) port_.tx_cq->push({.context = wr.context, .flags = wr.flags});
   if (port_.send_counter != nullptr) port_.send_counter->add(1);
   return {};
 }
