@@ -40,9 +40,9 @@ int check_attr(const fi_tx_attr& attr) {
   if ((attr.op_flags & ~kTxOpFlags) != 0)
     return refuse(-FI_EBADFLAGS, "fi_stx_context: op_flags 0x%llx are not offered",
                   static_cast<unsigned long long>(attr.op_flags));
-  if ((attr.caps & ~kTxCaps) != 0)
+  if ((attr.caps & ~kSharedTxCaps) != 0)
     return refuse(-FI_EINVAL, "fi_stx_context: caps 0x%llx are not offered for transmitting",
-                  static_cast<unsigned long long>(attr.caps & ~kTxCaps));
+                  static_cast<unsigned long long>(attr.caps & ~kSharedTxCaps));
   if (attr.size > kMaxQueueSize || attr.inject_size > qp::kInjectBytes ||
       attr.iov_limit > qp::kIovLimit || attr.rma_iov_limit > qp::kRmaIovLimit)
     return refuse(-FI_EINVAL,
@@ -75,7 +75,7 @@ int open_stx(fid_domain* fid, fi_tx_attr* attr, fid_stx** out, void* context) no
     const fi_tx_attr& asked = attr != nullptr ? *attr : defaults;
     if (const int rc = check_attr(asked); rc != 0) return rc;
     const auto or_else = [](auto value, auto otherwise) { return value != 0 ? value : otherwise; };
-    const uint64_t caps = or_else(asked.caps, kTxCaps);
+    const uint64_t caps = or_else(asked.caps, kSharedTxCaps);
     const size_t size = or_else(asked.size, kDefaultQueueSize);
     auto stx = std::make_unique<Stx>(
         size, (caps & FI_ATOMIC) != 0 ? std::min(size, kAtomicsWaiting) : size_t{0});

@@ -100,7 +100,10 @@ TEST(FairShare, hostile_37_a_peer_beside_one_that_sends_all_it_can) {
   Child hog("sends_on");
   ASSERT_TRUE(hog.control().put(Order{receiver.name(), kLong}));
   ASSERT_TRUE(receiver.hears(1));
-  const auto [beside, of_hog] = receiver.count(kPhaseMs);
+  std::array<size_t, 2> heard = receiver.count(kPhaseMs);
+  // a hog that was kept from its core for all that time says nothing
+  for (int more = 0; more < 5 && heard[1] == 0; ++more) heard = receiver.count(kPhaseMs);
+  const auto [beside, of_hog] = heard;
   std::printf("of 64 bytes: %zu alone, %zu beside %zu of 16 KiB: %.0f %% of half of what it had\n",
               alone, beside, of_hog,
               200.0 * static_cast<double>(beside) / static_cast<double>(alone));

@@ -77,13 +77,14 @@ TEST(Loading, a_call_without_a_place_for_the_answer_is_refused) {
   EXPECT_EQ(fabric, nullptr);
 }
 
-// Every slot behind `size` is a function.
+// Every slot behind `size` is a function. There may be more than our headers know: those of newer
+// applications.
 template <typename Ops>
 void expect_full(const Ops* ops, const char* name) {
   ASSERT_NE(ops, nullptr) << name;
-  EXPECT_EQ(ops->size, sizeof(Ops)) << name;
+  EXPECT_GE(ops->size, sizeof(Ops)) << name;
   const auto* slots = reinterpret_cast<void* const*>(ops);
-  for (size_t i = 1; i < sizeof(Ops) / sizeof(void*); ++i) {
+  for (size_t i = 1; i < ops->size / sizeof(void*); ++i) {
     EXPECT_NE(slots[i], nullptr) << name << " slot " << i;
   }
 }

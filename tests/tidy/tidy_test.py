@@ -143,7 +143,9 @@ class Floors(unittest.TestCase):
                               ["room 'transport' stands on floor 4", "room 'qp' stands on floor 6",
                                "room 'ib' stands on floor 6"])
         self.assertCountEqual(self.faults("    floor 6   msg/", "              msg/"),
-                              ["room 'msg' stands on floor 6", "room 'nic' stands on floor 8"])
+                              ["room 'msg' stands on floor 6",
+                               "room 'collective' stands on floor 6",
+                               "room 'nic' stands on floor 8"])
 
     def test_a_room_that_is_not_drawn_or_does_not_exist(self):
         self.assertEqual(self.faults("              protect/", "              shelter/"),

@@ -46,25 +46,26 @@ class Explain(unittest.TestCase):
         return lines[0]
 
     def test_the_hint_that_excluded_aperture_is_named(self):
-        self.assertIn("FI_COLLECTIVE", self.refused("fi_info", "-p", "aperture", "-c",
-                                                    "FI_COLLECTIVE"))
+        self.assertIn("FI_MULTICAST", self.refused("fi_info", "-p", "aperture", "-t", "FI_EP_RDM",
+                                                   "-c", "FI_MULTICAST"))
         self.assertIn("FI_EP_SOCK_DGRAM", self.refused("fi_info", "-p", "aperture", "-t",
                                                        "FI_EP_SOCK_DGRAM"))
         self.assertIn("domain \"another\"", self.refused("fi_info", "-p", "aperture", "-d",
                                                          "another"))
 
     def test_whoever_asks_is_told(self):
-        self.assertIn("FI_COLLECTIVE", self.refused("fi_info", "-c", "FI_COLLECTIVE"))
-        quiet, code = self.say("fi_info", "-c", "FI_COLLECTIVE", word="run")
+        multicast = ("fi_info", "-t", "FI_EP_RDM", "-c", "FI_MULTICAST")
+        self.assertIn("FI_MULTICAST", self.refused(*multicast))
+        quiet, code = self.say(*multicast, word="run")
         self.assertNotEqual(code, 0)
         self.assertEqual(quiet, [])
 
     def test_hints_that_are_met_are_told_too(self):
         lines, code = self.say("fi_info", "-p", "aperture")
         self.assertEqual(code, 0)
-        self.assertEqual(len(lines), 2, lines)
-        self.assertIn("met by FI_EP_RDM", lines[0])
-        self.assertIn("met by FI_EP_MSG", lines[1])
+        self.assertEqual(len(lines), 3, lines)
+        for line, kind in zip(lines, ("RDM", "MSG", "DGRAM")):
+            self.assertIn(f"met by FI_EP_{kind} ", line)
 
     def test_a_setting_that_cannot_be_read_is_told(self):
         (command, line), code = self.say("fi_info", "-p", "aperture", mr_mode="local,lokal")
