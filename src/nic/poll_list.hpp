@@ -137,6 +137,10 @@ class PollList {
     if (!e.one->needs_wind_up()) [[likely]]
       return true;
     const Entry gone = e;  // wind_up() takes it out of all_
+    // what was sent through others before that end is told before it: their queue may be the same
+    for (Entry& other : all_) {
+      if (other.one != gone.one) other.one->poll(polls);
+    }
     gone.owner->wind_up(*gone.one);
     return false;
   }

@@ -40,7 +40,7 @@ fi_ops g_fid_ops = fid_ops<"mc">(close_group, bind_group, refuse_control<"mc">);
 
 // Whether that endpoint may join now, and as what.
 int check_endpoint(const EpBody& body, uint64_t flags, nic::DatagramEndpoint::Membership& as) {
-  if (((body.tx_caps | body.rx_caps) & FI_MULTICAST) == 0)
+  if ((body.tx_caps & FI_MULTICAST) == 0)
     return refuse(-FI_EOPNOTSUPP,
                   "fi_join: the endpoint was opened without FI_MULTICAST; ask for it in "
                   "hints->caps, with ep_attr->type FI_EP_DGRAM");

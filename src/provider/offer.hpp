@@ -46,13 +46,12 @@ constexpr uint64_t caps_of(fi_ep_type type) noexcept {
 inline constexpr uint64_t kTxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ |
                                     FI_WRITE | FI_FENCE | FI_HMEM | FI_NAMED_RX_CTX | FI_MULTICAST |
                                     FI_TRIGGER | FI_COLLECTIVE | kVariableMsg;
-inline constexpr uint64_t kRxCaps =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
-    FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM |
-    FI_MULTICAST | FI_TRIGGER | FI_COLLECTIVE | kVariableMsg;
-// Those of endpoints that may share a context.
+inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV |
+                                    FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV |
+                                    FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM |
+                                    FI_RMA_PMEM | FI_TRIGGER | FI_COLLECTIVE | kVariableMsg;
+// That of endpoints which may share one.
 inline constexpr uint64_t kSharedTxCaps = kTxCaps & ~FI_MULTICAST;
-inline constexpr uint64_t kSharedRxCaps = kRxCaps & ~FI_MULTICAST;
 inline constexpr uint64_t kDomainCaps =
     FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_SHARED_AV;
 

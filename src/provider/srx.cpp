@@ -26,7 +26,7 @@ int check_attr(const fi_rx_attr& attr) {
         -FI_EBADFLAGS,
         "fi_srx_context: multi-receive buffers (FI_MULTI_RECV) are not offered in a shared "
         "context; post them to endpoints with receives of their own");
-  if ((attr.caps & ~kSharedRxCaps) != 0)
+  if ((attr.caps & ~kRxCaps) != 0)
     return refuse(-FI_EINVAL,
                   "fi_srx_context: caps 0x%llx; FI_MSG, FI_TAGGED, FI_RECV, FI_DIRECTED_RECV and "
                   "FI_SOURCE are offered",

@@ -271,6 +271,29 @@ TEST_P(Conn, where_no_passive_endpoint_listens_the_connect_is_refused) {
   a.expect_error(FI_ECONNREFUSED, &third->fid);
 }
 
+// Both have one queue, and whoever counts messages there meets the error only after them.
+TEST_P(Conn, what_came_over_another_connection_is_told_before_the_end_of_this_one) {
+  Connected c(a, b), other(a, b);
+  uint64_t box[2] = {};
+  Op gone, came;
+  ASSERT_EQ(fi_recv(c.at_b.get(), &box[0], 8, nullptr, 0, &gone), 0);
+  ASSERT_EQ(fi_recv(other.at_b.get(), &box[1], 8, nullptr, 0, &came), 0);
+  const uint64_t word = 7;
+  ASSERT_EQ(post(fi_inject, other.at_a.get(), &word, 8, 0), 0);
+  ASSERT_EQ(fi_shutdown(c.at_a.get(), 0), 0);
+  usleep(50'000);  // nobody polls
+  std::vector<const void*> order;
+  EXPECT_TRUE(pump_until([&] {
+    for (; !b.done().empty(); b.done().pop_front()) {
+      const void* context = b.done().front().context;
+      if (context == &gone || context == &came) order.push_back(context);
+    }
+    return order.size() == 2;
+  }));
+  EXPECT_EQ(order, (std::vector<const void*>{&came, &gone}));
+  EXPECT_EQ(box[1], 7u);
+}
+
 TEST_P(Conn, shutdown_ends_both_sides_once) {
   Connected c(a, b);
   uint64_t box[2] = {};
