@@ -38,14 +38,14 @@ struct EndpointOptions {
     qp::Counter* remote_write = nullptr;
   } counters;
   const protect::Wording* wording = &protect::kNeutralWording;  // of the door that opens it
-  protect::EndpointId id = 0;       // for regions that are bound to it; 0: none are
-  bool watches_regions = false;     // remote writes through it count in counters of regions
-  Address local;                    // port 0: any
-  bool at_open_port = false;        // of Contact::open_context_port(): one context of several
-  bool connects_only = false;       // nobody may come to it
-  uint64_t imm_flag = 0;            // or-ed into Completion::flags when imm is valid
-  uint64_t invalidated_flag = 0;    // the same when it is the key of a window that is no more
-  uint64_t release_flag = 0;        // or-ed into the last entry of a multi-receive buffer
+  protect::EndpointId id = 0;     // for regions that are bound to it; 0: none are
+  bool watches_regions = false;   // remote writes through it count in counters of regions
+  Address local;                  // port 0: any
+  bool at_open_port = false;      // of Contact::open_context_port(): one context of several
+  bool connects_only = false;     // nobody may come to it
+  uint64_t imm_flag = 0;          // or-ed into Completion::flags when imm is valid
+  uint64_t invalidated_flag = 0;  // the same when it is the key of a window that is no more
+  uint64_t release_flag = 0;      // or-ed into the last entry of a multi-receive buffer
   const msg::BufferedRule* buffered = nullptr;  // messages are shown; null: they are received
   uint64_t remote_write_flags = 0;  // Completion::flags of an incoming write with immediate data
   bool groups = false;              // may be a member of groups

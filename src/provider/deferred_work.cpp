@@ -4,6 +4,7 @@
 // All of a request but the payload is copied, and what can be checked is, when it is queued. It
 // leaves no entry in a completion queue, unless it asks for one with FI_COMPLETION or fails, and
 // the endpoint's counters do not count it; the completion counter does.
+#include <cassert>
 #include <cstring>
 
 #include "provider/ep_described.hpp"
@@ -50,6 +51,7 @@ int keep_message(const Domain& domain, const Op* op, bool is_send, uint64_t cap,
   if (op == nullptr) return refuse(-FI_EINVAL, "%s: the operation (work->op) is NULL", kCall);
   Ep* ep = nullptr;
   if (const int rc = check_ep(domain, op->ep, ep); rc != 0) return rc;
+  assert(ep != nullptr);
   if (const int rc = check_cap(*ep, cap, name); rc != 0) return rc;
   work.wants_entry = (op->flags & FI_COMPLETION) != 0;
   const Later later(work);
@@ -67,6 +69,7 @@ int keep_access(const Domain& domain, const fi_op_rma* op, bool is_write, Work& 
   if (op == nullptr) return refuse(-FI_EINVAL, "%s: the operation (work->op) is NULL", kCall);
   Ep* ep = nullptr;
   if (const int rc = check_ep(domain, op->ep, ep); rc != 0) return rc;
+  assert(ep != nullptr);
   if (const int rc = check_cap(*ep, FI_RMA, "FI_RMA"); rc != 0) return rc;
   work.wants_entry = (op->flags & FI_COMPLETION) != 0;
   if (ep->descriptors != DescriptorRule::ignored && (op->flags & FI_INJECT) == 0) {
@@ -82,6 +85,7 @@ int keep_atomic(const Domain& domain, const Op* op, Work& work) noexcept {
   if (op == nullptr) return refuse(-FI_EINVAL, "%s: the operation (work->op) is NULL", kCall);
   Ep* ep = nullptr;
   if (const int rc = check_ep(domain, op->ep, ep); rc != 0) return rc;
+  assert(ep != nullptr);
   if (const int rc = check_cap(*ep, FI_ATOMIC, "FI_ATOMIC"); rc != 0) return rc;
   work.wants_entry = (op->flags & FI_COMPLETION) != 0;
   AtomicBuffers buffers;

@@ -31,6 +31,7 @@ struct Member {
     DOOR(fi_ep_bind(node.ep(), &eq->fid, 0));
     DOOR(fi_enable(node.ep()));
   }
+  ~Member() { node.close_endpoint(); }  // before its event queue
   SetPtr set_of(const std::vector<fi_addr_t>& members, uint64_t flags = 0) {
     fi_av_set_attr attr{};
     attr.start_addr = attr.end_addr = FI_ADDR_NOTAVAIL;
