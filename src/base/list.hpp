@@ -49,7 +49,7 @@ class List {
 
  private:
   static void insert_before(Hook* at, Hook* item) noexcept {
-    assert(!item->linked());
+    assert(!item->linked() && at->prev != nullptr);
     item->prev = at->prev;
     item->next = at;
     at->prev->next = item;

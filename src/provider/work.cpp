@@ -202,6 +202,7 @@ void WorkQueue::run() noexcept {
         drop(*w);
       }
     } else {
+      assert(body != nullptr);  // a counter always has room
       blocked_ = true;
       body->work_round = round;
     }
@@ -224,16 +225,29 @@ bool WorkQueue::start(Work& work) noexcept {
 }
 
 Status WorkQueue::post(Work& w) noexcept {
-  switch (w.kind) {
-    case Work::Kind::send: return w.body->core->send(w.send);
-    case Work::Kind::recv: return w.body->core->recv(w.recv);
-    case Work::Kind::recv_multi: return w.body->core->recv_multi(w.recv, w.least_room);
-    case Work::Kind::read: return w.body->core->read(w.rma);
-    case Work::Kind::write: return w.body->core->write(w.rma);
-    case Work::Kind::atomic: return w.body->core->atomic(w.atomic);
-    case Work::Kind::cntr_set: w.target->core.set(w.value); return {};
-    case Work::Kind::cntr_add: w.target->core.add(w.value); return {};
+  if (w.body == nullptr) {
+    assert(w.target != nullptr);
+    if (w.kind == Work::Kind::cntr_set) {
+      w.target->core.set(w.value);
+    } else {
+      assert(w.kind == Work::Kind::cntr_add);
+      w.target->core.add(w.value);
+    }
+    return {};
   }
+  nic::Endpoint* const core = w.body->core.get();
+  assert(core != nullptr);
+  switch (w.kind) {
+    case Work::Kind::send: return core->send(w.send);
+    case Work::Kind::recv: return core->recv(w.recv);
+    case Work::Kind::recv_multi: return core->recv_multi(w.recv, w.least_room);
+    case Work::Kind::read: return core->read(w.rma);
+    case Work::Kind::write: return core->write(w.rma);
+    case Work::Kind::atomic: return core->atomic(w.atomic);
+    case Work::Kind::cntr_set:
+    case Work::Kind::cntr_add: break;
+  }
+  assert(false);  // those have no endpoint
   return Errc::invalid;
 }
 
