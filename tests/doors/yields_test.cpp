@@ -226,7 +226,8 @@ void Pollers::meet_on_one_core() {
     std::printf("%.2f yields and %.0f polls in vain a round\n",
                 static_cast<double>(yields) / kCounted,
                 static_cast<double>(seen.polls_in_vain) / kCounted);
-    EXPECT_GE(yields, kCounted / 2);
+    // a blocking read sleeps as well, which gives the core away too
+    EXPECT_GE(yields, kCounted / (way == Way::blocking_read ? 8 : 2));
     EXPECT_LE(seen.polls_in_vain, kCounted * kMostPollsInVain);
   }
   end();
