@@ -18,7 +18,7 @@ constexpr const char* kCall = "fi_control(FI_QUEUE_WORK)";
 
 // The operation's endpoint, usable for it. 0 or the refusal.
 int check_ep(const Domain& domain, fid_ep* fid, Ep*& ep) noexcept {
-  if (fid == nullptr || (fid->fid.fclass != FI_CLASS_EP && fid->fid.fclass != FI_CLASS_SRX_CTX))
+  if (fid == nullptr || (!is_endpoint(fid->fid.fclass) && fid->fid.fclass != FI_CLASS_SRX_CTX))
     return refuse(-FI_EINVAL, "%s: the operation's ep is NULL or no endpoint", kCall);
   ep = &object_of<Ep>(fid);
   if (ep->body->domain != &domain)

@@ -263,7 +263,7 @@ void Ep::settle() noexcept {
   may_read = (body->tx_caps & FI_READ) != 0;
   may_write = (body->tx_caps & FI_WRITE) != 0;
   buffered = body->buffered;
-  may_trigger = ((body->tx_caps | body->rx_caps) & FI_TRIGGER) != 0;
+  may_trigger = body->triggers();
   may_commit = ((body->tx_caps | body->rx_caps) & FI_RMA_PMEM) != 0;
   descriptors = body->domain->region_rules.descriptors;
   pd = body->auth_key.pd != 0 ? body->auth_key.pd : body->domain->engine->domain();
@@ -411,7 +411,7 @@ int open_endpoint(const char* call, fid_domain* fid, const fi_info* info, fid_ep
     take_limits(*ep, *body, *info);
     if (const int rc = set_buffered(*ep, *info); rc != 0) return rc;
     ep->settle();
-    if (ep->may_trigger) {
+    if (body->triggers()) {
       if (const int rc = begin_work(*body->domain); rc != 0) return rc;
     }
     if ((body->tx_caps & FI_COLLECTIVE) != 0) {

@@ -93,6 +93,8 @@ struct EpBody {
   // reaches them any more (lock held).
   int check_regions() const noexcept;
   void leave_regions() noexcept;
+  // Operations of it, or of its contexts, may wait for counters: its domain has had begin_work().
+  bool triggers() const noexcept { return ((tx_caps | rx_caps) & FI_TRIGGER) != 0; }
   // What op_flags a transmit context of it may have.
   uint64_t tx_op_flags() const noexcept {
     if (kind != EpKind::unreliable) return kTxOpFlags;

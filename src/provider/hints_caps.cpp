@@ -33,8 +33,8 @@ constexpr CapName kCapNames[] = {
 bool buffers_receives(const Matching& m, uint64_t caps) noexcept {
   if (m.hints == nullptr || m.version < kApi17 || m.version >= kApi20) return false;
   if ((caps & (FI_MSG | FI_TAGGED)) == 0 || (caps & FI_RECV) == 0) return false;
-  const fi_ep_attr* ep = m.hints->ep_attr;  // of an endpoint's own receives, and one queue of them
-  if (m.type == FI_EP_DGRAM || (ep != nullptr && ep->rx_ctx_cnt > 1)) return false;
+  const fi_ep_attr* ep = m.hints->ep_attr;  // of an endpoint's own receives
+  if (m.type == FI_EP_DGRAM || (ep != nullptr && ep->rx_ctx_cnt == FI_SHARED_CONTEXT)) return false;
   const auto wishes = [](uint64_t mode) {
     return mode != ~uint64_t{0} && (mode & kBufferedRecv) != 0;
   };

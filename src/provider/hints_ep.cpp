@@ -27,6 +27,12 @@ constexpr uint32_t protocol_of(fi_ep_type type) noexcept {
 }
 
 bool match_contexts(const Matching& m, const char* which, size_t asked) {
+  if (asked > 1 && asked != FI_SHARED_CONTEXT && (m.hints->caps & FI_COLLECTIVE) != 0)
+    return m.refuse(
+        "ep_attr->%s %zu is asked for with FI_COLLECTIVE; a context sends or receives, and a "
+        "member "
+        "of a group does both: leave it 0, or FI_COLLECTIVE out",
+        which, asked);
   const size_t most = m.type == FI_EP_RDM ? kMaxContexts : 1;
   const bool may_share = m.type != FI_EP_DGRAM;
   if ((asked == FI_SHARED_CONTEXT && may_share) || asked <= most) return true;

@@ -119,6 +119,7 @@ int open_tx_context(fid_ep* fid, int index, fi_tx_attr* attr, fid_ep** out,
     body->msg_order = asked.msg_order;
     body->tx_size = or_else(asked.size, of.tx_size);
     auto ep = new_ep_handle(*body, context);
+    ep->max_msg_size = whole.max_msg_size;
     ep->tx_flags = asked.op_flags;
     ep->inject_size = or_else(asked.inject_size, whole.inject_size);
     ep->tx_iov_limit = or_else(asked.iov_limit, whole.tx_iov_limit);
@@ -160,6 +161,9 @@ int open_rx_context(fid_ep* fid, int index, fi_rx_attr* attr, fid_ep** out,
     auto ep = new_ep_handle(*body, context);
     ep->rx_flags = asked.op_flags;
     ep->rx_iov_limit = or_else(asked.iov_limit, whole.rx_iov_limit);
+    body->buffered = of.buffered && (body->rx_caps & FI_RECV) != 0;
+    body->buffered_rule = of.buffered_rule;
+    body->buffered_rule.receiver = &ep->fid;
     body->handles.push_back(ep.get());
     if (attr != nullptr) {
       attr->caps = body->rx_caps;
@@ -187,6 +191,10 @@ int make_scalable(const fi_info& info, EpBody& body) {
                   "fi_scalable_ep: tx_ctx_cnt %zu, rx_ctx_cnt %zu; at most %zu of each are offered "
                   "(max_ep_tx_ctx, max_ep_rx_ctx)",
                   tx, rx, kMaxContexts);
+  if ((info.caps & FI_COLLECTIVE) != 0)
+    return refuse(-FI_EINVAL,
+                  "fi_scalable_ep: a context sends or receives, and a member of a group does both; "
+                  "open an endpoint of fi_endpoint for FI_COLLECTIVE, and this one without it");
   body.kind = EpKind::scalable;
   body.scalable = std::make_unique<Scalable>();
   body.scalable->named = (info.caps & FI_NAMED_RX_CTX) != 0;

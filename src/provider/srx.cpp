@@ -10,6 +10,7 @@
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
 #include "provider/window.hpp"
+#include "provider/work.hpp"
 
 namespace aperture::provider {
 
@@ -28,8 +29,8 @@ int check_attr(const fi_rx_attr& attr) {
         "context; post them to endpoints with receives of their own");
   if ((attr.caps & ~kRxCaps) != 0)
     return refuse(-FI_EINVAL,
-                  "fi_srx_context: caps 0x%llx; FI_MSG, FI_TAGGED, FI_RECV, FI_DIRECTED_RECV and "
-                  "FI_SOURCE are offered",
+                  "fi_srx_context: caps 0x%llx; FI_MSG, FI_TAGGED, FI_RECV, FI_DIRECTED_RECV, "
+                  "FI_SOURCE and FI_TRIGGER are offered",
                   static_cast<unsigned long long>(attr.caps));
   if (attr.size > kMaxQueueSize || attr.iov_limit > qp::kIovLimit)
     return refuse(-FI_EINVAL,
@@ -51,8 +52,11 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
     body->kind = EpKind::shared_receive;
     body->domain = &object_of<Domain>(fid);
     const uint64_t messages = asked.caps & (FI_MSG | FI_TAGGED);
-    body->rx_caps =
-        (messages != 0 ? messages : FI_MSG | FI_TAGGED) | FI_RECV | (asked.caps & kSourceCaps);
+    body->rx_caps = (messages != 0 ? messages : FI_MSG | FI_TAGGED) | FI_RECV |
+                    (asked.caps & (kSourceCaps | FI_TRIGGER));
+    if (body->triggers()) {
+      if (const int rc = begin_work(*body->domain); rc != 0) return rc;
+    }
     body->rx_size = asked.size != 0 ? asked.size : kDefaultQueueSize;
     const nic::SharedReceive::Options options{
         .rx_size = body->rx_size,

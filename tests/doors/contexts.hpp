@@ -17,6 +17,7 @@ struct HubOptions {
   int rx_ctx_bits = 0;
   uint64_t av_flags = 0;
   const char* av_name = nullptr;
+  uint64_t mode = FI_CONTEXT | FI_CONTEXT2;
 };
 
 class Hub : public Polled {

@@ -1,10 +1,12 @@
 // Scalable endpoints: one address, several transmit and receive contexts. fi_endpoint(3), "SCALABLE
 // ENDPOINTS", and fi_rx_addr of fi_av(3).
 #include <gtest/gtest.h>
+#include <rdma/fi_trigger.h>
 
 #include "doors/child.hpp"
 #include "doors/contexts.hpp"
 #include "doors/payload.hpp"
+#include "doors/shown.hpp"
 #include "doors/side.hpp"
 
 namespace aperture::doors {
@@ -198,6 +200,65 @@ TEST(ScalableEndpoint, without_named_contexts_only_the_first_is_reached) {
   EXPECT_NE(peer.wait(2).err, 0);
 }
 
+TEST(ScalableEndpoint, operations_of_its_contexts_wait_for_counters) {
+  Scalable s(scalable(kCaps | FI_TRIGGER));
+  const fi_addr_t self = s.insert(s.name());
+  const Fid<fid_cntr> counter = open_counter(s.domain()), done = open_counter(s.domain());
+  fi_triggered_context2 at[2]{};
+  for (auto& context : at) {
+    context.event_type = FI_TRIGGER_THRESHOLD;
+    context.trigger.threshold = {counter.get(), 1};
+  }
+  uint64_t in = 0, out = 7;
+  iovec to{&in, 8}, from{&out, 8};
+  const fi_addr_t there = fi_rx_addr(self, 1, kBits);
+  const fi_msg recv{&to, nullptr, 1, FI_ADDR_UNSPEC, &at[0], 0};
+  const fi_msg send{&from, nullptr, 1, there, &at[1], 0};
+  ASSERT_EQ(fi_recvmsg(s.rx[1].get(), &recv, FI_TRIGGER), 0);
+  ASSERT_EQ(fi_sendmsg(s.tx[2].get(), &send, FI_TRIGGER), 0);
+  Op op, next;
+  fi_op_msg again{s.tx[0].get(), {&from, nullptr, 1, there, &op, 0}, 0};
+  fi_deferred_work work{};
+  work.threshold = 2;
+  work.triggering_cntr = counter.get();
+  work.completion_cntr = done.get();
+  work.op_type = FI_OP_SEND;
+  work.op.msg = &again;
+  ASSERT_EQ(fi_control(&s.domain()->fid, FI_QUEUE_WORK, &work), 0);
+  pump_for(20);
+  EXPECT_FALSE(s.take(&at[0]));
+  ASSERT_EQ(fi_cntr_add(counter.get(), 1), 0);
+  EXPECT_EQ(s.wait(&at[0]).err, 0);
+  EXPECT_EQ(s.wait(&at[1]).err, 0);
+  EXPECT_EQ(in, 7u);
+  out = 8;
+  ASSERT_EQ(fi_recv(s.rx[1].get(), &in, 8, nullptr, FI_ADDR_UNSPEC, &next), 0);
+  ASSERT_EQ(fi_cntr_add(counter.get(), 1), 0);
+  EXPECT_EQ(s.wait(&next).err, 0);
+  EXPECT_EQ(in, 8u);
+  EXPECT_TRUE(pump_until([&] { return fi_cntr_read(done.get()) == 1; }, 5000));
+}
+
+TEST(ScalableEndpoint, its_receive_contexts_show_messages_in_place_of_receiving_them) {
+  HubOptions options = scalable();
+  options.mode |= kBufferedRecv;
+  Scalable s(options);
+  const fi_addr_t there = fi_rx_addr(s.insert(s.name()), 2, kBits);
+  uint64_t out = 7, in = 0;
+  EXPECT_EQ(fi_recv(s.rx[2].get(), &in, 8, nullptr, FI_ADDR_UNSPEC, nullptr), -FI_EOPNOTSUPP);
+  ASSERT_EQ(post(fi_inject, s.tx[1].get(), &out, 8, there), 0);
+  ASSERT_TRUE(pump_until([&] { return !s.done().empty(); }, 5000));
+  const Sight sight{s.done().front()};
+  s.done().pop_front();
+  ASSERT_EQ(sight.err, 0);
+  EXPECT_EQ(sight.recv_context()->ep, s.rx[2].get()) << "the context that it came to";
+  Op mine;
+  iovec iov{&in, 8};
+  ASSERT_EQ(end_sight(s.rx[2].get(), sight, FI_CLAIM, &mine, &iov), 0);
+  EXPECT_EQ(s.wait(&mine).err, 0);
+  EXPECT_EQ(in, 7u);
+}
+
 TEST(ScalableEndpoint, is_closed_after_its_contexts_and_those_in_any_order) {
   Scalable s;
   EXPECT_EQ(fi_close(&s.sep->fid), -FI_EBUSY);
@@ -258,6 +319,11 @@ TEST(ScalableEndpoint, what_does_not_go_together_is_refused) {
   EXPECT_EQ(fi_send(rx.get(), &box, 8, nullptr, 0, nullptr), -FI_EOPNOTSUPP);
   EXPECT_EQ(fi_tsend(tx.get(), &box, 8, nullptr, 0, 1, nullptr), -FI_EOPNOTSUPP)
       << "the context has less than the endpoint";
+
+  EXPECT_THROW(Hub::ask(scalable(kCaps | FI_COLLECTIVE)), DoorError);
+  const Info collective = Hub::ask({.caps = FI_MSG | FI_COLLECTIVE});
+  EXPECT_EQ(code_of(fi_scalable_ep, hub.domain(), collective.get()), -FI_EINVAL)
+      << "a context is no member of a group";
 
   Node plain;
   EXPECT_LT(fi_tx_context(plain.ep(), 0, nullptr, &raw, nullptr), 0);

@@ -2,6 +2,7 @@
 // fi_endpoint(3), "SHARED CONTEXTS".
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <rdma/fi_trigger.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -98,6 +99,35 @@ TEST_F(SharedReceiveOfDatagrams, an_endpoint_is_closed_and_the_receives_stay) {
   EXPECT_EQ(box[1], 0u);
   EXPECT_FALSE(hub.take(&ops[1]));
   EXPECT_EQ(fi_close(&srx.release()->fid), 0);
+}
+
+class TriggeredSharedReceive : public SharedReceiveOfDatagrams {
+ protected:
+  TriggeredSharedReceive() : SharedReceiveOfDatagrams(FI_MSG | FI_TAGGED | FI_TRIGGER) {}
+};
+
+TEST_F(TriggeredSharedReceive, a_receive_is_posted_when_its_counter_says_so) {
+  const Fid<fid_cntr> counter = open_counter(hub.domain());
+  uint64_t box[2] = {};
+  iovec iov[2] = {{&box[0], 8}, {&box[1], 8}};
+  fi_triggered_context2 at[2]{};
+  for (size_t i = 0; i < 2; ++i) {
+    at[i].event_type = FI_TRIGGER_THRESHOLD;
+    at[i].trigger.threshold = {counter.get(), i + 1};
+    const fi_msg m{&iov[i], nullptr, 1, FI_ADDR_UNSPEC, &at[i], 0};
+    ASSERT_EQ(fi_recvmsg(srx.get(), &m, FI_TRIGGER), 0);
+  }
+  Peer peer(*this);
+  peer.side.send(1, 1, 8, 1);
+  pump_for(20);
+  EXPECT_FALSE(hub.take(&at[0]));
+  ASSERT_EQ(fi_cntr_add(counter.get(), 1), 0);
+  EXPECT_EQ(hub.wait(&at[0]).err, 0);
+  EXPECT_FALSE(first_difference({reinterpret_cast<uint8_t*>(&box[0]), 8}, 1));
+  for (auto& ep : eps) ep.reset();
+  EXPECT_EQ(fi_close(&srx.release()->fid), 0) << "what still waits is dropped";
+  ASSERT_EQ(fi_cntr_add(counter.get(), 1), 0);
+  EXPECT_EQ(box[1], 0u);
 }
 
 TEST_F(SharedReceiveOfDatagrams, a_receive_is_canceled_once) {
