@@ -84,7 +84,7 @@ bool Matcher::fetch(Shown& s) noexcept {
   if (n == 0 && stays) return false;
   s.fetch.fill({});
   s.fetch.kind = Receive::Kind::buffered;
-  s.fetch.completion = false;  // the entry is the message's own
+  s.fetch.completion = qp::kCounted;  // the entry is the message's own
   s.fetch.context = &s;
   s.fetch.len = n;
   s.fetch.iov[0] = {to, n};
@@ -117,7 +117,7 @@ void Matcher::on_fetched(Receive& fetch, Errc err) noexcept {
                nullptr,
                u.imm,
                u.tag,
-               report_source_ ? u.source : qp::kNoSource};
+               source_to_report(u)};
     e.err = err;
     coming_.remove(&s);
     port_.rx_cq->unreserve();
@@ -146,8 +146,7 @@ void Matcher::show(Shown& s) noexcept {
   if (s.have < u.len || u.len > rule_->limit) flags |= rule_->more_flag;
   s.visible = true;
   port_.rx_cq->unreserve();
-  port_.rx_cq->push({&s.recv_context, flags, u.len, u.bytes(), u.imm, u.tag,
-                     report_source_ ? u.source : qp::kNoSource});
+  port_.rx_cq->push({&s.recv_context, flags, u.len, u.bytes(), u.imm, u.tag, source_to_report(u)});
 }
 
 // ---- claiming and discarding --------------------------------------------------------------------
@@ -162,12 +161,11 @@ Status Matcher::end_shown(Unexpected& u, const Probe& probe) noexcept {
   if (claims && !s.lost) return take(u, wr);
   if (claims) {
     qp::CompletionError e;
-    e.entry = {
-        wr.context, wr.flags, 0, nullptr, u.imm, u.tag, report_source_ ? u.source : qp::kNoSource};
+    e.entry = {wr.context, wr.flags, 0, nullptr, u.imm, u.tag, source_to_report(u)};
     e.err = Errc::peer_lost;
     port_.fail_receive(std::move(e));
   } else {
-    if (wr.completion) complete_probe(u, wr);
+    if ((wr.completion & qp::kEntry) != 0) complete_probe(u, wr);
     if (port_.recv_counter != nullptr) port_.recv_counter->add(1);
   }
   early_.remove(u);

@@ -3,6 +3,7 @@
 
 #include "doors/contexts.hpp"
 #include "doors/payload.hpp"
+#include "doors/shown.hpp"
 #include "doors/side.hpp"
 
 namespace aperture::doors {
@@ -19,7 +20,8 @@ fi_addr_t insert_as(fid_av* av, const std::vector<uint8_t>& name, fi_addr_t id) 
 
 class UserId : public testing::Test {
  protected:
-  UserId() : ep(hub.enabled(nullptr)) {
+  explicit UserId(uint64_t mode = 0)
+      : hub({.caps = kCaps, .mode = FI_CONTEXT | FI_CONTEXT2 | mode}), ep(hub.enabled(nullptr)) {
     name = peer.open({.caps = FI_MSG | FI_TAGGED});
     to = peer.insert(name_of(&ep->fid));
   }
@@ -29,7 +31,7 @@ class UserId : public testing::Test {
     EXPECT_EQ(fi_recv(ep.get(), &box, 8, nullptr, from, &op), 0);
     return hub.wait(&op);
   }
-  Hub hub{{.caps = kCaps}};
+  Hub hub;
   Fid<fid_ep> ep;
   RemoteSide peer;
   std::vector<uint8_t> name;
@@ -81,6 +83,27 @@ TEST_F(UserId, is_given_in_an_array_and_by_name) {
 TEST_F(UserId, needs_an_array_to_be_given_in) {
   EXPECT_EQ(fi_av_insert(hub.av(), name.data(), 1, nullptr, FI_AV_USER_ID, nullptr), -FI_EINVAL);
   EXPECT_EQ(fi_av_insert(hub.av(), name.data(), 1, nullptr, 0, nullptr), 1);
+}
+
+class UserIdOfShown : public UserId {
+ protected:
+  UserIdOfShown() : UserId(kBufferedRecv) {}
+};
+
+TEST_F(UserIdOfShown, is_the_source_of_messages_that_wait_to_be_claimed_or_discarded) {
+  insert_as(hub.av(), name, 99);
+  for (const uint64_t flag : {FI_CLAIM, FI_DISCARD}) {
+    peer.send(1, to, 8, 1);
+    ASSERT_TRUE(pump_until([&] { return !hub.done().empty(); }, 5000));
+    const Sight sight{hub.done().front()};
+    hub.done().pop_front();
+    EXPECT_EQ(sight.source, 99u);
+    uint64_t box = 0;
+    iovec iov{&box, 8};
+    Op mine;
+    ASSERT_EQ(end_sight(ep.get(), sight, flag, &mine, &iov), 0);
+    EXPECT_EQ(hub.wait(&mine).source, 99u);
+  }
 }
 
 TEST(AddressVectorFlags, symmetric_vectors_are_opened_and_filled) {
