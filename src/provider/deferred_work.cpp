@@ -53,6 +53,11 @@ int keep_message(const Domain& domain, const Op* op, bool is_send, uint64_t cap,
   if (const int rc = check_ep(domain, op->ep, ep); rc != 0) return rc;
   assert(ep != nullptr);
   if (const int rc = check_cap(*ep, cap, name); rc != 0) return rc;
+  if (!is_send && ep->buffered)
+    return refuse(-FI_EOPNOTSUPP,
+                  "%s: the operation's endpoint was opened with FI_BUFFERED_RECV or "
+                  "FI_VARIABLE_MSG, where no receive is posted that could wait",
+                  kCall);
   work.wants_entry = (op->flags & FI_COMPLETION) != 0;
   const Later later(work);
   if (ep->descriptors != DescriptorRule::ignored && (op->flags & FI_INJECT) == 0) {

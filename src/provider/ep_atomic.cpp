@@ -447,13 +447,16 @@ void turn_away_atomics(CallTables& tables) noexcept {
       with_valid(refusing<fi_ops_atomic>(InForkedChild{}));
 }
 
+fi_ops_atomic& atomic_ops_at_once(const Ep& ep) noexcept {
+  CallTables& calls = *ep.body->domain->calls;
+  return ep.descriptors == DescriptorRule::ignored ? calls.atomic : calls.atomic_described;
+}
+
 fi_ops_atomic* atomic_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_ATOMIC) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  CallTables& calls = *body.domain->calls;
-  if (triggers_by_default(ep)) return &calls.atomic_triggered;
-  return ep.descriptors == DescriptorRule::ignored ? &calls.atomic : &calls.atomic_described;
+  return triggers_by_default(ep) ? &body.domain->calls->atomic_triggered : &atomic_ops_at_once(ep);
 }
 
 int query_atomic(fid_domain* fid, fi_datatype type, fi_op op, fi_atomic_attr* attr,

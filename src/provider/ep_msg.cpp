@@ -74,16 +74,19 @@ const fi_ops_msg& plain_msg_ops() noexcept {
   return g_plain;
 }
 
+fi_ops_msg& msg_ops_at_once(const Ep& ep) noexcept {
+  CallTables& calls = *ep.body->domain->calls;
+  if (ep.descriptors != DescriptorRule::ignored) return calls.msg_described;
+  if (ep.buffered) return calls.msg_buffered;
+  return (ep.rx_flags & FI_MULTI_RECV) != 0 ? calls.msg_many : calls.msg;
+}
+
 fi_ops_msg* msg_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_MSG) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  CallTables& calls = *body.domain->calls;
-  if (body.kind == EpKind::unreliable) return &calls.msg_datagram;
-  if (triggers_by_default(ep)) return &calls.msg_triggered;
-  if (ep.descriptors != DescriptorRule::ignored) return &calls.msg_described;
-  if (ep.buffered) return &calls.msg_buffered;
-  return (ep.rx_flags & FI_MULTI_RECV) != 0 ? &calls.msg_many : &calls.msg;
+  if (body.kind == EpKind::unreliable) return &body.domain->calls->msg_datagram;
+  return triggers_by_default(ep) ? &body.domain->calls->msg_triggered : &msg_ops_at_once(ep);
 }
 
 }  // namespace aperture::provider

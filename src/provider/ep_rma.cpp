@@ -217,13 +217,16 @@ const fi_ops_rma& plain_rma_ops() noexcept {
   return g_plain;
 }
 
+fi_ops_rma& rma_ops_at_once(const Ep& ep) noexcept {
+  CallTables& calls = *ep.body->domain->calls;
+  return ep.descriptors == DescriptorRule::ignored ? calls.rma : calls.rma_described;
+}
+
 fi_ops_rma* rma_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_RMA) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  CallTables& calls = *body.domain->calls;
-  if (triggers_by_default(ep)) return &calls.rma_triggered;
-  return ep.descriptors == DescriptorRule::ignored ? &calls.rma : &calls.rma_described;
+  return triggers_by_default(ep) ? &body.domain->calls->rma_triggered : &rma_ops_at_once(ep);
 }
 
 }  // namespace aperture::provider

@@ -113,14 +113,17 @@ const fi_ops_tagged& plain_tagged_ops() noexcept {
   return g_plain;
 }
 
+fi_ops_tagged& tagged_ops_at_once(const Ep& ep) noexcept {
+  CallTables& calls = *ep.body->domain->calls;
+  if (ep.descriptors != DescriptorRule::ignored) return calls.tagged_described;
+  return ep.buffered ? calls.tagged_buffered : calls.tagged;
+}
+
 fi_ops_tagged* tagged_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  CallTables& calls = *body.domain->calls;
-  if (triggers_by_default(ep)) return &calls.tagged_triggered;
-  if (ep.descriptors != DescriptorRule::ignored) return &calls.tagged_described;
-  return ep.buffered ? &calls.tagged_buffered : &calls.tagged;
+  return triggers_by_default(ep) ? &body.domain->calls->tagged_triggered : &tagged_ops_at_once(ep);
 }
 
 }  // namespace aperture::provider

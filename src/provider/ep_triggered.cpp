@@ -7,8 +7,9 @@
 // no context that could tell what it waits for. No state.
 #include "provider/ep_triggered.hpp"
 
-#include "base/iov.hpp"
+#include <type_traits>
 
+#include "base/iov.hpp"
 #include "provider/ep_described.hpp"
 #include "provider/ep_multi_recv.hpp"
 #include "provider/fork.hpp"
@@ -28,30 +29,23 @@ bool sends(const Ep& ep) noexcept {
 bool receives(const Ep& ep) noexcept {
   return (ep.rx_flags & FI_TRIGGER) != 0;
 }
-bool is_plain(const Ep& ep) noexcept {
-  return ep.descriptors == DescriptorRule::ignored;
-}
-
-const fi_ops_msg& under(const Ep& ep, const fi_ops_msg*) noexcept {
-  CallTables& calls = *ep.body->domain->calls;
-  if (!is_plain(ep)) return calls.msg_described;
-  return (ep.rx_flags & FI_MULTI_RECV) != 0 ? calls.msg_many : calls.msg;
-}
-const fi_ops_tagged& under(const Ep& ep, const fi_ops_tagged*) noexcept {
-  CallTables& calls = *ep.body->domain->calls;
-  return is_plain(ep) ? calls.tagged : calls.tagged_described;
-}
-const fi_ops_rma& under(const Ep& ep, const fi_ops_rma*) noexcept {
-  CallTables& calls = *ep.body->domain->calls;
-  return is_plain(ep) ? calls.rma : calls.rma_described;
-}
-const fi_ops_atomic& under(const Ep& ep, const fi_ops_atomic*) noexcept {
-  CallTables& calls = *ep.body->domain->calls;
-  return is_plain(ep) ? calls.atomic : calls.atomic_described;
-}
+// The calls that those of this file pass on to.
 template <typename Ops>
 const Ops& under(const Ep& ep) noexcept {
-  return under(ep, static_cast<const Ops*>(nullptr));
+  if constexpr (std::is_same_v<Ops, fi_ops_msg>) return msg_ops_at_once(ep);
+  if constexpr (std::is_same_v<Ops, fi_ops_tagged>) return tagged_ops_at_once(ep);
+  if constexpr (std::is_same_v<Ops, fi_ops_rma>) return rma_ops_at_once(ep);
+  if constexpr (std::is_same_v<Ops, fi_ops_atomic>) return atomic_ops_at_once(ep);
+}
+// A call with flags, which say themselves what is meant.
+template <typename Ops, auto Slot, typename... Args>
+ssize_t pass_on(fid_ep* fid, Args... args) noexcept {
+  return (under<Ops>(object_of<Ep>(fid)).*Slot)(fid, args...);
+}
+template <typename Ops, auto Slot, typename... Args>
+ssize_t inject(fid_ep* fid, Args... args) noexcept {
+  if (sends(object_of<Ep>(fid))) return refuse_trigger_of_inject();
+  return pass_on<Ops, Slot>(fid, args...);
 }
 
 // ---- messages: `Tag` as in ep_message_calls.hpp -------------------------------------------------
@@ -112,27 +106,17 @@ struct Messages {
     return ops.sendmsg(fid, &m, (ep.tx_flags & kSendKnown) | FI_REMOTE_CQ_DATA);
   }
 
-  template <auto Slot, typename... Args>
-  static ssize_t inject(fid_ep* fid, Args... args) noexcept {
-    auto& ep = object_of<Ep>(fid);
-    return sends(ep) ? refuse_trigger_of_inject() : (under<Ops>(ep).*Slot)(fid, args...);
-  }
-  template <auto Slot>
-  static ssize_t recvmsg(fid_ep* fid, const Msg* msg, uint64_t flags) noexcept {
-    return (under<Ops>(object_of<Ep>(fid)).*Slot)(fid, msg, flags);
-  }
-
   static constexpr Ops table() noexcept {
     return {.size = sizeof(Ops),
             .recv = recv,
             .recvv = recvv,
-            .recvmsg = recvmsg<&Ops::recvmsg>,
+            .recvmsg = pass_on<Ops, &Ops::recvmsg>,
             .send = send,
             .sendv = sendv,
-            .sendmsg = recvmsg<&Ops::sendmsg>,
-            .inject = inject<&Ops::inject>,
+            .sendmsg = pass_on<Ops, &Ops::sendmsg>,
+            .inject = inject<Ops, &Ops::inject>,
             .senddata = senddata,
-            .injectdata = inject<&Ops::injectdata>};
+            .injectdata = inject<Ops, &Ops::injectdata>};
   }
 };
 
@@ -194,15 +178,6 @@ struct Remote {
     const iovec iov{const_cast<void*>(buf), len};
     return start<&fi_ops_rma::writemsg>(fid, &iov, &desc, 1, peer, addr, key, context, data,
                                         (ep.tx_flags & kWriteKnown) | FI_REMOTE_CQ_DATA);
-  }
-  template <auto Slot, typename... Args>
-  static ssize_t inject(fid_ep* fid, Args... args) noexcept {
-    auto& ep = object_of<Ep>(fid);
-    return sends(ep) ? refuse_trigger_of_inject() : (under<fi_ops_rma>(ep).*Slot)(fid, args...);
-  }
-  template <auto Slot>
-  static ssize_t message(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
-    return (under<fi_ops_rma>(object_of<Ep>(fid)).*Slot)(fid, msg, flags);
   }
 };
 
@@ -297,16 +272,6 @@ struct Atomics {
     return compwritev(fid, &one, &desc, 1, &against, &compare_desc, 1, &to, &result_desc, 1, peer,
                       addr, key, type, op, context);
   }
-  template <auto Slot, typename... Args>
-  static ssize_t message(fid_ep* fid, Args... args) noexcept {
-    return (under<fi_ops_atomic>(object_of<Ep>(fid)).*Slot)(fid, args...);
-  }
-  static ssize_t inject(fid_ep* fid, const void* buf, size_t count, fi_addr_t peer, uint64_t addr,
-                        uint64_t key, fi_datatype type, fi_op op) noexcept {
-    auto& ep = object_of<Ep>(fid);
-    if (sends(ep)) return refuse_trigger_of_inject();
-    return under<fi_ops_atomic>(ep).inject(fid, buf, count, peer, addr, key, type, op);
-  }
 };
 
 }  // namespace
@@ -330,22 +295,22 @@ void fill_triggered(CallTables& tables) noexcept {
       .size = sizeof(Ops),
       .read = Remote::read,
       .readv = Remote::readv,
-      .readmsg = Remote::message<&Ops::readmsg>,
+      .readmsg = pass_on<Ops, &Ops::readmsg>,
       .write = Remote::write,
       .writev = Remote::writev,
-      .writemsg = Remote::message<&Ops::writemsg>,
-      .inject = Remote::inject<&Ops::inject>,
+      .writemsg = pass_on<Ops, &Ops::writemsg>,
+      .inject = inject<Ops, &Ops::inject>,
       .writedata = Remote::writedata,
-      .injectdata = Remote::inject<&Ops::injectdata>,
+      .injectdata = inject<Ops, &Ops::injectdata>,
   };
   fi_ops_atomic& atomic = tables.atomic_triggered;
   atomic = tables.atomic;  // those that ask
-  atomic.writemsg = Atomics::message<&fi_ops_atomic::writemsg>;
-  atomic.readwritemsg = Atomics::message<&fi_ops_atomic::readwritemsg>;
-  atomic.compwritemsg = Atomics::message<&fi_ops_atomic::compwritemsg>;
+  atomic.writemsg = pass_on<fi_ops_atomic, &fi_ops_atomic::writemsg>;
+  atomic.readwritemsg = pass_on<fi_ops_atomic, &fi_ops_atomic::readwritemsg>;
+  atomic.compwritemsg = pass_on<fi_ops_atomic, &fi_ops_atomic::compwritemsg>;
   atomic.write = Atomics::write;
   atomic.writev = Atomics::writev;
-  atomic.inject = Atomics::inject;
+  atomic.inject = inject<fi_ops_atomic, &fi_ops_atomic::inject>;
   atomic.readwrite = Atomics::readwrite;
   atomic.readwritev = Atomics::readwritev;
   atomic.compwrite = Atomics::compwrite;

@@ -27,7 +27,7 @@ struct CallTables {
   fi_ops_msg msg, msg_described, msg_many;  // many: receives have FI_MULTI_RECV by default
   fi_ops_msg msg_datagram;
   fi_ops_tagged tagged, tagged_described;
-  fi_ops_msg msg_buffered;  // messages are shown, and then claimed or discarded
+  fi_ops_msg msg_buffered;  // buffered: messages are shown, and then claimed or discarded
   fi_ops_tagged tagged_buffered;
   fi_ops_rma rma, rma_described;
   fi_ops_atomic atomic, atomic_described;

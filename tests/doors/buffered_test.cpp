@@ -1,6 +1,7 @@
 // FI_BUFFERED_RECV and FI_VARIABLE_MSG: messages are shown, and then claimed or discarded.
 // fi_msg(3), "Buffered Receives", "Variable Length Messages"; fi_endpoint(3), fi_setopt.
 #include <gtest/gtest.h>
+#include <rdma/fi_trigger.h>
 
 #include "doors/connected.hpp"
 #include "doors/shown.hpp"
@@ -348,6 +349,39 @@ TEST_F(BufferedCall, works_over_a_connection_too) {
   EXPECT_EQ(station.wait(&mine).err, 0);
   EXPECT_FALSE(first_difference(in.span(), 3));
   EXPECT_EQ(station.wait(&send).err, 0);
+}
+
+TEST_F(BufferedCall, no_receive_waits_for_a_counter_but_sends_do) {
+  Options options = buffered_options();
+  options.caps |= FI_TRIGGER;
+  open(options);
+  fid_ep* alias = nullptr;
+  ASSERT_EQ(fi_ep_alias(p->b.ep(), &alias, FI_RECV | FI_TRIGGER), 0);
+  const Fid<fid_ep> triggered(alias);
+  ASSERT_EQ(fi_ep_alias(p->b.ep(), &alias, FI_TRANSMIT | FI_TRIGGER), 0);
+  const Fid<fid_ep> sender(alias);
+  const Fid<fid_cntr> counter = open_counter(p->b.domain());
+  fi_triggered_context2 at{};
+  at.event_type = FI_TRIGGER_THRESHOLD;
+  at.trigger.threshold = {counter.get(), 0};
+  uint8_t byte = 3;
+  EXPECT_LT(fi_recv(triggered.get(), &byte, 1, nullptr, FI_ADDR_UNSPEC, &at), 0);
+  iovec iov{&byte, 1};
+  Op op, mine;
+  fi_op_msg recv{p->b.ep(), {&iov, nullptr, 1, FI_ADDR_UNSPEC, &op, 0}, 0};
+  fi_deferred_work work{};
+  work.triggering_cntr = counter.get();
+  work.op_type = FI_OP_RECV;
+  work.op.msg = &recv;
+  EXPECT_EQ(fi_control(&p->b.domain()->fid, FI_QUEUE_WORK, &work), -FI_EOPNOTSUPP);
+  // a message is shown all the same, and claimed through a handle whose sends wait
+  send(8, 1);
+  const Sight s = next_sight(p->b);
+  ASSERT_EQ(s.err, 0);
+  ASSERT_EQ(end_sight(sender.get(), s, FI_DISCARD, &mine), 0);
+  EXPECT_EQ(p->b.wait(&mine).err, 0);
+  ASSERT_EQ(fi_send(sender.get(), &byte, 1, nullptr, p->to_a, &at), 0);
+  EXPECT_EQ(p->b.wait(&at).err, 0);
 }
 
 TEST_F(BufferedCall, once_its_endpoint_is_closed_an_alias_is_named) {
