@@ -21,8 +21,8 @@ class Victim {
   explicit Victim(LinkKind kind, const Options& o = {}) : lanes_(kind) {
     a = std::make_unique<Side>(*lanes_.keys, o, 0x101, kMemory);
     std::fill(a->memory.begin(), a->memory.end(), kFill);
-    key = static_cast<uint32_t>(
-        a->add(a->memory.data() + kRegionAt, kRegion, kEverything | Rights::bind_window).key);
+    region_ = a->add(a->memory.data() + kRegionAt, kRegion, kEverything | Rights::bind_window);
+    key = static_cast<uint32_t>(region_.key);
     address = a->address(kRegionAt);
     a->bring_up();
     lanes_.make(a->domain, protect::new_domain());
@@ -118,6 +118,17 @@ class Victim {
     EXPECT_TRUE(a->events.async.empty());
     EXPECT_NE(a->qp->lane(), nullptr);
   }
+  // The region is closed, and another registered with its key.
+  void register_anew() {
+    EXPECT_TRUE(lanes_.keys->revoke(region_, now_ns() + 1'000'000'000));
+    auto anew = lanes_.keys->add({.pd = a->domain,
+                                        .base = address,
+                                        .length = kRegion,
+                                        .rights = kEverything,
+                                        .requested_key = key});
+    ASSERT_TRUE(anew);
+    region_ = *anew;
+  }
   bool region_intact() const { return all_of(kRegionAt, kRegion); }
   bool outside_intact() const {
     return all_of(100'000, kRegionAt - 100'000) &&
@@ -140,6 +151,7 @@ class Victim {
   }
 
   link::test::LanePair lanes_;
+  protect::RegionHandle region_;
 };
 
 using Hostile = OverEachLink;
@@ -394,6 +406,12 @@ TEST_P(Hostile, reads_and_atomics_of_what_is_not_granted) {
     v.request(RcOp::read, wire::RcRead{v.address, v.key, 8, 0, (1u << 31) + 1});
     v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none);
   }
+  for (const auto& [offset, len] : {std::pair{101u, 0u}, {90u, 11u}, {~0u, 2u}, {100u, 1u}}) {
+    SCOPED_TRACE(std::to_string(len) + " at " + std::to_string(offset));
+    Victim v(GetParam());
+    v.request(RcOp::read, wire::RcRead{v.address, v.key, len, offset, 100});
+    v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial::none);
+  }
   const struct {
     uint64_t at;
     uint32_t op;
@@ -410,6 +428,18 @@ TEST_P(Hostile, reads_and_atomics_of_what_is_not_granted) {
     v.request(RcOp::atomic, wire::RcAtomic{v.address + b.at, v.key, b.op, 1, 0});
     v.expect_refused(b.status, b.event, b.denial);
   }
+}
+
+// Its first part has been answered from a region that is gone by the second.
+TEST_P(OneVictim, parts_of_a_read_are_of_one_life_of_their_region) {
+  v.request(RcOp::read, wire::RcRead{v.address, v.key, 30'000, 0, 50'000});
+  v.expect_alive();
+  ring::ChannelRx& answers = v.peer->response_rx;
+  ASSERT_TRUE(answers.cells.ready());
+  while (answers.cells.ready()) answers.cells.advance(1);
+  v.register_anew();
+  v.request(RcOp::read, wire::RcRead{v.address, v.key, 20'000, 30'000, 50'000});
+  v.expect_refused_access(protect::Denial::closed);
 }
 
 TEST_P(Hostile, hostile_25_atomic_writes_and_flushes_of_what_is_not_granted) {

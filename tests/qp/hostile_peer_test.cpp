@@ -31,6 +31,13 @@ class HostilePeer : public Attacked {
     EXPECT_FALSE(a().qp->broken());
     EXPECT_FALSE(a().qp->needs_wind_up());
   }
+  // What the oldest answer refuses with.
+  protect::Denial denied() {
+    EXPECT_TRUE(peer().response_rx.cells.ready());
+    const Head nak = wire::load_head(peer().response_rx.cells.body());
+    EXPECT_EQ(nak.op, uint8_t(Op::nak));
+    return static_cast<protect::Denial>(nak.len);
+  }
   void offer(ring::ChannelTx& tx, uint64_t len) {
     put(tx, Head::make(Op::send_offer, 0, 0, 0), wire::SendOfferFields{len, 0, 77, wire::kNoClaim});
   }
@@ -147,10 +154,49 @@ TEST_P(HostilePeer, write_piece_of_an_operation_that_leaves_the_region_is_refuse
           ~uint64_t{0} - 50);  // address + offset wraps
   expect_alive();
   EXPECT_TRUE(memory_.all(7));
-  ASSERT_TRUE(peer().response_rx.cells.ready());
-  const Head nak = wire::load_head(peer().response_rx.cells.body());
-  EXPECT_EQ(nak.op, uint8_t(Op::nak));
-  EXPECT_EQ(nak.len, uint16_t(protect::Denial::out_of_range));
+  EXPECT_EQ(denied(), protect::Denial::out_of_range);
+}
+
+TEST_P(HostilePeer, read_part_outside_its_operation) {
+  const wire::ReadFields bad[] = {{region_.key, 100, 101, 0, 5},           // begins behind the end
+                                  {region_.key, 100, 90, 11, 5},           // ends behind it
+                                  {region_.key, 100, ~uint64_t{0}, 2, 5},  // wraps
+                                  {region_.key, 100, 100, 1, 5},           // has nothing left
+                                  {region_.key, 100, 1, ~uint64_t{0}, 5},  // wraps
+                                  {region_.key, 50000, 40000, 10001, 5}};  // of a long one
+  for (const auto& f : bad) {
+    for (const uint8_t flags : {uint8_t{0}, uint8_t{wire::kFirst | wire::kLast}}) {
+      expect_breaks([&](link::Lane& lane) {
+        put(lane.request_tx, Head::make(Op::read, flags, 0, memory_.address()), f);
+      });
+    }
+  }
+}
+
+TEST_P(HostilePeer, read_part_of_an_operation_that_leaves_the_region_is_refused) {
+  request(Op::read, wire::ReadFields{region_.key, memory_.size() + 1, 0, 64, 5}, wire::kFirst,
+          memory_.address());
+  expect_alive();
+  EXPECT_EQ(denied(), protect::Denial::out_of_range);
+}
+
+// Its first part has been answered from a region that is gone by the second.
+TEST_P(HostilePeer, parts_of_a_read_are_of_one_life_of_their_region) {
+  const wire::ReadFields first{region_.key, 50000, 0, 30000, 5},
+      second{region_.key, 50000, 30000, 20000, 6};
+  request(Op::read, first, wire::kFirst, memory_.address());
+  expect_alive();
+  while (peer().response_rx.cells.ready()) peer().response_rx.cells.advance(1);
+  protect::RegionSpec spec =
+      Pair::spec_of(a(), memory_, Rights::remote_read | Rights::remote_write);
+  spec.requested_key = region_.key;
+  pair_.close(region_);
+  auto anew = pair_.keys->add(spec);
+  ASSERT_TRUE(anew);
+  request(Op::read, second, wire::kLast, memory_.address());
+  expect_alive();
+  EXPECT_EQ(denied(), protect::Denial::closed);
+  region_ = *anew;
 }
 
 TEST_P(HostilePeer, message_above_the_limit_is_not_taken) {
