@@ -122,10 +122,10 @@ class Victim {
   void register_anew() {
     EXPECT_TRUE(lanes_.keys->revoke(region_, now_ns() + 1'000'000'000));
     auto anew = lanes_.keys->add({.pd = a->domain,
-                                        .base = address,
-                                        .length = kRegion,
-                                        .rights = kEverything,
-                                        .requested_key = key});
+                                  .base = address,
+                                  .length = kRegion,
+                                  .rights = kEverything,
+                                  .requested_key = key});
     ASSERT_TRUE(anew);
     region_ = *anew;
   }
