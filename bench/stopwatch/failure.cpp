@@ -6,13 +6,11 @@
 
 namespace aperture::bench {
 
-Failure::Failure(const char* format, ...) : std::runtime_error("") {
-  char text[512];
+Failure::Failure(const char* format, ...) noexcept {
   va_list args;
   va_start(args, format);
-  std::vsnprintf(text, sizeof text, format, args);
+  std::vsnprintf(text_, sizeof text_, format, args);
   va_end(args);
-  static_cast<std::runtime_error&>(*this) = std::runtime_error(text);
 }
 
 }  // namespace aperture::bench

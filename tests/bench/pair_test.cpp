@@ -191,9 +191,6 @@ TEST(Pairs, one_that_fails_between_start_and_end_fails_those_that_wait_for_the_e
 }
 
 TEST(Pairs, none_is_left_when_not_all_can_be_started) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "UBSan looks at the type of an exception by way of a pipe";
-#endif
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const int lowest = ::dup(0);
