@@ -47,6 +47,24 @@ Step& receive(Plan& plan, uint32_t from, std::byte* to, size_t bytes) {
   s.in_bytes = bytes;
   return plan.steps.emplace_back(s);
 }
+// Both at once.
+Step& exchange(Plan& plan, uint64_t to, const std::byte* out, uint64_t from, std::byte* in,
+               size_t bytes) {
+  Step s;
+  s.to = static_cast<uint32_t>(to);
+  s.from = static_cast<uint32_t>(from);
+  s.out = out;
+  s.in = in;
+  s.out_bytes = s.in_bytes = bytes;
+  return plan.steps.emplace_back(s);
+}
+// The members that many ranks on and back, in a ring.
+uint64_t ahead(Place at, uint64_t hops) noexcept {
+  return (at.rank + hops) % at.members;
+}
+uint64_t behind(Place at, uint64_t hops) noexcept {
+  return (at.rank + at.members - hops) % at.members;
+}
 void then_reduce(Step& step, std::byte* target, const std::byte* source, size_t bytes) noexcept {
   step.then = Then::reduce;
   step.target = target;
@@ -78,10 +96,7 @@ void finish(const Step& step, Reduction how) noexcept {
 Plan plan_barrier(Place at) {
   Plan plan;
   for (uint64_t hop = 1; hop < at.members; hop <<= 1) {
-    Step s;
-    s.to = static_cast<uint32_t>((at.rank + hop) % at.members);
-    s.from = static_cast<uint32_t>((at.rank + at.members - hop) % at.members);
-    plan.steps.push_back(s);
+    exchange(plan, ahead(at, hop), nullptr, behind(at, hop), nullptr, 0);
   }
   return plan;
 }
@@ -154,14 +169,9 @@ Plan plan_allreduce(Place at, const std::byte* buf, std::byte* result, size_t by
     if (is_folding) then_reduce(receive(plan, at.rank - 1, other, bytes), sum, other, bytes);
     const uint32_t me = is_folding ? at.rank / 2 : at.rank - folded;
     for (uint32_t hop = 1; hop < doubling; hop <<= 1) {
-      const uint32_t peer = me ^ hop;
-      Step s;
-      s.to = s.from = peer < folded ? 2 * peer + 1 : peer + folded;
-      s.out = sum;
-      s.in = other;
-      s.out_bytes = s.in_bytes = bytes;
-      then_reduce(s, sum, other, bytes);
-      plan.steps.push_back(s);
+      const uint32_t seen = me ^ hop;
+      const uint32_t peer = seen < folded ? 2 * seen + 1 : seen + folded;
+      then_reduce(exchange(plan, peer, sum, peer, other, bytes), sum, other, bytes);
     }
     if (is_folding) send(plan, at.rank - 1, sum, bytes);
   }
@@ -177,14 +187,9 @@ Plan plan_reduce_scatter(Place at, const std::byte* buf, std::byte* result, size
   std::byte* const sum = plan.scratch.get();
   copy_now(sum, buf + at.rank * bytes, bytes);
   for (uint32_t hop = 1; hop < at.members; ++hop) {
-    Step s;
-    s.to = (at.rank + hop) % at.members;
-    s.from = (at.rank + at.members - hop) % at.members;
-    s.out = buf + s.to * bytes;
-    s.in = sum + bytes;
-    s.out_bytes = s.in_bytes = bytes;
-    then_reduce(s, sum, sum + bytes, bytes);
-    plan.steps.push_back(s);
+    const uint64_t to = ahead(at, hop), from = behind(at, hop);
+    then_reduce(exchange(plan, to, buf + to * bytes, from, sum + bytes, bytes), sum, sum + bytes,
+                bytes);
   }
   then_copy(plan, result, sum, bytes);
   return plan;
@@ -238,13 +243,7 @@ Plan plan_allgather(Place at, const std::byte* buf, std::byte* result, size_t by
   copy_now(parts, buf, bytes);
   for (uint64_t have = 1; have < at.members; have <<= 1) {
     const uint64_t more = std::min<uint64_t>(have, at.members - have);
-    Step s;
-    s.to = static_cast<uint32_t>((at.rank + at.members - have) % at.members);
-    s.from = static_cast<uint32_t>((at.rank + have) % at.members);
-    s.out = parts;
-    s.in = parts + have * bytes;
-    s.out_bytes = s.in_bytes = more * bytes;
-    plan.steps.push_back(s);
+    exchange(plan, behind(at, have), parts, ahead(at, have), parts + have * bytes, more * bytes);
   }
   for (uint32_t i = 0; i < at.members; ++i)
     then_copy(plan, result + (at.rank + i) % at.members * bytes, parts + i * bytes, bytes);
@@ -258,13 +257,8 @@ Plan plan_alltoall(Place at, const std::byte* buf, std::byte* result, size_t byt
   copy_now(parts, buf, at.members * bytes);
   copy_now(result + at.rank * bytes, parts + at.rank * bytes, bytes);
   for (uint32_t hop = 1; hop < at.members; ++hop) {
-    Step s;
-    s.to = (at.rank + hop) % at.members;
-    s.from = (at.rank + at.members - hop) % at.members;
-    s.out = parts + s.to * bytes;
-    s.in = result + s.from * bytes;
-    s.out_bytes = s.in_bytes = bytes;
-    plan.steps.push_back(s);
+    const uint64_t to = ahead(at, hop), from = behind(at, hop);
+    exchange(plan, to, parts + to * bytes, from, result + from * bytes, bytes);
   }
   return plan;
 }
