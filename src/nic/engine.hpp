@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/callback.hpp"
+#include "base/clock.hpp"
 #include "base/core_sharing.hpp"
 #include "base/fd.hpp"
 #include "base/lock.hpp"
@@ -204,6 +205,21 @@ class PollGuard {
   Engine& engine_;
   bool idle_ = false;
 };
+
+// Before a thread sleeps: looks for about what a sleep and a wake-up cost, then gives the core away
+// once, whatever its patience, and looks again. Without that, who has learnt where it was alone
+// that nobody wants its core would never learn otherwise: its patience is longer than the look, and
+// it would sleep and be woken in each round with a peer on the same core. look(): called without
+// the lock, true once there is no need to sleep; so is this.
+template <typename Look>
+bool look_before_sleep(Engine& engine, Look&& look) noexcept {
+  constexpr uint64_t kLookNs = 20'000;
+  for (const uint64_t until = now_ns() + kLookNs; now_ns() < until;) {
+    if (look()) return true;
+  }
+  engine.share_core();
+  return look();
+}
 
 // Calls over() with the engine's lock until it says true, and sleeps without it in between: for
 // calls that wait for a peer. Not from a callback of the engine.

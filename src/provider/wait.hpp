@@ -164,17 +164,11 @@ struct Waited {
     Sleeper::keep_asleep(*domain);
     return ready(what) ? -FI_EAGAIN : 0;
   }
-  // Spins for about the price of a sleep and a wake-up, then makes ready for sleep_on(). False:
-  // look again.
+  // Looks for a while, then makes ready for sleep_on(). False: look again.
   template <typename Ready, typename TrySleep>
   bool may_sleep(Ready&& ready, TrySleep&& try_sleep) noexcept {
-    constexpr uint64_t kSpinNs = 20'000;
     if (wait_obj == FI_WAIT_YIELD) return true;
-    const uint64_t spin_until = now_ns() + kSpinNs;
-    while (now_ns() < spin_until) {
-      if (ready()) return false;
-    }
-    return try_sleep() == 0;
+    return !nic::look_before_sleep(*engine, ready) && try_sleep() == 0;
   }
 };
 

@@ -7,7 +7,6 @@
 #include <cerrno>
 
 #include "base/cancellable.h"
-#include "base/clock.hpp"
 #include "verbs/cq.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/real.hpp"
@@ -16,7 +15,6 @@ namespace aperture::verbs {
 
 namespace {
 
-constexpr uint64_t kLookNs = 20'000;  // what a sleep and a wake-up cost
 constexpr int kRestRounds = 4;
 
 bool watch(int epoll, int fd, uint32_t events) noexcept {
@@ -149,15 +147,14 @@ bool Channel::take_first(DeviceCq*& cq) noexcept {
 // a sleep costs.
 bool Channel::look_a_while(DeviceCq*& cq) noexcept {
   begin_look();
-  bool taken = false;
-  for (const uint64_t until = now_ns() + kLookNs; !taken && now_ns() < until;) {
+  const bool taken = nic::look_before_sleep(context->engine(), [&] {
     {
       nic::PollGuard guard(context->engine());
       context->engine().poll();
       if (!has_event()) guard.found_nothing();
     }
-    taken = take_first(cq);
-  }
+    return take_first(cq);
+  });
   end_look();
   return taken;
 }
