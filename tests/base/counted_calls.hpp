@@ -1,7 +1,8 @@
 // What a process does that others pay for, or that others wait for: its heavy barriers
 // (membarrier(2) of the expedited kinds, each of which interrupts every core on which a registered
-// process runs) and its yields (sched_yield(2)), counted from outside: the functions stand before
-// the C library's, so one source of a program includes this, and the program exports its symbols.
+// process runs), its yields (sched_yield(2)) and its sleeps (poll(2)), counted from outside: the
+// functions stand before the C library's, so one source of a program includes this, and the program
+// exports its symbols.
 //
 // That a count is one of something is to be tested: a process that has two peers has registered for
 // heavy barriers, and that is a call of the same function.
@@ -9,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <linux/membarrier.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -30,6 +32,7 @@ struct Yields {
   uint64_t vain = 0;
 };
 inline thread_local Yields yields;
+inline thread_local uint64_t naps = 0;  // of poll(2): those that found nothing at once
 
 inline int64_t monotonic_ns() {
   timespec now{};
@@ -83,6 +86,15 @@ int sched_yield() noexcept {
   aperture::test::Yields& yields = aperture::test::yields;
   ++(aperture::test::monotonic_ns() - begun >= yields.kTakenNs ? yields.taken : yields.vain);
   return result;
+}
+
+int poll(pollfd* fds, nfds_t count, int timeout_ms) {
+  using Call = int (*)(pollfd*, nfds_t, int);
+  static const auto passed_on = reinterpret_cast<Call>(::dlsym(RTLD_NEXT, "poll"));
+  if (timeout_ms == 0) return passed_on(fds, count, 0);
+  if (const int ready = passed_on(fds, count, 0); ready != 0) return ready;
+  ++aperture::test::naps;
+  return passed_on(fds, count, timeout_ms);
 }
 }
 

@@ -40,7 +40,9 @@ struct Plan {
 };
 struct Seen {
   uint64_t polls_in_vain = 0;
+  uint64_t long_rounds = 0;  // with more than kMostPollsInVain of them
   test::Yields yields;
+  uint64_t sleeps = 0;
   int64_t ns = 0;
 };
 
@@ -106,10 +108,13 @@ class Poller {
   }
   void begin_to_count() {
     test::yields = {};
-    polls_in_vain_ = 0;
+    test::naps = 0;
+    polls_in_vain_ = long_rounds_ = 0;
     begun_ns_ = now_ns();
   }
-  Seen seen() const { return {polls_in_vain_, test::yields, now_ns() - begun_ns_}; }
+  Seen seen() const {
+    return {polls_in_vain_, long_rounds_, test::yields, test::naps, now_ns() - begun_ns_};
+  }
   void post_receive() {
     DOOR(fi_recv(node_.ep(), &room_, sizeof room_, nullptr, FI_ADDR_UNSPEC, &receive_));
   }
@@ -117,8 +122,11 @@ class Poller {
     while (fi_inject(node_.ep(), &round, sizeof round, to) == -FI_EAGAIN) poll();
   }
   void await(uint64_t round) {
+    uint64_t in_vain = 0;
     // what a poll has put there is seen after it
-    while (std::atomic_ref(room_).load() != round) polls_in_vain_ += !poll();
+    while (std::atomic_ref(room_).load() != round) in_vain += !poll();
+    polls_in_vain_ += in_vain;
+    long_rounds_ += in_vain > kMostPollsInVain;
     if (way_ != Way::counter && way_ != Way::queue_and_counter) {
       while (!found_) poll();
       found_ = false;
@@ -152,6 +160,7 @@ class Poller {
   uint64_t received_ = 0;
   bool found_ = false;
   uint64_t polls_in_vain_ = 0;
+  uint64_t long_rounds_ = 0;
   int64_t begun_ns_ = 0;
 };
 
@@ -223,12 +232,15 @@ void Pollers::meet_on_one_core() {
     Seen seen;
     ASSERT_TRUE(poller->control().get(&seen, kPatience_ms));
     const uint64_t yields = seen.yields.taken + seen.yields.vain;
-    std::printf("%.2f yields and %.0f polls in vain a round\n",
-                static_cast<double>(yields) / kCounted,
+    std::printf("%.2f yields, %.2f sleeps and %.0f polls in vain a round\n",
+                static_cast<double>(yields) / kCounted, static_cast<double>(seen.sleeps) / kCounted,
                 static_cast<double>(seen.polls_in_vain) / kCounted);
-    // a blocking read sleeps as well, which gives the core away too
-    EXPECT_GE(yields, kCounted / (way == Way::blocking_read ? 8 : 2));
-    EXPECT_LE(seen.polls_in_vain, kCounted * kMostPollsInVain);
+    EXPECT_GE(yields, kCounted / 2);
+    // where others want the core as well, a yield may be back before the peer has run
+    EXPECT_LE(seen.sleeps, way == Way::blocking_read ? kCounted / 4 : 0);
+    // not in all, nor on average: whom the scheduler owes time is back from its yields at once
+    // until that is used up, which makes one round as long as a thousand
+    EXPECT_LE(seen.long_rounds, kCounted / 10);
   }
   end();
 }

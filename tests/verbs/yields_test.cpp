@@ -19,6 +19,7 @@ constexpr uint64_t kMostPollsInVain = 5000;
 
 struct Seen {
   uint64_t polls_in_vain = 0;
+  uint64_t long_rounds = 0;  // with more than kMostPollsInVain of them
   Yields yields;
   uint64_t yields_inside = 0;  // ibv_get_cq_event
   int64_t ns = 0;
@@ -52,9 +53,11 @@ class Poller {
     for (uint32_t round = 0; round < kRounds; ++round) {
       if (round == kSettling) begin_to_count();
       if (begins) send();
+      const uint64_t before = polls_in_vain_;
       while (!has_message()) {
         if (channel_ != nullptr && wait()) break;
       }
+      long_rounds_ += polls_in_vain_ - before > kMostPollsInVain;
       EXPECT_EQ(end_->receive(memory_->sge(0, 8)), 0);
       if (!begins) send();
     }
@@ -113,10 +116,12 @@ class Poller {
   void begin_to_count() {
     yields = {};
     yields_inside_ = 0;
-    polls_in_vain_ = 0;
+    polls_in_vain_ = long_rounds_ = 0;
     begun_ns_ = monotonic_ns();
   }
-  Seen seen() const { return {polls_in_vain_, yields, yields_inside_, monotonic_ns() - begun_ns_}; }
+  Seen seen() const {
+    return {polls_in_vain_, long_rounds_, yields, yields_inside_, monotonic_ns() - begun_ns_};
+  }
 
   const int peer_;
   Device device_;
@@ -125,6 +130,7 @@ class Poller {
   ibv_comp_channel* channel_ = nullptr;
   std::unique_ptr<End> end_;
   uint64_t polls_in_vain_ = 0;
+  uint64_t long_rounds_ = 0;
   uint64_t yields_inside_ = 0;
   int64_t begun_ns_ = 0;
 };
@@ -167,7 +173,8 @@ TEST(Pollers, on_one_core_give_it_to_each_other) {
                   static_cast<double>(seen.polls_in_vain) / kCounted);
       std::fflush(stdout);  // the child ends by _exit
       EXPECT_GE(all, kCounted / 2);
-      EXPECT_LE(seen.polls_in_vain, kCounted * kMostPollsInVain);
+      // not on average: tests/doors/yields_test.cpp says why
+      EXPECT_LE(seen.long_rounds, kCounted / 10);
       poller.meet();
     };
   };
@@ -189,7 +196,7 @@ TEST(Waiters, on_one_core_give_it_to_each_other_before_they_sleep) {
                   static_cast<double>(seen.yields_inside) / kCounted,
                   static_cast<long long>(seen.ns / 1000) / int64_t{kCounted});
       std::fflush(stdout);  // the child ends by _exit
-      EXPECT_GE(seen.yields_inside, kCounted / 4);
+      EXPECT_GE(seen.yields_inside, kCounted / 2);
       poller.meet();
     };
   };
