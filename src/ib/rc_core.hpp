@@ -93,7 +93,8 @@ class RcCore : public QueuePair {
 
   LaneHost& host_;
   transport::LaneEnd lane_;
-  transport::OneSided one_sided_{lane_};
+  transport::Target target_{lane_};
+  transport::OneSided one_sided_{lane_, target_};
   transport::Inflight<RcPiece> inflight_;
   Address remote_;
   uint32_t lane_uses_ = 0;        // depth of LaneInUse

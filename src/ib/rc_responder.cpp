@@ -155,7 +155,7 @@ bool RcResponder::poll() noexcept {
   ring::ChannelRx& rx = q_.lane_->request_rx;
   bool any = take_fast();
   const uint64_t moved_before = q_.lane_.moved_for_peer();
-  turn_over_ = false;
+  turn_.begin();
   if (!established_ && rx.cells.ready()) [[unlikely]] {
     established_ = true;
     if (q_.attr_.state == QpState::rtr) q_.raise(AsyncEvent::comm_est);
@@ -173,11 +173,7 @@ bool RcResponder::poll() noexcept {
     }
     if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
     if (!execute(m)) {
-      if (turn_over_) {
-        any = true;
-      } else {
-        held_at_ = rx.cells.pos();
-      }
+      any = turn_.leave(rx.cells) || any;
       break;
     }
     rnr_told_ = waiting_ = false;
@@ -304,7 +300,7 @@ void RcResponder::begin_anew() noexcept {
   access_.begin_range();
   rnr_told_ = dropping_ = placed_ = write_refused_ = false;
   got_ = 0;
-  held_at_ = kNowhere;
+  turn_.forget();
 }
 
 void RcResponder::stop() noexcept {
@@ -550,7 +546,7 @@ bool RcResponder::on_read() noexcept {
     if (streamed == transport::RemoteAccess::Streamed::changed) {
       q_.break_protocol("a read that became shorter while it was answered");
     }
-    turn_over_ = streamed == transport::RemoteAccess::Streamed::turn_over;
+    if (streamed == transport::RemoteAccess::Streamed::turn_over) turn_.end();
     return streamed == transport::RemoteAccess::Streamed::all;
   }
   std::byte flat[wire::kRcMaxInline];

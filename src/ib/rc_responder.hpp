@@ -13,6 +13,7 @@
 #include "ib/rc_answers.hpp"
 #include "ib/rc_windows.hpp"
 #include "transport/remote_access.hpp"
+#include "transport/turn.hpp"
 
 namespace aperture::ib {
 
@@ -30,12 +31,8 @@ class RcResponder {
   // The head of the ring waits for a receive: there is nothing to do until one is posted.
   bool is_waiting() const noexcept { return waiting_; }
   void stop_waiting() noexcept { waiting_ = false; }
-  // It was looked at and stays: it waits for room for its answer, for a claim to end, or for
-  // completions to be taken.
-  bool is_held() const noexcept {
-    const ring::CellReader& cells = q_.lane_->request_rx.cells;
-    return held_at_ == cells.pos() && cells.ready();
-  }
+  // It stays: it waits for room for its answer, for a claim to end, or for completions to be taken.
+  bool is_held() const noexcept { return turn_.is_held(q_.lane_->request_rx.cells); }
   // A message has taken its receive, and the rest of it has not come.
   bool has_begun() const noexcept { return taken_; }
   // Its bytes are in place, and the invalidation that it asks for is under way.
@@ -52,8 +49,6 @@ class RcResponder {
   void stop() noexcept;
 
  private:
-  static constexpr uint64_t kNowhere = ~uint64_t{0};
-
   void complete_answered_sends() noexcept;
   bool take_one(const wire::RcHeadFields<Wild>& head, const std::byte* body) noexcept;
   bool receive_fast(const wire::RcHeadFields<Wild>& head, uint16_t len,
@@ -104,17 +99,16 @@ class RcResponder {
   RcAnswers& answers_;
   RcWindows& windows_;
   transport::RemoteAccess access_;
-  bool established_ = false;     // comm_est was raised
-  bool taken_ = false;           // recv_ is the receive of the message under way
-  bool waiting_ = false;         // told to the receive queue
-  bool rnr_told_ = false;        // of the head
-  bool dropping_ = false;        // UC: the rest of this message is not taken
-  bool placed_ = false;          // its bytes are in place: its invalidation is under way
-  bool write_refused_ = false;   // UC: of the write under way
-  uint64_t got_ = 0;             // bytes of the message under way
-  bool turn_over_ = false;       // what is at the head goes on with the next poll
-  uint64_t held_at_ = kNowhere;  // where the head was when it was left there
-  uint32_t recv_srq_ = 0;        // XRC: number of the queue that recv_ is of, or is waited for
+  bool established_ = false;    // comm_est was raised
+  bool taken_ = false;          // recv_ is the receive of the message under way
+  bool waiting_ = false;        // told to the receive queue
+  bool rnr_told_ = false;       // of the head
+  bool dropping_ = false;       // UC: the rest of this message is not taken
+  bool placed_ = false;         // its bytes are in place: its invalidation is under way
+  bool write_refused_ = false;  // UC: of the write under way
+  uint64_t got_ = 0;            // bytes of the message under way
+  transport::Turn turn_;
+  uint32_t recv_srq_ = 0;  // XRC: number of the queue that recv_ is of, or is waited for
   TakenRecv recv_;
 };
 

@@ -165,7 +165,8 @@ struct QpCore {
   const Address remote;
   protect::EndpointId number = 0;  // 0: nobody has asked for it
   transport::LaneEnd lane;
-  transport::OneSided one_sided{lane};
+  transport::Target target{lane};
+  transport::OneSided one_sided{lane, target};
   transport::Inflight<Piece> pieces;
   QpState state = QpState::connecting;
   bool peer_pressure = false;           // the peer wants offers only

@@ -100,7 +100,7 @@ void Pending::on_result(const Head& head, Op op) noexcept {
   }
   wqe.done += len;
   assert(wqe.done <= wqe.len);
-  core_.one_sided.restart_clock();  // the owner is at it
+  core_.target.restart_clock();  // the owner is at it
   // In order: with the whole of this result, everything before it has been executed, and what was
   // refused of it has been told before.
   const uint64_t end = piece->pos + piece->cells;

@@ -20,7 +20,7 @@ bool Responder::poll() noexcept {
   bool any = false;
   atomics_.begin_look();
   const uint64_t moved_before = core_.lane.moved_for_peer();
-  turn_over_ = false;
+  turn_.begin();
   for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
     if (core_.awaits_end()) {  // as in Qp::poll_lines()
       responses_.learn_executed();
@@ -35,11 +35,7 @@ bool Responder::poll() noexcept {
     }
     rx.cells.prefetch(n_cells);
     if (!execute(head, op)) {
-      if (turn_over_) {
-        any = true;
-      } else {
-        held_at_ = rx.cells.pos();
-      }
+      any = turn_.leave(rx.cells) || any;
       break;
     }
     rx.cells.advance(n_cells);
@@ -266,7 +262,7 @@ bool Responder::on_read(const Head& head) noexcept {
       execution_.refuse(whole, denial);
       return true;
     }
-    if (!put_result(f, part, whole)) return turn_over_ ? false : execution_.wait_for_peer();
+    if (!put_result(f, part, whole)) return turn_.is_over() ? false : execution_.wait_for_peer();
   }
   if ((head.flags & wire::kLast) != 0 && !execution_.is_refused()) execution_.count_read();
   return true;
@@ -288,8 +284,8 @@ bool Responder::put_result(const wire::Loaded<wire::ReadFields>& f, const Part& 
     if (streamed == RemoteAccess::Streamed::changed) {
       core_.break_protocol("a read that became shorter while it was answered");
     }
-    turn_over_ = streamed == RemoteAccess::Streamed::turn_over;
-    if (streamed == RemoteAccess::Streamed::no_room || turn_over_ || core_.lane.broken()) {
+    if (streamed == RemoteAccess::Streamed::turn_over) turn_.end();
+    if (streamed == RemoteAccess::Streamed::no_room || turn_.is_over() || core_.lane.broken()) {
       return false;
     }
   }

@@ -10,6 +10,7 @@
 #include "qp/atomic_responder.hpp"
 #include "qp/invalidation_responder.hpp"
 #include "qp/responses.hpp"
+#include "transport/turn.hpp"
 
 namespace aperture::qp {
 
@@ -25,12 +26,9 @@ class Responder {
 
   // Executes requests of any kind, and acknowledges them. True: there was one.
   bool poll() noexcept;
-  // The head of the ring was looked at and stays: it waits for room for its answer, for a claim to
-  // end, or for what the application has to give.
-  bool is_held() const noexcept {
-    const ring::CellReader& cells = core_.lane->request_rx.cells;
-    return held_at_ == cells.pos() && cells.ready();
-  }
+  // The head of the ring stays: it waits for room for its answer, for a claim to end, or for what
+  // the application has to give.
+  bool is_held() const noexcept { return turn_.is_held(core_.lane->request_rx.cells); }
 
  private:
   bool execute(const wire::Head& head, wire::Op op) noexcept;
@@ -65,8 +63,7 @@ class Responder {
   InvalidationResponder& invalidations_;
   uint64_t range_addr_ = 0;  // of the range whose pieces are being written or read
   uint64_t range_key_ = 0;
-  bool turn_over_ = false;           // what is at the head goes on with the next poll
-  uint64_t held_at_ = ~uint64_t{0};  // where the head was when it was left there
+  transport::Turn turn_;
 };
 
 }  // namespace aperture::qp

@@ -76,7 +76,8 @@ class GateTest : public testing::Test {
   protect::RegionHandle region_;
   uint64_t key_ = 0;
   Gate gate_;
-  OneSided initiator_{a_};
+  Target target_{a_};
+  OneSided initiator_{a_, target_};
 };
 
 TEST_F(GateTest, without_a_permit_nothing_may_be_accessed_directly) {
