@@ -118,11 +118,11 @@ bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
 }
 
 // The oldest receive of the book matches and is a plain one: everything in one go.
-bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
-  const bool tagged = (head.flags & wire::kTagged) != 0;
+bool Matcher::on_line(Qp& qp, wire::SoundHead head, const std::byte* body) noexcept {
+  const bool tagged = head.has(wire::kTagged);
   const uint64_t tag = head.word().unchecked();  // matched
   Receive* r = posted(tagged).front();
-  if (r == nullptr || !r->plain || head.len > r->len ||
+  if (r == nullptr || !r->plain || head.len() > r->len ||
       (tagged && !tags_match(tag, r->tag, r->ignore)) ||
       (directed_ && r->source != qp::kAnySource) || !port_.rx_cq->has_room()) [[unlikely]] {
     return on_message(qp, qp::arrival_of_line(head, body));
@@ -131,14 +131,14 @@ bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
   uint64_t imm = 0;
   uint64_t flags = r->flags;
   body += wire::kHeadBytes;
-  if ((head.flags & wire::kImm) != 0) {
+  if (head.has(wire::kImm)) {
     std::memcpy(&imm, body, sizeof imm);
     body += sizeof imm;
     flags |= port_.imm_flag();
   }
-  copy_short(r->iov[0].iov_base, body, head.len);
+  copy_short(r->iov[0].iov_base, body, head.len());
   const uint64_t source = source_to_report(qp);
-  port_.rx_cq->push({r->context, flags, head.len, r->iov[0].iov_base, imm, tag, source});
+  port_.rx_cq->push({r->context, flags, head.len(), r->iov[0].iov_base, imm, tag, source});
   if (port_.recv_counter != nullptr) port_.recv_counter->add(1);
   receives_.give(r);
   return true;

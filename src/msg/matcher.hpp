@@ -107,7 +107,7 @@ class Matcher final : public qp::MessageSink {
   bool would_match(const qp::RecvWr& wr) noexcept { return early_.find(wr) != nullptr; }
 
   bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
-  bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
+  bool on_line(qp::Qp& qp, wire::SoundHead head, const std::byte* body) noexcept override;
   void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
   uint64_t source_to_report(qp::Qp& qp) noexcept override {
     return report_source_ ? host_.reported_source_of(qp) : qp::kNoSource;

@@ -61,7 +61,8 @@ bool SharedReceive::Member::on_message(qp::Qp& qp, const qp::Arrival& arrival) n
   return shared_.matcher_.on_message(qp, arrival);
 }
 
-bool SharedReceive::Member::on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept {
+bool SharedReceive::Member::on_line(qp::Qp& qp, wire::SoundHead head,
+                                    const std::byte* body) noexcept {
   shared_.take_turn(this);
   return shared_.matcher_.on_line(qp, head, body);
 }

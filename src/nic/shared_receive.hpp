@@ -36,7 +36,7 @@ class SharedReceive final : public Endpoint, private msg::Matcher::Host {
     void on_lost(qp::Qp& qp, Errc why) noexcept;
 
     bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
-    bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
+    bool on_line(qp::Qp& qp, wire::SoundHead head, const std::byte* body) noexcept override;
     void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
     uint64_t source_to_report(qp::Qp& qp) noexcept override;
 

@@ -8,7 +8,7 @@ namespace aperture::qp {
 
 using protect::Denial;
 
-bool InvalidationResponder::on_invalidate(const wire::Head& head) noexcept {
+bool InvalidationResponder::on_invalidate(const wire::SoundHead& head) noexcept {
   if (!core_.lane->response_tx.room(1)) return execution_.wait_for_peer();
   if (core_.lane.may_execute() == transport::ClaimVerdict::wait) return execution_.wait_for_peer();
   const protect::AccessAsk ask = execution_.ask(head.word(), {}, {}, protect::Rights::none, {});

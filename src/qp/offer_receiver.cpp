@@ -12,6 +12,7 @@ namespace aperture::qp {
 
 using wire::Head;
 using wire::Op;
+using wire::SoundHead;
 
 Status OfferReceiver::begin(const Arrival& offer, const Receive& receive) noexcept {
   assert(offer.where == Arrival::Where::offered && receive.want <= offer.len);
@@ -55,7 +56,7 @@ void OfferReceiver::drop(uint32_t offer_id) noexcept {
   if (core_.state == QpState::ready) replies_.send(Head::make(Op::finished, 0, 0, offer_id));
 }
 
-void OfferReceiver::on_data(const Head& head) noexcept {
+void OfferReceiver::on_data(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->response_rx;
   const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
   const uint64_t id = head.word().unchecked();  // looked up

@@ -8,6 +8,7 @@ namespace aperture::qp {
 
 using wire::Head;
 using wire::Op;
+using wire::SoundHead;
 
 namespace {
 
@@ -82,7 +83,7 @@ bool OfferSender::put(Wqe& wqe) noexcept {
   return true;
 }
 
-void OfferSender::on_grant(const Head& head) noexcept {
+void OfferSender::on_grant(const SoundHead& head) noexcept {
   const auto f = wire::load_fields<wire::GrantFields>(core_.lane->response_rx.cells.body());
   Wqe* wqe = find(head.word());
   if (wqe == nullptr || wqe->granted_set || !f.len.bounded(wqe->len, wqe->granted)) {
@@ -90,7 +91,7 @@ void OfferSender::on_grant(const Head& head) noexcept {
     return;
   }
   wqe->granted_set = true;
-  wqe->preview = (head.flags & wire::kPreview) != 0;
+  wqe->preview = head.has(wire::kPreview);
   wqe->receive_id = f.receive_id.unchecked();  // only handed back
   granted_.push_back(wqe);
 }
@@ -168,7 +169,7 @@ bool OfferSender::push() noexcept {
   return any;
 }
 
-void OfferSender::on_finished(const Head& head) noexcept {
+void OfferSender::on_finished(const SoundHead& head) noexcept {
   Wqe* wqe = find(head.word());
   if (wqe == nullptr) {
     core_.break_protocol("an end to nothing that was offered");

@@ -24,8 +24,8 @@ class OfferSender {
   void end_all(Errc why) noexcept;
 
   // Responses.
-  void on_grant(const wire::Head& head) noexcept;
-  void on_finished(const wire::Head& head) noexcept;
+  void on_grant(const wire::SoundHead& head) noexcept;
+  void on_finished(const wire::SoundHead& head) noexcept;
 
  private:
   bool push_chunks(Wqe& wqe) noexcept;

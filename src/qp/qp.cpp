@@ -48,11 +48,12 @@ bool Qp::poll_lines() noexcept {
       if (broken()) break;
     }
     const std::byte* body = rx.cells.body();
-    const wire::Head head = wire::load_head(body);
+    const wire::WildHead wild = wire::load_head(body);
     // A stream: fetch what comes while this one is worked on. The first of a batch may be the only
     // one, and looking ahead of its sender would take the line away from it.
     if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
-    if (!wire::is_line(head) || !sink.on_line(*this, head, body)) break;
+    wire::SoundHead head;
+    if (!wire::read_line(wild, head) || !sink.on_line(*this, head, body)) break;
     rx.cells.advance(1);
   }
   return core_.lane.acknowledge_requests();

@@ -31,22 +31,22 @@ class Responder {
   bool is_held() const noexcept { return turn_.is_held(core_.lane->request_rx.cells); }
 
  private:
-  bool execute(const wire::Head& head, wire::Op op) noexcept;
-  bool on_send(const wire::Head& head, wire::Op op) noexcept;
-  bool is_sound_beside(const wire::Head& head, Arrival& a, bool& is_dropped) noexcept;
+  bool execute(const wire::SoundHead& head) noexcept;
+  bool on_send(const wire::SoundHead& head) noexcept;
+  bool is_sound_beside(const wire::SoundHead& head, Arrival& a, bool& is_dropped) noexcept;
   bool may_come_unasked(uint64_t len) noexcept;
-  bool on_write(const wire::Head& head) noexcept;
-  bool on_write_bytes(const wire::Head& head) noexcept;
-  bool on_read(const wire::Head& head) noexcept;
-  bool on_check(const wire::Head& head) noexcept;
-  bool on_commit(const wire::Head& head) noexcept;
-  bool on_notice(const wire::Head& head) noexcept;
+  bool on_write(const wire::SoundHead& head) noexcept;
+  bool on_write_bytes(const wire::SoundHead& head) noexcept;
+  bool on_read(const wire::SoundHead& head) noexcept;
+  bool on_check(const wire::SoundHead& head) noexcept;
+  bool on_commit(const wire::SoundHead& head) noexcept;
+  bool on_notice(const wire::SoundHead& head) noexcept;
   // Of a read: [offset, offset + len) of it.
   struct Part {
     uint64_t offset = 0;
     uint64_t len = 0;
   };
-  void begin_piece(const wire::Head& head, Wild<uint64_t> key, uint64_t offset) noexcept;
+  void begin_piece(const wire::SoundHead& head, Wild<uint64_t> key, uint64_t offset) noexcept;
   bool put_result(const wire::Loaded<wire::ReadFields>& f, const Part& part,
                   const protect::AccessAsk& whole) noexcept;
   protect::Denial put_small_result(const protect::AccessAsk& whole, Wild<uint64_t> id,

@@ -267,20 +267,20 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
       qp_->poll(++polls_);
     }
     look(peer_->request_rx, [this](const std::byte* body) {
-      const auto head = wire::load_head(body);
-      const auto op = static_cast<Op>(head.op);
-      if (op == Op::send_offer) {
+      wire::SoundHead head;
+      const uint32_t n_cells = wire::read_head(wire::load_head(body), head);
+      if (head.op == Op::send_offer) {
         last_offer_ = wire::load_fields<wire::SendOfferFields>(body).id.unchecked();
       }
-      return wire::cells_of(op, head.flags, head.len);
+      return n_cells;
     });
     look(peer_->response_rx, [this](const std::byte* body) {
-      const auto head = wire::load_head(body);
-      const auto op = static_cast<Op>(head.op);
-      if (op == Op::grant) {
+      wire::SoundHead head;
+      const uint32_t n_cells = wire::read_head(wire::load_head(body), head);
+      if (head.op == Op::grant) {
         last_receive_ = wire::load_fields<wire::GrantFields>(body).receive_id.unchecked();
       }
-      return wire::cells_of(op, head.flags, head.len);
+      return n_cells;
     });
   }
 
