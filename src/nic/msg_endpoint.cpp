@@ -82,7 +82,7 @@ Status MsgEndpoint::shutdown() noexcept {
 
 // Before drop(), so that a peer which is inside our memory holds nobody up but the caller.
 void MsgEndpoint::end_access() noexcept {
-  until(engine_, [this] { return only_ == nullptr || only_->end_access(); });
+  until(engine_, [this] { return only_ == nullptr || only_->ending().end_access(); });
 }
 
 // Sends what was accepted: an injected message may be all that the peer waits for.
@@ -91,8 +91,9 @@ void MsgEndpoint::flush(uint64_t deadline_ns) noexcept {
     {
       PollGuard guard(engine_);
       if (only_ == nullptr) return;
-      only_->look_at_acknowledgements();  // what has been done shall not end as canceled
-      if (!only_->has_queued()) return;
+      // what has been done shall not end as canceled
+      only_->requester().look_at_acknowledgements();
+      if (!only_->requester().has_queued()) return;
       engine_.poll();
       guard.found_nothing();
     }
@@ -105,25 +106,25 @@ void MsgEndpoint::flush(uint64_t deadline_ns) noexcept {
 
 Status MsgEndpoint::send(const qp::SendWr& wr) noexcept {
   if (only_ != nullptr) [[likely]]
-    return only_->send(wr);
+    return only_->requester().send(wr);
   return connection_.why_not();
 }
 
 Status MsgEndpoint::write(const qp::RmaWr& wr) noexcept {
   if (only_ != nullptr) [[likely]]
-    return only_->rma(qp::WqeKind::write, wr);
+    return only_->requester().rma(qp::WqeKind::write, wr);
   return connection_.why_not();
 }
 
 Status MsgEndpoint::read(const qp::RmaWr& wr) noexcept {
   if (only_ != nullptr) [[likely]]
-    return only_->rma(qp::WqeKind::read, wr);
+    return only_->requester().rma(qp::WqeKind::read, wr);
   return connection_.why_not();
 }
 
 Status MsgEndpoint::atomic(const qp::AtomicWr& wr) noexcept {
   if (only_ != nullptr) [[likely]]
-    return only_->atomic(wr);
+    return only_->requester().atomic(wr);
   return connection_.why_not();
 }
 
@@ -161,7 +162,7 @@ Status MsgEndpoint::probe(const msg::Probe& probe) noexcept {
 
 Status MsgEndpoint::cancel(void* context) noexcept {
   if (own_ && own_->cancel(context)) return {};
-  return only_ != nullptr ? only_->cancel(context) : Status(Errc::no_entry);
+  return only_ != nullptr ? only_->requester().cancel(context) : Status(Errc::no_entry);
 }
 
 bool MsgEndpoint::has_pending() const noexcept {
@@ -196,7 +197,7 @@ void MsgEndpoint::on_lane_down(Errc why) noexcept {
   if (only_ == nullptr) return;
   APERTURE_INFO("connection to %s is gone: %s", peer().print().c_str(), describe(why));
   lost_why_ = why;
-  only_->lose(why);  // wound up by the engine once what it had published is executed
+  only_->ending().lose(why);  // wound up by the engine once what it had published is executed
 }
 
 // Ends the queue pair: its operations complete with `why`, its lane goes back to contact.

@@ -86,7 +86,7 @@ RdmEndpoint::~RdmEndpoint() {
   until(engine_, [this] {
     *alive_ = false;
     bool quiet = true;
-    for (const auto& [remote, qp] : by_remote_) quiet = qp->end_access() && quiet;
+    for (const auto& [remote, qp] : by_remote_) quiet = qp->ending().end_access() && quiet;
     return quiet;
   });
   const EngineGuard guard(engine_);
@@ -105,8 +105,8 @@ void RdmEndpoint::flush(uint64_t deadline_ns) noexcept {
       engine_.poll();
       bool queued = false;
       for (const auto& [remote, qp] : by_remote_) {
-        qp->look_at_acknowledgements();  // what has been done shall not end as canceled
-        queued = queued || qp->has_queued();
+        qp->requester().look_at_acknowledgements();  // what has been done shall not end as canceled
+        queued = queued || qp->requester().has_queued();
       }
       if (!queued) return;
       guard.found_nothing();
@@ -120,30 +120,30 @@ void RdmEndpoint::flush(uint64_t deadline_ns) noexcept {
 
 Status RdmEndpoint::send(const qp::SendWr& wr) noexcept {
   if (Qp* qp = qp_of(wr.dest)) [[likely]]
-    return qp->send(wr);
+    return qp->requester().send(wr);
   auto qp = connect(wr.dest);
-  return qp ? (*qp)->send(wr) : Status(qp.error());
+  return qp ? (*qp)->requester().send(wr) : Status(qp.error());
 }
 
 Status RdmEndpoint::write(const qp::RmaWr& wr) noexcept {
   if (Qp* qp = qp_of(wr.dest)) [[likely]]
-    return qp->rma(qp::WqeKind::write, wr);
+    return qp->requester().rma(qp::WqeKind::write, wr);
   auto qp = connect(wr.dest);
-  return qp ? (*qp)->rma(qp::WqeKind::write, wr) : Status(qp.error());
+  return qp ? (*qp)->requester().rma(qp::WqeKind::write, wr) : Status(qp.error());
 }
 
 Status RdmEndpoint::read(const qp::RmaWr& wr) noexcept {
   if (Qp* qp = qp_of(wr.dest)) [[likely]]
-    return qp->rma(qp::WqeKind::read, wr);
+    return qp->requester().rma(qp::WqeKind::read, wr);
   auto qp = connect(wr.dest);
-  return qp ? (*qp)->rma(qp::WqeKind::read, wr) : Status(qp.error());
+  return qp ? (*qp)->requester().rma(qp::WqeKind::read, wr) : Status(qp.error());
 }
 
 Status RdmEndpoint::atomic(const qp::AtomicWr& wr) noexcept {
   if (Qp* qp = qp_of(wr.dest)) [[likely]]
-    return qp->atomic(wr);
+    return qp->requester().atomic(wr);
   auto qp = connect(wr.dest);
-  return qp ? (*qp)->atomic(wr) : Status(qp.error());
+  return qp ? (*qp)->requester().atomic(wr) : Status(qp.error());
 }
 
 Result<protect::EndpointId> RdmEndpoint::queue_pair_number(uint64_t index) noexcept {
@@ -187,7 +187,7 @@ Status RdmEndpoint::probe(const msg::Probe& probe) noexcept {
 Status RdmEndpoint::cancel(void* context) noexcept {
   if (own_ && own_->cancel(context)) return {};
   for (auto& [remote, qp] : by_remote_) {
-    if (qp->cancel(context)) return {};
+    if (qp->requester().cancel(context)) return {};
   }
   return Errc::no_entry;
 }
@@ -287,7 +287,7 @@ void RdmEndpoint::drop(Qp& qp, Errc why) noexcept {
 
 void RdmEndpoint::wind_up(Qp& qp) noexcept {
   const Address remote = qp.remote();
-  drop(qp, qp.why_over());
+  drop(qp, qp.ending().why());
   const auto next = next_life(remote);
   if (next == next_lives_.end()) return;
   NextLife life = std::move(*next);
@@ -363,7 +363,8 @@ void RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane)
   if (known != by_remote_.end() && known->second->state() != QpState::connecting) {
     // An old life of the peer: what it has published comes first, and the peer may still be inside.
     Qp& old_life = *known->second;
-    if (next_life(remote) != next_lives_.end() || !old_life.drained() || !old_life.end_access()) {
+    if (next_life(remote) != next_lives_.end() || !old_life.ending().drained() ||
+        !old_life.ending().end_access()) {
       return adopt_later(old_life, std::move(lane));
     }
     drop(old_life, Errc::peer_lost);
@@ -375,7 +376,7 @@ void RdmEndpoint::adopt(const Address& remote, std::unique_ptr<link::Lane> lane)
 }
 
 void RdmEndpoint::adopt_later(Qp& old_life, std::unique_ptr<link::Lane> lane) noexcept {
-  if (old_life.state() == QpState::ready) old_life.lose(Errc::peer_lost);
+  if (old_life.state() == QpState::ready) old_life.ending().lose(Errc::peer_lost);
   NextLife life{old_life.remote(), {engine_.contact(), std::move(lane)}, Errc::ok};
   // without memory the lane goes back, and the peer may come again
   static_cast<void>(no_throw([&] { next_lives_.push_back(std::move(life)); }));
@@ -410,7 +411,7 @@ void RdmEndpoint::lose(link::Lane* lane, Errc why) noexcept {
   for (auto& [remote, qp] : by_remote_) {
     if (qp->lane() != lane) continue;
     APERTURE_INFO("connection to %s is gone: %s", remote.print().c_str(), describe(why));
-    qp->lose(why);  // wound up by the engine once what it had published is executed
+    qp->ending().lose(why);  // wound up by the engine once what it had published is executed
     return;
   }
 }

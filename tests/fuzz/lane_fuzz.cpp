@@ -90,7 +90,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
   }
 
   ~Game() override {
-    qp_->lose(Errc::peer_lost);
+    qp_->ending().lose(Errc::peer_lost);
     for (int i = 0; i < 8; ++i) poll();
     end();
     matcher_->cancel_all(Errc::canceled);
@@ -123,7 +123,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
       case 10: acknowledge(); break;
       case 11:
         switch (steps_.take<uint8_t>()) {
-          case 0xee: qp_->lose(Errc::peer_lost); break;
+          case 0xee: qp_->ending().lose(Errc::peer_lost); break;
           case 0xa0: put_atomic(0); break;
           case 0xa1: put_atomic_bytes(0); break;
           case 0xa2: post_atomic(); break;
@@ -333,7 +333,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
       wr.imm = how % 16 < 12 ? peer_key_ : 7;
     }
     wr.context = context();
-    if (!qp_->send(wr)) operations_.pop_back();
+    if (!qp_->requester().send(wr)) operations_.pop_back();
   }
   void post_rma() {
     const uint8_t how = steps_.take<uint8_t>();
@@ -356,7 +356,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     wr.context = context();
     const auto kind = how % 2 == 0 ? qp::WqeKind::write : qp::WqeKind::read;
     if (kind == qp::WqeKind::read) wr.has_imm = false;
-    if (!qp_->rma(kind, wr)) operations_.pop_back();
+    if (!qp_->requester().rma(kind, wr)) operations_.pop_back();
   }
 
   // Operand, compare and result are all one buffer: what is in it does not matter.
@@ -384,14 +384,14 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     wr.inject = wr.len <= qp::kInjectBytes && how % 5 == 0;
     wr.fence = how % 7 == 0;
     wr.context = context();
-    if (!qp_->atomic(wr)) operations_.pop_back();
+    if (!qp_->requester().atomic(wr)) operations_.pop_back();
   }
 
   void ask_matcher() {
     const uint8_t how = steps_.take<uint8_t>();
     if (how % 8 == 7) {
       void* of = reinterpret_cast<void*>(uint64_t{steps_.take<uint8_t>()});
-      if (!matcher_->cancel(of)) (void)qp_->cancel(of);
+      if (!matcher_->cancel(of)) (void)qp_->requester().cancel(of);
       return;
     }
     msg::Probe probe;

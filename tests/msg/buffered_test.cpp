@@ -51,7 +51,7 @@ class Shows : public testing::TestWithParam<LinkKind> {
     wr.iov_count = 2;
     wr.len = data.size();
     wr.completion = qp::kCounted;
-    return r.sender(0).qp->send(wr);
+    return r.sender(0).qp->requester().send(wr);
   }
   void discard(const qp::Completion& shown) {
     ASSERT_TRUE(end(shown, Probe::Action::claim_discard, nullptr, 99));

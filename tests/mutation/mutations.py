@@ -548,7 +548,7 @@ OWNER = [  # what the queue pair does with a check's answer
              "    if (!in_cells && core_.lane->response_rx.cells.ready()) return false;\n",
              tests=("door_window",), file="qp/send_requester.cpp"),
     Mutation("a directed receive ends with the loss of its peer",
-             "drop(qp, qp.why_over());", "drop(qp, Errc::protocol);", tests=("door_av",),
+             "drop(qp, qp.ending().why());", "drop(qp, Errc::protocol);", tests=("door_av",),
              file="nic/rdm_endpoint.cpp"),
     Mutation("what waits under a removed address is nobody's",
              "    matcher_->forget_source(index, now);\n",

@@ -142,7 +142,7 @@ TEST_F(Fence, a_peer_that_stays_inside_holds_up_its_own_wind_up_and_no_poll) {
   slot.start_time = protect::thread_start_time(::getpid(), ::getpid());
   slot.pin = 4711;
   const uint64_t began = now_ns();
-  b().qp->lose(Errc::shut_down);
+  b().qp->ending().lose(Errc::shut_down);
   int polls = 0;
   for (; now_ns() - began < 200'000'000; ++polls) {
     b().qp->poll(0);

@@ -401,7 +401,8 @@ TEST_P(HostilePeer, hostile_38_words_that_jump_are_ignored) {
   const iovec iov{local.data(), 100};
   SendWr wr = send_of(iov, 1);
   wr.completion = false;
-  for (int i = 0; i < 1000; ++i) (void)a().qp->send(wr);  // as many as there is room for
+  for (int i = 0; i < 1000; ++i)
+    (void)a().qp->requester().send(wr);  // as many as there is room for
   words.consumed.store(1);
   expect_alive();
   EXPECT_EQ(a().tx_cq.size(), 1u);

@@ -27,7 +27,7 @@ class Refusal : public OneSided {
   }
   Denial attempt(WqeKind kind, const RmaWr& wr) {
     const uint64_t errors = a().writes.errors() + a().reads.errors();
-    EXPECT_TRUE(a().qp->rma(kind, wr));
+    EXPECT_TRUE(a().qp->requester().rma(kind, wr));
     EXPECT_TRUE(completed(1));
     if (a().tx_cq.empty()) return Denial::none;
     if (!a().tx_cq.error_first()) {
@@ -249,7 +249,7 @@ TEST_P(Refusal, refused_write_tells_no_immediate_data) {
       RmaWr wr = rma_of(iov, range, 3);
       wr.has_imm = true;
       wr.imm = len;
-      ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
+      ASSERT_TRUE(a().qp->requester().rma(WqeKind::write, wr));
       ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
       pair_.settle();
       ASSERT_EQ(a().tx_cq.error_first(), !good);
