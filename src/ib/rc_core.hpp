@@ -42,9 +42,12 @@ class RcCore : public QueuePair {
  protected:
   friend class RcAnswers;
   friend class RcDirect;
+  friend class RcExecution;
+  friend class RcReceiver;
   friend class RcRequester;
   friend class RcResponder;
   friend class RcWindows;
+  friend class RcWordResponder;
 
   RcCore(const QpSpec& spec, LaneHost& host) : QueuePair(spec), host_(host) {}
 

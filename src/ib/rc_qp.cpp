@@ -80,7 +80,7 @@ void RcQp::lose() noexcept {
   take_answers();
   if (!is_up()) return;  // in the error state already
   const uint64_t retrying = give_up_ns(attr_.timeout, attr_.retry_cnt);
-  if (!responder_.has_begun() && is_reliable() && !sq_.is_empty() && retrying != 0) {
+  if (!responder_.receiver().has_begun() && is_reliable() && !sq_.is_empty() && retrying != 0) {
     lost_until_ns_ = now_ns() + std::min(retrying, kLongestRetryNs);
     busy_ = true;
     return;
@@ -108,8 +108,9 @@ void RcQp::leave_lost_peer() noexcept {
   const LaneInUse in_use(*this);
   lost_until_ns_ = 0;
   had_lane_ = lane_over_ = true;
-  if (responder_.has_begun() && is_reliable()) {  // half a message has come, and no more will
-    responder_.fail_receive(WcStatus::rem_abort_err, WcStatus::success);
+  if (responder_.receiver().has_begun() &&
+      is_reliable()) {  // half a message has come, and no more will
+    responder_.receiver().fail(WcStatus::rem_abort_err, WcStatus::success);
     return;
   }
   wind_down(WcStatus::retry_exc_err);
@@ -238,14 +239,14 @@ void RcQp::end_if_broken() noexcept {
 
 void RcQp::update_pending() noexcept {
   if (!is_up()) return;
-  busy_ = responder_.is_ending() || gate_.is_due() || awaits_answers();
-  lane_.note_pending(sq_.head != sq_.next || responder_.has_begun());
+  busy_ = responder_.receiver().is_ending() || gate_.is_due() || awaits_answers();
+  lane_.note_pending(sq_.head != sq_.next || responder_.receiver().has_begun());
 }
 
 void RcQp::fall_asleep() noexcept {
   if (!lane_) return;
   // what nobody waits for is acknowledged without a ring, and stays open as long as we sleep
-  lane_.note_pending(awaits_answers() || responder_.has_begun());
+  lane_.note_pending(awaits_answers() || responder_.receiver().has_begun());
   lane_.fall_asleep({.for_executed = awaits_answers(),
                      .for_room = responder_.is_streaming() || responder_.is_held()});
 }
@@ -254,7 +255,7 @@ bool RcQp::anything_arrived() const noexcept {
   if (!lane_ || lane_.broken()) return false;
   if (lane_->response_rx.cells.ready()) return true;
   const bool held = responder_.is_held();
-  if (lane_->request_rx.cells.ready() && !responder_.is_waiting() && !held) return true;
+  if (lane_->request_rx.cells.ready() && !responder_.receiver().is_waiting() && !held) return true;
   return (awaits_answers() && transport::LaneEnd::has_moved(lane_->request_tx)) ||
          ((responder_.is_streaming() || held) && transport::LaneEnd::has_moved(lane_->response_tx));
 }
@@ -265,18 +266,19 @@ bool RcQp::needs_polling() const noexcept {
   if (lost_until_ns_ != 0) return false;
   // something is to be begun or goes on directly, and nothing is out that would wake us
   if (!sq_.is_posted() && may_go_on() && is_ring_done()) return true;
-  return responder_.is_ending() || direct_.may_claim_head();
+  return responder_.receiver().is_ending() || direct_.may_claim_head();
 }
 
 bool RcQp::needs_later_look() const noexcept {
-  return lane_ && (lane_.broken() || rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 ||
-                   !inflight_.empty() || (responder_.is_held() && !responder_.is_waiting()));
+  return lane_ &&
+         (lane_.broken() || rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 || !inflight_.empty() ||
+          (responder_.is_held() && !responder_.receiver().is_waiting()));
 }
 
 void RcQp::on_receive_posted() noexcept {
-  if (!responder_.is_waiting()) [[likely]]
+  if (!responder_.receiver().is_waiting()) [[likely]]
     return;
-  responder_.stop_waiting();
+  responder_.receiver().stop_waiting();
   if (!is_up() || lost_until_ns_ != 0) return;
   const LaneInUse in_use(*this);
   responder_.poll();

@@ -13,7 +13,8 @@
 //   rc_answers.hpp    results, refusals, receiver-not-ready, acknowledgements
 //   rc_direct.hpp     RDMA without the target's help where it does not poll; claims
 //   rc_windows.hpp    windows: bind and invalidate
-//   rc_responder.hpp  executing the peer's requests, by the fast path and the slow path
+//   rc_responder.hpp  executing the peer's requests, by the fast path and the slow path;
+//                     rc_receiver, rc_word_responder and rc_execution
 //   rc_explain.hpp    the sentence for a refusal
 #pragma once
 
@@ -43,7 +44,8 @@ class RcQp final : public RcCore {
     if (!lane_) [[unlikely]]
       return windows_.is_waiting() ? Look::poll : Look::nothing;
     if (busy_ || lane_->response_rx.cells.ready()) return Look::poll;
-    if (!lane_->request_rx.cells.ready() || responder_.is_waiting()) return Look::nothing;
+    if (!lane_->request_rx.cells.ready() || responder_.receiver().is_waiting())
+      return Look::nothing;
     return responder_.take_fast() ? Look::taken : Look::poll;
   }
   void fall_asleep() noexcept override;

@@ -6,7 +6,7 @@ window = in_file("protect/window.cpp")
 key_numbers = in_file("protect/key_numbers.cpp")
 QUEUE = ("ib_window_queue",)
 PLACEMENT = ("ib_placement", "ib_hostile")
-words = in_file("ib/rc_word_requests.cpp")
+words = in_file("ib/rc_word_responder.cpp")
 
 WINDOWS = [
     window("one bind at a time",
@@ -148,8 +148,8 @@ WINDOWS = [
           "!q_.allows(kAllowRemoteWrite) || q_.attr_.max_dest_rd_atomic == 0",
           "!q_.allows(kAllowRemoteWrite)", tests=PLACEMENT),
     words("an atomic write needs the right to write",
-          "ask_of(f.rkey, f.addr, sizeof(uint64_t), Rights::remote_write);",
-          "ask_of(f.rkey, f.addr, sizeof(uint64_t), Rights::none);", tests=PLACEMENT),
+          "execution_.ask(f.rkey, f.addr, sizeof(uint64_t), Rights::remote_write);",
+          "execution_.ask(f.rkey, f.addr, sizeof(uint64_t), Rights::none);", tests=PLACEMENT),
     words("a flush has a placement type", " && (how & kTypes) != 0;", ";", tests=PLACEMENT),
     words("a flush is one that the queue pair takes", " || !q_.allows(allowed)", "",
           tests=PLACEMENT),
@@ -163,7 +163,8 @@ WINDOWS = [
           "(how & kFlushWhole) != 0 ? keys.widen(ask) : Denial::none;", "Denial::none;",
           tests=PLACEMENT),
     words("a refused flush is refused",
-          "return denial == Denial::none || refuse(WcStatus::rem_access_err, &ask, denial);",
+          "return denial == Denial::none || "
+          "execution_.refuse(WcStatus::rem_access_err, &ask, denial);",
           "return true;", tests=PLACEMENT),
     revoke("a bound entry is revoked in its own life",
            "  if (!in_force(region) && !being_closed(region)) return Errc::no_entry;\n"
