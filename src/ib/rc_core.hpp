@@ -43,6 +43,7 @@ class RcCore : public QueuePair {
   friend class RcAnswers;
   friend class RcDirect;
   friend class RcExecution;
+  friend class RcLoss;
   friend class RcReceiver;
   friend class RcRequester;
   friend class RcResponder;

@@ -61,7 +61,7 @@ bool RcDirect::post_fast(const SendWr& wr) noexcept {
   }
   protect::DirectAsk ask{0, wr.rkey, wr.remote_addr, &local, 1, 0};
   if (access(wr.op, ask).outcome != DirectResult::Outcome::done) return false;
-  q_.complete_fast(wr, sge.length);
+  q_.sq_.complete_fast(wr, sge.length);
   return true;
 }
 

@@ -7,7 +7,7 @@
 // connection goes the same way, only that nobody waits for the responder and nothing is refused
 // aloud: what cannot be executed is dropped.
 //
-// This class is the life of the lane, polling, and what time brings. The work is done by its parts:
+// This class is the life of the lane and polling. The work is done by its parts:
 //   rc_core.hpp       the lane and the state that all parts look at
 //   rc_requester.hpp  WQEs into the ring, by the fast path and the slow path
 //   rc_answers.hpp    results, refusals, receiver-not-ready, acknowledgements
@@ -15,11 +15,13 @@
 //   rc_windows.hpp    windows: bind and invalidate
 //   rc_responder.hpp  executing the peer's requests, by the fast path and the slow path;
 //                     rc_receiver, rc_word_responder and rc_execution
+//   rc_loss.hpp       what is left when the peer is gone
 //   rc_explain.hpp    the sentence for a refusal
 #pragma once
 
 #include <memory>
 
+#include "ib/rc_loss.hpp"
 #include "ib/rc_requester.hpp"
 #include "ib/rc_responder.hpp"
 
@@ -77,8 +79,6 @@ class RcQp final : public RcCore {
   void begin_anew() noexcept;
   template <typename Allowed>
   void execute_arrived(Allowed&& allowed) noexcept;
-  void leave_lost_peer() noexcept;
-  void wind_down(WcStatus status) noexcept;
   void end_if_broken() noexcept;
   void update_pending() noexcept;
   void serve_peer() noexcept override;
@@ -90,6 +90,7 @@ class RcQp final : public RcCore {
   RcDirect direct_{*this, answers_};
   RcRequester requester_{*this, answers_, direct_, windows_};
   RcResponder responder_{*this, answers_, windows_};
+  RcLoss loss_{*this, answers_, requester_, responder_.receiver()};
 };
 
 }  // namespace aperture::ib
