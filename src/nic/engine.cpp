@@ -14,14 +14,12 @@
 #include "base/doorbell.hpp"
 #include "base/event_fd.hpp"
 #include "protect/rights.hpp"
+#include "transport/tuning.hpp"
 
 namespace aperture::nic {
 
 namespace {
 
-// Each poll looks at the hot rings; everything else about a queue pair (the peer's view of our
-// polls, what only time moves) is due every so many polls, a power of two.
-constexpr uint64_t kLookEvery = 16;
 // Asleep, what waits for a peer that may not ring is looked at after the first time, and each time
 // after twice as long, up to the second.
 constexpr uint64_t kLookAgainNs = 2'000'000;
@@ -77,7 +75,8 @@ void Engine::poll() noexcept {
   if (has_posted_.load(std::memory_order_acquire)) [[unlikely]]
     run_posted();
   const uint64_t polls = ++polls_;
-  const bool due = (polls & (kLookEvery - 1)) == 0;
+  // each poll looks at the hot rings; everything else about a queue pair is due now and then
+  const bool due = (polls & (transport::kLookEvery - 1)) == 0;
   if (!pollables_.empty()) pollables_.poll(polls, due);
   qps_.poll(polls, due);
   if (auto_progress_) auto_.note_polls(polls);
