@@ -72,7 +72,7 @@ QueuePair::QueuePair(const QpSpec& spec)
       id_(protect::new_endpoint_id()),
       receiving_(*this, spec_),
       sq_(spec.max_send_wr, spec.max_send_sge, spec.max_inline_bytes, spec.sq_sig_all, spec.memory),
-      memory_(*spec.keys, *spec.wording, spec.qpn, id_, spec.pd) {}
+      memory_(spec.keys->access(), *spec.wording, spec.qpn, id_, spec.pd) {}
 
 QueuePair::~QueuePair() = default;
 

@@ -164,7 +164,7 @@ void RcQp::on_access_changed() noexcept {
   if (is_reliable() && allows(kAllowRemoteRead) && attr_.max_dest_rd_atomic != 0) {
     allowed |= transport::kPermitReads;
   }
-  gate_.permit(lane_, *spec_.keys, allowed, put_permit);
+  gate_.permit(lane_, spec_.keys->accessors(), allowed, put_permit);
 }
 
 // Not quiet: the lane ceases, and each poll finds it so and asks again, in end_if_broken().
@@ -178,7 +178,7 @@ bool RcQp::may_fail_now() noexcept {
 
 void RcQp::stop() noexcept {
   if (lane_) {
-    gate_.shut(lane_, *spec_.keys);
+    gate_.shut(lane_, spec_.keys->accessors());
     if (lane_uses_ != 0) {
       lane_over_ = true;
     } else {

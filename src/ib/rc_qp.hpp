@@ -56,9 +56,11 @@ class RcQp final : public RcCore {
   bool needs_wind_up() const noexcept override { return false; }
 
   void on_receive_posted() noexcept override;
-  bool end_access() noexcept override { return !lane_ || gate_.begin_to_shut(lane_, *spec_.keys); }
+  bool end_access() noexcept override {
+    return !lane_ || gate_.begin_to_shut(lane_, spec_.keys->accessors());
+  }
   bool is_older_access_over() noexcept override {
-    return !lane_ || gate_.is_quiet(lane_, *spec_.keys);
+    return !lane_ || gate_.is_quiet(lane_, spec_.keys->accessors());
   }
 
  protected:

@@ -127,7 +127,7 @@ bool RcResponder::write_fast(const WildHead& head, uint16_t len, const std::byte
     return false;
   }
   const auto f = wire::load_rc<wire::RcWriteFields>(body);
-  const protect::Checked checked = q_.spec_.keys->check(
+  const protect::Checked checked = q_.spec_.keys->access().check(
       ask_of(f.rkey, address_of(f), len, Rights::remote_write), &access_.hint());
   if (!checked || !checked.grant().copy_in(body + kWriteOffset, len)) return false;
   if (has_imm) complete_fast(head, WcOpcode::recv_write_with_imm, len);
@@ -210,7 +210,7 @@ bool RcResponder::execute(const RcMessage& m) noexcept {
     case RcOp::atomic: return on_atomic();
     case RcOp::atomic_write: return on_atomic_write();
     case RcOp::flush: return on_flush();
-    case RcOp::wake: q_.spec_.keys->wake_slots(q_.lane_->direct.watched); return true;
+    case RcOp::wake: q_.spec_.keys->accessors().wake(q_.lane_->direct.watched); return true;
     default: q_.break_protocol("a response among the requests"); return false;
   }
 }

@@ -19,7 +19,7 @@ namespace aperture::ib {
 class RcResponder {
  public:
   RcResponder(RcCore& core, RcAnswers& answers, RcWindows& windows) noexcept
-      : q_(core), answers_(answers), windows_(windows), access_(*core.spec().keys) {}
+      : q_(core), answers_(answers), windows_(windows), access_(core.spec().keys->access()) {}
 
   // The fast path. True: some of the requests at the head of the ring were of that kind, and are
   // done.

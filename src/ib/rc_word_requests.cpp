@@ -25,7 +25,7 @@ bool RcResponder::work_on_word(const AccessAsk& ask, Fn&& fn) noexcept {
     refuse(WcStatus::rem_inv_req_err, &ask, Denial::misaligned);
     return false;
   }
-  const protect::Checked checked = q_.spec_.keys->check(ask, &access_.hint());
+  const protect::Checked checked = q_.spec_.keys->access().check(ask, &access_.hint());
   if (!checked) {
     refuse(WcStatus::rem_access_err, &ask, checked.denial());
     return false;
@@ -112,9 +112,9 @@ bool RcResponder::on_flush() noexcept {
     return refuse(WcStatus::rem_inv_req_err, &ask, Denial::none);
   }
   if (q_.lane_.may_execute() == ClaimVerdict::wait) return false;
-  const protect::KeyTable& keys = *q_.spec_.keys;
-  Denial denial = (how & kFlushWhole) != 0 ? keys.widen(ask) : Denial::none;
-  if (denial == Denial::none) denial = persists ? keys.commit(ask) : keys.check(ask).denial();
+  const protect::AccessCheck& checks = q_.spec_.keys->access();
+  Denial denial = (how & kFlushWhole) != 0 ? checks.widen(ask) : Denial::none;
+  if (denial == Denial::none) denial = persists ? checks.commit(ask) : checks.check(ask).denial();
   return denial == Denial::none || refuse(WcStatus::rem_access_err, &ask, denial);
 }
 

@@ -119,18 +119,18 @@ void PeerMemory::watch_slots(SharedSegment& shared) {
   assert(!shared.slots_watched);
   WatchedSegments one(1, shared.segment);
   protect::SlotArray* slots = slots_of(*shared.segment, other(shared.segment->side()));
-  shared.slots_watched = own_keys_.attach_slots(slots, channel_.pid()).ok();
+  shared.slots_watched = own_keys_.accessors().attach(slots, channel_.pid()).ok();
   if (shared.slots_watched) watched_.splice(watched_.end(), one);
   tell_whose(shared);
 }
 
 void PeerMemory::tell_whose(const SharedSegment& shared) noexcept {
   if (!shared.slots_watched || keys_ == nullptr) return;
-  own_keys_.know_accessor(slots_of(*shared.segment, other(shared.segment->side())), keys_);
+  own_keys_.accessors().know(slots_of(*shared.segment, other(shared.segment->side())), keys_);
 }
 
 uint64_t PeerMemory::key_bytes_for(const Place& place) const noexcept {
-  return at(place).slots_watched && keys_read_only_ ? own_keys_.size_bytes() : 0;
+  return at(place).slots_watched && keys_read_only_ ? own_keys_.own_file().size_bytes() : 0;
 }
 
 bool PeerMemory::learn_keys(uint64_t size_bytes, UniqueFd fd) {

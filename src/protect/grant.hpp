@@ -18,7 +18,7 @@
 
 namespace aperture::protect {
 
-class KeyTable;
+class AccessCheck;
 
 // Which life of which entry: survives the Grant, and is refused once the region is closed even if
 // the same key was registered again.
@@ -72,7 +72,7 @@ class Grant {
   }
 
  private:
-  friend class KeyTable;
+  friend class AccessCheck;
   friend class Checked;
   Grant() noexcept = default;
 
@@ -100,7 +100,7 @@ class [[nodiscard]] Checked {
   }
 
  private:
-  friend class KeyTable;
+  friend class AccessCheck;
   explicit Checked(Denial denial) noexcept : denial_(denial) {}
   Checked(std::byte* data, size_t size, RegionRef region) noexcept : denial_(Denial::none) {
     grant_.data_ = data;

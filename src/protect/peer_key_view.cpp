@@ -11,6 +11,7 @@
 #include "base/barrier.hpp"
 #include "base/fork.hpp"
 #include "protect/image_watch.hpp"
+#include "protect/thread_probe.hpp"
 
 namespace aperture::protect {
 

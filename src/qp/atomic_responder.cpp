@@ -147,7 +147,8 @@ Denial AtomicResponder::validate(const protect::Checked& checked, const Request&
 bool AtomicResponder::is_any_refused(const Request& r) noexcept {
   for (size_t i = 0; i < r.range_count; ++i) {
     const AccessAsk ask = ask_of(r, i);
-    const Denial denial = validate(core_.port.keys.check(ask, &execution_.access().hint()), r);
+    const Denial denial =
+        validate(core_.port.keys.access().check(ask, &execution_.access().hint()), r);
     if (denial == Denial::none) continue;
     execution_.refuse(ask, denial, static_cast<uint8_t>(i));
     return true;
@@ -162,7 +163,8 @@ bool AtomicResponder::run(const Request& r, std::byte* result) noexcept {
   const std::byte* compare = r.kind == AtomicKind::compare ? r.operand + r.len() : nullptr;
   for (size_t i = 0; i < r.range_count; ++i) {
     const AccessAsk ask = ask_of(r, i);
-    const protect::Checked checked = core_.port.keys.check(ask, &execution_.access().hint());
+    const protect::Checked checked =
+        core_.port.keys.access().check(ask, &execution_.access().hint());
     if (const Denial denial = validate(checked, r); denial != Denial::none) {
       execution_.refuse(ask, denial, static_cast<uint8_t>(i));  // the only range: nothing changed
       return false;

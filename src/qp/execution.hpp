@@ -16,7 +16,7 @@ namespace aperture::qp {
 
 class Execution {
  public:
-  explicit Execution(QpCore& core) noexcept : core_(core), access_(core.port.keys) {}
+  explicit Execution(QpCore& core) noexcept : core_(core), access_(core.port.keys.access()) {}
 
   transport::RemoteAccess& access() noexcept { return access_; }
 

@@ -30,7 +30,7 @@ void Qp::attach(std::unique_ptr<link::Lane> lane) noexcept {
     lose(begun.error());
     return;
   }
-  gate_.permit(core_.lane, core_.port.keys,
+  gate_.permit(core_.lane, core_.port.keys.accessors(),
                transport::kPermitReads | transport::kPermitWrites | core_.port.told_accesses(),
                put_permit);
   core_.busy = true;
@@ -200,7 +200,7 @@ std::unique_ptr<link::Lane> Qp::finish(Errc why) noexcept {
   // more: the application's buffers may be going away.
   if (core_.state == QpState::draining && !broken()) responses_.learn_executed();
   core_.state = QpState::dead;
-  if (core_.lane) gate_.shut(core_.lane, core_.port.keys);
+  if (core_.lane) gate_.shut(core_.lane, core_.port.keys.accessors());
   pending_.end_all(why);
   sender_.end_all(why);
   while (Wqe* wqe = core_.queue.pop_front()) {

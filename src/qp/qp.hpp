@@ -103,7 +103,7 @@ class Qp {
   // Before finish(), without anything in between but polls (nic::until): no peer begins a direct
   // access through it any more; true once nothing that one has begun can land.
   bool end_access() noexcept {
-    access_over_ = !core_.lane || gate_.begin_to_shut(core_.lane, core_.port.keys);
+    access_over_ = !core_.lane || gate_.begin_to_shut(core_.lane, core_.port.keys.accessors());
     core_.busy = core_.busy || !access_over_;
     return access_over_;
   }

@@ -70,7 +70,7 @@ bool Responder::execute(const Head& head, Op op) noexcept {
     case Op::atomic: return atomics_.on_atomic(head);
     case Op::atomic_bytes: return atomics_.on_atomic_bytes(head);
     case Op::invalidate: return invalidations_.on_invalidate(head);
-    case Op::wake: core_.port.keys.wake_slots(core_.lane->direct.watched); return true;
+    case Op::wake: core_.port.keys.accessors().wake(core_.lane->direct.watched); return true;
     default: core_.break_protocol("a response among the requests"); return false;
   }
 }
@@ -343,7 +343,7 @@ bool Responder::on_commit(const Head& head) noexcept {
     const auto f = wire::load_fields<wire::CheckFields>(body);
     const AccessAsk ask = execution_.ask(f.key, head.word(), f.len, Rights::remote_write,
                                          wire::load_secret(body, Op::commit, head.flags));
-    const Denial denial = core_.port.keys.commit(ask);
+    const Denial denial = core_.port.keys.access().commit(ask);
     if (denial != Denial::none) execution_.refuse(ask, denial);
   }
   if ((head.flags & wire::kLast) != 0 && !execution_.is_refused()) execution_.count_write();

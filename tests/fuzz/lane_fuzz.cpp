@@ -46,8 +46,9 @@ struct World : fuzz::LaneWorld {
     window = add(spec);
   }
   void end_window() {
-    const bool was_bound = !keys->is_over(window);
-    require(keys->revoke_bound(window).ok() == was_bound && keys->is_over(window),
+    const bool was_bound = !keys->entries().is_over(window);
+    require(keys->revocation().revoke_bound(window).ok() == was_bound &&
+                keys->entries().is_over(window),
             "a window did not end");
   }
   void check() const {

@@ -1,7 +1,7 @@
 """The mutations of memory windows and of the numbers of verbs keys: see mutations.py."""
 from mutation import Mutation, in_file
 
-revoke = in_file("protect/revoke.cpp")
+revocation = in_file("protect/revocation.cpp")
 window = in_file("protect/window.cpp")
 key_numbers = in_file("protect/key_numbers.cpp")
 QUEUE = ("ib_window_queue",)
@@ -34,10 +34,10 @@ WINDOWS = [
            "    if (is_bound()) return WindowAnswer::already_bound;\n"),
     window("the region is validated", "  return validate_region(bind);\n",
            "  return WindowAnswer::done;\n"),
-    window("a region that is gone", "region == nullptr || !table_.in_force(region->entry)",
-           "region == nullptr"),
-    window("no region", "region == nullptr || !table_.in_force(region->entry)",
-           "!table_.in_force(region->entry)"),
+    window("a region that is gone",
+           "region == nullptr || !table_.entries().in_force(region->entry)", "region == nullptr"),
+    window("no region", "region == nullptr || !table_.entries().in_force(region->entry)",
+           "!table_.entries().in_force(region->entry)"),
     window("window and region share a PD",
            "  if (region->pd != pd_) return WindowAnswer::region_domain;\n"),
     window("the region allows windows",
@@ -98,8 +98,8 @@ WINDOWS = [
     window("the key in force", "  if (key != now_.entry.key) return WindowAnswer::other_tag;\n"),
     window("another QP's window",
            "  if (through != now_.through) return WindowAnswer::other_endpoint;\n"),
-    window("what waits is asked", "if (!table_.revoke_poll(ending_.entry)) {",
-           "if (table_.revoke_poll(ending_.entry), false) {"),
+    window("what waits is asked", "if (!table_.revocation().poll(ending_.entry)) {",
+           "if (table_.revocation().poll(ending_.entry), false) {"),
     window("a slow peer is left alone for a while",
            "if (now < next_poll_ns_) return WindowAnswer::waits;"),
     window("closing ends what is bound", "closing_ && is_bound()", "false && is_bound()"),
@@ -157,17 +157,16 @@ WINDOWS = [
           tests=PLACEMENT),
     words("a persistent flush needs its right", "    ask.need |= Rights::flush_persistent;\n",
           tests=PLACEMENT),
-    words("a persistent flush reaches the file", "persists ? keys.commit(ask) : ", "",
+    words("a persistent flush reaches the file", "persists ? checks.commit(ask) : ", "",
           tests=PLACEMENT),
     words("a flush of the whole is widened",
-          "(how & kFlushWhole) != 0 ? keys.widen(ask) : Denial::none;", "Denial::none;",
+          "(how & kFlushWhole) != 0 ? checks.widen(ask) : Denial::none;", "Denial::none;",
           tests=PLACEMENT),
     words("a refused flush is refused",
           "return denial == Denial::none || refuse(WcStatus::rem_access_err, &ask, denial);",
           "return true;", tests=PLACEMENT),
-    revoke("a bound entry is revoked in its own life",
-           "  if (!in_force(region) && !being_closed(region)) return Errc::no_entry;\n"
-           "  // relaxed: written under mutex_\n"),
+    revocation("a bound entry is revoked in its own life",
+               "  if (entries_.is_over(region)) return Errc::no_entry;\n  assert", "  assert"),
     Mutation("a fenced bind waits", "  if (w.fence && q_.results_out_ != 0) return false;\n",
              tests=("ib_window_queue",), file="ib/rc_requester.cpp"),
     Mutation("an unsignaled bind is silent", "    w.signaled = signals(wr);",

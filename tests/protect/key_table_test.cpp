@@ -23,7 +23,7 @@ TEST_F(KeyTableTest, bad_specs_are_refused_and_change_nothing) {
   EXPECT_EQ(table->add(spec_of(kMax - 4094, 4096)).error(), Errc::invalid);
   EXPECT_EQ(table->add(spec_with({.pd = 0})).error(), Errc::invalid);
   EXPECT_EQ(table->add(spec_of(kBase, 8, static_cast<Rights>(0x400))).error(), Errc::invalid);
-  EXPECT_EQ(table->regions(), 0u);
+  EXPECT_EQ(table->entries().regions(), 0u);
 }
 
 TEST_F(KeyTableTest, chosen_key_is_honoured_once_in_a_domain) {
@@ -45,11 +45,11 @@ TEST_F(KeyTableTest, chosen_key_is_free_again_only_when_its_region_is_closed_for
   RegionSpec spec = spec_with({.key = 42});
   for (int i = 0; i < 1000; ++i) {
     const RegionHandle r = add(spec);
-    ASSERT_TRUE(table->revoke_begin(r));
+    ASSERT_TRUE(table->revocation().begin(r));
     EXPECT_EQ(table->add(spec).error(), Errc::no_key);
-    EXPECT_TRUE(table->revoke_poll(r));
+    EXPECT_TRUE(table->revocation().poll(r));
   }
-  EXPECT_EQ(table->regions(), 0u);
+  EXPECT_EQ(table->entries().regions(), 0u);
 }
 
 TEST_F(KeyTableTest, key_that_is_in_use_again_outlives_the_rest_of_its_entry) {
@@ -87,16 +87,17 @@ TEST_F(KeyTableTest, same_key_of_two_domains_in_one_chain) {
 TEST_F(KeyTableTest, closing_twice_or_with_a_stale_handle_is_no_entry) {
   const RegionHandle r = add();
   close(r);
-  EXPECT_EQ(table->revoke(r, kMax).error(), Errc::no_entry);
-  EXPECT_EQ(table->revoke_begin(r).error(), Errc::no_entry);
-  EXPECT_TRUE(table->revoke_poll(r));
-  EXPECT_EQ(table->revoke(RegionHandle{}, kMax).error(), Errc::no_entry);
-  EXPECT_EQ(table->revoke(RegionHandle{~0u, 1, 0}, kMax).error(), Errc::no_entry);
-  EXPECT_EQ(table->revoke(RegionHandle{5, 77, 0}, kMax).error(), Errc::no_entry);
+  EXPECT_EQ(table->revocation().revoke(r, kMax).error(), Errc::no_entry);
+  EXPECT_EQ(table->revocation().begin(r).error(), Errc::no_entry);
+  EXPECT_TRUE(table->revocation().poll(r));
+  EXPECT_EQ(table->revocation().revoke(RegionHandle{}, kMax).error(), Errc::no_entry);
+  EXPECT_EQ(table->revocation().revoke(RegionHandle{~0u, 1, 0}, kMax).error(), Errc::no_entry);
+  EXPECT_EQ(table->revocation().revoke(RegionHandle{5, 77, 0}, kMax).error(), Errc::no_entry);
   for (int i = 0; i < 300; ++i) close(add());
   const RegionHandle other = add();
-  EXPECT_EQ(table->revoke(RegionHandle{other.index, r.generation, r.key}, kMax).error(),
-            Errc::no_entry);
+  EXPECT_EQ(
+      table->revocation().revoke(RegionHandle{other.index, r.generation, r.key}, kMax).error(),
+      Errc::no_entry);
   EXPECT_EQ(denial(ask_of(other.key)), Denial::none);
 }
 
@@ -106,10 +107,10 @@ TEST_F(KeyTableTest, full_table_is_an_error_and_every_place_can_be_used_again) {
     std::vector<RegionHandle> all;
     for (int i = 0; i < 1000; ++i) all.push_back(add());
     EXPECT_EQ(table->add(spec_of()).error(), Errc::no_space);
-    EXPECT_EQ(table->regions(), 1000u);
+    EXPECT_EQ(table->entries().regions(), 1000u);
     for (const RegionHandle& r : all) EXPECT_EQ(denial(ask_of(r.key)), Denial::none);
     for (const RegionHandle& r : all) close(r);
-    EXPECT_EQ(table->regions(), 0u);
+    EXPECT_EQ(table->entries().regions(), 0u);
   }
 }
 
@@ -167,7 +168,7 @@ TEST_F(KeyTableTest, million_regions) {
   std::vector<uint64_t> keys;
   keys.reserve(kRegions);
   for (size_t i = 0; i < kRegions; ++i) keys.push_back(add(spec_of(kBase + i * 64, 64)).key);
-  EXPECT_EQ(table->regions(), kRegions);
+  EXPECT_EQ(table->entries().regions(), kRegions);
   for (size_t i = 0; i < kRegions; i += 97) {
     ASSERT_EQ(denial(ask_of(keys[i], kBase + i * 64, 64)), Denial::none);
     ASSERT_EQ(denial(ask_of(keys[i], kBase + i * 64, 65)), Denial::out_of_range);
@@ -176,9 +177,10 @@ TEST_F(KeyTableTest, million_regions) {
 
 TEST_F(KeyTableTest, the_file_cannot_be_written_by_whoever_holds_the_descriptor) {
   const uint64_t word = 0;
-  EXPECT_LT(::pwrite(table->fd(), &word, sizeof word, 0), 0);
-  EXPECT_FALSE(Mapping::map_shared(table->fd(), table->size_bytes(), Mapping::Access::read_write));
-  EXPECT_TRUE(is_sealed_and_at_least(table->fd(), table->size_bytes()));
+  EXPECT_LT(::pwrite(table->own_file().fd(), &word, sizeof word, 0), 0);
+  EXPECT_FALSE(Mapping::map_shared(table->own_file().fd(), table->own_file().size_bytes(),
+                                   Mapping::Access::read_write));
+  EXPECT_TRUE(is_sealed_and_at_least(table->own_file().fd(), table->own_file().size_bytes()));
 }
 
 // Two domains in which one key has the same 32 bits of hash, as far as the owner keeps it.

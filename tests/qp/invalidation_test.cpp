@@ -67,7 +67,7 @@ TEST_P(Invalidation, is_done_when_the_message_is_there) {
     EXPECT_EQ(r.payload, data);
     EXPECT_EQ(r.beside, Beside::invalidated_key);
     EXPECT_EQ(r.imm, region.key);
-    EXPECT_TRUE(pair_.keys->is_over(region));
+    EXPECT_TRUE(pair_.keys->entries().is_over(region));
     EXPECT_EQ(write(region.key), Errc::access_denied);
     b().sink.messages.clear();
   }
@@ -91,7 +91,7 @@ TEST_P(Invalidation, that_is_refused_takes_the_message_with_it) {
       EXPECT_TRUE(b().sink.messages.empty());
     }
   }
-  EXPECT_FALSE(pair_.keys->is_over(other));
+  EXPECT_FALSE(pair_.keys->entries().is_over(other));
   EXPECT_EQ(write(of_all.key), Errc::ok);
   const auto data = pattern(8, 3);
   ASSERT_TRUE(a().send(iov_of(data), 1));
@@ -121,7 +121,7 @@ TEST_P(Invalidation, waits_with_its_message_for_room) {
   ASSERT_TRUE(a().qp->send(send_inv(data, region.key)));
   for (int i = 0; i < 100; ++i) pair_.settle();
   EXPECT_TRUE(a().tx_cq.empty()) << "it is not delivered yet";
-  EXPECT_TRUE(pair_.keys->is_over(region));
+  EXPECT_TRUE(pair_.keys->entries().is_over(region));
   b().sink.accepting = true;
   EXPECT_EQ(ended(), Errc::ok);
   EXPECT_EQ(b().sink.messages.size(), 1u);
@@ -161,7 +161,7 @@ TEST_P(Invalidation, keeps_its_order_and_its_result_in_a_full_ring) {
   ASSERT_EQ(b().sink.messages.size(), done);
   size_t at = 0;
   for (size_t i = 0; i < kMany; ++i) {
-    EXPECT_EQ(pair_.keys->is_over(windows[i]), i % 3 != 0);
+    EXPECT_EQ(pair_.keys->entries().is_over(windows[i]), i % 3 != 0);
     if (i % 3 != 0) {
       EXPECT_EQ(b().sink.messages[at++].imm, windows[i].key);
     }
@@ -204,7 +204,7 @@ TEST_P(InvalidationByHand, a_message_that_names_another_key_ends_the_connection)
   put(Op::invalidate, 0, 0, region.key);
   put(Op::send, kFlags, 8, 0, region.key + 1);
   EXPECT_TRUE(broken());
-  EXPECT_TRUE(pair_.keys->is_over(region));
+  EXPECT_TRUE(pair_.keys->entries().is_over(region));
   EXPECT_TRUE(b().sink.messages.empty());
 }
 

@@ -318,7 +318,7 @@ class Pair : public link::test::LanePair {
     return spec;
   }
   void close(protect::RegionHandle region) {
-    EXPECT_TRUE(keys->revoke(region, now_ns() + 1'000'000'000));
+    EXPECT_TRUE(keys->revocation().revoke(region, now_ns() + 1'000'000'000));
   }
 
   std::unique_ptr<Side> a, b;

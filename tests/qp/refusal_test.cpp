@@ -193,7 +193,7 @@ TEST_P(Refusal, hostile_15_closed_region_and_a_new_one_at_the_same_place) {
 TEST_P(Refusal, region_that_is_being_closed) {
   Guarded memory(40000, 7);
   const auto region = pair_.region(b(), memory, kBoth);
-  ASSERT_TRUE(pair_.keys->revoke_begin(region));
+  ASSERT_TRUE(pair_.keys->revocation().begin(region));
   for (const uint64_t len : {uint64_t{8}, uint64_t{40000}}) {
     expect_denied(memory, memory.address(), len, region.key, {Denial::revoking, Denial::closed});
   }

@@ -1,5 +1,5 @@
 /* Revocation of a region while peers copy into it by process_vm_writev: src/protect/peer_key_view.cpp
- * (piece) against src/protect/revoke.cpp (revoke_begin, revoke_poll). docs/revocation.md draws the
+ * (piece) against src/protect/revocation.cpp (begin, poll). docs/revocation.md draws the
  * protocol and says what each step is for.
  *
  * Accessors may be stopped, stopped for ever, or killed between any two of their steps. A region
