@@ -472,5 +472,27 @@ TEST_F(Side, hostile_42_no_secret_is_in_the_key_file) {
   }
 }
 
+// The table of records alone: each goes once, with its life or with the table.
+TEST(SideTable, has_what_was_put_until_it_is_dropped) {
+  SideTable sides(16);
+  ASSERT_TRUE(sides.is_made());
+  std::byte memory[8];
+  EXPECT_EQ(sides.record(3), nullptr);
+  sides.put(3, nullptr);
+  EXPECT_EQ(sides.record(3), nullptr);
+  sides.put(3, side_over(memory, sizeof memory));
+  sides.put(15, side_over(memory, sizeof memory));  // the destructor finds it
+  ASSERT_NE(sides.record(3), nullptr);
+  EXPECT_EQ(sides.record(3)->segments.front().base, memory);
+  EXPECT_EQ(sides.record(2), nullptr);
+  sides.drop(3);
+  EXPECT_EQ(sides.record(3), nullptr);
+  sides.drop(3);
+  sides.put(3, side_over(memory, sizeof memory));
+  EXPECT_NE(sides.record(3), nullptr);
+  sides.put_origin(4, 0x1000);
+  EXPECT_EQ(sides.origin(4), 0x1000u);
+}
+
 }  // namespace
 }  // namespace aperture::protect

@@ -354,5 +354,55 @@ TEST_F(Check, recheck_follows_one_life_of_a_region) {
   EXPECT_EQ(table->access().recheck(ask_of(9), RegionRef{~0u, 5}).denial(), Denial::unknown_key);
 }
 
+// What refusals are explained with.
+TEST_F(Check, facts_are_of_the_entry_that_the_key_named_last) {
+  EXPECT_FALSE(table->access().facts(kPd, 42).found);
+  const RegionHandle other = add(spec_with({.length = 8, .pd = kOtherPd, .key = 42}));
+  RegionFacts facts = table->access().facts(kPd, 42);
+  EXPECT_TRUE(facts.found);
+  EXPECT_EQ(facts.pd, kOtherPd) << "the key names something elsewhere";
+  EXPECT_EQ(facts.length, 8u);
+  const RegionHandle ours = add(spec_with({.key = 42, .origin = 0x9000, .bound_to = 5}));
+  facts = table->access().facts(kPd, 42);
+  EXPECT_EQ(facts.pd, kPd);
+  EXPECT_EQ(facts.regions, 2u);
+  EXPECT_EQ(facts.origin, 0x9000u);
+  EXPECT_EQ(facts.length, kLength);
+  EXPECT_EQ(facts.rights, kReadWrite);
+  EXPECT_EQ(facts.bound_to, 5u);
+  EXPECT_FALSE(facts.zero_based);
+  EXPECT_EQ(facts.buffers, 1u);
+  EXPECT_FALSE(facts.endpoint);
+  close(ours);
+  facts = table->access().facts(kPd, 42);
+  EXPECT_EQ(facts.pd, kPd) << "closed, and still what the key named here";
+  EXPECT_EQ(facts.regions, 1u);
+  close(other);
+  EXPECT_TRUE(table->access().facts(kOtherPd, 42).found);
+  EXPECT_FALSE(table->access().facts(kPd + 100, 42).found) << "closed elsewhere is no hint";
+}
+
+TEST_F(Check, facts_of_a_side_record_leave_its_secret_out_and_end_with_the_region) {
+  std::byte a[16];
+  std::byte b[16];
+  auto side = side_over(a, sizeof a);
+  side->segments.push_back({b, sizeof b, std::nullopt});
+  side->needs_endpoint = true;
+  side->endpoint = 9;
+  const auto base = reinterpret_cast<uint64_t>(a);
+  const RegionHandle r =
+      add(spec_with({.base = base, .length = 32, .key = 42, .zero_based = true}), std::move(side));
+  RegionFacts facts = table->access().facts(kPd, 42);
+  EXPECT_EQ(facts.buffers, 2u);
+  EXPECT_EQ(facts.endpoint, std::optional<EndpointId>(9));
+  EXPECT_TRUE(facts.zero_based);
+  EXPECT_EQ(facts.origin, 0u);
+  close(r);
+  facts = table->access().facts(kPd, 42);
+  EXPECT_TRUE(facts.found);
+  EXPECT_EQ(facts.buffers, 1u);
+  EXPECT_FALSE(facts.endpoint);
+}
+
 }  // namespace
 }  // namespace aperture::protect

@@ -1,11 +1,5 @@
 // Revocation rule by rule: pins, the zeroed iovec, deadlines, the fate of the pinning thread,
 // detaching.
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-
-#include <limits>
 #include <thread>
 
 #include "protect/table_fixture.hpp"
@@ -161,109 +155,6 @@ TEST_F(Revoke, slots_of_a_dead_accessor_can_be_detached_with_their_pins) {
   probe.state = ThreadState::gone;
   EXPECT_TRUE(table->accessors().detach(&slots));
   EXPECT_TRUE(table->revocation().revoke(r, soon()));
-}
-
-TEST_F(Revoke, bad_slots_are_refused) {
-  EXPECT_EQ(table->accessors().attach(nullptr, ::getpid()).error(), Errc::invalid);
-  const auto second = std::make_unique<SlotArray>();
-  SlotArray& more = *second;
-  EXPECT_EQ(table->accessors().attach(&more, 0).error(), Errc::invalid);
-  EXPECT_EQ(table->accessors().attach(&more, 1 << 30).error(), Errc::not_supported);
-  const auto never = std::make_unique<SlotArray>();
-  EXPECT_TRUE(table->accessors().detach(never.get()));
-}
-
-TEST(SlotArray, is_claimed_slot_by_slot) {
-  const auto memory = std::make_unique<SlotArray>();
-  SlotArray& slots = *memory;
-  AccessorSlot* taken[kSlotsPerPeer];
-  for (AccessorSlot*& slot : taken) {
-    slot = slots.claim();
-    ASSERT_NE(slot, nullptr);
-  }
-  EXPECT_EQ(slots.claim(), nullptr);
-  SlotArray::give_back(taken[4]);
-  EXPECT_EQ(slots.claim(), taken[4]);
-}
-
-// ---- the real probe ----
-
-class Child {
- public:
-  Child() {
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      for (;;) ::pause();
-    }
-    // a name that would confuse a careless reader of stat
-    start_time_ = thread_start_time(pid_, pid_);
-  }
-  ~Child() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  pid_t pid() const { return pid_; }
-  uint64_t start_time() const { return start_time_; }
-
- private:
-  pid_t pid_;
-  uint64_t start_time_;
-};
-
-ThreadState wait_for(ThreadState wanted, pid_t pid, uint64_t start) {
-  ProcThreadProbe probe;
-  ThreadState state = probe.look(pid, pid, start);
-  for (int i = 0; i < 2000 && state != wanted; ++i) {
-    ::usleep(1000);
-    state = probe.look(pid, pid, start);
-  }
-  return state;
-}
-
-TEST(ProcThreadProbe, sees_running_stopped_continued_and_dead) {
-  const Child child;
-  ASSERT_NE(child.start_time(), 0u);
-  EXPECT_EQ(wait_for(ThreadState::running, child.pid(), child.start_time()), ThreadState::running);
-  ::kill(child.pid(), SIGSTOP);
-  EXPECT_EQ(wait_for(ThreadState::stopped, child.pid(), child.start_time()), ThreadState::stopped);
-  ::kill(child.pid(), SIGCONT);
-  EXPECT_EQ(wait_for(ThreadState::running, child.pid(), child.start_time()), ThreadState::running);
-  ::kill(child.pid(), SIGKILL);  // a zombie until it is waited for
-  EXPECT_EQ(wait_for(ThreadState::gone, child.pid(), child.start_time()), ThreadState::gone);
-}
-
-TEST(ProcThreadProbe, another_start_time_is_another_thread) {
-  const Child child;
-  ProcThreadProbe probe;
-  EXPECT_EQ(probe.look(child.pid(), child.pid(), child.start_time() + 1), ThreadState::gone);
-  EXPECT_EQ(probe.look(child.pid(), child.pid(), child.start_time()), ThreadState::running);
-  // no accessor pins without one, and 0 would be every thread that comes to have the number
-  EXPECT_EQ(probe.look(child.pid(), child.pid(), 0), ThreadState::gone);
-}
-
-// A hostile peer may write any number beside its pin; nobody may wait for what cannot end.
-TEST(ProcThreadProbe, what_is_no_number_of_a_thread_is_gone) {
-  const Child child;
-  ProcThreadProbe probe;
-  for (const pid_t tid : {0, -1, -child.pid(), std::numeric_limits<pid_t>::min()}) {
-    EXPECT_EQ(probe.look(child.pid(), tid, child.start_time()), ThreadState::gone) << tid;
-    EXPECT_EQ(probe.look(child.pid(), tid, 0), ThreadState::gone) << tid;
-  }
-}
-
-TEST(ProcThreadProbe, absent_thread_is_gone_and_names_with_brackets_do_not_confuse) {
-  ProcThreadProbe probe;
-  EXPECT_EQ(probe.look(1 << 30, 1 << 30, 1), ThreadState::gone);
-  EXPECT_EQ(probe.look(::getpid(), 1 << 30, 1), ThreadState::gone);
-  char old_name[16];
-  ::prctl(PR_GET_NAME, old_name);
-  ::prctl(PR_SET_NAME, "a) T 1 2 3 (");
-  const auto tid = static_cast<pid_t>(::syscall(SYS_gettid));
-  const uint64_t start = thread_start_time(::getpid(), tid);
-  EXPECT_NE(start, 0u);
-  EXPECT_EQ(probe.look(::getpid(), tid, start), ThreadState::running);
-  ::prctl(PR_SET_NAME, old_name);
 }
 
 }  // namespace
