@@ -34,6 +34,13 @@ class AddressTable {
   }
   // The lowest index of that address but for `except`, or qp::kNoSource (~0) if there is none.
   uint64_t index_of(const Address& address, uint64_t except = ~uint64_t{0}) const noexcept;
+  // Receives name a peer by the lowest index that it has: what they say instead of this one, which
+  // may be none of the table's.
+  uint64_t canonical(uint64_t index) const noexcept {
+    if (!has_duplicates_) return index;
+    const Address* address = find(index);
+    return address != nullptr ? index_of(*address) : index;
+  }
   size_t count() const noexcept { return count_; }
   size_t size() const noexcept { return entries_.size(); }  // above all indices
   // True once an address was inserted while it was there already.

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/clock.hpp"
 #include "msg/matcher.hpp"
 #include "nic/address_table.hpp"
 #include "nic/engine.hpp"
@@ -63,6 +64,9 @@ struct EndpointOptions {
   }
 };
 
+// Everything in a port but its sink.
+void set_up(qp::Port& port, const EndpointOptions& options) noexcept;
+
 class Endpoint {
  public:
   // Listens at options.local. Lock not held. Errors: those of Contact::listen, no_memory.
@@ -115,8 +119,22 @@ class Endpoint {
  protected:
   // Operations accepted before the end get so long to reach their peer.
   static constexpr uint64_t kFlushNs = 1'000'000'000;
-  // Everything in a port but its sink.
-  static void set_up(qp::Port& port, const EndpointOptions& options) noexcept;
+  // Sends what was accepted: an injected message may be all that the peer waits for. Polls until
+  // all_sent() is true, which is asked with the engine's lock held. Lock not held.
+  template <typename AllSent>
+  static void flush(Engine& engine, AllSent&& all_sent) noexcept {
+    const uint64_t deadline_ns = now_ns() + kFlushNs;
+    for (;;) {
+      {
+        PollGuard guard(engine);
+        if (all_sent()) return;
+        engine.poll();
+        guard.found_nothing();
+      }
+      if (now_ns() >= deadline_ns) return;
+      cpu_relax();
+    }
+  }
 
   // Both outlive the endpoint, or are members of the derived class.
   // receives: see matcher(); the derived class may change it.
