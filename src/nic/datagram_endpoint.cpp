@@ -46,9 +46,9 @@ DatagramEndpoint::DatagramEndpoint(const EndpointOptions& options, const Wish& w
 Status DatagramEndpoint::start() noexcept {
   const EngineGuard guard(engine_);
   assert(!started_ && end_.link().wake_fd() >= 0);
-  if (Status s = engine_.wake_on(end_.link().wake_fd()); !s) return s;
+  if (Status s = engine_.wakers().watch(end_.link().wake_fd()); !s) return s;
   const Status s = engine_.add_pollable(*this, *this);
-  if (!s) engine_.forget_fd(end_.link().wake_fd());
+  if (!s) engine_.wakers().forget(end_.link().wake_fd());
   started_ = s.ok();
   return s;
 }
@@ -57,7 +57,7 @@ DatagramEndpoint::~DatagramEndpoint() {
   const EngineGuard guard(engine_);
   if (started_) {
     engine_.remove_pollable(*this);
-    engine_.forget_fd(end_.link().wake_fd());
+    engine_.wakers().forget(end_.link().wake_fd());
   }
   receives_.cancel_all(Errc::canceled);
 }

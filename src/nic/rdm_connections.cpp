@@ -33,7 +33,7 @@ Status RdmConnections::listen() noexcept {
   ListenSpec spec;
   spec.local = address_;
   spec.domain = port_.port().domain;
-  spec.doorbell_fd = engine_.doorbell_fd();
+  spec.doorbell_fd = engine_.wakers().doorbell_fd();
   spec.events = this;
   spec.at_open_port = at_open_port_;
   spec.what = connects_only_ ? ListenFor::nobody : ListenFor::lanes;
@@ -85,8 +85,8 @@ Result<Qp*> RdmConnections::connect_to(const Address& remote) noexcept {
   auto qp = qp_to(remote);
   if (!qp) return qp;
   if (remote == address_) {
-    auto lane =
-        link::loopback::make_self_lane(address_, port_.port().domain, engine_.doorbell_fd());
+    auto lane = link::loopback::make_self_lane(address_, port_.port().domain,
+                                               engine_.wakers().doorbell_fd());
     if (!lane) {
       drop(**qp, lane.error());
       return lane.error();

@@ -220,7 +220,7 @@ TEST(DatagramEndpoint, a_message_wakes_a_sleeping_engine) {
     while (!to.engine->prepare_to_sleep()) to.engine->poll();
   }
   ASSERT_TRUE(from.send(there, "wake"));
-  pollfd p{to.engine->sleep_fd(), POLLIN, 0};
+  pollfd p{to.engine->wakers().sleep_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&p, 1, 5000), 1);
   EXPECT_TRUE(to.received());
 }
