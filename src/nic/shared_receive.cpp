@@ -96,7 +96,12 @@ void SharedReceive::set_pressure(bool on) noexcept {
 
 void SharedReceive::completes_at(qp::Port& port) noexcept {
   assert(port.sink != nullptr);
-  take_turn(static_cast<Member*>(port.sink));  // all that is kept here came through one
+  // all that is kept here came through a member, before whom a matching of groups may stand
+  if (!port.takes_groups) return take_turn(static_cast<Member*>(port.sink));
+  const auto at = std::find_if(members_.begin(), members_.end(),
+                               [&](const Member* member) { return &member->port_ == &port; });
+  assert(at != members_.end());
+  take_turn(*at);
 }
 
 }  // namespace aperture::nic

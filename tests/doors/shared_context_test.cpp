@@ -101,6 +101,26 @@ TEST_F(SharedReceiveOfDatagrams, an_endpoint_is_closed_and_the_receives_stay) {
   EXPECT_EQ(fi_close(&srx.release()->fid), 0);
 }
 
+class SharedReceiveOfMembers : public SharedReceiveOfDatagrams {
+ protected:
+  SharedReceiveOfMembers() : SharedReceiveOfDatagrams(FI_MSG | FI_TAGGED | FI_COLLECTIVE) {}
+};
+
+TEST_F(SharedReceiveOfMembers, what_came_before_its_receive_completes_at_its_endpoint) {
+  Peer peer(*this);
+  uint64_t box[2] = {};
+  Op ops[2];
+  for (uint32_t i = 0; i < 2; ++i) peer.side.send(i, i, 8, i + 1);
+  pump_for(50);  // both are there, unexpected
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(fi_recv(srx.get(), &box[i], 8, nullptr, FI_ADDR_UNSPEC, &ops[i]), 0);
+    EXPECT_EQ(hub.wait(&ops[i]).err, 0);
+  }
+  EXPECT_NE(box[0], 0u);
+  EXPECT_NE(box[1], 0u);
+  EXPECT_NE(box[0], box[1]);
+}
+
 class TriggeredSharedReceive : public SharedReceiveOfDatagrams {
  protected:
   TriggeredSharedReceive() : SharedReceiveOfDatagrams(FI_MSG | FI_TAGGED | FI_TRIGGER) {}
