@@ -101,7 +101,7 @@ TEST_P(Shows, while_memory_is_scarce_long_messages_by_their_first_bytes_only) {
   std::vector<qp::Completion> shown;
   bool scarce = false;
   while (!scarce || shown.size() < 3) {
-    ASSERT_LT(shown.size(), 2 * Matcher::kPayloadLimit / kLimit);
+    ASSERT_LT(shown.size(), 2 * MatchCore::kPayloadLimit / kLimit);
     ASSERT_TRUE(r.until([&] { return r.send(1, data, 0, false).ok(); }));
     scarce = r.matcher->under_pressure();
     shown.push_back(next());

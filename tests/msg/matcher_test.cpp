@@ -340,7 +340,7 @@ TEST_P(Match, unexpected_payload_is_bounded_by_asking_for_offers) {
   r.poll(100);
   EXPECT_TRUE(r.matcher->under_pressure());
   EXPECT_EQ(r.pressure_told, 1);
-  EXPECT_LE(r.matcher->unexpected_payload_bytes(), Matcher::kPayloadLimit + 3 * 512 * 1024);
+  EXPECT_LE(r.matcher->unexpected_payload_bytes(), MatchCore::kPayloadLimit + 3 * 512 * 1024);
   for (uint64_t i = 0; i < kMessages; ++i) {
     Guarded into(16 * 1024);
     r.receive(i, into, i);
