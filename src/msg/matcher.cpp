@@ -56,11 +56,11 @@ bool Matcher::keep(Qp& qp, const Arrival& a) noexcept {
 bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
   const bool tagged = (head.flags & wire::kTagged) != 0;
   const uint64_t tag = head.word().unchecked();  // matched
-  qp::Port& port = core_.port;
   Receive* r = core_.receives.oldest(tagged);
   if (r == nullptr || !r->plain || head.len > r->len ||
       (tagged && !tags_match(tag, r->tag, r->ignore)) ||
-      (core_.directed && r->source != qp::kAnySource) || !port.rx_cq->has_room()) [[unlikely]] {
+      (core_.directed && r->source != qp::kAnySource) || !core_.port.rx_cq->has_room())
+      [[unlikely]] {
     return on_message(qp, qp::arrival_of_line(head, body));
   }
   core_.receives.unpost(*r);
@@ -70,12 +70,12 @@ bool Matcher::on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
   if ((head.flags & wire::kImm) != 0) {
     std::memcpy(&imm, body, sizeof imm);
     body += sizeof imm;
-    flags |= port.imm_flag();
+    flags |= core_.port.imm_flag();
   }
   copy_short(r->iov[0].iov_base, body, head.len);
   const uint64_t source = core_.source_to_report(qp);
-  port.rx_cq->push({r->context, flags, head.len, r->iov[0].iov_base, imm, tag, source});
-  if (port.recv_counter != nullptr) port.recv_counter->add(1);
+  core_.port.rx_cq->push({r->context, flags, head.len, r->iov[0].iov_base, imm, tag, source});
+  if (core_.port.recv_counter != nullptr) core_.port.recv_counter->add(1);
   core_.receives.give(*r);
   return true;
 }
