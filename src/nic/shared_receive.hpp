@@ -52,6 +52,8 @@ class SharedReceive final : public Endpoint, private msg::Matcher::Host {
   ~SharedReceive() override;
 
   msg::Matcher& receives() noexcept { return matcher_; }
+  // Whose queue and counter receives complete in now.
+  const qp::Port& completes_now() const noexcept { return port_; }
 
   const Address& address() const noexcept override { return no_address_; }
   Status send(const qp::SendWr&) noexcept override { return Errc::not_supported; }

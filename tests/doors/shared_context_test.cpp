@@ -130,6 +130,49 @@ TEST_F(TriggeredSharedReceive, a_receive_is_posted_when_its_counter_says_so) {
   EXPECT_EQ(box[1], 0u);
 }
 
+TEST_F(TriggeredSharedReceive, one_that_waits_is_canceled_and_says_so) {
+  const Fid<fid_cntr> counter = open_counter(hub.domain());
+  uint64_t box = 0;
+  iovec iov{&box, 8};
+  fi_triggered_context2 at{};
+  at.event_type = FI_TRIGGER_THRESHOLD;
+  at.trigger.threshold = {counter.get(), 1};
+  const fi_msg m{&iov, nullptr, 1, FI_ADDR_UNSPEC, &at, 0};
+  ASSERT_EQ(fi_recvmsg(srx.get(), &m, FI_TRIGGER), 0);
+  EXPECT_EQ(fi_cancel(&srx->fid, &at), 0);
+  EXPECT_EQ(hub.wait(&at, 2000).err, FI_ECANCELED);
+  EXPECT_EQ(fi_cancel(&srx->fid, &at), -FI_ENOENT);
+}
+
+// fi_trigger(3): "posted work requests do not generate any completions at the endpoint by default".
+TEST_F(TriggeredSharedReceive, a_deferred_one_has_an_entry_where_it_asks_for_one) {
+  const Fid<fid_cntr> counter = open_counter(hub.domain()), done = open_counter(hub.domain());
+  uint64_t box[2] = {};
+  iovec iov[2] = {{&box[0], 8}, {&box[1], 8}};
+  Op ops[2];
+  fi_op_msg recv[2];
+  fi_deferred_work works[2] = {};
+  for (size_t i = 0; i < 2; ++i) {
+    const fi_msg m{&iov[i], nullptr, 1, FI_ADDR_UNSPEC, &ops[i], 0};
+    recv[i] = {srx.get(), m, i == 1 ? FI_COMPLETION : 0};
+    works[i].threshold = 1;
+    works[i].triggering_cntr = counter.get();
+    works[i].completion_cntr = done.get();
+    works[i].op_type = FI_OP_RECV;
+    works[i].op.msg = &recv[i];
+    ASSERT_EQ(fi_control(&hub.domain()->fid, FI_QUEUE_WORK, &works[i]), 0);
+  }
+  ASSERT_EQ(fi_cntr_add(counter.get(), 1), 0);
+  Peer peer(*this);
+  peer.side.send(1, 0, 8, 1);
+  peer.side.send(2, 0, 8, 2);
+  const Completion c = hub.wait(&ops[1], 2000);
+  EXPECT_EQ(c.err, 0);
+  EXPECT_EQ(c.len, 8u);
+  EXPECT_EQ(fi_cntr_read(done.get()), 2u);
+  EXPECT_FALSE(hub.take(&ops[0]));
+}
+
 TEST_F(SharedReceiveOfDatagrams, a_receive_is_canceled_once) {
   Op op;
   uint64_t box = 0;
