@@ -95,10 +95,13 @@ struct EpBody {
   void leave_regions() noexcept;
   // Operations of it, or of its contexts, may wait for counters: its domain has had begin_work().
   bool triggers() const noexcept { return ((tx_caps | rx_caps) & FI_TRIGGER) != 0; }
-  // What op_flags a transmit context of it may have.
+  // What op_flags a transmit or receive context of it may have.
   uint64_t tx_op_flags() const noexcept {
     if (kind != EpKind::unreliable) return kTxOpFlags;
     return kUnreliableTxOpFlags & ~((tx_caps & FI_MULTICAST) != 0 ? 0 : FI_MULTICAST);
+  }
+  uint64_t rx_op_flags() const noexcept {
+    return rx_op_flags_of(kind == EpKind::unreliable ? FI_EP_DGRAM : FI_EP_RDM);
   }
   // unreliable:
   size_t prefix_bytes = 0;                     // FI_MSG_PREFIX

@@ -203,6 +203,37 @@ TEST_F(SharedReceiveOfDatagrams, a_message_of_any_endpoint_is_peeked_at_and_clai
   EXPECT_FALSE(first_difference({reinterpret_cast<uint8_t*>(&box), 8}, 1));
 }
 
+// Endpoints that may be members of groups have another way in for their messages.
+class SharedReceiveOfMembers : public SharedReceiveOfDatagrams {
+ protected:
+  SharedReceiveOfMembers() : SharedReceiveOfDatagrams(FI_MSG | FI_TAGGED | FI_COLLECTIVE) {}
+};
+
+TEST_F(SharedReceiveOfMembers, what_came_early_is_received_and_peeked_at_too) {
+  Peer peer(*this);
+  for (uint32_t i = 0; i < 2; ++i) {
+    peer.side.send(i, i, 8, i + 1);
+    peer.side.tagged_send(2 + i, i, 8, i + 3, i);
+    EXPECT_EQ(peer.side.wait(i).err, 0);
+    EXPECT_EQ(peer.side.wait(2 + i).err, 0);
+  }
+  pump_for(50);
+  uint64_t box[4] = {};
+  Op ops[4];
+  for (uint32_t i = 0; i < 2; ++i) {
+    Op peek;
+    const fi_msg_tagged msg{.addr = FI_ADDR_UNSPEC, .tag = i, .context = &peek};
+    ASSERT_EQ(fi_trecvmsg(srx.get(), &msg, FI_PEEK), 0);
+    EXPECT_EQ(hub.wait(&peek).len, 8u);
+    ASSERT_EQ(fi_recv(srx.get(), &box[i], 8, nullptr, FI_ADDR_UNSPEC, &ops[i]), 0);
+    ASSERT_EQ(fi_trecv(srx.get(), &box[2 + i], 8, nullptr, FI_ADDR_UNSPEC, i, 0, &ops[2 + i]), 0);
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(hub.wait(&ops[i]).err, 0);
+    EXPECT_FALSE(first_difference({reinterpret_cast<uint8_t*>(&box[i]), 8}, i + 1));
+  }
+}
+
 TEST_F(SharedReceiveOfDatagrams, what_does_not_go_together_is_refused) {
   fi_rx_attr attr{.caps = FI_MULTICAST};
   EXPECT_EQ(code_of(fi_srx_context, hub.domain(), &attr), -FI_EINVAL);
@@ -246,37 +277,6 @@ TEST_F(SharedReceiveOfDatagrams, endpoints_with_two_address_vectors_cannot_share
 class DirectedSharedReceive : public SharedReceiveOfDatagrams {
  protected:
   DirectedSharedReceive() : SharedReceiveOfDatagrams(kDirected) {}
-// Endpoints that may be members of groups have another way in for their messages.
-class SharedReceiveOfMembers : public SharedReceiveOfDatagrams {
- protected:
-  SharedReceiveOfMembers() : SharedReceiveOfDatagrams(FI_MSG | FI_TAGGED | FI_COLLECTIVE) {}
-};
-
-TEST_F(SharedReceiveOfMembers, what_came_early_is_received_and_peeked_at_too) {
-  Peer peer(*this);
-  for (uint32_t i = 0; i < 2; ++i) {
-    peer.side.send(i, i, 8, i + 1);
-    peer.side.tagged_send(2 + i, i, 8, i + 3, i);
-    EXPECT_EQ(peer.side.wait(i).err, 0);
-    EXPECT_EQ(peer.side.wait(2 + i).err, 0);
-  }
-  pump_for(50);
-  uint64_t box[4] = {};
-  Op ops[4];
-  for (uint32_t i = 0; i < 2; ++i) {
-    Op peek;
-    const fi_msg_tagged msg{.addr = FI_ADDR_UNSPEC, .tag = i, .context = &peek};
-    ASSERT_EQ(fi_trecvmsg(srx.get(), &msg, FI_PEEK), 0);
-    EXPECT_EQ(hub.wait(&peek).len, 8u);
-    ASSERT_EQ(fi_recv(srx.get(), &box[i], 8, nullptr, FI_ADDR_UNSPEC, &ops[i]), 0);
-    ASSERT_EQ(fi_trecv(srx.get(), &box[2 + i], 8, nullptr, FI_ADDR_UNSPEC, i, 0, &ops[2 + i]), 0);
-  }
-  for (uint32_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(hub.wait(&ops[i]).err, 0);
-    EXPECT_FALSE(first_difference({reinterpret_cast<uint8_t*>(&box[i]), 8}, i + 1));
-  }
-}
-
 };
 
 TEST_F(DirectedSharedReceive, takes_the_messages_of_its_peer_through_any_endpoint) {
@@ -450,6 +450,16 @@ TEST(SharedTransmit, what_does_not_go_together_is_refused) {
 
   Node own;
   EXPECT_LT(fi_ep_bind(own.ep(), &stx->fid, 0), 0) << "it has a queue of its own";
+}
+
+// What is 0 in its attributes is as in those of an endpoint.
+TEST(SharedTransmit, attributes_that_are_left_out_are_the_defaults) {
+  Hub hub(transmitting());
+  fi_tx_attr attr{.caps = hub.info()->tx_attr->caps & ~(FI_SEND | FI_READ | FI_WRITE)};
+  Fid<fid_stx> stx = DOOR_MADE(fi_stx_context, hub.domain(), &attr);
+  Fid<fid_ep> ep = hub.open(nullptr);
+  EXPECT_EQ(fi_ep_bind(ep.get(), &stx->fid, 0), 0);
+  EXPECT_EQ(fi_enable(ep.get()), 0);
 }
 
 TEST(SharedContexts, are_told_and_asked_for) {
