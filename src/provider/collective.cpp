@@ -115,7 +115,6 @@ EpGroups::~EpGroups() {
   if (!begun_) return;
   nic::EngineGuard guard(*body_.domain->engine);
   assert(joined.empty());
-  runner_.poll(0);  // forgets what has ended with the endpoint
   body_.domain->engine->remove_pollable(runner_);
 }
 
@@ -124,6 +123,11 @@ Status EpGroups::begin() noexcept {
   const Status s = body_.domain->engine->add_pollable(runner_, *this);
   begun_ = s.ok();
   return s;
+}
+
+void EpGroups::close() noexcept {
+  assert(joined.empty());
+  runner_.abandon();
 }
 
 Mc* EpGroups::find(fi_addr_t coll_addr) noexcept {
@@ -199,6 +203,10 @@ int take_members(Mc& mc, const AvSet& set) {
     addresses.push_back(*address);
   }
   auto members = collective::members_of(addresses, set.members, mc.body->local);
+  if (members.error() == Errc::invalid)
+    return refuse(-FI_EINVAL,
+                  "fi_join_collective: one address is in the set under two fi_addr_t; a member "
+                  "has one rank, name it once");
   if (!members)
     return refuse(
         -FI_EINVAL,
@@ -261,6 +269,9 @@ struct Asked {
   void* context = nullptr;
 };
 
+bool has_root(fi_collective_op coll) noexcept {
+  return coll == FI_BROADCAST || coll == FI_REDUCE || coll == FI_SCATTER || coll == FI_GATHER;
+}
 bool reduces(fi_collective_op coll) noexcept {
   return coll == FI_ALLREDUCE || coll == FI_REDUCE_SCATTER || coll == FI_REDUCE;
 }
@@ -269,9 +280,6 @@ bool reduces(fi_collective_op coll) noexcept {
 int check_offered(uint32_t api, const char* call, fi_collective_op coll, int op, int type) {
   const auto refused = [&] {
     return refuse(-FI_EOPNOTSUPP,
-bool has_root(fi_collective_op coll) noexcept {
-  return coll == FI_BROADCAST || coll == FI_REDUCE || coll == FI_SCATTER || coll == FI_GATHER;
-}
                   "%s: operation %d on datatype %d is not offered for collective %d; "
                   "fi_query_collective tells which are",
                   call, op, type, static_cast<int>(coll));
@@ -371,14 +379,6 @@ int find_group(EpBody& body, const Asked& a, Mc*& mc, uint32_t& root) {
   return 0;
 }
 
-int begin_operation(Ep& ep, const Asked& a) {
-  EpBody& body = *ep.body;
-  if (body.groups == nullptr)
-    return refuse(-FI_EOPNOTSUPP,
-                  "%s: the endpoint was opened without FI_COLLECTIVE; ask for it in hints->caps",
-                  a.call);
-  if ((a.flags & ~kFlags) != 0)
-    return refuse(-FI_EBADFLAGS, "%s: flags 0x%llx are not offered for this call", a.call,
 // Where a call stands: looked up with the lock held, used without it.
 struct Standing {
   collective::Place at;
@@ -401,6 +401,14 @@ int look_up(Ep& ep, const Asked& a, nic::PollGuard& guard, Mc*& mc, Standing& fo
 
 // Checking buffers may take the lock, and planning copies what they hold, so neither is done under
 // it.
+int begin_operation(Ep& ep, const Asked& a) {
+  EpBody& body = *ep.body;
+  if (body.groups == nullptr)
+    return refuse(-FI_EOPNOTSUPP,
+                  "%s: the endpoint was opened without FI_COLLECTIVE; ask for it in hints->caps",
+                  a.call);
+  if ((a.flags & ~kFlags) != 0)
+    return refuse(-FI_EBADFLAGS, "%s: flags 0x%llx are not offered for this call", a.call,
                   static_cast<unsigned long long>(a.flags & ~kFlags));
   const int rc = check_offered(body.domain->api_version, a.call, a.coll, a.op, a.type);
   if (rc != 0) return rc;
@@ -412,6 +420,9 @@ int look_up(Ep& ep, const Asked& a, nic::PollGuard& guard, Mc*& mc, Standing& fo
     nic::PollGuard guard(*body.domain->engine);
     if (const int found = look_up(ep, a, guard, mc, here); found != 0) return found;
   }
+  const Use use = use_of(a.coll, here.at.rank == here.root, here.at.members);
+  if (const int bad = check_buffers(ep, a, use, bytes); bad != 0) return bad;
+  Plan plan = plan_of(a, here.at, here.root, bytes);
   auto operation = std::make_unique<Operation>();
   operation->body = &body;
   operation->context = a.context;
@@ -422,9 +433,6 @@ int look_up(Ep& ep, const Asked& a, nic::PollGuard& guard, Mc*& mc, Standing& fo
   cq.reserve();
   try {
     body.groups->runner().begin(mc->group, std::move(plan), *operation);
-  const Use use = use_of(a.coll, here.at.rank == here.root, here.at.members);
-  if (const int bad = check_buffers(ep, a, use, bytes); bad != 0) return bad;
-  Plan plan = plan_of(a, here.at, here.root, bytes);
   } catch (...) {
     cq.unreserve();
     throw;

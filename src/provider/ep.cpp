@@ -25,6 +25,7 @@ void let_go(EpBody& body) noexcept {
     if (body.av != nullptr) std::erase(body.av->endpoints, &body);
     body.leave_regions();
     if (body.domain->work != nullptr) body.domain->work->forget(body);
+    if (body.groups != nullptr) body.groups->close();
   }
   body.core.reset();  // not under the lock: it may wait for a connection to come up
   body.groups.reset();
@@ -389,9 +390,9 @@ int open_endpoint(const char* call, fid_domain* fid, const fi_info* info, fid_ep
     if (taken != 0) return taken;
     if (const int rc = set_auth_key(*body, *info); rc != 0) return rc;
     take_limits(*ep, *body, *info);
-    if (const int rc = set_buffered(*ep, *info); rc != 0) return rc;
     if (const int rc = check_op_flags(call, *body, FI_TRANSMIT, ep->tx_flags); rc != 0) return rc;
     if (const int rc = check_op_flags(call, *body, FI_RECV, ep->rx_flags); rc != 0) return rc;
+    if (const int rc = set_buffered(*ep, *info); rc != 0) return rc;
     ep->settle();
     if (body->triggers()) {
       if (const int rc = begin_work(*body->domain); rc != 0) return rc;
