@@ -18,9 +18,9 @@
 // Joins of the same members have one tag, so an endpoint carries them out one after the other, and
 // the first join of one member meets the first of another. One that a member left in the first
 // round fails at all others, and they are where that one is when they call again. What remains: one
-// that leaves in the second round may leave others joined; a member that dies while others give up
-// their join, and comes back at its address, may have its first join taken for the one that was
-// given up, so that it waits for a second call of theirs.
+// that leaves in the second round may leave others joined; and where a member dies while others
+// join or give up a join with it, and comes back at its address, their joins may not come together
+// until they have new endpoints, too.
 //
 // Guarded by the engine's lock. Ends are told in the middle of progress: they are noted, and what
 // follows is done in the next poll.
