@@ -94,14 +94,20 @@ int join_group(fid_ep* fid, const void* addr, uint64_t flags, fid_mc** mc, void*
     return refuse(fi_code(joined.error()), "fi_join: the group %s cannot be joined from %s: %s",
                   at.text().c_str(), body.local.text().c_str(), describe(joined.error()));
   group->fid.fi_addr = *joined;
+  // all is done before the event: whoever reads it may close the group, and the endpoint
+  fid_mc* const before = *mc;
+  Group* const made = group.release();
+  body.multicasts.add();
+  *mc = &made->fid;
   try {
-    body.eq->report(FI_JOIN_COMPLETE, &group->fid.fid, context, 0);
+    body.eq->report(FI_JOIN_COMPLETE, &made->fid.fid, context, 0);
   } catch (...) {
+    *mc = before;
+    body.multicasts.drop();
     body.datagrams->leave(*joined);
+    delete made;
     throw;
   }
-  body.multicasts.add();
-  *mc = &group.release()->fid;
   return 0;
 }
 
