@@ -153,6 +153,14 @@ struct Port {
   bool strict_rma_order = false;
   TransmitQueue& tx;
 
+  // Something of both is told in the same completion queue.
+  bool shares_queue_with(const Port& other) const noexcept {
+    const auto tells_in = [&](const Cq* cq) {
+      return cq != nullptr && (cq == other.tx_cq || cq == other.rx_cq);
+    };
+    return tells_in(tx_cq) || tells_in(rx_cq);
+  }
+
   // A receive ends in error.
   void fail_receive(CompletionError&& e) noexcept {
     if (rx_cq != nullptr) rx_cq->push_error(std::move(e));

@@ -100,6 +100,10 @@ class Qp {
   bool anything_arrived() const noexcept;
   // It is over and its owner should finish() it: broken, or lost and drained; and nobody is inside.
   bool needs_wind_up() const noexcept { return is_over() && access_over_; }
+  // Completions of both come to the same queue.
+  bool shares_queue_with(const Qp& other) const noexcept {
+    return core_.port.shares_queue_with(other.core_.port);
+  }
   // Before finish(), without anything in between but polls (nic::until): no peer begins a direct
   // access through it any more; true once nothing that one has begun can land.
   bool end_access() noexcept {
