@@ -16,13 +16,28 @@ using qp::Qp;
 using qp::QpState;
 
 Result<std::unique_ptr<Endpoint>> Endpoint::create(const EndpointOptions& options) noexcept {
-  try {
-    auto endpoint = std::make_unique<RdmEndpoint>(options);
-    if (Status s = endpoint->listen(); !s) return s.error();
-    return std::unique_ptr<Endpoint>(std::move(endpoint));
-  } catch (const std::bad_alloc&) {
-    return Errc::no_memory;
+  std::unique_ptr<Endpoint> made;
+  if (const Status s = create_at(made, options); !s) return s.error();
+  return made;
+}
+
+Status Endpoint::create_at(std::unique_ptr<Endpoint>& place,
+                           const EndpointOptions& options) noexcept {
+  std::unique_ptr<RdmEndpoint> made;
+  if (const Status s = no_throw([&] { made = std::make_unique<RdmEndpoint>(options); }); !s)
+    return s;
+  RdmEndpoint& endpoint = *made;
+  {
+    const EngineGuard guard(*options.engine);
+    assert(place == nullptr);
+    place = std::move(made);
   }
+  const Status s = endpoint.listen();
+  if (s) return {};
+  std::unique_ptr<Endpoint> failed;  // its destructor takes the lock
+  const EngineGuard guard(*options.engine);
+  failed.swap(place);
+  return s;
 }
 
 RdmEndpoint::RdmEndpoint(const EndpointOptions& options)

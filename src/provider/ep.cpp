@@ -279,12 +279,12 @@ namespace {
 
 int enable_datagram(EpBody& body) {
   if (const int rc = join_address_vector(body); rc != 0) return rc;
-  Result<std::unique_ptr<nic::Endpoint>> made = nic::Endpoint::create(options_of(body));
+  // into the body before it listens: the address vector tells it of changes from there on
+  const Status made = nic::Endpoint::create_at(body.core, options_of(body));
   if (!made)
-    return refuse(fi_code(made.error()),
+    return refuse(fi_code(made),
                   "fi_enable: cannot listen at %s: %s; choose another address or port",
                   body.local.print().c_str(), describe(made.error()));
-  body.core = std::move(*made);
   return 0;
 }
 

@@ -78,8 +78,9 @@ struct EpBody {
   Cntr* counters[kCounterKinds] = {};
   bool tx_selective = false;
   bool rx_selective = false;
-  std::unique_ptr<EpGroups> groups;     // with FI_COLLECTIVE; it outlives `core`
-  std::unique_ptr<nic::Endpoint> core;  // from fi_enable on
+  std::unique_ptr<EpGroups> groups;  // with FI_COLLECTIVE; it outlives `core`
+  // From fi_enable on; written with the engine's lock, since address vectors tell it of changes.
+  std::unique_ptr<nic::Endpoint> core;
   EpBody() noexcept;
   ~EpBody();
   std::vector<Ep*> handles;

@@ -212,6 +212,8 @@ int enable_unreliable(EpBody& body) {
     return refuse(fi_code(made.error()),
                   "fi_enable: cannot have the UDP port of %s: %s; choose another address or port",
                   body.local.print().c_str(), describe(made.error()));
+  // the address vector's other threads look there
+  const nic::EngineGuard guard(*body.domain->engine);
   body.datagrams = made->get();
   body.core = *std::move(made);
   return 0;
