@@ -18,8 +18,9 @@ struct DatagramMessage {
   std::span<const std::byte> payload;
   qp::Beside beside = qp::Beside::nothing;
   uint64_t imm = 0;
-  uint64_t source = qp::kNoSource;  // address-table index of who sent it
-  uint64_t flags = 0;               // or-ed into Completion::flags
+  uint64_t source = qp::kNoSource;    // address-table index of who sent it
+  uint64_t reported = qp::kNoSource;  // what completions say of that
+  uint64_t flags = 0;                 // or-ed into Completion::flags
 };
 
 class DatagramReceives {

@@ -36,6 +36,7 @@ DatagramEndpoint::DatagramEndpoint(const EndpointOptions& options, const Wish& w
       engine_(*options.engine),
       addresses_(*options.addresses),
       wish_(wish),
+      directed_(options.directed_recv),
       tells_sources_(options.directed_recv || options.report_source),
       port_(options.engine->keys(), 0),
       receives_(port_, options.rx_size,
@@ -109,7 +110,7 @@ bool DatagramEndpoint::listens_at(const Address& group) const noexcept {
 Status DatagramEndpoint::destination(uint64_t dest, Address& to,
                                      wire::MessageHead& head) const noexcept {
   if (!is_group(dest)) {
-    const Address* found = addresses_.find(dest);
+    const Address* found = addresses_.find_fresh(dest);
     if (found == nullptr) return Errc::no_entry;
     to = *found;
     return {};
@@ -155,9 +156,8 @@ Status DatagramEndpoint::send(const qp::SendWr& wr) noexcept {
 // Receives name a peer by the lowest index that it has.
 qp::RecvWr DatagramEndpoint::canonical(const qp::RecvWr& wr) const noexcept {
   qp::RecvWr same = wr;
-  if (wr.source == qp::kAnySource || !addresses_.has_duplicates()) return same;
-  const Address* address = addresses_.find(wr.source);
-  if (address != nullptr) same.source = addresses_.index_of(*address);
+  if (directed_ && wr.source != qp::kAnySource && addresses_.receives_look())
+    same.source = addresses_.receive_from(wr.source);
   return same;
 }
 
@@ -184,9 +184,11 @@ bool DatagramEndpoint::poll(uint64_t) noexcept {
 
 uint64_t DatagramEndpoint::source_of(const Address& from) noexcept {
   if (last_version_ != addresses_.version() || last_from_ != from) {
-    last_version_ = addresses_.version();
+    bool may_come = false;
     last_from_ = from;
-    last_source_ = addresses_.index_of(from);
+    last_source_ = addresses_.source_of(from, may_come);
+    // of a stranger whom another process may be about to insert, each datagram asks again
+    last_version_ = may_come ? uint64_t{0} : addresses_.version();
   }
   return last_source_;
 }
@@ -221,7 +223,10 @@ void DatagramEndpoint::on_datagram(const link::Datagram& datagram) noexcept {
     message.beside = qp::Beside::imm;
     message.imm = head.value().data;
   }
-  if (tells_sources_) message.source = source_of(datagram.from);
+  if (tells_sources_) {
+    message.source = source_of(datagram.from);
+    message.reported = addresses_.reported(message.source);
+  }
   if (datagram.to_group) message.flags = wish_.group_flag;
   if (!receives_.take(message)) ++drops_.no_receive;
 }

@@ -107,6 +107,7 @@ class DatagramEndpoint final : public Endpoint,
   Engine& engine_;
   AddressTable& addresses_;
   const Wish wish_;
+  const bool directed_;  // receives name sources
   const bool tells_sources_;
   qp::Port port_;
   msg::DatagramReceives receives_;

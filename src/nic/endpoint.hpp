@@ -112,9 +112,9 @@ class Endpoint {
   // True while anything accepted for sending is not with the peer yet.
   virtual bool has_pending() const noexcept = 0;
 
-  // Likewise that of posting receives; nullptr: recv() has to look first, at sources that mean the
-  // same peer or at a connection that is over.
-  msg::Matcher* matcher() const noexcept { return sources_.has_duplicates() ? nullptr : receives_; }
+  // Likewise that of posting receives; nullptr: recv() has to look first, for sources that it does
+  // not know or that mean the same peer, or at a connection that is over.
+  msg::Matcher* matcher() const noexcept { return sources_.receives_look() ? nullptr : receives_; }
 
  protected:
   // Operations accepted before the end get so long to reach their peer.

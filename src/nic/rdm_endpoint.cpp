@@ -47,6 +47,7 @@ RdmEndpoint::RdmEndpoint(const EndpointOptions& options)
       address_(options.local),
       at_open_port_(options.at_open_port),
       connects_only_(options.connects_only),
+      directed_(options.directed_recv),
       auth_key_(options.auth_key),
       port_(options.engine->keys(), options.tx_size, options.atomics_waiting,
             options.shared_transmit),
@@ -74,6 +75,8 @@ Status RdmEndpoint::listen() noexcept {
   if (member_) {
     const EngineGuard guard(engine_);
     if (const Status s = member_->join(); !s) return s;
+    // its receives are posted elsewhere, and the table does not hear which sources they name
+    if (directed_) addresses_.await_index();
   }
   ListenSpec spec;
   spec.local = address_;
@@ -169,15 +172,14 @@ Result<protect::EndpointId> RdmEndpoint::queue_pair_number(uint64_t index) noexc
 }
 
 uint64_t RdmEndpoint::canonical(uint64_t index) const noexcept {
-  if (index == qp::kAnySource || !addresses_.has_duplicates()) return index;
-  const Address* address = addresses_.find(index);
-  return address != nullptr ? addresses_.index_of(*address) : index;
+  if (!directed_ || index == qp::kAnySource || !addresses_.receives_look()) return index;
+  return addresses_.receive_from(index);
 }
 
 Status RdmEndpoint::recv(const qp::RecvWr& wr) noexcept {
   if (member_) [[unlikely]]
     return Errc::not_supported;  // they are posted to the shared context
-  if (addresses_.has_duplicates()) [[unlikely]] {
+  if (addresses_.receives_look()) [[unlikely]] {
     qp::RecvWr same = wr;
     same.source = canonical(wr.source);
     return matcher_->recv(same);
@@ -232,8 +234,7 @@ bool RdmEndpoint::has_pending() const noexcept {
 // names a receive context other than the first, none ever is.
 Result<Qp*> RdmEndpoint::connect(uint64_t name) noexcept {
   const auto [index, context] = addresses_.destination(name);
-  const Address* address = addresses_.find(index);
-  if (address == nullptr && addresses_.refresh()) address = addresses_.find(index);
+  const Address* address = addresses_.find_fresh(index);
   if (address == nullptr || context >= Address::kContexts) return Errc::no_entry;
   if (context != 0) return connect_to(address->of_rx_context(context));
   auto qp = connect_to(*address);
@@ -339,13 +340,10 @@ void RdmEndpoint::forget(uint64_t index) noexcept {
 
 // All contexts of a scalable endpoint have its one address.
 void RdmEndpoint::look_up_source(Qp& qp) noexcept {
-  const Address remote = qp.remote().of_port();
-  qp.source_index = addresses_.index_of(remote);
-  const bool may_come = qp.source_index == qp::kNoSource && addresses_.refresh();
-  if (may_come) qp.source_index = addresses_.index_of(remote);
+  bool may_come = false;
+  qp.source_index = addresses_.source_of(qp.remote().of_port(), may_come);
   // of a stranger whom another process may be about to insert, each message asks again
-  qp.source_version =
-      may_come && qp.source_index == qp::kNoSource ? uint64_t{0} : addresses_.version();
+  qp.source_version = may_come ? uint64_t{0} : addresses_.version();
   qp.source_reported = addresses_.reported(qp.source_index);
 }
 

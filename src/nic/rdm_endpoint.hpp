@@ -88,6 +88,7 @@ class RdmEndpoint final : public Endpoint,
   Address address_;
   const bool at_open_port_;
   const bool connects_only_;
+  const bool directed_;  // receives name sources
   const std::shared_ptr<const Secret> auth_key_;
   bool listening_ = false;
   ListenerId listener_ = 0;
