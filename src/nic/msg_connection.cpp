@@ -71,10 +71,8 @@ Status MsgConnection::accept(const wire::PrivateData& data) noexcept {
 }
 
 bool MsgConnection::shut_down() noexcept {
-  if (!advance(ConnectionEvent::shutdown)) return false;
-  assert(!closed_);
   closed_ = true;
-  return true;
+  return advance(ConnectionEvent::shutdown);
 }
 
 void MsgConnection::over(Errc why) noexcept {

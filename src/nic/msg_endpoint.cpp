@@ -12,6 +12,24 @@ namespace aperture::nic {
 
 using qp::Qp;
 
+namespace {
+
+template <typename Done>
+void poll_until(Engine& engine, uint64_t deadline_ns, Done&& done) noexcept {
+  for (;;) {
+    {
+      PollGuard guard(engine);
+      if (done()) return;
+      engine.poll();
+      guard.found_nothing();
+    }
+    if (now_ns() >= deadline_ns) return;
+    cpu_relax();
+  }
+}
+
+}  // namespace
+
 Result<std::unique_ptr<MsgEndpoint>> MsgEndpoint::create(const EndpointOptions& options,
                                                          const Wish& wish) noexcept {
   try {
@@ -63,20 +81,23 @@ MsgEndpoint::~MsgEndpoint() {
 Status MsgEndpoint::shutdown() noexcept {
   const Connection now = connection();
   if (now == Connection::unconnected || now == Connection::connecting) return Errc::not_connected;
-  if (now == Connection::over) return {};
-  flush(now_ns() + kFlushNs);
   {
     const EngineGuard guard(engine_);
-    engine_.poll();  // the lane may not be handed over yet
+    engine_.poll();  // the lane, or its end, may not be handed over yet
   }
+  flush(now_ns() + kFlushNs);
+  // of a peer that has gone, what it had published is executed
+  poll_until(engine_, now_ns() + kFlushNs,
+             [this] { return only_ == nullptr || only_->state() != qp::QpState::draining; });
   end_access();
+  bool by_us = false;
   {
     const EngineGuard guard(engine_);
-    if (!connection_.shut_down()) return {};
+    by_us = connection_.shut_down();
     drop(Errc::canceled);
     if (own_) own_->cancel_all(Errc::canceled);
   }
-  connection_.tell_own_end();
+  if (by_us) connection_.tell_own_end();
   return {};
 }
 
@@ -87,18 +108,11 @@ void MsgEndpoint::end_access() noexcept {
 
 // Sends what was accepted: an injected message may be all that the peer waits for.
 void MsgEndpoint::flush(uint64_t deadline_ns) noexcept {
-  for (;;) {
-    {
-      PollGuard guard(engine_);
-      if (only_ == nullptr) return;
-      only_->look_at_acknowledgements();  // what has been done shall not end as canceled
-      if (!only_->has_queued()) return;
-      engine_.poll();
-      guard.found_nothing();
-    }
-    if (now_ns() >= deadline_ns) return;
-    cpu_relax();
-  }
+  poll_until(engine_, deadline_ns, [this] {
+    if (only_ == nullptr) return true;
+    only_->look_at_acknowledgements();  // what has been done shall not end as canceled
+    return !only_->has_queued();
+  });
 }
 
 // --- operations ---

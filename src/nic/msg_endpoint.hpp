@@ -41,8 +41,8 @@ class MsgEndpoint final : public Endpoint,
   // Errors: bad_state (likewise), no_entry (nobody waits any more), no_fds, no_memory.
   Status accept(const wire::PrivateData& data) noexcept { return connection_.accept(data); }
   // What was accepted for sending gets about 1 s to reach the ring; the rest completes with
-  // Errc::canceled before this returns, and the door is told. Errors: not_connected. Nothing to do
-  // if it is over.
+  // Errc::canceled before this returns, and the door is told. If it is over, what the peer had
+  // published is executed instead. Nothing of the peer's lands after this. Errors: not_connected.
   Status shutdown() noexcept;
   // Any thread.
   Connection connection() const noexcept { return connection_.state(); }
