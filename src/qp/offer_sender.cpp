@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "qp/qp.hpp"
+
 namespace aperture::qp {
 
 using wire::Head;
@@ -111,7 +113,7 @@ bool OfferSender::next_chunk(Wqe& wqe) noexcept {
   return true;
 }
 
-// True: everything that is ours to push has been pushed.
+// True: everything that is ours to push has been pushed. Without memory the queue pair is lost.
 bool OfferSender::push_chunks(Wqe& wqe) noexcept {
   ring::ChannelTx& tx = core_.lane->response_tx;
   for (;;) {
@@ -129,8 +131,10 @@ bool OfferSender::push_chunks(Wqe& wqe) noexcept {
       return true;
     });
     if (put == transport::Put::no_memory) {
-      wqe.error = Errc::no_memory;
-      return true;
+      // The receiver waits for this piece, and may be pulling others. The end of the lane tells it,
+      // and waits for it before the buffer is the application's again.
+      core_.qp.lose(Errc::no_memory);
+      return false;
     }
     assert(put == transport::Put::done);  // a piece had room, and this is one at most
     wire::store(tx.cells.body(), Head::make(Op::data, 0, 0, wqe.receive_id),
@@ -156,14 +160,12 @@ bool OfferSender::push() noexcept {
     any = any || wqe->pushed != before;
     if (!all) break;
     granted_.remove(wqe);
-    if (wqe->preview && wqe->error == Errc::ok) {
+    if (wqe->preview) {
       put_back(*wqe);
       continue;
     }
     // with chunks pulled by the receiver, or delivery asked for, `finished` tells the end
-    if (wqe->error != Errc::ok || (wqe->pushed == wqe->granted && !wqe->delivery)) {
-      end(*wqe, wqe->error);
-    }
+    if (wqe->pushed == wqe->granted && !wqe->delivery) end(*wqe, Errc::ok);
   }
   return any;
 }

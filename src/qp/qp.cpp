@@ -91,7 +91,10 @@ bool Qp::progress(uint64_t polls) noexcept {
   if (core_.replies_waiting) any = replies_.flush() || any;
   if (gate_.is_due()) gate_.tell(core_.lane, put_permit);
   if (core_.state != QpState::ready) return any;
-  if (sender_.has_granted()) any = sender_.push() || any;
+  if (sender_.has_granted()) {
+    any = sender_.push() || any;
+    if (core_.state != QpState::ready) return any;
+  }
   if (!core_.queue.empty()) run_queue();
   if (core_.incoming > 0 && core_.one_sided.is_allowed()) receiver_.pull_stalled();
   core_.update_pending();
