@@ -158,6 +158,11 @@ struct QpCore {
     lane.break_protocol(what);
     busy = true;
   }
+  // The same where something of ours has failed that the peer waits for.
+  void cease() noexcept {
+    lane.cease();
+    busy = true;
+  }
 
   Qp& qp;  // as the sink above knows it
   Port& port;

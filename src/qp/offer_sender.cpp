@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "base/log.hpp"
+
 namespace aperture::qp {
 
 using wire::Head;
@@ -129,8 +131,8 @@ bool OfferSender::push_chunks(Wqe& wqe) noexcept {
       return true;
     });
     if (put == transport::Put::no_memory) {
-      wqe.error = Errc::no_memory;
-      return true;
+      fail(wqe);
+      return false;
     }
     assert(put == transport::Put::done);  // a piece had room, and this is one at most
     wire::store(tx.cells.body(), Head::make(Op::data, 0, 0, wqe.receive_id),
@@ -139,6 +141,17 @@ bool OfferSender::push_chunks(Wqe& wqe) noexcept {
     wqe.chunk_at += n;
     wqe.pushed += n;
   }
+}
+
+// A chunk is ours and cannot be pushed, so the receiver never has all of the message, and it may be
+// pulling others: the message ends with the connection, when the gate is shut and nobody reads its
+// buffer any more.
+void OfferSender::fail(Wqe& wqe) noexcept {
+  APERTURE_WARN(
+      "no memory for the ring through which a message to %s goes: the connection is closed",
+      core_.remote.print().c_str());
+  wqe.error = Errc::no_memory;
+  core_.cease();
 }
 
 // A preview has been pushed: on offer as before.
@@ -156,14 +169,12 @@ bool OfferSender::push() noexcept {
     any = any || wqe->pushed != before;
     if (!all) break;
     granted_.remove(wqe);
-    if (wqe->preview && wqe->error == Errc::ok) {
+    if (wqe->preview) {
       put_back(*wqe);
       continue;
     }
     // with chunks pulled by the receiver, or delivery asked for, `finished` tells the end
-    if (wqe->error != Errc::ok || (wqe->pushed == wqe->granted && !wqe->delivery)) {
-      end(*wqe, wqe->error);
-    }
+    if (wqe->pushed == wqe->granted && !wqe->delivery) end(*wqe, Errc::ok);
   }
   return any;
 }
@@ -197,7 +208,7 @@ void OfferSender::end_all(Errc why) noexcept {
   while (granted_.pop_front() != nullptr) {
   }
   for (Wqe*& offer : offers_) {
-    if (offer != nullptr) end(*offer, why);
+    if (offer != nullptr) end(*offer, offer->error != Errc::ok ? offer->error : why);
   }
   assert(core_.offers_out == 0);
 }
