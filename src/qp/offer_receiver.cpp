@@ -168,8 +168,10 @@ void OfferReceiver::pull_piece(Incoming& in, uint32_t index) noexcept {
                  });
   protect::PullAsk ask{in.address + in.chunk_at, local.data(), count, len};
   const protect::DirectResult r = path.pull(ask);
-  // gone dormant, or cut short by a close: what is left of the chunk stays ours
-  if (r.outcome == protect::DirectResult::Outcome::through_ring && path.is_dormant()) return;
+  // Kept out for now: the slot is dormant, or was a moment ago; another permit is on its way; the
+  // kernel is short of memory; a close has cut it short. What is left of the chunk stays ours. Kept
+  // out for good: the connection is about to end.
+  if (r.outcome == protect::DirectResult::Outcome::through_ring) return;
   if (r.outcome != protect::DirectResult::Outcome::done) {
     // claimed and not to be had: the message cannot be completed any more
     APERTURE_WARN(

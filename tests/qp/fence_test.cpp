@@ -126,6 +126,9 @@ TEST_F(Fence, sender_has_its_buffer_back_when_nobody_pulls_from_it_any_more) {
   std::this_thread::sleep_for(milliseconds(50));
   stop_ = true;
   receiver.join();
+  b().qp->lose(Errc::peer_lost);  // as its engine does when it hears of the end
+  ASSERT_TRUE(pair_.until([this] { return b().qp->needs_wind_up(); }, false, true));
+  b().qp->finish(Errc::peer_lost);
   ASSERT_EQ(b().sink.messages.size(), 1u);
   const Received& message = b().sink.messages[0];
   EXPECT_NE(message.err, Errc::ok) << "it was complete";

@@ -1,5 +1,9 @@
-// Offered messages when there is no memory for the ring through which the sender pushes
-// (tests/spin/offer.pml).
+// Offered messages when something is not to be had for a while, or at all: a pull is kept out, or
+// there is no memory for the ring through which the sender pushes (tests/spin/offer.pml).
+#include <sys/uio.h>
+
+#include <cerrno>
+
 #include "qp/pair.hpp"
 
 namespace aperture::qp::test {
@@ -68,6 +72,61 @@ TEST_P(Offer, other_messages_and_their_sender_learn_of_it_once) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Links, Offer, kEachLink, link_name);
+
+// Its receiver pulls, since the sender does not push.
+class Pull : public testing::Test {
+ protected:
+  Pull() { pair_.attach(); }
+  Side& a() { return *pair_.a; }
+  Side& b() { return *pair_.b; }
+  // False: the connection is over, or it takes too long.
+  bool arrives(bool sender_pushes) {
+    auto& messages = b().sink.messages;
+    const bool over =
+        pair_.until([&] { return b().qp->broken() || (!messages.empty() && b().sink.all_done()); },
+                    sender_pushes, true);
+    return over && !b().qp->broken() && messages[0].err == Errc::ok && messages[0].payload == data_;
+  }
+
+  Pair pair_{LinkKind::direct};
+  std::vector<std::byte> data_ = pattern(1 << 20, 1);
+};
+
+// What its slot says, or the gate, when the pull looks at it is not what they say a moment later.
+TEST_F(Pull, one_that_meets_another_permit_keeps_its_chunk_and_goes_on_under_its_own) {
+  std::atomic<uint64_t>& gate = a().qp->lane()->request_rx.words().gate;
+  const uint64_t number = gate.load();
+  ASSERT_TRUE(a().send(iov_of(data_), 1));
+  gate = number + 1;
+  const uint64_t end = now_ns() + 50'000'000;  // many times the patience of a receiver
+  while (now_ns() < end) b().poll();
+  ASSERT_FALSE(b().qp->broken());
+  EXPECT_FALSE(b().sink.all_done());
+  gate = number;
+  EXPECT_TRUE(arrives(false));
+}
+
+int g_refusals = 0;
+ssize_t read_short_of_memory(pid_t pid, const iovec* local, unsigned long n_local,
+                             const iovec* remote, unsigned long n_remote, unsigned long flags) {
+  if (g_refusals > 0) {
+    --g_refusals;
+    errno = ENOMEM;
+    return -1;
+  }
+  return ::process_vm_readv(pid, local, n_local, remote, n_remote, flags);
+}
+
+TEST_F(Pull, one_that_the_kernel_has_no_memory_for_is_tried_again) {
+  auto* view = const_cast<protect::PeerKeyView*>(b().qp->lane()->direct.keys);
+  view->set_copy_calls(nullptr, &read_short_of_memory);
+  g_refusals = 3;
+  ASSERT_TRUE(a().send(iov_of(data_), 1));
+  EXPECT_TRUE(arrives(false));
+  EXPECT_EQ(g_refusals, 0);
+  ASSERT_TRUE(pair_.until([&] { return !a().tx_cq.empty(); }));
+  EXPECT_EQ(take_end(a().tx_cq), Errc::ok);
+}
 
 }  // namespace
 }  // namespace aperture::qp::test
