@@ -95,13 +95,19 @@ bool raw_fails(long number, long fd, const void* caller, PassedOn&& passed_on) n
 
 #pragma GCC visibility push(default)  // a library finds them here
 
-// One call that is passed on, or fails with -1.
-#define APERTURE_FAILING(type, name, why, parameters, arguments)                        \
-  extern "C" type name parameters {                                                     \
-    static auto* const passed_on = aperture::nth::real(#name, &name);                   \
-    if (aperture::nth::fails(#name, __builtin_return_address(0), why)) return (type)-1; \
-    return passed_on arguments;                                                         \
+// One call that is passed on, or fails with -1, for one of the reasons.
+#define APERTURE_FAILS_FOR(type, name, parameters, arguments, ...)                        \
+  extern "C" type name parameters {                                                       \
+    static auto* const passed_on = aperture::nth::real(#name, &name);                     \
+    for (const int why : {__VA_ARGS__})                                                   \
+      if (aperture::nth::fails(#name, __builtin_return_address(0), why)) return (type)-1; \
+    return passed_on arguments;                                                           \
   }
+#define APERTURE_FAILING(type, name, why, parameters, arguments) \
+  APERTURE_FAILS_FOR(type, name, parameters, arguments, why)
+// The same for what a signal may interrupt.
+#define APERTURE_INTERRUPTED(type, name, why, parameters, arguments) \
+  APERTURE_FAILS_FOR(type, name, parameters, arguments, EINTR, why)
 
 APERTURE_FAILING(int, socket, EMFILE, (int family, int type, int protocol) noexcept,
                  (family, type, protocol))
@@ -109,8 +115,8 @@ APERTURE_FAILING(int, bind, EADDRINUSE, (int fd, const sockaddr* at, socklen_t l
                  (fd, at, len))
 APERTURE_FAILING(int, listen, EADDRINUSE, (int fd, int backlog) noexcept, (fd, backlog))
 APERTURE_FAILING(int, connect, ENOBUFS, (int fd, const sockaddr* to, socklen_t len), (fd, to, len))
-APERTURE_FAILING(int, accept4, EMFILE, (int fd, sockaddr* from, socklen_t* len, int flags),
-                 (fd, from, len, flags))
+APERTURE_INTERRUPTED(int, accept4, EMFILE, (int fd, sockaddr* from, socklen_t* len, int flags),
+                     (fd, from, len, flags))
 APERTURE_FAILING(int, getsockname, ENOBUFS, (int fd, sockaddr* name, socklen_t* len) noexcept,
                  (fd, name, len))
 APERTURE_FAILING(int, getpeername, ENOBUFS, (int fd, sockaddr* name, socklen_t* len) noexcept,
@@ -121,28 +127,28 @@ APERTURE_FAILING(int, setsockopt, ENOBUFS,
 APERTURE_FAILING(int, getsockopt, ENOBUFS,
                  (int fd, int level, int name, void* value, socklen_t* len) noexcept,
                  (fd, level, name, value, len))
-APERTURE_FAILING(ssize_t, sendmsg, ENOBUFS, (int fd, const msghdr* message, int flags),
-                 (fd, message, flags))
-APERTURE_FAILING(ssize_t, recvmsg, ENOMEM, (int fd, msghdr* message, int flags),
-                 (fd, message, flags))
-APERTURE_FAILING(ssize_t, send, ENOBUFS, (int fd, const void* bytes, size_t len, int flags),
-                 (fd, bytes, len, flags))
-APERTURE_FAILING(ssize_t, recv, ENOMEM, (int fd, void* bytes, size_t len, int flags),
-                 (fd, bytes, len, flags))
+APERTURE_INTERRUPTED(ssize_t, sendmsg, ENOBUFS, (int fd, const msghdr* message, int flags),
+                     (fd, message, flags))
+APERTURE_INTERRUPTED(ssize_t, recvmsg, ENOMEM, (int fd, msghdr* message, int flags),
+                     (fd, message, flags))
+APERTURE_INTERRUPTED(ssize_t, send, ENOBUFS, (int fd, const void* bytes, size_t len, int flags),
+                     (fd, bytes, len, flags))
+APERTURE_INTERRUPTED(ssize_t, recv, ENOMEM, (int fd, void* bytes, size_t len, int flags),
+                     (fd, bytes, len, flags))
 APERTURE_FAILING(int, memfd_create, EMFILE, (const char* name, unsigned flags) noexcept,
                  (name, flags))
 APERTURE_FAILING(int, ftruncate, ENOSPC, (int fd, off_t size) noexcept, (fd, size))
-APERTURE_FAILING(int, fallocate, ENOSPC, (int fd, int mode, off_t at, off_t len),
-                 (fd, mode, at, len))
+APERTURE_INTERRUPTED(int, fallocate, ENOSPC, (int fd, int mode, off_t at, off_t len),
+                     (fd, mode, at, len))
 APERTURE_FAILING(int, epoll_create1, EMFILE, (int flags) noexcept, (flags))
 APERTURE_FAILING(int, eventfd, EMFILE, (unsigned count, int flags) noexcept, (count, flags))
 APERTURE_FAILING(int, timerfd_create, EMFILE, (clockid_t clock, int flags) noexcept, (clock, flags))
 APERTURE_FAILING(int, pipe2, EMFILE, (int* both, int flags) noexcept, (both, flags))
 
-APERTURE_FAILING(ssize_t, sendto, ENOBUFS,
-                 (int fd, const void* bytes, size_t len, int flags, const sockaddr* to,
-                  socklen_t to_len),
-                 (fd, bytes, len, flags, to, to_len))
+APERTURE_INTERRUPTED(ssize_t, sendto, ENOBUFS,
+                     (int fd, const void* bytes, size_t len, int flags, const sockaddr* to,
+                      socklen_t to_len),
+                     (fd, bytes, len, flags, to, to_len))
 APERTURE_FAILING(int, epoll_wait, EINTR, (int epoll, epoll_event* events, int most, int timeout_ms),
                  (epoll, events, most, timeout_ms))
 APERTURE_FAILING(int, madvise, ENOMEM, (void* at, size_t len, int advice) noexcept,
