@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,26 +111,92 @@ void leave_the_pinned_cpu() {
   }
 }
 
+struct Ends {
+  UniqueFd ours, theirs;
+};
+
+Ends make_ends() {
+  int sockets[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
+    throw Failure("no descriptors for idle peers: %s", std::strerror(errno));
+  }
+  return {UniqueFd(sockets[0]), UniqueFd(sockets[1])};
+}
+
+[[noreturn]] void fork_members(const Setup& setup, std::vector<UniqueFd> sockets, size_t endpoints,
+                               pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+  const pid_t self = ::getpid();
+  try {
+    find_provider(setup);  // and nothing is opened: that would not survive a fork
+    for (UniqueFd& socket : sockets) {
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        UniqueFd own = std::move(socket);
+        sockets.clear();
+        be_process(setup, std::move(own), endpoints, self);
+      }
+      if (pid < 0) ::_exit(1);
+      socket.reset();
+    }
+  } catch (const std::exception&) {
+    ::_exit(1);  // rank 0 notices
+  }
+  while (::waitpid(-1, nullptr, 0) > 0) {
+  }
+  ::_exit(0);
+}
+
+// Each idle peer is several descriptors, and programs start with few.
+void allow_more_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 Crowd::Crowd(const Setup& setup, size_t processes, size_t endpoints_each)
     : endpoints_each_(endpoints_each) {
+  if (processes <= kMostByThemselves) {
+    fork_each(setup, processes);
+  } else {
+    allow_more_descriptors();
+    fork_all_at_once(setup, processes);
+  }
+}
+
+void Crowd::fork_each(const Setup& setup, size_t processes) {
   const pid_t parent = ::getpid();
   for (size_t i = 0; i < processes; i++) {
-    int sockets[2];
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
-      throw Failure("no descriptors for idle peers: %s", std::strerror(errno));
-    }
-    UniqueFd ours(sockets[0]), theirs(sockets[1]);
+    Ends ends = make_ends();
     const pid_t pid = ::fork();
     if (pid == 0) {
-      ours.reset();
+      ends.ours.reset();
       for (Member& other : members_) other.channel.reset();
-      be_process(setup, std::move(theirs), endpoints_each, parent);
+      be_process(setup, std::move(ends.theirs), endpoints_each_, parent);
     }
     if (pid < 0) throw Failure("fork: %s", std::strerror(errno));
-    members_.push_back({pid, std::make_unique<Channel>(std::move(ours)), {}});
+    members_.push_back({pid, std::make_unique<Channel>(std::move(ends.ours)), {}});
   }
+}
+
+void Crowd::fork_all_at_once(const Setup& setup, size_t processes) {
+  std::vector<UniqueFd> theirs;
+  for (size_t i = 0; i < processes; i++) {
+    Ends ends = make_ends();
+    theirs.push_back(std::move(ends.theirs));
+    members_.push_back({0, std::make_unique<Channel>(std::move(ends.ours)), {}});
+  }
+  const pid_t parent = ::getpid();
+  forker_ = ::fork();
+  if (forker_ == 0) {
+    for (Member& member : members_) member.channel.reset();
+    fork_members(setup, std::move(theirs), endpoints_each_, parent);
+  }
+  if (forker_ < 0) throw Failure("fork: %s", std::strerror(errno));
 }
 
 Crowd::~Crowd() {
@@ -141,8 +208,9 @@ Crowd::~Crowd() {
   }
   for (Member& member : members_) {
     member.channel.reset();
-    ::waitpid(member.pid, nullptr, 0);
+    if (member.pid != 0) ::waitpid(member.pid, nullptr, 0);
   }
+  if (forker_ > 0) ::waitpid(forker_, nullptr, 0);
 }
 
 void Crowd::introduce(Session& session) {

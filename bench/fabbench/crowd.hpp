@@ -2,6 +2,8 @@
 //
 // Owned by rank 0. Forked before its first call into libfabric; each member opens endpoints of its
 // own, exchanges one message with rank 0 on each, and sleeps in a read of its channel from then on.
+// More than kMostByThemselves are forked by a process in between, which has loaded libfabric's
+// providers for all of them: by itself each takes a third of a second for that.
 // Members end with the crowd, and die with rank 0 whatever happens to it (PR_SET_PDEATHSIG).
 #pragma once
 
@@ -20,6 +22,8 @@ namespace aperture::bench {
 
 class Crowd {
  public:
+  static constexpr size_t kMostByThemselves = 64;
+
   Crowd(const Setup& setup, size_t processes, size_t endpoints_each);
   ~Crowd();
   Crowd(const Crowd&) = delete;
@@ -38,12 +42,16 @@ class Crowd {
 
  private:
   struct Member {
-    pid_t pid;
+    pid_t pid;  // 0: another process's child
     std::unique_ptr<Channel> channel;
     std::vector<fi_addr_t> peers;  // rank 0's addresses of its endpoints
   };
 
+  void fork_each(const Setup& setup, size_t processes);
+  void fork_all_at_once(const Setup& setup, size_t processes);
+
   const size_t endpoints_each_;
+  pid_t forker_ = 0;  // of all members, where it is not this process
   std::vector<Member> members_;
 };
 

@@ -85,6 +85,9 @@ const Program kProgram{"fabbench",
                         {"rigour", required_argument, nullptr, 'r'},
                         {"version", no_argument, nullptr, 'v'}}};
 
+// For an idle peer to start and to connect, on a busy machine.
+constexpr double kSecondsEach = 0.02;
+
 // With FI_PROVIDER_PATH unset, aperture is that of the build tree that this program lies in.
 void find_aperture(const Options& options) {
   if (options.setup.provider != "aperture" || std::getenv("FI_PROVIDER_PATH") != nullptr) return;
@@ -101,7 +104,9 @@ Row measure_once(const Measure& m, const Options& options, Rigour rigour) {
   SharedByThreads<Domain> domain;
   Setup setup = options.setup;
   if (m.crowd.shared == Shared::container) setup.shared = &domain;
-  return take_row(options.rows.pair, m, [&](Side& side) {
+  PairOptions pair = options.rows.pair;
+  pair.timeout_s += kSecondsEach * static_cast<double>(m.idle_processes);
+  return take_row(pair, m, [&](Side& side) {
     return take_measure(m, setup, side, options.rows.extent, rigour);
   });
 }

@@ -15,8 +15,9 @@ namespace {
 
 constexpr uint64_t kLenientBurst = 128;
 constexpr size_t kKiB = 1024, kMiB = 1024 * 1024;
-constexpr size_t kIdlePeers = 256, kEndpointsEach = 8;  // in as many processes as that makes
-constexpr size_t kMemoryPeers = 64;                     // one process each
+constexpr size_t kIdlePeers = 256, kIdleProcesses = 32;
+constexpr size_t kIdleAccessors = 1000;  // one process each: each might copy
+constexpr size_t kMemoryPeers = 64;      // one process each
 
 // Enough in flight to hide an acknowledgement, without outgrowing what a queue usually holds.
 size_t window_of(size_t size_bytes) {
@@ -102,6 +103,11 @@ void add_registrations(std::vector<Measure>& all) {
   m.about = "the same while a million regions are open";
   m.many = true;
   all.push_back(m);
+  m.name = "register_lat_crowd";
+  m.about = "the same beside 1,000 processes that are connected and idle";
+  m.many = false;
+  m.idle_peers = m.idle_processes = kIdleAccessors;
+  all.push_back(m);
   Measure v{"revoke_lat", 4 * kKiB, Pattern::revoking,
             "fi_close of a region into which the peer writes without pause; median"};
   all.push_back(v);
@@ -137,6 +143,7 @@ void add_atomics(std::vector<Measure>& all) {
 void add_crowds(std::vector<Measure>& all) {
   Measure m{"send_lat_crowd", 8, Pattern::ping_pong, "half a round trip beside 256 idle peers"};
   m.idle_peers = kIdlePeers;
+  m.idle_processes = kIdleProcesses;
   all.push_back(m);
   all.push_back({"peer_memory", kMemoryPeers, Pattern::peer_memory,
                  "memory per connected peer, both sides; the size is the number of peers"});
@@ -298,7 +305,8 @@ Row take_measure(const Measure& measure, const Setup& base, Side& side, const Ex
   }
   std::unique_ptr<Crowd> crowd;  // made before this process calls libfabric
   if (measure.idle_peers != 0 && side.rank == 0) {
-    crowd = std::make_unique<Crowd>(setup, measure.idle_peers / kEndpointsEach, kEndpointsEach);
+    crowd = std::make_unique<Crowd>(setup, measure.idle_processes,
+                                    measure.idle_peers / measure.idle_processes);
   }
   const std::unique_ptr<FabricTask> task = make_task(measure, setup, side);
   if (crowd) {

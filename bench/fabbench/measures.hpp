@@ -44,8 +44,9 @@ struct Measure {
   Writer writer = Writer::running;  // when its region is closed
   Waiting waiting = Waiting::polling;
   Crowding crowd{};
-  size_t idle_peers = 0;  // connected to rank 0 beside the active one
-  bool hidden = false;    // only when asked for by name
+  size_t idle_peers = 0;      // connected to rank 0 beside the active one
+  size_t idle_processes = 0;  // that have them
+  bool hidden = false;        // only when asked for by name
 };
 
 const std::vector<Measure>& all_measures();

@@ -25,6 +25,8 @@ int offered_mr_mode(Registration registration) noexcept {
   return 0;
 }
 
+}  // namespace
+
 InfoPtr find_provider(const Setup& setup) {
   const InfoPtr hints(fi_allocinfo());
   if (!hints) throw Failure("fi_allocinfo: no memory");
@@ -48,8 +50,6 @@ InfoPtr find_provider(const Setup& setup) {
   if (ret != 0) throw_fabric_error("fi_getinfo", ret);
   return InfoPtr(found);
 }
-
-}  // namespace
 
 void throw_fabric_error(const char* call, int64_t ret) {
   throw Failure("%s: %s (%d)", call, fi_strerror(static_cast<int>(-ret)), static_cast<int>(ret));

@@ -59,6 +59,9 @@ struct Setup {
   SharedByThreads<Domain>* shared = nullptr;  // the domain of all threads of a process
 };
 
+// What the provider has for that; loads the providers.
+InfoPtr find_provider(const Setup& setup);
+
 // A domain, and what it was opened with. Threads may share it under FI_THREAD_SAFE.
 class Domain {
  public:

@@ -2,8 +2,11 @@
 #include "base/barrier.hpp"
 
 #include <linux/membarrier.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 namespace aperture {
 
@@ -28,7 +31,11 @@ bool register_for_heavy_barriers() noexcept {
 void heavy_barrier() noexcept {
   g_passed.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count, which orders nothing
   full_fence();
-  if (membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) full_fence();
+  while (membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) {
+    full_fence();
+    if (errno != ENOMEM) return;  // there is none; but one that only lacks memory is to come
+    ::sched_yield();
+  }
 }
 
 }  // namespace aperture

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/uninterrupted.hpp"
+
 namespace aperture {
 
 namespace {
@@ -47,13 +49,13 @@ Result<UniqueFd> make_doorbell() noexcept {
 void ring_doorbell(int fd) noexcept {
   if (fd < 0) return;
   const uint64_t one = 1;
-  (void)!::syscall(SYS_write, fd, &one, sizeof one);
+  (void)uninterrupted(SYS_write, fd, &one, sizeof one);
 }
 
 bool drain_doorbell(int fd) noexcept {
   assert(fd >= 0);
   char rings[kPipeBytes];
-  return ::syscall(SYS_read, fd, rings, sizeof rings) > 0;
+  return uninterrupted(SYS_read, fd, rings, sizeof rings) > 0;
 }
 
 }  // namespace aperture

@@ -108,11 +108,24 @@ Status allocate_pages(int fd, size_t offset, size_t len) noexcept {
   }
 }
 
+namespace {
+
+// A forked child has nothing there, as far as the kernel knows how; or there is no mapping.
+Status keep_from_children(void* base, size_t size_bytes) noexcept {
+  if (::madvise(base, size_bytes, MADV_DONTFORK) == 0 || errno == EINVAL) return {};
+  // cut out of a neighbour's, it would be one mapping too many
+  const Errc why = errc_from_errno(errno);
+  ::munmap(base, size_bytes);
+  return why;
+}
+
+}  // namespace
+
 Result<Mapping> Mapping::map_shared(int fd, size_t size_bytes, Access access) noexcept {
   const int prot = access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE;
   void* base = ::mmap(nullptr, size_bytes, prot, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return errc_from_errno(errno);
-  ::madvise(base, size_bytes, MADV_DONTFORK);
+  if (const Status s = keep_from_children(base, size_bytes); !s) return s.error();
   Mapping m;
   m.base_ = base;
   m.size_ = size_bytes;
@@ -123,7 +136,7 @@ Result<Mapping> Mapping::map_anonymous(size_t size_bytes) noexcept {
   void* base =
       ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return errc_from_errno(errno);
-  ::madvise(base, size_bytes, MADV_DONTFORK);
+  if (const Status s = keep_from_children(base, size_bytes); !s) return s.error();
   Mapping m;
   m.base_ = base;
   m.size_ = size_bytes;

@@ -111,7 +111,7 @@ void Listener::on_first_message(HalfOpens::iterator at, wire::CmKind kind,
   from.connection->close();
 }
 
-Event Listener::make_request() noexcept {
+Event Listener::make_request(const HalfOpen& from) noexcept {
   Event event;
   event.kind = EventKind::connect_request;
   event.place = take_place();
@@ -120,6 +120,7 @@ Event Listener::make_request() noexcept {
   if (!child) return event;
   event.child = *std::move(child);
   event.child->timeouts() = timeouts_;
+  event.child->core_.binding.become(from.local, from.remote);
   return event;
 }
 
@@ -135,10 +136,10 @@ void Listener::on_req(const HalfOpen& from, Connection::Bytes bytes) noexcept {
   if (req->source != from.remote || req->destination != from.local) {
     return refuse(kRejInvalidServiceId);
   }
-  Event event = make_request();
+  Event event = make_request(from);
   if (event.child == nullptr) return refuse(kRejConsumer);
   event.params = params_of(*req);
-  event.child->become_requested(from.connection, event.params, req->psn, from.local, from.remote);
+  event.child->connection_->become_requested(from.connection, event.params, req->psn);
   on_request_(std::move(event));
 }
 
@@ -173,11 +174,11 @@ void Listener::on_deadline() noexcept {
 void Listener::on_sidr_req(const HalfOpen& from, Connection::Bytes bytes) noexcept {
   auto req = wire::decode_sidr_req(bytes);
   Event event;
-  if (req) event = make_request();
+  if (req) event = make_request(from);
   if (event.child == nullptr) return from.connection->close();  // it asks again
   const uint64_t request_id = req->request_id.unchecked();      // echoed
   event.params = params_of(*req);
-  event.child->become_asked(from.connection, request_id, from.local, from.remote);
+  event.child->resolution_->become_asked(from.connection, request_id);
   on_request_(std::move(event));
 }
 

@@ -59,7 +59,7 @@ class Listener {
   void on_req(const HalfOpen& from, Connection::Bytes bytes) noexcept;
   void on_sidr_req(const HalfOpen& from, Connection::Bytes bytes) noexcept;
   // A request with a place and an id of its own; no child: there is no room for it.
-  Event make_request() noexcept;
+  Event make_request(const HalfOpen& from) noexcept;
   // Nothing: as many requests wait as may, or there is no memory.
   std::shared_ptr<void> take_place() noexcept;
 

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "cm/event.hpp"
 
@@ -33,6 +35,14 @@ Params params_of(const Message& message) noexcept {
   p.data_bytes = static_cast<uint8_t>(message.data.size());
   std::copy(message.data.begin(), message.data.end(), p.data.begin());
   return p;
+}
+
+// False: it is more than this message carries.
+template <size_t N>
+bool copy_data(std::span<const uint8_t> from, std::array<uint8_t, N>& to) noexcept {
+  if (from.size() > N) return false;
+  std::copy(from.begin(), from.end(), to.begin());
+  return true;
 }
 
 // Fills a Req or a Rep but for its private data.

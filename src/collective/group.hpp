@@ -2,18 +2,25 @@
 //
 // A Runner belongs to one endpoint. It carries out plans (plan.hpp) by messages that are matched
 // apart from the application's, so that several operations go on at once, in one group or in
-// several. What tells them apart is in the tag, beside the source:
+// several (run.hpp). What tells them apart is in the tag, beside the source:
 //
-//   63     20 19       0
-//   group     operation       of a collective operation
-//   0         key             of a join: the members have no number for the group yet
+//   63  62    20 19       0
+//   0   group    operation       of a collective operation
+//   1   members                  of a join: they have no number for the group yet
 //
 // and the whole key of the group comes with each message, to be compared. What one member sends
 // another in one operation comes in the order in which that one's plan wants it: plans differ in
-// how many steps they have, and agree in that. The number is made of the
-// key, which is made of the members' addresses, of how many groups of just these members there have
-// been, and of an attempt: a join asks all members whether the number is taken at one of them, and
-// if so they try the next attempt. Nobody has to be asked what the number is.
+// how many steps they have, and agree in that. The number is made of the key, which is made of the
+// members' addresses and of an occurrence: so many groups of just these members there have been, as
+// far as the one knows that knows of the most. A join asks all members for that, and then whether
+// the number is taken at one of them; if so, they try the next occurrence.
+//
+// Joins of the same members have one tag, so an endpoint carries them out one after the other, and
+// the first join of one member meets the first of another. One that a member left in the first
+// round fails at all others, and they are where that one is when they call again. What remains: one
+// that leaves in the second round may leave others joined; and where a member dies while others
+// join or give up a join with it, and comes back at its address, their joins may not come together
+// until they have new endpoints, too.
 //
 // Guarded by the engine's lock. Ends are told in the middle of progress: they are noted, and what
 // follows is done in the next poll.
@@ -27,7 +34,7 @@
 
 #include "base/address.hpp"
 #include "collective/plan.hpp"
-#include "link/pollable.hpp"
+#include "link/chore.hpp"
 #include "qp/work_request.hpp"
 
 namespace aperture::collective {
@@ -46,12 +53,14 @@ class Carrier {
 };
 
 struct Members {
-  std::vector<uint64_t> indices;  // in the endpoint's address table, by rank
-  uint64_t hash = 0;              // of their addresses
-  uint32_t rank = 0;              // our own
-  Place place() const noexcept { return {rank, static_cast<uint32_t>(indices.size())}; }
+  // In the endpoint's address table, by rank; what is under way has them, too.
+  std::shared_ptr<const std::vector<uint64_t>> indices;
+  uint64_t hash = 0;  // of their addresses
+  uint32_t rank = 0;  // our own
+  Place place() const noexcept { return {rank, static_cast<uint32_t>(indices->size())}; }
 };
-// Errors: no_entry (`own` is none of them).
+// Errors: no_entry (`own` is none of them), invalid (one is there twice). By exception
+// std::bad_alloc.
 Result<Members> members_of(std::span<const Address> addresses, std::vector<uint64_t> indices,
                            const Address& own);
 
@@ -68,15 +77,14 @@ class Starter {
 
 struct Group {
   Members members;
-  uint64_t key = 0;
-  uint64_t number = 0;
   uint64_t occurrence = 0;  // so many groups of these members were there before
-  uint32_t attempt = 0;
+  uint64_t key = 0;         // from here on: 0 until its members have agreed upon the occurrence
+  uint64_t number = 0;
   uint32_t operations = 0;  // begun so far
   bool is_joined = false;
 };
 
-class Runner final : public link::Pollable {
+class Runner final : public link::Chore {
  public:
   explicit Runner(Carrier& carrier) noexcept;
   ~Runner() override;
@@ -88,28 +96,34 @@ class Runner final : public link::Pollable {
   // False: messages from or into the application's buffers are still under way; the starters are
   // told once these are over, and the group stays until then.
   bool leave(Group& group) noexcept;
+  // The endpoint goes, after all of its groups: nothing is begun any more.
+  void abandon() noexcept;
 
   bool poll(uint64_t polls) noexcept override;
-  Look look() noexcept override { return is_due_ ? Look::poll : Look::nothing; }
-  void fall_asleep() noexcept override {}
-  void wake_up() noexcept override {}
-  bool anything_arrived() const noexcept override { return is_due_ && !is_blocked_; }
-  bool needs_polling() const noexcept override { return anything_arrived(); }
-  bool needs_later_look() const noexcept override { return is_due_; }
-  bool has_pending() const noexcept override { return true; }  // it is looked at in every poll
-  bool needs_wind_up() const noexcept override { return false; }
 
  private:
   friend class Run;
 
+  struct Count {
+    uint64_t members;  // their hash
+    uint64_t next;     // occurrence
+  };
+
+  bool is_due() const noexcept override { return is_due_; }
+  bool is_blocked() const noexcept override { return is_blocked_; }
   void note() noexcept;
-  bool number_is_taken(const Group& group) const noexcept;
-  void propose(Group& group) noexcept;
+  Count* counted(const Group& group) noexcept;
+  uint64_t next_occurrence(const Group& group) noexcept { return counted(group)->next; }
+  // Makes its key and its number of its occurrence. False: another group has that number.
+  bool take_number(Group& group) noexcept;
+  // A join of the same members was begun before, and has messages to begin.
+  bool must_wait(const Run& run) const noexcept;
+  void end(Run& run) noexcept;
 
   Carrier& carrier_;
-  std::list<std::unique_ptr<Run>> runs_;              // in the order in which they were begun
-  std::vector<Group*> groups_;                        // joined, or joining
-  std::vector<std::pair<uint64_t, uint64_t>> joins_;  // members' hash, joins so far
+  std::list<std::unique_ptr<Run>> runs_;  // in the order in which they were begun
+  std::vector<Group*> groups_;            // joined, or joining
+  std::vector<Count> counts_;             // of groups that were joined
   bool is_due_ = false;
   bool is_blocked_ = false;  // what is due has found no room
 };

@@ -23,9 +23,9 @@ struct Step {
   uint32_t from = kNobody;
   const std::byte* out = nullptr;
   size_t out_bytes = 0;
-  std::byte* in = nullptr;
+  std::byte* in = nullptr;  // apart from `out`
   size_t in_bytes = 0;
-  // Then, if to_do is not nothing: `target` from `source`, `bytes` of them.
+  // `then`, once both are through: `target` from `source`, `bytes` of them.
   enum class Then : uint8_t { nothing, copy, reduce } then = Then::nothing;
   std::byte* target = nullptr;
   const std::byte* source = nullptr;
@@ -52,8 +52,14 @@ struct Plan {
 // All by exception std::bad_alloc. `bytes` are those of one member's part: what scatter hands to
 // each, gather and allgather take from each, alltoall and reduce_scatter move between each two.
 Plan plan_barrier(Place at);
-// The barrier of a join: the bits of `word` of all members, or-ed, lie in scratch[0] then.
-Plan plan_join(Place at, uint8_t word);
+
+// Of a join: two rounds of a barrier, half of the steps each, that leave the highest of all
+// members' words in place of each one's own; that of the second is 0 until it is set.
+enum class JoinWord : uint8_t { occurrence, taken };
+Plan plan_join(Place at, uint64_t occurrence);
+uint64_t word_of(const Plan& join, JoinWord which) noexcept;
+void set_word(Plan& join, JoinWord which, uint64_t value) noexcept;
+
 Plan plan_broadcast(Place at, uint32_t root, std::byte* buf, size_t bytes);
 Plan plan_reduce(Place at, uint32_t root, const std::byte* buf, std::byte* result, size_t bytes,
                  Reduction how);

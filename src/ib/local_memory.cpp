@@ -55,7 +55,7 @@ WcStatus LocalMemory::refuse(uint32_t lkey, uint64_t addr, uint64_t len, Rights 
   if (log_level() < LogLevel::warn) return WcStatus::loc_prot_err;
   try {
     APERTURE_WARN("queue pair 0x%x, a buffer of its own: %s", qpn_,
-                  keys_.explain(ask(lkey, addr, len, need), denial, wording_).c_str());
+                  protect::explain(checks_, ask(lkey, addr, len, need), denial, wording_).c_str());
   } catch (...) {
     APERTURE_WARN("queue pair 0x%x, a buffer of its own: %s", qpn_,
                   protect::rule(wording_, denial));

@@ -9,16 +9,16 @@
 #include <cstdint>
 
 #include "ib/work.hpp"
-#include "protect/key_table.hpp"
+#include "protect/access_check.hpp"
 #include "protect/wording.hpp"
 
 namespace aperture::ib {
 
 class LocalMemory {
  public:
-  LocalMemory(protect::KeyTable& keys, const protect::Wording& wording, uint32_t qpn,
+  LocalMemory(const protect::AccessCheck& checks, const protect::Wording& wording, uint32_t qpn,
               protect::EndpointId id, protect::DomainId pd) noexcept
-      : keys_(keys), wording_(wording), qpn_(qpn), id_(id), pd_(pd) {}
+      : checks_(checks), wording_(wording), qpn_(qpn), id_(id), pd_(pd) {}
 
   // The domain whose regions are met. Of an XRC receive queue pair, that of the receive queue that
   // the request at hand names.
@@ -32,7 +32,7 @@ class LocalMemory {
   // May that piece be read or written? At most its first chunk is granted.
   protect::Checked check(uint32_t lkey, uint64_t addr, uint64_t len,
                          protect::Rights need) noexcept {
-    return keys_.check(ask(lkey, addr, len, need), &hint_);
+    return checks_.check(ask(lkey, addr, len, need), &hint_);
   }
   // The first n bytes of the list: whether the lkeys cover them. loc_prot_err if not.
   WcStatus check_all(const Sge* sge, uint32_t count, uint64_t n, protect::Rights need) noexcept;
@@ -54,7 +54,7 @@ class LocalMemory {
   WcStatus access(uint32_t lkey, uint64_t addr, uint64_t len, protect::Rights need,
                   Copy&& copy) noexcept;
 
-  protect::KeyTable& keys_;
+  const protect::AccessCheck& checks_;
   const protect::Wording& wording_;
   const uint32_t qpn_;
   const protect::EndpointId id_;

@@ -71,8 +71,8 @@ QueuePair::QueuePair(const QpSpec& spec)
     : spec_(spec),
       id_(protect::new_endpoint_id()),
       receiving_(*this, spec_),
-      sq_(spec.max_send_wr, spec.max_send_sge, spec.max_inline_bytes, spec.sq_sig_all, spec.memory),
-      memory_(*spec.keys, *spec.wording, spec.qpn, id_, spec.pd) {}
+      sq_(*this, spec_),
+      memory_(spec.keys->access(), *spec.wording, spec.qpn, id_, spec.pd) {}
 
 QueuePair::~QueuePair() = default;
 
@@ -167,19 +167,9 @@ void QueuePair::check_drained() noexcept {
 }
 
 void QueuePair::complete_head() noexcept {
-  const Wqe& w = sq_.wqe(sq_.head);
-  const bool failed = w.status != WcStatus::success;
-  sq_.complete(w);
-  if (w.signaled || failed) {
-    Cqe* cqe = next_sent(w.id, w.op, w.len, w.imm);
-    if (cqe == nullptr) [[unlikely]] {
-      if (on_overrun()) return;
-    } else {
-      cqe->wc.status = w.status;
-      cqe->wc.vendor_err = w.denial;
-      spec_.send_cq->push();
-    }
-  }
+  const bool failed = sq_.wqe(sq_.head).status != WcStatus::success;
+  if (!sq_.complete_oldest() && on_overrun()) [[unlikely]]
+    return;
   if (failed) [[unlikely]]
     fail_send_queue();
 }

@@ -92,28 +92,6 @@ class QueuePair : public link::Pollable {
   // The oldest WQE is over, well or badly; badly: all behind it are flushed, and the error state
   // follows, or that of the send queue alone where nobody waits for answers (UC, UD).
   void complete_head() noexcept;
-  // The place of the completion of what was the oldest until now, filled for a success. Null: it is
-  // an overrun.
-  Cqe* next_sent(uint64_t id, SendOp op, uint64_t len, uint32_t imm) noexcept {
-    Cqe* cqe = spec_.send_cq->next();
-    if (cqe == nullptr) [[unlikely]]
-      return nullptr;
-    cqe->wc.succeed(opcode_of(op), len, spec_.qpn);
-    cqe->wc.id = id;
-    if (op == SendOp::local_inv) cqe->wc.imm = imm;
-    cqe->qp = this;
-    cqe->released = &sq_.released;
-    cqe->release = sq_.head;
-    return cqe;
-  }
-  // The WR is over, nothing was before it, and its completion queue has room.
-  void complete_fast(const SendWr& wr, uint64_t len) noexcept {
-    assert(sq_.is_empty());
-    sq_.head = sq_.next = ++sq_.tail;
-    if (!sq_.signals(wr)) return;
-    next_sent(wr.id, wr.op, len, wr.imm);
-    spec_.send_cq->push();
-  }
   void check_drained() noexcept;
   // As fail(), for a reason that the application has to be told.
   void fail_fatally() noexcept;

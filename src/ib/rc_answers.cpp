@@ -150,7 +150,7 @@ bool RcAnswers::place_result(uint64_t pos, uint64_t offset, const std::byte* fro
     }
     w.done += len;  // what comes after a failure is counted and dropped
     assert(w.done <= w.len);
-    q_.one_sided_.restart_clock();  // the owner is at it
+    q_.target_.restart_clock();  // the owner is at it
     return true;
   }
   q_.break_protocol("a result longer than asked, out of order, or that nobody asked for");

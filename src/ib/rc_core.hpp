@@ -42,9 +42,13 @@ class RcCore : public QueuePair {
  protected:
   friend class RcAnswers;
   friend class RcDirect;
+  friend class RcExecution;
+  friend class RcLoss;
+  friend class RcReceiver;
   friend class RcRequester;
   friend class RcResponder;
   friend class RcWindows;
+  friend class RcWordResponder;
 
   RcCore(const QpSpec& spec, LaneHost& host) : QueuePair(spec), host_(host) {}
 
@@ -93,7 +97,8 @@ class RcCore : public QueuePair {
 
   LaneHost& host_;
   transport::LaneEnd lane_;
-  transport::OneSided one_sided_{lane_};
+  transport::Target target_{lane_};
+  transport::OneSided one_sided_{lane_, target_};
   transport::Inflight<RcPiece> inflight_;
   Address remote_;
   uint32_t lane_uses_ = 0;        // depth of LaneInUse

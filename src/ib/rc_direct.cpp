@@ -44,7 +44,7 @@ bool RcDirect::post_fast(const SendWr& wr) noexcept {
       sge.length - 1 >= protect::kChunkBytes ||
       (reads ? is_inline || q_.attr_.max_rd_atomic == 0
              : is_inline && sge.length > q_.spec_.max_inline_bytes) ||
-      !one_sided.is_target_away()) {
+      !q_.target_.is_away()) {
     return false;
   }
   one_sided.foresee(wr.rkey);
@@ -61,13 +61,13 @@ bool RcDirect::post_fast(const SendWr& wr) noexcept {
   }
   protect::DirectAsk ask{0, wr.rkey, wr.remote_addr, &local, 1, 0};
   if (access(wr.op, ask).outcome != DirectResult::Outcome::done) return false;
-  q_.complete_fast(wr, sge.length);
+  q_.sq_.complete_fast(wr, sge.length);
   return true;
 }
 
 bool RcDirect::may_go(const Wqe& w) noexcept {
   if (w.owner_only || q_.stopped_ || !q_.one_sided_.is_possible(permit_for(w.op)) ||
-      !q_.one_sided_.is_target_away()) {
+      !q_.target_.is_away()) {
     return false;
   }
   q_.one_sided_.foresee(w.rkey);
@@ -175,11 +175,11 @@ void RcDirect::claim_stalled_head() noexcept {
       wire::store_rc(body, wire::RcHead{static_cast<uint8_t>(wire::RcOp::wake), 0, 0, 0});
     });
   }
-  if (!(claimable && one_sided.is_known_away()) && !one_sided.has_stalled(head, len)) return;
-  if (!claimable || !one_sided.has_slot()) return one_sided.ring_stalled_owner();
+  if (!(claimable && q_.target_.is_known_away()) && !q_.target_.has_stalled(head, len)) return;
+  if (!claimable || !one_sided.has_slot()) return q_.target_.ring_stalled();
   if (!may_claim(piece)) {
     q_.sq_.wqe(piece.at).owner_only = true;
-    return one_sided.restart_clock();
+    return q_.target_.restart_clock();
   }
   const uint64_t last = transport::OneSided::last_to_claim(
       q_.inflight_, [this](const RcPiece& p) { return may_claim(p); },
@@ -193,12 +193,11 @@ void RcDirect::claim_stalled_head() noexcept {
 }
 
 bool RcDirect::may_claim_head() const noexcept {
-  const transport::OneSided& one_sided = q_.one_sided_;
-  if (q_.inflight_.empty() || !one_sided.is_allowed()) return false;
-  const RcPiece& piece = std::as_const(q_.inflight_).oldest();
-  const Wqe& w = q_.sq_.wqe(piece.at);
-  return piece.pos == q_.inflight_.done_through() && piece.len != 0 && !w.owner_only &&
-         one_sided.is_permitted(permit_for(w.op)) && !one_sided.is_owner_at(piece.pos);
+  // the rest of may_claim() is asked once it has stalled
+  return q_.one_sided_.may_claim_head(q_.inflight_, [this](const RcPiece& piece) {
+    const Wqe& w = q_.sq_.wqe(piece.at);
+    return piece.len != 0 && !w.owner_only && q_.one_sided_.is_possible(permit_for(w.op));
+  });
 }
 
 // What would be refused, or is for the owner to validate, is left to it; so is immediate data,

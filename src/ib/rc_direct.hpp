@@ -1,6 +1,6 @@
 // RDMA without the target's help (process_vm_writev, process_vm_readv), when nothing of ours stands
 // before it in the ring and the target is away; and claiming the head of the ring from a target
-// that has stopped. ARCHITECTURE.md says when; transport/one_sided.hpp decides who is away.
+// that has stopped. ARCHITECTURE.md says when; transport/target.hpp decides who is away.
 //
 // The ordering rule: a direct access begins when every earlier request is executed, and that was
 // told. What would be refused is left to its owner, whose queue pair has to know and to say why. So

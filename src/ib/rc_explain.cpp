@@ -109,7 +109,7 @@ void explain_refused(const RcEnd& end, const transport::LaneEnd& lane, const Wqe
                                  0};
     std::string more;
     if (lane->to_self && !invalidates) {
-      more = "; " + end.spec.keys->explain(ask, denial, *end.spec.wording);
+      more = "; " + protect::explain(end.spec.keys->access(), ask, denial, *end.spec.wording);
     } else if (invalidates || lane->direct.keys == nullptr) {
       more = protect::explain_unseen(denial, attempt.need, *end.spec.wording);
     } else {
@@ -132,8 +132,9 @@ void explain_refusing(const RcEnd& end, const protect::AccessAsk& ask, Denial de
     return;
   }
   try {
-    APERTURE_WARN("queue pair 0x%x, from %s: %s", end.spec.qpn, end.remote.print().c_str(),
-                  end.spec.keys->explain(ask, denial, *end.spec.wording).c_str());
+    APERTURE_WARN(
+        "queue pair 0x%x, from %s: %s", end.spec.qpn, end.remote.print().c_str(),
+        protect::explain(end.spec.keys->access(), ask, denial, *end.spec.wording).c_str());
   } catch (...) {
     APERTURE_WARN("queue pair 0x%x, from %s: %s", end.spec.qpn, end.remote.print().c_str(),
                   protect::rule(*end.spec.wording, denial));

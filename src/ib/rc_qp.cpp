@@ -1,18 +1,13 @@
 // The life of a connected queue pair's lane, and polling: see rc_qp.hpp.
 #include "ib/rc_qp.hpp"
 
-#include <algorithm>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "base/log.hpp"
 
 namespace aperture::ib {
 
 namespace {
-
-// Whatever timeout and retry_cnt say: nobody waits longer for a peer that is known to be gone.
-constexpr uint64_t kLongestRetryNs = 500'000'000;
 
 void put_permit(std::byte* body, uint64_t number, uint16_t flags) noexcept {
   wire::store_rc(body, {static_cast<uint8_t>(wire::RcOp::permit), 0, flags, 0},
@@ -57,7 +52,7 @@ void RcQp::lane_failed(Errc why) noexcept {
         "posting to it, and check the number and GID that were exchanged",
         spec_.qpn, attr_.dest_qpn, attr_.route.remote.print().c_str(), describe(why));
   }
-  wind_down(WcStatus::retry_exc_err);
+  loss_.wind_down(WcStatus::retry_exc_err);
 }
 
 // The requests in the ring, a ring full at most, as long as allowed() is true.
@@ -69,23 +64,14 @@ void RcQp::execute_arrived(Allowed&& allowed) noexcept {
 }
 
 // The other end is gone. What it had asked for is done, what it had executed is a success, and what
-// it had refused is told. What is left fails when the requester has retried for as long as timeout
-// and retry_cnt say, within reason: a program that polls the last of its completions while its peer
-// ends must not find a failure among them (rdma-core's SRQ ping-pong has more sends under way than
-// its peer waits for). Nothing is begun meanwhile.
+// it had refused is told.
 void RcQp::lose() noexcept {
   if (!is_up()) return;
   const LaneInUse in_use(*this);
   execute_arrived([] { return true; });
   take_answers();
   if (!is_up()) return;  // in the error state already
-  const uint64_t retrying = give_up_ns(attr_.timeout, attr_.retry_cnt);
-  if (!responder_.has_begun() && is_reliable() && !sq_.is_empty() && retrying != 0) {
-    lost_until_ns_ = now_ns() + std::min(retrying, kLongestRetryNs);
-    busy_ = true;
-    return;
-  }
-  leave_lost_peer();
+  loss_.begin();
 }
 
 // As long as there is room for completions: nobody looks at them any more, so none is an overrun.
@@ -101,40 +87,6 @@ void RcQp::take_answers() noexcept {
   if (is_up()) answers_.learn_executed();
   if (is_up()) answers_.retire();
   end_if_broken();
-}
-
-// The end of what lose() began.
-void RcQp::leave_lost_peer() noexcept {
-  const LaneInUse in_use(*this);
-  lost_until_ns_ = 0;
-  had_lane_ = lane_over_ = true;
-  if (responder_.has_begun() && is_reliable()) {  // half a message has come, and no more will
-    responder_.fail_receive(WcStatus::rem_abort_err, WcStatus::success);
-    return;
-  }
-  wind_down(WcStatus::retry_exc_err);
-}
-
-// There is no lane, and none will come: reliable WQEs fail, unreliable ones are lost on the way.
-void RcQp::wind_down(WcStatus status) noexcept {
-  assert(status != WcStatus::success);
-  if (sq_.is_empty()) return;
-  if (is_reliable()) {
-    Wqe& w = sq_.wqe(sq_.head);
-    if (w.status == WcStatus::success) w.status = status;
-    complete_head();
-    return;
-  }
-  // what is done at this end still is, and holds up what is behind it
-  for (; !sq_.is_posted() && may_go_on() && !stopped_; ++sq_.next) {
-    Wqe& w = sq_.wqe(sq_.next);
-    if (!is_local(w.op)) {
-      w.stage = Wqe::Stage::finished;
-    } else if (!requester_.start(sq_.next)) {
-      break;
-    }
-  }
-  answers_.retire();
 }
 
 bool RcQp::post_fast(const SendWr& wr) noexcept {
@@ -164,7 +116,7 @@ void RcQp::on_access_changed() noexcept {
   if (is_reliable() && allows(kAllowRemoteRead) && attr_.max_dest_rd_atomic != 0) {
     allowed |= transport::kPermitReads;
   }
-  gate_.permit(lane_, *spec_.keys, allowed, put_permit);
+  gate_.permit(lane_, spec_.keys->accessors(), allowed, put_permit);
 }
 
 // Not quiet: the lane ceases, and each poll finds it so and asks again, in end_if_broken().
@@ -178,7 +130,7 @@ bool RcQp::may_fail_now() noexcept {
 
 void RcQp::stop() noexcept {
   if (lane_) {
-    gate_.shut(lane_, *spec_.keys);
+    gate_.shut(lane_, spec_.keys->accessors());
     if (lane_uses_ != 0) {
       lane_over_ = true;
     } else {
@@ -200,8 +152,8 @@ bool RcQp::poll(uint64_t polls) noexcept {
     return windows_.is_waiting();
   }
   if (lost_until_ns_ != 0) [[unlikely]] {
-    if (now_ns() < lost_until_ns_) return false;
-    leave_lost_peer();
+    if (!loss_.is_due()) return false;
+    loss_.leave();
     return true;
   }
   const LaneInUse in_use(*this);
@@ -238,14 +190,14 @@ void RcQp::end_if_broken() noexcept {
 
 void RcQp::update_pending() noexcept {
   if (!is_up()) return;
-  busy_ = responder_.is_ending() || gate_.is_due() || awaits_answers();
-  lane_.note_pending(sq_.head != sq_.next || responder_.has_begun());
+  busy_ = responder_.receiver().is_ending() || gate_.is_due() || awaits_answers();
+  lane_.note_pending(sq_.head != sq_.next || responder_.receiver().has_begun());
 }
 
 void RcQp::fall_asleep() noexcept {
   if (!lane_) return;
   // what nobody waits for is acknowledged without a ring, and stays open as long as we sleep
-  lane_.note_pending(awaits_answers() || responder_.has_begun());
+  lane_.note_pending(awaits_answers() || responder_.receiver().has_begun());
   lane_.fall_asleep({.for_executed = awaits_answers(),
                      .for_room = responder_.is_streaming() || responder_.is_held()});
 }
@@ -254,7 +206,7 @@ bool RcQp::anything_arrived() const noexcept {
   if (!lane_ || lane_.broken()) return false;
   if (lane_->response_rx.cells.ready()) return true;
   const bool held = responder_.is_held();
-  if (lane_->request_rx.cells.ready() && !responder_.is_waiting() && !held) return true;
+  if (lane_->request_rx.cells.ready() && !responder_.receiver().is_waiting() && !held) return true;
   return (awaits_answers() && transport::LaneEnd::has_moved(lane_->request_tx)) ||
          ((responder_.is_streaming() || held) && transport::LaneEnd::has_moved(lane_->response_tx));
 }
@@ -265,18 +217,19 @@ bool RcQp::needs_polling() const noexcept {
   if (lost_until_ns_ != 0) return false;
   // something is to be begun or goes on directly, and nothing is out that would wake us
   if (!sq_.is_posted() && may_go_on() && is_ring_done()) return true;
-  return responder_.is_ending() || direct_.may_claim_head();
+  return responder_.receiver().is_ending() || direct_.may_claim_head();
 }
 
 bool RcQp::needs_later_look() const noexcept {
-  return lane_ && (lane_.broken() || rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 ||
-                   !inflight_.empty() || (responder_.is_held() && !responder_.is_waiting()));
+  return lane_ &&
+         (lane_.broken() || rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 || !inflight_.empty() ||
+          (responder_.is_held() && !responder_.receiver().is_waiting()));
 }
 
 void RcQp::on_receive_posted() noexcept {
-  if (!responder_.is_waiting()) [[likely]]
+  if (!responder_.receiver().is_waiting()) [[likely]]
     return;
-  responder_.stop_waiting();
+  responder_.receiver().stop_waiting();
   if (!is_up() || lost_until_ns_ != 0) return;
   const LaneInUse in_use(*this);
   responder_.poll();

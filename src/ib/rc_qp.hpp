@@ -7,18 +7,21 @@
 // connection goes the same way, only that nobody waits for the responder and nothing is refused
 // aloud: what cannot be executed is dropped.
 //
-// This class is the life of the lane, polling, and what time brings. The work is done by its parts:
+// This class is the life of the lane and polling. The work is done by its parts:
 //   rc_core.hpp       the lane and the state that all parts look at
 //   rc_requester.hpp  WQEs into the ring, by the fast path and the slow path
 //   rc_answers.hpp    results, refusals, receiver-not-ready, acknowledgements
 //   rc_direct.hpp     RDMA without the target's help where it does not poll; claims
 //   rc_windows.hpp    windows: bind and invalidate
-//   rc_responder.hpp  executing the peer's requests, by the fast path and the slow path
+//   rc_responder.hpp  executing the peer's requests, by the fast path and the slow path;
+//                     rc_receiver, rc_word_responder and rc_execution
+//   rc_loss.hpp       what is left when the peer is gone
 //   rc_explain.hpp    the sentence for a refusal
 #pragma once
 
 #include <memory>
 
+#include "ib/rc_loss.hpp"
 #include "ib/rc_requester.hpp"
 #include "ib/rc_responder.hpp"
 
@@ -43,7 +46,8 @@ class RcQp final : public RcCore {
     if (!lane_) [[unlikely]]
       return windows_.is_waiting() ? Look::poll : Look::nothing;
     if (busy_ || lane_->response_rx.cells.ready()) return Look::poll;
-    if (!lane_->request_rx.cells.ready() || responder_.is_waiting()) return Look::nothing;
+    if (!lane_->request_rx.cells.ready() || responder_.receiver().is_waiting())
+      return Look::nothing;
     return responder_.take_fast() ? Look::taken : Look::poll;
   }
   void fall_asleep() noexcept override;
@@ -56,9 +60,11 @@ class RcQp final : public RcCore {
   bool needs_wind_up() const noexcept override { return false; }
 
   void on_receive_posted() noexcept override;
-  bool end_access() noexcept override { return !lane_ || gate_.begin_to_shut(lane_, *spec_.keys); }
+  bool end_access() noexcept override {
+    return !lane_ || gate_.begin_to_shut(lane_, spec_.keys->accessors());
+  }
   bool is_older_access_over() noexcept override {
-    return !lane_ || gate_.is_quiet(lane_, *spec_.keys);
+    return !lane_ || gate_.is_quiet(lane_, spec_.keys->accessors());
   }
 
  protected:
@@ -75,8 +81,6 @@ class RcQp final : public RcCore {
   void begin_anew() noexcept;
   template <typename Allowed>
   void execute_arrived(Allowed&& allowed) noexcept;
-  void leave_lost_peer() noexcept;
-  void wind_down(WcStatus status) noexcept;
   void end_if_broken() noexcept;
   void update_pending() noexcept;
   void serve_peer() noexcept override;
@@ -88,6 +92,7 @@ class RcQp final : public RcCore {
   RcDirect direct_{*this, answers_};
   RcRequester requester_{*this, answers_, direct_, windows_};
   RcResponder responder_{*this, answers_, windows_};
+  RcLoss loss_{*this, answers_, requester_, responder_.receiver()};
 };
 
 }  // namespace aperture::ib

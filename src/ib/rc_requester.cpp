@@ -58,7 +58,7 @@ bool RcRequester::post_fast(const SendWr& wr) noexcept {
     return false;
   }
   const bool send = wr.op == SendOp::send || wr.op == SendOp::send_with_imm;
-  if (!send && !q_.one_sided_.does_target_poll()) {
+  if (!send && !q_.target_.surely_polls()) {
     if ((wr.op != SendOp::write && wr.op != SendOp::read) || !direct_.post_fast(wr)) return false;
     q_.serve_peer();
     return true;

@@ -79,7 +79,7 @@ bool RcWindows::post_fast(const SendWr& wr) noexcept {
   q_.stopped_ = waits_ = false;  // all that had failed is flushed
   const WindowAnswer answer = binds ? bind(*wr.bind) : invalidate(wr.imm);
   if (answer == WindowAnswer::done && q_.spec_.send_cq->has_room()) [[likely]] {
-    q_.complete_fast(wr, 0);
+    q_.sq_.complete_fast(wr, 0);
     return true;
   }
   Wqe& w = q_.sq_.wqe(q_.sq_.tail);

@@ -8,16 +8,18 @@
 
 namespace aperture::ib {
 
-SendQueue::SendQueue(uint32_t max_wr, uint32_t max_sge, uint32_t max_inline_bytes, bool signal_all,
-                     QueueMemory* memory)
-    : max_wr_(max_wr),
-      max_sge_(std::max(max_sge, 1u)),
-      max_inline_bytes_(max_inline_bytes),
-      mask_(std::bit_ceil(std::max(max_wr, 1u)) - 1),
-      signal_all_(signal_all),
-      wqes_(size_t{mask_} + 1, memory),
-      sges_((size_t{mask_} + 1) * max_sge_, memory),
-      inline_((size_t{mask_} + 1) * max_inline_bytes, memory) {}
+SendQueue::SendQueue(QueuePair& qp, const QpSpec& spec)
+    : qp_(qp),
+      cq_(spec.send_cq),
+      qpn_(spec.qpn),
+      max_wr_(spec.max_send_wr),
+      max_sge_(std::max(spec.max_send_sge, 1u)),
+      max_inline_bytes_(spec.max_inline_bytes),
+      mask_(std::bit_ceil(std::max(max_wr_, 1u)) - 1),
+      signal_all_(spec.sq_sig_all),
+      wqes_(size_t{mask_} + 1, spec.memory),
+      sges_((size_t{mask_} + 1) * max_sge_, spec.memory),
+      inline_((size_t{mask_} + 1) * max_inline_bytes_, spec.memory) {}
 
 void SendQueue::post(const SendWr& wr) noexcept {
   assert(!is_full());

@@ -1,5 +1,5 @@
-// The send queue of a queue pair: a ring of WQEs with their scatter/gather lists and inline bytes.
-// IBTA vol. 1, 10.2.9 and 10.8.
+// The send queue of a queue pair: a ring of WQEs with their scatter/gather lists and inline bytes,
+// and the completion queue that is told of them. IBTA vol. 1, 10.2.9 and 10.8.
 //
 // Guarded by the engine's lock. Positions only grow (and wrap): released <= head <= next <= tail.
 // WQEs complete in order, at `head`; a slot is free again when its completion has been polled.
@@ -10,7 +10,9 @@
 
 #include "base/invariant.hpp"
 #include "ib/attributes.hpp"
+#include "ib/cq.hpp"
 #include "ib/local_memory.hpp"
+#include "ib/qp_spec.hpp"
 #include "ib/queue_memory.hpp"
 #include "ib/work.hpp"
 
@@ -55,9 +57,8 @@ struct Wqe {
 
 class SendQueue {
  public:
-  // By exception std::bad_alloc. memory outlives it; null: the process's own.
-  SendQueue(uint32_t max_wr, uint32_t max_sge, uint32_t max_inline_bytes, bool signal_all,
-            QueueMemory* memory);
+  // By exception std::bad_alloc. qp: whose it is.
+  SendQueue(QueuePair& qp, const QpSpec& spec);
 
   bool is_empty() const noexcept { return head == tail; }
   // All of its WQEs are posted whole.
@@ -104,13 +105,29 @@ class SendQueue {
   // [offset, offset + n) of the WQE's bytes, wherever they lie.
   WcStatus gather(LocalMemory& memory, uint32_t at, uint64_t offset, std::byte* to,
                   uint64_t n) noexcept;
-  // The oldest is over, and stepped over.
-  void complete(const Wqe& w) noexcept {
+  // The oldest is over, as its status says, and stepped over. False: its completion is lost, since
+  // there is no room for it.
+  bool complete_oldest() noexcept {
     APERTURE_DEBUG_ASSERT(head != tail);
-    ++head;
-    if (!w.signaled) return;
-    APERTURE_DEBUG_ASSERT(signaled_out != 0);
-    --signaled_out;
+    const Wqe& w = wqe(head++);
+    APERTURE_DEBUG_ASSERT(!w.signaled || signaled_out != 0);
+    if (w.signaled) --signaled_out;
+    if (!w.signaled && w.status == WcStatus::success) return true;
+    Cqe* cqe = next_completion(w.id, w.op, w.len, w.imm);
+    if (cqe == nullptr) [[unlikely]]
+      return false;
+    cqe->wc.status = w.status;
+    cqe->wc.vendor_err = w.denial;
+    cq_->push();
+    return true;
+  }
+  // The WR is over, nothing was before it, and the completion queue has room.
+  void complete_fast(const SendWr& wr, uint64_t len) noexcept {
+    APERTURE_DEBUG_ASSERT(is_empty());
+    head = next = ++tail;
+    if (!signals(wr)) return;
+    next_completion(wr.id, wr.op, len, wr.imm);
+    cq_->push();
   }
   void clear() noexcept { head = next = tail = released = signaled_out = 0; }
 
@@ -121,6 +138,24 @@ class SendQueue {
   uint32_t signaled_out = 0;  // not completed yet, of those that ask for a completion
 
  private:
+  // The place of the completion of what was the oldest until now, filled for a success. Null: it is
+  // an overrun.
+  Cqe* next_completion(uint64_t id, SendOp op, uint64_t len, uint32_t imm) noexcept {
+    Cqe* cqe = cq_->next();
+    if (cqe == nullptr) [[unlikely]]
+      return nullptr;
+    cqe->wc.succeed(opcode_of(op), len, qpn_);
+    cqe->wc.id = id;
+    if (op == SendOp::local_inv) cqe->wc.imm = imm;
+    cqe->qp = &qp_;
+    cqe->released = &released;
+    cqe->release = head;
+    return cqe;
+  }
+
+  QueuePair& qp_;
+  CompletionQueue* const cq_;  // null: XRC receive
+  const uint32_t qpn_;
   const uint32_t max_wr_;
   const uint32_t max_sge_;
   const uint32_t max_inline_bytes_;

@@ -41,6 +41,8 @@ class Pollable {
   virtual bool has_pending() const noexcept = 0;
   // It is over: its owner is told after the poll, and takes it from the engine or mends it.
   virtual bool needs_wind_up() const noexcept = 0;
+  // Completions of both come to the same queue: not known here, so it may be.
+  bool shares_queue_with(const Pollable&) const noexcept { return true; }
 };
 
 }  // namespace aperture::link

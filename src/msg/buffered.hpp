@@ -1,11 +1,11 @@
-// Buffered receives: messages that are shown where they lie, and then claimed or discarded.
-// man 3 fi_msg, "Buffered Receives"; fi_tagged, "Buffered Tagged Receives".
+// Buffered receives, as values: how an endpoint has its messages shown to it, what the application
+// is shown, and what is known of a message that is shown. man 3 fi_msg, "Buffered Receives";
+// fi_tagged, "Buffered Tagged Receives".
 //
-// Guarded by the engine's lock, as all of the matcher, of which buffered.cpp is a part. A message
-// is shown by one completion, whose context is its RecvContext, and stays until it is claimed or
+// Guarded by the engine's lock, as all of a matching; shown_messages.hpp shows them. A message is
+// shown by one completion, whose context is its RecvContext, and stays until it is claimed or
 // discarded. What its sender keeps (qp/offer.hpp) is fetched for that: whole if it is short enough,
-// else its first bytes, and the rest stays on offer. Messages of one peer are shown in the order in
-// which they came, so one whose bytes are on their way holds up those behind it.
+// else its first bytes, and the rest stays on offer.
 #pragma once
 
 #include <array>

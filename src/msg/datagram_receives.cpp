@@ -70,7 +70,7 @@ bool DatagramReceives::take(const DatagramMessage& message) noexcept {
   r->msg_len = message.payload.size() + rules_.prefix_bytes;
   r->msg_imm = message.imm;
   r->msg_beside = message.beside;
-  r->msg_source = rules_.report_source ? message.source : qp::kNoSource;
+  r->msg_source = rules_.report_source ? message.reported : qp::kNoSource;
   scatter(r->iov, r->iov_count, rules_.prefix_bytes, message.payload.data(),
           std::min<uint64_t>(message.payload.size(), r->len - rules_.prefix_bytes));
   deliver(*r);
@@ -106,7 +106,7 @@ void DatagramReceives::take_multi(const DatagramMessage& message, Receive& buffe
   part.msg_tag = 0;
   part.msg_imm = message.imm;
   part.msg_beside = message.beside;
-  part.msg_source = rules_.report_source ? message.source : qp::kNoSource;
+  part.msg_source = rules_.report_source ? message.reported : qp::kNoSource;
   if (buffer.cut(part, port_)) {
     posted_.remove(&buffer);
     --count_;

@@ -1,7 +1,7 @@
 // Which posted receive a datagram belongs to: the oldest that takes it. fi_msg(3).
 //
 // The counterpart of matcher.hpp for messages that nobody keeps: a datagram that no receive takes
-// is lost. Multi-receive buffers are those of multi_recv.cpp. A receive may begin with a prefix,
+// is lost. Multi-receive buffers are those of receive.hpp. A receive may begin with a prefix,
 // which is left as it is and counted in every length (fi_getinfo(3), FI_MSG_PREFIX). Guarded by the
 // engine's lock.
 #pragma once
@@ -18,8 +18,9 @@ struct DatagramMessage {
   std::span<const std::byte> payload;
   qp::Beside beside = qp::Beside::nothing;
   uint64_t imm = 0;
-  uint64_t source = qp::kNoSource;  // address-table index of who sent it
-  uint64_t flags = 0;               // or-ed into Completion::flags
+  uint64_t source = qp::kNoSource;    // address-table index of who sent it
+  uint64_t reported = qp::kNoSource;  // what completions say of that
+  uint64_t flags = 0;                 // or-ed into Completion::flags
 };
 
 class DatagramReceives {

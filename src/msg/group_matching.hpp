@@ -22,7 +22,7 @@ class GroupMatching final : public qp::MessageSink {
   bool on_message(qp::Qp& qp, const qp::Arrival& a) noexcept override {
     return a.beside == qp::Beside::group_key ? groups_.on_message(qp, a) : own_.on_message(qp, a);
   }
-  bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override {
+  bool on_line(qp::Qp& qp, wire::SoundHead head, const std::byte* body) noexcept override {
     return own_.on_line(qp, head, body);  // none of a group's lies in a line
   }
   void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override {

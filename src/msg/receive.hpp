@@ -1,11 +1,20 @@
-// A posted receive, and what a multi-receive buffer (multi_recv.cpp) has beyond one.
+// A posted receive, and what a multi-receive buffer has beyond one (multi_receives.hpp).
 //
-// Guarded by the engine's lock. The matcher keeps it in a list while it is posted, and again while
-// the bytes of an offered message are on their way; it comes from the matcher's pool.
+// Guarded by the engine's lock. Where it stands is receives.hpp's, or, of datagrams,
+// datagram_receives.hpp's. Invariants of a buffer:
+//   - every message gives one entry (unless successes are suppressed), with its own place, which is
+//     behind that of the message before it, without a gap;
+//   - the last entry of a buffer, success or error, carries the release flag; when that one is a
+//     suppressed success, an entry of the release flag alone stands for it. So there is exactly one
+//     release, and after it nobody writes to the buffer any more;
+//   - a message larger than what is left is truncated: it was matched, and a buffer is used up only
+//     when less than its least room is left.
 #pragma once
 
 #include <sys/uio.h>
 
+#include <algorithm>
+#include <cassert>
 #include <cstdint>
 
 #include "base/list.hpp"
@@ -17,7 +26,8 @@ struct alignas(64) Receive : ListHook {  // what a match looks at lies in the fi
   enum class Kind : uint8_t {
     single,    // one message
     multi,     // a multi-receive buffer, or a message on its way into one
-    buffered,  // bytes on their way that are to be shown (buffered.hpp)
+    buffered,  // meets a message that is to be shown, or bytes on their way for that (buffered.hpp)
+    standing,  // the same, for every untagged message: it stays posted
   };
   uint64_t tag;
   uint64_t ignore;
@@ -75,5 +85,26 @@ struct alignas(64) Receive : ListHook {  // what a match looks at lies in the fi
  private:
   void release(qp::Port& port) const noexcept;
 };
+
+inline void Receive::fill(const qp::RecvWr& wr) noexcept {
+  assert(wr.iov_count <= qp::kIovLimit);
+  *static_cast<ListHook*>(this) = {};
+  tag = wr.tag;
+  ignore = wr.ignore;
+  source = wr.source;
+  len = wr.len;
+  context = wr.context;
+  flags = wr.flags;
+  completion = wr.completion;
+  tagged = wr.tagged;
+  kind = Kind::single;
+  iov_count = static_cast<uint8_t>(wr.iov_count);
+  plain = wr.iov_count == 1 && wr.completion == qp::kEntry;
+  if (plain) [[likely]] {
+    iov[0] = wr.iov[0];
+  } else {
+    std::copy_n(wr.iov, wr.iov_count, iov);
+  }
+}
 
 }  // namespace aperture::msg

@@ -1,10 +1,10 @@
 // Messages that came before their receive, oldest first: tagged and untagged ones, and those that
 // are claimed for a context, by a probe or because they are shown there (buffered.hpp).
 //
-// Guarded by the engine's lock, as all of the matcher. Every message is in exactly one list, or out
+// Guarded by the engine's lock, as all of a matching. Every message is in exactly one list, or out
 // of all between remove() and drop(). Where receives may name a source, each also stands in the
 // list of its source: many peers may flood one. Headers come from a pool; payload that is here is
-// counted, so that the matcher can ask peers to keep theirs.
+// counted, so that peers can be asked to keep theirs.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -18,11 +19,10 @@ namespace aperture::nic {
 namespace {
 
 constexpr uint64_t kMagic = 0x5641'5641'5245'5041;  // "APERAVAV", as the bytes lie
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint64_t kLockNs = 2'000'000'000;
 constexpr int kTries = 100;  // of a file that its last user is removing
 constexpr size_t kLongestName = 200;
-constexpr size_t kEntriesAtOnce = 128;
 
 // Bytes of the file that are locked, and hold nothing: who has it open, and who changes it.
 constexpr off_t kUsersByte = 24;
@@ -38,17 +38,24 @@ bool set_lock(int fd, off_t byte, short type) noexcept {
   return ::fcntl(fd, F_OFD_SETLK, &wanted) == 0;
 }
 
-// The kernel's queue of waiters is not used: whoever stops with the lock in its hands must not hold
-// others for ever.
-Status lock_changes(int fd) noexcept {
-  const uint64_t deadline = now_ns() + kLockNs;
-  while (!set_lock(fd, kChangesByte, F_WRLCK)) {
-    if (errno != EAGAIN && errno != EACCES) return Errc::io;
-    if (now_ns() >= deadline) return Errc::timed_out;
+// Until it says Errc::ok or another error than Errc::again. No queue of waiters, the kernel's or a
+// mutex's: whoever stops with the lock in its hands must not hold others for ever.
+template <typename Try>
+Status try_until(uint64_t deadline_ns, Try&& once) noexcept {
+  for (;;) {
+    const Status s = once();
+    if (s.error() != Errc::again) return s;
+    if (now_ns() >= deadline_ns) return Errc::timed_out;
     const timespec pause{0, 200'000};
     ::nanosleep(&pause, nullptr);
   }
-  return {};
+}
+
+Status lock_changes(int fd, uint64_t deadline_ns) noexcept {
+  return try_until(deadline_ns, [fd]() -> Status {
+    if (set_lock(fd, kChangesByte, F_WRLCK)) return {};
+    return errno == EAGAIN || errno == EACCES ? Errc::again : Errc::io;
+  });
 }
 
 // Whether anybody but us has it open.
@@ -94,7 +101,11 @@ struct AddressFile::Head {
   uint32_t version;
   uint32_t count;
   uint64_t generation;
-  std::array<uint8_t, 40> zeros;
+  uint64_t locked;  // always 0
+  uint64_t rewritten;
+  std::array<uint8_t, 24> zeros;
+
+  bool operator==(const Head&) const = default;
 };
 
 struct AddressFile::Entry {
@@ -166,11 +177,11 @@ Result<std::unique_ptr<AddressFile>> AddressFile::try_open(const std::string& pa
 
 Status AddressFile::enter(std::string& why) noexcept {
   const int fd = fd_.get();
-  if (const Status s = lock_changes(fd); !s) {
+  const auto entering = lock();
+  if (!entering) {
     why = "another process does not let go of it";
-    return s;
+    return entering.error();
   }
-  Lock lock(this);
   struct stat st;
   if (::fstat(fd, &st) != 0) return Errc::io;
   if (st.st_nlink == 0) return Errc::again;
@@ -197,7 +208,7 @@ AddressFile::~AddressFile() {
   if (!fd_.is_here()) return;
   const int fd = fd_.get();
   // without the lock the next who opens it finds that nobody uses it
-  const bool locked = lock_changes(fd).ok();
+  const bool locked = lock_changes(fd, now_ns() + kLockNs).ok();
   set_lock(fd, kUsersByte, F_UNLCK);
   struct stat st;
   const bool named = ::fstat(fd, &st) == 0 && st.st_nlink != 0;
@@ -205,11 +216,20 @@ AddressFile::~AddressFile() {
 }
 
 AddressFile::Lock::~Lock() {
-  if (file_ != nullptr && file_->fd_) set_lock(file_->fd_.get(), kChangesByte, F_UNLCK);
+  if (file_ == nullptr) return;
+  if (file_->fd_) set_lock(file_->fd_.get(), kChangesByte, F_UNLCK);
+  file_->changing_.unlock();
 }
 
 Result<AddressFile::Lock> AddressFile::lock() noexcept {
-  if (const Status s = lock_changes(fd_.get()); !s) return s.error();
+  const uint64_t deadline = now_ns() + kLockNs;
+  const Status alone = try_until(
+      deadline, [this]() -> Status { return changing_.try_lock() ? Errc::ok : Errc::again; });
+  if (!alone) return alone.error();
+  if (const Status s = lock_changes(fd_.get(), deadline); !s) {
+    changing_.unlock();
+    return s.error();
+  }
   return Lock(this);
 }
 
@@ -223,17 +243,25 @@ Status AddressFile::read_head(Head& head) const noexcept {
 }
 
 Status AddressFile::refresh(Changes& changes) noexcept {
-  Head head{};
+  Head head{}, after{};
   if (const Status s = read_head(head); !s) return s;
-  if (head.generation == seen_generation_) return {};
-  std::array<Entry, kEntriesAtOnce> some;
-  const uint32_t count = std::max(head.count, seen_count_);
-  for (uint32_t first = 0; first < count; first += kEntriesAtOnce) {
-    const uint32_t n = std::min<uint32_t>(count - first, kEntriesAtOnce);
+  if (head.generation == seen_.generation) return {};
+  const bool only_new = head.rewritten <= seen_.generation && head.count >= seen_.count;
+  if (const Status s = tell(changes, only_new ? seen_.count : 0, head); !s) return s;
+  // a head that was being written may have been half of one, and half of another
+  if (read_head(after) && after == head) seen_ = {head.generation, head.count};
+  return {};
+}
+
+// Entries from `first` on, as they are and as they were known.
+Status AddressFile::tell(Changes& changes, uint32_t first, const Head& head) const noexcept {
+  std::array<Entry, kAtOnce> some;
+  const uint32_t count = std::max(head.count, seen_.count);
+  for (; first < count; first += kAtOnce) {
+    const uint32_t n = std::min<uint32_t>(count - first, kAtOnce);
     const auto at = static_cast<off_t>(sizeof(Head) + first * sizeof(Entry));
     std::memset(static_cast<void*>(&some), 0, sizeof some);
-    const ssize_t got = ::pread(fd_.get(), &some, n * sizeof(Entry), at);
-    if (got < 0) return Errc::io;
+    if (::pread(fd_.get(), &some, n * sizeof(Entry), at) < 0) return Errc::io;
     for (uint32_t i = 0; i < n; ++i) {
       const uint32_t index = first + i;
       const bool used = index < head.count && some[i].makes_sense();
@@ -245,35 +273,58 @@ Status AddressFile::refresh(Changes& changes) noexcept {
       if (const Status s = changes.on_inserted(index, address); !s) return s;
     }
   }
-  seen_generation_ = head.generation;
-  seen_count_ = head.count;
   return {};
 }
 
-Status AddressFile::write(uint64_t index, const Entry& entry) noexcept {
-  if (index >= kMostEntries) return Errc::no_space;
-  Head head{};
+// --- changing it ---------------------------------------------------------------------------------
+
+// As it was at the last refresh(), with the same lock.
+Status AddressFile::head_to_change(Head& head) const noexcept {
   if (const Status s = read_head(head); !s) return s;
-  const auto at = static_cast<off_t>(sizeof(Head) + index * sizeof(Entry));
-  if (!write_all(fd_.get(), &entry, sizeof entry, at)) return Errc::io;
-  head.count = std::max(head.count, static_cast<uint32_t>(index + 1));
+  const bool same = head.generation == seen_.generation && head.count == seen_.count;
+  return same ? Status() : Status(Errc::protocol);
+}
+
+// Last: what was written before counts from here on.
+Status AddressFile::commit(Head& head, bool rewrites) noexcept {
   ++head.generation;
+  if (rewrites) head.rewritten = head.generation;
   if (!write_all(fd_.get(), &head, sizeof head, 0)) return Errc::io;
-  seen_generation_ = head.generation;
-  seen_count_ = head.count;
+  seen_ = {head.generation, head.count};
   return {};
 }
 
-Status AddressFile::put(const Lock&, uint64_t index, const Address& address) noexcept {
-  Entry entry{};
-  entry.ip = address.ip;
-  entry.port = address.port;
-  entry.used = 1;
-  return write(index, entry);
+Status AddressFile::put(const Lock&, uint64_t first, std::span<const Address> addresses) noexcept {
+  assert(!addresses.empty() && addresses.size() <= kAtOnce);
+  const uint64_t end = first + addresses.size();
+  if (end > kMostEntries) return Errc::no_space;
+  Head head{};
+  if (const Status s = head_to_change(head); !s) return s;
+  std::array<Entry, kAtOnce> entries{};
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    entries[i].ip = addresses[i].ip;
+    entries[i].port = addresses[i].port;
+    entries[i].used = 1;
+  }
+  const auto at = static_cast<off_t>(sizeof(Head) + first * sizeof(Entry));
+  if (!write_all(fd_.get(), &entries, addresses.size() * sizeof(Entry), at)) return Errc::io;
+  const bool rewrites = first < head.count;
+  head.count = std::max(head.count, static_cast<uint32_t>(end));
+  return commit(head, rewrites);
 }
 
-Status AddressFile::erase(const Lock&, uint64_t index) noexcept {
-  return write(index, Entry{});
+Status AddressFile::erase(const Lock&, std::span<const uint64_t> indices) noexcept {
+  Head head{};
+  if (const Status s = head_to_change(head); !s) return s;
+  const Entry none{};
+  bool all = true;
+  for (const uint64_t index : indices) {
+    assert(index < head.count);
+    const auto at = static_cast<off_t>(sizeof(Head) + index * sizeof(Entry));
+    all = write_all(fd_.get(), &none, sizeof none, at) && all;
+  }
+  const Status s = commit(head, true);
+  return s && !all ? Status(Errc::io) : s;
 }
 
 }  // namespace aperture::nic

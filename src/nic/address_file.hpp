@@ -6,15 +6,22 @@
 // made under a lock of the file that ends with its process. The first who opens the name begins
 // with no entries, and the last who closes it removes the file; after a crash the next one does.
 //
-//   0        8         12      16           24
-//   | magic  | version | count | generation | 0 ... 64, then `count` entries:
+//   0        8         12      16           24      32          40
+//   | magic  | version | count | generation | locks | rewritten | 0 ... 64, then `count` entries:
 //   0                16     18     20
 //   | IP, 16         | port | used | 0 ... 32
 //
-// One thread at a time calls an object.
+// generation: counts the changes. rewritten: what it was after the last change of an entry that was
+// there before, so that who has seen that reads no more than the new ones. An index is given once,
+// as long as there are fresh ones, since others may still hold one that was removed.
+//
+// Any thread calls lock(); one at a time calls the rest. Order: the lock, which may be waited for,
+// then the engine's lock of whoever has the object.
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 
 #include "base/address.hpp"
@@ -26,6 +33,7 @@ class AddressFile {
  public:
   enum class Access : uint8_t { read_write, read_only };
   static constexpr uint32_t kMostEntries = 1u << 20;
+  static constexpr size_t kAtOnce = 128;  // entries
 
   // Told of what others have changed.
   class Changes {
@@ -37,8 +45,9 @@ class AddressFile {
     virtual const Address* known(uint64_t index) const noexcept = 0;
   };
 
-  // While it lives, nobody else changes the file. Errors of lock(): timed_out (another process does
-  // not let go of it), io.
+  // While it lives, nobody else changes the file: no other process, and no other thread. The thread
+  // that took it lets go of it. Errors of lock(): timed_out (somebody else had it for two seconds),
+  // io.
   class Lock {
    public:
     Lock(Lock&& other) noexcept : file_(std::exchange(other.file_, nullptr)) {}
@@ -68,13 +77,21 @@ class AddressFile {
   // missed, and is told the next time. Errors: io, protocol (it makes no sense any more),
   // no_memory.
   Status refresh(Changes& changes) noexcept;
-  // With a lock, after refresh(). Errors: no_space, io.
-  Status put(const Lock& lock, uint64_t index, const Address& address) noexcept;
-  Status erase(const Lock& lock, uint64_t index) noexcept;
+  // As of the last refresh(): all indices that were given are below.
+  uint32_t count() const noexcept { return seen_.count; }
+  // With a lock, after refresh(). At `first` and those behind it, at most kAtOnce: all of them, or
+  // none. Errors: no_space, io, protocol (somebody changes it without the lock).
+  Status put(const Lock& lock, uint64_t first, std::span<const Address> addresses) noexcept;
+  // Errors: io, protocol; some may be gone then, which the next refresh() tells.
+  Status erase(const Lock& lock, std::span<const uint64_t> indices) noexcept;
 
  private:
   struct Head;
   struct Entry;
+  struct Seen {  // of the head, the last time
+    uint64_t generation = 0;
+    uint32_t count = 0;
+  };
 
   AddressFile(std::string path, Access access, ParentOnlyFd fd) noexcept
       : path_(std::move(path)), access_(access), fd_(std::move(fd)) {}
@@ -82,13 +99,15 @@ class AddressFile {
                                                        std::string& why);
   Status enter(std::string& why) noexcept;
   Status read_head(Head& head) const noexcept;
-  Status write(uint64_t index, const Entry& entry) noexcept;
+  Status head_to_change(Head& head) const noexcept;
+  Status tell(Changes& changes, uint32_t first, const Head& head) const noexcept;
+  Status commit(Head& head, bool rewrites) noexcept;
 
   const std::string path_;
   const Access access_;
   ParentOnlyFd fd_;
-  uint64_t seen_generation_ = 0;
-  uint32_t seen_count_ = 0;
+  std::mutex changing_;  // held with the file's lock, which is the same for all threads
+  Seen seen_;
 };
 
 }  // namespace aperture::nic

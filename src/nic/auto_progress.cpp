@@ -27,11 +27,13 @@ constexpr uint32_t kPromptWaits = 64;
 }  // namespace
 
 Status AutoProgress::begin() noexcept {
+  if (!wanted_) return {};
   auto thread = ControlThread::instance();
   if (!thread) return thread.error();
   Status status;
   (*thread)->run([&, control = *thread] {
-    auto watch = control->watch(engine_.sleep_fd(), EPOLLIN, [this](uint32_t) { on_readable(); });
+    auto watch =
+        control->watch(engine_.wakers().sleep_fd(), EPOLLIN, [this](uint32_t) { on_readable(); });
     status = watch.error();
     if (!watch) return;
     watch_ = *watch;
@@ -42,6 +44,7 @@ Status AutoProgress::begin() noexcept {
 }
 
 void AutoProgress::end() noexcept {
+  if (!wanted_) return;
   auto thread = ControlThread::instance();
   if (!thread) return;
   (*thread)->run([this, control = *thread] {
@@ -52,6 +55,7 @@ void AutoProgress::end() noexcept {
 
 // Who went to sleep and is woken again and again finds it ticking still, and wakes nobody.
 void AutoProgress::start_ticking() noexcept {
+  if (!wanted_) return;
   // relaxed: under the lock, as is whoever takes it back
   if (ticking_.load(std::memory_order_relaxed)) return;
   ticking_.store(true, std::memory_order_relaxed);
@@ -65,6 +69,7 @@ void AutoProgress::start_ticking() noexcept {
 }
 
 void AutoProgress::leave_to_application() noexcept {
+  if (!wanted_) return;
   if (skips_ != 0) {
     --skips_;
     note_rested();
@@ -84,6 +89,7 @@ void AutoProgress::note_rested() noexcept {
 }
 
 void AutoProgress::take_back() noexcept {
+  if (!wanted_) return;
   note_rested();
   if (!left_.load(std::memory_order_relaxed)) return;  // relaxed: a hint
   left_.store(false, std::memory_order_relaxed);
@@ -145,7 +151,7 @@ bool AutoProgress::look_in() noexcept {
   tick_ns_ = kTickNs;
   if (!engine_.lock().try_lock()) return true;  // somebody polls, if slowly
   const bool resting = engine_.is_asleep();
-  const bool rung = resting && !heeded_ && is_readable(engine_.sleep_fd());
+  const bool rung = resting && !heeded_ && is_readable(engine_.wakers().sleep_fd());
   const bool late = rung && rung_;
   rung_ = rung;
   if (late) distrust();

@@ -29,20 +29,24 @@ class Engine;
 
 class AutoProgress {
  public:
-  explicit AutoProgress(Engine& engine) noexcept : engine_(engine) {}
+  // Not wanted: the application alone progresses, and no call does anything.
+  AutoProgress(Engine& engine, bool wanted) noexcept : engine_(engine), wanted_(wanted) {}
   AutoProgress(const AutoProgress&) = delete;
   AutoProgress& operator=(const AutoProgress&) = delete;
 
   // Errors: no_memory, no_fds, io. Any thread; returns when the control thread has it.
   Status begin() noexcept;
-  // Afterwards nothing of it runs any more. Only after begin().
+  // Afterwards nothing of it runs any more.
   void end() noexcept;
 
   // relaxed: the control thread only wants to know whether it moves
-  void note_polls(uint64_t polls) noexcept { told_.store(polls, std::memory_order_relaxed); }
+  void note_polls(uint64_t polls) noexcept {
+    if (wanted_) told_.store(polls, std::memory_order_relaxed);
+  }
   // The engine is awake from now on, and somebody has to notice if its polls stop.
   void start_ticking() noexcept;
-  // The engine sleeps, and a thread of the application's is about to wait for sleep_fd().
+  // The engine sleeps, and a thread of the application's is about to wait on a descriptor that
+  // sleep_fd() makes readable, and polls then: that is left to it, unless it is late.
   void leave_to_application() noexcept;
   // The engine sleeps, and whoever waits does so for what the control thread raises.
   void take_back() noexcept;
@@ -60,6 +64,7 @@ class AutoProgress {
   void heed(bool heeded) noexcept;
 
   Engine& engine_;
+  const bool wanted_;
 
   // The timer is set, or about to be. Set by anybody, taken back by the control thread alone, with
   // the engine's lock: who wakes the engine under it sees that.

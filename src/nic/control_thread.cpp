@@ -91,7 +91,7 @@ Status ControlThread::start() noexcept {
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   Status status;
   try {
-    const std::lock_guard guard(mutex_);  // thread_id_ is written before the loop reads anything
+    const std::lock_guard guard(starting_);  // thread_id_ is written before the loop reads anything
     std::thread thread([this] { loop(); });
     thread_id_ = thread.get_id();
     ::pthread_setname_np(thread.native_handle(), "aperture-ctl");
@@ -105,13 +105,7 @@ Status ControlThread::start() noexcept {
 
 void ControlThread::post(Work work) noexcept {
   if (life_.is_over()) return;
-  bool first;
-  {
-    const std::lock_guard guard(mutex_);
-    first = posted_.empty();
-    posted_.push_back(std::move(work));
-  }
-  if (first) signal_eventfd(wake_.get());
+  if (posted_.put(std::move(work))) signal_eventfd(wake_.get());
 }
 
 void ControlThread::run(Work work) noexcept {
@@ -185,13 +179,13 @@ void ControlThread::cancel_timer(TimerId id) noexcept {
 }
 
 void ControlThread::loop() noexcept {
-  { const std::lock_guard guard(mutex_); }  // thread_id_ is there
+  { const std::lock_guard guard(starting_); }  // thread_id_ is there
   ask_for_short_turns();
   std::array<epoll_event, 64> events;
   for (;;) {
     const int n = ::epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms());
     for (int i = 0; i < n; ++i) dispatch(events[i].data.u64, events[i].events);
-    run_posted();
+    posted_.run();
     run_timers();
   }
 }
@@ -205,15 +199,6 @@ void ControlThread::dispatch(uint64_t id, uint32_t epoll_events) noexcept {
   if (it == watched_.end()) return;  // unwatched by a callback before it
   const std::shared_ptr<Watched> keep = it->second;
   keep->on_events(epoll_events);
-}
-
-void ControlThread::run_posted() noexcept {
-  Posted work;
-  {
-    const std::lock_guard guard(mutex_);
-    work.swap(posted_);
-  }
-  for (Work& w : work) w();
 }
 
 void ControlThread::run_timers() noexcept {

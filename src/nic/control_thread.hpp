@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,6 +22,7 @@
 #include "base/errc.hpp"
 #include "base/reserve.hpp"
 #include "nic/fork_guard.hpp"
+#include "nic/posted_work.hpp"
 
 namespace aperture::nic {
 
@@ -66,7 +66,6 @@ class ControlThread {
   Status start() noexcept;
   void loop() noexcept;
   void dispatch(uint64_t id, uint32_t epoll_events) noexcept;
-  void run_posted() noexcept;
   void run_timers() noexcept;
   int timeout_ms() const noexcept;
 
@@ -84,9 +83,8 @@ class ControlThread {
   Map<TimerId, uint64_t> timer_times_;
   uint64_t next_id_ = 1;
 
-  using Posted = std::list<Work, reserve::Allocator<Work>>;
-  std::mutex mutex_;
-  Posted posted_;  // guarded by mutex_
+  PostedWork posted_;
+  std::mutex starting_;  // held until thread_id_ is there
 };
 
 }  // namespace aperture::nic

@@ -1,20 +1,14 @@
 // Datagram endpoints: see datagram_endpoint.hpp.
 #include "nic/datagram_endpoint.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cassert>
 #include <new>
-#include <utility>
 
 #include "base/iov.hpp"
 #include "nic/datagram_sockets.hpp"
 
 namespace aperture::nic {
-
-namespace {
-constexpr uint64_t kGroupBit = uint64_t{1} << 63;
-}  // namespace
 
 Result<std::unique_ptr<DatagramEndpoint>> DatagramEndpoint::create(const EndpointOptions& options,
                                                                    const Wish& wish) noexcept {
@@ -36,6 +30,7 @@ DatagramEndpoint::DatagramEndpoint(const EndpointOptions& options, const Wish& w
       engine_(*options.engine),
       addresses_(*options.addresses),
       wish_(wish),
+      directed_(options.directed_recv),
       tells_sources_(options.directed_recv || options.report_source),
       port_(options.engine->keys(), 0),
       receives_(port_, options.rx_size,
@@ -43,7 +38,8 @@ DatagramEndpoint::DatagramEndpoint(const EndpointOptions& options, const Wish& w
                  .report_source = options.report_source,
                  .prefix_bytes = wish.prefix_bytes}),
       end_(std::move(link), *this),
-      address_(options.local) {
+      address_(options.local),
+      groups_(engine_, end_.link(), address_) {
   set_up(port_, options);
   address_.port = end_.link().port();
 }
@@ -51,9 +47,9 @@ DatagramEndpoint::DatagramEndpoint(const EndpointOptions& options, const Wish& w
 Status DatagramEndpoint::start() noexcept {
   const EngineGuard guard(engine_);
   assert(!started_ && end_.link().wake_fd() >= 0);
-  if (Status s = engine_.wake_on(end_.link().wake_fd()); !s) return s;
+  if (Status s = engine_.wakers().watch(end_.link().wake_fd()); !s) return s;
   const Status s = engine_.add_pollable(*this, *this);
-  if (!s) engine_.forget_fd(end_.link().wake_fd());
+  if (!s) engine_.wakers().forget(end_.link().wake_fd());
   started_ = s.ok();
   return s;
 }
@@ -62,62 +58,24 @@ DatagramEndpoint::~DatagramEndpoint() {
   const EngineGuard guard(engine_);
   if (started_) {
     engine_.remove_pollable(*this);
-    engine_.forget_fd(end_.link().wake_fd());
+    engine_.wakers().forget(end_.link().wake_fd());
   }
   receives_.cancel_all(Errc::canceled);
-}
-
-// --- groups ---
-
-// The place behind the others, or one that was left.
-Result<uint64_t> DatagramEndpoint::join(const Address& group, Membership as) noexcept {
-  if (!wire::is_group(group) || (!as.sends && !as.receives)) return Errc::invalid;
-  const EngineGuard guard(engine_);
-  auto place =
-      std::find_if(groups_.begin(), groups_.end(), [](const Group& g) { return !g.joined; });
-  try {
-    if (place == groups_.end()) place = groups_.insert(place, Group{});
-  } catch (const std::bad_alloc&) {
-    return Errc::no_memory;
-  }
-  if (as.receives) {
-    if (Status s = end_.link().join(group, address_); !s) return s.error();
-  }
-  *place = {group, as, true};
-  return kGroupBit | static_cast<uint64_t>(place - groups_.begin());
-}
-
-void DatagramEndpoint::leave(uint64_t dest) noexcept {
-  const EngineGuard guard(engine_);
-  const uint64_t at = dest & ~kGroupBit;
-  if (!is_group(dest) || at >= groups_.size() || !groups_[at].joined) return;
-  const Group left = std::exchange(groups_[at], Group{});
-  if (!left.as.receives || listens_at(left.at)) return;
-  [[maybe_unused]] const Status s = end_.link().leave(left.at);
-  assert(s.ok());
-}
-
-// At that IP, whatever the port.
-bool DatagramEndpoint::listens_at(const Address& group) const noexcept {
-  return std::any_of(groups_.begin(), groups_.end(), [&](const Group& g) {
-    return g.joined && g.as.receives && g.at.ip == group.ip;
-  });
 }
 
 // --- sending ---
 
 Status DatagramEndpoint::destination(uint64_t dest, Address& to,
                                      wire::MessageHead& head) const noexcept {
-  if (!is_group(dest)) {
-    const Address* found = addresses_.find(dest);
+  if (!DatagramGroups::is_group(dest)) {
+    const Address* found = addresses_.find_fresh(dest);
     if (found == nullptr) return Errc::no_entry;
     to = *found;
     return {};
   }
-  const uint64_t at = dest & ~kGroupBit;
-  if (at >= groups_.size() || !groups_[at].joined) return Errc::no_entry;
-  if (!groups_[at].as.sends) return Errc::access_denied;
-  to = groups_[at].at;
+  Result<Address> group = groups_.destination(dest);
+  if (!group) return group.error();
+  to = *group;
   head.group = Wild(wire::group_tag(to));
   head.group_port = Wild(to.port);
   return {};
@@ -155,9 +113,8 @@ Status DatagramEndpoint::send(const qp::SendWr& wr) noexcept {
 // Receives name a peer by the lowest index that it has.
 qp::RecvWr DatagramEndpoint::canonical(const qp::RecvWr& wr) const noexcept {
   qp::RecvWr same = wr;
-  if (wr.source == qp::kAnySource || !addresses_.has_duplicates()) return same;
-  const Address* address = addresses_.find(wr.source);
-  if (address != nullptr) same.source = addresses_.index_of(*address);
+  if (directed_ && wr.source != qp::kAnySource && addresses_.receives_look())
+    same.source = addresses_.receive_from(wr.source);
   return same;
 }
 
@@ -184,9 +141,11 @@ bool DatagramEndpoint::poll(uint64_t) noexcept {
 
 uint64_t DatagramEndpoint::source_of(const Address& from) noexcept {
   if (last_version_ != addresses_.version() || last_from_ != from) {
-    last_version_ = addresses_.version();
+    bool may_come = false;
     last_from_ = from;
-    last_source_ = addresses_.index_of(from);
+    last_source_ = addresses_.source_of(from, may_come);
+    // of a stranger whom another process may be about to insert, each datagram asks again
+    last_version_ = may_come ? uint64_t{0} : addresses_.version();
   }
   return last_source_;
 }
@@ -195,10 +154,7 @@ bool DatagramEndpoint::is_for_us(const link::Datagram& datagram,
                                  const wire::MessageHead& head) const noexcept {
   if (!datagram.to_group) return head.group.unchecked() == 0;
   return head.group.unchecked() == wire::group_tag(datagram.to) &&
-         std::any_of(groups_.begin(), groups_.end(), [&](const Group& g) {
-           return g.joined && g.as.receives && g.at.ip == datagram.to.ip &&
-                  g.at.port == head.group_port.unchecked();
-         });
+         groups_.receives_at(datagram.to, head.group_port.unchecked());
 }
 
 void DatagramEndpoint::on_datagram(const link::Datagram& datagram) noexcept {
@@ -221,7 +177,10 @@ void DatagramEndpoint::on_datagram(const link::Datagram& datagram) noexcept {
     message.beside = qp::Beside::imm;
     message.imm = head.value().data;
   }
-  if (tells_sources_) message.source = source_of(datagram.from);
+  if (tells_sources_) {
+    message.source = source_of(datagram.from);
+    message.reported = addresses_.reported(message.source);
+  }
   if (datagram.to_group) message.flags = wish_.group_flag;
   if (!receives_.take(message)) ++drops_.no_receive;
 }

@@ -8,13 +8,13 @@
 // the socket (transport/datagram_end.hpp). Messages between two endpoints are never mixed up, cut
 // or repeated by this side; that each arrives, and in which order, is not promised.
 //
-// The calls of nic/endpoint.hpp are made with the engine's lock held; join() and leave() without.
+// The calls of nic/endpoint.hpp are made with the engine's lock held.
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "msg/datagram_receives.hpp"
+#include "nic/datagram_groups.hpp"
 #include "nic/endpoint.hpp"
 #include "transport/datagram_end.hpp"
 #include "wire/message_datagram.hpp"
@@ -50,18 +50,7 @@ class DatagramEndpoint final : public Endpoint,
                    std::unique_ptr<link::Datagrams> link);
   ~DatagramEndpoint() override;
 
-  // What SendWr::dest is for a group that was joined; never the index of an address.
-  static constexpr bool is_group(uint64_t dest) noexcept { return dest >> 62 == 2; }
-  struct Membership {
-    bool sends = true;
-    bool receives = true;
-  };
-  // A group is an IP and a port. What it returns is the group's `dest` until leave(). Errors:
-  // invalid (no multicast IP), addr_not_avail (the endpoint's interface has none of that family),
-  // addr_in_use, no_fds, no_memory.
-  Result<uint64_t> join(const Address& group, Membership as) noexcept;
-  void leave(uint64_t dest) noexcept;
-
+  DatagramGroups& groups() noexcept { return groups_; }
   const Drops& drops() const noexcept { return drops_; }
 
   const Address& address() const noexcept override { return address_; }
@@ -89,17 +78,10 @@ class DatagramEndpoint final : public Endpoint,
   bool needs_wind_up() const noexcept override { return false; }
 
  private:
-  struct Group {
-    Address at;
-    Membership as;
-    bool joined = false;  // false: the place is free
-  };
-
   Status start() noexcept;
   void wind_up(link::Pollable&) noexcept override {}
   void on_datagram(const link::Datagram& datagram) noexcept override;
   bool is_for_us(const link::Datagram& datagram, const wire::MessageHead& head) const noexcept;
-  bool listens_at(const Address& group) const noexcept;
   Status destination(uint64_t dest, Address& to, wire::MessageHead& head) const noexcept;
   qp::RecvWr canonical(const qp::RecvWr& wr) const noexcept;
   uint64_t source_of(const Address& from) noexcept;
@@ -107,12 +89,13 @@ class DatagramEndpoint final : public Endpoint,
   Engine& engine_;
   AddressTable& addresses_;
   const Wish wish_;
+  const bool directed_;  // receives name sources
   const bool tells_sources_;
   qp::Port port_;
   msg::DatagramReceives receives_;
   transport::DatagramEnd end_;
   Address address_;
-  std::vector<Group> groups_;
+  DatagramGroups groups_;
   Drops drops_;
   bool started_ = false;  // it has its place in the engine
   // who was looked up last in the address table, and what was found there

@@ -1,11 +1,11 @@
-// What datagram and connected endpoints share: see endpoint.hpp.
+// What is the same in the ports of all endpoints: see endpoint.hpp.
 #include "nic/endpoint.hpp"
 
 #include "qp/port.hpp"
 
 namespace aperture::nic {
 
-void Endpoint::set_up(qp::Port& port, const EndpointOptions& options) noexcept {
+void set_up(qp::Port& port, const EndpointOptions& options) noexcept {
   port.domain = options.met_by_requests();
   port.endpoint = options.id;
   port.wording = options.wording;

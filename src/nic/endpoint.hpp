@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/clock.hpp"
 #include "msg/matcher.hpp"
 #include "nic/address_table.hpp"
 #include "nic/engine.hpp"
@@ -63,10 +64,17 @@ struct EndpointOptions {
   }
 };
 
+// Everything in a port but its sink.
+void set_up(qp::Port& port, const EndpointOptions& options) noexcept;
+
 class Endpoint {
  public:
   // Listens at options.local. Lock not held. Errors: those of Contact::listen, no_memory.
   static Result<std::unique_ptr<Endpoint>> create(const EndpointOptions& options) noexcept;
+  // The same into `place`, which is written with the lock held, and before anybody can come to the
+  // endpoint: who tells it of changes to the table finds it there in time. Empty after an error.
+  static Status create_at(std::unique_ptr<Endpoint>& place,
+                          const EndpointOptions& options) noexcept;
   // Flushes what was accepted (bounded by about 1 s while a connection comes up), then cancels the
   // rest and closes the lanes. Lock not held, and nobody else in a call on it.
   virtual ~Endpoint() = default;
@@ -108,15 +116,29 @@ class Endpoint {
   // True while anything accepted for sending is not with the peer yet.
   virtual bool has_pending() const noexcept = 0;
 
-  // Likewise that of posting receives; nullptr: recv() has to look first, at sources that mean the
-  // same peer or at a connection that is over.
-  msg::Matcher* matcher() const noexcept { return sources_.has_duplicates() ? nullptr : receives_; }
+  // Likewise that of posting receives; nullptr: recv() has to look first, for sources that it does
+  // not know or that mean the same peer, or at a connection that is over.
+  msg::Matcher* matcher() const noexcept { return sources_.receives_look() ? nullptr : receives_; }
 
  protected:
   // Operations accepted before the end get so long to reach their peer.
   static constexpr uint64_t kFlushNs = 1'000'000'000;
-  // Everything in a port but its sink.
-  static void set_up(qp::Port& port, const EndpointOptions& options) noexcept;
+  // Sends what was accepted: an injected message may be all that the peer waits for. Polls until
+  // all_sent() is true, which is asked with the engine's lock held. Lock not held.
+  template <typename AllSent>
+  static void flush(Engine& engine, AllSent&& all_sent) noexcept {
+    const uint64_t deadline_ns = now_ns() + kFlushNs;
+    for (;;) {
+      {
+        PollGuard guard(engine);
+        if (all_sent()) return;
+        engine.poll();
+        guard.found_nothing();
+      }
+      if (now_ns() >= deadline_ns) return;
+      cpu_relax();
+    }
+  }
 
   // Both outlive the endpoint, or are members of the derived class.
   // receives: see matcher(); the derived class may change it.

@@ -8,35 +8,31 @@
 //
 // Sleep: prepare_to_sleep() arms the descriptors of links, marks all incoming channels asleep,
 // passes a fence (a heavy barrier where a peer does not promise one of its own) and looks once
-// more. From then on the first arrival makes sleep_fd()
-// readable: an epoll that holds the doorbell, which peers in shared memory ring, and the
-// descriptors of links and datagram sockets. Nobody takes events from it. Draining the doorbell is
-// all that a round of sleep costs; a descriptor of a link is quiet once the link has been polled.
-// Where something waits for a peer that may go on without ringing (it is stopped, or in the middle
-// of a claim), or for a time, sleep_fd() also becomes readable after a while.
+// more. From then on the first arrival makes wakers().sleep_fd() readable: peers in shared memory
+// ring the doorbell, links and datagram sockets have descriptors of their own, and where something
+// waits for a peer that may go on without ringing (it is stopped, or in the middle of a claim), or
+// for a time, an alarm wakes after a while. The next poll, whoever makes it, ends the sleep.
 #pragma once
 
 #include <time.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/callback.hpp"
 #include "base/clock.hpp"
 #include "base/core_sharing.hpp"
-#include "base/fd.hpp"
 #include "base/lock.hpp"
-#include "base/reserve.hpp"
 #include "link/pollable.hpp"
 #include "link/progress.hpp"
 #include "nic/auto_progress.hpp"
 #include "nic/contact.hpp"
 #include "nic/fork_guard.hpp"
 #include "nic/poll_list.hpp"
+#include "nic/posted_work.hpp"
+#include "nic/wakers.hpp"
 #include "qp/qp.hpp"
 
 namespace aperture::nic {
@@ -63,17 +59,24 @@ class Engine {
 
   // Progresses every lane once. Lock held.
   void poll() noexcept;
-  // Opened anew for each peer: whoever has published something for a sleeping engine rings it.
-  int doorbell_fd() const noexcept { return doorbell_.get(); }
   // Lock held, after a poll that has left its caller with nothing. True: nothing has happened here
   // for a while, and share_core() is to be called once the lock is released (PollGuard does both).
   bool has_been_idle() noexcept { return core_sharing_.count() && is_idle(); }
   void share_core() noexcept { core_sharing_.give_away(); }
-  // To be waited on, here alone: readable when something may have arrived while asleep.
-  int sleep_fd() const noexcept { return sleep_.get(); }
   // Lock held. True: asleep, nothing had arrived. False: poll() and look again. Any later poll()
   // wakes up by itself.
   bool prepare_to_sleep() noexcept;
+
+  bool is_asleep() const noexcept { return asleep_; }  // lock held
+  // What wakes it, and by which descriptor.
+  Wakers& wakers() noexcept { return wakers_; }
+  // Lock held, after a poll: sleep_fd() is quiet again, although the engine is not put to sleep
+  // yet. A system call.
+  void hush() noexcept {
+    if (!asleep_) wakers_.drain();
+  }
+  // Who is woken by that: the control thread, or a thread of the application's.
+  AutoProgress& auto_progress() noexcept { return auto_; }
 
   // Lock held, after operations were posted. What they left for this side to do goes on although
   // the engine sleeps: whoever waits on sleep_fd(), or the control thread, is woken for it.
@@ -82,31 +85,8 @@ class Engine {
       look_at_posted();
   }
 
-  // The engine sleeps, and a thread of the application's is about to wait on a descriptor that
-  // sleep_fd() makes readable, and polls then: the control thread leaves that to it, unless it is
-  // late. Lock held.
-  void leave_to_application() noexcept {
-    if (auto_progress_) auto_.leave_to_application();
-  }
-  // The engine sleeps, and who waits does so for what the control thread finds and raises. Lock
-  // held.
-  void leave_to_control_thread() noexcept {
-    if (auto_progress_) auto_.take_back();
-  }
-  bool is_asleep() const noexcept { return asleep_; }  // lock held
-  // Lock held, before a poll: sleep_fd() is readable. A system call.
-  bool is_rung() const noexcept;
-  // Lock held, after a poll: sleep_fd() is quiet again, although the engine is not put to sleep
-  // yet. A system call.
-  void hush() noexcept {
-    if (!asleep_) drain();
-  }
-  // Lock held. A count: how often sleep_fd() was readable, as far as that has been quieted since.
-  uint64_t wakings() const noexcept { return wakings_; }
-
-  // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread. Cannot fail: it
-  // takes memory from the reserve where the heap has none (base/reserve.hpp), and ends the process
-  // when that is used up, since a lane or its end could be told to nobody.
+  // Runs fn under the lock in the next poll; wakes a sleeping engine. Any thread. Cannot fail
+  // (PostedWork), since a lane or its end could be told to nobody.
   void post(Callback<> fn) noexcept;
 
   // For endpoints, lock held: queue pairs to progress, and a call after each poll in which one of
@@ -124,41 +104,24 @@ class Engine {
   // io.
   Status add_progress(link::Progress& link) noexcept;
   void remove_progress(link::Progress& link) noexcept;
-  // Lock held. A descriptor that wakes a sleeping engine while it is readable. It is kept quiet
-  // outside of sleep by its owner, who forgets it before closing it. Errors: no_memory, io.
-  Status wake_on(int fd) noexcept;
-  void forget_fd(int fd) noexcept;
 
  private:
-  Engine(const Options& options, Contact& contact, UniqueFd doorbell, ParentOnlyFd sleep,
-         ParentOnlyFd alarm) noexcept;
+  Engine(const Options& options, Contact& contact) noexcept;
   [[gnu::cold]] bool is_idle() noexcept;
   void set_asleep(bool asleep) noexcept;
   bool fall_asleep() noexcept;
-  void drain() noexcept;
-  bool is_woken_by_socket() const noexcept;
   [[gnu::cold]] void look_at_posted() noexcept;
+  bool needs_polling() const noexcept;
   bool needs_later_look() const noexcept;
-  void look_again_later() noexcept;
-  bool set_alarm(uint64_t after_ns) noexcept;
-  void arm_links(bool armed) noexcept;
   void attend() noexcept;
   void wake_up() noexcept;
-  void run_posted() noexcept;
 
   EngineLock lock_;
   const Life life_;
-  const bool auto_progress_;
   Contact& contact_;
   protect::KeyTable& keys_;  // the contact's, at hand: registering asks for it each time
   const uint32_t domain_;
-  UniqueFd doorbell_;
-  ParentOnlyFd sleep_;                  // epoll: the doorbell, links, datagram sockets, the alarm
-  ParentOnlyFd alarm_;                  // timer; guarded by lock_
-  uint64_t wakings_ = 0;                // guarded by lock_
-  uint32_t watched_fds_ = 0;            // in sleep_; guarded by lock_
-  bool alarm_set_ = false;              // guarded by lock_
-  uint64_t look_again_ns_ = 0;          // what it was set to last; guarded by lock_
+  Wakers wakers_;                       // guarded by lock_, but for what it says
   bool attend_ = false;                 // asleep_, or there are links; guarded by lock_
   bool asleep_ = false;                 // guarded by lock_
   uint64_t polls_ = 0;                  // guarded by lock_
@@ -166,12 +129,8 @@ class Engine {
   PollList<qp::Qp> qps_;                // guarded by lock_
   PollList<link::Pollable> pollables_;  // all other kinds; guarded by lock_
   std::vector<link::Progress*> links_;  // guarded by lock_
-  std::atomic<bool> has_posted_{false};
-  std::mutex posted_mutex_;
-  using Posted = std::list<Callback<>, reserve::Allocator<Callback<>>>;
-  Posted posted_;  // guarded by posted_mutex_
-
-  AutoProgress auto_{*this};
+  PostedWork posted_;                   // put by any thread, run under lock_
+  AutoProgress auto_;
 };
 
 // Holds the engine's lock for a scope.

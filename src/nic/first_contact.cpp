@@ -51,7 +51,8 @@ Result<FirstContact*> FirstContact::create() noexcept {
   auto keys = protect::KeyTable::create();
   if (!keys) return keys.error();
   (*control)->run([&] { (*keys)->end_with_this_thread(); });
-  UniqueFd read_only = open_read_only((*keys)->fd());  // without it peers go without our keys
+  UniqueFd read_only =
+      open_read_only((*keys)->own_file().fd());  // without it peers go without our keys
   auto* made = new (std::nothrow)
       FirstContact(**control, *std::move(keys), std::move(read_only), self.value());
   if (made == nullptr) return Errc::no_memory;

@@ -8,6 +8,7 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <cerrno>
 
 #include "base/per_process.hpp"
 
@@ -46,9 +47,10 @@ Result<const uint64_t*> begin_life() noexcept {
   constexpr size_t kPage = 4096;
   void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return Errc::no_memory;
-  if (::madvise(page, kPage, MADV_WIPEONFORK) != 0) {  // older than Linux 4.14
+  if (::madvise(page, kPage, MADV_WIPEONFORK) != 0) {
+    const bool is_short = errno == ENOMEM;  // else it is older than Linux 4.14
     ::munmap(page, kPage);
-    return Errc::not_supported;
+    return is_short ? Errc::no_memory : Errc::not_supported;
   }
   auto* word = static_cast<uint64_t*>(page);
   assert(*word == 0);

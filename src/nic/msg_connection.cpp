@@ -19,7 +19,7 @@ MsgConnection::MsgConnection(const EndpointOptions& options, ConnectionEvents& e
       alive_(std::make_shared<bool>(true)) {
   spec_.local = options.local;
   spec_.domain = options.met_by_requests();
-  spec_.doorbell_fd = engine_.doorbell_fd();
+  spec_.doorbell_fd = engine_.wakers().doorbell_fd();
   spec_.events = this;
   spec_.what = ListenFor::nobody;
   spec_.auth_key = options.auth_key;
@@ -71,10 +71,8 @@ Status MsgConnection::accept(const wire::PrivateData& data) noexcept {
 }
 
 bool MsgConnection::shut_down() noexcept {
-  if (!advance(ConnectionEvent::shutdown)) return false;
-  assert(!closed_);
   closed_ = true;
-  return true;
+  return advance(ConnectionEvent::shutdown);
 }
 
 void MsgConnection::over(Errc why) noexcept {

@@ -41,7 +41,8 @@ class MsgConnection final : private ContactEvents {
   // As of MsgEndpoint.
   Status connect(const Address& remote, const wire::PrivateData& data) noexcept;
   Status accept(const wire::PrivateData& data) noexcept;
-  // By ourselves. False: it was over already, or never there.
+  // By ourselves: no lane is handed over any more. False: it was over already, or never there.
+  // Engine's lock held.
   bool shut_down() noexcept;
   // After that: the door is told too. Lock not held.
   void tell_own_end() noexcept { events_.on_shut_down(Errc::ok); }

@@ -7,12 +7,10 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
-#include "msg/matcher.hpp"
 #include "nic/endpoint.hpp"
+#include "nic/matched_port.hpp"
 #include "nic/msg_connection.hpp"
-#include "nic/shared_receive.hpp"
 #include "qp/qp.hpp"
 
 namespace aperture::nic {
@@ -41,8 +39,8 @@ class MsgEndpoint final : public Endpoint,
   // Errors: bad_state (likewise), no_entry (nobody waits any more), no_fds, no_memory.
   Status accept(const wire::PrivateData& data) noexcept { return connection_.accept(data); }
   // What was accepted for sending gets about 1 s to reach the ring; the rest completes with
-  // Errc::canceled before this returns, and the door is told. Errors: not_connected. Nothing to do
-  // if it is over.
+  // Errc::canceled before this returns, and the door is told. If it is over, what the peer had
+  // published is executed instead. Nothing of the peer's lands after this. Errors: not_connected.
   Status shutdown() noexcept;
   // Any thread.
   Connection connection() const noexcept { return connection_.state(); }
@@ -70,16 +68,13 @@ class MsgEndpoint final : public Endpoint,
 
   void drop(Errc why) noexcept;
   void end_access() noexcept;
-  void flush(uint64_t deadline_ns) noexcept;
+  void flush() noexcept;
   bool comes_too_late(const qp::RecvWr& wr) noexcept;
   Status cancel_late(Status posted) noexcept;
 
   Engine& engine_;
   MsgConnection connection_;
-  qp::Port port_;
-  std::optional<msg::Matcher> own_;              // without a shared receive context
-  std::optional<SharedReceive::Member> member_;  // with one
-  msg::Matcher* matcher_ = nullptr;
+  MatchedPort port_;
   std::unique_ptr<qp::Qp> qp_;  // only_, and after the end what is left of it
   Errc lost_why_ = Errc::peer_lost;
   bool lost_ = false;  // not by our own shutdown(): what was posted has ended with lost_why_

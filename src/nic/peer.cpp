@@ -1,23 +1,14 @@
 // Lanes between two processes, and the packets that make and end them: see peer.hpp.
 #include "nic/peer.hpp"
 
-#include <array>
 #include <cassert>
 
 #include "base/clock.hpp"
-#include "base/doorbell.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
-#include "link/shm/segment.hpp"
 #include "nic/proof.hpp"
 
 namespace aperture::nic {
-
-namespace {
-
-constexpr uint32_t kMaxSegmentNumber = 0x7fffffff;
-
-}  // namespace
 
 Peer::Peer(const PeerContext& context, ParentOnlyFd socket, const Credentials& credentials)
     : context_(context),
@@ -99,25 +90,6 @@ void Peer::on_drained() noexcept {
 
 // --- opening -------------------------------------------------------------------------------------
 
-// What goes with a record: the segment of an opening; and, to the same user, doorbell and keys.
-Status Peer::send_with_bells(const wire::PeerPacket& packet, const LocalEnd& end, int segment_fd,
-                             uint64_t key_bytes) noexcept {
-  std::array<int, wire::kMaxDescriptors> fds;
-  size_t count = 0;
-  if (segment_fd >= 0) fds[count++] = segment_fd;
-  UniqueFd doorbell;
-  if (channel_.same_user()) {
-    Result<UniqueFd> opened = open_doorbell(end.doorbell_fd);
-    if (!opened) return opened.error();
-    doorbell = *std::move(opened);
-    fds[count++] = doorbell.get();
-  }
-  assert(key_bytes == 0 || channel_.same_user());
-  if (key_bytes != 0) fds[count++] = context_.keys_read_only.get();
-  assert(count <= fds.size());
-  return channel_.send(packet, {fds.data(), count});
-}
-
 Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Id128& nonce,
                   const wire::Answer& offer, uint32_t attempt,
                   const wire::PrivateData* request) noexcept {
@@ -132,12 +104,8 @@ Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Id128&
   open.ticket = Wild<uint64_t>(offer.ticket);
   open.source = end.address;
   open.destination = remote;
-  open.lane = Wild<uint32_t>(place.index);
-  open.segment = Wild<uint32_t>(place.segment);
   open.domain = Wild<uint32_t>(end.domain);
   open.engine = Wild<uint64_t>(end.engine);
-  const uint64_t key_bytes = memory_.key_bytes_for(place);
-  open.key_file_bytes = Wild<uint64_t>(key_bytes);
   open.attempt = Wild<uint32_t>(attempt);
   const wire::Statement statement{{nonce, context_.self.incarnation, end.address},
                                   {offer.nonce, offer.incarnation, remote},
@@ -145,7 +113,7 @@ Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Id128&
   open.proof = prove(end.auth_key.get(), statement, wire::Who::connector);
 
   // nothing is sent before there is a place for the answer
-  const Status sent = no_throw([&] {
+  const Status sent = no_throw([&]() -> Status {
     auto record = std::make_shared<PeerLane>();
     record->peer = this;
     record->place = place;
@@ -153,9 +121,11 @@ Status Peer::open(const LocalEnd& end, const Address& remote, const wire::Id128&
     record->remote = remote;
     lanes_.emplace(key, std::move(record));
     opening_.emplace(attempt, Opening{key, statement, end.auth_key});
+    const auto beside = memory_.tell(place, end.doorbell_fd, open);
+    if (!beside) return beside.error();
     const wire::PeerPacket packet =
         request != nullptr ? wire::encode(wire::Connect{open, *request}) : wire::encode(open);
-    return send_with_bells(packet, end, memory_.segment_fd(place), key_bytes);
+    return channel_.send(packet, beside.value().fds());
   });
   if (!sent) {
     opening_.erase(attempt);
@@ -183,12 +153,9 @@ Result<std::unique_ptr<link::Lane>> Peer::opened(const wire::Accept& accept, Pac
     return Errc::access_denied;
   }
   return no_throw([&]() -> Result<std::unique_ptr<link::Lane>> {
-    auto bell = memory_.doorbell(accept.engine.unchecked(), std::move(packet.fds[0]));
-    if (!bell) return bell.error();
-    const bool direct =
-        memory_.learn_keys(accept.key_file_bytes.unchecked(), std::move(packet.fds[1]));
-    auto lane = memory_.make_lane(record->place, record->remote, accept.domain.unchecked(),
-                                  *std::move(bell), direct);
+    auto theirs = memory_.learn(accept, packet);
+    if (!theirs) return theirs.error();
+    auto lane = memory_.make_lane(record->place, record->remote, *std::move(theirs));
     if (lane) record->lane = lane->get();
     return lane;
   });
@@ -218,24 +185,19 @@ Result<std::unique_ptr<link::Lane>> Peer::accept(const LocalEnd& end, const wire
 Result<std::shared_ptr<PeerLane>> Peer::hold(const LocalEnd& end, const wire::Open& open,
                                              const wire::Statement& statement,
                                              Packet& packet) noexcept {
-  PeerMemory::Place place;
-  if (!open.lane.bounded(link::shm::kLanes - 1, place.index)) return Errc::protocol;
-  if (!open.segment.bounded(kMaxSegmentNumber, place.segment)) return Errc::protocol;
-  const LaneKey key = key_of(place);
+  const auto place = PeerMemory::place_of(open);
+  if (!place) return place.error();
+  const LaneKey key = key_of(place.value());
   if (lanes_.contains(key)) return Errc::protocol;  // it is in use: not both have closed it
   auto held = no_throw([&]() -> Result<std::shared_ptr<PeerLane>> {
-    if (Status s = memory_.attach(place.segment, std::move(packet.fds[0])); !s) return s.error();
-    auto bell = memory_.doorbell(open.engine.unchecked(), std::move(packet.fds[1]));
-    if (!bell) return bell.error();
-    const bool direct =
-        memory_.learn_keys(open.key_file_bytes.unchecked(), std::move(packet.fds[2]));
+    auto theirs = memory_.learn(place.value(), open, packet);
+    if (!theirs) return theirs.error();
     auto record = std::make_shared<PeerLane>();
     record->peer = this;
-    record->place = place;
+    record->place = place.value();
     record->listener = end.listener;
     record->remote = open.source;
-    held_.emplace(key, Held{*std::move(bell), direct, open.domain.unchecked(),
-                            open.attempt.unchecked(), statement, open.proof});
+    held_.emplace(key, Held{*std::move(theirs), open.attempt.unchecked(), statement, open.proof});
     lanes_.emplace(key, record);
     return record;
   });
@@ -251,22 +213,20 @@ Result<std::unique_ptr<link::Lane>> Peer::admit(const LocalEnd& end, PeerLane& r
   if (!proves(held.proof, end.auth_key.get(), held.statement, wire::Who::connector)) {
     return Errc::access_denied;
   }
-  auto lane = no_throw([&] {
-    return memory_.make_lane(record.place, record.remote, held.domain, std::move(held.doorbell),
-                             held.direct);
-  });
+  auto lane = no_throw(
+      [&] { return memory_.make_lane(record.place, record.remote, std::move(held.theirs)); });
   if (!lane) return lane.error();
 
   wire::Accept accept;
   accept.attempt = Wild<uint32_t>(held.attempt);
   accept.domain = Wild<uint32_t>(end.domain);
   accept.engine = Wild<uint64_t>(end.engine);
-  const uint64_t key_bytes = memory_.key_bytes_for(record.place);
-  accept.key_file_bytes = Wild<uint64_t>(key_bytes);
   accept.proof = prove(end.auth_key.get(), held.statement, wire::Who::acceptor);
+  const auto beside = memory_.tell(record.place, end.doorbell_fd, accept);
+  if (!beside) return beside.error();
   const wire::PeerPacket answer =
       data != nullptr ? wire::encode(wire::Connected{accept, *data}) : wire::encode(accept);
-  if (Status s = send_with_bells(answer, end, -1, key_bytes); !s) return s.error();
+  if (Status s = channel_.send(answer, beside.value().fds()); !s) return s.error();
   record.lane = lane->get();
   record.listener = end.listener;
   return lane;
@@ -313,21 +273,15 @@ void Peer::close_here(PeerLane& lane) noexcept {
   lane.lane = nullptr;
   lane.closed_here = true;
   wire::LaneClose close;
-  close.segment = Wild<uint32_t>(lane.place.segment);
-  close.lane = Wild<uint32_t>(lane.place.index);
-  close.of_sender = lane.place.created_here;
+  PeerMemory::name(lane.place, close);
   if (!channel_.send(wire::encode(close), {})) return go_down(Errc::peer_lost);
   if (lane.closed_there) finish(lane);
 }
 
 bool Peer::handle_lane_close(const wire::LaneClose& close) noexcept {
-  PeerMemory::Place place;
-  place.created_here = !close.of_sender;
-  if (!close.segment.bounded(kMaxSegmentNumber, place.segment) ||
-      !close.lane.bounded(link::shm::kLanes - 1, place.index)) {
-    return false;
-  }
-  const auto it = lanes_.find(key_of(place));
+  const auto place = PeerMemory::place_of(close);
+  if (!place) return false;
+  const auto it = lanes_.find(key_of(place.value()));
   if (it == lanes_.end()) return false;
   const std::shared_ptr<PeerLane> lane = it->second;
   const bool unanswered = lane->lane == nullptr && !lane->closed_here;

@@ -156,9 +156,7 @@ class Peer final : public std::enable_shared_from_this<Peer>, private PeerChanne
   void note_opened() noexcept;
 
   struct Held {  // what came with Open or Connect, until the lane is made
-    std::shared_ptr<PeerMemory::Doorbell> doorbell;
-    bool direct = false;
-    uint32_t domain = 0;
+    PeerMemory::TheirEnd theirs;
     uint32_t attempt = 0;
     wire::Statement statement;
     wire::Proof proof{};
@@ -179,8 +177,6 @@ class Peer final : public std::enable_shared_from_this<Peer>, private PeerChanne
 
   bool handle_lane_close(const wire::LaneClose& close) noexcept;
   void say(const wire::PeerPacket& packet) noexcept;
-  Status send_with_bells(const wire::PeerPacket& packet, const LocalEnd& end, int segment_fd,
-                         uint64_t key_bytes) noexcept;
   void finish(PeerLane& lane) noexcept;
 
   const PeerContext context_;

@@ -14,6 +14,7 @@ namespace aperture::nic {
 
 namespace {
 
+constexpr uint32_t kMaxSegmentNumber = 0x7fffffff;
 constexpr size_t kMaxSegments = 1024;  // of each side: 16384 lanes each way
 
 protect::SlotArray* slots_of(const link::shm::Segment& segment, link::shm::Side side) noexcept {
@@ -50,6 +51,12 @@ void explain_not_direct(pid_t pid) noexcept {
 }
 
 }  // namespace
+
+struct PeerMemory::Doorbell {  // one of the two
+  UniqueFd pipe;               // as we opened it
+  ParentOnlyFd socket;         // the channel's once more: Ring is sent to it
+  wire::PeerPacket ring;
+};
 
 struct PeerMemory::LaneKeep {
   std::shared_ptr<Doorbell> doorbell;
@@ -94,6 +101,7 @@ void PeerMemory::release(const Place& place) noexcept {
   if (place.created_here) at(place).segment->release_lane(place.index);
 }
 
+// The peer's segment of that number, which comes with its first lane.
 Status PeerMemory::attach(uint32_t number, UniqueFd fd) {
   if (attached_.contains(number)) return {};
   if (!fd) return Errc::no_fds;
@@ -107,8 +115,83 @@ Status PeerMemory::attach(uint32_t number, UniqueFd fd) {
   return {};
 }
 
-int PeerMemory::segment_fd(const Place& place) const noexcept {
-  return at(place).segment->fd();
+// --- what records say of lanes -------------------------------------------------------------------
+
+Result<PeerMemory::Place> PeerMemory::place_of(const wire::Open& open) noexcept {
+  Place place;  // in a segment of the opener's
+  if (!open.lane.bounded(link::shm::kLanes - 1, place.index)) return Errc::protocol;
+  if (!open.segment.bounded(kMaxSegmentNumber, place.segment)) return Errc::protocol;
+  return place;
+}
+
+Result<PeerMemory::Place> PeerMemory::place_of(const wire::LaneClose& close) noexcept {
+  Place place;
+  place.created_here = !close.of_sender;
+  if (!close.segment.bounded(kMaxSegmentNumber, place.segment) ||
+      !close.lane.bounded(link::shm::kLanes - 1, place.index)) {
+    return Errc::protocol;
+  }
+  return place;
+}
+
+void PeerMemory::name(const Place& place, wire::LaneClose& close) noexcept {
+  close.segment = Wild<uint32_t>(place.segment);
+  close.lane = Wild<uint32_t>(place.index);
+  close.of_sender = place.created_here;
+}
+
+void PeerMemory::Beside::add(int fd) noexcept {
+  assert(count_ < fds_.size() && fd >= 0);
+  fds_[count_++] = fd;
+}
+
+Status PeerMemory::add_bells(Beside& beside, int doorbell_fd, uint64_t key_bytes) noexcept {
+  assert(key_bytes == 0 || channel_.same_user());
+  if (!channel_.same_user()) return {};
+  Result<UniqueFd> opened = open_doorbell(doorbell_fd);
+  if (!opened) return opened.error();
+  beside.doorbell_ = *std::move(opened);
+  beside.add(beside.doorbell_.get());
+  if (key_bytes != 0) beside.add(keys_read_only_.get());
+  return {};
+}
+
+Result<PeerMemory::Beside> PeerMemory::tell(const Place& place, int doorbell_fd,
+                                            wire::Open& open) noexcept {
+  assert(place.created_here);
+  const uint64_t key_bytes = key_bytes_for(place);
+  open.lane = Wild<uint32_t>(place.index);
+  open.segment = Wild<uint32_t>(place.segment);
+  open.key_file_bytes = Wild<uint64_t>(key_bytes);
+  Beside beside;
+  beside.add(at(place).segment->fd());
+  if (Status s = add_bells(beside, doorbell_fd, key_bytes); !s) return s.error();
+  return beside;
+}
+
+Result<PeerMemory::Beside> PeerMemory::tell(const Place& place, int doorbell_fd,
+                                            wire::Accept& accept) noexcept {
+  const uint64_t key_bytes = key_bytes_for(place);
+  accept.key_file_bytes = Wild<uint64_t>(key_bytes);
+  Beside beside;
+  if (Status s = add_bells(beside, doorbell_fd, key_bytes); !s) return s.error();
+  return beside;
+}
+
+Result<PeerMemory::TheirEnd> PeerMemory::learn(const Place& place, const wire::Open& open,
+                                               Packet& packet) {
+  if (Status s = attach(place.segment, std::move(packet.fds[0])); !s) return s.error();
+  auto bell = doorbell(open.engine.unchecked(), std::move(packet.fds[1]));
+  if (!bell) return bell.error();
+  const bool direct = learn_keys(open.key_file_bytes.unchecked(), std::move(packet.fds[2]));
+  return TheirEnd{*std::move(bell), open.domain.unchecked(), direct};
+}
+
+Result<PeerMemory::TheirEnd> PeerMemory::learn(const wire::Accept& accept, Packet& packet) {
+  auto bell = doorbell(accept.engine.unchecked(), std::move(packet.fds[0]));
+  if (!bell) return bell.error();
+  const bool direct = learn_keys(accept.key_file_bytes.unchecked(), std::move(packet.fds[1]));
+  return TheirEnd{*std::move(bell), accept.domain.unchecked(), direct};
 }
 
 // --- keys ----------------------------------------------------------------------------------------
@@ -119,20 +202,22 @@ void PeerMemory::watch_slots(SharedSegment& shared) {
   assert(!shared.slots_watched);
   WatchedSegments one(1, shared.segment);
   protect::SlotArray* slots = slots_of(*shared.segment, other(shared.segment->side()));
-  shared.slots_watched = own_keys_.attach_slots(slots, channel_.pid()).ok();
+  shared.slots_watched = own_keys_.accessors().attach(slots, channel_.pid()).ok();
   if (shared.slots_watched) watched_.splice(watched_.end(), one);
   tell_whose(shared);
 }
 
 void PeerMemory::tell_whose(const SharedSegment& shared) noexcept {
   if (!shared.slots_watched || keys_ == nullptr) return;
-  own_keys_.know_accessor(slots_of(*shared.segment, other(shared.segment->side())), keys_);
+  own_keys_.accessors().know(slots_of(*shared.segment, other(shared.segment->side())), keys_);
 }
 
+// What the peer is told of our key file beside a lane there; 0: it is not handed out.
 uint64_t PeerMemory::key_bytes_for(const Place& place) const noexcept {
-  return at(place).slots_watched && keys_read_only_ ? own_keys_.size_bytes() : 0;
+  return at(place).slots_watched && keys_read_only_ ? own_keys_.own_file().size_bytes() : 0;
 }
 
+// True if the kernel lets us copy from and to the peer under the keys that it tells of.
 bool PeerMemory::learn_keys(uint64_t size_bytes, UniqueFd fd) {
   if (!channel_.direct_possible() || size_bytes == 0) return false;
   if (keys_ != nullptr) return keys_probed_;
@@ -151,6 +236,7 @@ bool PeerMemory::learn_keys(uint64_t size_bytes, UniqueFd fd) {
 
 // --- doorbells and lanes -------------------------------------------------------------------------
 
+// By the peer's number for its engine.
 Result<std::shared_ptr<PeerMemory::Doorbell>> PeerMemory::doorbell(uint64_t engine, UniqueFd fd) {
   // one socket rings all engines of a stranger: what it calls them must not cost us anything
   if (!channel_.same_user()) engine = 0;
@@ -174,27 +260,26 @@ Result<std::shared_ptr<PeerMemory::Doorbell>> PeerMemory::doorbell(uint64_t engi
 }
 
 Result<std::unique_ptr<link::Lane>> PeerMemory::make_lane(const Place& place, const Address& remote,
-                                                          uint32_t domain,
-                                                          std::shared_ptr<Doorbell> doorbell,
-                                                          bool direct) {
+                                                          TheirEnd theirs) {
   const SharedSegment& shared = at(place);
   link::shm::LanePeer there;
   there.remote = remote;
-  there.remote_domain = domain;
-  there.doorbell_fd = doorbell->socket ? doorbell->socket.get() : doorbell->pipe.get();
-  there.doorbell_message = doorbell->ring.view();  // empty beside a pipe
+  there.remote_domain = theirs.domain;
+  there.doorbell_fd =
+      theirs.doorbell->socket ? theirs.doorbell->socket.get() : theirs.doorbell->pipe.get();
+  there.doorbell_message = theirs.doorbell->ring.view();  // empty beside a pipe
   there.fence_always = channel_.fence_sends();
   const link::shm::Side ours = shared.segment->side();
   there.direct.lane = place.index;
   if (shared.slots_watched) there.direct.watched = slots_of(*shared.segment, other(ours));
-  if (direct) {
+  if (theirs.direct) {
     assert(keys_ != nullptr && keys_probed_);
     there.direct.allowed = true;
     there.direct.pid = channel_.pid();
     there.direct.keys = keys_.get();
     there.direct.slots = slots_of(*shared.segment, ours);
   }
-  there.keep = std::make_shared<const LaneKeep>(LaneKeep{std::move(doorbell), keys_});
+  there.keep = std::make_shared<const LaneKeep>(LaneKeep{std::move(theirs.doorbell), keys_});
   return shared.segment->open_lane(place.index, there);
 }
 

@@ -3,14 +3,17 @@
 //
 // Whoever opens a lane picks it in a segment that it created itself, so each side has segments of
 // its own making and others that it attached. The key file and one-sided copies are for peers of
-// the same user; a peer of another user is rung through the socket. Everything that came from the
-// peer (descriptors, sizes, numbers) is checked here. Calls that may throw bad_alloc say so; they
-// leave nothing half done. Owned by the control thread.
+// the same user; a peer of another user is rung through the socket. What records say of a lane's
+// memory is written and read here alone, and so is everything that came with them checked here
+// (descriptors, sizes, numbers). Calls that may throw bad_alloc say so; they leave nothing half
+// done. Owned by the control thread.
 #pragma once
 
+#include <array>
 #include <list>
 #include <map>
 #include <memory>
+#include <span>
 #include <unordered_map>
 
 #include "link/shm/segment.hpp"
@@ -34,10 +37,24 @@ class PeerMemory {
     uint32_t segment = 0;       // its creator's number for it
     uint32_t index = 0;         // of the lane in it
   };
-  struct Doorbell {       // one of the two
-    UniqueFd pipe;        // as we opened it
-    ParentOnlyFd socket;  // the channel's once more: Ring is sent to it
-    wire::PeerPacket ring;
+  struct Doorbell;
+  // What the other side has told of its end of a lane.
+  struct TheirEnd {
+    std::shared_ptr<Doorbell> doorbell;
+    uint32_t domain = 0;
+    bool direct = false;  // the kernel lets us copy from and to the peer under its keys
+  };
+  // Descriptors that go with a record, until it is sent.
+  class Beside {
+   public:
+    std::span<const int> fds() const noexcept { return {fds_.data(), count_}; }
+
+   private:
+    friend class PeerMemory;
+    void add(int fd) noexcept;
+    std::array<int, wire::kMaxDescriptors> fds_{};
+    size_t count_ = 0;
+    UniqueFd doorbell_;  // one of them
   };
 
   // All outlive it. keys_read_only: what peers are handed.
@@ -50,21 +67,25 @@ class PeerMemory {
   // A free lane in a segment of ours. Errors: no_fds, no_memory, no_space. Throws.
   Result<Place> reserve();
   void release(const Place& place) noexcept;  // of another's segment: nothing to do
-  // The peer's segment of that number, which comes with its first lane. Errors: no_fds, no_space
-  // (there are as many as may be, or its user holds its share), protocol, no_memory. Throws.
-  Status attach(uint32_t number, UniqueFd fd);
-  int segment_fd(const Place& place) const noexcept;
-  // What the peer is told of our key file beside a lane there; 0: it is not handed out.
-  uint64_t key_bytes_for(const Place& place) const noexcept;
-  // What the peer tells of its own. True if the kernel lets us copy from and to the peer under its
-  // keys. Throws.
-  bool learn_keys(uint64_t size_bytes, UniqueFd fd);
-  // By the peer's number for its engine. Errors: no_fds, protocol. Throws.
-  Result<std::shared_ptr<Doorbell>> doorbell(uint64_t engine, UniqueFd fd);
+  // Which lane it is that the peer speaks of. Errors: protocol (there can be no such lane).
+  static Result<Place> place_of(const wire::Open& open) noexcept;
+  static Result<Place> place_of(const wire::LaneClose& close) noexcept;
+  // The other way round, in a record of ours.
+  static void name(const Place& place, wire::LaneClose& close) noexcept;
+
+  // Says in the record what the peer has to know of our end of that lane, and gives what goes
+  // with it: the segment with an opening; and, to the same user, a doorbell and our keys. Errors:
+  // no_fds.
+  Result<Beside> tell(const Place& place, int doorbell_fd, wire::Open& open) noexcept;
+  Result<Beside> tell(const Place& place, int doorbell_fd, wire::Accept& accept) noexcept;
+  // What the peer says of its own, and sends with it. Of an opening the segment comes first: a new
+  // one is taken in. Errors: no_fds, no_space (there are as many as may be, or its user holds its
+  // share), protocol, no_memory. Throws.
+  Result<TheirEnd> learn(const Place& place, const wire::Open& open, Packet& packet);
+  Result<TheirEnd> learn(const wire::Accept& accept, Packet& packet);
   // Our end of a lane. Errors: protocol, no_memory. Throws.
   Result<std::unique_ptr<link::Lane>> make_lane(const Place& place, const Address& remote,
-                                                uint32_t domain, std::shared_ptr<Doorbell> doorbell,
-                                                bool direct);
+                                                TheirEnd theirs);
   // For the host to detach in peace.
   WatchedSegments take_watched() noexcept { return std::move(watched_); }
 
@@ -76,6 +97,11 @@ class PeerMemory {
   struct LaneKeep;  // what a lane keeps alive
 
   const SharedSegment& at(const Place& place) const noexcept;
+  Status attach(uint32_t number, UniqueFd fd);
+  Result<std::shared_ptr<Doorbell>> doorbell(uint64_t engine, UniqueFd fd);
+  Status add_bells(Beside& beside, int doorbell_fd, uint64_t key_bytes) noexcept;
+  uint64_t key_bytes_for(const Place& place) const noexcept;
+  bool learn_keys(uint64_t size_bytes, UniqueFd fd);
   void watch_slots(SharedSegment& shared);
   void tell_whose(const SharedSegment& shared) noexcept;
 

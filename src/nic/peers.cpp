@@ -139,7 +139,7 @@ void Peers::detach_resting() noexcept {
   rest_timer_ = 0;
   std::erase_if(resting_, [&](const auto& segment) {
     const Side theirs = segment->side() == Side::creator ? Side::attacher : Side::creator;
-    return context_.keys.detach_slots(segment->slots_of(theirs));
+    return context_.keys.accessors().detach(segment->slots_of(theirs));
   });
   if (resting_.empty()) return;
   rest_timer_ = context_.control.add_timer(now_ns() + kDetachAgainNs, [this] { detach_resting(); });

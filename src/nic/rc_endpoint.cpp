@@ -29,7 +29,7 @@ Status RcEndpoint::expect(const Wish& wish) noexcept {
   ListenSpec spec;
   spec.local = wish.local;
   spec.domain = wish.domain;
-  spec.doorbell_fd = engine_.doorbell_fd();
+  spec.doorbell_fd = engine_.wakers().doorbell_fd();
   spec.events = this;
   Address bound;
   auto id = engine_.contact().listen(spec, bound);
@@ -61,7 +61,8 @@ Status RcEndpoint::connect() noexcept {
 
 // Posted like every other lane, so that nobody is handed one inside his own call.
 Status RcEndpoint::connect_to_self() noexcept {
-  auto lane = link::loopback::make_self_lane(wish_.local, wish_.domain, engine_.doorbell_fd());
+  auto lane =
+      link::loopback::make_self_lane(wish_.local, wish_.domain, engine_.wakers().doorbell_fd());
   if (!lane) return lane.error();
   connecting_ = true;
   post_lane(*std::move(lane));

@@ -61,7 +61,8 @@ bool SharedReceive::Member::on_message(qp::Qp& qp, const qp::Arrival& arrival) n
   return shared_.matcher_.on_message(qp, arrival);
 }
 
-bool SharedReceive::Member::on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept {
+bool SharedReceive::Member::on_line(qp::Qp& qp, wire::SoundHead head,
+                                    const std::byte* body) noexcept {
   shared_.take_turn(this);
   return shared_.matcher_.on_line(qp, head, body);
 }
@@ -94,9 +95,14 @@ void SharedReceive::set_pressure(bool on) noexcept {
   for (Member* member : members_) member->host_.set_pressure(on);
 }
 
+// All that is kept here came through one of them. The port's sink need not be it: an endpoint that
+// may be a member of groups has another in between.
 void SharedReceive::completes_at(qp::Port& port) noexcept {
-  assert(port.sink != nullptr);
-  take_turn(static_cast<Member*>(port.sink));  // all that is kept here came through one
+  if (turn_ != nullptr && &turn_->port_ == &port) return;
+  const auto at = std::find_if(members_.begin(), members_.end(),
+                               [&](const Member* member) { return &member->port_ == &port; });
+  assert(at != members_.end());
+  take_turn(*at);
 }
 
 }  // namespace aperture::nic

@@ -36,7 +36,7 @@ class SharedReceive final : public Endpoint, private msg::Matcher::Host {
     void on_lost(qp::Qp& qp, Errc why) noexcept;
 
     bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
-    bool on_line(qp::Qp& qp, wire::Head head, const std::byte* body) noexcept override;
+    bool on_line(qp::Qp& qp, wire::SoundHead head, const std::byte* body) noexcept override;
     void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override;
     uint64_t source_to_report(qp::Qp& qp) noexcept override;
 
@@ -52,6 +52,8 @@ class SharedReceive final : public Endpoint, private msg::Matcher::Host {
   ~SharedReceive() override;
 
   msg::Matcher& receives() noexcept { return matcher_; }
+  // Whose queue and counter receives complete in now.
+  const qp::Port& completes_now() const noexcept { return port_; }
 
   const Address& address() const noexcept override { return no_address_; }
   Status send(const qp::SendWr&) noexcept override { return Errc::not_supported; }

@@ -35,9 +35,9 @@ UdVerbsQp::UdVerbsQp(Engine& engine, const ib::QpSpec& spec,
 Status UdVerbsQp::start() noexcept {
   const EngineGuard guard(engine_);
   assert(!started_ && qp_.datagrams().wake_fd() >= 0);
-  if (Status s = engine_.wake_on(qp_.datagrams().wake_fd()); !s) return s;
+  if (Status s = engine_.wakers().watch(qp_.datagrams().wake_fd()); !s) return s;
   const Status s = engine_.add_pollable(qp_, *this);
-  if (!s) engine_.forget_fd(qp_.datagrams().wake_fd());
+  if (!s) engine_.wakers().forget(qp_.datagrams().wake_fd());
   started_ = s.ok();
   return s;
 }
@@ -47,7 +47,7 @@ UdVerbsQp::~UdVerbsQp() {
   qp_.leave();
   if (!started_) return;
   engine_.remove_pollable(qp_);
-  engine_.forget_fd(qp_.datagrams().wake_fd());
+  engine_.wakers().forget(qp_.datagrams().wake_fd());
 }
 
 Status UdVerbsQp::modify(const ib::QpAttributes& attr, uint32_t mask) noexcept {

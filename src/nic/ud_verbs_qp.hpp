@@ -2,7 +2,7 @@
 // engine.
 //
 // Its sockets wake a sleeping engine by themselves: their descriptor is among those that the engine
-// sleeps on (Engine::sleep_fd()), and is armed during the sleep alone. Locks as verbs_nic.hpp says.
+// sleeps on (Wakers::sleep_fd()), and is armed during the sleep alone. Locks as verbs_nic.hpp says.
 #pragma once
 
 #include <memory>

@@ -8,6 +8,7 @@
 
 #include "base/barrier.hpp"
 #include "base/clock.hpp"
+#include "base/invariant.hpp"
 #include "protect/peer_key_view.hpp"
 
 namespace aperture::protect {
@@ -46,7 +47,10 @@ Status Accessors::attach(SlotArray* slots, pid_t accessor) {
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
   }
+  APERTURE_DEBUG_ASSERT(find(awake_, slots) == awake_.end());
+  APERTURE_DEBUG_ASSERT(find(dormant_, slots) == dormant_.end());
   awake_.push_back({slots, accessor, nullptr});
+  assert(awake_.size() + dormant_.size() <= dormant_.capacity());
   return {};
 }
 
@@ -75,6 +79,7 @@ bool Accessors::detach(SlotArray* slots) {
   }
   // SYNC POINT: slot-closed (pairs with FENCE_A in PeerKeyView)
   full_fence();
+  assert(at->slots == slots && is_detaching(*slots));
   for (AccessorSlot& slot : slots->slots) {
     const uint64_t pin = slot.pin.load(std::memory_order_acquire);
     if (pin != 0 && !is_slot_quiet(slot, pin, *at)) return false;
@@ -149,6 +154,13 @@ bool Accessors::is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept 
     if (pin != 0 && !is_slot_quiet(slot, pin, *at)) return false;
   }
   return true;
+}
+
+void Accessors::move_gate(std::atomic<uint64_t>& gate, uint64_t number) noexcept {
+  // SYNC POINT: lane-gate (pairs with FENCE_A in PeerKeyView: either we see the pin, or the
+  // accessor sees another number)
+  gate.store(number, std::memory_order_seq_cst);
+  full_fence();
 }
 
 // ---- dormant peers ------------------------------------------------------------------------------

@@ -5,9 +5,14 @@
 // are no longer asked, and their next access goes through the ring, with the wish to be woken
 // (transport/one_sided.hpp). docs/revocation.md, "Dormant peers"; tests/spin/dormant.pml.
 //
-// Threads: any. Two locks: the key table's, which a close holds anyway, and one of its own for
-// looks that take long. Which arrays there are, and which of them are awake, changes with both held
-// (the latter is taken first) and stands still for whoever holds either.
+// The gates of lanes are here as well: moving one ends what a peer may do through that lane, as a
+// close ends what it may do to a region.
+//
+// Threads: any. Two locks: that of the entries (key_entries.hpp), which a close holds anyway, and
+// one of its own for looks that take long. Which arrays there are, and which of them are awake,
+// changes with both held (the latter is taken first) and stands still for whoever holds either.
+// Invariants: attached slots are awake or dormant, never both; who is dormant is inside nowhere;
+// slots that are being detached never open again.
 #pragma once
 
 #include <sys/types.h>
@@ -39,13 +44,38 @@ class Accessors {
   Accessors(const Accessors&) = delete;
   Accessors& operator=(const Accessors&) = delete;
 
-  // KeyTable::attach_slots() and so on.
+  // --- with no lock held ---
+
+  // The slots through which process `accessor` will reach us. They must stay mapped until detach()
+  // has said true. Errors: not_supported (its threads cannot be watched through /proc: serve it
+  // through the ring), no_memory.
   Status attach(SlotArray* slots, pid_t accessor);
+  // Its key file, once that is known: who pins with its first thread and then becomes another
+  // program is told by it. Null, or slots that are not attached: nothing happens.
   void know(const SlotArray* slots, std::shared_ptr<const PeerKeyView> its_keys) noexcept;
+  // True once no access through them is under way or can begin: only then unmap them. Not blocking;
+  // call it again after a while when it says false.
   bool detach(SlotArray* slots);
+  // The peer has found its slots dormant and would copy by itself again: they are open when this
+  // returns. Null, or slots that are not attached: nothing happens.
   void wake(const SlotArray* slots) noexcept;
 
-  // --- with the table's lock held ---
+  // Puts a number into the gate of a lane: no direct access under the number before begins then.
+  static void move_gate(std::atomic<uint64_t>& gate, uint64_t number) noexcept;
+  // Asked after that: true once none that had begun under it can land any more. So ends what a
+  // peer may do through that lane. `watched`: the slots of its segment. Not blocking; as a rule the
+  // first call says true, and one that says false has looked at /proc.
+  bool is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept;
+
+  // As is_inside(), with the lock of its own.
+  void cut_short(uint64_t generation) noexcept;
+  // Nothing that was begun in that life of a region can land any more.
+  bool is_quiet(uint64_t generation) noexcept;
+  // Makes those dormant who have made no access since the last look, kLookPauseNs before now_ns at
+  // least. Some 0.3 us for each peer that is awake.
+  void look_for_idle(uint64_t now_ns) noexcept;
+
+  // --- with the lock of the entries held ---
 
   bool none_awake() const noexcept { return awake_.empty(); }
   // Whether a peer stands in that life of a region; its copy is cut short. The caller has made the
@@ -56,19 +86,10 @@ class Accessors {
     return ++closes_ % kClosesBetweenLooks == 0 && awake_.size() > kAlwaysAwake;
   }
 
-  // --- with no lock held ---
+  // --- for tests ---
 
-  // As is_inside(), with the lock of its own.
-  void cut_short(uint64_t generation) noexcept;
-  // Nothing that was begun in that life of a region can land any more.
-  bool is_quiet(uint64_t generation) noexcept;
-  // The same of everything that was begun through that lane of the segment.
-  bool is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept;
-  // Makes those dormant who have made no access since the last look, kLookPauseNs before now_ns at
-  // least. Some 0.3 us for each peer that is awake.
-  void look_for_idle(uint64_t now_ns) noexcept;
-
-  size_t awake() const noexcept { return awake_.size(); }  // for tests, with nobody else about
+  size_t awake() const noexcept { return awake_.size(); }  // with nobody else about
+  // Not owned.
   void set_thread_probe(ThreadProbe* probe) noexcept { probe_ = probe; }
 
  private:

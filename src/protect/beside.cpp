@@ -1,36 +1,13 @@
 // Checks of what only the owner validates (regions with a side record, with an origin of their own,
 // of one endpoint), and what else is done with a side record: see side_record.hpp and
-// key_table.hpp.
+// access_check.hpp.
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cassert>
-
 #include "base/invariant.hpp"
-#include "protect/key_table.hpp"
+#include "protect/access_check.hpp"
 
 namespace aperture::protect {
-
-SideRecord* KeyTable::side(RegionHandle region) noexcept {
-  return in_force(region) || being_closed(region) ? sides_[region.index] : nullptr;
-}
-
-Result<SideRecord*> KeyTable::add_side(RegionHandle region) {
-  auto made = std::make_unique<SideRecord>();
-  std::lock_guard guard(mutex_);
-  if (!in_force(region)) return Errc::no_entry;
-  if (sides_[region.index] != nullptr) return sides_[region.index];
-  KeyEntry& entry = file_.entries[region.index];
-  // relaxed: constant while the entry is VALID
-  auto* base = reinterpret_cast<std::byte*>(entry.base.load(std::memory_order_relaxed));
-  made->segments.push_back({base, entry.length.load(std::memory_order_relaxed), std::nullopt});
-  assert(made->segments.size() == 1 && sides_[region.index] == nullptr);
-  sides_[region.index] = made.release();
-  // SYNC POINT: ask-owner (who sees the flag sees the record; a peer that copied the entry before
-  // may still finish what it had begun)
-  entry.rights.fetch_or(kFlagAskOwner, std::memory_order_release);
-  return sides_[region.index];
-}
 
 namespace {
 
@@ -41,15 +18,15 @@ bool comes_to(const AccessAsk& ask, EndpointId only) noexcept {
 
 }  // namespace
 
-Checked KeyTable::grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
+Checked AccessCheck::grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
   APERTURE_DEBUG_ASSERT(entry.index < file_.capacity);
-  const SideRecord* side = sides_[entry.index];
+  const SideRecord* side = sides_.record(entry.index);
   // first of all: who has half a key learns nothing about the region
   if (side != nullptr && side->secret && ask.secret.unchecked() != *side->secret) {
     return Checked(Denial::unknown_key);
   }
   EntryCopy seen = entry;  // as peers count
-  if ((entry.rights & kFlagOrigin) != 0) seen.base = origins_[entry.index];
+  if ((entry.rights & kFlagOrigin) != 0) seen.base = sides_.origin(entry.index);
   uint64_t offset = 0;
   const uint64_t len = ask.len.unchecked();
   Denial denial = validate_entry(seen, ask.addr.unchecked(), len, ask.need, offset);
@@ -74,22 +51,18 @@ Checked KeyTable::grant_beside(const AccessAsk& ask, const EntryCopy& entry) con
   return Checked(first, n, entry.ref(), side, offset);
 }
 
-Denial KeyTable::invalidate(const AccessAsk& ask) {
+Denial AccessCheck::find_bound(const AccessAsk& ask, RegionRef& life) const noexcept {
   EntryCopy entry;
   if (const Denial denial = find(ask, nullptr, entry); denial != Denial::none) return denial;
   // relaxed: constant until the entry is revoked, which happens inside the engine lock that we hold
   const EndpointId only = file_.entries[entry.index].bound_qpn.load(std::memory_order_relaxed);
   if (only == 0) return Denial::no_window;
   if (!comes_to(ask, only)) return Denial::wrong_endpoint;
-  const RegionRef life = entry.ref();
-  RegionHandle handle;
-  handle.index = life.index;
-  handle.generation = life.generation;
-  assert(handle.generation != 0 && in_force(handle));
-  return revoke_bound(handle) ? Denial::none : Denial::closed;
+  life = entry.ref();
+  return Denial::none;
 }
 
-void KeyTable::note_write(RegionRef region) const noexcept {
+void AccessCheck::note_write(RegionRef region) const noexcept {
   if (region.generation == 0 || region.index >= file_.capacity) return;
   const KeyEntry& entry = file_.entries[region.index];
   // SYNC POINT: ask-owner
@@ -98,19 +71,19 @@ void KeyTable::note_write(RegionRef region) const noexcept {
       state_gen_of(region.generation, EntryState::valid)) {
     return;
   }
-  const SideRecord* side = sides_[region.index];
+  const SideRecord* side = sides_.record(region.index);
   if (side == nullptr) return;
   for (WriteWatcher* watcher : side->watchers) watcher->on_remote_write();
 }
 
-Denial KeyTable::commit(const AccessAsk& ask) const noexcept {
+Denial AccessCheck::commit(const AccessAsk& ask) const noexcept {
   const Checked checked = check(ask);
   if (!checked) return checked.denial();
   const uint32_t index = checked.grant().region().index;
   const KeyEntry& entry = file_.entries[index];
   // relaxed: constant for as long as the engine lock is held, but for the flag
   const uint32_t flags = entry.rights.load(std::memory_order_relaxed);
-  const SideRecord* side = (flags & kFlagAskOwner) != 0 ? sides_[index] : nullptr;
+  const SideRecord* side = (flags & kFlagAskOwner) != 0 ? sides_.record(index) : nullptr;
   // where it is a right of its own, check() has seen to it
   const bool granted = includes(ask.need, Rights::flush_persistent);
   if (!granted && (side == nullptr || !side->persistent)) return Denial::not_persistent;
@@ -129,7 +102,7 @@ Denial KeyTable::commit(const AccessAsk& ask) const noexcept {
   return synced ? Denial::none : Denial::not_backed;
 }
 
-Denial KeyTable::widen(AccessAsk& ask) const noexcept {
+Denial AccessCheck::widen(AccessAsk& ask) const noexcept {
   EntryCopy entry;
   const Denial denial = find(ask, nullptr, entry);
   if (denial != Denial::none) return denial;
@@ -138,9 +111,9 @@ Denial KeyTable::widen(AccessAsk& ask) const noexcept {
   return Denial::none;
 }
 
-uint64_t KeyTable::origin_of(uint32_t index, uint32_t flags) const noexcept {
+uint64_t AccessCheck::origin_of(uint32_t index, uint32_t flags) const noexcept {
   if ((flags & kFlagZeroBased) != 0) return 0;
-  if ((flags & kFlagOrigin) != 0) return origins_[index];
+  if ((flags & kFlagOrigin) != 0) return sides_.origin(index);
   // relaxed: constant in one life of an entry
   return file_.entries[index].base.load(std::memory_order_relaxed);
 }

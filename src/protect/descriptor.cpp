@@ -105,7 +105,7 @@ static Denial check_flat(const KeyFile& file, RegionHandle region, const LocalAs
 
 Denial check_beside(KeyTable& table, RegionHandle region, const LocalAsk& ask) noexcept {
   const SideRecord* side = table.side(region);
-  if (side == nullptr) return check_flat(table.file(), region, ask);
+  if (side == nullptr) return check_flat(table.own_file().layout(), region, ask);
   const EndpointId through = ask.through != 0 ? ask.through : side->endpoint;
   uint64_t at = ask.addr;
   uint64_t left = ask.len;

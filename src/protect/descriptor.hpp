@@ -18,7 +18,7 @@ namespace aperture::protect {
 
 //   63                  24 23       0
 //   | generation, low 40  |  index  |    never 0: the first generation is 1
-constexpr unsigned kDescriptorIndexBits = 24;  // as many entries as KeyTable::create takes
+constexpr unsigned kDescriptorIndexBits = 24;  // OwnKeyFile::kMostRegions entries
 constexpr uint64_t kDescriptorIndexMask = (uint64_t{1} << kDescriptorIndexBits) - 1;
 
 inline void* descriptor_of(const RegionHandle& region) noexcept {

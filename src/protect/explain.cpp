@@ -1,11 +1,12 @@
-// One sentence for each refusal: see KeyTable::explain and PeerKeyView::explain. Slow path only.
+// One sentence for each refusal: see access_check.hpp, window.hpp and PeerKeyView::explain. Slow
+// path only.
 #include <unistd.h>
 
 #include <cinttypes>
 #include <cstdio>
 
+#include "protect/access_check.hpp"
 #include "protect/code_place.hpp"
-#include "protect/key_table.hpp"
 #include "protect/peer_key_view.hpp"
 #include "protect/window.hpp"
 #include "protect/wording.hpp"
@@ -61,79 +62,47 @@ void append_only(std::string& out, EndpointId only, EndpointId through) {
          through);
 }
 
-// What beside its range decides who reaches a region. Never its secret.
-void append_side(std::string& out, const SideRecord& side, EndpointId through) {
-  if (side.segments.size() > 1) append(out, ", in %zu buffers", side.segments.size());
-  if (!side.needs_endpoint) return;
-  if (side.endpoint == 0) {
+// What beside its range decides who reaches a region.
+void append_side(std::string& out, const RegionFacts& met, EndpointId through) {
+  if (met.buffers > 1) append(out, ", in %zu buffers", met.buffers);
+  if (!met.endpoint) return;
+  if (*met.endpoint == 0) {
     out += ", bound to no endpoint that is open";
   } else {
-    append_only(out, side.endpoint, through);
+    append_only(out, *met.endpoint, through);
   }
 }
 
 }  // namespace
 
-// The entry that (pd, key) named last, dead or alive; else the same key in another domain.
-const KeyEntry* KeyTable::entry_to_explain(DomainId pd, uint64_t key) const {
-  const KeyEntry* best = nullptr;
-  uint64_t best_rank = 0;
-  for (uint32_t i = 0; i < entries_used_; ++i) {
-    const KeyEntry& e = file_.entries[i];
-    // relaxed: under mutex_, which every writer of these fields holds
-    const uint64_t s = e.state_gen.load(std::memory_order_relaxed);
-    const bool alive = state_of(s) != EntryState::free;
-    if (e.key.load(std::memory_order_relaxed) != key) continue;
-    const DomainId other = e.pd.load(std::memory_order_relaxed);
-    if (other == 0 || (other != pd && !alive)) continue;
-    const uint64_t rank = (other == pd ? 4u : 0u) + (alive ? 2u : 0u) + 1u;
-    if (rank > best_rank) {
-      best_rank = rank;
-      best = &e;
-    }
-  }
-  return best;
-}
-
-std::string KeyTable::explain(const AccessAsk& ask, Denial denial, const Wording& door) const {
+std::string explain(const AccessCheck& access, const AccessAsk& ask, Denial denial,
+                    const Wording& door) {
   char need[96];
   describe_rights(ask.need, need, sizeof need);
-  std::lock_guard guard(mutex_);
   const uint64_t key = ask.key.unchecked();
-  const KeyEntry* e = entry_to_explain(ask.pd, key);
-  // relaxed loads throughout: entries are written under mutex_ only, which we hold
-  const uint32_t rights = e ? e->rights.load(std::memory_order_relaxed) : 0;
-  const bool zero_based = (rights & kFlagZeroBased) != 0;
+  const RegionFacts met = access.facts(ask.pd, key);
 
   std::string out;
   append(out, "%s of ", need);
-  out += range_text(ask.addr.unchecked(), ask.len.unchecked(), zero_based);
+  out += range_text(ask.addr.unchecked(), ask.len.unchecked(), met.zero_based);
   append(out, " with key 0x%" PRIx64 " in domain %" PRIu32 " refused: %s", key, ask.pd,
          rule(door, denial));
-  if (e != nullptr) {
-    const auto index = static_cast<uint32_t>(e - file_.entries);
-    const uint64_t origin = origin_of(index, rights);
-    const uint64_t length = e->length.load(std::memory_order_relaxed);
+  if (met.found) {
     char granted[160];
-    describe_rights(static_cast<Rights>(rights & kRightsMask), granted, sizeof granted);
+    describe_rights(met.rights, granted, sizeof granted);
     out += "; the key names ";
-    out += range_text(origin, length, zero_based);
-    append(out, " of domain %" PRIu32 " for %s", e->pd.load(std::memory_order_relaxed), granted);
+    out += range_text(met.origin, met.length, met.zero_based);
+    append(out, " of domain %" PRIu32 " for %s", met.pd, granted);
     if (denial == Denial::out_of_range) {
-      out += ", the access " + distance(ask, origin, length);
+      out += ", the access " + distance(ask, met.origin, met.length);
     }
-    const EndpointId only = e->bound_qpn.load(std::memory_order_relaxed);
-    if (only != 0 && only != ask.peer) append_only(out, only, ask.through);
-    // of a region that is closed it has gone; another domain's may be changing
-    const bool ours = e->pd.load(std::memory_order_relaxed) == ask.pd;
-    const SideRecord* side = ours ? sides_[index] : nullptr;
-    if ((rights & kFlagAskOwner) != 0 && side != nullptr) append_side(out, *side, ask.through);
-    out += ", registered " +
-           describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed), door);
+    if (met.bound_to != 0 && met.bound_to != ask.peer) append_only(out, met.bound_to, ask.through);
+    append_side(out, met, ask.through);
+    out += ", registered " + describe_code(::getpid(), met.registered_at, door);
   } else {
-    append(out, "; %" PRIu32 " region(s) are registered in this process", live_);
+    append(out, "; %" PRIu32 " region(s) are registered in this process", met.regions);
   }
-  append(out, "; to make it legal, %s.", remedy(door, denial, ask.need, zero_based));
+  append(out, "; to make it legal, %s.", remedy(door, denial, ask.need, met.zero_based));
   return out;
 }
 
@@ -145,26 +114,22 @@ std::string explain_unseen(Denial denial, Rights need, const Wording& door) {
   return out;
 }
 
-std::string KeyTable::explain_invalidation(const AccessAsk& ask, Denial denial,
-                                           const Wording& door) const {
-  std::lock_guard guard(mutex_);
+std::string explain_invalidation(const AccessCheck& access, const AccessAsk& ask, Denial denial,
+                                 const Wording& door) {
   const uint64_t key = ask.key.unchecked();
-  const KeyEntry* e = entry_to_explain(ask.pd, key);
+  const RegionFacts met = access.facts(ask.pd, key);
   std::string out;
   append(out, "invalidation of key 0x%" PRIx64 " in domain %" PRIu32 " refused: %s", key, ask.pd,
          rule(door, denial));
-  if (e != nullptr) {
-    // relaxed: under mutex_
-    const EndpointId only = e->bound_qpn.load(std::memory_order_relaxed);
-    if (denial == Denial::wrong_endpoint) append_only(out, only, ask.through);
-    out += "; the key was given out " +
-           describe_code(::getpid(), e->registered_at.load(std::memory_order_relaxed), door);
+  if (met.found) {
+    if (denial == Denial::wrong_endpoint) append_only(out, met.bound_to, ask.through);
+    out += "; the key was given out " + describe_code(::getpid(), met.registered_at, door);
   }
   append(out, "; to make it legal, %s.", remedy(door, denial, ask.need, false));
   return out;
 }
 
-// What KeyTable::explain says after the rule, as far as the accessor can know it.
+// What the owner's explain() says after the rule, as far as the accessor can know it.
 std::string PeerKeyView::explain(pid_t owner, const AccessAsk& ask, Denial denial,
                                  const Wording& door) const {
   EntryCopy entry;

@@ -2,9 +2,10 @@
 // into a pointer.
 //
 // Only protect/ makes a Grant. It lives on the stack of the thread that asked, for one chunk of at
-// most kChunkBytes, inside the engine lock of the region's domain: revoke_begin() is called under
-// that lock too, so that no Grant of the owner's own threads outlives it (docs/revocation.md). It
-// cannot be copied, moved or allocated; longer operations keep its RegionRef and ask again.
+// most kChunkBytes, inside the engine lock of the region's domain: Revocation::begin() is called
+// under that lock too, so that no Grant of the owner's own threads outlives it. It cannot be
+// copied, moved or allocated; longer operations keep its RegionRef and ask again.
+// docs/revocation.md says why.
 #pragma once
 
 #include <cassert>
@@ -18,7 +19,7 @@
 
 namespace aperture::protect {
 
-class KeyTable;
+class AccessCheck;
 
 // Which life of which entry: survives the Grant, and is refused once the region is closed even if
 // the same key was registered again.
@@ -72,7 +73,7 @@ class Grant {
   }
 
  private:
-  friend class KeyTable;
+  friend class AccessCheck;
   friend class Checked;
   Grant() noexcept = default;
 
@@ -100,7 +101,7 @@ class [[nodiscard]] Checked {
   }
 
  private:
-  friend class KeyTable;
+  friend class AccessCheck;
   explicit Checked(Denial denial) noexcept : denial_(denial) {}
   Checked(std::byte* data, size_t size, RegionRef region) noexcept : denial_(Denial::none) {
     grant_.data_ = data;

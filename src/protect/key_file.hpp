@@ -1,7 +1,8 @@
 // The layout of the key file, and the lock-free search in it that owner and accessors share.
 //
-// One process writes it (KeyTable, under its mutex), any number read it: its own threads, and peers
-// that mapped it read-only and believe nothing in it. A sealed, sparse memory file:
+// One process writes it (KeyTable and its parts, under one lock), any number read it: its own
+// threads, and peers that mapped it read-only and believe nothing in it. A sealed, sparse memory
+// file:
 //
 //   0            4096                    entries_offset
 //   | KeyHeader  | buckets: u32 each ... | entries: 64 bytes each ...                    |
@@ -142,7 +143,7 @@ enum class Search : uint8_t {
   unknown,  // no entry with that key in that domain
   closed,   // a freed entry remembers it
   revoking,
-  unstable,  // the file did not come to rest: ask the owner, or take its mutex
+  unstable,  // the file did not come to rest: ask the owner, or take its lock
 };
 
 // Looks for (pd, key); fills `out` if the answer is valid. Bounded in time whatever the file holds.

@@ -11,6 +11,7 @@
 #include "base/barrier.hpp"
 #include "base/fork.hpp"
 #include "protect/image_watch.hpp"
+#include "protect/thread_probe.hpp"
 
 namespace aperture::protect {
 
@@ -218,7 +219,7 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   // relaxed: the iovec is ours while nothing is pinned, and the release below orders it
   slot.riov_base.store(entry.base + offset, std::memory_order_relaxed);
   slot.riov_len.store(ask.len, std::memory_order_relaxed);
-  // SYNC POINT: revocation (FENCE_A; pairs with FENCE_R in revoke_begin())
+  // SYNC POINT: revocation (FENCE_A; pairs with FENCE_R in Revocation::begin())
   slot.pin.store(generation, std::memory_order_release);
   full_fence();
   // before the second look: a slot that is open again only now belongs to an older look at the

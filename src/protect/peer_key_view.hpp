@@ -15,9 +15,9 @@
 
 #include "base/errc.hpp"
 #include "base/fd.hpp"
+#include "protect/access_check.hpp"
 #include "protect/accessor_slot.hpp"
 #include "protect/key_file.hpp"
-#include "protect/key_table.hpp"
 #include "protect/rights.hpp"
 
 namespace aperture::protect {

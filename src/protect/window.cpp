@@ -112,7 +112,8 @@ WindowAnswer Window::validate(const WindowBind& bind) const noexcept {
 
 WindowAnswer Window::validate_region(const WindowBind& bind) const noexcept {
   const BindableRegion* region = bind.region;
-  if (region == nullptr || !table_.in_force(region->entry)) return WindowAnswer::no_region;
+  if (region == nullptr || !table_.entries().in_force(region->entry))
+    return WindowAnswer::no_region;
   if (region->pd != pd_) return WindowAnswer::region_domain;
   if (!includes(region->rights, Rights::bind_window)) return WindowAnswer::not_bindable;
   const bool changes = (bind.rights & kChanging) != Rights::none;
@@ -189,7 +190,7 @@ WindowAnswer Window::poll() {
     if (ending_.entry.generation != 0) {
       const uint64_t now = now_ns();
       if (now < next_poll_ns_) return WindowAnswer::waits;
-      if (!table_.revoke_poll(ending_.entry)) {
+      if (!table_.revocation().poll(ending_.entry)) {
         next_poll_ns_ = now + kPollNs;
         return WindowAnswer::waits;
       }
@@ -212,8 +213,8 @@ WindowAnswer Window::poll() {
 // A binding that is refused from now on: over at once, or in ending_.
 void Window::end(Binding& binding) {
   if (binding.entry.generation == 0) return;
-  const Status status =
-      is_type_1() ? table_.revoke_now(binding.entry) : table_.revoke_bound(binding.entry);
+  const Status status = is_type_1() ? table_.revocation().revoke_now(binding.entry)
+                                    : table_.revocation().revoke_bound(binding.entry);
   if (status.error() != Errc::busy) {
     release(binding);
     return;

@@ -4,11 +4,16 @@
 // and its result is reported through the event queue.
 #include <arpa/inet.h>
 
+#include <array>
 #include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "provider/addressing.hpp"
 #include "provider/av.hpp"
@@ -22,7 +27,9 @@ namespace aperture::provider {
 
 namespace {
 
-// One insertion call while it runs: where results and errors go.
+// One insertion call while it runs: where results and errors go. Addresses for a shared vector are
+// collected, and inserted many at once; its lock, which may be waited for, is taken once for all of
+// them, and before the engine's.
 class Insertion {
  public:
   Insertion(Av& av, fi_addr_t* fi_addr, uint64_t flags, void* context) noexcept
@@ -31,30 +38,19 @@ class Insertion {
     gives_ids_ = (flags & FI_AV_USER_ID) != 0;
   }
 
-  void succeed(const Address& address) {
-    uint64_t index = 0;
-    {
-      nic::EngineGuard guard(*av_.domain->engine);
-      Result<uint64_t> r =
-          av_.shared ? av_.shared->insert(address) : av_.table.insert(address, reported());
-      if (!r) return fail(fi_error(r.error()), describe(r.error()));
-      index = *r;
-      av_.tell_inserted(index);
-    }
-    if (fi_addr_ != nullptr) fi_addr_[at_] = index;
-    if (errors_ != nullptr) errors_[at_] = 0;
-    ++at_;
-    ++inserted_;
+  // Either of both for each address, in order.
+  void add(const Address& address) {
+    if (!av_.shared) return settle(insert(address));
+    collected_[n_collected_++] = address;
+    if (n_collected_ == collected_.size()) insert_collected();
   }
   void fail(int err, const std::string& why) {
-    assert(err != 0);
-    APERTURE_WARN("fi_av_insert: address %zu: %s", at_, why.c_str());
-    if (fi_addr_ != nullptr) fi_addr_[at_] = FI_ADDR_NOTAVAIL;
-    if (errors_ != nullptr) errors_[at_] = err;
-    if (is_async()) av_.eq->report_error(&av_.fid.fid, context_, at_, err, why);
-    ++at_;
+    insert_collected();
+    settle_failed(err, why);
   }
   int finish() {
+    insert_collected();
+    lock_.reset();  // before the report: whoever reads that may close the vector
     assert(inserted_ <= at_);
     if (!is_async()) return static_cast<int>(inserted_);
     av_.eq->report(FI_AV_COMPLETE, &av_.fid.fid, context_, inserted_);
@@ -62,6 +58,48 @@ class Insertion {
   }
 
  private:
+  Result<uint64_t> insert(const Address& address) noexcept {
+    nic::EngineGuard guard(*av_.domain->engine);
+    Result<uint64_t> index = av_.table.insert(address, reported());
+    if (index) av_.tell_inserted(*index);
+    return index;
+  }
+  void insert_collected() {
+    std::span<const Address> left(collected_.data(), std::exchange(n_collected_, 0));
+    while (!left.empty()) {
+      Result<SharedAddresses::Inserted> made = insert_shared(left);
+      const size_t settled = made ? made->count : 1;
+      for (size_t i = 0; i < settled; ++i)
+        settle(made ? Result<uint64_t>(made->first + i) : Result<uint64_t>(made.error()));
+      left = left.subspan(settled);
+    }
+  }
+  Result<SharedAddresses::Inserted> insert_shared(std::span<const Address> addresses) noexcept {
+    if (!lock_ && refused_ == Errc::ok) {
+      auto lock = av_.shared->lock();
+      refused_ = lock.error();
+      if (lock) lock_.emplace(*std::move(lock));
+    }
+    if (!lock_) return refused_;  // the rest of the call does not wait again
+    nic::EngineGuard guard(*av_.domain->engine);
+    return av_.shared->insert(*lock_, addresses);
+  }
+
+  void settle(Result<uint64_t> index) {
+    if (!index) return settle_failed(fi_error(index.error()), describe(index.error()));
+    if (fi_addr_ != nullptr) fi_addr_[at_] = *index;
+    if (errors_ != nullptr) errors_[at_] = 0;
+    ++at_;
+    ++inserted_;
+  }
+  void settle_failed(int err, const std::string& why) {
+    assert(err != 0);
+    APERTURE_WARN("fi_av_insert: address %zu: %s", at_, why.c_str());
+    if (fi_addr_ != nullptr) fi_addr_[at_] = FI_ADDR_NOTAVAIL;
+    if (errors_ != nullptr) errors_[at_] = err;
+    if (is_async()) av_.eq->report_error(&av_.fid.fid, context_, at_, err, why);
+    ++at_;
+  }
   // What completions say of the next one, if not its index.
   std::optional<uint64_t> reported() const noexcept {
     if (gives_ids_) return fi_addr_[at_];
@@ -75,8 +113,13 @@ class Insertion {
   void* context_;
   int* errors_ = nullptr;
   bool gives_ids_ = false;  // fi_addr_ holds the user's ids, until they are overwritten
-  size_t at_ = 0;
+  size_t at_ = 0;           // the next to be settled
   size_t inserted_ = 0;
+  // of a shared vector
+  std::array<Address, SharedAddresses::kAtOnce> collected_;  // behind what was settled
+  size_t n_collected_ = 0;
+  std::optional<SharedAddresses::Lock> lock_;
+  Errc refused_ = Errc::ok;  // why there is none
 };
 
 int check_call(const Av& av, uint64_t flags, const void* context, bool has_fi_addr) {
@@ -123,7 +166,7 @@ void insert_one(Insertion& insertion, uint32_t format, const void* addr, size_t 
   } else if (wire::is_group(*a)) {
     insertion.fail(FI_EINVAL, a->text() + " is a multicast address; join it with fi_join");
   } else {
-    insertion.succeed(*a);
+    insertion.add(*a);
   }
 }
 
@@ -190,6 +233,30 @@ bool nth_node(const std::string& node, size_t i, std::string& out) {
   return true;
 }
 
+struct Resolved {
+  Address address;
+  std::string why_not;  // empty: it has one
+};
+
+// Each service of a node, and then of the next.
+std::vector<Resolved> resolve_all(const char* node, size_t node_count, unsigned long first_port,
+                                  size_t service_count, uint32_t format) {
+  std::vector<Resolved> all;
+  for (size_t n = 0; n < node_count; ++n) {
+    for (size_t s = 0; s < service_count; ++s) {
+      Resolved one;
+      std::string name;
+      std::string why = "the node name has no numeric suffix to count up";
+      const std::string port = std::to_string(first_port + s);
+      if (!nth_node(node, n, name) ||
+          !resolve(name.c_str(), port.c_str(), 0, format, one.address, why))
+        one.why_not = why.empty() ? "it has no address" : why;
+      all.push_back(std::move(one));
+    }
+  }
+  return all;
+}
+
 int insert_symmetric(fid_av* fid, const char* node, size_t node_count, const char* service,
                      size_t service_count, fi_addr_t* fi_addr, uint64_t flags,
                      void* context) noexcept {
@@ -204,35 +271,34 @@ int insert_symmetric(fid_av* fid, const char* node, size_t node_count, const cha
     if (end == service || *end != '\0' || first_port + service_count - 1 > 65535)
       return refuse(-FI_EINVAL, "fi_av_insertsym: ports \"%s\" and %zu more are not port numbers",
                     service, service_count - 1);
+    // names first: somebody else's server may be asked, and the lock of a shared vector is not to
+    // wait for it
+    const std::vector<Resolved> all =
+        resolve_all(node, node_count, first_port, service_count, av.domain->addr_format);
     Insertion insertion(av, fi_addr, flags, context);
-    const uint32_t format = av.domain->addr_format;
-    for (size_t n = 0; n < node_count; ++n) {
-      for (size_t s = 0; s < service_count; ++s) {
-        std::string name;
-        std::string why = "the node name has no numeric suffix to count up";
-        Address address;
-        const std::string port = std::to_string(first_port + s);
-        if (!nth_node(node, n, name) ||
-            !resolve(name.c_str(), port.c_str(), 0, format, address, why)) {
-          insertion.fail(FI_EADDRNOTAVAIL, why);
-          continue;
-        }
-        sockaddr_storage sa;
-        const socklen_t len = address.to_sockaddr(sa);
-        insert_one(insertion, format, &sa, len);
+    for (const Resolved& one : all) {
+      if (!one.why_not.empty()) {
+        insertion.fail(FI_EADDRNOTAVAIL, one.why_not);
+        continue;
       }
+      sockaddr_storage sa;
+      const socklen_t len = one.address.to_sockaddr(sa);
+      insert_one(insertion, av.domain->addr_format, &sa, len);
     }
     return insertion.finish();
   });
 }
 
-int remove_shared(SharedAddresses& shared, const fi_addr_t* fi_addr, size_t count) noexcept {
-  if (shared.is_read_only())
+int remove_shared(Av& av, std::span<const fi_addr_t> addrs) noexcept {
+  if (av.shared->is_read_only())
     return refuse(
         -FI_EACCES,
         "fi_av_remove: the shared address vector was opened with FI_READ; those remove that "
         "opened it without");
-  const Status s = shared.remove(fi_addr, count);
+  auto lock = av.shared->lock();  // may be waited for: before the engine's
+  if (!lock) return refuse(fi_code(lock.error()), "fi_av_remove: %s", describe(lock.error()));
+  nic::EngineGuard guard(*av.domain->engine);
+  const Status s = av.shared->remove(*lock, addrs);
   if (s.error() == Errc::no_entry)
     return refuse(-FI_EINVAL, "fi_av_remove: an address is not in this address vector");
   return s ? 0 : refuse(fi_code(s), "fi_av_remove: %s", describe(s.error()));
@@ -244,8 +310,8 @@ int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexce
     if (fi_addr == nullptr && count != 0)
       return refuse(-FI_EINVAL, "fi_av_remove: fi_addr is NULL");
     if (flags != 0) return refuse(-FI_EBADFLAGS, "fi_av_remove: flags must be 0");
+    if (av.shared) return remove_shared(av, {fi_addr, count});
     nic::EngineGuard guard(*av.domain->engine);
-    if (av.shared) return remove_shared(*av.shared, fi_addr, count);
     for (size_t i = 0; i < count; ++i) {
       if (av.table.find(fi_addr[i]) == nullptr)
         return refuse(-FI_EINVAL,
@@ -269,7 +335,7 @@ int lookup(fid_av* fid, fi_addr_t fi_addr, void* addr, size_t* addrlen) noexcept
     socklen_t len = 0;
     {
       nic::EngineGuard guard(*av.domain->engine);
-      av.table.refresh();
+      av.table.refresh();  // it may have been removed elsewhere
       const Address* found = av.table.find(fi_addr);
       if (found == nullptr)
         return refuse(-FI_EINVAL, "fi_av_lookup: %llu is not in this address vector",

@@ -16,9 +16,9 @@ bool has(const AvSet& set, fi_addr_t addr) noexcept {
   return std::find(set.members.begin(), set.members.end(), addr) != set.members.end();
 }
 
-bool is_inserted(const Av& av, fi_addr_t addr) noexcept {
+bool is_inserted(Av& av, fi_addr_t addr) noexcept {
   nic::EngineGuard guard(*av.domain->engine);
-  return av.table.find(addr) != nullptr;
+  return av.table.find_fresh(addr) != nullptr;
 }
 
 int check_pair(const char* call, const fid_av_set* dst, const fid_av_set* src) {
@@ -143,8 +143,9 @@ int check_attr(const Av& av, const fi_av_set_attr& attr) {
 
 // Valid addresses in the range, by the stride.
 void fill(AvSet& set, fi_addr_t first, fi_addr_t last, uint64_t stride) {
-  const nic::AddressTable& table = set.av->table;
+  nic::AddressTable& table = set.av->table;
   nic::EngineGuard guard(*set.av->domain->engine);
+  table.refresh();
   set.members.reserve(table.count());
   for (fi_addr_t addr = first; addr <= last && addr < table.size(); addr += stride) {
     if (table.find(addr) != nullptr) set.members.push_back(addr);

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cassert>
 #include <numeric>
+#include <utility>
 
+#include "base/no_throw.hpp"
 #include "provider/av.hpp"
 #include "provider/ep.hpp"
 #include "provider/errors.hpp"
@@ -24,36 +26,68 @@ SharedAddresses::SharedAddresses(Av& av, std::unique_ptr<nic::AddressFile> file,
 }
 
 void SharedAddresses::refresh() noexcept {
-  if (const Status s = file_->refresh(*this); !s)
-    APERTURE_WARN("a shared address vector cannot be read: %s", describe(s.error()));
+  const Errc before = std::exchange(unreadable_, file_->refresh(*this).error());
+  if (unreadable_ != Errc::ok && unreadable_ != before)
+    APERTURE_WARN("a shared address vector cannot be read: %s", describe(unreadable_));
 }
 
-Result<uint64_t> SharedAddresses::insert(const Address& address) noexcept {
-  auto lock = file_->lock();
-  if (!lock) return lock.error();
+// --- what is changed here ------------------------------------------------------------------------
+
+Result<SharedAddresses::Inserted> SharedAddresses::insert(
+    const Lock& lock, std::span<const Address> addresses) noexcept {
+  assert(!addresses.empty());
   if (const Status s = file_->refresh(*this); !s) return s.error();
-  Result<uint64_t> index = av_.table.insert(address);
-  if (!index) return index;
-  if (const Status s = file_->put(*lock, *index, address); !s) {
-    [[maybe_unused]] const Status undone = av_.table.remove(*index);
-    assert(undone.ok());
+  Inserted made{file_->count(), std::min(addresses.size(), kAtOnce)};
+  if (made.first + made.count > nic::AddressFile::kMostEntries) {
+    made.count = 1;
+    // others may still hold one that was removed, so these are the last to be given
+    if (made.first == nic::AddressFile::kMostEntries) made.first = av_.table.lowest_free();
+  }
+  addresses = addresses.first(made.count);
+  if (const Status s = place(made.first, addresses); !s) return s.error();
+  if (const Status s = file_->put(lock, made.first, addresses); !s) {
+    take_back(made.first, made.count);
     return s.error();
   }
-  return index;
+  for (size_t i = 0; i < made.count; ++i) av_.tell_inserted(made.first + i);
+  return made;
 }
 
-Status SharedAddresses::remove(const fi_addr_t* addrs, size_t count) noexcept {
-  auto lock = file_->lock();
-  if (!lock) return lock.error();
-  if (const Status s = file_->refresh(*this); !s) return s;
+// In the table: all, or none.
+Status SharedAddresses::place(uint64_t first, std::span<const Address> addresses) noexcept {
+  if (first + addresses.size() > nic::AddressFile::kMostEntries) return Errc::no_space;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    // there already: the file is not what its head says
+    const bool known = av_.table.find(first + i) != nullptr;
+    const Status s = known ? Status(Errc::protocol) : av_.table.place(first + i, addresses[i]);
+    if (s) continue;
+    take_back(first, i);
+    return s;
+  }
+  return {};
+}
+
+void SharedAddresses::take_back(uint64_t first, size_t count) noexcept {
   for (size_t i = 0; i < count; ++i) {
-    if (av_.table.find(addrs[i]) == nullptr) return Errc::no_entry;
+    [[maybe_unused]] const Status s = av_.table.remove(first + i);
+    assert(s.ok());
   }
-  for (size_t i = count; i-- > 0;) {  // backwards: the lowest index is the next to be given
-    if (av_.table.find(addrs[i]) == nullptr) return Errc::no_entry;  // named twice
-    if (const Status s = file_->erase(*lock, addrs[i]); !s) return s;
-    on_removed(addrs[i]);
+}
+
+Status SharedAddresses::remove(const Lock& lock, std::span<const fi_addr_t> addrs) noexcept {
+  if (const Status s = file_->refresh(*this); !s) return s;
+  std::vector<uint64_t> sorted;
+  if (const Status s = no_throw([&] { sorted.assign(addrs.begin(), addrs.end()); }); !s) return s;
+  std::sort(sorted.begin(), sorted.end());
+  const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+  const bool all = std::all_of(sorted.begin(), sorted.end(),
+                               [this](uint64_t index) { return av_.table.find(index) != nullptr; });
+  if (twice || !all) return Errc::no_entry;
+  if (const Status s = file_->erase(lock, sorted); !s) {
+    refresh();  // some may be gone
+    return s;
   }
+  for (const uint64_t index : sorted) on_removed(index);
   return {};
 }
 

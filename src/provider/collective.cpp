@@ -115,7 +115,6 @@ EpGroups::~EpGroups() {
   if (!begun_) return;
   nic::EngineGuard guard(*body_.domain->engine);
   assert(joined.empty());
-  runner_.poll(0);  // forgets what has ended with the endpoint
   body_.domain->engine->remove_pollable(runner_);
 }
 
@@ -124,6 +123,11 @@ Status EpGroups::begin() noexcept {
   const Status s = body_.domain->engine->add_pollable(runner_, *this);
   begun_ = s.ok();
   return s;
+}
+
+void EpGroups::close() noexcept {
+  assert(joined.empty());
+  runner_.abandon();
 }
 
 Mc* EpGroups::find(fi_addr_t coll_addr) noexcept {
@@ -199,6 +203,10 @@ int take_members(Mc& mc, const AvSet& set) {
     addresses.push_back(*address);
   }
   auto members = collective::members_of(addresses, set.members, mc.body->local);
+  if (members.error() == Errc::invalid)
+    return refuse(-FI_EINVAL,
+                  "fi_join_collective: one address is in the set under two fi_addr_t; a member "
+                  "has one rank, name it once");
   if (!members)
     return refuse(
         -FI_EINVAL,
@@ -249,7 +257,7 @@ struct Asked {
   const char* call;
   fi_collective_op coll;
   fi_addr_t coll_addr = 0;
-  fi_addr_t root_addr = FI_ADDR_NOTAVAIL;  // of those that have a root
+  fi_addr_t root_addr = 0;  // of those that have a root
   const void* buf = nullptr;
   void* desc = nullptr;
   void* result = nullptr;
@@ -261,6 +269,9 @@ struct Asked {
   void* context = nullptr;
 };
 
+bool has_root(fi_collective_op coll) noexcept {
+  return coll == FI_BROADCAST || coll == FI_REDUCE || coll == FI_SCATTER || coll == FI_GATHER;
+}
 bool reduces(fi_collective_op coll) noexcept {
   return coll == FI_ALLREDUCE || coll == FI_REDUCE_SCATTER || coll == FI_REDUCE;
 }
@@ -359,7 +370,7 @@ int find_group(EpBody& body, const Asked& a, Mc*& mc, uint32_t& root) {
     return refuse(-FI_EOPNOTSUPP,
                   "%s: the address vector set was opened for other collectives only (its flags)",
                   a.call);
-  if (a.root_addr == FI_ADDR_NOTAVAIL) return 0;
+  if (!has_root(a.coll)) return 0;
   const auto at = std::find(mc->members.begin(), mc->members.end(), a.root_addr);
   if (at == mc->members.end())
     return refuse(-FI_EINVAL, "%s: root_addr %llu is no member of the group", a.call,
@@ -368,6 +379,28 @@ int find_group(EpBody& body, const Asked& a, Mc*& mc, uint32_t& root) {
   return 0;
 }
 
+// Where a call stands: looked up with the lock held, used without it.
+struct Standing {
+  collective::Place at;
+  uint32_t root = 0;
+};
+
+// Lock held. 0, or why the operation cannot be begun now.
+int look_up(Ep& ep, const Asked& a, nic::PollGuard& guard, Mc*& mc, Standing& found) {
+  EpBody& body = *ep.body;
+  if (const int rc = find_group(body, a, mc, found.root); rc != 0) return rc;
+  found.at = mc->group.members.place();
+  qp::Cq& cq = body.tx_cq->core;
+  if (cq.has_room()) return 0;
+  body.domain->engine->poll();
+  Sleeper::keep_asleep(*body.domain);
+  if (cq.has_room()) return 0;
+  guard.found_nothing();
+  return -FI_EAGAIN;
+}
+
+// Checking buffers may take the lock, and planning copies what they hold, so neither is done under
+// it.
 int begin_operation(Ep& ep, const Asked& a) {
   EpBody& body = *ep.body;
   if (body.groups == nullptr)
@@ -381,24 +414,22 @@ int begin_operation(Ep& ep, const Asked& a) {
   if (rc != 0) return rc;
   uint64_t bytes = 0;
   if (__builtin_mul_overflow(a.count, size_of(a.type), &bytes)) bytes = ~uint64_t{0};
-  nic::EngineGuard guard(*body.domain->engine);
   Mc* mc = nullptr;
-  uint32_t root = 0;
-  if (const int found = find_group(body, a, mc, root); found != 0) return found;
-  const collective::Place at = mc->group.members.place();
-  const Use use = use_of(a.coll, at.rank == root, at.members);
-  if (const int bad = check_buffers(ep, a, use, bytes); bad != 0) return bad;
-  qp::Cq& cq = body.tx_cq->core;
-  if (!cq.has_room()) {
-    body.domain->engine->poll();
-    Sleeper::keep_asleep(*body.domain);
-    if (!cq.has_room()) return -FI_EAGAIN;
+  Standing here;
+  {
+    nic::PollGuard guard(*body.domain->engine);
+    if (const int found = look_up(ep, a, guard, mc, here); found != 0) return found;
   }
+  const Use use = use_of(a.coll, here.at.rank == here.root, here.at.members);
+  if (const int bad = check_buffers(ep, a, use, bytes); bad != 0) return bad;
+  Plan plan = plan_of(a, here.at, here.root, bytes);
   auto operation = std::make_unique<Operation>();
   operation->body = &body;
   operation->context = a.context;
   operation->wants_entry = !ep.tx_selective || (a.flags & FI_COMPLETION) != 0;
-  Plan plan = plan_of(a, at, root, bytes);
+  nic::PollGuard guard(*body.domain->engine);
+  if (const int found = look_up(ep, a, guard, mc, here); found != 0) return found;
+  qp::Cq& cq = body.tx_cq->core;
   cq.reserve();
   try {
     body.groups->runner().begin(mc->group, std::move(plan), *operation);
@@ -438,28 +469,26 @@ ssize_t broadcast(fid_ep* ep, void* buf, size_t count, void* desc, fi_addr_t col
 ssize_t alltoall(fid_ep* ep, const void* buf, size_t count, void* desc, void* result,
                  void* result_desc, fi_addr_t coll, fi_datatype type, uint64_t flags,
                  void* context) noexcept {
-  return start(ep, {"fi_alltoall", FI_ALLTOALL, coll, FI_ADDR_NOTAVAIL, buf, desc, result,
-                    result_desc, count, static_cast<int>(type), FI_NOOP, flags, context});
+  return start(ep, {"fi_alltoall", FI_ALLTOALL, coll, 0, buf, desc, result, result_desc, count,
+                    static_cast<int>(type), FI_NOOP, flags, context});
 }
 ssize_t allreduce(fid_ep* ep, const void* buf, size_t count, void* desc, void* result,
                   void* result_desc, fi_addr_t coll, fi_datatype type, fi_op op, uint64_t flags,
                   void* context) noexcept {
-  return start(
-      ep, {"fi_allreduce", FI_ALLREDUCE, coll, FI_ADDR_NOTAVAIL, buf, desc, result, result_desc,
-           count, static_cast<int>(type), static_cast<int>(op), flags, context});
+  return start(ep, {"fi_allreduce", FI_ALLREDUCE, coll, 0, buf, desc, result, result_desc, count,
+                    static_cast<int>(type), static_cast<int>(op), flags, context});
 }
 ssize_t allgather(fid_ep* ep, const void* buf, size_t count, void* desc, void* result,
                   void* result_desc, fi_addr_t coll, fi_datatype type, uint64_t flags,
                   void* context) noexcept {
-  return start(ep, {"fi_allgather", FI_ALLGATHER, coll, FI_ADDR_NOTAVAIL, buf, desc, result,
-                    result_desc, count, static_cast<int>(type), FI_NOOP, flags, context});
+  return start(ep, {"fi_allgather", FI_ALLGATHER, coll, 0, buf, desc, result, result_desc, count,
+                    static_cast<int>(type), FI_NOOP, flags, context});
 }
 ssize_t reduce_scatter(fid_ep* ep, const void* buf, size_t count, void* desc, void* result,
                        void* result_desc, fi_addr_t coll, fi_datatype type, fi_op op,
                        uint64_t flags, void* context) noexcept {
-  return start(ep,
-               {"fi_reduce_scatter", FI_REDUCE_SCATTER, coll, FI_ADDR_NOTAVAIL, buf, desc, result,
-                result_desc, count, static_cast<int>(type), static_cast<int>(op), flags, context});
+  return start(ep, {"fi_reduce_scatter", FI_REDUCE_SCATTER, coll, 0, buf, desc, result, result_desc,
+                    count, static_cast<int>(type), static_cast<int>(op), flags, context});
 }
 ssize_t reduce(fid_ep* ep, const void* buf, size_t count, void* desc, void* result,
                void* result_desc, fi_addr_t coll, fi_addr_t root, fi_datatype type, fi_op op,

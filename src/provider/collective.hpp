@@ -21,6 +21,8 @@ class EpGroups final : private collective::Carrier, private nic::Engine::Pollabl
   ~EpGroups() override;
   // Lock not held. Errors: no_memory.
   Status begin() noexcept;
+  // Before the core goes, which ends what is under way. Lock held.
+  void close() noexcept;
 
   collective::Runner& runner() noexcept { return runner_; }
   Mc* find(fi_addr_t coll_addr) noexcept;  // null: no group of this endpoint's

@@ -2,8 +2,9 @@
 // "DEFERRED WORK QUEUES".
 //
 // All of a request but the payload is copied, and what can be checked is, when it is queued. It
-// leaves no entry in a completion queue, unless it asks for one with FI_COMPLETION or fails, and
-// the endpoint's counters do not count it; the completion counter does.
+// leaves no entry in a completion queue, and the endpoint's counters do not count it, unless it
+// asks for that with FI_COMPLETION; the completion counter always does. A failure always has its
+// entry.
 #include <cassert>
 #include <cstring>
 

@@ -5,6 +5,7 @@
 
 #include "provider/addressing.hpp"
 #include "provider/collective.hpp"
+#include "provider/context_attr.hpp"
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_dgram.hpp"
 #include "provider/errors.hpp"
@@ -24,6 +25,7 @@ void let_go(EpBody& body) noexcept {
     if (body.av != nullptr) std::erase(body.av->endpoints, &body);
     body.leave_regions();
     if (body.domain->work != nullptr) body.domain->work->forget(body);
+    if (body.groups != nullptr) body.groups->close();
   }
   body.core.reset();  // not under the lock: it may wait for a connection to come up
   body.groups.reset();
@@ -119,21 +121,8 @@ int check_info(const fi_info& info) {
         "fi_endpoint: info->caps has bits that fi_getinfo did not return (0x%llx); pass the info "
         "that it returned",
         static_cast<unsigned long long>(info.caps & ~known));
-  const uint64_t tx = info.tx_attr != nullptr ? info.tx_attr->op_flags : 0;
-  const uint64_t rx = info.rx_attr != nullptr ? info.rx_attr->op_flags : 0;
-  if ((tx & ~tx_op_flags_of(type_of(info))) != 0 || (rx & ~kRxOpFlags) != 0)
-    return refuse(-FI_EBADFLAGS,
-                  "fi_endpoint: op_flags 0x%llx (transmit) or 0x%llx (receive) are not offered",
-                  static_cast<unsigned long long>(tx), static_cast<unsigned long long>(rx));
-  if (info.tx_attr != nullptr &&
-      (info.tx_attr->inject_size > qp::kInjectBytes || info.tx_attr->iov_limit > qp::kIovLimit ||
-       info.tx_attr->rma_iov_limit > qp::kRmaIovLimit)) {
-    return refuse(-FI_EINVAL,
-                  "fi_endpoint: tx_attr asks for more than fi_getinfo returned (inject_size %zu, "
-                  "iov_limit %zu)",
-                  info.tx_attr->inject_size, info.tx_attr->iov_limit);
-  }
-  return 0;
+  if (const int rc = check_limits("fi_endpoint", info.tx_attr); rc != 0) return rc;
+  return check_limits("fi_endpoint", info.rx_attr);
 }
 
 int set_auth_key(EpBody& body, const fi_info& info) {
@@ -158,17 +147,16 @@ void take_limits(Ep& ep, EpBody& body, const fi_info& info) {
   const uint64_t mode = tx != nullptr ? tx->mode : info.mode;
   if ((mode & FI_MSG_PREFIX) != 0) body.prefix_bytes = kPrefixBytes;
   body.msg_order = tx != nullptr ? tx->msg_order : 0;
-  body.tx_size = tx != nullptr && tx->size != 0 ? tx->size : kDefaultQueueSize;
-  body.rx_size = rx != nullptr && rx->size != 0 ? rx->size : kDefaultQueueSize;
+  body.tx_size = or_else(tx != nullptr ? tx->size : 0, kDefaultQueueSize);
+  body.rx_size = or_else(rx != nullptr ? rx->size : 0, kDefaultQueueSize);
   ep.tx_flags = tx != nullptr ? tx->op_flags : 0;
   ep.rx_flags = rx != nullptr ? rx->op_flags : 0;
   if (info.ep_attr != nullptr && info.ep_attr->max_msg_size != 0)
     ep.max_msg_size = std::min<uint64_t>(info.ep_attr->max_msg_size, qp::kMaxMessageBytes);
   ep.inject_size = tx != nullptr ? tx->inject_size : qp::kInjectBytes;
-  ep.tx_iov_limit = tx != nullptr && tx->iov_limit != 0 ? tx->iov_limit : qp::kIovLimit;
-  ep.rx_iov_limit =
-      rx != nullptr && rx->iov_limit != 0 ? std::min(rx->iov_limit, qp::kIovLimit) : qp::kIovLimit;
-  ep.rma_iov_limit = tx != nullptr && tx->rma_iov_limit != 0 ? tx->rma_iov_limit : qp::kRmaIovLimit;
+  ep.tx_iov_limit = or_else(tx != nullptr ? tx->iov_limit : 0, qp::kIovLimit);
+  ep.rx_iov_limit = or_else(rx != nullptr ? rx->iov_limit : 0, qp::kIovLimit);
+  ep.rma_iov_limit = or_else(tx != nullptr ? tx->rma_iov_limit : 0, qp::kRmaIovLimit);
 }
 
 qp::Counter* core_of(Cntr* counter) noexcept {
@@ -279,12 +267,12 @@ namespace {
 
 int enable_datagram(EpBody& body) {
   if (const int rc = join_address_vector(body); rc != 0) return rc;
-  Result<std::unique_ptr<nic::Endpoint>> made = nic::Endpoint::create(options_of(body));
+  // into the body before it listens: the address vector tells it of changes from there on
+  const Status made = nic::Endpoint::create_at(body.core, options_of(body));
   if (!made)
-    return refuse(fi_code(made.error()),
+    return refuse(fi_code(made),
                   "fi_enable: cannot listen at %s: %s; choose another address or port",
                   body.local.print().c_str(), describe(made.error()));
-  body.core = std::move(*made);
   return 0;
 }
 
@@ -344,14 +332,7 @@ int alias_ep(Ep& ep, const struct fi_alias* alias) {
   const uint64_t flags = alias->flags & ~side;
   if (side != FI_TRANSMIT && side != FI_RECV)
     return refuse(-FI_EINVAL, "fi_ep_alias: flags must hold one of FI_TRANSMIT and FI_RECV");
-  if ((flags & ~(side == FI_TRANSMIT ? ep.body->tx_op_flags() : kRxOpFlags)) != 0)
-    return refuse(-FI_EBADFLAGS, "fi_ep_alias: operation flags 0x%llx are not all offered",
-                  static_cast<unsigned long long>(flags));
-  if ((flags & FI_TRIGGER) != 0 && !ep.may_trigger)
-    return refuse(
-        -FI_EOPNOTSUPP,
-        "fi_ep_alias: FI_TRIGGER on an endpoint that was opened without it; ask for it in "
-        "hints->caps");
+  if (const int rc = check_op_flags("fi_ep_alias", *ep.body, side, flags); rc != 0) return rc;
   if (ep.body->kind == EpKind::shared_receive || ep.body->kind == EpKind::scalable)
     return refuse(-FI_ENOSYS,
                   "fi_ep_alias: shared receive contexts and scalable endpoints have no aliases");
@@ -409,6 +390,8 @@ int open_endpoint(const char* call, fid_domain* fid, const fi_info* info, fid_ep
     if (taken != 0) return taken;
     if (const int rc = set_auth_key(*body, *info); rc != 0) return rc;
     take_limits(*ep, *body, *info);
+    if (const int rc = check_op_flags(call, *body, FI_TRANSMIT, ep->tx_flags); rc != 0) return rc;
+    if (const int rc = check_op_flags(call, *body, FI_RECV, ep->rx_flags); rc != 0) return rc;
     if (const int rc = set_buffered(*ep, *info); rc != 0) return rc;
     ep->settle();
     if (body->triggers()) {

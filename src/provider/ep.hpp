@@ -78,8 +78,9 @@ struct EpBody {
   Cntr* counters[kCounterKinds] = {};
   bool tx_selective = false;
   bool rx_selective = false;
-  std::unique_ptr<EpGroups> groups;     // with FI_COLLECTIVE; it outlives `core`
-  std::unique_ptr<nic::Endpoint> core;  // from fi_enable on
+  std::unique_ptr<EpGroups> groups;  // with FI_COLLECTIVE; it outlives `core`
+  // From fi_enable on; written with the engine's lock, since address vectors tell it of changes.
+  std::unique_ptr<nic::Endpoint> core;
   EpBody() noexcept;
   ~EpBody();
   std::vector<Ep*> handles;
@@ -95,10 +96,13 @@ struct EpBody {
   void leave_regions() noexcept;
   // Operations of it, or of its contexts, may wait for counters: its domain has had begin_work().
   bool triggers() const noexcept { return ((tx_caps | rx_caps) & FI_TRIGGER) != 0; }
-  // What op_flags a transmit context of it may have.
+  // What op_flags a transmit or receive context of it may have.
   uint64_t tx_op_flags() const noexcept {
     if (kind != EpKind::unreliable) return kTxOpFlags;
     return kUnreliableTxOpFlags & ~((tx_caps & FI_MULTICAST) != 0 ? 0 : FI_MULTICAST);
+  }
+  uint64_t rx_op_flags() const noexcept {
+    return rx_op_flags_of(kind == EpKind::unreliable ? FI_EP_DGRAM : FI_EP_RDM);
   }
   // unreliable:
   size_t prefix_bytes = 0;                     // FI_MSG_PREFIX

@@ -224,6 +224,17 @@ template <AtomicKind kind, bool kDescribed>
   return start<kind>(ep, call, c, ep.tx);
 }
 
+// All but the buffers beside the operand.
+[[gnu::always_inline]] inline void fill(Call& c, const fi_msg_atomic& msg) noexcept {
+  c.operand = {msg.msg_iov, msg.desc, msg.iov_count};
+  c.peer = msg.addr;
+  c.type = msg.datatype;
+  c.op = msg.op;
+  c.context = msg.context;
+  c.ranges = msg.rma_iov;
+  c.range_count = msg.rma_iov_count;
+}
+
 // The part that the three calls with flags share.
 template <AtomicKind kind, bool kDescribed>
 ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const Pieces& compare,
@@ -231,13 +242,7 @@ ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const
   auto& ep = object_of<Ep>(fid);
   Call c{.compare = compare, .result = result};
   if (msg != nullptr) [[likely]] {
-    c.operand = {msg->msg_iov, msg->desc, msg->iov_count};
-    c.peer = msg->addr;
-    c.type = msg->datatype;
-    c.op = msg->op;
-    c.context = msg->context;
-    c.ranges = msg->rma_iov;
-    c.range_count = msg->rma_iov_count;
+    fill(c, *msg);
     if constexpr (kDescribed) {
       const bool inject = (flags & FI_INJECT) != 0;
       if (const ssize_t rc = check_descriptors<kind>(ep, call, c, inject); rc != 0) return rc;
@@ -262,13 +267,7 @@ ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const
 template <AtomicKind kind>
 ssize_t keep(Ep& ep, const char* call, Call& c, const fi_msg_atomic& msg, uint64_t flags,
              const Later& later) noexcept {
-  c.operand = {msg.msg_iov, msg.desc, msg.iov_count};
-  c.peer = msg.addr;
-  c.type = msg.datatype;
-  c.op = msg.op;
-  c.context = msg.context;
-  c.ranges = msg.rma_iov;
-  c.range_count = msg.rma_iov_count;
+  fill(c, msg);
   if (c.ranges == nullptr) return refuse(-FI_EINVAL, "%s: msg->rma_iov is NULL", call);
   if ((flags & ~kFlags) != 0) return refuse_flags(call, flags, kFlags);
   if (ep.descriptors != DescriptorRule::ignored) {

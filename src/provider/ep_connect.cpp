@@ -134,6 +134,7 @@ int enable_connected(EpBody& body) {
     return refuse(fi_code(made.error()),
                   "fi_enable: cannot have the address %s: %s; choose another address or port",
                   body.local.print().c_str(), describe(made.error()));
+  const nic::EngineGuard guard(*body.domain->engine);  // as in enable_unreliable()
   body.connection = made->get();
   body.core = *std::move(made);
   return 0;

@@ -28,7 +28,7 @@ ssize_t validate_descriptor(const Ep& ep, const char* call, protect::LocalAsk as
     const std::lock_guard guard(own.mutex);
     for (size_t i = 0; i < own.all.size() && answer.denial == protect::Denial::wrong_domain; ++i) {
       ask.pd = own.all[i].pd;
-      answer = protect::check_local(keys.file(), ask);
+      answer = protect::check_local(keys.own_file().layout(), ask);
     }
   }
   protect::Denial denial = answer.denial;
@@ -39,8 +39,9 @@ ssize_t validate_descriptor(const Ep& ep, const char* call, protect::LocalAsk as
     if (denial == protect::Denial::none) return 0;
   }
   return guarded(call, [&]() -> int {
-    return refuse(-FI_EACCES, "%s: %s", call,
-                  protect::explain_local(keys.file(), ask, denial, kFabricWording).c_str());
+    return refuse(
+        -FI_EACCES, "%s: %s", call,
+        protect::explain_local(keys.own_file().layout(), ask, denial, kFabricWording).c_str());
   });
 }
 

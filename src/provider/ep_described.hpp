@@ -42,7 +42,8 @@ inline ssize_t check_buffer(const Ep& ep, const char* call, const void* buf, siz
     return refuse_no_descriptor(call, buf, len);
   }
   const protect::LocalAsk ask{ep.pd, desc, reinterpret_cast<uint64_t>(buf), len, need, ep.through};
-  const protect::LocalAnswer answer = protect::check_local(ep.engine->keys().file(), ask);
+  const protect::LocalAnswer answer =
+      protect::check_local(ep.engine->keys().own_file().layout(), ask);
   if (answer.denial == protect::Denial::none && answer.beside.generation == 0) [[likely]]
     return 0;
   return validate_descriptor(ep, call, ask, answer);

@@ -58,7 +58,7 @@ ssize_t send_datagram(Ep& ep, const char* call, const Sending& s, const TxWish& 
     return refuse_pieces(call, m.count, ep.tx_iov_limit);
   const uint64_t limit = wish.inject ? ep.inject_size : max_message_of(FI_EP_DGRAM);
   if (wr.len - prefix > limit) return refuse_length(call, wr.len - prefix, limit);
-  if (s.multicast != nic::DatagramEndpoint::is_group(m.addr) ||
+  if (s.multicast != nic::DatagramGroups::is_group(m.addr) ||
       (s.multicast && (ep.body->tx_caps & FI_MULTICAST) == 0))
     return refuse_multicast(ep, call, m.addr, s.multicast);
   if (ep.descriptors != DescriptorRule::ignored && !wish.inject) {
@@ -212,6 +212,8 @@ int enable_unreliable(EpBody& body) {
     return refuse(fi_code(made.error()),
                   "fi_enable: cannot have the UDP port of %s: %s; choose another address or port",
                   body.local.print().c_str(), describe(made.error()));
+  // the address vector's other threads look there
+  const nic::EngineGuard guard(*body.domain->engine);
   body.datagrams = made->get();
   body.core = *std::move(made);
   return 0;

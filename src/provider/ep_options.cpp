@@ -1,6 +1,7 @@
 // Options, controls, cancel: fi_ops_ep and fi_control of endpoints. man 3 fi_endpoint.
 #include <cstring>
 
+#include "provider/context_attr.hpp"
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_multi_recv.hpp"
 #include "provider/errors.hpp"
@@ -134,9 +135,8 @@ int set_flags(Ep& ep, const uint64_t* flags) noexcept {
   const uint64_t wanted = *flags & ~side;
   if (side != FI_TRANSMIT && side != FI_RECV)
     return refuse(-FI_EINVAL, "fi_control(ep): FI_SETOPSFLAG needs one of FI_TRANSMIT and FI_RECV");
-  if ((wanted & ~(side == FI_TRANSMIT ? ep.body->tx_op_flags() : kRxOpFlags)) != 0)
-    return refuse(-FI_EBADFLAGS, "fi_control(ep): operation flags 0x%llx are not all offered",
-                  static_cast<unsigned long long>(wanted));
+  const int rc = check_op_flags("fi_control(FI_SETOPSFLAG)", *ep.body, side, wanted);
+  if (rc != 0) return rc;
   (side == FI_TRANSMIT ? ep.tx_flags : ep.rx_flags) = wanted;
   ep.settle();
   return 0;

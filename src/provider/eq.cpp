@@ -2,12 +2,12 @@
 #include "provider/eq.hpp"
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
+#include "base/event_fd.hpp"
 #include "base/guarded_copy.hpp"
 #include "base/no_throw.hpp"
 #include "provider/error_text.hpp"
@@ -32,8 +32,7 @@ std::span<const std::byte> Eq::Event::bytes() const noexcept {
 void Eq::push(Event&& event) {
   events.push_back(std::move(event));
   if (event_fd && events.size() == 1) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(event_fd.get(), &one, sizeof one);
+    signal_eventfd(event_fd.get());
   }
 }
 
@@ -45,8 +44,7 @@ void Eq::pop() {
 
 void Eq::drained() {
   if (event_fd && events.empty()) {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t n = ::read(event_fd.get(), &count, sizeof count);
+    drain_eventfd(event_fd.get());
   }
 }
 

@@ -90,6 +90,12 @@ bool match_op_flags(const Matching& m, const char* which, uint64_t asked, uint64
         "FI_TRANSMIT_COMPLETE is the highest",
         which, asked);
   }
+  if ((beyond & FI_TRIGGER) != 0 && m.type != FI_EP_DGRAM) {
+    return m.refuse(
+        "%s->op_flags ask for FI_TRIGGER, which is not among the capabilities; ask for it in "
+        "hints->caps too",
+        which);
+  }
   if ((beyond & FI_COMMIT_COMPLETE) != 0) {
     return m.refuse(
         "%s->op_flags ask for FI_COMMIT_COMPLETE, which is for writes to persistent memory; ask "
@@ -209,7 +215,8 @@ bool match_tx(const Matching& m, fi_info& answer) {
   const fi_tx_attr* asked = m.hints != nullptr ? m.hints->tx_attr : nullptr;
   if (asked == nullptr) return true;
   const uint64_t left_out = ((answer.caps & FI_RMA_PMEM) != 0 ? 0 : FI_COMMIT_COMPLETE) |
-                            ((answer.caps & FI_MULTICAST) != 0 ? 0 : FI_MULTICAST);
+                            ((answer.caps & FI_MULTICAST) != 0 ? 0 : FI_MULTICAST) |
+                            ((answer.caps & FI_TRIGGER) != 0 ? 0 : FI_TRIGGER);
   if (!match_op_flags(m, "tx_attr", asked->op_flags, tx_op_flags_of(m.type) & ~left_out) ||
       !match_order(m, "tx_attr", asked->msg_order, asked->comp_order) ||
       !at_most(m, "tx_attr->inject_size", asked->inject_size, qp::kInjectBytes) ||
@@ -237,7 +244,8 @@ bool match_rx(const Matching& m, fi_info& answer) {
   mine.iov_limit = qp::kIovLimit;
   const fi_rx_attr* asked = m.hints != nullptr ? m.hints->rx_attr : nullptr;
   if (asked == nullptr) return true;
-  if (!match_op_flags(m, "rx_attr", asked->op_flags, kRxOpFlags) ||
+  const uint64_t left_out = (answer.caps & FI_TRIGGER) != 0 ? 0 : FI_TRIGGER;
+  if (!match_op_flags(m, "rx_attr", asked->op_flags, rx_op_flags_of(m.type) & ~left_out) ||
       !match_order(m, "rx_attr", asked->msg_order, asked->comp_order) ||
       !at_most(m, "rx_attr->total_buffered_recv", asked->total_buffered_recv,
                mine.total_buffered_recv) ||

@@ -238,7 +238,7 @@ int revoke(Region& region) {
     if (region.endpoint != nullptr || !region.counters.empty()) {
       if (const int rc = let_go(region); rc != 0) return rc;
     }
-    const Status s = keys.revoke_now(region.handle);
+    const Status s = keys.revocation().revoke_now(region.handle);
     if (s.error() != Errc::busy) return fi_code(s);
   }
   if (!wait_until_quiet(region))
@@ -247,7 +247,7 @@ int revoke(Region& region) {
         "fi_close(mr): a peer is still inside this region (key 0x%" PRIx64
         ") and cannot be fenced; it is refused to everybody from now on, call fi_close again",
         region.handle.key);
-  return keys.revoke_poll(region.handle) ? 0 : -FI_EBUSY;
+  return keys.revocation().poll(region.handle) ? 0 : -FI_EBUSY;
 }
 
 int close_region(fid* fid) noexcept {

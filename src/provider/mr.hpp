@@ -98,7 +98,7 @@ int populate(const iovec& buffer, uint64_t access);
 int bind_region(fid* fid, struct fid* what, uint64_t flags) noexcept;
 int enable_region(Region& region);
 int refresh_region(Region& region, const struct fi_mr_modify& what);
-// Waits until no peer is inside any more, after revoke_begin(). False: past the deadline.
+// Waits until no peer is inside any more, after Revocation::begin(). False: past the deadline.
 bool wait_until_quiet(Region& region);
 // The region lets go of all that is bound to it. Engine lock held.
 void unbind_region(Region& region) noexcept;

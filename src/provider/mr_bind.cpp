@@ -171,7 +171,7 @@ int enable_region(Region& region) {
 
 bool wait_until_quiet(Region& region) {
   protect::KeyTable& keys = region.domain->engine->keys();
-  if (keys.wait_until_quiet(region.handle, now_ns() + kRevokeNs)) return true;
+  if (keys.revocation().wait_until_quiet(region.handle, now_ns() + kRevokeNs)) return true;
   region.state.store(RegionState::revoking, std::memory_order_release);
   return false;
 }
@@ -194,7 +194,7 @@ int refresh_region(Region& region, const struct fi_mr_modify& what) {
   protect::KeyTable& keys = region.domain->engine->keys();
   {
     nic::EngineGuard guard(*region.domain->engine);
-    if (Status s = keys.revoke_begin(region.handle); !s) return fi_code(s);
+    if (Status s = keys.revocation().begin(region.handle); !s) return fi_code(s);
   }
   if (!wait_until_quiet(region))
     return refuse(-FI_EBUSY,
@@ -204,7 +204,7 @@ int refresh_region(Region& region, const struct fi_mr_modify& what) {
   if (protect::SideRecord* side = keys.side(region.handle); side != nullptr) {
     for (size_t i = 0; i < count; ++i) verify(*side, first[i]);
   }
-  Result<protect::RegionHandle> next = keys.revive(region.handle);
+  Result<protect::RegionHandle> next = keys.revocation().revive(region.handle);
   if (!next) return fi_code(next.error());
   assert(next->key == region.handle.key && next->generation != region.handle.generation);
   region.handle = *next;

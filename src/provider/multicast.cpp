@@ -24,7 +24,7 @@ int close_group(fid* fid) noexcept {
     auto& group = object_of<Group>(fid);
     EpBody& body = *group.body;
     assert(body.datagrams != nullptr && body.eq != nullptr);
-    body.datagrams->leave(group.fid.fi_addr);
+    body.datagrams->groups().leave(group.fid.fi_addr);
     body.eq->forget(&group.fid.fid);
     body.multicasts.drop();
     delete &group;
@@ -39,7 +39,7 @@ int bind_group(fid*, struct fid*, uint64_t) noexcept {
 fi_ops g_fid_ops = fid_ops<"mc">(close_group, bind_group, refuse_control<"mc">);
 
 // Whether that endpoint may join now, and as what.
-int check_endpoint(const EpBody& body, uint64_t flags, nic::DatagramEndpoint::Membership& as) {
+int check_endpoint(const EpBody& body, uint64_t flags, nic::DatagramGroups::Membership& as) {
   if ((body.tx_caps & FI_MULTICAST) == 0)
     return refuse(-FI_EOPNOTSUPP,
                   "fi_join: the endpoint was opened without FI_MULTICAST; ask for it in "
@@ -81,7 +81,7 @@ int join_group(fid_ep* fid, const void* addr, uint64_t flags, fid_mc** mc, void*
     return refuse(-FI_EBADFLAGS,
                   "fi_join: flags 0x%llx; FI_SEND and FI_RECV restrict a multicast group",
                   static_cast<unsigned long long>(flags));
-  nic::DatagramEndpoint::Membership as;
+  nic::DatagramGroups::Membership as;
   if (const int rc = check_endpoint(body, flags, as); rc != 0) return rc;
   Address at;
   if (const int rc = check_group(body, addr, at); rc != 0) return rc;
@@ -89,19 +89,25 @@ int join_group(fid_ep* fid, const void* addr, uint64_t flags, fid_mc** mc, void*
   group->domain = body.domain;
   group->body = &body;
   group->fid.fid = {FI_CLASS_MC, context, &g_fid_ops};
-  Result<uint64_t> joined = body.datagrams->join(at, as);
+  Result<uint64_t> joined = body.datagrams->groups().join(at, as);
   if (!joined)
     return refuse(fi_code(joined.error()), "fi_join: the group %s cannot be joined from %s: %s",
                   at.text().c_str(), body.local.text().c_str(), describe(joined.error()));
   group->fid.fi_addr = *joined;
+  // all is done before the event: whoever reads it may close the group, and the endpoint
+  fid_mc* const before = *mc;
+  Group* const made = group.release();
+  body.multicasts.add();
+  *mc = &made->fid;
   try {
-    body.eq->report(FI_JOIN_COMPLETE, &group->fid.fid, context, 0);
+    body.eq->report(FI_JOIN_COMPLETE, &made->fid.fid, context, 0);
   } catch (...) {
-    body.datagrams->leave(*joined);
+    *mc = before;
+    body.multicasts.drop();
+    body.datagrams->groups().leave(*joined);
+    delete made;
     throw;
   }
-  body.multicasts.add();
-  *mc = &group.release()->fid;
   return 0;
 }
 

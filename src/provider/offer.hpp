@@ -76,6 +76,9 @@ constexpr uint64_t tx_op_flags_of(fi_ep_type type) noexcept {
 }
 inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
                                        FI_DELIVERY_COMPLETE | FI_MULTI_RECV | FI_TRIGGER;
+constexpr uint64_t rx_op_flags_of(fi_ep_type type) noexcept {
+  return type == FI_EP_DGRAM ? kRxOpFlags & ~FI_TRIGGER : kRxOpFlags;
+}
 
 // Message order. Sends to one peer always keep their order. The bits that involve RMA cost the
 // one-sided path, so they are given when they are asked for.

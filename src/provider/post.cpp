@@ -50,8 +50,7 @@ ssize_t refuse_side(const char* call, const char* cap) noexcept {
 }
 
 ssize_t refuse_post(const char* call, Errc why, uint64_t addr) noexcept {
-  if (nic::DatagramEndpoint::is_group(addr) &&
-      (why == Errc::no_entry || why == Errc::access_denied))
+  if (nic::DatagramGroups::is_group(addr) && (why == Errc::no_entry || why == Errc::access_denied))
     return refuse(why == Errc::no_entry ? -FI_EINVAL : -FI_EACCES,
                   "%s: the multicast address is of no group that this endpoint has joined to send "
                   "to; fi_join it without FI_RECV, and pass what fi_mc_addr returns",

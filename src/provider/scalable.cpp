@@ -5,6 +5,7 @@
 
 #include <cassert>
 
+#include "provider/context_attr.hpp"
 #include "provider/ep.hpp"
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
@@ -38,20 +39,8 @@ int have_port(EpBody& body) {
   return 0;
 }
 
-template <typename T>
-T or_else(T value, T otherwise) noexcept {
-  return value != 0 ? value : otherwise;
-}
-
-bool exceeds(const char* call, const char* field, size_t asked, size_t given) {
-  if (asked <= given) return false;
-  APERTURE_WARN("%s: attr->%s %zu; the scalable endpoint has %zu", call, field, asked, given);
-  return true;
-}
-
 // What contexts of both sides are asked alike. `open` are those that are.
-int check_context(const char* call, const std::vector<EpBody*>& open, int index, uint64_t beyond,
-                  uint64_t flags_beyond) {
+int check_context(const char* call, const std::vector<EpBody*>& open, int index, uint64_t beyond) {
   if (index < 0 || static_cast<size_t>(index) >= open.size())
     return refuse(-FI_EINVAL, "%s: index %d; the scalable endpoint was opened with %zu of them",
                   call, index, open.size());
@@ -62,9 +51,6 @@ int check_context(const char* call, const std::vector<EpBody*>& open, int index,
                   "%s: attr->caps has 0x%llx, which the scalable endpoint was not opened with; a "
                   "context may have less, not more",
                   call, static_cast<unsigned long long>(beyond));
-  if (flags_beyond != 0)
-    return refuse(-FI_EBADFLAGS, "%s: op_flags 0x%llx are not offered", call,
-                  static_cast<unsigned long long>(flags_beyond));
   return 0;
 }
 
@@ -104,18 +90,16 @@ int open_tx_context(fid_ep* fid, int index, fi_tx_attr* attr, fid_ep** out,
     defaults.msg_order = of.msg_order;
     const fi_tx_attr& asked = attr != nullptr ? *attr : defaults;
     std::vector<EpBody*>& contexts = of.scalable->tx;
-    if (const int rc = check_context(kCall, contexts, index, asked.caps & ~of.tx_caps,
-                                     asked.op_flags & ~kTxOpFlags);
-        rc != 0)
+    if (const int rc = check_context(kCall, contexts, index, asked.caps & ~of.tx_caps); rc != 0)
       return rc;
-    if (exceeds(kCall, "size", asked.size, kMaxQueueSize) ||
-        exceeds(kCall, "inject_size", asked.inject_size, qp::kInjectBytes) ||
-        exceeds(kCall, "iov_limit", asked.iov_limit, qp::kIovLimit) ||
-        exceeds(kCall, "rma_iov_limit", asked.rma_iov_limit, qp::kRmaIovLimit) ||
-        (asked.msg_order & ~kAllOrderBits) != 0)
-      return refuse(-FI_EINVAL, "fi_tx_context: attr asks for more than fi_getinfo returned");
+    if (const int rc = check_limits(kCall, &asked); rc != 0) return rc;
+    if ((asked.msg_order & ~kAllOrderBits) != 0)
+      return refuse(-FI_EINVAL, "fi_tx_context: attr->msg_order 0x%llx is not all offered",
+                    static_cast<unsigned long long>(asked.msg_order));
     auto body = new_context(of, EpPart::tx_context, index);
     body->tx_caps = with_directions(or_else(asked.caps, of.tx_caps)) & of.tx_caps;
+    if (const int rc = check_op_flags(kCall, *body, FI_TRANSMIT, asked.op_flags); rc != 0)
+      return rc;
     body->msg_order = asked.msg_order;
     body->tx_size = or_else(asked.size, of.tx_size);
     auto ep = new_ep_handle(*body, context);
@@ -148,15 +132,12 @@ int open_rx_context(fid_ep* fid, int index, fi_rx_attr* attr, fid_ep** out,
     defaults.op_flags = whole.rx_flags;
     const fi_rx_attr& asked = attr != nullptr ? *attr : defaults;
     std::vector<EpBody*>& contexts = of.scalable->rx;
-    if (const int rc = check_context(kCall, contexts, index, asked.caps & ~of.rx_caps,
-                                     asked.op_flags & ~kRxOpFlags);
-        rc != 0)
+    if (const int rc = check_context(kCall, contexts, index, asked.caps & ~of.rx_caps); rc != 0)
       return rc;
-    if (exceeds(kCall, "size", asked.size, kMaxQueueSize) ||
-        exceeds(kCall, "iov_limit", asked.iov_limit, qp::kIovLimit))
-      return refuse(-FI_EINVAL, "fi_rx_context: attr asks for more than fi_getinfo returned");
+    if (const int rc = check_limits(kCall, &asked); rc != 0) return rc;
     auto body = new_context(of, EpPart::rx_context, index);
     body->rx_caps = with_directions(or_else(asked.caps, of.rx_caps)) & of.rx_caps;
+    if (const int rc = check_op_flags(kCall, *body, FI_RECV, asked.op_flags); rc != 0) return rc;
     body->rx_size = or_else(asked.size, of.rx_size);
     auto ep = new_ep_handle(*body, context);
     ep->rx_flags = asked.op_flags;

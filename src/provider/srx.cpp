@@ -6,6 +6,7 @@
 
 #include <cassert>
 
+#include "provider/context_attr.hpp"
 #include "provider/ep.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
@@ -19,9 +20,6 @@ namespace {
 constexpr uint64_t kSourceCaps = FI_DIRECTED_RECV | FI_SOURCE;
 
 int check_attr(const fi_rx_attr& attr) {
-  if ((attr.op_flags & ~kRxOpFlags) != 0)
-    return refuse(-FI_EBADFLAGS, "fi_srx_context: op_flags 0x%llx are not offered",
-                  static_cast<unsigned long long>(attr.op_flags));
   if ((attr.op_flags & FI_MULTI_RECV) != 0)
     return refuse(
         -FI_EBADFLAGS,
@@ -32,11 +30,7 @@ int check_attr(const fi_rx_attr& attr) {
                   "fi_srx_context: caps 0x%llx; FI_MSG, FI_TAGGED, FI_RECV, FI_DIRECTED_RECV, "
                   "FI_SOURCE and FI_TRIGGER are offered",
                   static_cast<unsigned long long>(attr.caps));
-  if (attr.size > kMaxQueueSize || attr.iov_limit > qp::kIovLimit)
-    return refuse(-FI_EINVAL,
-                  "fi_srx_context: size %zu, iov_limit %zu; at most %zu and %zu are offered",
-                  attr.size, attr.iov_limit, kMaxQueueSize, qp::kIovLimit);
-  return 0;
+  return check_limits("fi_srx_context", &attr);
 }
 
 }  // namespace
@@ -54,10 +48,12 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
     const uint64_t messages = asked.caps & (FI_MSG | FI_TAGGED);
     body->rx_caps = (messages != 0 ? messages : FI_MSG | FI_TAGGED) | FI_RECV |
                     (asked.caps & (kSourceCaps | FI_TRIGGER));
+    const int flagged = check_op_flags("fi_srx_context", *body, FI_RECV, asked.op_flags);
+    if (flagged != 0) return flagged;
     if (body->triggers()) {
       if (const int rc = begin_work(*body->domain); rc != 0) return rc;
     }
-    body->rx_size = asked.size != 0 ? asked.size : kDefaultQueueSize;
+    body->rx_size = or_else(asked.size, kDefaultQueueSize);
     const nic::SharedReceive::Options options{
         .rx_size = body->rx_size,
         .imm_flag = FI_REMOTE_CQ_DATA,
@@ -70,8 +66,7 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
     body->core = std::move(core);
     auto ep = new_ep_handle(*body, context);
     ep->rx_flags = asked.op_flags;
-    ep->rx_iov_limit =
-        asked.iov_limit != 0 ? std::min(asked.iov_limit, qp::kIovLimit) : qp::kIovLimit;
+    ep->rx_iov_limit = or_else(asked.iov_limit, qp::kIovLimit);
     ep->settle();
     body->handles.push_back(ep.get());
     assert(body->handles.size() == 1 && body->shared_core != nullptr);

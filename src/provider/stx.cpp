@@ -3,6 +3,7 @@
 
 #include <cassert>
 
+#include "provider/context_attr.hpp"
 #include "provider/ep.hpp"
 #include "provider/errors.hpp"
 #include "provider/offer.hpp"
@@ -43,14 +44,7 @@ int check_attr(const fi_tx_attr& attr) {
   if ((attr.caps & ~kSharedTxCaps) != 0)
     return refuse(-FI_EINVAL, "fi_stx_context: caps 0x%llx are not offered for transmitting",
                   static_cast<unsigned long long>(attr.caps & ~kSharedTxCaps));
-  if (attr.size > kMaxQueueSize || attr.inject_size > qp::kInjectBytes ||
-      attr.iov_limit > qp::kIovLimit || attr.rma_iov_limit > qp::kRmaIovLimit)
-    return refuse(-FI_EINVAL,
-                  "fi_stx_context: size %zu, inject_size %zu, iov_limit %zu, rma_iov_limit %zu; at "
-                  "most %zu, %zu, %zu and %zu are offered",
-                  attr.size, attr.inject_size, attr.iov_limit, attr.rma_iov_limit, kMaxQueueSize,
-                  qp::kInjectBytes, qp::kIovLimit, qp::kRmaIovLimit);
-  return 0;
+  return check_limits("fi_stx_context", &attr);
 }
 
 // What the endpoint has more of than the context; nullptr: nothing.
@@ -74,8 +68,7 @@ int open_stx(fid_domain* fid, fi_tx_attr* attr, fid_stx** out, void* context) no
     const fi_tx_attr defaults{};
     const fi_tx_attr& asked = attr != nullptr ? *attr : defaults;
     if (const int rc = check_attr(asked); rc != 0) return rc;
-    const auto or_else = [](auto value, auto otherwise) { return value != 0 ? value : otherwise; };
-    const uint64_t caps = or_else(asked.caps, kSharedTxCaps);
+    const uint64_t caps = with_directions(or_else(asked.caps, kSharedTxCaps)) & kSharedTxCaps;
     const size_t size = or_else(asked.size, kDefaultQueueSize);
     auto stx = std::make_unique<Stx>(
         size, (caps & FI_ATOMIC) != 0 ? std::min(size, kAtomicsWaiting) : size_t{0});
@@ -83,7 +76,7 @@ int open_stx(fid_domain* fid, fi_tx_attr* attr, fid_stx** out, void* context) no
     stx->fid.ops = &g_stx_ops;
     stx->domain = &object_of<Domain>(fid);
     stx->caps = caps;
-    stx->inject_size = attr != nullptr ? asked.inject_size : qp::kInjectBytes;
+    stx->inject_size = or_else(asked.inject_size, qp::kInjectBytes);
     stx->iov_limit = or_else(asked.iov_limit, qp::kIovLimit);
     stx->rma_iov_limit = or_else(asked.rma_iov_limit, qp::kRmaIovLimit);
     stx->domain->uses.add();

@@ -151,7 +151,7 @@ int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::WakeFd& wake_fd) {
                   describe(s.error()));
   epoll_ = move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   if (!epoll_ || !watch(epoll_.get(), wake_fd.get()) ||
-      !watch(epoll_.get(), domain.engine->sleep_fd()))
+      !watch(epoll_.get(), domain.engine->wakers().sleep_fd()))
     return refuse(-FI_EMFILE,
                   "opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   std::strerror(errno));
@@ -164,7 +164,7 @@ bool Sleeper::try_sleep(bool (*ready)(const void*), const void* what) noexcept {
     if (ready(what)) break;
     arm();
     if (domain_->engine->prepare_to_sleep()) {
-      domain_->engine->leave_to_application();
+      domain_->engine->auto_progress().leave_to_application();
       return true;
     }
   }
@@ -193,7 +193,7 @@ void Sleeper::disarm() noexcept {
   assert(gone == 1);
   if (!domain_->engine->lock().threaded()) {
     wake_fd_->disarm();
-  } else if (domain_->engine->is_rung()) {
+  } else if (domain_->engine->wakers().is_rung()) {
     wake_fd_->stand_down();
   } else {
     wake_fd_->hand_back();

@@ -213,7 +213,7 @@ int bind_now(Window& window, const aperture_window_bind& bind, const void* calle
   spec.registered_at = caller;
   const nic::EngineGuard guard(*window.domain->engine);
   protect::KeyTable& keys = keys_of(window);
-  if (window.entry.generation != 0 && !keys.is_over(window.entry))
+  if (window.entry.generation != 0 && !keys.entries().is_over(window.entry))
     return refuse(-FI_EBUSY,
                   "aperture_window bind: the window is bound (key 0x%" PRIx64
                   "); invalidate it first",
@@ -242,16 +242,16 @@ int end_binding(Window& window) {
   bool waits = false;
   {
     const nic::EngineGuard guard(*window.domain->engine);
-    if (!keys.is_over(window.entry)) {
-      const Status s =
-          window.of_one ? keys.revoke_bound(window.entry) : keys.revoke_now(window.entry);
+    if (!keys.entries().is_over(window.entry)) {
+      const Status s = window.of_one ? keys.revocation().revoke_bound(window.entry)
+                                     : keys.revocation().revoke_now(window.entry);
       waits = s.error() == Errc::busy;
     }
     if (!waits) leave_region(window);
   }
   if (waits) {
-    if (!keys.wait_until_quiet(window.entry, now_ns() + kRevokeNs) ||
-        !keys.revoke_poll(window.entry)) {
+    if (!keys.revocation().wait_until_quiet(window.entry, now_ns() + kRevokeNs) ||
+        !keys.revocation().poll(window.entry)) {
       return refuse(-FI_EBUSY,
                     "aperture_window: a peer is still inside this window (key 0x%" PRIx64
                     ") and cannot be fenced; it is refused to everybody from now on, call again",
@@ -358,7 +358,7 @@ int open_domain_ops(fid* fid, const char* name, uint64_t flags, void** ops, void
 void drop_ended_windows(Region& region) noexcept {
   const protect::KeyTable& keys = region.domain->engine->keys();
   std::erase_if(region.windows, [&keys](Window* window) {
-    if (!keys.is_over(window->entry)) return false;
+    if (!keys.entries().is_over(window->entry)) return false;
     window->region = nullptr;
     return true;
   });

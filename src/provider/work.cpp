@@ -5,6 +5,7 @@
 #include <cassert>
 
 #include "base/log.hpp"
+#include "nic/shared_receive.hpp"
 #include "provider/errors.hpp"
 
 namespace aperture::provider {
@@ -81,8 +82,15 @@ uint64_t Work::flags() const noexcept {
 
 namespace {
 
+// Of a receive of a shared context: where it completes now; else null.
+const qp::Port* shared_port(const Work& w) noexcept {
+  if (!w.is_receive() || w.body->shared_core == nullptr) return nullptr;
+  return &w.body->shared_core->completes_now();
+}
+
 // The counter of the endpoint's that would have counted it.
 qp::Counter* counter_of(const Work& w) noexcept {
+  if (const qp::Port* port = shared_port(w)) return port->recv_counter;
   const bool reads = w.kind == Work::Kind::read ||
                      (w.kind == Work::Kind::atomic && w.atomic.kind != transport::AtomicKind::base);
   const CounterKind kind = w.is_receive()               ? kRecvCounter
@@ -94,6 +102,7 @@ qp::Counter* counter_of(const Work& w) noexcept {
 }
 
 qp::Cq* queue_of(const Work& w) noexcept {
+  if (const qp::Port* port = shared_port(w)) return port->rx_cq;
   FabricCq* const cq = w.is_receive() ? w.body->rx_cq : w.body->tx_cq;
   return cq != nullptr ? &cq->core : nullptr;
 }

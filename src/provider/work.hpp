@@ -17,7 +17,7 @@
 
 #include "base/list.hpp"
 #include "base/pool.hpp"
-#include "link/pollable.hpp"
+#include "link/chore.hpp"
 #include "provider/ep.hpp"
 
 namespace aperture::provider {
@@ -83,7 +83,7 @@ class Later {
 };
 
 // The operations of one domain that wait, are due, or (deferred work alone) are under way.
-class WorkQueue final : private link::Pollable, private nic::Engine::PollableOwner {
+class WorkQueue final : private link::Chore, private nic::Engine::PollableOwner {
  public:
   // At most so many at once; more are refused with -FI_EAGAIN.
   static constexpr size_t kMostWork = size_t{1} << 16;
@@ -115,14 +115,8 @@ class WorkQueue final : private link::Pollable, private nic::Engine::PollableOwn
   friend struct Work;
 
   bool poll(uint64_t polls) noexcept override;
-  Look look() noexcept override { return due_.empty() ? Look::nothing : Look::poll; }
-  void fall_asleep() noexcept override {}
-  void wake_up() noexcept override {}
-  bool anything_arrived() const noexcept override { return !due_.empty() && !blocked_; }
-  bool needs_polling() const noexcept override { return anything_arrived(); }
-  bool needs_later_look() const noexcept override { return !due_.empty(); }
-  bool has_pending() const noexcept override { return true; }  // it is looked at in every poll
-  bool needs_wind_up() const noexcept override { return false; }
+  bool is_due() const noexcept override { return !due_.empty(); }
+  bool is_blocked() const noexcept override { return blocked_; }
   void wind_up(link::Pollable&) noexcept override {}
 
   void run() noexcept;
@@ -151,12 +145,13 @@ class WorkQueue final : private link::Pollable, private nic::Engine::PollableOwn
 int check_counter(const char* call, const char* what, const fid_cntr* fid,
                   const Domain& domain) noexcept;
 
-// Makes a Work of a call with FI_TRIGGER: `fill` is given the Later that its work request goes to.
-// 0 or a negative fi_errno.
+// What the context of a call with FI_TRIGGER names. 0 or the refusal.
 int check_trigger(const Ep& ep, const char* call, const void* context, Cntr*& cntr,
                   uint64_t& threshold) noexcept;
 Work* new_work(Domain& domain, const char* call) noexcept;
 void forget_work(Domain& domain, Work& work) noexcept;
+// Makes a Work of such a call: `fill` is given the Later that its work request goes to. 0 or a
+// negative fi_errno.
 template <typename Fill>
 [[gnu::cold, gnu::noinline]] ssize_t trigger(Ep& ep, const char* call, void* context,
                                              Fill&& fill) noexcept {

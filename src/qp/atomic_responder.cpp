@@ -14,6 +14,7 @@ using transport::AtomicOp;
 using transport::AtomicType;
 using wire::Head;
 using wire::Op;
+using wire::SoundHead;
 
 namespace {
 
@@ -63,24 +64,24 @@ struct AtomicResponder::Request {
   }
 };
 
-bool AtomicResponder::on_atomic(const Head& head) noexcept {
+bool AtomicResponder::on_atomic(const SoundHead& head) noexcept {
   const ring::CellReader& cells = core_.lane->request_rx.cells;
   const auto f = wire::load_fields<wire::AtomicFields>(cells.body());
   Request r;
   r.ranges[0] = {head.word(), f.key, Wild<uint64_t>(f.count.unchecked())};
   r.secrets[0] = wire::load_secret(cells.body(), Op::atomic, head.flags);
-  if (!r.decode(f.code) || r.range_count != 1 || !r.measure() || r.payload() != head.len) {
+  if (!r.decode(f.code) || r.range_count != 1 || !r.measure() || r.payload() != head.len()) {
     core_.break_protocol("an atomic that does not exist");
     return false;
   }
   std::array<std::byte, wire::kMaxInline> operands;
   ring::BodyReader(cells, wire::payload_offset(Op::atomic, head.flags))
-      .copy_out(operands.data(), head.len);
+      .copy_out(operands.data(), head.len());
   r.operand = operands.data();
   return execute(r);
 }
 
-bool AtomicResponder::on_atomic_bytes(const Head& head) noexcept {
+bool AtomicResponder::on_atomic_bytes(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   const auto f = wire::load_fields<wire::AtomicBytesFields>(rx.cells.body());
   const transport::BytesIn bytes =
@@ -90,7 +91,7 @@ bool AtomicResponder::on_atomic_bytes(const Head& head) noexcept {
     core_.break_protocol("an atomic that does not exist, or outside its ring");
     return false;
   }
-  const bool raw = (head.flags & wire::kRaw) != 0;
+  const bool raw = head.has(wire::kRaw);
   const size_t secrets_at = r.range_count * sizeof(wire::AtomicRange);
   const size_t list = secrets_at + (raw ? r.range_count * sizeof(uint64_t) : 0);
   if (bytes.len < list) {
@@ -147,7 +148,8 @@ Denial AtomicResponder::validate(const protect::Checked& checked, const Request&
 bool AtomicResponder::is_any_refused(const Request& r) noexcept {
   for (size_t i = 0; i < r.range_count; ++i) {
     const AccessAsk ask = ask_of(r, i);
-    const Denial denial = validate(core_.port.keys.check(ask, &execution_.access().hint()), r);
+    const Denial denial =
+        validate(core_.port.keys.access().check(ask, &execution_.access().hint()), r);
     if (denial == Denial::none) continue;
     execution_.refuse(ask, denial, static_cast<uint8_t>(i));
     return true;
@@ -162,7 +164,8 @@ bool AtomicResponder::run(const Request& r, std::byte* result) noexcept {
   const std::byte* compare = r.kind == AtomicKind::compare ? r.operand + r.len() : nullptr;
   for (size_t i = 0; i < r.range_count; ++i) {
     const AccessAsk ask = ask_of(r, i);
-    const protect::Checked checked = core_.port.keys.check(ask, &execution_.access().hint());
+    const protect::Checked checked =
+        core_.port.keys.access().check(ask, &execution_.access().hint());
     if (const Denial denial = validate(checked, r); denial != Denial::none) {
       execution_.refuse(ask, denial, static_cast<uint8_t>(i));  // the only range: nothing changed
       return false;

@@ -18,8 +18,8 @@ class AtomicResponder {
   void begin_look() noexcept { touched_page_ = kNoPage; }
   // The request at the head of the ring. False: no room for its answer now, and nothing has
   // changed; or no sound peer asks for that.
-  bool on_atomic(const wire::Head& head) noexcept;
-  bool on_atomic_bytes(const wire::Head& head) noexcept;
+  bool on_atomic(const wire::SoundHead& head) noexcept;
+  bool on_atomic_bytes(const wire::SoundHead& head) noexcept;
 
  private:
   struct Request;

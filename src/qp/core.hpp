@@ -158,6 +158,11 @@ struct QpCore {
     lane.break_protocol(what);
     busy = true;
   }
+  // The same where something of ours has failed that the peer waits for.
+  void cease() noexcept {
+    lane.cease();
+    busy = true;
+  }
 
   Qp& qp;  // as the sink above knows it
   Port& port;
@@ -165,7 +170,8 @@ struct QpCore {
   const Address remote;
   protect::EndpointId number = 0;  // 0: nobody has asked for it
   transport::LaneEnd lane;
-  transport::OneSided one_sided{lane};
+  transport::Target target{lane};
+  transport::OneSided one_sided{lane, target};
   transport::Inflight<Piece> pieces;
   QpState state = QpState::connecting;
   bool peer_pressure = false;           // the peer wants offers only

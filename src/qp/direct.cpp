@@ -2,7 +2,6 @@
 #include "qp/direct.hpp"
 
 #include <array>
-#include <utility>
 
 namespace aperture::qp {
 
@@ -12,7 +11,7 @@ using transport::OneSided;
 
 bool DirectRma::may_go(Wqe& wqe) noexcept {
   if (wqe.through_ring || !core_.one_sided.is_possible(permit_for(wqe))) return false;
-  if (!core_.one_sided.is_target_away()) return false;
+  if (!core_.target.is_away()) return false;
   // The ordering rule: every earlier request executed. Pieces of this very operation count too.
   const uint64_t end = core_.lane->request_tx.cells.pos();
   const bool ordered = core_.port.strict_rma_order || wqe.in_ring || wqe.fence;
@@ -118,13 +117,14 @@ void DirectRma::claim_stalled_head() noexcept {
   if (is_atomic(wqe.kind) || wqe.through_ring) {
     // Its owner may have stopped polling without having gone to sleep: its doorbell then wakes the
     // control thread, if that may progress.
-    if (path.has_stalled(piece.pos, 0)) path.ring_stalled_owner();
+    if (core_.target.has_stalled(piece.pos, 0)) core_.target.ring_stalled();
     path.ask_to_wake(
         [](std::byte* body) { wire::store(body, wire::Head::make(wire::Op::wake, 0, 0, 0)); });
     return;
   }
   if (!path.is_possible(permit_for(wqe))) return;
-  if (!path.is_known_away() && !path.has_stalled(piece.pos, piece.range.len)) return;
+  transport::Target& target = core_.target;
+  if (!target.is_known_away() && !target.has_stalled(piece.pos, piece.range.len)) return;
   const uint64_t last = OneSided::last_to_claim(
       core_.pieces, [this](const Piece& p) { return may_claim(p); },
       [](const Piece& p) { return p.check_only ? 0 : p.range.len; });
@@ -135,10 +135,8 @@ void DirectRma::claim_stalled_head() noexcept {
 }
 
 bool DirectRma::may_claim_head() const noexcept {
-  if (core_.pieces.empty()) return false;
-  const Piece& piece = std::as_const(core_.pieces).oldest();
-  return piece.pos == pending_.done_through() && may_claim(piece) &&
-         !core_.one_sided.is_owner_at(piece.pos);
+  return core_.one_sided.may_claim_head(core_.pieces,
+                                        [this](const Piece& p) { return may_claim(p); });
 }
 
 // True: it is executed by that, as far as it ever will be. False: it is for its owner after all.

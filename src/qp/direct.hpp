@@ -19,7 +19,7 @@ class DirectRma {
   // An access to that key is likely: what it looks at first is fetched meanwhile.
   void foresee(uint64_t key) const noexcept {
     const transport::OneSided& path = core_.one_sided;
-    if (path.is_allowed() && !path.does_target_poll()) path.foresee(core_.shown(key).key);
+    if (path.is_allowed() && !core_.target.surely_polls()) path.foresee(core_.shown(key).key);
   }
   // The operation may go on directly now.
   bool may_go(Wqe& wqe) noexcept;

@@ -20,8 +20,9 @@ void Execution::refuse(const protect::AccessAsk& ask, protect::Denial denial,
   answer_nak(denial, range_at);
   if (log_level() < LogLevel::warn) return;
   try {
-    APERTURE_WARN("from %s: %s", core_.remote.print().c_str(),
-                  core_.port.keys.explain(ask, denial, *core_.port.wording).c_str());
+    APERTURE_WARN(
+        "from %s: %s", core_.remote.print().c_str(),
+        protect::explain(core_.port.keys.access(), ask, denial, *core_.port.wording).c_str());
   } catch (...) {
     APERTURE_WARN("a peer's access was refused: %s", protect::rule(*core_.port.wording, denial));
   }
@@ -34,7 +35,7 @@ void Execution::note_write(protect::RegionRef region, uint64_t len) noexcept {
   }
   assert(noted_count_ <= noted_.size());
   if (noted_count_ < noted_.size()) noted_[noted_count_++] = region;
-  core_.port.keys.note_write(region);
+  core_.port.keys.access().note_write(region);
 }
 
 }  // namespace aperture::qp

@@ -16,7 +16,7 @@ namespace aperture::qp {
 
 class Execution {
  public:
-  explicit Execution(QpCore& core) noexcept : core_(core), access_(core.port.keys) {}
+  explicit Execution(QpCore& core) noexcept : core_(core), access_(core.port.keys.access()) {}
 
   transport::RemoteAccess& access() noexcept { return access_; }
 
@@ -28,8 +28,8 @@ class Execution {
   // --- the operation under way ---
 
   // A request of it is at the head of the ring.
-  void begin_request(const wire::Head& head) noexcept {
-    if ((head.flags & wire::kFirst) != 0) begin_operation();
+  void begin_request(const wire::SoundHead& head) noexcept {
+    if (head.has(wire::kFirst)) begin_operation();
   }
   void begin_operation() noexcept {
     op_refused_ = false;

@@ -23,7 +23,8 @@ std::string explain_region(const QpCore& core, const char* text, const Wqe& wqe)
       Wild<uint64_t>(r.addr),   Wild<uint64_t>(r.len), need_of(wqe),
       core.port.endpoint};
   const protect::Wording& wording = *core.port.wording;
-  if (core.lane->to_self) return core.port.keys.explain(ask, wqe.denial, wording);
+  if (core.lane->to_self)
+    return protect::explain(core.port.keys.access(), ask, wqe.denial, wording);
   const auto* keys = core.lane->direct.keys;
   return text + (keys == nullptr ? protect::explain_unseen(wqe.denial, ask.need, wording)
                                  : keys->explain(core.lane->direct.pid, ask, wqe.denial, wording));

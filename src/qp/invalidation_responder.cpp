@@ -8,11 +8,11 @@ namespace aperture::qp {
 
 using protect::Denial;
 
-bool InvalidationResponder::on_invalidate(const wire::Head& head) noexcept {
+bool InvalidationResponder::on_invalidate(const wire::SoundHead& head) noexcept {
   if (!core_.lane->response_tx.room(1)) return execution_.wait_for_peer();
   if (core_.lane.may_execute() == transport::ClaimVerdict::wait) return execution_.wait_for_peer();
   const protect::AccessAsk ask = execution_.ask(head.word(), {}, {}, protect::Rights::none, {});
-  const Denial denial = core_.port.keys.invalidate(ask);
+  const Denial denial = core_.port.keys.revocation().invalidate(ask);
   last_key_ = head.word().unchecked();  // compared
   last_ = denial == Denial::none ? Last::done : Last::refused;
   if (denial == Denial::none) return true;
@@ -20,8 +20,9 @@ bool InvalidationResponder::on_invalidate(const wire::Head& head) noexcept {
   if (log_level() < LogLevel::warn) return true;
   const protect::Wording& wording = *core_.port.wording;
   try {
-    APERTURE_WARN("from %s: %s", core_.remote.print().c_str(),
-                  core_.port.keys.explain_invalidation(ask, denial, wording).c_str());
+    APERTURE_WARN(
+        "from %s: %s", core_.remote.print().c_str(),
+        protect::explain_invalidation(core_.port.keys.access(), ask, denial, wording).c_str());
   } catch (...) {
     APERTURE_WARN("a peer's invalidation was refused: %s", protect::rule(wording, denial));
   }

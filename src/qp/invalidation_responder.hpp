@@ -15,7 +15,7 @@ class InvalidationResponder {
       : core_(core), execution_(execution) {}
 
   // The request at the head of the ring. False: it has to wait.
-  bool on_invalidate(const wire::Head& head) noexcept;
+  bool on_invalidate(const wire::SoundHead& head) noexcept;
   // A message names that key as invalidated before it; is_dropped: that was refused. False: no
   // sound peer says that.
   bool precedes(uint64_t key, bool& is_dropped) noexcept;

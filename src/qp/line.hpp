@@ -9,7 +9,8 @@ namespace aperture::qp {
 
 [[gnu::always_inline]] inline bool Qp::send_line(const LineWr& wr) noexcept {
   Port& port = core_.port;
-  if (core_.state != QpState::ready || has_queued() || wr.len > wire::line_room(wr.wire_flags))
+  if (core_.state != QpState::ready || !core_.queue.empty() ||
+      wr.len > wire::line_room(wr.wire_flags))
     return false;
   ring::ChannelTx& tx = core_.lane->request_tx;
   if (!tx.cells.has_room(1)) [[unlikely]]

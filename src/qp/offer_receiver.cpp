@@ -12,6 +12,7 @@ namespace aperture::qp {
 
 using wire::Head;
 using wire::Op;
+using wire::SoundHead;
 
 Status OfferReceiver::begin(const Arrival& offer, const Receive& receive) noexcept {
   assert(offer.where == Arrival::Where::offered && receive.want <= offer.len);
@@ -55,7 +56,7 @@ void OfferReceiver::drop(uint32_t offer_id) noexcept {
   if (core_.state == QpState::ready) replies_.send(Head::make(Op::finished, 0, 0, offer_id));
 }
 
-void OfferReceiver::on_data(const Head& head) noexcept {
+void OfferReceiver::on_data(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->response_rx;
   const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
   const uint64_t id = head.word().unchecked();  // looked up
@@ -168,8 +169,10 @@ void OfferReceiver::pull_piece(Incoming& in, uint32_t index) noexcept {
                  });
   protect::PullAsk ask{in.address + in.chunk_at, local.data(), count, len};
   const protect::DirectResult r = path.pull(ask);
-  // gone dormant, or cut short by a close: what is left of the chunk stays ours
-  if (r.outcome == protect::DirectResult::Outcome::through_ring && path.is_dormant()) return;
+  // Kept out for now: the slot is dormant, or was a moment ago; another permit is on its way; the
+  // kernel is short of memory; a close has cut it short. What is left of the chunk stays ours. Kept
+  // out for good: the connection is about to end.
+  if (r.outcome == protect::DirectResult::Outcome::through_ring) return;
   if (r.outcome != protect::DirectResult::Outcome::done) {
     // claimed and not to be had: the message cannot be completed any more
     APERTURE_WARN(

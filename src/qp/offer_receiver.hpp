@@ -27,7 +27,7 @@ class OfferReceiver {
   void end_all(Errc why) noexcept;
 
   // Response: a piece of a message.
-  void on_data(const wire::Head& head) noexcept;
+  void on_data(const wire::SoundHead& head) noexcept;
 
  private:
   struct Incoming {

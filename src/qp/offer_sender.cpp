@@ -4,10 +4,13 @@
 #include <cstring>
 #include <new>
 
+#include "base/log.hpp"
+
 namespace aperture::qp {
 
 using wire::Head;
 using wire::Op;
+using wire::SoundHead;
 
 namespace {
 
@@ -82,7 +85,7 @@ bool OfferSender::put(Wqe& wqe) noexcept {
   return true;
 }
 
-void OfferSender::on_grant(const Head& head) noexcept {
+void OfferSender::on_grant(const SoundHead& head) noexcept {
   const auto f = wire::load_fields<wire::GrantFields>(core_.lane->response_rx.cells.body());
   Wqe* wqe = find(head.word());
   if (wqe == nullptr || wqe->granted_set || !f.len.bounded(wqe->len, wqe->granted)) {
@@ -90,7 +93,7 @@ void OfferSender::on_grant(const Head& head) noexcept {
     return;
   }
   wqe->granted_set = true;
-  wqe->preview = (head.flags & wire::kPreview) != 0;
+  wqe->preview = head.has(wire::kPreview);
   wqe->receive_id = f.receive_id.unchecked();  // only handed back
   granted_.push_back(wqe);
 }
@@ -129,8 +132,8 @@ bool OfferSender::push_chunks(Wqe& wqe) noexcept {
       return true;
     });
     if (put == transport::Put::no_memory) {
-      wqe.error = Errc::no_memory;
-      return true;
+      fail(wqe);
+      return false;
     }
     assert(put == transport::Put::done);  // a piece had room, and this is one at most
     wire::store(tx.cells.body(), Head::make(Op::data, 0, 0, wqe.receive_id),
@@ -139,6 +142,17 @@ bool OfferSender::push_chunks(Wqe& wqe) noexcept {
     wqe.chunk_at += n;
     wqe.pushed += n;
   }
+}
+
+// A chunk is ours and cannot be pushed, so the receiver never has all of the message, and it may be
+// pulling others: the message ends with the connection, when the gate is shut and nobody reads its
+// buffer any more.
+void OfferSender::fail(Wqe& wqe) noexcept {
+  APERTURE_WARN(
+      "no memory for the ring through which a message to %s goes: the connection is closed",
+      core_.remote.print().c_str());
+  wqe.error = Errc::no_memory;
+  core_.cease();
 }
 
 // A preview has been pushed: on offer as before.
@@ -156,19 +170,17 @@ bool OfferSender::push() noexcept {
     any = any || wqe->pushed != before;
     if (!all) break;
     granted_.remove(wqe);
-    if (wqe->preview && wqe->error == Errc::ok) {
+    if (wqe->preview) {
       put_back(*wqe);
       continue;
     }
     // with chunks pulled by the receiver, or delivery asked for, `finished` tells the end
-    if (wqe->error != Errc::ok || (wqe->pushed == wqe->granted && !wqe->delivery)) {
-      end(*wqe, wqe->error);
-    }
+    if (wqe->pushed == wqe->granted && !wqe->delivery) end(*wqe, Errc::ok);
   }
   return any;
 }
 
-void OfferSender::on_finished(const Head& head) noexcept {
+void OfferSender::on_finished(const SoundHead& head) noexcept {
   Wqe* wqe = find(head.word());
   if (wqe == nullptr) {
     core_.break_protocol("an end to nothing that was offered");
@@ -197,7 +209,7 @@ void OfferSender::end_all(Errc why) noexcept {
   while (granted_.pop_front() != nullptr) {
   }
   for (Wqe*& offer : offers_) {
-    if (offer != nullptr) end(*offer, why);
+    if (offer != nullptr) end(*offer, offer->error != Errc::ok ? offer->error : why);
   }
   assert(core_.offers_out == 0);
 }

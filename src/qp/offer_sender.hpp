@@ -20,17 +20,18 @@ class OfferSender {
   // Pushes what was granted, as far as there is room. True: something moved.
   bool push() noexcept;
   bool has_granted() const noexcept { return !granted_.empty(); }
-  // Every offer ends with that.
+  // Every offer ends with that, or with what has gone wrong with it.
   void end_all(Errc why) noexcept;
 
   // Responses.
-  void on_grant(const wire::Head& head) noexcept;
-  void on_finished(const wire::Head& head) noexcept;
+  void on_grant(const wire::SoundHead& head) noexcept;
+  void on_finished(const wire::SoundHead& head) noexcept;
 
  private:
   bool push_chunks(Wqe& wqe) noexcept;
   bool next_chunk(Wqe& wqe) noexcept;
   void take_claim_word(Wqe& wqe) noexcept;
+  void fail(Wqe& wqe) noexcept;
   void put_back(Wqe& wqe) noexcept;
   void end(Wqe& wqe, Errc err) noexcept;
   Wqe* find(Wild<uint64_t> id) noexcept;

@@ -8,8 +8,8 @@
 namespace aperture::qp {
 
 using protect::Denial;
-using wire::Head;
 using wire::Op;
+using wire::SoundHead;
 
 void Pending::add(Wqe& wqe) noexcept {
   core_.pending.push_back(&wqe);
@@ -40,7 +40,7 @@ void Pending::retire(uint64_t done_through) noexcept {
   }
 }
 
-void Pending::on_nak(const Head& head) noexcept {
+void Pending::on_nak(const SoundHead& head) noexcept {
   const uint64_t pos = head.word().unchecked();  // looked up
   const Piece* piece = core_.pieces.find([&](const Piece& p) { return p.pos == pos; });
   if (piece == nullptr) {
@@ -49,15 +49,16 @@ void Pending::on_nak(const Head& head) noexcept {
   }
   Wqe& wqe = *piece->wqe;
   if (wqe.denial != Denial::none) return;
-  const unsigned why = head.len & 0xffu;
+  const unsigned code = head.code().unchecked();  // bounded
+  const unsigned why = code & 0xffu;
   const bool known = why > 0 && why < protect::kDenials;
   wqe.denial = known ? static_cast<Denial>(why) : Denial::unknown_key;
   if (is_atomic(wqe.kind)) {
-    wqe.range_at = static_cast<uint8_t>(std::min(head.len >> 8, wqe.range_count - 1));
+    wqe.range_at = static_cast<uint8_t>(std::min(code >> 8, wqe.range_count - 1u));
   }
 }
 
-void Pending::on_result(const Head& head, Op op) noexcept {
+void Pending::on_result(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->response_rx;
   const uint64_t pos = head.word().unchecked();  // looked up
   const Piece* piece =
@@ -67,7 +68,7 @@ void Pending::on_result(const Head& head, Op op) noexcept {
     return;
   }
   Wqe& wqe = *piece->wqe;
-  const bool in_cells = op == Op::read_inline;
+  const bool in_cells = head.op == Op::read_inline;
   transport::BytesIn bytes;
   uint64_t offset = 0;
   if (!in_cells) {
@@ -75,7 +76,7 @@ void Pending::on_result(const Head& head, Op op) noexcept {
     bytes = core_.lane.take_bytes(rx, f.byte_pos, f.len, transport::kPieceBytes);
     offset = f.offset.unchecked();  // compared
   }
-  const uint64_t len = in_cells ? head.len : bytes.len;
+  const uint64_t len = in_cells ? head.len() : bytes.len;
   const bool is_there = in_cells || bytes;
   if (is_there && (wqe.denial != Denial::none || wqe.error != Errc::ok)) {
     if (bytes) core_.lane.done_with(rx, bytes);
@@ -100,7 +101,7 @@ void Pending::on_result(const Head& head, Op op) noexcept {
   }
   wqe.done += len;
   assert(wqe.done <= wqe.len);
-  core_.one_sided.restart_clock();  // the owner is at it
+  core_.target.restart_clock();  // the owner is at it
   // In order: with the whole of this result, everything before it has been executed, and what was
   // refused of it has been told before.
   const uint64_t end = piece->pos + piece->cells;

@@ -21,8 +21,8 @@ class Pending {
   uint64_t done_through() const noexcept { return core_.pieces.done_through(); }
 
   // Responses. What no sound peer says breaks the protocol.
-  void on_nak(const wire::Head& head) noexcept;
-  void on_result(const wire::Head& head, wire::Op op) noexcept;
+  void on_nak(const wire::SoundHead& head) noexcept;
+  void on_result(const wire::SoundHead& head) noexcept;
 
   // The end of an operation that is in no list any more: `error` and `denial` say which.
   void complete(Wqe& wqe) noexcept;

@@ -62,16 +62,16 @@ struct Arrival {
   void scatter_to(const iovec* iov, size_t count, uint64_t n) const noexcept;
 };
 
-inline Arrival arrival_of_line(wire::Head head, const std::byte* body) noexcept {
+inline Arrival arrival_of_line(wire::SoundHead head, const std::byte* body) noexcept {
   Arrival a;
   a.where = Arrival::Where::flat;
-  a.tagged = (head.flags & wire::kTagged) != 0;
+  a.tagged = head.has(wire::kTagged);
   a.beside = beside_of(head.flags);
   a.delivery = false;
   a.tag = head.word().unchecked();  // matched
   a.imm = 0;
   if (a.beside != Beside::nothing) std::memcpy(&a.imm, body + wire::kHeadBytes, sizeof a.imm);
-  a.len = head.len;
+  a.len = head.len();
   a.bytes = body + wire::payload_offset(wire::Op::send, head.flags);
   return a;
 }
@@ -90,9 +90,9 @@ class MessageSink {
   virtual ~MessageSink() = default;
   // False: no room now; the message stays in the ring and is shown again.
   virtual bool on_message(Qp& qp, const Arrival& arrival) noexcept = 0;
-  // The same for a message in one cell (wire::is_line), body and all. The hot path of receiving:
+  // The same for a message in one cell (wire::read_line), body and all. The hot path of receiving:
   // who has nothing quicker to do describes it and takes it as any other.
-  virtual bool on_line(Qp& qp, wire::Head head, const std::byte* body) noexcept {
+  virtual bool on_line(Qp& qp, wire::SoundHead head, const std::byte* body) noexcept {
     return on_message(qp, arrival_of_line(head, body));
   }
   // A Receive that was begun is over; err != ok: the bytes are not (all) there.
@@ -152,6 +152,14 @@ struct Port {
   const protect::Wording* wording = &protect::kNeutralWording;  // of the door that opened it
   bool strict_rma_order = false;
   TransmitQueue& tx;
+
+  // Something of both is told in the same completion queue.
+  bool shares_queue_with(const Port& other) const noexcept {
+    const auto tells_in = [&](const Cq* cq) {
+      return cq != nullptr && (cq == other.tx_cq || cq == other.rx_cq);
+    };
+    return tells_in(tx_cq) || tells_in(rx_cq);
+  }
 
   // A receive ends in error.
   void fail_receive(CompletionError&& e) noexcept {

@@ -23,14 +23,14 @@ void Qp::attach(std::unique_ptr<link::Lane> lane) noexcept {
   core_.lane.wake_up();
   core_.one_sided.begin();
   core_.state = QpState::ready;
-  access_over_ = false;
+  ending_.begin();
   // pieces in flight are as many as there are request cells at most
   const Status begun = core_.pieces.begin(core_.lane->request_tx.cells.capacity());
   if (!begun) {
-    lose(begun.error());
+    ending_.lose(begun.error());
     return;
   }
-  gate_.permit(core_.lane, core_.port.keys,
+  gate_.permit(core_.lane, core_.port.keys.accessors(),
                transport::kPermitReads | transport::kPermitWrites | core_.port.told_accesses(),
                put_permit);
   core_.busy = true;
@@ -48,11 +48,12 @@ bool Qp::poll_lines() noexcept {
       if (broken()) break;
     }
     const std::byte* body = rx.cells.body();
-    const wire::Head head = wire::load_head(body);
+    const wire::WildHead wild = wire::load_head(body);
     // A stream: fetch what comes while this one is worked on. The first of a batch may be the only
     // one, and looking ahead of its sender would take the line away from it.
     if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
-    if (!wire::is_line(head) || !sink.on_line(*this, head, body)) break;
+    wire::SoundHead head;
+    if (!wire::read_line(wild, head) || !sink.on_line(*this, head, body)) break;
     rx.cells.advance(1);
   }
   return core_.lane.acknowledge_requests();
@@ -60,15 +61,9 @@ bool Qp::poll_lines() noexcept {
 
 bool Qp::poll(uint64_t polls) noexcept {
   const bool any = progress(polls);
-  if (is_over() && !access_over_) [[unlikely]]
-    end_access();
+  if (ending_.is_over() && !ending_.is_access_over()) [[unlikely]]
+    ending_.end_access();
   return any;
-}
-
-// What waits in the ring is executed, and nothing is looked at that only time moves.
-void Qp::serve_peer() noexcept {
-  core_.one_sided.forget_copied();
-  if (core_.lane && core_.lane->request_rx.cells.ready()) poll(1);
 }
 
 bool Qp::progress(uint64_t polls) noexcept {
@@ -92,7 +87,7 @@ bool Qp::progress(uint64_t polls) noexcept {
   if (gate_.is_due()) gate_.tell(core_.lane, put_permit);
   if (core_.state != QpState::ready) return any;
   if (sender_.has_granted()) any = sender_.push() || any;
-  if (!core_.queue.empty()) run_queue();
+  if (requester_.has_queued()) requester_.run();
   if (core_.incoming > 0 && core_.one_sided.is_allowed()) receiver_.pull_stalled();
   core_.update_pending();
   core_.busy = core_.has_more_to_do();
@@ -102,41 +97,6 @@ bool Qp::progress(uint64_t polls) noexcept {
 void Qp::acknowledge() noexcept {
   responses_.learn_executed();
   if (!core_.pending.empty() || !core_.queue.empty()) direct_.claim_stalled_head();
-}
-
-// Puts as much of the operation into the ring as there is room for. True: it needs the send queue
-// no longer (and may be gone).
-bool Qp::start(Wqe& wqe) noexcept {
-  const bool is_rma = wqe.kind != WqeKind::send;
-  if (wqe.fence && core_.under_way() && !(is_rma && wqe.in_ring)) return false;
-  if (!is_rma) return sends_.put(wqe);
-  return is_atomic(wqe.kind) ? atomics_.put(wqe) : rma_.put(wqe);
-}
-
-void Qp::run_queue() noexcept {
-  assert(core_.state == QpState::ready);
-  while (Wqe* wqe = core_.queue.front()) {
-    // out of the list first: start() moves it to another one, or gives it back
-    core_.queue.remove(wqe);
-    if (!start(*wqe)) {
-      core_.queue.push_front(wqe);
-      return;
-    }
-    core_.leave_queue();
-  }
-}
-
-Status Qp::cancel(void* context) noexcept {
-  List<Wqe>& queue = core_.queue;
-  for (Wqe* wqe = queue.front(); wqe != nullptr; wqe = queue.after(wqe)) {
-    if (wqe->context != context || wqe->in_ring || wqe->done != 0) continue;
-    queue.remove(wqe);
-    core_.leave_queue();
-    wqe->error = Errc::canceled;
-    pending_.complete(*wqe);
-    return {};
-  }
-  return Errc::no_entry;
 }
 
 void Qp::fall_asleep() noexcept {
@@ -166,9 +126,9 @@ bool Qp::needs_polling() const noexcept {
 }
 
 bool Qp::needs_later_look() const noexcept {
-  if (is_over()) return true;
-  return core_.state == QpState::ready &&
-         (has_queued() || !core_.pieces.empty() || core_.incoming > 0 || responder_.is_held());
+  if (ending_.is_over()) return true;
+  return core_.state == QpState::ready && (requester_.has_queued() || !core_.pieces.empty() ||
+                                           core_.incoming > 0 || responder_.is_held());
 }
 
 void Qp::set_pressure(bool on) noexcept {
@@ -177,37 +137,17 @@ void Qp::set_pressure(bool on) noexcept {
   replies_.send(wire::Head::make(wire::Op::pressure, 0, 0, on ? 1 : 0));
 }
 
-void Qp::lose(Errc why) noexcept {
-  assert(why != Errc::ok);
-  if (core_.state == QpState::dead) return;
-  lost_why_ = why;
-  core_.busy = true;
-  execution_.clear_wait();  // the next poll tells
-  if (core_.state == QpState::ready) core_.state = QpState::draining;
-}
-
-bool Qp::drained() const noexcept {
-  if (!core_.lane || broken()) return true;
-  // what waits for the peer waits for ever
-  return (!core_.lane->request_rx.cells.ready() || execution_.waits_for_peer()) &&
-         !core_.lane->response_rx.cells.ready();
-}
-
 std::unique_ptr<link::Lane> Qp::finish(Errc why) noexcept {
   if (core_.state == QpState::dead) return nullptr;
-  if (lost_why_ != Errc::ok) why = lost_why_;
+  why = ending_.why_lost(why);
   // What was executed before a loss is a success. An end of our own making takes nothing in any
   // more: the application's buffers may be going away.
   if (core_.state == QpState::draining && !broken()) responses_.learn_executed();
   core_.state = QpState::dead;
-  if (core_.lane) gate_.shut(core_.lane, core_.port.keys);
+  if (core_.lane) gate_.shut(core_.lane, core_.port.keys.accessors());
   pending_.end_all(why);
   sender_.end_all(why);
-  while (Wqe* wqe = core_.queue.pop_front()) {
-    core_.leave_queue();
-    if (wqe->error == Errc::ok) wqe->error = why;
-    pending_.complete(*wqe);
-  }
+  requester_.end_all(why);
   receiver_.end_all(why);
   if (core_.lane) core_.one_sided.end();
   return core_.lane.release();

@@ -3,6 +3,7 @@
 // This is what the rooms above use; the work is in the parts, each with its contract at its head:
 //
 //   core.hpp                    what they share: lane, state, operations under way
+//   requester.hpp               posting, and what waits until it may begin
 //   send_requester.hpp          messages into the ring
 //   rma_requester.hpp           remote writes and reads; direct.hpp: without the owner
 //   atomic_requester.hpp        atomics
@@ -10,6 +11,7 @@
 //   offer.hpp                   messages too large for the ring: offer_sender, offer_receiver
 //   responder.hpp               executing the peer's requests; execution, atomic_responder and
 //                               invalidation_responder
+//   ending.hpp                  loss, and the end of what peers have begun
 //
 // Guarded by its engine's lock. InfiniBand semantics (ARCHITECTURE.md): requests execute in order,
 // `consumed` acknowledges, a nak stored before it names what was refused. A refused RMA leaves the
@@ -18,10 +20,9 @@
 
 #include <memory>
 
-#include "qp/atomic_requester.hpp"
+#include "qp/ending.hpp"
+#include "qp/requester.hpp"
 #include "qp/responder.hpp"
-#include "qp/rma_requester.hpp"
-#include "qp/send_requester.hpp"
 #include "transport/permit.hpp"
 
 namespace aperture::qp {
@@ -47,37 +48,20 @@ class Qp {
   // connecting -> ready; queued operations start with the next poll. Without memory for the lane's
   // bookkeeping it is lost at once, with Errc::no_memory: needs_wind_up() is true.
   void attach(std::unique_ptr<link::Lane> lane) noexcept;
-  // ready -> draining: finish() becomes possible once drained() is true.
-  void lose(Errc why) noexcept;
-  bool drained() const noexcept;
   // The peer broke the protocol: finish(Errc::protocol) is due.
   bool broken() const noexcept { return core_.lane.broken(); }
+  // Its loss, and the end of its peers' accesses.
+  Ending& ending() noexcept { return ending_; }
   // -> dead: each operation that is left ends with one error, and nothing that the peer has begun
   // lands any more. Hands the lane back (may be null).
   std::unique_ptr<link::Lane> finish(Errc why) noexcept;
 
-  Status send(const SendWr& wr) noexcept { return sends_.post(wr); }
+  // What is posted.
+  Requester& requester() noexcept { return requester_; }
   // The hot path of sending: a message of one cell that may go at once (line.hpp). False: nothing
-  // was done, take send().
+  // was done, take requester().send(). Here, at no distance from the lane.
   bool send_line(const LineWr& wr) noexcept;
-  Status rma(WqeKind kind, const RmaWr& wr) noexcept {
-    const Status s = rma_.post(kind, wr);
-    if (core_.one_sided.has_copied()) [[unlikely]]
-      serve_peer();
-    return s;
-  }
-  Status atomic(const AtomicWr& wr) noexcept { return atomics_.post(wr); }
-  // Cancels a send that has not begun. Errors: no_entry.
-  Status cancel(void* context) noexcept;
   bool has_pending() const noexcept { return core_.has_pending(); }
-  // Something is in the ring and not known to be executed: what a fence waits for.
-  bool under_way() const noexcept { return core_.under_way(); }
-  // Learns now what has been executed, also of what nobody waits for.
-  void look_at_acknowledgements() noexcept {
-    if (core_.state == QpState::ready && !core_.pending.empty()) responses_.learn_executed();
-  }
-  // Something is not in the ring yet.
-  bool has_queued() const noexcept { return !core_.queue.empty(); }
 
   // Progresses everything once. True if anything happened.
   bool poll(uint64_t polls) noexcept;
@@ -99,16 +83,11 @@ class Qp {
   bool peer_fences() const noexcept { return core_.lane.producer_fences(); }
   bool anything_arrived() const noexcept;
   // It is over and its owner should finish() it: broken, or lost and drained; and nobody is inside.
-  bool needs_wind_up() const noexcept { return is_over() && access_over_; }
-  // Before finish(), without anything in between but polls (nic::until): no peer begins a direct
-  // access through it any more; true once nothing that one has begun can land.
-  bool end_access() noexcept {
-    access_over_ = !core_.lane || gate_.begin_to_shut(core_.lane, core_.port.keys);
-    core_.busy = core_.busy || !access_over_;
-    return access_over_;
+  bool needs_wind_up() const noexcept { return ending_.is_over() && ending_.is_access_over(); }
+  // Completions of both come to the same queue.
+  bool shares_queue_with(const Qp& other) const noexcept {
+    return core_.port.shares_queue_with(other.core_.port);
   }
-  // Why, for its owner: the loss, or that the peer broke the protocol.
-  Errc why_over() const noexcept { return lost_why_ != Errc::ok ? lost_why_ : Errc::protocol; }
   // Something goes on only while we poll (claims and pulls have no doorbell): do not sleep.
   bool needs_polling() const noexcept;
   // Something waits for the peer, which may go on without ringing: look again after a while.
@@ -129,20 +108,12 @@ class Qp {
   uint64_t source_version = 0;
 
  private:
-  void serve_peer() noexcept;
-  bool is_over() const noexcept {
-    return broken() || (core_.state == QpState::draining && drained());
-  }
   bool progress(uint64_t polls) noexcept;
   bool poll_lines() noexcept;
   void acknowledge() noexcept;
-  void run_queue() noexcept;
-  bool start(Wqe& wqe) noexcept;
 
   QpCore core_;
   transport::Gate gate_;
-  Errc lost_why_ = Errc::ok;
-  bool access_over_ = false;  // end_access() has said so
 
   Pending pending_{core_};
   Replies replies_{core_};
@@ -150,14 +121,13 @@ class Qp {
   OfferReceiver receiver_{core_, replies_};
   Responses responses_{core_, pending_, sender_, receiver_};
   DirectRma direct_{core_, pending_, responses_};
-  SendRequester sends_{core_, pending_, sender_, responses_};
-  RmaRequester rma_{core_, pending_, responses_, direct_};
-  AtomicRequester atomics_{core_, pending_, responses_};
+  Requester requester_{core_, pending_, sender_, responses_, direct_};
 
   Execution execution_{core_};
   AtomicResponder atomic_responder_{core_, execution_};
   InvalidationResponder invalidations_{core_, execution_};
   Responder responder_{core_, responses_, execution_, atomic_responder_, invalidations_};
+  Ending ending_{core_, gate_, execution_};
 };
 
 }  // namespace aperture::qp

@@ -14,38 +14,34 @@ using transport::ClaimVerdict;
 using transport::RemoteAccess;
 using wire::Head;
 using wire::Op;
+using wire::SoundHead;
 
 bool Responder::poll() noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   bool any = false;
   atomics_.begin_look();
   const uint64_t moved_before = core_.lane.moved_for_peer();
-  turn_over_ = false;
+  turn_.begin();
   for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
     if (core_.awaits_end()) {  // as in Qp::poll_lines()
       responses_.learn_executed();
       if (core_.lane.broken()) return true;
     }
-    const Head head = wire::load_head(rx.cells.body());
-    const Op op = static_cast<Op>(head.op);
-    const uint32_t n_cells = wire::cells_of(op, head.flags, head.len);
+    SoundHead head;
+    const uint32_t n_cells = wire::read_head(wire::load_head(rx.cells.body()), head);
     if (n_cells == 0) [[unlikely]] {
       core_.break_protocol("an unknown request");
       return true;
     }
     rx.cells.prefetch(n_cells);
-    if (!execute(head, op)) {
-      if (turn_over_) {
-        any = true;
-      } else {
-        held_at_ = rx.cells.pos();
-      }
+    if (!execute(head)) {
+      any = turn_.leave(rx.cells) || any;
       break;
     }
     rx.cells.advance(n_cells);
     any = true;
     // pieces of a large write at once: their initiator waits for room, and must not think us away
-    if (rx.unpublished() >= transport::kAckCells || op == Op::write_bytes) {
+    if (rx.unpublished() >= transport::kAckCells || head.op == Op::write_bytes) {
       core_.lane.acknowledge_requests();
     }
     if (core_.state == QpState::dead) return true;
@@ -56,11 +52,11 @@ bool Responder::poll() noexcept {
 }
 
 // False: it stays at the head of the ring.
-bool Responder::execute(const Head& head, Op op) noexcept {
-  switch (op) {
+bool Responder::execute(const SoundHead& head) noexcept {
+  switch (head.op) {
     case Op::send:
     case Op::send_bytes:
-    case Op::send_offer: return on_send(head, op);
+    case Op::send_offer: return on_send(head);
     case Op::write: return on_write(head);
     case Op::write_bytes: return on_write_bytes(head);
     case Op::read: return on_read(head);
@@ -70,45 +66,45 @@ bool Responder::execute(const Head& head, Op op) noexcept {
     case Op::atomic: return atomics_.on_atomic(head);
     case Op::atomic_bytes: return atomics_.on_atomic_bytes(head);
     case Op::invalidate: return invalidations_.on_invalidate(head);
-    case Op::wake: core_.port.keys.wake_slots(core_.lane->direct.watched); return true;
+    case Op::wake: core_.port.keys.accessors().wake(core_.lane->direct.watched); return true;
     default: core_.break_protocol("a response among the requests"); return false;
   }
 }
 
 // What is beside a message is no immediate data. False: the message stays in the ring, or the
 // protocol is broken.
-bool Responder::is_sound_beside(const Head& head, Arrival& a, bool& is_dropped) noexcept {
-  if ((head.flags & wire::kGroup) == 0) {
+bool Responder::is_sound_beside(const SoundHead& head, Arrival& a, bool& is_dropped) noexcept {
+  if (!head.has(wire::kGroup)) {
     a.beside = Beside::invalidated_key;
     return invalidations_.precedes(a.imm, is_dropped);
   }
   a.beside = Beside::group_key;
-  if (core_.port.takes_groups && (head.flags & wire::kInvalidates) == 0) return true;
+  if (core_.port.takes_groups && !head.has(wire::kInvalidates)) return true;
   core_.break_protocol("a message of a group to an endpoint that is in none");
   return false;
 }
 
-bool Responder::on_send(const Head& head, Op op) noexcept {
+bool Responder::on_send(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   const std::byte* body = rx.cells.body();
   Arrival a;
-  a.tagged = (head.flags & wire::kTagged) != 0;
+  a.tagged = head.has(wire::kTagged);
   a.beside = beside_of(head.flags);
-  a.delivery = (head.flags & wire::kDelivery) != 0;
+  a.delivery = head.has(wire::kDelivery);
   a.tag = head.word().unchecked();  // matched
   a.imm = 0;
   bool is_dropped = false;
   if (a.beside != Beside::nothing) {
-    std::memcpy(&a.imm, body + wire::kHeadBytes + wire::field_bytes(op), sizeof a.imm);
+    std::memcpy(&a.imm, body + wire::kHeadBytes + wire::field_bytes(head.op), sizeof a.imm);
     if ((head.flags & (wire::kInvalidates | wire::kGroup)) != 0) [[unlikely]] {
       if (!is_sound_beside(head, a, is_dropped)) return false;
     }
   }
   BytesIn bytes;
-  if (op == Op::send) [[likely]] {
-    const size_t at = wire::payload_offset(op, head.flags);
-    a.len = head.len;
-    if (at + head.len <= ring::kBodyBytes) [[likely]] {
+  if (head.op == Op::send) [[likely]] {
+    const size_t at = wire::payload_offset(head.op, head.flags);
+    a.len = head.len();
+    if (at + head.len() <= ring::kBodyBytes) [[likely]] {
       a.where = Arrival::Where::flat;
       a.bytes = body + at;
     } else {
@@ -116,7 +112,7 @@ bool Responder::on_send(const Head& head, Op op) noexcept {
       a.cells = &rx.cells;
       a.cells_offset = at;
     }
-  } else if (op == Op::send_bytes) {
+  } else if (head.op == Op::send_bytes) {
     const auto f = wire::load_fields<wire::SendBytesFields>(body);
     bytes = core_.lane.take_bytes(rx, f.byte_pos, f.len, transport::kEagerBytes);
     if (!bytes) {
@@ -162,9 +158,9 @@ bool Responder::may_come_unasked(uint64_t len) noexcept {
   return false;
 }
 
-bool Responder::on_write(const Head& head) noexcept {
+bool Responder::on_write(const SoundHead& head) noexcept {
   const ring::CellReader& cells = core_.lane->request_rx.cells;
-  const bool has_imm = (head.flags & wire::kImm) != 0;
+  const bool has_imm = head.has(wire::kImm);
   if (!core_.lane->response_tx.room(1)) return execution_.wait_for_peer();
   if (has_imm && !room_for_notice()) return false;
   const ClaimVerdict verdict = core_.lane.may_execute();
@@ -175,26 +171,26 @@ bool Responder::on_write(const Head& head) noexcept {
     const auto f = wire::load_fields<wire::WriteFields>(cells.body());
     RemoteAccess& access = execution_.access();
     const AccessAsk ask =
-        execution_.ask(f.key, head.word(), Wild<uint64_t>(head.len), Rights::remote_write,
+        execution_.ask(f.key, head.word(), Wild<uint64_t>(head.len()), Rights::remote_write,
                        wire::load_secret(cells.body(), Op::write, head.flags));
-    const Denial denial = access.write_cells(ask, cells, at, head.len);
+    const Denial denial = access.write_cells(ask, cells, at, head.len());
     if (denial != Denial::none) {
       execution_.refuse(ask, denial);
       return true;
     }
-    execution_.note_write(access.region(), head.len);
+    execution_.note_write(access.region(), head.len());
   }
   // told of too when it was skipped: it is in its place, by the initiator's own copy
   if (has_imm) {
     uint64_t imm;
     std::memcpy(&imm, cells.body() + at - sizeof imm, sizeof imm);
-    deliver_notice(head.len, imm);
+    deliver_notice(head.len(), imm);
   }
   execution_.count_write();
   return true;
 }
 
-bool Responder::on_write_bytes(const Head& head) noexcept {
+bool Responder::on_write_bytes(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   if (!core_.lane->response_tx.room(1)) return execution_.wait_for_peer();
   const auto f = wire::load_fields<wire::WriteBytesFields>(rx.cells.body());
@@ -222,22 +218,23 @@ bool Responder::on_write_bytes(const Head& head) noexcept {
     }
   }
   core_.lane.done_with(rx, bytes);
-  if ((head.flags & wire::kLast) != 0 && !execution_.is_refused()) execution_.count_write();
+  if (head.has(wire::kLast) && !execution_.is_refused()) execution_.count_write();
   return true;
 }
 
 // The first piece that comes of a range need not be its first: what is before was copied directly.
-void Responder::begin_piece(const Head& head, Wild<uint64_t> wild_key, uint64_t offset) noexcept {
+void Responder::begin_piece(const SoundHead& head, Wild<uint64_t> wild_key,
+                            uint64_t offset) noexcept {
   execution_.begin_request(head);
   const uint64_t addr = head.word().unchecked(), key = wild_key.unchecked();  // compared
-  const bool first = offset == 0 || (head.flags & wire::kFirst) != 0;
+  const bool first = offset == 0 || head.has(wire::kFirst);
   if (!first && addr == range_addr_ && key == range_key_) return;
   execution_.access().begin_range();
   range_addr_ = addr;
   range_key_ = key;
 }
 
-bool Responder::on_read(const Head& head) noexcept {
+bool Responder::on_read(const SoundHead& head) noexcept {
   if (!core_.lane->response_tx.room(wire::kMaxCells)) return execution_.wait_for_peer();
   const ClaimVerdict verdict = core_.lane.may_execute();
   if (verdict == ClaimVerdict::wait) return execution_.wait_for_peer();
@@ -266,9 +263,9 @@ bool Responder::on_read(const Head& head) noexcept {
       execution_.refuse(whole, denial);
       return true;
     }
-    if (!put_result(f, part, whole)) return turn_over_ ? false : execution_.wait_for_peer();
+    if (!put_result(f, part, whole)) return turn_.is_over() ? false : execution_.wait_for_peer();
   }
-  if ((head.flags & wire::kLast) != 0 && !execution_.is_refused()) execution_.count_read();
+  if (head.has(wire::kLast) && !execution_.is_refused()) execution_.count_read();
   return true;
 }
 
@@ -288,8 +285,8 @@ bool Responder::put_result(const wire::Loaded<wire::ReadFields>& f, const Part& 
     if (streamed == RemoteAccess::Streamed::changed) {
       core_.break_protocol("a read that became shorter while it was answered");
     }
-    turn_over_ = streamed == RemoteAccess::Streamed::turn_over;
-    if (streamed == RemoteAccess::Streamed::no_room || turn_over_ || core_.lane.broken()) {
+    if (streamed == RemoteAccess::Streamed::turn_over) turn_.end();
+    if (streamed == RemoteAccess::Streamed::no_room || turn_.is_over() || core_.lane.broken()) {
       return false;
     }
   }
@@ -312,7 +309,7 @@ Denial Responder::put_small_result(const AccessAsk& whole, Wild<uint64_t> id,
   return Denial::none;
 }
 
-bool Responder::on_check(const Head& head) noexcept {
+bool Responder::on_check(const SoundHead& head) noexcept {
   if (!core_.lane->response_tx.room(1)) return execution_.wait_for_peer();
   const ClaimVerdict verdict = core_.lane.may_execute();
   if (verdict == ClaimVerdict::wait) return execution_.wait_for_peer();
@@ -335,7 +332,7 @@ bool Responder::on_check(const Head& head) noexcept {
 }
 
 // The system call is ours, under the engine's lock: the price of the level.
-bool Responder::on_commit(const Head& head) noexcept {
+bool Responder::on_commit(const SoundHead& head) noexcept {
   if (!core_.lane->response_tx.room(1)) return execution_.wait_for_peer();
   if (core_.lane.may_execute() == ClaimVerdict::wait) return execution_.wait_for_peer();
   if (!execution_.is_refused()) {
@@ -343,26 +340,27 @@ bool Responder::on_commit(const Head& head) noexcept {
     const auto f = wire::load_fields<wire::CheckFields>(body);
     const AccessAsk ask = execution_.ask(f.key, head.word(), f.len, Rights::remote_write,
                                          wire::load_secret(body, Op::commit, head.flags));
-    const Denial denial = core_.port.keys.commit(ask);
+    const Denial denial = core_.port.keys.access().commit(ask);
     if (denial != Denial::none) execution_.refuse(ask, denial);
   }
-  if ((head.flags & wire::kLast) != 0 && !execution_.is_refused()) execution_.count_write();
+  if (head.has(wire::kLast) && !execution_.is_refused()) execution_.count_write();
   return true;
 }
 
-bool Responder::on_notice(const Head& head) noexcept {
+bool Responder::on_notice(const SoundHead& head) noexcept {
   execution_.begin_request(head);
   if (execution_.is_refused()) {
     execution_.forget_refusal();
     return true;
   }
-  if ((head.flags & wire::kImm) != 0) {
+  if (head.has(wire::kImm)) {
     if (!room_for_notice()) return false;
     uint64_t imm = 0;
     std::memcpy(&imm, core_.lane->request_rx.cells.body() + wire::kHeadBytes, sizeof imm);
     deliver_notice(head.word().unchecked(), imm);  // the length is only reported
   }
-  head.len == wire::kNoticeRead ? execution_.count_read() : execution_.count_write();
+  const bool of_read = head.code().unchecked() == wire::kNoticeRead;
+  of_read ? execution_.count_read() : execution_.count_write();
   return true;
 }
 

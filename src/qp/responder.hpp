@@ -10,6 +10,7 @@
 #include "qp/atomic_responder.hpp"
 #include "qp/invalidation_responder.hpp"
 #include "qp/responses.hpp"
+#include "transport/turn.hpp"
 
 namespace aperture::qp {
 
@@ -25,30 +26,27 @@ class Responder {
 
   // Executes requests of any kind, and acknowledges them. True: there was one.
   bool poll() noexcept;
-  // The head of the ring was looked at and stays: it waits for room for its answer, for a claim to
-  // end, or for what the application has to give.
-  bool is_held() const noexcept {
-    const ring::CellReader& cells = core_.lane->request_rx.cells;
-    return held_at_ == cells.pos() && cells.ready();
-  }
+  // The head of the ring stays: it waits for room for its answer, for a claim to end, or for what
+  // the application has to give.
+  bool is_held() const noexcept { return turn_.is_held(core_.lane->request_rx.cells); }
 
  private:
-  bool execute(const wire::Head& head, wire::Op op) noexcept;
-  bool on_send(const wire::Head& head, wire::Op op) noexcept;
-  bool is_sound_beside(const wire::Head& head, Arrival& a, bool& is_dropped) noexcept;
+  bool execute(const wire::SoundHead& head) noexcept;
+  bool on_send(const wire::SoundHead& head) noexcept;
+  bool is_sound_beside(const wire::SoundHead& head, Arrival& a, bool& is_dropped) noexcept;
   bool may_come_unasked(uint64_t len) noexcept;
-  bool on_write(const wire::Head& head) noexcept;
-  bool on_write_bytes(const wire::Head& head) noexcept;
-  bool on_read(const wire::Head& head) noexcept;
-  bool on_check(const wire::Head& head) noexcept;
-  bool on_commit(const wire::Head& head) noexcept;
-  bool on_notice(const wire::Head& head) noexcept;
+  bool on_write(const wire::SoundHead& head) noexcept;
+  bool on_write_bytes(const wire::SoundHead& head) noexcept;
+  bool on_read(const wire::SoundHead& head) noexcept;
+  bool on_check(const wire::SoundHead& head) noexcept;
+  bool on_commit(const wire::SoundHead& head) noexcept;
+  bool on_notice(const wire::SoundHead& head) noexcept;
   // Of a read: [offset, offset + len) of it.
   struct Part {
     uint64_t offset = 0;
     uint64_t len = 0;
   };
-  void begin_piece(const wire::Head& head, Wild<uint64_t> key, uint64_t offset) noexcept;
+  void begin_piece(const wire::SoundHead& head, Wild<uint64_t> key, uint64_t offset) noexcept;
   bool put_result(const wire::Loaded<wire::ReadFields>& f, const Part& part,
                   const protect::AccessAsk& whole) noexcept;
   protect::Denial put_small_result(const protect::AccessAsk& whole, Wild<uint64_t> id,
@@ -65,8 +63,7 @@ class Responder {
   InvalidationResponder& invalidations_;
   uint64_t range_addr_ = 0;  // of the range whose pieces are being written or read
   uint64_t range_key_ = 0;
-  bool turn_over_ = false;           // what is at the head goes on with the next poll
-  uint64_t held_at_ = ~uint64_t{0};  // where the head was when it was left there
+  transport::Turn turn_;
 };
 
 }  // namespace aperture::qp

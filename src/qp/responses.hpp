@@ -23,7 +23,7 @@ class Responses {
   }
 
  private:
-  bool take(const wire::Head& head, wire::Op op) noexcept;
+  bool take(const wire::SoundHead& head) noexcept;
 
   QpCore& core_;
   Pending& pending_;

@@ -1,36 +1,21 @@
 // The rarer steps of the direct path: see one_sided.hpp.
 #include "transport/one_sided.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/guarded_copy.hpp"
 #include "base/log.hpp"
-#include "base/per_process.hpp"
 
 namespace aperture::transport {
-
-namespace {
-
-template <uint64_t kNs>
-uint64_t ticks_in() noexcept {
-  static constinit FoundOnce<uint64_t> found;
-  return found.get([] { return ticks_from_ns(kNs); });
-}
-
-}  // namespace
 
 void OneSided::begin() noexcept {
   assert(slot_ == nullptr);
   hint_ = {};
   gate_number_ = permitted_ = 0;
   no_slot_ = false;
-  target_is_there();
-  away_times_ = 0;
-  away_polls_ = stall_pos_ = stall_polls_ = rung_at_ = wake_asked_ = claim_cost_ = 0;
-  tried_at_ = try_ticks_ = 0;
-  contested_ = 0;
+  wake_asked_ = 0;
   claim_side_ = {};
+  target_.begin();
 }
 
 void OneSided::end() noexcept {
@@ -47,62 +32,6 @@ void OneSided::give_up() noexcept {
   APERTURE_INFO("direct copies to %s are no longer permitted; the owner copies from now on",
                 lane_->remote.print().c_str());
   lane_->direct.allowed = false;
-}
-
-bool OneSided::has_stalled(uint64_t pos, uint64_t len) noexcept {
-  const uint64_t now = ticks();
-  const uint64_t polls = lane_->request_tx.consumer_polls();
-  if (stall_since_ == 0 || stall_pos_ != pos || stall_polls_ != polls) {
-    const bool owner_came = stall_since_ != 0 && stall_pos_ != pos;
-    if (owner_came && away_times_ != 0 && --away_times_ == 0) try_ticks_ = 0;
-    stall_pos_ = pos;
-    stall_polls_ = polls;
-    stall_since_ = now;
-    return false;
-  }
-  // a large piece takes the owner a while: at most about 2 ticks for 4 bytes
-  const uint64_t limit =
-      std::min(std::max(std::max(ticks_in<kStallNs>(), claim_cost_ * kClaimsPatience) << contested_,
-                        try_ticks_),
-               ticks_in<kStallAtMostNs>());
-  return now - stall_since_ >= limit + std::min(len, kPieceBytes) / 2;
-}
-
-void OneSided::try_again() noexcept {
-  away_times_ = kSurelyAway - 1;
-  const uint64_t now = ticks();
-  try_ticks_ = (now - tried_at_) / kTryShare;
-  tried_at_ = now;
-}
-
-void OneSided::target_has_stalled() noexcept {
-  target_away_ = true;
-  away_polls_ = lane_->request_tx.consumer_polls();
-  stall_since_ = try_ticks_ = 0;
-  if (away_times_ < kSurelyAway && ++away_times_ == kSurelyAway) tried_at_ = ticks();
-}
-
-void OneSided::learn_claim(uint64_t cost, bool ours) noexcept {
-  // one that lost its core in the middle says nothing of what a barrier costs
-  cost = std::min(cost, ticks_in<kClaimCostAtMostNs>());
-  claim_cost_ = claim_cost_ == 0 ? cost : (3 * claim_cost_ + cost) / 4;
-  if (!ours) {
-    contested_ = std::min(contested_ + 1, kContestedAtMost);
-  } else if (contested_ > 0) {
-    --contested_;
-  }
-}
-
-void OneSided::ring_stalled_owner() noexcept {
-  const uint64_t now = ticks();
-  // of this stall: after twice the time, since an owner that has no core is not helped by it
-  const bool of_this_stall = stall_since_ != 0 && rung_at_ > stall_since_;
-  const uint64_t stood = of_this_stall ? rung_at_ - stall_since_ : 0;
-  const uint64_t pause =
-      std::clamp(stood, ticks_in<kRingEveryNs>(), ticks_in<kRingAtLeastEveryNs>());
-  if (rung_at_ != 0 && now - rung_at_ < pause) return;
-  rung_at_ = now;
-  lane_->ring_doorbell();
 }
 
 Fault OneSided::side_of_fault(const iovec* local, size_t count, bool reads) noexcept {

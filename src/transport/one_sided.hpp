@@ -1,14 +1,9 @@
 // The direct path of an initiator: reading and writing the other side's memory without its help
-// (process_vm_readv, process_vm_writev), under the pin protocol of protect/, and the decision when
-// to.
+// (process_vm_readv, process_vm_writev), under the pin protocol of protect/.
 //
-// Holds what belongs to one lane: the accessor slot, the permit, whether the target is away, the
-// clock of a stalled head, and the initiator's half of the claims. A target is away while it does
-// not look at its rings. It is asked for by its own word first (asleep, or its count of polls
-// stands still after it has let us wait). One that has let us wait kSurelyAway times more than it
-// has come by itself is not waited for any more: it looks at its memory and not at its queues, and
-// is tried again every kTryAgainAfter accesses, for a small share of the time that they took: it
-// may be busy with copies of its own. Guarded by the engine's lock.
+// Holds what belongs to one lane: the accessor slot, the permit, and the initiator's half of the
+// claims. Whether the owner of that memory looks at its rings is Target's to know. Guarded by the
+// engine's lock.
 #pragma once
 
 #include <cassert>
@@ -19,6 +14,7 @@
 #include "transport/inflight.hpp"
 #include "transport/lane_end.hpp"
 #include "transport/permit.hpp"
+#include "transport/target.hpp"
 
 namespace aperture::transport {
 
@@ -30,9 +26,9 @@ enum class Fault : uint8_t {
 
 class OneSided {
  public:
-  explicit OneSided(LaneEnd& lane) noexcept : lane_(lane) {}
+  OneSided(LaneEnd& lane, Target& target) noexcept : lane_(lane), target_(target) {}
 
-  // A new lane is attached: nothing of the last one holds.
+  // A new lane is attached: nothing of the last one holds, of its target neither.
   void begin() noexcept;
   // Before the lane is given back.
   void end() noexcept;
@@ -52,54 +48,12 @@ class OneSided {
   // From now on everything on this lane goes through the ring.
   void give_up() noexcept;
 
-  // --- whether the target looks at its rings ---
-
-  bool is_target_away() noexcept {
-    const ring::ChannelTx& tx = lane_->request_tx;
-    if (away_times_ < kSurelyAway) [[likely]] {
-      if (target_away_ && tx.consumer_polls() != away_polls_) {
-        target_away_ = false;
-        stall_since_ = 0;
-      }
-      return target_away_ || !tx.consumer_hot();
-    }
-    if (++away_times_ <= kTryAgainAfter) return true;
-    try_again();
-    return false;
-  }
-  // It is surely there: no access of ours has had to wait for it of late.
-  bool does_target_poll() const noexcept {
-    return !target_away_ && away_times_ == 0 && lane_->request_tx.consumer_hot();
-  }
-  // The head of the request ring, a piece of len bytes at `pos`, has stood there for longer than a
-  // claim costs several times over, and its owner has not been seen to poll meanwhile: it posts or
-  // computes for some microseconds and is not away. To be asked again and again; the first call
-  // starts the clock.
-  bool has_stalled(uint64_t pos, uint64_t len) noexcept;
-  // The owner is at it.
-  void restart_clock() noexcept { stall_since_ = 0; }
-  // It was when we last claimed, and has not polled since.
-  bool is_known_away() noexcept {
-    if (target_away_ && away_times_ < kSurelyAway &&
-        lane_->request_tx.consumer_polls() != away_polls_) {
-      target_is_there();
-    }
-    return target_away_;
-  }
-  // It says that it is executing the request there, or has. relaxed: a hint; claims ask again
-  bool is_owner_at(uint64_t pos) const noexcept {
-    return lane_->request_tx.words().executing.load(std::memory_order_relaxed) > pos;
-  }
-  // Wakes an owner that has stopped polling without going to sleep: every kRingEveryNs at most, and
-  // more seldom the longer the head has stood.
-  void ring_stalled_owner() noexcept;
-
   // --- copies ---
 
-  // False: there is no slot to be had, and everything goes through the ring.
   // A permit has come and slots are not known to be lacking: a message that was offered may be
   // pulled.
   bool may_pull() const noexcept { return gate_number_ != 0 && !no_slot_; }
+  // False: there is no slot to be had, and everything goes through the ring.
   bool has_slot() noexcept {
     if (slot_ == nullptr) [[unlikely]]
       find_slot();
@@ -165,6 +119,14 @@ class OneSided {
     returned,  // they are for their owner to execute after all
     not_ours,  // the owner is at the first
   };
+  // The first request that is not executed is one of `pieces` for which may_claim(piece) holds, and
+  // its owner is not at it: it will be claimed soon unless the owner comes.
+  template <typename Piece, typename MayClaim>
+  bool may_claim_head(const Inflight<Piece>& pieces, MayClaim&& may_claim) const noexcept {
+    if (pieces.empty()) return false;
+    const Piece& head = pieces.oldest();
+    return head.pos == pieces.done_through() && may_claim(head) && !target_.is_at(head.pos);
+  }
   // The pieces that one claim is to have: the oldest, which is the first that is not executed, and
   // those that adjoin it as long as may_claim(piece), length_of(piece) bytes each. The position of
   // the last one. Their owner waits meanwhile, so they are a chunk at most, or one.
@@ -192,10 +154,9 @@ class OneSided {
     assert(first == pieces.done_through() && last >= first);
     const uint64_t begun = ticks();
     const bool ours = claim_side_.begin(words, first, last);
-    learn_claim(ticks() - begun, ours);
+    target_.learn_claim(ticks() - begun, ours);
     if (!ours) {
-      target_is_there();
-      away_times_ = 0;
+      target_.has_come();
       return Claimed::not_ours;
     }
     uint64_t done = first;
@@ -208,11 +169,11 @@ class OneSided {
     });
     if (end == first) {
       claim_side_.retract(words);
-      target_is_there();
+      target_.is_there();
       return Claimed::returned;
     }
     claim_side_.finish(words, done);
-    target_has_stalled();
+    target_.has_let_wait();
     return Claimed::done;
   }
 
@@ -225,34 +186,15 @@ class OneSided {
 
  private:
   void find_slot() noexcept;
-  void try_again() noexcept;
-  void target_has_stalled() noexcept;
-  // What a claim has cost (its heavy barrier above all, which interrupts the owner's core), and
-  // whether the owner had come to the request by itself.
-  void learn_claim(uint64_t cost, bool ours) noexcept;
-  void target_is_there() noexcept {
-    stall_since_ = 0;
-    target_away_ = false;
-  }
 
   LaneEnd& lane_;
+  Target& target_;
   protect::AccessorSlot* slot_ = nullptr;
   protect::LookupHint hint_;
   uint64_t gate_number_ = 0;  // of the permit in force; 0: none has come
   uint16_t permitted_ = 0;    // kPermit..., kTellOf...
   bool no_slot_ = false;      // there was none to be had
   bool copied_ = false;       // since it was last asked
-  bool target_away_ = false;  // it did not execute when we last waited for it
-  uint32_t away_times_ = 0;   // so often it had to be done directly, less what it came to by itself
-  uint64_t away_polls_ = 0;   // the target's count of polls then
-  uint64_t stall_pos_ = 0;
-  uint64_t stall_since_ = 0;  // ticks; 0: not stalled
-  uint64_t stall_polls_ = 0;  // the target's count of polls then
-  uint64_t claim_cost_ = 0;   // ticks, a moving average; 0: none was made
-  uint32_t contested_ = 0;    // claims that the owner had come to first, less those it had not
-  uint64_t tried_at_ = 0;     // ticks when one that is surely away was last tried
-  uint64_t try_ticks_ = 0;    // so long it is waited for meanwhile, at least
-  uint64_t rung_at_ = 0;      // ticks when a stalled head last rang
   uint64_t wake_asked_ = 0;   // position behind the last wish to be woken
   ClaimSide claim_side_;
 };

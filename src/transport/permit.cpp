@@ -20,20 +20,20 @@ constexpr uint64_t kLookPauseNs = 1'000'000;
 
 }  // namespace
 
-void Gate::move_to(LaneEnd& lane, protect::KeyTable& keys, uint64_t number) noexcept {
-  protect::KeyTable::move_gate(lane->request_rx.words().gate, number);
+void Gate::move_to(LaneEnd& lane, protect::Accessors& accessors, uint64_t number) noexcept {
+  protect::Accessors::move_gate(lane->request_rx.words().gate, number);
   // under a first permit nobody can have been inside
   const bool anybody = in_force_ || moved_at_ns_ != 0;
   moved_at_ns_ = anybody && lane->direct.watched != nullptr ? now_ns() : 0;
   look_after_ns_ = 0;
-  static_cast<void>(is_quiet(lane, keys));  // who is inside has its copy cut short by the look
+  static_cast<void>(is_quiet(lane, accessors));  // who is inside has its copy cut short by the look
 }
 
-bool Gate::look(LaneEnd& lane, protect::KeyTable& keys) noexcept {
+bool Gate::look(LaneEnd& lane, protect::Accessors& accessors) noexcept {
   assert(moved_at_ns_ != 0);
   const uint64_t now = now_ns();
   if (now < look_after_ns_) return false;
-  const bool quiet = keys.is_lane_quiet(lane->direct.watched, lane->direct.lane);
+  const bool quiet = accessors.is_lane_quiet(lane->direct.watched, lane->direct.lane);
   if (!quiet && now - moved_at_ns_ < kLongestWaitNs) {
     look_after_ns_ = now + std::min(now - moved_at_ns_, kLookPauseNs);
     return false;
@@ -48,8 +48,8 @@ bool Gate::look(LaneEnd& lane, protect::KeyTable& keys) noexcept {
   return true;
 }
 
-void Gate::shut(LaneEnd& lane, protect::KeyTable& keys) noexcept {
-  for (begin_to_shut(lane, keys); !is_quiet(lane, keys);) ::sched_yield();
+void Gate::shut(LaneEnd& lane, protect::Accessors& accessors) noexcept {
+  for (begin_to_shut(lane, accessors); !is_quiet(lane, accessors);) ::sched_yield();
 }
 
 }  // namespace aperture::transport

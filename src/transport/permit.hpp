@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-#include "protect/key_table.hpp"
+#include "protect/accessors.hpp"
 #include "transport/lane_end.hpp"
 
 namespace aperture::transport {
@@ -33,8 +33,9 @@ class Gate {
   // put(body, number, flags) lays the record out in one cell. Accesses under the permit before are
   // over when is_quiet() says so.
   template <typename PutRecord>
-  void permit(LaneEnd& lane, protect::KeyTable& keys, uint16_t flags, PutRecord&& put) noexcept {
-    move_to(lane, keys, ++last_number_);
+  void permit(LaneEnd& lane, protect::Accessors& accessors, uint16_t flags,
+              PutRecord&& put) noexcept {
+    move_to(lane, accessors, ++last_number_);
     flags_ = flags;
     due_ = in_force_ = true;
     tell(lane, put);
@@ -51,24 +52,24 @@ class Gate {
     return true;
   }
   // Nothing else of the peer's begins. True: and nothing that it has begun lands any more.
-  bool begin_to_shut(LaneEnd& lane, protect::KeyTable& keys) noexcept {
-    if (in_force_) move_to(lane, keys, kShut);
+  bool begin_to_shut(LaneEnd& lane, protect::Accessors& accessors) noexcept {
+    if (in_force_) move_to(lane, accessors, kShut);
     due_ = in_force_ = false;
-    return is_quiet(lane, keys);
+    return is_quiet(lane, accessors);
   }
   // The same at once, for whoever has not begun before: blocks for as long as it takes.
-  void shut(LaneEnd& lane, protect::KeyTable& keys) noexcept;
+  void shut(LaneEnd& lane, protect::Accessors& accessors) noexcept;
   // Nothing lands that began before the gate last moved. Looks itself at most every millisecond.
   // True also when the kernel has held the peer in its copy for a second, which is told in the log.
-  bool is_quiet(LaneEnd& lane, protect::KeyTable& keys) noexcept {
-    return moved_at_ns_ == 0 || look(lane, keys);
+  bool is_quiet(LaneEnd& lane, protect::Accessors& accessors) noexcept {
+    return moved_at_ns_ == 0 || look(lane, accessors);
   }
   bool is_due() const noexcept { return due_; }
 
  private:
   static constexpr uint64_t kShut = 0;
-  void move_to(LaneEnd& lane, protect::KeyTable& keys, uint64_t number) noexcept;
-  bool look(LaneEnd& lane, protect::KeyTable& keys) noexcept;
+  void move_to(LaneEnd& lane, protect::Accessors& accessors, uint64_t number) noexcept;
+  bool look(LaneEnd& lane, protect::Accessors& accessors) noexcept;
 
   uint64_t last_number_ = 0;  // of our permits: none is used twice, whatever lanes come and go
   uint64_t moved_at_ns_ = 0;  // somebody may be inside since before then; 0: nobody

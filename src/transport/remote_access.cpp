@@ -22,7 +22,7 @@ protect::Denial RemoteAccess::write_piece(const protect::AccessAsk& whole, uint6
     const protect::Denial denial = check_whole(whole);
     if (denial != protect::Denial::none) return denial;
   }
-  const protect::Checked checked = keys_.recheck(part_of(whole, offset, n), region_);
+  const protect::Checked checked = checks_.recheck(part_of(whole, offset, n), region_);
   if (!checked) return checked.denial();
   return checked.grant().copy_in(from, n) ? protect::Denial::none : protect::Denial::not_backed;
 }
@@ -30,7 +30,7 @@ protect::Denial RemoteAccess::write_piece(const protect::AccessAsk& whole, uint6
 protect::Denial RemoteAccess::read_piece(const protect::AccessAsk& whole, uint64_t offset,
                                          std::byte* to, uint64_t n) noexcept {
   assert(n <= protect::kChunkBytes && region_.generation != 0);
-  const protect::Checked checked = keys_.recheck(part_of(whole, offset, n), region_);
+  const protect::Checked checked = checks_.recheck(part_of(whole, offset, n), region_);
   if (!checked) return checked.denial();
   return checked.grant().copy_out(to, n) ? protect::Denial::none : protect::Denial::not_backed;
 }

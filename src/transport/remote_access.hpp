@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "protect/key_table.hpp"
+#include "protect/access_check.hpp"
 #include "ring/cell.hpp"
 #include "transport/lane_end.hpp"
 #include "transport/tuning.hpp"
@@ -22,7 +22,7 @@ namespace aperture::transport {
 
 class RemoteAccess {
  public:
-  explicit RemoteAccess(protect::KeyTable& keys) noexcept : keys_(keys) {}
+  explicit RemoteAccess(const protect::AccessCheck& checks) noexcept : checks_(checks) {}
 
   protect::LookupHint& hint() noexcept { return hint_; }
   // Of the range under way: the region that was met, {} before its first piece.
@@ -31,7 +31,7 @@ class RemoteAccess {
   // A write in one request, whose payload lies in the cells from body offset `at` on.
   protect::Denial write_cells(const protect::AccessAsk& ask, const ring::CellReader& cells,
                               size_t at, size_t len) noexcept {
-    const protect::Checked checked = keys_.check(ask, &hint_);
+    const protect::Checked checked = checks_.check(ask, &hint_);
     if (!checked) return checked.denial();
     region_ = checked.grant().region();
     size_t done = 0;
@@ -46,7 +46,7 @@ class RemoteAccess {
   // A read that is answered in one piece, at most a chunk.
   protect::Denial read_once(const protect::AccessAsk& ask, std::byte* to, size_t len) noexcept {
     assert(len <= protect::kChunkBytes);
-    const protect::Checked checked = keys_.check(ask, &hint_);
+    const protect::Checked checked = checks_.check(ask, &hint_);
     if (!checked) return checked.denial();
     return checked.grant().copy_out(to, len) ? protect::Denial::none : protect::Denial::not_backed;
   }
@@ -59,7 +59,7 @@ class RemoteAccess {
   // The first look at the whole of it. A peer that has rewritten its request begins anew.
   protect::Denial check_whole(const protect::AccessAsk& whole) noexcept {
     read_done_ = 0;
-    const protect::Checked checked = keys_.check(whole, &hint_);
+    const protect::Checked checked = checks_.check(whole, &hint_);
     region_ = checked ? checked.grant().region() : protect::RegionRef{};
     return checked.denial();
   }
@@ -110,7 +110,7 @@ class RemoteAccess {
   void end_read() noexcept { read_done_ = 0; }
 
  private:
-  protect::KeyTable& keys_;
+  const protect::AccessCheck& checks_;
   protect::LookupHint hint_;
   protect::RegionRef region_;  // of the range under way
   uint64_t read_done_ = 0;     // of the read, or the part of one, at the head of the ring

@@ -29,7 +29,7 @@ Status Channel::open(Context& its_context) noexcept {
   if (const Status s = ready.open(); !s) return s;
   fd = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!fd || !watch(fd.get(), ready.get(), EPOLLIN) ||
-      !watch(fd.get(), its_context.engine().sleep_fd(), 0)) {
+      !watch(fd.get(), its_context.engine().wakers().sleep_fd(), 0)) {
     return errc_from_errno(errno);
   }
   base.context = its_context.base();
@@ -44,17 +44,17 @@ Status Channel::open(Context& its_context) noexcept {
 void Channel::set_direct(bool direct) noexcept {
   if (direct == is_direct) return;
   is_direct = direct;
-  wakings = context->engine().wakings();
+  wakings = context->engine().wakers().wakings();
   epoll_event event{};
   if (direct) event.events = EPOLLIN;
-  ::epoll_ctl(fd.get(), EPOLL_CTL_MOD, context->engine().sleep_fd(), &event);
+  ::epoll_ctl(fd.get(), EPOLL_CTL_MOD, context->engine().wakers().sleep_fd(), &event);
 }
 
 void Channel::on_armed(DeviceCq& cq, bool any) noexcept {
   idle_looks = 0;
   if (armed == nullptr) {  // nobody has been promised an event by what was rung before
     context->engine().hush();
-    wakings = context->engine().wakings();
+    wakings = context->engine().wakers().wakings();
   }
   if (any && !cq.is_armed) {
     cq.is_armed = true;
@@ -91,9 +91,9 @@ bool Channel::put_to_sleep() noexcept {
 void Channel::rest() noexcept {
   if (!put_to_sleep()) return;
   if (is_direct) {
-    context->engine().leave_to_application();
+    context->engine().auto_progress().leave_to_application();
   } else {
-    context->engine().leave_to_control_thread();
+    context->engine().auto_progress().take_back();
   }
 }
 
@@ -168,10 +168,10 @@ bool Channel::look_once(DeviceCq*& cq) noexcept {
     engine.poll();
     engine.hush();
     // the descriptor has been readable: that is not to be taken back
-    if (is_direct && wakings != engine.wakings() && armed != nullptr && !has_event()) {
+    if (is_direct && wakings != engine.wakers().wakings() && armed != nullptr && !has_event()) {
       armed->queue->fire();
     }
-    wakings = engine.wakings();
+    wakings = engine.wakers().wakings();
   }
   const bool taken = take_first(cq);
   end_look();
@@ -210,13 +210,13 @@ bool Channel::begin_sleep() noexcept {
   nic::EngineGuard guard(engine);
   engine.poll();
   if (has_event() || !put_to_sleep()) return false;
-  engine.leave_to_application();
+  engine.auto_progress().leave_to_application();
   return true;
 }
 
 int Channel::sleep() {
   const bool asleep = begin_sleep();
-  pollfd either[] = {{ready.get(), POLLIN, 0}, {context->engine().sleep_fd(), POLLIN, 0}};
+  pollfd either[] = {{ready.get(), POLLIN, 0}, {context->engine().wakers().sleep_fd(), POLLIN, 0}};
   if (has_event()) return 0;
   // where a lane must be polled, the control thread does that, and raises the event
   const int n = aperture_cancellable_poll(either, asleep ? 2 : 1, -1, nullptr, nullptr);

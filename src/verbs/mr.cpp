@@ -139,11 +139,12 @@ int revoke(Context& context, protect::RegionHandle region, bool& revoking) noexc
   protect::KeyTable& keys = context.nic->keys();
   if (!revoking) {
     nic::EngineGuard guard(context.engine());
-    const Status s = keys.revoke_now(region);
+    const Status s = keys.revocation().revoke_now(region);
     if (s.error() != Errc::busy) return errno_of(s);
   }
   revoking = true;
-  if (!keys.wait_until_quiet(region, now_ns() + kQuietTimeoutNs) || !keys.revoke_poll(region)) {
+  if (!keys.revocation().wait_until_quiet(region, now_ns() + kQuietTimeoutNs) ||
+      !keys.revocation().poll(region)) {
     return EBUSY;
   }
   return 0;
@@ -410,7 +411,7 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
       ask.addr = Wild<uint64_t>(sges[i].addr);
       ask.len = Wild<uint64_t>(sges[i].length);
       ask.need = need;
-      const protect::Checked checked = ours.context->nic->keys().check(ask);
+      const protect::Checked checked = ours.context->nic->keys().access().check(ask);
       if (checked) continue;
       return refuse(checked.denial() == protect::Denial::missing_right ? EPERM : EFAULT,
                     "ibv_advise_mr: entry %u (lkey 0x%x): %s", i, sges[i].lkey,
@@ -422,7 +423,8 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
 
 void stop(Mr& mr) noexcept {
   nic::EngineGuard guard(mr.pd->context->engine());
-  if (!mr.revoking) mr.revoking = mr.pd->context->nic->keys().revoke_begin(mr.bindable.entry).ok();
+  if (!mr.revoking)
+    mr.revoking = mr.pd->context->nic->keys().revocation().begin(mr.bindable.entry).ok();
 }
 
 }  // namespace aperture::verbs

@@ -118,7 +118,8 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
         pd_of(mw->pd).id != pd_of(qp->pd).id) {
       return refuse(EPERM, "%s: the window and the queue pair are of two PDs", kCall);
     }
-    if (const int error = validate_bind(kCall, BindBy::call, *mw, info); error != 0) return error;
+    if (const int error = validate_bind(kCall, BindBy::call, mw, qp->context, info); error != 0)
+      return error;
     DeviceQp& ours = qp_of(qp);
     nic::EngineGuard guard(ours.engine());
     ib::BindWr bind;
@@ -139,15 +140,17 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* asked) noexcept {
   });
 }
 
-int validate_bind(const char* call, BindBy by, const ibv_mw& mw,
+int validate_bind(const char* call, BindBy by, const ibv_mw* mw, const ibv_context* context,
                   const ibv_mw_bind_info& info) noexcept {
+  if (mw == nullptr || mw->context != context)
+    return refuse(EINVAL, "%s: a bind needs a window of the same context", call);
   // What else there is of regions' flags is taken, as devices do, and gives nothing: a window has
   // no lkey, and the memory is the region's matter.
   constexpr unsigned kGivable = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
                                 IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED |
                                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND |
                                 IBV_ACCESS_HUGETLB | kAccessFlushes | IBV_ACCESS_OPTIONAL_RANGE;
-  if ((by == BindBy::work_request) == (mw.type == IBV_MW_TYPE_1))
+  if ((by == BindBy::work_request) == (mw->type == IBV_MW_TYPE_1))
     return refuse(EINVAL,
                   "%s: windows of type 1 are bound by ibv_bind_mw(), those of type 2 by "
                   "IBV_WR_BIND_MW or ibv_wr_bind_mw()",
@@ -155,11 +158,11 @@ int validate_bind(const char* call, BindBy by, const ibv_mw& mw,
   if ((info.mw_access_flags & ~kGivable) != 0)
     return refuse(EINVAL, "%s: mw_access_flags 0x%x; a window gives remote rights alone", call,
                   info.mw_access_flags);
-  if (mw.type == IBV_MW_TYPE_1 && (info.mw_access_flags & IBV_ACCESS_ZERO_BASED) != 0)
+  if (mw->type == IBV_MW_TYPE_1 && (info.mw_access_flags & IBV_ACCESS_ZERO_BASED) != 0)
     return refuse(EINVAL, "%s: a window of type 1 is not zero-based", call);
   if (info.mr == nullptr && info.length != 0)
     return refuse(EINVAL, "%s: a range without an MR", call);
-  if (info.mr != nullptr && info.mr->context != mw.context)
+  if (info.mr != nullptr && info.mr->context != mw->context)
     return refuse(EINVAL, "%s: the window and the MR are of two contexts", call);
   return 0;
 }

@@ -23,10 +23,10 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) noexcept;
 
 enum class BindBy { call, work_request };  // ibv_bind_mw(), or IBV_WR_BIND_MW
 
-// What can be told at the post: the wrong call for its type, unknown rights, a zero-based window of
-// type 1, no MR. What is wrong beyond that is the completion's to tell. 0, or EINVAL with a
-// sentence.
-int validate_bind(const char* call, BindBy by, const ibv_mw& mw,
+// What can be told at the post to a queue pair of that context: no window of the same, the wrong
+// call for its type, unknown rights, a zero-based window of type 1, no MR. What is wrong beyond
+// that is the completion's to tell. 0, or EINVAL with a sentence.
+int validate_bind(const char* call, BindBy by, const ibv_mw* mw, const ibv_context* context,
                   const ibv_mw_bind_info& info) noexcept;
 // The core's words for a bind. The MR may be null.
 void fill_bind(ib::BindWr& bind, const ibv_mw* mw, const ibv_mw_bind_info& info, uint32_t rkey,

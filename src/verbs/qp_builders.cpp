@@ -4,12 +4,12 @@
 
 #include <new>
 
-#include "verbs/ah.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mw.hpp"
 #include "verbs/post_fault.hpp"
 #include "verbs/qp.hpp"
 #include "verbs/receives.hpp"
+#include "verbs/wr_parts.hpp"
 
 namespace aperture::verbs {
 
@@ -71,8 +71,7 @@ void set(ibv_qp_ex* qp, Fn&& fn) noexcept {
 void begin_remote(ibv_qp_ex* qp, ib::SendOp op, uint32_t rkey, uint64_t addr,
                   uint32_t imm) noexcept {
   begin(qp, op, [&](Entry& entry, Batch&) {
-    entry.wr.rkey = rkey;
-    entry.wr.remote_addr = addr;
+    fill_remote(entry.wr, addr, rkey);
     entry.wr.imm = imm;
     return 0;
   });
@@ -103,18 +102,13 @@ void wr_local_inv(ibv_qp_ex* qp, uint32_t rkey) noexcept {
 void wr_atomic_cmp_swp(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t compare,
                        uint64_t swap) noexcept {
   begin(qp, ib::SendOp::cmp_swap, [&](Entry& entry, Batch&) {
-    entry.wr.rkey = rkey;
-    entry.wr.remote_addr = addr;
-    entry.wr.compare_add = compare;
-    entry.wr.swap = swap;
+    fill_atomic(entry.wr, addr, rkey, compare, swap);
     return 0;
   });
 }
 void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t add) noexcept {
   begin(qp, ib::SendOp::fetch_add, [&](Entry& entry, Batch&) {
-    entry.wr.rkey = rkey;
-    entry.wr.remote_addr = addr;
-    entry.wr.compare_add = add;
+    fill_atomic(entry.wr, addr, rkey, add, 0);
     return 0;
   });
 }
@@ -122,8 +116,7 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, uint64_t a
 // Its 8 bytes are taken now.
 void wr_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, const void* value) noexcept {
   begin(qp, ib::SendOp::atomic_write, [&](Entry& entry, Batch& batch) {
-    entry.wr.rkey = rkey;
-    entry.wr.remote_addr = addr;
+    fill_remote(entry.wr, addr, rkey);
     begin_inline(batch, entry);
     take_inline(batch, entry, value, sizeof(uint64_t));
     return 0;
@@ -142,8 +135,7 @@ void wr_flush(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, size_t len, uint8_t t
                     "IBV_FLUSH_GLOBAL, IBV_FLUSH_PERSISTENT or both, the level IBV_FLUSH_RANGE or "
                     "IBV_FLUSH_MR",
                     type, level);
-    entry.wr.rkey = rkey;
-    entry.wr.remote_addr = addr;
+    fill_remote(entry.wr, addr, rkey);
     entry.wr.compare_add = len;
     entry.wr.swap = type | (level == kLevelMr ? ib::kFlushWhole : 0);
     return 0;
@@ -153,11 +145,9 @@ void wr_flush(ibv_qp_ex* qp, uint32_t rkey, uint64_t addr, size_t len, uint8_t t
 void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) noexcept {
   const void* caller = __builtin_return_address(0);
   begin(qp, ib::SendOp::bind_mw, [&](Entry& entry, Batch&) {
-    if (mw == nullptr || mw->context != qp->qp_base.context)
-      return refuse(EINVAL, "ibv_wr_bind_mw: it needs a window of the same context");
-    if (const int error = validate_bind("ibv_wr_bind_mw", BindBy::work_request, *mw, *info);
-        error != 0)
-      return error;
+    const int error =
+        validate_bind("ibv_wr_bind_mw", BindBy::work_request, mw, qp->qp_base.context, *info);
+    if (error != 0) return error;
     entry.bind = {};
     fill_bind(entry.bind, mw, *info, rkey, caller);
     entry.has_bind = true;
@@ -175,12 +165,7 @@ void wr_send_tso(ibv_qp_ex* qp, void*, uint16_t, uint16_t) noexcept {
 
 void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t qpn, uint32_t qkey) noexcept {
   set(qp, [&](Batch&, Entry& entry) {
-    if (ah == nullptr)
-      return refuse(EINVAL, "ibv_wr_set_ud_addr: a datagram needs an address handle");
-    entry.wr.route = &object_of<Ah>(ah).route;
-    entry.wr.remote_qpn = qpn;
-    entry.wr.remote_qkey = qkey;
-    return 0;
+    return fill_datagram("ibv_wr_set_ud_addr", entry.wr, ah, qpn, qkey);
   });
 }
 

@@ -1,10 +1,10 @@
 // Posting: ibv_post_send(3), ibv_post_recv(3). The data path: no allocation, the engine lock once
 // for a whole list, sentences only for what is refused.
-#include "verbs/ah.hpp"
 #include "verbs/mw.hpp"
 #include "verbs/post_fault.hpp"
 #include "verbs/qp.hpp"
 #include "verbs/receives.hpp"
+#include "verbs/wr_parts.hpp"
 
 namespace aperture::verbs {
 
@@ -30,7 +30,7 @@ constexpr uint32_t kKnownFlags =
     IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
 // What cannot be said in the core's words. 0 or an errno.
-int validate(const DeviceQp& qp, const ibv_send_wr& wr) noexcept {
+int validate(const ibv_send_wr& wr) noexcept {
   if (static_cast<uint32_t>(wr.opcode) >= ib::kSendOps)
     return refuse(EINVAL, "ibv_post_send: opcode %d is unknown", static_cast<int>(wr.opcode));
   if (wr.opcode == static_cast<ibv_wr_opcode>(kWrFlush))
@@ -40,38 +40,36 @@ int validate(const DeviceQp& qp, const ibv_send_wr& wr) noexcept {
         "no place for what it needs");
   if ((wr.send_flags & ~kKnownFlags) != 0 || wr.num_sge < 0)
     return refuse(EINVAL, "ibv_post_send: send_flags 0x%x, %d pieces", wr.send_flags, wr.num_sge);
-  if (qp.type == ib::QpType::ud && wr.wr.ud.ah == nullptr)
-    return refuse(EINVAL, "ibv_post_send: a datagram needs an address handle");
-  if (wr.opcode != IBV_WR_BIND_MW) return 0;
-  if (wr.bind_mw.mw == nullptr || wr.bind_mw.mw->context != qp.ex.qp_base.context)
-    return refuse(EINVAL, "ibv_post_send: a bind needs a window of the same context");
-  return validate_bind("ibv_post_send", BindBy::work_request, *wr.bind_mw.mw, wr.bind_mw.bind_info);
+  return 0;
 }
 
-// The parts of it that not every operation has.
-void fill_rest(const DeviceQp& qp, const ibv_send_wr& wr, const void* caller, ib::SendWr& out,
-               ib::BindWr& bind) noexcept {
+// The parts of it that not every operation has. 0 or an errno.
+int fill_rest(DeviceQp& qp, const ibv_send_wr& wr, const void* caller, ib::SendWr& out,
+              ib::BindWr& bind) noexcept {
   switch (out.op) {
     case ib::SendOp::cmp_swap:
-    case ib::SendOp::fetch_add:
-      out.remote_addr = wr.wr.atomic.remote_addr;
-      out.rkey = wr.wr.atomic.rkey;
-      out.compare_add = wr.wr.atomic.compare_add;
-      out.swap = wr.wr.atomic.swap;
+    case ib::SendOp::fetch_add: {
+      const auto& atomic = wr.wr.atomic;
+      fill_atomic(out, atomic.remote_addr, atomic.rkey, atomic.compare_add, atomic.swap);
       break;
-    case ib::SendOp::bind_mw:
-      fill_bind(bind, wr.bind_mw.mw, wr.bind_mw.bind_info, wr.bind_mw.rkey, caller);
+    }
+    case ib::SendOp::bind_mw: {
+      const auto& asked = wr.bind_mw;
+      const int error =
+          validate_bind(kCall, BindBy::work_request, asked.mw, qp.base()->context, asked.bind_info);
+      if (error != 0) return error;
+      fill_bind(bind, asked.mw, asked.bind_info, asked.rkey, caller);
       out.bind = &bind;
       break;
+    }
     default: break;
   }
   if (qp.type == ib::QpType::ud) {
-    out.route = &object_of<Ah>(wr.wr.ud.ah).route;
-    out.remote_qpn = wr.wr.ud.remote_qpn;
-    out.remote_qkey = wr.wr.ud.remote_qkey;
-  } else if (qp.type == ib::QpType::xrc_send) {
-    out.srq_number = wr.qp_type.xrc.remote_srqn;
+    const auto& ud = wr.wr.ud;
+    return fill_datagram(kCall, out, ud.ah, ud.remote_qpn, ud.remote_qkey);
   }
+  if (qp.type == ib::QpType::xrc_send) out.srq_number = wr.qp_type.xrc.remote_srqn;
+  return 0;
 }
 
 // A field by itself. Two in one wide load would wait for the two stores with which the program has
@@ -108,7 +106,7 @@ ib::SendWr plain_part(const ibv_send_wr& wr) noexcept {
                                      const void* caller) noexcept {
   ib::SendWr out = plain_part(wr);
   ib::BindWr bind;
-  fill_rest(qp, wr, caller, out, bind);
+  if (const int error = fill_rest(qp, wr, caller, out, bind); error != 0) return error;
   if (qp.core().post_send(out).ok()) return 0;
   return refuse_post(kCall, qp, out, qp.core().fault_of(out, 0));
 }
@@ -118,7 +116,7 @@ ib::SendWr plain_part(const ibv_send_wr& wr) noexcept {
 }
 
 int post_one(DeviceQp& qp, const ibv_send_wr& wr, const void* caller) noexcept {
-  if (const int error = validate(qp, wr); error != 0) [[unlikely]]
+  if (const int error = validate(wr); error != 0) [[unlikely]]
     return error;
   const bool plain =
       (wr.opcode <= IBV_WR_RDMA_READ || wr.opcode == IBV_WR_LOCAL_INV) && qp.type <= ib::QpType::uc;

@@ -217,7 +217,7 @@ int do_listen(const Call& call, const rdma_ucm_listen& command) {
                              : kMaxBacklog;
   return call.with_id(command.id, [&](AppId& app) {
     const Status s = app.id->listen(backlog);
-    return explain_address("rdma_listen", app.id->local().value_or(Address{}), s);
+    return explain_address("rdma_listen", app.id->binding().local().value_or(Address{}), s);
   });
 }
 
@@ -279,7 +279,7 @@ int join(const Call& call, uint64_t response, uint64_t uid, uint32_t id, const v
     const cm::State state = app.id->state();
     const bool fit = state == cm::State::bound || state == cm::State::addr_resolved ||
                      state == cm::State::route_resolved;
-    if (!app.id->is_datagram() || !app.id->has_device() || !fit) {
+    if (!app.id->is_datagram() || !app.id->binding().has_device() || !fit) {
       APERTURE_WARN(
           "rdma_join_multicast: the id must be of RDMA_PS_UDP or RDMA_PS_IPOIB, and bound "
           "to an address of the device");

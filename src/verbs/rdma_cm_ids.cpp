@@ -64,7 +64,7 @@ void fill_datagram(const cm::Id& id, cm::EventKind kind, const cm::Params& from,
   if (kind != cm::EventKind::established) return;
   to.qp_num = from.qpn;
   to.qkey = from.qkey;
-  fill_ah(*id.local(), *id.remote(), to.ah_attr);
+  fill_ah(*id.binding().local(), *id.binding().remote(), to.ah_attr);
 }
 
 }  // namespace
@@ -232,7 +232,7 @@ Result<uint32_t> Ids::join(AppId& app, const Address& group, uint64_t uid, uint3
   rdma_ucm_ud_param& ud = queued.response.param.ud;
   ud.qp_num = 0xff'ffff;
   ud.qkey = qkey;
-  fill_ah(*app.id->local(), group, ud.ah_attr);
+  fill_ah(*app.id->binding().local(), group, ud.ah_attr);
   ud.ah_attr.dlid = 0xc000;  // no subnet manager gives it out: the first of all multicast LIDs
   const std::lock_guard guard(events_mutex());
   app.channel->push(std::move(events));

@@ -61,7 +61,7 @@ void fill_sockaddr_ib(const AppId& app, const std::optional<Address>& a,
                       __kernel_sockaddr_storage& out) noexcept {
   SockaddrIb ib{};
   ib.family = kAfIb;
-  ib.pkey = app.id->has_device() ? htobe16(kPkey) : 0;
+  ib.pkey = app.id->binding().has_device() ? htobe16(kPkey) : 0;
   fill_gid(a, ib.gid);
   const uint64_t service = uint64_t{app.port_space} << 16 | (a ? a->port : 0u);
   ib.service_id = htobe64(service);
@@ -123,10 +123,11 @@ void init_attr(const AppId& app, ib_uverbs_qp_attr& out) noexcept {
 }
 
 void rtr_attr(const AppId& app, ib_uverbs_qp_attr& out) noexcept {
-  const cm::Id::Agreed& agreed = app.id->agreed();
+  const cm::Agreed& agreed = app.id->agreed();
   out.qp_attr_mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-  fill_ah(*app.id->local(), *app.id->remote(), out.ah_attr);
+  const cm::Binding& at = app.id->binding();
+  fill_ah(*at.local(), *at.remote(), out.ah_attr);
   out.path_mtu = kPathMtu;
   out.dest_qp_num = agreed.remote_qpn;
   out.rq_psn = agreed.rq_psn;
@@ -134,7 +135,7 @@ void rtr_attr(const AppId& app, ib_uverbs_qp_attr& out) noexcept {
 }
 
 void rts_attr(const AppId& app, ib_uverbs_qp_attr& out) noexcept {
-  const cm::Id::Agreed& agreed = app.id->agreed();
+  const cm::Agreed& agreed = app.id->agreed();
   out.qp_attr_mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                      IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT;
   out.sq_psn = agreed.sq_psn;
@@ -162,7 +163,7 @@ void fill_ah(const Address& local, const Address& remote, ib_uverbs_ah_attr& out
 }
 
 int init_qp_attr(const AppId& app, uint32_t qp_state, ib_uverbs_qp_attr& out) noexcept {
-  if (!app.id->has_device()) return EINVAL;
+  if (!app.id->binding().has_device()) return EINVAL;
   const cm::State state = app.id->state();
   const bool known = is_connecting(state) && state != cm::State::req_sent;
   out.qp_state = qp_state;
@@ -191,18 +192,18 @@ int init_qp_attr(const AppId& app, uint32_t qp_state, ib_uverbs_qp_attr& out) no
 }
 
 void query_route(const AppId& app, rdma_ucm_query_route_resp& out) noexcept {
-  const cm::Id& id = *app.id;
-  fill_sockaddr(id.local(), out.src_addr);
-  fill_sockaddr(id.remote(), out.dst_addr);
+  const cm::Binding& at = app.id->binding();
+  fill_sockaddr(at.local(), out.src_addr);
+  fill_sockaddr(at.remote(), out.dst_addr);
   out.ibdev_index = static_cast<uint32_t>(index_of_device(device_in_list()));
-  if (!id.has_device()) return;
+  if (!at.has_device()) return;
   out.node_guid = guid_word();
   out.port_num = kPortNumber;
   ib_user_path_rec& path = out.ib_route[0];
-  fill_gid(id.local(), path.sgid);
-  fill_gid(id.remote(), path.dgid);
+  fill_gid(at.local(), path.sgid);
+  fill_gid(at.remote(), path.dgid);
   path.pkey = htobe16(kPkey);
-  if (!id.has_route()) return;
+  if (!at.has_route()) return;
   out.num_paths = 1;
   path.reversible = 1;
   path.mtu = kPathMtu;
@@ -217,11 +218,11 @@ void query_route(const AppId& app, rdma_ucm_query_route_resp& out) noexcept {
 }
 
 void query_addr(const AppId& app, rdma_ucm_query_addr_resp& out) noexcept {
-  const cm::Id& id = *app.id;
-  out.src_size = fill_sockaddr(id.local(), out.src_addr);
-  out.dst_size = fill_sockaddr(id.remote(), out.dst_addr);
+  const cm::Binding& at = app.id->binding();
+  out.src_size = fill_sockaddr(at.local(), out.src_addr);
+  out.dst_size = fill_sockaddr(at.remote(), out.dst_addr);
   out.ibdev_index = static_cast<uint32_t>(index_of_device(device_in_list()));
-  if (!id.has_device()) return;
+  if (!at.has_device()) return;
   out.node_guid = guid_word();
   out.port_num = kPortNumber;
   out.pkey = htobe16(kPkey);
@@ -229,17 +230,17 @@ void query_addr(const AppId& app, rdma_ucm_query_addr_resp& out) noexcept {
 
 void query_gid(const AppId& app, rdma_ucm_query_addr_resp& out) noexcept {
   query_addr(app, out);
-  fill_sockaddr_ib(app, app.id->local(), out.src_addr);
-  fill_sockaddr_ib(app, app.id->remote(), out.dst_addr);
+  fill_sockaddr_ib(app, app.id->binding().local(), out.src_addr);
+  fill_sockaddr_ib(app, app.id->binding().remote(), out.dst_addr);
   out.src_size = out.dst_size = sizeof(SockaddrIb);
 }
 
 bool query_path(const AppId& app, ib_path_rec_data& out) noexcept {
-  const cm::Id& id = *app.id;
-  if (!id.has_device() || !id.has_route()) return false;
+  const cm::Binding& at = app.id->binding();
+  if (!at.has_device() || !at.has_route()) return false;
   PackedPath path{};
-  fill_gid(id.remote(), path.dgid);
-  fill_gid(id.local(), path.sgid);
+  fill_gid(at.remote(), path.dgid);
+  fill_gid(at.local(), path.sgid);
   path.flow_label_hop_limit = htobe32(kHopLimit);
   path.traffic_class = app.tos;
   path.reversible_count = 0x80 | 1;

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/invariant.hpp"
 #include "base/wild.hpp"
 #include "ring/cell.hpp"
 
@@ -76,27 +77,28 @@ inline constexpr uint16_t kNoticeRead = 1;
 inline constexpr size_t kHeadBytes = 12;
 inline constexpr uint16_t kMaxInline = 256;
 
-// Op, flags and len of a loaded head mean nothing before cells_of() or is_line() has accepted them;
-// from then on len is the length of inline payload that lies in the message's own cells, or a code.
-struct Head {
-  uint8_t op;
-  uint8_t flags;
-  uint16_t len;
-  uint32_t word_lo;  // word, split so that the struct is 12 bytes without packing
-  uint32_t word_hi;
-
-  Wild<uint64_t> word() const noexcept { return Wild<uint64_t>(uint64_t{word_hi} << 32 | word_lo); }
-  static Head make(Op op, uint8_t flags, uint16_t len, uint64_t word) noexcept {
-    return {static_cast<uint8_t>(op), flags, len, static_cast<uint32_t>(word),
-            static_cast<uint32_t>(word >> 32)};
-  }
-};
-static_assert(sizeof(Head) == kHeadBytes);
-
-// Fixed fields, in the order of the wire. Each in two forms: with plain numbers to be stored, and
-// as load_fields() hands it out, in which each number is Wild.
+// The head, and behind it fixed fields in the order of the wire. Each in two forms: with plain
+// numbers to be stored, and as it is loaded, in which each number is Wild.
 template <typename T>
 using Plain = T;
+template <template <typename> class As>
+struct HeadFields {
+  As<uint8_t> op;
+  As<uint8_t> flags;
+  As<uint16_t> len;
+  As<uint32_t> word_lo;  // word, split so that the struct is 12 bytes without packing
+  As<uint32_t> word_hi;
+};
+using WildHead = HeadFields<Wild>;  // means nothing before read_head() or read_line() accepts it
+struct Head : HeadFields<Plain> {
+  uint64_t word() const noexcept { return uint64_t{word_hi} << 32 | word_lo; }
+  static Head make(Op op, uint8_t flags, uint16_t len, uint64_t word) noexcept {
+    return {{static_cast<uint8_t>(op), flags, len, static_cast<uint32_t>(word),
+             static_cast<uint32_t>(word >> 32)}};
+  }
+};
+static_assert(sizeof(Head) == kHeadBytes && sizeof(WildHead) == kHeadBytes);
+
 template <typename Fields>
 struct LoadedFrom;
 template <template <template <typename> class> class FieldsOf>
@@ -105,6 +107,7 @@ struct LoadedFrom<FieldsOf<Plain>> {
 };
 template <typename Fields>
 using Loaded = typename LoadedFrom<Fields>::Type;
+
 template <template <typename> class As>
 struct SendBytesFieldsOf {
   As<uint64_t> byte_pos;
@@ -260,19 +263,62 @@ constexpr size_t line_room(uint8_t flags) noexcept {
   return ring::kBodyBytes - payload_offset(Op::send, flags);
 }
 inline constexpr size_t kLineBytes = line_room(0);
-constexpr bool is_line(Head head) noexcept {
-  static_assert(kImm << 2 == sizeof(uint64_t));  // what the immediate data takes, without a branch
-  return head.op == static_cast<uint8_t>(Op::send) && (head.flags & ~kLineFlags) == 0 &&
-         head.len + ((head.flags & kImm) << 2) <= static_cast<int>(kLineBytes);
-}
-
 inline constexpr uint32_t kMaxCells = cells_of(Op::atomic, kImm | kRaw, kMaxInline);
 static_assert(kMaxCells >= cells_of(Op::write, kImm | kRaw, kMaxInline));
 
-inline Head load_head(const std::byte* body) noexcept {
-  Head h;
+inline WildHead load_head(const std::byte* body) noexcept {
+  WildHead h;
   std::memcpy(&h, body, sizeof h);
   return h;
+}
+// A head that a sound peer might have written. Its flags are looked at one by one; its word is as
+// wild as ever.
+class SoundHead {
+ public:
+  SoundHead() noexcept = default;
+
+  Op op = Op::none;
+  uint8_t flags = 0;
+
+  bool has(uint8_t flag) const noexcept { return (flags & flag) != 0; }
+  // Of inline payload, which lies in the message's own cells.
+  uint16_t len() const noexcept {
+    APERTURE_DEBUG_ASSERT(has_inline_payload(op));
+    return len_;
+  }
+  // What stands in place of the length where there is no payload.
+  Wild<uint16_t> code() const noexcept { return Wild<uint16_t>(len_); }
+  Wild<uint64_t> word() const noexcept {
+    return Wild<uint64_t>(uint64_t{word_hi_.unchecked()} << 32 | word_lo_.unchecked());
+  }
+
+ private:
+  friend uint32_t read_head(const WildHead& h, SoundHead& out) noexcept;
+  friend bool read_line(const WildHead& h, SoundHead& out) noexcept;
+  explicit SoundHead(const WildHead& h) noexcept
+      : op(static_cast<Op>(h.op.unchecked())),
+        flags(h.flags.unchecked()),
+        len_(h.len.unchecked()),
+        word_lo_(h.word_lo),
+        word_hi_(h.word_hi) {}
+
+  uint16_t len_ = 0;
+  Wild<uint32_t> word_lo_;
+  Wild<uint32_t> word_hi_;
+};
+static_assert(sizeof(SoundHead) == kHeadBytes);
+
+// The cells that the message takes; 0: no sound peer writes that.
+inline uint32_t read_head(const WildHead& h, SoundHead& out) noexcept {
+  out = SoundHead(h);
+  return cells_of(out.op, out.flags, out.len_);
+}
+// Whether it is a message in one cell.
+inline bool read_line(const WildHead& h, SoundHead& out) noexcept {
+  static_assert(kImm << 2 == sizeof(uint64_t));  // what the immediate data takes, without a branch
+  out = SoundHead(h);
+  return out.op == Op::send && (out.flags & ~kLineFlags) == 0 &&
+         out.len_ + ((out.flags & kImm) << 2) <= static_cast<int>(kLineBytes);
 }
 
 // Fixed fields of all operations but write_bytes with immediate data lie in the first cell.

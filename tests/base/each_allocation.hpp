@@ -25,7 +25,9 @@ inline constexpr uint64_t kNever = ~uint64_t{0};
 inline constexpr unsigned kWatchdogSeconds = 60;
 inline std::atomic<uint64_t> allocations{0};
 inline std::atomic<uint64_t> fails_at{kNever};
-inline bool is_one_alone = false;  // somebody wants to know about it
+// What has failed, where it has a name: of the run that fail_each() is at.
+inline constexpr size_t kNameBytes = 32;
+inline char* failed_name = nullptr;
 
 // Counts an allocation: whether it is the one that fails.
 inline bool is_the_nth() noexcept {
@@ -56,9 +58,11 @@ inline int run_in_child(Run run, uint64_t n, uint64_t* count) {
 
 // Each run must end with 0; `meaning` explains the other numbers.
 inline void fail_each(Run run, int sample_seconds, const char* meaning) {
-  auto* const shared = static_cast<uint64_t*>(
-      ::mmap(nullptr, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  ASSERT_NE(shared, MAP_FAILED);
+  void* const page = ::mmap(nullptr, sizeof(uint64_t) + kNameBytes, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto* const shared = static_cast<uint64_t*>(page);
+  failed_name = reinterpret_cast<char*>(shared + 1);
   ASSERT_EQ(run_in_child(run, 0, shared), 0) << "without a failure all works";
   ASSERT_GT(*shared, 50u);
   std::vector<uint64_t> order(*shared);
@@ -66,7 +70,6 @@ inline void fail_each(Run run, int sample_seconds, const char* meaning) {
   const char* all = std::getenv("APERTURE_ALLOCATIONS");
   const bool sample = all == nullptr || std::string(all) != "all";
   if (all != nullptr && sample) order = {std::strtoull(all, nullptr, 10)};
-  is_one_alone = order.size() == 1;
   const char* given = std::getenv("APERTURE_SEED");
   const auto seed = static_cast<unsigned>(given != nullptr ? std::strtoul(given, nullptr, 10)
                                                            : std::random_device{}());
@@ -75,9 +78,10 @@ inline void fail_each(Run run, int sample_seconds, const char* meaning) {
   size_t tried = 0;
   for (const uint64_t n : order) {
     if (sample && std::chrono::steady_clock::now() > end) break;
+    failed_name[0] = '\0';
     EXPECT_EQ(run_in_child(run, n, shared), 0)
-        << "number " << n << " of " << *shared
-        << " fails; a negative number is a signal, 10 a hang, 11 that it does not work afterwards, "
+        << "number " << n << " of " << *shared << " fails, " << failed_name
+        << "; a negative number is a signal, 10 a hang, 11 that it does not work afterwards, "
         << meaning;
     ++tried;
   }

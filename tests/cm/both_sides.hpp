@@ -51,7 +51,7 @@ class Side {
   Address listen(size_t backlog = 8, const Address& at = Address::v4(INADDR_LOOPBACK, 0)) {
     return run([&](Id& id) {
       const bool ok = id.bind(at).ok() && id.listen(backlog).ok();
-      return ok ? *id.local() : Address{};
+      return ok ? *id.binding().local() : Address{};
     });
   }
   void resolve(const Address& to) {

@@ -1,78 +1,13 @@
 // fi_collective(3) and fi_av_set(3): groups of several processes, and what is refused.
 #include <gtest/gtest.h>
-#include <rdma/fi_collective.h>
 
 #include <numeric>
 
 #include "doors/child.hpp"
-#include "doors/region.hpp"
+#include "doors/collective.hpp"
 
 namespace aperture::doors {
 namespace {
-
-constexpr uint64_t kCaps = FI_MSG | FI_TAGGED | FI_COLLECTIVE;
-Options collective_options(uint64_t caps = kCaps) {
-  Options o;
-  o.caps = caps;
-  o.av_type = FI_AV_TABLE;
-  o.enable = false;
-  o.counters = true;
-  return o;
-}
-
-using SetPtr = Fid<fid_av_set>;
-using McPtr = Fid<fid_mc>;
-
-// A node with an event queue, and the other members' addresses in their order.
-struct Member {
-  explicit Member(const Options& options = collective_options()) : node(options) {
-    fi_eq_attr attr{};
-    eq = DOOR_MADE(fi_eq_open, node.fabric(), &attr);
-    DOOR(fi_ep_bind(node.ep(), &eq->fid, 0));
-    DOOR(fi_enable(node.ep()));
-  }
-  ~Member() { node.close_endpoint(); }  // before its event queue
-  SetPtr set_of(const std::vector<fi_addr_t>& members, uint64_t flags = 0) {
-    fi_av_set_attr attr{};
-    attr.start_addr = attr.end_addr = FI_ADDR_NOTAVAIL;
-    attr.flags = flags;
-    SetPtr set = DOOR_MADE(fi_av_set, node.av(), &attr);
-    for (const fi_addr_t member : members) DOOR(fi_av_set_insert(set.get(), member));
-    return set;
-  }
-  // 0, or what the event queue says of the join.
-  int joined(fid_mc* mc) {
-    int answer = -FI_ETIMEDOUT;
-    pump_until([&] {
-      uint32_t event = 0;
-      fi_eq_entry entry{};
-      const ssize_t n = fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0);
-      if (n == -FI_EAGAIN) return false;
-      answer = n == sizeof entry && event == FI_JOIN_COMPLETE && entry.fid == &mc->fid &&
-                       entry.context == this
-                   ? 0
-                   : -FI_EOTHER;
-      return true;
-    });
-    return answer;
-  }
-  McPtr join(const SetPtr& set) {
-    fi_addr_t addr = 0;
-    DOOR(fi_av_set_addr(set.get(), &addr));
-    fid_mc* mc = nullptr;
-    DOOR(fi_join_collective(node.ep(), addr, set.get(), 0, &mc, this));
-    McPtr owner(mc);
-    DOOR(joined(mc));
-    return owner;
-  }
-  template <typename Call, typename... Args>
-  int64_t run(Call call, Args... args) {
-    return node.run(call, args...);
-  }
-
-  Node node;
-  Fid<fid_eq> eq;
-};
 
 // ---- one process --------------------------------------------------------------------------------
 
@@ -198,6 +133,46 @@ TEST_F(Alone, what_a_group_cannot_do_is_refused_and_what_it_can_is_told) {
             -FI_EOPNOTSUPP);
 }
 
+TEST_F(Alone, a_root_is_a_member) {
+  const SetPtr set = m.set_of({self});
+  const McPtr mc = m.join(set);
+  const fi_addr_t group = fi_mc_addr(mc.get());
+  uint64_t word = 5;
+  Op op;
+  for (const fi_addr_t root : {FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, self + 1}) {
+    EXPECT_EQ(fi_broadcast(m.node.ep(), &word, 1, nullptr, group, root, FI_UINT64, 0, &op),
+              -FI_EINVAL);
+  }
+  EXPECT_EQ(fi_broadcast(m.node.ep(), &word, 1, nullptr, group, self, FI_UINT64, 0, &op), 0);
+  EXPECT_EQ(m.node.wait(&op).err, 0);
+}
+
+// Those of regions that have more than one flat range, which their owner looks at, too.
+TEST(Described, buffers_of_a_collective_lie_in_a_region) {
+  Options options = collective_options();
+  options.mr_mode = FI_MR_LOCAL;
+  options.threading = FI_THREAD_SAFE;
+  Member m(options);
+  const SetPtr set = m.set_of({m.node.insert(m.node.name())});
+  const McPtr mc = m.join(set);
+  uint64_t words[4] = {3, 0, 0, 0};
+  const iovec pieces[2] = {{&words[0], 8}, {&words[2], 8}};
+  fid_mr* raw = nullptr;
+  DOOR(fi_mr_regv(m.node.domain(), pieces, 2, FI_SEND | FI_RECV, 0, 7, 0, &raw, nullptr));
+  const Fid<fid_mr> mr(raw);
+  void* const desc = fi_mr_desc(raw);
+  Op op;
+  const auto sum_into = [&](uint64_t& out, void* with) {
+    return fi_allreduce(m.node.ep(), &words[0], 1, with, &out, with, fi_mc_addr(mc.get()),
+                        FI_UINT64, FI_SUM, 0, &op);
+  };
+  EXPECT_EQ(sum_into(words[2], nullptr), -FI_EINVAL) << "no descriptor";
+  EXPECT_EQ(sum_into(words[1], desc), -FI_EACCES) << "between the pieces";
+  ASSERT_EQ(sum_into(words[2], desc), 0);
+  EXPECT_EQ(m.node.wait(&op).err, 0);
+  EXPECT_EQ(words[2], 3u);
+}
+
 // ---- several processes --------------------------------------------------------------------------
 
 enum class Part : uint32_t { all_kinds, several_at_once, apart, mismatch, subgroups, lonely };
@@ -285,6 +260,14 @@ struct Play {
     expect(m.run(fi_alltoall, to_each.data(), count, none, all.data(), none, group, FI_UINT64,
                  uint64_t{0}) == 0,
            "alltoall");
+    expect_crossed(all, count);
+    all = to_each;
+    expect(m.run(fi_alltoall, all.data(), count, none, all.data(), none, group, FI_UINT64,
+                 uint64_t{0}) == 0,
+           "alltoall in place");
+    expect_crossed(all, count);
+  }
+  void expect_crossed(const std::vector<uint64_t>& all, size_t count) {
     for (uint32_t r = 0; r < n; ++r) {
       for (size_t i = 0; i < count; ++i)
         expect(all[r * count + i] == brought(r, rank * count + i), "alltoall's element",

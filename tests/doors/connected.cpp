@@ -8,7 +8,8 @@
 namespace aperture::doors {
 
 Info Station::ask(const StationOptions& o) {
-  Options base{.caps = o.caps, .mr_mode = kBasicMr, .threading = o.threading};
+  Options base{
+      .caps = o.caps, .mr_mode = kBasicMr, .threading = o.threading, .progress = o.progress};
   base.mode |= o.mode;
   Info hints = make_hints(base);
   hints->ep_attr->type = FI_EP_MSG;

@@ -14,6 +14,7 @@ namespace aperture::doors {
 struct StationOptions {
   uint64_t caps = FI_MSG | FI_TAGGED | FI_RMA;
   fi_threading threading = FI_THREAD_UNSPEC;
+  fi_progress progress = FI_PROGRESS_UNSPEC;
   bool shared_receive = false;  // ask for FI_SHARED_CONTEXT
   bool shared_transmit = false;
   bool counters = false;        // bound to every endpoint

@@ -4,7 +4,8 @@
 namespace aperture::doors {
 
 Info Hub::ask(const HubOptions& o) {
-  Info hints = make_hints({.api = o.api, .caps = o.caps, .mode = o.mode, .av_type = FI_AV_TABLE});
+  Info hints = make_hints(
+      {.api = o.api, .type = o.type, .caps = o.caps, .mode = o.mode, .av_type = FI_AV_TABLE});
   hints->ep_attr->tx_ctx_cnt = o.tx_contexts;
   hints->ep_attr->rx_ctx_cnt = o.rx_contexts;
   hints->tx_attr->size = o.tx_size;

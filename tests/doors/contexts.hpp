@@ -1,5 +1,5 @@
 // A hub: a fabric, a domain, an address vector and a completion queue, in which a test opens
-// reliable datagram endpoints that share contexts, or scalable ones.
+// reliable datagram endpoints that share contexts, or scalable ones, or those of another type.
 //
 // Owned by the test's thread.
 #pragma once
@@ -18,6 +18,7 @@ struct HubOptions {
   uint64_t av_flags = 0;
   const char* av_name = nullptr;
   uint64_t mode = FI_CONTEXT | FI_CONTEXT2;
+  fi_ep_type type = FI_EP_RDM;
 };
 
 class Hub : public Polled {

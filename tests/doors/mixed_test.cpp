@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kLargest = 300'000;
 constexpr size_t kWindow = 24;  // operations under way at each side, of each kind
-// Messages that come before their receives are kept, up to 16 MiB of them (msg/matcher.hpp).
+// Messages that come before their receives are kept, up to 16 MiB of them (msg/core.hpp).
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr size_t kGrowthKiB = SIZE_MAX / 2;  // they keep what was freed
 #else

@@ -67,8 +67,8 @@ TEST_P(Rights, one_memory_may_have_several_regions_with_their_own) {
   EXPECT_EQ(read(reading, 0, 8), 0);
 }
 
-// A million of them are in tests/protect/keys_test.cpp; here is what they do to who guesses and
-// to who does not.
+// A million of them are in tests/protect/drawn_keys_test.cpp; here is what they do to who guesses
+// and to who does not.
 TEST_P(Rights, hostile_6_guesses_are_counted_and_harm_only_who_guesses) {
   Options options = options_of(FI_MR_PROV_KEY);
   options.counters = true;

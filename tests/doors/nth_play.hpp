@@ -67,7 +67,7 @@ inline int find_library(dl_phdr_info* info, size_t, void* name) {
 
 using Play = void (*)();
 
-// Each program's own: connected_play.cpp of doors/, connection_play.cpp of rdma_cm/.
+// Each program's own: connected_play.cpp of doors/, connection_play.cpp of rdma_cm/ and verbs/.
 void load_door();
 void play_connection();
 

@@ -1,126 +1,15 @@
 // Address vectors with a name, which processes share: fi_av(3), "name", "map_addr", FI_READ.
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
+#include "doors/shared_av.hpp"
+
+#include <rdma/fi_collective.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-
-#include "doors/called.hpp"
-#include "doors/contexts.hpp"
+#include <thread>
 
 namespace aperture::doors {
 namespace {
-
-constexpr const char* kName = "of all/..";
-constexpr uint64_t kCaps = FI_MSG | FI_TAGGED | FI_SOURCE | FI_SHARED_AV;
-
-HubOptions named(uint64_t flags = 0) {
-  return {.caps = kCaps, .av_flags = flags, .av_name = kName};
-}
-
-// A process that shares the vector, or a part of this one.
-class Sharer {
- public:
-  bool polls() const { return hub_ != nullptr; }
-
-  Name open(uint64_t flags) {
-    hub_ = std::make_unique<Hub>(named(flags));
-    ep_ = hub_->enabled(nullptr);
-    return name_of(&ep_->fid);
-  }
-  fi_addr_t insert(const Name& name) { return hub_->insert(name); }
-  int64_t remove(fi_addr_t addr) { return fi_av_remove(hub_->av(), &addr, 1, 0); }
-  Name look_up(fi_addr_t addr) {
-    std::vector<uint8_t> bytes(256);
-    size_t len = bytes.size();
-    DOOR(fi_av_lookup(hub_->av(), addr, bytes.data(), &len));
-    bytes.resize(len);
-    return bytes;
-  }
-  fi_addr_t mapped(uint64_t index) { return hub_->map()[index]; }
-  int64_t send(fi_addr_t to, uint64_t word) {
-    Op op;
-    const int64_t posted = post(fi_send, ep_.get(), &word, 8, nullptr, to, &op);
-    return posted != 0 ? posted : hub_->wait(&op).err;
-  }
-  // Inserts the ports from `first` on.
-  void insert_many(uint64_t first, uint64_t count) {
-    for (uint64_t i = 0; i < count; ++i) hub_->insert(at_port(first + i));
-  }
-  static std::vector<uint8_t> at_port(uint64_t port) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_port = htons(static_cast<uint16_t>(port));
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const auto* bytes = reinterpret_cast<const uint8_t*>(&at);
-    return {bytes, bytes + sizeof at};
-  }
-
- private:
-  std::unique_ptr<Hub> hub_;
-  Fid<fid_ep> ep_;
-};
-
-class RemoteSharer : public Called<Sharer> {
- public:
-  RemoteSharer() : Called("sharer", {}) {}
-  std::vector<uint8_t> open(uint64_t flags = 0) { return call<&Sharer::open>(flags); }
-  fi_addr_t insert(const Name& name) { return call<&Sharer::insert>(name); }
-  int64_t remove(fi_addr_t addr) { return call<&Sharer::remove>(addr); }
-  std::vector<uint8_t> look_up(fi_addr_t addr) { return call<&Sharer::look_up>(addr); }
-  fi_addr_t mapped(uint64_t index) { return call<&Sharer::mapped>(index); }
-  int64_t send(fi_addr_t to, uint64_t word) { return call<&Sharer::send>(to, word); }
-  // finish() waits for its end.
-  void begin_inserting(uint64_t first, uint64_t n) { begin<&Sharer::insert_many>(first, n); }
-};
-
-// With a runtime folder of the test's own.
-class SharedAv : public testing::Test {
- protected:
-  SharedAv() {
-    char folder[] = "/tmp/aperture-test-XXXXXX";
-    EXPECT_NE(::mkdtemp(folder), nullptr);
-    folder_ = folder;
-    ::setenv("XDG_RUNTIME_DIR", folder, 1);
-  }
-  ~SharedAv() override {
-    ::unsetenv("XDG_RUNTIME_DIR");
-    std::filesystem::remove_all(folder_);
-  }
-  // The file behind the name; empty: there is none.
-  std::string file() const {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
-      if (entry.is_regular_file()) return entry.path();
-    }
-    return {};
-  }
-  std::string folder_;
-};
-
-struct Opened {
-  explicit Opened(uint64_t flags = 0) : hub(named(flags)), ep(hub.enabled(nullptr)) {}
-  std::vector<uint8_t> name() { return name_of(&ep->fid); }
-  Completion receive() {
-    Op op;
-    uint64_t box = 0;
-    EXPECT_EQ(fi_recv(ep.get(), &box, 8, nullptr, FI_ADDR_UNSPEC, &op), 0);
-    return hub.wait(&op);
-  }
-  std::vector<uint8_t> look_up(fi_addr_t addr) {
-    std::vector<uint8_t> bytes(256);
-    size_t len = bytes.size();
-    code = fi_av_lookup(hub.av(), addr, bytes.data(), &len);
-    bytes.resize(code == 0 ? len : 0);
-    return bytes;
-  }
-  Hub hub;
-  Fid<fid_ep> ep;
-  int code = 0;
-};
 
 TEST_F(SharedAv, what_one_process_inserts_another_sends_to) {
   Opened here;
@@ -146,7 +35,40 @@ TEST_F(SharedAv, what_is_inserted_later_is_found_too_and_what_is_removed_is_not)
   EXPECT_EQ(other.remove(there), 0);
   EXPECT_EQ(here.look_up(there).size(), 0u);
   EXPECT_EQ(here.code, -FI_EINVAL);
-  EXPECT_EQ(other.insert(here.name()), there) << "the lowest index that is free";
+  EXPECT_EQ(other.insert(here.name()), me + 1) << "no index that others may still hold";
+}
+
+TEST_F(SharedAv, an_index_that_was_removed_never_means_another_endpoint_to_who_still_holds_it) {
+  RemoteSharer before, after, inserter;
+  const auto first = before.open();
+  const auto second = after.open();
+  inserter.open();
+  Opened here;
+  const fi_addr_t held = inserter.insert(first);
+  uint64_t word = 0;
+  Op op;
+  ASSERT_EQ(post(fi_send, here.ep.get(), &word, 8, nullptr, held, &op), 0);
+  EXPECT_EQ(here.hub.wait(&op).err, 0);
+  ASSERT_EQ(inserter.remove(held), 0);
+  const fi_addr_t anew = inserter.insert(second);
+  EXPECT_NE(anew, held);
+  EXPECT_EQ(here.look_up(anew), second);
+  EXPECT_EQ(fi_send(here.ep.get(), &word, 8, nullptr, held, &op), -FI_EINVAL) << "it is gone";
+}
+
+TEST_F(SharedAv, where_all_indices_were_given_the_free_ones_are_used_again) {
+  Opened here;
+  const auto name = here.name();
+  EXPECT_EQ(here.hub.insert(name), 0u);
+  fi_addr_t removed = here.hub.insert(name);
+  ASSERT_EQ(removed, 1u);
+  here.hub.insert(name);
+  ASSERT_EQ(fi_av_remove(here.hub.av(), &removed, 1, 0), 0);
+  const uint64_t generation = 1000;
+  overwrite(file(), kCountAt, &kMostEntries, sizeof kMostEntries);
+  overwrite(file(), kGenerationAt, &generation, sizeof generation);
+  EXPECT_EQ(here.hub.insert(name), removed);
+  EXPECT_EQ(here.hub.insert(name), 3u);
 }
 
 TEST_F(SharedAv, a_source_that_another_process_inserts_is_reported_from_then_on) {
@@ -161,21 +83,83 @@ TEST_F(SharedAv, a_source_that_another_process_inserts_is_reported_from_then_on)
   EXPECT_EQ(here.receive().source, there);
 }
 
-TEST_F(SharedAv, processes_that_insert_at_once_agree) {
+TEST_F(SharedAv, processes_and_threads_that_insert_at_once_agree) {
   constexpr uint64_t kEach = 150;
   Opened here;
   RemoteSharer other;
   other.open();
   other.begin_inserting(20000, kEach);
-  for (uint64_t i = 0; i < kEach; ++i) here.hub.insert(Sharer::at_port(10000 + i));
+  const auto insert_from = [&](uint64_t first) {
+    for (uint64_t i = 0; i < kEach; ++i) here.hub.insert(Sharer::at_port(first + i));
+  };
+  std::thread beside([&] { insert_from(15000); });
+  insert_from(10000);
+  beside.join();
   other.finish();
   std::vector<std::vector<uint8_t>> seen;
-  for (fi_addr_t i = 0; i < 2 * kEach; ++i) {
+  for (fi_addr_t i = 0; i < 3 * kEach; ++i) {
     seen.push_back(here.look_up(i));
     EXPECT_EQ(seen.back(), other.look_up(i));
   }
   std::sort(seen.begin(), seen.end());
   EXPECT_EQ(std::unique(seen.begin(), seen.end()), seen.end()) << "each once";
+}
+
+// --- whoever has it, and of whatever kind --------------------------------------------------------
+
+constexpr uint64_t kDgramCaps = FI_MSG | FI_SOURCE;
+
+HubOptions named_datagrams() {
+  return {.caps = kDgramCaps, .av_name = kName, .type = FI_EP_DGRAM};
+}
+
+TEST_F(SharedAv, datagrams_go_to_what_another_process_has_inserted) {
+  RemoteSharer other;
+  other.open();
+  Opened from(named_datagrams());
+  Opened to(HubOptions{.caps = kDgramCaps, .type = FI_EP_DGRAM});
+  const fi_addr_t there = other.insert(to.name());
+  uint64_t word = 0;
+  Op sent, received;
+  ASSERT_EQ(fi_recv(to.ep.get(), &word, 8, nullptr, FI_ADDR_UNSPEC, &received), 0);
+  ASSERT_EQ(fi_send(from.ep.get(), &word, 8, nullptr, there, &sent), 0);
+  EXPECT_EQ(to.hub.wait(&received).err, 0);
+  EXPECT_EQ(fi_send(from.ep.get(), &word, 8, nullptr, there + 1, &sent), -FI_EINVAL);
+}
+
+TEST_F(SharedAv, the_source_of_a_datagram_is_what_another_process_has_inserted) {
+  RemoteSharer other;
+  other.open();
+  Opened to(named_datagrams());
+  Opened from(HubOptions{.caps = kDgramCaps, .type = FI_EP_DGRAM});
+  const fi_addr_t at = from.hub.insert(to.name());
+  const auto source = [&] {
+    uint64_t word = 0, box = 0;
+    Op sent, received;
+    EXPECT_EQ(fi_recv(to.ep.get(), &box, 8, nullptr, FI_ADDR_UNSPEC, &received), 0);
+    EXPECT_EQ(fi_send(from.ep.get(), &word, 8, nullptr, at, &sent), 0);
+    return to.hub.wait(&received).source;
+  };
+  EXPECT_EQ(source(), FI_ADDR_NOTAVAIL);
+  const fi_addr_t known = other.insert(from.name());
+  EXPECT_EQ(source(), known);
+}
+
+TEST_F(SharedAv, sets_are_of_what_other_processes_have_inserted_too) {
+  RemoteSharer other;
+  const auto theirs = other.open();
+  Opened here;
+  fi_av_set_attr none{.start_addr = FI_ADDR_NOTAVAIL, .end_addr = FI_ADDR_NOTAVAIL};
+  fi_av_set_attr all{
+      .start_addr = FI_ADDR_NOTAVAIL, .end_addr = FI_ADDR_NOTAVAIL, .flags = FI_UNIVERSE};
+  Fid<fid_av_set> by_one = DOOR_MADE(fi_av_set, here.hub.av(), &none);
+  const fi_addr_t there = other.insert(theirs);
+  EXPECT_EQ(fi_av_set_insert(by_one.get(), there), 0);
+  const fi_addr_t later = other.insert(here.name());
+  Fid<fid_av_set> whole = DOOR_MADE(fi_av_set, here.hub.av(), &all);
+  EXPECT_EQ(fi_av_set_insert(whole.get(), later), -FI_EINVAL) << "it is there already";
+  EXPECT_EQ(fi_av_set_insert(whole.get(), later + 1), -FI_EINVAL) << "it is in no vector";
+  EXPECT_EQ(fi_av_set_remove(whole.get(), later), 0);
 }
 
 TEST_F(SharedAv, is_written_by_those_who_opened_it_to_write) {
@@ -248,33 +232,27 @@ TEST_F(SharedAv, a_forked_child_does_not_end_it) {
 
 // --- whatever somebody does to the file ----------------------------------------------------------
 
-void overwrite(const std::string& path, off_t at, const void* bytes, size_t size) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  ASSERT_GE(fd, 0);
-  EXPECT_EQ(::pwrite(fd, bytes, size, at), static_cast<ssize_t>(size));
-  ::close(fd);
-}
-
 TEST_F(SharedAv, entries_that_make_no_sense_are_not_there) {
   Opened here;
   here.hub.insert(here.name());
   const uint64_t generation = 1000;
   const uint32_t count = 1000;  // more than the file holds
   std::vector<uint8_t> rubbish(32 * 3, 0xee);
-  overwrite(file(), 64, rubbish.data(), rubbish.size());
-  overwrite(file(), 12, &count, sizeof count);
-  overwrite(file(), 16, &generation, sizeof generation);
+  overwrite(file(), kEntriesAt, rubbish.data(), rubbish.size());
+  overwrite(file(), kCountAt, &count, sizeof count);
+  for (const off_t at : {kGenerationAt, kRewrittenAt})
+    overwrite(file(), at, &generation, sizeof generation);
   for (const fi_addr_t addr : {0, 1, 2, 500}) EXPECT_EQ(here.look_up(addr).size(), 0u);
   uint64_t word = 0;
   EXPECT_EQ(fi_send(here.ep.get(), &word, 8, nullptr, 1, nullptr), -FI_EINVAL);
-  EXPECT_EQ(here.hub.insert(here.name()), 0u) << "and it works on";
+  EXPECT_EQ(here.hub.insert(here.name()), count) << "and it works on";
 }
 
 TEST_F(SharedAv, a_file_without_its_head_is_refused_and_harms_nobody) {
   Opened here;
   here.hub.insert(here.name());
-  for (const uint32_t count : {uint32_t{0xffff'ffff}, (1u << 20) + 1}) {
-    overwrite(file(), 12, &count, sizeof count);
+  for (const uint32_t count : {uint32_t{0xffff'ffff}, kMostEntries + 1}) {
+    overwrite(file(), kCountAt, &count, sizeof count);
     const auto name = here.name();
     fi_addr_t addr = 7;
     EXPECT_EQ(fi_av_insert(here.hub.av(), name.data(), 1, &addr, 0, nullptr), 0);

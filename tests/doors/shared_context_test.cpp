@@ -130,6 +130,49 @@ TEST_F(TriggeredSharedReceive, a_receive_is_posted_when_its_counter_says_so) {
   EXPECT_EQ(box[1], 0u);
 }
 
+TEST_F(TriggeredSharedReceive, one_that_waits_is_canceled_and_says_so) {
+  const Fid<fid_cntr> counter = open_counter(hub.domain());
+  uint64_t box = 0;
+  iovec iov{&box, 8};
+  fi_triggered_context2 at{};
+  at.event_type = FI_TRIGGER_THRESHOLD;
+  at.trigger.threshold = {counter.get(), 1};
+  const fi_msg m{&iov, nullptr, 1, FI_ADDR_UNSPEC, &at, 0};
+  ASSERT_EQ(fi_recvmsg(srx.get(), &m, FI_TRIGGER), 0);
+  EXPECT_EQ(fi_cancel(&srx->fid, &at), 0);
+  EXPECT_EQ(hub.wait(&at, 2000).err, FI_ECANCELED);
+  EXPECT_EQ(fi_cancel(&srx->fid, &at), -FI_ENOENT);
+}
+
+// fi_trigger(3): "posted work requests do not generate any completions at the endpoint by default".
+TEST_F(TriggeredSharedReceive, a_deferred_one_has_an_entry_where_it_asks_for_one) {
+  const Fid<fid_cntr> counter = open_counter(hub.domain()), done = open_counter(hub.domain());
+  uint64_t box[2] = {};
+  iovec iov[2] = {{&box[0], 8}, {&box[1], 8}};
+  Op ops[2];
+  fi_op_msg recv[2];
+  fi_deferred_work works[2] = {};
+  for (size_t i = 0; i < 2; ++i) {
+    const fi_msg m{&iov[i], nullptr, 1, FI_ADDR_UNSPEC, &ops[i], 0};
+    recv[i] = {srx.get(), m, i == 1 ? FI_COMPLETION : 0};
+    works[i].threshold = 1;
+    works[i].triggering_cntr = counter.get();
+    works[i].completion_cntr = done.get();
+    works[i].op_type = FI_OP_RECV;
+    works[i].op.msg = &recv[i];
+    ASSERT_EQ(fi_control(&hub.domain()->fid, FI_QUEUE_WORK, &works[i]), 0);
+  }
+  ASSERT_EQ(fi_cntr_add(counter.get(), 1), 0);
+  Peer peer(*this);
+  peer.side.send(1, 0, 8, 1);
+  peer.side.send(2, 0, 8, 2);
+  const Completion c = hub.wait(&ops[1], 2000);
+  EXPECT_EQ(c.err, 0);
+  EXPECT_EQ(c.len, 8u);
+  EXPECT_EQ(fi_cntr_read(done.get()), 2u);
+  EXPECT_FALSE(hub.take(&ops[0]));
+}
+
 TEST_F(SharedReceiveOfDatagrams, a_receive_is_canceled_once) {
   Op op;
   uint64_t box = 0;
@@ -158,6 +201,37 @@ TEST_F(SharedReceiveOfDatagrams, a_message_of_any_endpoint_is_peeked_at_and_clai
   ASSERT_EQ(fi_trecvmsg(srx.get(), &msg, FI_CLAIM), 0);
   EXPECT_EQ(hub.wait(&peek).err, 0);
   EXPECT_FALSE(first_difference({reinterpret_cast<uint8_t*>(&box), 8}, 1));
+}
+
+// Endpoints that may be members of groups have another way in for their messages.
+class SharedReceiveOfMembers : public SharedReceiveOfDatagrams {
+ protected:
+  SharedReceiveOfMembers() : SharedReceiveOfDatagrams(FI_MSG | FI_TAGGED | FI_COLLECTIVE) {}
+};
+
+TEST_F(SharedReceiveOfMembers, what_came_early_is_received_and_peeked_at_too) {
+  Peer peer(*this);
+  for (uint32_t i = 0; i < 2; ++i) {
+    peer.side.send(i, i, 8, i + 1);
+    peer.side.tagged_send(2 + i, i, 8, i + 3, i);
+    EXPECT_EQ(peer.side.wait(i).err, 0);
+    EXPECT_EQ(peer.side.wait(2 + i).err, 0);
+  }
+  pump_for(50);
+  uint64_t box[4] = {};
+  Op ops[4];
+  for (uint32_t i = 0; i < 2; ++i) {
+    Op peek;
+    const fi_msg_tagged msg{.addr = FI_ADDR_UNSPEC, .tag = i, .context = &peek};
+    ASSERT_EQ(fi_trecvmsg(srx.get(), &msg, FI_PEEK), 0);
+    EXPECT_EQ(hub.wait(&peek).len, 8u);
+    ASSERT_EQ(fi_recv(srx.get(), &box[i], 8, nullptr, FI_ADDR_UNSPEC, &ops[i]), 0);
+    ASSERT_EQ(fi_trecv(srx.get(), &box[2 + i], 8, nullptr, FI_ADDR_UNSPEC, i, 0, &ops[2 + i]), 0);
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(hub.wait(&ops[i]).err, 0);
+    EXPECT_FALSE(first_difference({reinterpret_cast<uint8_t*>(&box[i]), 8}, i + 1));
+  }
 }
 
 TEST_F(SharedReceiveOfDatagrams, what_does_not_go_together_is_refused) {
@@ -376,6 +450,16 @@ TEST(SharedTransmit, what_does_not_go_together_is_refused) {
 
   Node own;
   EXPECT_LT(fi_ep_bind(own.ep(), &stx->fid, 0), 0) << "it has a queue of its own";
+}
+
+// What is 0 in its attributes is as in those of an endpoint.
+TEST(SharedTransmit, attributes_that_are_left_out_are_the_defaults) {
+  Hub hub(transmitting());
+  fi_tx_attr attr{.caps = hub.info()->tx_attr->caps & ~(FI_SEND | FI_READ | FI_WRITE)};
+  Fid<fid_stx> stx = DOOR_MADE(fi_stx_context, hub.domain(), &attr);
+  Fid<fid_ep> ep = hub.open(nullptr);
+  EXPECT_EQ(fi_ep_bind(ep.get(), &stx->fid, 0), 0);
+  EXPECT_EQ(fi_enable(ep.get()), 0);
 }
 
 TEST(SharedContexts, are_told_and_asked_for) {

@@ -145,6 +145,30 @@ TEST(TriggerCaps, the_flag_needs_the_capability) {
   EXPECT_EQ(fi_control(&pair.a.domain()->fid, FI_QUEUE_WORK, &work), -FI_EOPNOTSUPP);
 }
 
+// Default flags are refused as the flag of a call is, wherever they are given.
+TEST(TriggerCaps, default_flags_need_the_capability_too) {
+  for (const fi_ep_type type : {FI_EP_RDM, FI_EP_DGRAM}) {
+    Options options = with_trigger(FI_MSG);
+    options.type = type;
+    Node node(options);
+    for (const uint64_t side : {FI_TRANSMIT, FI_RECV}) {
+      SCOPED_TRACE(side);
+      uint64_t flags = side | FI_TRIGGER;
+      EXPECT_LT(fi_control(&node.ep()->fid, FI_SETOPSFLAG, &flags), 0);
+      fid_ep* alias = nullptr;
+      EXPECT_LT(fi_ep_alias(node.ep(), &alias, flags), 0);
+      const Info info(fi_dupinfo(node.info()));
+      (side == FI_RECV ? info->rx_attr->op_flags : info->tx_attr->op_flags) = FI_TRIGGER;
+      EXPECT_LT(code_of(fi_endpoint, node.domain(), info.get()), 0);
+      Info hints = make_hints(options);
+      (side == FI_RECV ? hints->rx_attr->op_flags : hints->tx_attr->op_flags) = FI_TRIGGER;
+      fi_info* answer = nullptr;
+      EXPECT_EQ(fi_getinfo(options.api, nullptr, nullptr, 0, hints.get(), &answer), -FI_ENODATA);
+      const Info owner(answer);
+    }
+  }
+}
+
 TEST_F(Trigger, a_waiting_operation_can_be_cancelled_and_its_counter_is_busy_until_then) {
   auto context = at(counter.get(), 1);
   ASSERT_EQ(send_at(context, "c"), 0);

@@ -85,6 +85,31 @@ TEST_F(UserId, needs_an_array_to_be_given_in) {
   EXPECT_EQ(fi_av_insert(hub.av(), name.data(), 1, nullptr, 0, nullptr), 1);
 }
 
+TEST(UserIdOfDatagrams, is_the_source_of_completions) {
+  const HubOptions options{.caps = FI_MSG | FI_SOURCE | FI_DIRECTED_RECV | FI_MULTI_RECV,
+                           .type = FI_EP_DGRAM};
+  Hub to(options), from(options);
+  const Fid<fid_ep> receiver = to.enabled(nullptr);
+  const Fid<fid_ep> sender = from.enabled(nullptr);
+  const fi_addr_t at = from.insert(name_of(&receiver->fid));
+  const fi_addr_t addr = insert_as(to.av(), name_of(&sender->fid), 0xfeed'face'cafe'beefu);
+  uint8_t room[8192];
+  const uint64_t word = 1;
+  Op mine, many, sent;
+  const auto send = [&] {
+    ASSERT_EQ(post(fi_send, sender.get(), &word, 8, nullptr, at, &sent), 0);
+    EXPECT_EQ(from.wait(&sent).err, 0);
+  };
+  ASSERT_EQ(fi_recv(receiver.get(), room, 8, nullptr, addr, &mine), 0);
+  send();
+  EXPECT_EQ(to.wait(&mine).source, 0xfeed'face'cafe'beefu);
+  const iovec iov{room, sizeof room};
+  const fi_msg msg{&iov, nullptr, 1, addr, &many, 0};
+  ASSERT_EQ(fi_recvmsg(receiver.get(), &msg, FI_MULTI_RECV | FI_COMPLETION), 0);
+  send();
+  EXPECT_EQ(to.wait(&many).source, 0xfeed'face'cafe'beefu);
+}
+
 class UserIdOfShown : public UserId {
  protected:
   UserIdOfShown() : UserId(kBufferedRecv) {}

@@ -8,6 +8,7 @@
 
 #include "base/counted_calls.hpp"
 #include "doors/child.hpp"
+#include "doors/collective.hpp"
 #include "doors/fixture.hpp"
 #include "doors/region.hpp"
 
@@ -404,6 +405,22 @@ TEST_P(Waits, for_a_peer_on_the_same_core_give_it_away) {
   EXPECT_EQ(initiator.join(), 0);
   ASSERT_TRUE(target.control().put(true));
   EXPECT_EQ(target.join(), 0);
+}
+
+// A call that finds no room in the completion queue, and that is all that the program does.
+TEST(Collectives, that_find_no_room_give_the_core_away) {
+  Member m;
+  const SetPtr set = m.set_of({m.node.insert(m.node.name())});
+  const McPtr mc = m.join(set);
+  constexpr uint32_t kMost = 1'000'000;  // more than any queue has, and than it takes to yield
+  Op op;
+  uint32_t calls = 0, in_vain = 0;
+  test::yields = {};
+  while (calls++ < kMost && test::yields.taken + test::yields.vain == 0) {
+    in_vain += fi_barrier(m.node.ep(), fi_mc_addr(mc.get()), &op) == -FI_EAGAIN;
+  }
+  EXPECT_GT(in_vain, 0u);
+  EXPECT_LT(calls, kMost);
 }
 
 }  // namespace

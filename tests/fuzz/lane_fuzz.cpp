@@ -46,8 +46,9 @@ struct World : fuzz::LaneWorld {
     window = add(spec);
   }
   void end_window() {
-    const bool was_bound = !keys->is_over(window);
-    require(keys->revoke_bound(window).ok() == was_bound && keys->is_over(window),
+    const bool was_bound = !keys->entries().is_over(window);
+    require(keys->revocation().revoke_bound(window).ok() == was_bound &&
+                keys->entries().is_over(window),
             "a window did not end");
   }
   void check() const {
@@ -90,7 +91,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
   }
 
   ~Game() override {
-    qp_->lose(Errc::peer_lost);
+    qp_->ending().lose(Errc::peer_lost);
     for (int i = 0; i < 8; ++i) poll();
     end();
     matcher_->cancel_all(Errc::canceled);
@@ -123,7 +124,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
       case 10: acknowledge(); break;
       case 11:
         switch (steps_.take<uint8_t>()) {
-          case 0xee: qp_->lose(Errc::peer_lost); break;
+          case 0xee: qp_->ending().lose(Errc::peer_lost); break;
           case 0xa0: put_atomic(0); break;
           case 0xa1: put_atomic_bytes(0); break;
           case 0xa2: post_atomic(); break;
@@ -267,20 +268,20 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
       qp_->poll(++polls_);
     }
     look(peer_->request_rx, [this](const std::byte* body) {
-      const auto head = wire::load_head(body);
-      const auto op = static_cast<Op>(head.op);
-      if (op == Op::send_offer) {
+      wire::SoundHead head;
+      const uint32_t n_cells = wire::read_head(wire::load_head(body), head);
+      if (head.op == Op::send_offer) {
         last_offer_ = wire::load_fields<wire::SendOfferFields>(body).id.unchecked();
       }
-      return wire::cells_of(op, head.flags, head.len);
+      return n_cells;
     });
     look(peer_->response_rx, [this](const std::byte* body) {
-      const auto head = wire::load_head(body);
-      const auto op = static_cast<Op>(head.op);
-      if (op == Op::grant) {
+      wire::SoundHead head;
+      const uint32_t n_cells = wire::read_head(wire::load_head(body), head);
+      if (head.op == Op::grant) {
         last_receive_ = wire::load_fields<wire::GrantFields>(body).receive_id.unchecked();
       }
-      return wire::cells_of(op, head.flags, head.len);
+      return n_cells;
     });
   }
 
@@ -333,7 +334,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
       wr.imm = how % 16 < 12 ? peer_key_ : 7;
     }
     wr.context = context();
-    if (!qp_->send(wr)) operations_.pop_back();
+    if (!qp_->requester().send(wr)) operations_.pop_back();
   }
   void post_rma() {
     const uint8_t how = steps_.take<uint8_t>();
@@ -356,7 +357,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     wr.context = context();
     const auto kind = how % 2 == 0 ? qp::WqeKind::write : qp::WqeKind::read;
     if (kind == qp::WqeKind::read) wr.has_imm = false;
-    if (!qp_->rma(kind, wr)) operations_.pop_back();
+    if (!qp_->requester().rma(kind, wr)) operations_.pop_back();
   }
 
   // Operand, compare and result are all one buffer: what is in it does not matter.
@@ -384,14 +385,14 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     wr.inject = wr.len <= qp::kInjectBytes && how % 5 == 0;
     wr.fence = how % 7 == 0;
     wr.context = context();
-    if (!qp_->atomic(wr)) operations_.pop_back();
+    if (!qp_->requester().atomic(wr)) operations_.pop_back();
   }
 
   void ask_matcher() {
     const uint8_t how = steps_.take<uint8_t>();
     if (how % 8 == 7) {
       void* of = reinterpret_cast<void*>(uint64_t{steps_.take<uint8_t>()});
-      if (!matcher_->cancel(of)) (void)qp_->cancel(of);
+      if (!matcher_->cancel(of)) (void)qp_->requester().cancel(of);
       return;
     }
     msg::Probe probe;

@@ -51,12 +51,13 @@ struct LaneWorld {
   // When the regions that are never closed have been added.
   void open_segment() {
     view = std::make_unique<protect::PeerKeyView>(
-        std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
+        std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->own_file().fd())),
+                                            keys->own_file().size_bytes()))
             .value());
     segment = *link::shm::Segment::create();
     attached = *link::shm::Segment::attach(UniqueFd(::dup(segment->fd())));
     auto* slots = segment->slots_of(link::shm::Side::creator);
-    require(keys->attach_slots(slots, ::getpid()).ok(), "no slots");
+    require(keys->accessors().attach(slots, ::getpid()).ok(), "no slots");
   }
   static protect::RegionSpec spec_of(protect::DomainId pd, std::byte* at, size_t n, uint64_t key,
                                      protect::Rights rights) {

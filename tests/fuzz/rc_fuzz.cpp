@@ -110,7 +110,8 @@ class Game final : public ib::LaneHost,
     part();
     World& w = world();
     for (const Operation& o : operations_) {
-      require(w.keys->revoke(o.region, now_ns() + 1'000'000'000).ok(), "a region does not close");
+      require(w.keys->revocation().revoke(o.region, now_ns() + 1'000'000'000).ok(),
+              "a region does not close");
     }
     w.check();
   }
@@ -311,7 +312,9 @@ class Game final : public ib::LaneHost,
     return kSizes[steps_.take<uint8_t>() % 12];
   }
   void give_up_last() {
-    require(world().keys->revoke(operations_.back().region, now_ns() + 1'000'000'000).ok(), "?");
+    require(
+        world().keys->revocation().revoke(operations_.back().region, now_ns() + 1'000'000'000).ok(),
+        "?");
     operations_.pop_back();
   }
 

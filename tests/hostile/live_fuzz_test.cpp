@@ -2,7 +2,7 @@
 // that they share with a victim, while an honest peer passes bytes with it. Nobody crashes, no byte
 // of the honest peer is wrong, nothing beside a buffer is touched, and it goes on.
 //
-// APERTURE_LIVE_FUZZ_SECONDS for each case (default 1). Neither the honest peer nor the victim's
+// APERTURE_LIVE_FUZZ_SECONDS for each case (default 5). Neither the honest peer nor the victim's
 // own calls stand still for 250 ms; what their threads waited for a processor is not counted, since
 // a busy machine fails no build. The seed decides what is written; what it meets differs from run
 // to run, so that a failure may take several runs with its seed, or a longer one.
@@ -151,7 +151,7 @@ void LiveFuzz::expect_end(Child& child, const char* who) {
 TEST_P(LiveFuzz, hostile_38_garbage_in_shared_words_harms_its_writer_alone) {
   if (GetParam().needs_root && ::geteuid() != 0) GTEST_SKIP() << "needs processes of other users";
   const char* text = std::getenv("APERTURE_LIVE_FUZZ_SECONDS");
-  const double seconds = text != nullptr ? std::atof(text) : 1;
+  const double seconds = text != nullptr ? std::atof(text) : 5;
   introduce_honest();
   const int64_t end = doors::now_ns() + static_cast<int64_t>(seconds * 1e9);
   while (doors::now_ns() < end && !HasFailure()) look_after();

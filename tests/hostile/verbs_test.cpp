@@ -17,6 +17,7 @@ using test::End;
 using test::Memory;
 
 constexpr size_t kBytes = 256 * 1024;
+constexpr size_t kLong = size_t{16} << 20;  // a write is under way for milliseconds
 constexpr int kWait_ms = 20000;
 
 struct Victim {
@@ -31,15 +32,16 @@ enum class Deed : uint32_t { write, send, leave };
 struct Errand {
   Deed deed = Deed::leave;
   Victim victim;
-  uint32_t size = 0;  // of a send
+  uint32_t size = kBytes;
 };
 
 // Writes until that fails, with another byte each time; how it failed.
-uint32_t write_on(const End& end, const Victim& victim, Memory& memory) {
+uint32_t write_on(const End& end, const Errand& errand, Memory& memory) {
+  const Victim& victim = errand.victim;
   for (char fill = 1;; ++fill) {
-    std::fill(memory.bytes.begin(), memory.bytes.end(), fill);
+    std::fill_n(memory.bytes.begin(), errand.size, fill);
     const auto status =
-        end.run(IBV_WR_RDMA_WRITE, memory.sge(0, kBytes), victim.address, victim.key);
+        end.run(IBV_WR_RDMA_WRITE, memory.sge(0, errand.size), victim.address, victim.key);
     if (status != IBV_WC_SUCCESS) return status;
   }
 }
@@ -49,7 +51,7 @@ DOOR_ROLE(attacker_by_verbs) {
   test::Device device;
   ibv_pd* pd = ibv_alloc_pd(device.context);
   {
-    Memory memory(pd, kBytes, 'a');
+    Memory memory(pd, kLong, 'a');
     for (;;) {
       End end(device.context, pd);
       Errand errand;
@@ -58,7 +60,7 @@ DOOR_ROLE(attacker_by_verbs) {
       test::bring_up(end.qp, errand.victim.number, 1);
       uint32_t status = 0;
       if (errand.deed == Deed::write) {
-        status = write_on(end, errand.victim, memory);
+        status = write_on(end, errand, memory);
       } else {
         status = end.run(IBV_WR_SEND, memory.sge(0, errand.size));
       }
@@ -69,12 +71,12 @@ DOOR_ROLE(attacker_by_verbs) {
   return 0;
 }
 
-enum class Ending { destroyed, in_error, reset };
+enum class Ending { destroyed, in_error, reset, failed };
 
 class HostileVerbs : public test::Verbs {
  protected:
   // A queue pair to which the attacker is connected; what it does there has begun.
-  std::unique_ptr<End> attacked(Deed deed, const Memory& memory, uint32_t size = 0) {
+  std::unique_ptr<End> attacked(Deed deed, const Memory& memory, uint32_t size = kBytes) {
     auto end = std::make_unique<End>(device_.context, pd_);
     uint32_t number = 0;
     EXPECT_TRUE(attacker_.control().get(&number, kWait_ms));
@@ -82,7 +84,7 @@ class HostileVerbs : public test::Verbs {
     send_errand(deed, end->qp->qp_num, memory, size);
     return end;
   }
-  void send_errand(Deed deed, uint32_t number, const Memory& memory, uint32_t size = 0) {
+  void send_errand(Deed deed, uint32_t number, const Memory& memory, uint32_t size = kBytes) {
     const Errand errand{deed, {number, memory.at(), memory.mr->rkey}, size};
     EXPECT_TRUE(attacker_.control().put(errand));
   }
@@ -121,14 +123,30 @@ class HostileVerbs : public test::Verbs {
   Child attacker_{"attacker_by_verbs"};
 };
 
+void await_error_state(ibv_qp* qp) {
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  for (int i = 0; i < kWait_ms; ++i) {
+    ASSERT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
+    if (attr.qp_state == IBV_QPS_ERR) return;
+    ::usleep(100);
+  }
+  FAIL() << "state " << attr.qp_state;
+}
+
 void HostileVerbs::end_while_written(Ending ending) {
-  Memory memory(pd_, kBytes);
-  auto end = attacked(Deed::write, memory);
+  Memory memory(pd_, kLong), own(pd_, 64);
+  auto end = attacked(Deed::write, memory, kLong);
   await_a_write(memory);
   ibv_qp_attr attr{};
   attr.qp_state = ending == Ending::in_error ? IBV_QPS_ERR : IBV_QPS_RESET;
   if (ending == Ending::destroyed) {
     end.reset();
+  } else if (ending == Ending::failed) {
+    ibv_sge wrong = own.sge(0, 8);
+    wrong.lkey ^= 1u << 20;
+    EXPECT_EQ(end->run(IBV_WR_SEND, wrong), IBV_WC_LOC_PROT_ERR);
+    await_error_state(end->qp);
   } else {
     ASSERT_EQ(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE), 0);
   }
@@ -148,6 +166,11 @@ TEST_F(HostileVerbs, hostile_21_nothing_lands_when_the_queue_pair_is_in_error) {
 
 TEST_F(HostileVerbs, hostile_21_nothing_lands_when_the_queue_pair_is_reset) {
   for (int i = 0; i < 5 && !HasFailure(); ++i) end_while_written(Ending::reset);
+}
+
+// By a work request of its own, of which its peer hears nothing.
+TEST_F(HostileVerbs, hostile_21_nothing_lands_when_the_queue_pair_has_failed) {
+  for (int i = 0; i < 5 && !HasFailure(); ++i) end_while_written(Ending::failed);
 }
 
 // A number comes again when enough others have had their turn.

@@ -91,7 +91,7 @@ const uint64_t kUnused = 0x7777'7777;
 
 uint64_t closed_region(Pair& p) {
   const protect::RegionHandle r = p.b->add(p.b->memory.data(), kMemory, kEverything);
-  EXPECT_TRUE(p.lanes.keys->revoke(r, now_ns() + 1'000'000'000));
+  EXPECT_TRUE(p.lanes.keys->revocation().revoke(r, now_ns() + 1'000'000'000));
   return r.key;
 }
 
@@ -170,7 +170,7 @@ std::vector<Case> sends_that_fail() {
               [](Pair& p) {
                 const protect::RegionHandle r = p.b->add(p.b->memory.data(), kMemory, kEverything);
                 receive_by_key(*p.b, r.key, kInto, 64);
-                ASSERT_TRUE(p.lanes.keys->revoke(r, now_ns() + 1'000'000'000));
+                ASSERT_TRUE(p.lanes.keys->revocation().revoke(r, now_ns() + 1'000'000'000));
               }),
       sending("a_send_into_memory_that_is_not_there", 8,
               [](Pair& p) {

@@ -120,7 +120,7 @@ class Victim {
   }
   // The region is closed, and another registered with its key.
   void register_anew() {
-    EXPECT_TRUE(lanes_.keys->revoke(region_, now_ns() + 1'000'000'000));
+    EXPECT_TRUE(lanes_.keys->revocation().revoke(region_, now_ns() + 1'000'000'000));
     auto anew = lanes_.keys->add({.pd = a->domain,
                                   .base = address,
                                   .length = kRegion,

@@ -296,7 +296,7 @@ TEST_P(Queues, a_read_whose_buffer_is_closed_meanwhile_fails_and_nothing_lands) 
   ASSERT_TRUE(p.a->post(wr, {{p.a->address(1'000'000), n, static_cast<uint32_t>(region.key)}}));
   ASSERT_TRUE(p.a->send_cq.empty()) << "a target that polls is not read directly";
   for (int i = 0; i < 20; ++i) p.b->poll();  // several pieces of the result lie in the ring
-  ASSERT_TRUE(p.lanes.keys->revoke(region, now_ns() + 1'000'000'000));
+  ASSERT_TRUE(p.lanes.keys->revocation().revoke(region, now_ns() + 1'000'000'000));
   EXPECT_EQ(p.next_end(p.a->send_cq), loc_prot_err);
   EXPECT_TRUE(p.a->events.async.empty()) << "the peer has done nothing wrong";
   EXPECT_EQ(p.a->bytes(1'000'000, n), std::vector<std::byte>(n));

@@ -303,10 +303,10 @@ class Pin {
   Pin(WindowPair& p, uint32_t key)
       : keys_(*p.lanes.keys),
         slot_(p.a->qp->lane()->direct.slots->claim(p.a->qp->lane()->direct.lane)) {
-    keys_.set_thread_probe(&probe_);
-    const protect::Checked met =
-        keys_.check({p.b->domain, 0, Wild<uint64_t>(key), Wild<uint64_t>(p.b->address(1000)),
-                     Wild<uint64_t>(8), Rights::remote_write, p.b->qp->id()});
+    keys_.accessors().set_thread_probe(&probe_);
+    const protect::Checked met = keys_.access().check(
+        {p.b->domain, 0, Wild<uint64_t>(key), Wild<uint64_t>(p.b->address(1000)), Wild<uint64_t>(8),
+         Rights::remote_write, p.b->qp->id()});
     EXPECT_TRUE(met.ok());
     slot_->pin.store(met.grant().region().generation);
   }

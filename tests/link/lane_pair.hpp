@@ -40,8 +40,8 @@ class LanePair {
     lane_a.reset();
     lane_b.reset();
     if (segment_a_ == nullptr || kind_ != LinkKind::direct) return;
-    EXPECT_TRUE(keys->detach_slots(slots(*segment_a_, shm::Side::creator)));
-    EXPECT_TRUE(keys->detach_slots(slots(*segment_a_, shm::Side::attacher)));
+    EXPECT_TRUE(keys->accessors().detach(slots(*segment_a_, shm::Side::creator)));
+    EXPECT_TRUE(keys->accessors().detach(slots(*segment_a_, shm::Side::attacher)));
   }
   LanePair(const LanePair&) = delete;
   LanePair& operator=(const LanePair&) = delete;
@@ -77,10 +77,11 @@ class LanePair {
     segment_b_ = *shm::Segment::attach(UniqueFd(::dup(segment_a_->fd())));
     if (kind_ != LinkKind::direct) return;
     view_ = std::make_unique<protect::PeerKeyView>(
-        std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->fd())), keys->size_bytes()))
+        std::move(protect::PeerKeyView::map(UniqueFd(::dup(keys->own_file().fd())),
+                                            keys->own_file().size_bytes()))
             .value());
     for (const auto side : {shm::Side::creator, shm::Side::attacher}) {
-      ASSERT_TRUE(keys->attach_slots(slots(*segment_a_, side), ::getpid()));
+      ASSERT_TRUE(keys->accessors().attach(slots(*segment_a_, side), ::getpid()));
     }
   }
 

@@ -51,7 +51,7 @@ class Shows : public testing::TestWithParam<LinkKind> {
     wr.iov_count = 2;
     wr.len = data.size();
     wr.completion = qp::kCounted;
-    return r.sender(0).qp->send(wr);
+    return r.sender(0).qp->requester().send(wr);
   }
   void discard(const qp::Completion& shown) {
     ASSERT_TRUE(end(shown, Probe::Action::claim_discard, nullptr, 99));
@@ -101,7 +101,7 @@ TEST_P(Shows, while_memory_is_scarce_long_messages_by_their_first_bytes_only) {
   std::vector<qp::Completion> shown;
   bool scarce = false;
   while (!scarce || shown.size() < 3) {
-    ASSERT_LT(shown.size(), 2 * Matcher::kPayloadLimit / kLimit);
+    ASSERT_LT(shown.size(), 2 * MatchCore::kPayloadLimit / kLimit);
     ASSERT_TRUE(r.until([&] { return r.send(1, data, 0, false).ok(); }));
     scarce = r.matcher->under_pressure();
     shown.push_back(next());

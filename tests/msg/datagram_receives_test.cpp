@@ -17,7 +17,8 @@ class DatagramReceivesTest : public testing::Test {
         {.iov = &iov, .iov_count = 1, .len = iov.iov_len, .source = source, .context = memory[n]});
   }
   bool take(const std::string& text, uint64_t source = qp::kNoSource) {
-    return receives->take({.payload = std::as_bytes(std::span(text)), .source = source});
+    return receives->take(
+        {.payload = std::as_bytes(std::span(text)), .source = source, .reported = source + 100});
   }
   // The context of the next completion.
   void* next() {
@@ -69,7 +70,7 @@ TEST_F(DatagramReceivesTest, a_receive_that_names_another_is_passed_by) {
   ASSERT_TRUE(post(0, 7));
   ASSERT_TRUE(post(1, 8));
   EXPECT_TRUE(take("of 8", 8));
-  EXPECT_EQ(cq.front().source, 8u);
+  EXPECT_EQ(cq.front().source, 108u);
   EXPECT_EQ(next(), memory[1]);
   EXPECT_FALSE(take("of 8", 8));
   EXPECT_FALSE(take("of nobody"));

@@ -334,13 +334,13 @@ TEST_P(Match, unexpected_payload_is_bounded_by_asking_for_offers) {
     return sent == kMessages;
   }));
   ASSERT_TRUE(r.until([&] {
-    return !r.sender(0).qp->has_queued() && !r.sender(1).qp->has_queued() &&
-           !r.sender(2).qp->has_queued();
+    return !r.sender(0).qp->requester().has_queued() && !r.sender(1).qp->requester().has_queued() &&
+           !r.sender(2).qp->requester().has_queued();
   }));
   r.poll(100);
   EXPECT_TRUE(r.matcher->under_pressure());
   EXPECT_EQ(r.pressure_told, 1);
-  EXPECT_LE(r.matcher->unexpected_payload_bytes(), Matcher::kPayloadLimit + 3 * 512 * 1024);
+  EXPECT_LE(r.matcher->unexpected_payload_bytes(), MatchCore::kPayloadLimit + 3 * 512 * 1024);
   for (uint64_t i = 0; i < kMessages; ++i) {
     Guarded into(16 * 1024);
     r.receive(i, into, i);
@@ -382,7 +382,7 @@ TEST_P(MatchOne, peer_lost_in_the_middle_of_a_large_message_ends_the_receive_onc
   r.deliver(1, large);
   Guarded into(4000000);
   ASSERT_TRUE(r.recv(1, into, 5));
-  r.qp_of(0).lose(Errc::peer_lost);
+  r.qp_of(0).ending().lose(Errc::peer_lost);
   r.lose(0);
   r.expect_error(5, Errc::peer_lost);
   EXPECT_TRUE(r.cq().empty());

@@ -102,7 +102,7 @@ class Receiver : public Matcher::Host {
     wr.completion = false;
     wr.has_imm = with_imm;
     wr.imm = tag * 3;
-    return sender(i).qp->send(wr);
+    return sender(i).qp->requester().send(wr);
   }
   // Sends it and has it arrive.
   void deliver(uint64_t tag, const std::vector<std::byte>& data, size_t i = 0, bool tagged = true) {

@@ -25,16 +25,19 @@ PARTS = ("src", "tests", "cmake", "include", "docs", "bench", "examples")
 LIMIT_S = 240  # of one test; most take a few seconds
 PRODUCT = ("aperture", "aperture-fi", "aperture-verbs")  # what tests without a program start
 
-PROTECT_TESTS = ("check", "side_record", "bound", "key_table", "peer_key_view", "revoke",
-                 "interleave", "dormant", "descriptor", "rights", "explain", "wording", "steps",
-                 "keys", "key_numbers", "window", "threads", "processes")
+PROTECT_TESTS = ("access_check", "side_record", "bound", "key_table", "key_entries", "key_chains",
+                 "own_key_file", "peer_key_view", "revocation", "accessors", "interleave",
+                 "dormant", "descriptor", "rights", "explain", "wording", "steps", "drawn_keys",
+                 "key_numbers", "window", "threads", "processes")
 NEAREST = {  # the test program that most likely notices, by file
     "protect/side_record.cpp": "side_record", "protect/side_record.hpp": "side_record",
     "protect/beside.cpp": "side_record", "protect/grant.hpp": "side_record",
-    "protect/accessors.cpp": "revoke", "protect/revoke.cpp": "revoke",
-    "protect/thread_probe.cpp": "revoke",
+    "protect/accessors.cpp": "revocation", "protect/revocation.cpp": "revocation",
+    "protect/thread_probe.cpp": "accessors", "protect/own_key_file.cpp": "own_key_file",
+    "protect/key_chains.cpp": "key_chains", "protect/drawn_keys.cpp": "drawn_keys",
+    "protect/key_entries.cpp": "key_entries", "protect/key_entries.hpp": "key_entries",
     "protect/peer_key_view.cpp": "peer_key_view", "protect/key_file.cpp": "peer_key_view",
-    "protect/key_table.cpp": "key_table", "protect/key_table.hpp": "key_table",
+    "protect/key_table.cpp": "key_table",
     "protect/key_numbers.cpp": "key_numbers", "protect/key_numbers.hpp": "key_numbers",
     "protect/window.cpp": "window", "protect/window.hpp": "window",
     "protect/rights.cpp": "rights", "protect/descriptor.cpp": "descriptor",
@@ -44,7 +47,7 @@ NEAREST = {  # the test program that most likely notices, by file
 def tests_for(m: Mutation) -> list[str]:
     if m.tests:
         return list(m.tests)
-    first = NEAREST.get(m.file, "check")
+    first = NEAREST.get(m.file, "access_check")
     return ["protect_" + t for t in sorted(PROTECT_TESTS, key=lambda t: t != first)]
 
 

@@ -1,12 +1,12 @@
 """The mutations of memory windows and of the numbers of verbs keys: see mutations.py."""
 from mutation import Mutation, in_file
 
-revoke = in_file("protect/revoke.cpp")
+revocation = in_file("protect/revocation.cpp")
 window = in_file("protect/window.cpp")
 key_numbers = in_file("protect/key_numbers.cpp")
 QUEUE = ("ib_window_queue",)
 PLACEMENT = ("ib_placement", "ib_hostile")
-words = in_file("ib/rc_word_requests.cpp")
+words = in_file("ib/rc_word_responder.cpp")
 
 WINDOWS = [
     window("one bind at a time",
@@ -34,10 +34,10 @@ WINDOWS = [
            "    if (is_bound()) return WindowAnswer::already_bound;\n"),
     window("the region is validated", "  return validate_region(bind);\n",
            "  return WindowAnswer::done;\n"),
-    window("a region that is gone", "region == nullptr || !table_.in_force(region->entry)",
-           "region == nullptr"),
-    window("no region", "region == nullptr || !table_.in_force(region->entry)",
-           "!table_.in_force(region->entry)"),
+    window("a region that is gone",
+           "region == nullptr || !table_.entries().in_force(region->entry)", "region == nullptr"),
+    window("no region", "region == nullptr || !table_.entries().in_force(region->entry)",
+           "!table_.entries().in_force(region->entry)"),
     window("window and region share a PD",
            "  if (region->pd != pd_) return WindowAnswer::region_domain;\n"),
     window("the region allows windows",
@@ -98,8 +98,8 @@ WINDOWS = [
     window("the key in force", "  if (key != now_.entry.key) return WindowAnswer::other_tag;\n"),
     window("another QP's window",
            "  if (through != now_.through) return WindowAnswer::other_endpoint;\n"),
-    window("what waits is asked", "if (!table_.revoke_poll(ending_.entry)) {",
-           "if (table_.revoke_poll(ending_.entry), false) {"),
+    window("what waits is asked", "if (!table_.revocation().poll(ending_.entry)) {",
+           "if (table_.revocation().poll(ending_.entry), false) {"),
     window("a slow peer is left alone for a while",
            "if (now < next_poll_ns_) return WindowAnswer::waits;"),
     window("closing ends what is bound", "closing_ && is_bound()", "false && is_bound()"),
@@ -134,12 +134,14 @@ WINDOWS = [
              file="ib/rc_requester.cpp", tests=QUEUE),
     Mutation("a fence is no matter of the fast path", "if ((wr.flags & ~kSignaled) != 0 || ",
              "if (", file="ib/rc_windows.cpp", tests=QUEUE),
-    Mutation("an unsignaled bind is silent", "    if (!sq_.signals(wr)) return;\n",
-             file="ib/queue_pair.hpp", tests=QUEUE),
-    Mutation("an unsignaled bind is silent behind others", "  if (w.signaled || failed) {",
-             "  if (true) {", file="ib/queue_pair.cpp", tests=QUEUE),
-    Mutation("an unsignaled bind that fails is told", "  if (w.signaled || failed) {",
-             "  if (w.signaled) {", file="ib/queue_pair.cpp", tests=QUEUE),
+    Mutation("an unsignaled bind is silent", "    if (!signals(wr)) return;\n",
+             file="ib/send_queue.hpp", tests=QUEUE),
+    Mutation("an unsignaled bind is silent behind others",
+             "    if (!w.signaled && w.status == WcStatus::success) return true;\n",
+             file="ib/send_queue.hpp", tests=QUEUE),
+    Mutation("an unsignaled bind that fails is told",
+             "    if (!w.signaled && w.status == WcStatus::success) return true;\n",
+             "    if (!w.signaled) return true;\n", file="ib/send_queue.hpp", tests=QUEUE),
     words("atomic writes are aligned", "ask.addr.unchecked() % sizeof(uint64_t) != 0", "false",
           tests=PLACEMENT),
     words("an atomic write is an access", "!q_.allows(kAllowRemoteWrite) ||", "false ||",
@@ -148,8 +150,8 @@ WINDOWS = [
           "!q_.allows(kAllowRemoteWrite) || q_.attr_.max_dest_rd_atomic == 0",
           "!q_.allows(kAllowRemoteWrite)", tests=PLACEMENT),
     words("an atomic write needs the right to write",
-          "ask_of(f.rkey, f.addr, sizeof(uint64_t), Rights::remote_write);",
-          "ask_of(f.rkey, f.addr, sizeof(uint64_t), Rights::none);", tests=PLACEMENT),
+          "execution_.ask(f.rkey, f.addr, sizeof(uint64_t), Rights::remote_write);",
+          "execution_.ask(f.rkey, f.addr, sizeof(uint64_t), Rights::none);", tests=PLACEMENT),
     words("a flush has a placement type", " && (how & kTypes) != 0;", ";", tests=PLACEMENT),
     words("a flush is one that the queue pair takes", " || !q_.allows(allowed)", "",
           tests=PLACEMENT),
@@ -157,17 +159,17 @@ WINDOWS = [
           tests=PLACEMENT),
     words("a persistent flush needs its right", "    ask.need |= Rights::flush_persistent;\n",
           tests=PLACEMENT),
-    words("a persistent flush reaches the file", "persists ? keys.commit(ask) : ", "",
+    words("a persistent flush reaches the file", "persists ? checks.commit(ask) : ", "",
           tests=PLACEMENT),
     words("a flush of the whole is widened",
-          "(how & kFlushWhole) != 0 ? keys.widen(ask) : Denial::none;", "Denial::none;",
+          "(how & kFlushWhole) != 0 ? checks.widen(ask) : Denial::none;", "Denial::none;",
           tests=PLACEMENT),
     words("a refused flush is refused",
-          "return denial == Denial::none || refuse(WcStatus::rem_access_err, &ask, denial);",
+          "return denial == Denial::none || "
+          "execution_.refuse(WcStatus::rem_access_err, &ask, denial);",
           "return true;", tests=PLACEMENT),
-    revoke("a bound entry is revoked in its own life",
-           "  if (!in_force(region) && !being_closed(region)) return Errc::no_entry;\n"
-           "  // relaxed: written under mutex_\n"),
+    revocation("a bound entry is revoked in its own life",
+               "  if (entries_.is_over(region)) return Errc::no_entry;\n  assert", "  assert"),
     Mutation("a fenced bind waits", "  if (w.fence && q_.results_out_ != 0) return false;\n",
              tests=("ib_window_queue",), file="ib/rc_requester.cpp"),
     Mutation("an unsignaled bind is silent", "    w.signaled = signals(wr);",

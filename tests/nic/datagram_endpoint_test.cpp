@@ -161,7 +161,7 @@ TEST_F(DatagramHostile, every_changed_byte_of_the_header_is_noticed) {
 
 TEST_F(DatagramHostile, a_group_is_no_way_in_to_one_endpoint_nor_the_other_way_round) {
   const Address group = Address::v4(0xefc1'0000 | (std::random_device{}() & 0xffff), 5000);
-  auto joined = victim.endpoint->join(group, {});
+  auto joined = victim.endpoint->groups().join(group, {});
   ASSERT_TRUE(joined.ok());
   Address place = group;
   place.port = wire::kGroupPort;
@@ -181,7 +181,7 @@ TEST_F(DatagramHostile, a_group_is_no_way_in_to_one_endpoint_nor_the_other_way_r
   stranger.send(place, Stranger::sound(5, group));
   ASSERT_TRUE(victim.received());
   EXPECT_EQ(victim.cq.front().flags, kGroupFlag);
-  victim.endpoint->leave(*joined);
+  victim.endpoint->groups().leave(*joined);
 }
 
 TEST_F(DatagramHostile, a_flood_does_not_keep_others_out) {
@@ -220,7 +220,7 @@ TEST(DatagramEndpoint, a_message_wakes_a_sleeping_engine) {
     while (!to.engine->prepare_to_sleep()) to.engine->poll();
   }
   ASSERT_TRUE(from.send(there, "wake"));
-  pollfd p{to.engine->sleep_fd(), POLLIN, 0};
+  pollfd p{to.engine->wakers().sleep_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&p, 1, 5000), 1);
   EXPECT_TRUE(to.received());
 }

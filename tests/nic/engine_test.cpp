@@ -78,7 +78,7 @@ class LaneInUse : public testing::Test, protected Engine::PollableOwner {
     for (int i = 0; i < times; ++i) engine_->poll();
   }
   bool rung() const {
-    pollfd p{engine_->sleep_fd(), POLLIN, 0};
+    pollfd p{engine_->wakers().sleep_fd(), POLLIN, 0};
     return ::poll(&p, 1, 0) == 1;
   }
 
@@ -178,14 +178,14 @@ TEST_F(LaneInUse, sleeping_engine_looks_again_while_one_waits_for_its_peer) {
   for (int round = 0; round < 3; ++round) {
     ASSERT_TRUE(engine_->prepare_to_sleep());
     EXPECT_TRUE(one.asleep);
-    pollfd p{engine_->sleep_fd(), POLLIN, 0};
+    pollfd p{engine_->wakers().sleep_fd(), POLLIN, 0};
     EXPECT_EQ(::poll(&p, 1, 10'000), 1) << "nobody rang, and no time has passed";
     engine_->poll();
     EXPECT_FALSE(rung()) << "quiet while it polls";
   }
   one.waits = false;
   ASSERT_TRUE(engine_->prepare_to_sleep());
-  pollfd p{engine_->sleep_fd(), POLLIN, 0};
+  pollfd p{engine_->wakers().sleep_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&p, 1, 20), 0);
 }
 
@@ -241,7 +241,7 @@ class LeftToTheApplication : public LaneInUse {
   void fall_asleep() {
     const EngineGuard guard(*engine_);
     while (!engine_->prepare_to_sleep()) engine_->poll();
-    engine_->leave_to_application();
+    engine_->auto_progress().leave_to_application();
   }
   bool is_done(const Recorder& one) {
     const EngineGuard guard(*engine_);
@@ -257,7 +257,7 @@ TEST_F(LeftToTheApplication, a_ring_that_it_does_not_answer_is_answered_by_the_c
       const EngineGuard guard(*engine_);
       one.work = 1;
     }
-    ring_doorbell(engine_->doorbell_fd());
+    ring_doorbell(engine_->wakers().doorbell_fd());
     EXPECT_TRUE(test::eventually([&] { return is_done(one); })) << round;
   }
 }
@@ -271,8 +271,8 @@ TEST_F(LeftToTheApplication, a_ring_that_it_answers_at_once_needs_no_control_thr
       const EngineGuard guard(*engine_);
       one.work = 1;
     }
-    ring_doorbell(engine_->doorbell_fd());
-    pollfd p{engine_->sleep_fd(), POLLIN, 0};
+    ring_doorbell(engine_->wakers().doorbell_fd());
+    pollfd p{engine_->wakers().sleep_fd(), POLLIN, 0};
     ASSERT_EQ(::poll(&p, 1, 10'000), 1);
     const EngineGuard guard(*engine_);
     alone += one.work;

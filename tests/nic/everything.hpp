@@ -139,9 +139,9 @@ Errc send_to_group() {
   auto to = DatagramEndpoint::create(options, {});
   if (!to) return to.error();
   const Address group = Address::v4(0xefc00000 | static_cast<uint32_t>(::getpid() & 0xffff), 5000);
-  auto joined = (*from)->join(group, {.receives = false});
+  auto joined = (*from)->groups().join(group, {.receives = false});
   if (!joined) return joined.error();
-  if (auto also = (*to)->join(group, {}); !also) return also.error();
+  if (auto also = (*to)->groups().join(group, {}); !also) return also.error();
   uint64_t word = 42, got = 0;
   const iovec out{&word, sizeof word}, in{&got, sizeof got};
   const EngineGuard guard(*engine);

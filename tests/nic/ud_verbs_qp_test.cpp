@@ -79,7 +79,7 @@ TEST(UdVerbsQp, a_message_wakes_a_sleeper_without_the_control_thread) {
   ASSERT_TRUE(from.ok && to.ok);
   Engine& engine = to.nic->engine();
   const auto is_readable = [&](int timeout_ms) {
-    pollfd p{engine.sleep_fd(), POLLIN, 0};
+    pollfd p{engine.wakers().sleep_fd(), POLLIN, 0};
     return ::poll(&p, 1, timeout_ms) == 1;
   };
   int left_alone = 0;
@@ -87,7 +87,7 @@ TEST(UdVerbsQp, a_message_wakes_a_sleeper_without_the_control_thread) {
     {
       const EngineGuard guard(engine);
       while (!engine.prepare_to_sleep()) engine.poll();
-      engine.leave_to_application();
+      engine.auto_progress().leave_to_application();
     }
     ASSERT_TRUE(from.send(kLoopback, kLoopback, to.qpn(), std::to_string(i)));
     // or the control thread has taken it before we have looked
@@ -101,7 +101,7 @@ TEST(UdVerbsQp, a_message_wakes_a_sleeper_without_the_control_thread) {
       taken = is_taken();
     }
     EXPECT_TRUE(woken || taken);
-    pollfd bell{engine.doorbell_fd(), POLLIN, 0};
+    pollfd bell{engine.wakers().doorbell_fd(), POLLIN, 0};
     EXPECT_EQ(::poll(&bell, 1, 0), 0) << "nobody has rung the doorbell";
     left_alone += taken ? 0 : 1;
     EXPECT_EQ(to.next().text, std::to_string(i));

@@ -81,10 +81,10 @@ TEST_F(Bound, a_peer_ends_what_is_bound_to_its_endpoint_or_queue_pair) {
     const RegionHandle r = add(bound_spec());
     AccessAsk ask = ask_of(r.key, ~uint64_t{0}, 0, Rights::none);
     (by_endpoint ? ask.through : ask.peer) = kOne;
-    EXPECT_EQ(table->invalidate(ask), Denial::none);
-    EXPECT_TRUE(table->is_over(r));
+    EXPECT_EQ(table->revocation().invalidate(ask), Denial::none);
+    EXPECT_TRUE(table->entries().is_over(r));
     EXPECT_EQ(through(r, kOne), Denial::closed);
-    EXPECT_EQ(table->invalidate(ask), Denial::closed) << "it was there once";
+    EXPECT_EQ(table->revocation().invalidate(ask), Denial::closed) << "it was there once";
   }
 }
 
@@ -102,20 +102,20 @@ TEST_F(Bound, a_peer_ends_nothing_else) {
   const RegionHandle bound = add(bound_spec());
   const RegionHandle plain = add();
   AccessAsk ask = ask_with({.key = bound.key, .need = Rights::none, .through = kOther});
-  EXPECT_EQ(table->invalidate(ask), Denial::wrong_endpoint);
+  EXPECT_EQ(table->revocation().invalidate(ask), Denial::wrong_endpoint);
   ask.peer = kOther;
-  EXPECT_EQ(table->invalidate(ask), Denial::wrong_endpoint);
+  EXPECT_EQ(table->revocation().invalidate(ask), Denial::wrong_endpoint);
   ask.through = kOne;
   ask.key = Wild<uint64_t>(plain.key);
-  EXPECT_EQ(table->invalidate(ask), Denial::no_window);
+  EXPECT_EQ(table->revocation().invalidate(ask), Denial::no_window);
   ask.key = Wild<uint64_t>(bound.key ^ plain.key ^ 1);
-  EXPECT_EQ(table->invalidate(ask), Denial::unknown_key);
+  EXPECT_EQ(table->revocation().invalidate(ask), Denial::unknown_key);
   ask.key = Wild<uint64_t>(bound.key);
   ask.pd += 1;
-  EXPECT_EQ(table->invalidate(ask), Denial::wrong_domain);
+  EXPECT_EQ(table->revocation().invalidate(ask), Denial::wrong_domain);
   EXPECT_EQ(through(bound, kOne), Denial::none);
   EXPECT_EQ(through(plain, kOther), Denial::none);
-  EXPECT_FALSE(table->is_over(bound));
+  EXPECT_FALSE(table->entries().is_over(bound));
 }
 
 TEST_F(Bound, every_chunk_is_asked_for_through_that_endpoint) {
@@ -126,11 +126,11 @@ TEST_F(Bound, every_chunk_is_asked_for_through_that_endpoint) {
   EXPECT_EQ(denial(ask, &hint), Denial::none);
   ask.through = kOther;
   EXPECT_EQ(denial(ask, &hint), Denial::wrong_endpoint) << "a hint is no leave";
-  EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::wrong_endpoint);
+  EXPECT_EQ(table->access().recheck(ask, ref).denial(), Denial::wrong_endpoint);
   ask.through = kOne;
-  EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::none);
+  EXPECT_EQ(table->access().recheck(ask, ref).denial(), Denial::none);
   close(r);
-  EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::closed);
+  EXPECT_EQ(table->access().recheck(ask, ref).denial(), Denial::closed);
   EXPECT_EQ(denial(ask), Denial::closed);
 }
 
@@ -138,21 +138,21 @@ TEST_F(Bound, is_revoked_at_once_in_its_own_life) {
   RegionSpec spec = bound_spec();
   spec.requested_key = 5;
   const RegionHandle old = add(spec);
-  EXPECT_TRUE(table->revoke_bound(old));
+  EXPECT_TRUE(table->revocation().revoke_bound(old));
   EXPECT_EQ(through(old, kOne), Denial::closed);
-  EXPECT_EQ(table->regions(), 0u);
-  EXPECT_EQ(table->revoke_bound(old).error(), Errc::no_entry);
-  EXPECT_EQ(table->revoke_bound({}).error(), Errc::no_entry);
+  EXPECT_EQ(table->entries().regions(), 0u);
+  EXPECT_EQ(table->revocation().revoke_bound(old).error(), Errc::no_entry);
+  EXPECT_EQ(table->revocation().revoke_bound({}).error(), Errc::no_entry);
   RegionHandle beyond = old;
   beyond.index = 0xffffffff;
-  EXPECT_EQ(table->revoke_bound(beyond).error(), Errc::no_entry);
+  EXPECT_EQ(table->revocation().revoke_bound(beyond).error(), Errc::no_entry);
   const RegionHandle next = add(spec);
   EXPECT_EQ(next.index, old.index);
-  EXPECT_EQ(table->revoke_bound(old).error(), Errc::no_entry);
+  EXPECT_EQ(table->revocation().revoke_bound(old).error(), Errc::no_entry);
   EXPECT_EQ(through(next, kOne), Denial::none);
-  ASSERT_TRUE(table->revoke_begin(next));
+  ASSERT_TRUE(table->revocation().begin(next));
   EXPECT_EQ(through(next, kOne), Denial::revoking);
-  EXPECT_TRUE(table->revoke_bound(next)) << "what was begun is ended";
+  EXPECT_TRUE(table->revocation().revoke_bound(next)) << "what was begun is ended";
   EXPECT_EQ(through(next, kOne), Denial::closed);
 }
 
@@ -192,8 +192,9 @@ TEST_F(Bound, peers_leave_it_to_the_owner) {
 
 TEST_F(Bound, watchers_and_commits_find_no_side_record) {
   const RegionHandle r = add(bound_spec());
-  table->note_write({r.index, r.generation});
-  EXPECT_EQ(table->commit(ask_with({.key = r.key, .through = kOne})), Denial::not_persistent);
+  table->access().note_write({r.index, r.generation});
+  EXPECT_EQ(table->access().commit(ask_with({.key = r.key, .through = kOne})),
+            Denial::not_persistent);
 }
 
 TEST_F(Bound, its_side_record_keeps_the_endpoint) {
@@ -206,10 +207,10 @@ TEST_F(Bound, its_side_record_keeps_the_endpoint) {
 TEST_F(Bound, the_sentence_names_both_endpoints) {
   const RegionHandle r = add(bound_spec());
   AccessAsk ask = ask_with({.key = r.key, .through = kOther});
-  const std::string text = table->explain(ask, denial(ask));
+  const std::string text = explain(table->access(), ask, denial(ask));
   EXPECT_NE(text.find("bound to endpoint 11 while endpoint 12"), std::string::npos) << text;
   ask.through = kOne;
-  const std::string fine = table->explain(ask, Denial::missing_right);
+  const std::string fine = explain(table->access(), ask, Denial::missing_right);
   EXPECT_EQ(fine.find("bound to endpoint"), std::string::npos) << fine;
 }
 
@@ -219,7 +220,7 @@ TEST_F(Bound, its_descriptor_is_for_its_range_and_endpoint) {
   const RegionHandle r = add(spec);
   LocalAsk ask{kPd, descriptor_of(r), kBase, kLength, Rights::send, kOne};
   const auto validate = [&] {
-    const LocalAnswer answer = check_local(table->file(), ask);
+    const LocalAnswer answer = check_local(table->own_file().layout(), ask);
     if (answer.denial != Denial::none || answer.beside.generation == 0) return answer.denial;
     return check_beside(*table, answer.beside, ask);
   };
@@ -250,16 +251,17 @@ TEST_F(Bound, origin_is_where_peers_count_from) {
   EXPECT_EQ(at(0, 8), Denial::out_of_range);
   RegionRef ref;
   {
-    const Checked granted = table->check(ask_of(r.key, kOrigin + 100, 8));
+    const Checked granted = table->access().check(ask_of(r.key, kOrigin + 100, 8));
     ASSERT_TRUE(granted);
     EXPECT_EQ(granted.grant().data(), memory.data() + 100);
     EXPECT_EQ(granted.grant().size(), 8u);
     ref = granted.grant().region();
   }
-  const Checked again = table->recheck(ask_of(r.key, kOrigin + 248, 8), ref);
+  const Checked again = table->access().recheck(ask_of(r.key, kOrigin + 248, 8), ref);
   ASSERT_TRUE(again);
   EXPECT_EQ(again.grant().data(), memory.data() + 248);
-  EXPECT_EQ(table->recheck(ask_of(r.key, kOrigin + 249, 8), ref).denial(), Denial::out_of_range);
+  EXPECT_EQ(table->access().recheck(ask_of(r.key, kOrigin + 249, 8), ref).denial(),
+            Denial::out_of_range);
 }
 
 TEST_F(Bound, origin_may_lie_anywhere_that_does_not_wrap) {
@@ -316,13 +318,14 @@ TEST_F(Bound, commit_reaches_what_lies_behind_an_origin) {
   Result<SideRecord*> side = table->add_side(r);
   ASSERT_TRUE(side);
   (*side)->persistent = true;
-  EXPECT_EQ(table->commit(ask_of(r.key, kOrigin, memory.size())), Denial::none);
-  EXPECT_EQ(table->commit(ask_of(r.key, kOrigin + 1, memory.size())), Denial::out_of_range);
+  EXPECT_EQ(table->access().commit(ask_of(r.key, kOrigin, memory.size())), Denial::none);
+  EXPECT_EQ(table->access().commit(ask_of(r.key, kOrigin + 1, memory.size())),
+            Denial::out_of_range);
 }
 
 TEST_F(Bound, the_sentence_counts_as_peers_do) {
   const RegionHandle r = add(origin_spec(0x10000));
-  const auto say = [&](const AccessAsk& ask) { return table->explain(ask, denial(ask)); };
+  const auto say = [&](const AccessAsk& ask) { return explain(table->access(), ask, denial(ask)); };
   const std::string before = say(ask_of(r.key, 0xfff0, 8));
   EXPECT_NE(before.find("the key names 0x10000..0x100ff (256 bytes)"), std::string::npos) << before;
   EXPECT_NE(before.find("begins 16 byte(s) before it"), std::string::npos) << before;

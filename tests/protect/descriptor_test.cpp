@@ -15,7 +15,7 @@ class Descriptor : public TableTest {
   Denial check(const void* descriptor, uint64_t addr = kBase, uint64_t len = 8,
                Rights need = Rights::send, DomainId pd = kPd) const {
     const LocalAsk ask{pd, descriptor, addr, len, need, through};
-    const LocalAnswer answer = check_local(table->file(), ask);
+    const LocalAnswer answer = check_local(table->own_file().layout(), ask);
     if (answer.denial != Denial::none || answer.beside.generation == 0) return answer.denial;
     return check_beside(*table, answer.beside, ask);
   }
@@ -74,9 +74,9 @@ TEST_F(Descriptor, of_a_closed_region_stays_refused_when_its_entry_lives_again) 
   make(8);
   const RegionHandle old = add_local();
   void* d = descriptor_of(old);
-  EXPECT_TRUE(table->revoke_begin(old));
+  EXPECT_TRUE(table->revocation().begin(old));
   EXPECT_EQ(check(d), Denial::revoking);
-  EXPECT_TRUE(table->revoke_poll(old));
+  EXPECT_TRUE(table->revocation().poll(old));
   EXPECT_EQ(check(d), Denial::closed);
   bool reused = false;
   for (int i = 0; i < 1000 && !reused; ++i) {
@@ -127,10 +127,10 @@ TEST_F(Descriptor, of_a_region_of_one_endpoint_is_for_that_endpoint) {
 TEST_F(Descriptor, outlives_a_refresh) {
   const RegionHandle region = add_local();
   void* d = descriptor_of(region);
-  ASSERT_TRUE(table->revoke_begin(region));
+  ASSERT_TRUE(table->revocation().begin(region));
   EXPECT_EQ(check(d), Denial::revoking);
-  ASSERT_TRUE(table->is_quiet(region));
-  Result<RegionHandle> again = table->revive(region);
+  ASSERT_TRUE(table->revocation().is_quiet(region));
+  Result<RegionHandle> again = table->revocation().revive(region);
   ASSERT_TRUE(again);
   EXPECT_EQ(check(d), Denial::none);
   EXPECT_EQ(descriptor_of(*again), d);
@@ -158,7 +158,8 @@ TEST_F(Descriptor, what_nobody_handed_out_is_refused) {
 TEST_F(Descriptor, the_sentence_says_what_was_wrong_and_what_to_do) {
   void* d = descriptor_of(add_local());
   const auto say = [&](const LocalAsk& ask) {
-    return explain_local(table->file(), ask, check_local(table->file(), ask).denial);
+    return explain_local(table->own_file().layout(), ask,
+                         check_local(table->own_file().layout(), ask).denial);
   };
   const std::string far = say({kPd, d, kBase + kLength, 8, Rights::send});
   EXPECT_NE(far.find("4096 bytes at 0x100000"), std::string::npos) << far;

@@ -20,17 +20,19 @@ class Dormant : public TableTest {
   void SetUp() override {
     TableTest::SetUp();
     view = std::make_unique<PeerKeyView>(
-        std::move(PeerKeyView::map(UniqueFd(::dup(table->fd())), table->size_bytes())).value());
+        std::move(PeerKeyView::map(UniqueFd(::dup(table->own_file().fd())),
+                                   table->own_file().size_bytes()))
+            .value());
     for (size_t i = 0; i < kPeers; ++i) {
       peers.emplace_back();
-      ASSERT_TRUE(table->attach_slots(&peers.back(), ::getpid()));
+      ASSERT_TRUE(table->accessors().attach(&peers.back(), ::getpid()));
       slots.push_back(peers.back().claim());
     }
     memory.resize(64);
     region = add(spec_of(reinterpret_cast<uint64_t>(memory.data()), memory.size()));
   }
   void TearDown() override {
-    for (SlotArray& peer : peers) EXPECT_TRUE(table->detach_slots(&peer));
+    for (SlotArray& peer : peers) EXPECT_TRUE(table->accessors().detach(&peer));
   }
   // That peer's write of one byte.
   DirectResult write(size_t peer, char byte, uint64_t key) {
@@ -67,7 +69,7 @@ TEST_F(Dormant, peer_without_accesses_goes_through_the_ring_until_it_is_woken) {
   EXPECT_EQ(write(1, 'c'), Outcome::through_ring);
   EXPECT_EQ(memory[0], 'b');
   EXPECT_EQ(slots[1]->pin.load(), 0u);
-  table->wake_slots(&peers[1]);
+  table->accessors().wake(&peers[1]);
   EXPECT_EQ(table->accessors().awake(), 2u);
   EXPECT_EQ(write(1, 'd'), Outcome::done);
   EXPECT_EQ(memory[0], 'd');
@@ -92,9 +94,9 @@ TEST_F(Dormant, peer_that_stands_inside_stays_awake) {
   look();
   EXPECT_FALSE(is_dormant(2)) << "though it has not moved since";
   EXPECT_TRUE(is_dormant(3));
-  EXPECT_EQ(table->revoke_now(region).error(), Errc::busy) << "and is asked";
+  EXPECT_EQ(table->revocation().revoke_now(region).error(), Errc::busy) << "and is asked";
   slots[2]->pin.store(0);
-  EXPECT_TRUE(table->revoke(region, now_ns() + 1'000'000'000));
+  EXPECT_TRUE(table->revocation().revoke(region, now_ns() + 1'000'000'000));
 }
 
 TEST_F(Dormant, region_closed_meanwhile_is_closed_to_who_wakes) {
@@ -102,9 +104,9 @@ TEST_F(Dormant, region_closed_meanwhile_is_closed_to_who_wakes) {
   ASSERT_EQ(table->accessors().awake(), 0u);
   // what a peer leaves in its slots while it is dormant holds up nobody
   slots[4]->pin.store(region.generation);
-  EXPECT_TRUE(table->revoke_now(region));
+  EXPECT_TRUE(table->revocation().revoke_now(region));
   slots[4]->pin.store(0);
-  table->wake_slots(&peers[4]);
+  table->accessors().wake(&peers[4]);
   const DirectResult got = write(4, 'x', region.key);
   EXPECT_EQ(got.outcome, Outcome::denied);
   EXPECT_EQ(got.denial, Denial::closed);
@@ -113,51 +115,51 @@ TEST_F(Dormant, region_closed_meanwhile_is_closed_to_who_wakes) {
 
 TEST_F(Dormant, peer_that_was_woken_is_asked_at_closes) {
   look();
-  table->wake_slots(&peers[5]);
+  table->accessors().wake(&peers[5]);
   slots[5]->pin.store(region.generation);
-  EXPECT_EQ(table->revoke_now(region).error(), Errc::busy);
+  EXPECT_EQ(table->revocation().revoke_now(region).error(), Errc::busy);
   slots[5]->pin.store(0);
-  EXPECT_TRUE(table->revoke(region, now_ns() + 1'000'000'000));
+  EXPECT_TRUE(table->revocation().revoke(region, now_ns() + 1'000'000'000));
 }
 
 TEST_F(Dormant, waking_twice_or_what_is_not_there_changes_nothing) {
   look();
-  table->wake_slots(nullptr);
+  table->accessors().wake(nullptr);
   SlotArray unknown{};
-  table->wake_slots(&unknown);
+  table->accessors().wake(&unknown);
   EXPECT_EQ(table->accessors().awake(), 0u);
-  table->wake_slots(&peers[0]);
-  table->wake_slots(&peers[0]);
+  table->accessors().wake(&peers[0]);
+  table->accessors().wake(&peers[0]);
   EXPECT_EQ(table->accessors().awake(), 1u);
 }
 
 TEST_F(Dormant, detached_slots_never_open_again) {
   look();
   ASSERT_TRUE(is_dormant(0));
-  EXPECT_TRUE(table->detach_slots(&peers[0]));
+  EXPECT_TRUE(table->accessors().detach(&peers[0]));
   EXPECT_FALSE(is_dormant(0));
-  table->wake_slots(&peers[0]);
+  table->accessors().wake(&peers[0]);
   EXPECT_EQ(write(0, 'x'), Outcome::through_ring);
 }
 
 TEST_F(Dormant, slots_that_wait_to_be_detached_are_not_opened_by_a_look) {
   StagedProbe probe;  // it runs
-  table->set_thread_probe(&probe);
+  table->accessors().set_thread_probe(&probe);
   slots[0]->pin.store(region.generation);
-  ASSERT_FALSE(table->detach_slots(&peers[0]));
+  ASSERT_FALSE(table->accessors().detach(&peers[0]));
   look();
   EXPECT_EQ(slots[0]->closed.load(), AccessorSlot::kClosed);
   EXPECT_EQ(write(0, 'x'), Outcome::through_ring);
   slots[0]->pin.store(0);
   for (int round = 0; round < 3; ++round) look();
   EXPECT_EQ(slots[0]->closed.load(), AccessorSlot::kClosed);
-  EXPECT_TRUE(table->detach_slots(&peers[0]));
+  EXPECT_TRUE(table->accessors().detach(&peers[0]));
 }
 
 TEST_F(Dormant, closing_regions_finds_the_idle_peers) {
   const auto close_many = [&] {
     for (uint32_t i = 0; i < Accessors::kClosesBetweenLooks; ++i) {
-      ASSERT_TRUE(table->revoke_now(add()));
+      ASSERT_TRUE(table->revocation().revoke_now(add()));
     }
   };
   ::usleep(Accessors::kLookPauseNs / 1000);
@@ -167,13 +169,13 @@ TEST_F(Dormant, closing_regions_finds_the_idle_peers) {
 
 TEST_F(Dormant, few_peers_are_asked_for_ever) {
   while (peers.size() > Accessors::kAlwaysAwake) {
-    ASSERT_TRUE(table->detach_slots(&peers.back()));
+    ASSERT_TRUE(table->accessors().detach(&peers.back()));
     peers.pop_back();
   }
   for (int round = 0; round < 2; ++round) {
     ::usleep(Accessors::kLookPauseNs / 1000);
     for (uint32_t i = 0; i < Accessors::kClosesBetweenLooks; ++i) {
-      ASSERT_TRUE(table->revoke_now(add()));
+      ASSERT_TRUE(table->revocation().revoke_now(add()));
     }
   }
   EXPECT_EQ(table->accessors().awake(), Accessors::kAlwaysAwake);

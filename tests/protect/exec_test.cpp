@@ -58,8 +58,8 @@ TEST(Owner, DISABLED_registers_and_becomes_another_program) {
       for (;;) ::pause();
     }).detach();
     begun.get_future().wait();
-    told.key_file = table->fd();
-    told.key_bytes = table->size_bytes();
+    told.key_file = table->own_file().fd();
+    told.key_bytes = table->own_file().size_bytes();
     told.key = table->add(spec_of(kPlace, kLength))->key;
     say(told);
     wait_to_be_told();
@@ -141,18 +141,19 @@ TEST_F(Exec, nothing_is_written_into_the_program_that_the_owner_has_become) {
 // The other way round: the process that has become another program stood inside a region of ours.
 TEST_F(Exec, accessor_that_becomes_another_program_holds_up_no_close) {
   auto table = std::move(KeyTable::create(64)).value();
-  ASSERT_TRUE(table->attach_slots(slots_.get(), owner_));
+  ASSERT_TRUE(table->accessors().attach(slots_.get(), owner_));
   const std::shared_ptr<const PeerKeyView> its_keys = std::move(view_);
-  table->know_accessor(slots_.get(), its_keys);
+  table->accessors().know(slots_.get(), its_keys);
   const RegionHandle region = table->add(spec_of()).value();
   slot_->tid.store(static_cast<uint32_t>(owner_));
   slot_->start_time.store(thread_start_time(owner_, owner_));
   slot_->pin.store(region.generation);
-  EXPECT_EQ(table->revoke(region, now_ns() + 20'000'000).error(), Errc::busy) << "it runs";
+  EXPECT_EQ(table->revocation().revoke(region, now_ns() + 20'000'000).error(), Errc::busy)
+      << "it runs";
   go_on();
   heard();
-  EXPECT_TRUE(table->revoke(region, now_ns() + 5'000'000'000));
-  EXPECT_TRUE(table->detach_slots(slots_.get()));
+  EXPECT_TRUE(table->revocation().revoke(region, now_ns() + 5'000'000'000));
+  EXPECT_TRUE(table->accessors().detach(slots_.get()));
 }
 
 TEST_F(Exec, nothing_is_copied_by_the_number_of_an_owner_that_was_killed) {

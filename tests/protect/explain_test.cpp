@@ -10,7 +10,9 @@ namespace {
 
 class Explain : public TableTest {
  protected:
-  std::string explain(const AccessAsk& ask) { return table->explain(ask, denial(ask)); }
+  std::string explain(const AccessAsk& ask) {
+    return protect::explain(table->access(), ask, denial(ask));
+  }
 };
 
 void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
@@ -59,7 +61,7 @@ TEST_F(Explain, closed_region_with_a_side_record_is_described_without_it) {
   auto side = side_over(reinterpret_cast<std::byte*>(spec.base), spec.length);
   side->secret = 5;
   const RegionHandle r = *table->add(spec, std::move(side));
-  ASSERT_TRUE(table->revoke(r, now_ns() + 1'000'000'000));
+  ASSERT_TRUE(table->revocation().revoke(r, now_ns() + 1'000'000'000));
   expect_parts(explain(ask_of(r.key)), {"has been closed", "0x100000..0x100fff"});
 }
 
@@ -72,7 +74,8 @@ TEST_F(Explain, unknown_and_foreign_keys) {
 TEST_F(Explain, every_denial_has_a_remedy) {
   const RegionHandle r = add();
   for (uint8_t d = 1; d < kDenials; ++d) {
-    const std::string text = table->explain(ask_of(r.key), static_cast<Denial>(d));
+    const std::string text =
+        protect::explain(table->access(), ask_of(r.key), static_cast<Denial>(d));
     EXPECT_EQ(text.find("nothing needs to change"), std::string::npos) << text;
   }
 }

@@ -106,7 +106,7 @@ class Interleave : public TableTest {
 TEST_F(Interleave, region_closed_between_check_and_pin_is_refused) {
   void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto* slots = new (page) SlotArray{};
-  ASSERT_TRUE(table->attach_slots(slots, ::getpid()));
+  ASSERT_TRUE(table->accessors().attach(slots, ::getpid()));
   AccessorSlot& slot = *slots->claim();
   const RegionHandle r = add();
   EXPECT_EQ(write(r.key, slot).outcome, Outcome::done);  // the slot knows its thread from now on
@@ -122,19 +122,19 @@ TEST_F(Interleave, region_closed_between_check_and_pin_is_refused) {
   }
   EXPECT_EQ(copies, 1);
   EXPECT_EQ(slot.pin.load(), 0u);
-  EXPECT_TRUE(table->detach_slots(slots));
+  EXPECT_TRUE(table->accessors().detach(slots));
   ::munmap(page, 4096);
 }
 
 TEST_F(Interleave, slots_detached_between_check_and_pin_are_not_used) {
   void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto* slots = new (page) SlotArray{};
-  ASSERT_TRUE(table->attach_slots(slots, ::getpid()));
+  ASSERT_TRUE(table->accessors().attach(slots, ::getpid()));
   AccessorSlot& slot = *slots->claim();
   const RegionHandle r = add();
   EXPECT_EQ(write(r.key, slot).outcome, Outcome::done);
   {
-    HoldUp hold(page, 4096, PROT_READ, [&] { EXPECT_TRUE(table->detach_slots(slots)); });
+    HoldUp hold(page, 4096, PROT_READ, [&] { EXPECT_TRUE(table->accessors().detach(slots)); });
     hold.writable_ = true;
     EXPECT_EQ(write(r.key, slot).outcome, Outcome::through_ring);
     EXPECT_TRUE(hold.happened());

@@ -63,14 +63,14 @@ class Stress {
     child_ = ::fork();
     if (child_ == 0) accessor_main(owner);
     while (shared_->ready.load() == 0) ::usleep(100);
-    EXPECT_TRUE(table_->attach_slots(&shared_->slots, child_));
+    EXPECT_TRUE(table_->accessors().attach(&shared_->slots, child_));
     return shared_->ready.load() > 0;
   }
   void end_child() {
     if (child_ <= 0) return;
     ::kill(child_, SIGKILL);
     // before it is reaped: its number is still its own
-    while (!table_->detach_slots(&shared_->slots)) ::usleep(100);
+    while (!table_->accessors().detach(&shared_->slots)) ::usleep(100);
     ::waitpid(child_, nullptr, 0);
     child_ = 0;
   }
@@ -85,7 +85,8 @@ class Stress {
   [[noreturn]] void accessor_main(pid_t owner) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     Result<PeerKeyView> view =
-        PeerKeyView::map(UniqueFd(::fcntl(table_->fd(), F_DUPFD_CLOEXEC, 0)), table_->size_bytes());
+        PeerKeyView::map(UniqueFd(::fcntl(table_->own_file().fd(), F_DUPFD_CLOEXEC, 0)),
+                         table_->own_file().size_bytes());
     if (!view || !view->probe(owner)) {
       shared_->ready = -1;
       ::_exit(view ? 0 : 1);
@@ -152,7 +153,7 @@ TEST(Processes, nothing_lands_after_revoke_whether_the_accessor_runs_stops_or_di
     if (fate == 1) ::kill(s.child_, SIGSTOP);
     if (fate == 2) ::kill(s.child_, SIGKILL);
     const uint64_t t0 = now_ns();
-    const Status closed = s.table_->revoke(*r, t0 + 10'000'000'000);
+    const Status closed = s.table_->revocation().revoke(*r, t0 + 10'000'000'000);
     took[fate].push_back(now_ns() - t0);
     ASSERT_TRUE(closed) << describe(closed.error()) << " in round " << round;
 

@@ -73,7 +73,7 @@ TEST_F(Side, buffers_are_addressed_as_one_range_in_their_order) {
   std::vector<std::byte> in(157), out(157);
   for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::byte>(i + 1);
   {
-    const Checked all = table->check(ask_at(r, 0, 157));
+    const Checked all = table->access().check(ask_at(r, 0, 157));
     ASSERT_TRUE(all);
     EXPECT_EQ(all.grant().size(), 157u);
     EXPECT_TRUE(all.grant().copy_in(in.data(), 157));
@@ -98,7 +98,7 @@ TEST_F(Side, each_offset_finds_its_buffer) {
   const RegionHandle r = add_buffers({{a.data(), 10, {}}, {b.data(), 10, {}}});
   for (uint64_t offset = 0; offset <= 20; ++offset) {
     for (uint64_t len = 0; offset + len <= 20; ++len) {
-      const Checked c = table->check(ask_at(r, offset, len));
+      const Checked c = table->access().check(ask_at(r, offset, len));
       ASSERT_TRUE(c) << offset << " " << len;
       std::vector<std::byte> mark(len, static_cast<std::byte>(offset + 1));
       ASSERT_TRUE(c.grant().copy_in(mark.data(), len));
@@ -126,7 +126,7 @@ TEST_F(Side, virtual_addresses_go_on_from_the_first_buffer) {
 TEST_F(Side, a_chunk_of_a_long_range_ends_where_chunks_end) {
   std::vector<std::byte> a(kChunkBytes - 8), b(kChunkBytes);
   const RegionHandle r = add_buffers({{a.data(), a.size(), {}}, {b.data(), b.size(), {}}});
-  const Checked c = table->check(ask_at(r, 0, a.size() + b.size()));
+  const Checked c = table->access().check(ask_at(r, 0, a.size() + b.size()));
   ASSERT_TRUE(c);
   EXPECT_EQ(c.grant().size(), kChunkBytes);
   size_t sum = 0;
@@ -140,7 +140,7 @@ TEST_F(Side, memory_that_is_not_there_is_seen_and_not_a_signal) {
   const RegionHandle r = add_buffers({{p.page(0), 3 * kPage, {}}});
   std::array<std::byte, 16> word{};
   {
-    const Checked c = table->check(ask_at(r, kPage - 8, 16));
+    const Checked c = table->access().check(ask_at(r, kPage - 8, 16));
     ASSERT_TRUE(c);
     EXPECT_FALSE(c.grant().copy_in(word.data(), 16));
     EXPECT_FALSE(c.grant().copy_out(word.data(), 16));
@@ -148,13 +148,13 @@ TEST_F(Side, memory_that_is_not_there_is_seen_and_not_a_signal) {
   std::vector<std::byte> two(8);
   const RegionHandle parts = add_buffers({{two.data(), 8, {}}, {p.page(1), kPage, {}}});
   {
-    const Checked c = table->check(ask_at(parts, 0, 16));
+    const Checked c = table->access().check(ask_at(parts, 0, 16));
     ASSERT_TRUE(c);
     EXPECT_FALSE(c.grant().copy_in(word.data(), 16));
     EXPECT_FALSE(c.grant().copy_out(word.data(), 16));
   }
   p.map(1);
-  const Checked c = table->check(ask_at(parts, 0, 16));
+  const Checked c = table->access().check(ask_at(parts, 0, 16));
   ASSERT_TRUE(c);
   EXPECT_TRUE(c.grant().copy_in(word.data(), 16));
   EXPECT_TRUE(c.grant().copy_out(word.data(), 16));
@@ -229,7 +229,7 @@ TEST_F(Side, one_endpoint_reaches_it_and_no_other) {
   ask.through = 5;
   const RegionRef ref = granted(ask);
   ask.through = 6;
-  EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::wrong_endpoint);
+  EXPECT_EQ(table->access().recheck(ask, ref).denial(), Denial::wrong_endpoint);
   table->side(r)->endpoint = 0;
   EXPECT_EQ(through(5), Denial::wrong_endpoint) << "its endpoint was closed";
   const RegionHandle anybody = add_with([](SideRecord&) {});
@@ -255,7 +255,7 @@ TEST_F(Side, half_a_raw_key_is_an_unknown_key_whatever_else_is_wrong) {
   AccessAsk wrong = ask_at(r, memory.size() + 1, 8);
   wrong.need = Rights::remote_atomic;
   EXPECT_EQ(denial(wrong), Denial::unknown_key) << "nothing is told of rights and range";
-  EXPECT_EQ(table->recheck(wrong, ref).denial(), Denial::unknown_key);
+  EXPECT_EQ(table->access().recheck(wrong, ref).denial(), Denial::unknown_key);
   ask.through = 4;
   EXPECT_EQ(denial(ask), Denial::wrong_endpoint);
   const RegionHandle no_secret = add_with([](SideRecord&) {});
@@ -302,19 +302,19 @@ TEST_F(Side, watchers_hear_of_each_write_to_that_life_of_the_region) {
   Counting first, second;
   const RegionHandle r = add_with([&](SideRecord& s) { s.watchers = {&first, &second}; });
   const RegionRef ref = granted(ask_at(r, 0, 8));
-  table->note_write(ref);
-  table->note_write(ref);
+  table->access().note_write(ref);
+  table->access().note_write(ref);
   EXPECT_EQ(first.count, 2);
   EXPECT_EQ(second.count, 2);
-  table->note_write({});
-  table->note_write({ref.index, ref.generation + 1});
-  table->note_write({~0u, 1});
+  table->access().note_write({});
+  table->access().note_write({ref.index, ref.generation + 1});
+  table->access().note_write({~0u, 1});
   const RegionHandle plain = add();
-  table->note_write({plain.index, plain.generation});
-  ASSERT_TRUE(table->revoke_begin(r));
-  table->note_write(ref);
-  EXPECT_TRUE(table->revoke_poll(r));
-  table->note_write(ref);
+  table->access().note_write({plain.index, plain.generation});
+  ASSERT_TRUE(table->revocation().begin(r));
+  table->access().note_write(ref);
+  EXPECT_TRUE(table->revocation().poll(r));
+  table->access().note_write(ref);
   EXPECT_EQ(first.count, 2);
 }
 
@@ -329,28 +329,29 @@ TEST_F(Side, a_revived_region_is_the_same_and_what_was_under_way_is_refused) {
   ask.through = 5;
   LookupHint hint;
   const RegionRef old = granted(ask, &hint);
-  EXPECT_EQ(table->revive(r).error(), Errc::no_entry) << "it is in force";
-  ASSERT_TRUE(table->revoke_begin(r));
+  EXPECT_EQ(table->revocation().revive(r).error(), Errc::no_entry) << "it is in force";
+  ASSERT_TRUE(table->revocation().begin(r));
   EXPECT_EQ(denial(ask, &hint), Denial::revoking);
   EXPECT_NE(table->side(r), nullptr) << "its pages can be verified meanwhile";
-  EXPECT_TRUE(table->is_quiet(r));
-  Result<RegionHandle> next = table->revive(r);
+  EXPECT_TRUE(table->revocation().is_quiet(r));
+  Result<RegionHandle> next = table->revocation().revive(r);
   ASSERT_TRUE(next);
   EXPECT_EQ(next->key, r.key);
   EXPECT_EQ(next->index, r.index);
   EXPECT_EQ(next->birth, r.birth);
   EXPECT_NE(next->generation, r.generation);
-  EXPECT_EQ(table->revive(r).error(), Errc::no_entry);
+  EXPECT_EQ(table->revocation().revive(r).error(), Errc::no_entry);
   EXPECT_EQ(denial(ask, &hint), Denial::none);
-  EXPECT_EQ(table->recheck(ask, old).denial(), Denial::closed);
-  table->note_write(old);
+  EXPECT_EQ(table->access().recheck(ask, old).denial(), Denial::closed);
+  table->access().note_write(old);
   EXPECT_EQ(watcher.count, 0);
   ask.through = 6;
   EXPECT_EQ(denial(ask), Denial::wrong_endpoint) << "its rules are as they were";
-  EXPECT_EQ(table->revoke_begin(r).error(), Errc::no_entry) << "the old handle closes nothing";
+  EXPECT_EQ(table->revocation().begin(r).error(), Errc::no_entry)
+      << "the old handle closes nothing";
   close(*next);
   EXPECT_EQ(denial(ask), Denial::closed);
-  EXPECT_EQ(table->revive(*next).error(), Errc::no_entry);
+  EXPECT_EQ(table->revocation().revive(*next).error(), Errc::no_entry);
 }
 
 TEST_F(Side, a_commit_needs_a_persistent_region_and_memory) {
@@ -362,19 +363,20 @@ TEST_F(Side, a_commit_needs_a_persistent_region_and_memory) {
   ASSERT_NE(mapped, MAP_FAILED);
   auto* base = static_cast<std::byte*>(mapped);
   const RegionHandle r = add_buffers({{base, 2 * kPage, {}}});
-  EXPECT_EQ(table->commit(ask_at(r, 0, kPage)), Denial::not_persistent);
+  EXPECT_EQ(table->access().commit(ask_at(r, 0, kPage)), Denial::not_persistent);
   table->side(r)->persistent = true;
-  EXPECT_EQ(table->commit(ask_at(r, 0, 2 * kPage)), Denial::none);
-  EXPECT_EQ(table->commit(ask_at(r, 100, 1)), Denial::none);
-  EXPECT_EQ(table->commit(ask_at(r, 0, 2 * kPage + 1)), Denial::out_of_range);
+  EXPECT_EQ(table->access().commit(ask_at(r, 0, 2 * kPage)), Denial::none);
+  EXPECT_EQ(table->access().commit(ask_at(r, 100, 1)), Denial::none);
+  EXPECT_EQ(table->access().commit(ask_at(r, 0, 2 * kPage + 1)), Denial::out_of_range);
   ::munmap(base + kPage, kPage);
-  EXPECT_EQ(table->commit(ask_at(r, 0, kPage)), Denial::none);
-  EXPECT_EQ(table->commit(ask_at(r, 0, kPage + 1)), Denial::not_backed);
-  EXPECT_EQ(table->commit(ask_at(r, kPage + 8, 1)), Denial::not_backed);
+  EXPECT_EQ(table->access().commit(ask_at(r, 0, kPage)), Denial::none);
+  EXPECT_EQ(table->access().commit(ask_at(r, 0, kPage + 1)), Denial::not_backed);
+  EXPECT_EQ(table->access().commit(ask_at(r, kPage + 8, 1)), Denial::not_backed);
   close(r);
-  EXPECT_EQ(table->commit(ask_at(r, 0, 1)), Denial::closed);
+  EXPECT_EQ(table->access().commit(ask_at(r, 0, 1)), Denial::closed);
   ::munmap(base, kPage);
-  EXPECT_EQ(table->commit(ask_of(add().key)), Denial::not_persistent) << "no record at all";
+  EXPECT_EQ(table->access().commit(ask_of(add().key)), Denial::not_persistent)
+      << "no record at all";
 }
 
 TEST_F(Side, a_commit_by_right_needs_no_record_and_reaches_all_of_its_range) {
@@ -387,13 +389,13 @@ TEST_F(Side, a_commit_by_right_needs_no_record_and_reaches_all_of_its_range) {
   const auto ask = [&](uint64_t at, uint64_t len, Rights need) {
     return ask_of(r.key, pages.address() + at, len, need);
   };
-  EXPECT_EQ(table->commit(ask(0, kPages * kPage, right)), Denial::none);
-  EXPECT_EQ(table->commit(ask(0, 8, Rights::remote_write)), Denial::not_persistent);
-  EXPECT_EQ(table->commit(ask(0, 8, right | Rights::flush_global)), Denial::missing_right);
-  EXPECT_EQ(table->commit(ask(8, kPages * kPage, right)), Denial::out_of_range);
+  EXPECT_EQ(table->access().commit(ask(0, kPages * kPage, right)), Denial::none);
+  EXPECT_EQ(table->access().commit(ask(0, 8, Rights::remote_write)), Denial::not_persistent);
+  EXPECT_EQ(table->access().commit(ask(0, 8, right | Rights::flush_global)), Denial::missing_right);
+  EXPECT_EQ(table->access().commit(ask(8, kPages * kPage, right)), Denial::out_of_range);
   pages.unmap(kPages - 1);  // beyond the first chunk
-  EXPECT_EQ(table->commit(ask(0, kPages * kPage, right)), Denial::not_backed);
-  EXPECT_EQ(table->commit(ask(kPages * kPage, 0, right)), Denial::none);
+  EXPECT_EQ(table->access().commit(ask(0, kPages * kPage, right)), Denial::not_backed);
+  EXPECT_EQ(table->access().commit(ask(kPages * kPage, 0, right)), Denial::none);
   close(r);
 }
 
@@ -401,17 +403,17 @@ TEST_F(Side, a_widened_ask_is_of_all_that_the_key_reaches) {
   for (const uint64_t origin : {kBase, uint64_t{0}, uint64_t{0x70000}}) {
     const RegionHandle r = add(spec_with({.rights = Rights::flush_global, .origin = origin}));
     AccessAsk ask = ask_of(r.key, 12345, ~uint64_t{0}, Rights::flush_global);
-    EXPECT_EQ(table->widen(ask), Denial::none);
+    EXPECT_EQ(table->access().widen(ask), Denial::none);
     EXPECT_EQ(ask.addr.unchecked(), origin);
     EXPECT_EQ(ask.len.unchecked(), kLength);
     EXPECT_EQ(denial(ask), Denial::none);
     ask.need = Rights::flush_persistent;
     EXPECT_EQ(denial(ask), Denial::missing_right);
     close(r);
-    EXPECT_EQ(table->widen(ask), Denial::closed);
+    EXPECT_EQ(table->access().widen(ask), Denial::closed);
   }
   AccessAsk nothing = ask_of(0x999, 0, 0);
-  EXPECT_EQ(table->widen(nothing), Denial::unknown_key);
+  EXPECT_EQ(table->access().widen(nothing), Denial::unknown_key);
 }
 
 TEST_F(Side, peers_leave_such_a_region_to_its_owner) {
@@ -451,8 +453,8 @@ TEST_F(Side, hostile_42_no_secret_is_in_the_key_file) {
     regions.push_back(add_with([&](SideRecord& s) { s.secret = secrets.back(); }));
   }
   for (int i = 0; i < 50; ++i) close(regions[static_cast<size_t>(i)]);
-  const Mapping file =
-      *Mapping::map_shared(table->fd(), table->size_bytes(), Mapping::Access::read_only);
+  const Mapping file = *Mapping::map_shared(table->own_file().fd(), table->own_file().size_bytes(),
+                                            Mapping::Access::read_only);
   const std::byte* at = file.data();
   for (size_t i = 0; i + sizeof(uint64_t) <= file.size(); ++i) {
     uint64_t word;
@@ -468,6 +470,28 @@ TEST_F(Side, hostile_42_no_secret_is_in_the_key_file) {
        b < at + file.size(); ++b) {
     ASSERT_EQ(*b, std::byte{0}) << "an entry that was never used";
   }
+}
+
+// The table of records alone: each goes once, with its life or with the table.
+TEST(SideTable, has_what_was_put_until_it_is_dropped) {
+  SideTable sides(16);
+  ASSERT_TRUE(sides.is_made());
+  std::byte memory[8];
+  EXPECT_EQ(sides.record(3), nullptr);
+  sides.put(3, nullptr);
+  EXPECT_EQ(sides.record(3), nullptr);
+  sides.put(3, side_over(memory, sizeof memory));
+  sides.put(15, side_over(memory, sizeof memory));  // the destructor finds it
+  ASSERT_NE(sides.record(3), nullptr);
+  EXPECT_EQ(sides.record(3)->segments.front().base, memory);
+  EXPECT_EQ(sides.record(2), nullptr);
+  sides.drop(3);
+  EXPECT_EQ(sides.record(3), nullptr);
+  sides.drop(3);
+  sides.put(3, side_over(memory, sizeof memory));
+  EXPECT_NE(sides.record(3), nullptr);
+  sides.put_origin(4, 0x1000);
+  EXPECT_EQ(sides.origin(4), 0x1000u);
 }
 
 }  // namespace

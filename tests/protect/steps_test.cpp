@@ -98,13 +98,13 @@ TEST_F(Steps, a_check_sees_one_life_of_an_entry_wherever_it_is_stopped) {
       }
       RegionHandle second;
       const std::function<void()> reborn = [&] {
-        (void)table->revoke(first, now_ns());
+        (void)table->revocation().revoke(first, now_ns());
         second = *table->add(lives[1]);
       };
       uint64_t base = 0, generation = 0;
       Denial denial{};
       reached = stepper.at(n, reborn, [&] {
-        const Checked c = table->check(ask_of(9, 0, 50), hinted ? &hint : nullptr);
+        const Checked c = table->access().check(ask_of(9, 0, 50), hinted ? &hint : nullptr);
         denial = c.denial();
         if (c) base = reinterpret_cast<uint64_t>(c.grant().data());
         if (c) generation = c.grant().region().generation;
@@ -125,8 +125,8 @@ TEST_F(Steps, a_check_sees_one_life_of_an_entry_wherever_it_is_stopped) {
 
 // A registration that splits a chain is stopped, and a peer looks for every key of that chain.
 TEST_F(Steps, every_key_is_found_wherever_a_split_is_stopped) {
-  const Mapping file =
-      *Mapping::map_shared(table->fd(), table->size_bytes(), Mapping::Access::read_only);
+  const Mapping file = *Mapping::map_shared(table->own_file().fd(), table->own_file().size_bytes(),
+                                            Mapping::Access::read_only);
   const auto& buckets = reinterpret_cast<const KeyHeader*>(file.data())->bucket_count;
   const std::unique_ptr<PeerKeyView> view = peer_view();
   ASSERT_TRUE(view);

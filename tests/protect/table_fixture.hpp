@@ -102,29 +102,30 @@ class TableTest : public ::testing::Test {
     return made ? *made : RegionHandle{};
   }
   void close(RegionHandle region) {
-    const Status s = table->revoke(region, now_ns() + 1'000'000'000);
+    const Status s = table->revocation().revoke(region, now_ns() + 1'000'000'000);
     EXPECT_TRUE(s) << describe(s.error());
   }
   Denial denial(const AccessAsk& ask, LookupHint* hint = nullptr) const {
-    return table->check(ask, hint).denial();
+    return table->access().check(ask, hint).denial();
   }
 
   // The region of an access that is granted.
   RegionRef granted(const AccessAsk& ask, LookupHint* hint = nullptr) const {
-    const Checked checked = table->check(ask, hint);
+    const Checked checked = table->access().check(ask, hint);
     EXPECT_TRUE(checked) << sentence(checked.denial());
     return checked ? checked.grant().region() : RegionRef{};
   }
   // Where the first of its bytes lies.
   const std::byte* place_of(const AccessAsk& ask) const {
-    const Checked checked = table->check(ask);
+    const Checked checked = table->access().check(ask);
     EXPECT_TRUE(checked) << sentence(checked.denial());
     return checked ? checked.grant().data() : nullptr;
   }
   // What a peer sees of the table.
   std::unique_ptr<PeerKeyView> peer_view() const {
     Result<PeerKeyView> made =
-        PeerKeyView::map(UniqueFd(::fcntl(table->fd(), F_DUPFD_CLOEXEC, 0)), table->size_bytes());
+        PeerKeyView::map(UniqueFd(::fcntl(table->own_file().fd(), F_DUPFD_CLOEXEC, 0)),
+                         table->own_file().size_bytes());
     EXPECT_TRUE(made) << describe(made.error());
     return made ? std::make_unique<PeerKeyView>(*std::move(made)) : nullptr;
   }

@@ -20,7 +20,7 @@ TEST_F(Threads, present_keys_are_found_while_the_table_grows_and_shrinks) {
   const std::unique_ptr<PeerKeyView> peer = peer_view();
   std::thread own([&] {
     for (size_t i = 0; !done; i = (i + 1) % stable.size(), ++looked) {
-      if (!table->check(ask_of(stable[i])).ok()) ++missed;
+      if (!table->access().check(ask_of(stable[i])).ok()) ++missed;
     }
   });
   std::thread remote([&] {
@@ -58,8 +58,8 @@ TEST_F(Threads, fields_of_two_lives_never_mix) {
       // key k names [k, k + k % 1000]: one byte more must never be granted under this key
       const uint64_t len = k % 1000;
       for (LookupHint* h : {&hint, static_cast<LookupHint*>(nullptr)}) {
-        EXPECT_FALSE(table->check(ask_of(k, k, len + 1), h).ok());
-        const Checked c = table->check(ask_of(k, k, len), h);
+        EXPECT_FALSE(table->access().check(ask_of(k, k, len + 1), h).ok());
+        const Checked c = table->access().check(ask_of(k, k, len), h);
         if (c.ok()) {
           EXPECT_EQ(c.grant().data(), reinterpret_cast<std::byte*>(k));
         }
@@ -91,7 +91,7 @@ ssize_t copy_in_process(pid_t, const iovec* local, unsigned long, const iovec* r
 // After revoke() the owner writes the memory as its own: any copy that still lands is a data race.
 TEST_F(Threads, no_copy_lands_after_revoke_returned) {
   auto slots = std::make_unique<SlotArray>();
-  ASSERT_TRUE(table->attach_slots(slots.get(), ::getpid()));
+  ASSERT_TRUE(table->accessors().attach(slots.get(), ::getpid()));
   constexpr size_t kBytes = 4096;
   std::vector<char> memory(kBytes);
   std::atomic<uint64_t> key{0};
@@ -130,7 +130,7 @@ TEST_F(Threads, no_copy_lands_after_revoke_returned) {
   a.join();
   b.join();
   EXPECT_GT(landed.load(), 50u);
-  EXPECT_TRUE(table->detach_slots(slots.get()));
+  EXPECT_TRUE(table->accessors().detach(slots.get()));
 }
 
 // A slot goes from one engine's thread to another's with no lock between them: were its last pin
@@ -173,13 +173,13 @@ TEST_F(Threads, many_threads_register_and_close) {
         }
       }
       for (const RegionHandle& r : mine) {
-        EXPECT_TRUE(table->check(ask_of(r.key)).ok());
+        EXPECT_TRUE(table->access().check(ask_of(r.key)).ok());
         close(r);
       }
     });
   }
   for (std::thread& t : all) t.join();
-  EXPECT_EQ(table->regions(), 0u);
+  EXPECT_EQ(table->entries().regions(), 0u);
 }
 
 }  // namespace

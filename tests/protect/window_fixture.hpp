@@ -84,11 +84,11 @@ class WindowTest : public TableTest {
   void expect_refused(const WindowBind& bind, A why) {
     const bool was = window->is_bound();
     const uint32_t bound = count.bound;
-    const uint32_t regions = table->regions();
+    const uint32_t regions = table->entries().regions();
     EXPECT_EQ(window->bind(bind), why) << sentence(why);
     EXPECT_EQ(window->is_bound(), was);
     EXPECT_EQ(count.bound, bound);
-    EXPECT_EQ(table->regions(), regions);
+    EXPECT_EQ(table->entries().regions(), regions);
   }
   Denial reach(uint32_t key, EndpointId through = kQp, uint64_t addr = kBase + 1024,
                uint64_t len = 2048, Rights need = kWrite, DomainId pd = kPd) const {

@@ -73,11 +73,11 @@ TEST_P(HostileAnyWindow, hostile_17_writable_over_a_region_without_local_write) 
 
 TEST_P(HostileAnyWindow, hostile_17_bind_to_a_region_that_is_gone) {
   BindableRegion gone = region(kBindable);
-  ASSERT_TRUE(table->revoke_begin(gone.entry));
+  ASSERT_TRUE(table->revocation().begin(gone.entry));
   WindowBind bind = good();
   bind.region = &gone;
   expect_refused(bind, A::no_region);
-  ASSERT_TRUE(table->revoke_poll(gone.entry));
+  ASSERT_TRUE(table->revocation().poll(gone.entry));
   expect_refused(bind, A::no_region);
   bind.region = nullptr;
   expect_refused(bind, A::no_region);
@@ -165,13 +165,14 @@ TEST_F(HostileWindow, hostile_20_the_next_chunk_after_an_invalidate) {
   const uint32_t key = bind_now();
   const AccessAsk ask = ask_with({.key = key, .addr = kBase + 1024, .len = 2048, .through = kQp});
   const RegionRef ref = granted(ask);
-  EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::none);
+  EXPECT_EQ(table->access().recheck(ask, ref).denial(), Denial::none);
   EXPECT_EQ(window->invalidate(key, kPd, kQp), A::done);
-  EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::closed);
+  EXPECT_EQ(table->access().recheck(ask, ref).denial(), Denial::closed);
   WindowBind same = good();
   same.key = key;
   EXPECT_EQ(window->bind(same), A::done) << "the consumer repeats his key";
-  EXPECT_EQ(table->recheck(ask, ref).denial(), Denial::closed) << "another life all the same";
+  EXPECT_EQ(table->access().recheck(ask, ref).denial(), Denial::closed)
+      << "another life all the same";
 }
 
 // What identifies a QP here is drawn once; its number on the wire may come back.

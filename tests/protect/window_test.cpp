@@ -240,8 +240,8 @@ class PinnedWindow : public WindowTest {
  protected:
   void SetUp() override {
     WindowTest::SetUp();
-    table->set_thread_probe(&probe);
-    ASSERT_TRUE(table->attach_slots(slots.get(), ::getpid()));
+    table->accessors().set_thread_probe(&probe);
+    ASSERT_TRUE(table->accessors().attach(slots.get(), ::getpid()));
   }
   void pin(uint64_t generation) {
     slots->slots[5].riov_len.store(77);

@@ -97,15 +97,17 @@ class WordingDoors : public WindowTest {
 TEST_F(WordingDoors, the_owner_explains_in_the_words_of_the_asker) {
   const RegionHandle r = add(spec_of(kBase, kLength, Rights::remote_read));
   const AccessAsk write = ask_of(r.key);
-  expect_part(table->explain(write, denial(write), kVerbsWording), "add IBV_ACCESS_REMOTE_WRITE");
-  expect_part(table->explain(write, denial(write), kFabricWording), "access flags");
-  expect_part(table->explain(write, denial(write)), "access flags");
+  expect_part(explain(table->access(), write, denial(write), kVerbsWording),
+              "add IBV_ACCESS_REMOTE_WRITE");
+  expect_part(explain(table->access(), write, denial(write), kFabricWording), "access flags");
+  expect_part(explain(table->access(), write, denial(write)), "access flags");
   const AccessAsk far = ask_of(r.key, kBase + kLength, 8, Rights::remote_read);
-  expect_part(table->explain(far, denial(far), kFabricWording), "FI_MR_VIRT_ADDR is set");
-  expect_part(table->explain(far, denial(far), kVerbsWording), "ibv_reg_mr_iova()");
+  expect_part(explain(table->access(), far, denial(far), kFabricWording), "FI_MR_VIRT_ADDR is set");
+  expect_part(explain(table->access(), far, denial(far), kVerbsWording), "ibv_reg_mr_iova()");
   const AccessAsk past = ask_of(add(spec_with({.zero_based = true})).key, kLength, 8);
-  expect_part(table->explain(past, denial(past), kFabricWording), "FI_MR_VIRT_ADDR is not set");
-  expect_part(table->explain(past, denial(past), kVerbsWording), "IBV_ACCESS_ZERO_BASED");
+  expect_part(explain(table->access(), past, denial(past), kFabricWording),
+              "FI_MR_VIRT_ADDR is not set");
+  expect_part(explain(table->access(), past, denial(past), kVerbsWording), "IBV_ACCESS_ZERO_BASED");
 }
 
 TEST_F(WordingDoors, so_does_the_accessor) {
@@ -133,7 +135,7 @@ TEST_F(WordingDoors, the_accessor_does_not_reckon_where_an_origin_is_the_owners)
   const std::string text = peer->explain(::getpid(), ask, Denial::out_of_range, kVerbsWording);
   expect_part(text, "count from where their owner has chosen");
   EXPECT_EQ(text.find("past its end"), std::string::npos);
-  expect_part(table->explain(ask, Denial::out_of_range, kVerbsWording), "before it");
+  expect_part(explain(table->access(), ask, Denial::out_of_range, kVerbsWording), "before it");
 }
 
 // Who sees nothing of the region does not know how peers count in it.
@@ -149,14 +151,15 @@ TEST_F(WordingDoors, local_buffers_of_libfabric) {
   const RegionHandle r = add(spec_of(kBase, kLength, Rights::send));
   const LocalAsk ask{kPd, descriptor_of(r), kBase, 8, Rights::local_read, 0};
   const std::string right =
-      explain_local(table->file(), ask, Denial::missing_right, kFabricWording);
+      explain_local(table->own_file().layout(), ask, Denial::missing_right, kFabricWording);
   expect_part(right, "FI_WRITE");
   expect_part(right, "access flags");
   expect_part(right, "for FI_SEND, registered");
   EXPECT_EQ(right.find("local"), std::string::npos) << right;
   const LocalAsk made_up{kPd, &ask, kBase, 8, Rights::send, 0};
-  expect_part(explain_local(table->file(), made_up, Denial::unknown_key, kFabricWording),
-              "fi_mr_desc()");
+  expect_part(
+      explain_local(table->own_file().layout(), made_up, Denial::unknown_key, kFabricWording),
+      "fi_mr_desc()");
 }
 
 TEST_F(WordingDoors, windows_say_what_was_asked_and_what_the_region_has) {
@@ -178,7 +181,7 @@ TEST_F(WordingDoors, windows_say_what_was_asked_and_what_the_region_has) {
 TEST_F(WordingDoors, a_window_of_another_queue_pair_is_called_one) {
   use(WindowType::type_2b);
   AccessAsk ask = ask_with({.key = bind_now(), .addr = kBase + 1024, .through = kOtherQp});
-  const std::string text = table->explain(ask, denial(ask), kVerbsWording);
+  const std::string text = explain(table->access(), ask, denial(ask), kVerbsWording);
   expect_part(text, "the memory window of this key is bound to another queue pair");
   expect_part(text, "bound to endpoint 21 while endpoint 22 was accessed");
   expect_part(text, "IBV_WR_BIND_MW");

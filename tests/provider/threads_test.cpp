@@ -56,5 +56,35 @@ TEST_P(Threads, across_two_domains) {
   thread_play::play_pair(first.get(), second.get(), info.get(), GetParam(), kMessages);
 }
 
+// An address vector tells its endpoints what comes and goes, also those that are being enabled.
+TEST(ThreadsOfOneVector, enable_endpoints_while_addresses_come_and_go) {
+  for (const fi_ep_type type : {FI_EP_RDM, FI_EP_DGRAM}) {
+    Bench b([type](fi_info& hints) {
+      hints.caps = FI_MSG;
+      hints.ep_attr->type = type;
+    });
+    std::atomic<bool> over{false};
+    std::thread inserting([&] {
+      sockaddr_in at{};
+      at.sin_family = AF_INET;
+      at.sin_port = htons(9);
+      at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      while (!over) {
+        fi_addr_t addr = 0;
+        EXPECT_EQ(fi_av_insert(b.av.get(), &at, 1, &addr, 0, nullptr), 1);
+        EXPECT_EQ(fi_av_remove(b.av.get(), &addr, 1, 0), 0);
+      }
+    });
+    for (int i = 0; i < 40; ++i) {
+      const auto ep = opened("fi_endpoint", fi_endpoint, b.domain.get(), b.info.get());
+      EXPECT_EQ(fi_ep_bind(ep.get(), &b.av->fid, 0), 0);
+      EXPECT_EQ(fi_ep_bind(ep.get(), &b.cq->fid, FI_TRANSMIT | FI_RECV), 0);
+      EXPECT_EQ(fi_enable(ep.get()), 0);
+    }
+    over = true;
+    inserting.join();
+  }
+}
+
 }  // namespace
 }  // namespace aperture::provider_tests

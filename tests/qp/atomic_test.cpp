@@ -81,15 +81,15 @@ TEST_P(Atomics, one_of_8_bytes_is_one_cell_and_so_is_its_answer) {
   b().count_accesses();
   const uint64_t one = 1;
   uint64_t old = 9;
-  EXPECT_TRUE(a().qp->atomic(Atomic(at(0, 8)).operand(&one).wr));
+  EXPECT_TRUE(a().qp->requester().atomic(Atomic(at(0, 8)).operand(&one).wr));
   EXPECT_EQ(a().qp->lane()->request_tx.cells.pos(), 1u);
   expect_success(1, 8);
-  EXPECT_TRUE(a().qp->atomic(Atomic(at(0, 8), 2).operand(&one).fetch(&old).wr));
+  EXPECT_TRUE(a().qp->requester().atomic(Atomic(at(0, 8), 2).operand(&one).fetch(&old).wr));
   EXPECT_EQ(a().qp->lane()->request_tx.cells.pos(), 2u);
   expect_success(2, 8);
   EXPECT_EQ(b().qp->lane()->response_tx.cells.pos(), 2u) << "a result, behind the permit";
   EXPECT_EQ(old, 1u);
-  EXPECT_TRUE(a().qp->atomic(Atomic(at(0, 8), 3).operand(&one).compare(&old, &old).wr));
+  EXPECT_TRUE(a().qp->requester().atomic(Atomic(at(0, 8), 3).operand(&one).compare(&old, &old).wr));
   EXPECT_EQ(a().qp->lane()->request_tx.cells.pos(), 3u);
   expect_success(3, 8);
   EXPECT_EQ(word(0), 2u) << "1 was not there";
@@ -106,17 +106,18 @@ TEST_P(Atomics, of_every_length_with_results_inline_and_through_the_byte_ring) {
       operand[i] = i * 3 + n;
       word(i) = compare[i] = i;
     }
-    EXPECT_TRUE(a().qp->atomic(
+    EXPECT_TRUE(a().qp->requester().atomic(
         Atomic(at(0, n * 8)).operand(operand.data()).compare(compare.data(), result.data()).wr));
     expect_success(1, n * 8);
     for (size_t i = 0; i < n; ++i) {
       ASSERT_EQ(word(i), operand[i]);
       ASSERT_EQ(result[i], i);
     }
-    EXPECT_TRUE(a().qp->atomic(Atomic(at(0, n * 8)).operand(operand.data()).wr));
+    EXPECT_TRUE(a().qp->requester().atomic(Atomic(at(0, n * 8)).operand(operand.data()).wr));
     expect_success(1, n * 8);
     for (size_t i = 0; i < n; ++i) ASSERT_EQ(word(i), 2 * operand[i]);
-    EXPECT_TRUE(a().qp->atomic(Atomic(at(0, n * 8)).op(AtomicOp::read).fetch(result.data()).wr));
+    EXPECT_TRUE(a().qp->requester().atomic(
+        Atomic(at(0, n * 8)).op(AtomicOp::read).fetch(result.data()).wr));
     expect_success(1, n * 8);
     for (size_t i = 0; i < n; ++i) ASSERT_EQ(result[i], 2 * operand[i]);
   }
@@ -129,7 +130,7 @@ TEST_P(Atomics, more_than_the_rings_hold_wait_and_keep_their_order) {
   EXPECT_TRUE(pair_.until([&] {
     while (posted < kCount) {
       const size_t n = posted % 5 == 0 ? 1024 : 1;
-      const Status s = a().qp->atomic(
+      const Status s = a().qp->requester().atomic(
           Atomic(at(0, n * 8), posted).operand(ones.data()).fetch(&results[posted * 1024]).wr);
       if (!s) break;
       ++posted;
@@ -152,7 +153,7 @@ TEST_P(Atomics, injected_operands_are_taken_at_once_even_when_they_wait) {
     Atomic atomic(at(0, 256), i);
     atomic.operand(operand.data()).compare(compare.data(), former[i].data());
     atomic.wr.inject = true;
-    if (!a().qp->atomic(atomic.wr)) break;
+    if (!a().qp->requester().atomic(atomic.wr)) break;
     ++accepted;
     std::fill(operand.begin(), operand.end(), ~uint64_t{0});
     std::fill(compare.begin(), compare.end(), ~uint64_t{0});
@@ -178,7 +179,7 @@ TEST_P(Atomics, refusals_change_nothing_and_name_the_range) {
       Atomic atomic(bad[i]);
       atomic.operand(one);
       if (fetches) atomic.fetch(old);
-      EXPECT_TRUE(a().qp->atomic(atomic.wr));
+      EXPECT_TRUE(a().qp->requester().atomic(atomic.wr));
       ASSERT_TRUE(completed(1));
       ASSERT_TRUE(a().tx_cq.error_first());
       CompletionError e = a().tx_cq.pop_error();
@@ -191,7 +192,7 @@ TEST_P(Atomics, refusals_change_nothing_and_name_the_range) {
       if (fetches) several.fetch(old);
       several.wr.ranges = ranges;
       several.wr.range_count = 3;
-      EXPECT_TRUE(a().qp->atomic(several.wr));
+      EXPECT_TRUE(a().qp->requester().atomic(several.wr));
       ASSERT_TRUE(completed(1));
       ASSERT_TRUE(a().tx_cq.error_first());
       e = a().tx_cq.pop_error();
@@ -217,7 +218,7 @@ TEST_P(Atomics, rights_of_the_region_decide) {
     atomic.operand(&one);
     if (kind != AtomicKind::base) atomic.fetch(&old);
     atomic.op(op);
-    EXPECT_TRUE(a().qp->atomic(atomic.wr));
+    EXPECT_TRUE(a().qp->requester().atomic(atomic.wr));
     EXPECT_TRUE(completed(1));
     const bool refused = take_end(a().tx_cq) != Errc::ok;
     EXPECT_EQ(memory.all(0), refused || op == AtomicOp::read);
@@ -238,7 +239,7 @@ TEST_P(Atomics, rights_of_the_region_decide) {
 // Direct copies never overtake them where order was asked for, nor are they ever claimed.
 TEST_P(Atomics, wait_for_their_owner_whoever_could_copy) {
   const uint64_t one = 1;
-  EXPECT_TRUE(a().qp->atomic(Atomic(at(0, 8)).operand(&one).wr));
+  EXPECT_TRUE(a().qp->requester().atomic(Atomic(at(0, 8)).operand(&one).wr));
   const uint64_t until = now_ns() + 20'000'000;
   while (now_ns() < until) a().poll();
   EXPECT_TRUE(a().tx_cq.empty());
@@ -248,7 +249,7 @@ TEST_P(Atomics, wait_for_their_owner_whoever_could_copy) {
   const RemoteRange range = at(0, 8);
   RmaWr read = rma_of(iov, range, 2);
   read.fence = true;
-  EXPECT_TRUE(a().qp->rma(WqeKind::read, read));
+  EXPECT_TRUE(a().qp->requester().rma(WqeKind::read, read));
   ASSERT_TRUE(completed(2));
   EXPECT_EQ(take(a().tx_cq).context, reinterpret_cast<void*>(1));
   expect_success(2, 8);
@@ -258,7 +259,7 @@ TEST_P(Atomics, wait_for_their_owner_whoever_could_copy) {
 TEST_P(Atomics, one_that_waits_rings_the_doorbell) {
   pollfd bell{pair_.bell_b(), POLLIN, 0};
   const uint64_t one = 1;
-  EXPECT_TRUE(a().qp->atomic(Atomic(at(0, 8)).operand(&one).wr));
+  EXPECT_TRUE(a().qp->requester().atomic(Atomic(at(0, 8)).operand(&one).wr));
   EXPECT_TRUE(pair_.until([&] { return ::poll(&bell, 1, 0) == 1; }, true, false));
   expect_success(1, 8);
 }
@@ -267,10 +268,10 @@ TEST_P(Atomics, pending_ones_end_once_when_the_peer_is_lost) {
   const uint64_t one = 1;
   uint64_t old = 0;
   for (uint64_t i = 1; i <= 300; ++i) {
-    if (!a().qp->atomic(Atomic(at(0, 8), i).operand(&one).fetch(&old).wr)) break;
+    if (!a().qp->requester().atomic(Atomic(at(0, 8), i).operand(&one).fetch(&old).wr)) break;
   }
   const size_t accepted = a().port.tx.wqes.out();
-  a().qp->lose(Errc::peer_lost);
+  a().qp->ending().lose(Errc::peer_lost);
   a().qp->finish(Errc::peer_lost);
   EXPECT_EQ(a().tx_cq.size(), accepted);
   while (!a().tx_cq.empty()) EXPECT_EQ(take_end(a().tx_cq), Errc::peer_lost);
@@ -281,8 +282,8 @@ TEST_P(Atomics, pending_ones_end_once_when_the_peer_is_lost) {
 TEST_P(Atomics, queued_ones_can_be_cancelled) {
   Pair fresh(GetParam().link);  // no lane yet: everything waits
   const uint64_t one = 1;
-  EXPECT_TRUE(fresh.a->qp->atomic(Atomic(at(0, 8), 5).operand(&one).wr));
-  EXPECT_TRUE(fresh.a->qp->cancel(reinterpret_cast<void*>(5)));
+  EXPECT_TRUE(fresh.a->qp->requester().atomic(Atomic(at(0, 8), 5).operand(&one).wr));
+  EXPECT_TRUE(fresh.a->qp->requester().cancel(reinterpret_cast<void*>(5)));
   EXPECT_EQ(take_end(fresh.a->tx_cq), Errc::canceled);
   EXPECT_EQ(fresh.a->port.tx.atomics.out(), 0u);
   EXPECT_EQ(fresh.a->port.tx.wqes.out(), 0u);
@@ -316,7 +317,7 @@ class HostileAtomics : public Attacked {
     Atomic atomic({4096, 8, 1});
     atomic.operand(&one);
     if (fetch_to != nullptr) atomic.fetch(fetch_to);
-    EXPECT_TRUE(a().qp->atomic(atomic.wr));
+    EXPECT_TRUE(a().qp->requester().atomic(atomic.wr));
   }
 };
 INSTANTIATE_TEST_SUITE_P(links, HostileAtomics, kEachLink, link_name);

@@ -53,7 +53,7 @@ class Adder {
     wr.range_count = 1;
     wr.context = reinterpret_cast<void*>(posted_);
     wr.inject = true;  // it may wait for room
-    if (side_.qp->atomic(wr)) ++posted_;
+    if (side_.qp->requester().atomic(wr)) ++posted_;
   }
   void reap() {
     for (; !side_.tx_cq.empty(); side_.tx_cq.pop()) {

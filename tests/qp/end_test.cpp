@@ -20,7 +20,7 @@ class End : public OneSided {
         if (kind == 0 || kind == 3) {
           SendWr wr = send_of(iov, context);
           wr.delivery = kind == 3;
-          s = a().qp->send(wr);
+          s = a().qp->requester().send(wr);
         } else {
           s = a().rma(kind == 1 ? WqeKind::write : WqeKind::read, iov, {remote, size, key},
                       context);
@@ -73,7 +73,7 @@ TEST_P(End, finish_at_any_moment_ends_everything_once) {
     expect_each_once();
     EXPECT_TRUE(errors_ == 0 || last_error_ == Errc::shut_down);
     EXPECT_FALSE(a().poll());
-    EXPECT_EQ(a().qp->send(send_of({}, 1)).error(), Errc::again);
+    EXPECT_EQ(a().qp->requester().send(send_of({}, 1)).error(), Errc::again);
     // a new pair for the next round
     EXPECT_TRUE(b().qp->finish(Errc::shut_down) != nullptr);
     for (const Received& r : b().sink.messages) EXPECT_TRUE(r.done);
@@ -91,9 +91,9 @@ TEST_P(End, lost_peer_ends_everything_with_that_error) {
   post_everything(memory.address(), region.key);
   a().poll();
   b().poll();
-  a().qp->lose(Errc::peer_lost);
+  a().qp->ending().lose(Errc::peer_lost);
   EXPECT_EQ(a().qp->state(), QpState::draining);
-  EXPECT_EQ(a().qp->send(send_of({}, 1)).error(), Errc::again);
+  EXPECT_EQ(a().qp->requester().send(send_of({}, 1)).error(), Errc::again);
   ASSERT_TRUE(pair_.until([&] { return a().qp->needs_wind_up(); }, true, false));
   a().qp->finish(Errc::protocol);  // what was told to lose() is the reason
   collect();
@@ -108,12 +108,12 @@ TEST_P(End, what_a_lost_peer_had_published_is_still_executed) {
   const auto data = pattern(400, 1);
   const iovec iov = iov_of(data);
   SendWr send = send_of(iov, 1);
-  ASSERT_TRUE(a().qp->send(send));
+  ASSERT_TRUE(a().qp->requester().send(send));
   if (GetParam().target == Target::polls) {
     ASSERT_TRUE(a().write(iov, {memory.address(), 400, region.key}, 2));
   }
-  ASSERT_TRUE(a().qp->send(send));
-  b().qp->lose(Errc::peer_lost);
+  ASSERT_TRUE(a().qp->requester().send(send));
+  b().qp->ending().lose(Errc::peer_lost);
   ASSERT_TRUE(pair_.until([&] { return b().qp->needs_wind_up(); }, false, true));
   b().qp->finish(Errc::peer_lost);
   ASSERT_EQ(b().sink.messages.size(), 2u);
@@ -129,7 +129,7 @@ TEST_P(End, offer_of_a_lost_peer_ends_its_receive_with_an_error) {
   ASSERT_TRUE(a().send(iov, 2));
   ASSERT_TRUE(pair_.until([&] { return b().sink.held.size() == 2; }, false, true));
   b().sink.begin(*b().qp, b().sink.held[0]);  // begun before the loss; the other after it
-  b().qp->lose(Errc::peer_lost);
+  b().qp->ending().lose(Errc::peer_lost);
   b().sink.begin(*b().qp, b().sink.held[1]);
   b().qp->finish(Errc::peer_lost);
   ASSERT_EQ(b().sink.messages.size(), 2u);
@@ -151,7 +151,7 @@ TEST_P(End, head_that_waits_for_a_dead_peer_is_given_up) {
   words.claim.store(transport::claim_word(0, transport::ClaimState::taken));
   for (int i = 0; i < 10; ++i) b().poll();
   EXPECT_TRUE(memory.all(7));
-  b().qp->lose(Errc::peer_lost);
+  b().qp->ending().lose(Errc::peer_lost);
   EXPECT_TRUE(pair_.until([&] { return b().qp->needs_wind_up(); }, false, true));
   EXPECT_TRUE(memory.all(7));
 }
@@ -167,8 +167,8 @@ TEST_P(End, head_whose_answer_has_no_room_is_given_up) {
         a().read({local.data() + at, kEach}, {memory.address() + at, kEach, region.key}, 1));
   }
   for (int i = 0; i < 100; ++i) b().poll();  // the response ring is full now
-  EXPECT_FALSE(b().qp->drained() && !b().qp->lane()->request_rx.cells.ready());
-  b().qp->lose(Errc::peer_lost);
+  EXPECT_FALSE(b().qp->ending().drained() && !b().qp->lane()->request_rx.cells.ready());
+  b().qp->ending().lose(Errc::peer_lost);
   EXPECT_TRUE(pair_.until([&] { return b().qp->needs_wind_up(); }, false, true));
   b().qp->finish(Errc::peer_lost);
 }
@@ -181,7 +181,7 @@ TEST_P(End, while_connecting) {
   ASSERT_TRUE(pair.a->write(iov, {1, 300, 2}, 2));
   SendWr quiet = send_of(iov, 3);
   quiet.completion = false;
-  ASSERT_TRUE(pair.a->qp->send(quiet));
+  ASSERT_TRUE(pair.a->qp->requester().send(quiet));
   EXPECT_EQ(pair.a->qp->finish(Errc::refused), nullptr);
   ASSERT_EQ(pair.a->tx_cq.size(), 3u);  // errors are told even where success is not
   for (int i = 0; i < 3; ++i) EXPECT_EQ(pair.a->tx_cq.pop_error().err, Errc::refused);

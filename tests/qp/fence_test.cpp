@@ -126,6 +126,9 @@ TEST_F(Fence, sender_has_its_buffer_back_when_nobody_pulls_from_it_any_more) {
   std::this_thread::sleep_for(milliseconds(50));
   stop_ = true;
   receiver.join();
+  b().qp->ending().lose(Errc::peer_lost);  // as its engine does when it hears of the end
+  ASSERT_TRUE(pair_.until([this] { return b().qp->needs_wind_up(); }, false, true));
+  b().qp->finish(Errc::peer_lost);
   ASSERT_EQ(b().sink.messages.size(), 1u);
   const Received& message = b().sink.messages[0];
   EXPECT_NE(message.err, Errc::ok) << "it was complete";
@@ -142,7 +145,7 @@ TEST_F(Fence, a_peer_that_stays_inside_holds_up_its_own_wind_up_and_no_poll) {
   slot.start_time = protect::thread_start_time(::getpid(), ::getpid());
   slot.pin = 4711;
   const uint64_t began = now_ns();
-  b().qp->lose(Errc::shut_down);
+  b().qp->ending().lose(Errc::shut_down);
   int polls = 0;
   for (; now_ns() - began < 200'000'000; ++polls) {
     b().qp->poll(0);

@@ -34,9 +34,10 @@ class HostilePeer : public Attacked {
   // What the oldest answer refuses with.
   protect::Denial denied() {
     EXPECT_TRUE(peer().response_rx.cells.ready());
-    const Head nak = wire::load_head(peer().response_rx.cells.body());
-    EXPECT_EQ(nak.op, uint8_t(Op::nak));
-    return static_cast<protect::Denial>(nak.len);
+    wire::SoundHead nak;
+    EXPECT_NE(wire::read_head(wire::load_head(peer().response_rx.cells.body()), nak), 0u);
+    EXPECT_EQ(nak.op, Op::nak);
+    return static_cast<protect::Denial>(nak.code().unchecked());
   }
   void offer(ring::ChannelTx& tx, uint64_t len) {
     put(tx, Head::make(Op::send_offer, 0, 0, 0), wire::SendOfferFields{len, 0, 77, wire::kNoClaim});
@@ -287,8 +288,9 @@ TEST_P(HostilePeer, a_preview_is_pushed_each_time_and_leaves_the_offer) {
       poll();
       ring::ChannelRx& rx = peer().response_rx;
       ASSERT_TRUE(rx.cells.ready());
-      const Head head = wire::load_head(rx.cells.body());
-      ASSERT_EQ(head.op, static_cast<uint8_t>(Op::data));
+      wire::SoundHead head;
+      ASSERT_NE(wire::read_head(wire::load_head(rx.cells.body()), head), 0u);
+      ASSERT_EQ(head.op, Op::data);
       EXPECT_EQ(head.word().unchecked(), n);
       const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
       EXPECT_EQ(f.offset.unchecked(), got) << "from the beginning each time";
@@ -399,7 +401,8 @@ TEST_P(HostilePeer, hostile_38_words_that_jump_are_ignored) {
   const iovec iov{local.data(), 100};
   SendWr wr = send_of(iov, 1);
   wr.completion = false;
-  for (int i = 0; i < 1000; ++i) (void)a().qp->send(wr);  // as many as there is room for
+  for (int i = 0; i < 1000; ++i)
+    (void)a().qp->requester().send(wr);  // as many as there is room for
   words.consumed.store(1);
   expect_alive();
   EXPECT_EQ(a().tx_cq.size(), 1u);

@@ -60,14 +60,14 @@ TEST_P(Invalidation, is_done_when_the_message_is_there) {
   for (const size_t size : {0, 8, 40, 41, 256, 257, 5000, 300000}) {
     const auto region = window(kEndpoint);
     const auto data = pattern(size, 1);
-    ASSERT_TRUE(a().qp->send(send_inv(data, region.key)));
+    ASSERT_TRUE(a().qp->requester().send(send_inv(data, region.key)));
     EXPECT_EQ(ended(), Errc::ok) << size;
     ASSERT_EQ(b().sink.messages.size(), 1u);
     const Received& r = b().sink.messages.front();
     EXPECT_EQ(r.payload, data);
     EXPECT_EQ(r.beside, Beside::invalidated_key);
     EXPECT_EQ(r.imm, region.key);
-    EXPECT_TRUE(pair_.keys->is_over(region));
+    EXPECT_TRUE(pair_.keys->entries().is_over(region));
     EXPECT_EQ(write(region.key), Errc::access_denied);
     b().sink.messages.clear();
   }
@@ -82,7 +82,7 @@ TEST_P(Invalidation, that_is_refused_takes_the_message_with_it) {
                                                  {other.key + 1, Denial::unknown_key}};
     for (const auto& [key, denial] : cases) {
       const auto data = pattern(size, 2);
-      ASSERT_TRUE(a().qp->send(send_inv(data, key)));
+      ASSERT_TRUE(a().qp->requester().send(send_inv(data, key)));
       EXPECT_EQ(ended(), Errc::access_denied);
       EXPECT_EQ(error_.vendor, static_cast<uint32_t>(denial));
       EXPECT_NE(error_.sentence.find("not delivered"), std::string::npos) << error_.sentence;
@@ -91,7 +91,7 @@ TEST_P(Invalidation, that_is_refused_takes_the_message_with_it) {
       EXPECT_TRUE(b().sink.messages.empty());
     }
   }
-  EXPECT_FALSE(pair_.keys->is_over(other));
+  EXPECT_FALSE(pair_.keys->entries().is_over(other));
   EXPECT_EQ(write(of_all.key), Errc::ok);
   const auto data = pattern(8, 3);
   ASSERT_TRUE(a().send(iov_of(data), 1));
@@ -107,9 +107,9 @@ TEST_P(Invalidation, is_up_to_one_queue_pair_where_a_window_is_bound_to_one) {
   EXPECT_EQ(write(mine.key), Errc::ok);
   EXPECT_EQ(write(of_other.key), Errc::access_denied);
   const auto data = pattern(8, 4);
-  ASSERT_TRUE(a().qp->send(send_inv(data, of_other.key)));
+  ASSERT_TRUE(a().qp->requester().send(send_inv(data, of_other.key)));
   EXPECT_EQ(ended(), Errc::access_denied);
-  ASSERT_TRUE(a().qp->send(send_inv(data, mine.key)));
+  ASSERT_TRUE(a().qp->requester().send(send_inv(data, mine.key)));
   EXPECT_EQ(ended(), Errc::ok);
   EXPECT_EQ(write(mine.key), Errc::access_denied);
 }
@@ -118,10 +118,10 @@ TEST_P(Invalidation, waits_with_its_message_for_room) {
   const auto region = window(kEndpoint);
   const auto data = pattern(8, 5);
   b().sink.accepting = false;
-  ASSERT_TRUE(a().qp->send(send_inv(data, region.key)));
+  ASSERT_TRUE(a().qp->requester().send(send_inv(data, region.key)));
   for (int i = 0; i < 100; ++i) pair_.settle();
   EXPECT_TRUE(a().tx_cq.empty()) << "it is not delivered yet";
-  EXPECT_TRUE(pair_.keys->is_over(region));
+  EXPECT_TRUE(pair_.keys->entries().is_over(region));
   b().sink.accepting = true;
   EXPECT_EQ(ended(), Errc::ok);
   EXPECT_EQ(b().sink.messages.size(), 1u);
@@ -143,7 +143,7 @@ TEST_P(Invalidation, keeps_its_order_and_its_result_in_a_full_ring) {
   while (posted < kMany) {
     if (windows.size() == posted) windows.push_back(window(kEndpoint));
     const bool good = posted % 3 != 0;
-    const Status s = a().qp->send(send_inv(data, good ? windows[posted].key : 99));
+    const Status s = a().qp->requester().send(send_inv(data, good ? windows[posted].key : 99));
     if (s) {
       ++posted;
       continue;
@@ -161,7 +161,7 @@ TEST_P(Invalidation, keeps_its_order_and_its_result_in_a_full_ring) {
   ASSERT_EQ(b().sink.messages.size(), done);
   size_t at = 0;
   for (size_t i = 0; i < kMany; ++i) {
-    EXPECT_EQ(pair_.keys->is_over(windows[i]), i % 3 != 0);
+    EXPECT_EQ(pair_.keys->entries().is_over(windows[i]), i % 3 != 0);
     if (i % 3 != 0) {
       EXPECT_EQ(b().sink.messages[at++].imm, windows[i].key);
     }
@@ -204,7 +204,7 @@ TEST_P(InvalidationByHand, a_message_that_names_another_key_ends_the_connection)
   put(Op::invalidate, 0, 0, region.key);
   put(Op::send, kFlags, 8, 0, region.key + 1);
   EXPECT_TRUE(broken());
-  EXPECT_TRUE(pair_.keys->is_over(region));
+  EXPECT_TRUE(pair_.keys->entries().is_over(region));
   EXPECT_TRUE(b().sink.messages.empty());
 }
 

@@ -51,7 +51,7 @@ TEST_P(Notices, several_ranges_are_one_access) {
     wr.ranges = ranges;
     wr.range_count = 3;
     for (const WqeKind kind : {WqeKind::write, WqeKind::read}) {
-      ASSERT_TRUE(a().qp->rma(kind, wr));
+      ASSERT_TRUE(a().qp->requester().rma(kind, wr));
       ASSERT_TRUE(completed(1));
       take(a().tx_cq);
     }
@@ -72,7 +72,7 @@ TEST_P(Notices, a_refused_access_counts_for_nobody) {
         const RemoteRange range{memory.address() + 1 + memory.size() - size, size, region.key};
         RmaWr wr = rma_of(iov, range, 1);
         wr.has_imm = has_imm;
-        ASSERT_TRUE(a().qp->rma(kind, wr));
+        ASSERT_TRUE(a().qp->requester().rma(kind, wr));
         // one that was in the ring of a stopped target is for its owner to refuse
         ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
         EXPECT_EQ(take_end(a().tx_cq), Errc::access_denied);
@@ -90,7 +90,7 @@ TEST_P(Notices, a_refused_access_counts_for_nobody) {
   RmaWr wr = rma_of(iov, good, 1);
   wr.has_imm = true;
   wr.imm = 5;
-  ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
+  ASSERT_TRUE(a().qp->requester().rma(WqeKind::write, wr));
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
   take(a().tx_cq);
   pair_.settle();
@@ -111,7 +111,7 @@ TEST_P(NoNotices, immediate_data_comes_once_and_after_the_bytes_without_the_targ
     RmaWr wr = rma_of(iov, range, seed);
     wr.has_imm = true;
     wr.imm = 1000 + size;
-    ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
+    ASSERT_TRUE(a().qp->requester().rma(WqeKind::write, wr));
     ASSERT_TRUE(completed(1)) << size << ": the bytes need no poll of a target that can be reached";
     take(a().tx_cq);
     EXPECT_TRUE(same_bytes(memory.data(), data.data(), size)) << size;
@@ -150,7 +150,7 @@ TEST_P(Notices, notices_without_room_wait_and_none_is_lost) {
     a().poll();
   }
   EXPECT_GT(posted, 256u) << "the ring has fewer cells than that";
-  EXPECT_TRUE(a().qp->has_queued());
+  EXPECT_TRUE(a().qp->requester().has_queued());
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == posted; }));
   pair_.settle();
   EXPECT_EQ(b().remote_writes.value(), posted);
@@ -166,9 +166,9 @@ TEST_P(Notices, notices_and_immediate_data_keep_their_place_behind_messages) {
   RmaWr write = rma_of(iov, range, 1);
   write.has_imm = true;
   for (uint64_t i = 0; i < 20; ++i) {
-    ASSERT_TRUE(a().qp->send(message));
+    ASSERT_TRUE(a().qp->requester().send(message));
     write.imm = i;
-    ASSERT_TRUE(a().qp->rma(WqeKind::write, write));
+    ASSERT_TRUE(a().qp->requester().rma(WqeKind::write, write));
   }
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 20; }));
   pair_.settle();

@@ -67,8 +67,8 @@ class OneSided : public OnePair<Setting> {
     const size_t before = b().sink.messages.size();
     SendWr wr = send_of(iov, 1);
     wr.completion = false;
-    EXPECT_TRUE(a().qp->send(wr));
-    EXPECT_TRUE(b().qp->send(wr));
+    EXPECT_TRUE(a().qp->requester().send(wr));
+    EXPECT_TRUE(b().qp->requester().send(wr));
     EXPECT_TRUE(pair_.until(
         [&] { return b().sink.messages.size() == before + 1 && !a().sink.messages.empty(); }));
     EXPECT_TRUE(a().tx_cq.empty());

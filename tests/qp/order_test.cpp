@@ -93,7 +93,7 @@ void run_history(LinkKind link, uint64_t seed) {
       } else {
         RmaWr wr = rma_of(iov, range, posted);
         wr.has_imm = s.kind == 3;
-        status = pair.a->qp->rma(s.kind == 2 ? WqeKind::read : WqeKind::write, wr);
+        status = pair.a->qp->requester().rma(s.kind == 2 ? WqeKind::read : WqeKind::write, wr);
       }
       if (!status) break;
       ++posted;
@@ -155,8 +155,8 @@ TEST_P(Order, fenced_operation_waits_for_everything_before_it) {
       write.has_imm = true;  // through the ring
       RmaWr read = rma_of(to, range, 2);
       read.fence = true;
-      ASSERT_TRUE(pair.a->qp->rma(WqeKind::write, write));
-      ASSERT_TRUE(pair.a->qp->rma(WqeKind::read, read));
+      ASSERT_TRUE(pair.a->qp->requester().rma(WqeKind::write, write));
+      ASSERT_TRUE(pair.a->qp->requester().rma(WqeKind::read, read));
       ASSERT_TRUE(pair.until([&] { return pair.a->tx_cq.size() == 2; }));
       EXPECT_EQ(take_contexts(pair.a->tx_cq), (std::vector<uint64_t>{1, 2}));
       EXPECT_TRUE(result.get() == data);

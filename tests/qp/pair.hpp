@@ -218,9 +218,11 @@ struct Side {
     qp = std::make_unique<Qp>(port, remote);
   }
   bool poll() { return qp->poll(++polls); }
-  Status send(const iovec& iov, uint64_t context) { return qp->send(send_of(iov, context)); }
+  Status send(const iovec& iov, uint64_t context) {
+    return qp->requester().send(send_of(iov, context));
+  }
   Status rma(WqeKind kind, const iovec& iov, const RemoteRange& range, uint64_t context) {
-    return qp->rma(kind, rma_of(iov, range, context));
+    return qp->requester().rma(kind, rma_of(iov, range, context));
   }
   Status write(const iovec& iov, const RemoteRange& range, uint64_t context) {
     return rma(WqeKind::write, iov, range, context);
@@ -318,7 +320,7 @@ class Pair : public link::test::LanePair {
     return spec;
   }
   void close(protect::RegionHandle region) {
-    EXPECT_TRUE(keys->revoke(region, now_ns() + 1'000'000'000));
+    EXPECT_TRUE(keys->revocation().revoke(region, now_ns() + 1'000'000'000));
   }
 
   std::unique_ptr<Side> a, b;

@@ -47,7 +47,7 @@ class RawKey : public OneSided {
     wr.range_count = ranges.size();
     wr.has_imm = imm;
     wr.imm = 0x1122334455667788;
-    return a().qp->rma(kind, wr);
+    return a().qp->requester().rma(kind, wr);
   }
   Status write(const std::vector<std::byte>& data, const std::vector<RemoteRange>& ranges,
                bool imm = false) {
@@ -73,7 +73,7 @@ class RawKey : public OneSided {
     wr.ranges = ranges.data();
     wr.range_count = ranges.size();
     wr.context = reinterpret_cast<void*>(1);
-    return a().qp->atomic(wr);
+    return a().qp->requester().atomic(wr);
   }
 
   static constexpr size_t kSize = 400000;

@@ -27,7 +27,7 @@ class Refusal : public OneSided {
   }
   Denial attempt(WqeKind kind, const RmaWr& wr) {
     const uint64_t errors = a().writes.errors() + a().reads.errors();
-    EXPECT_TRUE(a().qp->rma(kind, wr));
+    EXPECT_TRUE(a().qp->requester().rma(kind, wr));
     EXPECT_TRUE(completed(1));
     if (a().tx_cq.empty()) return Denial::none;
     if (!a().tx_cq.error_first()) {
@@ -193,7 +193,7 @@ TEST_P(Refusal, hostile_15_closed_region_and_a_new_one_at_the_same_place) {
 TEST_P(Refusal, region_that_is_being_closed) {
   Guarded memory(40000, 7);
   const auto region = pair_.region(b(), memory, kBoth);
-  ASSERT_TRUE(pair_.keys->revoke_begin(region));
+  ASSERT_TRUE(pair_.keys->revocation().begin(region));
   for (const uint64_t len : {uint64_t{8}, uint64_t{40000}}) {
     expect_denied(memory, memory.address(), len, region.key, {Denial::revoking, Denial::closed});
   }
@@ -249,7 +249,7 @@ TEST_P(Refusal, refused_write_tells_no_immediate_data) {
       RmaWr wr = rma_of(iov, range, 3);
       wr.has_imm = true;
       wr.imm = len;
-      ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
+      ASSERT_TRUE(a().qp->requester().rma(WqeKind::write, wr));
       ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; }));
       pair_.settle();
       ASSERT_EQ(a().tx_cq.error_first(), !good);

@@ -71,7 +71,7 @@ TEST_P(Rma, several_pieces_and_ranges_meet) {
     wr.len = size;
     wr.ranges = ranges;
     wr.range_count = 4;
-    ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
+    ASSERT_TRUE(a().qp->requester().rma(WqeKind::write, wr));
     expect_success(1, size);
     EXPECT_TRUE(same_bytes(memory.data() + half + size / 4, base, half));
     EXPECT_TRUE(same_bytes(memory.data(), base + half, size - half));
@@ -82,7 +82,7 @@ TEST_P(Rma, several_pieces_and_ranges_meet) {
     wr.iov = to;
     wr.iov_count = 3;
     wr.context = reinterpret_cast<void*>(2);
-    ASSERT_TRUE(a().qp->rma(WqeKind::read, wr));
+    ASSERT_TRUE(a().qp->requester().rma(WqeKind::read, wr));
     expect_success(2, size);
     EXPECT_TRUE(same_bytes(result.data(), base, size)) << size;
     EXPECT_TRUE(result.canaries_intact());
@@ -101,7 +101,7 @@ TEST_P(Rma, immediate_data_is_told_once_and_after_the_bytes) {
     RmaWr wr = rma_of(iov, range, 5);
     wr.has_imm = true;
     wr.imm = 0x1234567890abcdefu + size;
-    ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
+    ASSERT_TRUE(a().qp->requester().rma(WqeKind::write, wr));
     // only the owner can tell it: it has to poll
     ASSERT_TRUE(pair_.until([&] { return !b().rx_cq.empty(); })) << size;
     EXPECT_TRUE(same_bytes(memory.data(), data.data(), size));
@@ -135,7 +135,7 @@ TEST_P(Rma, notice_waits_for_room_in_the_cq_of_the_target) {
     ASSERT_TRUE(pair.until([&] {
       if (posted < 10) {
         wr.imm = posted;
-        if (pair.a->qp->rma(WqeKind::write, wr)) ++posted;
+        if (pair.a->qp->requester().rma(WqeKind::write, wr)) ++posted;
       }
       EXPECT_LE(pair.b->rx_cq.size(), 2u);
       if (pair.b->rx_cq.size() == 2 || (posted == 10 && !pair.b->rx_cq.empty())) {
@@ -157,7 +157,7 @@ TEST_P(Rma, injected_write_frees_its_buffer_at_once) {
   RmaWr wr = rma_of(iov, range, 1);
   wr.inject = true;
   wr.completion = false;
-  ASSERT_TRUE(a().qp->rma(WqeKind::write, wr));
+  ASSERT_TRUE(a().qp->requester().rma(WqeKind::write, wr));
   std::fill(data.begin(), data.end(), std::byte{0});
   ASSERT_TRUE(pair_.until([&] { return !a().qp->has_pending(); }, true, target_polls()));
   EXPECT_TRUE(memory.get() == expected);
@@ -222,9 +222,9 @@ TEST_P(Rma, queued_while_connecting_runs_later) {
   ASSERT_TRUE(pair.a->write(from, range, 1));
   RmaWr read = rma_of(to, range, 2);
   read.fence = true;
-  ASSERT_TRUE(pair.a->qp->rma(WqeKind::read, read));
+  ASSERT_TRUE(pair.a->qp->requester().rma(WqeKind::read, read));
   ASSERT_TRUE(pair.a->write(from, range, 3));
-  ASSERT_TRUE(pair.a->qp->cancel(reinterpret_cast<void*>(3)));
+  ASSERT_TRUE(pair.a->qp->requester().cancel(reinterpret_cast<void*>(3)));
   EXPECT_EQ(pair.a->tx_cq.pop_error().err, Errc::canceled);
   pair.attach();
   ASSERT_TRUE(pair.until([&] { return pair.a->tx_cq.size() == 2; }));

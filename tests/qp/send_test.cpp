@@ -48,7 +48,7 @@ TEST_P(Send, every_size_arrives_once_and_unchanged) {
       wr.tag = n * 77;
       wr.has_imm = has_imm;
       wr.imm = ~n;
-      ASSERT_TRUE(a().qp->send(wr)) << size;
+      ASSERT_TRUE(a().qp->requester().send(wr)) << size;
       ++n;
       ASSERT_TRUE(pair_.until([&] {
         return a().tx_cq.size() == n && b().sink.messages.size() == n && b().sink.all_done();
@@ -147,7 +147,7 @@ TEST_P(Send, whoever_is_to_be_told_of_a_message_is_and_nothing_else_is) {
     wr.len = size;
     wr.context = static_cast<Told*>(&listener);
     wr.completion = kTold;
-    ASSERT_TRUE(a().qp->send(wr));
+    ASSERT_TRUE(a().qp->requester().send(wr));
     ++n;
     ASSERT_TRUE(pair_.until([&] { return listener.done.size() == n; })) << size;
     EXPECT_EQ(listener.done.back(), size);
@@ -163,7 +163,7 @@ TEST_P(Send, whoever_is_to_be_told_of_a_message_is_and_nothing_else_is) {
   wr.context = static_cast<Told*>(&listener);
   wr.completion = kTold;
   b().sink.accepting = false;
-  ASSERT_TRUE(a().qp->send(wr));
+  ASSERT_TRUE(a().qp->requester().send(wr));
   a().qp->finish(Errc::canceled);
   ASSERT_EQ(listener.failed.size(), 1u);
   EXPECT_EQ(listener.failed[0], Errc::canceled);
@@ -183,7 +183,7 @@ TEST_P(Send, several_pieces_are_sent_as_one_message) {
     wr.iov_count = 4;
     wr.len = size;
     b().sink.messages.clear();
-    ASSERT_TRUE(a().qp->send(wr));
+    ASSERT_TRUE(a().qp->requester().send(wr));
     ASSERT_TRUE(arrived(1));
     EXPECT_TRUE(b().sink.messages[0].payload == data) << size;
   }
@@ -201,7 +201,7 @@ TEST_P(Send, messages_of_all_paths_stay_in_order) {
       SendWr wr = send_of(iov, 1);
       wr.tag = static_cast<uint64_t>(posted);
       wr.completion = posted % 2 == 0;
-      if (!a().qp->send(wr)) break;
+      if (!a().qp->requester().send(wr)) break;
       ++posted;
     }
     while (!a().tx_cq.empty()) a().tx_cq.pop();
@@ -259,7 +259,7 @@ TEST_P(Send, injected_buffer_is_free_at_once) {
     wr.inject = true;
     wr.delivery = delivery ? kDelivered : 0;
     b().sink.messages.clear();
-    ASSERT_TRUE(a().qp->send(wr));
+    ASSERT_TRUE(a().qp->requester().send(wr));
     std::fill(data.begin(), data.end(), std::byte{0});
     ASSERT_TRUE(arrived(1));
     EXPECT_TRUE(b().sink.messages[0].payload == expected);
@@ -276,7 +276,7 @@ TEST_P(Send, match_completes_only_when_the_message_is_taken) {
     const iovec iov = iov_of(data);
     SendWr wr = send_of(iov, 1);
     wr.delivery = kMatched;
-    ASSERT_TRUE(a().qp->send(wr));
+    ASSERT_TRUE(a().qp->requester().send(wr));
     ASSERT_TRUE(pair_.until([&] { return b().sink.held.size() == 1; }));
     pair_.settle();
     EXPECT_TRUE(a().tx_cq.empty());
@@ -303,10 +303,10 @@ TEST_P(Send, delivery_completes_when_the_other_side_has_dealt_with_the_message) 
       wr.tag = size;
       wr.has_imm = has_imm;
       wr.imm = 3 * size;
-      ASSERT_TRUE(a().qp->send(wr));
+      ASSERT_TRUE(a().qp->requester().send(wr));
       pair_.settle();
       EXPECT_TRUE(a().tx_cq.empty()) << "nobody has taken it";
-      EXPECT_TRUE(a().qp->under_way());
+      EXPECT_TRUE(a().qp->has_pending());
       b().sink.accepting = true;
       ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 1; })) << size;
       ASSERT_EQ(b().sink.messages.size(), 1u);
@@ -316,7 +316,7 @@ TEST_P(Send, delivery_completes_when_the_other_side_has_dealt_with_the_message) 
       EXPECT_EQ(r.tag, size);
       EXPECT_EQ(r.imm, has_imm ? 3 * size : 0);
       EXPECT_EQ(take(a().tx_cq).len, size);
-      EXPECT_FALSE(a().qp->under_way());
+      EXPECT_FALSE(a().qp->has_pending());
       pair_.settle();
       EXPECT_EQ(a().qp->look(), Qp::Look::nothing) << "goes on polling for nothing";
     }
@@ -334,12 +334,12 @@ TEST_P(Send, a_fence_waits_for_deliveries) {
   first.delivery = kDelivered;
   SendWr fenced = send_of(iov, 2);
   fenced.fence = true;
-  ASSERT_TRUE(a().qp->send(first));
-  ASSERT_TRUE(a().qp->send(fenced));
+  ASSERT_TRUE(a().qp->requester().send(first));
+  ASSERT_TRUE(a().qp->requester().send(fenced));
   ASSERT_TRUE(a().send(iov, 3));
   pair_.settle();
   EXPECT_TRUE(a().tx_cq.empty());
-  EXPECT_TRUE(a().qp->has_queued());
+  EXPECT_TRUE(a().qp->requester().has_queued());
   b().sink.accepting = true;
   ASSERT_TRUE(pair_.until([&] { return a().tx_cq.size() == 3; }));
   EXPECT_EQ(take_contexts(a().tx_cq), (std::vector<uint64_t>{1, 2, 3}));
@@ -367,7 +367,7 @@ TEST_P(Send, offers_taken_in_another_order_do_not_mix) {
     const iovec iov{data[i].data(), data[i].size()};
     SendWr wr = send_of(iov, i);
     wr.tag = i;
-    ASSERT_TRUE(a().qp->send(wr));
+    ASSERT_TRUE(a().qp->requester().send(wr));
   }
   ASSERT_TRUE(pair_.until([&] { return b().sink.held.size() == kOffers; }));
   for (size_t i = kOffers; i-- > 0;) b().sink.begin(*b().qp, b().sink.held[i]);
@@ -420,14 +420,14 @@ TEST_P(Send, full_ring_is_again_and_never_loss) {
   SendWr wr = send_of(iov, 1);
   wr.completion = false;
   size_t sent = 0;
-  while (a().qp->send(wr)) ++sent;
-  EXPECT_EQ(a().qp->send(wr).error(), Errc::again);
+  while (a().qp->requester().send(wr)) ++sent;
+  EXPECT_EQ(a().qp->requester().send(wr).error(), Errc::again);
   EXPECT_GT(sent, 100u);
   pair_.settle();
-  EXPECT_EQ(a().qp->send(wr).error(), Errc::again);
+  EXPECT_EQ(a().qp->requester().send(wr).error(), Errc::again);
   b().sink.accepting = true;
   ASSERT_TRUE(pair_.until([&] { return b().sink.messages.size() == sent; }));
-  EXPECT_TRUE(a().qp->send(wr));
+  EXPECT_TRUE(a().qp->requester().send(wr));
 }
 
 TEST_P(Send, full_cq_is_again_before_anything_is_sent) {
@@ -438,10 +438,10 @@ TEST_P(Send, full_cq_is_again_before_anything_is_sent) {
     const iovec iov = iov_of(data);
     const SendWr wr = send_of(iov, 1);
     pair.b->sink.messages.clear();
-    for (int i = 0; i < 4; ++i) ASSERT_TRUE(pair.a->qp->send(wr));
-    EXPECT_EQ(pair.a->qp->send(wr).error(), Errc::again);
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(pair.a->qp->requester().send(wr));
+    EXPECT_EQ(pair.a->qp->requester().send(wr).error(), Errc::again);
     ASSERT_TRUE(pair.until([&] { return pair.a->tx_cq.size() == 4; }));
-    EXPECT_EQ(pair.a->qp->send(wr).error(), Errc::again);
+    EXPECT_EQ(pair.a->qp->requester().send(wr).error(), Errc::again);
     while (!pair.a->tx_cq.empty()) pair.a->tx_cq.pop();
     pair.settle();
     EXPECT_EQ(pair.b->sink.messages.size(), 4u);
@@ -455,10 +455,10 @@ TEST_P(Send, while_connecting_sends_are_queued_up_to_the_bound) {
   for (uint64_t i = 0; i < 10; ++i) {
     SendWr wr = send_of(iov, i);
     wr.tag = i;
-    ASSERT_TRUE(pair.a->qp->send(wr));
+    ASSERT_TRUE(pair.a->qp->requester().send(wr));
   }
   EXPECT_EQ(pair.a->send(iov, 99).error(), Errc::again);
-  EXPECT_TRUE(pair.a->qp->has_queued());
+  EXPECT_TRUE(pair.a->qp->requester().has_queued());
   pair.attach();
   ASSERT_TRUE(pair.until([&] { return pair.b->sink.messages.size() == 10; }));
   for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(pair.b->sink.messages[i].tag, i);
@@ -469,9 +469,9 @@ TEST_P(Send, while_connecting_sends_are_queued_up_to_the_bound) {
 TEST_P(Send, queued_send_can_be_cancelled_once) {
   const auto data = pattern(30, 2);
   for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(a().send(iov_of(data), i));
-  ASSERT_TRUE(a().qp->cancel(reinterpret_cast<void*>(1)));
-  EXPECT_EQ(a().qp->cancel(reinterpret_cast<void*>(1)).error(), Errc::no_entry);
-  EXPECT_EQ(a().qp->cancel(reinterpret_cast<void*>(77)).error(), Errc::no_entry);
+  ASSERT_TRUE(a().qp->requester().cancel(reinterpret_cast<void*>(1)));
+  EXPECT_EQ(a().qp->requester().cancel(reinterpret_cast<void*>(1)).error(), Errc::no_entry);
+  EXPECT_EQ(a().qp->requester().cancel(reinterpret_cast<void*>(77)).error(), Errc::no_entry);
   ASSERT_TRUE(a().tx_cq.error_first());
   const CompletionError e = a().tx_cq.pop_error();
   EXPECT_EQ(e.err, Errc::canceled);
@@ -495,11 +495,11 @@ TEST_P(Send, send_in_a_recycled_wqe_can_be_cancelled) {
   const iovec small{const_cast<std::byte*>(data.data()), 8};
   SendWr fill = send_of(small, 2);
   fill.completion = false;
-  while (a().qp->send(fill)) {
+  while (a().qp->requester().send(fill)) {
   }
   ASSERT_TRUE(a().send(iov, 3));  // large: queued behind a full ring
-  EXPECT_TRUE(a().qp->has_queued());
-  EXPECT_TRUE(a().qp->cancel(reinterpret_cast<void*>(3)));
+  EXPECT_TRUE(a().qp->requester().has_queued());
+  EXPECT_TRUE(a().qp->requester().cancel(reinterpret_cast<void*>(3)));
 }
 
 TEST_P(Send, too_many_wqes_are_again) {
@@ -514,7 +514,7 @@ TEST_P(Send, too_many_wqes_are_again) {
     if (taken.size() > 20000) break;  // the rest by hand would need gigabytes
   }
   for (Wqe* wqe : taken) pair.a->port.tx.wqes.give(wqe);
-  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(pair.a->qp->send(wr)) << i;
+  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(pair.a->qp->requester().send(wr)) << i;
   pair.attach();
   ASSERT_TRUE(pair.until([&] { return pair.b->sink.messages.size() == 5000; }));
   EXPECT_EQ(pair.a->port.tx.wqes.out(), 0u);

@@ -59,7 +59,7 @@ class Actor {
       const iovec iov{buffer.data(), size};
       SendWr wr = send_of(iov, slot);
       wr.tag = i;
-      s = side_.qp->send(wr);
+      s = side_.qp->requester().send(wr);
     } else {
       buffer = pattern(size, seed_);
       const iovec iov{buffer.data(), size};

@@ -1,6 +1,6 @@
 /* A peer whose slots are made dormant, and woken again, while it copies and the owner closes and
  * registers regions: src/protect/peer_key_view.cpp (piece) against src/protect/accessors.cpp
- * (make_dormant, wake) and src/protect/revoke.cpp (revoke_now). docs/revocation.md, "Dormant peers".
+ * (make_dormant, wake) and src/protect/revocation.cpp (revoke_now). docs/revocation.md, "Dormant peers".
  *
  * While the peer is dormant a close asks nobody, passes no fence and returns at once. That a close
  * waits for who is inside is revocation.pml's; here it waits for the pin alone. Claim: no copy lands

@@ -1,5 +1,5 @@
 /* The gate of a lane that moves while the peer copies through it: src/protect/peer_key_view.cpp
- * (piece) against src/protect/revoke.cpp (move_gate) and src/protect/accessors.cpp (is_lane_quiet).
+ * (piece) against src/protect/accessors.cpp (move_gate, is_lane_quiet).
  * docs/revocation.md, "The gate of a lane".
  *
  * The accessor goes from region to region, so what it pins changes; the gate asks only whether a slot

@@ -1,14 +1,16 @@
 /* Revocation of a region while peers copy into it by process_vm_writev: src/protect/peer_key_view.cpp
- * (piece) against src/protect/revoke.cpp (revoke_begin, revoke_poll). docs/revocation.md draws the
- * protocol and says what each step is for.
+ * (piece) against src/protect/revocation.cpp (begin, poll) and src/protect/accessors.cpp
+ * (is_quiet). docs/revocation.md draws the protocol and says what each step is for.
  *
- * Accessors may be stopped, stopped for ever, or killed between any two of their steps. A region
- * that was revoked comes back VALID under the next generation (rereg), in the same entry and the
- * same slots. Claim: when revoke has returned, no copy checked under that generation lands; and
- * revoke returns.
+ * Accessors may be stopped, stopped for ever, killed, or replaced by another program between any two
+ * of their steps. A region that was revoked comes back VALID under the next generation (rereg), in
+ * the same entry and the same slots. Claim: when revoke has returned, no copy checked under that
+ * generation lands; and revoke returns.
  *
- * Mutations that must fail: NO_FENCE_A, NO_FENCE_R, NO_ZEROING, NO_SECOND_LOOK, NO_CHUNK_RECHECK
- * (an assertion), NO_STOP_RULE and NO_DEATH_RULE (an invalid end state: revoke hangs). See ./run. */
+ * Mutations that must fail: NO_FENCE_A, NO_FENCE_R, NO_ZEROING, NO_SECOND_LOOK, NO_CHUNK_RECHECK,
+ * EXEC_BY_MARK (the mark in the accessor's key file is taken for the end of its thread: an
+ * assertion), NO_STOP_RULE, NO_DEATH_RULE and NO_EXEC_RULE (an invalid end state: revoke hangs). See
+ * ./run. */
 
 #ifndef ACCESSORS
 #define ACCESSORS 2
@@ -55,8 +57,12 @@ byte last_inside = NOBODY;
 #define STOPPED 1
 #define STOPPED_FOR_EVER 2
 #define DEAD 3
+#define BECAME_ANOTHER 4         /* exec: /proc shows the thread's number and age, and it runs */
 byte thread[ACCESSORS];
 bool in_kernel[ACCESSORS];
+#ifdef EXEC_BY_MARK
+bool marked[ACCESSORS];          /* its key file is: its control thread has ended */
+#endif
 bool returned[GENERATIONS + 2];  /* revoke of that generation has returned */
 
 /* One step of an accessor, or its end. */
@@ -177,6 +183,11 @@ proctype Revoker(byte r) {
 #ifndef NO_DEATH_RULE
         :: thread[a] == DEAD
 #endif
+#if defined(EXEC_BY_MARK)
+        :: marked[a]
+#elif !defined(NO_EXEC_RULE)
+        :: thread[a] == BECAME_ANOTHER  /* its memory is not what it was */
+#endif
         fi
      fi;
      a++
@@ -197,11 +208,18 @@ over:
   skip
 }
 
-/* Stops, continues and kills, each accessor once at most, at any moment. */
+/* Stops, continues, kills or replaces (exec ends a thread before the memory is another program's),
+ * each accessor once at most, at any moment. */
 proctype World(byte a) {
   if
   :: skip
   :: atomic { thread[a] == RUNNING && !in_kernel[a] -> thread[a] = DEAD }
+#ifdef EXEC_BY_MARK
+  :: marked[a] = true;
+     atomic { thread[a] == RUNNING && !in_kernel[a] -> thread[a] = BECAME_ANOTHER }
+#else
+  :: atomic { thread[a] == RUNNING && !in_kernel[a] -> thread[a] = BECAME_ANOTHER }
+#endif
   :: atomic { thread[a] == RUNNING && !in_kernel[a] -> thread[a] = STOPPED };
      if
      :: thread[a] = RUNNING

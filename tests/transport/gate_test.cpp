@@ -48,9 +48,9 @@ class GateTest : public testing::Test {
   }
   ~GateTest() override {
     initiator_.end();
-    gate_.shut(b_, *pair_.keys);
+    gate_.shut(b_, pair_.keys->accessors());
   }
-  void permit(uint16_t flags) { gate_.permit(b_, *pair_.keys, flags, put_record); }
+  void permit(uint16_t flags) { gate_.permit(b_, pair_.keys->accessors(), flags, put_record); }
   void hear() {
     a_.take_responses([this](const std::byte* body) {
       Record r;
@@ -76,7 +76,8 @@ class GateTest : public testing::Test {
   protect::RegionHandle region_;
   uint64_t key_ = 0;
   Gate gate_;
-  OneSided initiator_{a_};
+  Target target_{a_};
+  OneSided initiator_{a_, target_};
 };
 
 TEST_F(GateTest, without_a_permit_nothing_may_be_accessed_directly) {
@@ -111,7 +112,7 @@ TEST_F(GateTest, nothing_lands_once_it_is_shut_and_a_later_permit_has_another_nu
   permit(kPermitWrites);
   hear();
   ASSERT_TRUE(initiator_.has_slot());
-  gate_.shut(b_, *pair_.keys);
+  gate_.shut(b_, pair_.keys->accessors());
   EXPECT_EQ(write(std::byte{5}).outcome, Outcome::through_ring);
   permit(kPermitWrites);
   EXPECT_EQ(write(std::byte{6}).outcome, Outcome::through_ring);
@@ -149,7 +150,7 @@ TEST_F(GateTest, a_writer_in_the_middle_of_its_copies_is_waited_for) {
       }
     });
     while (copies.load() < 1 + round % 3) std::this_thread::yield();
-    gate_.shut(b_, *pair_.keys);
+    gate_.shut(b_, pair_.keys->accessors());
     std::fill(memory_.begin(), memory_.end(), std::byte{0});
     std::this_thread::sleep_for(std::chrono::microseconds(round % 100));
     const bool clean =

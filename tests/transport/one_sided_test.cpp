@@ -32,7 +32,7 @@ class Patience : public testing::Test {
   template <typename Owner>
   uint64_t patience_ns(uint64_t pos, Owner&& owner) {
     const uint64_t began = now_ns();
-    while (!initiator_.has_stalled(pos, 0) && now_ns() - began < kLongNs) owner();
+    while (!target_.has_stalled(pos, 0) && now_ns() - began < kLongNs) owner();
     return now_ns() - began;
   }
   uint64_t patience_ns(uint64_t pos) {
@@ -56,13 +56,14 @@ class Patience : public testing::Test {
   static constexpr uint64_t kLongNs = 50'000'000;
   LanePair pair_;
   LaneEnd a_, b_;
-  OneSided initiator_{a_};
+  Target target_{a_};
+  OneSided initiator_{a_, target_};
 };
 
 TEST_F(Patience, ends_for_an_owner_that_does_not_poll) {
   const uint64_t waited = patience_ns(0);
   EXPECT_GE(waited, kStallNs * 9 / 10);
-  EXPECT_TRUE(initiator_.has_stalled(0, 0));
+  EXPECT_TRUE(target_.has_stalled(0, 0));
 }
 
 TEST_F(Patience, does_not_end_while_the_owner_polls) {
@@ -80,14 +81,14 @@ TEST_F(Patience, is_longer_after_each_claim_that_the_owner_had_come_to_first_and
     EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
   }
   patience_ns(pos);
-  EXPECT_TRUE(initiator_.has_stalled(pos, 0));
+  EXPECT_TRUE(target_.has_stalled(pos, 0));
 }
 
 TEST_F(Patience, begins_anew_once_an_owner_that_was_away_polls) {
   EXPECT_EQ(claim(0, false), OneSided::Claimed::done);
-  EXPECT_TRUE(initiator_.is_known_away());
+  EXPECT_TRUE(target_.is_known_away());
   b_->request_rx.count_poll(16);
-  EXPECT_FALSE(initiator_.is_known_away());
+  EXPECT_FALSE(target_.is_known_away());
 }
 
 TEST_F(Patience, is_lost_with_an_owner_that_lets_wait_and_comes_back_when_it_comes_by_itself) {
@@ -95,16 +96,16 @@ TEST_F(Patience, is_lost_with_an_owner_that_lets_wait_and_comes_back_when_it_com
   uint64_t polls = 0;
   for (; pos < kSurelyAway; ++pos) EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
   uint32_t accesses = 1;
-  for (; initiator_.is_target_away(); ++accesses) b_->request_rx.count_poll(++polls);
+  for (; target_.is_away(); ++accesses) b_->request_rx.count_poll(++polls);
   EXPECT_EQ(accesses, kTryAgainAfter - kSurelyAway + 1) << "that one waits for it";
-  EXPECT_FALSE(initiator_.is_target_away());
+  EXPECT_FALSE(target_.is_away());
   for (uint32_t i = 0; i < kSurelyAway; ++i, ++pos) {
-    EXPECT_FALSE(initiator_.does_target_poll());
-    EXPECT_FALSE(initiator_.has_stalled(pos, 0));
+    EXPECT_FALSE(target_.surely_polls());
+    EXPECT_FALSE(target_.has_stalled(pos, 0));
   }
-  EXPECT_TRUE(initiator_.does_target_poll());
+  EXPECT_TRUE(target_.surely_polls());
   EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
-  EXPECT_FALSE(initiator_.does_target_poll());
+  EXPECT_FALSE(target_.surely_polls());
 }
 
 // Its posts may be copies as ours are: it is not back within what a claim costs.
@@ -113,7 +114,7 @@ TEST_F(Patience, with_an_owner_that_is_tried_again_is_a_share_of_the_time_since)
   for (; pos < kSurelyAway; ++pos) EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
   const uint64_t since = now_ns();
   while (now_ns() - since < 20'000'000) continue;
-  while (initiator_.is_target_away()) continue;
+  while (target_.is_away()) continue;
   EXPECT_GE(patience_ns(pos), 20'000'000 / kTryShare * 9 / 10);
 }
 
@@ -159,6 +160,20 @@ TEST_F(Run, is_no_more_than_its_owner_can_wait_for_or_one_piece) {
   pieces_.retire_through(1);
   for (uint64_t pos = 2; pos < 40; ++pos) note(pos, 1, kClaimChunk / 8);
   EXPECT_EQ(last(), 8u);  // the byte, and seven eighths
+}
+
+// Somebody has to keep polling for as long as a claim may come.
+TEST_F(Run, is_to_be_expected_while_the_first_that_is_not_executed_may_be_claimed) {
+  const auto any = [](const Piece&) { return true; };
+  const auto none = [](const Piece&) { return false; };
+  EXPECT_FALSE(initiator_.may_claim_head(pieces_, any)) << "there is none";
+  note(1, 1, 8);
+  EXPECT_FALSE(initiator_.may_claim_head(pieces_, any)) << "something else stands before it";
+  pieces_.retire_through(1);
+  EXPECT_TRUE(initiator_.may_claim_head(pieces_, any));
+  EXPECT_FALSE(initiator_.may_claim_head(pieces_, none));
+  b_->request_rx.words().executing.store(2);
+  EXPECT_FALSE(initiator_.may_claim_head(pieces_, any)) << "its owner is at it";
 }
 
 TEST_F(Run, ends_with_the_first_that_is_for_its_owner) {

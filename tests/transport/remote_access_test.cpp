@@ -44,13 +44,13 @@ class Steps : public testing::Test {
     a.need = need;
     return a;
   }
-  void close() { ASSERT_TRUE(pair_.keys->revoke(region_, now_ns() + 1'000'000'000)); }
+  void close() { ASSERT_TRUE(pair_.keys->revocation().revoke(region_, now_ns() + 1'000'000'000)); }
 
   LanePair pair_;
   std::vector<std::byte> memory_;
   protect::RegionHandle region_;
   LaneEnd lane_, other_;
-  RemoteAccess access_{*pair_.keys};
+  RemoteAccess access_{pair_.keys->access()};
 };
 
 TEST_F(Steps, a_write_in_pieces_that_leaves_its_region_as_a_whole_changes_nothing) {

@@ -6,6 +6,13 @@
 namespace aperture::wire {
 namespace {
 
+bool is_line(const Head& head) {
+  WildHead wild;
+  std::memcpy(static_cast<void*>(&wild), &head, sizeof wild);
+  SoundHead out;
+  return read_line(wild, out);
+}
+
 TEST(Request, a_line_is_an_inline_send_in_one_cell_and_nothing_else) {
   for (unsigned op = 0; op < 256; ++op) {
     for (unsigned flags = 0; flags < 256; ++flags) {

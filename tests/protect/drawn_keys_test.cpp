@@ -67,6 +67,19 @@ TEST_F(Keys, hostile_2_and_3_restarted_and_forked_processes_share_no_key) {
   EXPECT_EQ(seen.size(), drawn);
 }
 
+// Drawn in advance, when another domain was the last to register: the hash must be of this one.
+TEST(Draw, a_key_is_hashed_in_the_domain_that_it_is_for) {
+  OwnKeyFile own(*OwnKeyFile::make(1024));
+  const KeyChains chains(own);
+  DrawnKeys keys;
+  for (uint32_t i = 0; i < 10 * DrawnKeys::kAhead; ++i) {
+    const DomainId pd = i % 5 == 0 ? kOtherPd : kPd;
+    const DrawnKeys::Drawn drawn = keys.draw(pd, chains);
+    EXPECT_EQ(drawn.hash, hash_key(pd, drawn.key));
+    EXPECT_NE(drawn.key, 0u);
+  }
+}
+
 // 6
 TEST_F(Keys, hostile_6_a_million_guesses_find_nothing) {
   for (int i = 0; i < 1000; ++i) add();

@@ -13,7 +13,7 @@ constexpr uint64_t kMax = ~uint64_t{0};
 
 TEST_F(Check, valid_access_is_granted_at_its_address) {
   const RegionHandle r = add();
-  const Checked c = table->check(ask_of(r.key, kBase + 16, 8));
+  const Checked c = table->access().check(ask_of(r.key, kBase + 16, 8));
   ASSERT_TRUE(c);
   EXPECT_EQ(c.grant().data(), reinterpret_cast<std::byte*>(kBase + 16));
   EXPECT_EQ(c.grant().size(), 8u);
@@ -22,7 +22,7 @@ TEST_F(Check, valid_access_is_granted_at_its_address) {
 
 TEST_F(Check, grant_covers_one_chunk_of_a_longer_range) {
   const RegionHandle r = add(spec_of(kBase, 16 << 20));
-  const Checked c = table->check(ask_of(r.key, kBase, 16 << 20));
+  const Checked c = table->access().check(ask_of(r.key, kBase, 16 << 20));
   ASSERT_TRUE(c);
   EXPECT_EQ(c.grant().size(), kChunkBytes);
   EXPECT_EQ(denial(ask_of(r.key, kBase, (16 << 20) + 1)), Denial::out_of_range);
@@ -31,7 +31,7 @@ TEST_F(Check, grant_covers_one_chunk_of_a_longer_range) {
 TEST_F(Check, grant_copies_in_and_out) {
   char memory[64] = {};
   const RegionHandle r = add(spec_of(reinterpret_cast<uint64_t>(memory), sizeof memory));
-  const Checked c = table->check(ask_of(r.key, reinterpret_cast<uint64_t>(memory) + 4, 8));
+  const Checked c = table->access().check(ask_of(r.key, reinterpret_cast<uint64_t>(memory) + 4, 8));
   ASSERT_TRUE(c);
   EXPECT_TRUE(c.grant().copy_in("12345678", 8));
   EXPECT_TRUE(c.grant().copy_in("x", 1, 7));
@@ -176,9 +176,9 @@ TEST_F(Check, key_of_a_closed_region_is_refused_also_when_its_memory_is_register
 
 TEST_F(Check, region_that_is_being_closed_is_refused_and_says_so) {
   const RegionHandle r = add();
-  ASSERT_TRUE(table->revoke_begin(r));
+  ASSERT_TRUE(table->revocation().begin(r));
   EXPECT_EQ(denial(ask_of(r.key)), Denial::revoking);
-  EXPECT_TRUE(table->revoke_poll(r));
+  EXPECT_TRUE(table->revocation().poll(r));
   EXPECT_EQ(denial(ask_of(r.key)), Denial::closed);
 }
 
@@ -241,7 +241,9 @@ TEST_F(Check, hint_in_step_opens_only_what_the_key_names) {
     spec.requested_key = key;
     in_row[key - 100] = add(spec);
   }
-  const auto at = [&](uint64_t key) { return table->check(ask_of(key, key * 0x1000), &hint); };
+  const auto at = [&](uint64_t key) {
+    return table->access().check(ask_of(key, key * 0x1000), &hint);
+  };
   const auto in_step = [&] { return at(100) && at(101) && hint.in_step; };
   for (const uint64_t key : {102, 103, 104, 105}) {
     ASSERT_TRUE(in_step());
@@ -264,7 +266,7 @@ TEST_F(Check, hint_in_step_opens_only_what_the_key_names) {
   close(in_row[2]);
   ASSERT_TRUE(in_step());
   EXPECT_EQ(at(102).denial(), Denial::closed);
-  ASSERT_TRUE(table->revoke_begin(in_row[1]));
+  ASSERT_TRUE(table->revocation().begin(in_row[1]));
   EXPECT_EQ(at(101).denial(), Denial::revoking);
 }
 
@@ -327,12 +329,12 @@ TEST_F(Check, hint_in_step_leaves_unused_entries_alone) {
   ASSERT_TRUE(hint.in_step);
   struct stat before {
   }, after{};
-  ASSERT_EQ(::fstat(table->fd(), &before), 0);
+  ASSERT_EQ(::fstat(table->own_file().fd(), &before), 0);
   for (uint64_t key = 100'000; key < KeyTable::kDefaultRegions + 100; key += 50'000) {
     EXPECT_EQ(denial(ask_of(key), &hint), Denial::unknown_key);
   }
   EXPECT_EQ(denial(ask_of(~uint64_t{0}), &hint), Denial::unknown_key);
-  ASSERT_EQ(::fstat(table->fd(), &after), 0);
+  ASSERT_EQ(::fstat(table->own_file().fd(), &after), 0);
   EXPECT_EQ(after.st_blocks, before.st_blocks);
 }
 
@@ -340,15 +342,66 @@ TEST_F(Check, recheck_follows_one_life_of_a_region) {
   const RegionSpec spec = spec_with({.key = 9});
   const RegionHandle r = add(spec);
   const RegionRef ref = granted(ask_of(9));
-  EXPECT_TRUE(table->recheck(ask_of(9, kBase + 100, 8), ref));
-  EXPECT_EQ(table->recheck(ask_of(9, kBase + kLength, 8), ref).denial(), Denial::out_of_range);
-  ASSERT_TRUE(table->revoke_begin(r));
-  EXPECT_EQ(table->recheck(ask_of(9), ref).denial(), Denial::revoking);
-  EXPECT_TRUE(table->revoke_poll(r));
+  EXPECT_TRUE(table->access().recheck(ask_of(9, kBase + 100, 8), ref));
+  EXPECT_EQ(table->access().recheck(ask_of(9, kBase + kLength, 8), ref).denial(),
+            Denial::out_of_range);
+  ASSERT_TRUE(table->revocation().begin(r));
+  EXPECT_EQ(table->access().recheck(ask_of(9), ref).denial(), Denial::revoking);
+  EXPECT_TRUE(table->revocation().poll(r));
   add(spec);  // same key, same memory, another life: the old operation must not go on in it
   EXPECT_EQ(denial(ask_of(9)), Denial::none);
-  EXPECT_EQ(table->recheck(ask_of(9), ref).denial(), Denial::closed);
-  EXPECT_EQ(table->recheck(ask_of(9), RegionRef{~0u, 5}).denial(), Denial::unknown_key);
+  EXPECT_EQ(table->access().recheck(ask_of(9), ref).denial(), Denial::closed);
+  EXPECT_EQ(table->access().recheck(ask_of(9), RegionRef{~0u, 5}).denial(), Denial::unknown_key);
+}
+
+// What refusals are explained with.
+TEST_F(Check, facts_are_of_the_entry_that_the_key_named_last) {
+  EXPECT_FALSE(table->access().facts(kPd, 42).found);
+  const RegionHandle other = add(spec_with({.length = 8, .pd = kOtherPd, .key = 42}));
+  RegionFacts facts = table->access().facts(kPd, 42);
+  EXPECT_TRUE(facts.found);
+  EXPECT_EQ(facts.pd, kOtherPd) << "the key names something elsewhere";
+  EXPECT_EQ(facts.length, 8u);
+  const RegionHandle ours = add(spec_with({.key = 42, .origin = 0x9000, .bound_to = 5}));
+  facts = table->access().facts(kPd, 42);
+  EXPECT_EQ(facts.pd, kPd);
+  EXPECT_EQ(facts.regions, 2u);
+  EXPECT_EQ(facts.origin, 0x9000u);
+  EXPECT_EQ(facts.length, kLength);
+  EXPECT_EQ(facts.rights, kReadWrite);
+  EXPECT_EQ(facts.bound_to, 5u);
+  EXPECT_FALSE(facts.zero_based);
+  EXPECT_EQ(facts.buffers, 1u);
+  EXPECT_FALSE(facts.endpoint);
+  close(ours);
+  facts = table->access().facts(kPd, 42);
+  EXPECT_EQ(facts.pd, kPd) << "closed, and still what the key named here";
+  EXPECT_EQ(facts.regions, 1u);
+  close(other);
+  EXPECT_TRUE(table->access().facts(kOtherPd, 42).found);
+  EXPECT_FALSE(table->access().facts(kPd + 100, 42).found) << "closed elsewhere is no hint";
+}
+
+TEST_F(Check, facts_of_a_side_record_leave_its_secret_out_and_end_with_the_region) {
+  std::byte a[16];
+  std::byte b[16];
+  auto side = side_over(a, sizeof a);
+  side->segments.push_back({b, sizeof b, std::nullopt});
+  side->needs_endpoint = true;
+  side->endpoint = 9;
+  const auto base = reinterpret_cast<uint64_t>(a);
+  const RegionHandle r =
+      add(spec_with({.base = base, .length = 32, .key = 42, .zero_based = true}), std::move(side));
+  RegionFacts facts = table->access().facts(kPd, 42);
+  EXPECT_EQ(facts.buffers, 2u);
+  EXPECT_EQ(facts.endpoint, std::optional<EndpointId>(9));
+  EXPECT_TRUE(facts.zero_based);
+  EXPECT_EQ(facts.origin, 0u);
+  close(r);
+  facts = table->access().facts(kPd, 42);
+  EXPECT_TRUE(facts.found);
+  EXPECT_EQ(facts.buffers, 1u);
+  EXPECT_FALSE(facts.endpoint);
 }
 
 }  // namespace

@@ -1,0 +1,105 @@
+// Connecting, speaking and letting go: see conversation.hpp.
+#include "cm/conversation.hpp"
+
+#include <cassert>
+
+#include "base/clock.hpp"
+#include "base/no_throw.hpp"
+#include "cm/farewell.hpp"
+
+namespace aperture::cm {
+
+namespace {
+constexpr uint64_t kPauseNs = 10'000'000;  // before a port that did not take us is tried again
+}  // namespace
+
+Conversation::Conversation(nic::ControlThread& control, const Life& life, Binding& binding) noexcept
+    : control_(control), farewell_(Farewell::instance(control)), life_(life), binding_(binding) {}
+
+// ---- connecting ---------------------------------------------------------------------------------
+
+void Conversation::ask(const wire::CmPacket& question, uint64_t refused_ns) noexcept {
+  assert(on_message && on_lost && on_no_peer);
+  assert(retry_timer_ == 0 && connection_ == nullptr);
+  question_ = question;
+  refused_until_ns_ = now_ns() + refused_ns;
+  try_to_ask();
+}
+
+void Conversation::ask_again_in(uint64_t ns) noexcept {
+  assert(connection_ == nullptr);
+  control_.cancel_timer(retry_timer_);
+  retry_timer_ = control_.add_timer(now_ns() + ns, [this] { try_to_ask(); });
+  assert(retry_timer_ != 0);
+}
+
+void Conversation::try_to_ask() noexcept {
+  retry_timer_ = 0;
+  if (life_.state() != State::req_sent && life_.state() != State::sidr_sent) return;
+  if (const Status s = connect(); !s) return on_not_connected(s.error());
+  assert(connection_ != nullptr);
+  say(question_);
+}
+
+Status Conversation::connect() noexcept {
+  assert(connection_ == nullptr);
+  auto socket = binding_.connect();
+  if (!socket) return socket.error();
+  std::shared_ptr<Connection> connection;
+  const Status made =
+      no_throw([&] { connection = std::make_shared<Connection>(control_, *std::move(socket)); });
+  if (!made) return made;
+  if (const Status s = connection->start(); !s) return s;
+  adopt(std::move(connection));
+  return {};
+}
+
+void Conversation::on_not_connected(Errc why) noexcept {
+  assert(connection_ == nullptr && retry_timer_ == 0);
+  const bool in_time = now_ns() + kPauseNs <= refused_until_ns_;
+  // `again`: it is there, and busy; the time that this state may last ends it
+  if (why == Errc::again || (why == Errc::refused && in_time)) return ask_again_in(kPauseNs);
+  on_no_peer(why);
+}
+
+void Conversation::adopt(std::shared_ptr<Connection> connection) noexcept {
+  assert(connection_ == nullptr && connection != nullptr);
+  connection_ = std::move(connection);
+  connection_->on_message = [this](wire::CmKind kind, Connection::Bytes bytes) {
+    on_message(kind, bytes);
+  };
+  connection_->on_lost = [this](Errc) { lose(); };
+  assert(retry_timer_ == 0);
+}
+
+// ---- speaking and letting go --------------------------------------------------------------------
+
+void Conversation::say(const wire::CmPacket& packet) noexcept {
+  assert(connection_ != nullptr);
+  if (!connection_->send(packet)) lose();
+}
+
+void Conversation::say_last(const wire::CmPacket& packet) noexcept {
+  if (connection_ == nullptr) return;
+  if (connection_->send(packet).ok()) return part();
+  close();
+}
+
+void Conversation::part() noexcept {
+  if (connection_ == nullptr) return;
+  farewell_.keep(std::move(connection_));
+  assert(connection_ == nullptr);
+}
+
+void Conversation::close() noexcept {
+  if (connection_ != nullptr) connection_->close();
+  connection_.reset();
+}
+
+void Conversation::lose() noexcept {
+  close();
+  assert(connection_ == nullptr);
+  on_lost();
+}
+
+}  // namespace aperture::cm

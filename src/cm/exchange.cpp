@@ -1,0 +1,14 @@
+// See exchange.hpp.
+#include "cm/exchange.hpp"
+
+#include "base/log.hpp"
+
+namespace aperture::cm {
+
+void Exchange::break_off() noexcept {
+  APERTURE_WARN("rdma_cm: %s says what makes no sense now: the connection ends",
+                core_.binding.remote()->print().c_str());
+  core_.talk.lose();
+}
+
+}  // namespace aperture::cm

@@ -1,0 +1,79 @@
+// What wakes a sleeping engine: one epoll descriptor over its doorbell, an alarm of its own, and
+// the descriptors of links and datagram sockets.
+//
+// Nobody takes events from sleep_fd(); it is readable while any of them is. Draining the doorbell
+// is all that a round of sleep costs: a descriptor of a link is quiet once the link has been
+// polled, and the alarm is set only where something is waited for that may not ring. How often it
+// was readable is counted, so that who has watched it can tell whether he was woken.
+//
+// Guarded by the engine's lock, but for the two descriptors and ring(), which are any thread's. In
+// a forked child it is its parent's and changes nothing.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/doorbell.hpp"
+#include "base/errc.hpp"
+#include "base/fd.hpp"
+#include "nic/fork_guard.hpp"
+
+namespace aperture::nic {
+
+class Wakers {
+ public:
+  // The life of this process has begun.
+  Wakers() noexcept;
+  Wakers(const Wakers&) = delete;
+  Wakers& operator=(const Wakers&) = delete;
+
+  // Once, before everything else. Errors: no_fds, no_memory, io.
+  Status open() noexcept;
+
+  // Opened anew for each peer: whoever has published something for a sleeping engine rings it.
+  int doorbell_fd() const noexcept { return doorbell_.get(); }
+  void ring() const noexcept { ring_doorbell(doorbell_.get()); }
+  // To be waited on, here alone: readable when something may have arrived while asleep.
+  int sleep_fd() const noexcept { return sleep_.get(); }
+  // sleep_fd() is readable: to be asked before a poll, which quiets it. A system call.
+  bool is_rung() const noexcept;
+  // A count: how often sleep_fd() was readable, as far as that has been quieted since.
+  uint64_t wakings() const noexcept { return wakings_; }
+
+  // A descriptor that wakes while it is readable. Its owner keeps it quiet outside of sleep, and
+  // forgets it before closing it. Errors: no_memory, io.
+  Status watch(int fd) noexcept;
+  // The same of one that may be readable at any time: it counts from arm(true) to arm(false) only,
+  // since whoever watches sleep_fd() all the time shall not be woken for what polls find anyway.
+  Status watch_asleep(int fd) noexcept;
+  void forget(int fd) noexcept;
+  void arm(bool armed) noexcept;
+
+  // The doorbell has been heard. A system call.
+  void drain() noexcept;
+  // Wakes after a while, and each time after twice as long, up to a bound.
+  void look_again_later() noexcept;
+  bool looks_again() const noexcept { return alarm_set_; }
+  // There is nothing to look at; the next time begins with the shortest while.
+  void look_no_more() noexcept { look_again_ns_ = 0; }
+  // The engine is awake from now on: what may wake it again is quiet, but for the doorbell. Before
+  // its links and queue pairs are polled.
+  void wake_up() noexcept;
+
+ private:
+  Status add(int fd, uint32_t events) noexcept;
+  bool set_alarm(uint64_t after_ns) noexcept;
+  bool is_woken_by_socket() const noexcept;
+
+  const Life life_;
+  UniqueFd doorbell_;
+  ParentOnlyFd sleep_;  // epoll
+  ParentOnlyFd alarm_;  // timer
+  uint64_t wakings_ = 0;
+  uint32_t watched_fds_ = 0;      // in sleep_
+  std::vector<int> asleep_only_;  // of them
+  bool alarm_set_ = false;
+  uint64_t look_again_ns_ = 0;  // what it was set to last
+};
+
+}  // namespace aperture::nic

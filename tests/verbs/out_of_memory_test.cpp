@@ -1,0 +1,12 @@
+// Objects and a connection of the verbs door while memory runs out: connection_play.cpp.
+#include "doors/nth_allocation.hpp"
+
+namespace aperture::nth {
+namespace {
+
+TEST(OutOfResources, the_nth_allocation_of_a_connection_of_verbs_may_fail) {
+  fail_each<load_door, play_connection>("lib/aperture/libibverbs.so", 6);
+}
+
+}  // namespace
+}  // namespace aperture::nth
