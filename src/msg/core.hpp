@@ -24,6 +24,8 @@ struct MatchCore {
     virtual uint64_t reported(uint64_t source) noexcept { return source; }
     // Tells all queue pairs.
     virtual void set_pressure(bool on) noexcept = 0;
+    // Of an endpoint that shares receives: that peer's messages may come through it.
+    virtual bool hears(const Address& /*remote*/) noexcept { return false; }
     // Of a shared receive context: what comes next completes where that endpoint's receives do.
     virtual void completes_at(qp::Port& /*port*/) noexcept {}
   };

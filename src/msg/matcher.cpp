@@ -127,6 +127,11 @@ Status Matcher::probe(const Probe& probe) noexcept {
 
 // ---- ends ---------------------------------------------------------------------------------------
 
+void Matcher::forget_source(uint64_t source, uint64_t now) noexcept {
+  core_.early.rename_source(source, now);
+  if (now != qp::kNoSource) core_.receives.rename_source(source, now);
+}
+
 void Matcher::name_source(const Address& remote, uint64_t before, uint64_t source) noexcept {
   core_.early.name_source(remote, source);
   if (before != qp::kNoSource) core_.receives.rename_source(before, source);

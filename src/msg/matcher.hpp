@@ -57,11 +57,10 @@ class Matcher final : public qp::MessageSink {
   // The first half of that alone.
   void drop_offers_of(qp::Qp& qp) noexcept;
 
-  // That source is nobody's any more: messages that wait under it are found under `now` from here
-  // on, or, where that is kNoSource, only by receives from anybody.
-  void forget_source(uint64_t source, uint64_t now) noexcept {
-    core_.early.rename_source(source, now);
-  }
+  // That source is nobody's any more. Its peer has another, `now`, under which messages that wait
+  // and receives that name it are found from here on; or it has none (kNoSource), and its messages
+  // are found only by receives from anybody.
+  void forget_source(uint64_t source, uint64_t now) noexcept;
   // That peer is in the table now, under `source`, or under a lower index than before, which was
   // `before`: its messages and the receives that name it are found there from here on.
   void name_source(const Address& remote, uint64_t before, uint64_t source) noexcept;

@@ -125,6 +125,12 @@ void DatagramEndpoint::learn(uint64_t index) noexcept {
   if (before > index && before != qp::kNoSource) receives_.rename_source(before, index);
 }
 
+void DatagramEndpoint::forget(uint64_t index) noexcept {
+  const Address* address = addresses_.find(index);
+  const uint64_t now = address != nullptr ? addresses_.index_of(*address, index) : qp::kNoSource;
+  if (now != qp::kNoSource) receives_.rename_source(index, now);
+}
+
 Status DatagramEndpoint::recv(const qp::RecvWr& wr) noexcept {
   end_.on_receive_posted();
   return receives_.recv(canonical(wr));

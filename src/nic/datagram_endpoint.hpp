@@ -65,7 +65,7 @@ class DatagramEndpoint final : public Endpoint,
   Status probe(const msg::Probe&) noexcept override { return Errc::not_supported; }
   Status cancel(void* context) noexcept override { return receives_.cancel(context); }
   void learn(uint64_t index) noexcept override;
-  void forget(uint64_t) noexcept override {}
+  void forget(uint64_t index) noexcept override;
   bool has_pending() const noexcept override { return false; }
 
   // link::Pollable

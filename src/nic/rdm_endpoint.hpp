@@ -38,6 +38,9 @@ class RdmEndpoint final : public Endpoint, private msg::Matcher::Host {
   uint64_t source_of(qp::Qp& qp) noexcept override;
   uint64_t reported_source_of(qp::Qp& qp) noexcept override;
   uint64_t reported(uint64_t source) noexcept override { return addresses_.reported(source); }
+  bool hears(const Address& remote) noexcept override {
+    return connections_.all().contains(remote);
+  }
   void set_pressure(bool on) noexcept override;
 
   void look_up_source(qp::Qp& qp) noexcept;

@@ -36,7 +36,8 @@ Status SharedReceive::add(Member& member) noexcept {
 }
 
 void SharedReceive::remove(Member& member) noexcept {
-  if (std::erase(members_, &member) == 0) return;
+  [[maybe_unused]] const size_t removed = std::erase(members_, &member);
+  assert(removed == 1);
   matcher_.forget_port(member.port_);
   take_turn(members_.empty() ? nullptr : members_.front());
 }
@@ -50,7 +51,10 @@ void SharedReceive::take_turn(Member* member) noexcept {
 
 void SharedReceive::Member::on_lost(qp::Qp& qp, Errc why) noexcept {
   shared_.take_turn(this);
-  if (why == Errc::canceled) return shared_.matcher_.drop_offers_of(qp);
+  const auto hears = [&](const Member* m) { return m != this && m->host_.hears(qp.remote()); };
+  const bool stay =
+      why == Errc::canceled || std::any_of(shared_.members_.begin(), shared_.members_.end(), hears);
+  if (stay) return shared_.matcher_.drop_offers_of(qp);
   shared_.matcher_.on_lost(qp, why);
 }
 

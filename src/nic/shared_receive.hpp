@@ -29,10 +29,18 @@ class SharedReceive final : public Endpoint, private msg::Matcher::Host {
     // The port and the host, which are the endpoint's, outlive it.
     Member(SharedReceive& shared, qp::Port& port, msg::Matcher::Host& host) noexcept
         : shared_(shared), port_(port), host_(host) {}
-    ~Member() override { shared_.remove(*this); }
-    Status join() noexcept { return shared_.add(*this); }  // Errors: no_memory
-    // As msg::Matcher has it; receives that anybody else may still fill stay posted when it is the
-    // endpoint that goes (Errc::canceled).
+    // With the lock held, if it has joined.
+    ~Member() override {
+      if (joined_) shared_.remove(*this);
+    }
+    // Errors: no_memory.
+    Status join() noexcept {
+      const Status s = shared_.add(*this);
+      joined_ = s.ok();
+      return s;
+    }
+    // As msg::Matcher has it, but receives that anybody else may still fill stay posted: when it is
+    // the endpoint that goes (Errc::canceled), or while another member hears that peer.
     void on_lost(qp::Qp& qp, Errc why) noexcept;
 
     bool on_message(qp::Qp& qp, const qp::Arrival& arrival) noexcept override;
@@ -45,6 +53,7 @@ class SharedReceive final : public Endpoint, private msg::Matcher::Host {
     SharedReceive& shared_;
     qp::Port& port_;
     msg::Matcher::Host& host_;
+    bool joined_ = false;
   };
 
   // By exception std::bad_alloc.

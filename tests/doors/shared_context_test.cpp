@@ -321,6 +321,29 @@ TEST_F(DirectedSharedReceive, outlives_an_endpoint_and_ends_with_its_peer) {
   EXPECT_NE(hub.wait(&second).err, 0);
 }
 
+TEST_F(DirectedSharedReceive, outlives_a_connection_that_one_of_its_endpoints_does_not_get) {
+  Peer peer(*this);
+  const fi_addr_t from = hub.insert(peer.name);
+  peer.side.tagged_send(1, 1, 8, 1, 9);  // through the second endpoint its messages come
+  pump_for(50);
+  const Info info(fi_dupinfo(hub.info()));
+  set_auth_key(*info->ep_attr, "another");
+  Fid<fid_ep> stranger = DOOR_MADE(fi_endpoint, hub.domain(), info.get());
+  DOOR(fi_ep_bind(stranger.get(), &hub.av()->fid, 0));
+  DOOR(fi_ep_bind(stranger.get(), &hub.cq()->fid, FI_TRANSMIT | FI_RECV));
+  DOOR(fi_ep_bind(stranger.get(), &srx->fid, 0));
+  DOOR(fi_enable(stranger.get()));
+  uint64_t box = 0;
+  Op in, out;
+  ASSERT_EQ(fi_recv(srx.get(), &box, 8, nullptr, from, &in), 0);
+  ASSERT_EQ(post(fi_send, stranger.get(), "x", size_t{1}, nullptr, from, &out), 0);
+  EXPECT_EQ(hub.wait(&out).err, FI_EACCES);
+  EXPECT_FALSE(hub.take(&in)) << "its message may still come";
+  peer.side.send(2, 1, 8, 2);
+  EXPECT_EQ(hub.wait(&in).err, 0);
+  EXPECT_FALSE(first_difference({reinterpret_cast<uint8_t*>(&box), 8}, 2));
+}
+
 TEST_F(DirectedSharedReceive, needs_a_context_with_those_capabilities) {
   fi_rx_attr plain{.caps = FI_MSG | FI_TAGGED};
   Fid<fid_ep> simple = DOOR_MADE(fi_srx_context, hub.domain(), &plain);

@@ -64,6 +64,32 @@ TEST(Source, messages_follow_their_address_to_the_other_index_that_it_has) {
   }
 }
 
+TEST(Source, receives_follow_their_address_to_the_other_index_that_it_has) {
+  if (!on_aperture()) GTEST_SKIP() << "left open by fi_av(3)";
+  for (const fi_ep_type type : {FI_EP_RDM, FI_EP_DGRAM}) {
+    Options options = kOptions;
+    options.type = type;
+    if (type == FI_EP_DGRAM) options.caps &= ~uint64_t{FI_TAGGED};
+    NodePair p(options);
+    const fi_addr_t twice = p.b.insert(p.a.name());
+    Op first, second;
+    uint8_t in[2] = {};
+    ASSERT_EQ(p.b.post(fi_recv, &in[0], 1, nullptr, twice, &first), 0);
+    fi_addr_t lowest = p.to_a;
+    ASSERT_EQ(fi_av_remove(p.b.av(), &lowest, 1, 0), 0);
+    Node c(options);
+    ASSERT_EQ(p.b.insert(c.name()), lowest) << "the index is to be used again";
+    ASSERT_EQ(p.b.post(fi_recv, &in[1], 1, nullptr, lowest, &second), 0);
+    const fi_addr_t from_c = c.insert(p.b.name());
+    ASSERT_EQ(post([&] { return fi_inject(c.ep(), "c", 1, from_c); }), 0);
+    EXPECT_EQ(p.b.wait(&second).source, lowest);
+    ASSERT_EQ(post([&] { return fi_inject(p.a.ep(), "a", 1, p.to_b); }), 0);
+    EXPECT_EQ(p.b.wait(&first).source, twice);
+    EXPECT_EQ(in[0], 'a');
+    EXPECT_EQ(in[1], 'c');
+  }
+}
+
 // Sends before the receiver knows it, and is inserted then.
 class EarlySender : public testing::Test {
  protected:
