@@ -43,7 +43,7 @@ struct LaneWorld {
   static constexpr size_t kRegion = GuardedMemory::kBytes;
 
   explicit LaneWorld(size_t regions) {
-    keys = std::move(protect::KeyTable::create(regions)).value();
+    keys = std::move(protect::KeyTable::create(static_cast<uint32_t>(regions))).value();
     bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     own = protect::new_domain();
     theirs = protect::new_domain();
