@@ -16,6 +16,8 @@ set(left_out
   # process_vm_writev is not one system call here (process_vm.cpp): a thread can be stopped after it
   # read the length that its owner zeroes, and before it copies
   Processes.nothing_lands_after_revoke_whether_the_accessor_runs_stops_or_dies
+  # nor does it say which side of a copy has faulted
+  *Faults.of_a_direct_copy*
   # /proc/self/exe is started without the emulator, and set_robust_list(2) is refused
   Exec.*
   # libdw, which names lines of source, is not there for the emulated machine
