@@ -12,12 +12,12 @@
 #include <linux/membarrier.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/syscall.h>
 #include <time.h>
 
 #include <atomic>
-#include <cstdarg>
 #include <cstdint>
+
+#include "base/system_call.hpp"
 
 namespace aperture::test {
 
@@ -54,31 +54,24 @@ inline void keep_to_cores(int count) {
   ::sched_setaffinity(0, sizeof some, &some);
 }
 
+inline long on_system_call(const SystemCall& call) noexcept {
+  if (call.number == SYS_membarrier) {
+    const bool registers = (call.a[0] & (MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED |
+                                         MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)) != 0;
+    if (registers) {
+      registrations.fetch_add(1);
+    } else if (call.a[0] != MEMBARRIER_CMD_QUERY) {
+      heavy_barriers.fetch_add(1);
+    }
+  }
+  return call.pass_on();
+}
+
 }  // namespace aperture::test
 
 #pragma GCC visibility push(default)  // a library finds them here
 
 extern "C" {
-long syscall(long number, ...) noexcept {
-  using Call = long (*)(long, ...);
-  static const auto passed_on = reinterpret_cast<Call>(::dlsym(RTLD_NEXT, "syscall"));
-  va_list more;
-  va_start(more, number);
-  long a[6];
-  for (long& one : a) one = va_arg(more, long);  // as many as a system call has at most
-  va_end(more);
-  if (number == SYS_membarrier) {
-    const bool registers = (a[0] & (MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED |
-                                    MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)) != 0;
-    if (registers) {
-      aperture::test::registrations.fetch_add(1);
-    } else if (a[0] != MEMBARRIER_CMD_QUERY) {
-      aperture::test::heavy_barriers.fetch_add(1);
-    }
-  }
-  return passed_on(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-
 int sched_yield() noexcept {
   static auto* const passed_on = reinterpret_cast<int (*)()>(::dlsym(RTLD_NEXT, "sched_yield"));
   const int64_t begun = aperture::test::monotonic_ns();

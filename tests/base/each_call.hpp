@@ -15,7 +15,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -24,6 +23,7 @@
 #include <cstring>
 
 #include "base/each_allocation.hpp"
+#include "base/system_call.hpp"
 
 namespace aperture::nth {
 
@@ -92,6 +92,15 @@ bool raw_fails(long number, long fd, const void* caller, PassedOn&& passed_on) n
 }
 
 }  // namespace aperture::nth
+
+namespace aperture::test {
+
+inline long on_system_call(const SystemCall& call) noexcept {
+  const auto pass_on = [&] { return call.pass_on(); };
+  return nth::raw_fails(call.number, call.a[0], call.caller, pass_on) ? -1 : pass_on();
+}
+
+}  // namespace aperture::test
 
 #pragma GCC visibility push(default)  // a library finds them here
 
@@ -172,19 +181,6 @@ ssize_t write(int fd, const void* bytes, size_t len) {
   static auto* const passed_on = aperture::nth::real("write", &write);
   const auto pass_on = [&] { return passed_on(fd, bytes, len); };
   if (aperture::nth::write_fails("write", __builtin_return_address(0), fd, pass_on)) return -1;
-  return pass_on();
-}
-
-long syscall(long number, ...) noexcept {
-  using Call = long (*)(long, ...);
-  static const auto passed_on = reinterpret_cast<Call>(::dlsym(RTLD_NEXT, "syscall"));
-  va_list more;
-  va_start(more, number);
-  long a[6];
-  for (long& one : a) one = va_arg(more, long);  // as many as a system call has at most
-  va_end(more);
-  const auto pass_on = [&] { return passed_on(number, a[0], a[1], a[2], a[3], a[4], a[5]); };
-  if (aperture::nth::raw_fails(number, a[0], __builtin_return_address(0), pass_on)) return -1;
   return pass_on();
 }
 

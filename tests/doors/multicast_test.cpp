@@ -1,17 +1,15 @@
 // Multicast: fi_join, fi_close and fi_mc_addr of fi_cm(3), FI_MULTICAST of fi_msg(3) and
 // fi_endpoint(3). Groups are those of IP multicast, on the loopback interface.
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdarg>
 #include <thread>
 
+#include "base/system_call.hpp"
 #include "doors/dgram.hpp"
 
 namespace aperture::doors {
@@ -324,19 +322,7 @@ TEST(Multicast, addresses_are_not_for_address_vectors) {
 }  // namespace
 }  // namespace aperture::doors
 
-#pragma GCC visibility push(default)  // a library finds it here
-
-extern "C" long syscall(long number, ...) noexcept {
-  using Call = long (*)(long, ...);
-  static const auto passed_on = reinterpret_cast<Call>(::dlsym(RTLD_NEXT, "syscall"));
-  va_list list;
-  va_start(list, number);
-  long args[6];
-  for (long& arg : args) arg = va_arg(list, long);
-  va_end(list);
-  if (number == SYS_write && aperture::doors::watched != nullptr)
-    aperture::doors::at_event = *aperture::doors::watched;
-  return passed_on(number, args[0], args[1], args[2], args[3], args[4], args[5]);
+long aperture::test::on_system_call(const SystemCall& call) noexcept {
+  if (call.number == SYS_write && doors::watched != nullptr) doors::at_event = *doors::watched;
+  return call.pass_on();
 }
-
-#pragma GCC visibility pop
