@@ -2,42 +2,14 @@
 // operator new from here.
 #pragma once
 
-#include <cstdlib>
-#include <new>
+#include "base/own_new.hpp"
 
 namespace aperture::test {
 
 inline bool out_of_memory = false;
 
 inline void* allocate(size_t bytes) noexcept {
-  return out_of_memory ? nullptr : std::malloc(bytes != 0 ? bytes : 1);
+  return out_of_memory ? nullptr : std::malloc(bytes);
 }
 
 }  // namespace aperture::test
-
-void* operator new(size_t bytes) {
-  void* p = aperture::test::allocate(bytes);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
-}
-void* operator new[](size_t bytes) {
-  return ::operator new(bytes);
-}
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return aperture::test::allocate(bytes);
-}
-void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
-  return aperture::test::allocate(bytes);
-}
-void operator delete(void* p) noexcept {
-  std::free(p);
-}
-void operator delete[](void* p) noexcept {
-  std::free(p);
-}
-void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
-void operator delete[](void* p, size_t) noexcept {
-  std::free(p);
-}
