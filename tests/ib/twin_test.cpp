@@ -5,6 +5,7 @@
 #include "base/out_of_memory.hpp"
 #include "ib/pair.hpp"
 #include "link/hostile.hpp"
+#include "transport/looks.hpp"
 
 namespace aperture::ib::test {
 namespace {
@@ -106,17 +107,7 @@ TEST(Attaching, without_memory_for_it_ends_what_was_posted_with_an_error) {
 
 TEST(Looks, at_what_only_time_moves_come_every_so_many_polls) {
   ConnectedPair pair(LinkKind::shm);
-  const ring::ChannelTx& tx = pair.b->qp->lane()->request_tx;
-  uint64_t polls = 64 * transport::kLookEvery;
-  pair.a->qp->poll(polls);
-  ASSERT_EQ(tx.consumer_polls(), polls);
-  const uint64_t told = polls;
-  while (++polls % transport::kLookEvery != 0) {
-    pair.a->qp->poll(polls);
-    ASSERT_EQ(tx.consumer_polls(), told);
-  }
-  pair.a->qp->poll(polls);
-  EXPECT_EQ(tx.consumer_polls(), told + transport::kLookEvery);
+  transport::test::expect_looks_every_so_many_polls(*pair.a->qp, pair.b->qp->lane()->request_tx);
 }
 
 }  // namespace
