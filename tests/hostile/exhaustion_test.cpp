@@ -2,9 +2,9 @@
 // connect each to a victim that has few descriptors, and keep them. Others still get in, what they
 // have goes on, and all of it comes back.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
+#include "doors/few_descriptors.hpp"
 #include "doors/nursery.hpp"
 #include "doors/region.hpp"
 
@@ -71,15 +71,6 @@ DOOR_ROLE(modest) {
 
 class Exhaustion : public testing::Test {
  protected:
-  Exhaustion() {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit few = before_;
-    few.rlim_cur = kDescriptors;
-    setrlimit(RLIMIT_NOFILE, &few);  // before the first endpoint looks
-    node_ = std::make_unique<Node>(options());
-  }
-  ~Exhaustion() override { setrlimit(RLIMIT_NOFILE, &before_); }
-
   // That process passes a message with us: how long it took.
   int64_t passes(Control& control) {
     char byte = 0;
@@ -94,8 +85,8 @@ class Exhaustion : public testing::Test {
     return answer;
   }
 
-  rlimit before_{};
-  std::unique_ptr<Node> node_;
+  doors::FewDescriptors few_{kDescriptors};  // before the first endpoint looks
+  std::unique_ptr<Node> node_ = std::make_unique<Node>(options());
 };
 
 TEST_F(Exhaustion, hostile_34_lanes_and_descriptors_of_one_user_leave_room_for_others) {

@@ -3,11 +3,11 @@
 // in, what they have goes on, and all of it comes back. As exhaustion_test.cpp has it for
 // libfabric. Run under `aperture run`.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
 
+#include "doors/few_descriptors.hpp"
 #include "doors/fixture.hpp"
 #include "doors/nursery.hpp"
 #include "verbs/ends.hpp"
@@ -122,15 +122,6 @@ DOOR_ROLE(modest_by_verbs) {
 
 class ExhaustionVerbs : public testing::Test {
  protected:
-  ExhaustionVerbs() {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit few = before_;
-    few.rlim_cur = kDescriptors;
-    setrlimit(RLIMIT_NOFILE, &few);  // before the first context looks
-    group_ = std::make_unique<Group>();
-  }
-  ~ExhaustionVerbs() override { setrlimit(RLIMIT_NOFILE, &before_); }
-
   ibv_qp* connected_to(uint32_t number) {
     ibv_qp* const qp = group_->open();
     EXPECT_NE(qp, nullptr) << std::strerror(errno);
@@ -171,8 +162,8 @@ class ExhaustionVerbs : public testing::Test {
     return answer;
   }
 
-  rlimit before_{};
-  std::unique_ptr<Group> group_;
+  doors::FewDescriptors few_{kDescriptors};  // before the first context looks
+  std::unique_ptr<Group> group_ = std::make_unique<Group>();
 };
 
 TEST_F(ExhaustionVerbs, hostile_34_lanes_and_descriptors_of_one_user_leave_room_for_others) {
