@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "doors/child.hpp"
+#include "rdma_cm/endpoints.hpp"
 #include "verbs/ends.hpp"
 
 namespace aperture::hostile {
@@ -24,26 +25,8 @@ struct Ended {
 };
 using Id = std::unique_ptr<rdma_cm_id, Ended>;
 
-ibv_qp_init_attr queue_attr() {
-  ibv_qp_init_attr attr{};
-  attr.cap = {4, 4, 1, 1, 0};
-  attr.qp_type = IBV_QPT_RC;
-  attr.sq_sig_all = 1;
-  return attr;
-}
-
-// With a queue pair, as soon as it is connected.
 Id endpoint(const char* port, int flags) {
-  rdma_addrinfo hints{};
-  hints.ai_port_space = RDMA_PS_TCP;
-  hints.ai_flags = flags;
-  rdma_addrinfo* at = nullptr;
-  EXPECT_EQ(rdma_getaddrinfo("127.0.0.1", port, &hints, &at), 0);
-  ibv_qp_init_attr attr = queue_attr();
-  rdma_cm_id* id = nullptr;
-  EXPECT_EQ(rdma_create_ep(&id, at, nullptr, &attr), 0) << std::strerror(errno);
-  rdma_freeaddrinfo(at);
-  return Id(id);
+  return Id(test::endpoint(port, flags));
 }
 
 struct Errand {

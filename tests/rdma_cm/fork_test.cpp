@@ -14,36 +14,12 @@
 #include <string>
 #include <thread>
 
+#include "rdma_cm/endpoints.hpp"
+
 namespace aperture::test {
 namespace {
 
 constexpr size_t kBytes = 16;
-
-ibv_qp_init_attr queue_attr() {
-  ibv_qp_init_attr attr{};
-  attr.cap = {4, 4, 1, 1, 0};
-  attr.qp_type = IBV_QPT_RC;
-  attr.sq_sig_all = 1;
-  return attr;
-}
-
-rdma_addrinfo* address(const char* port, int flags) {
-  rdma_addrinfo hints{};
-  hints.ai_port_space = RDMA_PS_TCP;
-  hints.ai_flags = flags;
-  rdma_addrinfo* found = nullptr;
-  EXPECT_EQ(rdma_getaddrinfo("127.0.0.1", port, &hints, &found), 0);
-  return found;
-}
-
-rdma_cm_id* endpoint(const char* port, int flags) {
-  rdma_addrinfo* const at = address(port, flags);
-  ibv_qp_init_attr attr = queue_attr();
-  rdma_cm_id* id = nullptr;
-  EXPECT_EQ(rdma_create_ep(&id, at, nullptr, &attr), 0) << std::strerror(errno);
-  rdma_freeaddrinfo(at);
-  return id;
-}
 
 struct Listener {
   Listener() : id(endpoint("0", RAI_PASSIVE)) {
