@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +29,17 @@ int status_of_child(Body body) {
 template <typename Body>
 bool holds_in_child(Body body) {
   return status_of_child([&] { ::_exit(body() ? 0 : 1); }) == 0;
+}
+
+// So many of the descriptors that are open here are sockets of that type.
+inline int count_sockets(int type) {
+  int count = 0;
+  for (int fd = 0; fd < 8192; ++fd) {
+    int is = 0;
+    socklen_t len = sizeof is;
+    count += ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &is, &len) == 0 && is == type;
+  }
+  return count;
 }
 
 // All that a child writes to the descriptor that it is given.

@@ -241,12 +241,7 @@ TEST(DatagramEndpoint, a_forked_child_holds_no_port_and_opens_none) {
   End here;
   const uint64_t myself = here.insert(here);
   EXPECT_TRUE(aperture::test::holds_in_child([&] {
-    int udp = 0;
-    for (int fd = 0; fd < 8192; ++fd) {
-      int type = 0;
-      socklen_t len = sizeof type;
-      if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_DGRAM) ++udp;
-    }
+    const int udp = aperture::test::count_sockets(SOCK_DGRAM);
     EndpointOptions options;
     options.engine = here.engine.get();
     options.addresses = &here.addresses;

@@ -218,12 +218,7 @@ TEST(UdVerbsQp, a_forked_child_holds_no_port_and_closes_nothing) {
   DatagramEnd here;
   ASSERT_TRUE(here.ok);
   EXPECT_TRUE(aperture::test::holds_in_child([&] {
-    int udp = 0;
-    for (int fd = 0; fd < 8192; ++fd) {
-      int type = 0;
-      socklen_t len = sizeof type;
-      if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_DGRAM) ++udp;
-    }
+    const int udp = aperture::test::count_sockets(SOCK_DGRAM);
     ib::QpSpec spec;
     spec.type = ib::QpType::ud;
     const bool refused = here.nic->make_qp(spec).error() == Errc::not_supported;
