@@ -17,9 +17,10 @@ namespace {
 
 constexpr int kSpinsBeforeLook = 50;  // a copy that is under way takes about a microsecond
 
-// detach() has closed them, and waits for who was inside: they never open again.
+// detach() has closed them, and waits for who was inside: they never open again. Read from memory
+// that the peer writes: one that stores there takes back the closing of its own slots.
 bool is_detaching(const SlotArray& slots) noexcept {
-  // relaxed: only the owner writes it, under the lock of its own
+  // relaxed: of the owner's stores, all under the lock of its own
   return slots.slots[0].closed.load(std::memory_order_relaxed) == AccessorSlot::kClosed;
 }
 
@@ -79,7 +80,7 @@ bool Accessors::detach(SlotArray* slots) {
   }
   // SYNC POINT: slot-closed (pairs with FENCE_A in PeerKeyView)
   full_fence();
-  assert(at->slots == slots && is_detaching(*slots));
+  assert(at->slots == slots);
   for (AccessorSlot& slot : slots->slots) {
     const uint64_t pin = slot.pin.load(std::memory_order_acquire);
     if (pin != 0 && !is_slot_quiet(slot, pin, *at)) return false;

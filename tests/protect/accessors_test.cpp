@@ -6,8 +6,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <limits>
 #include <mutex>
+#include <thread>
 
 #include "protect/table_fixture.hpp"
 
@@ -107,6 +109,20 @@ TEST_F(Attached, detached_slots_are_closed_and_asked_no_more) {
   EXPECT_TRUE(accessors_.is_quiet(kLife));
   std::lock_guard guard(lock_);
   EXPECT_TRUE(accessors_.none_awake());
+}
+
+// The slots lie in memory that the peer writes, and it may write there at any time.
+TEST_F(Attached, a_peer_that_opens_its_slots_again_and_again_does_no_more_than_that) {
+  pin(0, kLife);
+  std::atomic<bool> over{false};
+  std::thread peer([&] {
+    while (!over) slot(0).closed.store(0, std::memory_order_relaxed);
+  });
+  for (int i = 0; i < 20000; ++i) ASSERT_FALSE(accessors_.detach(slots_.get()));
+  over = true;
+  peer.join();
+  slot(0).pin = 0;
+  EXPECT_TRUE(accessors_.detach(slots_.get()));
 }
 
 TEST(SlotArray, is_claimed_slot_by_slot) {
