@@ -213,8 +213,7 @@ void MsgEndpoint::drop(Errc why) noexcept {
 
 void MsgEndpoint::wind_up(Qp& qp) noexcept {
   assert(&qp == only_);
-  const bool broke = only_->broken();
-  if (broke) lost_why_ = Errc::protocol;
+  if (only_->broken()) lost_why_ = only_->ending().why();
   drop(lost_why_);
   lost_ = true;
   port_.cancel_all(lost_why_);

@@ -159,7 +159,8 @@ struct QpCore {
     busy = true;
   }
   // The same where something of ours has failed that the peer waits for.
-  void cease() noexcept {
+  void cease(Errc why) noexcept {
+    if (!lane.broken()) broken_why = why;
     lane.cease();
     busy = true;
   }
@@ -175,6 +176,7 @@ struct QpCore {
   transport::Inflight<Piece> pieces;
   QpState state = QpState::connecting;
   bool peer_pressure = false;           // the peer wants offers only
+  Errc broken_why = Errc::protocol;     // why the lane is broken, if it is
   bool busy = true;                     // poll() has more to do than to look at the rings
   bool replies_waiting = false;         // responses that have found no room
   uint64_t unasked_bytes = kUnbounded;  // payload that it may still send without an offer

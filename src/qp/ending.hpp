@@ -31,8 +31,8 @@ class Ending {
     return access_over_;
   }
   bool is_access_over() const noexcept { return access_over_; }
-  // Why, for its owner: the loss, or that the peer broke the protocol.
-  Errc why() const noexcept { return why_lost(Errc::protocol); }
+  // Why, for its owner: the loss, or what has broken the lane.
+  Errc why() const noexcept { return why_lost(core_.broken_why); }
   // The loss, or that if there was none.
   Errc why_lost(Errc otherwise) const noexcept {
     return lost_why_ != Errc::ok ? lost_why_ : otherwise;

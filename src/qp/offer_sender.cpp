@@ -152,7 +152,7 @@ void OfferSender::fail(Wqe& wqe) noexcept {
       "no memory for the ring through which a message to %s goes: the connection is closed",
       core_.remote.print().c_str());
   wqe.error = Errc::no_memory;
-  core_.cease();
+  core_.cease(Errc::no_memory);
 }
 
 // A preview has been pushed: on offer as before.

@@ -86,7 +86,10 @@ bool Qp::progress(uint64_t polls) noexcept {
   if (core_.replies_waiting) any = replies_.flush() || any;
   if (gate_.is_due()) gate_.tell(core_.lane, put_permit);
   if (core_.state != QpState::ready) return any;
-  if (sender_.has_granted()) any = sender_.push() || any;
+  if (sender_.has_granted()) {
+    any = sender_.push() || any;
+    if (broken()) return any;
+  }
   if (requester_.has_queued()) requester_.run();
   if (core_.incoming > 0 && core_.one_sided.is_allowed()) receiver_.pull_stalled();
   core_.update_pending();

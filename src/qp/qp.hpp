@@ -48,7 +48,7 @@ class Qp {
   // connecting -> ready; queued operations start with the next poll. Without memory for the lane's
   // bookkeeping it is lost at once, with Errc::no_memory: needs_wind_up() is true.
   void attach(std::unique_ptr<link::Lane> lane) noexcept;
-  // The peer broke the protocol: finish(Errc::protocol) is due.
+  // The peer broke the protocol, or has to be left for want of memory: finish() is due.
   bool broken() const noexcept { return core_.lane.broken(); }
   // Its loss, and the end of its peers' accesses.
   Ending& ending() noexcept { return ending_; }

@@ -46,6 +46,7 @@ TEST_P(Offer, message_whose_chunk_cannot_be_pushed_ends_with_its_connection_and_
   pair_.attach();
   ASSERT_TRUE(a().send(iov_of(data_), 1));
   ASSERT_TRUE(pair_.until([&] { return a().qp->broken(); }));
+  EXPECT_EQ(a().qp->ending().why(), Errc::no_memory);
   EXPECT_FALSE(sent()) << "the receiver may be pulling from its buffer";
   const auto lane = a().qp->finish(Errc::peer_lost);
   ASSERT_TRUE(sent());
