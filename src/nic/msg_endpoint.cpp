@@ -11,24 +11,6 @@ namespace aperture::nic {
 
 using qp::Qp;
 
-namespace {
-
-template <typename Done>
-void poll_until(Engine& engine, uint64_t deadline_ns, Done&& done) noexcept {
-  for (;;) {
-    {
-      PollGuard guard(engine);
-      if (done()) return;
-      engine.poll();
-      guard.found_nothing();
-    }
-    if (now_ns() >= deadline_ns) return;
-    cpu_relax();
-  }
-}
-
-}  // namespace
-
 Result<std::unique_ptr<MsgEndpoint>> MsgEndpoint::create(const EndpointOptions& options,
                                                          const Wish& wish) noexcept {
   try {
