@@ -324,7 +324,9 @@ Status AddressFile::erase(const Lock&, std::span<const uint64_t> indices) noexce
     all = write_all(fd_.get(), &none, sizeof none, at) && all;
   }
   const Status s = commit(head, true);
-  return s && !all ? Status(Errc::io) : s;
+  if (s && all) return s;
+  seen_ = {};  // whichever are gone, the next refresh() tells
+  return s ? Status(Errc::io) : s;
 }
 
 }  // namespace aperture::nic

@@ -1,11 +1,12 @@
 // What a shared address vector costs whoever has no part in it: one that waits for the file's lock
 // holds up no other call, and what strangers send is not answered with a system call each. The
-// functions that wait and read stand before the C library's, and count.
+// functions that wait, read and write stand before the C library's, and count or fail.
 #include <dlfcn.h>
 #include <sys/types.h>
 #include <time.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -18,7 +19,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::atomic<uint64_t> reads{0};  // of files at a place
+std::atomic<uint64_t> reads{0};      // of files at a place
+thread_local int failing_write = 0;  // the one of so many; 0: none
 
 // A thread that is made to wait in its naps until another one has looked after it.
 class Nap {
@@ -229,6 +231,20 @@ DOOR_ROLE(reader_of_rubbish) {
   return control.put(true) ? 0 : 2;
 }
 
+// The first entry that is written over is gone for everybody, whatever becomes of the second.
+TEST_F(SharedAv, what_a_removal_that_failed_has_taken_out_is_gone_here_too) {
+  Opened here;
+  fi_addr_t both[2];
+  for (fi_addr_t& one : both) one = here.hub.insert(here.name());
+  ASSERT_EQ(here.look_up(both[0]), here.name());
+  failing_write = 2;
+  EXPECT_EQ(fi_av_remove(here.hub.av(), both, 2, 0), -FI_EIO);
+  EXPECT_EQ(failing_write, 0);
+  EXPECT_EQ(here.look_up(both[0]).size(), 0u);
+  EXPECT_EQ(here.look_up(both[1]), here.name());
+  EXPECT_EQ(fi_av_remove(here.hub.av(), &both[1], 1, 0), 0);
+}
+
 TEST_F(SharedAv, a_file_that_is_damaged_is_told_once) {
   const std::string text = said_by("reader_of_rubbish", "warn");
   const size_t first = text.find("cannot be read");
@@ -261,6 +277,15 @@ ssize_t pread(int fd, void* to, size_t size, off_t at) {
   static const auto passed_on = reinterpret_cast<Call>(::dlsym(RTLD_NEXT, "pread"));
   aperture::doors::reads.fetch_add(1, std::memory_order_relaxed);
   return passed_on(fd, to, size, at);
+}
+
+ssize_t pwrite(int fd, const void* from, size_t size, off_t at) {
+  using Call = ssize_t (*)(int, const void*, size_t, off_t);
+  static const auto passed_on = reinterpret_cast<Call>(::dlsym(RTLD_NEXT, "pwrite"));
+  int& failing = aperture::doors::failing_write;
+  if (failing == 0 || --failing != 0) return passed_on(fd, from, size, at);
+  errno = EIO;
+  return -1;
 }
 }
 
