@@ -69,12 +69,10 @@ void set_up(qp::Port& port, const EndpointOptions& options) noexcept;
 
 class Endpoint {
  public:
-  // Listens at options.local. Lock not held. Errors: those of Contact::listen, no_memory.
-  static Result<std::unique_ptr<Endpoint>> create(const EndpointOptions& options) noexcept;
-  // The same into `place`, which is written with the lock held, and before anybody can come to the
-  // endpoint: who tells it of changes to the table finds it there in time. Empty after an error.
-  static Status create_at(std::unique_ptr<Endpoint>& place,
-                          const EndpointOptions& options) noexcept;
+  // Listens at options.local. Into `place`, which is written with the lock held, and before anybody
+  // can come to the endpoint: who tells it of changes to the table finds it there in time. Empty
+  // after an error. Lock not held. Errors: those of Contact::listen, no_memory.
+  static Status create(std::unique_ptr<Endpoint>& place, const EndpointOptions& options) noexcept;
   // Flushes what was accepted (bounded by about 1 s while a connection comes up), then cancels the
   // rest and closes the lanes. Lock not held, and nobody else in a call on it.
   virtual ~Endpoint() = default;

@@ -10,14 +10,7 @@ namespace aperture::nic {
 
 using qp::Qp;
 
-Result<std::unique_ptr<Endpoint>> Endpoint::create(const EndpointOptions& options) noexcept {
-  std::unique_ptr<Endpoint> made;
-  if (const Status s = create_at(made, options); !s) return s.error();
-  return made;
-}
-
-Status Endpoint::create_at(std::unique_ptr<Endpoint>& place,
-                           const EndpointOptions& options) noexcept {
+Status Endpoint::create(std::unique_ptr<Endpoint>& place, const EndpointOptions& options) noexcept {
   std::unique_ptr<RdmEndpoint> made;
   if (const Status s = no_throw([&] { made = std::make_unique<RdmEndpoint>(options); }); !s)
     return s;

@@ -268,7 +268,7 @@ namespace {
 int enable_datagram(EpBody& body) {
   if (const int rc = join_address_vector(body); rc != 0) return rc;
   // into the body before it listens: the address vector tells it of changes from there on
-  const Status made = nic::Endpoint::create_at(body.core, options_of(body));
+  const Status made = nic::Endpoint::create(body.core, options_of(body));
   if (!made)
     return refuse(fi_code(made),
                   "fi_enable: cannot listen at %s: %s; choose another address or port",

@@ -27,9 +27,7 @@ struct Node {
     options.tx_cq = &cq;
     options.rx_cq = &cq;
     options.local = at;
-    auto made = Endpoint::create(options);
-    EXPECT_TRUE(made.ok());
-    endpoint = *std::move(made);
+    EXPECT_TRUE(Endpoint::create(endpoint, options).ok());
   }
 
   std::unique_ptr<Engine> own;

@@ -45,10 +45,7 @@ struct Node {
     options.addresses = &addresses;
     options.tx_cq = options.rx_cq = cq.get();
     options.local = Address::v4(0x7f000001, 0);
-    auto opened = Endpoint::create(options);
-    if (!opened) return opened.error();
-    endpoint = *std::move(opened);
-    return Errc::ok;
+    return Endpoint::create(endpoint, options).error();
   }
   void poll() {
     const EngineGuard guard(*engine);
