@@ -318,7 +318,7 @@ int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexce
                       "fi_av_remove: %llu is not in this address vector; nothing was removed",
                       static_cast<unsigned long long>(fi_addr[i]));
     }
-    for (size_t i = count; i-- > 0;) {  // backwards: the lowest index is the next to be given
+    for (size_t i = 0; i < count; ++i) {
       av.tell_removed(fi_addr[i]);
       if (!av.table.remove(fi_addr[i])) return -FI_EINVAL;  // named twice
     }
