@@ -84,7 +84,7 @@ struct Group {
   bool is_joined = false;
 };
 
-class Runner final : public link::Chore {
+class Runner final : public link::Chore<Runner> {
  public:
   explicit Runner(Carrier& carrier) noexcept;
   ~Runner() override;
@@ -103,14 +103,15 @@ class Runner final : public link::Chore {
 
  private:
   friend class Run;
+  friend class link::Chore<Runner>;
 
   struct Count {
     uint64_t members;  // their hash
     uint64_t next;     // occurrence
   };
 
-  bool is_due() const noexcept override { return is_due_; }
-  bool is_blocked() const noexcept override { return is_blocked_; }
+  bool is_due() const noexcept { return is_due_; }
+  bool is_blocked() const noexcept { return is_blocked_; }
   void note() noexcept;
   Count* counted(const Group& group) noexcept;
   uint64_t next_occurrence(const Group& group) noexcept { return counted(group)->next; }

@@ -83,7 +83,7 @@ class Later {
 };
 
 // The operations of one domain that wait, are due, or (deferred work alone) are under way.
-class WorkQueue final : private link::Chore, private nic::Engine::PollableOwner {
+class WorkQueue final : private link::Chore<WorkQueue>, private nic::Engine::PollableOwner {
  public:
   // At most so many at once; more are refused with -FI_EAGAIN.
   static constexpr size_t kMostWork = size_t{1} << 16;
@@ -113,10 +113,11 @@ class WorkQueue final : private link::Chore, private nic::Engine::PollableOwner 
 
  private:
   friend struct Work;
+  friend class link::Chore<WorkQueue>;
 
   bool poll(uint64_t polls) noexcept override;
-  bool is_due() const noexcept override { return !due_.empty(); }
-  bool is_blocked() const noexcept override { return blocked_; }
+  bool is_due() const noexcept { return !due_.empty(); }
+  bool is_blocked() const noexcept { return blocked_; }
   void wind_up(link::Pollable&) noexcept override {}
 
   void run() noexcept;
