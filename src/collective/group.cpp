@@ -93,7 +93,7 @@ void Runner::join(Group& group, Starter& starter) {
   assert(!group.is_joined && group.members.indices != nullptr);
   if (counted(group) == nullptr) counts_.push_back({group.members.hash, 0});
   const uint64_t key = mixed(group.members.hash);
-  auto run = std::make_unique<Run>(*this, group, plan_join(group.members.place(), 0), starter,
+  auto run = std::make_unique<Run>(*this, group, plan_join(group.members.place()), starter,
                                    Run::Marks{.tag = kJoin | key >> 1, .key = key, .joins = true});
   groups_.reserve(groups_.size() + 1);
   runs_.push_back(std::move(run));
@@ -138,13 +138,7 @@ void Runner::abandon() noexcept {
 void Runner::end(Run& run) noexcept {
   assert(run.has_ended());
   Group& group = *run.group();
-  if (run.joins() && run.error() == Errc::ok && run.must_propose_again()) {
-    try {
-      return run.restart(plan_join(group.members.place(), group.occurrence + 1));
-    } catch (const std::bad_alloc&) {
-      run.fail(Errc::no_memory);
-    }
-  }
+  if (run.joins() && run.error() == Errc::ok && run.must_propose_again()) return run.restart();
   if (run.joins() && run.error() == Errc::ok) {
     group.is_joined = true;
     counted(group)->next = group.occurrence + 1;

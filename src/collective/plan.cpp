@@ -141,11 +141,11 @@ Plan plan_barrier(Place at) {
 }
 
 // The highest is the same however often a word is met, so dissemination will do.
-Plan plan_join(Place at, uint64_t occurrence) {
+Plan plan_join(Place at) {
   Plan plan;
   plan.reduction = {transport::AtomicOp::max, transport::AtomicType::uint64};
   plan.scratch = scratch_of(3 * kWord);
-  set_word(plan, JoinWord::occurrence, occurrence);
+  set_word(plan, JoinWord::occurrence, 0);
   set_word(plan, JoinWord::taken, 0);
   std::byte* const coming = plan.scratch.get() + 2 * kWord;
   for (const JoinWord which : {JoinWord::occurrence, JoinWord::taken}) {

@@ -56,7 +56,7 @@ Plan plan_barrier(Place at);
 // Of a join: two rounds of a barrier, half of the steps each, that leave the highest of all
 // members' words in place of each one's own; that of the second is 0 until it is set.
 enum class JoinWord : uint8_t { occurrence, taken };
-Plan plan_join(Place at, uint64_t occurrence);
+Plan plan_join(Place at);
 uint64_t word_of(const Plan& join, JoinWord which) noexcept;
 void set_word(Plan& join, JoinWord which, uint64_t value) noexcept;
 

@@ -38,9 +38,10 @@ bool Run::must_propose_again() const noexcept {
   return word_of(plan_, JoinWord::taken) != 0;
 }
 
-void Run::restart(Plan plan) noexcept {
-  assert(is_idle() && marks_.joins);
-  plan_ = std::move(plan);
+void Run::restart() noexcept {
+  assert(is_idle() && marks_.joins && group_ != nullptr && error_ == Errc::ok);
+  set_word(plan_, JoinWord::occurrence, group_->occurrence + 1);
+  set_word(plan_, JoinWord::taken, 0);
   at_ = 0;
   decided_ = in_begun_ = out_begun_ = false;
 }

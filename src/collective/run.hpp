@@ -3,7 +3,8 @@
 // It goes through its plan (plan.hpp), a step at a time. One that cannot go on, for whatever
 // reason, gives up: it tells whoever would have had a message of it, by an empty one whose key says
 // so, and takes what the others still send it, so that nobody waits for it and nothing of theirs
-// stays behind. It lives until all of that is over, even where its group is no more.
+// stays behind. It lives until all of that is over, even where its group is no more; and where
+// several members have died, maybe until the endpoint closes, since only one of them is known.
 //
 // A join is a plan of two rounds. In the first the members agree upon the occurrence of their
 // group, the highest that any of them has to propose; in the second, whether all can have the
@@ -51,7 +52,7 @@ class Run {
   const std::string& sentence() const noexcept { return sentence_; }
   // Of a join that has ended: the number is taken at one of the members.
   bool must_propose_again() const noexcept;
-  void restart(Plan plan) noexcept;
+  void restart() noexcept;  // with the next occurrence
   // Nobody is to be told any more.
   Starter* take_starter() noexcept;
   void fail(Errc why) noexcept {
