@@ -37,7 +37,7 @@ class Revocation {
   // no_entry.
   Status revoke_now(const RegionHandle& region);
   // begin(), and poll() until `deadline_ns` (now_ns() time) has passed, then busy: the region stays
-  // refused, and calling again finishes.
+  // refused, and calling again finishes. For tests without an engine, whose lock it does not take.
   Status revoke(const RegionHandle& region, uint64_t deadline_ns);
 
   // Of a region that was added with bound_to: over when this returns. No peer ever pins such a

@@ -42,7 +42,7 @@
 
 #include "store_buffers.pml"
 
-/* The owner's mutex_: biased, so that taking it again is no barrier, and giving it back is a store.
+/* The lock of the entries: biased, so that taking it again is no barrier, and giving it back is a store.
  * Only when it changes hands has the heavy barrier emptied the store buffer of who had it
  * (engine_lock.pml proves that). */
 bool locked;
@@ -131,7 +131,7 @@ proctype Revoker(byte r) {
   byte g = 0;
   byte a = 0;
 
-  /* revoke_begin, inside mutex_ */
+  /* Revocation::begin(), with that lock */
   TAKE_LOCK;
   load(ME, STATE, state);
   g = state >> 2;
@@ -163,7 +163,7 @@ proctype Revoker(byte r) {
   :: else -> break
   od;
 
-  /* revoke_poll until every slot is quiet */
+  /* poll() until every slot is quiet */
   a = 0;
   do
   :: a < ACCESSORS ->
@@ -195,7 +195,7 @@ proctype Revoker(byte r) {
   od;
   returned[g] = true;
 
-  /* set_free, then registered again under a new generation */
+  /* end_life(), then registered again under a new generation */
   TAKE_LOCK;
   load(ME, STATE, state);
   if
