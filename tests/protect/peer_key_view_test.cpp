@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "protect/cma.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {
@@ -32,10 +33,6 @@ class PeerKeyViewTest : public TableTest {
     return view->write(::getpid(), slot, DirectAsk{kPd, key, addr, &iov, 1}, &hint);
   }
 
-  void skip_without_cma() {
-    if (!view->probe(::getpid())) GTEST_SKIP() << "process_vm_readv(2) is denied here";
-  }
-
   std::unique_ptr<PeerKeyView> view;
   std::unique_ptr<AccessorSlot> slot_memory = std::make_unique<AccessorSlot>();
   AccessorSlot& slot = *slot_memory;
@@ -44,8 +41,16 @@ class PeerKeyViewTest : public TableTest {
   char memory[256];
 };
 
-TEST_F(PeerKeyViewTest, write_and_read_land_exactly) {
-  skip_without_cma();
+// What is copied by the kernel, and not by a function of the test.
+class PeerKeyViewCopy : public PeerKeyViewTest {
+ protected:
+  void SetUp() override {
+    if (!test::cma_works()) GTEST_SKIP() << "process_vm_readv(2) is denied here";
+    PeerKeyViewTest::SetUp();
+  }
+};
+
+TEST_F(PeerKeyViewCopy, write_and_read_land_exactly) {
   const RegionHandle r = add(spec);
   EXPECT_EQ(write(r.key, spec.base + 8, "hello", 5).outcome, Outcome::done);
   EXPECT_EQ(std::memcmp(memory + 64 + 8, "hello", 5), 0);
@@ -202,8 +207,7 @@ TEST_F(PeerKeyViewTest, closed_slot_is_not_used) {
   EXPECT_EQ(slot.pin.load(), 0u);
 }
 
-TEST_F(PeerKeyViewTest, unmapped_range_is_faulted) {
-  skip_without_cma();
+TEST_F(PeerKeyViewCopy, unmapped_range_is_faulted) {
   char* pages = static_cast<char*>(
       ::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ::munmap(pages + 4096, 4096);
@@ -215,8 +219,7 @@ TEST_F(PeerKeyViewTest, unmapped_range_is_faulted) {
   ::munmap(pages, 4096);
 }
 
-TEST_F(PeerKeyViewTest, probe_knows_the_maker_of_the_file) {
-  skip_without_cma();
+TEST_F(PeerKeyViewCopy, probe_knows_the_maker_of_the_file) {
   EXPECT_TRUE(view->probe(::getpid()));
   EXPECT_FALSE(view->probe(1 << 30));
   Result<std::unique_ptr<KeyTable>> other = KeyTable::create(16);
@@ -243,8 +246,7 @@ TEST_F(PeerKeyViewTest, each_direction_needs_its_own_right) {
   EXPECT_EQ(memory[64], '.');
 }
 
-TEST_F(PeerKeyViewTest, the_next_chunk_is_of_the_same_life) {
-  skip_without_cma();
+TEST_F(PeerKeyViewCopy, the_next_chunk_is_of_the_same_life) {
   spec.requested_key = 9;
   const RegionHandle r = add(spec);
   const uint64_t first = write(9, spec.base, "x", 1).generation;
