@@ -8,6 +8,7 @@
 #include "nic/child_process.hpp"
 #include "nic/eventually.hpp"
 #include "nic/side.hpp"
+#include "protect/cma.hpp"
 
 namespace aperture::nic::test {
 namespace {
@@ -26,12 +27,6 @@ size_t mappings() {
     if (line.find("aperture-lanes") != std::string::npos) ++shared;
   }
   return shared;
-}
-
-bool cma_works() {
-  char word = 1, copy = 0;
-  iovec local{&copy, 1}, remote{&word, 1};
-  return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
 TEST(PeerProcess, a_lane_carries_words_between_two_processes) {
@@ -366,7 +361,7 @@ TEST(PeerProcess, a_process_that_takes_over_the_port_of_a_dead_one_is_reached) {
 }
 
 TEST(PeerProcess, direct_copies_can_be_denied_by_either_side) {
-  if (!cma_works()) GTEST_SKIP() << "process_vm_readv is not to be had here";
+  if (!aperture::test::cma_works()) GTEST_SKIP() << "process_vm_readv is not to be had here";
   Side here;
   ChildProcess willing;
   HeldLane lane = here.lane_to(loopback_v4(willing.new_endpoint()));

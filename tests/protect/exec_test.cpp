@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "protect/cma.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {
@@ -95,11 +96,14 @@ class Exec : public testing::Test {
     ::close(from[1]);
     told_ = heard();
     ASSERT_TRUE(told_.can_write);
+    if (!test::cma_works(owner_, reinterpret_cast<void*>(kPlace))) {
+      GTEST_SKIP() << "process_vm_writev(2) into a child is denied here";
+    }
     const std::string path = "/proc/" + std::to_string(owner_) + "/fd/";
     UniqueFd file(::open((path + std::to_string(told_.key_file)).c_str(), O_RDONLY | O_CLOEXEC));
     auto view = PeerKeyView::map(std::move(file), told_.key_bytes);
     ASSERT_TRUE(view) << describe(view.error());
-    if (!view->probe(owner_)) GTEST_SKIP() << "process_vm_writev(2) into a child is denied here";
+    ASSERT_TRUE(view->probe(owner_));
     view_ = std::make_unique<PeerKeyView>(*std::move(view));
     slot_ = slots_->claim();
   }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/random.hpp"
+#include "protect/cma.hpp"
 #include "protect/table_fixture.hpp"
 
 namespace aperture::protect {
@@ -23,6 +24,9 @@ constexpr size_t kCanary = 64 * 1024;
 constexpr size_t kInside = 1 << 20;
 constexpr int kAccessors = 2;
 
+// What becomes of the accessor; denied: this host lets no child copy into its parent.
+enum class Start { waits, runs, denied, failed };
+
 // What owner and accessor share beside the key file.
 struct Shared {
   SlotArray slots;
@@ -30,7 +34,7 @@ struct Shared {
   std::atomic<uint64_t> base;
   std::atomic<uint64_t> copies;
   std::atomic<uint64_t> denied;
-  std::atomic<int> ready;
+  std::atomic<Start> start;
 };
 
 class Stress {
@@ -56,15 +60,14 @@ class Stress {
     seed_ ^= seed_ << 17;
     return seed_ % below;
   }
-  // False if this host does not let a child copy into its parent.
-  bool start_child() {
+  Start start_child() {
     std::memset(static_cast<void*>(shared_), 0, sizeof(Shared));
     const pid_t owner = ::getpid();
     child_ = ::fork();
     if (child_ == 0) accessor_main(owner);
-    while (shared_->ready.load() == 0) ::usleep(100);
+    while (shared_->start.load() == Start::waits) ::usleep(100);
     EXPECT_TRUE(table_->accessors().attach(&shared_->slots, child_));
-    return shared_->ready.load() > 0;
+    return shared_->start.load();
   }
   void end_child() {
     if (child_ <= 0) return;
@@ -84,19 +87,21 @@ class Stress {
  private:
   [[noreturn]] void accessor_main(pid_t owner) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!test::cma_works(owner, memory_.data())) end(Start::denied);
     Result<PeerKeyView> view =
         PeerKeyView::map(UniqueFd(::fcntl(table_->own_file().fd(), F_DUPFD_CLOEXEC, 0)),
                          table_->own_file().size_bytes());
-    if (!view || !view->probe(owner)) {
-      shared_->ready = -1;
-      ::_exit(view ? 0 : 1);
-    }
+    if (!view || !view->probe(owner)) end(Start::failed);
     std::vector<std::thread> threads;
     for (int t = 0; t < kAccessors; ++t) {
       threads.emplace_back([&, t] { write_for_ever(*view, owner, static_cast<uint64_t>(t)); });
     }
-    shared_->ready = 1;
+    shared_->start = Start::runs;
     for (std::thread& t : threads) t.join();
+    ::_exit(0);
+  }
+  [[noreturn]] void end(Start why) {
+    shared_->start = why;
     ::_exit(0);
   }
   void write_for_ever(const PeerKeyView& view, pid_t owner, uint64_t seed) {
@@ -133,7 +138,9 @@ int rounds() {
 
 TEST(Processes, nothing_lands_after_revoke_whether_the_accessor_runs_stops_or_dies) {
   Stress s;
-  if (!s.start_child()) GTEST_SKIP() << "process_vm_writev(2) into a parent is denied here";
+  const Start start = s.start_child();
+  if (start == Start::denied) GTEST_SKIP() << "process_vm_writev(2) into a parent is denied here";
+  ASSERT_EQ(start, Start::runs);
   std::vector<uint64_t> took[3];
   char* inside = s.memory_.data() + kCanary;
   for (int round = 0; round < rounds(); ++round) {
@@ -168,7 +175,7 @@ TEST(Processes, nothing_lands_after_revoke_whether_the_accessor_runs_stops_or_di
     }
     if (fate == 2) {
       s.end_child();
-      ASSERT_TRUE(s.start_child());
+      ASSERT_EQ(s.start_child(), Start::runs);
     }
   }
   report("running", took[0]);
