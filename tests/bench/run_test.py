@@ -8,6 +8,8 @@ import subprocess
 import sys
 import unittest
 
+import cpus
+
 SOURCE = os.environ.get("APERTURE_SOURCE_DIR") or os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "..", "..")
 BUILD = os.environ.get("APERTURE_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
@@ -16,7 +18,7 @@ STOCK = {k: v for k, v in os.environ.items() if k != "FI_PROVIDER_PATH"}
 
 
 def fabbench(*words):
-    done = subprocess.run([FABBENCH, "--json", *words], capture_output=True, text=True,
+    done = subprocess.run([FABBENCH, "--json", cpus.OPTION, *words], capture_output=True, text=True,
                           check=False, env=STOCK, timeout=150)
     return done.returncode, [json.loads(x) for x in done.stdout.splitlines()], done.stderr
 
@@ -26,7 +28,7 @@ class Bench(unittest.TestCase):
         only = "send_lat/8,send_bw/65536,write_lat/8,read_bw/65536"
         done = subprocess.run(
             [sys.executable, "-B", os.path.join(SOURCE, "bench", "run"), "--build", BUILD,
-             "--quick", "--seconds", "0.05", "--rounds", "1", "--json", "--subjects", "shm",
+             cpus.OPTION, "--quick", "--seconds", "0.05", "--rounds", "1", "--json", "--subjects", "shm",
              "--only", only], capture_output=True, text=True, check=False, env=STOCK, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         self.assertRegex(json.loads(done.stdout)["facts"]["libfabric"], r"^\d+\.\d+")
@@ -91,9 +93,6 @@ class Bench(unittest.TestCase):
 
 if __name__ == "__main__":
     if not os.access(FABBENCH, os.X_OK):
-        print("skipped: fabbench was not built (libfabric-dev is missing)")
-        sys.exit(77)
-    if len(os.sched_getaffinity(0) & {0, 1}) < 2:
-        print("skipped: CPUs 0 and 1 are not both ours")
-        sys.exit(77)
+        sys.exit(f"{FABBENCH} was not built")
+    cpus.skip_with_fewer_than_two()
     unittest.main()

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import unittest
 
+import cpus
+
 SOURCE = os.environ.get("APERTURE_SOURCE_DIR") or os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "..", "..")
 BUILD = os.environ.get("APERTURE_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
@@ -20,7 +22,7 @@ UNITS = {"lat": "ns", "rate": "M/s", "bw": "GB/s"}
 
 
 def verbbench(*words, lead=(APERTURE, "run", "--")):
-    done = subprocess.run([*lead, VERBBENCH, *words], capture_output=True, text=True, check=False,
+    done = subprocess.run([*lead, VERBBENCH, cpus.OPTION, *words], capture_output=True, text=True, check=False,
                           timeout=150)
     return done.returncode, done.stdout.splitlines(), done.stderr
 
@@ -93,7 +95,7 @@ class Driver(unittest.TestCase):
     def run_bench(self, *words):
         done = subprocess.run(
             [sys.executable, "-B", os.path.join(SOURCE, "bench", "run"), "--build", BUILD,
-             "--quick", "--seconds", "0.05", "--rounds", "1", "--json", *words],
+             cpus.OPTION, "--quick", "--seconds", "0.05", "--rounds", "1", "--json", *words],
             capture_output=True, text=True, check=False, timeout=150)
         return done, json.loads(done.stdout)["measures"]
 
@@ -120,9 +122,6 @@ class Driver(unittest.TestCase):
 
 if __name__ == "__main__":
     if not os.access(VERBBENCH, os.X_OK):
-        print("skipped: verbbench was not built (libibverbs-dev is missing)")
-        sys.exit(77)
-    if len(os.sched_getaffinity(0) & {0, 1}) < 2:
-        print("skipped: CPUs 0 and 1 are not both ours")
-        sys.exit(77)
+        sys.exit(f"{VERBBENCH} was not built")
+    cpus.skip_with_fewer_than_two()
     unittest.main()
