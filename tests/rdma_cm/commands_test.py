@@ -1,17 +1,23 @@
 """Connection management as librdmacm speaks it: every command, each with what is forbidden beside
 it. Runs under the preloaded library; two sides are two channels of one process, or two processes.
 """
+import ctypes
 import errno
 import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import unittest
 
 import ucma
 from two_sides import LOOPBACK, Case, name_of
 from ucma import Channel
+
+ELSEWHERE = ("203.0.113.9", 7471)  # of nobody: for documentation
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+NO_NAMESPACE = 77
 
 
 class Connecting(Case):
@@ -109,17 +115,22 @@ class Connecting(Case):
                 self.assertEqual(self.b.event(ucma.REJECTED).status, 8)
 
     def test_another_host_is_out_of_reach(self):
+        if not has_route():
+            self.skipTest("this host has no route to another")
         client = self.b.create(200)
-        try:
-            self.b.resolve(client, "203.0.113.9", 7471)
-        except OSError as error:
-            self.assertEqual(error.errno, errno.ENETUNREACH)  # nor is there a route
-            return
+        self.b.resolve(client, *ELSEWHERE)
         self.b.event(ucma.ADDR_RESOLVED)
         self.b.route(client)
         self.b.event(ucma.ROUTE_RESOLVED)
         self.b.connect(client)
         self.assertEqual(self.b.event(ucma.UNREACHABLE).status, -errno.ETIMEDOUT)
+
+    def test_a_host_without_a_route_is_not_resolved(self):
+        done = subprocess.run([sys.executable, __file__, "unrouted"], capture_output=True,
+                              text=True, check=False, timeout=60)
+        if done.returncode == NO_NAMESPACE:
+            self.skipTest("no network namespace is to be had here")
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, "ENETUNREACH"), done.stderr)
 
     def test_steps_out_of_order_are_refused(self):
         one = self.b.create(1)
@@ -578,6 +589,29 @@ class Child:
         os.waitpid(self.pid, 0)
 
 
+def has_route():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(ELSEWHERE)
+        except OSError as error:
+            assert error.errno == errno.ENETUNREACH, error
+            return False
+        return True
+
+
+def resolve_without_a_route():
+    """In a network namespace of its own, which has no address but that of loopback."""
+    unshare = ctypes.CDLL(None).unshare
+    if unshare(CLONE_NEWNET) != 0 and unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        sys.exit(NO_NAMESPACE)
+    signal.alarm(50)
+    assert not has_route()
+    channel = Channel()
+    try:
+        channel.resolve(channel.create(1), *ELSEWHERE)
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+
 
 def connect_and_wait(port):
     signal.alarm(60)
@@ -592,5 +626,7 @@ def connect_and_wait(port):
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1] == "connect":
         connect_and_wait(int(sys.argv[2]))
+    elif sys.argv[1:] == ["unrouted"]:
+        resolve_without_a_route()
     else:
         unittest.main(verbosity=2)
