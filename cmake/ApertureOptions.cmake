@@ -34,7 +34,8 @@ add_compile_options(-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -We
   -fno-plt -fstack-protector
   -ffp-contract=off)  # atomics on floating point round the same on every machine
 if(APERTURE_SANITIZE)
-  add_compile_options(-fsanitize=${APERTURE_SANITIZE} -fno-omit-frame-pointer -O1)
+  # a report names lines, and nothing that -g would add to them
+  add_compile_options(-fsanitize=${APERTURE_SANITIZE} -fno-omit-frame-pointer -O1 -g1)
   add_link_options(-fsanitize=${APERTURE_SANITIZE})
   if(APERTURE_SANITIZE MATCHES undefined)
     # enum: what a C application puts into libfabric's enums may be any int, and has to be answered
