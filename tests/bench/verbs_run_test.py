@@ -22,8 +22,8 @@ UNITS = {"lat": "ns", "rate": "M/s", "bw": "GB/s"}
 
 
 def verbbench(*words, lead=(APERTURE, "run", "--")):
-    done = subprocess.run([*lead, VERBBENCH, cpus.OPTION, *words], capture_output=True, text=True, check=False,
-                          timeout=150)
+    done = subprocess.run([*lead, VERBBENCH, cpus.OPTION, *words], capture_output=True, text=True,
+                          check=False, timeout=150)
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 

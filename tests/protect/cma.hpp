@@ -1,5 +1,5 @@
-// Whether the kernel lets one process copy into another, asked without our own code: what is skipped
-// where it does not must not be skipped because we have come to believe so.
+// Whether the kernel lets one process copy into another, asked without our own code: what is
+// skipped where it does not must not be skipped because we have come to believe so.
 #pragma once
 
 #include <sys/uio.h>
