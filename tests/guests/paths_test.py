@@ -15,7 +15,8 @@ class Paths(Guest):
         return [line for line in said if not line.startswith("aperture: ")]
 
     def python(self, expression: str) -> str:
-        return self.run_guest("python3", "-c", f"import os; print({expression})").splitlines()[-1]
+        script = f"import os, pathlib; print({expression})"
+        return self.run_guest("python3", "-c", script).splitlines()[-1]
 
     def test_ibstat_and_ibstatus_tell_of_the_port(self):
         for user in users():
@@ -65,10 +66,32 @@ class Paths(Guest):
             self.python("[e.is_symlink() for e in os.scandir('/sys/class/infiniband')]"), "[True]")
         self.assertEqual(
             self.python(f"sum('gids' in names for _, names, _ in os.walk('{DEVICE}'))"), "1")
+        self.assertEqual(self.python("sorted(e.name for e in os.scandir("
+                                     "os.open('/sys/class/infiniband_verbs', 0)))"),
+                         "['abi_version', 'uverbs-aperture0']")
         # beside a descriptor
         self.assertEqual(
             self.python(f"os.read(os.open('ports/1/rate', 0, dir_fd=os.open('{DEVICE}', 0)), 9)"),
             "b'100 Gb/se'")
+
+    def test_pythons_paths_lead_to_what_can_be_read(self):
+        for below, file, text in (("device", "numa_node", "-1"), ("ports/1", "state", "4: ACTIVE"),
+                                  (".", "device/numa_node", "-1")):
+            found = "/".join([RESOLVED, *(below,) * (below != ".")])
+            path = f"pathlib.Path('{DEVICE}/{below}')"
+            self.assertEqual(self.python(f"{path}.resolve(strict=True)"), found)
+            self.assertEqual(self.python(f"({path}.resolve() / '{file}').read_text()[:-1]"), text)
+            self.assertEqual(self.python(f"'{file.split('/')[0]}' in "
+                                         f"[p.name for p in {path}.iterdir()]"), "True")
+            self.assertEqual(self.python(f"[p.is_file() for p in {path}.glob('{file}')]"), "[True]")
+        entries = "next(e for e in os.scandir('/sys/class/infiniband') if e.name == 'aperture0')"
+        self.assertEqual(self.python(f"(lambda e: (e.is_dir(), e.is_dir(follow_symlinks=False)))"
+                                     f"({entries})"), "(True, False)")
+        self.assertEqual(self.python(f"os.readlink({entries})"),
+                         "../../devices/virtual/infiniband/aperture0")
+        self.assertEqual(self.python("[p.name for p in pathlib.Path('/sys/class').glob("
+                                     "'infiniband/*/ports/1/state')]"), "['state']")
+        self.assertEqual(self.python(f"pathlib.Path('{DEVICE}/ports/7').exists()"), "False")
 
     def test_nothing_there_can_be_written(self):
         for user in users():

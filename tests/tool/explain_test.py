@@ -1,6 +1,7 @@
 """`aperture explain` with real clients and the real provider: each refusal is a sentence."""
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -130,6 +131,21 @@ class Explain(unittest.TestCase):
             self.assertIn("the device has no such file", lines[0])
             self.assertEqual(self.say("cat", path, word="run"), ([], 1))
         self.assertEqual(self.say("cat", "/sys/class/infiniband/aperture0/ports/1/state"), ([], 0))
+
+    def test_each_call_that_looks_there_in_vain_is_named(self):
+        calls = ("listdir", "scandir", "stat", "readlink", "chdir", "open", "getxattr")
+        script = ("import os, sys\n"
+                  "arguments = {'open': (os.O_RDONLY,), 'getxattr': ('user.x',)}\n"
+                  "for name in sys.argv[1:]:\n"
+                  "    try: getattr(os, name)('/sys/class/infiniband/aperture0/no_' + name,\n"
+                  "                           *arguments.get(name, ()))\n"
+                  "    except FileNotFoundError: continue\n"
+                  "    sys.exit(name + ' found it')\n")
+        lines, code = self.say("python3", "-c", script, *calls)
+        self.assertEqual(code, 0, lines)
+        named = re.findall(r"aperture0/no_(\w+): the device has no such file", "\n".join(lines))
+        self.assertEqual(named, list(calls))
+        self.assertEqual(len(lines), len(calls), lines)
 
     def pingpong(self, mr_mode):
         port = str(random.randrange(20000, 30000))

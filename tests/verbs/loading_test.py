@@ -129,6 +129,8 @@ class Loading(Door):
         self.assertEqual((done.returncode, done.stdout.strip()), (0, "42 writes landed"),
                          done.stderr)
         self.assertNotEqual(self.call(program).returncode, 0, "without the door")
+        # as docs/man/aperture0.7 says of what makes its own system calls
+        self.assertEqual(self.run_in(program, "look").stdout, self.call(program, "look").stdout)
 
 
 class Rootless(Door):
