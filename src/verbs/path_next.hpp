@@ -4,7 +4,7 @@
 // constructors have run, in signal handlers and in children of vfork(), leaves errno alone and is a
 // cancellation point where libc's is. None that is one is noexcept: cancellation unwinds through
 // it. They are exported without a version, so that they stand in for every version of their names
-// (path_hooks.map.in). Any thread.
+// (exports.map). Any thread.
 #pragma once
 
 #include <atomic>
