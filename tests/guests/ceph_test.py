@@ -1,11 +1,13 @@
 """A Ceph cluster of one monitor and one OSD in memory, whose messenger is async+rdma on aperture0:
 `rados put` and `rados get` of objects, compared.
 
-Ceph 16 has a race of its own, by TCP as well: a client whose first command leaves before the
-monitor has sent it the monitors' map says an fsid of zeros (the map that it began with has none,
-even where it was read from a file), and the monitor refuses it: EPERM, "wrong fsid". `ceph` ends
-with that, and so does an OSD that is starting. That answer, and no other failure, has them tried
-again.
+Ceph 16 has a race of its own: a client whose first command leaves before the monitor has sent it
+the monitors' map says an fsid of zeros (the map that it began with has none, even where it was read
+from a file), and the monitor refuses it: EPERM, "wrong fsid". `ceph` ends with that, and so does an
+OSD that is starting. It is so with ms_type=async+posix and without Aperture, one time in five on a
+busy machine, and nearly each time where the client has "ms inject delay msg type = mon_map" (with
+type mon, probability 1 and max 0.5). Such a refusal that the monitor's log has too, and no other
+failure, has a command tried again; an OSD is started again where its own log says "wrong fsid".
 """
 import hashlib
 import os
@@ -65,14 +67,22 @@ class Ceph(Guest):
         return self.output_of(self.begin(*command))
 
     def ceph(self, *command) -> str:
-        """A command to the monitor."""
+        """A command to the monitor; again where it was too early for Ceph: see above."""
         end = time.monotonic() + SECONDS
         while True:
+            before = self.refused_as_too_early()
             printed, status = self.ended(self.begin("ceph", *command))
             if status == 0:
                 return printed
             self.assertRegex(printed, r"Error EPERM: problem getting command descriptions from mon")
+            while self.refused_as_too_early() == before:  # a thread of the monitor's writes the log
+                self.assertLess(time.monotonic(), end, printed)
+                time.sleep(0.1)
             self.assertLess(time.monotonic(), end, command)
+
+    def refused_as_too_early(self) -> int:
+        """How often, by the monitor's log."""
+        return self.log_of("mon.a").count(f"handle_command on fsid {uuid.UUID(int=0)}")
 
     def monitor(self):
         for made in ("mon", "osd"):
@@ -92,16 +102,16 @@ class Ceph(Guest):
         end = time.monotonic() + SECONDS
         while "1 up" not in self.ceph("osd", "stat"):
             if begun[-1].poll() is not None:
-                # systemd would start it again
-                self.assertEqual(self.log_of_the_osd().count("wrong fsid"), len(begun),
-                                 self.log_of_the_osd()[-4000:])
+                # systemd would start it again; why once more, see above
+                self.assertEqual(self.log_of("osd.0").count("wrong fsid"), len(begun),
+                                 self.log_of("osd.0")[-4000:])
                 begun.append(self.begin("ceph-osd", "-f", "-i", "0"))
-            self.assertLess(time.monotonic(), end, self.log_of_the_osd()[-4000:])
+            self.assertLess(time.monotonic(), end, self.log_of("osd.0")[-4000:])
             time.sleep(0.3)
         return begun[-1]
 
-    def log_of_the_osd(self) -> str:
-        with open(f"{self.folder}/osd.0.log", encoding="utf-8", errors="replace") as log:
+    def log_of(self, daemon: str) -> str:
+        with open(f"{self.folder}/{daemon}.log", encoding="utf-8", errors="replace") as log:
             return log.read()
 
     def put_and_get(self, name: str, length: int):
