@@ -168,6 +168,32 @@ TEST(CntrBound, waiting_without_a_wait_object_drives_the_endpoint) {
   EXPECT_EQ(in[1], 'y');
 }
 
+// fi_endpoint(3), fi_enable: what an endpoint counts with it is bound to before.
+TEST(CntrBound, is_bound_before_the_endpoint_is_enabled_and_refused_after) {
+  NodePair p;
+  fi_cntr_attr attr{.events = FI_CNTR_EVENTS_COMP};
+  const Fid<fid_cntr> early = DOOR_MADE(fi_cntr_open, p.b.domain(), &attr);
+  const Fid<fid_cntr> late = DOOR_MADE(fi_cntr_open, p.b.domain(), &attr);
+  const Fid<fid_ep> ep = DOOR_MADE(fi_endpoint, p.b.domain(), p.b.info());
+  ASSERT_EQ(fi_ep_bind(ep.get(), &p.b.av()->fid, 0), 0);
+  ASSERT_EQ(fi_ep_bind(ep.get(), &p.b.cq()->fid, FI_TRANSMIT | FI_RECV), 0);
+  ASSERT_EQ(fi_ep_bind(ep.get(), &early->fid, FI_RECV), 0);
+  ASSERT_EQ(fi_enable(ep.get()), 0);
+  for (const uint64_t kind : {FI_SEND, FI_RECV, FI_READ, FI_WRITE}) {
+    EXPECT_EQ(fi_ep_bind(ep.get(), &late->fid, kind), -FI_EOPBADSTATE) << kind;
+  }
+  // the one that was there goes on counting, the other is nobody's
+  const fi_addr_t to = p.a.insert(name_of(&ep->fid));
+  uint8_t in = 0;
+  Op receive;
+  ASSERT_EQ(fi_recv(ep.get(), &in, 1, nullptr, FI_ADDR_UNSPEC, &receive), 0);
+  ASSERT_EQ(p.a.post(fi_inject, "x", 1, to), 0);
+  ASSERT_EQ(p.b.wait(&receive).err, 0);
+  EXPECT_EQ(fi_cntr_read(early.get()), 1u);
+  EXPECT_EQ(fi_cntr_read(late.get()), 0u);
+  EXPECT_EQ(fi_cntr_readerr(late.get()), 0u);
+}
+
 TEST(CntrBound, cannot_be_closed_while_an_endpoint_uses_it) {
   Node node({.counters = true});
   EXPECT_EQ(fi_close(&node.tx_cntr()->fid), -FI_EBUSY);

@@ -120,6 +120,20 @@ TEST_F(ConnectedInput, enabling_needs_both_queues) {
   EXPECT_EQ(fi_ep_bind(other.get(), &av->fid, 0), -FI_EINVAL) << "no addresses here";
 }
 
+TEST_F(ConnectedInput, a_counter_comes_before_the_call_that_enables_the_endpoint) {
+  Fid<fid_pep> pep = s.passive();
+  fi_cntr_attr attr{.events = FI_CNTR_EVENTS_COMP};
+  const Fid<fid_cntr> counter = DOOR_MADE(fi_cntr_open, s.domain(), &attr);
+  Fid<fid_ep> ep = s.open();
+  ASSERT_EQ(fi_ep_bind(ep.get(), &counter->fid, FI_SEND), 0);
+  ASSERT_EQ(fi_connect(ep.get(), name_of(&pep->fid).data(), nullptr, 0), 0);
+  EXPECT_EQ(fi_ep_bind(ep.get(), &counter->fid, FI_RECV), -FI_EOPBADSTATE);
+  const CmEvent request = s.expect(FI_CONNREQ);
+  Fid<fid_ep> other = s.open(request.info.get());
+  ASSERT_EQ(fi_accept(other.get(), nullptr, 0), 0);
+  EXPECT_EQ(fi_ep_bind(other.get(), &counter->fid, FI_RECV), -FI_EOPBADSTATE);
+}
+
 TEST_F(ConnectedInput, bad_addresses_and_states_are_refused_by_connect) {
   Fid<fid_pep> pep = s.passive();
   Fid<fid_ep> ep = s.open();
