@@ -28,8 +28,9 @@ class Bench(unittest.TestCase):
         only = "send_lat/8,send_bw/65536,write_lat/8,read_bw/65536"
         done = subprocess.run(
             [sys.executable, "-B", os.path.join(SOURCE, "bench", "run"), "--build", BUILD,
-             cpus.OPTION, "--quick", "--seconds", "0.05", "--rounds", "1", "--json", "--subjects",
-             "shm", "--only", only], capture_output=True, text=True, check=False, env=STOCK, timeout=120)
+             cpus.OPTION, "--quick", "--seconds", "0.05", "--rounds", "1", "--json",
+             "--subjects", "shm", "--only", only],
+            capture_output=True, text=True, check=False, env=STOCK, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         self.assertRegex(json.loads(done.stdout)["facts"]["libfabric"], r"^\d+\.\d+")
         measures = json.loads(done.stdout)["measures"]
