@@ -11,27 +11,56 @@ namespace {
 
 constexpr uint32_t kMessages = 1500;
 
-Options options_of(fi_threading level) {
-  return {.caps = FI_MSG | FI_RMA, .threading = level};
+Options options_of(fi_threading level, fi_ep_type type = FI_EP_RDM) {
+  return {.type = type, .caps = type == FI_EP_DGRAM ? FI_MSG : FI_MSG | FI_RMA, .threading = level};
 }
 
-class Threads : public testing::TestWithParam<fi_threading> {};
-INSTANTIATE_TEST_SUITE_P(levels, Threads, thread_play::kLevels,
-                         [](const auto& p) { return thread_play::name_of(p.param); });
+// A fabric and two domains of that level and type.
+class Threads {
+ protected:
+  explicit Threads(const std::tuple<fi_threading, fi_ep_type>& of)
+      : level(std::get<0>(of)), info(get_info(options_of(level, std::get<1>(of)))) {
+    fid_fabric* made = nullptr;
+    DOOR(fi_fabric(info->fabric_attr, &made, nullptr));
+    fabric.reset(made);
+    first = DOOR_MADE(fi_domain, fabric.get(), info.get());
+    second = DOOR_MADE(fi_domain, fabric.get(), info.get());
+  }
+  void play(fid_domain* a, fid_domain* b) {
+    thread_play::play_pair({fabric.get(), a, b, info.get(), fi_freeinfo}, level, kMessages);
+  }
 
-TEST_P(Threads, the_level_asked_for_is_given) {
-  EXPECT_EQ(get_info(options_of(GetParam()))->domain_attr->threading, GetParam());
+  const fi_threading level;
+  const Info info;
+  Fid<fid_fabric> fabric;
+  Fid<fid_domain> first, second;
+};
+
+class ThreadsOfDomains : public thread_play::Test, protected Threads {
+ protected:
+  ThreadsOfDomains() : Threads(GetParam()) {}
+};
+class ThreadsOfOneDomain : public thread_play::Test, protected Threads {
+ protected:
+  ThreadsOfOneDomain() : Threads(GetParam()) {}
+};
+INSTANTIATE_TEST_SUITE_P(levels, ThreadsOfDomains,
+                         testing::Combine(thread_play::kLevels, thread_play::kTypes),
+                         thread_play::name_of);
+INSTANTIATE_TEST_SUITE_P(levels, ThreadsOfOneDomain,
+                         testing::Combine(thread_play::kLevelsInOneDomain, thread_play::kTypes),
+                         thread_play::name_of);
+
+TEST_P(ThreadsOfDomains, have_the_level_asked_for) {
+  EXPECT_EQ(info->domain_attr->threading, level);
 }
 
-TEST_P(Threads, play_a_pair_in_one_domain) {
-  if (GetParam() == FI_THREAD_DOMAIN) GTEST_SKIP() << "one thread at a time in one domain";
-  Node host(options_of(GetParam()));
-  thread_play::play_pair(host.domain(), host.domain(), host.info(), GetParam(), kMessages);
+TEST_P(ThreadsOfDomains, pass_messages_between_the_two) {
+  play(first.get(), second.get());
 }
 
-TEST_P(Threads, play_a_pair_across_two_domains) {
-  Node first(options_of(GetParam())), second(options_of(GetParam()));
-  thread_play::play_pair(first.domain(), second.domain(), first.info(), GetParam(), kMessages);
+TEST_P(ThreadsOfOneDomain, pass_messages) {
+  play(first.get(), first.get());
 }
 
 TEST(ThreadsOfAll, without_a_wish_the_most_parallel_level_is_given) {

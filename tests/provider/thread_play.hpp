@@ -2,9 +2,9 @@
 // every byte. fi_domain(3), "Multi-threading Support". Used over the stock libfabric (tests/doors)
 // and over the provider alone (tests/provider), where ThreadSanitizer sees all of it.
 //
-// A station is an endpoint with a CQ for each direction and a counter. Its work is cut into steps;
-// a thread is a list of steps that it repeats until everything has arrived. Which steps may run in
-// threads of their own is what the levels differ in.
+// A station is an endpoint of any type with a CQ for each direction and a counter. Its work is cut
+// into steps; a thread is a list of steps that it repeats until everything has arrived. Which steps
+// may run in threads of their own is what the levels differ in.
 #pragma once
 
 #include <arpa/inet.h>
@@ -14,11 +14,14 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "provider/opened.hpp"
@@ -27,7 +30,9 @@ namespace aperture::thread_play {
 
 inline const size_t kSizes[] = {16, 16, 100, 16, 3000, 16, 40000, 300};
 inline constexpr size_t kMost = 40000;
+inline constexpr uint32_t kSenders = 2;  // of each station
 inline constexpr size_t kSlots = 16;
+inline constexpr size_t kDatagramsUnderWay = 8;  // to a station: more might be lost
 
 // What a message says: who sent it, and which of its messages it is; the rest follows from that.
 struct Words {
@@ -41,10 +46,17 @@ inline uint8_t byte_of(const Words& w, size_t i) {
 
 class Station {
  public:
-  Station(fid_domain* domain, fi_info* info, uint32_t senders, uint32_t messages)
-      : senders_(senders), messages_(messages), seen_(senders * messages), next_(senders) {
+  // events: of a connected endpoint; it is connected before it is used.
+  Station(fid_domain* domain, fi_info* info, fid_eq* events, uint32_t messages)
+      : type_(info->ep_attr->type),
+        longest_(std::min(kMost, info->ep_attr->max_msg_size)),
+        writes_left_((info->caps & FI_RMA) != 0 ? 50 : 0),
+        messages_(messages),
+        domain_(domain),
+        seen_(kSenders * messages),
+        next_(kSenders) {
     fi_av_attr av_attr{};
-    av_ = opened("fi_av_open", fi_av_open, domain, &av_attr);
+    if (events == nullptr) av_ = opened("fi_av_open", fi_av_open, domain, &av_attr);
     fi_cq_attr cq_attr{};
     cq_attr.format = FI_CQ_FORMAT_DATA;
     cq_attr.wait_obj = FI_WAIT_UNSPEC;
@@ -55,7 +67,7 @@ class Station {
     count_ = opened("fi_cntr_open", fi_cntr_open, domain, &cntr_attr);
     ep_ = opened("fi_endpoint", fi_endpoint, domain, info);
     fid_ep* ep = ep_.get();
-    must(fi_ep_bind(ep, &av_->fid, 0), "bind av");
+    must(fi_ep_bind(ep, events != nullptr ? &events->fid : &av_->fid, 0), "bind av or eq");
     must(fi_ep_bind(ep, &tx_->fid, FI_TRANSMIT), "bind tx");
     must(fi_ep_bind(ep, &rx_->fid, FI_RECV), "bind rx");
     must(fi_ep_bind(ep, &count_->fid, FI_RECV), "bind counter");
@@ -70,40 +82,41 @@ class Station {
   }
   // Sends go there from now on.
   void aim(Station& to) {
+    peer_station_ = &to;
     char name[64];
     size_t len = sizeof name;
     must(fi_getname(&to.ep_->fid, name, &len), "fi_getname");
-    if (fi_av_insert(av_.get(), name, 1, &peer_, 0, nullptr) != 1) {
+    if (av_ != nullptr && fi_av_insert(av_.get(), name, 1, &peer_, 0, nullptr) != 1) {
       throw std::runtime_error("fi_av_insert");
     }
+    if (writes_left_ == 0) return;
     const uint64_t key = reinterpret_cast<uintptr_t>(this) >> 4;
     fid_mr* mr = nullptr;
-    must(fi_mr_reg(to.domain_of(), to.window_, sizeof to.window_, FI_REMOTE_WRITE, 0, key, 0, &mr,
+    must(fi_mr_reg(to.domain_, to.window_, sizeof to.window_, FI_REMOTE_WRITE, 0, key, 0, &mr,
                    nullptr),
          "fi_mr_reg");
     mr_.reset(mr);
   }
   void let_go_of_peer() { mr_.reset(); }
-  void set_domain(fid_domain* domain) { domain_ = domain; }
-  fid_domain* domain_of() { return domain_; }
+  fid_ep* endpoint() { return ep_.get(); }
 
   bool done() const {
-    return received_.load() == senders_ * messages_ && completed_.load() == senders_ * messages_;
+    return received_.load() == kSenders * messages_ && completed_.load() == kSenders * messages_;
   }
   std::string state() const {
     return "received " + std::to_string(received_.load()) + ", completed " +
-           std::to_string(completed_.load()) + " of " + std::to_string(senders_ * messages_);
+           std::to_string(completed_.load()) + " of " + std::to_string(kSenders * messages_);
   }
 
   // --- steps; true: something was done ---
 
   bool send(uint32_t sender) {
-    if (next_[sender] == messages_) return false;
-    for (size_t i = sender; i < kSlots; i += senders_) {
+    const uint32_t number = next_[sender];
+    if (number == messages_ || may_be_lost(sender)) return false;
+    for (size_t i = sender; i < kSlots; i += kSenders) {
       Slot& slot = *out_[i];
       if (slot.busy.load(std::memory_order_acquire)) continue;
-      const uint32_t number = next_[sender];
-      const Words w{sender, number, kSizes[number % std::size(kSizes)]};
+      const Words w{sender, number, std::min(longest_, kSizes[number % std::size(kSizes)])};
       std::memcpy(slot.bytes.data(), &w, sizeof w);
       for (size_t at = sizeof w; at < w.len; ++at) slot.bytes[at] = byte_of(w, at);
       slot.busy.store(true, std::memory_order_relaxed);
@@ -183,12 +196,12 @@ class Station {
     const uint64_t told = received_.load();
     if (block) {
       const int rc =
-          fi_cntr_wait(count_.get(), std::min<uint64_t>(told + 1, senders_ * messages_), 20);
+          fi_cntr_wait(count_.get(), std::min<uint64_t>(told + 1, kSenders * messages_), 20);
       EXPECT_TRUE(rc == 0 || rc == -FI_ETIMEDOUT || rc == -FI_EINTR) << rc;
     }
     const uint64_t counted = fi_cntr_read(count_.get());
     EXPECT_GE(counted, told);
-    EXPECT_LE(counted, senders_ * messages_);
+    EXPECT_LE(counted, kSenders * messages_);
     EXPECT_EQ(fi_cntr_readerr(count_.get()), 0u);
     return false;
   }
@@ -203,16 +216,7 @@ class Station {
     if (mr != nullptr) {
       EXPECT_EQ(fi_close(&mr->fid), 0);
     }
-    const sockaddr_in nobody = [this] {
-      sockaddr_in a{};
-      a.sin_family = AF_INET;
-      a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      a.sin_port = htons(static_cast<uint16_t>(1 + meddled_ % 500));
-      return a;
-    }();
-    fi_addr_t added = FI_ADDR_NOTAVAIL;
-    EXPECT_EQ(fi_av_insert(av_.get(), &nobody, 1, &added, 0, nullptr), 1);
-    EXPECT_EQ(fi_av_remove(av_.get(), &added, 1, 0), 0);
+    if (av_ != nullptr) insert_and_remove_nobody();
     EXPECT_EQ(fi_cq_signal(rx_.get()), 0);
     size_t least = 64;
     EXPECT_EQ(fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least),
@@ -230,7 +234,7 @@ class Station {
 
   void expect_everything_once() {
     for (size_t i = 0; i < seen_.size(); ++i) EXPECT_EQ(seen_[i].load(), 1u) << i;
-    EXPECT_EQ(fi_cntr_read(count_.get()), senders_ * messages_);
+    EXPECT_EQ(fi_cntr_read(count_.get()), kSenders * messages_);
   }
   void close_endpoint() { ep_.reset(); }
 
@@ -239,15 +243,30 @@ class Station {
     std::vector<uint8_t> bytes;
     std::atomic<bool> busy{false};
   };
+  // One more datagram might find no room at the peer.
+  bool may_be_lost(uint32_t sender) const {
+    return type_ == FI_EP_DGRAM && next_[sender] >= peer_station_->received_from_[sender].load() +
+                                                        kDatagramsUnderWay / kSenders;
+  }
+  void insert_and_remove_nobody() {
+    sockaddr_in nobody{};
+    nobody.sin_family = AF_INET;
+    nobody.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    nobody.sin_port = htons(static_cast<uint16_t>(1 + meddled_ % 500));
+    fi_addr_t added = FI_ADDR_NOTAVAIL;
+    EXPECT_EQ(fi_av_insert(av_.get(), &nobody, 1, &added, 0, nullptr), 1);
+    EXPECT_EQ(fi_av_remove(av_.get(), &added, 1, 0), 0);
+  }
   void take(Slot& slot, size_t len) {
     Words w;
     std::memcpy(&w, slot.bytes.data(), sizeof w);
     EXPECT_EQ(w.len, len);
-    if (w.sender < senders_ && w.number < messages_ && w.len == len) {
+    if (w.sender < kSenders && w.number < messages_ && w.len == len) {
       size_t wrong = 0;
       for (size_t i = sizeof w; i < len; ++i) wrong += slot.bytes[i] != byte_of(w, i);
       EXPECT_EQ(wrong, 0u) << "message " << w.number << " of " << w.sender;
       seen_[w.sender * messages_ + w.number].fetch_add(1);
+      received_from_[w.sender].fetch_add(1);
     } else {
       ADD_FAILURE() << "not a message of ours";
     }
@@ -264,9 +283,12 @@ class Station {
     }
   }
 
-  const uint32_t senders_;
+  const fi_ep_type type_;
+  const size_t longest_;
+  uint32_t writes_left_;
   const uint32_t messages_;
-  fid_domain* domain_ = nullptr;
+  fid_domain* const domain_;
+  const Station* peer_station_ = nullptr;
   Opened<fid_av> av_;
   Opened<fid_cq> tx_;
   Opened<fid_cq> rx_;
@@ -276,11 +298,11 @@ class Station {
   fi_addr_t peer_ = FI_ADDR_NOTAVAIL;
   std::vector<std::unique_ptr<Slot>> out_, in_;
   std::atomic<uint64_t> received_{0}, completed_{0};
+  std::array<std::atomic<uint32_t>, kSenders> received_from_{};
   std::vector<std::atomic<uint32_t>> seen_;
   std::vector<uint32_t> next_;  // each written by its sender's thread alone
-  uint32_t writes_left_ = 50;
-  uint64_t window_[8] = {};  // peers write there
-  uint64_t meddled_ = 0;     // of the thread that meddles
+  uint64_t window_[8] = {};     // peers write there
+  uint64_t meddled_ = 0;        // of the thread that meddles
   uint64_t meddled_bytes_[4] = {};
 };
 
@@ -345,25 +367,46 @@ inline void play(std::vector<Station*> stations, fi_threading level) {
   }
 }
 
-inline const char* name_of(fi_threading level) {
-  switch (level) {
-    case FI_THREAD_SAFE: return "safe";
-    case FI_THREAD_FID: return "fid";
-    case FI_THREAD_ENDPOINT: return "endpoint";
-    case FI_THREAD_COMPLETION: return "completion";
-    case FI_THREAD_DOMAIN: return "domain";
-    default: return "unspec";
-  }
-}
+// A level, and a type of endpoint.
+using Test = testing::TestWithParam<std::tuple<fi_threading, fi_ep_type>>;
+inline const auto kLevelsInOneDomain =
+    testing::Values(FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_ENDPOINT, FI_THREAD_COMPLETION);
+// Of the last one, a domain is one thread's at a time.
 inline const auto kLevels = testing::Values(FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_ENDPOINT,
                                             FI_THREAD_COMPLETION, FI_THREAD_DOMAIN);
+inline const auto kTypes = testing::Values(FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM);
 
-// Two stations that send to each other: of one domain, or each of its own.
-inline void play_pair(fid_domain* first, fid_domain* second, fi_info* info, fi_threading level,
-                      uint32_t messages) {
-  Station a(first, info, 2, messages), b(second, info, 2, messages);
-  a.set_domain(first);
-  b.set_domain(second);
+inline std::string name_of(const testing::TestParamInfo<Test::ParamType>& p) {
+  const auto [level, type] = p.param;
+  const char* const of = type == FI_EP_RDM ? "rdm" : type == FI_EP_MSG ? "msg" : "dgram";
+  switch (level) {
+    case FI_THREAD_SAFE: return std::string("safe_") + of;
+    case FI_THREAD_FID: return std::string("fid_") + of;
+    case FI_THREAD_ENDPOINT: return std::string("endpoint_") + of;
+    case FI_THREAD_COMPLETION: return std::string("completion_") + of;
+    default: return std::string("domain_") + of;
+  }
+}
+
+// What two stations are opened from.
+struct Ground {
+  fid_fabric* fabric;
+  fid_domain* first;
+  fid_domain* second;  // may be the same
+  fi_info* info;
+  void (*free_info)(fi_info*);
+};
+
+// The next event of a queue is that one. What it tells of a request is the caller's to free.
+inline fi_eq_cm_entry expect_event(fid_eq* events, uint32_t wanted) {
+  fi_eq_cm_entry entry{};
+  uint32_t event = 0;
+  must(fi_eq_sread(events, &event, &entry, sizeof entry, 20000, 0), "fi_eq_sread");
+  if (event != wanted) throw std::runtime_error("another event: " + std::to_string(event));
+  return entry;
+}
+
+inline void play_and_close(Station& a, Station& b, fi_threading level) {
   a.aim(b);
   b.aim(a);
   play({&a, &b}, level);
@@ -371,6 +414,33 @@ inline void play_pair(fid_domain* first, fid_domain* second, fi_info* info, fi_t
   b.let_go_of_peer();
   a.close_endpoint();
   b.close_endpoint();
+}
+
+inline void play_connected_pair(const Ground& on, fi_threading level, uint32_t messages) {
+  fi_eq_attr attr{};
+  attr.wait_obj = FI_WAIT_UNSPEC;
+  const auto events = opened("fi_eq_open", fi_eq_open, on.fabric, &attr);
+  const auto passive = opened("fi_passive_ep", fi_passive_ep, on.fabric, on.info);
+  must(fi_pep_bind(passive.get(), &events->fid, 0), "fi_pep_bind");
+  must(fi_listen(passive.get()), "fi_listen");
+  char name[64];
+  size_t len = sizeof name;
+  must(fi_getname(&passive->fid, name, &len), "fi_getname");
+  Station a(on.first, on.info, events.get(), messages);
+  must(fi_connect(a.endpoint(), name, nullptr, 0), "fi_connect");
+  const std::unique_ptr<fi_info, void (*)(fi_info*)> request(
+      expect_event(events.get(), FI_CONNREQ).info, on.free_info);
+  Station b(on.second, request.get(), events.get(), messages);
+  must(fi_accept(b.endpoint(), nullptr, 0), "fi_accept");
+  for (int side = 0; side < 2; ++side) expect_event(events.get(), FI_CONNECTED);
+  play_and_close(a, b, level);
+}
+
+// Two stations that send to each other: of one domain, or each of its own.
+inline void play_pair(const Ground& on, fi_threading level, uint32_t messages) {
+  if (on.info->ep_attr->type == FI_EP_MSG) return play_connected_pair(on, level, messages);
+  Station a(on.first, on.info, nullptr, messages), b(on.second, on.info, nullptr, messages);
+  play_and_close(a, b, level);
 }
 
 }  // namespace aperture::thread_play
