@@ -8,7 +8,7 @@ namespace aperture::provider_tests {
 namespace {
 
 #if defined(__SANITIZE_THREAD__)
-constexpr uint32_t kMessages = 400;
+constexpr uint32_t kMessages = 200;
 #else
 constexpr uint32_t kMessages = 1500;
 #endif
