@@ -189,7 +189,8 @@ void RcAnswers::retire() noexcept {
   // a WQE that has failed while it was being put into the ring
   if (sq.head == sq.next && !sq.is_posted() && q_.stopped_ &&
       sq.wqe(sq.next).stage == Wqe::Stage::finished) {
-    complete_oldest(sq.wqe(sq.next));
+    sq.post_no_more_of_oldest();
+    complete_oldest(sq.wqe(sq.head));
     return;
   }
   q_.check_drained();

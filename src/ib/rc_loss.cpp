@@ -46,6 +46,7 @@ void RcLoss::wind_down(WcStatus status) noexcept {
   if (q_.is_reliable()) {
     Wqe& w = q_.sq_.wqe(q_.sq_.head);
     if (w.status == WcStatus::success) w.status = status;
+    q_.sq_.post_no_more_of_oldest();
     q_.complete_head();
     return;
   }

@@ -105,6 +105,11 @@ class SendQueue {
   // [offset, offset + n) of the WQE's bytes, wherever they lie.
   WcStatus gather(LocalMemory& memory, uint32_t at, uint64_t offset, std::byte* to,
                   uint64_t n) noexcept;
+  // The oldest is about to be over, whether or not all of it is posted.
+  void post_no_more_of_oldest() noexcept {
+    APERTURE_DEBUG_ASSERT(head != tail);
+    if (next == head) ++next;
+  }
   // The oldest is over, as its status says, and stepped over. False: its completion is lost, since
   // there is no room for it.
   bool complete_oldest() noexcept {

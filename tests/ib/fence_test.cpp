@@ -217,6 +217,31 @@ TEST(FenceByItself, a_peer_that_stays_inside_does_not_hold_up_the_polls_of_its_o
   EXPECT_TRUE(p.b->events.async.empty());
 }
 
+// It fails before all of it is in the ring, and the queue pair cannot be in error yet.
+TEST(FenceByItself, a_send_that_failed_in_its_middle_is_over_although_a_peer_stays_inside) {
+  ASSERT_TRUE(register_for_heavy_barriers());
+  for (const bool more : {false, true}) {
+    ConnectedPair p(LinkKind::direct, {.rnr_retry = 0, .min_rnr_timer = 1});
+    p.settle();
+    std::optional<Liar> liar(*p.b->qp->lane());
+    ASSERT_TRUE(p.b->post(SendOp::send, 1, 0, Pair::kMemory));
+    if (more) {
+      ASSERT_TRUE(p.b->post(SendOp::send, 2, 0, 64));
+    }
+    ASSERT_TRUE(p.until([&] { return !p.b->send_cq.empty(); })) << "nobody receives it";
+    EXPECT_EQ(ended(p.b->send_cq), (Ended{{1, WcStatus::rnr_retry_exc_err}}));
+    for (int i = 0; i < 50; ++i) ASSERT_FALSE(has_failed(*p.b)) << i;
+    ASSERT_TRUE(p.b->post(SendOp::send, 3, 0, 64));
+    p.b->poll();
+    EXPECT_TRUE(p.b->send_cq.empty()) << "flushed too early";
+    liar.reset();
+    ASSERT_TRUE(p.until([&] { return has_failed(*p.b); }));
+    Ended flushed{{3, WcStatus::wr_flush_err}};
+    if (more) flushed.insert(flushed.begin(), {2, WcStatus::wr_flush_err});
+    EXPECT_EQ(ended(p.b->send_cq), flushed);
+  }
+}
+
 TEST(FenceByItself, whoever_stays_inside_for_a_second_is_not_waited_for_any_longer) {
   ASSERT_TRUE(register_for_heavy_barriers());
   ConnectedPair p(LinkKind::direct);
