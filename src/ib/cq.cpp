@@ -55,6 +55,14 @@ Status CompletionQueue::resize(uint32_t capacity) noexcept {
   return {};
 }
 
+bool CompletionQueue::has_success_of(const QueuePair& qp) const noexcept {
+  for (uint64_t i = head_; i != tail_; ++i) {
+    const Cqe& cqe = slots_[i & mask_];
+    if (cqe.qp == &qp && cqe.wc.status == WcStatus::success) return true;
+  }
+  return false;
+}
+
 void CompletionQueue::forget(const QueuePair& qp) noexcept {
   uint64_t kept = head_;
   for (uint64_t i = head_; i != tail_; ++i) {

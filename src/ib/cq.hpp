@@ -109,6 +109,7 @@ class CompletionQueue {
   void fire() noexcept;
   // Errors: invalid (more completions are in it), no_memory.
   Status resize(uint32_t capacity) noexcept;
+  bool has_success_of(const QueuePair& qp) const noexcept;
   // The completions of that queue pair are dropped: it is reset, or gone.
   void forget(const QueuePair& qp) noexcept;
 

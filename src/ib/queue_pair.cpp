@@ -159,6 +159,13 @@ void QueuePair::leave() noexcept {
   if (spec_.recv_cq != nullptr) spec_.recv_cq->forget(*this);
 }
 
+bool QueuePair::has_untaken_successes() noexcept {
+  take_what_arrived();
+  take_answers();
+  return (spec_.send_cq != nullptr && spec_.send_cq->has_success_of(*this)) ||
+         (spec_.recv_cq != nullptr && spec_.recv_cq->has_success_of(*this));
+}
+
 void QueuePair::check_drained() noexcept {
   if (attr_.state != QpState::sqd || drain_told_) return;
   if (sq_.head != sq_.next || sq_.is_begun(sq_.next)) return;

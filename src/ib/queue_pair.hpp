@@ -51,6 +51,9 @@ class QueuePair : public link::Pollable {
   void fail() noexcept;
   // Its completions are gone from its CQs, and its lane is given back; before it is destroyed.
   void leave() noexcept;
+  // Takes what has reached it, as a poll would. True: it has completions, successes, that nobody
+  // has polled yet.
+  bool has_untaken_successes() noexcept;
   // To be asked, with nothing else in between but polls (nic::until), before a call that brings it
   // to reset or err, or destroys it: no peer begins a direct access through it any more; true once
   // nothing that one has begun can land.

@@ -9,7 +9,13 @@ namespace aperture::nic {
 using ib::QpState;
 
 RcVerbsQp::RcVerbsQp(Engine& engine, QpNumbers& numbers, const ib::QpSpec& spec)
-    : engine_(engine), numbers_(numbers), qp_(spec, *this), endpoint_(engine, *this) {}
+    : engine_(engine),
+      numbers_(numbers),
+      qp_(spec, *this),
+      entry_{engine, qp_},
+      endpoint_(engine, *this) {
+  VerbsQps::add(qp_.qpn(), entry_);
+}
 
 Status RcVerbsQp::start() noexcept {
   const EngineGuard guard(engine_);
@@ -20,6 +26,7 @@ Status RcVerbsQp::start() noexcept {
 }
 
 RcVerbsQp::~RcVerbsQp() {
+  VerbsQps::remove(qp_.qpn());
   until(engine_, [this] { return qp_.end_access(); });
   {
     const EngineGuard guard(engine_);

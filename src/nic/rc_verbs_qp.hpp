@@ -10,6 +10,7 @@
 #include "nic/qp_numbers.hpp"
 #include "nic/rc_endpoint.hpp"
 #include "nic/verbs_nic.hpp"
+#include "nic/verbs_qps.hpp"
 
 namespace aperture::nic {
 
@@ -39,6 +40,7 @@ class RcVerbsQp final : public VerbsQp,
   Engine& engine_;
   QpNumbers& numbers_;
   ib::RcQp qp_;
+  VerbsQps::Entry entry_;
   RcEndpoint endpoint_;
   std::unique_ptr<link::Lane> early_;  // came before we were ready to receive
   bool pollables_ = false;

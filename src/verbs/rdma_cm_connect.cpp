@@ -56,6 +56,7 @@ int do_connect(const Call& call, const rdma_ucm_connect& command) {
     return e;
   }
   return call.with_id(command.id, [&](AppId& app) {
+    app.qpn = params.qpn;
     return explain("rdma_connect", app, app.id->connect(params));
   });
 }
@@ -72,6 +73,7 @@ int do_accept(const Call& call, const rdma_ucm_accept& command) {
     // from here on its events have somebody to go to, also those that accepting brings about
     const uint64_t before = app.uid;
     app.uid = command.uid;
+    app.qpn = params.qpn;
     const int error = explain("rdma_accept", app, app.id->accept(params));
     if (error != 0) app.uid = before;
     return error;

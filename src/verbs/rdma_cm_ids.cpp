@@ -6,10 +6,12 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
 #include "base/per_process.hpp"
 #include "nic/host_identity.hpp"
+#include "nic/verbs_qps.hpp"
 
 namespace aperture::verbs::rdma_cm {
 
@@ -27,6 +29,11 @@ constexpr uint32_t kEventEstablished = 9;
 constexpr uint32_t kEventDisconnected = 10;
 constexpr uint32_t kEventMulticastJoin = 12;
 constexpr uint32_t kEventTimewaitExit = 15;
+
+// How long completions may be left unpolled before the end of their connection is told all the
+// same, and how often they are looked at until then.
+constexpr uint64_t kHoldNs = 500'000'000;
+constexpr uint64_t kLookNs = 1'000'000;
 
 constinit PerProcess<Ids> the_one;
 
@@ -152,8 +159,38 @@ void Ids::on_event(AppId& app, cm::Event&& event) noexcept {
   } else if (app.uid == 0) {
     return;  // its request has not been accepted; accepting will fail, and tell
   }
+  let_go(app);  // events of an id come in their order
+  if (app.id->state() == cm::State::dreq_received) return hold(app, std::move(events));
   const std::lock_guard guard(events_mutex());
   app.channel->push(std::move(events));
+}
+
+// A NIC's last completions are there long before its host has dealt with the message that ends a
+// connection, and programs destroy the queue pair at that without another look at their queues: the
+// completions would be lost with it (libfabric's ofi_rxm). So they are told of in that order.
+void Ids::hold(AppId& app, Events&& events) noexcept {
+  assert(app.held.empty() && app.held_timer == 0);
+  app.held = std::move(events);
+  app.held_until_ns = now_ns() + kHoldNs;
+  look_at_held(app);
+}
+
+void Ids::look_at_held(AppId& app) noexcept {
+  const uint64_t now = now_ns();
+  if (now >= app.held_until_ns || !nic::VerbsQps::has_untaken(app.qpn)) return let_go(app);
+  app.held_timer = control_.add_timer(now + kLookNs, [this, &app] {
+    app.held_timer = 0;
+    look_at_held(app);
+  });
+}
+
+void Ids::let_go(AppId& app) noexcept {
+  control_.cancel_timer(app.held_timer);
+  app.held_timer = 0;
+  if (app.held.empty()) return;
+  const std::lock_guard guard(events_mutex());
+  app.channel->push(std::move(app.held));
+  assert(app.held.empty());
 }
 
 void Ids::write_event(AppId& app, uint32_t event, uint32_t status, uint64_t arg) noexcept {
@@ -183,6 +220,7 @@ uint32_t Ids::destroy(AppId& app) noexcept {
     if (child != ids_.end()) destroy(*child->second);
   }
   std::erase_if(members_, [&](const auto& entry) { return entry.second->of == &app; });
+  control_.cancel_timer(app.held_timer);
   [[maybe_unused]] const size_t gone = ids_.erase(app.handle);
   assert(gone == 1);
   return reported;

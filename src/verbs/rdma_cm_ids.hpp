@@ -47,6 +47,11 @@ struct AppId : Numbered {
   bool ack_timeout_set = false;
   uint8_t ack_timeout = 0;
   uint8_t tos = 0;
+  uint32_t qpn = 0;  // of its queue pair, once it has connected or accepted
+  // That the other side has ended the connection; waits until what had come before is taken.
+  Events held;
+  uint64_t held_until_ns = 0;
+  nic::ControlThread::TimerId held_timer = 0;
 };
 
 // Of an id in a multicast group.
@@ -87,6 +92,10 @@ class Ids {
   Result<AppId*> add(std::shared_ptr<Channel> channel, uint16_t port_space, uint64_t uid,
                      std::unique_ptr<cm::Id> id) noexcept;
   void on_event(AppId& app, cm::Event&& event) noexcept;
+  // Until its queue pair's completions have been polled, but not for ever.
+  void hold(AppId& app, Events&& events) noexcept;
+  void look_at_held(AppId& app) noexcept;
+  void let_go(AppId& app) noexcept;
 
   nic::ControlThread& control_;
   Numbers id_numbers_;

@@ -129,19 +129,27 @@ class Guest(unittest.TestCase):
         self.assertEqual(status, 0, f"{process.args}\n{output[-4000:]}")
         return output
 
-    def wait_until_listening(self, port: int):
+    @staticmethod
+    def listens_by_tcp(port: int) -> bool:
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            with open(table, encoding="ascii") as file:
+                rows = [line.split() for line in file]
+            if any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows):
+                return True
+        return False
+
+    @staticmethod
+    def listens_by_rdma_cm(port: int) -> bool:
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+            ids = [line.split() for line in file if "@aperture/rdma_cm/" in line]
+        return any(row[3] == "00010000" and row[7].endswith(f":{port}") for row in ids)  # flags
+
+    def wait_until_listening(self, port: int, by=any):
         """By TCP or as an rdma_cm id. Clients of most tools do not wait for their server."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
-            for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-                with open(table, encoding="ascii") as file:
-                    rows = [line.split() for line in file]
-                if any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows):
-                    return
-            with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
-                ids = [line.split() for line in file if "@aperture/rdma_cm/" in line]
-            if any(row[3] == "00010000" and row[7].endswith(f":{port}") for row in ids):
-                return  # flags: it listens
+            if by((self.listens_by_tcp(port), self.listens_by_rdma_cm(port))):
+                return
             time.sleep(0.05)
         self.fail(f"nobody listens on port {port}")
 

@@ -1,8 +1,9 @@
-"""Larger programs over aperture0, unmodified: qperf, fio's rdma engine,
-ucx_perftest over rc_verbs and ud_verbs, and fi_pingpong over libfabric's own verbs provider.
+"""Larger programs over aperture0, unmodified: qperf, fio's rdma engine, ucx_perftest over rc_verbs
+and ud_verbs, a listener of UCX, and fi_pingpong over libfabric's own verbs provider.
 """
 import os
 import random
+import signal
 import subprocess
 import unittest
 
@@ -171,6 +172,26 @@ class Ucx(Guest):
         for test, options in (("am_lat", ()), ("am_bw", ("-s", "1024", "-D", "bcopy"))):
             with self.subTest(test=test):
                 self.assertIn("Final:", self.measure("ud_verbs", test, *options))
+
+    def test_a_listener_of_rdma_cm_and_of_tcp_under_one_number(self):
+        """UCX listens by both; clients of either are served, and the server checks the data."""
+        port = random.randrange(20000, 30000)
+        settings = {"UCX_LOG_LEVEL": "error", "UCX_TLS": "rc,ud,tcp,self",
+                    "UCX_NET_DEVICES": f"{DEVICE}:1,lo"}
+
+        def by(transports):
+            return {**settings, "UCX_SOCKADDR_TLS_PRIORITY": transports}
+
+        server = self.start("io_demo", "-q", "-p", str(port), env=by("rdmacm,tcp"))
+        self.wait_until_listening(port, by=all)
+        for transports in ("rdmacm,tcp", "rdmacm", "tcp"):
+            with self.subTest(client=transports):
+                printed = self.run_guest("io_demo", "-q", "-i", "200", "-o", "read,write",
+                                         f"127.0.0.1:{port}", env=by(transports))
+                self.assertIn("Client exit with status 'OK'", printed)
+        server.send_signal(signal.SIGINT)
+        printed = self.output_of(server)
+        self.assertNotIn("ERROR", printed)
 
 
 class Libfabric(Guest):
