@@ -73,6 +73,7 @@ FirstContact::FirstContact(ControlThread& control, std::unique_ptr<protect::KeyT
       lanes_(listeners_, peers_),
       requests_(listeners_, lanes_) {
   listener_limits.handshakes = most_handshakes();
+  keys_->when_sparse([this] { control_.post([this] { give_back_keys(); }); });
 }
 
 // --- ends and ports ------------------------------------------------------------------------------
@@ -214,6 +215,22 @@ void FirstContact::on_peer_down(Peer& peer, Errc why) noexcept {
   for (const auto& [key, lane] : peer.lanes()) lanes_.down(*lane, told);
   requests_.peer_down(peer);
   connecting_.peer_down(peer, told);
+}
+
+// --- memory of keys that are closed --------------------------------------------------------------
+
+void FirstContact::on_detached() noexcept {
+  give_back_keys();
+}
+
+// Peers come on this thread, and so find the one file or the other.
+void FirstContact::give_back_keys() noexcept {
+  if (!keys_->may_give_back()) return;
+  auto other = keys_->own_file().make_another();
+  if (!other) return;
+  UniqueFd read_only = open_read_only(other->fd.get());
+  if (!read_only || !keys_->give_back(*other)) return;
+  keys_read_only_ = std::move(read_only);
 }
 
 }  // namespace aperture::nic

@@ -53,10 +53,13 @@ class FirstContact final : public Contact, private PeerHost {
   void on_lane_closed(PeerLane& lane) noexcept override;
   void on_rung(Peer& peer) noexcept override;
   void on_peer_down(Peer& peer, Errc why) noexcept override;
+  void on_detached() noexcept override;
+
+  void give_back_keys() noexcept;
 
   ControlThread& control_;
   const std::unique_ptr<protect::KeyTable> keys_;
-  const UniqueFd keys_read_only_;
+  UniqueFd keys_read_only_;
   const Identity self_;
 
   // The sides are made before those who call them.

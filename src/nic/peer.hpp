@@ -59,6 +59,8 @@ class PeerHost {
   virtual void on_rung(Peer& peer) noexcept = 0;
   // The process is gone, or talks nonsense. All lanes are in the host's hands now.
   virtual void on_peer_down(Peer& peer, Errc why) noexcept = 0;
+  // Of a peer that is down: it reaches none of our memory by itself any more.
+  virtual void on_detached() noexcept = 0;
 };
 
 // What a peer asks of us. Connect and Withdraw are of connected endpoints.

@@ -137,10 +137,11 @@ bool Peers::rest() noexcept {
 void Peers::detach_resting() noexcept {
   using link::shm::Side;
   rest_timer_ = 0;
-  std::erase_if(resting_, [&](const auto& segment) {
+  const size_t gone = std::erase_if(resting_, [&](const auto& segment) {
     const Side theirs = segment->side() == Side::creator ? Side::attacher : Side::creator;
     return context_.keys.accessors().detach(segment->slots_of(theirs));
   });
+  if (gone != 0) context_.host.on_detached();
   if (resting_.empty()) return;
   rest_timer_ = context_.control.add_timer(now_ns() + kDetachAgainNs, [this] { detach_resting(); });
 }

@@ -55,8 +55,8 @@ Checked AccessCheck::recheck(const AccessAsk& ask, RegionRef region) const noexc
 const KeyEntry* AccessCheck::named_last(DomainId pd, uint64_t key) const noexcept {
   const KeyEntry* best = nullptr;
   uint64_t best_rank = 0;
-  for (uint32_t i = 0; i < entries_.used(); ++i) {
-    const KeyEntry& e = file_.entries[i];
+  for (uint32_t at = 0; (at = entries_.next_used(at)) < entries_.used(); ++at) {
+    const KeyEntry& e = file_.entries[at];
     // relaxed: every writer of these fields holds the lock
     const uint64_t s = e.state_gen.load(std::memory_order_relaxed);
     const bool alive = state_of(s) != EntryState::free;

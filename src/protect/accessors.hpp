@@ -78,6 +78,7 @@ class Accessors {
   // --- with the lock of the entries held ---
 
   bool none_awake() const noexcept { return awake_.empty(); }
+  bool none_attached() const noexcept { return awake_.empty() && dormant_.empty(); }
   // Whether a peer stands in that life of a region; its copy is cut short. The caller has made the
   // region REVOKING and passed a full fence.
   bool is_inside(uint64_t generation) noexcept;

@@ -1,6 +1,9 @@
 // Linking, unlinking and splitting chains: see key_chains.hpp.
 #include "protect/key_chains.hpp"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <bit>
 #include <cassert>
 
@@ -99,6 +102,58 @@ void KeyChains::split_if_crowded() noexcept {
   assert(buckets_ <= file_.max_buckets && buckets_ - 1 <= bucket_mask_);
   // SYNC POINT: key-structure (even again: the chains are whole)
   h.version.store(version + 2, std::memory_order_release);
+}
+
+// ---- anew ---------------------------------------------------------------------------------------
+
+std::vector<uint32_t> KeyChains::indices() const {
+  std::vector<uint32_t> all;
+  all.reserve(linked_);
+  for (uint32_t bucket = 0; bucket < buckets_; ++bucket) {
+    uint32_t at = file_.buckets[bucket].load(std::memory_order_relaxed);  // only we write
+    for (; at != 0; at = shadows_[at - 1].next) all.push_back(at - 1);
+  }
+  assert(all.size() == linked_);
+  return all;
+}
+
+uint32_t KeyChains::buckets_needed() const noexcept {
+  return std::clamp(linked_ * 2, kBucketsAtStart, file_.max_buckets);
+}
+
+void KeyChains::begin_anew() noexcept {
+  // relaxed load: only we write
+  const uint64_t version = file_.header->version.load(std::memory_order_relaxed);
+  assert((version & 1) == 0);
+  // SYNC POINT: key-structure (odd before any chain changes)
+  file_.header->version.store(version + 1, std::memory_order_seq_cst);
+}
+
+void KeyChains::end_anew(const std::vector<uint32_t>& indices, uint32_t buckets) noexcept {
+  assert(indices.size() == linked_ && buckets <= file_.max_buckets);
+  linked_ = 0;
+  buckets_ = buckets;
+  bucket_mask_ = std::bit_ceil(buckets) - 1;
+  file_.header->bucket_count.store(buckets, std::memory_order_release);
+  for (const uint32_t index : indices) link(index, shadows_[index].hash);
+  go_on();
+}
+
+void KeyChains::go_on() noexcept {
+  // relaxed load: only we write
+  const uint64_t version = file_.header->version.load(std::memory_order_relaxed);
+  assert((version & 1) != 0);
+  // SYNC POINT: key-structure (even again: the chains are whole)
+  file_.header->version.store(version + 1, std::memory_order_release);
+}
+
+void KeyChains::forget(uint32_t from, uint32_t end) noexcept {
+  assert(from <= end && end <= file_.capacity);
+  constexpr uintptr_t kPage = 4096;
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(&shadows_[from]) + kPage - 1) & ~(kPage - 1);
+  const uintptr_t last = reinterpret_cast<uintptr_t>(shadows_.get() + end) & ~(kPage - 1);
+  // where it is refused they stay
+  if (first < last) (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 // at: index + 1, or 0 to end the chain.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <vector>
 
 #include "protect/key_file.hpp"
 #include "protect/own_key_file.hpp"
@@ -38,6 +39,18 @@ class KeyChains {
   void unlink(uint32_t index) noexcept;
   // Another bucket, if there are too few: to be called with each registration.
   void split_if_crowded() noexcept;
+
+  // Puts all chains together anew, in another file at the same addresses: `indices` are the entries
+  // in them, `buckets` how many of those there are, all empty. Between the two calls readers wait.
+  void begin_anew() noexcept;
+  void end_anew(const std::vector<uint32_t>& indices, uint32_t buckets) noexcept;
+  void go_on() noexcept;  // instead of end_anew(): they are as they were
+  // The entries in chains, by index and in no order. Throws bad_alloc.
+  std::vector<uint32_t> indices() const;
+  // How many buckets are enough for them.
+  uint32_t buckets_needed() const noexcept;
+  // No entry of those has a place in a chain: what is kept of them needs no memory.
+  void forget(uint32_t from, uint32_t end) noexcept;
 
   uint32_t linked() const noexcept { return linked_; }  // entries in chains
   // So many that a walk misses the cache: what will be needed is better fetched in advance.

@@ -1,8 +1,10 @@
 // Taking entries, and what their lives go through: see key_entries.hpp.
 #include "protect/key_entries.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <mutex>
+#include <new>
 
 namespace aperture::protect {
 
@@ -12,6 +14,9 @@ uint32_t KeyEntries::regions() const noexcept {
 }
 
 Status KeyEntries::take(uint32_t& index) noexcept {
+  if (free_head_ == 0 && !holes_.empty()) {
+    if (Status s = fill_hole(); !s) return s;
+  }
   if (free_head_ == 0 && used_ == file_.capacity) wake_oldest();
   if (free_head_ != 0) {
     index = free_head_ - 1;
@@ -26,6 +31,7 @@ Status KeyEntries::take(uint32_t& index) noexcept {
   assert(used_ <= file_.capacity);
   // SYNC POINT: key-used (its page is allocated: have_entries())
   file_.header->entries_used.store(used_, std::memory_order_release);
+  if (index % OwnKeyFile::kStepEntries == 0) watch_sparse();
   return {};
 }
 
@@ -71,8 +77,9 @@ void KeyEntries::end_life(const RegionHandle& region) noexcept {
   }
   entry.state_gen.store(state_gen_of(region.generation, EntryState::free),
                         std::memory_order_release);
-  --live_;
   rest(region.index, region.generation);
+  if (--live_ < sparse_below_) [[unlikely]]
+    call_sparse();
 }
 
 void KeyEntries::rest(uint32_t index, uint64_t generation) noexcept {
@@ -100,6 +107,105 @@ void KeyEntries::wake_oldest() noexcept {
     free_head_ = oldest.index + 1;
     return;
   }
+}
+
+// ---- giving memory back -------------------------------------------------------------------------
+
+// To be called whenever steps() has changed.
+void KeyEntries::watch_sparse() noexcept {
+  const size_t below = steps() * OwnKeyFile::kStepEntries / kSparse;
+  sparse_below_ = steps() > kStepsKept ? static_cast<uint32_t>(below) : 0;
+}
+
+// What cannot be given back now is asked for again when half of what lives has gone as well.
+void KeyEntries::call_sparse() noexcept {
+  sparse_below_ = live_ / 2;
+  if (when_sparse_) when_sparse_();
+}
+
+// The entries of a step that are in no chain, onto the free list: the first of them comes first.
+void KeyEntries::list_free(uint32_t step) noexcept {
+  const uint32_t first = step * OwnKeyFile::kStepEntries;
+  for (uint32_t i = std::min(first + OwnKeyFile::kStepEntries, used_); i-- > first;) {
+    KeyEntry& entry = file_.entries[i];
+    // relaxed: written under the lock. What is in a chain has its domain
+    if (entry.pd.load(std::memory_order_relaxed) != 0) continue;
+    assert(state_of(entry.state_gen.load(std::memory_order_relaxed)) == EntryState::free);
+    entry.next.store(free_head_, std::memory_order_release);
+    free_head_ = i + 1;
+  }
+}
+
+uint32_t KeyEntries::next_used(uint32_t index) const noexcept {
+  // they lie in falling order
+  auto hole = std::lower_bound(holes_.rbegin(), holes_.rend(), index / OwnKeyFile::kStepEntries);
+  for (; hole != holes_.rend() && index < used_; ++hole) {
+    if (*hole != index / OwnKeyFile::kStepEntries) break;
+    index = (*hole + 1) * OwnKeyFile::kStepEntries;
+  }
+  return std::min(index, used_);
+}
+
+Status KeyEntries::fill_hole() noexcept {
+  assert(!holes_.empty() && holes_.back() < own_.steps());
+  if (Status s = own_.have_step(holes_.back()); !s) return s;
+  list_free(holes_.back());
+  holes_.pop_back();
+  watch_sparse();
+  assert(free_head_ != 0);
+  return {};
+}
+
+bool KeyEntries::give_back(PublishedFile& other) noexcept {
+  if (!is_sparse()) return false;
+  try {
+    return move_to(other);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+bool KeyEntries::move_to(PublishedFile& other) {
+  constexpr uint32_t kStep = OwnKeyFile::kStepEntries;
+  const std::vector<uint32_t> linked = chains_.indices();
+  std::vector<bool> kept(own_.steps(), false);
+  for (const uint32_t index : linked) kept[index / kStep] = true;
+  const auto count = static_cast<size_t>(std::count(kept.begin(), kept.end(), true));
+  if (count * 2 > steps()) return false;
+  std::vector<uint32_t> holes;
+  holes.reserve(kept.size() - count);
+  const uint32_t buckets = chains_.buckets_needed();
+
+  chains_.begin_anew();
+  const Status moved = own_.move_to(other, kept, buckets);
+  if (!moved) {
+    chains_.go_on();
+    return false;
+  }
+  assert(own_.steps() <= kept.size());
+  used_ = std::min(used_, own_.steps() * kStep);
+  // SYNC POINT: key-used (there is nothing to be found beyond)
+  file_.header->entries_used.store(used_, std::memory_order_release);
+  chains_.end_anew(linked, buckets);
+  free_head_ = 0;
+  auto run_end = static_cast<uint32_t>(kept.size());  // of steps that are not kept
+  for (uint32_t step = run_end; step-- > 0;) {
+    if (kept[step]) {
+      list_free(step);
+      run_end = step;
+      continue;
+    }
+    if (step < own_.steps()) holes.push_back(step);
+    // a whole run at once: a step by itself does not begin where a page does
+    if (step == 0 || kept[step - 1]) {
+      chains_.forget(step * kStep, std::min(run_end * kStep, file_.capacity));
+    }
+  }
+  holes_ = std::move(holes);
+  watch_sparse();
+  sparse_below_ = std::min(sparse_below_, live_ / 2);
+  assert(live_ <= used_);
+  return true;
 }
 
 }  // namespace aperture::protect

@@ -131,6 +131,17 @@ Status KeyTable::enable(RegionHandle region) {
   return {};
 }
 
+bool KeyTable::may_give_back() const noexcept {
+  std::lock_guard guard(entries_.lock());
+  return entries_.is_sparse() && accessors_.none_attached();
+}
+
+bool KeyTable::give_back(PublishedFile& other) noexcept {
+  std::lock_guard guard(entries_.lock());
+  // one that has the file before would believe it for ever
+  return accessors_.none_attached() && entries_.give_back(other);
+}
+
 // ---- side records -------------------------------------------------------------------------------
 
 SideRecord* KeyTable::side(RegionHandle region) noexcept {

@@ -52,7 +52,8 @@ class KeyTable {
  public:
   static constexpr uint32_t kDefaultRegions = 1u << 21;
   // A table for that many regions at once; memory is taken only as they come, some 80 bytes each,
-  // and kept for those to come. Errors: no_fds, no_memory, invalid (0, or above 2^24).
+  // and kept for those to come until give_back() is called. Errors: no_fds, no_memory, invalid (0,
+  // or above 2^24).
   static Result<std::unique_ptr<KeyTable>> create(uint32_t max_regions = kDefaultRegions);
   KeyTable(const KeyTable&) = delete;
   KeyTable& operator=(const KeyTable&) = delete;
@@ -83,6 +84,16 @@ class KeyTable {
   // Called once by a thread that lives as long as the program and as this table: when it ends, by
   // exec or with the process, peers copy no more by these keys (image_watch.hpp).
   void end_with_this_thread() noexcept { image_watch_.begin(own_file_.layout().header->image); }
+
+  // Called when there is memory that give_back() would give back, from a thread that closes a
+  // region, with a lock held: it may post work to somebody. To be set before the first region is.
+  void when_sparse(Callback<> call) noexcept { entries_.when_sparse(std::move(call)); }
+  // Whether it would: most regions are closed, and no peer is attached (Accessors::attach()).
+  bool may_give_back() const noexcept;
+  // Gives back the memory of entries that are not in use, by going on in the other file, which is
+  // own_file().make_another(). That is what is published from then on; `other` is then the file
+  // before. Nobody attaches meanwhile. False: nothing has changed.
+  bool give_back(PublishedFile& other) noexcept;
 
   const OwnKeyFile& own_file() const noexcept { return own_file_; }
   const KeyEntries& entries() const noexcept { return entries_; }

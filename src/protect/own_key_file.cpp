@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "base/invariant.hpp"
+#include "base/log.hpp"
 #include "base/random.hpp"
 
 namespace aperture::protect {
@@ -17,6 +20,8 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kBackingStep = 64 * 1024;  // pages are allocated this many bytes at a time
+static_assert(kBackingStep == OwnKeyFile::kStepEntries * sizeof(KeyEntry));
+constexpr char kName[] = "aperture-keys";
 
 size_t round_up(size_t n, size_t to) noexcept {
   return (n + to - 1) / to * to;
@@ -31,7 +36,7 @@ Result<PublishedFile> OwnKeyFile::make(uint32_t max_regions) {
   const size_t entries_offset = round_up(kKeyHeaderBytes + size_t{max_buckets} * 4, kPage);
   const size_t size = round_up(entries_offset + size_t{max_regions} * sizeof(KeyEntry), kPage);
 
-  Result<PublishedFile> file = make_published_memfd("aperture-keys", size);
+  Result<PublishedFile> file = make_published_memfd(kName, size);
   if (!file) return file.error();
   if (Status s = allocate_pages(file->fd.get(), 0, kKeyHeaderBytes + kBucketsAtStart * 4); !s) {
     return s.error();
@@ -76,15 +81,17 @@ Status OwnKeyFile::give_memory(size_t from, size_t len) noexcept {
 Status OwnKeyFile::have_entries(uint32_t count) noexcept {
   if (count > file_.capacity) return Errc::no_space;
   while (count > entries_backed_) {
-    const size_t from = file_.header->entries_offset + size_t{entries_backed_} * sizeof(KeyEntry);
-    const size_t len = std::min(kBackingStep, size_bytes() - from);
-    if (Status s = give_memory(from, len); !s) return s;
-    const auto more = static_cast<uint32_t>(len / sizeof(KeyEntry));
-    assert(more != 0);
-    entries_backed_ = std::min(file_.capacity, entries_backed_ + more);
+    assert(entries_backed_ % kStepEntries == 0);
+    if (Status s = have_step(entries_backed_ / kStepEntries); !s) return s;
+    entries_backed_ = std::min(file_.capacity, entries_backed_ + kStepEntries);
   }
   APERTURE_DEBUG_ASSERT(count <= entries_backed_ && entries_backed_ <= file_.capacity);
   return {};
+}
+
+Status OwnKeyFile::have_step(uint32_t step) noexcept {
+  const auto [from, len] = place_of(step);
+  return give_memory(from, len);
 }
 
 bool OwnKeyFile::have_buckets(uint32_t count) noexcept {
@@ -98,6 +105,54 @@ bool OwnKeyFile::have_buckets(uint32_t count) noexcept {
   }
   APERTURE_DEBUG_ASSERT(count <= buckets_backed_ && buckets_backed_ <= file_.max_buckets);
   return true;
+}
+
+OwnKeyFile::Place OwnKeyFile::place_of(uint32_t step) const noexcept {
+  const size_t from = file_.header->entries_offset + step * kBackingStep;
+  assert(from < size_bytes());
+  return {from, std::min(kBackingStep, size_bytes() - from)};
+}
+
+// ---- giving memory back -------------------------------------------------------------------------
+
+Result<PublishedFile> OwnKeyFile::make_another() const noexcept {
+  return make_published_memfd(kName, size_bytes());
+}
+
+Status OwnKeyFile::move_to(PublishedFile& other, const std::vector<bool>& kept,
+                           uint32_t buckets) noexcept {
+  assert(other.mapping.size() == size_bytes() && kept.size() == steps());
+  const auto pages_of_buckets = static_cast<uint32_t>(round_up(buckets, kPage / 4));
+  assert(buckets >= kBucketsAtStart && pages_of_buckets <= file_.max_buckets);
+  const auto copy = [&](size_t from, size_t len, size_t have) {
+    const Status s = allocate_pages(other.fd.get(), from, have);
+    // what changes in the file changes under the lock of the entries, but for the mark of the
+    // image's end, which is for peers
+    if (s) std::memcpy(other.mapping.data() + from, mapping_.data() + from, len);
+    return s;
+  };
+  const size_t front = kKeyHeaderBytes + size_t{pages_of_buckets} * 4;
+  if (Status s = copy(0, kKeyHeaderBytes, front); !s) return s;
+  uint32_t end = 0;  // behind the last one that is kept
+  for (uint32_t step = 0; step < kept.size(); ++step) {
+    if (!kept[step]) continue;
+    const auto [from, len] = place_of(step);
+    if (Status s = copy(from, len, len); !s) return s;
+    end = step + 1;
+  }
+  // A mapping of its own at our addresses (a length of 0 says so): the seal allows no other way.
+  // Whoever reads finds the one file or the other.
+  if (::mremap(other.mapping.data(), 0, size_bytes(), MREMAP_MAYMOVE | MREMAP_FIXED,
+               mapping_.data()) == MAP_FAILED) {
+    // where the table was there may be nothing now; there was room for one more a moment ago
+    APERTURE_WARN("the key table cannot be mapped anew; ending the process");
+    std::abort();
+  }
+  std::swap(fd_, other.fd);
+  entries_backed_ = std::min(file_.capacity, end * kStepEntries);
+  buckets_backed_ = pages_of_buckets;
+  assert(file_.header->magic == kKeyFileMagic && file_.header->size_bytes == size_bytes());
+  return {};
 }
 
 }  // namespace aperture::protect

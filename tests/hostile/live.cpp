@@ -112,7 +112,9 @@ Moods::Mood Moods::mood() {
 void Stopwatch::begin() {
   constexpr int64_t kNoteEvery_ns = 20'000'000;
   began_ns_ = doors::now_ns();
-  if (began_ns_ - noted_at_ns_ >= kNoteEvery_ns) note();
+  if (began_ns_ - noted_at_ns_ < kNoteEvery_ns) return;
+  noted_ = spent();
+  noted_at_ns_ = began_ns_ = doors::now_ns();
 }
 
 void Stopwatch::end(Report& report) {
@@ -123,26 +125,38 @@ void Stopwatch::end(Report& report) {
     report.standstill_ns = std::max(report.standstill_ns, std::min(took, kLong_ns));
     return;
   }
-  const int64_t waited = std::max<int64_t>(0, waited_ns() - noted_ns_);
-  report.standstill_ns = std::max(report.standstill_ns, took - waited);
+  const Spent now = spent();
+  // a thread that has ended is not among them any more
+  const int64_t waited = std::max<int64_t>(0, now.waited_ns - noted_.waited_ns);
+  const int64_t stolen = std::max<int64_t>(0, now.stolen_ns - noted_.stolen_ns);
+  const int64_t still = took - waited - stolen;
+  if (still <= report.standstill_ns) return;
+  report.standstill_ns = still;
+  report.ran_ns = now.ran_ns - noted_.ran_ns;
+  report.waited_ns = waited;
+  report.stolen_ns = stolen;
 }
 
-void Stopwatch::note() {
-  noted_ns_ = waited_ns();
-  noted_at_ns_ = doors::now_ns();
-}
-
-// As /proc/PID/task/TID/schedstat says: time on a processor, time waiting for one, turns.
-int64_t Stopwatch::waited_ns() const {
+// As /proc/PID/task/TID/schedstat says: time on a processor, time waiting for one, turns. What the
+// machine beneath has taken is counted by processor, in /proc/stat.
+Stopwatch::Spent Stopwatch::spent() const {
   namespace fs = std::filesystem;
-  int64_t sum = 0;
+  Spent sum;
+  std::ifstream stat("/proc/stat");
+  std::string cpu;
+  int64_t ticks[8] = {};  // user, nice, system, idle, iowait, irq, softirq, steal
+  stat >> cpu;
+  for (int64_t& each : ticks) stat >> each;
+  sum.stolen_ns = ticks[7] * (1'000'000'000 / ::sysconf(_SC_CLK_TCK));
   for (const pid_t pid : processes_) {
     std::error_code gone;
     for (const auto& thread :
          fs::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
       std::ifstream file(thread.path() / "schedstat");
       int64_t ran = 0, waited = 0;
-      if (file >> ran >> waited) sum += waited;
+      if (!(file >> ran >> waited)) continue;
+      sum.ran_ns += ran;
+      sum.waited_ns += waited;
     }
   }
   return sum;

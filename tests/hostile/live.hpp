@@ -53,6 +53,8 @@ struct Report {
   uint64_t strokes = 0;
   int64_t worst_ns = 0;       // the longest round, or the longest call
   int64_t standstill_ns = 0;  // the same without what Stopwatch leaves out
+  // Of the latter: what the threads had of processors meanwhile, and what the machine had not.
+  int64_t ran_ns = 0, waited_ns = 0, stolen_ns = 0;
   char trouble[240] = {};
 
   bool ok() const { return trouble[0] == '\0'; }
@@ -76,7 +78,8 @@ class Connection {
 };
 
 // Measures what takes long, and how long of it the threads of those processes did not wait for a
-// processor: a machine that is busy must not look like a process that stands still.
+// processor, nor the machine for one of the host's: a machine that is busy must not look like a
+// process that stands still.
 class Stopwatch {
  public:
   explicit Stopwatch(std::vector<pid_t> processes) : processes_(std::move(processes)) {}
@@ -84,12 +87,16 @@ class Stopwatch {
   void end(Report& report);
 
  private:
-  void note();
-  int64_t waited_ns() const;
+  // Since these processes began, and since the machine did.
+  struct Spent {
+    int64_t ran_ns = 0, waited_ns = 0, stolen_ns = 0;
+  };
+  Spent spent() const;
 
   std::vector<pid_t> processes_;
   int64_t began_ns_ = 0;
-  int64_t noted_at_ns_ = 0, noted_ns_ = 0;  // what they had waited then: shortly before began_ns_
+  int64_t noted_at_ns_ = 0;  // shortly before began_ns_
+  Spent noted_;              // then
 };
 
 // Passes bytes until something comes from the test, and looks at each of them. Tells how it went,

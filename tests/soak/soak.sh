@@ -4,7 +4,7 @@
 # Keeps everything it prints under out/soak/<date>-<seed>/ and ends with a summary. Six parts:
 #   1. full counts: the tests labelled `kill` with 10,000 kills (or what APERTURE_KILLS says),
 #      100,000 connects, as many that stay half open, a minute of starvation, ten minutes of
-#      crowds of threads, and 10 million messages of mixed sizes and flags
+#      crowds of threads, a million regions, and 10 million messages of mixed sizes and flags
 #   2. live attackers: the tests labelled `live`, for those minutes
 #   3. clients: the tests labelled `client`, each with other people's programs, 20 times in a row
 #      (or what APERTURE_CLIENT_ROUNDS says); what each printed last, and whatever one printed that
@@ -49,6 +49,7 @@ readonly repeat=(python3 tests/soak/repeat.py "$build")
 export APERTURE_ALLOCATIONS=all  # out_of_memory_test.cpp, failing_calls_test.cpp
 APERTURE_KILLS=${APERTURE_KILLS:-10000} APERTURE_CONNECTS=100000 APERTURE_HALF_OPEN=100000 \
   APERTURE_STARVE_SECONDS=60 APERTURE_CROWD_SECONDS=100 APERTURE_IDLE_PEERS=1000 \
+  APERTURE_NEWCOMERS=50 APERTURE_REGIONS=1000000 \
   APERTURE_MESSAGES=${APERTURE_MESSAGES:-10000000} \
   part full-counts "${repeat[@]}" --label kill --rounds 1 --limit-factor 200 --seed "$seed" \
   --keep "$keep"
