@@ -31,9 +31,10 @@ constexpr uint32_t kEventMulticastJoin = 12;
 constexpr uint32_t kEventTimewaitExit = 15;
 
 // How long completions may be left unpolled before the end of their connection is told all the
-// same, and how often they are looked at until then.
-constexpr uint64_t kHoldNs = 500'000'000;
-constexpr uint64_t kLookNs = 1'000'000;
+// same: longer than a scheduler keeps a process from its core, shorter than anybody waits for that.
+// They are looked at after that long, after twice as long, and so on.
+constexpr uint64_t kHoldNs = 100'000'000;
+constexpr uint64_t kFirstLookNs = 250'000;
 
 constinit PerProcess<Ids> the_one;
 
@@ -172,15 +173,16 @@ void Ids::hold(AppId& app, Events&& events) noexcept {
   assert(app.held.empty() && app.held_timer == 0);
   app.held = std::move(events);
   app.held_until_ns = now_ns() + kHoldNs;
-  look_at_held(app);
+  look_at_held(app, kFirstLookNs);
 }
 
-void Ids::look_at_held(AppId& app) noexcept {
+void Ids::look_at_held(AppId& app, uint64_t again_after_ns) noexcept {
   const uint64_t now = now_ns();
   if (now >= app.held_until_ns || !nic::VerbsQps::has_untaken(app.qpn)) return let_go(app);
-  app.held_timer = control_.add_timer(now + kLookNs, [this, &app] {
+  const uint64_t then = std::min(now + again_after_ns, app.held_until_ns);
+  app.held_timer = control_.add_timer(then, [this, &app, again_after_ns] {
     app.held_timer = 0;
-    look_at_held(app);
+    look_at_held(app, 2 * again_after_ns);
   });
 }
 

@@ -94,7 +94,7 @@ class Ids {
   void on_event(AppId& app, cm::Event&& event) noexcept;
   // Until its queue pair's completions have been polled, but not for ever.
   void hold(AppId& app, Events&& events) noexcept;
-  void look_at_held(AppId& app) noexcept;
+  void look_at_held(AppId& app, uint64_t again_after_ns) noexcept;
   void let_go(AppId& app) noexcept;
 
   nic::ControlThread& control_;

@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto kHeldAtMost = 500ms;
+constexpr auto kHeldAtMost = 100ms;
 constexpr int kForEverMs = 30'000;
 
 // One end, with a receive posted before it is connected.
@@ -98,7 +98,7 @@ class Ending : public ::testing::Test {
 
   // Whatever has held this program up, it is not told earlier.
   void expect_held(const End& end) const {
-    if (end.is_told_within(100)) {
+    if (end.is_told_within(20)) {
       EXPECT_GE(Clock::now() - began_, kHeldAtMost) << "before the completion that came first";
     }
   }
