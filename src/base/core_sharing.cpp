@@ -4,10 +4,12 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cassert>
 
 namespace aperture {
 
 bool CoreSharing::is_due(bool vain, uint64_t now_ticks) noexcept {
+  assert(left_ <= kPolls);  // count() was not asked again once it had said so
   left_ = kPolls;
   if (!vain || since_ == 0) {
     since_ = now_ticks;
@@ -26,6 +28,7 @@ void CoreSharing::give_away() noexcept {
   const bool gave = over - begun >= ticks_from_ns(kGaveNs);
   // relaxed, all: as in is_due()
   const uint64_t patience_ns = patience_ns_.load(std::memory_order_relaxed);
+  assert(patience_ns >= kLeastPatienceNs && patience_ns <= kMostPatienceNs);
   patience_ns_.store(next_patience_ns(patience_ns, gave), std::memory_order_relaxed);
   returned_at_.store(over, std::memory_order_relaxed);
 }

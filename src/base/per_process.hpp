@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -62,6 +63,7 @@ class PerProcess {
     if (T* there = existing()) return there;
     Result<T*> made = std::forward<Make>(make)();
     if (!made) return made;
+    assert(*made != nullptr);
     the_one_.store(*made, std::memory_order_relaxed);  // relaxed: published by the next line
     // SYNC POINT: per-process: the object is whole before it is found
     made_in_.store(process_epoch(), std::memory_order_release);

@@ -161,6 +161,7 @@ Result<Port> Port::take(PortSpace space, const Address& at, const PortOptions& o
 }
 
 Status Port::renew(NamedSocket& held) noexcept {
+  assert(held.at.port != 0 && held.at.port == bound_.port);
   if (held.socket) return {};
   auto socket = open_named({space_, held.at});
   if (!socket) return socket.error();
@@ -169,6 +170,7 @@ Status Port::renew(NamedSocket& held) noexcept {
 }
 
 Result<std::vector<NamedSocket>> Port::listen() noexcept {
+  assert(!held_.empty());
   std::vector<NamedSocket> all;
   if (const Status s = no_throw([&] { all.reserve(held_.size()); }); !s) return s.error();
   for (NamedSocket& held : held_) {

@@ -185,6 +185,7 @@ void QueuePair::complete_head() noexcept {
 void QueuePair::fail_send_queue() noexcept {
   if (spec_.type != QpType::uc && spec_.type != QpType::ud) return fail();
   if (attr_.state == QpState::sqe || attr_.state == QpState::err) return;
+  APERTURE_DEBUG_ASSERT(attr_.state == QpState::rts || attr_.state == QpState::sqd);
   attr_.state = QpState::sqe;
   flush();
 }
@@ -210,6 +211,8 @@ void QueuePair::fail() noexcept {
   attr_.state = QpState::err;
   stop();
   flush();
+  APERTURE_DEBUG_ASSERT(!has_pending() &&
+                        (receiving_.own() == nullptr || receiving_.own()->empty()));
   if (spec_.srq != nullptr) raise(AsyncEvent::qp_last_wqe_reached);
   if (std::exchange(fatal_, false)) raise(AsyncEvent::qp_fatal);
 }

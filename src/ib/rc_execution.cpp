@@ -13,6 +13,8 @@ bool RcExecution::refuse(WcStatus status, const protect::AccessAsk* ask,
 
 bool RcExecution::refuse(WcStatus status, uint8_t flags, uint32_t imm) noexcept {
   if (!q_.is_reliable()) return true;
+  APERTURE_DEBUG_ASSERT(q_.lane_uses_ != 0);  // a failure ends the use of the lane
+  APERTURE_DEBUG_ASSERT(q_.lane_->response_tx.cells.has_room(1));
   respond({static_cast<uint8_t>(wire::RcOp::nak), flags, static_cast<uint16_t>(status), imm},
           wire::RcAnswer{q_.lane_->request_rx.cells.pos()});
   q_.lane_.acknowledge_requests();

@@ -30,6 +30,7 @@ void RcQp::attach(std::unique_ptr<link::Lane> lane) noexcept {
     return lane_failed(Errc::no_memory);
   }
   lane_.attach(std::move(lane));
+  APERTURE_DEBUG_ASSERT(!lane_over_);  // of the lane before
   had_lane_ = false;
   remote_ = lane_->remote;
   one_sided_.begin();

@@ -121,6 +121,7 @@ void RcResponder::complete_fast(const WildHead& head, WcOpcode opcode, uint16_t 
   uint64_t id = 0;
   const uint32_t release = queue.take_oldest(id);
   Cqe* cqe = q_.receiving_.next(cq, &queue, id, release, opcode, len);
+  APERTURE_DEBUG_ASSERT(cqe != nullptr);  // may_complete() has found room
   say(cqe->wc, head.flags, head.imm);
   cq.push();
 }

@@ -5,6 +5,7 @@
 // nothing for this.
 #pragma once
 
+#include "base/invariant.hpp"
 #include "msg/matcher.hpp"
 
 namespace aperture::msg {
@@ -23,7 +24,8 @@ class GroupMatching final : public qp::MessageSink {
     return a.beside == qp::Beside::group_key ? groups_.on_message(qp, a) : own_.on_message(qp, a);
   }
   bool on_line(qp::Qp& qp, wire::SoundHead head, const std::byte* body) noexcept override {
-    return own_.on_line(qp, head, body);  // none of a group's lies in a line
+    APERTURE_DEBUG_ASSERT(!head.has(wire::kGroup));  // read_line() takes none of a group's
+    return own_.on_line(qp, head, body);
   }
   void on_received(qp::Qp& qp, void* cookie, Errc err) noexcept override {
     const bool of_group = (static_cast<Receive*>(cookie)->flags & kGroupReceive) != 0;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/copy.hpp"
+#include "base/invariant.hpp"
 
 namespace aperture::msg {
 
@@ -63,6 +64,7 @@ bool Matcher::on_line(Qp& qp, wire::SoundHead head, const std::byte* body) noexc
       [[unlikely]] {
     return on_message(qp, qp::arrival_of_line(head, body));
   }
+  APERTURE_DEBUG_ASSERT(r->kind == Receive::Kind::single && r->iov_count == 1);
   core_.receives.unpost(*r);
   uint64_t imm = 0;
   uint64_t flags = r->flags;

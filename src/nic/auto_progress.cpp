@@ -30,6 +30,7 @@ Status AutoProgress::begin() noexcept {
   if (!wanted_) return {};
   auto thread = ControlThread::instance();
   if (!thread) return thread.error();
+  assert(watch_ == 0 && timer_ == 0);
   Status status;
   (*thread)->run([&, control = *thread] {
     auto watch =
@@ -70,6 +71,7 @@ void AutoProgress::start_ticking() noexcept {
 
 void AutoProgress::leave_to_application() noexcept {
   if (!wanted_) return;
+  assert(skips_ <= distrust_ && distrust_ <= kMaxDistrust);
   if (skips_ != 0) {
     --skips_;
     note_rested();
@@ -107,6 +109,7 @@ void AutoProgress::heed(bool heeded) noexcept {
 
 void AutoProgress::tick_again() noexcept {
   if (timer_ != 0) return;
+  assert(tick_ns_ >= kTickNs && tick_ns_ <= kSeldomTickNs);
   auto thread = ControlThread::instance();
   if (thread) timer_ = (*thread)->add_timer(now_ns() + tick_ns_, [this] { on_tick(); });
 }

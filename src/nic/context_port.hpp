@@ -3,6 +3,8 @@
 // Its owner's control calls alone. In a forked child there is nothing of it to be closed.
 #pragma once
 
+#include <cassert>
+
 #include "nic/contact.hpp"
 
 namespace aperture::nic {
@@ -18,6 +20,8 @@ class ContextPort {
     auto id = (*contact)->open_context_port(at, port->address_);
     if (!id) return id.error();
     port->id_ = *id;
+    assert(port->id_ != 0 && port->address_.port != 0);
+    assert(at.port == 0 || at.port == port->address_.port);
     return port;
   }
   ~ContextPort() {

@@ -1,12 +1,16 @@
 // What is the same in the ports of all endpoints: see endpoint.hpp.
 #include "nic/endpoint.hpp"
 
+#include <cassert>
+
 #include "qp/port.hpp"
 
 namespace aperture::nic {
 
 void set_up(qp::Port& port, const EndpointOptions& options) noexcept {
+  assert(options.engine != nullptr && options.wording != nullptr);
   port.domain = options.met_by_requests();
+  assert(port.domain != 0);  // no key is in it
   port.endpoint = options.id;
   port.wording = options.wording;
   port.raw_keys = options.raw_keys;

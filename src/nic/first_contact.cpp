@@ -198,6 +198,7 @@ FirstContact::Census FirstContact::census() noexcept {
 // --- what becomes of peers -----------------------------------------------------------------------
 
 void FirstContact::on_lane_closed(PeerLane& lane) noexcept {
+  assert(control_.is_current());
   lanes_.down(lane, Errc::shut_down);
 }
 
@@ -210,6 +211,7 @@ void FirstContact::on_rung(Peer& peer) noexcept {
 }
 
 void FirstContact::on_peer_down(Peer& peer, Errc why) noexcept {
+  assert(control_.is_current() && why != Errc::ok);
   peers_.remove(peer);
   const Errc told = why == Errc::protocol ? Errc::protocol : Errc::peer_lost;
   for (const auto& [key, lane] : peer.lanes()) lanes_.down(*lane, told);

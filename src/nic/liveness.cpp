@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -59,6 +60,7 @@ Liveness::Liveness(pid_t pid, uint64_t start_time) noexcept : pid_(pid) {
 }
 
 bool Liveness::alive() const noexcept {
+  assert(stat_ || !never_lived_);  // only its file has told that
   if (never_lived_) return false;
   if (!stat_) return true;
   StatFields fields;
@@ -73,6 +75,7 @@ bool Liveness::alive() const noexcept {
 }
 
 bool Liveness::other_threads_live() const noexcept {
+  assert(stat_ && pid_ > 0);
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/task", pid_);
   DIR* tasks = ::opendir(path);

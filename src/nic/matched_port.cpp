@@ -22,6 +22,7 @@ MatchedPort::MatchedPort(const EndpointOptions& options, msg::Matcher::Host& hos
     matcher_ = &options.shared_receive->receives();
     port_.sink = &*member_;
   }
+  assert(own_.has_value() != member_.has_value() && port_.sink != nullptr);
   set_up(port_, options);
   if (!named || !options.groups) return;
   groups_ = std::make_unique<msg::GroupMatching>(*port_.sink, port_, host);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/errc.hpp"
+#include "base/invariant.hpp"
 
 namespace aperture::nic {
 
@@ -129,7 +130,10 @@ class PollList {
   };
 
   // Asked in every poll, where the size of a vector takes a division.
-  void note_size() noexcept { crowded_ = hot_ < all_.size() || hot_ > kHotRings; }
+  void note_size() noexcept {
+    APERTURE_DEBUG_ASSERT(hot_ <= all_.size());
+    crowded_ = hot_ < all_.size() || hot_ > kHotRings;
+  }
 
   // Progresses one; what is over goes to its owner. False: the list has changed.
   [[gnu::noinline]] bool progress(size_t at, uint64_t polls) noexcept {

@@ -57,11 +57,13 @@ bool Shares::take(uid_t user, const Holding& more) {
   Holding& own = by_user_[user];
   own = sum(own, more);
   taken_ = sum(taken_, more);
+  assert(taken_.descriptors <= total_.descriptors && taken_.bytes <= total_.bytes);
   return true;
 }
 
 void Shares::give_back(uid_t user, const Holding& held) noexcept {
   const auto found = by_user_.find(user);
+  assert(found != by_user_.end() || (held.descriptors == 0 && held.bytes == 0));
   if (found == by_user_.end()) return;
   found->second = difference(found->second, held);
   taken_ = difference(taken_, held);

@@ -52,6 +52,7 @@ UdVerbsQp::~UdVerbsQp() {
 
 Status UdVerbsQp::modify(const ib::QpAttributes& attr, uint32_t mask) noexcept {
   const EngineGuard guard(engine_);
+  assert(started_);  // else it was never handed out
   qp_.modify(attr, mask);
   return {};
 }

@@ -1,6 +1,7 @@
 // The software NIC of a verbs context: see verbs_nic.hpp.
 #include "nic/verbs_nic.hpp"
 
+#include <cassert>
 #include <new>
 
 #include "base/no_throw.hpp"
@@ -13,7 +14,9 @@ namespace {
 
 class Nic final : public VerbsNic {
  public:
-  explicit Nic(std::unique_ptr<Engine> engine) noexcept : engine_(std::move(engine)) {}
+  explicit Nic(std::unique_ptr<Engine> engine) noexcept : engine_(std::move(engine)) {
+    assert(engine_ != nullptr);
+  }
 
   Engine& engine() noexcept override { return *engine_; }
   ib::WindowBook& windows() noexcept override { return windows_; }
@@ -33,6 +36,7 @@ Result<std::unique_ptr<VerbsQp>> Nic::make_qp(ib::QpSpec spec) noexcept {
     auto number = numbers.take();
     if (!number) return number.error();
     spec.qpn = *number;
+    assert(spec.events != nullptr && spec.wording != nullptr);
     std::unique_ptr<RcVerbsQp> made;
     try {
       made = std::make_unique<RcVerbsQp>(*engine_, numbers, spec);

@@ -233,6 +233,7 @@ struct CodeSearch {
 constinit PerProcess<CodeSearch> code_search;
 
 std::string look(const Libdw& libdw, pid_t pid, uint64_t address, const Wording& door) {
+  assert(address != 0);  // the byte before it is looked up
   char number[32];
   std::snprintf(number, sizeof number, "0x%" PRIx64, address);
   const std::string place_in_source =

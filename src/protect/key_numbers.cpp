@@ -63,6 +63,7 @@ Result<uint32_t> KeyNumbers::take() noexcept {
   } while (number == 0 || number == count_ - 1 || rests(number));
   put(taken_.get(), number);
   ++out_;
+  assert(drawn_ < count_ / 8);
   if (++drawn_ == count_ / 8) begin_spell();
   return number;
 }
@@ -72,6 +73,7 @@ void KeyNumbers::give_back(uint32_t number) noexcept {
   assert(number < count_ && has(taken_.get(), number));
   taken_[number / 64] &= ~(uint64_t{1} << number % 64);
   put(came_back_[spell_].get(), number);
+  assert(out_ != 0);
   --out_;
 }
 

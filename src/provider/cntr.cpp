@@ -95,7 +95,7 @@ int close_cntr(fid* fid) noexcept {
     auto& cntr = object_of<Cntr>(fid);
     if (const int rc = cntr.check_unused("fi_close(cntr)"); rc != 0) return rc;
     cntr.leave_regions();
-    assert(cntr.regions.empty());
+    assert(cntr.regions.empty() && cntr.work.is_empty());
     Cntr::end(cntr);
     return 0;
   });

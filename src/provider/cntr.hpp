@@ -21,6 +21,7 @@ struct Work;
 class CounterWork final : public qp::ArrivalListener {
  public:
   explicit CounterWork(qp::Counter& counter) noexcept : counter_(counter) {}
+  bool is_empty() const noexcept { return triggered_.empty() && deferred_.empty(); }
   bool is_met(const Work& work) const noexcept;
   void add(Work& work) noexcept;
   void remove(Work& work) noexcept;

@@ -3,6 +3,7 @@
 
 #include <rdma/fi_cm.h>
 
+#include <cassert>
 #include <cstring>
 
 namespace aperture::provider {
@@ -37,14 +38,17 @@ int take_private(const char* call, const void* param, size_t len,
 }
 
 void ConnectionReports::on_connected(const wire::PrivateData& data) noexcept {
+  assert(eq_ != nullptr && endpoint() != nullptr);
   tell("FI_CONNECTED", [&] { eq_->report_connection(FI_CONNECTED, endpoint(), nullptr, data); });
 }
 
 void ConnectionReports::on_refused(Errc why, const wire::PrivateData* data) noexcept {
+  assert(eq_ != nullptr && endpoint() != nullptr);
   tell("fi_connect", [&] { eq_->report_no_connection(endpoint(), why, data); });
 }
 
 void ConnectionReports::on_shut_down(Errc why) noexcept {
+  assert(eq_ != nullptr && endpoint() != nullptr);
   APERTURE_INFO("FI_SHUTDOWN: %s", why == Errc::ok          ? "fi_shutdown was called here"
                                    : why == Errc::shut_down ? "the peer has ended the connection"
                                                             : describe(why));

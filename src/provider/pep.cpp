@@ -125,6 +125,7 @@ int listen(fid_pep* fid) noexcept {
       return refuse(fi_code(listener.error()),
                     "fi_listen: cannot listen at %s: %s; choose another address or port",
                     pep.local.print().c_str(), describe(listener.error()));
+    assert(pep.local.port != 0);
     pep.listener = *listener;
     pep.listening = true;
     return 0;
@@ -222,6 +223,7 @@ void* new_sockaddr(const Address& address, size_t& len) {
 }  // namespace
 
 void RequestReports::on_request(const nic::ConnectionRequest& request) noexcept {
+  assert(pep_.eq != nullptr && !pep_.spent);  // fi_listen has seen to it
   fid* handle = nullptr;
   const int rc = guarded("FI_CONNREQ", [&]() -> int {
     InfoPtr info = copy_info(*pep_.info);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cassert>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -19,12 +20,14 @@ class Registry {
   void add(Fid* fid) {
     std::lock_guard guard(mutex_);
     begin_anew_in_a_child();
+    assert(std::find(open_.begin(), open_.end(), fid) == open_.end());
     open_.push_back(fid);
   }
   void remove(const Fid* fid) noexcept {
     std::lock_guard guard(mutex_);
     begin_anew_in_a_child();
-    std::erase(open_, fid);
+    [[maybe_unused]] const size_t was_open = std::erase(open_, fid);
+    assert(was_open <= 1);
   }
   Fid* first() noexcept {
     std::lock_guard guard(mutex_);

@@ -179,12 +179,14 @@ bool AtomicResponder::run(const Request& r, std::byte* result) noexcept {
     });
     if (r.op != AtomicOp::read) execution_.note_write(checked.grant().region(), r.len());
   }
+  APERTURE_DEBUG_ASSERT(!transport::has_operand(r.op) || operand == r.operand + r.len());
   return true;
 }
 
 bool AtomicResponder::execute(const Request& r) noexcept {
   ring::ChannelTx& tx = core_.lane->response_tx;
   if (!tx.room(wire::kMaxCells)) return execution_.wait_for_peer();
+  APERTURE_DEBUG_ASSERT(r.count != 0 && r.len() <= transport::kAtomicBytes);
   execution_.begin_operation();
   const bool answers = r.kind != AtomicKind::base;
   const uint64_t pos = core_.lane->request_rx.cells.pos();

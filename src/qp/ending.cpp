@@ -10,6 +10,7 @@ void Ending::lose(Errc why) noexcept {
   core_.busy = true;
   execution_.clear_wait();  // the next poll tells
   if (core_.state == QpState::ready) core_.state = QpState::draining;
+  APERTURE_DEBUG_ASSERT(core_.state == QpState::draining && core_.lane);  // it has a lane to lose
 }
 
 bool Ending::drained() const noexcept {

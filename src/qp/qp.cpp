@@ -152,6 +152,7 @@ std::unique_ptr<link::Lane> Qp::finish(Errc why) noexcept {
   sender_.end_all(why);
   requester_.end_all(why);
   receiver_.end_all(why);
+  APERTURE_DEBUG_ASSERT(!core_.has_pending() && core_.incoming == 0);
   if (core_.lane) core_.one_sided.end();
   return core_.lane.release();
 }

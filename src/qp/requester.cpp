@@ -47,6 +47,7 @@ Status Requester::cancel(void* context) noexcept {
 }
 
 void Requester::end_all(Errc why) noexcept {
+  APERTURE_DEBUG_ASSERT(core_.state == QpState::dead && why != Errc::ok);
   while (Wqe* wqe = core_.queue.pop_front()) {
     core_.leave_queue();
     if (wqe->error == Errc::ok) wqe->error = why;

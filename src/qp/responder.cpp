@@ -142,6 +142,7 @@ bool Responder::on_send(const SoundHead& head) noexcept {
     core_.lane.done_with(rx, bytes);
     // unless this message was the one that changed it
     if (unasked_bytes != QpCore::kUnbounded && unasked_bytes == core_.unasked_bytes) {
+      APERTURE_DEBUG_ASSERT(bytes.len <= core_.unasked_bytes);  // may_come_unasked()
       core_.unasked_bytes -= bytes.len;
     }
   }

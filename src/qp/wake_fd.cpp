@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/event_fd.hpp"
+#include "base/invariant.hpp"
 
 namespace aperture::qp {
 
@@ -20,6 +21,7 @@ Status WakeFd::open() noexcept {
 }
 
 void WakeFd::tell(bool from_call) noexcept {
+  APERTURE_DEBUG_ASSERT(((who_waits_ & kListener) != 0) == (listener_ != nullptr));
   if ((who_waits_ & kThread) != 0) wake();
   if ((who_waits_ & kListener) != 0) listener_->on_arrival(from_call);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/clock.hpp"
+#include "base/invariant.hpp"
 
 namespace aperture::transport {
 
@@ -40,6 +41,7 @@ bool DatagramEnd::may_wait() noexcept {
 }
 
 void DatagramEnd::end_waiting() noexcept {
+  APERTURE_DEBUG_ASSERT(is_waiting_for_receive());
   if (now_ns() >= receive_deadline_ns_) drop_all();
   stop();
 }
@@ -51,6 +53,7 @@ void DatagramEnd::stop() noexcept {
 
 // What is there came before the receive that is there now. Bounded: more may come all the time.
 void DatagramEnd::drop_all() noexcept {
+  APERTURE_DEBUG_ASSERT(!dropping_);  // the sink posts nothing
   dropping_ = true;
   for (int i = 0; i < kDropBatches && link_->anything_arrived(); ++i) {
     link_->receive(sink_, kReceiveBatch);

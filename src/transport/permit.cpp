@@ -7,6 +7,7 @@
 #include <cassert>
 
 #include "base/clock.hpp"
+#include "base/invariant.hpp"
 #include "base/log.hpp"
 
 namespace aperture::transport {
@@ -21,6 +22,7 @@ constexpr uint64_t kLookPauseNs = 1'000'000;
 }  // namespace
 
 void Gate::move_to(LaneEnd& lane, protect::Accessors& accessors, uint64_t number) noexcept {
+  APERTURE_DEBUG_ASSERT(number == kShut || number == last_number_);  // none is used twice
   protect::Accessors::move_gate(lane->request_rx.words().gate, number);
   // under a first permit nobody can have been inside
   const bool anybody = in_force_ || moved_at_ns_ != 0;
@@ -50,6 +52,7 @@ bool Gate::look(LaneEnd& lane, protect::Accessors& accessors) noexcept {
 
 void Gate::shut(LaneEnd& lane, protect::Accessors& accessors) noexcept {
   for (begin_to_shut(lane, accessors); !is_quiet(lane, accessors);) ::sched_yield();
+  APERTURE_DEBUG_ASSERT(!in_force_ && !due_ && moved_at_ns_ == 0);
 }
 
 }  // namespace aperture::transport

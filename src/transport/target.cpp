@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/clock.hpp"
+#include "base/invariant.hpp"
 #include "base/per_process.hpp"
 
 namespace aperture::transport {
@@ -36,6 +37,7 @@ bool Target::has_stalled(uint64_t pos, uint64_t len) noexcept {
     stall_since_ = now;
     return false;
   }
+  APERTURE_DEBUG_ASSERT(contested_ <= kContestedAtMost);  // it is shifted by that
   // a large piece takes the owner a while: at most about 2 ticks for 4 bytes
   const uint64_t limit =
       std::min(std::max(std::max(ticks_in<kStallNs>(), claim_cost_ * kClaimsPatience) << contested_,
@@ -45,6 +47,7 @@ bool Target::has_stalled(uint64_t pos, uint64_t len) noexcept {
 }
 
 void Target::try_again() noexcept {
+  APERTURE_DEBUG_ASSERT(away_times_ >= kSurelyAway);
   away_times_ = kSurelyAway - 1;
   const uint64_t now = ticks();
   try_ticks_ = (now - tried_at_) / kTryShare;

@@ -1,6 +1,9 @@
 // Asking the application for memory: see buffers.hpp.
 #include "verbs/buffers.hpp"
 
+#include <bit>
+#include <cassert>
+
 #include "base/log.hpp"
 
 namespace aperture::verbs {
@@ -12,6 +15,7 @@ constexpr uint64_t kDriver = 0;  // RDMA_DRIVER_UNKNOWN: the kernel has no drive
 }  // namespace
 
 bool Allocator::allocate(size_t bytes, size_t alignment, void*& at) noexcept {
+  assert(pd != nullptr && attr.alloc != nullptr && std::has_single_bit(alignment));
   void* got = attr.alloc(pd, attr.pd_context, bytes, alignment, resource_type);
   if (got == IBV_ALLOCATOR_USE_DEFAULT) return false;
   if (reinterpret_cast<uintptr_t>(got) % alignment != 0) {
@@ -28,6 +32,7 @@ bool Allocator::allocate(size_t bytes, size_t alignment, void*& at) noexcept {
 }
 
 void Allocator::release(void* at) noexcept {
+  assert(pd != nullptr && attr.free != nullptr);
   attr.free(pd, attr.pd_context, at, resource_type);
 }
 

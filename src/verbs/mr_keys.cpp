@@ -2,6 +2,7 @@
 // objects may outlive whatever would free it.
 #include "verbs/mr_keys.hpp"
 
+#include <cassert>
 #include <new>
 
 #include "base/no_throw.hpp"
@@ -29,6 +30,7 @@ KeyNumber::~KeyNumber() {
 }
 
 bool KeyNumber::draw() noexcept {
+  assert(!number_);  // it would never be given back
   if (key_numbers() == nullptr) return false;
   auto taken = key_numbers()->take();
   if (!taken.ok()) return false;
@@ -37,6 +39,7 @@ bool KeyNumber::draw() noexcept {
 }
 
 uint32_t KeyNumber::first_key() const noexcept {
+  assert(number_);
   return protect::verbs_key(*number_, static_cast<uint8_t>(random_u64()));
 }
 

@@ -99,7 +99,9 @@ bool write_tree(const string& at, const TreeContents& contents) {
   for (const string& folder : contents.shared_folders) {
     if (!make_folders(at + folder + '/')) return false;
   }
+  assert(!at.empty() && at.front() == '/');
   for (const auto& [path, text] : contents.files) {
+    assert(!path.empty() && path.front() == '/');  // else it would be made beside the tree
     if (!make_folders(at + path) || !write_file(at + path, text)) return false;
   }
   for (const auto& [path, target] : contents.links) {

@@ -17,12 +17,14 @@
 
 #include "base/address.hpp"
 #include "base/errc.hpp"
+#include "base/invariant.hpp"
 #include "base/wild.hpp"
 
 namespace aperture::wire {
 
 template <typename T>
 T load(std::span<const std::byte> in, size_t at) noexcept {
+  APERTURE_DEBUG_ASSERT(at + sizeof(T) <= in.size());
   T v = 0;
   for (size_t i = 0; i < sizeof(T); ++i) {
     v = static_cast<T>(v | static_cast<T>(std::to_integer<T>(in[at + i]) << (8 * i)));
@@ -32,6 +34,7 @@ T load(std::span<const std::byte> in, size_t at) noexcept {
 
 template <typename T>
 void store(std::span<std::byte> out, size_t at, T v) noexcept {
+  APERTURE_DEBUG_ASSERT(at + sizeof(T) <= out.size());
   for (size_t i = 0; i < sizeof(T); ++i) out[at + i] = static_cast<std::byte>(v >> (8 * i));
 }
 
@@ -71,6 +74,7 @@ class Writer {
   }
   template <typename Byte, size_t N>
   void bytes(size_t at, const std::array<Byte, N>& v) noexcept {
+    APERTURE_DEBUG_ASSERT(at + N <= out_.size());
     std::memcpy(out_.data() + at, v.data(), N);
   }
   void address(size_t at, const Address& v) noexcept {
@@ -126,6 +130,7 @@ class Reader {
   }
   template <typename Byte, size_t N>
   void bytes(size_t at, std::array<Byte, N>& v) noexcept {
+    APERTURE_DEBUG_ASSERT(at + N <= in_.size());
     std::memcpy(v.data(), in_.data() + at, N);
   }
   void address(size_t at, Address& v) noexcept {

@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from typing import Iterable, Iterator, NamedTuple
 
+import asserted
 import cpp_shape
 
 MAX_COLUMNS = 100
@@ -255,6 +256,15 @@ def check_sync_points(sources: Iterable[Source]) -> Iterator[Breach]:
             yield Breach(*found[0], "sync-point", f"'{name}' has no other end: name it there too")
 
 
+def check_asserted(sources: Iterable[Source]) -> Iterator[Breach]:
+    """A file that holds state asserts what it relies upon."""
+    files = {source.path: source.text for source in sources}
+    for stem, path, found in asserted.with_few(files):
+        if stem not in asserted.EXCUSED:
+            yield Breach(path, 1, "asserted", f"holds state and has {found} assertions: state "
+                         f"{asserted.LEAST} invariants, or say in asserted.py why there are none")
+
+
 PER_FILE = (check_includes, check_size, check_functions, check_name, check_opening, check_words,
             check_relaxed, check_floors)
 
@@ -264,6 +274,7 @@ def check(sources: list[Source], exists=os.path.exists) -> list[Breach]:
     for rule in (check_links, check_named_files):
         breaches += [breach for source in sources for breach in rule(source, exists)]
     breaches += check_sync_points(sources)
+    breaches += check_asserted(sources)
     return sorted(breaches)
 
 

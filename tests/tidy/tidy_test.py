@@ -77,6 +77,25 @@ class Rules(unittest.TestCase):
             text = f"{head} {{\n{'  int a();' + chr(10)}{'  // word' + chr(10) * 80}}};\n"
             self.assertNotIn("function-length", rules(Source("src/base/a.cpp", text)), head)
 
+    def test_what_holds_state_asserts(self):
+        def holder(member: str, times: int = 0) -> str:
+            return f"{OPENING}class A {{\n  {member}\n}};\n" + "void f() { assert(a); }\n" * times
+        for member in ("int count_ = 0;", "std::atomic<bool> any_{false};", "const T* at_;",
+                       "uint64_t words_[4];", "std::map<int, void (*)()> all_;"):
+            self.fires("asserted", "src/base/a.hpp", holder(member, 1), holder(member, 2))
+        for member in ("const int count_;", "T& one_;", "T* const one_;", "static int all_;",
+                       "int count() { return count_; }", "// int count_;"):
+            self.assertNotIn("asserted", rules(Source("src/base/a.hpp", holder(member))), member)
+        self.assertNotIn("asserted", rules(Source("tests/base/a.hpp", holder("int a_;"))))
+
+    def test_a_header_and_its_source_assert_together(self):
+        header = Source("src/base/a.hpp", OPENING + "class A {\n  int a_;\n};\n")
+        def source(line: str) -> Source:
+            return Source("src/base/a.cpp", f"{OPENING}{line}\n{line}\n")
+        self.assertIn("asserted", rules(header, source("static_assert(a);")))
+        self.assertIn("asserted", rules(header, source("// assert(a);")))
+        self.assertNotIn("asserted", rules(header, source("APERTURE_DEBUG_ASSERT(a);")))
+
     def test_names_say_something(self):
         self.fires("name", "src/base/string_util.hpp", OPENING, OPENING,
                    good_path="src/base/utility.hpp")

@@ -1,12 +1,12 @@
 // Loopback lanes over anonymous memory: see loopback.hpp.
 #include "link/loopback/loopback.hpp"
 
-#include "base/no_throw.hpp"
-
 #include <new>
 
 #include "base/doorbell.hpp"
 #include "base/fd.hpp"
+#include "base/invariant.hpp"
+#include "base/no_throw.hpp"
 
 namespace aperture::link::loopback {
 
@@ -17,8 +17,8 @@ constexpr size_t kCellArea = ring::kCellBytes << kCellsLog2;
 constexpr size_t kByteArea = 256 * 1024;
 constexpr size_t kWordArea = 4096;
 constexpr size_t kChannelArea = kCellArea + kByteArea;
-// four channels: requests there and back, responses there and back
-constexpr size_t kPairBytes = kWordArea + 4 * kChannelArea;
+constexpr size_t kChannels = 4;  // requests there and back, responses there and back
+constexpr size_t kPairBytes = kWordArea + kChannels * kChannelArea;
 
 struct Memory {
   explicit Memory(Mapping m) noexcept : map(std::move(m)) {}
@@ -29,6 +29,7 @@ class LoopbackLane final : public Lane {
  public:
   LoopbackLane(std::shared_ptr<Memory> memory, size_t out, size_t in, int doorbell_fd) noexcept
       : memory_(std::move(memory)), doorbell_fd_(doorbell_fd) {
+    APERTURE_DEBUG_ASSERT(memory_->map.size() >= kPairBytes);
     request_tx = tx(out);
     request_rx = rx(in);
     response_tx = tx(2 + out);
@@ -43,6 +44,7 @@ class LoopbackLane final : public Lane {
     return reinterpret_cast<ring::ChannelWords*>(memory_->map.data()) + channel;
   }
   std::byte* area(size_t channel) const noexcept {
+    APERTURE_DEBUG_ASSERT(channel < kChannels);
     return memory_->map.data() + kWordArea + channel * kChannelArea;
   }
   ring::ChannelTx tx(size_t channel) const noexcept {

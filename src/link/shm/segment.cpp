@@ -10,6 +10,7 @@
 #include <new>
 
 #include "base/doorbell.hpp"
+#include "base/invariant.hpp"
 #include "base/no_throw.hpp"
 
 namespace aperture::link::shm {
@@ -138,6 +139,7 @@ Segment::Segment(UniqueFd fd, Mapping map, Side side) noexcept
     : fd_(std::move(fd)), map_(std::move(map)), side_(side) {}
 
 std::byte* Segment::lane_base(uint32_t index) const noexcept {
+  APERTURE_DEBUG_ASSERT(index < kLanes);
   return map_.data() + kLanesAt + index * kLaneStride;
 }
 
@@ -176,6 +178,7 @@ Result<std::shared_ptr<Segment>> Segment::attach(UniqueFd fd) noexcept {
 }
 
 Result<uint32_t> Segment::reserve_lane() noexcept {
+  APERTURE_DEBUG_ASSERT(side_ == Side::creator);
   for (uint32_t i = 0; i < kLanes; ++i) {
     if ((used_ & (1u << i)) != 0) continue;
     const size_t at = kLanesAt + i * kLaneStride;
@@ -188,7 +191,9 @@ Result<uint32_t> Segment::reserve_lane() noexcept {
 }
 
 void Segment::release_lane(uint32_t index) noexcept {
+  APERTURE_DEBUG_ASSERT(side_ == Side::creator);
   if (index >= kLanes) return;
+  APERTURE_DEBUG_ASSERT((used_ & (1u << index)) != 0);
   used_ &= ~(1u << index);
   // the byte rings may have grown large: nobody looks at them any more, so their pages go back
   const auto at = static_cast<off_t>(kLanesAt + index * kLaneStride + kLaneOpenBytes);

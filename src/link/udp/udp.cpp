@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/invariant.hpp"
 #include "wire/datagram.hpp"
 
 namespace aperture::link::udp {
@@ -126,6 +127,8 @@ Status UdpDatagrams::open_all(std::span<const Address> ips) noexcept {
     if (Status s = add(std::move(fd), like); !s) return s;
     port_ = port;
   }
+  assert(std::all_of(sockets_.begin(), sockets_.end(),
+                     [&](const auto& s) { return s->at.port == port_; }));
   return sockets_.empty() ? Status(Errc::addr_not_avail) : Status();
 }
 
@@ -210,6 +213,9 @@ Status UdpDatagrams::send(const Address& local, const Address& to,
 }
 
 size_t UdpDatagrams::receive(DatagramSink& sink, size_t at_most) noexcept {
+  APERTURE_DEBUG_ASSERT(last_ == nullptr ||
+                        std::any_of(sockets_.begin(), sockets_.end(),
+                                    [&](const auto& s) { return s.get() == last_; }));
   const bool all = last_ == nullptr || ++looks_ % kAllEvery == 0;
   return all ? take_from_all(sink, at_most) : take_from(*last_, sink, at_most);
 }
