@@ -1,6 +1,7 @@
 // Queue pairs by number: see verbs_qps.hpp.
 #include "nic/verbs_qps.hpp"
 
+#include <cassert>
 #include <mutex>
 
 #include "ib/queue_pair.hpp"
@@ -15,6 +16,7 @@ constinit PerProcess<VerbsQps> the_one;  // a child's begins empty
 void VerbsQps::add(QpNumber number, Entry& entry) {
   VerbsQps& all = the_one.get();
   const std::lock_guard guard(all.lock_);
+  assert(all.entries_.find(number) == nullptr);
   all.entries_.set(number, entry);
 }
 
@@ -31,6 +33,7 @@ bool VerbsQps::has_untaken(QpNumber number) noexcept {
   const std::lock_guard guard(all->lock_);
   const Entry* entry = all->entries_.find(number);
   if (entry == nullptr) return false;
+  assert(entry->qp.qpn() == number);
   const EngineGuard engine(entry->engine);
   return entry->qp.has_untaken_successes();
 }
