@@ -29,24 +29,26 @@ int validate_copy(const char* call, const Dm& dm, uint64_t offset, uint64_t leng
   return 0;
 }
 
-int memcpy_to_dm(ibv_dm* dm, uint64_t offset, const void* from, size_t length) noexcept {
-  auto& ours = object_of<Dm>(dm);
-  if (const int error = validate_copy("ibv_memcpy_to_dm", ours, offset, length); error != 0) {
+// copy(ours): what is left to do. In a forked child there is no such memory.
+template <typename Copy>
+int copy_if_valid(const char* call, ibv_dm* dm, uint64_t offset, uint64_t length,
+                  Copy&& copy) noexcept {
+  return guarded(call, life_of(dm), [&] {
+    auto& ours = object_of<Dm>(dm);
+    const int error = validate_copy(call, ours, offset, length);
+    if (error == 0 && length != 0) copy(ours);  // memcpy takes no null pointer
     return error;
-  }
-  if (length == 0) return 0;  // memcpy takes no null pointer
-  std::memcpy(ours.memory.data() + offset, from, length);
-  return 0;
+  });
+}
+
+int memcpy_to_dm(ibv_dm* dm, uint64_t offset, const void* from, size_t length) noexcept {
+  return copy_if_valid("ibv_memcpy_to_dm", dm, offset, length,
+                       [&](Dm& ours) { std::memcpy(ours.memory.data() + offset, from, length); });
 }
 
 int memcpy_from_dm(void* to, ibv_dm* dm, uint64_t offset, size_t length) noexcept {
-  auto& ours = object_of<Dm>(dm);
-  if (const int error = validate_copy("ibv_memcpy_from_dm", ours, offset, length); error != 0) {
-    return error;
-  }
-  if (length == 0) return 0;
-  std::memcpy(to, ours.memory.data() + offset, length);
-  return 0;
+  return copy_if_valid("ibv_memcpy_from_dm", dm, offset, length,
+                       [&](Dm& ours) { std::memcpy(to, ours.memory.data() + offset, length); });
 }
 
 int allocate(Context& context, const ibv_alloc_dm_attr& attr, Dm*& made) {

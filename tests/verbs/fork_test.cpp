@@ -164,6 +164,39 @@ TEST_F(Fork, a_child_opens_the_device_anew_and_talks_with_its_parent) {
   talk(child.fd(), device_.context, pd_, 'p', 'c');
 }
 
+// Its bytes are not there in a child, and are the parent's as before when the child has gone.
+TEST_F(Fork, device_memory_of_the_parent_is_out_of_reach) {
+  ibv_alloc_dm_attr attr{.length = 64, .log_align_req = 0, .comp_mask = 0};
+  ibv_dm* dm = ibv_alloc_dm(device_.context, &attr);
+  ASSERT_NE(dm, nullptr);
+  ibv_mr* mr = ibv_reg_dm_mr(pd_, dm, 0, 64, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE);
+  ASSERT_NE(mr, nullptr);
+  char bytes[8] = "of_here";
+  ASSERT_EQ(ibv_memcpy_to_dm(dm, 8, bytes, 8), 0);
+  {
+    const Child child([&](int) {
+      char other[8] = "another";
+      EXPECT_EQ(ibv_memcpy_to_dm(dm, 8, other, 8), EOPNOTSUPP);
+      EXPECT_EQ(ibv_memcpy_from_dm(other, dm, 8, 8), EOPNOTSUPP);
+      EXPECT_STREQ(other, "another");
+      EXPECT_EQ(refusal_of(ibv_alloc_dm(device_.context, &attr)), EOPNOTSUPP);
+      EXPECT_EQ(refusal_of(ibv_reg_dm_mr(pd_, dm, 0, 64, IBV_ACCESS_ZERO_BASED)), EOPNOTSUPP);
+      EXPECT_EQ(ibv_dereg_mr(mr), 0);
+      EXPECT_EQ(ibv_free_dm(dm), 0);
+      OpenedAnew own;
+      ibv_dm* mine = ibv_alloc_dm(own.device.context, &attr);
+      ASSERT_NE(mine, nullptr);
+      EXPECT_EQ(ibv_memcpy_to_dm(mine, 8, other, 8), 0);
+      EXPECT_EQ(ibv_free_dm(mine), 0);
+    });
+  }
+  char back[8] = {};
+  EXPECT_EQ(ibv_memcpy_from_dm(back, dm, 8, 8), 0);
+  EXPECT_STREQ(back, "of_here");
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  EXPECT_EQ(ibv_free_dm(dm), 0);
+}
+
 TEST_F(Fork, the_parents_queues_are_none_of_the_childs) {
   const Child child([&](int) {
     OpenedAnew own;
