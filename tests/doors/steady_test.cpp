@@ -153,7 +153,7 @@ void give_plans(const test::SteadyCase& c, std::vector<std::unique_ptr<Child>>& 
   }
 }
 
-void work(const test::SteadyCase& c, bool& few) {
+void work(const test::SteadyCase& c, test::SecondOfAll& all) {
   std::vector<std::unique_ptr<Child>> parties;
   for (uint32_t i = 0; i < c.parties; ++i) {
     parties.push_back(std::make_unique<Child>("steady_party"));
@@ -166,7 +166,7 @@ void work(const test::SteadyCase& c, bool& few) {
     }
     Counted counted;
     ASSERT_TRUE(control.get(&counted, kPatience_ms));
-    few = test::has_few_barriers(i, counted) && few;
+    test::judge(i, counted, all);
   }
   for (auto& party : parties) EXPECT_TRUE(party->control().put(true));
   for (auto& party : parties) EXPECT_EQ(party->join(), 0);
@@ -174,9 +174,9 @@ void work(const test::SteadyCase& c, bool& few) {
 
 TEST_P(Steady, work_costs_few_heavy_barriers) {
   test::expect_few_barriers(GetParam(), [] {
-    bool few = true;
-    work(GetParam(), few);
-    return few;
+    test::SecondOfAll all;
+    work(GetParam(), all);
+    return all;
   });
 }
 

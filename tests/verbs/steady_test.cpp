@@ -208,7 +208,7 @@ class Steady : public ::testing::TestWithParam<SteadyCase> {};
 INSTANTIATE_TEST_SUITE_P(Cases, Steady, kSteadyCases,
                          [](const auto& one) { return std::string(one.param.name); });
 
-void work(const SteadyCase& c, bool& few) {
+void work(const SteadyCase& c, SecondOfAll& all) {
   std::vector<Place> parties;
   for (uint32_t i = 0; i < c.parties; ++i) parties.push_back(start(c));
   ASSERT_NO_FATAL_FAILURE(introduce(c, parties));
@@ -216,7 +216,7 @@ void work(const SteadyCase& c, bool& few) {
     if (i != 0 && stands_by(c.others)) tell(parties[i].fd, true);
     Counted counted;
     ASSERT_NO_FATAL_FAILURE(hear(parties[i].fd, &counted));
-    few = has_few_barriers(i, counted) && few;
+    judge(i, counted, all);
   }
   for (const Place& party : parties) tell(party.fd, true);
   for (const Place& party : parties) {
@@ -230,9 +230,9 @@ void work(const SteadyCase& c, bool& few) {
 TEST_P(Steady, work_costs_few_heavy_barriers) {
   ::alarm(60);
   expect_few_barriers(GetParam(), [] {
-    bool few = true;
-    work(GetParam(), few);
-    return few;
+    SecondOfAll all;
+    work(GetParam(), all);
+    return all;
   });
   ::alarm(0);
 }
