@@ -144,16 +144,16 @@ TEST_F(GiveBack, says_when_it_is_worth_its_while) {
 }
 
 TEST_F(GiveBack, not_while_a_peer_is_attached) {
-  SlotArray slots{};
+  const auto slots = std::make_unique<SlotArray>();
   std::vector<RegionHandle> regions = add_many();
   const std::unique_ptr<PeerKeyView> peer = peer_view();
-  ASSERT_TRUE(table->accessors().attach(&slots, ::getpid()));
+  ASSERT_TRUE(table->accessors().attach(slots.get(), ::getpid()));
   for (const RegionHandle& region : regions) close(region);
   EXPECT_FALSE(table->may_give_back());
   EXPECT_FALSE(give_back()) << "it would go on believing in the file before";
   const RegionHandle living = add();
   EXPECT_EQ(peer->would_refuse(kPd, living.key, kBase, 8, Rights::remote_write), Denial::none);
-  ASSERT_TRUE(table->accessors().detach(&slots));
+  ASSERT_TRUE(table->accessors().detach(slots.get()));
   EXPECT_TRUE(table->may_give_back());
   EXPECT_TRUE(give_back());
   EXPECT_LT(bytes(), kFew);
