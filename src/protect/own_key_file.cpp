@@ -140,10 +140,13 @@ Status OwnKeyFile::move_to(PublishedFile& other, const std::vector<bool>& kept,
     if (Status s = copy(from, len, len); !s) return s;
     end = step + 1;
   }
-  // A mapping of its own at our addresses (a length of 0 says so): the seal allows no other way.
-  // Whoever reads finds the one file or the other.
-  if (::mremap(other.mapping.data(), 0, size_bytes(), MREMAP_MAYMOVE | MREMAP_FIXED,
-               mapping_.data()) == MAP_FAILED) {
+  // A second mapping of it (a length of 0 says so: the seal allows no other way), and that moves to
+  // our addresses: whoever reads finds the one file or the other. Where the kernel knows no such
+  // length nothing has changed.
+  void* const twin = ::mremap(other.mapping.data(), 0, size_bytes(), MREMAP_MAYMOVE);
+  if (twin == MAP_FAILED) return Errc::not_supported;
+  if (::mremap(twin, size_bytes(), size_bytes(), MREMAP_MAYMOVE | MREMAP_FIXED, mapping_.data()) ==
+      MAP_FAILED) {
     // where the table was there may be nothing now; there was room for one more a moment ago
     APERTURE_WARN("the key table cannot be mapped anew; ending the process");
     std::abort();

@@ -53,7 +53,8 @@ class OwnKeyFile {
   Result<PublishedFile> make_another() const noexcept;
   // Goes on in the other file: with the header, with the steps of entries that are kept, and with
   // so many buckets, which are all empty. What becomes of the file before is the caller's, who also
-  // knows that no peer has it mapped. Errors: no_memory; nothing has changed then.
+  // knows that no peer has it mapped. Errors: no_memory, not_supported (the kernel makes no second
+  // mapping of it); nothing has changed then.
   Status move_to(PublishedFile& other, const std::vector<bool>& kept, uint32_t buckets) noexcept;
 
  private:
