@@ -16,6 +16,7 @@ import unittest
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{SOURCE}/tests/sandbox")
 import denied_calls  # noqa: E402
+import listeners  # noqa: E402
 import own_shm  # noqa: E402
 
 BUILD = sys.argv.pop(1)
@@ -129,26 +130,11 @@ class Guest(unittest.TestCase):
         self.assertEqual(status, 0, f"{process.args}\n{output[-4000:]}")
         return output
 
-    @staticmethod
-    def listens_by_tcp(port: int) -> bool:
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            with open(table, encoding="ascii") as file:
-                rows = [line.split() for line in file]
-            if any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows):
-                return True
-        return False
-
-    @staticmethod
-    def listens_by_rdma_cm(port: int) -> bool:
-        with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
-            ids = [line.split() for line in file if "@aperture/rdma_cm/" in line]
-        return any(row[3] == "00010000" and row[7].endswith(f":{port}") for row in ids)  # flags
-
     def wait_until_listening(self, port: int, by=any):
-        """By TCP or as an rdma_cm id. Clients of most tools do not wait for their server."""
+        """By TCP or as an rdma_cm id."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
-            if by((self.listens_by_tcp(port), self.listens_by_rdma_cm(port))):
+            if by((listeners.by_tcp(port), listeners.by_rdma_cm(port))):
                 return
             time.sleep(0.05)
         self.fail(f"nobody listens on port {port}")

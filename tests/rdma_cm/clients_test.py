@@ -11,19 +11,15 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "sandbox"))
+import listeners  # noqa: E402
+
 LIMIT_S = 40
 
 
 def real_libibverbs():
     listing = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
     return re.search(r"libibverbs\.so\.1 .*=> (\S+)", listing.stdout).group(1)
-
-
-def listens(port):
-    with open("/proc/net/unix", encoding="utf-8") as table:
-        # flags with __SO_ACCEPTCON, and the name of a port
-        return any(line.split()[3] == "00010000" and line.endswith(f":{port}\n")
-                   for line in table if "@aperture/rdma_cm/" in line)
 
 
 class Case(unittest.TestCase):
@@ -57,7 +53,7 @@ class Case(unittest.TestCase):
         """What the two sides printed, both with exit code 0."""
         passive = self.start(*server)
         deadline = time.monotonic() + LIMIT_S
-        while wait and not listens(self.port) and time.monotonic() < deadline:
+        while wait and not listeners.by_rdma_cm(self.port) and time.monotonic() < deadline:
             self.assertIsNone(passive.poll())
             time.sleep(0.02)
         if not wait:

@@ -7,6 +7,9 @@ import sys
 import time
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "sandbox"))
+import listeners  # noqa: E402
+
 BUILD = sys.argv.pop(1)
 KNOWN_NAMES = sys.argv.pop(1)  # tests/guests/known_names.c
 COMMAND = f"{BUILD}/bin/aperture"
@@ -153,18 +156,10 @@ class Explain(unittest.TestCase):
         server = self.start("explain", *common, "-B", port, mr_mode=mr_mode)
         self.addCleanup(lambda: server.poll() is None and server.kill())
         deadline = time.monotonic() + 20
-        while not self.listens(int(port)) and time.monotonic() < deadline:
+        while not listeners.by_tcp(int(port)) and time.monotonic() < deadline:
             time.sleep(0.05)
         client = self.say(*common, "-P", port, "127.0.0.1", mr_mode=mr_mode)
         return client, self.finish(server)
-
-    def listens(self, port):
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            with open(table, encoding="ascii") as file:
-                rows = [line.split() for line in file]
-            if any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows):
-                return True
-        return False
 
     def test_what_a_program_lacks_for_a_nic_is_named(self):
         _, (lines, code) = self.pingpong("local,endpoint")  # the server asks first, and gives up
