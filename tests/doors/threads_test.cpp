@@ -4,64 +4,28 @@
 #include <poll.h>
 
 #include "doors/fixture.hpp"
-#include "provider/thread_play.hpp"
+#include "provider/thread_levels.hpp"
 
-namespace aperture::doors {
+namespace aperture {
+namespace doors {
 namespace {
-
-constexpr uint32_t kMessages = 1500;
 
 Options options_of(fi_threading level, fi_ep_type type = FI_EP_RDM) {
   return {.type = type, .caps = type == FI_EP_DGRAM ? FI_MSG : FI_MSG | FI_RMA, .threading = level};
 }
 
-// A fabric and two domains of that level and type.
-class Threads {
- protected:
-  explicit Threads(const std::tuple<fi_threading, fi_ep_type>& of)
-      : level(std::get<0>(of)), info(get_info(options_of(level, std::get<1>(of)))) {
-    fid_fabric* made = nullptr;
-    DOOR(fi_fabric(info->fabric_attr, &made, nullptr));
-    fabric.reset(made);
-    first = DOOR_MADE(fi_domain, fabric.get(), info.get());
-    second = DOOR_MADE(fi_domain, fabric.get(), info.get());
-  }
-  void play(fid_domain* a, fid_domain* b) {
-    thread_play::play_pair({fabric.get(), a, b, info.get(), fi_freeinfo}, level, kMessages);
-  }
+}  // namespace
+}  // namespace doors
 
-  const fi_threading level;
-  const Info info;
-  Fid<fid_fabric> fabric;
-  Fid<fid_domain> first, second;
-};
-
-class ThreadsOfDomains : public thread_play::Test, protected Threads {
- protected:
-  ThreadsOfDomains() : Threads(GetParam()) {}
-};
-class ThreadsOfOneDomain : public thread_play::Test, protected Threads {
- protected:
-  ThreadsOfOneDomain() : Threads(GetParam()) {}
-};
-INSTANTIATE_TEST_SUITE_P(levels, ThreadsOfDomains,
-                         testing::Combine(thread_play::kLevels, thread_play::kTypes),
-                         thread_play::name_of);
-INSTANTIATE_TEST_SUITE_P(levels, ThreadsOfOneDomain,
-                         testing::Combine(thread_play::kLevelsInOneDomain, thread_play::kTypes),
-                         thread_play::name_of);
-
-TEST_P(ThreadsOfDomains, have_the_level_asked_for) {
-  EXPECT_EQ(info->domain_attr->threading, level);
+thread_play::Place thread_play::open_place(fi_threading level, fi_ep_type type) {
+  doors::Info info = doors::get_info(doors::options_of(level, type));
+  fid_fabric* fabric = nullptr;
+  DOOR(fi_fabric(info->fabric_attr, &fabric, nullptr));
+  return {Opened<fid_fabric>(fabric), {info.release(), fi_freeinfo}, 1500};
 }
 
-TEST_P(ThreadsOfDomains, pass_messages_between_the_two) {
-  play(first.get(), second.get());
-}
-
-TEST_P(ThreadsOfOneDomain, pass_messages) {
-  play(first.get(), first.get());
-}
+namespace doors {
+namespace {
 
 TEST(ThreadsOfAll, without_a_wish_the_most_parallel_level_is_given) {
   EXPECT_EQ(get_info(options_of(FI_THREAD_UNSPEC))->domain_attr->threading, FI_THREAD_SAFE);
@@ -163,4 +127,5 @@ TEST(ThreadsOfAll, an_error_ends_every_wait_on_a_counter) {
 }
 
 }  // namespace
-}  // namespace aperture::doors
+}  // namespace doors
+}  // namespace aperture

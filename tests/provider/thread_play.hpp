@@ -18,9 +18,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
-#include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "provider/opened.hpp"
@@ -363,34 +361,11 @@ inline void play(std::vector<Station*> stations, fi_threading level) {
   }
 }
 
-// A level, and a type of endpoint.
-using Test = testing::TestWithParam<std::tuple<fi_threading, fi_ep_type>>;
-inline const auto kLevelsInOneDomain =
-    testing::Values(FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_ENDPOINT, FI_THREAD_COMPLETION);
-// Of the last one, a domain is one thread's at a time.
-inline const auto kLevels = testing::Values(FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_ENDPOINT,
-                                            FI_THREAD_COMPLETION, FI_THREAD_DOMAIN);
-inline const auto kTypes = testing::Values(FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM);
-
-inline std::string name_of(const testing::TestParamInfo<Test::ParamType>& p) {
-  const auto [level, type] = p.param;
-  const char* const of = type == FI_EP_RDM ? "rdm" : type == FI_EP_MSG ? "msg" : "dgram";
-  switch (level) {
-    case FI_THREAD_SAFE: return std::string("safe_") + of;
-    case FI_THREAD_FID: return std::string("fid_") + of;
-    case FI_THREAD_ENDPOINT: return std::string("endpoint_") + of;
-    case FI_THREAD_COMPLETION: return std::string("completion_") + of;
-    default: return std::string("domain_") + of;
-  }
-}
-
-// What two stations are opened from.
-struct Ground {
-  fid_fabric* fabric;
-  fid_domain* first;
-  fid_domain* second;  // may be the same
-  fi_info* info;
-  void (*free_info)(fi_info*);
+// Where two stations are opened, in two domains or in one: a program's own.
+struct Place {
+  Opened<fid_fabric> fabric;
+  std::unique_ptr<fi_info, void (*)(fi_info*)> info;  // of a level and a type of endpoint
+  uint32_t messages;                                  // of each sender
 };
 
 // The next event of a queue is that one. What it tells of a request is the caller's to free.
@@ -412,30 +387,32 @@ inline void play_and_close(Station& a, Station& b, fi_threading level) {
   b.close_endpoint();
 }
 
-inline void play_connected_pair(const Ground& on, fi_threading level, uint32_t messages) {
+inline void play_connected_pair(const Place& at, fid_domain* first, fid_domain* second,
+                                fi_threading level) {
   fi_eq_attr attr{};
   attr.wait_obj = FI_WAIT_UNSPEC;
-  const auto events = opened("fi_eq_open", fi_eq_open, on.fabric, &attr);
-  const auto passive = opened("fi_passive_ep", fi_passive_ep, on.fabric, on.info);
+  const auto events = opened("fi_eq_open", fi_eq_open, at.fabric.get(), &attr);
+  const auto passive = opened("fi_passive_ep", fi_passive_ep, at.fabric.get(), at.info.get());
   must(fi_pep_bind(passive.get(), &events->fid, 0), "fi_pep_bind");
   must(fi_listen(passive.get()), "fi_listen");
   char name[64];
   size_t len = sizeof name;
   must(fi_getname(&passive->fid, name, &len), "fi_getname");
-  Station a(on.first, on.info, events.get(), messages);
+  Station a(first, at.info.get(), events.get(), at.messages);
   must(fi_connect(a.endpoint(), name, nullptr, 0), "fi_connect");
   const std::unique_ptr<fi_info, void (*)(fi_info*)> request(
-      expect_event(events.get(), FI_CONNREQ).info, on.free_info);
-  Station b(on.second, request.get(), events.get(), messages);
+      expect_event(events.get(), FI_CONNREQ).info, at.info.get_deleter());
+  Station b(second, request.get(), events.get(), at.messages);
   must(fi_accept(b.endpoint(), nullptr, 0), "fi_accept");
   for (int side = 0; side < 2; ++side) expect_event(events.get(), FI_CONNECTED);
   play_and_close(a, b, level);
 }
 
 // Two stations that send to each other: of one domain, or each of its own.
-inline void play_pair(const Ground& on, fi_threading level, uint32_t messages) {
-  if (on.info->ep_attr->type == FI_EP_MSG) return play_connected_pair(on, level, messages);
-  Station a(on.first, on.info, nullptr, messages), b(on.second, on.info, nullptr, messages);
+inline void play_pair(const Place& at, fid_domain* first, fid_domain* second, fi_threading level) {
+  if (at.info->ep_attr->type == FI_EP_MSG) return play_connected_pair(at, first, second, level);
+  Station a(first, at.info.get(), nullptr, at.messages);
+  Station b(second, at.info.get(), nullptr, at.messages);
   play_and_close(a, b, level);
 }
 

@@ -1,79 +1,33 @@
 // The provider by itself under each threading level, with as many threads as it permits: the
 // program of ThreadSanitizer. fi_domain(3), "Multi-threading Support".
-#include "provider/thread_play.hpp"
+#include "provider/thread_levels.hpp"
 
 #include "direct.hpp"
 
-namespace aperture::provider_tests {
-namespace {
+namespace aperture {
 
+thread_play::Place thread_play::open_place(fi_threading level, fi_ep_type type) {
 #if defined(__SANITIZE_THREAD__)
-constexpr uint32_t kMessages = 200;
+  constexpr uint32_t kMessages = 200;
 #else
-constexpr uint32_t kMessages = 1500;
+  constexpr uint32_t kMessages = 1500;
 #endif
-
-// A fabric and two domains of that level and type.
-class Threads {
- protected:
-  explicit Threads(const std::tuple<fi_threading, fi_ep_type>& of) : level(std::get<0>(of)) {
-    const fi_ep_type type = std::get<1>(of);
-    Answer answer = ask(kApi117, [this, type](fi_info& hints) {
-      hints.caps = type == FI_EP_DGRAM ? FI_MSG : FI_MSG | FI_RMA;
-      hints.ep_attr->type = type;
-      hints.domain_attr->threading = level;
-    });
-    EXPECT_EQ(answer.code, 0);
-    info = std::move(answer.info);
-    info->fabric_attr->api_version = kApi117;
-    fid_fabric* f = nullptr;
-    EXPECT_EQ(provider().fabric(info->fabric_attr, &f, nullptr), 0);
-    fabric.reset(f);
-    first = open_domain();
-    second = open_domain();
-  }
-  Opened<fid_domain> open_domain() {
-    fid_domain* d = nullptr;
-    EXPECT_EQ(fi_domain(fabric.get(), info.get(), &d, nullptr), 0);
-    return Opened<fid_domain>(d);
-  }
-  void play(fid_domain* a, fid_domain* b) {
-    const auto free_info = [](fi_info* of_request) { FreeInfo()(of_request); };
-    thread_play::play_pair({fabric.get(), a, b, info.get(), free_info}, level, kMessages);
-  }
-
-  const fi_threading level;
-  Info info;
-  Opened<fid_fabric> fabric;
-  Opened<fid_domain> first, second;
-};
-
-class ThreadsOfDomains : public thread_play::Test, protected Threads {
- protected:
-  ThreadsOfDomains() : Threads(GetParam()) {}
-};
-class ThreadsOfOneDomain : public thread_play::Test, protected Threads {
- protected:
-  ThreadsOfOneDomain() : Threads(GetParam()) {}
-};
-INSTANTIATE_TEST_SUITE_P(levels, ThreadsOfDomains,
-                         testing::Combine(thread_play::kLevels, thread_play::kTypes),
-                         thread_play::name_of);
-INSTANTIATE_TEST_SUITE_P(levels, ThreadsOfOneDomain,
-                         testing::Combine(thread_play::kLevelsInOneDomain, thread_play::kTypes),
-                         thread_play::name_of);
-
-TEST_P(ThreadsOfDomains, have_the_level_asked_for) {
-  EXPECT_EQ(info->domain_attr->threading, level);
+  using namespace provider_tests;  // NOLINT: the program's own
+  Answer answer = ask(kApi117, [&](fi_info& hints) {
+    hints.caps = type == FI_EP_DGRAM ? FI_MSG : FI_MSG | FI_RMA;
+    hints.ep_attr->type = type;
+    hints.domain_attr->threading = level;
+  });
+  must(answer.code, "fi_getinfo");
+  answer.info->fabric_attr->api_version = kApi117;
+  fid_fabric* fabric = nullptr;
+  must(provider().fabric(answer.info->fabric_attr, &fabric, nullptr), "fi_fabric");
+  const auto free_info = [](fi_info* info) { FreeInfo()(info); };
+  return {Opened<fid_fabric>(fabric), {answer.info.release(), free_info}, kMessages};
 }
 
-TEST_P(ThreadsOfDomains, pass_messages_between_the_two) {
-  play(first.get(), second.get());
-}
-
-TEST_P(ThreadsOfOneDomain, pass_messages) {
-  play(first.get(), first.get());
-}
+namespace provider_tests {
+namespace {
 
 // An address vector tells its endpoints what comes and goes, also those that are being enabled.
 TEST(ThreadsOfOneVector, enable_endpoints_while_addresses_come_and_go) {
@@ -106,4 +60,5 @@ TEST(ThreadsOfOneVector, enable_endpoints_while_addresses_come_and_go) {
 }
 
 }  // namespace
-}  // namespace aperture::provider_tests
+}  // namespace provider_tests
+}  // namespace aperture
