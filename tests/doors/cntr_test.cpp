@@ -146,15 +146,21 @@ TEST(CntrBound, waiting_drives_the_endpoint) {
   EXPECT_EQ(in, 'x');
 }
 
+// In the domain of that node, with its vector and queue, and with a counter of its receives.
+Fid<fid_ep> another_endpoint(Node& node, fid_cntr* received) {
+  Fid<fid_ep> ep = DOOR_MADE(fi_endpoint, node.domain(), node.info());
+  DOOR(fi_ep_bind(ep.get(), &node.av()->fid, 0));
+  DOOR(fi_ep_bind(ep.get(), &node.cq()->fid, FI_TRANSMIT | FI_RECV));
+  DOOR(fi_ep_bind(ep.get(), &received->fid, FI_RECV));
+  DOOR(fi_enable(ep.get()));
+  return ep;
+}
+
 TEST(CntrBound, waiting_without_a_wait_object_drives_the_endpoint) {
   NodePair p;
   fi_cntr_attr attr{.events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_NONE};
   const Fid<fid_cntr> c = DOOR_MADE(fi_cntr_open, p.b.domain(), &attr);
-  const Fid<fid_ep> ep = DOOR_MADE(fi_endpoint, p.b.domain(), p.b.info());
-  ASSERT_EQ(fi_ep_bind(ep.get(), &p.b.av()->fid, 0), 0);
-  ASSERT_EQ(fi_ep_bind(ep.get(), &p.b.cq()->fid, FI_TRANSMIT | FI_RECV), 0);
-  ASSERT_EQ(fi_ep_bind(ep.get(), &c->fid, FI_RECV), 0);
-  ASSERT_EQ(fi_enable(ep.get()), 0);
+  const Fid<fid_ep> ep = another_endpoint(p.b, c.get());
   const fi_addr_t to = p.a.insert(name_of(&ep->fid));
   uint8_t in[2] = {};
   Op receives[2];
@@ -174,11 +180,7 @@ TEST(CntrBound, is_bound_before_the_endpoint_is_enabled_and_refused_after) {
   fi_cntr_attr attr{.events = FI_CNTR_EVENTS_COMP};
   const Fid<fid_cntr> early = DOOR_MADE(fi_cntr_open, p.b.domain(), &attr);
   const Fid<fid_cntr> late = DOOR_MADE(fi_cntr_open, p.b.domain(), &attr);
-  const Fid<fid_ep> ep = DOOR_MADE(fi_endpoint, p.b.domain(), p.b.info());
-  ASSERT_EQ(fi_ep_bind(ep.get(), &p.b.av()->fid, 0), 0);
-  ASSERT_EQ(fi_ep_bind(ep.get(), &p.b.cq()->fid, FI_TRANSMIT | FI_RECV), 0);
-  ASSERT_EQ(fi_ep_bind(ep.get(), &early->fid, FI_RECV), 0);
-  ASSERT_EQ(fi_enable(ep.get()), 0);
+  const Fid<fid_ep> ep = another_endpoint(p.b, early.get());
   for (const uint64_t kind : {FI_SEND, FI_RECV, FI_READ, FI_WRITE}) {
     EXPECT_EQ(fi_ep_bind(ep.get(), &late->fid, kind), -FI_EOPBADSTATE) << kind;
   }
