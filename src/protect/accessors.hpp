@@ -9,10 +9,12 @@
 // close ends what it may do to a region.
 //
 // Threads: any. Two locks: that of the entries (key_entries.hpp), which a close holds anyway, and
-// one of its own for looks that take long. Which arrays there are, and which of them are awake,
+// one of its own for looks at all slots. Which arrays there are, and which of them are awake,
 // changes with both held (the latter is taken first) and stands still for whoever holds either.
-// Invariants: attached slots are awake or dormant, never both; who is dormant is inside nowhere;
-// slots that are being detached never open again.
+// Neither is held while the kernel is asked about threads: that may take long, and polls take the
+// latter. Invariants: attached slots are awake or dormant, never both; who is dormant is inside
+// nowhere; slots that are being detached never open again; those awake are in the order of their
+// turns.
 #pragma once
 
 #include <sys/types.h>
@@ -64,7 +66,8 @@ class Accessors {
   static void move_gate(std::atomic<uint64_t>& gate, uint64_t number) noexcept;
   // Asked after that: true once none that had begun under it can land any more. So ends what a
   // peer may do through that lane. `watched`: the slots of its segment. Not blocking; as a rule the
-  // first call says true, and one that says false has looked at /proc.
+  // first call says true, and one that says false has looked at /proc, or another thread has the
+  // lock.
   bool is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept;
 
   // As is_inside(), with the lock of its own.
@@ -98,10 +101,15 @@ class Accessors {
     SlotArray* slots;
     pid_t pid;
     std::shared_ptr<const PeerKeyView> its_keys;  // null: not known
+    uint64_t turn;                                // when it was attached, or last woken
   };
+  struct Inside;
 
   std::vector<Accessor>::iterator find(std::vector<Accessor>& in, const SlotArray* slots) noexcept;
-  bool is_slot_quiet(AccessorSlot& slot, uint64_t pin, const Accessor& accessor) noexcept;
+  std::vector<Accessor>::iterator find_attached(const SlotArray* slots,
+                                                std::vector<Accessor>*& in) noexcept;
+  void add_awake(Accessor&& accessor) noexcept;
+  Inside next_inside(uint64_t generation, uint64_t& turn) noexcept;
   static bool was_used(SlotArray& slots) noexcept;
   static bool make_dormant(SlotArray& slots) noexcept;
 
@@ -109,8 +117,9 @@ class Accessors {
   std::mutex mutex_;
   std::vector<Accessor> awake_;    // their slots are open
   std::vector<Accessor> dormant_;  // there is room for all of them in either
-  uint32_t closes_ = 0;            // guarded by table_lock_
-  uint64_t looked_at_ns_ = 0;      // guarded by mutex_
+  uint64_t last_turn_ = 0;
+  uint32_t closes_ = 0;        // guarded by table_lock_
+  uint64_t looked_at_ns_ = 0;  // guarded by mutex_
   ProcThreadProbe proc_probe_;
   ThreadProbe* probe_ = &proc_probe_;
 };

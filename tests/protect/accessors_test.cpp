@@ -10,6 +10,8 @@
 #include <limits>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "protect/table_fixture.hpp"
 
@@ -79,6 +81,64 @@ TEST_F(Attached, a_life_is_quiet_when_its_pins_are_gone_or_their_threads) {
   }
   probe_.state = ThreadState::running;
   slot(15).pin = 0;
+  EXPECT_TRUE(accessors_.is_quiet(kLife));
+}
+
+// What is asked of the kernel may take long, or wait for a processor.
+TEST_F(Attached, nobody_waits_for_who_asks_about_a_thread) {
+  struct Meanwhile final : ThreadProbe {
+    Meanwhile(Accessors& all, const SlotArray* slots) : all_(all), slots_(slots) {}
+    ThreadState look(pid_t, pid_t, uint64_t) noexcept override {
+      ++looks;
+      all_.cut_short(kLife);
+      all_.wake(slots_);
+      EXPECT_TRUE(all_.is_lane_quiet(slots_, 9));
+      return ThreadState::running;
+    }
+    int looks = 0;
+
+   private:
+    Accessors& all_;
+    const SlotArray* slots_;
+  } probe(accessors_, slots_.get());
+  accessors_.set_thread_probe(&probe);
+  pin(0, kLife, 7);
+  EXPECT_FALSE(accessors_.is_quiet(kLife));
+  EXPECT_FALSE(accessors_.is_lane_quiet(slots_.get(), 7));
+  EXPECT_FALSE(accessors_.detach(slots_.get()));
+  EXPECT_EQ(probe.looks, 3);
+}
+
+TEST_F(Attached, all_are_asked_whoever_comes_or_goes_meanwhile) {
+  constexpr size_t kMore = 4;
+  std::unique_ptr<SlotArray> more[kMore];
+  for (auto& slots : more) {
+    slots = std::make_unique<SlotArray>();
+    ASSERT_TRUE(accessors_.attach(slots.get(), ::getpid()));
+    slots->slots[1].tid = 100 + static_cast<uint32_t>(&slots - more);
+    slots->slots[1].pin = kLife;
+  }
+  // those before the last are gone; the first of them is detached when the second is asked about
+  struct Leaving final : ThreadProbe {
+    ThreadState look(pid_t, pid_t tid, uint64_t) noexcept override {
+      asked.push_back(tid);
+      if (tid == 101 && leaves != nullptr) {
+        leaves->slots[1].pin = 0;
+        EXPECT_TRUE(all->detach(std::exchange(leaves, nullptr)));
+      }
+      return tid == 103 ? last : ThreadState::gone;
+    }
+    std::vector<pid_t> asked;
+    Accessors* all = nullptr;
+    SlotArray* leaves = nullptr;
+    ThreadState last = ThreadState::running;
+  } probe;
+  probe.all = &accessors_;
+  probe.leaves = more[0].get();
+  accessors_.set_thread_probe(&probe);
+  EXPECT_FALSE(accessors_.is_quiet(kLife));
+  EXPECT_EQ(probe.asked, (std::vector<pid_t>{100, 101, 102, 103}));
+  probe.last = ThreadState::stopped;
   EXPECT_TRUE(accessors_.is_quiet(kLife));
 }
 
