@@ -30,6 +30,11 @@ bool RcLoss::is_due() const noexcept {
 }
 
 void RcLoss::leave() noexcept {
+  if (!q_.end_access()) {
+    q_.lost_until_ns_ = now_ns();  // each poll asks again
+    q_.busy_ = true;
+    return;
+  }
   const RcCore::LaneInUse in_use(q_);
   q_.lost_until_ns_ = 0;
   q_.had_lane_ = q_.lane_over_ = true;

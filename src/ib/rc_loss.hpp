@@ -3,8 +3,9 @@
 // What is left when a peer goes fails when the requester has retried for as long as timeout and
 // retry_cnt say, within reason: a program that polls the last of its completions while its peer
 // ends must not find a failure among them (rdma-core's SRQ ping-pong has more sends under way than
-// its peer waits for). Nothing is begun meanwhile. RcCore::lost_until_ns_ says until when. Guarded
-// by the engine's lock. A part of RcQp, see rc_core.hpp.
+// its peer waits for). Nothing is begun meanwhile. RcCore::lost_until_ns_ says until when. The lane
+// goes back only when no thread of the peer is inside our memory any more. Guarded by the engine's
+// lock. A part of RcQp, see rc_core.hpp.
 #pragma once
 
 #include "ib/rc_receiver.hpp"
@@ -21,7 +22,7 @@ class RcLoss {
   void begin() noexcept;
   // The requester has retried for long enough: leave() is to be called.
   bool is_due() const noexcept;
-  // The end of what begin() began.
+  // The end of what begin() began. If the peer is inside still, it stays due.
   void leave() noexcept;
   // There is no lane, and none will come: reliable WQEs fail, unreliable ones are lost on the way.
   void wind_down(WcStatus status) noexcept;

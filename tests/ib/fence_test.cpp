@@ -242,6 +242,34 @@ TEST(FenceByItself, a_send_that_failed_in_its_middle_is_over_although_a_peer_sta
   }
 }
 
+// Its peer is gone, or a thread of it says that it is still inside.
+TEST(FenceByItself, a_lane_that_is_lost_goes_back_once_nobody_is_inside) {
+  ASSERT_TRUE(register_for_heavy_barriers());
+  for (const bool waits : {false, true}) {
+    ConnectedPair p(LinkKind::direct);
+    p.settle();
+    std::optional<Liar> liar(*p.b->qp->lane());
+    if (waits) {
+      ASSERT_TRUE(p.b->post(SendOp::send, 1, 0, 64));
+    }
+    p.b->qp->lose();
+    const uint64_t began = now_ns();
+    for (; now_ns() - began < 200'000'000;) {
+      ASSERT_FALSE(has_failed(*p.b));
+      ASSERT_NE(p.b->qp->lane(), nullptr) << "its memory would be somebody else's";
+    }
+    EXPECT_TRUE(p.b->qp->needs_later_look());
+    EXPECT_TRUE(p.b->send_cq.empty());
+    liar.reset();
+    ASSERT_TRUE(p.until([&] {
+      p.b->poll();
+      return p.b->qp->lane() == nullptr;
+    }));
+    EXPECT_EQ(ended(p.b->send_cq), waits ? Ended({{1, WcStatus::retry_exc_err}}) : Ended());
+    EXPECT_EQ(p.b->qp->state(), waits ? QpState::err : QpState::rts);
+  }
+}
+
 TEST(FenceByItself, whoever_stays_inside_for_a_second_is_not_waited_for_any_longer) {
   ASSERT_TRUE(register_for_heavy_barriers());
   ConnectedPair p(LinkKind::direct);
