@@ -6,18 +6,15 @@
 
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
-#include "nic/port_owner.hpp"
 #include "nic/proof.hpp"
 
 namespace aperture::nic {
 
-namespace {
-
 // A process of another user is believed to be the endpoint that it says only if that port is its
 // user's; what we had for the real one would go to it.
-bool speaks_for(const PeerChannel& channel, const Address& source) noexcept {
+bool AcceptingSide::speaks_for(const PeerChannel& channel, const Address& source) noexcept {
   if (channel.same_user()) return true;
-  const auto owner = owner_of_port(source);
+  const auto owner = owners_.of_port(source);
   if (owner.ok() && owner.value() == channel.uid()) return true;
   APERTURE_WARN(
       "process %d of user %u says that it is %s, which %s: refused", channel.pid(), channel.uid(),
@@ -26,9 +23,12 @@ bool speaks_for(const PeerChannel& channel, const Address& source) noexcept {
   return false;
 }
 
-}  // namespace
-
 // --- at a doorway --------------------------------------------------------------------------------
+
+uid_t AcceptingSide::user_of(const Address& there, const Address& here) noexcept {
+  const auto owner = owners_.of_connection(there, here);
+  return owner ? owner.value() : kNobody;
+}
 
 wire::Verdict AcceptingSide::validate(ListeningEnd& listener, const wire::Hello& hello,
                                       uid_t user) noexcept {

@@ -8,6 +8,7 @@
 
 #include "nic/connecting_side.hpp"
 #include "nic/connection_requests.hpp"
+#include "nic/port_owner.hpp"
 
 namespace aperture::nic {
 
@@ -26,6 +27,7 @@ class AcceptingSide final : public DoorwayHost, public PeerAsks {
 
  private:
   // DoorwayHost
+  uid_t user_of(const Address& there, const Address& here) noexcept override;
   wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello,
                          uid_t user) noexcept override;
   void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
@@ -36,11 +38,13 @@ class AcceptingSide final : public DoorwayHost, public PeerAsks {
   void on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept override;
   void on_withdraw(Peer& peer, uint32_t attempt) noexcept override;
 
+  bool speaks_for(const PeerChannel& channel, const Address& source) noexcept;
   ListeningEnd* opened_listener(Peer& peer, const wire::Open& open, const Packet& packet,
                                 ListenFor what, wire::Statement& statement) noexcept;
   void refuse_key(Peer& peer, const wire::Open& open, ListeningEnd& listener) noexcept;
 
   const Parts parts_;
+  PortOwners owners_;
 };
 
 }  // namespace aperture::nic

@@ -9,6 +9,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
+#include "link/udp/udp.hpp"
 
 namespace aperture::nic {
 
@@ -21,6 +22,7 @@ Connector::Connector(ControlThread& control, ConnectorHost& host, const Identity
       end_(end),
       any_ip_(end.address.is_any_ip()),
       remote_(remote),
+      dials_(link::udp::is_of_this_host(remote) ? kDialsHere : kDialsElsewhere),
       attempt_(attempt),
       limits_(limits),
       request_(request != nullptr ? std::optional(*request) : std::nullopt) {}
@@ -55,8 +57,8 @@ void Connector::dial() noexcept {
   if (!watch) return fail(watch.error());
   watch_ = watch.value();
   assert(pause_timer_ == 0);
-  const uint32_t doublings = std::clamp(tries_, kSoonDials, kSoonDials + 10) - kSoonDials;
-  pause_timer_ = control_.add_timer(now_ns() + (kDialNs << doublings), [this] {
+  const uint32_t doublings = std::clamp(tries_, dials_.soon, dials_.soon + 10) - dials_.soon;
+  pause_timer_ = control_.add_timer(now_ns() + (dials_.again_ns << doublings), [this] {
     pause_timer_ = 0;
     if (stage_ == Stage::dialing) on_not_answered();
   });

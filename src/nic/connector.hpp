@@ -87,26 +87,33 @@ class Connector {
   void on_deadline() noexcept;
   void fail(Errc why) noexcept;
 
-  ControlThread& control_;
-  ConnectorHost& host_;
-  const Identity& self_;
-  LocalEnd end_;
-  const bool any_ip_;
-  const Address remote_;
-  const uint32_t attempt_;
-  const Limits limits_;
-  const std::optional<wire::PrivateData> request_;
-
-  Stage stage_ = Stage::dialing;
   static constexpr uint32_t kMostYields = 8;
   static constexpr uint64_t kFirstPauseNs = 1'000'000;
   static constexpr uint64_t kLongestPauseNs = 100'000'000;
   // The other side is about to be there, and somebody waits for it.
   static constexpr uint64_t kLongestNotYetNs = 20'000'000;
   // A full queue of connections drops ours without a word, and TCP alone would ask again after 1 s.
-  // So many times we do sooner; after that each time after twice as long.
-  static constexpr uint64_t kDialNs = 10'000'000;
-  static constexpr uint32_t kSoonDials = 16;
+  // So many times we do sooner; after that each time after twice as long. On this host whoever finds
+  // room is told so within the call; beside a flood that is one dial in ten.
+  struct Dials {
+    uint64_t again_ns;
+    uint32_t soon;
+  };
+  static constexpr Dials kDialsHere = {1'000'000, 256};
+  static constexpr Dials kDialsElsewhere = {10'000'000, 16};
+
+  ControlThread& control_;
+  ConnectorHost& host_;
+  const Identity& self_;
+  LocalEnd end_;
+  const bool any_ip_;
+  const Address remote_;
+  const Dials& dials_;
+  const uint32_t attempt_;
+  const Limits limits_;
+  const std::optional<wire::PrivateData> request_;
+
+  Stage stage_ = Stage::dialing;
   uint32_t tries_ = 0;
   uint32_t yields_ = 0;
   ParentOnlyFd tcp_;

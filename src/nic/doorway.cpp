@@ -11,7 +11,6 @@
 #include "base/no_throw.hpp"
 #include "base/random.hpp"
 #include "link/udp/udp.hpp"
-#include "nic/port_owner.hpp"
 
 namespace aperture::nic {
 
@@ -136,8 +135,7 @@ void Doorway::make_room_for(uid_t user) noexcept {
 }
 
 void Doorway::admit(ParentOnlyFd tcp) noexcept {
-  const auto owner = owner_of_connection(remote_address(tcp.get()), local_address(tcp.get()));
-  const uid_t user = owner ? owner.value() : kNobody;
+  const uid_t user = host_.user_of(remote_address(tcp.get()), local_address(tcp.get()));
   while (handshakes_.size() >= limits_.handshakes) make_room_for(user);
   const uint64_t ticket = uint64_t{id_} << 32 | next_ticket_++;
   const Status admitted = no_throw([&] {

@@ -32,9 +32,13 @@
 
 namespace aperture::nic {
 
+inline constexpr uid_t kNobody = static_cast<uid_t>(-1);  // no user has this number
+
 class DoorwayHost {
  public:
   virtual ~DoorwayHost() = default;
+  // Of the socket at `there`, which has connected to `here`. kNobody: not known.
+  virtual uid_t user_of(const Address& there, const Address& here) noexcept = 0;
   // A hello for this end from a process of that user (kNobody: not known) on this host: offered,
   // crossing, wrong_destination, or busy.
   virtual wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello,
@@ -47,7 +51,6 @@ class DoorwayHost {
 };
 
 using DoorwayId = uint32_t;
-inline constexpr uid_t kNobody = static_cast<uid_t>(-1);  // no user has this number
 
 class Doorway {
  public:

@@ -1,4 +1,4 @@
-// One question to sock_diag(7): see port_owner.hpp.
+// Questions to sock_diag(7): see port_owner.hpp.
 #include "nic/port_owner.hpp"
 
 #include <arpa/inet.h>
@@ -11,17 +11,16 @@
 
 #include <cerrno>
 #include <cstring>
-
-#include "base/fd.hpp"
+#include <utility>
 
 namespace aperture::nic {
 
-namespace {
-
-struct Question {
+struct PortOwners::Question {
   nlmsghdr header;
   inet_diag_req_v2 request;
 };
+
+namespace {
 
 void put_ip(const Address& at, bool v4, __be32 (&out)[4]) noexcept {
   if (v4) {
@@ -31,8 +30,17 @@ void put_ip(const Address& at, bool v4, __be32 (&out)[4]) noexcept {
   }
 }
 
+UniqueFd open_sock_diag() noexcept {
+  UniqueFd socket(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  const timeval patience{0, 100'000};  // the kernel answers within the send
+  if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  return socket;
+}
+
+}  // namespace
+
 // to: null for a socket that listens.
-Question question_about(const Address& at, const Address* to) noexcept {
+PortOwners::Question PortOwners::question_about(const Address& at, const Address* to) noexcept {
   Question q;
   std::memset(&q, 0, sizeof q);
   q.header.nlmsg_len = sizeof q;
@@ -51,11 +59,11 @@ Question question_about(const Address& at, const Address* to) noexcept {
   return q;
 }
 
-Result<inet_diag_msg> ask(const Question& question) noexcept {
-  const UniqueFd socket(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
-  if (!socket) return Errc::io;
-  const timeval patience{0, 100'000};  // the kernel answers within the send
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+Result<inet_diag_msg> PortOwners::ask(const Question& question) noexcept {
+  if (!socket_.is_here()) socket_ = ParentOnlyFd(open_sock_diag());
+  if (!socket_) return Errc::io;
+  // kept for the next question only if this one has had its answer
+  ParentOnlyFd socket = std::move(socket_);
   sockaddr_nl kernel{};
   kernel.nl_family = AF_NETLINK;
   if (::sendto(socket.get(), &question, sizeof question, 0,
@@ -69,6 +77,7 @@ Result<inet_diag_msg> ask(const Question& question) noexcept {
   } while (n < 0 && errno == EINTR);
   nlmsghdr header;
   if (n < static_cast<ssize_t>(sizeof header)) return Errc::io;
+  socket_ = std::move(socket);
   std::memcpy(&header, reply, sizeof header);
   if (header.nlmsg_type == NLMSG_ERROR) return Errc::no_entry;
   inet_diag_msg found;
@@ -79,9 +88,7 @@ Result<inet_diag_msg> ask(const Question& question) noexcept {
   return found;
 }
 
-}  // namespace
-
-Result<uid_t> owner_of_port(const Address& at) noexcept {
+Result<uid_t> PortOwners::of_port(const Address& at) noexcept {
   const auto found = ask(question_about(at, nullptr));
   if (!found) return found.error();
   // an established connection with that local port is not a listener
@@ -89,7 +96,7 @@ Result<uid_t> owner_of_port(const Address& at) noexcept {
   return static_cast<uid_t>(found.value().idiag_uid);
 }
 
-Result<uid_t> owner_of_connection(const Address& there, const Address& here) noexcept {
+Result<uid_t> PortOwners::of_connection(const Address& there, const Address& here) noexcept {
   const auto found = ask(question_about(there, &here));
   if (!found) return found.error();
   // where there is no such connection, the kernel tells of who listens at that port; and what has
