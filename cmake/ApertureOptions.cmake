@@ -45,4 +45,7 @@ endif()
 if(APERTURE_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
+if(APERTURE_SANITIZE OR APERTURE_FUZZ)
+  add_compile_definitions(APERTURE_INVARIANTS)  # src/base/invariant.hpp
+endif()
 find_package(Threads REQUIRED)
