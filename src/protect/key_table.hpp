@@ -44,8 +44,8 @@ struct RegionSpec {
   // Reached through this endpoint alone (a type 2 memory window); 0: through any of the domain.
   EndpointId bound_to = 0;  // or, of a window, by the one queue pair that has this number
   bool enabled = true;      // false: refused until enable()
-  std::optional<uint64_t> requested_key;  // nullopt: an unguessable key is drawn
-  const void* registered_at = nullptr;    // return address of the registering call, for explain()
+  std::optional<uint64_t> requested_key{};  // nullopt: an unguessable key is drawn
+  const void* registered_at = nullptr;      // return address of the registering call, for explain()
 };
 
 class KeyTable {

@@ -71,7 +71,10 @@ struct QpCore {
     assert(!wqe->linked() && wqe->atomic == nullptr);
     *static_cast<WqeProgress*>(wqe) = {};
     wqe->kind = kind;
-    wqe->tagged = wqe->has_imm = wqe->commit = wqe->reads_only = false;
+    wqe->tagged = false;
+    wqe->has_imm = false;
+    wqe->commit = false;
+    wqe->reads_only = false;
     wqe->delivery = 0;
     wqe->inject = wr.inject;
     wqe->completion = wr.completion;
