@@ -58,6 +58,12 @@ class EngineLock {
     // relaxed: hints. Who came in by a bias does not hold mutex_, and is announced to instead.
     return (through_mutex_ ? wanted_ : announced_).load(std::memory_order_relaxed);
   }
+  // Somebody waits for it, as far as can be told. Any thread. Who comes again and again in another
+  // one's place leaves the lock to him: the mutex alone would let in whoever is awake.
+  bool is_waited_for() const noexcept {
+    // relaxed: hints
+    return wanted_.load(std::memory_order_relaxed) || announced_.load(std::memory_order_relaxed);
+  }
   // Biases granted so far; for tests and the curious.
   uint32_t generations() const noexcept { return granted_.load(std::memory_order_relaxed); }
 

@@ -1,6 +1,7 @@
 // What the control thread does for an engine: see auto_progress.hpp.
 #include "nic/auto_progress.hpp"
 
+#include <sched.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -152,7 +153,8 @@ bool AutoProgress::look_in() noexcept {
     return true;
   }
   tick_ns_ = kTickNs;
-  if (!engine_.lock().try_lock()) return true;  // somebody polls, if slowly
+  // somebody polls, if slowly, or is about to
+  if (engine_.lock().is_waited_for() || !engine_.lock().try_lock()) return true;
   const bool resting = engine_.is_asleep();
   const bool rung = resting && !heeded_ && is_readable(engine_.wakers().sleep_fd());
   const bool late = rung && rung_;
@@ -182,13 +184,17 @@ void AutoProgress::step_in() noexcept {
   bool asleep = false;
   rung_ = false;
   for (uint64_t now = now_ns(); !asleep && now < at_most;) {
-    // kept until it is wanted: to take it from an application costs a heavy barrier
-    const EngineGuard guard(engine_);
-    do {
-      engine_.poll();
-      now = now_ns();
-      if (now >= until) asleep = engine_.prepare_to_sleep();
-    } while (!asleep && now < at_most && !engine_.lock().is_wanted());
+    {
+      // kept until it is wanted: to take it from an application costs a heavy barrier
+      const EngineGuard guard(engine_);
+      do {
+        engine_.poll();
+        now = now_ns();
+        if (now >= until) asleep = engine_.prepare_to_sleep();
+      } while (!asleep && now < at_most && !engine_.lock().is_wanted());
+    }
+    // an application that waits comes first, however long it takes to get a processor
+    for (; engine_.lock().is_waited_for() && now < at_most; now = now_ns()) ::sched_yield();
   }
   polls_seen_ = told_.load(std::memory_order_relaxed);  // relaxed: our own thread's polls
 }

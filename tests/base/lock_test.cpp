@@ -146,8 +146,10 @@ TEST(EngineLock, holder_is_told_that_another_thread_waits) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (!g.lock.is_wanted() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     EXPECT_TRUE(g.lock.is_wanted());
+    EXPECT_TRUE(g.lock.is_waited_for());
     g.lock.unlock();
     visitor.join();
+    EXPECT_FALSE(g.lock.is_waited_for()) << "asked by whoever is outside";
     g.lock.lock();
     EXPECT_FALSE(g.lock.is_wanted());
     g.lock.unlock();
