@@ -3,7 +3,10 @@
 // IPv4 is kept v4-mapped, so comparison and hashing know one form. An endpoint that has its port
 // for itself has index 0; the queue pairs that share a port have 1 to 255. So do the contexts of a
 // scalable endpoint, with indices above those: its receive context 0 has index 0, so that whoever
-// knows the port alone reaches that. A sockaddr has no place for the index. Any thread.
+// knows the port alone reaches that. A sockaddr has no place for the index.
+//
+// An endpoint with several authorization keys is reached once by each: within this process alone,
+// an address has the number of the key that both ends have in common. Any thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -28,6 +31,7 @@ struct Address {
   std::array<uint8_t, 16> ip{};  // network order; ::ffff:a.b.c.d for IPv4
   uint16_t port = 0;             // host order
   uint16_t index = 0;            // which of those that share the port
+  uint8_t key = 0;               // which of our keys, from 1 on; 0: the one we have, or none
 
   auto operator<=>(const Address&) const = default;  // NOLINT(modernize-use-nullptr): no pointer
   static constexpr size_t kContexts = 128;           // of each kind, at a port
@@ -35,6 +39,12 @@ struct Address {
   static constexpr uint16_t kTxContexts = 384;  // of transmit context 0
   static constexpr uint16_t kMostIndex = 511;
   bool is_queue_pair() const noexcept { return index != 0 && index < kRxContexts; }
+  // As others know it.
+  Address without_key() const noexcept {
+    Address a = *this;
+    a.key = 0;
+    return a;
+  }
   // Whatever is there, without its index.
   Address of_port() const noexcept {
     Address a = *this;

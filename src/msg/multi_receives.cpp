@@ -37,7 +37,7 @@ bool MultiReceives::prepare_unexpected(const RecvWr& wr, uint64_t least_room) no
   least_room = std::max<uint64_t>(least_room, 1);
   for (Unexpected* u = core_.early.front(wr.tagged); u != nullptr; u = core_.early.after(*u)) {
     if (wr.tagged && !tags_match(u->tag, wr.tag, wr.ignore)) continue;
-    if (!core_.receives.source_matches(wr.source, u->source)) continue;
+    if (!core_.receives.source_matches(wr.source, u->source, u->remote.key)) continue;
     ++entries;
     if (u->len >= room || room - u->len < least_room) break;
     room -= u->len;

@@ -43,10 +43,11 @@ class Receives {
   // The hot path of posting; false: there is no memory.
   bool post_flat(const FlatRecv& wr) noexcept;
   Receive* oldest(bool tagged) noexcept { return posted(tagged).front(); }
-  // The oldest that this message would go to; null: none.
-  Receive* find(const qp::Arrival& a, uint64_t source) noexcept;
-  bool source_matches(uint64_t want, uint64_t source) const noexcept {
-    return !directed_ || want == qp::kAnySource || want == source;
+  // The oldest that this message from `source`, by that key of ours, would go to; null: none.
+  Receive* find(const qp::Arrival& a, uint64_t source, uint8_t key) noexcept;
+  bool source_matches(uint64_t want, uint64_t source, uint8_t key) const noexcept {
+    return !directed_ || want == qp::kAnySource || want == source ||
+           want == qp::sources_by_key(key);
   }
   // From here on it is the caller's.
   void unpost(Receive& r) noexcept { posted(r.tagged).remove(&r); }
@@ -110,11 +111,11 @@ inline bool Receives::post_flat(const FlatRecv& wr) noexcept {
   return true;
 }
 
-inline Receive* Receives::find(const qp::Arrival& a, uint64_t source) noexcept {
+inline Receive* Receives::find(const qp::Arrival& a, uint64_t source, uint8_t key) noexcept {
   List<Receive>& list = posted(a.tagged);
   for (Receive* r = list.front(); r != nullptr; r = list.after(r)) {
     if (a.tagged && !tags_match(a.tag, r->tag, r->ignore)) continue;
-    if (source_matches(r->source, source)) return r;
+    if (source_matches(r->source, source, key)) return r;
   }
   return nullptr;
 }

@@ -30,6 +30,14 @@ Unexpected* UnexpectedMessages::find(const qp::RecvWr& wr) noexcept {
     return u;
   };
   if (!directed_ || wr.source == qp::kAnySource) return first_of(b.all);
+  if (qp::is_by_key(wr.source)) [[unlikely]] {
+    Unexpected* u = first_of(b.all);
+    while (u != nullptr && (qp::sources_by_key(u->remote.key) != wr.source ||
+                            (wr.tagged && !tags_match(u->tag, wr.tag, wr.ignore)))) {
+      u = b.all.after(u);
+    }
+    return u;
+  }
   if (wr.source >= b.by_source.size() || b.by_source[wr.source] == nullptr) return nullptr;
   return first_of(*b.by_source[wr.source]);
 }

@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "link/udp/udp.hpp"
+#include "nic/proof.hpp"
 
 namespace aperture::nic {
 
@@ -101,6 +102,7 @@ void Connector::greet() noexcept {
   hello.nonce = nonce_;
   hello.source = end_.address;
   hello.destination = remote_;
+  hello.key_tag = tag_of(end_.auth_key.get(), nonce_);
   got_ = 0;
   control_.rewatch(watch_, EPOLLIN);
   if (!send_bytes(tcp_.get(), wire::encode(hello))) try_again();

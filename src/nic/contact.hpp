@@ -52,6 +52,9 @@ class ContactEvents {
   virtual void on_refused(const wire::PrivateData& /*data*/) noexcept {}
 };
 
+using ListenerId = uint32_t;
+using PortId = uint32_t;
+
 // What a listener is there for.
 enum class ListenFor : uint8_t {
   lanes,     // a datagram endpoint: whoever comes gets a lane
@@ -68,10 +71,8 @@ struct ListenSpec {
   ListenFor what = ListenFor::lanes;
   size_t backlog = 0;  // requests: so many may wait for their answers; the others try again
   std::shared_ptr<const Secret> auth_key;  // null: none; only endpoints with the same one come
+  ListenerId beside = 0;  // another key of the endpoint that has this listener; 0: its first
 };
-
-using ListenerId = uint32_t;
-using PortId = uint32_t;
 
 class Contact {
  public:
@@ -85,8 +86,10 @@ class Contact {
   // Listens on spec.local (exactly that address). The address with its port is in `bound`.
   // With an index it opens no socket: who says hello to that address (or, with the wildcard IP, to
   // that port and index) at an open port of this process comes to it. Not for requests, and at a
-  // port of queue pairs only queue pairs come. Errors: addr_in_use (also the index), addr_not_avail
-  // (also: the port is not open, or not on that IP), no_fds, no_memory, invalid.
+  // port of queue pairs only queue pairs come. With `beside` it has the address and the socket of
+  // that listener: whose hello speaks for this key comes here. Errors: addr_in_use
+  // (also the index), addr_not_avail (also: the port is not open, or not on that IP), no_fds,
+  // no_memory, invalid.
   virtual Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept = 0;
   // Stops listening; pending connects of this listener are dropped. No upcall runs or comes after
   // it has returned. Not from an upcall.

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
 #include "base/random.hpp"
 #include "link/udp/udp.hpp"
+#include "nic/proof.hpp"
 
 namespace aperture::nic {
 
@@ -59,16 +61,13 @@ bool Doorway::is_at(const Address& address) const noexcept {
 
 Status Doorway::add_end(ListeningEnd& end) noexcept {
   assert(is_for(end.end.address));
-  return no_throw([&]() -> Status {
-    const auto [it, fresh] = ends_.try_emplace(end.end.address.index, &end);
-    return fresh ? Status() : Status(Errc::addr_in_use);
-  });
+  const auto other = ends_.find(end.end.address.index);
+  if (other != ends_.end() && end.spec.beside == 0) return Errc::addr_in_use;
+  return no_throw([&] { ends_.emplace(end.end.address.index, &end); });
 }
 
 void Doorway::remove_end(const ListeningEnd& end) noexcept {
-  const auto it = ends_.find(end.end.address.index);
-  if (it == ends_.end() || it->second != &end) return;
-  ends_.erase(it);
+  if (std::erase_if(ends_, [&](const auto& entry) { return entry.second == &end; }) == 0) return;
   std::erase_if(handshakes_, [&](auto& entry) {
     if (entry.second->offered_to != end.end.listener) return false;
     end_in_silence(*entry.second);
@@ -166,18 +165,19 @@ void Doorway::on_tcp(uint64_t ticket) noexcept {
   }
   const Status s = receive_bytes(h.tcp.get(), h.bytes, h.got);
   if (!s && s.error() != Errc::again) return drop(ticket);
-  if (!wire::may_become_hello({h.bytes.data(), h.got})) return drop(ticket);
-  if (s.ok()) on_hello(h);
+  const std::span<const std::byte> so_far(h.bytes.data(), h.got);
+  if (!wire::may_become_hello(so_far)) return drop(ticket);
+  if (s.ok() || wire::is_of_another_version(so_far)) on_hello(h);
 }
 
 void Doorway::on_hello(Handshake& h) noexcept {
-  const auto hello = wire::decode_hello(h.bytes);
   wire::Answer reply;
-  if (!hello) {
-    if (hello.error() != Errc::not_supported) return drop(h.ticket);
+  if (wire::is_of_another_version(h.bytes)) {
     reply.verdict = wire::Verdict::wrong_version;
     return answer(h, reply);
   }
+  const auto hello = wire::decode_hello(h.bytes);
+  if (!hello) return drop(h.ticket);
   h.hello = hello.value();
   ListenerId end = 0;
   reply.verdict = consider(h, end);
@@ -208,14 +208,23 @@ wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
         hello.source.print().c_str(), to.print().c_str());
     return wire::Verdict::other_host;
   }
-  const auto it = ends_.find(to.index);
-  const bool here = it != ends_.end() &&
-                    (it->second->end.address.is_any_ip() || it->second->end.address.ip == to.ip);
-  if (!here) {
+  ListeningEnd* const here = end_for(hello);
+  if (here == nullptr || (!here->end.address.is_any_ip() && here->end.address.ip != to.ip)) {
     return kind_ == Kind::of_one ? wire::Verdict::wrong_destination : wire::Verdict::not_yet;
   }
-  end = it->second->end.listener;
-  return host_.validate(*it->second, hello, h.user.at->first);
+  end = here->end.listener;
+  return host_.validate(*here, hello, h.user.at->first);
+}
+
+// Of several keys the one that is meant; whoever means none of them is refused when he has to prove
+// that he holds it.
+ListeningEnd* Doorway::end_for(const wire::Hello& hello) const noexcept {
+  const auto [first, last] = ends_.equal_range(hello.destination.index);
+  if (first == last) return nullptr;
+  for (auto it = first; std::next(first) != last && it != last; ++it) {
+    if (tag_of(it->second->end.auth_key.get(), hello.nonce) == hello.key_tag) return it->second;
+  }
+  return first->second;
 }
 
 // The answer that was decided; a handshake without an offer ends with it.

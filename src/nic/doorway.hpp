@@ -77,7 +77,8 @@ class Doorway {
   }
   size_t handshakes() const noexcept { return handshakes_.size(); }
 
-  // Errors: addr_in_use (another has the index), no_memory. The end outlives its time here.
+  // Errors: addr_in_use (another has the index, and this is no other key of its endpoint),
+  // no_memory. The end outlives its time here.
   Status add_end(ListeningEnd& end) noexcept;
   // Its handshakes end with it, in silence.
   void remove_end(const ListeningEnd& end) noexcept;
@@ -143,6 +144,7 @@ class Doorway {
   void on_tcp(uint64_t ticket) noexcept;
   void on_hello(Handshake& handshake) noexcept;
   wire::Verdict consider(const Handshake& handshake, ListenerId& end) noexcept;
+  ListeningEnd* end_for(const wire::Hello& hello) const noexcept;
   Status open_side_door(Handshake& handshake, wire::Answer& answer) noexcept;
   void on_side_door(uint64_t ticket) noexcept;
   void on_knock(uint64_t ticket, Knock* knock) noexcept;
@@ -160,7 +162,7 @@ class Doorway {
   const Kind kind_;
   const Limits limits_;
   std::vector<Door> doors_;
-  std::map<uint16_t, ListeningEnd*> ends_;  // by index
+  std::multimap<uint16_t, ListeningEnd*> ends_;  // by index; several are the keys of one endpoint
   ControlThread::TimerId resume_timer_ = 0;
   ControlThread::TimerId deadline_timer_ = 0;
   uint32_t next_ticket_ = 1;

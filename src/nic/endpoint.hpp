@@ -27,8 +27,15 @@ struct EndpointOptions {
   AddressTable* addresses = nullptr;
   protect::DomainId domain = 0;            // that peers' requests meet; 0: the engine's
   std::shared_ptr<const Secret> auth_key;  // null: none; peers must have the same
-  const qp::RawKeys* raw_keys = nullptr;   // see qp::Port
-  qp::Cq* tx_cq = nullptr;                 // may be null: no such operations then
+  // Instead of those two, one or more.
+  struct Key {
+    uint8_t number = 0;  // Address::key of its peers
+    std::shared_ptr<const Secret> secret;
+    protect::DomainId domain = 0;
+  };
+  std::vector<Key> keys;
+  const qp::RawKeys* raw_keys = nullptr;  // see qp::Port
+  qp::Cq* tx_cq = nullptr;                // may be null: no such operations then
   qp::Cq* rx_cq = nullptr;
   struct Counters {  // each may be null
     qp::Counter* send = nullptr;

@@ -84,7 +84,9 @@ Result<ListenerId> FirstContact::listen(const ListenSpec& spec, Address& bound) 
   if (spec.doorbell_fd < 0 && spec.what != ListenFor::requests) return Errc::invalid;
   Result<ListenerId> id = Errc::no_memory;
   Address where = spec.local;
-  if (spec.local.index != 0 || spec.at_open_port) {
+  if (spec.beside != 0) {
+    control_.run([&] { id = listeners_.add_key(spec, where); });
+  } else if (spec.local.index != 0 || spec.at_open_port) {
     const bool of_contexts = spec.at_open_port && spec.what != ListenFor::requests;
     if (spec.what != ListenFor::lanes && !of_contexts) return Errc::invalid;
     control_.run([&] { id = listeners_.add_at_port(spec); });

@@ -27,6 +27,13 @@ Result<ListenerId> Listeners::add_at_port(const ListenSpec& spec) noexcept {
   return at != ports_.end() ? add_end(spec, spec.local, at->second) : Errc::addr_not_avail;
 }
 
+Result<ListenerId> Listeners::add_key(const ListenSpec& spec, Address& bound) noexcept {
+  const ListeningEnd* const first = find(spec.beside);
+  if (first == nullptr) return Errc::no_entry;
+  bound = first->end.address;
+  return add_end(spec, bound, first->doorway);
+}
+
 Result<ListenerId> Listeners::add_end(const ListenSpec& spec, const Address& bound,
                                       std::shared_ptr<Doorway> doorway) noexcept {
   const ListenerId id = next_end_++;

@@ -8,6 +8,8 @@ namespace aperture::nic {
 
 // What an endpoint with that authorization key says; zeros for one without (null).
 wire::Proof prove(const Secret* key, const wire::Statement& statement, wire::Who who) noexcept;
+// Which key it is that a hello with that nonce speaks for; zeros without one.
+wire::KeyTag tag_of(const Secret* key, const wire::Id128& nonce) noexcept;
 // Whoever said that holds the same key as we, or none as we; takes the same time wherever it is
 // wrong.
 bool proves(const wire::Proof& said, const Secret* key, const wire::Statement& statement,

@@ -21,32 +21,41 @@ RdmConnections::RdmConnections(const EndpointOptions& options, MatchedPort& port
       address_(options.local),
       at_open_port_(options.at_open_port),
       connects_only_(options.connects_only),
-      auth_key_(options.auth_key),
-      alive_(std::make_shared<bool>(true)) {}
+      alive_(std::make_shared<bool>(true)) {
+  if (options.keys.empty()) {
+    ends_.emplace_back(*this, EndpointOptions::Key{0, options.auth_key, port.port().domain});
+  }
+  for (const EndpointOptions::Key& key : options.keys) ends_.emplace_back(*this, key);
+}
 
 RdmConnections::~RdmConnections() {
   assert(by_remote_.empty() && next_lives_.empty());
 }
 
 Status RdmConnections::listen() noexcept {
-  assert(listener_ == 0);
+  assert(!is_listening());
   ListenSpec spec;
   spec.local = address_;
-  spec.domain = port_.port().domain;
   spec.doorbell_fd = engine_.wakers().doorbell_fd();
-  spec.events = this;
   spec.at_open_port = at_open_port_;
   spec.what = connects_only_ ? ListenFor::nobody : ListenFor::lanes;
-  spec.auth_key = auth_key_;
-  auto id = engine_.contact().listen(spec, address_);
-  if (!id) return id.error();
-  listener_ = *id;
+  for (End& end : ends_) {
+    spec.domain = end.key.domain;
+    spec.auth_key = end.key.secret;
+    spec.events = &end;
+    auto id = engine_.contact().listen(spec, address_);
+    if (!id) return id.error();
+    end.listener = *id;
+    if (spec.beside == 0) spec.beside = *id;
+  }
   return {};
 }
 
 void RdmConnections::stop() noexcept {
-  assert(listener_ != 0);
-  engine_.contact().unlisten(listener_);  // no upcall from here on
+  assert(is_listening());
+  for (const End& end : ends_) {
+    if (end.listener != 0) engine_.contact().unlisten(end.listener);  // no upcall from here on
+  }
   until(engine_, [this] {
     *alive_ = false;
     bool quiet = true;
@@ -83,24 +92,40 @@ Result<Qp*> RdmConnections::connect_to(const Address& remote) noexcept {
   if (const auto it = by_remote_.find(remote); it != by_remote_.end()) return it->second.get();
   auto qp = qp_to(remote);
   if (!qp) return qp;
-  if (remote == address_) {
-    auto lane = link::loopback::make_self_lane(address_, port_.port().domain,
-                                               engine_.wakers().doorbell_fd());
+  const End& end = *end_for(remote);
+  if (remote.without_key() == address_) {
+    auto lane =
+        link::loopback::make_self_lane(address_, end.key.domain, engine_.wakers().doorbell_fd());
     if (!lane) {
       drop(**qp, lane.error());
       return lane.error();
     }
     (*qp)->attach(*std::move(lane));
   } else {
-    engine_.contact().connect(listener_, remote);
+    engine_.contact().connect(end.listener, remote.without_key());
   }
   return *qp;
 }
 
+// nullptr: the address vector had no such key yet when this endpoint was enabled.
+RdmConnections::End* RdmConnections::end_for(const Address& remote) noexcept {
+  const auto end = std::find_if(ends_.begin(), ends_.end(),
+                                [&](const End& one) { return one.key.number == remote.key; });
+  return end != ends_.end() ? &*end : nullptr;
+}
+
 Result<Qp*> RdmConnections::qp_to(const Address& remote) noexcept {
   if (const auto it = by_remote_.find(remote); it != by_remote_.end()) return it->second.get();
+  const End* const end = end_for(remote);
+  if (end == nullptr) {
+    APERTURE_WARN(
+        "%s was inserted with an authorization key that came into the address vector after this "
+        "endpoint was enabled: insert all keys before fi_enable",
+        remote.print().c_str());
+    return Errc::access_denied;
+  }
   return no_throw([&]() -> Result<Qp*> {
-    auto made = std::make_unique<Qp>(port_.port(), remote);
+    auto made = std::make_unique<Qp>(port_.port(), remote, end->key.domain);
     Qp* const qp = made.get();
     by_remote_.emplace(remote, std::move(made));
     if (Status s = engine_.add_qp(*qp, *this); !s) {
@@ -151,10 +176,13 @@ std::list<RdmConnections::NextLife>::iterator RdmConnections::next_life(
 
 // --- what contact tells: on the control thread ---
 
-void RdmConnections::on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
-  LaneHolder holder(engine_.contact(), std::move(lane));
-  engine_.post([this, alive = alive_, remote, holder = std::move(holder)]() mutable {
-    if (*alive) adopt(remote, std::move(holder.lane));
+void RdmConnections::End::on_lane_up(const Address& remote,
+                                     std::unique_ptr<link::Lane> lane) noexcept {
+  LaneHolder holder(all.engine_.contact(), std::move(lane));
+  Address there = remote;
+  there.key = key.number;
+  all.engine_.post([to = &all, alive = all.alive_, there, holder = std::move(holder)]() mutable {
+    if (*alive) to->adopt(there, std::move(holder.lane));
   });
 }
 
@@ -182,9 +210,11 @@ void RdmConnections::adopt_later(Qp& old_life, std::unique_ptr<link::Lane> lane)
   static_cast<void>(no_throw([&] { next_lives_.push_back(std::move(life)); }));
 }
 
-void RdmConnections::on_connect_failed(const Address& remote, Errc why) noexcept {
-  engine_.post([this, alive = alive_, remote, why] {
-    if (*alive) fail_connect(remote, why);
+void RdmConnections::End::on_connect_failed(const Address& remote, Errc why) noexcept {
+  Address there = remote;
+  there.key = key.number;
+  all.engine_.post([to = &all, alive = all.alive_, there, why] {
+    if (*alive) to->fail_connect(there, why);
   });
 }
 
@@ -198,9 +228,9 @@ void RdmConnections::fail_connect(const Address& remote, Errc why) noexcept {
   drop(*it->second, why);
 }
 
-void RdmConnections::on_lane_down(link::Lane* lane, Errc why) noexcept {
-  engine_.post([this, alive = alive_, lane, why] {
-    if (*alive) lose(lane, why);
+void RdmConnections::End::on_lane_down(link::Lane* lane, Errc why) noexcept {
+  all.engine_.post([to = &all, alive = all.alive_, lane, why] {
+    if (*alive) to->lose(lane, why);
   });
 }
 

@@ -13,6 +13,7 @@
 // and only post to the engine.
 #pragma once
 
+#include <deque>
 #include <list>
 #include <memory>
 #include <span>
@@ -25,7 +26,7 @@
 
 namespace aperture::nic {
 
-class RdmConnections final : private ContactEvents, private Engine::Owner {
+class RdmConnections final : private Engine::Owner {
  public:
   using QueuePairs = std::unordered_map<Address, std::unique_ptr<qp::Qp>, AddressHash>;
 
@@ -36,7 +37,7 @@ class RdmConnections final : private ContactEvents, private Engine::Owner {
   // Peers may come from now on, unless the options say that nobody may. Errors: those of
   // Contact::listen.
   Status listen() noexcept;
-  bool is_listening() const noexcept { return listener_ != 0; }
+  bool is_listening() const noexcept { return !ends_.empty() && ends_.front().listener != 0; }
   // Nobody comes any more, and no peer is inside our memory once it has returned.
   void stop() noexcept;
   // The operations of all complete with `why`, and their lanes go back. After stop().
@@ -63,10 +64,21 @@ class RdmConnections final : private ContactEvents, private Engine::Owner {
     Errc lost;  // ok: it is up
   };
 
-  void on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept override;
-  void on_connect_failed(const Address& remote, Errc why) noexcept override;
-  void on_lane_down(link::Lane* lane, Errc why) noexcept override;
+  // What first contact knows of us: an end for each authorization key, at one address.
+  struct End final : ContactEvents {
+    End(RdmConnections& connections, const EndpointOptions::Key& its_key)
+        : all(connections), key(its_key) {}
+    void on_lane_up(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept override;
+    void on_connect_failed(const Address& remote, Errc why) noexcept override;
+    void on_lane_down(link::Lane* lane, Errc why) noexcept override;
+
+    RdmConnections& all;
+    const EndpointOptions::Key key;
+    ListenerId listener = 0;  // 0: none yet
+  };
+
   void wind_up(qp::Qp& qp) noexcept override;
+  End* end_for(const Address& remote) noexcept;
 
   Result<qp::Qp*> connect_to(const Address& remote) noexcept;
   Result<qp::Qp*> qp_to(const Address& remote) noexcept;
@@ -83,8 +95,7 @@ class RdmConnections final : private ContactEvents, private Engine::Owner {
   Address address_;
   const bool at_open_port_;
   const bool connects_only_;
-  const std::shared_ptr<const Secret> auth_key_;
-  ListenerId listener_ = 0;  // 0: none yet
+  std::deque<End> ends_;
   QueuePairs by_remote_;
   std::list<NextLife> next_lives_;
   std::vector<qp::Qp*> by_index_;  // a cache over by_remote_

@@ -111,7 +111,7 @@ Result<protect::EndpointId> RdmEndpoint::queue_pair_number(uint64_t index) noexc
 }
 
 uint64_t RdmEndpoint::canonical(uint64_t index) const noexcept {
-  if (!directed_ || index == qp::kAnySource || !addresses_.receives_look()) return index;
+  if (!directed_ || index >= qp::kSourcesByKey || !addresses_.receives_look()) return index;
   return addresses_.receive_from(index);
 }
 

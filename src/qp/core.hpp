@@ -39,8 +39,8 @@ struct Piece {
 struct QpCore {
   static constexpr uint64_t kUnbounded = ~uint64_t{0};
 
-  QpCore(Qp& owner, Port& its_port, const Address& peer) noexcept
-      : qp(owner), port(its_port), domain(its_port.domain), remote(peer) {}
+  QpCore(Qp& owner, Port& its_port, const Address& peer, protect::DomainId its_domain) noexcept
+      : qp(owner), port(its_port), domain(its_domain), remote(peer) {}
   QpCore(const QpCore&) = delete;
   QpCore& operator=(const QpCore&) = delete;
 

@@ -29,7 +29,10 @@ namespace aperture::qp {
 
 class Qp {
  public:
-  Qp(Port& port, const Address& remote) noexcept : core_(*this, port, remote) {}
+  // domain: that its peer's requests meet.
+  Qp(Port& port, const Address& remote, protect::DomainId domain) noexcept
+      : core_(*this, port, remote, domain) {}
+  Qp(Port& port, const Address& remote) noexcept : Qp(port, remote, port.domain) {}
   ~Qp();
   Qp(const Qp&) = delete;
   Qp& operator=(const Qp&) = delete;

@@ -14,6 +14,14 @@
 namespace aperture::qp {
 
 inline constexpr uint64_t kAnySource = ~uint64_t{0};
+// Whoever comes by the authorization key of that number (Address::key), in the table or not.
+inline constexpr uint64_t kSourcesByKey = ~uint64_t{0xff};
+constexpr uint64_t sources_by_key(uint8_t key) noexcept {
+  return kSourcesByKey | key;
+}
+constexpr bool is_by_key(uint64_t source) noexcept {
+  return source >= kSourcesByKey && source != kAnySource;
+}
 
 // Who hears that an operation is over, where that is neither a completion queue nor a counter. With
 // the engine's lock, in the middle of its progress or of a post: what follows from it is noted, and
@@ -82,7 +90,7 @@ struct RecvWr {
   const iovec* iov = nullptr;
   size_t iov_count = 0;
   uint64_t len = 0;
-  uint64_t source = kAnySource;  // address-table index (directed receive)
+  uint64_t source = kAnySource;  // address-table index, or a key's (directed receive)
   uint64_t tag = 0;
   uint64_t ignore = 0;
   void* context = nullptr;

@@ -24,6 +24,7 @@ static void fields(auto& io, Like<Hello> auto& hello) noexcept {
   io.address(72, hello.source);
   io.address(90, hello.destination);
   index_fields(io, 108, hello);
+  io.bytes(112, hello.key_tag);
 }
 
 static void fields(auto& io, Like<Answer> auto& answer) noexcept {
@@ -221,6 +222,11 @@ bool may_become_hello(std::span<const std::byte> in) noexcept {
   std::array<std::byte, sizeof kMagic> magic{};
   store<uint64_t>(magic, 0, kMagic);
   return std::memcmp(in.data(), magic.data(), std::min(in.size(), magic.size())) == 0;
+}
+
+bool is_of_another_version(std::span<const std::byte> in) noexcept {
+  return in.size() >= 11 && may_become_hello(in) && load<uint8_t>(in, 10) == kKindHello &&
+         load<uint16_t>(in, 8) != kVersion;
 }
 
 std::array<std::byte, kAnswerBytes> encode(const Answer& answer) noexcept {

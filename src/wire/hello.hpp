@@ -22,11 +22,15 @@ using Id128 = std::array<uint8_t, 16>;
 // That the sender holds the authorization key of its endpoint, see proof.hpp; zeros if it has none.
 using Proof = std::array<std::byte, 32>;
 
+// Which of several authorization keys is meant, to whoever holds it: a keyed hash of the nonce.
+// Zeros: none. It shows nothing to others and proves nothing to anybody.
+using KeyTag = std::array<std::byte, 8>;
+
 // Takes the same time wherever they differ.
 bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept;
 
 inline constexpr uint64_t kMagic = 0x4552'5554'5245'5041;  // "APERTURE", little-endian
-inline constexpr uint16_t kVersion = 4;
+inline constexpr uint16_t kVersion = 5;
 
 // --- over TCP ------------------------------------------------------------------------------------
 //
@@ -34,6 +38,8 @@ inline constexpr uint16_t kVersion = 4;
 //            | magic  | version | kind | 0    | length | boot id, 16 | net namespace u64 |
 //            40                56          72           90                108                112
 //            | incarnation, 16 | nonce, 16 | source, 18 | destination, 18 | indices, 4       |
+//            112
+//            | key tag, 8 |
 //
 //   Answer   0        8         10     11        12       16
 //            | magic  | version | kind | verdict | length | boot id, 16 | net namespace u64 |
@@ -42,7 +48,7 @@ inline constexpr uint16_t kVersion = 4;
 //
 //   an address is 16 bytes of IP in network order (IPv4 mapped) and its port; its index lies
 //   apart: the low bytes of that of the source and that of the destination, then the high bytes.
-inline constexpr size_t kHelloBytes = 112;
+inline constexpr size_t kHelloBytes = 120;
 inline constexpr size_t kAnswerBytes = 96;
 
 struct Hello {
@@ -52,6 +58,7 @@ struct Hello {
   Id128 nonce{};        // whoever answers on the unix socket must present it
   Address source;       // endpoint that wants a lane
   Address destination;  // endpoint that it wants a lane to
+  KeyTag key_tag{};     // of the authorization key of source
 };
 
 enum class Verdict : uint8_t {
@@ -80,6 +87,8 @@ std::array<std::byte, kAnswerBytes> encode(const Answer& answer) noexcept;
 Result<Hello> decode_hello(std::span<const std::byte> bytes) noexcept;
 // False as soon as the first bytes that came show that it will not be one.
 bool may_become_hello(std::span<const std::byte> bytes) noexcept;
+// They show already that it will be one of another version, whose length may be another, too.
+bool is_of_another_version(std::span<const std::byte> bytes) noexcept;
 Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 
 // --- on the unix socket (SOCK_SEQPACKET: one message a packet) -----------------------------------

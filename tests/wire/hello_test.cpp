@@ -37,6 +37,7 @@ Hello some_hello() {
   h.destination = Address::v4(0x0a000002, 65535);
   h.source.index = 17;
   h.destination.index = 255;
+  for (size_t k = 0; k < h.key_tag.size(); ++k) h.key_tag[k] = static_cast<std::byte>(0xe0 + k);
   return h;
 }
 
@@ -92,20 +93,33 @@ void expect_neighbours_refused(const Bytes& good, size_t size, Decode decode,
 TEST(Hello, is_read_as_it_was_written) {
   const Hello h = some_hello();
   expect_same(value_of(decode_hello(encode(h))), h, &Hello::boot_id, &Hello::net_ns,
-              &Hello::incarnation, &Hello::nonce, &Hello::source, &Hello::destination);
+              &Hello::incarnation, &Hello::nonce, &Hello::source, &Hello::destination,
+              &Hello::key_tag);
 }
 
 TEST(Hello, lies_on_the_wire_as_drawn) {
   const auto bytes = encode(some_hello());
   EXPECT_EQ(std::memcmp(bytes.data(), "APERTURE", 8), 0);
-  EXPECT_EQ(bytes[8], std::byte{4});
-  EXPECT_EQ(bytes[12], std::byte{112});
+  EXPECT_EQ(bytes[8], std::byte{5});
+  EXPECT_EQ(bytes[12], std::byte{120});
   EXPECT_EQ(bytes[32], std::byte{8});
   EXPECT_EQ(bytes[39], std::byte{1});
   EXPECT_EQ(bytes[88], std::byte{4000 & 0xff});
   EXPECT_EQ(bytes[89], std::byte{4000 >> 8});
   EXPECT_EQ(bytes[108], std::byte{17});
   EXPECT_EQ(bytes[109], std::byte{255});
+}
+
+// Its length may be another too, so it is known before all of it is there.
+TEST(Hello, of_another_version_is_known_by_its_first_bytes) {
+  auto bytes = encode(some_hello());
+  EXPECT_FALSE(is_of_another_version(bytes));
+  bytes[8] = std::byte{kVersion - 1};
+  for (size_t n = 0; n <= bytes.size(); ++n) {
+    EXPECT_EQ(is_of_another_version(std::span(bytes).first(n)), n >= 11) << n;
+  }
+  bytes[10] = std::byte{2};
+  EXPECT_FALSE(is_of_another_version(bytes)) << "an answer";
 }
 
 TEST(Hello, neighbours_are_refused) {
