@@ -5,6 +5,7 @@
 
 #include "protect/domain_keys.hpp"
 #include "provider/domain.hpp"
+#include "provider/header_names.hpp"
 #include "provider/info_memory.hpp"
 #include "provider/offer.hpp"
 
@@ -14,10 +15,8 @@ Result<std::shared_ptr<const Secret>> take_auth_key(const char* what, const uint
                                                     size_t size) {
   if (size == 0) return std::shared_ptr<const Secret>();
   if (size > kMaxAuthKeyBytes)
-    return refuse(Errc::invalid,
-                  "%s_size is %zu; a key has at most %zu bytes (keys of address vectors, "
-                  "FI_AV_AUTH_KEY, are not offered)",
-                  what, size, kMaxAuthKeyBytes);
+    return refuse(Errc::invalid, "%s_size is %zu; a key has at most %zu bytes", what, size,
+                  kMaxAuthKeyBytes);
   if (key == nullptr)
     return refuse(Errc::invalid,
                   "%s is NULL, but %s_size is %zu; pass the key, or set the size to 0", what, what,
@@ -34,6 +33,15 @@ Status set_default_auth_key(Domain& domain, const fi_info& info) {
   first.pd = domain.engine->domain();
   if (domain.api_version >= kApi15 && info.domain_attr != nullptr) {
     const fi_domain_attr& attr = *info.domain_attr;
+    if (domain.api_version >= kApi120 && attr.auth_key_size == kAvAuthKey) {
+      if (attr.auth_key != nullptr)
+        return refuse(Errc::invalid,
+                      "fi_domain: domain_attr->auth_key must be NULL with FI_AV_AUTH_KEY; keys are "
+                      "inserted into address vectors");
+      domain.av_keys = true;
+      domain.auth_keys.all.assign(1, first);
+      return {};
+    }
     auto taken =
         take_auth_key("fi_domain: domain_attr->auth_key", attr.auth_key, attr.auth_key_size);
     if (!taken) return taken.error();

@@ -48,6 +48,10 @@ int check_attr(const Domain& domain, const fi_av_attr& attr) {
   if (attr.name != nullptr && (attr.flags & FI_AV_USER_ID) != 0)
     return refuse(-FI_EINVAL,
                   "fi_av_open: a shared address vector has no user ids; take one of the two");
+  if (attr.name != nullptr && domain.av_keys)
+    return refuse(-FI_EOPNOTSUPP,
+                  "fi_av_open: a shared address vector has no authorization keys; leave attr.name "
+                  "NULL in a domain with FI_AV_AUTH_KEY");
   if (attr.rx_ctx_bits < 0 || attr.rx_ctx_bits > kMostContextBits)
     return refuse(-FI_EINVAL,
                   "fi_av_open: rx_ctx_bits %d; 0 to %d are offered, and %zu contexts take 7",
@@ -87,6 +91,7 @@ int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noex
     av->fid.fid = {FI_CLASS_AV, context, &g_fid_ops};
     av->fid.ops = &g_av_ops;
     assert(av->type != FI_AV_UNSPEC && domain.engine != nullptr);
+    if (domain.av_keys) av->keys = std::make_unique<AvKeys>();
     if (attr->name != nullptr) {
       if (const int rc = share_addresses(*av, *attr); rc != 0) return rc;
       if (attr->map_addr == nullptr) attr->map_addr = av->shared->map_addr();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nic/address_table.hpp"
+#include "provider/av_keys.hpp"
 #include "provider/av_ops.hpp"
 #include "provider/av_shared.hpp"
 #include "provider/domain.hpp"
@@ -22,6 +23,7 @@ struct Av {
   Eq* eq = nullptr;
   nic::AddressTable table;
   std::unique_ptr<SharedAddresses> shared;  // null: it has no name
+  std::unique_ptr<AvKeys> keys;             // null: the domain has no FI_AV_AUTH_KEY
   std::vector<EpBody*> endpoints;  // bound ones, to be told of removals; guarded by the lock
   Uses uses;                       // endpoints
 

@@ -36,6 +36,7 @@ class Insertion {
       : av_(av), fi_addr_(fi_addr), context_(context) {
     if ((flags & FI_SYNC_ERR) != 0) errors_ = static_cast<int*>(context);
     gives_ids_ = (flags & FI_AV_USER_ID) != 0;
+    gives_keys_ = (flags & kAuthKeyFlag) != 0;
   }
 
   // Either of both for each address, in order.
@@ -58,10 +59,18 @@ class Insertion {
   }
 
  private:
-  Result<uint64_t> insert(const Address& address) noexcept {
+  Result<uint64_t> insert(Address address) noexcept {
     nic::EngineGuard guard(*av_.domain->engine);
+    AvKeys::Key* key = nullptr;
+    if (gives_keys_) {
+      key = av_.keys->find(fi_addr_[at_]);
+      if (key == nullptr) return Errc::access_denied;
+      address.key = key->key.number;
+    }
     Result<uint64_t> index = av_.table.insert(address, reported());
-    if (index) av_.tell_inserted(*index);
+    if (!index) return index;
+    if (key != nullptr) ++key->addresses;
+    av_.tell_inserted(*index);
     return index;
   }
   void insert_collected() {
@@ -112,8 +121,10 @@ class Insertion {
   fi_addr_t* fi_addr_;
   void* context_;
   int* errors_ = nullptr;
-  bool gives_ids_ = false;  // fi_addr_ holds the user's ids, until they are overwritten
-  size_t at_ = 0;           // the next to be settled
+  // What fi_addr_ holds until it is overwritten: the user's ids, or authorization keys.
+  bool gives_ids_ = false;
+  bool gives_keys_ = false;
+  size_t at_ = 0;  // the next to be settled
   size_t inserted_ = 0;
   // of a shared vector
   std::array<Address, SharedAddresses::kAtOnce> collected_;  // behind what was settled
@@ -122,15 +133,33 @@ class Insertion {
   Errc refused_ = Errc::ok;  // why there is none
 };
 
+// An address is of a key exactly where the domain has keys of address vectors.
+int check_keys(const Av& av, uint64_t flags, bool has_fi_addr) {
+  const bool with_key = (flags & kAuthKeyFlag) != 0;
+  if (with_key != (av.keys != nullptr))
+    return refuse(-FI_EINVAL,
+                  with_key ? "fi_av_insert: FI_AUTH_KEY, but the domain was opened without "
+                             "FI_AV_AUTH_KEY"
+                           : "fi_av_insert: the domain was opened with FI_AV_AUTH_KEY, where each "
+                             "address has a key: pass FI_AUTH_KEY, and the keys in fi_addr");
+  if (with_key && (!has_fi_addr || (flags & FI_AV_USER_ID) != 0))
+    return refuse(-FI_EINVAL,
+                  "fi_av_insert: FI_AUTH_KEY takes the keys from fi_addr, which must not be NULL "
+                  "nor hold user ids (FI_AV_USER_ID is a flag of fi_av_open there)");
+  return 0;
+}
+
 int check_call(const Av& av, uint64_t flags, const void* context, bool has_fi_addr) {
   if ((av.flags & FI_EVENT) != 0 && av.eq == nullptr)
     return refuse(
         -FI_ENOEQ,
         "fi_av_insert: the AV was opened with FI_EVENT; bind an event queue with fi_av_bind");
-  if ((flags & ~(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID)) != 0)
+  if ((flags & ~(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID | kAuthKeyFlag)) != 0)
     return refuse(-FI_EBADFLAGS,
-                  "fi_av_insert: flags 0x%llx; FI_MORE, FI_SYNC_ERR and FI_AV_USER_ID are offered",
+                  "fi_av_insert: flags 0x%llx; FI_MORE, FI_SYNC_ERR, FI_AV_USER_ID and FI_AUTH_KEY "
+                  "are offered",
                   static_cast<unsigned long long>(flags));
+  if (const int rc = check_keys(av, flags, has_fi_addr); rc != 0) return rc;
   if (av.shared && av.shared->is_read_only())
     return refuse(
         -FI_EACCES,
@@ -309,7 +338,11 @@ int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexce
     auto& av = object_of<Av>(fid);
     if (fi_addr == nullptr && count != 0)
       return refuse(-FI_EINVAL, "fi_av_remove: fi_addr is NULL");
-    if (flags != 0) return refuse(-FI_EBADFLAGS, "fi_av_remove: flags must be 0");
+    if (flags == kAuthKeyFlag) return remove_auth_keys(av, fi_addr, count);
+    if (flags != 0)
+      return refuse(-FI_EBADFLAGS,
+                    "fi_av_remove: flags 0x%llx; FI_AUTH_KEY is offered, for authorization keys",
+                    static_cast<unsigned long long>(flags));
     if (av.shared) return remove_shared(av, {fi_addr, count});
     nic::EngineGuard guard(*av.domain->engine);
     for (size_t i = 0; i < count; ++i) {
@@ -319,8 +352,11 @@ int remove(fid_av* fid, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexce
                       static_cast<unsigned long long>(fi_addr[i]));
     }
     for (size_t i = 0; i < count; ++i) {
+      const Address* const address = av.table.find(fi_addr[i]);
+      if (address == nullptr) return -FI_EINVAL;  // named twice
+      if (av.keys != nullptr) --av.keys->find_number(address->key)->addresses;
       av.tell_removed(fi_addr[i]);
-      if (!av.table.remove(fi_addr[i])) return -FI_EINVAL;  // named twice
+      static_cast<void>(av.table.remove(fi_addr[i]));
     }
     return 0;
   });
@@ -351,14 +387,13 @@ int lookup(fid_av* fid, fi_addr_t fi_addr, void* addr, size_t* addrlen) noexcept
 int set_user_id(fid_av* fid, fi_addr_t fi_addr, fi_addr_t user_id, uint64_t flags) noexcept {
   return guarded("fi_av_set_user_id", fid, [&]() -> int {
     auto& av = object_of<Av>(fid);
-    if (flags != 0)
-      return refuse(
-          -FI_EBADFLAGS,
-          "fi_av_set_user_id: flags must be 0; there are no authorization keys in address "
-          "vectors here");
+    if ((flags & ~kAuthKeyFlag) != 0)
+      return refuse(-FI_EBADFLAGS, "fi_av_set_user_id: flags 0x%llx; FI_AUTH_KEY is offered",
+                    static_cast<unsigned long long>(flags));
     if ((av.flags & FI_AV_USER_ID) == 0)
       return refuse(-FI_EINVAL,
                     "fi_av_set_user_id: the address vector was opened without FI_AV_USER_ID");
+    if (flags != 0) return set_key_id(av, fi_addr, user_id);
     nic::EngineGuard guard(*av.domain->engine);
     if (!av.table.set_reported(fi_addr, user_id))
       return refuse(-FI_EINVAL, "fi_av_set_user_id: %llu is not in this address vector",
@@ -407,10 +442,8 @@ AvOps g_av_ops = [] {
   ops.lookup = lookup;
   ops.straddr = to_text;
   ops.av_set = open_av_set;
-  ops.insert_auth_key = NotOffered<
-      "fi_av_insert_auth_key: FI_AV_AUTH_KEY is not offered; leave "
-      "domain_attr->auth_key_size 0">{};
-  ops.lookup_auth_key = NotOffered<"fi_av_lookup_auth_key: FI_AV_AUTH_KEY is not offered">{};
+  ops.insert_auth_key = insert_auth_key;
+  ops.lookup_auth_key = lookup_auth_key;
   ops.set_user_id = set_user_id;
   return ops;
 }();

@@ -38,6 +38,8 @@ struct Domain {
   // FI_RMA_EVENT among its capabilities, or those of an endpoint that was opened in it
   bool counts_regions = false;
   bool user_ids = false;  // FI_AV_USER_ID among its capabilities
+  bool directed = false;  // FI_DIRECTED_RECV likewise
+  bool av_keys = false;   // FI_AV_AUTH_KEY: keys are those of address vectors
   size_t key_bytes = 8;   // mr_key_size that the domain was opened with, at most 8
   AuthKeys auth_keys;
   MappedKeys mapped_keys;

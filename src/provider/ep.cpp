@@ -127,6 +127,16 @@ int check_info(const fi_info& info) {
 
 int set_auth_key(EpBody& body, const fi_info& info) {
   const bool given = body.domain->api_version >= kApi15 && info.ep_attr != nullptr;
+  if (body.domain->av_keys) {
+    if (body.kind != EpKind::datagram)
+      return refuse(-FI_EOPNOTSUPP,
+                    "fi_endpoint: in a domain with FI_AV_AUTH_KEY endpoints are FI_EP_RDM, and not "
+                    "scalable ones; open another domain for others");
+    if (given && (info.ep_attr->auth_key != nullptr || info.ep_attr->auth_key_size != 0))
+      return refuse(-FI_EINVAL,
+                    "fi_endpoint: ep_attr has an authorization key, and the domain FI_AV_AUTH_KEY; "
+                    "leave auth_key NULL and its size 0");
+  }
   auto key = auth_key_of(*body.domain, "fi_endpoint: ep_attr->auth_key",
                          given ? info.ep_attr->auth_key : nullptr,
                          given ? info.ep_attr->auth_key_size : 0);
@@ -206,6 +216,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   o.local = body.local;
   o.domain = body.auth_key.pd;
   o.auth_key = body.auth_key.secret;
+  o.keys = body.av_keys;
   if (body.domain->region_rules.raw_keys) o.raw_keys = &body.domain->mapped_keys.raw;
   o.imm_flag = FI_REMOTE_CQ_DATA;
   o.invalidated_flag = APERTURE_INVALIDATED;
@@ -267,6 +278,7 @@ namespace {
 
 int enable_datagram(EpBody& body) {
   if (const int rc = join_address_vector(body); rc != 0) return rc;
+  if (const int rc = take_av_keys(body); rc != 0) return rc;
   // into the body before it listens: the address vector tells it of changes from there on
   const Status made = nic::Endpoint::create(body.core, options_of(body));
   if (!made)

@@ -71,6 +71,7 @@ struct EpBody {
   int peer_to_peer = FI_HMEM_P2P_ENABLED;  // FI_OPT_FI_HMEM_P2P, kept and told only
   Address local;                           // port 0 until enabled, unless one was given
   AuthKey auth_key;
+  std::vector<nic::EndpointOptions::Key> av_keys;  // since it was enabled: av_keys.hpp
   Av* av = nullptr;
   FabricCq* tx_cq = nullptr;
   FabricCq* rx_cq = nullptr;

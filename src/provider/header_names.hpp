@@ -6,6 +6,7 @@
 // man 3 fi_getinfo, fi_endpoint, fi_mr.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace aperture::provider {
@@ -29,7 +30,9 @@ inline constexpr int kMrModeUnspec = 0;                 // FI_MR_UNSPEC
 inline constexpr int kMrModeBasic = 1 << 0;             // FI_MR_BASIC
 inline constexpr int kMrModeScalable = 1 << 1;          // FI_MR_SCALABLE
 
-inline constexpr uint64_t kAuthKeyFlag = 1ull << 57;  // FI_AUTH_KEY of receives, 1.20
+// Keys of address vectors, 1.20.
+inline constexpr uint64_t kAuthKeyFlag = 1ull << 57;  // FI_AUTH_KEY
+inline constexpr size_t kAvAuthKey = ~size_t{0};      // FI_AV_AUTH_KEY, of auth_key_size
 
 // Options of endpoints that came after 1.17.
 inline constexpr int kCudaApiPermitted = 10;       // FI_OPT_CUDA_API_PERMITTED, 1.18

@@ -1,6 +1,9 @@
 // The domain part of the hints: see hints.hpp. man 3 fi_domain, "DOMAIN ATTRIBUTES".
+#include <cstddef>
+#include <cstring>
 
 #include "provider/domain.hpp"
+#include "provider/header_names.hpp"
 #include "provider/hints.hpp"
 #include "provider/info_memory.hpp"
 #include "provider/mr_mode.hpp"
@@ -58,6 +61,24 @@ bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domai
          (m.version < kApi15 || at_most(m, "mr_iov_limit", asked.mr_iov_limit, mine.mr_iov_limit));
 }
 
+// domain_attr->max_ep_auth_key, of API 1.20: headers of 1.17 end before it.
+constexpr size_t kMaxEpAuthKeyAt =
+    (offsetof(fi_domain_attr, tclass) + sizeof(uint32_t) + alignof(size_t) - 1) &
+    ~(alignof(size_t) - 1);
+
+bool match_max_ep_auth_key(const Matching& m, const fi_domain_attr& asked) {
+  if (m.version < kApi120) return true;
+  size_t wanted;
+  std::memcpy(&wanted, reinterpret_cast<const char*>(&asked) + kMaxEpAuthKeyAt, sizeof wanted);
+  return at_most(m, "max_ep_auth_key", wanted, kMaxAvKeys);
+}
+
+void offer_av_keys(const Matching& m, fi_domain_attr& mine) {
+  if (m.version < kApi120 || m.type != FI_EP_RDM) return;
+  constexpr size_t most = kMaxAvKeys;
+  std::memcpy(reinterpret_cast<char*>(&mine) + kMaxEpAuthKeyAt, &most, sizeof most);
+}
+
 // Fields that API 1.5 brought.
 bool match_since_1_5(const Matching& m, const fi_domain_attr& asked, fi_domain_attr& mine) {
   if (m.version < kApi15) return true;
@@ -67,19 +88,27 @@ bool match_since_1_5(const Matching& m, const fi_domain_attr& asked, fi_domain_a
         "authorization key, leave it 0 or ask for FI_EP_RDM",
         asked.auth_key_size);
   }
-  if (!at_most(m, "auth_key_size", asked.auth_key_size, kMaxAuthKeyBytes)) return false;
+  if (m.version >= kApi120 && asked.auth_key_size == kAvAuthKey) {
+    if (m.type != FI_EP_RDM || asked.auth_key != nullptr) {
+      return m.refuse(
+          "FI_AV_AUTH_KEY is asked for; keys of address vectors are for FI_EP_RDM, and "
+          "domain_attr->auth_key is NULL with them");
+    }
+  } else if (!at_most(m, "auth_key_size", asked.auth_key_size, kMaxAuthKeyBytes)) {
+    return false;
+  }
   mine.auth_key_size = asked.auth_key_size;
   mine.auth_key = new_auth_key(asked.auth_key, asked.auth_key_size);
   const uint64_t beyond = asked.caps & ~kDomainCaps;
   if (beyond != 0) {
     return m.refuse(
         "domain_attr->caps asks for %s; offered are FI_LOCAL_COMM, FI_REMOTE_COMM, "
-        "FI_AV_USER_ID and FI_SHARED_AV",
+        "FI_AV_USER_ID, FI_SHARED_AV and FI_DIRECTED_RECV",
         cap_name(beyond, m.version));
   }
   mine.caps |= asked.caps;
   return at_most(m, "max_err_data", asked.max_err_data, mine.max_err_data) &&
-         at_most(m, "mr_cnt", asked.mr_cnt, mine.mr_cnt);
+         at_most(m, "mr_cnt", asked.mr_cnt, mine.mr_cnt) && match_max_ep_auth_key(m, asked);
 }
 
 bool match_models(const Matching& m, const fi_domain_attr& asked, fi_domain_attr& mine) {
@@ -108,6 +137,7 @@ bool match_models(const Matching& m, const fi_domain_attr& asked, fi_domain_attr
 bool match_domain(const Matching& m, fi_info& answer) {
   fi_domain_attr& mine = *answer.domain_attr;
   fill_defaults(mine, answer.caps);
+  offer_av_keys(m, mine);
   MrAnswer regions;
   if (!match_mr_mode(m, answer.caps, regions)) return false;
   mine.mr_mode = regions.mr_mode;

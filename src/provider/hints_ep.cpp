@@ -144,6 +144,13 @@ bool match_auth_key(const Matching& m, const fi_ep_attr& asked, fi_ep_attr& mine
         "key, leave it 0 or ask for FI_EP_RDM",
         asked.auth_key_size);
   }
+  const fi_domain_attr* const domain = m.hints != nullptr ? m.hints->domain_attr : nullptr;
+  if (m.version >= kApi120 && domain != nullptr && domain->auth_key_size == kAvAuthKey &&
+      (asked.auth_key_size != 0 || asked.auth_key != nullptr)) {
+    return m.refuse(
+        "ep_attr has an authorization key, and the domain FI_AV_AUTH_KEY: endpoints have the keys "
+        "of their address vectors there; leave ep_attr->auth_key NULL and its size 0");
+  }
   if (!at_most(m, "ep_attr->auth_key_size", asked.auth_key_size, kMaxAuthKeyBytes)) return false;
   mine.auth_key_size = asked.auth_key_size;
   mine.auth_key = new_auth_key(asked.auth_key, asked.auth_key_size);

@@ -9,6 +9,7 @@
 #include "base/later_field.hpp"
 #include "base/settings.hpp"
 #include "nic/control_thread.hpp"
+#include "provider/av_keys.hpp"
 #include "provider/caller.hpp"
 #include "provider/eq.hpp"
 #include "provider/errors.hpp"
@@ -116,7 +117,8 @@ OpenRegion open_region(Domain& domain) {
   return region;
 }
 
-int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd, fid_mr** out) {
+int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd,
+               std::vector<protect::DomainId>&& key_domains, fid_mr** out) {
   if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || out == nullptr)
     return refuse(-FI_EINVAL,
                   "fi_mr_reg: the domain or mr is NULL, or something else than a domain is given");
@@ -124,9 +126,14 @@ int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd, fid_mr*
     return refuse(-FI_EINVAL, "fi_mr_reg: offset %" PRIu64 "; fi_mr(3) reserves it, it must be 0",
                   call.offset);
   auto& domain = object_of<Domain>(fid);
+  if (domain.av_keys && key_domains.empty())
+    return refuse(-FI_ENOSYS,
+                  "fi_mr_reg and fi_mr_regv are not there for domains with FI_AV_AUTH_KEY; use "
+                  "fi_mr_regattr, whose auth_key names the address vector");
   OpenRegion region = open_region(domain);
   take_wish(call, region->wish);
   region->wish.pd = pd != 0 ? pd : domain.engine->domain();
+  region->wish.key_domains = std::move(key_domains);
   if (const int rc = check_wish(domain, region->wish); rc != 0) return rc;
   region->fid.fid = {FI_CLASS_MR, call.context, &g_region_fid_ops};
   region->fid.key = FI_KEY_NOTAVAIL;
@@ -152,7 +159,8 @@ int reg(fid* fid, const void* buf, size_t len, uint64_t access, uint64_t offset,
   const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
   return guarded("fi_mr_reg", fid, [&] {
     const iovec iov{const_cast<void*>(buf), len};
-    return add_region(fid, {&iov, 1, access, offset, requested_key, flags, context, caller}, 0, mr);
+    return add_region(fid, {&iov, 1, access, offset, requested_key, flags, context, caller}, 0, {},
+                      mr);
   });
 }
 
@@ -161,7 +169,7 @@ int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t off
   const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
   return guarded("fi_mr_regv", fid, [&] {
     return add_region(fid, {iov, count, access, offset, requested_key, flags, context, caller}, 0,
-                      mr);
+                      {}, mr);
   });
 }
 
@@ -186,7 +194,14 @@ int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexc
       return refuse(-FI_EINVAL, "fi_mr_regattr: domain or attr is NULL");
     auto& domain = object_of<Domain>(fid);
     if (const int rc = check_attr(domain, *attr); rc != 0) return rc;
-    const bool keyed = domain.api_version >= kApi15;
+    std::vector<protect::DomainId> key_domains;
+    if (domain.av_keys) {
+      const int rc = take_region_keys(domain, later_field(attr->auth_key),
+                                      later_field(attr->auth_key_size), flags, key_domains);
+      if (rc != 0) return rc;
+      flags &= ~kAuthKeyFlag;
+    }
+    const bool keyed = domain.api_version >= kApi15 && !domain.av_keys;
     const auto pd = keyed ? pd_of_auth_key(domain, later_field(attr->auth_key),
                                            later_field(attr->auth_key_size))
                           : pd_of_auth_key(domain, nullptr, 0);
@@ -194,7 +209,7 @@ int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexc
     return add_region(fid,
                       {attr->mr_iov, attr->iov_count, attr->access, attr->offset,
                        attr->requested_key, flags, attr->context, caller},
-                      pd.value(), mr);
+                      pd.value(), std::move(key_domains), mr);
   });
 }
 
@@ -238,8 +253,18 @@ int revoke(Region& region) {
     if (region.endpoint != nullptr || !region.counters.empty()) {
       if (const int rc = let_go(region); rc != 0) return rc;
     }
-    const Status s = keys.revocation().revoke_now(region.handle);
-    if (s.error() != Errc::busy) return fi_code(s);
+    // what was closed before, in a call that ran into its deadline, is over
+    const bool again = region.state.load(std::memory_order_relaxed) == RegionState::revoking;
+    bool busy = false;
+    for (size_t i = 0; i < region.entries(); ++i) {
+      const Status s = keys.revocation().revoke_now(region.entry(i));
+      if (s.error() == Errc::busy) {
+        busy = true;
+      } else if (!s && !(again && s.error() == Errc::no_entry)) {
+        return fi_code(s);
+      }
+    }
+    if (!busy) return 0;
   }
   if (!wait_until_quiet(region))
     return refuse(
@@ -247,7 +272,10 @@ int revoke(Region& region) {
         "fi_close(mr): a peer is still inside this region (key 0x%" PRIx64
         ") and cannot be fenced; it is refused to everybody from now on, call fi_close again",
         region.handle.key);
-  return keys.revocation().poll(region.handle) ? 0 : -FI_EBUSY;
+  bool over = true;
+  for (size_t i = 0; i < region.entries(); ++i)
+    over = keys.revocation().poll(region.entry(i)) && over;
+  return over ? 0 : -FI_EBUSY;
 }
 
 int close_region(fid* fid) noexcept {

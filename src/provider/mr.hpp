@@ -57,6 +57,8 @@ struct RegionWish {
   void* context = nullptr;
   const void* caller = nullptr;  // for the explanation of refused accesses
   protect::DomainId pd = 0;
+  // With FI_AV_AUTH_KEY: those of its keys, beside `pd`, which no peer's request meets there.
+  std::vector<protect::DomainId> key_domains;
 };
 
 enum class RegionState : uint8_t {
@@ -71,8 +73,9 @@ struct Region {
   Domain* domain = nullptr;
   RegionWish wish;
   protect::RegionHandle handle;
-  uint64_t base = 0;    // what peers call its first byte
-  uint64_t secret = 0;  // second half of its raw key; 0: it has none
+  std::vector<protect::RegionHandle> of_keys;  // the same in wish.key_domains
+  uint64_t base = 0;                           // what peers call its first byte
+  uint64_t secret = 0;                         // second half of its raw key; 0: it has none
   bool enabled = false;
   uint64_t timer = 0;  // of a registration that is held back; the control thread's
   // SYNC POINT: region-state (the control thread publishes what it has registered)
@@ -83,6 +86,10 @@ struct Region {
   EpBody* endpoint = nullptr;   // likewise
   // Bound to it, or invalidated by a peer since; guarded by the engine's lock.
   std::vector<Window*> windows;
+
+  // What is done to it is done to all of these.
+  size_t entries() const noexcept { return 1 + of_keys.size(); }
+  protect::RegionHandle& entry(size_t i) noexcept { return i == 0 ? handle : of_keys[i - 1]; }
 };
 
 static_assert(sizeof(Region) <= kRegionBytes &&

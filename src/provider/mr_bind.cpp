@@ -21,6 +21,27 @@ int refuse_state(const char* why) {
   return refuse(-FI_EOPBADSTATE, "fi_mr_bind: %s", why);
 }
 
+// What is kept beside each of its entries. Engine lock held.
+Result<std::vector<protect::SideRecord*>> add_sides(Region& region) {
+  std::vector<protect::SideRecord*> sides;
+  for (size_t i = 0; i < region.entries(); ++i) {
+    auto side = region.domain->engine->keys().add_side(region.entry(i));
+    if (!side) return side.error();
+    assert(*side != nullptr);
+    sides.push_back(*side);
+  }
+  return sides;
+}
+
+// Calls with_side() for each that there is. Engine lock held.
+template <typename WithSide>
+void for_each_side(Region& region, WithSide&& with_side) noexcept {
+  protect::KeyTable& keys = region.domain->engine->keys();
+  for (size_t i = 0; i < region.entries(); ++i) {
+    if (protect::SideRecord* side = keys.side(region.entry(i)); side != nullptr) with_side(*side);
+  }
+}
+
 int bind_counter(Region& region, Cntr& counter, uint64_t flags) {
   const RegionRules& rules = region.domain->region_rules;
   if (setting_is("APERTURE_RMA_EVENT", "off"))
@@ -50,13 +71,13 @@ int bind_counter(Region& region, Cntr& counter, uint64_t flags) {
     if (bound != &counter) continue;
     return refuse(-FI_EINVAL, "fi_mr_bind: that counter is bound to this region already");
   }
-  Result<protect::SideRecord*> side = region.domain->engine->keys().add_side(region.handle);
-  if (!side) return fi_code(side.error());
-  assert(*side != nullptr);
+  auto sides = add_sides(region);
+  if (!sides) return fi_code(sides.error());
   // all or nothing
   region.counters.reserve(region.counters.size() + 1);
   counter.regions.reserve(counter.regions.size() + 1);
-  (*side)->watchers.push_back(&counter.watcher);
+  for (protect::SideRecord* side : *sides) side->watchers.reserve(side->watchers.size() + 1);
+  for (protect::SideRecord* side : *sides) side->watchers.push_back(&counter.watcher);
   region.counters.push_back(&counter);
   counter.regions.push_back(&region);
   return 0;
@@ -78,13 +99,15 @@ int bind_endpoint(Region& region, Ep& ep, uint64_t flags) {
     return refuse_state("the region is enabled; bind its endpoint before fi_mr_enable");
   }
   nic::EngineGuard guard(*region.domain->engine);
-  Result<protect::SideRecord*> side = region.domain->engine->keys().add_side(region.handle);
-  if (!side) return fi_code(side.error());
+  auto sides = add_sides(region);
+  if (!sides) return fi_code(sides.error());
   assert(region.endpoint == nullptr && body.id != 0);
   body.regions.push_back(&region);
   region.endpoint = &body;
-  (*side)->endpoint = body.id;
-  (*side)->needs_endpoint = true;
+  for (protect::SideRecord* side : *sides) {
+    side->endpoint = body.id;
+    side->needs_endpoint = true;
+  }
   return 0;
 }
 
@@ -164,14 +187,21 @@ int enable_region(Region& region) {
         -FI_EOPBADSTATE,
         "fi_mr_enable: no endpoint is bound to the region, and the domain was opened with "
         "FI_MR_ENDPOINT; call fi_mr_bind with an endpoint first");
-  if (Status s = region.domain->engine->keys().enable(region.handle); !s) return fi_code(s);
+  for (size_t i = 0; i < region.entries(); ++i) {
+    const Status s = region.domain->engine->keys().enable(region.entry(i));
+    if (!s) return fi_code(s);
+  }
   region.enabled = true;
   return 0;
 }
 
 bool wait_until_quiet(Region& region) {
   protect::KeyTable& keys = region.domain->engine->keys();
-  if (keys.revocation().wait_until_quiet(region.handle, now_ns() + kRevokeNs)) return true;
+  const uint64_t deadline_ns = now_ns() + kRevokeNs;
+  bool quiet = true;
+  for (size_t i = 0; i < region.entries(); ++i)
+    quiet = keys.revocation().wait_until_quiet(region.entry(i), deadline_ns) && quiet;
+  if (quiet) return true;
   region.state.store(RegionState::revoking, std::memory_order_release);
   return false;
 }
@@ -194,20 +224,25 @@ int refresh_region(Region& region, const struct fi_mr_modify& what) {
   protect::KeyTable& keys = region.domain->engine->keys();
   {
     nic::EngineGuard guard(*region.domain->engine);
-    if (Status s = keys.revocation().begin(region.handle); !s) return fi_code(s);
+    for (size_t i = 0; i < region.entries(); ++i) {
+      if (Status s = keys.revocation().begin(region.entry(i)); !s) return fi_code(s);
+    }
   }
   if (!wait_until_quiet(region))
     return refuse(-FI_EBUSY,
                   "fi_mr_refresh: a peer is still inside this region (key 0x%" PRIx64
                   ") and cannot be fenced; it is refused to everybody from now on, close it",
                   region.handle.key);
-  if (protect::SideRecord* side = keys.side(region.handle); side != nullptr) {
-    for (size_t i = 0; i < count; ++i) verify(*side, first[i]);
+  for_each_side(region, [&](protect::SideRecord& side) {
+    for (size_t i = 0; i < count; ++i) verify(side, first[i]);
+  });
+  for (size_t i = 0; i < region.entries(); ++i) {
+    protect::RegionHandle& entry = region.entry(i);
+    Result<protect::RegionHandle> next = keys.revocation().revive(entry);
+    if (!next) return fi_code(next.error());
+    assert(next->key == entry.key && next->generation != entry.generation);
+    entry = *next;
   }
-  Result<protect::RegionHandle> next = keys.revocation().revive(region.handle);
-  if (!next) return fi_code(next.error());
-  assert(next->key == region.handle.key && next->generation != region.handle.generation);
-  region.handle = *next;
   // windows stay in force meanwhile, and keep records of their own
   nic::EngineGuard guard(*region.domain->engine);
   for (const Window* window : region.windows) {
@@ -227,10 +262,11 @@ bool closes_regions_first(const Domain& domain) noexcept {
 }
 
 void unbind_region(Region& region) noexcept {
-  protect::SideRecord* side = region.domain->engine->keys().side(region.handle);
   for (Cntr* counter : region.counters) {
     std::erase(counter->regions, &region);
-    if (side != nullptr) std::erase(side->watchers, &counter->watcher);
+    for_each_side(region, [counter](protect::SideRecord& side) {
+      std::erase(side.watchers, &counter->watcher);
+    });
   }
   region.counters.clear();
   if (region.endpoint != nullptr) std::erase(region.endpoint->regions, &region);
@@ -247,8 +283,8 @@ void Cntr::leave_regions() noexcept {
   }
   for (Region* region : regions) {
     std::erase(region->counters, this);
-    protect::SideRecord* side = engine->keys().side(region->handle);
-    if (side != nullptr) std::erase(side->watchers, &watcher);
+    for_each_side(*region,
+                  [this](protect::SideRecord& side) { std::erase(side.watchers, &watcher); });
   }
   regions.clear();
 }
@@ -274,8 +310,8 @@ int EpBody::check_regions() const noexcept {
 void EpBody::leave_regions() noexcept {
   for (Region* region : regions) {
     region->endpoint = nullptr;
-    protect::SideRecord* side = domain->engine->keys().side(region->handle);
-    if (side != nullptr) side->endpoint = 0;  // and no other can be bound: reached by nobody
+    // and no other can be bound: reached by nobody
+    for_each_side(*region, [](protect::SideRecord& side) { side.endpoint = 0; });
   }
   regions.clear();
 }

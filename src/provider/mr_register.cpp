@@ -182,6 +182,34 @@ int check_wish(const Domain& domain, const RegionWish& wish) {
   return check_key(domain, wish);
 }
 
+namespace {
+
+// The same region in the protection domain of each of its authorization keys, under the key that it
+// has in its own.
+Status add_for_keys(Domain& domain, protect::RegionSpec spec, Region& region) {
+  region.of_keys.reserve(region.wish.key_domains.size());
+  spec.requested_key = region.handle.key;
+  for (const protect::DomainId pd : region.wish.key_domains) {
+    spec.pd = pd;
+    protect::RegionHandle made;
+    const Status s = domain.engine->keys().add(spec, make_side(domain, region), made);
+    if (!s) return s;
+    region.of_keys.push_back(made);
+  }
+  return {};
+}
+
+// Of a registration that has failed: nobody has heard of its key.
+void drop_entries(Region& region) noexcept {
+  protect::Revocation& revocation = region.domain->engine->keys().revocation();
+  for (size_t i = 0; i < region.entries(); ++i) {
+    static_cast<void>(revocation.revoke_now(region.entry(i)));
+    static_cast<void>(revocation.poll(region.entry(i)));
+  }
+}
+
+}  // namespace
+
 int register_region(Region& region) {
   Domain& domain = *region.domain;
   const RegionRules& rules = domain.region_rules;
@@ -200,6 +228,12 @@ int register_region(Region& region) {
   APERTURE_DEBUG_ASSERT(handle.generation == 0 && wish.buffers.size() != 0);
   const Status added = add_region_of(domain, spec, make_side(domain, region), region.handle);
   if (!added) return explain_refusal(added.error(), wish);
+  if (!wish.key_domains.empty()) {
+    if (const Status s = add_for_keys(domain, spec, region); !s) {
+      drop_entries(region);
+      return explain_refusal(s.error(), wish);
+    }
+  }
   APERTURE_DEBUG_ASSERT(handle.generation != 0);
   region.base = spec.zero_based ? 0 : spec.base;
   region.enabled = spec.enabled;

@@ -53,7 +53,7 @@ inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI
 // That of endpoints which may share one.
 inline constexpr uint64_t kSharedTxCaps = kTxCaps & ~FI_MULTICAST;
 inline constexpr uint64_t kDomainCaps =
-    FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_SHARED_AV;
+    FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_SHARED_AV | FI_DIRECTED_RECV;
 
 // "If neither direction is specified", both are meant.
 constexpr uint64_t with_directions(uint64_t caps) noexcept {
@@ -122,6 +122,7 @@ inline constexpr size_t kMaxCqs = 65536;
 inline constexpr size_t kMaxCounters = 65536;
 inline constexpr size_t kMaxEndpoints = 16384;
 inline constexpr size_t kMaxContexts = Address::kContexts;  // of each kind, of an endpoint
+inline constexpr size_t kMaxAvKeys = 64;  // of an address vector, with FI_AV_AUTH_KEY
 inline constexpr size_t kMaxRegions = size_t{1} << 20;
 inline constexpr uint64_t kGenericTag = 0xaaaaaaaaaaaaaaaaull;  // 64 separate one-bit fields
 

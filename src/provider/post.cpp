@@ -31,8 +31,8 @@ ssize_t refuse_flags(const char* call, uint64_t flags, uint64_t known) noexcept 
   if ((flags & ~known & kAuthKeyFlag) != 0)
     return refuse(
         -FI_EBADFLAGS,
-        "%s: FI_AUTH_KEY is for domains that were opened with FI_AV_AUTH_KEY and endpoints with "
-        "FI_DIRECTED_RECV; a domain has one key of its own here (domain_attr->auth_key)",
+        "%s: FI_AUTH_KEY is for receives of endpoints that were opened with FI_DIRECTED_RECV in a "
+        "domain with FI_AV_AUTH_KEY",
         call);
   if ((flags & ~known & (FI_CLAIM | FI_DISCARD)) != 0)
     return refuse(

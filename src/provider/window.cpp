@@ -296,6 +296,10 @@ int allocate(fid_domain* fid, const aperture_window_attr* attr, aperture_window*
     if (attr != nullptr && attr->flags != 0)
       return refuse(-FI_EBADFLAGS, "aperture_window allocate: flags 0x%" PRIx64 "; they must be 0",
                     attr->flags);
+    if (object_of<Domain>(fid).av_keys)
+      return refuse(-FI_EOPNOTSUPP,
+                    "aperture_window allocate: a window is of one protection domain, and regions "
+                    "have several in a domain with FI_AV_AUTH_KEY; open another domain");
     auto window = std::make_unique<Window>();
     window->domain = &object_of<Domain>(fid);
     window->handle.fid = {APERTURE_CLASS_WINDOW, attr != nullptr ? attr->context : nullptr,

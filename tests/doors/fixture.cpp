@@ -73,6 +73,7 @@ Info make_hints(const Options& o) {
   hints->tx_attr->op_flags = o.tx_op_flags;
   hints->rx_attr->op_flags = o.rx_op_flags;
   set_auth_key(*hints->domain_attr, o.domain_key);
+  if (o.av_keys) hints->domain_attr->auth_key_size = ~size_t{0};  // FI_AV_AUTH_KEY
   set_auth_key(*hints->ep_attr, o.ep_key);
   // with the loopback interface only: every test runs on one host, firewalls notwithstanding
   hints->addr_format = FI_SOCKADDR_IN;

@@ -93,6 +93,7 @@ struct Options {
   int rx_ctx_bits = 0;       // of the address vector
   char domain_key[24] = {};  // authorization keys, as text; empty: none
   char ep_key[24] = {};
+  bool av_keys = false;  // instead: those of its address vector, API 1.20
 };
 // Sets hints' or an info's authorization key to that text (a copy, which fi_freeinfo frees).
 template <typename Attr>
