@@ -371,7 +371,7 @@ TEST_F(Datagrams, tell_the_traffic_class_of_their_sender) {
   route.port_num = 1;
   route.is_global = 1;
   ASSERT_EQ(ibv_query_gid(device_.context, 1, 0, &route.grh.dgid), 0);
-  for (const uint8_t traffic_class : {0, 0xa5, 0xff}) {
+  for (const uint8_t traffic_class : {uint8_t{0}, uint8_t{0xa5}, uint8_t{0xff}}) {
     route.grh.traffic_class = traffic_class;
     ibv_ah* ah = ibv_create_ah(pd_, &route);
     ASSERT_NE(ah, nullptr);
