@@ -1,6 +1,6 @@
 // Invariants that cost too much for the data path of a release: on under the sanitizers and the
-// fuzzer (APERTURE_INVARIANTS), out elsewhere. Everything cheap is a plain assert, which stays on in
-// what is shipped.
+// fuzzer (APERTURE_INVARIANTS), out elsewhere. Everything cheap is a plain assert, which stays on
+// in what is shipped.
 #pragma once
 
 #include <cassert>

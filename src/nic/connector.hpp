@@ -93,8 +93,8 @@ class Connector {
   // The other side is about to be there, and somebody waits for it.
   static constexpr uint64_t kLongestNotYetNs = 20'000'000;
   // A full queue of connections drops ours without a word, and TCP alone would ask again after 1 s.
-  // So many times we do sooner; after that each time after twice as long. On this host whoever finds
-  // room is told so within the call; beside a flood that is one dial in ten.
+  // So many times we do sooner; after that each time after twice as long. On this host whoever
+  // finds room is told so within the call; beside a flood that is one dial in ten.
   struct Dials {
     uint64_t again_ns;
     uint32_t soon;

@@ -32,8 +32,8 @@ class Listeners {
   // One in the doorway of the port that is open at its address. Errors: addr_not_avail (none is),
   // addr_in_use (another end has that index), no_memory.
   Result<ListenerId> add_at_port(const ListenSpec& spec) noexcept;
-  // Another key of the endpoint that has the end spec.beside, in its doorway, if it has one. Errors:
-  // no_entry (it is gone), no_memory.
+  // Another key of the endpoint that has the end spec.beside, in its doorway, if it has one.
+  // Errors: no_entry (it is gone), no_memory.
   Result<ListenerId> add_key(const ListenSpec& spec, Address& bound) noexcept;
   // One that nobody is to come to. Errors: no_memory.
   Result<ListenerId> add_connected(const ListenSpec& spec, const Address& local) noexcept {

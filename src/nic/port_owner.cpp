@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -62,6 +63,7 @@ PortOwners::Question PortOwners::question_about(const Address& at, const Address
 Result<inet_diag_msg> PortOwners::ask(const Question& question) noexcept {
   if (!socket_.is_here()) socket_ = ParentOnlyFd(open_sock_diag());
   if (!socket_) return Errc::io;
+  assert(question.header.nlmsg_len == sizeof question);
   // kept for the next question only if this one has had its answer
   ParentOnlyFd socket = std::move(socket_);
   sockaddr_nl kernel{};
@@ -77,6 +79,7 @@ Result<inet_diag_msg> PortOwners::ask(const Question& question) noexcept {
   } while (n < 0 && errno == EINTR);
   nlmsghdr header;
   if (n < static_cast<ssize_t>(sizeof header)) return Errc::io;
+  assert(!socket_ && socket.is_here());
   socket_ = std::move(socket);
   std::memcpy(&header, reply, sizeof header);
   if (header.nlmsg_type == NLMSG_ERROR) return Errc::no_entry;

@@ -44,6 +44,7 @@ Result<fi_addr_t> AvKeys::insert(std::shared_ptr<const Secret> secret) noexcept 
       std::find_if(keys_.begin(), keys_.end(), [](const Key& key) { return key.key.number == 0; });
   if (free == keys_.end()) return Errc::no_space;
   const auto number = static_cast<uint8_t>(free - keys_.begin() + 1);
+  assert(secret != nullptr && free->addresses == 0);
   free->key = {number, std::move(secret), protect::new_domain()};
   return handle_of(number);
 }

@@ -1,6 +1,7 @@
 // Authorization keys of address vectors (FI_AV_AUTH_KEY), from API 1.20 on, which libraries of 1.17
-// do not have. fi_av(3), "fi_av_insert_auth_key"; fi_domain(3), "Default authorization key length";
-// fi_mr(3), "auth_key"; fi_msg(3), "FI_AUTH_KEY". Endpoints of one process, in domains of their own.
+// do not have. fi_av(3), "fi_av_insert_auth_key"; fi_domain(3), "Default authorization key
+// length"; fi_mr(3), "auth_key"; fi_msg(3), "FI_AUTH_KEY". Endpoints of one process, in domains of
+// their own.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 

@@ -47,7 +47,9 @@ void FreeInfo::operator()(fi_info* info) const noexcept {
     std::free(info->dest_addr);
     std::free(info->tx_attr);
     std::free(info->rx_attr);
+    std::free(info->ep_attr->auth_key);
     std::free(info->ep_attr);
+    std::free(info->domain_attr->auth_key);
     std::free(info->domain_attr->name);
     std::free(info->domain_attr);
     std::free(info->fabric_attr->name);
