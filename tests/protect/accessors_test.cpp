@@ -142,6 +142,22 @@ TEST_F(Attached, all_are_asked_whoever_comes_or_goes_meanwhile) {
   EXPECT_TRUE(accessors_.is_quiet(kLife));
 }
 
+TEST_F(Attached, every_slot_is_asked_about) {
+  struct OneRuns final : ThreadProbe {
+    ThreadState look(pid_t, pid_t tid, uint64_t) noexcept override {
+      return tid == 2 ? ThreadState::running : ThreadState::gone;
+    }
+  } probe;
+  accessors_.set_thread_probe(&probe);
+  for (const uint32_t i : {1u, 2u}) {
+    pin(i, kLife);
+    slot(i).tid = i;
+  }
+  EXPECT_FALSE(accessors_.is_quiet(kLife)) << "the second one runs";
+  slot(2).tid = 3;
+  EXPECT_TRUE(accessors_.is_quiet(kLife));
+}
+
 TEST_F(Attached, a_lane_is_quiet_when_nobody_is_inside_through_it) {
   pin(0, kLife, 7);
   EXPECT_FALSE(accessors_.is_lane_quiet(slots_.get(), 7));
