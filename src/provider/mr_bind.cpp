@@ -33,9 +33,9 @@ Result<std::vector<protect::SideRecord*>> add_sides(Region& region) {
   return sides;
 }
 
-// Calls with_side() for each that there is. Engine lock held.
+// Calls with_side() for each that there is. Engine lock held, or nobody reads them.
 template <typename WithSide>
-void for_each_side(Region& region, WithSide&& with_side) noexcept {
+void for_each_side(Region& region, WithSide&& with_side) {
   protect::KeyTable& keys = region.domain->engine->keys();
   for (size_t i = 0; i < region.entries(); ++i) {
     if (protect::SideRecord* side = keys.side(region.entry(i)); side != nullptr) with_side(*side);

@@ -9,6 +9,7 @@
 #include "base/file_mappings.hpp"
 #include "base/guarded_copy.hpp"
 #include "base/invariant.hpp"
+#include "base/no_throw.hpp"
 #include "base/random.hpp"
 #include "protect/descriptor.hpp"
 #include "provider/errors.hpp"
@@ -199,13 +200,14 @@ Status add_for_keys(Domain& domain, protect::RegionSpec spec, Region& region) {
   return {};
 }
 
-// Of a registration that has failed: nobody has heard of its key.
-void drop_entries(Region& region) noexcept {
+// Of a registration that has failed: its memory is the application's again.
+void drop_entries(Region& region) {
   protect::Revocation& revocation = region.domain->engine->keys().revocation();
-  for (size_t i = 0; i < region.entries(); ++i) {
+  for (size_t i = 0; i < region.entries(); ++i)
     static_cast<void>(revocation.revoke_now(region.entry(i)));
+  static_cast<void>(wait_until_quiet(region));  // a key that was asked for may have been guessed
+  for (size_t i = 0; i < region.entries(); ++i)
     static_cast<void>(revocation.poll(region.entry(i)));
-  }
 }
 
 }  // namespace
@@ -229,7 +231,8 @@ int register_region(Region& region) {
   const Status added = add_region_of(domain, spec, make_side(domain, region), region.handle);
   if (!added) return explain_refusal(added.error(), wish);
   if (!wish.key_domains.empty()) {
-    if (const Status s = add_for_keys(domain, spec, region); !s) {
+    const Status s = no_throw([&] { return add_for_keys(domain, spec, region); });
+    if (!s) {
       drop_entries(region);
       return explain_refusal(s.error(), wish);
     }
