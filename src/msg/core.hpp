@@ -48,6 +48,8 @@ struct MatchCore {
 
   // As directed receives name it.
   uint64_t source_of(qp::Qp& qp) noexcept { return directed ? host.source_of(qp) : qp::kNoSource; }
+  // By which of our keys, for receives that name one.
+  uint8_t key_of(const qp::Qp& qp) const noexcept { return directed ? qp.remote().key : 0; }
   // As a message that is kept remembers it.
   uint64_t source_to_keep(qp::Qp& qp) noexcept {
     return directed || report_source ? host.source_of(qp) : qp::kNoSource;

@@ -29,7 +29,7 @@ Status Matcher::recv(const RecvWr& wr) noexcept {
 
 bool Matcher::on_message(Qp& qp, const Arrival& a) noexcept {
   Receives& receives = core_.receives;
-  Receive* r = receives.find(a, core_.source_of(qp), qp.remote().key);
+  Receive* r = receives.find(a, core_.source_of(qp), core_.key_of(qp));
   if (r == nullptr) return keep(qp, a);
   if (r->kind != Receive::Kind::single) [[unlikely]]
     return r->kind == Receive::Kind::multi ? multi_.on_message(qp, a, *r)

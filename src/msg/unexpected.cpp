@@ -24,20 +24,17 @@ UnexpectedMessages::~UnexpectedMessages() {
 
 Unexpected* UnexpectedMessages::find(const qp::RecvWr& wr) noexcept {
   Book& b = book(wr.tagged);
-  const auto first_of = [&wr](auto& list) {
+  const bool by_key = directed_ && qp::is_by_key(wr.source);
+  const auto matches = [&](const Unexpected& u) {
+    return (!wr.tagged || tags_match(u.tag, wr.tag, wr.ignore)) &&
+           (!by_key || qp::sources_by_key(u.remote.key) == wr.source);
+  };
+  const auto first_of = [&](auto& list) {
     Unexpected* u = list.front();
-    while (u != nullptr && wr.tagged && !tags_match(u->tag, wr.tag, wr.ignore)) u = list.after(u);
+    while (u != nullptr && !matches(*u)) u = list.after(u);
     return u;
   };
-  if (!directed_ || wr.source == qp::kAnySource) return first_of(b.all);
-  if (qp::is_by_key(wr.source)) [[unlikely]] {
-    Unexpected* u = first_of(b.all);
-    while (u != nullptr && (qp::sources_by_key(u->remote.key) != wr.source ||
-                            (wr.tagged && !tags_match(u->tag, wr.tag, wr.ignore)))) {
-      u = b.all.after(u);
-    }
-    return u;
-  }
+  if (!directed_ || by_key || wr.source == qp::kAnySource) return first_of(b.all);
   if (wr.source >= b.by_source.size() || b.by_source[wr.source] == nullptr) return nullptr;
   return first_of(*b.by_source[wr.source]);
 }
