@@ -64,7 +64,7 @@ class Insertion {
     AvKeys::Key* key = nullptr;
     if (gives_keys_) {
       key = av_.keys->find(fi_addr_[at_]);
-      if (key == nullptr) return Errc::access_denied;
+      if (key == nullptr) return Errc::invalid;
       address.key = key->key.number;
     }
     Result<uint64_t> index = av_.table.insert(address, reported());
@@ -393,7 +393,7 @@ int set_user_id(fid_av* fid, fi_addr_t fi_addr, fi_addr_t user_id, uint64_t flag
     if ((av.flags & FI_AV_USER_ID) == 0)
       return refuse(-FI_EINVAL,
                     "fi_av_set_user_id: the address vector was opened without FI_AV_USER_ID");
-    if (flags != 0) return set_key_id(av, fi_addr, user_id);
+    if (flags != 0) return check_key_of_id(av, fi_addr);
     nic::EngineGuard guard(*av.domain->engine);
     if (!av.table.set_reported(fi_addr, user_id))
       return refuse(-FI_EINVAL, "fi_av_set_user_id: %llu is not in this address vector",

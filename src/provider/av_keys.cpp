@@ -7,6 +7,7 @@
 
 #include "provider/ep.hpp"
 #include "provider/errors.hpp"
+#include "provider/post.hpp"
 #include "provider/stubs.hpp"
 
 namespace aperture::provider {
@@ -150,12 +151,10 @@ int remove_auth_keys(Av& av, const fi_addr_t* addrs, size_t count) {
   return 0;
 }
 
-int set_key_id(Av& av, fi_addr_t addr, fi_addr_t user_id) {
+int check_key_of_id(Av& av, fi_addr_t addr) {
   nic::EngineGuard guard(*av.domain->engine);
-  AvKeys::Key* const key = av.keys != nullptr ? av.keys->find(addr) : nullptr;
-  if (key == nullptr) return refuse_handle("fi_av_set_user_id", addr);
-  key->reported = user_id;
-  return 0;
+  const bool known = av.keys != nullptr && av.keys->find(addr) != nullptr;
+  return known ? 0 : refuse_handle("fi_av_set_user_id", addr);
 }
 
 // --- who has which -------------------------------------------------------------------------------
@@ -213,10 +212,7 @@ int take_region_keys(Domain& domain, const void* auth_key, size_t size, uint64_t
 int take_key_source(const Ep& ep, const char* call, fi_addr_t& addr) noexcept {
   const EpBody& body = *ep.body;
   if (body.av_keys.empty() || (body.rx_caps & FI_DIRECTED_RECV) == 0)
-    return refuse(-FI_EBADFLAGS,
-                  "%s: FI_AUTH_KEY is for endpoints that were opened with FI_DIRECTED_RECV in a "
-                  "domain with FI_AV_AUTH_KEY, and receive for themselves",
-                  call);
+    return static_cast<int>(refuse_flags(call, kAuthKeyFlag, 0));
   const fi_addr_t number = addr ^ AvKeys::kHandles;
   const bool has = std::any_of(body.av_keys.begin(), body.av_keys.end(),
                                [number](const auto& key) { return key.number == number; });

@@ -36,7 +36,6 @@ class AvKeys {
   struct Key {
     nic::EndpointOptions::Key key;  // its number is 0 where there is none
     size_t addresses = 0;           // that were inserted with it
-    fi_addr_t reported = FI_ADDR_NOTAVAIL;
   };
 
   // Errors: no_space.
@@ -56,9 +55,11 @@ class AvKeys {
 int insert_auth_key(fid_av* av, const void* auth_key, size_t size, fi_addr_t* fi_addr,
                     uint64_t flags) noexcept;
 int lookup_auth_key(fid_av* av, fi_addr_t addr, void* auth_key, size_t* size) noexcept;
-// fi_av_remove and fi_av_set_user_id with FI_AUTH_KEY. 0 or a negative fi_errno.
+// fi_av_remove and fi_av_set_user_id with FI_AUTH_KEY. 0 or a negative fi_errno. The latter only
+// looks whether there is such a key: errors would name its id with FI_SOURCE_ERR alone, which is
+// not offered.
 int remove_auth_keys(Av& av, const fi_addr_t* addrs, size_t count);
-int set_key_id(Av& av, fi_addr_t addr, fi_addr_t user_id);
+int check_key_of_id(Av& av, fi_addr_t addr);
 
 // As an endpoint is enabled: its keys, those of its address vector. 0 or a negative fi_errno.
 int take_av_keys(EpBody& body);

@@ -277,8 +277,8 @@ void Ep::settle() noexcept {
 namespace {
 
 int enable_datagram(EpBody& body) {
-  if (const int rc = join_address_vector(body); rc != 0) return rc;
   if (const int rc = take_av_keys(body); rc != 0) return rc;
+  if (const int rc = join_address_vector(body); rc != 0) return rc;
   // into the body before it listens: the address vector tells it of changes from there on
   const Status made = nic::Endpoint::create(body.core, options_of(body));
   if (!made)

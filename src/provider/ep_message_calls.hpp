@@ -8,6 +8,14 @@
 
 namespace aperture::provider {
 
+// A call with FI_AUTH_KEY: the same without, from the sources that the key means.
+template <typename Msg>
+ssize_t recv_by_key(fid_ep* fid, const char* call, Msg msg, uint64_t flags,
+                    ssize_t (*recvmsg)(fid_ep*, const Msg*, uint64_t) noexcept) noexcept {
+  const int rc = take_key_source(object_of<Ep>(fid), call, msg.addr);
+  return rc != 0 ? rc : recvmsg(fid, &msg, flags & ~kAuthKeyFlag);
+}
+
 // `Tag` is empty for fi_msg and one uint64_t for fi_tagged. recvmsg is left to either, for each has
 // flags of its own there.
 template <typename Ops, typename Msg, uint64_t kKnownSendFlags, typename... Tag>

@@ -25,11 +25,7 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   if ((flags & ~kRecvFlags) != 0) [[unlikely]] {
     if ((flags & ~(kRecvFlags | FI_MULTI_RECV)) == 0)
       return recv_many(ep, "fi_recvmsg", m, completion);
-    if ((flags & kAuthKeyFlag) != 0) {
-      fi_msg by_key = *msg;
-      const int rc = take_key_source(ep, "fi_recvmsg", by_key.addr);
-      return rc != 0 ? rc : recvmsg(fid, &by_key, flags & ~kAuthKeyFlag);
-    }
+    if ((flags & kAuthKeyFlag) != 0) return recv_by_key(fid, "fi_recvmsg", *msg, flags, recvmsg);
     if ((flags & FI_TRIGGER) != 0)
       return trigger(ep, "fi_recvmsg", msg->context, [&](const Later& later) noexcept {
         return recv_later(ep, "fi_recvmsg", *msg, flags & ~FI_TRIGGER, later);

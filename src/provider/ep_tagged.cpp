@@ -70,11 +70,7 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
   if (msg == nullptr) [[unlikely]]
     return -FI_EINVAL;
   if ((flags & ~kTaggedRecvFlags) != 0) [[unlikely]] {
-    if ((flags & kAuthKeyFlag) != 0) {
-      fi_msg_tagged by_key = *msg;
-      const int rc = take_key_source(ep, "fi_trecvmsg", by_key.addr);
-      return rc != 0 ? rc : recvmsg(fid, &by_key, flags & ~kAuthKeyFlag);
-    }
+    if ((flags & kAuthKeyFlag) != 0) return recv_by_key(fid, "fi_trecvmsg", *msg, flags, recvmsg);
     if ((flags & FI_TRIGGER) == 0) return refuse_flags("fi_trecvmsg", flags, kTaggedRecvFlags);
     return trigger(ep, "fi_trecvmsg", msg->context, [&](const Later& later) noexcept {
       return recv_later(ep, "fi_trecvmsg", *msg, flags & ~FI_TRIGGER, later);

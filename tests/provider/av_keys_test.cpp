@@ -237,7 +237,7 @@ TEST(AvKeys, addresses_need_one_there_and_have_none_elsewhere) {
   int error = 0;
   EXPECT_EQ(fi_av_insert(av, &in, 1, &addr, kAuthKeyFlag | FI_SYNC_ERR, &error), 0);
   EXPECT_EQ(addr, FI_ADDR_NOTAVAIL);
-  EXPECT_EQ(error, FI_EACCES);
+  EXPECT_EQ(error, FI_EINVAL);
   addr = key;
   EXPECT_EQ(fi_av_insert(av, &in, 1, &addr, kAuthKeyFlag, nullptr), 1);
   EXPECT_EQ(addr, 0u);
