@@ -87,9 +87,9 @@ class Contact {
   // With an index it opens no socket: who says hello to that address (or, with the wildcard IP, to
   // that port and index) at an open port of this process comes to it. Not for requests, and at a
   // port of queue pairs only queue pairs come. With `beside` it has the address and the socket of
-  // that listener: whose hello speaks for this key comes here. Errors: addr_in_use
-  // (also the index), addr_not_avail (also: the port is not open, or not on that IP), no_fds,
-  // no_memory, invalid.
+  // that listener: whose hello speaks for this key comes here. Errors: addr_in_use (also the
+  // index), addr_not_avail (also: the port is not open, or not on that IP), no_fds, no_memory,
+  // invalid; no_entry (there is no such listener as `beside`).
   virtual Result<ListenerId> listen(const ListenSpec& spec, Address& bound) noexcept = 0;
   // Stops listening; pending connects of this listener are dropped. No upcall runs or comes after
   // it has returned. Not from an upcall.

@@ -97,8 +97,7 @@ bool Accessors::Inside::is_over(ThreadProbe& probe) const noexcept {
   return std::all_of(
       threads.begin(), threads.begin() + static_cast<ptrdiff_t>(count), [&](const Thread& thread) {
         if (probe.look(pid, thread.tid, thread.start_time) != ThreadState::running) return true;
-        // a process that has become another program has its first thread's number
-        // and age still
+        // a process that has become another program has its first thread's number and age still
         return thread.tid == pid && its_keys != nullptr && its_keys->has_become_another(pid);
       });
 }
