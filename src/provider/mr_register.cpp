@@ -206,8 +206,7 @@ void drop_entries(Region& region) {
   for (size_t i = 0; i < region.entries(); ++i)
     static_cast<void>(revocation.revoke_now(region.entry(i)));
   static_cast<void>(wait_until_quiet(region));  // a key that was asked for may have been guessed
-  for (size_t i = 0; i < region.entries(); ++i)
-    static_cast<void>(revocation.poll(region.entry(i)));
+  for (size_t i = 0; i < region.entries(); ++i) static_cast<void>(revocation.poll(region.entry(i)));
 }
 
 }  // namespace
