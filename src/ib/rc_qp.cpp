@@ -69,7 +69,6 @@ void RcQp::execute_arrived(Allowed&& allowed) noexcept {
 void RcQp::lose() noexcept {
   if (!is_up()) return;
   const LaneInUse in_use(*this);
-  lane_.end_claims();
   execute_arrived([] { return true; });
   take_answers();
   if (!is_up()) return;  // in the error state already

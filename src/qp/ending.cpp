@@ -9,7 +9,6 @@ void Ending::lose(Errc why) noexcept {
   lost_why_ = why;
   core_.busy = true;
   execution_.clear_wait();  // the next poll tells
-  core_.lane.end_claims();
   if (core_.state == QpState::ready) core_.state = QpState::draining;
   APERTURE_DEBUG_ASSERT(core_.state == QpState::draining && core_.lane);  // it has a lane to lose
 }

@@ -14,6 +14,10 @@
 // Both may see each other. Then the owner takes its announcement back, unless it has begun before,
 // and an initiator does not ask while an announcement stands: else each could keep the other off
 // for long, since a barrier that has to interrupt the owner's core takes longer than both looks.
+// What an initiator that dies has claimed is given up with all behind it, as on a device: which of
+// it was copied nobody knows, and claimed before that, and told to be done, may be what the word no
+// longer says. Copied again it would land on what its owner has written there since.
+//
 // Claims are made in order and begin with the first request that is not executed, so DONE means
 // that every RMA request up to the named one has been done.
 //

@@ -49,7 +49,7 @@ class LaneEnd {
   void attach(std::unique_ptr<link::Lane> lane) noexcept {
     assert(lane_ == nullptr && lane != nullptr);
     lane_ = std::move(lane);
-    broken_ = peer_gone_ = false;
+    broken_ = false;
     fences_ = true;
     fenced_ = rings_ = 0;
     rung_at_ = 0;
@@ -162,14 +162,9 @@ class LaneEnd {
   }
   // May the request at the head of the ring be executed, which its initiator might have claimed?
   ClaimVerdict may_execute() noexcept {
-    const ClaimVerdict verdict = claim_verdict(lane_->request_rx.words(),
-                                               lane_->request_rx.cells.pos(), lane_->fence_always);
-    if (verdict == ClaimVerdict::wait && peer_gone_) [[unlikely]]
-      return ClaimVerdict::execute;  // what it has copied of it may be copied again
-    return verdict;
+    return claim_verdict(lane_->request_rx.words(), lane_->request_rx.cells.pos(),
+                         lane_->fence_always);
   }
-  // The peer has gone: nobody finishes what it had claimed, so that is ours again.
-  void end_claims() noexcept { peer_gone_ = true; }
 
   // --- polling and sleep ---
 
@@ -265,7 +260,6 @@ class LaneEnd {
   std::unique_ptr<link::Lane> lane_;
   uint64_t response_bytes_ = 0;
   bool broken_ = false;
-  bool peer_gone_ = false;
   bool fences_ = true;          // as promised to the consumer
   bool sleeps_lightly_ = true;  // the execution of our requests rings
   uint32_t fenced_ = 0;         // publications with a fence since the consumer was last rung

@@ -139,10 +139,11 @@ TEST_P(End, offer_of_a_lost_peer_ends_its_receive_with_an_error) {
   }
 }
 
-// A peer may die in the middle of a copy of what it had claimed: that is ours again, and so is what
-// stands behind it.
-TEST_P(End, what_a_lost_peer_had_claimed_is_executed_by_its_owner) {
-  Guarded memory(400, 7);
+// A peer that dies with the head of our request ring claimed, or with its answers unread, must not
+// hold us up for ever. What it had claimed is not executed again: the application may have seen it
+// in its memory, and written something else there since.
+TEST_P(End, head_that_waits_for_a_dead_peer_is_given_up) {
+  Guarded memory(400000, 7);
   const auto region = pair_.region(b(), memory, Rights::remote_write | Rights::remote_read);
   const auto data = pattern(400, 1);
   b().qp->wake_up();
@@ -153,16 +154,13 @@ TEST_P(End, what_a_lost_peer_had_claimed_is_executed_by_its_owner) {
   words.claim.store(transport::claim_word(0, transport::ClaimState::taken));
   for (int i = 0; i < 10; ++i) b().poll();
   EXPECT_TRUE(memory.all(7));
-  EXPECT_TRUE(b().sink.messages.empty());
   b().qp->ending().lose(Errc::peer_lost);
   EXPECT_TRUE(pair_.until([&] { return b().qp->needs_wind_up(); }, false, true));
   b().qp->finish(Errc::peer_lost);
-  EXPECT_TRUE(memory.get() == data);
-  EXPECT_TRUE(memory.canaries_intact());
-  EXPECT_EQ(b().sink.messages.size(), 1u);
+  EXPECT_TRUE(memory.all(7));
+  EXPECT_TRUE(b().sink.messages.empty()) << "nor what stands behind it";
 }
 
-// A peer that dies with its answers unread must not hold us up for ever.
 TEST_P(End, head_whose_answer_has_no_room_is_given_up) {
   Guarded memory(4'000'000, 7);
   const auto region = pair_.region(b(), memory, Rights::remote_read);

@@ -1,7 +1,8 @@
 /* Claims: src/transport/claim.hpp. The owner polls its request ring, the initiator may take over a run of
  * requests at the head; REQUESTS of them follow one another. Claim: each is done by exactly one side, never
  * by both at once, in order, and whoever does the next sees what was done before; and nobody waits
- * for ever.
+ * for ever. The initiator may die at any moment: what it has claimed is given up then, and what
+ * follows, and nothing is done twice.
  *
  * The light barrier costs nothing at run time: without it the compiler may load the claim word
  * before it stores `executing`. heavy_barrier() is membarrier(2), as in engine_lock.pml.
@@ -11,7 +12,8 @@
  * but the claim that was finished before is forgotten), WITHDRAW_BEGUN (the owner takes its
  * announcement back in the middle of a request), SKIP_BEFORE (the owner steps over what stands before
  * the last of a run that is claimed and not done), FINISH_ALL (what is given back of a run is called
- * done). See ./run. */
+ * done), DO_AGAIN (the owner does what a dead initiator had claimed), NO_DEATH_RULE (it waits for it).
+ * See ./run. */
 
 #ifndef REQUESTS
 #define REQUESTS 2
@@ -44,6 +46,9 @@
 #define BEFORE last
 #endif
 
+bool gone;                       /* the initiator has, and nothing of it lands any more */
+bool given_up;                   /* by the owner: what is left in the ring */
+
 /* ghosts */
 byte at_it[REQUESTS];
 byte done[REQUESTS];
@@ -62,14 +67,19 @@ inline work(t, p, seen) {
   d_step { at_it[p]--; done[p]++ }
 }
 
+/* What it had stored is stored. */
+#define MAY_DIE if :: EMPTY(INITIATOR) -> gone = true; goto dead :: true fi
+
 proctype Owner() {
   byte pos = 0;
   byte word = 0;
   byte seen = 0;
   bool begun = false;            /* this request: the announcement stands, part may be done */
+  bool knows = false;            /* that the initiator has gone */
 
   do
-  :: pos < REQUESTS ->
+  :: pos < REQUESTS && !given_up ->
+     knows = gone;
 #if defined(LATE_EXECUTING)
      load(OWNER, CLAIM, word);
      STORE(OWNER, EXECUTING, pos + 1);
@@ -87,15 +97,27 @@ proctype Owner() {
 #else
 #define IS_HELD (word / 4 >= pos + 1 && word % 4 != DONE)
 #endif
+#ifdef NO_DEATH_RULE
+     knows = false;
+#endif
      if
-     :: IS_HELD ->
+#ifdef DO_AGAIN
+     :: IS_HELD && knows -> work(OWNER, pos, seen); begun = false; pos++
+#else
+     :: IS_HELD && knows -> given_up = true
+#endif
+     :: IS_HELD && !knows ->
         if
 #ifndef WITHDRAW_BEGUN
         :: begun
 #endif
         :: else -> STORE(OWNER, EXECUTING, pos)
         fi;
-        mem[CLAIM] != word       /* wait: the next polls see the same until it changes */
+#ifdef NO_DEATH_RULE
+        mem[CLAIM] != word
+#else
+        mem[CLAIM] != word || gone  /* wait: the next polls see the same until it changes */
+#endif
      :: word / 4 < pos + 1 && !begun ->
         at_it[pos]++;            /* there is no room for more: the rest at a later poll */
         assert(at_it[pos] == 1 && done[pos] == 0);
@@ -137,6 +159,7 @@ proctype Initiator() {
         :: true
         fi;
         STORE(INITIATOR, CLAIM, WORD(end, ASK));
+        MAY_DIE;
 #ifndef NO_HEAVY_BARRIER
         EMPTY(INITIATOR);
         EMPTY(OWNER);
@@ -152,11 +175,13 @@ proctype Initiator() {
 #endif
         :: else ->
            STORE(INITIATOR, CLAIM, WORD(end, TAKEN));
+           MAY_DIE;
            if
            :: work(INITIATOR, pos, seen);
+              MAY_DIE;
               pos++;
               if
-              :: pos <= end -> work(INITIATOR, pos, seen); pos++
+              :: pos <= end -> work(INITIATOR, pos, seen); MAY_DIE; pos++
               :: true            /* the rest is given back */
               fi;
 #ifdef FINISH_ALL
@@ -165,6 +190,7 @@ proctype Initiator() {
               last = WORD(pos - 1, DONE);
 #endif
               STORE(INITIATOR, CLAIM, last);
+              MAY_DIE;
               tries = 0
            :: STORE(INITIATOR, CLAIM, BEFORE)  /* the copy is not permitted: given back */
            fi
@@ -172,11 +198,13 @@ proctype Initiator() {
      :: x <= pos -> mem[CONSUMED] > pos       /* leaves it to the owner */
      fi
   :: else -> break
-  od
+  od;
+dead:
+  skip
 }
 
 init {
   atomic { run Owner(); run Initiator() };
   _nr_pr == THREADS + 1 && EMPTY(OWNER) && EMPTY(INITIATOR);
-  assert(mem[DATA] == REQUESTS)
+  assert(mem[DATA] == REQUESTS || given_up)
 }
