@@ -152,8 +152,9 @@ TEST_F(Interleave, key_that_a_split_moved_meanwhile_is_found) {
   uint64_t key = 0;
   for (int round = 0; round < 5; ++round) {
     const uint32_t count = header->bucket_count.load();
-    do ++key;
-    while (bucket(key, count) == bucket(key, count * 3 / 2));
+    do {
+      ++key;
+    } while (bucket(key, count) == bucket(key, count * 3 / 2));
     add(spec_with({.key = key}));
     const uint32_t before = bucket(key, header->bucket_count.load());
     Denial got;
