@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "provider/ep.hpp"
+#include "provider/ep_sources.hpp"
 #include "provider/errors.hpp"
 #include "provider/post.hpp"
 #include "provider/stubs.hpp"
@@ -209,9 +210,9 @@ int take_region_keys(Domain& domain, const void* auth_key, size_t size, uint64_t
   return 0;
 }
 
-int take_key_source(const Ep& ep, const char* call, fi_addr_t& addr) noexcept {
+int take_key_source(const Ep& ep, const char* call, bool tagged, fi_addr_t& addr) noexcept {
   const EpBody& body = *ep.body;
-  if (body.av_keys.empty() || (body.rx_caps & FI_DIRECTED_RECV) == 0)
+  if (body.av_keys.empty() || source_rule(body, tagged) == SourceRule::none)
     return static_cast<int>(refuse_flags(call, kAuthKeyFlag, 0));
   const fi_addr_t number = addr ^ AvKeys::kHandles;
   const bool has = std::any_of(body.av_keys.begin(), body.av_keys.end(),

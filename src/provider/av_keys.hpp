@@ -68,6 +68,6 @@ int take_region_keys(Domain& domain, const void* auth_key, size_t size, uint64_t
                      std::vector<protect::DomainId>& domains);
 // A receive with FI_AUTH_KEY: `addr` becomes what the core calls its sources. 0 or a negative
 // fi_errno.
-int take_key_source(const Ep& ep, const char* call, fi_addr_t& addr) noexcept;
+int take_key_source(const Ep& ep, const char* call, bool tagged, fi_addr_t& addr) noexcept;
 
 }  // namespace aperture::provider

@@ -7,8 +7,10 @@
 // entry.
 #include <cassert>
 #include <cstring>
+#include <type_traits>
 
 #include "provider/ep_described.hpp"
+#include "provider/ep_sources.hpp"
 #include "provider/work.hpp"
 
 namespace aperture::provider {
@@ -67,8 +69,11 @@ int keep_message(const Domain& domain, const Op* op, bool is_send, uint64_t cap,
                                     limit, is_send ? kSendSource : kRecvTarget);
     if (rc != 0) return as_int(rc);
   }
-  return as_int(is_send ? send_later(*ep, kCall, op->msg, op->flags, later)
-                        : recv_later(*ep, kCall, op->msg, op->flags, later));
+  if (is_send) return as_int(send_later(*ep, kCall, op->msg, op->flags, later));
+  auto msg = op->msg;
+  constexpr bool tagged = std::is_same_v<decltype(msg), fi_msg_tagged>;
+  const ssize_t rc = read_source(*ep->body, kCall, tagged, msg.addr);
+  return as_int(rc != 0 ? rc : recv_later(*ep, kCall, msg, op->flags, later));
 }
 
 int keep_access(const Domain& domain, const fi_op_rma* op, bool is_write, Work& work) noexcept {

@@ -114,7 +114,10 @@ int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options
   domain.counts_regions = (info.caps & FI_RMA_EVENT) != 0;
   domain.av_type = attr.av_type;
   const uint64_t its_caps = domain.api_version >= kApi15 ? attr.caps : 0;
-  domain.directed = ((info.caps | its_caps) & FI_DIRECTED_RECV) != 0;
+  const uint64_t directed =
+      FI_DIRECTED_RECV |
+      (domain.api_version >= kApi20 ? kTaggedDirectedRecv | kExactDirectedRecv : 0);
+  domain.directed = ((info.caps | its_caps) & directed) != 0;
   domain.user_ids = ((info.caps | its_caps) & FI_AV_USER_ID) != 0;
   if (info.addr_format != FI_FORMAT_UNSPEC) domain.addr_format = info.addr_format;
   options.auto_progress = attr.data_progress == FI_PROGRESS_AUTO;

@@ -8,6 +8,7 @@
 #include "provider/context_attr.hpp"
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_dgram.hpp"
+#include "provider/ep_sources.hpp"
 #include "provider/errors.hpp"
 #include "provider/stubs.hpp"
 #include "provider/stx.hpp"
@@ -224,7 +225,7 @@ nic::EndpointOptions options_of(const EpBody& body) {
   if (body.buffered) o.buffered = &body.buffered_rule;
   o.remote_write_flags = FI_REMOTE_WRITE | FI_RMA;
   o.groups = body.groups != nullptr;
-  o.directed_recv = (body.rx_caps & FI_DIRECTED_RECV) != 0;
+  o.directed_recv = names_sources(body);
   o.report_source = (body.rx_caps & FI_SOURCE) != 0;
   o.strict_rma_order = (body.msg_order & kRmaOrderBits) != 0;
   o.tx_size = body.tx_size;

@@ -65,11 +65,11 @@ const Ops& plain([[maybe_unused]] const Ep& ep) noexcept {
   if constexpr (std::is_same_v<Ops, fi_ops_rma>) {
     return plain_rma_ops();
   } else if constexpr (std::is_same_v<Ops, fi_ops_tagged>) {
-    return ep.buffered ? buffered_tagged_ops() : plain_tagged_ops();
+    if (ep.buffered) return buffered_tagged_ops();
+    return use.receives && receives_many(ep, true) ? tagged_multi_recv_ops() : plain_tagged_ops();
   } else {
     if (ep.buffered) return buffered_msg_ops();
-    const bool many = use.receives && (ep.rx_flags & FI_MULTI_RECV) != 0;
-    return many ? multi_recv_ops() : plain_msg_ops();
+    return use.receives && receives_many(ep, false) ? multi_recv_ops() : plain_msg_ops();
   }
 }
 

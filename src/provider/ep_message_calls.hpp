@@ -2,6 +2,8 @@
 // Data path; no state.
 #pragma once
 
+#include <type_traits>
+
 #include "provider/post_message.hpp"
 #include "provider/stubs.hpp"
 #include "provider/work.hpp"
@@ -12,7 +14,8 @@ namespace aperture::provider {
 template <typename Msg>
 ssize_t recv_by_key(fid_ep* fid, const char* call, Msg msg, uint64_t flags,
                     ssize_t (*recvmsg)(fid_ep*, const Msg*, uint64_t) noexcept) noexcept {
-  const int rc = take_key_source(object_of<Ep>(fid), call, msg.addr);
+  const int rc =
+      take_key_source(object_of<Ep>(fid), call, std::is_same_v<Msg, fi_msg_tagged>, msg.addr);
   return rc != 0 ? rc : recvmsg(fid, &msg, flags & ~kAuthKeyFlag);
 }
 

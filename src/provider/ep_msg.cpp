@@ -4,6 +4,7 @@
 #include "provider/ep_dgram.hpp"
 #include "provider/ep_message_calls.hpp"
 #include "provider/ep_multi_recv.hpp"
+#include "provider/ep_sources.hpp"
 #include "provider/ep_triggered.hpp"
 #include "provider/fork.hpp"
 
@@ -69,6 +70,7 @@ void fill_messages(CallTables& tables) noexcept {
   tables.msg_many = multi_recv_ops();
   tables.msg_datagram = datagram_msg_ops();
   tables.msg_buffered = buffered_msg_ops();
+  tables.msg_sources = sources_msg_ops();
 }
 
 const fi_ops_msg& plain_msg_ops() noexcept {
@@ -79,7 +81,11 @@ fi_ops_msg& msg_ops_at_once(const Ep& ep) noexcept {
   CallTables& calls = *ep.body->domain->calls;
   if (ep.descriptors != DescriptorRule::ignored) return calls.msg_described;
   if (ep.buffered) return calls.msg_buffered;
-  return (ep.rx_flags & FI_MULTI_RECV) != 0 ? calls.msg_many : calls.msg;
+  return receives_many(ep, false) ? calls.msg_many : calls.msg;
+}
+
+fi_ops_msg& msg_ops_beneath_sources(const Ep& ep) noexcept {
+  return triggers_by_default(ep) ? ep.body->domain->calls->msg_triggered : msg_ops_at_once(ep);
 }
 
 fi_ops_msg* msg_ops(const Ep& ep) noexcept {
@@ -87,7 +93,8 @@ fi_ops_msg* msg_ops(const Ep& ep) noexcept {
   if (((body.tx_caps | body.rx_caps) & FI_MSG) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
   if (body.kind == EpKind::unreliable) return &body.domain->calls->msg_datagram;
-  return triggers_by_default(ep) ? &body.domain->calls->msg_triggered : &msg_ops_at_once(ep);
+  if (reads_sources(body, false)) return &body.domain->calls->msg_sources;
+  return &msg_ops_beneath_sources(ep);
 }
 
 }  // namespace aperture::provider

@@ -1,25 +1,48 @@
-// FI_MULTI_RECV: buffers that take many messages. man 3 fi_msg, fi_endpoint. Data path.
+// FI_MULTI_RECV: buffers that take many messages. man 3 fi_msg, fi_tagged (2.x), fi_endpoint. Data
+// path.
 //
-// Untagged receives only: fi_tagged(3) of 1.17 has no such flag, and that of 2.x asks for a
-// capability (FI_TAGGED_MULTI_RECV) that is not offered. An endpoint whose receives are multi by
-// default has its own table of calls, so that all others pay nothing.
+// Tagged receives may have it from API 2.0 on, and by a capability of their own
+// (FI_TAGGED_MULTI_RECV). An endpoint whose receives are multi by default has its own tables of
+// calls, so that all others pay nothing.
 #include "provider/ep_multi_recv.hpp"
+
+#include "provider/ep_described.hpp"
 
 namespace aperture::provider {
 
 namespace {
 
-ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, void* context) noexcept {
+// `Tag` as in ep_message_calls.hpp.
+template <typename... Tag>
+ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, Tag... tag,
+              Tag... ignore, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  const iovec iov{buf, len};
-  return recv_many(ep, "fi_recv", {.iov = &iov, .count = 1, .addr = source, .context = context},
+  constexpr bool tagged = sizeof...(Tag) != 0;
+  return recv_many(ep, tagged ? "fi_trecvv" : "fi_recvv",
+                   {.iov = iov,
+                    .count = count,
+                    .addr = source,
+                    .context = context,
+                    .tag = (uint64_t{0} | ... | tag),
+                    .ignore = (uint64_t{0} | ... | ignore),
+                    .tagged = tagged},
                    ep.rx_completion);
 }
 
-ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source,
-              void* context) noexcept {
+template <typename... Tag>
+ssize_t recv(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t source, Tag... tag, Tag... ignore,
+             void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  return recv_many(ep, "fi_recvv", {.iov = iov, .count = count, .addr = source, .context = context},
+  constexpr bool tagged = sizeof...(Tag) != 0;
+  const iovec iov{buf, len};
+  return recv_many(ep, tagged ? "fi_trecv" : "fi_recv",
+                   {.iov = &iov,
+                    .count = 1,
+                    .addr = source,
+                    .context = context,
+                    .tag = (uint64_t{0} | ... | tag),
+                    .ignore = (uint64_t{0} | ... | ignore),
+                    .tagged = tagged},
                    ep.rx_completion);
 }
 
@@ -28,11 +51,12 @@ ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t sou
 ssize_t make_multi_receive(const Ep& ep, const char* call, const Message& m, bool completion,
                            qp::RecvWr& wr) noexcept {
   if (!ep.may_recv) return refuse_side(call, "FI_RECV");
-  if ((ep.body->rx_caps & FI_MULTI_RECV) == 0)
-    return refuse(
-        -FI_EBADFLAGS,
-        "%s: FI_MULTI_RECV on an endpoint that was opened without it; ask for it in hints->caps",
-        call);
+  if ((ep.body->rx_caps & multi_recv_cap(m.tagged)) == 0)
+    return refuse(-FI_EBADFLAGS,
+                  "%s: FI_MULTI_RECV on an endpoint that was opened without %s; ask for it in "
+                  "hints->caps%s",
+                  call, m.tagged ? "FI_TAGGED_MULTI_RECV" : "it",
+                  m.tagged ? ", from API 2.0 on" : "");
   if (m.count != 1)
     return refuse(-FI_EINVAL,
                   "%s: FI_MULTI_RECV with %zu buffers; it takes a single one, post each by itself",
@@ -51,8 +75,18 @@ ssize_t recv_many(Ep& ep, const char* call, const Message& m, bool completion) n
 const fi_ops_msg& multi_recv_ops() noexcept {
   static const fi_ops_msg ops = [] {
     fi_ops_msg made = plain_msg_ops();
-    made.recv = recv;
-    made.recvv = recvv;
+    made.recv = recv<>;
+    made.recvv = recvv<>;
+    return made;
+  }();
+  return ops;
+}
+
+const fi_ops_tagged& tagged_multi_recv_ops() noexcept {
+  static const fi_ops_tagged ops = [] {
+    fi_ops_tagged made = plain_tagged_ops();
+    made.recv = recv<uint64_t>;
+    made.recvv = recvv<uint64_t>;
     return made;
   }();
   return ops;

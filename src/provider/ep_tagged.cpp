@@ -3,6 +3,8 @@
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_described.hpp"
 #include "provider/ep_message_calls.hpp"
+#include "provider/ep_multi_recv.hpp"
+#include "provider/ep_sources.hpp"
 #include "provider/ep_triggered.hpp"
 #include "provider/fork.hpp"
 
@@ -70,6 +72,9 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
   if (msg == nullptr) [[unlikely]]
     return -FI_EINVAL;
   if ((flags & ~kTaggedRecvFlags) != 0) [[unlikely]] {
+    if ((flags & ~(kRecvFlags | FI_MULTI_RECV)) == 0)
+      return recv_many(ep, "fi_trecvmsg", message_of(*msg),
+                       !ep.rx_selective || (flags & FI_COMPLETION) != 0);
     if ((flags & kAuthKeyFlag) != 0) return recv_by_key(fid, "fi_trecvmsg", *msg, flags, recvmsg);
     if ((flags & FI_TRIGGER) == 0) return refuse_flags("fi_trecvmsg", flags, kTaggedRecvFlags);
     return trigger(ep, "fi_trecvmsg", msg->context, [&](const Later& later) noexcept {
@@ -99,15 +104,22 @@ ssize_t send_later(Ep& ep, const char* call, const fi_msg_tagged& msg, uint64_t 
 ssize_t recv_later(Ep& ep, const char* call, const fi_msg_tagged& msg, uint64_t flags,
                    const Later& later) noexcept {
   if (!ep.may_recv) return refuse_side(call, "FI_RECV");
-  if ((flags & ~kRecvFlags) != 0) return refuse_flags(call, flags, kRecvFlags);
+  constexpr uint64_t known = kRecvFlags | FI_MULTI_RECV;
+  if ((flags & ~known) != 0) return refuse_flags(call, flags, known);
   const bool completion = !ep.rx_selective || (flags & FI_COMPLETION) != 0;
-  return recv_message(ep, call, message_of(msg), completion, later);
+  if ((flags & FI_MULTI_RECV) == 0)
+    return recv_message(ep, call, message_of(msg), completion, later);
+  qp::RecvWr wr;
+  const ssize_t rc = make_multi_receive(ep, call, message_of(msg), completion, wr);
+  return rc != 0 ? rc : later.recv_multi(ep, call, wr);
 }
 
 void fill_tagged(CallTables& tables) noexcept {
   tables.tagged = g_plain;
   tables.tagged_described = described_tagged_ops();
   tables.tagged_buffered = buffered_tagged_ops();
+  tables.tagged_many = tagged_multi_recv_ops();
+  tables.tagged_sources = sources_tagged_ops();
 }
 
 const fi_ops_tagged& plain_tagged_ops() noexcept {
@@ -117,14 +129,21 @@ const fi_ops_tagged& plain_tagged_ops() noexcept {
 fi_ops_tagged& tagged_ops_at_once(const Ep& ep) noexcept {
   CallTables& calls = *ep.body->domain->calls;
   if (ep.descriptors != DescriptorRule::ignored) return calls.tagged_described;
-  return ep.buffered ? calls.tagged_buffered : calls.tagged;
+  if (ep.buffered) return calls.tagged_buffered;
+  return receives_many(ep, true) ? calls.tagged_many : calls.tagged;
+}
+
+fi_ops_tagged& tagged_ops_beneath_sources(const Ep& ep) noexcept {
+  return triggers_by_default(ep) ? ep.body->domain->calls->tagged_triggered
+                                 : tagged_ops_at_once(ep);
 }
 
 fi_ops_tagged* tagged_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
   if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_not_asked;
   if (!body.core) return &g_not_enabled;
-  return triggers_by_default(ep) ? &body.domain->calls->tagged_triggered : &tagged_ops_at_once(ep);
+  if (reads_sources(body, true)) return &body.domain->calls->tagged_sources;
+  return &tagged_ops_beneath_sources(ep);
 }
 
 }  // namespace aperture::provider

@@ -73,7 +73,7 @@ struct Messages {
     const Ops& ops = under<Ops>(ep);
     if (!receives(ep)) return ops.recvv(fid, iov, desc, count, source, tag..., ignore..., context);
     const Msg m = message(iov, desc, count, source, tag..., ignore..., context);
-    constexpr uint64_t many = sizeof...(Tag) != 0 ? 0 : FI_MULTI_RECV;
+    const uint64_t many = receives_many(ep, sizeof...(Tag) != 0) ? FI_MULTI_RECV : 0;
     return ops.recvmsg(fid, &m, ep.rx_flags & (kReceives | many));
   }
   static ssize_t recv(fid_ep* fid, void* buf, size_t len, void* desc, fi_addr_t source, Tag... tag,

@@ -29,6 +29,9 @@ struct CallTables {
   fi_ops_tagged tagged, tagged_described;
   fi_ops_msg msg_buffered;  // buffered: messages are shown, and then claimed or discarded
   fi_ops_tagged tagged_buffered;
+  fi_ops_tagged tagged_many;
+  fi_ops_msg msg_sources;  // sources: src_addr is read first
+  fi_ops_tagged tagged_sources;
   fi_ops_rma rma, rma_described;
   fi_ops_atomic atomic, atomic_described;
   fi_ops_msg msg_triggered;  // triggered: operations have FI_TRIGGER by default

@@ -34,6 +34,11 @@ inline constexpr int kMrModeScalable = 1 << 1;          // FI_MR_SCALABLE
 inline constexpr uint64_t kAuthKeyFlag = 1ull << 57;  // FI_AUTH_KEY
 inline constexpr size_t kAvAuthKey = ~size_t{0};      // FI_AV_AUTH_KEY, of auth_key_size
 
+// Capabilities of receives, 2.0. The last has the bit of FI_VARIABLE_MSG, which is gone by then.
+inline constexpr uint64_t kTaggedDirectedRecv = 1ull << 45;  // FI_TAGGED_DIRECTED_RECV
+inline constexpr uint64_t kTaggedMultiRecv = 1ull << 46;     // FI_TAGGED_MULTI_RECV
+inline constexpr uint64_t kExactDirectedRecv = 1ull << 48;   // FI_EXACT_DIRECTED_RECV
+
 // Options of endpoints that came after 1.17.
 inline constexpr int kCudaApiPermitted = 10;       // FI_OPT_CUDA_API_PERMITTED, 1.18
 inline constexpr int kSharedMemoryPermitted = 11;  // FI_OPT_SHARED_MEMORY_PERMITTED, 1.21

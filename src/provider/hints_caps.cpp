@@ -17,16 +17,36 @@ struct CapName {
   int bit;
   const char* name;
 };
-constexpr CapName kCapNames[] = {
-    {1, "FI_MSG"},          {2, "FI_RMA"},           {3, "FI_TAGGED"},
-    {4, "FI_ATOMIC"},       {5, "FI_MULTICAST"},     {6, "FI_COLLECTIVE"},
-    {8, "FI_READ"},         {9, "FI_WRITE"},         {10, "FI_RECV"},
-    {11, "FI_SEND"},        {12, "FI_REMOTE_READ"},  {13, "FI_REMOTE_WRITE"},
-    {16, "FI_MULTI_RECV"},  {20, "FI_TRIGGER"},      {21, "FI_FENCE"},
-    {41, "FI_AV_USER_ID"},  {43, "FI_PEER"},         {47, "FI_HMEM"},
-    {49, "FI_RMA_PMEM"},    {50, "FI_SOURCE_ERR"},   {51, "FI_LOCAL_COMM"},
-    {52, "FI_REMOTE_COMM"}, {53, "FI_SHARED_AV"},    {56, "FI_RMA_EVENT"},
-    {57, "FI_SOURCE"},      {58, "FI_NAMED_RX_CTX"}, {59, "FI_DIRECTED_RECV"}};
+constexpr CapName kCapNames[] = {{1, "FI_MSG"},
+                                 {2, "FI_RMA"},
+                                 {3, "FI_TAGGED"},
+                                 {4, "FI_ATOMIC"},
+                                 {5, "FI_MULTICAST"},
+                                 {6, "FI_COLLECTIVE"},
+                                 {8, "FI_READ"},
+                                 {9, "FI_WRITE"},
+                                 {10, "FI_RECV"},
+                                 {11, "FI_SEND"},
+                                 {12, "FI_REMOTE_READ"},
+                                 {13, "FI_REMOTE_WRITE"},
+                                 {16, "FI_MULTI_RECV"},
+                                 {20, "FI_TRIGGER"},
+                                 {21, "FI_FENCE"},
+                                 {41, "FI_AV_USER_ID"},
+                                 {43, "FI_PEER"},
+                                 {44, "FI_XPU"},
+                                 {45, "FI_TAGGED_DIRECTED_RECV"},
+                                 {46, "FI_TAGGED_MULTI_RECV"},
+                                 {47, "FI_HMEM"},
+                                 {49, "FI_RMA_PMEM"},
+                                 {50, "FI_SOURCE_ERR"},
+                                 {51, "FI_LOCAL_COMM"},
+                                 {52, "FI_REMOTE_COMM"},
+                                 {53, "FI_SHARED_AV"},
+                                 {56, "FI_RMA_EVENT"},
+                                 {57, "FI_SOURCE"},
+                                 {58, "FI_NAMED_RX_CTX"},
+                                 {59, "FI_DIRECTED_RECV"}};
 
 // FI_BUFFERED_RECV is answered to who asks for it, and knows it. Who sets every bit there is has no
 // wish: it will do what we need, and we need nothing.
@@ -86,7 +106,25 @@ const char* cap_name(uint64_t caps, uint32_t version) noexcept {
 
 namespace {
 
+// What an endpoint of that kind can have, for applications of that API.
+uint64_t offered_to(const Matching& m) noexcept {
+  uint64_t offered = caps_of(m.type);
+  if (m.version < kApi20) {
+    offered &= ~(kTaggedDirectedRecv | kTaggedMultiRecv);
+    return has_variable_messages(m.version) ? offered : offered & ~kVariableMsg;
+  }
+  return m.type == FI_EP_RDM ? offered : offered & ~kExactDirectedRecv;
+}
+
 bool refuse_missing(const Matching& m, uint64_t missing) {
+  if ((missing & (kTaggedDirectedRecv | kTaggedMultiRecv)) != 0 && m.version < kApi20) {
+    return m.refuse(
+        "caps ask for %s (bit %d), which API %u.%u does not know; it came with 2.0: ask for that "
+        "or newer, or clear it",
+        cap_name(missing & (kTaggedDirectedRecv | kTaggedMultiRecv), m.version),
+        std::countr_zero(missing & (kTaggedDirectedRecv | kTaggedMultiRecv)), FI_MAJOR(m.version),
+        FI_MINOR(m.version));
+  }
   if (m.type == FI_EP_DGRAM) {
     return m.refuse(
         "caps ask for %s, which a datagram endpoint (FI_EP_DGRAM) does not have; it has FI_MSG, "
@@ -94,11 +132,12 @@ bool refuse_missing(const Matching& m, uint64_t missing) {
         "FI_LOCAL_COMM and FI_REMOTE_COMM: clear it, or ask for FI_EP_RDM",
         cap_name(missing, m.version));
   }
-  if (m.type == FI_EP_MSG && (missing & kDatagramOnlyCaps) != 0) {
+  const uint64_t of_several = kDatagramOnlyCaps | (m.version >= kApi20 ? kExactDirectedRecv : 0);
+  if (m.type == FI_EP_MSG && (missing & of_several) != 0) {
     return m.refuse(
         "caps ask for %s, which a connected endpoint (FI_EP_MSG) does not have: it has "
         "one peer; clear it, or ask for FI_EP_RDM",
-        cap_name(missing & kDatagramOnlyCaps, m.version));
+        cap_name(missing & of_several, m.version));
   }
   if ((missing & FI_MULTICAST) != 0) {
     return m.refuse(
@@ -109,7 +148,8 @@ bool refuse_missing(const Matching& m, uint64_t missing) {
       "caps ask for %s, which Aperture does not offer yet; offered are FI_MSG, "
       "FI_TAGGED, FI_RMA, FI_ATOMIC (with their directions), FI_MULTI_RECV, FI_DIRECTED_RECV, "
       "FI_SOURCE, FI_RMA_EVENT, FI_RMA_PMEM, FI_HMEM, FI_NAMED_RX_CTX, FI_AV_USER_ID, "
-      "FI_SHARED_AV, FI_FENCE, FI_TRIGGER, FI_COLLECTIVE, FI_LOCAL_COMM and FI_REMOTE_COMM",
+      "FI_SHARED_AV, FI_FENCE, FI_TRIGGER, FI_COLLECTIVE, FI_LOCAL_COMM and FI_REMOTE_COMM, and "
+      "from API 2.0 on FI_TAGGED_MULTI_RECV, FI_TAGGED_DIRECTED_RECV and FI_EXACT_DIRECTED_RECV",
       cap_name(missing, m.version));
 }
 
@@ -130,7 +170,8 @@ bool match_pairs(const Matching& m, uint64_t asked) {
     return m.refuse(
         "caps ask for FI_MULTICAST without FI_MSG, with which it is paired; ask for both");
   }
-  if ((asked & kVariableMsg) != 0 && (asked & (FI_MSG | FI_TAGGED)) == 0) {
+  if ((asked & kVariableMsg) != 0 && has_variable_messages(m.version) &&
+      (asked & (FI_MSG | FI_TAGGED)) == 0) {
     return m.refuse(
         "caps ask for FI_VARIABLE_MSG without FI_MSG or FI_TAGGED, which it is a property of; ask "
         "for one of them too");
@@ -143,7 +184,7 @@ bool match_pairs(const Matching& m, uint64_t asked) {
 bool match_caps(const Matching& m, fi_info& answer) {
   const fi_info* hints = m.hints;
   const uint64_t asked = hints != nullptr ? hints->caps : 0;
-  const uint64_t offered = caps_of(m.type) & ~(has_variable_messages(m.version) ? 0 : kVariableMsg);
+  const uint64_t offered = offered_to(m);
   const uint64_t missing = asked & ~offered;
   if (missing != 0) return refuse_missing(m, missing);
   if (!match_pairs(m, asked)) return false;
@@ -169,7 +210,8 @@ bool match_caps(const Matching& m, fi_info& answer) {
   }
   const uint64_t tx = hints != nullptr && hints->tx_attr != nullptr ? hints->tx_attr->caps : 0;
   const uint64_t rx = hints != nullptr && hints->rx_attr != nullptr ? hints->rx_attr->caps : 0;
-  return match_context_caps(m, "tx_attr", tx, kTxCaps, answer.caps, answer.tx_attr->caps) &&
+  const uint64_t tx_caps = m.version >= kApi20 ? kTxCaps & ~kExactDirectedRecv : kTxCaps;
+  return match_context_caps(m, "tx_attr", tx, tx_caps, answer.caps, answer.tx_attr->caps) &&
          match_context_caps(m, "rx_attr", rx, kRxCaps, answer.caps, answer.rx_attr->caps);
 }
 

@@ -195,7 +195,7 @@ bool match_ep(const Matching& m, fi_info& answer) {
   answer.rx_attr->msg_order |= answer.tx_attr->msg_order;
   if (asked == nullptr) return true;
   // what is longer passes all the same, so this is where an application begins to call it long
-  const bool variable = (answer.caps & kVariableMsg) != 0;
+  const bool variable = (answer.caps & kVariableMsg) != 0 && has_variable_messages(m.version);
   if (variable && asked->max_msg_size != 0)
     mine.max_msg_size = std::min<size_t>(mine.max_msg_size, asked->max_msg_size);
   if (asked->mem_tag_format != 0 && m.type != FI_EP_DGRAM)
@@ -260,7 +260,8 @@ bool match_rx(const Matching& m, fi_info& answer) {
       !at_most(m, "rx_attr->iov_limit", asked->iov_limit, qp::kIovLimit)) {
     return false;
   }
-  if ((asked->op_flags & FI_MULTI_RECV) != 0 && (answer.caps & FI_MULTI_RECV) == 0) {
+  if ((asked->op_flags & FI_MULTI_RECV) != 0 &&
+      (answer.caps & (FI_MULTI_RECV | kTaggedMultiRecv)) == 0) {
     return m.refuse(
         "rx_attr->op_flags ask for FI_MULTI_RECV, which is not among the capabilities; ask for it "
         "in hints->caps too");

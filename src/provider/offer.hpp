@@ -29,12 +29,14 @@ inline constexpr uint64_t kRmaModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | 
 inline constexpr uint64_t kFreeCaps = FI_LOCAL_COMM | FI_FENCE;  // always reported
 inline constexpr uint64_t kAskedCaps =                           // reported when asked for
     FI_REMOTE_COMM | FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM | FI_RMA_PMEM |
-    FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV | FI_TRIGGER | FI_COLLECTIVE | kVariableMsg;
+    FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV | FI_TRIGGER | FI_COLLECTIVE | kVariableMsg |
+    kTaggedDirectedRecv | kTaggedMultiRecv | kExactDirectedRecv;
 inline constexpr uint64_t kAllCaps =
     kPrimaryCaps | kMessageModifiers | kRmaModifiers | kFreeCaps | kAskedCaps;
 // A connected endpoint has one peer, and no addresses to tell it by.
-inline constexpr uint64_t kDatagramOnlyCaps =
-    FI_DIRECTED_RECV | FI_SOURCE | FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV | FI_COLLECTIVE;
+inline constexpr uint64_t kDatagramOnlyCaps = FI_DIRECTED_RECV | kTaggedDirectedRecv | FI_SOURCE |
+                                              FI_NAMED_RX_CTX | FI_AV_USER_ID | FI_SHARED_AV |
+                                              FI_COLLECTIVE;
 // An unreliable one (FI_EP_DGRAM) carries messages, to one or to a group.
 inline constexpr uint64_t kUnreliableCaps = FI_MSG | FI_MULTICAST | FI_DIRECTED_RECV |
                                             kMessageModifiers | kFreeCaps | FI_REMOTE_COMM |
@@ -49,7 +51,8 @@ inline constexpr uint64_t kTxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV |
                                     FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV |
                                     FI_SOURCE | FI_MULTI_RECV | FI_RMA_EVENT | FI_HMEM |
-                                    FI_RMA_PMEM | FI_TRIGGER | FI_COLLECTIVE | kVariableMsg;
+                                    FI_RMA_PMEM | FI_TRIGGER | FI_COLLECTIVE | kVariableMsg |
+                                    kTaggedDirectedRecv | kTaggedMultiRecv | kExactDirectedRecv;
 // That of endpoints which may share one.
 inline constexpr uint64_t kSharedTxCaps = kTxCaps & ~FI_MULTICAST;
 inline constexpr uint64_t kDomainCaps =

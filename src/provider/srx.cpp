@@ -8,6 +8,7 @@
 
 #include "provider/context_attr.hpp"
 #include "provider/ep.hpp"
+#include "provider/ep_sources.hpp"
 #include "provider/offer.hpp"
 #include "provider/stubs.hpp"
 #include "provider/window.hpp"
@@ -87,6 +88,12 @@ int bind_shared_receive(EpBody& body, EpBody& shared) {
   if (body.shared != nullptr)
     return refuse(-FI_EINVAL,
                   "fi_ep_bind: a shared receive context is bound already; an endpoint has one");
+  for (const bool tagged : {false, true}) {
+    if (reads_sources(body, tagged))
+      return refuse(-FI_EINVAL,
+                    "fi_ep_bind: FI_TAGGED_DIRECTED_RECV and FI_EXACT_DIRECTED_RECV are for "
+                    "endpoints with receives of their own; ask for FI_DIRECTED_RECV");
+  }
   constexpr uint64_t kOfReceives = FI_MSG | FI_TAGGED | kSourceCaps;
   if ((body.rx_caps & kOfReceives & ~shared.rx_caps) != 0)
     return refuse(-FI_EINVAL,
