@@ -19,15 +19,19 @@ class Fence : public testing::TestWithParam<Setting> {
   }
   Duo duo;
 };
-INSTANTIATE_TEST_SUITE_P(settings, Fence,
-                         testing::Values(Setting{"self", Topology::self, 0},
-                                         Setting{"two_domains", Topology::two_domains, 0},
-                                         Setting{"processes", Topology::two_processes, kBasicMr},
-                                         Setting{"processes_idle", Topology::two_processes,
-                                                 kBasicMr, Reach::direct, false},
-                                         Setting{"processes_denied", Topology::two_processes, 0,
-                                                 Reach::denied}),
+using FenceOfMessages = Fence;
+
+const auto kTargetsThatPoll = testing::Values(
+    Setting{"self", Topology::self, 0}, Setting{"two_domains", Topology::two_domains, 0},
+    Setting{"processes", Topology::two_processes, kBasicMr},
+    Setting{"processes_denied", Topology::two_processes, 0, Reach::denied});
+INSTANTIATE_TEST_SUITE_P(settings, Fence, kTargetsThatPoll, setting_name);
+INSTANTIATE_TEST_SUITE_P(idle, Fence,
+                         testing::Values(Setting{"processes_idle", Topology::two_processes,
+                                                 kBasicMr, Reach::direct, false}),
                          setting_name);
+// messages are for targets that poll
+INSTANTIATE_TEST_SUITE_P(settings, FenceOfMessages, kTargetsThatPoll, setting_name);
 
 TEST_P(Fence, a_fenced_write_replaces_what_was_written_before_it) {
   duo = open_setting(GetParam());
@@ -49,8 +53,7 @@ TEST_P(Fence, a_fenced_write_replaces_what_was_written_before_it) {
   }
 }
 
-TEST_P(Fence, a_fenced_message_comes_after_the_bytes_of_a_write) {
-  if (!GetParam().target_polls) GTEST_SKIP() << "messages are for targets that poll";
+TEST_P(FenceOfMessages, a_fenced_message_comes_after_the_bytes_of_a_write) {
   duo = open_setting(GetParam());
   const Remote remote = duo.second->region_open(1, kMiB, kAllAccess, 3);
   for (uint32_t round = 0; round < 4; ++round) {
@@ -73,8 +76,7 @@ TEST_P(Fence, a_fenced_message_comes_after_the_bytes_of_a_write) {
   }
 }
 
-TEST_P(Fence, nothing_passes_an_operation_that_waits) {
-  if (!GetParam().target_polls) GTEST_SKIP() << "messages are for targets that poll";
+TEST_P(FenceOfMessages, nothing_passes_an_operation_that_waits) {
   duo = open_setting(GetParam());
   // an offer that nobody takes yet
   duo.first->ask(request(Ask::tagged_send, 10, 300000, 1, FI_COMPLETION | FI_MATCH_COMPLETE));
@@ -93,8 +95,7 @@ TEST_P(Fence, nothing_passes_an_operation_that_waits) {
   for (const uint32_t id : {10u, 11u, 12u}) EXPECT_EQ(duo.first->wait(id).err, 0);
 }
 
-TEST_P(Fence, without_a_fence_messages_pass_an_offer_that_waits) {
-  if (!GetParam().target_polls) GTEST_SKIP() << "messages are for targets that poll";
+TEST_P(FenceOfMessages, without_a_fence_messages_pass_an_offer_that_waits) {
   duo = open_setting(GetParam());
   duo.first->ask(request(Ask::tagged_send, 10, 300000, 1, FI_COMPLETION | FI_MATCH_COMPLETE));
   duo.second->receive(1, 8);

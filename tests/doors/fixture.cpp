@@ -58,6 +58,10 @@ const char* wait_name(fi_wait_obj wait) {
   return "?";
 }
 
+bool refuses_wait_object(int code) {
+  return code == -FI_ENOSYS || code == -FI_EOPNOTSUPP || code == -FI_EINVAL;
+}
+
 Info make_hints(const Options& o) {
   Info hints(fi_allocinfo());
   hints->caps = o.caps;

@@ -312,6 +312,8 @@ int64_t Node::run_message(Call call, const Message* message, Args... args) {
 int64_t now_ns();
 
 const char* wait_name(fi_wait_obj wait);
+// Whether that is how a provider answers who opens a queue or a counter with one it has not got.
+bool refuses_wait_object(int code);
 
 // Names the instances of a suite after their parameters, which have names.
 inline constexpr auto kByName = [](const auto& info) { return std::string(info.param.name); };

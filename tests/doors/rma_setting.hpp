@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "doors/side.hpp"
 
@@ -48,8 +50,9 @@ inline Duo open_setting(const Setting& setting, Options options = {}) {
   return duo;
 }
 
-inline auto all_settings() {
-  return testing::Values(
+// All of them, or those for which a test has something to say.
+inline auto all_settings(const std::function<bool(const Setting&)>& applies = nullptr) {
+  std::vector<Setting> settings{
       Setting{"self_scalable", Topology::self, 0}, Setting{"self_basic", Topology::self, kBasicMr},
       Setting{"one_domain_scalable", Topology::one_domain, 0},
       Setting{"two_domains_scalable", Topology::two_domains, 0},
@@ -64,7 +67,9 @@ inline auto all_settings() {
               FI_PROGRESS_AUTO},
       Setting{"processes_auto", Topology::two_processes, 0, Reach::direct, true, FI_PROGRESS_AUTO},
       Setting{"processes_not_dumpable", Topology::two_processes, 0, Reach::not_dumpable},
-      Setting{"processes_other_user", Topology::two_processes, 0, Reach::other_user});
+      Setting{"processes_other_user", Topology::two_processes, 0, Reach::other_user}};
+  if (applies) std::erase_if(settings, std::not_fn(applies));
+  return testing::ValuesIn(settings);
 }
 
 inline std::string setting_name(const testing::TestParamInfo<Setting>& p) {

@@ -16,6 +16,13 @@ INSTANTIATE_TEST_SUITE_P(settings, Notices, kSettings, setting_name);
 using NoNotices = OneSided;
 INSTANTIATE_TEST_SUITE_P(settings, NoNotices, kSettings, setting_name);
 
+// Where all goes by our own hand.
+using NoticesToASleeper = Notices;
+using NoNoticesToASleeper = OneSided;
+const auto kAsleep = testing::Values(Setting{LinkKind::direct, Target::asleep});
+INSTANTIATE_TEST_SUITE_P(settings, NoticesToASleeper, kAsleep, setting_name);
+INSTANTIATE_TEST_SUITE_P(settings, NoNoticesToASleeper, kAsleep, setting_name);
+
 TEST_P(Notices, each_write_and_each_read_counts_once) {
   Guarded memory(700000), local(700000);
   const auto region = pair_.region(b(), memory, Rights::remote_write | Rights::remote_read);
@@ -131,8 +138,7 @@ TEST_P(NoNotices, immediate_data_comes_once_and_after_the_bytes_without_the_targ
   }
 }
 
-TEST_P(NoNotices, nobody_pays_who_did_not_ask) {
-  if (GetParam().target != Target::asleep) GTEST_SKIP() << "where all goes by our own hand";
+TEST_P(NoNoticesToASleeper, nobody_pays_who_did_not_ask) {
   Guarded memory(1000), local(1000);
   const auto region = pair_.region(b(), memory, Rights::remote_write);
   ASSERT_TRUE(a().write({local.data(), 1000}, {memory.address(), 1000, region.key}, 1));
@@ -140,8 +146,7 @@ TEST_P(NoNotices, nobody_pays_who_did_not_ask) {
   EXPECT_FALSE(b().qp->anything_arrived()) << "nothing went through the ring";
 }
 
-TEST_P(Notices, notices_without_room_wait_and_none_is_lost) {
-  if (GetParam().target != Target::asleep) GTEST_SKIP() << "where all goes by our own hand";
+TEST_P(NoticesToASleeper, wait_where_there_is_no_room_and_none_is_lost) {
   Guarded memory(8), local(8);
   const auto region = pair_.region(b(), memory, Rights::remote_write);
   uint64_t posted = 0;
