@@ -52,8 +52,8 @@ class Explain(unittest.TestCase):
     def test_the_hint_that_excluded_aperture_is_named(self):
         self.assertIn("FI_MULTICAST", self.refused("fi_info", "-p", "aperture", "-t", "FI_EP_RDM",
                                                    "-c", "FI_MULTICAST"))
-        self.assertIn("FI_EP_SOCK_DGRAM", self.refused("fi_info", "-p", "aperture", "-t",
-                                                       "FI_EP_SOCK_DGRAM"))
+        self.assertIn("addr_format", self.refused("fi_info", "-p", "aperture", "-a",
+                                                  "FI_ADDR_PSMX2"))
         self.assertIn("domain \"another\"", self.refused("fi_info", "-p", "aperture", "-d",
                                                          "another"))
 
