@@ -16,6 +16,7 @@
 namespace aperture::provider_tests {
 
 constexpr uint32_t kApi117 = FI_VERSION(1, 17);
+constexpr uint32_t kApi121 = FI_VERSION(1, 21);
 constexpr uint32_t kApi20 = FI_VERSION(2, 0);
 
 std::string module_path();

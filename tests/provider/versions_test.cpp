@@ -54,12 +54,16 @@ TEST(Versions, auth_keys_are_not_looked_at_before_1_5) {
   EXPECT_EQ(since.info->ep_attr->auth_key_size, 8u);
 }
 
-TEST(Versions, bit_48_is_long_messages_before_2_0_and_refused_since) {
+// FI_VARIABLE_MSG, then nothing, then FI_EXACT_DIRECTED_RECV (what that does: receive_caps_test.cpp).
+TEST(Versions, bit_48_is_long_messages_before_1_21_and_exact_sources_since_2_0) {
   const auto with_bit = [](fi_info& h) { h.caps = FI_MSG | 1ull << 48; };
   const Answer old = ask(kApi117, with_bit);
   ASSERT_EQ(old.code, 0);
   EXPECT_NE(old.info->caps & 1ull << 48, 0u);
-  EXPECT_EQ(ask(kApi20, with_bit).code, -FI_ENODATA);
+  EXPECT_EQ(ask(kApi121, with_bit).code, -FI_ENODATA);
+  const Answer since = ask(kApi20, with_bit);
+  ASSERT_EQ(since.code, 0);
+  EXPECT_NE(since.info->caps & 1ull << 48, 0u);
 }
 
 TEST(Versions, rescan_is_a_flag_since_2_0) {
