@@ -16,6 +16,7 @@
 #include <random>
 
 #include "doors/nursery.hpp"
+#include "doors/whereabouts.hpp"
 #include "hostile/live.hpp"
 
 namespace aperture::hostile {
@@ -94,7 +95,9 @@ void LiveFuzz::let_in() {
                         nursery_.start(its_role.c_str(), "APERTURE_TEST_UID", GetParam().bad))),
                     0, random_() % 4 == 0};
   Order order{.kind = Order::Kind::admit_attacker, .who = attacker.number};
-  ASSERT_TRUE(attacker.process->control().get(&order.introduction, kWait_ms));
+  ASSERT_TRUE(attacker.process->control().get(&order.introduction, kWait_ms))
+      << "attacker " << attacker.number << " did not start, "
+      << doors::whereabouts(attacker.process->pid());
   ASSERT_TRUE(victim_.control().put(order));
   Target target{.seed = random_()};
   ASSERT_TRUE(victim_.control().get(&target.victim, kWait_ms)) << "the victim has ended";
