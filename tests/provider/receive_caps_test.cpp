@@ -3,6 +3,8 @@
 // Endpoints of one process, in domains of their own.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
@@ -406,6 +408,30 @@ TEST(ExactDirectedRecv, is_not_for_shared_receive_contexts) {
     must(fi_srx_context(b.domain.get(), &attr, &srx, nullptr), "srx");
     EXPECT_EQ(fi_ep_bind(b.ep.get(), &srx->fid, 0), -FI_EINVAL);
     EXPECT_EQ(fi_close(&srx->fid), 0);
+  }
+}
+
+// Their calls have tables of their own, which turn a forked child away as all others do.
+TEST(ReceiveCaps, are_not_inherited_by_a_forked_child) {
+  struct Of {
+    uint64_t caps, rx_op_flags;
+  };
+  for (const Of& of : {Of{kBase | kTaggedMulti, FI_MULTI_RECV}, Of{kBase | kTaggedDirected, 0},
+                       Of{kBase | FI_DIRECTED_RECV | kExact, 0}}) {
+    Pair p(of.caps, of.rx_op_flags);
+    char bytes[64];
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      ::alarm(5);
+      const bool refused =
+          fi_trecv(p.here.ep(), bytes, 8, nullptr, p.from_there, 1, 0, bytes) == -FI_EOPNOTSUPP &&
+          fi_recv(p.here.ep(), bytes, 8, nullptr, p.from_there, bytes) == -FI_EOPNOTSUPP;
+      ::_exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "caps " << std::hex << of.caps;
   }
 }
 
