@@ -54,7 +54,7 @@ TEST(Versions, auth_keys_are_not_looked_at_before_1_5) {
   EXPECT_EQ(since.info->ep_attr->auth_key_size, 8u);
 }
 
-// FI_VARIABLE_MSG, then nothing, then FI_EXACT_DIRECTED_RECV (what that does: receive_caps_test.cpp).
+// FI_VARIABLE_MSG, nothing, then FI_EXACT_DIRECTED_RECV (what that does: receive_caps_test.cpp).
 TEST(Versions, bit_48_is_long_messages_before_1_21_and_exact_sources_since_2_0) {
   const auto with_bit = [](fi_info& h) { h.caps = FI_MSG | 1ull << 48; };
   const Answer old = ask(kApi117, with_bit);
