@@ -1,0 +1,79 @@
+// Memory of devices: what the CPU cannot touch, and a driver's calls copy. fi_mr(3), "FI_HMEM" and
+// fi_mr_attr's iface.
+//
+// One interface over the drivers of CUDA, ROCr and Level Zero. None is linked: a driver's library is
+// loaded when its memory is first asked for, and what it lacks is said in a sentence. A process that
+// has no such memory never comes here but to ask find(), which loads nothing.
+//
+// Threads: any, in all calls. None of them holds a lock of ours while the driver works.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/errc.hpp"
+
+namespace aperture::memory {
+
+enum class Kind : uint8_t { cuda, rocr, ze };
+inline constexpr size_t kKinds = 3;
+
+// "CUDA", "ROCr", "Level Zero".
+const char* name_of(Kind kind) noexcept;
+
+// A range of device memory that somebody uses: the allocation that it was part of when it was
+// registered. Once that is freed both copies fail, although the address may be memory again.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+  virtual Kind kind() const noexcept = 0;
+  // Copies n bytes into and out of it and returns when they are there. `at`: an address of the
+  // range, with n bytes of it behind. The other place is host memory. False: the driver refused, or
+  // the memory is not what was registered; some of it may have been copied.
+  [[nodiscard]] virtual bool copy_in(std::byte* at, const void* from, size_t n) const noexcept = 0;
+  [[nodiscard]] virtual bool copy_out(void* to, const std::byte* at, size_t n) const noexcept = 0;
+
+ protected:
+  Registration() noexcept = default;
+};
+
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  virtual Kind kind() const noexcept = 0;
+  // Of len > 0 bytes. `device`: its number, as the application gives it; kAnyDevice: whichever has
+  // it. Errors, with `why` in static storage: invalid (no memory of this driver's, more than one
+  // allocation, or of another device), no_memory, io (the driver said no).
+  static constexpr int kAnyDevice = -1;
+  virtual Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
+                                                          const char*& why) noexcept = 0;
+  // Whether the memory at that address is this driver's, and the CPU must not touch it. Costs one
+  // look-up of the driver's.
+  virtual bool has(const void* at) const noexcept = 0;
+
+  // Host memory that the device copies to and from at its full speed. Null: there is none left. To
+  // be given back with the same size.
+  virtual void* take_host(size_t n) noexcept = 0;
+  virtual void give_host(void* at, size_t n) noexcept = 0;
+
+ protected:
+  Driver() noexcept = default;
+};
+
+// The driver of that kind, whose library is loaded and set up at the first call. It stays loaded. In
+// a forked child it is refused: no driver survives a fork. Errors, with `why` (static storage, or of
+// the library's): not_supported (no such library, no device, or one that is too old), no_memory.
+Result<Driver*> driver(Kind kind, const char*& why) noexcept;
+
+// Which driver's memory the address is, where the CPU must not touch it; null: none's, so far as the
+// drivers know that this process has loaded by itself. Loads no library.
+Driver* find(const void* at) noexcept;
+
+}  // namespace aperture::memory
