@@ -1,9 +1,9 @@
 // Memory of devices: what the CPU cannot touch, and a driver's calls copy. fi_mr(3), "FI_HMEM" and
 // fi_mr_attr's iface.
 //
-// One interface over the drivers of CUDA, ROCr and Level Zero. None is linked: a driver's library is
-// loaded when its memory is first asked for, and what it lacks is said in a sentence. A process that
-// has no such memory never comes here but to ask find(), which loads nothing.
+// One interface over the drivers of CUDA, ROCr and Level Zero. None is linked: a driver's library
+// is loaded when its memory is first asked for, and what it lacks is said in a sentence. A process
+// that has no such memory never comes here but to ask find(), which loads nothing.
 //
 // Threads: any, in all calls. None of them holds a lock of ours while the driver works.
 #pragma once
@@ -67,13 +67,13 @@ class Driver {
   Driver() noexcept = default;
 };
 
-// The driver of that kind, whose library is loaded and set up at the first call. It stays loaded. In
-// a forked child it is refused: no driver survives a fork. Errors, with `why` (static storage, or of
-// the library's): not_supported (no such library, no device, or one that is too old), no_memory.
+// The driver of that kind, whose library is loaded and set up at the first call. It stays loaded.
+// In a forked child it is refused: no driver survives a fork. Errors, with `why` (static storage):
+// not_supported (no such library, no device, or one that is too old), no_memory.
 Result<Driver*> driver(Kind kind, const char*& why) noexcept;
 
-// Which driver's memory the address is, where the CPU must not touch it; null: none's, so far as the
-// drivers know that this process has loaded by itself. Loads no library.
+// Which driver's memory the address is, where the CPU must not touch it; null: none's, so far as
+// the drivers know that this process has loaded by itself. Loads no library.
 Driver* find(const void* at) noexcept;
 
 }  // namespace aperture::memory
