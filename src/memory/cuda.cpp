@@ -1,0 +1,332 @@
+// Memory of CUDA's devices, through the driver API (cuda_api.hpp).
+//
+// A registration is known by its allocation's buffer id, which CUDA never uses twice; each copy
+// asks for it first. Copies go through streams of our own that wait for no other stream, so that a
+// kernel of the application's that waits for a message cannot hold the message up. In return the
+// application has to have finished its work on the memory, as for any NIC. What it calls
+// synchronous (a cudaMemset, a copy within the device) CUDA finishes before it returns, because
+// each registration sets SYNC_MEMOPS; memory of a pool or of cuMemMap may lack that attribute.
+//
+// A copy runs in the context of the memory. Streams are kept between copies in primary contexts
+// alone, each of which is retained for good: any other may be destroyed at any time and its handle
+// used again, and makes a stream for one copy. The application's current context is the same after
+// every call.
+#include <atomic>
+#include <cassert>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "base/fork.hpp"
+#include "base/no_throw.hpp"
+#include "memory/cuda_api.hpp"
+#include "memory/spare_handles.hpp"
+#include "memory/vendors.hpp"
+
+namespace aperture::memory {
+
+namespace {
+
+constexpr const char* kForked =
+    "this process was forked from one that had CUDA set up: CUDA does not survive a fork.";
+constexpr const char* kTooOld =
+    "the driver behind libcuda.so.1 lacks calls that copies need: install one for CUDA 11 or "
+    "later.";
+constexpr const char* kNoDevice = "CUDA finds no device here: nvidia-smi says what it sees.";
+constexpr const char* kNoStart = "CUDA's driver does not start: nvidia-smi says what is wrong.";
+constexpr const char* kUnknown =
+    "no CUDA allocation has this address: name memory of cuMemAlloc or cudaMalloc, before it is "
+    "freed.";
+constexpr const char* kHost =
+    "CUDA has this memory at the host, where the CPU can use it: name it as host memory.";
+constexpr const char* kElsewhere =
+    "the memory is of another CUDA device than the one that was named: ask "
+    "CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL for it.";
+constexpr const char* kTooLong =
+    "the range goes past the end of its CUDA allocation: each allocation is named by itself.";
+constexpr const char* kSaidNo =
+    "CUDA's driver refused to look at the memory: an earlier error of a kernel may have ended its "
+    "context.";
+
+// What CUDA knows of an address.
+struct Facts {
+  cu::Context context = nullptr;  // null: of no context (a memory pool, cuMemMap)
+  unsigned type = 0;              // 0: not CUDA's
+  unsigned long long id = 0;
+  unsigned managed = 0;
+  int device = -1;
+};
+
+// Where copies of an allocation run.
+struct Home {
+  cu::Context context = nullptr;
+  SpareHandles* streams = nullptr;  // null: none are kept, the context is the application's own
+};
+
+class CudaDriver final : public Driver {
+ public:
+  CudaDriver(const cu::Calls& calls, size_t count) : cu_(calls), devices_(count) {}
+
+  Kind kind() const noexcept override { return Kind::cuda; }
+  Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
+                                                  const char*& why) noexcept override;
+  bool has(const void* at) const noexcept override;
+  void* take_host(size_t n) noexcept override;
+  void give_host(void* at, size_t n) noexcept override;
+
+  // Calls submit(stream) for a copy in that home, and waits for it. False: anything failed.
+  template <typename Submit>
+  bool copy(const Home& home, Submit&& submit) noexcept;
+  bool is_still(const std::byte* at, unsigned long long id) const noexcept;
+  const cu::Calls& calls() const noexcept { return cu_; }
+
+ private:
+  struct Device {
+    std::atomic<cu::Context> primary{nullptr};  // retained for good; null: not used so far
+    SpareHandles streams;                       // of that context
+  };
+
+  bool is_ours() const noexcept { return process_epoch() == made_in_; }
+  bool ask(const void* at, Facts& facts) const noexcept;
+  Result<Facts> check(const void* at, int device, const char*& why) const noexcept;
+  bool is_one_allocation(const Home& home, const void* at, size_t len, bool& whole) const noexcept;
+  bool find_home(const Facts& facts, Home& home) noexcept;
+  cu::Context primary_of(int device) noexcept;
+  cu::Context any_primary() noexcept;
+
+  const cu::Calls cu_;
+  const uint64_t made_in_ = process_epoch();
+  std::vector<Device> devices_;  // by ordinal
+};
+
+// The context is current while this exists, and what was current before is so again afterwards.
+class InContext {
+ public:
+  InContext(const cu::Calls& calls, cu::Context context) noexcept
+      : cu_(calls), entered_(calls.cuCtxPushCurrent(context) == cu::kSuccess) {
+    assert(context != nullptr);
+  }
+  ~InContext() {
+    cu::Context left = nullptr;
+    if (entered_) cu_.cuCtxPopCurrent(&left);
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+  explicit operator bool() const noexcept { return entered_; }
+
+ private:
+  const cu::Calls& cu_;
+  const bool entered_;
+};
+
+class CudaRegistration final : public Registration {
+ public:
+  CudaRegistration(CudaDriver& driver, std::byte* at, size_t len, unsigned long long id, Home home)
+      : driver_(driver), at_(at), len_(len), id_(id), home_(home) {}
+
+  Kind kind() const noexcept override { return Kind::cuda; }
+  bool copy_in(std::byte* at, const void* from, size_t n) const noexcept override {
+    return n == 0 || (is_whole(at, n) && driver_.copy(home_, [&](cu::Stream stream) {
+             const auto to = reinterpret_cast<cu::Pointer>(at);
+             return driver_.calls().cuMemcpyHtoDAsync(to, from, n, stream);
+           }));
+  }
+  bool copy_out(void* to, const std::byte* at, size_t n) const noexcept override {
+    return n == 0 || (is_whole(at, n) && driver_.copy(home_, [&](cu::Stream stream) {
+             const auto from = reinterpret_cast<cu::Pointer>(at);
+             return driver_.calls().cuMemcpyDtoHAsync(to, from, n, stream);
+           }));
+  }
+
+ private:
+  bool is_whole(const std::byte* at, size_t n) const noexcept {
+    assert(at >= at_ && n <= len_ && at - at_ <= static_cast<ptrdiff_t>(len_ - n));
+    return driver_.is_still(at, id_);
+  }
+
+  CudaDriver& driver_;
+  const std::byte* const at_;
+  const size_t len_;
+  const unsigned long long id_;
+  const Home home_;
+};
+
+bool CudaDriver::ask(const void* at, Facts& facts) const noexcept {
+  int attributes[] = {cu::kContext, cu::kMemoryType, cu::kBufferId, cu::kIsManaged,
+                      cu::kDeviceOrdinal};
+  void* data[] = {&facts.context, &facts.type, &facts.id, &facts.managed, &facts.device};
+  static_assert(std::size(attributes) == std::size(data));
+  return is_ours() && cu_.cuPointerGetAttributes(std::size(data), attributes, data,
+                                                 reinterpret_cast<cu::Pointer>(at)) == cu::kSuccess;
+}
+
+bool CudaDriver::is_still(const std::byte* at, unsigned long long id) const noexcept {
+  Facts facts;
+  return ask(at, facts) && facts.type != 0 && facts.id == id;
+}
+
+bool CudaDriver::has(const void* at) const noexcept {
+  Facts facts;
+  return ask(at, facts) && facts.type == cu::kDevice && facts.managed == 0;
+}
+
+// What may be registered there, as far as the address alone tells.
+Result<Facts> CudaDriver::check(const void* at, int device, const char*& why) const noexcept {
+  Facts facts;
+  if (!ask(at, facts)) {
+    why = is_ours() ? kSaidNo : kForked;
+    return Errc::io;
+  }
+  if (facts.type == 0) {
+    why = kUnknown;
+    return Errc::invalid;
+  }
+  if (facts.type != cu::kDevice && facts.managed == 0) {
+    why = kHost;
+    return Errc::invalid;
+  }
+  if (device != kAnyDevice && device != facts.device) {
+    why = kElsewhere;
+    return Errc::invalid;
+  }
+  return facts;
+}
+
+// Null: the driver refused.
+cu::Context CudaDriver::primary_of(int device) noexcept {
+  assert(device >= 0 && static_cast<size_t>(device) < devices_.size());
+  std::atomic<cu::Context>& primary = devices_[static_cast<size_t>(device)].primary;
+  // relaxed, both: the handle is CUDA's word for what it guards itself
+  cu::Context context = primary.load(std::memory_order_relaxed);
+  if (context != nullptr) return context;
+  if (cu_.cuDevicePrimaryCtxRetain(&context, device) != cu::kSuccess) return nullptr;
+  cu::Context before = nullptr;
+  // another thread's reference is enough
+  if (!primary.compare_exchange_strong(before, context, std::memory_order_relaxed))
+    cu_.cuDevicePrimaryCtxRelease(device);
+  return context;
+}
+
+cu::Context CudaDriver::any_primary() noexcept {
+  for (const Device& device : devices_) {
+    // relaxed: as in primary_of()
+    if (cu::Context context = device.primary.load(std::memory_order_relaxed)) return context;
+  }
+  return primary_of(0);
+}
+
+bool CudaDriver::find_home(const Facts& facts, Home& home) noexcept {
+  const bool on_a_device = facts.device >= 0 && static_cast<size_t>(facts.device) < devices_.size();
+  const int device = on_a_device ? facts.device : 0;
+  unsigned flags = 0;
+  int active = 0;
+  home.context = facts.context;
+  // A primary context that nobody uses is not the memory's, and is not made for it.
+  if (facts.context != nullptr &&
+      (cu_.cuDevicePrimaryCtxGetState(device, &flags, &active) != cu::kSuccess || active == 0))
+    return true;
+  const cu::Context primary = primary_of(device);
+  if (home.context == nullptr) home.context = primary;
+  if (primary != nullptr && home.context == primary)
+    home.streams = &devices_[static_cast<size_t>(device)].streams;
+  return home.context != nullptr;
+}
+
+// False: the driver refused. Else `whole` tells.
+bool CudaDriver::is_one_allocation(const Home& home, const void* at, size_t len,
+                                   bool& whole) const noexcept {
+  const auto place = reinterpret_cast<cu::Pointer>(at);
+  cu::Pointer base = 0;
+  size_t size = 0;
+  const InContext inside(cu_, home.context);
+  if (!inside || cu_.cuMemGetAddressRange(&base, &size, place) != cu::kSuccess) return false;
+  whole = place >= base && len <= size && place - base <= size - len;
+  // Not all memory has the attribute; see above.
+  const unsigned on = 1;
+  if (whole) cu_.cuPointerSetAttribute(&on, cu::kSyncMemops, place);
+  return true;
+}
+
+Result<std::shared_ptr<const Registration>> CudaDriver::add(void* at, size_t len, int device,
+                                                            const char*& why) noexcept {
+  assert(len != 0);
+  const Result<Facts> facts = check(at, device, why);
+  if (!facts) return facts.error();
+  Home home;
+  bool whole = false;
+  if (!find_home(facts.value(), home) || !is_one_allocation(home, at, len, whole)) {
+    why = kSaidNo;
+    return Errc::io;
+  }
+  if (!whole) {
+    why = kTooLong;
+    return Errc::invalid;
+  }
+  assert(home.context != nullptr);
+  auto made = no_throw([&]() -> Result<std::shared_ptr<const Registration>> {
+    return std::shared_ptr<const Registration>(std::make_shared<CudaRegistration>(
+        *this, static_cast<std::byte*>(at), len, facts.value().id, home));
+  });
+  if (!made) why = kNoRoom;
+  return made;
+}
+
+template <typename Submit>
+bool CudaDriver::copy(const Home& home, Submit&& submit) noexcept {
+  const InContext inside(cu_, home.context);
+  if (!inside) return false;
+  cu::Stream stream = home.streams != nullptr ? home.streams->take() : nullptr;
+  if (stream == nullptr && cu_.cuStreamCreate(&stream, cu::kStreamNonBlocking) != cu::kSuccess)
+    return false;
+  assert(stream != nullptr);
+  const bool copied =
+      submit(stream) == cu::kSuccess && cu_.cuStreamSynchronize(stream) == cu::kSuccess;
+  // one that has failed may have work left that is not another copy's to wait for
+  if (!copied || home.streams == nullptr || !home.streams->give(stream)) {
+    cu_.cuStreamDestroy(stream);
+  }
+  return copied;
+}
+
+void* CudaDriver::take_host(size_t n) noexcept {
+  const cu::Context context = is_ours() ? any_primary() : nullptr;
+  if (context == nullptr) return nullptr;
+  const InContext inside(cu_, context);
+  void* at = nullptr;
+  if (!inside || cu_.cuMemHostAlloc(&at, n, cu::kHostPortable) != cu::kSuccess) return nullptr;
+  return at;
+}
+
+void CudaDriver::give_host(void* at, size_t) noexcept {
+  assert(at != nullptr);
+  const cu::Context context = is_ours() ? any_primary() : nullptr;
+  if (context == nullptr) return;
+  const InContext inside(cu_, context);
+  cu_.cuMemFreeHost(at);
+}
+
+}  // namespace
+
+bool cuda_in_use(Library library) noexcept {
+  int (*const count_devices)(int*) = library.find("cuDeviceGetCount");
+  int count = 0;
+  return count_devices != nullptr && count_devices(&count) == cu::kSuccess && count > 0;
+}
+
+Result<Driver*> make_cuda(Library library, const char*& why) noexcept {
+  const cu::Calls calls(library);
+  why = kTooOld;
+  if (calls.find.missing() != nullptr) return Errc::not_supported;
+  const int started = calls.cuInit(0);
+  int count = 0;
+  why = kNoStart;
+  if (started == cu::kSuccess && calls.cuDeviceGetCount(&count) != cu::kSuccess)
+    return Errc::not_supported;
+  why = started == cu::kSuccess || started == cu::kNoDevice ? kNoDevice : kNoStart;
+  if (started != cu::kSuccess || count <= 0) return Errc::not_supported;
+  why = kNoRoom;
+  return no_throw(
+      [&]() -> Result<Driver*> { return new CudaDriver(calls, static_cast<size_t>(count)); });
+}
+
+}  // namespace aperture::memory
