@@ -40,6 +40,11 @@ set(APERTURE_TEST_ENV
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   TSAN_OPTIONS=halt_on_error=1:exitcode=99:second_deadlock_stack=1:atexit_sleep_ms=100)
 
+# Where tests/memory builds its stand-ins for the drivers of devices, and the environment of a test
+# that is to find them.
+set(APERTURE_STANDIN_DIR ${CMAKE_BINARY_DIR}/tests/memory/standin)
+set(APERTURE_STANDIN_ENV LD_LIBRARY_PATH=${APERTURE_STANDIN_DIR})
+
 # Sanitized and emulated programs are slower: their limits are multiplied.
 set(APERTURE_TIMEOUT_FACTOR 1)
 if(APERTURE_SANITIZE MATCHES thread OR CMAKE_CROSSCOMPILING)

@@ -1,0 +1,91 @@
+// Several threads at one driver: copies, registrations and frees at the same time.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "memory/driver_of.hpp"
+
+namespace aperture::memory {
+namespace {
+
+using test::DeviceMemory;
+
+constexpr int kThreads = 4;
+
+class DriversInThreads : public test::DriverOf {
+ protected:
+  template <typename Body>
+  void in_threads(Body body) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) threads.emplace_back([&, t] { body(t); });
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, DriversInThreads, testing::ValuesIn(test::kDeviceKinds),
+                         test::name_of_param);
+
+TEST_P(DriversInThreads, copy_at_the_same_time) {
+  constexpr size_t kEach = 256 * 1024;
+  DeviceMemory memory(devices(), kThreads * kEach);
+  const Added added = add(memory.at(), kThreads * kEach);
+  ASSERT_NE(added.registration, nullptr) << added.why;
+  std::atomic<int> wrong{0};
+  in_threads([&](int t) {
+    std::byte* const at = memory.at() + static_cast<size_t>(t) * kEach;
+    std::vector<unsigned char> sent(kEach);
+    std::vector<unsigned char> got(kEach);
+    for (int i = 0; i < 100; ++i) {
+      std::memset(sent.data(), t * 64 + i, kEach);
+      const bool copied = added.registration->copy_in(at, sent.data(), kEach) &&
+                          added.registration->copy_out(got.data(), at, kEach);
+      wrong += !copied || got != sent;
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(devices().counts().queues, static_cast<size_t>(kThreads));
+}
+
+TEST_P(DriversInThreads, register_and_free_at_the_same_time) {
+  const standin_counts before = devices().counts();
+  std::atomic<int> wrong{0};
+  in_threads([&](int t) {
+    devices().use_here();
+    for (int i = 0; i < 50; ++i) {
+      DeviceMemory memory(devices(), 4096);
+      std::byte* const at = memory.at();
+      const Added one = add(at, 4096);
+      const Added other = add(at + 1, 17);
+      int value = t;
+      const bool copied = one.registration && other.registration &&
+                          one.registration->copy_in(at, &value, sizeof value) &&
+                          other.registration->copy_out(&value, at + 1, 1);
+      memory.free();
+      wrong += !copied || one.registration->copy_in(at, &value, sizeof value);
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(devices().counts().allocations, before.allocations);
+  EXPECT_EQ(devices().counts().watches, before.watches);
+}
+
+TEST_P(DriversInThreads, register_one_allocation_at_the_same_time) {
+  for (int i = 0; i < 50; ++i) {
+    DeviceMemory memory(devices(), 4096);
+    Added added[kThreads];
+    in_threads([&](int t) { added[t] = add(memory.at(), 4096); });
+    std::byte* const at = memory.at();
+    ASSERT_TRUE(memory.free());
+    DeviceMemory next(devices(), 4096);
+    int value = 0;
+    for (const Added& each : added) {
+      ASSERT_NE(each.registration, nullptr) << each.why;
+      EXPECT_FALSE(each.registration->copy_in(at, &value, sizeof value));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aperture::memory
