@@ -100,6 +100,7 @@ RcDirect::Copied RcDirect::copy(uint32_t at, uint64_t offset, uint64_t n) noexce
     if (!checked) {
       return {.failed = q_.memory_.refuse(sge.lkey, sge.addr + skip, part, need, checked.denial())};
     }
+    if (checked.grant().is_in_device()) return {};  // no system call reaches it
     // under the engine lock, in which regions are closed: it stays until the copy is over
     checked.grant().each_piece([&](std::byte* piece, size_t size) {
       if (count == local.size()) return false;

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/guarded_copy.hpp"
 #include "base/invariant.hpp"
 #include "protect/access_check.hpp"
 
@@ -17,6 +18,36 @@ bool comes_to(const AccessAsk& ask, EndpointId only) noexcept {
 }
 
 }  // namespace
+
+bool Segment::copy_in(std::byte* at, const void* from, size_t n) const noexcept {
+  assert(at >= base && static_cast<uint64_t>(at - base) + n <= length);
+  return device != nullptr ? device->copy_in(at, from, n) : guarded_copy(at, from, n);
+}
+
+bool Segment::copy_out(void* to, const std::byte* at, size_t n) const noexcept {
+  assert(at >= base && static_cast<uint64_t>(at - base) + n <= length);
+  return device != nullptr ? device->copy_out(to, at, n) : guarded_copy(to, at, n);
+}
+
+bool Grant::copy_in_parts(const void* from, size_t n, size_t at) const noexcept {
+  const auto* in = static_cast<const std::byte*>(from);
+  return each_run_of(parts_->segments, offset_ + at, n,
+                     [&in](const Segment& segment, std::byte* piece, size_t size) {
+                       const bool copied = segment.copy_in(piece, in, size);
+                       in += size;
+                       return copied;
+                     });
+}
+
+bool Grant::copy_out_parts(void* to, size_t n, size_t at) const noexcept {
+  auto* out = static_cast<std::byte*>(to);
+  return each_run_of(parts_->segments, offset_ + at, n,
+                     [&out](const Segment& segment, std::byte* piece, size_t size) {
+                       const bool copied = segment.copy_out(out, piece, size);
+                       out += size;
+                       return copied;
+                     });
+}
 
 Checked AccessCheck::grant_beside(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
   APERTURE_DEBUG_ASSERT(entry.index < file_.capacity);
@@ -47,7 +78,7 @@ Checked AccessCheck::grant_beside(const AccessAsk& ask, const EntryCopy& entry) 
     return false;
   });
   APERTURE_DEBUG_ASSERT(run <= n);
-  if (run == n) return Checked(first, n, entry.ref());
+  if (run == n && !side->in_device) return Checked(first, n, entry.ref());
   return Checked(first, n, entry.ref(), side, offset);
 }
 

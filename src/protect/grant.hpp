@@ -45,30 +45,23 @@ class Grant {
     assert(at <= size_ && n <= size_ - at);
     if (parts_ == nullptr) [[likely]]
       return guarded_copy(data_ + at, from, n);
-    const auto* in = static_cast<const std::byte*>(from);
-    return each_run(parts_->segments, offset_ + at, n, [&in](std::byte* piece, size_t size) {
-      const bool copied = guarded_copy(piece, in, size);
-      in += size;
-      return copied;
-    });
+    return copy_in_parts(from, n, at);
   }
   [[nodiscard]] bool copy_out(void* to, size_t n, size_t at = 0) const noexcept {
     assert(at <= size_ && n <= size_ - at);
     if (parts_ == nullptr) [[likely]]
       return guarded_copy(to, data_ + at, n);
-    auto* out = static_cast<std::byte*>(to);
-    return each_run(parts_->segments, offset_ + at, n, [&out](std::byte* piece, size_t size) {
-      const bool copied = guarded_copy(out, piece, size);
-      out += size;
-      return copied;
-    });
+    return copy_out_parts(to, n, at);
   }
 
+  // The CPU must not touch it: both copies are a driver's work.
+  bool is_in_device() const noexcept { return parts_ != nullptr && parts_->in_device; }
   // For who works in place: calls fn(std::byte* piece, size_t n) -> bool for each run of the chunk
-  // until it says false; false then.
+  // until it says false; false then. Memory of a device has no place for it: false at once.
   template <typename Fn>
   bool each_piece(Fn&& fn) const {
     if (parts_ == nullptr) return fn(data_, size_);
+    if (parts_->in_device) return false;
     return each_run(parts_->segments, offset_, size_, std::forward<Fn>(fn));
   }
 
@@ -76,11 +69,13 @@ class Grant {
   friend class AccessCheck;
   friend class Checked;
   Grant() noexcept = default;
+  bool copy_in_parts(const void* from, size_t n, size_t at) const noexcept;
+  bool copy_out_parts(void* to, size_t n, size_t at) const noexcept;
 
   std::byte* data_ = nullptr;
   size_t size_ = 0;
   RegionRef region_;
-  const SideRecord* parts_ = nullptr;  // where the chunk is more than one run
+  const SideRecord* parts_ = nullptr;  // where the chunk is more than one run, or in a device
   uint64_t offset_ = 0;                // of the chunk in the region; with parts_
 };
 

@@ -156,7 +156,8 @@ Result<SideRecord*> KeyTable::add_side(RegionHandle region) {
   KeyEntry& entry = own_file_.layout().entries[region.index];
   // relaxed: constant while the entry is VALID
   auto* base = reinterpret_cast<std::byte*>(entry.base.load(std::memory_order_relaxed));
-  made->segments.push_back({base, entry.length.load(std::memory_order_relaxed), std::nullopt});
+  made->segments.push_back(
+      {base, entry.length.load(std::memory_order_relaxed), std::nullopt, nullptr});
   assert(made->segments.size() == 1);
   sides_.put(region.index, std::move(made));
   // SYNC POINT: ask-owner (who sees the flag sees the record; a peer that copied the entry before

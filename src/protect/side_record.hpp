@@ -1,20 +1,23 @@
 // What a region has beyond one flat range that everybody with the key may reach: several buffers,
-// pages that must have been verified, a secret, one endpoint that alone may reach it, watchers.
+// pages that must have been verified, a secret, one endpoint that alone may reach it, watchers,
+// memory that a device's driver has to copy.
 //
 // It is the owner's own and no peer sees it: the entry of such a region carries kFlagAskOwner (as
 // do a few others, key_file.hpp), and peers leave its accesses to the owner. Built before the
 // region is added; changed afterwards only inside the engine lock of the region's domain, in which
 // every check of it runs too.
 // man 3 fi_mr: several buffers, "MMU notify", raw keys, regions of endpoints, RMA events,
-// persistent memory.
+// persistent memory, FI_MR_HMEM.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "memory/driver.hpp"
 #include "protect/rights.hpp"
 
 namespace aperture::protect {
@@ -53,6 +56,13 @@ struct Segment {
   std::byte* base = nullptr;
   uint64_t length = 0;           // bytes
   std::optional<PageMap> pages;  // empty: an access finds out for itself
+  // Of memory that the CPU must not touch; null: the CPU copies. Shared with operations that use it
+  // locally, which may end after the region.
+  std::shared_ptr<const memory::Registration> device;
+
+  // False: no memory is there any more, or not for that; some of it may have been copied.
+  bool copy_in(std::byte* at, const void* from, size_t n) const noexcept;
+  bool copy_out(void* to, const std::byte* at, size_t n) const noexcept;
 };
 
 struct SideRecord {
@@ -62,6 +72,7 @@ struct SideRecord {
   EndpointId endpoint = 0;              // ... this one; 0: through none
   std::vector<WriteWatcher*> watchers;  // each told of each write; not owned
   bool persistent = false;              // a commit reaches the file behind it
+  bool in_device = false;               // all of its segments are
 
   // The rules that it adds, for [offset, offset + len), which lies inside the region.
   Denial validate(EndpointId through, uint64_t offset, uint64_t len) const noexcept;
@@ -70,10 +81,10 @@ struct SideRecord {
 // Whether every page of the range is mapped, as far as the kernel tells: a system call.
 bool is_mapped(const std::byte* base, uint64_t length) noexcept;
 
-// Calls fn(std::byte* piece, size_t n) for each run of [offset, offset + len) until it returns
-// false; false then. The range lies inside the segments.
+// Calls fn(const Segment&, std::byte* piece, size_t n) for each run of [offset, offset + len) until
+// it returns false; false then. The range lies inside the segments.
 template <typename Fn>
-bool each_run(std::span<const Segment> segments, uint64_t offset, uint64_t len, Fn&& fn) {
+bool each_run_of(std::span<const Segment> segments, uint64_t offset, uint64_t len, Fn&& fn) {
   for (const Segment& s : segments) {
     if (len == 0) break;
     if (offset >= s.length) {
@@ -81,11 +92,17 @@ bool each_run(std::span<const Segment> segments, uint64_t offset, uint64_t len, 
       continue;
     }
     const uint64_t n = len < s.length - offset ? len : s.length - offset;
-    if (!fn(s.base + offset, static_cast<size_t>(n))) return false;
+    if (!fn(s, s.base + offset, static_cast<size_t>(n))) return false;
     offset = 0;
     len -= n;
   }
   return true;
+}
+// The same without the segment.
+template <typename Fn>
+bool each_run(std::span<const Segment> segments, uint64_t offset, uint64_t len, Fn&& fn) {
+  return each_run_of(segments, offset, len,
+                     [&fn](const Segment&, std::byte* piece, size_t n) { return fn(piece, n); });
 }
 
 }  // namespace aperture::protect

@@ -125,6 +125,11 @@ AccessAsk AtomicResponder::ask_of(const Request& r, size_t range_at) const noexc
 Denial AtomicResponder::validate(const protect::Checked& checked, const Request& r) noexcept {
   if (!checked) return checked.denial();
   const bool writes = r.op != AtomicOp::read;
+  if (checked.grant().is_in_device()) [[unlikely]] {
+    // its driver finds out whether it is there
+    const auto at = reinterpret_cast<uintptr_t>(checked.grant().data());
+    return at % transport::atomic_alignment(r.type) == 0 ? Denial::none : Denial::misaligned;
+  }
   Denial denial = Denial::none;
   (void)checked.grant().each_piece([&](std::byte* piece, size_t n) {
     const auto at = reinterpret_cast<uintptr_t>(piece);
@@ -157,11 +162,29 @@ bool AtomicResponder::is_any_refused(const Request& r) noexcept {
   return false;
 }
 
+// Memory of a device is changed in a copy. Whatever comes through us runs under the engine's lock, and
+// is atomic with it; what the device does by itself is not.
+bool AtomicResponder::run_on_copy(const protect::Grant& grant, const Request& r,
+                                  const Operands& at) noexcept {
+  alignas(2 * sizeof(uint64_t)) std::array<std::byte, transport::kAtomicBytes> copy;
+  const size_t n = grant.size();
+  assert(n <= copy.size());
+  if (!grant.copy_out(copy.data(), n)) return false;
+  transport::execute_atomic(r.op, r.type, copy.data(), at.operand, at.compare, at.result,
+                            n / r.size);
+  return r.op == AtomicOp::read || grant.copy_in(copy.data(), n);
+}
+
 // Changes the memory, and puts the former values there if they are wanted. False: refused.
 bool AtomicResponder::run(const Request& r, std::byte* result) noexcept {
   if (r.range_count > 1 && is_any_refused(r)) return false;
-  const std::byte* operand = r.operand;
-  const std::byte* compare = r.kind == AtomicKind::compare ? r.operand + r.len() : nullptr;
+  Operands at{r.operand, r.kind == AtomicKind::compare ? r.operand + r.len() : nullptr, result};
+  const auto advance = [&](size_t n) {
+    if (transport::has_operand(r.op)) at.operand += n;
+    if (at.compare != nullptr) at.compare += n;
+    if (at.result != nullptr) at.result += n;
+    return true;
+  };
   for (size_t i = 0; i < r.range_count; ++i) {
     const AccessAsk ask = ask_of(r, i);
     const protect::Checked checked =
@@ -170,16 +193,22 @@ bool AtomicResponder::run(const Request& r, std::byte* result) noexcept {
       execution_.refuse(ask, denial, static_cast<uint8_t>(i));  // the only range: nothing changed
       return false;
     }
-    (void)checked.grant().each_piece([&](std::byte* piece, size_t n) {
-      transport::execute_atomic(r.op, r.type, piece, operand, compare, result, n / r.size);
-      if (transport::has_operand(r.op)) operand += n;
-      if (compare != nullptr) compare += n;
-      if (result != nullptr) result += n;
-      return true;
-    });
+    if (checked.grant().is_in_device()) [[unlikely]] {
+      if (!run_on_copy(checked.grant(), r, at)) {
+        execution_.refuse(ask, Denial::not_backed, static_cast<uint8_t>(i));
+        return false;
+      }
+      advance(checked.grant().size());
+    } else {
+      (void)checked.grant().each_piece([&](std::byte* piece, size_t n) {
+        transport::execute_atomic(r.op, r.type, piece, at.operand, at.compare, at.result,
+                                  n / r.size);
+        return advance(n);
+      });
+    }
     if (r.op != AtomicOp::read) execution_.note_write(checked.grant().region(), r.len());
   }
-  APERTURE_DEBUG_ASSERT(!transport::has_operand(r.op) || operand == r.operand + r.len());
+  APERTURE_DEBUG_ASSERT(!transport::has_operand(r.op) || at.operand == r.operand + r.len());
   return true;
 }
 

@@ -23,8 +23,16 @@ class AtomicResponder {
 
  private:
   struct Request;
+  // How far one has come.
+  struct Operands {
+    const std::byte* operand;
+    const std::byte* compare;  // or null
+    std::byte* result;         // or null
+  };
   bool execute(const Request& request) noexcept;
   bool run(const Request& request, std::byte* result) noexcept;
+  bool run_on_copy(const protect::Grant& grant, const Request& request,
+                   const Operands& at) noexcept;
   bool is_any_refused(const Request& request) noexcept;
   protect::AccessAsk ask_of(const Request& request, size_t range_at) const noexcept;
   protect::Denial validate(const protect::Checked& checked, const Request& request) noexcept;
