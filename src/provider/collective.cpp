@@ -8,6 +8,7 @@
 #include "msg/group_matching.hpp"
 #include "provider/atomic_rules.hpp"
 #include "provider/av_set.hpp"
+#include "provider/device_places.hpp"
 #include "provider/ep_described.hpp"
 #include "provider/errors.hpp"
 #include "provider/multicast.hpp"
@@ -323,8 +324,14 @@ int check_buffers(const Ep& ep, const Asked& a, const Use& use, uint64_t bytes) 
   if (bytes != 0 &&
       ((use.buf != 0 && a.buf == nullptr) || (use.result != 0 && a.result == nullptr)))
     return refuse(-FI_EINVAL, "%s: a buffer is NULL, and count is %zu", a.call, a.count);
-  if (ep.descriptors == DescriptorRule::ignored) return 0;
   const bool into_buf = a.coll == FI_BROADCAST;
+  ssize_t on_device = refuse_device(ep, a.call, a.buf, use.buf * bytes, a.desc,
+                                    into_buf ? kRecvTarget : kSendSource);
+  if (on_device == 0) {
+    on_device = refuse_device(ep, a.call, a.result, use.result * bytes, a.result_desc, kRecvTarget);
+  }
+  if (on_device != 0) return static_cast<int>(on_device);
+  if (ep.descriptors == DescriptorRule::ignored) return 0;
   if (use.buf != 0) {
     const ssize_t rc = check_buffer(ep, a.call, a.buf, use.buf * bytes, a.desc,
                                     into_buf ? kRecvTarget : kSendSource);

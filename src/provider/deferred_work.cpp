@@ -9,7 +9,9 @@
 #include <cstring>
 #include <type_traits>
 
+#include "provider/device_places.hpp"
 #include "provider/ep_described.hpp"
+#include "provider/ep_device.hpp"
 #include "provider/ep_sources.hpp"
 #include "provider/work.hpp"
 
@@ -48,6 +50,18 @@ int as_int(ssize_t rc) noexcept {
   return static_cast<int>(rc);
 }
 
+// It would be read or written when nobody of the application's is in a call any more.
+int refuse_devices(const Ep& ep, const iovec* iov, void** desc, size_t count, size_t limit,
+                   protect::Rights need) noexcept {
+  if (iov == nullptr || count > limit) return 0;
+  for (size_t i = 0; i < count; ++i) {
+    void* const one = desc != nullptr ? desc[i] : nullptr;
+    const ssize_t rc = refuse_device(ep, kCall, iov[i].iov_base, iov[i].iov_len, one, need);
+    if (rc != 0) return as_int(rc);
+  }
+  return 0;
+}
+
 template <typename Op>
 int keep_message(const Domain& domain, const Op* op, bool is_send, uint64_t cap, const char* name,
                  Work& work) noexcept {
@@ -63,10 +77,13 @@ int keep_message(const Domain& domain, const Op* op, bool is_send, uint64_t cap,
                   kCall);
   work.wants_entry = (op->flags & FI_COMPLETION) != 0;
   const Later later(work);
+  const size_t limit = is_send ? ep->tx_iov_limit : ep->rx_iov_limit;
+  const protect::Rights need = is_send ? kSendSource : kRecvTarget;
+  const auto& m = op->msg;
+  if (const int rc = refuse_devices(*ep, m.msg_iov, m.desc, m.iov_count, limit, need); rc != 0)
+    return rc;
   if (ep->descriptors != DescriptorRule::ignored && (op->flags & FI_INJECT) == 0) {
-    const size_t limit = is_send ? ep->tx_iov_limit : ep->rx_iov_limit;
-    const ssize_t rc = check_pieces(*ep, kCall, op->msg.msg_iov, op->msg.desc, op->msg.iov_count,
-                                    limit, is_send ? kSendSource : kRecvTarget);
+    const ssize_t rc = check_pieces(*ep, kCall, m.msg_iov, m.desc, m.iov_count, limit, need);
     if (rc != 0) return as_int(rc);
   }
   if (is_send) return as_int(send_later(*ep, kCall, op->msg, op->flags, later));
@@ -83,9 +100,13 @@ int keep_access(const Domain& domain, const fi_op_rma* op, bool is_write, Work& 
   assert(ep != nullptr);
   if (const int rc = check_cap(*ep, FI_RMA, "FI_RMA"); rc != 0) return rc;
   work.wants_entry = (op->flags & FI_COMPLETION) != 0;
+  const auto& m = op->msg;
+  const protect::Rights need = is_write ? kWriteSource : kReadResult;
+  const size_t limit = ep->tx_iov_limit;
+  if (const int rc = refuse_devices(*ep, m.msg_iov, m.desc, m.iov_count, limit, need); rc != 0)
+    return rc;
   if (ep->descriptors != DescriptorRule::ignored && (op->flags & FI_INJECT) == 0) {
-    const ssize_t rc = check_pieces(*ep, kCall, op->msg.msg_iov, op->msg.desc, op->msg.iov_count,
-                                    ep->tx_iov_limit, is_write ? kWriteSource : kReadResult);
+    const ssize_t rc = check_pieces(*ep, kCall, m.msg_iov, m.desc, m.iov_count, limit, need);
     if (rc != 0) return as_int(rc);
   }
   return as_int(access_later(*ep, kCall, op->msg, is_write, op->flags, Later(work)));
@@ -102,6 +123,10 @@ int keep_atomic(const Domain& domain, const Op* op, Work& work) noexcept {
   AtomicBuffers buffers;
   if constexpr (requires { op->fetch; }) buffers.fetch = &op->fetch;
   if constexpr (requires { op->compare; }) buffers.compare = &op->compare;
+  if (reaches_devices(*ep)) {
+    const int rc = static_cast<int>(refuse_devices_of_atomic(*ep, kCall, op->msg, buffers));
+    if (rc != 0) return rc;
+  }
   return as_int(atomic_later(*ep, kCall, op->msg, buffers, op->flags, Later(work)));
 }
 

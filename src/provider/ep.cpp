@@ -407,7 +407,7 @@ int open_endpoint(const char* call, fid_domain* fid, const fi_info* info, fid_ep
     if (const int rc = check_op_flags(call, *body, FI_RECV, ep->rx_flags); rc != 0) return rc;
     if (const int rc = set_buffered(*ep, *info); rc != 0) return rc;
     ep->settle();
-    if (body->triggers()) {
+    if (body->keeps_work()) {
       if (const int rc = begin_work(*body->domain); rc != 0) return rc;
     }
     if ((body->tx_caps & FI_COLLECTIVE) != 0) {

@@ -95,8 +95,10 @@ struct EpBody {
   // reaches them any more (lock held).
   int check_regions() const noexcept;
   void leave_regions() noexcept;
-  // Operations of it, or of its contexts, may wait for counters: its domain has had begin_work().
+  // Operations of it, or of its contexts, may wait for counters.
   bool triggers() const noexcept { return ((tx_caps | rx_caps) & FI_TRIGGER) != 0; }
+  // Operations of it may be kept beyond their call: its domain has had begin_work().
+  bool keeps_work() const noexcept { return triggers() || domain->region_rules.hmem; }
   // What op_flags a transmit or receive context of it may have.
   uint64_t tx_op_flags() const noexcept {
     if (kind != EpKind::unreliable) return kTxOpFlags;

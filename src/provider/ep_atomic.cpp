@@ -8,6 +8,7 @@
 
 #include "provider/atomic_rules.hpp"
 #include "provider/ep_described.hpp"
+#include "provider/ep_device.hpp"
 #include "provider/ep_triggered.hpp"
 #include "provider/fork.hpp"
 #include "provider/header_names.hpp"
@@ -439,14 +440,20 @@ ssize_t atomic_later(Ep& ep, const char* call, const fi_msg_atomic& msg,
 void fill_atomics(CallTables& tables) noexcept {
   tables.atomic = g_plain<false>;
   tables.atomic_described = g_plain<true>;
+  tables.atomic_device = tables.atomic;
+  put_device_atomics(tables.atomic_device);
 }
 
 void turn_away_atomics(CallTables& tables) noexcept {
-  tables.atomic = tables.atomic_described = tables.atomic_triggered =
+  tables.atomic = tables.atomic_described = tables.atomic_device = tables.atomic_triggered =
       with_valid(refusing<fi_ops_atomic>(InForkedChild{}));
 }
 
 fi_ops_atomic& atomic_ops_at_once(const Ep& ep) noexcept {
+  return reaches_devices(ep) ? ep.body->domain->calls->atomic_device : atomic_ops_of_host(ep);
+}
+
+fi_ops_atomic& atomic_ops_of_host(const Ep& ep) noexcept {
   CallTables& calls = *ep.body->domain->calls;
   return ep.descriptors == DescriptorRule::ignored ? calls.atomic : calls.atomic_described;
 }

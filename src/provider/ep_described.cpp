@@ -19,18 +19,24 @@ ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noex
       call, len, buf);
 }
 
+protect::LocalAnswer look_at_descriptor(const Ep& ep, protect::LocalAsk& ask) noexcept {
+  const protect::KeyFile& file = ep.engine->keys().own_file().layout();
+  protect::LocalAnswer answer = protect::check_local(file, ask);
+  if (answer.denial != protect::Denial::wrong_domain) return answer;
+  // authorization keys keep peers apart, not an endpoint from the memory of its own domain
+  AuthKeys& own = ep.body->domain->auth_keys;
+  const std::lock_guard guard(own.mutex);
+  for (size_t i = 0; i < own.all.size() && answer.denial == protect::Denial::wrong_domain; ++i) {
+    ask.pd = own.all[i].pd;
+    answer = protect::check_local(file, ask);
+  }
+  return answer;
+}
+
 ssize_t validate_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
                             protect::LocalAnswer answer) noexcept {
   protect::KeyTable& keys = ep.engine->keys();
-  if (answer.denial == protect::Denial::wrong_domain) {
-    // authorization keys keep peers apart, not an endpoint from the memory of its own domain
-    AuthKeys& own = ep.body->domain->auth_keys;
-    const std::lock_guard guard(own.mutex);
-    for (size_t i = 0; i < own.all.size() && answer.denial == protect::Denial::wrong_domain; ++i) {
-      ask.pd = own.all[i].pd;
-      answer = protect::check_local(keys.own_file().layout(), ask);
-    }
-  }
+  if (answer.denial == protect::Denial::wrong_domain) answer = look_at_descriptor(ep, ask);
   protect::Denial denial = answer.denial;
   if (denial == protect::Denial::none) {
     if (answer.beside.generation == 0) return 0;

@@ -28,6 +28,9 @@ inline constexpr protect::Rights kWriteSource = protect::Rights::local_read;  //
 
 // Cold: logs the sentence and answers the code.
 [[gnu::cold]] ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noexcept;
+// What the descriptor is, in whichever of the domain's protection domains its region is.
+// `ask` is then of that one.
+protect::LocalAnswer look_at_descriptor(const Ep& ep, protect::LocalAsk& ask) noexcept;
 // Where the quick look did not suffice: 0 or the refusal.
 [[gnu::cold]] ssize_t validate_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
                                           protect::LocalAnswer answer) noexcept;

@@ -1,6 +1,7 @@
 // Messages: fi_ops_msg. man 3 fi_msg. Data path.
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_described.hpp"
+#include "provider/ep_device.hpp"
 #include "provider/ep_dgram.hpp"
 #include "provider/ep_message_calls.hpp"
 #include "provider/ep_multi_recv.hpp"
@@ -71,6 +72,7 @@ void fill_messages(CallTables& tables) noexcept {
   tables.msg_datagram = datagram_msg_ops();
   tables.msg_buffered = buffered_msg_ops();
   tables.msg_sources = sources_msg_ops();
+  tables.msg_device = device_msg_ops();
 }
 
 const fi_ops_msg& plain_msg_ops() noexcept {
@@ -78,6 +80,10 @@ const fi_ops_msg& plain_msg_ops() noexcept {
 }
 
 fi_ops_msg& msg_ops_at_once(const Ep& ep) noexcept {
+  return reaches_devices(ep) ? ep.body->domain->calls->msg_device : msg_ops_of_host(ep);
+}
+
+fi_ops_msg& msg_ops_of_host(const Ep& ep) noexcept {
   CallTables& calls = *ep.body->domain->calls;
   if (ep.descriptors != DescriptorRule::ignored) return calls.msg_described;
   if (ep.buffered) return calls.msg_buffered;

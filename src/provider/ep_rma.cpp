@@ -2,6 +2,7 @@
 #include <cstddef>
 
 #include "provider/ep_described.hpp"
+#include "provider/ep_device.hpp"
 #include "provider/ep_triggered.hpp"
 #include "provider/fork.hpp"
 #include "provider/post_message.hpp"
@@ -211,6 +212,7 @@ ssize_t access_later(Ep& ep, const char* call, const fi_msg_rma& msg, bool is_wr
 void fill_rma(CallTables& tables) noexcept {
   tables.rma = g_plain;
   tables.rma_described = described_rma_ops();
+  tables.rma_device = device_rma_ops();
 }
 
 const fi_ops_rma& plain_rma_ops() noexcept {
@@ -218,6 +220,10 @@ const fi_ops_rma& plain_rma_ops() noexcept {
 }
 
 fi_ops_rma& rma_ops_at_once(const Ep& ep) noexcept {
+  return reaches_devices(ep) ? ep.body->domain->calls->rma_device : rma_ops_of_host(ep);
+}
+
+fi_ops_rma& rma_ops_of_host(const Ep& ep) noexcept {
   CallTables& calls = *ep.body->domain->calls;
   return ep.descriptors == DescriptorRule::ignored ? calls.rma : calls.rma_described;
 }

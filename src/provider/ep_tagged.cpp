@@ -2,6 +2,7 @@
 #include "msg/probe.hpp"
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_described.hpp"
+#include "provider/ep_device.hpp"
 #include "provider/ep_message_calls.hpp"
 #include "provider/ep_multi_recv.hpp"
 #include "provider/ep_sources.hpp"
@@ -120,6 +121,7 @@ void fill_tagged(CallTables& tables) noexcept {
   tables.tagged_buffered = buffered_tagged_ops();
   tables.tagged_many = tagged_multi_recv_ops();
   tables.tagged_sources = sources_tagged_ops();
+  tables.tagged_device = device_tagged_ops();
 }
 
 const fi_ops_tagged& plain_tagged_ops() noexcept {
@@ -127,6 +129,10 @@ const fi_ops_tagged& plain_tagged_ops() noexcept {
 }
 
 fi_ops_tagged& tagged_ops_at_once(const Ep& ep) noexcept {
+  return reaches_devices(ep) ? ep.body->domain->calls->tagged_device : tagged_ops_of_host(ep);
+}
+
+fi_ops_tagged& tagged_ops_of_host(const Ep& ep) noexcept {
   CallTables& calls = *ep.body->domain->calls;
   if (ep.descriptors != DescriptorRule::ignored) return calls.tagged_described;
   if (ep.buffered) return calls.tagged_buffered;

@@ -9,10 +9,10 @@
 
 #include <type_traits>
 
-#include "base/iov.hpp"
 #include "provider/ep_described.hpp"
 #include "provider/ep_multi_recv.hpp"
 #include "provider/fork.hpp"
+#include "provider/with_flags.hpp"
 #include "provider/work.hpp"
 
 namespace aperture::provider {
@@ -52,27 +52,14 @@ ssize_t inject(fid_ep* fid, Args... args) noexcept {
 
 template <typename Ops, typename Msg, uint64_t kSendKnown, typename... Tag>
 struct Messages {
-  static Msg message(const iovec* iov, void** desc, size_t count, fi_addr_t addr, Tag... tag,
-                     Tag... ignore, void* context) noexcept {
-    Msg m{};
-    m.msg_iov = iov;
-    m.desc = desc;
-    m.iov_count = count;
-    m.addr = addr;
-    m.context = context;
-    if constexpr (sizeof...(Tag) != 0) {
-      m.tag = (uint64_t{0} | ... | tag);
-      m.ignore = (uint64_t{0} | ... | ignore);
-    }
-    return m;
-  }
+  using Built = BuiltMessage<Msg, Tag...>;
 
   static ssize_t recvv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t source,
                        Tag... tag, Tag... ignore, void* context) noexcept {
     auto& ep = object_of<Ep>(fid);
     const Ops& ops = under<Ops>(ep);
     if (!receives(ep)) return ops.recvv(fid, iov, desc, count, source, tag..., ignore..., context);
-    const Msg m = message(iov, desc, count, source, tag..., ignore..., context);
+    const Msg m = Built::of(iov, desc, count, source, tag..., ignore..., context);
     const uint64_t many = receives_many(ep, sizeof...(Tag) != 0) ? FI_MULTI_RECV : 0;
     return ops.recvmsg(fid, &m, ep.rx_flags & (kReceives | many));
   }
@@ -87,7 +74,7 @@ struct Messages {
     auto& ep = object_of<Ep>(fid);
     const Ops& ops = under<Ops>(ep);
     if (!sends(ep)) return ops.sendv(fid, iov, desc, count, dest, tag..., context);
-    const Msg m = message(iov, desc, count, dest, tag..., Tag{}..., context);
+    const Msg m = Built::of(iov, desc, count, dest, tag..., Tag{}..., context);
     return ops.sendmsg(fid, &m, ep.tx_flags & kSendKnown);
   }
   static ssize_t send(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t dest,
@@ -101,7 +88,7 @@ struct Messages {
     const Ops& ops = under<Ops>(ep);
     if (!sends(ep)) return ops.senddata(fid, buf, len, desc, data, dest, tag..., context);
     const iovec iov{const_cast<void*>(buf), len};
-    Msg m = message(&iov, &desc, 1, dest, tag..., Tag{}..., context);
+    Msg m = Built::of(&iov, &desc, 1, dest, tag..., Tag{}..., context);
     m.data = data;
     return ops.sendmsg(fid, &m, (ep.tx_flags & kSendKnown) | FI_REMOTE_CQ_DATA);
   }
@@ -122,26 +109,13 @@ struct Messages {
 
 // ---- remote memory ------------------------------------------------------------------------------
 
-constexpr uint64_t kReadKnown =
-    FI_COMPLETION | FI_TRIGGER | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
-constexpr uint64_t kWriteKnown = kReadKnown | FI_INJECT | FI_COMMIT_COMPLETE;
-
 struct Remote {
   template <auto Slot>
   static ssize_t start(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
                        uint64_t addr, uint64_t key, void* context, uint64_t data,
                        uint64_t flags) noexcept {
-    const fi_rma_iov range{addr, iov != nullptr ? iov_bytes(iov, count) : 0, key};
-    fi_msg_rma m{};
-    m.msg_iov = iov;
-    m.desc = desc;
-    m.iov_count = count;
-    m.addr = peer;
-    m.rma_iov = &range;
-    m.rma_iov_count = 1;
-    m.context = context;
-    m.data = data;
-    return (under<fi_ops_rma>(object_of<Ep>(fid)).*Slot)(fid, &m, flags);
+    const BuiltAccess b(iov, desc, count, peer, addr, key, context, data);
+    return (under<fi_ops_rma>(object_of<Ep>(fid)).*Slot)(fid, &b.msg, flags);
   }
 
   static ssize_t readv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
@@ -184,40 +158,14 @@ struct Remote {
 // ---- atomics ------------------------------------------------------------------------------------
 
 struct Atomics {
-  // What the three kinds have in common: the message, without the buffers of its results.
-  struct Built {
-    fi_rma_ioc range{};
-    fi_msg_atomic msg{};
-
-    Built(const fi_ioc* iov, void** desc, size_t count, fi_addr_t peer, uint64_t addr, uint64_t key,
-          fi_datatype type, fi_op op, void* context, size_t elements) noexcept {
-      range = {addr, elements, key};
-      msg.msg_iov = iov;
-      msg.desc = desc;
-      msg.iov_count = count;
-      msg.addr = peer;
-      msg.rma_iov = &range;
-      msg.rma_iov_count = 1;
-      msg.datatype = type;
-      msg.op = op;
-      msg.context = context;
-    }
-    Built(const Built&) = delete;
-    Built& operator=(const Built&) = delete;
-  };
-  static size_t elements_of(const fi_ioc* iov, size_t count) noexcept {
-    size_t sum = 0;
-    for (size_t i = 0; iov != nullptr && i < count; ++i) sum += iov[i].count;
-    return sum;
-  }
-
   static ssize_t writev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, fi_addr_t peer,
                         uint64_t addr, uint64_t key, fi_datatype type, fi_op op,
                         void* context) noexcept {
     auto& ep = object_of<Ep>(fid);
     const auto& ops = under<fi_ops_atomic>(ep);
     if (!sends(ep)) return ops.writev(fid, iov, desc, count, peer, addr, key, type, op, context);
-    const Built b(iov, desc, count, peer, addr, key, type, op, context, elements_of(iov, count));
+    const BuiltAtomic b(iov, desc, count, peer, addr, key, type, op, context,
+                        BuiltAtomic::elements_of(iov, count));
     return ops.writemsg(fid, &b.msg, ep.tx_flags & (kReadKnown | FI_INJECT));
   }
   static ssize_t write(fid_ep* fid, const void* buf, size_t count, void* desc, fi_addr_t peer,
@@ -235,8 +183,8 @@ struct Atomics {
     if (!sends(ep))
       return ops.readwritev(fid, iov, desc, count, result, result_desc, result_count, peer, addr,
                             key, type, op, context);
-    const Built b(iov, desc, count, peer, addr, key, type, op, context,
-                  elements_of(result, result_count));
+    const BuiltAtomic b(iov, desc, count, peer, addr, key, type, op, context,
+                        BuiltAtomic::elements_of(result, result_count));
     return ops.readwritemsg(fid, &b.msg, result, result_desc, result_count,
                             ep.tx_flags & (kReadKnown | FI_INJECT));
   }
@@ -258,7 +206,8 @@ struct Atomics {
     if (!sends(ep))
       return ops.compwritev(fid, iov, desc, count, compare, compare_desc, compare_count, result,
                             result_desc, result_count, peer, addr, key, type, op, context);
-    const Built b(iov, desc, count, peer, addr, key, type, op, context, elements_of(iov, count));
+    const BuiltAtomic b(iov, desc, count, peer, addr, key, type, op, context,
+                        BuiltAtomic::elements_of(iov, count));
     return ops.compwritemsg(fid, &b.msg, compare, compare_desc, compare_count, result, result_desc,
                             result_count, ep.tx_flags & (kReadKnown | FI_INJECT));
   }

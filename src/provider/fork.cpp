@@ -35,10 +35,10 @@ void turn_away() noexcept {
   if (inherited == nullptr) return;
   CallTables& t = *inherited;
   t.msg = t.msg_described = t.msg_many = t.msg_triggered = refusing<fi_ops_msg>(InForkedChild{});
-  t.msg_datagram = t.msg_buffered = t.msg_sources = t.msg;
+  t.msg_datagram = t.msg_buffered = t.msg_sources = t.msg_device = t.msg;
   t.tagged = t.tagged_described = t.tagged_triggered = refusing<fi_ops_tagged>(InForkedChild{});
-  t.tagged_buffered = t.tagged_many = t.tagged_sources = t.tagged;
-  t.rma = t.rma_described = t.rma_triggered = refusing<fi_ops_rma>(InForkedChild{});
+  t.tagged_buffered = t.tagged_many = t.tagged_sources = t.tagged_device = t.tagged;
+  t.rma = t.rma_described = t.rma_device = t.rma_triggered = refusing<fi_ops_rma>(InForkedChild{});
   turn_away_atomics(t);
   turn_away_cq_reads(t);
   turn_away_counters(t);

@@ -34,6 +34,10 @@ struct CallTables {
   fi_ops_tagged tagged_sources;
   fi_ops_rma rma, rma_described;
   fi_ops_atomic atomic, atomic_described;
+  fi_ops_msg msg_device;  // device: buffers may lie in one
+  fi_ops_tagged tagged_device;
+  fi_ops_rma rma_device;
+  fi_ops_atomic atomic_device;
   fi_ops_msg msg_triggered;  // triggered: operations have FI_TRIGGER by default
   fi_ops_tagged tagged_triggered;
   fi_ops_rma rma_triggered;

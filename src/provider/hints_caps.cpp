@@ -128,7 +128,7 @@ bool refuse_missing(const Matching& m, uint64_t missing) {
   if (m.type == FI_EP_DGRAM) {
     return m.refuse(
         "caps ask for %s, which a datagram endpoint (FI_EP_DGRAM) does not have; it has FI_MSG, "
-        "FI_MULTICAST, FI_MULTI_RECV, FI_DIRECTED_RECV, FI_SOURCE, FI_HMEM, FI_FENCE, "
+        "FI_MULTICAST, FI_MULTI_RECV, FI_DIRECTED_RECV, FI_SOURCE, FI_FENCE, "
         "FI_LOCAL_COMM and FI_REMOTE_COMM: clear it, or ask for FI_EP_RDM",
         cap_name(missing, m.version));
   }

@@ -3,6 +3,7 @@
 
 #include <cassert>
 #include <cinttypes>
+#include <optional>
 
 #include "base/clock.hpp"
 #include "base/invariant.hpp"
@@ -77,6 +78,8 @@ struct RegisterCall {
   uint64_t flags;
   void* context;
   const void* caller;
+  std::optional<memory::Kind> kind = std::nullopt;  // of device memory
+  int device = memory::Driver::kAnyDevice;
 };
 
 void take_wish(const RegisterCall& call, RegionWish& wish) {
@@ -89,6 +92,66 @@ void take_wish(const RegisterCall& call, RegionWish& wish) {
   wish.flags = call.flags;
   wish.context = call.context;
   wish.caller = call.caller;
+}
+
+// The tail of the structure has the application's layout: auth_key is there since 1.5, and iface
+// and device are looked at only where FI_HMEM was granted. 0 or the refusal.
+int take_iface(const Domain& domain, const fi_mr_attr& attr, RegisterCall& call) {
+  if (!domain.region_rules.hmem) return 0;
+  const fi_hmem_iface iface = later_field(attr.iface);
+  const uint64_t where = call.flags & (FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY);
+  call.flags &= ~where;
+  if (where == (FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY) ||
+      (where == FI_HMEM_DEVICE_ONLY && iface == FI_HMEM_SYSTEM))
+    return refuse(
+        -FI_EINVAL,
+        "fi_mr_regattr: FI_HMEM_DEVICE_ONLY, and the memory is said to be the host's too; "
+        "leave one of them out");
+  if (where == FI_HMEM_HOST_ALLOC) return 0;  // whichever library has allocated it
+  switch (iface) {
+    case FI_HMEM_SYSTEM: return 0;
+    case FI_HMEM_CUDA:
+      call.kind = memory::Kind::cuda;
+      call.device = later_field(attr.device.cuda);
+      return 0;
+    case FI_HMEM_ROCR: call.kind = memory::Kind::rocr; return 0;  // fi_mr(3) has no number for it
+    case FI_HMEM_ZE:
+      call.kind = memory::Kind::ze;
+      call.device = later_field(attr.device.ze);
+      return 0;
+    default: break;
+  }
+  return refuse(-FI_ENOSYS,
+                "fi_mr_regattr: iface %d is no memory that can be registered here; FI_HMEM_SYSTEM, "
+                "FI_HMEM_CUDA, FI_HMEM_ROCR and FI_HMEM_ZE are",
+                static_cast<int>(iface));
+}
+
+// The buffers are a device's: its driver says so. 0 or the refusal.
+int find_devices(const RegisterCall& call, RegionWish& wish) {
+  const char* why = "";
+  auto driver = memory::driver(*call.kind, why);
+  if (!driver)
+    return refuse(-FI_ENOSYS, "fi_mr_regattr: no memory of %s is to be had: %s",
+                  memory::name_of(*call.kind), why);
+  wish.devices =
+      std::make_unique<std::shared_ptr<const memory::Registration>[]>(wish.buffers.size());
+  for (size_t i = 0; i < wish.buffers.size(); ++i) {
+    const iovec& iov = wish.buffers.data()[i];
+    if (iov.iov_len == 0)
+      return refuse(-FI_EINVAL, "fi_mr_regattr: a buffer of no bytes in device memory");
+    auto found = (*driver)->add(iov.iov_base, iov.iov_len, call.device, why);
+    // pinned by the driver at the host, where the CPU copies; fi_mr(3) names such calls too
+    if (found.error() == Errc::not_supported) {
+      wish.devices.reset();
+      return 0;
+    }
+    if (!found)
+      return refuse(fi_code(found.error()), "fi_mr_regattr: %p and %zu bytes as memory of %s: %s",
+                    iov.iov_base, iov.iov_len, memory::name_of(*call.kind), why);
+    wish.devices[i] = std::move(*found);
+  }
+  return 0;
 }
 
 // The region is open no more; its memory goes back to its domain.
@@ -135,6 +198,9 @@ int add_region(fid* fid, const RegisterCall& call, protect::DomainId pd,
   region->wish.pd = pd != 0 ? pd : domain.engine->domain();
   region->wish.key_domains = std::move(key_domains);
   if (const int rc = check_wish(domain, region->wish); rc != 0) return rc;
+  if (call.kind) {
+    if (const int rc = find_devices(call, region->wish); rc != 0) return rc;
+  }
   region->fid.fid = {FI_CLASS_MR, call.context, &g_region_fid_ops};
   region->fid.key = FI_KEY_NOTAVAIL;
   nic::ControlThread* later = nullptr;  // which registers, or this call does
@@ -173,43 +239,28 @@ int regv(fid* fid, const iovec* iov, size_t count, uint64_t access, uint64_t off
   });
 }
 
-// The tail of the structure has the application's layout: auth_key is there since 1.5, and iface
-// and device are looked at only where FI_HMEM was granted.
-int check_attr(const Domain& domain, const fi_mr_attr& attr) {
-  if (!domain.region_rules.hmem) return 0;
-  const fi_hmem_iface iface = later_field(attr.iface);
-  if (iface != FI_HMEM_SYSTEM)
-    return refuse(
-        -FI_ENOSYS,
-        "fi_mr_regattr: iface %d is device memory, which this version cannot register yet; use "
-        "FI_HMEM_SYSTEM and copy",
-        static_cast<int>(iface));
-  return 0;
-}
-
 int regattr(fid* fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   const void* caller = caller_of(__builtin_return_address(0), __builtin_frame_address(0));
   return guarded("fi_mr_regattr", fid, [&]() -> int {
     if (fid == nullptr || fid->fclass != FI_CLASS_DOMAIN || attr == nullptr)
       return refuse(-FI_EINVAL, "fi_mr_regattr: domain or attr is NULL");
     auto& domain = object_of<Domain>(fid);
-    if (const int rc = check_attr(domain, *attr); rc != 0) return rc;
+    RegisterCall call{attr->mr_iov,        attr->iov_count, attr->access,  attr->offset,
+                      attr->requested_key, flags,           attr->context, caller};
+    if (const int rc = take_iface(domain, *attr, call); rc != 0) return rc;
     std::vector<protect::DomainId> key_domains;
     if (domain.av_keys) {
       const int rc = take_region_keys(domain, later_field(attr->auth_key),
                                       later_field(attr->auth_key_size), flags, key_domains);
       if (rc != 0) return rc;
-      flags &= ~kAuthKeyFlag;
+      call.flags &= ~kAuthKeyFlag;
     }
     const bool keyed = domain.api_version >= kApi15 && !domain.av_keys;
     const auto pd = keyed ? pd_of_auth_key(domain, later_field(attr->auth_key),
                                            later_field(attr->auth_key_size))
                           : pd_of_auth_key(domain, nullptr, 0);
     if (!pd) return fi_code(pd.error());
-    return add_region(fid,
-                      {attr->mr_iov, attr->iov_count, attr->access, attr->offset,
-                       attr->requested_key, flags, attr->context, caller},
-                      pd.value(), std::move(key_domains), mr);
+    return add_region(fid, call, pd.value(), std::move(key_domains), mr);
   });
 }
 

@@ -10,9 +10,11 @@
 #include <rdma/fi_domain.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "memory/driver.hpp"
 #include "protect/key_table.hpp"
 #include "provider/domain.hpp"
 
@@ -57,6 +59,8 @@ struct RegionWish {
   void* context = nullptr;
   const void* caller = nullptr;  // for the explanation of refused accesses
   protect::DomainId pd = 0;
+  // One for each buffer, where these are in a device; else none.
+  std::unique_ptr<std::shared_ptr<const memory::Registration>[]> devices;
   // With FI_AV_AUTH_KEY: those of its keys, beside `pd`, which no peer's request meets there.
   std::vector<protect::DomainId> key_domains;
 };

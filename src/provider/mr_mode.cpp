@@ -240,6 +240,7 @@ bool rules_of(const fi_info& info, uint32_t api_version, RegionRules& out) noexc
   out.rma_event = (mode & FI_MR_RMA_EVENT) != 0;
   out.per_endpoint = (mode & FI_MR_ENDPOINT) != 0;
   out.hmem = (info.caps & FI_HMEM) != 0 && api_version >= kApiHmem;
+  out.described_devices = (mode & FI_MR_HMEM) != 0;
   if (means_local(info)) {
     out.descriptors = DescriptorRule::required;
   } else if ((mode & FI_MR_HMEM) != 0 || api_version >= kApi122) {

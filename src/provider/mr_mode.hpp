@@ -31,6 +31,7 @@ struct RegionRules {
   bool rma_event = false;          // FI_MR_RMA_EVENT: regions with FI_RMA_EVENT start disabled
   bool per_endpoint = false;       // FI_MR_ENDPOINT: regions start disabled, and are bound
   bool hmem = false;               // FI_HMEM was granted: iface and device of fi_mr_attr are read
+  bool described_devices = false;  // FI_MR_HMEM: device memory is not used without its descriptor
   DescriptorRule descriptors = DescriptorRule::ignored;
 };
 

@@ -88,6 +88,12 @@ int check_key(const Domain& domain, const RegionWish& wish) {
 
 int check_pages(const Domain& domain, const RegionWish& wish) {
   for (const iovec& iov : wish.buffers) {
+    if (wish.devices != nullptr) {
+      if ((wish.flags & FI_RMA_PMEM) == 0) continue;  // its driver has seen to it that it is there
+      return refuse(-FI_EINVAL,
+                    "fi_mr_reg: FI_RMA_PMEM, but %p is device memory; leave the flag out",
+                    iov.iov_base);
+    }
     if (domain.region_rules.must_be_mapped) {
       if (const int rc = populate(iov, wish.access); rc != 0) return rc;
     }
@@ -109,12 +115,17 @@ std::unique_ptr<protect::SideRecord> make_side(const Domain& domain, Region& reg
   const RegionRules& rules = domain.region_rules;
   const RegionWish& wish = region.wish;
   const bool plain = wish.buffers.size() == 1 && !rules.raw_keys && !rules.mmu_notify &&
-                     !rules.per_endpoint && (wish.flags & kFlags) == 0;
+                     !rules.per_endpoint && (wish.flags & kFlags) == 0 && wish.devices == nullptr;
   if (plain) return nullptr;
   auto side = std::make_unique<protect::SideRecord>();
+  side->in_device = wish.devices != nullptr;
   for (const iovec& iov : wish.buffers) {
-    protect::Segment segment{bytes_of(iov), iov.iov_len, std::nullopt};
-    if (rules.mmu_notify) segment.pages.emplace(segment.base, segment.length);
+    protect::Segment segment{bytes_of(iov), iov.iov_len, std::nullopt, nullptr};
+    if (side->in_device) {
+      segment.device = wish.devices[side->segments.size()];
+    } else if (rules.mmu_notify) {
+      segment.pages.emplace(segment.base, segment.length);
+    }
     side->segments.push_back(std::move(segment));
   }
   if (rules.raw_keys) {

@@ -40,7 +40,7 @@ inline constexpr uint64_t kDatagramOnlyCaps = FI_DIRECTED_RECV | kTaggedDirected
 // An unreliable one (FI_EP_DGRAM) carries messages, to one or to a group.
 inline constexpr uint64_t kUnreliableCaps = FI_MSG | FI_MULTICAST | FI_DIRECTED_RECV |
                                             kMessageModifiers | kFreeCaps | FI_REMOTE_COMM |
-                                            FI_SOURCE | FI_MULTI_RECV | FI_HMEM;
+                                            FI_SOURCE | FI_MULTI_RECV;
 constexpr uint64_t caps_of(fi_ep_type type) noexcept {
   if (type == FI_EP_DGRAM) return kUnreliableCaps;
   return type == FI_EP_MSG ? kAllCaps & ~kDatagramOnlyCaps : kAllCaps;

@@ -51,7 +51,7 @@ int open_srx(fid_domain* fid, fi_rx_attr* attr, fid_ep** out, void* context) noe
                     (asked.caps & (kSourceCaps | FI_TRIGGER));
     const int flagged = check_op_flags("fi_srx_context", *body, FI_RECV, asked.op_flags);
     if (flagged != 0) return flagged;
-    if (body->triggers()) {
+    if (body->keeps_work()) {
       if (const int rc = begin_work(*body->domain); rc != 0) return rc;
     }
     body->rx_size = or_else(asked.size, kDefaultQueueSize);

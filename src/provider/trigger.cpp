@@ -82,7 +82,8 @@ template <typename Wr>
 void Later::belong(Ep& ep, Wr& wr) const noexcept {
   work_.body = ep.body;
   work_.context = wr.context;
-  if (!work_.is_deferred) return;
+  if (!work_.is_told()) return;
+  if (work_.is_staged) work_.wants_entry = wr.completion == qp::kEntry;
   wr.context = static_cast<qp::Told*>(&work_);
   wr.completion = qp::kTold;
 }
@@ -111,7 +112,7 @@ ssize_t Later::send(Ep& ep, const char*, const qp::SendWr& wr) const noexcept {
   work_.kind = Work::Kind::send;
   work_.send = wr;
   belong(ep, work_.send);
-  keep_iov(0, work_.send.iov, work_.send.iov_count, wr.inject && !work_.is_deferred);
+  keep_iov(0, work_.send.iov, work_.send.iov_count, wr.inject && !work_.is_told());
   return 0;
 }
 
@@ -139,7 +140,7 @@ ssize_t Later::access(Ep& ep, Work::Kind kind, const qp::RmaWr& wr) const noexce
   work_.kind = kind;
   work_.rma = wr;
   belong(ep, work_.rma);
-  keep_iov(0, work_.rma.iov, work_.rma.iov_count, wr.inject && !work_.is_deferred);
+  keep_iov(0, work_.rma.iov, work_.rma.iov_count, wr.inject && !work_.is_told());
   keep_ranges(work_.rma.ranges, wr.range_count);
   return 0;
 }
@@ -148,7 +149,7 @@ ssize_t Later::atomic(Ep& ep, const char*, const qp::AtomicWr& wr) const noexcep
   work_.kind = Work::Kind::atomic;
   work_.atomic = wr;
   belong(ep, work_.atomic);
-  const bool inject = wr.inject && !work_.is_deferred;
+  const bool inject = wr.inject && !work_.is_told();
   keep_iov(0, work_.atomic.operand, work_.atomic.operand_count, inject && wr.operand_count != 0);
   keep_iov(1, work_.atomic.compare, work_.atomic.compare_count, inject && wr.compare_count != 0);
   keep_iov(2, work_.atomic.result, work_.atomic.result_count, false);

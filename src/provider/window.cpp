@@ -134,14 +134,17 @@ int check_bind(const Window& window, const aperture_window_bind& bind) {
 // The buffers of the region from `offset` on, `length` bytes of them.
 std::vector<protect::Segment> cut(const Region& region, uint64_t offset, uint64_t length) {
   std::vector<protect::Segment> segments;
-  for (const iovec& iov : region.wish.buffers) {
+  const RegionWish& wish = region.wish;
+  for (size_t i = 0; i < wish.buffers.size(); ++i) {
+    const iovec& iov = wish.buffers.data()[i];
     if (length == 0) break;
     if (offset >= iov.iov_len) {
       offset -= iov.iov_len;
       continue;
     }
     const uint64_t n = std::min<uint64_t>(length, iov.iov_len - offset);
-    segments.push_back({static_cast<std::byte*>(iov.iov_base) + offset, n, std::nullopt});
+    segments.push_back({static_cast<std::byte*>(iov.iov_base) + offset, n, std::nullopt,
+                        wish.devices == nullptr ? nullptr : wish.devices[i]});
     offset = 0;
     length -= n;
   }
@@ -165,9 +168,11 @@ protect::RegionSpec spec_of(const Region& region, const aperture_window_bind& bi
   spec.zero_based = !rules.virtual_addresses || (bind.flags & APERTURE_WINDOW_ZERO_BASED) != 0;
   if (!spec.zero_based) spec.origin = bind.addr;
   const bool persistent = (region.wish.flags & FI_RMA_PMEM) != 0;
-  if (segments.size() == 1 && !persistent && !rules.mmu_notify) return spec;
+  const bool in_device = segments.front().device != nullptr;
+  if (segments.size() == 1 && !persistent && !rules.mmu_notify && !in_device) return spec;
   side = std::make_unique<protect::SideRecord>();
   side->persistent = persistent;
+  side->in_device = in_device;
   for (protect::Segment& s : segments) {
     if (rules.mmu_notify) s.pages.emplace(s.base, s.length);
   }

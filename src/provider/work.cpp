@@ -5,6 +5,7 @@
 #include <cassert>
 
 #include "base/log.hpp"
+#include "base/no_throw.hpp"
 #include "nic/shared_receive.hpp"
 #include "provider/errors.hpp"
 
@@ -80,6 +81,21 @@ uint64_t Work::flags() const noexcept {
   }
 }
 
+size_t Work::pieces_of(size_t which) const noexcept {
+  switch (kind) {
+    case Kind::send: return send.iov_count;
+    case Kind::recv:
+    case Kind::recv_multi: return recv.iov_count;
+    case Kind::read:
+    case Kind::write: return rma.iov_count;
+    case Kind::atomic:
+      return which == 0   ? atomic.operand_count
+             : which == 1 ? atomic.compare_count
+                          : atomic.result_count;
+    default: return 0;
+  }
+}
+
 namespace {
 
 // Of a receive of a shared context: where it completes now; else null.
@@ -110,12 +126,26 @@ qp::Cq* queue_of(const Work& w) noexcept {
 }  // namespace
 
 void Work::on_done(const qp::Completion& entry) noexcept {
-  assert(is_deferred && (state == State::starting || state == State::started));
+  assert(is_told() && (state == State::starting || state == State::started));
+  if (staging != nullptr && !staging->bring_back(is_receive() ? entry.len : ~uint64_t{0})) {
+    qp::CompletionError error;
+    error.entry = entry;
+    error.err = Errc::bad_buffer;
+    static_cast<void>(no_throw([&] {
+      error.sentence =
+          "what came could not be copied to the device: its driver refused, or the "
+          "memory is not what was registered any more";
+    }));
+    return on_failed(std::move(error));
+  }
   if (wants_entry) {
     qp::Completion own = entry;
     own.context = context;
+    if (staging != nullptr && own.buf != nullptr) own.buf = buf;
     qp::Cq* const cq = queue_of(*this);
     if (cq != nullptr && cq->make_room(1)) cq->push(own);
+  }
+  if (wants_entry || is_staged) {
     if (qp::Counter* counter = counter_of(*this)) counter->add(1);
   }
   if (completes != nullptr) completes->core.add(1);
@@ -126,6 +156,10 @@ void Work::on_done(const qp::Completion& entry) noexcept {
 void Work::on_failed(qp::CompletionError&& error) noexcept {
   assert(state == State::starting || state == State::started);
   error.entry.context = context;
+  if (staging != nullptr) {
+    if (error.err == Errc::truncated) static_cast<void>(staging->bring_back(error.entry.len));
+    if (error.entry.buf != nullptr) error.entry.buf = buf;
+  }
   if (qp::Cq* const cq = queue_of(*this)) cq->push_error(std::move(error));
   if (!is_deferred || wants_entry) {
     if (qp::Counter* counter = counter_of(*this)) counter->add_error(1);
@@ -171,6 +205,22 @@ void WorkQueue::add(Work& work) noexcept {
   } else {
     work.trigger->work.add(work);
   }
+}
+
+Status WorkQueue::start_staged(Work& work) noexcept {
+  assert(begun_ && work.is_staged && work.trigger == nullptr);
+  all_.push_back(&work);
+  work.state = Work::State::starting;
+  const Status s = post(work);
+  work.state = Work::State::started;
+  if (!s) {
+    all_.remove(&work);
+  } else if (work.over) {
+    drop(work);
+  } else {
+    started_.push_back(&work);
+  }
+  return s;
 }
 
 void WorkQueue::make_due(Work& work) noexcept {
@@ -270,7 +320,7 @@ void WorkQueue::fail(Work& work, Errc why) noexcept {
   work.on_failed(std::move(error));
 }
 
-// Deferred work has come to its end, maybe before it was all started.
+// What is told has come to its end, maybe before it was all started.
 void WorkQueue::end(Work& work) noexcept {
   if (work.state == Work::State::starting) {
     work.over = true;
@@ -283,10 +333,10 @@ void WorkQueue::end(Work& work) noexcept {
 // It is in no list but that of all.
 void WorkQueue::drop(Work& work) noexcept {
   all_.remove(&work);
-  work.trigger->uses.drop();
+  if (work.trigger != nullptr) work.trigger->uses.drop();
   if (work.completes != nullptr) work.completes->uses.drop();
   if (work.target != nullptr) work.target->uses.drop();
-  works_.give(&work);
+  give(&work);
 }
 
 // ---- taking it back -----------------------------------------------------------------------------

@@ -1,7 +1,9 @@
-// Operations that wait for a counter: triggered operations (FI_TRIGGER) and deferred work
-// (FI_QUEUE_WORK). man 3 fi_trigger.
+// Operations of which more is kept than their work request: those that wait for a counter, which
+// are triggered operations (FI_TRIGGER) and deferred work (FI_QUEUE_WORK), and those whose buffers
+// lie in a device, for which other memory stands in. man 3 fi_trigger, fi_mr.
 //
-// A Work is one of them, with copies of all that its work request points to but the payload. It
+// A Work is one of them, with copies of all that its work request points to but the payload. One
+// that is staged waits for nothing, and is under way from the beginning. One that waits for a counter
 // stands in the list of its counter until that has come far enough, then in the domain's list of
 // what is due, from where it is posted: by the engine's next poll, or at once where the counter was
 // moved by a call of the application's. Operations that become due together start in the order of
@@ -19,6 +21,7 @@
 #include "base/pool.hpp"
 #include "link/chore.hpp"
 #include "provider/ep.hpp"
+#include "provider/staging.hpp"
 
 namespace aperture::provider {
 
@@ -31,10 +34,11 @@ struct Work final : ListHook, BasicListHook<AllWork>, qp::Told {
   State state = State::waiting;
   bool over = false;         // it came to its end while it was being started
   bool is_deferred = false;  // FI_QUEUE_WORK: what counts is `completes`
-  bool wants_entry = false;  // of deferred work: FI_COMPLETION
+  bool is_staged = false;    // some of its buffers are in a device
+  bool wants_entry = false;  // of what is told: FI_COMPLETION
   WorkQueue* queue = nullptr;
-  EpBody* body = nullptr;  // null: of a counter
-  Cntr* trigger = nullptr;
+  EpBody* body = nullptr;     // null: of a counter
+  Cntr* trigger = nullptr;    // null: staged
   Cntr* completes = nullptr;  // may be null
   Cntr* target = nullptr;     // cntr_set, cntr_add
   uint64_t value = 0;         // cntr_set, cntr_add
@@ -51,10 +55,15 @@ struct Work final : ListHook, BasicListHook<AllWork>, qp::Told {
   std::array<std::array<iovec, qp::kIovLimit>, 3> iovs;
   std::array<qp::RemoteRange, qp::kRmaIovLimit> ranges;
   std::array<std::array<std::byte, qp::kInjectBytes>, 2> injected;
+  std::unique_ptr<Staging> staging;  // of what is staged
+  void* buf = nullptr;               // and the application's first buffer
 
   uint64_t flags() const noexcept;  // of its completion
   bool is_receive() const noexcept { return kind == Kind::recv || kind == Kind::recv_multi; }
-  // Of deferred work.
+  // How many of iovs[which] are used.
+  size_t pieces_of(size_t which) const noexcept;
+  // It is a Told, and in no completion queue and no counter by itself.
+  bool is_told() const noexcept { return is_deferred || is_staged; }
   void on_done(const qp::Completion& entry) noexcept override;
   void on_failed(qp::CompletionError&& error) noexcept override;
 };
@@ -82,7 +91,7 @@ class Later {
   Work& work_;
 };
 
-// The operations of one domain that wait, are due, or (deferred work alone) are under way.
+// The operations of one domain that wait, are due, or (those that are told alone) are under way.
 class WorkQueue final : private link::Chore<WorkQueue>, private nic::Engine::PollableOwner {
  public:
   // At most so many at once; more are refused with -FI_EAGAIN.
@@ -94,9 +103,14 @@ class WorkQueue final : private link::Chore<WorkQueue>, private nic::Engine::Pol
   Status begin() noexcept;
 
   Work* take() noexcept;  // null: there are kMostWork, or no memory
-  void give(Work* work) noexcept { works_.give(work); }
+  void give(Work* work) noexcept {
+    work->staging.reset();
+    works_.give(work);
+  }
   // It waits for its counter, or is started now if that has come far enough. From a call.
   void add(Work& work) noexcept;
+  // One that is staged is posted. Errors: the core's, and then it is its maker's as before.
+  Status start_staged(Work& work) noexcept;
   // FI_CANCEL_WORK. Errors: no_entry (it is not queued any more, or never was).
   Status cancel(const fi_deferred_work* request) noexcept;
   // FI_FLUSH_WORK: deferred work that waits for that counter; null: for any.
@@ -134,7 +148,7 @@ class WorkQueue final : private link::Chore<WorkQueue>, private nic::Engine::Pol
   Pool<Work> works_;
   List<Work, AllWork> all_;
   List<Work> due_;
-  List<Work> started_;  // deferred, to be told of
+  List<Work> started_;  // to be told of
   uint64_t numbers_ = 0;
   uint64_t rounds_ = 0;
   bool running_ = false;

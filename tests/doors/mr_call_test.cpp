@@ -222,7 +222,7 @@ TEST(RegionAttr, iface_and_device_are_not_read_unless_fi_hmem_was_granted) {
   EXPECT_EQ(fi_close(&mr->fid), 0);
 }
 
-TEST(RegionAttr, with_fi_hmem_system_memory_is_taken_and_devices_are_refused) {
+TEST(RegionAttr, with_fi_hmem_system_memory_is_taken_and_devices_without_a_driver_refused) {
   Node node(options_of(FI_MR_HMEM, FI_HMEM));
   ASSERT_NE(node.info()->caps & FI_HMEM, 0u);
   uint8_t memory[8];
