@@ -9,6 +9,7 @@
 #include "base/file_mappings.hpp"
 #include "base/no_throw.hpp"
 #include "ib/words.hpp"
+#include "memory/driver.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr_keys.hpp"
 #include "verbs/newer.hpp"
@@ -35,6 +36,7 @@ struct Wish {
   uint64_t length;
   uint64_t origin;
   unsigned access;
+  std::shared_ptr<const memory::Registration> device = nullptr;  // null: memory of the host
 };
 
 int validate_access(const char* call, unsigned access) noexcept {
@@ -47,7 +49,28 @@ int validate_access(const char* call, unsigned access) noexcept {
   return 0;
 }
 
-int validate_range(const Wish& wish) noexcept {
+// Memory that the CPU must not touch is registered with its driver, as a device with peer memory
+// does it.
+int find_device(Wish& wish) noexcept {
+  void* const start = reinterpret_cast<void*>(wish.start);
+  memory::Driver* const driver = wish.length != 0 ? memory::find(start) : nullptr;
+  if (driver == nullptr) return 0;
+  if ((wish.access & (IBV_ACCESS_MW_BIND | kAccessFlushPersistent)) != 0)
+    return refuse(EOPNOTSUPP,
+                  "%s: 0x%" PRIx64
+                  " is memory of %s, where no memory window is bound and no flush reaches a file; "
+                  "leave out IBV_ACCESS_MW_BIND and IBV_ACCESS_FLUSH_PERSISTENT",
+                  wish.call, wish.start, memory::name_of(driver->kind()));
+  const char* why = "";
+  auto found = driver->add(start, wish.length, memory::Driver::kAnyDevice, why);
+  if (!found)
+    return refuse(errno_of(found.error()), "%s: the %" PRIu64 " bytes at 0x%" PRIx64 " of %s: %s",
+                  wish.call, wish.length, wish.start, memory::name_of(driver->kind()), why);
+  wish.device = std::move(*found);
+  return 0;
+}
+
+int validate_range(Wish& wish) noexcept {
   const bool everything = wish.length == SIZE_MAX && wish.start == 0;
   if (everything) {
     if ((wish.access & kAccessFlushPersistent) != 0)
@@ -62,6 +85,7 @@ int validate_range(const Wish& wish) noexcept {
   if (wish.start + wish.length < wish.start || wish.origin + wish.length < wish.origin)
     return refuse(EINVAL, "%s: %" PRIu64 " bytes at 0x%" PRIx64 " wrap around", wish.call,
                   wish.length, wish.start);
+  if (const int error = find_device(wish); error != 0 || wish.device != nullptr) return error;
   const bool for_writing = (wish.access & IBV_ACCESS_LOCAL_WRITE) != 0;  // remote rights need it
   if ((wish.access & IBV_ACCESS_ON_DEMAND) == 0 &&
       !may_be_pinned(wish.start, wish.length, for_writing))
@@ -117,7 +141,14 @@ int enter(const Wish& wish, Pd& pd, uint32_t key, const void* caller,
   }
   spec.requested_key = key;
   spec.registered_at = caller;
-  auto added = pd.context->nic->keys().add(spec);
+  std::unique_ptr<protect::SideRecord> side;
+  if (wish.device != nullptr) {
+    side = std::make_unique<protect::SideRecord>();
+    side->segments.push_back(
+        {reinterpret_cast<std::byte*>(wish.start), wish.length, std::nullopt, wish.device});
+    side->in_device = true;
+  }
+  auto added = pd.context->nic->keys().add(spec, std::move(side));
   if (!added.ok())
     return refuse(errno_of(added.error()), "%s: the key table: %s", wish.call,
                   describe(added.error()));
