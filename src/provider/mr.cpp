@@ -136,21 +136,29 @@ int find_devices(const RegisterCall& call, RegionWish& wish) {
                   memory::name_of(*call.kind), why);
   wish.devices =
       std::make_unique<std::shared_ptr<const memory::Registration>[]>(wish.buffers.size());
+  size_t at_host = 0;
   for (size_t i = 0; i < wish.buffers.size(); ++i) {
     const iovec& iov = wish.buffers.data()[i];
     if (iov.iov_len == 0)
       return refuse(-FI_EINVAL, "fi_mr_regattr: a buffer of no bytes in device memory");
     auto found = (*driver)->add(iov.iov_base, iov.iov_len, call.device, why);
-    // pinned by the driver at the host, where the CPU copies; fi_mr(3) names such calls too
     if (found.error() == Errc::not_supported) {
-      wish.devices.reset();
-      return 0;
+      ++at_host;
+      continue;
     }
     if (!found)
       return refuse(fi_code(found.error()), "fi_mr_regattr: %p and %zu bytes as memory of %s: %s",
                     iov.iov_base, iov.iov_len, memory::name_of(*call.kind), why);
     wish.devices[i] = std::move(*found);
   }
+  if (at_host == 0) return 0;
+  if (at_host != wish.buffers.size())
+    return refuse(
+        -FI_EINVAL,
+        "fi_mr_regattr: some buffers are in a device of %s and some at the host; register "
+        "them apart",
+        memory::name_of(*call.kind));
+  wish.devices.reset();  // the CPU copies what a driver has pinned; fi_mr(3) names such calls too
   return 0;
 }
 

@@ -34,6 +34,7 @@ struct Setting {
   DeviceKind kind;
   int mr_mode;
   const char* mode;
+  bool automatic = false;  // progress by itself, and threads as they like
 };
 void PrintTo(const Setting& s, std::ostream* out) {
   *out << test::name_of(s.kind) << ", " << s.mode;
@@ -48,6 +49,7 @@ std::vector<Setting> all_settings() {
     all.push_back({kind, kBasicMr | FI_MR_LOCAL | FI_MR_HMEM, "basic_local_hmem"});
     all.push_back({kind, FI_MR_LOCAL, "local"});
     all.push_back({kind, 0, "neither"});
+    all.push_back({kind, FI_MR_HMEM, "automatic", true});
   }
   return all;
 }
@@ -69,7 +71,14 @@ class Device : public WithDevices, public testing::TestWithParam<Setting> {
     open(GetParam().kind);
     if (HasFatalFailure()) return;
     before = devices->counts();
-    p.emplace(hmem(GetParam().mr_mode));
+    Options options = hmem(GetParam().mr_mode);
+    if (GetParam().automatic) {
+      options.threading = FI_THREAD_SAFE;
+      options.progress = FI_PROGRESS_AUTO;
+      options.wait = FI_WAIT_FD;
+      options.counters = true;
+    }
+    p.emplace(options);
     ASSERT_NE(p->a.info()->caps & FI_HMEM, 0u);
   }
   // Whatever stood in for device memory is given back.
