@@ -261,6 +261,7 @@ struct Found {
   std::vector<hsa::Agent> gpus;
   std::vector<hsa::Agent> cpus;
   hsa::Pool host;
+  bool is_out_of_memory = false;
 };
 
 int note_agent(hsa::Agent agent, void* to) noexcept {
@@ -272,6 +273,7 @@ int note_agent(hsa::Agent agent, void* to) noexcept {
     if (device == hsa::kGpu) found.gpus.push_back(agent);
     if (device == hsa::kCpu) found.cpus.push_back(agent);
   });
+  found.is_out_of_memory = !noted.ok();
   return noted.ok() ? hsa::kSuccess : hsa::kOutOfResources;
 }
 
@@ -292,16 +294,18 @@ int note_pool(hsa::Pool pool, void* to) noexcept {
   return hsa::kSuccess;
 }
 
-// Of a runtime that has started. Null: `found` is whole; else why it is not.
-const char* look_around(Found& found) noexcept {
+// Of a runtime that has started.
+Status look_around(Found& found, const char*& why) noexcept {
   const int answer = found.hsa.hsa_iterate_agents(note_agent, &found);
-  if (answer != hsa::kSuccess) return kNoStart;
-  if (found.gpus.empty()) return kNoDevice;
+  why = found.is_out_of_memory ? kNoRoom : kNoStart;
+  if (found.is_out_of_memory) return Errc::no_memory;
+  if (answer != hsa::kSuccess) return Errc::not_supported;
   for (const hsa::Agent cpu : found.cpus) {
     if (found.hsa.hsa_amd_agent_iterate_memory_pools(cpu, note_pool, &found) != hsa::kSuccess)
-      return kNoStart;
+      return Errc::not_supported;
   }
-  return nullptr;
+  why = kNoDevice;
+  return found.gpus.empty() ? Status(Errc::not_supported) : Status();
 }
 
 }  // namespace
@@ -321,9 +325,9 @@ Result<Driver*> make_rocr(Library library, const char*& why) noexcept {
   why = started == hsa::kOutOfResources ? kNoDevice : kNoStart;
   if (started != hsa::kSuccess) return Errc::not_supported;
   Found found{calls, {}, {}, {}};
-  why = look_around(found);
+  const Status looked = look_around(found, why);
   auto made = no_throw([&]() -> Result<Driver*> {
-    if (why != nullptr) return Errc::not_supported;
+    if (!looked) return looked.error();
     why = kNoRoom;
     return new RocrDriver(calls, std::move(found.gpus), found.host);
   });

@@ -14,7 +14,7 @@
 // bits, the device's among the driver's in the lower 16; a part of a device has its device's.
 // Copies go through immediate command lists that are synchronous, one for each copy under way.
 #include <cassert>
-#include <deque>
+#include <list>
 #include <memory>
 #include <new>
 #include <vector>
@@ -65,7 +65,7 @@ struct Device {
 // A driver of the loader's, and what of it is ours.
 struct Instance {
   ze::Handle context = nullptr;
-  std::deque<Device> devices;  // and their parts; never empty
+  std::list<Device> devices;  // and their parts; never empty
 };
 
 // What Level Zero knows of an address: whose it is, and how the allocation is told from others.
@@ -85,8 +85,8 @@ struct Facts {
 
 class ZeDriver final : public Driver {
  public:
-  // Takes the instances over, unless it throws bad_alloc.
-  ZeDriver(const ze::Calls& calls, std::deque<Instance>& instances) : ze_(calls) {
+  // Takes the instances over.
+  ZeDriver(const ze::Calls& calls, std::list<Instance>& instances) noexcept : ze_(calls) {
     instances_.swap(instances);
     assert(!instances_.empty());
   }
@@ -109,7 +109,7 @@ class ZeDriver final : public Driver {
 
   const ze::Calls ze_;
   const uint64_t made_in_ = process_epoch();
-  mutable std::deque<Instance> instances_;  // they stay; what changes in them has its own lock
+  mutable std::list<Instance> instances_;  // they stay; what changes in them has its own lock
 };
 
 class ZeRegistration final : public Registration {
@@ -265,7 +265,7 @@ uint32_t copy_group_of(const ze::Calls& calls, ze::Handle device) {
 }
 
 void add_devices(const ze::Calls& calls, ze::Handle driver, int driver_number,
-                 std::deque<Device>& to) {
+                 std::list<Device>& to) {
   const auto devices = all_of<ze::Handle>(
       [&](uint32_t* count, ze::Handle* into) { return calls.zeDeviceGet(driver, count, into); });
   int number = driver_number << 16;
@@ -280,7 +280,7 @@ void add_devices(const ze::Calls& calls, ze::Handle driver, int driver_number,
 }
 
 // Adds what each driver has, in the loader's order; one without devices is left out, but counted.
-Status add_instances(const ze::Calls& calls, std::deque<Instance>& to) noexcept {
+Status add_instances(const ze::Calls& calls, std::list<Instance>& to) noexcept {
   return no_throw([&]() -> Status {
     const auto drivers = all_of<ze::Handle>(
         [&](uint32_t* count, ze::Handle* into) { return calls.zeDriverGet(count, into); });
@@ -308,9 +308,10 @@ Result<Driver*> make_ze(Library library, const char*& why) noexcept {
   const ze::Calls calls(library);
   why = kTooOld;
   if (calls.find.missing() != nullptr) return Errc::not_supported;
-  why = kNoStart;
-  if (calls.zeInit(ze::kGpuOnly) != ze::kSuccess) return Errc::not_supported;
-  std::deque<Instance> instances;
+  const int started = calls.zeInit(ze::kGpuOnly);
+  why = started == ze::kUninitialized ? kNoDevice : kNoStart;
+  if (started != ze::kSuccess) return Errc::not_supported;
+  std::list<Instance> instances;
   const Status found = add_instances(calls, instances);
   auto made = no_throw([&]() -> Result<Driver*> {
     why = kNoRoom;

@@ -12,7 +12,10 @@ namespace aperture::memory::ze {
 
 using Handle = void*;  // of a driver, a device, a context or a command list
 
-inline constexpr int kSuccess = 0;       // ze_result_t
+// ze_result_t
+inline constexpr int kSuccess = 0;
+inline constexpr int kUninitialized = 0x78000001;  // of zeInit: no driver has a device
+
 inline constexpr uint32_t kGpuOnly = 1;  // ZE_INIT_FLAG_GPU_ONLY
 
 // ze_command_queue_group_property_flag_t

@@ -55,7 +55,10 @@ TEST_P(FailingDrivers, a_registration_succeeds_or_says_why_not) {
     added = add(memory.at(), 4096);
     ASSERT_NE(added.registration, nullptr) << added.why;
     int value = 1;
-    EXPECT_TRUE(added.registration->copy_in(memory.at(), &value, sizeof value));
+    std::byte* const at = memory.at();
+    EXPECT_TRUE(added.registration->copy_in(at, &value, sizeof value));
+    EXPECT_TRUE(memory.free());
+    EXPECT_FALSE(added.registration->copy_in(at, &value, sizeof value));
   });
   EXPECT_GE(refused, 2);
   const standin_counts after = devices().counts();
@@ -70,9 +73,12 @@ TEST_P(FailingDrivers, a_copy_succeeds_or_is_refused) {
   ASSERT_NE(added.registration, nullptr) << added.why;
   void* const context = devices().current();
   int failed = 0;
+  int dropped = 0;  // queues whose copy failed
   with_each_failure([&] {
     int value = 3;
+    const size_t queues = devices().counts().queues;
     failed += !added.registration->copy_in(memory.at(), &value, sizeof value);
+    dropped += devices().counts().queues < queues;
     EXPECT_EQ(devices().current(), context);
     EXPECT_LE(devices().counts().queues, 1);
   });
@@ -85,6 +91,7 @@ TEST_P(FailingDrivers, a_copy_succeeds_or_is_refused) {
     EXPECT_LE(devices().counts().queues, 1);
   });
   EXPECT_GE(failed, 2);
+  EXPECT_GE(dropped, kind() == Kind::rocr ? 0 : 1);
 }
 
 TEST_P(FailingDrivers, an_address_is_found_or_not) {

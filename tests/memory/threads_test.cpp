@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "memory/driver_of.hpp"
+#include "memory/spare_handles.hpp"
 
 namespace aperture::memory {
 namespace {
@@ -20,6 +21,7 @@ class DriversInThreads : public test::DriverOf {
   template <typename Body>
   void in_threads(Body body) {
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) threads.emplace_back([&, t] { body(t); });
     for (std::thread& thread : threads) thread.join();
   }
@@ -32,6 +34,7 @@ TEST_P(DriversInThreads, copy_at_the_same_time) {
   DeviceMemory memory(devices(), kThreads * kEach);
   const Added added = add(memory.at(), kThreads * kEach);
   ASSERT_NE(added.registration, nullptr) << added.why;
+  const standin_counts before = devices().counts();
   std::atomic<int> wrong{0};
   in_threads([&](int t) {
     std::byte* const at = memory.at() + static_cast<size_t>(t) * kEach;
@@ -46,6 +49,7 @@ TEST_P(DriversInThreads, copy_at_the_same_time) {
   });
   EXPECT_EQ(wrong, 0);
   EXPECT_LE(devices().counts().queues, static_cast<size_t>(kThreads));
+  EXPECT_EQ(devices().counts().contexts, before.contexts);
 }
 
 TEST_P(DriversInThreads, register_and_free_at_the_same_time) {
@@ -71,6 +75,15 @@ TEST_P(DriversInThreads, register_and_free_at_the_same_time) {
   EXPECT_EQ(devices().counts().watches, before.watches);
 }
 
+TEST_P(DriversInThreads, register_the_first_memory_of_a_device_at_the_same_time) {
+  const standin_counts before = devices().counts();
+  DeviceMemory memory(devices(), 4096, devices().count() - 1);
+  in_threads([&](int) { EXPECT_NE(add(memory.at(), 4096).registration, nullptr); });
+  if (kind() == Kind::cuda && devices().is_standin()) {
+    EXPECT_EQ(devices().counts().contexts, before.contexts + 1);  // its primary one, held once
+  }
+}
+
 TEST_P(DriversInThreads, register_one_allocation_at_the_same_time) {
   for (int i = 0; i < 50; ++i) {
     DeviceMemory memory(devices(), 4096);
@@ -85,6 +98,16 @@ TEST_P(DriversInThreads, register_one_allocation_at_the_same_time) {
       EXPECT_FALSE(each.registration->copy_in(at, &value, sizeof value));
     }
   }
+}
+
+TEST(SpareHandles, keep_so_many_and_no_more) {
+  SpareHandles spares;
+  int things[SpareHandles::kMost + 1];
+  EXPECT_EQ(spares.take(), nullptr);
+  for (size_t i = 0; i < SpareHandles::kMost; ++i) EXPECT_TRUE(spares.give(&things[i]));
+  EXPECT_FALSE(spares.give(&things[SpareHandles::kMost]));
+  for (size_t i = SpareHandles::kMost; i-- > 0;) EXPECT_EQ(spares.take(), &things[i]);
+  EXPECT_EQ(spares.take(), nullptr);
 }
 
 }  // namespace

@@ -74,7 +74,8 @@ bool Memory::free(const void* at, std::initializer_list<Place> places) {
   if (std::find(places.begin(), places.end(), gone.place) == places.end()) return false;
   const size_t mapped = whole_pages(gone.size);
   ::munmap(gone.behind, mapped);
-  ::mmap(gone.at, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  static_cast<void>(
+      ::mmap(gone.at, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
   live_.erase(found);
   freed_[gone.at] = mapped;
   --counted().allocations;
