@@ -5,7 +5,7 @@
 // kernel of the application's that waits for a message cannot hold the message up. In return the
 // application has to have finished its work on the memory, as for any NIC. What it calls
 // synchronous (a cudaMemset, a copy within the device) CUDA finishes before it returns, because
-// each registration sets SYNC_MEMOPS; memory of a pool or of cuMemMap may lack that attribute.
+// each registration sets SYNC_MEMOPS; but not for memory of cuMemMap, which lacks that attribute.
 //
 // A copy runs in the context of the memory. Streams are kept between copies in primary contexts
 // alone, each of which is retained for good: any other may be destroyed at any time and its handle
@@ -241,7 +241,7 @@ bool CudaDriver::is_one_allocation(const Home& home, const void* at, size_t len,
   const InContext inside(cu_, home.context);
   if (!inside || cu_.cuMemGetAddressRange(&base, &size, place) != cu::kSuccess) return false;
   whole = place >= base && len <= size && place - base <= size - len;
-  // Not all memory has the attribute; see above.
+  // refused for memory of cuMemMap; see above
   const unsigned on = 1;
   if (whole) cu_.cuPointerSetAttribute(&on, cu::kSyncMemops, place);
   return true;
@@ -276,11 +276,15 @@ bool CudaDriver::copy(const Home& home, Submit&& submit) noexcept {
   const InContext inside(cu_, home.context);
   if (!inside) return false;
   cu::Stream stream = home.streams != nullptr ? home.streams->take() : nullptr;
-  if (stream == nullptr && cu_.cuStreamCreate(&stream, cu::kStreamNonBlocking) != cu::kSuccess)
-    return false;
+  bool submitted = stream != nullptr && submit(stream) == cu::kSuccess;
+  if (!submitted) {
+    // a kept one is no stream any more once the application has reset the device
+    if (stream != nullptr) cu_.cuStreamDestroy(stream);
+    if (cu_.cuStreamCreate(&stream, cu::kStreamNonBlocking) != cu::kSuccess) return false;
+    submitted = submit(stream) == cu::kSuccess;
+  }
   assert(stream != nullptr);
-  const bool copied =
-      submit(stream) == cu::kSuccess && cu_.cuStreamSynchronize(stream) == cu::kSuccess;
+  const bool copied = submitted && cu_.cuStreamSynchronize(stream) == cu::kSuccess;
   // one that has failed may have work left that is not another copy's to wait for
   if (!copied || home.streams == nullptr || !home.streams->give(stream)) {
     cu_.cuStreamDestroy(stream);

@@ -302,12 +302,12 @@ TEST_P(ManagedMemory, is_the_cpus_and_may_be_registered) {
   EXPECT_TRUE(devices().free(at));
 }
 
-// CUDA alone: an application may have contexts of its own.
-class OwnContext : public test::DriverOf {};
-INSTANTIATE_TEST_SUITE_P(Kinds, OwnContext, testing::Values(test::DeviceKind::cuda),
+// CUDA alone: an application may have contexts of its own, and reset a device.
+class Contexts : public test::DriverOf {};
+INSTANTIATE_TEST_SUITE_P(Kinds, Contexts, testing::Values(test::DeviceKind::cuda),
                          test::name_of_param);
 
-TEST_P(OwnContext, memory_of_a_context_of_the_applications_own_is_copied) {
+TEST_P(Contexts, memory_of_one_that_is_the_applications_own_is_copied) {
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   auto* create =
       reinterpret_cast<int (*)(void**, unsigned, int)>(::dlsym(library, "cuCtxCreate_v2"));
@@ -331,6 +331,19 @@ TEST_P(OwnContext, memory_of_a_context_of_the_applications_own_is_copied) {
   EXPECT_TRUE(devices().free(at));
   EXPECT_EQ(destroy(context), 0);
   EXPECT_FALSE(added.registration->copy_in(at, &value, sizeof value));
+}
+
+TEST_P(Contexts, memory_is_copied_again_after_the_device_was_reset) {
+  if (!devices().is_standin()) GTEST_SKIP() << "a reset takes the other tests' memory away";
+  void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  auto* reset = reinterpret_cast<int (*)(int)>(::dlsym(library, "cuDevicePrimaryCtxReset_v2"));
+  DeviceMemory memory(devices(), 4096);
+  const Added added = add(memory.at(), 4096);
+  int value = 3;
+  ASSERT_TRUE(added.registration->copy_in(memory.at(), &value, sizeof value));
+  ASSERT_EQ(reset(0), 0);
+  EXPECT_TRUE(added.registration->copy_in(memory.at(), &value, sizeof value));
+  EXPECT_TRUE(added.registration->copy_out(&value, memory.at(), sizeof value));
 }
 
 }  // namespace

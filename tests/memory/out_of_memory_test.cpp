@@ -1,5 +1,5 @@
-// Out of memory in the drivers of devices (docs/adr/0006): the Nth allocation fails, for each N, and
-// the same call succeeds afterwards. What the stand-ins allocate does not count.
+// Out of memory in the drivers of devices (docs/adr/0006): the Nth allocation fails, for each N,
+// and the same call succeeds afterwards. What the stand-ins allocate does not count.
 #include "base/each_allocation.hpp"
 #include "memory/driver_of.hpp"
 

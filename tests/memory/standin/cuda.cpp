@@ -2,7 +2,7 @@
 //
 // What the driver API asks of its callers is an error here where it is not kept: cuInit first, a
 // current context, a stream and memory of that context. A copy on a stream is done when the stream
-// is waited for and not before. SYNC_MEMOPS is refused for managed memory: not all memory has it.
+// is waited for and not before.
 #include <array>
 #include <deque>
 #include <memory>
@@ -96,6 +96,15 @@ int allocate(Place place, size_t size, void** at) {
   return *at != nullptr ? kOk : kOutOfMemory;
 }
 
+// Under the lock.
+void end_streams_of(const Context* context) {
+  for (Stream& stream : state().streams) {
+    if (stream.context != context || !stream.alive) continue;
+    stream.alive = false;
+    --counted().queues;
+  }
+}
+
 // Memory that the current context may copy: no other context's.
 bool is_reachable(const void* at) {
   const std::optional<Allocation> found = memory().find(at);
@@ -154,6 +163,13 @@ STANDIN_EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
   return kOk;
 }
 
+STANDIN_EXPORT int cuDevicePrimaryCtxReset_v2(int device) {
+  if (device < 0 || device >= kDevices) return kInvalidDevice;
+  const std::lock_guard guard(state().lock);
+  end_streams_of(&state().primary[static_cast<size_t>(device)]);
+  return kOk;
+}
+
 STANDIN_EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   if (const int error = begin_anywhere()) return error;
   if (device < 0 || device >= kDevices) return kInvalidDevice;
@@ -180,11 +196,7 @@ STANDIN_EXPORT int cuCtxDestroy_v2(void* handle) {
   if (!state().is_context(context)) return kInvalidContext;
   context->alive = false;
   --counted().contexts;
-  for (Stream& stream : state().streams) {
-    if (stream.context != context || !stream.alive) continue;
-    stream.alive = false;
-    --counted().queues;
-  }
+  end_streams_of(context);
   if (now() == context) current.pop_back();
   return kOk;
 }
@@ -277,7 +289,6 @@ STANDIN_EXPORT int cuPointerSetAttribute(const void* value, int attribute, unsig
   if (const int error = begin()) return error;
   const std::optional<Allocation> found = memory().find(pointer(at));
   if (!found || attribute != 6 || *static_cast<const unsigned*>(value) != 1) return kInvalidValue;
-  if (found->place != Place::device) return kInvalidValue;
   ++counted().marked;
   return kOk;
 }
