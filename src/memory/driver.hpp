@@ -5,7 +5,8 @@
 // is loaded when its memory is first asked for, and what it lacks is said in a sentence. A process
 // that has no such memory never comes here but to ask find(), which loads nothing.
 //
-// Threads: any, in all calls. None of them holds a lock of ours while the driver works.
+// Threads: any, in all calls. No copy and no question holds a lock of ours while the driver works;
+// only who asks for a driver that is being set up waits for that.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,7 @@ class Registration {
   virtual Kind kind() const noexcept = 0;
   // Copies n bytes into and out of it and returns when they are there. `at`: an address of the
   // range, with n bytes of it behind. The other place is host memory. False: the driver refused, or
-  // the memory is not what was registered; some of it may have been copied.
+  // the memory is not what was registered; some of it may have been copied. Of 0 bytes: true.
   [[nodiscard]] virtual bool copy_in(std::byte* at, const void* from, size_t n) const noexcept = 0;
   [[nodiscard]] virtual bool copy_out(void* to, const std::byte* at, size_t n) const noexcept = 0;
 
@@ -48,9 +49,10 @@ class Driver {
   Driver& operator=(const Driver&) = delete;
 
   virtual Kind kind() const noexcept = 0;
-  // Of len > 0 bytes. `device`: its number, as the application gives it; kAnyDevice: whichever has
-  // it. Errors, with `why` in static storage: invalid (no memory of this driver's, more than one
-  // allocation, or of another device), no_memory, io (the driver said no).
+  // Of len > 0 bytes, which may be managed memory that the CPU can touch as well. `device`: its
+  // number, as the application gives it; kAnyDevice: whichever has it. Errors, with `why` in static
+  // storage: invalid (no memory of this driver's, more than one allocation, or of another device),
+  // no_memory, io (the driver said no, or this is a forked child).
   static constexpr int kAnyDevice = -1;
   virtual Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
                                                           const char*& why) noexcept = 0;

@@ -9,6 +9,7 @@ set(left_out
   PerProcess.a_forked_child_has_another_one_and_so_has_its_child
   ProcessLock.is_free_in_a_forked_child_whoever_holds_it_in_the_parent
   FoundOnce.a_child_that_was_forked_in_the_middle_finds_it_by_itself
+  Kinds/Drivers.a_forked_child_is_refused/*
   KeyNumbers.hostile_2_a_hundred_restarts_share_no_sequence
   Keys.hostile_2_and_3_restarted_and_forked_processes_share_no_key
   # mremap(2): a length of 0, which makes a second mapping, is refused
@@ -19,6 +20,8 @@ set(left_out
   # process_vm_writev is not one system call here (process_vm.cpp): a thread can be stopped after it
   # read the length that its owner zeroes, and before it copies
   Processes.nothing_lands_after_revoke_whether_the_accessor_runs_stops_or_dies
+  # nor does it mind memory without access
+  Kinds/Drivers.a_stand_in_keeps_the_cpu_out_of_device_memory/*
   # nor does it say which side of a copy has faulted
   *Faults.of_a_direct_copy*
   # libdw, which names lines of source, is not there for the emulated machine

@@ -330,6 +330,7 @@ TEST_P(Contexts, memory_of_one_that_is_the_applications_own_is_copied) {
   EXPECT_EQ(devices().counts().queues, before.queues);
   EXPECT_TRUE(devices().free(at));
   EXPECT_EQ(destroy(context), 0);
+  EXPECT_EQ(devices().counts().queues, before.queues);
   EXPECT_FALSE(added.registration->copy_in(at, &value, sizeof value));
 }
 

@@ -58,6 +58,8 @@ TEST_P(FailingDrivers, a_registration_succeeds_or_says_why_not) {
     std::byte* const at = memory.at();
     EXPECT_TRUE(added.registration->copy_in(at, &value, sizeof value));
     EXPECT_TRUE(memory.free());
+    DeviceMemory next(devices(), 4096);
+    EXPECT_EQ(next.at(), at);
     EXPECT_FALSE(added.registration->copy_in(at, &value, sizeof value));
   });
   EXPECT_GE(refused, 2);

@@ -3,6 +3,8 @@
 // What the driver API asks of its callers is an error here where it is not kept: cuInit first, a
 // current context, a stream and memory of that context. A copy on a stream is done when the stream
 // is waited for and not before.
+#include <unistd.h>
+
 #include <array>
 #include <deque>
 #include <memory>
@@ -144,6 +146,7 @@ STANDIN_EXPORT int cuDeviceGetCount(int* count) {
 STANDIN_EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
   if (const int error = begin_anywhere()) return error;
   if (device < 0 || device >= kDevices) return kInvalidDevice;
+  ::usleep(1000);  // it takes its time, in which other threads come
   const std::lock_guard guard(state().lock);
   Context& primary = state().primary[static_cast<size_t>(device)];
   ++primary.references;
