@@ -183,7 +183,7 @@ Result<Facts> CudaDriver::check(const void* at, int device, const char*& why) co
   }
   if (facts.type != cu::kDevice && facts.managed == 0) {
     why = kHost;
-    return Errc::invalid;
+    return Errc::not_supported;
   }
   if (device != kAnyDevice && device != facts.device) {
     why = kElsewhere;

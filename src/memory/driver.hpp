@@ -52,7 +52,8 @@ class Driver {
   // Of len > 0 bytes, which may be managed memory that the CPU can touch as well. `device`: its
   // number, as the application gives it; kAnyDevice: whichever has it. Errors, with `why` in static
   // storage: invalid (no memory of this driver's, more than one allocation, or of another device),
-  // no_memory, io (the driver said no, or this is a forked child).
+  // not_supported (the driver has it at the host, where the CPU copies it), no_memory, io (the
+  // driver said no, or this is a forked child).
   static constexpr int kAnyDevice = -1;
   virtual Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
                                                           const char*& why) noexcept = 0;

@@ -173,16 +173,19 @@ Result<hsa::PointerInfo> RocrDriver::check(const void* at, int device,
     why = is_ours() ? kSaidNo : kForked;
     return Errc::io;
   }
-  const int number = number_of(info.owner);
-  why = nullptr;
   if (info.type == hsa::kUnknown) {
     why = kUnknown;
-  } else if (info.type == hsa::kLocked || number == kNone) {
-    why = kHost;
-  } else if (device != kAnyDevice && device != number) {
-    why = kElsewhere;
+    return Errc::invalid;
   }
-  if (why != nullptr) return Errc::invalid;
+  const int number = number_of(info.owner);
+  if (info.type == hsa::kLocked || number == kNone) {
+    why = kHost;
+    return Errc::not_supported;
+  }
+  if (device != kAnyDevice && device != number) {
+    why = kElsewhere;
+    return Errc::invalid;
+  }
   return info;
 }
 

@@ -176,12 +176,14 @@ Result<std::shared_ptr<const Registration>> ZeDriver::add(void* at, size_t len, 
     why = is_ours() ? kSaidNo : kForked;
     return Errc::io;
   }
+  if (facts.memory == ze::kHost) {
+    why = kHost;
+    return Errc::not_supported;
+  }
   why = nullptr;
   if (facts.memory == ze::kUnknown || ze_.zeMemGetAddressRange(facts.instance->context, at, &base,
                                                                &facts.len_bytes) != ze::kSuccess) {
     why = kUnknown;
-  } else if (facts.memory == ze::kHost) {
-    why = kHost;
   } else if (device != kAnyDevice && device != facts.device->number) {
     why = kElsewhere;
   }
