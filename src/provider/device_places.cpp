@@ -83,8 +83,7 @@ ssize_t Places::find(const Ep& ep, const char* call, const iovec* iov, void** de
   if (!any_ || ep.descriptors == DescriptorRule::ignored) return 0;
   for (size_t i = 0; i < count; ++i) {
     if (devices_[i] != nullptr) continue;
-    const ssize_t rc =
-        check_buffer(ep, call, iov[i].iov_base, iov[i].iov_len, desc_of(i), need);
+    const ssize_t rc = check_buffer(ep, call, iov[i].iov_base, iov[i].iov_len, desc_of(i), need);
     if (rc != 0) return rc;
   }
   return 0;
@@ -117,7 +116,7 @@ ssize_t InjectedBytes::take(const char* call, const void* buf, size_t len) noexc
 ssize_t stage(Work& work, const char* call, std::initializer_list<StagedArgument> args) noexcept {
   work.buf = work.iovs[0][0].iov_base;
   const Status s = no_throw([&]() -> Status {
-    auto staging = std::make_unique<Staging>();
+    auto staging = std::make_unique<Staging>(work.body->domain->staging);
     for (const StagedArgument& arg : args) {
       if (!arg.places->any()) continue;
       arg.places->stand_in(*staging, work.iovs[arg.which].data(), work.pieces_of(arg.which),

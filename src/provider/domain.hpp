@@ -15,6 +15,7 @@
 #include "provider/fabric.hpp"
 #include "provider/mr_mode.hpp"
 #include "provider/raw_keys.hpp"
+#include "provider/staging_memory.hpp"
 
 namespace aperture::provider {
 
@@ -29,7 +30,8 @@ struct Domain {
   fid_domain fid{};
   Fabric* fabric = nullptr;
   std::unique_ptr<nic::Engine> engine;
-  std::unique_ptr<WorkQueue> work;  // once something in it may wait for a counter
+  StagingMemory staging;            // host memory in place of a device's; it outlives `work`
+  std::unique_ptr<WorkQueue> work;  // once something in it may be kept beyond its call
   CallTables* calls = nullptr;      // fork.hpp
   uint32_t api_version = 0;
   uint32_t addr_format = FI_SOCKADDR_IN;

@@ -7,7 +7,7 @@
 namespace aperture::provider {
 
 Staging::~Staging() {
-  if (memory_ != nullptr) driver_->give_host(memory_, size_);
+  if (memory_ != nullptr) from_.give(*driver_, memory_, size_);
 }
 
 void Staging::add(InDevice device, iovec& piece, uint64_t offset, Way way) {
@@ -23,7 +23,7 @@ Status Staging::begin() noexcept {
   auto driver = memory::driver(pieces_.front().device->kind(), why);
   if (!driver) return driver.error();
   driver_ = *driver;
-  memory_ = static_cast<std::byte*>(driver_->take_host(size_));
+  memory_ = from_.take(*driver_, size_);
   if (memory_ == nullptr) return Errc::no_memory;
   std::byte* next = memory_;
   for (Piece& piece : pieces_) {

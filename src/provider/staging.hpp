@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/errc.hpp"
-#include "memory/driver.hpp"
+#include "provider/staging_memory.hpp"
 
 namespace aperture::provider {
 
@@ -23,7 +23,8 @@ using InDevice = std::shared_ptr<const memory::Registration>;
 
 class Staging {
  public:
-  Staging() noexcept = default;
+  // The memory outlives it.
+  explicit Staging(StagingMemory& from) noexcept : from_(from) {}
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -49,6 +50,7 @@ class Staging {
     Way way;
   };
 
+  StagingMemory& from_;
   std::vector<Piece> pieces_;
   uint64_t size_ = 0;
   memory::Driver* driver_ = nullptr;  // whose the memory is
