@@ -35,6 +35,23 @@ inline constexpr unsigned kDevice = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 inline constexpr unsigned kHostPortable = 1;       // CU_MEMHOSTALLOC_PORTABLE
 
+// CUDA_MEMCPY2D: `height` rows of `width` bytes; what is not named is not used.
+struct Rows {
+  size_t from_x = 0, from_y = 0;
+  unsigned from_type = kHost;
+  const void* from_host = nullptr;
+  Pointer from_device = 0;
+  void* from_array = nullptr;
+  size_t from_pitch = 0;  // bytes between the beginnings of rows
+  size_t to_x = 0, to_y = 0;
+  unsigned to_type = kDevice;
+  void* to_host = nullptr;
+  Pointer to_device = 0;
+  void* to_array = nullptr;
+  size_t to_pitch = 0;
+  size_t width = 0, height = 0;
+};
+
 struct Calls {
   explicit Calls(Library library) noexcept : find(library) {}
 
@@ -58,6 +75,7 @@ struct Calls {
   int (*const cuMemFreeHost)(void* at) = find("cuMemFreeHost");
   int (*const cuMemcpyHtoDAsync)(Pointer to, const void* from, size_t n,
                                  Stream stream) = find("cuMemcpyHtoDAsync_v2");
+  int (*const cuMemcpy2DAsync)(const Rows* rows, Stream stream) = find("cuMemcpy2DAsync_v2");
   int (*const cuMemcpyDtoHAsync)(void* to, Pointer from, size_t n,
                                  Stream stream) = find("cuMemcpyDtoHAsync_v2");
   int (*const cuStreamCreate)(Stream* stream, unsigned flags) = find("cuStreamCreate");

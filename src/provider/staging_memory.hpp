@@ -2,8 +2,8 @@
 // longer than to copy it.
 //
 // Pieces are powers of two, those of up to kLargest pinned by their driver, and kMostKept bytes of
-// them are kept. What is longer comes from the heap: pinning it for one message would take longer
-// than a driver's slower copy saves. Any thread; nothing is held while a driver works. One domain's.
+// them are kept. What is longer comes from the heap: pinning it for one message takes longer than a
+// driver's slower copy. Any thread; nothing is held while a driver works. One domain's.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ namespace aperture::provider {
 
 class StagingMemory {
  public:
-  static constexpr size_t kSmallest = 4096, kLargest = size_t{4} << 20;
-  static constexpr size_t kMostKept = size_t{64} << 20;
+  static constexpr size_t kSmallest = 4096, kLargest = size_t{64} << 20;
+  static constexpr size_t kMostKept = size_t{128} << 20;
 
   StagingMemory() noexcept = default;
   // All pieces are back.
