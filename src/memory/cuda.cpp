@@ -271,9 +271,9 @@ Result<std::shared_ptr<const Registration>> CudaDriver::add(void* at, size_t len
   return made;
 }
 
-// What is short CUDA writes into its commands, which wait for the context's turn at the device: where
-// another process uses it too that is 274 us (H200, driver 580). Two rows go by the copy engine, as
-// what is long does, in 9.
+// What is short CUDA writes into its commands, which wait for the context's turn at the device:
+// where another process uses it too that is 274 us (H200, driver 580). Two rows go by the copy
+// engine, as what is long does, in 9.
 int CudaDriver::submit_in(std::byte* at, const void* from, size_t n,
                           cu::Stream stream) const noexcept {
   constexpr size_t kLongestInCommands = 65536;

@@ -114,6 +114,7 @@ ssize_t InjectedBytes::take(const char* call, const void* buf, size_t len) noexc
 }
 
 ssize_t stage(Work& work, const char* call, std::initializer_list<StagedArgument> args) noexcept {
+  assert(work.is_staged && work.staging == nullptr);
   work.buf = work.iovs[0][0].iov_base;
   const Status s = no_throw([&]() -> Status {
     auto staging = std::make_unique<Staging>(work.body->domain->staging);

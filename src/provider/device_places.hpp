@@ -1,8 +1,8 @@
 // Where the buffers of a call lie: in the host's memory or in a device. man 3 fi_mr, "FI_MR_HMEM".
 //
 // Where descriptors are looked at the descriptor says it. Without one the drivers that the process
-// has loaded are asked, and with FI_MR_HMEM device memory is refused then, rather than touched. Data
-// path of endpoints with FI_HMEM; no state.
+// has loaded are asked, and with FI_MR_HMEM device memory is refused then, rather than touched.
+// Data path of endpoints with FI_HMEM; no state.
 #pragma once
 
 #include <sys/uio.h>
@@ -31,8 +31,8 @@ ssize_t refuse_devices_of_atomic(const Ep& ep, const char* call, const fi_msg_at
 // Those of one argument of a call.
 class Places {
  public:
-  // 0 or the refusal. Arguments that the call itself refuses are left to it. Where any of them is in
-  // a device, the descriptors of the others are looked at too.
+  // 0 or the refusal. Arguments that the call itself refuses are left to it. Where any of them is
+  // in a device, the descriptors of the others are looked at too.
   ssize_t find(const Ep& ep, const char* call, const iovec* iov, void** desc, size_t count,
                size_t limit, protect::Rights need) noexcept;
   bool any() const noexcept { return any_; }

@@ -3,12 +3,12 @@
 // lie in a device, for which other memory stands in. man 3 fi_trigger, fi_mr.
 //
 // A Work is one of them, with copies of all that its work request points to but the payload. One
-// that is staged waits for nothing, and is under way from the beginning. One that waits for a counter
-// stands in the list of its counter until that has come far enough, then in the domain's list of
-// what is due, from where it is posted: by the engine's next poll, or at once where the counter was
-// moved by a call of the application's. Operations that become due together start in the order of
-// their thresholds, and of their submission where these are equal. One that finds no room is tried
-// again with each poll, and holds up those of its own endpoint only. Everything is guarded by the
+// that is staged waits for nothing, and is under way from the beginning. One that waits stands in
+// the list of its counter until that has come far enough, then in the domain's list of what is due,
+// from where it is posted: by the engine's next poll, or at once where the counter was moved by a
+// call of the application's. Operations that become due together start in the order of their
+// thresholds, and of their submission where these are equal. One that finds no room is tried again
+// with each poll, and holds up those of its own endpoint only. Everything is guarded by the
 // engine's lock but what has not been added yet.
 #pragma once
 

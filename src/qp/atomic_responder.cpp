@@ -162,8 +162,8 @@ bool AtomicResponder::is_any_refused(const Request& r) noexcept {
   return false;
 }
 
-// Memory of a device is changed in a copy. Whatever comes through us runs under the engine's lock, and
-// is atomic with it; what the device does by itself is not.
+// Memory of a device is changed in a copy. Whatever comes through us runs under the engine's lock,
+// and is atomic with it; what the device does by itself is not.
 bool AtomicResponder::run_on_copy(const protect::Grant& grant, const Request& r,
                                   const Operands& at) noexcept {
   alignas(2 * sizeof(uint64_t)) std::array<std::byte, transport::kAtomicBytes> copy;

@@ -384,7 +384,7 @@ TEST_P(Device, calls_that_do_not_reach_devices_say_so) {
   EXPECT_EQ(fi_control(&p->b.domain()->fid, FI_QUEUE_WORK, &work), -FI_EOPNOTSUPP);
 }
 
-// ---- registering ---------------------------------------------------------------------------------
+// ---- registering --------------------------------------------------------------------------------
 
 class DeviceRegistration : public WithDevices, public testing::TestWithParam<DeviceKind> {
  protected:
@@ -438,7 +438,7 @@ TEST_P(DeviceRegistration, takes_what_the_driver_has_allocated_at_the_host) {
   }
 }
 
-// ---- between processes ----------------------------------------------------------------------------
+// ---- between processes --------------------------------------------------------------------------
 
 struct ToChild {
   Name name;
