@@ -272,8 +272,9 @@ SIDE = [
     key_table("an entry forgets whose alone it was",
               "entry.bound_qpn.store(spec.bound_to, std::memory_order_release);",
               "if (spec.bound_to != 0) entry.bound_qpn.store(spec.bound_to);", tests=BOUND),
-    beside("a chunk of several runs", "  if (run == n) return Checked(first, n, entry.ref());\n",
-           "  return Checked(first, n, entry.ref());\n"),
+    beside("a chunk of several runs",
+           "  if (run == n && !side->in_device) return Checked(first, n, entry.ref());\n",
+           "  if (!side->in_device) return Checked(first, n, entry.ref());\n"),
     key_table("one record for each region",
               "  if (sides_.record(region.index) != nullptr) return "
               "sides_.record(region.index);\n"),
@@ -653,4 +654,25 @@ OWNER = [  # what the queue pair does with a check's answer
              file="transport/lane_end.hpp"),
 ]
 
-ALL = ENTRY + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER + WINDOWS
+DEVICES = [  # memory that the CPU must not touch
+    beside("a chunk of it is copied by its driver", "if (run == n && !side->in_device) return",
+           "if (run == n) return", tests=("door_device",)),
+    Mutation("it is not used without a descriptor",
+             "  if (ep.body->domain->region_rules.described_devices)\n", "  if (false)\n",
+             tests=("door_device",), file="provider/device_places.cpp"),
+    Mutation("only as much as has come is brought back",
+             "std::min(piece.size, len - piece.offset)", "piece.size", tests=("door_device",),
+             file="provider/staging.cpp"),
+    Mutation("a copy that failed is an error",
+             "if (staging != nullptr && !staging->bring_back(is_receive() ? entry.len : "
+             "~uint64_t{0})) {", "if (false) {", tests=("door_device",), file="provider/work.cpp"),
+    Mutation("what takes the place of freed memory is not it",
+             "return ask(at, facts) && facts.type != 0 && facts.id == id;",
+             "return ask(at, facts) && facts.type != 0;", tests=("memory_driver",),
+             file="memory/cuda.cpp"),
+    Mutation("an odd byte goes too", "if (first != cu::kSuccess || n % 2 == 0) return first;",
+             "if (first != cu::kSuccess || n % 2 <= 1) return first;", tests=("memory_driver",),
+             file="memory/cuda.cpp"),
+]
+
+ALL = ENTRY + DEVICES + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER + WINDOWS
