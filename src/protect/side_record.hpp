@@ -58,7 +58,7 @@ struct Segment {
   std::optional<PageMap> pages;  // empty: an access finds out for itself
   // Of memory that the CPU must not touch; null: the CPU copies. Shared with operations that use it
   // locally, which may end after the region.
-  std::shared_ptr<const memory::Registration> device;
+  std::shared_ptr<const memory::Registration> device = nullptr;
 
   // False: no memory is there any more, or not for that; some of it may have been copied.
   bool copy_in(std::byte* at, const void* from, size_t n) const noexcept;
