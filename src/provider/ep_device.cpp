@@ -97,7 +97,7 @@ struct Messages {
                                      ep.rx_iov_limit, kRecvTarget);
       if (rc != 0) return rc;
     }
-    if (!places.any()) return of_host<Ops>(ep).recvmsg(fid, msg, flags);
+    if (msg == nullptr || !places.any()) return of_host<Ops>(ep).recvmsg(fid, msg, flags);
     return stage_receive(ep, call, *msg, flags, places);
   }
 
@@ -148,7 +148,7 @@ struct Messages {
                                      ep.tx_iov_limit, kSendSource);
       if (rc != 0) return rc;
     }
-    if (!places.any()) return of_host<Ops>(ep).sendmsg(fid, msg, flags);
+    if (msg == nullptr || !places.any()) return of_host<Ops>(ep).sendmsg(fid, msg, flags);
     return stage_send(ep, call, *msg, flags, places);
   }
 
@@ -258,7 +258,7 @@ struct Remote {
           find<false>(ep, "fi_readmsg", msg->msg_iov, msg->desc, msg->iov_count, places);
       if (rc != 0) return rc;
     }
-    if (!places.any()) return of_host<Ops>(ep).readmsg(fid, msg, flags);
+    if (msg == nullptr || !places.any()) return of_host<Ops>(ep).readmsg(fid, msg, flags);
     return stage_access<false>(ep, "fi_readmsg", *msg, flags, places);
   }
   static ssize_t writemsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
@@ -269,7 +269,7 @@ struct Remote {
           find<true>(ep, "fi_writemsg", msg->msg_iov, msg->desc, msg->iov_count, places);
       if (rc != 0) return rc;
     }
-    if (!places.any()) return of_host<Ops>(ep).writemsg(fid, msg, flags);
+    if (msg == nullptr || !places.any()) return of_host<Ops>(ep).writemsg(fid, msg, flags);
     return stage_access<true>(ep, "fi_writemsg", *msg, flags, places);
   }
   static ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t peer, uint64_t addr,

@@ -90,7 +90,7 @@ ssize_t writemsg(fid_ep* fid, const fi_msg_atomic* msg, uint64_t flags) noexcept
     const ssize_t rc = found.find(ep, "fi_atomicmsg", msg->datatype, operand, {}, {});
     if (rc != 0) return rc;
   }
-  if (!found.any()) return atomic_ops_of_host(ep).writemsg(fid, msg, flags);
+  if (msg == nullptr || !found.any()) return atomic_ops_of_host(ep).writemsg(fid, msg, flags);
   return stage_atomic(ep, "fi_atomicmsg", *msg, {}, {}, flags, found);
 }
 
@@ -142,7 +142,7 @@ ssize_t readwritemsg(fid_ep* fid, const fi_msg_atomic* msg, fi_ioc* result, void
     const ssize_t rc = found.find(ep, "fi_fetch_atomicmsg", msg->datatype, operand, {}, to);
     if (rc != 0) return rc;
   }
-  if (!found.any())
+  if (msg == nullptr || !found.any())
     return atomic_ops_of_host(ep).readwritemsg(fid, msg, result, result_desc, result_count, flags);
   return stage_atomic(ep, "fi_fetch_atomicmsg", *msg, {}, to, flags, found);
 }
@@ -188,7 +188,7 @@ ssize_t compwritemsg(fid_ep* fid, const fi_msg_atomic* msg, const fi_ioc* compar
     const ssize_t rc = found.find(ep, "fi_compare_atomicmsg", msg->datatype, operand, against, to);
     if (rc != 0) return rc;
   }
-  if (!found.any())
+  if (msg == nullptr || !found.any())
     return atomic_ops_of_host(ep).compwritemsg(fid, msg, compare, compare_desc, compare_count,
                                                result, result_desc, result_count, flags);
   return stage_atomic(ep, "fi_compare_atomicmsg", *msg, against, to, flags, found);
