@@ -216,7 +216,7 @@ int refresh_region(Region& region, const struct fi_mr_modify& what) {
   const bool parts = what.attr.iov_count != 0;
   const iovec* const first = parts ? what.attr.mr_iov : region.wish.buffers.data();
   const size_t count = parts ? what.attr.iov_count : region.wish.buffers.size();
-  if (rules.must_be_mapped) {
+  if (rules.must_be_mapped && region.wish.devices == nullptr) {
     for (size_t i = 0; i < count; ++i) {
       if (const int rc = populate(first[i], region.wish.access); rc != 0) return rc;
     }

@@ -174,7 +174,7 @@ protect::RegionSpec spec_of(const Region& region, const aperture_window_bind& bi
   side->persistent = persistent;
   side->in_device = in_device;
   for (protect::Segment& s : segments) {
-    if (rules.mmu_notify) s.pages.emplace(s.base, s.length);
+    if (rules.mmu_notify && !in_device) s.pages.emplace(s.base, s.length);
   }
   side->segments = std::move(segments);
   return spec;

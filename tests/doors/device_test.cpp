@@ -50,6 +50,7 @@ std::vector<Setting> all_settings() {
     all.push_back({kind, FI_MR_LOCAL, "local"});
     all.push_back({kind, 0, "neither"});
     all.push_back({kind, FI_MR_HMEM, "automatic", true});
+    all.push_back({kind, FI_MR_HMEM | FI_MR_MMU_NOTIFY, "notified"});
   }
   return all;
 }
@@ -331,6 +332,19 @@ TEST_P(Device, whichever_call_of_the_driver_fails_operations_end_with_a_code) {
   }
   EXPECT_GT(failures, 2) << "the switch does nothing";
   EXPECT_LT(failures, 39) << "every call fails";
+}
+
+TEST_P(Device, a_region_is_refreshed_as_any_other) {
+  DeviceRegion there(p->b, *devices, 4096);
+  const auto bytes = bytes_of(64, 21);
+  Region host(p->a, 64);
+  std::copy(bytes.begin(), bytes.end(), host.memory().data());
+  const iovec part{there.at(), 4096};
+  ASSERT_EQ(fi_mr_refresh(there.mr(), &part, 1, 0), 0);
+  ASSERT_EQ(p->a.run(fi_write, host.memory().data(), 64, host.desc(), p->to_b, there.remote().base,
+                     there.remote().key),
+            0);
+  EXPECT_EQ(there.get(0, 64), bytes);
 }
 
 TEST_P(Device, a_receive_that_is_cancelled_or_closed_gives_all_back) {
