@@ -58,35 +58,32 @@ struct Messages {
     return ep.rx_flags & (kRecvFlags | many);
   }
 
-  static ssize_t recv_pieces(Ep& ep, const char* call, const iovec* iov, void** desc, size_t count,
-                             fi_addr_t source, Tag... tag, Tag... ignore, void* context,
-                             Places& places) noexcept {
-    const Msg m = Built::of(iov, desc, count, source, tag..., ignore..., context);
-    return stage_receive(ep, call, m, receive_flags(ep), places);
-  }
-  static ssize_t recv(fid_ep* fid, void* buf, size_t len, void* desc, fi_addr_t source, Tag... tag,
-                      Tag... ignore, void* context) noexcept {
-    constexpr const char* call = name("fi_recv", "fi_trecv");
-    auto& ep = object_of<Ep>(fid);
-    const iovec iov{buf, len};
-    Places places;
-    if (const ssize_t rc = places.find(ep, call, &iov, &desc, 1, 1, kRecvTarget); rc != 0)
-      return rc;
-    if (!places.any())
-      return of_host<Ops>(ep).recv(fid, buf, len, desc, source, tag..., ignore..., context);
-    return recv_pieces(ep, call, &iov, &desc, 1, source, tag..., ignore..., context, places);
-  }
-  static ssize_t recvv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t source,
-                       Tag... tag, Tag... ignore, void* context) noexcept {
-    constexpr const char* call = name("fi_recvv", "fi_trecvv");
+  // A receive without flags; `args`: as the call in the slot has them, behind its endpoint.
+  template <auto Slot, typename... Args>
+  static ssize_t receive(fid_ep* fid, const char* call, const iovec* iov, void** desc, size_t count,
+                         fi_addr_t source, Tag... tag, Tag... ignore, void* context,
+                         Args... args) noexcept {
     auto& ep = object_of<Ep>(fid);
     Places places;
     if (const ssize_t rc = places.find(ep, call, iov, desc, count, ep.rx_iov_limit, kRecvTarget);
         rc != 0)
       return rc;
-    if (!places.any())
-      return of_host<Ops>(ep).recvv(fid, iov, desc, count, source, tag..., ignore..., context);
-    return recv_pieces(ep, call, iov, desc, count, source, tag..., ignore..., context, places);
+    if (!places.any()) return (of_host<Ops>(ep).*Slot)(fid, args...);
+    const Msg m = Built::of(iov, desc, count, source, tag..., ignore..., context);
+    return stage_receive(ep, call, m, receive_flags(ep), places);
+  }
+  static ssize_t recv(fid_ep* fid, void* buf, size_t len, void* desc, fi_addr_t source, Tag... tag,
+                      Tag... ignore, void* context) noexcept {
+    const iovec iov{buf, len};
+    return receive<&Ops::recv>(fid, name("fi_recv", "fi_trecv"), &iov, &desc, 1, source, tag...,
+                               ignore..., context, buf, len, desc, source, tag..., ignore...,
+                               context);
+  }
+  static ssize_t recvv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t source,
+                       Tag... tag, Tag... ignore, void* context) noexcept {
+    return receive<&Ops::recvv>(fid, name("fi_recvv", "fi_trecvv"), iov, desc, count, source,
+                                tag..., ignore..., context, iov, desc, count, source, tag...,
+                                ignore..., context);
   }
   static ssize_t recvmsg(fid_ep* fid, const Msg* msg, uint64_t flags) noexcept {
     constexpr const char* call = name("fi_recvmsg", "fi_trecvmsg");
@@ -101,43 +98,42 @@ struct Messages {
     return stage_receive(ep, call, *msg, flags, places);
   }
 
-  static ssize_t send(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t dest,
-                      Tag... tag, void* context) noexcept {
-    constexpr const char* call = name("fi_send", "fi_tsend");
-    auto& ep = object_of<Ep>(fid);
-    const iovec iov{const_cast<void*>(buf), len};
-    Places places;
-    if (const ssize_t rc = places.find(ep, call, &iov, &desc, 1, 1, kSendSource); rc != 0)
-      return rc;
-    if (!places.any()) return of_host<Ops>(ep).send(fid, buf, len, desc, dest, tag..., context);
-    const Msg m = Built::of(&iov, &desc, 1, dest, tag..., Tag{}..., context);
-    return stage_send(ep, call, m, ep.tx_flags & kSendKnown, places);
-  }
-  static ssize_t sendv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t dest,
-                       Tag... tag, void* context) noexcept {
-    constexpr const char* call = name("fi_sendv", "fi_tsendv");
+  // A send without flags, but for those that the call itself means.
+  struct Data {
+    uint64_t value = 0;
+    uint64_t flag = 0;
+  };
+  template <auto Slot, typename... Args>
+  static ssize_t transmit(fid_ep* fid, const char* call, const iovec* iov, void** desc,
+                          size_t count, const Data& data, fi_addr_t dest, Tag... tag, void* context,
+                          Args... args) noexcept {
     auto& ep = object_of<Ep>(fid);
     Places places;
     if (const ssize_t rc = places.find(ep, call, iov, desc, count, ep.tx_iov_limit, kSendSource);
         rc != 0)
       return rc;
-    if (!places.any()) return of_host<Ops>(ep).sendv(fid, iov, desc, count, dest, tag..., context);
-    const Msg m = Built::of(iov, desc, count, dest, tag..., Tag{}..., context);
-    return stage_send(ep, call, m, ep.tx_flags & kSendKnown, places);
+    if (!places.any()) return (of_host<Ops>(ep).*Slot)(fid, args...);
+    Msg m = Built::of(iov, desc, count, dest, tag..., Tag{}..., context);
+    m.data = data.value;
+    return stage_send(ep, call, m, (ep.tx_flags & kSendKnown) | data.flag, places);
+  }
+  static ssize_t send(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t dest,
+                      Tag... tag, void* context) noexcept {
+    const iovec iov{const_cast<void*>(buf), len};
+    return transmit<&Ops::send>(fid, name("fi_send", "fi_tsend"), &iov, &desc, 1, {}, dest, tag...,
+                                context, buf, len, desc, dest, tag..., context);
+  }
+  static ssize_t sendv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t dest,
+                       Tag... tag, void* context) noexcept {
+    return transmit<&Ops::sendv>(fid, name("fi_sendv", "fi_tsendv"), iov, desc, count, {}, dest,
+                                 tag..., context, iov, desc, count, dest, tag..., context);
   }
   static ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void* desc, uint64_t data,
                           fi_addr_t dest, Tag... tag, void* context) noexcept {
-    constexpr const char* call = name("fi_senddata", "fi_tsenddata");
-    auto& ep = object_of<Ep>(fid);
     const iovec iov{const_cast<void*>(buf), len};
-    Places places;
-    if (const ssize_t rc = places.find(ep, call, &iov, &desc, 1, 1, kSendSource); rc != 0)
-      return rc;
-    if (!places.any())
-      return of_host<Ops>(ep).senddata(fid, buf, len, desc, data, dest, tag..., context);
-    Msg m = Built::of(&iov, &desc, 1, dest, tag..., Tag{}..., context);
-    m.data = data;
-    return stage_send(ep, call, m, (ep.tx_flags & kSendKnown) | FI_REMOTE_CQ_DATA, places);
+    return transmit<&Ops::senddata>(fid, name("fi_senddata", "fi_tsenddata"), &iov, &desc, 1,
+                                    {data, FI_REMOTE_CQ_DATA}, dest, tag..., context, buf, len,
+                                    desc, data, dest, tag..., context);
   }
   static ssize_t sendmsg(fid_ep* fid, const Msg* msg, uint64_t flags) noexcept {
     constexpr const char* call = name("fi_sendmsg", "fi_tsendmsg");
@@ -203,74 +199,75 @@ struct Remote {
                        kIsWrite ? kWriteSource : kReadResult);
   }
 
-  static ssize_t readv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
-                       uint64_t addr, uint64_t key, void* context) noexcept {
+  // What both kinds of calls name.
+  struct There {
+    fi_addr_t peer;
+    uint64_t addr;
+    uint64_t key;
+    void* context;
+    uint64_t data = 0;
+    uint64_t flag = 0;  // beside the defaults
+  };
+  // One without flags; `args`: as the call in the slot has them, behind its endpoint.
+  template <bool kIsWrite, auto Slot, typename... Args>
+  static ssize_t start(fid_ep* fid, const char* call, const iovec* iov, void** desc, size_t count,
+                       const There& there, Args... args) noexcept {
     auto& ep = object_of<Ep>(fid);
     Places places;
-    if (const ssize_t rc = find<false>(ep, "fi_readv", iov, desc, count, places); rc != 0)
-      return rc;
-    if (!places.any())
-      return of_host<Ops>(ep).readv(fid, iov, desc, count, peer, addr, key, context);
-    const BuiltAccess b(iov, desc, count, peer, addr, key, context, 0);
-    return stage_access<false>(ep, "fi_readv", b.msg, ep.tx_flags & kReadKnown & ~FI_TRIGGER,
-                               places);
+    if (const ssize_t rc = find<kIsWrite>(ep, call, iov, desc, count, places); rc != 0) return rc;
+    if (!places.any()) return (of_host<Ops>(ep).*Slot)(fid, args...);
+    constexpr uint64_t known = (kIsWrite ? kWriteKnown : kReadKnown) & ~FI_TRIGGER;
+    const BuiltAccess b(iov, desc, count, there.peer, there.addr, there.key, there.context,
+                        there.data);
+    return stage_access<kIsWrite>(ep, call, b.msg, (ep.tx_flags & known) | there.flag, places);
   }
+  template <bool kIsWrite, auto Slot>
+  static ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_rma* msg,
+                           uint64_t flags) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    Places places;
+    if (msg != nullptr) {
+      const ssize_t rc = find<kIsWrite>(ep, call, msg->msg_iov, msg->desc, msg->iov_count, places);
+      if (rc != 0) return rc;
+    }
+    if (msg == nullptr || !places.any()) return (of_host<Ops>(ep).*Slot)(fid, msg, flags);
+    return stage_access<kIsWrite>(ep, call, *msg, flags, places);
+  }
+
   static ssize_t read(fid_ep* fid, void* buf, size_t len, void* desc, fi_addr_t peer, uint64_t addr,
                       uint64_t key, void* context) noexcept {
     const iovec iov{buf, len};
-    return readv(fid, &iov, &desc, 1, peer, addr, key, context);
+    return start<false, &Ops::read>(fid, "fi_read", &iov, &desc, 1, {peer, addr, key, context}, buf,
+                                    len, desc, peer, addr, key, context);
   }
-  static ssize_t writev(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
-                        uint64_t addr, uint64_t key, void* context) noexcept {
-    auto& ep = object_of<Ep>(fid);
-    Places places;
-    if (const ssize_t rc = find<true>(ep, "fi_writev", iov, desc, count, places); rc != 0)
-      return rc;
-    if (!places.any())
-      return of_host<Ops>(ep).writev(fid, iov, desc, count, peer, addr, key, context);
-    const BuiltAccess b(iov, desc, count, peer, addr, key, context, 0);
-    return stage_access<true>(ep, "fi_writev", b.msg, ep.tx_flags & kWriteKnown & ~FI_TRIGGER,
-                              places);
+  static ssize_t readv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
+                       uint64_t addr, uint64_t key, void* context) noexcept {
+    return start<false, &Ops::readv>(fid, "fi_readv", iov, desc, count, {peer, addr, key, context},
+                                     iov, desc, count, peer, addr, key, context);
+  }
+  static ssize_t readmsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
+    return start_msg<false, &Ops::readmsg>(fid, "fi_readmsg", msg, flags);
   }
   static ssize_t write(fid_ep* fid, const void* buf, size_t len, void* desc, fi_addr_t peer,
                        uint64_t addr, uint64_t key, void* context) noexcept {
     const iovec iov{const_cast<void*>(buf), len};
-    return writev(fid, &iov, &desc, 1, peer, addr, key, context);
+    return start<true, &Ops::write>(fid, "fi_write", &iov, &desc, 1, {peer, addr, key, context},
+                                    buf, len, desc, peer, addr, key, context);
+  }
+  static ssize_t writev(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_t peer,
+                        uint64_t addr, uint64_t key, void* context) noexcept {
+    return start<true, &Ops::writev>(fid, "fi_writev", iov, desc, count, {peer, addr, key, context},
+                                     iov, desc, count, peer, addr, key, context);
   }
   static ssize_t writedata(fid_ep* fid, const void* buf, size_t len, void* desc, uint64_t data,
                            fi_addr_t peer, uint64_t addr, uint64_t key, void* context) noexcept {
-    auto& ep = object_of<Ep>(fid);
     const iovec iov{const_cast<void*>(buf), len};
-    Places places;
-    if (const ssize_t rc = find<true>(ep, "fi_writedata", &iov, &desc, 1, places); rc != 0)
-      return rc;
-    if (!places.any())
-      return of_host<Ops>(ep).writedata(fid, buf, len, desc, data, peer, addr, key, context);
-    const BuiltAccess b(&iov, &desc, 1, peer, addr, key, context, data);
-    const uint64_t flags = (ep.tx_flags & kWriteKnown & ~FI_TRIGGER) | FI_REMOTE_CQ_DATA;
-    return stage_access<true>(ep, "fi_writedata", b.msg, flags, places);
-  }
-  static ssize_t readmsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
-    auto& ep = object_of<Ep>(fid);
-    Places places;
-    if (msg != nullptr) {
-      const ssize_t rc =
-          find<false>(ep, "fi_readmsg", msg->msg_iov, msg->desc, msg->iov_count, places);
-      if (rc != 0) return rc;
-    }
-    if (msg == nullptr || !places.any()) return of_host<Ops>(ep).readmsg(fid, msg, flags);
-    return stage_access<false>(ep, "fi_readmsg", *msg, flags, places);
+    return start<true, &Ops::writedata>(fid, "fi_writedata", &iov, &desc, 1,
+                                        {peer, addr, key, context, data, FI_REMOTE_CQ_DATA}, buf,
+                                        len, desc, data, peer, addr, key, context);
   }
   static ssize_t writemsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
-    auto& ep = object_of<Ep>(fid);
-    Places places;
-    if (msg != nullptr) {
-      const ssize_t rc =
-          find<true>(ep, "fi_writemsg", msg->msg_iov, msg->desc, msg->iov_count, places);
-      if (rc != 0) return rc;
-    }
-    if (msg == nullptr || !places.any()) return of_host<Ops>(ep).writemsg(fid, msg, flags);
-    return stage_access<true>(ep, "fi_writemsg", *msg, flags, places);
+    return start_msg<true, &Ops::writemsg>(fid, "fi_writemsg", msg, flags);
   }
   static ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t peer, uint64_t addr,
                         uint64_t key) noexcept {

@@ -61,37 +61,75 @@ ssize_t stage_atomic(Ep& ep, const char* call, const fi_msg_atomic& m, const Ele
       [&](const Later& later) { return atomic_later(ep, call, m, buffers, flags, later); });
 }
 
-constexpr uint64_t kKnown = (kReadKnown | FI_INJECT) & ~FI_TRIGGER;
+// The operand of FI_ATOMIC_READ is ignored.
+Elements looked_at(const Elements& operand, fi_op op) noexcept {
+  return op == FI_ATOMIC_READ ? Elements{} : operand;
+}
 
-ssize_t writev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, fi_addr_t peer,
-               uint64_t addr, uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
+// What the calls without flags name beside their buffers.
+struct There {
+  fi_addr_t peer;
+  uint64_t addr;
+  uint64_t key;
+  fi_datatype type;
+  fi_op op;
+  void* context;
+};
+
+// One without flags; `args`: as the call in the slot has them, behind its endpoint.
+template <auto Slot, typename... Args>
+ssize_t start(fid_ep* fid, const char* call, const Elements& operand, const Elements& compare,
+              const Elements& result, const There& there, Args... args) noexcept {
+  constexpr uint64_t known = (kReadKnown | FI_INJECT) & ~FI_TRIGGER;
   auto& ep = object_of<Ep>(fid);
   Found found;
-  if (const ssize_t rc = found.find(ep, "fi_atomicv", type, {iov, desc, count}, {}, {}); rc != 0)
-    return rc;
-  if (!found.any())
-    return atomic_ops_of_host(ep).writev(fid, iov, desc, count, peer, addr, key, type, op, context);
-  const BuiltAtomic b(iov, desc, count, peer, addr, key, type, op, context,
-                      BuiltAtomic::elements_of(iov, count));
-  return stage_atomic(ep, "fi_atomicv", b.msg, {}, {}, ep.tx_flags & kKnown, found);
+  const ssize_t rc =
+      found.find(ep, call, there.type, looked_at(operand, there.op), compare, result);
+  if (rc != 0) return rc;
+  if (!found.any()) return (atomic_ops_of_host(ep).*Slot)(fid, args...);
+  // a fetch may have no operand
+  const bool fetches = result.ioc != nullptr && compare.ioc == nullptr;
+  const Elements& target = fetches ? result : operand;
+  const BuiltAtomic b(operand.ioc, operand.desc, operand.count, there.peer, there.addr, there.key,
+                      there.type, there.op, there.context,
+                      BuiltAtomic::elements_of(target.ioc, target.count));
+  return stage_atomic(ep, call, b.msg, compare, result, ep.tx_flags & known, found);
 }
+
+// One with flags; `args`: as that call has them, behind the message.
+template <auto Slot, typename... Args>
+ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const Elements& compare,
+                  const Elements& result, uint64_t flags, Args... args) noexcept {
+  auto& ep = object_of<Ep>(fid);
+  Found found;
+  if (msg != nullptr) {
+    const Elements operand = looked_at({msg->msg_iov, msg->desc, msg->iov_count}, msg->op);
+    const ssize_t rc = found.find(ep, call, msg->datatype, operand, compare, result);
+    if (rc != 0) return rc;
+  }
+  if (msg == nullptr || !found.any()) return (atomic_ops_of_host(ep).*Slot)(fid, msg, args...);
+  return stage_atomic(ep, call, *msg, compare, result, flags, found);
+}
+
+using Ops = fi_ops_atomic;
 
 ssize_t write(fid_ep* fid, const void* buf, size_t count, void* desc, fi_addr_t peer, uint64_t addr,
               uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
   const fi_ioc one{const_cast<void*>(buf), count};
-  return writev(fid, &one, &desc, 1, peer, addr, key, type, op, context);
+  return start<&Ops::write>(fid, "fi_atomic", {&one, &desc, 1}, {}, {},
+                            {peer, addr, key, type, op, context}, buf, count, desc, peer, addr, key,
+                            type, op, context);
+}
+
+ssize_t writev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, fi_addr_t peer,
+               uint64_t addr, uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
+  return start<&Ops::writev>(fid, "fi_atomicv", {iov, desc, count}, {}, {},
+                             {peer, addr, key, type, op, context}, iov, desc, count, peer, addr,
+                             key, type, op, context);
 }
 
 ssize_t writemsg(fid_ep* fid, const fi_msg_atomic* msg, uint64_t flags) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  Found found;
-  if (msg != nullptr) {
-    const Elements operand{msg->msg_iov, msg->desc, msg->iov_count};
-    const ssize_t rc = found.find(ep, "fi_atomicmsg", msg->datatype, operand, {}, {});
-    if (rc != 0) return rc;
-  }
-  if (msg == nullptr || !found.any()) return atomic_ops_of_host(ep).writemsg(fid, msg, flags);
-  return stage_atomic(ep, "fi_atomicmsg", *msg, {}, {}, flags, found);
+  return start_msg<&Ops::writemsg>(fid, "fi_atomicmsg", msg, {}, {}, flags, flags);
 }
 
 ssize_t inject(fid_ep* fid, const void* buf, size_t count, fi_addr_t peer, uint64_t addr,
@@ -106,64 +144,31 @@ ssize_t inject(fid_ep* fid, const void* buf, size_t count, fi_addr_t peer, uint6
   return atomic_ops_of_host(ep).inject(fid, in.bytes(), count, peer, addr, key, type, op);
 }
 
-ssize_t readwritev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, fi_ioc* result,
-                   void** result_desc, size_t result_count, fi_addr_t peer, uint64_t addr,
-                   uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  const Elements to{result, result_desc, result_count};
-  const Elements operand = op == FI_ATOMIC_READ ? Elements{} : Elements{iov, desc, count};
-  Found found;
-  if (const ssize_t rc = found.find(ep, "fi_fetch_atomicv", type, operand, {}, to); rc != 0)
-    return rc;
-  if (!found.any())
-    return atomic_ops_of_host(ep).readwritev(fid, iov, desc, count, result, result_desc,
-                                             result_count, peer, addr, key, type, op, context);
-  const BuiltAtomic b(iov, desc, count, peer, addr, key, type, op, context,
-                      BuiltAtomic::elements_of(result, result_count));
-  return stage_atomic(ep, "fi_fetch_atomicv", b.msg, {}, to, ep.tx_flags & kKnown, found);
-}
-
 ssize_t readwrite(fid_ep* fid, const void* buf, size_t count, void* desc, void* result,
                   void* result_desc, fi_addr_t peer, uint64_t addr, uint64_t key, fi_datatype type,
                   fi_op op, void* context) noexcept {
   const fi_ioc one{const_cast<void*>(buf), count};
-  fi_ioc to{result, count};
-  return readwritev(fid, &one, &desc, 1, &to, &result_desc, 1, peer, addr, key, type, op, context);
+  const fi_ioc to{result, count};
+  return start<&Ops::readwrite>(fid, "fi_fetch_atomic", {&one, &desc, 1}, {},
+                                {&to, &result_desc, 1}, {peer, addr, key, type, op, context}, buf,
+                                count, desc, result, result_desc, peer, addr, key, type, op,
+                                context);
+}
+
+ssize_t readwritev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, fi_ioc* result,
+                   void** result_desc, size_t result_count, fi_addr_t peer, uint64_t addr,
+                   uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
+  return start<&Ops::readwritev>(fid, "fi_fetch_atomicv", {iov, desc, count}, {},
+                                 {result, result_desc, result_count},
+                                 {peer, addr, key, type, op, context}, iov, desc, count, result,
+                                 result_desc, result_count, peer, addr, key, type, op, context);
 }
 
 ssize_t readwritemsg(fid_ep* fid, const fi_msg_atomic* msg, fi_ioc* result, void** result_desc,
                      size_t result_count, uint64_t flags) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  const Elements to{result, result_desc, result_count};
-  Found found;
-  if (msg != nullptr) {
-    const Elements operand =
-        msg->op == FI_ATOMIC_READ ? Elements{} : Elements{msg->msg_iov, msg->desc, msg->iov_count};
-    const ssize_t rc = found.find(ep, "fi_fetch_atomicmsg", msg->datatype, operand, {}, to);
-    if (rc != 0) return rc;
-  }
-  if (msg == nullptr || !found.any())
-    return atomic_ops_of_host(ep).readwritemsg(fid, msg, result, result_desc, result_count, flags);
-  return stage_atomic(ep, "fi_fetch_atomicmsg", *msg, {}, to, flags, found);
-}
-
-ssize_t compwritev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, const fi_ioc* compare,
-                   void** compare_desc, size_t compare_count, fi_ioc* result, void** result_desc,
-                   size_t result_count, fi_addr_t peer, uint64_t addr, uint64_t key,
-                   fi_datatype type, fi_op op, void* context) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  const Elements against{compare, compare_desc, compare_count};
-  const Elements to{result, result_desc, result_count};
-  Found found;
-  const ssize_t rc = found.find(ep, "fi_compare_atomicv", type, {iov, desc, count}, against, to);
-  if (rc != 0) return rc;
-  if (!found.any())
-    return atomic_ops_of_host(ep).compwritev(fid, iov, desc, count, compare, compare_desc,
-                                             compare_count, result, result_desc, result_count, peer,
-                                             addr, key, type, op, context);
-  const BuiltAtomic b(iov, desc, count, peer, addr, key, type, op, context,
-                      BuiltAtomic::elements_of(iov, count));
-  return stage_atomic(ep, "fi_compare_atomicv", b.msg, against, to, ep.tx_flags & kKnown, found);
+  return start_msg<&Ops::readwritemsg>(fid, "fi_fetch_atomicmsg", msg, {},
+                                       {result, result_desc, result_count}, flags, result,
+                                       result_desc, result_count, flags);
 }
 
 ssize_t compwrite(fid_ep* fid, const void* buf, size_t count, void* desc, const void* compare,
@@ -171,27 +176,31 @@ ssize_t compwrite(fid_ep* fid, const void* buf, size_t count, void* desc, const 
                   uint64_t addr, uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
   const fi_ioc one{const_cast<void*>(buf), count};
   const fi_ioc against{const_cast<void*>(compare), count};
-  fi_ioc to{result, count};
-  return compwritev(fid, &one, &desc, 1, &against, &compare_desc, 1, &to, &result_desc, 1, peer,
-                    addr, key, type, op, context);
+  const fi_ioc to{result, count};
+  return start<&Ops::compwrite>(
+      fid, "fi_compare_atomic", {&one, &desc, 1}, {&against, &compare_desc, 1},
+      {&to, &result_desc, 1}, {peer, addr, key, type, op, context}, buf, count, desc, compare,
+      compare_desc, result, result_desc, peer, addr, key, type, op, context);
+}
+
+ssize_t compwritev(fid_ep* fid, const fi_ioc* iov, void** desc, size_t count, const fi_ioc* compare,
+                   void** compare_desc, size_t compare_count, fi_ioc* result, void** result_desc,
+                   size_t result_count, fi_addr_t peer, uint64_t addr, uint64_t key,
+                   fi_datatype type, fi_op op, void* context) noexcept {
+  return start<&Ops::compwritev>(
+      fid, "fi_compare_atomicv", {iov, desc, count}, {compare, compare_desc, compare_count},
+      {result, result_desc, result_count}, {peer, addr, key, type, op, context}, iov, desc, count,
+      compare, compare_desc, compare_count, result, result_desc, result_count, peer, addr, key,
+      type, op, context);
 }
 
 ssize_t compwritemsg(fid_ep* fid, const fi_msg_atomic* msg, const fi_ioc* compare,
                      void** compare_desc, size_t compare_count, fi_ioc* result, void** result_desc,
                      size_t result_count, uint64_t flags) noexcept {
-  auto& ep = object_of<Ep>(fid);
-  const Elements against{compare, compare_desc, compare_count};
-  const Elements to{result, result_desc, result_count};
-  Found found;
-  if (msg != nullptr) {
-    const Elements operand{msg->msg_iov, msg->desc, msg->iov_count};
-    const ssize_t rc = found.find(ep, "fi_compare_atomicmsg", msg->datatype, operand, against, to);
-    if (rc != 0) return rc;
-  }
-  if (msg == nullptr || !found.any())
-    return atomic_ops_of_host(ep).compwritemsg(fid, msg, compare, compare_desc, compare_count,
-                                               result, result_desc, result_count, flags);
-  return stage_atomic(ep, "fi_compare_atomicmsg", *msg, against, to, flags, found);
+  return start_msg<&Ops::compwritemsg>(
+      fid, "fi_compare_atomicmsg", msg, {compare, compare_desc, compare_count},
+      {result, result_desc, result_count}, flags, compare, compare_desc, compare_count, result,
+      result_desc, result_count, flags);
 }
 
 }  // namespace
@@ -202,8 +211,8 @@ ssize_t refuse_devices_of_atomic(const Ep& ep, const char* call, const fi_msg_at
     return side != nullptr ? Elements{side->msg_iov, side->desc, side->iov_count} : Elements{};
   };
   Found found;
-  const ssize_t rc = found.find(ep, call, msg.datatype, elements(&msg), elements(buffers.compare),
-                                elements(buffers.fetch));
+  const ssize_t rc = found.find(ep, call, msg.datatype, looked_at(elements(&msg), msg.op),
+                                elements(buffers.compare), elements(buffers.fetch));
   if (rc != 0 || !found.any()) return rc;
   return refuse(-FI_EOPNOTSUPP,
                 "%s: an atomic that waits cannot use device memory; copy it to the host's first",
