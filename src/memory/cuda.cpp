@@ -122,31 +122,28 @@ class InContext {
 
 class CudaRegistration final : public Registration {
  public:
-  CudaRegistration(CudaDriver& driver, std::byte* at, size_t len, unsigned long long id, Home home)
-      : driver_(driver), at_(at), len_(len), id_(id), home_(home) {}
+  CudaRegistration(CudaDriver& driver, const void* at, size_t len, unsigned long long id, Home home)
+      : Registration(static_cast<const std::byte*>(at), len),
+        driver_(driver),
+        id_(id),
+        home_(home) {}
 
   Kind kind() const noexcept override { return Kind::cuda; }
-  bool copy_in(std::byte* at, const void* from, size_t n) const noexcept override {
-    return n == 0 || (is_whole(at, n) && driver_.copy(home_, [&](cu::Stream stream) {
-             return driver_.submit_in(at, from, n, stream);
-           }));
-  }
-  bool copy_out(void* to, const std::byte* at, size_t n) const noexcept override {
-    return n == 0 || (is_whole(at, n) && driver_.copy(home_, [&](cu::Stream stream) {
-             const auto from = reinterpret_cast<cu::Pointer>(at);
-             return driver_.calls().cuMemcpyDtoHAsync(to, from, n, stream);
-           }));
-  }
 
  private:
-  bool is_whole(const std::byte* at, size_t n) const noexcept {
-    assert(at >= at_ && n <= len_ && at - at_ <= static_cast<ptrdiff_t>(len_ - n));
-    return driver_.is_still(at, id_);
+  bool put(std::byte* at, const void* from, size_t n) const noexcept override {
+    return driver_.is_still(at, id_) && driver_.copy(home_, [&](cu::Stream stream) {
+      return driver_.submit_in(at, from, n, stream);
+    });
+  }
+  bool get(void* to, const std::byte* at, size_t n) const noexcept override {
+    return driver_.is_still(at, id_) && driver_.copy(home_, [&](cu::Stream stream) {
+      const auto from = reinterpret_cast<cu::Pointer>(at);
+      return driver_.calls().cuMemcpyDtoHAsync(to, from, n, stream);
+    });
   }
 
   CudaDriver& driver_;
-  const std::byte* const at_;
-  const size_t len_;
   const unsigned long long id_;
   const Home home_;
 };
@@ -264,8 +261,8 @@ Result<std::shared_ptr<const Registration>> CudaDriver::add(void* at, size_t len
   }
   assert(home.context != nullptr);
   auto made = no_throw([&]() -> Result<std::shared_ptr<const Registration>> {
-    return std::shared_ptr<const Registration>(std::make_shared<CudaRegistration>(
-        *this, static_cast<std::byte*>(at), len, facts.value().id, home));
+    return std::shared_ptr<const Registration>(
+        std::make_shared<CudaRegistration>(*this, at, len, facts.value().id, home));
   });
   if (!made) why = kNoRoom;
   return made;

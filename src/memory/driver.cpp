@@ -51,10 +51,10 @@ class Place {
   }
 
   // The same, but only where the application uses the driver: loads nothing, sets up nothing.
-  Driver* get_if_in_use() noexcept {
+  Driver* get_if_in_use(unsigned long long loads) noexcept {
     if (Driver* driver = existing()) return driver;
     if (is_of_a_parent()) return nullptr;
-    const Library library = seen_.look();
+    const Library library = seen_.look(loads);
     if (!library.there() || !vendor_.in_use(library)) return nullptr;
     const char* why = nullptr;
     Result<Driver*> driver = get(why);
@@ -109,8 +109,9 @@ Result<Driver*> driver(Kind kind, const char*& why) noexcept {
 }
 
 Driver* find(const void* at) noexcept {
+  const unsigned long long loads = loads_so_far();  // asked once: it costs more than all the rest
   for (Place& place : places) {
-    Driver* driver = place.get_if_in_use();
+    Driver* driver = place.get_if_in_use(loads);
     if (driver != nullptr && driver->has(at)) return driver;
   }
   return nullptr;

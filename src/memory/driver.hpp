@@ -9,6 +9,7 @@
 // only who asks for a driver that is being set up waits for that.
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,11 +36,28 @@ class Registration {
   // Copies n bytes into and out of it and returns when they are there. `at`: an address of the
   // range, with n bytes of it behind. The other place is host memory. False: the driver refused, or
   // the memory is not what was registered; some of it may have been copied. Of 0 bytes: true.
-  [[nodiscard]] virtual bool copy_in(std::byte* at, const void* from, size_t n) const noexcept = 0;
-  [[nodiscard]] virtual bool copy_out(void* to, const std::byte* at, size_t n) const noexcept = 0;
+  [[nodiscard]] bool copy_in(std::byte* at, const void* from, size_t n) const noexcept {
+    assert(is_within(at, n));
+    return n == 0 || put(at, from, n);
+  }
+  [[nodiscard]] bool copy_out(void* to, const std::byte* at, size_t n) const noexcept {
+    assert(is_within(at, n));
+    return n == 0 || get(to, at, n);
+  }
 
  protected:
-  Registration() noexcept = default;
+  Registration(const std::byte* at, size_t len) noexcept : at_(at), len_(len) {}
+
+ private:
+  // The copies, of n > 0 bytes.
+  virtual bool put(std::byte* at, const void* from, size_t n) const noexcept = 0;
+  virtual bool get(void* to, const std::byte* at, size_t n) const noexcept = 0;
+  bool is_within(const std::byte* at, size_t n) const noexcept {
+    return at >= at_ && n <= len_ && at - at_ <= static_cast<ptrdiff_t>(len_ - n);
+  }
+
+  const std::byte* const at_;
+  const size_t len_;
 };
 
 class Driver {

@@ -10,9 +10,6 @@
 
 namespace aperture::memory {
 
-namespace {
-
-// How many libraries this process has ever loaded; 0 if the C library does not tell.
 unsigned long long loads_so_far() noexcept {
   unsigned long long loads = 0;
   ::dl_iterate_phdr(
@@ -25,8 +22,6 @@ unsigned long long loads_so_far() noexcept {
   return loads;
 }
 
-}  // namespace
-
 Library Library::load(const char* name) noexcept {
   void* handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -36,11 +31,10 @@ Library Library::load(const char* name) noexcept {
   return Library(handle);
 }
 
-Library AlreadyLoaded::look() noexcept {
+Library AlreadyLoaded::look(unsigned long long loads) noexcept {
   // relaxed, all of them: a handle is the loader's word for what it guards itself, and a count of
   // loads that is too old only has us look again
   if (void* handle = handle_.load(std::memory_order_relaxed)) return Library(handle);
-  const unsigned long long loads = loads_so_far();
   if (loads != 0 && loads == absent_at_.load(std::memory_order_relaxed)) return Library();
   void* handle = ::dlopen(name_, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (handle == nullptr) {

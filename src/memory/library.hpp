@@ -36,12 +36,16 @@ class Library {
   void* handle_;  // the loader's; a reference that is never given back
 };
 
+// How many libraries this process has ever loaded; 0 if the C library does not tell.
+unsigned long long loads_so_far() noexcept;
+
 // Whether this process has loaded a library by itself. Loads none, and looks into no folder unless
 // something was loaded since it was last found to be absent.
 class AlreadyLoaded {
  public:
   explicit constexpr AlreadyLoaded(const char* name) noexcept : name_(name) {}
-  Library look() noexcept;
+  // `loads`: loads_so_far(), asked now.
+  Library look(unsigned long long loads) noexcept;
 
  private:
   const char* const name_;

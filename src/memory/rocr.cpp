@@ -123,27 +123,22 @@ class RocrDriver final : public Driver {
 
 class RocrRegistration final : public Registration {
  public:
-  RocrRegistration(const RocrDriver& driver, std::byte* at, size_t len, Life life)
-      : driver_(driver), at_(at), len_(len), life_(std::move(life)) {}
+  RocrRegistration(const RocrDriver& driver, const void* at, size_t len, Life life)
+      : Registration(static_cast<const std::byte*>(at), len),
+        driver_(driver),
+        life_(std::move(life)) {}
 
   Kind kind() const noexcept override { return Kind::rocr; }
-  bool copy_in(std::byte* at, const void* from, size_t n) const noexcept override {
-    assert(is_within(at, n));
-    return n == 0 || driver_.copy(*life_, at, from, n);
-  }
-  bool copy_out(void* to, const std::byte* at, size_t n) const noexcept override {
-    assert(is_within(at, n));
-    return n == 0 || driver_.copy(*life_, to, at, n);
-  }
 
  private:
-  bool is_within(const std::byte* at, size_t n) const noexcept {
-    return at >= at_ && n <= len_ && at - at_ <= static_cast<ptrdiff_t>(len_ - n);
+  bool put(std::byte* at, const void* from, size_t n) const noexcept override {
+    return driver_.copy(*life_, at, from, n);
+  }
+  bool get(void* to, const std::byte* at, size_t n) const noexcept override {
+    return driver_.copy(*life_, to, at, n);
   }
 
   const RocrDriver& driver_;
-  const std::byte* const at_;
-  const size_t len_;
   const Life life_;
 };
 
@@ -226,8 +221,8 @@ Result<std::shared_ptr<const Registration>> RocrDriver::add(void* at, size_t len
     return Errc::invalid;
   }
   auto made = no_throw([&]() -> Result<std::shared_ptr<const Registration>> {
-    return std::shared_ptr<const Registration>(std::make_shared<RocrRegistration>(
-        *this, static_cast<std::byte*>(at), len, std::move(*life)));
+    return std::shared_ptr<const Registration>(
+        std::make_shared<RocrRegistration>(*this, at, len, std::move(*life)));
   });
   if (!made) why = kNoRoom;
   return made;

@@ -114,27 +114,20 @@ class ZeDriver final : public Driver {
 
 class ZeRegistration final : public Registration {
  public:
-  ZeRegistration(ZeDriver& driver, std::byte* at, size_t len, const Facts& facts)
-      : driver_(driver), at_(at), len_(len), facts_(facts) {}
+  ZeRegistration(ZeDriver& driver, const void* at, size_t len, const Facts& facts)
+      : Registration(static_cast<const std::byte*>(at), len), driver_(driver), facts_(facts) {}
 
   Kind kind() const noexcept override { return Kind::ze; }
-  bool copy_in(std::byte* at, const void* from, size_t n) const noexcept override {
-    assert(is_within(at, n));
-    return n == 0 || driver_.copy(facts_, at, at, from, n);
-  }
-  bool copy_out(void* to, const std::byte* at, size_t n) const noexcept override {
-    assert(is_within(at, n));
-    return n == 0 || driver_.copy(facts_, at, to, at, n);
-  }
 
  private:
-  bool is_within(const std::byte* at, size_t n) const noexcept {
-    return at >= at_ && n <= len_ && at - at_ <= static_cast<ptrdiff_t>(len_ - n);
+  bool put(std::byte* at, const void* from, size_t n) const noexcept override {
+    return driver_.copy(facts_, at, at, from, n);
+  }
+  bool get(void* to, const std::byte* at, size_t n) const noexcept override {
+    return driver_.copy(facts_, at, to, at, n);
   }
 
   ZeDriver& driver_;
-  const std::byte* const at_;
-  const size_t len_;
   const Facts facts_;
 };
 
@@ -196,7 +189,7 @@ Result<std::shared_ptr<const Registration>> ZeDriver::add(void* at, size_t len, 
   }
   auto made = no_throw([&]() -> Result<std::shared_ptr<const Registration>> {
     return std::shared_ptr<const Registration>(
-        std::make_shared<ZeRegistration>(*this, static_cast<std::byte*>(at), len, facts));
+        std::make_shared<ZeRegistration>(*this, at, len, facts));
   });
   if (!made) why = kNoRoom;
   return made;
