@@ -80,6 +80,7 @@ struct RegisterCall {
   const void* caller;
   std::optional<memory::Kind> kind = std::nullopt;  // of device memory
   int device = memory::Driver::kAnyDevice;
+  bool device_only = false;  // FI_HMEM_DEVICE_ONLY
 };
 
 void take_wish(const RegisterCall& call, RegionWish& wish) {
@@ -108,6 +109,7 @@ int take_iface(const Domain& domain, const fi_mr_attr& attr, RegisterCall& call)
         "fi_mr_regattr: FI_HMEM_DEVICE_ONLY, and the memory is said to be the host's too; "
         "leave one of them out");
   if (where == FI_HMEM_HOST_ALLOC) return 0;  // whichever library has allocated it
+  call.device_only = where == FI_HMEM_DEVICE_ONLY;
   switch (iface) {
     case FI_HMEM_SYSTEM: return 0;
     case FI_HMEM_CUDA:
@@ -142,7 +144,7 @@ int find_devices(const RegisterCall& call, RegionWish& wish) {
     if (iov.iov_len == 0)
       return refuse(-FI_EINVAL, "fi_mr_regattr: a buffer of no bytes in device memory");
     auto found = (*driver)->add(iov.iov_base, iov.iov_len, call.device, why);
-    if (found.error() == Errc::not_supported) {
+    if (found.error() == Errc::not_supported && !call.device_only) {
       ++at_host;
       continue;
     }

@@ -445,6 +445,7 @@ TEST_P(DeviceRegistration, takes_what_the_driver_has_allocated_at_the_host) {
   void* const pinned = devices->allocate_host(4096);
   ASSERT_NE(pinned, nullptr);
   EXPECT_EQ(reg({pinned, 4096}, devices->number_of(0)), 0);
+  EXPECT_EQ(reg({pinned, 4096}, devices->number_of(0), FI_HMEM_DEVICE_ONLY), -FI_EOPNOTSUPP);
   EXPECT_TRUE(devices->free(pinned));
   if (void* const managed = devices->allocate_managed(4096); managed != nullptr) {
     EXPECT_EQ(reg({managed, 4096}, devices->number_of(0)), 0);
