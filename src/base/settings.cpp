@@ -50,6 +50,7 @@ constexpr Setting kSettings[] = {
      "none",
      kNothingFound},
     {"APERTURE_MR_CLOSE", Kind::word, "lenient, strict", kNotSet},
+    {"APERTURE_MR_CACHE_CHECK", Kind::word, "1", kNotSet},
     {"APERTURE_MR_DELAY_MS", Kind::number, "", kNotSet},
     {"APERTURE_RMA_EVENT", Kind::word, "on, off", kNotSet},
     {"APERTURE_MW_TYPE", Kind::word, "2A, 2B", "the device has windows of type 2B"},

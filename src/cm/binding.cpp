@@ -102,7 +102,7 @@ Result<std::vector<NamedSocket>> Binding::listen() noexcept {
   return port_->listen();
 }
 
-Result<nic::ParentOnlyFd> Binding::connect() noexcept {
+Result<ParentOnlyFd> Binding::connect() noexcept {
   assert(port_ && remote_);
   return port_->connect(*local_, *remote_);
 }

@@ -39,7 +39,7 @@ class Binding {
 
   // As Port has them.
   Result<std::vector<NamedSocket>> listen() noexcept;
-  Result<nic::ParentOnlyFd> connect() noexcept;
+  Result<ParentOnlyFd> connect() noexcept;
 
  private:
   const PortSpace space_;

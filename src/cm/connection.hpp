@@ -20,7 +20,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Bytes = std::span<const std::byte>;
 
-  Connection(nic::ControlThread& control, nic::ParentOnlyFd socket) noexcept
+  Connection(nic::ControlThread& control, ParentOnlyFd socket) noexcept
       : control_(control), socket_(std::move(socket)) {}
   ~Connection() { close(); }
   Connection(const Connection&) = delete;
@@ -42,7 +42,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void lose(Errc why) noexcept;
 
   nic::ControlThread& control_;
-  nic::ParentOnlyFd socket_;
+  ParentOnlyFd socket_;
   nic::ControlThread::WatchId watch_ = 0;
   std::array<std::byte, wire::kMaxCmBytes> bytes_;
   size_t got_ = 0;

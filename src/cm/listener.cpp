@@ -79,7 +79,7 @@ void Listener::pause() noexcept {
   });
 }
 
-void Listener::admit(nic::ParentOnlyFd socket, const Address& local) noexcept {
+void Listener::admit(ParentOnlyFd socket, const Address& local) noexcept {
   auto remote = connected_from(socket.get(), service_.space);
   if (!remote) return;  // whoever connects from no port is no id
   while (half_open_.size() >= kMaxHalfOpen) half_open_.pop_front();

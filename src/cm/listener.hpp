@@ -51,7 +51,7 @@ class Listener {
 
   void on_arrivals(const NamedSocket& named) noexcept;
   void pause() noexcept;
-  void admit(nic::ParentOnlyFd socket, const Address& local) noexcept;
+  void admit(ParentOnlyFd socket, const Address& local) noexcept;
   void on_first_message(HalfOpens::iterator at, wire::CmKind kind,
                         Connection::Bytes bytes) noexcept;
   void on_deadline() noexcept;

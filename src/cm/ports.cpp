@@ -37,8 +37,8 @@ Status bind_to(int fd, const PortName& name) noexcept {
   return errc_from_errno(errno);
 }
 
-Result<nic::ParentOnlyFd> open_named(const PortName& name) noexcept {
-  nic::ParentOnlyFd fd(move_high(open_socket()));
+Result<ParentOnlyFd> open_named(const PortName& name) noexcept {
+  ParentOnlyFd fd(move_high(open_socket()));
   if (!fd) return errc_from_errno(errno);
   if (const Status s = bind_to(fd.get(), name); !s) return s.error();
   return fd;
@@ -46,7 +46,7 @@ Result<nic::ParentOnlyFd> open_named(const PortName& name) noexcept {
 
 // Only binding it tells whether somebody has a name who does not listen.
 Status require_free(const PortName& name) noexcept {
-  const nic::ParentOnlyFd probe(open_socket());
+  const ParentOnlyFd probe(open_socket());
   if (!probe) return errc_from_errno(errno);
   return bind_to(probe.get(), name);
 }
@@ -115,7 +115,7 @@ bool is_of_this_host(const Address& a) noexcept {
 
 Status Port::hold_at(const Address& at) noexcept {
   Address part = at;
-  Result<nic::ParentOnlyFd> socket = Errc::addr_in_use;
+  Result<ParentOnlyFd> socket = Errc::addr_in_use;
   part.index = shared_ ? 1 : 0;
   do {
     socket = open_named({space_, part});
@@ -185,7 +185,7 @@ Result<std::vector<NamedSocket>> Port::listen() noexcept {
   return all;
 }
 
-Result<nic::ParentOnlyFd> Port::connect(const Address& from, const Address& to) noexcept {
+Result<ParentOnlyFd> Port::connect(const Address& from, const Address& to) noexcept {
   if (!is_of_this_host(to)) {
     APERTURE_WARN(
         "rdma_cm: %s is on another host, or in another network namespace: only peers on this host "
@@ -202,7 +202,7 @@ Result<nic::ParentOnlyFd> Port::connect(const Address& from, const Address& to) 
   while (::connect(held->socket.get(), reinterpret_cast<sockaddr*>(&sa), len) != 0) {
     if (errno != EINTR) return errc_from_errno(errno);
   }
-  nic::ParentOnlyFd connected = std::move(held->socket);
+  ParentOnlyFd connected = std::move(held->socket);
   if (const Status s = require_rightful(connected.get(), to); !s) return s.error();
   return connected;
 }

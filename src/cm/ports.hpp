@@ -14,8 +14,8 @@
 
 #include "base/address.hpp"
 #include "base/errc.hpp"
+#include "base/fork_guard.hpp"
 #include "cm/port_name.hpp"
-#include "nic/fork_guard.hpp"
 
 namespace aperture::cm {
 
@@ -27,7 +27,7 @@ struct PortOptions {
 // A socket under the name of that address.
 struct NamedSocket {
   Address at;
-  nic::ParentOnlyFd socket;
+  ParentOnlyFd socket;
 };
 
 class Port {
@@ -44,7 +44,7 @@ class Port {
   Result<std::vector<NamedSocket>> listen() noexcept;
   // From that address of it. Errors: refused (nobody listens there), again (too many wait there),
   // unreachable (no address of this host), addr_in_use, no_fds, no_memory.
-  Result<nic::ParentOnlyFd> connect(const Address& from, const Address& to) noexcept;
+  Result<ParentOnlyFd> connect(const Address& from, const Address& to) noexcept;
 
  private:
   Port(PortSpace space, const Address& bound, bool shared) noexcept

@@ -25,7 +25,7 @@
 #include <string>
 
 #include "base/address.hpp"
-#include "nic/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 
 namespace aperture::nic {
 

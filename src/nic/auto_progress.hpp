@@ -21,7 +21,7 @@
 #include <cstdint>
 
 #include "base/errc.hpp"
-#include "nic/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 
 namespace aperture::nic {
 

@@ -20,8 +20,8 @@
 
 #include "base/callback.hpp"
 #include "base/errc.hpp"
+#include "base/fork_guard.hpp"
 #include "base/reserve.hpp"
-#include "nic/fork_guard.hpp"
 #include "nic/posted_work.hpp"
 
 namespace aperture::nic {

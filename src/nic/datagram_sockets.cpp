@@ -1,8 +1,8 @@
 // Opening the sockets of a datagram queue pair: see datagram_sockets.hpp.
 #include "nic/datagram_sockets.hpp"
 
+#include "base/fork_guard.hpp"
 #include "link/udp/udp.hpp"
-#include "nic/fork_guard.hpp"
 
 namespace aperture::nic {
 

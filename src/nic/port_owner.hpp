@@ -10,7 +10,7 @@
 
 #include "base/address.hpp"
 #include "base/errc.hpp"
-#include "nic/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 
 struct inet_diag_msg;
 

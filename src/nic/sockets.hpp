@@ -13,7 +13,7 @@
 
 #include "base/address.hpp"
 #include "base/errc.hpp"
-#include "nic/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 #include "wire/hello.hpp"
 
 namespace aperture::nic {

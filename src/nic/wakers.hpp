@@ -16,7 +16,7 @@
 #include "base/doorbell.hpp"
 #include "base/errc.hpp"
 #include "base/fd.hpp"
-#include "nic/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 
 namespace aperture::nic {
 

@@ -9,10 +9,10 @@
 #include <new>
 #include <utility>
 
+#include "base/fork_guard.hpp"
 #include "base/log.hpp"
 #include "base/not_cancelled.hpp"
 #include "base/uses.hpp"
-#include "nic/fork_guard.hpp"
 
 namespace aperture::provider {
 

@@ -47,7 +47,7 @@ struct Eq {
 
   fid_eq fid{};
   Fabric* fabric = nullptr;
-  nic::ForkRound round;  // in which it was opened
+  ForkRound round;  // in which it was opened
   fi_wait_obj wait_obj = FI_WAIT_NONE;
   WaitSet* wait_set = nullptr;
   bool writable = false;  // opened with FI_WRITE

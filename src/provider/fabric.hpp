@@ -12,8 +12,8 @@ namespace aperture::provider {
 struct Fabric {
   fid_fabric fid{};
   uint32_t api_version = 0;
-  Uses uses;             // domains, event queues and wait sets
-  nic::ForkRound round;  // in which it was opened
+  Uses uses;        // domains, event queues and wait sets
+  ForkRound round;  // in which it was opened
 };
 
 int open_fabric(fi_fabric_attr* attr, fid_fabric** fabric, void* context);

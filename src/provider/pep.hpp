@@ -34,7 +34,7 @@ class RequestReports final : public nic::ContactEvents {
 struct Pep {
   fid_pep fid{};
   Fabric* fabric = nullptr;
-  nic::ForkRound round;  // in which it was opened
+  ForkRound round;  // in which it was opened
   Eq* eq = nullptr;
   InfoPtr info;  // what its connection requests are described with; without keys
   std::shared_ptr<const Secret> domain_key;  // domain_attr->auth_key of that info, null: none

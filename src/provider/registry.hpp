@@ -9,8 +9,8 @@
 #include <new>
 #include <vector>
 
+#include "base/fork_guard.hpp"
 #include "base/per_process.hpp"
-#include "nic/fork_guard.hpp"
 
 namespace aperture::provider {
 
@@ -46,11 +46,11 @@ class Registry {
   void begin_anew_in_a_child() noexcept {
     if (!round_.is_over()) return;
     new (&open_) std::vector<Fid*>;
-    round_ = nic::ForkRound();
+    round_ = ForkRound();
   }
 
   ProcessLock mutex_;  // guards what follows
-  nic::ForkRound round_{0};
+  ForkRound round_{0};
   std::vector<Fid*> open_;
 };
 

@@ -98,7 +98,7 @@ class Sleeper {
 struct WaitSet {
   fid_wait fid{};
   Fabric* fabric = nullptr;
-  nic::ForkRound round;  // in which it was opened
+  ForkRound round;  // in which it was opened
   fi_wait_obj wait_obj = FI_WAIT_FD;
   UniqueFd epoll;
   Uses uses;

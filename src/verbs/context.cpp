@@ -96,7 +96,7 @@ using namespace aperture::verbs;
 
 APERTURE_VERB ibv_context* ibv_open_device(ibv_device* device) {
   APERTURE_FORWARD(is_ours(device), nullptr, ibv_open_device, "IBVERBS_1.1", device);
-  return guarded_new_base<Context>("ibv_open_device", aperture::nic::Life(), open_device);
+  return guarded_new_base<Context>("ibv_open_device", aperture::Life(), open_device);
 }
 
 APERTURE_VERB int ibv_close_device(ibv_context* context) {

@@ -57,11 +57,11 @@ inline Context& context_of(ibv_context* context) noexcept {
 }
 
 // Whose it is: of a context, and of what was made under it.
-inline const nic::Life& life_of(ibv_context* context) noexcept {
+inline const Life& life_of(ibv_context* context) noexcept {
   return context_of(context).its_engine.life();
 }
 template <typename Object>
-const nic::Life& life_of(Object* object) noexcept {
+const Life& life_of(Object* object) noexcept {
   return life_of(object->context);
 }
 

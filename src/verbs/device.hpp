@@ -11,7 +11,7 @@
 #include <array>
 #include <cstdint>
 
-#include "nic/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 #include "verbs/api.hpp"
 
 namespace aperture::verbs {
@@ -34,7 +34,7 @@ inline constexpr size_t kDevices = 64;
 extern std::array<PaddedDevice, kDevices> devices;
 // Which of them is in the list.
 inline size_t device_in_list() noexcept {
-  return nic::ForkRound().number() % kDevices;
+  return ForkRound().number() % kDevices;
 }
 // ibv_get_device_index() of each: far above what the kernel gives out, which counts from 0.
 constexpr int index_of_device(size_t at) noexcept {

@@ -9,10 +9,10 @@
 #include <new>
 #include <utility>
 
+#include "base/fork_guard.hpp"
 #include "base/log.hpp"
 #include "base/not_cancelled.hpp"
 #include "base/uses.hpp"
-#include "nic/fork_guard.hpp"
 
 namespace aperture::verbs {
 
@@ -24,7 +24,7 @@ using aperture::Use;
 // Of control calls none is a cancellation point, as none is in libibverbs but the two that wait for
 // events. Runs fn, which returns 0 or an errno; so does this.
 template <typename Fn>
-int guarded(const char* call, const nic::Life& life, Fn&& fn) noexcept {
+int guarded(const char* call, const Life& life, Fn&& fn) noexcept {
   if (life.is_over()) {
     return refuse(EOPNOTSUPP,
                   "%s: this process was forked after that context had been opened, and it stays "
@@ -44,7 +44,7 @@ int guarded(const char* call, const nic::Life& life, Fn&& fn) noexcept {
 // The same where an object is given up: of an inherited one there is nothing to be given up, and no
 // harm.
 template <typename Fn>
-int guarded_release(const char* call, const nic::Life& life, Fn&& fn) noexcept {
+int guarded_release(const char* call, const Life& life, Fn&& fn) noexcept {
   if (life.is_over()) return 0;
   return guarded(call, life, std::forward<Fn>(fn));
 }
@@ -52,7 +52,7 @@ int guarded_release(const char* call, const nic::Life& life, Fn&& fn) noexcept {
 // Runs fn(out), which returns 0 or an errno; this returns what it has put into out, or nullptr with
 // errno set.
 template <typename Object, typename Fn>
-Object* guarded_new(const char* call, const nic::Life& life, Fn&& fn) noexcept {
+Object* guarded_new(const char* call, const Life& life, Fn&& fn) noexcept {
   Object* made = nullptr;
   const int error = guarded(call, life, [&] { return fn(made); });
   if (error == 0) return made;
@@ -62,7 +62,7 @@ Object* guarded_new(const char* call, const nic::Life& life, Fn&& fn) noexcept {
 
 // The same, and returns libibverbs' part of it.
 template <typename Object, typename Fn>
-auto guarded_new_base(const char* call, const nic::Life& life, Fn&& fn) noexcept {
+auto guarded_new_base(const char* call, const Life& life, Fn&& fn) noexcept {
   Object* made = guarded_new<Object>(call, life, std::forward<Fn>(fn));
   if constexpr (requires { made->base(); }) {
     return made != nullptr ? made->base() : nullptr;

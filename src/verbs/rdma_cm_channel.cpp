@@ -55,10 +55,10 @@ Result<UniqueFd> Channel::make_ends() noexcept {
   }
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
-  nic::ParentOnlyFd copy(move_high(UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 3))));
+  ParentOnlyFd copy(move_high(UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 3))));
   if (!copy || !inode_of(theirs.get(), inode_)) return Errc::no_fds;
   unsignal_ = std::move(copy);
-  signal_ = nic::ParentOnlyFd(move_high(std::move(ours)));
+  signal_ = ParentOnlyFd(move_high(std::move(ours)));
   bytes_ = 0;
   epoch_ = process_epoch();
   return theirs;

@@ -16,9 +16,9 @@
 #include <memory>
 
 #include "base/errc.hpp"
+#include "base/fork_guard.hpp"
 #include "base/per_process.hpp"
 #include "base/reserve.hpp"
-#include "nic/fork_guard.hpp"
 
 namespace aperture::verbs::rdma_cm {
 
@@ -80,9 +80,9 @@ class Channel {
   Result<UniqueFd> make_ends() noexcept;
 
   Events events_;
-  size_t bytes_ = 0;            // in the socket pair
-  nic::ParentOnlyFd signal_;    // the other end: a byte written here can be read by the application
-  nic::ParentOnlyFd unsignal_;  // the application's end, under a number of our own
+  size_t bytes_ = 0;       // in the socket pair
+  ParentOnlyFd signal_;    // the other end: a byte written here can be read by the application
+  ParentOnlyFd unsignal_;  // the application's end, under a number of our own
   uint64_t inode_ = 0;
   uint64_t epoch_ = 0;  // process_epoch() of whose it is
   std::atomic<bool> used_{false};

@@ -31,8 +31,8 @@ Files& files() {
 }
 
 // The name of an inode's domain, taken. Errno, EADDRINUSE: another process has it.
-int claim(const struct stat& file, nic::ParentOnlyFd& out) noexcept {
-  nic::ParentOnlyFd fd(move_high(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0))));
+int claim(const struct stat& file, ParentOnlyFd& out) noexcept {
+  ParentOnlyFd fd(move_high(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0))));
   if (!fd) return errno;
   sockaddr_un name{};
   name.sun_family = AF_UNIX;

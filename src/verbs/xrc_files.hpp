@@ -27,7 +27,7 @@ struct XrcDomain {
   // of a domain with a file
   dev_t device = 0;
   ino_t inode = 0;
-  nic::ParentOnlyFd claim;
+  ParentOnlyFd claim;
 };
 
 // The domain of that file in that context: the one that is open, or with O_CREAT a new one. 0 or

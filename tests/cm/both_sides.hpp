@@ -119,7 +119,7 @@ class Side {
 class RawSocket {
  public:
   RawSocket() = default;
-  explicit RawSocket(nic::ParentOnlyFd fd) : fd_(std::move(fd)) {}
+  explicit RawSocket(ParentOnlyFd fd) : fd_(std::move(fd)) {}
 
   void send(std::span<const std::byte> bytes) {
     ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -151,7 +151,7 @@ class RawSocket {
   void close() { fd_ = {}; }
 
  protected:
-  nic::ParentOnlyFd fd_;
+  ParentOnlyFd fd_;
 };
 
 inline Port loopback_port(PortSpace space = PortSpace::tcp) {

@@ -170,7 +170,7 @@ TEST(CmPorts, addresses_that_are_no_host_of_ours_are_not_reached_and_connect_fro
 }
 
 TEST(CmPorts, a_forked_child_keeps_no_port) {
-  ASSERT_TRUE(nic::guard_against_fork());
+  ASSERT_TRUE(guard_against_fork());
   Address at;
   pid_t child;
   {

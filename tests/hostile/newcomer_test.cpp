@@ -57,7 +57,7 @@ Address address_of(const Name& name) {
 // --- the flood -----------------------------------------------------------------------------------
 
 // Each as far as it comes without an answer, and many of them at once.
-void begin_handshake(const Address& victim, std::deque<nic::ParentOnlyFd>& open) {
+void begin_handshake(const Address& victim, std::deque<ParentOnlyFd>& open) {
   constexpr size_t kAtOnce = 128;
   auto tcp = nic::connect_tcp(victim);
   if (!tcp) return;
@@ -99,7 +99,7 @@ DOOR_ROLE(flood) {
   const Address victim = address_of(aim.victim);
   Address own = Address::v4(0x7f000001, 0);
   const auto listening = nic::listen_tcp(own, own);  // the source of a lane must be its user's
-  std::deque<nic::ParentOnlyFd> sockets;
+  std::deque<ParentOnlyFd> sockets;
   std::optional<Node> host;
   std::deque<std::unique_ptr<Node>> nodes;
   if (aim.flood == Flood::endpoints) host.emplace(options());

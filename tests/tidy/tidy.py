@@ -24,6 +24,7 @@ BENEATH = {
     "base": (),
     "ring": ("base",),
     "memory": ("base",),
+    "regcache": ("base",),
     "wire": ("base", "ring"),
     "protect": ("base", "ring", "memory", "wire"),
     "link": ("base", "ring", "wire"),

@@ -1,5 +1,5 @@
 // The registry of descriptors and the words that a fork wipes: see fork_guard.hpp.
-#include "nic/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 
 #include "base/per_process.hpp"
 
-namespace aperture::nic {
+namespace aperture {
 
 namespace {
 
@@ -118,4 +118,10 @@ void ParentOnlyFd::reset() noexcept {
   assert(!fd_);
 }
 
-}  // namespace aperture::nic
+void ParentOnlyFd::abandon() noexcept {
+  if (!fd_) return;
+  static_cast<void>(forget_for_forked_children(fd_.get(), round_));
+  static_cast<void>(fd_.release());
+}
+
+}  // namespace aperture

@@ -18,7 +18,7 @@
 
 #include "base/fd.hpp"
 
-namespace aperture::nic {
+namespace aperture {
 
 // The life of a process as it was when something was opened; it is over in each forked child, also
 // after a bare clone().
@@ -79,10 +79,12 @@ class ParentOnlyFd {
   // False in a child where it was closed.
   bool is_here() const noexcept { return fd_ && !round_.is_over(); }
   void reset() noexcept;
+  // Somebody else has closed it, so the number is theirs: it is left alone.
+  void abandon() noexcept;
 
  private:
   UniqueFd fd_;
   ForkRound round_;  // in which it was opened
 };
 
-}  // namespace aperture::nic
+}  // namespace aperture

@@ -1,0 +1,462 @@
+// What programs do to their memory, step by step: after each, what is handed out is exact. The
+// numbers are those of the list of steps that a registration cache has to pass.
+#include "steps.hpp"
+
+#include <dlfcn.h>
+#include <malloc.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <thread>
+
+namespace aperture::regcache::test {
+namespace {
+
+constexpr size_t kLen = 8 * kPage;
+
+TEST_F(Steps, step_01_unmapped_and_mapped_again_at_the_same_address) {
+  uint8_t* const at = kept(kLen);
+  ASSERT_EQ(::munmap(at, kLen), 0);
+  ASSERT_EQ(map(kLen, at, MAP_FIXED_NOREPLACE), at);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  keep(at, kLen);
+  ::munmap(at, kLen);
+  EXPECT_FALSE(cache_->acquire(at, kLen, Access::read)) << "there is nothing";
+}
+
+TEST_F(Steps, step_02_allocated_freed_and_allocated_again) {
+  for (int i = 0; i < 20; ++i) {
+    auto* const at = static_cast<uint8_t*>(std::malloc(200'000));  // mapped by itself
+    fill(at, 200'000);
+    expect_exact(at, 200'000);
+    std::free(at);
+  }
+}
+
+TEST_F(Steps, step_02_the_heap_is_trimmed_and_grows_again) {
+  for (int round = 0; round < 5; ++round) {
+    std::vector<uint8_t*> blocks;
+    for (int i = 0; i < 100; ++i) {
+      blocks.push_back(static_cast<uint8_t*>(std::malloc(20'000)));
+      fill(blocks.back(), 20'000);
+      expect_exact(blocks.back(), 20'000);
+    }
+    for (uint8_t* block : blocks) std::free(block);
+    ::malloc_trim(0);
+  }
+}
+
+TEST_F(Steps, step_02_the_break_goes_back_and_forth) {
+  void* const end = ::sbrk(0);
+  const auto aligned = (reinterpret_cast<uintptr_t>(end) + kPage - 1) & ~(kPage - 1);
+  const auto more = static_cast<intptr_t>(aligned - reinterpret_cast<uintptr_t>(end) + kLen);
+  for (int i = 0; i < 3; ++i) {
+    if (::sbrk(0) != end) GTEST_SKIP() << "the allocator moves the break itself meanwhile";
+    ASSERT_EQ(::sbrk(more), end);
+    auto* const at = reinterpret_cast<uint8_t*>(aligned);
+    fill(at, kLen);
+    const auto resource = use(at, kLen);
+    expect_exact(at, kLen);
+    ASSERT_NE(::sbrk(-more), reinterpret_cast<void*>(-1));
+    ASSERT_NE(::sbrk(more), reinterpret_cast<void*>(-1));
+    fill(at, kLen);
+    expect_exact(at, kLen);
+    EXPECT_NE(use(at, kLen), resource);
+    ASSERT_NE(::sbrk(-more), reinterpret_cast<void*>(-1));
+  }
+}
+
+TEST_F(Steps, step_03_mapped_over) {
+  uint8_t* const at = kept(kLen);
+  ASSERT_EQ(map(kLen / 2, at + kPage, MAP_FIXED), at + kPage);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_04_parts_are_unmapped) {
+  for (const size_t part : {size_t{0}, size_t{3}, size_t{7}}) {  // head, middle, tail
+    uint8_t* const at = kept(kLen);
+    uint8_t* const hole = at + part * kPage;
+    ASSERT_EQ(::munmap(hole, kPage), 0);
+    EXPECT_FALSE(cache_->acquire(at, kLen, Access::read)) << "a page is missing";
+    for (uint8_t* page = at; page != at + kLen; page += kPage) {
+      if (page != hole) expect_exact(page, kPage);
+    }
+    map(kPage, hole, MAP_FIXED_NOREPLACE);
+    fill(at, kLen);
+    expect_exact(at, kLen);
+    ::munmap(at, kLen);
+  }
+}
+
+TEST_F(Steps, step_05_moved_grown_and_shrunk) {
+  uint8_t* const at = kept(kLen);
+  uint8_t* const place = map(4 * kLen);
+  // moved, and something else where it was
+  ASSERT_EQ(::mremap(at, kLen, kLen, MREMAP_MAYMOVE | MREMAP_FIXED, place), place);
+  expect_exact(place, kLen);
+  map(kLen, at, MAP_FIXED_NOREPLACE);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  // grown, wherever that leads
+  keep(at, kLen);
+  auto* const grown = static_cast<uint8_t*>(::mremap(at, kLen, 3 * kLen, MREMAP_MAYMOVE));
+  ASSERT_NE(grown, MAP_FAILED);
+  fill(grown, 3 * kLen);
+  expect_exact(grown, 3 * kLen);
+  // shrunk, and grown again
+  ASSERT_EQ(::mremap(grown, 3 * kLen, kLen, 0), grown);
+  expect_exact(grown, kLen);
+  EXPECT_FALSE(cache_->acquire(grown, 3 * kLen, Access::read)) << "there is less";
+  auto* const again = static_cast<uint8_t*>(::mremap(grown, kLen, 3 * kLen, MREMAP_MAYMOVE));
+  fill(again, 3 * kLen);
+  expect_exact(again, 3 * kLen);
+  ::munmap(again, 3 * kLen);
+  ::munmap(place, 4 * kLen);
+}
+
+TEST_F(Steps, a_mapping_of_which_a_part_is_kept_can_be_moved_and_grown_as_one) {
+  uint8_t* const at = map(4 * kLen);
+  fill(at, 4 * kLen);
+  keep(at + kLen, kLen);
+  auto* const grown = static_cast<uint8_t*>(::mremap(at, 4 * kLen, 64 * kLen, MREMAP_MAYMOVE));
+  ASSERT_NE(grown, MAP_FAILED) << std::strerror(errno);
+  fill(grown + kLen, kLen);
+  expect_exact(grown + kLen, kLen);
+  ::munmap(grown, 64 * kLen);
+}
+
+TEST_F(Steps, step_06_pages_are_dropped) {
+  uint8_t* const at = kept(kLen);
+  ASSERT_EQ(::madvise(at + kPage, kPage, MADV_DONTNEED), 0);
+  expect_exact(at, kLen);  // zeros there
+  EXPECT_EQ(at[kPage], 0);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_07_pages_may_be_dropped_when_memory_is_short) {
+  uint8_t* const at = kept(kLen);
+  ASSERT_EQ(::madvise(at, kLen, MADV_FREE), 0);
+  ::madvise(at, kLen, 21 /* MADV_PAGEOUT: as if it was */);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+}
+
+// What is a file's can change without a word to whoever has mapped it, so it is never kept.
+class OfFiles : public Steps {
+ protected:
+  uint8_t* map_shared(int fd, size_t len) {
+    void* const at = ::mmap(nullptr, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    EXPECT_NE(at, MAP_FAILED);
+    auto* const bytes = static_cast<uint8_t*>(at);
+    fill(bytes, len);
+    use(bytes, len);
+    EXPECT_EQ(cache_->kept(), 0u);
+    return bytes;
+  }
+};
+
+TEST_F(OfFiles, step_08_holes_are_punched) {
+  const UniqueFd file(::memfd_create("holes", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), kLen), 0);
+  uint8_t* const at = map_shared(file.get(), kLen);
+  ASSERT_EQ(::madvise(at, kPage, MADV_REMOVE), 0);
+  expect_exact(at, kLen);
+  ASSERT_EQ(::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kPage, kPage), 0);
+  EXPECT_EQ(at[kPage], 0);
+  expect_exact(at, kLen);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+}
+
+TEST_F(OfFiles, step_09_shared_segments_are_attached_anew) {
+  const int id = ::shmget(IPC_PRIVATE, kLen, IPC_CREAT | 0600);
+  const int other = ::shmget(IPC_PRIVATE, kLen, IPC_CREAT | 0600);
+  ASSERT_TRUE(id >= 0 && other >= 0);
+  auto* const at = static_cast<uint8_t*>(::shmat(id, nullptr, 0));
+  ASSERT_NE(reinterpret_cast<intptr_t>(at), -1);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ASSERT_EQ(::shmat(other, at, SHM_REMAP), at);
+  expect_exact(at, kLen);
+  ASSERT_EQ(::shmdt(at), 0);
+  map(kLen, at, MAP_FIXED_NOREPLACE);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+  ::shmctl(id, IPC_RMID, nullptr);
+  ::shmctl(other, IPC_RMID, nullptr);
+}
+
+TEST_F(OfFiles, step_10_a_file_is_cut_and_grows_again) {
+  const UniqueFd file(::memfd_create("cut", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), kLen), 0);
+  uint8_t* const at = map_shared(file.get(), kLen);
+  ASSERT_EQ(::ftruncate(file.get(), 0), 0);
+  ASSERT_EQ(::ftruncate(file.get(), kLen), 0);
+  expect_exact(at, kLen);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+}
+
+// The pages stay what they are: whoever copies finds out what is allowed.
+TEST_F(Steps, step_11_protection_changes) {
+  uint8_t* const at = kept(kLen);
+  ASSERT_EQ(::mprotect(at, kLen, PROT_NONE), 0);
+  use(at, kLen);
+  ASSERT_EQ(::mprotect(at, kLen, PROT_READ), 0);
+  expect_exact(at, kLen);
+  ASSERT_EQ(::mprotect(at, kLen, PROT_READ | PROT_WRITE), 0);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_12_stacks_of_threads_that_have_ended) {
+  for (int i = 0; i < 20; ++i) {
+    std::thread([this] {
+      alignas(4096) uint8_t buffer[kLen];
+      fill(buffer, kLen);
+      expect_exact(buffer, kLen);
+    }).join();
+  }
+  uint8_t own[3 * kPage];
+  fill(own, sizeof own);
+  expect_exact(own, sizeof own);
+}
+
+TEST_F(Steps, step_13_pages_become_one_huge_page_and_many_again) {
+  constexpr size_t kHuge = size_t{2} << 20;
+  uint8_t* const space = map(2 * kHuge);
+  auto* const at = reinterpret_cast<uint8_t*>(
+      (reinterpret_cast<uintptr_t>(space) + kHuge - 1) & ~(kHuge - 1));
+  ::madvise(at, kHuge, MADV_HUGEPAGE);
+  fill(at, kHuge);
+  keep(at + kHuge / 2, kLen);
+  ::madvise(at, kHuge, 25 /* MADV_COLLAPSE */);
+  expect_exact(at + kHuge / 2, kLen);
+  ASSERT_EQ(::munmap(at + kHuge / 4, kPage), 0);  // splits it
+  expect_exact(at + kHuge / 2, kLen);
+  ASSERT_EQ(::madvise(at + kHuge / 2 + kPage, kPage, MADV_DONTNEED), 0);
+  fill(at + kHuge / 2, kLen);
+  expect_exact(at + kHuge / 2, kLen);
+  ::munmap(space, 2 * kHuge);
+}
+
+TEST_F(Steps, step_14_parent_and_child_write) {
+  for (const bool parent_first : {true, false}) {
+    uint8_t* const at = kept(kLen);
+    int go[2];
+    ASSERT_EQ(::pipe2(go, O_CLOEXEC), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      char byte = 0;
+      if (parent_first && ::read(go[0], &byte, 1) != 1) ::_exit(1);
+      std::memset(at, 0xee, kLen);
+      ::_exit(0);
+    }
+    if (!parent_first) ::waitpid(child, nullptr, 0);
+    fill(at, kLen);
+    expect_exact(at, kLen);
+    if (parent_first) {
+      ASSERT_EQ(::write(go[1], "x", 1), 1);
+      ::waitpid(child, nullptr, 0);
+    }
+    expect_exact(at, kLen);
+    ::close(go[0]);
+    ::close(go[1]);
+    ::munmap(at, kLen);
+  }
+  uint8_t* const at = kept(kLen);
+  EXPECT_EQ(std::system("true"), 0);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_14_a_child_relies_on_nothing_of_its_parents) {
+  uint8_t* const at = kept(kLen);
+  const auto resource = use(at, kLen);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(use(at, kLen) != resource ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_15_forks_with_registrations_that_overlap) {
+  uint8_t* const at = kept(kLen);
+  auto first = cache_->acquire(at, kLen, Access::read);
+  auto second = cache_->acquire(at + kPage, 2 * kPage, Access::write);
+  ASSERT_TRUE(first && second);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  cache_->release(*first);
+  expect_exact(at + kPage, 2 * kPage);
+  cache_->release(*second);
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_16_ranges_that_overlap_are_exact) {
+  uint8_t* const at = map(4 * kLen);
+  fill(at, 4 * kLen);
+  keep(at, kLen);
+  keep(at + 2 * kLen, kLen);
+  keep(at + kLen / 2, 2 * kLen);  // joins both
+  EXPECT_EQ(cache_->kept(), 1u);
+  fill(at, 4 * kLen);
+  expect_exact(at, 3 * kLen);
+  ::munmap(at + kLen, kPage);
+  expect_exact(at, kLen);
+  ::munmap(at, 4 * kLen);
+}
+
+TEST_F(Steps, step_17_unmapped_by_a_bare_system_call) {
+  uint8_t* const at = kept(kLen);
+  ASSERT_EQ(::syscall(SYS_munmap, at, kLen), 0);
+  ASSERT_EQ(map(kLen, at, MAP_FIXED_NOREPLACE), at);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_20_libraries_come_and_go) {
+  for (int i = 0; i < 5; ++i) {
+    void* const library = ::dlopen("libm.so.6", RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr);
+    auto* const at = static_cast<uint8_t*>(::dlsym(library, "signgam"));
+    ASSERT_NE(at, nullptr);
+    expect_exact(at, sizeof(int));
+    *reinterpret_cast<int*>(at) = i;
+    expect_exact(at, sizeof(int));
+    ::dlclose(library);
+  }
+}
+
+TEST_F(Steps, step_23_moved_twice_in_a_row) {
+  uint8_t* at = kept(kLen);
+  uint8_t* const place = map(4 * kLen);
+  for (int i = 0; i < 20; ++i) {
+    uint8_t* const to = place + static_cast<size_t>(i % 2) * 2 * kLen;
+    ASSERT_EQ(::mremap(at, kLen, kLen, MREMAP_MAYMOVE | MREMAP_FIXED, to), to);
+    expect_exact(to, kLen);
+    fill(to, kLen);
+    expect_exact(to, kLen);
+    at = to;
+  }
+  ::munmap(place, 4 * kLen);
+}
+
+TEST_F(Steps, step_24_untouched_pages_are_read_into_by_the_kernel_and_by_a_peer) {
+  uint8_t* const at = map(kLen);
+  use(at, kLen / 2);  // of which some was never touched
+  int fds[2];
+  ASSERT_EQ(::pipe2(fds, O_CLOEXEC), 0);
+  ASSERT_EQ(::write(fds[1], "abcd", 4), 4);
+  EXPECT_EQ(::read(fds[0], at + kPage, 4), 4);
+  expect_exact(at, kLen);
+  const pid_t self = ::getpid();
+  ::madvise(at, kLen, MADV_DONTNEED);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char text[] = "peer";
+    const iovec local{text, sizeof text}, remote{at + 2 * kPage, sizeof text};
+    ::_exit(::process_vm_writev(self, &local, 1, &remote, 1, 0) == sizeof text ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (status == 0) {
+    EXPECT_STREQ(reinterpret_cast<char*>(at + 2 * kPage), "peer");
+  }
+  expect_exact(at, kLen);
+  ::close(fds[0]);
+  ::close(fds[1]);
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_25_somebody_closes_all_descriptors) {
+  uint8_t* const at = kept(kLen);
+  for (int fd = 512; fd < 1100; ++fd) ::close(fd);
+  ASSERT_EQ(::munmap(at, kLen), 0) << "and it returned";
+  ASSERT_EQ(map(kLen, at, MAP_FIXED_NOREPLACE), at);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  EXPECT_EQ(cache_->kept(), 0u);
+  EXPECT_TRUE(monitor_->has_stopped());
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_29_memory_that_the_application_watches_itself) {
+  const char* why = nullptr;
+  auto theirs = open_userfault(why);
+  ASSERT_TRUE(theirs) << why;
+  uint8_t* const at = map(kLen);
+  fill(at, kLen);
+  const Range half = pages_around(at, kLen / 2);
+  ASSERT_TRUE(register_range(theirs->get(), half));
+  use(at, kLen);
+  EXPECT_EQ(cache_->kept(), 0u);
+  expect_exact(at, kLen);
+  keep(at + kLen / 2, kLen / 2);
+  unregister_range(theirs->get(), half);
+  ::munmap(at, kLen);
+}
+
+TEST_F(Steps, step_30_pages_are_written_out) {
+  uint8_t* const at = kept(kLen);
+  ::madvise(at, kLen, 21 /* MADV_PAGEOUT */);
+  expect_exact(at, kLen);
+  ::syscall(SYS_migrate_pages, 0, 64, "\1\0\0\0\0\0\0", "\1\0\0\0\0\0\0");
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  ::munmap(at, kLen);
+}
+
+// --- with each hit checked ---
+
+class Checked : public Steps {
+ protected:
+  Checked() : Steps({.check = true}) {}
+};
+
+// The one change of a mapping that the kernel tells nobody: seen, and said.
+TEST_F(Checked, step_09_a_shared_segment_that_is_attached_over_kept_memory_is_found_out) {
+  uint8_t* const at = kept(kLen);
+  const int id = ::shmget(IPC_PRIVATE, kLen, IPC_CREAT | 0600);
+  ASSERT_GE(id, 0);
+  ASSERT_EQ(::shmat(id, at, SHM_REMAP), at);
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  EXPECT_EQ(cache_->counts().caught, 1u);
+  EXPECT_EQ(cache_->kept(), 0u);
+  ::shmdt(at);
+  ::shmctl(id, IPC_RMID, nullptr);
+}
+
+TEST_F(Checked, what_is_as_it_was_is_found_and_what_was_told_is_not_complained_about) {
+  uint8_t* const at = kept(kLen);
+  keep(at, kLen);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(::munmap(at, kLen), 0);
+    map(kLen, at, MAP_FIXED_NOREPLACE);
+    fill(at, kLen);
+    expect_exact(at, kLen);
+  }
+  EXPECT_EQ(cache_->counts().caught, 0u);
+  ::munmap(at, kLen);
+}
+
+}  // namespace
+}  // namespace aperture::regcache::test
