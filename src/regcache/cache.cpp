@@ -46,7 +46,8 @@ class Cache::Guard {
   bool locked_ = true;
 };
 
-Result<std::unique_ptr<Cache>> Cache::create(Registrar& registrar, const Options& options) noexcept {
+Result<std::unique_ptr<Cache>> Cache::create(Registrar& registrar,
+                                             const Options& options) noexcept {
   if (options.max_count == 0) return Errc::invalid;
   if (const Status s = count_forks(); !s) return s.error();
   Options within = options;
@@ -69,7 +70,8 @@ Cache::~Cache() {
 // --- finding ---
 
 bool Cache::is_settled() noexcept {
-  // in this order: a change that had begun for the monitor alone is in changes_ by now, or under way
+  // in this order: a change that had begun for the monitor alone is in changes_ by now, or under
+  // way
   if (monitor_ == nullptr || !monitor_->is_settled() || changes_.any_begun() ||
       monitor_->has_stopped()) {
     return false;
@@ -126,8 +128,8 @@ Result<Cache::Use> Cache::acquire(const void* addr, size_t len, Access access) n
   return make(wanted, access, false);
 }
 
-// Asks the kernel itself, and says so where the monitor had said nothing. False: nobody finds it any
-// more.
+// Asks the kernel itself, and says so where the monitor had said nothing. False: nobody finds it
+// any more.
 bool Cache::is_right(Entry& found) noexcept {
   assert(found.users != 0);
   const auto now = found.view != nullptr ? Oracle::look(found.range) : nullptr;
@@ -147,10 +149,11 @@ bool Cache::is_right(Entry& found) noexcept {
     if (!told) ++counts_.caught;
   }
   if (!told) {
-    APERTURE_WARN("a registration of 0x%" PRIx64 " to 0x%" PRIx64
-                  " was kept although its memory has changed: %s, and %s has not told so; it is not "
-                  "used",
-                  found.range.begin, found.range.end, why.c_str(), monitor_->name());
+    APERTURE_WARN(
+        "a registration of 0x%" PRIx64 " to 0x%" PRIx64
+        " was kept although its memory has changed: %s, and %s has not told so; it is not "
+        "used",
+        found.range.begin, found.range.end, why.c_str(), monitor_->name());
   }
   return false;
 }

@@ -3,9 +3,9 @@
 //
 // A cache that is wrong is worse than none. So a resource is handed out only if its memory is what
 // it was when the resource was made: a monitor tells what has changed, and while it cannot say that
-// nothing has (Monitor::is_settled()), what is asked for is made anew and kept by nobody. A resource
-// that went stale while it was in use stays with its users and is given back after the last of
-// them.
+// nothing has (Monitor::is_settled()), what is asked for is made anew and kept by nobody. A
+// resource that went stale while it was in use stays with its users and is given back after the
+// last of them.
 //
 // Threads: any, in acquire(), release() and trim(). The lock is held for short looks alone; the
 // registrar and the monitor's calls that may wait are called without it, nothing is allocated or
@@ -69,13 +69,15 @@ class Cache {
   };
 
   // The registrar outlives it. Errors: no_memory, invalid (a limit of no resources).
-  static Result<std::unique_ptr<Cache>> create(Registrar& registrar, const Options& options) noexcept;
+  static Result<std::unique_ptr<Cache>> create(Registrar& registrar,
+                                               const Options& options) noexcept;
   // Nothing is in use, and no monitor calls any more. All resources are given back.
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  // Whom it asks, before the first acquire(); it outlives the last use. Without one nothing is kept.
+  // Whom it asks, before the first acquire(); it outlives the last use. Without one nothing is
+  // kept.
   void set_monitor(Monitor& monitor) noexcept { monitor_ = &monitor; }
   Changes& changes() noexcept { return changes_; }
 

@@ -47,6 +47,7 @@ class Changes {
     assert(before != 0);
     static_cast<void>(before);
   }
+  // SYNC POINT: change-begun
   bool any_begun() const noexcept { return begun_.load(std::memory_order_seq_cst) != 0; }
 
   void put(const Change& change) noexcept;

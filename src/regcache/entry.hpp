@@ -23,7 +23,7 @@ struct Entry : ListHook {
   Range watched;          // with it; before it is kept, its maker's alone
   uint32_t users = 0;
   std::unique_ptr<const Oracle::View> view;  // when it was made, for who checks; never changed
-  Registrar::Resource resource = 0;  // before it is kept, its maker's alone
+  Registrar::Resource resource = 0;          // before it is kept, its maker's alone
 };
 
 }  // namespace aperture::regcache

@@ -27,7 +27,7 @@ Status count_forks() noexcept {
 }
 
 Forks forks() noexcept {
-  // over first: what has begun by then is counted
+  // SYNC POINT: forks: over first: what has begun by then is counted
   const uint64_t over = g_over.load();
   return {g_begun.load(), over};
 }

@@ -18,10 +18,10 @@ class Monitor {
 
   // As FI_MR_CACHE_MONITOR has it. Static storage.
   virtual const char* name() const noexcept = 0;
-  // Changes of that range are noticed from now on, and of what is watched with it: that is returned.
-  // Pages may be watched already, for others. Errors: not_supported (memory of a kind whose changes
-  // it cannot notice), busy (somebody else watches it), no_memory, shut_down (it has stopped). No
-  // lock of the cache held.
+  // Changes of that range are noticed from now on, and of what is watched with it: that is
+  // returned. Pages may be watched already, for others. Errors: not_supported (memory of a kind
+  // whose changes it cannot notice), busy (somebody else watches it), no_memory, shut_down (it has
+  // stopped). No lock of the cache held.
   virtual Result<Range> watch(const Range& range) noexcept = 0;
   // Nothing is wanted any more of what was returned. No lock of the cache held.
   virtual void forget(const Range& watched) noexcept = 0;

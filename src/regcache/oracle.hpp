@@ -1,10 +1,11 @@
 // Whether a resource that is about to be handed out is really of the memory that is there: oracle
 // mode, APERTURE_MR_CACHE_CHECK=1.
 //
-// When a resource was made, and again at each hit, the kernel is asked what lies there: mappings, and
-// the frames of their pages where it tells (/proc/self/pagemap, to root alone). A resource that holds
-// its pages keeps them where they are, so another frame is another page. This takes microseconds a
-// page and is for finding a defect of a monitor, or a way of changing memory that none can notice.
+// When a resource was made, and again at each hit, the kernel is asked what lies there: mappings,
+// and the frames of their pages where it tells (/proc/self/pagemap, to root alone). A resource that
+// holds its pages keeps them where they are, so another frame is another page. This takes
+// microseconds a page and is for finding a defect of a monitor, or a way of changing memory that
+// none can notice.
 //
 // No state of its own; any thread, no lock of the cache held.
 #pragma once

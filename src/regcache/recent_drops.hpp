@@ -1,6 +1,6 @@
-// Memory whose pages were told to be dropped a moment ago (madvise): the kernel tells before it does
-// so, and a resource made in between would hold pages that are about to go. Nothing is kept for such
-// memory until that is surely over. Guarded by the cache's lock.
+// Memory whose pages were told to be dropped a moment ago (madvise): the kernel tells before it
+// does so, and a resource made in between would hold pages that are about to go. Nothing is kept
+// for such memory until that is surely over. Guarded by the cache's lock.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,9 @@ class RecentDrops {
 
   void note(const Range& range, uint64_t now_ns) noexcept {
     assert(now_ns != 0 && !range.is_empty());
-    Drop& oldest = *std::min_element(
-        drops_.begin(), drops_.end(),
-        [](const Drop& a, const Drop& b) { return a.at_ns < b.at_ns; });
+    Drop& oldest =
+        *std::min_element(drops_.begin(), drops_.end(),
+                          [](const Drop& a, const Drop& b) { return a.at_ns < b.at_ns; });
     // without room nothing at all is kept for as long
     if (oldest.at_ns + kLongNs > now_ns && oldest.at_ns != 0) all_until_ns_ = now_ns + kLongNs;
     assert(oldest.at_ns <= now_ns);

@@ -1,5 +1,5 @@
-// What a user sets for registration caches, by libfabric's variables: fi_mr(3), "Memory registration
-// cache". Any thread; no state but the environment.
+// What a user sets for registration caches, by libfabric's variables: fi_mr(3), "Memory
+// registration cache". Any thread; no state but the environment.
 #pragma once
 
 #include "regcache/cache.hpp"
@@ -16,8 +16,8 @@ struct Settings {
   bool cuda = true, rocr = true, ze = true;
 };
 
-// A value that means nothing is said to be so (APERTURE_LOG=warn): such a monitor switches the cache
-// off, such a number or switch is taken as not set.
+// A value that means nothing is said to be so (APERTURE_LOG=warn): such a monitor switches the
+// cache off, such a number or switch is taken as not set.
 Settings settings_of_environment() noexcept;
 
 }  // namespace aperture::regcache

@@ -26,8 +26,8 @@ Result<std::unique_ptr<UserfaultMonitor>> UserfaultMonitor::create(Cache& cache,
   if (!fd) return fd.error();
   ParentOnlyFd leave(move_high(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))));
   if (!leave) return errc_from_errno(errno);
-  std::unique_ptr<UserfaultMonitor> monitor(new (std::nothrow) UserfaultMonitor(
-      cache, ParentOnlyFd(std::move(*fd)), std::move(leave)));
+  std::unique_ptr<UserfaultMonitor> monitor(
+      new (std::nothrow) UserfaultMonitor(cache, ParentOnlyFd(std::move(*fd)), std::move(leave)));
   if (monitor == nullptr) return Errc::no_memory;
   if (const Status s = monitor->start(); !s) return s.error();
   return monitor;
@@ -131,8 +131,8 @@ bool UserfaultMonitor::read_all() noexcept {
         // the old place is told as unmapped where it is so; with MREMAP_DONTUNMAP it is emptied
         changes.put({{event.arg.remap.from, event.arg.remap.from + event.arg.remap.len},
                      Change::Kind::unmapped});
-        changes.put({{event.arg.remap.to, event.arg.remap.to + event.arg.remap.len},
-                     Change::Kind::moved});
+        changes.put(
+            {{event.arg.remap.to, event.arg.remap.to + event.arg.remap.len}, Change::Kind::moved});
         break;
       default: break;
     }

@@ -2,8 +2,8 @@
 //
 // Whoever unmaps, moves or drops watched memory, by whatever call, waits in the kernel until a
 // thread of ours has read that it does. That thread takes no lock, allocates and unmaps nothing and
-// waits for nobody, so the application goes on, whatever it holds. Where somebody has closed the descriptor
-// (closefrom) the kernel lets everybody go on and tells nothing more: has_stopped().
+// waits for nobody, so the application goes on, whatever it holds. Where somebody has closed the
+// descriptor (closefrom) the kernel lets everybody go on and tells nothing more: has_stopped().
 //
 // What it cannot see: mprotect(2), and what is done to a file through a descriptor, so only memory
 // that is private and of no file is watched. Threads: any; one of its own that reads. Invariant:

@@ -64,8 +64,8 @@ TEST_F(Races, step_21_sixteen_threads_unmap_and_look_up) {
           case 1: map(kLen, place.at, MAP_FIXED); break;
           case 2: ::madvise(place.at, kLen, MADV_DONTNEED); break;
           case 3:
-            place.at = static_cast<uint8_t*>(::mremap(
-                place.at, kLen, kLen, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr));
+            place.at = static_cast<uint8_t*>(
+                ::mremap(place.at, kLen, kLen, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr));
             break;
           default: break;
         }

@@ -19,10 +19,12 @@ class CacheSettings : public testing::Test {
     ::unsetenv(name);
     return settings;
   }
-  static constexpr const char* kNames[] = {
-      "FI_MR_CACHE_MAX_SIZE",           "FI_MR_CACHE_MAX_COUNT",
-      "FI_MR_CACHE_MONITOR",            "FI_MR_CUDA_CACHE_MONITOR_ENABLED",
-      "FI_MR_ROCR_CACHE_MONITOR_ENABLED", "FI_MR_ZE_CACHE_MONITOR_ENABLED"};
+  static constexpr const char* kNames[] = {"FI_MR_CACHE_MAX_SIZE",
+                                           "FI_MR_CACHE_MAX_COUNT",
+                                           "FI_MR_CACHE_MONITOR",
+                                           "FI_MR_CUDA_CACHE_MONITOR_ENABLED",
+                                           "FI_MR_ROCR_CACHE_MONITOR_ENABLED",
+                                           "FI_MR_ZE_CACHE_MONITOR_ENABLED"};
 };
 
 TEST_F(CacheSettings, not_set_are_a_cache_by_userfaultfd_without_a_limit_of_bytes) {
@@ -38,8 +40,7 @@ TEST_F(CacheSettings, numbers_are_limits_and_zero_switches_the_cache_off) {
   EXPECT_EQ(with("FI_MR_CACHE_MAX_COUNT", "7").cache.max_count, 7u);
   EXPECT_EQ(with("FI_MR_CACHE_MAX_COUNT", "0").monitor, MonitorKind::disabled);
   EXPECT_EQ(with("FI_MR_CACHE_MAX_SIZE", "0").monitor, MonitorKind::disabled);
-  EXPECT_EQ(with("FI_MR_CACHE_MAX_SIZE", "99999999999999999999999").cache.max_bytes,
-            ~uint64_t{0});
+  EXPECT_EQ(with("FI_MR_CACHE_MAX_SIZE", "99999999999999999999999").cache.max_bytes, ~uint64_t{0});
 }
 
 TEST_F(CacheSettings, numbers_that_are_none_are_taken_as_not_set) {

@@ -20,8 +20,8 @@ namespace aperture::regcache::test {
 
 inline constexpr size_t kPage = PinnedPages::kPage;
 
-// Without a place to put it, somewhere that nobody else's mappings are put: what a test unmaps stays
-// free until it maps something there again.
+// Without a place to put it, somewhere that nobody else's mappings are put: what a test unmaps
+// stays free until it maps something there again.
 inline uint8_t* map(size_t len, void* where = nullptr, int flags = 0) {
   static std::atomic<uintptr_t> free_from = uintptr_t{0x2000} << 32;
   if (where == nullptr) {
@@ -29,8 +29,8 @@ inline uint8_t* map(size_t len, void* where = nullptr, int flags = 0) {
     where = reinterpret_cast<void*>(free_from.fetch_add(apart));  // NOLINT
     flags |= MAP_FIXED_NOREPLACE;
   }
-  void* const at = ::mmap(where, len, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  void* const at =
+      ::mmap(where, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
   EXPECT_NE(at, MAP_FAILED) << std::strerror(errno);
   return static_cast<uint8_t*>(at);
 }
@@ -84,8 +84,8 @@ class Steps : public testing::Test {
     EXPECT_TRUE(pages_.read(use->resource(), at, len) == std::vector<uint8_t>(at, at + len));
     cache_->release(*use);
   }
-  // It is used, and found again: else the step shows nothing. What is made while the monitor is just
-  // reading an earlier change is not kept, so that may take a few.
+  // It is used, and found again: else the step shows nothing. What is made while the monitor is
+  // just reading an earlier change is not kept, so that may take a few.
   void keep(const uint8_t* at, size_t len) {
     constexpr int kMost = 2000;
     int uses = 0;

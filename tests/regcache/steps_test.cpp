@@ -236,8 +236,8 @@ TEST_F(Steps, step_12_stacks_of_threads_that_have_ended) {
 TEST_F(Steps, step_13_pages_become_one_huge_page_and_many_again) {
   constexpr size_t kHuge = size_t{2} << 20;
   uint8_t* const space = map(2 * kHuge);
-  auto* const at = reinterpret_cast<uint8_t*>(
-      (reinterpret_cast<uintptr_t>(space) + kHuge - 1) & ~(kHuge - 1));
+  auto* const at =
+      reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(space) + kHuge - 1) & ~(kHuge - 1));
   ::madvise(at, kHuge, MADV_HUGEPAGE);
   fill(at, kHuge);
   keep(at + kHuge / 2, kLen);
