@@ -119,6 +119,7 @@ Result<Cache::Use> Cache::acquire(const void* addr, size_t len, Access access) n
   }
   // relaxed: a hint
   if (any_over_.load(std::memory_order_relaxed)) give_back_what_is_over();
+  if (!settled && monitor_ != nullptr) monitor_->settle();  // for the next one
   const Range range = settled ? range_to_keep(wanted, access) : Range{};
   if (!range.is_empty()) {
     Result<Use> made = make(range, access, true);
@@ -149,11 +150,10 @@ bool Cache::is_right(Entry& found) noexcept {
     if (!told) ++counts_.caught;
   }
   if (!told) {
-    APERTURE_WARN(
-        "a registration of 0x%" PRIx64 " to 0x%" PRIx64
-        " was kept although its memory has changed: %s, and %s has not told so; it is not "
-        "used",
-        found.range.begin, found.range.end, why.c_str(), monitor_->name());
+    APERTURE_WARN("a registration of 0x%" PRIx64 " to 0x%" PRIx64
+                  " was kept although its memory has changed: %s, and %s has not told so; it is "
+                  "not used",
+                  found.range.begin, found.range.end, why.c_str(), monitor_->name());
   }
   return false;
 }

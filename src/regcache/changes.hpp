@@ -27,6 +27,7 @@ struct Change {
     dropped,   // the same pages hold nothing now: madvise
     moved,     // mremap: to this range, whose pages come from elsewhere
     shared,    // with a child, by fork
+    replaced,  // any of these, told once it is over, by who goes on watching what is there now
   };
   Range range;
   Kind kind = Kind::unmapped;

@@ -28,6 +28,9 @@ class Monitor {
   // False: a change may be over for the application, and not even begun in Changes. Asked before
   // Changes::any_begun(), with the cache's lock. Neither waits nor allocates.
   virtual bool is_settled() noexcept = 0;
+  // It was not, for longer than a change takes: does what it needs in order to be so again, if
+  // there is anything. No lock of the cache held.
+  virtual void settle() noexcept {}
   // It notices nothing any more, so nothing may be kept. The cache's lock may be held.
   virtual bool has_stopped() const noexcept = 0;
 };

@@ -187,8 +187,10 @@ TEST_F(Caching, nothing_is_relied_on_while_a_change_is_under_way) {
   cache_->changes().begin();
   EXPECT_NE(touch(0, 4), before);
   cache_->changes().end();
+  monitor_->asked_to_settle = 0;
   monitor_->settled = false;
   EXPECT_NE(touch(0, 4), before);
+  EXPECT_EQ(monitor_->asked_to_settle, 1);
   monitor_->settled = true;
   EXPECT_EQ(touch(0, 4), before) << "it did not touch this";
   EXPECT_EQ(cache_->counts().not_kept, 2u);
@@ -245,6 +247,20 @@ TEST_F(Caching, memory_ceases_to_be_watched_once_nothing_of_it_is_kept) {
   cache_->trim();
   ASSERT_EQ(monitor_->forgotten.size(), 1u);
   EXPECT_EQ(monitor_->forgotten[0].begin, pages(0, 4).begin);
+}
+
+TEST_F(Caching, what_is_unmapped_is_not_watched_any_more_and_what_was_replaced_is) {
+  touch(0, 4);
+  monitor_->tell(pages(0, 1));
+  cache_->trim();
+  EXPECT_TRUE(monitor_->forgotten.empty()) << "it may be somebody else's by now";
+  touch(0, 4);
+  monitor_->tell(pages(0, 1), Change::Kind::replaced);
+  EXPECT_EQ(cache_->kept(), 0u);
+  cache_->trim();
+  EXPECT_EQ(monitor_->forgotten.size(), 1u);
+  touch(0, 4);
+  EXPECT_EQ(cache_->kept(), 1u) << "at once, unlike what is about to be dropped";
 }
 
 // --- limits ---

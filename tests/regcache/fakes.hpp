@@ -72,6 +72,7 @@ class ToldMonitor final : public Monitor {
   }
   void forget(const Range& range) noexcept override { forgotten.push_back(range); }
   bool is_settled() noexcept override { return settled; }
+  void settle() noexcept override { ++asked_to_settle; }
   bool has_stopped() const noexcept override { return stopped; }
 
   void tell(const Range& range, Change::Kind kind = Change::Kind::unmapped) {
@@ -83,6 +84,7 @@ class ToldMonitor final : public Monitor {
 
   bool settled = true;
   bool stopped = false;
+  int asked_to_settle = 0;
   Errc watches = Errc::ok;
   std::vector<Range> watched, forgotten;
 
