@@ -20,11 +20,6 @@ namespace {
 constexpr uint64_t kPresent = uint64_t{1} << 63;
 constexpr uint64_t kFrame = (uint64_t{1} << 55) - 1;
 
-uint64_t page_size() noexcept {
-  static const auto size = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  return size;
-}
-
 void see_mappings(Oracle::View& view) noexcept {
   Mappings mappings;
   for (MappingSeen seen; mappings.next(seen) && seen.range.begin < view.range.end;) {

@@ -20,6 +20,8 @@ struct Range {
   }
 };
 
+uint64_t page_size() noexcept;
+
 // The whole pages around [addr, addr + len); empty if that is none, or leaves the address space.
 Range pages_around(const void* addr, size_t len) noexcept;
 
