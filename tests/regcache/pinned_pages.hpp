@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -28,6 +29,9 @@ class PinnedPages final : public Registrar {
     auto pipe = open_pipe(range.size() / kPage);
     if (!pipe) return Errc::no_fds;
     iovec iov{reinterpret_cast<void*>(range.begin), range.size()};  // NOLINT
+    // a page that was never written to is not that memory's own yet: who pins it for writing makes
+    // it so, and vmsplice(2) does not
+    ::madvise(iov.iov_base, iov.iov_len, 23 /* MADV_POPULATE_WRITE */);
     if (::vmsplice(pipe->in.get(), &iov, 1, SPLICE_F_NONBLOCK) !=
         static_cast<ssize_t>(range.size())) {
       return Errc::bad_buffer;

@@ -40,7 +40,7 @@ class Races : public Steps {
 
 // Places that all threads share: who holds one unmaps it, drops it, moves it away and back, or
 // leaves it, and then uses it.
-TEST_F(Races, step_21_sixteen_threads_unmap_and_look_up) {
+TEST_P(Races, step_21_sixteen_threads_unmap_and_look_up) {
   constexpr size_t kPlaces = 8;
   constexpr int kThreads = 16, kRounds = 200;
   struct Place {
@@ -80,7 +80,7 @@ TEST_F(Races, step_21_sixteen_threads_unmap_and_look_up) {
 
 // Whoever gets the address of memory that somebody else is just unmapping, whose call has not
 // returned: the kernel has not even said so.
-TEST_F(Races, step_22_mapped_again_while_the_unmapping_call_has_not_returned) {
+TEST_P(Races, step_22_mapped_again_while_the_unmapping_call_has_not_returned) {
   constexpr int kRounds = 500;
   uint8_t* at = map(kLen);
   for (uint64_t i = 1; i <= kRounds && !HasFailure(); ++i) {
@@ -111,7 +111,7 @@ void unmap_and_map(int) {
 }
 
 // In the middle of a call of ours, whatever it holds.
-TEST_F(Races, step_27_unmapped_in_a_signal_handler) {
+TEST_P(Races, step_27_unmapped_in_a_signal_handler) {
   g_handled = map(kPage);
   uint8_t* const other = map(64 * kPage);
   struct sigaction action {};
@@ -172,6 +172,8 @@ TEST(Monitors, step_28_where_userfaultfd_is_not_allowed_there_is_none_and_it_say
   if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no kernel feature: seccomp filters";
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(By, Races, kMonitors, name_of);
 
 }  // namespace
 }  // namespace aperture::regcache::test

@@ -1,5 +1,6 @@
 // Memory that is used through a cache, by resources that hold its pages: whatever becomes of the
-// memory, what a resource reads that is handed out afterwards must be what the memory holds.
+// memory, what a resource reads that is handed out afterwards must be what the memory holds. By
+// each monitor that there is.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,10 +10,13 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "pinned_pages.hpp"
+#include "regcache/memhooks_monitor.hpp"
+#include "regcache/settings.hpp"
 #include "regcache/userfault.hpp"
 #include "regcache/userfault_monitor.hpp"
 
@@ -20,10 +24,16 @@ namespace aperture::regcache::test {
 
 inline constexpr size_t kPage = PinnedPages::kPage;
 
+#if defined(__SANITIZE_THREAD__)
+inline constexpr auto kFreeFrom = uintptr_t{0x10} << 32;  // among what it lets programs have
+#else
+inline constexpr auto kFreeFrom = uintptr_t{0x2000} << 32;
+#endif
+
 // Without a place to put it, somewhere that nobody else's mappings are put: what a test unmaps
 // stays free until it maps something there again.
 inline uint8_t* map(size_t len, void* where = nullptr, int flags = 0) {
-  static std::atomic<uintptr_t> free_from = uintptr_t{0x2000} << 32;
+  static std::atomic<uintptr_t> free_from = kFreeFrom;
   if (where == nullptr) {
     const size_t apart = (len + (size_t{4} << 20)) & ~(kPage - 1);
     where = reinterpret_cast<void*>(free_from.fetch_add(apart));  // NOLINT
@@ -35,25 +45,35 @@ inline uint8_t* map(size_t len, void* where = nullptr, int flags = 0) {
   return static_cast<uint8_t*>(at);
 }
 
-class Steps : public testing::Test {
+// Null, and why, where there is no such monitor.
+inline std::unique_ptr<Monitor> monitor_of(MonitorKind kind, Cache& cache, const char*& why) {
+  if (kind == MonitorKind::memhooks) {
+    auto monitor = MemhooksMonitor::create(cache, why);
+    return monitor ? std::move(*monitor) : nullptr;
+  }
+  auto monitor = UserfaultMonitor::create(cache, why);
+  return monitor ? std::move(*monitor) : nullptr;
+}
+
+inline const auto kMonitors = testing::Values(MonitorKind::userfaultfd, MonitorKind::memhooks);
+inline std::string name_of(const testing::TestParamInfo<MonitorKind>& info) {
+  return info.param == MonitorKind::memhooks ? "memhooks" : "userfaultfd";
+}
+
+class StepsBy : public testing::Test {
  protected:
-  explicit Steps(const Options& options = {}) {
+  explicit StepsBy(MonitorKind kind, const Options& options = {}) : kind_(kind) {
     auto cache = Cache::create(pages_, options);
     EXPECT_TRUE(cache);
     cache_ = std::move(*cache);
-    const char* why = nullptr;
-    auto monitor = UserfaultMonitor::create(*cache_, why);
-    if (!monitor) {
-      why_not_ = why;
-      return;
-    }
-    monitor_ = std::move(*monitor);
-    cache_->set_monitor(*monitor_);
+    monitor_ = monitor_of(kind, *cache_, why_not_);
+    if (monitor_ != nullptr) cache_->set_monitor(*monitor_);
   }
   void SetUp() override {
     if (monitor_ == nullptr) GTEST_SKIP() << "no kernel feature: " << why_not_;
   }
-  ~Steps() override {
+  bool is_by_memhooks() const { return kind_ == MonitorKind::memhooks; }
+  ~StepsBy() override {
     if (monitor_ != nullptr) cache_->trim();
     monitor_.reset();
     cache_.reset();
@@ -103,11 +123,17 @@ class Steps : public testing::Test {
     return at;
   }
 
+  const MonitorKind kind_;
   PinnedPages pages_;
   std::unique_ptr<Cache> cache_;
-  std::unique_ptr<UserfaultMonitor> monitor_;
+  std::unique_ptr<Monitor> monitor_;
   const char* why_not_ = "";
   uint64_t filled_ = 0;
+};
+
+class Steps : public StepsBy, public testing::WithParamInterface<MonitorKind> {
+ protected:
+  explicit Steps(const Options& options = {}) : StepsBy(GetParam(), options) {}
 };
 
 }  // namespace aperture::regcache::test
