@@ -8,12 +8,12 @@
 #include "base/clock.hpp"
 #include "base/file_mappings.hpp"
 #include "base/no_throw.hpp"
+#include "base/pages.hpp"
 #include "ib/words.hpp"
 #include "memory/driver.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr_keys.hpp"
 #include "verbs/newer.hpp"
-#include "verbs/pages.hpp"
 #include "verbs/real.hpp"
 
 namespace aperture::verbs {

@@ -1,5 +1,5 @@
 // Looking at mappings: see pages.hpp. /proc/self/maps: proc_pid_maps(5).
-#include "verbs/pages.hpp"
+#include "base/pages.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 #include "base/guarded_copy.hpp"
 
-namespace aperture::verbs {
+namespace aperture {
 
 namespace {
 
@@ -62,4 +62,4 @@ bool may_be_pinned(uint64_t start, uint64_t length, bool for_writing) noexcept {
   return may;
 }
 
-}  // namespace aperture::verbs
+}  // namespace aperture

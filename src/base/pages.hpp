@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace aperture::verbs {
+namespace aperture {
 
 // All of [start, start + length) is mapped and can be read, or also written. True for no bytes, and
 // says something about now only. The range must not wrap. A short range is touched, page by page,
@@ -12,4 +12,4 @@ namespace aperture::verbs {
 // /proc/self/maps.
 bool may_be_pinned(uint64_t start, uint64_t length, bool for_writing) noexcept;
 
-}  // namespace aperture::verbs
+}  // namespace aperture
