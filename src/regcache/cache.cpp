@@ -341,19 +341,21 @@ bool Cache::watch(Entry& entry) noexcept {
 void Cache::forget(const Entry& entry) noexcept {
   if (entry.watched.is_empty() || entry.unmapped) return;
   const std::lock_guard in_order(watching_);
-  {
-    const Guard guard(*this);
-    if (index_.any(entry.watched)) return;
-    for (Entry* one = loose_.front(); one != nullptr; one = loose_.after(one)) {
-      if (one->range.overlaps(entry.watched)) return;
-    }
-  }
-  monitor_->forget(entry.watched);
+  if (!has_any(entry.watched)) monitor_->forget(entry.watched);
 }
 
 Counts Cache::counts() const noexcept {
   const std::lock_guard lock(mutex_);
   return counts_;
+}
+
+bool Cache::has_any(const Range& range) noexcept {
+  const std::lock_guard lock(mutex_);
+  bool any = index_.any(range);
+  for (Entry* one = loose_.front(); !any && one != nullptr; one = loose_.after(one)) {
+    any = one->range.overlaps(range);
+  }
+  return any;
 }
 
 size_t Cache::kept() const noexcept {

@@ -93,6 +93,8 @@ class Cache {
 
   Counts counts() const noexcept;
   size_t kept() const noexcept;
+  // Whether something of that range is kept, in use, or being made.
+  bool has_any(const Range& range) noexcept;
 
  private:
   class Guard;

@@ -1,0 +1,89 @@
+// Several caches in one process, as several domains have: the kernel joins their memory where it
+// lies side by side, and each notices what becomes of its own.
+#include "steps.hpp"
+
+namespace aperture::regcache::test {
+namespace {
+
+class Several : public Steps {
+ protected:
+  // Another cache, with all that belongs to it.
+  struct Other final : StepsBy {
+    explicit Other(MonitorKind kind) : StepsBy(kind) {}
+    void TestBody() override {}
+    using StepsBy::cache_;
+    using StepsBy::expect_exact;
+    using StepsBy::keep;
+    using StepsBy::monitor_;
+  };
+};
+
+TEST_P(Several, keep_memory_that_is_one_mapping) {
+  Other other(GetParam());
+  ASSERT_NE(other.monitor_, nullptr);
+  uint8_t* const at = map(4 * kPage);
+  fill(at, 4 * kPage);
+  keep(at, kPage);
+  other.keep(at + 2 * kPage, kPage);
+  keep(at + kPage, 2 * kPage);  // some of it is the other's too
+  ::munmap(at, 4 * kPage);
+  map(4 * kPage, at, MAP_FIXED_NOREPLACE);
+  fill(at, 4 * kPage);
+  expect_exact(at, 3 * kPage);
+  other.expect_exact(at + 2 * kPage, kPage);
+  EXPECT_NE(cache_->counts().stale, 0u);
+  EXPECT_NE(other.cache_->counts().stale, 0u);
+  ::munmap(at, 4 * kPage);
+}
+
+TEST_P(Several, one_that_forgets_leaves_others_watching) {
+  uint8_t* const at = map(2 * kPage);
+  fill(at, 2 * kPage);
+  {
+    Other other(GetParam());
+    other.keep(at, 2 * kPage);
+    keep(at, 2 * kPage);
+    other.cache_->trim();
+    ::madvise(at, 2 * kPage, MADV_DONTNEED);
+    fill(at, 2 * kPage);
+    expect_exact(at, 2 * kPage);
+    keep(at, 2 * kPage);
+  }
+  ::madvise(at, 2 * kPage, MADV_DONTNEED);
+  fill(at, 2 * kPage);
+  expect_exact(at, 2 * kPage);
+  EXPECT_EQ(cache_->counts().stale, 2u);
+  ::munmap(at, 2 * kPage);
+}
+
+TEST_P(Several, come_and_go_while_others_are_told) {
+  constexpr int kThreads = 4, kRounds = 60;
+  uint8_t* const at = kept(2 * kPage);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([this] {
+      for (int i = 0; i < kRounds; ++i) {
+        Other other(GetParam());
+        uint8_t* const own = map(kPage);
+        for (int use = 0; use < 3; ++use) {
+          std::memset(own, i + use + 1, kPage);
+          other.expect_exact(own, kPage);
+          ::madvise(own, kPage, MADV_DONTNEED);
+        }
+        ::munmap(own, kPage);
+      }
+    });
+  }
+  for (int i = 0; i < kRounds; ++i) {
+    ::madvise(at, 2 * kPage, MADV_DONTNEED);
+    fill(at, 2 * kPage);
+    expect_exact(at, 2 * kPage);
+  }
+  for (std::thread& thread : threads) thread.join();
+  ::munmap(at, 2 * kPage);
+}
+
+INSTANTIATE_TEST_SUITE_P(By, Several, kMonitors, name_of);
+
+}  // namespace
+}  // namespace aperture::regcache::test
