@@ -46,8 +46,8 @@ constexpr Setting kSettings[] = {
     {"APERTURE_AS", Kind::provider, "", "only the name aperture is answered under"},
     {"APERTURE_CMA", Kind::word, "deny, allow", kNotSet},
     {"APERTURE_MR_MODE", Kind::list,
-     "local, raw, virt_addr, allocated, prov_key, mmu_notify, rma_event, endpoint, hmem, verbs, "
-     "none",
+     "local, raw, virt_addr, allocated, prov_key, mmu_notify, rma_event, endpoint, hmem, "
+     "local_cache, verbs, none",
      kNothingFound},
     {"APERTURE_MR_CLOSE", Kind::word, "lenient, strict", kNotSet},
     {"APERTURE_MR_CACHE_CHECK", Kind::word, "1", kNotSet},

@@ -38,7 +38,9 @@ ssize_t find_by_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask
 ssize_t find_place(const Ep& ep, const char* call, const void* buf, size_t len, void* desc,
                    protect::Rights need, InDevice& device) noexcept {
   if (len == 0 || buf == nullptr) return 0;
-  if (ep.descriptors != DescriptorRule::ignored && desc != nullptr) {
+  const bool is_described =
+      ep.descriptors != DescriptorRule::ignored && ep.descriptors != DescriptorRule::own;
+  if (is_described && desc != nullptr) {
     return find_by_descriptor(
         ep, call, {ep.pd, desc, reinterpret_cast<uint64_t>(buf), len, need, ep.through}, device);
   }

@@ -12,6 +12,7 @@
 #include "provider/errors.hpp"
 #include "provider/fork.hpp"
 #include "provider/offer.hpp"
+#include "provider/own_registrations.hpp"
 #include "provider/registry.hpp"
 #include "provider/stubs.hpp"
 #include "provider/window.hpp"
@@ -125,6 +126,18 @@ int configure(Domain& domain, const fi_info& info, nic::Engine::Options& options
   return 0;
 }
 
+// Where local buffers are registered for an application that does not do it.
+int open_own_registrations(Domain& domain) {
+  const DescriptorRule rule = domain.region_rules.descriptors;
+  if (rule != DescriptorRule::own && rule != DescriptorRule::own_or_valid) return 0;
+  auto own = OwnRegistrations::open(*domain.engine);
+  if (!own)
+    return refuse(fi_code(own.error()), "fi_domain: no registration cache (%s)",
+                  describe(own.error()));
+  domain.own_registrations = *std::move(own);
+  return 0;
+}
+
 }  // namespace
 
 int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t flags,
@@ -146,6 +159,7 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t fl
       return refuse(fi_code(engine.error()), "fi_domain: the engine could not start (%s)",
                     describe(engine.error()));
     domain->engine = std::move(*engine);
+    if (const int rc = open_own_registrations(*domain); rc != 0) return rc;
     const auto calls = call_tables();
     if (!calls) return fi_code(calls.error());
     domain->calls = calls.value();

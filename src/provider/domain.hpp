@@ -23,6 +23,7 @@ inline constexpr size_t kRegionBytes = 384;  // at least a Region: mr.hpp
 
 struct CallTables;
 struct Eq;
+class OwnRegistrations;
 class Sleeper;
 class WorkQueue;
 
@@ -30,6 +31,7 @@ struct Domain {
   fid_domain fid{};
   Fabric* fabric = nullptr;
   std::unique_ptr<nic::Engine> engine;
+  std::unique_ptr<OwnRegistrations> own_registrations;  // null: it makes none
   StagingMemory staging;            // host memory in place of a device's; it outlives `work`
   std::unique_ptr<WorkQueue> work;  // once something in it may be kept beyond its call
   CallTables* calls = nullptr;      // fork.hpp

@@ -6,12 +6,17 @@
 
 #include "provider/ep_buffered.hpp"
 #include "provider/ep_multi_recv.hpp"
+#include "provider/own_registrations.hpp"
 #include "provider/stubs.hpp"
 #include "provider/wording.hpp"
 
 namespace aperture::provider {
 
-ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noexcept {
+ssize_t without_descriptor(const Ep& ep, const char* call, const void* buf, size_t len,
+                           protect::Rights need) noexcept {
+  if (OwnRegistrations* const own = ep.body->domain->own_registrations.get(); own != nullptr) {
+    return own->cover(call, buf, len, need);
+  }
   return refuse(
       -FI_EINVAL,
       "%s: no descriptor for the %zu bytes at %p, and the domain was opened with FI_MR_LOCAL (or "
@@ -35,6 +40,9 @@ protect::LocalAnswer look_at_descriptor(const Ep& ep, protect::LocalAsk& ask) no
 
 ssize_t validate_descriptor(const Ep& ep, const char* call, protect::LocalAsk ask,
                             protect::LocalAnswer answer) noexcept {
+  if (ep.descriptors == DescriptorRule::own) {
+    return without_descriptor(ep, call, reinterpret_cast<const void*>(ask.addr), ask.len, ask.need);
+  }
   protect::KeyTable& keys = ep.engine->keys();
   if (answer.denial == protect::Denial::wrong_domain) answer = look_at_descriptor(ep, ask);
   protect::Denial denial = answer.denial;

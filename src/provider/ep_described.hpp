@@ -26,8 +26,10 @@ inline constexpr protect::Rights kRecvTarget = protect::Rights::recv;
 inline constexpr protect::Rights kReadResult = protect::Rights::local_write;  // FI_READ
 inline constexpr protect::Rights kWriteSource = protect::Rights::local_read;  // FI_WRITE
 
-// Cold: logs the sentence and answers the code.
-[[gnu::cold]] ssize_t refuse_no_descriptor(const char* call, const void* buf, size_t len) noexcept;
+// A buffer without a descriptor where that is not enough: 0, since the provider has a registration
+// of it (own_registrations.hpp), or the refusal.
+[[gnu::cold]] ssize_t without_descriptor(const Ep& ep, const char* call, const void* buf,
+                                         size_t len, protect::Rights need) noexcept;
 // What the descriptor is, in whichever of the domain's protection domains its region is.
 // `ask` is then of that one.
 protect::LocalAnswer look_at_descriptor(const Ep& ep, protect::LocalAsk& ask) noexcept;
@@ -40,9 +42,9 @@ inline ssize_t check_buffer(const Ep& ep, const char* call, const void* buf, siz
                             protect::Rights need) noexcept {
   if (len == 0 || buf == nullptr) return 0;  // the call takes no bytes there, or refuses it
   if (desc == nullptr) [[likely]] {
-    if (ep.descriptors != DescriptorRule::required) [[likely]]
+    if (ep.descriptors == DescriptorRule::valid_or_null) [[likely]]
       return 0;
-    return refuse_no_descriptor(call, buf, len);
+    return without_descriptor(ep, call, buf, len, need);
   }
   const protect::LocalAsk ask{ep.pd, desc, reinterpret_cast<uint64_t>(buf), len, need, ep.through};
   const protect::LocalAnswer answer =

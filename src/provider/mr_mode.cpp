@@ -35,8 +35,11 @@ constexpr int kNineBits = FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLO
                           FI_MR_HMEM;
 constexpr int kBasicBits = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 constexpr int kVerbsBits = kBasicBits | FI_MR_LOCAL;
+// Beside FI_MR_LOCAL, in what is demanded: of those that do not offer it nothing is.
+constexpr int kLocalByCache = 1 << 30;
 constexpr int kOldModes = kMrModeBasic | kMrModeScalable;
 constexpr int kKnownBits = kNineBits | kOldModes | FI_MR_COLLECTIVE;
+static_assert((kKnownBits & kLocalByCache) == 0);
 // Bits that concern only the targets of remote access.
 constexpr int kTargetBits = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
 
@@ -159,6 +162,12 @@ bool check_offered_bits(const Offer& offer) {
   return true;
 }
 
+// FI_MR_LOCAL, in whichever way this version has it. Who states nothing takes what it is told.
+bool offers_local(const Offer& offer) noexcept {
+  if (offer.no_hints || offer.mode_local_mr || (offer.mr_mode & FI_MR_LOCAL) != 0) return true;
+  return !offer.stated && offer.m.version >= kApi15;
+}
+
 // FI_LOCAL_MR means something where mr_mode says nothing newer.
 bool means_local(const fi_info& info) noexcept {
   const int mode = info.domain_attr->mr_mode;
@@ -174,10 +183,21 @@ std::string_view trimmed(std::string_view word) noexcept {
 
 int bits_of(std::string_view word) noexcept {
   if (word == "verbs") return kVerbsBits;
+  if (word == "local_cache") return FI_MR_LOCAL | kLocalByCache;
   for (const MrWord& w : kWords) {
     if (w.word == word) return w.bit;
   }
   return 0;
+}
+
+// The setting as it is now demands all of these.
+bool demands(int wanted) noexcept {
+  int bits = 0;
+  const Status read = no_throw([&]() -> Status {
+    std::string why;
+    return parse_mr_mode(setting_text("APERTURE_MR_MODE"), bits, why) ? Status() : Errc::invalid;
+  });
+  return read.ok() && (bits & wanted) == wanted;
 }
 
 }  // namespace
@@ -195,7 +215,9 @@ bool parse_mr_mode(const char* text, int& bits, std::string& why) {
     if (found == 0) {
       why = "APERTURE_MR_MODE has '" + std::string(word) + "', which is no word of it; there are";
       for (const MrWord& w : kWords) why += ' ' + std::string(w.word) + ',';
-      why += " verbs (virt_addr,allocated,prov_key,local) and, alone, none";
+      why +=
+          " local_cache (local, and a cache for programs that do not offer it), verbs "
+          "(virt_addr,allocated,prov_key,local) and, alone, none";
       return false;
     }
     bits |= found;
@@ -204,12 +226,7 @@ bool parse_mr_mode(const char* text, int& bits, std::string& why) {
 }
 
 bool demands_verbs() noexcept {
-  int bits = 0;
-  const Status read = no_throw([&]() -> Status {
-    std::string why;
-    return parse_mr_mode(setting_text("APERTURE_MR_MODE"), bits, why) ? Status() : Errc::invalid;
-  });
-  return read.ok() && (bits & kVerbsBits) == kVerbsBits;
+  return demands(kVerbsBits);
 }
 
 bool match_mr_mode(const Matching& m, uint64_t caps, MrAnswer& answer) {
@@ -218,7 +235,11 @@ bool match_mr_mode(const Matching& m, uint64_t caps, MrAnswer& answer) {
   offer.stated = !offer.no_hints && m.hints->domain_attr != nullptr;
   offer.mr_mode = offer.stated ? m.hints->domain_attr->mr_mode : kMrModeUnspec;
   offer.mode_local_mr = !offer.no_hints && (m.hints->mode & kLocalMr) != 0;
-  offer.demanded = that_matter(m.demanded_mr_mode, caps);
+  int demanded = m.demanded_mr_mode;
+  if ((demanded & kLocalByCache) != 0) {
+    demanded &= offers_local(offer) ? ~kLocalByCache : ~(kLocalByCache | FI_MR_LOCAL);
+  }
+  offer.demanded = that_matter(demanded, caps);
   if (!check_offered_bits(offer)) return false;
   if ((offer.mr_mode & kOldModes) != 0) return match_old_mode(offer, answer);
   return m.version < kApi15 ? match_before_1_5(offer, answer) : match_bits(offer, answer);
@@ -241,12 +262,13 @@ bool rules_of(const fi_info& info, uint32_t api_version, RegionRules& out) noexc
   out.per_endpoint = (mode & FI_MR_ENDPOINT) != 0;
   out.hmem = (info.caps & FI_HMEM) != 0 && api_version >= kApiHmem;
   out.described_devices = (mode & FI_MR_HMEM) != 0;
+  const bool are_read = (mode & FI_MR_HMEM) != 0 || api_version >= kApi122;
   if (means_local(info)) {
     out.descriptors = DescriptorRule::required;
-  } else if ((mode & FI_MR_HMEM) != 0 || api_version >= kApi122) {
-    out.descriptors = DescriptorRule::valid_or_null;
+  } else if (demands(kLocalByCache)) {
+    out.descriptors = are_read ? DescriptorRule::own_or_valid : DescriptorRule::own;
   } else {
-    out.descriptors = DescriptorRule::ignored;
+    out.descriptors = are_read ? DescriptorRule::valid_or_null : DescriptorRule::ignored;
   }
   return true;
 }

@@ -4,7 +4,9 @@
 //
 // Aperture needs nothing: it demands what it is told to demand, so that a program can be tried
 // against the rules of the NIC that it will meet. The answer holds what is demanded and matters to
-// the capabilities asked for, nothing else. No state, any thread.
+// the capabilities asked for, nothing else. With the word local_cache FI_MR_LOCAL is demanded of
+// who offers it alone; for all others the domain registers local buffers by itself. No state, any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,8 @@ enum class DescriptorRule : uint8_t {
   ignored,        // never looked at
   valid_or_null,  // NULL, or the descriptor of a region that covers the buffer
   required,       // the descriptor of a region that covers the buffer
+  own,            // the provider registers the buffer itself, whatever is given
+  own_or_valid,   // likewise for NULL; else the descriptor of a region that covers the buffer
 };
 
 // How the regions of a domain behave.
@@ -51,8 +55,8 @@ bool demands_verbs() noexcept;
 // The answer for those capabilities, given that the hints are read as m says. False: refused.
 bool match_mr_mode(const Matching& m, uint64_t caps, MrAnswer& answer);
 
-// The rules of a domain that is opened with this info; false if its mr_mode holds a bit that
-// fi_mr(3) does not know, or bits that exclude each other.
+// The rules of a domain that is opened with this info, and with the setting as it is now; false if
+// its mr_mode holds a bit that fi_mr(3) does not know, or bits that exclude each other.
 bool rules_of(const fi_info& info, uint32_t api_version, RegionRules& out) noexcept;
 
 }  // namespace aperture::provider

@@ -3,11 +3,13 @@
 // "FI_MR_LOCAL", "FI_MR_HMEM", access rights.
 #include <gtest/gtest.h>
 #include <rdma/fi_atomic.h>
+#include <sys/mman.h>
 
 #include <cstring>
 #include <functional>
 #include <vector>
 
+#include "doors/demand.hpp"
 #include "doors/region.hpp"
 
 namespace aperture::doors {
@@ -381,6 +383,24 @@ TEST_F(Descriptors, with_fi_mr_hmem_alone_they_are_right_or_null) {
 
 TEST_F(Descriptors, are_not_looked_at_where_nothing_demands_them) {
   Play y(options_for(0));
+  for (const Argument& arg : all_arguments()) {
+    expect_taken(y, arg, y.spare(0), nullptr);
+    expect_taken(y, arg, y.spare(0), reinterpret_cast<void*>(uint64_t{0x1234567}));
+  }
+}
+
+// APERTURE_MR_MODE=local_cache: the provider has a registration of each buffer, or makes one.
+TEST_F(Descriptors, are_made_by_the_provider_where_it_keeps_registrations) {
+  const Demand cache("local_cache");
+  Play y(options_for(0));
+  constexpr size_t kPage = 4096;
+  void* const gone = ::mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(gone, MAP_FAILED);
+  ASSERT_EQ(::munmap(gone, kPage), 0);
+  for (const Argument& arg : all_arguments()) {
+    EXPECT_EQ(arg.call(y, gone, nullptr), -FI_EFAULT) << arg.name;
+  }
+  expect_nothing(y);
   for (const Argument& arg : all_arguments()) {
     expect_taken(y, arg, y.spare(0), nullptr);
     expect_taken(y, arg, y.spare(0), reinterpret_cast<void*>(uint64_t{0x1234567}));

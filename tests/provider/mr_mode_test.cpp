@@ -57,12 +57,36 @@ TEST(MrModeSetting, the_words_are_those_that_the_table_of_settings_has) {
     char* environment[] = {line.data(), nullptr};
     return faults_of_settings(environment).empty();
   };
-  std::vector<std::string> values = {"",  "none", "verbs",      " verbs , raw ", "none,raw",
-                                     "x", "raw,", "raw,,local", "RAW",           "basic"};
+  std::vector<std::string> values = {"",         "none",  "verbs",      " verbs , raw ",
+                                     "none,raw", "x",     "raw,",       "raw,,local",
+                                     "RAW",      "basic", "local_cache"};
   for (const auto& w : kMrWords) values.emplace_back(mr_words(w.bit));
   for (const std::string& value : values) {
     EXPECT_EQ(is_sound(value), demanded_by(value.c_str()) >= 0) << '"' << value << '"';
   }
+}
+
+TEST(MrModeSetting, local_cache_demands_fi_mr_local_of_who_offers_it) {
+  const auto answered = [](const char* setting, const Question& q) {
+    const Answer a = ask(q.version, [&](fi_info& h) {
+      h.caps = q.caps;
+      h.mode = q.mode;
+      h.domain_attr->mr_mode = q.offered;
+      ::setenv("APERTURE_MR_MODE", setting, 1);
+    });
+    return a.code == 0 ? a.info->domain_attr->mr_mode : a.code;
+  };
+  EXPECT_EQ(answered("local_cache", {.offered = FI_MR_LOCAL}), FI_MR_LOCAL);
+  EXPECT_EQ(answered("local_cache", {}), 0);
+  EXPECT_EQ(answered("local", {}), -FI_ENODATA);
+  EXPECT_EQ(answered("local,local_cache", {}), 0);
+  EXPECT_EQ(answered("verbs,local_cache", {.offered = kBasicBits}), kBasicBits);
+  EXPECT_EQ(answered("verbs,local_cache", {.offered = kBasicBits | FI_MR_LOCAL}),
+            kBasicBits | FI_MR_LOCAL);
+  EXPECT_EQ(answered("verbs,local_cache", {.offered = 0}), -FI_ENODATA);
+  EXPECT_EQ(answered("local_cache", {.offered = kBasicBits, .caps = kInitiator}), 0);
+  EXPECT_EQ(answered("local_cache", {.version = kApi14, .offered = kScalable}), kScalable);
+  EXPECT_EQ(answered("local_cache", {.version = kApi14, .offered = kBasic}), kBasic);
 }
 
 TEST(MrModeSetting, its_words_are_the_bits) {

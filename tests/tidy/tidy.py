@@ -36,7 +36,7 @@ BENEATH = {
     "nic": ("base", "ring", "memory", "wire", "protect", "link", "transport", "qp", "msg", "ib"),
     "cm": ("base", "ring", "memory", "wire", "protect", "link",
            "transport", "qp", "msg", "ib", "nic"),
-    "provider": ("base", "ring", "memory", "wire", "protect", "link",
+    "provider": ("base", "ring", "memory", "regcache", "wire", "protect", "link",
                  "transport", "qp", "msg", "ib", "nic", "collective"),
     "verbs": ("base", "ring", "memory", "wire", "protect", "link",
               "transport", "qp", "msg", "ib", "nic", "cm"),
