@@ -12,7 +12,7 @@ struct Settings {
   Options cache;
   // FI_MR_CACHE_MONITOR. disabled: nothing is kept; also where a limit is 0.
   MonitorKind monitor = MonitorKind::userfaultfd;
-  // FI_MR_CUDA_CACHE_MONITOR_ENABLED and so on: whether device memory is kept.
+  // FI_MR_CUDA_CACHE_MONITOR_ENABLED and so on: whether device memory may be kept. Nobody does.
   bool cuda = true, rocr = true, ze = true;
 };
 

@@ -10,6 +10,7 @@
 #include <rdma/fi_trigger.h>
 
 #include "doors/child.hpp"
+#include "doors/demand.hpp"
 
 namespace aperture::doors {
 namespace {
@@ -450,6 +451,24 @@ TEST_P(DeviceRegistration, takes_what_the_driver_has_allocated_at_the_host) {
   if (void* const managed = devices->allocate_managed(4096); managed != nullptr) {
     EXPECT_EQ(reg({managed, 4096}, devices->number_of(0)), 0);
     EXPECT_TRUE(devices->free(managed));
+  }
+}
+
+// Memory of a device is nowhere kept (fi_mr(3) leaves that open): no monitor is needed for it.
+TEST_P(DeviceRegistration, is_asked_for_anew_where_registrations_are_kept) {
+  const Demand cache("local_cache");
+  NodePair p(hmem(0));
+  constexpr size_t kLen = 8192;
+  std::vector<uint8_t> landing(kLen);
+  for (uint64_t seed = 1; seed < 20; ++seed) {
+    test::DeviceMemory memory(*devices, kLen);  // often where the last one was
+    const auto bytes = bytes_of(kLen, seed);
+    ASSERT_TRUE(memory.write(0, bytes.data(), kLen));
+    Op receive;
+    ASSERT_EQ(fi_recv(p.b.ep(), landing.data(), kLen, nullptr, FI_ADDR_UNSPEC, &receive), 0);
+    ASSERT_EQ(p.a.run(fi_send, memory.at(), kLen, nullptr, p.to_b), 0);
+    EXPECT_EQ(p.b.wait(&receive).err, 0);
+    EXPECT_EQ(landing, bytes);
   }
 }
 
