@@ -14,6 +14,6 @@ class Mutation:
     tests: tuple[str, ...] = ()
 
 
-def in_file(file: str) -> Callable[..., Mutation]:
-    """Makes entries of that file."""
-    return partial(Mutation, file=file)
+def in_file(file: str, tests: tuple[str, ...] = ()) -> Callable[..., Mutation]:
+    """Makes entries of that file, for those tests unless an entry names others."""
+    return partial(Mutation, file=file, tests=tests)

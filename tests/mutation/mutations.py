@@ -1,10 +1,12 @@
 """The list of mutations: each takes one check out of src/protect/ (a few out of src/qp/), or bends
-it; those of memory windows are in window_mutations.py. mutate.py applies them one at a time.
+it; those of memory windows are in window_mutations.py, those of the registration cache in
+cache_mutations.py. mutate.py applies them one at a time.
 
 `old` must occur exactly once in the file, as it is after clang-format. A mutation that no test can
 see has `reason`: why it changes no behaviour, or what else proves the rule (a Spin model). It is
 run all the same, and may survive. `tests` is for those that the tests of protect/ alone cannot see.
 """
+from cache_mutations import CACHE_MUTATIONS
 from mutation import Mutation, in_file
 from window_mutations import WINDOWS
 
@@ -675,4 +677,5 @@ DEVICES = [  # memory that the CPU must not touch
              file="memory/cuda.cpp"),
 ]
 
-ALL = ENTRY + DEVICES + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER + WINDOWS
+ALL = (ENTRY + DEVICES + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER + WINDOWS +
+       CACHE_MUTATIONS)

@@ -1,0 +1,119 @@
+"""Mutations of src/regcache/ and of the provider's use of it: see mutations.py."""
+from mutation import Mutation, in_file
+
+CACHE = ("regcache_cache", "regcache_steps", "regcache_races")
+STEPS = ("regcache_steps", "regcache_several", "regcache_races")
+HOOKS = ("regcache_memhooks", "regcache_steps", "regcache_several")
+DOOR = ("door_local_cache", "door_descriptor")
+RACE = "a window of a microsecond between a monitor and the kernel: too narrow for a test"
+
+cache = in_file("regcache/cache.cpp", tests=CACHE)
+index = in_file("regcache/index.cpp", tests=CACHE)
+reader = in_file("regcache/userfault_reader.cpp", tests=STEPS)
+userfault = in_file("regcache/userfault_monitor.cpp", tests=STEPS)
+memhooks = in_file("regcache/memhooks_monitor.cpp", tests=HOOKS)
+listeners = in_file("regcache/hook_listeners.cpp", tests=HOOKS)
+settings = in_file("regcache/settings.cpp", tests=("regcache_settings", "door_local_cache"))
+own = in_file("provider/own_registrations.cpp", tests=DOOR)
+
+CACHE_MUTATIONS = [
+    # --- what is handed out ---
+    cache("nothing is found while a change is under way",
+          "!monitor_->is_settled() || changes_.any_begun() ||", "!monitor_->is_settled() ||"),
+    cache("nothing is found while the monitor is behind",
+          "if (monitor_ == nullptr || !monitor_->is_settled() ||", "if (monitor_ == nullptr ||"),
+    cache("nor once it has stopped", " ||\n      monitor_->has_stopped()) {", ") {"),
+    cache("what was put is taken before anything is found",
+          "        take_changes();\n        Entry* const entry = index_.find(range, access);",
+          "        Entry* const entry = index_.find(range, access);"),
+    cache("what was lost may have been anything",
+          "  if (changes_.was_lost()) [[unlikely]]\n"
+          "    take({{0, ~uint64_t{0}}, Change::Kind::unmapped});\n"),
+    cache("a fork shares all pages", "    take({{0, ~uint64_t{0}}, Change::Kind::shared});\n"),
+    cache("a change while it is made keeps it from being kept",
+          "if (entry.stale || drops_.any(entry.range, now_ns())) return false;",
+          "if (drops_.any(entry.range, now_ns())) return false;"),
+    cache("dropped pages may still be there for a moment",
+          "if (entry.stale || drops_.any(entry.range, now_ns())) return false;",
+          "if (entry.stale) return false;"),
+    cache("it is watched before it is made", "  if (to_keep) to_keep = watch(*entry);\n"),
+    cache("what cannot be watched is not kept", "    return false;\n  }\n  entry.watched",
+          "    return true;\n  }\n  entry.watched"),
+    cache("a stale one that is in use is found by nobody",
+          "    entry.stale = true;\n    entry.unmapped = unmapped;\n    let_go(entry);",
+          "    entry.unmapped = unmapped;\n    let_go(entry);",
+          reason="it is out of the index by then: stale is for who asks why"),
+    # --- giving back ---
+    cache("one in use is not given back", "  if (entry.users == 0) {\n    end(entry);",
+          "  if (true) {\n    end(entry);"),
+    cache("the last user gives it back", "if (--entry->users == 0 && !entry->kept) {",
+          "if (--entry->users == 0 && false) {"),
+    cache("what is in use makes no room",
+          "    while (entry != nullptr && entry->users != 0) entry = kept_.after(entry);\n"),
+    cache("bytes are limited", " || options_.max_bytes - kept_bytes_ < bytes) {", ") {"),
+    cache("what was used last is given up last",
+          "        if (kept_.back() != entry) {", "        if (false) {"),
+    cache("what others have kept goes on being watched",
+          "if (!has_any(entry.watched)) monitor_->forget", "monitor_->forget"),
+    # --- ranges and rights ---
+    index("a part is not all", "if (at != k.count && k.entries[at]->range.covers(range)) return",
+          "if (at != k.count && k.entries[at]->range.overlaps(range)) return"),
+    index("rights are not widened", "    if (!allows(kind, access)) continue;\n"),
+    index("ranges grow only where rights are the same",
+          "  const Kind& kind = of(access);\n  for (size_t at = first_behind(kind, range.begin);",
+          "  const Kind& kind = of(Access::read);\n"
+          "  for (size_t at = first_behind(kind, range.begin);"),
+    # --- by the kernel ---
+    reader("what is unmapped", "        put({event.arg.remove.start, event.arg.remove.end}, "
+           "Change::Kind::unmapped);\n"),
+    reader("what is dropped", "        put({event.arg.remove.start, event.arg.remove.end}, "
+           "Change::Kind::dropped);\n"),
+    reader("the place that was left",
+           "        put({event.arg.remap.from, event.arg.remap.from + event.arg.remap.len},\n"
+           "            Change::Kind::unmapped);\n"),
+    reader("others go on watching",
+           "if (has_stopped() || std::any_of(caches_.begin(), caches_.end(), wants)) return;",
+           "if (has_stopped()) return;"),
+    reader("all caches are told", "told[n++] = cache;", "told[n = 0] = cache, ++n;"),
+    reader("one that comes is waited for",
+           "    wait_for_reader();  // what it reads by now might have been watched already\n",
+           reason=RACE),
+    reader("one that goes is waited for", "  }\n  wait_for_reader();\n}", "  }\n}", reason=RACE),
+    reader("a descriptor that somebody closed tells nothing",
+           "if (underway == Underway::no_more) stopped_.store(true, std::memory_order_release);",
+           "", reason="the thread finds the same out a moment later; nothing is settled meanwhile"),
+    userfault("memory of files is not kept",
+              "  if (whole.is_empty()) return Errc::not_supported;\n",
+              "  if (whole.is_empty()) return range;\n"),
+    # --- by hooks ---
+    memhooks("what is loaded later has hooks too",
+             "return !has_stopped() && hooks_are_whole();", "return !has_stopped();"),
+    memhooks("stacks of threads are not kept",
+             "if (whole.is_empty() || may_be_on_a_stack(range, whole)) return",
+             "if (whole.is_empty()) return"),
+    memhooks("what is watched is found by hooks",
+             "  if (const Status s = listener_.pages().add(range); !s) return s.error();\n"),
+    listeners("who is told knows what",
+              "    cache.changes().put({range_, Change::Kind::replaced});\n"),
+    # --- what a user sets ---
+    settings("zero is off", "if (s.cache.max_bytes == 0 || s.cache.max_count == 0) s.monitor",
+             "if (s.cache.max_bytes == 0) s.monitor"),
+    settings("a monitor that is none is off", "  return MonitorKind::disabled;\n}",
+             "  return MonitorKind::userfaultfd;\n}"),
+    # --- at the door ---
+    own("what could not be pinned is refused",
+        "  if (!may_be_pinned(range.begin, range.size(), is_written)) return Errc::bad_buffer;\n"),
+    own("what is written into must be writable",
+        "if (!may_be_pinned(range.begin, range.size(), is_written))",
+        "if (!may_be_pinned(range.begin, range.size(), false))"),
+    own("what is written into is registered for it",
+        "is_written ? Access::write : Access::read);", "Access::read);"),
+    Mutation("who offers FI_MR_LOCAL is told to register",
+             "demanded &= offers_local(offer) ? ~kLocalByCache : ~(kLocalByCache | FI_MR_LOCAL);",
+             "demanded &= ~(kLocalByCache | FI_MR_LOCAL);", file="provider/mr_mode.cpp",
+             tests=("provider_mr_mode",)),
+    Mutation("given descriptors are ignored where they were",
+             "    out.descriptors = are_read ? DescriptorRule::own_or_valid : DescriptorRule::own;",
+             "    out.descriptors = DescriptorRule::own_or_valid;", file="provider/mr_mode.cpp",
+             tests=DOOR),
+]
