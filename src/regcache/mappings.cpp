@@ -2,6 +2,8 @@
 #include "regcache/mappings.hpp"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +13,10 @@
 #include <cstring>
 #include <string_view>
 #include <utility>
+
+#include "base/fork_guard.hpp"
+#include "base/no_throw.hpp"
+#include "base/per_process.hpp"
 
 namespace aperture::regcache {
 
@@ -69,18 +75,97 @@ bool Mappings::next(MappingSeen& seen) noexcept {
   }
 }
 
-Range mapped_alone_around(const Range& range) noexcept {
-  Mappings mappings;
-  Range whole;
-  uint64_t at = range.begin;
-  for (MappingSeen seen; mappings.next(seen);) {
-    if (seen.range.end <= at) continue;
-    if (seen.range.begin > at || !seen.is_alone()) return {};
-    if (at == range.begin) whole.begin = seen.range.begin;
-    at = whole.end = seen.range.end;
-    if (at >= range.end) return whole;
+namespace {
+
+// PROCMAP_QUERY of Linux 6.11, which older headers have not got.
+struct MapQuery {
+  uint64_t size;
+  uint64_t flags;  // 0: the mapping that has the address
+  uint64_t address;
+  uint64_t begin, end, mapping_flags, page_size, offset, inode;  // the answer
+  uint32_t device[2];
+  uint32_t name_size, build_id_size;
+  uint64_t name_address, build_id_address;
+};
+constexpr unsigned long kMapQuery = _IOWR('f', 17, MapQuery);
+constexpr uint64_t kShared = 8;
+
+// /proc/self/maps, to be asked for single mappings: less than a microsecond each, however many
+// there are. A program that closes all descriptors (closefrom) closes it too, and may have a file of
+// its own there by now, so it is asked only while it is the file that was opened.
+class MapsFile {
+ public:
+  enum class Answer : uint8_t { mapping, none, unknown };
+
+  MapsFile() noexcept
+      : fd_(move_high(UniqueFd(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC)))),
+        is_there_(::fstat(fd_.get(), &opened_) == 0) {}
+
+  Answer mapping_at(uint64_t addr, MappingSeen& seen) const noexcept {
+    struct stat now {};
+    if (!is_there_ || ::fstat(fd_.get(), &now) != 0 || now.st_ino != opened_.st_ino ||
+        now.st_dev != opened_.st_dev) {
+      return Answer::unknown;
+    }
+    MapQuery query{};
+    query.size = sizeof query;
+    query.address = addr;
+    if (::ioctl(fd_.get(), kMapQuery, &query) != 0) {
+      return errno == ENOENT ? Answer::none : Answer::unknown;
+    }
+    seen = {{query.begin, query.end}, (query.mapping_flags & kShared) == 0, query.inode};
+    return Answer::mapping;
   }
-  return {};
+
+ private:
+  const ParentOnlyFd fd_;
+  struct stat opened_ {};
+  const bool is_there_;
+};
+
+const MapsFile* maps_file() noexcept {
+  static constinit PerProcess<MapsFile> the_one;
+  if (const MapsFile* const there = the_one.existing(); there != nullptr) return there;
+  const MapsFile* made = nullptr;
+  return no_throw([&] { made = &the_one.get(); }) ? made : nullptr;
+}
+
+// The mappings of a range, one after the other: those of the list, or as they are asked for.
+class Alone {
+ public:
+  explicit Alone(const Range& range) noexcept : range_(range), at_(range.begin) {}
+  // False: nothing more is to be looked at.
+  bool take(const MappingSeen& seen) noexcept {
+    if (seen.range.end <= at_) return true;
+    if (seen.range.begin > at_ || !seen.is_alone()) return false;
+    if (at_ == range_.begin) whole_.begin = seen.range.begin;
+    at_ = whole_.end = seen.range.end;
+    return at_ < range_.end;
+  }
+  uint64_t at() const noexcept { return at_; }
+  Range whole() const noexcept { return at_ >= range_.end ? whole_ : Range{}; }
+
+ private:
+  const Range range_;
+  Range whole_;
+  uint64_t at_;
+};
+
+}  // namespace
+
+Range mapped_alone_around(const Range& range) noexcept {
+  assert(!range.is_empty());
+  MappingSeen seen;
+  Alone asked(range);
+  for (const MapsFile* const maps = maps_file(); maps != nullptr;) {
+    const auto answer = maps->mapping_at(asked.at(), seen);
+    if (answer == MapsFile::Answer::unknown) break;
+    if (answer == MapsFile::Answer::none || !asked.take(seen)) return asked.whole();
+  }
+  Alone listed(range);
+  for (Mappings mappings; mappings.next(seen) && listed.take(seen);) {
+  }
+  return listed.whole();
 }
 
 }  // namespace aperture::regcache

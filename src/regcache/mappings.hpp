@@ -1,5 +1,5 @@
-// What the kernel says of our memory now: /proc/self/maps, proc_pid_maps(5). One thread at a time;
-// nothing is allocated.
+// What the kernel says of our memory now: /proc/self/maps, proc_pid_maps(5). Mappings: one thread
+// at a time, and nothing is allocated.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,8 @@ class Mappings {
   char text_[8192];    // more than the longest line, whose path has 4096 bytes at most
 };
 
-// The whole mappings of which the range is a part; empty unless all of it is mapped, and alone.
+// The whole mappings of which the range is a part; empty unless all of it is mapped, and alone. Any
+// thread. Some 1 us from Linux 6.11 on; before, the list of all mappings is read.
 Range mapped_alone_around(const Range& range) noexcept;
 
 }  // namespace aperture::regcache
