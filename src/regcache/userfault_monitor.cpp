@@ -37,6 +37,16 @@ Result<Range> UserfaultMonitor::watch(const Range& range) noexcept {
   return whole;
 }
 
+// All that was kept is as good as stale once nothing more is told.
+bool UserfaultMonitor::is_settled() noexcept {
+  if (reader_->is_settled()) return true;
+  if (reader_->has_stopped() && !has_told_) {
+    cache_.changes().put({{0, ~uint64_t{0}}, Change::Kind::unmapped});
+    has_told_ = true;
+  }
+  return false;
+}
+
 void UserfaultMonitor::forget(const Range& watched) noexcept {
   assert(!watched.is_empty());
   reader_->forget(watched, cache_);

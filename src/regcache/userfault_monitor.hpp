@@ -28,7 +28,7 @@ class UserfaultMonitor final : public Monitor {
   // application could not mremap(2) them as the one that it has made.
   Result<Range> watch(const Range& range) noexcept override;
   void forget(const Range& watched) noexcept override;
-  bool is_settled() noexcept override { return reader_->is_settled(); }
+  bool is_settled() noexcept override;
   bool has_stopped() const noexcept override { return reader_->has_stopped(); }
 
  private:
@@ -37,6 +37,7 @@ class UserfaultMonitor final : public Monitor {
 
   Cache& cache_;
   std::shared_ptr<UserfaultReader> reader_;
+  bool has_told_ = false;  // that it has stopped; guarded by the cache's lock
 };
 
 }  // namespace aperture::regcache
