@@ -97,6 +97,7 @@ const char* name_of(Kind kind) noexcept {
     case Kind::cuda: return "CUDA";
     case Kind::rocr: return "ROCr";
     case Kind::ze: return "Level Zero";
+    case Kind::dma_buf: return "a dma-buf";
   }
   return "no driver";
 }

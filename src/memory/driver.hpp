@@ -18,10 +18,10 @@
 
 namespace aperture::memory {
 
-enum class Kind : uint8_t { cuda, rocr, ze };
-inline constexpr size_t kKinds = 3;
+enum class Kind : uint8_t { cuda, rocr, ze, dma_buf };
+inline constexpr size_t kKinds = 3;  // that have a driver: all but dma_buf (dma_buf.hpp)
 
-// "CUDA", "ROCr", "Level Zero".
+// "CUDA", "ROCr", "Level Zero", "a dma-buf".
 const char* name_of(Kind kind) noexcept;
 
 // A range of device memory that somebody uses: the allocation that it was part of when it was

@@ -1,6 +1,8 @@
 // Registering and deregistering: see mr.hpp. IBTA vol. 1, 11.2.8 (memory management verbs).
 #include "verbs/mr.hpp"
 
+#include <unistd.h>
+
 #include <cassert>
 #include <cinttypes>
 #include <memory>
@@ -10,7 +12,7 @@
 #include "base/no_throw.hpp"
 #include "base/pages.hpp"
 #include "ib/words.hpp"
-#include "memory/driver.hpp"
+#include "memory/dma_buf.hpp"
 #include "verbs/errors.hpp"
 #include "verbs/mr_keys.hpp"
 #include "verbs/newer.hpp"
@@ -85,6 +87,7 @@ int validate_range(Wish& wish) noexcept {
   if (wish.start + wish.length < wish.start || wish.origin + wish.length < wish.origin)
     return refuse(EINVAL, "%s: %" PRIu64 " bytes at 0x%" PRIx64 " wrap around", wish.call,
                   wish.length, wish.start);
+  if (wish.device != nullptr) return 0;
   if (const int error = find_device(wish); error != 0 || wish.device != nullptr) return error;
   const bool for_writing = (wish.access & IBV_ACCESS_LOCAL_WRITE) != 0;  // remote rights need it
   if ((wish.access & IBV_ACCESS_ON_DEMAND) == 0 &&
@@ -223,6 +226,37 @@ int register_region(Wish wish, ibv_pd* pd, const void* caller, Mr*& made) {
   return 0;
 }
 
+// Its start becomes where we have it mapped. Memory behind a dma-buf is read and written only, as
+// the kernel has it. 0 or an errno.
+int map_dma_buf(Wish& wish, int fd) noexcept {
+  constexpr unsigned kAllowed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                                IBV_ACCESS_OPTIONAL_RANGE;
+  if ((wish.access & ~kAllowed) != 0)
+    return refuse(EINVAL,
+                  "%s: access 0x%x; of a dma-buf it is local write, remote write, read and atomic",
+                  wish.call, wish.access);
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (wish.start % page != wish.origin % page)
+    return refuse(EINVAL,
+                  "%s: the iova 0x%" PRIx64 " must lie in its page where the offset 0x%" PRIx64
+                  " does",
+                  wish.call, wish.origin, wish.start);
+  if (wish.length == 0 || wish.start + wish.length < wish.start)
+    return refuse(EINVAL, "%s: %" PRIu64 " bytes at offset 0x%" PRIx64, wish.call, wish.length,
+                  wish.start);
+  const char* why = "";
+  const bool for_writing = (wish.access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  auto range = memory::map_dma_buf(fd, wish.start, wish.length, for_writing, why);
+  if (!range)
+    return refuse(errno_of(range.error()),
+                  "%s: %" PRIu64 " bytes at offset 0x%" PRIx64 " of %d: %s", wish.call, wish.length,
+                  wish.start, fd, why);
+  wish.start = reinterpret_cast<uint64_t>(range->at);
+  wish.device = std::move(range->registration);
+  return 0;
+}
+
 ibv_mr* registered(Wish wish, ibv_pd* pd, const void* caller) noexcept {
   return guarded_new_base<Mr>(wish.call, life_of(pd),
                               [&](Mr*& out) { return register_region(wish, pd, caller, out); });
@@ -294,6 +328,9 @@ int validate_change(Mr& mr, const Change& change) noexcept {
     return refuse(EINVAL, "%s: a new translation needs an address and a length", kCall);
   }
   if (is_null(mr)) return refuse(EINVAL, "%s: a null MR stays what it is", kCall);
+  if (mr.is_dma_buf)
+    return refuse(EOPNOTSUPP, "%s: a region of a dma-buf stays what it is; register it anew",
+                  kCall);
   if (windows_bound(mr) != 0)
     return refuse(EBUSY, "%s: a memory window is bound to the region", kCall);
   return 0;
@@ -493,10 +530,17 @@ APERTURE_VERB ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t leng
   if (!is_ours(pd->context)) {
     return real.call_or<ibv_mr*>(nullptr, pd, offset, length, iova, fd, access);
   }
-  errno = refuse(EOPNOTSUPP,
-                 "ibv_reg_dmabuf_mr: a software NIC cannot reach the memory behind a dma-buf; map "
-                 "it and register the mapping");
-  return nullptr;
+  Wish wish{"ibv_reg_dmabuf_mr", offset, length, iova, static_cast<unsigned>(access)};
+  if (const int error = map_dma_buf(wish, fd); error != 0) {
+    errno = error;
+    return nullptr;
+  }
+  ibv_mr* const mr = registered(wish, pd, __builtin_return_address(0));
+  if (mr != nullptr) {
+    mr->addr = reinterpret_cast<void*>(offset);  // as libibverbs has it
+    object_of<Mr>(mr).is_dma_buf = true;
+  }
+  return mr;
 }
 
 APERTURE_VERB int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length,

@@ -18,6 +18,7 @@ struct Mr {
   protect::BindableRegion bindable;  // its entry, range and rights; guarded by the engine lock
   protect::WindowCount windows;      // bound to it; guarded by the engine lock
   unsigned access = 0;               // IBV_ACCESS_...
+  bool is_dma_buf = false;
   bool revoking = false;  // refused to everybody; somebody was still inside when it was last tried
   Use use_pd;
   Use use_dm;
