@@ -31,6 +31,11 @@ class Build:
     def named(self) -> bool:
         return bool(self._prefix)
 
+    @property
+    def libraries(self) -> str:
+        """The folder that the library lies in, under a prefix."""
+        return self._libraries
+
     def env(self, env: dict) -> dict:
         """The same, in which the dynamic linker finds this library first."""
         if not self.named:

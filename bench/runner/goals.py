@@ -87,6 +87,10 @@ class Measure:
     def is_verbs(self) -> bool:
         return self.name.startswith("verbs_")
 
+    @property
+    def is_cache(self) -> bool:
+        return self.name.startswith("cache_")
+
 
 def _bandwidth(name: str, size: int, share: float = 0.0, idle: bool = False) -> Measure:
     limit = f"{'cma_bw' if idle else 'pair_copy'}/{size}"
@@ -306,13 +310,31 @@ def _verbs_windows() -> list:
     ]
 
 
+def _registration_caches() -> list:
+    """Kept registrations, beside the caches of peers; a change of memory that is kept, beside one
+    of memory that is not."""
+    return [
+        Measure("cache_hit_lat", 4096, "ns", extended=True),
+        Measure("cache_hit_lat_many", 4096, "ns", extended=True, base="cache_hit_lat/4096"),
+        Measure("cache_miss_lat", 4096, "ns", extended=True),
+        Measure("cache_miss_lat_heap", 4096, "ns", extended=True, base="cache_miss_lat/4096"),
+        Measure("cache_unmap_lat", 4096, "ns", extended=True,
+                base="cache_unmap_lat_unwatched/4096"),
+        Measure("cache_drop_lat", 4096, "ns", extended=True,
+                base="cache_drop_lat_unwatched/4096"),
+        # those bases as rows, so that the table has them of every cache
+        Measure("cache_unmap_lat_unwatched", 4096, "ns", extended=True),
+        Measure("cache_drop_lat_unwatched", 4096, "ns", extended=True),
+    ]
+
+
 MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _both_ways("")
             + _registrations() + _atomics() + _crowds() + _event_driven("")
             + _crowded(verbs=False) + _threaded(verbs=False)
             + _all_to_all("") + _mpi()
             + _verbs_latencies() + _verbs_bandwidths() + _both_ways("verbs_") + _verbs_windows()
             + _event_driven("verbs_") + _crowded(verbs=True) + _threaded(verbs=True)
-            + _all_to_all("verbs_"))
+            + _all_to_all("verbs_") + _registration_caches())
 
 # Limits that no measure above refers to, shown for their own sake.
 OTHER_LIMITS = [

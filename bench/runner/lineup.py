@@ -1,4 +1,7 @@
-"""Who stands for a name on the command line: a provider, a verbs device, sockets, UCX, Open MPI."""
+"""Who stands for a name on the command line: a provider, a verbs device, sockets, UCX, Open MPI, a
+registration cache."""
+from . import caches
+from .caches import Cache
 from .goals import Measure
 from .mpi import CHOICES, Mpi
 from .subjects import Fabric, Observation, Settings, Sockets, Ucx, Verbs
@@ -7,14 +10,14 @@ SOCKETS = "tcp-socket"
 
 
 class Aperture:
-    """The provider for the rows of libfabric, Open MPI over it for those of MPI, and the device for
-    those of verbs."""
+    """The provider for the rows of libfabric, Open MPI over it for those of MPI, the device for
+    those of verbs, and the registration cache by the monitor that it has unless told otherwise."""
 
     name = "aperture"
 
     def __init__(self, settings: Settings) -> None:
         self._parts = [Fabric(self.name, settings), Mpi(self.name, settings),
-                       Verbs(self.name, Verbs.OURS, settings)]
+                       Verbs(self.name, Verbs.OURS, settings), Cache(self.name, settings)]
 
     def offers(self, measure: Measure) -> bool:
         return any(part.offers(measure) for part in self._parts)
@@ -41,6 +44,8 @@ def make_subject(name: str, settings: Settings):
         return Aperture(settings)
     if name in CHOICES:
         return Mpi(name, settings)
+    if name in caches.CHOICES:
+        return Cache(name, settings)
     if name in Ucx.TRANSPORTS:
         return Ucx(name, settings)
     if name == SOCKETS:

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from . import builds, machine, report
+from . import builds, caches, machine, report
 from .figures import Figure, quantile, summarise
 from .goals import MEASURES, OTHER_LIMITS
 from .lineup import BesidePatterns, make_subject
@@ -27,6 +27,9 @@ EPILOG = """subjects:
   verbs:NAME                a verbs device (rows of verbs_*), where the machine has one: verbs:rxe0
   tcp-socket                TCP on loopback, without any library (rows of *_epoll)
   ompi, ompi-nocma          Open MPI's own shared memory, with and without CMA (rows of mpi_*)
+  bare, aperture-memhooks   no registration cache, and Aperture's by another monitor (rows of
+                            cache_*); libfabric-userfaultfd, libfabric-memhooks and ucx-hooks are
+                            those of --peer
 The first subject is the one that is validated. The limits are always measured beside them, and
 unless --subjects says otherwise tcp and tcp-socket beside the patterns of real programs.
 
@@ -39,6 +42,8 @@ examples:
   bench/run --subjects aperture,verbs:mlx5_0 --only 'verbs_*'
   bench/run --libfabric ~/libfabric-2 --ucx ~/ucx-1.19 --only '*_crowded_*'
                                               beside newer builds of the peers
+  bench/run --only 'cache_*' --peer libfabric=~/libfabric-2 --peer ucx=/usr
+                                              registration caches, beside those of peers
   bench/run --keep                            raw figures to bench/results, to be committed
 
 exit code: 0 measured, 1 the first subject failed at a measure, 2 wrong usage
@@ -65,6 +70,9 @@ def parse(argv: list) -> argparse.Namespace:
     p.add_argument("--libfabric", default="", metavar="DIR",
                    help="prefix of another build of libfabric, for the providers beside aperture")
     p.add_argument("--ucx", default="", metavar="DIR", help="prefix of another build of UCX")
+    p.add_argument("--peer", default=[], action="append", metavar="NAME=PATH",
+                   help="what a peer's registration cache is made of: ucx=PREFIX of an installed "
+                        "UCX with its headers, libfabric=DIR of the sources where it was built")
     p.add_argument("--quick", action="store_true", help="main rows, two short rounds, no warm-up")
     p.add_argument("--keep", action="store_true", help="write the TSV to bench/results")
     p.add_argument("--json", action="store_true", help="print JSON instead of the table")
@@ -149,7 +157,27 @@ def lineup_of(asked: str, measures: list, settings: Settings) -> list:
                 for x in (asked or DEFAULT_SUBJECTS).split(",") if x.strip()]
     if not asked and any(m.pattern for m in measures):
         subjects += [BesidePatterns(make_subject(x, settings)) for x in PATTERN_PEERS]
-    return subjects
+    if any(m.is_cache for m in measures):
+        more = [] if asked else ["bare", "aperture-memhooks"]
+        more += [x for peer in settings.modules for x in caches.of_peer(peer)]
+        named = [x.name for x in subjects]
+        subjects += [make_subject(x, settings) for x in more if x not in named]
+    # unless they were named, those who have no row are no column
+    return [x for x in subjects if asked or any(x.offers(m) for m in measures)]
+
+
+def make_caches(paths: dict, settings: Settings) -> dict:
+    """Makes the modules of peers' registration caches; what is written beside the figures. Throws
+    NoBuild."""
+    facts = {}
+    for peer, path in paths.items():
+        where = os.path.join(settings.build, "bench")
+        settings.modules[peer] = caches.make_module(peer, path, where)
+        facts[f"cache of {peer}"] = caches.version_of(settings.build, settings.modules[peer])
+    left_out = [x for x in caches.PEERS if x not in paths]
+    if left_out:
+        facts["caches left out"] = ", ".join(f"{x} (no --peer {x}=PATH)" for x in left_out)
+    return facts
 
 
 def list_measures(measures: list) -> None:
@@ -186,15 +214,19 @@ def main() -> int:
     cpus = tuple(int(x) for x in options.cpus.split(","))
     try:
         fabric, ucx = builds.libfabric(options.libfabric), builds.ucx(options.ucx)
+        settings = Settings(build, options.seconds, cpus, options.timeout, fabric, ucx)
+        peers = caches.paths_of(options.peer)
+        of_caches = {}
+        if any(m.is_cache for m in measures):
+            of_caches = make_caches(peers, settings)
     except builds.NoBuild as e:
         sys.stderr.write(f"bench/run: {e}\n")
         return 2
-    settings = Settings(build, options.seconds, cpus, options.timeout, fabric, ucx)
     subjects = lineup_of(options.subjects, measures, settings)
     names = [x.name for x in subjects]
     facts = machine.describe(ROOT)
-    facts |= builds.versions(os.path.join(build, "bench", "fabbench"), fabric, ucx)
-    words = builds.without_prefixes(sys.argv[1:], [options.libfabric, options.ucx])
+    facts |= builds.versions(os.path.join(build, "bench", "fabbench"), fabric, ucx) | of_caches
+    words = builds.without_prefixes(sys.argv[1:], [options.libfabric, options.ucx, *peers.values()])
     facts["command"] = "bench/run " + " ".join(words)
 
     # Asked to end, as by an interrupt: what was measured so far is printed.

@@ -67,9 +67,9 @@ def table(results: list, names: list) -> str:
     text = layout([heading] + [_cells(r, names) for r in results])
     text += (f"\nMedians over rounds. /limit: {first} divided by the limit, round by round. gain: "
              f"how many times\nbetter {first} is than that peer, round by round. Latencies are one "
-             "way, but *read_*, *atomic_*,\nregister_*, revoke_*, verbs_bind* and *_idle are whole "
-             "operations, and *_lat_epoll* round trips.\nbase: without what the row adds, or over "
-             "libfabric, in the same round (bench/README.md).\n")
+             "way, but *read_*, *atomic_*,\nregister_*, revoke_*, cache_*, verbs_bind* and *_idle "
+             "are whole operations, and *_lat_epoll*\nround trips. base: without what the row "
+             "adds, or over libfabric, in the same round (bench/README.md).\n")
     if any(f.note.startswith("LENIENT") for r in results for f in r.figures.values()):
         text += "*: only with a target that wakes between bursts of 128 operations.\n"
     return text + _failures(results) + _notes(results, first)

@@ -36,6 +36,7 @@ class Settings:
     timeout: float = 15.0
     libfabric: Build = field(default_factory=lambda: libfabric(""))  # of providers, not Aperture's
     ucx: Build = field(default_factory=lambda: ucx(""))
+    modules: dict = field(default_factory=dict)  # of peers' registration caches: name -> path
 
 
 def failed(note: str) -> Observation:
@@ -135,7 +136,7 @@ class Fabric:
         self._lenient = set()
 
     def offers(self, measure: Measure) -> bool:
-        return not measure.is_mpi and not measure.is_verbs
+        return not (measure.is_mpi or measure.is_verbs or measure.is_cache)
 
     def measure(self, measure: Measure) -> Observation:
         extra = ["--rigour", "lenient"] if measure.key in self._lenient else []
