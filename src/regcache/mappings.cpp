@@ -91,8 +91,8 @@ constexpr unsigned long kMapQuery = _IOWR('f', 17, MapQuery);
 constexpr uint64_t kShared = 8;
 
 // /proc/self/maps, to be asked for single mappings: less than a microsecond each, however many
-// there are. A program that closes all descriptors (closefrom) closes it too, and may have a file of
-// its own there by now, so it is asked only while it is the file that was opened.
+// there are. A program that closes all descriptors (closefrom) closes it too, and may have a file
+// of its own there by now, so it is asked only while it is the file that was opened.
 class MapsFile {
  public:
   enum class Answer : uint8_t { mapping, none, unknown };
