@@ -5,21 +5,10 @@
 namespace aperture::regcache::test {
 namespace {
 
-class Several : public Steps {
- protected:
-  // Another cache, with all that belongs to it.
-  struct Other final : StepsBy {
-    explicit Other(MonitorKind kind) : StepsBy(kind) {}
-    void TestBody() override {}
-    using StepsBy::cache_;
-    using StepsBy::expect_exact;
-    using StepsBy::keep;
-    using StepsBy::monitor_;
-  };
-};
+class Several : public Steps {};
 
 TEST_P(Several, keep_memory_that_is_one_mapping) {
-  Other other(GetParam());
+  Watched other(GetParam());
   ASSERT_NE(other.monitor_, nullptr);
   uint8_t* const at = map(4 * kPage);
   fill(at, 4 * kPage);
@@ -40,7 +29,7 @@ TEST_P(Several, one_that_forgets_leaves_others_watching) {
   uint8_t* const at = map(2 * kPage);
   fill(at, 2 * kPage);
   {
-    Other other(GetParam());
+    Watched other(GetParam());
     other.keep(at, 2 * kPage);
     keep(at, 2 * kPage);
     other.cache_->trim();
@@ -63,7 +52,7 @@ TEST_P(Several, come_and_go_while_others_are_told) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([this] {
       for (int i = 0; i < kRounds; ++i) {
-        Other other(GetParam());
+        Watched other(GetParam());
         uint8_t* const own = map(kPage);
         for (int use = 0; use < 3; ++use) {
           std::memset(own, i + use + 1, kPage);

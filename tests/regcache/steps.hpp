@@ -60,20 +60,18 @@ inline std::string name_of(const testing::TestParamInfo<MonitorKind>& info) {
   return info.param == MonitorKind::memhooks ? "memhooks" : "userfaultfd";
 }
 
-class StepsBy : public testing::Test {
- protected:
-  explicit StepsBy(MonitorKind kind, const Options& options = {}) : kind_(kind) {
+// A cache with such a monitor, and what is done with it. One thread's at a time.
+class Watched {
+ public:
+  explicit Watched(MonitorKind kind, const Options& options = {}) : kind_(kind) {
     auto cache = Cache::create(pages_, options);
     EXPECT_TRUE(cache);
     cache_ = std::move(*cache);
     monitor_ = monitor_of(kind, *cache_, why_not_);
     if (monitor_ != nullptr) cache_->set_monitor(*monitor_);
   }
-  void SetUp() override {
-    if (monitor_ == nullptr) GTEST_SKIP() << "no kernel feature: " << why_not_;
-  }
   bool is_by_memhooks() const { return kind_ == MonitorKind::memhooks; }
-  ~StepsBy() override {
+  ~Watched() {
     if (monitor_ != nullptr) cache_->trim();
     monitor_.reset();
     cache_.reset();
@@ -129,6 +127,14 @@ class StepsBy : public testing::Test {
   std::unique_ptr<Monitor> monitor_;
   const char* why_not_ = "";
   uint64_t filled_ = 0;
+};
+
+class StepsBy : public testing::Test, protected Watched {
+ protected:
+  explicit StepsBy(MonitorKind kind, const Options& options = {}) : Watched(kind, options) {}
+  void SetUp() override {
+    if (monitor_ == nullptr) GTEST_SKIP() << "no kernel feature: " << why_not_;
+  }
 };
 
 class Steps : public StepsBy, public testing::WithParamInterface<MonitorKind> {
