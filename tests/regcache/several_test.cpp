@@ -20,6 +20,8 @@ TEST_P(Several, keep_memory_that_is_one_mapping) {
   fill(at, 4 * kPage);
   expect_exact(at, 3 * kPage);
   other.expect_exact(at + 2 * kPage, kPage);
+  keep(at, kPage);  // by then each has heard of it
+  other.keep(at + 2 * kPage, kPage);
   EXPECT_NE(cache_->counts().stale, 0u);
   EXPECT_NE(other.cache_->counts().stale, 0u);
   ::munmap(at, 4 * kPage);
@@ -41,6 +43,7 @@ TEST_P(Several, one_that_forgets_leaves_others_watching) {
   ::madvise(at, 2 * kPage, MADV_DONTNEED);
   fill(at, 2 * kPage);
   expect_exact(at, 2 * kPage);
+  keep(at, 2 * kPage);  // by then it has heard of both
   EXPECT_EQ(cache_->counts().stale, 2u);
   ::munmap(at, 2 * kPage);
 }
