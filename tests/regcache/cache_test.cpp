@@ -144,6 +144,15 @@ TEST_F(Caching, what_has_changed_is_not_found_again) {
   EXPECT_EQ(cache_->counts().stale, 2u) << "after a drop nothing is kept for a while";
 }
 
+// Whoever put it found the lock taken, and its holder was just giving it back.
+TEST_F(Caching, a_change_that_nobody_has_taken_yet_counts) {
+  const auto before = touch(0, 4);
+  cache_->changes().begin();
+  cache_->changes().put({pages(3, 1), Change::Kind::unmapped});
+  cache_->changes().end();
+  EXPECT_NE(touch(0, 4), before);
+}
+
 TEST_F(Caching, what_lies_beside_a_change_stays) {
   const auto before = touch(0, 4);
   monitor_->tell(pages(4, 1));

@@ -124,6 +124,18 @@ TEST_P(Steps, step_05_moved_grown_and_shrunk) {
   ::munmap(place, 4 * kLen);
 }
 
+TEST_P(Steps, step_05_moved_and_the_place_stays_empty) {
+  uint8_t* const at = kept(kLen);
+  auto* const to =
+      static_cast<uint8_t*>(::mremap(at, kLen, kLen, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr));
+  if (to == MAP_FAILED) GTEST_SKIP() << "no kernel feature: MREMAP_DONTUNMAP";
+  fill(at, kLen);
+  expect_exact(at, kLen);
+  expect_exact(to, kLen);
+  ::munmap(at, kLen);
+  ::munmap(to, kLen);
+}
+
 TEST_P(Steps, a_mapping_of_which_a_part_is_kept_can_be_moved_and_grown_as_one) {
   uint8_t* const at = map(4 * kLen);
   fill(at, 4 * kLen);
