@@ -130,19 +130,20 @@ class Guest(unittest.TestCase):
         self.assertEqual(status, 0, f"{process.args}\n{output[-4000:]}")
         return output
 
-    def wait_until_listening(self, port: int, by=any):
+    def wait_until_listening(self, port: int, by=any, server: subprocess.Popen | None = None):
         """By TCP or as an rdma_cm id."""
         end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
+        while time.monotonic() < end and (server is None or server.poll() is None):
             if by((listeners.by_tcp(port), listeners.by_rdma_cm(port))):
                 return
             time.sleep(0.05)
-        self.fail(f"nobody listens on port {port}")
+        said = "" if server is None or server.poll() is None else self.ended(server)[0]
+        self.fail(f"nobody listens on port {port}\n{said[-4000:]}")
 
     def run_pair(self, server: tuple, client: tuple, port: int, *, seconds=SECONDS, **how):
         """Runs a server, and a client once the server listens: what both printed."""
         serving = self.start(*server, **how)
-        self.wait_until_listening(port)
+        self.wait_until_listening(port, server=serving)
         printed = self.run_guest(*client, seconds=seconds, **how)
         return self.output_of(serving, seconds), printed
 

@@ -3,9 +3,11 @@
 // checked as well. What is wrong ends the process with a sentence.
 #pragma once
 
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <librpma.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
@@ -70,13 +72,11 @@ inline bool is_filled(const unsigned char* at, size_t n, const char* whose) {
   return true;
 }
 
+// What is flushed to persistence has to be a mapping of a file: librpma 1.3 has the device do it,
+// which refuses any other memory.
 class Memory {
  public:
-  Memory(rpma_peer* peer, size_t size, int usage)
-      : bytes(static_cast<unsigned char*>(
-            ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))),
-        size_(size) {
-    must(bytes != MAP_FAILED, "mmap");
+  Memory(rpma_peer* peer, size_t size, int usage) : bytes(map_file(size)), size_(size) {
     rpma_mr_local* made = nullptr;
     ok(rpma_mr_reg(peer, bytes, size, usage, &made), "rpma_mr_reg");
     region.reset(made);
@@ -86,6 +86,18 @@ class Memory {
   ~Memory() {
     region.reset();
     ::munmap(bytes, size_);
+  }
+  static unsigned char* map_file(size_t size) {
+    static int number = 0;
+    // in the folder of the test, which goes with it
+    const std::string name = "librpma_check." + std::string(side) + std::to_string(::getpid()) +
+                             "." + std::to_string(++number);
+    const int fd = ::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    must(fd >= 0 && ::ftruncate(fd, static_cast<off_t>(size)) == 0, "a file of its own");
+    void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    must(at != MAP_FAILED, "mmap");
+    ::close(fd);
+    return static_cast<unsigned char*>(at);
   }
   uint64_t& word(size_t at) { return *reinterpret_cast<uint64_t*>(bytes + at); }
 
