@@ -12,8 +12,8 @@
 // its lanes at once, in the engine's poll (link/progress.hpp). The conformance suite tests/link
 // runs over every link.
 //
-// Owned by a queue pair and used by its engine's thread, but for lost(), which any thread may read
-// and the control thread sets.
+// Owned by a queue pair and used by its engine's thread, but for lost(), which any thread may read;
+// the control thread sets it, or the link that moves the lane.
 #pragma once
 
 #include <sys/types.h>
@@ -76,6 +76,11 @@ class Lane {
   virtual bool prepare_response_bytes() noexcept = 0;
   // Wakes the engine on the other side. A system call; only after must_ring().
   virtual void ring_doorbell() noexcept = 0;
+
+  // A queue pair has it from now on, or no longer: in between a link that moves its lanes moves this
+  // one. With the lock of the queue pair's engine.
+  virtual void on_attached() noexcept {}
+  virtual void on_released() noexcept {}
 
   // SYNC POINT: lane-lost (pairs with mark_lost())
   bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }

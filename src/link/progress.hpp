@@ -18,6 +18,11 @@ class Progress {
   // Moves what there is to be moved between the link and its lanes, without waiting. True if
   // anything moved.
   virtual bool progress() noexcept = 0;
+  // At the end of a poll, and before the engine sleeps: hands on what was published meanwhile and
+  // can go now. hurry: all of it, also what may wait for company until the next poll.
+  virtual void flush(bool /*hurry*/) noexcept {}
+  // Something was published that only a poll hands on: an engine may not sleep on it.
+  virtual bool needs_polling() const noexcept { return false; }
   // A descriptor that is readable while progress() has something to do: it wakes a sleeping engine.
   // The same one from registration on. -1: there is none, and only polls move this link.
   virtual int fd() const noexcept { return -1; }

@@ -54,8 +54,12 @@ class LaneEnd {
     fenced_ = rings_ = 0;
     rung_at_ = 0;
     lane_->request_tx.promise_fences(ring::FencePromise::given);
+    lane_->on_attached();
   }
-  std::unique_ptr<link::Lane> release() noexcept { return std::move(lane_); }
+  std::unique_ptr<link::Lane> release() noexcept {
+    if (lane_ != nullptr) lane_->on_released();
+    return std::move(lane_);
+  }
 
   // --- publishing ---
 
