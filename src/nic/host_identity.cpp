@@ -22,6 +22,12 @@ constexpr const char* kIfaceVariable = "FI_APERTURE_IFACE";
 struct Candidate {
   int rank;
   Address address;
+  bool offered;  // to other hosts
+};
+
+struct Table {
+  std::vector<Address> addresses;
+  std::vector<Address> offered;  // of them, those at which other hosts are served
 };
 
 uint64_t mixed(uint64_t h, uint64_t v) noexcept {
@@ -58,13 +64,14 @@ std::vector<Candidate> candidates(const char* wish) {
     const bool wished = wish != nullptr &&
                         (std::strcmp(interface.ifa_name, wish) == 0 || text == wish + port_text ||
                          text == "[" + std::string(wish) + "]" + port_text);
-    found.push_back({rank_of(a, (interface.ifa_flags & IFF_LOOPBACK) != 0, wished), a});
+    const bool loopback = (interface.ifa_flags & IFF_LOOPBACK) != 0;
+    found.push_back({rank_of(a, loopback, wished), a, wished && !loopback});
     return false;
   });
   return found;
 }
 
-std::vector<Address> read_addresses() {
+Table read_table() {
   const char* wish = setting_text(kIfaceVariable);
   std::vector<Candidate> found = candidates(wish);
   std::stable_sort(found.begin(), found.end(),
@@ -73,15 +80,24 @@ std::vector<Address> read_addresses() {
     APERTURE_WARN("%s=%s is no interface that is up and no address of one: it changes no GID",
                   kIfaceVariable, wish);
   }
-  std::vector<Address> table;
+  Table table;
   for (const Candidate& c : found) {
-    if (table.size() == kMaxHostAddresses) break;
-    if (std::find(table.begin(), table.end(), c.address) == table.end()) {
-      table.push_back(c.address);
+    if (table.addresses.size() == kMaxHostAddresses) break;
+    if (std::find(table.addresses.begin(), table.addresses.end(), c.address) !=
+        table.addresses.end()) {
+      continue;
     }
+    table.addresses.push_back(c.address);
+    if (c.offered) table.offered.push_back(c.address);
   }
-  if (table.empty()) table.push_back(Address::v4(INADDR_LOOPBACK, 0));
+  if (table.addresses.empty()) table.addresses.push_back(Address::v4(INADDR_LOOPBACK, 0));
   return table;
+}
+
+const Table& table_of_addresses() {
+  // never destroyed: asked for until the very end of the process
+  static constinit FoundOnce<const Table*> table;
+  return *table.get([] { return new Table(read_table()); });
 }
 
 }  // namespace
@@ -96,9 +112,13 @@ const NodeGuid& node_guid() noexcept {
 }
 
 const std::vector<Address>& host_addresses() {
-  // never destroyed: asked for until the very end of the process
-  static constinit FoundOnce<const std::vector<Address>*> table;
-  return *table.get([] { return new std::vector<Address>(read_addresses()); });
+  return table_of_addresses().addresses;
+}
+
+bool serves_other_hosts(const Address& ip) noexcept {
+  const std::vector<Address>& offered = table_of_addresses().offered;
+  return std::any_of(offered.begin(), offered.end(),
+                     [&](const Address& a) { return a.ip == ip.ip; });
 }
 
 }  // namespace aperture::nic

@@ -30,4 +30,9 @@ const std::vector<Address>& host_addresses();
 
 constexpr int kMaxHostAddresses = 128;
 
+// Whether the device serves other hosts at that address of ours, whatever its port: what
+// FI_APERTURE_IFACE names, unless it is loopback. All others serve this host alone. Cannot
+// fail once host_addresses() was asked for.
+bool serves_other_hosts(const Address& ip) noexcept;
+
 }  // namespace aperture::nic
