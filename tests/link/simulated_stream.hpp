@@ -17,15 +17,38 @@
 
 namespace aperture::link::test {
 
-using Random = std::minstd_rand;
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(static_cast<uint32_t>(seed * 2654435761u + 1)) {
+    for (int i = 0; i < 4; ++i) engine_();
+  }
+  uint32_t operator()() { return static_cast<uint32_t>(engine_()); }
+
+ private:
+  std::minstd_rand engine_;
+};
 
 // One direction.
 struct Pipe {
-  std::vector<std::byte> bytes{};  // on their way
+  std::vector<std::byte> bytes{};
+  size_t given = 0;  // of them: the others are on their way
   size_t capacity = size_t{1} << 20;
   uint64_t taken = 0;  // in all
   bool finished = false;
   bool reset = false;
+
+  std::span<std::byte> under_way() { return std::span(bytes).subspan(given); }
+  void put(std::span<const std::byte> more) {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    taken += more.size();
+  }
+  void give(void* to, size_t n) {
+    std::memcpy(to, bytes.data() + given, n);
+    given += n;
+    if (given != bytes.size()) return;
+    bytes.clear();
+    given = 0;
+  }
 };
 
 struct Chance {
@@ -47,36 +70,34 @@ class SimulatedStream final : public tcp::Stream {
   Result<size_t> send(std::span<const iovec> pieces) noexcept override {
     EXPECT_FALSE(out_->finished) << "sent after the end";
     if (out_->reset) return Errc::peer_lost;
-    size_t room = amount(out_->capacity - out_->bytes.size());
+    size_t room = amount(out_->capacity - std::min(out_->capacity, out_->under_way().size()));
     if (room == 0) return Errc::again;
     size_t n = 0;
     for (const iovec& piece : pieces) {
       const size_t part = std::min(piece.iov_len, room);
       const auto* from = static_cast<const std::byte*>(piece.iov_base);
-      out_->bytes.insert(out_->bytes.end(), from, from + part);
+      out_->put({from, part});
       n += part;
       room -= part;
     }
     EXPECT_NE(n, 0u);
-    out_->taken += n;
     return n;
   }
   Result<size_t> receive(std::span<const iovec> places) noexcept override {
-    if (in_->bytes.empty()) {
+    if (in_->under_way().empty()) {
       if (in_->reset) return Errc::peer_lost;
       return in_->finished ? Errc::shut_down : Errc::again;
     }
-    size_t there = amount(in_->bytes.size());
+    size_t there = amount(in_->under_way().size());
     if (there == 0) return Errc::again;
     size_t n = 0;
     for (const iovec& place : places) {
       const size_t part = std::min(place.iov_len, there);
-      std::memcpy(place.iov_base, in_->bytes.data() + n, part);
+      if (part != 0) in_->give(place.iov_base, part);
       n += part;
       there -= part;
     }
     EXPECT_NE(n, 0u);
-    in_->bytes.erase(in_->bytes.begin(), in_->bytes.begin() + static_cast<ptrdiff_t>(n));
     return n;
   }
   void finish() noexcept override { out_->finished = true; }

@@ -61,7 +61,7 @@ class HostileStream : public testing::Test {
   ~HostileStream() override { lane_->on_released(); }
 
   void say(const Bytes& what) {
-    in_->bytes.insert(in_->bytes.end(), what.begin(), what.end());
+    in_->put(what);
     side_.poll();
   }
   void expect_alive() const {
@@ -71,10 +71,10 @@ class HostileStream : public testing::Test {
   void expect_ended(Errc why = Errc::protocol) {
     EXPECT_TRUE(lane_->lost());
     EXPECT_EQ(side_.host->ends, std::vector{why});
-    const size_t left = in_->bytes.size();
+    const size_t left = in_->under_way().size();
     say(cells(1));
     EXPECT_EQ(side_.host->ends.size(), 1u) << "told twice";
-    EXPECT_EQ(in_->bytes.size(), left + cells(1).size()) << "read after its end";
+    EXPECT_EQ(in_->under_way().size(), left + cells(1).size()) << "read after its end";
   }
   void expect_refused(const Bytes& what) {
     expect_alive();
@@ -133,7 +133,7 @@ TEST_F(HostileStream, hostile_24_the_most_of_everything_is_taken) {
   for (int i = 0; i < 8; ++i) say(payload(64 * 1024));
   for (int i = 0; i < 20; ++i) side_.poll();
   expect_alive();
-  EXPECT_TRUE(in_->bytes.empty());
+  EXPECT_TRUE(in_->under_way().empty());
 }
 TEST_F(HostileStream, hostile_25_unknown_kinds) {
   expect_refused(flipped(cells(1), 0, 0x80));
