@@ -34,8 +34,18 @@ class ByteWriter {
   // Takes what was reserved; 64-byte granules, so that two pieces never share a line.
   void commit(uint64_t pos, uint32_t len) noexcept {
     APERTURE_DEBUG_ASSERT(pos >= pos_ && pos + len <= limit_);
+    if (pos != pos_) [[unlikely]]
+      skipped_from_ = pos_;
     pos_ = (pos + len + 63) & ~uint64_t{63};
   }
+
+  // For who hands on what was committed: how far that is, and from where on the end of the ring
+  // was skipped last (kNever: it was not). In what the consumer has not freed there is one such
+  // place at most.
+  static constexpr uint64_t kNever = ~uint64_t{0};
+  uint64_t committed() const noexcept { return pos_; }
+  uint64_t granted() const noexcept { return limit_; }  // position that may not be reached yet
+  uint64_t skipped_from() const noexcept { return skipped_from_; }
 
   void grant(uint64_t consumed) noexcept {
     if (consumed <= pos_ && consumed + size_ > limit_) limit_ = consumed + size_;
@@ -48,6 +58,7 @@ class ByteWriter {
   uint64_t size_ = 0;
   uint64_t pos_ = 0;
   uint64_t limit_ = 0;
+  uint64_t skipped_from_ = kNever;
 };
 
 class ByteReader {

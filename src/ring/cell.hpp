@@ -52,6 +52,7 @@ class CellWriter {
 
   // True if that many cells are free as far as was last told; grant() tells more.
   bool has_room(uint32_t n_cells) const noexcept { return pos_ + n_cells <= limit_; }
+  uint64_t free_cells() const noexcept { return limit_ - pos_; }
   // The consumer has consumed everything before `consumed` (its word; nonsense is ignored).
   void grant(uint64_t consumed) noexcept {
     if (consumed <= pos_ && consumed + mask_ + 1 > limit_) limit_ = consumed + mask_ + 1;

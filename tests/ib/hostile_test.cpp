@@ -26,12 +26,13 @@ class Victim {
     address = a->address(kRegionAt);
     a->bring_up();
     lanes_.make(a->domain, protect::new_domain());
-    peer = std::move(lanes_.lane_b);
-    EXPECT_TRUE(peer->prepare_request_bytes() && peer->prepare_response_bytes());
+    a->lanes = &lanes_;
+    link::Lane& bare = *lanes_.lane_b;
+    EXPECT_TRUE(bare.prepare_request_bytes() && bare.prepare_response_bytes());
     a->qp->attach(std::move(lanes_.lane_a));
-    EXPECT_EQ(wire::load_rc_head(peer->response_rx.cells.body()).op,
+    EXPECT_EQ(wire::load_rc_head(peer()->response_rx.cells.body()).op,
               static_cast<uint8_t>(RcOp::permit));
-    peer->response_rx.cells.advance(1);
+    peer()->response_rx.cells.advance(1);
   }
   ~Victim() {
     a->qp->fail();
@@ -40,9 +41,14 @@ class Victim {
     EXPECT_EQ(receives_ended, receives) << "each receive ends once";
     EXPECT_TRUE(outside_intact());
     a.reset();
-    peer.reset();
+    lanes_.drop(link::test::LanePair::Of::b);
   }
 
+  // What was published has arrived there.
+  link::Lane* peer() {
+    lanes_.move();
+    return lanes_.lane_b.get();
+  }
   template <typename Fields>
   void put(ring::ChannelTx& tx, const RcHead& head, const Fields& f) {
     wire::store_rc(tx.cells.body(), head, f);
@@ -50,20 +56,20 @@ class Victim {
   }
   template <typename Fields>
   void request(RcOp op, const Fields& f, uint8_t flags = 0, uint16_t len = 0, uint32_t imm = 0) {
-    put(peer->request_tx, RcHead{static_cast<uint8_t>(op), flags, len, imm}, f);
+    put(peer()->request_tx, RcHead{static_cast<uint8_t>(op), flags, len, imm}, f);
   }
   template <typename Fields>
   void response(RcOp op, const Fields& f, uint16_t len = 0, uint32_t imm = 0) {
-    put(peer->response_tx, RcHead{static_cast<uint8_t>(op), 0, len, imm}, f);
+    put(peer()->response_tx, RcHead{static_cast<uint8_t>(op), 0, len, imm}, f);
   }
   void send(uint8_t flags = 0, uint16_t len = 8, uint32_t imm = 0) {
     const RcHead head{static_cast<uint8_t>(RcOp::send), flags, len, imm};
-    std::memcpy(peer->request_tx.cells.body(), &head, sizeof head);
-    link::test::publish(peer->request_tx, wire::rc_cells_of(RcOp::send, flags, len));
+    std::memcpy(peer()->request_tx.cells.body(), &head, sizeof head);
+    link::test::publish(peer()->request_tx, wire::rc_cells_of(RcOp::send, flags, len));
   }
   void acknowledge(uint32_t cells) {
-    peer->request_rx.cells.advance(cells);
-    peer->request_rx.publish_consumed();
+    peer()->request_rx.cells.advance(cells);
+    peer()->request_rx.publish_consumed();
   }
 
   // Receives and work requests of ours, in their own part of the memory.
@@ -105,8 +111,8 @@ class Victim {
     poll();
     EXPECT_EQ(a->qp->state(), QpState::err);
     EXPECT_EQ(a->events.async, std::vector{event});
-    ASSERT_TRUE(peer->response_rx.cells.ready());
-    const auto nak = wire::load_rc_head(peer->response_rx.cells.body());
+    ASSERT_TRUE(peer()->response_rx.cells.ready());
+    const auto nak = wire::load_rc_head(peer()->response_rx.cells.body());
     EXPECT_EQ(nak.op, static_cast<uint8_t>(RcOp::nak));
     EXPECT_EQ(nak.len.unchecked(), static_cast<uint16_t>(status));
     EXPECT_EQ(nak.imm.unchecked(), static_cast<uint32_t>(denial));
@@ -136,7 +142,6 @@ class Victim {
   }
 
   std::unique_ptr<Side> a;
-  std::unique_ptr<link::Lane> peer;
   uint64_t address = 0;
   uint32_t key = 0;
   uint64_t sends = 0, sends_ended = 0, receives = 0, receives_ended = 0;
@@ -194,7 +199,7 @@ TEST_P(OneVictim, a_permit_without_a_number_permits_nothing) {
   v.poll();
   v.post(SendOp::write, 5000);
   v.expect_alive();
-  EXPECT_TRUE(v.peer->request_rx.cells.ready());
+  EXPECT_TRUE(v.peer()->request_rx.cells.ready());
 }
 
 TEST_P(Hostile, hostile_28_what_belongs_into_the_other_ring) {
@@ -252,7 +257,7 @@ TEST_P(Hostile, hostile_38_payload_outside_the_byte_ring) {
     SCOPED_TRACE(i);
     {
       Victim v(GetParam());
-      const auto [pos, len] = bad(v.peer->request_tx)[i];
+      const auto [pos, len] = bad(v.peer()->request_tx)[i];
       v.post_recv(64);
       v.request(RcOp::send_bytes, wire::RcSendBytes{pos, len, 0, len, 0},
                 wire::kRcFirst | wire::kRcLast);
@@ -260,12 +265,12 @@ TEST_P(Hostile, hostile_38_payload_outside_the_byte_ring) {
     }
     {
       Victim v(GetParam());
-      const auto [pos, len] = bad(v.peer->request_tx)[i];
+      const auto [pos, len] = bad(v.peer()->request_tx)[i];
       v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address, pos, v.key, len, 0, len});
       v.expect_broken();
     }
     Victim v(GetParam());
-    const auto [pos, len] = bad(v.peer->response_tx)[i];
+    const auto [pos, len] = bad(v.peer()->response_tx)[i];
     v.response(RcOp::read_data, wire::RcReadData{v.post(SendOp::read, 4096), pos, 0, len});
     v.expect_broken();
     EXPECT_EQ(v.sent, std::vector{WcStatus::wr_flush_err});
@@ -321,7 +326,7 @@ TEST_P(OneVictim, a_message_that_grows_beyond_its_receive_is_refused) {
   v.request(RcOp::send_bytes, wire::RcSendBytes{64, 8, 8, 65, 0});
   // with the room that there was in place of a denial
   v.expect_refused(WcStatus::rem_inv_req_err, AsyncEvent::qp_req_err, protect::Denial{64});
-  EXPECT_EQ(wire::load_rc_head(v.peer->response_rx.cells.body()).flags, wire::kRcRoom);
+  EXPECT_EQ(wire::load_rc_head(v.peer()->response_rx.cells.body()).flags, wire::kRcRoom);
   EXPECT_EQ(v.received[0].status, WcStatus::loc_len_err);
 }
 
@@ -434,7 +439,7 @@ TEST_P(Hostile, reads_and_atomics_of_what_is_not_granted) {
 TEST_P(OneVictim, parts_of_a_read_are_of_one_life_of_their_region) {
   v.request(RcOp::read, wire::RcRead{v.address, v.key, 30'000, 0, 50'000});
   v.expect_alive();
-  ring::ChannelRx& answers = v.peer->response_rx;
+  ring::ChannelRx& answers = v.peer()->response_rx;
   ASSERT_TRUE(answers.cells.ready());
   while (answers.cells.ready()) answers.cells.advance(1);
   v.register_anew();
@@ -613,7 +618,7 @@ TEST_P(Hostile, receiver_not_ready_for_nothing_is_ignored) {
 
 TEST_P(OneVictim, hostile_38_words_that_jump_are_ignored) {
   v.post(SendOp::read, 1000);
-  ring::ChannelWords& words = v.peer->request_rx.words();
+  ring::ChannelWords& words = v.peer()->request_rx.words();
   link::test::scribble_words(words, [&] {
     v.poll();
     EXPECT_TRUE(v.sent.empty());
@@ -626,8 +631,9 @@ TEST_P(OneVictim, hostile_38_words_that_jump_are_ignored) {
 }
 
 TEST_P(OneVictim, claims_of_every_kind_hold_up_only_their_lane) {
+  if (GetParam() == LinkKind::stream) GTEST_SKIP() << "no claim travels";
   v.request(RcOp::write_bytes, wire::RcWriteBytes{v.address, 0, v.key, 0, 0, 0});
-  link::test::try_claims(*v.peer, *v.a->qp->lane(), [&] { v.expect_alive(); });
+  link::test::try_claims(*v.peer(), *v.a->qp->lane(), [&] { v.expect_alive(); });
 }
 
 TEST_P(OneVictim, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
@@ -640,14 +646,14 @@ TEST_P(OneVictim, hostile_35_more_reads_than_there_is_room_for_answers_wait) {
   }
   uint64_t answered = 0;
   for (int i = 0; i < 2000 && answered < 30'000ull * static_cast<uint64_t>(posted); ++i) {
-    for (ring::ChannelRx& rx = v.peer->response_rx; rx.cells.ready(); rx.cells.advance(1)) {
+    for (ring::ChannelRx& rx = v.peer()->response_rx; rx.cells.ready(); rx.cells.advance(1)) {
       const auto f = wire::load_rc<wire::RcReadDataFields>(rx.cells.body());
       const auto bytes =
           transport::LaneEnd::take_bytes(rx, f.byte_pos, f.len.unchecked(), transport::kPieceBytes);
       answered += bytes.len;
       transport::LaneEnd::done_with(rx, bytes);
     }
-    v.peer->response_rx.publish_consumed();
+    v.peer()->response_rx.publish_consumed();
     v.poll(1);
   }
   EXPECT_EQ(answered, 30'000ull * static_cast<uint64_t>(posted)) << "each in the end, and no more";
@@ -660,7 +666,7 @@ TEST_P(OneVictim, hostile_35_a_flood_of_messages_takes_no_more_receives_than_the
   v.expect_alive();
   EXPECT_EQ(v.received.size(), 3u);
   int told = 0;
-  for (ring::ChannelRx& rx = v.peer->response_rx; rx.cells.ready(); rx.cells.advance(1)) ++told;
+  for (ring::ChannelRx& rx = v.peer()->response_rx; rx.cells.ready(); rx.cells.advance(1)) ++told;
   EXPECT_EQ(told, 1) << "receiver not ready, once";
 }
 
@@ -681,7 +687,7 @@ TEST_P(Hostile, hostile_38_fields_that_change_while_they_are_looked_at) {
     Victim v(GetParam());
     base = v.address;
     key = v.key;
-    std::byte* body = v.peer->request_tx.cells.body();
+    std::byte* body = v.peer()->request_tx.cells.body();
     std::memset(body + wire::rc_payload_offset(RcOp::write, 0), 7, 16);
     v.request(RcOp::write, write_to(v.address, v.key), 0, 8);
     writer.write_at(body);

@@ -1,0 +1,205 @@
+// Frames checked and placed: see incoming.hpp.
+#include "link/tcp/incoming.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+namespace aperture::link::tcp {
+
+using wire::FrameChannel;
+using wire::FrameKind;
+
+namespace {
+
+// The longest frame fits behind the rest of another.
+static_assert(LaneMemory::kBufferBytes >= 2 * (wire::kMaxFrameBytes + wire::kFrameTagBytes));
+
+constexpr size_t at(FrameChannel channel) noexcept {
+  return static_cast<size_t>(channel);
+}
+
+constexpr const char* kDamaged = "a damaged frame, or one with reserved bits";
+constexpr const char* kWrongTag = "a frame whose tag is not made with this connection's key";
+
+}  // namespace
+
+Incoming::Places Incoming::places(size_t limit) noexcept {
+  assert(!broken_ && limit != 0);
+  Places places{};
+  const auto add = [&](std::byte* to, size_t n) {
+    n = std::min(n, limit - places.bytes);
+    if (n == 0) return;
+    places.iov[places.count++] = {to, n};
+    places.bytes += n;
+  };
+  const auto rest = payload_.subspan(placed_);
+  assert(rest.empty() || here() == 0);
+  make_room();
+  add(rest.data(), rest.size());
+  add(buffer_.data() + end_, buffer_.size() - end_);
+  return places;
+}
+
+// The rest of a frame is moved to the front where the longest one might not fit behind it.
+void Incoming::make_room() noexcept {
+  if (begin_ == 0) return;
+  if (here() != 0) {
+    if (buffer_.size() - begin_ >= wire::kMaxFrameBytes + wire::kFrameTagBytes) return;
+    std::memmove(buffer_.data(), buffer_.data() + begin_, here());
+  }
+  end_ = here();
+  begin_ = 0;
+}
+
+const char* Incoming::on_received(size_t n) noexcept {
+  assert(!broken_);
+  const size_t direct = std::min(n, payload_.size() - placed_);
+  placed_ += direct;
+  end_ += n - direct;
+  assert(end_ <= buffer_.size());
+  const char* wrong = nullptr;
+  for (bool again = true; again && wrong == nullptr;) wrong = take_next(again);
+  broken_ = wrong != nullptr;
+  return wrong;
+}
+
+const char* Incoming::take_next(bool& again) noexcept {
+  again = false;
+  if (!payload_.empty()) {
+    take_payload(std::min(here(), payload_.size() - placed_));
+    if (placed_ < payload_.size()) return nullptr;
+    if (key_) {
+      if (here() < wire::kFrameTagBytes) return nullptr;
+      if (!has_right_tag(payload_header_, payload_, waiting().data())) return kWrongTag;
+      begin_ += wire::kFrameTagBytes;
+    }
+    payload_ = {};
+    placed_ = 0;
+    ++frames_;
+  }
+  if (closed_) return here() != 0 ? "more after it had said that this was all" : nullptr;
+  if (here() < wire::kFrameHeadBytes) return nullptr;
+  const auto shape = wire::frame_shape(waiting().first<wire::kFrameHeadBytes>());
+  if (!shape.ok()) return "a frame of a kind or length that there is not";
+  const bool tag_follows = key_.has_value() && shape.value().kind != FrameKind::bytes;
+  if (here() < shape.value().bytes + (tag_follows ? wire::kFrameTagBytes : 0)) return nullptr;
+  again = true;
+  return take_frame(shape.value());
+}
+
+const char* Incoming::take_frame(const wire::FrameShape& shape) noexcept {
+  const auto frame = waiting().first(shape.bytes);
+  if (shape.kind == FrameKind::bytes) {
+    begin_ += frame.size();
+    return begin_bytes(frame);
+  }
+  const size_t header_bytes =
+      shape.kind == FrameKind::cells ? wire::kCellsFrameBytes : frame.size();
+  if (key_) {
+    if (!has_right_tag(frame.first(header_bytes), frame.subspan(header_bytes),
+                       waiting().data() + frame.size())) {
+      return kWrongTag;
+    }
+    begin_ += wire::kFrameTagBytes;
+  }
+  begin_ += frame.size();
+  ++frames_;
+  switch (shape.kind) {
+    case FrameKind::cells: return take_cells(frame);
+    case FrameKind::credit: return take_credit(frame);
+    default: return take_close(frame);
+  }
+}
+
+bool Incoming::has_right_tag(std::span<const std::byte> header, std::span<const std::byte> rest,
+                             const std::byte* tag) const noexcept {
+  KeyedTag got;
+  std::memcpy(got.data(), tag, got.size());
+  return equal_in_constant_time(got, wire::frame_tag(*key_, frames_, header, rest));
+}
+
+// --- one frame ---
+
+const char* Incoming::take_cells(std::span<const std::byte> frame) noexcept {
+  const auto head = wire::decode_cells(frame);
+  if (!head.ok()) return kDamaged;
+  ring::ChannelTx& filled = ends_.filled[at(head.value().channel)];
+  filled.refresh();
+  uint16_t count = 0;
+  const uint64_t free = filled.cells.free_cells();
+  if (!head.value().count.bounded(static_cast<uint16_t>(free), count)) {
+    return "more messages than there is room for";
+  }
+  const auto bodies = frame.subspan(wire::kCellsFrameBytes);
+  for (uint32_t i = 0; i < count; ++i) {
+    std::memcpy(filled.cells.body(i), &bodies[i * ring::kBodyBytes], ring::kBodyBytes);
+  }
+  filled.cells.publish(count);
+  return nullptr;
+}
+
+// It begins where the last one has ended, or, the end of the ring skipped, at its beginning.
+const char* Incoming::begin_bytes(std::span<const std::byte> frame) noexcept {
+  assert(payload_.empty());
+  const auto head = wire::decode_bytes(frame);
+  if (!head.ok()) return kDamaged;
+  ring::ChannelTx& filled = ends_.filled[at(head.value().channel)];
+  filled.refresh();
+  const uint64_t size = filled.bytes.size();
+  const uint64_t end = filled.bytes.committed();
+  const uint64_t next_lap = (end + size - 1) / size * size;
+  // compared with our own, and equal to it from here on
+  const uint64_t position = head.value().position.unchecked();
+  if (position != end && position != next_lap) return "bytes that do not follow the last ones";
+  uint32_t length = 0;
+  if (!head.value().length.bounded(static_cast<uint32_t>(size - position % size), length)) {
+    return "bytes beyond the end of their ring";
+  }
+  if (position + length > filled.bytes.granted()) return "bytes over some that were not read yet";
+  std::memcpy(payload_header_.data(), frame.data(), frame.size());
+  payload_ = {filled.bytes.at(position), length};
+  placed_ = 0;
+  filled.bytes.commit(position, length);
+  return nullptr;
+}
+
+// Of it, what has come into the buffer with its header.
+void Incoming::take_payload(size_t n) noexcept {
+  if (n == 0) return;
+  std::memcpy(&payload_[placed_], waiting().data(), n);
+  placed_ += n;
+  begin_ += n;
+}
+
+const char* Incoming::take_credit(std::span<const std::byte> frame) noexcept {
+  const auto credit = wire::decode_credit(frame);
+  if (!credit.ok()) return kDamaged;
+  const size_t channel = at(credit.value().channel);
+  ring::ChannelRx& drained = ends_.drained[channel];
+  ring::ChannelWords& words = drained.words();
+  uint64_t consumed = 0;
+  uint64_t bytes_consumed = 0;
+  if (!credit.value().consumed.bounded(drained.cells.pos(), consumed) ||
+      !credit.value().bytes_consumed.bounded(ends_.drained_bytes[channel], bytes_consumed)) {
+    return "that it had taken more than it was sent";
+  }
+  // relaxed: stored here alone
+  if (consumed < words.consumed.load(std::memory_order_relaxed) ||
+      bytes_consumed < words.bytes_consumed.load(std::memory_order_relaxed)) {
+    return "that it had taken less than before";
+  }
+  // SYNC POINT: channel-bytes-consumed, as in ChannelRx::publish_consumed()
+  words.bytes_consumed.store(bytes_consumed, std::memory_order_release);
+  // SYNC POINT: channel-consumed: the responses that were sent before it have been placed
+  words.consumed.store(consumed, std::memory_order_release);
+  return nullptr;
+}
+
+const char* Incoming::take_close(std::span<const std::byte> frame) noexcept {
+  if (!wire::decode_close(frame)) return kDamaged;
+  closed_ = true;
+  return nullptr;
+}
+
+}  // namespace aperture::link::tcp

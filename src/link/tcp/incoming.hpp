@@ -1,0 +1,76 @@
+// What a lane receives: frames are put together in the buffer, checked, and their contents placed
+// in the incoming channels; what the other side has consumed is told to the outgoing ones.
+//
+// A frame is looked at when all of it is there but for the payload of the byte ring, whose place is
+// checked first and which then goes straight there. Nobody looks at it before a record names it,
+// and that record is in a later frame: so the tag behind it may be checked last.
+//
+// Belongs to its lane.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "link/tcp/lane_memory.hpp"
+#include "wire/frame.hpp"
+
+namespace aperture::link::tcp {
+
+class Incoming {
+ public:
+  Incoming(LinkEnds& ends, std::span<std::byte> buffer, const std::optional<TagKey>& key) noexcept
+      : ends_(ends), buffer_(buffer), key_(key) {}
+
+  // Where what comes next belongs, `limit` bytes of it at most.
+  struct Places {
+    std::array<iovec, 2> iov;
+    size_t count;
+    size_t bytes;
+  };
+  Places places(size_t limit) noexcept;
+  // So many bytes lie there now. Null, or what no sound peer sends: then nothing more is taken, and
+  // nothing of that frame was placed but bytes that no record names.
+  const char* on_received(size_t n) noexcept;
+
+  // The other side has said that this was all.
+  bool was_closed() const noexcept { return closed_; }
+
+ private:
+  size_t here() const noexcept { return end_ - begin_; }  // bytes that wait in the buffer
+  std::span<const std::byte> waiting() const noexcept {
+    return buffer_.subspan(begin_, end_ - begin_);
+  }
+  // Each: null, or what is wrong. `again`: whether there may be another frame behind it.
+  const char* take_next(bool& again) noexcept;
+  const char* take_frame(const wire::FrameShape& shape) noexcept;
+  const char* take_cells(std::span<const std::byte> frame) noexcept;
+  const char* begin_bytes(std::span<const std::byte> frame) noexcept;
+  const char* take_credit(std::span<const std::byte> frame) noexcept;
+  const char* take_close(std::span<const std::byte> frame) noexcept;
+  bool has_right_tag(std::span<const std::byte> header, std::span<const std::byte> rest,
+                     const std::byte* tag) const noexcept;
+  void take_payload(size_t n) noexcept;
+  void make_room() noexcept;
+
+  LinkEnds& ends_;
+  const std::span<std::byte> buffer_;
+  const std::optional<TagKey> key_;
+  size_t begin_ = 0;  // of what waits in the buffer
+  size_t end_ = 0;
+  uint64_t frames_ = 0;  // whose end has come: the number of the one that is under way
+
+  // Of the payload that is under way.
+  std::span<std::byte> payload_;  // its place; empty: there is none
+  size_t placed_ = 0;
+  std::array<std::byte, wire::kBytesFrameBytes> payload_header_{};
+
+  bool closed_ = false;
+  bool broken_ = false;
+};
+
+}  // namespace aperture::link::tcp

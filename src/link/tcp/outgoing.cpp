@@ -1,0 +1,185 @@
+// Frames of what was published: see outgoing.hpp.
+#include "link/tcp/outgoing.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "base/invariant.hpp"
+#include "link/tcp/lane_memory.hpp"
+
+namespace aperture::link::tcp {
+
+using wire::FrameChannel;
+
+namespace {
+
+// A batch at its largest: all cells of both rings, and four runs of bytes that are copied.
+constexpr size_t kMostHeaders = 4 * (wire::kBytesFrameBytes + wire::kFrameTagBytes) +
+                                2 * (wire::kCellsFrameBytes + wire::kFrameTagBytes) +
+                                2 * (wire::kCreditFrameBytes + wire::kFrameTagBytes);
+constexpr size_t kMostCells =
+    (size_t{1} << LaneMemory::kRequestCellsLog2) + (size_t{1} << LaneMemory::kResponseCellsLog2);
+
+static_assert(kMostHeaders + kMostCells * ring::kBodyBytes + 4 * 2048 <= LaneMemory::kBufferBytes);
+
+constexpr size_t at(FrameChannel channel) noexcept {
+  return static_cast<size_t>(channel);
+}
+
+}  // namespace
+
+std::span<const iovec> Outgoing::pieces() const noexcept {
+  assert(first_piece_ <= pieces_end_);
+  return std::span(pieces_).subspan(first_piece_, pieces_end_ - first_piece_);
+}
+
+void Outgoing::on_taken(size_t n) noexcept {
+  while (n != 0) {
+    assert(first_piece_ < pieces_end_);
+    iovec& piece = pieces_[first_piece_];
+    const size_t of_it = std::min(n, piece.iov_len);
+    piece.iov_base = static_cast<std::byte*>(piece.iov_base) + of_it;
+    piece.iov_len -= of_it;
+    n -= of_it;
+    if (piece.iov_len == 0) ++first_piece_;
+  }
+}
+
+void Outgoing::begin() noexcept {
+  assert(!is_under_way());
+  first_piece_ = pieces_end_ = 0;
+  filled_ = 0;
+}
+
+std::span<std::byte> Outgoing::take_buffer(size_t n) noexcept {
+  assert(n <= buffer_.size() - filled_);
+  const auto part = buffer_.subspan(filled_, n);
+  filled_ += n;
+  add_piece(part.data(), n);
+  return part;
+}
+
+void Outgoing::add_piece(const std::byte* from, size_t n) noexcept {
+  if (pieces_end_ != 0) {
+    iovec& last = pieces_[pieces_end_ - 1];
+    if (static_cast<std::byte*>(last.iov_base) + last.iov_len == from) {
+      last.iov_len += n;
+      return;
+    }
+  }
+  assert(pieces_end_ < kMostPieces);
+  pieces_[pieces_end_++] = {const_cast<std::byte*>(from), n};
+}
+
+bool Outgoing::gather(Lane& lane) noexcept {
+  begin();
+  add_bytes(FrameChannel::responses, lane.response_tx.bytes);
+  add_cells(FrameChannel::responses, lane.response_tx);
+  add_bytes(FrameChannel::requests, lane.request_tx.bytes);
+  add_cells(FrameChannel::requests, lane.request_tx);
+  add_credit(FrameChannel::requests);
+  add_credit(FrameChannel::responses);
+  return is_under_way();
+}
+
+void Outgoing::gather_close() noexcept {
+  begin();
+  const auto frame = take_buffer(wire::kCloseFrameBytes).first<wire::kCloseFrameBytes>();
+  wire::encode_close(frame);
+  add_tag(frame, {});
+}
+
+bool Outgoing::has_urgent(Lane& lane) const noexcept {
+  const auto& drained = ends_.drained;
+  return is_under_way() ||
+         lane.request_tx.cells.pos() != drained[at(FrameChannel::requests)].cells.pos() ||
+         lane.response_tx.cells.pos() != drained[at(FrameChannel::responses)].cells.pos() ||
+         owes_much(FrameChannel::requests, lane.request_rx) ||
+         owes_much(FrameChannel::responses, lane.response_rx);
+}
+
+bool Outgoing::owes_much(FrameChannel channel, const ring::ChannelRx& rx) const noexcept {
+  const Told& told = told_[at(channel)];
+  const uint64_t cells = rx.cells.pos() - rx.unpublished() - told.consumed;
+  return cells >= ends_.filled[at(channel)].cells.capacity() / 4 ||
+         (cells != 0 && rx.freed_bytes() - told.bytes_consumed >= rx.bytes.size() / 4);
+}
+
+// --- one channel ---
+
+// Two runs at most, since no more than a ring full can be under way: one to where the end of the
+// ring was reached or skipped, and one from its beginning.
+void Outgoing::add_bytes(FrameChannel channel, ring::ByteWriter& ring) noexcept {
+  uint64_t& sent = ends_.drained_bytes[at(channel)];
+  const uint64_t committed = ring.committed();
+  assert(committed >= sent && committed - sent <= ring.size());
+  while (sent != committed) {
+    const uint64_t ring_end = (sent / ring.size() + 1) * ring.size();
+    uint64_t to = std::min(committed, ring_end);
+    if (const uint64_t skipped = ring.skipped_from(); skipped >= sent && skipped < to) {
+      if (skipped == sent) {
+        sent = ring_end;
+        continue;
+      }
+      to = skipped;
+    }
+    add_run(channel, sent, {ring.at(sent), to - sent});
+    sent = to;
+  }
+}
+
+void Outgoing::add_run(FrameChannel channel, uint64_t position,
+                       std::span<const std::byte> run) noexcept {
+  const auto header = take_buffer(wire::kBytesFrameBytes).first<wire::kBytesFrameBytes>();
+  wire::encode(wire::BytesFrame{channel, Wild(position), Wild(static_cast<uint32_t>(run.size()))},
+               header);
+  if (run.size() <= kCopiedBytes) {
+    std::memcpy(take_buffer(run.size()).data(), run.data(), run.size());
+  } else {
+    add_piece(run.data(), run.size());
+  }
+  add_tag(header, run);
+}
+
+// Whatever was published are whole messages: the position grows by one at a time.
+void Outgoing::add_cells(FrameChannel channel, const ring::ChannelTx& tx) noexcept {
+  ring::CellReader& cells = ends_.drained[at(channel)].cells;
+  const uint64_t count = tx.cells.pos() - cells.pos();
+  if (count == 0) return;
+  assert(count <= tx.cells.capacity());
+  APERTURE_DEBUG_ASSERT(cells.ready());
+  const auto frame = take_buffer(wire::kCellsFrameBytes + count * ring::kBodyBytes);
+  const auto bodies = frame.subspan(wire::kCellsFrameBytes);
+  for (uint32_t i = 0; i < count; ++i) {
+    std::memcpy(&bodies[i * ring::kBodyBytes], cells.body(i), ring::kBodyBytes);
+  }
+  cells.advance(static_cast<uint32_t>(count));
+  wire::encode(wire::CellsFrame{channel, Wild(static_cast<uint16_t>(count))}, frame);
+  add_tag(frame.first(wire::kCellsFrameBytes), bodies);
+}
+
+// A position that makes no sense comes from a record of the other side's: refresh() passes it by,
+// so that what we say stays sound.
+void Outgoing::add_credit(FrameChannel channel) noexcept {
+  ring::ChannelTx& filled = ends_.filled[at(channel)];
+  const uint64_t consumed = filled.refresh();
+  Told& told = told_[at(channel)];
+  if (consumed == told.consumed) return;
+  const uint64_t bytes_consumed = filled.bytes.granted() - filled.bytes.size();
+  assert(consumed > told.consumed && bytes_consumed >= told.bytes_consumed);
+  told = {consumed, bytes_consumed};
+  const auto frame = take_buffer(wire::kCreditFrameBytes).first<wire::kCreditFrameBytes>();
+  wire::encode(wire::CreditFrame{channel, Wild(consumed), Wild(bytes_consumed)}, frame);
+  add_tag(frame, {});
+}
+
+void Outgoing::add_tag(std::span<const std::byte> header,
+                       std::span<const std::byte> rest) noexcept {
+  const uint64_t number = frames_++;
+  if (!key_) return;
+  const KeyedTag tag = wire::frame_tag(*key_, number, header, rest);
+  std::memcpy(take_buffer(tag.size()).data(), tag.data(), tag.size());
+}
+
+}  // namespace aperture::link::tcp

@@ -1,0 +1,92 @@
+// A stream over a TCP socket: see stream.hpp. RFC 9293; tcp(7), TCP_USER_TIMEOUT (RFC 5482).
+#include "link/tcp/stream.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <new>
+
+#include "base/uninterrupted.hpp"
+
+namespace aperture::link::tcp {
+
+namespace {
+
+bool set(int fd, int level, int name, int value) noexcept {
+  return ::setsockopt(fd, level, name, &value, sizeof value) == 0;
+}
+
+// A peer that is silent while nothing is under way is asked after half of the time, and then often
+// enough that the other half is not much exceeded.
+bool set_up(int fd, unsigned silence_ms) noexcept {
+  const auto half_s = static_cast<int>(std::max(silence_ms / 2000, 1u));
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 &&
+         set(fd, IPPROTO_TCP, TCP_NODELAY, 1) &&
+         set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence_ms)) &&
+         set(fd, SOL_SOCKET, SO_KEEPALIVE, 1) && set(fd, IPPROTO_TCP, TCP_KEEPIDLE, half_s) &&
+         set(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(half_s / 3, 1)) &&
+         set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+class TcpStream final : public Stream {
+ public:
+  explicit TcpStream(ParentOnlyFd socket) noexcept : socket_(std::move(socket)) { assert(socket_); }
+
+  Result<size_t> send(std::span<const iovec> pieces) noexcept override {
+    const msghdr message = message_of(pieces);
+    return outcome(transfer(SYS_sendmsg, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+  }
+  Result<size_t> receive(std::span<const iovec> places) noexcept override {
+    msghdr message = message_of(places);
+    const long n = transfer(SYS_recvmsg, &message, MSG_DONTWAIT);
+    if (n == 0) return Errc::shut_down;
+    return outcome(n);
+  }
+  void finish() noexcept override {
+    if (socket_.is_here()) ::shutdown(socket_.get(), SHUT_WR);
+  }
+  int fd() const noexcept override { return socket_.get(); }
+
+ private:
+  static msghdr message_of(std::span<const iovec> pieces) noexcept {
+    assert(!pieces.empty());
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(pieces.data());
+    message.msg_iovlen = pieces.size();
+    return message;
+  }
+  // No cancellation point: the application calls this in the midst of its posts and polls.
+  template <typename Message>
+  long transfer(long number, Message* message, int flags) const noexcept {
+    if (!socket_.is_here()) {
+      errno = ENOTCONN;  // a forked child: the connection is its parent's
+      return -1;
+    }
+    return uninterrupted(number, socket_.get(), message, flags);
+  }
+  static Result<size_t> outcome(long n) noexcept {
+    if (n > 0) return static_cast<size_t>(n);
+    const bool later =
+        n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM);
+    return later ? Errc::again : Errc::peer_lost;
+  }
+
+  ParentOnlyFd socket_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Stream>> make_stream(ParentOnlyFd socket, unsigned silence_ms) noexcept {
+  if (!set_up(socket.get(), silence_ms)) return Errc::io;
+  std::unique_ptr<Stream> stream(new (std::nothrow) TcpStream(std::move(socket)));
+  if (stream == nullptr) return Errc::no_memory;
+  return stream;
+}
+
+}  // namespace aperture::link::tcp

@@ -1,0 +1,200 @@
+// A lane over a stream: see stream_lane.hpp.
+#include "link/tcp/stream_lane.hpp"
+
+#include <poll.h>
+
+#include <cassert>
+#include <new>
+#include <utility>
+
+#include "base/log.hpp"
+#include "link/tcp/mover.hpp"
+
+namespace aperture::link::tcp {
+
+namespace {
+
+// Taken from one lane before another has its turn.
+constexpr size_t kReceiveBytes = 64 * 1024;
+// Of a stream that takes nothing any more, what came before is read: more than the rings hold.
+constexpr int kLastReceives = 64;
+
+std::optional<TagKey> key_of(const StreamSpec& spec, TagKey wire::FrameKeys::*key) noexcept {
+  if (!spec.keys) return std::nullopt;
+  return (*spec.keys).*key;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StreamLane>> StreamLane::make(std::unique_ptr<Stream> stream,
+                                                     StreamSpec spec) noexcept {
+  assert(stream != nullptr && spec.mover != nullptr);
+  auto memory = LaneMemory::make();
+  if (!memory) return Errc::no_memory;
+  std::unique_ptr<StreamLane> lane(
+      new (std::nothrow) StreamLane(std::move(stream), std::move(spec), *std::move(memory)));
+  if (lane == nullptr) return Errc::no_memory;
+  return lane;
+}
+
+StreamLane::StreamLane(std::unique_ptr<Stream> stream, StreamSpec spec, LaneMemory memory) noexcept
+    : stream_(std::move(stream)),
+      host_(std::move(spec.host)),
+      mover_(std::move(spec.mover)),
+      memory_(std::move(memory)),
+      ends_(memory_),
+      out_(ends_, memory_.buffer(LaneMemory::out), key_of(spec, &wire::FrameKeys::out)),
+      in_(ends_, memory_.buffer(LaneMemory::in), key_of(spec, &wire::FrameKeys::in)) {
+  remote = spec.remote;
+  remote_domain = spec.remote_domain;
+  request_tx = memory_.requests_tx(LaneMemory::out);
+  request_rx = memory_.requests_rx(LaneMemory::in);
+  response_tx = memory_.responses_tx(LaneMemory::out);
+  response_rx = memory_.responses_rx(LaneMemory::in);
+  // whoever fills these channels is this very thread: it is woken by the stream, and no barrier has
+  // to reach anybody
+  for (ring::ChannelTx& filled : ends_.filled) filled.promise_fences(ring::FencePromise::given);
+  set_states(ring::ConsumerState::asleep);
+}
+
+StreamLane::~StreamLane() = default;
+
+void StreamLane::set_states(ring::ConsumerState state) noexcept {
+  for (ring::ChannelRx& drained : ends_.drained) drained.set_state(state);
+}
+
+void StreamLane::ring_doorbell() noexcept {
+  if (moved_.is) mover_->on_published(*this);
+}
+
+void StreamLane::on_attached() noexcept {
+  assert(!moved_.is && !closing_);
+  const Status added = mover_->add(*this);
+  if (added) return;
+  APERTURE_WARN("the connection to %s cannot be waited on: %s", remote.print().c_str(),
+                describe(added.error()));
+  on_ended(added.error());
+}
+
+void StreamLane::on_released() noexcept {
+  if (moved_.is) mover_->remove(*this);
+  host_ = nullptr;
+  assert(!moved_.is && !moved_.dirty && !moved_.hot);
+}
+
+// --- for who moves it ---
+
+bool StreamLane::receive() noexcept {
+  bool any = false;
+  for (size_t budget = kReceiveBytes; budget != 0 && !down_;) {
+    if (!receive_some(budget)) break;
+    any = true;
+  }
+  return any;
+}
+
+// One call of the stream's. True: something came.
+bool StreamLane::receive_some(size_t& budget) noexcept {
+  assert(!down_ && budget != 0);
+  const Incoming::Places places = in_.places(budget);
+  const Result<size_t> got = stream_->receive(std::span(places.iov).first(places.count));
+  if (!got) {
+    if (got.error() == Errc::again) return false;
+    on_ended(got.error() == Errc::shut_down && !in_.was_closed() ? Errc::peer_lost : got.error());
+    return false;
+  }
+  const size_t n = got.value();
+  assert(n != 0 && n <= places.bytes);
+  // less than there was room for: all of it, and to ask again would be in vain
+  budget = n < places.bytes ? 0 : budget - n;
+  if (const char* wrong = in_.on_received(n); wrong != nullptr) {
+    APERTURE_WARN(
+        "%s sent %s: the connection is closed; check that both sides run the same version",
+        remote.print().c_str(), wrong);
+    on_ended(Errc::protocol);
+  }
+  return true;
+}
+
+bool StreamLane::send() noexcept {
+  while (!down_) {
+    if (!out_.is_under_way() && !out_.gather(*this)) {
+      set_states(ring::ConsumerState::asleep);
+      return true;
+    }
+    const Result<size_t> taken = stream_->send(out_.pieces());
+    if (!taken) {
+      if (taken.error() == Errc::again) return false;
+      read_last();
+      return true;
+    }
+    out_.on_taken(taken.value());
+  }
+  return true;
+}
+
+// The stream takes nothing any more. What came before the end can still be read.
+void StreamLane::read_last() noexcept {
+  for (int i = 0; i < kLastReceives && !down_; ++i) {
+    if (!receive()) break;
+  }
+  if (!down_) on_ended(Errc::peer_lost);
+}
+
+void StreamLane::on_ended(Errc why) noexcept {
+  assert(!down_ && why != Errc::ok);
+  down_ = true;
+  mark_lost();
+  if (moved_.is) mover_->on_down(*this);
+  if (const auto host = std::exchange(host_, nullptr); host != nullptr) host->on_stream_down(why);
+}
+
+// --- the end ---
+
+bool StreamLane::linger() noexcept {
+  assert(!moved_.is);
+  // in a forked child stream and memory are its parent's
+  if (down_ || mover_->life_.is_over()) return true;
+  if (!finished_ && send_rest()) {
+    stream_->finish();
+    finished_ = true;
+  }
+  return down_ || await_end();
+}
+
+// True: all of it was taken, and that it was all.
+bool StreamLane::send_rest() noexcept {
+  for (;;) {
+    if (!out_.is_under_way() && (closing_ || !out_.gather(*this))) {
+      if (closing_) return true;
+      out_.gather_close();
+      closing_ = true;
+    }
+    const Result<size_t> taken = stream_->send(out_.pieces());
+    if (!taken) {
+      down_ = taken.error() != Errc::again;
+      return false;
+    }
+    out_.on_taken(taken.value());
+  }
+}
+
+// Reads and throws away: a socket that is closed with something unread would take back what was
+// sent last.
+bool StreamLane::await_end() noexcept {
+  const auto buffer = memory_.buffer(LaneMemory::in);
+  const iovec place{buffer.data(), buffer.size()};
+  for (size_t budget = kReceiveBytes / buffer.size(); budget != 0; --budget) {
+    const Result<size_t> got = stream_->receive({&place, 1});
+    if (got) continue;
+    down_ = got.error() != Errc::again;
+    break;
+  }
+  return down_;
+}
+
+short StreamLane::events() const noexcept {
+  return finished_ ? POLLIN : POLLIN | POLLOUT;
+}
+
+}  // namespace aperture::link::tcp

@@ -1,0 +1,103 @@
+// What travels between two hosts once a lane is up: the contents of its rings, in frames.
+//
+// All integers are little-endian, reserved bytes zero; whatever is not exactly as drawn does not
+// decode. The version is that of the hello. What decodes is still a stranger's word: the receiver
+// compares it with its own rings. No I/O and no state: any thread.
+//
+//   cells   0      1         2       4     8
+//           | kind | channel | count | crc | bodies, count of 60 bytes each |
+//   bytes   0      1         2       4     8          16       20
+//           | kind | channel | 0     | crc | position | length | payload, length bytes |
+//   credit  0      1         2       4     8          16               24
+//           | kind | channel | 0     | crc | consumed | bytes consumed |
+//   close   0      1                 4     8
+//           | kind | 0               | crc |
+//
+//   channel:  that of the lane's requests or responses which the sender produces (cells, bytes), or
+//             consumes (credit)
+//   count:    cells, in order, from the one behind the last; whole messages
+//   position: in the byte ring, that of the payload's first byte: multiples of 64, as is length
+//   consumed: as in the words of the channel (ring/channel.hpp)
+//   crc:      CRC32C of the header without these 4 bytes, then of the bodies; a payload has none
+//   close:    the sender has given the lane back, and this was all of it
+//
+// Where the lane has keys, each frame ends with a tag of 8 bytes, behind its bodies or payload:
+// frame_tag() under the sender's key, with the number of the frame.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/errc.hpp"
+#include "base/keyed_tag.hpp"
+#include "base/wild.hpp"
+#include "ring/cell.hpp"
+
+namespace aperture::wire {
+
+enum class FrameKind : uint8_t { cells = 1, bytes = 2, credit = 3, close = 4 };
+enum class FrameChannel : uint8_t { requests = 0, responses = 1 };
+
+// What each frame begins with.
+inline constexpr size_t kFrameHeadBytes = 8;
+inline constexpr size_t kCellsFrameBytes = kFrameHeadBytes;
+inline constexpr size_t kBytesFrameBytes = 20;
+inline constexpr size_t kCreditFrameBytes = 24;
+inline constexpr size_t kCloseFrameBytes = kFrameHeadBytes;
+inline constexpr size_t kMaxFrameHeaderBytes = kCreditFrameBytes;
+inline constexpr uint16_t kMaxFrameCells = 256;
+inline constexpr size_t kMaxFrameBytes = kCellsFrameBytes + kMaxFrameCells * ring::kBodyBytes;
+inline constexpr uint64_t kFrameGranule = 64;  // of positions and lengths
+inline constexpr size_t kFrameTagBytes = sizeof(KeyedTag);
+
+struct CellsFrame {
+  FrameChannel channel = FrameChannel::requests;
+  Wild<uint16_t> count;
+};
+
+struct BytesFrame {
+  FrameChannel channel = FrameChannel::requests;
+  Wild<uint64_t> position;
+  Wild<uint32_t> length;
+};
+
+struct CreditFrame {
+  FrameChannel channel = FrameChannel::requests;
+  Wild<uint64_t> consumed;
+  Wild<uint64_t> bytes_consumed;
+};
+
+// `frame` is the header; for cells with the bodies behind it, which lie there already.
+void encode(const CellsFrame& cells, std::span<std::byte> frame) noexcept;
+void encode(const BytesFrame& bytes, std::span<std::byte, kBytesFrameBytes> frame) noexcept;
+void encode(const CreditFrame& credit, std::span<std::byte, kCreditFrameBytes> frame) noexcept;
+void encode_close(std::span<std::byte, kCloseFrameBytes> frame) noexcept;
+
+// What a frame is that begins so, and how much of it is decoded in one piece: without payload and
+// tag. Nothing of that is verified yet. Errors: protocol, of a kind or count that there is not.
+struct FrameShape {
+  FrameKind kind;
+  size_t bytes;
+};
+Result<FrameShape> frame_shape(std::span<const std::byte, kFrameHeadBytes> head) noexcept;
+
+// `frame` is as long as its shape says, and of that kind. Errors: protocol.
+Result<CellsFrame> decode_cells(std::span<const std::byte> frame) noexcept;
+Result<BytesFrame> decode_bytes(std::span<const std::byte> frame) noexcept;
+Result<CreditFrame> decode_credit(std::span<const std::byte> frame) noexcept;
+Status decode_close(std::span<const std::byte> frame) noexcept;
+
+// Of one lane, drawn anew for each; `out` of one side is `in` of the other.
+struct FrameKeys {
+  TagKey out{};
+  TagKey in{};
+};
+
+// The tag of the frame with this number, counted from 0 in each direction, so that none can be left
+// out, repeated or moved: its header, and its bodies or payload.
+KeyedTag frame_tag(const TagKey& key, uint64_t number, std::span<const std::byte> header,
+                   std::span<const std::byte> rest) noexcept;
+
+}  // namespace aperture::wire

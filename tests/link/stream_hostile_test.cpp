@@ -1,0 +1,338 @@
+// Frames that no sound peer sends, against a live lane: each ends it, says so once, and places
+// nothing; what had come before can still be read. Numbers as in the list of hostile inputs.
+#include <gtest/gtest.h>
+
+#include "base/crc32c.hpp"
+#include "link/simulated_stream.hpp"
+
+namespace aperture::link::test {
+namespace {
+
+using wire::FrameChannel;
+using Bytes = std::vector<std::byte>;
+
+constexpr auto kRequests = FrameChannel::requests;
+constexpr auto kResponses = FrameChannel::responses;
+
+Bytes cells(uint16_t count, uint8_t fill = 1, FrameChannel channel = kRequests) {
+  Bytes frame(wire::kCellsFrameBytes + count * ring::kBodyBytes, std::byte{fill});
+  wire::encode(wire::CellsFrame{channel, Wild(count)}, frame);
+  return frame;
+}
+Bytes bytes(uint64_t position, uint32_t length, FrameChannel channel = kRequests) {
+  Bytes frame(wire::kBytesFrameBytes);
+  wire::encode(wire::BytesFrame{channel, Wild(position), Wild(length)},
+               std::span(frame).first<wire::kBytesFrameBytes>());
+  return frame;
+}
+Bytes payload(uint32_t length, uint8_t fill = 7) {
+  return Bytes(length, std::byte{fill});
+}
+Bytes credit(uint64_t consumed, uint64_t bytes_consumed, FrameChannel channel = kRequests) {
+  Bytes frame(wire::kCreditFrameBytes);
+  wire::encode(wire::CreditFrame{channel, Wild(consumed), Wild(bytes_consumed)},
+               std::span(frame).first<wire::kCreditFrameBytes>());
+  return frame;
+}
+Bytes close() {
+  Bytes frame(wire::kCloseFrameBytes);
+  wire::encode_close(std::span(frame).first<wire::kCloseFrameBytes>());
+  return frame;
+}
+Bytes flipped(Bytes frame, size_t at, uint8_t bits) {
+  frame[at] ^= std::byte{bits};
+  return frame;
+}
+// As flipped(), with a checksum that is right again.
+Bytes forged(Bytes frame, size_t at, uint8_t bits) {
+  frame[at] ^= std::byte{bits};
+  const std::span all(frame);
+  const uint32_t crc = crc32c(all.subspan(8), crc32c(all.first(4)));
+  std::memcpy(&frame[4], &crc, sizeof crc);
+  return frame;
+}
+
+class HostileStream : public testing::Test {
+ protected:
+  explicit HostileStream(std::optional<wire::FrameKeys> keys = {}) {
+    lane_ = side_.lane_over(std::make_unique<SimulatedStream>(out_, in_), keys);
+    lane_->on_attached();
+  }
+  ~HostileStream() override { lane_->on_released(); }
+
+  void say(const Bytes& what) {
+    in_->put(what);
+    side_.poll();
+  }
+  void expect_alive() const {
+    EXPECT_FALSE(lane_->lost());
+    EXPECT_TRUE(side_.host->ends.empty());
+  }
+  void expect_ended(Errc why = Errc::protocol) {
+    EXPECT_TRUE(lane_->lost());
+    EXPECT_EQ(side_.host->ends, std::vector{why});
+    const size_t left = in_->under_way().size();
+    say(cells(1));
+    EXPECT_EQ(side_.host->ends.size(), 1u) << "told twice";
+    EXPECT_EQ(in_->under_way().size(), left + cells(1).size()) << "read after its end";
+  }
+  void expect_refused(const Bytes& what) {
+    expect_alive();
+    say(what);
+    EXPECT_FALSE(lane_->request_rx.cells.ready());
+    EXPECT_FALSE(lane_->response_rx.cells.ready());
+    EXPECT_EQ(lane_->request_tx.refresh(), 0u);
+    EXPECT_EQ(lane_->response_tx.refresh(), 0u);
+    expect_ended();
+  }
+  // Publishes so many requests, which the other side is sent.
+  void publish(uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      lane_->request_tx.cells.publish(1);
+      lane_->ring_doorbell();
+    }
+    side_.poll();
+  }
+
+  std::shared_ptr<Pipe> out_ = std::make_shared<Pipe>(), in_ = std::make_shared<Pipe>();
+  MovingSide side_;
+  std::unique_ptr<tcp::StreamLane> lane_;
+};
+
+TEST_F(HostileStream, what_is_sound_is_taken) {
+  say(cells(1));
+  say(bytes(0, 64));
+  say(payload(64));
+  say(cells(1, 2, kResponses));
+  expect_alive();
+  ASSERT_TRUE(lane_->request_rx.cells.ready());
+  EXPECT_EQ(lane_->request_rx.cells.body()[59], std::byte{1});
+  ASSERT_TRUE(lane_->response_rx.cells.ready());
+  EXPECT_EQ(lane_->response_rx.cells.body()[0], std::byte{2});
+  EXPECT_EQ(lane_->request_rx.bytes.view(0, 64)[63], std::byte{7});
+}
+
+TEST_F(HostileStream, hostile_24_no_cells) {
+  expect_refused(forged(cells(1), 2, 1));
+}
+TEST_F(HostileStream, hostile_24_more_cells_than_a_frame_may_have) {
+  expect_refused(forged(cells(256), 2, 1));
+}
+TEST_F(HostileStream, hostile_24_no_bytes) {
+  expect_refused(bytes(0, 0));
+}
+TEST_F(HostileStream, hostile_24_bytes_that_are_no_granules) {
+  expect_refused(bytes(0, 1));
+}
+TEST_F(HostileStream, hostile_24_the_most_of_everything_is_taken) {
+  say(cells(256));
+  say(cells(128, 2, kResponses));
+  say(bytes(0, 256 * 1024));
+  say(payload(256 * 1024));
+  say(bytes(0, 512 * 1024, kResponses));
+  for (int i = 0; i < 8; ++i) say(payload(64 * 1024));
+  for (int i = 0; i < 20; ++i) side_.poll();
+  expect_alive();
+  EXPECT_TRUE(in_->under_way().empty());
+}
+TEST_F(HostileStream, hostile_25_unknown_kinds) {
+  expect_refused(flipped(cells(1), 0, 0x80));
+}
+TEST_F(HostileStream, hostile_25_kind_zero) {
+  expect_refused(Bytes(64));
+}
+TEST_F(HostileStream, hostile_25_unknown_channel) {
+  expect_refused(forged(cells(1), 1, 2));
+}
+TEST_F(HostileStream, hostile_25_reserved_bits) {
+  expect_refused(forged(bytes(0, 64), 2, 1));
+}
+TEST_F(HostileStream, hostile_25_reserved_bits_of_a_close) {
+  expect_refused(forged(close(), 1, 1));
+}
+TEST_F(HostileStream, hostile_26_wrong_checksum) {
+  expect_refused(flipped(cells(1), 5, 1));
+}
+TEST_F(HostileStream, hostile_26_damaged_body) {
+  expect_refused(flipped(cells(3), 150, 0x10));
+}
+TEST_F(HostileStream, hostile_27_acknowledges_what_was_never_sent) {
+  expect_refused(credit(1, 0));
+}
+TEST_F(HostileStream, hostile_27_frees_bytes_that_were_never_sent) {
+  expect_refused(credit(0, 64));
+}
+TEST_F(HostileStream, hostile_27_acknowledges_more_than_was_sent) {
+  publish(3);
+  say(credit(3, 0));
+  expect_alive();
+  EXPECT_EQ(lane_->request_tx.refresh(), 3u);
+  say(credit(4, 0));
+  EXPECT_EQ(lane_->request_tx.refresh(), 3u);
+  expect_ended();
+}
+TEST_F(HostileStream, hostile_28_acknowledges_less_than_before) {
+  publish(3);
+  say(credit(2, 0));
+  expect_alive();
+  say(credit(1, 0));
+  EXPECT_EQ(lane_->request_tx.refresh(), 2u);
+  expect_ended();
+}
+TEST_F(HostileStream, hostile_28_cells_over_some_that_were_not_read) {
+  say(cells(200));
+  expect_alive();
+  say(cells(57, 9));
+  EXPECT_EQ(lane_->request_rx.cells.body(0)[0], std::byte{1});
+  expect_ended();
+}
+TEST_F(HostileStream, hostile_28_read_cells_make_room_only_once_they_are_acknowledged) {
+  say(cells(256));
+  lane_->request_rx.cells.advance(10);
+  lane_->request_rx.publish_consumed();
+  say(cells(10));
+  expect_alive();
+  lane_->request_rx.cells.advance(10);
+  say(cells(1));
+  expect_ended();
+}
+TEST_F(HostileStream, hostile_28_gap_between_bytes) {
+  expect_refused(bytes(64, 64));
+}
+TEST_F(HostileStream, hostile_28_bytes_that_come_again) {
+  say(bytes(0, 64));
+  say(payload(64));
+  expect_refused(bytes(0, 64));
+}
+TEST_F(HostileStream, hostile_28_bytes_over_some_that_were_not_read) {
+  say(bytes(0, 256 * 1024));
+  for (int i = 0; i < 4; ++i) say(payload(64 * 1024));
+  for (int i = 0; i < 10; ++i) side_.poll();
+  say(bytes(256 * 1024, 64));
+  EXPECT_EQ(lane_->request_rx.bytes.view(0, 64)[0], std::byte{7});
+  expect_ended();
+}
+TEST_F(HostileStream, hostile_29_bytes_beyond_the_end_of_their_ring) {
+  say(bytes(0, 256 * 1024 - 64));
+  say(payload(256 * 1024 - 64));
+  for (int i = 0; i < 10; ++i) side_.poll();
+  expect_refused(bytes(256 * 1024 - 64, 128));
+}
+TEST_F(HostileStream, hostile_29_positions_at_the_end_of_all_numbers) {
+  expect_refused(bytes(~uint64_t{0} - 63, 64));
+}
+TEST_F(HostileStream, hostile_29_longest_length) {
+  expect_refused(bytes(0, ~uint32_t{0} - 63));
+}
+TEST_F(HostileStream, hostile_30_ends_in_the_middle_of_a_frame) {
+  Bytes half = cells(1);
+  half.resize(30);
+  say(half);
+  in_->finished = true;
+  side_.poll();
+  EXPECT_FALSE(lane_->request_rx.cells.ready());
+  EXPECT_TRUE(lane_->lost());
+  EXPECT_EQ(side_.host->ends, std::vector{Errc::peer_lost});
+}
+TEST_F(HostileStream, hostile_30_ends_in_the_middle_of_bytes) {
+  say(cells(1));
+  say(bytes(0, 640));
+  say(payload(600));
+  in_->finished = true;
+  side_.poll();
+  EXPECT_TRUE(lane_->request_rx.cells.ready()) << "what was whole before can be read";
+  EXPECT_EQ(side_.host->ends, std::vector{Errc::peer_lost});
+}
+TEST_F(HostileStream, hostile_30_goes_on_after_its_close) {
+  say(cells(1));
+  say(close());
+  expect_alive();
+  say(cells(1));
+  EXPECT_TRUE(lane_->request_rx.cells.ready());
+  lane_->request_rx.cells.advance(1);
+  EXPECT_FALSE(lane_->request_rx.cells.ready());
+  expect_ended();
+}
+TEST_F(HostileStream, nonsense_in_a_record_makes_our_own_credit_no_nonsense) {
+  say(cells(2));
+  lane_->request_rx.free_bytes_before(uint64_t{1} << 60);  // as a record of the peer's had it
+  lane_->request_rx.cells.advance(2);
+  lane_->request_rx.publish_consumed();
+  lane_->ring_doorbell();
+  side_.poll();
+  ASSERT_EQ(out_->bytes.size(), wire::kCreditFrameBytes);
+  const auto sent = wire::decode_credit(out_->bytes);
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent.value().consumed.unchecked(), 2u);
+  EXPECT_EQ(sent.value().bytes_consumed.unchecked(), 0u);
+  say(bytes(0, 64));
+  say(payload(64));
+  expect_alive();
+}
+
+// --- with keys ---
+
+wire::FrameKeys some_keys() {
+  wire::FrameKeys keys;
+  keys.in[3] = std::byte{1};
+  keys.out[7] = std::byte{2};
+  return keys;
+}
+
+class HostileTaggedStream : public HostileStream {
+ protected:
+  HostileTaggedStream() : HostileStream(some_keys()) {}
+
+  Bytes tagged(const Bytes& frame, uint64_t number, const Bytes& after = {},
+               const TagKey& key = some_keys().in) {
+    const bool is_cells = frame[0] == std::byte{1};
+    const size_t header = is_cells ? wire::kCellsFrameBytes : frame.size();
+    const std::span all(frame);
+    const KeyedTag tag =
+        wire::frame_tag(key, number, all.first(header), is_cells ? all.subspan(header) : after);
+    Bytes out = frame;
+    out.insert(out.end(), after.begin(), after.end());
+    out.insert(out.end(), tag.begin(), tag.end());
+    return out;
+  }
+};
+
+TEST_F(HostileTaggedStream, what_is_tagged_in_turn_is_taken) {
+  say(tagged(cells(1), 0));
+  say(tagged(bytes(0, 64), 1, payload(64)));
+  say(tagged(cells(1), 2));
+  say(tagged(close(), 3));
+  expect_alive();
+  EXPECT_TRUE(lane_->request_rx.cells.ready());
+}
+TEST_F(HostileTaggedStream, hostile_26_no_tag) {
+  Bytes two = cells(1);
+  two.resize(two.size() + 8);
+  expect_refused(two);
+}
+TEST_F(HostileTaggedStream, hostile_26_tag_with_a_bit_flipped) {
+  Bytes frame = tagged(cells(1), 0);
+  frame.back() ^= std::byte{1};
+  expect_refused(frame);
+}
+TEST_F(HostileTaggedStream, hostile_28_frame_that_comes_again) {
+  say(tagged(credit(0, 0), 0));
+  expect_alive();
+  expect_refused(tagged(credit(0, 0), 0));
+}
+TEST_F(HostileTaggedStream, hostile_28_frame_that_was_left_out) {
+  expect_refused(tagged(cells(1), 1));
+}
+TEST_F(HostileTaggedStream, hostile_29_key_of_another_connection) {
+  expect_refused(tagged(cells(1), 0, {}, some_keys().out));
+}
+TEST_F(HostileTaggedStream, hostile_29_payload_that_was_changed_is_named_by_nobody) {
+  Bytes frame = tagged(bytes(0, 64), 0, payload(64));
+  frame[wire::kBytesFrameBytes + 5] ^= std::byte{1};
+  const Bytes named = tagged(cells(1), 1);
+  frame.insert(frame.end(), named.begin(), named.end());
+  expect_refused(frame);
+}
+
+}  // namespace
+}  // namespace aperture::link::test
