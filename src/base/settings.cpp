@@ -44,6 +44,7 @@ constexpr Setting kSettings[] = {
     {"APERTURE_LOG", Kind::word, "off, warn, info, debug, trace", "it is taken as warn"},
     {"APERTURE_EXPLAIN", Kind::word, "1", kNotSet},
     {"APERTURE_AS", Kind::provider, "", "only the name aperture is answered under"},
+    {"APERTURE_LINK", Kind::word, "tcp", kNotSet},
     {"APERTURE_CMA", Kind::word, "deny, allow", kNotSet},
     {"APERTURE_MR_MODE", Kind::list,
      "local, raw, virt_addr, allocated, prov_key, mmu_notify, rma_event, endpoint, hmem, "

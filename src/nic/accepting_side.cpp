@@ -6,35 +6,25 @@
 
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
+#include "link/udp/udp.hpp"
 #include "nic/proof.hpp"
 
 namespace aperture::nic {
 
-// A process of another user is believed to be the endpoint that it says only if that port is its
-// user's; what we had for the real one would go to it.
-bool AcceptingSide::speaks_for(const PeerChannel& channel, const Address& source) noexcept {
-  if (channel.same_user()) return true;
-  const auto owner = owners_.of_port(source);
-  if (owner.ok() && owner.value() == channel.uid()) return true;
-  APERTURE_WARN(
-      "process %d of user %u says that it is %s, which %s: refused", channel.pid(), channel.uid(),
-      source.print().c_str(),
-      owner.ok() ? "belongs to another user" : "nobody of this host is known to listen at");
-  return false;
-}
-
 // --- at a doorway --------------------------------------------------------------------------------
 
-uid_t AcceptingSide::user_of(const Address& there, const Address& here) noexcept {
+Holder AcceptingSide::holder_of(const Address& there, const Address& here) noexcept {
   const auto owner = owners_.of_connection(there, here);
-  return owner ? owner.value() : kNobody;
+  if (owner) return owner.value();
+  const bool of_this_host = there.ip == here.ip || link::udp::is_of_this_host(there);
+  return of_this_host ? kNobody : holder_of_host(there);
 }
 
 wire::Verdict AcceptingSide::validate(ListeningEnd& listener, const wire::Hello& hello,
-                                      uid_t user) noexcept {
+                                      Holder holder) noexcept {
   if (listener.what() == ListenFor::nobody) return wire::Verdict::wrong_destination;
-  // whose user holds its share is told so before it costs more than that
-  if (parts_.peers.find(hello.incarnation) == nullptr && !parts_.peers.has_place_for(user)) {
+  // whose user, or host, holds its share is told so before it costs more than that
+  if (parts_.peers.find(hello.incarnation) == nullptr && !parts_.peers.has_place_for(holder)) {
     return wire::Verdict::busy;
   }
   Connector* const ours = parts_.connecting.find({listener.end.listener, hello.source});
@@ -54,11 +44,25 @@ void AcceptingSide::on_ticket_lost(ListenerId listener, const wire::Hello& hello
   parts_.connecting.stop_waiting({listener, hello.source});
 }
 
+std::shared_ptr<Peer> AcceptingSide::on_stays(const wire::Hello& hello, ParentOnlyFd tcp,
+                                              Holder holder) noexcept {
+  std::shared_ptr<Peer> guest;
+  // without memory its connection closes, and it tries again
+  static_cast<void>(no_throw([&] {
+    std::shared_ptr<StreamPeer> peer =
+        parts_.peers.make(std::move(tcp), hello.incarnation, holder, StreamPeer::Role::acceptor);
+    if (peer == nullptr || !peer->begin()) return;
+    parts_.peers.adopt(peer);
+    guest = std::move(peer);
+  }));
+  return guest;
+}
+
 void AcceptingSide::on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
                               const Credentials& credentials) noexcept {
   // without memory its socket closes, and it tries again
   static_cast<void>(no_throw([&] {
-    std::shared_ptr<Peer> peer = parts_.peers.make(std::move(socket), credentials);
+    std::shared_ptr<HostPeer> peer = parts_.peers.make(std::move(socket), credentials);
     if (peer != nullptr && peer->answer(join, hello.nonce)) parts_.peers.adopt(std::move(peer));
   }));
 }
@@ -70,8 +74,8 @@ void AcceptingSide::refuse_key(Peer& peer, const wire::Open& open,
                                ListeningEnd& listener) noexcept {
   const bool theirs = open.proof != wire::Proof{};
   const bool ours = listener.end.auth_key != nullptr;
-  APERTURE_WARN("%s (process %d) may not connect to %s: %s; give both endpoints the same auth_key",
-                open.source.print().c_str(), peer.channel().pid(),
+  APERTURE_WARN("%s (%s) may not connect to %s: %s; give both endpoints the same auth_key",
+                open.source.print().c_str(), peer.name().c_str(),
                 listener.end.address.print().c_str(),
                 !ours     ? "it has an authorization key, and the endpoint here has none"
                 : !theirs ? "it has no authorization key, and the endpoint here has one"
@@ -92,16 +96,17 @@ ListeningEnd* AcceptingSide::opened_listener(Peer& peer, const wire::Open& open,
   const std::shared_ptr<Doorway> doorway = parts_.listeners.doorway_of(open.ticket.unchecked());
   if (doorway == nullptr) return refuse(wire::Why::no_endpoint);
   ListeningEnd* const listener =
-      parts_.listeners.find(doorway->take_ticket(open, peer.channel().incarnation(), statement));
+      parts_.listeners.find(doorway->take_ticket(open, peer.incarnation(), statement));
   if (listener == nullptr) {
-    APERTURE_DEBUG("process %d came to %s with a ticket that is not valid", peer.channel().pid(),
+    APERTURE_DEBUG("%s came to %s with a ticket that is not valid", peer.name().c_str(),
                    open.destination.print().c_str());
     return refuse(wire::Why::bad_ticket);
   }
   assert(listener->doorway == doorway);
-  if (!speaks_for(peer.channel(), open.source)) return refuse(wire::Why::bad_ticket);
+  if (!peer.speaks_for(open.source, owners_)) return refuse(wire::Why::bad_ticket);
   if (listener->what() != what) return refuse(wire::Why::wrong_kind);
-  if (!proves(open.proof, listener->end.auth_key.get(), statement, wire::Who::connector)) {
+  if (!proves(open.proof, listener->end.auth_key.get(), statement, wire::Who::connector,
+              peer.proved_beside(packet))) {
     refuse_key(peer, open, *listener);
     return nullptr;
   }

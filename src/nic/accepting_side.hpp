@@ -27,9 +27,11 @@ class AcceptingSide final : public DoorwayHost, public PeerAsks {
 
  private:
   // DoorwayHost
-  uid_t user_of(const Address& there, const Address& here) noexcept override;
+  Holder holder_of(const Address& there, const Address& here) noexcept override;
   wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello,
-                         uid_t user) noexcept override;
+                         Holder holder) noexcept override;
+  std::shared_ptr<Peer> on_stays(const wire::Hello& hello, ParentOnlyFd tcp,
+                                 Holder holder) noexcept override;
   void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
                  const Credentials& credentials) noexcept override;
   void on_ticket_lost(ListenerId listener, const wire::Hello& hello) noexcept override;
@@ -38,7 +40,6 @@ class AcceptingSide final : public DoorwayHost, public PeerAsks {
   void on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept override;
   void on_withdraw(Peer& peer, uint32_t attempt) noexcept override;
 
-  bool speaks_for(const PeerChannel& channel, const Address& source) noexcept;
   ListeningEnd* opened_listener(Peer& peer, const wire::Open& open, const Packet& packet,
                                 ListenFor what, wire::Statement& statement) noexcept;
   void refuse_key(Peer& peer, const wire::Open& open, ListeningEnd& listener) noexcept;

@@ -94,14 +94,16 @@ void ConnectingSide::on_connector_failed(Connector& connector, Errc why) noexcep
 // --- to the process there ------------------------------------------------------------------------
 
 void ConnectingSide::on_offer(Connector& connector, const wire::Answer& offer) noexcept {
-  const std::shared_ptr<Peer> known = peers_.find(offer.incarnation);
+  const bool stays = offer.verdict == wire::Verdict::stays;
+  const std::shared_ptr<Peer> known = stays ? nullptr : peers_.find(offer.incarnation);
   if (known == nullptr) {
-    const Status joins = no_throw([&] { return join(connector, offer); });
+    const Status joins =
+        no_throw([&] { return stays ? stay(connector, offer) : join(connector, offer); });
     if (joins.ok()) return;
     const bool ours = joins.error() == Errc::no_fds || joins.error() == Errc::no_memory;
     return ours ? on_connector_failed(connector, joins.error()) : connector.try_again();
   }
-  if (known->channel().joined()) return open(connector, *known);
+  if (known->joined()) return open(connector, *known);
   connector.enter(Connector::Stage::joining, known.get());
 }
 
@@ -112,11 +114,23 @@ Status ConnectingSide::join(Connector& connector, const wire::Answer& offer) {
   if (!socket) return socket.error();
   const auto who = peer_credentials(socket->get());
   if (!who) return who.error();
-  std::shared_ptr<Peer> peer = peers_.make(*std::move(socket), who.value());
+  std::shared_ptr<HostPeer> peer = peers_.make(*std::move(socket), who.value());
   if (peer == nullptr) return Errc::no_fds;
   if (!peer->begin(offer.nonce, connector.nonce(), offer.incarnation)) return Errc::peer_lost;
   peers_.adopt(peer);
   connector.enter(Connector::Stage::joining, peer.get());
+  return {};
+}
+
+// Errors: likewise.
+Status ConnectingSide::stay(Connector& connector, const wire::Answer& offer) {
+  ParentOnlyFd tcp = connector.take_connection();
+  std::shared_ptr<StreamPeer> peer =
+      peers_.make(std::move(tcp), offer.incarnation, kNobody, StreamPeer::Role::connector);
+  if (peer == nullptr) return Errc::no_fds;
+  if (Status s = peer->begin(); !s) return s;
+  peers_.adopt(peer);
+  open(connector, *peer);
   return {};
 }
 
@@ -150,8 +164,10 @@ void ConnectingSide::on_accept(Peer& peer, const wire::Accept& accept,
   const bool wanted = connector != nullptr && connector->stage() == Connector::Stage::opening &&
                       (connector->request() != nullptr) == (data != nullptr);
   if (!lane || !wanted) {
-    peer.close_here(*record);  // the other side has a lane that will not be used
-    if (wanted) on_connector_failed(*connector, lane.error());
+    // the other side has a lane that will not be used
+    const Errc why = lane.error();
+    peer.close_here(*record, lane ? *std::move(lane) : nullptr);
+    if (wanted) on_connector_failed(*connector, why);
     return;
   }
   const std::unique_ptr<Connector> done = take({connector->end().listener, connector->remote()});

@@ -54,6 +54,7 @@ class ConnectingSide final : public PeerAnswers, private ConnectorHost {
   void on_refuse(Peer& peer, const wire::Refuse& refuse) noexcept override;
 
   Status join(Connector& connector, const wire::Answer& offer);
+  Status stay(Connector& connector, const wire::Answer& offer);
   void open(Connector& connector, Peer& peer) noexcept;
   Connector* of_attempt(uint32_t attempt, const Peer& peer) const noexcept;
 

@@ -23,7 +23,8 @@ Connector::Connector(ControlThread& control, ConnectorHost& host, const Identity
       end_(end),
       any_ip_(end.address.is_any_ip()),
       remote_(remote),
-      dials_(link::udp::is_of_this_host(remote) ? kDialsHere : kDialsElsewhere),
+      elsewhere_(!link::udp::is_of_this_host(remote)),
+      dials_(elsewhere_ ? kDialsElsewhere : kDialsHere),
       attempt_(attempt),
       limits_(limits),
       request_(request != nullptr ? std::optional(*request) : std::nullopt) {}
@@ -51,7 +52,8 @@ void Connector::dial() noexcept {
   assert(!tcp_ && watch_ == 0 && peer_ == nullptr);  // the last try has hung up
   stage_ = Stage::dialing;
   ++tries_;
-  auto tcp = connect_tcp(remote_);
+  // another host believes who comes from the address that he says is his
+  auto tcp = connect_tcp(remote_, elsewhere_ ? end_.address : Address{});
   if (!tcp) return fail(tcp.error());
   tcp_ = *std::move(tcp);
   auto watch = control_.watch(tcp_.get(), EPOLLOUT | EPOLLIN, [this](uint32_t) { on_tcp(); });
@@ -96,7 +98,7 @@ void Connector::greet() noexcept {
   if (any_ip_) end_.address.ip = local_address(tcp_.get()).ip;
   random_bytes(nonce_.data(), nonce_.size());
   wire::Hello hello;
-  hello.boot_id = self_.boot_id;
+  if (!self_.streams_only) hello.boot_id = self_.boot_id;
   hello.net_ns = self_.net_ns;
   hello.incarnation = self_.incarnation;
   hello.nonce = nonce_;
@@ -128,15 +130,11 @@ void Connector::on_answer() noexcept {
     case wire::Verdict::not_yet: return try_again_within(kLongestNotYetNs);
     case wire::Verdict::wrong_version: return fail(Errc::protocol);
     case wire::Verdict::wrong_destination: return fail(Errc::refused);
-    case wire::Verdict::other_host:
-      APERTURE_INFO(
-          "%s is on another host, or in another network namespace: only peers on this "
-          "host can be reached so far",
-          remote_.print().c_str());
-      return fail(Errc::unreachable);
-    case wire::Verdict::offered: break;
+    case wire::Verdict::offered:
+      if (self_.same_host(answer.value().boot_id, answer.value().net_ns)) break;
+      return fail(Errc::protocol);  // that name means nothing here
+    case wire::Verdict::stays: break;
   }
-  if (!self_.same_host(answer.value().boot_id, answer.value().net_ns)) return fail(Errc::protocol);
   offer_ = answer.value();
   host_.on_offer(*this, offer_);
 }
@@ -148,6 +146,13 @@ void Connector::enter(Stage joining_or_opening, Peer* peer) noexcept {
   if (stage_ != Stage::opening || !request_) return;
   control_.cancel_timer(deadline_timer_);
   deadline_timer_ = 0;
+}
+
+ParentOnlyFd Connector::take_connection() noexcept {
+  assert(stage_ == Stage::greeting && tcp_);
+  control_.unwatch(watch_);
+  watch_ = 0;
+  return std::move(tcp_);
 }
 
 void Connector::yield() noexcept {

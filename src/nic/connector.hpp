@@ -26,8 +26,9 @@ class Connector;
 class ConnectorHost {
  public:
   virtual ~ConnectorHost() = default;
-  // The owner of the address offers a socket name and a ticket (nonce() is the one we sent). The
-  // host joins the process or uses the peer that it has, and opens the lane.
+  // The owner of the address offers a ticket (nonce() is the one we sent), and a socket name, unless
+  // it stays: take_connection(). The host joins the process or uses the peer that it has, and opens
+  // the lane.
   virtual void on_offer(Connector& connector, const wire::Answer& offer) noexcept = 0;
   // It came to nothing. The connector may be destroyed.
   virtual void on_connector_failed(Connector& connector, Errc why) noexcept = 0;
@@ -63,6 +64,8 @@ class Connector {
   const wire::Answer& offer() const noexcept { return offer_; }
   Peer* peer() const noexcept { return peer_; }
   void enter(Stage joining_or_opening, Peer* peer) noexcept;
+  // The TCP connection over which the offer came.
+  ParentOnlyFd take_connection() noexcept;
 
   // The other side's connect goes first. Not for ever: who only says that it connects must not keep
   // us from trying.
@@ -108,6 +111,7 @@ class Connector {
   LocalEnd end_;
   const bool any_ip_;
   const Address remote_;
+  const bool elsewhere_;  // no address of this host
   const Dials& dials_;
   const uint32_t attempt_;
   const Limits limits_;

@@ -4,8 +4,9 @@
 // Every connection begins with TCP to exactly (IP, port), so only the port's owner can offer
 // anything. The hellos carry boot id, network namespace, a 128-bit incarnation id, a fresh abstract
 // socket name and a nonce; on the same host both move to that socket, the nonce is presented, both
-// check SO_PEERCRED, and the lane is opened in the segment of the process pair. Everything here is
-// done by the control thread; the calls below only hand it work, from any thread.
+// check SO_PEERCRED, and the lane is opened in the segment of the process pair. Elsewhere the TCP
+// connection stays and becomes the lane. Everything here is done by the control thread; the calls
+// below only hand it work, from any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,10 @@
 #include "link/lane.hpp"
 #include "protect/key_table.hpp"
 #include "wire/hello.hpp"
+
+namespace aperture::link::tcp {
+class Mover;
+}  // namespace aperture::link::tcp
 
 namespace aperture::nic {
 
@@ -67,6 +72,7 @@ struct ListenSpec {
   bool at_open_port = false;  // also without one
   uint32_t domain = 0;        // protection domain that requests of peers meet here
   int doorbell_fd = -1;       // of the endpoint's engine; outlives the listener; requests: none
+  std::shared_ptr<link::tcp::Mover> mover;  // of that engine, likewise
   ContactEvents* events = nullptr;
   ListenFor what = ListenFor::lanes;
   size_t backlog = 0;  // requests: so many may wait for their answers; the others try again

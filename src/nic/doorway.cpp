@@ -12,6 +12,7 @@
 #include "base/no_throw.hpp"
 #include "base/random.hpp"
 #include "link/udp/udp.hpp"
+#include "nic/host_identity.hpp"
 #include "nic/proof.hpp"
 
 namespace aperture::nic {
@@ -99,12 +100,12 @@ void Doorway::on_arrivals(const Door& door) noexcept {
 // address of this host.
 bool Doorway::is_served(int tcp) const noexcept {
   if (kind_ != Kind::of_queue_pairs) return true;
-  const Address from = remote_address(tcp);
-  if (from.ip == local_address(tcp).ip || link::udp::is_of_this_host(from)) return true;
+  const Address from = remote_address(tcp), to = local_address(tcp);
+  if (from.ip == to.ip || link::udp::is_of_this_host(from) || serves_other_hosts(to)) return true;
   APERTURE_INFO(
-      "%s of another host connected to queue pairs of this process, which serve this host alone so "
-      "far: the connection is closed",
-      from.print().c_str());
+      "%s of another host connected to queue pairs at %s, which serve this host alone there: the "
+      "connection is closed; FI_APERTURE_IFACE names an interface where other hosts are served",
+      from.print().c_str(), to.print().c_str());
   return false;
 }
 
@@ -119,7 +120,7 @@ void Doorway::pause_accepting() noexcept {
 
 // Ends the oldest handshake of the user who would have most of them with one more of this one's;
 // of two who would have as many, of this one.
-void Doorway::make_room_for(uid_t user) noexcept {
+void Doorway::make_room_for(Holder user) noexcept {
   auto most = by_user_.end();
   const auto would_have = [&](auto of) { return of->second + (of->first == user ? 1 : 0); };
   for (auto of = by_user_.begin(); of != by_user_.end(); ++of) {
@@ -134,7 +135,7 @@ void Doorway::make_room_for(uid_t user) noexcept {
 }
 
 void Doorway::admit(ParentOnlyFd tcp) noexcept {
-  const uid_t user = host_.user_of(remote_address(tcp.get()), local_address(tcp.get()));
+  const Holder user = host_.holder_of(remote_address(tcp.get()), local_address(tcp.get()));
   while (handshakes_.size() >= limits_.handshakes) make_room_for(user);
   const uint64_t ticket = uint64_t{id_} << 32 | next_ticket_++;
   const Status admitted = no_throw([&] {
@@ -161,6 +162,7 @@ void Doorway::on_tcp(uint64_t ticket) noexcept {
   Handshake& h = *it->second;
   if (h.offered_to != 0) {
     // nothing more is said here: bytes are rubbish, and an end means that it has been given up
+    assert(h.tcp);
     return drop(ticket);
   }
   const Status s = receive_bytes(h.tcp.get(), h.bytes, h.got);
@@ -183,6 +185,7 @@ void Doorway::on_hello(Handshake& h) noexcept {
   reply.verdict = consider(h, end);
   if (reply.verdict == wire::Verdict::offered) {
     h.offered_to = end;
+    if (!self_.same_host(h.hello.boot_id, h.hello.net_ns)) return stay(h, reply);
     if (!open_side_door(h, reply)) {
       reply = {};
       reply.verdict = wire::Verdict::busy;
@@ -200,14 +203,6 @@ wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
   Address came_to = local_address(h.tcp.get());
   came_to.index = to.index;
   if (to != came_to) return wire::Verdict::wrong_destination;
-  if (!self_.same_host(hello.boot_id, hello.net_ns)) {
-    // the TCP link will go on from here
-    APERTURE_INFO(
-        "%s on another host, or in another network namespace, wants to connect to %s: only peers "
-        "on this host can be reached so far",
-        hello.source.print().c_str(), to.print().c_str());
-    return wire::Verdict::other_host;
-  }
   ListeningEnd* const here = end_for(hello);
   if (here == nullptr || (!here->end.address.is_any_ip() && here->end.address.ip != to.ip)) {
     return kind_ == Kind::of_one ? wire::Verdict::wrong_destination : wire::Verdict::not_yet;
@@ -227,17 +222,38 @@ ListeningEnd* Doorway::end_for(const wire::Hello& hello) const noexcept {
   return first->second;
 }
 
+// No memory is shared: the connection goes on as a peer's, and what remains here is the ticket.
+void Doorway::stay(Handshake& h, wire::Answer& reply) noexcept {
+  reply.verdict = wire::Verdict::stays;
+  hand_out_ticket(h, reply);
+  const uint64_t ticket = h.ticket;
+  answer(h, reply);
+  if (!handshakes_.contains(ticket)) return;  // it is gone already
+  control_.unwatch(h.tcp_watch);
+  h.tcp_watch = 0;
+  const std::shared_ptr<Peer> guest = host_.on_stays(h.hello, std::move(h.tcp), h.user.at->first);
+  if (guest == nullptr) return drop(ticket);
+  h.guest = guest;
+}
+
 // The answer that was decided; a handshake without an offer ends with it.
 void Doorway::answer(Handshake& h, wire::Answer& reply) noexcept {
   reply.boot_id = self_.boot_id;
   reply.net_ns = self_.net_ns;
   reply.incarnation = self_.incarnation;
   const Status sent = send_bytes(h.tcp.get(), wire::encode(reply));
-  if (!sent || reply.verdict != wire::Verdict::offered) drop(h.ticket);
+  const bool offers =
+      reply.verdict == wire::Verdict::offered || reply.verdict == wire::Verdict::stays;
+  if (!sent || !offers) drop(h.ticket);
+}
+
+void Doorway::hand_out_ticket(Handshake& h, wire::Answer& reply) noexcept {
+  random_bytes(h.nonce.data(), h.nonce.size());
+  reply.nonce = h.nonce;
+  reply.ticket = h.ticket;
 }
 
 Status Doorway::open_side_door(Handshake& h, wire::Answer& reply) noexcept {
-  random_bytes(h.nonce.data(), h.nonce.size());
   random_bytes(reply.socket_name.data(), reply.socket_name.size());
   auto side_door = listen_abstract(reply.socket_name);
   if (!side_door) return side_door.error();
@@ -247,8 +263,7 @@ Status Doorway::open_side_door(Handshake& h, wire::Answer& reply) noexcept {
                               [this, ticket](uint32_t) { on_side_door(ticket); });
   if (!watch) return watch.error();
   h.side_door_watch = watch.value();
-  reply.nonce = h.nonce;
-  reply.ticket = ticket;
+  hand_out_ticket(h, reply);
   return {};
 }
 
@@ -343,6 +358,7 @@ void Doorway::drop(uint64_t ticket) noexcept {
   handshakes_.erase(it);
   set_timer();
   end_in_silence(*h);
+  if (const auto guest = h->guest.lock()) guest->go_down(Errc::timed_out);
   if (h->offered_to != 0) host_.on_ticket_lost(h->offered_to, h->hello);
 }
 

@@ -3,12 +3,16 @@
 // lane.
 //
 //   accepted -> hello heard -> answered (ticket: nonce, socket name) -> joined -> taken by Open
+//                              answered (ticket: nonce) -> stays --------------'
+//
+// Who shares no memory with us stays on the connection by which it came, and is a peer from then on.
 //
 // An endpoint of libfabric has a doorway for itself, with one socket, and is found under index 0.
 // Queue pairs share one: a socket on each address of the host, all with the same port number, and
 // ends found under the index of the hello's destination. Whose index nobody has yet is asked to
-// come again. Queue pairs serve this host alone so far, though they listen at all its addresses: a
-// connection from an address that is none of its own is closed before a byte of it is read. The
+// come again. They listen at all addresses, and serve other hosts at those alone that are named for
+// it (serves_other_hosts()): any other connection from elsewhere is closed before a byte of it is
+// read. The
 // contexts of a scalable endpoint share one as well, with one socket; they meet endpoints of
 // libfabric and their contexts, and never queue pairs of verbs.
 //
@@ -32,17 +36,19 @@
 
 namespace aperture::nic {
 
-inline constexpr uid_t kNobody = static_cast<uid_t>(-1);  // no user has this number
-
 class DoorwayHost {
  public:
   virtual ~DoorwayHost() = default;
-  // Of the socket at `there`, which has connected to `here`. kNobody: not known.
-  virtual uid_t user_of(const Address& there, const Address& here) noexcept = 0;
-  // A hello for this end from a process of that user (kNobody: not known) on this host: offered,
-  // crossing, wrong_destination, or busy.
+  // Whose the socket at `there` is, which has connected to `here`.
+  virtual Holder holder_of(const Address& there, const Address& here) noexcept = 0;
+  // A hello for this end from a process of that user or host: offered, crossing, wrong_destination,
+  // or busy.
   virtual wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello,
-                                 uid_t user) noexcept = 0;
+                                 Holder holder) noexcept = 0;
+  // Who said that hello, and was told that it stays, is a peer from now on, over that connection;
+  // null: it cannot be.
+  virtual std::shared_ptr<Peer> on_stays(const wire::Hello& hello, ParentOnlyFd tcp,
+                                         Holder holder) noexcept = 0;
   // A process came with the right nonce: it becomes a peer.
   virtual void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
                          const Credentials& credentials) noexcept = 0;
@@ -106,9 +112,9 @@ class Doorway {
     ParentOnlyFd socket;
     ControlThread::WatchId watch = 0;
   };
-  using CountByUser = std::map<uid_t, size_t>;
+  using CountByUser = std::map<Holder, size_t>;
   struct Counted {  // for as long as it lives
-    Counted(CountByUser& counts, uid_t user) : all(counts), at(counts.try_emplace(user, 0).first) {
+    Counted(CountByUser& counts, Holder user) : all(counts), at(counts.try_emplace(user, 0).first) {
       ++at->second;
     }
     ~Counted() {
@@ -120,7 +126,7 @@ class Doorway {
     const CountByUser::iterator at;
   };
   struct Handshake {
-    Handshake(CountByUser& counts, uid_t whose) : user(counts, whose) {}
+    Handshake(CountByUser& counts, Holder whose) : user(counts, whose) {}
     const Counted user;
     uint64_t ticket = 0;
     ParentOnlyFd tcp;
@@ -134,17 +140,20 @@ class Doorway {
     ParentOnlyFd side_door;  // the unix socket that was offered, until one has joined
     ControlThread::WatchId side_door_watch = 0;
     std::vector<std::unique_ptr<Knock>> knocks;
+    std::weak_ptr<Peer> guest;  // that stayed, and has not used its ticket yet
   };
 
   void on_arrivals(const Door& door) noexcept;
   bool is_served(int tcp) const noexcept;
   void pause_accepting() noexcept;
   void admit(ParentOnlyFd tcp) noexcept;
-  void make_room_for(uid_t user) noexcept;
+  void make_room_for(Holder user) noexcept;
   void on_tcp(uint64_t ticket) noexcept;
   void on_hello(Handshake& handshake) noexcept;
+  void stay(Handshake& handshake, wire::Answer& answer) noexcept;
   wire::Verdict consider(const Handshake& handshake, ListenerId& end) noexcept;
   ListeningEnd* end_for(const wire::Hello& hello) const noexcept;
+  void hand_out_ticket(Handshake& handshake, wire::Answer& answer) noexcept;
   Status open_side_door(Handshake& handshake, wire::Answer& answer) noexcept;
   void on_side_door(uint64_t ticket) noexcept;
   void on_knock(uint64_t ticket, Knock* knock) noexcept;

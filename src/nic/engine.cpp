@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/barrier.hpp"
+#include "base/no_throw.hpp"
 #include "protect/rights.hpp"
 #include "transport/tuning.hpp"
 
@@ -17,6 +18,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) noexcept 
   if (!contact) return contact.error();
   std::unique_ptr<Engine> engine(new (std::nothrow) Engine(options, **contact));
   if (engine == nullptr) return Errc::no_memory;
+  if (Status s = engine->make_mover(); !s) return s.error();
   if (Status s = engine->wakers_.open(); !s) return s.error();
   if (Status s = engine->auto_.begin(); !s) return s.error();
   return engine;
@@ -33,14 +35,17 @@ Engine::Engine(const Options& options, Contact& contact) noexcept
   assert(life_.has_begun());
 }
 
+Status Engine::make_mover() noexcept {
+  link::tcp::MoverHost& host = *this;
+  return no_throw([&] { mover_ = std::make_shared<link::tcp::Mover>(host); });
+}
+
 Engine::~Engine() {
   assert(links_.empty());  // they are owned by what is gone by now
   auto_.end();
 }
 
-void Engine::poll() noexcept {
-  if (attend_) [[unlikely]]
-    attend();
+inline void Engine::poll_queue_pairs() noexcept {
   if (posted_.any()) [[unlikely]]
     posted_.run();
   const uint64_t polls = ++polls_;
@@ -51,17 +56,29 @@ void Engine::poll() noexcept {
   auto_.note_polls(polls);
 }
 
+void Engine::poll() noexcept {
+  if (attend_) [[unlikely]]
+    return poll_with_links();
+  poll_queue_pairs();
+}
+
+// What few polls have to do, apart so that the others ask for it with one compare.
+void Engine::poll_with_links() noexcept {
+  assert(asleep_ || !links_.empty());
+  if (asleep_) wake_up();
+  for (link::Progress* link : links_) link->progress();
+  poll_queue_pairs();
+  flush_links(false);
+}
+
+void Engine::flush_links(bool hurry) noexcept {
+  for (link::Progress* link : links_) link->flush(hurry);
+}
+
 bool Engine::is_idle() noexcept {
   constexpr uint32_t kPolls = CoreSharing::kPolls;
   const bool vain = qps_.is_idle_for(kPolls) && pollables_.is_idle_for(kPolls);
   return core_sharing_.is_due(vain, ticks());
-}
-
-// What few polls have to do, apart so that the others ask for it with one compare.
-void Engine::attend() noexcept {
-  assert(asleep_ || !links_.empty());
-  if (asleep_) wake_up();
-  for (link::Progress* link : links_) link->progress();
 }
 
 Status Engine::add_qp(qp::Qp& qp, Owner& owner) noexcept {
@@ -119,6 +136,7 @@ void Engine::set_asleep(bool asleep) noexcept {
 
 bool Engine::prepare_to_sleep() noexcept {
   wakers_.drain();
+  flush_links(true);
   if (needs_polling()) return false;
   wakers_.arm(true);
   set_asleep(true);
@@ -155,7 +173,9 @@ void Engine::look_at_posted() noexcept {
 }
 
 bool Engine::needs_polling() const noexcept {
-  return qps_.any_needs_polling() || pollables_.any_needs_polling();
+  return qps_.any_needs_polling() || pollables_.any_needs_polling() ||
+         std::any_of(links_.begin(), links_.end(),
+                     [](const link::Progress* link) { return link->needs_polling(); });
 }
 
 bool Engine::needs_later_look() const noexcept {

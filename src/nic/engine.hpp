@@ -28,6 +28,7 @@
 #include "base/lock.hpp"
 #include "link/pollable.hpp"
 #include "link/progress.hpp"
+#include "link/tcp/mover.hpp"
 #include "nic/auto_progress.hpp"
 #include "nic/contact.hpp"
 #include "nic/poll_list.hpp"
@@ -37,7 +38,7 @@
 
 namespace aperture::nic {
 
-class Engine {
+class Engine : private link::tcp::MoverHost {
  public:
   struct Options {
     bool threaded = true;  // false: the application serialises its calls
@@ -104,16 +105,25 @@ class Engine {
   // io.
   Status add_progress(link::Progress& link) noexcept;
   void remove_progress(link::Progress& link) noexcept;
+  // What moves lanes over streams; a link while there are such.
+  const std::shared_ptr<link::tcp::Mover>& mover() const noexcept { return mover_; }
 
  private:
   Engine(const Options& options, Contact& contact) noexcept;
+  Status make_mover() noexcept;
+  // link::tcp::MoverHost
+  Status begin_moving(link::Progress& mover) noexcept override { return add_progress(mover); }
+  void end_moving(link::Progress& mover) noexcept override { remove_progress(mover); }
+
+  [[gnu::always_inline]] void poll_queue_pairs() noexcept;
+  [[gnu::cold]] void poll_with_links() noexcept;
+  void flush_links(bool hurry) noexcept;
   [[gnu::cold]] bool is_idle() noexcept;
   void set_asleep(bool asleep) noexcept;
   bool fall_asleep() noexcept;
   [[gnu::cold]] void look_at_posted() noexcept;
   bool needs_polling() const noexcept;
   bool needs_later_look() const noexcept;
-  void attend() noexcept;
   void wake_up() noexcept;
 
   EngineLock lock_;
@@ -129,7 +139,8 @@ class Engine {
   PollList<qp::Qp> qps_;                // guarded by lock_
   PollList<link::Pollable> pollables_;  // all other kinds; guarded by lock_
   std::vector<link::Progress*> links_;  // guarded by lock_
-  PostedWork posted_;                   // put by any thread, run under lock_
+  std::shared_ptr<link::tcp::Mover> mover_;
+  PostedWork posted_;  // put by any thread, run under lock_
   AutoProgress auto_;
 };
 

@@ -108,6 +108,7 @@ Result<Identity> Identity::read() noexcept {
   id.start_time = protect::thread_start_time(id.pid, id.pid);
   id.heavy_barriers = register_for_heavy_barriers();
   id.direct = read_wish();
+  id.streams_only = setting_is("APERTURE_LINK", "tcp");
   carry_out(id.direct);
   return id;
 }

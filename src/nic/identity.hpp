@@ -30,6 +30,7 @@ struct Identity {
   uint64_t start_time = 0;  // field 22 of /proc/self/stat
   bool heavy_barriers = false;
   DirectWish direct = DirectWish::if_possible;
+  bool streams_only = false;  // APERTURE_LINK=tcp: no memory is shared with anybody
 
   // Errors: io (/proc does not say who we are).
   static Result<Identity> read() noexcept;
@@ -38,7 +39,7 @@ struct Identity {
   bool same_user(pid_t there, uid_t its_uid) const noexcept;
   // Shared memory reaches there: the same kernel and the same abstract socket names.
   bool same_host(const wire::Id128& boot, uint64_t net) const noexcept {
-    return boot == boot_id && net == net_ns;
+    return !streams_only && boot == boot_id && net == net_ns;
   }
 };
 

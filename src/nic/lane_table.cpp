@@ -20,11 +20,15 @@ Status LaneTable::up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<li
   });
   if (listener == nullptr || !noted) {
     by_lane_.erase(lane.get());
-    record->peer->close_here(*record);
+    record->peer->close_here(*record, std::move(lane));
     return noted;
   }
-  if (old != nullptr) down(*old, old->peer == record->peer ? Errc::shut_down : Errc::peer_lost);
-  peers_.watch(*lane);
+  if (old != nullptr) {
+    const bool same =
+        old->peer != nullptr && old->peer->incarnation() == record->peer->incarnation();
+    down(*old, same ? Errc::shut_down : Errc::peer_lost);
+  }
+  if (record->peer->is_watched()) peers_.watch(*lane);
   ContactEvents& events = listener->events();
   if (data != nullptr) {
     events.on_connected(record->remote, std::move(lane), *data);
@@ -51,7 +55,7 @@ void LaneTable::close(std::unique_ptr<link::Lane> lane) noexcept {
   by_lane_.erase(it);
   forget_current(*record);
   record->lane = nullptr;
-  if (record->peer != nullptr) record->peer->close_here(*record);
+  if (record->peer != nullptr) record->peer->close_here(*record, std::move(lane));
 }
 
 void LaneTable::forget_end(ListenerId id) noexcept {

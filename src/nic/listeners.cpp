@@ -42,7 +42,7 @@ Result<ListenerId> Listeners::add_end(const ListenSpec& spec, const Address& bou
     auto made = std::make_unique<ListeningEnd>();
     ListeningEnd& listener = *made;
     listener.spec = spec;
-    listener.end = {id, bound, spec.domain, spec.doorbell_fd, 0, spec.auth_key};
+    listener.end = {id, bound, spec.domain, spec.doorbell_fd, 0, spec.auth_key, spec.mover};
     listener.doorway = std::move(doorway);
     listener.backlog = spec.backlog;
     ends_.emplace(id, std::move(made));

@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "link/shm/segment.hpp"
+#include "nic/peer.hpp"
 #include "nic/peer_channel.hpp"
 #include "nic/shares.hpp"
 #include "protect/peer_key_view.hpp"
@@ -26,9 +27,6 @@ class KeyTable;
 }  // namespace aperture::protect
 
 namespace aperture::nic {
-
-// Segments whose accessor slots our key table still watches.
-using WatchedSegments = std::list<std::shared_ptr<link::shm::Segment>>;
 
 class PeerMemory {
  public:

@@ -25,8 +25,8 @@ constexpr Holding kHeldForPeer{.descriptors = 3, .bytes = 0};
 
 }  // namespace
 
-std::shared_ptr<Peer> Peers::make(ParentOnlyFd socket, const Credentials& credentials) const {
-  auto peer = std::make_shared<Peer>(context_, std::move(socket), credentials);
+std::shared_ptr<HostPeer> Peers::make(ParentOnlyFd socket, const Credentials& credentials) const {
+  auto peer = std::make_shared<HostPeer>(context_, std::move(socket), credentials);
   if (peer->may_hold(kHeldForPeer)) return peer;
   APERTURE_WARN(
       "process %d of user %u is turned away: that user's processes hold as many of our descriptors "
@@ -35,7 +35,20 @@ std::shared_ptr<Peer> Peers::make(ParentOnlyFd socket, const Credentials& creden
   return nullptr;
 }
 
-bool Peers::has_place_for(uid_t user) const noexcept {
+std::shared_ptr<StreamPeer> Peers::make(ParentOnlyFd tcp, const wire::Id128& incarnation,
+                                        Holder holder, StreamPeer::Role role) const {
+  auto peer = std::make_shared<StreamPeer>(context_, std::move(tcp), incarnation, holder, role);
+  // what we asked for ourselves is counted for nobody
+  if (role == StreamPeer::Role::connector || peer->may_hold(StreamPeer::kHolding)) return peer;
+  APERTURE_WARN(
+      "%s is turned away: that host, or user, holds as many of our descriptors or as much memory "
+      "as "
+      "it may; raise the limits (ulimit -n, ulimit -v) if it has many endpoints",
+      peer->name().c_str());
+  return nullptr;
+}
+
+bool Peers::has_place_for(Holder user) const noexcept {
   return user == kNobody || user == context_.self.uid ||
          context_.shares.has_room(user, kHeldForPeer);
 }
@@ -48,13 +61,14 @@ void Peers::adopt(std::shared_ptr<Peer> peer) {
 
 std::shared_ptr<Peer> Peers::find(const wire::Id128& incarnation) const noexcept {
   for (const auto& peer : peers_) {
-    if (!peer->channel().is_down() && peer->channel().incarnation() == incarnation) return peer;
+    const bool there = peer->is_process() && !peer->is_down();
+    if (there && peer->incarnation() == incarnation) return peer;
   }
   return nullptr;
 }
 
 void Peers::remove(Peer& peer) noexcept {
-  assert(peer.channel().is_down());
+  assert(peer.is_down());
   std::erase(peers_, peer.shared_from_this());
   resting_.splice(resting_.end(), peer.take_watched_segments());
   if (!resting_.empty() && rest_timer_ == 0)
@@ -96,7 +110,7 @@ void Peers::watch_over_pending() noexcept {
     const std::shared_ptr<Peer> peer = peers_[i];
     const Peer::Pending more = peer->look_after_pending();
     pending = {pending.any || more.any, pending.stirs || more.stirs};
-    lanes = lanes || !peer->lanes().empty();
+    lanes = lanes || (peer->is_watched() && !peer->lanes().empty());
     assert(i <= peers_.size());
   }
   if (!lanes) return;  // the next lane starts it again
@@ -113,6 +127,7 @@ void Peers::watch_over_pending() noexcept {
 // relaxed, both: ordered by the barriers of PendingWatch::on_pending()
 bool Peers::is_anything_pending() noexcept {
   for (const auto& peer : peers_) {
+    if (!peer->is_watched()) continue;
     for (const auto& [key, lane] : peer->lanes()) {
       if (lane->lane != nullptr && lane->lane->pending.load(std::memory_order_relaxed) != 0) {
         return true;

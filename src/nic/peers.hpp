@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "nic/doorway.hpp"
-#include "nic/peer.hpp"
+#include "nic/host_peer.hpp"
+#include "nic/stream_peer.hpp"
 
 namespace aperture::nic {
 
@@ -22,9 +23,12 @@ class Peers final : private link::PendingWatch {
 
   // One at the other end of that socket, not taken in yet; null if its user holds its share of what
   // we have (Shares). By exception std::bad_alloc.
-  std::shared_ptr<Peer> make(ParentOnlyFd socket, const Credentials& credentials) const;
-  // Whether make() would refuse a process of that user, as far as that can be told before it comes.
-  bool has_place_for(uid_t user) const noexcept;
+  std::shared_ptr<HostPeer> make(ParentOnlyFd socket, const Credentials& credentials) const;
+  // One at the other end of that TCP connection; likewise.
+  std::shared_ptr<StreamPeer> make(ParentOnlyFd tcp, const wire::Id128& incarnation, Holder holder,
+                                   StreamPeer::Role role) const;
+  // Whether make() would refuse one of that user or host, as far as that can be told before it comes.
+  bool has_place_for(Holder user) const noexcept;
   // Takes it in, until remove(). By exception std::bad_alloc.
   void adopt(std::shared_ptr<Peer> peer);
   // One that is not down; nullptr: there is none.

@@ -2,6 +2,8 @@
 #include "nic/proof.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cassert>
 #include <span>
 #include <type_traits>
 
@@ -9,9 +11,15 @@ namespace aperture::nic {
 
 static_assert(std::is_same_v<wire::Proof, KeyedHash>);
 
-wire::Proof prove(const Secret* key, const wire::Statement& statement, wire::Who who) noexcept {
+wire::Proof prove(const Secret* key, const wire::Statement& statement, wire::Who who,
+                  std::span<const std::byte> beside) noexcept {
   if (key == nullptr) return {};
-  return key->hash(wire::encode(statement, who));
+  std::array<std::byte, wire::kStatementBytes + wire::kMaxPeerMessageBytes> text{};
+  assert(beside.size() <= wire::kMaxPeerMessageBytes);
+  const auto said = wire::encode(statement, who);
+  const auto end = std::copy(said.begin(), said.end(), text.begin());
+  std::copy(beside.begin(), beside.end(), end);
+  return key->hash(std::span(text).first(said.size() + beside.size()));
 }
 
 wire::KeyTag tag_of(const Secret* key, const wire::Id128& nonce) noexcept {
@@ -24,8 +32,8 @@ wire::KeyTag tag_of(const Secret* key, const wire::Id128& nonce) noexcept {
 }
 
 bool proves(const wire::Proof& said, const Secret* key, const wire::Statement& statement,
-            wire::Who who) noexcept {
-  return equal_in_constant_time(said, prove(key, statement, who));
+            wire::Who who, std::span<const std::byte> beside) noexcept {
+  return equal_in_constant_time(said, prove(key, statement, who, beside));
 }
 
 }  // namespace aperture::nic

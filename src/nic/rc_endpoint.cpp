@@ -30,6 +30,7 @@ Status RcEndpoint::expect(const Wish& wish) noexcept {
   spec.local = wish.local;
   spec.domain = wish.domain;
   spec.doorbell_fd = engine_.wakers().doorbell_fd();
+  spec.mover = engine_.mover();
   spec.events = this;
   Address bound;
   auto id = engine_.contact().listen(spec, bound);

@@ -37,6 +37,7 @@ Status RdmConnections::listen() noexcept {
   ListenSpec spec;
   spec.local = address_;
   spec.doorbell_fd = engine_.wakers().doorbell_fd();
+  spec.mover = engine_.mover();
   spec.at_open_port = at_open_port_;
   spec.what = connects_only_ ? ListenFor::nobody : ListenFor::lanes;
   for (End& end : ends_) {

@@ -37,14 +37,21 @@ Holding difference(const Holding& a, const Holding& b) noexcept {
 
 }  // namespace
 
+Holder holder_of_host(const Address& host) noexcept {
+  constexpr Holder kNoUser = Holder{1} << 63;  // users have 32 bits
+  Holder hash = 0xcbf29ce484222325u;           // FNV-1a
+  for (const uint8_t byte : host.ip) hash = (hash ^ byte) * 0x100000001b3u;
+  return (hash & ~kNoUser & ~Holder{1}) | kNoUser;  // and never kNobody
+}
+
 Shares::Shares() noexcept : Shares({half_of_descriptors(), mapped_bytes()}) {}
 
-Holding Shares::held_by(uid_t user) const noexcept {
+Holding Shares::held_by(Holder user) const noexcept {
   const auto found = by_user_.find(user);
   return found != by_user_.end() ? found->second : Holding{};
 }
 
-bool Shares::has_room(uid_t user, const Holding& more) const noexcept {
+bool Shares::has_room(Holder user, const Holding& more) const noexcept {
   const Holding own = held_by(user);
   const Holding left_by_others = difference(total_, difference(taken_, own));
   const Holding wanted = sum(own, more);
@@ -52,7 +59,7 @@ bool Shares::has_room(uid_t user, const Holding& more) const noexcept {
          wanted.bytes <= left_by_others.bytes / 2;
 }
 
-bool Shares::take(uid_t user, const Holding& more) {
+bool Shares::take(Holder user, const Holding& more) {
   if (!has_room(user, more)) return false;  // and nothing is kept of who asked
   Holding& own = by_user_[user];
   own = sum(own, more);
@@ -61,7 +68,7 @@ bool Shares::take(uid_t user, const Holding& more) {
   return true;
 }
 
-void Shares::give_back(uid_t user, const Holding& held) noexcept {
+void Shares::give_back(Holder user, const Holding& held) noexcept {
   const auto found = by_user_.find(user);
   assert(found != by_user_.end() || (held.descriptors == 0 && held.bytes == 0));
   if (found == by_user_.end()) return;

@@ -1,18 +1,26 @@
-// What processes of other users may have us hold: descriptors and mapped memory, counted by user.
+// What processes of other users, and other hosts, may have us hold: descriptors and mapped memory,
+// counted by user or host.
 //
 // Together they get half of the descriptors that this process may have, and as much mapped memory
-// as the host has, or half of what this process may map. Of each, a user gets at most half of what
+// as the host has, or half of what this process may map. Of each, one gets at most half of what
 // the others leave: whoever takes all that he can get leaves as much again for the next one, so
 // that a newcomer finds a place beside several who want everything. Processes of our own user are
 // not counted; they could end us anyway. Owned by the control thread.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
+#include <cstdint>
 #include <map>
 
+#include "base/address.hpp"
+
 namespace aperture::nic {
+
+// For whom something is held: a user of this host, by his number, or another host.
+using Holder = uint64_t;
+inline constexpr Holder kNobody = ~Holder{0};  // not known
+// Of one among very many hosts: two that have one number share what they get.
+Holder holder_of_host(const Address& host) noexcept;
 
 struct Holding {
   size_t descriptors = 0;
@@ -25,10 +33,10 @@ class Shares {
   Shares() noexcept;
   explicit Shares(const Holding& total) noexcept : total_(total) {}
 
-  // What one user holds; gives all of it back when it goes.
+  // What one of them holds; gives all of it back when it goes.
   class Share {
    public:
-    Share(Shares& all, uid_t user) noexcept : all_(all), user_(user) {}
+    Share(Shares& all, Holder user) noexcept : all_(all), user_(user) {}
     ~Share() { all_.give_back(user_, held_); }
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
@@ -38,21 +46,21 @@ class Shares {
 
    private:
     Shares& all_;
-    const uid_t user_;
+    const Holder user_;
     Holding held_;
   };
 
-  // Whether that user may take so much more.
-  bool has_room(uid_t user, const Holding& more) const noexcept;
+  // Whether that one may take so much more.
+  bool has_room(Holder user, const Holding& more) const noexcept;
 
  private:
-  Holding held_by(uid_t user) const noexcept;
-  bool take(uid_t user, const Holding& more);
-  void give_back(uid_t user, const Holding& held) noexcept;
+  Holding held_by(Holder user) const noexcept;
+  bool take(Holder user, const Holding& more);
+  void give_back(Holder user, const Holding& held) noexcept;
 
   const Holding total_;
   Holding taken_;
-  std::map<uid_t, Holding> by_user_;
+  std::map<Holder, Holding> by_user_;
 };
 
 }  // namespace aperture::nic

@@ -126,11 +126,18 @@ Result<std::vector<ParentOnlyFd>> listen_tcp_on_all(std::span<const Address> ips
   return status.error();
 }
 
-Result<ParentOnlyFd> connect_tcp(const Address& to) noexcept {
+Result<ParentOnlyFd> connect_tcp(const Address& to, Address from) noexcept {
   ParentOnlyFd fd = open_socket(family_of(to), SOCK_STREAM);
   if (!fd) return errc_from_errno(errno);
   set_flag(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   sockaddr_storage addr;
+  if (!from.is_any_ip()) {
+    from.port = 0;
+    set_flag(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT,
+             1);  // the port is drawn when it connects
+    const socklen_t len = from.to_sockaddr(addr);
+    if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) != 0) return Errc::unreachable;
+  }
   const socklen_t len = to.to_sockaddr(addr);
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) == 0) return fd;
   if (errno == EINPROGRESS || errno == EINTR) return fd;

@@ -59,7 +59,7 @@ static void open_fields(auto& io, Like<Open> auto& open) noexcept {
   io.number(80, open.engine);
   io.number(88, open.key_file_bytes);
   io.number(96, open.attempt);
-  io.bytes(104, open.proof);
+  io.bytes(kOpenProofAt, open.proof);
 }
 
 static void fields(auto& io, Like<Open> auto& open) noexcept {
@@ -72,7 +72,7 @@ static void fields(auto& io, Like<Accept> auto& accept) noexcept {
   io.number(12, accept.domain);
   io.number(16, accept.engine);
   io.number(24, accept.key_file_bytes);
-  io.bytes(32, accept.proof);
+  io.bytes(kAcceptProofAt, accept.proof);
 }
 
 static void fields(auto& io, Like<Reject> auto& reject) noexcept {
@@ -240,9 +240,9 @@ Result<Answer> decode_answer(std::span<const std::byte> in) noexcept {
   if (const Status s = check_head(in, kKindAnswer, kAnswerBytes); !s) return s.error();
   auto answer = read<Answer>(in);
   if (!answer.ok() || answer->verdict == Verdict::offered) return answer;
-  const bool empty =
-      answer->nonce == Id128{} && answer->socket_name == Id128{} && answer->ticket == 0;
-  if (!empty) return Errc::protocol;
+  const bool has_ticket = answer->nonce != Id128{} || answer->ticket != 0;
+  if (answer->socket_name != Id128{}) return Errc::protocol;
+  if (has_ticket && answer->verdict != Verdict::stays) return Errc::protocol;
   return answer;
 }
 
@@ -280,15 +280,20 @@ PeerPacket encode_ring() noexcept {
   return packet(PeerMessage::ring);
 }
 
-Result<PeerMessage> peer_message(std::span<const std::byte> in) noexcept {
-  if (in.size() < 8) return Errc::protocol;
+Result<size_t> peer_message_size(std::span<const std::byte> head) noexcept {
+  if (head.size() < 8) return Errc::protocol;
   PeerKind kind{};
-  const auto type = load<uint8_t>(in, 0);
-  if (!kind_of(type, kind)) return Errc::protocol;
-  if (load<uint8_t>(in, 1) != kPeerVersion) return Errc::protocol;
-  if ((load<uint16_t>(in, 2) & ~kind.bits) != 0) return Errc::protocol;
-  if (in.size() != kind.size || load<uint32_t>(in, 4) != kind.size) return Errc::protocol;
-  return static_cast<PeerMessage>(type);
+  if (!kind_of(load<uint8_t>(head, 0), kind)) return Errc::protocol;
+  if (load<uint8_t>(head, 1) != kPeerVersion) return Errc::protocol;
+  if ((load<uint16_t>(head, 2) & ~kind.bits) != 0) return Errc::protocol;
+  if (load<uint32_t>(head, 4) != kind.size) return Errc::protocol;
+  return kind.size;
+}
+
+Result<PeerMessage> peer_message(std::span<const std::byte> in) noexcept {
+  auto size = peer_message_size(in);
+  if (!size || in.size() != *size) return Errc::protocol;
+  return static_cast<PeerMessage>(load<uint8_t>(in, 0));
 }
 
 Result<Join> decode_join(std::span<const std::byte> in) noexcept {

@@ -30,7 +30,7 @@ using KeyTag = std::array<std::byte, 8>;
 bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept;
 
 inline constexpr uint64_t kMagic = 0x4552'5554'5245'5041;  // "APERTURE", little-endian
-inline constexpr uint16_t kVersion = 5;
+inline constexpr uint16_t kVersion = 6;
 
 // --- over TCP ------------------------------------------------------------------------------------
 //
@@ -52,7 +52,7 @@ inline constexpr size_t kHelloBytes = 120;
 inline constexpr size_t kAnswerBytes = 96;
 
 struct Hello {
-  Id128 boot_id{};
+  Id128 boot_id{};      // zeros: it wants to stay on TCP
   uint64_t net_ns = 0;  // inode of the sender's network namespace
   Id128 incarnation{};  // of the sender's process
   Id128 nonce{};        // whoever answers on the unix socket must present it
@@ -64,7 +64,7 @@ struct Hello {
 enum class Verdict : uint8_t {
   offered = 1,            // come to the socket named, with nonce and ticket
   crossing = 2,           // we are connecting to you, and our connect wins
-  other_host = 3,         // not the same boot id and network namespace
+  stays = 3,              // no memory is shared: Open or Connect come over this very connection
   wrong_destination = 4,  // no such endpoint here
   wrong_version = 5,
   busy = 6,     // out of descriptors or memory: try again
@@ -76,9 +76,9 @@ struct Answer {
   Id128 boot_id{};
   uint64_t net_ns = 0;
   Id128 incarnation{};
-  Id128 nonce{};        // to be presented in Join and in Open; zero unless offered
+  Id128 nonce{};        // to be presented in Join and in Open; zero unless offered, or it stays
   Id128 socket_name{};  // see abstract_name(); zero unless offered
-  uint64_t ticket = 0;  // which handshake the nonce belongs to; a locator, not a secret
+  uint64_t ticket = 0;  // which handshake the nonce belongs to; a locator, not a secret; likewise
 };
 
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept;
@@ -91,7 +91,7 @@ bool may_become_hello(std::span<const std::byte> bytes) noexcept;
 bool is_of_another_version(std::span<const std::byte> bytes) noexcept;
 Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 
-// --- on the unix socket (SOCK_SEQPACKET: one message a packet) -----------------------------------
+// --- on the unix socket (SOCK_SEQPACKET: one message a packet), or over TCP where it stays --------
 //
 //   every one   0      1         2      4        8
 //               | type | version | bits | length | ...
@@ -134,6 +134,10 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //   Each Connect is answered once: Connected, Refuse (the application's no) or Reject. Withdraw
 //   says that nobody waits any more; the answer comes all the same, and ends the lane.
 //
+//   Over TCP there are Open, Accept and Reject alone, or Connect, Connected, Refuse, Reject and
+//   Withdraw, one lane for a connection: what names memory or descriptors is zero. What comes behind
+//   Accept and Connected is frames (frame.hpp).
+//
 //   A doorbell is a pipe, which the receiver opens anew (base/doorbell.hpp). Between two users none
 //   travels, since a stranger may not open it: Ring is sent instead, and means all lanes of the two
 //   processes.
@@ -149,6 +153,8 @@ inline constexpr size_t kConnectedBytes = kAcceptBytes + 8 + kPrivateBytes;
 inline constexpr size_t kRefuseBytes = 16 + kPrivateBytes;
 inline constexpr size_t kWithdrawBytes = 16;
 inline constexpr size_t kMaxPeerMessageBytes = kConnectBytes;
+inline constexpr size_t kOpenProofAt = 104;   // in Open and Connect
+inline constexpr size_t kAcceptProofAt = 32;  // in Accept and Connected
 inline constexpr size_t kMaxDescriptors = 3;
 
 enum class PeerMessage : uint8_t {
@@ -268,6 +274,8 @@ PeerPacket encode(const Withdraw& withdraw) noexcept;
 // Which message it is; the length is that of its kind, version and unused bits are right. Errors:
 // protocol.
 Result<PeerMessage> peer_message(std::span<const std::byte> bytes) noexcept;
+// How long the message is that begins with these 8 bytes. Errors: protocol.
+Result<size_t> peer_message_size(std::span<const std::byte> head) noexcept;
 Result<Join> decode_join(std::span<const std::byte> bytes) noexcept;
 Result<Join> decode_joined(std::span<const std::byte> bytes) noexcept;
 Result<Open> decode_open(std::span<const std::byte> bytes) noexcept;

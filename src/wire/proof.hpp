@@ -12,7 +12,9 @@
 //              64                        80              98             116          118 120
 //              | incarnation of acceptor | connector, 18 | acceptor, 18 | indices, 2 | 0 | ticket |
 //
-//   who: 1 the connector (in Open, Connect), 2 the acceptor (in Accept, Connected).
+//   who: 1 the connector (in Open, Connect), 2 the acceptor (in Accept, Connected). Over TCP the
+//   packet follows, with zeros in the place of the proof; and two keyed hashes that nobody says are
+//   the keys of the frames' tags (frame.hpp): 3 of the connector's frames, 4 of the acceptor's.
 #pragma once
 
 #include "wire/hello.hpp"
@@ -21,7 +23,12 @@ namespace aperture::wire {
 
 inline constexpr size_t kStatementBytes = 128;
 
-enum class Who : uint8_t { connector = 1, acceptor = 2 };
+enum class Who : uint8_t {
+  connector = 1,
+  acceptor = 2,
+  frames_of_connector = 3,
+  frames_of_acceptor = 4,
+};
 
 struct Statement {
   struct Side {

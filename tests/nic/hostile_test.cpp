@@ -104,17 +104,18 @@ TEST_F(Hostile, hostile_30_data_after_the_hello_ends_the_handshake) {
   EXPECT_TRUE(closed_by_peer(chatty.tcp.get()));
 }
 
-TEST_F(Hostile, a_hello_for_somebody_else_or_from_another_host_gets_no_offer) {
+TEST_F(Hostile, a_hello_for_somebody_else_gets_no_offer_and_from_another_host_it_stays) {
   Side victim;
   RawClient lost(victim.address());
   lost.hello.destination = Address::v4(0x7f000002, victim.address().port);
   EXPECT_EQ(lost.verdict(), Verdict::wrong_destination);
   RawClient far(victim.address());
   far.hello.boot_id[0] ^= 1;
-  EXPECT_EQ(far.verdict(), Verdict::other_host);
+  EXPECT_EQ(far.verdict(), Verdict::stays);
+  EXPECT_EQ(far.answer.socket_name, wire::Id128{});
   RawClient elsewhere(victim.address());
   elsewhere.hello.net_ns ^= 1;
-  EXPECT_EQ(elsewhere.verdict(), Verdict::other_host);
+  EXPECT_EQ(elsewhere.verdict(), Verdict::stays);
 }
 
 TEST_F(Hostile, hostile_4_and_5_the_name_without_the_nonce_lets_nobody_in) {
@@ -270,16 +271,20 @@ TEST_F(Hostile, who_answers_something_else_is_no_endpoint) {
   EXPECT_EQ(honest.failure(), Errc::protocol);
 }
 
-TEST_F(Hostile, an_endpoint_on_another_host_is_unreachable_so_far) {
+TEST_F(Hostile, who_says_that_it_stays_and_then_talks_nonsense_is_no_endpoint) {
+  set_timeouts(500'000'000);
   Side honest;
   Impostor far;
   honest.connect(far.address);
   const ParentOnlyFd connection = far.accept();
   Impostor::hear(connection.get());
   wire::Answer answer;
-  answer.verdict = Verdict::other_host;
+  answer.verdict = Verdict::stays;
+  answer.nonce = random_id();
   ASSERT_TRUE(send_bytes(connection.get(), wire::encode(answer)).ok());
-  EXPECT_EQ(honest.failure(), Errc::unreachable);
+  const std::string page(200, 'A');
+  ASSERT_TRUE(send_bytes(connection.get(), std::as_bytes(std::span(page))).ok());
+  EXPECT_EQ(honest.failure(), Errc::timed_out);  // it has been tried again meanwhile
 }
 
 TEST_F(Hostile, hostile_4_a_squatter_on_the_socket_name_is_turned_away) {

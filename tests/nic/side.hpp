@@ -52,13 +52,15 @@ struct Told {
 class Side final : public ContactEvents {
  public:
   explicit Side(uint32_t domain = 1, const Address& at = loopback_v4(),
-                std::shared_ptr<const Secret> auth_key = nullptr, bool at_open_port = false)
+                std::shared_ptr<const Secret> auth_key = nullptr, bool at_open_port = false,
+                std::shared_ptr<link::tcp::Mover> mover = nullptr)
       : domain_(domain) {
     doorbell_ = *make_doorbell();
     ListenSpec spec;
     spec.local = at;
     spec.domain = domain;
     spec.doorbell_fd = doorbell_.get();
+    spec.mover = std::move(mover);
     spec.events = this;
     spec.auth_key = std::move(auth_key);
     spec.at_open_port = at_open_port;

@@ -156,6 +156,7 @@ bool Mover::hand_on(StreamLane& lane) noexcept {
 
 void Mover::flush(bool hurry) noexcept {
   in_poll_ = false;
+  is_about_to_sleep_ = hurry;
   if (dirty_.empty() || life_.is_over()) return;
   // from the back: what is taken out is replaced by what was looked at before
   for (size_t i = dirty_.size(); i-- > 0;) {
@@ -188,13 +189,16 @@ bool Mover::progress() noexcept {
   if (receive_from_hot()) any = true;
   if (is_time_to_look() && receive_from_ready()) any = true;
   if (!unwatched_.empty() && move_unwatched()) any = true;
+  is_about_to_sleep_ = false;
   return any;
 }
 
-// Where a lane waits for its stream or has no place among the hot ones, in each poll.
+// Where a lane waits for its stream or has no place among the hot ones, in each poll; and in the
+// first one after a sleep, which one of them may have ended.
 bool Mover::is_time_to_look() const noexcept {
   return lanes_.size() != unwatched_.size() &&
-         ((polls_ & (kLookEvery - 1)) == 0 || blocked_count_ != 0 || polls_ < crowded_until_);
+         (is_about_to_sleep_ || (polls_ & (kLookEvery - 1)) == 0 || blocked_count_ != 0 ||
+          polls_ < crowded_until_);
 }
 
 bool Mover::receive_from(StreamLane& lane) noexcept {

@@ -79,9 +79,10 @@ class Mover final : public Progress {
   size_t hot_count_ = 0;
   size_t blocked_count_ = 0;
   uint64_t polls_ = 0;
-  uint64_t crowded_until_ = 0;  // a count of polls: more lanes are hot than the list holds
-  uint64_t quiet_ticks_ = 0;    // since a lane's last send, for the next to go at once
-  bool in_poll_ = false;        // from progress() to flush()
+  uint64_t crowded_until_ = 0;      // a count of polls: more lanes are hot than the list holds
+  uint64_t quiet_ticks_ = 0;        // since a lane's last send, for the next to go at once
+  bool in_poll_ = false;            // from progress() to flush()
+  bool is_about_to_sleep_ = false;  // its engine, when it was last asked to flush
 };
 
 }  // namespace aperture::link::tcp

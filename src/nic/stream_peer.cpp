@@ -1,0 +1,443 @@
+// A TCP connection between two hosts, from its first packet to the end of its lane: see
+// stream_peer.hpp.
+#include "nic/stream_peer.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstdio>
+#include <new>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "base/no_throw.hpp"
+#include "link/udp/udp.hpp"
+#include "nic/proof.hpp"
+
+namespace aperture::nic {
+
+namespace {
+
+constexpr Peer::LaneKey kTheLane = 0;
+constexpr size_t kHeadBytes = 8;  // of every packet
+constexpr unsigned kSilenceMs = 5'000;
+constexpr uint64_t kAnswerWithinNs = 1'000'000'000;  // for the other side to take an answer
+constexpr uint64_t kLingerWithinNs = 5'000'000'000;  // for it to take what was published
+
+// Nothing of what processes of one host share is there.
+bool has_no_memory(const wire::Open& open) noexcept {
+  return open.lane.unchecked() == 0 && open.segment.unchecked() == 0 &&
+         open.engine.unchecked() == 0 && open.key_file_bytes.unchecked() == 0;
+}
+bool has_no_memory(const wire::Accept& accept) noexcept {
+  return accept.engine.unchecked() == 0 && accept.key_file_bytes.unchecked() == 0;
+}
+
+std::array<std::byte, 16> frame_key(const Secret& key, const wire::Statement& statement,
+                                    wire::Who who) noexcept {
+  const wire::Proof whole = prove(&key, statement, who);
+  std::array<std::byte, 16> part{};
+  std::copy_n(whole.begin(), part.size(), part.begin());
+  return part;
+}
+
+}  // namespace
+
+// The lane may end long after its peer, and on another thread.
+class StreamPeer::LaneHost final : public link::tcp::StreamHost {
+ public:
+  LaneHost(ControlThread& control, std::weak_ptr<Peer> peer) noexcept
+      : control_(control), peer_(std::move(peer)) {}
+
+  void on_stream_down(Errc why) noexcept override {
+    control_.post([peer = peer_, why] {
+      const std::shared_ptr<Peer> still = peer.lock();
+      if (still != nullptr) static_cast<StreamPeer&>(*still).on_lane_ended(why);
+    });
+  }
+
+ private:
+  ControlThread& control_;
+  const std::weak_ptr<Peer> peer_;
+};
+
+StreamPeer::StreamPeer(const PeerContext& context, ParentOnlyFd tcp, const wire::Id128& incarnation,
+                       Holder holder, Role role)
+    : context_(context),
+      incarnation_(incarnation),
+      role_(role),
+      share_(context.shares, holder),
+      tcp_(std::move(tcp)),
+      here_(local_address(tcp_.get())),
+      there_(remote_address(tcp_.get())) {
+  assert(tcp_);
+}
+
+StreamPeer::~StreamPeer() {
+  context_.control.unwatch(watch_);
+  cancel_deadline();
+}
+
+Status StreamPeer::begin() noexcept {
+  assert(stage_ == Stage::asking && watch_ == 0);
+  auto watch = context_.control.watch(tcp_.get(), EPOLLIN, [this](uint32_t) { on_events(); });
+  if (watch) watch_ = *watch;
+  return watch.error();
+}
+
+Peer::Name StreamPeer::name() const noexcept {
+  Name name;
+  std::snprintf(name.text, sizeof name.text, "a connection from %s", there_.print().c_str());
+  return name;
+}
+
+// A host says of its own ports what it likes. One that connects from an address of this host is a
+// process here, whatever it says of its boot, and is judged as such.
+bool StreamPeer::speaks_for(const Address& source, PortOwners& owners) noexcept {
+  const bool of_this_host = there_.ip == here_.ip || link::udp::is_of_this_host(there_);
+  if (!of_this_host) {
+    if (source.ip == there_.ip) return true;
+    APERTURE_WARN(
+        "%s says that it is %s: refused, since an endpoint has to come from its own address",
+        name().c_str(), source.print().c_str());
+    return false;
+  }
+  auto user = owners.of_connection(there_, here_);
+  if (user && *user == context_.self.uid && context_.self.uid_is_ours) return true;
+  auto owner = owners.of_port(source);
+  if (user && owner && *user == *owner) return true;
+  APERTURE_WARN("%s says that it is %s, which is not known to belong to its user: refused",
+                name().c_str(), source.print().c_str());
+  return false;
+}
+
+// --- packets -------------------------------------------------------------------------------------
+
+void StreamPeer::on_events() noexcept {
+  const std::shared_ptr<Peer> keep = shared_from_this();
+  if (stage_ == Stage::ending) {
+    if (lingering_ != nullptr) return linger();
+    // an answer was sent: bytes are rubbish, and an end means that it has come
+    return go_down(Errc::shut_down);
+  }
+  while (stage_ == Stage::asking && take_packet()) {
+  }
+}
+
+// True: there was one, and there may be another.
+bool StreamPeer::take_packet() noexcept {
+  const auto up_to = [&](size_t size) {
+    return receive_bytes(tcp_.get(), std::span(packet_.bytes).first(size), got_);
+  };
+  Status s;
+  if (got_ < kHeadBytes) s = up_to(kHeadBytes);
+  size_t size = 0;
+  if (s.ok()) {
+    auto said = wire::peer_message_size(std::span(packet_.bytes).first(kHeadBytes));
+    if (!said) return go_down(Errc::protocol), false;
+    size = *said;
+    if (got_ < size) s = up_to(size);
+  }
+  if (s.error() == Errc::again) return false;
+  if (!s) return go_down(Errc::peer_lost), false;
+  packet_.size = size;
+  got_ = 0;
+  auto kind = wire::peer_message(packet_.view());
+  if (!kind || !is_expected(*kind) || !dispatch(context_, *kind, packet_)) {
+    go_down(Errc::protocol);
+    return false;
+  }
+  // whoever asked and got no lane comes again with another connection
+  if (role_ == Role::connector && stage_ == Stage::asking) go_down(Errc::shut_down);
+  return stage_ == Stage::asking;
+}
+
+bool StreamPeer::is_expected(wire::PeerMessage kind) const noexcept {
+  using wire::PeerMessage;
+  if (role_ == Role::acceptor) {
+    if (asked_) return kind == PeerMessage::withdraw;
+    return kind == PeerMessage::open || kind == PeerMessage::connect;
+  }
+  return asked_ && (kind == PeerMessage::accept || kind == PeerMessage::connected ||
+                    kind == PeerMessage::reject || kind == PeerMessage::refuse);
+}
+
+// The packet as it was before its proof was put in.
+std::span<const std::byte> StreamPeer::proved_beside(const Packet& packet) noexcept {
+  const auto view = packet.view();
+  std::copy(view.begin(), view.end(), beside_.begin());
+  auto kind = wire::peer_message(view);
+  const bool asks =
+      kind && (*kind == wire::PeerMessage::open || *kind == wire::PeerMessage::connect);
+  const auto proof = beside_.begin() + (asks ? wire::kOpenProofAt : wire::kAcceptProofAt);
+  std::fill_n(proof, sizeof(wire::Proof), std::byte{0});
+  return std::span(beside_).first(view.size());
+}
+
+// --- opening -------------------------------------------------------------------------------------
+
+void StreamPeer::make_record(ListenerId listener, const Address& remote) {
+  assert(lanes_.empty());
+  auto record = std::make_shared<PeerLane>();
+  record->peer = this;
+  record->listener = listener;
+  record->remote = remote;
+  lanes_.emplace(kTheLane, std::move(record));
+}
+
+void StreamPeer::forget_record() noexcept {
+  asked_.reset();
+  for (auto& [key, record] : lanes_) record->peer = nullptr;
+  lanes_.clear();
+}
+
+Status StreamPeer::open(const LocalEnd& end, const Address& remote, const wire::Id128& nonce,
+                        const wire::Answer& offer, uint32_t attempt,
+                        const wire::PrivateData* request) noexcept {
+  assert(role_ == Role::connector && !asked_);
+  if (stage_ != Stage::asking) return Errc::peer_lost;
+  wire::Open open;
+  open.nonce = offer.nonce;
+  open.ticket = Wild<uint64_t>(offer.ticket);
+  open.source = end.address;
+  open.destination = remote;
+  open.domain = Wild<uint32_t>(end.domain);
+  open.attempt = Wild<uint32_t>(attempt);
+  const auto encoded = [&] {
+    return request != nullptr ? wire::encode(wire::Connect{open, *request}) : wire::encode(open);
+  };
+  const wire::Statement statement{{nonce, context_.self.incarnation, end.address},
+                                  {offer.nonce, offer.incarnation, remote},
+                                  offer.ticket};
+  const wire::PeerPacket unproved = encoded();
+  open.proof = prove(end.auth_key.get(), statement, wire::Who::connector, unproved.view());
+  const Status made = no_throw([&] { make_record(end.listener, remote); });
+  if (!made) return made;
+  asked_.emplace();
+  asked_->attempt = attempt;
+  asked_->statement = statement;
+  asked_->auth_key = end.auth_key;
+  asked_->mover = end.mover;
+  if (Status sent = send_bytes(tcp_.get(), encoded().view()); !sent) {
+    forget_record();
+    return Errc::peer_lost;
+  }
+  if (request != nullptr) cancel_deadline();  // an application decides
+  return {};
+}
+
+Result<std::unique_ptr<link::Lane>> StreamPeer::opened(const wire::Accept& accept, Packet& packet,
+                                                       std::shared_ptr<PeerLane>& record) noexcept {
+  if (!asked_ || accept.attempt.unchecked() != asked_->attempt || !has_no_memory(accept)) {
+    return Errc::protocol;
+  }
+  const Asked asked = *std::move(asked_);
+  asked_.reset();
+  record = lanes_.at(kTheLane);
+  if (!proves(accept.proof, asked.auth_key.get(), asked.statement, wire::Who::acceptor,
+              proved_beside(packet))) {
+    APERTURE_WARN(
+        "%s accepted a connection without proof that it holds the authorization key of %s: the "
+        "connection is closed; give both endpoints the same auth_key",
+        record->remote.print().c_str(), asked.statement.connector.address.print().c_str());
+    return Errc::access_denied;
+  }
+  return make_lane(asked, accept.domain.unchecked(), asked.auth_key.get(), asked.mover);
+}
+
+void StreamPeer::open_rejected(uint32_t attempt) noexcept {
+  if (asked_ && asked_->attempt == attempt) forget_record();
+}
+
+// The connection is the lane's from here on, if there is one.
+Result<std::unique_ptr<link::Lane>> StreamPeer::make_lane(
+    const Asked& asked, uint32_t domain, const Secret* key,
+    std::shared_ptr<link::tcp::Mover> mover) noexcept {
+  assert(stage_ == Stage::asking);
+  if (mover == nullptr) return Errc::not_supported;  // an end that takes no lanes
+  const std::shared_ptr<PeerLane> record = lanes_.at(kTheLane);
+  link::tcp::StreamSpec spec;
+  spec.remote = record->remote;
+  spec.remote_domain = domain;
+  spec.mover = std::move(mover);
+  if (key != nullptr) {
+    const auto of_connector = frame_key(*key, asked.statement, wire::Who::frames_of_connector);
+    const auto of_acceptor = frame_key(*key, asked.statement, wire::Who::frames_of_acceptor);
+    const bool ours = role_ == Role::connector;
+    spec.keys = {ours ? of_connector : of_acceptor, ours ? of_acceptor : of_connector};
+  }
+  const Status hears =
+      no_throw([&] { spec.host = std::make_shared<LaneHost>(context_.control, weak_from_this()); });
+  if (!hears) return hears.error();
+  context_.control.unwatch(watch_);
+  watch_ = 0;
+  auto stream = link::tcp::make_stream(std::move(tcp_), kSilenceMs);
+  if (!stream) return stream.error();
+  auto lane = link::tcp::StreamLane::make(*std::move(stream), std::move(spec));
+  if (!lane) return lane.error();
+  record->lane = lane->get();
+  stage_ = Stage::carrying;
+  cancel_deadline();
+  return std::unique_ptr<link::Lane>(*std::move(lane));
+}
+
+// --- accepting -----------------------------------------------------------------------------------
+
+Result<std::shared_ptr<PeerLane>> StreamPeer::hold(const LocalEnd& end, const wire::Open& open,
+                                                   const wire::Statement& statement,
+                                                   Packet& packet) noexcept {
+  assert(role_ == Role::acceptor);
+  if (asked_ || !has_no_memory(open)) return Errc::protocol;
+  const Status made = no_throw([&] { make_record(end.listener, open.source); });
+  if (!made) return made.error();
+  asked_.emplace();
+  asked_->attempt = open.attempt.unchecked();
+  asked_->statement = statement;
+  asked_->proof = open.proof;
+  asked_->domain = open.domain.unchecked();
+  const auto beside = proved_beside(packet);
+  std::copy(beside.begin(), beside.end(), asked_->beside.begin());
+  asked_->beside_bytes = beside.size();
+  cancel_deadline();  // an application may decide
+  return lanes_.at(kTheLane);
+}
+
+Result<std::unique_ptr<link::Lane>> StreamPeer::admit(const LocalEnd& end, PeerLane& record,
+                                                      const wire::PrivateData* data) noexcept {
+  assert(asked_ && record.lane == nullptr);
+  const Asked asked = *std::move(asked_);
+  asked_.reset();
+  if (!proves(asked.proof, end.auth_key.get(), asked.statement, wire::Who::connector,
+              std::span(asked.beside).first(asked.beside_bytes))) {
+    return Errc::access_denied;
+  }
+  if (stage_ != Stage::asking) return Errc::peer_lost;
+  const int fd = tcp_.get();  // the lane's, once there is one
+  auto lane = make_lane(asked, asked.domain, end.auth_key.get(), end.mover);
+  if (!lane) return lane.error();
+
+  wire::Accept accept;
+  accept.attempt = Wild<uint32_t>(asked.attempt);
+  accept.domain = Wild<uint32_t>(end.domain);
+  const auto encoded = [&] {
+    return data != nullptr ? wire::encode(wire::Connected{accept, *data}) : wire::encode(accept);
+  };
+  const wire::PeerPacket unproved = encoded();
+  accept.proof = prove(end.auth_key.get(), asked.statement, wire::Who::acceptor, unproved.view());
+  record.listener = end.listener;
+  if (Status sent = send_bytes(fd, encoded().view()); !sent) {
+    record.lane = nullptr;
+    return Errc::peer_lost;
+  }
+  return lane;
+}
+
+void StreamPeer::let_go(PeerLane& record) noexcept {
+  assert(record.lane == nullptr && record.peer == this);
+  static_cast<void>(record);
+  forget_record();
+}
+
+// --- answers without a lane ----------------------------------------------------------------------
+
+// The other side hangs up when it has read that, or we do.
+void StreamPeer::answer_and_end(const wire::PeerPacket& packet) noexcept {
+  if (stage_ != Stage::asking || !tcp_ || !send_bytes(tcp_.get(), packet.view())) {
+    return go_down(Errc::peer_lost);
+  }
+  ::shutdown(tcp_.get(), SHUT_WR);
+  stage_ = Stage::ending;
+  set_deadline(kAnswerWithinNs, Errc::shut_down);
+}
+
+void StreamPeer::reject(uint32_t attempt, wire::Why why) noexcept {
+  wire::Reject reject;
+  reject.attempt = Wild<uint32_t>(attempt);
+  reject.why = why;
+  answer_and_end(wire::encode(reject));
+}
+
+void StreamPeer::refuse(uint32_t attempt, const wire::PrivateData& data) noexcept {
+  wire::Refuse refuse;
+  refuse.attempt = Wild<uint32_t>(attempt);
+  refuse.data = data;
+  answer_and_end(wire::encode(refuse));
+}
+
+// Hanging up says as much.
+void StreamPeer::withdraw(uint32_t) noexcept {
+  go_down(Errc::shut_down);
+}
+
+// --- the end of a lane ---------------------------------------------------------------------------
+
+void StreamPeer::on_lane_ended(Errc why) noexcept {
+  assert(context_.control.is_current());
+  if (stage_ != Stage::carrying) return;  // its owner has given it back meanwhile
+  if (why != Errc::shut_down) return go_down(why);
+  const std::shared_ptr<PeerLane> record = lanes_.at(kTheLane);
+  record->closed_there = true;
+  context_.host.on_lane_closed(*record);
+}
+
+void StreamPeer::close_here(PeerLane& record, std::unique_ptr<link::Lane> lane) noexcept {
+  assert(!record.closed_here && record.peer == this);
+  record.lane = nullptr;
+  record.closed_here = true;
+  if (lane == nullptr || stage_ != Stage::carrying) return go_down(Errc::shut_down);
+  lingering_.reset(static_cast<link::tcp::StreamLane*>(lane.release()));
+  stage_ = Stage::ending;
+  set_deadline(kLingerWithinNs, Errc::timed_out);
+  linger();
+}
+
+void StreamPeer::linger() noexcept {
+  assert(stage_ == Stage::ending && lingering_ != nullptr);
+  if (lingering_->linger()) return go_down(Errc::shut_down);
+  const uint32_t events =
+      ((lingering_->events() & POLLOUT) != 0 ? uint32_t{EPOLLOUT} : 0) | EPOLLIN;
+  if (watch_ != 0) return context_.control.rewatch(watch_, events);
+  auto watch = context_.control.watch(lingering_->fd(), events, [this](uint32_t) { on_events(); });
+  if (!watch) return go_down(watch.error());
+  watch_ = *watch;
+}
+
+// --- life ----------------------------------------------------------------------------------------
+
+void StreamPeer::set_deadline(uint64_t ns, Errc why) noexcept {
+  cancel_deadline();
+  deadline_ = context_.control.add_timer(now_ns() + ns, [this, why] {
+    deadline_ = 0;
+    go_down(why);
+  });
+}
+
+void StreamPeer::cancel_deadline() noexcept {
+  context_.control.cancel_timer(deadline_);
+  deadline_ = 0;
+}
+
+void StreamPeer::open_within(uint64_t ns) noexcept {
+  if (stage_ == Stage::asking) set_deadline(ns, Errc::timed_out);
+}
+
+void StreamPeer::go_down(Errc why) noexcept {
+  if (is_down()) return;
+  const std::shared_ptr<Peer> keep = shared_from_this();
+  if (why == Errc::protocol) {
+    APERTURE_WARN("%s broke the wire protocol: it is closed", name().c_str());
+  }
+  context_.control.unwatch(watch_);
+  watch_ = 0;
+  cancel_deadline();
+  stage_ = Stage::down;
+  lingering_.reset();
+  tcp_.reset();
+  asked_.reset();
+  tell_down(context_, why);
+}
+
+}  // namespace aperture::nic
