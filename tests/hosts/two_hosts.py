@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Two hosts on one machine, and programs on both: network namespaces joined by a veth pair.
+
+    two_hosts.py [options] -- SERVER... --- CLIENT...
+
+SERVER runs on the one host, CLIENT on the other once the server is waited for; `@server` and
+`@client` in their arguments (`@server6`, `@client6`) are the hosts' addresses. Both have their
+address in FI_APERTURE_IFACE. The exit status is 0 if both end with 0, 1 if one of them does not or
+time is up (what both printed then comes out), 77 where no hosts can be made here (the reason does).
+
+    --wait WHAT     before the client starts: tcp:PORT, udp:PORT, cm:PORT (an id of rdma_cm) or
+                    sleep:SECONDS; may be given several times
+    --seconds N     for all of it (default 60)
+    --loss PERCENT  of the packets that arrive at either host; --delay MS of each, one way
+    --mtu BYTES     of the link (default 1500)
+    --env K=V       for both
+    --no-iface      FI_APERTURE_IFACE stays unset
+    --ignore-server-status  the server may end as it likes; it is killed if it does not end
+    --verbose       what both print comes out in any case
+
+Each host has namespaces of its own for network, processes, IPC and mounts (its /proc and /dev/shm),
+so that nothing of one is seen from the other; the boot id alone is the same. Whatever ends this
+program ends all that it started, with the namespaces. In Python:
+
+    two_hosts.enter()                    # first of all; may end the process with 77
+    with two_hosts.TwoHosts() as hosts:
+        process = hosts.server.start(["ibv_devices"])
+"""
+import argparse
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{SOURCE}/tests/sandbox")
+import listeners  # noqa: E402
+
+SKIP = 77
+PR_SET_PDEATHSIG = 1
+INSIDE = "APERTURE_TEST_HOSTS"
+OWN = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--uts"]
+
+
+def skip(why: str):
+    print(f"skipped: {why}")
+    sys.exit(SKIP)
+
+
+def end_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def enter():
+    """Runs this program again, as the first process of namespaces in which hosts can be made, and
+    ends as it does. Returns in that one only."""
+    if os.environ.get(INSIDE) == "1":
+        os.environ.pop(INSIDE)  # hosts may be made within a host
+        return
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    for tool in ("ip", "unshare", "nsenter"):
+        if not shutil.which(tool, path=path):
+            skip(f"{tool} is not installed")
+    own = [*OWN, *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    probe = subprocess.run([*own, "sh", "-c",
+                            "ip link add here type veth peer name there && unshare --net true"],
+                           capture_output=True, text=True, check=False, env={"PATH": path})
+    if probe.returncode != 0:
+        skip(f"no network namespaces can be made here: {probe.stderr.strip()}")
+    os.environ.update({INSIDE: "1", "PATH": path})
+    # however we end, unshare is killed, and its child then
+    inner = subprocess.Popen([*own, sys.executable, *sys.argv], preexec_fn=end_with_parent)
+    sys.exit(inner.wait())
+
+
+def child_of(parent: int) -> int:
+    """Its only child, once it has one."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                    if int(file.read().rpartition(")")[2].split()[1]) == parent:
+                        return int(pid)
+            except OSError:
+                pass
+        time.sleep(0.01)
+    raise RuntimeError("a host did not start")
+
+
+class Host:
+    """One of the two. `env` is what its programs have beside our own environment."""
+
+    def __init__(self, number: int, env: dict[str, str]):
+        self.ip, self.ip6 = f"10.83.0.{number}", f"fd83::{number}"
+        self.env = env
+        self.device = f"host{number}"
+        # what runs first says that its mounts are there, then lives as long as we do
+        self.holder = subprocess.Popen(
+            [*OWN, "sh", "-c", "mount -t sysfs none /sys; "
+             "mount -t tmpfs none /dev/shm && echo up && exec sleep 1000000"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if self.holder.stdout.readline() != "up\n":
+            skip(f"no host can be made here: {self.holder.stderr.read().strip()}")
+        self.pid = child_of(self.holder.pid)
+        self.started: list[subprocess.Popen] = []
+        self.run("ip", "link", "set", "lo", "up")
+
+    def inside(self, *command: str) -> list[str]:
+        return ["nsenter", f"--target={self.pid}", "--net", "--pid", "--mount", "--ipc", "--uts",
+                "--wd=.", *command]
+
+    def run(self, *command: str, **how):
+        subprocess.run(self.inside(*command), check=True, **how)
+
+    def start(self, command: list[str], env: dict[str, str] | None = None, **how):
+        """A Popen; its output is a pipe unless `how` says otherwise."""
+        how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
+               "text": True, "errors": "replace", **how}
+        process = subprocess.Popen(self.inside(*command),
+                                   env={**os.environ, **self.env, **(env or {})}, **how)
+        self.started.append(process)
+        return process
+
+    def is_listening(self, what: str) -> bool:
+        kind, _, port = what.partition(":")
+        by = {"tcp": listeners.by_tcp, "udp": listeners.by_udp, "cm": listeners.by_rdma_cm}
+        return by[kind](int(port), net=f"/proc/{self.pid}/net")
+
+    def wait_for(self, what: str, server: subprocess.Popen | None = None, seconds: float = 30):
+        """tcp:PORT, udp:PORT, cm:PORT, sleep:SECONDS. False: not in time, or the server ended."""
+        if what.startswith("sleep:"):
+            time.sleep(float(what[6:]))
+            return True
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.is_listening(what):
+                return True
+            if server is not None and server.poll() is not None:
+                return False
+            time.sleep(0.02)
+        return False
+
+
+class TwoHosts:
+    def __init__(self, *, env: dict[str, str] | None = None, iface=True, mtu=1500, loss=0.0,
+                 delay_ms=0.0):
+        self.hosts = []
+        for number in (1, 2):
+            own = {"FI_APERTURE_IFACE": f"10.83.0.{number}"} if iface else {}
+            self.hosts.append(Host(number, {**own, **(env or {})}))
+        self.server, self.client = self.hosts
+        ends = [("name", host.device, "mtu", str(mtu), "netns", str(host.pid))
+                for host in self.hosts]
+        subprocess.run(["ip", "link", "add", *ends[0], "type", "veth", "peer", *ends[1]],
+                       check=True)
+        for host in self.hosts:
+            host.run("ip", "addr", "add", f"{host.ip}/24", "dev", host.device)
+            host.run("ip", "addr", "add", f"{host.ip6}/64", "dev", host.device, "nodad")
+            host.run("ip", "link", "set", host.device, "up")
+            # a host has somewhere to send what is for none of its networks
+            host.run("ip", "route", "add", "default", "dev", host.device)
+            self.spoil(host, loss, delay_ms)
+
+    @staticmethod
+    def spoil(host: Host, loss: float, delay_ms: float):
+        if loss > 0:
+            host.run("nft", "-f", "-", text=True, input=(
+                "table inet spoil {\nchain in {\ntype filter hook input priority 0;\n"
+                f"iifname {host.device} numgen random mod 100000 < {int(loss * 1000)} drop\n}} }}"))
+        if delay_ms > 0:
+            made = subprocess.run(
+                host.inside("tc", "qdisc", "add", "dev", host.device, "root", "netem", "delay",
+                            f"{delay_ms}ms"), capture_output=True, text=True, check=False)
+            if made.returncode != 0:
+                skip(f"this kernel delays no packets: {made.stderr.strip()}")
+
+    def cut(self, is_cut=True):
+        """The cable is pulled, or plugged in again."""
+        self.server.run("ip", "link", "set", self.server.device, "down" if is_cut else "up")
+
+    def spelt(self, command: list[str]) -> list[str]:
+        names = {"@server6": self.server.ip6, "@client6": self.client.ip6,
+                 "@server": self.server.ip, "@client": self.client.ip}
+        for name, address in names.items():
+            command = [word.replace(name, address) for word in command]
+        return command
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for host in self.hosts:
+            host.holder.kill()  # and with it, by --kill-child, all processes of that host
+            host.holder.wait()
+            for process in host.started:
+                process.wait()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(usage=__doc__.split("\n\n")[1].strip())
+    parser.add_argument("--wait", action="append", default=[])
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--loss", type=float, default=0)
+    parser.add_argument("--delay", type=float, default=0)
+    parser.add_argument("--mtu", type=int, default=1500)
+    parser.add_argument("--env", action="append", default=[])
+    parser.add_argument("--no-iface", action="store_true")
+    parser.add_argument("--ignore-server-status", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    own, _, rest = "\0".join(sys.argv).partition("\0--\0")
+    server, _, client = rest.partition("\0---\0")
+    if not server or not client:
+        parser.error("there is no server, or no client")
+    given = parser.parse_args(own.split("\0")[1:])
+    given.server, given.client = server.split("\0"), client.split("\0")
+    return given
+
+
+def status_of(process: subprocess.Popen, until: float) -> int | str:
+    try:
+        return process.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return "not ended in time"
+
+
+def play(hosts: TwoHosts, given: argparse.Namespace) -> bool:
+    """Whether both ended well; what they printed has come out if they did not."""
+    until = time.monotonic() + given.seconds
+    with tempfile.TemporaryFile("w+") as served, tempfile.TemporaryFile("w+") as printed:
+        server = hosts.server.start(hosts.spelt(given.server), stdout=served)
+        ready = all(hosts.server.wait_for(what, server, until - time.monotonic())
+                    for what in given.wait)
+        ends: dict[str, int | str] = {"server": "not waiting for its client"}
+        if ready:
+            client = hosts.client.start(hosts.spelt(given.client), stdout=printed)
+            ends = {"client": status_of(client, until)}
+            # a server whose client has failed would wait for another one
+            patience = 3600 if ends["client"] == 0 and not given.ignore_server_status else 3
+            status = status_of(server, min(until, time.monotonic() + patience))
+            if not given.ignore_server_status:
+                ends["server"] = status
+        well = all(status == 0 for status in ends.values())
+        if given.verbose or not well:
+            for name, file in (("server", served), ("client", printed)):
+                file.seek(0)
+                print(f"--- {name}: {ends.get(name, 'whatever')}\n{file.read()}", flush=True)
+    return well
+
+
+def main():
+    given = arguments()
+    enter()
+    env = dict(pair.split("=", 1) for pair in given.env)
+    with TwoHosts(env=env, iface=not given.no_iface, mtu=given.mtu, loss=given.loss,
+                  delay_ms=given.delay) as hosts:
+        well = play(hosts, given)
+    sys.exit(0 if well else 1)
+
+
+if __name__ == "__main__":
+    main()
