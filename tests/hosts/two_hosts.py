@@ -14,7 +14,7 @@ time is up (what both printed then comes out), 77 where no hosts can be made her
     --loss PERCENT  of the packets that arrive at either host; --delay MS of each, one way
     --mtu BYTES     of the link (default 1500)
     --env K=V       for both
-    --no-iface      FI_APERTURE_IFACE stays unset
+    --no-iface      FI_APERTURE_IFACE stays unset (in Python: iface=None)
     --ignore-server-status  the server may end as it likes; it is killed if it does not end
     --verbose       what both print comes out in any case
 
@@ -73,7 +73,7 @@ def enter():
         skip(f"no network namespaces can be made here: {probe.stderr.strip()}")
     os.environ.update({INSIDE: "1", "PATH": path})
     # however we end, unshare is killed, and its child then
-    inner = subprocess.Popen([*own, sys.executable, *sys.argv], preexec_fn=end_with_parent)
+    inner = subprocess.Popen([*own, *sys.orig_argv], preexec_fn=end_with_parent)
     sys.exit(inner.wait())
 
 
@@ -147,11 +147,13 @@ class Host:
 
 
 class TwoHosts:
-    def __init__(self, *, env: dict[str, str] | None = None, iface=True, mtu=1500, loss=0.0,
-                 delay_ms=0.0):
+    def __init__(self, *, env: dict[str, str] | None = None, iface: str | None = "address",
+                 mtu=1500, loss=0.0, delay_ms=0.0):
+        """iface: what FI_APERTURE_IFACE says, "address" or "name" of the interface, or None."""
         self.hosts = []
         for number in (1, 2):
-            own = {"FI_APERTURE_IFACE": f"10.83.0.{number}"} if iface else {}
+            said = {"address": f"10.83.0.{number}", "name": f"host{number}"}
+            own = {"FI_APERTURE_IFACE": said[iface]} if iface else {}
             self.hosts.append(Host(number, {**own, **(env or {})}))
         self.server, self.client = self.hosts
         ends = [("name", host.device, "mtu", str(mtu), "netns", str(host.pid))
@@ -194,11 +196,16 @@ class TwoHosts:
         return self
 
     def __exit__(self, *_):
+        self.close()
+
+    def close(self):
         for host in self.hosts:
             host.holder.kill()  # and with it, by --kill-child, all processes of that host
-            host.holder.wait()
-            for process in host.started:
+            for process in (host.holder, *host.started):
                 process.wait()
+                for pipe in (process.stdout, process.stderr):
+                    if pipe is not None:
+                        pipe.close()
 
 
 def arguments() -> argparse.Namespace:
@@ -256,8 +263,8 @@ def main():
     given = arguments()
     enter()
     env = dict(pair.split("=", 1) for pair in given.env)
-    with TwoHosts(env=env, iface=not given.no_iface, mtu=given.mtu, loss=given.loss,
-                  delay_ms=given.delay) as hosts:
+    with TwoHosts(env=env, iface=None if given.no_iface else "address", mtu=given.mtu,
+                  loss=given.loss, delay_ms=given.delay) as hosts:
         well = play(hosts, given)
     sys.exit(0 if well else 1)
 

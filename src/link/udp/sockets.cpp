@@ -15,7 +15,9 @@ namespace {
 
 // A burst shall wait for us rather than be lost; the kernel takes memory only for what is there.
 constexpr int kReceiveBufferBytes = 16 << 20;
-constexpr int kIpv6MulticastAll = 29;  // IPV6_MULTICAST_ALL, which older C libraries do not name
+// IPV6_MULTICAST_ALL and SO_BINDTOIFINDEX, which older C libraries do not name
+constexpr int kIpv6MulticastAll = 29;
+constexpr int kBindToIfindex = 62;
 
 template <typename T>
 bool set(int fd, int level, int name, const T& value) noexcept {
@@ -91,6 +93,10 @@ Result<UniqueFd> open_group(const Address& at, const Interface& interface) noexc
   auto fd = open_socket(at.is_v4());
   if (!fd) return fd.error();
   set(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  // an IPv6 socket hears a group at whatever interface anybody of this host has joined it
+  if (!at.is_v4()) {
+    set(fd->get(), SOL_SOCKET, kBindToIfindex, static_cast<int>(interface.index));
+  }
   if (Status s = bind_to(fd->get(), at, interface.index); !s) return s.error();
   if (!join(fd->get(), at, interface.index)) return errc_from_errno(errno);
   return fd;
