@@ -94,6 +94,17 @@ class BetweenHosts(unittest.TestCase):
         self.assertEqual(status, 0, printed)
         self.assertEqual(self.ended(hearing)[0], 0)
 
+    def test_ids_of_rdma_cm_find_each_other(self):
+        self.needs("udaddy")
+        hosts = self.hosts()
+        self.assertIn("return status 0", "".join(self.play(
+            hosts, ["udaddy"], ["udaddy", "-s", "@server"], "cm:7174")))
+        printed = self.play(hosts, ["udaddy", "-b", "@server", "-C", "50", "-S", "4000"],
+                            ["udaddy", "-s", "@server", "-b", "@client", "-C", "50", "-S", "4000"],
+                            "cm:7174")
+        for said in printed:
+            self.assertIn("data transfers complete", said)
+
 
 if __name__ == "__main__":
     unittest.main()

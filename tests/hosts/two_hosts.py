@@ -42,6 +42,7 @@ import listeners  # noqa: E402
 
 SKIP = 77
 PR_SET_PDEATHSIG = 1
+CLONE_NEWNET = 0x40000000
 INSIDE = "APERTURE_TEST_HOSTS"
 OWN = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--uts"]
 
@@ -77,6 +78,13 @@ def enter():
     sys.exit(inner.wait())
 
 
+def set_namespace(fd: int):
+    """This thread is in that network namespace: what it opens from now on is there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(fd, CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+
+
 def child_of(parent: int) -> int:
     """Its only child, once it has one."""
     end = time.monotonic() + 10
@@ -90,6 +98,12 @@ def child_of(parent: int) -> int:
                 pass
         time.sleep(0.01)
     raise RuntimeError("a host did not start")
+
+
+def kill(process: subprocess.Popen):
+    """What Host.start() returned: nsenter, which the program is a child of."""
+    os.kill(child_of(process.pid), signal.SIGKILL)
+    process.wait()
 
 
 class Host:
@@ -171,9 +185,12 @@ class TwoHosts:
     @staticmethod
     def spoil(host: Host, loss: float, delay_ms: float):
         if loss > 0:
+            if not shutil.which("nft"):
+                skip("nft is not installed")
             host.run("nft", "-f", "-", text=True, input=(
                 "table inet spoil {\nchain in {\ntype filter hook input priority 0;\n"
-                f"iifname {host.device} numgen random mod 100000 < {int(loss * 1000)} drop\n}} }}"))
+                f"iifname {host.device} numgen random mod 100000 < {int(loss * 1000)} drop\n"
+                "}\n}\n"))
         if delay_ms > 0:
             made = subprocess.run(
                 host.inside("tc", "qdisc", "add", "dev", host.device, "root", "netem", "delay",
