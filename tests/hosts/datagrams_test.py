@@ -3,8 +3,11 @@ other hosts are not served.
 """
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import sys
+import time
 import unittest
 
 import two_hosts
@@ -13,6 +16,25 @@ BUILD = sys.argv.pop(1)
 two_hosts.enter()
 RUN = [f"{BUILD}/bin/aperture", "run", "--"]
 SECONDS = 60
+
+
+def checksum(data: bytes) -> int:
+    data += bytes(len(data) % 2)
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def frame(mac: bytes, ip: str, port: int, payload: bytes) -> bytes:
+    """A datagram on Ethernet, of IPv6, that says to come from where it goes to."""
+    here = socket.inet_pton(socket.AF_INET6, ip)
+    size = 8 + len(payload)
+    pseudo = here + here + struct.pack(">IHBB", size, 0, 0, socket.IPPROTO_UDP)
+    summed = checksum(pseudo + struct.pack(">HHHH", port, port, size, 0) + payload)
+    return (mac + b"\2\0\0\0\0\x99\x86\xdd" +
+            struct.pack(">IHBB", 6 << 28, size, socket.IPPROTO_UDP, 64) + here + here +
+            struct.pack(">HHHH", port, port, size, summed) + payload)
 
 
 class BetweenHosts(unittest.TestCase):
@@ -73,6 +95,38 @@ class BetweenHosts(unittest.TestCase):
         self.assertEqual(status, 124, printed)
         self.assertRegex(printed, r"ibv_create_ah: \[?10\.83\.0\.1\S* is on another host")
         self.assertNotIn("iters in", printed)
+
+    def forged_to(self, hosts, gid: str) -> subprocess.Popen:
+        """ibv_ud_pingpong, which one message would make happy, and one that is forged under its own
+        address. What it needs of a client before is exchanged here."""
+        self.needs("ibv_ud_pingpong")
+        serving = hosts.server.start([*RUN, "ibv_ud_pingpong", "-d", "aperture0", "-g", gid, "-n",
+                                      "1"])
+        self.assertTrue(hosts.server.wait_for("tcp:18515", serving))
+        with hosts.client.inside_network(), \
+                socket.create_connection((hosts.server.ip, 18515), timeout=10) as client, \
+                socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
+            client.sendall(f"0000:123400:000000:{'0' * 22}01{'0' * 8}\0".encode())
+            number = int(client.recv(52, socket.MSG_WAITALL).split(b":")[1], 16)
+            client.sendall(b"done\0")
+            wire.bind((hosts.client.device, 0))
+            sound = (struct.pack("<IBBH", 0x44555041, 1, 0, 8) + number.to_bytes(3, "little") +
+                     bytes(1) + struct.pack("<4I", number, 0x11111111, 0, 0) + bytes(8))
+            with open(hosts.server.file(f"/sys/class/net/{hosts.server.device}/address"),
+                      encoding="ascii") as mac:
+                forged = frame(bytes.fromhex(mac.read().strip().replace(":", "")),
+                               hosts.server.ip6, number >> 8, sound)
+            for _ in range(20):  # whenever it begins to receive
+                wire.send(forged)
+                time.sleep(0.05)
+        return serving
+
+    def test_who_forges_an_address_of_this_host_is_heard_only_where_other_hosts_are(self):
+        hosts = self.hosts(iface="name")
+        self.assertEqual(self.ended(self.forged_to(hosts, "1"))[0], 0)
+        hosts = self.hosts(iface=None)
+        serving = self.forged_to(hosts, "2")
+        self.assertIsNone(serving.poll())
 
     def test_an_endpoint_plays(self):
         self.needs("fi_pingpong")

@@ -171,13 +171,8 @@ class BetweenHosts(unittest.TestCase):
 
     def raw(self, *messages: bytes) -> socket.socket:
         """A stranger on the client's host."""
-        with open(f"/proc/{self.hosts.client.pid}/ns/net", encoding="ascii") as there, \
-                open("/proc/self/ns/net", encoding="ascii") as own:
-            two_hosts.set_namespace(there.fileno())
-            try:
-                made = socket.create_connection((self.ip, PORTER), timeout=10)
-            finally:
-                two_hosts.set_namespace(own.fileno())
+        with self.hosts.client.inside_network():
+            made = socket.create_connection((self.ip, PORTER), timeout=10)
         for message in messages:
             made.sendall(message)
         self.addCleanup(made.close)

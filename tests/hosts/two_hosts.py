@@ -27,6 +27,7 @@ program ends all that it started, with the namespaces. In Python:
         process = hosts.server.start(["ibv_devices"])
 """
 import argparse
+import contextlib
 import ctypes
 import os
 import shutil
@@ -79,7 +80,6 @@ def enter():
 
 
 def set_namespace(fd: int):
-    """This thread is in that network namespace: what it opens from now on is there."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(fd, CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "setns")
@@ -127,6 +127,21 @@ class Host:
     def inside(self, *command: str) -> list[str]:
         return ["nsenter", f"--target={self.pid}", "--net", "--pid", "--mount", "--ipc", "--uts",
                 "--wd=.", *command]
+
+    @contextlib.contextmanager
+    def inside_network(self):
+        """This thread is in the host's network: what it opens meanwhile stays there."""
+        with open(f"/proc/{self.pid}/ns/net", encoding="ascii") as there, \
+                open("/proc/self/ns/net", encoding="ascii") as own:
+            set_namespace(there.fileno())
+            try:
+                yield
+            finally:
+                set_namespace(own.fileno())
+
+    def file(self, path: str) -> str:
+        """Of the host's, as we can open it."""
+        return f"/proc/{self.pid}/root{path}"
 
     def run(self, *command: str, **how):
         subprocess.run(self.inside(*command), check=True, **how)

@@ -125,7 +125,7 @@ Status UdpDatagrams::open_all(std::span<const Address> ips,
     like.serves_others = std::any_of(offered.begin(), offered.end(),
                                      [&](const Address& o) { return o.ip == at.ip; });
     uint16_t port = 0;
-    auto fd = open_at(at, like.interface, port);
+    auto fd = open_at(at, like.interface, like.serves_others, port);
     if (!fd && fd.error() == Errc::addr_not_avail) continue;
     like.at.port = port;
     if (Status s = add(std::move(fd), like); !s) return s;
@@ -330,7 +330,7 @@ Status UdpDatagrams::join_at(const Address& group, const Socket& at) noexcept {
   like.serves_others = std::any_of(sockets_.begin(), sockets_.end(), [&](const auto& s) {
     return s->serves_others && s->is_v4 == at.is_v4 && s->interface.index == at.interface.index;
   });
-  return add(open_group(place, at.interface), like);
+  return add(open_group(place, at.interface, like.serves_others), like);
 }
 
 Status UdpDatagrams::leave(const Address& group) noexcept {

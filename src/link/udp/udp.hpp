@@ -74,14 +74,17 @@ Result<std::unique_ptr<Datagrams>> open(std::span<const Address> ips,
                                         const FdWatcher& watcher) noexcept;
 
 // sockets.cpp
+// Of IPv6, what comes from outside this host comes empty unless others are served.
 // at.port 0: the kernel chooses, `port` is what it is. Errors: addr_in_use, addr_not_avail,
 // no_fds, no_memory.
-Result<UniqueFd> open_at(const Address& at, const Interface& interface, uint16_t& port) noexcept;
+Result<UniqueFd> open_at(const Address& at, const Interface& interface, bool serves_others,
+                         uint16_t& port) noexcept;
 // at: the group's place on the network. Errors: as above.
-Result<UniqueFd> open_group(const Address& at, const Interface& interface) noexcept;
+Result<UniqueFd> open_group(const Address& at, const Interface& interface,
+                            bool serves_others) noexcept;
 Interface interface_of(const Address& ip) noexcept;
 // Whether that is an address of this host now: of IPv4, the kernel takes no packet from elsewhere
-// under one.
+// under one; of IPv6 it does, which is what open_at() and open_group() see to.
 bool is_of_this_host(const Address& ip) noexcept;
 
 }  // namespace aperture::link::udp
