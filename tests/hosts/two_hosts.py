@@ -11,7 +11,8 @@ time is up (what both printed then comes out), 77 where no hosts can be made her
     --wait WHAT     before the client starts: tcp:PORT, udp:PORT, cm:PORT (an id of rdma_cm) or
                     sleep:SECONDS; may be given several times
     --seconds N     for all of it (default 60)
-    --loss PERCENT  of the packets that arrive at either host; --delay MS of each, one way
+    --loss PERCENT  of the packets that arrive at either host
+    --delay MS      of each packet, one way (the hosts are then joined by no Ethernet, and slower)
     --mtu BYTES     of the link (default 1500)
     --env K=V       for both
     --no-iface      FI_APERTURE_IFACE stays unset (in Python: iface=None)
@@ -27,23 +28,28 @@ program ends all that it started, with the namespaces. In Python:
         process = hosts.server.start(["ibv_devices"])
 """
 import argparse
+import collections
 import contextlib
 import ctypes
+import fcntl
 import os
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 
-SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, f"{SOURCE}/tests/sandbox")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, f"{HERE}/../sandbox")
 import listeners  # noqa: E402
 
 SKIP = 77
 PR_SET_PDEATHSIG = 1
 CLONE_NEWNET = 0x40000000
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 INSIDE = "APERTURE_TEST_HOSTS"
 OWN = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--uts"]
 
@@ -175,6 +181,28 @@ class Host:
         return False
 
 
+def relay(fds: list[int], delay_s: float):
+    """Passes each packet of either tunnel device on to the other, so much later."""
+    under_way: collections.deque[tuple[float, int, bytes]] = collections.deque()
+    while True:
+        wait = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None
+        for fd in select.select(fds, [], [], wait)[0]:
+            try:
+                for _ in range(64):
+                    packet = os.read(fd, 65536)
+                    under_way.append((time.monotonic() + delay_s, fds[1 - fds.index(fd)], packet))
+            except BlockingIOError:
+                pass
+            except OSError:  # the device is down
+                time.sleep(0.001)
+        while under_way and under_way[0][0] <= time.monotonic():
+            _, fd, packet = under_way.popleft()
+            try:
+                os.write(fd, packet)
+            except OSError:  # likewise: the packet is lost
+                pass
+
+
 class TwoHosts:
     def __init__(self, *, env: dict[str, str] | None = None, iface: str | None = "address",
                  mtu=1500, loss=0.0, delay_ms=0.0):
@@ -185,20 +213,40 @@ class TwoHosts:
             own = {"FI_APERTURE_IFACE": said[iface]} if iface else {}
             self.hosts.append(Host(number, {**own, **(env or {})}))
         self.server, self.client = self.hosts
-        ends = [("name", host.device, "mtu", str(mtu), "netns", str(host.pid))
-                for host in self.hosts]
-        subprocess.run(["ip", "link", "add", *ends[0], "type", "veth", "peer", *ends[1]],
-                       check=True)
+        self.relay = None
+        if delay_ms > 0:
+            self.join_by_relay(mtu, delay_ms)
+        else:
+            ends = [("name", host.device, "mtu", str(mtu), "netns", str(host.pid))
+                    for host in self.hosts]
+            subprocess.run(["ip", "link", "add", *ends[0], "type", "veth", "peer", *ends[1]],
+                           check=True)
         for host in self.hosts:
             host.run("ip", "addr", "add", f"{host.ip}/24", "dev", host.device)
             host.run("ip", "addr", "add", f"{host.ip6}/64", "dev", host.device, "nodad")
             host.run("ip", "link", "set", host.device, "up")
             # a host has somewhere to send what is for none of its networks
             host.run("ip", "route", "add", "default", "dev", host.device)
-            self.spoil(host, loss, delay_ms)
+            self.spoil(host, loss)
+
+    def join_by_relay(self, mtu: int, delay_ms: float):
+        """By tunnel devices instead of Ethernet: not every kernel delays packets by itself."""
+        if not os.path.exists("/dev/net/tun"):
+            skip("there is no /dev/net/tun to delay packets by")
+        fds = []
+        for host in self.hosts:
+            with host.inside_network():
+                fds.append(os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK))
+                fcntl.ioctl(fds[-1], TUNSETIFF,
+                            struct.pack("16sH22x", host.device.encode(), IFF_TUN | IFF_NO_PI))
+            host.run("ip", "link", "set", host.device, "mtu", str(mtu))
+        code = f"import two_hosts; two_hosts.relay({fds}, {delay_ms / 1000})"
+        self.relay = subprocess.Popen([sys.executable, "-c", code], pass_fds=fds, cwd=HERE)
+        for fd in fds:
+            os.close(fd)
 
     @staticmethod
-    def spoil(host: Host, loss: float, delay_ms: float):
+    def spoil(host: Host, loss: float):
         if loss > 0:
             if not shutil.which("nft"):
                 skip("nft is not installed")
@@ -206,12 +254,6 @@ class TwoHosts:
                 "table inet spoil {\nchain in {\ntype filter hook input priority 0;\n"
                 f"iifname {host.device} numgen random mod 100000 < {int(loss * 1000)} drop\n"
                 "}\n}\n"))
-        if delay_ms > 0:
-            made = subprocess.run(
-                host.inside("tc", "qdisc", "add", "dev", host.device, "root", "netem", "delay",
-                            f"{delay_ms}ms"), capture_output=True, text=True, check=False)
-            if made.returncode != 0:
-                skip(f"this kernel delays no packets: {made.stderr.strip()}")
 
     def cut(self, is_cut=True):
         """The cable is pulled, or plugged in again."""
@@ -231,6 +273,9 @@ class TwoHosts:
         self.close()
 
     def close(self):
+        if self.relay is not None:
+            self.relay.kill()
+            self.relay.wait()
         for host in self.hosts:
             host.holder.kill()  # and with it, by --kill-child, all processes of that host
             for process in (host.holder, *host.started):

@@ -70,6 +70,14 @@ class TwoHosts(unittest.TestCase):
         # some get lost, and TCP sends them again
         self.assertEqual(exchange("--loss", "20", "--seconds", "30"), (0, ""))
 
+    def test_packets_come_later(self):
+        begin = time.monotonic()
+        self.assertEqual(exchange("--delay", "300"), (0, ""))
+        late = time.monotonic() - begin
+        begin = time.monotonic()
+        self.assertEqual(exchange(), (0, ""))
+        self.assertGreater(late - (time.monotonic() - begin), 0.5)  # a SYN and its answer
+
     def test_nothing_of_one_is_seen_from_the_other(self):
         look = ("sh", "-c", "ls /proc | grep -c '^[0-9]'; ls /dev/shm; cat /proc/net/unix")
         status, said = play("--wait", "sleep:0.5", "--ignore-server-status", "--verbose",

@@ -1,5 +1,5 @@
-"""Datagrams between two hosts: unmodified programs of the distribution, and what is dropped where
-other hosts are not served.
+"""Datagrams and connections of rdma_cm between two hosts: unmodified programs of the distribution,
+and what is dropped where other hosts are not served.
 """
 import re
 import shutil
@@ -147,6 +147,25 @@ class BetweenHosts(unittest.TestCase):
             hosts.spelt([*RUN, "mckey", "-s", "-b", "@client", *group])))
         self.assertEqual(status, 0, printed)
         self.assertEqual(self.ended(hearing)[0], 0)
+
+    def test_ids_of_rdma_cm_connect(self):
+        """The exchange alone: cmtime sends nothing. (Its server does not end.)"""
+        self.needs("cmtime")
+        hosts = self.hosts()
+        serving = hosts.server.start([*RUN, "cmtime", "-c", "20"])
+        self.assertTrue(hosts.server.wait_for("tcp:4791", serving))
+        client = [*RUN, "cmtime", "-c", "20", "-s", "@server"]
+        status, printed = self.ended(hosts.client.start(hosts.spelt(client)))
+        self.assertEqual(status, 0, printed)
+        self.assertRegex(printed, r"(?m)^connect +: +\d")
+
+    def test_where_nobody_listens_a_client_is_told_so(self):
+        self.needs("rping")
+        hosts = self.hosts()
+        client = [*RUN, "rping", "-c", "-a", "@server", "-p", "7471", "-C", "1"]
+        status, printed = self.ended(hosts.client.start(hosts.spelt(client)))
+        self.assertNotEqual(status, 0)
+        self.assertIn("RDMA_CM_EVENT_REJECTED", printed)
 
     def test_ids_of_rdma_cm_find_each_other(self):
         self.needs("udaddy")
