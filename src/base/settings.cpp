@@ -28,6 +28,7 @@ enum class Kind : uint8_t {
   word,       // one of its words
   list,       // several, with commas between them
   number,     // a whole number
+  port,       // 1 to 65535
   interface,  // of this host, or one of its addresses
   provider,   // how libfabric names providers
 };
@@ -56,6 +57,7 @@ constexpr Setting kSettings[] = {
     {"APERTURE_RMA_EVENT", Kind::word, "on, off", kNotSet},
     {"APERTURE_MW_TYPE", Kind::word, "2A, 2B", "the device has windows of type 2B"},
     {"APERTURE_RDMA_CM", Kind::word, "kernel", kNotSet},
+    {"APERTURE_CM_PORT", Kind::port, "", "it is taken as 4791"},
     {"FI_APERTURE_IFACE", Kind::interface, "", "no libfabric endpoint is found by it"},
 };
 
@@ -139,6 +141,7 @@ bool is_legal(const Setting& setting, string_view value) {
     case Kind::word: return has_word(setting.words, value);
     case Kind::list: return is_legal_list(setting.words, trimmed(value));
     case Kind::number: return is_number(value, number);
+    case Kind::port: return is_number(value, number) && number >= 1 && number <= 65535;
     case Kind::interface: return is_on_this_host(value);
     case Kind::provider: return is_provider_name(value);
   }
@@ -150,6 +153,7 @@ string wish_of(const Setting& setting) {
     case Kind::word:
     case Kind::list: break;
     case Kind::number: return "a whole number";
+    case Kind::port: return "a port, from 1 to 65535";
     case Kind::interface: return "an interface of this host or an address of one";
     case Kind::provider: return "the name of another provider, such as tcp or verbs;ofi_rxm";
   }
@@ -239,7 +243,7 @@ const char* setting_text(const char* name) noexcept {
 }
 
 uint64_t setting_number(const char* name) noexcept {
-  assert(find(name)->kind == Kind::number);
+  assert(find(name)->kind == Kind::number || find(name)->kind == Kind::port);
   const char* text = setting_text(name);
   uint64_t number = 0;
   return text != nullptr && is_number(text, number) ? number : 0;

@@ -39,11 +39,23 @@ Status require_gid(const Address& a) noexcept {
 
 Result<Address> pick_source(const Address& dest) noexcept {
   auto routed = source_for(dest);
-  if (routed.ok() || !is_multicast(dest)) return routed;
+  if (routed.ok()) return routed;
   for (const Address& a : nic::host_addresses()) {
-    if (a.is_v4() == dest.is_v4()) return a;  // no route for groups: the first interface will do
+    // no route for groups: the first interface will do
+    if (is_multicast(dest) && a.is_v4() == dest.is_v4()) return a;
   }
-  return Errc::unreachable;
+  return refuse(Errc::unreachable, "rdma_cm: no route to %s", dest.print().c_str());
+}
+
+// Who is asked from an address that serves this host alone could not answer by a queue pair.
+Status require_offered(const Address& from, const Address& to) noexcept {
+  if (nic::serves_other_hosts(from)) return {};
+  return refuse(
+      Errc::unreachable,
+      "rdma_cm: %s is on another host, or in another network namespace, and the way there "
+      "leaves by %s, which serves this host alone: set FI_APERTURE_IFACE to that address "
+      "or to its interface, on both hosts",
+      to.print().c_str(), from.print().c_str());
 }
 
 }  // namespace
@@ -75,11 +87,16 @@ Status Binding::resolve(const std::optional<Address>& source, const Address& des
     from.ip = picked->ip;
   }
   if (const Status s = require_gid(from); !s) return s;
+  const bool leads_elsewhere = !is_multicast(to) && !is_of_this_host(to);
+  if (leads_elsewhere) {
+    if (const Status s = require_offered(from, to); !s) return s;
+  }
   if (!local_) {
     if (const Status s = take(from); !s) return s;
   }
   local_->ip = from.ip;
   remote_ = to;
+  leads_elsewhere_ = leads_elsewhere;
   assert(port_ && has_device());
   return {};
 }
@@ -103,7 +120,7 @@ Result<std::vector<NamedSocket>> Binding::listen() noexcept {
 }
 
 Result<ParentOnlyFd> Binding::connect() noexcept {
-  assert(port_ && remote_);
+  assert(port_ && remote_ && !leads_elsewhere_);
   return port_->connect(*local_, *remote_);
 }
 

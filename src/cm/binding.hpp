@@ -25,7 +25,8 @@ class Binding {
   // no_memory...
   Status take(const Address& at) noexcept;
   // The peer's address and the one of ours that leads there; takes a port if there is none yet.
-  // Errors: as take; unreachable, invalid (two families).
+  // Errors: as take; unreachable (no route there, or none for which other hosts are served),
+  // invalid (two families).
   Status resolve(const std::optional<Address>& source, const Address& dest) noexcept;
   void add_route() noexcept;
   // Of an id that a peer has asked for.
@@ -36,6 +37,9 @@ class Binding {
   const std::optional<Address>& remote() const noexcept { return remote_; }
   bool has_device() const noexcept { return local_ && !local_->is_any_ip(); }
   bool has_route() const noexcept { return has_route_; }
+  PortSpace space() const noexcept { return space_; }
+  // The peer is to be reached by its host's porter (dial.hpp), and not by connect().
+  bool leads_elsewhere() const noexcept { return leads_elsewhere_; }
 
   // As Port has them.
   Result<std::vector<NamedSocket>> listen() noexcept;
@@ -48,6 +52,7 @@ class Binding {
   std::optional<Address> local_;
   std::optional<Address> remote_;
   bool has_route_ = false;
+  bool leads_elsewhere_ = false;
 };
 
 }  // namespace aperture::cm

@@ -20,7 +20,7 @@ Conversation::Conversation(nic::ControlThread& control, const Life& life, Bindin
 
 void Conversation::ask(const wire::CmPacket& question, uint64_t refused_ns) noexcept {
   assert(on_message && on_lost && on_no_peer);
-  assert(retry_timer_ == 0 && connection_ == nullptr);
+  assert(retry_timer_ == 0 && connection_ == nullptr && dial_ == nullptr);
   question_ = question;
   refused_until_ns_ = now_ns() + refused_ns;
   try_to_ask();
@@ -35,19 +35,46 @@ void Conversation::ask_again_in(uint64_t ns) noexcept {
 
 void Conversation::try_to_ask() noexcept {
   retry_timer_ = 0;
-  if (life_.state() != State::req_sent && life_.state() != State::sidr_sent) return;
-  if (const Status s = connect(); !s) return on_not_connected(s.error());
-  assert(connection_ != nullptr);
-  say(question_);
+  if (!is_asking()) return;
+  const Status s = binding_.leads_elsewhere() ? dial() : connect();
+  if (!s) return on_not_connected(s.error());
+  assert((connection_ != nullptr) != (dial_ != nullptr));
+  if (connection_ != nullptr) say(question_);
+}
+
+bool Conversation::is_asking() const noexcept {
+  return life_.state() == State::req_sent || life_.state() == State::sidr_sent;
 }
 
 Status Conversation::connect() noexcept {
-  assert(connection_ == nullptr);
   auto socket = binding_.connect();
   if (!socket) return socket.error();
+  return begin_with(*std::move(socket));
+}
+
+Status Conversation::dial() noexcept {
+  assert(dial_ == nullptr && connection_ == nullptr);
+  auto dial = Dial::begin(control_, binding_.space(), *binding_.local(), *binding_.remote(),
+                          [this](Result<ParentOnlyFd> socket) { on_dialled(std::move(socket)); });
+  if (!dial) return dial.error();
+  dial_ = *std::move(dial);
+  return {};
+}
+
+void Conversation::on_dialled(Result<ParentOnlyFd> socket) noexcept {
+  assert(dial_ != nullptr && connection_ == nullptr);
+  dial_.reset();
+  if (!is_asking()) return;
+  const Status s = socket ? begin_with(*std::move(socket)) : Status(socket.error());
+  if (!s) return on_not_connected(s.error());
+  say(question_);
+}
+
+Status Conversation::begin_with(ParentOnlyFd socket) noexcept {
+  assert(connection_ == nullptr);
   std::shared_ptr<Connection> connection;
   const Status made =
-      no_throw([&] { connection = std::make_shared<Connection>(control_, *std::move(socket)); });
+      no_throw([&] { connection = std::make_shared<Connection>(control_, std::move(socket)); });
   if (!made) return made;
   if (const Status s = connection->start(); !s) return s;
   adopt(std::move(connection));
@@ -80,18 +107,21 @@ void Conversation::say(const wire::CmPacket& packet) noexcept {
 }
 
 void Conversation::say_last(const wire::CmPacket& packet) noexcept {
+  dial_.reset();
   if (connection_ == nullptr) return;
   if (connection_->send(packet).ok()) return part();
   close();
 }
 
 void Conversation::part() noexcept {
+  dial_.reset();
   if (connection_ == nullptr) return;
   farewell_.keep(std::move(connection_));
   assert(connection_ == nullptr);
 }
 
 void Conversation::close() noexcept {
+  dial_.reset();
   if (connection_ != nullptr) connection_->close();
   connection_.reset();
 }

@@ -1,8 +1,10 @@
-// The connection between an id and its peer: made, as often as it takes; spoken over; let go.
+// The connection between an id and its peer, on this host or by a porter on another: made, as often
+// as it takes; spoken over; let go.
 //
 // The control thread's own. Whoever holds it sets what is called before anything begins.
 // Invariants: there is one connection at most, and none while it is to be tried again; it is asked
-// for only while the id waits for an answer (req_sent, sidr_sent). After close(), lose() or last
+// for only while the id waits for an answer (req_sent, sidr_sent); of being connected, dialled and
+// to be tried again it is one at most. After close(), lose() or last
 // words nothing of that connection is heard any more.
 #pragma once
 
@@ -11,6 +13,7 @@
 
 #include "cm/binding.hpp"
 #include "cm/connection.hpp"
+#include "cm/dial.hpp"
 #include "cm/life.hpp"
 
 namespace aperture::cm {
@@ -50,6 +53,10 @@ class Conversation {
  private:
   void try_to_ask() noexcept;
   Status connect() noexcept;
+  Status dial() noexcept;
+  void on_dialled(Result<ParentOnlyFd> socket) noexcept;
+  Status begin_with(ParentOnlyFd socket) noexcept;
+  bool is_asking() const noexcept;
   void on_not_connected(Errc why) noexcept;
 
   nic::ControlThread& control_;
@@ -59,6 +66,7 @@ class Conversation {
   wire::CmPacket question_;  // as often as it takes
   uint64_t refused_until_ns_ = 0;
   nic::ControlThread::TimerId retry_timer_ = 0;
+  std::unique_ptr<Dial> dial_;  // on its way to another host
   std::shared_ptr<Connection> connection_;
 };
 

@@ -3,13 +3,16 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
 #include "cm/farewell.hpp"
 #include "cm/params_on_wire.hpp"
+#include "nic/host_identity.hpp"
 #include "nic/sockets.hpp"
 
 namespace aperture::cm {
@@ -49,6 +52,13 @@ Status Listener::start(std::vector<NamedSocket> sockets) noexcept {
     if (!watch) return watch.error();
     w.watch = *watch;
   }
+  const bool is_offered = std::any_of(sockets_.begin(), sockets_.end(), [](const Watched& w) {
+    return nic::serves_other_hosts(w.named.at);
+  });
+  if (!is_offered) return {};
+  auto porters = Porters::open(control_);
+  if (!porters) return porters.error();
+  porters_ = *std::move(porters);
   return {};
 }
 
@@ -81,25 +91,70 @@ void Listener::pause() noexcept {
 
 void Listener::admit(ParentOnlyFd socket, const Address& local) noexcept {
   auto remote = connected_from(socket.get(), service_.space);
+  if (remote.error() == Errc::no_entry && porters_ != nullptr) {
+    return admit_porter(std::move(socket), local);
+  }
   if (!remote) return;  // whoever connects from no port is no id
+  const auto at = make_half_open(local);
+  if (at != half_open_.end()) begin(at, std::move(socket), *remote);
+}
+
+Listener::HalfOpens::iterator Listener::make_half_open(const Address& local) noexcept {
   while (half_open_.size() >= kMaxHalfOpen) half_open_.pop_front();
-  std::shared_ptr<Connection> connection;
   const Status kept = no_throw([&] {
-    connection = std::make_shared<Connection>(control_, std::move(socket));
-    half_open_.push_back({connection, local, *remote, now_ns() + timeouts_.request_ns});
+    half_open_.push_back({nullptr, nullptr, local, {}, now_ns() + timeouts_.request_ns});
   });
-  if (!kept) return;  // who connects is turned away, as beyond the number
-  const auto at = std::prev(half_open_.end());
-  assert(half_open_.size() <= kMaxHalfOpen && at->connection == connection);
-  if (!connection->start()) {
+  assert(half_open_.size() <= kMaxHalfOpen);
+  if (!kept) return half_open_.end();  // who connects is turned away, as beyond the number
+  set_timer();
+  return std::prev(half_open_.end());
+}
+
+void Listener::admit_porter(ParentOnlyFd socket, const Address& local) noexcept {
+  const auto at = make_half_open(local);
+  if (at == half_open_.end()) return;
+  auto handover = Handover::begin(
+      control_, std::move(socket), local,
+      [this, at](Result<Handover::Passed> passed) { on_handed_over(at, std::move(passed)); });
+  if (handover) {
+    at->handover = *std::move(handover);
+    return;
+  }
+  half_open_.erase(at);
+  if (handover.error() == Errc::access_denied && !std::exchange(told_of_porter_, true)) {
+    APERTURE_WARN(
+        "rdma_cm: a porter that is neither root nor of our user wants to hand over connections of "
+        "other hosts to %s: they are refused",
+        local.print().c_str());
+  }
+}
+
+void Listener::on_handed_over(HalfOpens::iterator at, Result<Handover::Passed> passed) noexcept {
+  at->handover.reset();
+  constexpr wire::PorterAnswer kTaken{wire::PorterVerdict::taken};
+  if (!passed || !nic::send_bytes(passed->socket.get(), wire::encode(kTaken))) {
     half_open_.erase(at);
     return;
   }
+  const Address remote = passed->remote;
+  begin(at, std::move(passed->socket), remote);
+}
+
+void Listener::begin(HalfOpens::iterator at, ParentOnlyFd socket, const Address& remote) noexcept {
+  assert(at->connection == nullptr && at->handover == nullptr);
+  std::shared_ptr<Connection> connection;
+  const Status made =
+      no_throw([&] { connection = std::make_shared<Connection>(control_, std::move(socket)); });
+  if (!made || !connection->start()) {
+    half_open_.erase(at);
+    return;
+  }
+  at->connection = connection;
+  at->remote = remote;
   connection->on_message = [this, at](wire::CmKind kind, Connection::Bytes bytes) {
     on_first_message(at, kind, bytes);
   };
   connection->on_lost = [this, at](Errc) { half_open_.erase(at); };
-  set_timer();
 }
 
 void Listener::on_first_message(HalfOpens::iterator at, wire::CmKind kind,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 
 #include "base/log.hpp"
@@ -82,14 +83,21 @@ Status require_privilege(uint16_t port) noexcept {
 // Abstract names are for everybody: who has that of a privileged port need not have the privilege.
 Status require_rightful(int fd, const Address& to) noexcept {
   if (!is_privileged(to.port)) return {};
+  if (is_root_or_us(fd)) return {};
   const auto owner = nic::peer_credentials(fd);
-  auto us = nic::Identity::read();
-  if (!owner.ok() || !us.ok()) return Errc::refused;
-  if (owner.value().uid == 0 || us->same_user(owner.value().pid, owner.value().uid)) return {};
   return refuse(Errc::refused,
                 "rdma_cm: %s is held by user %u, who is neither root nor us, and the port is a "
                 "privileged one: not connecting",
-                to.print().c_str(), unsigned{owner.value().uid});
+                to.print().c_str(), owner.ok() ? unsigned{owner.value().uid} : 0U);
+}
+
+Status connect_to(int fd, const PortName& name) noexcept {
+  sockaddr_un sa;
+  const socklen_t len = name.to_sockaddr(sa);
+  while (::connect(fd, reinterpret_cast<sockaddr*>(&sa), len) != 0) {
+    if (errno != EINTR) return errc_from_errno(errno);
+  }
+  return {};
 }
 
 // What a port covers: its address; of a wildcard, those of the device, and (so that two wildcards
@@ -105,10 +113,6 @@ std::vector<Address> covered(const Address& at, bool six_only) {
     all.push_back(a);
   }
   return all;
-}
-
-bool is_of_this_host(const Address& a) noexcept {
-  return is_gid(a) || link::udp::is_of_this_host(a);
 }
 
 }  // namespace
@@ -186,31 +190,43 @@ Result<std::vector<NamedSocket>> Port::listen() noexcept {
 }
 
 Result<ParentOnlyFd> Port::connect(const Address& from, const Address& to) noexcept {
-  if (!is_of_this_host(to)) {
-    APERTURE_WARN(
-        "rdma_cm: %s is on another host, or in another network namespace: only peers on this host "
-        "can be reached",
-        to.print().c_str());
-    return Errc::unreachable;
-  }
+  if (!is_of_this_host(to)) return Errc::unreachable;
   const auto held = std::find_if(held_.begin(), held_.end(),
                                  [&](const NamedSocket& h) { return h.at.ip == from.ip; });
   if (held == held_.end()) return Errc::unreachable;
   if (const Status s = renew(*held); !s) return s.error();
-  sockaddr_un sa;
-  const socklen_t len = PortName{space_, to.of_port()}.to_sockaddr(sa);
-  while (::connect(held->socket.get(), reinterpret_cast<sockaddr*>(&sa), len) != 0) {
-    if (errno != EINTR) return errc_from_errno(errno);
+  if (const Status s = connect_to(held->socket.get(), {space_, to.of_port()}); !s) {
+    return s.error();
   }
   ParentOnlyFd connected = std::move(held->socket);
   if (const Status s = require_rightful(connected.get(), to); !s) return s.error();
   return connected;
 }
 
+Result<ParentOnlyFd> connect_to_name(const PortName& name) noexcept {
+  ParentOnlyFd fd(move_high(open_socket()));
+  if (!fd) return errc_from_errno(errno);
+  if (const Status s = connect_to(fd.get(), name); !s) return s.error();
+  if (const Status s = require_rightful(fd.get(), name.address); !s) return s.error();
+  return fd;
+}
+
+bool is_root_or_us(int fd) noexcept {
+  const auto owner = nic::peer_credentials(fd);
+  if (!owner.ok()) return false;
+  const nic::Credentials& who = owner.value();
+  return who.uid == 0 || nic::Identity::read_user().same_user(who.pid, who.uid);
+}
+
+bool is_of_this_host(const Address& a) noexcept {
+  return is_gid(a) || link::udp::is_of_this_host(a);
+}
+
 Result<Address> connected_from(int fd, PortSpace space) noexcept {
   sockaddr_un sa{};
   socklen_t len = sizeof sa;
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&sa), &len) != 0) return Errc::addr_not_avail;
+  if (len <= offsetof(sockaddr_un, sun_path)) return Errc::no_entry;
   const auto name = PortName::parse(sa, len);
   if (!name || name->space != space) return Errc::addr_not_avail;
   const Address from = name->address.of_port();

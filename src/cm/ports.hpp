@@ -42,8 +42,8 @@ class Port {
   // What hears whoever connects, at each of its addresses; that of a wildcard itself is held and
   // hears nobody. Of those who share a port one may listen. Errors: addr_in_use, no_fds, no_memory.
   Result<std::vector<NamedSocket>> listen() noexcept;
-  // From that address of it. Errors: refused (nobody listens there), again (too many wait there),
-  // unreachable (no address of this host), addr_in_use, no_fds, no_memory.
+  // From that address of it, within this host. Errors: refused (nobody listens there), again (too
+  // many wait there), unreachable (no address of this host), addr_in_use, no_fds, no_memory.
   Result<ParentOnlyFd> connect(const Address& from, const Address& to) noexcept;
 
  private:
@@ -60,9 +60,18 @@ class Port {
   std::vector<NamedSocket> held_;  // index of `at`: as in the name
 };
 
-// Who connected to such a socket, by what it has accepted. Errors: addr_not_avail (no port of that
-// space, or not of this host).
+// Who connected to such a socket, by what it has accepted. Errors: no_entry (he has no name),
+// addr_not_avail (no port of that space, or not of this host).
 Result<Address> connected_from(int fd, PortSpace space) noexcept;
+
+// To that name from none, as a porter does (porter.hpp). Errors: refused (nobody listens there, or
+// who does may not have that port), again, no_fds, no_memory.
+Result<ParentOnlyFd> connect_to_name(const PortName& name) noexcept;
+
+// Whether who connected, or listens, runs as root or as the same user.
+bool is_root_or_us(int fd) noexcept;
+
+bool is_of_this_host(const Address& a) noexcept;
 
 // The address from which the kernel would reach `dest`, port 0; sends nothing. Errors: unreachable.
 Result<Address> source_for(const Address& dest) noexcept;

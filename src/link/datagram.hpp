@@ -1,8 +1,9 @@
 // The contract of whatever carries datagrams: the counterpart of a lane (lane.hpp) for queue pairs
 // without a connection.
 //
-// Datagrams come whole or not at all, in any order, perhaps never; who sent one is known, and which
-// of our addresses or groups it came to. One port belongs to one queue pair. Guarded by the
+// Datagrams come whole or not at all, in any order, perhaps never; it is known which of our
+// addresses or groups one came to, and within this host who sent it. Of another host's it is known
+// what the sender's address is said to be. One port belongs to one queue pair. Guarded by the
 // engine's lock.
 #pragma once
 
@@ -51,7 +52,7 @@ class Datagrams {
   // Hands over what has arrived, at most `at_most`; returns how many.
   virtual size_t receive(DatagramSink& sink, size_t at_most) noexcept = 0;
   virtual bool anything_arrived() const noexcept = 0;
-  // How many came from other hosts, which are not served, and were dropped unread.
+  // How many came from other hosts where those are not served, and were dropped unread.
   virtual uint64_t strangers() const noexcept { return 0; }
 
   // While it is wanted, wake_fd() is readable if something is there. A sleeping engine waits for

@@ -7,13 +7,16 @@
 
 #include "base/iov.hpp"
 #include "nic/datagram_sockets.hpp"
+#include "nic/host_identity.hpp"
 
 namespace aperture::nic {
 
 Result<std::unique_ptr<DatagramEndpoint>> DatagramEndpoint::create(const EndpointOptions& options,
                                                                    const Wish& wish) noexcept {
   if (options.engine->life().is_over()) return Errc::not_supported;
-  auto link = open_datagrams({&options.local, 1});
+  // an address that others know is there for them: the application has said it, or the user
+  const std::span<const Address> here(&options.local, 1);
+  auto link = open_datagrams(here, is_loopback(options.local) ? here.first(0) : here);
   if (!link) return link.error();
   try {
     auto made = std::make_unique<DatagramEndpoint>(options, wish, *std::move(link));

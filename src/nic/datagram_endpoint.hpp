@@ -2,6 +2,8 @@
 // multicast groups. What the libfabric door wraps as an fid_ep of type FI_EP_DGRAM. fi_endpoint(3),
 // fi_cm(3).
 //
+// At any address but those of loopback other hosts are served.
+//
 // A send is complete when the network has taken its datagram; nobody answers. Everything that
 // arrives is a stranger's: what is no message for this endpoint, or finds no receive, is dropped,
 // counted, and changes nothing. Nothing is kept for a receive that will come but what still lies in

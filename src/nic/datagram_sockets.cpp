@@ -6,14 +6,15 @@
 
 namespace aperture::nic {
 
-Result<std::unique_ptr<link::Datagrams>> open_datagrams(std::span<const Address> ips) noexcept {
+Result<std::unique_ptr<link::Datagrams>> open_datagrams(std::span<const Address> ips,
+                                                        std::span<const Address> offered) noexcept {
   const link::udp::FdWatcher watcher{
       [](int fd) {
         close_in_forked_children(fd);
         return ForkRound().number();
       },
       [](int fd, uint32_t round) { return forget_for_forked_children(fd, ForkRound(round)); }};
-  return link::udp::open(ips, watcher);
+  return link::udp::open(ips, offered, watcher);
 }
 
 }  // namespace aperture::nic

@@ -8,7 +8,8 @@
 
 namespace aperture::nic {
 
-// Errors: those of link::udp::open().
-Result<std::unique_ptr<link::Datagrams>> open_datagrams(std::span<const Address> ips) noexcept;
+// offered: those of them at which other hosts are served. Errors: those of link::udp::open().
+Result<std::unique_ptr<link::Datagrams>> open_datagrams(std::span<const Address> ips,
+                                                        std::span<const Address> offered) noexcept;
 
 }  // namespace aperture::nic

@@ -106,6 +106,13 @@ bool is_link_local(const Address& a) noexcept {
   return a.ip[0] == 0xfe && (a.ip[1] & 0xc0) == 0x80;
 }
 
+bool is_loopback(const Address& a) noexcept {
+  if (a.is_v4()) return a.ip[12] == 127;
+  Address six;
+  six.ip.back() = 1;
+  return a.ip == six.ip;
+}
+
 const NodeGuid& node_guid() noexcept {
   static constinit FoundOnce<NodeGuid> guid;
   return guid.get(make_guid);

@@ -22,6 +22,9 @@ const NodeGuid& node_guid() noexcept;
 // An IPv6 address that means something on one link alone, and is none of host_addresses().
 bool is_link_local(const Address& a) noexcept;
 
+// 127.0.0.0/8 or ::1.
+bool is_loopback(const Address& a) noexcept;
+
 // The addresses of the interfaces that are up, ports 0: IPv4 of real interfaces, IPv4 of loopback,
 // IPv6 that is not link-local (::1 last). What FI_APERTURE_IFACE names, an interface or an address,
 // comes before all others. Never empty: 127.0.0.1 where the kernel tells nothing. By exception

@@ -91,8 +91,16 @@ uint64_t read_net_ns() noexcept {
   return inode_of("/proc/self/ns/net");
 }
 
-Result<Identity> Identity::read() noexcept {
+Identity Identity::read_user() noexcept {
   Identity id;
+  id.user_ns = inode_of("/proc/self/ns/user");
+  id.uid = ::geteuid();
+  id.uid_is_ours = !may_be_overflow_user(id.uid);
+  return id;
+}
+
+Result<Identity> Identity::read() noexcept {
+  Identity id = read_user();
   Result<wire::Id128> boot = read_boot_id();
   if (!boot) return Errc::io;
   id.boot_id = *boot;
@@ -100,11 +108,8 @@ Result<Identity> Identity::read() noexcept {
   id.net_ns = read_net_ns();
   id.pid_ns = inode_of("/proc/self/ns/pid");
   id.time_ns = inode_of("/proc/self/ns/time");
-  id.user_ns = inode_of("/proc/self/ns/user");
   if (id.net_ns == 0 || id.pid_ns == 0) return Errc::io;
   id.pid = ::getpid();
-  id.uid = ::geteuid();
-  id.uid_is_ours = !may_be_overflow_user(id.uid);
   id.start_time = protect::thread_start_time(id.pid, id.pid);
   id.heavy_barriers = register_for_heavy_barriers();
   id.direct = read_wish();

@@ -34,6 +34,8 @@ struct Identity {
 
   // Errors: io (/proc does not say who we are).
   static Result<Identity> read() noexcept;
+  // What same_user() needs, and no more: as whom this process runs now.
+  static Identity read_user() noexcept;
 
   // Whether the process, whose ids a socket told, runs as the same user.
   bool same_user(pid_t there, uid_t its_uid) const noexcept;

@@ -198,7 +198,8 @@ Address remote_address(int fd) noexcept {
 Status receive_bytes(int fd, std::span<std::byte> into, size_t& got) noexcept {
   assert(got <= into.size());
   while (got < into.size()) {
-    const ssize_t n = ::recv(fd, into.data() + got, into.size() - got, 0);
+    // also where a peer holds the same socket, and has made it block
+    const ssize_t n = ::recv(fd, into.data() + got, into.size() - got, MSG_DONTWAIT);
     if (n > 0) {
       got += static_cast<size_t>(n);
     } else if (n == 0) {
@@ -212,7 +213,7 @@ Status receive_bytes(int fd, std::span<std::byte> into, size_t& got) noexcept {
 
 Status send_bytes(int fd, std::span<const std::byte> bytes) noexcept {
   for (;;) {
-    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n == static_cast<ssize_t>(bytes.size())) return {};
     if (n < 0 && errno == EINTR) continue;
     return n < 0 && errno != EAGAIN ? Errc::peer_lost : Errc::again;

@@ -1,12 +1,16 @@
 // Datagram queue pairs of the verbs door: see ud_verbs_qp.hpp.
 #include "nic/ud_verbs_qp.hpp"
 
+#include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "base/log.hpp"
 #include "nic/datagram_sockets.hpp"
+#include "nic/host_identity.hpp"
 #include "nic/qp_numbers.hpp"
 
 namespace aperture::nic {
@@ -14,7 +18,10 @@ namespace aperture::nic {
 Result<std::unique_ptr<VerbsQp>> UdVerbsQp::create(Engine& engine, ib::QpSpec spec) noexcept {
   if (engine.life().is_over()) return Errc::not_supported;
   try {
-    auto datagrams = open_datagrams(queue_pair_ips());
+    const std::vector<Address> ips = queue_pair_ips();
+    std::vector<Address> offered;
+    std::copy_if(ips.begin(), ips.end(), std::back_inserter(offered), serves_other_hosts);
+    auto datagrams = open_datagrams(ips, offered);
     if (!datagrams)
       return refuse(datagrams.error(),
                     "a datagram queue pair finds no UDP port that is free on every address: %s",

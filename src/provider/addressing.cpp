@@ -12,6 +12,7 @@
 #include "base/interfaces.hpp"
 #include "base/log.hpp"
 #include "base/settings.hpp"
+#include "nic/host_identity.hpp"
 
 namespace aperture::provider {
 
@@ -34,10 +35,6 @@ Address loopback(uint32_t format) noexcept {
   Address six;
   six.ip[15] = 1;
   return six;
-}
-
-bool is_loopback(const Address& a) noexcept {
-  return a.is_v4() ? a.ip[12] == 127 : a.ip == loopback(FI_SOCKADDR_IN6).ip;
 }
 
 // Whether this host has that address: the kernel says so by letting us bind to it.
@@ -261,7 +258,8 @@ bool default_source(uint32_t format, const std::optional<Address>& dest, Address
     why.append(" address; correct it or unset it");
     return false;
   }
-  if (dest && !is_loopback(*dest) && !dest->is_any_ip() && route_source(*dest, out)) return true;
+  if (dest && !nic::is_loopback(*dest) && !dest->is_any_ip() && route_source(*dest, out))
+    return true;
   out = loopback(wanted);
   return true;
 }

@@ -2,11 +2,15 @@
 // bytes and the IPv4 header behind them (IBTA annex A17, "RoCEv2").
 #include "verbs/ah.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
+#include "base/log.hpp"
+#include "nic/host_identity.hpp"
 #include "verbs/gids.hpp"
 #include "verbs/real.hpp"
+#include "wire/datagram.hpp"
 
 namespace aperture::verbs {
 
@@ -69,6 +73,20 @@ int init_from_wc(uint8_t port_num, const ibv_wc& wc, const ibv_grh* grh, ibv_ah_
   return 0;
 }
 
+// Its messages may arrive, and no answer ever would.
+void warn_of_silence(const ib::Route& route) noexcept {
+  const auto& ours = nic::host_addresses();
+  const bool is_here = nic::is_loopback(route.remote) ||
+                       std::any_of(ours.begin(), ours.end(),
+                                   [&](const Address& a) { return a.ip == route.remote.ip; });
+  if (is_here || wire::is_group(route.remote) || nic::serves_other_hosts(route.local)) return;
+  APERTURE_WARN(
+      "ibv_create_ah: %s is on another host, and GID %s serves this host alone: nothing that comes "
+      "from there is taken; set FI_APERTURE_IFACE to the interface that leads there, and use its "
+      "GID, which is then the first one",
+      route.remote.print().c_str(), route.local.print().c_str());
+}
+
 }  // namespace
 
 int resolve(const char* call, const ibv_ah_attr& attr, ib::Route& route) noexcept {
@@ -104,6 +122,7 @@ APERTURE_VERB ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
                     "ibv_create_ah: the port is an Ethernet port, whose addresses are GIDs: set "
                     "is_global and grh.dgid");
     if (const int error = resolve("ibv_create_ah", *attr, ah->route); error != 0) return error;
+    warn_of_silence(ah->route);
     ah->base.context = pd->context;
     ah->base.pd = pd;
     ah->base.handle = ours.context->next_handle();

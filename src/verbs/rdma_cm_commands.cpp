@@ -100,13 +100,11 @@ int do_destroy_id(const Call& call, const rdma_ucm_destroy_id& command) {
 int explain_address(const char* call, const Address& address, Status s) noexcept {
   switch (s.error()) {
     case Errc::ok: return 0;
-    case Errc::unreachable:
-      APERTURE_WARN("%s: no route to %s", call, address.print().c_str());
-      return ENETUNREACH;
+    case Errc::unreachable: return ENETUNREACH;  // cm/ says why
     case Errc::bad_state:
       APERTURE_WARN("%s: the id has been bound or connected already", call);
       break;
-    case Errc::addr_not_avail: break;  // cm/ says which
+    case Errc::addr_not_avail: break;  // likewise
     default: APERTURE_WARN("%s: %s: %s", call, address.print().c_str(), describe(s.error())); break;
   }
   return errno_of(s);

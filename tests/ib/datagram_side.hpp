@@ -35,7 +35,7 @@ class UdSide : public Registered {
   explicit UdSide(UdOptions o = {})
       : Registered(1 << 20), send_cq(256, events, false), recv_cq(256, events, false) {
     if (o.link == nullptr) {
-      auto opened = link::udp::open(o.ips, {});
+      auto opened = link::udp::open(o.ips, {}, {});
       EXPECT_TRUE(opened.ok()) << describe(opened.error());
       o.link = *std::move(opened);
     }

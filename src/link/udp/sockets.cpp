@@ -1,10 +1,13 @@
 // Opening UDP sockets: see udp.hpp.
+#include <linux/filter.h>
+#include <linux/if_packet.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "base/interfaces.hpp"
 #include "link/udp/udp.hpp"
@@ -15,7 +18,9 @@ namespace {
 
 // A burst shall wait for us rather than be lost; the kernel takes memory only for what is there.
 constexpr int kReceiveBufferBytes = 16 << 20;
-constexpr int kIpv6MulticastAll = 29;  // IPV6_MULTICAST_ALL, which older C libraries do not name
+// IPV6_MULTICAST_ALL and SO_BINDTOIFINDEX, which older C libraries do not name
+constexpr int kIpv6MulticastAll = 29;
+constexpr int kBindToIfindex = 62;
 
 template <typename T>
 bool set(int fd, int level, int name, const T& value) noexcept {
@@ -61,12 +66,34 @@ bool join(int fd, const Address& at, unsigned interface) noexcept {
   return set(fd, IPPROTO_IPV6, IPV6_JOIN_GROUP, wish);
 }
 
+// What comes from outside this host comes empty, whatever its source is said to be: of IPv6, the
+// kernel takes packets that are forged under an address of this host. A filter of the socket says
+// how much of a packet is kept: of strangers' the UDP header, so that they are counted and dropped
+// where those of IPv4 are. What goes to an address of this host comes by loopback; what goes to a
+// group comes back marked as a copy. socket(7), bpf(4).
+void empty_strangers(int fd, bool is_group) noexcept {
+  constexpr uint32_t kUdpHeaderBytes = 8;
+  constexpr auto kAncillary = static_cast<uint32_t>(SKF_AD_OFF);
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kAncillary + SKF_AD_IFINDEX),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ::if_nametoindex("lo"), 2, 0),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kAncillary + SKF_AD_PKTTYPE),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, is_group ? PACKET_LOOPBACK : ~0U, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, ~0U),
+      BPF_STMT(BPF_RET | BPF_K, kUdpHeaderBytes),
+  };
+  const sock_fprog filter{static_cast<unsigned short>(std::size(program)), program};
+  set(fd, SOL_SOCKET, SO_ATTACH_FILTER, filter);
+}
+
 }  // namespace
 
-Result<UniqueFd> open_at(const Address& at, const Interface& interface, uint16_t& port) noexcept {
+Result<UniqueFd> open_at(const Address& at, const Interface& interface, bool serves_others,
+                         uint16_t& port) noexcept {
   const bool v4 = at.is_v4();
   auto fd = open_socket(v4);
   if (!fd) return fd.error();
+  if (!v4 && !serves_others) empty_strangers(fd->get(), false);
   if (Status s = bind_to(fd->get(), at, 0); !s) return s.error();
   if (v4) {
     ip_mreqn out{};
@@ -87,10 +114,16 @@ Result<UniqueFd> open_at(const Address& at, const Interface& interface, uint16_t
   return fd;
 }
 
-Result<UniqueFd> open_group(const Address& at, const Interface& interface) noexcept {
+Result<UniqueFd> open_group(const Address& at, const Interface& interface,
+                            bool serves_others) noexcept {
   auto fd = open_socket(at.is_v4());
   if (!fd) return fd.error();
+  if (!at.is_v4() && !serves_others) empty_strangers(fd->get(), true);
   set(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  // an IPv6 socket hears a group at whatever interface anybody of this host has joined it
+  if (!at.is_v4()) {
+    set(fd->get(), SOL_SOCKET, kBindToIfindex, static_cast<int>(interface.index));
+  }
   if (Status s = bind_to(fd->get(), at, interface.index); !s) return s.error();
   if (!join(fd->get(), at, interface.index)) return errc_from_errno(errno);
   return fd;

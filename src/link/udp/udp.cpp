@@ -32,7 +32,7 @@ class UdpDatagrams final : public Datagrams {
  public:
   explicit UdpDatagrams(const FdWatcher& watcher);
   Status begin() noexcept;
-  Status take_port(std::span<const Address> ips) noexcept;
+  Status take_port(std::span<const Address> ips, std::span<const Address> offered) noexcept;
 
   uint16_t port() const noexcept override { return port_; }
   bool is_own(const Address& address) const noexcept override;
@@ -47,7 +47,7 @@ class UdpDatagrams final : public Datagrams {
   Status leave(const Address& group) noexcept override;
 
  private:
-  Status open_all(std::span<const Address> ips) noexcept;
+  Status open_all(std::span<const Address> ips, std::span<const Address> offered) noexcept;
   Status add(Result<UniqueFd> fd, const Socket& like) noexcept;
   Status join_at(const Address& group, const Socket& at) noexcept;
   const Socket* sender_for(const Address& local, const Address& to, bool v4) const noexcept;
@@ -100,18 +100,20 @@ Status UdpDatagrams::begin() noexcept {
   return {};
 }
 
-Status UdpDatagrams::take_port(std::span<const Address> ips) noexcept {
+Status UdpDatagrams::take_port(std::span<const Address> ips,
+                               std::span<const Address> offered) noexcept {
   Status status = Errc::addr_not_avail;
   const bool is_given = !ips.empty() && ips.front().port != 0;
   for (int i = 0; i < (is_given ? 1 : kPortTries); ++i) {
-    status = open_all(ips);
+    status = open_all(ips, offered);
     if (status.ok() || status.error() != Errc::addr_in_use) return status;
   }
   return status;
 }
 
 // The port of the first, which the kernel chooses if it is 0, is that of the others.
-Status UdpDatagrams::open_all(std::span<const Address> ips) noexcept {
+Status UdpDatagrams::open_all(std::span<const Address> ips,
+                              std::span<const Address> offered) noexcept {
   sockets_.clear();
   port_ = ips.empty() ? uint16_t{0} : ips.front().port;
   for (Address at : ips) {
@@ -120,8 +122,10 @@ Status UdpDatagrams::open_all(std::span<const Address> ips) noexcept {
     like.at = at;
     like.interface = interface_of(at);
     like.is_v4 = at.is_v4();
+    like.serves_others = std::any_of(offered.begin(), offered.end(),
+                                     [&](const Address& o) { return o.ip == at.ip; });
     uint16_t port = 0;
-    auto fd = open_at(at, like.interface, port);
+    auto fd = open_at(at, like.interface, like.serves_others, port);
     if (!fd && fd.error() == Errc::addr_not_avail) continue;
     like.at.port = port;
     if (Status s = add(std::move(fd), like); !s) return s;
@@ -136,7 +140,8 @@ Status UdpDatagrams::add(Result<UniqueFd> fd, const Socket& like) noexcept {
   if (!fd) return fd.error();
   try {
     auto socket = std::make_unique<Socket>(Socket{WatchedFd(*std::move(fd), watcher_), like.at,
-                                                  like.interface, like.is_group, like.is_v4});
+                                                  like.interface, like.is_group, like.is_v4,
+                                                  like.serves_others});
     sockets_.push_back(std::move(socket));
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;
@@ -253,7 +258,8 @@ size_t UdpDatagrams::take_from(Socket& socket, DatagramSink& sink, size_t at_mos
     const auto from = Address::from_sockaddr(message.msg_hdr.msg_name, message.msg_hdr.msg_namelen);
     const bool whole = (message.msg_hdr.msg_flags & MSG_TRUNC) == 0;
     datagram.from = from ? from.value() : Address{};
-    if (datagram.from.ip != socket.at.ip && is_stranger(datagram.from)) [[unlikely]] {
+    if (datagram.from.ip != socket.at.ip && !socket.serves_others && is_stranger(datagram.from))
+        [[unlikely]] {
       ++strangers_;
       continue;
     }
@@ -321,7 +327,10 @@ Status UdpDatagrams::join_at(const Address& group, const Socket& at) noexcept {
   like.interface = at.interface;
   like.is_group = true;
   like.is_v4 = at.is_v4;
-  return add(open_group(place, at.interface), like);
+  like.serves_others = std::any_of(sockets_.begin(), sockets_.end(), [&](const auto& s) {
+    return s->serves_others && s->is_v4 == at.is_v4 && s->interface.index == at.interface.index;
+  });
+  return add(open_group(place, at.interface, like.serves_others), like);
 }
 
 Status UdpDatagrams::leave(const Address& group) noexcept {
@@ -344,11 +353,12 @@ WatchedFd::~WatchedFd() {
 }
 
 Result<std::unique_ptr<Datagrams>> open(std::span<const Address> ips,
+                                        std::span<const Address> offered,
                                         const FdWatcher& watcher) noexcept {
   try {
     auto made = std::make_unique<UdpDatagrams>(watcher);
     if (Status s = made->begin(); !s) return s.error();
-    if (Status s = made->take_port(ips); !s) return s.error();
+    if (Status s = made->take_port(ips, offered); !s) return s.error();
     return std::unique_ptr<Datagrams>(std::move(made));
   } catch (const std::bad_alloc&) {
     return Errc::no_memory;

@@ -7,8 +7,13 @@
 // an IPv4 address or from ::1 (Linux has no IPv6 multicast on loopback), and itself, where those
 // send who come from another IPv6 address. Joining the group joins both places.
 //
-// Only this host is served: what comes from an address that is none of its own is dropped before it
-// is read, and counted.
+// Other hosts are served at those addresses that whoever opens it says, and in groups at their
+// interfaces. Everywhere else only this host is: what comes from an address that is none of its own
+// is dropped before it is read, and counted. Where others are served a source address is a claim:
+// whoever can put packets on the way may send under any.
+//
+// A datagram that is longer than the way carries goes as fragments of IP, and is lost if one of
+// them is. Groups have a TTL of 1: they reach the hosts of one link.
 //
 // All sockets hang in one epoll, so that a look at them is one system call however many they are.
 // A second epoll over it, armed while the engine sleeps, is what the engine's own epoll holds:
@@ -57,23 +62,29 @@ struct Socket {
   Interface interface;
   bool is_group = false;
   bool is_v4 = false;
+  bool serves_others = false;  // hosts
 };
 
 // Takes the port of the first of these addresses on all of them, or, where that is 0, one that is
-// free on all; addresses that are not there are left out. Errors: addr_in_use (that port, or none
-// is free in many tries), addr_not_avail (no address is there), access_denied (a port for the
-// privileged), no_fds, no_memory.
+// free on all; addresses that are not there are left out. offered: those at which other hosts are
+// served. Errors: addr_in_use (that port, or none is free in many tries), addr_not_avail (no
+// address is there), access_denied (a port for the privileged), no_fds, no_memory.
 Result<std::unique_ptr<Datagrams>> open(std::span<const Address> ips,
+                                        std::span<const Address> offered,
                                         const FdWatcher& watcher) noexcept;
 
 // sockets.cpp
+// Of IPv6, what comes from outside this host comes empty unless others are served.
 // at.port 0: the kernel chooses, `port` is what it is. Errors: addr_in_use, addr_not_avail,
 // no_fds, no_memory.
-Result<UniqueFd> open_at(const Address& at, const Interface& interface, uint16_t& port) noexcept;
+Result<UniqueFd> open_at(const Address& at, const Interface& interface, bool serves_others,
+                         uint16_t& port) noexcept;
 // at: the group's place on the network. Errors: as above.
-Result<UniqueFd> open_group(const Address& at, const Interface& interface) noexcept;
+Result<UniqueFd> open_group(const Address& at, const Interface& interface,
+                            bool serves_others) noexcept;
 Interface interface_of(const Address& ip) noexcept;
-// Whether that is an address of this host now: the kernel takes no packet from elsewhere under one.
+// Whether that is an address of this host now: of IPv4, the kernel takes no packet from elsewhere
+// under one; of IPv6 it does, which is what open_at() and open_group() see to.
 bool is_of_this_host(const Address& ip) noexcept;
 
 }  // namespace aperture::link::udp
