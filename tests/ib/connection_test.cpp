@@ -303,6 +303,7 @@ TEST_P(Connections, what_the_peer_had_published_before_it_went_is_executed) {
   ASSERT_TRUE(p.b->post_recv(2, 0, 8));
   p.a->fill(0, pattern(8, 9));
   ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+  p.move();
   p.b->qp->lose();
   EXPECT_EQ(ends_of(p.b->recv_cq), Ends{success});
   EXPECT_EQ(p.b->bytes(0, 8), pattern(8, 9));
@@ -311,6 +312,7 @@ TEST_P(Connections, what_the_peer_had_published_before_it_went_is_executed) {
 
 // The application may have seen it in its memory, and written something else there since.
 TEST_P(Connections, what_the_peer_had_claimed_before_it_went_is_not_executed_again) {
+  if (GetParam() == LinkKind::stream) GTEST_SKIP() << "no claim travels";
   ConnectedPair p(GetParam());
   ASSERT_TRUE(p.b->post_recv(1, 64, 8));
   p.b->fill(0, pattern(8, 1));

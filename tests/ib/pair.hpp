@@ -186,7 +186,17 @@ class Side final : public LaneHost, public Registered {
   static SendWr work(SendOp op, uint64_t id, uint64_t remote = 0, uint32_t rkey = 0) {
     return {.id = id, .op = op, .flags = kSignaled, .remote_addr = remote, .rkey = rkey};
   }
-  bool poll() { return qp->poll(++polls); }
+  bool poll() {
+    if (lanes != nullptr) lanes->before_poll(which);
+    const bool any = qp->poll(++polls);
+    linger();
+    if (lanes != nullptr) lanes->after_poll(which);
+    return any;
+  }
+  // As the control thread has a lane that was given back.
+  void linger() {
+    if (lanes != nullptr && given_back != nullptr) lanes->linger(*given_back);
+  }
 
  private:
   protect::KeyTable& keys_;
@@ -202,6 +212,8 @@ class Side final : public LaneHost, public Registered {
   std::unique_ptr<link::Lane> given_back;
   int wanted = 0;
   uint64_t polls = 0;
+  LanePair* lanes = nullptr;  // which of them is moved with each poll
+  LanePair::Of which = LanePair::Of::a;
 };
 
 class Pair {
@@ -213,6 +225,8 @@ class Pair {
       : lanes(kind) {
     a = std::make_unique<Side>(*lanes.keys, of_a, 0x101, memory);
     b = std::make_unique<Side>(*lanes.keys, of_b, 0x202, memory);
+    a->lanes = b->lanes = &lanes;
+    b->which = LanePair::Of::b;
   }
   ~Pair() {
     a.reset();
@@ -230,6 +244,12 @@ class Pair {
     lanes.make(a->domain, b->domain);
     a->qp->attach(std::move(lanes.lane_a));
     b->qp->attach(std::move(lanes.lane_b));
+  }
+  // What was published arrives, also in a lane that was given back.
+  void move() {
+    a->linger();
+    b->linger();
+    lanes.move();
   }
   // Polls both sides until it is so; false after about five seconds.
   bool until(const std::function<bool()>& so, bool poll_a = true, bool poll_b = true) {

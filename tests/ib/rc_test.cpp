@@ -248,7 +248,9 @@ TEST_P(Rc, what_has_arrived_when_a_queue_pair_is_destroyed_is_executed) {
     p.a->fill(0, pattern(64, 5));
     for (uint64_t id = 1; receives && id <= 3; ++id) ASSERT_TRUE(p.b->post_recv(id, 128, 8));
     for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
+    p.lanes.move();
     p.b->qp->leave();
+    p.move();
     EXPECT_TRUE(p.b->recv_cq.empty()) << "its completions go with it";
     EXPECT_EQ(p.b->bytes(128, 8) == pattern(8, 5), receives);
     p.a->qp->lose();
@@ -266,7 +268,9 @@ TEST_P(Rc, what_has_arrived_when_a_queue_pair_is_stopped_is_executed) {
     p.a->fill(0, pattern(64, 5));
     for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(p.b->post_recv(id, 128, 8));
     for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
+    p.lanes.move();
     p.b->go_to(state);
+    p.move();
     EXPECT_EQ(p.b->bytes(128, 8), pattern(8, 5));
     const bool tells = state == QpState::err;  // reset: its completions are gone with it
     EXPECT_EQ(ended(p.b->recv_cq),

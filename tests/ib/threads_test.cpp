@@ -119,6 +119,7 @@ TEST_P(Threads, everything_at_once_in_both_directions) {
   p.connect();
   Actor first(*p.a, *p.b);
   Actor second(*p.b, *p.a);
+  p.lanes.set_apart();
   std::atomic<int> finished{0};
   std::thread other([&] { second.run(finished); });
   first.run(finished);

@@ -1,6 +1,7 @@
 // Two ends of a lane in one process, over each kind of link, for the tests of the rooms above. On
 // the direct link each side may reach the other by CMA (the other is this very process), with a
-// real key view and real accessor slots.
+// real key view and real accessor slots. A lane over a stream has to be moved: whoever polls a side
+// calls before_poll() and after_poll().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,18 +13,29 @@
 
 #include "link/loopback/loopback.hpp"
 #include "link/shm/segment.hpp"
+#include "link/simulated_stream.hpp"
 #include "protect/key_table.hpp"
 #include "protect/peer_key_view.hpp"
 
 namespace aperture::link::test {
 
-enum class LinkKind { loopback, shm, direct };
+enum class LinkKind { loopback, shm, direct, stream };
 inline const char* name_of(LinkKind kind) {
-  return kind == LinkKind::loopback ? "loopback" : kind == LinkKind::shm ? "shm" : "direct";
+  switch (kind) {
+    case LinkKind::loopback: return "loopback";
+    case LinkKind::shm: return "shm";
+    case LinkKind::direct: return "direct";
+    case LinkKind::stream: return "stream";
+  }
+  return "unknown";
 }
 
 // For suites that run over each of them.
-inline const auto kEachLink = testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct);
+inline const auto kEachLink =
+    testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct, LinkKind::stream);
+// Those whose words and bytes either side can write at any time.
+inline const auto kEachShared =
+    testing::Values(LinkKind::loopback, LinkKind::shm, LinkKind::direct);
 inline std::string link_name(const testing::TestParamInfo<LinkKind>& info) {
   return name_of(info.param);
 }
@@ -37,8 +49,8 @@ class LanePair {
   }
   // The queue pairs have handed their slots back: before the segment goes.
   ~LanePair() {
-    lane_a.reset();
-    lane_b.reset();
+    drop(Of::a);
+    drop(Of::b);
     if (segment_a_ == nullptr || kind_ != LinkKind::direct) return;
     EXPECT_TRUE(keys->accessors().detach(slots(*segment_a_, shm::Side::creator)));
     EXPECT_TRUE(keys->accessors().detach(slots(*segment_a_, shm::Side::attacher)));
@@ -48,7 +60,11 @@ class LanePair {
 
   // A new lane, in the same segment where there is one.
   void make(protect::DomainId domain_a, protect::DomainId domain_b) {
-    if (kind_ == LinkKind::loopback) {
+    drop(Of::a);
+    drop(Of::b);
+    if (kind_ == LinkKind::stream) {
+      make_streams();
+    } else if (kind_ == LinkKind::loopback) {
       auto pair = loopback::make_lane_pair(bell_a_.get(), bell_b_.get());
       ASSERT_TRUE(pair.ok());
       lane_a = std::move(pair->first);
@@ -58,6 +74,39 @@ class LanePair {
     }
     lane_a->remote_domain = domain_b;
     lane_b->remote_domain = domain_a;
+  }
+
+  // Lanes over streams: what was published arrives. Of a side that is a bare lane, whatever lies in
+  // its rings was published.
+  enum class Of { a, b };
+  void before_poll(Of side) {
+    if (kind_ != LinkKind::stream) return;
+    if (!apart_) move(side == Of::a ? Of::b : Of::a);
+    moving(side).mover->progress();
+  }
+  void after_poll(Of side) {
+    if (kind_ != LinkKind::stream) return;
+    moving(side).mover->flush(true);
+    if (!apart_) move(side == Of::a ? Of::b : Of::a);
+  }
+  void move() {
+    if (kind_ != LinkKind::stream) return;
+    for (bool any = true; any;) {
+      any = move(Of::a);
+      any |= move(Of::b);
+    }
+  }
+  // One that was given back.
+  void linger(Lane& lane) {
+    if (kind_ == LinkKind::stream) static_cast<tcp::StreamLane&>(lane).linger();
+  }
+  // Each side is another thread's from now on.
+  void set_apart() { apart_ = true; }
+  // The bare lane of a side is no more, as when its process has ended.
+  void drop(Of side) {
+    if (bare(side) != nullptr && moved_bare(side) == bare(side).get()) bare(side)->on_released();
+    moved_bare(side) = nullptr;
+    bare(side).reset();
   }
 
   LinkKind kind() const { return kind_; }
@@ -70,6 +119,24 @@ class LanePair {
  private:
   static protect::SlotArray* slots(shm::Segment& segment, shm::Side side) {
     return segment.slots_of(side);
+  }
+
+  MovingSide& moving(Of side) { return side == Of::a ? moving_a_ : moving_b_; }
+  std::unique_ptr<Lane>& bare(Of side) { return side == Of::a ? lane_a : lane_b; }
+  Lane*& moved_bare(Of side) { return side == Of::a ? moved_bare_a_ : moved_bare_b_; }
+  bool move(Of side) {
+    if (bare(side) != nullptr) {
+      if (moved_bare(side) != bare(side).get()) bare(side)->on_attached();
+      moved_bare(side) = bare(side).get();
+      bare(side)->ring_doorbell();
+    }
+    return moving(side).poll();
+  }
+
+  void make_streams() {
+    const auto there = std::make_shared<Pipe>(), back = std::make_shared<Pipe>();
+    lane_a = moving_a_.lane_over(std::make_unique<SimulatedStream>(there, back));
+    lane_b = moving_b_.lane_over(std::make_unique<SimulatedStream>(back, there));
   }
 
   void make_segment() {
@@ -103,6 +170,10 @@ class LanePair {
   }
 
   const LinkKind kind_;
+  MovingSide moving_a_, moving_b_;
+  Lane* moved_bare_a_ = nullptr;  // by their movers, since nobody else has them
+  Lane* moved_bare_b_ = nullptr;
+  bool apart_ = false;
   UniqueFd bell_a_, bell_b_;
   std::shared_ptr<shm::Segment> segment_a_, segment_b_;
   std::unique_ptr<protect::PeerKeyView> view_;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <vector>
 
@@ -28,8 +29,9 @@ class Random {
   std::minstd_rand engine_;
 };
 
-// One direction.
+// One direction. The lock is for the tests whose sides are two threads.
 struct Pipe {
+  std::mutex lock{};
   std::vector<std::byte> bytes{};
   size_t given = 0;  // of them: the others are on their way
   size_t capacity = size_t{1} << 20;
@@ -63,11 +65,13 @@ class SimulatedStream final : public tcp::Stream {
       : out_(std::move(out)), in_(std::move(in)), chance_(chance), random_(random) {}
   // As a socket's end: what is sent to it now is answered with a reset.
   ~SimulatedStream() override {
-    out_->finished = true;
+    finish();
+    const std::lock_guard guard(in_->lock);
     in_->reset = true;
   }
 
   Result<size_t> send(std::span<const iovec> pieces) noexcept override {
+    const std::lock_guard guard(out_->lock);
     EXPECT_FALSE(out_->finished) << "sent after the end";
     if (out_->reset) return Errc::peer_lost;
     size_t room = amount(out_->capacity - std::min(out_->capacity, out_->under_way().size()));
@@ -84,6 +88,7 @@ class SimulatedStream final : public tcp::Stream {
     return n;
   }
   Result<size_t> receive(std::span<const iovec> places) noexcept override {
+    const std::lock_guard guard(in_->lock);
     if (in_->under_way().empty()) {
       if (in_->reset) return Errc::peer_lost;
       return in_->finished ? Errc::shut_down : Errc::again;
@@ -100,7 +105,10 @@ class SimulatedStream final : public tcp::Stream {
     EXPECT_NE(n, 0u);
     return n;
   }
-  void finish() noexcept override { out_->finished = true; }
+  void finish() noexcept override {
+    const std::lock_guard guard(out_->lock);
+    out_->finished = true;
+  }
   int fd() const noexcept override { return -1; }
 
  private:

@@ -122,7 +122,10 @@ TEST_P(Shows, of_a_peer_that_is_lost_in_the_middle_one_error) {
   const auto data = pattern(kLimit, 4), small = pattern(8, 5);
   ASSERT_TRUE(r.until([&] { return send_to_push(1, data).ok(); }));
   ASSERT_TRUE(r.until([&] { return r.send(2, small, 0, false).ok(); }));
-  for (int i = 0; i < 50; ++i) r.qp_of(0).poll(0);
+  for (int i = 0; i < 50; ++i) {
+    r.move();
+    r.qp_of(0).poll(0);
+  }
   EXPECT_TRUE(r.cq().empty());
   r.lose(0);
   ASSERT_FALSE(r.cq().empty());

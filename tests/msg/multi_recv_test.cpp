@@ -244,6 +244,7 @@ TEST_P(MultiRecv, cancel_waits_for_the_messages_under_way) {
   const auto second = pattern(kEach, 2);
   ASSERT_TRUE(r.send(0, first, 0, false));
   ASSERT_TRUE(r.send(0, second, 0, false));
+  r.move();
   r.qp_of().poll(1);  // both matched, nothing has come yet
   ASSERT_TRUE(r.matcher->cancel(reinterpret_cast<void*>(1)));
   EXPECT_TRUE(r.cq().empty());
@@ -260,6 +261,7 @@ TEST_P(MultiRecv, a_lost_peer_fails_its_messages_and_the_buffer_lives_on) {
   Buffered r(scene(2), 2 * kEach, 1);
   const auto lost = pattern(kEach, 1);
   ASSERT_TRUE(r.send(0, lost, 0, false));
+  r.move();
   r.qp_of(0).poll(1);
   r.lose(0);
   EXPECT_EQ(r.expect_error(1, Errc::peer_lost).entry.flags, kRecv);
@@ -279,6 +281,7 @@ TEST_P(MultiRecv, the_last_message_may_fail_and_then_its_error_releases_the_buff
     const size_t peer = completion ? 0 : 1;
     const auto lost = pattern(kEach, 1);
     ASSERT_TRUE(r.send(0, lost, peer, false));
+    r.move();
     r.qp_of(peer).poll(1);
     r.qp_of(peer).finish(Errc::peer_lost);
     EXPECT_EQ(r.expect_error(1, Errc::peer_lost).entry.flags, kRecv | kRelease);

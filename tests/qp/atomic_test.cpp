@@ -301,7 +301,9 @@ class HostileAtomics : public Attacked {
   }
   void put_bytes(const wire::AtomicCode& code, const std::vector<uint64_t>& words, uint64_t pos,
                  uint32_t len) {
-    std::memcpy(peer().request_tx.bytes.at(0), words.data(), words.size() * 8);
+    ring::ByteWriter& bytes = peer().request_tx.bytes;
+    std::memcpy(bytes.at(0), words.data(), words.size() * 8);
+    if (bytes.committed() == 0) bytes.commit(0, static_cast<uint32_t>(words.size() * 8));
     put(peer().request_tx, Head::make(Op::atomic_bytes, 0, 0, 0),
         wire::AtomicBytesFields{pos, code, len});
   }

@@ -83,6 +83,7 @@ TEST_P(AtomicThreads, lose_nothing_and_see_every_value_once) {
   const uint64_t key_b = pair.region(*pair.b, of_b, rights).key;
   pair.attach();
   Adder first(*pair.a, of_b.address(), key_b), second(*pair.b, of_a.address(), key_a);
+  pair.set_apart();
   std::atomic<int> finished{0};
   std::thread owner([&] {
     for (uint64_t i = 0; i < kRounds; ++i) {

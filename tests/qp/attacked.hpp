@@ -35,7 +35,11 @@ class Attacked : public testing::TestWithParam<LinkKind> {
     EXPECT_TRUE(a().sink.all_done());
   }
   Side& a() { return *pair_.a; }
-  link::Lane& peer() { return *pair_.lane_b; }
+  // What was published has arrived there.
+  link::Lane& peer() {
+    pair_.move();
+    return *pair_.lane_b;
+  }
 
   template <typename Fields>
   requires std::is_class_v<Fields>

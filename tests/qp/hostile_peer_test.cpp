@@ -448,6 +448,7 @@ TEST_P(HostilePeer, hostile_38_fields_that_change_while_they_are_looked_at) {
 }
 
 TEST_P(HostilePeer, claims_of_every_kind_hold_up_only_their_lane) {
+  if (GetParam() == LinkKind::stream) GTEST_SKIP() << "no claim travels";
   request(Op::write, wire::WriteFields{region_.key}, wire::kFirst | wire::kLast, memory_.address());
   link::test::try_claims(peer(), *a().qp->lane(), [this] { expect_alive(); });
 }
@@ -499,7 +500,7 @@ TEST_P(HostilePeer, offer_of_memory_that_is_not_there) {
 }
 
 TEST_P(HostilePeer, offer_of_memory_that_is_not_there_and_may_be_pulled) {
-  if (GetParam() != LinkKind::loopback) peer().claims_out[3].store(uint64_t{77} << 32);
+  if (peer().claims_out != nullptr) peer().claims_out[3].store(uint64_t{77} << 32);
   peer().request_rx.words().gate.store(5);
   put(peer().response_tx, Head::make(Op::permit, 0, 0xffff, 5));
   request(Op::send_offer, wire::SendOfferFields{100000, 4096, 77, 3});

@@ -217,7 +217,12 @@ struct Side {
     port.tx.size = o.tx_size;
     qp = std::make_unique<Qp>(port, remote);
   }
-  bool poll() { return qp->poll(++polls); }
+  bool poll() {
+    if (lanes != nullptr) lanes->before_poll(which);
+    const bool any = qp->poll(++polls);
+    if (lanes != nullptr) lanes->after_poll(which);
+    return any;
+  }
   Status send(const iovec& iov, uint64_t context) {
     return qp->requester().send(send_of(iov, context));
   }
@@ -244,6 +249,8 @@ struct Side {
   protect::DomainId domain;
   uint64_t polls = 0;
   std::unique_ptr<Qp> qp;
+  link::test::LanePair* lanes = nullptr;  // which of them is moved with each poll
+  LanePair::Of which = LanePair::Of::a;
 };
 
 class Pair : public link::test::LanePair {
@@ -254,6 +261,8 @@ class Pair : public link::test::LanePair {
     there.port = 7;
     a = std::make_unique<Side>(*keys, o, there);
     b = std::make_unique<Side>(*keys, o, there);
+    a->lanes = b->lanes = this;
+    b->which = Of::b;
     make(a->domain, b->domain);
   }
   ~Pair() {
@@ -283,6 +292,7 @@ class Pair : public link::test::LanePair {
   // Side a alone; the bare lane at the other end has taken its permit.
   void attach_a() {
     a->qp->attach(std::move(lane_a));
+    LanePair::move();
     lane_b->response_rx.cells.advance(1);
   }
 

@@ -398,6 +398,7 @@ TEST_P(Send, payload_does_not_go_unasked_while_an_answer_is_unread) {
   constexpr size_t kOnTheirWay = 20;
   for (size_t i = 0; i < kOnTheirWay; ++i) ASSERT_TRUE(a().send(iov, 1));
   b().qp->set_pressure(true);
+  pair_.move();
   uint64_t sent = kOnTheirWay * data.size();
   while (sent < 3 * ring_bytes && a().send(iov, 1)) {
     sent += data.size();

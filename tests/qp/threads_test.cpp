@@ -117,6 +117,7 @@ TEST_P(Threads, everything_at_once_in_both_directions) {
   pair.attach();
   Actor first(*pair.a, of_b, key_b, 5);
   Actor second(*pair.b, of_a, key_a, 6);
+  pair.set_apart();
   std::atomic<int> finished{0};
   std::thread other([&] { second.run(finished); });
   first.run(finished);

@@ -153,7 +153,8 @@ void StreamLane::on_ended(Errc why) noexcept {
 
 bool StreamLane::linger() noexcept {
   assert(!moved_.is);
-  if (down_) return true;
+  // in a forked child stream and memory are its parent's
+  if (down_ || mover_->life_.is_over()) return true;
   if (!finished_ && send_rest()) {
     stream_->finish();
     finished_ = true;
