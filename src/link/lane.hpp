@@ -77,8 +77,8 @@ class Lane {
   // Wakes the engine on the other side. A system call; only after must_ring().
   virtual void ring_doorbell() noexcept = 0;
 
-  // A queue pair has it from now on, or no longer: in between a link that moves its lanes moves this
-  // one. With the lock of the queue pair's engine.
+  // A queue pair has it from now on, or no longer: in between, a link that moves its lanes moves
+  // this one. With the lock of the queue pair's engine.
   virtual void on_attached() noexcept {}
   virtual void on_released() noexcept {}
 

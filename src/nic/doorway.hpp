@@ -5,7 +5,8 @@
 //   accepted -> hello heard -> answered (ticket: nonce, socket name) -> joined -> taken by Open
 //                              answered (ticket: nonce) -> stays --------------'
 //
-// Who shares no memory with us stays on the connection by which it came, and is a peer from then on.
+// Who shares no memory with us stays on the connection by which it came, and is a peer from then
+// on.
 //
 // An endpoint of libfabric has a doorway for itself, with one socket, and is found under index 0.
 // Queue pairs share one: a socket on each address of the host, all with the same port number, and

@@ -6,6 +6,7 @@
 namespace aperture::nic {
 
 bool Peer::dispatch(const PeerContext& context, wire::PeerMessage kind, Packet& packet) noexcept {
+  assert(!is_down());
   PeerAsks& asks = context.asks;
   PeerAnswers& answers = context.answers;
   // carries out what was decoded; false if it could not be

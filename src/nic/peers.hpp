@@ -27,7 +27,7 @@ class Peers final : private link::PendingWatch {
   // One at the other end of that TCP connection; likewise.
   std::shared_ptr<StreamPeer> make(ParentOnlyFd tcp, const wire::Id128& incarnation, Holder holder,
                                    StreamPeer::Role role) const;
-  // Whether make() would refuse one of that user or host, as far as that can be told before it comes.
+  // Whether make() would refuse one of that user or host, as far as can be told before it comes.
   bool has_place_for(Holder user) const noexcept;
   // Takes it in, until remove(). By exception std::bad_alloc.
   void adopt(std::shared_ptr<Peer> peer);

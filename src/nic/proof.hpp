@@ -9,7 +9,7 @@
 namespace aperture::nic {
 
 // What an endpoint with that authorization key says; zeros for one without (null).
-// beside: what else it is about, a packet at most; nothing where nobody stands between the two sides.
+// beside: what else it is about, a packet at most; nothing where nobody stands between both sides.
 wire::Proof prove(const Secret* key, const wire::Statement& statement, wire::Who who,
                   std::span<const std::byte> beside = {}) noexcept;
 // Which key it is that a hello with that nonce speaks for; zeros without one.

@@ -25,8 +25,8 @@ Result<ParentOnlyFd> listen_tcp(const Address& at, Address& bound) noexcept;
 // looked at. Errors: addr_in_use (no number is free on all of them), and those of listen_tcp().
 Result<std::vector<ParentOnlyFd>> listen_tcp_on_all(std::span<const Address> ips,
                                                     uint16_t& port) noexcept;
-// Begins to connect, from that IP (any: the kernel chooses); writable when decided. Errors: refused,
-// unreachable (also from there), no_fds.
+// Begins to connect, from that IP (any: the kernel chooses); writable when decided. Errors:
+// refused, unreachable (also from there), no_fds.
 Result<ParentOnlyFd> connect_tcp(const Address& to, Address from = {}) noexcept;
 // What became of it. Errors: refused (also when it met itself: nobody listens), unreachable,
 // timed_out.

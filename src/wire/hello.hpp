@@ -91,7 +91,7 @@ bool may_become_hello(std::span<const std::byte> bytes) noexcept;
 bool is_of_another_version(std::span<const std::byte> bytes) noexcept;
 Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 
-// --- on the unix socket (SOCK_SEQPACKET: one message a packet), or over TCP where it stays --------
+// --- on the unix socket (SOCK_SEQPACKET: one message a packet), or over TCP where it stays -------
 //
 //   every one   0      1         2      4        8
 //               | type | version | bits | length | ...
@@ -135,8 +135,8 @@ Result<Answer> decode_answer(std::span<const std::byte> bytes) noexcept;
 //   says that nobody waits any more; the answer comes all the same, and ends the lane.
 //
 //   Over TCP there are Open, Accept and Reject alone, or Connect, Connected, Refuse, Reject and
-//   Withdraw, one lane for a connection: what names memory or descriptors is zero. What comes behind
-//   Accept and Connected is frames (frame.hpp).
+//   Withdraw, one lane for a connection: what names memory or descriptors is zero. What comes
+//   behind Accept and Connected is frames (frame.hpp).
 //
 //   A doorbell is a pipe, which the receiver opens anew (base/doorbell.hpp). Between two users none
 //   travels, since a stranger may not open it: Ring is sent instead, and means all lanes of the two

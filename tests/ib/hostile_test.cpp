@@ -1,12 +1,12 @@
 // A peer that writes nonsense into its half of the lane of a connected queue pair: the connection
 // is given up, exactly that one, with nothing written outside and every work request of ours ended
 // once. (hostile-inputs 24, 25, 27, 28, 29, 35, 38.)
-#include "link/hostile.hpp"
-#include "ib/pair.hpp"
+#include "ib/victim.hpp"
 
 namespace aperture::ib::test {
 namespace {
 
+<<<<<<< HEAD
 using wire::RcHead;
 using wire::RcOp;
 
@@ -159,6 +159,8 @@ class Victim {
   protect::RegionHandle region_;
 };
 
+=======
+>>>>>>> tcp
 using Hostile = OverEachLink;
 INSTANTIATE_TEST_SUITE_P(Links, Hostile, kEachLink, link_name);
 class OneVictim : public Hostile {

@@ -145,13 +145,15 @@ void Mover::on_published(StreamLane& lane) noexcept {
   put_dirty(lane);
 }
 
-// True: all of it has gone.
+// True: anything has gone.
 bool Mover::hand_on(StreamLane& lane) noexcept {
   assert(lane.moved_.is && !lane.moved_.dirty);
-  const bool sent = lane.send();
+  const uint64_t taken = lane.taken_;
+  const bool sent_all = lane.send();
+  if (!lane.down_) await_room(lane, !sent_all);
+  if (lane.taken_ == taken) return false;
   lane.moved_.last_sent_ticks = ticks();
-  if (!lane.down_) await_room(lane, !sent);
-  return sent;
+  return true;
 }
 
 void Mover::flush(bool hurry) noexcept {
@@ -180,11 +182,11 @@ bool Mover::progress() noexcept {
   if (lanes_.empty() || life_.is_over()) return false;
   ++polls_;
   in_poll_ = true;
-  bool any = !dirty_.empty();
+  bool any = false;
   while (!dirty_.empty()) {
     StreamLane& lane = *dirty_.back();
     take_dirty(lane);
-    hand_on(lane);
+    if (hand_on(lane)) any = true;
   }
   if (receive_from_hot()) any = true;
   if (is_time_to_look() && receive_from_ready()) any = true;
@@ -228,10 +230,7 @@ bool Mover::receive_from_ready() noexcept {
   for (long i = 0; i < n; ++i) {
     auto& lane = *static_cast<StreamLane*>(events[i].data.ptr);
     if ((events[i].events & ~EPOLLOUT) != 0 && receive_from(lane)) any = true;
-    if ((events[i].events & EPOLLOUT) != 0 && lane.moved_.blocked) {
-      hand_on(lane);
-      any = true;
-    }
+    if ((events[i].events & EPOLLOUT) != 0 && lane.moved_.blocked && hand_on(lane)) any = true;
   }
   return any;
 }

@@ -129,6 +129,7 @@ bool StreamLane::send() noexcept {
       return true;
     }
     out_.on_taken(taken.value());
+    taken_ += taken.value();
   }
   return true;
 }

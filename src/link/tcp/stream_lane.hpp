@@ -112,6 +112,7 @@ class StreamLane final : public Lane {
   Outgoing out_;
   Incoming in_;
   Moved moved_;
+  uint64_t taken_ = 0;     // bytes, by the stream while a mover had it
   bool down_ = false;      // nothing is sent or received any more
   bool closing_ = false;   // the close was put into a frame
   bool finished_ = false;  // and all of it was taken
