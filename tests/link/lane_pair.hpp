@@ -91,16 +91,10 @@ class LanePair {
   }
   void move() {
     if (kind_ != LinkKind::stream) return;
-<<<<<<< HEAD
-    for (bool any = true; any;) {
-      any = move(Of::a);
-      any |= move(Of::b);
-=======
     // what b sends at once, a has to be asked for once more
     for (int idle = 0; idle < 2; ++idle) {
       const bool any_of_a = move(Of::a);
       if (move(Of::b) || any_of_a) idle = -1;
->>>>>>> tcp
     }
   }
   // One that was given back.
