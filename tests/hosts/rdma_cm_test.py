@@ -32,6 +32,32 @@ def hello(port=PORT, source=40000, space=0, version=1, magic=HEAD, zero=0) -> by
     return magic + struct.pack("<HBBHH", version, space, zero, port, source)
 
 
+# Somebody of the id's own user who passes on what is no connection of another host: "closed" for
+# each that the id lets go of.
+FALSE_PORTER = """
+import array, os, socket, struct, sys
+ip, name = sys.argv[1], b"\\0" + sys.argv[2].encode()
+listening = socket.create_server((ip, 0))
+own = socket.create_connection(listening.getsockname())
+unix = socket.socketpair()
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind((ip, 0))
+note = b"APERTPN\\0" + struct.pack("<HHHH", 1, 0, 4000, 0)
+for said, passed in ((note, []), (note, [own]), (note, [listening]), (note, [unix[0]]),
+                     (note, [udp]), (note, [own, own]), (note + b"x", [own]), (note[:15], [own]),
+                     (os.urandom(16), [own]), (b"APERTCM\\0" + bytes(8), [own])):
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(10)
+    s.connect(name)
+    fds = array.array("i", [p.fileno() for p in passed])
+    s.sendmsg([said], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if passed else [])
+    try:
+        print("answered" if s.recv(1) else "closed")
+    except ConnectionResetError:
+        print("closed")
+"""
+
+
 # ---- the parts: what runs on a host --------------------------------------------------------------
 
 class Part:
@@ -448,6 +474,13 @@ class Hostile(BetweenHosts):
                 "s.sendall(bytes.fromhex(sys.argv[2])); print(s.recv(100))")
         local = self.hosts.server.start([sys.executable, "-c", code, self.ip, hello().hex()])
         self.assertEqual(local.communicate(timeout=20)[0], "b''\n")
+        self.assertTrue(self.server.is_quiet(ms=50))
+
+    def test_what_is_no_connection_of_another_host_is_not_taken(self):
+        porter = self.hosts.server.start([sys.executable, "-c", FALSE_PORTER, self.ip,
+                                          f"aperture/rdma_cm/tcp/{self.ip}:{PORT}"])
+        said, _ = porter.communicate(timeout=60)
+        self.assertEqual(said.split(), ["closed"] * 10)
         self.assertTrue(self.server.is_quiet(ms=50))
 
     def test_a_hello_for_nobody_is_answered_so(self):
