@@ -165,9 +165,10 @@ class Process:
 
 class BetweenHosts(unittest.TestCase):
     iface: str | None = "address"
+    env: dict[str, str] = {}
 
     def setUp(self):
-        self.hosts = two_hosts.TwoHosts(iface=self.iface)
+        self.hosts = two_hosts.TwoHosts(iface=self.iface, env=self.env)
         self.addCleanup(self.hosts.close)
         self.server = Process(self.hosts.server)
         self.client = Process(self.hosts.client)
@@ -294,6 +295,38 @@ class ByInterface(BetweenHosts):
         self.assertEqual(self.server.route(handle=passive)["dst"][0], self.hosts.client.ip6)
         self.client.disconnect(handle=active)
         self.expect(self.server, ucma.DISCONNECTED)
+
+
+class ByAnotherPort(BetweenHosts):
+    env = {"APERTURE_CM_PORT": "1018"}
+
+    def test_a_connection_is_made(self):
+        self.server.listen(ip="0.0.0.0", port=PORT)
+        self.assertTrue(self.hosts.server.wait_for("tcp:1018"))
+        self.assertFalse(self.hosts.server.is_listening(f"tcp:{PORTER}"))
+        self.established()
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs two users")
+    def test_who_has_no_privilege_is_no_porter_there(self):
+        self.server.become(uid=65534)
+        self.server.listen(ip="0.0.0.0", port=PORT)
+        self.assertFalse(self.hosts.server.wait_for("tcp:1018", seconds=0.5))
+        self.assertIn("TCP port 10.83.0.1:1018 cannot be had", self.server.end())
+
+
+class TakenPort(BetweenHosts):
+    def test_a_program_that_has_the_port_is_named_and_the_next_to_listen_looks_again(self):
+        code = ("import socket, sys; s = socket.create_server((sys.argv[1], 4791));"
+                "s.accept(); sys.exit(0)")
+        other = self.hosts.server.start([sys.executable, "-c", code, self.ip])
+        self.assertTrue(self.hosts.server.wait_for(f"tcp:{PORTER}"))
+        self.server.listen(ip="0.0.0.0", port=PORT)
+        time.sleep(2.5)
+        self.raw().close()  # and with that the other program ends
+        other.wait()
+        self.listen(port=PORT + 1)
+        self.established()
+        self.assertIn("address in use", self.server.end())
 
 
 class NotOffered(BetweenHosts):
