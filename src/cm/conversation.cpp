@@ -10,7 +10,9 @@
 namespace aperture::cm {
 
 namespace {
-constexpr uint64_t kPauseNs = 10'000'000;  // before a port that did not take us is tried again
+// Before a port that did not take us is tried again, on this host and on another.
+constexpr uint64_t kPauseNs = 10'000'000;
+constexpr uint64_t kPauseElsewhereNs = 50'000'000;
 }  // namespace
 
 Conversation::Conversation(nic::ControlThread& control, const Life& life, Binding& binding) noexcept
@@ -83,9 +85,10 @@ Status Conversation::begin_with(ParentOnlyFd socket) noexcept {
 
 void Conversation::on_not_connected(Errc why) noexcept {
   assert(connection_ == nullptr && retry_timer_ == 0);
-  const bool in_time = now_ns() + kPauseNs <= refused_until_ns_;
+  const uint64_t pause_ns = binding_.leads_elsewhere() ? kPauseElsewhereNs : kPauseNs;
+  const bool in_time = now_ns() + pause_ns <= refused_until_ns_;
   // `again`: it is there, and busy; the time that this state may last ends it
-  if (why == Errc::again || (why == Errc::refused && in_time)) return ask_again_in(kPauseNs);
+  if (why == Errc::again || (why == Errc::refused && in_time)) return ask_again_in(pause_ns);
   on_no_peer(why);
 }
 

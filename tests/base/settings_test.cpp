@@ -37,6 +37,8 @@ TEST(Settings, legal_and_empty_values_and_what_others_set_are_no_faults) {
                                           "APERTURE_RMA_EVENT=off",
                                           "APERTURE_MW_TYPE=2A",
                                           "APERTURE_RDMA_CM=kernel",
+                                          "APERTURE_CM_PORT=1",
+                                          "APERTURE_CM_PORT=65535",
                                           "FI_APERTURE_IFACE=lo",
                                           "FI_APERTURE_IFACE=127.0.0.1",
                                           "APERTURE_PRIORITY=f/2.8",
@@ -67,6 +69,9 @@ TEST(Settings, a_value_that_means_nothing_is_named_with_what_is_legal) {
       {"APERTURE_RMA_EVENT=no", "one of on, off"},
       {"APERTURE_MW_TYPE=2", "one of 2A, 2B"},
       {"APERTURE_RDMA_CM=user", "set it to kernel"},
+      {"APERTURE_CM_PORT=0", "a port, from 1 to 65535"},
+      {"APERTURE_CM_PORT=65536", "a port, from 1 to 65535"},
+      {"APERTURE_CM_PORT=-4791", "a port, from 1 to 65535"},
       {"FI_APERTURE_IFACE=nonsense", "an interface of this host"},
   };
   for (const auto& [line, legal] : cases) {

@@ -52,6 +52,16 @@ TEST(CmBinding, what_fails_binds_nothing) {
   EXPECT_TRUE(b.take(kLoopback));
 }
 
+TEST(CmBinding, another_host_is_led_to_from_no_address_that_serves_this_one_alone) {
+  Binding b(PortSpace::tcp);
+  EXPECT_EQ(b.resolve({}, Address::v4(0xcb007109, 7471)).error(), Errc::unreachable);
+  EXPECT_FALSE(b.local() || b.remote() || b.leads_elsewhere());
+  ASSERT_TRUE(b.take(kLoopback));
+  EXPECT_EQ(b.resolve({}, Address::v4(0xcb007109, 7471)).error(), Errc::unreachable);
+  ASSERT_TRUE(b.resolve({}, kPeer));
+  EXPECT_FALSE(b.leads_elsewhere());
+}
+
 TEST(CmBinding, a_port_is_held_for_as_long_as_its_binding_lives) {
   std::optional<Binding> holder(std::in_place, PortSpace::tcp);
   ASSERT_TRUE(holder->take(kLoopback));

@@ -59,6 +59,13 @@ TEST_F(CmHostile, hostile_4_a_request_that_lies_about_its_addresses_is_rejected)
   expect_well();
 }
 
+TEST_F(CmHostile, who_connects_from_no_name_is_no_porter_where_other_hosts_are_not_served) {
+  RawSocket nobody(*connect_to_name({PortSpace::tcp, at}));
+  EXPECT_TRUE(nobody.is_closed());
+  EXPECT_TRUE(server.is_quiet(50));
+  expect_well();
+}
+
 TEST_F(CmHostile, hostile_31_a_slow_request_is_cut_off) {
   Side hasty(PortSpace::tcp);
   hasty.run([](Id& id) { id.timeouts().request_ns = 100'000'000; });

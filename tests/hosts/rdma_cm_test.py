@@ -32,6 +32,32 @@ def hello(port=PORT, source=40000, space=0, version=1, magic=HEAD, zero=0) -> by
     return magic + struct.pack("<HBBHH", version, space, zero, port, source)
 
 
+# Somebody of the id's own user who passes on what is no connection of another host: "closed" for
+# each that the id lets go of.
+FALSE_PORTER = """
+import array, os, socket, struct, sys
+ip, name = sys.argv[1], b"\\0" + sys.argv[2].encode()
+listening = socket.create_server((ip, 0))
+own = socket.create_connection(listening.getsockname())
+unix = socket.socketpair()
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind((ip, 0))
+note = b"APERTPN\\0" + struct.pack("<HHHH", 1, 0, 4000, 0)
+for said, passed in ((note, []), (note, [own]), (note, [listening]), (note, [unix[0]]),
+                     (note, [udp]), (note, [own, own]), (note + b"x", [own]), (note[:15], [own]),
+                     (os.urandom(16), [own]), (b"APERTCM\\0" + bytes(8), [own])):
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(10)
+    s.connect(name)
+    fds = array.array("i", [p.fileno() for p in passed])
+    s.sendmsg([said], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if passed else [])
+    try:
+        print("answered" if s.recv(1) else "closed")
+    except ConnectionResetError:
+        print("closed")
+"""
+
+
 # ---- the parts: what runs on a host --------------------------------------------------------------
 
 class Part:
@@ -139,9 +165,10 @@ class Process:
 
 class BetweenHosts(unittest.TestCase):
     iface: str | None = "address"
+    env: dict[str, str] = {}
 
     def setUp(self):
-        self.hosts = two_hosts.TwoHosts(iface=self.iface)
+        self.hosts = two_hosts.TwoHosts(iface=self.iface, env=self.env)
         self.addCleanup(self.hosts.close)
         self.server = Process(self.hosts.server)
         self.client = Process(self.hosts.client)
@@ -268,6 +295,38 @@ class ByInterface(BetweenHosts):
         self.assertEqual(self.server.route(handle=passive)["dst"][0], self.hosts.client.ip6)
         self.client.disconnect(handle=active)
         self.expect(self.server, ucma.DISCONNECTED)
+
+
+class ByAnotherPort(BetweenHosts):
+    env = {"APERTURE_CM_PORT": "1018"}
+
+    def test_a_connection_is_made(self):
+        self.server.listen(ip="0.0.0.0", port=PORT)
+        self.assertTrue(self.hosts.server.wait_for("tcp:1018"))
+        self.assertFalse(self.hosts.server.is_listening(f"tcp:{PORTER}"))
+        self.established()
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs two users")
+    def test_who_has_no_privilege_is_no_porter_there(self):
+        self.server.become(uid=65534)
+        self.server.listen(ip="0.0.0.0", port=PORT)
+        self.assertFalse(self.hosts.server.wait_for("tcp:1018", seconds=0.5))
+        self.assertIn("TCP port 10.83.0.1:1018 cannot be had", self.server.end())
+
+
+class TakenPort(BetweenHosts):
+    def test_a_program_that_has_the_port_is_named_and_the_next_to_listen_looks_again(self):
+        code = ("import socket, sys; s = socket.create_server((sys.argv[1], 4791));"
+                "s.accept(); sys.exit(0)")
+        other = self.hosts.server.start([sys.executable, "-c", code, self.ip])
+        self.assertTrue(self.hosts.server.wait_for(f"tcp:{PORTER}"))
+        self.server.listen(ip="0.0.0.0", port=PORT)
+        time.sleep(2.5)
+        self.raw().close()  # and with that the other program ends
+        other.wait()
+        self.listen(port=PORT + 1)
+        self.established()
+        self.assertIn("address in use", self.server.end())
 
 
 class NotOffered(BetweenHosts):
@@ -448,6 +507,13 @@ class Hostile(BetweenHosts):
                 "s.sendall(bytes.fromhex(sys.argv[2])); print(s.recv(100))")
         local = self.hosts.server.start([sys.executable, "-c", code, self.ip, hello().hex()])
         self.assertEqual(local.communicate(timeout=20)[0], "b''\n")
+        self.assertTrue(self.server.is_quiet(ms=50))
+
+    def test_what_is_no_connection_of_another_host_is_not_taken(self):
+        porter = self.hosts.server.start([sys.executable, "-c", FALSE_PORTER, self.ip,
+                                          f"aperture/rdma_cm/tcp/{self.ip}:{PORT}"])
+        said, _ = porter.communicate(timeout=60)
+        self.assertEqual(said.split(), ["closed"] * 10)
         self.assertTrue(self.server.is_quiet(ms=50))
 
     def test_a_hello_for_nobody_is_answered_so(self):

@@ -2,6 +2,7 @@
 // is refused.
 #include "wire/porter.hpp"
 
+#include <bit>
 #include <functional>
 #include <vector>
 
