@@ -27,8 +27,8 @@ class ConnectorHost {
  public:
   virtual ~ConnectorHost() = default;
   // The owner of the address offers a ticket (nonce() is the one we sent), and a socket name; or it
-  // stays, take_connection(). The host joins the process or uses the peer that it has, and opens the
-  // lane.
+  // stays, take_connection(). The host joins the process or uses the peer that it has, and opens
+  // the lane.
   virtual void on_offer(Connector& connector, const wire::Answer& offer) noexcept = 0;
   // It came to nothing. The connector may be destroyed.
   virtual void on_connector_failed(Connector& connector, Errc why) noexcept = 0;
