@@ -68,9 +68,11 @@ FirstContact::FirstContact(ControlThread& control, std::unique_ptr<protect::KeyT
       connecting_(control_, self_, connector_limits, listeners_, peers_, lanes_),
       accepting_({self_, listeners_, peers_, lanes_, connecting_, requests_}),
       listeners_(control_, accepting_, self_, listener_limits),
-      peers_({control_, *this, accepting_, connecting_, self_, *keys_, keys_read_only_, shares_},
+      silence_(control_, self_.heavy_barriers),
+      peers_({control_, *this, accepting_, connecting_, self_, *keys_, keys_read_only_, shares_,
+              silence_},
              listener_limits),
-      lanes_(listeners_, peers_),
+      lanes_(listeners_),
       requests_(listeners_, lanes_) {
   listener_limits.handshakes = most_handshakes();
   keys_->when_sparse([this] { control_.post([this] { give_back_keys(); }); });

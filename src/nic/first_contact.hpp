@@ -12,6 +12,7 @@
 #pragma once
 
 #include "nic/accepting_side.hpp"
+#include "nic/silence_watch.hpp"
 
 namespace aperture::nic {
 
@@ -53,6 +54,7 @@ class FirstContact final : public Contact, private PeerHost {
   void on_lane_closed(PeerLane& lane) noexcept override;
   void on_rung(Peer& peer) noexcept override;
   void on_peer_down(Peer& peer, Errc why) noexcept override;
+  void watch(link::Lane& lane) noexcept override { peers_.watch(lane); }
   void on_detached() noexcept override;
 
   void give_back_keys() noexcept;
@@ -67,6 +69,7 @@ class FirstContact final : public Contact, private PeerHost {
   AcceptingSide accepting_;
   Listeners listeners_;
   Shares shares_;
+  SilenceWatch silence_;
   Peers peers_;
   LaneTable lanes_;
   ConnectionRequests requests_;

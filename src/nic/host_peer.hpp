@@ -52,7 +52,7 @@ class HostPeer final : public Peer, private PeerChannelHost {
   void withdraw(uint32_t attempt) noexcept override;
   void close_here(PeerLane& record, std::unique_ptr<link::Lane> lane) noexcept override;
 
-  bool is_watched() const noexcept override { return true; }
+  void begin_watch(link::Lane& lane) override { context_.host.watch(lane); }
   Pending look_after_pending() noexcept override;
   void open_within(uint64_t ns) noexcept override;
   void go_down(Errc why) noexcept override;

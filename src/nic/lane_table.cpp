@@ -15,6 +15,7 @@ Status LaneTable::up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<li
   std::shared_ptr<PeerLane> old;
   const Status noted = no_throw([&] {
     if (listener == nullptr) return;
+    record->peer->begin_watch(*lane);
     by_lane_.emplace(lane.get(), record);
     old = std::exchange(current_[{record->listener, record->remote}], record);
   });
@@ -28,7 +29,6 @@ Status LaneTable::up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<li
         old->peer != nullptr && old->peer->incarnation() == record->peer->incarnation();
     down(*old, same ? Errc::shut_down : Errc::peer_lost);
   }
-  if (record->peer->is_watched()) peers_.watch(*lane);
   ContactEvents& events = listener->events();
   if (data != nullptr) {
     events.on_connected(record->remote, std::move(lane), *data);

@@ -16,8 +16,8 @@ namespace aperture::nic {
 
 class LaneTable {
  public:
-  // Both outlive it.
-  LaneTable(Listeners& listeners, Peers& peers) noexcept : listeners_(listeners), peers_(peers) {}
+  // They outlive it.
+  explicit LaneTable(Listeners& listeners) noexcept : listeners_(listeners) {}
 
   bool is_up(const EndPair& pair) const noexcept { return current_.contains(pair); }
   // data: what the application there said; null: a datagram endpoint's lane. If its end is gone it
@@ -36,7 +36,6 @@ class LaneTable {
   void forget_current(const PeerLane& record) noexcept;
 
   Listeners& listeners_;
-  Peers& peers_;
   std::map<EndPair, std::shared_ptr<PeerLane>> current_;  // the lane that is up for a pair
   std::unordered_map<link::Lane*, std::shared_ptr<PeerLane>> by_lane_;
 };

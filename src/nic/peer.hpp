@@ -31,6 +31,7 @@ class Mover;
 namespace aperture::nic {
 
 class Peer;
+class SilenceWatch;
 
 // One of our endpoints, as a peer has to know it.
 struct LocalEnd {
@@ -71,6 +72,8 @@ class PeerHost {
   virtual void on_rung(Peer& peer) noexcept = 0;
   // It is gone, or talks nonsense. All lanes are in the host's hands now.
   virtual void on_peer_down(Peer& peer, Errc why) noexcept = 0;
+  // A lane to a process of this host is up: watches over it.
+  virtual void watch(link::Lane& lane) noexcept = 0;
   // Of a peer that is down: it reaches none of our memory by itself any more.
   virtual void on_detached() noexcept = 0;
 };
@@ -106,6 +109,7 @@ struct PeerContext {
   protect::KeyTable& keys;
   const UniqueFd& keys_read_only;  // what peers are handed
   Shares& shares;                  // of other users' processes, and of other hosts
+  SilenceWatch& silence;           // over connections to other hosts
 };
 
 class Peer : public std::enable_shared_from_this<Peer> {
@@ -174,8 +178,9 @@ class Peer : public std::enable_shared_from_this<Peer> {
 
   // --- life ---
 
-  // Whether somebody has to look, now and then, whether it still lives while it owes us something.
-  virtual bool is_watched() const noexcept = 0;
+  // A lane of it is up: somebody looks, now and then, whether it still lives while it owes us
+  // something. By exception std::bad_alloc.
+  virtual void begin_watch(link::Lane& lane) = 0;
   struct Pending {
     bool any = false;
     bool stirs = false;  // some of it is new, or has moved since the last look

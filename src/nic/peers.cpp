@@ -110,7 +110,7 @@ void Peers::watch_over_pending() noexcept {
     const std::shared_ptr<Peer> peer = peers_[i];
     const Peer::Pending more = peer->look_after_pending();
     pending = {pending.any || more.any, pending.stirs || more.stirs};
-    lanes = lanes || (peer->is_watched() && !peer->lanes().empty());
+    lanes = lanes || (peer->is_process() && !peer->lanes().empty());
     assert(i <= peers_.size());
   }
   if (!lanes) return;  // the next lane starts it again
@@ -127,7 +127,7 @@ void Peers::watch_over_pending() noexcept {
 // relaxed, both: ordered by the barriers of PendingWatch::on_pending()
 bool Peers::is_anything_pending() noexcept {
   for (const auto& peer : peers_) {
-    if (!peer->is_watched()) continue;
+    if (!peer->is_process()) continue;
     for (const auto& [key, lane] : peer->lanes()) {
       if (lane->lane != nullptr && lane->lane->pending.load(std::memory_order_relaxed) != 0) {
         return true;

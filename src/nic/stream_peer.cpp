@@ -16,6 +16,7 @@
 #include "base/no_throw.hpp"
 #include "link/udp/udp.hpp"
 #include "nic/proof.hpp"
+#include "nic/silence_watch.hpp"
 
 namespace aperture::nic {
 
@@ -23,7 +24,7 @@ namespace {
 
 constexpr Peer::LaneKey kTheLane = 0;
 constexpr size_t kHeadBytes = 8;  // of every packet
-constexpr unsigned kSilenceMs = 5'000;
+constexpr uint64_t kSilenceNs = 5'000'000'000;
 constexpr uint64_t kAnswerWithinNs = 1'000'000'000;  // for the other side to take an answer
 constexpr uint64_t kLingerWithinNs = 5'000'000'000;  // for it to take what was published
 
@@ -77,6 +78,7 @@ StreamPeer::StreamPeer(const PeerContext& context, ParentOnlyFd tcp, const wire:
 }
 
 StreamPeer::~StreamPeer() {
+  context_.silence.remove(*this);
   context_.control.unwatch(watch_);
   cancel_deadline();
 }
@@ -274,7 +276,7 @@ Result<std::unique_ptr<link::Lane>> StreamPeer::make_lane(
   if (!hears) return hears.error();
   context_.control.unwatch(watch_);
   watch_ = 0;
-  auto stream = link::tcp::make_stream(std::move(tcp_), kSilenceMs);
+  auto stream = link::tcp::make_stream(std::move(tcp_), kSilenceNs / 1'000'000);
   if (!stream) return stream.error();
   auto lane = link::tcp::StreamLane::make(*std::move(stream), std::move(spec));
   if (!lane) return lane.error();
@@ -388,6 +390,7 @@ void StreamPeer::close_here(PeerLane& record, std::unique_ptr<link::Lane> lane) 
   record.lane = nullptr;
   record.closed_here = true;
   if (lane == nullptr || stage_ != Stage::carrying) return go_down(Errc::shut_down);
+  context_.silence.remove(*this);
   lingering_.reset(static_cast<link::tcp::StreamLane*>(lane.release()));
   stage_ = Stage::ending;
   set_deadline(kLingerWithinNs, Errc::timed_out);
@@ -424,8 +427,32 @@ void StreamPeer::open_within(uint64_t ns) noexcept {
   if (stage_ == Stage::asking) set_deadline(ns, Errc::timed_out);
 }
 
+const link::tcp::StreamLane* StreamPeer::carried() const noexcept {
+  const auto record = lanes_.find(kTheLane);
+  if (stage_ != Stage::carrying || record == lanes_.end()) return nullptr;
+  return static_cast<const link::tcp::StreamLane*>(record->second->lane);
+}
+
+void StreamPeer::begin_watch(link::Lane& lane) {
+  assert(carried() == &lane);
+  context_.silence.add(*this, lane);
+}
+
+// Without anything pending, the next look begins anew: what was unacknowledged then is not now.
+void StreamPeer::look_for_silence() noexcept {
+  if (!has_pending()) {
+    silence_ = {};
+    return;
+  }
+  if (!link::tcp::has_fallen_silent(carried()->fd(), kSilenceNs, silence_)) return;
+  APERTURE_INFO("%s: nothing was heard for %d seconds: the connection is closed", name().c_str(),
+                static_cast<int>(kSilenceNs / 1'000'000'000));
+  go_down(Errc::peer_lost);
+}
+
 void StreamPeer::go_down(Errc why) noexcept {
   if (is_down()) return;
+  context_.silence.remove(*this);
   const std::shared_ptr<Peer> keep = shared_from_this();
   if (why == Errc::protocol) {
     APERTURE_WARN("%s broke the wire protocol: it is closed", name().c_str());

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 
+#include "link/tcp/silence.hpp"
 #include "link/tcp/stream_lane.hpp"
 #include "nic/peer.hpp"
 
@@ -60,9 +61,17 @@ class StreamPeer final : public Peer {
   void withdraw(uint32_t attempt) noexcept override;
   void close_here(PeerLane& record, std::unique_ptr<link::Lane> lane) noexcept override;
 
-  bool is_watched() const noexcept override { return false; }  // TCP looks after it
+  void begin_watch(link::Lane& lane) override;
   void open_within(uint64_t ns) noexcept override;
   void go_down(Errc why) noexcept override;
+
+  // For SilenceWatch, while it carries a lane: ends it where nothing was heard for too long.
+  void look_for_silence() noexcept;
+  // relaxed: a hint, ordered by PendingWatch's barriers where that matters
+  bool has_pending() const noexcept {
+    const link::Lane* const lane = carried();
+    return lane != nullptr && lane->pending.load(std::memory_order_relaxed) != 0;
+  }
 
   // What one of them holds of ours.
   static constexpr Holding kHolding{.descriptors = 1, .bytes = link::tcp::StreamLane::kMappedBytes};
@@ -82,6 +91,7 @@ class StreamPeer final : public Peer {
     uint32_t domain = 0;  // the other side's
   };
 
+  const link::tcp::StreamLane* carried() const noexcept;
   void on_events() noexcept;
   bool take_packet() noexcept;
   bool is_expected(wire::PeerMessage kind) const noexcept;
@@ -109,6 +119,7 @@ class StreamPeer final : public Peer {
   size_t got_ = 0;
   std::array<std::byte, wire::kMaxPeerMessageBytes> beside_{};
   std::optional<Asked> asked_;
+  link::tcp::Silence silence_;
   std::unique_ptr<link::tcp::StreamLane> lingering_;
 };
 

@@ -1,4 +1,4 @@
-// A stream over a TCP socket: see stream.hpp. RFC 9293; tcp(7), TCP_USER_TIMEOUT (RFC 5482).
+// A stream over a TCP socket: see stream.hpp. RFC 9293; tcp(7).
 #include "link/tcp/stream.hpp"
 
 #include <fcntl.h>
@@ -27,9 +27,8 @@ bool set_up(int fd, unsigned silence_ms) noexcept {
   const auto half_s = static_cast<int>(std::max(silence_ms / 2000, 1u));
   const int flags = ::fcntl(fd, F_GETFL);
   return flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 &&
-         set(fd, IPPROTO_TCP, TCP_NODELAY, 1) &&
-         set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence_ms)) &&
-         set(fd, SOL_SOCKET, SO_KEEPALIVE, 1) && set(fd, IPPROTO_TCP, TCP_KEEPIDLE, half_s) &&
+         set(fd, IPPROTO_TCP, TCP_NODELAY, 1) && set(fd, SOL_SOCKET, SO_KEEPALIVE, 1) &&
+         set(fd, IPPROTO_TCP, TCP_KEEPIDLE, half_s) &&
          set(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(half_s / 3, 1)) &&
          set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }

@@ -35,8 +35,8 @@ class Stream {
 };
 
 // Over a connected TCP socket, which is made non-blocking, without delay (TCP_NODELAY), and found
-// dead when nothing of it is acknowledged for `silence_ms` (TCP_USER_TIMEOUT, and keepalive while
-// nothing is under way). Errors: no_memory, io.
+// dead when nothing is heard of it for `silence_ms` while nothing is under way (keepalive); while
+// something is, silence.hpp tells. Errors: no_memory, io.
 Result<std::unique_ptr<Stream>> make_stream(ParentOnlyFd socket, unsigned silence_ms) noexcept;
 
 }  // namespace aperture::link::tcp
