@@ -114,6 +114,14 @@ class Watched {
     EXPECT_LT(uses, kMost) << "it is never kept";
     expect_exact(at, len);
   }
+  // A thread of the monitor's that has read a change, and is waited for no longer, may have to put
+  // it yet.
+  void expect_soon_kept(size_t n) {
+    for (int i = 0; i < 2000 && cache_->kept() != n; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(cache_->kept(), n);
+  }
   uint8_t* kept(size_t len) {
     uint8_t* const at = map(len);
     fill(at, len);
