@@ -5,13 +5,16 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cstdio>
 #include <new>
 
 #include "base/clock.hpp"
+#include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
 #include "link/udp/udp.hpp"
@@ -46,6 +49,30 @@ std::array<std::byte, 16> frame_key(const Secret& key, const wire::Statement& st
 }
 
 }  // namespace
+
+// Of this process: lanes that were given back, and whose last bytes are on their way.
+std::atomic<uint32_t> lingering_lanes{0};
+std::atomic<uint64_t> lingering_process{0};  // whose they are
+
+// A process that ends with something unread in a socket takes back what it has sent last: the kernel
+// resets such a connection. So who has just closed its endpoints waits until the other sides have
+// heard that, for a second at most. A forked child has its parent's count and nothing to wait for.
+[[gnu::destructor]] void await_lingering_lanes() {
+  constexpr int kNaps = 1'000;
+  constexpr timespec kNap{0, 1'000'000};
+  const auto lingers = [] {
+    // relaxed: a count that is waited for, and orders nothing
+    return lingering_lanes.load(std::memory_order_relaxed) != 0 &&
+           lingering_process.load(std::memory_order_relaxed) == process_epoch();
+  };
+  for (int i = 0; i < kNaps && lingers(); ++i) ::nanosleep(&kNap, nullptr);
+}
+
+void note_lingering(bool begins) noexcept {
+  // relaxed, both: as above
+  lingering_process.store(process_epoch(), std::memory_order_relaxed);
+  lingering_lanes.fetch_add(begins ? 1 : ~uint32_t{0}, std::memory_order_relaxed);
+}
 
 // The lane may end long after its peer, and on another thread.
 class StreamPeer::LaneHost final : public link::tcp::StreamHost {
@@ -392,6 +419,7 @@ void StreamPeer::close_here(PeerLane& record, std::unique_ptr<link::Lane> lane) 
   if (lane == nullptr || stage_ != Stage::carrying) return go_down(Errc::shut_down);
   context_.silence.remove(*this);
   lingering_.reset(static_cast<link::tcp::StreamLane*>(lane.release()));
+  note_lingering(true);
   stage_ = Stage::ending;
   set_deadline(kLingerWithinNs, Errc::timed_out);
   linger();
@@ -461,6 +489,7 @@ void StreamPeer::go_down(Errc why) noexcept {
   watch_ = 0;
   cancel_deadline();
   stage_ = Stage::down;
+  if (lingering_ != nullptr) note_lingering(false);
   lingering_.reset();
   tcp_.reset();
   asked_.reset();

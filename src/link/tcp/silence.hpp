@@ -1,8 +1,8 @@
 // Whether the other side of a TCP connection has fallen silent although something waits for it.
 //
 // TCP_USER_TIMEOUT would end a connection whose peer is stopped, as well: its kernel answers, but
-// takes no more than fits there, and what we hold back counts as unacknowledged. Asked of the kernel
-// instead is what was sent and when it was last answered (TCP_INFO). No state but the caller's; any
+// takes no more than fits there, and what we hold back counts as unacknowledged. So the kernel is
+// asked what was sent and when it was last answered (TCP_INFO). No state but the caller's; any
 // thread.
 #pragma once
 
