@@ -41,6 +41,8 @@ Row cma_bandwidth(Side&, const Pages&, size_t size_bytes, double seconds);
 // limits/sockets.cpp
 Row unix_ping_pong(Side&, const Pages&, size_t size_bytes, double seconds);
 Row tcp_ping_pong(Side&, const Pages&, size_t size_bytes, double seconds);
+Row tcp_polled_ping_pong(Side&, const Pages&, size_t size_bytes, double seconds);
+Row tcp_polled_bandwidth(Side&, const Pages&, size_t size_bytes, double seconds);
 Row unix_clients(Side&, const Pages&, size_t size_bytes, double seconds);
 Row tcp_clients(Side&, const Pages&, size_t size_bytes, double seconds);
 // limits/memory.cpp

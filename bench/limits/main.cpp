@@ -50,7 +50,12 @@ void add_sockets(std::vector<LimitSpec>& all) {
   const char* const kTripOne = "the same on one core";
   const char* const kServed = "requests of 50 clients in all, both sides asleep in epoll";
   for (const LimitSpec& one :
-       {LimitSpec{"unix_lat_epoll", 64, kTrip, unix_ping_pong, kSharedSmall},
+       {LimitSpec{"tcp_lat", 8, "TCP, both sides polling, one way", tcp_polled_ping_pong,
+                  kSharedSmall},
+        LimitSpec{"tcp_bw", 64 * kKiB, "TCP, both sides polling", tcp_polled_bandwidth,
+                  kSharedSmall},
+        LimitSpec{"tcp_bw", kMiB, "TCP, both sides polling", tcp_polled_bandwidth, kSharedSmall},
+        LimitSpec{"unix_lat_epoll", 64, kTrip, unix_ping_pong, kSharedSmall},
         LimitSpec{"unix_lat_epoll_one", 64, kTripOne, unix_ping_pong, kSharedSmall, {Cores::one}},
         LimitSpec{"unix_rate_epoll", 64, kServed, unix_clients, kSharedSmall},
         LimitSpec{"unix_rate_epoll_one", 64, kTripOne, unix_clients, kSharedSmall, {Cores::one}},

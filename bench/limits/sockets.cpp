@@ -1,7 +1,8 @@
 // What the kernel's own byte streams take: two processes that sleep in epoll, as event-driven
-// programs do, over a unix socket or TCP on loopback.
+// programs do, over a unix socket or TCP on loopback; and two that poll, over TCP.
 //
-// The loop is the one of the other programs' rows of the same name: epoll_wait, read, write.
+// The loop of those that sleep is the one of the other programs' rows of the same name: epoll_wait,
+// read, write. Those that poll read and write without asking whether they can.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -12,10 +13,12 @@
 #include <cstring>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/fd.hpp"
 #include "harness/clients.hpp"
 #include "harness/ping_pong.hpp"
 #include "limits/limit.hpp"
+#include "limits/ping_pong.hpp"
 #include "stopwatch/epoll.hpp"
 #include "stopwatch/failure.hpp"
 
@@ -162,6 +165,34 @@ class Letters : public Sockets {
   }
 };
 
+// One connection whose ends are polled.
+class Polled {
+ public:
+  explicit Polled(Side& side) : ends_(connect_all(side, AF_INET, 1)) {}
+
+  // All of it; the other side reads meanwhile.
+  void write(const std::byte* from, size_t n) {
+    for (size_t done = 0; done < n;) {
+      const ssize_t wrote = ::write(fd(), from + done, n - done);
+      if (wrote > 0) done += static_cast<size_t>(wrote);
+      if (wrote < 0 && errno != EAGAIN) throw_errno("write");
+    }
+  }
+  // So much of it as is there; false: the other side has ended.
+  bool read(std::byte* to, size_t n, size_t& got) {
+    const ssize_t come = ::read(fd(), to, n);
+    if (come < 0 && errno != EAGAIN) throw_errno("read");
+    got = come > 0 ? static_cast<size_t>(come) : 0;
+    return come != 0;
+  }
+  void finish() { ::shutdown(fd(), SHUT_WR); }
+
+ private:
+  int fd() const noexcept { return ends_.front().get(); }
+
+  std::vector<UniqueFd> ends_;
+};
+
 Plan plan_of(double seconds, bool latency) {
   Plan plan;
   plan.extent.seconds = seconds;
@@ -188,6 +219,61 @@ Row unix_ping_pong(Side& side, const Pages&, size_t size_bytes, double seconds) 
 
 Row tcp_ping_pong(Side& side, const Pages&, size_t size_bytes, double seconds) {
   return ping_pong_asleep(side, AF_INET, size_bytes, seconds);
+}
+
+Row tcp_polled_ping_pong(Side& side, const Pages&, size_t, double seconds) {
+  Polled stream(side);
+  std::byte bytes[sizeof(uint64_t)];
+  size_t have = 0;
+  uint64_t last = 0;
+  return ping_pong(
+      side, seconds,
+      [&](uint64_t value) {
+        std::byte out[sizeof value];
+        std::memcpy(out, &value, sizeof value);
+        stream.write(out, sizeof out);
+      },
+      [&] {
+        size_t got = 0;
+        if (!stream.read(bytes + have, sizeof bytes - have, got)) throw Failure("it has ended");
+        have += got;
+        if (have < sizeof bytes) return last;
+        have = 0;
+        std::memcpy(&last, bytes, sizeof last);
+        return last;
+      });
+}
+
+// The other side says so when it has all of a round.
+Row tcp_polled_bandwidth(Side& side, const Pages&, size_t size_bytes, double seconds) {
+  constexpr size_t kRoundBytes = 16u << 20;
+  Polled stream(side);
+  Pages memory(size_bytes, Pages::Kind::own);
+  std::byte done{};
+  size_t got = 0;
+  if (side.rank == 1) {
+    for (size_t sum = 0; stream.read(memory.data(), size_bytes, got);) {
+      sum += got;
+      if (sum < kRoundBytes) continue;
+      sum -= kRoundBytes;
+      stream.write(&done, 1);
+    }
+    return Row{};
+  }
+  std::vector<double> values;
+  for (const uint64_t until = now_ns() + static_cast<uint64_t>(seconds * 1e9);
+       values.size() < 4 || now_ns() < until;) {
+    const uint64_t start = now_ns();
+    for (size_t sent = 0; sent < kRoundBytes; sent += size_bytes) {
+      stream.write(memory.data(), size_bytes);
+    }
+    for (got = 0; got == 0;) {
+      if (!stream.read(&done, 1, got)) throw Failure("it has ended");
+    }
+    values.push_back(static_cast<double>(kRoundBytes) / static_cast<double>(now_ns() - start));
+  }
+  stream.finish();
+  return rate_row(Unit::gigabytes_per_second, values);
 }
 
 Row unix_clients(Side& side, const Pages&, size_t size_bytes, double seconds) {

@@ -72,6 +72,10 @@ class Measure:
         return (match[1], int(match[2]), match[3] or "") if match else (self.name, 0, "")
 
     @property
+    def is_tcp(self) -> bool:
+        return self.name.startswith("tcp_")
+
+    @property
     def event_driven(self) -> bool:
         return "_epoll" in self.name
 
@@ -328,13 +332,27 @@ def _registration_caches() -> list:
     ]
 
 
+def _over_tcp() -> list:
+    """Between two processes that share no memory, beside TCP alone in the same run."""
+    return [
+        Measure("tcp_send_lat", 8, "ns", "tcp_lat/8", 1.0,
+                (Criterion("limit", 1.08), Criterion("tcp", 1.0)), True, pattern=True),
+        Measure("tcp_send_rate", 8, "M/s", "", 1.0,
+                (Criterion("value", 2.0), Criterion("tcp", 1.0)), True, pattern=True),
+        Measure("tcp_read_lat", 8, "ns", "tcp_lat/8", 2.0, (Criterion("tcp", 1.0),), True,
+                pattern=True),
+    ] + [Measure(f"tcp_{kind}_bw", size, "GB/s", f"tcp_bw/{size}", 1.0,
+                 (Criterion("limit", share), Criterion("tcp", 1.0)), True, pattern=True)
+         for kind, share in (("send", 0.95), ("write", 0.9)) for size in (64 * KIB, MIB)]
+
+
 MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _both_ways("")
             + _registrations() + _atomics() + _crowds() + _event_driven("")
             + _crowded(verbs=False) + _threaded(verbs=False)
             + _all_to_all("") + _mpi()
             + _verbs_latencies() + _verbs_bandwidths() + _both_ways("verbs_") + _verbs_windows()
             + _event_driven("verbs_") + _crowded(verbs=True) + _threaded(verbs=True)
-            + _all_to_all("verbs_") + _registration_caches())
+            + _all_to_all("verbs_") + _registration_caches() + _over_tcp())
 
 # Limits that no measure above refers to, shown for their own sake.
 OTHER_LIMITS = [

@@ -132,15 +132,21 @@ class Fabric:
         argv = [os.path.join(settings.build, "bench", "fabbench"), "-p", provider,
                 "--mr", mode or "any", "--timeout", f"{settings.timeout:g}"]
         self._program = RowProgram(argv, settings, env)
+        self._over_tcp = None
+        if provider in ("aperture", "tcp"):
+            self._over_tcp = RowProgram(argv, settings, {**env, "APERTURE_LINK": "tcp"})
         self._seconds = settings.seconds
         self._lenient = set()
 
     def offers(self, measure: Measure) -> bool:
+        if measure.is_tcp:
+            return self._over_tcp is not None
         return not (measure.is_mpi or measure.is_verbs or measure.is_cache)
 
     def measure(self, measure: Measure) -> Observation:
         extra = ["--rigour", "lenient"] if measure.key in self._lenient else []
-        seen = self._program.row(measure.key, extra, self._seconds)
+        program = self._over_tcp if measure.is_tcp else self._program
+        seen = program.row(measure.key.removeprefix("tcp_"), extra, self._seconds)
         if seen.ok and seen.note.startswith("LENIENT"):
             self._lenient.add(measure.key)
         return seen
@@ -221,6 +227,8 @@ class Ucx:
         self._alone = ucx_alone(self._program, self._env)
 
     def offers(self, measure: Measure) -> bool:
+        if measure.is_tcp:
+            return self.name == "ucx" and self._test(measure) is not None
         if self.name == "ucx-nocma":
             return measure.name in ("send_bw", "tagged_bw")
         return self._test(measure) is not None
@@ -239,7 +247,7 @@ class Ucx:
         """Its words; None where it has no counterpart: its threads have a worker each."""
         name, threads, each = measure.threads
         if not threads:
-            return self._tests.get(measure.crowd[0])
+            return self._tests.get(measure.crowd[0].removeprefix("tcp_"))
         test = self._tests.get(name)
         return [*test, "-T", str(threads)] if test and each == "endpoint" else None
 
@@ -259,11 +267,12 @@ class Ucx:
         try:
             for _ in range(pairs):
                 port = free_port()
-                servers.append(self._start(port, ["-c", second], subprocess.DEVNULL))
+                servers.append(self._start(measure, port, ["-c", second], subprocess.DEVNULL))
                 if not await_listener(port, servers[-1]):
                     return failed("the server of ucx_perftest did not start")
                 clients.append((port, ["127.0.0.1", "-c", first, "-t", *test]))
-            clients = [self._start(port, words, subprocess.PIPE) for port, words in clients]
+            clients = [self._start(measure, port, words, subprocess.PIPE)
+                       for port, words in clients]
             seen = [self._finish(measure, client) for client in clients]
         finally:
             for proc in servers + [x for x in clients if isinstance(x, subprocess.Popen)]:
@@ -276,11 +285,12 @@ class Ucx:
         seen[0].note = f"{pairs} pairs, each over its own time, {seen[0].note}"
         return seen[0]
 
-    def _start(self, port: int, words: list, out: int) -> subprocess.Popen:
+    def _start(self, measure: Measure, port: int, words: list, out: int) -> subprocess.Popen:
         argv = [self._program, "-p", str(port), "-f", "-v", *self._alone]
         if self.name == "ucx-cma":
             argv += ["-d", "memory", "-x", "cma"]
-        return subprocess.Popen(argv + words, env=self._env, stdout=out, stderr=out, text=True,
+        env = {**self._env, "UCX_TLS": "tcp,self"} if measure.is_tcp else self._env
+        return subprocess.Popen(argv + words, env=env, stdout=out, stderr=out, text=True,
                                 start_new_session=True)
 
     def _finish(self, measure: Measure, client: subprocess.Popen) -> Observation:
