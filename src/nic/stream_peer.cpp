@@ -54,9 +54,10 @@ std::array<std::byte, 16> frame_key(const Secret& key, const wire::Statement& st
 std::atomic<uint32_t> lingering_lanes{0};
 std::atomic<uint64_t> lingering_process{0};  // whose they are
 
-// A process that ends with something unread in a socket takes back what it has sent last: the kernel
-// resets such a connection. So who has just closed its endpoints waits until the other sides have
-// heard that, for a second at most. A forked child has its parent's count and nothing to wait for.
+// A process that ends with something unread in a socket takes back what it has sent last, since the
+// kernel resets such a connection. So who has just closed its endpoints waits until the other sides
+// have heard that, for a second at most. A forked child has its parent's count, and nothing to wait
+// for.
 [[gnu::destructor]] void await_lingering_lanes() {
   constexpr int kNaps = 1'000;
   constexpr timespec kNap{0, 1'000'000};
