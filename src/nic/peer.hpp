@@ -117,7 +117,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   using LaneKey = uint64_t;
   using Lanes = std::unordered_map<LaneKey, std::shared_ptr<PeerLane>>;
   struct Name {
-    char text[80];
+    char text[112];
     const char* c_str() const noexcept { return text; }
   };
 
