@@ -44,13 +44,13 @@ void SilenceWatch::look() noexcept {
     peers_[i]->look_for_silence();
     assert(i <= peers_.size());
   }
-  if (peers_.empty() || (!is_anything_pending() && rest())) return;
+  if (peers_.empty() || (!is_any_awaiting() && rest())) return;
   keep_watch();
 }
 
-bool SilenceWatch::is_anything_pending() const noexcept {
+bool SilenceWatch::is_any_awaiting() const noexcept {
   return std::any_of(peers_.begin(), peers_.end(),
-                     [](const StreamPeer* peer) { return peer->has_pending(); });
+                     [](const StreamPeer* peer) { return peer->awaits_answer(); });
 }
 
 // True: wake() is called for what becomes pending.
@@ -59,7 +59,7 @@ bool SilenceWatch::rest() noexcept {
   // SYNC POINT: watch-rests; relaxed: the heavy barrier orders it
   rests_.store(true, std::memory_order_relaxed);
   heavy_barrier();
-  if (!is_anything_pending()) return true;
+  if (!is_any_awaiting()) return true;
   // whoever saw the flag has posted: that finds it taken back, or us watching
   rests_.store(false, std::memory_order_relaxed);
   return false;

@@ -1,10 +1,12 @@
-// Who looks whether the hosts at the other end of our connections still answer, while something of
-// ours waits for them.
+// Who looks whether the hosts at the other end of our connections still answer, while anything
+// waits for them.
 //
 // A reset, or an end in order, is told by the stream itself. A host that is cut off says nothing,
-// and only who waits can know that an answer is due: so each connection on which something is
-// pending is looked at every kLookNs. Where nothing is, the watch rests, and whoever next has
-// something pending wakes it: connections that are idle cost nothing. Owned by the control thread.
+// and only who waits can know that an answer is due: so each connection is looked at every kLookNs
+// while on any of them something is pending, or was sent and is not acknowledged. That may be an
+// answer to the other side: it would hold the connection, since there is no keepalive meanwhile.
+// Else the watch rests, and whoever next has something pending, or sends, wakes it: connections
+// that are idle cost nothing. Owned by the control thread.
 #pragma once
 
 #include <vector>
@@ -30,7 +32,7 @@ class SilenceWatch final : private link::PendingWatch {
   void wake() noexcept override;
   void keep_watch() noexcept;
   void look() noexcept;
-  bool is_anything_pending() const noexcept;
+  bool is_any_awaiting() const noexcept;
   bool rest() noexcept;
 
   ControlThread& control_;

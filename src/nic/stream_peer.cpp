@@ -467,13 +467,16 @@ void StreamPeer::begin_watch(link::Lane& lane) {
   context_.silence.add(*this, lane);
 }
 
-// Without anything pending, the next look begins anew: what was unacknowledged then is not now.
+bool StreamPeer::awaits_answer() const noexcept {
+  const link::tcp::StreamLane* const lane = carried();
+  // relaxed: a hint, ordered by PendingWatch's barriers where that matters
+  return lane != nullptr && (lane->pending.load(std::memory_order_relaxed) != 0 ||
+                             link::tcp::awaits_acknowledgement(lane->fd()));
+}
+
 void StreamPeer::look_for_silence() noexcept {
-  if (!has_pending()) {
-    silence_ = {};
-    return;
-  }
-  if (!link::tcp::has_fallen_silent(carried()->fd(), kSilenceNs, silence_)) return;
+  const link::tcp::StreamLane* const lane = carried();
+  if (lane == nullptr || !link::tcp::has_fallen_silent(lane->fd(), kSilenceNs, silence_)) return;
   APERTURE_INFO("%s: nothing was heard for %d seconds: the connection is closed", name().c_str(),
                 static_cast<int>(kSilenceNs / 1'000'000'000));
   go_down(Errc::peer_lost);

@@ -67,11 +67,9 @@ class StreamPeer final : public Peer {
 
   // For SilenceWatch, while it carries a lane: ends it where nothing was heard for too long.
   void look_for_silence() noexcept;
-  // relaxed: a hint, ordered by PendingWatch's barriers where that matters
-  bool has_pending() const noexcept {
-    const link::Lane* const lane = carried();
-    return lane != nullptr && lane->pending.load(std::memory_order_relaxed) != 0;
-  }
+  // Whether such silence would be found by a look alone: something of ours is pending, or was sent
+  // and is not acknowledged, be it an answer to the other side.
+  bool awaits_answer() const noexcept;
 
   // What one of them holds of ours.
   static constexpr Holding kHolding{.descriptors = 1, .bytes = link::tcp::StreamLane::kMappedBytes};

@@ -152,6 +152,7 @@ bool Mover::hand_on(StreamLane& lane) noexcept {
   const bool sent_all = lane.send();
   if (!lane.down_) await_room(lane, !sent_all);
   if (lane.taken_ == taken) return false;
+  if (lane.watch != nullptr) lane.watch->on_pending();  // its acknowledgement
   lane.moved_.last_sent_ticks = ticks();
   return true;
 }

@@ -15,9 +15,12 @@ struct Silence {
   uint64_t since_ns = 0;                 // nothing was acknowledged since then
 };
 
-// To be asked now and then while something waits. True: what was sent has not been acknowledged for
-// so long, and nothing at all was heard meanwhile; or several probes of a peer that had no room
-// were not answered. TCP(7), RFC 9293 3.8.6.1.
+// To be asked now and then. True: nothing at all was heard for so long although something was sent,
+// none of which was acknowledged meanwhile, or although a peer that had no room was asked several
+// times whether it has some. TCP(7), RFC 9293 3.8.6.1.
 bool has_fallen_silent(int fd, uint64_t silence_ns, Silence& seen) noexcept;
+// Whether there is anything for which silence would mean that. Nobody but who asks finds out: there
+// is no keepalive meanwhile.
+bool awaits_acknowledgement(int fd) noexcept;
 
 }  // namespace aperture::link::tcp
