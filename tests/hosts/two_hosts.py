@@ -19,9 +19,9 @@ time is up (what both printed then comes out), 77 where no hosts can be made her
     --ignore-server-status  the server may end as it likes; it is killed if it does not end
     --verbose       what both print comes out in any case
 
-Each host has namespaces of its own for network, processes, IPC and mounts (its /proc and /dev/shm),
-so that nothing of one is seen from the other; the boot id alone is the same. Whatever ends this
-program ends all that it started, with the namespaces. In Python:
+Each host has namespaces of its own for network, processes, IPC, mounts (its /proc and /dev/shm) and
+its name, so that nothing of one is seen from the other; the boot id alone is the same. Whatever
+ends this program ends all that it started, with the namespaces. In Python:
 
     two_hosts.enter()                    # first of all; may end the process with 77
     with two_hosts.TwoHosts() as hosts:
@@ -119,10 +119,11 @@ class Host:
         self.ip, self.ip6 = f"10.83.0.{number}", f"fd83::{number}"
         self.env = env
         self.device = f"host{number}"
-        # what runs first says that its mounts are there, then lives as long as we do
+        # what runs first says that mounts and name are there, then lives as long as we do
         self.holder = subprocess.Popen(
             [*OWN, "sh", "-c", "mount -t sysfs none /sys; "
-             "mount -t tmpfs none /dev/shm && echo up && exec sleep 1000000"],
+             "mount -t tmpfs none /dev/shm && hostname \"$0\" && echo up && exec sleep 1000000",
+             self.device],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if self.holder.stdout.readline() != "up\n":
             skip(f"no host can be made here: {self.holder.stderr.read().strip()}")
