@@ -48,10 +48,15 @@ void RcQp::begin_anew() noexcept {
 void RcQp::lane_failed(Errc why) noexcept {
   if (lane_) return;
   if (!sq_.is_empty() && is_reliable() && attr_.state != QpState::err) {
-    APERTURE_WARN(
-        "queue pair 0x%x: no answer from queue pair 0x%x at %s (%s); bring it up to RTR before "
-        "posting to it, and check the number and GID that were exchanged",
-        spec_.qpn, attr_.dest_qpn, attr_.route.remote.print().c_str(), describe(why));
+    if (had_lane_ && why == Errc::peer_lost) {  // programs that part do that: rsockets for one
+      APERTURE_INFO("queue pair 0x%x: posted to when queue pair 0x%x, its peer, had gone",
+                    spec_.qpn, attr_.dest_qpn);
+    } else {
+      APERTURE_WARN(
+          "queue pair 0x%x: no answer from queue pair 0x%x at %s (%s); bring it up to RTR before "
+          "posting to it, and check the number and GID that were exchanged",
+          spec_.qpn, attr_.dest_qpn, attr_.route.remote.print().c_str(), describe(why));
+    }
   }
   loss_.wind_down(WcStatus::retry_exc_err);
 }
