@@ -11,10 +11,20 @@ DEVICE = "aperture0"
 TRANSPORTS = {"send": ("RC", "UC", "UD", "XRC"), "write": ("RC", "UC", "XRC"),
               "read": ("RC", "XRC"), "atomic": ("RC", "XRC")}
 ROW = r"(?m)^\s*{size}\s+{count}\s+[\d.]+\s+[\d.]+\s+[\d.]+"  # of either kind
-XRC_FILE = "/tmp/xrc_domain"  # ibv_xsrq_pingpong makes it, and leaves it behind
+# ibv_xsrq_pingpong and perftest make them, and leave them behind: as whoever they run as here, so
+# that the next user's would find them in the way.
+XRC_FILES = [f"/tmp/xrc_domain{end}" for end in ("", "_client", "_server")]
 
 
-class Pingpongs(players.Clients):
+class XrcClients(players.Clients):
+    def setUp(self):
+        super().setUp()
+        for path in XRC_FILES:
+            if not os.path.exists(path):
+                self.addCleanup(lambda path=path: os.path.exists(path) and os.unlink(path))
+
+
+class Pingpongs(XrcClients):
     def pingpong(self, kind: str, *options, ends=r"\d+ iters in [\d.]+ seconds"):
         self.needs(f"ibv_{kind}_pingpong")
         command = [f"ibv_{kind}_pingpong", "-d", DEVICE, "-g", "0", "-p", str(self.port), *options]
@@ -36,8 +46,6 @@ class Pingpongs(players.Clients):
             self.pingpong("srq", *options)
 
     def test_extended_connections_play(self):
-        if not os.path.exists(XRC_FILE):
-            self.addCleanup(lambda: os.path.exists(XRC_FILE) and os.unlink(XRC_FILE))
         for options in ways((), more=[("-e",), ("-s", "262144", "-n", "50")]):
             self.pingpong("xsrq", "-c", "1", *options, ends=r"(?m)^success$")
 
@@ -46,7 +54,7 @@ class Pingpongs(players.Clients):
             self.pingpong("ud", "-s", "1024", *options)
 
 
-class Perftest(players.Clients):
+class Perftest(XrcClients):
     def measure(self, operation: str, kind: str, *options, count=500, size: int | None = None,
                 queue_pairs=1):
         """Latency ("lat") or bandwidth ("bw") of so many operations of each queue pair."""
