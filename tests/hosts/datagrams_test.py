@@ -2,20 +2,14 @@
 and what is dropped where other hosts are not served.
 """
 import re
-import shutil
 import socket
 import struct
 import subprocess
-import sys
 import time
 import unittest
 
-import two_hosts
-
-BUILD = sys.argv.pop(1)
-two_hosts.enter()
-RUN = [f"{BUILD}/bin/aperture", "run", "--"]
-SECONDS = 60
+import players
+from players import RUN
 
 
 def checksum(data: bytes) -> int:
@@ -37,34 +31,7 @@ def frame(mac: bytes, ip: str, port: int, payload: bytes) -> bytes:
             struct.pack(">HHHH", port, port, size, summed) + payload)
 
 
-class BetweenHosts(unittest.TestCase):
-    def hosts(self, **how) -> two_hosts.TwoHosts:
-        made = two_hosts.TwoHosts(env={"APERTURE_LOG": "warn"}, **how)
-        self.addCleanup(made.close)
-        return made
-
-    def needs(self, tool: str):
-        if not shutil.which(tool):
-            self.skipTest(f"{tool} is not installed")
-
-    def ended(self, process: subprocess.Popen, seconds=SECONDS) -> tuple[int, str]:
-        try:
-            printed, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            self.fail(f"no end within {seconds} s: {process.args}")
-        return process.returncode, printed
-
-    def play(self, hosts, server: list[str], client: list[str], wait: str) -> tuple[str, str]:
-        """What the two printed, both of which end well."""
-        serving = hosts.server.start(hosts.spelt([*RUN, *server]))
-        self.assertTrue(hosts.server.wait_for(wait, serving), wait)
-        ends = {"client": self.ended(hosts.client.start(hosts.spelt([*RUN, *client]))),
-                "server": self.ended(serving)}
-        for name, (status, printed) in ends.items():
-            self.assertEqual(status, 0, f"{name}: {printed}")
-        return ends["server"][1], ends["client"][1]
-
+class Datagrams(players.BetweenHosts):
     def ud(self, hosts, *options):
         self.needs("ibv_ud_pingpong")
         common = ["ibv_ud_pingpong", "-d", "aperture0", "-c", *options]
