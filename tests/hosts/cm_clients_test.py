@@ -14,7 +14,7 @@ from players import ways
 class Ids(players.Clients):
     def test_rping_verifies_what_it_reads_and_writes(self):
         self.needs("rping")
-        for size, count in ways((100, 20), (60000, 100), more=[(16, 1000), (4096, 500)]):
+        for size, count in ways((100, 20), (60000, 100), more=[(64, 1000), (4096, 500)]):
             common = ["-p", str(self.port), "-C", str(count), "-S", str(size), "-V"]
             common += ["-v"] if size == 100 else []
             served, printed = self.play(self.pair, ["rping", "-s", "-a", "0.0.0.0", *common],

@@ -23,7 +23,6 @@ PYTHON = "/usr/bin/python3"  # the one that the distribution's mpi4py belongs to
 LAUNCHER = shutil.which("mpirun.openmpi") or "mpirun"
 
 COLLECTIVES = """
-import sys
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 rank, size = world.Get_rank(), world.Get_size()
@@ -41,7 +40,8 @@ for n in (1, 1000, 300_000):
 assert world.allreduce(rank) == size * (size - 1) // 2
 assert world.scan(rank) == rank * (rank + 1) // 2
 world.Barrier()
-print("collectives right on", MPI.Get_processor_name(), flush=True)
+for name in world.gather(MPI.Get_processor_name()) or ():
+    print("collectives right on", name)
 """
 
 
