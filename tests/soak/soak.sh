@@ -10,7 +10,8 @@
 #      (or what APERTURE_CLIENT_ROUNDS says); what each printed last, and whatever one printed that
 #      failed, is in clients/. On two cores a round takes four or five minutes. Where
 #      APERTURE_RPMA_SOURCE and APERTURE_VALKEY_SOURCE say where the sources are, librpma's examples
-#      and Valkey's own tests are among them
+#      and Valkey's own tests are among them. Then once, and in every way that they know, those
+#      between two hosts
 #   4. repetitions: all tests in random order with new seeds, until the minutes are over
 #   5. mutation: checks of src/protect/ are taken out one at a time, and a test must notice; in
 #      random order, as many as the same minutes allow (tests/mutation/mutate.py takes all)
