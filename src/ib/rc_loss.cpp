@@ -15,13 +15,16 @@ constexpr uint64_t kLongestRetryNs = 500'000'000;
 }  // namespace
 
 void RcLoss::begin() noexcept {
-  const uint64_t retrying = give_up_ns(q_.attr_.timeout, q_.attr_.retry_cnt);
-  if (!receiver_.has_begun() && q_.is_reliable() && !q_.sq_.is_empty() && retrying != 0) {
-    q_.lost_until_ns_ = now_ns() + std::min(retrying, kLongestRetryNs);
-    q_.busy_ = true;
-    return;
-  }
+  if (!receiver_.has_begun() && !q_.sq_.is_empty() && retry()) return;
   leave();
+}
+
+bool RcLoss::retry() noexcept {
+  const uint64_t ns = q_.is_reliable() ? give_up_ns(q_.attr_.timeout, q_.attr_.retry_cnt) : 0;
+  if (ns == 0) return false;
+  q_.lost_until_ns_ = now_ns() + std::min(ns, kLongestRetryNs);
+  q_.busy_ = true;
+  return true;
 }
 
 bool RcLoss::is_due() const noexcept {

@@ -104,7 +104,7 @@ void RcQp::run_send_queue() noexcept {
     return;
   {
     const LaneInUse in_use(*this);
-    if (const Status s = requester_.run(); !s) lane_failed(s.error());
+    if (const Status s = requester_.run(); !s && !loss_.retry()) lane_failed(s.error());
   }
   if (one_sided_.has_copied()) serve_peer();
 }
@@ -152,11 +152,19 @@ void RcQp::stop() noexcept {
   assert(!lane_ || lane_over_);
 }
 
-bool RcQp::poll(uint64_t polls) noexcept {
-  if (!lane_) {
-    if (windows_.is_waiting()) run_send_queue();
-    return windows_.is_waiting();
+bool RcQp::poll_without_lane() noexcept {
+  if (lost_until_ns_ != 0) [[unlikely]] {
+    if (!loss_.is_due()) return false;
+    lost_until_ns_ = 0;
+    lane_failed(Errc::peer_lost);
+    return true;
   }
+  if (windows_.is_waiting()) run_send_queue();
+  return windows_.is_waiting();
+}
+
+bool RcQp::poll(uint64_t polls) noexcept {
+  if (!lane_) return poll_without_lane();
   if (lost_until_ns_ != 0) [[unlikely]] {
     if (!loss_.is_due()) return false;
     loss_.leave();
@@ -227,9 +235,9 @@ bool RcQp::needs_polling() const noexcept {
 }
 
 bool RcQp::needs_later_look() const noexcept {
-  return lane_ &&
-         (lane_.broken() || rnr_deadline_ns_ != 0 || lost_until_ns_ != 0 || !inflight_.empty() ||
-          (responder_.is_held() && !responder_.receiver().is_waiting()));
+  if (lost_until_ns_ != 0) return true;
+  return lane_ && (lane_.broken() || rnr_deadline_ns_ != 0 || !inflight_.empty() ||
+                   (responder_.is_held() && !responder_.receiver().is_waiting()));
 }
 
 void RcQp::on_receive_posted() noexcept {

@@ -44,7 +44,7 @@ class RcQp final : public RcCore {
   bool poll(uint64_t polls) noexcept override;
   Look look() noexcept override {
     if (!lane_) [[unlikely]]
-      return windows_.is_waiting() ? Look::poll : Look::nothing;
+      return windows_.is_waiting() || lost_until_ns_ != 0 ? Look::poll : Look::nothing;
     if (busy_ || lane_->response_rx.cells.ready()) return Look::poll;
     if (!lane_->request_rx.cells.ready() || responder_.receiver().is_waiting())
       return Look::nothing;
@@ -79,6 +79,7 @@ class RcQp final : public RcCore {
 
  private:
   void begin_anew() noexcept;
+  bool poll_without_lane() noexcept;
   template <typename Allowed>
   void execute_arrived(Allowed&& allowed) noexcept;
   void end_if_broken() noexcept;

@@ -307,6 +307,45 @@ TEST_P(Rc, what_a_lost_peer_has_not_executed_is_retried_before_it_fails) {
   EXPECT_FALSE(p.a->qp->needs_polling());
 }
 
+// As ibv_srq_pingpong does with a peer that has had all that it waits for.
+TEST_P(Rc, what_is_posted_when_the_peer_is_gone_is_retried_before_it_fails) {
+  const Options o{.timeout = 12, .retry_cnt = 7};
+  ConnectedPair p(GetParam(), o);
+  p.a->qp->lose();  // with nothing under way
+  EXPECT_EQ(p.a->qp->lane(), nullptr);
+  EXPECT_FALSE(p.a->qp->needs_later_look());
+  const uint64_t posted = now_ns();
+  for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(p.a->post(SendOp::send, id, 0, 8));
+  EXPECT_TRUE(p.a->send_cq.empty());
+  EXPECT_TRUE(p.a->qp->needs_later_look());
+  ASSERT_TRUE(p.until([&] { return p.a->send_cq.size() == 2; }, true, false));
+  EXPECT_GE(now_ns() - posted, give_up_ns(o.timeout, o.retry_cnt));
+  EXPECT_EQ(ended(p.a->send_cq), (Ended{{1, retry_exc_err}, {2, wr_flush_err}}));
+  EXPECT_EQ(p.a->qp->state(), QpState::err);
+  EXPECT_FALSE(p.a->qp->needs_later_look());
+}
+
+TEST_P(Rc, what_is_posted_when_the_peer_is_gone_goes_out_if_it_comes_back) {
+  ConnectedPair p(GetParam(), {.timeout = 31});
+  p.a->qp->lose();
+  p.b->go_to(QpState::reset);
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+  p.a->poll();
+  EXPECT_TRUE(p.a->send_cq.empty());
+  p.b->bring_up();
+  ASSERT_TRUE(p.b->post_recv(2, 0, 8));
+  p.join();
+  EXPECT_EQ(p.ends(p.a->send_cq, 1), Ends{success});
+  EXPECT_FALSE(p.a->qp->needs_later_look());
+}
+
+TEST_P(Rc, without_a_timeout_what_is_posted_when_the_peer_is_gone_fails_at_once) {
+  ConnectedPair p(GetParam());
+  p.a->qp->lose();
+  ASSERT_TRUE(p.a->post(SendOp::send, 1, 0, 8));
+  EXPECT_EQ(ends_of(p.a->send_cq), Ends{retry_exc_err});
+}
+
 TEST_P(Rc, a_lost_peer_is_waited_for_no_longer_than_is_of_use) {
   for (const bool is_given_up : {false, true}) {
     ConnectedPair p(GetParam(), {.timeout = 31});  // two and a half hours
