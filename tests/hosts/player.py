@@ -15,6 +15,8 @@ class Player:
         self.host = host
         self.process = host.start([program, *options], env=env, stdin=-1, stderr=None, text=False,
                                   errors=None, bufsize=0)
+        self.readable = select.poll()
+        self.readable.register(self.process.stdout, select.POLLIN)
         self.had = b""
         said = self.line()
         if said != "ready":
@@ -25,7 +27,7 @@ class Player:
         end = time.monotonic() + seconds
         while b"\n" not in self.had:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+            if left <= 0 or not self.readable.poll(left * 1e3):
                 raise AssertionError(f"no answer within {seconds} s")
             more = os.read(self.process.stdout.fileno(), 65536)
             if not more:

@@ -332,13 +332,18 @@ class Strangers(unittest.TestCase):
     # --- crowds ---
 
     def test_31_33_a_newcomer_gets_in_beside_those_who_say_nothing_or_little(self):
-        began = time.monotonic()
         slow = [self.stranger() for _ in range(4)]
         crowd = [self.stranger() for _ in range(SILENT)]
+        began = time.monotonic()
         slowest = 0.0
-        for _ in range(5):
+
+        def drip():
             for one in slow:
-                one.send(one.hello()[len(one.said):][:1])
+                with contextlib.suppress(OSError):
+                    one.send(one.hello()[len(one.said):][:1])
+
+        for _ in range(5):
+            drip()
             newcomer = self.player(self.hosts.client)
             slowest = max(slowest, self.works(newcomer, newcomer.know(self.server), 2))
             newcomer.end()
@@ -347,9 +352,7 @@ class Strangers(unittest.TestCase):
         print(f"beside {len(crowd)} half-open connections a newcomer is in after "
               f"{slowest * 1e3:.1f} ms at most; {held} of them are held", flush=True)
         while time.monotonic() < began + HANDSHAKE_SECONDS + 3:
-            with contextlib.suppress(OSError):
-                for one in slow:
-                    one.send(one.hello()[len(one.said):][:1])
+            drip()
             time.sleep(0.2)
         for one in slow:
             self.assertTrue(one.is_hung_up_on(1))
