@@ -126,6 +126,40 @@ class Datagrams(players.BetweenHosts):
         self.assertEqual(status, 0, printed)
         self.assertRegex(printed, r"(?m)^connect +: +\d")
 
+    def connected(self, hosts) -> tuple[subprocess.Popen, subprocess.Popen]:
+        """One that writes to the other over a reliable connection until something happens to it.
+        (Who only waits for a message is not told, as with hardware.)"""
+        self.needs("ib_write_bw")
+        endless = [*RUN, "ib_write_bw", "-d", "aperture0", "-x", "0", "-F", "-s", "65536", "-n",
+                   "5000000"]
+        serving = hosts.server.start(endless)
+        self.assertTrue(hosts.server.wait_for("tcp:18515", serving))
+        client = hosts.client.start(hosts.spelt([*endless, "@server"]))
+        time.sleep(4)
+        self.assertIsNone(client.poll())
+        return serving, client
+
+    def completes_with_errors(self, client: subprocess.Popen, within: float):
+        began = time.monotonic()
+        status, printed = self.ended(client)
+        took = time.monotonic() - began
+        self.assertNotEqual(status, 0)
+        told = re.search(r".*(Failed status|Completion with error).*", printed)
+        self.assertIsNotNone(told, printed)
+        print(f"after {took * 1e3:.1f} ms: {told[0].strip()}", flush=True)
+        self.assertLess(took, within)
+
+    def test_a_queue_pair_whose_peer_is_killed_completes_with_errors(self):
+        serving, client = self.connected(self.hosts())
+        two_hosts.kill(serving)
+        self.completes_with_errors(client, 2)
+
+    def test_a_queue_pair_that_is_cut_off_completes_with_errors(self):
+        hosts = self.hosts()
+        _, client = self.connected(hosts)
+        hosts.cut()
+        self.completes_with_errors(client, 8)
+
     def test_where_nobody_listens_a_client_is_told_so(self):
         self.needs("rping")
         hosts = self.hosts()
