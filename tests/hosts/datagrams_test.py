@@ -1,4 +1,4 @@
-"""Datagrams and connections of rdma_cm between two hosts: unmodified programs of the distribution,
+"""Datagrams, and connections of rdma_cm and of queue pairs between two hosts: unmodified programs,
 and what is dropped where other hosts are not served.
 """
 import re
@@ -9,6 +9,7 @@ import time
 import unittest
 
 import players
+import two_hosts
 from players import RUN
 
 

@@ -14,7 +14,7 @@ import time
 import unittest
 
 import two_hosts
-from player import Player
+from fabric_player import Player
 
 PROGRAM = sys.argv.pop(1)
 two_hosts.enter()
