@@ -57,6 +57,7 @@ constexpr Setting kSettings[] = {
     {"APERTURE_RMA_EVENT", Kind::word, "on, off", kNotSet},
     {"APERTURE_MW_TYPE", Kind::word, "2A, 2B", "the device has windows of type 2B"},
     {"APERTURE_RDMA_CM", Kind::word, "kernel", kNotSet},
+    {"APERTURE_SILENCE_MS", Kind::number, "", "it is taken as 5000"},
     {"APERTURE_CM_PORT", Kind::port, "", "it is taken as 4791"},
     {"FI_APERTURE_IFACE", Kind::interface, "", "no libfabric endpoint is found by it"},
 };

@@ -17,6 +17,8 @@
 #include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
+#include "base/per_process.hpp"
+#include "base/settings.hpp"
 #include "link/udp/udp.hpp"
 #include "nic/proof.hpp"
 #include "nic/silence_watch.hpp"
@@ -27,9 +29,19 @@ namespace {
 
 constexpr Peer::LaneKey kTheLane = 0;
 constexpr size_t kHeadBytes = 8;  // of every packet
-constexpr uint64_t kSilenceNs = 5'000'000'000;
+constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint64_t kAnswerWithinNs = 1'000'000'000;  // for the other side to take an answer
 constexpr uint64_t kLingerWithinNs = 5'000'000'000;  // for it to take what was published
+
+// How long a host may say nothing while something waits for it: APERTURE_SILENCE_MS.
+uint64_t silence_ms() noexcept {
+  static constexpr uint64_t kUsual = 5'000, kShortest = 1'000, kLongest = 3'600'000;
+  static constinit FoundOnce<uint64_t> found;
+  return found.get([] {
+    const uint64_t said = setting_number("APERTURE_SILENCE_MS");
+    return said == 0 ? kUsual : std::clamp(said, kShortest, kLongest);
+  });
+}
 
 // Nothing of what processes of one host share is there.
 bool has_no_memory(const wire::Open& open) noexcept {
@@ -304,7 +316,7 @@ Result<std::unique_ptr<link::Lane>> StreamPeer::make_lane(
   if (!hears) return hears.error();
   context_.control.unwatch(watch_);
   watch_ = 0;
-  auto stream = link::tcp::make_stream(std::move(tcp_), kSilenceNs / 1'000'000);
+  auto stream = link::tcp::make_stream(std::move(tcp_), static_cast<unsigned>(silence_ms()));
   if (!stream) return stream.error();
   auto lane = link::tcp::StreamLane::make(*std::move(stream), std::move(spec));
   if (!lane) return lane.error();
@@ -476,9 +488,11 @@ bool StreamPeer::awaits_answer() const noexcept {
 
 void StreamPeer::look_for_silence() noexcept {
   const link::tcp::StreamLane* const lane = carried();
-  if (lane == nullptr || !link::tcp::has_fallen_silent(lane->fd(), kSilenceNs, silence_)) return;
-  APERTURE_INFO("%s: nothing was heard for %d seconds: the connection is closed", name().c_str(),
-                static_cast<int>(kSilenceNs / 1'000'000'000));
+  if (lane == nullptr ||
+      !link::tcp::has_fallen_silent(lane->fd(), silence_ms() * kNsPerMs, silence_))
+    return;
+  APERTURE_INFO("%s: nothing was heard for %u ms: the connection is closed", name().c_str(),
+                static_cast<unsigned>(silence_ms()));
   go_down(Errc::peer_lost);
 }
 
