@@ -48,7 +48,7 @@ class Engine : private link::tcp::MoverHost {
 
   // Also starts the process's control thread. Errors: no_fds, no_memory.
   static Result<std::unique_ptr<Engine>> create(const Options& options) noexcept;
-  ~Engine();
+  ~Engine() override;
 
   EngineLock& lock() noexcept { return lock_; }
   uint32_t domain() const noexcept { return domain_; }  // its protection domain, unique here
