@@ -23,6 +23,18 @@
 
 namespace aperture::nic {
 
+// What both sides have to prove, and what is known of the lane that it will be.
+struct AskedOfStream {
+  uint32_t attempt = 0;
+  wire::Statement statement;
+  std::shared_ptr<const Secret> auth_key;   // ours, where we ask
+  std::shared_ptr<link::tcp::Mover> mover;  // likewise
+  wire::Proof proof{};                      // the other side's, where it asks
+  std::array<std::byte, wire::kMaxPeerMessageBytes> beside{};
+  size_t beside_bytes = 0;
+  uint32_t domain = 0;  // the other side's
+};
+
 class StreamPeer final : public Peer {
  public:
   enum class Role : uint8_t { connector, acceptor };
@@ -75,19 +87,9 @@ class StreamPeer final : public Peer {
   static constexpr Holding kHolding{.descriptors = 1, .bytes = link::tcp::StreamLane::kMappedBytes};
 
  private:
+  using Asked = AskedOfStream;
   enum class Stage : uint8_t { asking, carrying, ending, down };
   class LaneHost;  // hears of the lane's end, on whichever thread moves it
-  // What both sides have to prove, and what is known of the lane that it will be.
-  struct Asked {
-    uint32_t attempt = 0;
-    wire::Statement statement;
-    std::shared_ptr<const Secret> auth_key;   // ours, where we ask
-    std::shared_ptr<link::tcp::Mover> mover;  // likewise
-    wire::Proof proof{};                      // the other side's, where it asks
-    std::array<std::byte, wire::kMaxPeerMessageBytes> beside{};
-    size_t beside_bytes = 0;
-    uint32_t domain = 0;  // the other side's
-  };
 
   const link::tcp::StreamLane* carried() const noexcept;
   void on_events() noexcept;
