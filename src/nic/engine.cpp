@@ -36,8 +36,7 @@ Engine::Engine(const Options& options, Contact& contact) noexcept
 }
 
 Status Engine::make_mover() noexcept {
-  link::tcp::MoverHost& host = *this;
-  return no_throw([&] { mover_ = std::make_shared<link::tcp::Mover>(host); });
+  return no_throw([&] { mover_ = std::make_shared<link::tcp::Mover>(moving_); });
 }
 
 Engine::~Engine() {

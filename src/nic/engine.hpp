@@ -38,7 +38,7 @@
 
 namespace aperture::nic {
 
-class Engine : private link::tcp::MoverHost {
+class Engine {
  public:
   struct Options {
     bool threaded = true;  // false: the application serialises its calls
@@ -48,7 +48,7 @@ class Engine : private link::tcp::MoverHost {
 
   // Also starts the process's control thread. Errors: no_fds, no_memory.
   static Result<std::unique_ptr<Engine>> create(const Options& options) noexcept;
-  ~Engine() override;
+  ~Engine();
 
   EngineLock& lock() noexcept { return lock_; }
   uint32_t domain() const noexcept { return domain_; }  // its protection domain, unique here
@@ -110,13 +110,22 @@ class Engine : private link::tcp::MoverHost {
 
  private:
   Engine(const Options& options, Contact& contact) noexcept;
+  // A part and no base, so that the lock, which every call asks for, comes first.
+  class Moving final : public link::tcp::MoverHost {
+   public:
+    explicit Moving(Engine& engine) noexcept : engine_(engine) {}
+    Status begin_moving(link::Progress& mover) noexcept override {
+      return engine_.add_progress(mover);
+    }
+    void end_moving(link::Progress& mover) noexcept override { engine_.remove_progress(mover); }
+
+   private:
+    Engine& engine_;
+  };
   Status make_mover() noexcept;
-  // link::tcp::MoverHost
-  Status begin_moving(link::Progress& mover) noexcept override { return add_progress(mover); }
-  void end_moving(link::Progress& mover) noexcept override { remove_progress(mover); }
 
   [[gnu::always_inline]] void poll_queue_pairs() noexcept;
-  [[gnu::cold]] void poll_with_links() noexcept;
+  [[gnu::cold, gnu::noinline]] void poll_with_links() noexcept;
   void flush_links(bool hurry) noexcept;
   [[gnu::cold]] bool is_idle() noexcept;
   void set_asleep(bool asleep) noexcept;
@@ -139,6 +148,7 @@ class Engine : private link::tcp::MoverHost {
   PollList<qp::Qp> qps_;                // guarded by lock_
   PollList<link::Pollable> pollables_;  // all other kinds; guarded by lock_
   std::vector<link::Progress*> links_;  // guarded by lock_
+  Moving moving_{*this};
   std::shared_ptr<link::tcp::Mover> mover_;
   PostedWork posted_;  // put by any thread, run under lock_
   AutoProgress auto_;
