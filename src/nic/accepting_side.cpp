@@ -6,7 +6,6 @@
 
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
-#include "link/udp/udp.hpp"
 #include "nic/proof.hpp"
 
 namespace aperture::nic {
@@ -16,8 +15,7 @@ namespace aperture::nic {
 Holder AcceptingSide::holder_of(const Address& there, const Address& here) noexcept {
   const auto owner = owners_.of_connection(there, here);
   if (owner) return owner.value();
-  const bool of_this_host = there.ip == here.ip || link::udp::is_of_this_host(there);
-  return of_this_host ? kNobody : holder_of_host(there);
+  return is_within_host(here, there) ? kNobody : holder_of_host(there);
 }
 
 wire::Verdict AcceptingSide::validate(ListeningEnd& listener, const wire::Hello& hello,

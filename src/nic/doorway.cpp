@@ -11,7 +11,6 @@
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
 #include "base/random.hpp"
-#include "link/udp/udp.hpp"
 #include "nic/host_identity.hpp"
 #include "nic/proof.hpp"
 
@@ -96,12 +95,11 @@ void Doorway::on_arrivals(const Door& door) noexcept {
   }
 }
 
-// Whether who has connected may say hello: the kernel lets nobody in from elsewhere under an
-// address of this host.
+// Whether who has connected may say hello.
 bool Doorway::is_served(int tcp) const noexcept {
   if (kind_ != Kind::of_queue_pairs) return true;
   const Address from = remote_address(tcp), to = local_address(tcp);
-  if (from.ip == to.ip || link::udp::is_of_this_host(from) || serves_other_hosts(to)) return true;
+  if (is_within_host(to, from) || serves_other_hosts(to)) return true;
   APERTURE_INFO(
       "%s of another host connected to queue pairs at %s, which serve this host alone there: the "
       "connection is closed; FI_APERTURE_IFACE names an interface where other hosts are served",

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "base/no_throw.hpp"
+#include "link/udp/udp.hpp"
 
 namespace aperture::nic {
 
@@ -193,6 +194,10 @@ Address local_address(int fd) noexcept {
 
 Address remote_address(int fd) noexcept {
   return address_by(::getpeername, fd);
+}
+
+bool is_within_host(const Address& here, const Address& there) noexcept {
+  return there.ip == here.ip || link::udp::is_of_this_host(there);
 }
 
 Status receive_bytes(int fd, std::span<std::byte> into, size_t& got) noexcept {

@@ -37,6 +37,9 @@ void close_without_waiting(int fd) noexcept;
 Result<ParentOnlyFd> accept_one(int fd) noexcept;
 Address local_address(int fd) noexcept;
 Address remote_address(int fd) noexcept;  // all zero: it is not connected any more
+// Whether a connection between the two stays within this host: the kernel lets nobody in from
+// elsewhere under an address of this host.
+bool is_within_host(const Address& here, const Address& there) noexcept;
 
 // Bytes of a stream. `got` grows; ok when all have come. Errors: again, peer_lost (end of stream,
 // or a reset).

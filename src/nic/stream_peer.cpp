@@ -19,7 +19,6 @@
 #include "base/no_throw.hpp"
 #include "base/per_process.hpp"
 #include "base/settings.hpp"
-#include "link/udp/udp.hpp"
 #include "nic/proof.hpp"
 #include "nic/silence_watch.hpp"
 
@@ -139,8 +138,7 @@ Peer::Name StreamPeer::name() const noexcept {
 // A host says of its own ports what it likes. One that connects from an address of this host is a
 // process here, whatever it says of its boot, and is judged as such.
 bool StreamPeer::speaks_for(const Address& source, PortOwners& owners) noexcept {
-  const bool of_this_host = there_.ip == here_.ip || link::udp::is_of_this_host(there_);
-  if (!of_this_host) {
+  if (!is_within_host(here_, there_)) {
     if (source.ip == there_.ip) return true;
     APERTURE_WARN(
         "%s says that it is %s: refused, since an endpoint has to come from its own address",
