@@ -96,17 +96,10 @@ Status HostPeer::open(const LocalEnd& end, const Address& remote, const wire::Id
   const PeerMemory::Place& place = reserved.value();
   const LaneKey key = key_of(place);
 
-  wire::Open open;
-  open.nonce = offer.nonce;
-  open.ticket = Wild<uint64_t>(offer.ticket);
-  open.source = end.address;
-  open.destination = remote;
-  open.domain = Wild<uint32_t>(end.domain);
+  Question asks = question(context_.self, end, remote, nonce, offer, attempt);
+  wire::Open& open = asks.open;
+  const wire::Statement& statement = asks.statement;
   open.engine = Wild<uint64_t>(end.engine);
-  open.attempt = Wild<uint32_t>(attempt);
-  const wire::Statement statement{{nonce, context_.self.incarnation, end.address},
-                                  {offer.nonce, offer.incarnation, remote},
-                                  offer.ticket};
   open.proof = prove(end.auth_key.get(), statement, wire::Who::connector);
 
   // nothing is sent before there is a place for the answer
@@ -218,23 +211,8 @@ void HostPeer::let_go(PeerLane& record) noexcept {
 
 // --- short messages ------------------------------------------------------------------------------
 
-// Whoever cannot be told any more does not stay.
 void HostPeer::say(const wire::PeerPacket& packet) noexcept {
   if (!channel_.send(packet, {})) go_down(Errc::peer_lost);
-}
-
-void HostPeer::reject(uint32_t attempt, wire::Why why) noexcept {
-  wire::Reject reject;
-  reject.attempt = Wild<uint32_t>(attempt);
-  reject.why = why;
-  say(wire::encode(reject));
-}
-
-void HostPeer::refuse(uint32_t attempt, const wire::PrivateData& data) noexcept {
-  wire::Refuse refuse;
-  refuse.attempt = Wild<uint32_t>(attempt);
-  refuse.data = data;
-  say(wire::encode(refuse));
 }
 
 void HostPeer::withdraw(uint32_t attempt) noexcept {

@@ -41,14 +41,12 @@ class HostPeer final : public Peer, private PeerChannelHost {
   Result<std::unique_ptr<link::Lane>> opened(const wire::Accept& accept, Packet& packet,
                                              std::shared_ptr<PeerLane>& record) noexcept override;
   void open_rejected(uint32_t attempt) noexcept override;
-  void reject(uint32_t attempt, wire::Why why) noexcept override;
   Result<std::shared_ptr<PeerLane>> hold(const LocalEnd& end, const wire::Open& open,
                                          const wire::Statement& statement,
                                          Packet& packet) noexcept override;
   Result<std::unique_ptr<link::Lane>> admit(const LocalEnd& end, PeerLane& record,
                                             const wire::PrivateData* data) noexcept override;
   void let_go(PeerLane& record) noexcept override;
-  void refuse(uint32_t attempt, const wire::PrivateData& data) noexcept override;
   void withdraw(uint32_t attempt) noexcept override;
   void close_here(PeerLane& record, std::unique_ptr<link::Lane> lane) noexcept override;
 
@@ -88,7 +86,7 @@ class HostPeer final : public Peer, private PeerChannelHost {
   std::shared_ptr<PeerLane> make_record(const PeerMemory::Place& place, ListenerId listener,
                                         const Address& remote);
   bool handle_lane_close(const wire::LaneClose& close) noexcept;
-  void say(const wire::PeerPacket& packet) noexcept;
+  void say(const wire::PeerPacket& packet) noexcept override;
   void finish(PeerLane& record) noexcept;
   void note_opened() noexcept;
 

@@ -59,6 +59,37 @@ Result<std::unique_ptr<link::Lane>> Peer::accept(const LocalEnd& end, const wire
   return lane;
 }
 
+Peer::Question Peer::question(const Identity& self, const LocalEnd& end, const Address& remote,
+                              const wire::Id128& nonce, const wire::Answer& offer,
+                              uint32_t attempt) noexcept {
+  Question question;
+  wire::Open& open = question.open;
+  open.nonce = offer.nonce;
+  open.ticket = Wild<uint64_t>(offer.ticket);
+  open.source = end.address;
+  open.destination = remote;
+  open.domain = Wild<uint32_t>(end.domain);
+  open.attempt = Wild<uint32_t>(attempt);
+  question.statement = {{nonce, self.incarnation, end.address},
+                        {offer.nonce, offer.incarnation, remote},
+                        offer.ticket};
+  return question;
+}
+
+void Peer::reject(uint32_t attempt, wire::Why why) noexcept {
+  wire::Reject reject;
+  reject.attempt = Wild<uint32_t>(attempt);
+  reject.why = why;
+  say(wire::encode(reject));
+}
+
+void Peer::refuse(uint32_t attempt, const wire::PrivateData& data) noexcept {
+  wire::Refuse refuse;
+  refuse.attempt = Wild<uint32_t>(attempt);
+  refuse.data = data;
+  say(wire::encode(refuse));
+}
+
 void Peer::tell_down(const PeerContext& context, Errc why) noexcept {
   assert(is_down());
   context.host.on_peer_down(*this, why);

@@ -161,7 +161,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   Result<std::unique_ptr<link::Lane>> accept(const LocalEnd& end, const wire::Open& open,
                                              const wire::Statement& statement, Packet& packet,
                                              std::shared_ptr<PeerLane>& record) noexcept;
-  virtual void reject(uint32_t attempt, wire::Why why) noexcept = 0;
+  void reject(uint32_t attempt, wire::Why why) noexcept;
   // The same in two steps, with the application's decision between: hold() takes what came, and
   // admit() makes the lane and sends Connected (or Accept, without data), if `end` has the key that
   // was proved; let_go() forgets it.
@@ -171,7 +171,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   virtual Result<std::unique_ptr<link::Lane>> admit(const LocalEnd& end, PeerLane& record,
                                                     const wire::PrivateData* data) noexcept = 0;
   virtual void let_go(PeerLane& record) noexcept = 0;
-  virtual void refuse(uint32_t attempt, const wire::PrivateData& data) noexcept = 0;
+  void refuse(uint32_t attempt, const wire::PrivateData& data) noexcept;
   virtual void withdraw(uint32_t attempt) noexcept = 0;
   // Our side of the lane is closed: tells the other. lane: null if none was made.
   virtual void close_here(PeerLane& record, std::unique_ptr<link::Lane> lane) noexcept = 0;
@@ -196,6 +196,17 @@ class Peer : public std::enable_shared_from_this<Peer> {
   // One packet, decoded and handed to who is to answer it: all but what the channel itself is
   // about. False: it breaks the protocol, or is of no kind that is asked or answered here.
   bool dispatch(const PeerContext& context, wire::PeerMessage kind, Packet& packet) noexcept;
+  // A short answer, without a lane. Whoever cannot be told any more goes down.
+  virtual void say(const wire::PeerPacket& packet) noexcept = 0;
+  // What is asked for by a hello that was answered so, and what both sides prove; without what is
+  // in memory, and without the proof.
+  struct Question {
+    wire::Open open;
+    wire::Statement statement;
+  };
+  static Question question(const Identity& self, const LocalEnd& end, const Address& remote,
+                           const wire::Id128& nonce, const wire::Answer& offer,
+                           uint32_t attempt) noexcept;
   // Every lane is in the host's hands now, and forgets us.
   void tell_down(const PeerContext& context, Errc why) noexcept;
 

@@ -239,26 +239,18 @@ Status StreamPeer::open(const LocalEnd& end, const Address& remote, const wire::
                         const wire::PrivateData* request) noexcept {
   assert(role_ == Role::connector && !asked_);
   if (stage_ != Stage::asking) return Errc::peer_lost;
-  wire::Open open;
-  open.nonce = offer.nonce;
-  open.ticket = Wild<uint64_t>(offer.ticket);
-  open.source = end.address;
-  open.destination = remote;
-  open.domain = Wild<uint32_t>(end.domain);
-  open.attempt = Wild<uint32_t>(attempt);
+  Question asks = question(context_.self, end, remote, nonce, offer, attempt);
+  wire::Open& open = asks.open;
   const auto encoded = [&] {
     return request != nullptr ? wire::encode(wire::Connect{open, *request}) : wire::encode(open);
   };
-  const wire::Statement statement{{nonce, context_.self.incarnation, end.address},
-                                  {offer.nonce, offer.incarnation, remote},
-                                  offer.ticket};
   const wire::PeerPacket unproved = encoded();
-  open.proof = prove(end.auth_key.get(), statement, wire::Who::connector, unproved.view());
+  open.proof = prove(end.auth_key.get(), asks.statement, wire::Who::connector, unproved.view());
   const Status made = no_throw([&] { make_record(end.listener, remote); });
   if (!made) return made;
   asked_.emplace();
   asked_->attempt = attempt;
-  asked_->statement = statement;
+  asked_->statement = asks.statement;
   asked_->auth_key = end.auth_key;
   asked_->mover = end.mover;
   if (Status sent = send_bytes(tcp_.get(), encoded().view()); !sent) {
@@ -384,27 +376,13 @@ void StreamPeer::let_go(PeerLane& record) noexcept {
 // --- answers without a lane ----------------------------------------------------------------------
 
 // The other side hangs up when it has read that, or we do.
-void StreamPeer::answer_and_end(const wire::PeerPacket& packet) noexcept {
+void StreamPeer::say(const wire::PeerPacket& packet) noexcept {
   if (stage_ != Stage::asking || !tcp_ || !send_bytes(tcp_.get(), packet.view())) {
     return go_down(Errc::peer_lost);
   }
   ::shutdown(tcp_.get(), SHUT_WR);
   stage_ = Stage::ending;
   set_deadline(kAnswerWithinNs, Errc::shut_down);
-}
-
-void StreamPeer::reject(uint32_t attempt, wire::Why why) noexcept {
-  wire::Reject reject;
-  reject.attempt = Wild<uint32_t>(attempt);
-  reject.why = why;
-  answer_and_end(wire::encode(reject));
-}
-
-void StreamPeer::refuse(uint32_t attempt, const wire::PrivateData& data) noexcept {
-  wire::Refuse refuse;
-  refuse.attempt = Wild<uint32_t>(attempt);
-  refuse.data = data;
-  answer_and_end(wire::encode(refuse));
 }
 
 // Hanging up says as much.

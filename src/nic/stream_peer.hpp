@@ -62,14 +62,12 @@ class StreamPeer final : public Peer {
   Result<std::unique_ptr<link::Lane>> opened(const wire::Accept& accept, Packet& packet,
                                              std::shared_ptr<PeerLane>& record) noexcept override;
   void open_rejected(uint32_t attempt) noexcept override;
-  void reject(uint32_t attempt, wire::Why why) noexcept override;
   Result<std::shared_ptr<PeerLane>> hold(const LocalEnd& end, const wire::Open& open,
                                          const wire::Statement& statement,
                                          Packet& packet) noexcept override;
   Result<std::unique_ptr<link::Lane>> admit(const LocalEnd& end, PeerLane& record,
                                             const wire::PrivateData* data) noexcept override;
   void let_go(PeerLane& record) noexcept override;
-  void refuse(uint32_t attempt, const wire::PrivateData& data) noexcept override;
   void withdraw(uint32_t attempt) noexcept override;
   void close_here(PeerLane& record, std::unique_ptr<link::Lane> lane) noexcept override;
 
@@ -100,7 +98,7 @@ class StreamPeer final : public Peer {
   Result<std::unique_ptr<link::Lane>> make_lane(const Asked& asked, uint32_t domain,
                                                 const Secret* key,
                                                 std::shared_ptr<link::tcp::Mover> mover) noexcept;
-  void answer_and_end(const wire::PeerPacket& packet) noexcept;
+  void say(const wire::PeerPacket& packet) noexcept override;
   void on_lane_ended(Errc why) noexcept;
   void linger() noexcept;
   void set_deadline(uint64_t ns, Errc why) noexcept;
