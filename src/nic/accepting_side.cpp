@@ -42,18 +42,25 @@ void AcceptingSide::on_ticket_lost(ListenerId listener, const wire::Hello& hello
   parts_.connecting.stop_waiting({listener, hello.source});
 }
 
-std::shared_ptr<Peer> AcceptingSide::on_stays(const wire::Hello& hello, ParentOnlyFd tcp,
-                                              Holder holder) noexcept {
+std::shared_ptr<Peer> AcceptingSide::on_stays(const wire::Hello& hello, uint64_t ticket,
+                                              ParentOnlyFd tcp, Holder holder) noexcept {
   std::shared_ptr<Peer> guest;
   // without memory its connection closes, and it tries again
   static_cast<void>(no_throw([&] {
     std::shared_ptr<StreamPeer> peer =
-        parts_.peers.make(std::move(tcp), hello.incarnation, holder, StreamPeer::Role::acceptor);
+        parts_.peers.make(std::move(tcp), hello.incarnation, holder, ticket);
     if (peer == nullptr || !peer->begin()) return;
     parts_.peers.adopt(peer);
     guest = std::move(peer);
   }));
   return guest;
+}
+
+// One that goes before it has asked gives its ticket back: whoever waits for it need not.
+void AcceptingSide::peer_down(const Peer& peer) noexcept {
+  if (peer.ticket() == 0) return;
+  const std::shared_ptr<Doorway> doorway = parts_.listeners.doorway_of(peer.ticket());
+  if (doorway != nullptr) doorway->drop(peer.ticket());
 }
 
 void AcceptingSide::on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,

@@ -25,12 +25,14 @@ class AcceptingSide final : public DoorwayHost, public PeerAsks {
   };
   explicit AcceptingSide(const Parts& parts) noexcept : parts_(parts) {}
 
+  void peer_down(const Peer& peer) noexcept;
+
  private:
   // DoorwayHost
   Holder holder_of(const Address& there, const Address& here) noexcept override;
   wire::Verdict validate(ListeningEnd& listener, const wire::Hello& hello,
                          Holder holder) noexcept override;
-  std::shared_ptr<Peer> on_stays(const wire::Hello& hello, ParentOnlyFd tcp,
+  std::shared_ptr<Peer> on_stays(const wire::Hello& hello, uint64_t ticket, ParentOnlyFd tcp,
                                  Holder holder) noexcept override;
   void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
                  const Credentials& credentials) noexcept override;

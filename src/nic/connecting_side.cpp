@@ -125,8 +125,7 @@ Status ConnectingSide::join(Connector& connector, const wire::Answer& offer) {
 // Errors: likewise.
 Status ConnectingSide::stay(Connector& connector, const wire::Answer& offer) {
   ParentOnlyFd tcp = connector.take_connection();
-  std::shared_ptr<StreamPeer> peer =
-      peers_.make(std::move(tcp), offer.incarnation, kNobody, StreamPeer::Role::connector);
+  std::shared_ptr<StreamPeer> peer = peers_.make(std::move(tcp), offer.incarnation, kNobody, 0);
   if (peer == nullptr) return Errc::no_fds;
   if (Status s = peer->begin(); !s) return s;
   peers_.adopt(peer);

@@ -229,7 +229,8 @@ void Doorway::stay(Handshake& h, wire::Answer& reply) noexcept {
   if (!handshakes_.contains(ticket)) return;  // it is gone already
   control_.unwatch(h.tcp_watch);
   h.tcp_watch = 0;
-  const std::shared_ptr<Peer> guest = host_.on_stays(h.hello, std::move(h.tcp), h.user.at->first);
+  const std::shared_ptr<Peer> guest =
+      host_.on_stays(h.hello, ticket, std::move(h.tcp), h.user.at->first);
   if (guest == nullptr) return drop(ticket);
   h.guest = guest;
 }

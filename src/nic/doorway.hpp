@@ -48,8 +48,8 @@ class DoorwayHost {
                                  Holder holder) noexcept = 0;
   // Who said that hello, and was told that it stays, is a peer from now on, over that connection;
   // null: it cannot be.
-  virtual std::shared_ptr<Peer> on_stays(const wire::Hello& hello, ParentOnlyFd tcp,
-                                         Holder holder) noexcept = 0;
+  virtual std::shared_ptr<Peer> on_stays(const wire::Hello& hello, uint64_t ticket,
+                                         ParentOnlyFd tcp, Holder holder) noexcept = 0;
   // A process came with the right nonce: it becomes a peer.
   virtual void on_joined(const wire::Hello& hello, const wire::Join& join, ParentOnlyFd socket,
                          const Credentials& credentials) noexcept = 0;
@@ -98,6 +98,8 @@ class Doorway {
   // `statement`.
   ListenerId take_ticket(const wire::Open& open, const wire::Id128& incarnation,
                          wire::Statement& statement) noexcept;
+  // That ticket is not going to be used; one that was is nothing to us any more.
+  void drop(uint64_t ticket) noexcept;
   // Somebody at that address has a ticket to that end, and may be about to use it.
   bool has_ticket(ListenerId to, const Address& source) const noexcept;
 
@@ -161,7 +163,6 @@ class Doorway {
   void close_side_door(Handshake& handshake) noexcept;
   void answer(Handshake& handshake, wire::Answer& answer) noexcept;
   void end_in_silence(Handshake& handshake) noexcept;
-  void drop(uint64_t ticket) noexcept;
   void set_timer() noexcept;
   void on_timer() noexcept;
 

@@ -220,6 +220,7 @@ void FirstContact::on_peer_down(Peer& peer, Errc why) noexcept {
   const Errc told = why == Errc::protocol ? Errc::protocol : Errc::peer_lost;
   for (const auto& [key, lane] : peer.lanes()) lanes_.down(*lane, told);
   requests_.peer_down(peer);
+  accepting_.peer_down(peer);
   connecting_.peer_down(peer, told);
 }
 

@@ -136,6 +136,8 @@ class Peer : public std::enable_shared_from_this<Peer> {
   virtual bool is_down() const noexcept = 0;
   // Whether it is to be believed that the endpoint at that address is its own; says so if not.
   virtual bool speaks_for(const Address& source, PortOwners& owners) noexcept = 0;
+  // The ticket with which it stays on the connection of its hello, used or not; 0: none.
+  virtual uint64_t ticket() const noexcept { return 0; }
   // What a proof in that packet is about, beside the statement: see prove().
   virtual std::span<const std::byte> proved_beside(const Packet& packet) noexcept = 0;
   // Whether we may hold so much more for it: Shares. By exception std::bad_alloc.

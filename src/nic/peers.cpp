@@ -36,10 +36,10 @@ std::shared_ptr<HostPeer> Peers::make(ParentOnlyFd socket, const Credentials& cr
 }
 
 std::shared_ptr<StreamPeer> Peers::make(ParentOnlyFd tcp, const wire::Id128& incarnation,
-                                        Holder holder, StreamPeer::Role role) const {
-  auto peer = std::make_shared<StreamPeer>(context_, std::move(tcp), incarnation, holder, role);
+                                        Holder holder, uint64_t ticket) const {
+  auto peer = std::make_shared<StreamPeer>(context_, std::move(tcp), incarnation, holder, ticket);
   // what we asked for ourselves is counted for nobody, nor is a process of our own user
-  const bool is_counted = role == StreamPeer::Role::acceptor && holder != context_.self.uid;
+  const bool is_counted = ticket != 0 && holder != context_.self.uid;
   if (!is_counted || peer->may_hold(StreamPeer::kHolding)) return peer;
   APERTURE_WARN(
       "%s is turned away: that host, or user, holds as many of our descriptors or as much memory "

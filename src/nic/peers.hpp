@@ -24,9 +24,9 @@ class Peers final : private link::PendingWatch {
   // One at the other end of that socket, not taken in yet; null if its user holds its share of what
   // we have (Shares). By exception std::bad_alloc.
   std::shared_ptr<HostPeer> make(ParentOnlyFd socket, const Credentials& credentials) const;
-  // One at the other end of that TCP connection; likewise.
+  // One at the other end of that TCP connection, with that ticket; likewise.
   std::shared_ptr<StreamPeer> make(ParentOnlyFd tcp, const wire::Id128& incarnation, Holder holder,
-                                   StreamPeer::Role role) const;
+                                   uint64_t ticket) const;
   // Whether make() would refuse one of that user or host, as far as can be told before it comes.
   bool has_place_for(Holder user) const noexcept;
   // Takes it in, until remove(). By exception std::bad_alloc.

@@ -105,10 +105,11 @@ class StreamPeer::LaneHost final : public link::tcp::StreamHost {
 };
 
 StreamPeer::StreamPeer(const PeerContext& context, ParentOnlyFd tcp, const wire::Id128& incarnation,
-                       Holder holder, Role role)
+                       Holder holder, uint64_t ticket)
     : context_(context),
       incarnation_(incarnation),
-      role_(role),
+      ticket_(ticket),
+      role_(ticket != 0 ? Role::acceptor : Role::connector),
       share_(context.shares, holder),
       tcp_(std::move(tcp)),
       here_(local_address(tcp_.get())),

@@ -37,11 +37,10 @@ struct AskedOfStream {
 
 class StreamPeer final : public Peer {
  public:
-  enum class Role : uint8_t { connector, acceptor };
-
-  // Of that connection. holder: for whom we hold it (Shares). By exception std::bad_alloc.
+  // Of that connection. holder: for whom we hold it (Shares); ticket: an acceptor's, 0 of a
+  // connector. By exception std::bad_alloc.
   StreamPeer(const PeerContext& context, ParentOnlyFd tcp, const wire::Id128& incarnation,
-             Holder holder, Role role);
+             Holder holder, uint64_t ticket);
   ~StreamPeer() override;
   // Hears what comes from now on. Errors: no_memory, io.
   Status begin() noexcept;
@@ -53,6 +52,7 @@ class StreamPeer final : public Peer {
   bool joined() const noexcept override { return true; }
   bool is_down() const noexcept override { return stage_ == Stage::down; }
   bool speaks_for(const Address& source, PortOwners& owners) noexcept override;
+  uint64_t ticket() const noexcept override { return ticket_; }
   std::span<const std::byte> proved_beside(const Packet& packet) noexcept override;
   bool may_hold(const Holding& more) override { return share_.take(more); }
 
@@ -86,6 +86,7 @@ class StreamPeer final : public Peer {
 
  private:
   using Asked = AskedOfStream;
+  enum class Role : uint8_t { connector, acceptor };
   enum class Stage : uint8_t { asking, carrying, ending, down };
   class LaneHost;  // hears of the lane's end, on whichever thread moves it
 
@@ -106,6 +107,7 @@ class StreamPeer final : public Peer {
 
   const PeerContext context_;
   const wire::Id128 incarnation_;
+  const uint64_t ticket_;
   const Role role_;
   Shares::Share share_;
   ParentOnlyFd tcp_;  // until it is a lane's

@@ -266,6 +266,16 @@ TEST_F(Streams, hostile_31_who_says_it_slowly_or_never_goes_when_his_time_is_up)
   contact().listener_limits = before;
 }
 
+TEST_F(Streams, who_leaves_before_he_asks_gives_his_ticket_back) {
+  const auto victim = side();
+  {
+    Stranger one(victim->address()), other(victim->address());
+    EXPECT_EQ(contact().census().handshakes, 2u);
+  }
+  EXPECT_TRUE(eventually([] { return contact().census().handshakes == 0; }));
+  EXPECT_TRUE(eventually([] { return contact().census().peers == 0; }));
+}
+
 TEST_F(Streams, hostile_24_to_26_what_is_no_frame_ends_the_lane_and_nothing_else) {
   const auto victim = side(), honest = side(), friendly = side();
   Ends good = join(*honest, *friendly);
