@@ -95,7 +95,7 @@ void ConnectingSide::on_connector_failed(Connector& connector, Errc why) noexcep
 
 void ConnectingSide::on_offer(Connector& connector, const wire::Answer& offer) noexcept {
   const bool stays = offer.verdict == wire::Verdict::stays;
-  const std::shared_ptr<Peer> known = stays ? nullptr : peers_.find(offer.incarnation);
+  const std::shared_ptr<HostPeer> known = stays ? nullptr : peers_.find(offer.incarnation);
   if (known == nullptr) {
     const Status joins =
         no_throw([&] { return stays ? stay(connector, offer) : join(connector, offer); });

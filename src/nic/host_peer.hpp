@@ -24,11 +24,12 @@ class HostPeer final : public Peer, private PeerChannelHost {
                const wire::Id128& incarnation) noexcept;
   Status answer(const wire::Join& join, const wire::Id128& nonce) noexcept;
 
+  bool joined() const noexcept { return channel_.joined(); }
+
   // Peer
   const wire::Id128& incarnation() const noexcept override { return channel_.incarnation(); }
   Name name() const noexcept override;
   bool is_process() const noexcept override { return true; }
-  bool joined() const noexcept override { return channel_.joined(); }
   bool is_down() const noexcept override { return channel_.is_down(); }
   bool speaks_for(const Address& source, PortOwners& owners) noexcept override;
   std::span<const std::byte> proved_beside(const Packet&) noexcept override { return {}; }

@@ -130,9 +130,8 @@ class Peer : public std::enable_shared_from_this<Peer> {
   virtual const wire::Id128& incarnation() const noexcept = 0;
   // For the log: "process 4711", or where it comes from.
   virtual Name name() const noexcept = 0;
-  // A process of this host, with which further lanes can be opened; once joined() at once.
+  // A process of this host (HostPeer), with which further lanes can be opened.
   virtual bool is_process() const noexcept = 0;
-  virtual bool joined() const noexcept = 0;
   virtual bool is_down() const noexcept = 0;
   // Whether it is to be believed that the endpoint at that address is its own; says so if not.
   virtual bool speaks_for(const Address& source, PortOwners& owners) noexcept = 0;

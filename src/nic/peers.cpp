@@ -60,10 +60,12 @@ void Peers::adopt(std::shared_ptr<Peer> peer) {
   peers_.back()->open_within(limits_.timeout_ns);
 }
 
-std::shared_ptr<Peer> Peers::find(const wire::Id128& incarnation) const noexcept {
+std::shared_ptr<HostPeer> Peers::find(const wire::Id128& incarnation) const noexcept {
   for (const auto& peer : peers_) {
     const bool there = peer->is_process() && !peer->is_down();
-    if (there && peer->incarnation() == incarnation) return peer;
+    if (there && peer->incarnation() == incarnation) {
+      return std::static_pointer_cast<HostPeer>(peer);
+    }
   }
   return nullptr;
 }

@@ -31,8 +31,8 @@ class Peers final : private link::PendingWatch {
   bool has_place_for(Holder user) const noexcept;
   // Takes it in, until remove(). By exception std::bad_alloc.
   void adopt(std::shared_ptr<Peer> peer);
-  // One that is not down; nullptr: there is none.
-  std::shared_ptr<Peer> find(const wire::Id128& incarnation) const noexcept;
+  // A process of this host that is not down; nullptr: there is none.
+  std::shared_ptr<HostPeer> find(const wire::Id128& incarnation) const noexcept;
   // It is down: its segments come to rest.
   void remove(Peer& peer) noexcept;
   // A lane is there: watches over it, and its owner wakes the watch when that rests.

@@ -49,7 +49,6 @@ class StreamPeer final : public Peer {
   const wire::Id128& incarnation() const noexcept override { return incarnation_; }
   Name name() const noexcept override;
   bool is_process() const noexcept override { return false; }
-  bool joined() const noexcept override { return true; }
   bool is_down() const noexcept override { return stage_ == Stage::down; }
   bool speaks_for(const Address& source, PortOwners& owners) noexcept override;
   uint64_t ticket() const noexcept override { return ticket_; }
