@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <deque>
+
 #include "base/clock.hpp"
 #include "base/forked.hpp"
 #include "base/value_of.hpp"
@@ -271,20 +273,26 @@ TEST_F(TcpLane, forked_child_leaves_the_parents_lanes_alone) {
   EXPECT_FALSE(here.lane->lost() || there.lane->lost());
 }
 
-TEST(Mover, moves_more_lanes_than_it_keeps_hot) {
-  constexpr size_t kLanes = 40;
-  MovingSide side;
-  std::vector<End> here, there;
-  here.reserve(kLanes);
-  there.reserve(kLanes);
-  for (size_t i = 0; i < kLanes; ++i) {
-    Sockets sockets = connected();
-    const auto over = [](UniqueFd socket) {
-      return value_of(tcp::make_stream(ParentOnlyFd(std::move(socket)), kSilenceMs));
-    };
-    here.emplace_back(over(std::move(sockets.first)), side);
-    there.emplace_back(over(std::move(sockets.second)));
+// Lanes of one mover, and at the other end of each a mover of its own.
+struct ManyLanes {
+  explicit ManyLanes(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      Sockets sockets = connected();
+      const auto over = [](UniqueFd socket) {
+        return value_of(tcp::make_stream(ParentOnlyFd(std::move(socket)), kSilenceMs));
+      };
+      here.emplace_back(over(std::move(sockets.first)), side);
+      there.emplace_back(over(std::move(sockets.second)));
+    }
   }
+
+  MovingSide side;
+  std::deque<End> here, there;
+};
+
+TEST(Mover, moves_more_lanes_than_it_keeps_hot) {
+  ManyLanes lanes(40);
+  auto& [side, here, there] = lanes;
   EXPECT_TRUE(side.host->moving);
   for (int round = 0; round < 20; ++round) {
     for (End& end : there) {
@@ -301,6 +309,24 @@ TEST(Mover, moves_more_lanes_than_it_keeps_hot) {
   }
   here.clear();
   EXPECT_FALSE(side.host->moving);
+}
+
+TEST(Mover, has_read_what_came_over_all_others_when_it_tells_the_end_of_one) {
+  ManyLanes lanes(70);  // more than one question to the kernel answers
+  auto& [side, here, there] = lanes;
+  ASSERT_TRUE(there[0].put(1));
+  ASSERT_TRUE(here[0].until([&] { return here[0].lane->request_rx.cells.ready(); }))
+      << "it is hot, and read before all others";
+  for (size_t i = 1; i < there.size(); ++i) {
+    ASSERT_TRUE(there[i].put(i));
+    there[i].side.poll();
+  }
+  there[0].lane->on_released();
+  there[0].lane.reset();
+  ASSERT_TRUE(here[0].until([&] { return here[0].lane->lost(); }));
+  for (size_t i = 1; i < here.size(); ++i) {
+    EXPECT_TRUE(here[i].lane->request_rx.cells.ready()) << "lane " << i;
+  }
 }
 
 // --- when something goes, over simulated streams ---

@@ -22,7 +22,7 @@ constexpr uint64_t kHotPolls = 1'000;
 constexpr uint64_t kLookEvery = 16;
 // What is published after so long a pause has no company to wait for.
 constexpr uint64_t kQuietNs = 5'000;
-constexpr int kMostEvents = 32;
+constexpr size_t kMostEvents = 32;
 
 }  // namespace
 
@@ -80,6 +80,7 @@ void Mover::remove(StreamLane& lane) noexcept {
 }
 
 void Mover::on_down(StreamLane& lane) noexcept {
+  one_ended_ = true;
   take_dirty(lane);
   cool(lane);
   if (std::exchange(lane.moved_.blocked, false)) --blocked_count_;
@@ -183,6 +184,7 @@ bool Mover::progress() noexcept {
   if (lanes_.empty() || life_.is_over()) return false;
   ++polls_;
   in_poll_ = true;
+  one_ended_ = false;
   bool any = false;
   while (!dirty_.empty()) {
     StreamLane& lane = *dirty_.back();
@@ -190,8 +192,9 @@ bool Mover::progress() noexcept {
     if (hand_on(lane)) any = true;
   }
   if (receive_from_hot()) any = true;
-  if (is_time_to_look() && receive_from_ready()) any = true;
+  if (is_time_to_look() && receive_from_ready() != 0) any = true;
   if (!unwatched_.empty() && move_unwatched()) any = true;
+  if (one_ended_) receive_before_end();
   is_about_to_sleep_ = false;
   return any;
 }
@@ -223,17 +226,28 @@ bool Mover::receive_from_hot() noexcept {
   return any;
 }
 
-bool Mover::receive_from_ready() noexcept {
+// What came over others earlier is there when the end is told (PollList): their queue may be the
+// same one. The list of those that are ready goes round.
+void Mover::receive_before_end() noexcept {
+  for (size_t seen = 0; seen <= lanes_.size();) {
+    const size_t ready = receive_from_ready();
+    if (ready < kMostEvents) return;
+    seen += ready;
+  }
+}
+
+// So many were ready.
+size_t Mover::receive_from_ready() noexcept {
   epoll_event events[kMostEvents];
   // no cancellation point: applications poll where they may be cancelled
   const long n = uninterrupted(SYS_epoll_pwait, epoll_.get(), events, kMostEvents, 0, nullptr, 0);
-  bool any = false;
-  for (long i = 0; i < n; ++i) {
+  const size_t ready = n > 0 ? static_cast<size_t>(n) : 0;
+  for (size_t i = 0; i < ready; ++i) {
     auto& lane = *static_cast<StreamLane*>(events[i].data.ptr);
-    if ((events[i].events & ~EPOLLOUT) != 0 && receive_from(lane)) any = true;
-    if ((events[i].events & EPOLLOUT) != 0 && lane.moved_.blocked && hand_on(lane)) any = true;
+    if ((events[i].events & ~EPOLLOUT) != 0) receive_from(lane);
+    if ((events[i].events & EPOLLOUT) != 0 && lane.moved_.blocked) hand_on(lane);
   }
-  return any;
+  return ready;
 }
 
 bool Mover::move_unwatched() noexcept {

@@ -59,7 +59,8 @@ class Mover final : public Progress {
   bool hand_on(StreamLane& lane) noexcept;
   bool receive_from(StreamLane& lane) noexcept;
   bool receive_from_hot() noexcept;
-  bool receive_from_ready() noexcept;
+  size_t receive_from_ready() noexcept;
+  void receive_before_end() noexcept;
   bool move_unwatched() noexcept;
   bool is_time_to_look() const noexcept;
   void note_arrival(StreamLane& lane) noexcept;
@@ -81,6 +82,7 @@ class Mover final : public Progress {
   uint64_t polls_ = 0;
   uint64_t crowded_until_ = 0;      // a count of polls: more lanes are hot than the list holds
   uint64_t quiet_ticks_ = 0;        // since a lane's last send, for the next to go at once
+  bool one_ended_ = false;          // in this poll
   bool in_poll_ = false;            // from progress() to flush()
   bool is_about_to_sleep_ = false;  // its engine, when it was last asked to flush
 };
