@@ -337,7 +337,11 @@ void Player::complete(void* context, int err, size_t len) {
     if (book_.failed++ == 0) book_.first_error_ns = now_ns();
     ++book_.errors[err];
   }
-  if (slot.repeats && err == 0) due_.push_back(&slot);
+  if (slot.repeats && err == 0) {
+    due_.push_back(&slot);
+  } else {
+    slot.memory = {};  // a thousand restarts leave more of these than there is memory for
+  }
 }
 
 bool Player::take_completions() {
