@@ -26,6 +26,13 @@ static void fields(auto& io, Like<BytesFrame> auto& bytes) noexcept {
   io.number(16, bytes.length);
 }
 
+static void fields(auto& io, Like<PieceFrame> auto& piece) noexcept {
+  channel_field(io, piece.channel);
+  io.zeros(2, 4);
+  io.number(8, piece.position);
+  io.number(16, piece.length);
+}
+
 static void fields(auto& io, Like<CreditFrame> auto& credit) noexcept {
   channel_field(io, credit.channel);
   io.zeros(2, 4);
@@ -69,6 +76,10 @@ void encode(const CellsFrame& cells, std::span<std::byte> frame) noexcept {
   encode_as(FrameKind::cells, cells, frame.first(kCellsFrameBytes), frame);
 }
 
+void encode(const PieceFrame& piece, std::span<std::byte, kPieceFrameBytes> frame) noexcept {
+  encode_as(FrameKind::piece, piece, frame.first<kPieceHeaderBytes>(), frame);
+}
+
 void encode(const BytesFrame& bytes, std::span<std::byte, kBytesFrameBytes> frame) noexcept {
   encode_as(FrameKind::bytes, bytes, frame, frame);
 }
@@ -91,6 +102,7 @@ Result<FrameShape> frame_shape(std::span<const std::byte, kFrameHeadBytes> head)
       if (count == 0 || count > kMaxFrameCells) return Errc::protocol;
       return FrameShape{kind, kCellsFrameBytes + count * ring::kBodyBytes};
     case FrameKind::bytes: return FrameShape{kind, kBytesFrameBytes};
+    case FrameKind::piece: return FrameShape{kind, kPieceFrameBytes};
     case FrameKind::credit: return FrameShape{kind, kCreditFrameBytes};
     case FrameKind::close: return FrameShape{kind, kCloseFrameBytes};
   }
@@ -115,6 +127,16 @@ Result<BytesFrame> decode_bytes(std::span<const std::byte> frame) noexcept {
                      bytes->position.unchecked() % kFrameGranule == 0;
   if (!sound) return Errc::protocol;
   return bytes;
+}
+
+Result<PieceFrame> decode_piece(std::span<const std::byte> frame) noexcept {
+  if (frame.size() != kPieceFrameBytes) return Errc::protocol;
+  auto piece = decode_as<PieceFrame>(FrameKind::piece, kPieceHeaderBytes, frame);
+  if (!piece.ok()) return piece;
+  const bool sound =
+      piece->length.unchecked() != 0 && piece->position.unchecked() % kFrameGranule == 0;
+  if (!sound) return Errc::protocol;
+  return piece;
 }
 
 Result<CreditFrame> decode_credit(std::span<const std::byte> frame) noexcept {

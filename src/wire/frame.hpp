@@ -8,6 +8,8 @@
 //           | kind | channel | count | crc | bodies, count of 60 bytes each |
 //   bytes   0      1         2       4     8          16       20
 //           | kind | channel | 0     | crc | position | length | payload, length bytes |
+//   piece   0      1         2       4     8          16       20     80
+//           | kind | channel | 0     | crc | position | length | body | payload, length bytes |
 //   credit  0      1         2       4     8          16               24
 //           | kind | channel | 0     | crc | consumed | bytes consumed |
 //   close   0      1                 4     8
@@ -15,14 +17,16 @@
 //
 //   channel:  that of the lane's requests or responses which the sender produces (cells, bytes), or
 //             consumes (credit)
+//   body:     of the one cell that tells of this payload; it is published when all of that is there
 //   count:    cells, in order, from the one behind the last; whole messages
-//   position: in the byte ring, that of the payload's first byte: multiples of 64, as is length
+//   position: in the byte ring, that of the payload's first byte: a multiple of 64, as the
+//             length of bytes is; that of a piece is anything but 0
 //   consumed: as in the words of the channel (ring/channel.hpp)
 //   crc:      CRC32C of the header without these 4 bytes, then of the bodies; a payload has none
 //   close:    the sender has given the lane back, and this was all of it
 //
 // Where the lane has keys, each frame ends with a tag of 8 bytes, behind its bodies or payload:
-// frame_tag() under the sender's key, with the number of the frame.
+// frame_tag() under the sender's key, with the number of the frame. There are no pieces then.
 #pragma once
 
 #include <array>
@@ -37,13 +41,15 @@
 
 namespace aperture::wire {
 
-enum class FrameKind : uint8_t { cells = 1, bytes = 2, credit = 3, close = 4 };
+enum class FrameKind : uint8_t { cells = 1, bytes = 2, credit = 3, close = 4, piece = 5 };
 enum class FrameChannel : uint8_t { requests = 0, responses = 1 };
 
 // What each frame begins with.
 inline constexpr size_t kFrameHeadBytes = 8;
 inline constexpr size_t kCellsFrameBytes = kFrameHeadBytes;
 inline constexpr size_t kBytesFrameBytes = 20;
+inline constexpr size_t kPieceHeaderBytes = 20;
+inline constexpr size_t kPieceFrameBytes = kPieceHeaderBytes + ring::kBodyBytes;
 inline constexpr size_t kCreditFrameBytes = 24;
 inline constexpr size_t kCloseFrameBytes = kFrameHeadBytes;
 inline constexpr size_t kMaxFrameHeaderBytes = kCreditFrameBytes;
@@ -69,8 +75,16 @@ struct CreditFrame {
   Wild<uint64_t> bytes_consumed;
 };
 
-// `frame` is the header; for cells with the bodies behind it, which lie there already.
+// Payload and the record that tells of it.
+struct PieceFrame {
+  FrameChannel channel = FrameChannel::requests;
+  Wild<uint64_t> position;
+  Wild<uint32_t> length;
+};
+
+// `frame` is the header; for cells and a piece with the bodies behind it, which lie there already.
 void encode(const CellsFrame& cells, std::span<std::byte> frame) noexcept;
+void encode(const PieceFrame& piece, std::span<std::byte, kPieceFrameBytes> frame) noexcept;
 void encode(const BytesFrame& bytes, std::span<std::byte, kBytesFrameBytes> frame) noexcept;
 void encode(const CreditFrame& credit, std::span<std::byte, kCreditFrameBytes> frame) noexcept;
 void encode_close(std::span<std::byte, kCloseFrameBytes> frame) noexcept;
@@ -86,6 +100,7 @@ Result<FrameShape> frame_shape(std::span<const std::byte, kFrameHeadBytes> head)
 // `frame` is as long as its shape says, and of that kind. Errors: protocol.
 Result<CellsFrame> decode_cells(std::span<const std::byte> frame) noexcept;
 Result<BytesFrame> decode_bytes(std::span<const std::byte> frame) noexcept;
+Result<PieceFrame> decode_piece(std::span<const std::byte> frame) noexcept;
 Result<CreditFrame> decode_credit(std::span<const std::byte> frame) noexcept;
 Status decode_close(std::span<const std::byte> frame) noexcept;
 

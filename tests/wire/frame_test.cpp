@@ -25,6 +25,14 @@ Bytes some_bytes(uint64_t position = 0x1122334455667780, uint32_t length = 0x100
   return frame;
 }
 
+Bytes some_piece(uint64_t position = 0x1122334455667780, uint32_t length = 0x10041) {
+  Bytes frame(kPieceFrameBytes);
+  for (size_t i = kPieceHeaderBytes; i < frame.size(); ++i) frame[i] = static_cast<std::byte>(i);
+  encode(PieceFrame{FrameChannel::responses, Wild(position), Wild(length)},
+         std::span(frame).first<kPieceFrameBytes>());
+  return frame;
+}
+
 Bytes some_credit() {
   Bytes frame(kCreditFrameBytes);
   encode(CreditFrame{FrameChannel::responses, Wild(uint64_t{0x0102030405060708}),
@@ -48,6 +56,7 @@ bool decodes(const Bytes& frame) {
     case FrameKind::bytes: return decode_bytes(frame).ok();
     case FrameKind::credit: return decode_credit(frame).ok();
     case FrameKind::close: return decode_close(frame).ok();
+    case FrameKind::piece: return decode_piece(frame).ok();
   }
   return false;
 }
@@ -68,6 +77,11 @@ TEST(Frame, lies_as_drawn) {
   expect_at(credit, 0, {3, 1, 0, 0});
   expect_at(credit, 8, {8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11});
   expect_at(some_close(), 0, {4, 0, 0, 0});
+  const Bytes piece = some_piece();
+  expect_at(piece, 0, {5, 1, 0, 0});
+  expect_at(piece, 8, {0x80, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x41, 0, 1, 0});
+  expect_at(piece, 20, {20, 21, 22});
+  EXPECT_EQ(piece.size(), 80u);
 }
 
 TEST(Frame, comes_back_as_it_went) {
@@ -84,6 +98,11 @@ TEST(Frame, comes_back_as_it_went) {
   EXPECT_EQ(bytes.value().channel, FrameChannel::responses);
   EXPECT_EQ(bytes.value().position.unchecked(), 0x1122334455667780u);
   EXPECT_EQ(bytes.value().length.unchecked(), 0x10040u);
+  const auto piece = decode_piece(some_piece());
+  ASSERT_TRUE(piece.ok());
+  EXPECT_EQ(piece.value().channel, FrameChannel::responses);
+  EXPECT_EQ(piece.value().position.unchecked(), 0x1122334455667780u);
+  EXPECT_EQ(piece.value().length.unchecked(), 0x10041u);
   const auto credit = decode_credit(some_credit());
   ASSERT_TRUE(credit.ok());
   EXPECT_EQ(credit.value().channel, FrameChannel::responses);
@@ -103,12 +122,15 @@ TEST(Frame, hostile_24_of_no_length_or_of_too_much_does_not_decode) {
   EXPECT_EQ(decode_bytes(some_bytes(0, 63)).error(), Errc::protocol);
   EXPECT_EQ(decode_bytes(some_bytes(1, 64)).error(), Errc::protocol);
   EXPECT_TRUE(decode_bytes(some_bytes(64, 64)).ok());
-  for (Bytes frame : {some_cells(1), some_bytes(), some_credit(), some_close()}) {
+  EXPECT_EQ(decode_piece(some_piece(0, 0)).error(), Errc::protocol);
+  EXPECT_EQ(decode_piece(some_piece(63, 64)).error(), Errc::protocol);
+  EXPECT_TRUE(decode_piece(some_piece(64, 1)).ok());
+  for (Bytes frame : {some_cells(1), some_bytes(), some_credit(), some_close(), some_piece()}) {
     EXPECT_TRUE(decodes(frame));
     frame.push_back({});
     EXPECT_FALSE(decodes(frame));
     EXPECT_FALSE(decode_cells(frame).ok() || decode_bytes(frame).ok() ||
-                 decode_credit(frame).ok() || decode_close(frame).ok());
+                 decode_credit(frame).ok() || decode_close(frame).ok() || decode_piece(frame).ok());
     frame.pop_back();
     while (!frame.empty()) {
       frame.pop_back();
@@ -122,7 +144,7 @@ TEST(Frame, hostile_25_of_no_known_kind_or_channel_does_not_decode) {
     std::array<std::byte, kFrameHeadBytes> head{};
     head[0] = static_cast<std::byte>(kind);
     head[2] = std::byte{1};
-    EXPECT_EQ(frame_shape(head).ok(), kind >= 1 && kind <= 4) << kind;
+    EXPECT_EQ(frame_shape(head).ok(), kind >= 1 && kind <= 5) << kind;
   }
   Bytes frame = some_credit();
   encode(CreditFrame{static_cast<FrameChannel>(2), {}, {}},
@@ -131,7 +153,7 @@ TEST(Frame, hostile_25_of_no_known_kind_or_channel_does_not_decode) {
 }
 
 TEST(Frame, hostile_25_and_26_each_bit_counts) {
-  for (Bytes frame : {some_cells(2), some_bytes(), some_credit(), some_close()}) {
+  for (Bytes frame : {some_cells(2), some_bytes(), some_credit(), some_close(), some_piece()}) {
     for (std::byte& each : frame) {
       for (int bit = 0; bit < 8; ++bit) {
         each ^= std::byte{1} << bit;
