@@ -92,6 +92,26 @@ WcStatus LocalMemory::scatter(const Sge* sge, uint32_t count, uint64_t offset,
   return each_local(sge, count, offset, n, write);
 }
 
+WcStatus LocalMemory::put_piece(const Sge& sge, uint64_t offset, uint64_t n,
+                                transport::PieceOut& out) noexcept {
+  assert(n <= protect::kChunkBytes && offset + n <= sge.length);
+  if (sge.lkey == kNullLkey) return gather(&sge, 1, offset, out.at(), n);
+  return access(sge.lkey, sge.addr + offset, n, Rights::local_read,
+                [&](const auto& grant) noexcept { return transport::put_payload(out, grant, n); });
+}
+
+WcStatus LocalMemory::take_piece(const Sge* sge, uint32_t count, uint64_t offset,
+                                 transport::BytesIn& bytes) noexcept {
+  if (bytes.may_land() && count == 1 && sge->lkey != kNullLkey) [[unlikely]] {
+    assert(bytes.len <= protect::kChunkBytes && offset + bytes.len <= sge->length);
+    return access(
+        sge->lkey, sge->addr + offset, bytes.len, Rights::local_write,
+        [&](const auto& grant) noexcept { return transport::take_payload(bytes, grant); });
+  }
+  if (!bytes.stage()) return WcStatus::loc_prot_err;
+  return scatter(sge, count, offset, bytes.from(), bytes.len);
+}
+
 WcStatus LocalMemory::check_all(const Sge* sge, uint32_t count, uint64_t n, Rights need) noexcept {
   for (uint32_t i = 0; i < count && n > 0; ++i) {
     const uint64_t part = std::min<uint64_t>(sge[i].length, n);

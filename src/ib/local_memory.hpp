@@ -11,6 +11,7 @@
 #include "ib/work.hpp"
 #include "protect/access_check.hpp"
 #include "protect/wording.hpp"
+#include "transport/payload.hpp"
 
 namespace aperture::ib {
 
@@ -43,6 +44,11 @@ class LocalMemory {
                   uint64_t n) noexcept;
   WcStatus scatter(const Sge* sge, uint32_t count, uint64_t offset, const std::byte* from,
                    uint64_t n) noexcept;
+  // The same for the payload of pieces (transport/payload.hpp), which are no longer than a grant.
+  WcStatus put_piece(const Sge& sge, uint64_t offset, uint64_t n,
+                     transport::PieceOut& out) noexcept;
+  WcStatus take_piece(const Sge* sge, uint32_t count, uint64_t offset,
+                      transport::BytesIn& bytes) noexcept;
 
   // Says what is wrong with that piece. loc_prot_err.
   WcStatus refuse(uint32_t lkey, uint64_t addr, uint64_t len, protect::Rights need,

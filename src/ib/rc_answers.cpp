@@ -121,31 +121,37 @@ void RcAnswers::on_read_inline(const RcMessage& m, uint64_t pos) noexcept {
   std::byte flat[wire::kRcMaxInline];
   const ring::CellReader& cells = q_.lane_->response_rx.cells;
   ring::BodyReader(cells, wire::rc_payload_offset(RcOp::read_inline, 0)).copy_out(flat, m.len);
-  place_result(pos, 0, flat, m.len);
+  place_result(pos, 0, m.len, [&](const Sge* sge, uint32_t count, uint64_t at) noexcept {
+    return q_.memory_.scatter(sge, count, at, flat, m.len);
+  });
 }
 
 void RcAnswers::on_read_data() noexcept {
   ring::ChannelRx& rx = q_.lane_->response_rx;
   const auto f = wire::load_rc<wire::RcReadDataFields>(rx.cells.body());
-  const transport::BytesIn bytes =
-      transport::LaneEnd::take_bytes(rx, f.byte_pos, f.len.unchecked(), transport::kPieceBytes);
+  transport::BytesIn bytes =
+      q_.lane_.take_piece(rx, f.byte_pos, f.len.unchecked(), transport::kPieceBytes);
+  const auto place = [&](const Sge* sge, uint32_t count, uint64_t at) noexcept {
+    return q_.memory_.take_piece(sge, count, at, bytes);
+  };
   // position and offset are only compared with our own
-  if (place_result(f.pos.unchecked(), f.offset.unchecked(), bytes.from, bytes.len)) {
+  const uint64_t len = bytes ? bytes.len : kNoResult;
+  if (place_result(f.pos.unchecked(), f.offset.unchecked(), len, place)) {
     transport::LaneEnd::done_with(rx, bytes);
   }
 }
 
-// A piece of the result of the request at pos; from is null where it lies nowhere. False: no sound
-// peer sends that.
-bool RcAnswers::place_result(uint64_t pos, uint64_t offset, const std::byte* from,
-                             uint64_t len) noexcept {
+// A piece of the result of the request at pos, which place() puts into its list; kNoResult where it
+// lies nowhere. False: no sound peer sends that.
+template <typename Place>
+bool RcAnswers::place_result(uint64_t pos, uint64_t offset, uint64_t len, Place&& place) noexcept {
   for (uint32_t at = q_.sq_.head; at != q_.sq_.tail; ++at) {
     Wqe& w = q_.sq_.wqe(at);
     if (!q_.holds(w, pos)) continue;
     // in order and never more than was asked for
-    if (!returns_data(w.op) || from == nullptr || offset != w.done || len > w.len - w.done) break;
+    if (!returns_data(w.op) || offset != w.done || len > w.len - w.done) break;
     if (w.stage != Wqe::Stage::finished) {
-      const WcStatus s = q_.memory_.scatter(q_.sq_.sges_of(at), w.sge_count, w.done, from, len);
+      const WcStatus s = place(q_.sq_.sges_of(at), w.sge_count, w.done);
       if (s != WcStatus::success) q_.fail_wqe(w, s);
     }
     w.done += len;  // what comes after a failure is counted and dropped

@@ -28,7 +28,9 @@ class RcAnswers {
   void tell_endless() noexcept;
   void on_read_inline(const wire::RcMessage& m, uint64_t pos) noexcept;
   void on_read_data() noexcept;
-  bool place_result(uint64_t pos, uint64_t offset, const std::byte* from, uint64_t len) noexcept;
+  static constexpr uint64_t kNoResult = ~uint64_t{0};
+  template <typename Place>
+  bool place_result(uint64_t pos, uint64_t offset, uint64_t len, Place&& place) noexcept;
 
   void complete_oldest(const Wqe& w) noexcept;
 

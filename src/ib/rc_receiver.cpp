@@ -177,7 +177,7 @@ bool RcReceiver::on_send_bytes(const RcMessage& m) noexcept {
   RcPart part;
   BytesIn bytes;
   if (read_part(f, part)) {
-    bytes = LaneEnd::take_bytes(rx, f.byte_pos, part.len, transport::kPieceBytes);
+    bytes = q_.lane_.take_piece(rx, f.byte_pos, part.len, transport::kPieceBytes);
   }
   if (!bytes || first != (part.offset == 0) || m.has(wire::kRcLast) != part.is_last()) {
     q_.break_protocol("payload outside its ring or its message");
@@ -204,7 +204,7 @@ bool RcReceiver::on_send_bytes(const RcMessage& m) noexcept {
   WcStatus s = WcStatus::success;
   if (first) s = q_.memory_.check_all(recv_.sge, recv_.sge_count, part.total, Rights::local_write);
   if (s == WcStatus::success) {
-    s = q_.memory_.scatter(recv_.sge, recv_.sge_count, part.offset, bytes.from, part.len);
+    s = q_.memory_.take_piece(recv_.sge, recv_.sge_count, part.offset, bytes);
   }
   LaneEnd::done_with(rx, bytes);
   if (s != WcStatus::success) {

@@ -238,25 +238,28 @@ bool RcRequester::put_pieces(uint32_t at, RcOp op) noexcept {
   while (w.done < w.len) {
     const auto n = static_cast<uint32_t>(std::min(w.len - w.done, transport::kPieceBytes));
     if (!room_for_piece(1)) return false;
-    uint64_t pos = 0;
-    const transport::Put put = q_.lane_.put_request_bytes(n, pos, [&](std::byte* to) {
-      return q_.sq_.gather(q_.memory_, at, w.done, to, n) == WcStatus::success;
+    const auto offset = static_cast<uint32_t>(w.done);
+    const auto flags = static_cast<uint8_t>(flags_of(w) | (offset == 0 ? wire::kRcFirst : 0) |
+                                            (w.done + n == w.len ? wire::kRcLast : 0));
+    const auto record = [&](std::byte* body, uint64_t pos) {
+      if (op == RcOp::write_bytes) {
+        lay_out_one_cell(body, w, op, flags,
+                         wire::RcWriteBytes{w.remote_addr, pos, w.rkey, n, offset, total});
+      } else {
+        lay_out_one_cell(body, w, op, flags, wire::RcSendBytes{pos, n, offset, total, 0});
+      }
+    };
+    const transport::Put put = q_.lane_.put_request_piece(n, record, [&](transport::PieceOut out) {
+      return q_.sq_.put_piece(q_.memory_, at, w.done, n, out) == WcStatus::success;
     });
     if (put == transport::Put::no_source) {
       q_.fail_wqe(w, WcStatus::loc_prot_err);  // the other side is told by the end of the lane
       return true;
     }
     if (put != transport::Put::done) return false;
-    const auto offset = static_cast<uint32_t>(w.done);
-    const auto flags = static_cast<uint8_t>(flags_of(w) | (offset == 0 ? wire::kRcFirst : 0) |
-                                            (w.done + n == w.len ? wire::kRcLast : 0));
     w.done += n;
-    if (op == RcOp::write_bytes) {
-      note_piece(at, 1, offset, n);
-      put_one_cell(w, op, flags, wire::RcWriteBytes{w.remote_addr, pos, w.rkey, n, offset, total});
-    } else {
-      put_one_cell(w, op, flags, wire::RcSendBytes{pos, n, offset, total, 0});
-    }
+    if (op == RcOp::write_bytes) note_piece(at, 1, offset, n);
+    q_.lane_.publish_request(1);
     if (w.stage == Wqe::Stage::finished) return true;  // refused meanwhile
   }
   posted(w);
@@ -266,10 +269,14 @@ bool RcRequester::put_pieces(uint32_t at, RcOp op) noexcept {
 // A request of one cell, for which there is room.
 template <typename Fields>
 void RcRequester::put_one_cell(Wqe& w, RcOp op, uint8_t flags, const Fields& f) noexcept {
-  std::byte* body = q_.lane_->request_tx.cells.body();
+  lay_out_one_cell(q_.lane_->request_tx.cells.body(), w, op, flags, f);
+  q_.lane_.publish_request(1);
+}
+template <typename Fields>
+void RcRequester::lay_out_one_cell(std::byte* body, const Wqe& w, RcOp op, uint8_t flags,
+                                   const Fields& f) noexcept {
   wire::store_rc(body, head_of(op, flags, 0, w.imm), f);
   wire::store_srq_number(body, op, w.srq_number);
-  q_.lane_.publish_request(1);
 }
 
 // False: no room now, or enough is under way.

@@ -42,6 +42,9 @@ class RcRequester {
   bool put_notice(uint32_t at) noexcept;
   template <typename Fields>
   void put_one_cell(Wqe& w, wire::RcOp op, uint8_t flags, const Fields& f) noexcept;
+  template <typename Fields>
+  void lay_out_one_cell(std::byte* body, const Wqe& w, wire::RcOp op, uint8_t flags,
+                        const Fields& f) noexcept;
   void posted(Wqe& w) noexcept;
   void note_piece(uint32_t at, uint32_t cells, uint64_t offset, uint64_t len) noexcept;
   bool room_for_piece(uint32_t n_cells) noexcept;

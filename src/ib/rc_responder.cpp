@@ -228,7 +228,7 @@ bool RcResponder::on_write_bytes(const RcMessage& m) noexcept {
   RcPart part;
   BytesIn bytes;
   if (read_part(f, part)) {
-    bytes = LaneEnd::take_bytes(rx, f.byte_pos, part.len, transport::kPieceBytes);
+    bytes = q_.lane_.take_piece(rx, f.byte_pos, part.len, transport::kPieceBytes);
   }
   if (!bytes) {
     q_.break_protocol("payload outside its ring or its operation");
@@ -250,7 +250,7 @@ bool RcResponder::on_write_bytes(const RcMessage& m) noexcept {
     write_refused_ = false;
   }
   if (verdict == ClaimVerdict::execute && !write_refused_) {
-    const Denial denial = execution_.access().write_piece(whole, part.offset, bytes.from, part.len);
+    const Denial denial = execution_.access().write_piece(whole, part.offset, bytes);
     if (denial != Denial::none) {
       write_refused_ = true;
       execution_.refuse(WcStatus::rem_access_err, &whole, denial);

@@ -72,4 +72,12 @@ WcStatus SendQueue::gather(LocalMemory& memory, uint32_t at, uint64_t offset, st
   return WcStatus::success;
 }
 
+WcStatus SendQueue::put_piece(LocalMemory& memory, uint32_t at, uint64_t offset, uint64_t n,
+                              transport::PieceOut& out) noexcept {
+  const Wqe& w = wqe(at);
+  if (w.is_inline || w.sge_count != 1) return gather(memory, at, offset, out.at(), n);
+  assert(offset + n <= w.len);
+  return memory.put_piece(*sges_of(at), offset, n, out);
+}
+
 }  // namespace aperture::ib

@@ -105,6 +105,9 @@ class SendQueue {
   // [offset, offset + n) of the WQE's bytes, wherever they lie.
   WcStatus gather(LocalMemory& memory, uint32_t at, uint64_t offset, std::byte* to,
                   uint64_t n) noexcept;
+  // The same as the payload of a piece.
+  WcStatus put_piece(LocalMemory& memory, uint32_t at, uint64_t offset, uint64_t n,
+                     transport::PieceOut& out) noexcept;
   // The oldest is about to be over, whether or not all of it is posted.
   void post_no_more_of_oldest() noexcept {
     APERTURE_DEBUG_ASSERT(head != tail);

@@ -19,7 +19,9 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/address.hpp"
 #include "base/barrier.hpp"
@@ -42,6 +44,21 @@ struct DirectPath {
   protect::SlotArray* slots = nullptr;         // in which we pin, watched by the other side
   protect::SlotArray* watched = nullptr;       // in which the other side pins, watched by us
   uint32_t lane = 0;  // number that slots of this lane bear: its index in the segment
+};
+
+// What became of carry().
+enum class Carried : uint8_t {
+  no,         // the payload belongs into the ring
+  yes,        // it has gone, or what has not lies in the ring
+  no_source,  // a part of it is not mapped: the lane is lost
+};
+
+// Payload that has come and lies with the link, not in its ring. It is that of one record, which is
+// published, and is there until the poll is over; then the link puts it into the ring.
+struct Landing {
+  const ring::ChannelRx* rx = nullptr;  // whose record; null: there is none
+  uint64_t position = 0;                // in that channel's byte ring
+  uint64_t length = 0;
 };
 
 // Who looks whether the other side of a lane still lives as long as it owes us something, and rests
@@ -76,6 +93,23 @@ class Lane {
   virtual bool prepare_response_bytes() noexcept = 0;
   // Wakes the engine on the other side. A system call; only after must_ring().
   virtual void ring_doorbell() noexcept = 0;
+
+  // Only where `carries`. The record of one cell in tx.cells.body() tells of this payload, whose
+  // place in the byte ring is reserved: a link that sends from where payload lies does so now, with
+  // the record, both of which the caller publishes next.
+  virtual Carried carry(ring::ChannelTx& /*tx*/, uint64_t /*position*/,
+                        std::span<const std::byte> /*payload*/) noexcept {
+    return Carried::no;
+  }
+  bool carries = false;
+
+  // What land() or stage() would take; set and reset by the link.
+  Landing landing;
+  // All of it to there, instead of into the ring. False: there is no memory that takes it; then it
+  // is gone, as bytes are that were copied in part.
+  virtual bool land(std::byte* /*to*/) noexcept { return false; }
+  // Into the ring, where its record says. False: it cannot be had any more, and the lane is lost.
+  virtual bool stage() noexcept { return true; }
 
   // A queue pair has it from now on, or no longer: in between, a link that moves its lanes moves
   // this one. With the lock of the queue pair's engine.

@@ -56,6 +56,8 @@ class Grant {
 
   // The CPU must not touch it: both copies are a driver's work.
   bool is_in_device() const noexcept { return parts_ != nullptr && parts_->in_device; }
+  // Its bytes where they are one run of memory that the CPU may touch; else null.
+  std::byte* run() const noexcept { return parts_ == nullptr ? data_ : nullptr; }
   // For who works in place: calls fn(std::byte* piece, size_t n) -> bool for each run of the chunk
   // until it says false; false then. Memory of a device has no place for it: false at once.
   template <typename Fn>

@@ -98,16 +98,16 @@ bool AtomicResponder::on_atomic_bytes(const SoundHead& head) noexcept {
     core_.break_protocol("an atomic without its ranges");
     return false;
   }
-  std::memcpy(static_cast<void*>(r.ranges.data()), bytes.from, secrets_at);
+  std::memcpy(static_cast<void*>(r.ranges.data()), bytes.from(), secrets_at);
   if (raw) {
-    std::memcpy(static_cast<void*>(r.secrets.data()), bytes.from + secrets_at, list - secrets_at);
+    std::memcpy(static_cast<void*>(r.secrets.data()), bytes.from() + secrets_at, list - secrets_at);
   }
   if (!r.measure() || r.payload() != bytes.len - list) {
     core_.break_protocol("an atomic whose operands do not fit its ranges");
     return false;
   }
   // Operands stay where they are: each is read once, and whatever it then is, it is only a number.
-  r.operand = bytes.from + list;
+  r.operand = bytes.from() + list;
   if (!execute(r)) return false;
   core_.lane.done_with(rx, bytes);
   return true;

@@ -7,6 +7,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/per_process.hpp"
+#include "transport/payload.hpp"
 
 namespace aperture::qp {
 
@@ -61,8 +62,7 @@ void OfferReceiver::on_data(const SoundHead& head) noexcept {
   const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
   const uint64_t id = head.word().unchecked();  // looked up
   const auto index = static_cast<uint32_t>(id);
-  const transport::BytesIn bytes =
-      core_.lane.take_bytes(rx, f.byte_pos, f.len, transport::kPieceBytes);
+  transport::BytesIn bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, transport::kPieceBytes);
   if (!bytes || index >= incoming_.size() || !incoming_[index].used ||
       incoming_[index].generation != id >> 32) {
     core_.break_protocol("payload that was not granted");
@@ -75,8 +75,13 @@ void OfferReceiver::on_data(const SoundHead& head) noexcept {
     core_.break_protocol("more payload than was granted");
     return;
   }
-  scatter(in.receive.iov, in.receive.iov_count, offset, bytes.from, bytes.len);
+  const bool placed = take_payload(bytes, in.receive.iov, in.receive.iov_count, offset);
   core_.lane.done_with(rx, bytes);
+  if (!placed) {
+    end(index, Errc::bad_buffer);
+    core_.break_protocol("a message whose buffer is not there");  // or its sender waits for ever
+    return;
+  }
   in.got += bytes.len;
   last_data_ = ticks();
   if (in.got == want) end(index, Errc::ok);

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/log.hpp"
+#include "transport/payload.hpp"
 
 namespace aperture::qp {
 
@@ -127,17 +128,19 @@ bool OfferSender::push_chunks(Wqe& wqe) noexcept {
     assert(wqe.chunk_at < wqe.chunk_end && wqe.chunk_end <= wqe.granted);
     const auto n =
         static_cast<uint32_t>(std::min(wqe.chunk_end - wqe.chunk_at, transport::kPieceBytes));
-    const transport::Put put = core_.lane.put_response_bytes(n, pos, [&](std::byte* to) {
-      gather(to, wqe.iov.data(), wqe.iov_count, wqe.chunk_at, n);
-      return true;
-    });
-    if (put == transport::Put::no_memory) {
-      fail(wqe);
+    const auto record = [&](std::byte* body, uint64_t at) {
+      wire::store(body, Head::make(Op::data, 0, 0, wqe.receive_id),
+                  wire::DataFields{wqe.chunk_at, at, n});
+    };
+    const transport::Put put =
+        core_.lane.put_response_piece(n, record, [&](transport::PieceOut out) {
+          return put_payload(out, wqe.iov.data(), wqe.iov_count, wqe.chunk_at, n);
+        });
+    if (put == transport::Put::no_memory || put == transport::Put::no_source) {
+      fail(wqe, put == transport::Put::no_memory ? Errc::no_memory : Errc::bad_buffer);
       return false;
     }
     assert(put == transport::Put::done);  // a piece had room, and this is one at most
-    wire::store(tx.cells.body(), Head::make(Op::data, 0, 0, wqe.receive_id),
-                wire::DataFields{wqe.chunk_at, pos, n});
     core_.lane.publish_response(1);
     wqe.chunk_at += n;
     wqe.pushed += n;
@@ -147,12 +150,13 @@ bool OfferSender::push_chunks(Wqe& wqe) noexcept {
 // A chunk is ours and cannot be pushed, so the receiver never has all of the message, and it may be
 // pulling others: the message ends with the connection, when the gate is shut and nobody reads its
 // buffer any more.
-void OfferSender::fail(Wqe& wqe) noexcept {
-  APERTURE_WARN(
-      "no memory for the ring through which a message to %s goes: the connection is closed",
-      core_.remote.print().c_str());
-  wqe.error = Errc::no_memory;
-  core_.cease(Errc::no_memory);
+void OfferSender::fail(Wqe& wqe, Errc why) noexcept {
+  APERTURE_WARN("%s of a message to %s: the connection is closed",
+                why == Errc::no_memory ? "there is no memory for the ring"
+                                       : "the buffer is not mapped any more",
+                core_.remote.print().c_str());
+  wqe.error = why;
+  core_.cease(why);
 }
 
 // A preview has been pushed: on offer as before.

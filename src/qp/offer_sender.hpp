@@ -31,7 +31,7 @@ class OfferSender {
   bool push_chunks(Wqe& wqe) noexcept;
   bool next_chunk(Wqe& wqe) noexcept;
   void take_claim_word(Wqe& wqe) noexcept;
-  void fail(Wqe& wqe) noexcept;
+  void fail(Wqe& wqe, Errc why) noexcept;
   void put_back(Wqe& wqe) noexcept;
   void end(Wqe& wqe, Errc err) noexcept;
   Wqe* find(Wild<uint64_t> id) noexcept;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "qp/explain.hpp"
+#include "transport/payload.hpp"
 
 namespace aperture::qp {
 
@@ -73,7 +74,7 @@ void Pending::on_result(const SoundHead& head) noexcept {
   uint64_t offset = 0;
   if (!in_cells) {
     const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
-    bytes = core_.lane.take_bytes(rx, f.byte_pos, f.len, transport::kPieceBytes);
+    bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, transport::kPieceBytes);
     offset = f.offset.unchecked();  // compared
   }
   const uint64_t len = in_cells ? head.len() : bytes.len;
@@ -96,7 +97,7 @@ void Pending::on_result(const SoundHead& head) noexcept {
       at += n;
     });
   } else {
-    scatter(wqe.iov.data(), wqe.iov_count, wqe.done, bytes.from, len);
+    if (!take_payload(bytes, wqe.iov.data(), wqe.iov_count, wqe.done)) wqe.error = Errc::bad_buffer;
     core_.lane.done_with(rx, bytes);
   }
   wqe.done += len;

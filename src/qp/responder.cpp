@@ -123,7 +123,7 @@ bool Responder::on_send(const SoundHead& head) noexcept {
       return false;
     a.where = Arrival::Where::flat;
     a.len = bytes.len;
-    a.bytes = bytes.from;
+    a.bytes = bytes.from();
   } else {
     const auto f = wire::load_fields<wire::SendOfferFields>(body);
     if (is_dropped || !f.len.bounded(kMaxVariableBytes, a.len)) {
@@ -195,7 +195,7 @@ bool Responder::on_write_bytes(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   if (!core_.lane->response_tx.room(1)) return execution_.wait_for_peer();
   const auto f = wire::load_fields<wire::WriteBytesFields>(rx.cells.body());
-  const BytesIn bytes = core_.lane.take_bytes(rx, f.byte_pos, f.len, transport::kPieceBytes);
+  BytesIn bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, transport::kPieceBytes);
   const uint64_t total = f.total.unchecked();  // only compared with, and asked for as a whole
   uint64_t offset = 0;
   if (!bytes || !f.offset.bounded(total, offset) || bytes.len > total - offset) {
@@ -211,7 +211,7 @@ bool Responder::on_write_bytes(const SoundHead& head) noexcept {
         execution_.ask(f.key, head.word(), f.total, Rights::remote_write,
                        wire::load_secret(rx.cells.body(), Op::write_bytes, head.flags));
     Denial denial = execution_.denial_so_far();
-    if (denial == Denial::none) denial = access.write_piece(whole, offset, bytes.from, bytes.len);
+    if (denial == Denial::none) denial = access.write_piece(whole, offset, bytes);
     if (denial != Denial::none) {
       execution_.refuse(whole, denial);
     } else if (bytes.len == total - offset) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/copy.hpp"
+#include "transport/payload.hpp"
 
 namespace aperture::qp {
 
@@ -146,24 +147,26 @@ bool RmaRequester::put_write_pieces(Wqe& wqe) noexcept {
     const uint64_t left = range.len - wqe.range_done;
     const auto n = static_cast<uint32_t>(std::min(left, transport::kPieceBytes));
     if (!responses_.room_for_piece(1)) return has_failed(wqe);
-    uint64_t pos = 0;
-    const transport::Put put = core_.lane.put_request_bytes(n, pos, [&](std::byte* to) {
-      gather(to, wqe.iov.data(), wqe.iov_count, wqe.done, n);
-      return true;
-    });
-    if (put == transport::Put::no_room) return has_failed(wqe);
-    if (put != transport::Put::done) {
-      wqe.error = Errc::no_memory;
-      return true;
-    }
     const bool last = wqe.range_at + 1 == wqe.range_count && n == left;
     const ShownKey key = core_.shown(range.key);
     const bool tells = last && !wqe.has_imm && !wqe.commit;
     const auto flags = static_cast<uint8_t>((wqe.in_ring ? 0 : wire::kFirst) |
                                             (tells ? wire::kLast : 0) | key.flags);
+    const auto record = [&](std::byte* body, uint64_t pos) {
+      wire::store(body, Head::make(Op::write_bytes, flags, 0, range.addr),
+                  wire::WriteBytesFields{key.key, range.len, wqe.range_done, pos, n}, key.secret);
+    };
+    const transport::Put put =
+        core_.lane.put_request_piece(n, record, [&](transport::PieceOut out) {
+          return put_payload(out, wqe.iov.data(), wqe.iov_count, wqe.done, n);
+        });
+    if (put == transport::Put::no_room) return has_failed(wqe);
+    if (put != transport::Put::done) {
+      wqe.error = put == transport::Put::no_source ? Errc::bad_buffer : Errc::no_memory;
+      return true;
+    }
     core_.note_piece(wqe, 1, {range.addr + wqe.range_done, n, range.key}, wqe.done);
-    put_request(wqe, Head::make(Op::write_bytes, flags, 0, range.addr),
-                wire::WriteBytesFields{key.key, range.len, wqe.range_done, pos, n}, key.secret);
+    core_.lane.publish_request(1);
     wqe.done += n;
     wqe.range_done += n;
     if (wqe.range_done == range.len) {

@@ -5,8 +5,9 @@
 // acknowledge_requests() and acknowledge_responses() ring the other side's doorbell if it sleeps.
 // Nothing outside this file stores a ready mark or `consumed`. Guarded by the engine's lock.
 //
-// Payload that does not lie in cells goes through put_bytes() and take_bytes(). In shared memory
-// the two are the copies to and from the byte rings.
+// Payload that does not lie in cells goes through the put_ and take_ calls. In shared memory they
+// are the copies to and from the byte rings. A piece, which is payload with a record of its own,
+// may be sent by the link from where it lies, and may be received where it belongs.
 #pragma once
 
 #include <cassert>
@@ -31,13 +32,58 @@ enum class Put : uint8_t {
   no_source,  // fill() has failed: nothing was taken from the ring
 };
 
-// Payload in a byte ring that the other side named. Copy it once, then done() gives its place back.
-struct BytesIn {
-  const std::byte* from = nullptr;  // null: the place does not lie in the ring, or is too long
+// Payload in a byte ring that the other side named. Copy it once, then done_with() gives its place
+// back. Null: the place does not lie in the ring, or is too long.
+class BytesIn {
+ public:
+  BytesIn() = default;
+  BytesIn(const std::byte* from, uint64_t length, uint64_t end_position,
+          link::Lane* landing) noexcept
+      : len(length), end(end_position), from_(from), landing_(landing) {}
+
+  explicit operator bool() const noexcept { return from_ != nullptr; }
+  const std::byte* from() const noexcept {
+    assert(landing_ == nullptr);
+    return from_;
+  }
+
+  // take_piece() alone: it may still lie with the link. Then either land() has it where it belongs,
+  // or stage() brings it into the ring, for from(). False: no memory takes it there, or it cannot
+  // be had any more.
+  bool may_land() const noexcept { return landing_ != nullptr; }
+  bool land(std::byte* to) noexcept { return std::exchange(landing_, nullptr)->land(to); }
+  bool stage() noexcept {
+    link::Lane* const lane = std::exchange(landing_, nullptr);
+    return lane == nullptr || lane->stage();
+  }
+
   uint64_t len = 0;
   uint64_t end = 0;  // position behind it
 
-  explicit operator bool() const noexcept { return from != nullptr; }
+ private:
+  const std::byte* from_ = nullptr;
+  link::Lane* landing_ = nullptr;
+};
+
+// Where the payload of a piece goes, whose record is laid out already.
+class PieceOut {
+ public:
+  PieceOut(link::Lane& lane, ring::ChannelTx& tx, uint64_t position, uint32_t length) noexcept
+      : lane_(lane), tx_(tx), position_(position), length_(length) {}
+
+  // Has the link take all of it from there, where it would. no: it is to be copied to at().
+  link::Carried carry(const std::byte* from) noexcept {
+    if (!lane_.carries) [[likely]]
+      return link::Carried::no;
+    return lane_.carry(tx_, position_, {from, length_});
+  }
+  std::byte* at() noexcept { return tx_.bytes.at(position_); }
+
+ private:
+  link::Lane& lane_;
+  ring::ChannelTx& tx_;
+  const uint64_t position_;
+  const uint32_t length_;
 };
 
 class LaneEnd {
@@ -108,25 +154,53 @@ class LaneEnd {
     if (put == Put::done) response_bytes_ += n;
     return put;
   }
+  // The same for a piece: record(body, pos) lays out its record, which is one cell and published by
+  // the caller, next; there is room for it. fill(PieceOut) has the payload carried or copies it, or
+  // says false.
+  template <typename Record, typename Fill>
+  Put put_request_piece(uint32_t n, Record&& record, Fill&& fill) noexcept {
+    return put_piece(lane_->request_tx, n, record, fill,
+                     [this] { return lane_->prepare_request_bytes(); });
+  }
+  template <typename Record, typename Fill>
+  Put put_response_piece(uint32_t n, Record&& record, Fill&& fill) noexcept {
+    const Put put = put_piece(lane_->response_tx, n, record, fill,
+                              [this] { return lane_->prepare_response_bytes(); });
+    if (put == Put::done) response_bytes_ += n;
+    return put;
+  }
   // The bytes that have been copied for the peer so far: a count, to be compared with a later one
   // (kPollBytes).
   uint64_t moved_for_peer() const noexcept {
     return response_bytes_ + lane_->request_rx.freed_bytes();
   }
   // What a record says to lie in the byte ring, `limit` bytes at most.
-  static BytesIn take_bytes(const ring::ChannelRx& rx, Wild<uint64_t> pos, uint64_t len,
-                            uint64_t limit) noexcept {
-    if (len > limit) return {};
-    const uint64_t at = pos.unchecked();  // view() bounds it
-    return {rx.bytes.view(at, len), len, rx.bytes.after(at, len)};
+  BytesIn take_bytes(const ring::ChannelRx& rx, Wild<uint64_t> pos, uint64_t len,
+                     uint64_t limit) noexcept {
+    BytesIn bytes = take_piece(rx, pos, len, limit);
+    return !bytes.may_land() || bytes.stage() ? bytes : BytesIn{};
   }
-  static BytesIn take_bytes(const ring::ChannelRx& rx, Wild<uint64_t> pos, Wild<uint64_t> len,
-                            uint64_t limit) noexcept {
+  BytesIn take_bytes(const ring::ChannelRx& rx, Wild<uint64_t> pos, Wild<uint64_t> len,
+                     uint64_t limit) noexcept {
     uint64_t n = 0;
     return len.bounded(limit, n) ? take_bytes(rx, pos, n, limit) : BytesIn{};
   }
+  // The same for who says where it belongs, and may leave it for later.
+  BytesIn take_piece(const ring::ChannelRx& rx, Wild<uint64_t> pos, uint64_t len,
+                     uint64_t limit) noexcept {
+    if (len > limit) return {};
+    const uint64_t at = pos.unchecked();  // view() bounds it
+    const link::Landing& landing = lane_->landing;
+    const bool may_land = landing.rx == &rx && landing.position == at && landing.length == len;
+    return {rx.bytes.view(at, len), len, rx.bytes.after(at, len), may_land ? lane_.get() : nullptr};
+  }
+  BytesIn take_piece(const ring::ChannelRx& rx, Wild<uint64_t> pos, Wild<uint64_t> len,
+                     uint64_t limit) noexcept {
+    uint64_t n = 0;
+    return len.bounded(limit, n) ? take_piece(rx, pos, n, limit) : BytesIn{};
+  }
   static void done_with(ring::ChannelRx& rx, const BytesIn& bytes) noexcept {
-    assert(bytes.from != nullptr);
+    assert(bytes);
     rx.free_bytes_before(bytes.end);
   }
 
@@ -256,6 +330,21 @@ class LaneEnd {
     if (!prepare()) [[unlikely]]
       return Put::no_memory;
     if (!fill(tx.bytes.at(pos))) [[unlikely]]
+      return Put::no_source;
+    tx.bytes.commit(pos, n);
+    return Put::done;
+  }
+
+  template <typename Record, typename Fill, typename Prepare>
+  Put put_piece(ring::ChannelTx& tx, uint32_t n, Record&& record, Fill&& fill,
+                Prepare&& prepare) noexcept {
+    assert(n <= tx.bytes.size());
+    uint64_t pos = 0;
+    if (!tx.reserve_bytes(n, pos)) return Put::no_room;
+    if (!prepare()) [[unlikely]]
+      return Put::no_memory;
+    record(tx.cells.body(), pos);
+    if (!fill(PieceOut(*lane_, tx, pos, n))) [[unlikely]]
       return Put::no_source;
     tx.bytes.commit(pos, n);
     return Put::done;

@@ -1,6 +1,8 @@
 // The steps of a range that takes several pieces: see remote_access.hpp.
 #include "transport/remote_access.hpp"
 
+#include "transport/payload.hpp"
+
 namespace aperture::transport {
 
 namespace {
@@ -16,15 +18,15 @@ protect::AccessAsk part_of(const protect::AccessAsk& whole, uint64_t offset, uin
 }  // namespace
 
 protect::Denial RemoteAccess::write_piece(const protect::AccessAsk& whole, uint64_t offset,
-                                          const std::byte* from, uint64_t n) noexcept {
-  assert(n <= protect::kChunkBytes);
+                                          BytesIn& bytes) noexcept {
+  assert(bytes.len <= protect::kChunkBytes);
   if (region_.generation == 0) {
     const protect::Denial denial = check_whole(whole);
     if (denial != protect::Denial::none) return denial;
   }
-  const protect::Checked checked = checks_.recheck(part_of(whole, offset, n), region_);
+  const protect::Checked checked = checks_.recheck(part_of(whole, offset, bytes.len), region_);
   if (!checked) return checked.denial();
-  return checked.grant().copy_in(from, n) ? protect::Denial::none : protect::Denial::not_backed;
+  return take_payload(bytes, checked.grant()) ? protect::Denial::none : protect::Denial::not_backed;
 }
 
 protect::Denial RemoteAccess::read_piece(const protect::AccessAsk& whole, uint64_t offset,
@@ -33,6 +35,14 @@ protect::Denial RemoteAccess::read_piece(const protect::AccessAsk& whole, uint64
   const protect::Checked checked = checks_.recheck(part_of(whole, offset, n), region_);
   if (!checked) return checked.denial();
   return checked.grant().copy_out(to, n) ? protect::Denial::none : protect::Denial::not_backed;
+}
+
+protect::Denial RemoteAccess::put_piece(const protect::AccessAsk& whole, uint64_t offset,
+                                        uint64_t n, PieceOut& out) noexcept {
+  assert(n <= protect::kChunkBytes && region_.generation != 0);
+  const protect::Checked checked = checks_.recheck(part_of(whole, offset, n), region_);
+  if (!checked) return checked.denial();
+  return put_payload(out, checked.grant(), n) ? protect::Denial::none : protect::Denial::not_backed;
 }
 
 }  // namespace aperture::transport

@@ -65,7 +65,7 @@ class RemoteAccess {
   }
   // [offset, offset + n) of it: n bytes at most a chunk, which the caller has seen to lie inside.
   protect::Denial write_piece(const protect::AccessAsk& whole, uint64_t offset,
-                              const std::byte* from, uint64_t n) noexcept;
+                              BytesIn& bytes) noexcept;
   protect::Denial read_piece(const protect::AccessAsk& whole, uint64_t offset, std::byte* to,
                              uint64_t n) noexcept;
 
@@ -85,18 +85,18 @@ class RemoteAccess {
       if (lane.moved_for_peer() - moved_before >= kPollBytes) return Streamed::turn_over;
       const auto n = static_cast<uint32_t>(std::min(len - read_done_, kPieceBytes));
       if (!tx.room(2)) return Streamed::no_room;
-      uint64_t pos = 0;
-      const Put put = lane.put_response_bytes(n, pos, [&](std::byte* to) {
-        denial = read_piece(whole, offset + read_done_, to, n);
-        return denial == protect::Denial::none;
-      });
+      const Put put = lane.put_response_piece(
+          n, [&](std::byte* body, uint64_t pos) { record(body, read_done_, pos, n); },
+          [&](PieceOut out) {
+            denial = put_piece(whole, offset + read_done_, n, out);
+            return denial == protect::Denial::none;
+          });
       if (put == Put::no_room) return Streamed::no_room;
       if (put == Put::no_memory) denial = protect::Denial::not_backed;
       if (put != Put::done) {
         read_done_ = 0;
         return Streamed::denied;
       }
-      record(tx.cells.body(), read_done_, pos, n);
       lane.publish_response(1);
       read_done_ += n;
     }
@@ -110,6 +110,9 @@ class RemoteAccess {
   void end_read() noexcept { read_done_ = 0; }
 
  private:
+  protect::Denial put_piece(const protect::AccessAsk& whole, uint64_t offset, uint64_t n,
+                            PieceOut& out) noexcept;
+
   const protect::AccessCheck& checks_;
   protect::LookupHint hint_;
   protect::RegionRef region_;  // of the range under way

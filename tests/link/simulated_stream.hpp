@@ -93,7 +93,8 @@ class SimulatedStream final : public tcp::Stream {
       if (in_->reset) return Errc::peer_lost;
       return in_->finished ? Errc::shut_down : Errc::again;
     }
-    size_t there = amount(in_->under_way().size());
+    size_t there =
+        std::max(amount(in_->under_way().size()), std::min(promised_, in_->under_way().size()));
     if (there == 0) return Errc::again;
     size_t n = 0;
     for (const iovec& place : places) {
@@ -103,7 +104,13 @@ class SimulatedStream final : public tcp::Stream {
       there -= part;
     }
     EXPECT_NE(n, 0u);
+    promised_ -= std::min(promised_, n);
     return n;
+  }
+  size_t waiting() const noexcept override {
+    if (random_ != nullptr && (*random_)() % 2 == 0) return 0;
+    const std::lock_guard guard(in_->lock);
+    return promised_ = in_->under_way().size();
   }
   void finish() noexcept override {
     const std::lock_guard guard(out_->lock);
@@ -121,6 +128,7 @@ class SimulatedStream final : public tcp::Stream {
   std::shared_ptr<Pipe> out_, in_;
   const Chance chance_;
   Random* const random_;
+  mutable size_t promised_ = 0;  // can be had without a stall
 };
 
 // Whom the mover and the lanes of one side tell things.

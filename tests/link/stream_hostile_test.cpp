@@ -25,6 +25,13 @@ Bytes bytes(uint64_t position, uint32_t length, FrameChannel channel = kRequests
                std::span(frame).first<wire::kBytesFrameBytes>());
   return frame;
 }
+Bytes piece(uint64_t position, uint32_t length, FrameChannel channel = kRequests,
+            uint8_t fill = 3) {
+  Bytes frame(wire::kPieceFrameBytes, std::byte{fill});
+  wire::encode(wire::PieceFrame{channel, Wild(position), Wild(length)},
+               std::span(frame).first<wire::kPieceFrameBytes>());
+  return frame;
+}
 Bytes payload(uint32_t length, uint8_t fill = 7) {
   return Bytes(length, std::byte{fill});
 }
@@ -112,6 +119,85 @@ TEST_F(HostileStream, what_is_sound_is_taken) {
   EXPECT_EQ(lane_->request_rx.bytes.view(0, 64)[63], std::byte{7});
 }
 
+TEST_F(HostileStream, sound_piece_is_taken_with_its_record) {
+  say(piece(0, 100));
+  EXPECT_FALSE(lane_->request_rx.cells.ready()) << "before its payload";
+  say(payload(99));
+  EXPECT_FALSE(lane_->request_rx.cells.ready());
+  say(payload(1, 8));
+  ASSERT_TRUE(lane_->request_rx.cells.ready());
+  EXPECT_EQ(lane_->request_rx.cells.body()[59], std::byte{3});
+  EXPECT_EQ(lane_->request_rx.bytes.view(0, 100)[98], std::byte{7});
+  EXPECT_EQ(lane_->request_rx.bytes.view(0, 100)[99], std::byte{8});
+  say(bytes(128, 64));  // the next granule
+  say(payload(64));
+  expect_alive();
+}
+TEST_F(HostileStream, payload_that_nobody_lets_land_is_in_the_ring_after_the_poll) {
+  in_->put(piece(0, 40'000));
+  in_->put(payload(40'000));
+  in_->put(cells(1));
+  side_.poll([&] {
+    ASSERT_TRUE(lane_->request_rx.cells.ready());
+    EXPECT_EQ(lane_->landing.rx, &lane_->request_rx);
+    EXPECT_EQ(lane_->landing.length, 40'000u);
+  });
+  EXPECT_EQ(lane_->landing.rx, nullptr);
+  EXPECT_EQ(lane_->request_rx.bytes.view(0, 40'000)[39'999], std::byte{7});
+  lane_->request_rx.cells.advance(1);
+  side_.poll();
+  EXPECT_TRUE(lane_->request_rx.cells.ready()) << "what came behind it";
+  expect_alive();
+}
+TEST_F(HostileStream, payload_lands_where_it_belongs_and_nowhere_else) {
+  in_->put(piece(0, 40'000));
+  in_->put(payload(40'000));
+  in_->put(piece(40'000, 30'000));
+  in_->put(payload(30'000, 9));
+  Bytes first(40'001), second(30'001);
+  side_.poll([&] {
+    ASSERT_TRUE(lane_->request_rx.cells.ready());
+    ASSERT_TRUE(lane_->land(first.data()));
+    lane_->request_rx.cells.advance(1);
+    ASSERT_TRUE(lane_->request_rx.cells.ready()) << "the next one follows in the same poll";
+    ASSERT_TRUE(lane_->land(second.data()));
+    lane_->request_rx.cells.advance(1);
+  });
+  EXPECT_EQ(first[0], std::byte{7});
+  EXPECT_EQ(first[39'999], std::byte{7});
+  EXPECT_EQ(first[40'000], std::byte{0});
+  EXPECT_EQ(second[0], std::byte{9});
+  EXPECT_EQ(second[29'999], std::byte{9});
+  EXPECT_EQ(second[30'000], std::byte{0});
+  EXPECT_EQ(lane_->request_rx.bytes.view(0, 40'000)[0], std::byte{0});
+  expect_alive();
+}
+TEST_F(HostileStream, hostile_24_piece_without_bytes) {
+  expect_refused(piece(0, 0));
+}
+TEST_F(HostileStream, hostile_26_piece_with_a_damaged_record) {
+  expect_refused(flipped(piece(0, 64), 79, 1));
+}
+TEST_F(HostileStream, hostile_28_gap_before_a_piece) {
+  expect_refused(piece(64, 64));
+}
+TEST_F(HostileStream, hostile_28_piece_without_room_for_its_record) {
+  say(cells(256));
+  say(piece(0, 64));
+  expect_ended();
+}
+TEST_F(HostileStream, hostile_29_piece_beyond_the_end_of_its_ring) {
+  expect_refused(piece(0, 256 * 1024 + 1));
+}
+TEST_F(HostileStream, hostile_30_ends_in_the_middle_of_a_piece) {
+  say(piece(0, 40'000));
+  say(payload(39'999));
+  in_->finished = true;
+  side_.poll();
+  EXPECT_FALSE(lane_->request_rx.cells.ready());
+  EXPECT_TRUE(lane_->lost());
+  EXPECT_EQ(side_.host->ends, std::vector{Errc::peer_lost});
+}
 TEST_F(HostileStream, hostile_24_no_cells) {
   expect_refused(forged(cells(1), 2, 1));
 }
@@ -304,6 +390,9 @@ TEST_F(HostileTaggedStream, what_is_tagged_in_turn_is_taken) {
   say(tagged(close(), 3));
   expect_alive();
   EXPECT_TRUE(lane_->request_rx.cells.ready());
+}
+TEST_F(HostileTaggedStream, hostile_26_piece_which_has_no_tag) {
+  expect_refused(piece(0, 64));
 }
 TEST_F(HostileTaggedStream, hostile_26_no_tag) {
   Bytes two = cells(1);

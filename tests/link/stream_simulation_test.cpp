@@ -7,13 +7,14 @@
 // on, which repeats one that has failed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
 #include "link/simulated_stream.hpp"
-#include "transport/lane_end.hpp"
+#include "transport/payload.hpp"
 
 namespace aperture::link::test {
 namespace {
@@ -72,12 +73,28 @@ class Side {
   bool needs_polling() const { return moving_.mover->needs_polling(); }
 
   void publish_request(Flow& flow, Random& random) {
+    if (random() % 8 == 0) {
+      return publish_piece(
+          flow, random, end_->request_tx,
+          [this](uint32_t n, auto record, auto fill) {
+            return end_.put_request_piece(n, record, fill);
+          },
+          [this] { end_.publish_request(1); });
+    }
     publish(
         flow, random, end_->request_tx,
         [this](uint32_t n, uint64_t& at, auto fill) { return end_.put_request_bytes(n, at, fill); },
         [this](uint32_t cells) { end_.publish_request(cells); });
   }
   void publish_response(Flow& flow, Random& random) {
+    if (random() % 8 == 0) {
+      return publish_piece(
+          flow, random, end_->response_tx,
+          [this](uint32_t n, auto record, auto fill) {
+            return end_.put_response_piece(n, record, fill);
+          },
+          [this] { end_.publish_response(1); });
+    }
     publish(
         flow, random, end_->response_tx,
         [this](uint32_t n, uint64_t& at, auto fill) {
@@ -136,6 +153,56 @@ class Side {
     tell(record.cells);
   }
 
+  // Its memory is another's as soon as the call is over.
+  template <typename Put, typename Tell>
+  void publish_piece(Flow& flow, Random& random, ring::ChannelTx& tx, Put&& put, Tell&& tell) {
+    Record record;
+    record.serial = flow.published;
+    record.bytes = 1 + random() % most_bytes_;
+    if (!tx.room(1)) return;
+    std::vector<std::byte> source(ring::ByteReader::after(0, record.bytes));
+    fill_bytes(source.data(), record);
+    const auto lay_out = [&](std::byte* body, uint64_t at) {
+      record.position = at;
+      std::memset(body, std::to_integer<int>(fill_of(record.serial, 0)), ring::kBodyBytes);
+      std::memcpy(body, &record, sizeof record);
+    };
+    const auto fill = [&](transport::PieceOut out) {
+      const iovec iov{source.data(), record.bytes};
+      return transport::put_payload(out, &iov, 1, 0, record.bytes);
+    };
+    if (put(record.bytes, lay_out, fill) != transport::Put::done) return;
+    std::fill(source.begin(), source.end(), std::byte{0xee});
+    ++flow.published;
+    tell();
+  }
+
+  // False: it was left for later, or cannot be had.
+  bool take_bytes(ring::ChannelRx& rx, const Record& record, Random& random) {
+    transport::BytesIn bytes =
+        end_.take_piece(rx, Wild(record.position), uint64_t{record.bytes}, ~uint64_t{0});
+    EXPECT_TRUE(bool(bytes)) << "bytes of " << record.serial;
+    if (bytes.may_land()) {
+      const unsigned what = random() % 4;
+      if (what == 0) return false;
+      if (what == 1) {
+        if (!bytes.stage()) return false;
+      } else {
+        std::vector<std::byte> to(ring::ByteReader::after(0, record.bytes));
+        if (!bytes.land(to.data())) return false;
+        const auto rest = std::span(to).subspan(record.bytes);
+        EXPECT_TRUE(
+            std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{}; }));
+        EXPECT_TRUE(is_filled(to.data(), record)) << "landed bytes of " << record.serial;
+        LaneEnd::done_with(rx, bytes);
+        return true;
+      }
+    }
+    EXPECT_TRUE(is_filled(bytes.from(), record)) << "bytes of " << record.serial;
+    LaneEnd::done_with(rx, bytes);
+    return true;
+  }
+
   bool take(ring::ChannelRx& rx, Flow& flow, Random& random) {
     bool any = false;
     for (unsigned budget = random() % 20; budget > 0 && rx.cells.ready(); --budget) {
@@ -150,11 +217,7 @@ class Side {
         EXPECT_EQ(std::memcmp(rx.cells.body(i) + from, expected, sizeof expected - from), 0)
             << "record " << record.serial << ", cell " << i;
       }
-      if (record.bytes != 0) {
-        const std::byte* bytes = rx.bytes.view(record.position, record.bytes);
-        EXPECT_TRUE(bytes != nullptr && is_filled(bytes, record)) << "bytes of " << record.serial;
-        rx.free_bytes_before(ring::ByteReader::after(record.position, record.bytes));
-      }
+      if (record.bytes != 0 && !take_bytes(rx, record, random)) break;
       rx.cells.advance(record.cells);
       ++flow.seen;
       any = true;

@@ -133,9 +133,9 @@ TEST_P(Ends, bytes_arrive_as_they_were_put) {
                                    return true;
                                  }),
             Put::done);
-  const BytesIn in = LaneEnd::take_bytes(b_->request_rx, Wild<uint64_t>(pos), 1000, kPieceBytes);
+  const BytesIn in = b_.take_bytes(b_->request_rx, Wild<uint64_t>(pos), 1000, kPieceBytes);
   ASSERT_TRUE(in);
-  for (size_t i = 0; i < 1000; ++i) ASSERT_EQ(in.from[i], std::byte{7});
+  for (size_t i = 0; i < 1000; ++i) ASSERT_EQ(in.from()[i], std::byte{7});
   LaneEnd::done_with(b_->request_rx, in);
 }
 
@@ -154,8 +154,8 @@ TEST_P(Ends, a_full_ring_has_no_room_until_the_other_side_has_taken_something) {
   EXPECT_EQ(static_cast<uint64_t>(pieces), a_->request_tx.bytes.size() / kPieceBytes);
   a_.publish_request(1);
   b_->request_rx.cells.advance(1);
-  LaneEnd::done_with(b_->request_rx, LaneEnd::take_bytes(b_->request_rx, Wild<uint64_t>(0),
-                                                         kPieceBytes, kPieceBytes));
+  LaneEnd::done_with(b_->request_rx,
+                     b_.take_bytes(b_->request_rx, Wild<uint64_t>(0), kPieceBytes, kPieceBytes));
   b_.acknowledge_requests();
   EXPECT_EQ(a_.put_request_bytes(kPieceBytes, pos, fill), Put::done);
 }
@@ -163,10 +163,10 @@ TEST_P(Ends, a_full_ring_has_no_room_until_the_other_side_has_taken_something) {
 TEST_P(Ends, places_outside_the_ring_or_above_the_limit_are_refused) {
   const ring::ChannelRx& rx = b_->request_rx;
   const uint64_t size = a_->request_tx.bytes.size();
-  EXPECT_FALSE(LaneEnd::take_bytes(rx, Wild<uint64_t>(size - 1), 2, kPieceBytes));
-  EXPECT_TRUE(LaneEnd::take_bytes(rx, Wild<uint64_t>(size - 1), 1, kPieceBytes));
-  EXPECT_FALSE(LaneEnd::take_bytes(rx, Wild<uint64_t>(0), kPieceBytes + 1, kPieceBytes));
-  EXPECT_FALSE(LaneEnd::take_bytes(rx, Wild<uint64_t>(~uint64_t{0}), 2, kPieceBytes));
+  EXPECT_FALSE(b_.take_bytes(rx, Wild<uint64_t>(size - 1), 2, kPieceBytes));
+  EXPECT_TRUE(b_.take_bytes(rx, Wild<uint64_t>(size - 1), 1, kPieceBytes));
+  EXPECT_FALSE(b_.take_bytes(rx, Wild<uint64_t>(0), kPieceBytes + 1, kPieceBytes));
+  EXPECT_FALSE(b_.take_bytes(rx, Wild<uint64_t>(~uint64_t{0}), 2, kPieceBytes));
 }
 
 TEST_P(Ends, a_response_of_no_cells_ends_the_connection) {

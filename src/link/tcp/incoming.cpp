@@ -19,6 +19,10 @@ constexpr size_t at(FrameChannel channel) noexcept {
   return static_cast<size_t>(channel);
 }
 
+// Behind a piece there is often another: no more of it than this is taken into the buffer, from
+// where it would have to be copied.
+constexpr size_t kBehindPieceBytes = 256;
+
 constexpr const char* kDamaged = "a damaged frame, or one with reserved bits";
 constexpr const char* kWrongTag = "a frame whose tag is not made with this connection's key";
 
@@ -37,7 +41,9 @@ Incoming::Places Incoming::places(size_t limit) noexcept {
   assert(rest.empty() || here() == 0);
   make_room();
   add(rest.data(), rest.size());
-  add(buffer_.data() + end_, buffer_.size() - end_);
+  size_t room = buffer_.size() - end_;
+  if (after_piece_ || is_piece_) room = std::min(room, kBehindPieceBytes);
+  add(buffer_.data() + end_, room);
   return places;
 }
 
@@ -58,15 +64,57 @@ const char* Incoming::on_received(size_t n) noexcept {
   placed_ += direct;
   end_ += n - direct;
   assert(end_ <= buffer_.size());
+  return parse();
+}
+
+const char* Incoming::parse() noexcept {
   const char* wrong = nullptr;
   for (bool again = true; again && wrong == nullptr;) wrong = take_next(again);
   broken_ = wrong != nullptr;
   return wrong;
 }
 
+// --- a payload that lands elsewhere ---
+
+Landing Incoming::publish_landing() noexcept {
+  assert(is_piece_fresh_ && placed_ == 0 && !is_landing_);
+  is_piece_fresh_ = false;
+  is_landing_ = true;
+  ends_.filled[at(payload_channel_)].cells.publish(1);
+  return {nullptr, payload_at_, payload_.size()};
+}
+
+iovec Incoming::place_behind_landing() noexcept {
+  assert(is_landing_);
+  // what waits here is copied out before anything is received
+  begin_ = end_ = 0;
+  return {buffer_.data(), kBehindPieceBytes};
+}
+
+const char* Incoming::on_landed(size_t behind) noexcept {
+  assert(is_landing_ && begin_ == 0 && behind <= kBehindPieceBytes);
+  end_ = behind;
+  end_payload();
+  return parse();
+}
+
+void Incoming::on_landed_in_part(size_t n) noexcept {
+  assert(is_landing_ && here() == 0 && n < payload_.size());
+  placed_ = n;
+}
+
+void Incoming::end_payload() noexcept {
+  if (is_piece_ && !is_landing_) ends_.filled[at(payload_channel_)].cells.publish(1);
+  payload_ = {};
+  placed_ = 0;
+  is_piece_ = is_piece_fresh_ = is_landing_ = false;
+  ++frames_;
+}
+
 const char* Incoming::take_next(bool& again) noexcept {
   again = false;
   if (!payload_.empty()) {
+    is_piece_fresh_ = false;
     take_payload(std::min(here(), payload_.size() - placed_));
     if (placed_ < payload_.size()) return nullptr;
     if (key_) {
@@ -74,18 +122,21 @@ const char* Incoming::take_next(bool& again) noexcept {
       if (!has_right_tag(payload_header_, payload_, waiting().data())) return kWrongTag;
       begin_ += wire::kFrameTagBytes;
     }
-    payload_ = {};
-    placed_ = 0;
-    ++frames_;
+    end_payload();
   }
   if (closed_) return here() != 0 ? "more after it had said that this was all" : nullptr;
   if (here() < wire::kFrameHeadBytes) return nullptr;
   const auto shape = wire::frame_shape(waiting().first<wire::kFrameHeadBytes>());
   if (!shape.ok()) return "a frame of a kind or length that there is not";
+  const bool is_piece = shape.value().kind == FrameKind::piece;
+  if (is_piece && key_) return "a frame that has no tag";
   const bool tag_follows = key_.has_value() && shape.value().kind != FrameKind::bytes;
   if (here() < shape.value().bytes + (tag_follows ? wire::kFrameTagBytes : 0)) return nullptr;
-  again = true;
-  return take_frame(shape.value());
+  after_piece_ = is_piece;
+  const char* const wrong = take_frame(shape.value());
+  // of a piece's payload, nothing is taken before it was asked whether that may land
+  again = missing_of_piece() == 0;
+  return wrong;
 }
 
 const char* Incoming::take_frame(const wire::FrameShape& shape) noexcept {
@@ -93,6 +144,10 @@ const char* Incoming::take_frame(const wire::FrameShape& shape) noexcept {
   if (shape.kind == FrameKind::bytes) {
     begin_ += frame.size();
     return begin_bytes(frame);
+  }
+  if (shape.kind == FrameKind::piece) {
+    begin_ += frame.size();
+    return begin_piece(frame);
   }
   const size_t header_bytes =
       shape.kind == FrameKind::cells ? wire::kCellsFrameBytes : frame.size();
@@ -144,21 +199,43 @@ const char* Incoming::begin_bytes(std::span<const std::byte> frame) noexcept {
   assert(payload_.empty());
   const auto head = wire::decode_bytes(frame);
   if (!head.ok()) return kDamaged;
-  ring::ChannelTx& filled = ends_.filled[at(head.value().channel)];
+  const auto& [channel, position, length] = head.value();
+  std::memcpy(payload_header_.data(), frame.data(), frame.size());
+  return begin_payload(channel, position, length);
+}
+
+// Its record is put where the next message belongs, and published with the last of the payload.
+const char* Incoming::begin_piece(std::span<const std::byte> frame) noexcept {
+  assert(payload_.empty() && !key_);
+  const auto head = wire::decode_piece(frame);
+  if (!head.ok()) return kDamaged;
+  const auto& [channel, position, length] = head.value();
+  ring::ChannelTx& filled = ends_.filled[at(channel)];
+  if (!filled.room(1)) return "more messages than there is room for";
+  if (const char* wrong = begin_payload(channel, position, length); wrong != nullptr) return wrong;
+  std::memcpy(filled.cells.body(), &frame[wire::kPieceHeaderBytes], ring::kBodyBytes);
+  is_piece_ = is_piece_fresh_ = true;
+  return nullptr;
+}
+
+const char* Incoming::begin_payload(FrameChannel channel, Wild<uint64_t> where,
+                                    Wild<uint32_t> how_long) noexcept {
+  ring::ChannelTx& filled = ends_.filled[at(channel)];
   filled.refresh();
   const uint64_t size = filled.bytes.size();
   const uint64_t end = filled.bytes.committed();
   const uint64_t next_lap = (end + size - 1) / size * size;
   // compared with our own, and equal to it from here on
-  const uint64_t position = head.value().position.unchecked();
+  const uint64_t position = where.unchecked();
   if (position != end && position != next_lap) return "bytes that do not follow the last ones";
   uint32_t length = 0;
-  if (!head.value().length.bounded(static_cast<uint32_t>(size - position % size), length)) {
+  if (!how_long.bounded(static_cast<uint32_t>(size - position % size), length)) {
     return "bytes beyond the end of their ring";
   }
   if (position + length > filled.bytes.granted()) return "bytes over some that were not read yet";
-  std::memcpy(payload_header_.data(), frame.data(), frame.size());
   payload_ = {filled.bytes.at(position), length};
+  payload_at_ = position;
+  payload_channel_ = channel;
   placed_ = 0;
   filled.bytes.commit(position, length);
   return nullptr;

@@ -27,7 +27,7 @@ constexpr size_t kMostEvents = 32;
 }  // namespace
 
 Mover::~Mover() {
-  assert(lanes_.empty() && dirty_.empty());
+  assert(lanes_.empty() && dirty_.empty() && landings_.empty());
 }
 
 int Mover::fd() const noexcept {
@@ -51,6 +51,7 @@ Status Mover::add(StreamLane& lane) noexcept {
   const Status roomy = no_throw([&] {
     lanes_.reserve(lanes_.size() + 1);
     dirty_.reserve(lanes_.size() + 1);
+    landings_.reserve(lanes_.size() + 1);
     unwatched_.reserve(unwatched_.size() + 1);
   });
   if (!roomy) return roomy;
@@ -82,6 +83,7 @@ void Mover::remove(StreamLane& lane) noexcept {
 void Mover::on_down(StreamLane& lane) noexcept {
   one_ended_ = true;
   take_dirty(lane);
+  if (std::exchange(lane.moved_.landing, false)) std::erase(landings_, &lane);
   cool(lane);
   if (std::exchange(lane.moved_.blocked, false)) --blocked_count_;
   if (lane.fd() < 0) {
@@ -151,17 +153,43 @@ bool Mover::hand_on(StreamLane& lane) noexcept {
   assert(lane.moved_.is && !lane.moved_.dirty);
   const uint64_t taken = lane.taken_;
   const bool sent_all = lane.send();
-  if (!lane.down_) await_room(lane, !sent_all);
-  if (lane.taken_ == taken) return false;
+  const bool any = lane.taken_ != taken;
+  if (!lane.down_) on_sent(lane, sent_all, any);
+  return any;
+}
+
+void Mover::on_sent(StreamLane& lane, bool sent_all, bool any) noexcept {
+  assert(!lane.down_);
+  if (!sent_all) take_dirty(lane);  // it is sent once the stream takes more
+  await_room(lane, !sent_all);
+  if (!any) return;
   if (lane.watch != nullptr) lane.watch->on_pending();  // its acknowledgement
   lane.moved_.last_sent_ticks = ticks();
-  return true;
+}
+
+// --- payload that lands ---
+
+void Mover::on_landing(StreamLane& lane) noexcept {
+  if (std::exchange(lane.moved_.landing, true)) return;
+  assert(landings_.size() < landings_.capacity());
+  landings_.push_back(&lane);
+}
+
+// Nobody has taken it in this poll.
+void Mover::stage_all() noexcept {
+  while (!landings_.empty()) {
+    StreamLane& lane = *landings_.back();
+    landings_.pop_back();
+    lane.moved_.landing = false;
+    (void)lane.stage();
+  }
 }
 
 void Mover::flush(bool hurry) noexcept {
   in_poll_ = false;
   is_about_to_sleep_ = hurry;
-  if (dirty_.empty() || life_.is_over()) return;
+  if (life_.is_over()) return;
+  stage_all();
   // from the back: what is taken out is replaced by what was looked at before
   for (size_t i = dirty_.size(); i-- > 0;) {
     StreamLane& lane = *dirty_[i];

@@ -50,6 +50,11 @@ class Mover final : public Progress {
   // It has published something, and what it had published before was all sent.
   void on_published(StreamLane& lane) noexcept;
 
+  // Something of it was sent on the spot, without the mover.
+  void on_sent(StreamLane& lane, bool sent_all, bool any) noexcept;
+  // It has payload that is to be in its ring when the poll is over.
+  void on_landing(StreamLane& lane) noexcept;
+
   // It is down: nothing of it moves any more, although it is still there.
   void on_down(StreamLane& lane) noexcept;
 
@@ -67,6 +72,7 @@ class Mover final : public Progress {
   void cool(StreamLane& lane) noexcept;
   void put_dirty(StreamLane& lane) noexcept;
   void take_dirty(StreamLane& lane) noexcept;
+  void stage_all() noexcept;
 
   static constexpr size_t kMostHot = 8;
 
@@ -75,6 +81,7 @@ class Mover final : public Progress {
   ParentOnlyFd epoll_;
   std::vector<StreamLane*> lanes_;
   std::vector<StreamLane*> dirty_;      // as much room as there are lanes
+  std::vector<StreamLane*> landings_;   // likewise
   std::vector<StreamLane*> unwatched_;  // whose stream has no descriptor: looked at in each poll
   std::array<StreamLane*, kMostHot> hot_{};
   size_t hot_count_ = 0;

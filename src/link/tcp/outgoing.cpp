@@ -15,7 +15,8 @@ using wire::FrameChannel;
 namespace {
 
 // A batch at its largest: all cells of both rings, and four runs of bytes that are copied.
-constexpr size_t kMostHeaders = 4 * (wire::kBytesFrameBytes + wire::kFrameTagBytes) +
+constexpr size_t kMostHeaders = wire::kPieceFrameBytes +
+                                4 * (wire::kBytesFrameBytes + wire::kFrameTagBytes) +
                                 2 * (wire::kCellsFrameBytes + wire::kFrameTagBytes) +
                                 2 * (wire::kCreditFrameBytes + wire::kFrameTagBytes);
 constexpr size_t kMostCells =
@@ -90,6 +91,33 @@ void Outgoing::gather_close() noexcept {
   add_tag(frame, {});
 }
 
+// Its place was reserved behind everything of which frames are made by now.
+void Outgoing::add_piece_frame(ring::ChannelTx& tx, FrameChannel channel, uint64_t position,
+                               std::span<const std::byte> payload) noexcept {
+  assert(!key_ && !payload.empty());
+  assert(tx.cells.pos() == ends_.drained[at(channel)].cells.pos());
+  const auto frame = take_buffer(wire::kPieceFrameBytes).first<wire::kPieceFrameBytes>();
+  std::memcpy(&frame[wire::kPieceHeaderBytes], tx.cells.body(), ring::kBodyBytes);
+  wire::encode(
+      wire::PieceFrame{channel, Wild(position), Wild(static_cast<uint32_t>(payload.size()))},
+      frame);
+  assert(pieces_end_ < kMostPieces);
+  pieces_[pieces_end_++] = {const_cast<std::byte*>(payload.data()), payload.size()};
+  ++frames_;
+  // the caller publishes the record and commits its bytes
+  ends_.drained[at(channel)].cells.advance(1);
+  ends_.drained_bytes[at(channel)] = ring::ByteReader::after(position, payload.size());
+}
+
+size_t Outgoing::payload_left() const noexcept {
+  return is_under_way() ? pieces_[pieces_end_ - 1].iov_len : 0;
+}
+
+void Outgoing::move_payload(std::byte* to) noexcept {
+  assert(is_under_way());
+  pieces_[pieces_end_ - 1].iov_base = to;
+}
+
 bool Outgoing::has_urgent(Lane& lane) const noexcept {
   const auto& drained = ends_.drained;
   return is_under_way() ||
@@ -145,6 +173,7 @@ void Outgoing::add_run(FrameChannel channel, uint64_t position,
 // Whatever was published are whole messages: the position grows by one at a time.
 void Outgoing::add_cells(FrameChannel channel, const ring::ChannelTx& tx) noexcept {
   ring::CellReader& cells = ends_.drained[at(channel)].cells;
+  assert(tx.cells.pos() >= cells.pos());
   const uint64_t count = tx.cells.pos() - cells.pos();
   if (count == 0) return;
   assert(count <= tx.cells.capacity());

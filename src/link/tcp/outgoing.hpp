@@ -36,6 +36,14 @@ class Outgoing {
 
   // Makes a batch; false: there is nothing to be sent.
   bool gather(Lane& lane) noexcept;
+  // Adds a piece, whose payload is sent from where it lies, to the batch that was just made; where
+  // there are no keys. What the stream has not taken of the payload when the call is over that
+  // added it has to lie somewhere else: so much is left, which is now at `to`.
+  void add_piece_frame(ring::ChannelTx& tx, wire::FrameChannel channel, uint64_t position,
+                       std::span<const std::byte> payload) noexcept;
+  size_t payload_left() const noexcept;
+  void move_payload(std::byte* to) noexcept;
+  bool has_keys() const noexcept { return key_.has_value(); }
   // Makes one of the close alone.
   void gather_close() noexcept;
 
@@ -49,7 +57,7 @@ class Outgoing {
     uint64_t bytes_consumed = 0;
   };
 
-  static constexpr size_t kMostPieces = 12;
+  static constexpr size_t kMostPieces = 14;
   static constexpr uint64_t kCopiedBytes = 2048;  // longer runs are sent from where they lie
 
   void add_bytes(wire::FrameChannel channel, ring::ByteWriter& ring) noexcept;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <cstring>
 #include <new>
 
 #include "base/uninterrupted.hpp"
@@ -18,6 +19,7 @@ namespace aperture::link::tcp {
 namespace {
 
 constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which older headers do not have
+constexpr int kTcpInq = 36;       // TCP_INQ and TCP_CM_INQ, Linux 4.18
 constexpr int kLongestPauseMs = 1'000;
 
 bool set(int fd, int level, int name, int value) noexcept {
@@ -30,12 +32,18 @@ void bound_pauses(int fd) noexcept {
   (void)set(fd, IPPROTO_TCP, kTcpRtoMaxMs, kLongestPauseMs);
 }
 
+// Each receive says how much is left then; where the kernel does not, nothing is known.
+void ask_how_much_is_left(int fd) noexcept {
+  (void)set(fd, IPPROTO_TCP, kTcpInq, 1);
+}
+
 // A peer that is silent while nothing is under way is asked after half of the time, and then often
 // enough that the other half is not much exceeded.
 bool set_up(int fd, unsigned silence_ms) noexcept {
   const auto half_s = static_cast<int>(std::max(silence_ms / 2000, 1u));
   const int flags = ::fcntl(fd, F_GETFL);
   bound_pauses(fd);
+  ask_how_much_is_left(fd);
   return flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 &&
          set(fd, IPPROTO_TCP, TCP_NODELAY, 1) && set(fd, SOL_SOCKET, SO_KEEPALIVE, 1) &&
          set(fd, IPPROTO_TCP, TCP_KEEPIDLE, half_s) &&
@@ -53,10 +61,15 @@ class TcpStream final : public Stream {
   }
   Result<size_t> receive(std::span<const iovec> places) noexcept override {
     msghdr message = message_of(places);
+    alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))];
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
     const long n = transfer(SYS_recvmsg, &message, MSG_DONTWAIT);
+    waiting_ = n > 0 ? left_of(message) : 0;
     if (n == 0) return Errc::shut_down;
     return outcome(n);
   }
+  size_t waiting() const noexcept override { return waiting_; }
   void finish() noexcept override {
     if (socket_.is_here()) ::shutdown(socket_.get(), SHUT_WR);
   }
@@ -70,6 +83,14 @@ class TcpStream final : public Stream {
     message.msg_iovlen = pieces.size();
     return message;
   }
+  static size_t left_of(msghdr& message) noexcept {
+    const cmsghdr* const first = CMSG_FIRSTHDR(&message);
+    if (first == nullptr || first->cmsg_level != IPPROTO_TCP || first->cmsg_type != kTcpInq)
+      return 0;
+    int left = 0;
+    std::memcpy(&left, CMSG_DATA(first), sizeof left);
+    return left > 0 ? static_cast<size_t>(left) : 0;
+  }
   // No cancellation point: the application calls this in the midst of its posts and polls.
   template <typename Message>
   long transfer(long number, Message* message, int flags) const noexcept {
@@ -81,12 +102,14 @@ class TcpStream final : public Stream {
   }
   static Result<size_t> outcome(long n) noexcept {
     if (n > 0) return static_cast<size_t>(n);
+    if (n < 0 && errno == EFAULT) return Errc::bad_buffer;
     const bool later =
         n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM);
     return later ? Errc::again : Errc::peer_lost;
   }
 
   ParentOnlyFd socket_;
+  size_t waiting_ = 0;
 };
 
 }  // namespace

@@ -23,11 +23,14 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
   virtual ~Stream() = default;
 
-  // How many of these bytes were taken, 1 or more. Errors: again (none now), peer_lost (reset, or
-  // silent for too long).
+  // How many of these bytes were taken, 1 or more. Errors: again (none now), bad_buffer (the first
+  // is not mapped), peer_lost (reset, or silent for too long).
   virtual Result<size_t> send(std::span<const iovec> pieces) noexcept = 0;
-  // How many came, 1 or more. Errors: again, peer_lost; shut_down: the other side sends no more.
+  // How many came, 1 or more. Errors: again, bad_buffer, peer_lost; shut_down: the other side sends
+  // no more.
   virtual Result<size_t> receive(std::span<const iovec> places) noexcept = 0;
+  // So many more have come, as far as is known since the last receive(): they can be had at once.
+  virtual size_t waiting() const noexcept { return 0; }
   // Nothing more is sent; what was taken still arrives.
   virtual void finish() noexcept = 0;
   // To be waited on; -1: nothing to wait on.

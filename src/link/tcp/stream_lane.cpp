@@ -3,10 +3,13 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <array>
 #include <cassert>
 #include <new>
 #include <utility>
 
+#include "base/guarded_copy.hpp"
 #include "base/log.hpp"
 #include "link/tcp/mover.hpp"
 
@@ -16,6 +19,8 @@ namespace {
 
 // Taken from one lane before another has its turn.
 constexpr size_t kReceiveBytes = 64 * 1024;
+// Shorter payload is copied and gathers: to send it alone would cost more.
+constexpr size_t kCarriedBytes = 16 * 1024;
 // Of a stream that takes nothing any more, what came before is read: more than the rings hold.
 constexpr int kLastReceives = 64;
 
@@ -55,6 +60,7 @@ StreamLane::StreamLane(std::unique_ptr<Stream> stream, StreamSpec spec, LaneMemo
   // to reach anybody
   for (ring::ChannelTx& filled : ends_.filled) filled.promise_fences(ring::FencePromise::given);
   set_states(ring::ConsumerState::asleep);
+  carries = !spec.keys.has_value();  // a tag is made of all of the payload first
 }
 
 StreamLane::~StreamLane() = default;
@@ -85,9 +91,15 @@ void StreamLane::on_released() noexcept {
 // --- for who moves it ---
 
 bool StreamLane::receive() noexcept {
+  if (!stage()) return true;
   bool any = false;
   for (size_t budget = kReceiveBytes; budget != 0 && !down_;) {
-    if (!receive_some(budget)) break;
+    if (in_.missing_of_piece() != 0) {
+      if (begin_landing()) return true;
+      on_parsed(in_.on_received(0));
+    } else if (!receive_some(budget)) {
+      break;
+    }
     any = true;
   }
   return any;
@@ -107,13 +119,15 @@ bool StreamLane::receive_some(size_t& budget) noexcept {
   assert(n != 0 && n <= places.bytes);
   // less than there was room for: all of it, and to ask again would be in vain
   budget = n < places.bytes ? 0 : budget - n;
-  if (const char* wrong = in_.on_received(n); wrong != nullptr) {
-    APERTURE_WARN(
-        "%s sent %s: the connection is closed; check that both sides run the same version",
-        remote.print().c_str(), wrong);
-    on_ended(Errc::protocol);
-  }
+  on_parsed(in_.on_received(n));
   return true;
+}
+
+void StreamLane::on_parsed(const char* wrong) noexcept {
+  if (wrong == nullptr) return;
+  APERTURE_WARN("%s sent %s: the connection is closed; check that both sides run the same version",
+                remote.print().c_str(), wrong);
+  on_ended(Errc::protocol);
 }
 
 bool StreamLane::send() noexcept {
@@ -122,9 +136,17 @@ bool StreamLane::send() noexcept {
       set_states(ring::ConsumerState::asleep);
       return true;
     }
+    if (!send_batch()) return false;
+  }
+  return true;
+}
+
+// True: all of it was taken, or the lane is down.
+bool StreamLane::send_batch() noexcept {
+  while (out_.is_under_way() && !down_) {
     const Result<size_t> taken = stream_->send(out_.pieces());
     if (!taken) {
-      if (taken.error() == Errc::again) return false;
+      if (taken.error() == Errc::again || taken.error() == Errc::bad_buffer) return false;
       read_last();
       return true;
     }
@@ -148,6 +170,92 @@ void StreamLane::on_ended(Errc why) noexcept {
   mark_lost();
   if (moved_.is) mover_->on_down(*this);
   if (const auto host = std::exchange(host_, nullptr); host != nullptr) host->on_stream_down(why);
+}
+
+// --- pieces by reference ---
+
+Carried StreamLane::carry(ring::ChannelTx& tx, uint64_t position,
+                          std::span<const std::byte> payload) noexcept {
+  assert(!out_.has_keys());
+  if (payload.size() < kCarriedBytes || !moved_.is || down_ || moved_.blocked ||
+      out_.is_under_way()) {
+    return Carried::no;
+  }
+  const uint64_t taken_before = taken_;
+  out_.gather(*this);
+  out_.add_piece_frame(tx, channel_of(tx), position, payload);
+  const bool sent_all = send_batch();
+  if (!sent_all && !keep_rest(tx.bytes.at(position), payload)) return Carried::no_source;
+  if (!down_) mover_->on_sent(*this, sent_all, taken_ != taken_before);
+  return Carried::yes;
+}
+
+// What the stream has not taken of the payload goes on from the ring. False: it is not mapped, so
+// its frame cannot be completed, and nothing can follow it.
+bool StreamLane::keep_rest(std::byte* ring, std::span<const std::byte> payload) noexcept {
+  const size_t left = std::min(out_.payload_left(), payload.size());
+  const size_t gone = payload.size() - left;
+  if (!guarded_copy(ring + gone, payload.data() + gone, left)) {
+    APERTURE_WARN("a buffer that is being sent to %s is not mapped: the connection is closed",
+                  remote.print().c_str());
+    on_ended(Errc::bad_buffer);
+    return false;
+  }
+  out_.move_payload(ring + gone);
+  return true;
+}
+
+// False: its payload belongs into the ring.
+bool StreamLane::begin_landing() noexcept {
+  assert(landing.rx == nullptr && in_.missing_of_piece() != 0);
+  if (!moved_.is || stream_->waiting() < in_.missing_of_piece()) return false;
+  const bool is_request = in_.channel_of_piece() == wire::FrameChannel::requests;
+  landing = in_.publish_landing();
+  landing.rx = is_request ? &request_rx : &response_rx;
+  mover_->on_landing(*this);
+  return true;
+}
+
+bool StreamLane::land(std::byte* to) noexcept {
+  assert(landing.rx != nullptr);
+  if (down_) return false;
+  const auto begin = in_.begin_of_landing();
+  if (!guarded_copy(to, begin.data(), begin.size())) {
+    (void)stage();
+    return false;
+  }
+  const size_t missing = landing.length - begin.size();
+  std::array<iovec, 2> places{iovec{to + begin.size(), missing}, in_.place_behind_landing()};
+  const Result<size_t> got = stream_->receive(places);
+  const size_t n = got ? got.value() : 0;
+  if (n < missing) {
+    in_.on_landed_in_part(landing.length - missing + n);
+    (void)stage();
+    return false;
+  }
+  landing = {};
+  on_parsed(in_.on_landed(n - missing));
+  // the next one, for who looks at it in the same poll
+  if (!down_ && in_.missing_of_piece() != 0) (void)begin_landing();
+  return true;
+}
+
+bool StreamLane::stage() noexcept {
+  if (landing.rx == nullptr) return true;
+  const char* wrong = down_ ? nullptr : in_.on_received(0);
+  while (!down_ && wrong == nullptr && in_.is_landing()) {
+    const Incoming::Places places = in_.places(kReceiveBytes);
+    const Result<size_t> got = stream_->receive(std::span(places.iov).first(places.count));
+    if (!got) {
+      on_ended(got.error() == Errc::again ? Errc::peer_lost : got.error());
+      return false;
+    }
+    wrong = in_.on_received(got.value());
+  }
+  if (in_.is_landing()) return false;
+  landing = {};
+  on_parsed(wrong);
+  return true;
 }
 
 // --- the end ---

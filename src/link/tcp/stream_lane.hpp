@@ -35,7 +35,8 @@ class StreamHost {
   virtual ~StreamHost() = default;
   // Once, on the thread that moves the lane and with its engine's lock: hand over and return.
   // shut_down: the other side has given the lane back, in order; peer_lost; protocol: it sent what
-  // no sound peer sends. The lane is lost() already.
+  // no sound peer sends; bad_buffer: memory that was being sent is not mapped. The lane is lost()
+  // already.
   virtual void on_stream_down(Errc why) noexcept = 0;
 };
 
@@ -62,6 +63,10 @@ class StreamLane final : public Lane {
   void ring_doorbell() noexcept override;
   void on_attached() noexcept override;
   void on_released() noexcept override;
+  Carried carry(ring::ChannelTx& tx, uint64_t position,
+                std::span<const std::byte> payload) noexcept override;
+  bool land(std::byte* to) noexcept override;
+  bool stage() noexcept override;
 
   // --- for who moves it ---
 
@@ -89,12 +94,20 @@ class StreamLane final : public Lane {
     bool dirty = false;    // in its list of those that have something to send
     bool blocked = false;  // it waits until the stream takes more
     bool hot = false;      // received from in each poll
+    bool landing = false;  // in its list of those with payload that is put into the ring at the end
     uint64_t last_sent_ticks = 0;
     uint64_t last_arrival = 0;  // a count of the mover's polls
   };
 
   StreamLane(std::unique_ptr<Stream> stream, StreamSpec spec, LaneMemory memory) noexcept;
   bool receive_some(size_t& budget) noexcept;
+  void on_parsed(const char* wrong) noexcept;
+  bool send_batch() noexcept;
+  bool keep_rest(std::byte* ring, std::span<const std::byte> payload) noexcept;
+  bool begin_landing() noexcept;
+  wire::FrameChannel channel_of(const ring::ChannelTx& tx) const noexcept {
+    return &tx == &request_tx ? wire::FrameChannel::requests : wire::FrameChannel::responses;
+  }
   bool send_rest() noexcept;
   bool await_end() noexcept;
   void read_last() noexcept;
