@@ -130,7 +130,7 @@ void RcAnswers::on_read_data() noexcept {
   ring::ChannelRx& rx = q_.lane_->response_rx;
   const auto f = wire::load_rc<wire::RcReadDataFields>(rx.cells.body());
   transport::BytesIn bytes =
-      q_.lane_.take_piece(rx, f.byte_pos, f.len.unchecked(), transport::kPieceBytes);
+      q_.lane_.take_piece(rx, f.byte_pos, f.len.unchecked(), q_.lane_->piece_bytes);
   const auto place = [&](const Sge* sge, uint32_t count, uint64_t at) noexcept {
     return q_.memory_.take_piece(sge, count, at, bytes);
   };

@@ -177,7 +177,7 @@ bool RcReceiver::on_send_bytes(const RcMessage& m) noexcept {
   RcPart part;
   BytesIn bytes;
   if (read_part(f, part)) {
-    bytes = q_.lane_.take_piece(rx, f.byte_pos, part.len, transport::kPieceBytes);
+    bytes = q_.lane_.take_piece(rx, f.byte_pos, part.len, q_.lane_->piece_bytes);
   }
   if (!bytes || first != (part.offset == 0) || m.has(wire::kRcLast) != part.is_last()) {
     q_.break_protocol("payload outside its ring or its message");

@@ -236,7 +236,7 @@ bool RcRequester::put_pieces(uint32_t at, RcOp op) noexcept {
   Wqe& w = q_.sq_.wqe(at);
   const auto total = static_cast<uint32_t>(w.len);
   while (w.done < w.len) {
-    const auto n = static_cast<uint32_t>(std::min(w.len - w.done, transport::kPieceBytes));
+    const auto n = static_cast<uint32_t>(std::min(w.len - w.done, q_.lane_->piece_bytes));
     if (!room_for_piece(1)) return false;
     const auto offset = static_cast<uint32_t>(w.done);
     const auto flags = static_cast<uint8_t>(flags_of(w) | (offset == 0 ? wire::kRcFirst : 0) |

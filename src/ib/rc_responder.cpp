@@ -228,7 +228,7 @@ bool RcResponder::on_write_bytes(const RcMessage& m) noexcept {
   RcPart part;
   BytesIn bytes;
   if (read_part(f, part)) {
-    bytes = q_.lane_.take_piece(rx, f.byte_pos, part.len, transport::kPieceBytes);
+    bytes = q_.lane_.take_piece(rx, f.byte_pos, part.len, q_.lane_->piece_bytes);
   }
   if (!bytes) {
     q_.break_protocol("payload outside its ring or its operation");

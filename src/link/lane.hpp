@@ -46,6 +46,10 @@ struct DirectPath {
   uint32_t lane = 0;  // number that slots of this lane bear: its index in the segment
 };
 
+// Pieces of pipelined copying: small enough that both copies overlap and stay in the caches, large
+// enough that a cell per piece costs nothing.
+inline constexpr uint64_t kPieceBytes = 32 * 1024;
+
 // What became of carry().
 enum class Carried : uint8_t {
   no,         // the payload belongs into the ring
@@ -96,12 +100,17 @@ class Lane {
 
   // Only where `carries`. The record of one cell in tx.cells.body() tells of this payload, whose
   // place in the byte ring is reserved: a link that sends from where payload lies does so now, with
-  // the record, both of which the caller publishes next.
+  // the record, both of which the caller publishes next. Between begin_pieces() and end_pieces(),
+  // in one call of the queue pair's, what `stays` where it is may go with the last of them.
   virtual Carried carry(ring::ChannelTx& /*tx*/, uint64_t /*position*/,
-                        std::span<const std::byte> /*payload*/) noexcept {
+                        std::span<const std::byte> /*payload*/, bool /*stays*/) noexcept {
     return Carried::no;
   }
+  virtual void begin_pieces() noexcept {}
+  virtual void end_pieces() noexcept {}
   bool carries = false;
+  // The longest piece that is sent and taken.
+  uint64_t piece_bytes = kPieceBytes;
 
   // What land() or stage() would take; set and reset by the link.
   Landing landing;

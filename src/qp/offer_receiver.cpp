@@ -62,7 +62,7 @@ void OfferReceiver::on_data(const SoundHead& head) noexcept {
   const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
   const uint64_t id = head.word().unchecked();  // looked up
   const auto index = static_cast<uint32_t>(id);
-  transport::BytesIn bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, transport::kPieceBytes);
+  transport::BytesIn bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, core_.lane->piece_bytes);
   if (!bytes || index >= incoming_.size() || !incoming_[index].used ||
       incoming_[index].generation != id >> 32) {
     core_.break_protocol("payload that was not granted");

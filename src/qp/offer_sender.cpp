@@ -123,11 +123,12 @@ bool OfferSender::push_chunks(Wqe& wqe) noexcept {
     if (wqe.pushed == wqe.granted) return true;
     // room first: a chunk that was claimed has to be pushed, nobody else will
     uint64_t pos = 0;
-    if (!tx.room(2) || !tx.reserve_bytes(transport::kPieceBytes, pos)) return false;
+    if (!tx.room(2) || !tx.reserve_bytes(static_cast<uint32_t>(core_.lane->piece_bytes), pos))
+      return false;
     if (wqe.chunk_at == wqe.chunk_end && !next_chunk(wqe)) return true;
     assert(wqe.chunk_at < wqe.chunk_end && wqe.chunk_end <= wqe.granted);
     const auto n =
-        static_cast<uint32_t>(std::min(wqe.chunk_end - wqe.chunk_at, transport::kPieceBytes));
+        static_cast<uint32_t>(std::min(wqe.chunk_end - wqe.chunk_at, core_.lane->piece_bytes));
     const auto record = [&](std::byte* body, uint64_t at) {
       wire::store(body, Head::make(Op::data, 0, 0, wqe.receive_id),
                   wire::DataFields{wqe.chunk_at, at, n});
@@ -167,6 +168,8 @@ void OfferSender::put_back(Wqe& wqe) noexcept {
 }
 
 bool OfferSender::push() noexcept {
+  if (granted_.empty()) return false;
+  const transport::PieceRun run(*core_.lane.get());
   bool any = false;
   while (Wqe* wqe = granted_.front()) {
     const uint64_t before = wqe->pushed;

@@ -74,7 +74,7 @@ void Pending::on_result(const SoundHead& head) noexcept {
   uint64_t offset = 0;
   if (!in_cells) {
     const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
-    bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, transport::kPieceBytes);
+    bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, core_.lane->piece_bytes);
     offset = f.offset.unchecked();  // compared
   }
   const uint64_t len = in_cells ? head.len() : bytes.len;

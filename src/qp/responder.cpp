@@ -195,7 +195,7 @@ bool Responder::on_write_bytes(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   if (!core_.lane->response_tx.room(1)) return execution_.wait_for_peer();
   const auto f = wire::load_fields<wire::WriteBytesFields>(rx.cells.body());
-  BytesIn bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, transport::kPieceBytes);
+  BytesIn bytes = core_.lane.take_piece(rx, f.byte_pos, f.len, core_.lane->piece_bytes);
   const uint64_t total = f.total.unchecked();  // only compared with, and asked for as a whole
   uint64_t offset = 0;
   if (!bytes || !f.offset.bounded(total, offset) || bytes.len > total - offset) {

@@ -141,11 +141,12 @@ bool RmaRequester::put_write_inline(Wqe& wqe) noexcept {
 }
 
 bool RmaRequester::put_write_pieces(Wqe& wqe) noexcept {
+  const transport::PieceRun run(*core_.lane.get());
   while (wqe.range_at < wqe.range_count && !has_failed(wqe)) {
     const RemoteRange& range = wqe.ranges[wqe.range_at];
     assert(wqe.range_done <= range.len);
     const uint64_t left = range.len - wqe.range_done;
-    const auto n = static_cast<uint32_t>(std::min(left, transport::kPieceBytes));
+    const auto n = static_cast<uint32_t>(std::min(left, core_.lane->piece_bytes));
     if (!responses_.room_for_piece(1)) return has_failed(wqe);
     const bool last = wqe.range_at + 1 == wqe.range_count && n == left;
     const ShownKey key = core_.shown(range.key);

@@ -71,11 +71,12 @@ class PieceOut {
   PieceOut(link::Lane& lane, ring::ChannelTx& tx, uint64_t position, uint32_t length) noexcept
       : lane_(lane), tx_(tx), position_(position), length_(length) {}
 
-  // Has the link take all of it from there, where it would. no: it is to be copied to at().
-  link::Carried carry(const std::byte* from) noexcept {
+  // Has the link take all of it from there, where it would. no: it is to be copied to at(). stays:
+  // it is there until the PieceRun is over.
+  link::Carried carry(const std::byte* from, bool stays) noexcept {
     if (!lane_.carries) [[likely]]
       return link::Carried::no;
-    return lane_.carry(tx_, position_, {from, length_});
+    return lane_.carry(tx_, position_, {from, length_}, stays);
   }
   std::byte* at() noexcept { return tx_.bytes.at(position_); }
 
@@ -84,6 +85,22 @@ class PieceOut {
   ring::ChannelTx& tx_;
   const uint64_t position_;
   const uint32_t length_;
+};
+
+// While pieces of the application's memory are put one after the other, which go together then.
+class PieceRun {
+ public:
+  explicit PieceRun(link::Lane& lane) noexcept : lane_(lane.carries ? &lane : nullptr) {
+    if (lane_ != nullptr) lane_->begin_pieces();
+  }
+  ~PieceRun() {
+    if (lane_ != nullptr) lane_->end_pieces();
+  }
+  PieceRun(const PieceRun&) = delete;
+  PieceRun& operator=(const PieceRun&) = delete;
+
+ private:
+  link::Lane* const lane_;
 };
 
 class LaneEnd {

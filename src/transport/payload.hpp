@@ -25,7 +25,7 @@ inline std::byte* one_run(const iovec* iov, size_t count, uint64_t offset, uint6
 inline bool put_payload(PieceOut& out, const iovec* iov, size_t count, uint64_t offset,
                         uint64_t n) noexcept {
   if (const std::byte* run = one_run(iov, count, offset, n); run != nullptr) {
-    const link::Carried carried = out.carry(run);
+    const link::Carried carried = out.carry(run, true);
     if (carried != link::Carried::no) [[unlikely]]
       return carried == link::Carried::yes;
   }
@@ -36,7 +36,7 @@ inline bool put_payload(PieceOut& out, const iovec* iov, size_t count, uint64_t 
 // The grant is held for as long as the call takes.
 inline bool put_payload(PieceOut& out, const protect::Grant& grant, uint64_t n) noexcept {
   if (const std::byte* run = grant.run(); run != nullptr) {
-    const link::Carried carried = out.carry(run);
+    const link::Carried carried = out.carry(run, false);
     if (carried != link::Carried::no) [[unlikely]]
       return carried == link::Carried::yes;
   }

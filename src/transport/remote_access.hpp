@@ -83,7 +83,7 @@ class RemoteAccess {
     const uint64_t moved_before = lane.moved_for_peer();
     while (read_done_ < len) {
       if (lane.moved_for_peer() - moved_before >= kPollBytes) return Streamed::turn_over;
-      const auto n = static_cast<uint32_t>(std::min(len - read_done_, kPieceBytes));
+      const auto n = static_cast<uint32_t>(std::min(len - read_done_, lane->piece_bytes));
       if (!tx.room(2)) return Streamed::no_room;
       const Put put = lane.put_response_piece(
           n, [&](std::byte* body, uint64_t pos) { record(body, read_done_, pos, n); },

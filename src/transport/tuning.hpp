@@ -3,15 +3,15 @@
 
 #include <cstdint>
 
+#include "link/lane.hpp"
+
 namespace aperture::transport {
+
+using link::kPieceBytes;
 
 // Up to here a message goes through the request byte ring at once; above it is offered first, so
 // that it is copied straight into the posted buffer and never twice.
 inline constexpr uint64_t kEagerBytes = 16 * 1024;
-
-// Pieces of pipelined copying: small enough that both copies overlap and stay in the caches, large
-// enough that a cell per piece costs nothing.
-inline constexpr uint64_t kPieceBytes = 32 * 1024;
 
 // One claim covers this much of an offered message, or of requests in the ring; also the unit of a
 // pull by CMA.

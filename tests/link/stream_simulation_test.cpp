@@ -153,14 +153,26 @@ class Side {
     tell(record.cells);
   }
 
-  // Its memory is another's as soon as the call is over.
+  // As many as follow each other in one run. Their memory is another's as soon as that is over.
   template <typename Put, typename Tell>
   void publish_piece(Flow& flow, Random& random, ring::ChannelTx& tx, Put&& put, Tell&& tell) {
+    std::vector<std::vector<std::byte>> sources;
+    {
+      const transport::PieceRun run(*end_.get());
+      for (unsigned left = 1 + random() % 12; left != 0; --left) {
+        put_one_piece(flow, random, tx, sources.emplace_back(), put, tell);
+      }
+    }
+    for (auto& source : sources) std::fill(source.begin(), source.end(), std::byte{0xee});
+  }
+  template <typename Put, typename Tell>
+  void put_one_piece(Flow& flow, Random& random, ring::ChannelTx& tx,
+                     std::vector<std::byte>& source, Put&& put, Tell&& tell) {
     Record record;
     record.serial = flow.published;
     record.bytes = 1 + random() % most_bytes_;
     if (!tx.room(1)) return;
-    std::vector<std::byte> source(ring::ByteReader::after(0, record.bytes));
+    source.resize(ring::ByteReader::after(0, record.bytes));
     fill_bytes(source.data(), record);
     const auto lay_out = [&](std::byte* body, uint64_t at) {
       record.position = at;
@@ -172,7 +184,6 @@ class Side {
       return transport::put_payload(out, &iov, 1, 0, record.bytes);
     };
     if (put(record.bytes, lay_out, fill) != transport::Put::done) return;
-    std::fill(source.begin(), source.end(), std::byte{0xee});
     ++flow.published;
     tell();
   }

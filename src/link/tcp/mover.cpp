@@ -202,6 +202,11 @@ void Mover::flush(bool hurry) noexcept {
   }
 }
 
+// More is coming, and with what it consumes credit grows: none is told for each message.
+bool Mover::is_busy(const StreamLane& lane) const noexcept {
+  return lane.moved_.hot && polls_ - lane.moved_.last_arrival <= 1;
+}
+
 bool Mover::needs_polling() const noexcept {
   return !dirty_.empty() && !life_.is_over();
 }
@@ -214,8 +219,10 @@ bool Mover::progress() noexcept {
   in_poll_ = true;
   one_ended_ = false;
   bool any = false;
-  while (!dirty_.empty()) {
-    StreamLane& lane = *dirty_.back();
+  // from the back, as in flush()
+  for (size_t i = dirty_.size(); i-- > 0;) {
+    StreamLane& lane = *dirty_[i];
+    if (is_busy(lane) && !lane.has_urgent()) continue;
     take_dirty(lane);
     if (hand_on(lane)) any = true;
   }

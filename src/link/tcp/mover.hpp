@@ -68,6 +68,7 @@ class Mover final : public Progress {
   void receive_before_end() noexcept;
   bool move_unwatched() noexcept;
   bool is_time_to_look() const noexcept;
+  bool is_busy(const StreamLane& lane) const noexcept;
   void note_arrival(StreamLane& lane) noexcept;
   void cool(StreamLane& lane) noexcept;
   void put_dirty(StreamLane& lane) noexcept;

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "base/guarded_copy.hpp"
 #include "base/invariant.hpp"
 #include "link/tcp/lane_memory.hpp"
 
@@ -15,7 +16,7 @@ using wire::FrameChannel;
 namespace {
 
 // A batch at its largest: all cells of both rings, and four runs of bytes that are copied.
-constexpr size_t kMostHeaders = wire::kPieceFrameBytes +
+constexpr size_t kMostHeaders = 8 * wire::kPieceFrameBytes +
                                 4 * (wire::kBytesFrameBytes + wire::kFrameTagBytes) +
                                 2 * (wire::kCellsFrameBytes + wire::kFrameTagBytes) +
                                 2 * (wire::kCreditFrameBytes + wire::kFrameTagBytes);
@@ -50,6 +51,7 @@ void Outgoing::on_taken(size_t n) noexcept {
 void Outgoing::begin() noexcept {
   assert(!is_under_way());
   first_piece_ = pieces_end_ = 0;
+  carried_ = 0;
   filled_ = 0;
 }
 
@@ -102,6 +104,8 @@ void Outgoing::add_piece_frame(ring::ChannelTx& tx, FrameChannel channel, uint64
       wire::PieceFrame{channel, Wild(position), Wild(static_cast<uint32_t>(payload.size()))},
       frame);
   assert(pieces_end_ < kMostPieces);
+  assert(carried_ < kMostCarried);
+  payloads_[carried_++] = {pieces_end_, tx.bytes.at(position) + payload.size()};
   pieces_[pieces_end_++] = {const_cast<std::byte*>(payload.data()), payload.size()};
   ++frames_;
   // the caller publishes the record and commits its bytes
@@ -109,20 +113,26 @@ void Outgoing::add_piece_frame(ring::ChannelTx& tx, FrameChannel channel, uint64
   ends_.drained_bytes[at(channel)] = ring::ByteReader::after(position, payload.size());
 }
 
-size_t Outgoing::payload_left() const noexcept {
-  return is_under_way() ? pieces_[pieces_end_ - 1].iov_len : 0;
+bool Outgoing::copy_payload_left() noexcept {
+  for (size_t i = 0; i < carried_; ++i) {
+    iovec& left = pieces_[payloads_[i].piece];
+    std::byte* const to = payloads_[i].end - left.iov_len;
+    if (payloads_[i].piece >= first_piece_ && !guarded_copy(to, left.iov_base, left.iov_len))
+      return false;
+    left.iov_base = to;
+  }
+  carried_ = 0;
+  return true;
 }
 
-void Outgoing::move_payload(std::byte* to) noexcept {
-  assert(is_under_way());
-  pieces_[pieces_end_ - 1].iov_base = to;
+bool Outgoing::has_published(Lane& lane) const noexcept {
+  const auto& drained = ends_.drained;
+  return lane.request_tx.cells.pos() != drained[at(FrameChannel::requests)].cells.pos() ||
+         lane.response_tx.cells.pos() != drained[at(FrameChannel::responses)].cells.pos();
 }
 
 bool Outgoing::has_urgent(Lane& lane) const noexcept {
-  const auto& drained = ends_.drained;
-  return is_under_way() ||
-         lane.request_tx.cells.pos() != drained[at(FrameChannel::requests)].cells.pos() ||
-         lane.response_tx.cells.pos() != drained[at(FrameChannel::responses)].cells.pos() ||
+  return is_under_way() || has_published(lane) ||
          owes_much(FrameChannel::requests, lane.request_rx) ||
          owes_much(FrameChannel::responses, lane.response_rx);
 }

@@ -37,16 +37,20 @@ class Outgoing {
   // Makes a batch; false: there is nothing to be sent.
   bool gather(Lane& lane) noexcept;
   // Adds a piece, whose payload is sent from where it lies, to the batch that was just made; where
-  // there are no keys. What the stream has not taken of the payload when the call is over that
-  // added it has to lie somewhere else: so much is left, which is now at `to`.
+  // there are no keys, and while may_add_piece().
+  bool may_add_piece() const noexcept { return carried_ < kMostCarried; }
   void add_piece_frame(ring::ChannelTx& tx, wire::FrameChannel channel, uint64_t position,
                        std::span<const std::byte> payload) noexcept;
-  size_t payload_left() const noexcept;
-  void move_payload(std::byte* to) noexcept;
+  bool holds_payload() const noexcept { return carried_ != 0; }
+  // What the stream has not taken of those payloads is copied to where they would lie in the byte
+  // ring. False: a part of one is not mapped.
+  bool copy_payload_left() noexcept;
   bool has_keys() const noexcept { return key_.has_value(); }
   // Makes one of the close alone.
   void gather_close() noexcept;
 
+  // Whether anything was published that is in no batch yet.
+  bool has_published(Lane& lane) const noexcept;
   // Whether there is anything to be sent that should not wait: what was published, and credit for
   // a quarter of a ring.
   bool has_urgent(Lane& lane) const noexcept;
@@ -57,7 +61,8 @@ class Outgoing {
     uint64_t bytes_consumed = 0;
   };
 
-  static constexpr size_t kMostPieces = 14;
+  static constexpr size_t kMostCarried = 8;  // in a batch: what a ring has room for
+  static constexpr size_t kMostPieces = 12 + 2 * kMostCarried;
   static constexpr uint64_t kCopiedBytes = 2048;  // longer runs are sent from where they lie
 
   void add_bytes(wire::FrameChannel channel, ring::ByteWriter& ring) noexcept;
@@ -78,6 +83,13 @@ class Outgoing {
   std::array<iovec, kMostPieces> pieces_;
   size_t first_piece_ = 0;
   size_t pieces_end_ = 0;
+  // Payload by reference: which of the pieces it is, and where it would end in its ring.
+  struct Payload {
+    size_t piece;
+    std::byte* end;
+  };
+  std::array<Payload, kMostCarried> payloads_{};
+  size_t carried_ = 0;
   uint64_t frames_ = 0;       // made so far: the number of the next
   std::array<Told, 2> told_;  // of what was consumed, in the credits made so far
 };

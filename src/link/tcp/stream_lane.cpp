@@ -19,6 +19,8 @@ namespace {
 
 // Taken from one lane before another has its turn.
 constexpr size_t kReceiveBytes = 64 * 1024;
+// As much as a grant has: a system call costs as much as to copy some of that.
+constexpr uint64_t kStreamPieceBytes = 64 * 1024;
 // Shorter payload is copied and gathers: to send it alone would cost more.
 constexpr size_t kCarriedBytes = 16 * 1024;
 // Of a stream that takes nothing any more, what came before is read: more than the rings hold.
@@ -60,6 +62,7 @@ StreamLane::StreamLane(std::unique_ptr<Stream> stream, StreamSpec spec, LaneMemo
   // to reach anybody
   for (ring::ChannelTx& filled : ends_.filled) filled.promise_fences(ring::FencePromise::given);
   set_states(ring::ConsumerState::asleep);
+  piece_bytes = kStreamPieceBytes;
   carries = !spec.keys.has_value();  // a tag is made of all of the payload first
 }
 
@@ -70,7 +73,11 @@ void StreamLane::set_states(ring::ConsumerState state) noexcept {
 }
 
 void StreamLane::ring_doorbell() noexcept {
-  if (moved_.is) mover_->on_published(*this);
+  if (run_ != Run::none) {
+    run_ = Run::rung;
+  } else if (moved_.is) {
+    mover_->on_published(*this);
+  }
 }
 
 void StreamLane::on_attached() noexcept {
@@ -174,34 +181,46 @@ void StreamLane::on_ended(Errc why) noexcept {
 
 // --- pieces by reference ---
 
-Carried StreamLane::carry(ring::ChannelTx& tx, uint64_t position,
-                          std::span<const std::byte> payload) noexcept {
-  assert(!out_.has_keys());
-  if (payload.size() < kCarriedBytes || !moved_.is || down_ || moved_.blocked ||
-      out_.is_under_way()) {
-    return Carried::no;
-  }
-  const uint64_t taken_before = taken_;
-  out_.gather(*this);
-  out_.add_piece_frame(tx, channel_of(tx), position, payload);
-  const bool sent_all = send_batch();
-  if (!sent_all && !keep_rest(tx.bytes.at(position), payload)) return Carried::no_source;
-  if (!down_) mover_->on_sent(*this, sent_all, taken_ != taken_before);
-  return Carried::yes;
+void StreamLane::begin_pieces() noexcept {
+  assert(run_ == Run::none);
+  run_ = Run::begun;
 }
 
-// What the stream has not taken of the payload goes on from the ring. False: it is not mapped, so
-// its frame cannot be completed, and nothing can follow it.
-bool StreamLane::keep_rest(std::byte* ring, std::span<const std::byte> payload) noexcept {
-  const size_t left = std::min(out_.payload_left(), payload.size());
-  const size_t gone = payload.size() - left;
-  if (!guarded_copy(ring + gone, payload.data() + gone, left)) {
+Carried StreamLane::carry(ring::ChannelTx& tx, uint64_t position,
+                          std::span<const std::byte> payload, bool stays) noexcept {
+  assert(!out_.has_keys());
+  // what goes through the rings comes before what follows it
+  if (out_.holds_payload() && (!stays || !out_.may_add_piece() || out_.has_published(*this))) {
+    send_held();
+  }
+  if (payload.size() < kCarriedBytes || !moved_.is || down_ || moved_.blocked) return Carried::no;
+  if (!out_.holds_payload()) {
+    if (out_.is_under_way()) return Carried::no;
+    out_.gather(*this);
+  }
+  out_.add_piece_frame(tx, channel_of(tx), position, payload);
+  if (run_ != Run::none && stays) return Carried::yes;
+  return send_held() ? Carried::yes : Carried::no_source;
+}
+
+void StreamLane::end_pieces() noexcept {
+  assert(run_ != Run::none);
+  if (out_.holds_payload()) send_held();
+  if (std::exchange(run_, Run::none) == Run::rung) ring_doorbell();
+}
+
+// False: memory was not mapped, so a frame cannot be completed, and nothing can follow it.
+bool StreamLane::send_held() noexcept {
+  if (down_) return true;
+  const uint64_t taken_before = taken_;
+  const bool sent_all = send_batch();
+  if (!down_ && !out_.copy_payload_left()) {
     APERTURE_WARN("a buffer that is being sent to %s is not mapped: the connection is closed",
                   remote.print().c_str());
     on_ended(Errc::bad_buffer);
     return false;
   }
-  out_.move_payload(ring + gone);
+  if (!down_) mover_->on_sent(*this, sent_all, taken_ != taken_before);
   return true;
 }
 
@@ -235,8 +254,6 @@ bool StreamLane::land(std::byte* to) noexcept {
   }
   landing = {};
   on_parsed(in_.on_landed(n - missing));
-  // the next one, for who looks at it in the same poll
-  if (!down_ && in_.missing_of_piece() != 0) (void)begin_landing();
   return true;
 }
 

@@ -63,8 +63,10 @@ class StreamLane final : public Lane {
   void ring_doorbell() noexcept override;
   void on_attached() noexcept override;
   void on_released() noexcept override;
-  Carried carry(ring::ChannelTx& tx, uint64_t position,
-                std::span<const std::byte> payload) noexcept override;
+  Carried carry(ring::ChannelTx& tx, uint64_t position, std::span<const std::byte> payload,
+                bool stays) noexcept override;
+  void begin_pieces() noexcept override;
+  void end_pieces() noexcept override;
   bool land(std::byte* to) noexcept override;
   bool stage() noexcept override;
 
@@ -103,7 +105,7 @@ class StreamLane final : public Lane {
   bool receive_some(size_t& budget) noexcept;
   void on_parsed(const char* wrong) noexcept;
   bool send_batch() noexcept;
-  bool keep_rest(std::byte* ring, std::span<const std::byte> payload) noexcept;
+  bool send_held() noexcept;
   bool begin_landing() noexcept;
   wire::FrameChannel channel_of(const ring::ChannelTx& tx) const noexcept {
     return &tx == &request_tx ? wire::FrameChannel::requests : wire::FrameChannel::responses;
@@ -125,6 +127,7 @@ class StreamLane final : public Lane {
   Outgoing out_;
   Incoming in_;
   Moved moved_;
+  enum class Run : uint8_t { none, begun, rung } run_ = Run::none;  // of pieces
   uint64_t taken_ = 0;     // bytes, by the stream while a mover had it
   bool down_ = false;      // nothing is sent or received any more
   bool closing_ = false;   // the close was put into a frame
