@@ -1,6 +1,7 @@
 // The table of settings, and what is said of wrong ones: see settings.hpp.
 #include "base/settings.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,7 @@ enum class Kind : uint8_t {
   port,       // 1 to 65535
   interface,  // of this host, or one of its addresses
   provider,   // how libfabric names providers
+  directory,  // one that is there
 };
 
 struct Setting {
@@ -46,6 +48,7 @@ constexpr Setting kSettings[] = {
     {"APERTURE_EXPLAIN", Kind::word, "1", kNotSet},
     {"APERTURE_AS", Kind::provider, "", "only the name aperture is answered under"},
     {"APERTURE_LINK", Kind::word, "tcp", kNotSet},
+    {"APERTURE_SHARE", Kind::directory, "", kNotSet},
     {"APERTURE_CMA", Kind::word, "deny, allow", kNotSet},
     {"APERTURE_MR_MODE", Kind::list,
      "local, raw, virt_addr, allocated, prov_key, mmu_notify, rma_event, endpoint, hmem, "
@@ -135,6 +138,11 @@ bool is_provider_name(string_view text) noexcept {
   return is_word(above) && begins(above, "ofi_") && above.size() > std::strlen("ofi_");
 }
 
+bool is_directory(string_view path) {
+  struct stat st;
+  return ::stat(string(path).c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 bool is_legal(const Setting& setting, string_view value) {
   uint64_t number = 0;
   if (trimmed(value).empty()) return true;
@@ -145,6 +153,7 @@ bool is_legal(const Setting& setting, string_view value) {
     case Kind::port: return is_number(value, number) && number >= 1 && number <= 65535;
     case Kind::interface: return is_on_this_host(value);
     case Kind::provider: return is_provider_name(value);
+    case Kind::directory: return is_directory(value);
   }
   return false;
 }
@@ -156,6 +165,7 @@ string wish_of(const Setting& setting) {
     case Kind::number: return "a whole number";
     case Kind::port: return "a port, from 1 to 65535";
     case Kind::interface: return "an interface of this host or an address of one";
+    case Kind::directory: return "a directory that containers of this host have mounted";
     case Kind::provider: return "the name of another provider, such as tcp or verbs;ofi_rxm";
   }
   const char* before = setting.words.find(',') == string_view::npos ? ""

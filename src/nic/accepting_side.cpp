@@ -68,7 +68,12 @@ void AcceptingSide::on_joined(const wire::Hello& hello, const wire::Join& join, 
   // without memory its socket closes, and it tries again
   static_cast<void>(no_throw([&] {
     std::shared_ptr<HostPeer> peer = parts_.peers.make(std::move(socket), credentials);
-    if (peer != nullptr && peer->answer(join, hello.nonce)) parts_.peers.adopt(std::move(peer));
+    if (peer == nullptr || !peer->answer(join, hello.nonce)) return;
+    if (hello.net_ns != parts_.self.net_ns) {
+      APERTURE_INFO("%s shares memory with us: %s has come by the directory in APERTURE_SHARE",
+                    hello.source.print().c_str(), peer->name().c_str());
+    }
+    parts_.peers.adopt(std::move(peer));
   }));
 }
 
@@ -100,15 +105,19 @@ ListeningEnd* AcceptingSide::opened_listener(Peer& peer, const wire::Open& open,
   };
   const std::shared_ptr<Doorway> doorway = parts_.listeners.doorway_of(open.ticket.unchecked());
   if (doorway == nullptr) return refuse(wire::Why::no_endpoint);
-  ListeningEnd* const listener =
-      parts_.listeners.find(doorway->take_ticket(open, peer.incarnation(), statement));
+  const Doorway::UsedTicket used = doorway->take_ticket(open, peer.incarnation());
+  statement = used.statement;
+  ListeningEnd* const listener = parts_.listeners.find(used.end);
   if (listener == nullptr) {
     APERTURE_DEBUG("%s came to %s with a ticket that is not valid", peer.name().c_str(),
                    open.destination.print().c_str());
     return refuse(wire::Why::bad_ticket);
   }
   assert(listener->doorway == doorway);
-  if (!peer.speaks_for(open.source, owners_)) return refuse(wire::Why::bad_ticket);
+  // the hello has shown it already where the ports are in another network namespace
+  if (!used.is_from_its_source && !peer.speaks_for(open.source, owners_)) {
+    return refuse(wire::Why::bad_ticket);
+  }
   if (listener->what() != what) return refuse(wire::Why::wrong_kind);
   if (!proves(open.proof, listener->end.auth_key.get(), statement, wire::Who::connector,
               peer.proved_beside(packet))) {

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/log.hpp"
 #include "base/no_throw.hpp"
+#include "nic/meeting_directory.hpp"
 
 namespace aperture::nic {
 
@@ -110,13 +112,19 @@ void ConnectingSide::on_offer(Connector& connector, const wire::Answer& offer) n
 // Errors: no_fds, no_memory; and what another try may do better, since the name is gone then, or
 // its queue full of strangers.
 Status ConnectingSide::join(Connector& connector, const wire::Answer& offer) {
-  auto socket = connect_abstract(offer.socket_name);
+  const bool meets = offer.verdict == wire::Verdict::meets;
+  auto socket =
+      meets ? self_.meeting->connect(offer.socket_name) : connect_abstract(offer.socket_name);
   if (!socket) return socket.error();
   const auto who = peer_credentials(socket->get());
   if (!who) return who.error();
   std::shared_ptr<HostPeer> peer = peers_.make(*std::move(socket), who.value());
   if (peer == nullptr) return Errc::no_fds;
   if (!peer->begin(offer.nonce, connector.nonce(), offer.incarnation)) return Errc::peer_lost;
+  if (meets) {
+    APERTURE_INFO("%s shares memory with us: %s is met in the directory in APERTURE_SHARE",
+                  connector.remote().print().c_str(), peer->name().c_str());
+  }
   peers_.adopt(peer);
   connector.enter(Connector::Stage::joining, peer.get());
   return {};

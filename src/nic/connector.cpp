@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "link/udp/udp.hpp"
+#include "nic/meeting_directory.hpp"
 #include "nic/proof.hpp"
 
 namespace aperture::nic {
@@ -105,6 +106,7 @@ void Connector::greet() noexcept {
   hello.source = end_.address;
   hello.destination = remote_;
   hello.key_tag = tag_of(end_.auth_key.get(), nonce_);
+  if (self_.meeting != nullptr && may_meet_) hello.meeting_tag = self_.meeting->tag(nonce_);
   got_ = 0;
   control_.rewatch(watch_, EPOLLIN);
   if (!send_bytes(tcp_.get(), wire::encode(hello))) try_again();
@@ -133,16 +135,41 @@ void Connector::on_answer() noexcept {
     case wire::Verdict::offered:
       if (self_.same_host(answer.value().boot_id, answer.value().net_ns)) break;
       return fail(Errc::protocol);  // that name means nothing here
-    case wire::Verdict::stays: break;
+    case wire::Verdict::meets:
+      if (self_.meeting != nullptr && may_meet_ &&
+          self_.same_kernel(answer.value().boot_id, answer.value().net_ns)) {
+        break;
+      }
+      return fail(Errc::protocol);  // likewise
+    case wire::Verdict::stays: explain_stay(answer.value()); break;
   }
   offer_ = answer.value();
   host_.on_offer(*this, offer_);
+}
+
+void Connector::explain_stay(const wire::Answer& answer) const noexcept {
+  if (!self_.same_kernel(answer.boot_id, answer.net_ns)) return;
+  APERTURE_INFO(
+      "%s is in another network namespace of this host, and connected over TCP: %s; memory is "
+      "shared where both name a directory that both have mounted, and may write in, in "
+      "APERTURE_SHARE",
+      remote_.print().c_str(),
+      self_.meeting == nullptr ? "APERTURE_SHARE is not set here"
+      : may_meet_              ? "it has no such directory, or another than ours"
+                               : "nobody was met in the directory");
 }
 
 void Connector::enter(Stage joining_or_opening, Peer* peer) noexcept {
   assert(joining_or_opening >= Stage::joining && peer != nullptr);
   stage_ = joining_or_opening;
   peer_ = peer;
+  if (stage_ == Stage::joining && offer_.verdict == wire::Verdict::meets) {
+    control_.cancel_timer(pause_timer_);
+    pause_timer_ = control_.add_timer(now_ns() + kLongestMeetingNs, [this] {
+      pause_timer_ = 0;
+      if (stage_ == Stage::joining) try_again();
+    });
+  }
   if (stage_ != Stage::opening || !request_) return;
   control_.cancel_timer(deadline_timer_);
   deadline_timer_ = 0;
@@ -164,6 +191,13 @@ void Connector::yield() noexcept {
 void Connector::wait() noexcept {
   stage_ = Stage::waiting;
   set_pause(limits_.waiting_ns);
+}
+
+// Who was to be met and was not is reached over TCP: at once, since nothing was wrong with that.
+void Connector::try_again() noexcept {
+  const bool was_to_meet = offer_.verdict == wire::Verdict::meets && stage_ != Stage::opening;
+  if (was_to_meet) may_meet_ = false;
+  try_again_within(was_to_meet ? 0 : kLongestPauseNs);
 }
 
 void Connector::try_again_within(uint64_t longest_pause_ns) noexcept {

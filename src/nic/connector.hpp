@@ -72,7 +72,7 @@ class Connector {
   void yield() noexcept;
   bool may_yield() const noexcept { return yields_ < kMostYields; }
   // This try has failed in a way that another may not.
-  void try_again() noexcept { try_again_within(kLongestPauseNs); }
+  void try_again() noexcept;
   // While waiting: the other side's connect came to nothing.
   void stop_waiting() noexcept;
 
@@ -84,6 +84,7 @@ class Connector {
   void hang_up() noexcept;
   void wait() noexcept;
   void try_again_within(uint64_t longest_pause_ns) noexcept;
+  void explain_stay(const wire::Answer& answer) const noexcept;
   void set_deadline() noexcept;
   void set_pause(uint64_t pause_ns) noexcept;
   void on_not_answered() noexcept;
@@ -95,6 +96,8 @@ class Connector {
   static constexpr uint64_t kLongestPauseNs = 100'000'000;
   // The other side is about to be there, and somebody waits for it.
   static constexpr uint64_t kLongestNotYetNs = 20'000'000;
+  // For whoever is met in a directory to say who it is: another may have put its socket there.
+  static constexpr uint64_t kLongestMeetingNs = 2'000'000'000;
   // A full queue of connections drops ours without a word, and TCP alone would ask again after 1 s.
   // So many times we do sooner; after that each time after twice as long. On this host whoever
   // finds room is told so within the call; beside a flood that is one dial in ten.
@@ -120,6 +123,7 @@ class Connector {
   Stage stage_ = Stage::dialing;
   uint32_t tries_ = 0;
   uint32_t yields_ = 0;
+  bool may_meet_ = true;  // in the directory that both have: nobody has been looked for in vain
   ParentOnlyFd tcp_;
   ControlThread::WatchId watch_ = 0;
   uint64_t deadline_ns_ = 0;

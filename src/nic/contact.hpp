@@ -4,9 +4,10 @@
 // Every connection begins with TCP to exactly (IP, port), so only the port's owner can offer
 // anything. The hellos carry boot id, network namespace, a 128-bit incarnation id, a fresh abstract
 // socket name and a nonce; on the same host both move to that socket, the nonce is presented, both
-// check SO_PEERCRED, and the lane is opened in the segment of the process pair. Elsewhere the TCP
-// connection stays and becomes the lane. Everything here is done by the control thread; the calls
-// below only hand it work, from any thread.
+// check SO_PEERCRED, and the lane is opened in the segment of the process pair. In another network
+// namespace the socket is one in a directory that both have (meeting_directory.hpp). Elsewhere, and
+// without that, the TCP connection stays and becomes the lane. Everything here is done by the
+// control thread; the calls below only hand it work, from any thread.
 #pragma once
 
 #include <cstdint>

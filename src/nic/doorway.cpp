@@ -183,8 +183,9 @@ void Doorway::on_hello(Handshake& h) noexcept {
   reply.verdict = consider(h, end);
   if (reply.verdict == wire::Verdict::offered) {
     h.offered_to = end;
-    if (!self_.same_host(h.hello.boot_id, h.hello.net_ns)) return stay(h, reply);
-    if (!open_side_door(h, reply)) {
+    if (!self_.same_host(h.hello.boot_id, h.hello.net_ns)) {
+      if (!meet(h, reply)) return stay(h, reply);
+    } else if (!open_side_door(h, reply)) {
       reply = {};
       reply.verdict = wire::Verdict::busy;
     }
@@ -220,6 +221,35 @@ ListeningEnd* Doorway::end_for(const wire::Hello& hello) const noexcept {
   return first->second;
 }
 
+// Whether it is asked to the directory that both have. It has to come from its own address, as from
+// another host: no port of that network namespace can be asked for its user.
+bool Doorway::meet(Handshake& h, wire::Answer& reply) noexcept {
+  const wire::Hello& hello = h.hello;
+  const Address from = remote_address(h.tcp.get()), to = local_address(h.tcp.get());
+  if (!self_.same_kernel(hello.boot_id, hello.net_ns)) return false;
+  if (from.ip != hello.source.ip || is_within_host(to, from)) return false;
+  const char* why = "APERTURE_SHARE is not set here";
+  if (self_.meeting != nullptr) {
+    why = hello.meeting_tag == wire::KeyTag{} ? "it has no directory in APERTURE_SHARE to meet in"
+                                              : "its APERTURE_SHARE is another directory than ours";
+    if (hello.meeting_tag == self_.meeting->tag(hello.nonce)) {
+      reply.verdict = wire::Verdict::meets;
+      const Status opened = open_side_door(h, reply);
+      h.meets = opened.ok();
+      if (h.meets) return true;
+      close_side_door(h);
+      reply = {};
+      why = describe(opened.error());
+    }
+  }
+  APERTURE_INFO(
+      "%s is in another network namespace of this host, and connected over TCP: %s; memory is "
+      "shared where both name a directory that both have mounted, and may write in, in "
+      "APERTURE_SHARE",
+      hello.source.print().c_str(), why);
+  return false;
+}
+
 // No memory is shared: the connection goes on as a peer's, and what remains here is the ticket.
 void Doorway::stay(Handshake& h, wire::Answer& reply) noexcept {
   reply.verdict = wire::Verdict::stays;
@@ -241,8 +271,9 @@ void Doorway::answer(Handshake& h, wire::Answer& reply) noexcept {
   reply.net_ns = self_.net_ns;
   reply.incarnation = self_.incarnation;
   const Status sent = send_bytes(h.tcp.get(), wire::encode(reply));
-  const bool offers =
-      reply.verdict == wire::Verdict::offered || reply.verdict == wire::Verdict::stays;
+  const bool offers = reply.verdict == wire::Verdict::offered ||
+                      reply.verdict == wire::Verdict::meets ||
+                      reply.verdict == wire::Verdict::stays;
   if (!sent || !offers) drop(h.ticket);
 }
 
@@ -254,15 +285,28 @@ void Doorway::hand_out_ticket(Handshake& h, wire::Answer& reply) noexcept {
 
 Status Doorway::open_side_door(Handshake& h, wire::Answer& reply) noexcept {
   random_bytes(reply.socket_name.data(), reply.socket_name.size());
-  auto side_door = listen_abstract(reply.socket_name);
-  if (!side_door) return side_door.error();
-  h.side_door = *std::move(side_door);
+  if (Status s = listen_at_side_door(h, reply); !s) return s;
   const uint64_t ticket = h.ticket;
   auto watch = control_.watch(h.side_door.get(), EPOLLIN,
                               [this, ticket](uint32_t) { on_side_door(ticket); });
   if (!watch) return watch.error();
   h.side_door_watch = watch.value();
   hand_out_ticket(h, reply);
+  return {};
+}
+
+Status Doorway::listen_at_side_door(Handshake& h, const wire::Answer& reply) noexcept {
+  assert(!h.side_door);
+  if (reply.verdict == wire::Verdict::meets) {
+    auto door = self_.meeting->listen(reply.socket_name);
+    if (!door) return door.error();
+    h.side_door = std::move(door->socket);
+    h.side_door_name = std::move(door->name);
+    return {};
+  }
+  auto side_door = listen_abstract(reply.socket_name);
+  if (!side_door) return side_door.error();
+  h.side_door = *std::move(side_door);
   return {};
 }
 
@@ -315,28 +359,31 @@ void Doorway::close_side_door(Handshake& h) noexcept {
   control_.unwatch(h.side_door_watch);
   h.side_door_watch = 0;
   h.side_door.reset();
+  h.side_door_name.reset();
   for (auto& knock : h.knocks) control_.unwatch(knock->watch);
   h.knocks.clear();
 }
 
-ListenerId Doorway::take_ticket(const wire::Open& open, const wire::Id128& incarnation,
-                                wire::Statement& statement) noexcept {
+Doorway::UsedTicket Doorway::take_ticket(const wire::Open& open,
+                                         const wire::Id128& incarnation) noexcept {
   const auto it = handshakes_.find(open.ticket.unchecked());
-  if (it == handshakes_.end()) return 0;
+  if (it == handshakes_.end()) return {};
   Handshake& h = *it->second;
-  if (h.offered_to == 0 || !wire::equal_in_constant_time(open.nonce, h.nonce)) return 0;
+  if (h.offered_to == 0 || !wire::equal_in_constant_time(open.nonce, h.nonce)) return {};
   if (h.hello.incarnation != incarnation || h.hello.source != open.source ||
       h.hello.destination != open.destination) {
-    return 0;
+    return {};
   }
-  statement = {{h.hello.nonce, incarnation, h.hello.source},
-               {h.nonce, self_.incarnation, h.hello.destination},
-               h.ticket};
-  const ListenerId end = h.offered_to;
+  UsedTicket used;
+  used.end = h.offered_to;
+  used.statement = {{h.hello.nonce, incarnation, h.hello.source},
+                    {h.nonce, self_.incarnation, h.hello.destination},
+                    h.ticket};
+  used.is_from_its_source = h.meets;
   end_in_silence(h);
   handshakes_.erase(it);
   set_timer();
-  return end;
+  return used;
 }
 
 bool Doorway::has_ticket(ListenerId to, const Address& source) const noexcept {

@@ -6,7 +6,8 @@
 //                              answered (ticket: nonce) -> stays --------------'
 //
 // Who shares no memory with us stays on the connection by which it came, and is a peer from then
-// on.
+// on. Who could share it, but for its network namespace, comes to a socket in the directory that
+// both have (meeting_directory.hpp), or stays as well.
 //
 // An endpoint of libfabric has a doorway for itself, with one socket, and is found under index 0.
 // Queue pairs share one: a socket on each address of the host, all with the same port number, and
@@ -33,6 +34,7 @@
 
 #include "nic/control_thread.hpp"
 #include "nic/listening_end.hpp"
+#include "nic/meeting_directory.hpp"
 #include "nic/sockets.hpp"
 
 namespace aperture::nic {
@@ -93,11 +95,14 @@ class Doorway {
   static DoorwayId doorway_of(uint64_t ticket) noexcept {
     return static_cast<DoorwayId>(ticket >> 32);
   }
+  struct UsedTicket {
+    ListenerId end = 0;               // that it is for; 0: it is not valid
+    wire::Statement statement;        // what the two sides have to prove
+    bool is_from_its_source = false;  // its hello came from the endpoint's IP, in another namespace
+  };
   // Takes the ticket that Open presents (right nonce, right process, right endpoints): used up
-  // then. The end that it is for, 0: it is not valid; what the two sides have to prove is in
-  // `statement`.
-  ListenerId take_ticket(const wire::Open& open, const wire::Id128& incarnation,
-                         wire::Statement& statement) noexcept;
+  // then.
+  UsedTicket take_ticket(const wire::Open& open, const wire::Id128& incarnation) noexcept;
   // That ticket is not going to be used; one that was is nothing to us any more.
   void drop(uint64_t ticket) noexcept;
   // Somebody at that address has a ticket to that end, and may be about to use it.
@@ -142,6 +147,8 @@ class Doorway {
     wire::Id128 nonce{};
     ParentOnlyFd side_door;  // the unix socket that was offered, until one has joined
     ControlThread::WatchId side_door_watch = 0;
+    MeetingDirectory::Name side_door_name;  // if it is in a directory
+    bool meets = false;  // it comes, or came, by that: from its source's IP, in another namespace
     std::vector<std::unique_ptr<Knock>> knocks;
     std::weak_ptr<Peer> guest;  // that stayed, and has not used its ticket yet
   };
@@ -153,11 +160,13 @@ class Doorway {
   void make_room_for(Holder user) noexcept;
   void on_tcp(uint64_t ticket) noexcept;
   void on_hello(Handshake& handshake) noexcept;
+  bool meet(Handshake& handshake, wire::Answer& answer) noexcept;
   void stay(Handshake& handshake, wire::Answer& answer) noexcept;
   wire::Verdict consider(const Handshake& handshake, ListenerId& end) noexcept;
   ListeningEnd* end_for(const wire::Hello& hello) const noexcept;
   void hand_out_ticket(Handshake& handshake, wire::Answer& answer) noexcept;
   Status open_side_door(Handshake& handshake, wire::Answer& answer) noexcept;
+  Status listen_at_side_door(Handshake& handshake, const wire::Answer& answer) noexcept;
   void on_side_door(uint64_t ticket) noexcept;
   void on_knock(uint64_t ticket, Knock* knock) noexcept;
   void close_side_door(Handshake& handshake) noexcept;

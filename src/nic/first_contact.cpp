@@ -13,6 +13,7 @@
 #include "base/doorbell.hpp"
 #include "base/no_throw.hpp"
 #include "base/per_process.hpp"
+#include "nic/meeting_directory.hpp"
 
 namespace aperture::nic {
 
@@ -48,6 +49,7 @@ Result<FirstContact*> FirstContact::create() noexcept {
   if (!control) return control.error();
   auto self = Identity::read();
   if (!self) return self.error();
+  if (!self->streams_only) self->meeting = MeetingDirectory::by_setting(self->boot_id);
   auto keys = protect::KeyTable::create();
   if (!keys) return keys.error();
   (*control)->run([&] { (*keys)->end_with_this_thread(); });

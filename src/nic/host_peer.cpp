@@ -33,8 +33,13 @@ Status HostPeer::answer(const wire::Join& join, const wire::Id128& nonce) noexce
 
 Peer::Name HostPeer::name() const noexcept {
   Name name;
-  std::snprintf(name.text, sizeof name.text, "process %d of user %u", channel_.pid(),
-                channel_.uid());
+  if (channel_.pid() == 0) {
+    std::snprintf(name.text, sizeof name.text, "a process of user %u in another pid namespace",
+                  channel_.uid());
+  } else {
+    std::snprintf(name.text, sizeof name.text, "process %d of user %u", channel_.pid(),
+                  channel_.uid());
+  }
   return name;
 }
 
@@ -301,8 +306,8 @@ void HostPeer::go_down(Errc why) noexcept {
   note_opened();
   const std::shared_ptr<Peer> keep = shared_from_this();
   if (why == Errc::protocol) {
-    APERTURE_WARN("peer %d broke the wire protocol at first contact: its connection is closed",
-                  channel_.pid());
+    APERTURE_WARN("%s broke the wire protocol at first contact: its connection is closed",
+                  name().c_str());
   }
   channel_.close();
   tell_down(context_, why);

@@ -4,11 +4,14 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "base/errc.hpp"
 #include "wire/hello.hpp"
 
 namespace aperture::nic {
+
+class MeetingDirectory;
 
 // What APERTURE_CMA asks for.
 enum class DirectWish : uint8_t {
@@ -31,6 +34,8 @@ struct Identity {
   bool heavy_barriers = false;
   DirectWish direct = DirectWish::if_possible;
   bool streams_only = false;  // APERTURE_LINK=tcp: no memory is shared with anybody
+  // Where processes of other network namespaces are met; null: nowhere. read() leaves it so.
+  std::shared_ptr<MeetingDirectory> meeting;
 
   // Errors: io (/proc does not say who we are).
   static Result<Identity> read() noexcept;
@@ -42,6 +47,10 @@ struct Identity {
   // Shared memory reaches there: the same kernel and the same abstract socket names.
   bool same_host(const wire::Id128& boot, uint64_t net) const noexcept {
     return !streams_only && boot == boot_id && net == net_ns;
+  }
+  // It would, from a network namespace of its own.
+  bool same_kernel(const wire::Id128& boot, uint64_t net) const noexcept {
+    return !streams_only && boot == boot_id && net != net_ns;
   }
 };
 

@@ -29,9 +29,9 @@ std::shared_ptr<HostPeer> Peers::make(ParentOnlyFd socket, const Credentials& cr
   auto peer = std::make_shared<HostPeer>(context_, std::move(socket), credentials);
   if (peer->may_hold(kHeldForPeer)) return peer;
   APERTURE_WARN(
-      "process %d of user %u is turned away: that user's processes hold as many of our descriptors "
-      "as they may; raise the limit (ulimit -n) if they are many",
-      credentials.pid, credentials.uid);
+      "%s is turned away: that user's processes hold as many of our descriptors as they may; raise "
+      "the limit (ulimit -n) if they are many",
+      peer->name().c_str());
   return nullptr;
 }
 

@@ -5,11 +5,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cassert>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "base/no_throw.hpp"
@@ -49,10 +51,21 @@ Status bind_and_listen(int fd, const Address& at) noexcept {
 socklen_t abstract_address(const wire::Id128& id, sockaddr_un& out) noexcept {
   std::memset(&out, 0, sizeof out);
   out.sun_family = AF_UNIX;
-  const auto name = wire::abstract_name(id);
+  const auto name = wire::socket_name(id);
   assert(name.size() < sizeof out.sun_path);
   std::memcpy(out.sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+// What lies in a directory that was opened, or, without a name, what was itself opened: whatever
+// path leads there, its length does not count.
+socklen_t address_in(int fd, const char* name, sockaddr_un& out) noexcept {
+  std::memset(&out, 0, sizeof out);
+  out.sun_family = AF_UNIX;
+  const int length = std::snprintf(out.sun_path, sizeof out.sun_path, "/proc/self/fd/%d%s%s", fd,
+                                   *name == '\0' ? "" : "/", name);
+  assert(length > 0 && static_cast<size_t>(length) < sizeof out.sun_path);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<size_t>(length) + 1);
 }
 
 Address address_by(decltype(::getsockname)& ask, int fd) noexcept {
@@ -244,6 +257,49 @@ Result<ParentOnlyFd> connect_abstract(const wire::Id128& name) noexcept {
     if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) == 0) return fd;
     if (errno != EINTR) return errc_from_errno(errno);
   }
+}
+
+Result<ParentOnlyFd> listen_in(int directory, const char* name) noexcept {
+  ParentOnlyFd fd = open_socket(AF_UNIX, SOCK_SEQPACKET);
+  // its mode becomes the file's, so that there is no moment in which it is anybody's
+  if (!fd || ::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return errc_from_errno(errno);
+  sockaddr_un addr;
+  const socklen_t len = address_in(directory, name, addr);
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) != 0) return errc_from_errno(errno);
+  struct stat st;
+  const bool is_sound = ::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                        S_ISSOCK(st.st_mode) && (st.st_mode & (S_IRWXG | S_IRWXO)) == 0;
+  if (is_sound && ::listen(fd.get(), 8) == 0) return fd;
+  const Errc why = is_sound ? errc_from_errno(errno) : Errc::io;
+  ::unlinkat(directory, name, 0);
+  return why;
+}
+
+Result<ParentOnlyFd> connect_in(int directory, const char* name) noexcept {
+  // what was looked at is what is connected to, whoever puts something else there meanwhile
+  const UniqueFd file(::openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st;
+  if (!file || ::fstat(file.get(), &st) != 0) return errc_from_errno(errno);
+  if (!S_ISSOCK(st.st_mode)) return Errc::invalid;
+  const uid_t uid = ::geteuid();
+  if (uid != 0 && st.st_uid != uid) return Errc::access_denied;
+  ParentOnlyFd fd = open_socket(AF_UNIX, SOCK_SEQPACKET);
+  if (!fd) return errc_from_errno(errno);
+  sockaddr_un addr;
+  const socklen_t len = address_in(file.get(), "", addr);
+  for (;;) {
+    if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) == 0) return fd;
+    if (errno != EINTR) return errc_from_errno(errno);
+  }
+}
+
+bool is_socket_dead(int file) noexcept {
+  // of another type, so that one that lives is told apart and not disturbed
+  const ParentOnlyFd fd = open_socket(AF_UNIX, SOCK_DGRAM);
+  if (!fd) return false;
+  sockaddr_un addr;
+  const socklen_t len = address_in(file, "", addr);
+  return ::connect(fd.get(), reinterpret_cast<sockaddr*>(&addr), len) != 0 && errno == ECONNREFUSED;
 }
 
 Result<Credentials> peer_credentials(int fd) noexcept {

@@ -52,6 +52,14 @@ Status send_bytes(int fd, std::span<const std::byte> bytes) noexcept;
 Result<ParentOnlyFd> listen_abstract(const wire::Id128& name) noexcept;
 // Errors: refused (no such name), again (its queue is full), no_fds...
 Result<ParentOnlyFd> connect_abstract(const wire::Id128& name) noexcept;
+// The same under a name in that directory (O_PATH will do), for our user alone: mode 0600. Errors:
+// addr_in_use, access_denied, no_space, no_fds, io...
+Result<ParentOnlyFd> listen_in(int directory, const char* name) noexcept;
+// Errors: io (no such name), invalid (it is no socket, but perhaps a link to one), access_denied
+// (another user's, or not for ours), refused, again (its queue is full), no_fds...
+Result<ParentOnlyFd> connect_in(int directory, const char* name) noexcept;
+// Whether no process has the socket any more that this file (O_PATH) was bound to.
+bool is_socket_dead(int file) noexcept;
 
 struct Credentials {
   pid_t pid = 0;  // 0: not in our pid namespace

@@ -25,10 +25,11 @@ static void fields(auto& io, Like<Hello> auto& hello) noexcept {
   io.address(90, hello.destination);
   index_fields(io, 108, hello);
   io.bytes(112, hello.key_tag);
+  io.bytes(120, hello.meeting_tag);
 }
 
 static void fields(auto& io, Like<Answer> auto& answer) noexcept {
-  io.one_of(11, answer.verdict, Verdict::offered, Verdict::not_yet);
+  io.one_of(11, answer.verdict, Verdict::offered, Verdict::meets);
   io.bytes(16, answer.boot_id);
   io.number(32, answer.net_ns);
   io.bytes(40, answer.incarnation);
@@ -128,6 +129,14 @@ namespace {
 constexpr uint8_t kKindHello = 1;
 constexpr uint8_t kKindAnswer = 2;
 constexpr uint8_t kPeerVersion = 1;
+
+constexpr std::string_view kNameHead = "aperture.";
+constexpr std::string_view kDigits = "0123456789abcdef";
+static_assert(kSocketNameBytes == kNameHead.size() + 2 * sizeof(Id128));
+
+bool names_socket(Verdict verdict) noexcept {
+  return verdict == Verdict::offered || verdict == Verdict::meets;
+}
 
 // The first 16 bytes of Hello and Answer, but for the verdict.
 void store_head(std::span<std::byte> out, uint8_t kind) noexcept {
@@ -239,7 +248,7 @@ std::array<std::byte, kAnswerBytes> encode(const Answer& answer) noexcept {
 Result<Answer> decode_answer(std::span<const std::byte> in) noexcept {
   if (const Status s = check_head(in, kKindAnswer, kAnswerBytes); !s) return s.error();
   auto answer = read<Answer>(in);
-  if (!answer.ok() || answer->verdict == Verdict::offered) return answer;
+  if (!answer.ok() || names_socket(answer->verdict)) return answer;
   const bool has_ticket = answer->nonce != Id128{} || answer->ticket != 0;
   if (answer->socket_name != Id128{}) return Errc::protocol;
   if (has_ticket && answer->verdict != Verdict::stays) return Errc::protocol;
@@ -327,15 +336,19 @@ Result<Withdraw> decode_withdraw(std::span<const std::byte> in) noexcept {
   return decode_as<Withdraw>(PeerMessage::withdraw, in);
 }
 
-std::array<char, kAbstractNameBytes> abstract_name(const Id128& id) noexcept {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::array<char, kAbstractNameBytes> name{};
-  std::memcpy(name.data(), "aperture.", 9);
+std::array<char, kSocketNameBytes> socket_name(const Id128& id) noexcept {
+  std::array<char, kSocketNameBytes> name{};
+  std::memcpy(name.data(), kNameHead.data(), kNameHead.size());
   for (size_t i = 0; i < id.size(); ++i) {
-    name[9 + 2 * i] = kDigits[id[i] >> 4];
-    name[9 + 2 * i + 1] = kDigits[id[i] & 15];
+    name[kNameHead.size() + 2 * i] = kDigits[id[i] >> 4];
+    name[kNameHead.size() + 2 * i + 1] = kDigits[id[i] & 15];
   }
   return name;
+}
+
+bool is_socket_name(std::string_view name) noexcept {
+  return name.size() == kSocketNameBytes && name.substr(0, kNameHead.size()) == kNameHead &&
+         name.find_first_not_of(kDigits, kNameHead.size()) == std::string_view::npos;
 }
 
 }  // namespace aperture::wire

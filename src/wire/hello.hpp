@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "base/address.hpp"
 #include "base/errc.hpp"
@@ -22,15 +23,16 @@ using Id128 = std::array<uint8_t, 16>;
 // That the sender holds the authorization key of its endpoint, see proof.hpp; zeros if it has none.
 using Proof = std::array<std::byte, 32>;
 
-// Which of several authorization keys is meant, to whoever holds it: a keyed hash of the nonce.
-// Zeros: none. It shows nothing to others and proves nothing to anybody.
+// Which of several authorization keys is meant, to whoever holds it, or which directory, to whoever
+// has the same one: a keyed hash of the nonce. Zeros: none. It shows nothing to others and proves
+// nothing to anybody.
 using KeyTag = std::array<std::byte, 8>;
 
 // Takes the same time wherever they differ.
 bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept;
 
 inline constexpr uint64_t kMagic = 0x4552'5554'5245'5041;  // "APERTURE", little-endian
-inline constexpr uint16_t kVersion = 6;
+inline constexpr uint16_t kVersion = 7;
 
 // --- over TCP ------------------------------------------------------------------------------------
 //
@@ -38,8 +40,8 @@ inline constexpr uint16_t kVersion = 6;
 //            | magic  | version | kind | 0    | length | boot id, 16 | net namespace u64 |
 //            40                56          72           90                108                112
 //            | incarnation, 16 | nonce, 16 | source, 18 | destination, 18 | indices, 4       |
-//            112
-//            | key tag, 8 |
+//            112          120
+//            | key tag, 8 | meeting tag, 8 |
 //
 //   Answer   0        8         10     11        12       16
 //            | magic  | version | kind | verdict | length | boot id, 16 | net namespace u64 |
@@ -48,17 +50,18 @@ inline constexpr uint16_t kVersion = 6;
 //
 //   an address is 16 bytes of IP in network order (IPv4 mapped) and its port; its index lies
 //   apart: the low bytes of that of the source and that of the destination, then the high bytes.
-inline constexpr size_t kHelloBytes = 120;
+inline constexpr size_t kHelloBytes = 128;
 inline constexpr size_t kAnswerBytes = 96;
 
 struct Hello {
-  Id128 boot_id{};      // zeros: it wants to stay on TCP
-  uint64_t net_ns = 0;  // inode of the sender's network namespace
-  Id128 incarnation{};  // of the sender's process
-  Id128 nonce{};        // whoever answers on the unix socket must present it
-  Address source;       // endpoint that wants a lane
-  Address destination;  // endpoint that it wants a lane to
-  KeyTag key_tag{};     // of the authorization key of source
+  Id128 boot_id{};       // zeros: it wants to stay on TCP
+  uint64_t net_ns = 0;   // inode of the sender's network namespace
+  Id128 incarnation{};   // of the sender's process
+  Id128 nonce{};         // whoever answers on the unix socket must present it
+  Address source;        // endpoint that wants a lane
+  Address destination;   // endpoint that it wants a lane to
+  KeyTag key_tag{};      // of the authorization key of source
+  KeyTag meeting_tag{};  // of the directory in which the sender may meet others of its host
 };
 
 enum class Verdict : uint8_t {
@@ -69,6 +72,7 @@ enum class Verdict : uint8_t {
   wrong_version = 5,
   busy = 6,     // out of descriptors or memory: try again
   not_yet = 7,  // a port that endpoints share, and none has that index so far: try again
+  meets = 8,    // as offered, but the socket is in the directory that both have
 };
 
 struct Answer {
@@ -77,7 +81,7 @@ struct Answer {
   uint64_t net_ns = 0;
   Id128 incarnation{};
   Id128 nonce{};        // to be presented in Join and in Open; zero unless offered, or it stays
-  Id128 socket_name{};  // see abstract_name(); zero unless offered
+  Id128 socket_name{};  // see socket_name(); zero unless offered
   uint64_t ticket = 0;  // which handshake the nonce belongs to; a locator, not a secret; likewise
 };
 
@@ -287,9 +291,11 @@ Result<Connected> decode_connected(std::span<const std::byte> bytes) noexcept;
 Result<Refuse> decode_refuse(std::span<const std::byte> bytes) noexcept;
 Result<Withdraw> decode_withdraw(std::span<const std::byte> bytes) noexcept;
 
-// The abstract socket name of 128 random bits, without the leading zero byte: "aperture." and 32
-// hexadecimal digits, not terminated.
-inline constexpr size_t kAbstractNameBytes = 9 + 32;
-std::array<char, kAbstractNameBytes> abstract_name(const Id128& id) noexcept;
+// The name of 128 random bits, of an abstract socket without the leading zero byte, or of one in a
+// directory: "aperture." and 32 hexadecimal digits, not terminated. No other name can be told.
+inline constexpr size_t kSocketNameBytes = 9 + 32;
+std::array<char, kSocketNameBytes> socket_name(const Id128& id) noexcept;
+// Whether it is one of those.
+bool is_socket_name(std::string_view name) noexcept;
 
 }  // namespace aperture::wire

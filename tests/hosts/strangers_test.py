@@ -111,11 +111,11 @@ class Stranger:
             pass
         return True
 
-    def hello(self, source=None, port=None, version=6, length=120, kind=1, zero=0) -> bytes:
+    def hello(self, source=None, port=None, version=7, length=128, kind=1, zero=0) -> bytes:
         head = b"APERTURE" + struct.pack("<HBBI", version, kind, zero, length)
         return (head + b"another hosts id" + struct.pack("<Q", 77) + self.incarnation + self.nonce +
                 place(source or self.ip, self.port) + place(self.to, port or self.at) +
-                bytes(4 + 8))
+                bytes(4 + 8 + 8))
 
     def greeted(self, **how) -> int:
         """Says hello: the verdict, 0 if there is none."""
@@ -196,8 +196,8 @@ class Strangers(unittest.TestCase):
 
     def test_25_a_hello_that_is_none_is_not_answered(self):
         self.assertEqual(self.stranger().greeted(), STAYS)
-        self.assertEqual(self.stranger().greeted(version=7), WRONG_VERSION)
-        for wrong in ({"kind": 2}, {"zero": 1}, {"length": 119}, {"length": 2**32 - 1}):
+        self.assertEqual(self.stranger().greeted(version=8), WRONG_VERSION)
+        for wrong in ({"kind": 2}, {"zero": 1}, {"length": 127}, {"length": 2**32 - 1}):
             self.assertEqual(self.stranger().greeted(**wrong), 0, wrong)
         self.assertEqual(self.stranger().greeted(port=PORT + 1), WRONG_DESTINATION)
         rubbish = self.stranger()
@@ -356,7 +356,7 @@ class Strangers(unittest.TestCase):
             time.sleep(0.2)
         for one in slow:
             self.assertTrue(one.is_hung_up_on(1))
-            self.assertLess(len(one.said), 120)
+            self.assertLess(len(one.said), 128)
         self.assertLessEqual(self.server.descriptors(), self.held + 8)
 
     def test_34_a_host_that_opens_all_it_can_leaves_room_for_another(self):

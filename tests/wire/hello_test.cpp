@@ -3,6 +3,7 @@
 #include "wire/hello.hpp"
 
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -38,6 +39,9 @@ Hello some_hello() {
   h.source.index = 17;
   h.destination.index = 255;
   for (size_t k = 0; k < h.key_tag.size(); ++k) h.key_tag[k] = static_cast<std::byte>(0xe0 + k);
+  for (size_t k = 0; k < h.meeting_tag.size(); ++k) {
+    h.meeting_tag[k] = static_cast<std::byte>(0xd0 + k);
+  }
   return h;
 }
 
@@ -94,20 +98,22 @@ TEST(Hello, is_read_as_it_was_written) {
   const Hello h = some_hello();
   expect_same(value_of(decode_hello(encode(h))), h, &Hello::boot_id, &Hello::net_ns,
               &Hello::incarnation, &Hello::nonce, &Hello::source, &Hello::destination,
-              &Hello::key_tag);
+              &Hello::key_tag, &Hello::meeting_tag);
 }
 
 TEST(Hello, lies_on_the_wire_as_drawn) {
   const auto bytes = encode(some_hello());
   EXPECT_EQ(std::memcmp(bytes.data(), "APERTURE", 8), 0);
-  EXPECT_EQ(bytes[8], std::byte{6});
-  EXPECT_EQ(bytes[12], std::byte{120});
+  EXPECT_EQ(bytes[8], std::byte{7});
+  EXPECT_EQ(bytes[12], std::byte{128});
   EXPECT_EQ(bytes[32], std::byte{8});
   EXPECT_EQ(bytes[39], std::byte{1});
   EXPECT_EQ(bytes[88], std::byte{4000 & 0xff});
   EXPECT_EQ(bytes[89], std::byte{4000 >> 8});
   EXPECT_EQ(bytes[108], std::byte{17});
   EXPECT_EQ(bytes[109], std::byte{255});
+  EXPECT_EQ(bytes[112], std::byte{0xe0});
+  EXPECT_EQ(bytes[120], std::byte{0xd0});
 }
 
 // Its length may be another too, so it is known before all of it is there.
@@ -169,10 +175,13 @@ TEST(Hello, rubbish_is_seen_from_its_first_byte) {
 }
 
 TEST(Answer, is_read_as_it_was_written) {
-  const Answer a = some_answer();
-  expect_same(value_of(decode_answer(encode(a))), a, &Answer::verdict, &Answer::boot_id,
-              &Answer::net_ns, &Answer::incarnation, &Answer::nonce, &Answer::socket_name,
-              &Answer::ticket);
+  Answer a = some_answer();
+  for (const Verdict verdict : {Verdict::offered, Verdict::meets}) {
+    a.verdict = verdict;
+    expect_same(value_of(decode_answer(encode(a))), a, &Answer::verdict, &Answer::boot_id,
+                &Answer::net_ns, &Answer::incarnation, &Answer::nonce, &Answer::socket_name,
+                &Answer::ticket);
+  }
 }
 
 TEST(Answer, neighbours_are_refused) {
@@ -185,7 +194,7 @@ TEST(Answer, of_every_verdict_but_those_known_is_refused) {
     auto bytes = encode(some_answer());
     std::fill(bytes.begin() + 56, bytes.end(), std::byte{0});  // only an offer offers anything
     bytes[11] = static_cast<std::byte>(v);
-    EXPECT_EQ(decode_answer(bytes).ok(), v >= 1 && v <= 7) << v;
+    EXPECT_EQ(decode_answer(bytes).ok(), v >= 1 && v <= 8) << v;
   }
 }
 
@@ -357,13 +366,25 @@ TEST(Id128, are_equal_only_if_every_bit_is) {
   }
 }
 
-TEST(AbstractName, spells_the_bits) {
+TEST(SocketName, spells_the_bits) {
   Id128 bits{};
   bits[0] = 0xab;
   bits[15] = 0x0f;
-  const auto name = abstract_name(bits);
+  const auto name = socket_name(bits);
   EXPECT_EQ(std::string_view(name.data(), name.size()),
             "aperture.ab00000000000000000000000000000f");
+}
+
+TEST(SocketName, is_known_from_what_only_looks_like_one) {
+  const auto of_bits = socket_name(id(0));
+  const std::string good(of_bits.data(), of_bits.size());
+  EXPECT_TRUE(is_socket_name(good));
+  for (const std::string& bad :
+       {std::string(), good + "0", good.substr(1), good.substr(0, good.size() - 1),
+        "Aperture." + good.substr(9), good.substr(0, 9) + "/" + good.substr(10),
+        good.substr(0, 40) + "F", good.substr(0, 40) + std::string(1, '\0')}) {
+    EXPECT_FALSE(is_socket_name(bad)) << bad;
+  }
 }
 
 }  // namespace
