@@ -189,7 +189,7 @@ TEST_F(HostileStream, hostile_28_piece_without_room_for_its_record) {
   expect_ended();
 }
 TEST_F(HostileStream, hostile_29_piece_beyond_the_end_of_its_ring) {
-  expect_refused(piece(0, 256 * 1024 + 1));
+  expect_refused(piece(0, 512 * 1024 + 1));
 }
 TEST_F(HostileStream, hostile_30_ends_in_the_middle_of_a_piece) {
   say(piece(0, 40'000));
@@ -215,8 +215,8 @@ TEST_F(HostileStream, hostile_24_bytes_that_are_no_granules) {
 TEST_F(HostileStream, hostile_24_the_most_of_everything_is_taken) {
   say(cells(256));
   say(cells(128, 2, kResponses));
-  say(bytes(0, 256 * 1024));
-  say(payload(256 * 1024));
+  say(bytes(0, 512 * 1024));
+  say(payload(512 * 1024));
   say(bytes(0, 512 * 1024, kResponses));
   for (int i = 0; i < 8; ++i) say(payload(64 * 1024));
   for (int i = 0; i < 20; ++i) side_.poll();
@@ -293,18 +293,18 @@ TEST_F(HostileStream, hostile_28_bytes_that_come_again) {
   expect_refused(bytes(0, 64));
 }
 TEST_F(HostileStream, hostile_28_bytes_over_some_that_were_not_read) {
-  say(bytes(0, 256 * 1024));
-  for (int i = 0; i < 4; ++i) say(payload(64 * 1024));
+  say(bytes(0, 512 * 1024));
+  for (int i = 0; i < 8; ++i) say(payload(64 * 1024));
   for (int i = 0; i < 10; ++i) side_.poll();
-  say(bytes(256 * 1024, 64));
+  say(bytes(512 * 1024, 64));
   EXPECT_EQ(lane_->request_rx.bytes.view(0, 64)[0], std::byte{7});
   expect_ended();
 }
 TEST_F(HostileStream, hostile_29_bytes_beyond_the_end_of_their_ring) {
-  say(bytes(0, 256 * 1024 - 64));
-  say(payload(256 * 1024 - 64));
+  say(bytes(0, 512 * 1024 - 64));
+  say(payload(512 * 1024 - 64));
   for (int i = 0; i < 10; ++i) side_.poll();
-  expect_refused(bytes(256 * 1024 - 64, 128));
+  expect_refused(bytes(512 * 1024 - 64, 128));
 }
 TEST_F(HostileStream, hostile_29_positions_at_the_end_of_all_numbers) {
   expect_refused(bytes(~uint64_t{0} - 63, 64));

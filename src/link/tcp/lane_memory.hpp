@@ -3,7 +3,7 @@
 //
 //   words            4 x 256 bytes: requests out, requests in, responses out, responses in
 //   cells            requests 2 x 256, responses 2 x 128
-//   byte rings       requests 2 x 256 KiB, responses 2 x 512 KiB
+//   byte rings       requests and responses, 2 x 512 KiB each
 //   buffers          out and in, 32 KiB each
 //
 // Pages that nobody has touched cost nothing: that is most of them while a lane is idle. Belongs to
@@ -30,7 +30,7 @@ class LaneMemory {
 
   static constexpr uint32_t kRequestCellsLog2 = 8;
   static constexpr uint32_t kResponseCellsLog2 = 7;
-  static constexpr size_t kRequestBytes = 256 * 1024;
+  static constexpr size_t kRequestBytes = 512 * 1024;
   static constexpr size_t kResponseBytes = 512 * 1024;
   static constexpr size_t kBufferBytes = 32 * 1024;
 
