@@ -167,16 +167,24 @@ void OfferSender::put_back(Wqe& wqe) noexcept {
   wqe.chunk_at = wqe.chunk_end = 0;
 }
 
+// Buffers are their owners' again with the completions: after the run, in which the link may still
+// send from them.
 bool OfferSender::push() noexcept {
   if (granted_.empty()) return false;
-  const transport::PieceRun run(*core_.lane.get());
+  List<Wqe> pushed;
   bool any = false;
-  while (Wqe* wqe = granted_.front()) {
-    const uint64_t before = wqe->pushed;
-    const bool all = push_chunks(*wqe);
-    any = any || wqe->pushed != before;
-    if (!all) break;
-    granted_.remove(wqe);
+  {
+    const transport::PieceRun run(*core_.lane.get());
+    while (Wqe* wqe = granted_.front()) {
+      const uint64_t before = wqe->pushed;
+      const bool all = push_chunks(*wqe);
+      any = any || wqe->pushed != before;
+      if (!all) break;
+      granted_.remove(wqe);
+      pushed.push_back(wqe);
+    }
+  }
+  while (Wqe* wqe = pushed.pop_front()) {
     if (wqe->preview) {
       put_back(*wqe);
       continue;

@@ -193,7 +193,8 @@ void Mover::flush(bool hurry) noexcept {
   // from the back: what is taken out is replaced by what was looked at before
   for (size_t i = dirty_.size(); i-- > 0;) {
     StreamLane& lane = *dirty_[i];
-    if (!hurry && !lane.has_urgent()) {
+    const bool over = lane.moved_.hot && lane.moved_.last_arrival != polls_;
+    if (!hurry && !over && !lane.has_urgent()) {
       lane.wait_for_company();
       continue;
     }
