@@ -7,6 +7,7 @@ see has `reason`: why it changes no behaviour, or what else proves the rule (a S
 run all the same, and may survive. `tests` is for those that the tests of protect/ alone cannot see.
 """
 from cache_mutations import CACHE_MUTATIONS
+from link_mutations import LINK_MUTATIONS
 from mutation import Mutation, in_file
 from window_mutations import WINDOWS
 
@@ -647,8 +648,8 @@ OWNER = [  # what the queue pair does with a check's answer
     Mutation("one refusal for each operation", "  op_refused_ = true;\n", tests=QP_TESTS,
              file="qp/execution.cpp"),
     Mutation("a long write stays in one life",
-             "  assert(n <= protect::kChunkBytes);\n  if (region_.generation == 0) {\n",
-             "  assert(n <= protect::kChunkBytes);\n  if (true) {\n", tests=QP_TESTS,
+             "  assert(bytes.len <= protect::kChunkBytes);\n  if (region_.generation == 0) {\n",
+             "  assert(bytes.len <= protect::kChunkBytes);\n  if (true) {\n", tests=QP_TESTS,
              file="transport/remote_access.cpp"),
     Mutation("both halves of a raw key are looked at", "need, core_.port.endpoint, secret};",
              "need, core_.port.endpoint, {}};", tests=("qp_raw_keys",), file="qp/execution.hpp"),
@@ -657,8 +658,8 @@ OWNER = [  # what the queue pair does with a check's answer
              "f.offset.bounded(~uint64_t{0}, offset);\n  if (!bytes) {", tests=QP_TESTS,
              file="qp/responder.cpp"),
     Mutation("a piece lies in its ring",
-             "return {rx.bytes.view(at, len), len, rx.bytes.after(at, len)};",
-             "return {rx.bytes.view(at, 0), len, rx.bytes.after(at, len)};", tests=QP_TESTS,
+             "return {rx.bytes.view(at, len), len,",
+             "return {rx.bytes.view(at, 0), len,", tests=QP_TESTS,
              file="transport/lane_end.hpp"),
 ]
 
@@ -684,4 +685,5 @@ DEVICES = [  # memory that the CPU must not touch
 ]
 
 ALL = (ENTRY + DEVICES + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER + WINDOWS +
-       CACHE_MUTATIONS)
+       CACHE_MUTATIONS +
+       LINK_MUTATIONS)
