@@ -12,6 +12,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/fault_plan.hpp"
 #include "base/interfaces.hpp"
 #include "base/log.hpp"
 #include "base/no_throw.hpp"
@@ -33,6 +34,7 @@ enum class Kind : uint8_t {
   interface,  // of this host, or one of its addresses
   provider,   // how libfabric names providers
   directory,  // one that is there
+  faults,     // a FaultPlan
 };
 
 struct Setting {
@@ -61,6 +63,7 @@ constexpr Setting kSettings[] = {
     {"APERTURE_MW_TYPE", Kind::word, "2A, 2B", "the device has windows of type 2B"},
     {"APERTURE_RDMA_CM", Kind::word, "kernel", kNotSet},
     {"APERTURE_SILENCE_MS", Kind::number, "", "it is taken as 5000"},
+    {"APERTURE_FAULT", Kind::faults, "", "no fault is injected"},
     {"APERTURE_CM_PORT", Kind::port, "", "it is taken as 4791"},
     {"FI_APERTURE_IFACE", Kind::interface, "", "no libfabric endpoint is found by it"},
 };
@@ -143,6 +146,11 @@ bool is_directory(string_view path) {
   return ::stat(string(path).c_str(), &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+string fault_of_plan(string_view text) {
+  FaultPlan plan;
+  return read_fault_plan(text, plan);
+}
+
 bool is_legal(const Setting& setting, string_view value) {
   uint64_t number = 0;
   if (trimmed(value).empty()) return true;
@@ -154,6 +162,7 @@ bool is_legal(const Setting& setting, string_view value) {
     case Kind::interface: return is_on_this_host(value);
     case Kind::provider: return is_provider_name(value);
     case Kind::directory: return is_directory(value);
+    case Kind::faults: return fault_of_plan(value).empty();
   }
   return false;
 }
@@ -166,6 +175,7 @@ string wish_of(const Setting& setting) {
     case Kind::port: return "a port, from 1 to 65535";
     case Kind::interface: return "an interface of this host or an address of one";
     case Kind::directory: return "a directory that containers of this host have mounted";
+    case Kind::faults: return "a list of faults, such as seed=7,delay=2ms:10%,retry=0.1%";
     case Kind::provider: return "the name of another provider, such as tcp or verbs;ofi_rxm";
   }
   const char* before = setting.words.find(',') == string_view::npos ? ""
@@ -213,8 +223,9 @@ const Setting* meant_by(string_view name) {
 string fault_of(string_view name, string_view value, const Setting* setting) {
   if (setting != nullptr) {
     if (is_legal(*setting, value)) return {};
-    return string(name) + "=" + string(value) + " means nothing, so " + string(setting->otherwise) +
-           "; set it to " + wish_of(*setting) + ", or unset it";
+    const string why = setting->kind == Kind::faults ? " (" + fault_of_plan(value) + ")" : "";
+    return string(name) + "=" + string(value) + " means nothing" + why + ", so " +
+           string(setting->otherwise) + "; set it to " + wish_of(*setting) + ", or unset it";
   }
   if (!begins_like_ours(name)) return {};
   const Setting* meant = meant_by(name);

@@ -33,6 +33,7 @@ void RcQp::attach(std::unique_ptr<link::Lane> lane) noexcept {
   APERTURE_DEBUG_ASSERT(!lane_over_);  // of the lane before
   had_lane_ = false;
   remote_ = lane_->remote;
+  if (is_reliable()) lane_->min_rnr_timer = &attr_.min_rnr_timer;
   one_sided_.begin();
   begin_anew();
   on_access_changed();
@@ -74,10 +75,17 @@ void RcQp::execute_arrived(Allowed&& allowed) noexcept {
 void RcQp::lose() noexcept {
   if (!is_up()) return;
   const LaneInUse in_use(*this);
+  lane_->on_lost();
   execute_arrived([] { return true; });
   take_answers();
   if (!is_up()) return;  // in the error state already
   loss_.begin();
+}
+
+void RcQp::break_down() noexcept {
+  if (!is_up()) return;
+  const LaneInUse in_use(*this);
+  fail_fatally();
 }
 
 // As long as there is room for completions: nobody looks at them any more, so none is an overrun.

@@ -37,6 +37,8 @@ class RcQp final : public RcCore {
   // None can be had; or the lane that there was is down, and what the peer had published is read.
   void lane_failed(Errc why) noexcept;
   void lose() noexcept;
+  // Into the error state as it is, by a fault that the user has asked for.
+  void break_down() noexcept;
   link::Lane* lane() const noexcept { return lane_.get(); }
   const Address& remote() const noexcept { return remote_; }
 

@@ -21,6 +21,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "base/address.hpp"
@@ -44,6 +45,8 @@ struct DirectPath {
   protect::SlotArray* slots = nullptr;         // in which we pin, watched by the other side
   protect::SlotArray* watched = nullptr;       // in which the other side pins, watched by us
   uint32_t lane = 0;  // number that slots of this lane bear: its index in the segment
+  // All that the other side wants of our memory goes through the rings: it is permitted nothing.
+  bool owner_only = false;
 };
 
 // Pieces of pipelined copying: small enough that both copies overlap and stay in the caches, large
@@ -124,6 +127,11 @@ class Lane {
   // this one. With the lock of the queue pair's engine.
   virtual void on_attached() noexcept {}
   virtual void on_released() noexcept {}
+  // Its end has been told: what the other side had published can be read from now on, all of it.
+  // With the same lock.
+  virtual void on_lost() noexcept {}
+  // The lane that this one stands on, if any. Once it is released; then it carries nothing more.
+  virtual std::unique_ptr<Lane> take_inner() noexcept { return nullptr; }
 
   // SYNC POINT: lane-lost (pairs with mark_lost())
   bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }
@@ -152,6 +160,8 @@ class Lane {
   // the engine's thread, read by the control thread; a hint, so relaxed is enough.
   std::atomic<uint32_t> pending{0};
   PendingWatch* watch = nullptr;  // null: nobody watches. Outlives the lane
+  // Of the queue pair that has it, if it has such a thing: what its RNR NAKs say.
+  const uint8_t* min_rnr_timer = nullptr;
 
  private:
   std::atomic<bool> lost_{false};

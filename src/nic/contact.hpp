@@ -23,6 +23,10 @@
 namespace aperture::link::tcp {
 class Mover;
 }  // namespace aperture::link::tcp
+namespace aperture::link::faulty {
+class Mover;
+enum class Language : uint8_t;
+}  // namespace aperture::link::faulty
 
 namespace aperture::nic {
 
@@ -73,7 +77,9 @@ struct ListenSpec {
   bool at_open_port = false;  // also without one
   uint32_t domain = 0;        // protection domain that requests of peers meet here
   int doorbell_fd = -1;       // of the endpoint's engine; outlives the listener; requests: none
-  std::shared_ptr<link::tcp::Mover> mover;  // of that engine, likewise
+  std::shared_ptr<link::tcp::Mover> mover;      // of that engine, likewise
+  std::shared_ptr<link::faulty::Mover> faults;  // of that engine, too; null: none are injected
+  link::faulty::Language language{};            // of its queue pairs: fabric, if it is not said
   ContactEvents* events = nullptr;
   ListenFor what = ListenFor::lanes;
   size_t backlog = 0;  // requests: so many may wait for their answers; the others try again

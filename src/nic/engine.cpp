@@ -8,6 +8,7 @@
 
 #include "base/barrier.hpp"
 #include "base/no_throw.hpp"
+#include "link/faulty/setting.hpp"
 #include "protect/rights.hpp"
 #include "transport/tuning.hpp"
 
@@ -20,6 +21,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) noexcept 
   if (engine == nullptr) return Errc::no_memory;
   if (Status s = engine->make_mover(); !s) return s.error();
   if (Status s = engine->wakers_.open(); !s) return s.error();
+  if (Status s = engine->make_faults(); !s) return s.error();
   if (Status s = engine->auto_.begin(); !s) return s.error();
   return engine;
 }
@@ -39,9 +41,19 @@ Status Engine::make_mover() noexcept {
   return no_throw([&] { mover_ = std::make_shared<link::tcp::Mover>(moving_); });
 }
 
+Status Engine::make_faults() noexcept {
+  if (link::faulty::configured() == nullptr) return {};
+  auto made = link::faulty::Mover::make();
+  if (!made) return made.error();
+  const Status s = add_progress(**made);
+  if (s) faults_ = *std::move(made);
+  return s;
+}
+
 Engine::~Engine() {
-  assert(links_.empty());  // they are owned by what is gone by now
   auto_.end();
+  if (faults_ != nullptr) remove_progress(*faults_);
+  assert(links_.empty());  // they are owned by what is gone by now
 }
 
 inline void Engine::poll_queue_pairs() noexcept {
@@ -155,7 +167,9 @@ bool Engine::fall_asleep() noexcept {
   pollables_.fall_asleep();
   full_fence();  // pairs with the producers' fence between publishing and ChannelTx::must_ring
   if (!qps_.all_peers_fence() || !pollables_.all_peers_fence()) heavy_barrier();
-  return posted_.any() || qps_.any_has_work() || pollables_.any_has_work();
+  // a link that brings up what comes knows of it before the queue pairs do
+  return posted_.any() || qps_.any_has_work() || pollables_.any_has_work() ||
+         do_links_need_polling();
 }
 
 // What prepare_to_sleep() has found then is not so any more. Where it is peers that are waited for,
@@ -172,8 +186,11 @@ void Engine::look_at_posted() noexcept {
 }
 
 bool Engine::needs_polling() const noexcept {
-  return qps_.any_needs_polling() || pollables_.any_needs_polling() ||
-         std::any_of(links_.begin(), links_.end(),
+  return qps_.any_needs_polling() || pollables_.any_needs_polling() || do_links_need_polling();
+}
+
+bool Engine::do_links_need_polling() const noexcept {
+  return std::any_of(links_.begin(), links_.end(),
                      [](const link::Progress* link) { return link->needs_polling(); });
 }
 

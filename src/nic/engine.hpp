@@ -26,6 +26,7 @@
 #include "base/core_sharing.hpp"
 #include "base/fork_guard.hpp"
 #include "base/lock.hpp"
+#include "link/faulty/mover.hpp"
 #include "link/pollable.hpp"
 #include "link/progress.hpp"
 #include "link/tcp/mover.hpp"
@@ -105,6 +106,8 @@ class Engine {
   // io.
   Status add_progress(link::Progress& link) noexcept;
   void remove_progress(link::Progress& link) noexcept;
+  // What moves lanes with faults; null where the user has not asked for any.
+  const std::shared_ptr<link::faulty::Mover>& faults() const noexcept { return faults_; }
   // What moves lanes over streams; a link while there are such.
   const std::shared_ptr<link::tcp::Mover>& mover() const noexcept { return mover_; }
 
@@ -123,6 +126,7 @@ class Engine {
     Engine& engine_;
   };
   Status make_mover() noexcept;
+  Status make_faults() noexcept;
 
   [[gnu::always_inline]] void poll_queue_pairs() noexcept;
   [[gnu::cold, gnu::noinline]] void poll_with_links() noexcept;
@@ -132,6 +136,7 @@ class Engine {
   bool fall_asleep() noexcept;
   [[gnu::cold]] void look_at_posted() noexcept;
   bool needs_polling() const noexcept;
+  bool do_links_need_polling() const noexcept;
   bool needs_later_look() const noexcept;
   void wake_up() noexcept;
 
@@ -150,6 +155,7 @@ class Engine {
   std::vector<link::Progress*> links_;  // guarded by lock_
   Moving moving_{*this};
   std::shared_ptr<link::tcp::Mover> mover_;
+  std::shared_ptr<link::faulty::Mover> faults_;
   PostedWork posted_;  // put by any thread, run under lock_
   AutoProgress auto_;
 };

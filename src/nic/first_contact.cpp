@@ -74,7 +74,7 @@ FirstContact::FirstContact(ControlThread& control, std::unique_ptr<protect::KeyT
       peers_({control_, *this, accepting_, connecting_, self_, *keys_, keys_read_only_, shares_,
               silence_},
              listener_limits),
-      lanes_(listeners_),
+      lanes_(control_, listeners_),
       requests_(listeners_, lanes_) {
   listener_limits.handshakes = most_handshakes();
   keys_->when_sparse([this] { control_.post([this] { give_back_keys(); }); });

@@ -20,7 +20,8 @@ class LaneEvents {
   // unreachable, protocol, no_fds...
   virtual void on_no_lane(Errc why) noexcept = 0;
   // The lane that was handed over is lost: the peer has given it back (shut_down) or died
-  // (peer_lost). What it had published can still be read.
+  // (peer_lost), or a fault that the user asked for (link/faulty) has ended it: those, timed_out or
+  // canceled. What it had published can still be read.
   virtual void on_lane_down(Errc why) noexcept = 0;
 };
 

@@ -2,11 +2,23 @@
 #include "nic/lane_table.hpp"
 
 #include <cassert>
+#include <new>
 #include <utility>
 
 #include "base/no_throw.hpp"
+#include "link/faulty/setting.hpp"
 
 namespace aperture::nic {
+
+namespace {
+
+// What it stands on is its peer's to close.
+std::unique_ptr<link::Lane> bare(std::unique_ptr<link::Lane> lane) noexcept {
+  auto inner = lane->take_inner();
+  return inner != nullptr ? std::move(inner) : std::move(lane);
+}
+
+}  // namespace
 
 Status LaneTable::up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<link::Lane> lane,
                      const wire::PrivateData* data) noexcept {
@@ -16,12 +28,15 @@ Status LaneTable::up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<li
   const Status noted = no_throw([&] {
     if (listener == nullptr) return;
     record->peer->begin_watch(*lane);
+    if (listener->spec.faults != nullptr) [[unlikely]]
+      add_faults(listener->spec, lane);
+    record->owned = lane.get();
     by_lane_.emplace(lane.get(), record);
     old = std::exchange(current_[{record->listener, record->remote}], record);
   });
   if (listener == nullptr || !noted) {
     by_lane_.erase(lane.get());
-    record->peer->close_here(*record, std::move(lane));
+    record->peer->close_here(*record, bare(std::move(lane)));
     return noted;
   }
   if (old != nullptr) {
@@ -40,22 +55,42 @@ Status LaneTable::up(const std::shared_ptr<PeerLane>& record, std::unique_ptr<li
 
 void LaneTable::down(PeerLane& record, Errc why) noexcept {
   if (record.lane == nullptr || record.down) return;
-  record.lane->mark_lost();
+  record.owned->mark_lost();
   record.down = true;
   forget_current(record);
   const ListeningEnd* const listener = listeners_.find(record.listener);
-  if (listener != nullptr) listener->events().on_lane_down(record.lane, why);
+  if (listener != nullptr) listener->events().on_lane_down(record.owned, why);
 }
 
 void LaneTable::close(std::unique_ptr<link::Lane> lane) noexcept {
   const auto it = by_lane_.find(lane.get());
   if (it == by_lane_.end()) return;
   const std::shared_ptr<PeerLane> record = it->second;
-  assert(record->lane == lane.get());
+  assert(record->owned == lane.get());
   by_lane_.erase(it);
   forget_current(*record);
-  record->lane = nullptr;
-  if (record->peer != nullptr) record->peer->close_here(*record, std::move(lane));
+  record->lane = record->owned = nullptr;
+  if (record->peer != nullptr) record->peer->close_here(*record, bare(std::move(lane)));
+}
+
+// --- faults ---
+
+void LaneTable::add_faults(const ListenSpec& spec, std::unique_ptr<link::Lane>& lane) {
+  const FaultPlan* const plan = link::faulty::configured();
+  assert(plan != nullptr);
+  if (!plan->is_of_lanes()) return;
+  auto made = link::faulty::FaultyLane::make(
+      lane, {plan, link::faulty::next_number(), spec.language, this, spec.faults});
+  if (!made) throw std::bad_alloc();
+  lane = *std::move(made);
+}
+
+// Its owner may give it back meanwhile, which comes here later.
+void LaneTable::on_lane_struck(link::Lane& lane, Errc why) noexcept {
+  control_.post([this, struck = &lane, why] {
+    const auto it = by_lane_.find(struck);
+    if (it != by_lane_.end()) down(*it->second, why);
+  });
 }
 
 void LaneTable::forget_end(ListenerId id) noexcept {

@@ -9,15 +9,18 @@
 #include <memory>
 #include <unordered_map>
 
+#include "link/faulty/lane.hpp"
+#include "nic/control_thread.hpp"
 #include "nic/listeners.hpp"
 #include "nic/peers.hpp"
 
 namespace aperture::nic {
 
-class LaneTable {
+class LaneTable final : private link::faulty::LaneHost {
  public:
   // They outlive it.
-  explicit LaneTable(Listeners& listeners) noexcept : listeners_(listeners) {}
+  LaneTable(ControlThread& control, Listeners& listeners) noexcept
+      : control_(control), listeners_(listeners) {}
 
   bool is_up(const EndPair& pair) const noexcept { return current_.contains(pair); }
   // data: what the application there said; null: a datagram endpoint's lane. If its end is gone it
@@ -33,11 +36,16 @@ class LaneTable {
   void forget_end(ListenerId id) noexcept;
 
  private:
+  // Any thread: a fault that the user asked for has ended it.
+  void on_lane_struck(link::Lane& lane, Errc why) noexcept override;
+  // With the faults that the user asks for, if any. By exception std::bad_alloc.
+  void add_faults(const ListenSpec& spec, std::unique_ptr<link::Lane>& lane);
   void forget_current(const PeerLane& record) noexcept;
 
+  ControlThread& control_;
   Listeners& listeners_;
   std::map<EndPair, std::shared_ptr<PeerLane>> current_;  // the lane that is up for a pair
-  std::unordered_map<link::Lane*, std::shared_ptr<PeerLane>> by_lane_;
+  std::unordered_map<link::Lane*, std::shared_ptr<PeerLane>> by_lane_;  // as its owner has it
 };
 
 }  // namespace aperture::nic

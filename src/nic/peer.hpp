@@ -49,7 +49,8 @@ struct PeerLane {
   Peer* peer = nullptr;  // null once the peer is down
   ListenerId listener = 0;
   Address remote;
-  link::Lane* lane = nullptr;  // null before it is up, and once closed here
+  link::Lane* lane = nullptr;   // null before it is up, and once closed here
+  link::Lane* owned = nullptr;  // what its owner has: that lane, or one with faults on top of it
   bool closed_here = false;
   bool closed_there = false;
   bool down = false;  // its endpoint has been told

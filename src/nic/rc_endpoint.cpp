@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "link/faulty/records.hpp"
 #include "link/loopback/loopback.hpp"
 
 namespace aperture::nic {
@@ -31,6 +32,8 @@ Status RcEndpoint::expect(const Wish& wish) noexcept {
   spec.domain = wish.domain;
   spec.doorbell_fd = engine_.wakers().doorbell_fd();
   spec.mover = engine_.mover();
+  spec.faults = engine_.faults();
+  spec.language = link::faulty::Language::verbs;
   spec.events = this;
   Address bound;
   auto id = engine_.contact().listen(spec, bound);

@@ -94,11 +94,12 @@ void RcVerbsQp::on_no_lane(Errc why) noexcept {
   qp_.lane_failed(why);
 }
 
-void RcVerbsQp::on_lane_down(Errc) noexcept {
+void RcVerbsQp::on_lane_down(Errc why) noexcept {
   if (early_ != nullptr) {
     endpoint_.give_back(std::move(early_));
     return;
   }
+  if (why == Errc::canceled) return qp_.break_down();
   qp_.lose();
 }
 

@@ -38,6 +38,7 @@ Status RdmConnections::listen() noexcept {
   spec.local = address_;
   spec.doorbell_fd = engine_.wakers().doorbell_fd();
   spec.mover = engine_.mover();
+  spec.faults = engine_.faults();
   spec.at_open_port = at_open_port_;
   spec.what = connects_only_ ? ListenFor::nobody : ListenFor::lanes;
   for (End& end : ends_) {
@@ -192,6 +193,7 @@ void RdmConnections::adopt(const Address& remote, std::unique_ptr<link::Lane> la
   if (known != by_remote_.end() && known->second->state() != QpState::connecting) {
     // An old life of the peer: what it has published comes first, and the peer may still be inside.
     Qp& old_life = *known->second;
+    if (old_life.lane() != nullptr) old_life.lane()->on_lost();
     if (next_life(remote) != next_lives_.end() || !old_life.ending().drained() ||
         !old_life.ending().end_access()) {
       return adopt_later(old_life, std::move(lane));

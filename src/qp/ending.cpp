@@ -9,6 +9,7 @@ void Ending::lose(Errc why) noexcept {
   lost_why_ = why;
   core_.busy = true;
   execution_.clear_wait();  // the next poll tells
+  if (core_.lane) core_.lane->on_lost();
   if (core_.state == QpState::ready) core_.state = QpState::draining;
   APERTURE_DEBUG_ASSERT(core_.state == QpState::draining && core_.lane);  // it has a lane to lose
 }

@@ -110,6 +110,14 @@ class ChannelTx {
   // relaxed: a hint about the other side's mood
   uint64_t consumer_polls() const noexcept { return words_->polls.load(std::memory_order_relaxed); }
   bool consumer_hot() const noexcept { return consumer_state() == ConsumerState::hot; }
+  // The same rings before anything was published, with other words beside them: what stands between
+  // the two sides tells the producer by those what it has been told by ours.
+  ChannelTx with_words(ChannelWords& words) const noexcept {
+    APERTURE_DEBUG_ASSERT(cells.pos() == 0 && seen_ == 0);
+    ChannelTx other = *this;
+    other.words_ = &words;
+    return other;
+  }
   ChannelWords& words() noexcept { return *words_; }
 
   CellWriter cells;
@@ -161,6 +169,13 @@ class ChannelRx {
     words_->polls.store(polls, std::memory_order_relaxed);
   }
   ChannelWords& words() noexcept { return *words_; }
+  // The same words and bytes before anything was taken, with cells that somebody fills from ours.
+  ChannelRx with_cells(const Cell* cell_base, uint32_t log2_cells) const noexcept {
+    APERTURE_DEBUG_ASSERT(cells.pos() == 0 && published_ == 0);
+    ChannelRx other = *this;
+    other.cells = CellReader(cell_base, log2_cells);
+    return other;
+  }
 
   CellReader cells;
   ByteReader bytes;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/fault_plan.hpp"
 #include "base/settings.hpp"
 #include "tool/host.hpp"
 #include "tool/places.hpp"
@@ -21,7 +22,8 @@ constexpr const char* kRunFooter =
     "./my_mpi_program\n  aperture run --one-sided -- mpirun.openmpi -n 2 "
     "./my_program_with_windows\n  aperture run --as tcp -- fi_pingpong -p tcp     for programs "
     "that "
-    "know other names only\n  aperture run -- env | grep -E '^(FI|OMPI)_'     what it "
+    "know other names only\n  aperture run --fault seed=7,retry=after:1000 -- ./my_server     see "
+    "how it takes errors\n  aperture run -- env | grep -E '^(FI|OMPI)_'     what it "
     "sets\n\nSettings of yours are kept; one that keeps Aperture from being chosen is named on "
     "stderr.\n"
     "Exit code: that of CMD; 127 not found, 126 not executable, 125 the provider is missing.\n";
@@ -59,7 +61,9 @@ bool is(const char* argument, const char* word) {
 // of one.
 int command_index(int argc, char** argv) {
   int at = 2;
-  while (at < argc && argv[at][0] == '-' && !is(argv[at], "--")) at += is(argv[at], "--as") ? 2 : 1;
+  while (at < argc && argv[at][0] == '-' && !is(argv[at], "--")) {
+    at += is(argv[at], "--as") || is(argv[at], "--fault") ? 2 : 1;
+  }
   at = std::min(at, argc);
   return at < argc && is(argv[at], "--") ? at + 1 : at;
 }
@@ -68,6 +72,12 @@ int command_index(int argc, char** argv) {
 std::string is_name_of_provider(const std::string& text) {
   if (!text.empty() && aperture::is_legal_setting("APERTURE_AS", text.c_str())) return {};
   return "'" + text + "' is no name of another provider, such as tcp or 'verbs;ofi_rxm'";
+}
+
+// Empty: they are such, as the parser wants it.
+std::string are_faults(const std::string& text) {
+  aperture::FaultPlan plan;
+  return aperture::read_fault_plan(text, plan);
 }
 
 }  // namespace
@@ -86,12 +96,15 @@ int main(int argc, char** argv) {
   run->add_flag("--one-sided", options.one_sided, one_sided);
   constexpr const char* as = "another name to answer under too: tcp, 'verbs;ofi_rxm' ...";
   run->add_option("--as", options.as, as)->type_name("NAME")->check(is_name_of_provider);
+  constexpr const char* fault = "faults to inject: seed=7,delay=2ms:10%,retry=0.1% ...";
+  run->add_option("--fault", options.faults, fault)->type_name("SPEC")->check(are_faults);
   run->footer(kRunFooter);
 
   CLI::App* explain = app.add_subcommand("explain", "run CMD and say why anything is refused");
   explain->add_option("CMD", shown_in_help, "the program and its arguments, best behind --");
   explain->add_flag("--one-sided", options.one_sided, one_sided);
   explain->add_option("--as", options.as, as)->type_name("NAME")->check(is_name_of_provider);
+  explain->add_option("--fault", options.faults, fault)->type_name("SPEC")->check(are_faults);
   explain->footer(kExplainFooter);
 
   bool json = false;

@@ -58,6 +58,7 @@ int run(char* const* argv, const RunOptions& options) {
   place.one_sided = options.one_sided;
   place.explain = options.explain;
   place.as = options.as;
+  place.faults = options.faults;
   if (place.provider_folder.empty()) {
     std::string problem = "the provider ";
     problem.append(kProviderFile).append(" is neither in ");

@@ -9,7 +9,8 @@ namespace aperture::tool {
 struct RunOptions {
   bool one_sided = false;  // Open MPI's one-sided communication is led to the provider too
   bool explain = false;
-  std::string as{};  // another name that the provider answers under too; empty: none
+  std::string as{};      // another name that the provider answers under too; empty: none
+  std::string faults{};  // to inject, as APERTURE_FAULT has them; empty: what that says
 };
 
 // argv is CMD and its arguments, ended by nullptr. Returns only on failure, with the exit code

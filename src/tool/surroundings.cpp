@@ -77,6 +77,15 @@ void add_explanations(const Lookup& lookup, Surroundings& out) {
   }
 }
 
+// What is asked for by hand comes before a setting that may be an old one.
+void add_faults(const std::string& faults, const Lookup& lookup, Surroundings& out) {
+  out.settings.emplace_back("APERTURE_FAULT", faults);
+  const char* const before = lookup("APERTURE_FAULT");
+  if (before == nullptr || *before == '\0' || faults == before) return;
+  out.notes.push_back("APERTURE_FAULT=" + std::string(before) +
+                      " is set, and --fault takes its place.");
+}
+
 size_t count(const std::string& list, char separator, const std::string& name) {
   size_t n = 0;
   std::istringstream items(list);
@@ -217,6 +226,7 @@ Surroundings plan(const Place& place, const Lookup& lookup) {
         "it.");
   }
   if (!place.as.empty()) add_other_name(place, lookup, out);
+  if (!place.faults.empty()) add_faults(place.faults, lookup, out);
   if (place.explain) add_explanations(lookup, out);
   if (!place.verbs_library.empty()) {
     add_verbs_door(place.verbs_library, place.real_folder, lookup, out);

@@ -28,6 +28,7 @@ struct Place {
   bool one_sided = false;         // MPI windows shall go through Aperture, not only messages
   bool explain = false;           // the provider shall say why it refuses
   std::string as{};               // another name to answer under; empty: none
+  std::string faults{};           // to inject; empty: those that the user has set, if any
   std::string explain_library{};  // what says why libfabric refuses; empty: there is none
   std::string verbs_library{};    // our libibverbs.so.1; empty: without the verbs door
   std::string real_folder{};      // where it finds the real one under its private name

@@ -36,7 +36,8 @@ class Gate {
   void permit(LaneEnd& lane, protect::Accessors& accessors, uint16_t flags,
               PutRecord&& put) noexcept {
     move_to(lane, accessors, ++last_number_);
-    flags_ = flags;
+    constexpr auto kAccesses = static_cast<uint16_t>(kPermitReads | kPermitWrites);
+    flags_ = lane->direct.owner_only ? static_cast<uint16_t>(flags & ~kAccesses) : flags;
     due_ = in_force_ = true;
     tell(lane, put);
   }

@@ -1,7 +1,7 @@
-// The Link contract (src/link/lane.hpp), run over every link: what is published arrives in order
-// and once, room comes back only by `consumed`, requests and responses do not stand in each
-// other's way, the doorbell rings only for who sleeps, and what was published before a loss can
-// still be read.
+// The Link contract (src/link/lane.hpp), run over every link, bare and with delays on top: what is
+// published arrives in order and once, room comes back only by `consumed`, requests and responses
+// do not stand in each other's way, the doorbell rings only for who sleeps, and what was published
+// before a loss can still be read.
 #include <poll.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ using aperture::test::value_of;
 using test::LanePair;
 using test::LinkKind;
 
-enum class Kind { shm, loopback_pair, loopback_self, stream };
+enum class Kind { shm, loopback_pair, loopback_self, stream, delayed, delayed_stream };
 
 std::string name_of(const testing::TestParamInfo<Kind>& info) {
   switch (info.param) {
@@ -26,9 +26,14 @@ std::string name_of(const testing::TestParamInfo<Kind>& info) {
     case Kind::loopback_pair: return "loopback_pair";
     case Kind::loopback_self: return "loopback_self";
     case Kind::stream: return "stream";
+    case Kind::delayed: return "delayed";
+    case Kind::delayed_stream: return "delayed_stream";
   }
   return "unknown";
 }
+
+// Behind a head that is no record's: one cell is one message, whoever reads it.
+constexpr size_t kValueAt = 16;
 
 class LinkContract : public testing::TestWithParam<Kind> {
  protected:
@@ -43,6 +48,8 @@ class LinkContract : public testing::TestWithParam<Kind> {
 
   static LinkKind link_of(Kind kind) {
     if (kind == Kind::stream) return LinkKind::stream;
+    if (kind == Kind::delayed) return LinkKind::delayed;
+    if (kind == Kind::delayed_stream) return LinkKind::delayed_stream;
     return kind == Kind::shm ? LinkKind::shm : LinkKind::loopback;
   }
   Lane& left() { return *pair_.lane_a; }
@@ -55,7 +62,8 @@ class LinkContract : public testing::TestWithParam<Kind> {
 
   bool put(ring::ChannelTx& tx, uint64_t value) {
     if (!tx.room(1)) return false;
-    std::memcpy(tx.cells.body(), &value, sizeof value);
+    std::memset(tx.cells.body(), 0, kValueAt);
+    std::memcpy(tx.cells.body() + kValueAt, &value, sizeof value);
     tx.cells.publish(1);
     pair_.move();
     return true;
@@ -66,7 +74,7 @@ class LinkContract : public testing::TestWithParam<Kind> {
   }
   static bool take(ring::ChannelRx& rx, uint64_t& value) {
     if (!rx.cells.ready()) return false;
-    std::memcpy(&value, rx.cells.body(), sizeof value);
+    std::memcpy(&value, rx.cells.body() + kValueAt, sizeof value);
     rx.cells.advance(1);
     return true;
   }
@@ -200,11 +208,13 @@ TEST_P(ContractOfSharedRings, two_threads_see_every_message_whole) {
 
 INSTANTIATE_TEST_SUITE_P(Links, LinkContract,
                          testing::Values(Kind::shm, Kind::loopback_pair, Kind::loopback_self,
-                                         Kind::stream),
+                                         Kind::stream, Kind::delayed, Kind::delayed_stream),
                          name_of);
 // a lane to oneself has one direction
 INSTANTIATE_TEST_SUITE_P(Links, ContractOfTwoEnds,
-                         testing::Values(Kind::shm, Kind::loopback_pair, Kind::stream), name_of);
+                         testing::Values(Kind::shm, Kind::loopback_pair, Kind::stream,
+                                         Kind::delayed, Kind::delayed_stream),
+                         name_of);
 // a lane over a stream is one thread's at a time, and what wakes the other side is the stream
 INSTANTIATE_TEST_SUITE_P(Links, ContractOfSharedRings,
                          testing::Values(Kind::shm, Kind::loopback_pair, Kind::loopback_self),

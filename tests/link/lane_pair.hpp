@@ -1,7 +1,7 @@
 // Two ends of a lane in one process, over each kind of link, for the tests of the rooms above. On
 // the direct link each side may reach the other by CMA (the other is this very process), with a
-// real key view and real accessor slots. A lane over a stream has to be moved: whoever polls a side
-// calls before_poll() and after_poll().
+// real key view and real accessor slots. A lane over a stream, and one with faults, has to be
+// moved: whoever polls a side calls before_poll() and after_poll().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,6 +11,8 @@
 #include <memory>
 #include <string>
 
+#include "link/faulty/lane.hpp"
+#include "link/faulty/mover.hpp"
 #include "link/loopback/loopback.hpp"
 #include "link/shm/segment.hpp"
 #include "link/simulated_stream.hpp"
@@ -19,13 +21,17 @@
 
 namespace aperture::link::test {
 
-enum class LinkKind { loopback, shm, direct, stream };
+// delayed and delayed_stream: shm and stream with faults on top that reorder nothing and lose
+// nothing (link/faulty), at both ends.
+enum class LinkKind { loopback, shm, direct, stream, delayed, delayed_stream };
 inline const char* name_of(LinkKind kind) {
   switch (kind) {
     case LinkKind::loopback: return "loopback";
     case LinkKind::shm: return "shm";
     case LinkKind::direct: return "direct";
     case LinkKind::stream: return "stream";
+    case LinkKind::delayed: return "delayed";
+    case LinkKind::delayed_stream: return "delayed_stream";
   }
   return "unknown";
 }
@@ -62,7 +68,7 @@ class LanePair {
   void make(protect::DomainId domain_a, protect::DomainId domain_b) {
     drop(Of::a);
     drop(Of::b);
-    if (kind_ == LinkKind::stream) {
+    if (is_stream()) {
       make_streams();
     } else if (kind_ == LinkKind::loopback) {
       auto pair = loopback::make_lane_pair(bell_a_.get(), bell_b_.get());
@@ -74,32 +80,49 @@ class LanePair {
     }
     lane_a->remote_domain = domain_b;
     lane_b->remote_domain = domain_a;
+    if (is_delayed()) {
+      add_faults(lane_a, Of::a);
+      add_faults(lane_b, Of::b);
+    }
   }
+  // Those that the next lanes have, each side's; tiny delays, if nothing is said.
+  void set_faults(const std::string& plan) { ASSERT_EQ(read_fault_plan(plan, plan_), ""); }
+  faulty::Language language = faulty::Language::fabric;
 
   // Lanes over streams: what was published arrives. Of a side that is a bare lane, whatever lies in
   // its rings was published.
   enum class Of { a, b };
   void before_poll(Of side) {
-    if (kind_ != LinkKind::stream) return;
-    if (!apart_) move(side == Of::a ? Of::b : Of::a);
-    moving(side).mover->progress();
+    if (is_stream()) {
+      if (!apart_) move(side == Of::a ? Of::b : Of::a);
+      moving(side).mover->progress();
+    }
+    if (is_delayed()) faults(side).mover->progress();
   }
   void after_poll(Of side) {
-    if (kind_ != LinkKind::stream) return;
+    if (!is_stream()) return;
     moving(side).mover->flush(true);
     if (!apart_) move(side == Of::a ? Of::b : Of::a);
   }
   void move() {
-    if (kind_ != LinkKind::stream) return;
+    if (!is_stream() && !is_delayed()) return;
     // what b sends at once, a has to be asked for once more
     for (int idle = 0; idle < 2; ++idle) {
       const bool any_of_a = move(Of::a);
       if (move(Of::b) || any_of_a) idle = -1;
+      if (is_delayed() && (faults_a_.mover->holds_back() || faults_b_.mover->holds_back())) {
+        idle = -1;
+      }
     }
   }
+  // Why a fault has ended the lane of a side; ok: none has.
+  Errc struck(Of side) { return faults(side).struck; }
   // One that was given back.
   void linger(Lane& lane) {
     if (kind_ == LinkKind::stream) static_cast<tcp::StreamLane&>(lane).linger();
+    if (kind_ != LinkKind::delayed_stream) return;
+    if (auto inner = lane.take_inner()) lingering_.push_back(std::move(inner));
+    for (auto& one : lingering_) static_cast<tcp::StreamLane&>(*one).linger();
   }
   // Each side is another thread's from now on.
   void set_apart() { apart_ = true; }
@@ -131,7 +154,26 @@ class LanePair {
       moved_bare(side) = bare(side).get();
       bare(side)->ring_doorbell();
     }
-    return moving(side).poll();
+    const bool any = moving(side).poll();
+    return (is_delayed() && faults(side).mover->progress()) || any;
+  }
+
+  bool is_stream() const { return kind_ == LinkKind::stream || kind_ == LinkKind::delayed_stream; }
+  bool is_delayed() const {
+    return kind_ == LinkKind::delayed || kind_ == LinkKind::delayed_stream;
+  }
+  // What injects the faults of one side, and is told of those that end a lane.
+  struct Faults final : faulty::LaneHost {
+    std::shared_ptr<faulty::Mover> mover = *faulty::Mover::make();
+    Errc struck = Errc::ok;
+    void on_lane_struck(Lane&, Errc why) noexcept override { struck = why; }
+  };
+  Faults& faults(Of side) { return side == Of::a ? faults_a_ : faults_b_; }
+  void add_faults(std::unique_ptr<Lane>& lane, Of side) {
+    faults(side).struck = Errc::ok;
+    if (!plan_.is_of_lanes()) set_faults("seed=7,delay=20us:5%,delay=200us:0.5%");
+    lane = *faulty::FaultyLane::make(
+        lane, {&plan_, next_number_++, language, &faults(side), faults(side).mover});
   }
 
   void make_streams() {
@@ -172,6 +214,10 @@ class LanePair {
 
   const LinkKind kind_;
   MovingSide moving_a_, moving_b_;
+  Faults faults_a_, faults_b_;
+  FaultPlan plan_;
+  std::vector<std::unique_ptr<Lane>> lingering_;
+  uint64_t next_number_ = 1;
   Lane* moved_bare_a_ = nullptr;  // by their movers, since nobody else has them
   Lane* moved_bare_b_ = nullptr;
   bool apart_ = false;
