@@ -29,7 +29,7 @@ SEED = int(os.environ.get("APERTURE_SEED", time.time_ns() % 2**32))
 STAYS, WRONG_DESTINATION, WRONG_VERSION, BUSY = 3, 4, 5, 6
 OPEN, ACCEPT, REJECT, CONNECT, WITHDRAW = 3, 4, 5, 8, 11
 BAD_TICKET, WRONG_KIND = 2, 6
-CELLS, BYTES, CREDIT, CLOSE = 1, 2, 3, 4
+CELLS, BYTES, CREDIT, CLOSE, PIECE = 1, 2, 3, 4, 5
 HANDSHAKE_SECONDS = 5
 draw = random.Random(SEED)
 
@@ -66,6 +66,10 @@ def cells(count: int, bodies: bytes, channel=0) -> bytes:
 def run_of(position: int, length: int, payload=None, channel=0) -> bytes:
     return frame(BYTES, channel, 0, struct.pack("<QI", position, length),
                  bytes(length) if payload is None else payload)
+
+
+def piece(position: int, length: int, body=bytes(60), payload=b"", channel=0) -> bytes:
+    return frame(PIECE, channel, 0, struct.pack("<QI", position, length) + body, payload)
 
 
 def credit(consumed: int, freed: int, channel=0) -> bytes:
@@ -262,13 +266,16 @@ class Strangers(unittest.TestCase):
         self.ends(cells(0, b""))
         self.ends(cells(257, bytes(257 * 60)))
         self.ends(frame(CELLS, 0, 65535, b""))
-        for length in (0, 1, 63, 256 * 1024 + 64, 2**32 - 64, 2**32 - 1):
+        for length in (0, 1, 63, 512 * 1024 + 64, 2**32 - 64, 2**32 - 1):
             self.ends(run_of(0, length, b""))
+        for length in (0, 512 * 1024 + 1, 2**32 - 1):
+            self.ends(piece(0, length))
 
     def test_25_kinds_channels_and_bits_that_there_are_not(self):
-        for head in ((0, 0, 0), (5, 0, 0), (255, 0, 0), (CELLS, 2, 1), (BYTES, 0, 1),
-                     (CREDIT, 0, 1), (CREDIT, 255, 0), (CLOSE, 1, 0), (CLOSE, 0, 1)):
-            self.ends(frame(*head, rest=bytes(60)))
+        for head in ((0, 0, 0), (6, 0, 0), (255, 0, 0), (CELLS, 2, 1), (BYTES, 0, 1),
+                     (CREDIT, 0, 1), (CREDIT, 255, 0), (CLOSE, 1, 0), (CLOSE, 0, 1),
+                     (PIECE, 0, 1), (PIECE, 2, 0)):
+            self.ends(frame(*head, rest=bytes(72)))
 
     def test_26_checksums_that_are_wrong(self):
         self.ends(frame(CELLS, 0, 1, bytes(60), crc=crc32c(b"other")))
@@ -292,6 +299,9 @@ class Strangers(unittest.TestCase):
         self.ends(run_of(0, 64), run_of(192, 64))
         self.ends(*[run_of(n * 32768, 32768, channel=1) for n in range(17)])  # more than it holds
         self.ends(run_of(2**64 - 64, 64))
+        self.ends(piece(64, 64))
+        self.ends(piece(2**64 - 64, 64))
+        self.ends(run_of(0, 64), piece(0, 100))
         self.ends(credit(0, 64))
 
     def test_29_addresses_that_wrap_and_keys_that_are_not_its(self):

@@ -28,10 +28,10 @@ TEST_P(Pieces, are_taken_up_to_the_length_that_is_ever_sent_and_no_longer) {
     for (int i = 0; i < 20; ++i) pair.a->poll();
   };
   pair.a->memory[0] = std::byte{7};
-  write_piece(transport::kPieceBytes);
+  write_piece(static_cast<uint32_t>(peer.piece_bytes));
   EXPECT_EQ(pair.a->qp->state(), QpState::rts);
   EXPECT_EQ(pair.a->memory[0], std::byte{0});
-  write_piece(transport::kPieceBytes + 1);
+  write_piece(static_cast<uint32_t>(peer.piece_bytes) + 1);
   EXPECT_EQ(pair.a->qp->state(), QpState::err);
 }
 

@@ -23,10 +23,10 @@ INSTANTIATE_TEST_SUITE_P(Links, Pieces, link::test::kEachLink, link::test::link_
 
 TEST_P(Pieces, are_taken_up_to_the_length_that_is_ever_sent_and_no_longer) {
   ASSERT_TRUE(peer().prepare_request_bytes());
-  write_piece(transport::kPieceBytes);
+  write_piece(peer().piece_bytes);
   EXPECT_FALSE(a().qp->broken());
   EXPECT_FALSE(memory_.all(7));
-  write_piece(transport::kPieceBytes + 1);
+  write_piece(peer().piece_bytes + 1);
   EXPECT_TRUE(a().qp->broken());
 }
 
