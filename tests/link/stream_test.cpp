@@ -292,7 +292,9 @@ struct ManyLanes {
 
 TEST(Mover, moves_more_lanes_than_it_keeps_hot) {
   ManyLanes lanes(40);
-  auto& [side, here, there] = lanes;
+  MovingSide& side = lanes.side;
+  std::deque<End>& here = lanes.here;
+  std::deque<End>& there = lanes.there;
   EXPECT_TRUE(side.host->moving);
   for (int round = 0; round < 20; ++round) {
     for (End& end : there) {
@@ -313,7 +315,8 @@ TEST(Mover, moves_more_lanes_than_it_keeps_hot) {
 
 TEST(Mover, has_read_what_came_over_all_others_when_it_tells_the_end_of_one) {
   ManyLanes lanes(70);  // more than one question to the kernel answers
-  auto& [side, here, there] = lanes;
+  std::deque<End>& here = lanes.here;
+  std::deque<End>& there = lanes.there;
   ASSERT_TRUE(there[0].put(1));
   ASSERT_TRUE(here[0].until([&] { return here[0].lane->request_rx.cells.ready(); }))
       << "it is hot, and read before all others";
