@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <charconv>
 
 #include "base/spelling.hpp"
+#include "base/text.hpp"
 
 namespace aperture {
 
@@ -22,22 +22,6 @@ constexpr size_t kFirstKind = 2;
 constexpr uint64_t kRnrNs = 1'000'000'000;
 constexpr uint64_t kMostNs = 60'000'000'000;
 constexpr string_view kAfter = "after:";
-
-bool begins(string_view text, string_view head) noexcept {
-  return text.substr(0, head.size()) == head;
-}
-
-string_view trimmed(string_view text) noexcept {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
-
-template <typename Number>
-bool is_number(string_view text, Number& out) noexcept {
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), out);
-  return read.ec == std::errc() && read.ptr == text.data() + text.size();
-}
 
 // "0.1%": digits, and a point with digits behind it; std::from_chars of a double is not everywhere.
 bool read_share(string_view text, uint64_t& of_2_32) noexcept {
@@ -142,6 +126,15 @@ bool FaultPlan::is_of_datagrams() const noexcept {
   const auto is_any = [this](FaultKind kind) { return when(kind).is_ever(); };
   return delays_any() || is_any(FaultKind::drop) || is_any(FaultKind::duplicate) ||
          is_any(FaultKind::reorder);
+}
+
+uint64_t FaultPlan::delay_ns(const FaultDice& dice, uint32_t salt, uint64_t n) const noexcept {
+  assert(delay_count <= delays.size());
+  uint64_t ns = 0;
+  for (uint32_t i = 0; i < delay_count; ++i) {
+    if (delays[i].when.strikes(n, dice.draw(salt + i, n))) ns = std::max(ns, delays[i].ns);
+  }
+  return ns;
 }
 
 std::string read_fault_plan(string_view text, FaultPlan& plan) {

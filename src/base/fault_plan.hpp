@@ -43,6 +43,17 @@ struct FaultWhen {
 enum class FaultKind : uint8_t { rnr, retry, flush, death, drop, duplicate, reorder };
 inline constexpr size_t kFaultKinds = 7;
 
+// The numbers that one lane, or one datagram link, draws.
+class FaultDice {
+ public:
+  FaultDice(uint64_t seed, uint64_t number) noexcept;
+  // Of the n-th thing; salt: one for each fault and what it strikes.
+  uint32_t draw(uint32_t salt, uint64_t n) const noexcept;
+
+ private:
+  uint64_t key_;
+};
+
 struct FaultPlan {
   static constexpr size_t kMostDelays = 4;
   struct Delay {
@@ -59,6 +70,9 @@ struct FaultPlan {
 
   const FaultWhen& when(FaultKind kind) const noexcept { return of[static_cast<size_t>(kind)]; }
   bool delays_any() const noexcept { return delay_count != 0; }
+  // By how much the n-th thing comes later: the longest delay that strikes it. 0: not at all. The
+  // delays draw by `salt` and the next ones.
+  uint64_t delay_ns(const FaultDice& dice, uint32_t salt, uint64_t n) const noexcept;
   // Anything that befalls a connection; a datagram.
   bool is_of_lanes() const noexcept;
   bool is_of_datagrams() const noexcept;
@@ -67,16 +81,5 @@ struct FaultPlan {
 // Empty: `plan` is what the text says. Else what is wrong with it, naming the word; plan is as it
 // was. By exception std::bad_alloc.
 std::string read_fault_plan(std::string_view text, FaultPlan& plan);
-
-// The numbers that one lane, or one datagram link, draws.
-class FaultDice {
- public:
-  FaultDice(uint64_t seed, uint64_t number) noexcept;
-  // Of the n-th thing; salt: one for each fault and what it strikes.
-  uint32_t draw(uint32_t salt, uint64_t n) const noexcept;
-
- private:
-  uint64_t key_;
-};
 
 }  // namespace aperture

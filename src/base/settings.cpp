@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -18,6 +17,7 @@
 #include "base/no_throw.hpp"
 #include "base/per_process.hpp"
 #include "base/spelling.hpp"
+#include "base/text.hpp"
 
 namespace aperture {
 
@@ -74,16 +74,6 @@ const Setting* find(string_view name) noexcept {
   return found != std::end(kSettings) ? found : nullptr;
 }
 
-bool begins(string_view text, string_view head) noexcept {
-  return text.substr(0, head.size()) == head;
-}
-
-string_view trimmed(string_view text) noexcept {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
-
 // Calls visit(word) for what is between commas until it returns false; whether it never did.
 template <typename Visit>
 bool all_words(string_view list, Visit visit) {
@@ -102,11 +92,6 @@ bool has_word(string_view words, string_view word) noexcept {
 bool is_legal_list(string_view words, string_view list) noexcept {
   if (list == "none") return true;
   return all_words(list, [words](string_view w) { return w != "none" && has_word(words, w); });
-}
-
-bool is_number(string_view text, uint64_t& out) noexcept {
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), out);
-  return read.ec == std::errc() && read.ptr == text.data() + text.size();
 }
 
 bool is_on_this_host(string_view text) {

@@ -79,7 +79,7 @@ struct ListenSpec {
   int doorbell_fd = -1;       // of the endpoint's engine; outlives the listener; requests: none
   std::shared_ptr<link::tcp::Mover> mover;      // of that engine, likewise
   std::shared_ptr<link::faulty::Mover> faults;  // of that engine, too; null: none are injected
-  link::faulty::Language language{};            // of its queue pairs: fabric, if it is not said
+  link::faulty::Language language{};            // of its queue pairs: request, if it is not said
   ContactEvents* events = nullptr;
   ListenFor what = ListenFor::lanes;
   size_t backlog = 0;  // requests: so many may wait for their answers; the others try again

@@ -33,7 +33,7 @@ Status RcEndpoint::expect(const Wish& wish) noexcept {
   spec.doorbell_fd = engine_.wakers().doorbell_fd();
   spec.mover = engine_.mover();
   spec.faults = engine_.faults();
-  spec.language = link::faulty::Language::verbs;
+  spec.language = link::faulty::Language::rc;
   spec.events = this;
   Address bound;
   auto id = engine_.contact().listen(spec, bound);

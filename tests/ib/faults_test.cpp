@@ -14,7 +14,7 @@ struct FaultyPair : Pair {
   explicit FaultyPair(const std::string& plan, const Options& o = {},
                       LinkKind kind = LinkKind::delayed)
       : Pair(kind, o) {
-    lanes.language = link::faulty::Language::verbs;
+    lanes.language = link::faulty::Language::rc;
     lanes.set_faults(plan);
     connect();
   }

@@ -87,7 +87,7 @@ class LanePair {
   }
   // Those that the next lanes have, each side's; tiny delays, if nothing is said.
   void set_faults(const std::string& plan) { ASSERT_EQ(read_fault_plan(plan, plan_), ""); }
-  faulty::Language language = faulty::Language::fabric;
+  faulty::Language language = faulty::Language::request;
 
   // Lanes over streams: what was published arrives. Of a side that is a bare lane, whatever lies in
   // its rings was published.

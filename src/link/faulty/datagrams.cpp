@@ -2,7 +2,6 @@
 #include "link/faulty/datagrams.hpp"
 
 #include <sys/epoll.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <cassert>
@@ -39,14 +38,13 @@ Result<std::unique_ptr<FaultyDatagrams>> FaultyDatagrams::make(std::unique_ptr<D
   assert(inner != nullptr);
   ParentOnlyFd wake(move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))));
   if (!wake) return errc_from_errno(errno);
-  ParentOnlyFd timer(
-      move_high(UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))));
-  if (!timer) return errc_from_errno(errno);
-  if (!watch(wake.get(), inner->wake_fd()) || !watch(wake.get(), timer.get())) {
+  auto timer = Timer::make();
+  if (!timer) return timer.error();
+  if (!watch(wake.get(), inner->wake_fd()) || !watch(wake.get(), timer->fd())) {
     return errc_from_errno(errno);
   }
   std::unique_ptr<FaultyDatagrams> made(new (std::nothrow) FaultyDatagrams(
-      std::move(inner), plan, number, std::move(wake), std::move(timer)));
+      std::move(inner), plan, number, std::move(wake), *std::move(timer)));
   if (made == nullptr) return Errc::no_memory;
   const Status roomy = no_throw([&] { made->held_.reserve(kMostHeld); });
   if (!roomy) return roomy.error();
@@ -54,7 +52,7 @@ Result<std::unique_ptr<FaultyDatagrams>> FaultyDatagrams::make(std::unique_ptr<D
 }
 
 FaultyDatagrams::FaultyDatagrams(std::unique_ptr<Datagrams> inner, const FaultPlan& plan,
-                                 uint64_t number, ParentOnlyFd wake, ParentOnlyFd timer) noexcept
+                                 uint64_t number, ParentOnlyFd wake, Timer timer) noexcept
     : life_(Life::now()),
       inner_(std::move(inner)),
       plan_(plan),
@@ -77,21 +75,11 @@ bool FaultyDatagrams::strikes(FaultKind kind) const noexcept {
   return plan_.when(kind).strikes(sent_, dice_.draw(kKind + static_cast<uint32_t>(kind), sent_));
 }
 
-uint64_t FaultyDatagrams::drawn_delay() const noexcept {
-  uint64_t ns = 0;
-  for (size_t i = 0; i < plan_.delay_count; ++i) {
-    const FaultPlan::Delay& delay = plan_.delays[i];
-    const uint32_t draw = dice_.draw(kDelay + static_cast<uint32_t>(i), sent_);
-    if (delay.when.strikes(sent_, draw)) ns = std::max(ns, delay.ns);
-  }
-  return ns;
-}
-
 Status FaultyDatagrams::send(const Address& local, const Address& to,
                              std::span<const iovec> pieces) noexcept {
   send_held();
   Status s;
-  const uint64_t delay_ns = drawn_delay();
+  const uint64_t delay_ns = plan_.delay_ns(dice_, kDelay, sent_);
   if (strikes(FaultKind::drop)) {
     // gone
   } else if (delay_ns != 0 && held_.size() < kMostHeld) {
@@ -144,16 +132,11 @@ void FaultyDatagrams::send_held() noexcept {
 }
 
 void FaultyDatagrams::set_timer() noexcept {
-  constexpr uint64_t kSecond = 1'000'000'000;
   uint64_t first = 0;
   for (const Held& one : held_) {
     if (first == 0 || one.due_ns < first) first = one.due_ns;
   }
-  if (std::exchange(timer_ns_, first) == first) return;
-  itimerspec at{};
-  at.it_value.tv_sec = static_cast<time_t>(first / kSecond);
-  at.it_value.tv_nsec = static_cast<long>(first % kSecond);
-  ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &at, nullptr);
+  timer_.set(first);
 }
 
 size_t FaultyDatagrams::receive(DatagramSink& sink, size_t at_most) noexcept {

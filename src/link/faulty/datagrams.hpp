@@ -14,6 +14,7 @@
 #include "base/fd.hpp"
 #include "base/fork_guard.hpp"
 #include "link/datagram.hpp"
+#include "link/faulty/timer.hpp"
 
 namespace aperture::link::faulty {
 
@@ -51,9 +52,8 @@ class FaultyDatagrams final : public Datagrams {
   };
 
   FaultyDatagrams(std::unique_ptr<Datagrams> inner, const FaultPlan& plan, uint64_t number,
-                  ParentOnlyFd wake, ParentOnlyFd timer) noexcept;
+                  ParentOnlyFd wake, Timer timer) noexcept;
   bool strikes(FaultKind kind) const noexcept;
-  uint64_t drawn_delay() const noexcept;
   Status hold(const Address& local, const Address& to, std::span<const iovec> pieces,
               uint64_t due_ns, uint64_t after) noexcept;
   void send_held() noexcept;
@@ -64,10 +64,9 @@ class FaultyDatagrams final : public Datagrams {
   const FaultPlan& plan_;
   const FaultDice dice_;
   ParentOnlyFd wake_;  // epoll over the one beneath and the timer
-  ParentOnlyFd timer_;
+  Timer timer_;
   uint64_t sent_ = 0;  // datagrams that were drawn for
   std::vector<Held> held_;
-  uint64_t timer_ns_ = 0;  // 0: it is not set
 };
 
 }  // namespace aperture::link::faulty

@@ -314,24 +314,13 @@ FaultyLane::Passed FaultyLane::pass(Incoming& channel, ring::ChannelRx& reader, 
   if (now_ns < hold_until_ns_) return hold(hold_until_ns_);
   if (now_ns < channel.hold_until_ns) return hold(channel.hold_until_ns);
   if (!std::exchange(channel.is_drawn, true)) {
-    if (const uint64_t ns = draw_delay(channel, salt); ns != 0) {
+    if (const uint64_t ns = spec_.plan->delay_ns(dice_, salt, channel.records); ns != 0) {
       hold_until_ns_ = now_ns + ns;
       return hold(hold_until_ns_);
     }
   }
   if (&channel == &requests_ && !channel.has_waited && draw_rnr()) return await_receive(now_ns);
   return bring_up(channel, reader) ? Passed::one : hold(channel, now_ns + kLookAgainNs);
-}
-
-// By how much the next record comes later.
-uint64_t FaultyLane::draw_delay(const Incoming& channel, uint32_t salt) const noexcept {
-  uint64_t ns = 0;
-  for (size_t i = 0; i < spec_.plan->delay_count; ++i) {
-    const FaultPlan::Delay& delay = spec_.plan->delays[i];
-    const uint32_t draw = dice_.draw(salt + static_cast<uint32_t>(i), channel.records);
-    if (delay.when.strikes(channel.records, draw)) ns = std::max(ns, delay.ns);
-  }
-  return ns;
 }
 
 // Whether the next request finds no receive.

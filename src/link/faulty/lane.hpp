@@ -52,7 +52,7 @@ class LaneHost {
 struct LaneSpec {
   const FaultPlan* plan = nullptr;  // outlives the lane
   uint64_t number = 0;
-  Language language = Language::fabric;
+  Language language = Language::request;
   LaneHost* host = nullptr;  // outlives the lane; null: no fault ends it
   std::shared_ptr<Mover> mover;
 };
@@ -102,7 +102,6 @@ class FaultyLane final : public Lane, private PendingWatch {
 
   Passed pass(Incoming& channel, ring::ChannelRx& reader, uint32_t salt, uint64_t now_ns) noexcept;
   bool bring_up(Incoming& channel, const ring::ChannelRx& reader) noexcept;
-  uint64_t draw_delay(const Incoming& channel, uint32_t salt) const noexcept;
   bool draw_rnr() const noexcept;
   Passed await_receive(uint64_t now_ns) noexcept;
   bool say_not_ready() noexcept;

@@ -1,11 +1,8 @@
 // What moves lanes with faults: see mover.hpp.
 #include "link/faulty/mover.hpp"
 
-#include <sys/timerfd.h>
-
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
 #include <new>
 
 #include "base/clock.hpp"
@@ -15,15 +12,14 @@
 namespace aperture::link::faulty {
 
 Result<std::shared_ptr<Mover>> Mover::make() noexcept {
-  ParentOnlyFd timer(
-      move_high(UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))));
-  if (!timer) return errc_from_errno(errno);
+  auto timer = Timer::make();
+  if (!timer) return timer.error();
   return no_throw([&]() -> Result<std::shared_ptr<Mover>> {
-    return std::shared_ptr<Mover>(new Mover(std::move(timer)));
+    return std::shared_ptr<Mover>(new Mover(*std::move(timer)));
   });
 }
 
-Mover::Mover(ParentOnlyFd timer) noexcept : life_(Life::now()), timer_(std::move(timer)) {}
+Mover::Mover(Timer timer) noexcept : life_(Life::now()), timer_(std::move(timer)) {}
 
 Mover::~Mover() {
   assert(lanes_.empty());
@@ -59,18 +55,7 @@ uint64_t Mover::first_to_come_up() const noexcept {
 }
 
 void Mover::flush(bool hurry) noexcept {
-  if (hurry && !life_.is_over()) set_timer(first_to_come_up());
-}
-
-// 0: none; the descriptor is quiet then.
-void Mover::set_timer(uint64_t at_ns) noexcept {
-  constexpr uint64_t kSecond = 1'000'000'000;
-  if (at_ns == 0 && !timer_set_) return;
-  timer_set_ = at_ns != 0;
-  itimerspec at{};
-  at.it_value.tv_sec = static_cast<time_t>(at_ns / kSecond);
-  at.it_value.tv_nsec = static_cast<long>(at_ns % kSecond);
-  ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &at, nullptr);
+  if (hurry && !life_.is_over()) timer_.set(first_to_come_up());
 }
 
 bool Mover::needs_polling() const noexcept {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/errc.hpp"
-#include "base/fd.hpp"
 #include "base/fork_guard.hpp"
+#include "link/faulty/timer.hpp"
 #include "link/progress.hpp"
 
 namespace aperture::link::faulty {
@@ -28,24 +28,22 @@ class Mover final : public Progress {
   bool progress() noexcept override;
   void flush(bool hurry) noexcept override;
   bool needs_polling() const noexcept override;
-  int fd() const noexcept override { return timer_.get(); }
+  int fd() const noexcept override { return timer_.fd(); }
 
   // Something has come that waits for a time, or for a queue pair.
   bool holds_back() const noexcept { return first_to_come_up() != 0; }
 
  private:
   friend class FaultyLane;
-  explicit Mover(ParentOnlyFd timer) noexcept;
+  explicit Mover(Timer timer) noexcept;
   // Errors: no_memory.
   Status add(FaultyLane& lane) noexcept;
   void remove(FaultyLane& lane) noexcept;
   uint64_t first_to_come_up() const noexcept;
-  void set_timer(uint64_t at_ns) noexcept;
 
   const Life life_;
-  ParentOnlyFd timer_;
+  Timer timer_;
   std::vector<FaultyLane*> lanes_;
-  bool timer_set_ = false;
 };
 
 }  // namespace aperture::link::faulty

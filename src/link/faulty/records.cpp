@@ -11,7 +11,7 @@ namespace {
 using wire::Op;
 using wire::RcOp;
 
-bool begins_fabric(const std::byte* body, bool only_messages) noexcept {
+bool begins_request(const std::byte* body, bool only_messages) noexcept {
   wire::SoundHead head;
   if (wire::read_head(wire::load_head(body), head) == 0) return false;
   switch (head.op) {
@@ -29,7 +29,7 @@ bool begins_fabric(const std::byte* body, bool only_messages) noexcept {
   }
 }
 
-bool begins_verbs(const std::byte* body, bool only_messages) noexcept {
+bool begins_rc(const std::byte* body, bool only_messages) noexcept {
   wire::RcMessage m;
   if (!wire::read_rc_head(body, m)) return false;
   switch (m.op) {
@@ -53,7 +53,7 @@ bool begins_verbs(const std::byte* body, bool only_messages) noexcept {
 }  // namespace
 
 uint32_t cells_of(Language language, const std::byte* body) noexcept {
-  if (language == Language::fabric) {
+  if (language == Language::request) {
     wire::SoundHead head;
     return wire::read_head(wire::load_head(body), head);
   }
@@ -62,15 +62,15 @@ uint32_t cells_of(Language language, const std::byte* body) noexcept {
 }
 
 bool begins_operation(Language language, const std::byte* body) noexcept {
-  return language == Language::fabric ? begins_fabric(body, false) : begins_verbs(body, false);
+  return language == Language::request ? begins_request(body, false) : begins_rc(body, false);
 }
 
 bool begins_message(Language language, const std::byte* body) noexcept {
-  return language == Language::fabric ? begins_fabric(body, true) : begins_verbs(body, true);
+  return language == Language::request ? begins_request(body, true) : begins_rc(body, true);
 }
 
 bool put_not_ready(Language language, std::byte* body, uint64_t pos, uint8_t timer) noexcept {
-  if (language == Language::fabric) return false;
+  if (language == Language::request) return false;
   wire::store_rc(body, {static_cast<uint8_t>(RcOp::rnr), 0, 0, timer}, wire::RcAnswer{pos});
   return true;
 }

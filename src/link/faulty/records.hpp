@@ -7,7 +7,7 @@
 
 namespace aperture::link::faulty {
 
-enum class Language : uint8_t { fabric, verbs };
+enum class Language : uint8_t { request, rc };
 
 // 0: no sound peer writes that.
 uint32_t cells_of(Language language, const std::byte* body) noexcept;
