@@ -340,16 +340,11 @@ class LaneEnd {
   [[gnu::noinline]] void fence() noexcept;
   [[gnu::cold]] void ring_consumer() noexcept;
   template <typename Fill, typename Prepare>
-  static Put put_bytes(ring::ChannelTx& tx, uint32_t n, uint64_t& pos, Fill&& fill,
-                       Prepare&& prepare) noexcept {
-    assert(n <= tx.bytes.size());
-    if (!tx.reserve_bytes(n, pos)) return Put::no_room;
-    if (!prepare()) [[unlikely]]
-      return Put::no_memory;
-    if (!fill(tx.bytes.at(pos))) [[unlikely]]
-      return Put::no_source;
-    tx.bytes.commit(pos, n);
-    return Put::done;
+  Put put_bytes(ring::ChannelTx& tx, uint32_t n, uint64_t& pos, Fill&& fill,
+                Prepare&& prepare) noexcept {
+    return put_piece(
+        tx, n, [&](std::byte*, uint64_t at) { pos = at; },
+        [&](PieceOut out) { return fill(out.at()); }, prepare);
   }
 
   template <typename Record, typename Fill, typename Prepare>
