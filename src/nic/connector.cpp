@@ -149,14 +149,9 @@ void Connector::on_answer() noexcept {
 
 void Connector::explain_stay(const wire::Answer& answer) const noexcept {
   if (!self_.same_kernel(answer.boot_id, answer.net_ns)) return;
-  APERTURE_INFO(
-      "%s is in another network namespace of this host, and connected over TCP: %s; memory is "
-      "shared where both name a directory that both have mounted, and may write in, in "
-      "APERTURE_SHARE",
-      remote_.print().c_str(),
-      self_.meeting == nullptr ? "APERTURE_SHARE is not set here"
-      : may_meet_              ? "it has no such directory, or another than ours"
-                               : "nobody was met in the directory");
+  explain_not_met(remote_, self_.meeting == nullptr ? nullptr
+                           : may_meet_ ? "it has no such directory, or another than ours"
+                                       : "nobody was met in the directory");
 }
 
 void Connector::enter(Stage joining_or_opening, Peer* peer) noexcept {

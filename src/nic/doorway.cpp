@@ -228,7 +228,7 @@ bool Doorway::meet(Handshake& h, wire::Answer& reply) noexcept {
   const Address from = remote_address(h.tcp.get()), to = local_address(h.tcp.get());
   if (!self_.same_kernel(hello.boot_id, hello.net_ns)) return false;
   if (from.ip != hello.source.ip || is_within_host(to, from)) return false;
-  const char* why = "APERTURE_SHARE is not set here";
+  const char* why = nullptr;
   if (self_.meeting != nullptr) {
     why = hello.meeting_tag == wire::KeyTag{} ? "it has no directory in APERTURE_SHARE to meet in"
                                               : "its APERTURE_SHARE is another directory than ours";
@@ -242,11 +242,7 @@ bool Doorway::meet(Handshake& h, wire::Answer& reply) noexcept {
       why = describe(opened.error());
     }
   }
-  APERTURE_INFO(
-      "%s is in another network namespace of this host, and connected over TCP: %s; memory is "
-      "shared where both name a directory that both have mounted, and may write in, in "
-      "APERTURE_SHARE",
-      hello.source.print().c_str(), why);
+  explain_not_met(hello.source, why);
   return false;
 }
 

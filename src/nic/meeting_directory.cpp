@@ -185,4 +185,12 @@ void MeetingDirectory::sweep(const char* name) const noexcept {
   if (is_socket_dead(file.get())) ::unlinkat(fd_.get(), name, 0);
 }
 
+void explain_not_met(const Address& whom, const char* why) noexcept {
+  APERTURE_INFO(
+      "%s is in another network namespace of this host, and connected over TCP: %s; memory is "
+      "shared where both name a directory that both have mounted, and may write in, in "
+      "APERTURE_SHARE",
+      whom.print().c_str(), why != nullptr ? why : "APERTURE_SHARE is not set here");
+}
+
 }  // namespace aperture::nic

@@ -87,4 +87,7 @@ class MeetingDirectory {
   bool over_ = false;  // the process exits: nothing is made any more
 };
 
+// Says at info why no memory is shared with an endpoint of this host; null: we have no directory.
+void explain_not_met(const Address& whom, const char* why) noexcept;
+
 }  // namespace aperture::nic

@@ -388,7 +388,8 @@ class Forgers(Containers):
         # and one that says nothing is not waited for for long
         self.assertLess(self.falls_back(self.unix_server), 4)
 
-    def test_who_repeats_a_hello_gets_no_further_than_a_name(self):
+    def heard_and_server(self):
+        """The hello of one that asks us, and then a server, at another port."""
         listening = self.listener()
         self.asks(listening)
         first, _ = listening.accept()
@@ -396,7 +397,10 @@ class Forgers(Containers):
         first.close()
         listening.close()
         self.port += 2
-        server = self.player(self.pair.server, "--at", self.pair.server.ip, str(self.port))
+        return hello, self.player(self.pair.server, "--at", self.pair.server.ip, str(self.port))
+
+    def test_who_repeats_a_hello_gets_no_further_than_a_name(self):
+        hello, server = self.heard_and_server()
 
         def said(**changed) -> tuple[socket.socket, bytes]:
             with self.pair.client.inside_network():
@@ -450,14 +454,7 @@ class Forgers(Containers):
         self.works(client, server, shared=True)
 
     def test_who_is_killed_in_its_midst_leaves_what_the_next_removes(self):
-        listening = self.listener()
-        self.asks(listening)
-        first, _ = listening.accept()
-        hello = self.hear(first, HELLO)
-        first.close()
-        listening.close()
-        self.port += 2
-        server = self.player(self.pair.server, "--at", self.pair.server.ip, str(self.port))
+        hello, server = self.heard_and_server()
         with self.pair.client.inside_network():
             talk = socket.create_connection((self.pair.server.ip, self.port), 10)
         self.addCleanup(talk.close)
