@@ -3,6 +3,7 @@
 
 #include <sys/timerfd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstdint>
 #include <utility>
@@ -26,6 +27,7 @@ class Timer {
   // By now_ns(); 0: nothing is due, and the descriptor is quiet.
   void set(uint64_t at_ns) noexcept {
     constexpr uint64_t kSecond = 1'000'000'000;
+    assert(at_ns < uint64_t{1} << 63);  // a time, not a difference that went below 0
     if (std::exchange(at_ns_, at_ns) == at_ns) return;
     itimerspec at{};
     at.it_value.tv_sec = static_cast<time_t>(at_ns / kSecond);
@@ -34,7 +36,7 @@ class Timer {
   }
 
  private:
-  explicit Timer(ParentOnlyFd fd) noexcept : fd_(std::move(fd)) {}
+  explicit Timer(ParentOnlyFd fd) noexcept : fd_(std::move(fd)) { assert(fd_); }
 
   ParentOnlyFd fd_;
   uint64_t at_ns_ = 0;
