@@ -15,6 +15,7 @@ endif()
 option(APERTURE_TESTS "Build the tests" ON)
 option(APERTURE_DOORS "Build the doors and what needs them, not the rooms alone" ON)
 option(APERTURE_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(APERTURE_JOINED "Compile files of a room together (cmake/ApertureRoom.cmake)" OFF)
 set(APERTURE_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 
 # ccache takes a compilation with a precompiled header only if it may be this sloppy; no file has

@@ -1,4 +1,8 @@
-# aperture_room(NAME [DEPENDS room...]): the static library ap_NAME from src/NAME (and its folders).
+# aperture_room(NAME [DEPENDS room...] [ALONE file...]): the static library ap_NAME from src/NAME (and
+#   its folders). Where APERTURE_JOINED is set, files of a room are compiled together, which takes a
+#   quarter of the time (a file's headers cost more than the file); so what is in their unnamed
+#   namespaces has names of its own in the room. Files that cannot share a compilation are ALONE;
+#   `ALONE all` is all of them.
 # aperture_objects(NAME SOURCES file... LIBS lib...): the object library ap_NAME; who links it has
 #   the objects and LIBS. The doors are made of these, for what a door is made of is also tested.
 # aperture_headers(NAME header...): precompiled headers, for targets to reuse that are compiled with
@@ -28,13 +32,18 @@ endfunction()
 aperture_headers(room_headers ${APERTURE_STD_HEADERS})
 
 function(aperture_room name)
-  cmake_parse_arguments(ROOM "" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "DEPENDS;ALONE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
   file(GLOB_RECURSE c_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.c)
   set_source_files_properties(${c_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   if(sources)
     add_library(ap_${name} STATIC ${sources} ${c_sources})
     aperture_reuse_headers(ap_${name} room_headers)
+    if(APERTURE_JOINED AND NOT ROOM_ALONE STREQUAL all)
+      list(TRANSFORM ROOM_ALONE PREPEND ${CMAKE_SOURCE_DIR}/src/${name}/)
+      set_source_files_properties(${ROOM_ALONE} ${c_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      set_target_properties(ap_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    endif()
     set(scope PUBLIC)
   else()
     add_library(ap_${name} INTERFACE)

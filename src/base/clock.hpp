@@ -13,6 +13,8 @@
 
 namespace aperture {
 
+inline constexpr uint64_t kNsPerMs = 1'000'000;
+
 inline uint64_t now_ns() noexcept {
   timespec ts;
   ::clock_gettime(CLOCK_MONOTONIC, &ts);

@@ -11,7 +11,7 @@ namespace aperture::cm {
 
 namespace {
 // Before a port that did not take us is tried again, on this host and on another.
-constexpr uint64_t kPauseNs = 10'000'000;
+constexpr uint64_t kPauseHereNs = 10'000'000;
 constexpr uint64_t kPauseElsewhereNs = 50'000'000;
 }  // namespace
 
@@ -85,7 +85,7 @@ Status Conversation::begin_with(ParentOnlyFd socket) noexcept {
 
 void Conversation::on_not_connected(Errc why) noexcept {
   assert(connection_ == nullptr && retry_timer_ == 0);
-  const uint64_t pause_ns = binding_.leads_elsewhere() ? kPauseElsewhereNs : kPauseNs;
+  const uint64_t pause_ns = binding_.leads_elsewhere() ? kPauseElsewhereNs : kPauseHereNs;
   const bool in_time = now_ns() + pause_ns <= refused_until_ns_;
   // `again`: it is there, and busy; the time that this state may last ends it
   if (why == Errc::again || (why == Errc::refused && in_time)) return ask_again_in(pause_ns);

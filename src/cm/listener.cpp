@@ -17,13 +17,6 @@
 
 namespace aperture::cm {
 
-namespace {
-
-constexpr int kAcceptsAtOnce = 64;
-constexpr uint64_t kPauseNs = 10'000'000;  // without descriptors, accept would fail again at once
-
-}  // namespace
-
 Listener::Listener(nic::ControlThread& control, const Service& service, const Timeouts& timeouts,
                    size_t backlog, OnRequest on_request)
     : control_(control),
@@ -63,7 +56,7 @@ Status Listener::start(std::vector<NamedSocket> sockets) noexcept {
 }
 
 void Listener::on_arrivals(const NamedSocket& named) noexcept {
-  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+  for (int i = 0; i < nic::kAcceptsAtOnce; ++i) {
     auto socket = nic::accept_one(named.socket.get());
     if (socket) {
       admit(*std::move(socket), named.at);
@@ -81,7 +74,7 @@ void Listener::pause() noexcept {
   for (const Watched& w : sockets_) {
     if (w.watch != 0) control_.rewatch(w.watch, 0);
   }
-  resume_timer_ = control_.add_timer(now_ns() + kPauseNs, [this] {
+  resume_timer_ = control_.add_timer(now_ns() + nic::kNoDescriptorPauseNs, [this] {
     resume_timer_ = 0;
     for (const Watched& w : sockets_) {
       if (w.watch != 0) control_.rewatch(w.watch, EPOLLIN);

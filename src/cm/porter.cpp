@@ -26,9 +26,7 @@ namespace aperture::cm {
 
 namespace {
 
-constexpr int kAcceptsAtOnce = 64;
 constexpr int kMostWaiting = 4096;         // processes that want the post
-constexpr uint64_t kPauseNs = 10'000'000;  // without descriptors, accept would fail again at once
 constexpr uint64_t kHelloNs = 5'000'000'000;
 // The post is tried for again after as long, twice as long each time: who has just taken it does
 // not listen yet; who holds the name and means no good costs little.
@@ -182,7 +180,7 @@ void Porter::serve() noexcept {
 // ---- the door -----------------------------------------------------------------------------------
 
 void Porter::on_arrivals() noexcept {
-  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+  for (int i = 0; i < nic::kAcceptsAtOnce; ++i) {
     auto socket = nic::accept_one(door_.get());
     if (socket) {
       admit(*std::move(socket));
@@ -197,7 +195,7 @@ void Porter::on_arrivals() noexcept {
 void Porter::pause() noexcept {
   if (resume_timer_ != 0) return;
   control_.rewatch(door_watch_, 0);
-  resume_timer_ = control_.add_timer(now_ns() + kPauseNs, [this] {
+  resume_timer_ = control_.add_timer(now_ns() + nic::kNoDescriptorPauseNs, [this] {
     resume_timer_ = 0;
     control_.rewatch(door_watch_, EPOLLIN);
   });

@@ -17,8 +17,6 @@ namespace {
 
 // So many pieces are looked at before the first of them is copied directly.
 constexpr size_t kOneCopy = protect::PeerKeyView::kMaxLocalSegments;
-constexpr size_t kSendOffset = wire::rc_payload_offset(RcOp::send, 0);
-constexpr size_t kWriteOffset = wire::rc_payload_offset(RcOp::write, 0);
 constexpr uint8_t kWhole = wire::kRcFirst | wire::kRcLast;
 static_assert(ring::kBodyBytes <= kShortBytes);
 
@@ -67,7 +65,7 @@ bool RcRequester::post_fast(const SendWr& wr) noexcept {
   SendQueue& sq = q_.sq_;
   ring::ChannelTx& tx = q_.lane_->request_tx;
   const uint64_t len = wr.sge[0].length;
-  const size_t offset = send ? kSendOffset : kWriteOffset;
+  const size_t offset = send ? wire::kRcSendOffset : wire::kRcWriteOffset;
   if (len == 0 || len > q_.spec_.max_inline_bytes || offset + len > ring::kBodyBytes) return false;
   if (!tx.room(1) || !(send || q_.inflight_.has_place())) return false;
   const void* from = reinterpret_cast<const void*>(wr.sge[0].addr);

@@ -20,8 +20,6 @@ using WildHead = wire::RcHeadFields<Wild>;
 
 namespace {
 
-constexpr size_t kSendOffset = wire::rc_payload_offset(RcOp::send, 0);
-constexpr size_t kWriteOffset = wire::rc_payload_offset(RcOp::write, 0);
 
 Wild<uint64_t> address_of(const wire::RcWriteFields<Wild>& f) noexcept {
   return Wild<uint64_t>(uint64_t{f.addr_hi.unchecked()} << 32 | f.addr_lo.unchecked());
@@ -73,11 +71,11 @@ bool RcResponder::take_one(const WildHead& head, const std::byte* body) noexcept
   if ((head.flags & ~(wire::kRcImm | wire::kRcSolicited)) != kWhole) return false;
   uint16_t len = 0;
   if (head.op == static_cast<uint8_t>(RcOp::send)) {
-    return head.len.bounded(ring::kBodyBytes - kSendOffset, len) && len != 0 &&
-           receive_fast(head, len, body + kSendOffset);
+    return head.len.bounded(ring::kBodyBytes - wire::kRcSendOffset, len) && len != 0 &&
+           receive_fast(head, len, body + wire::kRcSendOffset);
   }
   return head.op == static_cast<uint8_t>(RcOp::write) &&
-         head.len.bounded(ring::kBodyBytes - kWriteOffset, len) && len != 0 &&
+         head.len.bounded(ring::kBodyBytes - wire::kRcWriteOffset, len) && len != 0 &&
          write_fast(head, len, body);
 }
 
@@ -105,7 +103,7 @@ bool RcResponder::write_fast(const WildHead& head, uint16_t len, const std::byte
   const protect::Checked checked = q_.spec_.keys->access().check(
       execution_.ask(f.rkey, address_of(f), len, Rights::remote_write),
       &execution_.access().hint());
-  if (!checked || !checked.grant().copy_in(body + kWriteOffset, len)) return false;
+  if (!checked || !checked.grant().copy_in(body + wire::kRcWriteOffset, len)) return false;
   if (has_imm) complete_fast(head, WcOpcode::recv_write_with_imm, len);
   return true;
 }

@@ -9,10 +9,6 @@
 
 namespace aperture::msg {
 
-namespace {
-constexpr size_t kMostReceives = 1u << 20;
-}  // namespace
-
 DatagramReceives::DatagramReceives(qp::Port& port, size_t planned, const Rules& rules) noexcept
     : port_(port), rules_(rules), pool_(planned, kMostReceives) {}
 

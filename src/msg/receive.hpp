@@ -22,6 +22,9 @@
 
 namespace aperture::msg {
 
+// Receives that one queue has at once, at most.
+inline constexpr size_t kMostReceives = 1u << 20;
+
 struct alignas(64) Receive : ListHook {  // what a match looks at lies in the first lines
   enum class Kind : uint8_t {
     single,    // one message

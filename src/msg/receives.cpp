@@ -5,10 +5,6 @@
 
 namespace aperture::msg {
 
-namespace {
-constexpr size_t kMostReceives = 1u << 20;
-}  // namespace
-
 Receives::Receives(qp::Port& port, size_t planned, bool directed) noexcept
     : port_(port), directed_(directed), pool_(planned, kMostReceives) {}
 

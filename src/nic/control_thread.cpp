@@ -27,7 +27,6 @@ namespace aperture::nic {
 namespace {
 
 constexpr uint64_t kWakeId = 0;
-constexpr uint64_t kNsPerMs = 1'000'000;
 
 // struct sched_attr of sched_setattr(2), which older C libraries do not declare.
 struct SchedAttr {

@@ -16,13 +16,6 @@
 
 namespace aperture::nic {
 
-namespace {
-
-constexpr int kAcceptsAtOnce = 64;
-constexpr uint64_t kPauseNs = 10'000'000;  // without descriptors, accept would fail again at once
-
-}  // namespace
-
 Doorway::Doorway(ControlThread& control, DoorwayHost& host, const Identity& self, DoorwayId id,
                  Kind kind, std::vector<ParentOnlyFd> sockets, const Limits& limits)
     : control_(control), host_(host), self_(self), id_(id), kind_(kind), limits_(limits) {
@@ -110,7 +103,7 @@ bool Doorway::is_served(int tcp) const noexcept {
 void Doorway::pause_accepting() noexcept {
   if (resume_timer_ != 0) return;
   for (const Door& door : doors_) control_.rewatch(door.watch, 0);
-  resume_timer_ = control_.add_timer(now_ns() + kPauseNs, [this] {
+  resume_timer_ = control_.add_timer(now_ns() + kNoDescriptorPauseNs, [this] {
     resume_timer_ = 0;
     for (const Door& door : doors_) control_.rewatch(door.watch, EPOLLIN);
   });

@@ -12,14 +12,13 @@ namespace aperture::nic {
 
 namespace {
 
-constexpr uint64_t kMs = 1'000'000;
 // Something has become pending, or moved, within so long:
-constexpr uint64_t kStirringNs = 1000 * kMs;
-constexpr uint64_t kWatchStirringNs = 1 * kMs;     // and is pending
-constexpr uint64_t kWatchRecentNs = 4 * kMs;       // and nothing is
-constexpr uint64_t kWatchLongPendingNs = 8 * kMs;  // it is pending longer than that
+constexpr uint64_t kStirringNs = 1000 * kNsPerMs;
+constexpr uint64_t kWatchStirringNs = 1 * kNsPerMs;     // and is pending
+constexpr uint64_t kWatchRecentNs = 4 * kNsPerMs;       // and nothing is
+constexpr uint64_t kWatchLongPendingNs = 8 * kNsPerMs;  // it is pending longer than that
 constexpr uint64_t kWatchShare = 20;  // the watch takes at most 1/20 of the thread's time
-constexpr uint64_t kDetachAgainNs = 5 * kMs;
+constexpr uint64_t kDetachAgainNs = 5 * kNsPerMs;
 // A peer's socket, twice, and its stat file.
 constexpr Holding kHeldForPeer{.descriptors = 3, .bytes = 0};
 

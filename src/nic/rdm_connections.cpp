@@ -12,7 +12,6 @@
 namespace aperture::nic {
 
 using qp::Qp;
-using qp::QpState;
 
 RdmConnections::RdmConnections(const EndpointOptions& options, MatchedPort& port)
     : engine_(*options.engine),
@@ -190,7 +189,7 @@ void RdmConnections::End::on_lane_up(const Address& remote,
 
 void RdmConnections::adopt(const Address& remote, std::unique_ptr<link::Lane> lane) noexcept {
   auto known = by_remote_.find(remote);
-  if (known != by_remote_.end() && known->second->state() != QpState::connecting) {
+  if (known != by_remote_.end() && known->second->state() != qp::QpState::connecting) {
     // An old life of the peer: what it has published comes first, and the peer may still be inside.
     Qp& old_life = *known->second;
     if (old_life.lane() != nullptr) old_life.lane()->on_lost();
@@ -207,7 +206,7 @@ void RdmConnections::adopt(const Address& remote, std::unique_ptr<link::Lane> la
 }
 
 void RdmConnections::adopt_later(Qp& old_life, std::unique_ptr<link::Lane> lane) noexcept {
-  if (old_life.state() == QpState::ready) old_life.ending().lose(Errc::peer_lost);
+  if (old_life.state() == qp::QpState::ready) old_life.ending().lose(Errc::peer_lost);
   NextLife life{old_life.remote(), {engine_.contact(), std::move(lane)}, Errc::ok};
   // without memory the lane goes back, and the peer may come again
   static_cast<void>(no_throw([&] { next_lives_.push_back(std::move(life)); }));
@@ -223,7 +222,7 @@ void RdmConnections::End::on_connect_failed(const Address& remote, Errc why) noe
 
 void RdmConnections::fail_connect(const Address& remote, Errc why) noexcept {
   auto it = by_remote_.find(remote);
-  if (it == by_remote_.end() || it->second->state() != QpState::connecting) return;
+  if (it == by_remote_.end() || it->second->state() != qp::QpState::connecting) return;
   APERTURE_WARN("no connection to %s: %s; %s", remote.print().c_str(), describe(why),
                 why == Errc::access_denied
                     ? "it has another authorization key: give both endpoints the same auth_key"

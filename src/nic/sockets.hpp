@@ -35,6 +35,10 @@ Status connect_outcome(int fd) noexcept;
 void close_without_waiting(int fd) noexcept;
 // Errors: again (nobody there), no_fds, no_memory, io.
 Result<ParentOnlyFd> accept_one(int fd) noexcept;
+// Who accepts in the control thread takes so many before others have their turn, and pauses when
+// there are no descriptors or no memory: it would fail again at once.
+inline constexpr int kAcceptsAtOnce = 64;
+inline constexpr uint64_t kNoDescriptorPauseNs = 10'000'000;
 Address local_address(int fd) noexcept;
 Address remote_address(int fd) noexcept;  // all zero: it is not connected any more
 // Whether a connection between the two stays within this host: the kernel lets nobody in from

@@ -44,6 +44,11 @@ namespace aperture::wire {
 enum class FrameKind : uint8_t { cells = 1, bytes = 2, credit = 3, close = 4, piece = 5 };
 enum class FrameChannel : uint8_t { requests = 0, responses = 1 };
 
+// Where what is kept for each channel has that one's.
+constexpr size_t at(FrameChannel channel) noexcept {
+  return static_cast<size_t>(channel);
+}
+
 // What each frame begins with.
 inline constexpr size_t kFrameHeadBytes = 8;
 inline constexpr size_t kCellsFrameBytes = kFrameHeadBytes;

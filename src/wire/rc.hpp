@@ -186,6 +186,10 @@ constexpr size_t rc_payload_offset(RcOp op, uint8_t flags) noexcept {
   return kRcHeadBytes + rc_field_bytes(op) + ((flags & kRcXrc) != 0 ? 4 : 0);
 }
 
+// Of the two that have a fast path.
+inline constexpr size_t kRcSendOffset = rc_payload_offset(RcOp::send, 0);
+inline constexpr size_t kRcWriteOffset = rc_payload_offset(RcOp::write, 0);
+
 // Cells that a message takes; 0 for a head that no sound peer writes.
 constexpr uint32_t rc_cells_of(RcOp op, uint8_t flags, uint16_t len) noexcept {
   if (rc_field_bytes(op) == SIZE_MAX) return 0;

@@ -17,7 +17,7 @@ namespace aperture::link::faulty {
 
 namespace {
 
-enum Salt : uint32_t { kDelay = 1, kKind = kDelay + FaultPlan::kMostDelays };
+enum DatagramSalt : uint32_t { kDelay = 1, kFate = kDelay + FaultPlan::kMostDelays };
 
 // One that goes behind the next goes by itself if there is none.
 constexpr uint64_t kReorderNs = 10'000'000;
@@ -72,7 +72,7 @@ FaultyDatagrams::~FaultyDatagrams() {
 }
 
 bool FaultyDatagrams::strikes(FaultKind kind) const noexcept {
-  return plan_.when(kind).strikes(sent_, dice_.draw(kKind + static_cast<uint32_t>(kind), sent_));
+  return plan_.when(kind).strikes(sent_, dice_.draw(kFate + static_cast<uint32_t>(kind), sent_));
 }
 
 Status FaultyDatagrams::send(const Address& local, const Address& to,

@@ -15,10 +15,6 @@ namespace {
 // The longest frame fits behind the rest of another.
 static_assert(LaneMemory::kBufferBytes >= 2 * (wire::kMaxFrameBytes + wire::kFrameTagBytes));
 
-constexpr size_t at(FrameChannel channel) noexcept {
-  return static_cast<size_t>(channel);
-}
-
 // Behind a piece there is often another: no more of it than this is taken into the buffer, from
 // where it would have to be copied.
 constexpr size_t kBehindPieceBytes = 256;

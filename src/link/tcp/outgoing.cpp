@@ -25,10 +25,6 @@ constexpr size_t kMostCells =
 
 static_assert(kMostHeaders + kMostCells * ring::kBodyBytes + 4 * 2048 <= LaneMemory::kBufferBytes);
 
-constexpr size_t at(FrameChannel channel) noexcept {
-  return static_cast<size_t>(channel);
-}
-
 }  // namespace
 
 std::span<const iovec> Outgoing::pieces() const noexcept {

@@ -11,7 +11,6 @@ namespace aperture::link::tcp {
 
 namespace {
 
-constexpr uint64_t kNsPerMs = 1'000'000;
 // The first ones follow each other soon, and may be lost as anything may.
 constexpr uint8_t kUnansweredProbes = 3;
 
