@@ -1,27 +1,29 @@
 #!/usr/bin/env bash
-# The long tests: tests/soak/soak.sh MINUTES BUILD_DIR (what `./dev soak MINUTES` runs).
+# The long tests: tests/soak/soak.sh MINUTES BUILD_DIR [PART...] (what `./dev soak MINUTES` runs).
 #
-# Keeps everything it prints under out/soak/<date>-<seed>/ and ends with a summary. Six parts:
-#   1. full counts: the tests labelled `kill` with 10,000 kills (or what APERTURE_KILLS says),
+# Keeps everything it prints under out/soak/<date>-<seed>/ and ends with a summary. These parts, or
+# those of them that are named (all of them take some four hours on two cores):
+#   1. full-counts: the tests labelled `kill` with 10,000 kills (or what APERTURE_KILLS says),
 #      100,000 connects, as many that stay half open, a minute of starvation, ten minutes of
 #      crowds of threads, a million regions, and 10 million messages of mixed sizes and flags
-#   2. live attackers: the tests labelled `live`, for those minutes
+#   2. live-attackers: the tests labelled `live`, for those minutes
 #   3. clients: the tests labelled `client`, each with other people's programs, 20 times in a row
 #      (or what APERTURE_CLIENT_ROUNDS says); what each printed last, and whatever one printed that
 #      failed, is in clients/. On two cores a round takes four or five minutes. Where
 #      APERTURE_RPMA_SOURCE and APERTURE_VALKEY_SOURCE say where the sources are, librpma's examples
-#      and Valkey's own tests are among them. Then once, and in every way that they know, those
-#      between two hosts
-#   4. repetitions: all tests in random order with new seeds, until the minutes are over
-#   5. mutation: checks of src/protect/ are taken out one at a time, and a test must notice; in
+#      and Valkey's own tests are among them
+#   4. between-hosts: the tests of room hosts, once, clients in every way that they know
+#   5. repetitions: all tests in random order with new seeds, until the minutes are over
+#   6. mutation: checks of src/protect/ are taken out one at a time, and a test must notice; in
 #      random order, as many as the same minutes allow (tests/mutation/mutate.py takes all)
-#   6. a bare Debian 12, then a bare Debian 13: clones of this tree in debootstrapped roots, where
+#   7. bare-debian-12, bare-debian-13: clones of this tree in debootstrapped roots, where
 #      `./dev demo` and `./dev test` must be all the set-up there is; the provider built in the
 #      first must also load in the second (bare_root.sh). Needs root and a package mirror; left
 #      out with APERTURE_SOAK_BARE=0.
 set -uo pipefail
 minutes=$1
 build=$(readlink -f "$2")
+readonly parts=" ${*:3} "
 seed=${APERTURE_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
 keep=$PWD/out/soak/$(date +%Y%m%d-%H%M%S)-$seed
 readonly minutes build seed keep
@@ -30,6 +32,7 @@ failures=()
 part() {
   local name=$1 start=$SECONDS status=0
   shift
+  [[ $parts = "  " || $parts = *" $name "* ]] || return 0
   printf '\n=== %s: %s\n' "$name" "$*"
   "$@" </dev/null 2>&1 | tee "$keep/$name.log"
   status=${PIPESTATUS[0]}
@@ -42,6 +45,11 @@ part() {
   printf '=== %s: %s after %d s\n' "$name" "$verdict" $((SECONDS - start))
 }
 
+readonly known=" full-counts live-attackers clients between-hosts repetitions mutation bare-debian-12 \
+bare-debian-13 "
+for name in $parts; do
+  [[ $known = *" $name "* ]] || { echo "soak: there is no part '$name'; there are:$known" >&2; exit 2; }
+done
 mkdir -p "$keep"
 echo "soak of $minutes minutes, seed $seed, kept in ${keep#"$PWD"/}"
 uname -a >"$keep/machine.txt"
@@ -76,4 +84,5 @@ if [ ${#failures[@]} -gt 0 ]; then
   echo "soak FAILED: ${failures[*]}; seed $seed, output in ${keep#"$PWD"/}"
   exit 1
 fi
+[ "$parts" = "  " ] || echo "of the soak, these parts alone:$parts"
 echo "soak passed; seed $seed, output in ${keep#"$PWD"/}"
