@@ -29,7 +29,7 @@ class Stream {
   // How many came, 1 or more. Errors: again, bad_buffer, peer_lost; shut_down: the other side sends
   // no more.
   virtual Result<size_t> receive(std::span<const iovec> places) noexcept = 0;
-  // So many more have come, as far as is known since the last receive(): they can be had at once.
+  // So many more have come, as far as is known: they can be had at once.
   virtual size_t waiting() const noexcept { return 0; }
   // Nothing more is sent; what was taken still arrives.
   virtual void finish() noexcept = 0;
