@@ -1,6 +1,6 @@
-# aperture_room(NAME [DEPENDS room...] [ALONE file...]): the static library ap_NAME from src/NAME (and
-#   its folders). Where APERTURE_JOINED is set, files of a room are compiled together, which takes a
-#   quarter of the time (a file's headers cost more than the file); so what is in their unnamed
+# aperture_room(NAME [DEPENDS room...] [ALONE file...]): the static library ap_NAME from src/NAME
+#   (and its folders). Where APERTURE_JOINED is set, files of a room are compiled together: it takes
+#   a quarter of the time (a file's headers cost more than the file); so what is in their unnamed
 #   namespaces has names of its own in the room. Files that cannot share a compilation are ALONE;
 #   `ALONE all` is all of them.
 # aperture_objects(NAME SOURCES file... LIBS lib...): the object library ap_NAME; who links it has
@@ -41,7 +41,8 @@ function(aperture_room name)
     aperture_reuse_headers(ap_${name} room_headers)
     if(APERTURE_JOINED AND NOT ROOM_ALONE STREQUAL all)
       list(TRANSFORM ROOM_ALONE PREPEND ${CMAKE_SOURCE_DIR}/src/${name}/)
-      set_source_files_properties(${ROOM_ALONE} ${c_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      set_source_files_properties(${ROOM_ALONE} ${c_sources} PROPERTIES
+        SKIP_UNITY_BUILD_INCLUSION ON)
       set_target_properties(ap_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     endif()
     set(scope PUBLIC)

@@ -26,7 +26,7 @@ namespace aperture::cm {
 
 namespace {
 
-constexpr int kMostWaiting = 4096;         // processes that want the post
+constexpr int kMostWaiting = 4096;  // processes that want the post
 constexpr uint64_t kHelloNs = 5'000'000'000;
 // The post is tried for again after as long, twice as long each time: who has just taken it does
 // not listen yet; who holds the name and means no good costs little.

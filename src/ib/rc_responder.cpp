@@ -20,7 +20,6 @@ using WildHead = wire::RcHeadFields<Wild>;
 
 namespace {
 
-
 Wild<uint64_t> address_of(const wire::RcWriteFields<Wild>& f) noexcept {
   return Wild<uint64_t>(uint64_t{f.addr_hi.unchecked()} << 32 | f.addr_lo.unchecked());
 }

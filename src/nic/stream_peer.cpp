@@ -27,7 +27,7 @@ namespace aperture::nic {
 namespace {
 
 constexpr Peer::LaneKey kTheLane = 0;
-constexpr size_t kHeadBytes = 8;  // of every packet
+constexpr size_t kHeadBytes = 8;                     // of every packet
 constexpr uint64_t kAnswerWithinNs = 1'000'000'000;  // for the other side to take an answer
 constexpr uint64_t kLingerWithinNs = 5'000'000'000;  // for it to take what was published
 

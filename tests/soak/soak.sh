@@ -45,10 +45,12 @@ part() {
   printf '=== %s: %s after %d s\n' "$name" "$verdict" $((SECONDS - start))
 }
 
-readonly known=" full-counts live-attackers clients between-hosts repetitions mutation bare-debian-12 \
-bare-debian-13 "
+known=" full-counts live-attackers clients between-hosts repetitions mutation"
+known+=" bare-debian-12 bare-debian-13 "
 for name in $parts; do
-  [[ $known = *" $name "* ]] || { echo "soak: there is no part '$name'; there are:$known" >&2; exit 2; }
+  [[ $known = *" $name "* ]] && continue
+  echo "soak: there is no part '$name'; there are:$known" >&2
+  exit 2
 done
 mkdir -p "$keep"
 echo "soak of $minutes minutes, seed $seed, kept in ${keep#"$PWD"/}"

@@ -34,7 +34,8 @@ void bound_pauses(int fd) noexcept {
   (void)set(fd, IPPROTO_TCP, kTcpRtoMaxMs, kLongestPauseMs);
 }
 
-// Each receive into several places says how much is left then; where the kernel does not, nothing is known.
+// Each receive into several places says how much is left then; where the kernel does not, nothing
+// is known.
 void ask_how_much_is_left(int fd) noexcept {
   (void)set(fd, IPPROTO_TCP, kTcpInq, 1);
 }
