@@ -70,8 +70,8 @@ bool join(int fd, const Address& at, unsigned interface) noexcept {
 // kernel takes packets that are forged under an address of this host. A filter of the socket says
 // how much of a packet is kept: of strangers' the UDP header, so that they are counted and dropped
 // where those of IPv4 are. What goes to an address of this host comes by loopback; what goes to a
-// group comes back marked as a copy. socket(7), bpf(4).
-void empty_strangers(int fd, bool is_group) noexcept {
+// group comes back marked as a copy. False: the kernel has no such filters. socket(7), bpf(4).
+bool empty_strangers(int fd, bool is_group) noexcept {
   constexpr uint32_t kUdpHeaderBytes = 8;
   constexpr auto kAncillary = static_cast<uint32_t>(SKF_AD_OFF);
   sock_filter program[] = {
@@ -83,7 +83,7 @@ void empty_strangers(int fd, bool is_group) noexcept {
       BPF_STMT(BPF_RET | BPF_K, kUdpHeaderBytes),
   };
   const sock_fprog filter{static_cast<unsigned short>(std::size(program)), program};
-  set(fd, SOL_SOCKET, SO_ATTACH_FILTER, filter);
+  return set(fd, SOL_SOCKET, SO_ATTACH_FILTER, filter);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ Result<UniqueFd> open_at(const Address& at, const Interface& interface, bool ser
   const bool v4 = at.is_v4();
   auto fd = open_socket(v4);
   if (!fd) return fd.error();
-  if (!v4 && !serves_others) empty_strangers(fd->get(), false);
+  if (!v4 && !serves_others && !empty_strangers(fd->get(), false)) return Errc::addr_not_avail;
   if (Status s = bind_to(fd->get(), at, 0); !s) return s.error();
   if (v4) {
     ip_mreqn out{};
@@ -118,7 +118,9 @@ Result<UniqueFd> open_group(const Address& at, const Interface& interface,
                             bool serves_others) noexcept {
   auto fd = open_socket(at.is_v4());
   if (!fd) return fd.error();
-  if (!at.is_v4() && !serves_others) empty_strangers(fd->get(), true);
+  if (!at.is_v4() && !serves_others && !empty_strangers(fd->get(), true)) {
+    return Errc::addr_not_avail;
+  }
   set(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1);
   // an IPv6 socket hears a group at whatever interface anybody of this host has joined it
   if (!at.is_v4()) {

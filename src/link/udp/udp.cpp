@@ -4,8 +4,6 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "base/invariant.hpp"
+#include "base/uninterrupted.hpp"
 #include "wire/datagram.hpp"
 
 namespace aperture::link::udp {
@@ -204,16 +203,13 @@ Status UdpDatagrams::send(const Address& local, const Address& to,
   message.msg_namelen = target.to_sockaddr(addr);
   message.msg_iov = const_cast<iovec*>(pieces.data());
   message.msg_iovlen = pieces.size();
-  for (;;) {
-    if (::syscall(SYS_sendmsg, from->fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
-      return {};
-    }
-    switch (errno) {
-      case EINTR: continue;
-      case EAGAIN: return Errc::again;
-      case EFAULT: return Errc::bad_buffer;
-      default: return {};
-    }
+  if (uninterrupted(SYS_sendmsg, from->fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
+    return {};
+  }
+  switch (errno) {
+    case EAGAIN: return Errc::again;
+    case EFAULT: return Errc::bad_buffer;
+    default: return {};
   }
 }
 
@@ -228,7 +224,7 @@ size_t UdpDatagrams::receive(DatagramSink& sink, size_t at_most) noexcept {
 size_t UdpDatagrams::take_from_all(DatagramSink& sink, size_t at_most) noexcept {
   std::array<epoll_event, kReadyAtOnce> ready;
   const long n =
-      ::syscall(SYS_epoll_pwait, epoll_.get(), ready.data(), kReadyAtOnce, 0, nullptr, 0);
+      uninterrupted(SYS_epoll_pwait, epoll_.get(), ready.data(), kReadyAtOnce, 0, nullptr, 0);
   size_t got = 0;
   for (long i = 0; i < n && got < at_most; ++i) {
     auto* socket = static_cast<Socket*>(ready[static_cast<size_t>(i)].data.ptr);
@@ -244,10 +240,8 @@ size_t UdpDatagrams::take_from(Socket& socket, DatagramSink& sink, size_t at_mos
     messages_[i].msg_hdr.msg_namelen = sizeof(sockaddr_storage);
     messages_[i].msg_hdr.msg_flags = 0;
   }
-  long n;
-  do {
-    n = ::syscall(SYS_recvmmsg, socket.fd.get(), messages_.data(), wanted, MSG_DONTWAIT, nullptr);
-  } while (n < 0 && errno == EINTR);
+  const long n =
+      uninterrupted(SYS_recvmmsg, socket.fd.get(), messages_.data(), wanted, MSG_DONTWAIT, nullptr);
   if (n <= 0) return 0;
   const size_t got = static_cast<size_t>(n);
   Datagram datagram;
@@ -283,7 +277,7 @@ bool UdpDatagrams::is_stranger(const Address& from) noexcept {
 
 bool UdpDatagrams::anything_arrived() const noexcept {
   epoll_event ready;
-  return ::epoll_wait(epoll_.get(), &ready, 1, 0) > 0;
+  return uninterrupted(SYS_epoll_pwait, epoll_.get(), &ready, 1, 0, nullptr, 0) > 0;
 }
 
 void UdpDatagrams::ask_wake(bool wanted) noexcept {
