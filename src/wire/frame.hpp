@@ -44,7 +44,7 @@ namespace aperture::wire {
 enum class FrameKind : uint8_t { cells = 1, bytes = 2, credit = 3, close = 4, piece = 5 };
 enum class FrameChannel : uint8_t { requests = 0, responses = 1 };
 
-// Where what is kept for each channel has that one's.
+// The index of that channel's, in what is kept for each.
 constexpr size_t at(FrameChannel channel) noexcept {
   return static_cast<size_t>(channel);
 }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <new>
 
@@ -58,7 +59,7 @@ class TcpStream final : public Stream {
  public:
   explicit TcpStream(ParentOnlyFd socket) noexcept : socket_(std::move(socket)) { assert(socket_); }
 
-  // The calls for one buffer take the kernel some 60 ns less than those for several.
+  // The calls for one buffer take the kernel some 200 ns less than those for several.
   Result<size_t> send(std::span<const iovec> pieces) noexcept override {
     constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
     if (pieces.size() == 1) return outcome(transfer_one(SYS_sendto, pieces[0], kFlags));
