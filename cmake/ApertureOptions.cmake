@@ -33,6 +33,9 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g")
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
 add_compile_options(-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror=return-type
   -fno-plt -fstack-protector
+  # records are filled member by member and read soon after: in one larger load, which this would
+  # make of it, they cannot be had before the stores have left the processor
+  -fno-tree-slp-vectorize
   -ffp-contract=off)  # atomics on floating point round the same on every machine
 if(APERTURE_SANITIZE)
   # a report names lines, and nothing that -g would add to them

@@ -69,13 +69,13 @@ bool AtomicResponder::on_atomic(const SoundHead& head) noexcept {
   const auto f = wire::load_fields<wire::AtomicFields>(cells.body());
   Request r;
   r.ranges[0] = {head.word(), f.key, Wild<uint64_t>(f.count.unchecked())};
-  r.secrets[0] = wire::load_secret(cells.body(), Op::atomic, head.flags);
+  r.secrets[0] = wire::load_secret(cells.body(), Op::atomic, head.flags());
   if (!r.decode(f.code) || r.range_count != 1 || !r.measure() || r.payload() != head.len()) {
     core_.break_protocol("an atomic that does not exist");
     return false;
   }
   std::array<std::byte, wire::kMaxInline> operands;
-  ring::BodyReader(cells, wire::payload_offset(Op::atomic, head.flags))
+  ring::BodyReader(cells, wire::payload_offset(Op::atomic, head.flags()))
       .copy_out(operands.data(), head.len());
   r.operand = operands.data();
   return execute(r);

@@ -69,7 +69,7 @@ void Pending::on_result(const SoundHead& head) noexcept {
     return;
   }
   Wqe& wqe = *piece->wqe;
-  const bool in_cells = head.op == Op::read_inline;
+  const bool in_cells = head.op() == Op::read_inline;
   transport::BytesIn bytes;
   uint64_t offset = 0;
   if (!in_cells) {

@@ -66,13 +66,13 @@ inline Arrival arrival_of_line(wire::SoundHead head, const std::byte* body) noex
   Arrival a;
   a.where = Arrival::Where::flat;
   a.tagged = head.has(wire::kTagged);
-  a.beside = beside_of(head.flags);
+  a.beside = beside_of(head.flags());
   a.delivery = false;
   a.tag = head.word().unchecked();  // matched
   a.imm = 0;
   if (a.beside != Beside::nothing) std::memcpy(&a.imm, body + wire::kHeadBytes, sizeof a.imm);
   a.len = head.len();
-  a.bytes = body + wire::payload_offset(wire::Op::send, head.flags);
+  a.bytes = body + wire::payload_offset(wire::Op::send, head.flags());
   return a;
 }
 

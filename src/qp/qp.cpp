@@ -48,12 +48,11 @@ bool Qp::poll_lines() noexcept {
       if (broken()) break;
     }
     const std::byte* body = rx.cells.body();
-    const wire::WildHead wild = wire::load_head(body);
     // A stream: fetch what comes while this one is worked on. The first of a batch may be the only
     // one, and looking ahead of its sender would take the line away from it.
     if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
     wire::SoundHead head;
-    if (!wire::read_line(wild, head) || !sink.on_line(*this, head, body)) break;
+    if (!wire::read_line(body, head) || !sink.on_line(*this, head, body)) break;
     rx.cells.advance(1);
   }
   return core_.lane.acknowledge_requests();

@@ -15,7 +15,7 @@ bool Replies::put(const Reply& reply) noexcept {
   }
   core_.lane.publish_response(1);
   if (static_cast<wire::Op>(reply.head.op) == wire::Op::pressure) {
-    bound_unasked(reply.head.word() != 0);
+    bound_unasked(reply.head.word != 0);
   }
   return true;
 }

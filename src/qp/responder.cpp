@@ -28,7 +28,7 @@ bool Responder::poll() noexcept {
       if (core_.lane.broken()) return true;
     }
     SoundHead head;
-    const uint32_t n_cells = wire::read_head(wire::load_head(rx.cells.body()), head);
+    const uint32_t n_cells = wire::read_head(rx.cells.body(), head);
     if (n_cells == 0) [[unlikely]] {
       core_.break_protocol("an unknown request");
       return true;
@@ -41,7 +41,7 @@ bool Responder::poll() noexcept {
     rx.cells.advance(n_cells);
     any = true;
     // pieces of a large write at once: their initiator waits for room, and must not think us away
-    if (rx.unpublished() >= transport::kAckCells || head.op == Op::write_bytes) {
+    if (rx.unpublished() >= transport::kAckCells || head.op() == Op::write_bytes) {
       core_.lane.acknowledge_requests();
     }
     if (core_.state == QpState::dead) return true;
@@ -53,7 +53,7 @@ bool Responder::poll() noexcept {
 
 // False: it stays at the head of the ring.
 bool Responder::execute(const SoundHead& head) noexcept {
-  switch (head.op) {
+  switch (head.op()) {
     case Op::send:
     case Op::send_bytes:
     case Op::send_offer: return on_send(head);
@@ -89,20 +89,20 @@ bool Responder::on_send(const SoundHead& head) noexcept {
   const std::byte* body = rx.cells.body();
   Arrival a;
   a.tagged = head.has(wire::kTagged);
-  a.beside = beside_of(head.flags);
+  a.beside = beside_of(head.flags());
   a.delivery = head.has(wire::kDelivery);
   a.tag = head.word().unchecked();  // matched
   a.imm = 0;
   bool is_dropped = false;
   if (a.beside != Beside::nothing) {
-    std::memcpy(&a.imm, body + wire::kHeadBytes + wire::field_bytes(head.op), sizeof a.imm);
-    if ((head.flags & (wire::kInvalidates | wire::kGroup)) != 0) [[unlikely]] {
+    std::memcpy(&a.imm, body + wire::kHeadBytes + wire::field_bytes(head.op()), sizeof a.imm);
+    if ((head.flags() & (wire::kInvalidates | wire::kGroup)) != 0) [[unlikely]] {
       if (!is_sound_beside(head, a, is_dropped)) return false;
     }
   }
   BytesIn bytes;
-  if (head.op == Op::send) [[likely]] {
-    const size_t at = wire::payload_offset(head.op, head.flags);
+  if (head.op() == Op::send) [[likely]] {
+    const size_t at = wire::payload_offset(head.op(), head.flags());
     a.len = head.len();
     if (at + head.len() <= ring::kBodyBytes) [[likely]] {
       a.where = Arrival::Where::flat;
@@ -112,7 +112,7 @@ bool Responder::on_send(const SoundHead& head) noexcept {
       a.cells = &rx.cells;
       a.cells_offset = at;
     }
-  } else if (head.op == Op::send_bytes) {
+  } else if (head.op() == Op::send_bytes) {
     const auto f = wire::load_fields<wire::SendBytesFields>(body);
     bytes = core_.lane.take_bytes(rx, f.byte_pos, f.len, transport::kEagerBytes);
     if (!bytes) {
@@ -167,13 +167,13 @@ bool Responder::on_write(const SoundHead& head) noexcept {
   const ClaimVerdict verdict = core_.lane.may_execute();
   if (verdict == ClaimVerdict::wait) return execution_.wait_for_peer();
   execution_.begin_operation();
-  const size_t at = wire::payload_offset(Op::write, head.flags);
+  const size_t at = wire::payload_offset(Op::write, head.flags());
   if (verdict == ClaimVerdict::execute) {
     const auto f = wire::load_fields<wire::WriteFields>(cells.body());
     RemoteAccess& access = execution_.access();
     const AccessAsk ask =
         execution_.ask(f.key, head.word(), Wild<uint64_t>(head.len()), Rights::remote_write,
-                       wire::load_secret(cells.body(), Op::write, head.flags));
+                       wire::load_secret(cells.body(), Op::write, head.flags()));
     const Denial denial = access.write_cells(ask, cells, at, head.len());
     if (denial != Denial::none) {
       execution_.refuse(ask, denial);
@@ -209,7 +209,7 @@ bool Responder::on_write_bytes(const SoundHead& head) noexcept {
   if (verdict == ClaimVerdict::execute && !execution_.is_refused()) {
     const AccessAsk whole =
         execution_.ask(f.key, head.word(), f.total, Rights::remote_write,
-                       wire::load_secret(rx.cells.body(), Op::write_bytes, head.flags));
+                       wire::load_secret(rx.cells.body(), Op::write_bytes, head.flags()));
     Denial denial = execution_.denial_so_far();
     if (denial == Denial::none) denial = access.write_piece(whole, offset, bytes);
     if (denial != Denial::none) {
@@ -253,7 +253,7 @@ bool Responder::on_read(const SoundHead& head) noexcept {
     access.end_read();
   } else {
     const AccessAsk whole = execution_.ask(f.key, head.word(), f.total, Rights::remote_read,
-                                           wire::load_secret(body, Op::read, head.flags));
+                                           wire::load_secret(body, Op::read, head.flags()));
     // Once a part of the answer has been sent, only the same life of the region will do.
     Denial denial = execution_.denial_so_far();
     if (denial == Denial::none && access.region().generation == 0) {
@@ -321,7 +321,7 @@ bool Responder::on_check(const SoundHead& head) noexcept {
   const bool writes = f.write.unchecked() != 0;  // the one or the other
   const AccessAsk ask =
       execution_.ask(f.key, head.word(), f.len, writes ? Rights::remote_write : Rights::remote_read,
-                     wire::load_secret(body, Op::check, head.flags));
+                     wire::load_secret(body, Op::check, head.flags()));
   const Denial denial = execution_.access().check_whole(ask);
   if (denial == Denial::none) return true;
   if (verdict == ClaimVerdict::execute) {
@@ -340,7 +340,7 @@ bool Responder::on_commit(const SoundHead& head) noexcept {
     const std::byte* body = core_.lane->request_rx.cells.body();
     const auto f = wire::load_fields<wire::CheckFields>(body);
     const AccessAsk ask = execution_.ask(f.key, head.word(), f.len, Rights::remote_write,
-                                         wire::load_secret(body, Op::commit, head.flags));
+                                         wire::load_secret(body, Op::commit, head.flags()));
     const Denial denial = core_.port.keys.access().commit(ask);
     if (denial != Denial::none) execution_.refuse(ask, denial);
   }

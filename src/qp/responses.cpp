@@ -10,7 +10,7 @@ bool Responses::poll() noexcept {
   assert(core_.lane);
   const bool any = core_.lane.take_responses([this](const std::byte* body) -> uint32_t {
     SoundHead head;
-    const uint32_t n_cells = wire::read_head(wire::load_head(body), head);
+    const uint32_t n_cells = wire::read_head(body, head);
     return n_cells != 0 && take(head) ? n_cells : 0;
   });
   if (core_.lane.broken()) core_.busy = true;
@@ -19,7 +19,7 @@ bool Responses::poll() noexcept {
 
 // False: it is no response.
 bool Responses::take(const SoundHead& head) noexcept {
-  switch (head.op) {
+  switch (head.op()) {
     case Op::grant: sender_.on_grant(head); return true;
     case Op::finished: sender_.on_finished(head); return true;
     case Op::data: receiver_.on_data(head); return true;

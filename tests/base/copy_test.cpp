@@ -27,5 +27,25 @@ TEST(CopyShort, copies_every_length_and_nothing_else) {
   }
 }
 
+TEST(StoreMembers, puts_them_as_they_lie_in_the_type_at_any_address) {
+  struct Record {
+    uint64_t a;
+    uint32_t b;
+    uint16_t c;
+    uint16_t d;
+  };
+  const Record record{0x0807060504030201, 0x0c0b0a09, 0x0e0d, 0x100f};
+  for (size_t at = 0; at < sizeof record; ++at) {
+    SCOPED_TRACE(at);
+    std::array<std::byte, 2 * sizeof record> to;
+    to.fill(std::byte{0xee});
+    store_members(to.data() + at, record);
+    for (size_t i = 0; i < to.size(); ++i) {
+      const bool inside = i >= at && i < at + sizeof record;
+      EXPECT_EQ(to[i], static_cast<std::byte>(inside ? i - at + 1 : 0xee)) << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace aperture

@@ -269,16 +269,16 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     }
     look(peer_->request_rx, [this](const std::byte* body) {
       wire::SoundHead head;
-      const uint32_t n_cells = wire::read_head(wire::load_head(body), head);
-      if (head.op == Op::send_offer) {
+      const uint32_t n_cells = wire::read_head(body, head);
+      if (head.op() == Op::send_offer) {
         last_offer_ = wire::load_fields<wire::SendOfferFields>(body).id.unchecked();
       }
       return n_cells;
     });
     look(peer_->response_rx, [this](const std::byte* body) {
       wire::SoundHead head;
-      const uint32_t n_cells = wire::read_head(wire::load_head(body), head);
-      if (head.op == Op::grant) {
+      const uint32_t n_cells = wire::read_head(body, head);
+      if (head.op() == Op::grant) {
         last_receive_ = wire::load_fields<wire::GrantFields>(body).receive_id.unchecked();
       }
       return n_cells;

@@ -35,8 +35,8 @@ class HostilePeer : public Attacked {
   protect::Denial denied() {
     EXPECT_TRUE(peer().response_rx.cells.ready());
     wire::SoundHead nak;
-    EXPECT_NE(wire::read_head(wire::load_head(peer().response_rx.cells.body()), nak), 0u);
-    EXPECT_EQ(nak.op, Op::nak);
+    EXPECT_NE(wire::read_head(peer().response_rx.cells.body(), nak), 0u);
+    EXPECT_EQ(nak.op(), Op::nak);
     return static_cast<protect::Denial>(nak.code().unchecked());
   }
   void offer(ring::ChannelTx& tx, uint64_t len) {
@@ -297,8 +297,8 @@ TEST_P(HostilePeer, a_preview_is_pushed_each_time_and_leaves_the_offer) {
       ring::ChannelRx& rx = peer().response_rx;
       ASSERT_TRUE(rx.cells.ready());
       wire::SoundHead head;
-      ASSERT_NE(wire::read_head(wire::load_head(rx.cells.body()), head), 0u);
-      ASSERT_EQ(head.op, Op::data);
+      ASSERT_NE(wire::read_head(rx.cells.body(), head), 0u);
+      ASSERT_EQ(head.op(), Op::data);
       EXPECT_EQ(head.word().unchecked(), n);
       const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
       EXPECT_EQ(f.offset.unchecked(), got) << "from the beginning each time";

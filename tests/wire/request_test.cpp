@@ -7,10 +7,25 @@ namespace aperture::wire {
 namespace {
 
 bool is_line(const Head& head) {
-  WildHead wild;
-  std::memcpy(static_cast<void*>(&wild), &head, sizeof wild);
+  std::byte body[kHeadBytes];
+  store(body, head);
   SoundHead out;
-  return read_line(wild, out);
+  return read_line(body, out);
+}
+
+TEST(Request, a_head_is_read_as_it_was_written_in_the_order_of_the_wire) {
+  std::byte body[kHeadBytes];
+  store(body, Head::make(Op::nak, 0x91, 0x1234, 0x0102030405060708));
+  const uint8_t expected[kHeadBytes] = {19, 0x91, 0x34, 0x12, 8, 7, 6, 5, 4, 3, 2, 1};
+  EXPECT_EQ(std::memcmp(body, expected, sizeof expected), 0);
+  SoundHead head;
+  ASSERT_EQ(read_head(body, head), 1u);
+  EXPECT_EQ(head.op(), Op::nak);
+  EXPECT_EQ(head.flags(), 0x91);
+  EXPECT_TRUE(head.has(0x90));
+  EXPECT_FALSE(head.has(0x6e));
+  EXPECT_EQ(head.code().unchecked(), 0x1234);
+  EXPECT_EQ(head.word().unchecked(), 0x0102030405060708u);
 }
 
 TEST(Request, a_line_is_an_inline_send_in_one_cell_and_nothing_else) {

@@ -13,8 +13,8 @@ using wire::RcOp;
 
 bool begins_request(const std::byte* body, bool only_messages) noexcept {
   wire::SoundHead head;
-  if (wire::read_head(wire::load_head(body), head) == 0) return false;
-  switch (head.op) {
+  if (wire::read_head(body, head) == 0) return false;
+  switch (head.op()) {
     case Op::send:
     case Op::send_bytes:
     case Op::send_offer: return true;
@@ -24,7 +24,7 @@ bool begins_request(const std::byte* body, bool only_messages) noexcept {
     case Op::atomic:
     case Op::atomic_bytes:
       return !only_messages &&
-             (head.op == Op::atomic || head.op == Op::atomic_bytes || head.has(wire::kFirst));
+             (head.op() == Op::atomic || head.op() == Op::atomic_bytes || head.has(wire::kFirst));
     default: return false;
   }
 }
@@ -55,7 +55,7 @@ bool begins_rc(const std::byte* body, bool only_messages) noexcept {
 uint32_t cells_of(Language language, const std::byte* body) noexcept {
   if (language == Language::request) {
     wire::SoundHead head;
-    return wire::read_head(wire::load_head(body), head);
+    return wire::read_head(body, head);
   }
   wire::RcMessage m;
   return wire::read_rc_head(body, m) ? m.n_cells : 0;
