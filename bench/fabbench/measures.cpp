@@ -149,6 +149,17 @@ void add_crowds(std::vector<Measure>& all) {
                  "memory per connected peer, both sides; the size is the number of peers"});
 }
 
+// What two processes pay before anything is fast.
+void add_start_up(std::vector<Measure>& all) {
+  Measure m{"start_lat", 8, Pattern::start_up,
+            "two processes' first fi_getinfo, domain, endpoint, message and answer"};
+  all.push_back(m);
+  m.name = "start_open_lat";
+  m.about = "the same from fi_fabric on, once libfabric has loaded its providers";
+  m.from = From::opening;
+  all.push_back(m);
+}
+
 // Whole round trips, and requests, of processes that sleep in epoll.
 void add_event_driven(std::vector<Measure>& all) {
   for (const Cores cores : {Cores::two, Cores::one}) {
@@ -260,7 +271,8 @@ std::unique_ptr<FabricTask> make_task(const Measure& m, const Setup& setup, Side
     case Pattern::revoking: return make_revoking(setup, side, m.size_bytes, m.writer);
     case Pattern::fetching: return make_fetching(setup, side, m.target);
     case Pattern::posted: return make_posted(setup, side, m.window);
-    case Pattern::peer_memory: break;  // no task: see take_measure
+    case Pattern::peer_memory:  // no task: see take_measure
+    case Pattern::start_up: break;
   }
   return nullptr;
 }
@@ -282,6 +294,7 @@ const std::vector<Measure>& all_measures() {
     add_registrations(all);
     add_atomics(all);
     add_crowds(all);
+    add_start_up(all);
     add_event_driven(all);
     add_crowded(all);
     add_threaded(all);
@@ -302,6 +315,9 @@ Row take_measure(const Measure& measure, const Setup& base, Side& side, const Ex
   const Setup setup = setup_of(measure, base, rigour);
   if (measure.pattern == Pattern::peer_memory) {
     return measure_peer_memory(setup, side, measure.size_bytes);
+  }
+  if (measure.pattern == Pattern::start_up) {
+    return measure_start_up(setup, side, measure.from, measure.size_bytes);
   }
   std::unique_ptr<Crowd> crowd;  // made before this process calls libfabric
   if (measure.idle_peers != 0 && side.rank == 0) {

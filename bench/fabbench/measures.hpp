@@ -7,6 +7,7 @@
 #include "fabbench/messages.hpp"
 #include "fabbench/one_sided.hpp"
 #include "fabbench/revoking.hpp"
+#include "fabbench/start_up.hpp"
 #include "fabbench/task.hpp"
 #include "stopwatch/pairs.hpp"
 
@@ -27,6 +28,7 @@ enum class Pattern {
   fetching,
   posted,
   peer_memory,
+  start_up,
 };
 
 struct Measure {
@@ -42,6 +44,7 @@ struct Measure {
   bool thread_safe = false;  // FI_THREAD_SAFE instead of FI_THREAD_DOMAIN
   bool many = false;         // regions: kManyRegions others are open, or a random one is read
   Writer writer = Writer::running;  // when its region is closed
+  From from = From::loading;
   Waiting waiting = Waiting::polling;
   Crowding crowd{};
   size_t idle_peers = 0;      // connected to rank 0 beside the active one

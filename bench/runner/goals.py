@@ -95,6 +95,10 @@ class Measure:
     def is_cache(self) -> bool:
         return self.name.startswith("cache_")
 
+    @property
+    def is_run(self) -> bool:
+        return self.name.startswith("run_")
+
 
 def _bandwidth(name: str, size: int, share: float = 0.0, idle: bool = False) -> Measure:
     limit = f"{'cma_bw' if idle else 'pair_copy'}/{size}"
@@ -189,6 +193,21 @@ def _crowds() -> list:
         Measure("send_lat_crowd", 8, "ns", "line_lat/8", 1.0, (Criterion("base", 1.1),), True,
                 base="send_lat/8"),
         Measure("peer_memory", 64, "KiB", "", 1.0, (Criterion("value", 64.0),), True),
+    ]
+
+
+def _start_up() -> list:
+    """Two processes until their first message is answered, `aperture run -- true`, a connection.
+
+    libfabric loads all of its providers in the first fi_getinfo() of a process: start_open_lat is
+    what remains without that.
+    """
+    whole = Criterion("value", 5e6), Criterion("shm", 1.0), Criterion("tcp", 1.0)
+    return [
+        Measure("start_lat", 8, "ns", "", 1.0, whole, True, pattern=True),
+        Measure("start_open_lat", 8, "ns", "", 1.0, whole, True, pattern=True),
+        Measure("run_lat", 0, "ns", "", 1.0, (Criterion("value", 10e6),), True),
+        Measure("verbs_connect_lat", 8, "ns", "", 1.0, (Criterion("value", 200e3),), True),
     ]
 
 
@@ -347,7 +366,8 @@ def _over_tcp() -> list:
 
 
 MEASURES = (_two_sided("send") + _two_sided("tagged") + _one_sided() + _both_ways("")
-            + _registrations() + _atomics() + _crowds() + _event_driven("")
+            + _registrations() + _atomics() + _crowds() + _start_up()
+            + _event_driven("")
             + _crowded(verbs=False) + _threaded(verbs=False)
             + _all_to_all("") + _mpi()
             + _verbs_latencies() + _verbs_bandwidths() + _both_ways("verbs_") + _verbs_windows()

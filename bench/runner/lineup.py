@@ -4,6 +4,7 @@ from . import caches
 from .caches import Cache
 from .goals import Measure
 from .mpi import CHOICES, Mpi
+from .starts import Starts
 from .subjects import Fabric, Observation, Settings, Sockets, Ucx, Verbs
 
 SOCKETS = "tcp-socket"
@@ -11,13 +12,15 @@ SOCKETS = "tcp-socket"
 
 class Aperture:
     """The provider for the rows of libfabric, Open MPI over it for those of MPI, the device for
-    those of verbs, and the registration cache by the monitor that it has unless told otherwise."""
+    those of verbs, the registration cache by the monitor that it has unless told otherwise, and
+    `aperture run`."""
 
     name = "aperture"
 
     def __init__(self, settings: Settings) -> None:
         self._parts = [Fabric(self.name, settings), Mpi(self.name, settings),
-                       Verbs(self.name, Verbs.OURS, settings), Cache(self.name, settings)]
+                       Verbs(self.name, Verbs.OURS, settings), Cache(self.name, settings),
+                       Starts(settings)]
 
     def offers(self, measure: Measure) -> bool:
         return any(part.offers(measure) for part in self._parts)

@@ -141,7 +141,7 @@ class Fabric:
     def offers(self, measure: Measure) -> bool:
         if measure.is_tcp:
             return self._over_tcp is not None
-        return not (measure.is_mpi or measure.is_verbs or measure.is_cache)
+        return not (measure.is_mpi or measure.is_verbs or measure.is_cache or measure.is_run)
 
     def measure(self, measure: Measure) -> Observation:
         extra = ["--rigour", "lenient"] if measure.key in self._lenient else []

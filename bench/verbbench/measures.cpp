@@ -3,6 +3,7 @@
 
 #include "harness/crowded.hpp"
 #include "harness/threaded.hpp"
+#include "verbbench/connecting.hpp"
 #include "verbbench/messages.hpp"
 #include "verbbench/one_sided.hpp"
 #include "verbbench/windows.hpp"
@@ -187,6 +188,14 @@ void add_windows(std::vector<Measure>& all) {
       {"verbs_bind1_lat", 4096, "binding a window of type 1 anew", binding(WindowType::one, 1), 1});
 }
 
+void add_connecting(std::vector<Measure>& all) {
+  Measure m{"verbs_connect_lat", 8,
+            "a queue pair each, from its making to a message and its answer",
+            [](const Setup& setup, Side& side) { return make_connecting(setup, side, 8); }, 1};
+  m.single = true;
+  all.push_back(m);
+}
+
 }  // namespace
 
 const std::vector<Measure>& all_measures() {
@@ -197,6 +206,7 @@ const std::vector<Measure>& all_measures() {
     add_bandwidths(all);
     add_both_ways(all);
     add_windows(all);
+    add_connecting(all);
     add_event_driven(all);
     add_crowded(all);
     add_threaded(all);
