@@ -81,9 +81,10 @@ class Rounds {
 
 }  // namespace
 
-bool be_honest(Connection& connection, doors::Control& control, uint64_t seed, pid_t victim) {
+bool be_honest(Connection& connection, doors::Control& control, uint64_t seed, pid_t victim,
+               Stopwatch::Clock* slept_in_barriers) {
   Report report;
-  Stopwatch stopwatch({::getpid(), victim});
+  Stopwatch stopwatch({::getpid(), victim}, slept_in_barriers);
   Rounds rounds(connection, seed);
   while (report.ok() && !control.ready()) {
     stopwatch.begin();
@@ -105,6 +106,14 @@ Moods::Mood Moods::mood() {
     mood_ = drawn % 8 < 4 ? Mood::polls : drawn % 8 < 7 ? Mood::sleeps : Mood::away;
   }
   return mood_;
+}
+
+void Moods::end(Report& report) {
+  lookout_.end();
+  const int64_t before = report.standstill_ns;
+  stopwatch_.end(report);
+  if (report.standstill_ns <= std::max(before, Lookout::kLong_ns)) return;
+  std::snprintf(report.seen, sizeof report.seen, "%s", lookout_.text().c_str());
 }
 
 // --- time ----------------------------------------------------------------------------------------
@@ -129,12 +138,14 @@ void Stopwatch::end(Report& report) {
   // a thread that has ended is not among them any more
   const int64_t waited = std::max<int64_t>(0, now.waited_ns - noted_.waited_ns);
   const int64_t stolen = std::max<int64_t>(0, now.stolen_ns - noted_.stolen_ns);
-  const int64_t still = took - waited - stolen;
+  const int64_t barriers = now.barriers_ns - noted_.barriers_ns;
+  const int64_t still = took - waited - stolen - barriers;
   if (still <= report.standstill_ns) return;
   report.standstill_ns = still;
   report.ran_ns = now.ran_ns - noted_.ran_ns;
   report.waited_ns = waited;
   report.stolen_ns = stolen;
+  report.barriers_ns = barriers;
 }
 
 // As /proc/PID/task/TID/schedstat says: time on a processor, time waiting for one, turns. What the
@@ -142,6 +153,7 @@ void Stopwatch::end(Report& report) {
 Stopwatch::Spent Stopwatch::spent() const {
   namespace fs = std::filesystem;
   Spent sum;
+  sum.barriers_ns = slept_in_barriers_();
   std::ifstream stat("/proc/stat");
   std::string cpu;
   int64_t ticks[8] = {};  // user, nice, system, idle, iowait, irq, softirq, steal
@@ -152,6 +164,8 @@ Stopwatch::Spent Stopwatch::spent() const {
     std::error_code gone;
     for (const auto& thread :
          fs::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
+      std::string name;
+      if (std::ifstream(thread.path() / "comm") >> name; name == Lookout::kName) continue;
       std::ifstream file(thread.path() / "schedstat");
       int64_t ran = 0, waited = 0;
       if (!(file >> ran >> waited)) continue;
