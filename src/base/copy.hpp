@@ -12,8 +12,8 @@ namespace aperture {
 inline constexpr size_t kShortBytes = 64;
 
 // Without a call: memcpy of a length that the compiler does not know costs more than the rest of a
-// small message's way. n <= kShortBytes. Two moves that may overlap in their middle stand for each range of lengths;
-// nothing outside [0, n) is touched on either side.
+// small message's way. n <= kShortBytes. Two moves that may overlap in their middle stand for each
+// range of lengths; nothing outside [0, n) is touched on either side.
 [[gnu::always_inline]] inline void copy_short(void* to, const void* from, size_t n) noexcept {
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);

@@ -78,9 +78,9 @@ Result<ControlThread*> ControlThread::create() noexcept {
   std::unique_ptr<ControlThread> self(new (std::nothrow)
                                           ControlThread(std::move(epoll), std::move(wake)));
   if (self == nullptr) return Errc::no_memory;
-  // While the process may still have one thread, for which the kernel does it at once: with a second
-  // one it waits until every core has been seen between two tasks, some 10 ms. Whether it could is
-  // asked where it is told to peers (identity.cpp).
+  // While the process may still have one thread, for which the kernel does it at once: with more it
+  // waits until every core has been seen between two tasks, some 10 ms. Whether it could is asked
+  // where it is told to peers (identity.cpp).
   register_for_heavy_barriers();
   if (const Status s = self->start(); !s) return s.error();
   return self.release();
