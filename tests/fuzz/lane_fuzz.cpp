@@ -167,7 +167,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     const uint8_t flags = steps_.take<uint8_t>();
     const uint16_t len = steps_.take<uint16_t>();
     const auto head = wire::Head::make(static_cast<Op>(op), flags, len, value());
-    std::memcpy(tx.cells.body(), &head, sizeof head);
+    wire::store(tx.cells.body(), head);
     uint64_t fields[6];
     const unsigned count = op == uint8_t(Op::write_bytes) ? 5 : 3;
     for (unsigned i = 0; i < count; ++i) fields[i] = value();
@@ -184,7 +184,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     last_invalidated_ = steps_.take<uint8_t>() < 128 ? World::kWindowKey : value();
     ring::ChannelTx& tx = peer_->request_tx;
     const auto head = wire::Head::make(Op::invalidate, 0, 0, last_invalidated_);
-    std::memcpy(tx.cells.body(), &head, sizeof head);
+    wire::store(tx.cells.body(), head);
     tx.cells.publish(1);
   }
   // Of any of the three kinds, mostly with the key that goes before it.
@@ -195,7 +195,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     ring::ChannelTx& tx = peer_->request_tx;
     const auto flags = static_cast<uint8_t>(wire::kImm | wire::kInvalidates | (how / 8 % 2));
     const auto head = wire::Head::make(op, flags, len, how);
-    std::memcpy(tx.cells.body(), &head, sizeof head);
+    wire::store(tx.cells.body(), head);
     const uint64_t fields[3] = {value(), value(), value() & 0xff'ffff'ffff};
     if (op != Op::send) {
       std::memcpy(tx.cells.body() + wire::kHeadBytes, fields, wire::field_bytes(op));
@@ -230,7 +230,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     const auto len = static_cast<uint16_t>(atomic_len(code, count));
     ring::ChannelTx& tx = peer_->request_tx;
     const auto head = wire::Head::make(Op::atomic, flags, len, value());
-    std::memcpy(tx.cells.body(), &head, sizeof head);
+    wire::store(tx.cells.body(), head);
     wire::store_fields(tx.cells.body(), wire::AtomicFields{value(), code, count});
     if (flags != 0) wire::store_secret(tx.cells.body(), Op::atomic, flags, value());
     publish(tx, wire::cells_of(Op::atomic, flags, len));
@@ -254,7 +254,7 @@ class Game final : public msg::Matcher::Host, private fuzz::LaneGame {
     if (flags != 0) len += code.ranges * uint64_t{8};
     len += atomic_len(code, elements);
     const auto head = wire::Head::make(Op::atomic_bytes, flags, 0, 0);
-    std::memcpy(tx.cells.body(), &head, sizeof head);
+    wire::store(tx.cells.body(), head);
     const uint64_t pos = steps_.take<uint8_t>() < 240 ? at : value();
     wire::store_fields(tx.cells.body(),
                        wire::AtomicBytesFields{pos, code, static_cast<uint32_t>(len)});

@@ -13,12 +13,12 @@ using wire::Op;
 
 template <typename Fields>
 void put(ring::ChannelTx& tx, const Head& head, const Fields& fields) {
-  std::memcpy(tx.cells.body(), &head, sizeof head);
+  wire::store(tx.cells.body(), head);
   wire::store_fields(tx.cells.body(), fields);
   link::test::publish(tx, wire::cells_of(static_cast<Op>(head.op), head.flags, head.len));
 }
 inline void put(ring::ChannelTx& tx, const Head& head) {
-  std::memcpy(tx.cells.body(), &head, sizeof head);
+  wire::store(tx.cells.body(), head);
   link::test::publish(tx, wire::cells_of(static_cast<Op>(head.op), head.flags, head.len));
 }
 

@@ -424,8 +424,11 @@ TEST_P(HostilePeer, hostile_38_fields_that_change_while_they_are_looked_at) {
                           : i % 3 == 1 ? memory_.address() - 8
                                        : memory_.address() + memory_.size() - 1;
     const uint64_t key = i % 5 == 0 ? region_.key ^ 1 : region_.key;
-    return link::test::bytes_of(
-        Head::make(Op::write, wire::kFirst | wire::kLast, i % 2 == 0 ? 8 : 16, addr), key);
+    std::vector<std::byte> bytes(wire::kHeadBytes + sizeof(wire::WriteFields));
+    wire::store(bytes.data(),
+                Head::make(Op::write, wire::kFirst | wire::kLast, i % 2 == 0 ? 8 : 16, addr),
+                wire::WriteFields{key});
+    return bytes;
   });
   constexpr int kRounds = 1000;
   int refused = 0;

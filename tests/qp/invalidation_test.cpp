@@ -177,7 +177,7 @@ class InvalidationByHand : public Invalidation {
     ring::ChannelTx& tx = a().qp->lane()->request_tx;
     const Head head = Head::make(op, flags, len, word);
     std::memset(tx.cells.body(), 0, ring::kBodyBytes);
-    std::memcpy(tx.cells.body(), &head, sizeof head);
+    wire::store(tx.cells.body(), head);
     if (op != Op::invalidate) {
       std::memcpy(tx.cells.body() + wire::kHeadBytes + wire::field_bytes(op), &imm, sizeof imm);
     }
@@ -219,7 +219,7 @@ TEST_P(InvalidationByHand, payload_outside_its_ring_after_a_refusal_ends_the_con
   put(Op::invalidate, 0, 0, 5);
   ring::ChannelTx& tx = a().qp->lane()->request_tx;
   const Head head = Head::make(Op::send_bytes, kFlags, 0, 0);
-  std::memcpy(tx.cells.body(), &head, sizeof head);
+  wire::store(tx.cells.body(), head);
   wire::store_fields(tx.cells.body(), wire::SendBytesFields{uint64_t{1} << 40, 1u << 20});
   const uint64_t key = 5;
   std::memcpy(tx.cells.body() + wire::kHeadBytes + sizeof(wire::SendBytesFields), &key, 8);

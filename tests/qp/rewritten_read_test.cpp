@@ -23,12 +23,14 @@ class RewrittenRead : public Attacked {
     ring::ChannelRx& rx = peer().response_rx;
     int taken = 0;
     for (; rx.cells.ready(); ++taken) {
-      const auto head = *reinterpret_cast<const Head*>(rx.cells.body());
-      if (static_cast<Op>(head.op) == Op::read_data) {
+      wire::SoundHead head;
+      const uint32_t n_cells = wire::read_head(rx.cells.body(), head);
+      if (n_cells == 0) return -1;
+      if (head.op() == Op::read_data) {
         const auto f = wire::load_fields<wire::DataFields>(rx.cells.body());
         rx.free_bytes_before(ring::ByteReader::after(f.byte_pos.unchecked(), f.len.unchecked()));
       }
-      rx.cells.advance(wire::cells_of(static_cast<Op>(head.op), head.flags, head.len));
+      rx.cells.advance(n_cells);
     }
     rx.publish_consumed();
     return taken;
