@@ -81,10 +81,9 @@ class Rounds {
 
 }  // namespace
 
-bool be_honest(Connection& connection, doors::Control& control, uint64_t seed, pid_t victim,
-               Stopwatch::Clock* slept_in_barriers) {
+bool be_honest(Connection& connection, doors::Control& control, uint64_t seed, pid_t victim) {
   Report report;
-  Stopwatch stopwatch({::getpid(), victim}, slept_in_barriers);
+  Stopwatch stopwatch({::getpid(), victim});
   Rounds rounds(connection, seed);
   while (report.ok() && !control.ready()) {
     stopwatch.begin();
@@ -138,14 +137,12 @@ void Stopwatch::end(Report& report) {
   // a thread that has ended is not among them any more
   const int64_t waited = std::max<int64_t>(0, now.waited_ns - noted_.waited_ns);
   const int64_t stolen = std::max<int64_t>(0, now.stolen_ns - noted_.stolen_ns);
-  const int64_t barriers = now.barriers_ns - noted_.barriers_ns;
-  const int64_t still = took - waited - stolen - barriers;
+  const int64_t still = took - waited - stolen;
   if (still <= report.standstill_ns) return;
   report.standstill_ns = still;
   report.ran_ns = now.ran_ns - noted_.ran_ns;
   report.waited_ns = waited;
   report.stolen_ns = stolen;
-  report.barriers_ns = barriers;
 }
 
 // As /proc/PID/task/TID/schedstat says: time on a processor, time waiting for one, turns. What the
@@ -153,7 +150,6 @@ void Stopwatch::end(Report& report) {
 Stopwatch::Spent Stopwatch::spent() const {
   namespace fs = std::filesystem;
   Spent sum;
-  sum.barriers_ns = slept_in_barriers_();
   std::ifstream stat("/proc/stat");
   std::string cpu;
   int64_t ticks[8] = {};  // user, nice, system, idle, iowait, irq, softirq, steal

@@ -55,9 +55,9 @@ struct Report {
   int64_t worst_ns = 0;       // the longest round, or the longest call
   int64_t standstill_ns = 0;  // the same without what Stopwatch leaves out
   // Of the latter: what the threads had of processors meanwhile, and what the machine had not.
-  int64_t ran_ns = 0, waited_ns = 0, stolen_ns = 0, barriers_ns = 0;
+  int64_t ran_ns = 0, waited_ns = 0, stolen_ns = 0;
   char trouble[240] = {};
-  char seen[1600] = {};  // what Lookout saw during the latter
+  char seen[1000] = {};  // what Lookout saw during the latter
 
   bool ok() const { return trouble[0] == '\0'; }
   // Only the first one counts.
@@ -80,27 +80,22 @@ class Connection {
 };
 
 // Measures what takes long, and how long of it the threads of those processes did not wait for a
-// processor, nor for the kernel's mutex of barriers, nor the machine for one of the host's: a
-// machine that is busy must not look like a process that stands still.
+// processor, nor the machine for one of the host's: a machine that is busy must not look like a
+// process that stands still.
 class Stopwatch {
  public:
-  using Clock = int64_t() noexcept;
-  // slept_in_barriers: of those processes, in ns, where it is measured (barrier_clock.hpp).
-  explicit Stopwatch(
-      std::vector<pid_t> processes, Clock* slept_in_barriers = []() noexcept { return int64_t{0}; })
-      : processes_(std::move(processes)), slept_in_barriers_(slept_in_barriers) {}
+  explicit Stopwatch(std::vector<pid_t> processes) : processes_(std::move(processes)) {}
   void begin();
   void end(Report& report);
 
  private:
   // Since these processes began, and since the machine did.
   struct Spent {
-    int64_t ran_ns = 0, waited_ns = 0, stolen_ns = 0, barriers_ns = 0;
+    int64_t ran_ns = 0, waited_ns = 0, stolen_ns = 0;
   };
   Spent spent() const;
 
   std::vector<pid_t> processes_;
-  Clock* const slept_in_barriers_;
   int64_t began_ns_ = 0;
   int64_t noted_at_ns_ = 0;  // shortly before began_ns_
   Spent noted_;              // then
@@ -108,14 +103,12 @@ class Stopwatch {
 
 // Passes bytes until something comes from the test, and looks at each of them. Tells how it went,
 // and stays until it is told to leave: the victim has receives for it. False: the test is gone.
-bool be_honest(Connection& connection, doors::Control& control, uint64_t seed, pid_t victim,
-               Stopwatch::Clock* slept_in_barriers);
+bool be_honest(Connection& connection, doors::Control& control, uint64_t seed, pid_t victim);
 
 // Sleeps, polls and stays away by turns, and measures how long the calls take that it makes.
 class Moods {
  public:
-  Moods(uint64_t seed, Stopwatch::Clock* slept_in_barriers)
-      : seed_(seed), stopwatch_({::getpid()}, slept_in_barriers) {}
+  explicit Moods(uint64_t seed) : seed_(seed) {}
   enum class Mood { polls, sleeps, away };
   Mood mood();
   // Between two of these lies one round of calls that do not wait.
@@ -128,7 +121,7 @@ class Moods {
  private:
   uint64_t seed_;
   int64_t until_ns_ = 0;
-  Stopwatch stopwatch_;
+  Stopwatch stopwatch_{{::getpid()}};
   Lookout lookout_;
   Mood mood_ = Mood::polls;
 };

@@ -8,7 +8,6 @@
 #include <random>
 
 #include "doors/nursery.hpp"
-#include "hostile/barrier_clock.hpp"
 #include "hostile/live.hpp"
 #include "hostile/scribbler.hpp"
 
@@ -223,7 +222,7 @@ class Victim {
 
   Control& control_;
   Report report_;
-  Moods moods_{doors::run_seed(), slept_in_barriers_ns};
+  Moods moods_{doors::run_seed()};
   std::vector<Receive> receives_ = std::vector<Receive>(6);
   std::map<uint64_t, std::unique_ptr<Dealings>> attackers_;
   std::vector<Leaving> leaving_;
@@ -297,8 +296,7 @@ DOOR_ROLE(fabric_honest) {
   Introduction victim;
   if (!control.put(Introduction{.name = node.name()}) || !control.get(&victim)) return 1;
   FabricConnection connection(node, victim);
-  const bool heard =
-      be_honest(connection, control, doors::run_seed(), victim.pid, slept_in_barriers_ns);
+  const bool heard = be_honest(connection, control, doors::run_seed(), victim.pid);
   node.close_endpoint();  // before its buffers
   return heard ? 0 : 1;
 }

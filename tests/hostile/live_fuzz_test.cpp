@@ -3,9 +3,8 @@
 // of the honest peer is wrong, nothing beside a buffer is touched, and it goes on.
 //
 // APERTURE_LIVE_FUZZ_SECONDS for each case (default 5). Neither the honest peer nor the victim's
-// own calls stand still for 250 ms; what their threads waited for a processor, or for the kernel's
-// mutex of barriers (barrier_clock.hpp), and the machine for one of its host's, is not counted,
-// since a busy machine fails no build. The seed decides what is
+// own calls stand still for 250 ms; what their threads waited for a processor, and the machine for
+// one of its host's, is not counted, since a busy machine fails no build. The seed decides what is
 // written; what it meets differs from run to run, so that a failure may take several runs with its
 // seed, or a longer one.
 #include <gtest/gtest.h>
@@ -18,7 +17,6 @@
 
 #include "doors/nursery.hpp"
 #include "doors/whereabouts.hpp"
-#include "hostile/barrier_clock.hpp"
 #include "hostile/live.hpp"
 
 namespace aperture::hostile {
@@ -73,17 +71,9 @@ class LiveFuzz : public testing::TestWithParam<Case> {
   Report report_of(Child& child, const char* who);
   void expect_end(Child& child, const char* who);
 
-  // Of victim and honest peer.
-  ChildOptions good() const {
-    ChildOptions options = GetParam().good;
-    options.env.emplace_back(BarrierClock::kVariable, clock_.value());
-    return options;
-  }
-
-  BarrierClock clock_;
   doors::Nursery nursery_{std::string(GetParam().door) + "_nursery"};
-  Child victim_{std::string(GetParam().door) + "_victim", good()};
-  Child honest_{std::string(GetParam().door) + "_honest", good()};
+  Child victim_{std::string(GetParam().door) + "_victim", GetParam().good};
+  Child honest_{std::string(GetParam().door) + "_honest", GetParam().good};
   std::mt19937_64 random_{doors::run_seed()};
   std::deque<Attacker> attackers_;
   uint64_t let_in_ = 0, struck_ = 0, strokes_ = 0;
@@ -200,11 +190,9 @@ TEST_P(LiveFuzz, hostile_38_garbage_in_shared_words_harms_its_writer_alone) {
       ms(honest.worst_ns), ms(honest.standstill_ns), ms(victim.worst_ns), ms(victim.standstill_ns));
   for (const Report* one : {&honest, &victim}) {
     if (one->ran_ns == 0) continue;
-    std::printf(
-        "  %s, longest but for waiting: ran %.1f ms, waited %.1f, stolen %.1f, slept in barriers "
-        "%.1f\n",
-        one == &honest ? "honest" : "victim", ms(one->ran_ns), ms(one->waited_ns),
-        ms(one->stolen_ns), ms(one->barriers_ns));
+    std::printf("  %s, longest but for waiting: ran %.1f ms, waited %.1f, stolen %.1f\n",
+                one == &honest ? "honest" : "victim", ms(one->ran_ns), ms(one->waited_ns),
+                ms(one->stolen_ns));
     if (one->seen[0] != '\0') std::printf("    seen: %s\n", one->seen);
   }
 }

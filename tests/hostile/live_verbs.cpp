@@ -7,7 +7,6 @@
 #include <random>
 
 #include "doors/nursery.hpp"
-#include "hostile/barrier_clock.hpp"
 #include "hostile/live.hpp"
 #include "hostile/scribbler.hpp"
 #include "verbs/ends.hpp"
@@ -228,7 +227,7 @@ class Victim {
 
   Control& control_;
   Report report_;
-  Moods moods_{doors::run_seed(), slept_in_barriers_ns};
+  Moods moods_{doors::run_seed()};
   Opened opened_;
   Registered honest_memory_{opened_.pd, kRegionBytes};
   Registered common_{opened_.pd, kRegionBytes};
@@ -324,8 +323,7 @@ DOOR_ROLE(verbs_honest) {
   Introduction victim;
   if (!control.put(Introduction{.queue_pair = end.qp->qp_num}) || !control.get(&victim)) return 1;
   VerbsConnection connection(opened, end, victim);
-  return be_honest(connection, control, doors::run_seed(), victim.pid, slept_in_barriers_ns) ? 0
-                                                                                             : 1;
+  return be_honest(connection, control, doors::run_seed(), victim.pid) ? 0 : 1;
 }
 
 DOOR_ROLE(verbs_nursery) {

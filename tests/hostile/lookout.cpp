@@ -1,12 +1,9 @@
 // Looking at a process that takes long: see lookout.hpp.
 #include "hostile/lookout.hpp"
 
-#include <dlfcn.h>
-#include <execinfo.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -18,19 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr useconds_t kPause_us = 5000;
-constexpr int kPlaceEvery = 4;  // looks
-constexpr int kFrames = 24;
-constexpr int kSignal = SIGUSR2;
-
-// Written by the signal handler, on the thread that is watched.
-std::array<void*, kFrames> g_frames;
-std::atomic<int> g_frame_count{0};
-
-void note_frames(int) {
-  const int before = errno;
-  g_frame_count.store(::backtrace(g_frames.data(), kFrames), std::memory_order_release);
-  errno = before;
-}
 
 std::string line_of(const fs::path& path) {
   std::ifstream file(path);
@@ -54,13 +38,7 @@ std::string call_of(const fs::path& thread) {
 
 }  // namespace
 
-Lookout::Lookout() : watched_(::pthread_self()), watched_tid_(::gettid()) {
-  void* warm_up[1];
-  ::backtrace(warm_up, 1);  // which loads a library the first time
-  struct sigaction action {};
-  action.sa_handler = note_frames;
-  action.sa_flags = SA_RESTART;
-  ::sigaction(kSignal, &action, nullptr);
+Lookout::Lookout() : watched_tid_(::gettid()) {
   if (::pthread_create(&thread_, nullptr, run, this) != 0) over_ = true;
 }
 
@@ -87,10 +65,8 @@ void Lookout::look(int64_t round) {
   if (round_ != round) {
     round_ = round;
     states_.clear();
-    places_.clear();
   }
   note_threads();
-  if (++states_["looks"] % kPlaceEvery == 1) note_place();
 }
 
 void Lookout::note_threads() {
@@ -106,41 +82,12 @@ void Lookout::note_threads() {
   }
 }
 
-void Lookout::note_place() {
-  g_frame_count.store(0, std::memory_order_relaxed);
-  if (::pthread_kill(watched_, kSignal) != 0) return;
-  for (int waits = 0; g_frame_count.load(std::memory_order_acquire) == 0; ++waits) {
-    if (waits == 20) {
-      ++places_["(does not heed signals)"];
-      return;
-    }
-    ::usleep(1000);
-  }
-  std::string place;
-  const int count = g_frame_count.load(std::memory_order_acquire);
-  int named = 0;
-  for (int i = 2; i < count && named < 5; ++i) {  // the handler and the kernel's return first
-    Dl_info where{};
-    if (::dladdr(g_frames[static_cast<size_t>(i)], &where) == 0 || where.dli_fname == nullptr)
-      continue;
-    char frame[96];
-    std::snprintf(frame, sizeof frame, " %s+%#zx", fs::path(where.dli_fname).filename().c_str(),
-                  static_cast<size_t>(static_cast<char*>(g_frames[static_cast<size_t>(i)]) -
-                                      static_cast<char*>(where.dli_fbase)));
-    place += frame;
-    ++named;
-  }
-  ++places_[place];
-}
-
 std::string Lookout::text() {
   const std::lock_guard guard(mutex_);
   if (round_ == 0) return {};
   round_ = 0;
   std::string all;
-  for (const auto* seen : {&states_, &places_}) {
-    for (const auto& [what, times] : *seen) all += std::to_string(times) + "x " + what + "; ";
-  }
+  for (const auto& [what, times] : states_) all += std::to_string(times) + "x " + what + "; ";
   return all;
 }
 
