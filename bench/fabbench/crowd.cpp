@@ -294,13 +294,10 @@ Row measure_peer_memory(const Setup& setup, Side& side, size_t peers) {
   const uint64_t after = resident_share_bytes() + crowd->resident_bytes();
   side.channel.send_word(0);
 
-  Row row;
-  row.ok = true;
-  row.unit = Unit::kibibytes;
-  row.value = (static_cast<double>(after) - static_cast<double>(before)) / 1024 /
-              static_cast<double>(peers);
-  row.spread.typical = row.spread.mean = row.spread.p50 = row.spread.min = row.value;
-  row.spread.count = peers;
+  Row row = single_row(Unit::kibibytes,
+                       (static_cast<double>(after) - static_cast<double>(before)) / 1024 /
+                           static_cast<double>(peers),
+                       peers);
   row.note = "memory of both sides for each of " + std::to_string(peers) +
              " processes that connect, after one message each way";
   return row;

@@ -49,7 +49,7 @@ Row measure_start_up(const Setup& setup, Side& side, From from, size_t size_byte
     side.channel.receive_word();
   }
   const uint64_t opened = now_ns();
-  Session session(setup, side.channel);
+  Session session(setup, side.channel);  // with a fi_getinfo of its own, as programs have several
   exchange_a_message(session, side.rank, size_bytes);
   const uint64_t answered = now_ns();
   // rank 1's answer may go only while it progresses
@@ -59,11 +59,8 @@ Row measure_start_up(const Setup& setup, Side& side, From from, size_t size_byte
     await_datagram(side.channel, Target::polling, &word, sizeof word,
                    [&session](int calls) { session.progress(calls); });
   }
-  Row row;
-  row.ok = true;
-  row.value = static_cast<double>(answered - (from == From::loading ? begun : opened));
-  row.spread.typical = row.spread.mean = row.spread.p50 = row.spread.min = row.value;
-  row.spread.count = 1;
+  Row row = single_row(Unit::ns,
+                       static_cast<double>(answered - (from == From::loading ? begun : opened)), 1);
   char note[96];
   std::snprintf(note, sizeof note, "first fi_getinfo %.1f ms, then %.1f ms",
                 static_cast<double>(loaded - begun) / 1e6,

@@ -53,6 +53,16 @@ Row latency_row(const Samples& samples, double scale) {
   return row;
 }
 
+Row single_row(Unit unit, double value, size_t count) {
+  Row row;
+  row.ok = true;
+  row.unit = unit;
+  row.value = value;
+  row.spread.typical = row.spread.mean = row.spread.p50 = row.spread.p99 = row.spread.min = value;
+  row.spread.count = count;
+  return row;
+}
+
 std::string heading(Format format) {
   if (format == Format::json) return {};
   char line[256];

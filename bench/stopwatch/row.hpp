@@ -23,6 +23,8 @@ struct Row {
 // Of repeated rates or bandwidths (larger is better: p99 is the value that 99 % exceed).
 Row rate_row(Unit unit, const std::vector<double>& repetitions);
 Row latency_row(const Samples& samples, double scale);
+// Of one figure that stands for `count` things.
+Row single_row(Unit unit, double value, size_t count);
 
 enum class Format { text, json };
 std::string heading(Format format);

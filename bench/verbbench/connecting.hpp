@@ -6,7 +6,8 @@
 namespace aperture::bench {
 
 // A queue pair of each side is made, their numbers are exchanged over a socket, both go from RESET
-// to RTS, and one message goes each way. Their end is not part of it.
+// to RTS, and one message goes each way. Their end is not part of it, nor is the processes' first
+// meeting: the first link of every measure has seen to that.
 std::unique_ptr<VerbsTask> make_connecting(const Setup&, Side&, size_t size_bytes);
 
 }  // namespace aperture::bench
