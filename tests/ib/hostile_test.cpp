@@ -527,7 +527,9 @@ TEST_P(Hostile, hostile_38_fields_that_change_while_they_are_looked_at) {
     const uint64_t addr = i % 3 == 0 ? base.load() : i % 3 == 1 ? base - 8 : base + kRegion - 1;
     const RcHead head{static_cast<uint8_t>(RcOp::write), 0,
                       static_cast<uint16_t>(i % 2 == 0 ? 8 : 16), 0};
-    return link::test::bytes_of(head, write_to(addr, i % 5 == 0 ? key ^ 0x100 : key.load()));
+    std::vector<std::byte> bytes(wire::kRcHeadBytes + sizeof(wire::RcWrite));
+    wire::store_rc(bytes.data(), head, write_to(addr, i % 5 == 0 ? key ^ 0x100 : key.load()));
+    return bytes;
   });
   constexpr int kRounds = 100;
   int refused = 0;

@@ -63,7 +63,7 @@ class Victim {
   }
   void send(uint8_t flags = 0, uint16_t len = 8, uint32_t imm = 0) {
     const RcHead head{static_cast<uint8_t>(RcOp::send), flags, len, imm};
-    std::memcpy(peer()->request_tx.cells.body(), &head, sizeof head);
+    wire::store_rc(peer()->request_tx.cells.body(), head);
     link::test::publish(peer()->request_tx, wire::rc_cells_of(RcOp::send, flags, len));
   }
   void acknowledge(uint32_t cells) {

@@ -102,13 +102,4 @@ class WildWriter {
   std::thread thread_;
 };
 
-// A head and its fields, as they lie in a cell.
-template <typename Head, typename Fields>
-std::vector<std::byte> bytes_of(const Head& head, const Fields& fields) {
-  std::vector<std::byte> bytes(sizeof head + sizeof fields);
-  std::memcpy(bytes.data(), &head, sizeof head);
-  std::memcpy(bytes.data() + sizeof head, &fields, sizeof fields);
-  return bytes;
-}
-
 }  // namespace aperture::link::test
