@@ -209,6 +209,7 @@ inline constexpr uint32_t kRcMaxCells = rc_cells_of(RcOp::write, kRcXrc, kRcMaxI
 inline RcHeadFields<Wild> load_rc_head(const std::byte* body) noexcept {
   uint64_t all;
   std::memcpy(&all, body, sizeof all);
+  all = copied_once(all);
   return {static_cast<uint8_t>(all), static_cast<uint8_t>(all >> 8),
           Wild<uint16_t>(static_cast<uint16_t>(all >> 16)),
           Wild<uint32_t>(static_cast<uint32_t>(all >> 32))};

@@ -288,7 +288,8 @@ class SoundHead {
     uint64_t word;
     std::memcpy(&first_, body, sizeof first_);
     std::memcpy(&word, body + sizeof first_, sizeof word);
-    word_ = Wild<uint64_t>(word);
+    first_ = copied_once(first_);
+    word_ = Wild<uint64_t>(copied_once(word));
   }
 
   uint32_t first_ = 0;  // op, flags, len
