@@ -31,8 +31,8 @@ class Wild {
   T value_;
 };
 
-// A word as it was copied out of shared memory. The compiler no longer knows where it came from, and
-// cannot read it there again in the place of a register, when the peer may have changed it.
+// A word as it was copied out of shared memory. The compiler no longer knows where it came from, so
+// it cannot read it there again instead of keeping it, when the peer may have changed it.
 template <typename T>
 [[gnu::always_inline]] inline T copied_once(T word) noexcept {
   static_assert(std::is_integral_v<T>);
