@@ -9,7 +9,19 @@
 #include <cstring>
 #include <vector>
 
+#include "base/wakeups.hpp"
+
 namespace aperture::test {
+
+// fork(2) in a process with threads. What AddressSanitizer holds locked in one stays locked in the
+// child, whose next malloc then waits for ever: under it, only while the other threads sleep. In
+// other builds at any time.
+inline pid_t fork_beside_threads() {
+#if defined(__SANITIZE_ADDRESS__)
+  EXPECT_TRUE(comes_to_rest(::getpid(), ::gettid()));
+#endif
+  return ::fork();
+}
 
 // The wait status of a child that ends with `body`, or with what that exits with.
 template <typename Body>

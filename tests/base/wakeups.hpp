@@ -4,11 +4,14 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <thread>
 
 namespace aperture::test {
 
@@ -38,9 +41,14 @@ class Wakeups {
     return std::to_string(sum) + of_whom;
   }
 
+  bool all_asleep() const {
+    return std::ranges::all_of(threads_, [](const auto& each) { return each.second.state == 'S'; });
+  }
+
  private:
   struct Thread {
     std::string name;
+    char state = '?';
     uint64_t count = 0;
   };
 
@@ -49,6 +57,7 @@ class Wakeups {
     std::ifstream status(task / "status");
     for (std::string word; status >> word;) {
       if (word == "Name:") status >> thread.name;
+      if (word == "State:") status >> thread.state;
       if (word == "voluntary_ctxt_switches:") status >> thread.count;
     }
     return thread;
@@ -56,5 +65,18 @@ class Wakeups {
 
   std::map<std::string, Thread> threads_;
 };
+
+// Whether all threads of a process but that one came to sleep, for 5 ms without a break, within
+// ten seconds.
+inline bool comes_to_rest(pid_t pid, pid_t except) {
+  Wakeups before(pid, except);
+  for (int i = 0; i < 2000; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const Wakeups now(pid, except);
+    if (now.all_asleep() && now.since(before) == "0") return true;
+    before = now;
+  }
+  return false;
+}
 
 }  // namespace aperture::test

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/forked.hpp"
 #include "doors/child.hpp"
 #include "doors/contexts.hpp"
 #include "doors/fixture.hpp"
@@ -27,7 +28,7 @@ struct ChildCall {
 // Each in a child of its own, which has five seconds.
 void expect_turned_away(const ChildCall& call, int64_t code) {
   SCOPED_TRACE(call.name);
-  const pid_t child = ::fork();
+  const pid_t child = test::fork_beside_threads();
   ASSERT_GE(child, 0);
   if (child == 0) {
     ::alarm(5);
@@ -228,7 +229,7 @@ class Offspring {
   template <typename Body>
   explicit Offspring(Body body) {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends_), 0);
-    pid_ = ::fork();
+    pid_ = test::fork_beside_threads();
     EXPECT_GE(pid_, 0);
     if (pid_ == 0) {
       ::alarm(60);

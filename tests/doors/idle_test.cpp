@@ -189,6 +189,7 @@ TEST(Wakeups, a_thread_that_sleeps_anew_is_counted_and_named) {
     told.wait(3);
   });
   told.wait(0);
+  ASSERT_TRUE(test::comes_to_rest(::getpid(), ::gettid()));  // it may still be on its way to sleep
   const test::Wakeups before(::getpid(), ::gettid());
   EXPECT_EQ(test::Wakeups(::getpid(), ::gettid()).since(before), "0");
   told = 2;

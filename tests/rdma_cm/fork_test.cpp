@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "base/forked.hpp"
 #include "rdma_cm/endpoints.hpp"
 
 namespace aperture::test {
@@ -81,7 +82,7 @@ void talk_alone() {
 class Child {
  public:
   template <typename Body>
-  explicit Child(Body body) : pid_(::fork()) {
+  explicit Child(Body body) : pid_(test::fork_beside_threads()) {
     EXPECT_GE(pid_, 0);
     if (pid_ != 0) return;
     ::alarm(40);

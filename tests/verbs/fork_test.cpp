@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "base/forked.hpp"
 #include "verbs/ends.hpp"
 
 namespace aperture::test {
@@ -70,7 +71,7 @@ class Child {
   template <typename Body>
   explicit Child(Body body) {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_), 0);
-    pid_ = ::fork();
+    pid_ = test::fork_beside_threads();
     EXPECT_GE(pid_, 0);
     if (pid_ == 0) {
       ::alarm(50);
