@@ -121,6 +121,7 @@ class Victim {
       for (auto& [who, dealings] : attackers_) dealings->go_on();
       bury();
       moods_.end(report_);
+      buried_.clear();
       ++report_.rounds;
     }
     if (!honest_.memory().intact() || !common_.memory().intact())
@@ -211,6 +212,7 @@ class Victim {
       }
       fi_addr_t address = leaving.dealings->address();
       DOOR(fi_av_remove(node_.av(), &address, 1, 0));
+      buried_.push_back(std::move(leaving.dealings));
       return true;
     });
   }
@@ -226,6 +228,8 @@ class Victim {
   std::vector<Receive> receives_ = std::vector<Receive>(6);
   std::map<uint64_t, std::unique_ptr<Dealings>> attackers_;
   std::vector<Leaving> leaving_;
+  // Their memory is given back between two rounds: what that costs is none of the door's.
+  std::vector<std::unique_ptr<Dealings>> buried_;
   fi_addr_t honest_address_ = FI_ADDR_UNSPEC;
   Node node_{options()};
   // zeroes at first
