@@ -11,37 +11,45 @@ namespace aperture {
 
 inline constexpr size_t kShortBytes = 64;
 
+namespace detail {
+
+// The first and the last bytes of [0, n), as many as a Word has: they may overlap in the middle. A
+// function and no closure, which would be laid out on the stack whether it is called or not.
+template <typename Word>
+[[gnu::always_inline]] inline void copy_both_ends(std::byte* to, const std::byte* from,
+                                                  size_t n) noexcept {
+  Word first, last;
+  std::memcpy(&first, from, sizeof first);
+  std::memcpy(&last, from + n - sizeof last, sizeof last);
+  std::memcpy(to, &first, sizeof first);
+  std::memcpy(to + n - sizeof last, &last, sizeof last);
+}
+
+template <size_t kWords>
+struct Words {
+  uint64_t words[kWords];
+};
+
+}  // namespace detail
+
 // Without a call: memcpy of a length that the compiler does not know costs more than the rest of a
-// small message's way. n <= kShortBytes. Two moves that may overlap in their middle stand for each
-// range of lengths; nothing outside [0, n) is touched on either side.
+// small message's way. n <= kShortBytes. Two moves stand for each range of lengths; nothing outside
+// [0, n) is touched on either side.
 [[gnu::always_inline]] inline void copy_short(void* to, const void* from, size_t n) noexcept {
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);
-  const auto both_ends = [&]<typename Word>(Word) {
-    Word first, last;
-    std::memcpy(&first, in, sizeof first);
-    std::memcpy(&last, in + n - sizeof last, sizeof last);
-    std::memcpy(out, &first, sizeof first);
-    std::memcpy(out + n - sizeof last, &last, sizeof last);
-  };
-  struct Sixteen {
-    uint64_t words[2];
-  };
-  struct ThirtyTwo {
-    uint64_t words[4];
-  };
   if (n == sizeof(uint64_t)) [[likely]] {
     std::memcpy(out, in, sizeof(uint64_t));
   } else if (n > 32) {
-    both_ends(ThirtyTwo{});
+    detail::copy_both_ends<detail::Words<4>>(out, in, n);
   } else if (n > 16) {
-    both_ends(Sixteen{});
+    detail::copy_both_ends<detail::Words<2>>(out, in, n);
   } else if (n > 8) {
-    both_ends(uint64_t{});
+    detail::copy_both_ends<uint64_t>(out, in, n);
   } else if (n >= 4) {
-    both_ends(uint32_t{});
+    detail::copy_both_ends<uint32_t>(out, in, n);
   } else if (n >= 2) {
-    both_ends(uint16_t{});
+    detail::copy_both_ends<uint16_t>(out, in, n);
   } else if (n == 1) {
     *out = *in;
   }
