@@ -36,11 +36,13 @@ void Qp::attach(std::unique_ptr<link::Lane> lane) noexcept {
   core_.busy = true;
 }
 
-// The messages of one cell at the head of the ring, and their acknowledgement. False: there are
-// none.
-bool Qp::poll_lines() noexcept {
+// The messages of one cell at the head of the ring, as many as one poll takes, and their
+// acknowledgement. What comes after the last look is left to the next poll: a message of a stream
+// that has just come is no reason to take the slow path.
+Qp::Lines Qp::poll_lines() noexcept {
   ring::ChannelRx& rx = core_.lane->request_rx;
   MessageSink& sink = *core_.port.sink;
+  bool stopped = false;
   for (int budget = transport::kPollBudget; budget > 0 && rx.cells.ready(); --budget) {
     if (core_.awaits_end()) {
       // what the peer answers comes after the end of what it answers
@@ -52,10 +54,11 @@ bool Qp::poll_lines() noexcept {
     // one, and looking ahead of its sender would take the line away from it.
     if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
     wire::SoundHead head;
-    if (!wire::read_line(body, head) || !sink.on_line(*this, head, body)) break;
+    stopped = !wire::read_line(body, head) || !sink.on_line(*this, head, body);
+    if (stopped) break;
     rx.cells.advance(1);
   }
-  return core_.lane.acknowledge_requests();
+  return {core_.lane.acknowledge_requests(), stopped};
 }
 
 bool Qp::poll(uint64_t polls) noexcept {
@@ -74,9 +77,10 @@ bool Qp::progress(uint64_t polls) noexcept {
   bool any = false;
   if (lane.response_rx.cells.ready()) any = responses_.poll();
   if (lane.request_rx.cells.ready()) {
-    const bool lines = poll_lines();
+    const Lines lines = poll_lines();
     if (broken()) return true;
-    any = responder_.poll() || lines || any;
+    any = lines.any || any;
+    if (lines.stopped) any = responder_.poll() || any;
   }
   if ((!core_.pending.empty() || !core_.pieces.empty()) &&
       (!core_.is_unhurried() || (polls & (transport::kSeldomPolls - 1)) == 0)) {

@@ -76,8 +76,9 @@ class Qp {
     if (core_.busy || !core_.lane || core_.lane->response_rx.cells.ready()) [[unlikely]]
       return Look::poll;
     if (!core_.lane->request_rx.cells.ready()) return Look::nothing;
-    const bool lines = poll_lines();
-    if (core_.lane->request_rx.cells.ready() && !responder_.poll() && !lines) return Look::poll;
+    const Lines lines = poll_lines();
+    if (lines.stopped && !responder_.poll() && !lines.any) [[unlikely]]
+      return Look::poll;
     return core_.busy ? Look::poll : Look::taken;
   }
   void fall_asleep() noexcept;
@@ -112,7 +113,12 @@ class Qp {
 
  private:
   bool progress(uint64_t polls) noexcept;
-  bool poll_lines() noexcept;
+  // What poll_lines() has done.
+  struct Lines {
+    bool any;      // some were taken
+    bool stopped;  // something is at the head of the ring that it leaves to the responder
+  };
+  Lines poll_lines() noexcept;
   void acknowledge() noexcept;
 
   QpCore core_;
