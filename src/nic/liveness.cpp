@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cassert>
@@ -76,6 +77,8 @@ bool Liveness::alive() const noexcept {
 
 bool Liveness::other_threads_live() const noexcept {
   assert(stat_ && pid_ > 0);
+  // who has gone meanwhile is not looked for in /proc: see ProcThreadProbe::look()
+  if (::kill(pid_, 0) != 0 && errno == ESRCH) return false;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/task", pid_);
   DIR* tasks = ::opendir(path);
