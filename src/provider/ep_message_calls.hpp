@@ -102,8 +102,13 @@ struct MessageCalls {
   static ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t dest,
                         Tag... tag) noexcept {
     auto& ep = object_of<Ep>(fid);
-    return send_flat(ep, name("fi_inject", "fi_tinject"), flat(dest, ep.fid.fid.context, tag...),
-                     buf, len, kInjectWish);
+    // Without the lock nothing is called on its way, and nothing kept on the stack: a message that
+    // stores little besides its cell leaves the processor more cells to have under way at once.
+    if (may_be_line(ep, buf, len, kInjectWish) && !ep.engine->lock().threaded() &&
+        send_line(ep, flat(dest, ep.fid.fid.context, tag...), buf, len, kInjectWish)) {
+      return 0;
+    }
+    return inject_guarded(fid, buf, len, dest, tag...);
   }
 
   static ssize_t senddata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data,
@@ -137,6 +142,12 @@ struct MessageCalls {
   }
 
  private:
+  [[gnu::noinline]] static ssize_t inject_guarded(fid_ep* fid, const void* buf, size_t len,
+                                                  fi_addr_t dest, Tag... tag) noexcept {
+    auto& ep = object_of<Ep>(fid);
+    return send_flat(ep, name("fi_inject", "fi_tinject"), flat(dest, ep.fid.fid.context, tag...),
+                     buf, len, kInjectWish);
+  }
   [[gnu::always_inline]] static Message message_of(const Msg& msg, uint64_t flags) noexcept {
     Message m{.iov = msg.msg_iov,
               .count = msg.iov_count,

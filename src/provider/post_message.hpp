@@ -27,11 +27,14 @@ inline constexpr uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_INJECT_COMPL
                                        FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | kPriority;
 
 // The hot path of the calls with one flat buffer: a small message to a known peer goes straight
-// into its ring. False: nothing was done, take send_message().
-[[gnu::always_inline]] inline bool send_at_once(Ep& ep, const Message& m, const void* buf,
-                                                size_t len, const TxWish& wish) noexcept {
-  if (len > wire::kLineBytes || buf == nullptr || wish.delivery || !ep.may_send) return false;
-  nic::EngineGuard guard(*ep.engine);
+// into its ring.
+[[gnu::always_inline]] inline bool may_be_line(const Ep& ep, const void* buf, size_t len,
+                                               const TxWish& wish) noexcept {
+  return len <= wire::kLineBytes && buf != nullptr && !wish.delivery && ep.may_send;
+}
+// With the engine's lock, or where there is none. False: nothing was done, take send_message().
+[[gnu::always_inline]] inline bool send_line(Ep& ep, const Message& m, const void* buf, size_t len,
+                                             const TxWish& wish) noexcept {
   qp::Qp* qp = ep.core->qp_of(m.addr);
   return qp != nullptr &&
          qp->send_line({.bytes = buf,
@@ -86,8 +89,11 @@ template <typename How = Now>
 [[gnu::always_inline]] inline ssize_t send_flat(Ep& ep, const char* call, const Message& m,
                                                 const void* buf, size_t len,
                                                 const TxWish& wish) noexcept {
-  if (send_at_once(ep, m, buf, len, wish)) [[likely]]
-    return 0;
+  if (may_be_line(ep, buf, len, wish)) [[likely]] {
+    nic::EngineGuard guard(*ep.engine);
+    if (send_line(ep, m, buf, len, wish)) [[likely]]
+      return 0;
+  }
   return send_flat_message(ep, call, m, buf, len, wish);
 }
 

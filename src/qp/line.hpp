@@ -26,11 +26,12 @@ namespace aperture::qp {
     at += sizeof wr.imm;
   }
   copy_short(body + at, wr.bytes, wr.len);
-  core_.lane.publish_request(1);
+  const bool is_rung_for = core_.lane.put_request(1);
   if (wr.completion) {
     port.tx_cq->push({.context = wr.context, .flags = wr.flags, .len = wr.len});
   }
-  if (port.send_counter != nullptr) port.send_counter->add(1);
+  if (is_rung_for || port.send_counter != nullptr) [[unlikely]]
+    end_line();
   return true;
 }
 

@@ -119,6 +119,9 @@ class Qp {
     bool stopped;  // something is at the head of the ring that it leaves to the responder
   };
   Lines poll_lines() noexcept;
+  // What is left to do for few messages of send_line(), at its end: whatever lives across a call
+  // is kept on the stack from the beginning on, by all of them.
+  void end_line() noexcept;
   void acknowledge() noexcept;
 
   QpCore core_;

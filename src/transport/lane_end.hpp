@@ -3,6 +3,7 @@
 //
 // What is published is told in the same function: publish_request(), publish_response(),
 // acknowledge_requests() and acknowledge_responses() ring the other side's doorbell if it sleeps.
+// put_request() alone leaves that to its caller.
 // Nothing outside this file stores a ready mark or `consumed`. Guarded by the engine's lock.
 //
 // Payload that does not lie in cells goes through the put_ and take_ calls. In shared memory they
@@ -132,6 +133,14 @@ class LaneEnd {
     lane.request_tx.cells.publish(n_cells);
     wake_consumer(lane.request_tx);
   }
+  // The same in two steps, for whom a call in the middle of his way would cost: true, and
+  // tell_of_request() is due, at the end of the caller.
+  [[nodiscard]] bool put_request(uint32_t n_cells) noexcept {
+    link::Lane& lane = *lane_;
+    lane.request_tx.cells.publish(n_cells);
+    return fences_ || lane.request_tx.must_ring();
+  }
+  void tell_of_request() noexcept { wake_consumer(lane_->request_tx); }
   void publish_response(uint32_t n_cells) noexcept {
     link::Lane& lane = *lane_;
     lane.response_tx.cells.publish(n_cells);
