@@ -129,14 +129,13 @@ class LaneEnd {
 
   // The request whose body is filled, n_cells of it.
   void publish_request(uint32_t n_cells) noexcept {
-    link::Lane& lane = *lane_;  // asked for once: what is published might be anything to a compiler
-    lane.request_tx.cells.publish(n_cells);
-    wake_consumer(lane.request_tx);
+    if (put_request(n_cells)) [[unlikely]]
+      tell_of_request();
   }
-  // The same in two steps, for whom a call in the middle of his way would cost: true, and
+  // The two steps of that, for whom a call in the middle of his way would cost: true, and
   // tell_of_request() is due, at the end of the caller.
   [[nodiscard]] bool put_request(uint32_t n_cells) noexcept {
-    link::Lane& lane = *lane_;
+    link::Lane& lane = *lane_;  // asked for once: what is published might be anything to a compiler
     lane.request_tx.cells.publish(n_cells);
     return fences_ || lane.request_tx.must_ring();
   }
