@@ -73,6 +73,14 @@ void Engine::poll() noexcept {
   poll_queue_pairs();
 }
 
+// What comes meanwhile is not waited for: a peer that never pauses must not keep us here.
+void Engine::poll_arrived() noexcept {
+  for (int left = transport::kPollsOfFullRing; left > 0; --left) {
+    poll();
+    if (qps_.is_idle_for(1)) break;
+  }
+}
+
 // What few polls have to do, apart so that the others ask for it with one compare.
 void Engine::poll_with_links() noexcept {
   assert(asleep_ || !links_.empty());

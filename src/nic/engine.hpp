@@ -61,6 +61,9 @@ class Engine {
 
   // Progresses every lane once. Lock held.
   void poll() noexcept;
+  // The same, until what had arrived before is taken in: a poll takes no more of a lane than its
+  // share, and whoever asks what is there shall be told of all.
+  void poll_arrived() noexcept;
   // Lock held, after a poll that has left its caller with nothing. True: nothing has happened here
   // for a while, and share_core() is to be called once the lock is released (PollGuard does both).
   bool has_been_idle() noexcept { return core_sharing_.count() && is_idle(); }

@@ -49,7 +49,7 @@ ssize_t probe(Ep& ep, Message m, uint64_t flags) noexcept {
     return rc;
   return post(ep, "fi_trecvmsg", m.addr, [&](nic::Endpoint& core) noexcept {
     if ((flags & FI_PEEK) != 0) {  // what has arrived already is to be seen
-      ep.engine->poll();
+      ep.engine->poll_arrived();
       Sleeper::keep_asleep(*ep.body->domain);
     }
     return core.probe(what);

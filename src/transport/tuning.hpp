@@ -63,6 +63,8 @@ inline constexpr int kPollBudget = 64;
 // as long as kPollBudget short messages, so that a peer that moves much has no more of a poll than
 // one that sends short messages.
 inline constexpr uint64_t kPollBytes = 32 * 1024;
+// So many polls take all that one ring and the bytes behind it can hold.
+inline constexpr int kPollsOfFullRing = 512 * 1024 / kPollBytes + 1;
 
 // So many cells ahead are fetched while a batch of small messages is worked on: a line takes as
 // long to come from the other core as several messages take.

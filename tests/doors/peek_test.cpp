@@ -215,6 +215,27 @@ TEST_P(Peek, a_claim_without_a_claimed_message_is_refused) {
   EXPECT_EQ(fi_trecvmsg(p.b.ep(), &m, FI_PEEK | FI_CLAIM), -FI_EINVAL);
 }
 
+// Through shared memory they have arrived when they are sent, as many as there is room for.
+TEST(PeekAmongMany, sees_the_last_at_the_first_look) {
+  if (!on_aperture()) GTEST_SKIP() << "others may need several looks";
+  NodePair p;
+  constexpr uint64_t kMessages = 200;
+  for (uint64_t tag = 0; tag < kMessages; ++tag) {
+    ASSERT_EQ(p.a.post(fi_tinject, &tag, sizeof tag, p.to_b, tag), 0);
+    if (tag > 0) continue;
+    Op met;
+    uint64_t text;
+    ASSERT_EQ(p.b.post(fi_trecv, &text, sizeof text, nullptr, FI_ADDR_UNSPEC, 0, 0, &met), 0);
+    ASSERT_EQ(p.b.wait(&met).err, 0);
+  }
+  Op op;
+  const fi_msg_tagged m{nullptr, nullptr, 0, FI_ADDR_UNSPEC, kMessages - 1, 0, &op, 0};
+  ASSERT_EQ(fi_trecvmsg(p.b.ep(), &m, FI_PEEK), 0);
+  const Completion c = p.b.wait(&op);
+  EXPECT_EQ(c.err, 0);
+  EXPECT_EQ(c.len, sizeof(uint64_t));
+}
+
 const auto kSizes = testing::Values(8, 100, 4096, 20000, 100000, 2 * kMiB + 3);
 INSTANTIATE_TEST_SUITE_P(Empty, Peek, testing::Values(0), testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(Sizes, Peek, kSizes, testing::PrintToStringParamName());
