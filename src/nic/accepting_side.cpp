@@ -29,13 +29,18 @@ wire::Verdict AcceptingSide::validate(ListeningEnd& listener, const wire::Hello&
   if (ours == nullptr || ours->stage() == Connector::Stage::waiting) return wire::Verdict::offered;
   // a lane of ours is about to be there: the other side's turn is over
   if (ours->stage() == Connector::Stage::opening) return wire::Verdict::crossing;
-  // both sides compare the same two, whoever of them is asked
-  const bool theirs_first = std::tie(hello.source, hello.incarnation) <
-                            std::tie(hello.destination, parts_.self.incarnation);
+  const bool theirs_first = is_first(hello.source, hello.incarnation, hello.destination);
   if (!theirs_first || !ours->may_yield()) return wire::Verdict::crossing;
   ours->yield();
   assert(ours->stage() == Connector::Stage::waiting);
   return wire::Verdict::offered;
+}
+
+// Whose turn it is when both connect to each other: both sides compare the same two, whoever of
+// them is asked.
+bool AcceptingSide::is_first(const Address& source, const wire::Id128& incarnation,
+                             const Address& destination) const noexcept {
+  return std::tie(source, incarnation) < std::tie(destination, parts_.self.incarnation);
 }
 
 void AcceptingSide::on_ticket_lost(ListenerId listener, const wire::Hello& hello) noexcept {
@@ -95,6 +100,28 @@ void AcceptingSide::refuse_key(Peer& peer, const wire::Open& open,
   parts_.connecting.stop_waiting({listener.end.listener, open.source});
 }
 
+AcceptingSide::Asked AcceptingSide::asked_by_ticket(const Peer& peer,
+                                                    const wire::Open& open) const noexcept {
+  const std::shared_ptr<Doorway> doorway = parts_.listeners.doorway_of(open.ticket.unchecked());
+  if (doorway == nullptr) return {.why = wire::Why::no_endpoint};
+  const Doorway::UsedTicket used = doorway->take_ticket(open, peer.incarnation());
+  ListeningEnd* const listener = parts_.listeners.find(used.end);
+  assert(listener == nullptr || listener->doorway == doorway);
+  return {listener, wire::Why::bad_ticket, used.is_from_its_source, used.statement};
+}
+
+// A process of our user that we have met may ask for any end of ours, as it may by TCP.
+AcceptingSide::Asked AcceptingSide::asked_at_once(const Peer& peer,
+                                                  const wire::Open& open) const noexcept {
+  if (!peer.may_ask_at_once()) return {.why = wire::Why::bad_ticket};
+  const bool same_kind = open.source.is_queue_pair() == open.destination.is_queue_pair();
+  if (!same_kind) return {.why = wire::Why::no_endpoint};
+  return {parts_.listeners.find_at(open.destination),
+          wire::Why::no_endpoint,
+          false,
+          {{{}, peer.incarnation(), open.source}, {{}, parts_.self.incarnation, open.destination}}};
+}
+
 // The listener that Open or Connect is for; nullptr: it may not come in, and has been told.
 ListeningEnd* AcceptingSide::opened_listener(Peer& peer, const wire::Open& open,
                                              const Packet& packet, ListenFor what,
@@ -103,19 +130,18 @@ ListeningEnd* AcceptingSide::opened_listener(Peer& peer, const wire::Open& open,
     peer.reject(open.attempt.unchecked(), why);
     return nullptr;
   };
-  const std::shared_ptr<Doorway> doorway = parts_.listeners.doorway_of(open.ticket.unchecked());
-  if (doorway == nullptr) return refuse(wire::Why::no_endpoint);
-  const Doorway::UsedTicket used = doorway->take_ticket(open, peer.incarnation());
-  statement = used.statement;
-  ListeningEnd* const listener = parts_.listeners.find(used.end);
+  const bool has_ticket = open.ticket.unchecked() != wire::kNoTicket;
+  const Asked asked = has_ticket ? asked_by_ticket(peer, open) : asked_at_once(peer, open);
+  statement = asked.statement;
+  ListeningEnd* const listener = asked.listener;
   if (listener == nullptr) {
-    APERTURE_DEBUG("%s came to %s with a ticket that is not valid", peer.name().c_str(),
-                   open.destination.print().c_str());
-    return refuse(wire::Why::bad_ticket);
+    APERTURE_DEBUG(
+        "%s came to %s, and %s", peer.name().c_str(), open.destination.print().c_str(),
+        asked.why == wire::Why::bad_ticket ? "its ticket is not valid" : "no endpoint is there");
+    return refuse(asked.why);
   }
-  assert(listener->doorway == doorway);
   // the hello has shown it already where the ports are in another network namespace
-  if (!used.is_from_its_source && !peer.speaks_for(open.source, owners_)) {
+  if (!asked.is_from_its_source && !peer.speaks_for(open.source, owners_)) {
     return refuse(wire::Why::bad_ticket);
   }
   if (listener->what() != what) return refuse(wire::Why::wrong_kind);
@@ -134,8 +160,12 @@ void AcceptingSide::on_open(Peer& peer, const wire::Open& open, Packet& packet) 
   ListeningEnd* const listener = opened_listener(peer, open, packet, ListenFor::lanes, statement);
   if (listener == nullptr) return;
   const EndPair pair{listener->end.listener, open.source};
+  // who has a ticket has seen whose turn it was, unless both were given one
   const Connector* const ours = parts_.connecting.find(pair);
-  if (ours != nullptr && ours->stage() == Connector::Stage::opening) {
+  const bool by_ticket = open.ticket.unchecked() != wire::kNoTicket;
+  const bool crosses = ours != nullptr && (by_ticket ? ours->stage() == Connector::Stage::opening
+                                                     : ours->stage() != Connector::Stage::waiting);
+  if (crosses && !is_first(open.source, peer.incarnation(), open.destination)) {
     return peer.reject(attempt, wire::Why::crossing);
   }
   LocalEnd end = listener->end;

@@ -42,6 +42,16 @@ class AcceptingSide final : public DoorwayHost, public PeerAsks {
   void on_connect(Peer& peer, const wire::Connect& connect, Packet& packet) noexcept override;
   void on_withdraw(Peer& peer, uint32_t attempt) noexcept override;
 
+  struct Asked {                       // what Open or Connect names
+    ListeningEnd* listener = nullptr;  // null: why tells
+    wire::Why why{};
+    bool is_from_its_source = false;
+    wire::Statement statement{};
+  };
+  Asked asked_by_ticket(const Peer& peer, const wire::Open& open) const noexcept;
+  Asked asked_at_once(const Peer& peer, const wire::Open& open) const noexcept;
+  bool is_first(const Address& source, const wire::Id128& incarnation,
+                const Address& destination) const noexcept;
   ListeningEnd* opened_listener(Peer& peer, const wire::Open& open, const Packet& packet,
                                 ListenFor what, wire::Statement& statement) noexcept;
   void refuse_key(Peer& peer, const wire::Open& open, ListeningEnd& listener) noexcept;

@@ -46,8 +46,13 @@ void ConnectingSide::begin(ListenerId id, const Address& remote, const wire::Pri
     return listener->events().on_connect_failed(remote, made.error());
   }
   assert(attempts_.size() == connectors_.size());
-  const Doorway* doorway = listener->doorway.get();
-  started->start(doorway != nullptr && doorway->has_ticket(id, remote));
+  const Doorway* const doorway = listener->doorway.get();
+  if (doorway != nullptr && doorway->has_ticket(id, remote)) return started->start(true);
+  // who has a key to prove asks for something new to prove it by
+  const bool may_ask = listener->end.auth_key == nullptr && !local.is_any_ip();
+  const std::shared_ptr<HostPeer> met = may_ask ? peers_.find_at(remote) : nullptr;
+  if (met != nullptr) return started->start_at(met->incarnation());
+  started->start(false);
 }
 
 void ConnectingSide::withdraw_all(ListenerId id) noexcept {
@@ -177,6 +182,8 @@ void ConnectingSide::on_accept(Peer& peer, const wire::Accept& accept,
     if (wanted) on_connector_failed(*connector, why);
     return;
   }
+  // in another network namespace that port may be somebody else's, here
+  if (connector->offer().verdict == wire::Verdict::offered) peer.note_port(connector->remote());
   const std::unique_ptr<Connector> done = take({connector->end().listener, connector->remote()});
   const Status up = lanes_.up(record, *std::move(lane), data);
   const ListeningEnd* const listener = listeners_.find(done->end().listener);

@@ -24,8 +24,6 @@ Connector::Connector(ControlThread& control, ConnectorHost& host, const Identity
       end_(end),
       any_ip_(end.address.is_any_ip()),
       remote_(remote),
-      elsewhere_(!link::udp::is_of_this_host(remote)),
-      dials_(elsewhere_ ? kDialsElsewhere : kDialsHere),
       attempt_(attempt),
       limits_(limits),
       request_(request != nullptr ? std::optional(*request) : std::nullopt) {}
@@ -44,6 +42,16 @@ void Connector::start(bool wait_first) noexcept {
   dial();
 }
 
+void Connector::start_at(const wire::Id128& incarnation) noexcept {
+  assert(tries_ == 0 && deadline_timer_ == 0);
+  deadline_ns_ = now_ns() + limits_.timeout_ns;
+  set_deadline();
+  offer_.verdict = wire::Verdict::offered;
+  offer_.incarnation = incarnation;
+  offer_.ticket = wire::kNoTicket;
+  host_.on_offer(*this, offer_);
+}
+
 void Connector::set_deadline() noexcept {
   if (deadline_timer_ != 0) return;
   deadline_timer_ = control_.add_timer(deadline_ns_, [this] { on_deadline(); });
@@ -52,7 +60,7 @@ void Connector::set_deadline() noexcept {
 void Connector::dial() noexcept {
   assert(!tcp_ && watch_ == 0 && peer_ == nullptr);  // the last try has hung up
   stage_ = Stage::dialing;
-  ++tries_;
+  if (tries_++ == 0) elsewhere_ = !link::udp::is_of_this_host(remote_);
   // another host believes who comes from the address that he says is his
   auto tcp = connect_tcp(remote_, elsewhere_ ? end_.address : Address{});
   if (!tcp) return fail(tcp.error());
@@ -61,8 +69,9 @@ void Connector::dial() noexcept {
   if (!watch) return fail(watch.error());
   watch_ = watch.value();
   assert(pause_timer_ == 0);
-  const uint32_t doublings = std::clamp(tries_, dials_.soon, dials_.soon + 10) - dials_.soon;
-  pause_timer_ = control_.add_timer(now_ns() + (dials_.again_ns << doublings), [this] {
+  const Dials& dials = elsewhere_ ? kDialsElsewhere : kDialsHere;
+  const uint32_t doublings = std::clamp(tries_, dials.soon, dials.soon + 10) - dials.soon;
+  pause_timer_ = control_.add_timer(now_ns() + (dials.again_ns << doublings), [this] {
     pause_timer_ = 0;
     if (stage_ == Stage::dialing) on_not_answered();
   });
@@ -188,11 +197,12 @@ void Connector::wait() noexcept {
   set_pause(limits_.waiting_ns);
 }
 
-// Who was to be met and was not is reached over TCP: at once, since nothing was wrong with that.
+// Who was to be met and was not is reached over TCP, and so is who was asked without a ticket and
+// has the port no longer: at once, since nothing was wrong with that.
 void Connector::try_again() noexcept {
   const bool was_to_meet = offer_.verdict == wire::Verdict::meets && stage_ != Stage::opening;
   if (was_to_meet) may_meet_ = false;
-  try_again_within(was_to_meet ? 0 : kLongestPauseNs);
+  try_again_within(was_to_meet || tries_ == 0 ? 0 : kLongestPauseNs);
 }
 
 void Connector::try_again_within(uint64_t longest_pause_ns) noexcept {

@@ -51,6 +51,9 @@ class Connector {
 
   // Dials, or begins by waiting because the other side is connecting to us already. May call back.
   void start(bool wait_first) noexcept;
+  // Begins with an offer that was made before: that process has the port, and is asked at once. If
+  // it has it no longer, this dials. May call back, and be gone then.
+  void start_at(const wire::Id128& incarnation) noexcept;
 
   // Our end; its address is the one that the other side is told.
   const LocalEnd& end() const noexcept { return end_; }
@@ -114,14 +117,13 @@ class Connector {
   LocalEnd end_;
   const bool any_ip_;
   const Address remote_;
-  const bool elsewhere_;  // no address of this host
-  const Dials& dials_;
+  bool elsewhere_ = false;  // no address of this host; known once it has been dialed
   const uint32_t attempt_;
   const Limits limits_;
   const std::optional<wire::PrivateData> request_;
 
   Stage stage_ = Stage::dialing;
-  uint32_t tries_ = 0;
+  uint32_t tries_ = 0;  // so many times it was dialed
   uint32_t yields_ = 0;
   bool may_meet_ = true;  // in the directory that both have: nobody has been looked for in vain
   ParentOnlyFd tcp_;

@@ -196,7 +196,7 @@ wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
   came_to.index = to.index;
   if (to != came_to) return wire::Verdict::wrong_destination;
   ListeningEnd* const here = end_for(hello);
-  if (here == nullptr || (!here->end.address.is_any_ip() && here->end.address.ip != to.ip)) {
+  if (here == nullptr) {
     return kind_ == Kind::of_one ? wire::Verdict::wrong_destination : wire::Verdict::not_yet;
   }
   end = here->end.listener;
@@ -208,10 +208,19 @@ wire::Verdict Doorway::consider(const Handshake& h, ListenerId& end) noexcept {
 ListeningEnd* Doorway::end_for(const wire::Hello& hello) const noexcept {
   const auto [first, last] = ends_.equal_range(hello.destination.index);
   if (first == last) return nullptr;
+  const Address& at = first->second->end.address;  // of all of them
+  if (!at.is_any_ip() && at.ip != hello.destination.ip) return nullptr;
   for (auto it = first; std::next(first) != last && it != last; ++it) {
     if (tag_of(it->second->end.auth_key.get(), hello.nonce) == hello.key_tag) return it->second;
   }
   return first->second;
+}
+
+ListeningEnd* Doorway::end_at(const Address& destination) const noexcept {
+  if (destination.is_any_ip() || !is_at(destination) || !is_for(destination)) return nullptr;
+  wire::Hello hello;
+  hello.destination = destination;
+  return end_for(hello);
 }
 
 // Whether it is asked to the directory that both have. It has to come from its own address, as from

@@ -85,6 +85,8 @@ class Doorway {
     return end.is_queue_pair() == (kind_ == Kind::of_queue_pairs);
   }
   size_t handshakes() const noexcept { return handshakes_.size(); }
+  // The end that a hello without a key finds at that address; nullptr: there is none.
+  ListeningEnd* end_at(const Address& destination) const noexcept;
 
   // Errors: addr_in_use (another has the index, and this is no other key of its endpoint),
   // no_memory. The end outlives its time here.

@@ -1,6 +1,7 @@
 // Lanes between two processes, and the packets that make and end them: see host_peer.hpp.
 #include "nic/host_peer.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <cstdio>
 
@@ -53,6 +54,17 @@ bool HostPeer::speaks_for(const Address& source, PortOwners& owners) noexcept {
       "%s says that it is %s, which %s: refused", name().c_str(), source.print().c_str(),
       owner.ok() ? "belongs to another user" : "nobody of this host is known to listen at");
   return false;
+}
+
+void HostPeer::note_port(const Address& remote) noexcept {
+  if (!may_ask_at_once() || has_port(remote)) return;
+  ports_[ports_noted_++ % ports_.size()] = remote.of_port().without_key();
+}
+
+bool HostPeer::has_port(const Address& at) const noexcept {
+  assert(at.port != 0);
+  const Address port = at.of_port().without_key();
+  return std::find(ports_.begin(), ports_.end(), port) != ports_.end();
 }
 
 std::shared_ptr<PeerLane> HostPeer::make_record(const PeerMemory::Place& place, ListenerId listener,

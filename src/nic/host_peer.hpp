@@ -5,6 +5,7 @@
 // both sides have closed it, with LaneClose. Owned by the control thread.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <unordered_map>
 
@@ -25,6 +26,8 @@ class HostPeer final : public Peer, private PeerChannelHost {
   Status answer(const wire::Join& join, const wire::Id128& nonce) noexcept;
 
   bool joined() const noexcept { return channel_.joined(); }
+  // The port at that address is known to be its own: note_port(). It may have closed it since.
+  bool has_port(const Address& at) const noexcept;
 
   // Peer
   const wire::Id128& incarnation() const noexcept override { return channel_.incarnation(); }
@@ -32,6 +35,8 @@ class HostPeer final : public Peer, private PeerChannelHost {
   bool is_process() const noexcept override { return true; }
   bool is_down() const noexcept override { return channel_.is_down(); }
   bool speaks_for(const Address& source, PortOwners& owners) noexcept override;
+  bool may_ask_at_once() const noexcept override { return channel_.same_user(); }
+  void note_port(const Address& remote) noexcept override;
   std::span<const std::byte> proved_beside(const Packet&) noexcept override { return {}; }
   bool may_hold(const Holding& more) override { return memory_.may_hold(more); }
   WatchedSegments take_watched_segments() noexcept override { return memory_.take_watched(); }
@@ -95,6 +100,8 @@ class HostPeer final : public Peer, private PeerChannelHost {
   PeerChannel channel_;
   PeerMemory memory_;
   ControlThread::TimerId newcomer_timer_ = 0;
+  std::array<Address, 32> ports_;  // of it: note_port(); the oldest makes room
+  size_t ports_noted_ = 0;
   std::unordered_map<uint32_t, Opening> opening_;  // by attempt
   std::unordered_map<LaneKey, Held> held_;         // the others' openings, not decided yet
 };

@@ -77,6 +77,15 @@ ListeningEnd* Listeners::find(ListenerId id) const noexcept {
   return it == ends_.end() ? nullptr : it->second.get();
 }
 
+ListeningEnd* Listeners::find_at(const Address& destination) const noexcept {
+  for (const auto& [id, weak] : doorways_) {
+    const std::shared_ptr<Doorway> doorway = weak.lock();
+    ListeningEnd* const end = doorway != nullptr ? doorway->end_at(destination) : nullptr;
+    if (end != nullptr) return end;
+  }
+  return nullptr;
+}
+
 // --- doorways ------------------------------------------------------------------------------------
 
 // By exception std::bad_alloc.

@@ -39,6 +39,8 @@ class Listeners {
   Result<ListenerId> add_connected(const ListenSpec& spec, const Address& local) noexcept {
     return add_end(spec, local, nullptr);
   }
+  // Who is at that address, for one without a key; nullptr: nobody.
+  ListeningEnd* find_at(const Address& destination) const noexcept;
   // Nothing is under way from it or waits at it any more.
   void remove(ListenerId id) noexcept;
   // nullptr: it is gone.

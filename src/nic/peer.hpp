@@ -136,6 +136,10 @@ class Peer : public std::enable_shared_from_this<Peer> {
   virtual bool is_down() const noexcept = 0;
   // Whether it is to be believed that the endpoint at that address is its own; says so if not.
   virtual bool speaks_for(const Address& source, PortOwners& owners) noexcept = 0;
+  // A process of this host and of our user: it may ask for lanes without a ticket.
+  virtual bool may_ask_at_once() const noexcept { return false; }
+  // It has given us a lane to there for a ticket, so that port is its own.
+  virtual void note_port(const Address& /*remote*/) noexcept {}
   // The ticket with which it stays on the connection of its hello, used or not; 0: none.
   virtual uint64_t ticket() const noexcept { return 0; }
   // What a proof in that packet is about, beside the statement: see prove().

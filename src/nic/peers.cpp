@@ -59,14 +59,21 @@ void Peers::adopt(std::shared_ptr<Peer> peer) {
   peers_.back()->open_within(limits_.timeout_ns);
 }
 
-std::shared_ptr<HostPeer> Peers::find(const wire::Id128& incarnation) const noexcept {
+std::shared_ptr<HostPeer> Peers::find_process(const auto& is_it) const noexcept {
   for (const auto& peer : peers_) {
-    const bool there = peer->is_process() && !peer->is_down();
-    if (there && peer->incarnation() == incarnation) {
-      return std::static_pointer_cast<HostPeer>(peer);
-    }
+    if (!peer->is_process() || peer->is_down()) continue;
+    auto process = std::static_pointer_cast<HostPeer>(peer);
+    if (is_it(*process)) return process;
   }
   return nullptr;
+}
+
+std::shared_ptr<HostPeer> Peers::find(const wire::Id128& incarnation) const noexcept {
+  return find_process([&](const HostPeer& peer) { return peer.incarnation() == incarnation; });
+}
+
+std::shared_ptr<HostPeer> Peers::find_at(const Address& remote) const noexcept {
+  return find_process([&](const HostPeer& peer) { return peer.has_port(remote); });
 }
 
 void Peers::remove(Peer& peer) noexcept {

@@ -33,6 +33,8 @@ class Peers final : private link::PendingWatch {
   void adopt(std::shared_ptr<Peer> peer);
   // A process of this host that is not down; nullptr: there is none.
   std::shared_ptr<HostPeer> find(const wire::Id128& incarnation) const noexcept;
+  // Likewise one of our user, to which that port belongs: it can be asked without a ticket.
+  std::shared_ptr<HostPeer> find_at(const Address& remote) const noexcept;
   // It is down: its segments come to rest.
   void remove(Peer& peer) noexcept;
   // A lane is there: watches over it, and its owner wakes the watch when that rests.
@@ -44,6 +46,7 @@ class Peers final : private link::PendingWatch {
   Count count() const noexcept;
 
  private:
+  std::shared_ptr<HostPeer> find_process(const auto& is_it) const noexcept;
   void wake() noexcept override;
   void keep_watch() noexcept;
   void watch_over_pending() noexcept;

@@ -186,8 +186,11 @@ struct Join {
   bool direct_denied = false;   // bit 1: wants no one-sided copies, either way
 };
 
+// Of a process that has no ticket: one of the same user, which has had a lane to that port by one.
+inline constexpr uint64_t kNoTicket = 0;
+
 struct Open {
-  Id128 nonce{};
+  Id128 nonce{};  // of the answer that gave the ticket; zeros without one
   Wild<uint64_t> ticket;
   Address source;
   Address destination;
@@ -210,7 +213,7 @@ struct Accept {
 
 enum class Why : uint32_t {
   no_endpoint = 1,  // it has been closed
-  bad_ticket = 2,   // unknown, used, too old, or the nonce is wrong
+  bad_ticket = 2,   // unknown, used, too old, or the nonce is wrong; or none, where one is needed
   crossing = 3,     // our own connect has gone further
   no_resources = 4,
   bad_lane = 5,    // the segment or the lane cannot be used

@@ -144,7 +144,9 @@ Interface interface_of(const Address& ip) noexcept {
 }
 
 bool is_of_this_host(const Address& ip) noexcept {
-  return !ip.is_any_ip() && interface_of(ip).index != 0;
+  const bool is_loopback =
+      ip.is_v4() && ip.ip[12] == 127;  // at no cost: it is asked at each connect
+  return is_loopback || (!ip.is_any_ip() && interface_of(ip).index != 0);
 }
 
 }  // namespace aperture::link::udp
