@@ -9,7 +9,11 @@
 #include <elfutils/libdwfl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cassert>
 #include <cinttypes>
 #include <cstdio>
@@ -20,8 +24,11 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <tuple>
+#include <utility>
 
+#include "base/clock.hpp"
 #include "base/not_cancelled.hpp"
 #include "base/per_process.hpp"
 
@@ -198,64 +205,121 @@ std::string on_a_large_stack(const std::function<std::string()>& search) {
   return job.found;
 }
 
-// "program+0x1234" from the process's list of mappings, or nothing.
-std::string from_mappings(pid_t pid, uint64_t address) {
-  char name[64];
-  std::snprintf(name, sizeof name, "/proc/%d/maps", static_cast<int>(pid));
-  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen(name, "re"), &std::fclose);
+// Where an address lies in a file that its process has mapped.
+struct PlaceInFile {
+  std::array<uint64_t, 4>
+      file{};  // device, inode, and when it was written: one that has a name now
+  uint64_t offset = 0;
+  std::string name;  // "program+0x1234"
+};
+
+// By the process's list of mappings; nothing: in no file, or it is not told.
+std::optional<PlaceInFile> find_in_file(pid_t pid, uint64_t address) {
+  char list[64];
+  std::snprintf(list, sizeof list, "/proc/%d/maps", static_cast<int>(pid));
+  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen(list, "re"), &std::fclose);
   if (maps == nullptr) return {};
   char line[4352];
   while (std::fgets(line, sizeof line, maps.get()) != nullptr) {
-    uint64_t from = 0;
-    uint64_t end = 0;
-    uint64_t offset = 0;
+    uint64_t from = 0, end = 0, offset = 0, major = 0, minor = 0, inode = 0;
     int path_at = 0;
-    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %*s %n", &from, &end,
-                    &offset, &path_at) < 3 ||
+    if (std::sscanf(
+            line, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %" SCNx64 ":%" SCNx64 " %" SCNu64 " %n",
+            &from, &end, &offset, &major, &minor, &inode, &path_at) < 6 ||
         address < from || address >= end || line[path_at] != '/') {
       continue;
     }
+    const char* const path = line + path_at;
     line[std::strcspn(line, "\n")] = '\0';
+    PlaceInFile found{{major << 32 | minor, inode, 0, 0}, address - from + offset, {}};
+    struct stat now;
+    if (::stat(path, &now) == 0 && now.st_ino == inode) {  // a number is given out again
+      found.file[2] = static_cast<uint64_t>(now.st_mtim.tv_sec);
+      found.file[3] = static_cast<uint64_t>(now.st_mtim.tv_nsec);
+    }
     char text[288];
-    std::snprintf(text, sizeof text, "%.255s+0x%" PRIx64, last_part(line + path_at),
-                  address - from + offset);
-    return text;
+    std::snprintf(text, sizeof text, "%.255s+0x%" PRIx64, last_part(path), found.offset);
+    found.name = text;
+    return found;
   }
   return {};
 }
 
-// libdw is for one thread at a time.
-struct CodeSearch {
-  std::mutex mutex;  // guards what follows
-  const Libdw libdw;
-  std::map<std::tuple<pid_t, uint64_t, const Wording*>, std::string> known;
+// What looking into other processes may take. They can make us look at as many places as they like,
+// each time for as long as it takes to read what they have mapped: while the engine waits.
+class Allowance {
+ public:
+  bool is_used_up() const noexcept { return due_ns_ > now_ns() + kShare * kAtOnceNs; }
+  void use(uint64_t ns) noexcept { due_ns_ = std::max(due_ns_, now_ns()) + kShare * ns; }
+
+ private:
+  static constexpr uint64_t kShare = 16;  // one part in so many of all time
+  static constexpr uint64_t kAtOnceNs = 1'000'000'000;
+  uint64_t due_ns_ = 0;
+};
+
+// The answers are remembered, those about files for every process that has mapped them: processes
+// come and go. libdw is for one thread at a time.
+class CodeSearch {
+ public:
+  std::string describe(pid_t pid, uint64_t address, const Wording& door) {
+    const std::lock_guard guard(mutex_);
+    const auto key = std::tuple(pid, address, &door);
+    if (const auto it = by_process_.find(key); it != by_process_.end()) return it->second;
+    char digits[32];
+    std::snprintf(digits, sizeof digits, "0x%" PRIx64, address);
+    const std::string number = digits;
+    const bool is_other = pid != ::getpid();
+    if (is_other && allowance_.is_used_up()) return "at " + number;
+    const uint64_t began = now_ns();
+    const Text text = look(pid, address, door);
+    if (is_other) allowance_.use(now_ns() - began);
+    std::string said = text.where.empty() ? "at " + number : text.where;
+    const std::string& beside = text.where.empty() ? text.in_file : number;
+    if (!beside.empty()) said += " (" + beside + ")";
+    return remember(by_process_, key, std::move(said));
+  }
+
+ private:
+  struct Text {
+    std::string where;    // in the source, if that is known
+    std::string in_file;  // else
+  };
+  Text look(pid_t pid, uint64_t address, const Wording& door) {
+    assert(address != 0);  // the byte before it is looked up
+    const auto place = find_in_file(pid, address);
+    if (!place) return {};
+    const auto key = std::tuple(place->file, place->offset, &door);
+    const auto known = by_file_.find(key);
+    const std::string where =
+        known != by_file_.end() ? known->second : remember(by_file_, key, on_a_large_stack([&] {
+                                                             return from_debug_information(
+                                                                 libdw_, pid, address, door);
+                                                           }));
+    return {where, place->name};
+  }
+  template <typename Map>
+  static const std::string& remember(Map& map, const typename Map::key_type& key,
+                                     std::string text) {
+    if (map.size() >= kRemembered) map.clear();
+    assert(map.size() < kRemembered);
+    return map[key] = std::move(text);
+  }
+
+  std::mutex mutex_;  // guards what follows
+  const Libdw libdw_;
+  Allowance allowance_;
+  std::map<std::tuple<pid_t, uint64_t, const Wording*>, std::string> by_process_;
+  std::map<std::tuple<std::array<uint64_t, 4>, uint64_t, const Wording*>, std::string> by_file_;
 };
 constinit PerProcess<CodeSearch> code_search;
-
-std::string look(const Libdw& libdw, pid_t pid, uint64_t address, const Wording& door) {
-  assert(address != 0);  // the byte before it is looked up
-  char number[32];
-  std::snprintf(number, sizeof number, "0x%" PRIx64, address);
-  const std::string place_in_source =
-      on_a_large_stack([&] { return from_debug_information(libdw, pid, address, door); });
-  if (!place_in_source.empty()) return place_in_source + " (" + number + ")";
-  const std::string place = from_mappings(pid, address);
-  return std::string("at ") + number + (place.empty() ? "" : " (" + place + ")");
-}
 
 }  // namespace
 
 std::string describe_code(pid_t pid, uint64_t address, const Wording& door) {
   if (address == 0) return "at a place that was not recorded";
   const NotCancelled section;  // reading files and waiting for the search are cancellation points
-  CodeSearch& ours = code_search.get();
-  auto& known = ours.known;
-  std::lock_guard guard(ours.mutex);
-  const std::tuple key{pid, address, &door};
-  if (const auto it = known.find(key); it != known.end()) return it->second;
-  if (known.size() >= kRemembered) known.clear();
-  assert(known.size() < kRemembered && known.find(key) == known.end());
-  return known[key] = look(ours.libdw, pid, address, door);
+  return code_search.get().describe(pid, address, door);
 }
 
 }  // namespace aperture::protect

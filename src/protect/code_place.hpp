@@ -15,7 +15,9 @@ namespace aperture::protect {
 // that was not recorded" for 0. The address is a return address in process `pid`, which must be
 // one of ours that may be looked at. An address in one of the door's inline functions is told as
 // the place that it was called from. Slow the first time (milliseconds: it reads debug
-// information), remembered afterwards. Any thread; may throw bad_alloc.
+// information), remembered afterwards for every process of that program. Other processes are looked
+// into for a sixteenth of the time at most, and a second in advance: beyond that their addresses
+// are told as numbers. Any thread; may throw bad_alloc.
 std::string describe_code(pid_t pid, uint64_t address, const Wording& door);
 
 }  // namespace aperture::protect
