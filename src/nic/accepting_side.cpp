@@ -160,11 +160,9 @@ void AcceptingSide::on_open(Peer& peer, const wire::Open& open, Packet& packet) 
   ListeningEnd* const listener = opened_listener(peer, open, packet, ListenFor::lanes, statement);
   if (listener == nullptr) return;
   const EndPair pair{listener->end.listener, open.source};
-  // who has a ticket has seen whose turn it was, unless both were given one
+  // one that has not come so far is told that it crosses, by who sent this
   const Connector* const ours = parts_.connecting.find(pair);
-  const bool by_ticket = open.ticket.unchecked() != wire::kNoTicket;
-  const bool crosses = ours != nullptr && (by_ticket ? ours->stage() == Connector::Stage::opening
-                                                     : ours->stage() != Connector::Stage::waiting);
+  const bool crosses = ours != nullptr && ours->stage() == Connector::Stage::opening;
   if (crosses && !is_first(open.source, peer.incarnation(), open.destination)) {
     return peer.reject(attempt, wire::Why::crossing);
   }

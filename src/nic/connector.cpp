@@ -34,18 +34,20 @@ Connector::~Connector() {
   control_.cancel_timer(pause_timer_);
 }
 
-void Connector::start(bool wait_first) noexcept {
+void Connector::begin() noexcept {
   assert(tries_ == 0 && deadline_timer_ == 0);
   deadline_ns_ = now_ns() + limits_.timeout_ns;
   set_deadline();
+}
+
+void Connector::start(bool wait_first) noexcept {
+  begin();
   if (wait_first) return wait();
   dial();
 }
 
 void Connector::start_at(const wire::Id128& incarnation) noexcept {
-  assert(tries_ == 0 && deadline_timer_ == 0);
-  deadline_ns_ = now_ns() + limits_.timeout_ns;
-  set_deadline();
+  begin();
   offer_.verdict = wire::Verdict::offered;
   offer_.incarnation = incarnation;
   offer_.ticket = wire::kNoTicket;

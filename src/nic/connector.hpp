@@ -80,6 +80,7 @@ class Connector {
   void stop_waiting() noexcept;
 
  private:
+  void begin() noexcept;
   void dial() noexcept;
   void on_tcp() noexcept;
   void greet() noexcept;

@@ -91,18 +91,27 @@ TEST_F(MetPort, is_asked_by_tcp_where_the_end_is_not_there_yet) {
   EXPECT_EQ(lane->remote, there(9));
 }
 
-TEST_F(MetPort, crossing_connects_end_with_one_lane) {
-  expect_lane(1, 1);
-  // the child has met ours as well
-  {
+// Who has met whom: that one is asked at once, and the other by TCP.
+enum class Met : uint8_t { both, theirs, ours };
+class CrossingAtMetPorts : public MetPort, public ::testing::WithParamInterface<Met> {};
+INSTANTIATE_TEST_SUITE_P(, CrossingAtMetPorts, ::testing::Values(Met::both, Met::theirs, Met::ours),
+                         [](const auto& p) -> std::string {
+                           return p.param == Met::both     ? "both"
+                                  : p.param == Met::theirs ? "theirs"
+                                                           : "ours";
+                         });
+
+TEST_P(CrossingAtMetPorts, ends_with_one_lane) {
+  if (GetParam() != Met::ours) expect_lane(1, 1);
+  if (GetParam() != Met::theirs) {
     share(2);
     Side side(1, here(2));
     child.tell("connect " + std::to_string(here(2).port) + " 2");
     ASSERT_TRUE(side.lane());
   }
   uint64_t slowest_ns = 0;
-  const int dials = g_dials;
-  constexpr int kRounds = 1000;
+  int slow = 0;
+  constexpr int kRounds = 500;
   for (int i = 0; i < kRounds; ++i) {
     SCOPED_TRACE("round " + std::to_string(i));
     const auto ours = static_cast<uint8_t>(10 + i % 100);
@@ -111,7 +120,7 @@ TEST_F(MetPort, crossing_connects_end_with_one_lane) {
     Side side(1, here(ours));
     child.tell("connect " + std::to_string(here(ours).port) + " " + std::to_string(ours));
     // sweeps the moment at which the two meet
-    const uint64_t until = now_ns() + static_cast<uint64_t>(i % 50) * 2'000;
+    const uint64_t until = now_ns() + static_cast<uint64_t>(i % 50) * 4'000;
     while (now_ns() < until) {
     }
     const uint64_t began = now_ns();
@@ -119,12 +128,14 @@ TEST_F(MetPort, crossing_connects_end_with_one_lane) {
     EXPECT_EQ(child.ask("settle"), "settled");
     HeldLane lane;
     ASSERT_NO_FATAL_FAILURE(settle(side, lane));
-    slowest_ns = std::max(slowest_ns, now_ns() - began);
+    const uint64_t took = now_ns() - began;
+    slowest_ns = std::max(slowest_ns, took);
+    if (took > contact().connector_limits.waiting_ns) ++slow;
     send_word(*lane, static_cast<uint64_t>(i));
     ASSERT_EQ(child.ask("recv"), "got " + std::to_string(i));
   }
-  std::printf("slowest crossing: %.3f ms; %d of %d dialed\n", static_cast<double>(slowest_ns) / 1e6,
-              g_dials - dials, kRounds);
+  std::printf("slowest crossing: %.3f ms\n", static_cast<double>(slowest_ns) / 1e6);
+  EXPECT_LT(slow, kRounds / 10) << "each has given way to the other";
 }
 
 TEST(MetPorts, a_port_that_another_process_has_now_is_found_by_tcp) {

@@ -144,9 +144,8 @@ Interface interface_of(const Address& ip) noexcept {
 }
 
 bool is_of_this_host(const Address& ip) noexcept {
-  const bool is_loopback =
-      ip.is_v4() && ip.ip[12] == 127;  // at no cost: it is asked at each connect
-  return is_loopback || (!ip.is_any_ip() && interface_of(ip).index != 0);
+  if (ip.is_v4() && ip.ip[12] == 127) return true;  // for nothing: each connect asks
+  return !ip.is_any_ip() && interface_of(ip).index != 0;
 }
 
 }  // namespace aperture::link::udp
