@@ -1,6 +1,7 @@
 """The list of mutations: each takes one check out of src/protect/ (a few out of src/qp/), or bends
-it; those of memory windows are in window_mutations.py, those of the registration cache in
-cache_mutations.py. mutate.py applies them one at a time.
+it; those of memory windows are in window_mutations.py, of the registration cache in
+cache_mutations.py, of links in link_mutations.py, of what peers ask for in peer_mutations.py.
+mutate.py applies them one at a time.
 
 `old` must occur exactly once in the file, as it is after clang-format. A mutation that no test can
 see has `reason`: why it changes no behaviour, or what else proves the rule (a Spin model). It is
@@ -9,6 +10,7 @@ run all the same, and may survive. `tests` is for those that the tests of protec
 from cache_mutations import CACHE_MUTATIONS
 from link_mutations import LINK_MUTATIONS
 from mutation import Mutation, in_file
+from peer_mutations import PEER_MUTATIONS
 from window_mutations import WINDOWS
 
 QP_TESTS = ("qp_refusal", "qp_hostile_peer")
@@ -685,5 +687,4 @@ DEVICES = [  # memory that the CPU must not touch
 ]
 
 ALL = (ENTRY + DEVICES + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER + WINDOWS +
-       CACHE_MUTATIONS +
-       LINK_MUTATIONS)
+       CACHE_MUTATIONS + LINK_MUTATIONS + PEER_MUTATIONS)
