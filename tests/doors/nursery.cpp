@@ -11,9 +11,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <string>
+
+#include "doors/whereabouts.hpp"
 
 namespace aperture::doors {
 namespace {
+
+constexpr int kPatience_ms = 20000;
 
 struct Request {
   char role[64];
@@ -86,12 +91,12 @@ Seedling Nursery::start(const char* role, const char* name, const char* value) {
     throw std::runtime_error("socketpair failed");
   const bool sent = send_request(child_.control().fd(), request, pair[1]);
   close(pair[1]);
-  pid_t pid = -1;
-  if (!sent || !child_.control().get(&pid, 20000) || pid <= 0) {
-    close(pair[0]);
-    throw std::runtime_error("the nursery has ended");
-  }
-  return {pid, pair[0]};
+  pid_t pid = 0;
+  const bool answered = sent && child_.control().get(&pid, kPatience_ms);
+  if (answered && pid > 0) return {pid, pair[0]};
+  close(pair[0]);
+  if (answered) throw std::runtime_error(std::string("the nursery's fork: ") + strerror(-pid));
+  throw std::runtime_error("the nursery has not answered; it is in\n" + whereabouts(child_.pid()));
 }
 
 int serve_nursery(Control& control) {
@@ -111,8 +116,9 @@ int serve_nursery(Control& control) {
       if (request.name[0] != '\0') setenv(request.name, request.value, 1);
       _exit(run_role(request.role, fd));
     }
+    const pid_t said = pid > 0 ? pid : -errno;
     close(fd);
-    if (!control.put(pid)) return 0;
+    if (!control.put(said)) return 0;
   }
 }
 

@@ -81,6 +81,8 @@ std::string whereabouts(pid_t pid) {
             first_line(task.path() / "wchan") + ", system call ";
     const std::string call = first_line(task.path() / "syscall");  // number, six words, sp, pc
     text += call;
+    std::ifstream kernel(task.path() / "stack");  // root's to read
+    for (std::string line; std::getline(kernel, line);) text += "\n    kernel: " + line;
     std::istringstream in(call);
     std::vector<std::string> words;
     for (std::string word; in >> word;) words.push_back(word);
