@@ -187,7 +187,7 @@ wire::Open without_ticket(const RawClient& client, const Address& to) {
 }
 
 TEST(MetPorts, hostile_5_without_a_ticket_what_is_not_there_is_refused) {
-  Side victim, closed;
+  Side victim, closed, anywhere(1, Address::v4(0, 0));
   const Address gone = closed.address();
   closed.stop();
   RawClient client(victim.address());
@@ -196,6 +196,9 @@ TEST(MetPorts, hostile_5_without_a_ticket_what_is_not_there_is_refused) {
   EXPECT_EQ(client.refusal(without_ticket(client, Address::v4(0, victim.address().port))),
             Why::no_endpoint)
       << "an address of no one's";
+  EXPECT_EQ(client.refusal(without_ticket(client, Address::v4(0, anywhere.address().port))),
+            Why::no_endpoint)
+      << "also where somebody listens at all";
   EXPECT_EQ(client.refusal(without_ticket(client, Address::v4(0x7f000002, victim.address().port))),
             Why::no_endpoint)
       << "another address of the host";
