@@ -26,7 +26,6 @@
 #include <new>
 #include <optional>
 #include <tuple>
-#include <utility>
 
 #include "base/clock.hpp"
 #include "base/not_cancelled.hpp"
@@ -277,7 +276,7 @@ class CodeSearch {
     std::string said = text.where.empty() ? "at " + number : text.where;
     const std::string& beside = text.where.empty() ? text.in_file : number;
     if (!beside.empty()) said += " (" + beside + ")";
-    return remember(by_process_, key, std::move(said));
+    return remember(by_process_, key, said);
   }
 
  private:
@@ -300,10 +299,10 @@ class CodeSearch {
   }
   template <typename Map>
   static const std::string& remember(Map& map, const typename Map::key_type& key,
-                                     std::string text) {
+                                     const std::string& text) {
     if (map.size() >= kRemembered) map.clear();
     assert(map.size() < kRemembered);
-    return map[key] = std::move(text);
+    return map[key] = text;
   }
 
   std::mutex mutex_;  // guards what follows
