@@ -206,8 +206,8 @@ std::string on_a_large_stack(const std::function<std::string()>& search) {
 
 // Where an address lies in a file that its process has mapped.
 struct PlaceInFile {
-  std::array<uint64_t, 4>
-      file{};  // device, inode, and when it was written: one that has a name now
+  // device, inode, and when it was last written, if it still has that name
+  std::array<uint64_t, 4> file{};
   uint64_t offset = 0;
   std::string name;  // "program+0x1234"
 };
@@ -290,12 +290,10 @@ class CodeSearch {
     if (!place) return {};
     const auto key = std::tuple(place->file, place->offset, &door);
     const auto known = by_file_.find(key);
+    if (known != by_file_.end()) return {known->second, place->name};
     const std::string where =
-        known != by_file_.end() ? known->second : remember(by_file_, key, on_a_large_stack([&] {
-                                                             return from_debug_information(
-                                                                 libdw_, pid, address, door);
-                                                           }));
-    return {where, place->name};
+        on_a_large_stack([&] { return from_debug_information(libdw_, pid, address, door); });
+    return {remember(by_file_, key, where), place->name};
   }
   template <typename Map>
   static const std::string& remember(Map& map, const typename Map::key_type& key,

@@ -25,6 +25,8 @@ set(left_out
   # nor does it say which side of a copy has faulted
   *Faults.of_a_direct_copy*
   # libdw, which names lines of source, is not there for the emulated machine
-  Explain.out_of_range_names_attempt_key_region_distance_and_fix)
+  Explain.out_of_range_names_attempt_key_region_distance_and_fix
+  CodePlace.is_searched_once_for_all_processes_of_a_program
+  CodePlaces.of_another_process_that_names_one_after_the_other_become_numbers)
 list(JOIN left_out ":" left_out)
 list(APPEND APERTURE_TEST_ENV GTEST_FILTER=-${left_out})
