@@ -114,6 +114,7 @@ AcceptingSide::Asked AcceptingSide::asked_by_ticket(const Peer& peer,
 AcceptingSide::Asked AcceptingSide::asked_at_once(const Peer& peer,
                                                   const wire::Open& open) const noexcept {
   if (!peer.may_ask_at_once()) return {.why = wire::Why::bad_ticket};
+  if (open.nonce != wire::Id128{}) return {.why = wire::Why::bad_ticket};
   const bool same_kind = open.source.is_queue_pair() == open.destination.is_queue_pair();
   if (!same_kind) return {.why = wire::Why::no_endpoint};
   return {parts_.listeners.find_at(open.destination),

@@ -208,6 +208,9 @@ TEST(MetPorts, hostile_5_without_a_ticket_what_is_not_there_is_refused) {
   of_queue_pair = without_ticket(client, victim.address());
   of_queue_pair.destination.index = 1;
   EXPECT_EQ(client.refusal(of_queue_pair), Why::no_endpoint);
+  wire::Open with_nonce = without_ticket(client, victim.address());
+  with_nonce.nonce = client.answer.nonce;
+  EXPECT_EQ(client.refusal(with_nonce), Why::bad_ticket) << "a nonce of no ticket";
   EXPECT_TRUE(victim.silent(0));
   const auto said =
       client.open(without_ticket(client, victim.address()), {sealed_segment(), doorbell()});
