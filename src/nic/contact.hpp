@@ -2,9 +2,10 @@
 // two get a lane. ARCHITECTURE.md, "Ideas, each with one home".
 //
 // Every connection begins with TCP to exactly (IP, port), so only the port's owner can offer
-// anything. The hellos carry boot id, network namespace, a 128-bit incarnation id, a fresh abstract
-// socket name and a nonce; on the same host both move to that socket, the nonce is presented, both
-// check SO_PEERCRED, and the lane is opened in the segment of the process pair. In another network
+// anything; but for the next ones to a process of our user that has offered something there. The
+// hellos carry boot id, network namespace, a 128-bit incarnation id, a fresh abstract socket name
+// and a nonce; on the same host both move to that socket, the nonce is presented, both check
+// SO_PEERCRED, and the lane is opened in the segment of the process pair. In another network
 // namespace the socket is one in a directory that both have (meeting_directory.hpp). Elsewhere, and
 // without that, the TCP connection stays and becomes the lane. Everything here is done by the
 // control thread; the calls below only hand it work, from any thread.

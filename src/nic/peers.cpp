@@ -62,8 +62,7 @@ void Peers::adopt(std::shared_ptr<Peer> peer) {
 std::shared_ptr<HostPeer> Peers::find_process(const auto& is_it) const noexcept {
   for (const auto& peer : peers_) {
     if (!peer->is_process() || peer->is_down()) continue;
-    auto process = std::static_pointer_cast<HostPeer>(peer);
-    if (is_it(*process)) return process;
+    if (is_it(static_cast<const HostPeer&>(*peer))) return std::static_pointer_cast<HostPeer>(peer);
   }
   return nullptr;
 }
