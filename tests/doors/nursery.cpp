@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -18,7 +19,8 @@
 namespace aperture::doors {
 namespace {
 
-constexpr int kPatience_ms = 20000;
+// A disk that stalls may hold a fork for many seconds: told, and waited for.
+constexpr int kUsual_ms = 5000, kPatience_ms = 60000;
 
 struct Request {
   char role[64];
@@ -92,11 +94,19 @@ Seedling Nursery::start(const char* role, const char* name, const char* value) {
   const bool sent = send_request(child_.control().fd(), request, pair[1]);
   close(pair[1]);
   pid_t pid = 0;
-  const bool answered = sent && child_.control().get(&pid, kPatience_ms);
+  bool answered = sent && child_.control().get(&pid, kUsual_ms);
+  std::string seen;
+  if (!answered) {
+    seen = whereabouts(child_.pid());
+    std::fprintf(stderr, "the nursery is late; it is in\n%s", seen.c_str());
+    answered = sent && child_.control().get(&pid, kPatience_ms);
+  }
   if (answered && pid > 0) return {pid, pair[0]};
   close(pair[0]);
   if (answered) throw std::runtime_error(std::string("the nursery's fork: ") + strerror(-pid));
-  throw std::runtime_error("the nursery has not answered; it is in\n" + whereabouts(child_.pid()));
+  const std::string end = child_.control().ready() || !sent ? " has ended" : " has not answered";
+  throw std::runtime_error("the nursery" + end + "; it was in\n" + seen + "and is in\n" +
+                           whereabouts(child_.pid()));
 }
 
 int serve_nursery(Control& control) {
