@@ -2,8 +2,9 @@
 // longer than to copy it.
 //
 // Pieces are powers of two, those of up to kLargest pinned by their driver, and kMostKept bytes of
-// them are kept. What is longer comes from the heap: pinning it for one message takes longer than a
-// driver's slower copy. Any thread; nothing is held while a driver works. One domain's.
+// them are kept, those that were used last. What is longer comes from the heap: pinning it for one
+// message takes longer than a driver's slower copy. Any thread; nothing is held while a driver
+// works. One domain's.
 #pragma once
 
 #include <array>
@@ -36,13 +37,19 @@ class StagingMemory {
   struct Piece {
     memory::Driver* driver;
     std::byte* at;
+    uint64_t number;  // counts up: which was given back before which
   };
   static size_t class_of(size_t n) noexcept;
   static size_t size_of(size_t which) noexcept { return kSmallest << which; }
+  // False: there is no memory to note it in.
+  bool keep(memory::Driver& driver, std::byte* at, size_t which) noexcept;
+  // Takes out the piece that has lain longest, if there is more than may be kept.
+  bool take_surplus(Piece& piece, size_t& which) noexcept;
 
-  std::mutex mutex_;
-  std::array<std::vector<Piece>, kClasses> kept_;
+  std::mutex mutex_;                               // guards what follows
+  std::array<std::vector<Piece>, kClasses> kept_;  // of each, the one given back last is the last
   size_t kept_bytes_ = 0;
+  uint64_t last_number_ = 0;
 };
 
 }  // namespace aperture::provider
