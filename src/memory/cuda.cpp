@@ -11,9 +11,17 @@
 // alone, each of which is retained for good: any other may be destroyed at any time and its handle
 // used again, and makes a stream for one copy. The application's current context is the same after
 // every call.
+//
+// Memory of cuMemAlloc can be shared with another process (cuIpcGetMemHandle); managed memory and
+// that of pools and of cuMemMap cannot. A handle is of whole blocks of the driver's, and small
+// allocations come out of one such block: only what has its blocks to itself is shared, so that
+// memory which is freed stays nobody's while somebody has it open. What is opened is mapped once in
+// this process, into the primary context of its device, and for as long as anything of it is held.
 #include <atomic>
 #include <cassert>
+#include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <vector>
 
@@ -48,6 +56,9 @@ constexpr const char* kSaidNo =
     "CUDA's driver refused to look at the memory: an earlier error of a kernel may have ended its "
     "context.";
 
+// What the driver takes from a device at a time; it begins at a multiple of that.
+constexpr size_t kBlockBytes = size_t{2} << 20;
+
 // What CUDA knows of an address.
 struct Facts {
   cu::Context context = nullptr;  // null: of no context (a memory pool, cuMemMap)
@@ -63,6 +74,31 @@ struct Home {
   SpareHandles* streams = nullptr;  // null: none are kept, the context is the application's own
 };
 
+class CudaDriver;
+
+// An allocation of another process, mapped into this one; unmapped at the end.
+class Mapped {
+ public:
+  Mapped(CudaDriver& driver, cu::Context context) noexcept : driver_(driver), context_(context) {}
+  ~Mapped();
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+
+  // Where [offset, offset + len) of it lies; null: not inside.
+  std::byte* place_of(uint64_t offset, uint64_t len) const noexcept {
+    if (offset > size || len > size - offset) return nullptr;
+    return reinterpret_cast<std::byte*>(at + offset);
+  }
+
+  // Filled by who opens it; 0: it is not mapped.
+  cu::Pointer at = 0;
+  size_t size = 0;
+
+ private:
+  CudaDriver& driver_;
+  const cu::Context context_;
+};
+
 class CudaDriver final : public Driver {
  public:
   CudaDriver(const cu::Calls& calls, size_t count) : cu_(calls), devices_(count) {}
@@ -71,21 +107,43 @@ class CudaDriver final : public Driver {
   Result<std::shared_ptr<const Registration>> add(void* at, size_t len, int device,
                                                   const char*& why) noexcept override;
   bool has(const void* at) const noexcept override;
+  std::shared_ptr<const Registration> open(const Share& share, size_t len) noexcept override;
+  bool has_pinned(const void* at, size_t n) const noexcept override;
   void* take_host(size_t n) noexcept override;
   void give_host(void* at, size_t n) noexcept override;
+
+  // False: anything failed.
+  bool put(const Home& home, std::byte* at, const void* from, size_t n) noexcept {
+    return copy(home, [&](cu::Stream stream) { return submit_in(at, from, n, stream); });
+  }
+  bool get(const Home& home, void* to, const std::byte* at, size_t n) noexcept {
+    return copy(home, [&](cu::Stream stream) {
+      return cu_.cuMemcpyDtoHAsync(to, reinterpret_cast<cu::Pointer>(at), n, stream);
+    });
+  }
+  bool is_still(const std::byte* at, unsigned long long id) const noexcept;
+  bool share(const std::byte* at, unsigned long long id, const Home& home,
+             Share& out) const noexcept;
+  void unmap(cu::Context context, cu::Pointer at) noexcept;
+
+ private:
+  // What is mapped of other processes, for who wants the same.
+  struct Known {
+    Share share;
+    std::weak_ptr<const Mapped> mapped;
+  };
+  struct Device {
+    std::atomic<cu::Context> primary{nullptr};  // retained for good; null: not used so far
+    SpareHandles streams;                       // of that context
+  };
 
   // Calls submit(stream) for a copy in that home, and waits for it. False: anything failed.
   template <typename Submit>
   bool copy(const Home& home, Submit&& submit) noexcept;
   int submit_in(std::byte* at, const void* from, size_t n, cu::Stream stream) const noexcept;
-  bool is_still(const std::byte* at, unsigned long long id) const noexcept;
-  const cu::Calls& calls() const noexcept { return cu_; }
-
- private:
-  struct Device {
-    std::atomic<cu::Context> primary{nullptr};  // retained for good; null: not used so far
-    SpareHandles streams;                       // of that context
-  };
+  int device_named(const std::array<std::byte, 16>& name) const noexcept;
+  // By exception std::bad_alloc. Null: the driver does not map it.
+  std::shared_ptr<const Mapped> map(const Share& share, cu::Context context);
 
   bool is_ours() const noexcept { return process_epoch() == made_in_; }
   bool ask(const void* at, Facts& facts) const noexcept;
@@ -98,6 +156,8 @@ class CudaDriver final : public Driver {
   const cu::Calls cu_;
   const uint64_t made_in_ = process_epoch();
   std::vector<Device> devices_;  // by ordinal
+  std::mutex mapping_;           // held while the driver maps or unmaps; guards what follows
+  std::vector<Known> known_;
 };
 
 // The context is current while this exists, and what was current before is so again afterwards.
@@ -129,24 +189,46 @@ class CudaRegistration final : public Registration {
         home_(home) {}
 
   Kind kind() const noexcept override { return Kind::cuda; }
+  bool share(Share& out) const noexcept override { return driver_.share(begin(), id_, home_, out); }
 
  private:
   bool put(std::byte* at, const void* from, size_t n) const noexcept override {
-    return driver_.is_still(at, id_) && driver_.copy(home_, [&](cu::Stream stream) {
-      return driver_.submit_in(at, from, n, stream);
-    });
+    return driver_.is_still(at, id_) && driver_.put(home_, at, from, n);
   }
   bool get(void* to, const std::byte* at, size_t n) const noexcept override {
-    return driver_.is_still(at, id_) && driver_.copy(home_, [&](cu::Stream stream) {
-      const auto from = reinterpret_cast<cu::Pointer>(at);
-      return driver_.calls().cuMemcpyDtoHAsync(to, from, n, stream);
-    });
+    return driver_.is_still(at, id_) && driver_.get(home_, to, at, n);
   }
 
   CudaDriver& driver_;
   const unsigned long long id_;
   const Home home_;
 };
+
+// A range of another process's. What is mapped stays memory, so nothing is asked before a copy.
+class CudaShared final : public Registration {
+ public:
+  CudaShared(CudaDriver& driver, std::shared_ptr<const Mapped> mapped, const std::byte* at,
+             size_t len, Home home)
+      : Registration(at, len), driver_(driver), mapped_(std::move(mapped)), home_(home) {}
+
+  Kind kind() const noexcept override { return Kind::cuda; }
+
+ private:
+  bool put(std::byte* at, const void* from, size_t n) const noexcept override {
+    return driver_.put(home_, at, from, n);
+  }
+  bool get(void* to, const std::byte* at, size_t n) const noexcept override {
+    return driver_.get(home_, to, at, n);
+  }
+
+  CudaDriver& driver_;
+  const std::shared_ptr<const Mapped> mapped_;
+  const Home home_;
+};
+
+Mapped::~Mapped() {
+  if (at != 0) driver_.unmap(context_, at);
+}
 
 bool CudaDriver::ask(const void* at, Facts& facts) const noexcept {
   int attributes[] = {cu::kContext, cu::kMemoryType, cu::kBufferId, cu::kIsManaged,
@@ -309,6 +391,110 @@ bool CudaDriver::copy(const Home& home, Submit&& submit) noexcept {
     cu_.cuStreamDestroy(stream);
   }
   return copied;
+}
+
+// ---- between processes --------------------------------------------------------------------------
+
+bool CudaDriver::share(const std::byte* at, unsigned long long id, const Home& home,
+                       Share& out) const noexcept {
+  Facts facts;
+  if (!cu_.has_shares() || !ask(at, facts) || facts.type != cu::kDevice || facts.managed != 0 ||
+      facts.id != id) {
+    return false;
+  }
+  cu::Pointer base = 0;
+  size_t size = 0;
+  cu::IpcHandle handle{};
+  cu::Uuid uuid{};
+  const auto place = reinterpret_cast<cu::Pointer>(at);
+  const InContext inside(cu_, home.context);
+  if (!inside || cu_.cuMemGetAddressRange(&base, &size, place) != cu::kSuccess ||
+      base % kBlockBytes != 0 || size % kBlockBytes != 0 ||
+      cu_.cuIpcGetMemHandle(&handle, base) != cu::kSuccess ||
+      cu_.cuDeviceGetUuid(&uuid, facts.device) != cu::kSuccess) {
+    return false;
+  }
+  out.kind = static_cast<uint64_t>(Kind::cuda);
+  std::memcpy(out.device.data(), uuid.bytes, out.device.size());
+  std::memcpy(out.handle.data(), handle.bytes, out.handle.size());
+  out.id = id;
+  out.offset = place - base;
+  return true;
+}
+
+// -1: this process has no such device.
+int CudaDriver::device_named(const std::array<std::byte, 16>& name) const noexcept {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    cu::Uuid uuid{};
+    const auto device = static_cast<cu::Device>(i);
+    if (cu_.cuDeviceGetUuid(&uuid, device) == cu::kSuccess &&
+        std::memcmp(uuid.bytes, name.data(), name.size()) == 0) {
+      return device;
+    }
+  }
+  return -1;
+}
+
+std::shared_ptr<const Mapped> CudaDriver::map(const Share& share, cu::Context context) {
+  auto mapped = std::make_shared<Mapped>(*this, context);
+  const std::lock_guard guard(mapping_);
+  std::erase_if(known_, [](const Known& known) { return known.mapped.expired(); });
+  for (const Known& known : known_) {
+    if (known.share.id != share.id || known.share.device != share.device ||
+        known.share.handle != share.handle) {
+      continue;
+    }
+    if (auto there = known.mapped.lock()) return there;
+  }
+  known_.push_back({share, mapped});
+  cu::IpcHandle handle{};
+  std::memcpy(handle.bytes, share.handle.data(), share.handle.size());
+  cu::Pointer base = 0;
+  size_t size = 0;
+  const InContext inside(cu_, context);
+  if (!inside || cu_.cuIpcOpenMemHandle(&mapped->at, handle, cu::kLazyPeerAccess) != cu::kSuccess) {
+    mapped->at = 0;
+    known_.pop_back();
+    return nullptr;
+  }
+  // one of unknown size holds nothing
+  if (cu_.cuMemGetAddressRange(&base, &size, mapped->at) == cu::kSuccess && base == mapped->at)
+    mapped->size = size;
+  return mapped;
+}
+
+void CudaDriver::unmap(cu::Context context, cu::Pointer at) noexcept {
+  if (!is_ours()) return;
+  const std::lock_guard guard(mapping_);
+  const InContext inside(cu_, context);
+  if (inside) cu_.cuIpcCloseMemHandle(at);
+}
+
+std::shared_ptr<const Registration> CudaDriver::open(const Share& share, size_t len) noexcept {
+  if (!is_ours() || !cu_.has_shares() || len == 0) return nullptr;
+  const int device = device_named(share.device);
+  const cu::Context context = device >= 0 ? primary_of(device) : nullptr;
+  if (context == nullptr) return nullptr;
+  const Home home{context, &devices_[static_cast<size_t>(device)].streams};
+  auto opened = no_throw([&]() -> Result<std::shared_ptr<const Registration>> {
+    std::shared_ptr<const Mapped> mapped = map(share, context);
+    std::byte* const at = mapped != nullptr ? mapped->place_of(share.offset, len) : nullptr;
+    if (at == nullptr) return Errc::not_supported;
+    return std::shared_ptr<const Registration>(
+        std::make_shared<CudaShared>(*this, std::move(mapped), at, len, home));
+  });
+  return opened ? *std::move(opened) : nullptr;
+}
+
+// ---- host memory --------------------------------------------------------------------------------
+
+bool CudaDriver::has_pinned(const void* at, size_t n) const noexcept {
+  assert(n != 0);
+  Facts first;
+  Facts last;
+  const auto* const bytes = static_cast<const std::byte*>(at);
+  return ask(bytes, first) && first.type == cu::kHost && ask(bytes + n - 1, last) &&
+         last.type == cu::kHost && last.id == first.id;
 }
 
 void* CudaDriver::take_host(size_t n) noexcept {

@@ -35,6 +35,15 @@ inline constexpr unsigned kDevice = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 inline constexpr unsigned kHostPortable = 1;       // CU_MEMHOSTALLOC_PORTABLE
 
+// CUipcMemHandle, and CUuuid; both are passed and filled as plain bytes.
+struct IpcHandle {
+  unsigned char bytes[64];
+};
+struct Uuid {
+  unsigned char bytes[16];
+};
+inline constexpr unsigned kLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+
 // CUDA_MEMCPY2D: `height` rows of `width` bytes; what is not named is not used.
 struct Rows {
   size_t from_x = 0, from_y = 0;
@@ -81,6 +90,16 @@ struct Calls {
   int (*const cuStreamCreate)(Stream* stream, unsigned flags) = find("cuStreamCreate");
   int (*const cuStreamSynchronize)(Stream stream) = find("cuStreamSynchronize");
   int (*const cuStreamDestroy)(Stream stream) = find("cuStreamDestroy_v2");
+  // Between processes; all four or none.
+  int (*const cuDeviceGetUuid)(Uuid* uuid, Device device) = find.perhaps("cuDeviceGetUuid_v2");
+  int (*const cuIpcGetMemHandle)(IpcHandle* handle, Pointer at) = find.perhaps("cuIpcGetMemHandle");
+  int (*const cuIpcOpenMemHandle)(Pointer* at, IpcHandle handle,
+                                  unsigned flags) = find.perhaps("cuIpcOpenMemHandle_v2");
+  int (*const cuIpcCloseMemHandle)(Pointer at) = find.perhaps("cuIpcCloseMemHandle");
+  bool has_shares() const noexcept {
+    return cuDeviceGetUuid != nullptr && cuIpcGetMemHandle != nullptr &&
+           cuIpcOpenMemHandle != nullptr && cuIpcCloseMemHandle != nullptr;
+  }
 };
 
 }  // namespace aperture::memory::cu

@@ -109,6 +109,19 @@ Result<Driver*> driver(Kind kind, const char*& why) noexcept {
   return found;
 }
 
+Driver* in_use(Kind kind) noexcept {
+  assert(static_cast<size_t>(kind) < kKinds);
+  Place& place = places[static_cast<size_t>(kind)];
+  Driver* const driver = place.existing();
+  return driver != nullptr ? driver : place.get_if_in_use(loads_so_far());
+}
+
+std::shared_ptr<const Registration> open(const Share& share, size_t len) noexcept {
+  if (share.kind >= kKinds || len == 0) return nullptr;  // any byte may have come
+  Driver* const driver = in_use(static_cast<Kind>(share.kind));
+  return driver != nullptr ? driver->open(share, len) : nullptr;
+}
+
 Driver* find(const void* at) noexcept {
   const unsigned long long loads = loads_so_far();  // asked once: it costs more than all the rest
   for (Place& place : places) {

@@ -9,6 +9,7 @@
 // only who asks for a driver that is being set up waits for that.
 #pragma once
 
+#include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,17 @@ inline constexpr size_t kKinds = 3;  // that have a driver: all but dma_buf (dma
 // "CUDA", "ROCr", "Level Zero", "a dma-buf".
 const char* name_of(Kind kind) noexcept;
 
+// What another process of this user needs to copy into and out of the same memory by itself, as
+// the driver gives it out. Plain bytes, which it reads from us and believes none of.
+struct Share {
+  uint64_t kind = 0;                   // a Kind
+  std::array<std::byte, 16> device{};  // the driver's name for the device, whatever its number is
+  std::array<std::byte, 64> handle{};  // of the allocation, for that driver in another process
+  uint64_t id = 0;                     // of the allocation: its handle may be used again
+  uint64_t offset = 0;                 // bytes, of the range in its allocation
+};
+static_assert(sizeof(Share) == 104);
+
 // A range of device memory that somebody uses: the allocation that it was part of when it was
 // registered. Once that is freed both copies fail, although the address may be memory again.
 class Registration {
@@ -33,6 +45,10 @@ class Registration {
   Registration& operator=(const Registration&) = delete;
 
   virtual Kind kind() const noexcept = 0;
+  // Its first byte: no address for the CPU.
+  std::byte* begin() const noexcept { return const_cast<std::byte*>(at_); }
+  // False: its driver lets no other process have that memory.
+  virtual bool share(Share& /*out*/) const noexcept { return false; }
   // Copies n bytes into and out of it and returns when they are there. `at`: an address of the
   // range, with n bytes of it behind. The other place is host memory. False: the driver refused, or
   // the memory is not what was registered; some of it may have been copied. Of 0 bytes: true.
@@ -79,6 +95,17 @@ class Driver {
   // look-up of the driver's.
   virtual bool has(const void* at) const noexcept = 0;
 
+  // `len` bytes of what another process shares, for as long as this is held, whatever becomes of
+  // them there: that its registration goes on is for the caller to see to. Every byte of the share
+  // may be anything. Null: they are not to be had.
+  virtual std::shared_ptr<const Registration> open(const Share& /*share*/,
+                                                   size_t /*len*/) noexcept {
+    return nullptr;
+  }
+
+  // Whether n > 0 bytes there are host memory that the driver has pinned, so that a copy may name
+  // them: they stay, whatever the application does.
+  virtual bool has_pinned(const void* /*at*/, size_t /*n*/) const noexcept { return false; }
   // Host memory that the device copies to and from at its full speed. Null: there is none left. To
   // be given back with the same size.
   virtual void* take_host(size_t n) noexcept = 0;
@@ -92,6 +119,14 @@ class Driver {
 // In a forked child it is refused: no driver survives a fork. Errors, with `why` (static storage):
 // not_supported (no such library, no device, or one that is too old), no_memory.
 Result<Driver*> driver(Kind kind, const char*& why) noexcept;
+
+// The driver of that kind, if this process has loaded and set up its library by itself; else null.
+// Loads no library.
+Driver* in_use(Kind kind) noexcept;
+
+// `len` > 0 bytes of what another process shares (Driver::open), by the driver that this process
+// has in use; null: they are not to be had.
+std::shared_ptr<const Registration> open(const Share& share, size_t len) noexcept;
 
 // Which driver's memory the address is, where the CPU must not touch it; null: none's, so far as
 // the drivers know that this process has loaded by itself. Loads no library.

@@ -14,6 +14,7 @@ struct standin_counts {
   size_t watches;     /* alive: callbacks that wait for an allocation to be freed */
   size_t marked;      /* allocations that got SYNC_MEMOPS; command lists where no kernel runs */
   size_t calls;       /* that could have failed, so far */
+  size_t shared;      /* alive: allocations of other processes */
 };
 
 /* "a stand-in for <library>: it has no device" */

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <memory>
 
@@ -341,6 +343,55 @@ STANDIN_EXPORT int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_
   return copy_later(to, pointer(from), n, pointer(from), stream);
 }
 
+// ---- between processes --------------------------------------------------------------------------
+
+namespace {
+
+// CUipcMemHandle and CUuuid
+struct Handle {
+  char bytes[64];
+};
+struct Uuid {
+  char bytes[16];
+};
+
+}  // namespace
+
+STANDIN_EXPORT int cuDeviceGetUuid_v2(Uuid* uuid, int device) {
+  if (const int error = begin_anywhere()) return error;
+  if (device < 0 || device >= kDevices) return kInvalidDevice;
+  *uuid = Uuid{"stand-in device"};
+  uuid->bytes[15] = static_cast<char>('0' + device);
+  return kOk;
+}
+
+// Of where an allocation begins.
+STANDIN_EXPORT int cuIpcGetMemHandle(Handle* handle, unsigned long long at) {
+  if (const int error = begin()) return error;
+  standin::Ticket ticket;
+  if (!memory().share(pointer(at), &ticket)) return kInvalidValue;
+  *handle = Handle{};
+  std::memcpy(handle->bytes, &ticket, sizeof ticket);
+  return kOk;
+}
+
+// Not in the process that it is of.
+STANDIN_EXPORT int cuIpcOpenMemHandle_v2(unsigned long long* at, Handle handle, unsigned flags) {
+  if (const int error = begin()) return error;
+  if (flags != 1) return kInvalidValue;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+  standin::Ticket ticket;
+  std::memcpy(&ticket, handle.bytes, sizeof ticket);
+  void* const opened = memory().open(ticket, now()->device, now());
+  if (opened == nullptr) return kInvalidContext;
+  *at = reinterpret_cast<unsigned long long>(opened);
+  return kOk;
+}
+
+STANDIN_EXPORT int cuIpcCloseMemHandle(unsigned long long at) {
+  if (const int error = begin(false)) return error;
+  return memory().free(pointer(at), {Place::shared}) ? kOk : kInvalidValue;
+}
+
 STANDIN_EXPORT int cuStreamCreate(void** stream, unsigned flags) {
   if (const int error = begin()) return error;
   if (flags > 1) return kInvalidValue;
@@ -359,6 +410,9 @@ STANDIN_EXPORT int cuStreamSynchronize(void* handle) {
     if (!state().is_stream(stream)) return kInvalidHandle;
     copies.swap(stream->under_way);
   }
+  // a device that takes its time
+  const char* const pause = std::getenv("STANDIN_PAUSE_MS");
+  if (pause != nullptr && !copies.empty()) ::usleep(1000 * static_cast<unsigned>(std::atoi(pause)));
   for (const Copy& copy : copies) {
     if (!memory().copy(copy.to, copy.from, copy.n)) return kInvalidValue;
   }

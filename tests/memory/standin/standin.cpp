@@ -1,11 +1,13 @@
 // A STAND-IN: the memory behind the vendors' calls, see standin.hpp.
 #include "memory/standin/standin.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 namespace standin {
 
@@ -18,21 +20,22 @@ size_t whole_pages(size_t size) {
   return (size + page - 1) / page * page;
 }
 
-// `size` bytes of one file, with `access` at `at` and in full at an address of their own, which is
-// returned. Null: there are none.
-std::byte* map_twice(std::byte* at, size_t size, int access) {
+int make_file(size_t size) {
   const int file = ::memfd_create("standin", MFD_CLOEXEC);
-  if (file < 0) return nullptr;
-  void* behind = MAP_FAILED;
-  if (::ftruncate(file, static_cast<off_t>(size)) == 0)
-    behind = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (behind != MAP_FAILED &&
-      ::mmap(at, size, access, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
-    ::munmap(behind, size);
-    behind = MAP_FAILED;
-  }
+  if (file < 0 || ::ftruncate(file, static_cast<off_t>(size)) == 0) return file;
   ::close(file);
-  return behind == MAP_FAILED ? nullptr : static_cast<std::byte*>(behind);
+  return -1;
+}
+
+// `size` bytes of the file, with `access` at `at` and in full at an address of their own, which is
+// returned. Null: there are none.
+std::byte* map_twice(std::byte* at, size_t size, int access, int file) {
+  void* const behind = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (behind == MAP_FAILED) return nullptr;
+  if (::mmap(at, size, access, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED)
+    return static_cast<std::byte*>(behind);
+  ::munmap(behind, size);
+  return nullptr;
 }
 
 }  // namespace
@@ -45,24 +48,63 @@ std::byte* Memory::place_for(size_t mapped) {
     freed_.erase(each);
     return at;
   }
-  void* at = ::mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
+  // what is as long as a block of a driver's begins where one may
+  constexpr size_t kBlock = size_t{2} << 20;
+  const size_t more = mapped >= kBlock ? kBlock : 0;
+  void* at = ::mmap(nullptr, mapped + more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return nullptr;
+  auto* const all = static_cast<std::byte*>(at);
+  const size_t before =
+      more == 0 ? 0 : (kBlock - reinterpret_cast<uintptr_t>(all) % kBlock) % kBlock;
+  if (before != 0) ::munmap(all, before);
+  if (more != before) ::munmap(all + before + mapped, more - before);
+  return all + before;
+}
+
+// Under the lock. Takes the file, whatever comes of it.
+void* Memory::add(Place place, size_t size, int device, const void* owner, int file) {
+  const size_t mapped = whole_pages(size);
+  std::byte* at = file >= 0 ? place_for(mapped) : nullptr;
+  const bool is_hidden = place == Place::device || place == Place::shared;
+  const int access = is_hidden ? PROT_NONE : PROT_READ | PROT_WRITE;
+  std::byte* behind = at != nullptr ? map_twice(at, mapped, access, file) : nullptr;
+  if (behind != nullptr) {
+    live_[at] = Allocation{place, device, owner, at, size, ++last_id_, behind, file};
+    return at;
+  }
+  if (at != nullptr) freed_[at] = mapped;
+  if (file >= 0) ::close(file);
+  return nullptr;
 }
 
 void* Memory::allocate(Place place, size_t size, int device, const void* owner) {
   if (size == 0) return nullptr;
   const std::lock_guard guard(lock_);
-  const size_t mapped = whole_pages(size);
-  std::byte* at = place_for(mapped);
-  if (at == nullptr) return nullptr;
-  const int access = place == Place::device ? PROT_NONE : PROT_READ | PROT_WRITE;
-  std::byte* behind = map_twice(at, mapped, access);
-  if (behind == nullptr) {
-    freed_[at] = mapped;
+  void* const at = add(place, size, device, owner, make_file(whole_pages(size)));
+  if (at != nullptr) ++counted().allocations;
+  return at;
+}
+
+bool Memory::share(const void* at, Ticket* ticket) const {
+  const std::optional<Allocation> found = find(at);
+  if (!found || found->at != at || found->place != Place::device) return false;
+  *ticket = {::getpid(), found->file, found->size};
+  return true;
+}
+
+void* Memory::open(const Ticket& ticket, int device, const void* owner) {
+  if (ticket.process == ::getpid() || ticket.size == 0) return nullptr;
+  const std::string name =
+      "/proc/" + std::to_string(ticket.process) + "/fd/" + std::to_string(ticket.file);
+  const int file = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return nullptr;
+  if (::lseek(file, 0, SEEK_END) < static_cast<off_t>(ticket.size)) {
+    ::close(file);
     return nullptr;
   }
-  live_[at] = Allocation{place, device, owner, at, size, ++last_id_, behind};
-  ++counted().allocations;
+  const std::lock_guard guard(lock_);
+  void* const at = add(Place::shared, ticket.size, device, owner, file);
+  if (at != nullptr) ++counted().shared;
   return at;
 }
 
@@ -76,9 +118,10 @@ bool Memory::free(const void* at, std::initializer_list<Place> places) {
   ::munmap(gone.behind, mapped);
   static_cast<void>(
       ::mmap(gone.at, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+  ::close(gone.file);
   live_.erase(found);
   freed_[gone.at] = mapped;
-  --counted().allocations;
+  --(gone.place == Place::shared ? counted().shared : counted().allocations);
   return true;
 }
 
@@ -137,8 +180,8 @@ bool fails() {
 
 STANDIN_EXPORT void standin_count(standin_counts* to) {
   const standin::Counters& now = standin::counted();
-  *to = {now.copies,   now.bytes,   now.allocations, now.queues,
-         now.contexts, now.watches, now.marked,      now.calls};
+  *to = {now.copies,  now.bytes,  now.allocations, now.queues, now.contexts,
+         now.watches, now.marked, now.calls,       now.shared};
 }
 
 STANDIN_EXPORT void standin_fail(size_t nth) {

@@ -22,7 +22,7 @@
 
 namespace standin {
 
-enum class Place { device, managed, host };
+enum class Place { device, managed, host, shared };  // shared: another process's
 
 struct Allocation {
   Place place = Place::device;
@@ -32,6 +32,14 @@ struct Allocation {
   size_t size = 0;              // as it was asked for
   uint64_t id = 0;              // never used again
   std::byte* behind = nullptr;  // where its bytes can be reached
+  int file = -1;                // whose they are
+};
+
+// What another process needs to have an allocation of this one.
+struct Ticket {
+  int process = 0;
+  int file = -1;  // a descriptor of that process
+  uint64_t size = 0;
 };
 
 class Memory {
@@ -40,6 +48,10 @@ class Memory {
   void* allocate(Place place, size_t size, int device, const void* owner);
   // False: no allocation of these places begins there.
   bool free(const void* at, std::initializer_list<Place> places);
+  // Of a device's memory; false: none begins there.
+  bool share(const void* at, Ticket* ticket) const;
+  // Another process's. Null: it is not to be had, or it is this one's.
+  void* open(const Ticket& ticket, int device, const void* owner);
   // The live one that has the address.
   std::optional<Allocation> find(const void* at) const;
   // Either side may be memory of ours or the host's. False, and nothing copied: a side is not
@@ -53,6 +65,7 @@ class Memory {
   };
 
   std::byte* place_for(size_t mapped);
+  void* add(Place place, size_t size, int device, const void* owner, int file);
   std::byte* reach(const void* at, size_t n) const;
 
   mutable std::mutex lock_;  // guards what follows
@@ -63,7 +76,7 @@ class Memory {
 
 struct Counters {
   std::atomic<size_t> copies{0}, bytes{0}, allocations{0}, queues{0}, contexts{0}, watches{0},
-      marked{0}, calls{0};
+      marked{0}, calls{0}, shared{0};
 };
 
 // The one of this library; never destroyed.
