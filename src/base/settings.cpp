@@ -52,6 +52,7 @@ constexpr Setting kSettings[] = {
     {"APERTURE_LINK", Kind::word, "tcp", kNotSet},
     {"APERTURE_SHARE", Kind::directory, "", kNotSet},
     {"APERTURE_CMA", Kind::word, "deny, allow", kNotSet},
+    {"APERTURE_DEVICE_SHARE", Kind::word, "on, off", kNotSet},
     {"APERTURE_MR_MODE", Kind::list,
      "local, raw, virt_addr, allocated, prov_key, mmu_notify, rma_event, endpoint, hmem, "
      "local_cache, verbs, none",

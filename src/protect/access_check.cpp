@@ -91,7 +91,7 @@ RegionFacts AccessCheck::facts(DomainId pd, uint64_t key) const noexcept {
   facts.registered_at = e->registered_at.load(std::memory_order_relaxed);
   // of a region that is closed it has gone; another domain's may be changing
   const SideRecord* side = facts.pd == pd ? sides_.record(index) : nullptr;
-  if ((flags & kFlagAskOwner) != 0 && side != nullptr) {
+  if ((flags & kFlagsBeside) != 0 && side != nullptr) {
     facts.buffers = side->segments.size();
     if (side->needs_endpoint) facts.endpoint = side->endpoint;
   }

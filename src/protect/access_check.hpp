@@ -98,7 +98,7 @@ class AccessCheck {
   Denial find(const AccessAsk& ask, LookupHint* hint, EntryCopy& out) const noexcept;
   Checked check_another(const AccessAsk& ask, LookupHint* hint) const noexcept;
   Checked grant(const AccessAsk& ask, const EntryCopy& entry) const noexcept {
-    if ((entry.rights & kFlagAskOwner) != 0) [[unlikely]]
+    if ((entry.rights & kFlagsBeside) != 0) [[unlikely]]
       return grant_beside(ask, entry);
     uint64_t offset = 0;
     const uint64_t len = ask.len.unchecked();

@@ -17,7 +17,7 @@
 namespace aperture::protect {
 
 //   0        8          16         24    28     32           40      44      48      64
-//   | pin    | riov_base | riov_len | tid | taken | start_time | closed | lane | 0    |
+//   | pin    | riov_base | riov_len | tid | taken | start_time | closed | lane | ...  |
 struct alignas(64) AccessorSlot {
   std::atomic<uint64_t> pin;         // generation being accessed, or kPullPin; 0 = none
   std::atomic<uint64_t> riov_base;   // these two are the remote iovec that the kernel reads at the
@@ -27,7 +27,11 @@ struct alignas(64) AccessorSlot {
   std::atomic<uint64_t> start_time;  // of that thread: field 22 of its stat, against reuse of tid
   std::atomic<uint32_t> closed;      // owner: not 0: this slot is not looked at, pin no more
   std::atomic<uint32_t> lane;        // accessor: of which lane of the segment
-  uint64_t reserved1[2];
+  // accessor: not 0: a device's driver copies, in its own time. A thread that is stopped may be in
+  // the middle of telling it to, and one that has died may have told it just before.
+  std::atomic<uint32_t> by_driver;
+  uint32_t reserved0;
+  uint64_t reserved1;
 
   static constexpr uint32_t kClosed = 1;   // for good
   static constexpr uint32_t kDormant = 2;  // until the accessor asks to be woken (accessors.hpp)
@@ -38,6 +42,7 @@ struct alignas(64) AccessorSlot {
 };
 static_assert(sizeof(AccessorSlot) == 64);
 static_assert(offsetof(AccessorSlot, riov_base) == 8 && offsetof(AccessorSlot, riov_len) == 16);
+static_assert(offsetof(AccessorSlot, by_driver) == 48);
 static_assert(sizeof(iovec) == 16 && std::atomic<uint64_t>::is_always_lock_free);
 
 // Pinned by who pulls a message that was offered: no generation of a region, which has 62 bits.

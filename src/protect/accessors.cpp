@@ -35,8 +35,10 @@ struct Accessors::Inside {
     uint64_t pin;
     pid_t tid;
     uint64_t start_time;
+    bool by_driver;
   };
 
+  explicit Inside(bool expects_drivers) noexcept : drivers(expects_drivers) {}
   // Those of `accessor` for whose slots pin_of() is not 0.
   template <typename PinOf>
   void gather(const Accessor& accessor, PinOf&& pin_of) noexcept;
@@ -44,6 +46,7 @@ struct Accessors::Inside {
   bool is_over(ThreadProbe& probe) const noexcept;
   bool is_nobody() const noexcept { return count == 0; }
 
+  const bool drivers;  // some of them may copy by a device's driver
   pid_t pid = 0;
   std::shared_ptr<const PeerKeyView> its_keys;
   size_t count = 0;
@@ -62,7 +65,7 @@ void Accessors::Inside::gather(const Accessor& accessor, PinOf&& pin_of) noexcep
     // for a thread that was stopped between its pin and its second look: its call, if it still
     // makes one, copies nothing
     slot.riov_len.store(0, std::memory_order_seq_cst);
-    threads[count++] = {&slot, pin, 0, 0};
+    threads[count++] = {&slot, pin, 0, 0, false};
   }
   if (count == 0) [[likely]]
     return;
@@ -73,6 +76,9 @@ void Accessors::Inside::gather(const Accessor& accessor, PinOf&& pin_of) noexcep
     // closed)
     threads[i].tid = static_cast<pid_t>(threads[i].slot->tid.load(std::memory_order_acquire));
     threads[i].start_time = threads[i].slot->start_time.load(std::memory_order_acquire);
+    // SYNC POINT: by-driver (pairs with piece_in_device(): who is found inside had said it before)
+    threads[i].by_driver =
+        drivers && threads[i].slot->by_driver.load(std::memory_order_acquire) != 0;
   }
   // most copies are over before /proc could be read, which takes several times as long
   for (int spin = 0; spin <= kSpinsBeforeLook; ++spin) {
@@ -94,11 +100,16 @@ void Accessors::Inside::drop_those_that_are_out() noexcept {
 }
 
 bool Accessors::Inside::is_over(ThreadProbe& probe) const noexcept {
+  const auto has_ended = [&](const Thread& thread) {
+    if (thread.by_driver) return probe.is_over(pid, thread.start_time);
+    return probe.look(pid, thread.tid, thread.start_time) != ThreadState::running;
+  };
   return std::all_of(
       threads.begin(), threads.begin() + static_cast<ptrdiff_t>(count), [&](const Thread& thread) {
-        if (probe.look(pid, thread.tid, thread.start_time) != ThreadState::running) return true;
+        if (has_ended(thread)) return true;
         // a process that has become another program has its first thread's number and age still
-        return thread.tid == pid && its_keys != nullptr && its_keys->has_become_another(pid);
+        const bool outlives_it = thread.by_driver || thread.tid == pid;
+        return outlives_it && its_keys != nullptr && its_keys->has_become_another(pid);
       });
 }
 
@@ -156,7 +167,7 @@ void Accessors::know(const SlotArray* slots, std::shared_ptr<const PeerKeyView> 
 
 bool Accessors::detach(SlotArray* slots) {
   std::vector<Accessor>* in = nullptr;
-  Inside inside;
+  Inside inside(expects_drivers());
   {
     std::lock_guard guard(mutex_);
     const auto at = find_attached(slots, in);
@@ -203,7 +214,7 @@ void Accessors::cut_short(uint64_t generation) noexcept {
 // Of the next accessor in the order of turns, beyond `turn`, that seems to be inside. Nobody: there
 // is none. Who falls asleep meanwhile was inside nowhere, and who wakes gets another turn.
 Accessors::Inside Accessors::next_inside(uint64_t generation, uint64_t& turn) noexcept {
-  Inside inside;
+  Inside inside(expects_drivers());
   std::lock_guard guard(mutex_);
   auto at = std::upper_bound(awake_.begin(), awake_.end(), turn,
                              [](uint64_t after, const Accessor& a) { return after < a.turn; });
@@ -226,7 +237,7 @@ bool Accessors::is_quiet(uint64_t generation) noexcept {
 }
 
 bool Accessors::is_lane_quiet(const SlotArray* watched, uint32_t lane) noexcept {
-  Inside inside;
+  Inside inside(expects_drivers());
   {
     // polls come here: they wait for no other thread, which may wait for a processor
     const std::unique_lock guard(mutex_, std::try_to_lock);

@@ -62,6 +62,11 @@ class Accessors {
   // returns. Null, or slots that are not attached: nothing happens.
   void wake(const SlotArray* slots) noexcept;
 
+  // From now on peers may copy by a device's driver, and one that says so is inside until it says
+  // that it is not, or its process is over: also while its thread is stopped. To be called before
+  // the first region that allows it can be reached. Any thread.
+  void expect_drivers() noexcept { drivers_.store(true, std::memory_order_release); }
+
   // Puts a number into the gate of a lane: no direct access under the number before begins then.
   static void move_gate(std::atomic<uint64_t>& gate, uint64_t number) noexcept;
   // Asked after that: true once none that had begun under it can land any more. So ends what a
@@ -105,6 +110,7 @@ class Accessors {
   };
   struct Inside;
 
+  bool expects_drivers() const noexcept { return drivers_.load(std::memory_order_acquire); }
   std::vector<Accessor>::iterator find(std::vector<Accessor>& in, const SlotArray* slots) noexcept;
   std::vector<Accessor>::iterator find_attached(const SlotArray* slots,
                                                 std::vector<Accessor>*& in) noexcept;
@@ -118,6 +124,7 @@ class Accessors {
   std::vector<Accessor> awake_;    // their slots are open
   std::vector<Accessor> dormant_;  // there is room for all of them in either
   uint64_t last_turn_ = 0;
+  std::atomic<bool> drivers_{false};
   uint32_t closes_ = 0;        // guarded by table_lock_
   uint64_t looked_at_ns_ = 0;  // guarded by mutex_
   ProcThreadProbe proc_probe_;

@@ -4,8 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <new>
+#include <utility>
+
 #include "base/guarded_copy.hpp"
 #include "base/invariant.hpp"
+#include "base/settings.hpp"
 #include "protect/access_check.hpp"
 
 namespace aperture::protect {
@@ -27,6 +31,15 @@ bool Segment::copy_in(std::byte* at, const void* from, size_t n) const noexcept 
 bool Segment::copy_out(void* to, const std::byte* at, size_t n) const noexcept {
   assert(at >= base && static_cast<uint64_t>(at - base) + n <= length);
   return device != nullptr ? device->copy_out(to, at, n) : guarded_copy(to, at, n);
+}
+
+void SideRecord::share_device() noexcept {
+  if (!is_device_alone() || !setting_is("APERTURE_DEVICE_SHARE", "on")) return;
+  const Segment& all = segments[0];
+  auto made = std::unique_ptr<memory::Share>(new (std::nothrow) memory::Share);
+  if (made == nullptr || !all.device->share(*made)) return;
+  made->offset += static_cast<uint64_t>(all.base - all.device->begin());
+  share = std::move(made);
 }
 
 bool Grant::copy_in_parts(const void* from, size_t n, size_t at) const noexcept {
@@ -97,7 +110,7 @@ void AccessCheck::note_write(RegionRef region) const noexcept {
   if (region.generation == 0 || region.index >= file_.capacity) return;
   const KeyEntry& entry = file_.entries[region.index];
   // SYNC POINT: ask-owner
-  if ((entry.rights.load(std::memory_order_acquire) & kFlagAskOwner) == 0) return;
+  if ((entry.rights.load(std::memory_order_acquire) & kFlagsBeside) == 0) return;
   if (entry.state_gen.load(std::memory_order_acquire) !=
       state_gen_of(region.generation, EntryState::valid)) {
     return;
@@ -114,7 +127,7 @@ Denial AccessCheck::commit(const AccessAsk& ask) const noexcept {
   const KeyEntry& entry = file_.entries[index];
   // relaxed: constant for as long as the engine lock is held, but for the flag
   const uint32_t flags = entry.rights.load(std::memory_order_relaxed);
-  const SideRecord* side = (flags & kFlagAskOwner) != 0 ? sides_.record(index) : nullptr;
+  const SideRecord* side = (flags & kFlagsBeside) != 0 ? sides_.record(index) : nullptr;
   // where it is a right of its own, check() has seen to it
   const bool granted = includes(ask.need, Rights::flush_persistent);
   if (!granted && (side == nullptr || !side->persistent)) return Denial::not_persistent;

@@ -76,7 +76,7 @@ LocalAnswer check_local(const KeyFile& file, const LocalAsk& ask) noexcept {
   if ((entry.rights & kFlagEnabled) == 0) return {Denial::not_enabled, {}};
   if (!includes(static_cast<Rights>(entry.rights & kRightsMask), ask.need))
     return {Denial::missing_right, {}};
-  if ((entry.rights & kFlagAskOwner) != 0) {
+  if ((entry.rights & kFlagsBeside) != 0) {
     LocalAnswer answer;
     answer.beside.index = entry.index;
     answer.beside.generation = generation_of(entry.state_gen);

@@ -56,6 +56,10 @@ class Grant {
 
   // The CPU must not touch it: both copies are a driver's work.
   bool is_in_device() const noexcept { return parts_ != nullptr && parts_->in_device; }
+  // Whose driver that is: of its first segment.
+  const memory::Registration* device() const noexcept {
+    return is_in_device() ? parts_->segments.front().device.get() : nullptr;
+  }
   // Its bytes where they are one run of memory that the CPU may touch; else null.
   std::byte* run() const noexcept { return parts_ == nullptr ? data_ : nullptr; }
   // For who works in place: calls fn(std::byte* piece, size_t n) -> bool for each run of the chunk

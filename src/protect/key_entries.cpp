@@ -71,7 +71,7 @@ Result<RegionHandle> KeyEntries::revive(const RegionHandle& region) noexcept {
 void KeyEntries::end_life(const RegionHandle& region) noexcept {
   assert(!is_over(region) && live_ != 0);
   KeyEntry& entry = file_.entries[region.index];
-  if ((entry.rights.load(std::memory_order_relaxed) & kFlagAskOwner) != 0) {
+  if ((entry.rights.load(std::memory_order_relaxed) & kFlagsBeside) != 0) {
     // no check of ours is in it: it was revoked inside the engine lock; relaxed: under the lock
     sides_.drop(region.index);
   }

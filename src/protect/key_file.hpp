@@ -64,9 +64,13 @@ constexpr uint32_t kFlagZeroBased = 1u << 16;
 constexpr uint32_t kFlagEnabled = 1u << 17;
 constexpr uint32_t kFlagAskOwner = 1u << 18;  // has what only its owner validates: beside.cpp
 constexpr uint32_t kFlagOrigin = 1u << 19;    // peers count from elsewhere: the owner knows where
+// Memory of a device, in one piece: it has a side record, but peers may copy by the device's
+// driver, without the owner. With kFlagAskOwner they may not.
+constexpr uint32_t kFlagDevice = 1u << 20;
+constexpr uint32_t kFlagsBeside = kFlagAskOwner | kFlagDevice;  // the owner looks beside the entry
 
 constexpr uint64_t kKeyFileMagic = 0x3153594b50415041;  // "APAPKYS1", little endian
-constexpr uint32_t kKeyFileLayout = 3;
+constexpr uint32_t kKeyFileLayout = 4;
 constexpr uint32_t kBucketsAtStart = 1024;
 constexpr size_t kKeyHeaderBytes = 4096;
 constexpr size_t kKnownDomains = 16;
@@ -86,6 +90,8 @@ struct KeyHeader {
   // Who is at the addresses: bit 30 (FUTEX_OWNER_DIED) once it is no more the program that
   // registered here; see image_watch.hpp. Beside what is constant: read before each copy.
   std::atomic<uint32_t> image;
+  // 1: some entry has, or had, kFlagDevice.
+  std::atomic<uint32_t> has_devices;
 
   alignas(64) std::atomic<uint64_t> version;  // odd: a split is under way
   std::atomic<uint32_t> bucket_count;
@@ -93,10 +99,15 @@ struct KeyHeader {
 
   // domains that registered lately, so that a miss can say "another domain's key"; 0 = none
   alignas(64) std::atomic<uint32_t> domains[kKnownDomains];
+
+  // In the owner: an array with the address of a memory::Share for each entry with kFlagDevice.
+  // Constant, too.
+  alignas(64) uint64_t shares_address;
 };
-static_assert(offsetof(KeyHeader, image) == 56 && offsetof(KeyHeader, version) == 64 &&
-              offsetof(KeyHeader, bucket_count) == 72 && offsetof(KeyHeader, entries_used) == 76 &&
-              offsetof(KeyHeader, domains) == 128 && sizeof(KeyHeader) <= kKeyHeaderBytes);
+static_assert(offsetof(KeyHeader, image) == 56 && offsetof(KeyHeader, has_devices) == 60 &&
+              offsetof(KeyHeader, version) == 64 && offsetof(KeyHeader, bucket_count) == 72 &&
+              offsetof(KeyHeader, entries_used) == 76 && offsetof(KeyHeader, domains) == 128 &&
+              offsetof(KeyHeader, shares_address) == 192 && sizeof(KeyHeader) <= kKeyHeaderBytes);
 
 // A consistent copy of an entry's fields.
 struct EntryCopy {
@@ -117,6 +128,7 @@ struct KeyFile {
   KeyEntry* entries = nullptr;
   uint32_t capacity = 0;
   uint32_t max_buckets = 0;
+  uint64_t shares_address = 0;  // of a peer's: any word
 };
 
 // One wide multiplication, folded: keys that count in any of their bits are spread by it. But 16

@@ -26,8 +26,10 @@ Status validate(const RegionSpec& spec) noexcept {
 }
 
 // The flags of a region that is more than a range which everybody with the key may reach.
-uint32_t flags_beside(const RegionSpec& spec, bool has_side) noexcept {
-  uint32_t flags = has_side || spec.bound_to != 0 ? kFlagAskOwner : 0;
+uint32_t flags_beside(const RegionSpec& spec, const SideRecord* side) noexcept {
+  const bool is_shared = side != nullptr && side->share != nullptr && side->is_device_alone();
+  uint32_t flags = is_shared ? kFlagDevice : 0;
+  if ((side != nullptr && !is_shared) || spec.bound_to != 0) flags |= kFlagAskOwner;
   if (!spec.origin || *spec.origin == spec.base) return flags;
   if (*spec.origin == 0) return flags | kFlagZeroBased;
   return flags | kFlagAskOwner | kFlagOrigin;
@@ -65,18 +67,19 @@ Result<std::unique_ptr<KeyTable>> KeyTable::create(uint32_t max_regions) {
   return table;
 }
 
-KeyTable::KeyTable(PublishedFile file) noexcept : own_file_(std::move(file)) {}
+KeyTable::KeyTable(PublishedFile file) noexcept : own_file_(std::move(file)) {
+  header().shares_address = reinterpret_cast<uint64_t>(sides_.shares());
+}
 
 // So that a miss can tell another domain's key from an unknown one.
 void KeyTable::note_domain(DomainId pd) noexcept {
   assert(pd != 0);
   if (pd == last_domain_) return;
   last_domain_ = pd;
-  KeyHeader& header = *own_file_.layout().header;
-  for (std::atomic<uint32_t>& known : header.domains) {
+  for (std::atomic<uint32_t>& known : header().domains) {
     if (known.load(std::memory_order_relaxed) == pd) return;  // relaxed: hints, written by us only
   }
-  header.domains[domain_cursor_++ % kKnownDomains].store(pd, std::memory_order_relaxed);
+  header().domains[domain_cursor_++ % kKnownDomains].store(pd, std::memory_order_relaxed);
 }
 
 Status KeyTable::place_requested(const RegionSpec& spec, Place& place) const noexcept {
@@ -93,6 +96,7 @@ Status KeyTable::place_requested(const RegionSpec& spec, Place& place) const noe
 
 Status KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideRecord> side, RegionHandle& made) {
   if (Status s = validate(spec); !s) return s;
+  if (side != nullptr && spec.bound_to == 0) side->share_device();
 
   std::lock_guard guard(entries_.lock());
   note_domain(spec.pd);
@@ -111,7 +115,12 @@ Status KeyTable::add(const RegionSpec& spec, std::unique_ptr<SideRecord> side, R
   }
   uint32_t flags = 0;
   if (side != nullptr || spec.bound_to != 0 || spec.origin) [[unlikely]] {
-    flags = flags_beside(spec, side != nullptr);
+    flags = flags_beside(spec, side.get());
+    // SYNC POINT: key-entry (who finds the entry VALID also finds this)
+    if ((flags & kFlagDevice) != 0) {
+      accessors_.expect_drivers();
+      header().has_devices.store(1, std::memory_order_release);
+    }
     if ((flags & kFlagOrigin) != 0) sides_.put_origin(index, *spec.origin);
     sides_.put(index, std::move(side));
   }
@@ -152,8 +161,12 @@ Result<SideRecord*> KeyTable::add_side(RegionHandle region) {
   auto made = std::make_unique<SideRecord>();
   std::lock_guard guard(entries_.lock());
   if (!entries_.in_force(region)) return Errc::no_entry;
-  if (sides_.record(region.index) != nullptr) return sides_.record(region.index);
   KeyEntry& entry = own_file_.layout().entries[region.index];
+  if (SideRecord* const there = sides_.record(region.index); there != nullptr) {
+    // SYNC POINT: ask-owner (there may be more to it from now on than a device's memory)
+    entry.rights.fetch_or(kFlagAskOwner, std::memory_order_release);
+    return there;
+  }
   // relaxed: constant while the entry is VALID
   auto* base = reinterpret_cast<std::byte*>(entry.base.load(std::memory_order_relaxed));
   made->segments.push_back(

@@ -63,8 +63,9 @@ class KeyTable {
   // wraps, domain 0, an unknown right, an origin for what is zero_based), no_space (table full),
   // no_memory. With a side record, base is the address of the first byte and length that of all
   // segments. Peers leave the accesses of what has a side record, an origin or an endpoint to the
-  // owner. The second form writes the handle where it stays: a copy of fields that were stored just
-  // now waits for them. On failure it writes nothing.
+  // owner, but for a device's memory that is shared (side_record.hpp). The second form writes the
+  // handle where it stays: a copy of fields that were stored just now waits for them. On failure it
+  // writes nothing.
   Result<RegionHandle> add(const RegionSpec& spec, std::unique_ptr<SideRecord> side = nullptr) {
     RegionHandle made;
     const Status added = add(spec, std::move(side), made);
@@ -76,8 +77,9 @@ class KeyTable {
   Status enable(RegionHandle region);
 
   // The region's side record, or null. Change it inside the engine lock of the domain, and only
-  // until the region is closed; add_side gives one to a region that has none, from then on peers
-  // leave its accesses to the owner. Errors: no_entry, no_memory.
+  // until the region is closed; add_side gives one to a region that has none, and from then on
+  // peers leave its accesses to the owner in any case: whoever adds to a record calls it first.
+  // Errors: no_entry, no_memory.
   SideRecord* side(RegionHandle region) noexcept;
   Result<SideRecord*> add_side(RegionHandle region);
 
@@ -110,6 +112,7 @@ class KeyTable {
   };
 
   explicit KeyTable(PublishedFile file) noexcept;
+  KeyHeader& header() noexcept { return *own_file_.layout().header; }
   // With the lock of the entries held.
   Status place_requested(const RegionSpec& spec, Place& place) const noexcept;
   void note_domain(DomainId pd) noexcept;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <utility>
 
 #include "base/barrier.hpp"
 #include "base/fork.hpp"
@@ -118,6 +119,7 @@ Result<PeerKeyView> PeerKeyView::map(UniqueFd fd, size_t size_bytes) {
   const uint32_t capacity = header->capacity;
   const uint32_t max_buckets = header->max_buckets;
   const uint64_t entries_offset = header->entries_offset;
+  const uint64_t shares_address = header->shares_address;  // an address there: any will do
   if (header->magic != kKeyFileMagic || header->layout != kKeyFileLayout) return Errc::protocol;
   if (capacity == 0 || max_buckets == 0 || !std::has_single_bit(max_buckets)) {
     return Errc::protocol;
@@ -133,6 +135,7 @@ Result<PeerKeyView> PeerKeyView::map(UniqueFd fd, size_t size_bytes) {
   file.entries = reinterpret_cast<KeyEntry*>(base + entries_offset);
   file.capacity = capacity;
   file.max_buckets = max_buckets;
+  file.shares_address = shares_address;
   return PeerKeyView(std::move(*mapping), file);
 }
 
@@ -148,6 +151,13 @@ ssize_t PeerKeyView::read_nonce(pid_t owner, uint64_t& found) const noexcept {
   const uint64_t there = file_.header->self_address + offsetof(KeyHeader, nonce);
   const iovec remote{reinterpret_cast<void*>(there), sizeof found};
   return read_call_(owner, &local, 1, &remote, 1, 0);
+}
+
+// Anything may come of it: neither the address nor what lies there is believed.
+bool PeerKeyView::read_there(pid_t owner, uint64_t from, void* to, size_t n) const noexcept {
+  const iovec local{to, n};
+  const iovec remote{reinterpret_cast<void*>(from), n};
+  return read_call_(owner, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(n);
 }
 
 Status PeerKeyView::probe(pid_t owner) const noexcept {
@@ -181,6 +191,12 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
          (answer == Search::valid && (entry.rights & kFlagAskOwner) != 0);
 }
 
+bool PeerKeyView::is_in_device(DomainId pd, uint64_t key) const noexcept {
+  EntryCopy entry;
+  return search(file_, pd, key, entry) == Search::valid &&
+         (entry.rights & kFlagsBeside) == kFlagDevice;
+}
+
 // Behind the pin and the fence: may a copy begin at all?
 [[gnu::always_inline]] inline bool PeerKeyView::is_open(const AccessorSlot& slot,
                                                         const std::atomic<uint64_t>* gate,
@@ -191,6 +207,39 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   gone |= file_.header->image.load(std::memory_order_acquire) & kImageEnded;
   // SYNC POINT: lane-gate (pairs with the fence in move_gate())
   return gone == 0 && (gate == nullptr || gate->load(std::memory_order_acquire) == gate_number);
+}
+
+// Steps A2 to A6. always_inline: what is asked stays in registers.
+template <typename Copy>
+[[gnu::always_inline]] inline DirectResult PeerKeyView::copy_pinned(AccessorSlot& slot,
+                                                                    const Piece& ask,
+                                                                    const EntryCopy& entry,
+                                                                    uint64_t offset,
+                                                                    Copy&& copy) const {
+  using Outcome = DirectResult::Outcome;
+  const uint64_t generation = generation_of(entry.state_gen);
+  // relaxed: the iovec is ours while nothing is pinned, and the release below orders it
+  slot.riov_base.store(entry.base + offset, std::memory_order_relaxed);
+  slot.riov_len.store(ask.len, std::memory_order_relaxed);
+  // SYNC POINT: revocation (FENCE_A; pairs with FENCE_R in Revocation::begin())
+  slot.pin.store(generation, std::memory_order_release);
+  full_fence();
+  // before the second look: a slot that is open again only now belongs to an older look at the
+  // entry
+  const bool open = is_open(slot, ask.gate, ask.gate_number);
+  const uint64_t now = file_.entries[entry.index].state_gen.load(std::memory_order_acquire);
+  DirectResult result{Outcome::done, Denial::none, 0, generation};
+  if (!open) {
+    result.outcome = Outcome::through_ring;
+  } else if (now != entry.state_gen) {
+    const bool revoking = state_of(now) == EntryState::revoking && generation_of(now) == generation;
+    result = {Outcome::denied, revoking ? Denial::revoking : Denial::closed};
+  } else {
+    std::forward<Copy>(copy)(result);
+  }
+  // SYNC POINT: revocation (the owner that sees us unpinned may reuse the memory)
+  slot.pin.store(0, std::memory_order_release);
+  return result;
 }
 
 // One system call at most: steps A1 to A6 of docs/revocation.md. `done` with bytes == 0: look
@@ -216,33 +265,74 @@ bool PeerKeyView::asks_owner(DomainId pd, uint64_t key) const noexcept {
   if (denial != Denial::none) return {Outcome::denied, denial};
   if (ask.len == 0) return {Outcome::done, Denial::none, 0, generation};
 
-  // relaxed: the iovec is ours while nothing is pinned, and the release below orders it
-  slot.riov_base.store(entry.base + offset, std::memory_order_relaxed);
-  slot.riov_len.store(ask.len, std::memory_order_relaxed);
-  // SYNC POINT: revocation (FENCE_A; pairs with FENCE_R in Revocation::begin())
-  slot.pin.store(generation, std::memory_order_release);
-  full_fence();
-  // before the second look: a slot that is open again only now belongs to an older look at the
-  // entry
-  const bool open = is_open(slot, ask.gate, ask.gate_number);
-  const uint64_t now = file_.entries[entry.index].state_gen.load(std::memory_order_acquire);
-  DirectResult result{Outcome::done, Denial::none, 0, generation};
-  if (!open) {
-    result.outcome = Outcome::through_ring;
-  } else if (now != entry.state_gen) {
-    const bool revoking = state_of(now) == EntryState::revoking && generation_of(now) == generation;
-    result = {Outcome::denied, revoking ? Denial::revoking : Denial::closed};
-  } else {
+  if ((entry.rights & kFlagDevice) != 0) [[unlikely]]
+    return piece_in_device(owner, slot, ask, entry, offset);
+  return copy_pinned(slot, ask, entry, offset, [&](DirectResult& result) {
     const ssize_t n = call(owner, ask.local, ask.local_count, slot.remote_iovec(), 1, 0);
     if (n >= 0) {
       result.bytes = std::min(static_cast<uint64_t>(n), ask.len);
     } else {
       result.outcome = outcome_of(errno);
     }
+  });
+}
+
+// What the driver has mapped of that life of the region; null: nothing, so far as we know now.
+const memory::Registration* PeerKeyView::find_device(pid_t owner, const EntryCopy& entry,
+                                                     PeerDevices& devices) const {
+  const RegionRef life = entry.ref();
+  const auto is_over = [this](const RegionRef& ref) {
+    const uint64_t now = file_.entries[ref.index].state_gen.load(std::memory_order_acquire);
+    return now != state_gen_of(ref.generation, EntryState::valid);
+  };
+  if (const PeerDevices::Met* met = devices.find(life.generation)) return met->memory.get();
+  devices.drop(is_over);
+  uint64_t place = 0;
+  memory::Share share;
+  const uint64_t place_of_place = file_.shares_address + life.index * sizeof place;
+  if (!read_there(owner, place_of_place, &place, sizeof place) ||
+      !read_there(owner, place, &share, sizeof share)) {
+    return nullptr;
   }
-  // SYNC POINT: revocation (the owner that sees us unpinned may reuse the memory)
-  slot.pin.store(0, std::memory_order_release);
-  return result;
+  // it is of that life only if that goes on: the owner writes it before, and frees it after
+  // SYNC POINT: key-entry
+  if (is_over(life)) return nullptr;
+  const PeerDevices::Met* met = devices.learn(life, memory::open(share, entry.length));
+  return met != nullptr ? met->memory.get() : nullptr;
+}
+
+// The same as piece(), but the copy is the driver's: it has no handle that a close could take away,
+// so that a close waits for all of it.
+[[gnu::noinline]] DirectResult PeerKeyView::piece_in_device(pid_t owner, AccessorSlot& slot,
+                                                            const Piece& ask,
+                                                            const EntryCopy& entry,
+                                                            uint64_t offset) const {
+  using Copied = PeerDevices::Copied;
+  using Outcome = DirectResult::Outcome;
+  assert(offset <= entry.length && ask.len <= entry.length - offset);
+  assert(ask.len <= kDeviceChunkBytes);
+  const memory::Registration* const device =
+      ask.devices != nullptr ? find_device(owner, entry, *ask.devices) : nullptr;
+  if (device == nullptr) return {Outcome::through_ring, Denial::none};
+  const bool reads = ask.need == Rights::remote_read;
+  // SYNC POINT: by-driver (relaxed: before the release store that pins)
+  slot.by_driver.store(1, std::memory_order_relaxed);
+  const DirectResult done = copy_pinned(slot, ask, entry, offset, [&](DirectResult& result) {
+    std::byte* const first = device->begin() + offset;
+    for (size_t i = 0; i < ask.local_count && result.outcome == Outcome::done; ++i) {
+      const iovec& local = ask.local[i];
+      std::byte* const at = first + result.bytes;
+      const Copied copied = reads ? ask.devices->copy_out(local, *device, at)
+                                  : ask.devices->copy_in(*device, at, local);
+      if (copied == Copied::yes) {
+        result.bytes += local.iov_len;
+      } else {
+        result.outcome = copied == Copied::no_local ? Outcome::faulted : Outcome::through_ring;
+      }
+    }
+  });
+  slot.by_driver.store(0, std::memory_order_release);  // after the one that unpins
+  return done;
 }
 
 bool PeerKeyView::can_pin() noexcept {
@@ -278,12 +368,15 @@ DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAs
   uint64_t total = 0;
   for (size_t i = 0; i < ask.local_count; ++i) {
     const uint64_t len = ask.local[i].iov_len;
-    if (len > kChunkBytes - total) return {Outcome::through_ring, Denial::none};
+    if (len > kDeviceChunkBytes - total) return {Outcome::through_ring, Denial::none};
     total += len;
   }
+  if (total > kChunkBytes && !is_in_device(ask.pd, ask.key)) [[unlikely]]
+    return {Outcome::through_ring, Denial::none};
   if (!note_thread(slot)) return {Outcome::through_ring, Denial::none};
-  const Piece whole{ask.pd,    ask.key,         ask.addr,       total,    need,
-                    ask.local, ask.local_count, ask.generation, ask.gate, ask.gate_number};
+  const Piece whole{ask.pd,   ask.key,         ask.addr,        total,
+                    need,     ask.local,       ask.local_count, ask.generation,
+                    ask.gate, ask.gate_number, ask.devices};
   DirectResult first = piece(owner, slot, whole, call, hint);
   if (first.generation == 0) first.generation = ask.generation;
   if (first.outcome != Outcome::done || first.bytes == total) [[likely]]
@@ -307,9 +400,9 @@ DirectResult PeerKeyView::access(pid_t owner, AccessorSlot& slot, const DirectAs
       sum.outcome = Outcome::through_ring;
       return sum;
     }
-    const Piece left{whole.pd,   whole.key,        whole.addr + sum.bytes, whole.len - sum.bytes,
-                     whole.need, local.data(),     local.count(),          sum.generation,
-                     whole.gate, whole.gate_number};
+    const Piece left{whole.pd,   whole.key,         whole.addr + sum.bytes, whole.len - sum.bytes,
+                     whole.need, local.data(),      local.count(),          sum.generation,
+                     whole.gate, whole.gate_number, whole.devices};
     const DirectResult one = piece(owner, slot, left, call, hint);
     copied = one.bytes;
     sum.outcome = one.outcome;

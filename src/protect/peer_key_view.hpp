@@ -2,7 +2,8 @@
 //
 // Everything in the file is the peer's word: indices, counts and chains are bounded before use, and
 // nothing in it can crash or hang the reader. What it can make us do is to copy into or out of the
-// peer's own memory. One view per peer process; any thread, a slot and a hint each
+// peer's own memory; and, where that is a device's, to ask our driver for whatever handle the peer
+// has named. One view per peer process; any thread, a slot and a hint each
 // (accessor_slot.hpp). The protocol, its fences and the order of its steps: docs/revocation.md, and
 // tests/spin/revocation.pml.
 #pragma once
@@ -18,6 +19,7 @@
 #include "protect/access_check.hpp"
 #include "protect/accessor_slot.hpp"
 #include "protect/key_file.hpp"
+#include "protect/peer_devices.hpp"
 #include "protect/rights.hpp"
 
 namespace aperture::protect {
@@ -37,7 +39,8 @@ struct DirectResult {
   uint64_t generation = 0;  // of the region that was met; 0: none was
 };
 
-// What to do where: the key and range in the peer, and the local side, at most kChunkBytes in all.
+// What to do where: the key and range in the peer, and the local side, at most kChunkBytes in all
+// (of a device's memory kDeviceChunkBytes).
 struct DirectAsk {
   DomainId pd = 0;  // the peer's domain, from the handshake
   uint64_t key = 0;
@@ -51,6 +54,8 @@ struct DirectAsk {
   // with another number in it nothing is copied. Null: there is none.
   const std::atomic<uint64_t>* gate = nullptr;
   uint64_t gate_number = 0;
+  // What of the owner's device memory the lane has met. Null: all of that is for its owner to copy.
+  PeerDevices* devices = nullptr;
 };
 
 // A piece of a message that its sender has offered: it names bytes of its own, and no key.
@@ -108,6 +113,14 @@ class PeerKeyView {
   Denial would_refuse(DomainId pd, uint64_t key, uint64_t addr, uint64_t len,
                       Rights need) const noexcept;
 
+  // Whether there is device memory of that peer's which we may perhaps copy by our driver.
+  bool has_devices() const noexcept {
+    // relaxed: it only says whether to look
+    return file_.header->has_devices.load(std::memory_order_relaxed) != 0;
+  }
+  // Whether that region is such memory now. (Advice.)
+  bool is_in_device(DomainId pd, uint64_t key) const noexcept;
+
   // Whether that region, or for now the whole file, is for its owner alone to validate: then the
   // copies say through_ring, and nothing would be refused for certain.
   bool asks_owner(DomainId pd, uint64_t key) const noexcept;
@@ -138,6 +151,7 @@ class PeerKeyView {
     uint64_t generation;
     const std::atomic<uint64_t>* gate;
     uint64_t gate_number;
+    PeerDevices* devices;
   };
 
   PeerKeyView(Mapping mapping, const KeyFile& file) noexcept;
@@ -148,6 +162,15 @@ class PeerKeyView {
                       CopyCall call, LookupHint* hint) const;
   DirectResult piece(pid_t owner, AccessorSlot& slot, const Piece& ask, CopyCall call,
                      LookupHint* hint) const;
+  // Under the pin: what copy(DirectResult&) does, once the entry is found to be as it was.
+  template <typename Copy>
+  DirectResult copy_pinned(AccessorSlot& slot, const Piece& ask, const EntryCopy& entry,
+                           uint64_t offset, Copy&& copy) const;
+  DirectResult piece_in_device(pid_t owner, AccessorSlot& slot, const Piece& ask,
+                               const EntryCopy& entry, uint64_t offset) const;
+  const memory::Registration* find_device(pid_t owner, const EntryCopy& entry,
+                                          PeerDevices& devices) const;
+  bool read_there(pid_t owner, uint64_t from, void* to, size_t n) const noexcept;
   DirectResult rest(pid_t owner, AccessorSlot& slot, const Piece& whole, const DirectResult& first,
                     CopyCall call, LookupHint* hint) const;
 

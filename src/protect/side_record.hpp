@@ -3,9 +3,11 @@
 // memory that a device's driver has to copy.
 //
 // It is the owner's own and no peer sees it: the entry of such a region carries kFlagAskOwner (as
-// do a few others, key_file.hpp), and peers leave its accesses to the owner. Built before the
-// region is added; changed afterwards only inside the engine lock of the region's domain, in which
-// every check of it runs too.
+// do a few others, key_file.hpp), and peers leave its accesses to the owner. But where a device's
+// driver shares the memory, and there is nothing else to a region, the entry carries kFlagDevice
+// instead, and peers that may copy by themselves do so by that driver; of all the record they read
+// the Share. Built before the region is added; changed afterwards only inside the engine lock of
+// the region's domain, in which every check of it runs too.
 // man 3 fi_mr: several buffers, "MMU notify", raw keys, regions of endpoints, RMA events,
 // persistent memory, FI_MR_HMEM.
 #pragma once
@@ -73,7 +75,18 @@ struct SideRecord {
   std::vector<WriteWatcher*> watchers;  // each told of each write; not owned
   bool persistent = false;              // a commit reaches the file behind it
   bool in_device = false;               // all of its segments are
+  // For peers; null: they leave it to the owner. They read it at its address, for as long as the
+  // region lives.
+  std::unique_ptr<const memory::Share> share{};
 
+  // Whether device memory in one piece is all that there is to it.
+  bool is_device_alone() const noexcept {
+    return in_device && segments.size() == 1 && !segments[0].pages && !secret && !needs_endpoint &&
+           watchers.empty() && !persistent;
+  }
+  // Where that is so, the user wants it (APERTURE_DEVICE_SHARE=on), and its driver shares it with
+  // other processes: `share` is what peers need.
+  void share_device() noexcept;
   // The rules that it adds, for [offset, offset + len), which lies inside the region.
   Denial validate(EndpointId through, uint64_t offset, uint64_t len) const noexcept;
 };

@@ -21,6 +21,7 @@ constexpr unsigned long kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
 struct ThreadStat {
   char state = 0;
   unsigned long flags = 0;  // field 9
+  uint64_t threads = 0;     // field 20: of its process, those included that are ending
   uint64_t start_time = 0;  // field 22
 };
 
@@ -46,6 +47,7 @@ bool read_stat(pid_t pid, pid_t tid, ThreadStat& out) noexcept {
     const unsigned long long value = std::strtoull(at + 1, &end, 10);
     if (end == at + 1) return false;
     if (field == 9) out.flags = static_cast<unsigned long>(value);
+    if (field == 20) out.threads = value;
     if (field == 22) out.start_time = value;
     at = end;
   }
@@ -73,6 +75,14 @@ ThreadState ProcThreadProbe::look(pid_t pid, pid_t tid, uint64_t start_time) noe
   if (stat.state == 'Z' || stat.state == 'X' || stat.state == 'x') return ThreadState::gone;
   if (stat.state == 'T' || stat.state == 't') return ThreadState::stopped;
   return ThreadState::running;
+}
+
+bool ProcThreadProbe::is_over(pid_t pid, uint64_t start_time) noexcept {
+  if (pid <= 0 || is_gone(pid, pid)) return true;
+  ThreadStat stat;
+  if (!read_stat(pid, pid, stat)) return is_gone(pid, pid);
+  if (stat.start_time > start_time) return true;  // the number is another process's by now
+  return (stat.state == 'Z' || stat.state == 'X' || stat.state == 'x') && stat.threads <= 1;
 }
 
 uint64_t thread_start_time(pid_t pid, pid_t tid) noexcept {

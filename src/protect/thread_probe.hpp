@@ -21,12 +21,16 @@ class ThreadProbe {
  public:
   virtual ~ThreadProbe() = default;
   virtual ThreadState look(pid_t pid, pid_t tid, uint64_t start_time) noexcept = 0;
+  // Whether all threads of the process have ended, of which one was started at that time: then the
+  // kernel has closed what it had open, and with that its drivers have stopped.
+  virtual bool is_over(pid_t pid, uint64_t start_time) noexcept = 0;
 };
 
 // /proc/PID/task/TID/stat.
 class ProcThreadProbe final : public ThreadProbe {
  public:
   ThreadState look(pid_t pid, pid_t tid, uint64_t start_time) noexcept override;
+  bool is_over(pid_t pid, uint64_t start_time) noexcept override;
 };
 
 // Field 22 of the stat file of a thread, in clock ticks since boot; 0 if there is no such thread or

@@ -295,6 +295,7 @@ class AliveProbe final : public protect::ThreadProbe {
   protect::ThreadState look(pid_t, pid_t, uint64_t) noexcept override {
     return protect::ThreadState::running;
   }
+  bool is_over(pid_t, uint64_t) noexcept override { return false; }
 };
 
 // While there is one, a peer of b stands inside what that key reaches.

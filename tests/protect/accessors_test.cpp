@@ -107,6 +107,7 @@ TEST_F(Attached, nobody_waits_for_who_asks_about_a_thread) {
       EXPECT_TRUE(all_.is_lane_quiet(slots_, 9));
       return ThreadState::running;
     }
+    bool is_over(pid_t, uint64_t) noexcept override { return false; }
     int looks = 0;
 
    private:
@@ -140,6 +141,7 @@ TEST_F(Attached, all_are_asked_whoever_comes_or_goes_meanwhile) {
       }
       return tid == 103 ? last : ThreadState::gone;
     }
+    bool is_over(pid_t, uint64_t) noexcept override { return false; }
     std::vector<pid_t> asked;
     Accessors* all = nullptr;
     SlotArray* leaves = nullptr;
@@ -159,6 +161,7 @@ TEST_F(Attached, every_slot_is_asked_about) {
     ThreadState look(pid_t, pid_t tid, uint64_t) noexcept override {
       return tid == 2 ? ThreadState::running : ThreadState::gone;
     }
+    bool is_over(pid_t, uint64_t) noexcept override { return false; }
   } probe;
   accessors_.set_thread_probe(&probe);
   for (const uint32_t i : {1u, 2u}) {
@@ -168,6 +171,38 @@ TEST_F(Attached, every_slot_is_asked_about) {
   EXPECT_FALSE(accessors_.is_quiet(kLife)) << "the second one runs";
   slot(2).tid = 3;
   EXPECT_TRUE(accessors_.is_quiet(kLife));
+}
+
+// A device's driver may be told to copy by a thread that goes on later, or may still be at it when
+// the thread has died.
+TEST_F(Attached, who_copies_by_a_driver_is_inside_until_its_process_is_over) {
+  StagedProbe& probe = probe_;
+  pin(0, kLife, 7);
+  slot(0).by_driver = 1;
+  slot(0).start_time = 55;
+  for (const ThreadState state : {ThreadState::stopped, ThreadState::gone}) {
+    probe.state = state;
+    EXPECT_TRUE(accessors_.is_quiet(kLife)) << "nobody shares a device's memory here";
+  }
+  EXPECT_EQ(probe.process_looks, 0);
+  accessors_.expect_drivers();
+  for (const ThreadState state : {ThreadState::running, ThreadState::stopped, ThreadState::gone}) {
+    probe.state = state;
+    probe.process_over = false;
+    EXPECT_FALSE(accessors_.is_quiet(kLife));
+    EXPECT_FALSE(accessors_.is_lane_quiet(slots_.get(), 7));
+    EXPECT_FALSE(accessors_.detach(slots_.get()));
+    EXPECT_EQ(probe.last_start, 55u);
+    probe.process_over = true;
+    EXPECT_TRUE(accessors_.is_quiet(kLife));
+  }
+  probe.process_over = false;
+  probe.state = ThreadState::stopped;
+  slot(0).by_driver = 0;
+  EXPECT_TRUE(accessors_.is_quiet(kLife)) << "another copy, by the kernel";
+  slot(0).by_driver = 1;
+  slot(0).pin = 0;
+  EXPECT_TRUE(accessors_.is_quiet(kLife)) << "it is out";
 }
 
 TEST_F(Attached, a_lane_is_quiet_when_nobody_is_inside_through_it) {
@@ -290,6 +325,46 @@ TEST(ProcThreadProbe, who_is_gone_is_not_looked_for_in_proc) {
   }
   EXPECT_EQ(probe.look(gone, gone, start), ThreadState::gone);
   EXPECT_EQ(g_opened_in_proc, 1);
+}
+
+TEST(ProcThreadProbe, a_process_is_over_once_all_of_it_has_ended) {
+  ProcThreadProbe probe;
+  pid_t pid = 0;
+  uint64_t start = 0;
+  {
+    const Child child;
+    pid = child.pid();
+    start = child.start_time();
+    EXPECT_FALSE(probe.is_over(pid, start));
+    EXPECT_FALSE(probe.is_over(pid, start + 1)) << "a thread that it started later";
+    EXPECT_TRUE(probe.is_over(pid, start - 1)) << "it is another process";
+    ::kill(pid, SIGSTOP);
+    EXPECT_EQ(wait_for(ThreadState::stopped, pid, start), ThreadState::stopped);
+    EXPECT_FALSE(probe.is_over(pid, start));
+    ::kill(pid, SIGKILL);
+    for (int i = 0; i < 2000 && !probe.is_over(pid, start); ++i) ::usleep(1000);
+    EXPECT_TRUE(probe.is_over(pid, start)) << "a zombie";
+  }
+  EXPECT_TRUE(probe.is_over(pid, start));
+  EXPECT_TRUE(probe.is_over(0, start));
+  EXPECT_TRUE(probe.is_over(-1, start));
+}
+
+// The first thread may end before the others.
+TEST(ProcThreadProbe, a_process_is_not_over_while_one_of_its_threads_runs) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    std::thread([] { ::pause(); }).detach();
+    ::syscall(SYS_exit, 0);  // of this thread alone
+  }
+  ASSERT_GT(pid, 0);
+  const uint64_t start = thread_start_time(pid, pid);
+  EXPECT_EQ(wait_for(ThreadState::gone, pid, start), ThreadState::gone);
+  ProcThreadProbe probe;
+  EXPECT_FALSE(probe.is_over(pid, start));
+  ::kill(pid, SIGKILL);
+  EXPECT_EQ(::waitpid(pid, nullptr, 0), pid);
+  EXPECT_TRUE(probe.is_over(pid, start));
 }
 
 TEST(ProcThreadProbe, another_start_time_is_another_thread) {

@@ -5,6 +5,9 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <random>
 #include <thread>
 
 #include "protect/cma.hpp"
@@ -384,6 +387,131 @@ TEST(HostileKeyFile, hint_with_a_wild_index_reads_nothing) {
       EXPECT_EQ(HandMade::write(*view, &hint), Outcome::denied);
     }
   }
+}
+
+// ---- device memory, as a peer's file names it ----
+
+// Entry 0 is a life of key 5, in a device, with 4096 bytes from address 0 on.
+struct HandMadeDevice : HandMade {
+  explicit HandMadeDevice(uint32_t more_flags = 0) {
+    header->has_devices.store(1);
+    header->shares_address = 0x1000;
+    header->entries_used.store(1);
+    bucket(bucket_of(hash_key(kPd, 5), kBucketsAtStart)).store(1);
+    KeyEntry& e = entry(0);
+    e.key.store(5);
+    e.pd.store(kPd);
+    e.length.store(4096);
+    e.rights.store(static_cast<uint32_t>(Rights::remote_write) | kFlagEnabled | kFlagDevice |
+                   more_flags);
+    e.state_gen.store(state_gen_of(1, EntryState::valid));
+  }
+  static inline int reads = 0;
+  static inline std::function<ssize_t(const iovec& to, uint64_t from)> answer;
+  static ssize_t read_there(pid_t, const iovec* local, unsigned long, const iovec* remote,
+                            unsigned long, unsigned long) {
+    ++reads;
+    return answer(*local, reinterpret_cast<uint64_t>(remote->iov_base));
+  }
+  Outcome write_by(const PeerKeyView& view, PeerDevices* devices, uint64_t addr = 0) {
+    const auto slot = std::make_unique<AccessorSlot>();
+    char byte = 'x';
+    const iovec iov{&byte, 1};
+    DirectAsk ask{kPd, 5, addr, &iov, 1};
+    ask.devices = devices;
+    const Outcome outcome = view.write(::getpid(), *slot, ask, nullptr).outcome;
+    EXPECT_EQ(slot->pin.load(), 0u);
+    return outcome;
+  }
+};
+
+TEST(HostileKeyFile, device_memory_is_left_to_its_owner_where_no_driver_is_at_hand) {
+  HandMadeDevice file;
+  Result<PeerKeyView> view = file.view();
+  ASSERT_TRUE(view);
+  EXPECT_TRUE(view->has_devices());
+  EXPECT_TRUE(view->is_in_device(kPd, 5));
+  EXPECT_FALSE(view->is_in_device(kPd, 6));
+  view->set_copy_calls(nullptr, nullptr);
+  EXPECT_EQ(file.write_by(*view, nullptr), Outcome::through_ring);
+  PeerDevices devices;
+  EXPECT_EQ(file.write_by(*view, &devices, 4096), Outcome::denied);
+  EXPECT_EQ(view->would_refuse(kPd, 5, 4096, 1, Rights::remote_write), Denial::out_of_range);
+  EXPECT_EQ(view->would_refuse(kPd, 5, 4095, 1, Rights::remote_write), Denial::none);
+  EXPECT_FALSE(view->asks_owner(kPd, 5));
+  HandMadeDevice watched(kFlagAskOwner);
+  view = watched.view();
+  ASSERT_TRUE(view);
+  view->set_copy_calls(nullptr, nullptr);
+  EXPECT_EQ(watched.write_by(*view, &devices), Outcome::through_ring);
+  EXPECT_FALSE(view->is_in_device(kPd, 5));
+  EXPECT_TRUE(view->asks_owner(kPd, 5));
+}
+
+// 38: wherever it points and whatever lies there
+TEST(HostileKeyFile, hostile_38_wild_shares_end_in_the_ring_and_are_looked_at_once) {
+  HandMadeDevice file;
+  Result<PeerKeyView> view = file.view();
+  ASSERT_TRUE(view);
+  view->set_copy_calls(nullptr, &HandMadeDevice::read_there);
+  const char* text = std::getenv("APERTURE_SEED");
+  const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 0) : std::random_device()();
+  SCOPED_TRACE("APERTURE_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 100; ++i) {
+    PeerDevices devices;
+    HandMadeDevice::answer = [&](const iovec& to, uint64_t) {
+      auto* bytes = static_cast<uint8_t*>(to.iov_base);
+      for (size_t at = 0; at < to.iov_len; ++at) bytes[at] = static_cast<uint8_t>(random());
+      if (to.iov_len >= sizeof(uint64_t) && i % 2 == 0) std::memset(bytes, 0, 8);  // kind: CUDA
+      return static_cast<ssize_t>(to.iov_len);
+    };
+    HandMadeDevice::reads = 0;
+    for (int again = 0; again < 3; ++again)
+      EXPECT_EQ(file.write_by(*view, &devices), Outcome::through_ring);
+    EXPECT_EQ(HandMadeDevice::reads, 2);
+  }
+  // what cannot be read, or in part only, is asked for again
+  for (const ssize_t short_of : {ssize_t{-1}, ssize_t{0}, ssize_t{7}}) {
+    PeerDevices devices;
+    HandMadeDevice::answer = [&](const iovec&, uint64_t) { return short_of; };
+    HandMadeDevice::reads = 0;
+    EXPECT_EQ(file.write_by(*view, &devices), Outcome::through_ring);
+    EXPECT_EQ(file.write_by(*view, &devices), Outcome::through_ring);
+    EXPECT_EQ(HandMadeDevice::reads, 2);
+  }
+}
+
+// What was read may be of the next life: nothing is learnt of it.
+TEST(HostileKeyFile, a_share_of_a_life_that_ended_meanwhile_is_not_used) {
+  HandMadeDevice file;
+  Result<PeerKeyView> view = file.view();
+  ASSERT_TRUE(view);
+  view->set_copy_calls(nullptr, &HandMadeDevice::read_there);
+  PeerDevices devices;
+  HandMadeDevice::answer = [&](const iovec& to, uint64_t) {
+    std::memset(to.iov_base, 0, to.iov_len);
+    file.entry(0).state_gen.store(state_gen_of(1, EntryState::revoking));
+    return static_cast<ssize_t>(to.iov_len);
+  };
+  EXPECT_EQ(file.write_by(*view, &devices), Outcome::through_ring);
+  EXPECT_EQ(devices.find(1), nullptr);
+}
+
+TEST(PeerDevicesTest, lives_that_are_over_are_let_go_and_the_oldest_makes_room) {
+  PeerDevices devices;
+  for (uint32_t i = 1; i <= 200; ++i) {
+    ASSERT_NE(devices.learn({i, i}, nullptr), nullptr);
+    EXPECT_NE(devices.find(i), nullptr);
+    EXPECT_EQ(devices.find(i)->life.index, i);
+  }
+  EXPECT_EQ(devices.find(1), nullptr);
+  EXPECT_NE(devices.find(137), nullptr) << "of the last 64";
+  devices.drop([](const RegionRef& life) { return life.generation != 190; });
+  EXPECT_EQ(devices.find(200), nullptr);
+  EXPECT_NE(devices.find(190), nullptr);
+  devices.forget();
+  EXPECT_EQ(devices.find(190), nullptr);
 }
 
 }  // namespace

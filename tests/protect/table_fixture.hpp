@@ -77,8 +77,14 @@ class StagedProbe final : public ThreadProbe {
     last_start = start_time;
     return state;
   }
+  bool is_over(pid_t, uint64_t start_time) noexcept override {
+    ++process_looks;
+    last_start = start_time;
+    return process_over;
+  }
   ThreadState state = ThreadState::running;
-  int looks = 0;
+  bool process_over = false;
+  int looks = 0, process_looks = 0;
   pid_t last_tid = 0;
   uint64_t last_start = 0;
 };

@@ -7,10 +7,14 @@
  * the same entry and the same slots. Claim: when revoke has returned, no copy checked under that
  * generation lands; and revoke returns.
  *
+ * DRIVER: the copy is not the kernel's but a device's, which an accessor asks for by itself and which
+ * goes on when that has died; nobody is stopped for ever then, since a close would answer busy.
+ *
  * Mutations that must fail: NO_FENCE_A, NO_FENCE_R, NO_ZEROING, NO_SECOND_LOOK, NO_CHUNK_RECHECK,
  * EXEC_BY_MARK (the mark in the accessor's key file is taken for the end of its thread: an
- * assertion), NO_STOP_RULE, NO_DEATH_RULE and NO_EXEC_RULE (an invalid end state: revoke hangs). See
- * ./run. */
+ * assertion), NO_STOP_RULE, NO_DEATH_RULE and NO_EXEC_RULE (an invalid end state: revoke hangs); with DRIVER
+ * NO_FENCE_A, NO_FENCE_R, NO_SECOND_LOOK, STOP_RULE, DEATH_RULE (a thread that has stopped or died
+ * is taken for quiet) and NO_OVER_RULE (revoke hangs). See ./run. */
 
 #ifndef ACCESSORS
 #define ACCESSORS 2
@@ -60,6 +64,9 @@ byte last_inside = NOBODY;
 #define BECAME_ANOTHER 4         /* exec: /proc shows the thread's number and age, and it runs */
 byte thread[ACCESSORS];
 bool in_kernel[ACCESSORS];
+#ifdef DRIVER
+byte busy_for[ACCESSORS];        /* the generation for which its device copies; 0: it does not */
+#endif
 #ifdef EXEC_BY_MARK
 bool marked[ACCESSORS];          /* its key file is: its control thread has ended */
 #endif
@@ -107,12 +114,18 @@ proctype Accessor(byte a) {
 #endif
 #endif
      if
+#ifdef DRIVER
+     :: again == seen ->
+        USER(busy_for[a] = seen >> 2);
+        atomic { if :: thread[a] == RUNNING && busy_for[a] == 0 :: thread[a] >= STOPPED_FOR_EVER -> goto over fi }
+#else
      :: again == seen ->
         /* the kernel reads the remote iovec once, at the start */
         USER(in_kernel[a] = true);
         load(a, RIOV_LEN(a), n);
         assert(n == 0 || !returned[seen >> 2]);  /* the copy lands */
         in_kernel[a] = false
+#endif
      :: else
      fi;
      USER_STORE(PIN(a), 0);
@@ -122,6 +135,16 @@ proctype Accessor(byte a) {
 over:
   skip
 }
+
+#ifdef DRIVER
+/* The device of one accessor. */
+proctype Device(byte a) {
+end:
+  do
+  :: atomic { busy_for[a] != 0 -> assert(!returned[busy_for[a]]); busy_for[a] = 0 }  /* it lands */
+  od
+}
+#endif
 
 #define ME (ACCESSORS + r)
 
@@ -177,6 +200,18 @@ proctype Revoker(byte r) {
 #endif
         if
         :: mem[PIN(a)] != g
+#ifdef DRIVER
+#ifndef NO_OVER_RULE
+        /* all of its process has ended, and the kernel has closed the device */
+        :: (thread[a] == DEAD || thread[a] == BECAME_ANOTHER) && busy_for[a] == 0
+#endif
+#ifdef STOP_RULE
+        :: thread[a] == STOPPED
+#endif
+#ifdef DEATH_RULE
+        :: thread[a] == DEAD
+#endif
+#else
 #ifndef NO_STOP_RULE
         :: thread[a] == STOPPED || thread[a] == STOPPED_FOR_EVER
 #endif
@@ -187,6 +222,7 @@ proctype Revoker(byte r) {
         :: marked[a]
 #elif !defined(NO_EXEC_RULE)
         :: thread[a] == BECAME_ANOTHER  /* its memory is not what it was */
+#endif
 #endif
         fi
      fi;
@@ -223,7 +259,9 @@ proctype World(byte a) {
   :: atomic { thread[a] == RUNNING && !in_kernel[a] -> thread[a] = STOPPED };
      if
      :: thread[a] = RUNNING
+#ifndef DRIVER
      :: thread[a] = STOPPED_FOR_EVER
+#endif
      fi
   fi
 }
@@ -233,7 +271,11 @@ init {
   atomic {
     mem[STATE] = STATE_GEN(1, VALID);
     do
-    :: k < ACCESSORS -> run Accessor(k); run World(k); k++
+    :: k < ACCESSORS ->
+#ifdef DRIVER
+       run Device(k);
+#endif
+       run Accessor(k); run World(k); k++
     :: else -> break
     od;
     k = 0;
