@@ -44,7 +44,7 @@ bool RcDirect::post_fast(const SendWr& wr) noexcept {
       sge.length - 1 >= protect::kChunkBytes ||
       (reads ? is_inline || q_.attr_.max_rd_atomic == 0
              : is_inline && sge.length > q_.spec_.max_inline_bytes) ||
-      !q_.target_.is_away()) {
+      !(q_.target_.is_away() || one_sided.reaches_device(wr.rkey))) {
     return false;
   }
   one_sided.foresee(wr.rkey);
@@ -67,7 +67,7 @@ bool RcDirect::post_fast(const SendWr& wr) noexcept {
 
 bool RcDirect::may_go(const Wqe& w) noexcept {
   if (w.owner_only || q_.stopped_ || !q_.one_sided_.is_possible(permit_for(w.op)) ||
-      !q_.target_.is_away()) {
+      !(q_.target_.is_away() || q_.one_sided_.reaches_device(w.rkey))) {
     return false;
   }
   q_.one_sided_.foresee(w.rkey);
@@ -100,7 +100,7 @@ RcDirect::Copied RcDirect::copy(uint32_t at, uint64_t offset, uint64_t n) noexce
     if (!checked) {
       return {.failed = q_.memory_.refuse(sge.lkey, sge.addr + skip, part, need, checked.denial())};
     }
-    if (checked.grant().is_in_device()) return {};  // no system call reaches it
+    if (checked.grant().is_in_device()) return copy_by_stand_in(at, offset, n, checked.grant());
     // under the engine lock, in which regions are closed: it stays until the copy is over
     checked.grant().each_piece([&](std::byte* piece, size_t size) {
       if (count == local.size()) return false;
@@ -136,6 +136,33 @@ RcDirect::Copied RcDirect::copy(uint32_t at, uint64_t offset, uint64_t n) noexce
       break;
   }
   return {.bytes = r.bytes};
+}
+
+// A piece of it lies in a device, which no system call reaches: pinned memory stands in for all of
+// them.
+RcDirect::Copied RcDirect::copy_by_stand_in(uint32_t at, uint64_t offset, uint64_t n,
+                                            const protect::Grant& in_device) noexcept {
+  std::byte* const flat = q_.one_sided_.stand_in(in_device);
+  if (flat == nullptr) return {};
+  Wqe& w = q_.sq_.wqe(at);
+  const Sge* const sges = q_.sq_.sges_of(at);
+  const bool reads = w.op == SendOp::read;
+  if (!reads) {
+    const WcStatus s = q_.memory_.gather(sges, w.sge_count, offset, flat, n);
+    if (s != WcStatus::success) return {.failed = s};
+  }
+  const iovec local{flat, n};
+  protect::DirectAsk ask{0, w.rkey, w.remote_addr + offset, &local, 1, w.region};
+  const DirectResult r = access(w.op, ask);
+  w.region = r.generation;
+  if (reads && r.bytes != 0) {
+    const WcStatus s = q_.memory_.scatter(sges, w.sge_count, offset, flat, r.bytes);
+    if (s != WcStatus::success) return {.failed = s};
+  }
+  if (r.outcome == DirectResult::Outcome::peer_gone)
+    return {.failed = WcStatus::retry_exc_err, .bytes = r.bytes};
+  if (r.outcome == DirectResult::Outcome::not_permitted) q_.one_sided_.give_up();
+  return {.done = r.outcome == DirectResult::Outcome::done, .bytes = r.bytes};
 }
 
 RcDirect::Went RcDirect::put(uint32_t at) noexcept {

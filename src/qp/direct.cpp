@@ -11,7 +11,11 @@ using transport::OneSided;
 
 bool DirectRma::may_go(Wqe& wqe) noexcept {
   if (wqe.through_ring || !core_.one_sided.is_possible(permit_for(wqe))) return false;
-  if (!core_.target.is_away()) return false;
+  const auto reaches_device = [&] {
+    return wqe.range_at < wqe.range_count &&
+           core_.one_sided.reaches_device(core_.shown(wqe.ranges[wqe.range_at].key).key);
+  };
+  if (!core_.target.is_away() && !reaches_device()) return false;
   // The ordering rule: every earlier request executed. Pieces of this very operation count too.
   const uint64_t end = core_.lane->request_tx.cells.pos();
   const bool ordered = core_.port.strict_rma_order || wqe.in_ring || wqe.fence;
@@ -35,7 +39,7 @@ Denial DirectRma::would_refuse(const Wqe& wqe, const RemoteRange& range) const n
 // region.
 DirectRma::Step DirectRma::copy(Wqe& wqe, uint8_t range_at, const RemoteRange& part,
                                 uint64_t wqe_offset, uint64_t& bytes) noexcept {
-  assert(part.len <= protect::kChunkBytes && range_at < wqe.range_count);
+  assert(part.len <= protect::kDeviceChunkBytes && range_at < wqe.range_count);
   if (wqe.region_at != range_at) wqe.region = 0;
   wqe.region_at = range_at;
   std::array<iovec, kIovLimit> local;
@@ -86,7 +90,11 @@ bool DirectRma::put(Wqe& wqe) noexcept {
   while (wqe.range_at < wqe.range_count) {
     const RemoteRange& whole = wqe.ranges[wqe.range_at];
     assert(wqe.range_done <= whole.len);
-    const uint64_t n = std::min(whole.len - wqe.range_done, protect::kChunkBytes);
+    uint64_t n = whole.len - wqe.range_done;
+    if (n > protect::kChunkBytes) {
+      const bool in_device = core_.one_sided.reaches_device(core_.shown(whole.key).key);
+      n = std::min(n, in_device ? protect::kDeviceChunkBytes : protect::kChunkBytes);
+    }
     if (n > budget) return false;
     if (wqe.range_done == 0 && (whole.len > n || n == 0)) {
       // the whole range first: an operation that will be refused changes nothing

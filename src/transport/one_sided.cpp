@@ -20,6 +20,7 @@ void OneSided::begin() noexcept {
 
 void OneSided::end() noexcept {
   if (slot_ != nullptr) protect::SlotArray::give_back(std::exchange(slot_, nullptr));
+  devices_.forget();
   gate_number_ = permitted_ = 0;
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/clock.hpp"
+#include "protect/peer_devices.hpp"
 #include "protect/peer_key_view.hpp"
 #include "transport/inflight.hpp"
 #include "transport/lane_end.hpp"
@@ -98,6 +99,17 @@ class OneSided {
     lane_.publish_request(1);
     wake_asked_ = tx.cells.pos();
   }
+  // The key is of a device's memory, which we may copy by our own driver: to have its owner do that
+  // is slower even where it looks at its ring.
+  bool reaches_device(uint64_t key) const noexcept {
+    const protect::PeerKeyView& keys = *lane_->direct.keys;
+    return keys.has_devices() && keys.is_in_device(lane_->remote_domain, key);
+  }
+  // Pinned host memory of a chunk, for one copy from or to what the grant is of. Null: there is
+  // none.
+  std::byte* stand_in(const protect::Grant& in_device) noexcept {
+    return devices_.stand_in(*in_device.device());
+  }
   // On which side a copy of those local pieces has faulted. reads: into them.
   static Fault side_of_fault(const iovec* local, size_t count, bool reads) noexcept;
   // A direct access to that key is likely: what it looks at first is fetched meanwhile.
@@ -178,10 +190,11 @@ class OneSided {
   }
 
   // Fills in what the owner checks an ask by.
-  void aim(protect::DirectAsk& ask) const noexcept {
+  void aim(protect::DirectAsk& ask) noexcept {
     ask.pd = lane_->remote_domain;
     ask.gate = &lane_->request_tx.words().gate;
     ask.gate_number = gate_number_;
+    ask.devices = &devices_;
   }
 
  private:
@@ -197,6 +210,7 @@ class OneSided {
   bool copied_ = false;       // since it was last asked
   uint64_t wake_asked_ = 0;   // position behind the last wish to be woken
   ClaimSide claim_side_;
+  protect::PeerDevices devices_;
 };
 
 }  // namespace aperture::transport

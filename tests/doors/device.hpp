@@ -32,6 +32,21 @@ inline fi_mr_attr device_attr(test::DeviceKind kind, int device, const iovec* io
   return attr;
 }
 
+inline Options hmem(int mr_mode, uint64_t caps = kUsualCaps | FI_ATOMIC) {
+  return {.caps = caps | FI_HMEM, .mr_mode = mr_mode};
+}
+
+// The driver of the machine, or the stand-in; the process has it, as an application would.
+class WithDevices {
+ protected:
+  void open(test::DeviceKind kind) {
+    std::string why;
+    devices = test::Devices::open(kind, why);
+    ASSERT_NE(devices, nullptr) << why;
+  }
+  std::unique_ptr<test::Devices> devices;
+};
+
 class DeviceRegion {
  public:
   DeviceRegion(Node& node, test::Devices& devices, size_t size) : memory_(devices, size) {

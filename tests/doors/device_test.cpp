@@ -27,10 +27,6 @@ std::vector<uint8_t> bytes_of(size_t n, uint64_t seed) {
   return bytes;
 }
 
-Options hmem(int mr_mode, uint64_t caps = kUsualCaps | FI_ATOMIC) {
-  return {.caps = caps | FI_HMEM, .mr_mode = mr_mode};
-}
-
 struct Setting {
   DeviceKind kind;
   int mr_mode;
@@ -55,17 +51,6 @@ std::vector<Setting> all_settings() {
   }
   return all;
 }
-
-// The driver of the machine, or the stand-in; the process has it, as an application would.
-class WithDevices {
- protected:
-  void open(DeviceKind kind) {
-    std::string why;
-    devices = Devices::open(kind, why);
-    ASSERT_NE(devices, nullptr) << why;
-  }
-  std::unique_ptr<Devices> devices;
-};
 
 class Device : public WithDevices, public testing::TestWithParam<Setting> {
  protected:

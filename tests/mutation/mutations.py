@@ -1,13 +1,14 @@
 """The list of mutations: each takes one check out of src/protect/ (a few out of src/qp/), or bends
 it; those of memory windows are in window_mutations.py, of the registration cache in
-cache_mutations.py, of links in link_mutations.py, of what peers ask for in peer_mutations.py.
-mutate.py applies them one at a time.
+cache_mutations.py, of links in link_mutations.py, of what peers ask for in peer_mutations.py, of
+device memory that peers copy in device_mutations.py. mutate.py applies them one at a time.
 
 `old` must occur exactly once in the file, as it is after clang-format. A mutation that no test can
 see has `reason`: why it changes no behaviour, or what else proves the rule (a Spin model). It is
 run all the same, and may survive. `tests` is for those that the tests of protect/ alone cannot see.
 """
 from cache_mutations import CACHE_MUTATIONS
+from device_mutations import DEVICE_MUTATIONS
 from link_mutations import LINK_MUTATIONS
 from mutation import Mutation, in_file
 from peer_mutations import PEER_MUTATIONS
@@ -184,7 +185,7 @@ TABLE = [
            "!copy_near(file_, *hint, ask.pd, key, entry)",
            "!copy_near(file_, *hint, ask.pd, file_.entries[hint->index].key, entry)"),
     Mutation("a side record is looked at",
-             "    if ((entry.rights & kFlagAskOwner) != 0) [[unlikely]]\n"
+             "    if ((entry.rights & kFlagsBeside) != 0) [[unlikely]]\n"
              "      return grant_beside(ask, entry);\n", file="protect/access_check.hpp"),
     Mutation("a grant is one chunk",
              "return Checked(data, std::min(len, kChunkBytes), entry.ref());",
@@ -263,8 +264,9 @@ SIDE = [
     beside("a bound entry without a record has no watchers", "  if (side == nullptr) return;\n",
            tests=BOUND),
     key_table("peers leave a bound entry to its owner",
-              "has_side || spec.bound_to != 0 ? kFlagAskOwner : 0;",
-              "has_side ? kFlagAskOwner : 0;", tests=BOUND),
+              "  if ((side != nullptr && !is_shared) || spec.bound_to != 0) flags |= "
+              "kFlagAskOwner;",
+              "  if (side != nullptr && !is_shared) flags |= kFlagAskOwner;", tests=BOUND),
     key_table("peers leave an origin to its owner", "return flags | kFlagAskOwner | kFlagOrigin;",
               "return flags | kFlagOrigin;", tests=BOUND),
     key_table("origin 0 is an offset", "  if (*spec.origin == 0) return flags | kFlagZeroBased;\n",
@@ -281,13 +283,14 @@ SIDE = [
            "  if (run == n && !side->in_device) return Checked(first, n, entry.ref());\n",
            "  if (!side->in_device) return Checked(first, n, entry.ref());\n"),
     key_table("one record for each region",
-              "  if (sides_.record(region.index) != nullptr) return "
-              "sides_.record(region.index);\n"),
+              "SideRecord* const there = sides_.record(region.index); there != nullptr) {",
+              "SideRecord* const there = nullptr; there != nullptr) {"),
     key_table("a record for a closed region",
               "  if (!entries_.in_force(region)) return Errc::no_entry;\n"
-              "  if (sides_.record", "  if (sides_.record"),
+              "  KeyEntry& entry", "  KeyEntry& entry"),
     key_table("a record is seen at once",
-              "  entry.rights.fetch_or(kFlagAskOwner, std::memory_order_release);\n"),
+              "  entry.rights.fetch_or(kFlagAskOwner, std::memory_order_release);\n"
+              "  return sides_.record", "  return sides_.record"),
     beside("a write to an earlier life",
            "state_gen_of(region.generation, EntryState::valid)) {\n    return;",
            "state_gen_of(region.generation, EntryState::valid)) {"),
@@ -385,11 +388,9 @@ REVOKE = [
               "    slot.riov_len.store(0, std::memory_order_seq_cst);\n    threads[count++]",
               "    threads[count++]"),
     accessors("a thread that runs is waited for",
-              "if (probe.look(pid, thread.tid, thread.start_time) != ThreadState::running) "
-              "return true;", "return true;"),
+              "probe.look(pid, thread.tid, thread.start_time) != ThreadState::running;", "true;"),
     accessors("a thread that stands or is dead is not",
-              "if (probe.look(pid, thread.tid, thread.start_time) != ThreadState::running) "
-              "return true;"),
+              "probe.look(pid, thread.tid, thread.start_time) != ThreadState::running;", "false;"),
     accessors("who has become another program is not waited for",
               "its_keys->has_become_another(pid);", "false;", tests=["protect_exec"]),
     accessors("every slot is looked at", "static_cast<ptrdiff_t>(count), [&]",
@@ -494,7 +495,10 @@ PEER = [
                   "  if (is_open(slot, ask.gate, ask.gate_number)) {\n", "  if (true) {\n",
                   tests=["qp_fence"]),
     peer_key_view("a peer copies at most a chunk",
-                  "    if (len > kChunkBytes - total) return {Outcome::through_ring, "
+                  "  if (total > kChunkBytes && !is_in_device(ask.pd, ask.key)) [[unlikely]]\n"
+                  "    return {Outcome::through_ring, Denial::none};\n"),
+    peer_key_view("a peer copies at most a device's chunk",
+                  "    if (len > kDeviceChunkBytes - total) return {Outcome::through_ring, "
                   "Denial::none};\n"),
     peer_key_view("a peer copies few pieces at once",
                   "  if (ask.local_count > kMaxLocalSegments) return {Outcome::through_ring, "
@@ -687,4 +691,5 @@ DEVICES = [  # memory that the CPU must not touch
 ]
 
 ALL = (ENTRY + DEVICES + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER + WINDOWS +
-       CACHE_MUTATIONS + LINK_MUTATIONS + PEER_MUTATIONS)
+       CACHE_MUTATIONS + LINK_MUTATIONS + PEER_MUTATIONS +
+       DEVICE_MUTATIONS)

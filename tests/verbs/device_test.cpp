@@ -1,6 +1,17 @@
 // Memory of devices behind a verbs region, as with peer memory: ibv_reg_mr(3) of it, RDMA from and
 // to it, sends and receives, and what is refused. Over the stand-in drivers of tests/memory, whose
 // device memory no CPU can touch.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
 #include "memory/device_memory.hpp"
 #include "verbs/ends.hpp"
 
@@ -126,5 +137,200 @@ TEST_P(DeviceRegion, what_the_memory_is_not_for_is_refused) {
       << "past its end";
 }
 
+// ---- between processes --------------------------------------------------------------------------
+
+constexpr size_t kShared = size_t{4} << 20;  // whole blocks of a driver's: CUDA shares them
+
+struct Introduction {
+  uint32_t qp, rkey;
+  uint64_t at;
+};
+
+template <typename T>
+bool put_to(int socket, const T& value) {
+  return ::send(socket, &value, sizeof value, MSG_NOSIGNAL) == sizeof value;
+}
+template <typename T>
+bool get_from(int socket, T& value) {
+  return ::recv(socket, &value, sizeof value, 0) == sizeof value;
+}
+
+// Has memory of a device, connects, and looks at nothing then: asked with a byte it says how many
+// copies it has made, and the sum of all bytes.
+int own(int socket) {
+  std::string why;
+  const auto devices = Devices::open(DeviceKind::cuda, why);
+  const Device device;
+  if (devices == nullptr || device.context == nullptr) return 3;
+  ibv_pd* const pd = ibv_alloc_pd(device.context);
+  DeviceMemory memory(*devices, kShared);
+  const std::vector<uint8_t> zeros(kShared);
+  if (!memory.write(0, zeros.data(), kShared)) return 4;
+  ibv_mr* const mr = ibv_reg_mr(pd, memory.at(), kShared, kEverything);
+  if (mr == nullptr) return 5;
+  {
+    const End end(device.context, pd);
+    Introduction peer{};
+    if (!put_to(socket,
+                Introduction{end.qp->qp_num, mr->rkey, reinterpret_cast<uint64_t>(memory.at())}) ||
+        !get_from(socket, peer)) {
+      return 6;
+    }
+    bring_up(end.qp, peer.qp);
+    if (!put_to(socket, 'r')) return 6;
+    for (char question; get_from(socket, question);) {
+      const uint64_t copies = devices->counts().copies;
+      std::vector<uint8_t> bytes(kShared);
+      if (!memory.read(bytes.data(), 0, kShared)) return 7;
+      uint64_t sum = 0;
+      for (const uint8_t byte : bytes) sum += byte;
+      if (!put_to(socket, copies) || !put_to(socket, sum)) return 6;
+    }
+  }
+  ibv_dereg_mr(mr);
+  ibv_dealloc_pd(pd);
+  return 0;
+}
+
+class DeviceOfPeer : public testing::Test {
+ protected:
+  void SetUp() override {
+    char from = 1, to = 0;
+    const iovec here{&to, 1}, there{&from, 1};
+    if (::process_vm_readv(::getpid(), &here, 1, &there, 1, 0) != 1)
+      GTEST_SKIP() << "process_vm_readv(2) is denied here, and with it all access by oneself";
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets_), 0);
+    const std::string fd = std::to_string(sockets_[1]);
+    child_ = ::fork();  // a program of its own: no driver survives a fork
+    if (child_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::fcntl(sockets_[1], F_SETFD, 0);
+      ::execl("/proc/self/exe", "owner", "--own", fd.c_str(), nullptr);
+      ::_exit(126);
+    }
+    ::close(sockets_[1]);
+    std::string why;
+    devices_ = Devices::open(DeviceKind::cuda, why);
+    ASSERT_NE(devices_, nullptr) << why;
+    ASSERT_NE(device_.context, nullptr);
+    pd_ = ibv_alloc_pd(device_.context);
+    host_.emplace(pd_, kShared);
+    end_.emplace(device_.context, pd_);
+    ASSERT_TRUE(get_from(sockets_[0], owner_) &&
+                put_to(sockets_[0], Introduction{end_->qp->qp_num, 0, 0}));
+    bring_up(end_->qp, owner_.qp);
+    char ready = 0;
+    ASSERT_TRUE(get_from(sockets_[0], ready));
+    put(std::string(1, '\0'));
+    ASSERT_EQ(run(IBV_WR_RDMA_WRITE, 1, 0), IBV_WC_SUCCESS);  // the owner has permitted the rest
+  }
+  void TearDown() override {
+    end_.reset();
+    host_.reset();
+    if (pd_ != nullptr) {
+      EXPECT_EQ(ibv_dealloc_pd(pd_), 0);
+    }
+    if (devices_ != nullptr) {
+      EXPECT_EQ(devices_->counts().shared, 0u);
+    }
+    if (child_ <= 0) return;
+    ::close(sockets_[0]);
+    int status = -1;
+    ::waitpid(child_, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  // Copies of the owner, and the sum of its bytes.
+  std::pair<uint64_t, uint64_t> ask() const {
+    std::pair<uint64_t, uint64_t> answer{};
+    EXPECT_TRUE(put_to(sockets_[0], '?') && get_from(sockets_[0], answer.first) &&
+                get_from(sockets_[0], answer.second));
+    return answer;
+  }
+  ibv_wc_status run(ibv_wr_opcode opcode, uint32_t size, uint64_t offset) {
+    return end_->run(opcode, host_->sge(0, size), owner_.at + offset, owner_.rkey);
+  }
+  void put(const std::string& text) { std::copy(text.begin(), text.end(), host_->bytes.begin()); }
+
+  std::unique_ptr<Devices> devices_;
+  Device device_;
+  ibv_pd* pd_ = nullptr;
+  std::optional<Memory> host_;
+  std::optional<End> end_;
+  Introduction owner_{};
+  int sockets_[2] = {-1, -1};
+  pid_t child_ = -1;
+};
+
+uint64_t sum_of(const std::string& text) {
+  uint64_t sum = 0;
+  for (const char c : text) sum += static_cast<uint8_t>(c);
+  return sum;
+}
+
+TEST_F(DeviceOfPeer, is_read_and_written_without_it) {
+  const uint64_t copies = ask().first;
+  std::string text;
+  for (const uint32_t size : {1u, 300u, 70001u, static_cast<uint32_t>(kShared)}) {
+    text = pattern(size, static_cast<int>(size));
+    put(text);
+    ASSERT_EQ(run(IBV_WR_RDMA_WRITE, size, 0), IBV_WC_SUCCESS);
+    std::fill(host_->bytes.begin(), host_->bytes.end(), '.');
+    ASSERT_EQ(run(IBV_WR_RDMA_READ, size, 0), IBV_WC_SUCCESS);
+    ASSERT_EQ(host_->text(0, size), text) << size;
+  }
+  const auto [more, sum] = ask();
+  EXPECT_EQ(sum, sum_of(text));
+  if (devices_->is_standin()) {
+    EXPECT_EQ(more, copies + 1) << "but for the one by which it answered";
+    EXPECT_EQ(devices_->counts().shared, 1u);
+  }
+  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, 64, kShared - 63), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(ask().second, sum);
+}
+
+TEST_F(DeviceOfPeer, is_read_and_written_from_pieces_of_another) {
+  DeviceMemory ours(*devices_, kShared);
+  ibv_mr* const mr = ibv_reg_mr(pd_, ours.at(), kShared, kEverything);
+  ASSERT_NE(mr, nullptr);
+  const uint64_t copies = ask().first;
+  const std::string text = pattern(500000, 9);
+  const uint64_t start = reinterpret_cast<uint64_t>(ours.at());
+  ASSERT_TRUE(ours.write(100, text.data(), 300000) &&
+              ours.write(1000000, text.data() + 300000, 200000));
+  ibv_sge pieces[] = {{start + 100, 300000, mr->lkey}, {start + 1000000, 200000, mr->lkey}};
+  ibv_send_wr wr = send_wr(IBV_WR_RDMA_WRITE, pieces[0]);
+  wr.num_sge = 2;
+  wr.wr.rdma = {owner_.at + 7, owner_.rkey};
+  ASSERT_EQ(post_wr(end_->qp, wr), 0);
+  ASSERT_EQ(end_->completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(ask().second, sum_of(text));
+  ASSERT_EQ(run(IBV_WR_RDMA_READ, 500000, 7), IBV_WC_SUCCESS);
+  EXPECT_EQ(host_->text(0, 500000), text);
+
+  const std::string dots(kShared, '.');
+  ASSERT_TRUE(ours.write(0, dots.data(), kShared));
+  wr.opcode = IBV_WR_RDMA_READ;
+  ASSERT_EQ(post_wr(end_->qp, wr), 0);
+  ASSERT_EQ(end_->completion().status, IBV_WC_SUCCESS);
+  std::string back(kShared, ' ');
+  ASSERT_TRUE(ours.read(back.data(), 0, back.size()));
+  EXPECT_EQ(back, dots.substr(0, 100) + text.substr(0, 300000) + dots.substr(0, 699900) +
+                      text.substr(300000) + dots.substr(1200000));
+  if (devices_->is_standin()) {
+    EXPECT_EQ(ask().first, copies + 2) << "but for those by which it answered";
+  }
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
 }  // namespace
 }  // namespace aperture::test
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--own") {
+    ::alarm(60);
+    ::setenv("APERTURE_DEVICE_SHARE", "on", 1);
+    return aperture::test::own(std::atoi(argv[2]));
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
