@@ -34,7 +34,7 @@ bool may_copy_directly() {
   return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
-enum class Ask : uint32_t { copies, bytes, shut, renew, replace, count };
+enum class Ask : uint32_t { copies, bytes, shut, renew, part, replace, count };
 struct Answer {
   uint64_t number = 0;
   Remote remote;
@@ -59,6 +59,7 @@ DOOR_ROLE(device_owner) {
       return ~uint64_t{0};
     return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
   };
+  Fid<fid_mr> part;
   for (Ask ask{}; control.get(&ask);) {
     Answer answer;
     Fid<fid_cntr> counter;
@@ -76,6 +77,17 @@ DOOR_ROLE(device_owner) {
         region.emplace(node, *devices, kRegion);
         answer.remote = region->remote();
         break;
+      case Ask::part: {  // another region in the same allocation
+        const iovec iov{region->at(kRegion / 2), kRegion / 4};
+        const fi_mr_attr attr = device_attr(DeviceKind::cuda, devices->number_of(0), &iov, 1);
+        fid_mr* mr = nullptr;
+        if (fi_mr_regattr(node.domain(), &attr, 0, &mr) != 0) return 7;
+        part.reset(mr);
+        answer.remote.base =
+            node.virtual_addresses() ? reinterpret_cast<uint64_t>(iov.iov_base) : 0;
+        answer.remote.key = fi_mr_key(mr);
+        break;
+      }
       case Ask::replace: {  // an application's mistake: it was not closed before
         region->memory().free();
         in_its_place.emplace(*devices, kRegion);
@@ -247,6 +259,26 @@ TEST_F(DeviceByPeer, a_region_that_comes_to_the_same_place_is_another) {
     const Remote next = std::exchange(remote, old);
     EXPECT_NE(write(0, 1), 0) << "by the key of the one before";
     remote = next;
+  }
+}
+
+TEST_F(DeviceByPeer, regions_of_one_allocation_have_one_mapping) {
+  const Remote part = ask(Ask::part).remote;
+  ASSERT_EQ(write(kRegion / 2 + 100, 300), 0);
+  std::vector<uint8_t> in(1000), nines(200, 9);
+  ASSERT_EQ(
+      node->run(fi_write, nines.data(), nines.size(), nullptr, to_owner, part.base + 200, part.key),
+      0);
+  ASSERT_EQ(node->run(fi_read, in.data(), in.size(), nullptr, to_owner, remote.base + kRegion / 2,
+                      remote.key),
+            0);
+  EXPECT_EQ(std::count(in.begin() + 100, in.begin() + 200, 1), 100);
+  EXPECT_EQ(std::count(in.begin() + 200, in.begin() + 400, 9), 200);
+  EXPECT_EQ(write(0, 1), 0);
+  EXPECT_EQ(node->run(fi_write, in.data(), 1, nullptr, to_owner, part.base + kRegion / 4, part.key),
+            FI_EACCES);
+  if (devices->is_standin()) {
+    EXPECT_EQ(devices->counts().shared, 1u);
   }
 }
 
