@@ -143,6 +143,16 @@ int copy_later(void* to, const void* from, size_t n, const void* device_side, vo
   return kOk;
 }
 
+// A device that takes its time: STANDIN_PAUSE_MS before it copies, said by a byte to the descriptor
+// STANDIN_PAUSE_TELLS.
+void take_time() {
+  const char* const milliseconds = std::getenv("STANDIN_PAUSE_MS");
+  const char* const tells = std::getenv("STANDIN_PAUSE_TELLS");
+  if (milliseconds == nullptr) return;
+  if (tells != nullptr && ::write(std::atoi(tells), "p", 1) != 1) return;
+  ::usleep(1000 * static_cast<unsigned>(std::atoi(milliseconds)));
+}
+
 }  // namespace
 
 STANDIN_EXPORT const char* standin_says() {
@@ -410,9 +420,7 @@ STANDIN_EXPORT int cuStreamSynchronize(void* handle) {
     if (!state().is_stream(stream)) return kInvalidHandle;
     copies.swap(stream->under_way);
   }
-  // a device that takes its time
-  const char* const pause = std::getenv("STANDIN_PAUSE_MS");
-  if (pause != nullptr && !copies.empty()) ::usleep(1000 * static_cast<unsigned>(std::atoi(pause)));
+  if (!copies.empty()) take_time();
   for (const Copy& copy : copies) {
     if (!memory().copy(copy.to, copy.from, copy.n)) return kInvalidValue;
   }
