@@ -4,7 +4,6 @@
 // Over the stand-in driver of tests/memory/standin, or a real one: see device_test.cpp.
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +12,7 @@
 
 #include "doors/child.hpp"
 #include "doors/device.hpp"
+#include "protect/cma.hpp"
 
 namespace aperture::doors {
 namespace {
@@ -26,13 +26,6 @@ struct FromChild {
   Name name;
   Remote remote;
 };
-
-// Where process_vm_readv(2) is denied nobody copies by himself, by a driver neither.
-bool may_copy_directly() {
-  char from = 1, to = 0;
-  const iovec here{&to, 1}, there{&from, 1};
-  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
-}
 
 enum class Ask : uint32_t { copies, bytes, shut, renew, part, replace, count };
 struct Answer {
@@ -115,7 +108,7 @@ DOOR_ROLE(device_owner) {
 class DeviceByPeer : public WithDevices, public testing::Test {
  protected:
   void SetUp() override {
-    if (!may_copy_directly()) GTEST_SKIP() << "process_vm_readv(2) is denied here";
+    if (!test::cma_works()) GTEST_SKIP() << "process_vm_readv(2) is denied here";
     open(DeviceKind::cuda);
     if (!HasFatalFailure()) start({});
   }
@@ -330,7 +323,7 @@ DOOR_ROLE(device_slow_writer) {
 class DeviceOwner : public WithDevices, public testing::Test {
  protected:
   void SetUp() override {
-    if (!may_copy_directly()) GTEST_SKIP() << "process_vm_readv(2) is denied here";
+    if (!test::cma_works()) GTEST_SKIP() << "process_vm_readv(2) is denied here";
     open(DeviceKind::cuda);
     if (HasFatalFailure()) return;
     if (!devices->is_standin()) GTEST_SKIP() << "a real driver does not pause";
