@@ -27,7 +27,7 @@ Status validate(const RegionSpec& spec) noexcept {
 
 // The flags of a region that is more than a range which everybody with the key may reach.
 uint32_t flags_beside(const RegionSpec& spec, const SideRecord* side) noexcept {
-  const bool is_shared = side != nullptr && side->share != nullptr && side->is_device_alone();
+  const bool is_shared = side != nullptr && side->share != nullptr;
   uint32_t flags = is_shared ? kFlagDevice : 0;
   if ((side != nullptr && !is_shared) || spec.bound_to != 0) flags |= kFlagAskOwner;
   if (!spec.origin || *spec.origin == spec.base) return flags;

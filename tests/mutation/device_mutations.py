@@ -56,10 +56,9 @@ DEVICE_MUTATIONS = [
              "  made->offset += static_cast<uint64_t>(all.base - all.device->begin());\n",
              file="protect/beside.cpp", tests=DOOR,
              reason="windows on a device are left to their owner where they are bound"),
-    Mutation("a region that is more is its owner's",
-             "side->share != nullptr && side->is_device_alone();", "side->share != nullptr;",
-             file="protect/key_table.cpp", tests=DOOR,
-             reason="what is shared was alone when it was: it says so once more"),
+    Mutation("a region that is more is its owner's", "  if (!is_device_alone() || ", "  if (",
+             file="protect/beside.cpp", tests=DOOR,
+             reason="what else a region has is bound to it later, but for what it cannot have"),
     Mutation("a region that becomes more is its owner's",
              "    entry.rights.fetch_or(kFlagAskOwner, std::memory_order_release);\n"
              "    return there;", "    return there;", file="protect/key_table.cpp", tests=DOOR),
