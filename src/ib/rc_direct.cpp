@@ -114,28 +114,28 @@ RcDirect::Copied RcDirect::copy(uint32_t at, uint64_t offset, uint64_t n) noexce
   protect::DirectAsk ask{0, w.rkey, w.remote_addr + offset, local.data(), count, w.region};
   const DirectResult r = access(w.op, ask);
   w.region = r.generation;
-  switch (r.outcome) {
-    case DirectResult::Outcome::done: return {.done = true, .bytes = r.bytes};
-    case DirectResult::Outcome::peer_gone:
-      return {.failed = WcStatus::retry_exc_err, .bytes = r.bytes};
-    case DirectResult::Outcome::not_permitted: q_.one_sided_.give_up(); break;
-    case DirectResult::Outcome::faulted:
-      for (size_t i = 0; i < count; ++i) {
-        const Sge* sge = belongs_to[i];
-        if (sge == nullptr || transport::OneSided::side_of_fault(
-                                  &local[i], 1, w.op == SendOp::read) == transport::Fault::there) {
-          continue;
-        }
-        return {.failed =
-                    q_.memory_.refuse(sge->lkey, sge->addr, sge->length, need, Denial::not_backed),
-                .bytes = r.bytes};
+  if (r.outcome == DirectResult::Outcome::faulted) {
+    for (size_t i = 0; i < count; ++i) {
+      const Sge* sge = belongs_to[i];
+      if (sge == nullptr || transport::OneSided::side_of_fault(
+                                &local[i], 1, w.op == SendOp::read) == transport::Fault::there) {
+        continue;
       }
-      break;
-    case DirectResult::Outcome::denied:        // its queue pair has to know, and to say why
-    case DirectResult::Outcome::through_ring:  // the next may find the key file at rest
-      break;
+      return {
+          .failed = q_.memory_.refuse(sge->lkey, sge->addr, sge->length, need, Denial::not_backed),
+          .bytes = r.bytes};
+    }
   }
-  return {.bytes = r.bytes};
+  return came_to(r);
+}
+
+// What is no fault of our buffers. What is neither done nor failed is for the owner: one that has
+// denied it has to know, and to say why, and the next may find the key file at rest.
+RcDirect::Copied RcDirect::came_to(const DirectResult& r) noexcept {
+  if (r.outcome == DirectResult::Outcome::peer_gone)
+    return {.failed = WcStatus::retry_exc_err, .bytes = r.bytes};
+  if (r.outcome == DirectResult::Outcome::not_permitted) q_.one_sided_.give_up();
+  return {.done = r.outcome == DirectResult::Outcome::done, .bytes = r.bytes};
 }
 
 // A piece of it lies in a device, which no system call reaches: pinned memory stands in for all of
@@ -159,10 +159,7 @@ RcDirect::Copied RcDirect::copy_by_stand_in(uint32_t at, uint64_t offset, uint64
     const WcStatus s = q_.memory_.scatter(sges, w.sge_count, offset, flat, r.bytes);
     if (s != WcStatus::success) return {.failed = s};
   }
-  if (r.outcome == DirectResult::Outcome::peer_gone)
-    return {.failed = WcStatus::retry_exc_err, .bytes = r.bytes};
-  if (r.outcome == DirectResult::Outcome::not_permitted) q_.one_sided_.give_up();
-  return {.done = r.outcome == DirectResult::Outcome::done, .bytes = r.bytes};
+  return came_to(r);
 }
 
 RcDirect::Went RcDirect::put(uint32_t at) noexcept {

@@ -44,6 +44,7 @@ class RcDirect {
     uint64_t bytes = 0;
   };
   Copied copy(uint32_t at, uint64_t offset, uint64_t n) noexcept;
+  Copied came_to(const protect::DirectResult& r) noexcept;
   Copied copy_by_stand_in(uint32_t at, uint64_t offset, uint64_t n,
                           const protect::Grant& in_device) noexcept;
   protect::DirectResult access(SendOp op, protect::DirectAsk& ask) noexcept;
