@@ -99,6 +99,13 @@ bool Channel::adopt(int fd) noexcept {
   return true;
 }
 
+// The application's number may be closed meanwhile, or another file's: not asked after any more.
+int Channel::wait() const {
+  char byte;
+  const ssize_t n = ::recv(unsignal_.get(), &byte, 1, MSG_PEEK);
+  return n < 0 ? errno : n == 0 ? EBADF : 0;
+}
+
 void Channel::push(Events&& events) noexcept {
   assert(std::all_of(events.begin(), events.end(),
                      [](const QueuedEvent& e) { return e.reporter != nullptr; }));

@@ -65,6 +65,10 @@ class Channel {
   // An id has been made on it.
   // relaxed: looked at in a forked child alone
   void note_use() noexcept { used_.store(true, std::memory_order_relaxed); }
+  // Until its descriptor is readable, or not, as that one's flags say; an error number. Who waits
+  // goes on waiting when the application has closed the descriptor, as in the kernel: programs
+  // leave a thread here and close the channel at their end. A cancellation point.
+  int wait() const;
 
   // --- with events_mutex() held ---
   void push(Events&& events) noexcept;

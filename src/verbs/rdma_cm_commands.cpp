@@ -345,7 +345,7 @@ int do_write_event(const Call& call, const WriteEvent& command) {
   });
 }
 
-int get_event(const std::shared_ptr<Channel>& channel, int fd, const Call& call) {
+int get_event(const std::shared_ptr<Channel>& channel, const Call& call) {
   rdma_ucm_get_event command;
   if (const int e = call.read(command); e != 0) return e;
   if (call.out_bytes() < kEventBytes) return ENOSPC;
@@ -359,11 +359,8 @@ int get_event(const std::shared_ptr<Channel>& channel, int fd, const Call& call)
       }
       channel->show_count();
     }
-    char byte;
-    // waits, or not, as the descriptor's flags say; restarted, interrupted and cancelled as write()
-    const ssize_t n = ::recv(fd, &byte, 1, MSG_PEEK);
-    if (n < 0) return errno;
-    if (n == 0) return EBADF;
+    // restarted, interrupted and cancelled as write()
+    if (const int e = channel->wait(); e != 0) return e;
   }
 }
 
@@ -418,7 +415,7 @@ int carry_out(const std::shared_ptr<Channel>& channel, int fd, const void* bytes
   if (!guarded_copy(&head, bytes, sizeof head)) return EFAULT;
   if (head.cmd >= std::size(kHandlers) || head.in + sizeof head > size) return EINVAL;
   const Call call(channel, static_cast<const std::byte*>(bytes) + sizeof head, head.in, head.out);
-  if (head.cmd == RDMA_USER_CM_CMD_GET_EVENT) return get_event(channel, fd, call);
+  if (head.cmd == RDMA_USER_CM_CMD_GET_EVENT) return get_event(channel, call);
   assert(channel->is_of_this_process());
   const Handler handler = kHandlers[head.cmd];
   return handler == nullptr ? ENOSYS : handler(call);

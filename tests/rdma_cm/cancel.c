@@ -1,20 +1,27 @@
 /* A thread that waits for an event may be cancelled, as one that waits in any other write(): it
- * ends, nothing stays locked, and the channel goes on working. Also for the hooks' first calls in a
- * signal handler and in vfork(). Prints what is wrong; exit code 0 is success. */
+ * ends, nothing stays locked, and the channel goes on working. One whose channel is closed goes on
+ * waiting. Also for the hooks' first calls in a signal handler and in vfork(). Prints what is
+ * wrong; exit code 0 is success. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <rdma/rdma_user_cm.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { WRITE_CM_EVENT = 24 }; /* which the headers of older releases do not name */
+
 static int channel;
 static volatile int cleaned;
+static char event_failed;
+static atomic_int waiter; /* the thread that is about to wait */
 
 static void clean(void* unused) {
   (void)unused;
@@ -34,13 +41,16 @@ static long get_event(struct rdma_ucm_event_resp* event) {
   return command(RDMA_USER_CM_CMD_GET_EVENT, &body, sizeof body, sizeof *event);
 }
 
+/* Its result: whether that failed. */
 static void* wait_for_event(void* unused) {
   struct rdma_ucm_event_resp event;
+  long n;
   (void)unused;
+  waiter = gettid();
   pthread_cleanup_push(clean, NULL);
-  get_event(&event);
+  n = get_event(&event);
   pthread_cleanup_pop(0);
-  return NULL;
+  return n < 0 ? &event_failed : NULL;
 }
 
 static void on_signal(int number) {
@@ -74,6 +84,45 @@ static int use_channel(void) {
   return 0;
 }
 
+static int sleeps(int thread) {
+  char path[64], state = 0;
+  snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+  FILE* const file = fopen(path, "r");
+  const int read = file != NULL ? fscanf(file, "%*d %*s %c", &state) : 0;
+  if (file != NULL) fclose(file);
+  return read == 1 && state == 'S';
+}
+
+/* An event comes, and wakes the thread that waits for one; it is taken back with its id, and the
+ * channel is closed: rping ends so, and to be told of a closed descriptor is an error to it. */
+static int close_beside_who_waits(void) {
+  uint32_t id = 0, reported = 0;
+  pthread_t thread;
+  void* result = NULL;
+  struct {
+    uint32_t id, reserved, event, status;
+    uint64_t arg;
+  } say = {.event = 18}; /* RDMA_CM_EVENT_USER */
+  channel = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC);
+  CHECK(channel >= 0);
+  const struct rdma_ucm_create_id create = {
+      .uid = 1, .response = (uintptr_t)&id, .ps = RDMA_PS_TCP};
+  CHECK(command(RDMA_USER_CM_CMD_CREATE_ID, &create, sizeof create, 4) > 0);
+  waiter = 0;
+  CHECK(pthread_create(&thread, NULL, wait_for_event, NULL) == 0);
+  while (waiter == 0 || !sleeps(waiter)) sched_yield();
+  say.id = id;
+  CHECK(command(WRITE_CM_EVENT, &say, sizeof say, 0) > 0);
+  const struct rdma_ucm_destroy_id destroy = {(uintptr_t)&reported, id, 0};
+  CHECK(command(RDMA_USER_CM_CMD_DESTROY_ID, &destroy, sizeof destroy, 4) > 0);
+  CHECK(close(channel) == 0);
+  usleep(500);
+  pthread_cancel(thread);
+  CHECK(pthread_join(thread, &result) == 0);
+  CHECK(result != &event_failed);
+  return 0;
+}
+
 int main(void) {
   alarm(60);
   signal(SIGUSR1, on_signal);
@@ -104,5 +153,8 @@ int main(void) {
   if (use_channel() != 0) return 1;
   CHECK(close(channel) == 0);
   CHECK(close(channel) == -1 && errno == EBADF);
+  for (int i = 0; i < 100; ++i) {
+    if (close_beside_who_waits() != 0) return 1;
+  }
   return 0;
 }
