@@ -9,6 +9,12 @@
 #include <cstdio>
 #include <cstring>
 
+// By this name the linker takes the file in: an fopen() it has of a sanitizer's library already.
+extern "C" {
+extern const char aperture_no_kernel_symbols;
+const char aperture_no_kernel_symbols = 1;
+}
+
 extern "C" [[gnu::visibility("default")]] FILE* fopen(const char* path, const char* mode) {
   using Open = FILE* (*)(const char*, const char*);
   static const Open next = reinterpret_cast<Open>(::dlsym(RTLD_NEXT, "fopen"));
