@@ -3,8 +3,10 @@
 #   a quarter of the time (a file's headers cost more than the file); so what is in their unnamed
 #   namespaces has names of its own in the room. Files that cannot share a compilation are ALONE;
 #   `ALONE all` is all of them.
-# aperture_objects(NAME SOURCES file... LIBS lib...): the object library ap_NAME; who links it has
-#   the objects and LIBS. The doors are made of these, for what a door is made of is also tested.
+# aperture_objects(NAME SOURCES file... LIBS lib... [ALONE file...]): the object library ap_NAME;
+#   who links it has the objects and LIBS. The doors are made of these, for what a door is made of
+#   is also tested. They are compiled as a room's files are.
+# aperture_join(TARGET [ALONE file...]): the same for another target.
 # aperture_headers(NAME header...): precompiled headers, for targets to reuse that are compiled with
 #   the same options (GCC). A file still includes what it needs: the presets tsan and fuzz do
 #   without precompiled headers.
@@ -31,6 +33,17 @@ endfunction()
 
 aperture_headers(room_headers ${APERTURE_STD_HEADERS})
 
+function(aperture_join target)
+  cmake_parse_arguments(J "" "" "ALONE" ${ARGN})
+  if(NOT APERTURE_JOINED OR J_ALONE STREQUAL all)
+    return()
+  endif()
+  if(J_ALONE)
+    set_source_files_properties(${J_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+
 function(aperture_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;ALONE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
@@ -39,12 +52,10 @@ function(aperture_room name)
   if(sources)
     add_library(ap_${name} STATIC ${sources} ${c_sources})
     aperture_reuse_headers(ap_${name} room_headers)
-    if(APERTURE_JOINED AND NOT ROOM_ALONE STREQUAL all)
+    if(NOT ROOM_ALONE STREQUAL all)
       list(TRANSFORM ROOM_ALONE PREPEND ${CMAKE_SOURCE_DIR}/src/${name}/)
-      set_source_files_properties(${ROOM_ALONE} ${c_sources} PROPERTIES
-        SKIP_UNITY_BUILD_INCLUSION ON)
-      set_target_properties(ap_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     endif()
+    aperture_join(ap_${name} ALONE ${ROOM_ALONE} ${c_sources})
     set(scope PUBLIC)
   else()
     add_library(ap_${name} INTERFACE)
@@ -58,8 +69,9 @@ function(aperture_room name)
 endfunction()
 
 function(aperture_objects name)
-  cmake_parse_arguments(O "" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(O "" "" "SOURCES;LIBS;ALONE" ${ARGN})
   add_library(ap_${name} OBJECT ${O_SOURCES})
+  aperture_join(ap_${name} ALONE ${O_ALONE})
   aperture_reuse_headers(ap_${name} room_headers)
   target_include_directories(ap_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(ap_${name} PUBLIC ${O_LIBS})

@@ -8,7 +8,7 @@ namespace aperture::ib {
 
 namespace {
 
-constexpr size_t kTypes = 5;
+constexpr size_t kQpTypes = 5;
 constexpr size_t kStates = 7;
 
 constexpr size_t row_of(QpType type) noexcept {
@@ -82,8 +82,8 @@ constexpr Steps datagram() noexcept {
   return s;
 }
 
-constexpr std::array<Steps, kTypes> kTable = [] {
-  std::array<Steps, kTypes> all{};
+constexpr std::array<Steps, kQpTypes> kTable = [] {
+  std::array<Steps, kQpTypes> all{};
   all[row_of(QpType::rc)] = connected({true, true});
   all[row_of(QpType::uc)] = connected({false, false});
   // An unreliable connection's send queue may be mended after an error.

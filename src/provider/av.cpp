@@ -29,7 +29,7 @@ int bind_av(fid* fid, struct fid* what, uint64_t flags) noexcept {
   return bind_eq("fi_av_bind", what, flags, 0, av.domain->fabric, av.eq);
 }
 
-fi_ops g_fid_ops = fid_ops<"av">(close_av, bind_av, refuse_control<"av">);
+fi_ops g_av_fid_ops = fid_ops<"av">(close_av, bind_av, refuse_control<"av">);
 
 constexpr int kMostContextBits = 32;  // as many are left for indices
 
@@ -88,7 +88,7 @@ int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** out, void* context) noex
                                                 : FI_AV_TABLE;
     av->flags = attr->flags;
     av->table.set_context_bits(static_cast<unsigned>(attr->rx_ctx_bits));
-    av->fid.fid = {FI_CLASS_AV, context, &g_fid_ops};
+    av->fid.fid = {FI_CLASS_AV, context, &g_av_fid_ops};
     av->fid.ops = &g_av_ops;
     assert(av->type != FI_AV_UNSPEC && domain.engine != nullptr);
     if (domain.av_keys) av->keys = std::make_unique<AvKeys>();

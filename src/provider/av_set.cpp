@@ -100,7 +100,7 @@ int close_set(fid* fid) noexcept {
   });
 }
 
-fi_ops g_fid_ops =
+fi_ops g_av_set_fid_ops =
     fid_ops<"av set">(close_set, NotOffered<"fi_bind(av set): nothing can be bound to it">{},
                       refuse_control<"av set">);
 
@@ -171,7 +171,7 @@ int open_av_set(fid_av* fid, fi_av_set_attr* attr, fid_av_set** out, void* conte
     } else {
       set->members.reserve(std::min(attr->count, kMaxEndpoints));
     }
-    set->fid.fid = {FI_CLASS_AV_SET, context, &g_fid_ops};
+    set->fid.fid = {FI_CLASS_AV_SET, context, &g_av_set_fid_ops};
     set->fid.ops = &g_set_ops;
     av.uses.add();
     *out = &set.release()->fid;

@@ -113,7 +113,7 @@ int control_cntr(fid* fid, int command, void* arg) noexcept {
   return control_wait("fi_control(cntr)", cntr.wait_obj, cntr.sleeper.fd(), command, arg);
 }
 
-fi_ops g_fid_ops = fid_ops<"cntr">(
+fi_ops g_cntr_fid_ops = fid_ops<"cntr">(
     close_cntr, NotOffered<"fi_bind(cntr): bind the counter to an endpoint with fi_ep_bind">{},
     control_cntr);
 
@@ -178,7 +178,7 @@ int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** out, void* context
     if (const int rc = check_attr(asked); rc != 0) return rc;
     auto& domain = object_of<Domain>(fid);
     auto cntr = std::make_unique<Cntr>();
-    cntr->fid.fid = {FI_CLASS_CNTR, context, &g_fid_ops};
+    cntr->fid.fid = {FI_CLASS_CNTR, context, &g_cntr_fid_ops};
     cntr->fid.ops = &domain.calls->cntr;
     const int rc = cntr->open(domain, asked.wait_obj, asked.wait_set, cntr->core.wake_fd);
     if (rc != 0) return rc;

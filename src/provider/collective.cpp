@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{64} << 20;  // of one member's part
 constexpr size_t kMostMembers = kMaxEndpoints;
-constexpr uint64_t kFlags =
+constexpr uint64_t kCollectiveFlags =
     FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 
 }  // namespace
@@ -105,7 +105,7 @@ int close_mc(fid* fid) noexcept {
   });
 }
 
-fi_ops g_fid_ops = fid_ops<"mc">(
+fi_ops g_collective_fid_ops = fid_ops<"mc">(
     close_mc, NotOffered<"fi_bind(mc): nothing can be bound to a group">{}, refuse_control<"mc">);
 
 }  // namespace
@@ -233,7 +233,7 @@ int join_collective(fid_ep* fid, const fi_collective_addr* addr, uint64_t flags,
     auto mc = std::make_unique<Mc>();
     mc->body = &body;
     mc->domain = body.domain;
-    mc->fid.fid = {FI_CLASS_MC, context, &g_fid_ops};
+    mc->fid.fid = {FI_CLASS_MC, context, &g_collective_fid_ops};
     nic::EngineGuard guard(*body.domain->engine);
     if (addr->coll_addr != set.address() && body.groups->find(addr->coll_addr) == nullptr)
       return refuse(-FI_EINVAL,
@@ -414,9 +414,9 @@ int begin_operation(Ep& ep, const Asked& a) {
     return refuse(-FI_EOPNOTSUPP,
                   "%s: the endpoint was opened without FI_COLLECTIVE; ask for it in hints->caps",
                   a.call);
-  if ((a.flags & ~kFlags) != 0)
+  if ((a.flags & ~kCollectiveFlags) != 0)
     return refuse(-FI_EBADFLAGS, "%s: flags 0x%llx are not offered for this call", a.call,
-                  static_cast<unsigned long long>(a.flags & ~kFlags));
+                  static_cast<unsigned long long>(a.flags & ~kCollectiveFlags));
   const int rc = check_offered(body.domain->api_version, a.call, a.coll, a.op, a.type);
   if (rc != 0) return rc;
   uint64_t bytes = 0;

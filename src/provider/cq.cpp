@@ -25,7 +25,7 @@ int control_cq(fid* fid, int command, void* arg) noexcept {
   return control_wait("fi_control(cq)", cq.wait_obj, cq.sleeper.fd(), command, arg);
 }
 
-fi_ops g_fid_ops = fid_ops<"cq">(
+fi_ops g_cq_fid_ops = fid_ops<"cq">(
     close_cq, NotOffered<"fi_bind(cq): bind the completion queue to an endpoint with fi_ep_bind">{},
     control_cq);
 
@@ -74,7 +74,7 @@ int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noex
     cq->api_version = domain.api_version;
     cq->format = attr->format != FI_CQ_FORMAT_UNSPEC ? attr->format : FI_CQ_FORMAT_CONTEXT;
     cq->wait_cond = attr->wait_obj != FI_WAIT_NONE ? attr->wait_cond : FI_CQ_COND_NONE;
-    cq->fid.fid = {FI_CLASS_CQ, context, &g_fid_ops};
+    cq->fid.fid = {FI_CLASS_CQ, context, &g_cq_fid_ops};
     cq->fid.ops = cq_ops(*domain.calls, cq->format);
     const int rc = cq->open(domain, attr->wait_obj, attr->wait_set, cq->core.wake_fd);
     if (rc != 0) return rc;

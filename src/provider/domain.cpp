@@ -76,7 +76,7 @@ int control_domain(fid* fid, int command, void* arg) noexcept {
   });
 }
 
-fi_ops g_fid_ops = [] {
+fi_ops g_domain_fid_ops = [] {
   fi_ops ops = fid_ops<"domain">(close_domain, bind_domain, control_domain);
   ops.ops_open = open_domain_ops;
   return ops;
@@ -164,7 +164,7 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, uint64_t fl
     if (!calls) return fi_code(calls.error());
     domain->calls = calls.value();
     if (const Status s = set_default_auth_key(*domain, *info); !s) return fi_code(s);
-    domain->fid.fid = {FI_CLASS_DOMAIN, context, &g_fid_ops};
+    domain->fid.fid = {FI_CLASS_DOMAIN, context, &g_domain_fid_ops};
     domain->fid.ops = &g_domain_ops;
     domain->fid.mr = &g_region_ops;
     assert(domain->engine != nullptr && domain->uses.count() == 0);

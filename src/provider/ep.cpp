@@ -79,7 +79,7 @@ int close_ep(fid* fid) noexcept {
   });
 }
 
-fi_ops g_fid_ops = fid_ops<"ep">(close_ep, bind_ep, control_ep);
+fi_ops g_ep_fid_ops = fid_ops<"ep">(close_ep, bind_ep, control_ep);
 
 fi_ep_type type_of(const fi_info& info) noexcept {
   return info.ep_attr != nullptr ? info.ep_attr->type : FI_EP_UNSPEC;
@@ -190,7 +190,7 @@ std::unique_ptr<Ep> new_ep_handle(EpBody& body, void* context) {
                         : body.part == EpPart::tx_context ? FI_CLASS_TX_CTX
                         : body.part == EpPart::rx_context ? FI_CLASS_RX_CTX
                                                           : FI_CLASS_EP;
-  ep->fid.fid = {fclass, context, &g_fid_ops};
+  ep->fid.fid = {fclass, context, &g_ep_fid_ops};
   ep->fid.ops = scalable ? &g_scalable_ep_ops : &g_ep_ops;
   ep->fid.cm = shared                           ? &g_srx_cm_ops
                : body.kind == EpKind::connected ? &g_msg_cm_ops

@@ -23,8 +23,9 @@ using transport::AtomicKind;
 using transport::AtomicOp;
 using transport::AtomicType;
 
-constexpr uint64_t kFlags = FI_COMPLETION | FI_MORE | FI_INJECT | FI_INJECT_COMPLETE |
-                            FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_FENCE | kPriority;
+constexpr uint64_t kAtomicFlags = FI_COMPLETION | FI_MORE | FI_INJECT | FI_INJECT_COMPLETE |
+                                  FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_FENCE |
+                                  kPriority;
 
 // Elements in several pieces of memory, and the descriptors of these.
 struct Pieces {
@@ -256,8 +257,8 @@ ssize_t start_msg(fid_ep* fid, const char* call, const fi_msg_atomic* msg, const
     return refuse(-FI_EOPNOTSUPP,
                   "%s: atomics on tagged receive buffers (FI_TAGGED) are not offered", call);
   }
-  if ((flags & ~kFlags) != 0) [[unlikely]] {
-    if ((flags & ~(kFlags | FI_TRIGGER)) != 0) return refuse_flags(call, flags, kFlags);
+  if ((flags & ~kAtomicFlags) != 0) [[unlikely]] {
+    if ((flags & ~(kAtomicFlags | FI_TRIGGER)) != 0) return refuse_flags(call, flags, kAtomicFlags);
     return trigger(ep, call, c.context, [&](const Later& later) noexcept {
       return start<kind>(ep, call, c, ep.wish_of(flags), later);
     });
@@ -270,7 +271,7 @@ ssize_t keep(Ep& ep, const char* call, Call& c, const fi_msg_atomic& msg, uint64
              const Later& later) noexcept {
   fill(c, msg);
   if (c.ranges == nullptr) return refuse(-FI_EINVAL, "%s: msg->rma_iov is NULL", call);
-  if ((flags & ~kFlags) != 0) return refuse_flags(call, flags, kFlags);
+  if ((flags & ~kAtomicFlags) != 0) return refuse_flags(call, flags, kAtomicFlags);
   if (ep.descriptors != DescriptorRule::ignored) {
     const bool inject = (flags & FI_INJECT) != 0;
     if (const ssize_t rc = check_descriptors<kind>(ep, call, c, inject); rc != 0) return rc;
@@ -402,15 +403,15 @@ constexpr fi_ops_atomic with_valid(fi_ops_atomic ops) noexcept {
   return ops;
 }
 
-fi_ops_atomic g_not_asked = refusing<fi_ops_atomic>(
+fi_ops_atomic g_atomic_not_asked = refusing<fi_ops_atomic>(
     NotOffered<"fi_atomic: the endpoint was opened without FI_ATOMIC; ask for it in hints->caps",
                -FI_EOPNOTSUPP>{});
 // What can be done is answered before the endpoint is enabled too.
-fi_ops_atomic g_not_enabled = with_valid(refusing<fi_ops_atomic>(
+fi_ops_atomic g_atomic_not_enabled = with_valid(refusing<fi_ops_atomic>(
     NotOffered<"fi_atomic: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>{}));
 
 template <bool kDescribed>
-const fi_ops_atomic g_plain = with_valid({
+const fi_ops_atomic g_atomic_plain = with_valid({
     .size = sizeof(fi_ops_atomic),
     .write = write<kDescribed>,
     .writev = writev<kDescribed>,
@@ -438,8 +439,8 @@ ssize_t atomic_later(Ep& ep, const char* call, const fi_msg_atomic& msg,
 }
 
 void fill_atomics(CallTables& tables) noexcept {
-  tables.atomic = g_plain<false>;
-  tables.atomic_described = g_plain<true>;
+  tables.atomic = g_atomic_plain<false>;
+  tables.atomic_described = g_atomic_plain<true>;
   tables.atomic_device = tables.atomic;
   put_device_atomics(tables.atomic_device);
 }
@@ -460,8 +461,8 @@ fi_ops_atomic& atomic_ops_of_host(const Ep& ep) noexcept {
 
 fi_ops_atomic* atomic_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
-  if (((body.tx_caps | body.rx_caps) & FI_ATOMIC) == 0) return &g_not_asked;
-  if (!body.core) return &g_not_enabled;
+  if (((body.tx_caps | body.rx_caps) & FI_ATOMIC) == 0) return &g_atomic_not_asked;
+  if (!body.core) return &g_atomic_not_enabled;
   return triggers_by_default(ep) ? &body.domain->calls->atomic_triggered : &atomic_ops_at_once(ep);
 }
 

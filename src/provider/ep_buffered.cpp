@@ -70,7 +70,7 @@ ssize_t recvv(fid_ep* fid, const iovec*, void**, size_t, fi_addr_t, void*) noexc
   return refuse_receive("fi_recvv");
 }
 
-ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
+ssize_t recvmsg_buffered(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
   if (!ep.may_recv) return refuse_side("fi_recvmsg", "FI_RECV");
   if (msg == nullptr) return -FI_EINVAL;
@@ -108,7 +108,7 @@ ssize_t trecvv(fid_ep* fid, const iovec*, void**, size_t, fi_addr_t source, uint
       {.addr = source, .context = context, .tag = tag, .ignore = ignore, .tagged = true});
 }
 
-ssize_t trecvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
+ssize_t trecvmsg_buffered(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   // a peek looks at messages that no tag has met; who claims one then names it by its fi_context
   if (msg == nullptr || (flags & FI_PEEK) != 0) return plain_tagged_ops().recvmsg(fid, msg, flags);
   auto& ep = object_of<Ep>(fid);
@@ -208,7 +208,7 @@ const fi_ops_msg& buffered_msg_ops() noexcept {
     fi_ops_msg made = plain_msg_ops();
     made.recv = recv;
     made.recvv = recvv;
-    made.recvmsg = recvmsg;
+    made.recvmsg = recvmsg_buffered;
     return made;
   }();
   return ops;
@@ -219,7 +219,7 @@ const fi_ops_tagged& buffered_tagged_ops() noexcept {
     fi_ops_tagged made = plain_tagged_ops();
     made.recv = trecv;
     made.recvv = trecvv;
-    made.recvmsg = trecvmsg;
+    made.recvmsg = trecvmsg_buffered;
     return made;
   }();
   return ops;

@@ -167,7 +167,7 @@ ssize_t recvv(fid_ep* fid, const iovec* iov, void** desc, size_t count, fi_addr_
                  desc, (ep.rx_flags & FI_MULTI_RECV) != 0, ep.rx_completion);
 }
 
-ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
+ssize_t recvmsg_dgram(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
   if (msg == nullptr) return -FI_EINVAL;
   if ((flags & ~(kRecvFlags | FI_MULTI_RECV)) != 0)
@@ -191,7 +191,7 @@ const fi_ops_msg& datagram_msg_ops() noexcept {
   static constexpr fi_ops_msg kOps = {.size = sizeof(fi_ops_msg),
                                       .recv = recv,
                                       .recvv = recvv,
-                                      .recvmsg = recvmsg,
+                                      .recvmsg = recvmsg_dgram,
                                       .send = send,
                                       .sendv = sendv,
                                       .sendmsg = sendmsg,

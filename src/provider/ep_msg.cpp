@@ -37,12 +37,12 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   return recv_message(ep, "fi_recvmsg", m, completion);
 }
 
-fi_ops_msg g_not_enabled = refusing<fi_ops_msg>(
+fi_ops_msg g_msg_not_enabled = refusing<fi_ops_msg>(
     NotOffered<"fi_msg: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>{});
-fi_ops_msg g_not_asked = refusing<fi_ops_msg>(
+fi_ops_msg g_msg_not_asked = refusing<fi_ops_msg>(
     NotOffered<"fi_msg: the endpoint was opened without FI_MSG; ask for it in hints->caps",
                -FI_EOPNOTSUPP>{});
-const fi_ops_msg g_plain = Calls::table(recvmsg);
+const fi_ops_msg g_msg_plain = Calls::table(recvmsg);
 
 }  // namespace
 
@@ -66,7 +66,7 @@ ssize_t recv_later(Ep& ep, const char* call, const fi_msg& msg, uint64_t flags,
 }
 
 void fill_messages(CallTables& tables) noexcept {
-  tables.msg = g_plain;
+  tables.msg = g_msg_plain;
   tables.msg_described = described_msg_ops();
   tables.msg_many = multi_recv_ops();
   tables.msg_datagram = datagram_msg_ops();
@@ -76,7 +76,7 @@ void fill_messages(CallTables& tables) noexcept {
 }
 
 const fi_ops_msg& plain_msg_ops() noexcept {
-  return g_plain;
+  return g_msg_plain;
 }
 
 fi_ops_msg& msg_ops_at_once(const Ep& ep) noexcept {
@@ -96,8 +96,8 @@ fi_ops_msg& msg_ops_beneath_sources(const Ep& ep) noexcept {
 
 fi_ops_msg* msg_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
-  if (((body.tx_caps | body.rx_caps) & FI_MSG) == 0) return &g_not_asked;
-  if (!body.core) return &g_not_enabled;
+  if (((body.tx_caps | body.rx_caps) & FI_MSG) == 0) return &g_msg_not_asked;
+  if (!body.core) return &g_msg_not_enabled;
   if (body.kind == EpKind::unreliable) return &body.domain->calls->msg_datagram;
   if (reads_sources(body, false)) return &body.domain->calls->msg_sources;
   return &msg_ops_beneath_sources(ep);

@@ -177,13 +177,13 @@ ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_a
                       {&iov, 1, peer, addr, key, ep.fid.fid.context, data, true}, kInjectWish);
 }
 
-fi_ops_rma g_not_enabled = refusing<fi_ops_rma>(
+fi_ops_rma g_rma_not_enabled = refusing<fi_ops_rma>(
     NotOffered<"fi_rma: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>{});
-fi_ops_rma g_not_asked = refusing<fi_ops_rma>(
+fi_ops_rma g_rma_not_asked = refusing<fi_ops_rma>(
     NotOffered<"fi_rma: the endpoint was opened without FI_RMA; ask for it in hints->caps",
                -FI_EOPNOTSUPP>{});
 
-const fi_ops_rma g_plain = {
+const fi_ops_rma g_rma_plain = {
     .size = sizeof(fi_ops_rma),
     .read = read,
     .readv = readv,
@@ -210,13 +210,13 @@ ssize_t access_later(Ep& ep, const char* call, const fi_msg_rma& msg, bool is_wr
 }
 
 void fill_rma(CallTables& tables) noexcept {
-  tables.rma = g_plain;
+  tables.rma = g_rma_plain;
   tables.rma_described = described_rma_ops();
   tables.rma_device = device_rma_ops();
 }
 
 const fi_ops_rma& plain_rma_ops() noexcept {
-  return g_plain;
+  return g_rma_plain;
 }
 
 fi_ops_rma& rma_ops_at_once(const Ep& ep) noexcept {
@@ -230,8 +230,8 @@ fi_ops_rma& rma_ops_of_host(const Ep& ep) noexcept {
 
 fi_ops_rma* rma_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
-  if (((body.tx_caps | body.rx_caps) & FI_RMA) == 0) return &g_not_asked;
-  if (!body.core) return &g_not_enabled;
+  if (((body.tx_caps | body.rx_caps) & FI_RMA) == 0) return &g_rma_not_asked;
+  if (!body.core) return &g_rma_not_enabled;
   return triggers_by_default(ep) ? &body.domain->calls->rma_triggered : &rma_ops_at_once(ep);
 }
 

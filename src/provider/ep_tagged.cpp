@@ -66,7 +66,7 @@ ssize_t probe(Ep& ep, Message m, uint64_t flags) noexcept {
           .tagged = true};
 }
 
-ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
+ssize_t trecvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   auto& ep = object_of<Ep>(fid);
   if (!ep.may_recv) [[unlikely]]
     return refuse_side("fi_trecvmsg", "FI_RECV");
@@ -76,7 +76,7 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
     if ((flags & ~(kRecvFlags | FI_MULTI_RECV)) == 0)
       return recv_many(ep, "fi_trecvmsg", message_of(*msg),
                        !ep.rx_selective || (flags & FI_COMPLETION) != 0);
-    if ((flags & kAuthKeyFlag) != 0) return recv_by_key(fid, "fi_trecvmsg", *msg, flags, recvmsg);
+    if ((flags & kAuthKeyFlag) != 0) return recv_by_key(fid, "fi_trecvmsg", *msg, flags, trecvmsg);
     if ((flags & FI_TRIGGER) == 0) return refuse_flags("fi_trecvmsg", flags, kTaggedRecvFlags);
     return trigger(ep, "fi_trecvmsg", msg->context, [&](const Later& later) noexcept {
       return recv_later(ep, "fi_trecvmsg", *msg, flags & ~FI_TRIGGER, later);
@@ -87,12 +87,12 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
   return recv_message(ep, "fi_trecvmsg", m, !ep.rx_selective || (flags & FI_COMPLETION) != 0);
 }
 
-fi_ops_tagged g_not_enabled = refusing<fi_ops_tagged>(
+fi_ops_tagged g_tagged_not_enabled = refusing<fi_ops_tagged>(
     NotOffered<"fi_tagged: the endpoint is not enabled; call fi_enable first", -FI_EOPBADSTATE>{});
-fi_ops_tagged g_not_asked = refusing<fi_ops_tagged>(
+fi_ops_tagged g_tagged_not_asked = refusing<fi_ops_tagged>(
     NotOffered<"fi_tagged: the endpoint was opened without FI_TAGGED; ask for it in hints->caps",
                -FI_EOPNOTSUPP>{});
-const fi_ops_tagged g_plain = Calls::table(recvmsg);
+const fi_ops_tagged g_tagged_plain = Calls::table(trecvmsg);
 
 }  // namespace
 
@@ -116,7 +116,7 @@ ssize_t recv_later(Ep& ep, const char* call, const fi_msg_tagged& msg, uint64_t 
 }
 
 void fill_tagged(CallTables& tables) noexcept {
-  tables.tagged = g_plain;
+  tables.tagged = g_tagged_plain;
   tables.tagged_described = described_tagged_ops();
   tables.tagged_buffered = buffered_tagged_ops();
   tables.tagged_many = tagged_multi_recv_ops();
@@ -125,7 +125,7 @@ void fill_tagged(CallTables& tables) noexcept {
 }
 
 const fi_ops_tagged& plain_tagged_ops() noexcept {
-  return g_plain;
+  return g_tagged_plain;
 }
 
 fi_ops_tagged& tagged_ops_at_once(const Ep& ep) noexcept {
@@ -146,8 +146,8 @@ fi_ops_tagged& tagged_ops_beneath_sources(const Ep& ep) noexcept {
 
 fi_ops_tagged* tagged_ops(const Ep& ep) noexcept {
   const EpBody& body = *ep.body;
-  if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_not_asked;
-  if (!body.core) return &g_not_enabled;
+  if (((body.tx_caps | body.rx_caps) & FI_TAGGED) == 0) return &g_tagged_not_asked;
+  if (!body.core) return &g_tagged_not_enabled;
   if (reads_sources(body, true)) return &body.domain->calls->tagged_sources;
   return &tagged_ops_beneath_sources(ep);
 }

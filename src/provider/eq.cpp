@@ -256,7 +256,7 @@ struct EqCalls {
 
 namespace {
 
-fi_ops g_fid_ops = fid_ops<"eq">(
+fi_ops g_eq_fid_ops = fid_ops<"eq">(
     EqCalls::close, NotOffered<"fi_bind(eq): nothing can be bound to an event queue">{},
     EqCalls::control);
 
@@ -303,7 +303,7 @@ int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** out, void* context) n
                       "fi_eq_open: no file descriptor left (%s); raise the limit (ulimit -n)",
                       std::strerror(errno));
     }
-    eq->fid.fid = {FI_CLASS_EQ, context, &g_fid_ops};
+    eq->fid.fid = {FI_CLASS_EQ, context, &g_eq_fid_ops};
     eq->fid.ops = &g_eq_ops;
     if (eq->wait_obj == FI_WAIT_SET) {
       const int rc = join_set(asked.wait_set, &eq->fid.fid, eq->event_fd.get(), eq->wait_set);

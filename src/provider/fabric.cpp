@@ -38,7 +38,7 @@ int open_domain_plain(fid_fabric* fabric, fi_info* info, fid_domain** domain,
   return open_domain(fabric, info, domain, 0, context);
 }
 
-fi_ops g_fid_ops = fid_ops<"fabric">(
+fi_ops g_fabric_fid_ops = fid_ops<"fabric">(
     close_fabric, NotOffered<"fi_bind(fabric): nothing can be bound to a fabric">{},
     refuse_control<"fabric">);
 
@@ -65,7 +65,7 @@ int open_fabric(fi_fabric_attr* attr, fid_fabric** fabric, void* context) {
                   "fi_fabric: \"%s\" is not a fabric of this provider; its only one is \"%s\"",
                   attr->name, kFabricName);
   auto made = std::make_unique<Fabric>();
-  made->fid.fid = {FI_CLASS_FABRIC, context, &g_fid_ops};
+  made->fid.fid = {FI_CLASS_FABRIC, context, &g_fabric_fid_ops};
   made->fid.ops = &g_fabric_ops;
   made->api_version = attr->api_version;
   made->fid.api_version = attr->api_version;

@@ -40,25 +40,26 @@ void fill_defaults(fi_domain_attr& a, uint64_t caps) {
   a.mr_cnt = kMaxRegions;
 }
 
-bool at_most(const Matching& m, const char* field, size_t asked, size_t offered) {
+bool domain_at_most(const Matching& m, const char* field, size_t asked, size_t offered) {
   if (asked <= offered) return true;
   return m.refuse("domain_attr->%s %zu is asked for; at most %zu is offered", field, asked,
                   offered);
 }
 
 bool match_limits(const Matching& m, const fi_domain_attr& asked, const fi_domain_attr& mine) {
-  return at_most(m, "mr_key_size", asked.mr_key_size, mine.mr_key_size) &&
-         at_most(m, "cq_data_size", asked.cq_data_size, mine.cq_data_size) &&
-         at_most(m, "cq_cnt", asked.cq_cnt, mine.cq_cnt) &&
-         at_most(m, "ep_cnt", asked.ep_cnt, mine.ep_cnt) &&
-         at_most(m, "tx_ctx_cnt", asked.tx_ctx_cnt, mine.tx_ctx_cnt) &&
-         at_most(m, "rx_ctx_cnt", asked.rx_ctx_cnt, mine.rx_ctx_cnt) &&
-         at_most(m, "max_ep_tx_ctx", asked.max_ep_tx_ctx, mine.max_ep_tx_ctx) &&
-         at_most(m, "max_ep_rx_ctx", asked.max_ep_rx_ctx, mine.max_ep_rx_ctx) &&
-         at_most(m, "max_ep_stx_ctx", asked.max_ep_stx_ctx, mine.max_ep_stx_ctx) &&
-         at_most(m, "max_ep_srx_ctx", asked.max_ep_srx_ctx, mine.max_ep_srx_ctx) &&
-         at_most(m, "cntr_cnt", asked.cntr_cnt, mine.cntr_cnt) &&
-         (m.version < kApi15 || at_most(m, "mr_iov_limit", asked.mr_iov_limit, mine.mr_iov_limit));
+  return domain_at_most(m, "mr_key_size", asked.mr_key_size, mine.mr_key_size) &&
+         domain_at_most(m, "cq_data_size", asked.cq_data_size, mine.cq_data_size) &&
+         domain_at_most(m, "cq_cnt", asked.cq_cnt, mine.cq_cnt) &&
+         domain_at_most(m, "ep_cnt", asked.ep_cnt, mine.ep_cnt) &&
+         domain_at_most(m, "tx_ctx_cnt", asked.tx_ctx_cnt, mine.tx_ctx_cnt) &&
+         domain_at_most(m, "rx_ctx_cnt", asked.rx_ctx_cnt, mine.rx_ctx_cnt) &&
+         domain_at_most(m, "max_ep_tx_ctx", asked.max_ep_tx_ctx, mine.max_ep_tx_ctx) &&
+         domain_at_most(m, "max_ep_rx_ctx", asked.max_ep_rx_ctx, mine.max_ep_rx_ctx) &&
+         domain_at_most(m, "max_ep_stx_ctx", asked.max_ep_stx_ctx, mine.max_ep_stx_ctx) &&
+         domain_at_most(m, "max_ep_srx_ctx", asked.max_ep_srx_ctx, mine.max_ep_srx_ctx) &&
+         domain_at_most(m, "cntr_cnt", asked.cntr_cnt, mine.cntr_cnt) &&
+         (m.version < kApi15 ||
+          domain_at_most(m, "mr_iov_limit", asked.mr_iov_limit, mine.mr_iov_limit));
 }
 
 // domain_attr->max_ep_auth_key, of API 1.20: headers of 1.17 end before it.
@@ -70,7 +71,7 @@ bool match_max_ep_auth_key(const Matching& m, const fi_domain_attr& asked) {
   if (m.version < kApi120) return true;
   size_t wanted;
   std::memcpy(&wanted, reinterpret_cast<const char*>(&asked) + kMaxEpAuthKeyAt, sizeof wanted);
-  return at_most(m, "max_ep_auth_key", wanted, kMaxAvKeys);
+  return domain_at_most(m, "max_ep_auth_key", wanted, kMaxAvKeys);
 }
 
 void offer_av_keys(const Matching& m, fi_domain_attr& mine) {
@@ -94,7 +95,7 @@ bool match_since_1_5(const Matching& m, const fi_domain_attr& asked, fi_domain_a
           "FI_AV_AUTH_KEY is asked for; keys of address vectors are for FI_EP_RDM, and "
           "domain_attr->auth_key is NULL with them");
     }
-  } else if (!at_most(m, "auth_key_size", asked.auth_key_size, kMaxAuthKeyBytes)) {
+  } else if (!domain_at_most(m, "auth_key_size", asked.auth_key_size, kMaxAuthKeyBytes)) {
     return false;
   }
   mine.auth_key_size = asked.auth_key_size;
@@ -107,8 +108,8 @@ bool match_since_1_5(const Matching& m, const fi_domain_attr& asked, fi_domain_a
         cap_name(beyond, m.version));
   }
   mine.caps |= asked.caps;
-  return at_most(m, "max_err_data", asked.max_err_data, mine.max_err_data) &&
-         at_most(m, "mr_cnt", asked.mr_cnt, mine.mr_cnt) && match_max_ep_auth_key(m, asked);
+  return domain_at_most(m, "max_err_data", asked.max_err_data, mine.max_err_data) &&
+         domain_at_most(m, "mr_cnt", asked.mr_cnt, mine.mr_cnt) && match_max_ep_auth_key(m, asked);
 }
 
 bool match_models(const Matching& m, const fi_domain_attr& asked, fi_domain_attr& mine) {

@@ -24,7 +24,8 @@ constexpr uint64_t kCoreProvidersOnly = 1ull << 59;
 
 // Flags that a caller may set, and those at the top which libfabric keeps for itself. FI_RESCAN
 // came with 2.0; there is nothing to scan here.
-constexpr uint64_t kFlags = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | ~uint64_t{0} << 58;
+constexpr uint64_t kQuestionFlags =
+    FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | ~uint64_t{0} << 58;
 constexpr uint64_t kRescan = 1ull << 40;
 
 InfoPtr blank_info() {
@@ -130,7 +131,7 @@ int get_info(const InfoQuestion& question, fi_info** info) {
              question.name};
   if (std::string why; !parse_mr_mode(setting_text("APERTURE_MR_MODE"), m.demanded_mr_mode, why))
     return refuse(-FI_ENODATA, "fi_getinfo: %s", why.c_str());
-  const uint64_t known = kFlags | (question.version >= FI_VERSION(2, 0) ? kRescan : 0);
+  const uint64_t known = kQuestionFlags | (question.version >= FI_VERSION(2, 0) ? kRescan : 0);
   if ((question.flags & ~known) != 0) {
     m.refuse("flags 0x%" PRIx64
              " are asked for; FI_SOURCE, FI_NUMERICHOST and FI_PROV_ATTR_ONLY are offered",

@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 constexpr uint64_t kWrittenInto = FI_RECV | FI_READ | FI_REMOTE_WRITE;
-constexpr uint64_t kFlags = FI_RMA_EVENT | FI_RMA_PMEM;
+constexpr uint64_t kRegistrationFlags = FI_RMA_EVENT | FI_RMA_PMEM;
 
 protect::Rights rights_of(uint64_t access) noexcept {
   using protect::Rights;
@@ -115,7 +115,8 @@ std::unique_ptr<protect::SideRecord> make_side(const Domain& domain, Region& reg
   const RegionRules& rules = domain.region_rules;
   const RegionWish& wish = region.wish;
   const bool plain = wish.buffers.size() == 1 && !rules.raw_keys && !rules.mmu_notify &&
-                     !rules.per_endpoint && (wish.flags & kFlags) == 0 && wish.devices == nullptr;
+                     !rules.per_endpoint && (wish.flags & kRegistrationFlags) == 0 &&
+                     wish.devices == nullptr;
   if (plain) return nullptr;
   auto side = std::make_unique<protect::SideRecord>();
   side->in_device = wish.devices != nullptr;
@@ -186,11 +187,11 @@ int check_wish(const Domain& domain, const RegionWish& wish) {
                   " has bits that fi_mr(3) does not know; use FI_SEND, FI_RECV, FI_READ, FI_WRITE, "
                   "FI_REMOTE_READ, FI_REMOTE_WRITE",
                   wish.access);
-  if ((wish.flags & ~kFlags) != 0)
+  if ((wish.flags & ~kRegistrationFlags) != 0)
     return refuse(-FI_EBADFLAGS,
                   "fi_mr_reg: flags 0x%" PRIx64
                   " are not offered; FI_RMA_EVENT and FI_RMA_PMEM are",
-                  wish.flags & ~kFlags);
+                  wish.flags & ~kRegistrationFlags);
   return check_key(domain, wish);
 }
 

@@ -36,7 +36,7 @@ int bind_group(fid*, struct fid*, uint64_t) noexcept {
   return refuse(-FI_EINVAL, "fi_mc: nothing is bound to a multicast group");
 }
 
-fi_ops g_fid_ops = fid_ops<"mc">(close_group, bind_group, refuse_control<"mc">);
+fi_ops g_multicast_fid_ops = fid_ops<"mc">(close_group, bind_group, refuse_control<"mc">);
 
 // Whether that endpoint may join now, and as what.
 int check_endpoint(const EpBody& body, uint64_t flags, nic::DatagramGroups::Membership& as) {
@@ -88,7 +88,7 @@ int join_group(fid_ep* fid, const void* addr, uint64_t flags, fid_mc** mc, void*
   auto group = std::make_unique<Group>();
   group->domain = body.domain;
   group->body = &body;
-  group->fid.fid = {FI_CLASS_MC, context, &g_fid_ops};
+  group->fid.fid = {FI_CLASS_MC, context, &g_multicast_fid_ops};
   Result<uint64_t> joined = body.datagrams->groups().join(at, as);
   if (!joined)
     return refuse(fi_code(joined.error()), "fi_join: the group %s cannot be joined from %s: %s",

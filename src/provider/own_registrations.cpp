@@ -23,7 +23,7 @@ namespace {
 constexpr Rights kWrittenInto = kRecvTarget | kReadResult;
 constexpr Rights kReadFrom = kSendSource | kWriteSource;
 
-protect::RegionHandle* handle_of(regcache::Registrar::Resource resource) noexcept {
+protect::RegionHandle* region_handle_of(regcache::Registrar::Resource resource) noexcept {
   return reinterpret_cast<protect::RegionHandle*>(resource);
 }
 
@@ -64,7 +64,7 @@ ssize_t OwnRegistrations::cover(const char* call, const void* buf, size_t len,
                       : "%s: the %zu bytes at %p cannot be registered, to be %s, for this call "
                         "(APERTURE_MR_MODE=local_cache)",
                   call, len, buf, is_written ? "written" : "read");
-  const void* const descriptor = protect::descriptor_of(*handle_of(use->resource()));
+  const void* const descriptor = protect::descriptor_of(*region_handle_of(use->resource()));
   const protect::LocalAsk ask{pd_, descriptor, reinterpret_cast<uint64_t>(buf), len, need, 0};
   const protect::LocalAnswer answer = protect::check_local(engine_.keys().own_file().layout(), ask);
   kept_->cache().release(*use);
@@ -95,7 +95,7 @@ Result<regcache::Registrar::Resource> OwnRegistrations::add(const regcache::Rang
 }
 
 void OwnRegistrations::remove(Resource resource) noexcept {
-  const std::unique_ptr<protect::RegionHandle> handle(handle_of(resource));
+  const std::unique_ptr<protect::RegionHandle> handle(region_handle_of(resource));
   protect::Revocation& revocation = engine_.keys().revocation();
   Status s;
   {

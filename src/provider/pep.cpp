@@ -150,7 +150,7 @@ int reject(fid_pep* fid, fid_t handle, const void* param, size_t len) noexcept {
   });
 }
 
-fi_ops g_fid_ops = fid_ops<"pep">(close_pep, bind_pep, control_pep);
+fi_ops g_pep_fid_ops = fid_ops<"pep">(close_pep, bind_pep, control_pep);
 
 fi_ops_ep g_ops = {
     .size = sizeof(fi_ops_ep),
@@ -273,7 +273,7 @@ int open_passive(fid_fabric* fid, fi_info* info, fid_pep** out, void* context) n
     if (pep->info->addr_format == FI_FORMAT_UNSPEC)
       pep->info->addr_format = pep->local.is_v4() ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
     pep->backlog = kDefaultBacklog;
-    pep->fid.fid = {FI_CLASS_PEP, context, &g_fid_ops};
+    pep->fid.fid = {FI_CLASS_PEP, context, &g_pep_fid_ops};
     pep->fid.ops = &g_ops;
     pep->fid.cm = &g_cm_ops;
     passive_endpoints().add(&pep->fid.fid);

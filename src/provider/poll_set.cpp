@@ -136,7 +136,7 @@ int close_set(fid* fid) noexcept {
   });
 }
 
-fi_ops g_fid_ops = fid_ops<"poll set">(
+fi_ops g_poll_set_fid_ops = fid_ops<"poll set">(
     close_set, NotOffered<"fi_bind(poll set): use fi_poll_add">{}, refuse_control<"poll set">);
 
 fi_ops_poll g_poll_ops = {
@@ -156,7 +156,7 @@ int open_poll_set(fid_domain* fid, fi_poll_attr* attr, fid_poll** out) noexcept 
       return refuse(-FI_EBADFLAGS, "fi_poll_open: flags must be 0");
     auto set = std::make_unique<PollSet>();
     set->domain = &object_of<Domain>(fid);
-    set->fid.fid = {FI_CLASS_POLL, nullptr, &g_fid_ops};
+    set->fid.fid = {FI_CLASS_POLL, nullptr, &g_poll_set_fid_ops};
     set->fid.ops = &g_poll_ops;
     set->domain->uses.add();
     *out = &set.release()->fid;

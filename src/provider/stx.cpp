@@ -31,7 +31,7 @@ int refuse_bind(fid*, struct fid*, uint64_t) noexcept {
                 "whose queues and counters its operations complete in");
 }
 
-fi_ops g_fid_ops = fid_ops<"stx">(close_stx, refuse_bind, refuse_control<"stx">);
+fi_ops g_stx_fid_ops = fid_ops<"stx">(close_stx, refuse_bind, refuse_control<"stx">);
 
 fi_ops_ep g_stx_ops = refusing<fi_ops_ep>(
     NotOffered<"fi_ep: operations are posted to the endpoints of a shared transmit context, and "
@@ -72,7 +72,7 @@ int open_stx(fid_domain* fid, fi_tx_attr* attr, fid_stx** out, void* context) no
     const size_t size = or_else(asked.size, kDefaultQueueSize);
     auto stx = std::make_unique<Stx>(
         size, (caps & FI_ATOMIC) != 0 ? std::min(size, kAtomicsWaiting) : size_t{0});
-    stx->fid.fid = {FI_CLASS_STX_CTX, context, &g_fid_ops};
+    stx->fid.fid = {FI_CLASS_STX_CTX, context, &g_stx_fid_ops};
     stx->fid.ops = &g_stx_ops;
     stx->domain = &object_of<Domain>(fid);
     stx->caps = caps;

@@ -59,7 +59,7 @@ int control_set(fid* fid, int command, void* arg) noexcept {
   return control_wait("fi_control(wait set)", set.wait_obj, set.epoll.get(), command, arg);
 }
 
-fi_ops g_fid_ops = fid_ops<"wait set">(
+fi_ops g_wait_set_fid_ops = fid_ops<"wait set">(
     close_set, NotOffered<"fi_bind(wait set): name the set in the attributes of a queue instead">{},
     control_set);
 
@@ -84,7 +84,7 @@ int open_wait_set(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** out) noexce
     if (!set->epoll)
       return refuse(-FI_EMFILE, "fi_wait_open: %s; raise the limit of descriptors (ulimit -n)",
                     std::strerror(errno));
-    set->fid.fid = {FI_CLASS_WAIT, nullptr, &g_fid_ops};
+    set->fid.fid = {FI_CLASS_WAIT, nullptr, &g_wait_set_fid_ops};
     set->fid.ops = &g_wait_ops;
     set->fabric = &object_of<Fabric>(fabric);
     set->fabric->uses.add();

@@ -129,7 +129,8 @@ VerbsDoor open_verbs_door(const std::string& command_folder) {
   VerbsDoor door;
   door.library = find_library(command_folder);
   if (door.library.empty()) {
-    door.why_not = std::string(kVerbsFile) + " is not beside the provider";
+    door.why_not = kVerbsFile;
+    door.why_not += " is not beside the provider";
     return door;
   }
   door.real = find_real();

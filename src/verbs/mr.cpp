@@ -28,8 +28,6 @@ constexpr unsigned kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRI
                                   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                                   IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
                                   IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB | kAccessFlushes;
-constexpr uint64_t kQuietTimeoutNs =
-    1'000'000'000;  // of a deregistration, with who is still inside
 
 // What an application asks for, whatever the call.
 struct Wish {

@@ -9,6 +9,9 @@
 
 namespace aperture::verbs {
 
+// How long the end of a region or of a window waits for who is still inside.
+constexpr uint64_t kQuietTimeoutNs = 1'000'000'000;
+
 // The book; nullptr: no memory.
 protect::KeyNumbers* key_numbers() noexcept;
 

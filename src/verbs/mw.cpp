@@ -17,7 +17,6 @@ namespace {
 
 using protect::WindowAnswer;
 
-constexpr uint64_t kQuietTimeoutNs = 1'000'000'000;  // of a deallocation, with who is still inside
 constexpr long kPauseNs = 20'000;
 
 protect::WindowType type_of(const Context& context, ibv_mw_type type) noexcept {

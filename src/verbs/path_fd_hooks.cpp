@@ -30,12 +30,12 @@ using CloseRange = int(unsigned, unsigned, int);
 using CloseFrom = void(int);
 
 // clang-format off
-#define APERTURE_EACH_HOOK(EACH) \
+#define APERTURE_EACH_DESCRIPTOR_HOOK(EACH) \
   EACH(write, Write) EACH(close, OfFd) EACH(dup, OfFd) EACH(dup2, Dup2) EACH(dup3, Dup3) \
   EACH(fcntl, Fcntl) EACH(fcntl64, Fcntl) EACH(close_range, CloseRange) \
   EACH(closefrom, CloseFrom) EACH(fstat, FdStat) EACH(fstat64, FdStat)
 // clang-format on
-APERTURE_DEFINE_EACH_NEXT(APERTURE_EACH_HOOK)
+APERTURE_DEFINE_EACH_NEXT(descriptor, APERTURE_EACH_DESCRIPTOR_HOOK)
 
 bool fstat_ours(int fd, struct stat* out) noexcept {
   if (!is_marked(fd)) [[likely]]

@@ -59,7 +59,7 @@ using GetCwd = char*(char*, size_t);
 using GetCwdChk = char*(char*, size_t, size_t);
 
 // clang-format off
-#define APERTURE_EACH_HOOK(EACH) \
+#define APERTURE_EACH_PATH_HOOK(EACH) \
   EACH(open, Open) EACH(open64, Open) EACH(openat, OpenAt) EACH(openat64, OpenAt) \
   EACH(__open_2, Open2) EACH(__open64_2, Open2) EACH(__openat_2, OpenAt2) \
   EACH(__openat64_2, OpenAt2) EACH(fopen, FOpen) EACH(fopen64, FOpen) \
@@ -76,7 +76,7 @@ using GetCwdChk = char*(char*, size_t, size_t);
   EACH(lgetxattr, GetAttribute) EACH(listxattr, ListAttributes) \
   EACH(llistxattr, ListAttributes)
 // clang-format on
-APERTURE_DEFINE_EACH_NEXT(APERTURE_EACH_HOOK)
+APERTURE_DEFINE_EACH_NEXT(path, APERTURE_EACH_PATH_HOOK)
 
 // Calls `call` with the place of a path that may be ours.
 template <typename Call>

@@ -45,11 +45,11 @@ inline int hook_failed(int error) noexcept {
 }  // namespace aperture::verbs
 
 // Defines next_NAME, and finds it early, so that the first call of a hook in a signal handler does
-// not have to look anything up. EACH: a list of APERTURE_..(NAME, Type).
+// not have to look anything up. EACH: a list of APERTURE_..(NAME, Type), which is named KIND.
 #define APERTURE_DEFINE_NEXT(name, Type) constinit Next<Type> next_##name(#name);
 #define APERTURE_FIND_NEXT(name, Type) next_##name.get();
-#define APERTURE_DEFINE_EACH_NEXT(EACH)           \
-  EACH(APERTURE_DEFINE_NEXT)                      \
-  [[gnu::constructor]] void find_all() noexcept { \
-    EACH(APERTURE_FIND_NEXT)                      \
+#define APERTURE_DEFINE_EACH_NEXT(KIND, EACH)             \
+  EACH(APERTURE_DEFINE_NEXT)                              \
+  [[gnu::constructor]] void find_each_##KIND() noexcept { \
+    EACH(APERTURE_FIND_NEXT)                              \
   }

@@ -46,7 +46,7 @@ static_assert(same(ib::kAllowFlushPersistent, kAccessFlushPersistent));
 
 namespace {
 
-constexpr const char* kCall = "ibv_modify_qp";
+constexpr const char* kModifyCall = "ibv_modify_qp";
 constexpr uint32_t k24Bits = 0xffffff;
 constexpr uint32_t kKnownMask = ((IBV_QP_DEST_QPN << 1) - 1) | IBV_QP_RATE_LIMIT;
 
@@ -100,7 +100,7 @@ int validate_limits(const ibv_qp_attr& attr, uint32_t mask) noexcept {
     if ((mask & limit.bit) == 0 || (limit.value >= limit.least && limit.value <= limit.most)) {
       continue;
     }
-    return refuse(EINVAL, "%s: %s is %u; it may be %u to %u", kCall, limit.name, limit.value,
+    return refuse(EINVAL, "%s: %s is %u; it may be %u to %u", kModifyCall, limit.name, limit.value,
                   limit.least, limit.most);
   }
   return 0;
@@ -109,39 +109,40 @@ int validate_limits(const ibv_qp_attr& attr, uint32_t mask) noexcept {
 int validate_values(const ibv_qp_attr& attr, uint32_t mask, ib::Route& route) noexcept {
   if (const int error = validate_limits(attr, mask); error != 0) return error;
   if ((mask & IBV_QP_ACCESS_FLAGS) != 0 && (attr.qp_access_flags & ~kKnownAccess) != 0)
-    return refuse(EINVAL, "%s: qp_access_flags 0x%x have bits of no meaning here", kCall,
+    return refuse(EINVAL, "%s: qp_access_flags 0x%x have bits of no meaning here", kModifyCall,
                   attr.qp_access_flags);
   if ((mask & IBV_QP_AV) != 0) {
-    if (const int error = resolve(kCall, attr.ah_attr, route); error != 0) return error;
+    if (const int error = resolve(kModifyCall, attr.ah_attr, route); error != 0) return error;
   }
   ib::Route ignored;
-  return (mask & IBV_QP_ALT_PATH) != 0 ? resolve(kCall, attr.alt_ah_attr, ignored) : 0;
+  return (mask & IBV_QP_ALT_PATH) != 0 ? resolve(kModifyCall, attr.alt_ah_attr, ignored) : 0;
 }
 
 int validate_transition(const DeviceQp& qp, ib::QpState now, const ibv_qp_attr& attr,
                         uint32_t mask) noexcept {
   if ((mask & ~kKnownMask) != 0)
-    return refuse(EINVAL, "%s: attr_mask 0x%x has unknown bits", kCall, mask);
+    return refuse(EINVAL, "%s: attr_mask 0x%x has unknown bits", kModifyCall, mask);
   if ((mask & IBV_QP_CUR_STATE) != 0 &&
       static_cast<uint32_t>(attr.cur_qp_state) != static_cast<uint32_t>(now)) {
-    return refuse(EINVAL, "%s: cur_qp_state is %d, and the queue pair is in %s", kCall,
+    return refuse(EINVAL, "%s: cur_qp_state is %d, and the queue pair is in %s", kModifyCall,
                   static_cast<int>(attr.cur_qp_state), ib::state_name(now));
   }
   if ((mask & IBV_QP_STATE) != 0 && static_cast<uint32_t>(attr.qp_state) > IBV_QPS_ERR)
-    return refuse(EINVAL, "%s: qp_state %d is no state", kCall, static_cast<int>(attr.qp_state));
+    return refuse(EINVAL, "%s: qp_state %d is no state", kModifyCall,
+                  static_cast<int>(attr.qp_state));
   const auto next = (mask & IBV_QP_STATE) != 0 ? static_cast<ib::QpState>(attr.qp_state) : now;
   const ib::ModifyVerdict verdict = ib::validate_modify(qp.type, now, next, mask);
   switch (verdict.fault) {
     case ib::ModifyFault::none: return 0;
     case ib::ModifyFault::no_such_transition:
-      return refuse(EINVAL, "%s: there is no way from %s to %s", kCall, ib::state_name(now),
+      return refuse(EINVAL, "%s: there is no way from %s to %s", kModifyCall, ib::state_name(now),
                     ib::state_name(next));
     case ib::ModifyFault::attribute_missing:
-      return refuse(EINVAL, "%s: from %s to %s needs IBV_QP_%s in attr_mask", kCall,
+      return refuse(EINVAL, "%s: from %s to %s needs IBV_QP_%s in attr_mask", kModifyCall,
                     ib::state_name(now), ib::state_name(next), ib::attribute_name(verdict.bits));
     case ib::ModifyFault::attribute_not_allowed:
-      return refuse(EINVAL, "%s: from %s to %s does not take IBV_QP_%s", kCall, ib::state_name(now),
-                    ib::state_name(next), ib::attribute_name(verdict.bits));
+      return refuse(EINVAL, "%s: from %s to %s does not take IBV_QP_%s", kModifyCall,
+                    ib::state_name(now), ib::state_name(next), ib::attribute_name(verdict.bits));
   }
   return EINVAL;
 }
@@ -228,7 +229,8 @@ int modify(DeviceQp& qp, const ibv_qp_attr& attr, uint32_t named) {
   if (const int error = validate_values(attr, mask, route); error != 0) return error;
   assert((mask & ~kKnownMask) == 0);
   const Status s = qp.shared->nic_qp->modify(core_attributes(attr, route), mask);
-  if (!s.ok()) return refuse(errno_of(s), "%s: the software NIC: %s", kCall, describe(s.error()));
+  if (!s.ok())
+    return refuse(errno_of(s), "%s: the software NIC: %s", kModifyCall, describe(s.error()));
   const bool new_state = (mask & IBV_QP_STATE) != 0;
   if (new_state && attr.qp_state == IBV_QPS_RESET) {
     qp.shared->attributes = {};

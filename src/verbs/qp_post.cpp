@@ -25,7 +25,7 @@ static_assert(static_cast<int>(ib::SendOp::atomic_write) == kWrAtomicWrite);
 
 namespace {
 
-constexpr const char* kCall = "ibv_post_send";
+constexpr const char* kPostCall = "ibv_post_send";
 constexpr uint32_t kKnownFlags =
     IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
@@ -55,8 +55,8 @@ int fill_rest(DeviceQp& qp, const ibv_send_wr& wr, const void* caller, ib::SendW
     }
     case ib::SendOp::bind_mw: {
       const auto& asked = wr.bind_mw;
-      const int error =
-          validate_bind(kCall, BindBy::work_request, asked.mw, qp.base()->context, asked.bind_info);
+      const int error = validate_bind(kPostCall, BindBy::work_request, asked.mw, qp.base()->context,
+                                      asked.bind_info);
       if (error != 0) return error;
       fill_bind(bind, asked.mw, asked.bind_info, asked.rkey, caller);
       out.bind = &bind;
@@ -66,7 +66,7 @@ int fill_rest(DeviceQp& qp, const ibv_send_wr& wr, const void* caller, ib::SendW
   }
   if (qp.type == ib::QpType::ud) {
     const auto& ud = wr.wr.ud;
-    return fill_datagram(kCall, out, ud.ah, ud.remote_qpn, ud.remote_qkey);
+    return fill_datagram(kPostCall, out, ud.ah, ud.remote_qpn, ud.remote_qkey);
   }
   if (qp.type == ib::QpType::xrc_send) out.srq_number = wr.qp_type.xrc.remote_srqn;
   return 0;
@@ -108,11 +108,11 @@ ib::SendWr plain_part(const ibv_send_wr& wr) noexcept {
   ib::BindWr bind;
   if (const int error = fill_rest(qp, wr, caller, out, bind); error != 0) return error;
   if (qp.core().post_send(out).ok()) return 0;
-  return refuse_post(kCall, qp, out, qp.core().fault_of(out, 0));
+  return refuse_post(kPostCall, qp, out, qp.core().fault_of(out, 0));
 }
 [[gnu::cold, gnu::noinline]] int refuse_plain(DeviceQp& qp, const ibv_send_wr& wr) noexcept {
   const ib::SendWr out = plain_part(wr);
-  return refuse_post(kCall, qp, out, qp.core().fault_of(out, 0));
+  return refuse_post(kPostCall, qp, out, qp.core().fault_of(out, 0));
 }
 
 int post_one(DeviceQp& qp, const ibv_send_wr& wr, const void* caller) noexcept {

@@ -10,15 +10,13 @@ namespace aperture::verbs {
 
 namespace {
 
-constexpr const char* kCall = "ibv_open_xrcd";
-
 int validate(const ibv_xrcd_init_attr& attr) noexcept {
   constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
   if (attr.comp_mask != kNeeded)
-    return refuse(EINVAL, "%s: comp_mask 0x%x; it needs IBV_XRCD_INIT_ATTR_FD and _OFLAGS", kCall,
-                  attr.comp_mask);
+    return refuse(EINVAL, "%s: comp_mask 0x%x; it needs IBV_XRCD_INIT_ATTR_FD and _OFLAGS",
+                  kOpenXrcCall, attr.comp_mask);
   if ((attr.oflags & ~(O_CREAT | O_EXCL)) != 0)
-    return refuse(EINVAL, "%s: oflags 0x%x; O_CREAT and O_EXCL alone are known", kCall,
+    return refuse(EINVAL, "%s: oflags 0x%x; O_CREAT and O_EXCL alone are known", kOpenXrcCall,
                   static_cast<unsigned>(attr.oflags));
   return 0;
 }
@@ -33,14 +31,15 @@ int find_or_make(Context& context, const ibv_xrcd_init_attr& attr,
     return 0;
   }
   struct stat file;
-  if (::fstat(attr.fd, &file) != 0) return refuse(EBADF, "%s: %d is no open file", kCall, attr.fd);
+  if (::fstat(attr.fd, &file) != 0)
+    return refuse(EBADF, "%s: %d is no open file", kOpenXrcCall, attr.fd);
   return open_xrc_domain(context, file, attr.oflags, domain);
 }
 
 }  // namespace
 
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* attr) noexcept {
-  return guarded_new_base<Xrcd>(kCall, life_of(context), [&](Xrcd*& out) {
+  return guarded_new_base<Xrcd>(kOpenXrcCall, life_of(context), [&](Xrcd*& out) {
     if (const int error = validate(*attr); error != 0) return error;
     auto xrcd = std::make_unique<Xrcd>();
     xrcd->context = &context_of(context);

@@ -18,8 +18,6 @@ namespace aperture::verbs {
 
 namespace {
 
-constexpr const char* kCall = "ibv_open_xrcd";
-
 struct Files {
   std::mutex mutex;
   std::vector<std::weak_ptr<const XrcDomain>> open;  // guarded by mutex
@@ -58,34 +56,37 @@ std::shared_ptr<const XrcDomain> find(const struct stat& file) noexcept {
 
 int validate_found(const Context& context, const XrcDomain& found, int oflags) noexcept {
   if ((oflags & O_EXCL) != 0)
-    return refuse(EINVAL, "%s: O_EXCL, and the domain of this file is open already", kCall);
+    return refuse(EINVAL, "%s: O_EXCL, and the domain of this file is open already", kOpenXrcCall);
   if (found.context != &context)
     return refuse(EOPNOTSUPP,
                   "%s: the domain of this file is open in another context of this process, and is "
                   "not shared between contexts; open it in that one",
-                  kCall);
+                  kOpenXrcCall);
   return 0;
 }
 
 int validate_claimed(int error, int oflags) noexcept {
   if (error == 0 && (oflags & O_CREAT) == 0)
-    return refuse(EAGAIN, "%s: no domain of this file is open, and O_CREAT is not set", kCall);
+    return refuse(EAGAIN, "%s: no domain of this file is open, and O_CREAT is not set",
+                  kOpenXrcCall);
   if (error == EADDRINUSE && (oflags & O_EXCL) != 0)
-    return refuse(EINVAL, "%s: O_EXCL, and another process has this file's domain open", kCall);
+    return refuse(EINVAL, "%s: O_EXCL, and another process has this file's domain open",
+                  kOpenXrcCall);
   if (error == EADDRINUSE && (oflags & O_CREAT) == 0)
     return refuse(EOPNOTSUPP,
                   "%s: another process has the domain of this file open, and it is not shared "
                   "between processes",
-                  kCall);
+                  kOpenXrcCall);
   if (error == EADDRINUSE) {  // ibv_xsrq_pingpong's two sides have one file, and share nothing
     APERTURE_WARN(
         "%s: another process has the domain of this file open; it is not shared between processes, "
         "so this one has a domain of its own, without the other's queues",
-        kCall);
+        kOpenXrcCall);
     return 0;
   }
   if (error != 0)
-    return refuse(error, "%s: the socket that marks its file as taken: errno %d", kCall, error);
+    return refuse(error, "%s: the socket that marks its file as taken: errno %d", kOpenXrcCall,
+                  error);
   return 0;
 }
 

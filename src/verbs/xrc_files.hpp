@@ -21,6 +21,8 @@
 
 namespace aperture::verbs {
 
+constexpr const char* kOpenXrcCall = "ibv_open_xrcd";
+
 struct XrcDomain {
   uint32_t number = 0;
   const Context* context = nullptr;
