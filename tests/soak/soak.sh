@@ -2,7 +2,7 @@
 # The long tests: tests/soak/soak.sh MINUTES BUILD_DIR [PART...] (what `./dev soak MINUTES` runs).
 #
 # Keeps everything it prints under out/soak/<date>-<seed>/ and ends with a summary. These parts, or
-# those of them that are named (all of them take some four hours on two cores):
+# those of them that are named (all of them take some five hours on two cores):
 #   1. full-counts: the tests labelled `kill` with 10,000 kills (or what APERTURE_KILLS says),
 #      100,000 connects, as many that stay half open, a minute of starvation, ten minutes of
 #      crowds of threads, a million regions, and 10 million messages of mixed sizes and flags
@@ -16,7 +16,9 @@
 #   5. repetitions: all tests in random order with new seeds, until the minutes are over
 #   6. mutation: checks of src/protect/ are taken out one at a time, and a test must notice; in
 #      random order, as many as the same minutes allow (tests/mutation/mutate.py takes all)
-#   7. bare-debian-12, bare-debian-13: clones of this tree in debootstrapped roots, where
+#   7. sanitized: ./dev asan with every setting of a test, not those alone that differ for it; and
+#      emulated: ./dev aarch64
+#   8. bare-debian-12, bare-debian-13: clones of this tree in debootstrapped roots, where
 #      `./dev demo` and `./dev test` must be all the set-up there is; the provider built in the
 #      first must also load in the second (bare_root.sh). Needs root and a package mirror; left
 #      out with APERTURE_SOAK_BARE=0.
@@ -45,8 +47,8 @@ part() {
   printf '=== %s: %s after %d s\n' "$name" "$verdict" $((SECONDS - start))
 }
 
-known=" full-counts live-attackers clients between-hosts repetitions mutation"
-known+=" bare-debian-12 bare-debian-13 "
+known=" full-counts live-attackers clients between-hosts repetitions mutation sanitized"
+known+=" emulated bare-debian-12 bare-debian-13 "
 for name in $parts; do
   [[ $known = *" $name "* ]] && continue
   echo "soak: there is no part '$name'; there are:$known" >&2
@@ -76,6 +78,8 @@ APERTURE_BETWEEN_HOSTS=all part between-hosts "${repeat[@]}" --label room_hosts 
 part repetitions "${repeat[@]}" --minutes "$minutes" --seed "$seed"
 part mutation python3 tests/mutation/mutate.py --build build/mutation --minutes "$minutes" \
   --seed "$seed"
+APERTURE_SEED=$seed APERTURE_SETTINGS=all part sanitized ./dev asan
+APERTURE_SEED=$seed part emulated ./dev aarch64
 if [ "${APERTURE_SOAK_BARE:-1}" = 1 ]; then
   part bare-debian-12 tests/soak/bare_root.sh bookworm "$keep"
   part bare-debian-13 tests/soak/bare_root.sh trixie "$keep"
