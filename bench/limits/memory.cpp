@@ -36,7 +36,7 @@ Row miss_latency(Side& side, const Pages&, size_t size_bytes, double seconds) {
   Samples samples(1u << 20);
   const uint64_t until = ticks() + ticks_from_ns(static_cast<uint64_t>(seconds * 1e9));
   for (uint64_t last = ticks(); last < until;) {
-    for (size_t i = 0; i < kStep; i++) std::memcpy(&at, at, sizeof at);
+    for (size_t i = 0; i < kStep; i++) std::memcpy(&at, at, sizeof(void*));
     const uint64_t now = ticks();
     samples.add(now - last);
     last = now;

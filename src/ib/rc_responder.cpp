@@ -66,8 +66,8 @@ Wild<uint64_t> address_of(const wire::RcWriteFields<Wild>& f) noexcept {
 
 // False: nothing was taken, and it goes the slow path.
 bool RcResponder::take_one(const WildHead& head, const std::byte* body) noexcept {
-  constexpr uint8_t kWhole = wire::kRcFirst | wire::kRcLast;
-  if ((head.flags & ~(wire::kRcImm | wire::kRcSolicited)) != kWhole) return false;
+  constexpr uint8_t kInOne = wire::kRcFirst | wire::kRcLast;
+  if ((head.flags & ~(wire::kRcImm | wire::kRcSolicited)) != kInOne) return false;
   uint16_t len = 0;
   if (head.op == static_cast<uint8_t>(RcOp::send)) {
     return head.len.bounded(ring::kBodyBytes - wire::kRcSendOffset, len) && len != 0 &&

@@ -382,14 +382,15 @@ TEST_P(Conn, who_closes_before_the_answer_has_withdrawn) {
   Fid<fid_ep> unread = ask_for_connection(a, pep.get());
   // it is there, and goes unread
   uint32_t type = 0;
-  fi_eq_cm_entry entry{};
+  fi_eq_cm_entry there{};
+  auto* const entry = &there;  // (clang captures no array without a length)
   ASSERT_TRUE(pump_until([&] {
-    return fi_eq_read(b.eq(), &type, &entry, sizeof entry, FI_PEEK) ==
-           static_cast<ssize_t>(sizeof entry);
+    return fi_eq_read(b.eq(), &type, entry, sizeof *entry, FI_PEEK) ==
+           static_cast<ssize_t>(sizeof *entry);
   }));
   unread.reset();
   EXPECT_TRUE(pump_until([&] {
-    return fi_eq_read(b.eq(), &type, &entry, sizeof entry, FI_PEEK) == -FI_EAGAIN;
+    return fi_eq_read(b.eq(), &type, entry, sizeof *entry, FI_PEEK) == -FI_EAGAIN;
   })) << "nobody is to be bothered with it";
 
   Fid<fid_ep> read = ask_for_connection(a, pep.get());

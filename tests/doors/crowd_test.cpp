@@ -51,7 +51,7 @@ uint32_t case_ms() {
 // An endpoint of the domain with counters of its own. Successes have no entries.
 class Station {
  public:
-  Station(Node& host, fi_wait_obj wait) : wait_(wait) {
+  Station(Node& host, fi_wait_obj wait) {
     fid_domain* domain = host.domain();
     fi_av_attr av_attr{};
     av_ = DOOR_MADE(fi_av_open, domain, &av_attr);
@@ -120,7 +120,6 @@ class Station {
     return fi_cntr_wait(counter, threshold, 20000) == 0;
   }
 
-  const fi_wait_obj wait_;
   Fid<fid_av> av_;
   Fid<fid_cq> cq_;
   Fid<fid_cntr> written_, read_, arrived_;

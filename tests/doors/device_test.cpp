@@ -294,7 +294,7 @@ TEST_P(Device, whichever_call_of_the_driver_fails_operations_end_with_a_code) {
   int failures = 0;
   for (size_t nth = 1; nth < 40; ++nth) {
     from.put(0, bytes);
-    Op send, receive;
+    Op receive;
     ASSERT_EQ(fi_recv(p->b.ep(), to.at(), 1000, to.desc(), FI_ADDR_UNSPEC, &receive), 0);
     devices->fail(nth);
     const int64_t code = p->a.run(fi_send, from.at(), 1000, from.desc(), p->to_b);

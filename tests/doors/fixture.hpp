@@ -22,7 +22,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -45,8 +44,22 @@ struct FidClose {
 template <typename T>
 using Fid = std::unique_ptr<T, FidClose<T>>;
 
-// A line of the tests; as a helper's last parameter, that of its caller.
-using Line = std::source_location;
+// A line of the tests; as a helper's last parameter, that of its caller. For
+// std::source_location, which clang 14 has not.
+class Line {
+ public:
+  static constexpr Line current(const char* file = __builtin_FILE(),
+                                unsigned line = __builtin_LINE()) noexcept {
+    return {file, line};
+  }
+  constexpr const char* file_name() const noexcept { return file_; }
+  constexpr unsigned line() const noexcept { return line_; }
+
+ private:
+  constexpr Line(const char* file, unsigned line) noexcept : file_(file), line_(line) {}
+  const char* file_;
+  unsigned line_;
+};
 
 // A failed set-up: carries the call, its code and its line. gtest reports it as the test's failure.
 class DoorError : public std::runtime_error {

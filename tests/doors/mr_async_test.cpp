@@ -115,7 +115,6 @@ TEST_F(Later, nothing_can_be_done_with_it_before_the_event) {
 
 TEST_F(Later, the_region_is_written_before_its_event_can_be_read) {
   constexpr int kRounds = 300;
-  std::atomic<fid_mr*> place{nullptr};
   std::atomic<int> seen{0}, wrong{0};
   std::thread reader([&] {
     while (seen < kRounds) {

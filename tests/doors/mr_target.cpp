@@ -190,7 +190,7 @@ void Regions::TearDown() {
 }
 
 Remote Regions::registered(uint32_t id, const Parts& parts, uint64_t access, uint64_t flags,
-                           std::source_location where) {
+                           Line where) {
   const testing::ScopedTrace trace(where.file_name(), static_cast<int>(where.line()), "registered");
   EXPECT_EQ(target->reg(id, parts, access, flags), 0);
   return target->remote();

@@ -9,7 +9,6 @@
 
 #include <map>
 #include <memory>
-#include <source_location>
 #include <vector>
 
 #include "aperture/fi_window.h"
@@ -227,8 +226,7 @@ class Regions : public testing::TestWithParam<Reached> {
 
   // Registers parts of the arena, or counts a failure of the test: how the region is reached.
   Remote registered(uint32_t id, const Parts& parts, uint64_t access = kAllAccess,
-                    uint64_t flags = 0,
-                    std::source_location where = std::source_location::current());
+                    uint64_t flags = 0, Line where = Line::current());
 
   // Each waits for its one completion and returns its error.
   int write(const Remote& r, uint64_t offset, size_t len, uint64_t seed = 5);

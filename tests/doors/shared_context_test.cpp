@@ -184,7 +184,7 @@ TEST_F(SharedReceiveOfDatagrams, a_receive_is_canceled_once) {
 
 TEST_F(SharedReceiveOfDatagrams, a_message_of_any_endpoint_is_peeked_at_and_claimed) {
   Peer peer(*this);
-  Op nothing, peek, in;
+  Op nothing, peek;
   uint64_t box = 0;
   fi_msg_tagged msg{.addr = FI_ADDR_UNSPEC, .tag = 3, .context = &nothing};
   ASSERT_EQ(fi_trecvmsg(srx.get(), &msg, FI_PEEK), 0);
