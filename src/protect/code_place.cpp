@@ -49,8 +49,10 @@ constexpr size_t kStackBytes = size_t{2} << 20;
   X(dwfl_report_end)                                                                            \
   X(dwfl_addrmodule)                                                                            \
   X(dwfl_module_addrname)                                                                       \
-  X(dwfl_module_getsrc) X(dwfl_lineinfo) X(dwfl_module_addrdie) X(dwarf_getscopes) X(dwarf_tag) \
-      X(dwarf_diename) X(dwarf_attr) X(dwarf_formudata) X(dwarf_getsrcfiles) X(dwarf_filesrc)
+  X(dwfl_module_addrdie) X(dwfl_module_nextcu) X(dwarf_haspc)                                   \
+  X(dwarf_getsrc_die) X(dwarf_linesrc) X(dwarf_lineno)                                          \
+  X(dwarf_getscopes) X(dwarf_tag) X(dwarf_diename) X(dwarf_attr) X(dwarf_formudata)             \
+  X(dwarf_getsrcfiles) X(dwarf_filesrc)
 // clang-format on
 
 // libdw's functions by name, with the types that its header gives them.
@@ -108,14 +110,35 @@ bool is_call_of(const Wording& door, const char* name) noexcept {
   return false;
 }
 
-// Where an inline call at that address was itself called: "program.c:42", or nothing.
-std::string caller_of_inlined(const Libdw& dw, Dwfl_Module* module, uint64_t address,
-                              const Wording& door) {
+// The compilation that an address is of, as its module has it; no unit: it has none.
+struct Compiled {
+  Dwarf_Die* unit = nullptr;
+  Dwarf_Addr at = 0;
+};
+Compiled find_compiled(const Libdw& dw, Dwfl_Module* module, uint64_t address) {
   Dwarf_Addr bias = 0;
   Dwarf_Die* unit = dw.dwfl_module_addrdie(module, address, &bias);
-  if (unit == nullptr) return {};
+  if (unit == nullptr) {  // clang writes no table of addresses
+    do {
+      unit = dw.dwfl_module_nextcu(module, unit, &bias);
+    } while (unit != nullptr && dw.dwarf_haspc(unit, address - bias) <= 0);
+  }
+  return {unit, address - bias};
+}
+
+// "program.c:42", or nothing.
+std::string source_of(const Libdw& dw, const Compiled& code) {
+  Dwarf_Line* const line = dw.dwarf_getsrc_die(code.unit, code.at);
+  const char* const path = line == nullptr ? nullptr : dw.dwarf_linesrc(line, nullptr, nullptr);
+  int number = 0;
+  if (path == nullptr || dw.dwarf_lineno(line, &number) != 0) return {};
+  return std::string(last_part(path)) + ":" + std::to_string(number);
+}
+
+// Where an inline call at that address was itself called: "program.c:42", or nothing.
+std::string caller_of_inlined(const Libdw& dw, const Compiled& code, const Wording& door) {
   Dwarf_Die* found = nullptr;
-  const int count = dw.dwarf_getscopes(unit, address - bias, &found);
+  const int count = dw.dwarf_getscopes(code.unit, code.at, &found);
   const std::unique_ptr<Dwarf_Die, decltype(&std::free)> scopes(found, &std::free);
   for (int i = 0; i < count; ++i) {
     const char* name = dw.dwarf_diename(found + i);
@@ -130,7 +153,7 @@ std::string caller_of_inlined(const Libdw& dw, Dwfl_Module* module, uint64_t add
     size_t files_count = 0;
     if (dw.dwarf_formudata(dw.dwarf_attr(found + i, DW_AT_call_line, &attribute), &line) != 0 ||
         dw.dwarf_formudata(dw.dwarf_attr(found + i, DW_AT_call_file, &attribute), &file) != 0 ||
-        dw.dwarf_getsrcfiles(unit, &files, &files_count) != 0 || file >= files_count) {
+        dw.dwarf_getsrcfiles(code.unit, &files, &files_count) != 0 || file >= files_count) {
       return {};
     }
     const char* path = dw.dwarf_filesrc(files, file, nullptr, nullptr);
@@ -159,18 +182,11 @@ std::string from_debug_information(const Libdw& dw, pid_t pid, uint64_t address,
   if (const char* name = dw.dwfl_module_addrname(module, address - 1); name != nullptr) {
     out = "in " + readable(name);
   }
-  if (const std::string at = caller_of_inlined(dw, module, address - 1, door); !at.empty()) {
-    return out + (out.empty() ? "at " : " at ") + at;
-  }
-  Dwfl_Line* line = dw.dwfl_module_getsrc(module, address - 1);
-  int number = 0;
-  const char* file = line == nullptr
-                         ? nullptr
-                         : dw.dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
-  if (file != nullptr) {
-    out +=
-        std::string(out.empty() ? "at " : " at ") + last_part(file) + ":" + std::to_string(number);
-  }
+  const Compiled code = find_compiled(dw, module, address - 1);
+  if (code.unit == nullptr) return out;
+  std::string at = caller_of_inlined(dw, code, door);
+  if (at.empty()) at = source_of(dw, code);
+  if (!at.empty()) out += (out.empty() ? "at " : " at ") + at;
   return out;
 }
 
