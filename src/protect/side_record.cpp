@@ -21,6 +21,12 @@ uintptr_t page_number(const void* at) noexcept {
   return reinterpret_cast<uintptr_t>(at) / page_bytes();
 }
 
+// How many pages hold any of those length > 0 bytes, which may be anywhere, at null as well.
+size_t pages_of(const std::byte* base, uint64_t length) noexcept {
+  const uintptr_t last = reinterpret_cast<uintptr_t>(base) + (length - 1);
+  return last / page_bytes() - page_number(base) + 1;
+}
+
 // msync with MS_ASYNC does nothing but say whether every page of the range is mapped.
 bool are_pages_mapped(uintptr_t first_page, size_t count) noexcept {
   return ::msync(reinterpret_cast<void*>(first_page * page_bytes()), count * page_bytes(),
@@ -39,14 +45,13 @@ EndpointId new_endpoint_id() noexcept {
 
 bool is_mapped(const std::byte* base, uint64_t length) noexcept {
   if (length == 0) return true;
-  const uintptr_t first = page_number(base);
-  return are_pages_mapped(first, page_number(base + length - 1) - first + 1);
+  return are_pages_mapped(page_number(base), pages_of(base, length));
 }
 
 PageMap::PageMap(const std::byte* base, uint64_t length)
     : base_(base),
       first_page_(page_number(base)),
-      verified_(length == 0 ? 0 : page_number(base + length - 1) - first_page_ + 1),
+      verified_(length == 0 ? 0 : pages_of(base, length)),
       missing_(verified_.size()) {
   verify(base, length);
 }
@@ -62,8 +67,7 @@ void PageMap::verify(const std::byte* from, uint64_t len) {
     size_t first;
     size_t count;
   };
-  const size_t first = page_of(from);
-  std::vector<Pages> todo{{first, page_of(from + len - 1) - first + 1}};
+  std::vector<Pages> todo{{page_of(from), pages_of(from, len)}};
   while (!todo.empty()) {
     const Pages p = todo.back();
     todo.pop_back();
@@ -85,8 +89,9 @@ void PageMap::verify(const std::byte* from, uint64_t len) {
 
 bool PageMap::covers(uint64_t offset, uint64_t len) const noexcept {
   if (missing_ == 0 || len == 0) return true;
-  const size_t last = page_of(base_ + offset + len - 1);
-  for (size_t i = page_of(base_ + offset); i <= last; ++i) {
+  const std::byte* const from = base_ + offset;
+  const size_t end = page_of(from) + pages_of(from, len);
+  for (size_t i = page_of(from); i < end; ++i) {
     if (!verified_[i]) return false;
   }
   return true;
