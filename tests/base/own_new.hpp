@@ -12,6 +12,8 @@ inline void* allocate(size_t bytes) noexcept;
 
 }  // namespace aperture::test
 
+#pragma GCC visibility push(default)  // for libraries; clang's <new> does not declare them all
+
 void* operator new(size_t bytes) {
   void* p = aperture::test::allocate(bytes);
   if (p == nullptr) throw std::bad_alloc();
@@ -38,3 +40,5 @@ void operator delete(void* p, size_t) noexcept {
 void operator delete[](void* p, size_t) noexcept {
   std::free(p);
 }
+
+#pragma GCC visibility pop

@@ -491,11 +491,11 @@ TEST(DeferredProgress, work_starts_under_automatic_progress_without_a_call) {
   Options o = with_trigger(FI_MSG | FI_TRIGGER);
   o.progress = FI_PROGRESS_AUTO;
   o.counters = true;
+  char answer = 'A', in = 0, asked = 0;  // until the endpoints have ended
   NodePair pair(o);
   Op dummy;
   pair.pass("warm");  // the two know each other
   const uint64_t before = fi_cntr_read(pair.b.rx_cntr());
-  char answer = 'A', in = 0;
   iovec from{&answer, 1};
   fi_op_msg send{pair.b.ep(), {&from, nullptr, 1, pair.to_a, &dummy, 0}, 0};
   fi_deferred_work w{};
@@ -505,7 +505,6 @@ TEST(DeferredProgress, work_starts_under_automatic_progress_without_a_call) {
   w.op.msg = &send;
   ASSERT_EQ(fi_control(&pair.b.domain()->fid, FI_QUEUE_WORK, &w), 0);
   Op recv_b, recv_a;
-  char asked = 0;
   ASSERT_EQ(fi_recv(pair.b.ep(), &asked, 1, nullptr, FI_ADDR_UNSPEC, &recv_b), 0);
   ASSERT_EQ(fi_recv(pair.a.ep(), &in, 1, nullptr, FI_ADDR_UNSPEC, &recv_a), 0);
   ASSERT_EQ(fi_inject(pair.a.ep(), "Q", 1, pair.to_b), 0);

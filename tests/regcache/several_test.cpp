@@ -53,7 +53,7 @@ TEST_P(Several, come_and_go_while_others_are_told) {
   uint8_t* const at = kept(2 * kPage);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([this] {
+    threads.emplace_back([] {
       for (int i = 0; i < kRounds; ++i) {
         Watched other(GetParam());
         uint8_t* const own = map(kPage);

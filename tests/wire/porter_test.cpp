@@ -87,7 +87,7 @@ TEST(WirePorter, values_that_mean_nothing_are_refused) {
   EXPECT_EQ(hello([](PorterHello& h) { h.port = 0; }), Errc::protocol);
   EXPECT_EQ(hello([](PorterHello& h) { h.from = Wild<uint16_t>(0); }), Errc::protocol);
   EXPECT_EQ(decode_porter_note(encode(PorterNote{})).error(), Errc::protocol);
-  for (const uint8_t verdict : {0, 4, 255}) {
+  for (const uint8_t verdict : {uint8_t{0}, uint8_t{4}, uint8_t{255}}) {
     EXPECT_EQ(decode_porter_answer(encode(PorterAnswer{PorterVerdict{verdict}})).error(),
               Errc::protocol);
   }
