@@ -3,9 +3,9 @@
 #   a quarter of the time (a file's headers cost more than the file); so what is in their unnamed
 #   namespaces has names of its own in the room. Files that cannot share a compilation are ALONE;
 #   `ALONE all` is all of them.
-# aperture_objects(NAME SOURCES file... LIBS lib... [ALONE file...]): the object library ap_NAME;
-#   who links it has the objects and LIBS. The doors are made of these, for what a door is made of
-#   is also tested. They are compiled as a room's files are.
+# aperture_objects(NAME SOURCES file... LIBS lib...): the object library ap_NAME; who links it has
+#   the objects and LIBS. The doors are made of these, for what a door is made of is also tested.
+#   They are compiled as a room's files are.
 # aperture_join(TARGET [ALONE file...]): the same for another target.
 # aperture_headers(NAME header...): precompiled headers, for targets to reuse that are compiled with
 #   the same options (GCC). A file still includes what it needs: the presets tsan and fuzz do
@@ -35,7 +35,7 @@ aperture_headers(room_headers ${APERTURE_STD_HEADERS})
 
 function(aperture_join target)
   cmake_parse_arguments(J "" "" "ALONE" ${ARGN})
-  if(NOT APERTURE_JOINED OR J_ALONE STREQUAL all)
+  if(NOT APERTURE_JOINED)
     return()
   endif()
   if(J_ALONE)
@@ -54,8 +54,8 @@ function(aperture_room name)
     aperture_reuse_headers(ap_${name} room_headers)
     if(NOT ROOM_ALONE STREQUAL all)
       list(TRANSFORM ROOM_ALONE PREPEND ${CMAKE_SOURCE_DIR}/src/${name}/)
+      aperture_join(ap_${name} ALONE ${ROOM_ALONE} ${c_sources})
     endif()
-    aperture_join(ap_${name} ALONE ${ROOM_ALONE} ${c_sources})
     set(scope PUBLIC)
   else()
     add_library(ap_${name} INTERFACE)
@@ -69,9 +69,9 @@ function(aperture_room name)
 endfunction()
 
 function(aperture_objects name)
-  cmake_parse_arguments(O "" "" "SOURCES;LIBS;ALONE" ${ARGN})
+  cmake_parse_arguments(O "" "" "SOURCES;LIBS" ${ARGN})
   add_library(ap_${name} OBJECT ${O_SOURCES})
-  aperture_join(ap_${name} ALONE ${O_ALONE})
+  aperture_join(ap_${name})
   aperture_reuse_headers(ap_${name} room_headers)
   target_include_directories(ap_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(ap_${name} PUBLIC ${O_LIBS})
