@@ -51,9 +51,9 @@ set(APERTURE_RUNTIME "")
 if(APERTURE_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
   if(APERTURE_SANITIZE MATCHES address)
     add_compile_definitions(__SANITIZE_ADDRESS__)  # GCC's word for it
-    # function: enums of a driver or of libfabric are ints to who looks its calls up. vptr: without
-    # a descriptor left, which tests see to, it takes every object for none.
-    add_compile_options(-fno-sanitize=function,vptr)
+    if(NOT APERTURE_FUZZ)  # enums of a driver are ints to who looks its calls up
+      add_compile_options(-fno-sanitize=function)
+    endif()
     set(APERTURE_RUNTIME libclang_rt.asan-${CMAKE_SYSTEM_PROCESSOR}.so)
   endif()
 elseif(APERTURE_SANITIZE MATCHES address)
