@@ -1,6 +1,6 @@
-// call_back IP PORT: a server of rdma_cm there, until it is ended. Who
-// connects says at which port it listens, and sends a word; then it is connected to, and gets the
-// word back. Of a connection over which that does not come to pass nothing is left.
+// call_back IP PORT: a server of rdma_cm there, until it is ended. Who connects says at which port
+// it listens, and sends a word; then it is connected to, and gets the word back. Of a connection
+// over which that does not come to pass nothing is left.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -8,6 +8,7 @@
 #include <rdma/rdma_verbs.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -15,8 +16,11 @@
 #include <string>
 #include <thread>
 
+#include "rdma_cm/endpoints.hpp"
+
 namespace {
 
+using aperture::test::endpoint_at;
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
@@ -33,26 +37,6 @@ struct Id {
   rdma_cm_id* id;
 };
 
-ibv_qp_init_attr queue_attr() {
-  ibv_qp_init_attr attr{};
-  attr.cap = {4, 4, 1, 1, 16};
-  attr.qp_type = IBV_QPT_RC;
-  attr.sq_sig_all = 1;
-  return attr;
-}
-
-rdma_cm_id* endpoint(const char* ip, const std::string& port, int flags) {
-  rdma_addrinfo hints{}, *at = nullptr;
-  hints.ai_port_space = RDMA_PS_TCP;
-  hints.ai_flags = flags;
-  if (rdma_getaddrinfo(ip, port.c_str(), &hints, &at) != 0) return nullptr;
-  ibv_qp_init_attr attr = queue_attr();
-  rdma_cm_id* id = nullptr;
-  if (rdma_create_ep(&id, at, nullptr, &attr) != 0) id = nullptr;
-  rdma_freeaddrinfo(at);
-  return id;
-}
-
 bool completes(ibv_cq* cq) {
   for (const auto end = Clock::now() + kPatience; Clock::now() < end;) {
     ibv_wc wc{};
@@ -67,7 +51,7 @@ bool send_back(const sockaddr_in& to, uint64_t word) {
   char ip[INET_ADDRSTRLEN];
   ::inet_ntop(AF_INET, &to.sin_addr, ip, sizeof ip);
   for (const auto end = Clock::now() + kPatience; Clock::now() < end;) {
-    const Id back(endpoint(ip, std::to_string(::ntohs(to.sin_port)), 0));
+    const Id back(endpoint_at(ip, std::to_string(::ntohs(to.sin_port)).c_str(), 0));
     if (back.id == nullptr || rdma_connect(back.id, nullptr) != 0) {
       std::this_thread::sleep_for(50ms);
       continue;
@@ -108,7 +92,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: call_back IP PORT\n");
     return 2;
   }
-  rdma_cm_id* const listening = endpoint(argv[1], argv[2], RAI_PASSIVE);
+  rdma_cm_id* const listening = endpoint_at(argv[1], argv[2], RAI_PASSIVE);
   if (listening == nullptr || rdma_listen(listening, 64) != 0) {
     std::fprintf(stderr, "call_back: %s: %s\n", argv[1], std::strerror(errno));
     return 1;
