@@ -16,8 +16,7 @@
 #   5. repetitions: all tests in random order with new seeds, until the minutes are over
 #   6. mutation: checks of src/protect/ are taken out one at a time, and a test must notice; in
 #      random order, as many as the same minutes allow (tests/mutation/mutate.py takes all)
-#   7. sanitized: ./dev asan with every setting of a test, not those alone that differ for it; and
-#      emulated: ./dev aarch64
+#   7. sanitized: ./dev asan, with remote access under every setting; emulated: ./dev aarch64
 #   8. bare-debian-12, bare-debian-13: clones of this tree in debootstrapped roots, where
 #      `./dev demo` and `./dev test` must be all the set-up there is; the provider built in the
 #      first must also load in the second (bare_root.sh). Needs root and a package mirror; left
