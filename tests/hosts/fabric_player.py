@@ -76,6 +76,7 @@ class Player:
         """When, by the clock that players use."""
         at = time.monotonic_ns()
         self.signal(signal.SIGKILL)
+        os.kill(self.process.pid, signal.SIGCONT)  # nsenter, which a stop has stopped too
         self.process.wait()
         return at
 

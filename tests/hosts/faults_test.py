@@ -155,7 +155,8 @@ class Faults(unittest.TestCase):
 
     def test_a_stopped_peer_is_waited_for(self):
         """For longer than silence is suffered; also one whose kernel says that it has no more room.
-        The cable is out for a shorter time meanwhile."""
+        The cable is out for a shorter time meanwhile: whoever is idle is asked three times before
+        silence ends it, and the third time it is in again."""
         hosts = self.hosts()
         one, stopped = (self.player(h, *REGION, "--endpoints", "2")
                         for h in (hosts.client, hosts.server))
@@ -178,8 +179,9 @@ class Faults(unittest.TestCase):
         closed = one.numbers("close")
         say(f"stopped: our region closed with {closed[0]} after {ms(closed[1])}")
         self.assertEqual(closed[0], 0)
+        self.ends_well(one, "read", beside, 8)  # idle from now on
         hosts.cut()
-        time.sleep(SILENCE - 2)
+        time.sleep(SILENCE - 3)
         hosts.cut(False)
         self.ends_well(one, "read", beside, 64 * KIB)
         slowest = 0.0
