@@ -65,6 +65,7 @@ constexpr Setting kSettings[] = {
     {"APERTURE_RDMA_CM", Kind::word, "kernel", kNotSet},
     {"APERTURE_SILENCE_MS", Kind::number, "", "it is taken as 5000"},
     {"APERTURE_FAULT", Kind::faults, "", "no fault is injected"},
+    {"APERTURE_CHECKSUMS", Kind::word, "on, off", kNotSet},
     {"APERTURE_CM_PORT", Kind::port, "", "it is taken as 4791"},
     {"FI_APERTURE_IFACE", Kind::interface, "", "no libfabric endpoint is found by it"},
 };

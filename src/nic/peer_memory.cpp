@@ -118,7 +118,8 @@ Status PeerMemory::attach(uint32_t number, UniqueFd fd) {
 // --- what records say of lanes -------------------------------------------------------------------
 
 Result<PeerMemory::Place> PeerMemory::place_of(const wire::Open& open) noexcept {
-  Place place;  // in a segment of the opener's
+  if (open.checksums) return Errc::protocol;  // of frames, and memory has none
+  Place place;                                // in a segment of the opener's
   if (!open.lane.bounded(link::shm::kLanes - 1, place.index)) return Errc::protocol;
   if (!open.segment.bounded(kMaxSegmentNumber, place.segment)) return Errc::protocol;
   return place;
@@ -188,6 +189,7 @@ Result<PeerMemory::TheirEnd> PeerMemory::learn(const Place& place, const wire::O
 }
 
 Result<PeerMemory::TheirEnd> PeerMemory::learn(const wire::Accept& accept, Packet& packet) {
+  if (accept.checksums) return Errc::protocol;
   auto bell = doorbell(accept.engine.unchecked(), std::move(packet.fds[0]));
   if (!bell) return bell.error();
   const bool direct = learn_keys(accept.key_file_bytes.unchecked(), std::move(packet.fds[1]));

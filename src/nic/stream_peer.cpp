@@ -41,6 +41,12 @@ uint64_t silence_ms() noexcept {
   });
 }
 
+// Whether what travels is to be checked as a whole, where no key does so: APERTURE_CHECKSUMS.
+bool wants_checksums() noexcept {
+  static constinit FoundOnce<bool> found;
+  return found.get([] { return setting_is("APERTURE_CHECKSUMS", "on"); });
+}
+
 // Nothing of what processes of one host share is there.
 bool has_no_memory(const wire::Open& open) noexcept {
   return open.lane.unchecked() == 0 && open.segment.unchecked() == 0 &&
@@ -241,6 +247,7 @@ Status StreamPeer::open(const LocalEnd& end, const Address& remote, const wire::
   if (stage_ != Stage::asking) return Errc::peer_lost;
   Question asks = question(context_.self, end, remote, nonce, offer, attempt);
   wire::Open& open = asks.open;
+  open.checksums = wants_checksums();
   const auto encoded = [&] {
     return request != nullptr ? wire::encode(wire::Connect{open, *request}) : wire::encode(open);
   };
@@ -253,6 +260,7 @@ Status StreamPeer::open(const LocalEnd& end, const Address& remote, const wire::
   asked_->statement = asks.statement;
   asked_->auth_key = end.auth_key;
   asked_->mover = end.mover;
+  asked_->checksums = open.checksums;
   if (Status sent = send_bytes(tcp_.get(), encoded().view()); !sent) {
     forget_record();
     return Errc::peer_lost;
@@ -263,11 +271,13 @@ Status StreamPeer::open(const LocalEnd& end, const Address& remote, const wire::
 
 Result<std::unique_ptr<link::Lane>> StreamPeer::opened(const wire::Accept& accept, Packet& packet,
                                                        std::shared_ptr<PeerLane>& record) noexcept {
-  if (!asked_ || accept.attempt.unchecked() != asked_->attempt || !has_no_memory(accept)) {
+  if (!asked_ || accept.attempt.unchecked() != asked_->attempt || !has_no_memory(accept) ||
+      (asked_->checksums && !accept.checksums)) {
     return Errc::protocol;
   }
-  const Asked asked = *std::move(asked_);
+  Asked asked = *std::move(asked_);
   asked_.reset();
+  asked.checksums = accept.checksums;
   record = lanes_.at(kTheLane);
   if (!proves(accept.proof, asked.auth_key.get(), asked.statement, wire::Who::acceptor,
               proved_beside(packet))) {
@@ -299,7 +309,12 @@ Result<std::unique_ptr<link::Lane>> StreamPeer::make_lane(
     const auto of_connector = frame_key(*key, asked.statement, wire::Who::frames_of_connector);
     const auto of_acceptor = frame_key(*key, asked.statement, wire::Who::frames_of_acceptor);
     const bool ours = role_ == Role::connector;
-    spec.keys = {ours ? of_connector : of_acceptor, ours ? of_acceptor : of_connector};
+    spec.trailers.out.key = ours ? of_connector : of_acceptor;
+    spec.trailers.in.key = ours ? of_acceptor : of_connector;
+  }
+  if (key != nullptr || asked.checksums) {
+    spec.trailers.out.kind = spec.trailers.in.kind =
+        key != nullptr ? wire::FrameTrailer::Kind::tag : wire::FrameTrailer::Kind::checksum;
   }
   const Status hears =
       no_throw([&] { spec.host = std::make_shared<LaneHost>(context_.control, weak_from_this()); });
@@ -330,6 +345,7 @@ Result<std::shared_ptr<PeerLane>> StreamPeer::hold(const LocalEnd& end, const wi
   asked_->statement = statement;
   asked_->proof = open.proof;
   asked_->domain = open.domain.unchecked();
+  asked_->checksums = open.checksums || wants_checksums();
   const auto beside = proved_beside(packet);
   std::copy(beside.begin(), beside.end(), asked_->beside.begin());
   asked_->beside_bytes = beside.size();
@@ -354,6 +370,7 @@ Result<std::unique_ptr<link::Lane>> StreamPeer::admit(const LocalEnd& end, PeerL
   wire::Accept accept;
   accept.attempt = Wild<uint32_t>(asked.attempt);
   accept.domain = Wild<uint32_t>(end.domain);
+  accept.checksums = asked.checksums;
   const auto encoded = [&] {
     return data != nullptr ? wire::encode(wire::Connected{accept, *data}) : wire::encode(accept);
   };

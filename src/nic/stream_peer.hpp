@@ -32,7 +32,8 @@ struct AskedOfStream {
   wire::Proof proof{};                      // the other side's, where it asks
   std::array<std::byte, wire::kMaxPeerMessageBytes> beside{};
   size_t beside_bytes = 0;
-  uint32_t domain = 0;  // the other side's
+  uint32_t domain = 0;     // the other side's
+  bool checksums = false;  // wanted by who asks, or by either side once it is answered
 };
 
 class StreamPeer final : public Peer {

@@ -69,6 +69,28 @@ Result<Message> decode_as(FrameKind kind, size_t header_bytes,
   return read<Message>(frame);
 }
 
+KeyedTag frame_tag(const TagKey& key, uint64_t number, std::span<const std::byte> header,
+                   std::span<const std::byte> rest) noexcept {
+  assert(header.size() <= kMaxFrameHeaderBytes);
+  // what is hashed under this key is either this, 40 bytes at most, or empty or a multiple of 60 or
+  // 64: the one never passes for the other
+  std::array<std::byte, sizeof number + kMaxFrameHeaderBytes + sizeof(KeyedTag)> text;
+  const KeyedTag inner = keyed_tag(key, rest);
+  store<uint64_t>(text, 0, number);
+  std::memcpy(&text[sizeof number], header.data(), header.size());
+  std::memcpy(&text[sizeof number + header.size()], inner.data(), inner.size());
+  return keyed_tag(key, std::span(text).first(sizeof number + header.size() + inner.size()));
+}
+
+KeyedTag frame_checksum(uint64_t number, std::span<const std::byte> header,
+                        std::span<const std::byte> rest) noexcept {
+  std::array<std::byte, sizeof number> first;
+  store<uint64_t>(first, 0, number);
+  KeyedTag sum{};
+  store<uint32_t>(sum, 0, crc32c(rest, crc32c(header, crc32c(first))));
+  return sum;
+}
+
 }  // namespace
 
 void encode(const CellsFrame& cells, std::span<std::byte> frame) noexcept {
@@ -152,17 +174,12 @@ Status decode_close(std::span<const std::byte> frame) noexcept {
   return {};
 }
 
-KeyedTag frame_tag(const TagKey& key, uint64_t number, std::span<const std::byte> header,
-                   std::span<const std::byte> rest) noexcept {
-  assert(header.size() <= kMaxFrameHeaderBytes);
-  // what is hashed under this key is either this, 40 bytes at most, or empty or a multiple of 60 or
-  // 64: the one never passes for the other
-  std::array<std::byte, sizeof number + kMaxFrameHeaderBytes + sizeof(KeyedTag)> text;
-  const KeyedTag inner = keyed_tag(key, rest);
-  store<uint64_t>(text, 0, number);
-  std::memcpy(&text[sizeof number], header.data(), header.size());
-  std::memcpy(&text[sizeof number + header.size()], inner.data(), inner.size());
-  return keyed_tag(key, std::span(text).first(sizeof number + header.size() + inner.size()));
+KeyedTag frame_trailer(const FrameTrailer& trailer, uint64_t number,
+                       std::span<const std::byte> header,
+                       std::span<const std::byte> rest) noexcept {
+  assert(trailer.is_there());
+  return trailer.kind == FrameTrailer::Kind::tag ? frame_tag(trailer.key, number, header, rest)
+                                                 : frame_checksum(number, header, rest);
 }
 
 }  // namespace aperture::wire

@@ -22,11 +22,16 @@
 //   position: in the byte ring, that of the payload's first byte: a multiple of 64, as the
 //             length of bytes is; that of a piece is anything but 0
 //   consumed: as in the words of the channel (ring/channel.hpp)
-//   crc:      CRC32C of the header without these 4 bytes, then of the bodies; a payload has none
+//   crc:      CRC32C of the header without these 4 bytes, then of the bodies, not of a payload
 //   close:    the sender has given the lane back, and this was all of it
 //
-// Where the lane has keys, each frame ends with a tag of 8 bytes, behind its bodies or payload:
-// frame_tag() under the sender's key, with the number of the frame. There are no pieces then.
+// Where both sides have agreed on one, each frame ends with a trailer of 8 bytes, behind its bodies
+// or payload, which covers all of it and its number. There are no pieces then.
+//
+//   checksum  0     4
+//             | crc | 0 |  CRC32C of number u64, header, bodies or payload
+//   tag       0
+//             | SipHash-2-4 under the sender's key |
 #pragma once
 
 #include <array>
@@ -61,7 +66,7 @@ inline constexpr size_t kMaxFrameHeaderBytes = kCreditFrameBytes;
 inline constexpr uint16_t kMaxFrameCells = 256;
 inline constexpr size_t kMaxFrameBytes = kCellsFrameBytes + kMaxFrameCells * ring::kBodyBytes;
 inline constexpr uint64_t kFrameGranule = 64;  // of positions and lengths
-inline constexpr size_t kFrameTagBytes = sizeof(KeyedTag);
+inline constexpr size_t kFrameTrailerBytes = sizeof(KeyedTag);
 
 struct CellsFrame {
   FrameChannel channel = FrameChannel::requests;
@@ -109,15 +114,25 @@ Result<PieceFrame> decode_piece(std::span<const std::byte> frame) noexcept;
 Result<CreditFrame> decode_credit(std::span<const std::byte> frame) noexcept;
 Status decode_close(std::span<const std::byte> frame) noexcept;
 
-// Of one lane, drawn anew for each; `out` of one side is `in` of the other.
-struct FrameKeys {
-  TagKey out{};
-  TagKey in{};
+// What the frames of one direction end with. A checksum tells what was damaged on its way, a tag
+// also what somebody has made or changed who lacks the key, which is drawn anew for each lane.
+struct FrameTrailer {
+  enum class Kind : uint8_t { none, checksum, tag };
+  Kind kind = Kind::none;
+  TagKey key{};
+
+  bool is_there() const noexcept { return kind != Kind::none; }
 };
 
-// The tag of the frame with this number, counted from 0 in each direction, so that none can be left
-// out, repeated or moved: its header, and its bodies or payload.
-KeyedTag frame_tag(const TagKey& key, uint64_t number, std::span<const std::byte> header,
-                   std::span<const std::byte> rest) noexcept;
+// `out` of one side is `in` of the other.
+struct FrameTrailers {
+  FrameTrailer out;
+  FrameTrailer in;
+};
+
+// That of the frame with this number, counted from 0 in each direction, so that none can be left
+// out, repeated or moved: its header, and its bodies or payload. There is one.
+KeyedTag frame_trailer(const FrameTrailer& trailer, uint64_t number,
+                       std::span<const std::byte> header, std::span<const std::byte> rest) noexcept;
 
 }  // namespace aperture::wire

@@ -50,6 +50,7 @@ static void fields(auto& io, Like<Join> auto& join) noexcept {
 
 // What Open and Connect share.
 static void open_fields(auto& io, Like<Open> auto& open) noexcept {
+  io.bit(2, 0, open.checksums);
   io.bytes(8, open.nonce);
   io.number(24, open.ticket);
   io.address(32, open.source);
@@ -69,6 +70,7 @@ static void fields(auto& io, Like<Open> auto& open) noexcept {
 }
 
 static void fields(auto& io, Like<Accept> auto& accept) noexcept {
+  io.bit(2, 0, accept.checksums);
   io.number(8, accept.attempt);
   io.number(12, accept.domain);
   io.number(16, accept.engine);
@@ -163,13 +165,13 @@ bool kind_of(uint8_t type, PeerKind& kind) noexcept {
   switch (static_cast<PeerMessage>(type)) {
     case PeerMessage::join:
     case PeerMessage::joined: kind = {kJoinBytes, 3}; return true;
-    case PeerMessage::open: kind = {kOpenBytes, 0}; return true;
-    case PeerMessage::accept: kind = {kAcceptBytes, 0}; return true;
+    case PeerMessage::open: kind = {kOpenBytes, 1}; return true;
+    case PeerMessage::accept: kind = {kAcceptBytes, 1}; return true;
     case PeerMessage::reject: kind = {kRejectBytes, 0}; return true;
     case PeerMessage::lane_close: kind = {kLaneCloseBytes, 1}; return true;
     case PeerMessage::ring: kind = {kRingBytes, 0}; return true;
-    case PeerMessage::connect: kind = {kConnectBytes, 0}; return true;
-    case PeerMessage::connected: kind = {kConnectedBytes, 0}; return true;
+    case PeerMessage::connect: kind = {kConnectBytes, 1}; return true;
+    case PeerMessage::connected: kind = {kConnectedBytes, 1}; return true;
     case PeerMessage::refuse: kind = {kRefuseBytes, 0}; return true;
     case PeerMessage::withdraw: kind = {kWithdrawBytes, 0}; return true;
   }

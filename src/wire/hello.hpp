@@ -32,7 +32,7 @@ using KeyTag = std::array<std::byte, 8>;
 bool equal_in_constant_time(const Id128& a, const Id128& b) noexcept;
 
 inline constexpr uint64_t kMagic = 0x4552'5554'5245'5041;  // "APERTURE", little-endian
-inline constexpr uint16_t kVersion = 7;
+inline constexpr uint16_t kVersion = 8;
 
 // --- over TCP ------------------------------------------------------------------------------------
 //
@@ -200,6 +200,7 @@ struct Open {
   Wild<uint64_t> engine;          // the opener's number for its doorbell
   Wild<uint64_t> key_file_bytes;  // 0: no key file comes with it
   Wild<uint32_t> attempt;         // echoed in the answer
+  bool checksums = false;         // bit 0: wants them in frames, over TCP
   Proof proof{};                  // of the connector
 };
 
@@ -208,7 +209,8 @@ struct Accept {
   Wild<uint32_t> domain;
   Wild<uint64_t> engine;
   Wild<uint64_t> key_file_bytes;
-  Proof proof{};  // of the acceptor
+  bool checksums = false;  // bit 0: one of the two wants them, and so frames have them
+  Proof proof{};           // of the acceptor
 };
 
 enum class Why : uint32_t {

@@ -1,8 +1,8 @@
 // Whatever comes on the stream of a lane: no decoder reads past the end, and what one accepts is
 // written again as the very same bytes; and a live lane, to which the input is given in pieces of
 // any length, writes nothing beside its rings, nothing over what was not read, and ends at most
-// once. The first byte says how it is cut; with its upper bit set, headers have their checksums put
-// right first, so that what lies behind those is reached.
+// once. The first byte says how it is cut, and whether frames have checksums behind them; with its
+// upper bit set all checksums are put right first, so that what lies behind those is reached.
 #include <array>
 #include <memory>
 #include <span>
@@ -91,9 +91,11 @@ class Input final : public Stream {
   const size_t cut_;
 };
 
+constexpr wire::FrameTrailer kSum{wire::FrameTrailer::Kind::checksum, {}};
+
 // Puts the checksums right of as many frames as follow each other.
-void mend(std::span<std::byte> in) {
-  while (in.size() >= wire::kFrameHeadBytes) {
+void mend(std::span<std::byte> in, bool has_trailers) {
+  for (uint64_t number = 0; in.size() >= wire::kFrameHeadBytes; ++number) {
     const auto shape = wire::frame_shape(in.first<wire::kFrameHeadBytes>());
     if (!shape.ok() || shape.value().bytes > in.size()) return;
     const auto frame = in.first(shape.value().bytes);
@@ -104,6 +106,15 @@ void mend(std::span<std::byte> in) {
       uint32_t length = 0;
       std::memcpy(&length, &frame[16], sizeof length);
       whole += length;
+    }
+    if (has_trailers) {
+      const size_t header =
+          shape.value().kind == FrameKind::cells ? wire::kCellsFrameBytes : frame.size();
+      if (whole + wire::kFrameTrailerBytes > in.size()) return;
+      const KeyedTag sum =
+          wire::frame_trailer(kSum, number, in.first(header), in.subspan(header, whole - header));
+      std::memcpy(&in[whole], sum.data(), sum.size());
+      whole += sum.size();
     }
     if (whole > in.size()) return;
     in = in.subspan(whole);
@@ -123,10 +134,11 @@ void consume(link::Lane& lane, ring::ChannelRx& rx, size_t at_most) {
   rx.publish_consumed();
 }
 
-void play(std::span<const std::byte> in, size_t cut, size_t reads) {
+void play(std::span<const std::byte> in, size_t cut, size_t reads, bool has_trailers) {
   auto host = std::make_shared<Host>();
   StreamSpec spec;
   spec.host = host;
+  if (has_trailers) spec.trailers = {kSum, kSum};
   spec.mover = std::make_shared<Mover>(*host);
   auto lane = std::move(StreamLane::make(std::make_unique<Input>(in, cut), spec)).value();
   lane->on_attached();
@@ -156,8 +168,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::byte> in(reinterpret_cast<const std::byte*>(data + 1),
                             reinterpret_cast<const std::byte*>(data + size));
   decode(in);
-  if ((data[0] & 0x80) != 0) mend(in);
+  const bool has_trailers = (data[0] & 0x70) == 0x70;
+  if ((data[0] & 0x80) != 0) mend(in, has_trailers);
   const size_t cut = (data[0] & 0x0f) == 0 ? in.size() : data[0] & 0x0f;
-  play(in, cut, data[0] >> 4 & 7);
+  play(in, cut, data[0] >> 4 & 7, has_trailers);
   return 0;
 }

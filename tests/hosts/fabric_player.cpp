@@ -93,11 +93,13 @@ void fill(uint8_t* at, size_t size, uint64_t number, uint64_t seed) {
   std::memcpy(at, &head, sizeof head);
 }
 
-bool is_sound(const uint8_t* at, size_t size, uint64_t number, uint64_t seed) {
+// Whether it is one of that stream as it was sent: `number` is the one that it says itself.
+bool is_whole(const uint8_t* at, size_t size, uint64_t seed, uint64_t& number) {
   Head head{};
-  if (size != size_of(number, seed)) return false;
+  if (size < sizeof head) return false;
   std::memcpy(&head, at, sizeof head);
-  return head.number == number && head.sum == sum_of(at, size, number);
+  number = head.number;
+  return size == size_of(number, seed) && head.sum == sum_of(at, size, number);
 }
 
 // --- operations ----------------------------------------------------------------------------------
@@ -132,7 +134,8 @@ struct Book {
 };
 
 struct Stream {
-  uint64_t count = 0, seed = 0, next = 0, done = 0, wrong = 0;
+  uint64_t count = 0, seed = 0, next = 0, done = 0;
+  uint64_t damaged = 0, wrong = 0;  // in itself; or not the one whose turn it was
 };
 
 class Player {
@@ -316,7 +319,9 @@ void Player::end_one(Slot& slot, size_t len) {
   if (slot.kind == Kind::stream_out) ++out_.done;
   if (slot.kind != Kind::stream_in) return;
   ++in_.done;
-  if (!is_sound(slot.memory.data(), len, slot.number, in_.seed)) ++in_.wrong;
+  uint64_t number = ~uint64_t{0};
+  if (!is_whole(slot.memory.data(), len, in_.seed, number)) ++in_.damaged;
+  if (number != slot.number) ++in_.wrong;
 }
 
 // Without a context: what somebody wrote here and told us so.
@@ -374,7 +379,7 @@ std::string Player::look(Words&) {
       << ", \"due\": " << due_.size() << ", \"first_error_ns\": " << book_.first_error_ns
       << ", \"last_ns\": " << book_.last_ns << ", \"refused\": " << book_.refused
       << ", \"sent\": " << out_.done << ", \"came\": " << in_.done << ", \"wrong\": " << in_.wrong
-      << ", \"errors\": {";
+      << ", \"damaged\": " << in_.damaged << ", \"errors\": {";
   const char* comma = "";
   for (const auto& [err, count] : book_.errors) {
     out << comma << '"' << err << "\": " << count;

@@ -36,6 +36,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -182,15 +183,52 @@ class Host:
         return False
 
 
-def relay(fds: list[int], delay_s: float):
-    """Passes each packet of either tunnel device on to the other, so much later."""
+class Damage:
+    """Flips a bit in the middle of every Nth large packet of TCP (IPv4), and puts its checksum
+    right: what has passed through somebody's bad memory."""
+
+    LARGE = 512  # bytes of payload
+
+    def __init__(self, every: int):
+        self.every = every
+        self.large = 0
+
+    def done_to(self, packet: bytes) -> bytes:
+        if self.every == 0 or packet[0] >> 4 != 4 or packet[9] != socket.IPPROTO_TCP:
+            return packet
+        tcp = packet[0] % 16 * 4
+        payload = tcp + packet[tcp + 12] // 16 * 4
+        if len(packet) - payload < self.LARGE:
+            return packet
+        self.large += 1
+        if self.large % self.every != 0:
+            return packet
+        at = payload + (len(packet) - payload) // 4 * 2
+        at -= (at - tcp) % 2  # the sum is one of words of 16 bits
+        spoilt = bytearray(packet)
+        spoilt[at] ^= 0x10
+        # RFC 1624: of the sum's complement, the old word is taken and the new one added
+        said, = struct.unpack_from("!H", packet, tcp + 16)
+        old, = struct.unpack_from("!H", packet, at)
+        new, = struct.unpack_from("!H", spoilt, at)
+        total = (said ^ 0xffff) + (old ^ 0xffff) + new
+        total = (total & 0xffff) + (total >> 16)
+        total = (total & 0xffff) + (total >> 16)
+        struct.pack_into("!H", spoilt, tcp + 16, total ^ 0xffff)
+        return bytes(spoilt)
+
+
+def relay(fds: list[int], delay_s: float, damage: int):
+    """Passes each packet of either tunnel device on to the other, so much later, and damages one
+    in so many (0: none)."""
+    damaged = Damage(damage)
     under_way: collections.deque[tuple[float, int, bytes]] = collections.deque()
     while True:
         wait = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None
         for fd in select.select(fds, [], [], wait)[0]:
             try:
                 for _ in range(64):
-                    packet = os.read(fd, 65536)
+                    packet = damaged.done_to(os.read(fd, 65536))
                     under_way.append((time.monotonic() + delay_s, fds[1 - fds.index(fd)], packet))
             except BlockingIOError:
                 pass
@@ -206,8 +244,9 @@ def relay(fds: list[int], delay_s: float):
 
 class TwoHosts:
     def __init__(self, *, env: dict[str, str] | None = None, iface: str | None = "address",
-                 mtu=1500, loss=0.0, delay_ms=0.0):
-        """iface: what FI_APERTURE_IFACE says, "address" or "name" of the interface, or None."""
+                 mtu=1500, loss=0.0, delay_ms=0.0, damage=0):
+        """iface: what FI_APERTURE_IFACE says, "address" or "name" of the interface, or None.
+        damage: of so many large packets one (0: none), see Damage."""
         self.hosts = []
         for number in (1, 2):
             said = {"address": f"10.83.0.{number}", "name": f"host{number}"}
@@ -215,8 +254,8 @@ class TwoHosts:
             self.hosts.append(Host(number, {**own, **(env or {})}))
         self.server, self.client = self.hosts
         self.relay = None
-        if delay_ms > 0:
-            self.join_by_relay(mtu, delay_ms)
+        if delay_ms > 0 or damage > 0:
+            self.join_by_relay(mtu, delay_ms, damage)
         else:
             ends = [("name", host.device, "mtu", str(mtu), "netns", str(host.pid))
                     for host in self.hosts]
@@ -230,10 +269,10 @@ class TwoHosts:
             host.run("ip", "route", "add", "default", "dev", host.device)
             self.spoil(host, loss)
 
-    def join_by_relay(self, mtu: int, delay_ms: float):
+    def join_by_relay(self, mtu: int, delay_ms: float, damage: int):
         """By tunnel devices instead of Ethernet: not every kernel delays packets by itself."""
         if not os.path.exists("/dev/net/tun"):
-            skip("there is no /dev/net/tun to delay packets by")
+            skip("there is no /dev/net/tun to delay or damage packets by")
         fds = []
         for host in self.hosts:
             with host.inside_network():
@@ -241,7 +280,7 @@ class TwoHosts:
                 fcntl.ioctl(fds[-1], TUNSETIFF,
                             struct.pack("16sH22x", host.device.encode(), IFF_TUN | IFF_NO_PI))
             host.run("ip", "link", "set", host.device, "mtu", str(mtu))
-        code = f"import two_hosts; two_hosts.relay({fds}, {delay_ms / 1000})"
+        code = f"import two_hosts; two_hosts.relay({fds}, {delay_ms / 1000}, {damage})"
         self.relay = subprocess.Popen([sys.executable, "-c", code], pass_fds=fds, cwd=HERE)
         for fd in fds:
             os.close(fd)
@@ -280,6 +319,7 @@ class TwoHosts:
         for host in self.hosts:
             host.holder.kill()  # and with it, by --kill-child, all processes of that host
             for process in (host.holder, *host.started):
+                process.send_signal(signal.SIGCONT)  # nsenter stops with what it has started
                 process.wait()
                 for pipe in (process.stdout, process.stderr):
                     if pipe is not None:

@@ -156,11 +156,11 @@ struct MovingSide {
   std::shared_ptr<tcp::Mover> mover = std::make_shared<tcp::Mover>(*host);
 
   std::unique_ptr<tcp::StreamLane> lane_over(std::unique_ptr<tcp::Stream> stream,
-                                             std::optional<wire::FrameKeys> keys = {}) const {
+                                             const wire::FrameTrailers& trailers = {}) const {
     tcp::StreamSpec spec;
     spec.remote = Address::v4(0x7f000001, 4711);
     spec.remote_domain = 1;
-    spec.keys = keys;
+    spec.trailers = trailers;
     spec.host = host;
     spec.mover = mover;
     return std::move(tcp::StreamLane::make(std::move(stream), std::move(spec))).value();

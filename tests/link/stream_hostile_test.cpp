@@ -61,8 +61,8 @@ Bytes forged(Bytes frame, size_t at, uint8_t bits) {
 
 class HostileStream : public testing::Test {
  protected:
-  explicit HostileStream(std::optional<wire::FrameKeys> keys = {}) {
-    lane_ = side_.lane_over(std::make_unique<SimulatedStream>(out_, in_), keys);
+  explicit HostileStream(const wire::FrameTrailers& trailers = {}) {
+    lane_ = side_.lane_over(std::make_unique<SimulatedStream>(out_, in_), trailers);
     lane_->on_attached();
   }
   ~HostileStream() override { lane_->on_released(); }
@@ -358,30 +358,36 @@ TEST_F(HostileStream, nonsense_in_a_record_makes_our_own_credit_no_nonsense) {
   expect_alive();
 }
 
-// --- with keys ---
+// --- with trailers ---
 
-wire::FrameKeys some_keys() {
-  wire::FrameKeys keys;
-  keys.in[3] = std::byte{1};
-  keys.out[7] = std::byte{2};
-  return keys;
+Bytes trailed(const wire::FrameTrailer& by, const Bytes& frame, uint64_t number,
+              const Bytes& after = {}) {
+  const bool is_cells = frame[0] == std::byte{1};
+  const size_t header = is_cells ? wire::kCellsFrameBytes : frame.size();
+  const std::span all(frame);
+  const KeyedTag trailer =
+      wire::frame_trailer(by, number, all.first(header), is_cells ? all.subspan(header) : after);
+  Bytes out = frame;
+  out.insert(out.end(), after.begin(), after.end());
+  out.insert(out.end(), trailer.begin(), trailer.end());
+  return out;
+}
+
+wire::FrameTrailers some_tags() {
+  wire::FrameTrailers tags;
+  tags.in.kind = tags.out.kind = wire::FrameTrailer::Kind::tag;
+  tags.in.key[3] = std::byte{1};
+  tags.out.key[7] = std::byte{2};
+  return tags;
 }
 
 class HostileTaggedStream : public HostileStream {
  protected:
-  HostileTaggedStream() : HostileStream(some_keys()) {}
+  HostileTaggedStream() : HostileStream(some_tags()) {}
 
   Bytes tagged(const Bytes& frame, uint64_t number, const Bytes& after = {},
-               const TagKey& key = some_keys().in) {
-    const bool is_cells = frame[0] == std::byte{1};
-    const size_t header = is_cells ? wire::kCellsFrameBytes : frame.size();
-    const std::span all(frame);
-    const KeyedTag tag =
-        wire::frame_tag(key, number, all.first(header), is_cells ? all.subspan(header) : after);
-    Bytes out = frame;
-    out.insert(out.end(), after.begin(), after.end());
-    out.insert(out.end(), tag.begin(), tag.end());
-    return out;
+               const wire::FrameTrailer& by = some_tags().in) {
+    return trailed(by, frame, number, after);
   }
 };
 
@@ -415,7 +421,7 @@ TEST_F(HostileTaggedStream, hostile_28_frame_that_was_left_out) {
   expect_refused(tagged(cells(1), 1));
 }
 TEST_F(HostileTaggedStream, hostile_29_key_of_another_connection) {
-  expect_refused(tagged(cells(1), 0, {}, some_keys().out));
+  expect_refused(tagged(cells(1), 0, {}, some_tags().out));
 }
 TEST_F(HostileTaggedStream, hostile_29_payload_that_was_changed_is_named_by_nobody) {
   Bytes frame = tagged(bytes(0, 64), 0, payload(64));
@@ -423,6 +429,48 @@ TEST_F(HostileTaggedStream, hostile_29_payload_that_was_changed_is_named_by_nobo
   const Bytes named = tagged(cells(1), 1);
   frame.insert(frame.end(), named.begin(), named.end());
   expect_refused(frame);
+}
+
+class DamagedStream : public HostileStream {
+ protected:
+  static constexpr wire::FrameTrailer kSum{wire::FrameTrailer::Kind::checksum, {}};
+  DamagedStream() : HostileStream({kSum, kSum}) {}
+
+  Bytes summed(const Bytes& frame, uint64_t number, const Bytes& after = {}) {
+    return trailed(kSum, frame, number, after);
+  }
+};
+
+TEST_F(DamagedStream, what_has_its_checksum_is_taken) {
+  say(summed(cells(1), 0));
+  say(summed(bytes(0, 64), 1, payload(64)));
+  say(summed(cells(1), 2));
+  say(summed(close(), 3));
+  expect_alive();
+  EXPECT_TRUE(lane_->request_rx.cells.ready());
+}
+TEST_F(DamagedStream, each_bit_of_a_payload_counts) {
+  const Bytes whole = summed(bytes(0, 64), 0, payload(64));
+  for (const size_t bit : {size_t{0}, size_t{100}, size_t{511}, size_t{512}, size_t{575}}) {
+    const size_t at = wire::kBytesFrameBytes + bit / 8;
+    MovingSide side;
+    const auto in = std::make_shared<Pipe>();
+    const auto lane = side.lane_over(
+        std::make_unique<SimulatedStream>(std::make_shared<Pipe>(), in), {kSum, kSum});
+    lane->on_attached();
+    in->put(flipped(whole, at, static_cast<uint8_t>(1u << bit % 8)));
+    in->put(summed(cells(1), 1));
+    side.poll();
+    EXPECT_TRUE(lane->lost()) << "bit " << bit;
+    EXPECT_FALSE(lane->request_rx.cells.ready()) << "named although it was damaged, bit " << bit;
+    lane->on_released();
+  }
+}
+TEST_F(DamagedStream, piece_which_has_no_checksum) {
+  expect_refused(piece(0, 64));
+}
+TEST_F(DamagedStream, frame_that_was_left_out) {
+  expect_refused(summed(cells(1), 1));
 }
 
 }  // namespace

@@ -58,10 +58,10 @@ struct Flow {
 
 class Side {
  public:
-  Side(std::unique_ptr<tcp::Stream> stream, std::optional<wire::FrameKeys> keys,
+  Side(std::unique_ptr<tcp::Stream> stream, const wire::FrameTrailers& trailers,
        uint32_t most_bytes)
       : most_bytes_(most_bytes) {
-    end_.attach(moving_.lane_over(std::move(stream), keys));
+    end_.attach(moving_.lane_over(std::move(stream), trailers));
   }
   ~Side() {
     if (end_) end_.release();
@@ -258,14 +258,14 @@ class Simulation {
     steps_ = chance.at_most < 64 ? 20 : 60;
     const auto most_bytes =
         static_cast<uint32_t>(std::min<size_t>(48 * 1024, 100 * chance.at_most));
-    std::optional<wire::FrameKeys> of_a, of_b;
+    wire::FrameTrailers of_a;
+    using Kind = wire::FrameTrailer::Kind;
     if (fate_ == Fate::damaged || random_() % 2 == 0) {
-      wire::FrameKeys keys;
-      for (std::byte& each : keys.out) each = static_cast<std::byte>(random_());
-      for (std::byte& each : keys.in) each = static_cast<std::byte>(random_());
-      of_a = keys;
-      of_b = wire::FrameKeys{.out = keys.in, .in = keys.out};
+      of_a.out.kind = of_a.in.kind = random_() % 2 == 0 ? Kind::tag : Kind::checksum;
+      for (std::byte& each : of_a.out.key) each = static_cast<std::byte>(random_());
+      for (std::byte& each : of_a.in.key) each = static_cast<std::byte>(random_());
     }
+    const wire::FrameTrailers of_b{.out = of_a.in, .in = of_a.out};
     a_ = std::make_unique<Side>(std::make_unique<SimulatedStream>(there_, back_, chance, &random_),
                                 of_a, most_bytes);
     b_ = std::make_unique<Side>(std::make_unique<SimulatedStream>(back_, there_, chance, &random_),

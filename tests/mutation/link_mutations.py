@@ -1,4 +1,4 @@
-"""Mutations of src/link/tcp/, which reads what other hosts send: see mutations.py."""
+"""Mutations of what reads what other hosts send, src/link/tcp/ above all: see mutations.py."""
 from mutation import in_file
 
 HOSTILE = ("link_stream_hostile", "link_stream_simulation")
@@ -8,6 +8,9 @@ incoming = in_file("link/tcp/incoming.cpp", tests=HOSTILE)
 outgoing = in_file("link/tcp/outgoing.cpp", tests=HOSTILE)
 lane = in_file("link/tcp/stream_lane.cpp", tests=STREAM + HOSTILE)
 mover = in_file("link/tcp/mover.cpp", tests=STREAM + HOSTILE)
+frame = in_file("wire/frame.cpp", tests=("wire_frame", *HOSTILE))
+stream_peer = in_file("nic/stream_peer.cpp",
+                      tests=("nic_stream_contact", "nic_stream_contact_checksums", "hosts_faults"))
 
 LINK_MUTATIONS = [
     # --- what a stranger says ---
@@ -41,13 +44,24 @@ LINK_MUTATIONS = [
              "  if (closed_) return here() != 0 ? \"more after it had said that "
              "this was all\" : nullptr;\n",
              "  if (closed_) return nullptr;\n"),
-    incoming("a piece has no tag, so none comes where tags are",
-             "  if (is_piece && key_) return \"a frame that has no tag\";\n"),
-    incoming("the tag of cells and credits", "      return kWrongTag;\n    }\n    begin_ +=",
-             "    }\n    begin_ +="),
-    incoming("the tag of payload",
-             "      if (!has_right_tag(payload_header_, payload_, "
-             "waiting().data())) return kWrongTag;\n"),
+    incoming("a piece has no trailer, so none comes where trailers are",
+             "  if (is_piece && trailer_.is_there()) return \"a frame that has no tag or "
+             "checksum\";\n"),
+    incoming("the trailer of cells and credits",
+             "    return wrong_trailer();\n  }\n  begin_ +=", "  }\n  begin_ +="),
+    incoming("the trailer of payload",
+             "    if (!has_right_trailer(payload_header_, payload_, waiting().data())) "
+             "return wrong_trailer();\n"),
+    frame("a checksum is of all of it", "crc32c(rest, crc32c(header, crc32c(first)))",
+          "crc32c(header, crc32c(first))"),
+    frame("a checksum is of that place", "crc32c(rest, crc32c(header, crc32c(first)))",
+          "crc32c(rest, crc32c(header))"),
+    stream_peer("checksums that one side wants are promised by the other",
+                " ||\n      (asked_->checksums && !accept.checksums)) {", ") {"),
+    stream_peer("who asks for checksums gets them", "open.checksums || wants_checksums();",
+                "wants_checksums();"),
+    stream_peer("who did not ask for them has them if the other side wants them",
+                "  asked.checksums = accept.checksums;\n"),
     # --- pieces ---
     incoming("a record waits for its payload",
              "  if (is_piece_ && !is_landing_) ends_", "  if (false) ends_"),

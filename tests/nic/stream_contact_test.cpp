@@ -172,18 +172,93 @@ struct Stranger : RawClient {
     auto reject = wire::decode_reject(*bytes);
     return reject ? std::optional(reject->why) : std::nullopt;
   }
-  bool is_accepted() {
+  // Asks, and what comes of it.
+  std::optional<wire::Accept> ask(const wire::Open& open) {
+    if (!say(wire::encode(open).view())) return std::nullopt;
     const auto bytes = hear<wire::kAcceptBytes>();
-    return bytes && wire::decode_accept(*bytes).ok();
+    if (!bytes) return std::nullopt;
+    auto accept = wire::decode_accept(*bytes);
+    return accept ? std::optional(accept.value()) : std::nullopt;
   }
 };
+
+bool wants_checksums() {
+  return std::getenv("APERTURE_CHECKSUMS") != nullptr;
+}
 
 TEST_F(Streams, a_stranger_with_the_right_ticket_gets_a_lane) {
   const auto victim = side();
   Stranger guest(victim->address());
-  ASSERT_TRUE(guest.say(wire::encode(guest.open_here()).view()));
-  EXPECT_TRUE(guest.is_accepted());
+  const auto accept = guest.ask(guest.open_here());
+  ASSERT_TRUE(accept);
+  EXPECT_EQ(accept->checksums, wants_checksums());
   EXPECT_NE(victim->lane(), nullptr);
+}
+
+TEST_F(Streams, who_asks_for_checksums_gets_them_and_has_to_send_them) {
+  constexpr wire::FrameTrailer kSum{wire::FrameTrailer::Kind::checksum, {}};
+  const auto other = side();
+  Stranger guest(other->address());
+  wire::Open open = guest.open_here();
+  open.checksums = true;
+  const auto accept = guest.ask(open);
+  ASSERT_TRUE(accept);
+  EXPECT_TRUE(accept->checksums);
+  HeldLane lane = Side::sure(other->lane());
+  attach(lane);
+  send(*lane, 7);
+  mover_->flush(true);
+  constexpr size_t kCells = wire::kCellsFrameBytes + ring::kBodyBytes;
+  const auto heard = guest.hear<kCells + wire::kFrameTrailerBytes>();
+  ASSERT_TRUE(heard);
+  const std::span all(*heard);
+  const KeyedTag sum = wire::frame_trailer(kSum, 0, all.first(wire::kCellsFrameBytes),
+                                           all.subspan(wire::kCellsFrameBytes, ring::kBodyBytes));
+  EXPECT_EQ(std::memcmp(sum.data(), &all[kCells], sum.size()), 0);
+
+  // the very same frame is sound here, too, and without its checksum it is not
+  ASSERT_TRUE(guest.say(all));
+  expect_word(*lane, 7);
+  ASSERT_TRUE(guest.say(all.first(kCells)));
+  ASSERT_TRUE(guest.say(all.first(kCells)));
+  EXPECT_TRUE(pump_until([&] { return lane->lost(); }));
+  EXPECT_EQ(other->down(lane.get()), Errc::protocol);
+  give_back(lane);
+}
+
+TEST_F(Streams, an_answer_without_the_checksums_that_were_asked_for_is_none) {
+  const auto before = contact().connector_limits;
+  contact().connector_limits.timeout_ns = 300'000'000;
+  {
+    const auto honest = side();
+    Impostor far;
+    honest->connect(far.address);
+    const ParentOnlyFd connection = far.accept();
+    Impostor::hear(connection.get());
+    wire::Answer answer;
+    answer.verdict = Verdict::stays;
+    answer.incarnation = random_id();
+    answer.nonce = random_id();
+    answer.ticket = 1;
+    ASSERT_TRUE(send_bytes(connection.get(), wire::encode(answer)).ok());
+    std::array<std::byte, wire::kOpenBytes> bytes{};
+    size_t got = 0;
+    while (readable(connection.get()) &&
+           receive_bytes(connection.get(), bytes, got).error() == Errc::again) {
+    }
+    const auto open = wire::decode_open(bytes);
+    ASSERT_TRUE(open.ok());
+    EXPECT_EQ(open.value().checksums, wants_checksums());
+    wire::Accept accept;
+    accept.attempt = open.value().attempt;
+    ASSERT_TRUE(send_bytes(connection.get(), wire::encode(accept).view()).ok());
+    if (wants_checksums()) {
+      EXPECT_EQ(honest->failure(), Errc::timed_out);  // it has been tried again meanwhile
+    } else {
+      EXPECT_NE(honest->lane(), nullptr);
+    }
+  }
+  contact().connector_limits = before;
 }
 
 TEST_F(Streams, hostile_5_a_wrong_nonce_ticket_or_end_is_a_bad_ticket) {
@@ -283,8 +358,7 @@ TEST_F(Streams, hostile_24_to_26_what_is_no_frame_ends_the_lane_and_nothing_else
   attach(good.at_to);
   for (const size_t bytes : {size_t{1}, size_t{64}, size_t{5000}}) {
     Stranger stranger(victim->address());
-    ASSERT_TRUE(stranger.say(wire::encode(stranger.open_here()).view()));
-    ASSERT_TRUE(stranger.is_accepted());
+    ASSERT_TRUE(stranger.ask(stranger.open_here()));
     HeldLane lane = Side::sure(victim->lane());
     attach(lane);
     ASSERT_TRUE(stranger.say(std::vector<std::byte>(bytes, std::byte{0xff})));

@@ -164,19 +164,31 @@ TEST(Frame, hostile_25_and_26_each_bit_counts) {
   }
 }
 
-TEST(Frame, tag_is_that_of_one_frame_at_one_place_under_one_key) {
-  TagKey key{};
-  const Bytes header = some_bytes();
-  Bytes payload(64, std::byte{5});
-  const KeyedTag tag = frame_tag(key, 7, header, payload);
-  EXPECT_EQ(tag, frame_tag(key, 7, header, payload));
-  EXPECT_NE(tag, frame_tag(key, 8, header, payload));
-  EXPECT_NE(tag, frame_tag(key, 7, some_bytes(0), payload));
-  payload[63] ^= std::byte{1};
-  EXPECT_NE(tag, frame_tag(key, 7, header, payload));
-  payload[63] ^= std::byte{1};
-  key[0] = std::byte{1};
-  EXPECT_NE(tag, frame_tag(key, 7, header, payload));
+TEST(Frame, trailer_is_that_of_one_frame_at_one_place) {
+  for (const auto kind : {FrameTrailer::Kind::checksum, FrameTrailer::Kind::tag}) {
+    const FrameTrailer of{kind, {}};
+    const Bytes header = some_bytes();
+    Bytes payload(64, std::byte{5});
+    const KeyedTag trailer = frame_trailer(of, 7, header, payload);
+    EXPECT_EQ(trailer, frame_trailer(of, 7, header, payload));
+    EXPECT_NE(trailer, frame_trailer(of, 8, header, payload));
+    EXPECT_NE(trailer, frame_trailer(of, 7, some_bytes(0), payload));
+    payload[63] ^= std::byte{1};
+    EXPECT_NE(trailer, frame_trailer(of, 7, header, payload));
+  }
+}
+
+TEST(Frame, tag_is_that_of_one_key_and_a_checksum_of_all_bytes_is_followed_by_zeros) {
+  FrameTrailer tag{FrameTrailer::Kind::tag, {}};
+  const KeyedTag of_no_key = frame_trailer(tag, 7, some_credit(), {});
+  tag.key[0] = std::byte{1};
+  EXPECT_NE(of_no_key, frame_trailer(tag, 7, some_credit(), {}));
+  // the CRC32C of "123456789" is 0xe3069283: the number, then the header
+  Bytes header{std::byte{'9'}};
+  const KeyedTag sum =
+      frame_trailer({FrameTrailer::Kind::checksum, {}}, 0x3837363534333231, header, {});
+  const KeyedTag expected{std::byte{0x83}, std::byte{0x92}, std::byte{0x06}, std::byte{0xe3}};
+  EXPECT_EQ(sum, expected);
 }
 
 }  // namespace

@@ -94,6 +94,24 @@ void expect_neighbours_refused(const Bytes& good, size_t size, Decode decode,
   }
 }
 
+// A bit says whether frames have checksums, and the others of its byte say nothing.
+template <typename Message, typename Decode, typename Bit>
+void expect_bit_of_checksums(Decode decode, Bit bit_of) {
+  for (const bool has : {false, true}) {
+    Message message;
+    bit_of(message) = has;
+    PeerPacket packet = encode(message);
+    auto back = decode(packet.view());
+    ASSERT_TRUE(back.ok());
+    EXPECT_EQ(bit_of(back.value()), has);
+    for (unsigned bit = 1; bit < 8; ++bit) {
+      packet.bytes[2] ^= static_cast<std::byte>(1u << bit);
+      EXPECT_FALSE(decode(packet.view()).ok()) << "bit " << bit;
+      packet.bytes[2] ^= static_cast<std::byte>(1u << bit);
+    }
+  }
+}
+
 TEST(Hello, is_read_as_it_was_written) {
   const Hello h = some_hello();
   expect_same(value_of(decode_hello(encode(h))), h, &Hello::boot_id, &Hello::net_ns,
@@ -104,7 +122,7 @@ TEST(Hello, is_read_as_it_was_written) {
 TEST(Hello, lies_on_the_wire_as_drawn) {
   const auto bytes = encode(some_hello());
   EXPECT_EQ(std::memcmp(bytes.data(), "APERTURE", 8), 0);
-  EXPECT_EQ(bytes[8], std::byte{7});
+  EXPECT_EQ(bytes[8], std::byte{8});
   EXPECT_EQ(bytes[12], std::byte{128});
   EXPECT_EQ(bytes[32], std::byte{8});
   EXPECT_EQ(bytes[39], std::byte{1});
@@ -247,7 +265,7 @@ TEST(Open, is_read_as_it_was_written_and_neighbours_are_refused) {
   expect_same(value_of(decode_open(encode(o).view())), o, &Open::nonce, &Open::ticket,
               &Open::source, &Open::destination, &Open::lane, &Open::segment, &Open::domain,
               &Open::engine, &Open::key_file_bytes, &Open::attempt, &Open::proof);
-  expect_neighbours_refused(encode(o).bytes, kOpenBytes, decode_open, {{0, 8}});
+  expect_neighbours_refused(encode(o).bytes, kOpenBytes, decode_open, {{0, 2}, {3, 8}});
 }
 
 TEST(Accept, is_read_as_it_was_written_and_neighbours_are_refused) {
@@ -259,7 +277,16 @@ TEST(Accept, is_read_as_it_was_written_and_neighbours_are_refused) {
   a.proof = proof(2);
   expect_same(value_of(decode_accept(encode(a).view())), a, &Accept::attempt, &Accept::domain,
               &Accept::engine, &Accept::key_file_bytes, &Accept::proof);
-  expect_neighbours_refused(encode(a).bytes, kAcceptBytes, decode_accept, {{0, 8}});
+  expect_neighbours_refused(encode(a).bytes, kAcceptBytes, decode_accept, {{0, 2}, {3, 8}});
+}
+
+TEST(Checksums, are_asked_for_and_promised_by_one_bit) {
+  expect_bit_of_checksums<Open>(decode_open, [](Open& o) -> bool& { return o.checksums; });
+  expect_bit_of_checksums<Accept>(decode_accept, [](Accept& a) -> bool& { return a.checksums; });
+  expect_bit_of_checksums<Connect>(decode_connect,
+                                   [](Connect& c) -> bool& { return c.open.checksums; });
+  expect_bit_of_checksums<Connected>(decode_connected,
+                                     [](Connected& c) -> bool& { return c.accept.checksums; });
 }
 
 TEST(Reject, is_read_as_it_was_written_and_unknown_reasons_are_refused) {
@@ -306,8 +333,9 @@ TEST(Connect, is_read_as_it_was_written_and_neighbours_are_refused) {
     EXPECT_EQ(back.data.size, size);
     EXPECT_EQ(back.data.bytes, c.data.bytes);
   }
-  expect_neighbours_refused(encode(Connect{some_open(), {}}).bytes, kConnectBytes, decode_connect,
-                            {{0, 8}, {102, 104}, {kOpenBytes, kConnectBytes}});  // no data: zeros
+  expect_neighbours_refused(
+      encode(Connect{some_open(), {}}).bytes, kConnectBytes, decode_connect,
+      {{0, 2}, {3, 8}, {102, 104}, {kOpenBytes, kConnectBytes}});  // no data: zeros
 }
 
 TEST(Connected, is_read_as_it_was_written_and_neighbours_are_refused) {
@@ -323,7 +351,7 @@ TEST(Connected, is_read_as_it_was_written_and_neighbours_are_refused) {
   EXPECT_EQ(back.data.bytes, c.data.bytes);
   c.data = {};
   expect_neighbours_refused(encode(c).bytes, kConnectedBytes, decode_connected,
-                            {{0, 8}, {kAcceptBytes + 4, kConnectedBytes}});
+                            {{0, 2}, {3, 8}, {kAcceptBytes + 4, kConnectedBytes}});
 }
 
 TEST(Refuse, is_read_as_it_was_written_and_neighbours_are_refused) {

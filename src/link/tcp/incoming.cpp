@@ -13,14 +13,13 @@ using wire::FrameKind;
 namespace {
 
 // The longest frame fits behind the rest of another.
-static_assert(LaneMemory::kBufferBytes >= 2 * (wire::kMaxFrameBytes + wire::kFrameTagBytes));
+static_assert(LaneMemory::kBufferBytes >= 2 * (wire::kMaxFrameBytes + wire::kFrameTrailerBytes));
 
 // Behind a piece there is often another: no more of it than this is taken into the buffer, from
 // where it would have to be copied.
 constexpr size_t kBehindPieceBytes = 256;
 
 constexpr const char* kDamaged = "a damaged frame, or one with reserved bits";
-constexpr const char* kWrongTag = "a frame whose tag is not made with this connection's key";
 
 }  // namespace
 
@@ -47,7 +46,7 @@ Incoming::Places Incoming::places(size_t limit) noexcept {
 void Incoming::make_room() noexcept {
   if (begin_ == 0) return;
   if (here() != 0) {
-    if (buffer_.size() - begin_ >= wire::kMaxFrameBytes + wire::kFrameTagBytes) return;
+    if (buffer_.size() - begin_ >= wire::kMaxFrameBytes + wire::kFrameTrailerBytes) return;
     std::memmove(buffer_.data(), buffer_.data() + begin_, here());
   }
   end_ = here();
@@ -113,11 +112,9 @@ const char* Incoming::take_next(bool& again) noexcept {
     is_piece_fresh_ = false;
     take_payload(std::min(here(), payload_.size() - placed_));
     if (placed_ < payload_.size()) return nullptr;
-    if (key_) {
-      if (here() < wire::kFrameTagBytes) return nullptr;
-      if (!has_right_tag(payload_header_, payload_, waiting().data())) return kWrongTag;
-      begin_ += wire::kFrameTagBytes;
-    }
+    if (here() < trailer_bytes()) return nullptr;
+    if (!has_right_trailer(payload_header_, payload_, waiting().data())) return wrong_trailer();
+    begin_ += trailer_bytes();
     end_payload();
   }
   if (closed_) return here() != 0 ? "more after it had said that this was all" : nullptr;
@@ -125,9 +122,9 @@ const char* Incoming::take_next(bool& again) noexcept {
   const auto shape = wire::frame_shape(waiting().first<wire::kFrameHeadBytes>());
   if (!shape.ok()) return "a frame of a kind or length that there is not";
   const bool is_piece = shape.value().kind == FrameKind::piece;
-  if (is_piece && key_) return "a frame that has no tag";
-  const bool tag_follows = key_.has_value() && shape.value().kind != FrameKind::bytes;
-  if (here() < shape.value().bytes + (tag_follows ? wire::kFrameTagBytes : 0)) return nullptr;
+  if (is_piece && trailer_.is_there()) return "a frame that has no tag or checksum";
+  const bool trailer_follows = shape.value().kind != FrameKind::bytes;
+  if (here() < shape.value().bytes + (trailer_follows ? trailer_bytes() : 0)) return nullptr;
   after_piece_ = is_piece;
   const char* const wrong = take_frame(shape.value());
   // of a piece's payload, nothing is taken before it was asked whether that may land
@@ -147,14 +144,11 @@ const char* Incoming::take_frame(const wire::FrameShape& shape) noexcept {
   }
   const size_t header_bytes =
       shape.kind == FrameKind::cells ? wire::kCellsFrameBytes : frame.size();
-  if (key_) {
-    if (!has_right_tag(frame.first(header_bytes), frame.subspan(header_bytes),
-                       waiting().data() + frame.size())) {
-      return kWrongTag;
-    }
-    begin_ += wire::kFrameTagBytes;
+  if (!has_right_trailer(frame.first(header_bytes), frame.subspan(header_bytes),
+                         waiting().data() + frame.size())) {
+    return wrong_trailer();
   }
-  begin_ += frame.size();
+  begin_ += frame.size() + trailer_bytes();
   ++frames_;
   switch (shape.kind) {
     case FrameKind::cells: return take_cells(frame);
@@ -163,11 +157,18 @@ const char* Incoming::take_frame(const wire::FrameShape& shape) noexcept {
   }
 }
 
-bool Incoming::has_right_tag(std::span<const std::byte> header, std::span<const std::byte> rest,
-                             const std::byte* tag) const noexcept {
+bool Incoming::has_right_trailer(std::span<const std::byte> header, std::span<const std::byte> rest,
+                                 const std::byte* trailer) const noexcept {
+  if (!trailer_.is_there()) return true;
   KeyedTag got;
-  std::memcpy(got.data(), tag, got.size());
-  return equal_in_constant_time(got, wire::frame_tag(*key_, frames_, header, rest));
+  std::memcpy(got.data(), trailer, got.size());
+  return equal_in_constant_time(got, wire::frame_trailer(trailer_, frames_, header, rest));
+}
+
+const char* Incoming::wrong_trailer() const noexcept {
+  return trailer_.kind == wire::FrameTrailer::Kind::tag
+             ? "a frame whose tag is not made with this connection's key"
+             : "a frame that does not have the checksum of its contents: damaged on its way";
 }
 
 // --- one frame ---
@@ -202,7 +203,7 @@ const char* Incoming::begin_bytes(std::span<const std::byte> frame) noexcept {
 
 // Its record is put where the next message belongs, and published with the last of the payload.
 const char* Incoming::begin_piece(std::span<const std::byte> frame) noexcept {
-  assert(payload_.empty() && !key_);
+  assert(payload_.empty() && !trailer_.is_there());
   const auto head = wire::decode_piece(frame);
   if (!head.ok()) return kDamaged;
   const auto& [channel, position, length] = head.value();

@@ -3,7 +3,7 @@
 //
 // A frame is looked at when all of it is there but for the payload of the byte ring, whose place is
 // checked first and which then goes straight there. Nobody looks at it before a record names it,
-// and that record is in a later frame: so the tag behind it may be checked last.
+// and that record is in a later frame: so the trailer behind it may be checked last.
 //
 // The payload of a piece, which comes behind its record, may be received elsewhere: then its record
 // is published as soon as all of the payload is known to have come.
@@ -17,7 +17,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "link/lane.hpp"
@@ -28,8 +27,8 @@ namespace aperture::link::tcp {
 
 class Incoming {
  public:
-  Incoming(LinkEnds& ends, std::span<std::byte> buffer, const std::optional<TagKey>& key) noexcept
-      : ends_(ends), buffer_(buffer), key_(key) {}
+  Incoming(LinkEnds& ends, std::span<std::byte> buffer, const wire::FrameTrailer& trailer) noexcept
+      : ends_(ends), buffer_(buffer), trailer_(trailer) {}
 
   // Where what comes next belongs, `limit` bytes of it at most.
   struct Places {
@@ -80,14 +79,18 @@ class Incoming {
   void end_payload() noexcept;
   const char* take_credit(std::span<const std::byte> frame) noexcept;
   const char* take_close(std::span<const std::byte> frame) noexcept;
-  bool has_right_tag(std::span<const std::byte> header, std::span<const std::byte> rest,
-                     const std::byte* tag) const noexcept;
+  size_t trailer_bytes() const noexcept {
+    return trailer_.is_there() ? wire::kFrameTrailerBytes : 0;
+  }
+  bool has_right_trailer(std::span<const std::byte> header, std::span<const std::byte> rest,
+                         const std::byte* trailer) const noexcept;
+  const char* wrong_trailer() const noexcept;
   void take_payload(size_t n) noexcept;
   void make_room() noexcept;
 
   LinkEnds& ends_;
   const std::span<std::byte> buffer_;
-  const std::optional<TagKey> key_;
+  const wire::FrameTrailer trailer_;
   size_t begin_ = 0;  // of what waits in the buffer
   size_t end_ = 0;
   uint64_t frames_ = 0;  // whose end has come: the number of the one that is under way

@@ -17,9 +17,9 @@ namespace {
 
 // A batch at its largest: all cells of both rings, and four runs of bytes that are copied.
 constexpr size_t kMostHeaders = 8 * wire::kPieceFrameBytes +
-                                4 * (wire::kBytesFrameBytes + wire::kFrameTagBytes) +
-                                2 * (wire::kCellsFrameBytes + wire::kFrameTagBytes) +
-                                2 * (wire::kCreditFrameBytes + wire::kFrameTagBytes);
+                                4 * (wire::kBytesFrameBytes + wire::kFrameTrailerBytes) +
+                                2 * (wire::kCellsFrameBytes + wire::kFrameTrailerBytes) +
+                                2 * (wire::kCreditFrameBytes + wire::kFrameTrailerBytes);
 constexpr size_t kMostCells =
     (size_t{1} << LaneMemory::kRequestCellsLog2) + (size_t{1} << LaneMemory::kResponseCellsLog2);
 
@@ -86,13 +86,13 @@ void Outgoing::gather_close() noexcept {
   begin();
   const auto frame = take_buffer(wire::kCloseFrameBytes).first<wire::kCloseFrameBytes>();
   wire::encode_close(frame);
-  add_tag(frame, {});
+  add_trailer(frame, {});
 }
 
 // Its place was reserved behind everything of which frames are made by now.
 void Outgoing::add_piece_frame(ring::ChannelTx& tx, FrameChannel channel, uint64_t position,
                                std::span<const std::byte> payload) noexcept {
-  assert(!key_ && !payload.empty());
+  assert(!trailer_.is_there() && !payload.empty());
   assert(tx.cells.pos() == ends_.drained[at(channel)].cells.pos());
   const auto frame = take_buffer(wire::kPieceFrameBytes).first<wire::kPieceFrameBytes>();
   std::memcpy(&frame[wire::kPieceHeaderBytes], tx.cells.body(), ring::kBodyBytes);
@@ -173,7 +173,7 @@ void Outgoing::add_run(FrameChannel channel, uint64_t position,
   } else {
     add_piece(run.data(), run.size());
   }
-  add_tag(header, run);
+  add_trailer(header, run);
 }
 
 // Whatever was published are whole messages: the position grows by one at a time.
@@ -191,7 +191,7 @@ void Outgoing::add_cells(FrameChannel channel, const ring::ChannelTx& tx) noexce
   }
   cells.advance(static_cast<uint32_t>(count));
   wire::encode(wire::CellsFrame{channel, Wild(static_cast<uint16_t>(count))}, frame);
-  add_tag(frame.first(wire::kCellsFrameBytes), bodies);
+  add_trailer(frame.first(wire::kCellsFrameBytes), bodies);
 }
 
 // A position that makes no sense comes from a record of the other side's: refresh() passes it by,
@@ -206,15 +206,15 @@ void Outgoing::add_credit(FrameChannel channel) noexcept {
   told = {consumed, bytes_consumed};
   const auto frame = take_buffer(wire::kCreditFrameBytes).first<wire::kCreditFrameBytes>();
   wire::encode(wire::CreditFrame{channel, Wild(consumed), Wild(bytes_consumed)}, frame);
-  add_tag(frame, {});
+  add_trailer(frame, {});
 }
 
-void Outgoing::add_tag(std::span<const std::byte> header,
-                       std::span<const std::byte> rest) noexcept {
+void Outgoing::add_trailer(std::span<const std::byte> header,
+                           std::span<const std::byte> rest) noexcept {
   const uint64_t number = frames_++;
-  if (!key_) return;
-  const KeyedTag tag = wire::frame_tag(*key_, number, header, rest);
-  std::memcpy(take_buffer(tag.size()).data(), tag.data(), tag.size());
+  if (!trailer_.is_there()) return;
+  const KeyedTag trailer = wire::frame_trailer(trailer_, number, header, rest);
+  std::memcpy(take_buffer(trailer.size()).data(), trailer.data(), trailer.size());
 }
 
 }  // namespace aperture::link::tcp

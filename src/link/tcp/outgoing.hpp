@@ -15,7 +15,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "link/lane.hpp"
@@ -26,8 +25,8 @@ namespace aperture::link::tcp {
 
 class Outgoing {
  public:
-  Outgoing(LinkEnds& ends, std::span<std::byte> buffer, const std::optional<TagKey>& key) noexcept
-      : ends_(ends), buffer_(buffer), key_(key) {}
+  Outgoing(LinkEnds& ends, std::span<std::byte> buffer, const wire::FrameTrailer& trailer) noexcept
+      : ends_(ends), buffer_(buffer), trailer_(trailer) {}
 
   // The batch that is under way: what the stream has not taken yet, and how much it has taken now.
   bool is_under_way() const noexcept { return first_piece_ != pieces_end_; }
@@ -37,7 +36,7 @@ class Outgoing {
   // Makes a batch; false: there is nothing to be sent.
   bool gather(Lane& lane) noexcept;
   // Adds a piece, whose payload is sent from where it lies, to the batch that was just made; where
-  // there are no keys, and while may_add_piece().
+  // frames have no trailers, and while may_add_piece().
   bool may_add_piece() const noexcept { return carried_ < kMostCarried; }
   void add_piece_frame(ring::ChannelTx& tx, wire::FrameChannel channel, uint64_t position,
                        std::span<const std::byte> payload) noexcept;
@@ -45,7 +44,6 @@ class Outgoing {
   // What the stream has not taken of those payloads is copied to where they would lie in the byte
   // ring. False: a part of one is not mapped.
   bool copy_payload_left() noexcept;
-  bool has_keys() const noexcept { return key_.has_value(); }
   // Makes one of the close alone.
   void gather_close() noexcept;
 
@@ -70,7 +68,7 @@ class Outgoing {
                std::span<const std::byte> run) noexcept;
   void add_cells(wire::FrameChannel channel, const ring::ChannelTx& tx) noexcept;
   void add_credit(wire::FrameChannel channel) noexcept;
-  void add_tag(std::span<const std::byte> header, std::span<const std::byte> rest) noexcept;
+  void add_trailer(std::span<const std::byte> header, std::span<const std::byte> rest) noexcept;
   bool owes_much(wire::FrameChannel channel, const ring::ChannelRx& rx) const noexcept;
   std::span<std::byte> take_buffer(size_t n) noexcept;
   void add_piece(const std::byte* from, size_t n) noexcept;
@@ -78,7 +76,7 @@ class Outgoing {
 
   LinkEnds& ends_;
   const std::span<std::byte> buffer_;
-  const std::optional<TagKey> key_;
+  const wire::FrameTrailer trailer_;
   size_t filled_ = 0;  // of the buffer
   std::array<iovec, kMostPieces> pieces_;
   size_t first_piece_ = 0;

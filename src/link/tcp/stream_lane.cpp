@@ -26,11 +26,6 @@ constexpr size_t kCarriedBytes = 16 * 1024;
 // Of a stream that takes nothing any more, what came before is read: more than the rings hold.
 constexpr int kLastReceives = 64;
 
-std::optional<TagKey> key_of(const StreamSpec& spec, TagKey wire::FrameKeys::*key) noexcept {
-  if (!spec.keys) return std::nullopt;
-  return (*spec.keys).*key;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<StreamLane>> StreamLane::make(std::unique_ptr<Stream> stream,
@@ -50,8 +45,8 @@ StreamLane::StreamLane(std::unique_ptr<Stream> stream, StreamSpec spec, LaneMemo
       mover_(std::move(spec.mover)),
       memory_(std::move(memory)),
       ends_(memory_),
-      out_(ends_, memory_.buffer(LaneMemory::out), key_of(spec, &wire::FrameKeys::out)),
-      in_(ends_, memory_.buffer(LaneMemory::in), key_of(spec, &wire::FrameKeys::in)) {
+      out_(ends_, memory_.buffer(LaneMemory::out), spec.trailers.out),
+      in_(ends_, memory_.buffer(LaneMemory::in), spec.trailers.in) {
   remote = spec.remote;
   remote_domain = spec.remote_domain;
   request_tx = memory_.requests_tx(LaneMemory::out);
@@ -63,7 +58,7 @@ StreamLane::StreamLane(std::unique_ptr<Stream> stream, StreamSpec spec, LaneMemo
   for (ring::ChannelTx& filled : ends_.filled) filled.promise_fences(ring::FencePromise::given);
   set_states(ring::ConsumerState::asleep);
   piece_bytes = kStreamPieceBytes;
-  carries = !spec.keys.has_value();  // a tag is made of all of the payload first
+  carries = !spec.trailers.out.is_there();  // which is made of all of the payload first
 }
 
 StreamLane::~StreamLane() = default;
@@ -188,7 +183,7 @@ void StreamLane::begin_pieces() noexcept {
 
 Carried StreamLane::carry(ring::ChannelTx& tx, uint64_t position,
                           std::span<const std::byte> payload, bool stays) noexcept {
-  assert(!out_.has_keys());
+  assert(carries);
   // what goes through the rings comes before what follows it
   if (out_.holds_payload() && (!stays || !out_.may_add_piece() || out_.has_published(*this))) {
     send_held();

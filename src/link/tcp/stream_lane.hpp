@@ -16,7 +16,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "link/lane.hpp"
 #include "link/tcp/incoming.hpp"
@@ -43,8 +42,7 @@ class StreamHost {
 struct StreamSpec {
   Address remote;
   uint32_t remote_domain = 0;
-  // Tags on all frames, under these keys; none: none.
-  std::optional<wire::FrameKeys> keys;
+  wire::FrameTrailers trailers;      // of all frames
   std::shared_ptr<StreamHost> host;  // null: nobody is told
   std::shared_ptr<Mover> mover;      // of the engine that the lane's queue pair belongs to
 };
