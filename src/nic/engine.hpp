@@ -80,6 +80,15 @@ class Engine {
   void hush() noexcept {
     if (!asleep_) wakers_.drain();
   }
+  // The same where it has been asleep since. If not, a ring that comes late may be left, by which
+  // the next wait ends for nothing.
+  void hush_after_sleep() noexcept {
+    if (!asleep_ && wakers_.were_armed()) wakers_.drain();
+  }
+  // Lock held. True: asleep, and nothing has woken it, so that a poll would find nothing. For who
+  // is about to wait anyway, and would have to put it to sleep again: with many lanes, that costs
+  // more than this. A system call while asleep.
+  bool sleeps_on() const noexcept { return asleep_ && !wakers_.is_rung(); }
   // Who is woken by that: the control thread, or a thread of the application's.
   AutoProgress& auto_progress() noexcept { return auto_; }
 

@@ -73,6 +73,7 @@ void Wakers::forget(int fd) noexcept {
 }
 
 void Wakers::arm(bool armed) noexcept {
+  if (armed) were_armed_ = true;
   if (life_.is_over()) return;
   epoll_event event{};
   if (armed) event.events = EPOLLIN;
@@ -88,6 +89,7 @@ bool Wakers::is_rung() const noexcept {
 // Each time, since a ring may come late: from a peer that saw us asleep before. Left there, it
 // would end the next sleep for nothing, and that one's rings come late, too.
 void Wakers::drain() noexcept {
+  were_armed_ = false;
   if (drain_doorbell(doorbell_.get())) ++wakings_;
 }
 

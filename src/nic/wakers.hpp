@@ -51,6 +51,8 @@ class Wakers {
 
   // The doorbell has been heard. A system call.
   void drain() noexcept;
+  // Whether arm(true) was called after the last drain().
+  bool were_armed() const noexcept { return were_armed_; }
   // Wakes after a while, and each time after twice as long, up to a bound.
   void look_again_later() noexcept;
   bool looks_again() const noexcept { return alarm_set_; }
@@ -72,6 +74,7 @@ class Wakers {
   uint64_t wakings_ = 0;
   uint32_t watched_fds_ = 0;      // in sleep_
   std::vector<int> asleep_only_;  // of them
+  bool were_armed_ = false;
   bool alarm_set_ = false;
   uint64_t look_again_ns_ = 0;  // what it was set to last
 };

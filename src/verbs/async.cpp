@@ -24,8 +24,9 @@ bool blocks(int fd) noexcept {
   return flags >= 0 && (flags & O_NONBLOCK) == 0;
 }
 
-Status ReadyFd::open() noexcept {
-  UniqueFd made(::eventfd(0, EFD_CLOEXEC));
+Status ReadyFd::open(Whose whose) noexcept {
+  is_ours_ = whose == Whose::ours;
+  UniqueFd made(::eventfd(0, EFD_CLOEXEC | (is_ours_ ? EFD_NONBLOCK : 0)));
   if (!made) return errc_from_errno(errno);
   fd_ = std::move(made);
   return {};
@@ -40,7 +41,7 @@ void ReadyFd::set(bool ready) noexcept {
   }
   // it is readable, since we have made it so; but if the application has read from it itself,
   // reading would block
-  if (is_readable(fd_.get())) drain_eventfd(fd_.get());
+  if (is_ours_ || is_readable(fd_.get())) drain_eventfd(fd_.get());
 }
 
 int ReadyFd::wait() const {

@@ -19,7 +19,10 @@ bool blocks(int fd) noexcept;
 // The descriptor. Guarded by the mutex of the queue it belongs to, but for wait().
 class ReadyFd {
  public:
-  Status open() noexcept;  // Errors: no_fds, no_memory
+  // Given to the application, which may read from it and change how it blocks; or kept. Errors:
+  // no_fds, no_memory.
+  enum class Whose : uint8_t { applications, ours };
+  Status open(Whose whose) noexcept;
   int get() const noexcept { return fd_.get(); }
   void set(bool ready) noexcept;
   // Until it is readable. 0, or the errno that a read(2) of it would have: EAGAIN unless it blocks,
@@ -28,13 +31,14 @@ class ReadyFd {
 
  private:
   UniqueFd fd_;
+  bool is_ours_ = false;
   bool ready_ = false;
 };
 
 // The asynchronous events of a context.
 class AsyncQueue {
  public:
-  Status open() noexcept { return ready_.open(); }
+  Status open() noexcept { return ready_.open(ReadyFd::Whose::applications); }
   int fd() const noexcept { return ready_.get(); }
 
   void push(const ibv_async_event& event) noexcept;

@@ -5,6 +5,7 @@
 
 #include <cassert>
 #include <cerrno>
+#include <utility>
 
 #include "base/cancellable.h"
 #include "verbs/cq.hpp"
@@ -26,7 +27,7 @@ bool watch(int epoll, int fd, uint32_t events) noexcept {
 }  // namespace
 
 Status Channel::open(Context& its_context) noexcept {
-  if (const Status s = ready.open(); !s) return s;
+  if (const Status s = ready.open(ReadyFd::Whose::ours); !s) return s;
   fd = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!fd || !watch(fd.get(), ready.get(), EPOLLIN) ||
       !watch(fd.get(), its_context.engine().wakers().sleep_fd(), 0)) {
@@ -42,6 +43,7 @@ Status Channel::open(Context& its_context) noexcept {
 // --- who is woken, the application or the control thread ---
 
 void Channel::set_direct(bool direct) noexcept {
+  if (!direct) context->waiters.forget(*this);
   if (direct == is_direct) return;
   is_direct = direct;
   wakings = context->engine().wakers().wakings();
@@ -50,10 +52,24 @@ void Channel::set_direct(bool direct) noexcept {
   ::epoll_ctl(fd.get(), EPOLL_CTL_MOD, context->engine().wakers().sleep_fd(), &event);
 }
 
+// That thread, null if it is not known, is woken by this channel from now on, and by no other.
+void Channel::wake_by_this(Waiter* who) noexcept {
+  if (who != nullptr && who->direct != this) {
+    if (who->direct != nullptr) who->direct->set_direct(false);
+    who->direct = this;
+  }
+  set_direct(true);
+}
+
 void Channel::on_armed(DeviceCq& cq, bool any) noexcept {
+  {
+    std::lock_guard guard(mutex);
+    has_handed = false;
+  }
+  waiter = context->waiters.of_this_thread();
   idle_looks = 0;
   if (armed == nullptr) {  // nobody has been promised an event by what was rung before
-    context->engine().hush();
+    context->engine().hush_after_sleep();
     wakings = context->engine().wakers().wakings();
   }
   if (any && !cq.is_armed) {
@@ -63,9 +79,16 @@ void Channel::on_armed(DeviceCq& cq, bool any) noexcept {
   }
   if (armed == nullptr) {
     set_direct(false);  // it wants to sleep through what is not solicited
-  } else if (!is_direct) {
-    set_direct(!blocks(fd.get()));
+  } else if (!is_direct &&
+             (waiter == nullptr || waiter->direct == nullptr || waiter->direct->is_done_with())) {
+    stays = blocks(fd.get());
+    if (!stays) wake_by_this(waiter);
   }
+}
+
+// None of its CQs is armed, and there is no event after which one may be.
+bool Channel::is_done_with() noexcept {
+  return armed == nullptr && !has_event();
 }
 
 void Channel::disarm(DeviceCq& cq) noexcept {
@@ -89,6 +112,9 @@ bool Channel::put_to_sleep() noexcept {
 }
 
 void Channel::rest() noexcept {
+  Waiter* const who = context->waiters.of_this_thread();
+  if (who != nullptr && who->comes_back()) return;
+  if (armed != nullptr && (is_direct || !stays)) wake_by_this(who);
   if (!put_to_sleep()) return;
   if (is_direct) {
     context->engine().auto_progress().leave_to_application();
@@ -99,10 +125,12 @@ void Channel::rest() noexcept {
 
 // --- events ---
 
-// Of the engine's lock's holder: raised while it looks, an event needs no descriptor.
-void Channel::begin_look() noexcept {
+// Of the engine's lock's holder: raised while it looks, an event needs no descriptor. Whether the
+// caller comes for another one, after that of the last call.
+bool Channel::begin_look() noexcept {
   std::lock_guard guard(mutex);
   ++looking;
+  return std::exchange(has_handed, false);
 }
 
 void Channel::end_look() noexcept {
@@ -115,12 +143,23 @@ void Channel::end_look() noexcept {
 void Channel::raise(DeviceCq& cq) noexcept {
   disarm(cq);
   std::lock_guard guard(mutex);
+  if (first == nullptr && looking == 0 && waiter != nullptr) {
+    told = waiter;
+    told_number = told->on_ready();
+  }
   if (cq.events_waiting++ == 0) {
     cq.next_in_channel = nullptr;
     (last != nullptr ? last->next_in_channel : first) = &cq;
     last = &cq;
   }
   if (looking == 0) ready.set(true);
+}
+
+// There is none any more. Its mutex held.
+void Channel::note_fetched() noexcept {
+  if (first != nullptr || told == nullptr) return;
+  told->on_fetched(told_number);
+  told = nullptr;
 }
 
 bool Channel::take_first(DeviceCq*& cq) noexcept {
@@ -136,6 +175,8 @@ bool Channel::take_first(DeviceCq*& cq) noexcept {
     last = cq;
   }
   ready.set(first != nullptr);
+  note_fetched();
+  has_handed = true;
   // inside our mutex: a destruction that takes the events back sees this one as handed out
   ::pthread_mutex_lock(&cq->ex.mutex);
   ++cq->handed_events;
@@ -161,12 +202,19 @@ bool Channel::look_a_while(DeviceCq*& cq) noexcept {
 
 // What a peer's ring was for, without a detour over the descriptor.
 bool Channel::look_once(DeviceCq*& cq) noexcept {
-  begin_look();
+  const bool again = begin_look();
   {
     nic::EngineGuard guard(context->engine());
     nic::Engine& engine = context->engine();
-    engine.poll();
-    engine.hush();
+    waiter = context->waiters.of_this_thread();
+    // who comes again has not been woken since
+    if (!again) {
+      engine.poll();
+      engine.hush();
+    } else if (!engine.sleeps_on()) {
+      engine.poll();
+      engine.hush_after_sleep();
+    }
     // the descriptor has been readable: that is not to be taken back
     if (is_direct && wakings != engine.wakers().wakings() && armed != nullptr && !has_event()) {
       armed->queue->fire();
@@ -182,8 +230,9 @@ bool Channel::look_once(DeviceCq*& cq) noexcept {
 // program is about to arm one, and rests then, or wants no more of them.
 void Channel::on_none() noexcept {
   nic::EngineGuard guard(context->engine());
+  stays = false;
   if (armed != nullptr) {
-    set_direct(true);
+    wake_by_this(waiter);
     rest();
   } else if (++idle_looks >= 2) {
     set_direct(false);
@@ -198,6 +247,7 @@ Channel::Taken Channel::take(DeviceCq*& cq) noexcept {
   }
   {
     nic::EngineGuard guard(context->engine());
+    stays = true;
     set_direct(false);
   }
   return look_a_while(cq) ? Taken::event : Taken::must_sleep;
@@ -240,6 +290,7 @@ void Channel::forget(DeviceCq& cq) noexcept {
   cq.events_waiting = 0;
   assert((first == nullptr) == (last == nullptr));
   ready.set(first != nullptr);
+  note_fetched();
 }
 
 namespace {
@@ -259,6 +310,10 @@ int destroy(Channel& channel) {
     if (channel.base.refcnt != 0)
       return refuse(EBUSY, "ibv_destroy_comp_channel: %d completion queues still use it",
                     channel.base.refcnt);
+  }
+  {
+    nic::EngineGuard guard(channel.context->engine());
+    channel.leave();
   }
   delete &channel;
   return 0;

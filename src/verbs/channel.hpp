@@ -11,6 +11,10 @@
 // completion it hands out an event all the same, as devices do now and then and programs expect
 // ("if any exist"): the page's own example takes EAGAIN from a readable descriptor for a failure. A
 // descriptor that blocks is made readable by the control thread, for events that there are.
+//
+// Of the channels that one thread fetches from, the one that it waited for last is woken so
+// (Waiter): that wakes the thread, whose look raises the others' events, and no channel is readable
+// for nothing. And the engine is put to sleep for the last of those whose events lie ready.
 #pragma once
 
 #include <mutex>
@@ -41,6 +45,8 @@ struct Channel {
   // Engine lock held. Before the application waits for the descriptor: what arrives from now on
   // wakes it, or the control thread.
   void rest() noexcept;
+  // Engine lock held. It is about to be destroyed: nobody is woken by it any more.
+  void leave() noexcept { set_direct(false); }
   // The events of a CQ that is being destroyed are taken back.
   void forget(DeviceCq& cq) noexcept;
 
@@ -54,11 +60,16 @@ struct Channel {
   ReadyFd ready;
   UniqueFd fd;                // the application's: epoll, over ready and the engine's sleep_fd()
   bool is_direct = false;     // the latter is heeded; guarded by the engine lock
+  bool stays = true;          // it blocks, when it was last asked; guarded by the engine lock
+  Waiter* waiter = nullptr;   // the thread that came last; guarded by the engine lock
   DeviceCq* armed = nullptr;  // a list: CQs, for any completion; guarded by the engine lock
   uint64_t wakings = 0;       // of the engine, when one last looked; guarded by the engine lock
   uint32_t idle_looks = 0;    // in a row, with no CQ armed; guarded by the engine lock
   DeviceCq* first = nullptr;  // guarded by mutex, as is what links them
   DeviceCq* last = nullptr;
+  bool has_handed = false;   // an event, in the last call; guarded by mutex
+  Waiter* told = nullptr;    // that an event lies ready; guarded by mutex, as is
+  uint32_t told_number = 0;  // what on_ready() said
   // Threads that look for themselves before they sleep; guarded by mutex. They take what is raised
   // meanwhile, and the descriptor, which costs three system calls an event, is left alone.
   uint32_t looking = 0;
@@ -72,9 +83,12 @@ struct Channel {
   bool look_a_while(DeviceCq*& cq) noexcept;
   bool look_once(DeviceCq*& cq) noexcept;
   void on_none() noexcept;
-  void begin_look() noexcept;
+  bool begin_look() noexcept;
   void end_look() noexcept;
   void set_direct(bool direct) noexcept;
+  void wake_by_this(Waiter* who) noexcept;
+  bool is_done_with() noexcept;
+  void note_fetched() noexcept;
 };
 
 }  // namespace aperture::verbs

@@ -20,6 +20,7 @@
 #include "verbs/async.hpp"
 #include "verbs/device.hpp"
 #include "verbs/entry.hpp"
+#include "verbs/waiters.hpp"
 
 namespace aperture::verbs {
 
@@ -43,6 +44,7 @@ struct Context {
   nic::Engine& its_engine;  // the nic's, at hand for each post and poll
   UniqueFd command_fd;      // nothing is behind it: some programs set flags on context->cmd_fd
   AsyncQueue async;
+  Waiters waiters;  // guarded by the engine lock
   WindowType2 windows;
   std::atomic<uint32_t> handles{1};
   std::atomic<uint32_t> holders{1};  // its objects, and the application until it closes it

@@ -213,8 +213,13 @@ constexpr uint32_t kPollEvery = 16;
 constexpr uint8_t kRestsOfOneArming = 2;
 
 // Progress for an empty queue. Armed and still empty: next the application waits, so what arrives
-// shall ring the doorbell at once.
+// shall ring the doorbell at once. Where it has slept since another queue came to that, it is not
+// woken to be put to sleep again: a server has a queue for each of its clients.
 [[gnu::always_inline]] inline void look_for_one(DeviceCq& cq, nic::Engine& engine) noexcept {
+  if (cq.rests_due != 0 && engine.sleeps_on()) [[unlikely]] {
+    --cq.rests_due;
+    return;
+  }
   engine.poll();
   if (cq.rests_due != 0 && cq.queue->empty()) [[unlikely]] {
     --cq.rests_due;
@@ -222,9 +227,10 @@ constexpr uint8_t kRestsOfOneArming = 2;
   }
 }
 
-// What is asleep would be rung by its peers for somebody who is here.
+// What is asleep would be rung by its peers for somebody who is here, unless he is about to wait.
 [[gnu::always_inline]] inline bool needs_look(DeviceCq& cq, const nic::Engine& engine) noexcept {
-  return cq.queue->empty() || engine.is_asleep() || (++cq.takes & (kPollEvery - 1)) == 0;
+  return cq.queue->empty() || (engine.is_asleep() && cq.rests_due == 0) ||
+         (++cq.takes & (kPollEvery - 1)) == 0;
 }
 
 }  // namespace

@@ -180,6 +180,134 @@ TEST_F(Waiting, a_descriptor_that_has_become_readable_gives_an_event_whatever_it
   }
 }
 
+// A server's: one thread, and a channel for each of its clients, none of which blocks.
+class Server {
+ public:
+  Server(size_t count, ibv_context* here, ibv_pd* here_pd, ibv_context* there, ibv_pd* there_pd) {
+    for (size_t i = 0; i < count; ++i) {
+      lines_.push_back(std::make_unique<Line>(here, here_pd, there, there_pd));
+      const int fd = lines_.back()->channel->fd;
+      EXPECT_EQ(::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK), 0);
+      fds_.push_back({fd, POLLIN, 0});
+      lines_.back()->expect_message();
+    }
+  }
+  const Line& line(size_t which) const { return *lines_[which]; }
+  // What came on those whose descriptors are readable, by one poll(2) after the other, until that
+  // one has a message; events that were for nothing are counted.
+  bool serve_until_message(size_t which) {
+    for (int polls = 0; polls < 1000; ++polls) {
+      if (::poll(fds_.data(), fds_.size(), 20000) <= 0) return false;
+      bool got = false;
+      for (size_t i = 0; i < fds_.size(); ++i) {
+        if ((fds_[i].revents & POLLIN) == 0) continue;
+        const int messages = handle(*lines_[i]);
+        if (messages == 0) ++in_vain_;
+        if (i == which && messages != 0) got = true;
+      }
+      if (got) return true;
+    }
+    return false;
+  }
+  int in_vain() const { return in_vain_; }
+
+ private:
+  // As servers written for sockets have it: all events, arm, all completions.
+  static int handle(const Line& line) {
+    while (line.wait()) {
+    }
+    EXPECT_EQ(ibv_req_notify_cq(line.end->cq, 0), 0);
+    int messages = 0;
+    ibv_wc wc{};
+    while (ibv_poll_cq(line.end->cq, 1, &wc) > 0) {
+      EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+      EXPECT_EQ(line.end->receive(line.to.sge(0, 8), 7), 0);
+      ++messages;
+    }
+    return messages;
+  }
+
+  std::vector<std::unique_ptr<Line>> lines_;
+  std::vector<pollfd> fds_;
+  int in_vain_ = 0;
+};
+
+TEST_F(Waiting, of_many_channels_of_one_thread_those_without_events_stay_quiet) {
+  constexpr size_t kClients = 8;
+  constexpr int kRounds = 50;
+  Server server(kClients, here_.context, here_pd_, there_.context, there_pd_);
+  const auto expect_message = [&](size_t from) {
+    server.line(from).send();
+    ASSERT_TRUE(server.serve_until_message(from)) << "of client " << from;
+    EXPECT_EQ(server.line(from).peer->completion().status, IBV_WC_SUCCESS);
+  };
+  // each connection is made by its first message
+  for (size_t i = 0; i < kClients; ++i) ASSERT_NO_FATAL_FAILURE(expect_message(i));
+  int before = server.in_vain();
+  for (int round = 0; round < kRounds; ++round) ASSERT_NO_FATAL_FAILURE(expect_message(3));
+  // an acknowledgement of ours may have woken it, now and then; not seven others each time
+  EXPECT_LE(server.in_vain() - before, kRounds) << "one client alone";
+  before = server.in_vain();
+  for (int round = 0; round < kRounds; ++round)
+    ASSERT_NO_FATAL_FAILURE(expect_message(static_cast<size_t>(round) % kClients));
+  EXPECT_LE(server.in_vain() - before, 2 * kRounds) << "one after the other";
+}
+
+TEST_F(Waiting, an_event_that_nobody_fetches_keeps_no_other_from_coming) {
+  Server server(2, here_.context, here_pd_, there_.context, there_pd_);
+  server.line(0).send();
+  pollfd left{server.line(0).channel->fd, POLLIN, 0};
+  ASSERT_EQ(::poll(&left, 1, 20000), 1);
+  const Line& line = server.line(1);
+  pollfd readable{line.channel->fd, POLLIN, 0};
+  for (int round = 0; round < 20; ++round) {
+    line.send();
+    ASSERT_EQ(::poll(&readable, 1, 20000), 1) << "round " << round;
+    ASSERT_TRUE(line.wait());
+    EXPECT_EQ(line.end->completion().wr_id, 7u);
+    EXPECT_EQ(line.peer->completion().status, IBV_WC_SUCCESS);
+    line.expect_message();
+    ibv_wc none{};
+    EXPECT_EQ(ibv_poll_cq(line.end->cq, 1, &none), 0);
+    line.wait();  // as it is woken otherwise
+  }
+  EXPECT_TRUE(server.line(0).wait());
+}
+
+TEST_F(Waiting, threads_that_wait_for_descriptors_of_their_own_each_get_their_messages) {
+  constexpr size_t kThreads = 3;
+  constexpr int kRounds = 100;
+  Server server(kThreads, here_.context, here_pd_, there_.context, there_pd_);
+  std::vector<std::thread> threads;
+  std::atomic<int> came{0};
+  for (size_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const Line& line = server.line(i);
+      pollfd readable{line.channel->fd, POLLIN, 0};
+      for (int got = 0; got < kRounds;) {
+        if (::poll(&readable, 1, 20000) != 1) return;
+        while (line.wait()) {
+        }
+        EXPECT_EQ(ibv_req_notify_cq(line.end->cq, 0), 0);
+        ibv_wc wc{};
+        while (ibv_poll_cq(line.end->cq, 1, &wc) > 0) {
+          EXPECT_EQ(line.end->receive(line.to.sge(0, 8), 7), 0);
+          ++got;
+          came.fetch_add(1);
+        }
+      }
+    });
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < kThreads; ++i) {
+      server.line(i).send();
+      ASSERT_EQ(server.line(i).peer->completion().status, IBV_WC_SUCCESS);
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(came.load(), static_cast<int>(kThreads) * kRounds);
+}
+
 // The doorbell of what is not solicited wakes the control thread alone.
 TEST_F(Waiting, who_waits_for_solicited_events_sleeps_through_the_others) {
   const Line line(here_.context, here_pd_, there_.context, there_pd_);
