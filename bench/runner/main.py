@@ -34,7 +34,7 @@ The first subject is the one that is validated. The limits are always measured b
 unless --subjects says otherwise tcp and tcp-socket beside the patterns of real programs.
 
 examples:
-  bench/run                                   the whole table, about ten minutes
+  bench/run                                   the whole table, an hour and more
   bench/run --quick                           a look: two rounds of the main rows
   bench/run --only 'send_*',tagged_lat/8      some rows
   bench/run --subjects aperture,aperture:scalable --only '*write*'

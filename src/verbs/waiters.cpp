@@ -1,6 +1,7 @@
 // See waiters.hpp.
 #include "verbs/waiters.hpp"
 
+#include <cassert>
 #include <new>
 
 namespace aperture::verbs {
@@ -21,13 +22,13 @@ const void* this_thread() noexcept {
 
 }  // namespace
 
-// relaxed, all of them: counts that decide when the engine goes to sleep, and order nothing
-
+// relaxed here: a count that decides when the engine goes to sleep, and orders nothing
 uint32_t Waiter::on_ready() noexcept {
   return number_of(ready_.fetch_add(1, std::memory_order_relaxed));
 }
 
 void Waiter::on_fetched(uint32_t number) noexcept {
+  // relaxed: as above
   has_fetched_.store(true, std::memory_order_relaxed);
   uint64_t seen = ready_.load(std::memory_order_relaxed);
   while (number_of(seen) == number && static_cast<uint32_t>(seen) != 0 &&
@@ -36,7 +37,9 @@ void Waiter::on_fetched(uint32_t number) noexcept {
 }
 
 bool Waiter::comes_back() noexcept {
+  // relaxed: as above. Of two threads' events that meet here one may be left out: it rests early
   const uint64_t seen = ready_.load(std::memory_order_relaxed);
+  assert(static_cast<uint32_t>(seen) < kOneWait - 1);
   if (static_cast<uint32_t>(seen) != 0 && has_fetched_.exchange(false, std::memory_order_relaxed)) {
     return true;
   }
@@ -48,6 +51,7 @@ bool Waiter::comes_back() noexcept {
 
 Waiter* Waiters::of_this_thread() noexcept {
   const void* const thread = this_thread();
+  assert(thread != nullptr);
   for (Waiter& waiter : waiters_) {
     if (waiter.is(thread)) return &waiter;
   }

@@ -320,7 +320,7 @@ class Forgers(Containers):
 
     def answer(self, hello: bytes, verdict: int, name: bytes) -> bytes:
         net = struct.unpack("<Q", hello[32:40])[0] + 1
-        return (b"APERTURE" + struct.pack("<HBBI", 7, 2, verdict, ANSWER) + hello[16:32] +
+        return (hello[:10] + struct.pack("<BBI", 2, verdict, ANSWER) + hello[16:32] +
                 struct.pack("<Q", net) + draw.randbytes(32) + name +
                 struct.pack("<Q", 1))
 

@@ -26,6 +26,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 PORT = 7480
 SILENT = int(os.environ.get("APERTURE_SILENT_STRANGERS", 1000))
 SEED = int(os.environ.get("APERTURE_SEED", time.time_ns() % 2**32))
+VERSION = 8  # of the hello: src/wire/hello.hpp
 STAYS, WRONG_DESTINATION, WRONG_VERSION, BUSY = 3, 4, 5, 6
 OPEN, ACCEPT, REJECT, CONNECT, WITHDRAW = 3, 4, 5, 8, 11
 BAD_TICKET, WRONG_KIND = 2, 6
@@ -76,6 +77,11 @@ def credit(consumed: int, freed: int, channel=0) -> bytes:
     return frame(CREDIT, channel, 0, struct.pack("<QQ", consumed, freed))
 
 
+def summed(whole: bytes, number: int) -> bytes:
+    """With the checksum that it ends with where either side has asked for that."""
+    return whole + struct.pack("<II", crc32c(struct.pack("<Q", number) + whole), 0)
+
+
 class Stranger:
     """One connection to the server, from that IP."""
 
@@ -115,7 +121,7 @@ class Stranger:
             pass
         return True
 
-    def hello(self, source=None, port=None, version=7, length=128, kind=1, zero=0) -> bytes:
+    def hello(self, source=None, port=None, version=VERSION, length=128, kind=1, zero=0) -> bytes:
         head = b"APERTURE" + struct.pack("<HBBI", version, kind, zero, length)
         return (head + b"another hosts id" + struct.pack("<Q", 77) + self.incarnation + self.nonce +
                 place(source or self.ip, self.port) + place(self.to, port or self.at) +
@@ -200,7 +206,7 @@ class Strangers(unittest.TestCase):
 
     def test_25_a_hello_that_is_none_is_not_answered(self):
         self.assertEqual(self.stranger().greeted(), STAYS)
-        self.assertEqual(self.stranger().greeted(version=8), WRONG_VERSION)
+        self.assertEqual(self.stranger().greeted(version=VERSION + 1), WRONG_VERSION)
         for wrong in ({"kind": 2}, {"zero": 1}, {"length": 127}, {"length": 2**32 - 1}):
             self.assertEqual(self.stranger().greeted(**wrong), 0, wrong)
         self.assertEqual(self.stranger().greeted(port=PORT + 1), WRONG_DESTINATION)
@@ -241,7 +247,7 @@ class Strangers(unittest.TestCase):
         self.assertTrue(again.is_hung_up_on())
 
     def test_31_asking_in_other_ways_is_refused(self):
-        for wrong in ({"size": 135}, {"size": 0}, {"size": 2**32 - 1}, {"bits": 1}, {"kind": 0},
+        for wrong in ({"size": 135}, {"size": 0}, {"size": 2**32 - 1}, {"bits": 2}, {"kind": 0},
                       {"kind": 255}, {"kind": ACCEPT}, {"kind": WITHDRAW}):
             asking = self.stranger()
             self.assertEqual(asking.greeted(), STAYS)
@@ -281,6 +287,24 @@ class Strangers(unittest.TestCase):
         self.ends(frame(CELLS, 0, 1, bytes(60), crc=crc32c(b"other")))
         self.ends(frame(CREDIT, 0, 0, bytes(16), crc=0))
         self.ends(run_of(0, 64)[:4] + bytes(4) + run_of(0, 64)[8:])
+
+    def test_26_who_has_asked_for_checksums_sends_them(self):
+        def asks() -> Stranger:
+            one = self.stranger()
+            self.assertEqual(one.greeted(), STAYS)
+            self.assertEqual(one.asked(one.opening(bits=1))[0], ACCEPT)
+            return one
+
+        sound = asks()
+        sound.send(summed(run_of(0, 64), 0))
+        sound.send(summed(credit(0, 0), 1))
+        self.assertFalse(sound.is_hung_up_on(0.3))
+        damaged = bytearray(summed(run_of(0, 64), 0))
+        damaged[40] ^= 1
+        for wrong in (credit(0, 0) + bytes(8), bytes(damaged), summed(credit(0, 0), 1)):
+            one = asks()
+            one.send(wrong)
+            self.assertTrue(one.is_hung_up_on(), wrong.hex())
 
     def test_27_what_nobody_has_asked_for(self):
         for kind in range(256):  # of a response

@@ -1,7 +1,8 @@
 """The list of mutations: each takes one check out of src/protect/ (a few out of src/qp/), or bends
 it; those of memory windows are in window_mutations.py, of the registration cache in
 cache_mutations.py, of links in link_mutations.py, of what peers ask for in peer_mutations.py, of
-device memory that peers copy in device_mutations.py. mutate.py applies them one at a time.
+device memory that peers copy in device_mutations.py, of who is woken in waiting_mutations.py.
+mutate.py applies them one at a time.
 
 `old` must occur exactly once in the file, as it is after clang-format. A mutation that no test can
 see has `reason`: why it changes no behaviour, or what else proves the rule (a Spin model). It is
@@ -12,6 +13,7 @@ from device_mutations import DEVICE_MUTATIONS
 from link_mutations import LINK_MUTATIONS
 from mutation import Mutation, in_file
 from peer_mutations import PEER_MUTATIONS
+from waiting_mutations import WAITING_MUTATIONS
 from window_mutations import WINDOWS
 
 QP_TESTS = ("qp_refusal", "qp_hostile_peer")
@@ -692,4 +694,4 @@ DEVICES = [  # memory that the CPU must not touch
 
 ALL = (ENTRY + DEVICES + SEARCH + TABLE + SIDE + REVOKE + PEER + LOCAL + OWNER + WINDOWS +
        CACHE_MUTATIONS + LINK_MUTATIONS + PEER_MUTATIONS +
-       DEVICE_MUTATIONS)
+       DEVICE_MUTATIONS + WAITING_MUTATIONS)
