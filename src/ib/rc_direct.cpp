@@ -44,7 +44,7 @@ bool RcDirect::post_fast(const SendWr& wr) noexcept {
       sge.length - 1 >= protect::kChunkBytes ||
       (reads ? is_inline || q_.attr_.max_rd_atomic == 0
              : is_inline && sge.length > q_.spec_.max_inline_bytes) ||
-      !(q_.target_.is_away() || one_sided.reaches_device(wr.rkey))) {
+      !(q_.target_.is_away(sge.length) || one_sided.reaches_device(wr.rkey))) {
     return false;
   }
   one_sided.foresee(wr.rkey);
@@ -67,7 +67,7 @@ bool RcDirect::post_fast(const SendWr& wr) noexcept {
 
 bool RcDirect::may_go(const Wqe& w) noexcept {
   if (w.owner_only || q_.stopped_ || !q_.one_sided_.is_possible(permit_for(w.op)) ||
-      !(q_.target_.is_away() || q_.one_sided_.reaches_device(w.rkey))) {
+      !(q_.target_.is_away(w.len) || q_.one_sided_.reaches_device(w.rkey))) {
     return false;
   }
   q_.one_sided_.foresee(w.rkey);

@@ -15,7 +15,7 @@ bool DirectRma::may_go(Wqe& wqe) noexcept {
     return wqe.range_at < wqe.range_count &&
            core_.one_sided.reaches_device(core_.shown(wqe.ranges[wqe.range_at].key).key);
   };
-  if (!core_.target.is_away() && !reaches_device()) return false;
+  if (!core_.target.is_away(wqe.len) && !reaches_device()) return false;
   // The ordering rule: every earlier request executed. Pieces of this very operation count too.
   const uint64_t end = core_.lane->request_tx.cells.pos();
   const bool ordered = core_.port.strict_rma_order || wqe.in_ring || wqe.fence;

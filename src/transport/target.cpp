@@ -2,6 +2,7 @@
 #include "transport/target.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/invariant.hpp"
@@ -23,7 +24,7 @@ void Target::begin() noexcept {
   is_there();
   away_times_ = contested_ = 0;
   away_polls_ = stall_pos_ = stall_polls_ = rung_at_ = claim_cost_ = 0;
-  tried_at_ = try_ticks_ = 0;
+  tried_at_ = try_ticks_ = polls_seen_ = 0;
 }
 
 bool Target::has_stalled(uint64_t pos, uint64_t len) noexcept {
@@ -44,6 +45,12 @@ bool Target::has_stalled(uint64_t pos, uint64_t len) noexcept {
                         try_ticks_),
                ticks_in<kStallAtMostNs>());
   return now - stall_since_ >= limit + std::min(len, kPieceBytes) / 2;
+}
+
+bool Target::polls_hard() noexcept {
+  const ring::ChannelTx& tx = lane_->request_tx;
+  const uint64_t polls = tx.consumer_polls();
+  return polls - std::exchange(polls_seen_, polls) >= kPollsInACopy && tx.consumer_hot();
 }
 
 void Target::try_again() noexcept {

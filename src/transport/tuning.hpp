@@ -53,6 +53,10 @@ inline constexpr uint32_t kSurelyAway = 4;
 inline constexpr uint32_t kTryAgainAfter = 1024;
 inline constexpr uint64_t kTryShare = 32;
 
+// One that is surely away is not, for a copy of a claim's size or more, if it has polled so often
+// since the last of those: some microseconds of polls in vain, where the copy takes as long.
+inline constexpr uint64_t kPollsInACopy = 64;
+
 // What only time moves (the peer's view of our polls, claims, timers) is looked at every so many
 // polls, a power of two.
 inline constexpr uint64_t kLookEvery = 16;

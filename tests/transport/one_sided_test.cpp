@@ -96,9 +96,9 @@ TEST_F(Patience, is_lost_with_an_owner_that_lets_wait_and_comes_back_when_it_com
   uint64_t polls = 0;
   for (; pos < kSurelyAway; ++pos) EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
   uint32_t accesses = 1;
-  for (; target_.is_away(); ++accesses) b_->request_rx.count_poll(++polls);
+  for (; target_.is_away(8); ++accesses) b_->request_rx.count_poll(++polls);
   EXPECT_EQ(accesses, kTryAgainAfter - kSurelyAway + 1) << "that one waits for it";
-  EXPECT_FALSE(target_.is_away());
+  EXPECT_FALSE(target_.is_away(8));
   for (uint32_t i = 0; i < kSurelyAway; ++i, ++pos) {
     EXPECT_FALSE(target_.surely_polls());
     EXPECT_FALSE(target_.has_stalled(pos, 0));
@@ -114,8 +114,23 @@ TEST_F(Patience, with_an_owner_that_is_tried_again_is_a_share_of_the_time_since)
   for (; pos < kSurelyAway; ++pos) EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
   const uint64_t since = now_ns();
   while (now_ns() - since < 20'000'000) continue;
-  while (target_.is_away()) continue;
+  while (target_.is_away(8)) continue;
   EXPECT_GE(patience_ns(pos), 20'000'000 / kTryShare * 9 / 10);
+}
+
+TEST_F(Patience, comes_back_for_a_large_access_with_an_owner_that_polls_all_the_time) {
+  uint64_t pos = 0;
+  for (; pos < kSurelyAway; ++pos) EXPECT_EQ(claim(pos, false), OneSided::Claimed::done);
+  EXPECT_TRUE(target_.is_away(kClaimChunk));
+  b_->request_rx.count_poll(kPollsInACopy - 1);
+  EXPECT_TRUE(target_.is_away(kClaimChunk)) << "it may do something else meanwhile";
+  b_->request_rx.count_poll(2 * kPollsInACopy);
+  EXPECT_TRUE(target_.is_away(kClaimChunk - 1)) << "a copy takes no longer than to wait for it";
+  EXPECT_FALSE(target_.is_away(kClaimChunk));
+  for (uint32_t i = 0; i < kSurelyAway - 1; ++i) {
+    EXPECT_EQ(claim(pos++, false), OneSided::Claimed::done);
+  }
+  EXPECT_TRUE(target_.is_away(kClaimChunk)) << "it did not come then";
 }
 
 TEST_F(Patience, is_kept_with_heavy_barriers_that_are_counted) {
