@@ -114,7 +114,7 @@ bool Channel::put_to_sleep() noexcept {
 void Channel::rest() noexcept {
   Waiter* const who = context->waiters.of_this_thread();
   if (who != nullptr && who->comes_back()) return;
-  if (armed != nullptr && (is_direct || !stays)) wake_by_this(who);
+  if (armed != nullptr && !stays) wake_by_this(who);
   if (!put_to_sleep()) return;
   if (is_direct) {
     context->engine().auto_progress().leave_to_application();
@@ -232,7 +232,6 @@ void Channel::on_none() noexcept {
   nic::EngineGuard guard(context->engine());
   stays = false;
   if (armed != nullptr) {
-    wake_by_this(waiter);
     rest();
   } else if (++idle_looks >= 2) {
     set_direct(false);

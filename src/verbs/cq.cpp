@@ -217,7 +217,7 @@ constexpr uint8_t kRestsOfOneArming = 2;
 // woken to be put to sleep again: a server has a queue for each of its clients.
 [[gnu::always_inline]] inline void look_for_one(DeviceCq& cq, nic::Engine& engine) noexcept {
   if (cq.rests_due != 0 && engine.sleeps_on()) [[unlikely]] {
-    --cq.rests_due;
+    if (cq.queue->empty()) --cq.rests_due;
     return;
   }
   engine.poll();

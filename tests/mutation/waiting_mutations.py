@@ -8,7 +8,7 @@ WAITING_MUTATIONS = [
     channel("of a thread's channels one is woken",
             "    if (who->direct != nullptr) who->direct->set_direct(false);\n"),
     channel("the channel that is waited for is woken",
-            "  if (armed != nullptr && (is_direct || !stays)) wake_by_this(who);\n",
+            "  if (armed != nullptr && !stays) wake_by_this(who);\n",
             reason="the control thread raises its events, a tick later"),
     channel("a channel that is destroyed wakes nobody",
             "  if (!direct) context->waiters.forget(*this);\n",
