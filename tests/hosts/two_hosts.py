@@ -42,6 +42,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, f"{HERE}/../sandbox")
@@ -246,7 +247,13 @@ class TwoHosts:
     def __init__(self, *, env: dict[str, str] | None = None, iface: str | None = "address",
                  mtu=1500, loss=0.0, delay_ms=0.0, damage=0):
         """iface: what FI_APERTURE_IFACE says, "address" or "name" of the interface, or None.
-        damage: of so many large packets one (0: none), see Damage."""
+        damage: of so many large packets one (0: none), see Damage. What this machine cannot do is a
+        unittest.SkipTest: the other cases of a program go on."""
+        by_relay = delay_ms > 0 or damage > 0
+        if by_relay and not os.path.exists("/dev/net/tun"):
+            raise unittest.SkipTest("there is no /dev/net/tun to delay or damage packets by")
+        if loss > 0 and not shutil.which("nft"):
+            raise unittest.SkipTest("nft is not installed")
         self.hosts = []
         for number in (1, 2):
             said = {"address": f"10.83.0.{number}", "name": f"host{number}"}
@@ -254,7 +261,7 @@ class TwoHosts:
             self.hosts.append(Host(number, {**own, **(env or {})}))
         self.server, self.client = self.hosts
         self.relay = None
-        if delay_ms > 0 or damage > 0:
+        if by_relay:
             self.join_by_relay(mtu, delay_ms, damage)
         else:
             ends = [("name", host.device, "mtu", str(mtu), "netns", str(host.pid))
@@ -271,8 +278,6 @@ class TwoHosts:
 
     def join_by_relay(self, mtu: int, delay_ms: float, damage: int):
         """By tunnel devices instead of Ethernet: not every kernel delays packets by itself."""
-        if not os.path.exists("/dev/net/tun"):
-            skip("there is no /dev/net/tun to delay or damage packets by")
         fds = []
         for host in self.hosts:
             with host.inside_network():
@@ -288,8 +293,6 @@ class TwoHosts:
     @staticmethod
     def spoil(host: Host, loss: float):
         if loss > 0:
-            if not shutil.which("nft"):
-                skip("nft is not installed")
             host.run("nft", "-f", "-", text=True, input=(
                 "table inet spoil {\nchain in {\ntype filter hook input priority 0;\n"
                 f"iifname {host.device} numgen random mod 100000 < {int(loss * 1000)} drop\n"
@@ -381,9 +384,12 @@ def main():
     given = arguments()
     enter()
     env = dict(pair.split("=", 1) for pair in given.env)
-    with TwoHosts(env=env, iface=None if given.no_iface else "address", mtu=given.mtu,
-                  loss=given.loss, delay_ms=given.delay) as hosts:
-        well = play(hosts, given)
+    try:
+        with TwoHosts(env=env, iface=None if given.no_iface else "address", mtu=given.mtu,
+                      loss=given.loss, delay_ms=given.delay) as hosts:
+            well = play(hosts, given)
+    except unittest.SkipTest as why:
+        skip(str(why))
     sys.exit(0 if well else 1)
 
 
