@@ -373,104 +373,85 @@ Bytes trailed(const wire::FrameTrailer& by, const Bytes& frame, uint64_t number,
   return out;
 }
 
-wire::FrameTrailers some_tags() {
-  wire::FrameTrailers tags;
-  tags.in.kind = tags.out.kind = wire::FrameTrailer::Kind::tag;
-  tags.in.key[3] = std::byte{1};
-  tags.out.key[7] = std::byte{2};
-  return tags;
+using TrailerKind = wire::FrameTrailer::Kind;
+
+wire::FrameTrailers some_trailers(TrailerKind kind) {
+  wire::FrameTrailers trailers;
+  trailers.in.kind = trailers.out.kind = kind;
+  trailers.in.key[3] = std::byte{1};
+  trailers.out.key[7] = std::byte{2};
+  return trailers;
 }
 
-class HostileTaggedStream : public HostileStream {
+class HostileTrailedStream : public HostileStream, public testing::WithParamInterface<TrailerKind> {
  protected:
-  HostileTaggedStream() : HostileStream(some_tags()) {}
+  HostileTrailedStream() : HostileStream(some_trailers(GetParam())) {}
 
-  Bytes tagged(const Bytes& frame, uint64_t number, const Bytes& after = {},
-               const wire::FrameTrailer& by = some_tags().in) {
-    return trailed(by, frame, number, after);
+  Bytes sound(const Bytes& frame, uint64_t number, const Bytes& after = {}) {
+    return trailed(some_trailers(GetParam()).in, frame, number, after);
   }
 };
 
-TEST_F(HostileTaggedStream, what_is_tagged_in_turn_is_taken) {
-  say(tagged(cells(1), 0));
-  say(tagged(bytes(0, 64), 1, payload(64)));
-  say(tagged(cells(1), 2));
-  say(tagged(close(), 3));
+INSTANTIATE_TEST_SUITE_P(By, HostileTrailedStream,
+                         testing::Values(TrailerKind::tag, TrailerKind::checksum),
+                         [](const auto& kind) {
+                           return kind.param == TrailerKind::tag ? "tag" : "checksum";
+                         });
+
+TEST_P(HostileTrailedStream, what_is_sound_in_turn_is_taken) {
+  say(sound(cells(1), 0));
+  say(sound(bytes(0, 64), 1, payload(64)));
+  say(sound(cells(1), 2));
+  say(sound(close(), 3));
   expect_alive();
   EXPECT_TRUE(lane_->request_rx.cells.ready());
 }
-TEST_F(HostileTaggedStream, hostile_26_piece_which_has_no_tag) {
+TEST_P(HostileTrailedStream, hostile_26_piece_which_has_no_trailer) {
   expect_refused(piece(0, 64));
 }
-TEST_F(HostileTaggedStream, hostile_26_no_tag) {
+TEST_P(HostileTrailedStream, hostile_26_no_trailer) {
   Bytes two = cells(1);
   two.resize(two.size() + 8);
   expect_refused(two);
 }
-TEST_F(HostileTaggedStream, hostile_26_tag_with_a_bit_flipped) {
-  Bytes frame = tagged(cells(1), 0);
+TEST_P(HostileTrailedStream, hostile_26_trailer_with_a_bit_flipped) {
+  Bytes frame = sound(cells(1), 0);
   frame.back() ^= std::byte{1};
   expect_refused(frame);
 }
-TEST_F(HostileTaggedStream, hostile_28_frame_that_comes_again) {
-  say(tagged(credit(0, 0), 0));
+TEST_P(HostileTrailedStream, hostile_28_frame_that_comes_again) {
+  say(sound(credit(0, 0), 0));
   expect_alive();
-  expect_refused(tagged(credit(0, 0), 0));
+  expect_refused(sound(credit(0, 0), 0));
 }
-TEST_F(HostileTaggedStream, hostile_28_frame_that_was_left_out) {
-  expect_refused(tagged(cells(1), 1));
+TEST_P(HostileTrailedStream, hostile_28_frame_that_was_left_out) {
+  expect_refused(sound(cells(1), 1));
 }
-TEST_F(HostileTaggedStream, hostile_29_key_of_another_connection) {
-  expect_refused(tagged(cells(1), 0, {}, some_tags().out));
-}
-TEST_F(HostileTaggedStream, hostile_29_payload_that_was_changed_is_named_by_nobody) {
-  Bytes frame = tagged(bytes(0, 64), 0, payload(64));
-  frame[wire::kBytesFrameBytes + 5] ^= std::byte{1};
-  const Bytes named = tagged(cells(1), 1);
-  frame.insert(frame.end(), named.begin(), named.end());
-  expect_refused(frame);
-}
-
-class DamagedStream : public HostileStream {
- protected:
-  static constexpr wire::FrameTrailer kSum{wire::FrameTrailer::Kind::checksum, {}};
-  DamagedStream() : HostileStream({kSum, kSum}) {}
-
-  Bytes summed(const Bytes& frame, uint64_t number, const Bytes& after = {}) {
-    return trailed(kSum, frame, number, after);
-  }
-};
-
-TEST_F(DamagedStream, what_has_its_checksum_is_taken) {
-  say(summed(cells(1), 0));
-  say(summed(bytes(0, 64), 1, payload(64)));
-  say(summed(cells(1), 2));
-  say(summed(close(), 3));
-  expect_alive();
-  EXPECT_TRUE(lane_->request_rx.cells.ready());
-}
-TEST_F(DamagedStream, each_bit_of_a_payload_counts) {
-  const Bytes whole = summed(bytes(0, 64), 0, payload(64));
+TEST_P(HostileTrailedStream, hostile_29_each_bit_of_a_payload_counts) {
+  const Bytes whole = sound(bytes(0, 64), 0, payload(64));
   for (const size_t bit : {size_t{0}, size_t{100}, size_t{511}, size_t{512}, size_t{575}}) {
     const size_t at = wire::kBytesFrameBytes + bit / 8;
     MovingSide side;
     const auto in = std::make_shared<Pipe>();
     const auto lane = side.lane_over(
-        std::make_unique<SimulatedStream>(std::make_shared<Pipe>(), in), {kSum, kSum});
+        std::make_unique<SimulatedStream>(std::make_shared<Pipe>(), in), some_trailers(GetParam()));
     lane->on_attached();
     in->put(flipped(whole, at, static_cast<uint8_t>(1u << bit % 8)));
-    in->put(summed(cells(1), 1));
+    in->put(sound(cells(1), 1));
     side.poll();
     EXPECT_TRUE(lane->lost()) << "bit " << bit;
-    EXPECT_FALSE(lane->request_rx.cells.ready()) << "named although it was damaged, bit " << bit;
+    EXPECT_FALSE(lane->request_rx.cells.ready()) << "named although it was changed, bit " << bit;
     lane->on_released();
   }
 }
-TEST_F(DamagedStream, piece_which_has_no_checksum) {
-  expect_refused(piece(0, 64));
-}
-TEST_F(DamagedStream, frame_that_was_left_out) {
-  expect_refused(summed(cells(1), 1));
+
+class HostileTaggedStream : public HostileStream {
+ protected:
+  HostileTaggedStream() : HostileStream(some_trailers(TrailerKind::tag)) {}
+};
+
+TEST_F(HostileTaggedStream, hostile_29_key_of_another_connection) {
+  expect_refused(trailed(some_trailers(TrailerKind::tag).out, cells(1), 0));
 }
 
 }  // namespace
