@@ -229,6 +229,25 @@ TEST_F(LaneInUse, a_doorbell_is_hushed_while_awake_and_never_while_asleep) {
   EXPECT_FALSE(rung());
 }
 
+TEST_F(LaneInUse, a_doorbell_is_read_once_for_a_sleep_by_who_comes_after_it) {
+  add();
+  EXPECT_FALSE(engine_->sleeps_on()) << "awake";
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  EXPECT_TRUE(engine_->sleeps_on());
+  engine_->post([] {});
+  EXPECT_FALSE(engine_->sleeps_on()) << "it was rung";
+  engine_->hush_after_sleep();
+  EXPECT_TRUE(rung()) << "that would be a lost wake-up";
+  engine_->poll();
+  engine_->hush_after_sleep();
+  EXPECT_FALSE(rung());
+  engine_->wakers().ring();  // late
+  engine_->hush_after_sleep();
+  EXPECT_TRUE(rung()) << "nobody has slept since";
+  engine_->hush();
+  EXPECT_FALSE(rung());
+}
+
 // Of which one thread of the application's says that it waits.
 class LeftToTheApplication : public LaneInUse {
  protected:

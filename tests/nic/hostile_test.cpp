@@ -253,6 +253,15 @@ TEST_F(Hostile, a_lane_that_was_never_opened_cannot_be_closed) {
   EXPECT_TRUE(closed_by_peer(client.unix_socket.get()));
 }
 
+TEST_F(Hostile, checksums_are_of_frames_and_refused_where_memory_is_shared) {
+  Side victim;
+  RawClient client(victim.address());
+  ASSERT_TRUE(client.enter());
+  wire::Open open = client.good_open();
+  open.checksums = true;
+  EXPECT_EQ(client.refusal(open), Why::bad_lane);
+}
+
 TEST_F(Hostile, who_never_answers_is_timed_out) {
   set_timeouts(200'000'000);
   Side honest;
