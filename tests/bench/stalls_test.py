@@ -54,6 +54,10 @@ class StallsTest(unittest.TestCase):
         many = ["nop"] * (stalls.WINDOW + 1)
         self.assertEqual(found("mov    %ecx,(%rsp)", *many, "mov    (%rsp),%rax"), [])
 
+    def test_string_instructions_wait_for_all_stores(self):
+        self.assertEqual(found("xor    %eax,%eax", "rep stos %rax,%es:(%rdi)", "ret"), [1])
+        self.assertEqual(found("rep movsq %ds:(%rsi),%es:(%rdi)", "repz ret"), [0])
+
     def test_registers_have_the_widths_that_their_names_say(self):
         for name, expected in {"%rax": ("rax", 8), "%eax": ("rax", 4), "%ax": ("rax", 2),
                                "%al": ("rax", 1), "%ch": ("rcx", 1), "%bpl": ("rbp", 1),
