@@ -20,6 +20,7 @@
 #include <cstring>
 
 #include "base/invariant.hpp"
+#include "base/prefetch.hpp"
 
 namespace aperture::ring {
 
@@ -70,16 +71,25 @@ class CellWriter {
     // SYNC POINT: cell-ready: the message's bytes become visible to the reader that sees the mark
     cell(pos_).seq.store(mark_of(pos_, log2_), std::memory_order_release);
     pos_ += n_cells;
+    // A stream: the lines to come are had from the reader while this one is on its way. In a
+    // dialogue the reader looks at them first, and it would be twice the traffic for nothing.
+    if (pos_ - answered_ > kDialogueCells) prefetch_to_write(&cell(pos_ + kCellsAhead));
   }
+  // The reader has sent something in return.
+  void note_answer() noexcept { answered_ = pos_; }
 
  private:
+  static constexpr uint64_t kDialogueCells = 4;
+  static constexpr uint64_t kCellsAhead = 8;
+
   Cell& cell(uint64_t pos) noexcept { return cells_[pos & mask_]; }
 
   Cell* cells_ = nullptr;
   uint32_t log2_ = 0;
   uint64_t mask_ = 0;
-  uint64_t pos_ = 0;    // next position to write
-  uint64_t limit_ = 0;  // first position that may not be written yet
+  uint64_t pos_ = 0;       // next position to write
+  uint64_t limit_ = 0;     // first position that may not be written yet
+  uint64_t answered_ = 0;  // position at the reader's last answer
 };
 
 class CellReader {

@@ -150,6 +150,7 @@ class LaneEnd {
     ring::ChannelRx& rx = lane_->request_rx;
     if (rx.unpublished() == 0) return false;
     rx.publish_consumed();
+    lane_->request_tx.cells.note_answer();
     // the requester may sleep until its operation is acknowledged
     wake_acknowledged(lane_->response_tx);
     return true;
