@@ -46,6 +46,7 @@ Wild<uint64_t> address_of(const wire::RcWriteFields<Wild>& f) noexcept {
   }
   ring::ChannelRx& rx = q_.lane_->request_rx;
   int budget = transport::kPollBudget;
+  pace_.begin(rx.cells.pos());
   for (; budget > 0 && rx.cells.ready(); --budget) {
     if (q_.sq_.signaled_out != 0) {
       complete_answered_sends();
@@ -56,7 +57,10 @@ Wild<uint64_t> address_of(const wire::RcWriteFields<Wild>& f) noexcept {
     if (budget != transport::kPollBudget) rx.cells.prefetch(transport::kPrefetchCells);
     if (!take_one(head, body)) break;
     rx.cells.advance(1);
-    if (rx.unpublished() >= transport::kAckCells) q_.lane_.acknowledge_requests();
+    const bool rests = pace_.wants_rest(rx.cells.pos());
+    if (rests || rx.unpublished() >= transport::kAckCells) q_.lane_.acknowledge_requests();
+    if (rests) [[unlikely]]
+      pace_.rest();
   }
   if (budget == transport::kPollBudget) return false;
   receiver_.step();

@@ -13,6 +13,7 @@
 #include "ib/rc_answers.hpp"
 #include "ib/rc_receiver.hpp"
 #include "ib/rc_word_responder.hpp"
+#include "transport/pace.hpp"
 #include "transport/turn.hpp"
 
 namespace aperture::ib {
@@ -69,6 +70,7 @@ class RcResponder {
   bool established_ = false;    // comm_est was raised
   bool write_refused_ = false;  // UC: of the write under way
   transport::Turn turn_;
+  transport::Pace pace_;
 };
 
 }  // namespace aperture::ib

@@ -6,7 +6,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
-#include "base/per_process.hpp"
+#include "base/ticks_in.hpp"
 #include "transport/payload.hpp"
 
 namespace aperture::qp {
@@ -113,8 +113,7 @@ bool OfferReceiver::could_pull() const noexcept {
 }
 
 void OfferReceiver::pull_stalled() noexcept {
-  static constinit FoundOnce<uint64_t> stall;
-  const uint64_t limit = stall.get([] { return ticks_from_ns(transport::kPullStallNs); });
+  const uint64_t limit = ticks_in<transport::kPullStallNs>();
   const uint64_t now = ticks();
   const auto count = static_cast<uint32_t>(incoming_.size());
   bool pulled = false;  // one pull is enough for a poll; the next begins behind it

@@ -6,19 +6,9 @@
 
 #include "base/clock.hpp"
 #include "base/invariant.hpp"
-#include "base/per_process.hpp"
+#include "base/ticks_in.hpp"
 
 namespace aperture::transport {
-
-namespace {
-
-template <uint64_t kNs>
-uint64_t ticks_in() noexcept {
-  static constinit FoundOnce<uint64_t> found;
-  return found.get([] { return ticks_from_ns(kNs); });
-}
-
-}  // namespace
 
 void Target::begin() noexcept {
   is_there();
@@ -81,6 +71,7 @@ void Target::learn_claim(uint64_t cost, bool ours) noexcept {
 
 void Target::ring_stalled() noexcept {
   const uint64_t now = ticks();
+  if (stall_since_ != 0 && now - stall_since_ < ticks_in<kRingAfterNs>()) return;
   // of this stall: after twice the time, since an owner that has no core is not helped by it
   const bool of_this_stall = stall_since_ != 0 && rung_at_ > stall_since_;
   const uint64_t stood = of_this_stall ? rung_at_ - stall_since_ : 0;

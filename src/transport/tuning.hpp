@@ -32,8 +32,10 @@ inline constexpr uint64_t kStallAtMostNs = 1'000'000;
 // What a claim is taken to cost at most: a barrier that took longer was a lost core.
 inline constexpr uint64_t kClaimCostAtMostNs = 20'000;
 
-// A target that does not execute an atomic in that time has its doorbell rung, but not more often
-// than this: its control thread goes on by itself once it is awake.
+// A target that does not get to its next request in so long has its doorbell rung: longer than one
+// poll of small messages between distant cores, since a ring takes a core from a target that is at
+// it. But not more often than this: its control thread goes on by itself once it is awake.
+inline constexpr uint64_t kRingAfterNs = 50'000;
 inline constexpr uint64_t kRingEveryNs = 1'000'000;
 // One that does not get to it then is rung for again after twice the time, up to this.
 inline constexpr uint64_t kRingAtLeastEveryNs = 64'000'000;
@@ -73,6 +75,11 @@ inline constexpr int kPollsOfFullRing = 512 * 1024 / kPollBytes + 1;
 // So many cells ahead are fetched while a batch of small messages is worked on: a line takes as
 // long to come from the other core as several messages take.
 inline constexpr uint32_t kPrefetchCells = 6;
+
+// Small requests that take longer each, one after the other, have come no faster than lines go from
+// core to core; then their responder rests so long (pace.hpp).
+inline constexpr uint64_t kChasingNs = 50;
+inline constexpr uint64_t kRestNs = 3'000;
 
 // What nobody waits for is looked after every so many polls, a power of two: each look takes a
 // cache line away from the owner, and what the owner stores next has to wait for it.

@@ -6,7 +6,7 @@
 #include <ctime>
 
 #include "base/clock.hpp"
-#include "base/per_process.hpp"
+#include "base/ticks_in.hpp"
 #include "verbs/cq.hpp"
 
 namespace aperture::verbs {
@@ -61,8 +61,7 @@ void end_poll(ibv_cq_ex* cq) noexcept {
 
 // Nanoseconds of the wall clock at which the completion was written.
 uint64_t read_wallclock(ibv_cq_ex* cq) noexcept {
-  static constinit FoundOnce<uint64_t> found;
-  const uint64_t ticks_per_ms = found.get([] { return ticks_from_ns(1'000'000); });
+  const uint64_t ticks_per_ms = ticks_in<kNsPerMs>();
   timespec now;
   ::clock_gettime(CLOCK_REALTIME, &now);
   const uint64_t now_wall_ns =
