@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/event_fd.hpp"
@@ -116,14 +117,16 @@ void AutoProgress::tick_again() noexcept {
 }
 
 // Where the application has polled since it rested, or since we put the engine to sleep, it is
-// there and has woken it: sleeping anew under its hands, each of its messages would ring.
+// there and has woken it: sleeping anew under its hands, each of its messages would ring. One that
+// polls all the time leaves a ring where it is, for each tick to find: it is not there only if it
+// has not polled since the tick before.
 void AutoProgress::on_readable() noexcept {
   idle_ticks_ = 0;
   tick_ns_ = kTickNs;
   ticking_.store(true, std::memory_order_relaxed);  // relaxed: as in start_ticking()
   // relaxed, all: as in look_in()
   const uint64_t told = told_.load(std::memory_order_relaxed);
-  const bool polls = told != polls_seen_ && told != rested_.load(std::memory_order_relaxed);
+  const bool polls = told != polls_before_ && told != rested_.load(std::memory_order_relaxed);
   if (polls || left_.load(std::memory_order_relaxed)) {
     heed(false);
     rung_ = true;
@@ -143,8 +146,8 @@ void AutoProgress::on_tick() noexcept {
 bool AutoProgress::look_in() noexcept {
   // relaxed: a count that is compared with itself; it orders nothing
   const uint64_t told = told_.load(std::memory_order_relaxed);
-  if (told != polls_seen_) {
-    polls_seen_ = told;
+  polls_before_ = std::exchange(polls_seen_, told);
+  if (told != polls_before_) {
     idle_ticks_ = 0;
     rung_ = false;
     const bool left = left_.load(std::memory_order_relaxed);  // relaxed: a hint
@@ -196,7 +199,8 @@ void AutoProgress::step_in() noexcept {
     // an application that waits comes first, however long it takes to get a processor
     for (; engine_.lock().is_waited_for() && now < at_most; now = now_ns()) ::sched_yield();
   }
-  polls_seen_ = told_.load(std::memory_order_relaxed);  // relaxed: our own thread's polls
+  // relaxed: our own thread's polls
+  polls_before_ = polls_seen_ = told_.load(std::memory_order_relaxed);
 }
 
 }  // namespace aperture::nic

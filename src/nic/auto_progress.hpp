@@ -82,8 +82,9 @@ class AutoProgress {
 
   // the control thread's own
   bool heeded_ = true;
-  bool rung_ = false;  // sleep_fd() was readable, and the application has not polled since
-  uint64_t polls_seen_ = 0;
+  bool rung_ = false;          // sleep_fd() was readable, and the application has not polled since
+  uint64_t polls_seen_ = 0;    // as of the last look
+  uint64_t polls_before_ = 0;  // and of the one before, or as many
   uint64_t timer_ = 0;
   uint64_t tick_ns_ = kTickNs;  // until the next one
   uint32_t idle_ticks_ = 0;     // in a row, asleep all the time

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/barrier.hpp"
+#include "base/clock.hpp"
 #include "base/doorbell.hpp"
 #include "base/event_fd.hpp"
 #include "nic/eventually.hpp"
@@ -27,7 +28,10 @@ struct Recorder final : link::Pollable {
     ++looked;
     return std::exchange(work, 0) != 0 ? Look::taken : Look::nothing;
   }
-  void fall_asleep() noexcept override { asleep = true; }
+  void fall_asleep() noexcept override {
+    asleep = true;
+    ++slept;
+  }
   void wake_up() noexcept override { asleep = false; }
   bool sleeps_too_deep() noexcept override { return std::exchange(too_deep, false); }
   bool peer_fences() const noexcept override { return fences; }
@@ -39,6 +43,7 @@ struct Recorder final : link::Pollable {
 
   uint64_t polled = 0;
   uint64_t looked = 0;
+  uint64_t slept = 0;
   int work = 0;
   bool restless = false;
   bool waits = false;
@@ -299,6 +304,34 @@ TEST_F(LeftToTheApplication, a_ring_that_it_answers_at_once_needs_no_control_thr
   }
   // it steps in for who is late, and on a busy machine everybody is now and then
   EXPECT_GT(alone, 0);
+}
+
+// A ring stays where it is while nobody goes to sleep: each tick of the control thread finds it.
+TEST_F(LeftToTheApplication, an_engine_that_is_polled_all_the_time_is_not_put_to_sleep_for_a_ring) {
+  Recorder& one = add();
+  const auto sleeps_in_some_ticks = [&] {
+    uint64_t before = 0;
+    {
+      const EngineGuard guard(*engine_);
+      engine_->poll();
+      before = one.slept;
+    }
+    ring_doorbell(engine_->wakers().doorbell_fd());
+    const uint64_t end = now_ns() + 20 * kNsPerMs;
+    while (now_ns() < end) {
+      {
+        const EngineGuard guard(*engine_);
+        engine_->poll();
+      }
+      const uint64_t next =
+          now_ns() + 200'000;  // some polls in each tick, and none while the control thread looks
+      while (now_ns() < next) cpu_relax();
+    }
+    const EngineGuard guard(*engine_);
+    return one.slept - before;
+  };
+  // on a busy machine this thread may lose its processor for long enough to be taken for away
+  EXPECT_TRUE(test::eventually([&] { return sleeps_in_some_ticks() == 0; }));
 }
 
 TEST_F(LaneInUse, a_newcomer_wakes_a_sleeping_engine) {
