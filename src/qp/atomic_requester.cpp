@@ -23,7 +23,7 @@ uint64_t payload_of(const AtomicWr& wr) noexcept {
 
 uint8_t copy_iov(const iovec* from, size_t count, std::array<iovec, kIovLimit>& to) noexcept {
   assert(count <= to.size());
-  std::copy_n(from, count, to.begin());
+  copy_members(from, count, to.data());
   return static_cast<uint8_t>(count);
 }
 

@@ -95,13 +95,13 @@ struct QpCore {
       wqe.iov[0] = {wqe.injected.data(), wr.len};
       wqe.iov_count = 1;
     } else {
-      std::copy_n(wr.iov, wr.iov_count, wqe.iov.begin());
+      copy_members(wr.iov, wr.iov_count, wqe.iov.data());
       wqe.iov_count = static_cast<uint8_t>(wr.iov_count);
     }
   }
   static void keep_ranges(Wqe& wqe, const RemoteRange* ranges, size_t count) noexcept {
     assert(count >= 1 && count <= wqe.ranges.size());
-    std::copy_n(ranges, count, wqe.ranges.begin());
+    copy_members(ranges, count, wqe.ranges.data());
     wqe.range_count = static_cast<uint8_t>(count);
   }
   void enqueue(Wqe& wqe) noexcept {
@@ -118,9 +118,16 @@ struct QpCore {
 
   // The piece of `wqe` that is published next. There is a place for it: see Responses.
   Piece& note_piece(Wqe& wqe, uint32_t cells, const RemoteRange& range, uint64_t offset) noexcept {
-    pieces.note({lane->request_tx.cells.pos(), cells, wqe.range_at, false, &wqe, range, offset});
+    Piece& piece = pieces.note();
+    piece.pos = lane->request_tx.cells.pos();
+    piece.cells = cells;
+    piece.range_at = wqe.range_at;
+    piece.check_only = false;
+    piece.wqe = &wqe;
+    copy_members(&range, 1, &piece.range);
+    piece.wqe_offset = offset;
     wqe.in_ring = true;
-    return pieces.newest();
+    return piece;
   }
   // How the owner knows the key of a range.
   ShownKey shown(uint64_t key) const noexcept {

@@ -106,6 +106,23 @@ struct RemoteRange {
   uint64_t key = 0;
 };
 
+// What a call has just described is copied member by member: in larger loads it would have to wait
+// for the stores that described it, and for those before them, which may be a line's way from
+// another core (bench/stalls).
+inline void copy_members(const RemoteRange* from, size_t count, RemoteRange* to) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    to[i].addr = from[i].addr;
+    to[i].len = from[i].len;
+    to[i].key = from[i].key;
+  }
+}
+inline void copy_members(const iovec* from, size_t count, iovec* to) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    to[i].iov_base = from[i].iov_base;
+    to[i].iov_len = from[i].iov_len;
+  }
+}
+
 struct RmaWr {
   const iovec* iov = nullptr;
   size_t iov_count = 0;

@@ -6,6 +6,7 @@
 // again whose pieces have not been retired, so has_place() is asked before a piece is published.
 #pragma once
 
+#include <bit>
 #include <cassert>
 #include <cstdint>
 #include <new>
@@ -18,13 +19,15 @@ namespace aperture::transport {
 template <typename Piece>
 class Inflight {
  public:
-  // For a new lane whose request ring has that many cells. Errors: no_memory.
+  // For a new lane whose request ring has that many cells, a power of two. Errors: no_memory.
   Status begin(uint64_t cells) noexcept {
+    assert(std::has_single_bit(cells));
     try {
       pieces_.resize(cells);
     } catch (const std::bad_alloc&) {
       return Errc::no_memory;
     }
+    mask_ = cells - 1;
     head_ = tail_ = done_through_ = 0;
     return {};
   }
@@ -32,28 +35,29 @@ class Inflight {
   bool empty() const noexcept { return head_ == tail_; }
   bool has_place() const noexcept { return tail_ - head_ < pieces_.size(); }
   uint64_t capacity() const noexcept { return pieces_.size(); }
-  void note(const Piece& piece) noexcept {
+  // The next one, all of whose members are to be stored: there, and not copied there.
+  Piece& note() noexcept {
     assert(has_place());
-    pieces_[tail_ % pieces_.size()] = piece;
-    ++tail_;
+    return at(tail_++);
   }
+  void note(const Piece& piece) noexcept { note() = piece; }
   Piece& oldest() noexcept {
     assert(!empty());
-    return pieces_[head_ % pieces_.size()];
+    return at(head_);
   }
   const Piece& oldest() const noexcept {
     assert(!empty());
-    return pieces_[head_ % pieces_.size()];
+    return at(head_);
   }
   Piece& newest() noexcept {
     assert(!empty());
-    return pieces_[(tail_ - 1) % pieces_.size()];
+    return at(tail_ - 1);
   }
   // The first, in the order of the ring, for which fn(piece) is true; null: none.
   template <typename Fn>
   Piece* find(Fn&& fn) noexcept {
     for (uint64_t i = head_; i != tail_; ++i) {
-      Piece& piece = pieces_[i % pieces_.size()];
+      Piece& piece = at(i);
       if (fn(piece)) return &piece;
     }
     return nullptr;
@@ -65,7 +69,7 @@ class Inflight {
   void each_adjoining(Fn&& fn) const noexcept {
     uint64_t end = 0;
     for (uint64_t i = head_; i != tail_; ++i) {
-      const Piece& piece = pieces_[i % pieces_.size()];
+      const Piece& piece = at(i);
       if ((i != head_ && piece.pos != end) || !fn(piece)) return;
       end = piece.pos + piece.cells;
     }
@@ -76,11 +80,15 @@ class Inflight {
   void retire_through(uint64_t position) noexcept {
     assert(position >= done_through_);
     done_through_ = position;
-    while (head_ != tail_ && pieces_[head_ % pieces_.size()].pos < position) ++head_;
+    while (head_ != tail_ && at(head_).pos < position) ++head_;
   }
 
  private:
+  Piece& at(uint64_t nth) noexcept { return pieces_[nth & mask_]; }
+  const Piece& at(uint64_t nth) const noexcept { return pieces_[nth & mask_]; }
+
   std::vector<Piece> pieces_;  // a ring, by head_ and tail_
+  uint64_t mask_ = 0;          // of positions in it
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
   uint64_t done_through_ = 0;
