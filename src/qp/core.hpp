@@ -70,6 +70,7 @@ struct QpCore {
     if (wqe == nullptr) return nullptr;
     assert(!wqe->linked() && wqe->atomic == nullptr);
     *static_cast<WqeProgress*>(wqe) = {};
+    if (kind == WqeKind::send) *static_cast<OfferProgress*>(wqe) = {};
     wqe->kind = kind;
     wqe->tagged = false;
     wqe->has_imm = false;

@@ -54,8 +54,12 @@ struct WqeProgress {
   bool in_ring = false;       // at least one piece went through the ring
   protect::Denial denial = protect::Denial::none;
   Errc error = Errc::ok;
-  uint32_t id = 0;          // message id (offers) or read id
-  uint32_t claim = 0;       // claim word of an offer
+};
+
+// The same of a message that was offered.
+struct OfferProgress {
+  uint32_t id = 0;          // of the message
+  uint32_t claim = 0;       // its claim word
   uint64_t receive_id = 0;  // of the receiver, once granted
   uint64_t granted = 0;     // bytes the receiver wants
   uint64_t pushed = 0;      // of those, sent by us
@@ -67,7 +71,7 @@ struct WqeProgress {
 };
 
 // And what was asked.
-struct Wqe : ListHook, WqeProgress {
+struct Wqe : ListHook, WqeProgress, OfferProgress {
   WqeKind kind = WqeKind::send;
   bool tagged = false;
   uint8_t has_imm = 0;  // as in SendWr
