@@ -64,6 +64,14 @@ class Engine {
   // The same, until what had arrived before is taken in: a poll takes no more of a lane than its
   // share, and whoever asks what is there shall be told of all.
   void poll_arrived() noexcept;
+  // Lock held, after a poll: goes on for as long as something moves and has_enough() does not say
+  // that the caller has what it asked for, a few polls at most. A program that gives its core away
+  // whenever a call had nothing for it (MPI where cores are few) would do so in the middle of a
+  // large message otherwise, several times, and wait for its turn each time.
+  template <typename Fn>
+  void poll_on(Fn&& has_enough) noexcept {
+    for (int left = kPollsOfACall; left > 0 && has_moved() && !has_enough(); --left) poll();
+  }
   // Lock held, after a poll that has left its caller with nothing. True: nothing has happened here
   // for a while, and share_core() is to be called once the lock is released (PollGuard does both).
   bool has_been_idle() noexcept { return core_sharing_.count() && is_idle(); }
@@ -140,6 +148,10 @@ class Engine {
   Status make_mover() noexcept;
   Status make_faults() noexcept;
 
+  // Up to so many more for one call: a quarter of a megabyte, and what it takes to copy that.
+  static constexpr int kPollsOfACall = 8;
+
+  bool has_moved() const noexcept { return qps_.has_moved() || pollables_.has_moved(); }
   [[gnu::always_inline]] void poll_queue_pairs() noexcept;
   [[gnu::cold, gnu::noinline]] void poll_with_links() noexcept;
   void flush_links(bool hurry) noexcept;

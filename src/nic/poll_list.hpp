@@ -66,6 +66,7 @@ class PollList {
 
   // One poll. due: everything about a queue pair is looked at, not only its rings.
   [[gnu::always_inline]] void poll(uint64_t polls, bool due) noexcept {
+    has_moved_ = false;
     for (size_t i = 0; i < hot_; ++i) {
       Entry& e = all_[i];
       const typename T::Look look = due ? T::Look::poll : e.one->look();
@@ -114,6 +115,8 @@ class PollList {
     }
     return true;
   }
+  // In the last poll something has happened that took more than a look, and may not be over.
+  bool has_moved() const noexcept { return has_moved_; }
   // Nothing has happened in any that is looked at each time, in so many polls.
   bool is_idle_for(uint32_t polls) const noexcept {
     for (size_t i = 0; i < hot_; ++i) {
@@ -138,7 +141,9 @@ class PollList {
   // Progresses one; what is over goes to its owner. False: the list has changed.
   [[gnu::noinline]] bool progress(size_t at, uint64_t polls) noexcept {
     Entry& e = all_[at];
-    e.idle_polls = e.one->poll(polls) ? 0 : e.idle_polls + 1;
+    const bool moved = e.one->poll(polls);
+    has_moved_ = has_moved_ || moved;
+    e.idle_polls = moved ? 0 : e.idle_polls + 1;
     if (!e.one->needs_wind_up()) [[likely]]
       return true;
     const Entry gone = e;  // wind_up() takes it out of all_
@@ -184,7 +189,8 @@ class PollList {
   std::vector<Entry> all_;  // hot ones first
   size_t hot_ = 0;
   size_t next_cold_ = 0;
-  bool crowded_ = false;  // there are cold ones, or too many hot ones
+  bool crowded_ = false;    // there are cold ones, or too many hot ones
+  bool has_moved_ = false;  // in the last poll
 };
 
 }  // namespace aperture::nic

@@ -51,6 +51,7 @@ ssize_t take(qp::Cq& core, void* buf, size_t count, fi_addr_t* source) noexcept 
 
 void progress(FabricCq& cq) noexcept {
   cq.engine->poll();
+  cq.engine->poll_on([&cq] { return !cq.core.empty(); });
   Sleeper::keep_asleep(*cq.domain);
 }
 

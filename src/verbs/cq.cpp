@@ -221,6 +221,7 @@ constexpr uint8_t kRestsOfOneArming = 2;
     return;
   }
   engine.poll();
+  engine.poll_on([&cq] { return !cq.queue->empty(); });
   if (cq.rests_due != 0 && cq.queue->empty()) [[unlikely]] {
     --cq.rests_due;
     if (cq.channel != nullptr) cq.channel->rest();

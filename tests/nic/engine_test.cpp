@@ -22,9 +22,11 @@ namespace {
 struct Recorder final : link::Pollable {
   bool poll(uint64_t) noexcept override {
     ++polled;
+    if (pieces > 0) return pieces-- > 0;
     return std::exchange(work, 0) != 0;
   }
   Look look() noexcept override {
+    if (pieces > 0) return Look::poll;
     ++looked;
     return std::exchange(work, 0) != 0 ? Look::taken : Look::nothing;
   }
@@ -45,6 +47,7 @@ struct Recorder final : link::Pollable {
   uint64_t looked = 0;
   uint64_t slept = 0;
   int work = 0;
+  int pieces = 0;  // of something large, one for each poll
   bool restless = false;
   bool waits = false;
   bool pending = false;
@@ -97,6 +100,30 @@ TEST_F(LaneInUse, each_poll_looks_and_every_sixteenth_progresses_all) {
   poll(160);
   EXPECT_EQ(one.looked, 150u);
   EXPECT_EQ(one.polled, 10u);
+}
+
+TEST_F(LaneInUse, a_call_goes_on_while_something_moves_until_it_has_enough_and_not_for_ever) {
+  Recorder& one = add();
+  one.pieces = 5;
+  engine_->poll();
+  engine_->poll_on([] { return false; });
+  EXPECT_EQ(one.pieces, 0);
+  EXPECT_EQ(one.polled, 5u);
+  EXPECT_EQ(one.looked, 1u) << "one more, which found nothing";
+  one.pieces = 1000;
+  engine_->poll();
+  engine_->poll_on([] { return false; });
+  EXPECT_GT(one.pieces, 980) << "whoever calls wants to come back";
+  EXPECT_LT(one.pieces, 998);
+  const int before = one.pieces;
+  engine_->poll();
+  engine_->poll_on([] { return true; });
+  EXPECT_EQ(one.pieces, before - 1);
+  one.pieces = 0;
+  engine_->poll();
+  const uint64_t looked = one.looked + one.polled;
+  engine_->poll_on([] { return false; });
+  EXPECT_EQ(one.looked + one.polled, looked) << "nothing moves";
 }
 
 TEST_F(LaneInUse, nothing_is_progressed_once_it_has_been_taken_out) {
