@@ -3,6 +3,7 @@
 #include "transport/one_sided.hpp"
 
 #include "base/barrier.hpp"
+#include "base/event_fd.hpp"
 #include "link/lane_pair.hpp"
 
 namespace aperture::transport {
@@ -53,6 +54,13 @@ class Patience : public testing::Test {
     return claimed;
   }
 
+  // The owner's doorbell, since this was last asked.
+  bool has_rung() const {
+    const bool rung = is_readable(pair_.bell_b());
+    drain_eventfd(pair_.bell_b());
+    return rung;
+  }
+
   static constexpr uint64_t kLongNs = 50'000'000;
   LanePair pair_;
   LaneEnd a_, b_;
@@ -69,6 +77,22 @@ TEST_F(Patience, ends_for_an_owner_that_does_not_poll) {
 TEST_F(Patience, does_not_end_while_the_owner_polls) {
   uint64_t polls = 0;
   EXPECT_GE(patience_ns(0, [&] { b_->request_rx.count_poll(++polls); }), kLongNs);
+}
+
+TEST_F(Patience, ends_sooner_for_a_claim_than_for_a_ring_which_is_not_repeated_at_once) {
+  const uint64_t began = now_ns();
+  while (!has_rung() && now_ns() - began < kLongNs) {
+    if (target_.has_stalled(0, 0)) target_.ring_stalled();
+  }
+  const uint64_t rung = now_ns();
+  EXPECT_GE(rung - began, kRingAfterNs * 9 / 10);
+  EXPECT_LT(rung - began, kLongNs) << "it was not rung";
+  do {
+    if (target_.has_stalled(0, 0)) target_.ring_stalled();
+  } while (now_ns() - rung < kRingEveryNs / 2);
+  if (now_ns() - rung < kRingEveryNs * 9 / 10) {
+    EXPECT_FALSE(has_rung());
+  }
 }
 
 TEST_F(Patience, is_longer_after_each_claim_that_the_owner_had_come_to_first_and_shorter_again) {
