@@ -34,6 +34,8 @@ class CoreSharing {
 
   // A poll was in vain. True: is_due() is to be asked.
   bool count() noexcept { return --left_ == 0; }
+  // Something has moved, if nothing for whoever polls: the next poll in vain is looked at.
+  void look_next() noexcept { left_ = 1; }
   // vain: all polls since the last look were. True: give_away(), once no lock is held.
   bool is_due(bool vain, uint64_t now_ticks) noexcept;
   void give_away() noexcept;

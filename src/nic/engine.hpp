@@ -64,17 +64,20 @@ class Engine {
   // The same, until what had arrived before is taken in: a poll takes no more of a lane than its
   // share, and whoever asks what is there shall be told of all.
   void poll_arrived() noexcept;
-  // Lock held, after a poll: goes on for as long as something moves and has_enough() does not say
-  // that the caller has what it asked for, a few polls at most. A program that gives its core away
-  // whenever a call had nothing for it (MPI where cores are few) would do so in the middle of a
-  // large message otherwise, several times, and wait for its turn each time.
-  template <typename Fn>
-  void poll_on(Fn&& has_enough) noexcept {
-    for (int left = kPollsOfACall; left > 0 && has_moved() && !has_enough(); --left) poll();
-  }
   // Lock held, after a poll that has left its caller with nothing. True: nothing has happened here
   // for a while, and share_core() is to be called once the lock is released (PollGuard does both).
-  bool has_been_idle() noexcept { return core_sharing_.count() && is_idle(); }
+  bool has_been_idle() noexcept { return is_look_due() && is_idle(); }
+  // The same in two steps, for calls that programs make again and again, and between which they
+  // give their core away (MPI where cores are few): that would be in the middle of a large message,
+  // several times, with a wait for their turn each time. look() goes on with what was begun, for a
+  // few polls, while something moves and has_enough() does not say that there is what was asked for.
+  bool is_look_due() noexcept { return core_sharing_.count(); }
+  template <typename Fn>
+  bool look(Fn&& has_enough) noexcept {
+    for (int left = kPollsOfACall; left > 0 && has_moved() && !has_enough(); --left) poll();
+    const bool idle = is_idle();  // always: it begins the next count
+    return idle && !has_enough();
+  }
   void share_core() noexcept { core_sharing_.give_away(); }
   // Lock held. True: asleep, nothing had arrived. False: poll() and look again. Any later poll()
   // wakes up by itself.
@@ -151,7 +154,7 @@ class Engine {
   // Up to so many more for one call: a quarter of a megabyte, and what it takes to copy that.
   static constexpr int kPollsOfACall = 8;
 
-  bool has_moved() const noexcept { return qps_.has_moved() || pollables_.has_moved(); }
+  bool has_moved() const noexcept { return qps_.has_moved(polls_) || pollables_.has_moved(polls_); }
   [[gnu::always_inline]] void poll_queue_pairs() noexcept;
   [[gnu::cold, gnu::noinline]] void poll_with_links() noexcept;
   void flush_links(bool hurry) noexcept;
@@ -169,14 +172,14 @@ class Engine {
   Contact& contact_;
   protect::KeyTable& keys_;  // the contact's, at hand: registering asks for it each time
   const uint32_t domain_;
-  Wakers wakers_;                       // guarded by lock_, but for what it says
-  bool attend_ = false;                 // asleep_, or there are links; guarded by lock_
-  bool asleep_ = false;                 // guarded by lock_
-  uint64_t polls_ = 0;                  // guarded by lock_
-  CoreSharing core_sharing_;            // guarded by lock_, but for share_core()
-  PollList<qp::Qp> qps_;                // guarded by lock_
-  PollList<link::Pollable> pollables_;  // all other kinds; guarded by lock_
-  std::vector<link::Progress*> links_;  // guarded by lock_
+  Wakers wakers_;                        // guarded by lock_, but for what it says
+  bool attend_ = false;                  // asleep_, or there are links; guarded by lock_
+  bool asleep_ = false;                  // guarded by lock_
+  uint64_t polls_ = 0;                   // guarded by lock_
+  CoreSharing core_sharing_;             // guarded by lock_, but for share_core()
+  PollList<qp::Qp> qps_{core_sharing_};  // guarded by lock_
+  PollList<link::Pollable> pollables_{core_sharing_};  // all other kinds; guarded by lock_
+  std::vector<link::Progress*> links_;                 // guarded by lock_
   Moving moving_{*this};
   std::shared_ptr<link::tcp::Mover> mover_;
   std::shared_ptr<link::faulty::Mover> faults_;
@@ -210,6 +213,11 @@ class PollGuard {
   PollGuard& operator=(const PollGuard&) = delete;
 
   void found_nothing() noexcept { idle_ = engine_.has_been_idle(); }
+  // Engine::look().
+  template <typename Fn>
+  void look(Fn&& has_enough) noexcept {
+    idle_ = engine_.look(has_enough);
+  }
 
  private:
   Engine& engine_;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/core_sharing.hpp"
 #include "base/errc.hpp"
 #include "base/invariant.hpp"
 
@@ -34,6 +35,9 @@ class PollList {
   static constexpr size_t kHotRings = 16;
   // A hot one that had nothing for so many polls makes place, if there are more than kHotRings.
   static constexpr uint32_t kIdlePolls = 1024;
+
+  // core_sharing: the engine's, which is told of what moves.
+  explicit PollList(CoreSharing& core_sharing) noexcept : core_sharing_(core_sharing) {}
 
   bool empty() const noexcept { return all_.empty(); }
 
@@ -66,7 +70,6 @@ class PollList {
 
   // One poll. due: everything about a queue pair is looked at, not only its rings.
   [[gnu::always_inline]] void poll(uint64_t polls, bool due) noexcept {
-    has_moved_ = false;
     for (size_t i = 0; i < hot_; ++i) {
       Entry& e = all_[i];
       const typename T::Look look = due ? T::Look::poll : e.one->look();
@@ -115,8 +118,8 @@ class PollList {
     }
     return true;
   }
-  // In the last poll something has happened that took more than a look, and may not be over.
-  bool has_moved() const noexcept { return has_moved_; }
+  // In that poll something has happened that took more than a look, and may not be over.
+  bool has_moved(uint64_t polls) const noexcept { return moved_at_ == polls; }
   // Nothing has happened in any that is looked at each time, in so many polls.
   bool is_idle_for(uint32_t polls) const noexcept {
     for (size_t i = 0; i < hot_; ++i) {
@@ -142,7 +145,10 @@ class PollList {
   [[gnu::noinline]] bool progress(size_t at, uint64_t polls) noexcept {
     Entry& e = all_[at];
     const bool moved = e.one->poll(polls);
-    has_moved_ = has_moved_ || moved;
+    if (moved) {
+      moved_at_ = polls;
+      core_sharing_.look_next();
+    }
     e.idle_polls = moved ? 0 : e.idle_polls + 1;
     if (!e.one->needs_wind_up()) [[likely]]
       return true;
@@ -189,8 +195,9 @@ class PollList {
   std::vector<Entry> all_;  // hot ones first
   size_t hot_ = 0;
   size_t next_cold_ = 0;
-  bool crowded_ = false;    // there are cold ones, or too many hot ones
-  bool has_moved_ = false;  // in the last poll
+  bool crowded_ = false;   // there are cold ones, or too many hot ones
+  uint64_t moved_at_ = 0;  // number of the last poll in which one of them moved something
+  CoreSharing& core_sharing_;
 };
 
 }  // namespace aperture::nic

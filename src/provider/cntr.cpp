@@ -18,9 +18,10 @@ bool has_changed(const void* cntr) {
 void progress(Cntr& cntr, nic::PollGuard& guard) noexcept {
   cntr.sleeper.wake_up();
   cntr.engine->poll();
-  cntr.engine->poll_on([&cntr] { return has_changed(&cntr); });
   Sleeper::keep_asleep(*cntr.domain);
-  if (!has_changed(&cntr)) guard.found_nothing();
+  if (!has_changed(&cntr) && cntr.engine->is_look_due()) {
+    guard.look([&cntr] { return has_changed(&cntr); });
+  }
   cntr.note_seen();
 }
 

@@ -51,7 +51,6 @@ ssize_t take(qp::Cq& core, void* buf, size_t count, fi_addr_t* source) noexcept 
 
 void progress(FabricCq& cq) noexcept {
   cq.engine->poll();
-  cq.engine->poll_on([&cq] { return !cq.core.empty(); });
   Sleeper::keep_asleep(*cq.domain);
 }
 
@@ -66,12 +65,16 @@ ssize_t read_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source) noexc
     nic::EngineGuard guard(*cq.engine);
     cq.sleeper.wake_up();
     if (cq.core.size() < count || cq.core.empty() || ++cq.reads % kPollEvery == 0) progress(cq);
+    if (cq.core.empty()) {
+      if (!cq.engine->is_look_due()) [[likely]]
+        return -FI_EAGAIN;
+      idle = cq.engine->look([&cq] { return !cq.core.empty(); });
+    }
     if (!cq.core.empty()) {
       if (cq.core.error_first()) [[unlikely]]
         return -FI_EAVAIL;
       return take<Entry>(cq.core, buf, count, source);
     }
-    idle = cq.engine->has_been_idle();
   }
   if (idle) [[unlikely]]
     cq.engine->share_core();

@@ -221,7 +221,6 @@ constexpr uint8_t kRestsOfOneArming = 2;
     return;
   }
   engine.poll();
-  engine.poll_on([&cq] { return !cq.queue->empty(); });
   if (cq.rests_due != 0 && cq.queue->empty()) [[unlikely]] {
     --cq.rests_due;
     if (cq.channel != nullptr) cq.channel->rest();
@@ -254,9 +253,12 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) noexcept {
   ib::CompletionQueue& queue = *ours.queue;
   if (!needs_look(ours, engine)) return take_some(queue, count, wc);
   look_for_one(ours, engine);
-  if (!queue.empty()) return take_some(queue, count, wc);
-  guard.found_nothing();
-  return 0;
+  if (queue.empty()) {
+    if (!engine.is_look_due()) [[likely]]
+      return 0;
+    guard.look([&queue] { return !queue.empty(); });
+  }
+  return take_some(queue, count, wc);
 }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept {

@@ -22,8 +22,9 @@ int take_next(DeviceCq& cq, bool& idle) noexcept {
   nic::Engine& engine = cq.context->engine();
   nic::EngineGuard guard(engine);
   if (!take_one(cq, cq.current)) {
-    idle = engine.has_been_idle();
-    return ENOENT;
+    if (!engine.is_look_due()) return ENOENT;
+    idle = engine.look([&cq] { return !cq.queue->empty(); });
+    if (idle || !take_one(cq, cq.current)) return ENOENT;
   }
   cq.ex.wr_id = cq.current.id;
   cq.ex.status = static_cast<ibv_wc_status>(cq.current.status);

@@ -106,24 +106,42 @@ TEST_F(LaneInUse, a_call_goes_on_while_something_moves_until_it_has_enough_and_n
   Recorder& one = add();
   one.pieces = 5;
   engine_->poll();
-  engine_->poll_on([] { return false; });
+  ASSERT_TRUE(engine_->is_look_due()) << "something has moved";
+  engine_->look([] { return false; });
   EXPECT_EQ(one.pieces, 0);
   EXPECT_EQ(one.polled, 5u);
   EXPECT_EQ(one.looked, 1u) << "one more, which found nothing";
   one.pieces = 1000;
   engine_->poll();
-  engine_->poll_on([] { return false; });
+  engine_->look([] { return false; });
   EXPECT_GT(one.pieces, 980) << "whoever calls wants to come back";
   EXPECT_LT(one.pieces, 998);
   const int before = one.pieces;
   engine_->poll();
-  engine_->poll_on([] { return true; });
+  EXPECT_FALSE(engine_->look([] { return true; }));
   EXPECT_EQ(one.pieces, before - 1);
   one.pieces = 0;
   engine_->poll();
   const uint64_t looked = one.looked + one.polled;
-  engine_->poll_on([] { return false; });
+  engine_->look([] { return false; });
   EXPECT_EQ(one.looked + one.polled, looked) << "nothing moves";
+}
+
+TEST_F(LaneInUse, polls_that_move_nothing_are_looked_at_once_in_so_many) {
+  Recorder& one = add();
+  const auto polls_until_look = [&] {
+    for (uint32_t n = 1; n <= 1000; ++n) {
+      engine_->poll();
+      if (engine_->is_look_due()) return n;
+    }
+    return 0u;
+  };
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(polls_until_look(), CoreSharing::kPolls) << i;
+    engine_->look([i] { return i == 1; });  // whether or not it found something for its caller
+  }
+  one.pieces = 1;
+  EXPECT_EQ(polls_until_look(), 1u);
 }
 
 TEST_F(LaneInUse, nothing_is_progressed_once_it_has_been_taken_out) {

@@ -38,7 +38,8 @@ class EndOfOne : public testing::Test, protected OwnerOf<Fake> {
     left = static_cast<int>(other.arrived) + static_cast<int>(third.arrived);
     list.remove(gone);
   }
-  PollList<Fake> list;
+  CoreSharing core_sharing;
+  PollList<Fake> list{core_sharing};
   Fake one, other, third;
   int left = -1;  // messages that were still to be told at that end
 };
