@@ -15,6 +15,7 @@ endif()
 option(APERTURE_TESTS "Build the tests" ON)
 option(APERTURE_DOORS "Build the doors and what needs them, not the rooms alone" ON)
 option(APERTURE_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(APERTURE_TIDY "Give the compiler no options that clang-tidy cannot read" OFF)
 option(APERTURE_JOINED "Compile files of a room together (cmake/ApertureRoom.cmake)" OFF)
 set(APERTURE_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 
@@ -37,7 +38,8 @@ add_compile_options(-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -We
   # make of it, they cannot be had before the stores have left the processor
   -fno-tree-slp-vectorize
   -ffp-contract=off)  # atomics on floating point round the same on every machine
-if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT APERTURE_TIDY
+    AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # GCC clears and copies records of more than 128 bytes or so with `rep stos` and `rep movs`. Those
   # wait until what was stored before has left the processor: a request just published is in a line
   # that the other core reads, so each operation took as long as that line's way, 280 ns and not 30

@@ -70,7 +70,7 @@ class Engine {
   // The same in two steps, for calls that programs make again and again, and between which they
   // give their core away (MPI where cores are few): that would be in the middle of a large message,
   // several times, with a wait for their turn each time. look() goes on with what was begun, for a
-  // few polls, while something moves and has_enough() does not say that there is what was asked for.
+  // few polls, while something moves and has_enough() does not say that there is what was asked.
   bool is_look_due() noexcept { return core_sharing_.count(); }
   template <typename Fn>
   bool look(Fn&& has_enough) noexcept {
