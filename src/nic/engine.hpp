@@ -71,10 +71,11 @@ class Engine {
   // give their core away (MPI where cores are few): that would be in the middle of a large message,
   // several times, with a wait for their turn each time. look() goes on with what was begun, for a
   // few polls, while something moves and has_enough() does not say that there is what was asked.
+  // Not where the engine was put to sleep since: somebody is about to wait, and counts on the ring.
   bool is_look_due() noexcept { return core_sharing_.count(); }
   template <typename Fn>
   bool look(Fn&& has_enough) noexcept {
-    for (int left = kPollsOfACall; left > 0 && has_moved() && !has_enough(); --left) poll();
+    for (int left = kPollsOfACall; left > 0 && may_go_on() && !has_enough(); --left) poll();
     const bool idle = is_idle();  // always: it begins the next count
     return idle && !has_enough();
   }
@@ -154,7 +155,9 @@ class Engine {
   // Up to so many more for one call: a quarter of a megabyte, and what it takes to copy that.
   static constexpr int kPollsOfACall = 8;
 
-  bool has_moved() const noexcept { return qps_.has_moved(polls_) || pollables_.has_moved(polls_); }
+  bool may_go_on() const noexcept {
+    return !asleep_ && (qps_.has_moved(polls_) || pollables_.has_moved(polls_));
+  }
   [[gnu::always_inline]] void poll_queue_pairs() noexcept;
   [[gnu::cold, gnu::noinline]] void poll_with_links() noexcept;
   void flush_links(bool hurry) noexcept;

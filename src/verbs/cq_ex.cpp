@@ -24,7 +24,8 @@ int take_next(DeviceCq& cq, bool& idle) noexcept {
   if (!take_one(cq, cq.current)) {
     if (!engine.is_look_due()) return ENOENT;
     idle = engine.look([&cq] { return !cq.queue->empty(); });
-    if (idle || !take_one(cq, cq.current)) return ENOENT;
+    // not asked again where it is empty: that would be another of the rests of its arming
+    if (cq.queue->empty() || !take_one(cq, cq.current)) return ENOENT;
   }
   cq.ex.wr_id = cq.current.id;
   cq.ex.status = static_cast<ibv_wc_status>(cq.current.status);

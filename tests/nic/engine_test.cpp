@@ -127,6 +127,17 @@ TEST_F(LaneInUse, a_call_goes_on_while_something_moves_until_it_has_enough_and_n
   EXPECT_EQ(one.looked + one.polled, looked) << "nothing moves";
 }
 
+TEST_F(LaneInUse, a_call_does_not_go_on_under_who_has_put_the_engine_to_sleep_to_wait) {
+  Recorder& one = add();
+  one.pieces = 5;
+  engine_->poll();
+  ASSERT_TRUE(engine_->prepare_to_sleep());
+  EXPECT_TRUE(engine_->is_look_due());
+  engine_->look([] { return false; });
+  EXPECT_TRUE(one.asleep) << "its peers would not ring any more";
+  EXPECT_EQ(one.pieces, 4);
+}
+
 TEST_F(LaneInUse, polls_that_move_nothing_are_looked_at_once_in_so_many) {
   Recorder& one = add();
   const auto polls_until_look = [&] {
