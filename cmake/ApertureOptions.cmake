@@ -41,8 +41,8 @@ add_compile_options(-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -We
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT APERTURE_TIDY
     AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # GCC clears and copies records of more than 128 bytes or so with `rep stos` and `rep movs`. Those
-  # wait until what was stored before has left the processor: a request just published is in a line
-  # that the other core reads, so each operation took as long as that line's way, 280 ns and not 30
+  # wait until what was stored before has left the processor, and a request just published goes into
+  # a line that the other core has (docs/adr/0016)
   add_compile_options(-mmemset-strategy=unrolled_loop:1024:noalign,libcall:-1:noalign
     -mmemcpy-strategy=unrolled_loop:1024:noalign,libcall:-1:noalign)
 endif()

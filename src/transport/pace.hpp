@@ -17,7 +17,7 @@ namespace aperture::transport {
 
 class Pace {
  public:
-  // A look at the ring begins there, or goes on there after a request that moved many bytes.
+  // A look at the ring begins there.
   void begin(uint64_t position) noexcept {
     from_ = position;
     since_ = 0;
