@@ -54,6 +54,14 @@ class StallsTest(unittest.TestCase):
         many = ["nop"] * (stalls.WINDOW + 1)
         self.assertEqual(found("mov    %ecx,(%rsp)", *many, "mov    (%rsp),%rax"), [])
 
+    def test_what_follows_a_jump_is_not_reached_from_before_it_and_its_target_is(self):
+        self.assertEqual(found("movl   $0x0,0x10(%rax)", "jmp    2000", "mov    0x10(%rax),%rdi"),
+                         [])
+        self.assertEqual(found("movl   $0x0,0x10(%rax)", "jmp    1003", "ret",
+                               "mov    0x10(%rax),%rdi"), [3])
+        self.assertEqual(found("movl   $0x0,0x10(%rax)", "jne    1003", "nop",
+                               "mov    0x10(%rax),%rdi"), [3])
+
     def test_string_instructions_wait_for_all_stores(self):
         self.assertEqual(found("xor    %eax,%eax", "rep stos %rax,%es:(%rdi)", "ret"), [1])
         self.assertEqual(found("rep movsq %ds:(%rsi),%es:(%rdi)", "repz ret"), [0])
