@@ -80,6 +80,57 @@ void Wakers::arm(bool armed) noexcept {
   for (const int fd : asleep_only_) ::epoll_ctl(sleep_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
+// --- paths ---
+
+bool Wakers::control_path(const WakePath& path, int operation, bool heard) const noexcept {
+  epoll_event event{};
+  if (heard) event.events = EPOLLIN;
+  return ::epoll_ctl(path.fd, operation, sleep_.get(), &event) == 0;
+}
+
+bool Wakers::make_room_for_path() noexcept {
+  if (path_count_ < paths_.size()) return true;
+  WakePath** const end = paths_.data() + path_count_;
+  WakePath** const idle =
+      std::find_if(paths_.data(), end, [](const WakePath* path) { return !path->is_taken; });
+  if (idle == end) return false;
+  forget_path(**idle);
+  return true;
+}
+
+bool Wakers::take_path(WakePath& path) noexcept {
+  assert(path.fd >= 0);
+  if (life_.is_over()) return false;
+  if (!path.is_there) {
+    if (!make_room_for_path() || !control_path(path, EPOLL_CTL_ADD, true)) return false;
+    paths_[path_count_++] = &path;
+    path.is_there = path.is_heard = true;
+  } else if (!path.is_heard) {
+    if (!control_path(path, EPOLL_CTL_MOD, true)) return false;
+    path.is_heard = true;
+  }
+  path.is_taken = true;
+  return true;
+}
+
+void Wakers::hush_path(WakePath& path) noexcept {
+  path.is_taken = false;
+  if (!path.is_heard || life_.is_over()) return;
+  path.is_heard = false;
+  control_path(path, EPOLL_CTL_MOD, false);
+}
+
+void Wakers::forget_path(WakePath& path) noexcept {
+  path.is_taken = false;
+  if (!path.is_there) return;
+  path.is_there = path.is_heard = false;
+  WakePath** const end = paths_.data() + path_count_;
+  WakePath** const at = std::find(paths_.data(), end, &path);
+  assert(at != end);
+  *at = paths_[--path_count_];
+  if (!life_.is_over()) control_path(path, EPOLL_CTL_DEL, false);
+}
+
 bool Wakers::is_rung() const noexcept {
   return is_readable(sleep_.get());
 }

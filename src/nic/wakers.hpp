@@ -6,10 +6,16 @@
 // polled, and the alarm is set only where something is waited for that may not ring. How often it
 // was readable is counted, so that who has watched it can tell whether he was woken.
 //
+// Descriptors of the application's that a ring makes readable, which are epolls too, are WakePaths:
+// the kernel has room for few of them above one descriptor (epoll_ctl(2) fails with EINVAL from 100
+// on, where sockets of a link are below, and from 50 on once the application watches them in an
+// epoll of its own), and a process may have thousands of completion queues and channels.
+//
 // Guarded by the engine's lock, but for the two descriptors and ring(), which are any thread's. In
 // a forked child it is its parent's and changes nothing.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +25,17 @@
 #include "base/fork_guard.hpp"
 
 namespace aperture::nic {
+
+// Of an epoll descriptor, which whoever owns this closes after Wakers::forget_path().
+struct WakePath {
+  int fd = -1;
+  bool is_taken = false;  // in use
+
+ private:
+  friend class Wakers;
+  bool is_there = false;  // sleep_fd() is in it
+  bool is_heard = false;  // and makes it readable
+};
 
 class Wakers {
  public:
@@ -49,6 +66,18 @@ class Wakers {
   void forget(int fd) noexcept;
   void arm(bool armed) noexcept;
 
+  // As many paths may be in use at once.
+  static constexpr size_t kMostPaths = 32;
+  // From now on its descriptor is readable while sleep_fd() is. False: no path is to be had, and
+  // who would wait for that descriptor has to be woken by other means. A system call, or two, where
+  // it was not so before; what is not in use gives way to it.
+  bool take_path(WakePath& path) noexcept;
+  // It is in use no longer, and may be readable by it until another one is taken.
+  void leave_path(WakePath& path) noexcept { path.is_taken = false; }
+  // The same, but it is not readable by it any more.
+  void hush_path(WakePath& path) noexcept;
+  void forget_path(WakePath& path) noexcept;
+
   // The doorbell has been heard. A system call.
   void drain() noexcept;
   // Whether arm(true) was called after the last drain().
@@ -64,6 +93,8 @@ class Wakers {
 
  private:
   Status add(int fd, uint32_t events) noexcept;
+  bool control_path(const WakePath& path, int operation, bool heard) const noexcept;
+  bool make_room_for_path() noexcept;
   bool set_alarm(uint64_t after_ns) noexcept;
   bool is_woken_by_socket() const noexcept;
 
@@ -72,8 +103,10 @@ class Wakers {
   ParentOnlyFd sleep_;  // epoll
   ParentOnlyFd alarm_;  // timer
   uint64_t wakings_ = 0;
-  uint32_t watched_fds_ = 0;      // in sleep_
-  std::vector<int> asleep_only_;  // of them
+  uint32_t watched_fds_ = 0;                   // in sleep_
+  std::vector<int> asleep_only_;               // of them
+  std::array<WakePath*, kMostPaths> paths_{};  // that are there
+  size_t path_count_ = 0;
   bool were_armed_ = false;
   bool alarm_set_ = false;
   uint64_t look_again_ns_ = 0;  // what it was set to last

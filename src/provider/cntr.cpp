@@ -62,7 +62,7 @@ bool is_fulfilled(const void* what) {
 [[gnu::noinline]] bool may_sleep(Cntr& cntr, uint64_t threshold, uint64_t errors_before) noexcept {
   const Wish wish{&cntr.core, threshold, errors_before};
   return cntr.may_sleep([&] { return read(&cntr.fid) >= threshold; },
-                        [&] { return cntr.try_sleep_unless(is_fulfilled, &wish); });
+                        [&] { return cntr.try_sleep_unless(Waits::in_call, is_fulfilled, &wish); });
 }
 
 // What fi_cntr_wait returns if it returns now; -FI_EAGAIN: it does not.
@@ -88,7 +88,7 @@ int wait(fid_cntr* fid, uint64_t threshold, int timeout) {
     if (interrupted) return -FI_EINTR;
     if (rc != -FI_EAGAIN) return rc;
     if (!yields && !may_sleep(cntr, threshold, errors_before)) continue;
-    interrupted = sleep_on(wait_obj, cntr.sleeper.fd(), deadline) == Slept::interrupted;
+    interrupted = cntr.sleeper.sleep(wait_obj, deadline) == Slept::interrupted;
   }
 }
 
@@ -167,8 +167,8 @@ void Cntr::note_seen() noexcept {
   seen_errors = core.errors();
 }
 
-int Cntr::try_sleep() noexcept {
-  return try_sleep_unless(has_changed, this);
+int Cntr::try_wait() noexcept {
+  return try_sleep_unless(Waits::on_descriptor, has_changed, this);
 }
 
 int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** out, void* context) noexcept {

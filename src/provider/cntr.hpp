@@ -53,7 +53,7 @@ struct Cntr : Waited<fid_cntr> {
   RegionWatcher watcher{core};   // in the side records of `regions`
   std::vector<Region*> regions;  // that it is bound to; guarded by the engine's lock
 
-  int try_sleep() noexcept;  // as try_sleep_unless: it has changed
+  int try_wait() noexcept;  // on the descriptor, as try_sleep_unless: it has changed
   void note_seen() noexcept;
   void leave_regions() noexcept;  // mr_bind.cpp; they count no more. Lock not held
 };

@@ -59,9 +59,9 @@ bool is_fulfilled(const void* what) {
 
 }  // namespace
 
-int FabricCq::try_sleep(size_t threshold) noexcept {
+int FabricCq::try_sleep(Waits waits, size_t threshold) noexcept {
   const Wish wish{&core, threshold};
-  return try_sleep_unless(is_fulfilled, &wish);
+  return try_sleep_unless(waits, is_fulfilled, &wish);
 }
 
 int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** out, void* context) noexcept {

@@ -26,7 +26,7 @@ struct FabricCq : Waited<fid_cq> {
   std::atomic<bool> signaled{false};  // fi_cq_signal; any thread
 
   // As try_sleep_unless; there is something when so many entries are there, or an error is.
-  int try_sleep(size_t threshold = 1) noexcept;
+  int try_sleep(Waits waits, size_t threshold = 1) noexcept;
 };
 
 // cq_read.cpp

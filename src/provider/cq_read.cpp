@@ -154,7 +154,7 @@ bool satisfied(FabricCq& cq, size_t threshold) noexcept {
 
 [[gnu::noinline]] bool may_sleep(FabricCq& cq, size_t threshold) noexcept {
   return cq.may_sleep([&] { return satisfied(cq, threshold); },
-                      [&] { return cq.try_sleep(threshold); });
+                      [&] { return cq.try_sleep(Waits::in_call, threshold); });
 }
 
 [[gnu::noinline]] bool may_go_on(FabricCq& cq, size_t threshold,
@@ -189,7 +189,7 @@ ssize_t sread_from(fid_cq* fid, void* buf, size_t count, fi_addr_t* source, cons
   const Deadline deadline(timeout);
   while (may_go_on(cq, threshold, deadline)) {
     if (!may_sleep(cq, threshold)) continue;
-    if (sleep_on(cq.wait_obj, cq.sleeper.fd(), deadline) == Slept::interrupted) break;
+    if (cq.sleeper.sleep(cq.wait_obj, deadline) == Slept::interrupted) break;
   }
   return read_from<Entry>(fid, buf, count, source);
 }

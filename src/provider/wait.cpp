@@ -119,21 +119,26 @@ int Deadline::remaining_ms() const noexcept {
   return static_cast<int>(std::min<uint64_t>(ms, std::numeric_limits<int>::max()));
 }
 
-Slept sleep_on(fi_wait_obj obj, int fd, const Deadline& deadline) {
+Slept sleep_on(fi_wait_obj obj, int fd, const Deadline& deadline, int second) {
   if (obj == FI_WAIT_YIELD) {
     aperture_cancellable_yield();
     return Slept::woken;
   }
-  pollfd p{fd, POLLIN, 0};
-  const int n = aperture_cancellable_poll(&p, 1, deadline.remaining_ms(), nullptr, nullptr);
+  pollfd p[] = {{fd, POLLIN, 0}, {second, POLLIN, 0}};  // poll() ignores one that is negative
+  const int n = aperture_cancellable_poll(p, 2, deadline.remaining_ms(), nullptr, nullptr);
   if (n > 0) return Slept::woken;
   return n == 0 ? Slept::timed_out : Slept::interrupted;
 }
 
 Sleeper::~Sleeper() {
-  if (domain_ == nullptr || !armed_) return;
+  if (domain_ == nullptr || !epoll_) return;
   nic::EngineGuard guard(*domain_->engine);
-  disarm();
+  if (armed_) disarm();
+  domain_->engine->wakers().forget_path(path_);
+}
+
+Slept Sleeper::sleep(fi_wait_obj obj, const Deadline& deadline) const {
+  return sleep_on(obj, epoll_.get(), deadline, domain_->engine->wakers().sleep_fd());
 }
 
 int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::WakeFd& wake_fd) {
@@ -150,18 +155,22 @@ int Sleeper::open(Domain& domain, fi_wait_obj obj, qp::WakeFd& wake_fd) {
                   "opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   describe(s.error()));
   epoll_ = move_high(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
-  if (!epoll_ || !watch(epoll_.get(), wake_fd.get()) ||
-      !watch(epoll_.get(), domain.engine->wakers().sleep_fd()))
+  if (!epoll_ || !watch(epoll_.get(), wake_fd.get()))
     return refuse(-FI_EMFILE,
                   "opening a wait object: %s; raise the limit of descriptors (ulimit -n)",
                   std::strerror(errno));
+  path_.fd = epoll_.get();
+  nic::EngineGuard guard(*domain.engine);
+  // for programs that wait for it and have never called fi_trywait()
+  if (domain.engine->wakers().take_path(path_)) domain.engine->wakers().leave_path(path_);
   return 0;
 }
 
-bool Sleeper::try_sleep(bool (*ready)(const void*), const void* what) noexcept {
+bool Sleeper::try_sleep(Waits waits, bool (*ready)(const void*), const void* what) noexcept {
+  const bool reachable = waits == Waits::in_call || domain_->engine->wakers().take_path(path_);
   for (int round = 0; round < kSleepRounds; ++round) {
     domain_->engine->poll();
-    if (ready(what)) break;
+    if (ready(what) || !reachable) break;
     arm();
     if (domain_->engine->prepare_to_sleep()) {
       domain_->engine->auto_progress().leave_to_application();
@@ -189,6 +198,7 @@ void Sleeper::arm() noexcept {
 void Sleeper::disarm() noexcept {
   assert(armed_);
   armed_ = false;
+  domain_->engine->wakers().leave_path(path_);
   [[maybe_unused]] const size_t gone = std::erase(domain_->sleepers, this);
   assert(gone == 1);
   if (!domain_->engine->lock().threaded()) {

@@ -1,9 +1,13 @@
 // Waiting: wait objects, sleeping on CQs and counters, wait sets, fi_trywait. man 3 fi_poll, fi_cq.
 //
-// A CQ or counter that can be slept on has one epoll descriptor over two eventfds: its own, which a
-// completion makes readable, and the engine's doorbell, which an arrival rings while the engine is
-// asleep. Before anyone blocks, try_sleep() puts the engine to sleep and looks once more. Several
-// threads may sleep in one domain while another polls: whoever polls puts the engine back to sleep
+// A CQ or counter that can be slept on has one epoll descriptor over two others: its own eventfd,
+// which a completion makes readable, and the engine's, which an arrival makes readable while the
+// engine is asleep (nic::WakePath). Of the latter kind there are so many at once: those that are
+// waited for. Beyond them fi_trywait() says that nobody may wait now. A call that blocks needs
+// none, since it waits for both descriptors itself.
+//
+// Before anyone blocks, try_sleep() puts the engine to sleep and looks once more. Several threads
+// may sleep in one domain while another polls: whoever polls puts the engine back to sleep
 // (Sleeper::keep_asleep), so that nobody misses the doorbell. Several may even sleep on one object,
 // and not only those that have called us: where threads are allowed, whoever reads it ends that
 // sleep for all of them, by making the descriptor readable unless the doorbell has done so; the
@@ -51,7 +55,11 @@ class Deadline {
 enum class Slept { woken, timed_out, interrupted };
 // Until fd is readable; yields once if the object was opened with FI_WAIT_YIELD. A cancellation
 // point: neither the caller nor its callers may have anything to clean up (base/cancellable.h).
-Slept sleep_on(fi_wait_obj obj, int fd, const Deadline& deadline);
+// second: another one, or -1.
+Slept sleep_on(fi_wait_obj obj, int fd, const Deadline& deadline, int second = -1);
+
+// Who is about to wait: a call of ours, or whoever has the descriptor.
+enum class Waits { in_call, on_descriptor };
 
 // The sleeping side of one CQ or counter.
 class Sleeper {
@@ -65,11 +73,13 @@ class Sleeper {
   // held.
   int open(Domain& domain, fi_wait_obj obj, qp::WakeFd& wake_fd);
   int fd() const noexcept { return epoll_.get(); }
+  // After try_sleep(Waits::in_call). As sleep_on().
+  Slept sleep(fi_wait_obj obj, const Deadline& deadline) const;
 
   // Lock held by the caller for all of these.
   // Puts the engine to sleep on our behalf. False: ready() says there is something, or things keep
-  // arriving; look again.
-  bool try_sleep(bool (*ready)(const void*), const void* what) noexcept;
+  // arriving, or there is no path to the descriptor; look again.
+  bool try_sleep(Waits waits, bool (*ready)(const void*), const void* what) noexcept;
   // We are awake and looking: called at the top of each read.
   void wake_up() noexcept {
     if (armed_) [[unlikely]]
@@ -91,6 +101,7 @@ class Sleeper {
   Domain* domain_ = nullptr;
   qp::WakeFd* wake_fd_ = nullptr;
   UniqueFd epoll_;
+  nic::WakePath path_;  // to it; guarded by the engine's lock
   bool armed_ = false;  // guarded by the engine's lock
 };
 
@@ -156,10 +167,10 @@ struct Waited {
   }
   // 0: safe to block; -FI_EAGAIN: ready(what) says there is something, read first; -FI_EINVAL:
   // opened without a wait object.
-  int try_sleep_unless(bool (*ready)(const void*), const void* what) noexcept {
+  int try_sleep_unless(Waits waits, bool (*ready)(const void*), const void* what) noexcept {
     if (wait_obj == FI_WAIT_NONE) return -FI_EINVAL;
     nic::EngineGuard guard(*engine);
-    if (has_fd(wait_obj)) return sleeper.try_sleep(ready, what) ? 0 : -FI_EAGAIN;
+    if (has_fd(wait_obj)) return sleeper.try_sleep(waits, ready, what) ? 0 : -FI_EAGAIN;
     engine->poll();
     Sleeper::keep_asleep(*domain);
     return ready(what) ? -FI_EAGAIN : 0;

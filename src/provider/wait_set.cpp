@@ -123,8 +123,8 @@ void leave_set(WaitSet& set, struct fid* member, int fd) noexcept {
 int try_wait_one(fid* what) noexcept {
   if (what == nullptr) return -FI_EINVAL;
   switch (what->fclass) {
-    case FI_CLASS_CQ: return object_of<FabricCq>(what).try_sleep();
-    case FI_CLASS_CNTR: return object_of<Cntr>(what).try_sleep();
+    case FI_CLASS_CQ: return object_of<FabricCq>(what).try_sleep(Waits::on_descriptor);
+    case FI_CLASS_CNTR: return object_of<Cntr>(what).try_wait();
     case FI_CLASS_EQ: return object_of<Eq>(what).empty() ? 0 : -FI_EAGAIN;
     case FI_CLASS_WAIT: return set_try_sleep(object_of<WaitSet>(what)) ? 0 : -FI_EAGAIN;
     default: return -FI_EINVAL;

@@ -18,9 +18,9 @@ namespace {
 
 constexpr int kRestRounds = 4;
 
-bool watch(int epoll, int fd, uint32_t events) noexcept {
+bool watch(int epoll, int fd) noexcept {
   epoll_event event{};
-  event.events = events;
+  event.events = EPOLLIN;
   return ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
@@ -29,10 +29,8 @@ bool watch(int epoll, int fd, uint32_t events) noexcept {
 Status Channel::open(Context& its_context) noexcept {
   if (const Status s = ready.open(ReadyFd::Whose::ours); !s) return s;
   fd = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!fd || !watch(fd.get(), ready.get(), EPOLLIN) ||
-      !watch(fd.get(), its_context.engine().wakers().sleep_fd(), 0)) {
-    return errc_from_errno(errno);
-  }
+  if (!fd || !watch(fd.get(), ready.get())) return errc_from_errno(errno);
+  path.fd = fd.get();
   base.context = its_context.base();
   base.fd = fd.get();
   context = &its_context;
@@ -45,11 +43,15 @@ Status Channel::open(Context& its_context) noexcept {
 void Channel::set_direct(bool direct) noexcept {
   if (!direct) context->waiters.forget(*this);
   if (direct == is_direct) return;
-  is_direct = direct;
-  wakings = context->engine().wakers().wakings();
-  epoll_event event{};
-  if (direct) event.events = EPOLLIN;
-  ::epoll_ctl(fd.get(), EPOLL_CTL_MOD, context->engine().wakers().sleep_fd(), &event);
+  nic::Wakers& wakers = context->engine().wakers();
+  wakings = wakers.wakings();
+  is_direct = direct && wakers.take_path(path);
+  if (!is_direct) wakers.hush_path(path);
+}
+
+void Channel::leave() noexcept {
+  set_direct(false);
+  context->engine().wakers().forget_path(path);
 }
 
 // That thread, null if it is not known, is woken by this channel from now on, and by no other.
@@ -59,6 +61,7 @@ void Channel::wake_by_this(Waiter* who) noexcept {
     who->direct = this;
   }
   set_direct(true);
+  if (!is_direct) context->waiters.forget(*this);  // the control thread wakes it, by its events
 }
 
 void Channel::on_armed(DeviceCq& cq, bool any) noexcept {

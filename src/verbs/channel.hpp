@@ -5,16 +5,17 @@
 // channel's own mutex, taken inside the engine lock by whoever raises an event.
 //
 // It is an epoll descriptor over two others: one that is readable while events wait, and the
-// engine's sleep_fd(). The latter is heeded only while the application has set O_NONBLOCK and a CQ
-// is armed for any completion: then a peer wakes the application directly, without the control
+// engine's sleep_fd() (nic::WakePath). The latter only while the application has set O_NONBLOCK and
+// a CQ is armed for any completion: then a peer wakes the application directly, without the control
 // thread in between, and ibv_get_cq_event polls before it answers. Where what has come is no
 // completion it hands out an event all the same, as devices do now and then and programs expect
 // ("if any exist"): the page's own example takes EAGAIN from a readable descriptor for a failure. A
 // descriptor that blocks is made readable by the control thread, for events that there are.
 //
 // Of the channels that one thread fetches from, the one that it waited for last is woken so
-// (Waiter): that wakes the thread, whose look raises the others' events, and no channel is readable
-// for nothing. And the engine is put to sleep for the last of those whose events lie ready.
+// (Waiter), if there is a path to it: that wakes the thread, whose look raises the others' events,
+// and no channel is readable for nothing. And the engine is put to sleep for the last of those whose
+// events lie ready.
 #pragma once
 
 #include <mutex>
@@ -46,7 +47,7 @@ struct Channel {
   // wakes it, or the control thread.
   void rest() noexcept;
   // Engine lock held. It is about to be destroyed: nobody is woken by it any more.
-  void leave() noexcept { set_direct(false); }
+  void leave() noexcept;
   // The events of a CQ that is being destroyed are taken back.
   void forget(DeviceCq& cq) noexcept;
 
@@ -59,7 +60,8 @@ struct Channel {
   std::mutex mutex;
   ReadyFd ready;
   UniqueFd fd;                // the application's: epoll, over ready and the engine's sleep_fd()
-  bool is_direct = false;     // the latter is heeded; guarded by the engine lock
+  nic::WakePath path;         // to the latter; guarded by the engine lock
+  bool is_direct = false;     // it is taken; guarded by the engine lock
   bool stays = true;          // it blocks, when it was last asked; guarded by the engine lock
   Waiter* waiter = nullptr;   // the thread that came last; guarded by the engine lock
   DeviceCq* armed = nullptr;  // a list: CQs, for any completion; guarded by the engine lock

@@ -1,9 +1,12 @@
 // Wait objects and several sleepers in one domain. fi_poll(3), fi_cq(3).
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "direct.hpp"
 
@@ -97,6 +100,96 @@ TEST(Waiting, a_counter_wakes_its_waiter) {
   });
   EXPECT_EQ(fi_cntr_wait(b.cntr.get(), 4, 5000), -FI_EAVAIL);
   third.join();
+}
+
+// As many as the kernel would let lie above one descriptor, and an application's epoll above those.
+TEST(Waiting, each_of_hundreds_of_queues_of_a_domain_can_be_waited_for) {
+  constexpr size_t kQueues = 600;
+  Bench b({}, kApi117, FI_WAIT_FD);
+  Bench sender;
+  sender.enable();
+  fi_cq_attr attr{};
+  attr.format = FI_CQ_FORMAT_TAGGED;
+  attr.wait_obj = FI_WAIT_FD;
+  std::vector<Opened<fid_cq>> queues;
+  std::vector<pollfd> fds;
+  const int all = ::epoll_create1(EPOLL_CLOEXEC);
+  ASSERT_GE(all, 0);
+  for (size_t i = 0; i < kQueues; ++i) {
+    queues.push_back(opened("queue", fi_cq_open, b.domain.get(), &attr));
+    int fd = -1;
+    ASSERT_EQ(fi_control(&queues.back()->fid, FI_GETWAIT, &fd), 0);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    ASSERT_EQ(::epoll_ctl(all, EPOLL_CTL_ADD, fd, &event), 0) << i;
+    fds.push_back({fd, POLLIN, 0});
+  }
+  // the last one gets messages, as the first ones would
+  ASSERT_EQ(fi_ep_bind(b.ep.get(), &b.av->fid, 0), 0);
+  ASSERT_EQ(fi_ep_bind(b.ep.get(), &queues.back()->fid, FI_TRANSMIT | FI_RECV), 0);
+  ASSERT_EQ(fi_enable(b.ep.get()), 0);
+  char name[64];
+  size_t len = sizeof name;
+  ASSERT_EQ(fi_getname(&b.ep->fid, name, &len), 0);
+  fi_addr_t there = FI_ADDR_NOTAVAIL;
+  ASSERT_EQ(fi_av_insert(sender.av.get(), name, 1, &there, 0, nullptr), 1);
+  fi_cq_tagged_entry entry;
+  for (int round = 0; round < 5; ++round) {
+    // of those before it, some are waited for, and no longer when they have been read
+    for (size_t i = 0; i < kQueues; i += 7) {
+      fid* one[] = {&queues[i]->fid};
+      ASSERT_EQ(fi_trywait(b.fabric.get(), one, 1), 0) << i;
+      ASSERT_EQ(fi_cq_read(queues[i].get(), &entry, 1), -FI_EAGAIN);
+    }
+    char in = 0;
+    ASSERT_EQ(fi_recv(b.ep.get(), &in, 1, nullptr, FI_ADDR_UNSPEC, &in), 0);
+    fid* fids[] = {&queues.back()->fid};
+    while (fi_trywait(b.fabric.get(), fids, 1) != 0) {
+    }
+    ssize_t posted;
+    while ((posted = fi_inject(sender.ep.get(), "x", 1, there)) == -FI_EAGAIN) {
+      (void)fi_cq_read(sender.cq.get(), &entry, 1);
+    }
+    ASSERT_EQ(posted, 0);
+    epoll_event event{};
+    int woken = 0;
+    for (int i = 0; i < 1000 && woken == 0; ++i) {  // manual progress, of the sender too
+      (void)fi_cq_read(sender.cq.get(), &entry, 1);
+      woken = ::epoll_wait(all, &event, 1, 1);
+    }
+    EXPECT_EQ(woken, 1) << "round " << round;
+    EXPECT_EQ(read_cq(queues.back().get(), &entry), 1);
+  }
+  ::close(all);
+}
+
+// fi_trywait(3): "if there is work to do" it says so, and the application polls; so it does here.
+TEST(Waiting, beyond_so_many_queues_nobody_is_told_that_he_may_wait_for_more_at_once) {
+  constexpr size_t kAtOnce = 32;
+  Bench b;
+  fi_cq_attr attr{};
+  attr.format = FI_CQ_FORMAT_TAGGED;
+  attr.wait_obj = FI_WAIT_FD;
+  std::vector<Opened<fid_cq>> queues;
+  for (size_t i = 0; i <= kAtOnce; ++i)
+    queues.push_back(opened("queue", fi_cq_open, b.domain.get(), &attr));
+  const auto try_wait = [&](size_t i) {
+    fid* one[] = {&queues[i]->fid};
+    return fi_trywait(b.fabric.get(), one, 1);
+  };
+  for (size_t i = 0; i < kAtOnce; ++i) EXPECT_EQ(try_wait(i), 0) << i;
+  EXPECT_EQ(try_wait(kAtOnce), -FI_EAGAIN);
+  fi_cq_tagged_entry entry;
+  EXPECT_EQ(fi_cq_read(queues[5].get(), &entry, 1), -FI_EAGAIN) << "it waits no longer";
+  EXPECT_EQ(try_wait(kAtOnce), 0);
+  EXPECT_EQ(try_wait(5), -FI_EAGAIN);
+  queues[7].reset();
+  EXPECT_EQ(try_wait(5), 0);
+  // a call that blocks needs none
+  EXPECT_EQ(fi_cq_sread(queues[kAtOnce].get(), &entry, 1, nullptr, 20), -FI_EAGAIN);
+  EXPECT_EQ(try_wait(kAtOnce), 0);
+  queues.push_back(opened("queue", fi_cq_open, b.domain.get(), &attr));
+  EXPECT_EQ(fi_cq_sread(queues.back().get(), &entry, 1, nullptr, 20), -FI_EAGAIN);
 }
 
 // A is polled for a while and then no more, while somebody sleeps natively on B of the same domain:

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -274,17 +276,50 @@ TEST_F(Waiting, an_event_that_nobody_fetches_keeps_no_other_from_coming) {
   EXPECT_TRUE(server.line(0).wait());
 }
 
-TEST_F(Waiting, threads_that_wait_for_descriptors_of_their_own_each_get_their_messages) {
-  constexpr size_t kThreads = 3;
-  constexpr int kRounds = 100;
-  Server server(kThreads, here_.context, here_pd_, there_.context, there_pd_);
+// As many as the kernel would let lie above one descriptor, and an application's epoll above those.
+TEST_F(Waiting, each_of_hundreds_of_channels_of_a_context_can_be_waited_for) {
+  constexpr size_t kChannels = 600;
+  std::vector<ibv_comp_channel*> idle;
+  const int all = ::epoll_create1(EPOLL_CLOEXEC);
+  ASSERT_GE(all, 0);
+  const auto watch = [&](int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    return ::epoll_ctl(all, EPOLL_CTL_ADD, fd, &event);
+  };
+  for (size_t i = 0; i < kChannels; ++i) {
+    idle.push_back(ibv_create_comp_channel(here_.context));
+    ASSERT_NE(idle.back(), nullptr) << i;
+    ASSERT_EQ(watch(idle.back()->fd), 0) << i;
+  }
+  Server server(70, here_.context, here_pd_, there_.context, there_pd_);
+  for (size_t i = 0; i < 70; ++i) ASSERT_EQ(watch(server.line(i).channel->fd), 0) << i;
+  for (size_t i = 0; i < 70; i += 3) {
+    server.line(i).send();
+    epoll_event event{};
+    ASSERT_EQ(::epoll_wait(all, &event, 1, 20000), 1) << i;
+    ASSERT_TRUE(server.serve_until_message(i)) << i;
+    EXPECT_EQ(server.line(i).peer->completion().status, IBV_WC_SUCCESS);
+  }
+  ::close(all);
+  for (ibv_comp_channel* channel : idle) EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+}
+
+class WaitingThreads : public Waiting, public testing::WithParamInterface<size_t> {};
+// more than there are paths from the engine's descriptor to theirs
+INSTANTIATE_TEST_SUITE_P(few_and_many, WaitingThreads, testing::Values(3, 40));
+
+TEST_P(WaitingThreads, that_wait_for_descriptors_of_their_own_each_get_their_messages) {
+  const size_t count = GetParam();
+  const int rounds = count > 3 ? 10 : 100;
+  Server server(count, here_.context, here_pd_, there_.context, there_pd_);
   std::vector<std::thread> threads;
   std::atomic<int> came{0};
-  for (size_t i = 0; i < kThreads; ++i) {
+  for (size_t i = 0; i < count; ++i) {
     threads.emplace_back([&, i] {
       const Line& line = server.line(i);
       pollfd readable{line.channel->fd, POLLIN, 0};
-      for (int got = 0; got < kRounds;) {
+      for (int got = 0; got < rounds;) {
         if (::poll(&readable, 1, 20000) != 1) return;
         while (line.wait()) {
         }
@@ -298,14 +333,14 @@ TEST_F(Waiting, threads_that_wait_for_descriptors_of_their_own_each_get_their_me
       }
     });
   }
-  for (int round = 0; round < kRounds; ++round) {
-    for (size_t i = 0; i < kThreads; ++i) {
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < count; ++i) {
       server.line(i).send();
       ASSERT_EQ(server.line(i).peer->completion().status, IBV_WC_SUCCESS);
     }
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(came.load(), static_cast<int>(kThreads) * kRounds);
+  EXPECT_EQ(came.load(), static_cast<int>(count) * rounds);
 }
 
 // The doorbell of what is not solicited wakes the control thread alone.
