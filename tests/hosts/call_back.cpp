@@ -78,10 +78,10 @@ void serve(rdma_cm_id* request) {
   ibv_mr* const mr = rdma_reg_msgs(request, &word, sizeof word);
   if (mr == nullptr) return;
   if (rdma_post_recv(request, nullptr, &word, sizeof word, mr) == 0 &&
-      rdma_accept(request, nullptr) == 0 && completes(request->recv_cq)) {
-    send_back(to, word);
+      rdma_accept(request, nullptr) == 0) {
+    if (completes(request->recv_cq)) send_back(to, word);
+    rdma_disconnect(request);  // it waits for the event, which one that was not accepted never has
   }
-  rdma_disconnect(request);
   rdma_dereg_mr(mr);
 }
 
