@@ -281,10 +281,47 @@ ssize_t keep(Ep& ep, const char* call, Call& c, const fi_msg_atomic& msg, uint64
 
 // ---- base ---------------------------------------------------------------------------------------
 
+// The hot path of those with one flat operand: a small one to a known peer goes straight into its
+// ring. False: nothing was done.
+[[gnu::always_inline]] inline bool start_line(Ep& ep, const fi_ioc& operand, fi_addr_t peer,
+                                              uint64_t addr, uint64_t key, fi_datatype type,
+                                              fi_op op, void* context,
+                                              const TxWish& wish) noexcept {
+  if (operand.count - 1 >= wire::kLineAtomicBytes || operand.addr == nullptr || !ep.may_write ||
+      wish.fence || !is_offered(ep.body->domain->api_version, AtomicKind::base, op, type))
+      [[unlikely]] {
+    return false;
+  }
+  const size_t len = operand.count * transport::atomic_size(static_cast<AtomicType>(type));
+  if (wish.inject && len > ep.inject_size) [[unlikely]]
+    return false;
+  nic::EngineGuard guard(*ep.engine);
+  qp::Qp* qp = ep.core->qp_of(peer);
+  if (qp == nullptr || !qp->atomic_line({.addr = addr,
+                                         .len = len,
+                                         .key = key,
+                                         .imm = 0,
+                                         .context = context,
+                                         .flags = FI_ATOMIC | FI_WRITE,
+                                         .has_imm = false,
+                                         .completion = wish.completion},
+                                        {.op = static_cast<uint8_t>(op),
+                                         .type = static_cast<uint8_t>(type),
+                                         .kind = static_cast<uint8_t>(AtomicKind::base),
+                                         .ranges = 1},
+                                        static_cast<uint32_t>(operand.count), operand.addr)) {
+    return false;
+  }
+  ep.engine->on_posted();
+  return true;
+}
+
 template <bool kDescribed>
 ssize_t write(fid_ep* fid, const void* buf, size_t count, void* desc, fi_addr_t peer, uint64_t addr,
               uint64_t key, fi_datatype type, fi_op op, void* context) noexcept {
+  auto& ep = object_of<Ep>(fid);
   const fi_ioc operand{const_cast<void*>(buf), count};
+  if (!kDescribed && start_line(ep, operand, peer, addr, key, type, op, context, ep.tx)) return 0;
   return start<AtomicKind::base, kDescribed>(
       fid, "fi_atomic", {{&operand, &desc, 1}, {}, {}, peer, addr, key, type, op, context});
 }
@@ -305,9 +342,11 @@ ssize_t inject(fid_ep* fid, const void* buf, size_t count, fi_addr_t peer, uint6
                uint64_t key, fi_datatype type, fi_op op) noexcept {
   auto& ep = object_of<Ep>(fid);
   const fi_ioc operand{const_cast<void*>(buf), count};
+  void* const context = ep.fid.fid.context;
+  if (start_line(ep, operand, peer, addr, key, type, op, context, kInjectWish)) return 0;
   return start<AtomicKind::base>(
-      ep, "fi_inject_atomic",
-      {{&operand, nullptr, 1}, {}, {}, peer, addr, key, type, op, ep.fid.fid.context}, kInjectWish);
+      ep, "fi_inject_atomic", {{&operand, nullptr, 1}, {}, {}, peer, addr, key, type, op, context},
+      kInjectWish);
 }
 
 // ---- fetch --------------------------------------------------------------------------------------

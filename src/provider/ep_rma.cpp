@@ -88,6 +88,47 @@ template <bool IsWrite, typename How = Now>
   return how.template access<IsWrite>(ep, call, wr);
 }
 
+// The hot path of those with one flat buffer: a small one to a known peer goes straight into its
+// ring. False: nothing was done.
+[[gnu::always_inline]] inline bool write_line(Ep& ep, const void* buf, fi_addr_t peer,
+                                              const TxWish& wish,
+                                              const qp::LineRmaWr& wr) noexcept {
+  if (wr.len > wire::kLineWriteBytes || buf == nullptr || !ep.may_write || wish.fence ||
+      wish.commit || (wish.inject && wr.len > ep.inject_size)) [[unlikely]] {
+    return false;
+  }
+  nic::EngineGuard guard(*ep.engine);
+  qp::Qp* qp = ep.core->qp_of(peer);
+  if (qp == nullptr || !qp->write_line(wr, buf)) [[unlikely]]
+    return false;
+  ep.engine->on_posted();
+  return true;
+}
+
+[[gnu::noinline]] ssize_t write_as_any(Ep& ep, const char* call, const void* buf, size_t len,
+                                       fi_addr_t peer, uint64_t addr, uint64_t key, void* context,
+                                       uint64_t imm, bool has_imm, const TxWish& wish) noexcept {
+  const iovec iov{const_cast<void*>(buf), len};
+  return access<true>(ep, call, {&iov, 1, peer, addr, key, context, imm, has_imm}, wish);
+}
+
+[[gnu::always_inline]] inline ssize_t write_flat(Ep& ep, const char* call, const void* buf,
+                                                 size_t len, fi_addr_t peer, uint64_t addr,
+                                                 uint64_t key, void* context, uint64_t imm,
+                                                 bool has_imm, const TxWish& wish) noexcept {
+  if (write_line(ep, buf, peer, wish,
+                 {.addr = addr,
+                  .len = len,
+                  .key = key,
+                  .imm = imm,
+                  .context = context,
+                  .flags = FI_RMA | FI_WRITE,
+                  .has_imm = has_imm,
+                  .completion = wish.completion})) [[likely]]
+    return 0;
+  return write_as_any(ep, call, buf, len, peer, addr, key, context, imm, has_imm, wish);
+}
+
 ssize_t read(fid_ep* fid, void* buf, size_t len, void*, fi_addr_t peer, uint64_t addr, uint64_t key,
              void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
@@ -144,8 +185,7 @@ ssize_t writemsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
 ssize_t write(fid_ep* fid, const void* buf, size_t len, void*, fi_addr_t peer, uint64_t addr,
               uint64_t key, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  const iovec iov{const_cast<void*>(buf), len};
-  return access<true>(ep, "fi_write", {&iov, 1, peer, addr, key, context}, ep.tx);
+  return write_flat(ep, "fi_write", buf, len, peer, addr, key, context, 0, false, ep.tx);
 }
 
 ssize_t writev(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t addr,
@@ -157,24 +197,21 @@ ssize_t writev(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t pe
 ssize_t inject(fid_ep* fid, const void* buf, size_t len, fi_addr_t peer, uint64_t addr,
                uint64_t key) noexcept {
   auto& ep = object_of<Ep>(fid);
-  const iovec iov{const_cast<void*>(buf), len};
-  return access<true>(ep, "fi_inject_write", {&iov, 1, peer, addr, key, ep.fid.fid.context},
-                      kInjectWish);
+  return write_flat(ep, "fi_inject_write", buf, len, peer, addr, key, ep.fid.fid.context, 0, false,
+                    kInjectWish);
 }
 
 ssize_t writedata(fid_ep* fid, const void* buf, size_t len, void*, uint64_t data, fi_addr_t peer,
                   uint64_t addr, uint64_t key, void* context) noexcept {
   auto& ep = object_of<Ep>(fid);
-  const iovec iov{const_cast<void*>(buf), len};
-  return access<true>(ep, "fi_writedata", {&iov, 1, peer, addr, key, context, data, true}, ep.tx);
+  return write_flat(ep, "fi_writedata", buf, len, peer, addr, key, context, data, true, ep.tx);
 }
 
 ssize_t injectdata(fid_ep* fid, const void* buf, size_t len, uint64_t data, fi_addr_t peer,
                    uint64_t addr, uint64_t key) noexcept {
   auto& ep = object_of<Ep>(fid);
-  const iovec iov{const_cast<void*>(buf), len};
-  return access<true>(ep, "fi_inject_writedata",
-                      {&iov, 1, peer, addr, key, ep.fid.fid.context, data, true}, kInjectWish);
+  return write_flat(ep, "fi_inject_writedata", buf, len, peer, addr, key, ep.fid.fid.context, data,
+                    true, kInjectWish);
 }
 
 fi_ops_rma g_rma_not_enabled = refusing<fi_ops_rma>(

@@ -3,8 +3,8 @@
 // Qp (qp.hpp) holds one by value, and each part refers to it. Guarded by the engine's lock. States:
 // connecting (no lane yet: posts are queued), ready, draining (the lane is lost: what the peer had
 // published is still executed), dead. An operation that could not finish at once is in one place:
-// in `queue` (not all of it in the ring), in `pending` (waits until it is executed), or with
-// OfferSender.
+// in `queue` (not all of it in the ring), in `pending` (waits until it is executed), with
+// OfferSender, or, if it is a line (line.hpp), in `pieces` alone.
 #pragma once
 
 #include <algorithm>
@@ -25,16 +25,52 @@ namespace aperture::qp {
 
 enum class QpState : uint8_t { connecting, ready, draining, dead };
 
-// A request in the ring that may be refused, answered or claimed: an RMA piece, or an invalidation.
+// A request in the ring that may be refused, answered or claimed: a piece of an RMA operation, an
+// invalidation, or a line, which has no WQE and is all that is known of its operation. One cache
+// line, which a post fills.
 struct Piece {
+  static constexpr uint8_t kWithImm = 1;
+  static constexpr uint8_t kWithEntry = 2;  // in the completion queue
+
   uint64_t pos;
-  uint32_t cells;
+  uint8_t cells;
   uint8_t range_at;  // index of the range that it is a piece of
-  bool check_only;   // no bytes move
-  Wqe* wqe;
+  WqeKind kind;
+  bool check_only;  // no bytes move
+  // Of a line; of others these are the WQE's.
+  bool through_ring;  // it is for its owner to execute
+  bool is_lost;       // its owner was gone when it was claimed
+  protect::Denial denial;
+  uint8_t with;
+
+  Wqe* wqe;  // null: of a line
   RemoteRange range;
-  uint64_t wqe_offset;
+  union {
+    uint64_t wqe_offset;
+    void* context;  // of a line
+  };
+  uint64_t flags;  // of a line
 };
+static_assert(sizeof(Piece) == 64);
+
+inline bool is_for_owner(const Piece& piece) noexcept {
+  return is_atomic(piece.kind) ||
+         (piece.wqe != nullptr ? piece.wqe->through_ring : piece.through_ring);
+}
+// The WQE that a line would have had, where it takes the way of those that have one.
+inline void describe(const Piece& line, Wqe& wqe) noexcept {
+  assert(line.wqe == nullptr && !returns_data(line.kind));
+  wqe.kind = line.kind;
+  wqe.has_imm = (line.with & Piece::kWithImm) != 0;
+  wqe.in_ring = true;
+  wqe.through_ring = line.through_ring;
+  wqe.denial = line.denial;
+  wqe.len = line.range.len;
+  wqe.context = line.context;
+  wqe.flags = line.flags;
+  wqe.ranges[0] = line.range;
+  wqe.range_count = 1;
+}
 
 struct QpCore {
   static constexpr uint64_t kUnbounded = ~uint64_t{0};
@@ -51,7 +87,7 @@ struct QpCore {
     return state == QpState::ready && queue.empty() && !(fence && under_way());
   }
   // Something is in the ring and not known to be executed: what a fence waits for.
-  bool under_way() const noexcept { return !pending.empty() || offers_out > 0; }
+  bool under_way() const noexcept { return !pending.empty() || !pieces.empty() || offers_out > 0; }
   bool has_pending() const noexcept { return !queue.empty() || under_way(); }
   // What is asked before an operation on remote ranges is taken. Errors: no_key, again.
   Status may_post(const RemoteRange* ranges, size_t count, uint8_t completion) const noexcept {
@@ -121,8 +157,10 @@ struct QpCore {
   Piece& note_piece(Wqe& wqe, uint32_t cells, const RemoteRange& range, uint64_t offset) noexcept {
     Piece& piece = pieces.note();
     piece.pos = lane->request_tx.cells.pos();
-    piece.cells = cells;
+    static_assert(wire::kMaxCells <= UINT8_MAX);
+    piece.cells = static_cast<uint8_t>(cells);
     piece.range_at = wqe.range_at;
+    piece.kind = wqe.kind;
     piece.check_only = false;
     piece.wqe = &wqe;
     copy_members(&range, 1, &piece.range);

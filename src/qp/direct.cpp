@@ -2,6 +2,7 @@
 #include "qp/direct.hpp"
 
 #include <array>
+#include <cstring>
 
 namespace aperture::qp {
 
@@ -121,8 +122,7 @@ void DirectRma::claim_stalled_head() noexcept {
   const Piece& piece = core_.pieces.oldest();
   if (piece.pos != pending_.done_through()) return;
   OneSided& path = core_.one_sided;
-  Wqe& wqe = *piece.wqe;
-  if (is_atomic(wqe.kind) || wqe.through_ring) {
+  if (is_for_owner(piece)) {
     // Its owner may have stopped polling without having gone to sleep: its doorbell then wakes the
     // control thread, if that may progress.
     if (core_.target.has_stalled(piece.pos, 0)) core_.target.ring_stalled();
@@ -130,7 +130,7 @@ void DirectRma::claim_stalled_head() noexcept {
         [](std::byte* body) { wire::store(body, wire::Head::make(wire::Op::wake, 0, 0, 0)); });
     return;
   }
-  if (!path.is_possible(permit_for(wqe))) return;
+  if (!path.is_possible(permit_for(piece))) return;
   transport::Target& target = core_.target;
   if (!target.is_known_away() && !target.has_stalled(piece.pos, piece.range.len)) return;
   const uint64_t last = OneSided::last_to_claim(
@@ -138,7 +138,7 @@ void DirectRma::claim_stalled_head() noexcept {
       [](const Piece& p) { return p.check_only ? 0 : p.range.len; });
   uint64_t end = 0;
   const auto claimed =
-      path.claim(core_.pieces, last, end, [this](const Piece& p) { return copy_claimed(p); });
+      path.claim(core_.pieces, last, end, [this](Piece& p) { return copy_claimed(p); });
   if (claimed == OneSided::Claimed::done) pending_.retire(end);
 }
 
@@ -148,10 +148,34 @@ bool DirectRma::may_claim_head() const noexcept {
 }
 
 // True: it is executed by that, as far as it ever will be. False: it is for its owner after all.
-bool DirectRma::copy_claimed(const Piece& piece) noexcept {
+bool DirectRma::copy_claimed(Piece& piece) noexcept {
+  return piece.wqe != nullptr ? copy_claimed(*piece.wqe, piece) : copy_claimed_line(piece);
+}
+
+// Its bytes are had from its cell: they may be nowhere else any more. The owner of that memory
+// could have written there, and so into its own.
+bool DirectRma::copy_claimed_line(Piece& line) noexcept {
+  Wqe wqe;
+  describe(line, wqe);
+  const std::byte* body = core_.lane->request_tx.cells.body_at(line.pos);
+  const uint8_t flags = wqe.has_imm != 0 ? wire::kImm : 0;
+  assert(wqe.len <= wire::line_room(wire::Op::write, flags));
+  std::memcpy(wqe.injected.data(), body + wire::payload_offset(wire::Op::write, flags), wqe.len);
+  wqe.iov[0] = {wqe.injected.data(), wqe.len};
+  wqe.iov_count = 1;
+  Piece piece = line;
+  piece.wqe_offset = 0;
+  const bool is_executed = copy_claimed(wqe, piece);
+  assert(wqe.error == Errc::ok || wqe.error == Errc::peer_lost);
+  line.denial = wqe.denial;
+  line.is_lost = wqe.error != Errc::ok;
+  line.through_ring = wqe.through_ring;
+  return is_executed;
+}
+
+bool DirectRma::copy_claimed(Wqe& wqe, const Piece& piece) noexcept {
   RemoteRange part = piece.range;
   uint64_t offset = piece.wqe_offset;
-  Wqe& wqe = *piece.wqe;
   const bool reads = wqe.kind == WqeKind::read;
   const auto give_back = [&] {
     wqe.through_ring = true;

@@ -46,15 +46,17 @@ class DirectRma {
   protect::Denial would_refuse(const Wqe& wqe, const RemoteRange& range) const noexcept;
   // Asked of each piece that is to be claimed with those before it.
   bool may_claim(const Piece& piece) const noexcept {
-    return !is_atomic(piece.wqe->kind) && !piece.wqe->through_ring &&
-           core_.one_sided.is_possible(permit_for(*piece.wqe));
+    return !is_for_owner(piece) && core_.one_sided.is_possible(permit_for(piece));
   }
-  bool copy_claimed(const Piece& piece) noexcept;
+  bool copy_claimed(Piece& piece) noexcept;
+  bool copy_claimed(Wqe& wqe, const Piece& piece) noexcept;
+  bool copy_claimed_line(Piece& line) noexcept;
   static bool has_failed(const Wqe& wqe) noexcept {
     return wqe.denial != protect::Denial::none || wqe.error != Errc::ok;
   }
-  static uint16_t permit_for(const Wqe& wqe) noexcept {
-    return wqe.kind == WqeKind::read ? transport::kPermitReads : transport::kPermitWrites;
+  template <typename Operation>
+  static uint16_t permit_for(const Operation& what) noexcept {
+    return what.kind == WqeKind::read ? transport::kPermitReads : transport::kPermitWrites;
   }
 
   QpCore& core_;

@@ -29,10 +29,24 @@ void Pending::remove(Wqe& wqe) noexcept {
 }
 
 void Pending::retire(uint64_t done_through) noexcept {
-  core_.pieces.retire_through(done_through);
+  end_through(done_through, Errc::ok);
+}
+
+// What lies before that position ends, in the order of the ring; why: unless it has failed already.
+void Pending::end_through(uint64_t position, Errc why) noexcept {
+  core_.pieces.retire_through(position, [this, why](const Piece& piece) {
+    if (piece.wqe != nullptr) return;
+    end_wqes(piece.pos, why);
+    end_line(piece, why);
+  });
+  end_wqes(position, why);
+}
+
+void Pending::end_wqes(uint64_t position, Errc why) noexcept {
   while (Wqe* wqe = core_.pending.front()) {
-    if (wqe->end_pos > done_through) break;
+    if (wqe->end_pos > position) break;
     remove(*wqe);
+    if (wqe->error == Errc::ok) wqe->error = why;
     if (returns_data(wqe->kind) && wqe->denial == Denial::none && wqe->error == Errc::ok &&
         wqe->done != wqe->len) {
       wqe->error = Errc::protocol;  // acknowledged without its data
@@ -41,20 +55,41 @@ void Pending::retire(uint64_t done_through) noexcept {
   }
 }
 
+void Pending::end_line(const Piece& line, Errc why) noexcept {
+  assert(line.wqe == nullptr && !returns_data(line.kind));
+  Port& port = core_.port;
+  Counter* counter = port.counter_of(line.kind);
+  const bool has_entry = (line.with & Piece::kWithEntry) != 0;
+  assert((!has_entry && counter == nullptr) || core_.awaited > 0);
+  if (has_entry || counter != nullptr) --core_.awaited;
+  if (port.tx_cq != nullptr) port.tx_cq->unreserve();
+  if (line.is_lost) why = Errc::peer_lost;
+  if (why == Errc::ok && line.denial == Denial::none) [[likely]] {
+    const Completion entry{.context = line.context, .flags = line.flags, .len = line.range.len};
+    succeed(entry, has_entry, counter);
+    return;
+  }
+  Wqe wqe;
+  describe(line, wqe);
+  wqe.error = why != Errc::ok ? why : Errc::access_denied;
+  fail(wqe);
+}
+
 void Pending::on_nak(const SoundHead& head) noexcept {
   const uint64_t pos = head.word().unchecked();  // looked up
-  const Piece* piece = core_.pieces.find([&](const Piece& p) { return p.pos == pos; });
+  Piece* piece = core_.pieces.find([&](const Piece& p) { return p.pos == pos; });
   if (piece == nullptr) {
     core_.break_protocol("a refusal of a request that is not under way");
     return;
   }
-  Wqe& wqe = *piece->wqe;
-  if (wqe.denial != Denial::none) return;
+  Denial& denial = piece->wqe != nullptr ? piece->wqe->denial : piece->denial;
+  if (denial != Denial::none) return;
   const unsigned code = head.code().unchecked();  // bounded
   const unsigned why = code & 0xffu;
   const bool known = why > 0 && why < protect::kDenials;
-  wqe.denial = known ? static_cast<Denial>(why) : Denial::unknown_key;
-  if (is_atomic(wqe.kind)) {
+  denial = known ? static_cast<Denial>(why) : Denial::unknown_key;
+  if (is_atomic(piece->kind) && piece->wqe != nullptr) {
+    Wqe& wqe = *piece->wqe;
     wqe.range_at = static_cast<uint8_t>(std::min(code >> 8, wqe.range_count - 1u));
   }
 }
@@ -63,7 +98,7 @@ void Pending::on_result(const SoundHead& head) noexcept {
   ring::ChannelRx& rx = core_.lane->response_rx;
   const uint64_t pos = head.word().unchecked();  // looked up
   const Piece* piece =
-      core_.pieces.find([&](const Piece& p) { return p.pos == pos && returns_data(p.wqe->kind); });
+      core_.pieces.find([&](const Piece& p) { return p.pos == pos && returns_data(p.kind); });
   if (piece == nullptr) {
     core_.break_protocol("a result that nobody asked for");
     return;
@@ -109,46 +144,51 @@ void Pending::on_result(const SoundHead& head) noexcept {
   if (expected + len == piece->range.len && end > done_through()) retire(end);
 }
 
+// Of an operation that is not a Told.
+inline void Pending::succeed(const Completion& entry, bool has_entry, Counter* counter) noexcept {
+  if (has_entry) core_.port.tx_cq->push(entry);
+  if (counter != nullptr) counter->add(1);
+}
+
 void Pending::complete(Wqe& wqe) noexcept {
   assert(!wqe.linked());
   if (wqe.denial != Denial::none && wqe.error == Errc::ok) wqe.error = Errc::access_denied;
   Port& port = core_.port;
-  Counter* counter = port.counter_of(wqe.kind);
   if ((wqe.reserved & kEntry) != 0) port.tx_cq->unreserve();
-  if (wqe.error == Errc::ok) {
-    const Completion entry{.context = wqe.context, .flags = wqe.flags, .len = wqe.len};
-    if (wqe.completion == kEntry) {
-      port.tx_cq->push(entry);
-    } else if (wqe.completion > kEntry) [[unlikely]] {
-      counter = nullptr;
-      told_of(wqe).on_done(entry);
-    }
-    if (counter != nullptr) counter->add(1);
+  if (wqe.error != Errc::ok) {
+    fail(wqe);
+  } else if (wqe.completion == kTold) [[unlikely]] {
+    told_of(wqe).on_done({.context = wqe.context, .flags = wqe.flags, .len = wqe.len});
   } else {
-    CompletionError e;
-    e.entry = {.context = wqe.context, .flags = wqe.flags, .len = 0};
-    e.entry.tag = wqe.kind == WqeKind::send ? wqe.tag : 0;
-    e.err = wqe.error;
-    e.vendor = static_cast<uint32_t>(wqe.denial);
-    explain(core_, wqe, e);
-    if (wqe.completion == kTold) {
-      told_of(wqe).on_failed(std::move(e));
-    } else {
-      if (port.tx_cq != nullptr) port.tx_cq->push_error(std::move(e));
-      if (counter != nullptr) counter->add_error(1);
-    }
+    succeed({.context = wqe.context, .flags = wqe.flags, .len = wqe.len}, wqe.completion == kEntry,
+            port.counter_of(wqe.kind));
   }
   if (wqe.atomic != nullptr) [[unlikely]]
     port.tx.atomics.give(std::exchange(wqe.atomic, nullptr));
   port.tx.wqes.give(&wqe);
 }
 
-void Pending::end_all(Errc why) noexcept {
-  while (Wqe* wqe = core_.pending.front()) {
-    remove(*wqe);
-    if (wqe->error == Errc::ok) wqe->error = why;
-    complete(*wqe);
+// An operation that has failed, and is accounted for in nothing any more.
+[[gnu::cold]] void Pending::fail(const Wqe& wqe) noexcept {
+  CompletionError e;
+  e.entry = {.context = wqe.context, .flags = wqe.flags, .len = 0};
+  e.entry.tag = wqe.kind == WqeKind::send ? wqe.tag : 0;
+  e.err = wqe.error;
+  e.vendor = static_cast<uint32_t>(wqe.denial);
+  explain(core_, wqe, e);
+  if (wqe.completion == kTold) {
+    told_of(wqe).on_failed(std::move(e));
+    return;
   }
+  Port& port = core_.port;
+  if (port.tx_cq != nullptr) port.tx_cq->push_error(std::move(e));
+  if (Counter* counter = port.counter_of(wqe.kind); counter != nullptr) counter->add_error(1);
+}
+
+void Pending::end_all(Errc why) noexcept {
+  assert(core_.lane || core_.pieces.empty());
+  if (core_.lane) end_through(core_.lane->request_tx.cells.pos(), why);
+  assert(core_.pending.empty() && core_.pieces.empty());
   assert(core_.awaited == 0 && core_.returning == 0);
 }
 

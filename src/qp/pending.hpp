@@ -2,8 +2,9 @@
 // results, and the completion that each operation ends with.
 //
 // The executed position acknowledges; a refusal or a result was stored before it. An operation
-// completes once, in complete(), from wherever it was. Works on QpCore's `pending` and `pieces`,
-// and keeps the two counts of what is in `pending`. Guarded by the engine's lock.
+// completes once, in complete(), from wherever it was; a line, which has no WQE unless it fails, in
+// end_line(). They end in the order of the ring. Works on QpCore's `pending` and `pieces`, and
+// keeps the two counts of what is there. Guarded by the engine's lock.
 #pragma once
 
 #include "qp/core.hpp"
@@ -38,6 +39,11 @@ class Pending {
            (wqe.completion || core_.port.counter_of(wqe.kind) != nullptr);
   }
   void remove(Wqe& wqe) noexcept;
+  void end_through(uint64_t position, Errc why) noexcept;
+  void end_wqes(uint64_t position, Errc why) noexcept;
+  void end_line(const Piece& line, Errc why) noexcept;
+  void succeed(const Completion& entry, bool has_entry, Counter* counter) noexcept;
+  void fail(const Wqe& wqe) noexcept;
 
   QpCore& core_;
 };

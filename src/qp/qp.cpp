@@ -66,6 +66,10 @@ void Qp::end_line() noexcept {
   if (core_.port.send_counter != nullptr) core_.port.send_counter->add(1);
 }
 
+void Qp::tell_of_line() noexcept {
+  core_.lane.tell_of_request();
+}
+
 bool Qp::poll(uint64_t polls) noexcept {
   const bool any = progress(polls);
   if (ending_.is_over() && !ending_.is_access_over()) [[unlikely]]
@@ -107,7 +111,7 @@ bool Qp::progress(uint64_t polls) noexcept {
 
 void Qp::acknowledge() noexcept {
   responses_.learn_executed();
-  if (!core_.pending.empty() || !core_.queue.empty()) direct_.claim_stalled_head();
+  direct_.claim_stalled_head();
 }
 
 void Qp::fall_asleep() noexcept {

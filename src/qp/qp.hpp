@@ -64,6 +64,11 @@ class Qp {
   // The hot path of sending: a message of one cell that may go at once (line.hpp). False: nothing
   // was done, take requester().send(). Here, at no distance from the lane.
   bool send_line(const LineWr& wr) noexcept;
+  // The same for a write, and for an atomic that returns nothing: until it is executed, its piece
+  // is all that is kept of it. Take requester() if false. count: elements, together wr.len bytes.
+  bool write_line(const LineRmaWr& wr, const void* bytes) noexcept;
+  bool atomic_line(const LineRmaWr& wr, wire::AtomicCode code, uint32_t count,
+                   const void* operand) noexcept;
   bool has_pending() const noexcept { return core_.has_pending(); }
 
   // Progresses everything once. True if anything happened.
@@ -122,6 +127,9 @@ class Qp {
   // What is left to do for few messages of send_line(), at its end: whatever lives across a call
   // is kept on the stack from the beginning on, by all of them.
   void end_line() noexcept;
+  void tell_of_line() noexcept;
+  std::byte* begin_rma_line(WqeKind kind, const LineRmaWr& wr) noexcept;
+  void end_rma_line(const LineRmaWr& wr) noexcept;
   void acknowledge() noexcept;
 
   QpCore core_;

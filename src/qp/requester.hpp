@@ -37,7 +37,7 @@ class Requester {
   bool has_queued() const noexcept { return !core_.queue.empty(); }
   // Learns now what has been executed, also of what nobody waits for.
   void look_at_acknowledgements() noexcept {
-    if (core_.state == QpState::ready && !core_.pending.empty()) responses_.learn_executed();
+    if (core_.state == QpState::ready && core_.under_way()) responses_.learn_executed();
   }
 
   // --- for the queue pair ---

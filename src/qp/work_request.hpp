@@ -74,7 +74,7 @@ struct SendWr {
   bool fence = false;    // after everything posted before it to that peer
 };
 
-// A message for the hot path: at most what fits in a cell, without fence and delivery wish.
+// A line, a message for the hot path: at most what fits in a cell, without fence and delivery wish.
 struct LineWr {
   const void* bytes;
   size_t len;
@@ -83,6 +83,18 @@ struct LineWr {
   void* context;
   uint64_t flags;
   uint8_t wire_flags;  // wire::kTagged, wire::kImm
+  bool completion;
+};
+
+// The same for an operation on one remote range.
+struct LineRmaWr {
+  uint64_t addr;
+  uint64_t len;
+  uint64_t key;
+  uint64_t imm;
+  void* context;
+  uint64_t flags;
+  bool has_imm;  // of a write
   bool completion;
 };
 

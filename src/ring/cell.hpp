@@ -60,6 +60,11 @@ class CellWriter {
   }
 
   std::byte* body(uint32_t nth = 0) noexcept { return cells_[(pos_ + nth) & mask_].body; }
+  // Of a cell that has been published and not consumed. The reader, too, could have written there.
+  const std::byte* body_at(uint64_t position) const noexcept {
+    APERTURE_DEBUG_ASSERT(position < pos_ && pos_ - position <= mask_ + 1);
+    return cells_[position & mask_].body;
+  }
 
   // Makes n_cells from pos() on visible as one message.
   void publish(uint32_t n_cells) noexcept {

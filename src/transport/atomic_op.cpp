@@ -170,9 +170,6 @@ Word update_locked(std::byte* at, Step&& step) noexcept {
 
 // ---- what the operations do ---------------------------------------------------------------------
 
-constexpr bool is_compare(AtomicOp op) noexcept {
-  return op >= AtomicOp::cswap && op <= AtomicOp::mswap;
-}
 constexpr bool is_bitwise(AtomicOp op) noexcept {
   return op == AtomicOp::bor || op == AtomicOp::band || op == AtomicOp::bxor ||
          op == AtomicOp::mswap;
@@ -322,6 +319,13 @@ struct TypeRow {
   size_t bytes;
   size_t alignment;
   std::array<Run, kAtomicOps> run;  // null: no such operation on this type
+
+  constexpr AtomicTypeFacts facts() const noexcept {
+    static_assert(kAtomicOps <= 32);
+    uint32_t ops = 0;
+    for (size_t op = 0; op < run.size(); ++op) ops |= uint32_t{run[op] != nullptr} << op;
+    return {static_cast<uint8_t>(bytes), static_cast<uint8_t>(alignment), ops};
+  }
 };
 
 template <typename V, size_t op>
@@ -352,34 +356,16 @@ constexpr auto kTypes =
             Float8E5m2Value>();
 static_assert(kTypes.size() == kAtomicTypes);
 
-const TypeRow* row(AtomicType type) noexcept {
-  const auto at = static_cast<size_t>(type);
-  return at < kTypes.size() ? &kTypes[at] : nullptr;
+template <size_t... types>
+constexpr std::array<AtomicTypeFacts, kAtomicTypes> facts_of(
+    std::index_sequence<types...>) noexcept {
+  return {kTypes[types].facts()...};
 }
 
 }  // namespace
 
-size_t atomic_size(AtomicType type) noexcept {
-  const TypeRow* r = row(type);
-  return r != nullptr ? r->bytes : 0;
-}
-
-size_t atomic_alignment(AtomicType type) noexcept {
-  const TypeRow* r = row(type);
-  return r != nullptr ? r->alignment : 1;
-}
-
-bool atomic_offered(AtomicKind kind, AtomicOp op, AtomicType type) noexcept {
-  const TypeRow* r = row(type);
-  if (r == nullptr || static_cast<unsigned>(op) >= kAtomicOps) return false;
-  if (r->run[static_cast<size_t>(op)] == nullptr) return false;
-  switch (kind) {
-    case AtomicKind::base: return !is_compare(op) && op != AtomicOp::read;
-    case AtomicKind::fetch: return !is_compare(op);
-    case AtomicKind::compare: return is_compare(op);
-  }
-  return false;
-}
+constexpr std::array<AtomicTypeFacts, kAtomicTypes> kAtomicTypeFacts =
+    facts_of(std::make_index_sequence<kAtomicTypes>());
 
 void execute_atomic(AtomicOp op, AtomicType type, std::byte* target, const std::byte* operand,
                     const std::byte* compare, std::byte* result, size_t count) noexcept {

@@ -8,6 +8,7 @@
 // between processes: fixed for ever, new ones at the end.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -74,12 +75,40 @@ inline constexpr unsigned kAtomicKinds = 3;
 // fit in the byte rings at once, so that it is one request and one answer.
 inline constexpr uint64_t kAtomicBytes = 8192;
 
+// By its number. Asked for each atomic that is posted, where a call costs as much as the answer.
+struct AtomicTypeFacts {
+  uint8_t bytes;      // of one element
+  uint8_t alignment;  // what an element's address must be a multiple of
+  uint32_t ops;       // bit n: the operation of that number
+};
+extern const std::array<AtomicTypeFacts, kAtomicTypes> kAtomicTypeFacts;
+
 // Bytes of one element; 0 for a number that is no type.
-size_t atomic_size(AtomicType type) noexcept;
+inline size_t atomic_size(AtomicType type) noexcept {
+  const auto at = static_cast<size_t>(type);
+  return at < kAtomicTypes ? kAtomicTypeFacts[at].bytes : 0;
+}
 // What an element's address must be a multiple of.
-size_t atomic_alignment(AtomicType type) noexcept;
+inline size_t atomic_alignment(AtomicType type) noexcept {
+  const auto at = static_cast<size_t>(type);
+  return at < kAtomicTypes ? kAtomicTypeFacts[at].alignment : 1;
+}
+constexpr bool is_compare(AtomicOp op) noexcept {
+  return op >= AtomicOp::cswap && op <= AtomicOp::mswap;
+}
 // Whether that kind of operation does that to that type. Any numbers may be asked about.
-bool atomic_offered(AtomicKind kind, AtomicOp op, AtomicType type) noexcept;
+inline bool atomic_offered(AtomicKind kind, AtomicOp op, AtomicType type) noexcept {
+  const auto at = static_cast<size_t>(type);
+  const auto nth = static_cast<unsigned>(op);
+  if (at >= kAtomicTypes || nth >= kAtomicOps || ((kAtomicTypeFacts[at].ops >> nth) & 1) == 0)
+    return false;
+  switch (kind) {
+    case AtomicKind::base: return !is_compare(op) && op != AtomicOp::read;
+    case AtomicKind::fetch: return !is_compare(op);
+    case AtomicKind::compare: return is_compare(op);
+  }
+  return false;
+}
 
 inline bool has_operand(AtomicOp op) noexcept {
   return op != AtomicOp::read;

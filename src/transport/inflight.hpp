@@ -66,10 +66,10 @@ class Inflight {
   // The oldest one and those that follow it in the ring without a gap, in order, for as long as
   // fn(piece) says.
   template <typename Fn>
-  void each_adjoining(Fn&& fn) const noexcept {
+  void each_adjoining(Fn&& fn) noexcept {
     uint64_t end = 0;
     for (uint64_t i = head_; i != tail_; ++i) {
-      const Piece& piece = at(i);
+      Piece& piece = at(i);
       if ((i != head_ && piece.pos != end) || !fn(piece)) return;
       end = piece.pos + piece.cells;
     }
@@ -78,9 +78,14 @@ class Inflight {
   // Position up to which every request of ours has been executed.
   uint64_t done_through() const noexcept { return done_through_; }
   void retire_through(uint64_t position) noexcept {
+    retire_through(position, [](const Piece&) {});
+  }
+  // retired(piece) of each, in the order of the ring; it may not come back here.
+  template <typename Fn>
+  void retire_through(uint64_t position, Fn&& retired) noexcept {
     assert(position >= done_through_);
     done_through_ = position;
-    while (head_ != tail_ && at(head_).pos < position) ++head_;
+    while (head_ != tail_ && at(head_).pos < position) retired(at(head_++));
   }
 
  private:

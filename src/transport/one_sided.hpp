@@ -101,7 +101,7 @@ class OneSided {
   }
   // The key is of a device's memory, which we may copy by our own driver: to have its owner do that
   // is slower even where it looks at its ring.
-  bool reaches_device(uint64_t key) const noexcept {
+  [[gnu::always_inline]] bool reaches_device(uint64_t key) const noexcept {
     const protect::PeerKeyView& keys = *lane_->direct.keys;
     return keys.has_devices() && keys.is_in_device(lane_->remote_domain, key);
   }
@@ -143,7 +143,7 @@ class OneSided {
   // those that adjoin it as long as may_claim(piece), length_of(piece) bytes each. The position of
   // the last one. Their owner waits meanwhile, so they are a chunk at most, or one.
   template <typename Piece, typename MayClaim, typename LengthOf>
-  static uint64_t last_to_claim(const Inflight<Piece>& pieces, MayClaim&& may_claim,
+  static uint64_t last_to_claim(Inflight<Piece>& pieces, MayClaim&& may_claim,
                                 LengthOf&& length_of) noexcept {
     uint64_t last = pieces.oldest().pos;
     uint64_t bytes = length_of(pieces.oldest());
@@ -159,7 +159,7 @@ class OneSided {
   // Claims those of `pieces` up to the one at `last`. copy(piece) moves the bytes of one and says
   // whether it is executed by that. end: the position behind the last one that is.
   template <typename Piece, typename Copy>
-  Claimed claim(const Inflight<Piece>& pieces, uint64_t last, uint64_t& end, Copy&& copy) noexcept {
+  Claimed claim(Inflight<Piece>& pieces, uint64_t last, uint64_t& end, Copy&& copy) noexcept {
     ring::ChannelWords& words = lane_->request_tx.words();
     if (!has_slot()) return Claimed::returned;
     const uint64_t first = pieces.oldest().pos;
@@ -173,7 +173,7 @@ class OneSided {
     }
     uint64_t done = first;
     end = first;
-    pieces.each_adjoining([&](const Piece& piece) {
+    pieces.each_adjoining([&](Piece& piece) {
       if (piece.pos > last || !copy(piece)) return false;
       done = piece.pos;
       end = piece.pos + piece.cells;

@@ -44,6 +44,10 @@ class Target {
   bool surely_polls() const noexcept {
     return !away_ && away_times_ == 0 && lane_->request_tx.consumer_hot();
   }
+  // It is not away as far as is known without looking closer: is_away() would say no.
+  [[gnu::always_inline]] bool seems_there() const noexcept {
+    return !away_ && away_times_ < kSurelyAway && lane_->request_tx.consumer_hot();
+  }
   // It was when we last claimed, and has not polled since.
   bool is_known_away() noexcept {
     if (away_ && away_times_ < kSurelyAway && lane_->request_tx.consumer_polls() != away_polls_) {

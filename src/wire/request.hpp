@@ -251,12 +251,15 @@ constexpr uint32_t cells_of(Op op, uint8_t flags, uint16_t len) noexcept {
   return ring::cells_for(bytes);
 }
 
-// Messages that lie in one cell: an inline send without other flags, `line_room` bytes at most.
+// Messages and operations that lie in one cell: `line_room` bytes at most. A send of that kind has
+// none but these flags.
 inline constexpr uint8_t kLineFlags = kTagged | kImm;
-constexpr size_t line_room(uint8_t flags) noexcept {
-  return ring::kBodyBytes - payload_offset(Op::send, flags);
+constexpr size_t line_room(Op op, uint8_t flags) noexcept {
+  return ring::kBodyBytes - payload_offset(op, flags);
 }
-inline constexpr size_t kLineBytes = line_room(0);
+inline constexpr size_t kLineBytes = line_room(Op::send, 0);
+inline constexpr size_t kLineWriteBytes = line_room(Op::write, 0);
+inline constexpr size_t kLineAtomicBytes = line_room(Op::atomic, 0);
 inline constexpr uint32_t kMaxCells = cells_of(Op::atomic, kImm | kRaw, kMaxInline);
 static_assert(kMaxCells >= cells_of(Op::write, kImm | kRaw, kMaxInline));
 

@@ -93,6 +93,10 @@ void run_history(LinkKind link, uint64_t seed) {
       } else {
         RmaWr wr = rma_of(iov, range, posted);
         wr.has_imm = s.kind == 3;
+        if (s.kind != 2 && random() % 2 == 0 && pair.a->write_line(wr)) {
+          ++posted;
+          continue;
+        }
         status = pair.a->qp->requester().rma(s.kind == 2 ? WqeKind::read : WqeKind::write, wr);
       }
       if (!status) break;

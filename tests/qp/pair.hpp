@@ -9,7 +9,7 @@
 #include "base/clock.hpp"
 #include "link/bytes.hpp"
 #include "link/lane_pair.hpp"
-#include "qp/qp.hpp"
+#include "qp/line.hpp"
 
 namespace aperture::qp::test {
 
@@ -228,6 +228,18 @@ struct Side {
   }
   Status rma(WqeKind kind, const iovec& iov, const RemoteRange& range, uint64_t context) {
     return qp->requester().rma(kind, rma_of(iov, range, context));
+  }
+  // As a door tries it first, with one piece. False: nothing was done.
+  bool write_line(const RmaWr& wr) {
+    return qp->write_line({.addr = wr.ranges->addr,
+                           .len = wr.len,
+                           .key = wr.ranges->key,
+                           .imm = wr.imm,
+                           .context = wr.context,
+                           .flags = wr.flags,
+                           .has_imm = wr.has_imm,
+                           .completion = wr.completion != kCounted},
+                          wr.iov->iov_base);
   }
   Status write(const iovec& iov, const RemoteRange& range, uint64_t context) {
     return rma(WqeKind::write, iov, range, context);
